@@ -1,4 +1,5 @@
-/* bench.c - `rafter bench`: prefill, decode and training beside the ceilings of the same run. */
+/* bench.c - `rafter bench`: measures prefill, decoding and training, and the ceilings of the
+ * machine during the same run. */
 #define _GNU_SOURCE
 #include "api/api.h"
 #include "journal/traced.h"
@@ -12,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What a rate is a fraction of, besides the bandwidth. */
+/* A compute ceiling. */
 typedef struct peak {
   const char *key, *name, *unit;
   rf_dtype dtype;
@@ -23,19 +24,18 @@ static const peak PEAKS[] = {{"f32", "f32 FMA", "GFLOP/s", RF_F32, RF_ALU_VECTOR
                              {"bf16_tiles", "bf16 in tiles", "GFLOP/s", RF_BF16, RF_ALU_MATRIX},
                              {"i8_vectors", "int8 in vectors", "GOP/s", RF_I8, RF_ALU_VECTOR},
                              {"i8_tiles", "int8 in tiles", "GOP/s", RF_I8, RF_ALU_MATRIX}};
-/* repetitions as the option has them */
 enum { PEAK_COUNT = sizeof PEAKS / sizeof *PEAKS, MOST_BURSTS = 512, MOST_TESTS = 32, MOST_REPS = 10000 };
 
 typedef struct bursts {
   double rate[MOST_BURSTS];
   int count;
 } bursts;
-/* Ceilings are sampled between the measurements: neighbours on the machine slow both alike. */
+/* Ceilings are sampled between the measurements, so that other load on the machine slows both. */
 typedef struct ceilings {
   bursts peak[PEAK_COUNT], read;
-  rf_device *device; /* at the level that was asked for, which may be less than the CPU has */
+  rf_device *device; /* its level (--cpu) may be below the CPU's */
   rf_memory *memory;
-  rf_dtype product;          /* what the test multiplies */
+  rf_dtype product;          /* dtype that the test's matrix products multiply */
   const char *sweep, *value; /* of --sweep; NULL: none */
 } ceilings;
 
@@ -64,12 +64,11 @@ static rf_ceiling ceiling_of(const bursts *b) {
   return rf_ceiling_of(copy, b->count);
 }
 
-/* Products with rounded activations are of bytes, tiles multiply bf16 as bf16, and all else is
- * widened. */
+/* Sets the dtype that products multiply: int8 with --compute fast, bf16 in tiles, otherwise f32. */
 static void choose_product(ceilings *c, const rf_plan *plan) {
   bool fast = false;
   for (int i = 0; i < plan->graph->op_count; i++) fast |= rf_op_is_fast(&plan->graph->op[i]);
-  /* A sweep may change these. */
+  /* A sweep may change the level and the number of threads. */
   if (c->device->level != (int)plan->options.isa || c->device->workers != plan->options.threads) {
     memset(c->peak, 0, sizeof c->peak);
     memset(&c->read, 0, sizeof c->read);
@@ -80,7 +79,7 @@ static void choose_product(ceilings *c, const rf_plan *plan) {
   bool tiles = plan->options.build.dtype == RF_BF16 && has_alu(c, RF_BF16, RF_ALU_MATRIX);
   c->product = fast && bytes ? RF_I8 : tiles ? RF_BF16 : RF_F32;
 }
-/* The fastest of what it is multiplied in. */
+/* Index of the fastest ceiling for the product's dtype. */
 static int product_peak(const ceilings *c) {
   int best = 0;
   for (int i = 0; i < PEAK_COUNT; i++)
@@ -102,14 +101,14 @@ static rf_status parse_tests(const char *text, test tests[MOST_TESTS], int *coun
   char copy[MOST_TESTS * sizeof tests->name], *rest = copy;
   *count = 0;
   if (strlen(text) >= sizeof copy)
-    return RF_FAIL(error, RAFTER_INVALID, "take turns",
+    return RF_FAIL(error, RAFTER_INVALID, "split the tests over several calls",
                    "too many tests (--test: expected %d characters at most, got %zu)", (int)sizeof copy - 1,
                    strlen(text));
   strcpy(copy, text);
   for (char *name; (name = strsep(&rest, ",")) != NULL;) {
     if (*count == MOST_TESTS)
-      return RF_FAIL(error, RAFTER_INVALID, "take turns",
-                     "too many tests (--test: expected %d at most, got more from %s on)", MOST_TESTS, name);
+      return RF_FAIL(error, RAFTER_INVALID, "split the tests over several calls",
+                     "too many tests (--test: expected %d at most; the next is %s)", MOST_TESTS, name);
     test t = {.kind = 0};
     long long tokens = 0, depth = 0;
     int used = 0;
@@ -139,14 +138,13 @@ static rf_status parse_tests(const char *text, test tests[MOST_TESTS], int *coun
   return RAFTER_OK;
 }
 
-/* What a test cannot be faster than: its arithmetic (and what a causal mask leaves of it) and
- * the bytes that it has to read; 0: none. */
+/* Work that bounds a test from below. `causal`: FLOPs under the causal mask. 0: no such bound. */
 typedef struct limits {
   double flops, causal, bytes;
-  const char *counted; /* how the FLOPs are */
+  const char *counted; /* formula of the FLOPs, for the output */
 } limits;
 
-/* Rates of all ceilings that were sampled, and the fractions of them that the work reached. */
+/* Adds the rates of all sampled ceilings, and the fraction of each that the test reached. */
 static void put_fractions(const ceilings *c, const limits *l, double seconds, json_t *rates,
                           json_t *fractions) {
   for (int i = 0; i < PEAK_COUNT; i++) {
@@ -160,13 +158,13 @@ static void put_fractions(const ceilings *c, const limits *l, double seconds, js
   if (rate > 0 && l->bytes > 0) json_object_set_new(fractions, "read", json_real(l->bytes / rate / seconds));
 }
 
-/* Says a test's figures, and gives them for the history; the caller's. What --sweep set stands
- * beside them. Its limit is whichever of arithmetic and bytes takes longer. */
+/* Prints the row of a test and returns its results for the history; the caller owns them. The limit
+ * is the longer of compute time and memory time. */
 static json_t *report_row(const rafter_sink *sink, const rf_settings *s, const ceilings *c, const test *t,
                           double tokens, double *seconds, int n, double predicted, const limits *l) {
   char shown[3][32], text[160], limit[96];
   json_t *samples = json_array(), *rates = json_object(), *fractions = json_object();
-  /* as they came: sorted below */
+  /* in measured order: rf_ceiling_of sorts `seconds` */
   for (int i = 0; i < n; i++) json_array_append_new(samples, json_real(seconds[i]));
   rf_ceiling spread = rf_ceiling_of(seconds, n);
   int best = product_peak(c);
@@ -202,7 +200,7 @@ static json_t *report_row(const rafter_sink *sink, const rf_settings *s, const c
                    predicted > 0 ? tokens / predicted : 0, "limit_fraction", fraction);
 }
 
-/* A row of the history for a test that left no folder. Takes `results`. */
+/* Adds a test without a run folder to the history. Takes `results`. */
 static void list_test(const rafter_job *job, const rafter_sink *sink, const rf_plan *plan, json_t *results) {
   rf_journal journal = {.beside = true};
   rf_report_walk walk = {.name = "bench", .plan = plan};
@@ -214,8 +212,8 @@ static void list_test(const rafter_job *job, const rafter_sink *sink, const rf_p
   json_decref(results);
 }
 
-/* A training step; its limit: 6 x matmul weights + 12 L T D per token (the whole attention
- * square) at the peak of the same run. */
+/* A training step. Its limit counts 6 x matmul weights + 12 L T D FLOPs per token, that is the full
+ * attention square, at the peak measured in the same run. */
 static rf_status bench_train(const rafter_job *job, const rafter_sink *sink, const test *t, ceilings *c,
                              int reps, rf_error *error) {
   rf_status status = RAFTER_OK;
@@ -259,7 +257,7 @@ done:
   return status;
 }
 
-/* Its trace where it has one, else a row of the history. Takes `results`. */
+/* Writes the test's trace, or adds a row to the history if there is no trace. Takes `results`. */
 static rf_status leave(const rafter_job *job, const rafter_sink *sink, const test *t, const rf_generator *g,
                        const rf_record *record, const rf_plan *plan, json_t *results, rf_error *error) {
   rf_walked w;
@@ -279,17 +277,17 @@ static rf_status feed_random(rf_generator *g, int64_t count, const float **logit
   int32_t *ids = malloc((size_t)count * sizeof *ids);
   if (!ids) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
   for (int64_t i = 0; i < count; i++) ids[i] = (int32_t)(i * 7919 % g->settings.model.vocab);
-  rf_status status = rf_generator_feed(g, ids, count, logits, error); /* in walks of --prefill-chunk tokens */
+  rf_status status = rf_generator_feed(g, ids, count, logits, error);
   free(ids);
   return status;
 }
 
-/* Of a prompt and of decoding; the others see to theirs. */
+/* Positions that a prefill or decoding test needs; 0 for other tests, which check their own. */
 static int64_t positions_of(const test *t) {
   return t->kind == 'p' || t->kind == 't' ? t->tokens + t->depth + (t->kind == 't') : 0;
 }
 
-/* Whether the model has positions for what a test needs. */
+/* Fails if the model has fewer positions than `needed`. */
 static rf_status check_positions(const rf_settings *s, const test *t, int64_t needed, rf_error *error) {
   if (needed <= s->model.max_seq || s->model.position != RF_POSITION_LEARNED) return RAFTER_OK;
   return RF_FAIL(error, RAFTER_INVALID, "shorten the test",
@@ -297,7 +295,7 @@ static rf_status check_positions(const rf_settings *s, const test *t, int64_t ne
                  t->name, (long long)s->model.max_seq, (long long)needed);
 }
 
-/* Bytes of the weights that every token multiplies. */
+/* Bytes of the weights in matrix products. */
 static double weight_bytes(const rf_plan *plan) {
   double sum = 0;
   for (int t = 0; t < plan->graph->tensor_count; t++) {
@@ -309,8 +307,8 @@ static double weight_bytes(const rf_plan *plan) {
   return sum;
 }
 
-/* Predicted seconds of walks one after the other, `rows` of each of `sequences` at a time until
- * each has `count` more than its `depth`. */
+/* Predicted seconds of the steps that append `count` tokens to each of `sequences` sequences of
+ * `depth` tokens, `rows` tokens per sequence and step. */
 static double walks_seconds(const rf_plan *plan, int64_t sequences, int64_t depth, int64_t count,
                             int64_t rows) {
   rf_walk_prices *prices = rf_walk_prices_open(plan);
@@ -374,8 +372,8 @@ done:
   return status;
 }
 
-/* Walks until all of `answers` prompts are read, when those that were read first answer on in
- * each: rows of a walk that they leave are for prompts. */
+/* Steps until all `answers` prompts are read. Each finished prompt decodes one row in each later
+ * step; the other rows of a step read prompts. */
 static int64_t walks_to_start(int64_t answers, int64_t prompt, int64_t rows) {
   int64_t walks = 0, running = 0;
   for (int64_t read = 0; running < answers; walks++) {
@@ -385,7 +383,7 @@ static int64_t walks_to_start(int64_t answers, int64_t prompt, int64_t rows) {
   return walks;
 }
 
-/* Walks in which every answer has one row, after prompts of their own. */
+/* Steps that decode one token of every answer; each answer has its own prompt. */
 static rf_status bench_batch(const rafter_job *job, const rafter_sink *sink, const test *t, ceilings *c,
                              int reps, rf_error *error) {
   enum { PROMPT = 32, STEPS = 16 };
@@ -403,8 +401,8 @@ static rf_status bench_batch(const rafter_job *job, const rafter_sink *sink, con
           rows = chunk > t->tokens ? chunk : t->tokens;
   int64_t length = PROMPT, most = 0,
           room = s->model.position == RF_POSITION_LEARNED ? s->model.max_seq : INT64_MAX;
-  /* so that none has ended when the last one is measured; a model with few positions gets
-   * shorter prompts */
+  /* No answer may end before the measurement does. A model with few positions gets short
+   * prompts. */
   do {
     if (most) length /= 2;
     most = walks_to_start(t->tokens, length, rows) + STEPS + 1;
@@ -426,12 +424,12 @@ static rf_status bench_batch(const rafter_job *job, const rafter_sink *sink, con
       rf_request request = {.tokens = prompt, .count = length, .max_tokens = most};
       RF_GO(rf_generator_submit(g, &request, &id[a], error));
     }
-    for (events = 0; events < t->tokens;) { /* until all answer */
+    for (events = 0; events < t->tokens;) { /* until all answers decode */
       RF_GO(rf_generator_step(g, &event, &events, error));
       if (rf_asked_to_stop(sink) || !rf_generator_busy(g)) {
         status = rf_asked_to_stop(sink) ? RF_FAIL(error, RAFTER_INTERRUPTED, NULL, "stopped in %s", t->name)
-                                        : RF_FAIL(error, RAFTER_FAILED, "choose fewer",
-                                                  "%s: the answers never ran all at once", t->name);
+                                        : RF_FAIL(error, RAFTER_FAILED, "choose fewer answers",
+                                                  "%s: the answers never decoded all at once", t->name);
         goto done;
       }
     }
@@ -446,7 +444,7 @@ static rf_status bench_batch(const rafter_job *job, const rafter_sink *sink, con
   double flops = 2 * (double)g->decode->graph->params.matmul * (double)t->tokens * STEPS;
   const limits l = {
       .flops = flops, .causal = flops, .bytes = weight_bytes(g->decode) * STEPS, .counted = "2 P per token"};
-  /* of the answer in the middle: the first ones began before all prompts were read */
+  /* Depth of the median answer: the first answers began before all prompts were read. */
   int64_t depth = length + (most - STEPS) / 2;
   const rf_sampler_options greedy = {.temperature = 0};
   double predicted = walks_seconds(g->decode, t->tokens, depth, STEPS, 1) +
@@ -460,8 +458,7 @@ done:
   return status;
 }
 
-/* Walks over texts of 1,024 tokens, or of as many as the model has positions for, until so many
- * tokens are scored. */
+/* Scores t->tokens tokens in texts of 1,024 tokens, or fewer if the model has fewer positions. */
 static rf_status bench_score(const rafter_job *job, const rafter_sink *sink, const test *t, ceilings *c,
                              int reps, rf_error *error) {
   enum { TEXT = 1024 };
@@ -541,7 +538,7 @@ static rf_status bench_once(const rafter_job *job, const rafter_sink *sink, ceil
   return RAFTER_OK;
 }
 
-/* All of them once, before the tests; those sample theirs again. */
+/* Measures and prints all ceilings once before the tests, which sample them again. */
 static void say_ceilings(const rafter_sink *sink, ceilings *c, const rf_settings *s) {
   char text[200] = "";
   json_t *peaks = json_object();
@@ -578,7 +575,7 @@ static rf_status rf_command_bench(const rafter_job *job, const rafter_sink *sink
   }
   test tests[MOST_TESTS];
   int tests_count;
-  /* before seconds of ceilings */
+  /* Check the tests before the ceilings, which take seconds. */
   RF_GO(parse_tests(rf_options_text(job->options, "test"), tests, &tests_count, error));
   RF_GO(rf_settings_resolve(job->options, "generate", s, error));
   for (int i = 0; i < tests_count; i++) RF_GO(check_positions(s, &tests[i], positions_of(&tests[i]), error));
@@ -627,7 +624,7 @@ const rf_command RF_COMMAND_BENCH = {
     .least = 1,
     .most = 1,
     .group = "Run",
-    .help = "Measure prefill, decoding and training, next to what the machine could do.",
+    .help = "Measure prefill, decoding and training, and compare them with the machine's ceilings.",
     .options = {{BENCH, NULL},
                 {RF_TOP_OPTIONS, NULL},
                 {RF_STEP_OPTIONS, NULL},

@@ -1,4 +1,4 @@
-/* calibrate.c - `rafter calibrate`: measures this machine and writes its file. */
+/* calibrate.c - `rafter calibrate`: measures this machine and writes its machine file. */
 #define _GNU_SOURCE
 #include "api/api.h"
 #include "base/file.h"
@@ -20,7 +20,7 @@ void rf_say_tuned(const rafter_sink *sink, const rf_tuned *tuned) {
   char usual[64], best[64];
   if (!tuned->cpu[0]) return;
   rf_say(sink, "blocks tuned on %s, %d thread%s%s\n", tuned->cpu, tuned->threads,
-         tuned->threads > 1 ? "s" : "", tuned->here ? "" : "; this is another CPU, so they are not applied");
+         tuned->threads > 1 ? "s" : "", tuned->here ? "" : "; not used, because this CPU is another one");
   rf_say(sink, "  %-10s %-23s %-5s %-18s %-16s %-16s %7s %7s\n", "op", "shapes", "dtype", "kernel", "default",
          "winner", "gain", "spread");
   for (int i = 0; i < tuned->count; i++) {
@@ -31,11 +31,12 @@ void rf_say_tuned(const rafter_sink *sink, const rf_tuned *tuned) {
                (long long)of[k]->a_bytes >> 10, (long long)of[k]->nc);
     rf_say(sink, "  %-10s %-23s %-5s %-18s %-16s %-16s %5.1f %% %5.1f %%\n", r->op,
            rf_tuned_class_name(r->class), rf_dtype_name(r->dtype), r->kernel, usual,
-           r->best.kc ? best : "default stays", 100 * r->gain, 100 * r->spread);
+           r->best.kc ? best : "default", 100 * r->gain, 100 * r->spread);
   }
 }
 
-/* Blocks that were tuned before on this CPU, which a file that is written anew keeps. */
+/* Reads the block sizes tuned on this CPU from an existing file, so that the new file keeps
+ * them. */
 static void tuned_before(const char *path, rf_tuned *tuned) {
   rf_machine *before = calloc(1, sizeof *before);
   if (before && access(path, R_OK) == 0 && rf_machine_read(path, before, NULL) == RAFTER_OK &&
@@ -83,7 +84,7 @@ static rf_status rf_command_calibrate(const rafter_job *job, const rafter_sink *
   snprintf(folder, sizeof folder, "%s", path);
   char *slash = strrchr(folder, '/');
   if (slash) *slash = 0;
-  if (slash && *folder) RF_TRY(rf_make_folders(folder, error)); /* before a minute of measuring */
+  if (slash && *folder) RF_TRY(rf_make_folders(folder, error)); /* fail before a minute of measuring */
   rf_machine *m = calloc(1, sizeof *m);
   if (!m) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while calibrating");
   rf_tuned tuned = {0};
@@ -110,7 +111,7 @@ static rf_status rf_command_calibrate(const rafter_job *job, const rafter_sink *
     rf_say(sink, "  kernels        %d curves, %.2f us to start an op\n", m->curve_count,
            m->launch_seconds * 1e6);
     rf_say_tuned(sink, &m->tuned);
-    rf_say(sink, "written to %s in %.0f s; `--on %s` plans with these figures\n", path, seconds,
+    rf_say(sink, "written to %s in %.0f s; `--on %s` uses these figures\n", path, seconds,
            rf_options_is_set(o, "out") ? path : "local");
     rf_put_json(sink, summary(m, path, seconds));
   }
@@ -121,12 +122,11 @@ static rf_status rf_command_calibrate(const rafter_job *job, const rafter_sink *
 /* ---- the command ------------------------------------------------------------------------------ */
 
 static const rf_option CALIBRATE[] = {
-    RF_FLAG("quick", "Calibration", "take a few seconds instead of most of a minute: coarser curves"),
+    RF_FLAG("quick", "Calibration", "measure coarser curves, in a few seconds instead of a minute"),
     RF_FLAG("tune", "Calibration",
-            "first try block sizes of f32 and bf16 products by shape and keep those that clearly win on this "
-            "CPU with this number of threads; changes no bit of any result and takes about two minutes more"),
-    RF_WORDS("out", PATH, "FILE", NULL, "Output",
-             "machine file to write; unset: the one that --on local reads"),
+            "first try block sizes of f32 and bf16 products by shape and keep the clear winners on this CPU "
+            "with this number of threads; no result changes; takes about two minutes more"),
+    RF_WORDS("out", PATH, "FILE", NULL, "Output", "machine file to write; unset: the file of --on local"),
     {.name = NULL},
 };
 
@@ -136,7 +136,7 @@ const rf_command RF_COMMAND_CALIBRATE = {
     .least = 0,
     .most = 0,
     .group = "Plan",
-    .help = "Measure this machine, so that plans for it know its speed.",
+    .help = "Measure this machine, so that plans predict its speed.",
     .options = {{CALIBRATE, NULL}, {RF_MODEL_OPTIONS, "threads cpu"}, {RF_EVERY_OPTIONS, NULL}},
     .examples = {"calibrate", "calibrate --threads 4 --out four.json # then plan --on four.json"},
     .run = rf_command_calibrate};

@@ -1,5 +1,5 @@
-/* chat.c - `rafter chat`: a conversation, a line at a time. What was said stays in the KV cache:
- * a turn walks only what is new. */
+/* chat.c - `rafter chat`: a conversation, line by line. Earlier turns stay in the KV cache: each
+ * turn runs only its new tokens through the model. */
 #define _GNU_SOURCE
 #include "api/answers.h"
 
@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CONTEXT = 4096 }; /* tokens unless --seq says otherwise, or the model has fewer positions */
+enum { CONTEXT = 4096 }; /* default tokens of context, if the model has as many positions */
 
 typedef struct conversation {
   const rafter_sink *sink;
@@ -23,25 +23,24 @@ typedef struct conversation {
   rf_sampler_options sampling;
   int64_t max_tokens;
   json_t *messages;
-  /* of all that was said, as it was walked: the template's words and the tokens that were chosen */
-  rf_ids ids;
+  rf_ids ids;              /* tokens of the conversation: template text and sampled tokens */
   char *said;              /* the text of ids */
-  bool closed;             /* ids end with the mark of a turn's end */
-  bool stats, ends, ended; /* ends: answers end at marks */
+  bool closed;             /* the last id is the end-of-turn token */
+  bool stats, ends, ended; /* ends: end-of-text tokens end an answer */
   int turns;
 } conversation;
 
-/* One answer as it comes. */
+/* One answer while it is generated. */
 typedef struct turn {
   conversation *of;
   rf_replies answer;
   double start;
   int64_t walked, reused;
   double first_seconds, seconds;
-  bool interrupted, cut; /* cut: by a stop string */
+  bool interrupted, cut; /* cut: a stop text ended the answer */
 } turn;
 
-/* ---- what the model reads -------------------------------------------------------------------- */
+/* ---- prompts --------------------------------------------------------------------------------- */
 
 static int64_t specials_in(const rf_tokenizer *tokenizer, const rf_ids *ids) {
   int64_t count = 0;
@@ -49,9 +48,9 @@ static int64_t specials_in(const rf_tokenizer *tokenizer, const rf_ids *ids) {
   return count;
 }
 
-/* Where in `ids` of a text the part begins that stands behind `said`, which is how the text
- * begins; -1: inside a token. Special tokens are never merged with their neighbours, so they are
- * counted. */
+/* Index in `ids`, the tokens of a text that begins with c->said, of the first token after c->said;
+ * -1: a token spans the boundary. The boundary is found by counting special tokens, because the
+ * tokenizer never merges them with their neighbours. */
 static int64_t seam(const conversation *c, const rf_ids *ids, rf_error *error) {
   rf_ids before = {0};
   int64_t at = -1, wanted, seen = 0;
@@ -69,8 +68,8 @@ static int64_t seam(const conversation *c, const rf_ids *ids, rf_error *error) {
   return at;
 }
 
-/* The prompt of the next answer into c->ids: what was walked as it stands, and what is new.
- * Answers spelled again could become other tokens. */
+/* Appends the new part of the conversation to c->ids. The tokens of earlier turns are kept, because
+ * encoding an answer's text again could give other tokens. */
 static rf_status encode(conversation *c, rf_error *error) {
   rf_ids whole = {0};
   rf_rendered rendered = {0};
@@ -95,7 +94,7 @@ static void forget(conversation *c) {
   c->ids.count = 0;
 }
 
-/* Takes the oldest question and its answer out; false when only the newest is left. */
+/* Removes the oldest question and its answer; false if only the newest question is left. */
 static bool drop_oldest(conversation *c) {
   size_t first = 0;
   if (!strcmp(json_string_value(json_object_get(json_array_get(c->messages, 0), "role")), "system"))
@@ -157,7 +156,7 @@ static rf_status answer(conversation *c, turn *t, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* The answer into the conversation, and into the text that ids stand for. */
+/* Adds the answer to the messages and to c->said, the text of c->ids. */
 static rf_status remember(conversation *c, turn *t, rf_error *error) {
   char *said = NULL;
   rf_span mark =
@@ -172,7 +171,7 @@ static rf_status remember(conversation *c, turn *t, rf_error *error) {
 }
 
 static void tell(conversation *c, const turn *t) {
-  /* Planned at the middle of the answer: a plan's own step stands at the longest context. */
+  /* Predict the rate at the middle of the answer: the plan's step assumes the longest context. */
   const rf_extent middle = {1, c->ids.count - t->answer.reply->tokens.count / 2};
   double seconds = t->seconds - t->first_seconds,
          rate = seconds > 0 ? (double)(t->answer.reply->tokens.count - 1) / seconds : 0,
@@ -198,19 +197,19 @@ static rf_status ask(conversation *c, const char *line, rf_error *error) {
   turn t = {.of = c};
   rf_error unread = {0};
   json_t *content = json_string(line);
-  if (!content) return rf_say(c->sink, "that is no UTF-8\n"), RAFTER_OK;
+  if (!content) return rf_say(c->sink, "the line is not UTF-8 text\n"), RAFTER_OK;
   json_array_append_new(c->messages, json_pack("{ss so}", "role", "user", "content", content));
   rf_status status = encode(c, &unread);
   while (status == RAFTER_OK && c->ids.count + 1 > c->settings.plan.build.seq) {
     if (!drop_oldest(c)) {
-      status = RF_FAIL(&unread, RAFTER_INVALID, NULL, "that is longer than the context of %lld tokens",
+      status = RF_FAIL(&unread, RAFTER_INVALID, NULL, "the line is longer than the context of %lld tokens",
                        (long long)c->settings.plan.build.seq);
       break;
     }
     rf_say(c->sink, "[the context is full: the oldest turn is forgotten]\n");
     status = encode(c, &unread);
   }
-  if (status != RAFTER_OK) { /* a line that cannot be read does not end the conversation */
+  if (status != RAFTER_OK) { /* an unreadable line does not end the conversation */
     rf_say(c->sink, "%s\n", unread.message);
     json_array_remove(c->messages, json_array_size(c->messages) - 1);
     return forget(c), RAFTER_OK;
@@ -218,7 +217,7 @@ static rf_status ask(conversation *c, const char *line, rf_error *error) {
   status = answer(c, &t, error);
   if (status == RAFTER_OK) tell(c, &t);
   if (status == RAFTER_OK) status = remember(c, &t, error);
-  if (t.cut) forget(c); /* ids have more than the answer: a stop string */
+  if (t.cut) forget(c); /* ids also have the tokens of the stop text */
   rf_replies_free(&t.answer);
   return status;
 }
@@ -239,19 +238,20 @@ static const char *system_of(const conversation *c) {
 
 static void command_reset(conversation *c, const char *words) {
   (void)words;
-  char *system = strdup(system_of(c)); /* it belongs to the messages that go */
+  char *system = strdup(system_of(c)); /* start_anew frees the messages */
   start_anew(c, system ? system : "");
   free(system);
   rf_say(c->sink, "[a new conversation]\n");
 }
 static void command_system(conversation *c, const char *words) {
   start_anew(c, words);
-  rf_say(c->sink, "[a new conversation, %s]\n", *words ? "told so" : "told nothing before it");
+  rf_say(c->sink, "[a new conversation %s]\n",
+         *words ? "with this system message" : "without a system message");
 }
 static void command_stats(conversation *c, const char *words) {
   (void)words;
   c->stats = !c->stats;
-  rf_say(c->sink, "[figures behind every answer: %s; context %lld of %lld tokens, arena %.1f MiB]\n",
+  rf_say(c->sink, "[figures after each answer: %s; context %lld of %lld tokens, arena %.1f MiB]\n",
          c->stats ? "on" : "off", (long long)c->ids.count, (long long)c->settings.plan.build.seq,
          (double)rf_run_arena_bytes(c->g->run) / 0x1p20);
 }
@@ -273,12 +273,12 @@ static void command_help(conversation *c, const char *words);
 static const struct {
   const char *name, *help;
   void (*run)(conversation *c, const char *words);
-} COMMANDS[] = {{"/reset", "forget what was said", command_reset},
-                {"/system", "[TEXT]  start anew, with this said to the model before", command_system},
+} COMMANDS[] = {{"/reset", "start a new conversation", command_reset},
+                {"/system", "[TEXT]  start a new conversation with this system message", command_system},
                 {"/save", "FILE  write the conversation as a row of training data", command_save},
-                {"/stats", "figures behind every answer, or no longer", command_stats},
-                {"/bye", "end; so does Ctrl-D. Ctrl-C ends an answer", command_bye},
-                {"/help", "this", command_help}};
+                {"/stats", "turn figures after each answer on or off", command_stats},
+                {"/bye", "end the chat, like Ctrl-D; Ctrl-C ends an answer", command_bye},
+                {"/help", "list these commands", command_help}};
 
 static void command_help(conversation *c, const char *words) {
   (void)words;
@@ -286,14 +286,14 @@ static void command_help(conversation *c, const char *words) {
     rf_say(c->sink, "%-8s %s\n", COMMANDS[i].name, COMMANDS[i].help);
 }
 
-/* Whether a line is a command; it is then done. */
+/* Runs a line that is a command; false: the line is not a command. */
 static bool run_command(conversation *c, const char *line) {
   size_t n = strcspn(line, " \t");
-  if (*line != '/' || memchr(line + 1, '/', n - 1)) return false; /* a path is no command */
+  if (*line != '/' || memchr(line + 1, '/', n - 1)) return false; /* a path is not a command */
   for (size_t i = 0; i < sizeof COMMANDS / sizeof *COMMANDS; i++)
     if (strlen(COMMANDS[i].name) == n && !strncmp(line, COMMANDS[i].name, n))
       return COMMANDS[i].run(c, line + n + strspn(line + n, " \t")), true;
-  rf_say(c->sink, "%.*s is not known here; /help says what is\n", (int)n, line);
+  rf_say(c->sink, "unknown command %.*s; /help lists the commands\n", (int)n, line);
   return true;
 }
 
@@ -355,8 +355,7 @@ static rf_status talk(const rf_options *o, conversation *c, rf_error *error) {
 static rf_status rf_command_chat(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
   rf_options *o = NULL;
   if (!sink->line)
-    return RF_FAIL(error, RAFTER_INVALID, NULL,
-                   "a conversation needs somebody who asks (the sink has no line function)");
+    return RF_FAIL(error, RAFTER_INVALID, NULL, "a chat needs input (the sink has no line function)");
   conversation *c = calloc(1, sizeof *c);
   rf_status status = c ? rf_options_with_model(job->options, rf_options_argument(job->options, 0), &o, error)
                        : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
@@ -380,11 +379,11 @@ static rf_status rf_command_chat(const rafter_job *job, const rafter_sink *sink,
 
 static const rf_option CHAT[] = {
     RF_NUMBER("max-tokens", TOKENS, NULL, 1, 1 << 24, NULL, "Sampling",
-              "tokens of an answer at most; unset: what the context holds"),
+              "maximum tokens of an answer; unset: the room left in the context"),
     RF_NUMBER("temperature", FLOAT, NULL, 0, 100, "0.8", "Sampling",
               "divisor of the logits; 0: always the likeliest token"),
     RF_NUMBER("seq", TOKENS, NULL, 1, 1 << 24, NULL, "Memory",
-              "tokens of the conversation; unset: 4096, within the model's limit"),
+              "maximum tokens of the conversation; unset: 4096 or the model's limit"),
     {.name = NULL},
 };
 

@@ -1,4 +1,4 @@
-/* eval.c - `rafter eval TASK MODEL`: the command, and what its tasks share. */
+/* eval.c - `rafter eval TASK MODEL`: the command, and functions that its tasks share. */
 #define _GNU_SOURCE
 #define XXH_INLINE_ALL
 #include "api/eval.h"
@@ -15,11 +15,11 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-enum { WALK_ROWS = 1024 }; /* rows of a walk unless --batch says otherwise */
+enum { WALK_ROWS = 1024 }; /* default rows (tokens) of a forward pass */
 
 static const struct {
   const char *name;
-  const char *job; /* what the options are resolved for */
+  const char *job; /* job that the options are resolved for */
   rf_eval_task run;
 } TASKS[] = {{"perplexity", "score", rf_eval_perplexity},
              {"choices", "score", rf_eval_choices},
@@ -56,7 +56,7 @@ rf_status rf_eval_encode(rf_evaluation *e, const char *text, size_t bytes, int f
   return RAFTER_OK;
 }
 
-/* ---- walks ----------------------------------------------------------------------------------- */
+/* ---- scoring --------------------------------------------------------------------------------- */
 
 rf_status rf_eval_begin(rf_evaluation *e, const rf_report_walk *walk, int walks, rf_error *error) {
   RF_TRY(rf_journal_folder(e->options, e->folder, error));
@@ -85,7 +85,7 @@ rf_status rf_eval_open_scorer(rf_evaluation *e, int64_t longest, rf_scorer **sco
   rf_scorer_close(*scorer);
   *scorer = NULL;
   return RF_FAIL(error, RAFTER_INVALID, "choose --backend cpu or reference",
-                 "the null backend computes nothing to score with");
+                 "the null backend computes no log-probabilities");
 }
 
 rf_status rf_eval_score(rf_evaluation *e, rf_scorer *scorer, rf_scored *text, int64_t count, int64_t *done,
@@ -110,7 +110,7 @@ rf_status rf_eval_score(rf_evaluation *e, rf_scorer *scorer, rf_scored *text, in
   rf_put_bar(e->sink, "%s", "");
   double seconds = rf_now_seconds() - start,
          predicted = scorer->plan->step_seconds * (double)walked / (double)rows;
-  rf_say(e->sink, "%.1f tokens/s in walks of up to %lld (%.2f s; planned %.2f s), arena %.1f MiB\n",
+  rf_say(e->sink, "%.1f tokens/s in steps of up to %lld (%.2f s; predicted %.2f s), arena %.1f MiB\n",
          (double)walked / seconds, (long long)rows, seconds, predicted,
          (double)rf_run_arena_bytes(scorer->run) / 0x1p20);
   RF_TRY(rf_walked_leave_scores(scorer, e->record, &e->journal, walks, walked, seconds, error));
@@ -123,7 +123,7 @@ rf_status rf_eval_score(rf_evaluation *e, rf_scorer *scorer, rf_scored *text, in
 
 /* ---- shares ---------------------------------------------------------------------------------- */
 
-/* Wilson's interval of `right` out of `n` at 95 %. */
+/* Wilson's 95 % confidence interval of `right` out of `n`. */
 static void wilson(int64_t right, int64_t n, double *low, double *high) {
   const double z = 1.959963984540054;
   double p = (double)right / (double)n, z2n = z * z / (double)n;
@@ -148,8 +148,8 @@ void rf_eval_put_share(rf_evaluation *e, const char *name, int64_t right, int64_
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-/* What rows depend on: all options but those that only say where they go, how many there are,
- * and how they are walked. */
+/* Sets e->of from the task and all options that may change a row. Options that only change the
+ * output, the number of rows or the batching are left out. */
 static void identify(rf_evaluation *e, const char *task) {
   static const char *const FREE[] = {"output",  "continue", "limit", "batch",   "prefill-chunk",
                                      "threads", "json",     "quiet", "verbose", "debug",
@@ -167,7 +167,7 @@ static rf_status read_kept(rf_evaluation *e, const char *path, rf_error *error) 
   rf_status status = RAFTER_OK;
   rf_json_lines lines;
   json_t *row = NULL;
-  if (access(path, F_OK)) return RAFTER_OK; /* it was stopped before there was a row */
+  if (access(path, F_OK)) return RAFTER_OK; /* stopped before the first row */
   RF_TRY(rf_json_lines_open(path, NULL, &lines, error));
   for (;;) {
     RF_GO(rf_json_lines_next(&lines, &row, error));
@@ -177,8 +177,7 @@ static rf_status read_kept(rf_evaluation *e, const char *path, rf_error *error) 
     char key[24];
     if (!of || strcmp(of, e->of) || !json_is_integer(index)) {
       status = RF_FAIL(
-          error, RAFTER_FAILED,
-          "give the same command again, or leave --continue out, which writes the file anew",
+          error, RAFTER_FAILED, "repeat the same command, or leave out --continue to overwrite the file",
           "a row belongs to another evaluation (%s, line %lld: expected \"of\": \"%s\", got \"%.40s\")", path,
           (long long)lines.line, e->of, of ? of : "");
       goto done;
@@ -225,11 +224,11 @@ static rf_status write_rows(const char *path, const json_t *rows, rf_error *erro
 static rf_status run(const rf_options *o, int task, rf_evaluation *e, rf_error *error) {
   e->options = o;
   if (!rf_options_is_set(o, "data"))
-    return RF_FAIL(error, RAFTER_INVALID, "give --data FILE", "nothing to evaluate on (--data is missing)");
+    return RF_FAIL(error, RAFTER_INVALID, "give --data FILE", "eval needs data (--data is missing)");
   const char *output = rf_options_text(o, "output");
   if (rf_options_flag(o, "continue") && !output)
     return RF_FAIL(error, RAFTER_INVALID, "give --output FILE",
-                   "--continue needs the rows that were written (--output is missing)");
+                   "--continue needs the file with the earlier rows (--output is missing)");
   RF_TRY(rf_settings_resolve(o, TASKS[task].job, &e->settings, error));
   RF_TRY(rf_tokenizer_for(e->settings.model.name, e->settings.model.vocab, e->settings.weights_folder,
                           &e->tokenizer, error));
@@ -247,12 +246,12 @@ static rf_status run(const rf_options *o, int task, rf_evaluation *e, rf_error *
   rf_put_json(e->sink, json_incref(e->result));
   if (!e->stopped) return RAFTER_OK;
   return RF_FAIL(error, RAFTER_INTERRUPTED,
-                 output ? "the same command with --continue goes on from here"
-                        : "--output FILE keeps what is done",
-                 "stopped by a signal; the figures are of %zu rows", json_array_size(e->rows));
+                 output ? "the same command with --continue continues from here"
+                        : "--output FILE keeps finished rows",
+                 "stopped by a signal; the figures cover %zu rows", json_array_size(e->rows));
 }
 
-/* For the history: the task and its numbers. */
+/* Adds the task and its numbers to the history. */
 static void add_results(rf_evaluation *e) {
   const char *key;
   json_t *value;
@@ -299,29 +298,29 @@ static rf_status rf_command_eval(const rafter_job *job, const rafter_sink *sink,
 
 static const rf_option EVAL[] = {
     RF_WORDS("data", PATH, "FILE", NULL, "Task",
-             "perplexity: a text, or .jsonl rows with \"text\"; choices: rows with \"context\", \"choices\", "
-             "\"answer\"; gsm8k: its own rows"),
+             "perplexity: a text, or .jsonl rows with \"text\"; choices: rows with \"context\", \"choices\" "
+             "and \"answer\"; gsm8k: rows of GSM8K"),
     RF_NUMBER("limit", INT, "N", 0, 1e12, "0", "Task",
-              "first rows of a .jsonl file, or windows of a text, to use; 0: all"),
+              "number of rows of a .jsonl file, or of windows of a text, to use; 0: all"),
     RF_NUMBER("stride", TOKENS, NULL, 1, 1 << 24, NULL, "Task",
-              "new tokens in each window (perplexity); unset: --seq, so that windows do not overlap"),
+              "new tokens in each window (perplexity); unset: --seq, so windows do not overlap"),
     RF_NUMBER("shots", INT, "N", 0, 1000, NULL, "Task",
-              "worked examples before the question (gsm8k); unset: 5, with --chat none"),
+              "worked examples before the question (gsm8k); unset: 5, or 0 with --chat"),
     RF_WORDS("shots-from", PATH, "FILE", NULL, "Task",
              "rows of worked examples (gsm8k); unset: train.jsonl next to the data"),
     RF_FLAG("chat", "Prompt", "put the question into the model's chat template (gsm8k)"),
     RF_NUMBER("max-tokens", TOKENS, NULL, 1, 1 << 24, "512", "Sampling",
-              "tokens of an answer at most (gsm8k)"),
+              "maximum tokens of an answer (gsm8k)"),
     RF_NUMBER("temperature", FLOAT, NULL, 0, 100, "0", "Sampling",
               "divisor of the logits (gsm8k); 0: always the likeliest token"),
     RF_NUMBER("batch", INT, "SEQUENCES", 1, 1 << 20, NULL, "Memory",
-              "answers computed at once (gsm8k; unset: 8), or longest texts in one forward pass (unset: "
-              "about 1024 tokens)"),
+              "answers generated at once (gsm8k; unset: 8), or texts in one forward pass (unset: about 1024 "
+              "tokens)"),
     RF_NUMBER("seq", TOKENS, NULL, 1, 1 << 24, NULL, "Memory",
-              "tokens of a window (perplexity; unset: at most 2048), of a text (choices) or of a prompt and "
-              "its answer (gsm8k); unset: what they need, within the model's limit"),
+              "tokens of a window (perplexity; unset: at most 2048), maximum tokens of a text (choices) or "
+              "of a prompt with its answer (gsm8k); unset: the longest, within the model's limit"),
     RF_FLAG("continue", "Output",
-            "keep the rows that a stopped run of the same command left in --output, and continue after them"),
+            "keep the rows that a stopped run of the same command wrote to --output, and add the others"),
     {.name = NULL},
 };
 

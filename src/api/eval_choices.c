@@ -1,7 +1,7 @@
-/* eval_choices.c - multiple choice by log-probability, as lm-evaluation-harness counts it: the
- * choice whose tokens are likeliest behind the context, plain and by characters. A row is
- * {"context", "choices": [text, ...], "answer": index}; the names that public sets use for these
- * are taken too. */
+/* eval_choices.c - multiple choice by log-probability, counted like lm-evaluation-harness: the
+ * choice whose tokens are likeliest after the context, with and without division by the number of
+ * characters. A row is {"context", "choices": [text, ...], "answer": index}; the key names of
+ * public data sets are accepted too. */
 #define _GNU_SOURCE
 #include "api/eval.h"
 
@@ -12,21 +12,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const CONTEXTS[] = {"context", "query", "ctx",
-                                       "question"}; /* of "question": "Question: ...\nAnswer:" */
-/* a list, or {"text": [...], "label": [...]} */
+/* A "question" becomes "Question: ...\nAnswer:". */
+static const char *const CONTEXTS[] = {"context", "query", "ctx", "question"};
+/* A list, or {"text": [...], "label": [...]}. */
 static const char *const CHOICES[] = {"choices", "endings", "options"};
-/* an index from 0, its digits, or a label: "B" */
+/* An index from 0, its digits, or a label such as "B". */
 static const char *const ANSWERS[] = {"answer", "label", "gold", "answerKey"};
 
 typedef struct choice {
-  int64_t first, count, own; /* of ids; the last `own` are the choice's */
+  int64_t first, count, own; /* range in sheet.ids; its last `own` tokens are the choice's */
   int64_t characters;
   double logprob;
 } choice;
 
 typedef struct question {
-  int first, count, answer; /* of choices */
+  int first, count, answer; /* range in sheet.choice; answer: index of the right choice */
   bool done;
 } question;
 
@@ -35,7 +35,7 @@ typedef struct sheet {
   choice *choice;
   int questions, choices;
   rf_ids ids;
-  int64_t longest, cut; /* cut: contexts that lost their beginning */
+  int64_t longest, cut; /* cut: contexts truncated at the beginning */
 } sheet;
 
 static json_t *field(const json_t *row, const char *const *names, size_t count, size_t *which) {
@@ -71,8 +71,8 @@ static int64_t characters_of(const char *text) {
   return count;
 }
 
-/* Context and choice as one text, so that tokens at the seam are those the model knows; the
- * choice's are those behind the context's own. */
+/* Encodes context and choice as one text, so that the tokens at the boundary are natural. The
+ * choice's tokens are those after the number of tokens of the context alone. */
 static rf_status add_choice(rf_evaluation *e, sheet *s, const char *context, const char *text,
                             const char *where, rf_error *error) {
   const char *gap =
@@ -85,7 +85,7 @@ static rf_status add_choice(rf_evaluation *e, sheet *s, const char *context, con
   rf_status status = RAFTER_OK;
   if (!whole) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
   size_t context_bytes = strlen(context);
-  /* blanks between belong to the choice, as most tokenizers have them */
+  /* Blanks between context and choice belong to the choice, as in most tokenizers. */
   while (context_bytes && context[context_bytes - 1] == ' ') context_bytes--;
   snprintf(whole, bytes + 1, "%s%s%s", context, gap, text);
   RF_GO(rf_eval_encode(e, context, context_bytes, RF_ENCODE_MARKS, &behind, error));
@@ -94,7 +94,7 @@ static rf_status add_choice(rf_evaluation *e, sheet *s, const char *context, con
   if (rf_options_given(e->options, "seq")) most = rf_options_int(e->options, "seq");
   int32_t start =
       rf_tokenizer_bos(e->tokenizer) >= 0 ? rf_tokenizer_bos(e->tokenizer) : rf_tokenizer_eos(e->tokenizer);
-  bool alone = behind.count == 0; /* something must stand before the first token */
+  bool alone = behind.count == 0; /* without a context, a start token must come first */
   if (own < 1 || (alone && start < 0) || own + 1 > most) {
     status = RF_FAIL(error, RAFTER_FAILED, NULL, "a choice cannot be scored (%s: %s)", where,
                      own < 1 ? "it has no tokens of its own"
@@ -103,7 +103,7 @@ static rf_status add_choice(rf_evaluation *e, sheet *s, const char *context, con
     goto done;
   }
   int64_t total = both.count + alone, drop = total > most ? total - most : 0;
-  bool keep = drop && both.at[0] == start; /* the mark at the beginning stays */
+  bool keep = drop && both.at[0] == start; /* keep the start token */
   s->cut += drop > 0;
   s->choice[s->choices] = (choice){s->ids.count, total - drop, own, characters_of(text), 0};
   if (alone || keep) RF_GO(rf_ids_add(&s->ids, start, error));
@@ -132,8 +132,8 @@ static rf_status add_question(rf_evaluation *e, sheet *s, const json_t *row, con
                    "a row has no context or fewer than two choices (%s)", where);
   int answer = answer_of(right, labels, count);
   if (answer < 0)
-    return RF_FAIL(error, RAFTER_FAILED, "an index from 0, or a label",
-                   "a row does not say which choice is right (%s: expected one of %d)", where, count);
+    return RF_FAIL(error, RAFTER_FAILED, "\"answer\" is an index from 0, or a label",
+                   "a row has no valid answer (%s: expected one of %d)", where, count);
   choice *grown = realloc(s->choice, (size_t)(s->choices + count) * sizeof *grown);
   if (!grown) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
   s->choice = grown;
@@ -146,14 +146,14 @@ static rf_status add_question(rf_evaluation *e, sheet *s, const json_t *row, con
   json_array_foreach (choices, i, text) {
     const char *words = json_string_value(text);
     status = words && *words ? add_choice(e, s, asked, words, where, error)
-                             : RF_FAIL(error, RAFTER_FAILED, NULL, "a choice is no text (%s)", where);
+                             : RF_FAIL(error, RAFTER_FAILED, NULL, "a choice is not text (%s)", where);
     if (status != RAFTER_OK) break;
   }
   free(asked);
   return status;
 }
 
-/* What an earlier evaluation found. */
+/* Takes over the questions that an earlier evaluation answered. */
 static void take_kept(const rf_evaluation *e, sheet *s) {
   for (int i = 0; i < s->questions; i++) {
     question *q = &s->question[i];
@@ -199,7 +199,8 @@ done:
   return status;
 }
 
-/* The likeliest of a question's choices: plain, or for each character. The first of equals. */
+/* The likeliest choice of a question, by total or by mean log-probability per character. The first
+ * of equal choices wins. */
 static int likeliest(const sheet *s, const question *q, bool by_character) {
   int best = 0;
   double most = -INFINITY;
@@ -233,10 +234,9 @@ static void answer(rf_evaluation *e, const sheet *s, const json_t *rows) {
   }
   json_object_set_new(e->result, "n", json_integer(n));
   if (s->cut)
-    rf_say(e->sink, "%lld contexts were longer than the model sees and lost their beginning\n",
-           (long long)s->cut);
+    rf_say(e->sink, "%lld contexts were too long and were truncated at the beginning\n", (long long)s->cut);
   json_object_set_new(e->result, "contexts_cut", json_integer(s->cut));
-  if (!n) return; /* stopped before there was anything */
+  if (!n) return; /* stopped before the first answer */
   rf_eval_put_share(e, "accuracy", plain, n);
   rf_eval_put_share(e, "accuracy_normalised", normal, n);
 }

@@ -1,6 +1,6 @@
-/* eval_gsm8k.c - grade-school arithmetic (Cobbe et al., 2021): rows {"question", "answer"},
- * whose answer ends in "#### NUMBER"; right is what ends in the same number. Plain text with
- * worked examples in front, or the model's own chat template. */
+/* eval_gsm8k.c - grade-school arithmetic (Cobbe et al., 2021): rows {"question", "answer"} whose
+ * answer ends in "#### NUMBER". The model's answer is right if its final number is the same. The
+ * prompt is plain text with worked examples, or the model's chat template. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #define _GNU_SOURCE
 #include "api/answers.h"
@@ -20,16 +20,16 @@ enum { BATCH = 8, PLAIN_SHOTS = 5 };
 typedef struct problem {
   rf_ids ids;
   rf_replies answer;
-  bool ended;         /* answered, here or before */
-  const json_t *kept; /* the row that an earlier evaluation left */
+  bool ended;         /* answered, now or in an earlier evaluation */
+  const json_t *kept; /* row of an earlier evaluation */
 } problem;
 
 typedef struct exam {
   rf_evaluation *e;
-  json_t *rows, *shots; /* shots: rows that stand in front of every question */
+  json_t *rows, *shots; /* shots: worked examples before every question */
   rf_chat *chat;        /* NULL: plain text */
   problem *problem;
-  int count, done, left; /* done, left: answered, and to be answered, in this evaluation */
+  int count, done, left; /* done: answers so far; left: answers that this evaluation generates */
   rf_generator *g;
   double start;
   rf_marks marks;
@@ -53,12 +53,12 @@ static rf_status check_rows(const exam *x, const json_t *rows, const char *path,
         !final_number(x, answer, &marked, number) || !marked)
       return RF_FAIL(error, RAFTER_FAILED,
                      "rows are {\"question\": TEXT, \"answer\": TEXT that ends in \"#### NUMBER\"}",
-                     "a row is no question with its answer (%s, row %zu)", path, i + 1);
+                     "a row is not a question with its answer (%s, row %zu)", path, i + 1);
   }
   return RAFTER_OK;
 }
 
-/* Worked examples: the first rows of --shots-from, or of train.jsonl beside the data. */
+/* Reads the worked examples: the first rows of --shots-from, or of train.jsonl next to the data. */
 static rf_status read_shots(exam *x, rf_error *error) {
   const rf_options *o = x->e->options;
   int64_t shots = rf_options_given(o, "shots") ? rf_options_int(o, "shots") : x->chat ? 0 : PLAIN_SHOTS;
@@ -72,8 +72,8 @@ static rf_status read_shots(exam *x, rf_error *error) {
   if (status == RAFTER_OK) status = check_rows(x, x->shots, path, error);
   if (status != RAFTER_OK && error)
     snprintf(error->hint, sizeof error->hint,
-             "worked examples come from --shots-from FILE (train.jsonl beside the data); --shots 0 leaves "
-             "them out");
+             "worked examples come from --shots-from FILE, or train.jsonl next to the data; --shots 0 uses "
+             "none");
   return status;
 }
 
@@ -98,7 +98,7 @@ static rf_status encode_chat(exam *x, const json_t *row, problem *p, rf_error *e
   return status;
 }
 
-/* As lm-evaluation-harness writes it: "Question: ...\nAnswer: ...\n\n" for every example, then
+/* The prompt of lm-evaluation-harness: "Question: ...\nAnswer: ...\n\n" for every example, then
  * "Question: ...\nAnswer:". */
 static rf_status encode_plain(exam *x, const json_t *row, problem *p, rf_error *error) {
   char *text = NULL;
@@ -175,12 +175,12 @@ static rf_status answer_all(exam *x, rf_error *error) {
   int64_t most = rf_options_given(o, "seq") ? rf_options_int(o, "seq") : e->settings.model.max_seq,
           answer_tokens = rf_options_int(o, "max-tokens");
   rf_request request = {.max_tokens = answer_tokens, .stop = x->marks.id, .stop_count = x->marks.count};
-  rf_sampling_typed(o, &request.sampler); /* not generation_config.json: a figure says how it was measured */
+  rf_sampling_typed(o, &request.sampler); /* the result names its settings: no generation_config.json */
   json_object_set_new(e->result, "sampling", rf_sampling_json(&request.sampler));
   json_object_set_new(e->result, "max_tokens", json_integer(answer_tokens));
   if (x->longest >= most)
-    return RF_FAIL(error, RAFTER_INVALID, "fewer --shots, or a larger --seq",
-                   "the prompts leave no room to answer (expected fewer than %lld tokens, got %lld)",
+    return RF_FAIL(error, RAFTER_INVALID, "give fewer --shots, or a larger --seq",
+                   "the prompts leave no room for an answer (expected fewer than %lld tokens, got %lld)",
                    (long long)most, (long long)x->longest);
   for (int i = 0; i < x->count; i++) x->left += !x->problem[i].ended;
   if (!x->left) return RAFTER_OK;
@@ -216,8 +216,8 @@ static rf_status answer_all(exam *x, rf_error *error) {
   RF_GO(rf_walked_leave(g, e->record, &e->journal, seconds, error));
   rf_generate_counts counts = rf_generator_counts(g);
   rf_say(e->sink,
-         "%lld tokens in %.1f s, %.1f tokens/s (planned %.1f decoding %lld at once); %lld of %lld prompt "
-         "tokens were in the cache already\n",
+         "%lld tokens in %.1f s, %.1f tokens/s (predicted %.1f with %lld answers at once); %lld of %lld "
+         "prompt tokens came from the cache\n",
          (long long)counts.tokens, seconds, (double)counts.tokens / seconds,
          (double)b->microbatch / g->decode->step_seconds, (long long)b->microbatch, (long long)counts.reused,
          (long long)counts.prompt_tokens);
@@ -234,7 +234,7 @@ done:
 
 /* ---- numbers --------------------------------------------------------------------------------- */
 
-/* The first number from `at` on, or the last, without its commas; false: none. */
+/* The first or last number in `text`, without its commas; false: none. */
 static bool number_in(const exam *x, const char *text, bool last, char number[64]) {
   pcre2_match_data *match = pcre2_match_data_create_from_pattern(x->number, NULL);
   size_t bytes = strlen(text), from = 0;
@@ -253,7 +253,7 @@ static bool number_in(const exam *x, const char *text, bool last, char number[64
   return found;
 }
 
-/* Behind "####", else the last of the text. */
+/* The first number after "####", otherwise the last number of the text. */
 static bool final_number(const exam *x, const char *text, bool *marked, char number[64]) {
   const char *mark = strstr(text, "####");
   *marked = mark && number_in(x, mark + 4, false, number);
@@ -290,8 +290,8 @@ static void mark_all(exam *x) {
     rf_eval_put_row(e, i, row);
   }
   rf_say(e->sink,
-         "%d questions, %s, %zu worked examples; the number is the first behind \"####\", else the last, as "
-         "/%s/ finds it\n",
+         "%d questions, %s, %zu worked examples; an answer's number is the first after \"####\", otherwise "
+         "the last, matched by /%s/\n",
          (int)n, x->chat ? "chat template" : "plain text", json_array_size(x->shots), NUMBER);
   if (cut) rf_say(e->sink, "%lld answers were cut by --max-tokens\n", (long long)cut);
   json_t *numbers =
@@ -299,7 +299,7 @@ static void mark_all(exam *x) {
                 "chat", x->chat != NULL, "number", NUMBER, "answers_cut", (json_int_t)cut);
   json_object_update(e->result, numbers);
   json_decref(numbers);
-  if (!n) return; /* stopped before there was an answer */
+  if (!n) return; /* stopped before the first answer */
   rf_eval_put_share(e, "accuracy", right, n);
   rf_eval_put_share(e, "accuracy_marked", strict, n);
 }

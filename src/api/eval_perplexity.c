@@ -1,5 +1,5 @@
-/* eval_perplexity.c - perplexity of texts that are longer than a walk sees: windows that move on
- * by the stride, each scoring what the one before did not. */
+/* eval_perplexity.c - perplexity of texts of any length. Windows advance by the stride; each window
+ * scores the tokens that the window before did not. */
 #define _GNU_SOURCE
 #include "api/eval.h"
 
@@ -10,19 +10,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WINDOW = 2048 }; /* tokens of a window unless --seq says otherwise, or the model has fewer positions */
+enum { WINDOW = 2048 }; /* default tokens of a window, if the model has as many positions */
 
 typedef struct window {
-  /* of the text's own tokens; those below `from` are only what the others stand behind */
-  int64_t begin, count, from;
+  int64_t begin, count, from; /* range of the text's tokens; tokens before `from` are only context */
 } window;
 
 typedef struct document {
   json_t *id;
-  rf_ids ids; /* plain text: nothing in it is a special token */
+  rf_ids ids; /* without special tokens */
   double nll, squares;
-  int64_t scored, bytes; /* bytes: of the scored tokens */
-  int64_t windows;       /* that are scored: the first ones */
+  int64_t scored, bytes; /* scored tokens, and their bytes */
+  int64_t windows;       /* number of scored windows, from the first */
 } document;
 
 typedef struct texts {
@@ -80,19 +79,19 @@ static rf_status resolve_windows(rf_evaluation *e, texts *t, rf_error *error) {
   t->own = t->seq - t->bos;
   if (t->own < 2)
     return RF_FAIL(error, RAFTER_INVALID, "raise --seq",
-                   "a window has no room for two tokens (--seq: expected at least 3, got %lld)",
+                   "a window is too short for two tokens (--seq: expected at least 3, got %lld)",
                    (long long)t->seq);
   t->stride = rf_options_given(o, "stride") ? rf_options_int(o, "stride") : t->own;
-  /* rows were counted when they were read */
+  /* --limit counts rows of a .jsonl file, which are limited when they are read. */
   t->limit = rf_text_ends_with(rf_options_text(o, "data"), ".jsonl") ? 0 : rf_options_int(o, "limit");
   if (t->stride > t->own)
-    return RF_FAIL(error, RAFTER_INVALID, "a window cannot score more new tokens than it sees",
+    return RF_FAIL(error, RAFTER_INVALID, "a window cannot score more new tokens than it has",
                    "--stride is out of range (expected 1 to %lld, got %lld)", (long long)t->own,
                    (long long)t->stride);
   return RAFTER_OK;
 }
 
-/* The k-th window of a text; false behind the last. The last one may bring fewer new tokens. */
+/* The k-th window of a text; false after the last one, which may have fewer new tokens. */
 static bool window_at(const texts *t, int64_t count, int64_t k, window *w) {
   int64_t end = t->own + k * t->stride, from = k ? end - t->stride : 0;
   if (end > count) end = count;
@@ -116,7 +115,7 @@ static void account(rf_evaluation *e, const texts *t, document *d, const window 
   d->windows++;
 }
 
-/* What an earlier evaluation found of a text. */
+/* Takes over the sums that an earlier evaluation left for a text. */
 static void take_kept(const json_t *row, document *d) {
   d->nll = json_number_value(json_object_get(row, "nll"));
   d->squares = json_number_value(json_object_get(row, "squares"));
@@ -125,7 +124,7 @@ static void take_kept(const json_t *row, document *d) {
   d->windows = json_integer_value(json_object_get(row, "windows"));
 }
 
-/* All windows through the scorer, then their sums into the documents. */
+/* Scores all windows and adds their sums to the documents. */
 static rf_status walk(rf_evaluation *e, texts *t, rf_error *error) {
   rf_status status = RAFTER_OK;
   rf_scorer *scorer = NULL;
@@ -195,13 +194,14 @@ static rf_status answer(rf_evaluation *e, const texts *t, rf_error *error) {
     return RF_FAIL(error, RAFTER_FAILED, "give a longer text",
                    "nothing to score (%s: expected at least 2 tokens)", rf_options_text(e->options, "data"));
   double n = (double)all.scored, mean = all.nll / n, perplexity = exp(mean);
-  /* Of the mean, as if tokens were drawn one by one; of the perplexity by the derivative. */
+  /* Standard error of the mean, assuming independent tokens; for the perplexity, times its
+   * derivative. */
   double error_of_mean = n > 1 ? sqrt(fmax(0, all.squares / n - mean * mean) / (n - 1)) : 0;
   double bits = all.bytes ? all.nll / log(2) / (double)all.bytes : 0;
-  rf_say(e->sink, "windows of %lld tokens%s, %lld new ones each; %d text%s, %lld tokens scored\n",
+  rf_say(e->sink, "windows of %lld tokens%s, %lld new tokens each; %d text%s, %lld tokens scored\n",
          (long long)t->seq, t->bos ? " (each begins with the BOS token)" : "", (long long)t->stride, t->count,
          t->count == 1 ? "" : "s", (long long)all.scored);
-  rf_say(e->sink, "perplexity %.4f +- %.4f   (%.5f nats a token, %.5f bits a byte)\n", perplexity,
+  rf_say(e->sink, "perplexity %.4f +- %.4f   (%.5f nats per token, %.5f bits per byte)\n", perplexity,
          perplexity * error_of_mean, mean, bits);
   json_t *numbers = json_pack("{sI sI sI sb sI sf sf sf sf}", "n", (json_int_t)all.scored, "seq",
                               (json_int_t)t->seq, "stride", (json_int_t)t->stride, "bos", t->bos, "texts",

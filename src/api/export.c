@@ -1,5 +1,5 @@
-/* export.c - `rafter export MODEL OUT`: a model, or the newest checkpoint of a run, in the files
- * other programs read. */
+/* export.c - `rafter export MODEL OUT`: writes a model, or the newest checkpoint of a run, in the
+ * file formats of other programs. */
 #define _GNU_SOURCE
 #include "api/api.h"
 #include "base/file.h"
@@ -22,19 +22,19 @@ typedef struct export {
   rf_model model;
   rf_params params;
   rf_weights_form form;
-  /* what holds the weights; the folder that config.json and the tokenizer lie in, "" where a
-   * file holds all */
+  /* File or folder of the weights; folder of config.json and the tokenizer, "" for a single
+   * file. */
   char from[4096], folder[4096];
   rf_weights_writer *writer;
-  rf_merger *merger; /* adapters that are added to the weights, or exported alone; NULL: there are none */
-  float *merged;     /* a run of weights with them */
+  rf_merger *merger; /* adapters to merge into the weights or to export alone; NULL: none */
+  float *merged;     /* (room) weights with the adapter added */
   int64_t room;
   int64_t values;
   int files, tokenizer_files;
 }
 export;
 
-/* ---- what is exported ------------------------------------------------------------------------ */
+/* ---- the model ------------------------------------------------------------------------------- */
 
 static bool has(const char *folder, const char *name) {
   char path[4300];
@@ -93,8 +93,8 @@ static rf_status write_weights(export *e, const char *out, rf_error *error) {
   return status;
 }
 
-/* The source's own config.json, with the dtype of the weights beside it; where there is none, or
- * where the model is a part of what it describes, one that says the same. */
+/* Copies the source's config.json with the new dtype. Without one, or if the model is only a part
+ * of it ("text_config"), writes a new config.json. */
 static rf_status write_config(const export *e, const char *out, rf_error *error) {
   static const char *const keys[] = {"torch_dtype", "dtype"};
   char path[4400];
@@ -112,13 +112,13 @@ static rf_status write_config(const export *e, const char *out, rf_error *error)
   for (int i = 0; i < 2; i++)
     if (json_object_get(json, keys[i]) || (i == 0 && !json_object_get(json, keys[1])))
       json_object_set_new(json, keys[i], json_string(name));
-  json_object_del(json, "quantization_config"); /* the values are what they stand for */
+  json_object_del(json, "quantization_config"); /* the written values are not quantized */
   rf_status status = rf_json_write(path, json, 2, error);
   json_decref(json);
   return status;
 }
 
-/* What the model says of where texts begin and end, where the source has not said it. */
+/* Writes generation_config.json with the BOS and EOS ids, if the source has none. */
 static rf_status write_generation(const export *e, const char *out, rf_error *error) {
   char path[4400];
   if (has(out, "generation_config.json") || (e->model.bos_id < 0 && e->model.eos_id < 0)) return RAFTER_OK;
@@ -133,7 +133,7 @@ static rf_status write_generation(const export *e, const char *out, rf_error *er
 
 /* ---- the folder ------------------------------------------------------------------------------ */
 
-/* OUT must not be there, or be an empty folder: the new one takes its place then. */
+/* Fails if OUT exists and is not an empty folder. */
 static rf_status check_out(const char *out, rf_error *error) {
   DIR *folder = opendir(out);
   if (!folder && access(out, F_OK)) return RAFTER_OK;
@@ -141,10 +141,10 @@ static rf_status check_out(const char *out, rf_error *error) {
   while (folder && entries < 3 && readdir(folder)) entries++;
   if (folder) closedir(folder);
   if (folder && entries < 3) return RAFTER_OK;
-  return RF_FAIL(error, RAFTER_FAILED, "choose another name, or remove it", "%s is there already", out);
+  return RF_FAIL(error, RAFTER_FAILED, "choose another name, or remove it", "%s exists already", out);
 }
 
-/* Fills the folder `part`. */
+/* Writes all files of the model into the folder `part`. */
 static rf_status fill_model(export *e, const char *part, rf_error *error) {
   RF_TRY(write_weights(e, part, error));
   RF_TRY(write_config(e, part, error));
@@ -152,7 +152,7 @@ static rf_status fill_model(export *e, const char *part, rf_error *error) {
   return write_generation(e, part, error);
 }
 
-/* The adapters alone, as PEFT has them. */
+/* Writes the adapters alone, in PEFT's format. */
 static rf_status fill_adapter(export *e, const char *part, rf_error *error) {
   char base[4096];
   if (!realpath(e->from, base)) snprintf(base, sizeof base, "%s", e->from);
@@ -179,7 +179,7 @@ static rf_status export_safetensors(export *e, const rf_options *o, const char *
   char size[32];
   RF_TRY(check_out(out, error));
   RF_TRY(rf_weights_form_of(e->from, &e->model, &e->params, &e->form, error));
-  static const rf_dtype dtypes[] = {RF_F32, RF_BF16, RF_F16}; /* as the choices of --dtype */
+  static const rf_dtype dtypes[] = {RF_F32, RF_BF16, RF_F16}; /* in the order of --dtype's choices */
   if (rf_options_is_set(o, "dtype")) e->form.dtype = dtypes[rf_options_choice(o, "dtype")];
   e->form.file_bytes = rf_options_int(o, "shard-size");
   RF_TRY(export_folder(e, out, fill_model, error));
@@ -188,7 +188,7 @@ static rf_status export_safetensors(export *e, const rf_options *o, const char *
   rf_say(e->sink, "%s: %lld parameters in %s, %s in %d file%s, %.1f s\n", out, (long long)e->params.total,
          rf_dtype_name(e->form.dtype), rf_text_bytes((double)bytes, size), e->files, e->files == 1 ? "" : "s",
          seconds);
-  if (e->tokenizer_files == 0) rf_say(e->sink, "%s has no tokenizer to take along\n", e->from);
+  if (e->tokenizer_files == 0) rf_say(e->sink, "%s has no tokenizer to copy\n", e->from);
   rf_put_json(e->sink,
               json_pack("{ss ss ss ss ss sI sI si si sf}", "command", "export", "model", e->from, "out", out,
                         "format", "safetensors", "dtype", rf_dtype_name(e->form.dtype), "parameters",
@@ -219,8 +219,7 @@ static rf_status export_gguf(export *e, const rf_options *o, const char *out, rf
   return rf_write_gguf(e->from, out, type, omp_get_max_threads(), e->sink, error);
 }
 
-/* Adapters, of --adapter or of MODEL itself; with --merge what is exported is a model without
- * them. */
+/* Opens the adapter of --adapter or of MODEL. With --merge, the exported model has no adapter. */
 static rf_status find_adapter(export *e, const rf_options *o, rf_error *error) {
   bool merge = rf_options_flag(o, "merge");
   if (rf_options_is_set(o, "adapter")) {
@@ -236,7 +235,7 @@ static rf_status find_adapter(export *e, const rf_options *o, rf_error *error) {
                            "--merge has nothing to merge")
                  : RAFTER_OK;
   if (strcmp(rf_options_text(o, "format"), "safetensors"))
-    return RF_FAIL(error, RAFTER_INVALID, "export with --merge first, then quantize what it wrote",
+    return RF_FAIL(error, RAFTER_INVALID, "export with --merge first, then quantize the result",
                    "adapters are written as safetensors only");
   RF_TRY(rf_merger_open(&e->model, &e->merger, error));
   if (merge) e->model.lora = (rf_lora){0};
@@ -277,14 +276,15 @@ static rf_status rf_command_export(const rafter_job *job, const rafter_sink *sin
 
 static const rf_option EXPORT[] = {
     RF_CHOICE("format", "safetensors|gguf", "safetensors", "Output",
-              "safetensors: OUT is a folder as Hugging Face has it; gguf: OUT is a .gguf file"),
+              "safetensors: OUT is a folder in Hugging Face's layout; gguf: OUT is a .gguf file"),
     RF_CHOICE("dtype", "f32|bf16|f16", NULL, "Output",
-              "dtype of the values; unset: as stored if that is one of these, or f32 (adapters alone: f32)"),
+              "dtype of the values; unset: the stored dtype if it is one of these, otherwise f32 (adapters "
+              "alone: f32)"),
     RF_WORDS("shard-size", SIZE, "BYTES", "5GB", "Output",
-             "size above which safetensors are split into several files with an index"),
+             "maximum size of a safetensors file; larger models are split into files with an index"),
     RF_WORDS("adapter", PATH, "DIR", NULL, "Model",
-             "PEFT adapter to write alone, or with --merge to add to the weights"),
-    RF_FLAG("merge", "Model", "add the adapter to its weights and write the whole model"),
+             "PEFT adapter to write alone, or to add to the weights with --merge"),
+    RF_FLAG("merge", "Model", "add the adapter to the weights and write the complete model"),
     {.name = NULL},
 };
 

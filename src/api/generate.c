@@ -1,4 +1,4 @@
-/* generate.c - `rafter generate`: an answer as it comes, or the answers to a file of prompts. */
+/* generate.c - `rafter generate`: streams one answer, or answers the prompts of a file. */
 #define _GNU_SOURCE
 #include "api/answers.h"
 #include "journal/journal.h"
@@ -13,7 +13,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* The answers to one prompt: its samples. */
+/* All samples for one prompt. */
 typedef struct answers {
   rf_replies of;
   const rf_prompt *row;
@@ -31,13 +31,13 @@ typedef struct job {
   char folder[4096];
   bool json, streams, verbose, converts;
   int top;
-  int64_t written; /* rows whose answers are out */
+  int64_t written; /* prompts whose answers are written */
   double start, first_seconds, seconds;
-  /* opening the model; from the start of the process to the first token */
+  /* Time to open the model; time from the start of the process to the first token. */
   double load_seconds, process_seconds;
 } job;
 
-/* ---- out ------------------------------------------------------------------------------------- */
+/* ---- output ---------------------------------------------------------------------------------- */
 
 static json_t *numbers(const float *values, int64_t count) {
   json_t *list = json_array();
@@ -50,7 +50,7 @@ static json_t *ids_json(const int32_t *ids, int64_t count) {
   return list;
 }
 
-/* What every form of output says of an answer. */
+/* Adds the fields of an answer that all forms of output have. */
 static void put_answer(const job *j, const rf_reply *r, json_t *json) {
   json_object_set_new(json, "tokens", ids_json(r->tokens.at, r->tokens.count));
   json_object_set_new(json, "logprobs", numbers(r->logprobs, r->tokens.count));
@@ -84,7 +84,7 @@ static rf_status put_row(job *j, const answers *a, int sample, rf_error *error) 
   return status;
 }
 
-/* Answers are put out in the order of the prompts: as many as are ready. */
+/* Writes finished answers in the order of the prompts. */
 static rf_status put_ready(job *j, rf_error *error) {
   for (; j->written < j->prompts.rows && j->of[j->written].of.ended == j->of[j->written].row->samples;
        j->written++) {
@@ -104,15 +104,15 @@ static rf_status put_ready(job *j, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* What is planned of the time to the first token: weights as they are stored, then the prompt.
- * -1: they are converted, or come out of no file. */
+/* Predicted seconds to load the weights; -1: unknown, because the weights are converted or not read
+ * from a file. */
 static double planned_load(const job *j) {
   const rf_settings *s = &j->prompts.settings;
   return *s->weights_folder && !j->converts ? rf_plan_load_seconds(j->generator->prefill) : -1;
 }
 
-/* Of the time to open the vocabulary: a tokenizer.json, or the scored pieces of other files,
- * where the machine's curves know them. */
+/* Predicted seconds to open the tokenizer (a tokenizer.json, or the scored pieces of other files);
+ * 0: the machine file has no curve for it. */
 static double planned_tokenizer(const job *j) {
   const rf_tokenizer *tokenizer = j->prompts.tokenizer;
   bool json = tokenizer && rf_tokenizer_json_bytes(tokenizer) > 0;
@@ -125,7 +125,7 @@ static double planned_tokenizer(const job *j) {
   return seconds > 0 ? seconds : 0;
 }
 
-/* The one answer that was asked for: one JSON object. */
+/* Prints the only answer as one JSON object. */
 static void put_single(const job *j) {
   const rf_reply *r = &j->of[0].of.reply[0];
   double decode = j->seconds - j->first_seconds, steps = (double)(r->tokens.count - 1),
@@ -153,14 +153,13 @@ static void put_single(const job *j) {
   rf_put_json(j->sink, json);
   if (j->verbose && load >= 0)
     rf_note(j->sink,
-            "first token %.2f s after the start of the program: vocabulary %.2f s (planned %.2f), loading "
-            "%.2f s (planned %.2f), prompt %.2f s "
-            "(planned %.2f)\n",
+            "first token %.2f s after the start of the program: tokenizer %.2f s (predicted %.2f), loading "
+            "%.2f s (predicted %.2f), prompt %.2f s (predicted %.2f)\n",
             j->process_seconds, j->prompts.tokenizer_seconds, tokenizer, j->load_seconds, load,
             j->first_seconds, prompt);
 }
 
-/* The answers went into a file: what is said of all of them. */
+/* Prints the summary of answers written to a file as JSON. */
 static void put_sum(const job *j, const char *path) {
   rf_generate_counts c = rf_generator_counts(j->generator);
   rf_put_json(j->sink,
@@ -174,7 +173,7 @@ static void put_sum(const job *j, const char *path) {
 static void say_sum(const job *j) {
   rf_generate_counts c = rf_generator_counts(j->generator);
   rf_say(j->sink,
-         "%lld prompts, %lld answers of %lld tokens in %.2f s: %.1f tokens/s; %lld walks, %lld of %lld "
+         "%lld prompts, %lld answers with %lld tokens in %.2f s: %.1f tokens/s; %lld steps, %lld of %lld "
          "prompt tokens shared, arena %.1f MiB\n",
          (long long)j->prompts.rows, (long long)c.answers, (long long)c.tokens, j->seconds,
          j->seconds > 0 ? (double)c.tokens / j->seconds : 0, (long long)c.walks, (long long)c.reused,
@@ -233,7 +232,7 @@ static rf_status run(job *j, rf_error *error) {
   RF_TRY(rf_replies_run(j->generator, &(rf_reply_loop){j, taken, stepped}, &stopped, error));
   if (stopped)
     return RF_FAIL(error, RAFTER_INTERRUPTED, NULL,
-                   "stopped after %lld tokens; the answers to %lld of %lld prompts were put out",
+                   "stopped after %lld tokens; the answers to %lld of %lld prompts were written",
                    (long long)rf_generator_counts(j->generator).tokens, (long long)j->written,
                    (long long)j->prompts.rows);
   if (j->prompts.path) rf_put_bar(j->sink, "%s", "");
@@ -241,9 +240,9 @@ static rf_status run(job *j, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* ---- what it leaves -------------------------------------------------------------------------- */
+/* ---- the run folder -------------------------------------------------------------------------- */
 
-/* Of a run that was stopped too: what was done until then. */
+/* Writes the results of a run, also after an interruption. */
 static rf_status leave(job *j, rf_error *error) {
   rf_generate_counts c = rf_generator_counts(j->generator);
   json_object_update_new(j->journal.results,
@@ -271,7 +270,7 @@ static rf_status generate(const rf_options *o, job *j, rf_error *error) {
   RF_TRY(rf_prompts_read(o, j->sink, p, error));
   if (rf_options_is_set(o, "output") && !p->path && p->row[0].samples == 1)
     return RF_FAIL(error, RAFTER_INVALID, "give --input FILE, or leave --output out",
-                   "--output is for answers to a file of prompts or to several samples");
+                   "--output needs a file of prompts (--input) or several samples (--samples)");
   rf_generate_settings settings = {
       .model = p->settings.model,
       .plan = p->settings.plan,
@@ -295,9 +294,8 @@ static rf_status generate(const rf_options *o, job *j, rf_error *error) {
   if (j->streams && p->tokenizer && !p->chats && rf_options_is_set(o, "prompt"))
     rf_say_text(j->sink, strdup(rf_options_text(o, "prompt")));
   rf_status status = run(j, error);
-  /* whole rows, in their order */
+  /* An interruption keeps the finished rows. */
   if (status == RAFTER_INTERRUPTED && j->out && j->written) RF_TRY(end_file(j, error));
-  /* what was done until then */
   if (status == RAFTER_INTERRUPTED) RF_TRY(leave(j, error));
   RF_TRY(status);
   if (j->streams) rf_say(j->sink, "\n");
@@ -337,29 +335,29 @@ static const rf_option GENERATE[] = {
     RF_WORDS("tokens", LIST, "IDS", NULL, "Prompt", "token ids to continue, in place of a prompt"),
     RF_WORDS("input", PATH, "FILE", NULL, "Prompt",
              "JSON Lines of prompts: \"prompt\", \"messages\" or \"tokens\", with \"id\", \"samples\", "
-             "\"seed\" and options of their own"),
+             "\"seed\" and other options per row"),
     RF_NUMBER("samples", INT, "N", 1, 1 << 16, "1", "Prompt",
-              "answers to each prompt, which is computed once"),
-    RF_NUMBER("max-tokens", TOKENS, NULL, 1, 1 << 24, "128", "Sampling", "tokens to generate at most"),
+              "answers to each prompt; the prompt is computed once"),
+    RF_NUMBER("max-tokens", TOKENS, NULL, 1, 1 << 24, "128", "Sampling", "maximum tokens to generate"),
     RF_NUMBER("temperature", FLOAT, NULL, 0, 100, "1", "Sampling",
               "divisor of the logits; 0: always the likeliest token"),
     RF_NUMBER("min-tokens", TOKENS, NULL, 0, 1 << 24, "0", "Sampling",
-              "tokens before an end-of-text token may come"),
+              "tokens before an end-of-text token is allowed"),
     RF_NUMBER("presence-penalty", FLOAT, NULL, -100, 100, "0", "Sampling",
-              "number subtracted from the logits of tokens that the answer has"),
+              "number subtracted from the logit of each token that the answer contains"),
     RF_NUMBER("frequency-penalty", FLOAT, NULL, -100, 100, "0", "Sampling",
-              "the same for each time that the answer has them"),
+              "number subtracted from a token's logit for each time that the answer contains it"),
     RF_WORDS("logit-bias", TEXTS, "ID=BIAS", NULL, "Sampling",
              "number added to a token's logit; may be repeated"),
     RF_NUMBER("batch", INT, "ANSWERS", 1, 1024, NULL, "Memory",
-              "answers computed at once; unset: 1, or up to 8 when several are asked for"),
+              "answers generated at once; unset: 1, or up to 8 for several answers"),
     RF_NUMBER(
         "seq", TOKENS, NULL, 1, 1 << 24, NULL, "Memory",
-        "tokens of a prompt and its answer at most; unset: what the longest needs, within the model's limit"),
+        "maximum tokens of a prompt and its answer; unset: as the longest needs, within the model's limit"),
     RF_WORDS("output", PATH, "FILE", NULL, "Output",
              "file for the answers as JSON Lines, in the order of --input"),
     RF_NUMBER("top-logprobs", INT, "K", 0, 32, "0", "Output",
-              "likeliest tokens listed with each token of an answer, with --json"),
+              "number of likeliest tokens listed for each token of an answer, with --json"),
     {.name = NULL},
 };
 

@@ -1,4 +1,4 @@
-/* generator.c - the public generator: requests with their texts, and events one by one. */
+/* generator.c - the public generator of rafter.h: requests and their events. */
 #include "api/handles.h"
 #include "api/sampling.h"
 #include "generate/reply.h"
@@ -6,16 +6,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CONTEXT = 4096, AT_ONCE = 8 }; /* unless the job says otherwise */
+enum { CONTEXT = 4096, AT_ONCE = 8 }; /* defaults of --seq and --batch */
 
-/* A request, until the generator has reported the end of all of its answers. */
+/* A request. It lives until the generator has reported the end of all its answers. */
 typedef struct entry {
   struct entry *next, *before;
   void *owner;
   rf_logit_bias *bias;
   rf_stop stop;
-  rf_reply *reply; /* (samples) */
-  int samples, left;
+  rf_reply *reply;   /* (samples) */
+  int samples, left; /* left: answers that have not ended */
 } entry;
 
 struct rafter_generator {
@@ -23,9 +23,9 @@ struct rafter_generator {
   rafter_tokenizer *tokenizer;
   rf_generator *g;
   rf_marks marks;
-  entry *first, *spent; /* spent: their texts are valid until the next step */
-  rafter_event *event;  /* (2 batch): of the last step */
-  rf_error *why;        /* (2 batch) */
+  entry *first, *spent; /* spent: ended requests, whose texts are valid until the next step */
+  rafter_event *event;  /* (2 batch) events of the last step */
+  rf_error *why;        /* (2 batch) error of each event */
   int events, taken;
 };
 
@@ -52,7 +52,7 @@ static rf_status open_model(rafter_generator *h, const rf_options *o, rf_error *
   if (!rf_options_given(o, "batch")) b->microbatch = AT_ONCE;
   b->accumulate = 1;
   if (b->sequences < b->microbatch) b->sequences = b->microbatch;
-  /* a model without one answers ids with ids */
+  /* A model without a tokenizer works with token ids only. */
   rf_tokenizer_handle(o, &h->settings.model, h->settings.weights_folder, &h->tokenizer, NULL);
   RF_TRY(rf_marks_of(&h->settings, h->tokenizer ? h->tokenizer->tokenizer : NULL, &h->marks, error));
   rf_generate_settings settings = {.model = h->settings.model,
@@ -159,7 +159,7 @@ rafter_status rafter_generator_submit(rafter_generator *h, const rafter_request 
   rafter_request own = {0};
   RF_TRY(rf_sized_copy(&own, sizeof own, request, request->size, "rafter_request", error));
   if (own.stop_count < 0 || own.bias_count < 0)
-    return RF_FAIL(error, RAFTER_INVALID, NULL, "a request has a list of fewer than 0 entries");
+    return RF_FAIL(error, RAFTER_INVALID, NULL, "a request has a list with a negative number of entries");
   entry *e = calloc(1, sizeof *e);
   if (!e) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while queueing a request");
   rf_status status = submit(h, &own, e, id, error);
@@ -181,7 +181,7 @@ static const rafter_finish FINISH[] = {
     [RF_FINISH_CANCELLED] = RAFTER_FINISH_CANCELLED,
 };
 
-/* The generator has nothing more to say of one answer. */
+/* Called at the end of an answer; after the last one, moves the request to the spent list. */
 static void end_answer(rafter_generator *h, entry *e) {
   if (--e->left) return;
   if (e->before) e->before->next = e->next;
@@ -197,7 +197,7 @@ static void take(rafter_generator *h, const rf_event *from) {
   rf_reply *r = &e->reply[from->sample];
   bool had_ended = r->finish != RF_FINISH_NONE;
   if (from->finish != RF_FINISH_NONE) end_answer(h, e);
-  if (had_ended) return; /* by a stop text: it was reported */
+  if (had_ended) return; /* its end by a stop text was reported before */
   rf_error *why = &h->why[h->events];
   rf_status status = rf_reply_take(r, from, why);
   if (status != RAFTER_OK) r->finish = RF_FINISH_ERROR;

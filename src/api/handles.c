@@ -1,4 +1,4 @@
-/* handles.c - the public tokenizer and scorer, and what handles share. */
+/* handles.c - the public tokenizer and scorer of rafter.h, and functions that handles share. */
 #include "api/answers.h"
 #include "api/handles.h"
 #include "generate/score.h"
@@ -12,7 +12,7 @@ rf_status rf_sized_copy(void *own, size_t size, const void *from, size_t from_si
                         rf_error *error) {
   if (from_size < sizeof(size_t))
     return RF_FAIL(error, RAFTER_INVALID, "set its field size to sizeof of the struct",
-                   "a %s says no size (got %zu bytes)", name, from_size);
+                   "a %s has no size (got %zu bytes)", name, from_size);
   memcpy(own, from, size < from_size ? size : from_size);
   return RAFTER_OK;
 }
@@ -26,7 +26,7 @@ void rf_sized_give(void *to, const void *own, size_t size) {
 rf_status rf_handle_options(const rafter_job *job, const char *command, rf_options **o, rf_error *error) {
   const char *is = rf_options_command(job->options);
   if (command && strcmp(is, command))
-    return RF_FAIL(error, RAFTER_INVALID, NULL, "a job is of another command (expected %s, got %s)", command,
+    return RF_FAIL(error, RAFTER_INVALID, NULL, "the job has another command (expected %s, got %s)", command,
                    is);
   rf_status status = rf_options_with_model(job->options, rf_options_argument(job->options, 0), o, error);
   if (status == RAFTER_OK) return status;
@@ -137,7 +137,7 @@ static rf_status open_scorer(rafter_scorer *h, const rf_options *o, rf_error *er
   RF_TRY(rf_scorer_open(&settings, &h->scorer, error));
   return h->scorer->tokens ? RAFTER_OK
                            : RF_FAIL(error, RAFTER_INVALID, "choose --backend cpu or reference",
-                                     "the null backend computes nothing to score with");
+                                     "the null backend computes no log-probabilities");
 }
 
 rafter_status rafter_scorer_open(const rafter_job *job, rafter_scorer **scorer, rafter_error *error) {
@@ -163,7 +163,7 @@ int64_t rafter_scorer_tokens(const rafter_scorer *h) { return rf_scorer_rows(h->
 rafter_status rafter_scorer_score(rafter_scorer *h, const rafter_score *text, int32_t count,
                                   rafter_error *error) {
   rf_status status = RAFTER_OK;
-  if (count < 1) return RF_FAIL(error, RAFTER_INVALID, NULL, "there is nothing to score");
+  if (count < 1) return RF_FAIL(error, RAFTER_INVALID, NULL, "there are no texts to score");
   rf_scored *own = calloc((size_t)count, sizeof *own);
   if (!own) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while scoring");
   for (int32_t i = 0; i < count; i++) {

@@ -1,5 +1,5 @@
-/* inspect.c - `rafter inspect FILE`: what is in a model, plan, checkpoint, run, shard or machine
- * file. */
+/* inspect.c - `rafter inspect FILE`: prints the contents of a model, plan, checkpoint, run, shard
+ * or machine file. */
 #define _GNU_SOURCE
 #include "api/api.h"
 
@@ -72,7 +72,7 @@ static rf_status inspect_model(const char *path, const rafter_sink *sink, json_t
   return RAFTER_OK;
 }
 
-/* What `rafter calibrate` wrote. */
+/* A machine file written by `rafter calibrate`. */
 static rf_status inspect_machine(const char *path, const json_t *content, const rafter_sink *sink,
                                  json_t *json, rf_error *error) {
   char a[32];
@@ -85,7 +85,7 @@ static rf_status inspect_machine(const char *path, const json_t *content, const 
            m->name, m->kind, m->isa[0] ? ", " : "", m->isa, m->threads, rf_text_bytes(m->memory_bytes, a),
            m->flops[RF_F32] * 1e-9, m->read_bps * 1e-9, m->curve_count, m->source_note);
     if (m->tuned.cpu[0]) rf_say_tuned(sink, &m->tuned);
-    else rf_say(sink, "no blocks were tuned: `rafter calibrate --tune` tries them\n");
+    else rf_say(sink, "no block sizes were tuned: `rafter calibrate --tune` tunes them\n");
     json_object_set_new(json, "kind", json_string("machine"));
     json_object_set_new(json, "tuned", m->tuned.cpu[0] ? rf_tuned_json(&m->tuned) : json_null());
     json_object_set_new(json, "tuned_here", json_boolean(m->tuned.here));
@@ -161,7 +161,7 @@ static rf_status inspect_adapter(const char *path, const rafter_sink *sink, json
   if (status == RAFTER_OK) status = rf_json_float(config, "lora_alpha", file, 1e-6, 1e6, &alpha, error);
   json_decref(config);
   RF_TRY(status);
-  rf_say(sink, "adapter of rank %lld, alpha %g, beside %s\n", (long long)rank, alpha, base);
+  rf_say(sink, "adapter of rank %lld, alpha %g, for %s\n", (long long)rank, alpha, base);
   json_object_update_new(json, json_pack("{ss ss sI sf}", "kind", "adapter", "base", base, "rank",
                                          (json_int_t)rank, "alpha", alpha));
   snprintf(file, sizeof file, "%s/adapter_model.safetensors", path);
@@ -181,7 +181,7 @@ static rf_status rf_command_inspect(const rafter_job *job, const rafter_sink *si
   if (folder && !adapter && !has(path, "run.json") && !has(path, "config.json"))
     status = RF_FAIL(
         error, RAFTER_FAILED, "give the folder of a run or of a model, or one file",
-        "%s holds neither a run nor a model (expected run.json, config.json or adapter_config.json in it)",
+        "%s is neither a run nor a model (expected run.json, config.json or adapter_config.json in it)",
         path);
   else if (folder && has(path, "run.json")) status = inspect_run(path, sink, json, error);
   else if (folder) {
@@ -198,15 +198,13 @@ static rf_status rf_command_inspect(const rafter_job *job, const rafter_sink *si
   else if (rf_text_ends_with(path, ".shard")) status = inspect_shard(path, sink, json, error);
   else if (rf_text_ends_with(path, ".gguf") || rf_text_ends_with(path, ".bin")) {
     status = rf_inspect_blocks(path, sink, json, error);
-    rf_model known; /* an architecture that is not known here still has its tensors */
+    rf_model known; /* a model of an unknown architecture is printed without its shape */
     if (status == RAFTER_OK && rf_model_resolve(path, &known, NULL, NULL) == RAFTER_OK)
       status = inspect_model(path, sink, json, error);
   } else if (there)
     status = RF_FAIL(error, RAFTER_FAILED, "rename it to end in .safetensors, .gguf, .shard or .json",
                      "inspect does not recognise the name of %s", path);
-  else
-    status = inspect_model(path, sink, json,
-                           error); /* a preset or an inline shape; its error names what is known */
+  else status = inspect_model(path, sink, json, error); /* a preset or an inline shape */
   if (status == RAFTER_OK) rf_put_json(sink, json);
   else json_decref(json);
   return status;

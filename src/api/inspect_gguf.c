@@ -1,5 +1,5 @@
-/* inspect_gguf.c - what `rafter inspect` says of .gguf files and llama2.c .bin files: metadata,
- * tensors, how many bits a weight takes. */
+/* inspect_gguf.c - `rafter inspect` for .gguf files and llama2.c .bin files: metadata, tensors and
+ * bits per weight. */
 #define _GNU_SOURCE
 #include "api/api.h"
 
@@ -9,9 +9,9 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { TEXT_MOST = 100 }; /* bytes of a text that people are shown */
+enum { TEXT_MOST = 100 }; /* maximum bytes of a text value to print */
 
-/* Bytes of a file are nothing that a terminal should obey. */
+/* Appends a text without control characters, which a terminal would obey. */
 static void append_text(char *line, size_t size, rf_gguf_text text) {
   for (int64_t i = 0; i < text.bytes && i < TEXT_MOST; ++i) {
     unsigned char c = (unsigned char)text.at[i];
@@ -22,10 +22,11 @@ static void append_text(char *line, size_t size, rf_gguf_text text) {
 
 static json_t *json_of(rf_gguf_text text) {
   json_t *value = json_stringn(text.at, (size_t)text.bytes);
-  return value ? value : json_null(); /* no UTF-8 */
+  return value ? value : json_null(); /* not UTF-8 */
 }
 
-/* One value as JSON and appended to the line. Long arrays: their length only. */
+/* Returns a value as JSON and appends it to the line. Of an array, only type and length are
+ * given. */
 static json_t *describe(const rf_gguf *file, const rf_gguf_value *v, char *line, size_t size) {
   rf_gguf_text text;
   int64_t whole;
@@ -49,7 +50,7 @@ static json_t *describe(const rf_gguf *file, const rf_gguf_value *v, char *line,
     rf_text_append(line, size, "%lld", (long long)whole);
     return json_integer((json_int_t)whole);
   }
-  /* no finite number */
+  /* not a finite number */
   if (rf_gguf_float(file, v->key, -1e308, 1e308, &real, NULL) != RAFTER_OK) return json_null();
   rf_text_append(line, size, "%.9g", real);
   return json_real(real);
@@ -92,11 +93,11 @@ rf_status rf_inspect_blocks(const char *path, const rafter_sink *sink, json_t *j
            rf_text_bytes((double)t->bytes, size));
     json_t *row = json_pack("{ss ss so sI}", "name", t->name, "dtype", t->type->name, "shape", dims, "bytes",
                             (json_int_t)t->bytes);
-    json_array_append_new(list, row ? row : json_null()); /* NULL: a name that is no UTF-8 */
+    json_array_append_new(list, row ? row : json_null()); /* NULL: the name is not UTF-8 */
     bytes += t->bytes;
     elements += t->count;
   }
-  rf_say(sink, "%d tensors, %lld elements, %s, %.2f bits a weight\n", count, (long long)elements,
+  rf_say(sink, "%d tensors, %lld elements, %s, %.2f bits per weight\n", count, (long long)elements,
          rf_text_bytes((double)bytes, size), elements ? 8 * (double)bytes / (double)elements : 0);
   json_object_update_new(json, json_pack("{ss sO sI sI}", "kind", "model", "tensors", list, "elements",
                                          (json_int_t)elements, "bytes", (json_int_t)bytes));

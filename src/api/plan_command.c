@@ -1,4 +1,4 @@
-/* plan_command.c - `rafter plan`: which of a plan's forms is asked for, and its answer. */
+/* plan_command.c - `rafter plan`: makes a plan, a sweep or a comparison, and prints it. */
 #include "api/api.h"
 
 #include "advise/gnuplot.h"
@@ -34,7 +34,7 @@ done:
   return status;
 }
 
-/* The object, the picture and the table of a plan. */
+/* Makes the JSON object of a plan, draws --plot, and prints the table if `sink` is given. */
 static rf_status show(const rafter_job *job, const rafter_plan *plan, const rafter_sink *sink, json_t **json,
                       rf_error *error) {
   char *text = NULL;
@@ -56,13 +56,13 @@ done:
   return status;
 }
 
-/* What would fit is looked for while another core weighs what one change would do: neither asks
- * the other. */
+/* If the plan does not fit, a second thread searches for settings that fit while this thread prices
+ * changes. */
 typedef struct refusal {
   const rafter_job *job;
   const rafter_plan *plan;
   pthread_t thread;
-  rf_idle idle; /* this thread, once it has shown the plan */
+  rf_idle idle; /* set when the first thread has shown the plan and can help */
   bool begun;
   rf_status status;
   rf_error error;
@@ -123,30 +123,30 @@ static rf_status rf_command_plan(const rafter_job *job, const rafter_sink *sink,
 
 static const rf_option PLAN[] = {
     RF_CHOICE("job", "train|generate|prefill|score|rollout|serve|rl", "train", "Job",
-              "what to plan\nrollout answers prompts that are all there, serve answers requests as they "
-              "arrive, rl is rollout, reference and policy."),
+              "job to plan\nrollout generates answers to a fixed set of prompts, serve answers requests as "
+              "they arrive, rl is a rollout, a reference pass and a policy step."),
     RF_NUMBER("batch", INT, "SEQUENCES", 1, 1 << 20, "8", "Job",
-              "sequences in a training step, or answered at once"),
+              "sequences in a training step, or answers generated at once"),
     RF_NUMBER("tokens", COUNT, NULL, 1, 0x1p62, NULL, "Job",
-              "tokens to train on or to generate, for their time and cost"),
+              "print the time and cost of this many tokens, trained or generated"),
     RF_NUMBER("budget", DURATION, NULL, 1e-6, 1e10, NULL, "Job",
-              "time to spend: prints the tokens, steps and cost of 9h or 30d"),
+              "print the tokens, steps and cost of this time, such as 9h or 30d"),
     RF_WORDS("sweep", SWEEP, "OPTION=LIST", NULL, "Search and compare",
              "print one row for each value: batch=1..256 or dtype=f32,bf16\nMODEL:layers=12,24 varies the "
-             "model's shape, chips=4,8 the chips of --on. Put ; between values with commas: "
+             "model's shape, chips=4,8 the chips of --on. Separate values that contain commas by ;: "
              "'mesh=fsdp=16;fsdp=8,tensor=2'."),
     {"compare", RF_OPTION_TEXTS, "A [B]", 0, 0, NULL, NULL, "Search and compare",
-     "print two plans next to each other: models, or options such as dtype=bf16,batch=64\nWithout B: MODEL "
-     "as it is, and A. published:ID compares a published run with its plan.",
+     "compare two plans; A and B are models, or options such as dtype=bf16,batch=64\nWithout B, MODEL is "
+     "compared with A. published:ID compares a published run with its plan.",
      false, true},
     RF_FLAG("tensors", "Output", "list every tensor"),
     RF_FLAG("ops", "Output", "list every operation"),
     RF_CHOICE(
         "after", "build|adapt|differentiate|optimize|stage|shard|fuse|remat|offload", NULL, "Output",
-        "print the graph after this pass and stop; of a pipeline the first stage (after remat the largest)"),
+        "print the graph after this pass and stop; of a pipeline, the first stage (after remat the largest)"),
     RF_WORDS("plot", PATH, "FILE", NULL, "Search and compare",
              "draw FILE.svg or FILE.png\nDraws the rows of --sweep, the frontier of --fit, the rates of "
-             "--job serve, or memory over the ops and the ops under the machine's roofs."),
+             "--job serve, or memory over the ops and a roofline of the ops."),
     {.name = NULL},
 };
 
@@ -156,7 +156,7 @@ const rf_command RF_COMMAND_PLAN = {
     .least = 1,
     .most = 1,
     .group = "Plan",
-    .help = "Say whether a model fits, how fast it runs and what it costs, without running it.",
+    .help = "Predict whether a model fits, how fast it runs and what it costs, without running it.",
     .options = {{PLAN, NULL},
                 {RF_STEP_OPTIONS, NULL},
                 {RF_LAYOUT_OPTIONS, NULL},

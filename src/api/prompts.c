@@ -35,7 +35,7 @@ static rf_status read_bias(const rf_options *o, rf_prompts *p, rf_error *error) 
   return RAFTER_OK;
 }
 
-/* What every prompt has where its row says nothing. */
+/* Reads the settings of prompts whose row has none of its own. */
 static rf_status read_common(const rf_options *o, rf_prompts *p, const rafter_sink *sink, rf_error *error) {
   rf_prompt *c = &p->common;
   int count = 0;
@@ -85,13 +85,13 @@ static rf_status add_row(rf_prompts *p, rf_prompt **row, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* A conversation in the words the model was trained on, up to the answer. */
+/* Encodes a conversation with the model's chat template, up to the answer. */
 static rf_status render(rf_prompts *p, const rf_options *o, const json_t *messages, rf_prompt *row,
                         rf_error *error) {
   rf_rendered rendered = {0};
   if (!p->chat) RF_TRY(rf_chat_of(o, &p->settings, p->tokenizer, &p->chat, error));
   rf_status status = rf_chat_text(p->chat, messages, true, &rendered, error);
-  if (status == RAFTER_OK) /* a template writes its marks itself */
+  if (status == RAFTER_OK) /* the template has already written its special tokens */
     status = rf_tokenizer_encode(p->tokenizer, rendered.text, rendered.bytes, RF_ENCODE_PARSE, &row->tokens,
                                  error);
   if (status == RAFTER_OK) {
@@ -172,14 +172,14 @@ static rf_status read_stop(const json_t *json, const char *where, rf_prompt *row
     if (json_is_string(text)) span[i] = (rf_span){json_string_value(text), json_string_length(text)};
     else
       status = RF_FAIL(error, RAFTER_FAILED, NULL,
-                       "a field is no text (%s, stop: expected a text or a list of texts)", where);
+                       "a field is not text (%s, stop: expected a text or a list of texts)", where);
   }
   rf_error why = {0};
   if (status == RAFTER_OK && rf_stop_open(&(rf_stop_options){.strings = span, .string_count = (int64_t)count},
                                           &row->own_stop, &why) != RAFTER_OK)
     status = RF_FAIL(error, RAFTER_FAILED, NULL, "%s (%s, stop)", why.message, where);
   free(span);
-  return status; /* row->stop is set when the rows have stopped moving */
+  return status; /* row->stop is set later, because p->row may still be reallocated */
 }
 
 static rf_status read_numbers(const json_t *json, const char *where, rf_prompt *row, rf_error *error) {
@@ -193,8 +193,8 @@ static rf_status read_numbers(const json_t *json, const char *where, rf_prompt *
   return RAFTER_OK;
 }
 
-/* A key that is not read: one that is nearly a known one is a slip, all others are the person's
- * own and are named once. */
+/* Checks a key of a row. An unknown key that is close to a known one is an error; other unknown
+ * keys are collected in p->unread. */
 static rf_status check_key(rf_prompts *p, const char *key, const char *where, rf_error *error) {
   static const char *const KNOWN[] = {"id",
                                       "prompt",
@@ -225,7 +225,7 @@ static rf_status check_key(rf_prompts *p, const char *key, const char *where, rf
   return RAFTER_OK;
 }
 
-/* Exactly one of the three says what is to be answered. */
+/* Fails if a row has more than one of prompt, messages and tokens. */
 static rf_status check_row(rf_prompts *p, json_t *json, const char *where, rf_error *error) {
   static const char *const FORMS[] = {"prompt", "messages", "tokens"};
   const char *key, *first = NULL;
@@ -271,7 +271,7 @@ static rf_status read_row(const rf_options *o, rf_prompts *p, json_t *json, cons
   else
     return RF_FAIL(error, RAFTER_FAILED,
                    "rows have \"prompt\" (a text), \"messages\" (a list) or \"tokens\" (a list of ids)",
-                   "a row has nothing to answer (%s: expected prompt, messages or tokens)", where);
+                   "a row has no prompt (%s: expected prompt, messages or tokens)", where);
   return row->tokens.count ? RAFTER_OK
                            : RF_FAIL(error, RAFTER_FAILED, NULL,
                                      "a prompt is empty (%s: expected at least 1 token)", where);
@@ -301,10 +301,10 @@ done:
   return status;
 }
 
-/* ---- all of it ------------------------------------------------------------------------------- */
+/* ---- all prompts ----------------------------------------------------------------------------- */
 
-/* The context is the longest prompt and what may follow it, unless --seq gives one; what the
- * model has positions for bounds it. */
+/* Sets the context: --seq, or the longest prompt with its answer, limited by the model's
+ * positions. */
 static rf_status resolve_context(const rf_options *o, rf_prompts *p, rf_error *error) {
   rf_build_options *b = &p->settings.plan.build;
   int64_t most = p->settings.model.max_seq, longest = 0, answers = 0, samples = 1;
@@ -317,7 +317,7 @@ static rf_status resolve_context(const rf_options *o, rf_prompts *p, rf_error *e
   }
   if (!rf_options_is_set(o, "seq")) b->seq = longest < most ? longest : most;
   b->microbatch = rf_options_int_or(o, "batch", answers < 8 ? answers : 8);
-  /* a prompt is kept for its further answers */
+  /* One more cached sequence keeps a prompt for its other samples. */
   b->accumulate = 1;
   b->sequences = b->microbatch + (samples > b->microbatch);
   for (int64_t i = 0; i < p->rows; i++) {
@@ -332,7 +332,7 @@ static rf_status resolve_context(const rf_options *o, rf_prompts *p, rf_error *e
   return RAFTER_OK;
 }
 
-/* What is typed says one thing. */
+/* Checks that the options give one prompt form, and that chat options come with --chat. */
 static rf_status check_typed(const rf_options *o, rf_error *error) {
   static const char *const FORMS[] = {"input", "prompt", "tokens"};
   static const char *const OF_CHAT[] = {"system", "template"};
@@ -340,18 +340,17 @@ static rf_status check_typed(const rf_options *o, rf_error *error) {
   for (int i = 0; i < 3; i++) {
     if (!rf_options_is_set(o, FORMS[i])) continue;
     if (first)
-      return RF_FAIL(error, RAFTER_INVALID, "leave one of them out", "--%s and --%s both say what to answer",
+      return RF_FAIL(error, RAFTER_INVALID, "leave one of them out", "--%s and --%s both give a prompt",
                      first, FORMS[i]);
     first = FORMS[i];
   }
   bool chat = rf_options_flag(o, "chat"), file = rf_options_is_set(o, "input");
   if (chat && rf_options_is_set(o, "tokens"))
     return RF_FAIL(error, RAFTER_INVALID, "give --prompt TEXT, or leave --chat out",
-                   "--tokens are ids already: --chat has nothing to put into a template");
+                   "--chat needs text, but --tokens gives token ids");
   for (int i = 0; i < 2; i++)
     if (rf_options_is_set(o, OF_CHAT[i]) && !chat && !(i == 1 && file))
-      return RF_FAIL(error, RAFTER_INVALID, "add --chat",
-                     "--%s is of conversations: without --chat the prompt is none", OF_CHAT[i]);
+      return RF_FAIL(error, RAFTER_INVALID, "add --chat", "--%s needs --chat", OF_CHAT[i]);
   return RAFTER_OK;
 }
 
@@ -363,7 +362,7 @@ rf_status rf_prompts_read(const rf_options *o, const rafter_sink *sink, rf_promp
   if (!rf_options_is_set(o, "tokens") && !p->path) RF_TRY(need_tokenizer(p, error));
   RF_TRY(read_common(o, p, sink, error));
   RF_TRY(p->path ? read_file(o, p, error) : read_typed(o, p, error));
-  if (*p->unread) rf_note(sink, "%s: keys that are not read: %s\n", p->path, p->unread);
+  if (*p->unread) rf_note(sink, "%s: ignored keys: %s\n", p->path, p->unread);
   RF_TRY(rf_marks_of(&p->settings, p->tokenizer, &p->marks, error));
   for (int64_t i = 0; i < p->rows; i++) {
     rf_prompt *row = &p->row[i];

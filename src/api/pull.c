@@ -1,5 +1,5 @@
-/* pull.c - `rafter pull hf:ORG/NAME`: a model from the hub into a folder that the other commands
- * take as MODEL. */
+/* pull.c - `rafter pull hf:ORG/NAME`: downloads a model from the hub into a folder that other
+ * commands take as MODEL. */
 #define _GNU_SOURCE
 #include "api/api.h"
 
@@ -21,10 +21,10 @@ typedef struct pull {
   rf_hub_listing listing;
   rf_http *http;
   char endpoint[1024], folder_name[1024];
-  int folder, number, count; /* number: of the file that comes, of `count` */
+  int folder, number, count; /* folder: descriptor; number: current file, from 1, of `count` */
   int64_t total_bytes, transferred_bytes;
   double start, said;  /* seconds */
-  int64_t start_bytes; /* of the file when its clock began */
+  int64_t start_bytes; /* bytes of the file at time `start` */
   bool any;
 } pull;
 
@@ -69,7 +69,7 @@ static rf_status open_hub(const rf_options *o, pull *p, rf_error *error) {
   return rf_http_open(&settings, &p->http, error);
 }
 
-/* How much is wanted in all. */
+/* Sums up the wanted bytes and compares them with --max-size. */
 static rf_status check_total(const rf_options *o, pull *p, rf_error *error) {
   for (int i = 0; i < p->listing.count; i++) {
     const rf_hub_file *file = &p->listing.file[i];
@@ -87,7 +87,7 @@ static rf_status check_total(const rf_options *o, pull *p, rf_error *error) {
                  p->name.revision, (long long)most, (long long)p->total_bytes);
 }
 
-/* Whether there is room for what is not here yet. */
+/* Checks that the disk has room for the missing bytes. */
 static rf_status check_room(const rf_options *o, const pull *p, int64_t *room, rf_error *error) {
   struct statvfs disk;
   int64_t missing = 0;
@@ -112,7 +112,7 @@ static rf_status check_room(const rf_options *o, const pull *p, int64_t *room, r
   }
   if (missing > free_bytes)
     return RF_FAIL(error, RAFTER_FAILED, "free some space or choose another folder with --out",
-                   "no room in %s for %s@%s (%lld bytes are missing, %lld are free)", p->folder_name,
+                   "no room in %s for %s@%s (%lld more bytes are needed, %lld are free)", p->folder_name,
                    p->name.repository, p->name.revision, (long long)missing, (long long)free_bytes);
   return RAFTER_OK;
 }
@@ -120,7 +120,7 @@ static rf_status check_room(const rf_options *o, const pull *p, int64_t *room, r
 static rf_status open_folder(const rf_options *o, pull *p, rf_error *error) {
   const char *out = rf_options_text(o, "out");
   if (out && strlen(out) >= sizeof p->folder_name)
-    return RF_FAIL(error, RAFTER_INVALID, "choose a shorter one",
+    return RF_FAIL(error, RAFTER_INVALID, "choose a shorter path",
                    "--out is too long (expected at most %zu bytes, got %zu)", sizeof p->folder_name - 1,
                    strlen(out));
   snprintf(p->folder_name, sizeof p->folder_name, "%s%s", out ? "" : "models/",
@@ -166,7 +166,7 @@ static rf_status fetch_all(pull *p, int64_t room, json_t *files, rf_error *error
   return RAFTER_OK;
 }
 
-/* What the other commands take: the folder, or the first of its GGUF files. */
+/* The MODEL for other commands: the folder, or its first GGUF file. */
 static void model_of(const pull *p, char *model, size_t size) {
   const char *gguf = NULL;
   bool folder = false;
@@ -230,15 +230,15 @@ static rf_status rf_command_pull(const rafter_job *job, const rafter_sink *sink,
 static const rf_option PULL[] = {
     RF_WORDS("include", TEXTS, "PATTERN", NULL, "Files",
              "fetch only files whose path matches, such as '*Q4_K_M*'; may be repeated"),
-    RF_NUMBER("max-size", SIZE, "BYTES", 0, 0x1p60, NULL, "Files", "refuse a model that is larger in all"),
+    RF_NUMBER("max-size", SIZE, "BYTES", 0, 0x1p60, NULL, "Files", "refuse a larger download"),
     RF_WORDS("out", PATH, "DIR", NULL, "Files", "folder of the model; unset: models/ORG/NAME"),
     RF_WORDS("endpoint", TEXT, "URL", NULL, "Network",
-             "hub to fetch from; unset: HF_ENDPOINT, or https://huggingface.co. HF_TOKEN is sent to it and "
-             "to nobody else"),
+             "hub to fetch from; unset: HF_ENDPOINT, or https://huggingface.co\nHF_TOKEN is sent to this hub "
+             "only."),
     RF_NUMBER("retries", INT, NULL, 0, 100, "5", "Network",
-              "tries in a row without a new byte before it gives up"),
+              "consecutive tries without a new byte before the command fails"),
     RF_NUMBER("timeout", DURATION, NULL, 0.1, 3600, "30s", "Network",
-              "time without a byte after which a connection counts as lost"),
+              "time without a byte after which the connection is retried"),
     {.name = NULL},
 };
 

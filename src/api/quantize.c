@@ -1,5 +1,5 @@
-/* quantize.c - `rafter quantize IN OUT --weights TYPE`: a model into a GGUF file, its matrices
- * rounded to blocks. */
+/* quantize.c - `rafter quantize IN OUT --weights TYPE`: writes a model as a GGUF file with
+ * quantized matrices. */
 #define _GNU_SOURCE
 #include "api/api.h"
 #include "base/text.h"
@@ -12,12 +12,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Values of a part that one thread takes, and parts of a chunk. Parts are whole blocks of every
- * type. */
+/* PART: values that one thread quantizes at a time, a multiple of every block size; PARTS: parts of
+ * a chunk. */
 enum { PART = 1 << 14, PARTS = 64 };
 
-/* What general.file_type says. Source: llama.cpp, enum llama_ftype; of the K types the plain
- * ones, without mixtures. */
+/* Values of general.file_type. Source: llama.cpp, enum llama_ftype; K types without mixtures. */
 static const struct {
   const char *type;
   int number;
@@ -29,29 +28,29 @@ typedef struct work {
   const rafter_sink *sink;
   rf_gguf_source *source;
   rf_gguf_writer *writer;
-  rf_quant_tensor *out; /* as the source's, with the types that are written */
-  double *error;        /* root mean square error over root mean square, a tensor; negative: copied */
+  rf_quant_tensor *out; /* the source's tensors with their new types */
+  double *error;        /* per tensor: RMS error divided by RMS; negative: copied */
   int count, threads;
   int64_t bytes_in, bytes_out, bytes_done;
   float *value;                    /* (PARTS, PART) */
-  float *back;                     /* the same, dequantized */
-  uint8_t *block;                  /* the same, quantized */
+  float *back;                     /* (PARTS, PART) dequantized values */
+  uint8_t *block;                  /* quantized blocks of the chunk */
   double wrong[PARTS], all[PARTS]; /* sums of squares */
 } work;
 
-/* ---- which type a tensor gets ---------------------------------------------------------------- */
+/* ---- the type of a tensor -------------------------------------------------------------------- */
 
 static bool is_matrix(const rf_quant_tensor *t) {
-  /* Norms and biases are vectors; positions, routers and rotary factors are small and their
-   * errors are not averaged out. */
+  /* Vectors (norms, biases) are kept. So are positions, routers and rotary factors: they are small,
+   * and their errors do not average out. */
   static const char *const KEPT[] = {"position_embd.weight", "ffn_gate_inp.weight", "rope_freqs.weight"};
   for (size_t i = 0; i < sizeof KEPT / sizeof *KEPT; ++i)
     if (rf_text_ends_with(t->name, KEPT[i])) return false;
   return t->rank >= 2 && rf_text_ends_with(t->name, ".weight");
 }
 
-/* The head (of a tied model the token table) gets six bits at least: its errors go into every
- * logit. */
+/* The head, or the token table of a tied model, gets at least six bits, because its errors go into
+ * every logit. */
 static const rf_quant_type *type_for(const rf_quant_tensor *t, const rf_quant_type *wanted, bool tied) {
   const rf_quant_type *least = rf_quant_type_of(RF_Q_Q6_K);
   if (!is_matrix(t)) return t->type;
@@ -73,7 +72,7 @@ static rf_status choose_types(work *w, const rf_quant_type *wanted, rf_error *er
     w->error[i] = -1;
     w->bytes_in += t->bytes;
     w->bytes_out += w->out[i].bytes;
-    /* a type that can be read */
+    /* Fail now if the source's type cannot be read. */
     if (w->out[i].type != t->type) RF_TRY(rf_gguf_source_read(w->source, i, 0, 0, w->value, error));
   }
   return RAFTER_OK;
@@ -81,8 +80,7 @@ static rf_status choose_types(work *w, const rf_quant_type *wanted, rf_error *er
 
 /* ---- one tensor ------------------------------------------------------------------------------ */
 
-/* Quantizes part `p` of a chunk and measures what it lost. A value that is no number makes the
- * sums none. */
+/* Quantizes part `p` of a chunk and sums its squared errors; a NaN value makes the sums NaN. */
 static void do_part(work *w, const rf_quant_type *type, int p, int64_t values) {
   float *x = w->value + (int64_t)p * PART, *y = w->back + (int64_t)p * PART;
   uint8_t *block = w->block + (int64_t)p * (PART / type->values) * type->bytes;
@@ -120,7 +118,7 @@ static rf_status convert(work *w, int index, double *wrong, double *all, rf_erro
 #pragma omp parallel for num_threads(w->threads) schedule(dynamic, 1)
     for (int p = 0; p < parts; ++p)
       do_part(w, t->type, p, values - (int64_t)p * PART < PART ? values - (int64_t)p * PART : PART);
-    /* in order: the same sum for any number of threads */
+    /* In order, so that the sum does not depend on the number of threads. */
     for (int p = 0; p < parts; ++p) {
       *wrong += w->wrong[p];
       *all += w->all[p];
@@ -137,8 +135,7 @@ static rf_status convert(work *w, int index, double *wrong, double *all, rf_erro
   return RAFTER_OK;
 }
 
-/* A tensor that keeps its type: bytes where the file has them, values where they are moved on
- * their way. */
+/* Copies a tensor that keeps its type: its bytes if the file has them, otherwise its values. */
 static rf_status keep(work *w, int index, rf_error *error) {
   const rf_quant_tensor *t = &w->out[index];
   if (t->data) return rf_gguf_writer_put_bytes(w->writer, t->data, t->bytes, error);
@@ -179,11 +176,11 @@ static void report(const work *w, const char *in, const char *out, double wrong,
     if (n) rf_text_append(types, sizeof types, "%s%d %s", *types ? ", " : "", n, RF_QUANT_TYPES[k].name);
   }
   double relative = all > 0 ? sqrt(wrong / all) : 0;
-  rf_say(w->sink, "%s: %d tensors (%s), %s of %s, %.2f bits a weight\n", out, w->count, types,
+  rf_say(w->sink, "%s: %d tensors (%s), %s of %s, %.2f bits per weight\n", out, w->count, types,
          rf_text_bytes((double)w->bytes_out, to), rf_text_bytes((double)w->bytes_in, from),
          8 * (double)w->bytes_out / (double)(values ? values : 1));
-  rf_say(w->sink, "error %.3f %% (root mean square, of the weights that were rounded), %.1f s\n",
-         100 * relative, seconds);
+  rf_say(w->sink, "error %.3f %% (root mean square, over the quantized weights), %.1f s\n", 100 * relative,
+         seconds);
   if (!rf_gguf_source_has_tokenizer(w->source))
     rf_say(w->sink, "the file has no tokenizer: %s\n", rf_gguf_source_note(w->source));
   rf_put_json(w->sink, json_pack("{ss ss ss sI sI sf sf so}", "command", "quantize", "in", in, "out", out,
@@ -253,7 +250,7 @@ static rf_status rf_command_quantize(const rafter_job *job, const rafter_sink *s
 
 static const rf_option QUANTIZE[] = {
     RF_CHOICE("weights", "f32|f16|bf16|q8_0|q4_0|q4_1|q5_0|q5_1|q2_k|q3_k|q4_k|q5_k|q6_k", "q4_k", "Model",
-              "type of the matrices; norms and biases stay as they are"),
+              "type of the matrices; norms and biases are copied"),
     {.name = NULL},
 };
 

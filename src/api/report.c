@@ -1,5 +1,4 @@
-/* report.c - `rafter report RUN...`: what runs left and plans say as one page, one JSON object,
- * or a table. */
+/* report.c - `rafter report RUN...`: shows runs and plans as one HTML page or one JSON object. */
 #define _GNU_SOURCE
 #include "api/api.h"
 #include "journal/journal.h"
@@ -18,11 +17,11 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Rows of each list of a comparison that a page of so many entries carries: it stays a file to
- * be mailed. */
+/* Maximum rows of each list of a comparison, for a page with this many entries: the page stays
+ * small enough to mail. */
 static size_t page_rows(size_t entries) { return entries < 4 ? 200 : entries < 6 ? 120 : 70; }
 
-/* --against: the first run, planned again with a change. */
+/* --against: plans the first run again with each change. */
 static rf_status add_against(const rf_options *o, json_t *model, rf_error *error) {
   int count = 0;
   const char *const *changes = rf_options_texts(o, "against", &count);
@@ -44,7 +43,8 @@ static rf_status add_against(const rf_options *o, json_t *model, rf_error *error
   return RAFTER_OK;
 }
 
-/* Where the page goes: --out, else into the folder of the first run, else here. */
+/* Path of the page: --out, otherwise report.html in the folder of the first run, otherwise in the
+ * working directory. */
 static void page_path(const rf_options *o, const json_t *model, char path[4200]) {
   const json_t *first = json_array_get(json_object_get(model, "runs"), 0);
   const char *folder = json_string_value(json_object_get(first, "folder"));
@@ -52,7 +52,7 @@ static void page_path(const rf_options *o, const json_t *model, char path[4200])
   else snprintf(path, 4200, "%s%sreport.html", folder ? folder : "", folder ? "/" : "");
 }
 
-/* What the page carries: the pairs compared, and of long runs fewer rows. */
+/* The model for the page: with comparisons, and with fewer metrics rows for long runs. */
 static json_t *page_model(const json_t *model) {
   json_t *shown = json_copy((json_t *)model), *runs = json_array(), *entry;
   size_t i;
@@ -80,8 +80,8 @@ static rf_status write_page(const rf_options *o, const json_t *model, const raft
   return status;
 }
 
-/* A run is priced with changes once more, as long as this machine plans it as it was planned:
- * one that ended early has no advice yet. */
+/* Adds the summary. Changes are priced again if this machine gives the run the same plan: a run
+ * that ended early has no advice yet. */
 static void sum_up(json_t *entry) {
   json_t *advice = json_object_get(entry, "run") ? rf_advise_changes(&RF_ALL_COMMANDS, entry, 10) : NULL;
   if (json_array_size(advice) ||
@@ -91,7 +91,7 @@ static void sum_up(json_t *entry) {
   json_object_set_new(entry, "summary", rf_report_summary(entry));
 }
 
-/* --perfetto, --csv: the trace of the first run that has one, in other forms. */
+/* --perfetto and --csv: writes the trace of the first run that has a trace. */
 static rf_status write_traces(const rf_options *o, const json_t *model, const rafter_sink *sink,
                               rf_error *error) {
   static const struct {
@@ -125,7 +125,7 @@ static rf_status rf_command_report(const rafter_job *job, const rafter_sink *sin
   json_t *model = rf_report_model();
   rf_status status = RAFTER_OK;
   for (int i = 0; i < rf_options_argument_count(o); i++) {
-    char folder[4096], named[4400]; /* of a run that is given by its number in the history */
+    char folder[4096], named[4400]; /* folder: of a run given by its number in the history */
     snprintf(named, sizeof named, "%.300s/%.4000s", rf_runs_root(), rf_options_argument(o, i));
     *folder = 0;
     if (access(named, F_OK)) RF_GO(rf_runs_folder(rf_options_argument(o, i), folder, error));
@@ -151,13 +151,12 @@ done:
 
 static const rf_option REPORT[] = {
     RF_WORDS("out", PATH, "FILE", NULL, "Output",
-             "page to write; unset: report.html in the folder of the first RUN (with --json: none)"),
+             "page to write; unset: report.html in the folder of the first RUN, or none with --json"),
     RF_WORDS("against", TEXTS, "OPTION=VALUE", NULL, "Output",
              "plan the first RUN again with this change and compare them; may be repeated"),
-    RF_WORDS(
-        "perfetto", PATH, "FILE", NULL, "Output",
-        "file for the trace of the first RUN that has one, as Chrome trace events, which Perfetto opens"),
-    RF_WORDS("csv", PATH, "FILE", NULL, "Output", "file for that trace as CSV, one row for each span"),
+    RF_WORDS("perfetto", PATH, "FILE", NULL, "Output",
+             "file for the trace of the first traced RUN as Chrome trace events, which Perfetto opens"),
+    RF_WORDS("csv", PATH, "FILE", NULL, "Output", "file for the same trace as CSV, one row per span"),
     {.name = NULL},
 };
 
@@ -167,8 +166,8 @@ const rf_command RF_COMMAND_REPORT = {
     .least = 1,
     .most = 64,
     .group = "Look",
-    .help = "Write a page about runs and plans: where every byte and every microsecond went.",
+    .help = "Write an HTML page about runs and plans: where memory and time went.",
     .options = {{REPORT, NULL}, {RF_EVERY_OPTIONS, NULL}},
     .examples = {"report runs/3", "report runs/3 runs/4 --out both.html # two runs next to each other",
-                 "report runs/3 --against dtype=bf16 # and what a change would do"},
+                 "report runs/3 --against dtype=bf16 # compare with a change"},
     .run = rf_command_report};

@@ -1,5 +1,5 @@
-/* roofline.c - `rafter roofline OP`: one question of arithmetic against one machine, as a table
- * and as JSON. */
+/* roofline.c - `rafter roofline OP`: computes one roofline question for one machine, as a table and
+ * as JSON. */
 #include "api/api.h"
 #include "study/roofline.h"
 
@@ -89,7 +89,7 @@ const rf_command RF_COMMAND_ROOFLINE = {
     .least = 0,
     .most = 8,
     .group = "Plan",
-    .help = "Answer a question of arithmetic about one machine; without OP, list the questions.",
+    .help = "Compute FLOPs, bytes, time and bound of one operation on a machine; without OP, list all.",
     .options = {{RF_MODEL_OPTIONS, "on"},
                 {RF_LAYOUT_OPTIONS, "price"},
                 {RF_ROOFLINE_OPTIONS, NULL},

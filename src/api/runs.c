@@ -25,8 +25,7 @@ static void when_text(double seconds, char text[32]) {
   if (!known || !strftime(text, 32, "%Y-%m-%d %H:%M", &broken)) snprintf(text, 32, "?");
 }
 
-/* A text of a row as a terminal may have it: without characters that would move it. Any program
- * may have written the file. */
+/* A text of a row without control characters, because any program may have written the file. */
 static const char *clean(const json_t *object, const char *key, char out[512]) {
   const char *from = rf_json_text_at(object, key);
   size_t n = 0;
@@ -43,7 +42,7 @@ static const char *clean(const json_t *object, const char *key, char out[512]) {
   return out;
 }
 
-/* "" where it is not known. */
+/* A number of an object as text; "" if it is unknown. */
 static const char *shown(const json_t *object, const char *key, char *(*text)(double, char[32]),
                          char out[32]) {
   *out = 0;
@@ -61,10 +60,10 @@ static const char *folder_note(const json_t *row, char note[64]) {
   return snprintf(note, 64, " (run %lld has its folder now)", (long long)json_integer_value(taken)), note;
 }
 
-/* Of a name that is too long its end: the front of a path is the same in many. */
+/* The end of a long name: paths often begin alike. */
 static const char *end_of(const char *name, char text[32]) {
   size_t all = strlen(name), from = all > 24 ? all - 22 : 0;
-  /* not within a character */
+  /* Do not split a UTF-8 character. */
   while (from && from < all && ((unsigned char)name[from] & 0xC0) == 0x80) from++;
   snprintf(text, 32, "%s%.24s", from ? ".." : "", name + from);
   return text;
@@ -90,14 +89,14 @@ static void say_rows(const rafter_sink *sink, const json_t *rows, int64_t limit,
     rf_say(
         sink, "%5lld  %-16s  %-8.8s  %-24.24s  %-12s%s %9s %9s %8s %10s  %s%s\n",
         (long long)json_integer_value(json_object_get(row, "id")), when, clean(row, "command", command),
-        end_of(clean(row, "model", name), model), strcmp(status, "ended without a word") ? status : "no word",
+        end_of(clean(row, "model", name), model), strcmp(status, "ended without a word") ? status : "killed",
         title, shown(results, "tokens_per_second", rf_text_count, a),
         shown(results, "predicted_tokens_per_second", rf_text_count, b), shown(results, "loss", plain, c),
         shown(results, "peak_bytes", rf_text_bytes, d), clean(row, "folder", folder), folder_note(row, note));
   }
 }
 
-/* ---- what is left of a run without results --------------------------------------------------- */
+/* ---- runs without results -------------------------------------------------------------------- */
 
 enum { LEFT_BYTES = 1 << 16 };
 
@@ -106,8 +105,8 @@ static int by_value(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-/* Of the end of metrics.jsonl the whole lines: the last step, and the median rate of those that
- * were read. NULL: there is no step. */
+/* Results from the complete lines of `text`, the end of metrics.jsonl: figures of the last step,
+ * and the median rate. NULL: no step. */
 static json_t *last_steps(const char *text, size_t bytes) {
   static const char *const taken[] = {"loss", "tokens", "mfu", "val_loss"};
   double rate[LEFT_BYTES / 64];
@@ -135,8 +134,8 @@ static json_t *last_steps(const char *text, size_t bytes) {
   return left;
 }
 
-/* A training that was killed, failed or goes on has written no results; the steps that it took
- * stand in its folder. */
+/* Adds results from metrics.jsonl to a training that has written none: it is running, failed, or
+ * was killed. */
 static void add_left(json_t *row) {
   char path[4400], text[LEFT_BYTES + 1];
   json_t *results = json_object_get(row, "results"), *left;
@@ -149,7 +148,7 @@ static void add_left(json_t *row) {
   long size = fseek(file, 0, SEEK_END) ? 0 : ftell(file), from = size > LEFT_BYTES ? size - LEFT_BYTES : 0;
   size_t bytes = fseek(file, from, SEEK_SET) ? 0 : fread(text, 1, LEFT_BYTES, file);
   fclose(file);
-  char *begin = from ? memchr(text, '\n', bytes) : text; /* within a line */
+  char *begin = from ? memchr(text, '\n', bytes) : text; /* skip an incomplete first line */
   left = begin && bytes ? last_steps(begin, bytes - (size_t)(begin - text)) : NULL;
   if (!left) return;
   json_object_update(results, left);
@@ -157,9 +156,9 @@ static void add_left(json_t *row) {
   json_decref(left);
 }
 
-/* ---- which ----------------------------------------------------------------------------------- */
+/* ---- finding a run --------------------------------------------------------------------------- */
 
-/* By its number, the name of its folder or the folder; of several of one name the newest. */
+/* Finds a run by its number, its name or its folder; the newest if several have the name. */
 static rf_status find(rf_history *history, const char *which, json_t **row, rf_error *error) {
   rf_history_filter filter = {0};
   json_t *rows = NULL;
@@ -168,7 +167,7 @@ static rf_status find(rf_history *history, const char *which, json_t **row, rf_e
   if (rf_text_int(which, &id) && id > 0) filter.id = id;
   else filter.name = which;
   RF_TRY(rf_history_rows(history, &filter, &rows, error));
-  if (!json_array_size(rows) && filter.id) { /* a folder may be called by a number */
+  if (!json_array_size(rows) && filter.id) { /* a folder's name may be a number */
     json_decref(rows);
     filter = (rf_history_filter){.name = which};
     RF_TRY(rf_history_rows(history, &filter, &rows, error));
@@ -197,7 +196,7 @@ rf_status rf_runs_folder(const char *which, char folder[4096], rf_error *error) 
   RF_TRY(rf_history_open(rf_runs_root(), false, &history, error));
   rf_status status = find(history, which, &row, error);
   if (status == RAFTER_OK && !json_is_true(json_object_get(row, "folder_is_there")))
-    status = RF_FAIL(error, RAFTER_FAILED, "`rafter runs show` prints what the history knows of it",
+    status = RF_FAIL(error, RAFTER_FAILED, "`rafter runs show` prints its row of the history",
                      "run %s has no folder%s", which, *rf_json_text_at(row, "folder") ? " any more" : "");
   if (status == RAFTER_OK) snprintf(folder, 4096, "%s", rf_json_text_at(row, "folder"));
   json_decref(row);
@@ -211,7 +210,7 @@ static rf_history_filter filter_of(const rf_options *o) {
                              .command = rf_options_text(o, "of")};
 }
 
-/* ---- the four -------------------------------------------------------------------------------- */
+/* ---- list, show, compare, best --------------------------------------------------------------- */
 
 static rf_status list(rf_history *history, const rf_options *o, const rafter_sink *sink, rf_error *error) {
   rf_history_filter filter = filter_of(o);
@@ -246,8 +245,7 @@ static rf_status show(rf_history *history, const rf_options *o, const rafter_sin
   rf_say(sink, "started  %s by %s in %s\nfolder   %s%s\nplan     %s\n\nresults%s\n", when,
          clean(row, "version", said[4]), clean(row, "directory", said[5]),
          *rf_json_text_at(row, "folder") ? clean(row, "folder", text) : "none", folder_note(row, note),
-         clean(row, "digest", said[6]),
-         json_object_get(row, "results_from") ? ", as far as its steps stand in metrics.jsonl" : "");
+         clean(row, "digest", said[6]), json_object_get(row, "results_from") ? " (from metrics.jsonl)" : "");
   json_object_foreach (json_object_get(row, "results"), key, value) {
     if (json_is_number(value))
       snprintf(text, sizeof text, json_is_integer(value) ? "%.0f" : "%.6g", json_number_value(value));
@@ -267,7 +265,7 @@ static rf_status show(rf_history *history, const rf_options *o, const rafter_sin
   return RAFTER_OK;
 }
 
-/* Numbers that both have. */
+/* The numbers that both results have. */
 static json_t *results_json(const json_t *a, const json_t *b) {
   json_t *list = json_array(), *x;
   const char *key;
@@ -279,7 +277,7 @@ static json_t *results_json(const json_t *a, const json_t *b) {
   return list;
 }
 
-/* Op by op where both folders are still there; the history alone has options and results. */
+/* Compares two runs op by op if both folders exist; otherwise only their options and results. */
 static rf_status compare(rf_history *history, const rf_options *o, const rafter_sink *sink, rf_error *error) {
   json_t *a = NULL, *b = NULL, *model = rf_report_model(), *json = NULL, *row;
   rf_status status = RAFTER_OK;
@@ -297,8 +295,8 @@ static rf_status compare(rf_history *history, const rf_options *o, const rafter_
   }
   const json_t *runs = json_object_get(model, "runs");
   bool alike = !folders || rf_report_comparable(json_array_get(runs, 0), json_array_get(runs, 1));
-  const char *why_not =
-      alike ? "one of the folders is gone" : "the two walked other things, which are not compared op by op";
+  const char *why_not = alike ? "one of the folders is gone"
+                              : "the runs have plans of different kinds, so ops are not compared";
   folders &= alike;
   if (folders) json = rf_report_compare(json_array_get(runs, 0), json_array_get(runs, 1));
   else
@@ -312,8 +310,7 @@ static rf_status compare(rf_history *history, const rf_options *o, const rafter_
     rf_say_text(sink, rf_report_compare_text(
                           json, (int)rf_options_int(o, "limit") ? (int)rf_options_int(o, "limit") : 1 << 20));
   else {
-    rf_say(sink, "%s: this is what the history knows\n\n%-32s %16s %16s\n", why_not, "options that differ",
-           "A", "B");
+    rf_say(sink, "%s; from the history:\n\n%-32s %16s %16s\n", why_not, "options that differ", "A", "B");
     json_array_foreach (json_object_get(json, "options"), i, row) {
       char *x = json_dumps(json_object_get(row, "a"), JSON_ENCODE_ANY),
            *y = json_dumps(json_object_get(row, "b"), JSON_ENCODE_ANY);
@@ -335,7 +332,7 @@ done:
   return status;
 }
 
-/* Of these the smallest is best. */
+/* Whether smaller values of a metric are better. */
 static bool small_is_best(const char *metric) {
   return strstr(metric, "loss") || strstr(metric, "bytes") || strstr(metric, "perplexity") ||
          (strstr(metric, "seconds") && !strstr(metric, "per_second")) || !strcmp(metric, "nll");
@@ -347,9 +344,9 @@ static int better_first(const void *x, const void *y, void *metric) {
   return small_is_best(metric) ? (a > b) - (a < b) : (a < b) - (a > b);
 }
 
-/* A rate of training says nothing beside one of scoring. Where runs of several commands have the
- * figure those of one stay: of training, or of the command with most of them. `others`: how many
- * each of the others has. */
+/* Keeps the runs of one command, because rates of training and scoring are not comparable: training
+ * if there is any, otherwise the most frequent command. `others`: number of runs of each other
+ * command. */
 static void keep_one_command(json_t *rows, char command[32], json_t *others) {
   json_t *row, *count;
   const char *of;
@@ -378,10 +375,10 @@ static void say_others(const rafter_sink *sink, const char *command, const json_
   json_t *count;
   size_t left = json_object_size(others);
   if (!left) return;
-  rf_say(sink, "of %s runs;", command);
+  rf_say(sink, "only %s runs are compared;", command);
   json_object_foreach ((json_t *)others, of, count)
     rf_say(sink, " %lld of %s%s", (long long)json_integer_value(count), of, --left ? "," : "");
-  rf_say(sink, " have %s too, which is another thing there: --of COMMAND\n", metric);
+  rf_say(sink, " also have %s: choose them with --of COMMAND\n", metric);
 }
 
 static rf_status best(rf_history *history, const rf_options *o, const rafter_sink *sink, rf_error *error) {
@@ -392,7 +389,7 @@ static rf_status best(rf_history *history, const rf_options *o, const rafter_sin
   filter.metric = rf_options_text(o, "metric");
   if (strspn(filter.metric, "abcdefghijklmnopqrstuvwxyz_0123456789") != strlen(filter.metric))
     return RF_FAIL(error, RAFTER_INVALID, "for example --metric tokens_per_second or --metric loss",
-                   "--metric names no result (got %.60s)", filter.metric);
+                   "--metric is not the name of a result (got %.60s)", filter.metric);
   RF_TRY(rf_history_rows(history, &filter, &rows, error));
   others = json_object();
   keep_one_command(rows, command, others);
@@ -440,21 +437,20 @@ static rf_status rf_command_runs(const rafter_job *job, const rafter_sink *sink,
     rf_history_close(history);
     return status;
   }
-  return RF_FAIL(error, RAFTER_INVALID, "one of list, show, compare, best", "runs does not know '%.60s'",
+  return RF_FAIL(error, RAFTER_INVALID, "use list, show, compare or best", "runs has no subcommand '%.60s'",
                  verb);
 }
 
 /* ---- the command ------------------------------------------------------------------------------ */
 
 static const rf_option RUNS[] = {
-    RF_WORDS("model", TEXT, "TEXT", NULL, "Filter (list, best)",
-             "only runs with this in the name of their model"),
+    RF_WORDS("model", TEXT, "TEXT", NULL, "Filter (list, best)", "only runs whose model name contains TEXT"),
     RF_WORDS("machine", TEXT, "TEXT", NULL, "Filter (list, best)",
-             "only runs on machines with this in their name"),
+             "only runs whose machine name contains TEXT"),
     RF_WORDS("of", TEXT, "COMMAND", NULL, "Filter (list, best)", "only runs of this command, such as train"),
     RF_WORDS("metric", TEXT, "NAME", "tokens_per_second", "Filter (list, best)",
-             "result that best compares; the smallest wins for losses, seconds and bytes"),
-    RF_NUMBER("limit", INT, NULL, 0, 1 << 30, "20", "Output", "rows of a table at most; 0: all"),
+             "result to compare by best; smaller is better for losses, seconds and bytes"),
+    RF_NUMBER("limit", INT, NULL, 0, 1 << 30, "20", "Output", "maximum rows of a table; 0: all"),
     {.name = NULL},
 };
 

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Files often name one id that ends a text, where a turn ends with another. */
+/* End-of-turn tokens. A model's files often name only the end-of-text token. */
 static const char *const TURN_ENDS[] = {"<|im_end|>", "<end_of_turn>", "<|eot_id|>", "<|end|>",
                                         "<|endoftext|>"};
 
@@ -34,7 +34,7 @@ enum {
   OF_THE_MODEL = PRESENCE
 };
 
-/* A typed top-p of 0 keeps the likeliest token alone; in the struct 0 is unset. */
+/* --top-p 0 keeps only the likeliest token; in the struct, 0 means unset. */
 static const float ONLY_ONE = FLT_MIN;
 
 static double get(const rf_sampler_options *s, int which) {
@@ -56,7 +56,7 @@ static void set(rf_sampler_options *s, int which, double value) {
   else *places[which] = (float)value;
 }
 
-/* generation_config.json beside the weights, or NULL. */
+/* Reads generation_config.json next to the weights; NULL: there is none. */
 static rf_status read_config(const rf_settings *settings, json_t **json, char path[4200], rf_error *error) {
   *json = NULL;
   snprintf(path, 4200, "%s/generation_config.json", settings->weights_folder);
@@ -146,10 +146,10 @@ rf_status rf_sampling_of_row(const json_t *json, const char *where, rf_sampler_o
 const rf_option RF_SAMPLING_OPTIONS[] = {
     RF_NUMBER("top-k", INT, NULL, 0, 1 << 24, "0", "Sampling", "choose among the k likeliest tokens; 0: all"),
     RF_NUMBER("top-p", FLOAT, NULL, 0, 1, "1", "Sampling",
-              "choose among the likeliest tokens that make up this probability"),
+              "choose among the likeliest tokens whose probabilities sum to this value"),
     RF_NUMBER("min-p", FLOAT, NULL, 0, 1, "0", "Sampling",
-              "drop tokens below this part of the likeliest one's probability"),
+              "drop tokens less likely than this fraction of the likeliest token's probability"),
     RF_NUMBER("repetition-penalty", FLOAT, NULL, 0, 100, "1", "Sampling",
-              "divisor of the logits of all tokens seen so far, prompt included; 1: none"),
+              "divisor of the logits of all tokens in the prompt and the answer; 1: none"),
     {.name = NULL},
 };

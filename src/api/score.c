@@ -1,4 +1,5 @@
-/* score.c - `rafter score`: the log-probabilities of given texts, and the perplexity of one. */
+/* score.c - `rafter score`: log-probabilities of the tokens of given texts, and their
+ * perplexity. */
 #define _GNU_SOURCE
 #include "api/answers.h"
 #include "journal/journal.h"
@@ -15,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* rows of a walk unless --batch says otherwise: enough for matrix products to be fast */
+/* Default rows (tokens) of a forward pass: enough for fast matrix products. */
 enum { WALK_ROWS = 1024 };
 
 typedef struct text_row {
@@ -25,8 +26,7 @@ typedef struct text_row {
   int32_t *top_ids;
 } text_row;
 
-/* A stretch of a row that one walk sees; positions below `from` are only what the others stand
- * behind. */
+/* A range of a row's tokens in one forward pass; tokens before `from` are only context. */
 typedef struct window {
   int row;
   int64_t begin, count, from;
@@ -36,10 +36,10 @@ typedef struct work {
   rf_settings settings;
   rf_tokenizer *tokenizer;
   text_row *row;
-  int rows, capacity, put; /* those that were put out, the first ones, keep nothing */
-  double nll;              /* of all their tokens */
+  int rows, capacity, put; /* put: rows written and freed, from the first */
+  double nll;              /* sum over all tokens of the written rows */
   int64_t scored;
-  rf_out_file *out; /* NULL: they go to the sink */
+  rf_out_file *out; /* NULL: rows go to the sink */
   int64_t stride;
   window *window;
   int64_t windows, walks;
@@ -128,7 +128,7 @@ done:
   return status;
 }
 
-/* One text from --text, or the whole of a file that is not JSON Lines. */
+/* Reads one text: --text, or a file that is not JSON Lines. */
 static rf_status read_text(work *w, const rf_options *o, const char *path, rf_error *error) {
   text_row *row;
   char *text = NULL;
@@ -148,17 +148,17 @@ static rf_status read_rows(work *w, const rf_options *o, rf_error *error) {
   const char *path = rf_options_text(o, "input");
   if (!path && !rf_options_is_set(o, "text"))
     return RF_FAIL(error, RAFTER_INVALID,
-                   "give --text TEXT, or --input FILE (.jsonl: one row a line; else one text)",
+                   "give --text TEXT, or --input FILE (.jsonl: one row per line; otherwise one text)",
                    "nothing to score");
   size_t n = path ? strlen(path) : 0;
   return n > 6 && !strcmp(path + n - 6, ".jsonl") ? read_jsonl(w, o, path, error)
                                                   : read_text(w, o, path, error);
 }
 
-/* ---- walks ----------------------------------------------------------------------------------- */
+/* ---- windows --------------------------------------------------------------------------------- */
 
-/* Rows in windows of at most seq tokens. A row that is longer moves on by the stride, each
- * window scoring what the one before did not. */
+/* Splits rows into windows of at most --seq tokens. Windows of a longer row advance by --stride;
+ * each scores only the tokens that the window before did not. */
 static rf_status cut_windows(work *w, const rf_options *o, rf_error *error) {
   rf_build_options *b = &w->settings.plan.build;
   int64_t longest = 0, total = 0, most = w->settings.model.max_seq;
@@ -169,13 +169,13 @@ static rf_status cut_windows(work *w, const rf_options *o, rf_error *error) {
   if (!rf_options_given(o, "seq")) b->seq = longest < most ? longest : most;
   w->stride = rf_options_int_or(o, "stride", 0);
   if (w->stride >= b->seq && longest > b->seq)
-    return RF_FAIL(error, RAFTER_INVALID, "the first new token of a window must stand behind another",
+    return RF_FAIL(error, RAFTER_INVALID, "a window needs at least one token of context",
                    "--stride is out of range (expected 1 to %lld, less than --seq, got %lld)",
                    (long long)b->seq - 1, (long long)w->stride);
   if (longest > b->seq && !w->stride)
     return RF_FAIL(error, RAFTER_INVALID,
-                   "give --stride N: windows of that many new tokens each, or raise --seq",
-                   "a text is longer than a walk sees (expected at most %lld tokens, got %lld)",
+                   "give --stride N for windows with N new tokens each, or raise --seq",
+                   "a text is too long for one forward pass (expected at most %lld tokens, got %lld)",
                    (long long)b->seq, (long long)longest);
   int64_t capacity = w->rows + (w->stride ? total / w->stride : 0) + 1;
   w->window = calloc((size_t)capacity, sizeof *w->window);
@@ -196,7 +196,7 @@ static rf_status cut_windows(work *w, const rf_options *o, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* Of a row whose first window was walked. */
+/* Allocates the results of a row when its first window has been scored. */
 static rf_status make_answers(const work *w, text_row *row, rf_error *error) {
   size_t count = (size_t)row->ids.count, top = count * (size_t)w->top;
   row->logprobs = malloc(count * sizeof *row->logprobs);
@@ -216,7 +216,7 @@ static void forget(text_row *row) {
   *row = (text_row){0};
 }
 
-/* A window's answers into its row's: what an earlier window gave stays. */
+/* Copies the scores of a window's new tokens into its row. */
 static rf_status take(const work *w, const window *v, const rf_scored *from, rf_error *error) {
   text_row *row = &w->row[v->row];
   if (!row->logprobs) RF_TRY(make_answers(w, row, error));
@@ -259,8 +259,8 @@ static json_t *row_json(const work *w, const text_row *row, double nll) {
   return json;
 }
 
-/* Rows before `whole` go out as soon as they are, so that memory does not grow with how many
- * there are. */
+/* Writes and frees all rows before `whole`, so that memory does not grow with the number of
+ * rows. */
 static rf_status put_rows(work *w, int whole, const rafter_sink *sink, rf_error *error) {
   rf_status status = RAFTER_OK;
   int64_t began = rf_phase_begin();
@@ -281,9 +281,9 @@ static rf_status put_rows(work *w, int whole, const rafter_sink *sink, rf_error 
   return status;
 }
 
-/* ---- all of it ------------------------------------------------------------------------------- */
+/* ---- scoring --------------------------------------------------------------------------------- */
 
-/* *seconds: of the walks alone. */
+/* Scores all windows. *seconds: time of the forward passes, without output. */
 static rf_status walk_all(work *w, rf_scorer *scorer, const rafter_sink *sink, int64_t *walked,
                           double *seconds, rf_error *error) {
   int64_t rows = rf_scorer_rows(scorer), done = 0;
@@ -317,7 +317,7 @@ static rf_status walk_all(work *w, rf_scorer *scorer, const rafter_sink *sink, i
       status = put_rows(w, done < w->windows ? w->window[done].row : w->rows, sink, error);
     if (status == RAFTER_OK && done < w->windows && rf_asked_to_stop(sink))
       status = RF_FAIL(error, RAFTER_INTERRUPTED, NULL,
-                       "stopped after %lld of %lld windows; %d of %d rows were put out", (long long)done,
+                       "stopped after %lld of %lld windows; %d of %d rows were written", (long long)done,
                        (long long)w->windows, w->put, w->rows);
   }
   free(text);
@@ -332,17 +332,17 @@ static void say(const work *w, const rf_scorer *scorer, int64_t walked, double s
   int64_t rows = rf_scorer_rows(scorer);
   double planned = scorer->plan->step_seconds * (double)walked / (double)rows;
   if (w->stride)
-    rf_say(sink, "windows of %lld tokens, %lld new ones each\n", (long long)w->settings.plan.build.seq,
+    rf_say(sink, "windows of %lld tokens, %lld new tokens each\n", (long long)w->settings.plan.build.seq,
            (long long)w->stride);
   rf_say(sink, "%d row%s, %lld tokens scored: mean log-probability %.5f, perplexity %.4f\n", w->rows,
          w->rows == 1 ? "" : "s", (long long)w->scored, w->scored ? -w->nll / (double)w->scored : 0,
          w->scored ? exp(w->nll / (double)w->scored) : 1);
-  rf_say(sink, "%.1f tokens/s in walks of up to %lld (%.2f s; planned %.2f s), arena %.1f MiB\n",
+  rf_say(sink, "%.1f tokens/s in steps of up to %lld (%.2f s; predicted %.2f s), arena %.1f MiB\n",
          seconds > 0 ? (double)walked / seconds : 0, (long long)rows, seconds, planned,
          (double)rf_run_arena_bytes(scorer->run) / 0x1p20);
 }
 
-/* The rows went into a file: what is said of all of them. */
+/* Prints the summary of rows written to a file as JSON. */
 static void put_sum(const work *w, const rf_scorer *scorer, int64_t walked, double seconds, const char *path,
                     const rafter_sink *sink) {
   rf_put_json(sink, json_pack("{ss ss si sI sf sf sf sf sI}", "command", "score", "output", path, "rows",
@@ -352,7 +352,7 @@ static void put_sum(const work *w, const rf_scorer *scorer, int64_t walked, doub
                               (json_int_t)rf_run_arena_bytes(scorer->run)));
 }
 
-/* ---- what it leaves -------------------------------------------------------------------------- */
+/* ---- the run --------------------------------------------------------------------------------- */
 
 static rf_status leave(const work *w, const rf_scorer *scorer, const rf_record *record, rf_journal *journal,
                        int64_t walked, double seconds, rf_error *error) {
@@ -385,7 +385,7 @@ static rf_status score(work *w, const rf_options *o, const rafter_sink *sink, rf
   RF_GO(rf_scorer_open(&settings, &scorer, error));
   if (!scorer->tokens) {
     status = RF_FAIL(error, RAFTER_INVALID, "choose --backend cpu or reference",
-                     "the null backend computes nothing to score with");
+                     "the null backend computes no log-probabilities");
     goto done;
   }
   rf_report_walk walk = {.name = "score", .plan = scorer->plan};
@@ -395,10 +395,10 @@ static rf_status score(work *w, const rf_options *o, const rafter_sink *sink, rf
   if (rf_options_is_set(o, "output")) RF_GO(rf_out_open(rf_options_text(o, "output"), 0, &w->out, error));
   status = walk_all(w, scorer, sink, &walked, &seconds, error);
   if (status != RAFTER_OK && status != RAFTER_INTERRUPTED) goto done;
-  rf_out_file *out = w->put ? w->out : NULL; /* what is whole is kept */
+  rf_out_file *out = w->put ? w->out : NULL; /* an interruption keeps complete rows */
   rf_status saved = out ? rf_out_commit(out, error) : RAFTER_OK;
   if (out) w->out = NULL;
-  if (status == RAFTER_INTERRUPTED) { /* and what is known of the walks that were */
+  if (status == RAFTER_INTERRUPTED) {
     if (saved == RAFTER_OK) saved = leave(w, scorer, record, &journal, walked, seconds, error);
     if (saved != RAFTER_OK) status = saved;
     goto done;
@@ -434,9 +434,9 @@ static rf_status rf_command_score(const rafter_job *job, const rafter_sink *sink
 /* ---- the command ------------------------------------------------------------------------------ */
 
 const rf_option RF_SPECIAL_OPTIONS[] = {
-    RF_FLAG("no-bos", "Text", "leave out the tokens that the tokenizer adds around a text"),
+    RF_FLAG("no-bos", "Text", "do not add the tokenizer's begin and end tokens to a text"),
     RF_FLAG("no-special", "Text",
-            "read special tokens in the text as plain text (with --decode: leave them out)"),
+            "read special tokens in the text as plain text; with --decode, leave them out"),
     {.name = NULL},
 };
 
@@ -446,7 +446,7 @@ const rf_option RF_ROWS_OUT_OPTIONS[] = {
 };
 
 const rf_option RF_TOP_OPTIONS[] = {
-    RF_NUMBER("top", INT, "K", 0, 256, "0", "Output", "likeliest tokens listed at every position"),
+    RF_NUMBER("top", INT, "K", 0, 256, "0", "Output", "number of likeliest tokens listed at each position"),
     {.name = NULL},
 };
 
@@ -457,9 +457,9 @@ static const rf_option SCORE[] = {
         "file to score: .jsonl rows with \"text\" or \"tokens\", and \"id\"; any other file is one text"),
     RF_NUMBER(
         "seq", TOKENS, NULL, 1, 1 << 24, NULL, "Memory",
-        "tokens of a text that one forward pass sees; unset: the longest text's, within the model's limit"),
+        "maximum tokens of a text in one forward pass; unset: the longest text, within the model's limit"),
     RF_NUMBER("stride", TOKENS, NULL, 1, 1 << 24, NULL, "Text",
-              "new tokens in each window of a text longer than --seq, which needs it"),
+              "new tokens in each window; required for texts longer than --seq"),
     RF_NUMBER("batch", INT, "SEQUENCES", 1, 1 << 20, NULL, "Memory",
               "sequences of --seq tokens in one forward pass; unset: about 1024 tokens"),
     {.name = NULL},

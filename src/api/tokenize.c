@@ -1,5 +1,4 @@
-/* tokenize.c - `rafter tokenize`: text to ids and back, or to a token shard, with the model's
- * own tokenizer. */
+/* tokenize.c - `rafter tokenize`: converts text to token ids and back, or to a token shard. */
 #define _GNU_SOURCE
 #include "api/api.h"
 #include "base/file.h"
@@ -12,8 +11,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* MODEL is whatever brings a tokenizer: no model need be readable behind it. `vocab`: rows of
- * the model, or of the tokenizer where there is none. */
+/* Opens the tokenizer of MODEL, which may be a tokenizer without a model. *vocab: vocabulary size
+ * of the model, otherwise of the tokenizer. */
 static rf_status open_tokenizer(const char *spec, rf_tokenizer **tokenizer, int64_t *vocab, rf_error *error) {
   static const char *const ENDINGS[] = {".json", ".model", ".gguf"};
   struct stat info;
@@ -35,7 +34,7 @@ static rf_status open_tokenizer(const char *spec, rf_tokenizer **tokenizer, int6
 }
 
 static json_t *text_value(const char *text, size_t bytes) {
-  json_t *value = json_stringn(text, bytes); /* NULL for half of a UTF-8 letter */
+  json_t *value = json_stringn(text, bytes); /* NULL for an incomplete UTF-8 character */
   return value ? value : json_null();
 }
 
@@ -79,7 +78,7 @@ static rf_status write_shard(const char *path, const int32_t *ids, int64_t count
                              const rafter_sink *sink, rf_error *error) {
   rf_shard_writer *writer = NULL;
   RF_TRY(rf_shard_create(path, vocab, &writer, error));
-  /* one text is one stream, in the shard as in the file */
+  /* The text becomes one document without an end. */
   rf_status status = rf_shard_append_stream(writer, ids, count, error);
   if (status == RAFTER_OK) status = rf_shard_finish(writer, error);
   else rf_shard_discard(writer);
@@ -87,7 +86,7 @@ static rf_status write_shard(const char *path, const int32_t *ids, int64_t count
   return status;
 }
 
-/* A .jsonl file: its rows become the documents of a shard. */
+/* Writes the rows of a .jsonl file as documents of a shard. */
 static rf_status write_rows(const rf_options *o, const rf_tokenizer *tokenizer, int64_t vocab,
                             const rafter_sink *sink, rf_error *error) {
   const char *input = rf_options_text(o, "input"), *output = rf_options_text(o, "output");
@@ -123,7 +122,7 @@ static rf_status encode(const rf_options *o, const rf_tokenizer *tokenizer, int6
     RF_TRY(rf_file_read(rf_options_text(o, "input"), MOST, &read, &bytes, error));
   else if (!given)
     return RF_FAIL(error, RAFTER_INVALID, "give --text TEXT, --input FILE or --decode 1,2,3",
-                   "there is nothing to tokenize");
+                   "there is no text to tokenize");
   int flags = (rf_options_flag(o, "no-bos") ? 0 : RF_ENCODE_MARKS) |
               (rf_options_flag(o, "no-special") ? 0 : RF_ENCODE_PARSE);
   RF_GO(rf_tokenizer_encode(tokenizer, given ? given : read, bytes, flags, &ids, error));
@@ -159,11 +158,11 @@ static rf_status rf_command_tokenize(const rafter_job *job, const rafter_sink *s
 /* ---- the command ------------------------------------------------------------------------------ */
 
 static const rf_option TOKENIZE[] = {
-    RF_WORDS("text", TEXT, "TEXT", NULL, "Text", "text to turn into tokens"),
-    RF_WORDS("input", PATH, "FILE", NULL, "Text", "file to turn into tokens"),
-    RF_WORDS("decode", LIST, "IDS", NULL, "Text", "token ids to turn into text"),
+    RF_WORDS("text", TEXT, "TEXT", NULL, "Text", "text to convert to tokens"),
+    RF_WORDS("input", PATH, "FILE", NULL, "Text", "file to convert to tokens"),
+    RF_WORDS("decode", LIST, "IDS", NULL, "Text", "token ids to convert to text"),
     RF_WORDS("output", PATH, "FILE", NULL, "Output",
-             "shard to write the tokens to; of .jsonl rows with their loss masks"),
+             "shard file for the tokens; with loss masks for .jsonl rows"),
     {.name = NULL},
 };
 
@@ -173,7 +172,7 @@ const rf_command RF_COMMAND_TOKENIZE = {
     .least = 1,
     .most = 1,
     .group = "Files",
-    .help = "Turn text into tokens and back, or a file into a token shard.",
+    .help = "Convert text to tokens and back, or a file to a token shard.",
     .options = {{TOKENIZE, NULL},
                 {RF_SPECIAL_OPTIONS, NULL},
                 {RF_EXAMPLE_OPTIONS, NULL},

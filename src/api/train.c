@@ -1,4 +1,4 @@
-/* train.c - trainers from jobs, and `rafter train`. */
+/* train.c - the public trainer of rafter.h, and `rafter train`. */
 #define _GNU_SOURCE
 #include "api/handles.h"
 #include "journal/journal.h"
@@ -24,9 +24,9 @@ struct rafter_trainer {
   rf_trainer *trainer;
 };
 
-/* ---- where it goes --------------------------------------------------------------------------- */
+/* ---- the run folder -------------------------------------------------------------------------- */
 
-/* The run that `resume` names: itself, or the folder of a checkpoint of it. */
+/* The folder of the run that `resume` names, directly or by one of its checkpoints. */
 static void run_of(const char *resume, char run[4096]) {
   char path[4200];
   snprintf(run, 4096, "%s", resume);
@@ -41,7 +41,7 @@ static bool same_folder(const char *a, const char *b) {
   return !stat(a, &x) && !stat(b, &y) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
 
-/* Nothing is there, or an empty folder. */
+/* Whether `path` does not exist or is an empty folder. */
 static bool is_bare(const char *path) {
   DIR *folder = opendir(path);
   int entries = 0;
@@ -51,7 +51,8 @@ static bool is_bare(const char *path) {
   return entries < 3;
 }
 
-/* Two runs in one folder would take each other's records and checkpoints for their own. */
+/* Fails if the folder has checkpoints of another run: two runs must not share records and
+ * checkpoints. */
 static rf_status check_out(const rafter_trainer *t, const char *resume, rf_error *error) {
   char run[4096] = "";
   if (resume) run_of(resume, run);
@@ -72,13 +73,13 @@ static rf_status schedule_of(const rf_options *o, int64_t steps, rf_schedule *s,
   s->decay = rf_options_int_or(o, "decay", s->steps / 5);
   if (s->floor > s->peak)
     return RF_FAIL(error, RAFTER_INVALID, "lower --min-lr",
-                   "the last learning rate is above the highest (--min-lr: expected at most %g, got %g)",
+                   "the final learning rate is above the highest (--min-lr: expected at most %g, got %g)",
                    s->peak, s->floor);
   return RAFTER_OK;
 }
 
-/* Whether --epochs says how long: what is typed goes before what a file says, which may have
- * both (run.json has every option). */
+/* Whether --epochs sets the length. An option of the command line wins over a file, which may have
+ * both options (run.json has all). */
 static bool by_epochs(const rf_options *o) {
   return rf_options_is_set(o, "epochs") && !(rf_options_source(o, "steps") == RF_OPTION_GIVEN &&
                                              rf_options_source(o, "epochs") != RF_OPTION_GIVEN);
@@ -88,7 +89,7 @@ static rf_status check_length(const rf_options *o, bool random, rf_error *error)
   if (!by_epochs(o)) return RAFTER_OK;
   if (rf_options_source(o, "steps") == RF_OPTION_GIVEN)
     return RF_FAIL(error, RAFTER_INVALID, "give one of the two",
-                   "--steps and --epochs both say how long to train");
+                   "--steps and --epochs both set the length of the training");
   if (!(rf_options_float(o, "epochs") > 0))
     return RF_FAIL(error, RAFTER_INVALID, NULL, "--epochs is out of range (expected above 0, got %g)",
                    rf_options_float(o, "epochs"));
@@ -105,7 +106,7 @@ static rf_status trainer_settings(rafter_trainer *t, const rf_options *o, rf_tra
                            .seed = (uint64_t)rf_options_int(o, "seed"),
                            .weights_folder = t->settings.weights_folder,
                            .work_folder = t->out};
-  if (strcmp(rf_options_command(o), "train")) { /* bench: random tokens, constant rate */
+  if (strcmp(rf_options_command(o), "train")) { /* bench: random tokens, constant learning rate */
     s->data = "random:seed=0";
     s->pack = true;
     s->schedule =
@@ -118,7 +119,7 @@ static rf_status trainer_settings(rafter_trainer *t, const rf_options *o, rf_tra
   if (rf_options_is_set(o, "fields")) s->fields = rf_options_text(o, "fields");
   if (rf_options_is_set(o, "template")) s->template = rf_options_text(o, "template");
   s->val_fraction = rf_options_int(o, "val-every") > 0 ? rf_options_float(o, "val-fraction") : 0;
-  if (!strncmp(s->data, "random", 6)) s->val_fraction = 0; /* noise has nothing to validate */
+  if (!strncmp(s->data, "random", 6)) s->val_fraction = 0; /* no validation on random tokens */
   RF_TRY(check_length(o, !strncmp(s->data, "random", 6), error));
   s->debug = (rf_run_debug){.poison = rf_options_flag(o, "debug"), .find_nan = rf_options_flag(o, "debug")};
   if (s->debug.poison) s->plan.guard_bytes = 64;
@@ -126,13 +127,13 @@ static rf_status trainer_settings(rafter_trainer *t, const rf_options *o, rf_tra
   return schedule_of(o, rf_options_int(o, "steps"), &s->schedule, error);
 }
 
-/* A resumed run has already recorded what its options asked for. */
+/* Whether to record a trace. A resumed run does so only if --trace is given again. */
 static bool traces(const rf_options *o) {
   return rf_options_is_set(o, "trace") &&
          (!rf_options_is_set(o, "resume") || rf_options_source(o, "trace") == RF_OPTION_GIVEN);
 }
 
-/* `sink` NULL: a caller of rafter.h, who steps by hand. */
+/* Opens a trainer. `sink` NULL: the caller of rafter.h runs the steps. */
 static rf_status open_trainer(const rafter_job *job, const rafter_sink *sink, rafter_trainer **out,
                               rf_error *error) {
   rf_status status = RAFTER_OK;
@@ -157,21 +158,21 @@ static rf_status open_trainer(const rafter_job *job, const rafter_sink *sink, ra
   RF_GO(trainer_settings(t, o, s, error));
   if (sink) s->progress = rf_load_bar(sink);
   if (trains && !unnamed) RF_GO(check_out(t, resume, error));
-  /* a caller who steps by hand needs a folder for the shards of a text alone */
+  /* A caller of rafter.h needs a folder only for the shards of a text. */
   bool writes = trains && (sink || !unnamed || strncmp(s->data, "random", 6));
   bool ours = writes && (unnamed || is_bare(t->out));
   if (writes) RF_GO(unnamed ? rf_journal_make_folder(o, t->out, error) : rf_make_folders(t->out, error));
-  /* what an interrupted save left may fill the disk */
+  /* Remove incomplete checkpoints, which may fill the disk. */
   if (trains && resume) RF_GO(rf_checkpoint_prune(t->out, 0, -1, error));
   status = rf_trainer_open(s, &t->trainer, error);
-  if (status == RAFTER_OK && trains && by_epochs(o)) { /* how many steps that is, the data knows */
+  if (status == RAFTER_OK && trains && by_epochs(o)) { /* the loaded data gives the steps per epoch */
     int64_t steps = 0;
     status = rf_loader_steps(&t->trainer->loader, rf_options_float(o, "epochs"), &steps, error);
     if (status == RAFTER_OK) status = schedule_of(o, steps, &t->trainer->settings.schedule, error);
   }
   if (status == RAFTER_OK && trains && traces(o))
     status = rf_traced_check(o, t->trainer->step + 1, t->trainer->settings.schedule.steps, error);
-  if (ours && status != RAFTER_OK) rf_remove_folder(t->out); /* with the shards that were made of the data */
+  if (ours && status != RAFTER_OK) rf_remove_folder(t->out); /* with the shards of the data */
 done:
   free(s);
   if (status == RAFTER_OK) *out = t;
@@ -216,7 +217,7 @@ rafter_status rafter_trainer_memory(const rafter_trainer *t, int64_t *arena_byte
   return RAFTER_OK;
 }
 
-/* The plans that were walked, with what was measured of them. */
+/* The trainer's plans (training, validation) with their measurements; returns their number. */
 static int walks_of(const rafter_trainer *t, rf_report_walk walk[2]) {
   const rf_trainer *r = t->trainer;
   walk[0] = (rf_report_walk){
@@ -266,21 +267,21 @@ typedef struct run_log {
   FILE *metrics;
   double start, seconds_limit; /* 0: none */
   int64_t steps, first_step, val_every, val_rows, save_every;
-  int64_t first_tokens; /* read before this process began */
-  int64_t saved_step;   /* -1: none yet */
+  int64_t first_tokens; /* tokens read before this process began */
+  int64_t saved_step;   /* step of the last checkpoint; -1: none */
   int keep;
-  bool json, continued; /* metrics.jsonl has lines of the same run already */
-  double step_seconds;  /* of all steps so far */
-  double mfu_seconds;   /* the sum over them of MFU times seconds */
+  bool json, continued; /* continued: metrics.jsonl already has lines of this run */
+  double step_seconds;  /* sum over all steps */
+  double mfu_seconds;   /* sum over all steps of MFU times seconds */
   rafter_step last;
-  double val_loss; /* of the last validation; NaN: none */
+  double val_loss; /* last validation; NaN: none */
 } run_log;
 
-/* A number for JSON: what is not finite has no place there. */
+/* 0 for a number that is not finite, which JSON cannot hold. */
 static double or_zero(double x) { return isfinite(x) ? x : 0; }
 
-/* Steps between two lines of the terminal, so that a run leaves some twenty of them: 1, 2, 5,
- * 10, ... (metrics.jsonl has every step) */
+/* Steps between two lines of output: 1, 2, 5, 10 and so on, for about twenty lines per run.
+ * metrics.jsonl has every step. */
 static int64_t line_every(int64_t steps) {
   static const int64_t factor[] = {2, 5};
   for (int64_t unit = 1;; unit *= 10) {
@@ -336,7 +337,7 @@ static void log_step(run_log *log, const rafter_step *s, const double *val_loss)
 
 static rf_status save_checkpoint(rafter_trainer *t, run_log *log, rf_error *error) {
   char folder[4200];
-  /* saved already, or null: there is nothing */
+  /* Already saved, or the null backend, which computes nothing. */
   if (log->saved_step == t->trainer->step || !t->trainer->batch.tokens) return RAFTER_OK;
   snprintf(folder, sizeof folder, "%s/checkpoint-%08lld", t->out, (long long)t->trainer->step);
   RF_TRY(rf_checkpoint_save(t->trainer, folder, error));
@@ -348,8 +349,8 @@ static rf_status save_checkpoint(rafter_trainer *t, run_log *log, rf_error *erro
   return RAFTER_OK;
 }
 
-/* The options that repeat the run: one that was continued in its own folder is repeated from its
- * beginning. */
+/* The options for run.json, which repeat the run. A run continued in its own folder is repeated
+ * from its start, without --resume. */
 static json_t *recorded_options(const rafter_trainer *t, const rf_options *o) {
   char run[4096];
   json_t *options = rf_options_json(o);
@@ -360,8 +361,8 @@ static json_t *recorded_options(const rafter_trainer *t, const rf_options *o) {
   return options;
 }
 
-/* Lines of metrics.jsonl that a run continued at `step` keeps: whole ones of steps it will not
- * take again. */
+/* Bytes of metrics.jsonl that a run resumed at `step` keeps: complete lines of steps up to
+ * `step`. */
 static size_t kept_bytes(const char *text, int64_t step) {
   const char *at = text, *end;
   for (; (end = strchr(at, '\n')) != NULL; at = end + 1) {
@@ -405,7 +406,7 @@ static rf_status say_start(const rafter_trainer *t, run_log *log, rf_error *erro
   if (log->json && log->sink->json) log->sink->json(log->sink->self, line);
   const rf_params *params = &r->plan->graph->params;
   if (params->adapter > 0)
-    rf_say(log->sink, "adapters of rank %d: %s parameters learn, the model's own are frozen\n",
+    rf_say(log->sink, "adapters of rank %d: %s parameters are trained, the base model is frozen\n",
            r->settings.model.lora.rank, rf_text_count((double)params->adapter, a));
   rf_say(log->sink,
          "%s: %s parameters; plan %s predicted and allocated: %s; outside it %s (program and libraries %s, "
@@ -423,12 +424,12 @@ static rf_status say_start(const rafter_trainer *t, run_log *log, rf_error *erro
              100 * s->train.efficiency, (long long)s->held_out.count);
     if (s->cut)
       rf_say(log->sink,
-             "data %s: %lld examples are longer than a row and were cut; %s tokens are left out (a longer "
-             "--seq takes them)\n",
+             "data %s: %lld examples are longer than a row and were truncated; %s tokens are left out (a "
+             "longer --seq includes them)\n",
              s->spec, (long long)s->cut, rf_text_count((double)s->cut_tokens, a));
     if (s->skipped)
-      rf_say(log->sink, "data %s: %lld examples have no token that the loss counts and were left out\n",
-             s->spec, (long long)s->skipped);
+      rf_say(log->sink, "data %s: %lld examples without a token in the loss were left out\n", s->spec,
+             (long long)s->skipped);
   }
   if (r->step) rf_say(log->sink, "resumed from %s at step %lld\n", t->resume, (long long)r->step);
   return RAFTER_OK;
@@ -461,8 +462,8 @@ static rf_status train_loop(rafter_trainer *t, run_log *log, bool *stopped, rf_e
   return RAFTER_OK;
 }
 
-/* A resumed run takes its options from run.json and goes on where it lies, which may not be
- * where it began; what is typed now wins. */
+/* The options of a resumed run: those of its run.json, replaced by options of the command line. The
+ * run continues in its current folder, which may have been moved. */
 static rf_status with_recorded_options(const rafter_job *job, rafter_job *merged, rf_error *error) {
   const rf_options *o = job->options;
   char path[4200], checkpoint[4096], run[4096];
@@ -492,7 +493,7 @@ done:
   return status;
 }
 
-/* For the history. */
+/* Adds the results for the history. */
 static void add_results(const run_log *log, json_t *results) {
   if (!log->last.step) return;
   json_object_update_new(results,
@@ -526,7 +527,7 @@ static rf_status train(const rafter_job *job, const rafter_sink *sink, rf_error 
   log.steps = t->trainer->settings.schedule.steps;
   rf_report_walk walk[2];
   int walks = walks_of(t, walk);
-  /* They stand before the first step, so that a run that dies can be understood and repeated. */
+  /* Written before the first step, so that a killed run can be understood and repeated. */
   RF_GO(rf_journal_begin(&journal, sink, o, recorded_options(t, o), t->out, walk, walks, error));
   RF_GO(open_metrics(t, &log, error));
   RF_GO(say_start(t, &log, error));
@@ -536,7 +537,7 @@ static rf_status train(const rafter_job *job, const rafter_sink *sink, rf_error 
   RF_GO(save_checkpoint(t, &log, error));
   RF_GO(rf_traced_write(traced, &journal, walk, walks, error));
   if (t->trainer->counted.steps) {
-    walks_of(t, walk); /* with what was counted meanwhile */
+    walks_of(t, walk); /* with the measurements of the run */
     RF_GO(rf_journal_sum_up(&journal, t->trainer->run, walk, walks, rf_now_seconds() - log.start, error));
   }
   if (stopped)
@@ -561,13 +562,13 @@ static rf_status rf_command_train(const rafter_job *job, const rafter_sink *sink
 
 const rf_option RF_EXAMPLE_OPTIONS[] = {
     RF_CHOICE("loss-on", "assistant|completion|all", "assistant", "Data",
-              "tokens of a conversation that the loss counts: all turns of the assistant, its last turn (of "
-              "prompt and completion: the completion), or everything"),
+              "tokens in the loss: all turns of the assistant, its last turn or the completion, or all "
+              "tokens"),
     RF_WORDS("fields", TEXT, "OURS=THEIRS", NULL, "Data",
-             "names of the fields in .jsonl rows: prompt=question,completion=answer"),
+             "field names in .jsonl rows, such as prompt=question,completion=answer"),
     RF_WORDS("template", TEXT, "FILE", NULL, "Data",
-             "chat template for conversations in .jsonl files; none: prompt and completion as they are; "
-             "unset: the model's own"),
+             "chat template for conversations in .jsonl files; none: plain prompt and completion; unset: the "
+             "model's own"),
     {.name = NULL},
 };
 
@@ -575,20 +576,19 @@ static const rf_option TRAIN[] = {
     RF_WORDS("data", TEXTS, "SOURCE", NULL, "Data",
              "text, .jsonl (text, tokens, messages, or prompt and completion) or .shard file, or "
              "random:seed=0; FILE:WEIGHT mixes several; may be repeated"),
-    RF_CHOICE("packing", "fit|none", "fit", "Data", "fit puts several documents into a row, none puts one"),
+    RF_CHOICE("packing", "fit|none", "fit", "Data",
+              "fit: several documents per row of tokens; none: one document per row"),
     RF_NUMBER("val-fraction", FLOAT, "PART", 0, 0.5, "0.05", "Validation", "part of the data to hold out"),
     RF_NUMBER("val-every", INT, "STEPS", 0, 1e12, "100", "Validation", "steps between validations; 0: never"),
-    RF_NUMBER("val-rows", INT, "ROWS", 1, 1e12, "64", "Validation",
-              "held-out rows that a validation reads at most"),
+    RF_NUMBER("val-rows", INT, "ROWS", 1, 1e12, "64", "Validation", "maximum held-out rows in a validation"),
     RF_NUMBER("batch", INT, "SEQUENCES", 1, 1 << 20, "8", "Training", "sequences in an optimizer step"),
     RF_NUMBER("steps", INT, NULL, 1, 1e12, "1000", "Training", "optimizer steps"),
-    RF_NUMBER("epochs", FLOAT, "TIMES", 0, 1e9, NULL, "Training",
-              "passes over the data, in place of --steps"),
+    RF_NUMBER("epochs", FLOAT, "TIMES", 0, 1e9, NULL, "Training", "passes over the data, instead of --steps"),
     RF_NUMBER("max-seconds", DURATION, NULL, 0.001, 1e9, NULL, "Training",
-              "time after which the run saves and ends"),
+              "maximum time: the run saves and ends before it is over"),
     RF_NUMBER("lr", FLOAT, "RATE", 0, 100, "3e-4", "Training", "highest learning rate"),
     RF_CHOICE("schedule", "constant|warmup-cosine|warmup-exponential|wsd", "warmup-cosine", "Training",
-              "learning rate over the steps"),
+              "shape of the learning rate over the steps"),
     RF_NUMBER("warmup", INT, "STEPS", 0, 1e12, NULL, "Training",
               "steps of linear warm-up; unset: 5% of the steps"),
     RF_NUMBER("decay", INT, "STEPS", 0, 1e12, NULL, "Training",

@@ -1,5 +1,5 @@
-/* bench_rows.c - rows of `rafter bench --json`, JSON Lines: the calibration of the run, then one
- * a test. None is believed before it is checked. */
+/* bench_rows.c - reads and checks the output of `rafter bench --json`: JSON Lines with the
+ * calibration of the run, then one row per test. */
 #include "report/bench_rows.h"
 
 #include <stdio.h>
@@ -8,7 +8,7 @@
 #include "formats/json_lines.h"
 
 enum { ROWS_MOST = 1 << 16, FIRST_LINE = 1 << 14 };
-static const char *const HINT = "give what `rafter bench --json` printed";
+static const char *const HINT = "give the output of `rafter bench --json`";
 
 bool rf_report_is_bench(const char *path) {
   char text[FIRST_LINE];
@@ -65,9 +65,9 @@ rf_status rf_report_add_bench(json_t *model, const char *path, const char *name,
   if (lines.file) rf_json_lines_close(&lines);
   json_t *text = status == RAFTER_OK ? json_string(name) : NULL;
   if (status == RAFTER_OK && !json_array_size(rows))
-    status = RF_FAIL(error, RAFTER_FAILED, HINT, "%s has no row of a test", path);
+    status = RF_FAIL(error, RAFTER_FAILED, HINT, "%s has no row with a test", path);
   if (status == RAFTER_OK && !text)
-    status = RF_FAIL(error, RAFTER_FAILED, "rename the file", "a name is not UTF-8 text");
+    status = RF_FAIL(error, RAFTER_FAILED, "rename the file", "the file name is not UTF-8 text");
   if (status == RAFTER_OK) {
     json_t *bench = json_pack("{sO so}", "name", text, "rows", json_incref(rows));
     if (bench && calibration) json_object_set(bench, "calibration", calibration);

@@ -1,5 +1,5 @@
-/* compare.c - see compare.h. Ops are the same op when they have the same name; what all layers
- * have is summed over them ("block.*"). */
+/* compare.c - see compare.h. Ops of two plans are joined by name. Ops of all layers are also summed
+ * into one kind ("block.*"). */
 #define _GNU_SOURCE
 #include "report/compare.h"
 
@@ -14,9 +14,9 @@
 #include "report/summary.h"
 #include "report/thin.h"
 
-static const char ARROW[] = " \u2192 "; /* from the kernel of one side to that of the other */
+static const char ARROW[] = " \u2192 "; /* between the kernels of A and B */
 
-/* Of no interest: where a run wrote to and how it spoke. */
+/* Options that do not change a run's work. */
 static const char *const SILENT[] = {"command", "out", "json", "quiet", "verbose", "config", "trace"};
 
 /* ---- options --------------------------------------------------------------------------------- */
@@ -41,7 +41,7 @@ json_t *rf_report_options_that_differ(const json_t *a, const json_t *b) {
   return list;
 }
 
-/* A plan alone has its settings; a run is known by its options. */
+/* Options of a run; settings of a plan without a run, or if `settings` asks for them. */
 static const json_t *options_of(const json_t *entry, bool settings) {
   const json_t *options = json_object_get(json_object_get(entry, "run"), "options");
   return options && !settings ? options : json_object_get(json_object_get(entry, "plan"), "settings");
@@ -49,7 +49,7 @@ static const json_t *options_of(const json_t *entry, bool settings) {
 
 /* ---- ops and tensors ------------------------------------------------------------------------- */
 
-/* "block.7/mlp/up" as "block.(all)/mlp/up": what every layer has. */
+/* The name without its layer: "block.7/mlp/up" becomes "block.(all)/mlp/up", with * for (all). */
 static void kind_of(const char *name, char kind[160]) {
   const char *at = strstr(name, "block."), *digits = at ? at + 6 : NULL;
   size_t n = digits ? strspn(digits, "0123456789") : 0;
@@ -57,7 +57,7 @@ static void kind_of(const char *name, char kind[160]) {
   else snprintf(kind, 160, "%.150s", name);
 }
 
-/* Adds to the numbers of a row that is there under a name, or begins it. `side`: "a", "b". */
+/* Adds numbers to the row of this name; makes the row if it is missing. `side`: "a" or "b". */
 static json_t *add_to(json_t *rows, const char *name, const char *side, double seconds, double bytes) {
   json_t *row = json_object_get(rows, name);
   char key[32];
@@ -76,8 +76,8 @@ static json_t *add_to(json_t *rows, const char *name, const char *side, double s
   return row;
 }
 
-/* What kind of op a row is, and its kernel where the sides have different ones; of a kind over
- * layers those of the first. */
+/* Sets the op of a row and its kernel, or both kernels if the sides differ. A kind over all layers
+ * has the kernels of its first op. */
 static void say_op(json_t *row, const json_t *planned, const char *side) {
   const char *kernel = rf_json_text_at(planned, "kernel"), *other = rf_json_text_at(row, "kernel");
   char both[160];
@@ -90,7 +90,7 @@ static void say_op(json_t *row, const json_t *planned, const char *side) {
   }
 }
 
-/* The walk as measured; NULL where a plan's predictions count. */
+/* Measurements of the entry's plan of this name; NULL: none. */
 static const json_t *measured_walk(const json_t *entry, const char *name) {
   const json_t *walk = rf_report_walk_of(entry, name);
   return rf_json_number_at(walk, "count") > 0 ? walk : NULL;
@@ -115,7 +115,7 @@ static void add_ops(json_t *each, json_t *kinds, const json_t *entry, const char
   }
 }
 
-/* What is alive at the peak, as the plan lists it. */
+/* Adds the tensors alive at the peak, as the plan lists them. */
 static void add_tensors(json_t *kinds, const json_t *plan, const char *side) {
   const json_t *row;
   size_t i;
@@ -132,8 +132,7 @@ static int larger_first(const void *x, const void *y) {
   return (a < b) - (a > b);
 }
 
-/* Rows with their differences, the largest first; those that do not differ are left out. Takes
- * `rows`. */
+/* A list of the rows that differ, with their differences, largest first. Takes `rows`. */
 static json_t *sorted(json_t *rows, bool by_bytes) {
   json_t *list = json_array(), *row;
   const char *name;
@@ -157,11 +156,11 @@ static json_t *sorted(json_t *rows, bool by_bytes) {
   return list;
 }
 
-/* ---- all of it ------------------------------------------------------------------------------- */
+/* ---- one comparison -------------------------------------------------------------------------- */
 
-/* Threads that were ready without a core for so much of their walks are worth a word. */
+/* Time without a core is reported from this share of the threads' time. */
 #define OTHERS_WORTH 0.02
-/* So many times one ratio the other is another thing. */
+/* Two ratios of A to B contradict each other if one is more than this times the other. */
 #define ANOTHER 1.5
 
 static json_t *side_json(const json_t *entry, const char *walk_name, bool measured) {
@@ -205,16 +204,16 @@ static json_t *side_json(const json_t *entry, const char *walk_name, bool measur
   return json;
 }
 
-/* What a difference of measured times is worth: that of one plan on one machine is none, and one
- * within the spread of steps is not sure. "": nothing speaks against it. It names sides by their
- * ids, so that it stands whichever is A. */
+/* Why a difference of measured times may not be real; "": no doubt. Differences of one plan on one
+ * machine are noise, and a difference within the spread of steps is not certain. The text names
+ * the sides by their ids, so it holds whichever side is A. */
 static char *doubts(const json_t *a, const json_t *b) {
   const json_t *x = json_object_get(a, "step_seconds"), *y = json_object_get(b, "step_seconds");
   const char *digest = rf_json_text_at(a, "digest");
   char *text = NULL, *others = NULL, *fastest = NULL, s[32], t[32], u[32];
   double median_a = rf_json_number_at(x, "median"), median_b = rf_json_number_at(y, "median");
   bool of_a = rf_json_number_at(x, "p90") - median_a >=
-              rf_json_number_at(y, "p90") - median_b; /* whose steps differ more */
+              rf_json_number_at(y, "p90") - median_b; /* steps of `a` vary more than steps of `b` */
   double spread = fmax(rf_json_number_at(x, "p90") - median_a, rf_json_number_at(y, "p90") - median_b),
          most = fmax(rf_json_number_at(a, "others"), rf_json_number_at(b, "others"));
   bool same = *digest && !strcmp(digest, rf_json_text_at(b, "digest")) &&
@@ -224,23 +223,22 @@ static char *doubts(const json_t *a, const json_t *b) {
   if (most > OTHERS_WORTH &&
       asprintf(
           &others,
-          " Others had the cores for at least %.0f %% of the walks of %.80s and %.0f %% of those of %.80s.",
+          " Other programs used the cores for at least %.0f %% of the time of %.80s and %.0f %% of %.80s.",
           100 * rf_json_number_at(a, "others"), rf_json_text_at(a, "id"),
           100 * rf_json_number_at(b, "others"), rf_json_text_at(b, "id")) < 0)
     others = NULL;
-  int n = same ? asprintf(&text, "Both walked the same plan: what differs is noise, or other programs.%s",
-                          others ? others : "")
-          : within
-              ? asprintf(&text,
-                         "That is not sure: half of the steps take less than %s and %s, and those of "
-                         "%.80s differ by as much (a tenth take %s or more).%s",
-                         rf_text_seconds(median_a, s), rf_text_seconds(median_b, t),
-                         rf_json_text_at(of_a ? a : b, "id"),
-                         rf_text_seconds(rf_json_number_at(of_a ? x : y, "p90"), u), others ? others : "")
-              : asprintf(&text, "%s", others ? others + 1 : "");
+  int n =
+      same ? asprintf(&text, "Both ran the same plan: the difference is noise or due to other programs.%s",
+                      others ? others : "")
+      : within ? asprintf(&text,
+                          "This is not certain: the median steps take %s and %s, and the steps of %.80s vary "
+                          "by as much (a tenth take %s or more).%s",
+                          rf_text_seconds(median_a, s), rf_text_seconds(median_b, t),
+                          rf_json_text_at(of_a ? a : b, "id"),
+                          rf_text_seconds(rf_json_number_at(of_a ? x : y, "p90"), u), others ? others : "")
+               : asprintf(&text, "%s", others ? others + 1 : "");
   free(others);
-  /* Where the fastest calls say another thing than all of them together, most of the difference
-   * is no work of theirs. */
+  /* If the fastest calls contradict the means, other programs cause most of the difference. */
   double means = rf_json_number_at(a, "seconds") > 0
                      ? rf_json_number_at(b, "seconds") / rf_json_number_at(a, "seconds")
                      : 0,
@@ -248,35 +246,37 @@ static char *doubts(const json_t *a, const json_t *b) {
                     ? rf_json_number_at(b, "least_seconds") / rf_json_number_at(a, "least_seconds")
                     : 0;
   if (n >= 0 && !same && means > 0 && fast > 0 && fabs(log(means / fast)) > log(ANOTHER) &&
-      asprintf(&fastest,
-               "%s%sNot sure: the fastest calls add up to %s of %.80s and %s of %.80s; what lies beyond them "
-               "is interference.",
-               text, *text ? " " : "", rf_text_seconds(rf_json_number_at(a, "least_seconds"), s),
-               rf_json_text_at(a, "id"), rf_text_seconds(rf_json_number_at(b, "least_seconds"), t),
-               rf_json_text_at(b, "id")) >= 0) {
+      asprintf(
+          &fastest,
+          "%s%sThis is not certain: the fastest calls add up to %s in %.80s and %s in %.80s; the rest is "
+          "interference.",
+          text, *text ? " " : "", rf_text_seconds(rf_json_number_at(a, "least_seconds"), s),
+          rf_json_text_at(a, "id"), rf_text_seconds(rf_json_number_at(b, "least_seconds"), t),
+          rf_json_text_at(b, "id")) >= 0) {
     free(text);
     text = fastest;
   }
   return n < 0 ? NULL : text;
 }
 
-/* A change is planned by today's calibration, a run by that of its day: behind what else is
- * doubted, which is taken. */
+/* Appends to `text`, which it takes, a doubt about calibrations: a change is priced with today's
+ * calibration, a run with the calibration of its day. */
 static char *doubt_calibration(char *text, const json_t *a, const json_t *b) {
   const json_t *run = *rf_json_text_at(b, "of") ? a : *rf_json_text_at(a, "of") ? b : NULL;
   char *longer = NULL, s[32];
   if (!run || strcmp(rf_json_text_at(run, "id"), rf_json_text_at(run == a ? b : a, "of"))) return text;
   if (json_is_false(json_object_get(run, "replans"))) {
-    if (asprintf(&longer,
-                 "%s%sThis program plans %.80s otherwise than when it ran: that is part of the difference.",
-                 text ? text : "", text ? " " : "", rf_json_text_at(run, "id")) < 0)
+    if (asprintf(
+            &longer,
+            "%s%s%.80s ran with another plan than this program makes now; this is part of the difference.",
+            text ? text : "", text ? " " : "", rf_json_text_at(run, "id")) < 0)
       return text;
     free(text);
     return longer;
   }
   if (!(rf_json_number_at(run, "replanned_seconds") > 0)) return text;
   if (asprintf(&longer,
-               "%s%sThe machine was calibrated anew since %.80s ran: its own plan would take %s now.",
+               "%s%sThe machine was calibrated again after %.80s ran: its plan is now predicted to take %s.",
                text ? text : "", text ? " " : "", rf_json_text_at(run, "id"),
                rf_text_seconds(rf_json_number_at(run, "replanned_seconds"), s)) < 0)
     return text;
@@ -312,7 +312,8 @@ static json_t *classes_json(const json_t *a, const json_t *b) {
   return sorted(rows, true);
 }
 
-/* One walk of either, as it ran or as it was planned. `one`: only one of the two was measured. */
+/* Compares the plan of name `walk` of both entries. `a_ran`, `b_ran`: use measured times. `one`:
+ * only one entry was measured. */
 static json_t *compare(const json_t *a, bool a_ran, const json_t *b, bool b_ran, const char *walk, bool one) {
   bool runs = json_object_get(a, "run") && json_object_get(b, "run");
   json_t *each = json_object(), *kinds = json_object(), *tensors = json_object();
@@ -322,7 +323,7 @@ static json_t *compare(const json_t *a, bool a_ran, const json_t *b, bool b_ran,
   add_tensors(tensors, rf_report_plan_of(a, walk), "a");
   add_tensors(tensors, rf_report_plan_of(b, walk), "b");
   char *doubt = a_ran && b_ran ? doubts(left, right)
-                : one          ? strdup("Only one of the two was measured, so both stand as predicted.")
+                : one          ? strdup("Only one of the two was measured, so both times are predictions.")
                                : NULL;
   doubt = doubt_calibration(doubt, left, right);
   char *sentence = sentence_of(left, right, !a_ran && !b_ran, doubt ? doubt : "");
@@ -356,19 +357,18 @@ bool rf_report_comparable(const json_t *a, const json_t *b) {
 json_t *rf_report_compare(const json_t *a, const json_t *b) {
   const char *walk = json_string_value(json_object_get(json_object_get(a, "plan"), "name"));
   if (!walk) walk = json_string_value(json_object_get(json_object_get(b, "plan"), "name"));
-  /* What was measured is compared with what was measured only: the error of a prediction is no
-   * saving. */
+  /* Measured times are only compared with measured times: a wrong prediction is not a saving. */
   bool of_a = measured_walk(a, walk), of_b = measured_walk(b, walk);
   return compare(a, of_a && of_b, b, of_a && of_b, walk, of_a != of_b);
 }
 
 /* ---- all pairs ------------------------------------------------------------------------------- */
 
-/* Entries of which each is compared with each, also in their other walks (validation, prefill);
- * with each; and with the first. */
+/* Up to ALL_WALKS entries, all pairs and all their plans (validation, prefill) are compared; up to
+ * ALL_PAIRS, all pairs; of more entries, the first with the next FIRST_PAIRS. */
 enum { ALL_WALKS = 3, ALL_PAIRS = 8, FIRST_PAIRS = 32 };
 
-/* `ops`: rows of each of its lists, the largest differences; 0: all. */
+/* Appends a comparison with at most `ops` rows in each of its lists; 0: all rows. */
 static void append_cut(json_t *list, json_t *comparison, size_t ops) {
   static const char *const lists[] = {"ops", "kinds", "tensors"};
   for (size_t i = 0; ops && i < sizeof lists / sizeof *lists; i++) {
@@ -397,7 +397,7 @@ json_t *rf_report_comparisons(const json_t *runs, size_t rows) {
         append_cut(list, compare(a, false, b, false, walk, one), rows);
       }
     }
-  for (size_t i = 0; i < count && i <= FIRST_PAIRS; i++) { /* each beside its own plan */
+  for (size_t i = 0; i < count && i <= FIRST_PAIRS; i++) { /* each run with its own plan */
     const json_t *entry = json_array_get(runs, i);
     for (size_t w = 0; w <= json_array_size(json_object_get(json_object_get(entry, "plan"), "plans")); w++)
       if (measured_walk(entry, walk_name(entry, w)))
@@ -416,7 +416,7 @@ static void print_line(FILE *out, const char *what, char *(*text)(double, char[3
   fputc('\n', out);
 }
 
-/* An op that one side does not have. */
+/* Prints the row of an op that only one side has. */
 static void print_half(FILE *out, const json_t *row) {
   const char *sides[] = {"a_count", "b_count"}, *times[] = {"a_seconds", "b_seconds"};
   char text[32];
@@ -427,7 +427,7 @@ static void print_half(FILE *out, const json_t *row) {
   fputc('\n', out);
 }
 
-/* The same rows by what their bytes differ in; those whose bytes do not are left out. */
+/* The rows whose bytes differ, largest difference first. */
 static json_t *by_bytes_of(const json_t *list) {
   json_t *rows = json_object(), *row;
   size_t i;
@@ -475,17 +475,17 @@ char *rf_report_compare_text(const json_t *comparison, int rows) {
     free(y);
   }
   fputc('\n', out);
-  print_line(out, "time of a step or walk", rf_text_seconds, rf_json_number_at(a, "seconds"),
+  print_line(out, "time of a step", rf_text_seconds, rf_json_number_at(a, "seconds"),
              rf_json_number_at(b, "seconds"));
-  print_line(out, "tokens a second", rf_text_count, rf_json_number_at(a, "tokens_per_second"),
+  print_line(out, "tokens per second", rf_text_count, rf_json_number_at(a, "tokens_per_second"),
              rf_json_number_at(b, "tokens_per_second"));
   print_line(out, "memory", rf_text_bytes, rf_json_number_at(a, "peak_bytes"),
              rf_json_number_at(b, "peak_bytes"));
-  print_rows(out, "time, by op of all layers", json_object_get(comparison, "kinds"), false, rows);
+  print_rows(out, "time by op, all layers", json_object_get(comparison, "kinds"), false, rows);
   json_t *moved = by_bytes_of(json_object_get(comparison, "kinds"));
-  print_rows(out, "bytes moved, by op of all layers", moved, true, rows);
+  print_rows(out, "bytes moved by op, all layers", moved, true, rows);
   json_decref(moved);
-  print_rows(out, "memory at the peak, of all layers", json_object_get(comparison, "tensors"), true, rows);
+  print_rows(out, "memory at the peak, all layers", json_object_get(comparison, "tensors"), true, rows);
   fprintf(out, "\n%s\n", rf_json_text_at(comparison, "sentence"));
   fclose(out);
   return text;

@@ -1,5 +1,5 @@
-/* history.c - see history.h. A rollback journal rather than a write-ahead log: one file, on
- * network file systems too, for two short writes a run. */
+/* history.c - see history.h. It uses a rollback journal, not a write-ahead log: the database is one
+ * file and works on network file systems; a run makes only two short writes. */
 #define _GNU_SOURCE
 #include "report/history.h"
 
@@ -20,11 +20,11 @@
 enum { WAIT_MILLISECONDS = 10000 };
 
 struct rf_history {
-  sqlite3 *db; /* NULL: there is no file */
+  sqlite3 *db; /* NULL: the file does not exist */
   char path[4400];
 };
 
-/* What brings a file from version i to i + 1; a new file takes all of them. */
+/* SQL that updates a file from version i to i + 1; a new file runs all of them. */
 static const char *const STEPS[RF_HISTORY_VERSION] = {
     "CREATE TABLE runs (id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT, started REAL NOT NULL, ended REAL, "
     "command TEXT NOT NULL, model TEXT NOT "
@@ -39,7 +39,7 @@ static const char *const STEPS[RF_HISTORY_VERSION] = {
 };
 
 static rf_status failed(const rf_history *h, const char *what, rf_error *error) {
-  return RF_FAIL(error, RAFTER_FAILED, "RAFTER_RUNS names another folder for runs and their history",
+  return RF_FAIL(error, RAFTER_FAILED, "set RAFTER_RUNS to another folder for runs and their history",
                  "cannot %s the history of runs (%s: %s)", what, h->path,
                  h->db ? sqlite3_errmsg(h->db) : strerror(errno));
 }
@@ -57,7 +57,7 @@ static int64_t number_of(rf_history *h, const char *sql) {
   return value;
 }
 
-/* Two that open an old file at once: the second waits, and then finds nothing left to do. */
+/* If two processes open an old file at once, the second waits and then finds it up to date. */
 static rf_status update(rf_history *h, rf_error *error) {
   rf_status status = run_sql(h, "BEGIN IMMEDIATE", "update", error);
   if (status != RAFTER_OK) return status;
@@ -78,13 +78,12 @@ static rf_status check_version(rf_history *h, bool writes, rf_error *error) {
           tables = number_of(h, "SELECT count(*) FROM sqlite_master WHERE name = 'runs'");
   if (version < 0 || tables < 0) return failed(h, "read", error);
   if (version > RF_HISTORY_VERSION)
-    return RF_FAIL(error, RAFTER_FAILED,
-                   "use the rafter that wrote it, or name another folder with RAFTER_RUNS",
-                   "the history of runs is of a newer program (%s: expected version %d at most, got %lld)",
+    return RF_FAIL(error, RAFTER_FAILED, "use the rafter that wrote it, or set RAFTER_RUNS to another folder",
+                   "a newer rafter wrote the history of runs (%s: expected version %d at most, got %lld)",
                    h->path, RF_HISTORY_VERSION, (long long)version);
   if (version > 0 && !tables)
     return RF_FAIL(error, RAFTER_FAILED, "move the file away",
-                   "%s is no history of runs (it has no table \"runs\")", h->path);
+                   "%s is not a history of runs (it has no table \"runs\")", h->path);
   return writes && version < RF_HISTORY_VERSION ? update(h, error) : RAFTER_OK;
 }
 
@@ -96,8 +95,8 @@ rf_status rf_history_open(const char *root, bool writes, rf_history **out, rf_er
   snprintf(h->path, sizeof h->path, "%.4000s/history.db", root);
   if (!writes && stat(h->path, &info) && errno == ENOENT) goto done;
   if (writes) RF_GO(rf_make_folders(root, error));
-  int flags = writes ? SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE
-                     : SQLITE_OPEN_READWRITE; /* a reader too may have to roll back what a killed run left */
+  /* A reader also needs write access: it may have to roll back the transaction of a killed run. */
+  int flags = SQLITE_OPEN_READWRITE | (writes ? SQLITE_OPEN_CREATE : 0);
   int opened = sqlite3_open_v2(h->path, &h->db, flags, NULL);
   if (opened != SQLITE_OK && !writes) {
     sqlite3_close(h->db);
@@ -118,7 +117,7 @@ void rf_history_close(rf_history *h) {
   free(h);
 }
 
-/* ---- whose process a run is ------------------------------------------------------------------ */
+/* ---- the process of a run -------------------------------------------------------------------- */
 
 static void host_name(char host[256]) {
   if (gethostname(host, 256)) *host = 0;
@@ -134,15 +133,15 @@ static void boot_id(char boot[64]) {
   fclose(file);
 }
 
-/* When a process began, in ticks since the system did; -1: there is none. A number is given to
- * another process later, but not with the same beginning. */
+/* Start of a process in clock ticks since boot; -1: no such process. A process id may be reused,
+ * but not with the same start. */
 static double process_start(int64_t pid) {
   char path[64], line[1024];
   double start = -1;
   snprintf(path, sizeof path, "/proc/%lld/stat", (long long)pid);
   FILE *file = fopen(path, "re");
   if (!file) return -1;
-  /* the name may hold blanks and parentheses */
+  /* The name in parentheses may contain blanks and parentheses. */
   char *at = fgets(line, sizeof line, file) ? strrchr(line, ')') : NULL;
   for (int field = 2; at && field < 22; field++) at = strchr(at + 1, ' ');
   if (at) start = strtod(at, NULL);
@@ -150,10 +149,10 @@ static double process_start(int64_t pid) {
   return start;
 }
 
-/* Whether a run that says it is running still may be. One of another machine is believed. */
+/* Whether a run marked as running may still run. A run on another machine is assumed to run. */
 static bool may_run(const char *host, const char *boot, int64_t pid, double process) {
   char here[256], now[64];
-  if (!host || pid <= 0) return false; /* a file of version 1 did not say */
+  if (!host || pid <= 0) return false; /* a row of version 1 has no process */
   host_name(here);
   boot_id(now);
   if (strcmp(host, here)) return true;
@@ -173,7 +172,7 @@ static void bind_text(sqlite3_stmt *query, int at, const char *text) {
   sqlite3_bind_text(query, at, text, -1, SQLITE_TRANSIENT);
 }
 
-/* One statement that changes one row, alone in its transaction. */
+/* Runs and frees a statement that changes one row, in its own transaction. */
 static rf_status finish(rf_history *h, sqlite3_stmt *query, rf_error *error) {
   int code = sqlite3_step(query);
   rf_status status = code == SQLITE_DONE ? RAFTER_OK : failed(h, "write", error);
@@ -245,7 +244,7 @@ static json_t *real_at(sqlite3_stmt *query, int column) {
                                                            : json_real(sqlite3_column_double(query, column));
 }
 
-/* Columns as COLUMNS has them. */
+/* A row of a query whose columns are in the order of COLUMNS. */
 static json_t *row_of(sqlite3_stmt *query) {
   const char *status = (const char *)sqlite3_column_text(query, 11),
              *folder = (const char *)sqlite3_column_text(query, 7);
@@ -263,7 +262,7 @@ static json_t *row_of(sqlite3_stmt *query) {
                           text_at(query, 7), "digest", text_at(query, 8), "machine", text_at(query, 9),
                           "version", text_at(query, 10), "status", status, "message", text_at(query, 12),
                           "results", object_at(query, 13), "host", text_at(query, 14));
-  /* A folder that a later run was told to use is that one's. */
+  /* If a later run used the same folder, the folder belongs to the later run. */
   int64_t last = sqlite3_column_int64(query, 19);
   bool taken = last > sqlite3_column_int64(query, 0);
   if (row && folder)
@@ -283,7 +282,7 @@ rf_status rf_history_rows(rf_history *h, const rf_history_filter *f, json_t **ro
   if (!f) f = &any;
   *rows = json_array();
   if (!h->db || number_of(h, "PRAGMA user_version") == 0) return RAFTER_OK;
-  /* a file of version 1 that may not be written to is read as it is */
+  /* A read-only file of version 1 lacks the columns of the process. */
   bool owners = number_of(h, "PRAGMA user_version") >= 2;
   if (f->metric) snprintf(path, sizeof path, "$.\"%.100s\"", f->metric);
   snprintf(sql, sizeof sql,

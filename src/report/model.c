@@ -1,4 +1,4 @@
-/* model.c - reads run folders, plans and sweeps into the report model, and trusts none of them. */
+/* model.c - reads run folders, plans and sweeps into the report model and checks all of them. */
 #include "report/model.h"
 
 #include <errno.h>
@@ -30,7 +30,7 @@ static rf_status object_at(const json_t *object, const char *key, const char *wh
                            rf_error *error) {
   *value = json_object_get(object, key);
   if (json_is_object(*value)) return RAFTER_OK;
-  return RF_FAIL(error, RAFTER_FAILED, "give what `rafter plan --json` printed, or the folder of a run",
+  return RF_FAIL(error, RAFTER_FAILED, "give the output of `rafter plan --json`, or the folder of a run",
                  "%s has no object \"%s\" (expected a plan of this program)", where, key);
 }
 
@@ -50,8 +50,7 @@ static rf_status check_text(const json_t *object, const char *key, const char *w
   return rf_json_string(object, key, where, &text, error);
 }
 
-/* Fields that older files lack: numbers where they are there, and rows of objects whose texts
- * and numbers are. `text` "": none. */
+/* An optional field: older files lack some of them. */
 typedef struct field {
   const char *key;
   bool number;
@@ -75,7 +74,7 @@ static rf_status check_rows(const json_t *object, const char *key, const field *
   json_array_foreach ((json_t *)list, i, row) {
     char at[160];
     snprintf(at, sizeof at, "%.100s, %.20s %zu", where, key, i);
-    if (!json_is_object(row)) return RF_FAIL(error, RAFTER_FAILED, NULL, "%s is no object", at);
+    if (!json_is_object(row)) return RF_FAIL(error, RAFTER_FAILED, NULL, "%s is not an object", at);
     RF_TRY(check_fields(row, fields, count, at, error));
   }
   return RAFTER_OK;
@@ -95,7 +94,7 @@ static rf_status check_tensors(const json_t *plan, int64_t arena, const char *wh
     RF_TRY(check_text(tensor, "name", at, error));
     RF_TRY(check_text(tensor, "class", at, error));
     RF_TRY(check_text(tensor, "dtype", at, error));
-    const json_t *memory = json_object_get(tensor, "memory"); /* "host": its place is in a region there */
+    const json_t *memory = json_object_get(tensor, "memory"); /* "host": not in the arena */
     int64_t room = json_is_string(memory) && !strcmp(json_string_value(memory), "host") ? INT64_MAX : arena;
     RF_TRY(rf_json_int(tensor, "bytes", at, 0, room, &bytes, error));
     RF_TRY(rf_json_int(tensor, "offset", at, 0, room - bytes, &offset, error));
@@ -115,7 +114,7 @@ static rf_status check_ids(const json_t *op, const char *key, const char *where,
   json_array_foreach ((json_t *)list, i, id)
     if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) > most_id)
       return RF_FAIL(error, RAFTER_FAILED, NULL,
-                     "%s names no tensor of the plan (%s %zu: expected 0 to %lld)", where, key, i,
+                     "%s names a tensor that the plan lacks (%s %zu: expected 0 to %lld)", where, key, i,
                      (long long)most_id);
   return RAFTER_OK;
 }
@@ -149,7 +148,7 @@ static rf_status check_ops(const json_t *plan, const char *where, int64_t most_i
   return RAFTER_OK;
 }
 
-/* What the page shows of a plan beside its tensors and ops. */
+/* Checks the fields of a plan that the page shows in addition to tensors and ops. */
 static rf_status check_shown(const json_t *plan, const char *where, rf_error *error) {
   static const field memory[] = {{"persistent_bytes", true}, {"live_bytes", true}, {"host_bytes", true}},
                      largest[] = {{"name", false},      {"class", false}, {"dtype", false}, {"count", true},
@@ -190,9 +189,9 @@ static rf_status check_shown(const json_t *plan, const char *where, rf_error *er
   return RAFTER_OK;
 }
 
-/* A plan object as `rafter plan --json` prints it: every field that this room reads is there and
- * of its type, tensors lie inside the arena, ops are numbered in order and name tensors that
- * exist. */
+/* Checks a plan object of `rafter plan --json`: the fields that this room reads exist with the
+ * right types, tensors are inside the arena, ops are numbered in order and name existing
+ * tensors. */
 static rf_status check_plan(const json_t *plan, const char *where, rf_error *error) {
   static const struct {
     const char *object, *key;
@@ -216,18 +215,18 @@ static rf_status check_plan(const json_t *plan, const char *where, rf_error *err
   RF_TRY(object_at(json_object_get(plan, "memory"), "by_class", where, &part, error));
   RF_TRY(rf_json_int(json_object_get(plan, "memory"), "peak_bytes", where, 0, (int64_t)MOST, &arena, error));
   RF_TRY(check_shown(plan, where, error));
-  /* Of two plans in one arena the larger says its size; tensors of either lie inside. */
+  /* If two plans share one arena, peak_bytes is the larger; tensors of both are inside. */
   RF_TRY(check_tensors(plan, arena, where, &most_id, error));
   return check_ops(plan, where, most_id, error);
 }
 
-/* report.json: joined by op id, so every id must be one of the plan's. */
+/* Checks report.json. Its ops are joined with the plan by id, so the plan must have every id. */
 static rf_status check_measured(const json_t *run, const json_t *report, const char *where, rf_error *error) {
   static const char *const numbers[] = {"calls", "seconds", "least_seconds", "predicted_seconds",
                                         "limit_seconds"};
   const json_t *walks = json_object_get(report, "walks"), *walk, *ops, *op;
   size_t w, i;
-  if (!walks) return RAFTER_OK; /* of an older program */
+  if (!walks) return RAFTER_OK; /* an older program wrote it */
   RF_TRY(list_at(report, "walks", where, &walks, error));
   json_array_foreach ((json_t *)walks, w, walk) {
     const char *name;
@@ -251,7 +250,7 @@ static rf_status check_measured(const json_t *run, const json_t *report, const c
   return RAFTER_OK;
 }
 
-/* ---- what there is --------------------------------------------------------------------------- */
+/* ---- entries --------------------------------------------------------------------------------- */
 
 static bool there(const char *folder, const char *name, char path[4400]) {
   struct stat info;
@@ -288,8 +287,7 @@ const json_t *rf_report_plan_of(const json_t *run, const char *walk) {
   return NULL;
 }
 
-/* An id that nothing else in the model has: the name, with a number behind it where that is
- * taken. */
+/* A unique id in the model: the name, followed by a number if the name is taken. */
 static void name_entry(const json_t *model, const char *name, char id[320]) {
   snprintf(id, 320, "%.280s", name);
   for (int n = 2; run_of(model, id); n++) snprintf(id, 320, "%.280s (%d)", name, n);
@@ -303,7 +301,7 @@ static rf_status append(json_t *model, json_t *entry, const char *name, rf_error
     json_decref(text);
     json_decref(title);
     json_decref(entry);
-    return RF_FAIL(error, RAFTER_FAILED, "rename the folder or file", "a name is not UTF-8 text");
+    return RF_FAIL(error, RAFTER_FAILED, "rename the folder or file", "the name is not UTF-8 text");
   }
   json_object_set_new(entry, "id", text);
   json_object_set_new(entry, "name", title);
@@ -311,7 +309,7 @@ static rf_status append(json_t *model, json_t *entry, const char *name, rf_error
   return RAFTER_OK;
 }
 
-/* The last part of a path, "." and a trailing slash looked through. */
+/* The last part of a path, after resolving "." and a trailing slash. */
 static void base_of(const char *path, char base[256]) {
   char *real = realpath(path, NULL);
   const char *from = real ? real : path, *slash = strrchr(from, '/');
@@ -330,13 +328,14 @@ static rf_status read_metrics(const char *path, json_t *entry, rf_error *error) 
     else if (json_is_integer(step) && json_array_size(rows) < METRICS_MOST) json_array_append_new(rows, row);
     else {
       status = RF_FAIL(error, RAFTER_FAILED, NULL,
-                       "a line is no step (%s, line %lld: expected a whole number \"step\")", path,
+                       "a line is not a step (%s, line %lld: expected an integer \"step\")", path,
                        (long long)lines.line);
       json_decref(row);
       break;
     }
   }
-  /* A run that was killed while it wrote leaves half a line: what stands before it is whole. */
+  /* A run killed during a write leaves an incomplete last line; the lines before it are
+   * complete. */
   if (status != RAFTER_OK && json_array_size(rows) && lines.text && lines.bytes &&
       lines.text[lines.bytes - 1] != '\n')
     status = RAFTER_OK;
@@ -353,21 +352,19 @@ static rf_status check_metrics(const json_t *entry, const char *where, rf_error 
     json_object_foreach ((json_t *)row, key, value)
       if (!json_is_number(value))
         return RF_FAIL(error, RAFTER_FAILED, NULL,
-                       "a step has something else than a number (%s, step %zu: \"%.60s\")", where, i + 1,
-                       key);
+                       "a value of a step is not a number (%s, step %zu: \"%.60s\")", where, i + 1, key);
   return RAFTER_OK;
 }
 
-/* Files of different runs in one folder would be joined op by op all the same: every digest has
- * to be its plan's. */
+/* Fails if a file in the folder belongs to another run: its digest must be the plan's. */
 static rf_status check_digest(const json_t *digest, const json_t *plan, const char *where, rf_error *error) {
   const char *given = json_string_value(digest),
              *planned = json_string_value(json_object_get(plan, "digest"));
   if (!given || !planned || !strcmp(given, planned)) return RAFTER_OK;
   return RF_FAIL(
       error, RAFTER_FAILED,
-      "the files of a folder have to be of one run: put the run's own file there, or remove this one",
-      "%s is of plan %.40s, not of %.40s (expected the plan in plan.json)", where, given, planned);
+      "all files of a folder must belong to one run: restore the run's own file, or remove this one",
+      "%s belongs to plan %.40s, not to %.40s (expected the plan in plan.json)", where, given, planned);
 }
 
 static rf_status check_trace_plans(const json_t *entry, const json_t *header, const char *where,
@@ -384,7 +381,7 @@ static rf_status check_trace_plans(const json_t *entry, const json_t *header, co
   return RAFTER_OK;
 }
 
-/* trace.bin, which its reader checks, as the page carries it. */
+/* Reads and checks trace.bin and adds it in the packed form of the page. */
 static rf_status add_trace(json_t *entry, const char *path, rf_error *error) {
   rf_trace_file file;
   json_t *trace = NULL;
@@ -438,7 +435,7 @@ done:
   return status;
 }
 
-/* Rows are plans, or say why there is none. */
+/* Checks a sweep, whose rows are plans or errors. */
 static rf_status check_sweep(const json_t *sweep, const char *where, rf_error *error) {
   static const field cliffs[] = {{"at", false}, {"what", false}, {"cause", false}, {"size", true}},
                      none[] = {{"error", false}};
@@ -467,7 +464,7 @@ static rf_status add_file(json_t *model, const char *path, rf_error *error) {
   snprintf(run, sizeof run, "%.*s/run.json", before < 4000 ? before : 4000, slash ? path : ".");
   for (size_t i = 0; i < sizeof OF_RUNS / sizeof *OF_RUNS; i++)
     if (!strcmp(base, OF_RUNS[i]) && !access(run, F_OK))
-      return RF_FAIL(error, RAFTER_FAILED, "give the folder", "%s is a file of the run in %.*s", path, before,
+      return RF_FAIL(error, RAFTER_FAILED, "give the folder", "%s belongs to the run in %.*s", path, before,
                      slash ? path : ".");
   if (rf_report_is_bench(path)) return rf_report_add_bench(model, path, base, error);
   RF_TRY(rf_json_read(path, PLAN_MOST, &json, error));
@@ -500,7 +497,7 @@ rf_status rf_report_add(json_t *model, const char *root, const char *given, rf_e
   const char *path = given, *slash = strchr(given, '/');
   if (stat(path, &info) && root && (!slash || !slash[1]) && there(root, given, named)) path = named;
   if (stat(path, &info))
-    return RF_FAIL(error, RAFTER_FAILED, "`rafter runs list` shows which there are",
+    return RF_FAIL(error, RAFTER_FAILED, "`rafter runs list` lists the runs",
                    "%s is neither a run nor a file (%s)", given, strerror(errno));
   if (!S_ISDIR(info.st_mode)) return add_file(model, path, error);
   if (there(path, "run.json", run)) return add_run(model, path, error);
@@ -509,8 +506,8 @@ rf_status rf_report_add(json_t *model, const char *root, const char *given, rf_e
     snprintf(run, sizeof run, "%.4000s/..", path);
     return add_run(model, run, error);
   }
-  return RF_FAIL(error, RAFTER_FAILED, "give the folder of a run, or what `rafter plan --json` printed",
-                 "%s is no run (expected run.json in it)", given);
+  return RF_FAIL(error, RAFTER_FAILED, "give the folder of a run, or the output of `rafter plan --json`",
+                 "%s is not a run (expected run.json in it)", given);
 }
 
 rf_status rf_report_add_plan(json_t *model, const char *name, const char *of, json_t *plan, rf_error *error) {

@@ -1,5 +1,5 @@
-/* page.c - the report's page: the frame that the build made of page/, with the model put into it
- * as data. */
+/* page.c - makes the report's page: the HTML that the build composes from page/, with the report
+ * model inserted as data. */
 #include "report/page.h"
 
 #include "base/json.h"
@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The build composes page/ into one file and says where; it holds the marker of the model once. */
+/* The build composes page/ into the file RF_REPORT_PAGE, which contains MARKER once. */
 #ifndef RF_REPORT_PAGE
 #error "RF_REPORT_PAGE must be the path of the composed page"
 #endif
@@ -19,8 +19,8 @@ extern const char rf_report_frame[];
 
 static const char MARKER[] = "@@model@@";
 
-/* What might end the script element it stands in, or a line of a script, by another spelling of
- * JSON: \u003c and the like. Outside strings JSON has none of these. */
+/* Number of bytes at `at` that JSON must escape as `other`, because they might end the script
+ * element or a line of script; 0: none. Such bytes occur only in strings. */
 static size_t spelled(const unsigned char *at, const char **other) {
   static const struct {
     const char *raw, *other;
@@ -44,14 +44,14 @@ rf_status rf_report_page_html(const json_t *model, char **html, size_t *bytes, r
   *html = NULL;
   if (!text)
     return RF_FAIL(error, RAFTER_FAILED, "free memory or report fewer runs",
-                   "no memory for the report's data");
+                   "out of memory for the report's data");
   for (const char *at = text; *at; at++)
     room += *at == '<' || *at == '>' || *at == '&' || (unsigned char)*at == 0xe2 ? 6 : 1;
   page = malloc(room + 1);
   if (!page) {
     free(text);
     return RF_FAIL(error, RAFTER_FAILED, "free memory or report fewer runs",
-                   "no memory for a page of %zu bytes", room);
+                   "out of memory for a page of %zu bytes", room);
   }
   out = page;
   memcpy(out, rf_report_frame, (size_t)(marker - rf_report_frame));

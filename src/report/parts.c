@@ -1,4 +1,4 @@
-/* parts.c - parameters and work by part of the model. */
+/* parts.c - parameters and work of each part of the model. */
 #include "report/parts.h"
 
 #include <stdio.h>
@@ -19,7 +19,7 @@ void rf_report_put_parameters(json_t *model, const rf_plan *plan) {
       {"parameters_out", part[RF_PART_OUT]},
       {"parameters_mlp", part[RF_PART_MLP]},
       {"parameters_experts", part[RF_PART_EXPERTS]},
-      /* of every layer that has them */
+      /* One expert index, summed over all layers that have experts. */
       {"parameters_one_expert", experts > 0 ? part[RF_PART_EXPERTS] / experts : 0},
       {"parameters_shared", part[RF_PART_SHARED]},
       {"parameters_router", part[RF_PART_ROUTER]},
@@ -45,7 +45,7 @@ void rf_report_put_parameters(json_t *model, const rf_plan *plan) {
                {"rope_dim", m->rope_dim},
                {"value_dim", m->value_dim},
                {"window", m->window}};
-  for (size_t i = 0; i < sizeof shape / sizeof shape[0]; i++) /* what the model does not have is left out */
+  for (size_t i = 0; i < sizeof shape / sizeof shape[0]; i++) /* 0: the model does not have this part */
     if (shape[i].count > 0)
       json_object_set_new(model, shape[i].key, json_integer((json_int_t)shape[i].count));
 }
@@ -59,14 +59,14 @@ void rf_report_print_parameters(FILE *out, const rf_plan *plan) {
     fprintf(out, "%s %s %s", before, rf_part_name((rf_part)i), rf_text_count((double)p->part[i], a));
     before = ",";
   }
-  if (p->active < p->total) fprintf(out, "; a token meets %s", rf_text_count((double)p->active, a));
+  if (p->active < p->total) fprintf(out, "; active per token %s", rf_text_count((double)p->active, a));
   if (p->adapter > 0) fprintf(out, "; adapters %s", rf_text_count((double)p->adapter, a));
   fputc('\n', out);
 }
 
 /* ---- work ------------------------------------------------------------------------------------ */
 
-/* What `by_part` of `work` tells apart, and of what each is made. */
+/* Groups of `by_part` in `work`, and the model parts of each group. */
 static const struct group {
   const char *name;
   rf_part part[5];
@@ -114,7 +114,7 @@ void rf_report_put_work(json_t *json, const rf_plan *plan) {
   double weights = all.step - work[RF_PART_SCORES].step;
   json_object_set_new(json, "forward_flops", json_real(all.forward));
   json_object_set_new(json, "forward_flops_full_square", json_real(all.forward_full));
-  json_object_set_new(json, "weight_flops", json_real(weights)); /* all but attention's scores and values */
+  json_object_set_new(json, "weight_flops", json_real(weights)); /* without attention's scores and values */
   json_object_set_new(json, "weight_share", json_real(all.step > 0 ? weights / all.step : 0));
   json_object_set_new(json, "by_part", parts);
 }

@@ -1,4 +1,4 @@
-/* pipeline.c - the stages of a plan over a pipeline: what each holds and how its time goes. */
+/* pipeline.c - memory and time of each stage of a plan with pipeline parallelism. */
 #include "graph/mesh/pipeline.h"
 
 #include "report/parts.h"
@@ -27,19 +27,20 @@ json_t *rf_report_pipeline_json(const rf_plan *plan) {
                    mesh->stage, "even_bubble_fraction", rf_pipeline_bubble(mesh, micros), "stage", stages);
 }
 
-/* Stages that are alike but for their place are one line. */
+/* Whether two stages can share one line of text. */
 static bool alike(const rf_plan_stage *a, const rf_plan_stage *b) {
   return a->layers == b->layers && a->in_flight == b->in_flight && a->peak_bytes == b->peak_bytes;
 }
 
 void rf_report_print_pipeline(FILE *out, const rf_plan *plan) {
   const rf_mesh *mesh = &plan->graph->mesh;
-  enum { FIRST = 16 }; /* of many stages the first, the shown and the last; --json has all */
+  enum { FIRST = 16 }; /* stages printed before "..."; the shown and the last stage are always printed */
   char a[32], b[32], c[32], d[32], which[32], chunks[32] = "";
   int micros = plan->graph->accumulate;
-  if (rf_pipeline_chunks(mesh) > 1) snprintf(chunks, sizeof chunks, " in %d runs", rf_pipeline_chunks(mesh));
+  if (rf_pipeline_chunks(mesh) > 1)
+    snprintf(chunks, sizeof chunks, " of %d chunks", rf_pipeline_chunks(mesh));
   fprintf(out,
-          "\npipeline  %s, %d microbatches over %d stages%s; even stages would wait %.1f %% of their time\n",
+          "\npipeline  %s, %d microbatches, %d stages%s; equal stages would be idle %.1f %% of the time\n",
           rf_pipeline_schedule_name(mesh->schedule), micros, plan->stages, chunks,
           100 * rf_pipeline_bubble(mesh, micros));
   for (int i = 0, j; i < plan->stages; i = j) {
@@ -53,7 +54,7 @@ void rf_report_print_pipeline(FILE *out, const rf_plan *plan) {
     if (j > i + 1) snprintf(which, sizeof which, "stages %d-%d", i, j - 1);
     else snprintf(which, sizeof which, "stage %d", i);
     fprintf(out,
-            "  %-14s %3lld layers, %3d in flight  %10s  forward %s, backward %s a microbatch, idle %s%s\n",
+            "  %-14s %3lld layers, %3d in flight  %10s  forward %s, backward %s per microbatch, idle %s%s\n",
             which, (long long)s->layers, s->in_flight, rf_text_bytes((double)s->peak_bytes, a),
             rf_text_seconds(s->forward_seconds, b), rf_text_seconds(s->backward_seconds, c),
             rf_text_seconds(s->idle_seconds, d), shown ? "  (shown)" : "");

@@ -1,4 +1,4 @@
-/* plan_json.c - a plan as the JSON object of `rafter plan --json`. */
+/* plan_json.c - writes a plan as the JSON object of `rafter plan --json`. */
 #include "report/parts.h"
 
 #include <math.h>
@@ -24,7 +24,7 @@ static json_t *model_json(const rf_plan *plan) {
   return json;
 }
 
-/* `ceilings`: of one chip, as the work of ops is; null: unknown. */
+/* `ceilings` are per chip, like the work of ops; null: unknown. */
 static json_t *machine_json(const rf_plan *plan) {
   const rf_machine *m = &plan->machine;
   double flops = rf_plan_peak_flops(plan) / m->chips, matmul = rf_plan_matmul_peak_flops(plan) / m->chips,
@@ -35,7 +35,7 @@ static json_t *machine_json(const rf_plan *plan) {
                    real_or_null(read, read > 0), "copy_bytes_per_second", real_or_null(copy, copy > 0));
 }
 
-/* Its axes that have more than one chip, and how far states are split. */
+/* Axes with more than one chip, and the ZeRO stage. */
 static json_t *mesh_json(const rf_mesh *mesh) {
   json_t *axes = json_object();
   for (int a = 0; a < RF_AXES; a++)
@@ -54,7 +54,7 @@ static json_t *offload_json(unsigned what) {
 
 static json_t *settings_json(const rf_plan *plan) {
   const rf_build_options *b = &plan->options.build;
-  bool host = plan->options.backend != &RF_BACKEND_SHEET; /* a data sheet's plan has no threads */
+  bool host = plan->options.backend != &RF_BACKEND_SHEET; /* a plan for a data sheet has no threads */
   json_t *json =
       json_pack("{sI sI sI si ss ss ss ss so sf so so}", "batch", (json_int_t)(b->microbatch * b->accumulate),
                 "seq", (json_int_t)b->seq, "microbatch", (json_int_t)b->microbatch, "accumulate",
@@ -88,8 +88,8 @@ static json_t *memory_json(const rf_plan *plan, const rf_plan *largest) {
                    host > 0 ? json_integer((json_int_t)host) : json_null());
 }
 
-/* What XLA's memory analysis would report, and what the temporaries are made of where they are
- * largest. */
+/* Memory of a JAX program as XLA's memory analysis reports it, and the parts of its temporaries at
+ * their peak. */
 static json_t *program_json(const rf_plan *plan) {
   const rf_program_memory *m = &plan->program;
   return json_pack("{ss sI sI sI sI sI sI sI sI sI}", "name", rf_program_name(plan->options.program.program),
@@ -123,7 +123,7 @@ static json_t *rate_json(const rf_plan *plan) {
                        : 0);
 }
 
-/* Every tier that a source gives, and what a million tokens cost at it. */
+/* All known price tiers, with the price of a million tokens. */
 static json_t *prices_json(const rf_plan *plan, double rate) {
   json_t *list = json_array();
   for (int i = 0; i < plan->machine.price_count; i++) {
@@ -137,7 +137,7 @@ static json_t *prices_json(const rf_plan *plan, double rate) {
   return list;
 }
 
-/* Of all chips. What no source gives is null, never 0: `assumptions` says so too. */
+/* Costs of all chips. An unknown price is null, not 0; `assumptions` mentions it. */
 static json_t *cost_json(const rf_report_plan *report) {
   const rf_plan *plan = report->plan;
   double usd = plan->machine.usd_per_chip_hour * plan->machine.chips,
@@ -148,7 +148,7 @@ static json_t *cost_json(const rf_report_plan *report) {
   return json_pack(
       "{ss? so so so so so so so so so}", "price_tier", priced ? plan->machine.price_tier : NULL, "prices",
       prices_json(plan, rate),
-      "performance_per_usd", /* peak x EMFU over the price: model FLOPs of a dollar */
+      "performance_per_usd", /* model FLOPs per USD: peak times EMFU, divided by the price */
       real_or_null(priced && rate > 0 ? plan->model_flops / plan->step_seconds * 3600 / usd : 0,
                    priced && rate > 0),
       "usd_per_chip_hour", real_or_null(plan->machine.usd_per_chip_hour, priced), "usd_per_million_tokens",
@@ -160,7 +160,7 @@ static json_t *cost_json(const rf_report_plan *report) {
       real_or_null(seconds / 3600 * watts / 1000, asked && rate > 0 && watts > 0));
 }
 
-/* --budget: whole steps in the time, and what they come to. */
+/* --budget: the number of complete steps in the given time, with their tokens and price. */
 static json_t *budget_json(const rf_report_plan *report) {
   const rf_plan *plan = report->plan;
   double steps = plan->step_seconds > 0 ? floor(report->budget_seconds / plan->step_seconds) : 0,
@@ -172,51 +172,49 @@ static json_t *budget_json(const rf_report_plan *report) {
 }
 
 static void say_chips(json_t *list, const rf_plan *plan) {
-  static const char *const movers[] = {"the core beside its work", "an engine of their own",
-                                       "the core instead of its work"};
+  static const char *const movers[] = {"the core, in parallel with its work", "a separate engine",
+                                       "the core, instead of its work"};
   const rf_machine *m = &plan->machine;
   double reached = m->topology.fraction > 0 ? m->topology.fraction : 1;
   char line[400], mesh[160];
   if (rf_mesh_chips(&plan->graph->mesh) > 1) {
     snprintf(line, sizeof line,
-             "the chips are a mesh of %s; memory is that of one; what they exchange moves at %.0f %% of the "
-             "links' rate, by %s",
+             "the chips form a mesh of %s; memory is per chip; collectives reach %.0f %% of the links' rate "
+             "and are moved by %s",
              rf_mesh_text(&plan->graph->mesh, mesh), 100 * reached, movers[plan->options.collectives]);
     json_array_append_new(list, json_string(line));
-    json_array_append_new(list, json_string("gains of norms and biases are whole on every chip; a matrix "
-                                            "that does not divide is padded; bytes of a "
-                                            "token's keys and values are the whole model's"));
+    json_array_append_new(list, json_string("every chip holds all norm gains and biases; a matrix that does "
+                                            "not divide evenly is padded; bytes of a token's keys and values "
+                                            "are those of the entire model"));
     const rf_model *model = &plan->graph->model;
     if (model->kv_rank > 0 && rf_mesh_extent(&plan->graph->mesh, RF_AXIS_TENSOR) > 1)
       json_array_append_new(
-          list, json_string("latent rows and what makes them are whole on every chip of a tensor group"));
+          list, json_string("every chip of a tensor group holds and computes the full latent rows"));
     else if (rf_mesh_extent(&plan->graph->mesh, RF_AXIS_TENSOR) > model->kv_heads)
-      json_array_append_new(list, json_string("key heads are fewer than the chips along tensor: several "
-                                              "chips have and compute the same one, and the "
-                                              "FLOPs count each of them"));
+      json_array_append_new(list, json_string("the tensor axis has more chips than there are key heads: "
+                                              "several chips store and compute the same head, and FLOPs "
+                                              "count each copy"));
     if (rf_mesh_extent(&plan->graph->mesh, RF_AXIS_EXPERT) > 1)
-      json_array_append_new(
-          list,
-          json_string("rows beyond an expert's share (--capacity) are left out, as the plan counts them"));
+      json_array_append_new(list,
+                            json_string("the plan drops rows beyond an expert's capacity (--capacity)"));
   }
   if (plan->graph && plan->options.build.offload) {
     snprintf(line, sizeof line,
-             "what stands in the host's memory is asked for one block ahead and moves at %.3g GB/s each way, "
-             "both ways at once; a copy on the chip "
-             "lives while ops use it, and the last block's activations stay",
+             "tensors in host memory are fetched one block ahead at %.3g GB/s per direction, both directions "
+             "at once; a copy stays on the chip while ops use it, and the activations of the last block "
+             "stay on the chip",
              m->pcie_bps * 1e-9);
     json_array_append_new(list, json_string(line));
   }
   if (!m->by_device) return;
-  snprintf(line, sizeof line, "a chip of %s is two devices: chips counts devices, and every figure is of one",
-           m->name);
+  snprintf(line, sizeof line,
+           "a chip of %s has two devices: chips counts devices, and figures are per device", m->name);
   json_array_append_new(list, json_string(line));
   for (int i = 0; plan->graph && i < RF_AXES; i++) {
     long long ways = (long long)rf_mesh_extent(&plan->graph->mesh, (rf_axis)i);
     if (!(plan->graph->mesh.pinned & RF_AXIS_BIT(i)) || ways <= 2) continue;
     snprintf(line, sizeof line,
-             "of %s=%lld@d2d pairs lie on the link between two dies, and the %lld pairs reach each other "
-             "over the network",
+             "%s=%lld@d2d: each pair uses the link between two dies; the %lld pairs use the network",
              rf_axis_name((rf_axis)i), ways, ways / 2);
     json_array_append_new(list, json_string(line));
   }
@@ -227,33 +225,28 @@ static json_t *assumptions_json(const rf_plan *plan) {
   char line[320];
   snprintf(line, sizeof line, "machine figures: %s (%s)", plan->machine.source, plan->machine.source_note);
   json_array_append_new(list, json_string(line));
-  json_array_append_new(
-      list,
-      json_string(
-          "FLOPs count what the causal mask leaves; mfu_full_square counts the whole square, as PaLM does"));
+  json_array_append_new(list, json_string("FLOPs count only unmasked attention scores; mfu_full_square "
+                                          "counts the full square, as PaLM does"));
   say_chips(list, plan);
   if (!strcmp(plan->machine.kind, "cpu"))
     json_array_append_new(
-        list, json_string("on a CPU bf16 is stored and f32 multiplied, so rates are against the f32 peak"));
+        list, json_string("the CPU stores bf16 but multiplies f32, so rates are relative to the f32 peak"));
   if (plan->machine.usd_per_chip_hour <= 0) {
     char tiers[200];
     if (plan->machine.price_count)
-      snprintf(
-          line, sizeof line,
-          "no price: no source gives a list price for %.40s, so costs in USD are null; --price takes %s USD",
-          plan->machine.name, rf_machine_prices_text(&plan->machine, tiers));
-    else
-      snprintf(line, sizeof line, "no price: no source gives one for %s, so costs in USD are null",
-               plan->machine.name);
+      snprintf(line, sizeof line,
+               "no list price of %.40s is known, so costs in USD are null; --price takes %s USD",
+               plan->machine.name, rf_machine_prices_text(&plan->machine, tiers));
+    else snprintf(line, sizeof line, "no price of %s is known, so costs in USD are null", plan->machine.name);
     json_array_append_new(list, json_string(line));
   }
   if (plan->options.program.program != RF_PROGRAM_RAFTER)
-    json_array_append_new(list, json_string("memory and time are those of a JAX program of the model as XLA "
-                                            "compiles it, not of ours; its digest, tensors and ops "
-                                            "are still ours"));
+    json_array_append_new(list,
+                          json_string("memory and time are estimates for a JAX program compiled by XLA; "
+                                      "digest, tensors and ops are those of rafter's own program"));
   if (plan->machine.curve_count == 0)
-    json_array_append_new(list, json_string("times come from ceilings and a general efficiency: run `rafter "
-                                            "calibrate` on the machine for measured ones"));
+    json_array_append_new(list, json_string("times come from ceilings and a general efficiency: `rafter "
+                                            "calibrate` measures this machine's kernels"));
   return list;
 }
 
@@ -283,7 +276,7 @@ static json_t *ids_json(const int *ids, int count) {
   return list;
 }
 
-/* The axes of a collective's group, by name. */
+/* Names of the mesh axes of a collective's group. */
 static json_t *axes_json(rf_axes axes) {
   json_t *list = json_array();
   for (int a = 0; a < RF_AXES; a++)
@@ -337,7 +330,7 @@ static json_t *serving_json(const rf_report_plan *report) {
   const rf_plan *plan = report->plan;
   const rf_build_options *b = &plan->options.build;
   rf_kv cache = rf_kv_of(&plan->graph->model, b);
-  /* a sequence holds whole pages */
+  /* A sequence occupies whole pages. */
   int64_t kv = rf_kv_sequence_bytes(&cache, b->seq), token = rf_kv_read_bytes(&cache, 1);
   double rate = plan->step_seconds > 0 ? (double)b->microbatch / plan->step_seconds : 0;
   json_t *json =

@@ -1,4 +1,4 @@
-/* plan_text.c - a plan as a table for people. */
+/* plan_text.c - writes a plan as text. */
 #define _GNU_SOURCE
 #include "report/parts.h"
 
@@ -9,16 +9,16 @@
 
 static const char *const BOUND[RF_BOUNDS] = {"arithmetic", "memory bandwidth", "launch latency", "network"};
 
-/* What stands in the host's memory. */
+/* Prints the bytes in host memory. */
 static void put_host(FILE *out, const rf_plan *plan) {
   char a[32], b[32];
   int64_t room = rf_plan_host_room(&plan->machine);
   if (!plan->host_bytes) return;
-  fprintf(out, "  of its host  %9s", rf_text_bytes((double)plan->host_bytes, a));
+  fprintf(out, "  host memory  %9s", rf_text_bytes((double)plan->host_bytes, a));
   if (room > 0)
-    fprintf(out, "  of %s, a chip's share: %s\n", rf_text_bytes((double)room, b),
+    fprintf(out, "  of %s per chip: %s\n", rf_text_bytes((double)room, b),
             plan->host_bytes <= room ? "fits" : "DOES NOT FIT");
-  else fprintf(out, "  (how much the host has is not known)\n");
+  else fprintf(out, "  (the size of host memory is unknown)\n");
 }
 
 static void put_classes(FILE *out, const rf_plan *plan, double peak, double room, bool fits,
@@ -33,7 +33,7 @@ static void put_classes(FILE *out, const rf_plan *plan, double peak, double room
               100 * bytes[c] / peak);
 }
 
-/* Of several phases the one that takes most, over what lasts beside it. */
+/* Prints the memory of a job with several phases: the peak over all phases. */
 static void put_phases_memory(FILE *out, const rf_report_plan *report) {
   char a[32];
   double bytes[RF_CLASSES];
@@ -43,7 +43,7 @@ static void put_phases_memory(FILE *out, const rf_report_plan *report) {
     bytes[c] = json_number_value(json_object_get(by_class, rf_class_name((rf_class)c)));
   put_classes(out, report->plan, peak, (double)rf_plan_room(&report->plan->options),
               json_is_true(json_object_get(memory, "fits")), bytes);
-  fprintf(out, "  the most in %s; the policy's step alone takes %s, the most at %s\n",
+  fprintf(out, "  peak in phase %s; the policy's step alone needs %s, with its peak at %s\n",
           json_string_value(json_object_get(memory, "peak_op")),
           rf_text_bytes((double)report->plan->arena_bytes, a), rf_plan_peak(report->plan));
 }
@@ -64,23 +64,21 @@ static void put_memory(FILE *out, const rf_report_plan *report) {
   if (plan->options.program.program != RF_PROGRAM_RAFTER) {
     const rf_program_memory *m = &plan->program;
     char c[32], d[32];
-    fprintf(
-        out,
-        "  a %s program: arguments %s, results %s of which %s are donated, temporaries %s\n  peak at %s\n",
-        rf_program_name(plan->options.program.program), rf_text_bytes((double)m->argument, a),
-        rf_text_bytes((double)m->output, b), rf_text_bytes((double)m->alias, c),
-        rf_text_bytes((double)m->temp, d), m->peak);
+    fprintf(out, "  a %s program: arguments %s, results %s (%s donated), temporaries %s\n  peak at %s\n",
+            rf_program_name(plan->options.program.program), rf_text_bytes((double)m->argument, a),
+            rf_text_bytes((double)m->output, b), rf_text_bytes((double)m->alias, c),
+            rf_text_bytes((double)m->temp, d), m->peak);
   } else if (plan->graph->op_count)
     fprintf(out, "  peak at %s; a perfect layout would need %.2f %% of this\n",
             plan->graph->op[plan->peak_op].name,
             100.0 * (double)plan->live_bytes / (double)plan->arena_bytes);
 }
 
-/* What a sequence takes of the cache, by class of layers. */
+/* Prints the KV cache bytes of one sequence, by class of layers. */
 static void put_cache(FILE *out, const rf_plan *plan) {
   rf_kv kv = rf_kv_of(&plan->graph->model, &plan->options.build);
   char a[32];
-  fprintf(out, "\ncache     %s a sequence, %s, pages of %lld tokens\n",
+  fprintf(out, "\ncache     %s per sequence, %s, pages of %lld tokens\n",
           rf_text_bytes((double)rf_kv_sequence_bytes(&kv, plan->options.build.seq), a),
           rf_dtype_name(kv.dtype), (long long)kv.page);
   const rf_model *model = &plan->graph->model;
@@ -89,15 +87,15 @@ static void put_cache(FILE *out, const rf_plan *plan) {
     if (kv.of[c].layers)
       fprintf(out, "  %-12s %10s  %lld layers, %lld pages of %s each\n", rf_kv_class_name((rf_kv_class)c),
               rf_text_bytes((double)(kv.of[c].most * kv.of[c].page_bytes), a), (long long)kv.of[c].layers,
-              (long long)kv.of[c].most, kv.of[c].window ? "what the window reaches" : "the whole context");
+              (long long)kv.of[c].most, kv.of[c].window ? "the window" : "the full context");
   if (model->experts > 0)
     fprintf(
         out,
-        "experts   a token of every sequence meets %.1f of the %lld of a layer, expected of an even choice\n",
+        "experts   one step of all sequences uses %.1f of the %lld experts of a layer, if routing is even\n",
         rf_experts_met((double)model->experts, (double)model->experts_used, rows), (long long)model->experts);
 }
 
-/* The largest buffers alive at the peak, by kind, and why they are alive. */
+/* Prints the largest buffers alive at the peak, by kind, and why they are alive. */
 static void put_largest(FILE *out, const rf_plan *plan) {
   enum { SHOWN = 8 };
   char a[32], b[32];
@@ -133,7 +131,7 @@ static void put_cost(FILE *out, const rf_report_plan *report, double t) {
             others ? tiers : "");
   else if (m->price_count)
     fprintf(out, "cost      no list price of %s is known; --price takes %s\n", m->name, tiers);
-  else if (strcmp(m->kind, "cpu")) fprintf(out, "cost      no price: no source gives one for %s\n", m->name);
+  else if (strcmp(m->kind, "cpu")) fprintf(out, "cost      no price of %s is known\n", m->name);
   if (report->tokens <= 0) return;
   double seconds = report->tokens / rf_plan_tokens(plan) * t;
   fprintf(out, "%s%s tokens take %s",
@@ -141,7 +139,7 @@ static void put_cost(FILE *out, const rf_report_plan *report, double t) {
           rf_text_count(report->tokens, a), rf_text_seconds(seconds, b));
   if (chip > 0) fprintf(out, " and %.2f USD", seconds * usd);
   if (plan->machine.watts > 0)
-    fprintf(out, ", %.4g kWh by the chips alone",
+    fprintf(out, ", %.4g kWh for the chips alone",
             seconds / 3.6e6 * plan->machine.watts * plan->machine.chips);
   fputc('\n', out);
 }
@@ -157,16 +155,16 @@ static void put_time(FILE *out, const rf_report_plan *report) {
     if (by[i] > 0)
       fprintf(out, "  %-18s %10s  %5.1f %%\n", BOUND[i], rf_text_seconds(by[i], a), 100 * by[i] / t);
   if (plan->time.network_hidden > 0)
-    fprintf(out, "  network, hidden    %10s behind the chips' own work\n",
+    fprintf(out, "  network, hidden    %10s while the chips compute\n",
             rf_text_seconds(plan->time.network_hidden, a));
   if (plan->time.offload > 0)
     fprintf(out,
-            "  host, waited for   %10s  %5.1f %%, of the network's share; all that moves to the host and "
-            "back takes %s\n",
+            "  waits for host     %10s  %5.1f %%, included in network; all transfers to and from the host "
+            "take %s\n",
             rf_text_seconds(plan->time.offload_exposed, a), 100 * plan->time.offload_exposed / t,
             rf_text_seconds(plan->time.offload, b));
   if (plan->time.bubble > 0)
-    fprintf(out, "  pipeline bubble    %10s  %5.1f %%, of the network's share\n",
+    fprintf(out, "  pipeline bubble    %10s  %5.1f %%, included in network\n",
             rf_text_seconds(plan->time.bubble, a), 100 * plan->time.bubble / t);
   if (plan->stages) rf_report_print_pipeline(out, plan);
   if (report->prefill)
@@ -174,7 +172,7 @@ static void put_time(FILE *out, const rf_report_plan *report) {
             rf_text_seconds(report->prefill->step_seconds, a), (long long)report->prefill->graph->rows);
   fprintf(out, "\nrate      %s tokens/s", rf_text_count(t > 0 ? rf_plan_tokens(plan) / t : 0, a));
   if (peak > 0 && t > 0 && !report->prefill)
-    fprintf(out, ", MFU %.1f %% (%.1f %% counting the whole attention square), HFU %.1f %%",
+    fprintf(out, ", MFU %.1f %% (%.1f %% counting the full attention square), HFU %.1f %%",
             100 * plan->model_flops / (peak * t), 100 * plan->flops_full_square / (peak * t),
             100 * plan->hardware_flops / (peak * t));
   if (plan->machine.read_bps > 0 && report->prefill)
@@ -192,13 +190,13 @@ static void put_budget(FILE *out, const rf_report_plan *report) {
   fprintf(out, "budget    %s: %s steps, %s tokens", rf_text_seconds(report->budget_seconds, a),
           rf_text_count(steps, b), rf_text_count(steps * rf_plan_tokens(plan), c));
   if (usd > 0) fprintf(out, ", %.2f USD\n", usd * plan->machine.chips * report->budget_seconds / 3600);
-  else fprintf(out, "; %s has no price here\n", plan->machine.name);
+  else fprintf(out, "; no price of %s is known\n", plan->machine.name);
 }
 
 static void put_frontier(FILE *out, const rf_report_plan *report) {
   char a[32], b[32], setting[240], mesh[160];
   if (!report->found) return;
-  fprintf(out, "\nwhat was weighed (of %d settings, those that no other beats in both memory and time)\n",
+  fprintf(out, "\nfrontier (settings that no other setting beats in both memory and time; %d were tried)\n",
           report->found->tried);
   for (int i = 0; i < report->found->rows; i++) {
     const rf_fit_row *r = &report->found->row[i];
@@ -214,14 +212,14 @@ static void put_frontier(FILE *out, const rf_report_plan *report) {
 
 static void put_advice(FILE *out, const rf_report_plan *report) {
   char a[32], b[32];
-  if (report->advice_count) fprintf(out, "\none change away\n");
+  if (report->advice_count) fprintf(out, "\nwith one change\n");
   for (int i = 0; i < report->advice_count; i++)
     fprintf(out, "  %-28s %10s  %10s  %s\n", report->advice[i].change,
             rf_text_bytes((double)report->advice[i].peak_bytes, a),
             rf_text_seconds(report->advice[i].seconds, b), report->advice[i].why);
 }
 
-/* --tensors and --ops: the program itself, in the order it runs. */
+/* --tensors */
 static void put_tensors(FILE *out, const rf_plan *plan) {
   char type[64];
   fprintf(out, "\ntensors      offset        bytes  ops that hold it\n");
@@ -258,8 +256,9 @@ char *rf_report_plan_text(const rf_report_plan *report) {
   fprintf(out, "%s: %s parameters, %s on %s", plan->graph->model.name,
           rf_text_count((double)plan->graph->params.total, a), report->job, plan->machine.name);
   if (rf_mesh_chips(&b->mesh) > 1)
-    fprintf(out, ", %d %s: %s; bytes are of one", plan->machine.chips,
-            plan->machine.by_device ? "devices, two a chip" : "chips", rf_mesh_text(&b->mesh, mesh));
+    fprintf(out, ", %d %s: %s; bytes are per %s", plan->machine.chips,
+            plan->machine.by_device ? "devices, two per chip" : "chips", rf_mesh_text(&b->mesh, mesh),
+            plan->machine.by_device ? "device" : "chip");
   fputc('\n', out);
   rf_report_print_parameters(out, plan);
   if (!report->prefill)

@@ -1,4 +1,4 @@
-/* summary_words.c - a diagnosis in sentences. */
+/* summary_words.c - writes the sentences of a diagnosis. */
 #define _GNU_SOURCE
 #include "report/diagnose.h"
 
@@ -13,7 +13,7 @@
 #include "report/report.h"
 
 enum { NOTES = 4 };
-/* The machine does not hold up an op that is below this share of its roofline. */
+/* Below this share of its roofline, an op is limited by its kernel, not by the machine. */
 static const double NEAR_LIMIT = 0.6;
 
 static char *join(const char *format, ...) __attribute__((format(printf, 1, 2)));
@@ -39,11 +39,11 @@ static bool missed(double ratio) { return ratio > RF_MISSED || ratio < 1 / RF_MI
 static const char *subject(const char *walk) {
   static const struct {
     const char *walk, *subject;
-  } names[] = {{"train", "This step"},         {"decode", "A decode walk"},   {"prefill", "A prefill walk"},
-               {"score", "A walk of scoring"}, {"generate", "A decode walk"}, {"serve", "A decode walk"}};
+  } names[] = {{"train", "This step"},      {"decode", "A decode step"},   {"prefill", "A prefill step"},
+               {"score", "A scoring step"}, {"generate", "A decode step"}, {"serve", "A decode step"}};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++)
     if (!strcmp(names[i].walk, walk)) return names[i].subject;
-  return "This walk";
+  return "This forward pass";
 }
 
 /* ---- the bound ------------------------------------------------------------------------------- */
@@ -55,18 +55,19 @@ static char *planned_sentence(const rf_diagnosed_walk *walk, const char *of) {
   char a[32], b[32], c[32], idle[96] = "";
   rf_text_seconds(walk->seconds, a);
   if (bubble && bubble->seconds > 0.1 * walk->seconds)
-    snprintf(idle, sizeof idle, " Its stages stand idle for %s of it, %.0f %%: the pipeline's bubble.",
+    snprintf(idle, sizeof idle, " Its pipeline stages are idle for %s (%.0f %%).",
              rf_text_seconds(bubble->seconds, c), 100 * bubble->seconds / walk->seconds);
   if (!strcmp(bound_name, "network"))
-    return join("%s is predicted to be bound by network: it waits for transfers for %s of %s.%s", of,
+    return join("%s is predicted to be bound by network: it waits %s of %s for transfers.%s", of,
                 rf_text_seconds(bound->seconds, b), a, idle);
   if (!kind->name) return join("%s is predicted to be bound by %s.%s", of, bound_name, idle);
-  return join("%s is predicted to be bound by %s: %s takes %s of %s, of which its limit is %.0f %%.%s", of,
+  return join("%s is predicted to be bound by %s: %s takes %s of %s and reaches %.0f %% of its limit.%s", of,
               bound_name, kind->name, rf_text_seconds(kind->seconds, b), a,
               kind->seconds > 0 ? 100 * (kind->limit / kind->seconds) : 0, idle);
 }
 
-/* Kernels are the bound if the fastest calls are far from the limit and near the prediction. */
+/* Whether kernels are the bound: the fastest calls are far from the limit but near the
+ * prediction. */
 static bool kernels_bind(const rf_diagnosed_walk *walk, const rf_sum *kind) {
   return walk->alike && kind->fastest > 0 && kind->limit / kind->fastest < NEAR_LIMIT &&
          kind->fastest < RF_FAR * kind->predicted;
@@ -85,22 +86,23 @@ static char *measured_sentence(const rf_diagnosed_walk *walk, const char *of) {
              decimals(ratio), ratio);
   rf_text_seconds(walk->seconds, a);
   if (!strcmp(bound_name, "between ops"))
-    return join("%s is bound by what lies between its ops: %s of %s.%s", of,
+    return join("%s is bound by the time between its ops: %s of %s.%s", of,
                 rf_text_seconds(bound->seconds, b), a, times);
   if (reached >= 0.01) snprintf(part, sizeof part, "%.0f", 100 * reached);
-  return join("%s is bound by %s: %.0f %% of its %s, most in %s (%s), which runs at %s %% of its limit%s.%s",
-              of, bound_name, walk->seconds > 0 ? 100 * (bound->seconds / walk->seconds) : 0, a,
-              or_empty(kind->name), rf_text_seconds(kind->seconds, b), part,
-              kernels_bind(walk, kind) ? ": its kernels bind before the machine does" : "", times);
+  return join(
+      "%s is bound by %s: %.0f %% of its %s, mainly in %s (%s), which runs at %s %% of its limit%s.%s", of,
+      bound_name, walk->seconds > 0 ? 100 * (bound->seconds / walk->seconds) : 0, a, or_empty(kind->name),
+      rf_text_seconds(kind->seconds, b), part,
+      kernels_bind(walk, kind) ? ": the kernels are the bottleneck, not the machine" : "", times);
 }
 
-/* The fastest calls of a slowed run show what it would take alone. */
+/* The fastest calls of a slowed run show how long it would take alone. */
 static char *alone_sentence(const rf_diagnosed_walk *walk) {
   const rf_sum *kind = &walk->kinds.at[0];
   char a[32], b[32], c[32];
   for (int i = 1; i < walk->kinds.count; i++)
     if (walk->kinds.at[i].fastest > kind->fastest) kind = &walk->kinds.at[i];
-  return join("Alone it would take about %s, as its fastest calls did (predicted %s): %s in %s, at %.0f %% "
+  return join("Alone it would take about %s, by its fastest calls (predicted %s): %s in %s, at %.0f %% "
               "of its limit.",
               rf_text_seconds(walk->fastest, a), rf_text_seconds(walk->predicted, b),
               rf_text_seconds(kind->fastest, c), or_empty(kind->name),
@@ -110,21 +112,20 @@ static char *alone_sentence(const rf_diagnosed_walk *walk) {
 static char *held_sentence(const rf_diagnosed_walk *walk) {
   char a[32], b[32];
   if (walk->alone == RF_ALONE_MIXED)
-    return join("It takes %s, predicted %s: these figures tell nothing of what it would take alone.",
+    return join("It takes %s (predicted %s); this does not show how long it would take alone.",
                 rf_text_seconds(walk->seconds, a), rf_text_seconds(walk->predicted, b));
-  return join("Even its fastest calls were held up (%s in all, predicted %s): these figures tell nothing of "
-              "what it would take alone.",
+  return join("Even its fastest calls were delayed (%s in total, predicted %s), so the times do not show how "
+              "long it would take alone.",
               rf_text_seconds(walk->fastest, a), rf_text_seconds(walk->predicted, b));
 }
 
-/* A few steps took most of the time. */
+/* The sentence of a run in which a few steps took a large part of the time. */
 static char *outliers_sentence(const rf_outliers *found, const rf_diagnosed_walk *walk) {
   double ratio = walk->predicted > 0 ? found->median / walk->predicted : 1;
   char a[32], times[64] = "";
-  if (missed(ratio)) snprintf(times, sizeof times, ", %.*f times what was predicted", decimals(ratio), ratio);
-  return join("%.0f of %.0f steps took %.0f %% of the time: the process was stopped then, or had no core, so "
-              "that the means of ops tell little: run it "
-              "again. Half of the steps took less than %s%s.",
+  if (missed(ratio)) snprintf(times, sizeof times, ", %.*f x the prediction", decimals(ratio), ratio);
+  return join("%.0f of %.0f steps took %.0f %% of the time: the process was stopped or had no core, so the "
+              "mean times of ops are not reliable. Please run it again. The median step took %s%s.",
               found->count, found->steps, 100 * found->part, rf_text_seconds(found->median, a), times);
 }
 
@@ -135,8 +136,8 @@ static char *bound_sentence(const rf_diagnosis *d, const rf_diagnosed_walk *walk
   if (d->measured && d->stood && strcmp(d->bound, RF_BOUND_OTHERS))
     return outliers_sentence(&d->outliers, walk);
   if (gap && !strcmp(d->bound, RF_BOUND_STOPPED))
-    return join("The process was stopped for %.0f %% of the recorded time, and what was measured tells "
-                "little: run it again.",
+    return join("The process was stopped for %.0f %% of the recorded time, so the measured times are not "
+                "reliable. Please run it again.",
                 100 * d->gap_part);
   const char *whom = gap || d->taken ? "it" : of;
   char *inside = alone == RF_ALONE_KNOWN     ? alone_sentence(walk)
@@ -144,20 +145,20 @@ static char *bound_sentence(const rf_diagnosis *d, const rf_diagnosed_walk *walk
                  : d->measured               ? measured_sentence(walk, whom)
                                              : planned_sentence(walk, whom),
        *text = NULL;
-  const char *beside = alone != RF_ALONE_UNKNOWN ? "" : "Beside that ";
+  const char *rest = alone != RF_ALONE_UNKNOWN ? "" : "In the remaining time, ";
   if (!gap && !d->taken) return inside;
   if (gap)
-    text = join("%s is bound by %s: %.0f %% of its threads' time, as recorded. %s%s", of, d->bound,
-                100 * d->gap_part, beside, or_empty(inside));
+    text = join("%s is bound by %s: %.0f %% of its threads' recorded time. %s%s", of, d->bound,
+                100 * d->gap_part, rest, or_empty(inside));
   else
-    text = join("%s is bound by %s: for at least %.0f %% of its walks threads were ready and had no core; "
-                "run it alone before anything else. %s%s",
-                of, d->bound, 100 * d->others, beside, or_empty(inside));
+    text = join("%s is bound by %s: its threads waited for a core for at least %.0f %% of the time. "
+                "First run it alone. %s%s",
+                of, d->bound, 100 * d->others, rest, or_empty(inside));
   free(inside);
   return text;
 }
 
-/* ---- around the bound ------------------------------------------------------------------------ */
+/* ---- the rest of the sentence ---------------------------------------------------------------- */
 
 static char *change_sentence(const rf_diagnosis *d) {
   const rf_change *best = d->best;
@@ -165,11 +166,10 @@ static char *change_sentence(const rf_diagnosis *d) {
   char a[32], b[32], m[32], memory[64] = "the same memory";
   if (!d->changes) return NULL;
   if (!best)
-    return join("No single change of the %d that were priced%s gains more than %.0f %% and fits%s.",
-                d->changes, d->crowded ? ", more threads aside," : "", 100 * RF_WORTH,
-                d->measured && !json_object_get(d->entry, "advice")
-                    ? "; `rafter report` takes the time to price all"
-                    : "");
+    return join("No single change of the %d priced%s gains more than %.0f %% and fits%s.", d->changes,
+                d->crowded ? " (more threads excluded)" : "", 100 * RF_WORTH,
+                d->measured && !json_object_get(d->entry, "advice") ? "; `rafter report` prices more changes"
+                                                                    : "");
   if (fabs(best->more_bytes) >= 1)
     snprintf(memory, sizeof memory, "%s %s memory", rf_text_bytes(fabs(best->more_bytes), m),
              best->more_bytes > 0 ? "more" : "less");
@@ -179,37 +179,37 @@ static char *change_sentence(const rf_diagnosis *d) {
               best->approximate ? "; it changes results" : "");
 }
 
-/* A run that left steps and no report. */
+/* The sentence of a run that has metrics of steps but no report.json. */
 static char *last_step_sentence(const rf_last_step *last) {
   double ratio = last->predicted > 0 ? last->seconds / last->predicted : 0;
   char a[32], b[32], c[32];
-  return join("This run left no report: it still runs, or ended without a word after step %.0f. Half of its "
-              "steps took less than %s, predicted were "
-              "%s (%.*f x): %s tokens a second. ",
+  return join("This run has no report: it is still running, or was killed after step %.0f. Its median step "
+              "took %s, predicted %s (%.*f x): %s tokens per second. ",
               last->step, rf_text_seconds(last->seconds, a), rf_text_seconds(last->predicted, b),
               decimals(ratio), ratio, rf_text_count(last->tokens_per_second, c));
 }
 
-/* A plan that has not run and does not fit says that first. */
+/* The first sentence of a plan that has not run and does not fit. */
 static char *misfit_sentence(const rf_diagnosis *d) {
   const json_t *memory = json_object_get(d->plan, "memory");
   double headroom = rf_json_number_at(memory, "headroom_bytes");
   char a[32], b[32];
   if (json_object_get(d->entry, "measured") || !json_is_false(json_object_get(memory, "fits"))) return NULL;
-  return join("This does not fit %s: %s more than it has room for, %s. ",
+  return join("This plan does not fit on %s: it needs %s more than the available %s. ",
               rf_json_text_at(json_object_get(d->plan, "machine"), "name"), rf_text_bytes(-headroom, a),
               rf_text_bytes(rf_json_number_at(memory, "peak_bytes") + headroom, b));
 }
 
-/* A plan that lists no ops: what its own sums say. */
+/* The sentence of a plan that lists no ops: its total time and rate. */
 static char *sums_sentence(const rf_diagnosis *d) {
   const char *of = subject(rf_json_text_at(d->plan, "job"));
   double rate = rf_json_number_at(json_object_get(d->plan, "rate"), "tokens_per_second");
   char a[32], b[32];
-  return join(
-      "%s is predicted to be bound by %s and to take %s%s%s%s.", strcmp(of, "This walk") ? of : "This plan",
-      d->bound, rf_text_seconds(rf_json_number_at(json_object_get(d->plan, "time"), "seconds"), a),
-      rate > 0 ? ": " : "", rate > 0 ? rf_text_count(rate, b) : "", rate > 0 ? " tokens a second" : "");
+  return join("%s is predicted to be bound by %s and to take %s%s%s%s.",
+              strcmp(of, "This forward pass") ? of : "This plan", d->bound,
+              rf_text_seconds(rf_json_number_at(json_object_get(d->plan, "time"), "seconds"), a),
+              rate > 0 ? ": " : "", rate > 0 ? rf_text_count(rate, b) : "",
+              rate > 0 ? " tokens per second" : "");
 }
 
 char *rf_words_sentence(const rf_diagnosis *d) {
@@ -233,14 +233,14 @@ char *rf_words_threads(const rf_diagnosed_threads *threads) {
   size_t bytes = 0;
   FILE *out = open_memstream(&text, &bytes);
   if (!out) return NULL;
-  fprintf(out, "of the recorded steps threads spend %.0f %% in ops", 100 * threads->work);
+  fprintf(out, "in the recorded steps, threads spend %.0f %% of their time in ops", 100 * threads->work);
   for (int i = 0; i < threads->gaps.count; i++) {
     const rf_share *gap = &threads->gaps.at[i];
     if (gap->part >= 0.01) fprintf(out, ", %s %.0f %%", gap->name, 100 * gap->part);
   }
-  if (threads->phases >= 0.01) fprintf(out, ", %.0f %% in phases beside ops", 100 * threads->phases);
+  if (threads->phases >= 0.01) fprintf(out, ", %.0f %% in phases outside ops", 100 * threads->phases);
   if (threads->between_part >= 0.01) {
-    fprintf(out, ". Between steps lie %s each, %.0f %% of all time",
+    fprintf(out, ". The time between two steps is %s, %.0f %% of all time",
             rf_text_seconds(threads->between_seconds, a), 100 * threads->between_part);
     const char *sign = ":";
     for (int i = 0; i < threads->between_phases.count; i++) {
@@ -269,40 +269,42 @@ static void note_kinds(const rf_diagnosed_walk *walk, json_t *notes) {
   }
 }
 
-/* Why measured and predicted times differ. */
+/* Adds the reasons why measured and predicted times differ. */
 static void note_time(const rf_diagnosis *d, const rf_diagnosed_walk *walk, json_t *notes) {
   const char *source = rf_json_text_at(json_object_get(d->plan, "machine"), "source");
   bool same_rows = walk->trains || walk->rate.full;
   char a[32];
   if (walk->losses && !strncmp(walk->loss[0].kernel, "reference_", 10))
-    append(notes, join("what takes most beyond its limit runs on a reference kernel, slow and on one thread "
-                       "(%s), which is priced like a fast one",
+    append(notes, join("the op that loses most time against its limit runs on a slow, single-threaded "
+                       "reference kernel (%s); its prediction assumes a fast kernel",
                        walk->loss[0].kernel));
   if (walk->gaps > RF_WORTH * walk->seconds)
-    append(notes, join("%s (%.1f %%) lie between ops", rf_text_seconds(walk->gaps, a),
+    append(notes, join("%s (%.1f %%) pass between ops", rf_text_seconds(walk->gaps, a),
                        100 * walk->gaps / walk->seconds));
   if (walk->alike && same_rows && walk->inside > RF_MISSED * walk->predicted &&
       walk->fastest < RF_MISSED * walk->predicted)
     append(notes,
-           join("the fastest calls take what was predicted (%s): the rest is interference, by others on "
-                "this machine or by cold caches",
+           join("the fastest calls took the predicted time (%s); other programs or cold caches slowed the "
+                "other calls",
                 rf_text_seconds(walk->fastest, a)));
   else if ((walk->inside > RF_MISSED * walk->predicted || walk->inside < walk->predicted / RF_MISSED) &&
            (!strcmp(source, "detected") || !strcmp(source, "data-sheet")))
-    append(notes, join("the machine's figures are %s, not measured: `rafter calibrate` measures them",
-                       !strcmp(source, "detected") ? "a general sheet's" : "a data sheet's"));
+    append(notes, join("the machine's ceilings come from %s: `rafter calibrate` measures them",
+                       !strcmp(source, "detected") ? "a general table" : "a data sheet"));
 }
 
 static void note_plan(const rf_diagnosis *d, json_t *notes) {
   char a[32], b[32];
   if (json_is_false(json_object_get(d->entry, "replans")))
     append(notes,
-           join("no %schange was priced now: this program plans the run otherwise here than it was planned",
+           join("no %schange was priced: this version of the program, or this machine, gives the run "
+                "another plan",
                 json_array_size(json_object_get(json_object_get(d->entry, "measured"), "advice")) ? "further "
                                                                                                   : ""));
   if (json_object_get(d->entry, "replanned_seconds"))
     append(notes,
-           join("the machine was calibrated anew since this ran: its own plan would take %s now, not %s",
+           join("the machine was calibrated again after this run: the same plan is now predicted to take %s, "
+                "not %s",
                 rf_text_seconds(rf_json_number_at(d->entry, "replanned_seconds"), a),
                 rf_text_seconds(rf_json_number_at(json_object_get(d->plan, "time"), "seconds"), b)));
 }
@@ -320,13 +322,14 @@ void rf_words_notes(const rf_diagnosis *d, json_t *notes) {
   }
   if (d->measured) note_plan(d, notes);
   if (!d->stood && d->outliers.part > RF_WORTH)
-    append(notes, join("%.0f of %.0f steps took more than %d x the median (%s), %.0f %% of the time of all: "
-                       "means are of all, too",
-                       d->outliers.count, d->outliers.steps, RF_OUTLIER,
-                       rf_text_seconds(d->outliers.median, a), 100 * d->outliers.part));
+    append(notes,
+           join("%.0f of %.0f steps took more than %d x the median (%s), in total %.0f %% of the time; "
+                "mean times include them",
+                d->outliers.count, d->outliers.steps, RF_OUTLIER, rf_text_seconds(d->outliers.median, a),
+                100 * d->outliers.part));
   if (d->others <= RF_WORTH || d->taken) return;
   char *note =
-      join("for at least %.0f %% of its walks threads were ready and had no core: other programs had it",
+      join("other programs used the cores: threads waited for a core for at least %.0f %% of the time",
            100 * d->others);
   if (note) json_array_insert_new(notes, 0, json_string(note));
   free(note);

@@ -1,4 +1,4 @@
-/* trace_file.c - trace.bin: a header of one line of JSON, then columns. */
+/* trace_file.c - trace.bin: one line of JSON as header, then the columns. */
 #define _GNU_SOURCE
 #include "report/trace_file.h"
 #include "base/file.h"
@@ -11,9 +11,9 @@
 
 enum { VERSION = 1, ALIGN = 8 };
 static const size_t MOST_FILE = (size_t)1 << 33, MOST_HEADER = (size_t)1 << 28;
-static const int64_t MOST_NS = (int64_t)1 << 53; /* so that every time is a double, too */
+static const int64_t MOST_NS = (int64_t)1 << 53; /* a double holds every time exactly */
 
-/* The columns in their order, the widest first, so that each is aligned where it stands. */
+/* The columns in file order, widest first, so that each column is aligned. */
 static const struct {
   const char *name, *type;
   size_t bytes;
@@ -45,7 +45,7 @@ static void point_into(rf_trace_file *file) {
 
 /* ---- the header ------------------------------------------------------------------------------ */
 
-/* What an op is about: its first output, or what it works on when it makes none of its own. */
+/* The tensor whose shape the trace shows for an op: its first output, otherwise its first input. */
 static const rf_tensor *subject(const rf_graph *graph, const rf_op *op) {
   for (int i = 0; i < op->output_count; i++)
     if (op->output[i] != RF_NONE) return &graph->tensor[op->output[i]];
@@ -221,7 +221,7 @@ static rf_status write_file(const rf_trace_file *file, const char *path, rf_erro
   rf_status status = RAFTER_OK;
   char *text = rf_json_text(file->header, 0);
   if (!text) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while writing a trace");
-  /* so that the columns stand at multiples of 8 */
+  /* Pad the header so that the columns start at a multiple of 8 bytes. */
   size_t bytes = strlen(text), padding = (ALIGN - (bytes + 1) % ALIGN) % ALIGN;
   RF_GO(rf_out_open(path, (int64_t)(bytes + padding + 1 + file->column_bytes), &out, error));
   RF_GO(rf_out_write(out, text, bytes, error));
@@ -237,8 +237,7 @@ done:
   return status;
 }
 
-/* How many of the first steps, and what was recorded before them, are at most `most` spans; one
- * at least. */
+/* Number of first steps, at least 1, with at most `most` spans up to their end. */
 static int steps_within(const rf_trace *trace, int64_t most) {
   int low = 1, high = trace->steps;
   while (trace->count > most && low < high) {
@@ -269,17 +268,18 @@ rf_status rf_trace_write(const rf_trace *trace, json_t *about, const char *folde
   return status;
 }
 
-/* ---- reading: nothing is believed ------------------------------------------------------------ */
+/* ---- reading and checking -------------------------------------------------------------------- */
 
 static const char *const HINT =
-    "the file is damaged or not a trace.bin of this version: record the run again";
+    "the file is damaged or not a trace.bin of this version: record the trace again";
 
 static rf_status read_array(const json_t *header, const char *path, const char *key, size_t least,
                             size_t most, json_t **list, rf_error *error) {
   *list = json_object_get(header, key);
   if (!json_is_array(*list) || json_array_size(*list) < least || json_array_size(*list) > most)
     return RF_FAIL(error, RAFTER_FAILED, HINT,
-                   "%s is not a list as expected (%s: expected %zu to %zu entries)", key, path, least, most);
+                   "%s is not a list of the expected size (%s: expected %zu to %zu entries)", key, path,
+                   least, most);
   return RAFTER_OK;
 }
 
@@ -320,13 +320,13 @@ static rf_status check_columns(const json_t *list, const char *path, rf_error *e
   return RAFTER_OK;
 }
 
-/* Numbers of every op: those that other code divides by or adds up. */
+/* Checks the fields of all ops that other code reads. */
 static rf_status check_ops(const json_t *plans, const char *path, rf_error *error) {
   size_t p, i;
   json_t *op, *ops;
   json_array_foreach ((json_t *)plans, p, ops) {
     if (!json_is_array(ops))
-      return RF_FAIL(error, RAFTER_FAILED, HINT, "the ops of a plan are no list (%s: plan %zu)", path, p);
+      return RF_FAIL(error, RAFTER_FAILED, HINT, "the ops of a plan are not a list (%s: plan %zu)", path, p);
     json_array_foreach (ops, i, op) {
       static const char *const texts[] = {"name", "op", "kernel", "phase", "dtype", "bound"},
                                *const numbers[] = {"flops", "bytes", "seconds", "limit_seconds"};
@@ -360,7 +360,7 @@ static rf_status check_plans(const json_t *header, const char *path, rf_error *e
   return check_ops(ops, path, error);
 }
 
-/* What became of threads' seconds in a step, or in the time behind its walk. */
+/* Checks how threads spent a step, or the time between a step and the next one. */
 static rf_status check_seconds(const json_t *went, size_t gap_count, const char *path, size_t step,
                                rf_error *error) {
   double number;
@@ -369,11 +369,12 @@ static rf_status check_seconds(const json_t *went, size_t gap_count, const char 
   for (size_t k = 0; k < 2; k++)
     for (size_t g = 0; g < gap_count; g++)
       if (!json_is_number(json_array_get(json_array_get(json_object_get(went, "gaps"), k), g)))
-        return RF_FAIL(error, RAFTER_FAILED, HINT, "a step's gaps are no numbers (%s: step %zu)", path, step);
+        return RF_FAIL(error, RAFTER_FAILED, HINT, "a step's gaps are not numbers (%s: step %zu)", path,
+                       step);
   return RAFTER_OK;
 }
 
-/* What other code takes from steps. */
+/* Checks the fields of steps that other code reads. */
 static rf_status check_steps(const json_t *steps, size_t gap_count, const char *path, rf_error *error) {
   static const char *const numbers[] = {"step", "begin", "end", "tokens"};
   size_t i;
@@ -382,7 +383,7 @@ static rf_status check_steps(const json_t *steps, size_t gap_count, const char *
     int64_t value;
     for (size_t k = 0; k < sizeof numbers / sizeof *numbers; k++)
       RF_TRY(rf_json_int(step, numbers[k], path, 0, MOST_NS, &value, error));
-    json_t *after = json_object_get(step, "after"); /* younger than the first traces */
+    json_t *after = json_object_get(step, "after"); /* missing in old traces */
     if (!json_object_get(step, "gaps")) continue;
     RF_TRY(check_seconds(step, gap_count, path, i, error));
     if (!after) continue;
@@ -393,7 +394,7 @@ static rf_status check_steps(const json_t *steps, size_t gap_count, const char *
     json_t *seconds;
     json_object_foreach (json_object_get(after, "by_phase"), name, seconds)
       if (!json_is_number(seconds))
-        return RF_FAIL(error, RAFTER_FAILED, HINT, "a step's phases are no numbers (%s: step %zu)", path, i);
+        return RF_FAIL(error, RAFTER_FAILED, HINT, "a step's phases are not numbers (%s: step %zu)", path, i);
   }
   return RAFTER_OK;
 }
@@ -409,7 +410,7 @@ static rf_status check_lanes(const json_t *lanes, const char *path, rf_error *er
   return RAFTER_OK;
 }
 
-/* How many ids each kind has, by plan where they are ops. */
+/* Checks all spans: kind, lane, times, value, order, plan and id. */
 static rf_status check_spans(const rf_trace_file *file, const char *path, rf_error *error) {
   const json_t *plans = json_object_get(file->header, "ops");
   size_t lanes = json_array_size(json_object_get(file->header, "lanes")),
@@ -451,7 +452,7 @@ static rf_status check_header(const rf_trace_file *file, const char *path, rf_er
   int64_t number;
   const struct {
     const char *key;
-    size_t least, count; /* the last gap and the last phase are younger than the first traces */
+    size_t least, count; /* old traces lack the last gap and the last phase */
     const char *(*name)(int);
   } names[] = {{"kinds", RF_SPAN_KINDS, RF_SPAN_KINDS, kind_name},
                {"phases", RF_PHASE_RECORD, RF_PHASES, phase_name},
@@ -497,7 +498,7 @@ rf_status rf_trace_file_parse(const char *path, char *text, size_t bytes, rf_tra
       rf_json_int(file->header, "count", path, 0, (int64_t)(MOST_FILE / span_bytes()), &file->count, error));
   if ((size_t)file->count * span_bytes() != bytes - header) {
     status = RF_FAIL(error, RAFTER_FAILED, HINT,
-                     "the columns are cut or too long (%s: expected %lld spans in %zu bytes, got %zu bytes)",
+                     "the columns have a wrong size (%s: expected %lld spans in %zu bytes, got %zu bytes)",
                      path, (long long)file->count, (size_t)file->count * span_bytes(), bytes - header);
     goto done;
   }

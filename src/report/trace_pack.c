@@ -1,5 +1,5 @@
-/* trace_pack.c - columns of a trace for the page: differences instead of times, byte by byte of
- * all values, gzip, base64. */
+/* trace_pack.c - packs the columns of a trace for the page: differences instead of times, bytes
+ * grouped by significance, gzip, base64. */
 #include "report/trace_pack.h"
 
 #include <stdlib.h>
@@ -23,8 +23,8 @@ static uint64_t little(const unsigned char *at) {
   return value;
 }
 
-/* Times as what they are after: begins after the begin before, ends after their begin.
- * Differences wrap, so that nothing is lost. */
+/* Replaces times by differences: a begin by its distance to the previous begin, an end by its
+ * distance to its begin. Differences wrap around and lose nothing. */
 static void difference(const unsigned char *column, const unsigned char *begins, size_t count,
                        unsigned char *values) {
   uint64_t before = 0;
@@ -36,7 +36,8 @@ static void difference(const unsigned char *column, const unsigned char *begins,
   }
 }
 
-/* First bytes of all values, then second ones: high bytes, mostly alike, stand together. */
+/* Writes the first bytes of all values, then the second bytes and so on: equal bytes compress
+ * well. */
 static void by_byte(const unsigned char *values, size_t size, size_t count, unsigned char *out) {
   for (size_t b = 0; b < size; b++)
     for (size_t i = 0; i < count; i++) *out++ = values[i * size + b];
@@ -56,17 +57,17 @@ static char *base64(const unsigned char *bytes, size_t count, size_t *length) {
   return text;
 }
 
-/* The gzip'ed bytes, malloc'ed; NULL: no memory. */
+/* The gzip'ed bytes, malloc'ed; NULL: out of memory. */
 static unsigned char *gzip(const unsigned char *bytes, size_t count, size_t *packed) {
   z_stream stream = {0};
   if (deflateInit2(&stream, 6, Z_DEFLATED, 15 + 16 /* a gzip header */, 8, Z_DEFAULT_STRATEGY) != Z_OK)
     return NULL;
-  /* deflateBound takes an unsigned long, which is 64 bits wide where size_t is */
+  /* deflateBound takes an unsigned long, which is as wide as size_t here. */
   size_t room = count + count / 1000 + 128;
   if (room < deflateBound(&stream, (uLong)count)) room = deflateBound(&stream, (uLong)count);
   unsigned char *out = malloc(room);
   int state = Z_OK;
-  while (out && state == Z_OK) { /* zlib counts in 32 bits what is at hand */
+  while (out && state == Z_OK) { /* zlib's counts of available bytes have 32 bits */
     size_t in_left = count - stream.total_in, out_left = room - stream.total_out;
     stream.next_in = (unsigned char *)bytes + stream.total_in;
     stream.avail_in = in_left < 1u << 30 ? (uInt)in_left : 1u << 30;
@@ -83,7 +84,7 @@ static unsigned char *gzip(const unsigned char *bytes, size_t count, size_t *pac
   return out;
 }
 
-/* The columns coded, in `coded`; what was done with each is added to `list`. */
+/* Codes the columns into `coded` and adds the coding of each column to `list`. */
 static rf_status code_columns(const json_t *list, size_t count, const unsigned char *columns, size_t bytes,
                               unsigned char *coded, unsigned char *scratch, rf_error *error) {
   const unsigned char *begins = NULL;
@@ -95,7 +96,7 @@ static rf_status code_columns(const json_t *list, size_t count, const unsigned c
     size_t size = size_of(type);
     if (!name || !size || count > (bytes - at) / size)
       return RF_FAIL(error, RAFTER_FAILED, "record the run again",
-                     "a trace's columns are not what its header says (column %zu: %s)", i,
+                     "a trace's columns do not match its header (column %zu: %s)", i,
                      name ? name : "no name");
     const unsigned char *values = columns + at;
     bool times = size == 8 && type[0] != 'f' && (!strcmp(name, "begin") || (!strcmp(name, "end") && begins));
@@ -123,7 +124,7 @@ rf_status rf_report_pack_trace(const json_t *header, const void *columns, size_t
   if (own) json_object_set(own, "columns", coded_list);
   if (count < 0 || (size_t)count > bytes || !json_is_array(list)) {
     status = RF_FAIL(error, RAFTER_FAILED, "record the run again",
-                     "a trace's header does not say how many spans of what columns there are");
+                     "a trace's header lacks the number of spans or the list of columns");
     goto done;
   }
   coded = malloc(bytes + 1);
@@ -136,8 +137,8 @@ rf_status rf_report_pack_trace(const json_t *header, const void *columns, size_t
   *trace = json_pack("{sO so}", "header", own, "columns", json_stringn_nocheck(text, length));
   goto done;
 no_memory:
-  status =
-      RF_FAIL(error, RAFTER_FAILED, "report fewer traced steps", "no memory for a trace of %zu bytes", bytes);
+  status = RF_FAIL(error, RAFTER_FAILED, "report fewer traced steps",
+                   "out of memory for a trace of %zu bytes", bytes);
 done:
   free(coded);
   free(scratch);

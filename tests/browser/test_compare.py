@@ -39,7 +39,7 @@ def main():
 
     # Two measured runs. Ops with the same time to the nanosecond have no row.
     now = state()
-    b.expect("two measured runs come first", now["a"].startswith("kept") and now["a"].endswith("as it ran") and now["b"].startswith("again") and now["b"].endswith("as it ran"), now)
+    b.expect("two measured runs come first", now["a"].startswith("kept") and now["a"].endswith("measured") and now["b"].startswith("again") and now["b"].endswith("measured"), now)
     b.expect("peaks", now["peak_change"] == again["plan"]["memory"]["peak_bytes"] - kept["plan"]["memory"]["peak_bytes"] < 0, now["peak_change"])
     b.expect("options that differ", set(now["options"]) == {"remat"}, now["options"])
     b.js("document.querySelector('#panel-compare [data-value=op]').click()")
@@ -69,7 +69,7 @@ def main():
             b.js(f"(() => {{ const s = document.querySelector('#compare-{which}'); s.value = {sides.index(title)}; s.dispatchEvent(new Event('change')); }})()")
 
     sides = state()["sides"]
-    b.expect("every run as planned and as measured, and the plan alone", len(sides) == 5 and sides[-1] == "remat=mlp: as planned", sides)
+    b.expect("every run as planned and as measured, and the plan alone", len(sides) == 5 and sides[-1] == "remat=mlp: predicted", sides)
     choose(sides[1], sides[0])
     b.js("document.querySelector('#panel-compare [data-value=op]').click()")
     planned = seconds(kept, False)
@@ -104,7 +104,7 @@ def main():
     b.clean("after all that")
     run("report", "kept", "--against", "remat=mlp", "--out", "against.html")
     b.open(f"{b.folder}/against.html", "compare")
-    b.expect("--against compares two plans first", state()["a"] == "kept: as planned" and state()["b"] == "remat=mlp: as planned", [state()["a"], state()["b"]])
+    b.expect("--against compares two plans first", state()["a"] == "kept: predicted" and state()["b"] == "remat=mlp: predicted", [state()["a"], state()["b"]])
     b.open(b.page({"rafter": "0", "runs": [{"id": "p", "name": "p", "plan": kept["plan"], "metrics": []}], "sweeps": []}), "compare")
     b.expect("with one plan the page says what to add", "--against" in b.js("document.querySelector('#panel-compare').textContent"))
     b.clean("one plan alone")

@@ -63,7 +63,7 @@ def main():
     plans = [entry["plan"] for entry in model["runs"]]
     for a, c in ((1, 2), (2, 3)):
         for which, title in (("a", names[a]), ("b", names[c])):
-            b.js(f"(() => {{ const s = document.querySelector('#compare-{which}'), o = [...s.options].findIndex((x) => x.textContent.startsWith('{title}, train: as planned')); s.value = o; s.dispatchEvent(new Event('change')); }})()")
+            b.js(f"(() => {{ const s = document.querySelector('#compare-{which}'), o = [...s.options].findIndex((x) => x.textContent.startsWith('{title}, train: predicted')); s.value = o; s.dispatchEvent(new Event('change')); }})()")
         got = b.js("rafter.state.compare")
         b.expect(f"{names[a]} to {names[c]} saves memory", got["peak_change"] == plans[c]["memory"]["peak_bytes"] - plans[a]["memory"]["peak_bytes"] < 0, got["peak_change"])
         b.expect("and costs time", got["seconds"] == [plans[a]["time"]["seconds"], plans[c]["time"]["seconds"]] and got["seconds"][1] > got["seconds"][0], got["seconds"])

@@ -70,7 +70,7 @@ def frame(b, page):
     b.expect("escape closes them", not b.js("document.getElementById('help').open"))
     b.find("#words-button").click()
     words = b.js("document.getElementById('words').textContent")
-    b.expect("the terms are explained", b.js("document.getElementById('words').open") and all(word in words for word in ("walk", "limit", "predicted", "remat", "block.3/mlp/up", "step/micro/", "arena")), words[:80])
+    b.expect("the terms are explained", b.js("document.getElementById('words').open") and all(word in words for word in ("bound by", "limit", "predicted", "remat", "block.3/mlp/up", "step/micro/", "arena")), words[:80])
     b.key("+")
     b.expect("keys in the dialog do not reach the panels", b.js("document.getElementById('words').open") and b.js("rafter.state.trace.from === rafter.traceViewer.whole[0]"))
     b.key(Keys.ESCAPE)

@@ -102,7 +102,7 @@ def main():
     b.open(b.page({"rafter": "0", "runs": [], "sweeps": [], "benches": [bench, swept]}, "bench"), "sweep")
     b.settle()
     b.expect("charts of a bench", b.js("rafter.state.sweep.benches") == [
-        {"name": "bench.jsonl", "rows": 6, "charts": [{"over": "answers at once", "points": [[1, 100], [2, 180], [4, 300]]}, {"over": "tokens in front", "points": [[0, 90], [16, 80]]}]},
+        {"name": "bench.jsonl", "rows": 6, "charts": [{"over": "answers at once", "points": [[1, 100], [2, 180], [4, 300]]}, {"over": "tokens of context", "points": [[0, 90], [16, 80]]}]},
         {"name": "swept.jsonl", "rows": 2, "charts": [{"over": "threads", "points": [[1, 400], [2, 700]]}]}], b.js("rafter.state.sweep.benches"))
     drawn = b.js("[...document.querySelectorAll('#panel-sweep canvas')].map(c => Chart.getChart(c).data.datasets.map(d => d.data.map(p => [p.x, p.y])))")
     close = lambda a, b: len(a) == len(b) and all(math.isclose(x, y, rel_tol=1e-9) for p, q in zip(a, b) for x, y in zip(p, q))

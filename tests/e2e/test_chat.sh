@@ -33,7 +33,7 @@ assert turns[1]["reused_tokens"] == turns[0]["prompt_tokens"] + turns[0]["comple
 assert turns[1]["tokens_per_second"] > 0 and turns[1]["predicted_tokens_per_second"] > 0 and turns[1]["finish_reason"] in ("stop", "length")
 assert [m["role"] for m in said["messages"]] == ["user", "assistant"] * 2 and said["messages"][2]["content"] == "and then?" and said["messages"][1]["content"] == turns[0]["text"]
 PY
-says '/nope is not known' words && says '/stats' words
+says 'unknown command /nope' words && says '/stats' words
 status 0 "${CHAT[@]}" --temperature 0 --max-tokens 20 --verbose <lines &&
   says '\[[0-9]+ new tokens read, [0-9]+ in the cache.*planned' out
 python3 -c 'import json; [print(json.loads(l)["text"]) for l in open("turns")]' >texts

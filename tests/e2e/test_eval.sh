@@ -87,7 +87,7 @@ PY
       same before rows.jsonl "batch $batch changes choices"
   done
   status 0 eval_ choices "$MODEL" --data choices.jsonl --seq 32 --json &&
-    holds out 'd["contexts_cut"] == 1' && says 'lost their beginning' err
+    holds out 'd["contexts_cut"] == 1' && says 'truncated at the beginning' err
   for row in '{"context": "a", "choices": ["b"], "answer": 0}' '{"context": "a", "choices": ["b", ""], "answer": 0}' '{"context": "a", "choices": ["b", "c"], "answer": 2}' \
     '{"context": "a", "choices": ["b", "c"]}' '{"choices": ["b", "c"], "answer": 0}' '{"context": "a", "choices": "bc", "answer": 0}' '[1]' 'x'; do
     echo "$row" >bad.jsonl && refuses 1 'bad.jsonl' eval_ choices "$MODEL" --data bad.jsonl

@@ -73,7 +73,7 @@ PY
 case_from_gguf() {
   for family in mistral gemma3_text mixtral gpt2; do
     status 0 "$RAFTER" quantize "$DATA/goldens/$family" $family.gguf --weights q8_0 &&
-      status 0 "$RAFTER" export $family.gguf from_$family && says 'no tokenizer to take along' out
+      status 0 "$RAFTER" export $family.gguf from_$family && says 'no tokenizer to copy' out
     answer $family.gguf >expected && answer from_$family >got && same expected got "$family.gguf as a folder"
   done
   status 0 "$RAFTER" export "$DATA/goldens/qwen3" qwen3.gguf --format gguf &&
@@ -202,8 +202,8 @@ case_run() {
   mkdir dead && cp run/run.json dead && refuses 1 'dead has no complete checkpoint' "$RAFTER" plan dead &&
     says 'save-every'
   refuses 2 'MODEL and OUT|MODEL OUT' "$RAFTER" export run
-  refuses 1 'model is there already' "$RAFTER" export run model
-  refuses 1 'words.txt is there already' "$RAFTER" export run words.txt
+  refuses 1 'model exists already' "$RAFTER" export run model
+  refuses 1 'words.txt exists already' "$RAFTER" export run words.txt
 }
 
 # A folder next to OUT may belong to the user and is not touched.
@@ -215,7 +215,7 @@ case_existing_files() {
   status 0 "$RAFTER" export half half.gguf --format gguf --json &&
     holds out 'set(t["type"] for t in d["tensors"]) == {"bf16", "f32"}'
   cp half.gguf before.gguf &&
-    refuses 1 'half.gguf is there already' "$RAFTER" export half half.gguf --format gguf --dtype f32 &&
+    refuses 1 'half.gguf exists already' "$RAFTER" export half half.gguf --format gguf --dtype f32 &&
     same before.gguf half.gguf 'a refused export'
 }
 

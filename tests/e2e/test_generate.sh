@@ -43,7 +43,7 @@ case_sampling() {
   }
   status 0 "${GEN[@]}" --prompt "the " --max-tokens 3 --weights int8 --json &&
     holds out 'd["predicted_load_seconds"] is None' 'the time of a conversion has no prediction'
-  status 0 "${GEN[@]}" --prompt "the " --max-tokens 3 --verbose && says 'first token .* loading .* \(planned'
+  status 0 "${GEN[@]}" --prompt "the " --max-tokens 3 --verbose && says 'first token .* loading .* \(predicted'
   stop=$(python3 -c 'print(open("greedy.txt").read()[10:12], end="")')
   status 0 "${GEN[@]}" --prompt "the " --max-tokens 20 --temperature 0 --stop "$stop" --json &&
     holds out "d['finish_reason'] == 'stop' and '$stop' not in d['text'] and open('greedy.txt').read().startswith('the ' + d['text'] + '$stop')" 'the answer ends before the stop text'
@@ -101,7 +101,7 @@ case_json_output() {
   "$RAFTER" generate "$TINY" --input many.jsonl --max-tokens 28 --ignore-eos --threads 1 --trace steps=1..3 --out kept --output kept.jsonl >out 2>err & pid=$!
   for _ in $(seq 600); do [ -s "$(echo kept.jsonl.part-*)" ] && break; sleep 0.1; done
   kill -INT $pid; wait $pid; got=$?
-  [ $got = 130 ] && says 'stopped after [0-9]+ tokens; the answers to [0-9]+ of 40000 prompts were put out' || fail "an interrupted generate exits $got: $(cat err)"
+  [ $got = 130 ] && says 'stopped after [0-9]+ tokens; the answers to [0-9]+ of 40000 prompts were written' || fail "an interrupted generate exits $got: $(cat err)"
   [ -s kept/trace.bin ] &&
     holds kept/report.json 'd["walks"][0]["count"] > 0 and "summary" in d' 'an interrupted generate prints its report'
   holds kept.jsonl '0 < len(rows) < 40000 and [r["id"] for r in rows] == list(range(len(rows)))' 'finished rows of an interrupted generate'
@@ -118,8 +118,8 @@ case_generation_config() {
   # Contradicting options or row fields are errors.
   refuses 2 'input and --prompt' "$RAFTER" generate "$TINY" --input plain.jsonl --prompt a
   refuses 2 'prompt and --tokens' "$RAFTER" generate "$TINY" --tokens 1,2 --prompt a
-  refuses 2 'ids already' "$RAFTER" generate "$TINY" --tokens 1,2 --chat
-  refuses 2 'system is of conversations' "$RAFTER" generate "$TINY" --prompt a --system b
+  refuses 2 'chat needs text' "$RAFTER" generate "$TINY" --tokens 1,2 --chat
+  refuses 2 'system needs --chat' "$RAFTER" generate "$TINY" --prompt a --system b
   row() { echo "$2" >row.jsonl &&
     refuses 1 "$1" "$RAFTER" generate "$TINY" --input row.jsonl --max-tokens 2 && says 'row.jsonl, line 1'; }
   row 'both prompt and messages' '{"prompt": "a", "messages": [{"role": "user", "content": "b"}]}'
@@ -128,7 +128,7 @@ case_generation_config() {
   row 'no chat template' '{"messages": [{"role": "user", "content": "b"}]}'
   echo '{"prompt": "a", "answer": 4, "source": "x"}' >row.jsonl
   status 0 "$RAFTER" generate "$TINY" --input row.jsonl --max-tokens 2 --json &&
-    says 'not read: "answer", "source"'
+    says 'ignored keys: "answer", "source"'
   echo '{{ raise_exception("not so") }}' >raises.jinja &&
     echo '{"messages": [{"role": "user", "content": "b"}]}' >row.jsonl
   refuses 1 'not so.*row.jsonl, line 1' "$RAFTER" generate "$TINY" --input row.jsonl --template raises.jinja

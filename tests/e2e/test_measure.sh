@@ -46,7 +46,7 @@ digest() { python3 -c 'import json, sys; d = json.load(open(sys.argv[1])); print
 [ "$(digest plan.own)" = "$(digest plan.foreign)" ] || fail 'blocks of another CPU are applied'
 [ "$(digest plan.own)" != "$(digest plan.odd)" ] || fail 'blocks do not count in the digest'
 same run.own/checkpoint-00000002/model.safetensors run.odd/checkpoint-00000002/model.safetensors 'weights trained with other blocks'
-status 0 "$RAFTER" inspect foreign.json && says 'another CPU, so they are not applied' out
+status 0 "$RAFTER" inspect foreign.json && says 'not used, because this CPU is another one' out
 refuses 1 'bad.json: tuned row 0.*nc.*out of range' "$RAFTER" plan "$WIDE" --on ./bad.json
 refuses 1 'bad.json: tuned row 0.*nc.*out of range' "$RAFTER" inspect bad.json
 
@@ -96,7 +96,7 @@ grep -q '</html>' bench.html || fail 'there is no page of benches'
 for damage in 's/"tokens_per_second":[0-9.e+-]*/"tokens_per_second":"fast"/ tokens_per_second' 's/"median"/"middle"/ median' 's/"dtype":"f32"/"dtype":32/ dtype' 's/^{"test":"tg4".*/half/ line 3'; do
   sed "${damage%% *}" bench.jsonl >bad.jsonl && refuses 1 "${damage#* }" "$RAFTER" report bad.jsonl --json
 done
-head -1 bench.jsonl >bad.jsonl && refuses 1 'no row of a test' "$RAFTER" report bad.jsonl --json
+head -1 bench.jsonl >bad.jsonl && refuses 1 'no row with a test' "$RAFTER" report bad.jsonl --json
 refuses 2 '32' "$RAFTER" bench "$TINY" --test pp64 --threads 2
 refuses 2 'expected 32 at most' "$RAFTER" bench "$TINY" --test "$(printf 'tg4,%.0s' $(seq 33))tg4"
 finish

@@ -19,7 +19,7 @@ status 0 "$RAFTER" plan "${UVA[@]}" --on tpu-v6e --sweep price=list,committed,0.
 # This machine has only a committed price. No list price is invented, and the error names the tier
 # that exists.
 status 0 "$RAFTER" plan "${UVA[@]}" --on b200 --json &&
-  holds out 'd["cost"]["usd_per_chip_hour"] is d["cost"]["price_tier"] is None and any("no source gives a list price for b200" in a and "committed 6.95" in a for a in d["assumptions"])' 'no list price'
+  holds out 'd["cost"]["usd_per_chip_hour"] is d["cost"]["price_tier"] is None and any("no list price of b200 is known" in a and "committed 6.95" in a for a in d["assumptions"])' 'no list price'
 status 0 "$RAFTER" plan "${UVA[@]}" --on b200 --price committed --json &&
   holds out 'd["cost"]["usd_per_chip_hour"] == 6.95'
 refuses 2 "no price 'list' of b200 .*it has committed 6.95" "$RAFTER" plan "${UVA[@]}" --on b200 --price list

@@ -80,7 +80,7 @@ same t1.gguf t3.gguf 'threads'
 same t1.gguf q4_k.gguf 'the default number of threads'
 status 0 "$RAFTER" quantize q4_k.gguf again.gguf --weights q4_k &&
   same q4_k.gguf again.gguf 'quantizing twice'
-status 0 "$RAFTER" quantize q8_0.gguf small.gguf && says 'bits a weight' out && says 'no tokenizer' out
+status 0 "$RAFTER" quantize q8_0.gguf small.gguf && says 'bits per weight' out && says 'no tokenizer' out
 cp q8_0.gguf place.gguf && status 0 "$RAFTER" quantize place.gguf place.gguf --weights q4_0 &&
   status 0 "$RAFTER" inspect place.gguf
 

@@ -191,7 +191,7 @@ case_waiting_answer() {
   holds out 'len(d["runs"][0]["summary"]["advice"]) > 0' 'a generation with more answers than slots has no advice'
   python3 -c 'import json; p = "runs/waits/plan.json"; d = json.load(open(p)); d["settings"]["sequences"] = 7; json.dump(d, open(p, "w"))'
   status 0 "${REPORT[@]}" runs/waits --json &&
-    holds out 'any("change was priced now: this program plans the run otherwise" in note for note in d["runs"][0]["summary"]["notes"])' 'no note says why there is no advice'
+    holds out 'any("change was priced: this version of the program, or this machine, gives the run another plan" in note for note in d["runs"][0]["summary"]["notes"])' 'no note says why there is no advice'
   refuses 1 'holds a run already' "$RAFTER" generate runs/first --prompt a --max-tokens 2 --out runs/first
 }
 
@@ -215,10 +215,10 @@ case_bad_arguments() {
   text book.txt 20000
   refuses 1 'nowhere is neither a run nor a file' "${REPORT[@]}" nowhere --json
   printf '{"sweep":"batch","rows":[7],"cliffs":[]}' >sweep-bad.json &&
-    refuses 1 'rows 0 is no object' "${REPORT[@]}" sweep-bad.json --json
+    refuses 1 'rows 0 is not an object' "${REPORT[@]}" sweep-bad.json --json
   printf '{"sweep":"batch","rows":[{"job":"train"}],"cliffs":[]}' >sweep-bad.json &&
     refuses 1 'row 0' "${REPORT[@]}" sweep-bad.json --json
-  mkdir empty && refuses 1 'empty is no run' "${REPORT[@]}" empty --json
+  mkdir empty && refuses 1 'empty is not a run' "${REPORT[@]}" empty --json
 }
 
 # damage FILE PYTHON PATTERN: changes FILE in a copy of the run and expects the report to be refused
@@ -236,11 +236,11 @@ case_damaged_fields() {
   damage plan.json 'd["memory"] = []' 'plan.json.*memory'
   damage plan.json 'd["tensors"][3]["offset"] = 1 << 60' 'tensor 3.*offset'
   damage plan.json 'd["tensors"][0]["bytes"] = "many"' 'tensor 0.*bytes'
-  damage plan.json 'd["ops"][2]["inputs"] = [99999]' 'op 2.*no tensor'
+  damage plan.json 'd["ops"][2]["inputs"] = [99999]' 'op 2.*a tensor that the plan lacks'
   damage plan.json 'd["ops"][1]["id"] = 7' 'op 1.*id'
   damage plan.json 'd["ops"][1]["seconds"] = None' 'op 1.*seconds'
   damage plan.json 'd["ops"][1]["live_bytes"] = "all"' 'op 1.*live_bytes'
-  damage plan.json 'd["memory"]["largest"][2] = 5' 'largest 2 is no object'
+  damage plan.json 'd["memory"]["largest"][2] = 5' 'largest 2 is not an object'
   damage plan.json 'd["memory"]["largest"][0]["bytes"] = {}' 'largest 0.*bytes'
   damage plan.json 'd["serving"] = {"rates": [{"ttft_seconds": 1}]}' 'ttft_seconds'
   damage report.json 'd["walks"][0]["ops"][0]["id"] = 99999' 'walk train, op 0.*id'
@@ -251,8 +251,8 @@ case_damaged_fields() {
 case_mixed_files() {
   first
   traced
-  damage report.json 'd["digest"] = "0123"' 'report.json is of plan 0123, not of'
-  rm -rf bad && cp -r runs/traced bad && python3 - bad/trace.bin <<'PY' && refuses 1 'trace.bin is of plan 0123' "${REPORT[@]}" bad --json
+  damage report.json 'd["digest"] = "0123"' 'report.json belongs to plan 0123, not to'
+  rm -rf bad && cp -r runs/traced bad && python3 - bad/trace.bin <<'PY' && refuses 1 'trace.bin belongs to plan 0123' "${REPORT[@]}" bad --json
 import json, sys
 header, columns = open(sys.argv[1], "rb").read().split(b"\n", 1)
 digest = json.loads(header)["digests"][0].encode()

@@ -37,7 +37,7 @@ case_list_show_best() {
     [ "$(printf '%.7f' "$a")" = "$(printf '%.7f' "$(echo "$last" | python3 -c 'import json, sys; print(json.load(sys.stdin)["loss"])')")" ] || fail "the loss in the history is $a, not that of $last"
     holds list.json 'all(r["results"]["peak_bytes"] > 0 and r["results"]["predicted_tokens_per_second"] > 0 for r in d["runs"])'
   }
-  status 0 "${RUNS[@]}" && says 'no word' out && says 'interrupted' out
+  status 0 "${RUNS[@]}" && says 'killed' out && says 'interrupted' out
   status 0 "${RUNS[@]}" list --model nosuch --json && holds out 'd["runs"] == []'
   status 0 "${RUNS[@]}" list --model nosuch && says 'no runs of --model nosuch in' out
   status 0 "${RUNS[@]}" list --limit 2 --json && holds out 'len(d["runs"]) == 2'
@@ -50,16 +50,16 @@ case_list_show_best() {
   status 0 "${RUNS[@]}" best --of train --json &&
     holds out '{r["command"] for r in d["runs"]} == {"train"} and len(d["runs"]) == 2'
   status 0 "$RAFTER" report runs/killed --json --out killed.json &&
-    holds out 'd["runs"][0]["summary"]["steps"]["last"] > 0 and "left no report" in d["runs"][0]["summary"]["sentence"]' 'a killed run has no steps'
+    holds out 'd["runs"][0]["summary"]["steps"]["last"] > 0 and "has no report" in d["runs"][0]["summary"]["sentence"]' 'a killed run has no steps'
   # Rates of different commands are not compared.
   status 0 "${RUNS[@]}" best --metric perplexity --of score --json &&
     holds out '[r["command"] for r in d["runs"]] == ["score"] and d["others"] == {}'
   status 0 "${RUNS[@]}" best --json &&
     holds out 'all(x["results"]["tokens_per_second"] >= y["results"]["tokens_per_second"] for x, y in zip(d["runs"], d["runs"][1:])) and len(d["runs"]) == 2'
   holds out 'd["of"] == "train" and {r["command"] for r in d["runs"]} == {"train"} and d["others"] == {"generate": 1, "score": 1, "eval": 1}' 'the best of several commands'
-  status 0 "${RUNS[@]}" best && says 'of train runs; .*1 of generate.* have tokens_per_second too' out
+  status 0 "${RUNS[@]}" best && says 'only train runs are compared; .*1 of generate.* also have tokens_per_second' out
   # A killed run is shown with its last row of metrics.
-  status 0 "${RUNS[@]}" show killed && says 'results, as far as its steps' out && says '^  loss +[0-9.]+' out
+  status 0 "${RUNS[@]}" show killed && says 'results .from metrics.jsonl.' out && says '^  loss +[0-9.]+' out
   status 0 "${RUNS[@]}" show killed --json && cp out killed-row.json && {
     python3 - killed-row.json runs/killed/metrics.jsonl <<'PY' || fail 'a killed run is not shown with its last step'
 import json, sys
@@ -134,10 +134,10 @@ case_names() {
     status 0 "${RUNS[@]}" list --json &&
     holds out '[r["folder_is_there"] for r in d["runs"] if r["name"] == "ring"] == [True, False] and sum("folder_taken_by" in r for r in d["runs"]) == 1'
   status 0 "${RUNS[@]}" list && says 'has its folder now' out
-  status 0 "${RUNS[@]}" compare a eval && says 'not compared op by op' out && says 'tokens_per_second' out &&
+  status 0 "${RUNS[@]}" compare a eval && says 'ops are not compared' out && says 'tokens_per_second' out &&
     ! grep -q '100.0 % less' out || fail 'a training is compared with an evaluation op by op'
   status 0 "$RAFTER" report ring/ --json && holds out 'd["runs"][0]["name"] == "ring"'
-  for file in run.json report.json metrics.jsonl; do refuses 1 'is a file of the run in runs/ring' "$RAFTER" report runs/ring/$file; done
+  for file in run.json report.json metrics.jsonl; do refuses 1 'belongs to the run in runs/ring' "$RAFTER" report runs/ring/$file; done
   # Control characters that another program wrote into the history have no effect on the terminal.
   cp runs/history.db sound.db &&
     python3 -c 'import sqlite3; db = sqlite3.connect("runs/history.db"); db.execute("UPDATE runs SET model = ?, machine = ?, started = ?, name = ?, folder = ? WHERE name = ?", ("m\n\nFAKE ROW\x1b[2J\u009b", "\x07", 9e18, "moved", "f\n\x1b[1mx", "4711")); db.commit()'
@@ -163,8 +163,8 @@ case_output() {
   "${RUNS[@]}" list >/dev/full 2>full.err && fail 'a full disk gives exit status 0'
   says 'cannot write the output' full.err
   refuses 1 'no run nosuch' "${RUNS[@]}" show nosuch
-  refuses 2 'runs does not know' "${RUNS[@]}" lst
-  refuses 2 'names no result' "${RUNS[@]}" best --metric 'a"b'
+  refuses 2 'runs has no subcommand' "${RUNS[@]}" lst
+  refuses 2 'is not the name of a result' "${RUNS[@]}" best --metric 'a"b'
 }
 
 # The memory of a run is that of its arena, which the larger pass of a generation determines. A

@@ -59,7 +59,7 @@ python3 -c 'for i in range(400): print("{\"id\": %d, \"text\": \"%s\"}" % (i, "i
 # it handles the signal now
 for _ in $(seq 300); do ((0x$(sed -n 's/^SigCgt:\s*//p' /proc/$pid/status) & 2)) && break; sleep 0.1; done
 sleep 1; kill -INT $pid; wait $pid; got=$?
-[ $got = 130 ] && says 'windows; [0-9]+ of 400 rows were put out' || fail "an interrupted score exits $got: $(cat err)"
+[ $got = 130 ] && says 'windows; [0-9]+ of 400 rows were written' || fail "an interrupted score exits $got: $(cat err)"
 [ -s kept/trace.bin ] &&
   holds kept/report.json 'd["walks"][0]["count"] > 0 and d["walks"][0]["seconds"] > 0' 'an interrupted score leaves no report'
 [ ! -e kept.jsonl ] ||
@@ -85,7 +85,7 @@ refuses 2 'stride' "$RAFTER" score "$TINY" --input long.txt --seq 16
 refuses 2 'stride.*1 to 15' "$RAFTER" score "$TINY" --input long.txt --seq 16 --stride 16
 refuses 1 'nothere' "$RAFTER" score "$TINY" --input nothere.jsonl
 echo '{"tokens": [1, 999]}' >bad.jsonl
-refuses 1 'bad.jsonl, line 1, token 1' "$RAFTER" score "$TINY" --input bad.jsonl
+refuses 1 'bad.jsonl, line 1, tokens, token 1' "$RAFTER" score "$TINY" --input bad.jsonl
 echo '{"words": 1}' >bad.jsonl
 refuses 1 'line 1' "$RAFTER" score "$TINY" --input bad.jsonl
 refuses 1 'nothere' "$RAFTER" score "$TINY" --text 'some text' --output nothere/x.jsonl

@@ -1,21 +1,21 @@
-/* compare.js - two runs, a plan and its run, or two plans, as the program compared them: time and bytes by op and by kind, memory, options. */
+/* compare.js - shows the program's comparison of two runs, a plan and its run, or two plans: time and bytes by op and by kind, memory, options. */
 (() => {
   const {el} = rafter;
 
-  /* Everything that can stand on a side: a plan as predicted, and as it ran. */
+  /* All possible sides of a comparison: each plan as predicted, and as measured. */
   const sides = (model) => rafter.objects(model.runs).flatMap((run, r) => {
     const walks = rafter.walks(run).filter(({plan}) => plan.time && plan.memory);
     return walks.flatMap(({name, plan, measured}, w) => {
       const title = walks.length > 1 ? `${rafter.runName(run)}, ${name}` : rafter.runName(run), side = {id: run.id, r, w, plan, walk: plan.name};
-      const planned = {...side, title: `${title}: as planned`, ran: false}, ran = {...side, title: `${title}: as it ran`, ran: true};
+      const planned = {...side, title: `${title}: predicted`, ran: false}, ran = {...side, title: `${title}: measured`, ran: true};
       return measured && measured.count > 0 ? [ran, planned] : [planned];
     });
   });
 
   const plannedOf = (list, side) => list.find((one) => one.r === side.r && one.w === side.w && !one.ran) || side;
 
-  /* The program compared them (compare[] of the model); what it put the other way round is turned. */
-  const turned = (row) => {
+  /* Finds the comparison of two sides in compare[] of the model; swaps A and B if needed. */
+  const swapped = (row) => {
     const other = {...row, seconds: -row.seconds, bytes: -row.bytes};
     for (const what of ['count', 'seconds', 'bytes']) [other[`a_${what}`], other[`b_${what}`]] = [row[`b_${what}`], row[`a_${what}`]];
     if (row.kernel) other.kernel = row.kernel.split(' → ').reverse().join(' → ');
@@ -26,13 +26,13 @@
     for (const one of rafter.objects(model.compare)) {
       if (is(one.a, a) && is(one.b, b)) return one;
       if (!is(one.a, b) || !is(one.b, a)) continue;
-      const lists = Object.fromEntries(['ops', 'kinds', 'tensors', 'classes'].map((key) => [key, rafter.objects(one[key]).map(turned)]));
+      const lists = Object.fromEntries(['ops', 'kinds', 'tensors', 'classes'].map((key) => [key, rafter.objects(one[key]).map(swapped)]));
       return {...one, ...lists, a: one.b, b: one.a, options: rafter.objects(one.options).map((row) => ({...row, a: row.b, b: row.a}))};
     }
     return null;
   };
 
-  /* What is most likely asked: two runs as they ran, else a run's plan beside another plan, else a run beside its plan, else two plans. */
+  /* The first comparison to show: two measured runs, otherwise two predictions, otherwise a run and its plan. */
   const first = (model, list) => {
     const sides = list.filter((side) => side.w === 0), pairs = (as, bs) => as.flatMap((a) => bs.filter((b) => b !== a && b.r >= a.r).map((b) => [a, b]));
     const ran = sides.filter((side) => side.ran), planned = sides.filter((side) => !side.ran);
@@ -47,7 +47,7 @@
 
   const show = (place, model, list, state, {by, at}) => {
     let [a, b] = at.map((i) => list[i]), found = comparison(model, a, b);
-    if (!found) { /* the program compares what was measured with what was measured; what was planned it has of all */
+    if (!found) { /* measured times are only compared with measured times; predictions exist for all */
       [a, b] = [a, b].map((side) => plannedOf(list, side));
       found = comparison(model, a, b);
     }
@@ -55,8 +55,8 @@
     if (!found) {
       Object.assign(state, {a: a.title, b: b.title, by, rows: [], options: [], kinds: []});
       place.replaceChildren(rafter.empty(
-          a === b ? 'Choose two that differ.' :
-                    'These two are not compared: they are different walks, or there are many runs here. Report those two alone.'));
+          a === b ? 'Choose two different sides.' :
+                    'These two are not compared: their plans are of different kinds, or the report has many runs. Report only these two.'));
       return;
     }
     const whole = by === 'kind', rows = rafter.objects(whole ? found.kinds : found.ops), [x, y] = [found.a, found.b];
@@ -71,15 +71,15 @@
       kinds: rafter.objects(found.tensors).map((row) => [row.name, row.bytes])
     });
     const totals = [
-      ['Time of a step or walk', rafter.seconds, 'seconds'], ['Tokens per second', rafter.count, 'tokens_per_second'], ['Peak memory', rafter.bytes, 'peak_bytes'],
-      ['FLOPs, recomputation included', rafter.flops, 'flops'], ['Bytes moved', rafter.bytes, 'bytes']
+      ['Time of a step', rafter.seconds, 'seconds'], ['Tokens per second', rafter.count, 'tokens_per_second'], ['Peak memory', rafter.bytes, 'peak_bytes'],
+      ['FLOPs, including recomputation', rafter.flops, 'flops'], ['Bytes moved', rafter.bytes, 'bytes']
     ].map(([title, text, key]) => ({title, text, a: x[key], b: y[key]})).filter((row) => Number.isFinite(row.a) || Number.isFinite(row.b));
     place.replaceChildren(rafter.table(
         [
           {title: 'Figure', value: (row) => row.title},
           {title: 'A', number: true, value: (row) => row.a, text: (row) => figure(row.text, row.a)},
           {title: 'B', number: true, value: (row) => row.b, text: (row) => figure(row.text, row.b)},
-          {title: 'B less A', number: true, value: (row) => row.b - row.a, text: (row) => rafter.signed(row.text, row.b - row.a)},
+          {title: 'B − A', number: true, value: (row) => row.b - row.a, text: (row) => rafter.signed(row.text, row.b - row.a)},
           {title: 'Change', number: true, value: (row) => row.b / row.a, text: (row) => part(row.a, row.b)},
         ],
         totals, {caption: `A is ${a.title}; B is ${b.title}.`}));
@@ -94,9 +94,9 @@
     }
     place.append(el('h3', {}, whole ? 'Ops by kind over all layers' : 'Ops'));
     if (!a.plan.ops || !b.plan.ops)
-      place.append(rafter.empty('A plan without ops has totals only: ', rafter.code('rafter plan MODEL ... --json --tensors --ops'), ' names them.'));
+      place.append(rafter.empty('A plan without ops has only totals: ', rafter.code('rafter plan MODEL ... --json --tensors --ops'), ' lists them.'));
     else if (!rows.length)
-      place.append(el('p', {class: 'note'}, 'Every op takes the same.'));
+      place.append(el('p', {class: 'note'}, 'No op differs.'));
     else
       place.append(opTable(rows, sameOps));
     if (!sameOps) memory(place, found);
@@ -108,7 +108,7 @@
     value: (row) => row[key] ?? (dash ? -1 : 0),
     text: (row) => (Number.isFinite(row[key]) ? text(row[key]) : dash ? '–' : text(0))
   });
-  const change = (key, text) => ({title: 'B less A', number: true, value: (row) => row[key], text: (row) => rafter.signed(text, row[key])});
+  const change = (key, text) => ({title: 'B − A', number: true, value: (row) => row[key], text: (row) => rafter.signed(text, row[key])});
   const opTable = (rows, sameOps) => rafter.table(
       [
         {title: 'Op', value: (row) => row.name},
@@ -125,15 +125,15 @@
                         ...(rows.some((row) => row.kernel) ? [{title: 'Kernel', value: (row) => row.kernel || ''}] : [])
                       ]),
       ],
-      rows, {caption: 'Of one step or walk, all microbatches; an op that only one has stands with a dash. Largest differences of time first.', limit: 20});
+      rows, {caption: 'Totals of one step, over all microbatches; a dash means that the side has no such op. Largest time differences first.', limit: 20});
 
   const memory = (place, {classes, tensors}) => {
     const columns = (name) =>
         [{title: name, value: (row) => row.name}, one('A', 'a_bytes', rafter.bytes, false), one('B', 'b_bytes', rafter.bytes, false),
          change('bytes', rafter.bytes)];
     if (rafter.objects(classes).length) place.append(
-        el('h3', {}, 'Memory at each one\'s peak'),
-        el('div', {class: 'columns tables'}, rafter.table(columns('Class'), rafter.objects(classes), {caption: 'By class, those that differ.'}),
+        el('h3', {}, 'Memory at the peak of each side'),
+        el('div', {class: 'columns tables'}, rafter.table(columns('Class'), rafter.objects(classes), {caption: 'By class; only classes that differ.'}),
            rafter.objects(tensors).length > 0 && rafter.table(columns('Tensors of a kind'), tensors, {caption: 'By kind over all layers.', limit: 15})));
   };
 
@@ -147,8 +147,8 @@
       const list = sides(model), state = rafter.state.compare = {sides: list.map((side) => side.title)};
       if (list.length < 2) {
         element.append(rafter.empty(
-            'There is one plan and nothing beside it: ', rafter.code('rafter report RUN RUN'), ' compares two runs, ',
-            rafter.code('rafter report RUN --against remat=mlp'), ' a run with what another setting would give.'));
+            'There is only one plan, so there is nothing to compare: ', rafter.code('rafter report RUN RUN'), ' compares two runs, ',
+            rafter.code('rafter report RUN --against remat=mlp'), ' compares a run with a plan for another setting.'));
         return;
       }
       const asked = {by: 'kind', at: first(model, list)}, place = el('div'), again = () => show(place, model, list, state, asked),

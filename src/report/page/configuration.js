@@ -1,4 +1,4 @@
-/* configuration.js - what ran where: options, machine, model, versions, assumptions; of several runs side by side. */
+/* configuration.js - options, machine, model, versions and assumptions of all runs, side by side. */
 (() => {
   const {el} = rafter;
   const text = (value) =>
@@ -9,7 +9,7 @@
                    typeof value === 'number' ? String(Number(value.toPrecision(7))) :
                                                String(value));
 
-  /* Keys of the first level and those of one object below, in the order they are met. */
+  /* [key, value] pairs of an object, and with `deep` of its inner objects, in their order. */
   const flat = (object, deep = false) =>
       Object.entries(object || {})
           .flatMap(
@@ -17,7 +17,7 @@
                   (deep && value && typeof value === 'object' && !Array.isArray(value) ? Object.entries(value).map(([k, v]) => [`${key}.${k}`, v]) :
                                                                                          [[key, value]]));
 
-  /* Rows of all runs by key; those that differ first and in bold. */
+  /* A table of all runs by key; keys with different values come first, in bold. */
   const beside = (title, all, pairsOf, caption) => {
     const runs = all.filter((run) => pairsOf(run).length);
     const keys = new Map();
@@ -40,7 +40,7 @@
                           node: (row) => (several && row.differs ? el('strong', {}, text(row.values[r])) : text(row.values[r]))
                         }))
           ],
-          rows, {caption: several ? 'What differs stands first, in bold.' : caption})
+          rows, {caption: several ? 'Differences come first, in bold.' : caption})
     ];
   };
 
@@ -53,7 +53,7 @@
              ...(plan && plan.machine ?
                      [
                        ['machine', plan.machine.name], ['kind', plan.machine.kind], ['chips', plan.machine.chips],
-                       ['figures from', plan.machine.source],
+                       ['source of figures', plan.machine.source],
                        ...Object.entries(plan.machine.ceilings || {})
                            .map(([
                                   key, value
@@ -61,7 +61,7 @@
                      ] :
                      []),
              ...(plan && plan.memory ?
-                     [['memory of the machine', rafter.bytes(plan.memory.capacity_bytes)], ['kept back', rafter.bytes(plan.memory.reserve_bytes)]] :
+                     [['memory of the machine', rafter.bytes(plan.memory.capacity_bytes)], ['reserved', rafter.bytes(plan.memory.reserve_bytes)]] :
                      [])]
                 .filter(([, value]) => value !== undefined && value !== null);
   const outside = ({start}) => flat(start && start.outside_arena_bytes).map(([key, value]) => [key.replace(/_/g, ' '), rafter.bytes(value)]);
@@ -70,21 +70,21 @@
     id: 'configuration',
     title: 'Configuration',
     order: 80,
-    about: 'Everything needed to repeat a run, and what the plan takes for granted.',
+    about: 'Everything needed to repeat a run, and the assumptions of the plan.',
     available: (model) => rafter.objects(model.runs).length > 0,
     render(element, model) {
       const runs = rafter.objects(model.runs);
       rafter.state.configuration = {runs: runs.length, options: runs.map((run) => flat(run.run && run.run.options).length)};
       const parts = [
         beside('Machine and program', runs, environment),
-        beside('Options', runs, (run) => flat(run.run && run.run.options), 'Every resolved option: this is enough to repeat the run.'),
-        beside('What the plan settled', runs, (run) => flat(run.plan && run.plan.settings)),
+        beside('Options', runs, (run) => flat(run.run && run.run.options), 'Every resolved option, which is enough to repeat the run.'),
+        beside('Settings of the plan', runs, (run) => flat(run.plan && run.plan.settings)),
         beside('Model', runs, (run) => flat(run.plan && run.plan.model).filter(([key, value]) => value !== 0 || !key.startsWith('parameters_'))),
         beside('Outside the arena', runs, outside, 'Measured when the run started.')
       ];
       if (!runs.some((run) => run.run))
         element.append(
-            el('p', {class: 'note'}, 'Plans alone have no options: the folder of a run (', rafter.code('rafter report runs/ID'), ') has them.'));
+            el('p', {class: 'note'}, 'Plans without a run have no options. Report the folder of a run (', rafter.code('rafter report runs/ID'), ') to see them.'));
       element.append(...parts.filter(Boolean).flat());
       const said = [...new Set(runs.flatMap((run) => (run.plan && Array.isArray(run.plan.assumptions) ? run.plan.assumptions.map(text) : [])))];
       if (said.length) element.append(el('h3', {}, 'Assumptions'), el('ul', {}, said.map((line) => el('li', {}, line))));

@@ -1,14 +1,14 @@
-/* core.js - the page's frame: the model, panels as tabs, the chosen run, light and dark, keys, tooltip. The page shows; it derives nothing. */
+/* core.js - the page's frame: the model, panels as tabs, the selected run, themes, keys and the tooltip. The page computes no figures. */
 'use strict';
 const rafter = (() => {
   const panels = [], redraws = new Set(), themeListeners = new Set();
-  /* What the page shows, for tests and for people at the console. Panels keep theirs under their id. */
+  /* State of the page, for tests and the console. Each panel keeps its state under its id. */
   const state = {ready: false, panel: null, run: 0, theme: 'light', rendered: {}, errors: []};
   const $ = (id) => document.getElementById(id);
 
   /* ---- elements ------------------------------------------------------------------------------------------------- */
 
-  /* el('p', {class: 'note'}, 'text', child): text is text, never markup. A key that starts with "on" listens. */
+  /* el('p', {class: 'note'}, 'text', child): text is never markup. A key that starts with "on" adds an event listener. */
   const el = (tag, attributes = {}, ...children) => {
     const node = document.createElement(tag);
     for (const [key, value] of Object.entries(attributes)) {
@@ -30,7 +30,7 @@ const rafter = (() => {
   const runName = (one) => (one && (one.name || one.id)) || 'run';
   const objects = (value) => (Array.isArray(value) ? value : []).filter((item) => item && typeof item === 'object');
 
-  /* Every plan a run carries, that of the run first, then those of its other walks: [{name, plan}]. */
+  /* All plans of a run, the main plan first: [{name, plan}]. */
   const plans = (one) => {
     const plan = one && one.plan;
     if (!plan || typeof plan !== 'object') return [];
@@ -55,7 +55,7 @@ const rafter = (() => {
     try { localStorage.setItem('rafter-theme', themeChoice); } catch { /* pages of file:// may have no storage */ }
     applyTheme();
   };
-  /* rafter.colour('ink'), 'paper', 'line', 'muted', 'accent', 'c0'..'c7' (Okabe-Ito): the theme's value of --NAME. */
+  /* The theme's value of the CSS variable --NAME: 'ink', 'paper', 'line', 'muted', 'accent', 'c0'..'c7' (Okabe-Ito). */
   const colours = new Map();
   const colour = (name) => {
     if (!colours.has(name)) colours.set(name, css(`--${name}`) || '#888');
@@ -64,7 +64,7 @@ const rafter = (() => {
 
   /* ---- panels --------------------------------------------------------------------------------------------------------- */
 
-  /* {id, title, order?, about?, perRun?, available(model), render(element, model, run)}: render may return a promise; perRun renders again
+  /* {id, title, order?, about?, perRun?, available(model), render(element, model, run)}: render may return a promise; with perRun it is called again
    * when another run is chosen. */
   const panel = (definition) => { panels.push(definition); };
   const section = (id) => $(`panel-${id}`);
@@ -146,13 +146,13 @@ const rafter = (() => {
   /* ---- drawing ---------------------------------------------------------------------------------------------------------- */
 
   let pending = 0;
-  const drawAll = () => { /* what its panel no longer holds is forgotten */
+  const drawAll = () => { /* forget canvases that are no longer in the page */
     pending = 0;
     redraws.forEach((one) => { if (one.node.isConnected) one.draw(); else redraws.delete(one); });
   };
   const redraw = () => { if (!pending) pending = requestAnimationFrame(drawAll); };
 
-  /* A canvas in device pixels that follows its width. draw(context, width, height) is called with CSS pixels, at most once a frame. */
+  /* A canvas in device pixels that follows the width of its parent. draw(context, width, height) gets CSS pixels, at most once per frame. */
   const canvas = (parent, {label, height, draw, focusable = false, role = 'img'}) => {
     const node = el('canvas', {role, 'aria-label': label, tabindex: focusable ? 0 : undefined, style: {width: '100%', height: `${height}px`}});
     const view = {node, context: node.getContext('2d'), width: 0, height};
@@ -160,7 +160,7 @@ const rafter = (() => {
     view.drawNow = () => {
       asked = 0;
       const width = node.clientWidth;
-      if (!width) return; /* its panel is hidden */
+      if (!width) return; /* the panel is hidden */
       const ratio = window.devicePixelRatio || 1;
       view.width = width;
       const w = Math.round(width * ratio), h = Math.round(view.height * ratio);
@@ -182,7 +182,7 @@ const rafter = (() => {
     return view;
   };
 
-  /* A Chart.js chart with the theme's colours: config(theme) makes the configuration, and is asked again when the theme changes. */
+  /* A Chart.js chart in the theme's colours: config() makes the configuration and is called again when the theme changes. */
   const chart = (parent, {label, height = 320, config}) => {
     const node = el('canvas', {role: 'img', 'aria-label': label, tabindex: 0});
     const frame = el('div', {class: 'chart', style: {height: `${height}px`}}, node);
@@ -210,7 +210,7 @@ const rafter = (() => {
   /* ---- tooltip, keys, help ------------------------------------------------------------------------------------------------- */
 
   const tooltip = {
-    /* At page coordinates of the pointer; `content` is text or a node. */
+    /* x, y: clientX and clientY of the pointer; `content` is text or a node. */
     show(x, y, content) {
       const node = $('tooltip');
       node.replaceChildren(content);
@@ -226,13 +226,13 @@ const rafter = (() => {
 
   const typing = (target) => target && (target.isContentEditable || /^(INPUT|SELECT|TEXTAREA)$/.test(target.tagName));
   const helps = [];
-  /* keys(element, 'Trace', [[['+', '='], 'zoom in', fn], ...]): while the element, or nothing in particular, has the focus and its panel is shown. */
+  /* keys(element, 'Trace', [[['+', '='], 'zoom in', fn], ...]): active while the panel is shown and the focus is on the element or on nothing. */
   const keys = (element, title, rows) => {
     if (!helps.some((help) => help.title === title)) helps.push({title, rows: rows.map(([names, what]) => [names, what])});
     const handler = (event) => {
       if (!element.isConnected) { document.removeEventListener('keydown', handler); return; }
       if (event.ctrlKey || event.metaKey || event.altKey || typing(event.target) || document.querySelector('dialog[open]')) return;
-      const holder = element.closest('.panel'), tab = $('tabs').contains(event.target); /* a tab keeps its own keys */
+      const holder = element.closest('.panel'), tab = $('tabs').contains(event.target); /* tabs have their own keys */
       if (tab && (event.defaultPrevented || event.key === 'Enter' || event.key === ' ')) return;
       if (!(tab || element.contains(event.target) || event.target === document.body || (holder && holder.classList.contains('shown') && event.target === $('content')))) return;
       if (holder && !holder.classList.contains('shown')) return;
@@ -245,7 +245,7 @@ const rafter = (() => {
   };
   const KEY_SIGN = {' ': 'space', ArrowLeft: '←', ArrowRight: '→', ArrowUp: '↑', ArrowDown: '↓', PageUp: 'page up', PageDown: 'page down', Escape: 'Esc', '-': '−', '_': null, '=': null};
   const help = () => {
-    const general = {title: 'Page', rows: [[['ArrowLeft', 'ArrowRight'], 'panel before, next panel (on its tab)'], [['?'], 'these keys'], [['Escape'], 'close']]};
+    const general = {title: 'Page', rows: [[['ArrowLeft', 'ArrowRight'], 'previous panel, next panel (on a tab)'], [['?'], 'show these keys'], [['Escape'], 'close']]};
     const shown = panels.find((one) => one.id === state.panel), own = helps.filter(({title}) => shown && title === shown.title), rest = helps.filter((one) => !own.includes(one));
     $('help').replaceChildren(el('div', {class: 'bar'}, el('h2', {}, 'Keys'), el('span', {class: 'spring'}), el('button', {type: 'button', onclick: () => $('help').close()}, 'Close')),
       el('div', {class: 'columns'}, [...own, general, ...rest].map(({title, rows}) => el('section', {}, el('h3', {}, title), el('table', {class: 'keys'}, el('tbody', {}, rows.map(([names, what]) =>
@@ -257,7 +257,7 @@ const rafter = (() => {
 
   const provenance = () => {
     const said = ['Made by rafter', model.rafter].filter(Boolean).join(' ');
-    $('provenance').textContent = `${said} from ${runs().length} ${runs().length === 1 ? 'run' : 'runs'}. Bytes, FLOPs and predicted seconds are the plan's own.`;
+    $('provenance').textContent = `${said} from ${runs().length} ${runs().length === 1 ? 'run' : 'runs'}. Bytes, FLOPs and predicted seconds come from the plan.`;
   };
 
   const start = async () => {
@@ -266,7 +266,7 @@ const rafter = (() => {
       model = JSON.parse(text);
       rafter.model = model;
     } catch (error) {
-      $('content').append(el('p', {class: 'fault', role: 'alert'}, `The data of this report cannot be read: ${error.message}`));
+      $('content').append(el('p', {class: 'fault', role: 'alert'}, `The data of this report is not readable: ${error.message}`));
       throw error;
     }
     try { themeChoice = localStorage.getItem('rafter-theme') || 'auto'; } catch { /* pages of file:// may have no storage */ }
@@ -280,7 +280,7 @@ const rafter = (() => {
       if (event.key === '?' && !typing(event.target) && !document.querySelector('dialog[open]')) { event.preventDefault(); help(); }
       if (event.key === 'Escape') tooltip.hide();
     });
-    /* On paper every panel is shown, in the light colours, at about the paper's width: the picture is made before the paper is laid out. */
+    /* Print shows every panel in light colours at about the paper's width. Pictures are drawn before the page is laid out. */
     const paper = (on) => {
       printing = on;
       document.documentElement.classList.toggle('printing', on);
@@ -302,7 +302,7 @@ const rafter = (() => {
     panels.splice(0, panels.length, ...offered);
     build();
     applyTheme();
-    if (!panels.length) $('content').append(el('p', {class: 'empty'}, 'This report carries nothing that can be shown. Give `rafter report` a run folder or a plan made with --json.'));
+    if (!panels.length) $('content').append(el('p', {class: 'empty'}, 'This report has nothing to show. Give `rafter report` a run folder or a plan made with --json.'));
     await show(location.hash.slice(1));
     await renderRest();
   };

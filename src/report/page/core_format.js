@@ -1,4 +1,4 @@
-/* core_format.js - numbers with their units as the program prints them (src/report/units.c), op classes with their colours, tables. */
+/* core_format.js - numbers with units as the program prints them (src/report/units.c), classes of ops with their colours, tables. */
 (() => {
   const scaled = (units) => (value) => {
     if (value === null || value === undefined || !Number.isFinite(value)) return '–';
@@ -19,7 +19,7 @@
 
   /* ---- classes of ops ------------------------------------------------------------------------------------------------- */
 
-  /* The first pattern that the op's kind (ops[].op of the plan) matches gives its class; the colours are Okabe and Ito's. */
+  /* The first pattern that matches the op's kind (ops[].op of the plan) gives its class; colours are those of Okabe and Ito. */
   const CLASSES = [
     {id: 'matmul', title: 'matrix products', colour: 'c4', kind: /^(matmul|lora)/},
     {id: 'attention', title: 'attention', colour: 'c5', kind: /^(attention|rope|kv_)/},
@@ -33,7 +33,7 @@
   ];
   rafter.opClasses = CLASSES;
   rafter.opClass = (kind) => CLASSES.find((one) => one.kind.test(kind || '?')) || CLASSES[CLASSES.length - 1];
-  /* Colours of tensor classes (contracts: memory.by_class). */
+  /* Colours of tensor classes (the keys of memory.by_class). */
   const TENSOR = {weight: 'c4', master: 'c1', gradient: 'c5', moment: 'c3', adapter: 'c6', activation: 'c2', logits: 'c0', kv: 'c6', collective: 'c0',
     workspace: 'c7', io: 'c7', padding: 'c7'};
   rafter.tensorColour = (name) => TENSOR[name] || 'c7';
@@ -43,7 +43,7 @@
 
   /* ---- tables ----------------------------------------------------------------------------------------------------------- */
 
-  /* Pages of file:// may be refused the clipboard: then by the way that browsers had before. */
+  /* Copies text. If the browser denies the clipboard to a file:// page, the older execCommand is used. */
   const clip = async (text) => {
     try { await navigator.clipboard.writeText(text); } catch {
       const area = rafter.el('textarea', {class: 'unseen'});
@@ -56,11 +56,11 @@
   };
 
   /* columns: [{title, value(row), text?(row), number?: true, wide?: true (sentences), node?(row)}]; a click on a heading sorts. Options: caption, sort (column), down, limit, onrow(row).
-   * What is copied are the values themselves: bytes and seconds as numbers. */
+   * Copied tables have plain values: bytes and seconds as numbers. */
   rafter.table = (columns, rows, {caption, sort = -1, down = true, limit = 0, onrow} = {}) => {
     const {el} = rafter;
     let by = sort, falling = down, all = false;
-    const body = el('tbody'), more = el('button', {type: 'button', class: 'more'}), copy = el('button', {type: 'button', class: 'more copy', title: 'copy the whole table, with tabs between cells'}, 'Copy');
+    const body = el('tbody'), more = el('button', {type: 'button', class: 'more'}), copy = el('button', {type: 'button', class: 'more copy', title: 'copy all rows, with tabs between cells'}, 'Copy');
     const heads = columns.map((column, i) => el('th', {scope: 'col', class: column.number ? 'number' : ''},
       el('button', {type: 'button', onclick: () => { falling = by === i ? !falling : Boolean(column.number); by = i; fill(); }}, column.title)));
     const compare = (a, b) => (typeof a === 'number' && typeof b === 'number' ? a - b : String(a ?? '').localeCompare(String(b ?? ''), 'en', {numeric: true}));
@@ -87,14 +87,14 @@
     });
     fill();
     const box = el('div', {class: 'table'}, el('table', {}, caption && el('caption', {}, caption), el('thead', {}, el('tr', {}, heads)), body), more, rows.length > 3 && copy);
-    /* What is wider than its place is scrolled by keys too. */
+    /* A table wider than its place can also be scrolled by keys. */
     new ResizeObserver(() => {
       if (box.scrollWidth > box.clientWidth + 1) box.tabIndex = 0; else box.removeAttribute('tabindex');
     }).observe(box);
     return box;
   };
 
-  /* A definition list: [[term, value], ...]; values that are null or undefined are left out. */
+  /* A definition list of [[term, value], ...]; null, undefined and "" are left out. */
   rafter.facts = (pairs) => rafter.el('dl', {class: 'facts'}, pairs.filter(([, value]) => value !== null && value !== undefined && value !== '')
     .map(([term, value]) => rafter.el('div', {}, rafter.el('dt', {}, term), rafter.el('dd', {}, value))));
 

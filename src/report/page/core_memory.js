@@ -1,4 +1,4 @@
-/* core_memory.js - a plan's memory as arrays: which tensor lies where and when, what is alive at an op, where another plan's ops stand. */
+/* core_memory.js - a plan's memory as arrays: offset and lifetime of every tensor, tensors alive at an op, alignment with another plan's ops. */
 (() => {
   const read = (name, plan, measured) => {
     const ops = plan.ops, list = plan.tensors.filter((tensor) => tensor.memory !== 'host'), n = ops.length, count = list.length;
@@ -18,19 +18,19 @@
       fixed: new Uint8Array(count)
     };
     list.forEach((tensor, t) => {
-      p.start[t] = Math.max(0, tensor.first + (tensor.shares === undefined ? 0 : 1)); /* an heir counts from its second op on */
+      p.start[t] = Math.max(0, tensor.first + (tensor.shares === undefined ? 0 : 1)); /* a tensor in another's place counts from its second op on */
       p.end[t] = Math.min(n - 1, tensor.last);
       p.kind[t] = classes.indexOf(tensor.class);
       p.fixed[t] = tensor.offset + tensor.bytes <= p.persistent && tensor.first < 0 ? 1 : 0;
     });
-    /* For hit tests: which tensors touch each of some columns of ops. */
+    /* For hit tests: the tensors in each column of ops. */
     p.columns = Math.min(512, Math.max(1, n));
     p.touch = Array.from({length: p.columns}, () => []);
     for (let t = 0; t < count; t++)
       if (!p.fixed[t])
         for (let c = Math.floor(p.start[t] * p.columns / n), last = Math.floor(p.end[t] * p.columns / n); c <= last; c++) p.touch[c].push(t);
     p.fixedByOffset = [...list.keys()].filter((t) => p.fixed[t]).sort((a, b) => list[a].offset - list[b].offset);
-    /* Of several plans in one arena only the largest is what `memory` tells of. */
+    /* If several plans share one arena, `memory` describes only the largest plan. */
     p.peakOp = ops.findIndex((op) => op.name === plan.memory.peak_op && op.live_bytes === plan.memory.live_bytes);
     p.whole = p.peakOp >= 0;
     if (!p.whole) p.peakOp = ops.reduce((best, op, i) => (op.live_bytes > ops[best].live_bytes ? i : best), 0);
@@ -54,7 +54,7 @@
     return p;
   };
 
-  /* The op whose edges hold x. */
+  /* Index of the op whose edges contain x. */
   const opAt = (edges, x) => {
     let low = 0, high = edges.length - 2;
     while (low < high) {
@@ -97,13 +97,13 @@
     }
     return [...kinds.values()].sort((a, b) => b.bytes - a.bytes);
   };
-  /* What is alive at an op. At the peak this is the plan's own list. */
+  /* Tensors alive at an op, by kind. At the peak this is the plan's own list. */
   const aliveAt = (p, op) => {
     if (op === p.peakOp && p.whole && p.plan.memory.largest) return p.plan.memory.largest;
     return kindsOf(p.list.filter((tensor, t) => p.start[t] <= op && p.end[t] >= op));
   };
 
-  /* Where the ops of another plan stand on this one's axis, joined by name. Ops that only the other has stand between their neighbours and have no
+  /* Positions of another plan's ops on this plan's axis, joined by name. Ops that only the other plan has lie between their neighbours and have no
    * width. */
   const align = (p, other) => {
     const at = new Map(p.ops.map((op, i) => [op.name, i]));
@@ -118,7 +118,7 @@
     return {begin, end};
   };
 
-  /* The parts of this plan's tensors that hold nothing in the other: [tensor, first op, last op]. */
+  /* Parts of this plan's tensors that are not alive in the other plan: [tensor, first op, last op]. */
   const goneIn = (p, other, places) => {
     const lives = new Map();
     other.list.forEach(

@@ -1,8 +1,8 @@
-/* core_parts.js - what several panels share: choices, signed numbers, kinds over layers, a run's walks, charts with a theme. */
+/* core_parts.js - shared by several panels: choices, signed numbers, kinds over layers, a run's plans, links between panels. */
 (() => {
   const {el} = rafter;
 
-  /* Buttons of which one is pressed: choice('Time axis', [[value, text], ...], current, (value) => ...). */
+  /* A group of buttons, one of them pressed: choice('Time axis', [[value, text], ...], current, (value) => ...). */
   rafter.choice = (title, options, current, choose) => {
     const buttons = options.map(
         ([value, text]) =>
@@ -28,10 +28,10 @@
 
   rafter.signed = (text, value) => (!Number.isFinite(value) ? '–' : value > 0 ? `+${text(value)}` : value < 0 ? `−${text(-value)}` : text(0));
 
-  /* Of one kind over all blocks, as the terminal groups them: "block.3/mlp/up/u" -> "block.*\/mlp/up/u". */
+  /* The kind of a name, the same for all blocks, as in the terminal: "block.3/mlp/up/u" -> "block.*\/mlp/up/u". */
   rafter.kindOf = (name) => name.replace(/block\.\d*/, 'block.*');
 
-  /* What two lists of kinds do not have in common, largest differences first. */
+  /* Differences of bytes between two lists of kinds, largest first. */
   rafter.changes = (mine, theirs) => {
     const a = new Map(mine.map((one) => [one.name, one])), b = new Map(theirs.map((one) => [one.name, one]));
     return [...new Set([...a.keys(), ...b.keys()])]
@@ -43,7 +43,7 @@
         .sort((one, other) => Math.abs(other.change) - Math.abs(one.change));
   };
 
-  /* [{name, plan, measured}]: every plan of a run with what was measured of it (ops[] by id, a call each; count, seconds), or null. */
+  /* [{name, plan, measured}]: every plan of a run with its measurements (ops[] by id, for one call; count, seconds), or null. */
   rafter.walks = (run) => {
     const walks = rafter.objects(run && run.measured && run.measured.walks), plans = rafter.plans(run);
     return plans.map(
@@ -51,7 +51,7 @@
             ({name, plan, measured: walks.find((walk) => walk.walk === plan.name) || (plans.length === 1 && walks.length === 1 ? walks[0] : null)}));
   };
 
-  /* The op in the trace viewer, where this run was traced; whether there is one. */
+  /* canShowOp: whether the run has a trace viewer; showOp: shows an op there. */
   rafter.canShowOp = () => Boolean(rafter.traceViewer && rafter.traceViewer.view.node.isConnected);
   rafter.showOp = async (name) => {
     if (!rafter.canShowOp()) return;
@@ -62,7 +62,7 @@
     viewer.nextOf(name);
     viewer.zoomToSelection();
   };
-  /* From an instant in the memory to the same op in the trace: the run of it that is selected there, else the first. Whether the run's trace is of that plan: */
+  /* isTraced: whether the run's trace belongs to a plan. showRunOf: shows an op of a plan in the trace: its selected call, otherwise its first. */
   rafter.isTraced = (plan) => {
     const header = rafter.run() && rafter.run().trace && rafter.run().trace.header;
     return Boolean(header && plan && Array.isArray(header.digests) && header.digests.includes(plan.digest) && rafter.plans(rafter.run()).some((one) => one.plan === plan));
@@ -72,7 +72,7 @@
     for (let i = 0; i < 250 && !rafter.canShowOp(); i++) await new Promise((done) => setTimeout(done, 20));
     if (rafter.canShowOp()) rafter.traceViewer.goTo(plan, name);
   };
-  /* From an op to what is alive while it runs: the memory panel's picture of its plan. */
+  /* hasInstant: whether memory at an op is known. showInstant: shows the tensors alive at an op in the memory panel. */
   rafter.hasInstant = (plan, op) => Boolean(plan && op && op.live_bytes !== undefined && Array.isArray(plan.tensors) && plan.tensors.length);
   rafter.showInstant = async (plan, op) => {
     await rafter.show('memory');
@@ -80,10 +80,10 @@
     if (rafter.memoryPanel) rafter.memoryPanel.choose(plan, op);
   };
 
-  /* A frame around a picture that the wheel zooms: with Ctrl or Meta (pinching is that, too), or after a click into it until the pointer leaves; else the
-   * wheel scrolls the page, and a line over the picture says what would zoom. `takes(event)`: whether the picture does. */
+  /* A frame around a picture with wheel zoom: with Ctrl or Meta (pinching sets Ctrl), or after a click until the pointer leaves. Otherwise the
+   * wheel scrolls the page, and a hint over the picture explains the zoom. `takes(event)`: whether the picture zooms. */
   rafter.wheelFrame = (parent, attributes = {}) => {
-    const key = /Mac|iP(hone|ad)/.test(navigator.platform) ? '⌘' : 'Ctrl', hint = el('div', {class: 'wheel-hint', hidden: true}, `${key} + wheel zooms; so does the wheel after a click`);
+    const key = /Mac|iP(hone|ad)/.test(navigator.platform) ? '⌘' : 'Ctrl', hint = el('div', {class: 'wheel-hint', hidden: true}, `${key} + wheel zooms; after a click, the wheel alone`);
     const frame = el('div', attributes, hint);
     let chosen = false, later = 0;
     frame.classList.add('wheel-frame');
@@ -110,10 +110,10 @@
                     el('div', {class: 'beside'}, beside))));
   rafter.swatch = (colour) => el('span', {class: 'swatch', style: {background: `var(--${colour})`}});
 
-  /* The colours of lines, the strongest first. */
+  /* Colours of lines, strongest first. */
   rafter.line = (i) => ['c4', 'c5', 'c2', 'c6', 'c0', 'c1', 'c3', 'c7'][i % 8];
 
-  /* An axis with its title and text of ticks; 'logarithmic' ones name powers only. */
+  /* An axis with its title and tick texts; logarithmic axes label only powers of ten. */
   const powersOfTwo = (axis) => {
     const raw = (axis.max - axis.min) / 6, step = 2 ** Math.ceil(Math.log2(raw > 0 ? raw : 1)), ticks = [];
     for (let at = Math.ceil(axis.min / step) * step; at <= axis.max; at += step) ticks.push({value: at});
@@ -145,7 +145,7 @@
                                      if (type !== 'logarithmic') return text(value);
                                      const power = Math.log10(value);
                                      if (Math.abs(power - Math.round(power)) > 1e-9) return '';
-                                     return text === rafter.seconds && value >= 60 ? `${rafter.whole(value)} s` : text(value); /* powers of ten are no minutes */
+                                     return text === rafter.seconds && value >= 60 ? `${rafter.whole(value)} s` : text(value); /* powers of ten seconds, not minutes */
                                    }
                                  },
                                  ...more

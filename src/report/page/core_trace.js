@@ -1,7 +1,7 @@
-/* core_trace.js - a recorded trace as typed arrays: columns decoded, rows of spans that do not overlap, sums that any zoom can be drawn from. */
+/* core_trace.js - decodes a recorded trace into typed arrays, rows of non-overlapping spans, and block sums for drawing at any zoom. */
 (() => {
   const TYPES = {u8: Uint8Array, i8: Int8Array, u16: Uint16Array, i16: Int16Array, u32: Uint32Array, i32: Int32Array, f32: Float32Array, f64: Float64Array};
-  const BLOCK = 64; /* spans whose sums are kept together */
+  const BLOCK = 64; /* spans per block of sums */
   const MOST_DEPTH = 4;
 
   const fromBase64 = (text) => {
@@ -12,7 +12,7 @@
   };
   const gunzip = async (bytes) => new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream('gzip'))).arrayBuffer();
 
-  /* First bytes of all values, then second ones. 64-bit integers become doubles: exact to 2^53 ns, 104 days. */
+  /* Values of a column whose bytes are stored as first bytes of all values, then second bytes, and so on. 64-bit integers become doubles, exact to 2^53 ns (104 days). */
   const gather = (type, size, bytes, at, count) => {
     if (type === 'i64' || type === 'u64') {
       const values = new Float64Array(count), planes = [0, 1, 2, 3, 4, 5, 6, 7].map((b) => bytes.subarray(at + b * count, at + (b + 1) * count));
@@ -45,11 +45,11 @@
     return columns;
   };
 
-  /* ---- what a span stands for -------------------------------------------------------------------------------------- */
+  /* ---- names and colours of spans -------------------------------------------------------------------------------------- */
 
-  /* How a span is painted. Waiting and gaps are pale: what is left is work. */
+  /* Colours of gaps. Waits and gaps are pale, so that work stands out. */
   const GAP_PAINT = {launch: 'gap-launch', wait: 'gap-wait', serial: 'gap-serial', 'page fault': 'gap-system', allocation: 'gap-system', io: 'gap-system', 'other threads': 'gap-others', stopped: 'gap-stopped', unexplained: 'gap-unknown'};
-  /* Phases are shades: colours are for classes of ops. */
+  /* Phases are shades of grey; colours are for classes of ops. */
   const PHASE_SHADE = {forward: 'phase-1', recompute: 'phase-2', backward: 'phase-2', accumulate: 'phase-3', optimizer: 'phase-3', sample: 'phase-2'};
 
   class Things {
@@ -93,7 +93,7 @@
 
   /* ---- rows ------------------------------------------------------------------------------------------------------------ */
 
-  /* Spans in order of time that do not overlap, with what each pixel of any zoom needs: sums over blocks, by paint. */
+  /* Spans in order of time that do not overlap, with sums of time by paint over blocks of spans, for fast drawing. */
   class Row {
     constructor(id, title, kind, count, height) {
       Object.assign(this, {id, title, kind, height, count: 0});
@@ -104,14 +104,14 @@
       const i = this.count++;
       this.begin[i] = begin; this.end[i] = end; this.key[i] = key; this.event[i] = event;
     }
-    /* Sums of seconds by paint over blocks; asked again when what is dimmed changes. */
+    /* Computes the sums of time by paint for all blocks; called again when the filter changes. */
     recount(things) {
       const paints = things.paints.length, blocks = Math.ceil(this.count / BLOCK);
       if (!this.sums || this.sums.length !== blocks * paints) this.sums = new Float32Array(blocks * paints);
       else this.sums.fill(0);
       for (let i = 0; i < this.count; i++) this.sums[((i / BLOCK) | 0) * paints + things.shown[this.key[i]]] += this.end[i] - this.begin[i];
     }
-    /* The first span that ends after `time`. */
+    /* Index of the first span that ends after `time`. */
     after(time) {
       let low = 0, high = this.count;
       while (low < high) {
@@ -120,12 +120,12 @@
       }
       return low;
     }
-    /* The span at `time`, or within `slack` of it; -1: none. */
+    /* Index of the span at `time`, or within `slack` of it; -1: none. */
     at(time, slack = 0) {
       const i = this.after(time - slack);
       return i < this.count && this.begin[i] <= time + slack ? i : -1;
     }
-    /* Adds to `into` the seconds (ns) of each paint in spans from..to-1, whole. */
+    /* Adds to `into` the time (ns) of each paint in spans from to to-1. */
     sumSpans(things, from, to, into) {
       const paints = things.paints.length;
       let i = from;
@@ -140,11 +140,11 @@
         }
       }
     }
-    /* The same, of the time from a to b: spans at the edges are cut. */
+    /* Adds to `into` the time (ns) of each paint between times a and b; spans at the edges are cut. */
     sumTime(things, a, b, into) {
       const from = this.after(a);
       let to = from, high = this.count;
-      while (to < high) { /* the first that begins at b or later */
+      while (to < high) { /* find the first span that begins at b or later */
         const middle = (to + high) >>> 1;
         if (this.begin[middle] >= b) high = middle; else to = middle + 1;
       }
@@ -160,12 +160,12 @@
     }
   }
 
-  /* A counter: its value from each time on. */
+  /* A counter: value[i] holds from time begin[i]. */
   class Counter {
     constructor(id, title, unit) { Object.assign(this, {id, title, unit, kind: 'counter', height: 40, count: 0, most: 0, begin: [], value: []}); }
     push(begin, value) { this.begin.push(begin); this.value.push(value); this.count++; if (value > this.most) this.most = value; }
     finish() { this.begin = Float64Array.from(this.begin); this.value = Float64Array.from(this.value); }
-    /* The last place at or before `time`; -1: none yet. */
+    /* Index of the last change at or before `time`; -1: none. */
     at(time) {
       let low = 0, high = this.count;
       while (low < high) {
@@ -181,7 +181,7 @@
   const ROW_OF = {step: 'step', phase: 'phase', predicted: 'predicted', op: 'op', busy: 'thread', wait: 'thread', gap: 'thread'};
   const TITLE = {step: 'steps', phase: 'phases', predicted: 'predicted', op: 'measured'};
 
-  /* What a thread did at each time: of spans that contain each other the innermost. emit(from, to, span) in order of time, none empty. */
+  /* The innermost span at each time, for spans that contain each other: calls emit(from, to, span) in order of time, without empty pieces. */
   const flatten = ({begin, end}, spans, emit) => {
     const open = [];
     let at = -Infinity;
@@ -195,7 +195,7 @@
     while (open.length) { const span = open.pop(); upTo(end[span], span); }
   };
 
-  /* Spans that contain or overlap others in rows of their own: rows by depth. */
+  /* Distributes spans that contain or overlap others over several rows: calls emit(begin, end, span, depth). */
   const stack = ({begin, end}, spans, emit) => {
     const ends = [];
     for (const i of spans) {
@@ -206,8 +206,8 @@
     }
   };
 
-  /* What was predicted of each op, drawn where it ran, at most until the next one (`cut` says so), and end to end from each step's begin. `twin` has the
-   * prediction of each op's span, by event: both stand in the order in which they were walked. Null where they do not belong together. */
+  /* Rows of predicted times: at each op's begin, cut where the next op begins (`cut`), and end to end from the begin of each step. `twin` gives the
+   * predicted span of each measured span, by event: both kinds are in execution order. Null if they do not match. */
   const predictedRows = (header, {begin, end}, spans, ops, keyOf) => {
     const n = spans.length;
     if (!n || ops.length !== n || spans.some((p, i) => keyOf(p) !== keyOf(ops[i]))) return null;
@@ -231,12 +231,12 @@
     return {twin, atOps: [row], inOrder};
   };
 
-  /* Rows out of the columns, which stand by lane and begin, what contains before what it contains. */
+  /* Rows from the columns, which are sorted by lane and begin; a span comes before the spans that it contains. */
   const rowsOf = (header, columns, things) => {
     const {begin, end, id, lane, kind, plan, value} = columns, names = header.kinds.map(String), n = header.count;
     const groups = new Map(), counters = new Map(), rowOfKind = names.map((name) => ROW_OF[name]), counter = names.indexOf('counter');
     let from = Infinity, to = -Infinity;
-    const threads = []; /* their groups by lane */
+    const threads = []; /* groups of threads, by lane */
     const groupOf = (row, at) => {
       const key = row === 'thread' ? `thread ${at}` : row;
       if (!groups.has(key)) groups.set(key, {key, kind: row, lane: at, spans: [], before: -Infinity});
@@ -257,7 +257,7 @@
         counters.get(id[i]).push(begin[i], value[i]);
       } else if (row) {
         if (row !== 'thread') put(groupOf(row, lane[i]), i);
-        if (row === 'thread' || row === 'op') put(threads[lane[i]] || (threads[lane[i]] = groupOf('thread', lane[i])), i); /* an op holds its thread from call to return */
+        if (row === 'thread' || row === 'op') put(threads[lane[i]] || (threads[lane[i]] = groupOf('thread', lane[i])), i); /* an op occupies its thread from call to return */
         if (begin[i] < from) from = begin[i];
         if (end[i] > to) to = end[i];
       }
@@ -279,7 +279,7 @@
     return {rows, predicted, twin: predicted && predicted.twin, counters: [...counters.values()], from: Number.isFinite(from) ? from : 0, to: Number.isFinite(to) ? to : 1};
   };
 
-  /* The plans whose ops a trace ran: the run's own by digest or name; else what the trace says of their ops. */
+  /* The plans whose ops a trace recorded: the run's own by digest or name, otherwise the ops in the trace's header. */
   const plansOf = (run, header) => (header.plans || []).map((name, place) => {
     const list = rafter.plans(run).filter(({plan}) => rafter.objects(plan.ops).length), digest = (header.digests || [])[place];
     const found = list.find(({plan}) => digest && plan.digest === digest) || (digest ? null : list.find((one) => one.name === name) || list[place]);
@@ -294,14 +294,14 @@
     return {header, things, columns: table, ...rowsOf(header, table, things)};
   };
 
-  /* Seconds and limit of what a span was predicted to take: its own prediction, of a walk with the rows that it had; else the plan's. */
+  /* Predicted seconds and limit of a span: its own, for the rows that the step had; otherwise the plan's. */
   rafter.priceOf = (trace, event, op) => {
     const own = trace.twin ? trace.twin[event] : -1, {begin, end, value} = trace.columns;
     return own < 0 ? {seconds: op.seconds, limit: op.limit_seconds, own: false} : {seconds: (end[own] - begin[own]) / 1e9, limit: value[own] / 1e9, own: true};
   };
 
   const decoded = new WeakMap();
-  /* {header, things, columns, rows, predicted, twin, counters, from, to}: times in ns; null without a trace. */
+  /* A promise of {header, things, columns, rows, predicted, twin, counters, from, to}, times in ns; null without a trace. */
   rafter.trace = (run) => {
     if (!run || !run.trace || !run.trace.header) return Promise.resolve(null);
     if (!decoded.has(run)) decoded.set(run, decode(run));

@@ -1,53 +1,52 @@
-/* core_words.js - what the page's words mean: a dialog that every panel's reader can open, and the line of them below the summary's sentence. */
+/* core_words.js - definitions of the page's terms: a dialog, and a short line below the summary's sentence. */
 (() => {
   const {el} = rafter;
-  /* Examples are names as plans have them. */
+  /* Examples use names as they occur in plans. */
   const WORDS = [
     ['Three figures', [
-      ['measured', 'what this run took. Of ops and walks the mean of all of them, where nothing else is said.'],
-      ['predicted', 'what the plan said before anything ran: the time of the kernels that it chose, as calibration measured them here or as a sheet describes the machine.'],
-      ['limit', 'the least time that the machine allows (the roofline): FLOPs over its highest rate or bytes over its bandwidth, whichever takes longer. Measured near predicted, far above the limit: the kernels are the loss. Measured far above predicted: something disturbs the run.'],
-      ['bound by', 'what takes most of the time: compute, memory (its bandwidth), launch (ops too small for what starting one costs), network, or a gap between ops.'],
+      ['measured', 'The time or memory that this run took. Times of ops and steps are means, unless the text says otherwise.'],
+      ['predicted', 'The plan\'s figure from before the run. It uses the chosen kernels\' times, measured by calibration or derived from a data sheet.'],
+      ['limit', 'The minimum time on this machine (the roofline): FLOPs divided by the highest rate, or bytes divided by the bandwidth, whichever is longer. If the measured time is near the predicted time but far above the limit, the kernels lose the time. If it is far above the predicted time, something disturbs the run.'],
+      ['bound by', 'The cause of most of the time: compute, memory (bandwidth), launch (the cost of starting small ops), network, or gaps between ops.'],
     ]],
     ['What runs', [
-      ['plan', 'the list of all ops and tensors with their places and prices, made before anything runs. A run only follows it.'],
-      ['walk', 'once through a plan\'s ops: a training step, a validation, a piece of prompts (prefill), a token of every running answer (decode), rows that are scored (score).'],
-      ['step', 'of training all microbatches, one after the other, and the optimizer; of all else a walk. Both are counted from 1.'],
-      ['microbatch, accumulate', 'the sequences that go through the model at once, and how many such go into one step.'],
-      ['op, kernel', 'one operation on tensors (a matrix product, a norm), and the routine that the plan chose for it.'],
-      ['phase', 'what a part of a step is for: forward, recompute, backward, accumulate (adding to gradients that are there), optimizer; beside ops data, sample, validation, checkpoint, write.'],
-      ['remat', 'rematerialisation, or activation checkpointing: activations are dropped in forward and computed again (recompute) in backward. remat=mlp drops those of the MLPs, remat=block keeps the inputs of layers only: less memory for more time, and the same results.'],
+      ['plan', 'The list of all ops and tensors with their offsets and predicted times, made before the run. A run only executes it.'],
+      ['step', 'One execution of a plan\'s ops. In training: all microbatches of a batch, then the optimizer (train), or one validation batch (validation). Otherwise one forward pass: a chunk of prompts (prefill), one token of every running answer (decode), or texts to score (score). Steps are counted from 1.'],
+      ['microbatch, accumulate', 'The sequences in one forward and backward pass, and the number of such passes per training step.'],
+      ['op, kernel', 'An operation on tensors, such as a matrix product or a norm, and the routine that the plan chose for it.'],
+      ['phase', 'The purpose of a part of a step: forward, recompute, backward, accumulate (adding gradients of microbatches) and optimizer; outside ops: data, sample, validation, checkpoint and write.'],
+      ['remat', 'Rematerialisation, or activation checkpointing: forward drops activations and backward recomputes them. remat=mlp drops the activations of the MLPs; remat=block keeps only the inputs of layers. It needs less memory and more time, and gives the same results.'],
     ]],
     ['Names of ops and tensors', [
-      ['block.3/mlp/up', 'the first matrix of the MLP in layer 3; layers are counted from 0. block.* stands for all layers together.'],
-      ['step/micro/…', 'an op that runs for every microbatch, of generation and scoring in every walk; step/end/… runs once a step.'],
-      ['…/fwd, …/bwd', 'forward and backward; …/bwd/weight is the gradient of a weight, …/fwd/recompute what is computed again, …/norm_sq and …/adamw are the optimizer\'s.'],
+      ['block.3/mlp/up', 'The first matrix of the MLP in layer 3; layers are counted from 0. block.* means all layers together.'],
+      ['step/micro/…', 'An op that runs once per microbatch; in generation and scoring, once per step. step/end/… runs once per step.'],
+      ['…/fwd, …/bwd', 'Forward and backward. …/bwd/weight is the gradient of a weight, …/fwd/recompute is recomputed in backward, …/norm_sq and …/adamw belong to the optimizer.'],
     ]],
     ['Memory', [
-      ['arena', 'the one piece of memory that the plan lays everything out in. Its size is known before the run, to the byte.'],
-      ['live, peak', 'bytes that hold something at an op, and the op where the arena reaches highest.'],
-      ['persistent', 'what stays from step to step: weights, their f32 masters, the optimizer\'s moments; of generation weights and the cache of keys and values.'],
-      ['kv pages', 'pieces of the cache of keys and values, each of some tokens of one answer.'],
+      ['arena', 'The single block of memory that contains all tensors. The plan gives its size before the run, to the byte.'],
+      ['live, peak', 'Bytes of all tensors that an op or a later op needs, and the largest extent of the arena over all ops.'],
+      ['persistent', 'Tensors that live across steps: weights, their f32 masters and the optimizer\'s moments; in generation, weights and the cache of keys and values.'],
+      ['kv pages', 'Parts of the cache of keys and values; each page holds some tokens of one sequence.'],
     ]],
     ['Threads', [
-      ['gap', 'time in which a thread did no work of an op; each has a cause that was measured: the table below the trace tells them.'],
-      ['wait, serial, launch', 'it waited for other threads; there was work for one thread only; the next op was being started.'],
-      ['other threads', 'it was ready to run, and something else had its core.'],
-      ['unexplained', 'nothing was measured that it could have been.'],
+      ['gap', 'Time in which a thread worked on no op. The table below the trace lists gaps by measured cause.'],
+      ['wait, serial, launch', 'The thread waited for other threads; only one thread had work; the next op was being started.'],
+      ['other threads', 'The thread was ready to run, but something else used its core.'],
+      ['unexplained', 'No measurement explains the gap.'],
     ]],
   ];
 
   rafter.words = () => {
     const dialog = document.getElementById('words');
     dialog.replaceChildren(
-      el('div', {class: 'bar'}, el('h2', {}, 'Words'), el('span', {class: 'spring'}), el('button', {type: 'button', onclick: () => dialog.close()}, 'Close')),
+      el('div', {class: 'bar'}, el('h2', {}, 'Terms'), el('span', {class: 'spring'}), el('button', {type: 'button', onclick: () => dialog.close()}, 'Close')),
       el('div', {class: 'columns'}, WORDS.map(([title, rows]) => el('section', {}, el('h3', {}, title),
         el('dl', {class: 'words'}, rows.flatMap(([word, meaning]) => [el('dt', {}, word), el('dd', {}, meaning)]))))));
     dialog.showModal();
   };
 
-  /* The few words without which a summary says nothing. */
-  rafter.wordsLine = () => el('p', {class: 'note words-line'}, el('b', {}, 'Measured'), ' is what the run took, ', el('b', {}, 'predicted'), ' what its plan said before, ', el('b', {}, 'limit'),
-    ' the least that the machine allows; a ', el('b', {}, 'walk'), ' is once through the plan\'s ops (a step, a token of every answer); ', el('b', {}, 'block.3'), ' is layer 3, ', el('b', {}, 'block.*'),
-    ' all of them; ', el('b', {}, 'remat'), ' computes again instead of keeping. ', el('button', {type: 'button', class: 'more screen', onclick: rafter.words}, 'All words'));
+  /* The terms that a summary needs, in one line. */
+  rafter.wordsLine = () => el('p', {class: 'note words-line'}, el('b', {}, 'Measured'), ' is the run, ', el('b', {}, 'predicted'), ' is its plan, ', el('b', {}, 'limit'),
+    ' is the minimum on this machine; a ', el('b', {}, 'step'), ' executes the plan\'s ops once; ', el('b', {}, 'block.3'), ' is layer 3, ', el('b', {}, 'block.*'),
+    ' all layers; ', el('b', {}, 'remat'), ' recomputes activations instead of keeping them. ', el('button', {type: 'button', class: 'more screen', onclick: rafter.words}, 'All terms'));
 })();

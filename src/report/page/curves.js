@@ -1,4 +1,4 @@
-/* curves.js - loss, learning rate, gradient norm, tokens per second and step time of runs, measured beside predicted. */
+/* curves.js - loss, learning rate, gradient norm, tokens per second and step time of runs, measured and predicted. */
 (() => {
   const {el} = rafter;
 
@@ -11,7 +11,7 @@
     });
   };
 
-  /* A run's rows over the chosen abscissa. */
+  /* The choices of the x axis, and its values for a run's rows. */
   const abscissa = {
     step: ['step', (value) => rafter.count(value)],
     tokens: ['tokens', (value) => rafter.count(value)],
@@ -35,10 +35,10 @@
       CHARTS.forEach(draw);
     };
 
-    /* From the ninth run on colours come again: with marks on the line then. */
+    /* Colours repeat from the ninth run; its lines get marks. */
     const shapeOf = (set) => (runs.length > 1 && set.r >= 8 && !set.dash ? ['triangle', 'rect', 'crossRot', 'star'][Math.floor(set.r / 8 - 1) % 4] : null);
     const tint = (set) => rafter.colour(rafter.line(runs.length > 1 ? set.r : set.shift || 0));
-    /* Of a long run a point stands for many steps: from the least to the most of them, pale. */
+    /* Pale bands from minimum to maximum, for long runs whose points summarize many steps. */
     const bands = ({run, band, xs, r, shift}) => {
       if (!band || smoothing || !run.metrics.some((row) => row.least)) return [];
       const edge = (which) => run.metrics.map((row, i) => ({x: xs[i], y: (row[which] || {})[band]})).filter(({y}) => Number.isFinite(y)), colour = tint({r, shift});
@@ -46,7 +46,7 @@
       return [{...common, data: edge('most'), fill: '+1'}, {...common, data: edge('least')}];
     };
     /* lines(run, xs): [{label, points: [[x, y]], dash?, points only?}] */
-    /* A few far above all others would press those to the ground: the axis ends at three times what 99 of 100 stay below. Null: it reaches over all. */
+    /* End of the y axis if a few outliers would flatten the curve: three times the 99th percentile. Null: all values fit. */
     const cutOf = (sets) => {
       const values = sets.flatMap((set) => set.values.map(([, y]) => y)).sort((a, b) => a - b), most = 3 * quantile(values, 0.99);
       return values.length && values[values.length - 1] > most ? most : null;
@@ -64,7 +64,7 @@
       place.append(el('h3', {}, title));
       if (above.length) {
         const [x, y] = above.reduce((high, one) => (one[1] > high[1] ? one : high));
-        place.append(el('p', {class: 'note'}, `${rafter.whole(above.length)} of the points lie above this axis, the highest ${text(y)} at ${abscissa[state.by][0]} ${abscissa[state.by][1](x)}.`));
+        place.append(el('p', {class: 'note'}, `${rafter.whole(above.length)} of the points are above this axis, the highest is ${text(y)} at ${abscissa[state.by][0]} ${abscissa[state.by][1](x)}.`));
       }
       rafter.chart(place, {
         label: `${title} over ${name}`,
@@ -226,12 +226,12 @@
                 text: (row) => (row.validation === null ? '–' : digits(row.validation))
               },
               {title: 'Step, median', number: true, value: (row) => row.median ?? -1, text: (row) => rafter.seconds(row.median)},
-              {title: 'least', number: true, value: (row) => row.low ?? -1, text: (row) => rafter.seconds(row.low)},
+              {title: 'minimum', number: true, value: (row) => row.low ?? -1, text: (row) => rafter.seconds(row.low)},
               {title: '90 %', number: true, value: (row) => row.p90 ?? -1, text: (row) => rafter.seconds(row.p90)},
-              {title: 'most', number: true, value: (row) => row.high ?? -1, text: (row) => rafter.seconds(row.high)},
+              {title: 'maximum', number: true, value: (row) => row.high ?? -1, text: (row) => rafter.seconds(row.high)},
               {title: 'predicted', number: true, value: (row) => row.predicted ?? -1, text: (row) => rafter.seconds(row.predicted)},
             ],
-            rows, {caption: 'Step times leave out the first step, which meets cold caches.'}),
+            rows, {caption: 'Step times leave out the first step, whose caches are cold.'}),
         place);
     redraw();
   };
@@ -240,7 +240,7 @@
     id: 'curves',
     title: 'Loss and rates',
     order: 50,
-    about: 'What every step of training said of itself; the plan\'s predictions are dashed.',
+    about: 'Metrics of every training step; predictions are dashed.',
     available: (model) => rafter.objects(model.runs).length > 0,
     render(element, model) {
       const runs = rafter.objects(model.runs)
@@ -248,7 +248,7 @@
                        .map((run) => ({...run, metrics: rafter.objects(run.metrics)}));
       if (!runs.length) {
         element.append(rafter.empty(
-            'No run here has trained: ', rafter.code('rafter train'), ' writes a line for every step into its folder, ',
+            'The report has no training run. ', rafter.code('rafter train'), ' writes metrics of every step into its folder; ',
             rafter.code('rafter report RUN'), ' shows them.'));
         return;
       }

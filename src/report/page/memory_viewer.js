@@ -1,4 +1,4 @@
-/* memory_viewer.js - the memory viewer: the arena as a picture of addresses over time, live bytes below it, what is alive at an op, another plan over it. */
+/* memory_viewer.js - the memory viewer: addresses of the arena over time, live bytes below, tensors alive at an op, comparison with another plan. */
 (() => {
   const {el} = rafter, {read, opAt, tensorAt, aliveAt, align, goneIn} = rafter.arena;
   const GUTTER = 78, RIGHT = 12, PHASES = 9, MAP_TOP = 18, MAP = 400, GAP = 26, CURVE = 130, AXIS = 42, BAND = 34;
@@ -20,7 +20,7 @@
     return list;
   };
 
-  /* Sizes that would read alike are told from the first of them on. */
+  /* Sizes as texts; if two texts are equal, sizes are shown relative to the first. */
   const apart = (sizes) => {
     const texts = sizes.map(rafter.bytes);
     return new Set(texts).size === texts.length ? texts : sizes.map((size, i) => (i ? `+${rafter.bytes(size - sizes[0])}` : texts[0]));
@@ -110,7 +110,7 @@
         const top = Math.max(MAP_TOP, Y(tensor.offset + tensor.bytes)), bottom = Math.min(mapBottom, Y(tensor.offset));
         if (right - left < 60 || bottom - top < 13) continue;
         const text = `${tensor.name}  ${rafter.bytes(tensor.bytes)}`, room = right - left - 8;
-        c.fillStyle = tensor.class === 'weight' && rafter.state.theme === 'light' ? '#ffffff' : '#111111'; /* what stands out from its colour */
+        c.fillStyle = tensor.class === 'weight' && rafter.state.theme === 'light' ? '#ffffff' : '#111111'; /* readable on its colour */
         c.save(), c.beginPath(), c.rect(left, top, room + 4, bottom - top), c.clip();
         c.fillText(text, left + 4, (top + bottom) / 2), c.restore();
       }
@@ -175,7 +175,7 @@
       const inView = byteTicks(view.y0, view.y1, 8), texts = apart(inView);
       for (const [i, y] of inView.entries()) {
         const py = Y(y);
-        if (py < MAP_TOP - 1 || py > mapBottom - band() + 1 || (state.folded && py > mapBottom - BAND / 2 - 20)) continue; /* the band has a number of its own */
+        if (py < MAP_TOP - 1 || py > mapBottom - band() + 1 || (state.folded && py > mapBottom - BAND / 2 - 20)) continue; /* the folded band has its own label */
         c.beginPath(), c.moveTo(GUTTER - 4, py), c.lineTo(GUTTER, py), c.stroke(), c.fillText(texts[i], GUTTER - 7, py);
       }
       if (state.folded && p.persistent > 0) {
@@ -185,7 +185,7 @@
       }
       c.strokeStyle = rafter.colour('grid');
       const high = Math.max(p.arena, over ? over.arena : 0);
-      /* Also where it begins: not at 0 where what persists is folded. */
+      /* The axis also labels its start, which is not 0 if persistent tensors are folded. */
       const ofCurve = [low(), ...byteTicks(low(), high, 3).filter((one) => CY(one) < curveBottom - 14)], said = apart(ofCurve);
       for (const [i, y] of ofCurve.entries()) {
         const py = CY(y);
@@ -201,7 +201,7 @@
       c.textAlign = 'right', c.textBaseline = 'bottom', c.fillText('address', GUTTER - 7, MAP_TOP - 5);
       c.textAlign = 'center', c.fillText(AXIS_TITLES[state.axis], GUTTER + plotWidth() / 2, HEIGHT - 2);
       c.textAlign = 'left', c.fillStyle = rafter.colour('muted');
-      c.fillText('live bytes (filled), end of the arena in use (dashed)' + (over ? `, live bytes of ${over.name} (line)` : ''), GUTTER, curveTop - 3);
+      c.fillText('live bytes (filled), end of the used arena (dashed)' + (over ? `, live bytes of ${over.name} (line)` : ''), GUTTER, curveTop - 3);
     };
     const drawPhases = (c) => {
       const at = edges();
@@ -240,7 +240,7 @@
       c.fillStyle = rafter.colour('fault'), c.textAlign = 'left', c.fillText(text, left, curveTop + 4);
       c.beginPath(), c.arc(x, CY(p.ops[p.peakOp].live_bytes), 3.5, 0, 7), c.fill();
     };
-    /* What does not follow the pointer is drawn once and kept until the view, the filters or the theme change. */
+    /* Everything that does not follow the pointer is drawn once and kept until the view, the filters or the theme change. */
     const kept = document.createElement('canvas');
     let keptAs = '';
     const drawStill = (c) => {
@@ -277,7 +277,7 @@
       state.view = {...view};
     };
 
-    /* ---- moving about ---- */
+    /* ---- moving and zooming ---- */
     const clamp = () => {
       const all = whole(), least = all.x1 * 1e-7 || 1e-9;
       const keep = (a, b, from, to, size) => {
@@ -332,19 +332,19 @@
         el('div', {class: 'bar'}, 'Time as', rafter.choice('Time axis', axes, 'ops', setAxis),
            p.persistent > 0 &&
                rafter.choice(
-                   'What persists', [['fold', 'Persistent folded'], ['scale', 'to scale']], state.folded ? 'fold' : 'scale',
+                   'Persistent tensors', [['fold', 'Persistent folded'], ['scale', 'to scale']], state.folded ? 'fold' : 'scale',
                    (value) => {
                      state.folded = value === 'fold';
                      view = {...view, y0: floor(), y1: p.arena};
                      changed();
                    }),
-           el('button', {type: 'button', onclick: reset}, 'Whole picture'),
+           el('button', {type: 'button', onclick: reset}, 'Show all'),
            el('button', {type: 'button', onclick: () => setInstant(p.peakOp)}, 'Peak'), el('span', {class: 'spring'}));
     if (others.length) {
       const select =
           el('select', {id: 'memory-over', onchange: () => setOver(select.value)}, el('option', {value: ''}, 'nothing'),
              others.map((other, i) => el('option', {value: i}, other.name)));
-      bar.append(el('label', {}, 'Over it ', select));
+      bar.append(el('label', {}, 'Compare with ', select));
     }
     const filter = el('div', {class: 'bar', role: 'group', 'aria-label': 'Classes shown'}, p.classes.map((name, k) => {
       const sum = p.plan.memory.by_class ? p.plan.memory.by_class[name] : undefined;
@@ -370,7 +370,7 @@
 
     const {frame, takes} = rafter.wheelFrame(element);
     const picture = rafter.canvas(frame, {
-      label: `Arena of ${p.name}: addresses over time, with live bytes below; the table that follows says the same in words`,
+      label: `Arena of ${p.name}: addresses over time, with live bytes below; the table below has the same data as text`,
       height: HEIGHT,
       draw,
       focusable: true
@@ -391,11 +391,11 @@
       return el(
           'div', {}, el('strong', {}, tensor.name), row(tensor.class, `${shapeText(tensor, p.plan.settings)} ${tensor.dtype}`),
           row('bytes', `${rafter.whole(tensor.bytes)} (${rafter.bytes(tensor.bytes)}) from ${rafter.whole(tensor.offset)}`),
-          row('held from', name(tensor.first)), row('to', name(tensor.last)), tensor.reason && row('why', tensor.reason));
+          row('first op', name(tensor.first)), row('last op', name(tensor.last)), tensor.reason && row('reason', tensor.reason));
     };
     const describeOp = (op) =>
         el('div', {}, el('strong', {}, p.ops[op].name), row('live', `${rafter.bytes(p.ops[op].live_bytes)} (${rafter.whole(p.ops[op].live_bytes)})`),
-           row('arena in use up to', rafter.bytes(p.ops[op].top_bytes)), row('predicted', rafter.seconds(p.ops[op].seconds)));
+           row('arena used up to', rafter.bytes(p.ops[op].top_bytes)), row('predicted', rafter.seconds(p.ops[op].seconds)));
     let grab = null;
     picture.node.addEventListener('pointerdown', (event) => {
       const {x, y} = at(event);
@@ -451,7 +451,7 @@
       if (!shift && Math.abs(event.deltaX) > Math.abs(event.deltaY))
         pan(event.deltaX * unit / plotWidth(), 0);
       else
-        zoom(1.0015 ** ((event.deltaY || event.deltaX) * unit), x, shift, y); /* some systems turn the wheel with Shift into one across */
+        zoom(1.0015 ** ((event.deltaY || event.deltaX) * unit), x, shift, y); /* some systems report a wheel with Shift as horizontal */
     }, {passive: false});
 
     rafter.keys(element, 'Memory', [
@@ -463,20 +463,20 @@
       [['ArrowDown'], 'lower addresses', () => pan(0, -0.15)],
       [['W', 'PageUp'], 'zoom addresses in', () => zoom(0.7, undefined, true)],
       [['S', 'PageDown'], 'zoom addresses out', () => zoom(1 / 0.7, undefined, true)],
-      [['0', 'f'], 'the whole picture', reset],
-      [['p'], 'the instant of the peak', () => setInstant(p.peakOp)],
-      [['t'], 'the op of this instant in Trace', () => toTrace()],
-      [[',', '.'], 'one op earlier, one later', (event) => setInstant(Math.max(0, Math.min(p.n - 1, instant + (event.key === ',' ? -1 : 1))))],
+      [['0', 'f'], 'show all', reset],
+      [['p'], 'go to the peak', () => setInstant(p.peakOp)],
+      [['t'], 'show this op in Trace', () => toTrace()],
+      [[',', '.'], 'previous op, next op', (event) => setInstant(Math.max(0, Math.min(p.n - 1, instant + (event.key === ',' ? -1 : 1))))],
     ]);
     element.append(el(
         'p', {class: 'note screen'},
-        'Ctrl and wheel, or the wheel after a click: zoom time; with Shift: addresses. Drag: move. Click: what is alive then. Double click: zoom to a tensor. ? lists the keys.'));
+        'Zoom time: Ctrl and wheel, or the wheel after a click; with Shift, zoom addresses. Move: drag. List the tensors alive at an op: click. Zoom to a tensor: double click. ? lists the keys.'));
 
-    /* ---- what is alive ---- */
+    /* ---- tensors alive ---- */
     const about = el('div', {id: 'memory-instant'}), overAbout = el('div', {id: 'memory-difference'});
     element.append(about, overAbout);
     const traced = rafter.isTraced(p.plan), toTrace = () => traced && rafter.showRunOf(p.plan, p.ops[instant].name);
-    /* Where it is not in view, the view moves; its length stays. */
+    /* Selects an op; if it is not in view, the view moves without zooming. */
     const showInstant = (op) => {
       const at = edges(), middle = (at[op] + at[op + 1]) / 2, half = (view ? view.x1 - view.x0 : 0) / 2;
       if (view && (at[op] < view.x0 || at[op + 1] > view.x1)) view = {...view, x0: middle - half, x1: middle + half}, clamp();
@@ -492,12 +492,12 @@
           traced ? el('p', {class: 'screen'}, el('button', {type: 'button', 'data-link': 'trace', onclick: toTrace}, 'This op in Trace (t)')) : '',
           el('p', {},
              `${rafter.whole(rows.reduce((total, one) => total + one.count, 0))} tensors hold ${rafter.bytes(sum)}` +
-                 (op !== p.peakOp ? `; the arena is in use up to ${rafter.bytes(p.ops[op].top_bytes)}.` :
-                      !p.whole ? ` here; another walk needs the arena's ${rafter.bytes(p.arena)}.` :
+                 (op !== p.peakOp ? `; the arena is used up to ${rafter.bytes(p.ops[op].top_bytes)}.` :
+                      !p.whole ? ` here; another plan of the run needs the arena's ${rafter.bytes(p.arena)}.` :
                                  ` of an arena of ${rafter.bytes(p.arena)} (${rafter.whole(p.arena)} bytes)${
-                                     p.arena > sum ? `; the rest, ${rafter.bytes(p.arena - sum)}, lies in gaps between them` : ''}.`)),
+                                     p.arena > sum ? `; the rest, ${rafter.bytes(p.arena - sum)}, is in gaps between them` : ''}.`)),
           kindTable(rows, p.plan, {
-            caption: 'Buffers of one kind over all layers count together. A row chosen is outlined in the picture.',
+            caption: 'Buffers of one kind are summed over all layers. A click on a row outlines its tensors in the picture.',
             onrow: (one) => {
               selected = state.selected = selected === one.name ? null : one.name;
               picture.redraw();
@@ -507,7 +507,7 @@
       picture.redraw();
     };
 
-    /* ---- another plan over it ---- */
+    /* ---- comparison with another plan ---- */
     const setOver = (index) => {
       const other = index === '' ? null : others[index];
       over = other ? (other.read ||= read(other.name, other.plan)) : null;
@@ -533,17 +533,17 @@
               ['Peak', rafter.bytes(over.arena), rafter.signed(rafter.bytes, peak), peak / p.arena],
               ['Predicted time', rafter.seconds(over.plan.time.seconds), rafter.signed(rafter.seconds, time), time / p.plan.time.seconds]
             ].map(([title, now, change, part]) => [title, now, `${change} (${part > 0 ? '+' : ''}${rafter.percent(part)})`])),
-            el('p', {}, `In the picture the hatched parts of ${state.over.gone} tensors would hold nothing.`),
+            el('p', {}, `The hatched parts of ${state.over.gone} tensors in the picture would be free.`),
             el('div', {class: 'columns'},
-               [[same, `At ${p.ops[p.peakOp].name}, where the peak is now`], [own, "At each one's own peak"]]
+               [[same, `At ${p.ops[p.peakOp].name}, the present peak`], [own, "At the peak of each plan"]]
                    .filter(([rows]) => rows)
                    .map(
                        ([rows, caption]) =>
                            rafter.table(
                                [
                                  {title: 'Change', number: true, value: (one) => one.change, text: (one) => rafter.signed(rafter.bytes, one.change)},
-                                 {title: 'Now', number: true, value: (one) => one.a, text: (one) => (one.a ? rafter.bytes(one.a) : '–')},
-                                 {title: 'Then', number: true, value: (one) => one.b, text: (one) => (one.b ? rafter.bytes(one.b) : '–')},
+                                 {title: 'This plan', number: true, value: (one) => one.a, text: (one) => (one.a ? rafter.bytes(one.a) : '–')},
+                                 {title: 'Other plan', number: true, value: (one) => one.b, text: (one) => (one.b ? rafter.bytes(one.b) : '–')},
                                  {
                                    title: 'Tensor',
                                    value: (one) => one.name,

@@ -1,8 +1,8 @@
-/* roofline.js - ops under the machine's ceilings: FLOP/s over intensity, and bytes per second of the ops that have no FLOPs. */
+/* roofline.js - ops under the machine's ceilings: FLOP/s over intensity, and bytes per second of ops without matrix products. */
 (() => {
   const {el} = rafter;
 
-  /* Ops of one walk as points; what was measured where it was, what is predicted else. */
+  /* The ops of a plan as points, with predicted and, if available, measured rates. */
   const points = (walk) => {
     const measured = new Map(rafter.objects(walk.measured && walk.measured.ops).map((row) => [row.id, row]));
     return walk.plan.ops.map((op) => {
@@ -20,7 +20,7 @@
     });
   };
 
-  /* From the least to the largest of the values, rounded to powers of ten. */
+  /* The range of the positive values, rounded outwards to powers of ten. */
   const decades = (values) => {
     let low = Infinity, high = 0;
     for (const value of values)
@@ -116,7 +116,7 @@
          `the ${op.limit === 'compute' ? 'arithmetic' : 'memory'} ceiling allows ${rafter.seconds(op.limit_seconds)}`]
             .filter(Boolean);
 
-  /* One row a kind over all layers, by the time it takes in a walk. */
+  /* One row per kind over all layers, with its time per step. */
   const kinds = (all) => {
     const rows = new Map();
     for (const {op, measured, class: kind} of all) {
@@ -139,7 +139,7 @@
     const state = rafter.state.roofline = {walk: walk.name, which: null, points: 0, streams: 0};
     const place = el('div');
     const fill = (which) => {
-      place.replaceChildren(el('p', {class: 'note'}, 'Point at an op for its figures', run.trace ? '; a click shows it in the trace.' : '.'));
+      place.replaceChildren(el('p', {class: 'note'}, 'Point at an op to see its figures', run.trace ? '; a click shows it in the trace.' : '.'));
       state.which = which;
       const products = scatter(place, {
         label: 'FLOP per second over FLOP per byte, by op',
@@ -155,9 +155,9 @@
         lines: (across) => roofs(ceilings, across)
       });
       state.points = products ? products.shown : 0;
-      if (!products) place.append(rafter.empty('No op of this walk multiplies.'));
-      const head = el('h3', {}, 'Ops without products: bytes per second');
-      const note = el('p', {class: 'note'}, 'Ops above the line found their data in caches: the line is the memory\'s bandwidth.');
+      if (!products) place.append(rafter.empty('No op of this plan has matrix products.'));
+      const head = el('h3', {}, 'Ops without matrix products: bytes per second');
+      const note = el('p', {class: 'note'}, 'The line is the memory bandwidth. Ops above it found their data in caches.');
       place.append(head, note);
       const lines = (across) =>
           (ceilings.read_bytes_per_second ? [{
@@ -174,7 +174,7 @@
           }] :
                                             []);
       const streams = scatter(place, {
-        label: 'Bytes per second over bytes, by op without products',
+        label: 'Bytes per second over bytes, ops without matrix products',
         all: all.filter((point) => !point.intensity),
         which,
         x: (point) => point.bytes,
@@ -193,8 +193,8 @@
     };
     body.replaceChildren(
         el('div', {class: 'bar'},
-           ran ? rafter.choice('Which speed', [['measured', 'Measured'], ['predicted', 'Predicted']], 'measured', fill) :
-                 el('span', {class: 'note'}, 'Nothing was measured: these are predictions. A run (train, generate, score) measures every op.')),
+           ran ? rafter.choice('Speed', [['measured', 'Measured'], ['predicted', 'Predicted']], 'measured', fill) :
+                 el('span', {class: 'note'}, 'These speeds are predictions. A run (train, generate, score) measures every op.')),
         place);
     fill(ran ? 'measured' : 'predicted');
     const rows = kinds(all);
@@ -210,7 +210,7 @@
               ...(ran ?
                       [
                         {title: 'Measured', number: true, value: (row) => row.measured ?? -1, text: (row) => rafter.seconds(row.measured)}, {
-                          title: 'Of its ceiling',
+                          title: 'Ceiling / measured',
                           number: true,
                           value: (row) => (row.measured ? row.least / row.measured : -1),
                           text: (row) => (row.measured ? rafter.percent(row.least / row.measured) : '–')
@@ -220,7 +220,7 @@
               {title: 'Ceiling', value: (row) => (row.limit === 'compute' ? 'arithmetic' : row.limit)},
               {title: 'Kernel', value: (row) => row.kernel},
             ],
-            rows, {caption: 'Seconds of one walk, all layers and microbatches together.', sort: ran ? 5 : 4, limit: 20}));
+            rows, {caption: 'Seconds per step, summed over all layers and microbatches.', sort: ran ? 5 : 4, limit: 20}));
   };
 
   rafter.panel({
@@ -228,20 +228,20 @@
     title: 'Roofline',
     order: 40,
     perRun: true,
-    about: 'How near each op comes to what the machine can do: a point on the line is at the ceiling of arithmetic or of memory.',
+    about: 'The speed of each op and the machine\'s ceilings: a point on a line reaches the ceiling of arithmetic or memory.',
     available: (model) => rafter.objects(model.runs).length > 0,
     render(element, model, run) {
       const walks =
           rafter.walks(run).filter((walk) => Array.isArray(walk.plan.ops) && walk.plan.ops.length && walk.plan.ops[0].flops_per_second !== undefined);
       if (!walks.length) {
         element.append(
-            rafter.empty('This plan names no ops: report a run, or the output of ', rafter.code('rafter plan MODEL ... --json --ops'), '.'));
+            rafter.empty('This plan lists no ops. Report a run, or the output of ', rafter.code('rafter plan MODEL ... --json --ops'), '.'));
         return;
       }
       const body = el('div');
       if (walks.length > 1)
         element.append(el(
-            'div', {class: 'bar'}, rafter.select('Walk', walks.map((walk) => walk.name), (i) => show(body, walks[i], run), {id: 'roofline-walk'})));
+            'div', {class: 'bar'}, rafter.select('Step', walks.map((walk) => walk.name), (i) => show(body, walks[i], run), {id: 'roofline-walk'})));
       element.append(body);
       show(body, walks[0], run);
     },

@@ -1,11 +1,11 @@
-/* summary.js - what limits a run and what to change, as the program says it; time, memory and throughput measured beside predicted and the limit. */
+/* summary.js - the summary panel: the program's sentence and advice; time, memory and throughput as measured, predicted and limit. */
 (() => {
   const {el} = rafter;
-  const WALKS = {train: 'a step', decode: 'a decode walk', prefill: 'a prefill walk', score: 'a walk of scoring', validation: 'a walk of validation'};
+  const WALKS = {train: 'a step', decode: 'a decode step', prefill: 'a prefill step', score: 'a scoring step', validation: 'a validation step'};
   const titleOf = (walk) => WALKS[walk.walk] || walk.walk;
   const ratio = (a, b) => (a > 0 && b > 0 ? rafter.times(a / b) : '–');
 
-  /* What a run without a report left of its steps: their median. */
+  /* Median step of a run that has metrics but no report. */
   const stepsOf = (summary, walk) => (walk.walk === 'train' && summary.steps) || {};
 
   const glance = (summary, walk, measured) => {
@@ -38,11 +38,11 @@
         ],
         rows, {
           caption:
-              'The limit of time is the roofline, op by op: FLOPs at the highest rate that this machine is known for, or bytes at the highest at which it was seen to move that many, whichever takes longer; of memory it is the machine\'s.'
+              'The limit of time is the roofline, op by op: FLOPs at the machine\'s highest rate, or bytes at its highest measured bandwidth for that size, whichever takes longer. The limit of memory is the machine\'s memory.'
         });
   };
 
-  /* Horizontal bars: measured, predicted, limit of each group. */
+  /* Horizontal bars: measured, predicted and limit of each group. */
   const bars = (parent, label, groups, measured) => {
     const shown = groups.filter((group) => group.seconds > 0 || group.predicted_seconds > 0).slice(0, 12);
     if (!shown.length) return;
@@ -99,14 +99,14 @@
                 },
                 {title: 'Limit', number: true, value: (group) => group.limit_seconds, text: (group) => rafter.seconds(group.limit_seconds)},
                 {
-                  title: measured ? 'Of its limit' : 'Predicted of its limit',
+                  title: measured ? 'Limit / measured' : 'Limit / predicted',
                   number: true,
                   value: (group) => group.limit_fraction ?? -1,
                   text: (group) => rafter.percent(group.limit_fraction ?? NaN)
                 },
                 ...(measured ?
                         [{
-                          title: '× predicted',
+                          title: 'Measured / predicted',
                           number: true,
                           value: (group) => group.missed ?? -1,
                           text: (group) => (group.missed ? rafter.times(group.missed) : '–')
@@ -121,7 +121,7 @@
     const rows = rafter.objects(summary.advice);
     if (!rows.length) return;
     element.append(
-        el('h3', {}, 'What one change would do'),
+        el('h3', {}, 'Effect of one change'),
         rafter.table(
             [
               {title: 'Change', value: (row) => row.change},
@@ -129,27 +129,27 @@
               {title: 'Gain', number: true, value: (row) => row.gain, text: (row) => rafter.signed(rafter.percent, row.gain)},
               {title: 'Memory', number: true, value: (row) => row.more_bytes, text: (row) => rafter.signed(rafter.bytes, row.more_bytes)},
               {title: 'Fits', value: (row) => (row.fits === false ? 'no' : 'yes')},
-              {title: 'Results', value: (row) => (row.approximate ? 'change' : row.exact ? 'the same, to the bit' : 'the same, up to rounding')},
+              {title: 'Results', value: (row) => (row.approximate ? 'change' : row.exact ? 'equal bits' : 'equal up to rounding')},
             ],
-            rows, {caption: summary.measured ? 'Each is a plan that was made, at this run\'s own efficiency.' : 'Each is a plan that was made.', limit: 10}));
+            rows, {caption: summary.measured ? 'Each row is a complete plan, corrected by this run\'s efficiency.' : 'Each row is a complete plan.', limit: 10}));
   };
 
-  /* A plan that lists no ops: its figures, and of serving what requests wait for. */
+  /* A plan that lists no ops: its figures, and for serving the latencies of requests. */
   const planned = (element, run, summary) => {
     const {plan} = run, {serving} = plan || {};
     if (!plan || !plan.time) return;
     if (!summary.sentence) element.append(el('p', {class: 'sentence'}, `Predicted to be bound by ${plan.time.bound}.`));
     element.append(glance(summary, {walk: serving ? 'decode' : plan.name || plan.job, predicted_seconds: plan.time.seconds, rate: plan.rate && {predicted: plan.rate.tokens_per_second}}, false));
     if (serving) {
-      const spread = (times) => (times ? `${rafter.seconds(times.p50)}, of one in a hundred more than ${rafter.seconds(times.p99)}` : null);
-      element.append(el('h3', {}, 'Serving'), rafter.facts([['To the first token, half of the requests', spread(serving.ttft_seconds)], ['To each further token', spread(serving.tpot_seconds)],
-        ['Answers at once', Number.isFinite(serving.slots) ? rafter.whole(serving.slots) : null], ['Tokens of a prompt', serving.prompt_tokens && rafter.count(serving.prompt_tokens)], ['Of an answer', serving.answer_tokens && rafter.count(serving.answer_tokens)]]));
+      const spread = (times) => (times ? `median ${rafter.seconds(times.p50)}, 99th percentile ${rafter.seconds(times.p99)}` : null);
+      element.append(el('h3', {}, 'Serving'), rafter.facts([['Time to the first token', spread(serving.ttft_seconds)], ['Time per further token', spread(serving.tpot_seconds)],
+        ['Answers at once', Number.isFinite(serving.slots) ? rafter.whole(serving.slots) : null], ['Tokens per prompt', serving.prompt_tokens && rafter.count(serving.prompt_tokens)], ['Tokens per answer', serving.answer_tokens && rafter.count(serving.answer_tokens)]]));
     }
-    element.append(el('p', {class: 'note'}, rafter.code('rafter plan --ops'), ' lists the ops as well: what bounds each, by kind and by phase.'));
+    element.append(el('p', {class: 'note'}, rafter.code('rafter plan --ops'), ' adds the ops, with their bounds by kind and by phase.'));
     advice(element, summary);
   };
 
-  /* Columns over the layers, in their order. */
+  /* Vertical bars of all layers in order. */
   const layerBars = (parent, label, layers, measured) => {
     rafter.chart(parent, {
       label,
@@ -169,10 +169,10 @@
     });
   };
 
-  /* Seconds of which walk; of several that were measured their mean. */
+  /* Caption of a table of seconds: which step, and the number of steps of a mean. */
   const captionOf = (run, walk, measured) => {
     const stopped = run.summary.threads && run.summary.threads.gaps && run.summary.threads.gaps.stopped > 0.02;
-    return `Seconds of ${titleOf(walk)}${measured && walk.count > 1 ? `, the mean of ${rafter.whole(walk.count)}${stopped ? ', with what it was stopped in them' : ''}` : ''}.`;
+    return `Seconds of ${titleOf(walk)}${measured && walk.count > 1 ? `, the mean of ${rafter.whole(walk.count)}${stopped ? ', including the time when the process was stopped' : ''}` : ''}.`;
   };
 
   const detail = (place, run, walk, measured) => {
@@ -189,7 +189,7 @@
     const losses = rafter.objects(walk.losses);
     if (losses.length)
       place.append(
-          el('h3', {}, 'Where most is lost against the limit'),
+          el('h3', {}, 'Ops that lose most time against their limit'),
           rafter.table(
               [
                 {title: 'Op', value: (row) => row.name},
@@ -197,7 +197,7 @@
                 {title: 'Predicted', number: true, value: (row) => row.predicted_seconds, text: (row) => rafter.seconds(row.predicted_seconds)},
                 {title: 'Limit', number: true, value: (row) => row.limit_seconds, text: (row) => rafter.seconds(row.limit_seconds)}
               ],
-              losses, run.trace ? {onrow: (row) => rafter.showOp(row.name), caption: 'A row chosen is shown in the trace.'} : {}));
+              losses, run.trace ? {onrow: (row) => rafter.showOp(row.name), caption: 'A click on a row shows the op in the trace.'} : {}));
   };
 
   rafter.panel({
@@ -227,15 +227,15 @@
           ]));
         else
           element.append(rafter.empty(
-              'This run has no plan: ', rafter.code('rafter report RUN'), ' wants the folder of a run, or what ',
-              rafter.code('rafter plan MODEL --json'), ' printed.'));
+              'This run has no plan: ', rafter.code('rafter report RUN'), ' needs the folder of a run, or the output of ',
+              rafter.code('rafter plan MODEL --json'), '.'));
         return;
       }
       const walks = rafter.objects(summary.walks), measured = Boolean(summary.measured),
             notes = [...(Array.isArray(summary.notes) ? summary.notes : []), summary.threads && summary.threads.sentence].filter((note) => typeof note === 'string');
       element.append(el('p', {class: 'sentence'}, summary.sentence || ''), rafter.wordsLine());
       if (notes.length) element.append(el('ul', {}, notes.map((note) => el('li', {}, note))));
-      if (!measured) element.append(el('p', {class: 'note'}, summary.steps ? 'Steps were measured, ops were not: times of ops are predictions.' : 'Nothing was measured here: these are predictions.'));
+      if (!measured) element.append(el('p', {class: 'note'}, summary.steps ? 'Steps were measured, but ops were not: times of ops are predictions.' : 'These figures are predictions; nothing was measured.'));
       if (!walks.length) {
         planned(element, run, summary);
         return;
@@ -245,7 +245,7 @@
         detail(place, run, walks[i], measured);
       };
       if (walks.length > 1)
-        element.append(el('div', {class: 'bar'}, rafter.select('Walk', walks.map((walk) => walk.walk), show, {id: 'summary-walk', current: most})));
+        element.append(el('div', {class: 'bar'}, rafter.select('Step', walks.map((walk) => walk.walk), show, {id: 'summary-walk', current: most})));
       element.append(place);
       show(most);
       advice(element, summary);

@@ -1,10 +1,10 @@
-/* sweep.js - sweeps of plans with their cliffs, throughput against latency, rates of requests, frontiers of what fits, and what `rafter bench` measured. */
+/* sweep.js - sweeps of plans with their cliffs, throughput over latency, request rates, frontiers of --fit, and results of `rafter bench`. */
 (() => {
   const {el} = rafter;
   const number = (text) => (/^-?[\d.]+(e[-+]?\d+)?$/i.test(String(text)) ? Number(text) : NaN);
   const WHAT = {time: 'time', rate: 'rate', memory: 'memory', fit: 'fit', bound: 'bound', scaling: 'scaling'};
 
-  /* Charts side by side: every call gives the box of the next one. */
+  /* A container for charts side by side; each call of the result gives the element for the next chart. */
   const cellsIn = (element) => {
     const charts = el('div', {class: 'columns wide'});
     element.append(charts);
@@ -42,7 +42,7 @@
     };
   };
 
-  /* Lines over the swept value; where a cliff is, a mark. */
+  /* A line over the swept value, with marks at cliffs. */
   const line = (parent, sweep, {label, text, value, limit}) => {
     const rows = sweep.rows.filter((row) => Number.isFinite(value(row)));
     if (!rows.length) return;
@@ -96,7 +96,7 @@
               x: {
                 ...rafter.axis(sweep.name, xText, {
                   type: sweep.spread ? 'logarithmic' : 'linear',
-                  min: Math.min(...sweep.rows.map((row) => row.x)), /* of all that was swept, also where there is no plan */
+                  min: Math.min(...sweep.rows.map((row) => row.x)), /* over all swept values, including those without a plan */
                   max: Math.max(...sweep.rows.map((row) => row.x)),
                   afterBuildTicks: (axis) => {
                     axis.ticks = exact;
@@ -125,7 +125,7 @@
     const xs = groups.flatMap((group) => group.points.map((at) => at.x)), low = Math.min(...xs);
     return low > 0 ? Math.max(...xs) / low : 2;
   };
-  /* Throughput over latency, a point a setting. */
+  /* Throughput over latency, one point per setting. */
   const trade = (parent, {label, xTitle, yTitle, groups}) => rafter.chart(parent, {
     label,
     height: 340,
@@ -173,7 +173,7 @@
              sweep.cliffs.map(
                  (cliff) => el('li', {}, el('strong', {}, `${WHAT[cliff.what] || cliff.what} at ${sweep.name} ${cliff.at}`), `: ${cliff.cause}`))));
     else
-      element.append(el('p', {class: 'note'}, 'No cliff: nothing changes faster than the step before led to expect.'));
+      element.append(el('p', {class: 'note'}, 'There are no cliffs: no value changes abruptly.'));
     const room = sweep.rows.find((row) => row.row.memory && row.row.memory.capacity_bytes);
     const cell = cellsIn(element);
     line(cell(), sweep, {label: 'tokens/s', text: rafter.count, value: (row) => row.rate});
@@ -183,7 +183,7 @@
       label: 'peak memory',
       text: rafter.bytes,
       value: (row) => row.bytes,
-      limit: capacity && capacity < 3 * most ? {label: `memory of the machine: ${rafter.bytes(capacity)}${room.row.memory.reserve_bytes > 0 ? `, ${rafter.bytes(room.row.memory.reserve_bytes)} of it kept back` : ''}`, value: capacity} : null
+      limit: capacity && capacity < 3 * most ? {label: `memory of the machine: ${rafter.bytes(capacity)}${room.row.memory.reserve_bytes > 0 ? `, ${rafter.bytes(room.row.memory.reserve_bytes)} reserved` : ''}`, value: capacity} : null
     });
     const priced = sweep.rows.filter((row) => row.rate && row.latency);
     if (priced.length > 1)
@@ -212,7 +212,7 @@
         sweep.rows, {caption: 'Hollow points do not fit.'}));
   };
 
-  /* Rates of requests that `plan --job serve` walked. */
+  /* Request rates of `plan --job serve --rate`. */
   const showRates = (element, name, serving) => {
     const rates = rafter.objects(serving.rates);
     rafter.state.sweep.rates.push({name, rates: rates.length});
@@ -227,12 +227,12 @@
     element.append(
         el('h3', {}, `Serving: ${name}`),
         el('p', {class: 'note'},
-           first ? `From ${first.requests_per_second} requests a second on it does not keep up (hollow points).` :
-                   'It keeps up with every rate that was asked.'));
+           first ? `From ${first.requests_per_second} requests per second, requests wait longer and longer (hollow points).` :
+                   'All rates are sustained.'));
     const cell = cellsIn(element);
     for (const [key, title] of [
-             ['ttft_seconds', 'time to the first token'], ['tpot_seconds', 'time of each further token'],
-             ['latency_seconds', 'time of a whole answer']])
+             ['ttft_seconds', 'time to the first token'], ['tpot_seconds', 'time per further token'],
+             ['latency_seconds', 'time of an answer']])
       if (rates.every((rate) => rate[key]))
         trade(cell(), {
           label: `tokens per second over ${title}`,
@@ -246,18 +246,18 @@
           {title: 'Requests/s', number: true, value: (rate) => rate.requests_per_second},
           {title: 'Tokens/s', number: true, value: (rate) => rate.tokens_per_second, text: (rate) => rafter.count(rate.tokens_per_second)},
           {title: 'First token (50 / 95 / 99 %)', value: (rate) => rate.ttft_seconds.p50, text: (rate) => three(rate.ttft_seconds)},
-          {title: 'Each further token', value: (rate) => rate.tpot_seconds.p50, text: (rate) => three(rate.tpot_seconds)},
-          {title: 'Whole answer', value: (rate) => rate.latency_seconds.p50, text: (rate) => three(rate.latency_seconds)},
+          {title: 'Per further token', value: (rate) => rate.tpot_seconds.p50, text: (rate) => three(rate.tpot_seconds)},
+          {title: 'Answer', value: (rate) => rate.latency_seconds.p50, text: (rate) => three(rate.latency_seconds)},
           {title: 'Slots used', number: true, value: (rate) => rate.slots_used, text: (rate) => rate.slots_used.toFixed(1)},
-          {title: 'Waiting, most', number: true, value: (rate) => rate.waiting_most},
-          {title: 'Keeps up', value: (rate) => (rate.saturated ? 'no' : 'yes')},
+          {title: 'Maximum waiting', number: true, value: (rate) => rate.waiting_most},
+          {title: 'Sustained', value: (rate) => (rate.saturated ? 'no' : 'yes')},
         ],
-        rates, {caption: 'Requests arrive at random with this mean rate.'}));
+        rates, {caption: 'Requests arrive at random times with this mean rate.'}));
   };
 
   const showFrontier = (element, name, rows) => {
     rafter.state.sweep.frontiers.push({name, rows: rows.length});
-    element.append(el('h3', {}, `What was weighed: ${name}`));
+    element.append(el('h3', {}, `Settings that were tried: ${name}`));
     rafter.chart(element, {
       label: 'seconds over memory of every setting',
       height: 320,
@@ -297,14 +297,14 @@
           {title: 'Mesh', value: (row) => row.mesh},
           {title: 'Memory', number: true, value: (row) => row.peak_bytes, text: (row) => rafter.bytes(row.peak_bytes)},
           {title: 'Time', number: true, value: (row) => row.seconds, text: (row) => rafter.seconds(row.seconds)},
-          {title: 'Fits', value: (row) => (row.fits ? 'yes' : 'no')}, {title: 'What this step saves', value: (row) => row.why}
+          {title: 'Fits', value: (row) => (row.fits ? 'yes' : 'no')}, {title: 'Saving', value: (row) => row.why}
         ],
-        rows, {caption: 'None of these is beaten in both memory and time.'}));
+        rows, {caption: 'No other setting is better than one of these in both memory and time.'}));
   };
 
-  /* What a test of `rafter bench` varies by its name: answers at once, tokens in front of those that are decoded, tokens of a prompt. */
+  /* The quantity that a bench test's name varies: answers at once, tokens of context before decoding, or tokens of the prompt. */
   const VARIES = [
-    [/^batch(\d+)$/, () => 'batch', 'answers at once'], [/^(tg\d+)(?:@d(\d+))?$/, (found) => found[1], 'tokens in front'],
+    [/^batch(\d+)$/, () => 'batch', 'answers at once'], [/^(tg\d+)(?:@d(\d+))?$/, (found) => found[1], 'tokens of context'],
     [/^pp(\d+)$/, () => 'pp', 'tokens of the prompt']
   ];
   const placeOf = (row) => {
@@ -316,7 +316,7 @@
     return {group: row.test, over: '', x: NaN};
   };
 
-  /* Measured beside predicted, and what each answer waits for its next token where many are decoded at once. */
+  /* Measured and predicted throughput, and for several answers at once the time between two tokens. */
   const showBench = (element, bench) => {
     const rows = rafter.objects(bench.rows).map((row) => ({...placeOf(row), row})), groups = new Map();
     for (const one of rows)
@@ -373,19 +373,19 @@
           {title: 'Tokens/s', number: true, value: ({row}) => row.tokens_per_second, text: ({row}) => rafter.count(row.tokens_per_second)},
           {title: 'Predicted', number: true, value: ({row}) => row.predicted_tokens_per_second ?? -1, text: ({row}) => (row.predicted_tokens_per_second > 0 ? rafter.count(row.predicted_tokens_per_second) : '–')},
           {title: 'Median', number: true, value: ({row}) => row.seconds.median, text: ({row}) => rafter.seconds(row.seconds.median)},
-          {title: 'Least', number: true, value: ({row}) => row.seconds.min, text: ({row}) => rafter.seconds(row.seconds.min)},
-          {title: 'Most', number: true, value: ({row}) => row.seconds.max, text: ({row}) => rafter.seconds(row.seconds.max)},
-          {title: 'Of the limit', number: true, value: ({row}) => row.limit_fraction, text: ({row}) => rafter.percent(row.limit_fraction)},
+          {title: 'Minimum', number: true, value: ({row}) => row.seconds.min, text: ({row}) => rafter.seconds(row.seconds.min)},
+          {title: 'Maximum', number: true, value: ({row}) => row.seconds.max, text: ({row}) => rafter.seconds(row.seconds.max)},
+          {title: 'Limit / measured', number: true, value: ({row}) => row.limit_fraction, text: ({row}) => rafter.percent(row.limit_fraction)},
           {title: 'Limit', value: ({row}) => row.limit || ''},
         ],
-        rows, {caption: 'The limit was sampled between the measurements.'}));
+        rows, {caption: 'The limits were measured between the tests.'}));
   };
 
   rafter.panel({
     id: 'sweep',
     title: 'Sweeps and serving',
     order: 60,
-    about: 'What changes when one setting does: throughput, latency and memory, with the causes of cliffs.',
+    about: 'Throughput, latency and memory over one setting, with the causes of cliffs.',
     available: (model) => ['runs', 'sweeps', 'benches'].some((key) => rafter.objects(model[key]).length > 0),
     render(element, model) {
       rafter.state.sweep = {sweeps: [], rates: [], frontiers: [], benches: []};
@@ -398,8 +398,8 @@
       rafter.objects(model.benches).filter((bench) => rafter.objects(bench.rows).length).forEach((bench) => showBench(element, bench));
       if (!element.childElementCount)
         element.append(rafter.empty(
-            'No sweep was given. ', rafter.code('rafter plan MODEL --sweep batch=1..256 --json > sweep.json'), ' makes one, ',
-            rafter.code('--job serve --rate 1..64'), ' walks rates of requests, ', rafter.code('--fit'), ' weighs what fits, ',
+            'The report has no sweep. ', rafter.code('rafter plan MODEL --sweep batch=1..256 --json > sweep.json'), ' makes one, ',
+            rafter.code('--job serve --rate 1..64'), ' plans request rates, ', rafter.code('--fit'), ' searches settings that fit, ',
             rafter.code('rafter bench MODEL --test batch1,batch2,batch4 --json > bench.jsonl'), ' measures; ',
             rafter.code('rafter report RUN sweep.json'), ' shows them here.'));
     },

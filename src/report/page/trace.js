@@ -1,4 +1,4 @@
-/* trace.js - the trace viewer's panel: what is looked at, moved by mouse and keys; drawn by trace_draw.js, told in words by trace_words.js. */
+/* trace.js - the trace viewer's panel: its view, mouse and keys. trace_draw.js draws it, trace_words.js makes its texts. */
 (() => {
   const {el} = rafter;
   const GUTTER = 116, MINIMAP = 40, RULER = 20, LEAST_NS = 200;
@@ -6,14 +6,12 @@
   class Viewer {
     constructor(element, run, trace) {
       Object.assign(this, {element, run, trace, gutter: GUTTER, minimap: MINIMAP, ruler: RULER});
-      /* Steps of which everything is there: loading stands before them, and of older ones spans may be gone. */
+      /* Complete steps only. Loading comes before them, and older steps may have lost spans. */
       const steps = this.steps = rafter.objects(trace.header.steps).filter((step) => step.whole !== false);
-      this.stepName = trace.header.about && trace.header.about.command && trace.header.about.command !== 'train' ? 'walk' : 'step';
-      for (const row of trace.rows) if (row.kind === 'step' && row.title) row.title = `${this.stepName}s`;
       this.wholes = [[trace.from, trace.to]];
       if (steps.length) this.wholes.unshift([steps[0].begin, steps[steps.length - 1].end]);
       [this.from, this.to] = this.whole = this.wholes[0];
-      this.zero = this.from; /* times are told from the first recorded step on */
+      this.zero = this.from; /* times are shown relative to the first recorded step */
       this.selection = null; this.selected = null; this.hover = null; this.search = ''; this.only = new Set(); this.matches = 0;
       this.height = 0;
       for (const rows of trace.predicted ? [trace.predicted.inOrder, trace.predicted.atOps] : []) this.layOut(rows);
@@ -24,7 +22,7 @@
       this.changed();
     }
 
-    /* Lanes from the top; `predicted`: the rows that stand for the predictions from now on. */
+    /* Sets the positions of all lanes. `predicted`: new rows for the predicted lane, or null. */
     layOut(predicted) {
       const {trace} = this, at = trace.rows.findIndex((row) => row.kind === 'predicted');
       if (predicted) trace.rows = [...trace.rows.slice(0, at), ...predicted, ...trace.rows.slice(at).filter((row) => row.kind !== 'predicted')];
@@ -47,21 +45,21 @@
           if (event.key === 'Escape') { this.input.value = ''; this.find(''); this.view.node.focus(); }
         }});
       this.found = el('span', {class: 'note', 'aria-live': 'polite'});
-      element.append(el('div', {class: 'bar'}, this.input, button('‹', 'Match before (N)', () => this.next(-1)), button('›', 'Next match (n)', () => this.next(1)), this.found,
+      element.append(el('div', {class: 'bar'}, this.input, button('‹', 'Previous match (N)', () => this.next(-1)), button('›', 'Next match (n)', () => this.next(1)), this.found,
         el('span', {class: 'spring'}),
-        el('span', {class: 'group'}, button('−', 'Zoom out (−)', () => this.zoom(1.6)), button('+', 'Zoom in (+)', () => this.zoom(1 / 1.6)), button('Fit', 'Show all steps (0), again: all that was recorded', () => this.fit())),
+        el('span', {class: 'group'}, button('−', 'Zoom out (−)', () => this.zoom(1.6)), button('+', 'Zoom in (+)', () => this.zoom(1 / 1.6)), button('Fit', 'Show all steps (0); again: the complete recording', () => this.fit())),
         button('Zoom to selection', 'Zoom to the selection (z)', () => this.zoomToSelection())));
-      const {steps, stepName} = this, choices = el('div', {class: 'bar'}), pair = (title, ...nodes) => el('span', {class: 'pair'}, el('span', {class: 'note'}, title), ...nodes);
+      const {steps} = this, choices = el('div', {class: 'bar'}), pair = (title, ...nodes) => el('span', {class: 'pair'}, el('span', {class: 'note'}, title), ...nodes);
       element.append(choices);
-      const showStep = (step) => this.look(step.begin, step.end), title = stepName[0].toUpperCase() + stepName.slice(1);
-      if (steps.length > 1 && steps.length <= 12) choices.append(pair(title, el('span', {class: 'group'}, steps.map((step) => button(String(step.step), `Show ${stepName} ${step.step}`, () => showStep(step))))));
-      else if (steps.length > 12) choices.append(pair(title, el('select', {'aria-label': `Show a ${stepName}`, onchange: (event) => (event.target.value ? showStep(steps[event.target.value]) : this.look(...this.wholes[0]))},
+      const showStep = (step) => this.look(step.begin, step.end);
+      if (steps.length > 1 && steps.length <= 12) choices.append(pair('Step', el('span', {class: 'group'}, steps.map((step) => button(String(step.step), `Show step ${step.step}`, () => showStep(step))))));
+      else if (steps.length > 12) choices.append(pair('Step', el('select', {'aria-label': `Show a step`, onchange: (event) => (event.target.value ? showStep(steps[event.target.value]) : this.look(...this.wholes[0]))},
         el('option', {value: ''}, 'all'), steps.map((step, i) => el('option', {value: i}, String(step.step))))));
-      const byClass = button('class', 'Colour by class of op', () => this.colourBy('class')), byRatio = button('measured / predicted', 'Colour by how much longer than predicted ops took', () => this.colourBy('ratio'));
+      const byClass = button('class', 'Colour by class of op', () => this.colourBy('class')), byRatio = button('measured / predicted', 'Colour by the ratio of measured to predicted time', () => this.colourBy('ratio'));
       this.colourButtons = {class: byClass, ratio: byRatio};
       if (this.trace.rows.some((row) => row.kind === 'op')) choices.append(pair('Colour by', el('span', {class: 'group'}, byClass, byRatio)));
       if (this.trace.predicted) {
-        const atOps = button('above its op', 'Each prediction above the op that it is of', () => this.align(true)), inOrder = button('end to end', `Predictions end to end from the ${stepName}'s beginning: how far it would be by the plan`, () => this.align(false));
+        const atOps = button('above its op', 'Draw each prediction above its op', () => this.align(true)), inOrder = button('end to end', `Draw predictions end to end from the begin of the step: the schedule of the plan`, () => this.align(false));
         this.alignButtons = [inOrder, atOps];
         choices.append(pair('Predicted', el('span', {class: 'group'}, atOps, inOrder)));
       }
@@ -72,8 +70,8 @@
       const {frame, takes} = rafter.wheelFrame(element, {class: 'trace'});
       this.takesWheel = takes;
       this.view = rafter.canvas(frame, {label: this.label(), height: this.height, focusable: true, role: 'application', draw: (context, w, h) => rafter.traceParts.draw(this, context, w, h)});
-      element.append(el('p', {class: 'note'}, el('span', {class: 'screen'}, 'Ctrl and wheel, or the wheel after a click, zooms at the pointer; dragging moves, shift and drag selects a range, a click shows an op; ',
-        el('kbd', {}, '?'), ' lists the keys. '), 'A prediction with a dark end would reach over the next op. Where many ops share a pixel, a bar is as high as the share of time in which the lane worked, in the colour of what took most.'));
+      element.append(el('p', {class: 'note'}, el('span', {class: 'screen'}, 'Zoom: Ctrl and wheel, or the wheel after a click. Move: drag. Select a range: Shift and drag. Show an op: click. ',
+        el('kbd', {}, '?'), ' lists the keys. '), 'A dark end means that the prediction is cut by the next op. If many ops share a pixel, the height of the bar is the share of time with work, and its colour is that of the class with most time.'));
       this.words = el('div', {class: 'columns tables'});
       element.append(this.words);
       this.details = el('section', {'aria-live': 'polite'});
@@ -93,7 +91,7 @@
         'Plus and minus zoom, left and right move, up and down change the lane, comma and full stop step from op to op.';
     }
 
-    /* 'class': by class of op; 'ratio': by how long the runs of an op took against its prediction, all together. */
+    /* 'class': by class of op; 'ratio': by the ratio of measured to predicted time of all calls of an op. */
     colourBy(what) {
       this.colouring = what;
       this.state.colouring = what;
@@ -126,12 +124,12 @@
         'data-paint': paint.id, onclick: (event) => this.toggle(index, event.currentTarget)}, el('span', {class: `swatch ${paint.colour}`, style: {background: `var(--${paint.colour})`}}), paint.title)));
     }
 
-    /* ---- what is looked at ------------------------------------------------------------------------------------------- */
+    /* ---- the view ------------------------------------------------------------------------------------------- */
 
-    /* Times of the view, kept inside the trace. */
+    /* Shows the times from `from` to `to`, kept inside the trace. */
     look(from, to) {
       const part = 0.02 * (this.whole[1] - this.whole[0]), all = this.wholes[this.wholes.length - 1];
-      /* Who looks beyond the steps sees what was recorded there, and the overview with it. */
+      /* A view beyond the steps extends the overview to the complete recording. */
       if (this.whole !== all && (from < this.whole[0] - part || to > this.whole[1] + part)) { this.whole = all; this.minimapPicture = null; }
       const [first, last] = this.whole, whole = last - first, room = 0.02 * whole;
       const width = Math.min(Math.max(to - from, LEAST_NS), whole + 2 * room);
@@ -141,14 +139,14 @@
       this.from = start; this.to = start + width;
       this.changed();
     }
-    /* The recorded steps; asked again, also what was recorded before and after them. */
+    /* Shows the recorded steps; called again, also the times before and after them. */
     fit() {
       const all = this.from === this.whole[0] && this.to === this.whole[1] && this.whole === this.wholes[0];
       this.whole = this.wholes[all ? this.wholes.length - 1 : 0];
       this.minimapPicture = null;
       this.look(...this.whole);
     }
-    /* Factors above 1 show more; `at` stays where it is. */
+    /* A factor above 1 shows more time; the time `at` keeps its position. */
     zoom(factor, at = (this.from + this.to) / 2) { this.look(at - (at - this.from) * factor, at + (this.to - at) * factor); }
     pan(fraction) { const by = fraction * (this.to - this.from); this.look(this.from + by, this.to + by); }
     zoomToSelection() {
@@ -170,7 +168,7 @@
       this.later = setTimeout(() => rafter.traceParts.sums(this), this.summed ? 120 : 0);
     }
 
-    /* ---- choosing ------------------------------------------------------------------------------------------------------ */
+    /* ---- selection ------------------------------------------------------------------------------------------------------ */
 
     hit(x, y) {
       if (x < GUTTER) return null;
@@ -188,7 +186,7 @@
       if (this.selected) rafter.announce(`${this.state.selected}, ${rafter.seconds((hit.row.end[hit.i] - hit.row.begin[hit.i]) / 1e9)}, on ${hit.row.id}`);
       this.view.redraw();
     }
-    /* Brings a span into view without zooming further than it needs. */
+    /* Brings a span into view and zooms out only if needed. */
     reveal({row, i}) {
       const middle = (row.begin[i] + row.end[i]) / 2, width = Math.max(this.to - this.from, 1.2 * (row.end[i] - row.begin[i]));
       if (row.begin[i] < this.from || row.end[i] > this.to) this.look(middle - width / 2, middle + width / 2);
@@ -226,7 +224,7 @@
       this.repaint();
       this.changed();
     }
-    /* What is neither searched for nor chosen is dimmed, in every zoom. */
+    /* Dims all ops that do not match the search or the selected classes. */
     repaint() {
       const {things, rows} = this.trace;
       this.isMatch = new Uint8Array(things.title.length);
@@ -239,7 +237,7 @@
       rows.forEach((row) => row.recount(things));
       this.minimapPicture = null;
     }
-    /* The first run of the op of this very name, which may be a part of others' names. */
+    /* Selects the first call of the op with exactly this name. */
     nextOf(name) {
       const row = this.main, i = row.key.indexOf(this.trace.things.title.indexOf(name));
       if (i < 0 || i >= row.count) return;
@@ -247,16 +245,16 @@
       this.select({row, i});
       this.reveal({row, i});
     }
-    /* A run of a plan's op of this name: the one that is selected, else the first; in view with what is around it. */
+    /* Selects a call of a plan's op with this name, the selected one or the first, and shows it with its surroundings. */
     goTo(plan, name) {
       const {things} = this.trace, key = things.title.findIndex((title, i) => title === name && things.plan[i] === plan), now = this.selected;
       let at = now && now.row === this.main && now.row.key[now.i] === key ? now.i : this.main.key.indexOf(key);
-      if (key < 0 || at < 0 || at >= this.main.count) { this.found.textContent = 'that op is not among what was recorded'; return; }
+      if (key < 0 || at < 0 || at >= this.main.count) { this.found.textContent = 'this op was not recorded'; return; }
       this.select({row: this.main, i: at});
       const {begin, end} = this.main, width = end[at] - begin[at];
       if (begin[at] < this.from || end[at] > this.to || width < 0.01 * (this.to - this.from)) this.look(begin[at] - 4 * width, end[at] + 4 * width);
     }
-    /* The instant of the selected op in the memory's picture. */
+    /* Shows the selected op in the memory panel. */
     toMemory() {
       const {row, i} = this.selected || {}, {things} = this.trace, key = row ? row.key[i] : -1;
       if (row && rafter.hasInstant(things.plan[key], things.op[key])) rafter.showInstant(things.plan[key], things.op[key]);
@@ -316,7 +314,7 @@
       node.addEventListener('dblclick', (event) => { const hit = this.hit(...place(event)); if (hit && hit.row.kind !== 'counter') { this.select(hit); this.zoomToSelection(); } });
       node.addEventListener('wheel', (event) => {
         const [x] = place(event);
-        if (x < GUTTER || !this.takesWheel(event)) return; /* there the wheel moves the page */
+        if (x < GUTTER || !this.takesWheel(event)) return; /* elsewhere the wheel scrolls the page */
         event.preventDefault();
         const unit = event.deltaMode === 1 ? 24 : event.deltaMode === 2 ? 240 : 1;
         const across = event.shiftKey ? event.deltaY || event.deltaX : event.deltaX;
@@ -327,14 +325,14 @@
       rafter.keys(this.element, 'Trace', [
         [['+', '=', 'w'], 'zoom in', () => this.zoom(1 / 1.6)], [['-', '_', 's'], 'zoom out', () => this.zoom(1.6)],
         [['ArrowLeft', 'a'], 'move to earlier', () => this.pan(-0.2)], [['ArrowRight', 'd'], 'move to later', () => this.pan(0.2)],
-        [['0', 'f'], 'show all steps; again: all that was recorded', () => this.fit()], [['z', 'Enter'], 'zoom to the selected range or op', () => this.zoomToSelection()],
-        [['/'], 'search', () => { this.input.focus(); this.input.select(); }], [['n'], 'next match', () => this.next(1)], [['N'], 'match before', () => this.next(-1)],
-        [['.'], 'next op in the lane', () => this.step(1)], [[','], 'op before', () => this.step(-1)],
+        [['0', 'f'], 'show all steps; again: the complete recording', () => this.fit()], [['z', 'Enter'], 'zoom to the selected range or op', () => this.zoomToSelection()],
+        [['/'], 'search', () => { this.input.focus(); this.input.select(); }], [['n'], 'next match', () => this.next(1)], [['N'], 'previous match', () => this.next(-1)],
+        [['.'], 'next op in the lane', () => this.step(1)], [[','], 'previous op in the lane', () => this.step(-1)],
         [['ArrowUp'], 'lane above', () => this.lane(-1)], [['ArrowDown'], 'lane below', () => this.lane(1)],
         [['c'], 'colour by class, or by measured / predicted', () => this.colourBy(this.colouring === 'class' ? 'ratio' : 'class')],
         [['p'], 'predictions above their ops, or end to end', () => this.align(!this.aligned)],
-        [['m'], 'what is alive while the op runs, in Memory', () => this.toMemory()],
-        [['v'], 'select what is in view', () => { this.selection = [this.from, this.to]; this.changed(); }], [['Escape'], 'clear what is selected', clear],
+        [['m'], 'tensors alive during the op, in Memory', () => this.toMemory()],
+        [['v'], 'select the range in view', () => { this.selection = [this.from, this.to]; this.changed(); }], [['Escape'], 'clear the selection', clear],
       ]);
     }
     centreOnMinimap(x) {
@@ -352,13 +350,13 @@
   rafter.traceParts = {};
   rafter.panel({
     id: 'trace', title: 'Trace', order: 20, perRun: true,
-    about: 'Every op that was recorded, on the thread that ran it, below the time that the plan predicted for it.',
+    about: 'Every recorded op on its thread, below its predicted time.',
     available: (model) => rafter.objects(model.runs).some((run) => run.trace),
     async render(element, model, run) {
       const trace = await rafter.trace(run);
       rafter.state.trace = null;
       if (!trace) element.append(el('p', {class: 'empty'}, 'This run was not traced. Run it again with ', el('code', {}, '--trace steps=2..3'), ' and report it again.'));
-      else if (!trace.rows.length) element.append(el('p', {class: 'empty'}, 'The trace of this run holds no span: none of its steps was among those asked for.'));
+      else if (!trace.rows.length) element.append(el('p', {class: 'empty'}, 'The trace of this run has no spans: the run had none of the steps to trace.'));
       else rafter.traceViewer = new Viewer(element, run, trace);
     },
   });

@@ -1,8 +1,8 @@
-/* trace_draw.js - one frame of the trace viewer: overview, ruler, lanes, counters. What is drawn is bounded by pixels, never by spans. */
+/* trace_draw.js - draws a frame of the trace viewer: overview, ruler, lanes, counters. The work depends on the number of pixels, not of spans. */
 (() => {
   const FONT = 11;
 
-  /* Black or white, whichever can be read on a colour. */
+  /* Black or white, whichever is readable on a colour. */
   const inkOn = new Map();
   const readable = (colour) => {
     if (!inkOn.has(colour)) {
@@ -13,7 +13,7 @@
     return inkOn.get(colour);
   };
 
-  /* Of "step/micro/block.3/mlp/up/bwd/weight": 3/mlp/up/bwd/weight, 3/mlp/up/bwd, 3/mlp/up, mlp/up, up. The longest that fits is shown. */
+  /* Shorter labels of "step/micro/block.3/mlp/up/bwd/weight": 3/mlp/up/bwd/weight, 3/mlp/up/bwd, 3/mlp/up, mlp/up, up. The longest that fits is drawn. */
   const spellings = new Map();
   const spellingsOf = (name) => {
     if (!spellings.has(name)) {
@@ -30,14 +30,14 @@
   const LETTER = 6.1;
   const labelOf = (viewer, row, i, room) => {
     const {things, columns} = viewer.trace, key = row.key[i], most = (room - 7) / LETTER;
-    if (key === things.step) { const text = `${viewer.stepName} ${columns.value[row.event[i]]}`; return text.length <= most ? text : ''; }
+    if (key === things.step) { const text = `step ${columns.value[row.event[i]]}`; return text.length <= most ? text : ''; }
     return spellingsOf(things.title[key]).find((text) => text.length <= most) || '';
   };
 
-  /* Rectangles by paint, so that a colour is set once a frame. */
+  /* Rectangles grouped by paint, so that each colour is set once per frame. */
   class Batch {
     constructor(things) { this.things = things; this.list = things.paints.map(() => []); this.labels = []; this.cuts = []; this.count = 0;
-      this.order = [...this.list.keys()].sort((a, b) => isGap(things, b) - isGap(things, a)); /* work stands on the gaps that it shares a pixel with */
+      this.order = [...this.list.keys()].sort((a, b) => isGap(things, b) - isGap(things, a)); /* draw work over gaps in the same pixel */
     }
     put(paint, x, y, w, h) { this.list[paint].push(x, y, w, h); this.count++; }
     flush(context) {
@@ -62,7 +62,7 @@
   const isGap = (things, paint) => things.paints[paint].id.startsWith('gap-');
   rafter.traceParts.isGap = isGap;
 
-  /* One lane between two times into x0..x0+width. Few spans: each its own; many: pixel by pixel, from sums. */
+  /* Draws a lane between two times into x0 to x0+width: single spans if there are few, otherwise pixel by pixel from sums. */
   const drawLane = (viewer, batch, row, y, from, to, x0, width, height, labels = true) => {
     const {things} = viewer.trace, scale = width / (to - from);
     const first = row.after(from), last = row.after(to);
@@ -74,10 +74,10 @@
       const a = Math.max(x0, x0 + (row.begin[i] - from) * scale), b = Math.min(x0 + width, x0 + (row.end[i] - from) * scale), paint = things.shown[row.key[i]];
       if (b <= a && row.end[i] > row.begin[i]) return;
       const w = Math.max(b - a, 0.6);
-      /* A gap of a pixel is low: at full height many of them would hide the ops between. */
+      /* Narrow gaps are drawn low, because many of them would hide the ops between them. */
       const low = w < 3 && isGap(things, paint) ? Math.round(0.6 * height) : 0;
       batch.put(paint, a, y + low, w > 3 ? w - 0.6 : w, height - low);
-      if (row.cut && row.cut[i] && w > 8) batch.cuts.push(b - 2.6, y, height); /* it would go on over the next */
+      if (row.cut && row.cut[i] && w > 8) batch.cuts.push(b - 2.6, y, height); /* the prediction continues over the next op */
       label(i, a, w, paint);
     };
     if (last - first <= 2 * width) {
@@ -169,7 +169,7 @@
     context.strokeStyle = rafter.colour(paint);
     context.lineWidth = 1;
     context.stroke();
-    /* Of steps that were not recorded nothing is known. */
+    /* Blank the times of steps that were not recorded. */
     context.fillStyle = rafter.colour('paper');
     for (let s = 1; s < viewer.steps.length; s++) {
       const before = viewer.steps[s - 1], a = Math.max(from, before.after ? before.after.end : before.end), b = Math.min(to, viewer.steps[s].begin);
@@ -252,7 +252,7 @@
     if (viewer.hover) outline(viewer, context, viewer.hover, 'muted', 1);
     if (viewer.selected) {
       const {row, i} = viewer.selected;
-      for (const twin of trace.rows) /* the same run of the same op, predicted or measured */
+      for (const twin of trace.rows) /* the predicted or measured span of the same call */
         if (twin !== row && (twin.kind === 'op' || twin.kind === 'predicted') && (row.kind === 'op' || row.kind === 'predicted') && twin.key[i] === row.key[i]) outline(viewer, context, {row: twin, i}, 'ink', 1);
       outline(viewer, context, viewer.selected, 'ink', 2);
     }

@@ -1,4 +1,4 @@
-/* trace_words.js - the trace viewer in words: what a span is, what a range adds up to, why there are gaps. */
+/* trace_words.js - texts of the trace viewer: details of a span, sums of a range, causes of gaps. */
 (() => {
   const {el} = rafter;
   const seconds = (ns) => rafter.seconds(ns / 1e9);
@@ -10,23 +10,23 @@
   const shapeText = (tensor) => tensor && `${tensor.name} [${(tensor.shape || []).join(', ')}] ${tensor.dtype}`;
 
   const WHY = {
-    'launch': 'From one op to the next, and until a thread has begun its part. Many small ops make many of these; a larger microbatch makes fewer.',
-    'wait': 'A thread has done its part and waits for the others: the work was not split evenly, or another thread was slowed down.',
-    'serial': 'Work that is not shared among threads: an op too small for all of them, or a phase such as reading data.',
-    'page fault': 'The system maps a page that is touched for the first time. After the first step there should be few.',
-    'allocation': 'The heap grew. Between the first step and the last there should be none.',
-    'io': 'Pages were read from a disk, or files were written.',
-    'other threads': 'The thread was ready to run, but something else had its core: another program, or more threads than cores.',
-    'phases beside ops': 'The run\'s own thread reads data, samples, prepares: what the phases lane shows. Other threads have nothing to do meanwhile: serial.',
-    'stopped': 'No thread worked, was ready to or waited for a disk: the process was stopped, by a signal, a debugger or a machine that slept.',
-    'unexplained': 'Time that nothing above was measured in.',
+    'launch': 'Time between two ops, and until a thread starts its part of an op. Many small ops cause many such gaps; a larger microbatch causes fewer.',
+    'wait': 'The thread has done its part and waits for the others: the work was not split evenly, or another thread was slowed down.',
+    'serial': 'Only one thread has work: the op is too small for more, or the phase is serial, such as reading data.',
+    'page fault': 'The system maps a memory page at its first use. There should be few after the first step.',
+    'allocation': 'The heap grew. This should not happen between the first step and the last.',
+    'io': 'Data was read from disk, or files were written.',
+    'other threads': 'The thread was ready to run, but its core was in use: by another program, or because there are more threads than cores.',
+    'phases outside ops': 'The main thread reads data, samples or prepares, as the phases lane shows. Meanwhile the other threads have no work (serial).',
+    'stopped': 'No thread worked, was ready to run or waited for a disk: the process was stopped by a signal or a debugger, or the machine slept.',
+    'unexplained': 'No measurement explains this time.',
   };
   const why = (name) => WHY[name] || '';
 
   const what = (viewer, {row, i}) => {
     const {trace} = viewer, {things, columns, header} = trace, event = row.event[i], key = row.key[i], kind = header.kinds[columns.kind[event]];
     const own = kind === 'wait' ? things.of('op', columns.plan[event], columns.id[event]) : key;
-    return {event, kind, key, title: kind === 'step' ? `${viewer.stepName} ${columns.value[event]}` : things.title[key], op: things.op[own], plan: things.plan[own], took: columns.end[event] - columns.begin[event]};
+    return {event, kind, key, title: kind === 'step' ? `step ${columns.value[event]}` : things.title[key], op: things.op[own], plan: things.plan[own], took: columns.end[event] - columns.begin[event]};
   };
 
   rafter.traceParts.hint = (viewer, hit, time) => {
@@ -40,7 +40,7 @@
     return el('div', {}, el('div', {}, lines), more.length ? el('div', {class: 'muted'}, more.join(' · ')) : null, el('div', {class: 'muted'}, `at ${seconds(time - viewer.zero)}`));
   };
 
-  /* Paints by how much longer than predicted an op took: of each op, over all its runs that were recorded. */
+  /* Paint of each op by its ratio of measured to predicted time, over all its recorded calls. */
   const RATIOS = [[0.8, 'r0', 'less than 0.8× predicted'], [1.25, 'r1', '0.8× to 1.25× predicted'], [2, 'r2', '1.25× to 2× predicted'], [4, 'r3', '2× to 4× predicted'], [Infinity, 'r4', 'more than 4× predicted']];
   rafter.traceParts.ratioPaints = (viewer) => {
     const {things} = viewer.trace, row = viewer.main, took = new Float64Array(things.ops), planned = new Float64Array(things.ops);
@@ -52,7 +52,7 @@
     return Uint8Array.from(took, (sum, key) => (planned[key] > 0 ? paints.find(([most]) => sum / planned[key] <= most)[1] : things.paint[key]));
   };
 
-  /* All runs of one op in the measured lane. */
+  /* Durations of all calls of one op in the measured lane, sorted. */
   const runsOf = (viewer, key) => {
     const row = viewer.main, took = [];
     for (let i = 0; i < row.count; i++) if (row.key[i] === key) took.push(row.end[i] - row.begin[i]);
@@ -60,7 +60,7 @@
     return took;
   };
 
-  /* The ops whose recorded runs took most beyond their predictions; a row chosen selects its longest run. */
+  /* A table of the ops that exceed their predictions most, over all recorded calls; a click selects the longest call. */
   const latest = (viewer) => {
     if (!viewer.latest) {
       const {main, trace: {things}} = viewer, rows = new Map();
@@ -78,16 +78,16 @@
     }
     if (!viewer.latest.length) return '';
     return rafter.table([
-      {title: 'Op', value: (row) => row.name}, {title: 'Runs', value: (row) => row.runs, number: true}, {title: 'Measured', value: (row) => row.took, text: (row) => seconds(row.took), number: true},
+      {title: 'Op', value: (row) => row.name}, {title: 'Calls', value: (row) => row.runs, number: true}, {title: 'Measured', value: (row) => row.took, text: (row) => seconds(row.took), number: true},
       {title: 'Predicted', value: (row) => row.predicted, text: (row) => seconds(row.predicted), number: true},
-      {title: 'Later', value: (row) => row.took - row.predicted, text: (row) => seconds(row.took - row.predicted), number: true},
-    ], viewer.latest, {caption: 'What took most beyond its prediction, all recorded runs together', sort: 4, onrow: (row) => { viewer.select({row: viewer.main, i: row.longest}); viewer.reveal({row: viewer.main, i: row.longest}); }});
+      {title: 'Excess', value: (row) => row.took - row.predicted, text: (row) => seconds(row.took - row.predicted), number: true},
+    ], viewer.latest, {caption: 'Ops that exceed their predictions most, summed over all recorded calls', sort: 4, onrow: (row) => { viewer.select({row: viewer.main, i: row.longest}); viewer.reveal({row: viewer.main, i: row.longest}); }});
   };
 
   rafter.traceParts.details = (viewer) => {
     const box = viewer.details;
     if (!viewer.selected) {
-      box.replaceChildren(el('h3', {class: 'screen'}, 'Op'), el('p', {class: 'note screen'}, 'Click a span, or step through the lane with , and . to see what it was.'), latest(viewer));
+      box.replaceChildren(el('h3', {class: 'screen'}, 'Op'), el('p', {class: 'note screen'}, 'Click a span, or move along the lane with , and . to see its details.'), latest(viewer));
       return;
     }
     const {row, i} = viewer.selected, {title, op, plan, took, kind, key} = what(viewer, viewer.selected);
@@ -96,15 +96,15 @@
     if (op && kind !== 'wait') {
       const layer = rafter.layerOf(op.name), took1 = kind === 'predicted' ? null : took / 1e9, {seconds: planned, limit, own} = rafter.priceOf(viewer.trace, viewer.selected.row.event[viewer.selected.i], op);
       facts.push(['Layer', layer === null ? null : String(layer)], ['Op', op.op], ['Kernel', op.kernel],
-        ['Measured', kind === 'op' ? seconds(took) : null], ['This thread worked', kind === 'busy' ? seconds(took) : null], ['Predicted', rafter.seconds(planned)],
+        ['Measured', kind === 'op' ? seconds(took) : null], ['Work of this thread', kind === 'busy' ? seconds(took) : null], ['Predicted', rafter.seconds(planned)],
         ['Measured / predicted', kind === 'op' && planned > 0 ? rafter.times(took1 / planned) : null],
         ['Limit', limit > 0 ? `${rafter.seconds(limit)}${op.limit ? ` (${op.limit})` : ''}` : null], ['Of the limit', kind === 'op' && limit > 0 ? rafter.percent(limit / took1) : null],
         ['Bound by', op.bound], ['FLOPs', rafter.flops(op.flops)], ['Bytes', rafter.bytes(op.bytes)], ['Phase', op.phase]);
       parts.push(rafter.facts(facts));
-      if (rafter.hasInstant(plan, op)) parts.push(el('p', {class: 'screen'}, el('button', {type: 'button', 'data-link': 'memory', onclick: () => viewer.toMemory()}, 'Memory at this op (m)'), ` ${rafter.bytes(op.live_bytes)} are live then.`));
-      if (own && Math.abs(planned - op.seconds) > 1e-3 * op.seconds) parts.push(el('p', {class: 'note'}, `This ${viewer.stepName} had fewer rows or keys than the plan has room for: prediction and limit are of those it had; FLOPs and bytes are the plan's, which says ${rafter.seconds(op.seconds)}.`));
+      if (rafter.hasInstant(plan, op)) parts.push(el('p', {class: 'screen'}, el('button', {type: 'button', 'data-link': 'memory', onclick: () => viewer.toMemory()}, 'Memory at this op (m)'), ` ${rafter.bytes(op.live_bytes)} are live at this op.`));
+      if (own && Math.abs(planned - op.seconds) > 1e-3 * op.seconds) parts.push(el('p', {class: 'note'}, `This step had fewer rows or keys than the plan allows. Prediction and limit are for its actual rows; FLOPs and bytes are the plan's, whose prediction is ${rafter.seconds(op.seconds)}.`));
       const runs = kind === 'predicted' ? [] : runsOf(viewer, key);
-      if (runs.length > 1) parts.push(el('p', {class: 'note'}, `${rafter.whole(runs.length)} runs in this trace: least ${seconds(runs[0])}, median ${seconds(runs[runs.length >> 1])}, most ${seconds(runs[runs.length - 1])}.`));
+      if (runs.length > 1) parts.push(el('p', {class: 'note'}, `${rafter.whole(runs.length)} calls in this trace: minimum ${seconds(runs[0])}, median ${seconds(runs[runs.length >> 1])}, maximum ${seconds(runs[runs.length - 1])}.`));
       if (!op.outputs && op.shape) parts.push(el('h4', {}, 'Shape'), el('p', {}, el('code', {}, `[${op.shape.join(', ')}] ${op.dtype}`)));
       const list = (ids, name) => {
         const texts = (ids || []).map((id) => shapeText(tensorOf(plan, id))).filter(Boolean);
@@ -112,7 +112,7 @@
       };
       parts.push(...list(op.outputs, 'Writes'), ...list(op.inputs, 'Reads'));
     } else {
-      facts.push(['Took', seconds(took)], ['In', kind === 'wait' && op ? op.name : null]);
+      facts.push(['Duration', seconds(took)], ['In op', kind === 'wait' && op ? op.name : null]);
       parts.push(rafter.facts(facts), kind === 'gap' || kind === 'wait' ? el('p', {}, why(kind === 'wait' ? 'wait' : title)) : '');
     }
     box.replaceChildren(...parts);
@@ -120,10 +120,10 @@
 
   /* ---- sums of a range ----------------------------------------------------------------------------------------------------------- */
 
-  /* Each step's walk, and the time behind it: where their threads' seconds went. */
+  /* The recorded steps and the times between them, each with the use of its threads' time. */
   const piecesOf = (header) => rafter.objects(header.steps).flatMap((step) => (step.after ? [step, {...step.after, begin: step.end}] : [step]));
 
-  /* What threads lost inside ops is counted, but not seen in the lanes: of each piece as much as of it lies in the range. By gap, in ns. */
+  /* Time lost inside ops, by gap, in ns. It is counted per step and not shown in the lanes; a range gets its proportional part of each step. */
   const lostInside = ({header}, a, b) => {
     const lost = new Map(), names = (header.gaps || []).map(String);
     for (const {begin, end, gaps} of piecesOf(header)) {
@@ -133,7 +133,7 @@
     return lost;
   };
 
-  /* Time of the run's own thread in phases beside ops, in ns: what lies in another phase belongs to the inner one, what writes files stands among the gaps. */
+  /* Time of the main thread in phases outside ops, in ns. Nested time counts for the inner phase; writing files counts as a gap. */
   const OF_OPS = new Set(['forward', 'recompute', 'backward', 'accumulate', 'optimizer']), WRITES = new Set(['write', 'checkpoint']);
   const besideOps = (trace, a, b) => {
     const {header, columns: {begin, end, id, kind}} = trace, open = [], sums = new Map();
@@ -153,7 +153,7 @@
     return [...sums].reduce((sum, [name, ns]) => sum + (OF_OPS.has(name) || WRITES.has(name) ? 0 : ns), 0);
   };
 
-  /* Of a range the part beside the walks of the recorded steps. */
+  /* The part of a range, in ns, that is outside all recorded steps. */
   const besideSteps = (viewer, a, b) => {
     const steps = rafter.objects(viewer.trace.header.steps), inside = steps.reduce((sum, step) => sum + Math.max(0, Math.min(b, step.end) - Math.max(a, step.begin)), 0);
     return steps.length ? Math.max(0, b - a - inside) : 0;
@@ -194,15 +194,15 @@
     lanes.forEach((lane, i) => { const here = shares[i] * (least - worked); lane.work -= here; lane.gap += here; });
     const rest = [...gaps].sort((x, y) => y[1] - x[1]).filter(([, sum]) => sum > 0.01 * time).map(([name, sum]) => `${name} ${rafter.percent(sum / time)}`);
     const phases = besideOps(trace, a, b);
-    if (phases > 0.01 * time) rest.push(`phases beside ops ${rafter.percent(phases / time)}`);
+    if (phases > 0.01 * time) rest.push(`phases outside ops ${rafter.percent(phases / time)}`);
     const [first, last] = viewer.wholes[viewer.wholes.length - 1], beside = besideSteps(viewer, Math.max(a, first), Math.min(b, last));
-    const apart = beside > 0.01 * (b - a) ? ` Of it ${rafter.percent(beside / (b - a))} lies between ${viewer.stepName}s.` : '';
+    const apart = beside > 0.01 * (b - a) ? ` ${rafter.percent(beside / (b - a))} of this time is between steps.` : '';
     viewer.summed = true;
     viewer.state.sums = {range: b - a, classes: Object.fromEntries(shown.map((row) => [row.paint.id, row.measured])), lanes: Object.fromEntries(lanes.map((lane) => [lane.row.id, lane.work])), gaps: Object.fromEntries(gaps), worked, phases, beside};
     viewer.sums.replaceChildren(...[el('h3', {}, `${viewer.selection ? 'Selected' : 'In view'}: ${seconds(b - a)}`),
       rafter.table([
         {title: 'Class', value: (row) => row.paint.title, node: (row) => el('span', {}, el('span', {class: 'swatch', style: {background: `var(--${row.paint.colour})`}}), row.paint.title)},
-        {title: 'Runs', value: (row) => row.count, text: (row) => rafter.whole(row.count), number: true},
+        {title: 'Calls', value: (row) => row.count, text: (row) => rafter.whole(row.count), number: true},
         {title: 'Measured', value: (row) => row.measured, text: (row) => seconds(row.measured), number: true},
         {title: 'Predicted', value: (row) => row.predicted, text: (row) => seconds(row.predicted), number: true},
         {title: 'Share', value: (row) => row.measured, text: (row) => rafter.percent(row.measured / all), number: true},
@@ -210,32 +210,32 @@
       lanes.length ? el('p', {class: 'note'}, `Threads worked ${rafter.percent(worked / time)} of this time${rest.length ? `; ${rest.join(', ')}` : ''}.${apart}`) : null,
       lanes.length ? rafter.table([
         {title: 'Lane', value: (lane) => lane.row.title}, {title: 'Worked', value: (lane) => lane.work, text: (lane) => seconds(lane.work), number: true},
-        {title: 'Of the range', value: (lane) => lane.work, text: (lane) => rafter.percent(lane.work / (b - a)), number: true},
+        {title: 'Share of the range', value: (lane) => lane.work, text: (lane) => rafter.percent(lane.work / (b - a)), number: true},
         {title: 'Waits and gaps', value: (lane) => lane.gap, text: (lane) => seconds(lane.gap), number: true},
       ], lanes, {limit: 16}) : null].filter(Boolean));
   };
 
-  /* ---- why there are gaps ------------------------------------------------------------------------------------------------------------ */
+  /* ---- causes of gaps ------------------------------------------------------------------------------------------------------------ */
 
   rafter.traceParts.gaps = (viewer, element) => {
     const {dropped} = viewer.trace.header;
-    if (dropped > 0) element.append(el('p', {class: 'note'}, `${rafter.whole(dropped)} older spans did not fit what was kept for recording, and are gone: trace fewer steps for all of them.`));
+    if (dropped > 0) element.append(el('p', {class: 'note'}, `${rafter.whole(dropped)} older spans did not fit into the trace's memory and are missing: trace fewer steps to keep all spans.`));
     const {header} = viewer.trace, names = (header.gaps || []).map(String), steps = rafter.objects(header.steps).filter((step) => Array.isArray(step.gaps));
     if (!names.length || !steps.length) return;
     const pieces = piecesOf({steps}), sum = (list, of) => list.reduce((all, one) => all + of(one), 0), length = ({begin, end}) => (end - begin) / 1e9;
     const total = (list, i) => sum(list, ({gaps}) => sum(gaps, (group) => (Array.isArray(group) ? group[i] || 0 : 0)));
     const threads = header.threads || 1, span = sum(pieces, length) * threads, work = sum(pieces, (one) => one.work || 0), phases = sum(pieces, (one) => one.phases || 0);
     const rows = names.map((name, i) => ({name, seconds: total(pieces, i)}));
-    if (phases > 0) rows.push({name: 'phases beside ops', seconds: phases});
+    if (phases > 0) rows.push({name: 'phases outside ops', seconds: phases});
     const behind = sum(pieces, length) - sum(steps, length), by = new Map();
     for (const {after} of steps) for (const [name, seconds] of Object.entries((after && after.by_phase) || {})) by.set(name, (by.get(name) || 0) + seconds);
     const into = [...by].sort((x, y) => y[1] - x[1]).filter(([, seconds]) => seconds > 0.01 * behind).map(([name, seconds]) => `${name} ${rafter.seconds(seconds)}`).join(', ');
-    const between = behind > 0.001 * sum(pieces, length) ? ` Of the time ${rafter.percent(behind / sum(pieces, length))} lies between ${viewer.stepName}s${into ? `: ${into}` : ''}.` : '';
+    const between = behind > 0.001 * sum(pieces, length) ? ` ${rafter.percent(behind / sum(pieces, length))} of the time is between steps${into ? `: ${into}` : ''}.` : '';
     viewer.state.causes = {span, work, phases, gaps: Object.fromEntries(rows.map((row) => [row.name, row.seconds])), behind};
-    element.append(el('h3', {}, 'Why the threads did not work'), el('p', {class: 'note'}, `Of ${rafter.seconds(span)} of ${threads} threads in ${steps.length} ${viewer.stepName}s, ${rafter.seconds(work)} went into ops.${between} The system often counts how long a thread lost its core but not when: these sums and those of a selection know it, while in the lanes such moments look like work.`),
+    element.append(el('h3', {}, 'Why the threads did not work'), el('p', {class: 'note'}, `${threads} threads spent ${rafter.seconds(work)} of ${rafter.seconds(span)} in ops, in ${steps.length} steps.${between} The system often reports how long a thread had no core, but not when. This time is in these sums and in those of a selection; in the lanes it looks like work.`),
       rafter.table([
-        {title: 'Gap', value: (row) => row.name}, {title: 'Seconds of threads', value: (row) => row.seconds, text: (row) => rafter.seconds(row.seconds), number: true},
-        {title: `Of the ${viewer.stepName}s`, value: (row) => row.seconds, text: (row) => rafter.percent(row.seconds / span), number: true}, {title: 'What it is', wide: true, value: (row) => why(row.name)},
+        {title: 'Gap', value: (row) => row.name}, {title: 'Thread time', value: (row) => row.seconds, text: (row) => rafter.seconds(row.seconds), number: true},
+        {title: `Share of the steps`, value: (row) => row.seconds, text: (row) => rafter.percent(row.seconds / span), number: true}, {title: 'Meaning', wide: true, value: (row) => why(row.name)},
       ], rows, {sort: 1}));
   };
 })();

@@ -40,9 +40,9 @@ static void noise_is_no_saving(void **state) {
   static const struct {
     double b;
     const char *digest, *machine, *says, *silent;
-  } cases[] = {{1.05, "other", "here", "not sure", "same plan"},
-               {2, "other", "here", "100.0 % more time", "not sure"},
-               {2, "one", "here", "same plan", "not sure"},
+  } cases[] = {{1.05, "other", "here", "median steps take", "same plan"},
+               {2, "other", "here", "100.0 % more time", "median steps take"},
+               {2, "one", "here", "same plan", "median steps take"},
                /* a digest does not include the machine */
                {2, "one", "there", "100.0 % more time", "same plan"}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -61,7 +61,7 @@ static void noise_is_no_saving(void **state) {
     json_t *c = rf_report_compare(a, b);
     assert_non_null(strstr(text(c, "sentence"), cases[i].says));
     assert_null(strstr(text(c, "sentence"), cases[i].silent));
-    assert_non_null(strstr(text(c, "doubt"), "0 % of the walks of a and 50 % of those of b"));
+    assert_non_null(strstr(text(c, "doubt"), "0 % of the time of a and 50 % of b"));
     assert_non_null(strstr(text(c, "sentence"), text(c, "doubt")));
     json_decref(c);
     json_decref(a);

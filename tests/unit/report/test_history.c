@@ -183,7 +183,7 @@ static void wrong_files_are_refused(void **state) {
   assert_int_equal(sqlite3_exec(db, "PRAGMA user_version = 99", NULL, NULL, NULL), SQLITE_OK);
   sqlite3_close(db);
   assert_int_equal(rf_history_open(root, true, &history, &error), RAFTER_FAILED);
-  assert_non_null(strstr(error.message, "newer program"));
+  assert_non_null(strstr(error.message, "newer rafter"));
   assert_int_equal(rf_history_open("/dev/null/runs", true, &history, &error), RAFTER_FAILED);
 }
 
