@@ -5,7 +5,9 @@
 
 #include "api/sampling.h"
 
-#include "generate/generate.h"
+#include "generate/reply.h"
+#include "generate/score.h"
+#include "journal/journal.h"
 #include "text/chat.h"
 #include "text/tokenizer.h"
 
@@ -24,6 +26,26 @@ rf_status rf_chat_text(const rf_chat *chat, const json_t *messages, bool opens_a
 /* A conversation as token ids of the chat template. */
 rf_status rf_chat_encode(const rf_chat *chat, const rf_tokenizer *tokenizer, const json_t *messages,
                          bool opens_answer, rf_ids *ids, rf_error *error);
+
+/* Opens a generator or a scorer with --seed and --debug. `sink` (may be NULL) shows the progress of
+ * loading. A scorer fails on a backend that computes nothing. */
+rf_status rf_open_generator(const rf_settings *settings, const rf_options *options, const rafter_sink *sink,
+                            rf_generator **generator, rf_error *error);
+rf_status rf_open_scorer(const rf_settings *settings, const rf_options *options, const rafter_sink *sink,
+                         rf_scorer **scorer, rf_error *error);
+rf_run_debug rf_debug_of(const rf_options *options);
+/* Begins the journal of a command that writes a run folder only with --out or --trace. Call it after
+ * all checks of the input. */
+rf_status rf_begin_journal(rf_journal *journal, const rafter_sink *sink, const rf_options *options,
+                           const rf_report_walk *walk, int walks, rf_error *error);
+/* Appends a JSON list of token ids below `vocab`; `where` names the row in errors. */
+rf_status rf_ids_of_json(const json_t *list, int64_t vocab, const char *where, rf_ids *ids, rf_error *error);
+/* Appends the ids of an option such as --tokens. */
+rf_status rf_ids_given(const rf_options *options, const char *option, int64_t vocab, rf_ids *ids,
+                       rf_error *error);
+/* Stop texts from a list of texts, or from --stop. Free with rf_stop_close(). */
+rf_status rf_stop_of(const char *const *texts, int count, rf_stop *stop, rf_error *error);
+rf_status rf_stop_given(const rf_options *options, rf_stop *stop, rf_error *error);
 
 /* --system and --template; --stop and --ignore-eos. */
 extern const rf_option RF_CHAT_OPTIONS[], RF_STOP_OPTIONS[];

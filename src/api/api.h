@@ -24,6 +24,9 @@ struct rafter_job {
   X(REPORT) X(RUNS) X(INSPECT) X(DOCTOR) \
   X(PULL) X(EXPORT) X(QUANTIZE) X(TOKENIZE)
 // clang-format on
+/* The first fields of a command. */
+#define RF_COMMAND_HEAD(name_, arguments_, least_, most_, group_, help_) \
+  .name = name_, .arguments = arguments_, .least = least_, .most = most_, .group = group_, .help = help_
 #define RF_DECLARE_COMMAND(NAME) extern const rf_command RF_COMMAND_##NAME;
 RF_COMMANDS(RF_DECLARE_COMMAND)
 extern const rf_commands RF_ALL_COMMANDS;
@@ -32,12 +35,25 @@ extern const rf_commands RF_ALL_COMMANDS;
  * score; of score and eval; of score and bench. */
 extern const rf_option RF_EVERY_OPTIONS[], RF_DEBUG_OPTIONS[], RF_EXAMPLE_OPTIONS[], RF_SPECIAL_OPTIONS[],
     RF_ROWS_OUT_OPTIONS[], RF_TOP_OPTIONS[];
+/* All rows of an option table; the tables of commands that run a model, and of those that may write
+ * a run folder. */
+#define RF_TABLE(rows) \
+  { rows, NULL }
+#define RF_INFERENCE_TABLES RF_TABLE(RF_MODEL_OPTIONS), RF_TABLE(RF_INFERENCE_OPTIONS)
+#define RF_LEFT_TABLES \
+  RF_TABLE(RF_LEFT_FOLDER_OPTIONS), RF_TABLE(RF_TRACE_OPTIONS), RF_TABLE(RF_DEBUG_OPTIONS), \
+      RF_TABLE(RF_EVERY_OPTIONS)
+/* Flags of rf_tokenizer_encode for --no-bos and --no-special. */
+int rf_encode_flags(const rf_options *options);
 
 /* Prints the table of tuned block sizes, if there are any. */
 void rf_say_tuned(const rafter_sink *sink, const rf_tuned *tuned);
 /* Writes a model as a GGUF file with matrices of storage type `type`. */
 rf_status rf_write_gguf(const char *in, const char *out, const char *type, int threads,
                         const rafter_sink *sink, rf_error *error);
+/* Prints a tensor and adds its row to `list`. */
+void rf_inspect_tensor(const rafter_sink *sink, json_t *list, const char *name, const char *dtype, int rank,
+                       const int64_t *shape, int64_t bytes);
 /* `rafter inspect` for .gguf and .bin files. */
 rf_status rf_inspect_blocks(const char *path, const rafter_sink *sink, json_t *json, rf_error *error);
 

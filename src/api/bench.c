@@ -158,15 +158,30 @@ static void put_fractions(const ceilings *c, const limits *l, double seconds, js
   if (rate > 0 && l->bytes > 0) json_object_set_new(fractions, "read", json_real(l->bytes / rate / seconds));
 }
 
+/* One test while it runs. */
+typedef struct bench {
+  const rafter_job *job;
+  const rafter_sink *sink;
+  const test *t;
+  ceilings *c;
+  rf_settings settings; /* resolved for the test's job */
+  rf_record *record;    /* --trace */
+  int reps;
+  double seconds[MOST_REPS]; /* of each repetition */
+} bench;
+
 /* Prints the row of a test and returns its results for the history; the caller owns them. The limit
  * is the longer of compute time and memory time. */
-static json_t *report_row(const rafter_sink *sink, const rf_settings *s, const ceilings *c, const test *t,
-                          double tokens, double *seconds, int n, double predicted, const limits *l) {
+static json_t *report_row(bench *b, double tokens, double predicted, const limits *l) {
+  const ceilings *c = b->c;
+  const rf_settings *s = &b->settings;
+  const char *name = b->t->name;
+  int n = b->reps;
   char shown[3][32], text[160], limit[96];
   json_t *samples = json_array(), *rates = json_object(), *fractions = json_object();
   /* in measured order: rf_ceiling_of sorts `seconds` */
-  for (int i = 0; i < n; i++) json_array_append_new(samples, json_real(seconds[i]));
-  rf_ceiling spread = rf_ceiling_of(seconds, n);
+  for (int i = 0; i < n; i++) json_array_append_new(samples, json_real(b->seconds[i]));
+  rf_ceiling spread = rf_ceiling_of(b->seconds, n);
   int best = product_peak(c);
   double rate = tokens / spread.median, arithmetic = l->flops > 0 ? ceiling_of(&c->peak[best]).median : 0,
          read = ceiling_of(&c->read).median;
@@ -183,11 +198,11 @@ static json_t *report_row(const rafter_sink *sink, const rf_settings *s, const c
   if (computes) snprintf(text + used, sizeof text - (size_t)used, " (%s)", l->counted);
   if (computes) snprintf(limit, sizeof limit, "%s (%s)", PEAKS[best].name, l->counted);
   else snprintf(limit, sizeof limit, "read bandwidth (weights)");
-  rf_say(sink, "%-14s %12s tok/s   %10s (planned %s)   %s\n", t->name, rf_text_count(rate, shown[0]),
+  rf_say(b->sink, "%-14s %12s tok/s   %10s (planned %s)   %s\n", name, rf_text_count(rate, shown[0]),
          rf_text_seconds(spread.median, shown[1]), rf_text_seconds(predicted, shown[2]), text);
-  rf_put_json(sink,
-              json_pack("{ss ss* ss* ss ss si sf sf so so sf sf sf sf sf ss so so si}", "test", t->name,
-                        "sweep", c->sweep, "value", c->value, "model", s->model.name, "dtype",
+  rf_put_json(b->sink,
+              json_pack("{ss ss* ss* ss ss si sf sf so so sf sf sf sf sf ss so so si}", "test", name, "sweep",
+                        c->sweep, "value", c->value, "model", s->model.name, "dtype",
                         rf_dtype_name(s->plan.build.dtype), "threads", s->plan.threads, "tokens_per_second",
                         rate, "predicted_tokens_per_second", predicted > 0 ? tokens / predicted : 0,
                         "seconds", spread_json(spread), "samples", samples, "predicted_seconds", predicted,
@@ -195,18 +210,18 @@ static json_t *report_row(const rafter_sink *sink, const rf_settings *s, const c
                         computes ? l->causal / arithmetic / spread.median : fraction, "limit_work", work,
                         "limit_rate", computes ? arithmetic : read, "limit", limit, "rates", rates,
                         "fractions", fractions, "n", n));
-  return json_pack("{ss sf sf sf sf sf}", "test", t->name, "tokens_per_second", rate, "seconds",
-                   spread.median, "predicted_seconds", predicted, "predicted_tokens_per_second",
+  return json_pack("{ss sf sf sf sf sf}", "test", name, "tokens_per_second", rate, "seconds", spread.median,
+                   "predicted_seconds", predicted, "predicted_tokens_per_second",
                    predicted > 0 ? tokens / predicted : 0, "limit_fraction", fraction);
 }
 
 /* Adds a test without a run folder to the history. Takes `results`. */
-static void list_test(const rafter_job *job, const rafter_sink *sink, const rf_plan *plan, json_t *results) {
+static void list_test(const bench *b, const rf_plan *plan, json_t *results) {
   rf_journal journal = {.beside = true};
   rf_report_walk walk = {.name = "bench", .plan = plan};
   rf_error error = {0};
-  rf_status status =
-      rf_journal_begin(&journal, sink, job->options, rf_options_json(job->options), "", &walk, 1, &error);
+  const rf_options *o = b->job->options;
+  rf_status status = rf_journal_begin(&journal, b->sink, o, rf_options_json(o), "", &walk, 1, &error);
   if (status == RAFTER_OK) json_object_update(journal.results, results);
   rf_journal_close(&journal, status, &error);
   json_decref(results);
@@ -214,59 +229,51 @@ static void list_test(const rafter_job *job, const rafter_sink *sink, const rf_p
 
 /* A training step. Its limit counts 6 x matmul weights + 12 L T D FLOPs per token, that is the full
  * attention square, at the peak measured in the same run. */
-static rf_status bench_train(const rafter_job *job, const rafter_sink *sink, const test *t, ceilings *c,
-                             int reps, rf_error *error) {
+static rf_status bench_train(bench *b, rf_error *error) {
   rf_status status = RAFTER_OK;
   rafter_trainer *trainer = NULL;
-  rf_record *record = NULL;
-  rf_settings *s = malloc(sizeof *s);
-  double seconds[MOST_REPS];
+  const rf_build_options *build = &b->settings.plan.build;
   rafter_step step = {.size = sizeof step};
-  if (!s) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
-  RF_GO(rf_settings_resolve(job->options, "train", s, error));
-  RF_GO(rf_traced_open(job->options, &record, error));
-  RF_GO(rafter_trainer_open(job, &trainer, error));
+  RF_GO(rafter_trainer_open(b->job, &trainer, error));
   const rf_plan *plan = rf_plan_of_trainer(trainer);
-  choose_product(c, plan);
+  choose_product(b->c, plan);
   RF_GO(rafter_trainer_step(trainer, &step, error)); /* warm */
-  for (int i = 0; i < reps; i++) {
-    sample_flops(c, 20 / reps + 1);
+  for (int i = 0; i < b->reps; i++) {
+    sample_flops(b->c, 20 / b->reps + 1);
     RF_GO(rafter_trainer_step(trainer, &step, error));
-    seconds[i] = step.seconds;
+    b->seconds[i] = step.seconds;
   }
-  sample_flops(c, 5);
-  double tokens = (double)s->plan.build.microbatch * s->plan.build.accumulate * (double)s->plan.build.seq;
+  sample_flops(b->c, 5);
+  double tokens = (double)build->microbatch * build->accumulate * (double)build->seq;
   const limits l = {
       .flops = plan->flops_full_square, .causal = plan->model_flops, .counted = "6 P + 12 L T D"};
-  json_t *results = report_row(sink, s, c, t, tokens, seconds, reps, step.predicted_seconds, &l);
-  if (record) {
-    status = rf_trainer_leave_trace(trainer, record, job->options, t->name, results, sink, error);
+  json_t *results = report_row(b, tokens, step.predicted_seconds, &l);
+  if (b->record) {
+    status = rf_trainer_leave_trace(trainer, b->record, b->job->options, b->t->name, results, b->sink, error);
     json_decref(results);
-  } else list_test(job, sink, plan, results);
+  } else list_test(b, plan, results);
   RF_GO(status);
-  if (rf_options_flag(job->options, "verbose")) {
+  if (rf_options_flag(b->job->options, "verbose")) {
     char *report = NULL;
     RF_GO(rafter_trainer_report(trainer, &report, error));
-    rf_say(sink, "%s\n", report);
+    rf_say(b->sink, "%s\n", report);
     rafter_text_free(report);
   }
 done:
-  rf_record_close(record);
   rafter_trainer_close(trainer);
-  free(s);
   return status;
 }
 
 /* Writes the test's trace, or adds a row to the history if there is no trace. Takes `results`. */
-static rf_status leave(const rafter_job *job, const rafter_sink *sink, const test *t, const rf_generator *g,
-                       const rf_record *record, const rf_plan *plan, json_t *results, rf_error *error) {
+static rf_status leave(const bench *b, const rf_generator *g, const rf_plan *plan, json_t *results,
+                       rf_error *error) {
   rf_walked w;
-  if (!record) return list_test(job, sink, plan, results), RAFTER_OK;
+  if (!b->record) return list_test(b, plan, results), RAFTER_OK;
   rf_status status = rf_walked_of(g, &w, error);
   const rf_report_walk in_order[] = {w.walk[1], w.walk[0]};
   if (status == RAFTER_OK) {
-    const rf_traced_run traced = {record, g->run, in_order, 2};
-    status = rf_traced_leave(&traced, job->options, t->name, results, sink, error);
+    const rf_traced_run traced = {b->record, g->run, in_order, 2};
+    status = rf_traced_leave(&traced, b->job->options, b->t->name, results, b->sink, error);
     rf_walked_free(&w);
   }
   json_decref(results);
@@ -324,36 +331,31 @@ static double walks_seconds(const rf_plan *plan, int64_t sequences, int64_t dept
   return sum;
 }
 
-static rf_status bench_generate(const rafter_job *job, const rafter_sink *sink, const test *t, ceilings *c,
-                                int reps, rf_error *error) {
+static rf_status bench_generate(bench *b, rf_error *error) {
   rf_status status = RAFTER_OK;
-  rf_settings *s = malloc(sizeof *s);
+  const test *t = b->t;
+  rf_settings *s = &b->settings;
   rf_generator *g = NULL;
-  rf_record *record = NULL;
   const float *logits = NULL;
-  double seconds[MOST_REPS];
-  if (!s) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
-  RF_GO(rf_settings_resolve(job->options, "generate", s, error));
   s->plan.build.microbatch = 1;
   s->plan.build.seq = positions_of(t);
-  RF_GO(check_positions(s, t, s->plan.build.seq, error));
+  RF_TRY(check_positions(s, t, s->plan.build.seq, error));
   rf_generate_settings settings = {.model = s->model, .plan = s->plan, .weights_folder = s->weights_folder};
-  RF_GO(rf_traced_open(job->options, &record, error));
-  RF_GO(rf_generator_open(&settings, &g, error));
+  RF_TRY(rf_generator_open(&settings, &g, error));
   const rf_plan *plan = t->kind == 'p' ? g->prefill : g->decode;
-  choose_product(c, plan);
-  for (int i = -1; i < reps; i++) {
+  choose_product(b->c, plan);
+  for (int i = -1; i < b->reps; i++) {
     rf_generator_reset(g);
     if (t->depth || t->kind == 't') RF_GO(feed_random(g, t->depth ? t->depth : 1, &logits, error));
-    if (t->kind == 'p') sample_flops(c, 4);
-    else sample_read(c, 2);
+    if (t->kind == 'p') sample_flops(b->c, 4);
+    else sample_read(b->c, 2);
     double start = rf_now_seconds();
     if (t->kind == 'p') RF_GO(feed_random(g, t->tokens, &logits, error));
     for (int64_t k = 0; t->kind == 't' && k < t->tokens; k++) {
       int32_t id = (int32_t)(k * 104729 % s->model.vocab);
       RF_GO(rf_generator_feed(g, &id, 1, &logits, error));
     }
-    if (i >= 0) seconds[i] = rf_now_seconds() - start;
+    if (i >= 0) b->seconds[i] = rf_now_seconds() - start;
   }
   int64_t depth = t->kind == 'p' || t->depth ? t->depth : 1,
           rows = t->kind == 'p' ? plan->options.build.chunk : 1;
@@ -362,13 +364,10 @@ static rf_status bench_generate(const rafter_job *job, const rafter_sink *sink, 
                     .causal = flops,
                     .bytes = t->kind == 'p' ? 0 : weight_bytes(plan) * (double)t->tokens,
                     .counted = "2 P per token"};
-  json_t *results = report_row(sink, s, c, t, (double)t->tokens, seconds, reps,
-                               walks_seconds(plan, 1, depth, t->tokens, rows), &l);
-  status = leave(job, sink, t, g, record, plan, results, error);
+  json_t *results = report_row(b, (double)t->tokens, walks_seconds(plan, 1, depth, t->tokens, rows), &l);
+  status = leave(b, g, plan, results, error);
 done:
-  rf_record_close(record);
   rf_generator_close(g);
-  free(s);
   return status;
 }
 
@@ -384,19 +383,15 @@ static int64_t walks_to_start(int64_t answers, int64_t prompt, int64_t rows) {
 }
 
 /* Steps that decode one token of every answer; each answer has its own prompt. */
-static rf_status bench_batch(const rafter_job *job, const rafter_sink *sink, const test *t, ceilings *c,
-                             int reps, rf_error *error) {
+static rf_status bench_batch(bench *b, rf_error *error) {
   enum { PROMPT = 32, STEPS = 16 };
   rf_status status = RAFTER_OK;
-  rf_settings *s = malloc(sizeof *s);
+  const test *t = b->t;
+  rf_settings *s = &b->settings;
   rf_generator *g = NULL;
-  rf_record *record = NULL;
   const rf_event *event;
   int events;
-  double seconds[MOST_REPS];
   int64_t id[4096];
-  if (!s) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
-  RF_GO(rf_settings_resolve(job->options, "generate", s, error));
   int64_t chunk = s->plan.build.chunk > 0 ? s->plan.build.chunk : RF_PREFILL_ROWS,
           rows = chunk > t->tokens ? chunk : t->tokens;
   int64_t length = PROMPT, most = 0,
@@ -409,13 +404,12 @@ static rf_status bench_batch(const rafter_job *job, const rafter_sink *sink, con
   } while (length > 1 && length + most > room);
   s->plan.build.microbatch = t->tokens;
   s->plan.build.seq = length + most;
-  RF_GO(check_positions(s, t, s->plan.build.seq, error));
+  RF_TRY(check_positions(s, t, s->plan.build.seq, error));
   rf_generate_settings settings = {
       .model = s->model, .plan = s->plan, .weights_folder = s->weights_folder, .no_sharing = true};
-  RF_GO(rf_traced_open(job->options, &record, error));
-  RF_GO(rf_generator_open(&settings, &g, error));
-  choose_product(c, g->decode);
-  for (int i = -1; i < reps; i++) {
+  RF_TRY(rf_generator_open(&settings, &g, error));
+  choose_product(b->c, g->decode);
+  for (int i = -1; i < b->reps; i++) {
     int32_t prompt[PROMPT];
     for (int64_t a = 0; a < t->tokens; a++) {
       for (int k = 0; k < length; k++)
@@ -426,18 +420,19 @@ static rf_status bench_batch(const rafter_job *job, const rafter_sink *sink, con
     }
     for (events = 0; events < t->tokens;) { /* until all answers decode */
       RF_GO(rf_generator_step(g, &event, &events, error));
-      if (rf_asked_to_stop(sink) || !rf_generator_busy(g)) {
-        status = rf_asked_to_stop(sink) ? RF_FAIL(error, RAFTER_INTERRUPTED, NULL, "stopped in %s", t->name)
-                                        : RF_FAIL(error, RAFTER_FAILED, "choose fewer answers",
-                                                  "%s: the answers never decoded all at once", t->name);
+      if (rf_asked_to_stop(b->sink) || !rf_generator_busy(g)) {
+        status = rf_asked_to_stop(b->sink)
+                     ? RF_FAIL(error, RAFTER_INTERRUPTED, NULL, "stopped in %s", t->name)
+                     : RF_FAIL(error, RAFTER_FAILED, "choose fewer answers",
+                               "%s: the answers never decoded all at once", t->name);
         goto done;
       }
     }
-    sample_flops(c, 4);
-    sample_read(c, 2);
+    sample_flops(b->c, 4);
+    sample_read(b->c, 2);
     double start = rf_now_seconds();
     for (int k = 0; k < STEPS; k++) RF_GO(rf_generator_step(g, &event, &events, error));
-    if (i >= 0) seconds[i] = rf_now_seconds() - start;
+    if (i >= 0) b->seconds[i] = rf_now_seconds() - start;
     for (int64_t a = 0; a < t->tokens; a++) rf_generator_cancel(g, id[a], -1);
     while (rf_generator_busy(g)) RF_GO(rf_generator_step(g, &event, &events, error));
   }
@@ -449,28 +444,23 @@ static rf_status bench_batch(const rafter_job *job, const rafter_sink *sink, con
   const rf_sampler_options greedy = {.temperature = 0};
   double predicted = walks_seconds(g->decode, t->tokens, depth, STEPS, 1) +
                      STEPS * rf_pace_seconds(&g->decode->machine, &greedy, s->model.vocab, t->tokens);
-  json_t *results = report_row(sink, s, c, t, (double)t->tokens * STEPS, seconds, reps, predicted, &l);
-  status = leave(job, sink, t, g, record, g->decode, results, error);
+  json_t *results = report_row(b, (double)t->tokens * STEPS, predicted, &l);
+  status = leave(b, g, g->decode, results, error);
 done:
-  rf_record_close(record);
   rf_generator_close(g);
-  free(s);
   return status;
 }
 
 /* Scores t->tokens tokens in texts of 1,024 tokens, or fewer if the model has fewer positions. */
-static rf_status bench_score(const rafter_job *job, const rafter_sink *sink, const test *t, ceilings *c,
-                             int reps, rf_error *error) {
+static rf_status bench_score(bench *b, rf_error *error) {
   enum { TEXT = 1024 };
   rf_status status = RAFTER_OK;
-  rf_settings *s = malloc(sizeof *s);
+  const test *t = b->t;
+  rf_settings *s = &b->settings;
   rf_scorer *scorer = NULL;
-  rf_record *record = NULL;
   int32_t ids[TEXT], *top_ids = NULL;
   float logprobs[TEXT], *top_logprobs = NULL;
-  double seconds[MOST_REPS], all = 0;
-  if (!s) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
-  RF_GO(rf_settings_resolve(job->options, "score", s, error));
+  double all = 0;
   int64_t length = s->model.max_seq < TEXT ? s->model.max_seq : TEXT, walks = 0;
   if (length > t->tokens) length = t->tokens;
   s->plan.build.seq = length;
@@ -481,11 +471,10 @@ static rf_status bench_score(const rafter_job *job, const rafter_sink *sink, con
   if (!top_ids || !top_logprobs) RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory"));
   rf_score_settings settings = {
       .model = s->model, .plan = s->plan, .weights_folder = s->weights_folder, .seed = 1};
-  RF_GO(rf_traced_open(job->options, &record, error));
   RF_GO(rf_scorer_open(&settings, &scorer, error));
-  choose_product(c, scorer->plan);
-  for (int i = -1; i < reps; i++) {
-    sample_flops(c, 4);
+  choose_product(b->c, scorer->plan);
+  for (int i = -1; i < b->reps; i++) {
+    sample_flops(b->c, 4);
     double start = rf_now_seconds();
     for (int64_t at = 0; at < t->tokens; at += length, walks++) {
       rf_scored text = {ids, t->tokens - at < length ? t->tokens - at : length, logprobs, top_ids,
@@ -493,49 +482,71 @@ static rf_status bench_score(const rafter_job *job, const rafter_sink *sink, con
       for (int64_t k = 0; k < text.count; k++) ids[k] = (int32_t)((at + k) * 7919 % s->model.vocab);
       RF_GO(rf_scorer_walk(scorer, &text, 1, error));
     }
-    if (i >= 0) seconds[i] = rf_now_seconds() - start;
+    if (i >= 0) b->seconds[i] = rf_now_seconds() - start;
     all += rf_now_seconds() - start;
   }
   double part = (double)t->tokens / (double)length;
   const limits l = {.flops = part * scorer->plan->flops_full_square,
                     .causal = part * scorer->plan->model_flops,
                     .counted = "2 P + 4 L T D"};
-  json_t *results =
-      report_row(sink, s, c, t, (double)t->tokens, seconds, reps, part * scorer->plan->step_seconds, &l);
-  if (record) {
+  json_t *results = report_row(b, (double)t->tokens, part * scorer->plan->step_seconds, &l);
+  if (b->record) {
     rf_walked w;
-    status = rf_walked_of_scores(scorer, walks, t->tokens * (reps + 1), all, &w, error);
+    status = rf_walked_of_scores(scorer, walks, t->tokens * (b->reps + 1), all, &w, error);
     if (status == RAFTER_OK) {
-      const rf_traced_run traced = {record, scorer->run, w.walk, 1};
-      status = rf_traced_leave(&traced, job->options, t->name, results, sink, error);
+      const rf_traced_run traced = {b->record, scorer->run, w.walk, 1};
+      status = rf_traced_leave(&traced, b->job->options, b->t->name, results, b->sink, error);
       rf_walked_free(&w);
     }
     json_decref(results);
-  } else list_test(job, sink, scorer->plan, results);
+  } else list_test(b, scorer->plan, results);
 done:
-  rf_record_close(record);
   rf_scorer_close(scorer);
   free(top_ids);
   free(top_logprobs);
-  free(s);
+  return status;
+}
+
+static rf_status bench_test(bench *b, rf_error *error) {
+  static const struct {
+    char kind;
+    const char *job;
+    rf_status (*run)(bench *b, rf_error *error);
+  } kinds[] = {{'T', "train", bench_train},
+               {'b', "generate", bench_batch},
+               {'s', "score", bench_score},
+               {'p', "generate", bench_generate},
+               {'t', "generate", bench_generate}};
+  int k = 0;
+  while (kinds[k].kind != b->t->kind) k++;
+  RF_TRY(rf_settings_resolve(b->job->options, kinds[k].job, &b->settings, error));
+  RF_TRY(rf_traced_open(b->job->options, &b->record, error));
+  rf_status status = kinds[k].run(b, error);
+  rf_record_close(b->record);
+  b->record = NULL;
   return status;
 }
 
 static rf_status bench_once(const rafter_job *job, const rafter_sink *sink, ceilings *c, rf_error *error) {
   const rf_options *o = job->options;
   test tests[MOST_TESTS];
-  int count = 0, reps = (int)rf_options_int(o, "reps");
+  int count = 0;
+  rf_status status = RAFTER_OK;
   RF_TRY(parse_tests(rf_options_text(o, "test"), tests, &count, error));
-  for (int i = 0; i < count; i++) {
-    if (rf_asked_to_stop(sink))
-      return RF_FAIL(error, RAFTER_INTERRUPTED, NULL, "stopped before %s", tests[i].name);
-    char kind = tests[i].kind;
-    RF_TRY((kind == 'T'   ? bench_train
-            : kind == 'b' ? bench_batch
-            : kind == 's' ? bench_score
-                          : bench_generate)(job, sink, &tests[i], c, reps, error));
+  bench *b = calloc(1, sizeof *b);
+  if (!b) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
+  b->job = job;
+  b->sink = sink;
+  b->c = c;
+  b->reps = (int)rf_options_int(o, "reps");
+  for (int i = 0; i < count && status == RAFTER_OK; i++) {
+    b->t = &tests[i];
+    status = rf_asked_to_stop(sink)
+                 ? RF_FAIL(error, RAFTER_INTERRUPTED, NULL, "stopped before %s", tests[i].name)
+                 : bench_test(b, error);
   }
-  return RAFTER_OK;
+  free(b);
+  return status;
 }
 
 /* Measures and prints all ceilings once before the tests, which sample them again. */
@@ -619,21 +630,11 @@ static const rf_option BENCH[] = {
 };
 
 const rf_command RF_COMMAND_BENCH = {
-    .name = "bench",
-    .arguments = "MODEL",
-    .least = 1,
-    .most = 1,
-    .group = "Run",
-    .help = "Measure prefill, decoding and training, and compare them with the machine's ceilings.",
-    .options = {{BENCH, NULL},
-                {RF_TOP_OPTIONS, NULL},
-                {RF_STEP_OPTIONS, NULL},
-                {RF_MODEL_OPTIONS, NULL},
-                {RF_INFERENCE_OPTIONS, NULL},
-                {RF_CACHE_OPTIONS, NULL},
-                {RF_RUN_FOLDER_OPTIONS, NULL},
-                {RF_TRACE_OPTIONS, NULL},
-                {RF_EVERY_OPTIONS, NULL}},
+    RF_COMMAND_HEAD("bench", "MODEL", 1, 1, "Run",
+                    "Measure prefill, decoding and training, and compare them with the machine's ceilings."),
+    .options = {RF_TABLE(BENCH), RF_TABLE(RF_TOP_OPTIONS), RF_TABLE(RF_STEP_OPTIONS), RF_INFERENCE_TABLES,
+                RF_TABLE(RF_CACHE_OPTIONS), RF_TABLE(RF_RUN_FOLDER_OPTIONS), RF_TABLE(RF_TRACE_OPTIONS),
+                RF_TABLE(RF_EVERY_OPTIONS)},
     .common = "test reps sweep batch seq dtype weights compute kv-dtype threads ops json",
     .examples = {"bench gpt2 --test pp512,tg128 --dtype bf16",
                  "bench model.gguf --compute fast --test tg128@d4096,batch16 # depth and batch"},

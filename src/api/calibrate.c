@@ -131,12 +131,7 @@ static const rf_option CALIBRATE[] = {
 };
 
 const rf_command RF_COMMAND_CALIBRATE = {
-    .name = "calibrate",
-    .arguments = "",
-    .least = 0,
-    .most = 0,
-    .group = "Plan",
-    .help = "Measure this machine, so that plans predict its speed.",
-    .options = {{CALIBRATE, NULL}, {RF_MODEL_OPTIONS, "threads cpu"}, {RF_EVERY_OPTIONS, NULL}},
+    RF_COMMAND_HEAD("calibrate", "", 0, 0, "Plan", "Measure this machine, so that plans predict its speed."),
+    .options = {RF_TABLE(CALIBRATE), {RF_MODEL_OPTIONS, "threads cpu"}, RF_TABLE(RF_EVERY_OPTIONS)},
     .examples = {"calibrate", "calibrate --threads 4 --out four.json # then plan --on four.json"},
     .run = rf_command_calibrate};

@@ -300,36 +300,19 @@ static bool run_command(conversation *c, const char *line) {
 /* ---- the command ----------------------------------------------------------------------------- */
 
 static rf_status open_model(const rf_options *o, conversation *c, rf_error *error) {
-  int count = 0;
-  const char *const *texts = rf_options_texts(o, "stop", &count);
   RF_TRY(rf_settings_resolve(o, "generate", &c->settings, error));
   RF_TRY(rf_tokenizer_for(c->settings.model.name, c->settings.model.vocab, c->settings.weights_folder,
                           &c->tokenizer, error));
   RF_TRY(rf_chat_of(o, &c->settings, c->tokenizer, &c->chat, error));
   RF_TRY(rf_marks_of(&c->settings, c->tokenizer, &c->marks, error));
   RF_TRY(rf_sampling_of(o, &c->settings, c->sink, &c->sampling, error));
-  rf_span *span = calloc((size_t)count + 1, sizeof *span);
+  RF_TRY(rf_stop_given(o, &c->stop, error));
   c->messages = json_array();
-  if (!span || !c->messages) {
-    free(span);
-    return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
-  }
-  for (int i = 0; i < count; i++) span[i] = (rf_span){texts[i], strlen(texts[i])};
-  rf_status status =
-      rf_stop_open(&(rf_stop_options){.strings = span, .string_count = count}, &c->stop, error);
-  free(span);
-  RF_TRY(status);
+  if (!c->messages) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
   rf_build_options *b = &c->settings.plan.build;
   if (!rf_options_given(o, "seq") && b->seq > CONTEXT) b->seq = CONTEXT;
   b->microbatch = 1;
-  rf_generate_settings settings = {
-      .model = c->settings.model,
-      .plan = c->settings.plan,
-      .weights_folder = c->settings.weights_folder,
-      .progress = rf_load_bar(c->sink),
-      .seed = c->sampling.seed,
-      .debug = {.poison = rf_options_flag(o, "debug"), .find_nan = rf_options_flag(o, "debug")}};
-  RF_TRY(rf_generator_open(&settings, &c->g, error));
+  RF_TRY(rf_open_generator(&c->settings, o, c->sink, &c->g, error));
   return rf_generator_require_numbers(c->g, error);
 }
 
@@ -388,21 +371,11 @@ static const rf_option CHAT[] = {
 };
 
 const rf_command RF_COMMAND_CHAT = {
-    .name = "chat",
-    .arguments = "MODEL",
-    .least = 1,
-    .most = 1,
-    .group = "Run",
-    .help = "Talk with a model in the terminal; type /help there for its commands.",
-    .options = {{RF_CHAT_OPTIONS, NULL},
-                {CHAT, NULL},
-                {RF_STOP_OPTIONS, NULL},
-                {RF_SAMPLING_OPTIONS, NULL},
-                {RF_MODEL_OPTIONS, NULL},
-                {RF_INFERENCE_OPTIONS, NULL},
-                {RF_CACHE_OPTIONS, NULL},
-                {RF_DEBUG_OPTIONS, NULL},
-                {RF_EVERY_OPTIONS, NULL}},
+    RF_COMMAND_HEAD("chat", "MODEL", 1, 1, "Run",
+                    "Talk with a model in the terminal; type /help there for its commands."),
+    .options = {RF_TABLE(RF_CHAT_OPTIONS), RF_TABLE(CHAT), RF_TABLE(RF_STOP_OPTIONS),
+                RF_TABLE(RF_SAMPLING_OPTIONS), RF_INFERENCE_TABLES, RF_TABLE(RF_CACHE_OPTIONS),
+                RF_TABLE(RF_DEBUG_OPTIONS), RF_TABLE(RF_EVERY_OPTIONS)},
     .common = "system max-tokens temperature top-k top-p seq dtype weights compute adapter",
     .examples = {"chat models/org/name --dtype bf16",
                  "chat model.gguf --compute fast --system 'Answer in one sentence.'"},

@@ -50,12 +50,6 @@ done:
 
 /* ---- the command ------------------------------------------------------------------------------ */
 
-const rf_command RF_COMMAND_DOCTOR = {.name = "doctor",
-                                      .arguments = "",
-                                      .least = 0,
-                                      .most = 0,
-                                      .group = "Look",
-                                      .help = "Print what this machine has, and what is missing.",
-                                      .options = {{RF_EVERY_OPTIONS, NULL}},
-                                      .examples = {"doctor"},
-                                      .run = rf_command_doctor};
+const rf_command RF_COMMAND_DOCTOR = {
+    RF_COMMAND_HEAD("doctor", "", 0, 0, "Look", "Print what this machine has, and what is missing."),
+    .options = {{RF_EVERY_OPTIONS, NULL}}, .examples = {"doctor"}, .run = rf_command_doctor};

@@ -58,13 +58,6 @@ rf_status rf_eval_encode(rf_evaluation *e, const char *text, size_t bytes, int f
 
 /* ---- scoring --------------------------------------------------------------------------------- */
 
-rf_status rf_eval_begin(rf_evaluation *e, const rf_report_walk *walk, int walks, rf_error *error) {
-  RF_TRY(rf_journal_folder(e->options, e->folder, error));
-  e->journal.beside = true;
-  return rf_journal_begin(&e->journal, e->sink, e->options, rf_options_json(e->options), e->folder, walk,
-                          walks, error);
-}
-
 rf_status rf_eval_open_scorer(rf_evaluation *e, int64_t longest, rf_scorer **scorer, rf_error *error) {
   const rf_options *o = e->options;
   rf_build_options *b = &e->settings.plan.build;
@@ -72,20 +65,9 @@ rf_status rf_eval_open_scorer(rf_evaluation *e, int64_t longest, rf_scorer **sco
   b->microbatch = rf_options_given(o, "batch") ? rf_options_int(o, "batch")
                   : longest < WALK_ROWS        ? (WALK_ROWS + longest - 1) / longest
                                                : 1;
-  rf_score_settings settings = {
-      .model = e->settings.model,
-      .plan = e->settings.plan,
-      .weights_folder = e->settings.weights_folder,
-      .progress = rf_load_bar(e->sink),
-      .seed = (uint64_t)rf_options_int(o, "seed"),
-      .debug = {.poison = rf_options_flag(o, "debug"), .find_nan = rf_options_flag(o, "debug")}};
-  RF_TRY(rf_scorer_open(&settings, scorer, error));
+  RF_TRY(rf_open_scorer(&e->settings, o, e->sink, scorer, error));
   rf_report_walk walk = {.name = "score", .plan = (*scorer)->plan};
-  if ((*scorer)->tokens) return rf_eval_begin(e, &walk, 1, error);
-  rf_scorer_close(*scorer);
-  *scorer = NULL;
-  return RF_FAIL(error, RAFTER_INVALID, "choose --backend cpu or reference",
-                 "the null backend computes no log-probabilities");
+  return rf_begin_journal(&e->journal, e->sink, o, &walk, 1, error);
 }
 
 rf_status rf_eval_score(rf_evaluation *e, rf_scorer *scorer, rf_scored *text, int64_t count, int64_t *done,
@@ -325,23 +307,10 @@ static const rf_option EVAL[] = {
 };
 
 const rf_command RF_COMMAND_EVAL = {
-    .name = "eval",
-    .arguments = "perplexity|choices|gsm8k MODEL",
-    .least = 2,
-    .most = 2,
-    .group = "Run",
-    .help = "Measure a model on a task.",
-    .options = {{EVAL, NULL},
-                {RF_CHAT_OPTIONS, NULL},
-                {RF_SAMPLING_OPTIONS, NULL},
-                {RF_ROWS_OUT_OPTIONS, NULL},
-                {RF_MODEL_OPTIONS, NULL},
-                {RF_INFERENCE_OPTIONS, NULL},
-                {RF_CACHE_OPTIONS, NULL},
-                {RF_LEFT_FOLDER_OPTIONS, NULL},
-                {RF_TRACE_OPTIONS, NULL},
-                {RF_DEBUG_OPTIONS, NULL},
-                {RF_EVERY_OPTIONS, NULL}},
+    RF_COMMAND_HEAD("eval", "perplexity|choices|gsm8k MODEL", 2, 2, "Run", "Measure a model on a task."),
+    .options = {RF_TABLE(EVAL), RF_TABLE(RF_CHAT_OPTIONS), RF_TABLE(RF_SAMPLING_OPTIONS),
+                RF_TABLE(RF_ROWS_OUT_OPTIONS), RF_INFERENCE_TABLES, RF_TABLE(RF_CACHE_OPTIONS),
+                RF_LEFT_TABLES},
     .common =
         "data limit stride shots chat max-tokens seq dtype weights compute adapter output continue json",
     .examples = {"eval perplexity model.gguf --data wiki.txt --seq 2048",

@@ -20,13 +20,8 @@ typedef struct rf_evaluation {
   char of[17];       /* hex XXH3 of the options that may change a row; identifies the evaluation */
   rf_record *record; /* --trace */
   rf_journal journal;
-  char folder[4096]; /* --out or --trace; "": none */
-  bool stopped;      /* a signal came: the task reports the rows done */
+  bool stopped; /* a signal came: the task reports the rows done */
 } rf_evaluation;
-
-/* Begins the journal and makes its folder. Call it after all checks of the input; see
- * rf_journal_begin. */
-rf_status rf_eval_begin(rf_evaluation *e, const rf_report_walk *walk, int walks, rf_error *error);
 
 /* Adds the row of --output for row `index` of --data. Takes the reference. */
 void rf_eval_put_row(rf_evaluation *e, int64_t index, json_t *row);

@@ -188,18 +188,11 @@ static rf_status answer_all(exam *x, rf_error *error) {
   b->microbatch = rf_options_given(o, "batch") ? rf_options_int(o, "batch")
                   : x->left < BATCH            ? x->left
                                                : BATCH;
-  rf_generate_settings settings = {
-      .model = e->settings.model,
-      .plan = e->settings.plan,
-      .weights_folder = e->settings.weights_folder,
-      .progress = rf_load_bar(e->sink),
-      .seed = (uint64_t)rf_options_int(o, "seed"),
-      .debug = {.poison = rf_options_flag(o, "debug"), .find_nan = rf_options_flag(o, "debug")}};
-  RF_GO(rf_generator_open(&settings, &g, error));
+  RF_GO(rf_open_generator(&e->settings, o, e->sink, &g, error));
   RF_GO(rf_generator_require_numbers(g, error));
   rf_report_walk walk[2];
   rf_walked_plans(g, walk);
-  RF_GO(rf_eval_begin(e, walk, 2, error));
+  RF_GO(rf_begin_journal(&e->journal, e->sink, o, walk, 2, error));
   for (int i = 0; i < x->count; i++) {
     problem *p = &x->problem[i];
     if (p->ended) continue;

@@ -289,13 +289,9 @@ static const rf_option EXPORT[] = {
 };
 
 const rf_command RF_COMMAND_EXPORT = {
-    .name = "export",
-    .arguments = "MODEL OUT",
-    .least = 2,
-    .most = 2,
-    .group = "Files",
-    .help = "Write a model, or the newest checkpoint of a run, for other programs.",
-    .options = {{EXPORT, NULL}, {RF_EVERY_OPTIONS, NULL}},
+    RF_COMMAND_HEAD("export", "MODEL OUT", 2, 2, "Files",
+                    "Write a model, or the newest checkpoint of a run, for other programs."),
+    .options = {RF_TABLE(EXPORT), RF_TABLE(RF_EVERY_OPTIONS)},
     .examples = {"export runs/3 my-model --dtype bf16 # a folder that transformers loads",
                  "export models/org/name merged --adapter runs/4 --merge # weights with their adapter"},
     .run = rf_command_export};

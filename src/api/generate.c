@@ -28,7 +28,6 @@ typedef struct job {
   rf_out_file *out;
   rf_journal journal;
   rf_record *record; /* --trace */
-  char folder[4096];
   bool json, streams, verbose, converts;
   int top;
   int64_t written; /* prompts whose answers are written */
@@ -251,14 +250,6 @@ static rf_status leave(job *j, rf_error *error) {
   return rf_walked_leave(j->generator, j->record, &j->journal, j->seconds, error);
 }
 
-static rf_status begin_journal(job *j, const rf_options *o, rf_error *error) {
-  rf_report_walk walk[2];
-  RF_TRY(rf_journal_folder(o, j->folder, error));
-  rf_walked_plans(j->generator, walk);
-  j->journal.beside = true;
-  return rf_journal_begin(&j->journal, j->sink, o, rf_options_json(o), j->folder, walk, 2, error);
-}
-
 static rf_status end_file(job *j, rf_error *error) {
   rf_out_file *out = j->out;
   j->out = NULL;
@@ -267,17 +258,11 @@ static rf_status end_file(job *j, rf_error *error) {
 
 static rf_status generate(const rf_options *o, job *j, rf_error *error) {
   rf_prompts *p = &j->prompts;
+  rf_report_walk walk[2];
   RF_TRY(rf_prompts_read(o, j->sink, p, error));
   if (rf_options_is_set(o, "output") && !p->path && p->row[0].samples == 1)
     return RF_FAIL(error, RAFTER_INVALID, "give --input FILE, or leave --output out",
                    "--output needs a file of prompts (--input) or several samples (--samples)");
-  rf_generate_settings settings = {
-      .model = p->settings.model,
-      .plan = p->settings.plan,
-      .weights_folder = p->settings.weights_folder,
-      .progress = rf_load_bar(j->sink),
-      .seed = (uint64_t)rf_options_int(o, "seed"),
-      .debug = {.poison = rf_options_flag(o, "debug"), .find_nan = rf_options_flag(o, "debug")}};
   bool single = !p->path && p->row[0].samples == 1;
   j->json = rf_options_flag(o, "json");
   j->streams = single && !j->json;
@@ -286,11 +271,12 @@ static rf_status generate(const rf_options *o, job *j, rf_error *error) {
   j->verbose = rf_options_flag(o, "verbose");
   j->converts = rf_options_given(o, "weights");
   double start = rf_now_seconds();
-  RF_TRY(rf_generator_open(&settings, &j->generator, error));
+  RF_TRY(rf_open_generator(&p->settings, o, j->sink, &j->generator, error));
   j->load_seconds = rf_now_seconds() - start;
   if (rf_options_is_set(o, "output")) RF_TRY(rf_out_open(rf_options_text(o, "output"), 0, &j->out, error));
   RF_TRY(submit_all(j, o, error));
-  RF_TRY(begin_journal(j, o, error));
+  rf_walked_plans(j->generator, walk);
+  RF_TRY(rf_begin_journal(&j->journal, j->sink, o, walk, 2, error));
   if (j->streams && p->tokenizer && !p->chats && rf_options_is_set(o, "prompt"))
     rf_say_text(j->sink, strdup(rf_options_text(o, "prompt")));
   rf_status status = run(j, error);
@@ -362,23 +348,10 @@ static const rf_option GENERATE[] = {
 };
 
 const rf_command RF_COMMAND_GENERATE = {
-    .name = "generate",
-    .arguments = "MODEL",
-    .least = 1,
-    .most = 1,
-    .group = "Run",
-    .help = "Continue a text, or answer prompts from a file.",
-    .options = {{GENERATE, NULL},
-                {RF_CHAT_OPTIONS, NULL},
-                {RF_STOP_OPTIONS, NULL},
-                {RF_SAMPLING_OPTIONS, NULL},
-                {RF_MODEL_OPTIONS, NULL},
-                {RF_INFERENCE_OPTIONS, NULL},
-                {RF_CACHE_OPTIONS, NULL},
-                {RF_LEFT_FOLDER_OPTIONS, NULL},
-                {RF_TRACE_OPTIONS, NULL},
-                {RF_DEBUG_OPTIONS, NULL},
-                {RF_EVERY_OPTIONS, NULL}},
+    RF_COMMAND_HEAD("generate", "MODEL", 1, 1, "Run", "Continue a text, or answer prompts from a file."),
+    .options = {RF_TABLE(GENERATE), RF_TABLE(RF_CHAT_OPTIONS), RF_TABLE(RF_STOP_OPTIONS),
+                RF_TABLE(RF_SAMPLING_OPTIONS), RF_INFERENCE_TABLES, RF_TABLE(RF_CACHE_OPTIONS),
+                RF_LEFT_TABLES},
     .common = "prompt chat system input samples max-tokens temperature top-k top-p stop dtype weights "
               "compute adapter output json",
     .examples =

@@ -1,6 +1,6 @@
 /* generator.c - the public generator of rafter.h: requests and their events. */
 #include "api/handles.h"
-#include "api/sampling.h"
+#include "api/answers.h"
 #include "generate/reply.h"
 
 #include <stdlib.h>
@@ -55,11 +55,7 @@ static rf_status open_model(rafter_generator *h, const rf_options *o, rf_error *
   /* A model without a tokenizer works with token ids only. */
   rf_tokenizer_handle(o, &h->settings.model, h->settings.weights_folder, &h->tokenizer, NULL);
   RF_TRY(rf_marks_of(&h->settings, h->tokenizer ? h->tokenizer->tokenizer : NULL, &h->marks, error));
-  rf_generate_settings settings = {.model = h->settings.model,
-                                   .plan = h->settings.plan,
-                                   .weights_folder = h->settings.weights_folder,
-                                   .seed = (uint64_t)rf_options_int(o, "seed")};
-  RF_TRY(rf_generator_open(&settings, &h->g, error));
+  RF_TRY(rf_open_generator(&h->settings, o, NULL, &h->g, error));
   RF_TRY(rf_generator_require_numbers(h->g, error));
   h->event = calloc(2 * (size_t)b->microbatch, sizeof *h->event);
   h->why = calloc(2 * (size_t)b->microbatch, sizeof *h->why);
@@ -101,16 +97,6 @@ void rafter_generator_cancel(rafter_generator *h, int64_t request, int32_t sampl
 
 /* ---- requests -------------------------------------------------------------------------------- */
 
-static rf_status open_stop(const rafter_request *r, rf_stop *stop, rf_error *error) {
-  rf_span *span = calloc((size_t)r->stop_count + 1, sizeof *span);
-  if (!span) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while queueing a request");
-  for (int i = 0; i < r->stop_count; i++) span[i] = (rf_span){r->stop[i], strlen(r->stop[i])};
-  rf_status status =
-      rf_stop_open(&(rf_stop_options){.strings = span, .string_count = r->stop_count}, stop, error);
-  free(span);
-  return status;
-}
-
 static rf_status open_entry(rafter_generator *h, const rafter_request *r, entry *e, rf_error *error) {
   const rf_tokenizer *tokenizer = h->tokenizer ? h->tokenizer->tokenizer : NULL;
   e->owner = r->owner;
@@ -120,7 +106,7 @@ static rf_status open_entry(rafter_generator *h, const rafter_request *r, entry 
   if (!e->reply || !e->bias)
     return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while queueing a request");
   for (int64_t i = 0; i < r->bias_count; i++) e->bias[i] = (rf_logit_bias){r->bias[i].id, r->bias[i].bias};
-  RF_TRY(open_stop(r, &e->stop, error));
+  RF_TRY(rf_stop_of(r->stop, r->stop_count, &e->stop, error));
   for (int s = 0; s < e->samples; s++) RF_TRY(rf_reply_start(&e->reply[s], tokenizer, &e->stop, 0, error));
   return RAFTER_OK;
 }

@@ -1,7 +1,6 @@
 /* handles.c - the public tokenizer and scorer of rafter.h, and functions that handles share. */
 #include "api/answers.h"
 #include "api/handles.h"
-#include "generate/score.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -130,14 +129,7 @@ static rf_status open_scorer(rafter_scorer *h, const rf_options *o, rf_error *er
   rf_build_options *b = &h->settings.plan.build;
   if (!rf_options_given(o, "seq") && b->seq > LONGEST) b->seq = LONGEST;
   if (!rf_options_given(o, "batch")) b->microbatch = 1;
-  rf_score_settings settings = {.model = h->settings.model,
-                                .plan = h->settings.plan,
-                                .weights_folder = h->settings.weights_folder,
-                                .seed = (uint64_t)rf_options_int(o, "seed")};
-  RF_TRY(rf_scorer_open(&settings, &h->scorer, error));
-  return h->scorer->tokens ? RAFTER_OK
-                           : RF_FAIL(error, RAFTER_INVALID, "choose --backend cpu or reference",
-                                     "the null backend computes no log-probabilities");
+  return rf_open_scorer(&h->settings, o, NULL, &h->scorer, error);
 }
 
 rafter_status rafter_scorer_open(const rafter_job *job, rafter_scorer **scorer, rafter_error *error) {

@@ -24,23 +24,14 @@ static bool has(const char *folder, const char *name) {
 
 static rf_status inspect_tensors(const char *path, const rafter_sink *sink, json_t *json, rf_error *error) {
   rf_tensor_file *file = NULL;
-  char a[32], shape[128];
+  char a[32];
   int64_t bytes = 0, elements = 0;
   RF_TRY(rf_tensor_file_open(path, &file, error));
   json_t *list = json_array();
   for (int i = 0; i < rf_tensor_file_count(file); i++) {
     const rf_stored *t = rf_tensor_file_at(file, i);
     const char *dtype = t->dtype == RF_DTYPES ? "other" : rf_dtype_name(t->dtype);
-    json_t *dims = json_array();
-    int n = 0;
-    *shape = 0;
-    for (int d = 0; d < t->rank; d++) {
-      n += snprintf(shape + n, sizeof shape - (size_t)n, "%s%lld", d ? "," : "", (long long)t->shape[d]);
-      json_array_append_new(dims, json_integer((json_int_t)t->shape[d]));
-    }
-    rf_say(sink, "  %-48s %-6s (%s) %s\n", t->name, dtype, shape, rf_text_bytes((double)t->bytes, a));
-    json_array_append_new(list, json_pack("{ss ss so sI}", "name", t->name, "dtype", dtype, "shape", dims,
-                                          "bytes", (json_int_t)t->bytes));
+    rf_inspect_tensor(sink, list, t->name, dtype, t->rank, t->shape, t->bytes);
     bytes += t->bytes;
     elements += t->count;
   }
@@ -212,13 +203,8 @@ static rf_status rf_command_inspect(const rafter_job *job, const rafter_sink *si
 
 /* ---- the command ------------------------------------------------------------------------------ */
 
-const rf_command RF_COMMAND_INSPECT = {.name = "inspect",
-                                       .arguments = "FILE",
-                                       .least = 1,
-                                       .most = 1,
-                                       .group = "Look",
-                                       .help =
-                                           "Print what is in a model, plan, checkpoint, machine file or run.",
-                                       .options = {{RF_EVERY_OPTIONS, NULL}},
-                                       .examples = {"inspect model.gguf", "inspect runs/3 --json"},
-                                       .run = rf_command_inspect};
+const rf_command RF_COMMAND_INSPECT = {
+    RF_COMMAND_HEAD("inspect", "FILE", 1, 1, "Look",
+                    "Print what is in a model, plan, checkpoint, machine file or run."),
+    .options = {RF_TABLE(RF_EVERY_OPTIONS)}, .examples = {"inspect model.gguf", "inspect runs/3 --json"},
+    .run = rf_command_inspect};

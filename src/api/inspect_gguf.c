@@ -72,6 +72,20 @@ static rf_status put_metadata(const char *path, const rafter_sink *sink, json_t 
   return RAFTER_OK;
 }
 
+void rf_inspect_tensor(const rafter_sink *sink, json_t *list, const char *name, const char *dtype, int rank,
+                       const int64_t *shape, int64_t bytes) {
+  char text[128] = "", size[32];
+  json_t *dims = json_array();
+  for (int d = 0; d < rank; ++d) {
+    rf_text_append(text, sizeof text, "%s%lld", d ? "," : "", (long long)shape[d]);
+    json_array_append_new(dims, json_integer((json_int_t)shape[d]));
+  }
+  rf_say(sink, "  %-48s %-6s (%s) %s\n", name, dtype, text, rf_text_bytes((double)bytes, size));
+  json_t *row =
+      json_pack("{ss ss so sI}", "name", name, "dtype", dtype, "shape", dims, "bytes", (json_int_t)bytes);
+  json_array_append_new(list, row ? row : json_null()); /* NULL: the name is not UTF-8 */
+}
+
 rf_status rf_inspect_blocks(const char *path, const rafter_sink *sink, json_t *json, rf_error *error) {
   rf_gguf_source *source = NULL;
   rf_status status = RAFTER_OK;
@@ -83,17 +97,7 @@ rf_status rf_inspect_blocks(const char *path, const rafter_sink *sink, json_t *j
   if (rf_text_ends_with(path, ".gguf")) RF_GO(put_metadata(path, sink, json, error));
   for (int i = 0; i < count; ++i) {
     const rf_quant_tensor *t = rf_gguf_source_at(source, i);
-    char shape[128] = "";
-    json_t *dims = json_array();
-    for (int d = 0; d < t->rank; ++d) {
-      rf_text_append(shape, sizeof shape, "%s%lld", d ? "," : "", (long long)t->shape[d]);
-      json_array_append_new(dims, json_integer((json_int_t)t->shape[d]));
-    }
-    rf_say(sink, "  %-48s %-6s (%s) %s\n", t->name, t->type->name, shape,
-           rf_text_bytes((double)t->bytes, size));
-    json_t *row = json_pack("{ss ss so sI}", "name", t->name, "dtype", t->type->name, "shape", dims, "bytes",
-                            (json_int_t)t->bytes);
-    json_array_append_new(list, row ? row : json_null()); /* NULL: the name is not UTF-8 */
+    rf_inspect_tensor(sink, list, t->name, t->type->name, t->rank, t->shape, t->bytes);
     bytes += t->bytes;
     elements += t->count;
   }

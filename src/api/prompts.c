@@ -38,7 +38,6 @@ static rf_status read_bias(const rf_options *o, rf_prompts *p, rf_error *error) 
 /* Reads the settings of prompts whose row has none of its own. */
 static rf_status read_common(const rf_options *o, rf_prompts *p, const rafter_sink *sink, rf_error *error) {
   rf_prompt *c = &p->common;
-  int count = 0;
   RF_TRY(rf_sampling_of(o, &p->settings, sink, &c->sampler, error));
   RF_TRY(read_bias(o, p, error));
   c->max_tokens = rf_options_int(o, "max-tokens");
@@ -46,15 +45,8 @@ static rf_status read_common(const rf_options *o, rf_prompts *p, const rafter_si
   c->sampler.min_tokens = rf_options_int(o, "min-tokens");
   c->sampler.bias = p->bias;
   c->sampler.bias_count = p->bias_count;
-  const char *const *texts = rf_options_texts(o, "stop", &count);
-  rf_span *span = calloc((size_t)count + 1, sizeof *span);
-  if (!span) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
-  for (int i = 0; i < count; i++) span[i] = (rf_span){texts[i], strlen(texts[i])};
-  rf_status status =
-      rf_stop_open(&(rf_stop_options){.strings = span, .string_count = count}, &c->own_stop, error);
-  free(span);
   c->stop = &c->own_stop;
-  return status;
+  return rf_stop_given(o, &c->own_stop, error);
 }
 
 /* ---- prompts --------------------------------------------------------------------------------- */
@@ -123,20 +115,12 @@ static rf_status encode(rf_prompts *p, const rf_options *o, const char *text, si
 
 static rf_status read_typed(const rf_options *o, rf_prompts *p, rf_error *error) {
   rf_prompt *row;
-  int count = 0;
-  bool ids = rf_options_is_set(o, "tokens");
   RF_TRY(add_row(p, &row, error));
-  if (!ids) {
+  if (rf_options_is_set(o, "tokens"))
+    RF_TRY(rf_ids_given(o, "tokens", p->settings.model.vocab, &row->tokens, error));
+  else {
     const char *prompt = rf_options_text_or(o, "prompt", "\n");
     RF_TRY(encode(p, o, prompt, strlen(prompt), row, error));
-  }
-  const int64_t *id = ids ? rf_options_list(o, "tokens", &count) : NULL;
-  for (int i = 0; i < count; i++) {
-    if (id[i] >= p->settings.model.vocab)
-      return RF_FAIL(error, RAFTER_INVALID, "the ids belong to another tokenizer",
-                     "token out of range (--tokens, token %d: expected an id below %lld, got %lld)", i,
-                     (long long)p->settings.model.vocab, (long long)id[i]);
-    RF_TRY(rf_ids_add(&row->tokens, (int32_t)id[i], error));
   }
   return row->tokens.count
              ? RAFTER_OK
@@ -144,21 +128,6 @@ static rf_status read_typed(const rf_options *o, rf_prompts *p, rf_error *error)
 }
 
 /* ---- rows of a file -------------------------------------------------------------------------- */
-
-static rf_status read_ids(const rf_prompts *p, const json_t *list, const char *where, rf_ids *ids,
-                          rf_error *error) {
-  size_t i;
-  json_t *id;
-  json_array_foreach (list, i, id) {
-    json_int_t v = json_is_integer(id) ? json_integer_value(id) : -1;
-    if (v < 0 || v >= p->settings.model.vocab)
-      return RF_FAIL(error, RAFTER_FAILED, "the ids belong to another tokenizer or model",
-                     "token out of range (%s, tokens, token %zu: expected an id below %lld, got %lld)", where,
-                     i, (long long)p->settings.model.vocab, (long long)v);
-    RF_TRY(rf_ids_add(ids, (int32_t)v, error));
-  }
-  return RAFTER_OK;
-}
 
 static rf_status read_stop(const json_t *json, const char *where, rf_prompt *row, rf_error *error) {
   const json_t *stop = json_object_get(json, "stop");
@@ -267,7 +236,8 @@ static rf_status read_row(const rf_options *o, rf_prompts *p, json_t *json, cons
   RF_TRY(read_numbers(json, where, row, error));
   RF_TRY(read_stop(json, where, row, error));
   if (json_is_string(prompt) || json_is_array(messages)) RF_TRY(read_prompt(o, p, json, where, row, error));
-  else if (json_is_array(tokens)) RF_TRY(read_ids(p, tokens, where, &row->tokens, error));
+  else if (json_is_array(tokens))
+    RF_TRY(rf_ids_of_json(tokens, p->settings.model.vocab, where, &row->tokens, error));
   else
     return RF_FAIL(error, RAFTER_FAILED,
                    "rows have \"prompt\" (a text), \"messages\" (a list) or \"tokens\" (a list of ids)",

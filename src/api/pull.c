@@ -243,13 +243,9 @@ static const rf_option PULL[] = {
 };
 
 const rf_command RF_COMMAND_PULL = {
-    .name = "pull",
-    .arguments = "hf:ORG/NAME[@REV]",
-    .least = 1,
-    .most = 1,
-    .group = "Files",
-    .help = "Fetch a model from the hub: safetensors or GGUF, tokenizer and config files.",
-    .options = {{PULL, NULL}, {RF_EVERY_OPTIONS, NULL}},
+    RF_COMMAND_HEAD("pull", "hf:ORG/NAME[@REV]", 1, 1, "Files",
+                    "Fetch a model from the hub: safetensors or GGUF, tokenizer and config files."),
+    .options = {RF_TABLE(PULL), RF_TABLE(RF_EVERY_OPTIONS)},
     .examples = {"pull hf:HuggingFaceTB/SmolLM2-135M-Instruct",
                  "pull hf:bartowski/Llama-3.2-1B-Instruct-GGUF --include '*Q4_K_M*' --max-size 2GB"},
     .run = rf_command_pull};

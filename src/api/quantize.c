@@ -255,12 +255,7 @@ static const rf_option QUANTIZE[] = {
 };
 
 const rf_command RF_COMMAND_QUANTIZE = {
-    .name = "quantize",
-    .arguments = "IN OUT",
-    .least = 2,
-    .most = 2,
-    .group = "Files",
-    .help = "Write a model as a GGUF file with smaller weights.",
-    .options = {{QUANTIZE, NULL}, {RF_MODEL_OPTIONS, "threads"}, {RF_EVERY_OPTIONS, NULL}},
-    .examples = {"quantize models/org/name model-q4_k.gguf --weights q4_k"},
-    .run = rf_command_quantize};
+    RF_COMMAND_HEAD("quantize", "IN OUT", 2, 2, "Files",
+                    "Write a model as a GGUF file with smaller weights."),
+    .options = {RF_TABLE(QUANTIZE), {RF_MODEL_OPTIONS, "threads"}, RF_TABLE(RF_EVERY_OPTIONS)},
+    .examples = {"quantize models/org/name model-q4_k.gguf --weights q4_k"}, .run = rf_command_quantize};

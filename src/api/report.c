@@ -161,13 +161,9 @@ static const rf_option REPORT[] = {
 };
 
 const rf_command RF_COMMAND_REPORT = {
-    .name = "report",
-    .arguments = "RUN...",
-    .least = 1,
-    .most = 64,
-    .group = "Look",
-    .help = "Write an HTML page about runs and plans: where memory and time went.",
-    .options = {{REPORT, NULL}, {RF_EVERY_OPTIONS, NULL}},
+    RF_COMMAND_HEAD("report", "RUN...", 1, 64, "Look",
+                    "Write an HTML page about runs and plans: where memory and time went."),
+    .options = {RF_TABLE(REPORT), RF_TABLE(RF_EVERY_OPTIONS)},
     .examples = {"report runs/3", "report runs/3 runs/4 --out both.html # two runs next to each other",
                  "report runs/3 --against dtype=bf16 # compare with a change"},
     .run = rf_command_report};

@@ -84,16 +84,13 @@ done:
 /* ---- the command ------------------------------------------------------------------------------ */
 
 const rf_command RF_COMMAND_ROOFLINE = {
-    .name = "roofline",
-    .arguments = "OP",
-    .least = 0,
-    .most = 8,
-    .group = "Plan",
-    .help = "Compute FLOPs, bytes, time and bound of one operation on a machine; without OP, list all.",
+    RF_COMMAND_HEAD(
+        "roofline", "OP", 0, 8, "Plan",
+        "Compute FLOPs, bytes, time and bound of one operation on a machine; without OP, list all."),
     .options = {{RF_MODEL_OPTIONS, "on"},
                 {RF_LAYOUT_OPTIONS, "price"},
-                {RF_ROOFLINE_OPTIONS, NULL},
-                {RF_EVERY_OPTIONS, NULL}},
+                RF_TABLE(RF_ROOFLINE_OPTIONS),
+                RF_TABLE(RF_EVERY_OPTIONS)},
     .common = "on dtype weight-dtype model batch seq tokens m k n context heads kv-heads head-dim bytes axes "
               "strategy chips link json",
     .examples = {"roofline matmul --m 512 --k 4096 --n 14336 --on h100-sxm # compute- or memory-bound?",

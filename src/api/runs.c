@@ -455,13 +455,9 @@ static const rf_option RUNS[] = {
 };
 
 const rf_command RF_COMMAND_RUNS = {
-    .name = "runs",
-    .arguments = "list|show|compare|best [RUN [RUN]]",
-    .least = 0,
-    .most = 3,
-    .group = "Look",
-    .help = "List the runs of this folder, show one, compare two, or find the best.",
-    .options = {{RUNS, NULL}, {RF_EVERY_OPTIONS, NULL}},
+    RF_COMMAND_HEAD("runs", "list|show|compare|best [RUN [RUN]]", 0, 3, "Look",
+                    "List the runs of this folder, show one, compare two, or find the best."),
+    .options = {RF_TABLE(RUNS), RF_TABLE(RF_EVERY_OPTIONS)},
     .examples = {"runs", "runs compare 3 4 # what differs in options, speed and loss",
                  "runs best --metric val_loss --model gpt2"},
     .run = rf_command_runs};

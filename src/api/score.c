@@ -7,6 +7,7 @@
 #include "journal/walked.h"
 
 #include "base/file.h"
+#include "base/text.h"
 #include "formats/json_lines.h"
 #include "generate/score.h"
 #include "text/tokenizer.h"
@@ -68,56 +69,41 @@ static rf_status add_row(work *w, text_row **row, rf_error *error) {
 static rf_status encode(work *w, const rf_options *o, const char *text, size_t bytes, rf_ids *ids,
                         rf_error *error) {
   RF_TRY(need_tokenizer(w, error));
-  int flags = (rf_options_flag(o, "no-bos") ? 0 : RF_ENCODE_MARKS) |
-              (rf_options_flag(o, "no-special") ? 0 : RF_ENCODE_PARSE);
-  return rf_tokenizer_encode(w->tokenizer, text, bytes, flags, ids, error);
+  return rf_tokenizer_encode(w->tokenizer, text, bytes, rf_encode_flags(o), ids, error);
 }
 
-static rf_status read_ids(const work *w, const json_t *list, const char *path, int64_t line, rf_ids *ids,
-                          rf_error *error) {
-  size_t i;
-  json_t *id;
-  json_array_foreach ((json_t *)list, i, id) {
-    json_int_t v = json_is_integer(id) ? json_integer_value(id) : -1;
-    if (v < 0 || v >= w->settings.model.vocab)
-      return RF_FAIL(error, RAFTER_FAILED, "the ids belong to another tokenizer or model",
-                     "token out of range (%s, line %lld, token %zu: expected an id below %lld, got %lld)",
-                     path, (long long)line, i, (long long)w->settings.model.vocab, (long long)v);
-    RF_TRY(rf_ids_add(ids, (int32_t)v, error));
-  }
-  return RAFTER_OK;
-}
-
-static rf_status read_row(work *w, const rf_options *o, const char *path, int64_t line, const json_t *json,
+static rf_status read_row(work *w, const rf_options *o, const char *where, const json_t *json,
                           rf_error *error) {
   const json_t *text = json_object_get(json, "text"), *tokens = json_object_get(json, "tokens");
   text_row *row;
   if (json_is_string(text) && json_is_array(tokens))
-    return RF_FAIL(error, RAFTER_FAILED, "leave one of them out",
-                   "a row has both text and tokens (%s, line %lld)", path, (long long)line);
+    return RF_FAIL(error, RAFTER_FAILED, "leave one of them out", "a row has both text and tokens (%s)",
+                   where);
   RF_TRY(add_row(w, &row, error));
   row->id = json_incref(json_object_get(json, "id"));
   if (json_is_string(text))
     RF_TRY(encode(w, o, json_string_value(text), json_string_length(text), &row->ids, error));
-  else if (json_is_array(tokens)) RF_TRY(read_ids(w, tokens, path, line, &row->ids, error));
+  else if (json_is_array(tokens))
+    RF_TRY(rf_ids_of_json(tokens, w->settings.model.vocab, where, &row->ids, error));
   else
     return RF_FAIL(error, RAFTER_FAILED, "rows have \"text\" or \"tokens\"",
-                   "a row has neither text nor tokens (%s, line %lld)", path, (long long)line);
+                   "a row has neither text nor tokens (%s)", where);
   return row->ids.count >= 1
              ? RAFTER_OK
-             : RF_FAIL(error, RAFTER_FAILED, NULL,
-                       "a row is empty (%s, line %lld: expected at least 1 token)", path, (long long)line);
+             : RF_FAIL(error, RAFTER_FAILED, NULL, "a row is empty (%s: expected at least 1 token)", where);
 }
 
 static rf_status read_jsonl(work *w, const rf_options *o, const char *path, rf_error *error) {
   rf_status status = RAFTER_OK;
   rf_json_lines lines;
   json_t *json = NULL;
+  char where[4200];
   RF_TRY(rf_json_lines_open(path, "check the path given to --input", &lines, error));
   for (;;) {
     RF_GO(rf_json_lines_next(&lines, &json, error));
     if (!json) break;
-    RF_GO(read_row(w, o, path, lines.line, json, error));
+    snprintf(where, sizeof where, "%s, line %lld", path, (long long)lines.line);
+    RF_GO(read_row(w, o, where, json, error));
     json_decref(json);
     json = NULL;
   }
@@ -150,9 +136,8 @@ static rf_status read_rows(work *w, const rf_options *o, rf_error *error) {
     return RF_FAIL(error, RAFTER_INVALID,
                    "give --text TEXT, or --input FILE (.jsonl: one row per line; otherwise one text)",
                    "nothing to score");
-  size_t n = path ? strlen(path) : 0;
-  return n > 6 && !strcmp(path + n - 6, ".jsonl") ? read_jsonl(w, o, path, error)
-                                                  : read_text(w, o, path, error);
+  return path && rf_text_ends_with(path, ".jsonl") ? read_jsonl(w, o, path, error)
+                                                   : read_text(w, o, path, error);
 }
 
 /* ---- windows --------------------------------------------------------------------------------- */
@@ -366,7 +351,6 @@ static rf_status score(work *w, const rf_options *o, const rafter_sink *sink, rf
   rf_scorer *scorer = NULL;
   rf_journal journal = {0};
   rf_record *record = NULL;
-  char folder[4096];
   int64_t walked = 0;
   double seconds = 0;
   rf_status status = RAFTER_OK;
@@ -374,24 +358,10 @@ static rf_status score(work *w, const rf_options *o, const rafter_sink *sink, rf
   w->top = w->settings.plan.build.top;
   RF_TRY(read_rows(w, o, error));
   RF_TRY(cut_windows(w, o, error));
-  rf_score_settings settings = {
-      .model = w->settings.model,
-      .plan = w->settings.plan,
-      .weights_folder = w->settings.weights_folder,
-      .progress = rf_load_bar(sink),
-      .seed = (uint64_t)rf_options_int(o, "seed"),
-      .debug = {.poison = rf_options_flag(o, "debug"), .find_nan = rf_options_flag(o, "debug")}};
   RF_TRY(rf_traced_open(o, &record, error));
-  RF_GO(rf_scorer_open(&settings, &scorer, error));
-  if (!scorer->tokens) {
-    status = RF_FAIL(error, RAFTER_INVALID, "choose --backend cpu or reference",
-                     "the null backend computes no log-probabilities");
-    goto done;
-  }
+  RF_GO(rf_open_scorer(&w->settings, o, sink, &scorer, error));
   rf_report_walk walk = {.name = "score", .plan = scorer->plan};
-  RF_GO(rf_journal_folder(o, folder, error));
-  journal.beside = true;
-  RF_GO(rf_journal_begin(&journal, sink, o, rf_options_json(o), folder, &walk, 1, error));
+  RF_GO(rf_begin_journal(&journal, sink, o, &walk, 1, error));
   if (rf_options_is_set(o, "output")) RF_GO(rf_out_open(rf_options_text(o, "output"), 0, &w->out, error));
   status = walk_all(w, scorer, sink, &walked, &seconds, error);
   if (status != RAFTER_OK && status != RAFTER_INTERRUPTED) goto done;
@@ -440,6 +410,11 @@ const rf_option RF_SPECIAL_OPTIONS[] = {
     {.name = NULL},
 };
 
+int rf_encode_flags(const rf_options *o) {
+  return (rf_options_flag(o, "no-bos") ? 0 : RF_ENCODE_MARKS) |
+         (rf_options_flag(o, "no-special") ? 0 : RF_ENCODE_PARSE);
+}
+
 const rf_option RF_ROWS_OUT_OPTIONS[] = {
     RF_WORDS("output", PATH, "FILE", NULL, "Output", "file for the rows as JSON Lines"),
     {.name = NULL},
@@ -466,22 +441,10 @@ static const rf_option SCORE[] = {
 };
 
 const rf_command RF_COMMAND_SCORE = {
-    .name = "score",
-    .arguments = "MODEL",
-    .least = 1,
-    .most = 1,
-    .group = "Run",
-    .help = "Print the log-probability of every token of a text, and its perplexity.",
-    .options = {{SCORE, NULL},
-                {RF_SPECIAL_OPTIONS, NULL},
-                {RF_ROWS_OUT_OPTIONS, NULL},
-                {RF_TOP_OPTIONS, NULL},
-                {RF_MODEL_OPTIONS, NULL},
-                {RF_INFERENCE_OPTIONS, NULL},
-                {RF_LEFT_FOLDER_OPTIONS, NULL},
-                {RF_TRACE_OPTIONS, NULL},
-                {RF_DEBUG_OPTIONS, NULL},
-                {RF_EVERY_OPTIONS, NULL}},
+    RF_COMMAND_HEAD("score", "MODEL", 1, 1, "Run",
+                    "Print the log-probability of every token of a text, and its perplexity."),
+    .options = {RF_TABLE(SCORE), RF_TABLE(RF_SPECIAL_OPTIONS), RF_TABLE(RF_ROWS_OUT_OPTIONS),
+                RF_TABLE(RF_TOP_OPTIONS), RF_INFERENCE_TABLES, RF_LEFT_TABLES},
     .common = "text input output top seq stride dtype weights compute adapter json",
     .examples = {"score gpt2-folder --text 'The capital of France is Paris.'",
                  "score model.gguf --input texts.jsonl --output scores.jsonl --top 5 # a file of texts"},

@@ -1,6 +1,6 @@
 /* tokenize.c - `rafter tokenize`: converts text to token ids and back, or to a token shard. */
 #define _GNU_SOURCE
-#include "api/api.h"
+#include "api/answers.h"
 #include "base/file.h"
 #include "base/text.h"
 #include "text/tokenizer.h"
@@ -40,22 +40,11 @@ static json_t *text_value(const char *text, size_t bytes) {
 
 static rf_status decode(const rf_options *o, const rf_tokenizer *tokenizer, const rafter_sink *sink,
                         rf_error *error) {
-  int count = 0;
-  const int64_t *given = rf_options_list(o, "decode", &count);
-  int64_t vocab = rf_tokenizer_vocab(tokenizer);
   rf_ids ids = {0};
   rf_status status = RAFTER_OK;
   char *text = NULL;
   size_t bytes = 0;
-  for (int i = 0; i < count; i++) {
-    if (given[i] >= vocab) {
-      status = RF_FAIL(error, RAFTER_INVALID, "the ids belong to another tokenizer",
-                       "token out of range (--decode, token %d: expected an id below %lld, got %lld)", i,
-                       (long long)vocab, (long long)given[i]);
-      goto done;
-    }
-    RF_GO(rf_ids_add(&ids, (int32_t)given[i], error));
-  }
+  RF_GO(rf_ids_given(o, "decode", rf_tokenizer_vocab(tokenizer), &ids, error));
   RF_GO(rf_tokenizer_decode(tokenizer, ids.at, ids.count,
                             rf_options_flag(o, "no-special") ? 0 : RF_DECODE_SPECIALS, &text, &bytes, error));
   rf_put_json(sink, json_pack("{ss so}", "command", "tokenize", "text", rf_json_bytes(text, bytes)));
@@ -123,9 +112,7 @@ static rf_status encode(const rf_options *o, const rf_tokenizer *tokenizer, int6
   else if (!given)
     return RF_FAIL(error, RAFTER_INVALID, "give --text TEXT, --input FILE or --decode 1,2,3",
                    "there is no text to tokenize");
-  int flags = (rf_options_flag(o, "no-bos") ? 0 : RF_ENCODE_MARKS) |
-              (rf_options_flag(o, "no-special") ? 0 : RF_ENCODE_PARSE);
-  RF_GO(rf_tokenizer_encode(tokenizer, given ? given : read, bytes, flags, &ids, error));
+  RF_GO(rf_tokenizer_encode(tokenizer, given ? given : read, bytes, rf_encode_flags(o), &ids, error));
   bool list = !rf_options_is_set(o, "output");
   if (!list) RF_GO(write_shard(rf_options_text(o, "output"), ids.at, ids.count, vocab, sink, error));
   json_t *tokens = json_array(), *pieces = json_array();
@@ -167,16 +154,10 @@ static const rf_option TOKENIZE[] = {
 };
 
 const rf_command RF_COMMAND_TOKENIZE = {
-    .name = "tokenize",
-    .arguments = "MODEL",
-    .least = 1,
-    .most = 1,
-    .group = "Files",
-    .help = "Convert text to tokens and back, or a file to a token shard.",
-    .options = {{TOKENIZE, NULL},
-                {RF_SPECIAL_OPTIONS, NULL},
-                {RF_EXAMPLE_OPTIONS, NULL},
-                {RF_EVERY_OPTIONS, NULL}},
+    RF_COMMAND_HEAD("tokenize", "MODEL", 1, 1, "Files",
+                    "Convert text to tokens and back, or a file to a token shard."),
+    .options = {RF_TABLE(TOKENIZE), RF_TABLE(RF_SPECIAL_OPTIONS), RF_TABLE(RF_EXAMPLE_OPTIONS),
+                RF_TABLE(RF_EVERY_OPTIONS)},
     .examples = {"tokenize models/org/name --text 'Hello, world'",
                  "tokenize models/org/name --decode 9906,11,1917",
                  "tokenize models/org/name --input book.txt --output book.shard # for train --data"},

@@ -1,5 +1,6 @@
 /* train.c - the public trainer of rafter.h, and `rafter train`. */
 #define _GNU_SOURCE
+#include "api/answers.h"
 #include "api/handles.h"
 #include "journal/journal.h"
 #include "journal/traced.h"
@@ -121,7 +122,7 @@ static rf_status trainer_settings(rafter_trainer *t, const rf_options *o, rf_tra
   s->val_fraction = rf_options_int(o, "val-every") > 0 ? rf_options_float(o, "val-fraction") : 0;
   if (!strncmp(s->data, "random", 6)) s->val_fraction = 0; /* no validation on random tokens */
   RF_TRY(check_length(o, !strncmp(s->data, "random", 6), error));
-  s->debug = (rf_run_debug){.poison = rf_options_flag(o, "debug"), .find_nan = rf_options_flag(o, "debug")};
+  s->debug = rf_debug_of(o);
   if (s->debug.poison) s->plan.guard_bytes = 64;
   if (*t->resume) s->resume_folder = t->resume;
   return schedule_of(o, rf_options_int(o, "steps"), &s->schedule, error);
@@ -295,9 +296,8 @@ static void log_step(run_log *log, const rafter_step *s, const double *val_loss)
   char line[640], a[32], b[32], c[32];
   int n = snprintf(line, sizeof line,
                    "{\"step\":%lld,\"loss\":%.9g,\"lr\":%.6g,\"grad_norm\":%.6g,\"accuracy\":%.6g,\"tokens\":"
-                   "%lld,\"seconds\":%.6g,\"tokens_per_"
-                   "second\":%.6g,\"mfu\":%.5g,"
-                   "\"predicted_seconds\":%.6g,\"loss_tokens\":%lld,\"epoch\":%.6g",
+                   "%lld,\"seconds\":%.6g,\"tokens_per_second\":%.6g,\"mfu\":%.5g,\"predicted_seconds\":%.6g,"
+                   "\"loss_tokens\":%lld,\"epoch\":%.6g",
                    (long long)s->step, or_zero(s->loss), s->lr, or_zero(s->grad_norm), or_zero(s->accuracy),
                    (long long)s->tokens, s->seconds, s->tokens_per_second, s->mfu, s->predicted_seconds,
                    (long long)s->loss_tokens, s->epoch);
@@ -561,9 +561,9 @@ static rf_status rf_command_train(const rafter_job *job, const rafter_sink *sink
 }
 
 const rf_option RF_EXAMPLE_OPTIONS[] = {
-    RF_CHOICE("loss-on", "assistant|completion|all", "assistant", "Data",
-              "tokens in the loss: all turns of the assistant, its last turn or the completion, or all "
-              "tokens"),
+    RF_CHOICE(
+        "loss-on", "assistant|completion|all", "assistant", "Data",
+        "tokens in the loss: all turns of the assistant, its last turn or the completion, or all tokens"),
     RF_WORDS("fields", TEXT, "OURS=THEIRS", NULL, "Data",
              "field names in .jsonl rows, such as prompt=question,completion=answer"),
     RF_WORDS("template", TEXT, "FILE", NULL, "Data",
@@ -603,21 +603,10 @@ static const rf_option TRAIN[] = {
 };
 
 const rf_command RF_COMMAND_TRAIN = {
-    .name = "train",
-    .arguments = "MODEL",
-    .least = 1,
-    .most = 1,
-    .group = "Run",
-    .help = "Train a model, or adapters for it, exactly as planned.",
-    .options = {{TRAIN, NULL},
-                {RF_EXAMPLE_OPTIONS, NULL},
-                {RF_STEP_OPTIONS, NULL},
-                {RF_OFFLOAD_OPTIONS, NULL},
-                {RF_MODEL_OPTIONS, NULL},
-                {RF_RUN_FOLDER_OPTIONS, NULL},
-                {RF_TRACE_OPTIONS, NULL},
-                {RF_DEBUG_OPTIONS, NULL},
-                {RF_EVERY_OPTIONS, NULL}},
+    RF_COMMAND_HEAD("train", "MODEL", 1, 1, "Run", "Train a model, or adapters for it, exactly as planned."),
+    .options = {RF_TABLE(TRAIN), RF_TABLE(RF_EXAMPLE_OPTIONS), RF_TABLE(RF_STEP_OPTIONS),
+                RF_TABLE(RF_OFFLOAD_OPTIONS), RF_TABLE(RF_MODEL_OPTIONS), RF_TABLE(RF_RUN_FOLDER_OPTIONS),
+                RF_TABLE(RF_TRACE_OPTIONS), RF_TABLE(RF_DEBUG_OPTIONS), RF_TABLE(RF_EVERY_OPTIONS)},
     .common = "data batch steps max-seconds lr schedule lora seq accumulate remat dtype resume save-every "
               "out seed json",
     .examples =

@@ -9,8 +9,9 @@
 #include <string.h>
 
 #include "base/json.h"
+#include "base/text.h"
 #include "report/model.h"
-#include "report/report.h"
+#include "report/parts.h"
 #include "report/summary.h"
 #include "report/thin.h"
 
@@ -48,14 +49,6 @@ static const json_t *options_of(const json_t *entry, bool settings) {
 }
 
 /* ---- ops and tensors ------------------------------------------------------------------------- */
-
-/* The name without its layer: "block.7/mlp/up" becomes "block.(all)/mlp/up", with * for (all). */
-static void kind_of(const char *name, char kind[160]) {
-  const char *at = strstr(name, "block."), *digits = at ? at + 6 : NULL;
-  size_t n = digits ? strspn(digits, "0123456789") : 0;
-  if (n) snprintf(kind, 160, "%.*s*%.100s", (int)(digits - name < 50 ? digits - name : 50), name, digits + n);
-  else snprintf(kind, 160, "%.150s", name);
-}
 
 /* Adds numbers to the row of this name; makes the row if it is missing. `side`: "a" or "b". */
 static json_t *add_to(json_t *rows, const char *name, const char *side, double seconds, double bytes) {
@@ -109,7 +102,7 @@ static void add_ops(json_t *each, json_t *kinds, const json_t *entry, const char
     double calls = rf_json_number_at(op, "calls") / per, seconds = calls * rf_json_number_at(op, "seconds"),
            bytes = calls * rf_json_number_at(planned, "bytes");
     if (!planned) continue;
-    kind_of(rf_json_text_at(planned, "name"), kind);
+    rf_report_kind_name(rf_json_text_at(planned, "name"), kind);
     say_op(add_to(each, rf_json_text_at(planned, "name"), side, seconds, bytes), planned, side);
     say_op(add_to(kinds, kind, side, seconds, bytes), planned, side);
   }
@@ -204,102 +197,85 @@ static json_t *side_json(const json_t *entry, const char *walk_name, bool measur
   return json;
 }
 
-/* Why a difference of measured times may not be real; "": no doubt. Differences of one plan on one
- * machine are noise, and a difference within the spread of steps is not certain. The text names
- * the sides by their ids, so it holds whichever side is A. */
-static char *doubts(const json_t *a, const json_t *b) {
+enum { TEXT = 2400 }; /* bytes of a sentence with its doubts */
+
+/* The ratio of B to A of a number of both sides; 0: unknown. */
+static double ratio_of(const json_t *a, const json_t *b, const char *key) {
+  return rf_json_number_at(a, key) > 0 ? rf_json_number_at(b, key) / rf_json_number_at(a, key) : 0;
+}
+
+/* Appends why a difference of measured times may not be real. Differences of one plan on one machine
+ * are noise, and a difference within the spread of steps is not certain. The text names the sides by
+ * their ids, so it holds whichever side is A. */
+static void add_doubts(char text[TEXT], const json_t *a, const json_t *b) {
   const json_t *x = json_object_get(a, "step_seconds"), *y = json_object_get(b, "step_seconds");
-  const char *digest = rf_json_text_at(a, "digest");
-  char *text = NULL, *others = NULL, *fastest = NULL, s[32], t[32], u[32];
-  double median_a = rf_json_number_at(x, "median"), median_b = rf_json_number_at(y, "median");
-  bool of_a = rf_json_number_at(x, "p90") - median_a >=
-              rf_json_number_at(y, "p90") - median_b; /* steps of `a` vary more than steps of `b` */
-  double spread = fmax(rf_json_number_at(x, "p90") - median_a, rf_json_number_at(y, "p90") - median_b),
-         most = fmax(rf_json_number_at(a, "others"), rf_json_number_at(b, "others"));
+  const char *digest = rf_json_text_at(a, "digest"), *id_a = rf_json_text_at(a, "id"),
+             *id_b = rf_json_text_at(b, "id");
+  char s[32], t[32], u[32];
+  double median_a = rf_json_number_at(x, "median"), median_b = rf_json_number_at(y, "median"),
+         spread_a = rf_json_number_at(x, "p90") - median_a, spread_b = rf_json_number_at(y, "p90") - median_b,
+         others_a = rf_json_number_at(a, "others"), others_b = rf_json_number_at(b, "others"),
+         means = ratio_of(a, b, "seconds"), fast = ratio_of(a, b, "least_seconds");
+  bool of_a = spread_a >= spread_b; /* steps of `a` vary more than steps of `b` */
   bool same = *digest && !strcmp(digest, rf_json_text_at(b, "digest")) &&
               !strcmp(rf_json_text_at(a, "machine"), rf_json_text_at(b, "machine")) &&
               rf_json_number_at(a, "seconds") != rf_json_number_at(b, "seconds");
-  bool within = median_a > 0 && median_b > 0 && median_a != median_b && fabs(median_a - median_b) <= spread;
-  if (most > OTHERS_WORTH &&
-      asprintf(
-          &others,
-          " Other programs used the cores for at least %.0f %% of the time of %.80s and %.0f %% of %.80s.",
-          100 * rf_json_number_at(a, "others"), rf_json_text_at(a, "id"),
-          100 * rf_json_number_at(b, "others"), rf_json_text_at(b, "id")) < 0)
-    others = NULL;
-  int n =
-      same ? asprintf(&text, "Both ran the same plan: the difference is noise or due to other programs.%s",
-                      others ? others : "")
-      : within ? asprintf(&text,
-                          "This is not certain: the median steps take %s and %s, and the steps of %.80s vary "
-                          "by as much (a tenth take %s or more).%s",
-                          rf_text_seconds(median_a, s), rf_text_seconds(median_b, t),
-                          rf_json_text_at(of_a ? a : b, "id"),
-                          rf_text_seconds(rf_json_number_at(of_a ? x : y, "p90"), u), others ? others : "")
-               : asprintf(&text, "%s", others ? others + 1 : "");
-  free(others);
+  if (same)
+    rf_text_append(text, TEXT, "Both ran the same plan: the difference is noise or due to other programs.");
+  else if (median_a > 0 && median_b > 0 && median_a != median_b &&
+           fabs(median_a - median_b) <= fmax(spread_a, spread_b))
+    rf_text_append(text, TEXT,
+                   "This is not certain: the median steps take %s and %s, and the steps of %.80s vary by as "
+                   "much (a tenth take %s or more).",
+                   rf_text_seconds(median_a, s), rf_text_seconds(median_b, t), of_a ? id_a : id_b,
+                   rf_text_seconds(rf_json_number_at(of_a ? x : y, "p90"), u));
+  if (fmax(others_a, others_b) > OTHERS_WORTH)
+    rf_text_append(
+        text, TEXT,
+        "%sOther programs used the cores for at least %.0f %% of the time of %.80s and %.0f %% of %.80s.",
+        *text ? " " : "", 100 * others_a, id_a, 100 * others_b, id_b);
   /* If the fastest calls contradict the means, other programs cause most of the difference. */
-  double means = rf_json_number_at(a, "seconds") > 0
-                     ? rf_json_number_at(b, "seconds") / rf_json_number_at(a, "seconds")
-                     : 0,
-         fast = rf_json_number_at(a, "least_seconds") > 0
-                    ? rf_json_number_at(b, "least_seconds") / rf_json_number_at(a, "least_seconds")
-                    : 0;
-  if (n >= 0 && !same && means > 0 && fast > 0 && fabs(log(means / fast)) > log(ANOTHER) &&
-      asprintf(
-          &fastest,
-          "%s%sThis is not certain: the fastest calls add up to %s in %.80s and %s in %.80s; the rest is "
-          "interference.",
-          text, *text ? " " : "", rf_text_seconds(rf_json_number_at(a, "least_seconds"), s),
-          rf_json_text_at(a, "id"), rf_text_seconds(rf_json_number_at(b, "least_seconds"), t),
-          rf_json_text_at(b, "id")) >= 0) {
-    free(text);
-    text = fastest;
-  }
-  return n < 0 ? NULL : text;
+  if (!same && means > 0 && fast > 0 && fabs(log(means / fast)) > log(ANOTHER))
+    rf_text_append(text, TEXT,
+                   "%sThis is not certain: the fastest calls add up to %s in %.80s and %s in %.80s; the rest "
+                   "is interference.",
+                   *text ? " " : "", rf_text_seconds(rf_json_number_at(a, "least_seconds"), s), id_a,
+                   rf_text_seconds(rf_json_number_at(b, "least_seconds"), t), id_b);
 }
 
-/* Appends to `text`, which it takes, a doubt about calibrations: a change is priced with today's
- * calibration, a run with the calibration of its day. */
-static char *doubt_calibration(char *text, const json_t *a, const json_t *b) {
+/* Appends a doubt about calibrations: a change is priced with today's calibration, a run with the
+ * calibration of its day. */
+static void add_calibration(char text[TEXT], const json_t *a, const json_t *b) {
   const json_t *run = *rf_json_text_at(b, "of") ? a : *rf_json_text_at(a, "of") ? b : NULL;
-  char *longer = NULL, s[32];
-  if (!run || strcmp(rf_json_text_at(run, "id"), rf_json_text_at(run == a ? b : a, "of"))) return text;
-  if (json_is_false(json_object_get(run, "replans"))) {
-    if (asprintf(
-            &longer,
-            "%s%s%.80s ran with another plan than this program makes now; this is part of the difference.",
-            text ? text : "", text ? " " : "", rf_json_text_at(run, "id")) < 0)
-      return text;
-    free(text);
-    return longer;
-  }
-  if (!(rf_json_number_at(run, "replanned_seconds") > 0)) return text;
-  if (asprintf(&longer,
-               "%s%sThe machine was calibrated again after %.80s ran: its plan is now predicted to take %s.",
-               text ? text : "", text ? " " : "", rf_json_text_at(run, "id"),
-               rf_text_seconds(rf_json_number_at(run, "replanned_seconds"), s)) < 0)
-    return text;
-  free(text);
-  return longer;
+  const char *id = rf_json_text_at(run, "id"), *blank = *text ? " " : "";
+  double seconds = rf_json_number_at(run, "replanned_seconds");
+  char s[32];
+  if (!run || strcmp(id, rf_json_text_at(run == a ? b : a, "of"))) return;
+  if (json_is_false(json_object_get(run, "replans")))
+    rf_text_append(
+        text, TEXT,
+        "%s%.80s ran with another plan than this program makes now; this is part of the difference.", blank,
+        id);
+  else if (seconds > 0)
+    rf_text_append(
+        text, TEXT,
+        "%sThe machine was calibrated again after %.80s ran: its plan is now predicted to take %s.", blank,
+        id, rf_text_seconds(seconds, s));
 }
 
-static char *sentence_of(const json_t *a, const json_t *b, bool predicted, const char *doubt) {
-  char *text = NULL, m[32];
-  double time = rf_json_number_at(a, "seconds") > 0
-                    ? rf_json_number_at(b, "seconds") / rf_json_number_at(a, "seconds") - 1
-                    : 0,
+static void add_sentence(char text[TEXT], const json_t *a, const json_t *b, bool predicted,
+                         const char *doubt) {
+  double time = rf_json_number_at(a, "seconds") > 0 ? ratio_of(a, b, "seconds") - 1 : 0,
          memory = rf_json_number_at(b, "peak_bytes") - rf_json_number_at(a, "peak_bytes");
-  char times[48];
+  char times[48], m[32];
   if (time > 2) snprintf(times, sizeof times, "%.*f times as long", time < 9 ? 2 : 0, time + 1);
   else snprintf(times, sizeof times, "%.1f %% %s time", 100 * fabs(time), time < 0 ? "less" : "more");
-  int n = asprintf(&text, "B %s %s and %s%s memory.%s%s", predicted ? "is predicted to take" : "takes", times,
-                   memory ? rf_text_bytes(fabs(memory), m) : "the same",
-                   memory < 0   ? " less"
-                   : memory > 0 ? " more"
-                                : "",
-                   *doubt ? " " : "", doubt);
-  return n < 0 ? NULL : text;
+  rf_text_append(text, TEXT, "B %s %s and %s%s memory.%s%s", predicted ? "is predicted to take" : "takes",
+                 times, memory ? rf_text_bytes(fabs(memory), m) : "the same",
+                 memory < 0   ? " less"
+                 : memory > 0 ? " more"
+                              : "",
+                 *doubt ? " " : "", doubt);
 }
 
 static json_t *classes_json(const json_t *a, const json_t *b) {
@@ -322,20 +298,17 @@ static json_t *compare(const json_t *a, bool a_ran, const json_t *b, bool b_ran,
   add_ops(each, kinds, b, walk, "b", b_ran);
   add_tensors(tensors, rf_report_plan_of(a, walk), "a");
   add_tensors(tensors, rf_report_plan_of(b, walk), "b");
-  char *doubt = a_ran && b_ran ? doubts(left, right)
-                : one          ? strdup("Only one of the two was measured, so both times are predictions.")
-                               : NULL;
-  doubt = doubt_calibration(doubt, left, right);
-  char *sentence = sentence_of(left, right, !a_ran && !b_ran, doubt ? doubt : "");
+  char doubt[TEXT] = "", sentence[TEXT] = "";
+  if (a_ran && b_ran) add_doubts(doubt, left, right);
+  else if (one)
+    rf_text_append(doubt, TEXT, "Only one of the two was measured, so both times are predictions.");
+  add_calibration(doubt, left, right);
+  add_sentence(sentence, left, right, !a_ran && !b_ran, doubt);
   json_t *classes = classes_json(left, right);
-  json_t *json =
-      json_pack("{so so so so so so so ss? ss}", "a", left, "b", right, "options",
-                rf_report_options_that_differ(options_of(a, !runs), options_of(b, !runs)), "ops",
-                sorted(each, false), "kinds", sorted(kinds, false), "tensors", sorted(tensors, true),
-                "classes", classes, "sentence", sentence, "doubt", doubt ? doubt : "");
-  free(sentence);
-  free(doubt);
-  return json;
+  return json_pack("{so so so so so so so ss ss}", "a", left, "b", right, "options",
+                   rf_report_options_that_differ(options_of(a, !runs), options_of(b, !runs)), "ops",
+                   sorted(each, false), "kinds", sorted(kinds, false), "tensors", sorted(tensors, true),
+                   "classes", classes, "sentence", sentence, "doubt", doubt);
 }
 
 static const char *walk_name(const json_t *entry, size_t i) {

@@ -27,15 +27,12 @@ struct rf_history {
 /* SQL that updates a file from version i to i + 1; a new file runs all of them. */
 static const char *const STEPS[RF_HISTORY_VERSION] = {
     "CREATE TABLE runs (id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT, started REAL NOT NULL, ended REAL, "
-    "command TEXT NOT NULL, model TEXT NOT "
-    "NULL,"
-    " options TEXT NOT NULL, directory TEXT, folder TEXT, digest TEXT, machine TEXT, version TEXT,"
-    " status TEXT NOT NULL CHECK (status IN ('running', 'done', 'failed', 'interrupted')), message TEXT, "
-    "results TEXT NOT NULL DEFAULT '{}');"
-    "CREATE INDEX runs_by_model ON runs (model, machine);",
+    "command TEXT NOT NULL, model TEXT NOT NULL, options TEXT NOT NULL, directory TEXT, folder TEXT, digest "
+    "TEXT, machine TEXT, version TEXT, status TEXT NOT NULL CHECK (status IN ('running', 'done', 'failed', "
+    "'interrupted')), message TEXT, results TEXT NOT NULL DEFAULT '{}');CREATE INDEX runs_by_model ON runs "
+    "(model, machine);",
     "ALTER TABLE runs ADD COLUMN host TEXT; ALTER TABLE runs ADD COLUMN boot TEXT; ALTER TABLE runs ADD "
-    "COLUMN pid INTEGER;"
-    "ALTER TABLE runs ADD COLUMN process REAL;",
+    "COLUMN pid INTEGER;ALTER TABLE runs ADD COLUMN process REAL;",
 };
 
 static rf_status failed(const rf_history *h, const char *what, rf_error *error) {
@@ -187,9 +184,8 @@ rf_status rf_history_begin(rf_history *h, const rf_history_run *run, int64_t *id
   boot_id(boot);
   if (sqlite3_prepare_v2(h->db,
                          "INSERT INTO runs (name, started, command, model, options, directory, folder, "
-                         "digest, machine, version, host, boot, pid, "
-                         "process, results, status)"
-                         " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'running')",
+                         "digest, machine, version, host, boot, pid, process, results, status) VALUES (?, ?, "
+                         "?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'running')",
                          -1, &query, NULL) != SQLITE_OK)
     return failed(h, "write", error);
   const char *const texts[] = {run->command, run->model,   run->options, run->directory, run->folder,
@@ -285,18 +281,14 @@ rf_status rf_history_rows(rf_history *h, const rf_history_filter *f, json_t **ro
   /* A read-only file of version 1 lacks the columns of the process. */
   bool owners = number_of(h, "PRAGMA user_version") >= 2;
   if (f->metric) snprintf(path, sizeof path, "$.\"%.100s\"", f->metric);
-  snprintf(sql, sizeof sql,
-           "SELECT %s, %s, options, last FROM runs LEFT JOIN (SELECT folder AS place, max(id) AS last FROM "
-           "runs WHERE folder IS NOT NULL GROUP BY folder) "
-           "ON place = folder WHERE (?1 IS NULL OR instr(model, ?1)) AND (?2 IS NULL OR instr(machine, ?2)) "
-           "AND (?3 IS NULL OR "
-           "command = ?3)"
-           " AND (?4 = '' OR (status = 'done' AND CASE WHEN json_valid(results) THEN json_type(results, ?4) "
-           "END IN ('integer', 'real'))) AND (?5 = 0 "
-           "OR id = ?5) AND (?6 IS NULL OR name = "
-           "?6 OR folder = ?6)"
-           " ORDER BY id DESC",
-           COLUMNS, owners ? "host, boot, pid, process" : "NULL, NULL, 0, 0");
+  snprintf(
+      sql, sizeof sql,
+      "SELECT %s, %s, options, last FROM runs LEFT JOIN (SELECT folder AS place, max(id) AS last FROM runs "
+      "WHERE folder IS NOT NULL GROUP BY folder) ON place = folder WHERE (?1 IS NULL OR instr(model, ?1)) "
+      "AND (?2 IS NULL OR instr(machine, ?2)) AND (?3 IS NULL OR command = ?3) AND (?4 = '' OR (status = "
+      "'done' AND CASE WHEN json_valid(results) THEN json_type(results, ?4) END IN ('integer', 'real'))) AND "
+      "(?5 = 0 OR id = ?5) AND (?6 IS NULL OR name = ?6 OR folder = ?6) ORDER BY id DESC",
+      COLUMNS, owners ? "host, boot, pid, process" : "NULL, NULL, 0, 0");
   if (sqlite3_prepare_v2(h->db, sql, -1, &query, NULL) != SQLITE_OK) return failed(h, "read", error);
   bind_text(query, 1, f->model);
   bind_text(query, 2, f->machine);

@@ -16,18 +16,17 @@ static int larger_first(const void *a, const void *b) {
   return x->bytes != y->bytes ? (x->bytes > y->bytes ? -1 : 1) : x->tensor - y->tensor;
 }
 
-static void kind_name(const char *name, char out[96]) {
-  const char *digits = strstr(name, "block.");
-  size_t before = digits ? (size_t)(digits - name) + 6 : 0;
-  if (digits)
-    snprintf(out, 96, "%.*s*%s", (int)before, name, name + before + strspn(name + before, "0123456789"));
-  else snprintf(out, 96, "%s", name);
+void rf_report_kind_name(const char *name, char kind[160]) {
+  const char *at = strstr(name, "block."), *digits = at ? at + 6 : NULL;
+  size_t n = digits ? strspn(digits, "0123456789") : 0;
+  if (n) snprintf(kind, 160, "%.*s*%.100s", (int)(digits - name < 50 ? digits - name : 50), name, digits + n);
+  else snprintf(kind, 160, "%.150s", name);
 }
 
 rf_report_buffers *rf_report_largest(const rf_plan *plan, int *count) {
   enum { MOST = 512 };
   rf_report_buffers *list = calloc(MOST, sizeof *list);
-  char name[96];
+  char name[160];
   *count = 0;
   for (int t = 0; list && t < plan->tensor_count; t++) {
     const rf_plan_tensor *p = &plan->tensor[t];
@@ -35,7 +34,7 @@ rf_report_buffers *rf_report_largest(const rf_plan *plan, int *count) {
     bool holds = p->offset >= 0 && !tensor->host && p->first + (p->shares != RF_NONE) <= plan->peak_op &&
                  p->last >= plan->peak_op; /* a tensor in another's place counts from its second op on */
     if (!holds) continue;
-    kind_name(tensor->name, name);
+    rf_report_kind_name(tensor->name, name);
     int k = 0;
     while (k < *count && strcmp(list[k].name, name)) k++;
     if (k == MOST) continue;

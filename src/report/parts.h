@@ -17,10 +17,12 @@ json_t *rf_report_pipeline_json(const rf_plan *plan);
 void rf_report_print_pipeline(FILE *out, const rf_plan *plan);
 
 json_t *rf_report_shape_json(const rf_tensor *tensor);
+/* The name of an op or tensor with "*" in place of the number of its block. */
+void rf_report_kind_name(const char *name, char kind[160]);
 
 /* All buffers of one kind over all blocks; `name` has "*" for the number of the block. */
 typedef struct rf_report_buffers {
-  char name[96];
+  char name[160];
   int tensor, count; /* tensor: the first buffer */
   int64_t bytes;     /* sum of all, with alignment */
   int64_t each_bytes;

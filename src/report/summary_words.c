@@ -102,11 +102,11 @@ static char *alone_sentence(const rf_diagnosed_walk *walk) {
   char a[32], b[32], c[32];
   for (int i = 1; i < walk->kinds.count; i++)
     if (walk->kinds.at[i].fastest > kind->fastest) kind = &walk->kinds.at[i];
-  return join("Alone it would take about %s, by its fastest calls (predicted %s): %s in %s, at %.0f %% "
-              "of its limit.",
-              rf_text_seconds(walk->fastest, a), rf_text_seconds(walk->predicted, b),
-              rf_text_seconds(kind->fastest, c), or_empty(kind->name),
-              kind->fastest > 0 ? 100 * kind->limit / kind->fastest : 0);
+  return join(
+      "Alone it would take about %s, by its fastest calls (predicted %s): %s in %s, at %.0f %% of its limit.",
+      rf_text_seconds(walk->fastest, a), rf_text_seconds(walk->predicted, b),
+      rf_text_seconds(kind->fastest, c), or_empty(kind->name),
+      kind->fastest > 0 ? 100 * kind->limit / kind->fastest : 0);
 }
 
 static char *held_sentence(const rf_diagnosed_walk *walk) {
@@ -151,8 +151,8 @@ static char *bound_sentence(const rf_diagnosis *d, const rf_diagnosed_walk *walk
     text = join("%s is bound by %s: %.0f %% of its threads' recorded time. %s%s", of, d->bound,
                 100 * d->gap_part, rest, or_empty(inside));
   else
-    text = join("%s is bound by %s: its threads waited for a core for at least %.0f %% of the time. "
-                "First run it alone. %s%s",
+    text = join("%s is bound by %s: its threads waited for a core for at least %.0f %% of the time. First "
+                "run it alone. %s%s",
                 of, d->bound, 100 * d->others, rest, or_empty(inside));
   free(inside);
   return text;
@@ -283,10 +283,9 @@ static void note_time(const rf_diagnosis *d, const rf_diagnosed_walk *walk, json
                        100 * walk->gaps / walk->seconds));
   if (walk->alike && same_rows && walk->inside > RF_MISSED * walk->predicted &&
       walk->fastest < RF_MISSED * walk->predicted)
-    append(notes,
-           join("the fastest calls took the predicted time (%s); other programs or cold caches slowed the "
-                "other calls",
-                rf_text_seconds(walk->fastest, a)));
+    append(notes, join("the fastest calls took the predicted time (%s); other programs or cold caches slowed "
+                       "the other calls",
+                       rf_text_seconds(walk->fastest, a)));
   else if ((walk->inside > RF_MISSED * walk->predicted || walk->inside < walk->predicted / RF_MISSED) &&
            (!strcmp(source, "detected") || !strcmp(source, "data-sheet")))
     append(notes, join("the machine's ceilings come from %s: `rafter calibrate` measures them",
@@ -297,16 +296,15 @@ static void note_plan(const rf_diagnosis *d, json_t *notes) {
   char a[32], b[32];
   if (json_is_false(json_object_get(d->entry, "replans")))
     append(notes,
-           join("no %schange was priced: this version of the program, or this machine, gives the run "
-                "another plan",
+           join("no %schange was priced: this version of the program, or this machine, gives the run another "
+                "plan",
                 json_array_size(json_object_get(json_object_get(d->entry, "measured"), "advice")) ? "further "
                                                                                                   : ""));
   if (json_object_get(d->entry, "replanned_seconds"))
-    append(notes,
-           join("the machine was calibrated again after this run: the same plan is now predicted to take %s, "
-                "not %s",
-                rf_text_seconds(rf_json_number_at(d->entry, "replanned_seconds"), a),
-                rf_text_seconds(rf_json_number_at(json_object_get(d->plan, "time"), "seconds"), b)));
+    append(notes, join("the machine was calibrated again after this run: the same plan is now predicted to "
+                       "take %s, not %s",
+                       rf_text_seconds(rf_json_number_at(d->entry, "replanned_seconds"), a),
+                       rf_text_seconds(rf_json_number_at(json_object_get(d->plan, "time"), "seconds"), b)));
 }
 
 void rf_words_notes(const rf_diagnosis *d, json_t *notes) {
@@ -322,11 +320,10 @@ void rf_words_notes(const rf_diagnosis *d, json_t *notes) {
   }
   if (d->measured) note_plan(d, notes);
   if (!d->stood && d->outliers.part > RF_WORTH)
-    append(notes,
-           join("%.0f of %.0f steps took more than %d x the median (%s), in total %.0f %% of the time; "
-                "mean times include them",
-                d->outliers.count, d->outliers.steps, RF_OUTLIER, rf_text_seconds(d->outliers.median, a),
-                100 * d->outliers.part));
+    append(notes, join("%.0f of %.0f steps took more than %d x the median (%s), in total %.0f %% of the "
+                       "time; mean times include them",
+                       d->outliers.count, d->outliers.steps, RF_OUTLIER,
+                       rf_text_seconds(d->outliers.median, a), 100 * d->outliers.part));
   if (d->others <= RF_WORTH || d->taken) return;
   char *note =
       join("other programs used the cores: threads waited for a core for at least %.0f %% of the time",
