@@ -53,8 +53,8 @@ static void advice_is_priced_at_measured_efficiency(void **state) {
   json_decref(summary);
   summary = rf_report_summary(entry);
   assert_null(json_object_get(summary, "best"));
-  assert_non_null(strstr(text(summary, "sentence"),
-                         "No single change of the 2 priced gains more than 2 % and fits."));
+  assert_non_null(
+      strstr(text(summary, "sentence"), "No single change of the 2 priced gains more than 2 % and fits."));
   json_decref(summary);
 
   /* The run's own advice is quick and says which command makes more. */
@@ -128,7 +128,9 @@ static void a_new_calibration_is_no_gain(void **state) {
     assert_true(now ? fabs(gain) < 1e-12 : gain < -0.3);
     char *notes = json_dumps(json_object_get(summary, "notes"), 0);
     assert_int_equal(
-        strstr(notes, "calibrated again after this run: the same plan is now predicted to take 1.40 s, not 1 s") != NULL,
+        strstr(notes,
+               "calibrated again after this run: the same plan is now predicted to take 1.40 s, not 1 s") !=
+            NULL,
         now);
     free(notes);
     json_decref(summary);

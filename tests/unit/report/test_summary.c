@@ -255,15 +255,16 @@ static void a_plan_alone_has_a_summary(void **state) {
   assert_string_equal(text(summary, "bound"), "network");
   assert_true(fabs(at(named(bounds, "network"), "seconds") - 0.4) < 1e-12);
   near(at(named(bounds, "pipeline bubble"), "seconds"), 0.3);
-  assert_non_null(strstr(text(summary, "sentence"), "it waits 400 ms of 1 s for transfers. Its pipeline stages"));
+  assert_non_null(
+      strstr(text(summary, "sentence"), "it waits 400 ms of 1 s for transfers. Its pipeline stages"));
   json_decref(summary);
   /* If the plan does not fit, the sentence begins with this. */
   json_object_set_new(json_object_get(plan, "memory"), "fits", json_false());
   json_object_set_new(json_object_get(plan, "memory"), "headroom_bytes", json_integer(-524288));
   summary = rf_report_summary(entry);
-  assert_ptr_equal(
-      strstr(text(summary, "sentence"), "This plan does not fit on m: it needs 512 KiB more than the available"),
-      text(summary, "sentence"));
+  assert_ptr_equal(strstr(text(summary, "sentence"),
+                          "This plan does not fit on m: it needs 512 KiB more than the available"),
+                   text(summary, "sentence"));
   json_decref(summary);
   /* Without ops, the summary uses the plan's sums, also for changes. */
   json_object_del(plan, "ops");
@@ -273,9 +274,9 @@ static void a_plan_alone_has_a_summary(void **state) {
   summary = rf_report_summary(entry);
   char *shown = rf_report_summary_text(summary);
   assert_non_null(strstr(shown, "memory"));
-  assert_non_null(
-      strstr(text(summary, "sentence"),
-             "bound by compute and to take 1 s: 100 tokens per second. The best single change is dtype=bf16"));
+  assert_non_null(strstr(
+      text(summary, "sentence"),
+      "bound by compute and to take 1 s: 100 tokens per second. The best single change is dtype=bf16"));
   assert_non_null(strstr(text(summary, "sentence"), "(75 % less)"));
   assert_non_null(strstr(text(summary, "sentence"), "it changes results"));
   free(shown);
@@ -313,9 +314,9 @@ static void a_run_held_up_is_told_of_alone(void **state) {
   json_t *other = entry_of("b", OPS, COUNT, 2, 1.0, 1e6);
   for (int alike = 0; alike < 2; alike++) {
     json_t *c = rf_report_compare(alike ? other : entry, other);
-    assert_int_equal(
-        strstr(text(c, "doubt"), "not certain: the fastest calls add up to 900 ms in a and 900 ms in b") != NULL,
-        !alike);
+    assert_int_equal(strstr(text(c, "doubt"),
+                            "not certain: the fastest calls add up to 900 ms in a and 900 ms in b") != NULL,
+                     !alike);
     json_decref(c);
   }
   json_decref(summary);
@@ -337,8 +338,7 @@ static void a_run_held_up_is_told_of_alone(void **state) {
   json_object_set_new(json_object_get(entry, "plan"), "name", json_string("decode"));
   summary = rf_report_summary(entry);
   assert_null(strstr(text(summary, "sentence"), "fastest"));
-  assert_non_null(
-      strstr(text(summary, "sentence"), "It takes 10 s (predicted 800 ms); this does not show"));
+  assert_non_null(strstr(text(summary, "sentence"), "It takes 10 s (predicted 800 ms); this does not show"));
   assert_null(json_object_get(summary, "best"));
   json_decref(summary);
   json_decref(entry);
