@@ -136,7 +136,7 @@ def main():
     stages = other("gpt:layers=8,width=512,heads=8,ff=2048,vocab=512,seq=256", "--on", "h100-sxm:4", "--mesh", "pipeline=4", "--batch", "8", "--accumulate", "8", "--dtype", "bf16")
     jax = other("uva", "--on", "a5000", "--batch", "4", "--dtype", "bf16", "--program", "jax-scan")
     host = other("uva", "--on", "a5000", "--batch", "4", "--dtype", "bf16", "--offload", "optimizer")
-    for name, one, said in (("a pipeline", stages, "of 4"), ("a JAX program", jax, "as XLA compiles it"), ("a host", host, "In the host's memory")):
+    for name, one, said in (("a pipeline", stages, "of 4"), ("a JAX program", jax, "compiled by XLA"), ("a host", host, "In the host's memory")):
         b.open(b.page({"rafter": "0", "runs": [{"id": "a", "name": "a", "plan": one, "metrics": []}], "sweeps": []}), "memory")
         b.clean(name)
         b.expect(f"{name}: the page says so", said in b.js("document.querySelector('#panel-memory').textContent"))

@@ -115,7 +115,7 @@ def main():
     b.open(b.page({"rafter": "0", "runs": [model["runs"][2]], "sweeps": []}, "serving"), "summary")
     b.settle()
     text = b.js("document.querySelector('#panel-summary').textContent")
-    b.expect("a plan without ops has a summary", all(one in text for one in ("Time of", "Tokens per second", "Memory", "To the first token")), text[:300])
+    b.expect("a plan without ops has a summary", all(one in text for one in ("Time of", "Tokens per second", "Memory", "Time to the first token")), text[:300])
     b.open(f"{folder}/page.html", "roofline")
     b.settle()
 

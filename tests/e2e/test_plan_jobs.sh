@@ -121,7 +121,7 @@ case_serving() {
   refuses 2 'rate' "$RAFTER" plan "${GEMMA[@]}" --job serve --rate 0
   refuses 2 'expected less than --prompt-tokens 100, got 200' "$RAFTER" plan "${GEMMA[@]}" --job serve --prompt-tokens 100 --shared-prefix 200
   refuses 2 'expected less than --prompt-tokens 100, got 100' "$RAFTER" plan "${GEMMA[@]}" --job rollout --prompt-tokens 100 --shared-prefix 100
-  refuses 1 '^hint: --arrivals names a file' "$RAFTER" plan "${GEMMA[@]}" --job serve --arrivals nowhere.jsonl
+  refuses 1 '^hint: --arrivals FILE has lines' "$RAFTER" plan "${GEMMA[@]}" --job serve --arrivals nowhere.jsonl
   refuses 2 'seq' "$RAFTER" plan "${GEMMA[@]}" --job serve --seq 100 --prompt-tokens 90 --max-tokens 20
   refuses 2 'positions' "$RAFTER" plan gpt2 --on a5000 --job rollout --prompt-tokens 1000 --max-tokens 100
   refuses 3 'fit' "$RAFTER" plan llama3-70b --on tpu-v5e --dtype bf16 --job serve --batch 1
