@@ -1,4 +1,5 @@
-/* answers.c - models and conversations of commands that generate answers. */
+/* answers.c - opens the models, and encodes the conversations, of commands that generate
+ * answers. */
 #define _GNU_SOURCE
 #include "api/answers.h"
 

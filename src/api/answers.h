@@ -11,7 +11,7 @@
 #include "text/chat.h"
 #include "text/tokenizer.h"
 
-/* A copy of `options` with MODEL set to `model`, or to the newest checkpoint if `model` is a run.
+/* Copies `options` and sets MODEL to `model`, or to the newest checkpoint if `model` is a run.
  * Free with rf_options_free(). */
 rf_status rf_options_with_model(const rf_options *options, const char *model, rf_options **copy,
                                 rf_error *error);
@@ -19,31 +19,31 @@ rf_status rf_options_with_model(const rf_options *options, const char *model, rf
 /* The chat template: --template, otherwise the model's own. */
 rf_status rf_chat_of(const rf_options *options, const rf_settings *settings, const rf_tokenizer *tokenizer,
                      rf_chat **chat, rf_error *error);
-/* A conversation as text of the chat template; free with rf_rendered_free(). `opens_answer`: add
- * the beginning of the assistant's turn. */
+/* Renders a conversation with the chat template; free the text with rf_rendered_free().
+ * `opens_answer`: add the beginning of the assistant's turn. */
 rf_status rf_chat_text(const rf_chat *chat, const json_t *messages, bool opens_answer, rf_rendered *rendered,
                        rf_error *error);
-/* A conversation as token ids of the chat template. */
+/* Renders a conversation with the chat template and encodes it as token ids. */
 rf_status rf_chat_encode(const rf_chat *chat, const rf_tokenizer *tokenizer, const json_t *messages,
                          bool opens_answer, rf_ids *ids, rf_error *error);
 
-/* Opens a generator or a scorer with --seed and --debug. `sink` (may be NULL) shows the progress of
- * loading. A scorer fails on a backend that computes nothing. */
+/* Opens a generator or a scorer with --seed and --debug. `sink` (may be NULL) shows the progress
+ * of loading. Opening a scorer fails on the null backend, which computes nothing. */
 rf_status rf_open_generator(const rf_settings *settings, const rf_options *options, const rafter_sink *sink,
                             rf_generator **generator, rf_error *error);
 rf_status rf_open_scorer(const rf_settings *settings, const rf_options *options, const rafter_sink *sink,
                          rf_scorer **scorer, rf_error *error);
 rf_run_debug rf_debug_of(const rf_options *options);
-/* Begins the journal of a command that writes a run folder only with --out or --trace. Call it after
- * all checks of the input. */
+/* Begins the journal of a command that writes a run folder only with --out or --trace. Call this
+ * function after all checks of the input. */
 rf_status rf_begin_journal(rf_journal *journal, const rafter_sink *sink, const rf_options *options,
                            const rf_report_walk *walk, int walks, rf_error *error);
 /* Appends a JSON list of token ids below `vocab`; `where` names the row in errors. */
 rf_status rf_ids_of_json(const json_t *list, int64_t vocab, const char *where, rf_ids *ids, rf_error *error);
-/* Appends the ids of an option such as --tokens. */
+/* Appends the token ids that an option such as --tokens lists. */
 rf_status rf_ids_given(const rf_options *options, const char *option, int64_t vocab, rf_ids *ids,
                        rf_error *error);
-/* Stop texts from a list of texts, or from --stop. Free with rf_stop_close(). */
+/* Collects the stop texts from a JSON list, or from --stop. Free with rf_stop_close(). */
 rf_status rf_stop_of(const char *const *texts, int count, rf_stop *stop, rf_error *error);
 rf_status rf_stop_given(const rf_options *options, rf_stop *stop, rf_error *error);
 

@@ -1,4 +1,4 @@
-/* api.h - declarations shared by the files of this room. */
+/* api.h - declarations shared by the files of src/api. */
 #ifndef RF_API_H
 #define RF_API_H
 
@@ -24,19 +24,19 @@ struct rafter_job {
   X(REPORT) X(RUNS) X(INSPECT) X(DOCTOR) \
   X(PULL) X(EXPORT) X(QUANTIZE) X(TOKENIZE)
 // clang-format on
-/* The first fields of a command. */
+/* Sets the first fields of an rf_command. */
 #define RF_COMMAND_HEAD(name_, arguments_, least_, most_, group_, help_) \
   .name = name_, .arguments = arguments_, .least = least_, .most = most_, .group = group_, .help = help_
 #define RF_DECLARE_COMMAND(NAME) extern const rf_command RF_COMMAND_##NAME;
 RF_COMMANDS(RF_DECLARE_COMMAND)
 extern const rf_commands RF_ALL_COMMANDS;
 
-/* Option rows of all commands; of commands that compute; of tokenize and train; of tokenize and
- * score; of score and eval; of score and bench. */
+/* Tables of options, in order: for all commands; for commands that compute; for tokenize and
+ * train; for tokenize and score; for score and eval; for score and bench. */
 extern const rf_option RF_EVERY_OPTIONS[], RF_DEBUG_OPTIONS[], RF_EXAMPLE_OPTIONS[], RF_SPECIAL_OPTIONS[],
     RF_ROWS_OUT_OPTIONS[], RF_TOP_OPTIONS[];
-/* All rows of an option table; the tables of commands that run a model, and of those that may write
- * a run folder. */
+/* RF_TABLE is all rows of an option table. The two lists below hold the tables of commands that
+ * run a model, and of commands that may write a run folder. */
 #define RF_TABLE(rows) \
   { rows, NULL }
 #define RF_INFERENCE_TABLES RF_TABLE(RF_MODEL_OPTIONS), RF_TABLE(RF_INFERENCE_OPTIONS)
@@ -51,7 +51,7 @@ void rf_say_tuned(const rafter_sink *sink, const rf_tuned *tuned);
 /* Writes a model as a GGUF file with matrices of storage type `type`. */
 rf_status rf_write_gguf(const char *in, const char *out, const char *type, int threads,
                         const rafter_sink *sink, rf_error *error);
-/* Prints a tensor and adds its row to `list`. */
+/* Prints one tensor's name, type and shape, and adds them as a row to `list`. */
 void rf_inspect_tensor(const rafter_sink *sink, json_t *list, const char *name, const char *dtype, int rank,
                        const int64_t *shape, int64_t bytes);
 /* `rafter inspect` for .gguf and .bin files. */
@@ -66,7 +66,7 @@ rf_status rf_runs_folder(const char *which, char folder[4096], rf_error *error);
 /* The plan of a trainer, which owns it. */
 const rf_plan *rf_plan_of_trainer(const rafter_trainer *trainer);
 struct rf_record;
-/* Writes the trace of a trainer's steps into a folder `part` of --out: rf_traced_leave. */
+/* Writes the trace of a trainer's steps into the folder `part` below --out; see rf_traced_leave. */
 rf_status rf_trainer_leave_trace(const rafter_trainer *trainer, const struct rf_record *record,
                                  const rf_options *options, const char *part, json_t *results,
                                  const rafter_sink *sink, rf_error *error);

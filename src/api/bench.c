@@ -1,5 +1,5 @@
-/* bench.c - `rafter bench`: measures prefill, decoding and training, and the ceilings of the
- * machine during the same run. */
+/* bench.c - `rafter bench`: measures prefill, decoding and training, and the machine's highest
+ * rates (ceilings) during the same run. */
 #define _GNU_SOURCE
 #include "api/api.h"
 #include "journal/traced.h"
@@ -30,10 +30,11 @@ typedef struct bursts {
   double rate[MOST_BURSTS];
   int count;
 } bursts;
-/* Ceilings are sampled between the measurements, so that other load on the machine slows both. */
+/* Ceilings are sampled between the measurements, so that other programs slow ceilings and
+ * measurements equally. */
 typedef struct ceilings {
   bursts peak[PEAK_COUNT], read;
-  rf_device *device; /* its level (--cpu) may be below the CPU's */
+  rf_device *device; /* its instruction-set level (--cpu) may be below the CPU's */
   rf_memory *memory;
   rf_dtype product;          /* dtype that the test's matrix products multiply */
   const char *sweep, *value; /* of --sweep; NULL: none */
@@ -64,11 +65,12 @@ static rf_ceiling ceiling_of(const bursts *b) {
   return rf_ceiling_of(copy, b->count);
 }
 
-/* Sets the dtype that products multiply: int8 with --compute fast, bf16 in tiles, otherwise f32. */
+/* Sets the dtype that matrix products multiply: int8 with --compute fast, bf16 on matrix tiles,
+ * otherwise f32. */
 static void choose_product(ceilings *c, const rf_plan *plan) {
   bool fast = false;
   for (int i = 0; i < plan->graph->op_count; i++) fast |= rf_op_is_fast(&plan->graph->op[i]);
-  /* A sweep may change the level and the number of threads. */
+  /* A sweep may change the instruction-set level (--cpu) and the number of threads. */
   if (c->device->level != (int)plan->options.isa || c->device->workers != plan->options.threads) {
     memset(c->peak, 0, sizeof c->peak);
     memset(&c->read, 0, sizeof c->read);
@@ -95,7 +97,7 @@ typedef struct test {
   char name[64];
   char kind;
   int64_t tokens, depth;
-} test; /* kind: p prefill, t decode, b decode of `tokens` answers at once, s score, T train */
+} test; /* kind: p prefill, t decode, b batched decode (`tokens` answers), s score, T train */
 
 static rf_status parse_tests(const char *text, test tests[MOST_TESTS], int *count, rf_error *error) {
   char copy[MOST_TESTS * sizeof tests->name], *rest = copy;
@@ -138,13 +140,15 @@ static rf_status parse_tests(const char *text, test tests[MOST_TESTS], int *coun
   return RAFTER_OK;
 }
 
-/* Work that bounds a test from below. `causal`: FLOPs under the causal mask. 0: no such bound. */
+/* The work that gives a lower bound of a test's time. `causal` counts FLOPs under the causal
+ * mask; 0 in a field means that it gives no bound. */
 typedef struct limits {
   double flops, causal, bytes;
   const char *counted; /* formula of the FLOPs, for the output */
 } limits;
 
-/* Adds the rates of all sampled ceilings, and the fraction of each that the test reached. */
+/* Adds the rates of all sampled ceilings, and the fraction of each ceiling that the test
+ * reached. */
 static void put_fractions(const ceilings *c, const limits *l, double seconds, json_t *rates,
                           json_t *fractions) {
   for (int i = 0; i < PEAK_COUNT; i++) {
@@ -164,7 +168,7 @@ typedef struct bench {
   const rafter_sink *sink;
   const test *t;
   ceilings *c;
-  rf_settings settings; /* resolved for the test's job */
+  rf_settings settings; /* the resolved settings of the test's job */
   rf_record *record;    /* --trace */
   int reps;
   double seconds[MOST_REPS]; /* of each repetition */
@@ -179,7 +183,7 @@ static json_t *report_row(bench *b, double tokens, double predicted, const limit
   int n = b->reps;
   char shown[3][32], text[160], limit[96];
   json_t *samples = json_array(), *rates = json_object(), *fractions = json_object();
-  /* in measured order: rf_ceiling_of sorts `seconds` */
+  /* copied in measured order, because rf_ceiling_of sorts `seconds` */
   for (int i = 0; i < n; i++) json_array_append_new(samples, json_real(b->seconds[i]));
   rf_ceiling spread = rf_ceiling_of(b->seconds, n);
   int best = product_peak(c);
@@ -227,8 +231,8 @@ static void list_test(const bench *b, const rf_plan *plan, json_t *results) {
   json_decref(results);
 }
 
-/* A training step. Its limit counts 6 x matmul weights + 12 L T D FLOPs per token, that is the full
- * attention square, at the peak measured in the same run. */
+/* A training step. The limit of a step counts 6 x matmul weights + 12 L T D FLOPs per token,
+ * which includes masked attention scores, at the peak measured in the same run. */
 static rf_status bench_train(bench *b, rf_error *error) {
   rf_status status = RAFTER_OK;
   rafter_trainer *trainer = NULL;
@@ -289,7 +293,8 @@ static rf_status feed_random(rf_generator *g, int64_t count, const float **logit
   return status;
 }
 
-/* Positions that a prefill or decoding test needs; 0 for other tests, which check their own. */
+/* Positions that a prefill or decoding test needs; 0 for other tests, which check their
+ * positions themselves. */
 static int64_t positions_of(const test *t) {
   return t->kind == 'p' || t->kind == 't' ? t->tokens + t->depth + (t->kind == 't') : 0;
 }
@@ -314,8 +319,8 @@ static double weight_bytes(const rf_plan *plan) {
   return sum;
 }
 
-/* Predicted seconds of the steps that append `count` tokens to each of `sequences` sequences of
- * `depth` tokens, `rows` tokens per sequence and step. */
+/* Predicted seconds to append `count` tokens to each of `sequences` sequences of `depth` tokens.
+ * Each step appends `rows` tokens per sequence. */
 static double walks_seconds(const rf_plan *plan, int64_t sequences, int64_t depth, int64_t count,
                             int64_t rows) {
   rf_walk_prices *prices = rf_walk_prices_open(plan);
@@ -371,8 +376,8 @@ done:
   return status;
 }
 
-/* Steps until all `answers` prompts are read. Each finished prompt decodes one row in each later
- * step; the other rows of a step read prompts. */
+/* Number of steps until all `answers` prompts are read. After its prompt is read, an answer
+ * takes one row of each step; the remaining rows read prompts. */
 static int64_t walks_to_start(int64_t answers, int64_t prompt, int64_t rows) {
   int64_t walks = 0, running = 0;
   for (int64_t read = 0; running < answers; walks++) {
@@ -382,7 +387,7 @@ static int64_t walks_to_start(int64_t answers, int64_t prompt, int64_t rows) {
   return walks;
 }
 
-/* Steps that decode one token of every answer; each answer has its own prompt. */
+/* Measures steps that decode one token of every answer; each answer has its own prompt. */
 static rf_status bench_batch(bench *b, rf_error *error) {
   enum { PROMPT = 32, STEPS = 16 };
   rf_status status = RAFTER_OK;
@@ -439,7 +444,8 @@ static rf_status bench_batch(bench *b, rf_error *error) {
   double flops = 2 * (double)g->decode->graph->params.matmul * (double)t->tokens * STEPS;
   const limits l = {
       .flops = flops, .causal = flops, .bytes = weight_bytes(g->decode) * STEPS, .counted = "2 P per token"};
-  /* Depth of the median answer: the first answers began before all prompts were read. */
+  /* The context length of the median answer: the first answers began before all prompts were
+   * read. */
   int64_t depth = length + (most - STEPS) / 2;
   const rf_sampler_options greedy = {.temperature = 0};
   double predicted = walks_seconds(g->decode, t->tokens, depth, STEPS, 1) +
@@ -549,7 +555,7 @@ static rf_status bench_once(const rafter_job *job, const rafter_sink *sink, ceil
   return status;
 }
 
-/* Measures and prints all ceilings once before the tests, which sample them again. */
+/* Measures and prints all ceilings once before the tests; each test samples the ceilings again. */
 static void say_ceilings(const rafter_sink *sink, ceilings *c, const rf_settings *s) {
   char text[200] = "";
   json_t *peaks = json_object();

@@ -1,5 +1,5 @@
-/* chat.c - `rafter chat`: a conversation, line by line. Earlier turns stay in the KV cache: each
- * turn runs only its new tokens through the model. */
+/* chat.c - `rafter chat`: a conversation, line by line. Earlier turns stay in the KV cache, so
+ * only the new tokens of a turn run through the model. */
 #define _GNU_SOURCE
 #include "api/answers.h"
 
@@ -24,7 +24,7 @@ typedef struct conversation {
   int64_t max_tokens;
   json_t *messages;
   rf_ids ids;              /* tokens of the conversation: template text and sampled tokens */
-  char *said;              /* the text of ids */
+  char *said;              /* the text that `ids` encode */
   bool closed;             /* the last id is the end-of-turn token */
   bool stats, ends, ended; /* ends: end-of-text tokens end an answer */
   int turns;
@@ -48,9 +48,9 @@ static int64_t specials_in(const rf_tokenizer *tokenizer, const rf_ids *ids) {
   return count;
 }
 
-/* Index in `ids`, the tokens of a text that begins with c->said, of the first token after c->said;
- * -1: a token spans the boundary. The boundary is found by counting special tokens, because the
- * tokenizer never merges them with their neighbours. */
+/* `ids` are the tokens of a text that begins with c->said. Returns the index of the first token
+ * after c->said, or -1 if a token spans the boundary. The boundary is found by counting special
+ * tokens, because the tokenizer never merges them with their neighbours. */
 static int64_t seam(const conversation *c, const rf_ids *ids, rf_error *error) {
   rf_ids before = {0};
   int64_t at = -1, wanted, seen = 0;
@@ -156,7 +156,7 @@ static rf_status answer(conversation *c, turn *t, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* Adds the answer to the messages and to c->said, the text of c->ids. */
+/* Adds the answer to the messages and to c->said, which is the text of c->ids. */
 static rf_status remember(conversation *c, turn *t, rf_error *error) {
   char *said = NULL;
   rf_span mark =
@@ -171,7 +171,8 @@ static rf_status remember(conversation *c, turn *t, rf_error *error) {
 }
 
 static void tell(conversation *c, const turn *t) {
-  /* Predict the rate at the middle of the answer: the plan's step assumes the longest context. */
+  /* Predict the rate at the middle of the answer, because the step in the plan assumes the
+   * longest context. */
   const rf_extent middle = {1, c->ids.count - t->answer.reply->tokens.count / 2};
   double seconds = t->seconds - t->first_seconds,
          rate = seconds > 0 ? (double)(t->answer.reply->tokens.count - 1) / seconds : 0,
@@ -217,7 +218,7 @@ static rf_status ask(conversation *c, const char *line, rf_error *error) {
   status = answer(c, &t, error);
   if (status == RAFTER_OK) tell(c, &t);
   if (status == RAFTER_OK) status = remember(c, &t, error);
-  if (t.cut) forget(c); /* ids also have the tokens of the stop text */
+  if (t.cut) forget(c); /* the ids also contain the tokens of the stop text */
   rf_replies_free(&t.answer);
   return status;
 }

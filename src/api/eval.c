@@ -1,4 +1,4 @@
-/* eval.c - `rafter eval TASK MODEL`: the command, and functions that its tasks share. */
+/* eval.c - `rafter eval TASK MODEL`: the command, and functions shared by the tasks of `eval`. */
 #define _GNU_SOURCE
 #define XXH_INLINE_ALL
 #include "api/eval.h"
@@ -19,7 +19,7 @@ enum { WALK_ROWS = 1024 }; /* default rows (tokens) of a forward pass */
 
 static const struct {
   const char *name;
-  const char *job; /* job that the options are resolved for */
+  const char *job; /* the job whose options are resolved */
   rf_eval_task run;
 } TASKS[] = {{"perplexity", "score", rf_eval_perplexity},
              {"choices", "score", rf_eval_choices},
@@ -130,8 +130,8 @@ void rf_eval_put_share(rf_evaluation *e, const char *name, int64_t right, int64_
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-/* Sets e->of from the task and all options that may change a row. Options that only change the
- * output, the number of rows or the batching are left out. */
+/* Sets e->of to the hash of the task and all options that may change a row. Options that only
+ * change the output, the number of rows or the batching are not hashed. */
 static void identify(rf_evaluation *e, const char *task) {
   static const char *const FREE[] = {"output",  "continue", "limit", "batch",   "prefill-chunk",
                                      "threads", "json",     "quiet", "verbose", "debug",

@@ -20,7 +20,7 @@ typedef struct rf_evaluation {
   char of[17];       /* hex XXH3 of the options that may change a row; identifies the evaluation */
   rf_record *record; /* --trace */
   rf_journal journal;
-  bool stopped; /* a signal came: the task reports the rows done */
+  bool stopped; /* a signal came: the task reports the rows evaluated so far */
 } rf_evaluation;
 
 /* Adds the row of --output for row `index` of --data. Takes the reference. */
@@ -37,8 +37,8 @@ rf_status rf_eval_gsm8k(rf_evaluation *e, rf_error *error);
 /* Reads a list of at most `limit` (0: all) and at least one object of a .jsonl file; the caller
  * owns the list. */
 rf_status rf_eval_read_rows(const char *path, int64_t limit, json_t **rows, rf_error *error);
-/* Opens a scorer for texts of up to `longest` tokens. rf_eval_score scores `count` texts; after a
- * signal, *done is less than `count`. */
+/* Opens a scorer for texts of up to `longest` tokens. rf_eval_score scores `count` texts and
+ * sets *done to the number scored, which a signal may make less than `count`. */
 rf_status rf_eval_open_scorer(rf_evaluation *e, int64_t longest, rf_scorer **scorer, rf_error *error);
 rf_status rf_eval_score(rf_evaluation *e, rf_scorer *scorer, rf_scored *text, int64_t count, int64_t *done,
                         rf_error *error);

@@ -1,6 +1,6 @@
-/* eval_choices.c - multiple choice by log-probability, counted like lm-evaluation-harness: the
- * choice whose tokens are likeliest after the context, with and without division by the number of
- * characters. A row is {"context", "choices": [text, ...], "answer": index}; the key names of
+/* eval_choices.c - multiple choice by log-probability, as in lm-evaluation-harness. The model's
+ * answer is the choice with the highest log-probability after the context, in total or per
+ * character. A row is {"context", "choices": [text, ...], "answer": index}; the key names of
  * public data sets are accepted too. */
 #define _GNU_SOURCE
 #include "api/eval.h"
@@ -20,7 +20,7 @@ static const char *const CHOICES[] = {"choices", "endings", "options"};
 static const char *const ANSWERS[] = {"answer", "label", "gold", "answerKey"};
 
 typedef struct choice {
-  int64_t first, count, own; /* range in sheet.ids; its last `own` tokens are the choice's */
+  int64_t first, count, own; /* range in sheet.ids: context, then `own` tokens of the choice */
   int64_t characters;
   double logprob;
 } choice;
@@ -71,8 +71,9 @@ static int64_t characters_of(const char *text) {
   return count;
 }
 
-/* Encodes context and choice as one text, so that the tokens at the boundary are natural. The
- * choice's tokens are those after the number of tokens of the context alone. */
+/* Encodes context and choice as one text, so that tokens may form across the boundary. The
+ * context's length in tokens is that of the context encoded alone; the remaining tokens count as
+ * the choice. */
 static rf_status add_choice(rf_evaluation *e, sheet *s, const char *context, const char *text,
                             const char *where, rf_error *error) {
   const char *gap =

@@ -1,6 +1,6 @@
 /* eval_gsm8k.c - grade-school arithmetic (Cobbe et al., 2021): rows {"question", "answer"} whose
- * answer ends in "#### NUMBER". The model's answer is right if its final number is the same. The
- * prompt is plain text with worked examples, or the model's chat template. */
+ * answer ends in "#### NUMBER". The model's answer is right if its final number equals NUMBER.
+ * The prompt is plain text with worked examples, or the model's chat template. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #define _GNU_SOURCE
 #include "api/answers.h"
@@ -21,7 +21,7 @@ typedef struct problem {
   rf_ids ids;
   rf_replies answer;
   bool ended;         /* answered, now or in an earlier evaluation */
-  const json_t *kept; /* row of an earlier evaluation */
+  const json_t *kept; /* the problem's row from an earlier evaluation */
 } problem;
 
 typedef struct exam {
@@ -29,7 +29,7 @@ typedef struct exam {
   json_t *rows, *shots; /* shots: worked examples before every question */
   rf_chat *chat;        /* NULL: plain text */
   problem *problem;
-  int count, done, left; /* done: answers so far; left: answers that this evaluation generates */
+  int count, done, left; /* done: number of finished answers; left: answers still to generate */
   rf_generator *g;
   double start;
   rf_marks marks;
@@ -227,7 +227,7 @@ done:
 
 /* ---- numbers --------------------------------------------------------------------------------- */
 
-/* The first or last number in `text`, without its commas; false: none. */
+/* Finds the first or last number in `text` and drops its commas; false if there is no number. */
 static bool number_in(const exam *x, const char *text, bool last, char number[64]) {
   pcre2_match_data *match = pcre2_match_data_create_from_pattern(x->number, NULL);
   size_t bytes = strlen(text), from = 0;

@@ -1,5 +1,5 @@
-/* eval_perplexity.c - perplexity of texts of any length. Windows advance by the stride; each window
- * scores the tokens that the window before did not. */
+/* eval_perplexity.c - perplexity of texts of any length. Windows advance by the stride; each
+ * window scores the tokens that the previous window did not score. */
 #define _GNU_SOURCE
 #include "api/eval.h"
 
@@ -82,7 +82,7 @@ static rf_status resolve_windows(rf_evaluation *e, texts *t, rf_error *error) {
                    "a window is too short for two tokens (--seq: expected at least 3, got %lld)",
                    (long long)t->seq);
   t->stride = rf_options_given(o, "stride") ? rf_options_int(o, "stride") : t->own;
-  /* --limit counts rows of a .jsonl file, which are limited when they are read. */
+  /* --limit counts rows of a .jsonl file and was applied when the rows were read. */
   t->limit = rf_text_ends_with(rf_options_text(o, "data"), ".jsonl") ? 0 : rf_options_int(o, "limit");
   if (t->stride > t->own)
     return RF_FAIL(error, RAFTER_INVALID, "a window cannot score more new tokens than it has",
@@ -91,7 +91,7 @@ static rf_status resolve_windows(rf_evaluation *e, texts *t, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* The k-th window of a text; false after the last one, which may have fewer new tokens. */
+/* Gives the k-th window of a text; false after the last window, which may have fewer new tokens. */
 static bool window_at(const texts *t, int64_t count, int64_t k, window *w) {
   int64_t end = t->own + k * t->stride, from = k ? end - t->stride : 0;
   if (end > count) end = count;
@@ -194,8 +194,8 @@ static rf_status answer(rf_evaluation *e, const texts *t, rf_error *error) {
     return RF_FAIL(error, RAFTER_FAILED, "give a longer text",
                    "nothing to score (%s: expected at least 2 tokens)", rf_options_text(e->options, "data"));
   double n = (double)all.scored, mean = all.nll / n, perplexity = exp(mean);
-  /* Standard error of the mean, assuming independent tokens; for the perplexity, times its
-   * derivative. */
+  /* The standard error of the mean assumes independent tokens. The standard error of the
+   * perplexity is that of the mean times the derivative of the perplexity. */
   double error_of_mean = n > 1 ? sqrt(fmax(0, all.squares / n - mean * mean) / (n - 1)) : 0;
   double bits = all.bytes ? all.nll / log(2) / (double)all.bytes : 0;
   rf_say(e->sink, "windows of %lld tokens%s, %lld new tokens each; %d text%s, %lld tokens scored\n",

@@ -22,12 +22,12 @@ typedef struct export {
   rf_model model;
   rf_params params;
   rf_weights_form form;
-  /* File or folder of the weights; folder of config.json and the tokenizer, "" for a single
-   * file. */
+  /* First the file or folder of the weights, then the folder of config.json and the tokenizer
+   * ("" for a single file). */
   char from[4096], folder[4096];
   rf_weights_writer *writer;
   rf_merger *merger; /* adapters to merge into the weights or to export alone; NULL: none */
-  float *merged;     /* (room) weights with the adapter added */
+  float *merged;     /* (room) base weights after adding the adapter */
   int64_t room;
   int64_t values;
   int files, tokenizer_files;
@@ -93,8 +93,8 @@ static rf_status write_weights(export *e, const char *out, rf_error *error) {
   return status;
 }
 
-/* Copies the source's config.json with the new dtype. Without one, or if the model is only a part
- * of it ("text_config"), writes a new config.json. */
+/* Copies the source's config.json with the new dtype. Writes a new config.json if the source has
+ * none, or if it describes the model only in its "text_config". */
 static rf_status write_config(const export *e, const char *out, rf_error *error) {
   static const char *const keys[] = {"torch_dtype", "dtype"};
   char path[4400];
@@ -144,7 +144,7 @@ static rf_status check_out(const char *out, rf_error *error) {
   return RF_FAIL(error, RAFTER_FAILED, "choose another name, or remove it", "%s exists already", out);
 }
 
-/* Writes all files of the model into the folder `part`. */
+/* Writes all files of the model into the temporary folder `part`. */
 static rf_status fill_model(export *e, const char *part, rf_error *error) {
   RF_TRY(write_weights(e, part, error));
   RF_TRY(write_config(e, part, error));

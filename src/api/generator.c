@@ -8,7 +8,7 @@
 
 enum { CONTEXT = 4096, AT_ONCE = 8 }; /* defaults of --seq and --batch */
 
-/* A request. It lives until the generator has reported the end of all its answers. */
+/* A request. The entry is kept until the generator has reported the end of all its answers. */
 typedef struct entry {
   struct entry *next, *before;
   void *owner;
@@ -183,7 +183,7 @@ static void take(rafter_generator *h, const rf_event *from) {
   rf_reply *r = &e->reply[from->sample];
   bool had_ended = r->finish != RF_FINISH_NONE;
   if (from->finish != RF_FINISH_NONE) end_answer(h, e);
-  if (had_ended) return; /* its end by a stop text was reported before */
+  if (had_ended) return; /* the answer's end by a stop text was already reported */
   rf_error *why = &h->why[h->events];
   rf_status status = rf_reply_take(r, from, why);
   if (status != RAFTER_OK) r->finish = RF_FINISH_ERROR;

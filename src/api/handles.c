@@ -1,4 +1,4 @@
-/* handles.c - the public tokenizer and scorer of rafter.h, and functions that handles share. */
+/* handles.c - the public tokenizer and scorer of rafter.h, and functions that all handles share. */
 #include "api/answers.h"
 #include "api/handles.h"
 

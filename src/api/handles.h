@@ -19,8 +19,8 @@ rf_status rf_handle_options(const rafter_job *job, const char *command, rf_optio
 rf_status rf_tokenizer_handle(const rf_options *options, const rf_model *model, const char *folder,
                               rafter_tokenizer **tokenizer, rf_error *error);
 
-/* Copies a caller's sized struct into `own`, which is zero, up to the smaller size. RAFTER_INVALID:
- * the caller did not set the size. */
+/* Copies a caller's sized struct into the zeroed `own`, up to the smaller of both sizes.
+ * RAFTER_INVALID: the caller did not set the size. */
 rf_status rf_sized_copy(void *own, size_t size, const void *from, size_t from_size, const char *name,
                         rf_error *error);
 /* Copies `own` into the caller's sized struct and keeps its size field. */

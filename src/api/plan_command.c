@@ -34,7 +34,8 @@ done:
   return status;
 }
 
-/* Makes the JSON object of a plan, draws --plot, and prints the table if `sink` is given. */
+/* Makes the JSON object of a plan, draws the plot of --plot, and prints the plan's table if
+ * `sink` is given. */
 static rf_status show(const rafter_job *job, const rafter_plan *plan, const rafter_sink *sink, json_t **json,
                       rf_error *error) {
   char *text = NULL;
@@ -62,7 +63,7 @@ typedef struct refusal {
   const rafter_job *job;
   const rafter_plan *plan;
   pthread_t thread;
-  rf_idle idle; /* set when the first thread has shown the plan and can help */
+  rf_idle idle; /* set when the first thread has shown the plan and can join the search */
   bool begun;
   rf_status status;
   rf_error error;

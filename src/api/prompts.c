@@ -35,7 +35,7 @@ static rf_status read_bias(const rf_options *o, rf_prompts *p, rf_error *error) 
   return RAFTER_OK;
 }
 
-/* Reads the settings of prompts whose row has none of its own. */
+/* Reads the sampling settings for prompts whose row sets none. */
 static rf_status read_common(const rf_options *o, rf_prompts *p, const rafter_sink *sink, rf_error *error) {
   rf_prompt *c = &p->common;
   RF_TRY(rf_sampling_of(o, &p->settings, sink, &c->sampler, error));
@@ -287,7 +287,7 @@ static rf_status resolve_context(const rf_options *o, rf_prompts *p, rf_error *e
   }
   if (!rf_options_is_set(o, "seq")) b->seq = longest < most ? longest : most;
   b->microbatch = rf_options_int_or(o, "batch", answers < 8 ? answers : 8);
-  /* One more cached sequence keeps a prompt for its other samples. */
+  /* One more cached sequence keeps a prompt for the further samples of the prompt. */
   b->accumulate = 1;
   b->sequences = b->microbatch + (samples > b->microbatch);
   for (int64_t i = 0; i < p->rows; i++) {
@@ -302,7 +302,8 @@ static rf_status resolve_context(const rf_options *o, rf_prompts *p, rf_error *e
   return RAFTER_OK;
 }
 
-/* Checks that the options give one prompt form, and that chat options come with --chat. */
+/* Checks that the options give the prompt in exactly one form, and that chat options come with
+ * --chat. */
 static rf_status check_typed(const rf_options *o, rf_error *error) {
   static const char *const FORMS[] = {"input", "prompt", "tokens"};
   static const char *const OF_CHAT[] = {"system", "template"};

@@ -27,7 +27,7 @@ typedef struct rf_prompts {
   bool chats;
   rf_prompt *row;
   int64_t rows, capacity;
-  rf_prompt common; /* settings of rows without their own */
+  rf_prompt common; /* settings for rows that set none */
   rf_marks marks;   /* tokens that end an answer */
   rf_logit_bias *bias;
   int bias_count;
@@ -35,9 +35,9 @@ typedef struct rf_prompts {
   char unread[256]; /* unknown keys of rows, quoted */
 } rf_prompts;
 
-/* Reads the prompts and settings that the options name. Settings of generation_config.json apply to
- * options that are not given, and are reported to the sink. RAFTER_INVALID names the option,
- * RAFTER_FAILED the file, line and field. */
+/* Reads the prompts and settings that the options name. Where an option is not given, its value
+ * comes from generation_config.json; the sink is told which values did. RAFTER_INVALID names the
+ * option, RAFTER_FAILED the file, line and field. */
 rf_status rf_prompts_read(const rf_options *options, const rafter_sink *sink, rf_prompts *prompts,
                           rf_error *error);
 void rf_prompts_free(rf_prompts *prompts);

@@ -21,7 +21,7 @@ typedef struct pull {
   rf_hub_listing listing;
   rf_http *http;
   char endpoint[1024], folder_name[1024];
-  int folder, number, count; /* folder: descriptor; number: current file, from 1, of `count` */
+  int folder, number, count; /* folder: its descriptor; number: the current file (1 to count) */
   int64_t total_bytes, transferred_bytes;
   double start, said;  /* seconds */
   int64_t start_bytes; /* bytes of the file at time `start` */
@@ -69,7 +69,7 @@ static rf_status open_hub(const rf_options *o, pull *p, rf_error *error) {
   return rf_http_open(&settings, &p->http, error);
 }
 
-/* Sums up the wanted bytes and compares them with --max-size. */
+/* Sums up the bytes of all chosen files and compares the sum with --max-size. */
 static rf_status check_total(const rf_options *o, pull *p, rf_error *error) {
   for (int i = 0; i < p->listing.count; i++) {
     const rf_hub_file *file = &p->listing.file[i];

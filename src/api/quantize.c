@@ -12,11 +12,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* PART: values that one thread quantizes at a time, a multiple of every block size; PARTS: parts of
- * a chunk. */
+/* A chunk has PARTS parts of PART values each; a thread quantizes one part at a time. PART is a
+ * multiple of every block size. */
 enum { PART = 1 << 14, PARTS = 64 };
 
-/* Values of general.file_type. Source: llama.cpp, enum llama_ftype; K types without mixtures. */
+/* Values of general.file_type. The numbers are those of llama.cpp's enum llama_ftype; K types
+ * stand for files without type mixtures. */
 static const struct {
   const char *type;
   int number;
@@ -28,8 +29,8 @@ typedef struct work {
   const rafter_sink *sink;
   rf_gguf_source *source;
   rf_gguf_writer *writer;
-  rf_quant_tensor *out; /* the source's tensors with their new types */
-  double *error;        /* per tensor: RMS error divided by RMS; negative: copied */
+  rf_quant_tensor *out; /* the tensors of the source, each with its new type */
+  double *error;        /* per tensor: RMS error / RMS value; negative: the tensor is copied */
   int count, threads;
   int64_t bytes_in, bytes_out, bytes_done;
   float *value;                    /* (PARTS, PART) */
@@ -41,16 +42,16 @@ typedef struct work {
 /* ---- the type of a tensor -------------------------------------------------------------------- */
 
 static bool is_matrix(const rf_quant_tensor *t) {
-  /* Vectors (norms, biases) are kept. So are positions, routers and rotary factors: they are small,
-   * and their errors do not average out. */
+  /* Vectors (norms, biases) keep their type. Positions, routers and rotary factors also keep
+   * their type, because they are small and their errors do not average out. */
   static const char *const KEPT[] = {"position_embd.weight", "ffn_gate_inp.weight", "rope_freqs.weight"};
   for (size_t i = 0; i < sizeof KEPT / sizeof *KEPT; ++i)
     if (rf_text_ends_with(t->name, KEPT[i])) return false;
   return t->rank >= 2 && rf_text_ends_with(t->name, ".weight");
 }
 
-/* The head, or the token table of a tied model, gets at least six bits, because its errors go into
- * every logit. */
+/* The head, or the embedding table of a tied model, gets at least six bits, because its errors
+ * go into every logit. */
 static const rf_quant_type *type_for(const rf_quant_tensor *t, const rf_quant_type *wanted, bool tied) {
   const rf_quant_type *least = rf_quant_type_of(RF_Q_Q6_K);
   if (!is_matrix(t)) return t->type;
@@ -80,7 +81,8 @@ static rf_status choose_types(work *w, const rf_quant_type *wanted, rf_error *er
 
 /* ---- one tensor ------------------------------------------------------------------------------ */
 
-/* Quantizes part `p` of a chunk and sums its squared errors; a NaN value makes the sums NaN. */
+/* Quantizes part `p` of a chunk and sums the squared errors of the part; a NaN value makes the
+ * sums NaN. */
 static void do_part(work *w, const rf_quant_type *type, int p, int64_t values) {
   float *x = w->value + (int64_t)p * PART, *y = w->back + (int64_t)p * PART;
   uint8_t *block = w->block + (int64_t)p * (PART / type->values) * type->bytes;
@@ -118,7 +120,7 @@ static rf_status convert(work *w, int index, double *wrong, double *all, rf_erro
 #pragma omp parallel for num_threads(w->threads) schedule(dynamic, 1)
     for (int p = 0; p < parts; ++p)
       do_part(w, t->type, p, values - (int64_t)p * PART < PART ? values - (int64_t)p * PART : PART);
-    /* In order, so that the sum does not depend on the number of threads. */
+    /* The parts are added in order, so that the sum does not depend on the number of threads. */
     for (int p = 0; p < parts; ++p) {
       *wrong += w->wrong[p];
       *all += w->all[p];
@@ -135,7 +137,8 @@ static rf_status convert(work *w, int index, double *wrong, double *all, rf_erro
   return RAFTER_OK;
 }
 
-/* Copies a tensor that keeps its type: its bytes if the file has them, otherwise its values. */
+/* Copies a tensor that keeps its type, as the bytes of the file or, where the source has only
+ * values, value by value. */
 static rf_status keep(work *w, int index, rf_error *error) {
   const rf_quant_tensor *t = &w->out[index];
   if (t->data) return rf_gguf_writer_put_bytes(w->writer, t->data, t->bytes, error);

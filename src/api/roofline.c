@@ -1,5 +1,5 @@
-/* roofline.c - `rafter roofline OP`: computes one roofline question for one machine, as a table and
- * as JSON. */
+/* roofline.c - `rafter roofline OP`: computes the roofline time of one operation on one machine,
+ * as a table and as JSON. */
 #include "api/api.h"
 #include "study/roofline.h"
 

@@ -25,7 +25,8 @@ static void when_text(double seconds, char text[32]) {
   if (!known || !strftime(text, 32, "%Y-%m-%d %H:%M", &broken)) snprintf(text, 32, "?");
 }
 
-/* A text of a row without control characters, because any program may have written the file. */
+/* Returns a text of a row without its control characters, because any program may have written
+ * the file. */
 static const char *clean(const json_t *object, const char *key, char out[512]) {
   const char *from = rf_json_text_at(object, key);
   size_t n = 0;
@@ -60,7 +61,7 @@ static const char *folder_note(const json_t *row, char note[64]) {
   return snprintf(note, 64, " (run %lld has its folder now)", (long long)json_integer_value(taken)), note;
 }
 
-/* The end of a long name: paths often begin alike. */
+/* Shows the end of a long name, because paths often differ only at the end. */
 static const char *end_of(const char *name, char text[32]) {
   size_t all = strlen(name), from = all > 24 ? all - 22 : 0;
   /* Do not split a UTF-8 character. */
@@ -134,8 +135,8 @@ static json_t *last_steps(const char *text, size_t bytes) {
   return left;
 }
 
-/* Adds results from metrics.jsonl to a training that has written none: it is running, failed, or
- * was killed. */
+/* Adds results from metrics.jsonl to a training run that is still running, failed, or was killed
+ * before it wrote its results. */
 static void add_left(json_t *row) {
   char path[4400], text[LEFT_BYTES + 1];
   json_t *results = json_object_get(row, "results"), *left;
@@ -158,7 +159,8 @@ static void add_left(json_t *row) {
 
 /* ---- finding a run --------------------------------------------------------------------------- */
 
-/* Finds a run by its number, its name or its folder; the newest if several have the name. */
+/* Finds a run by its number, its name or its folder. If several runs have the name, it finds the
+ * newest. */
 static rf_status find(rf_history *history, const char *which, json_t **row, rf_error *error) {
   rf_history_filter filter = {0};
   json_t *rows = NULL;
@@ -265,7 +267,7 @@ static rf_status show(rf_history *history, const rf_options *o, const rafter_sin
   return RAFTER_OK;
 }
 
-/* The numbers that both results have. */
+/* Lists the numbers that the results of both runs contain. */
 static json_t *results_json(const json_t *a, const json_t *b) {
   json_t *list = json_array(), *x;
   const char *key;
@@ -277,7 +279,8 @@ static json_t *results_json(const json_t *a, const json_t *b) {
   return list;
 }
 
-/* Compares two runs op by op if both folders exist; otherwise only their options and results. */
+/* Compares two runs op by op if both folders exist; otherwise compares only their options and
+ * results. */
 static rf_status compare(rf_history *history, const rf_options *o, const rafter_sink *sink, rf_error *error) {
   json_t *a = NULL, *b = NULL, *model = rf_report_model(), *json = NULL, *row;
   rf_status status = RAFTER_OK;
@@ -344,9 +347,9 @@ static int better_first(const void *x, const void *y, void *metric) {
   return small_is_best(metric) ? (a > b) - (a < b) : (a < b) - (a > b);
 }
 
-/* Keeps the runs of one command, because rates of training and scoring are not comparable: training
- * if there is any, otherwise the most frequent command. `others`: number of runs of each other
- * command. */
+/* Keeps only the runs of one command, because rates of training and scoring are not comparable.
+ * The command is train if there are training runs, otherwise the most frequent one. `others`
+ * receives the number of dropped runs by command. */
 static void keep_one_command(json_t *rows, char command[32], json_t *others) {
   json_t *row, *count;
   const char *of;

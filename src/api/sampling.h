@@ -18,15 +18,16 @@ typedef struct rf_marks {
 rf_status rf_marks_of(const rf_settings *settings, const rf_tokenizer *tokenizer, rf_marks *marks,
                       rf_error *error);
 
-/* Sets the numbers and the seed of `sampling` from the options; its lists stay unchanged. */
+/* Sets the numbers and the seed of `sampling` from the options; the lists of `sampling` stay
+ * unchanged. */
 void rf_sampling_typed(const rf_options *options, rf_sampler_options *sampling);
-/* The same; generation_config.json replaces defaults of options that are not given, and the sink
- * gets a note. */
+/* Like rf_sampling_of, but values of generation_config.json replace the defaults of options that
+ * are not given; a note to the sink says so. */
 rf_status rf_sampling_of(const rf_options *options, const rf_settings *settings, const rafter_sink *sink,
                          rf_sampler_options *sampling, rf_error *error);
 /* {"temperature", "top_k", ..., "seed"} */
 json_t *rf_sampling_json(const rf_sampler_options *sampling);
-/* Overrides settings by those of a JSON row; `where` names the row in errors. */
+/* Overrides settings by the settings in a JSON row; `where` names the row in errors. */
 rf_status rf_sampling_of_row(const json_t *json, const char *where, rf_sampler_options *sampling,
                              rf_error *error);
 

@@ -37,7 +37,7 @@ typedef struct work {
   rf_settings settings;
   rf_tokenizer *tokenizer;
   text_row *row;
-  int rows, capacity, put; /* put: rows written and freed, from the first */
+  int rows, capacity, put; /* put: number of rows written and freed so far */
   double nll;              /* sum over all tokens of the written rows */
   int64_t scored;
   rf_out_file *out; /* NULL: rows go to the sink */
@@ -143,7 +143,7 @@ static rf_status read_rows(work *w, const rf_options *o, rf_error *error) {
 /* ---- windows --------------------------------------------------------------------------------- */
 
 /* Splits rows into windows of at most --seq tokens. Windows of a longer row advance by --stride;
- * each scores only the tokens that the window before did not. */
+ * each window scores only the tokens that the previous window did not score. */
 static rf_status cut_windows(work *w, const rf_options *o, rf_error *error) {
   rf_build_options *b = &w->settings.plan.build;
   int64_t longest = 0, total = 0, most = w->settings.model.max_seq;
@@ -244,8 +244,8 @@ static json_t *row_json(const work *w, const text_row *row, double nll) {
   return json;
 }
 
-/* Writes and frees all rows before `whole`, so that memory does not grow with the number of
- * rows. */
+/* Writes and frees all finished rows (those before row `whole`), so that memory does not grow
+ * with the number of rows. */
 static rf_status put_rows(work *w, int whole, const rafter_sink *sink, rf_error *error) {
   rf_status status = RAFTER_OK;
   int64_t began = rf_phase_begin();
@@ -268,7 +268,8 @@ static rf_status put_rows(work *w, int whole, const rafter_sink *sink, rf_error 
 
 /* ---- scoring --------------------------------------------------------------------------------- */
 
-/* Scores all windows. *seconds: time of the forward passes, without output. */
+/* Scores all windows. *seconds receives the time of the forward passes, without the time of
+ * writing. */
 static rf_status walk_all(work *w, rf_scorer *scorer, const rafter_sink *sink, int64_t *walked,
                           double *seconds, rf_error *error) {
   int64_t rows = rf_scorer_rows(scorer), done = 0;
@@ -365,7 +366,7 @@ static rf_status score(work *w, const rf_options *o, const rafter_sink *sink, rf
   if (rf_options_is_set(o, "output")) RF_GO(rf_out_open(rf_options_text(o, "output"), 0, &w->out, error));
   status = walk_all(w, scorer, sink, &walked, &seconds, error);
   if (status != RAFTER_OK && status != RAFTER_INTERRUPTED) goto done;
-  rf_out_file *out = w->put ? w->out : NULL; /* an interruption keeps complete rows */
+  rf_out_file *out = w->put ? w->out : NULL; /* after an interruption, complete rows are still written */
   rf_status saved = out ? rf_out_commit(out, error) : RAFTER_OK;
   if (out) w->out = NULL;
   if (status == RAFTER_INTERRUPTED) {

@@ -67,7 +67,7 @@ static rf_status write_shard(const char *path, const int32_t *ids, int64_t count
                              const rafter_sink *sink, rf_error *error) {
   rf_shard_writer *writer = NULL;
   RF_TRY(rf_shard_create(path, vocab, &writer, error));
-  /* The text becomes one document without an end. */
+  /* Writes the text as one document without an end-of-document token. */
   rf_status status = rf_shard_append_stream(writer, ids, count, error);
   if (status == RAFTER_OK) status = rf_shard_finish(writer, error);
   else rf_shard_discard(writer);

@@ -79,8 +79,8 @@ static rf_status schedule_of(const rf_options *o, int64_t steps, rf_schedule *s,
   return RAFTER_OK;
 }
 
-/* Whether --epochs sets the length. An option of the command line wins over a file, which may have
- * both options (run.json has all). */
+/* Whether --epochs sets the length. --steps or --epochs on the command line wins over a file,
+ * which may set both options, as run.json does. */
 static bool by_epochs(const rf_options *o) {
   return rf_options_is_set(o, "epochs") && !(rf_options_source(o, "steps") == RF_OPTION_GIVEN &&
                                              rf_options_source(o, "epochs") != RF_OPTION_GIVEN);
@@ -120,7 +120,7 @@ static rf_status trainer_settings(rafter_trainer *t, const rf_options *o, rf_tra
   if (rf_options_is_set(o, "fields")) s->fields = rf_options_text(o, "fields");
   if (rf_options_is_set(o, "template")) s->template = rf_options_text(o, "template");
   s->val_fraction = rf_options_int(o, "val-every") > 0 ? rf_options_float(o, "val-fraction") : 0;
-  if (!strncmp(s->data, "random", 6)) s->val_fraction = 0; /* no validation on random tokens */
+  if (!strncmp(s->data, "random", 6)) s->val_fraction = 0; /* random tokens have no validation split */
   RF_TRY(check_length(o, !strncmp(s->data, "random", 6), error));
   s->debug = rf_debug_of(o);
   if (s->debug.poison) s->plan.guard_bytes = 64;
@@ -128,13 +128,13 @@ static rf_status trainer_settings(rafter_trainer *t, const rf_options *o, rf_tra
   return schedule_of(o, rf_options_int(o, "steps"), &s->schedule, error);
 }
 
-/* Whether to record a trace. A resumed run does so only if --trace is given again. */
+/* Whether to record a trace. A resumed run records a trace only if --trace is given again. */
 static bool traces(const rf_options *o) {
   return rf_options_is_set(o, "trace") &&
          (!rf_options_is_set(o, "resume") || rf_options_source(o, "trace") == RF_OPTION_GIVEN);
 }
 
-/* Opens a trainer. `sink` NULL: the caller of rafter.h runs the steps. */
+/* Opens a trainer. If `sink` is NULL, a caller of rafter.h opens the trainer and runs its steps. */
 static rf_status open_trainer(const rafter_job *job, const rafter_sink *sink, rafter_trainer **out,
                               rf_error *error) {
   rf_status status = RAFTER_OK;
@@ -159,7 +159,7 @@ static rf_status open_trainer(const rafter_job *job, const rafter_sink *sink, ra
   RF_GO(trainer_settings(t, o, s, error));
   if (sink) s->progress = rf_load_bar(sink);
   if (trains && !unnamed) RF_GO(check_out(t, resume, error));
-  /* A caller of rafter.h needs a folder only for the shards of a text. */
+  /* A trainer opened through rafter.h needs a folder only for token shards made from text. */
   bool writes = trains && (sink || !unnamed || strncmp(s->data, "random", 6));
   bool ours = writes && (unnamed || is_bare(t->out));
   if (writes) RF_GO(unnamed ? rf_journal_make_folder(o, t->out, error) : rf_make_folders(t->out, error));
@@ -173,7 +173,7 @@ static rf_status open_trainer(const rafter_job *job, const rafter_sink *sink, ra
   }
   if (status == RAFTER_OK && trains && traces(o))
     status = rf_traced_check(o, t->trainer->step + 1, t->trainer->settings.schedule.steps, error);
-  if (ours && status != RAFTER_OK) rf_remove_folder(t->out); /* with the shards of the data */
+  if (ours && status != RAFTER_OK) rf_remove_folder(t->out); /* removes the data's token shards too */
 done:
   free(s);
   if (status == RAFTER_OK) *out = t;
@@ -218,7 +218,8 @@ rafter_status rafter_trainer_memory(const rafter_trainer *t, int64_t *arena_byte
   return RAFTER_OK;
 }
 
-/* The trainer's plans (training, validation) with their measurements; returns their number. */
+/* Lists the trainer's plans (training, validation) with the measurements of each; returns the
+ * number of plans. */
 static int walks_of(const rafter_trainer *t, rf_report_walk walk[2]) {
   const rf_trainer *r = t->trainer;
   walk[0] = (rf_report_walk){
@@ -273,12 +274,12 @@ typedef struct run_log {
   int keep;
   bool json, continued; /* continued: metrics.jsonl already has lines of this run */
   double step_seconds;  /* sum over all steps */
-  double mfu_seconds;   /* sum over all steps of MFU times seconds */
+  double mfu_seconds;   /* sum of MFU x seconds over all steps */
   rafter_step last;
   double val_loss; /* last validation; NaN: none */
 } run_log;
 
-/* 0 for a number that is not finite, which JSON cannot hold. */
+/* Replaces a number that is not finite by 0, because JSON has only finite numbers. */
 static double or_zero(double x) { return isfinite(x) ? x : 0; }
 
 /* Steps between two lines of output: 1, 2, 5, 10 and so on, for about twenty lines per run.
@@ -337,7 +338,7 @@ static void log_step(run_log *log, const rafter_step *s, const double *val_loss)
 
 static rf_status save_checkpoint(rafter_trainer *t, run_log *log, rf_error *error) {
   char folder[4200];
-  /* Already saved, or the null backend, which computes nothing. */
+  /* Nothing to save: the step is already saved, or the null backend has computed nothing. */
   if (log->saved_step == t->trainer->step || !t->trainer->batch.tokens) return RAFTER_OK;
   snprintf(folder, sizeof folder, "%s/checkpoint-%08lld", t->out, (long long)t->trainer->step);
   RF_TRY(rf_checkpoint_save(t->trainer, folder, error));
@@ -349,8 +350,8 @@ static rf_status save_checkpoint(rafter_trainer *t, run_log *log, rf_error *erro
   return RAFTER_OK;
 }
 
-/* The options for run.json, which repeat the run. A run continued in its own folder is repeated
- * from its start, without --resume. */
+/* The options for run.json, with which the run can be repeated. For a run continued in its own
+ * folder, they leave out --resume, so that they repeat the run from its start. */
 static json_t *recorded_options(const rafter_trainer *t, const rf_options *o) {
   char run[4096];
   json_t *options = rf_options_json(o);
@@ -361,8 +362,8 @@ static json_t *recorded_options(const rafter_trainer *t, const rf_options *o) {
   return options;
 }
 
-/* Bytes of metrics.jsonl that a run resumed at `step` keeps: complete lines of steps up to
- * `step`. */
+/* Number of bytes of metrics.jsonl that a run resumed at `step` keeps: its complete lines of
+ * steps up to `step`. */
 static size_t kept_bytes(const char *text, int64_t step) {
   const char *at = text, *end;
   for (; (end = strchr(at, '\n')) != NULL; at = end + 1) {
@@ -462,8 +463,8 @@ static rf_status train_loop(rafter_trainer *t, run_log *log, bool *stopped, rf_e
   return RAFTER_OK;
 }
 
-/* The options of a resumed run: those of its run.json, replaced by options of the command line. The
- * run continues in its current folder, which may have been moved. */
+/* The options of a resumed run are those of its run.json, except where the command line gives
+ * another value. The run continues in its current folder, which may have been moved. */
 static rf_status with_recorded_options(const rafter_job *job, rafter_job *merged, rf_error *error) {
   const rf_options *o = job->options;
   char path[4200], checkpoint[4096], run[4096];
@@ -527,7 +528,8 @@ static rf_status train(const rafter_job *job, const rafter_sink *sink, rf_error 
   log.steps = t->trainer->settings.schedule.steps;
   rf_report_walk walk[2];
   int walks = walks_of(t, walk);
-  /* Written before the first step, so that a killed run can be understood and repeated. */
+  /* run.json and plan.json are written before the first step, so that a killed run can be
+   * understood and repeated. */
   RF_GO(rf_journal_begin(&journal, sink, o, recorded_options(t, o), t->out, walk, walks, error));
   RF_GO(open_metrics(t, &log, error));
   RF_GO(say_start(t, &log, error));
@@ -537,7 +539,7 @@ static rf_status train(const rafter_job *job, const rafter_sink *sink, rf_error 
   RF_GO(save_checkpoint(t, &log, error));
   RF_GO(rf_traced_write(traced, &journal, walk, walks, error));
   if (t->trainer->counted.steps) {
-    walks_of(t, walk); /* with the measurements of the run */
+    walks_of(t, walk); /* now with the measurements of the run */
     RF_GO(rf_journal_sum_up(&journal, t->trainer->run, walk, walks, rf_now_seconds() - log.start, error));
   }
   if (stopped)
