@@ -9,28 +9,31 @@
  *   rafter_tokenizer  text to token ids and back, and conversations to ids
  *
  * Errors. A call that can fail returns a status and, unless it is RAFTER_OK, fills the caller's
- * error (which may be NULL). Out-parameters are written on success only. Out of memory is
- * RAFTER_FAILED for arenas, caches, queues and files. A failed allocation of a small object (an
- * option, a graph, a plan, a template) prints one line to stderr and aborts the process.
+ * error (which may be NULL). Out-parameters are written on success only. A call that cannot
+ * allocate an arena, a cache, a queue or a file buffer returns RAFTER_FAILED. When the allocation
+ * of a small object fails (an option, a graph, a plan, a template), the library prints one line to
+ * stderr and aborts the process.
  *
- * Ownership. A handle is freed by its _free or _close, which accept NULL. A `char **` result
- * belongs to the caller and goes to rafter_text_free(), an `int32_t **` to rafter_ids_free().
+ * Ownership. A handle is freed by its _free or _close, which accept NULL. The caller owns each text
+ * returned through a `char **` and frees it with rafter_text_free(). The caller frees ids returned
+ * through an `int32_t **` with rafter_ids_free().
  *
  * Units. Sizes are in bytes, times in seconds, counts in elements; token ids are in [0, vocab).
  * Strings are UTF-8.
  *
- * Sized structs. A struct whose first field is `size` grows at its end in later versions: set it to
- * sizeof of the struct, and every field that you do not use to zero, which means unset. A size of 0
- * is RAFTER_INVALID.
+ * Sized structs. Later versions may add fields at the end of a struct whose first field is `size`.
+ * Set `size` to sizeof of the struct, and set every field that you do not use to zero, which means
+ * unset. A size of 0 is RAFTER_INVALID.
  *
  * Threads. One thread at a time may use a handle; different handles may be used from different
  * threads at the same time. A rafter_tokenizer never changes: any number of threads may use one.
  * Callers hold the locks. The option `threads` says with how many threads a call computes. At most
  * one job with the option `trace` may run in a process at a time.
  *
- * Side effects. Nothing else here exits, prints, or handles signals. Files are written where an
- * option says so (out, output, trace). Training without the option out writes the shards of a text,
- * and as a whole command its run, to runs/. For the history of runs see rafter_sink.history. */
+ * Side effects. Apart from the abort above, the library never exits, prints or handles signals.
+ * It writes files where the options out, output and trace say. Training without the option out
+ * writes token shards made from text to runs/; rafter_run() then also writes the run's folder
+ * there. For the history of runs see rafter_sink.history. */
 #ifndef RAFTER_H
 #define RAFTER_H
 
@@ -48,18 +51,18 @@ extern "C" {
 #define RAFTER_VERSION_MAJOR 0
 #define RAFTER_VERSION_MINOR 1
 #define RAFTER_VERSION_PATCH 0
-#define RAFTER_VERSION "0.1.0" /* of this header; rafter_version() is of the library */
+#define RAFTER_VERSION "0.1.0" /* the header's version; rafter_version() gives the library's */
 
-/* The numbers are the program's exit statuses. */
+/* The result of a call; the numbers are also the exit statuses of the program `rafter`. */
 typedef enum rafter_status {
   RAFTER_OK = 0,
-  RAFTER_FAILED = 1,        /* input, I/O or numbers: the work itself failed */
+  RAFTER_FAILED = 1,        /* the work failed: bad input, an I/O error or a non-finite number */
   RAFTER_INVALID = 2,       /* an option or argument is wrong */
   RAFTER_NO_FIT = 3,        /* the plan does not fit the memory it was given */
   RAFTER_INTERRUPTED = 130, /* stopped by a signal after saving */
 } rafter_status;
 
-/* The error of a failed call, with a hint what to do. The caller owns the storage. */
+/* The error of a failed call, with a hint what to do. The caller owns the struct. */
 typedef struct rafter_error {
   rafter_status status;
   char message[768]; /* WHAT (where: expected X, got Y) */
@@ -69,15 +72,15 @@ typedef struct rafter_error {
 
 /* "rafter 0.1.0 (commit abc1234)"; static storage. */
 const char *rafter_version(void);
-/* Frees a text that a call below returned; NULL is fine. */
+/* Frees a text that a function of this header returned; `text` may be NULL. */
 void rafter_text_free(char *text);
-/* Frees a list of ids that a call below returned; NULL is fine. */
+/* Frees a list of ids that a function of this header returned; `ids` may be NULL. */
 void rafter_ids_free(int32_t *ids);
 
 /* ---- jobs: the resolved options of one command -----------------------------------------------
- * `command` is a command that `rafter --help` lists, such as plan, train or generate. Every option
- * of `rafter COMMAND --help-all` may be set by name, without its dashes: "batch", "remat",
- * "max-seconds". MODEL is the option "model". */
+ * `command` is a command that `rafter --help` lists, such as plan, train or generate. Every
+ * option of `rafter COMMAND --help-all` may be set by name, without its dashes: "batch",
+ * "remat", "max-seconds". The argument MODEL of a command is set as the option "model". */
 typedef struct rafter_job rafter_job;
 
 /* Makes a job with every option at its default. RAFTER_INVALID: unknown command. */
@@ -91,7 +94,7 @@ rafter_status rafter_job_set(rafter_job *job, const char *name, const char *valu
 rafter_status rafter_job_parse(rafter_job *job, int argc, char **argv, rafter_error *error);
 /* The value of one option in its text form; "" when unset. RAFTER_INVALID: unknown name. */
 rafter_status rafter_job_get(const rafter_job *job, const char *name, char **value, rafter_error *error);
-/* All resolved options as one JSON object, the same that run.json records. */
+/* Returns all resolved options as one JSON object, as run.json records them. */
 rafter_status rafter_job_json(const rafter_job *job, char **json, rafter_error *error);
 /* Help text made from the options table. `command` NULL: help of the program. `form`: "text", "all"
  * (with all options), "man" or "completion" (bash); "text:80" sets the width in columns. */
@@ -100,9 +103,9 @@ rafter_status rafter_help(const char *command, const char *form, char **text, ra
 /* ---- plans: memory and time of a job, without a device and without weights ------------------- */
 typedef struct rafter_plan rafter_plan;
 
-/* Plans a job of command plan, train, generate or bench. Allocates no tensor. A plan that does not
- * fit is returned with fits = false; with the option "fit", the smallest plan if none fits.
- * RAFTER_INVALID: shapes or options that cannot be combined. */
+/* Plans a job of command plan, train, generate or bench. Allocates no tensor. A plan that does
+ * not fit the memory is returned with fits = false. With the option "fit", the smallest plan is
+ * returned if no plan fits. RAFTER_INVALID: shapes or options that cannot be combined. */
 rafter_status rafter_plan_new(const rafter_job *job, rafter_plan **plan, rafter_error *error);
 void rafter_plan_free(rafter_plan *plan);
 /* The plan as `rafter plan --json` prints it (docs/formats.md), or as its text output. */
@@ -126,29 +129,30 @@ typedef struct rafter_step {
   double lr, grad_norm;              /* grad_norm: global L2 norm before clipping */
   double seconds, predicted_seconds; /* time of this step */
   double tokens_per_second;
-  /* model FLOPs (causal, of the step's own tokens) / (seconds x the machine's f32 or bf16 peak) */
+  /* MFU: the step's model FLOPs (causal) / (seconds x the machine's f32 or bf16 peak) */
   double mfu;
-  int64_t loss_tokens; /* the part of `tokens` that is in the loss */
+  int64_t loss_tokens; /* how many of `tokens` the loss counts */
   double epoch;        /* passes over the data so far; 0 for random data */
 } rafter_step;
 
 /* Plans the job, maps its arena, opens its data and sets the weights (random, from the model's
  * files, or resumed). RAFTER_NO_FIT: the plan does not fit, and nothing was allocated.
- * RAFTER_FAILED: data, checkpoint or memory. */
+ * RAFTER_FAILED: the data or a checkpoint cannot be read, or memory is short. */
 rafter_status rafter_trainer_open(const rafter_job *job, rafter_trainer **trainer, rafter_error *error);
-/* Number of steps done, and of all steps. */
+/* Number of steps done, and number of all steps of the run. */
 void rafter_trainer_progress(const rafter_trainer *trainer, int64_t *done, int64_t *of);
-/* Runs one optimizer step over the next batch. Allocates nothing. RAFTER_FAILED: data, or a number
- * that is not finite (the message names the op). */
+/* Runs one optimizer step over the next batch. Allocates nothing. RAFTER_FAILED: the data could
+ * not be read, or a number is not finite (the message names the op). */
 rafter_status rafter_trainer_step(rafter_trainer *trainer, rafter_step *step, rafter_error *error);
 /* Mean loss (nats per token) over at most `rows` rows of the validation split. RAFTER_INVALID:
  * there is no validation split. */
 rafter_status rafter_trainer_validate(rafter_trainer *trainer, int64_t rows, double *loss,
                                       rafter_error *error);
-/* Writes a checkpoint folder, which is complete when it contains DONE. RAFTER_FAILED: I/O; the
- * folder is then removed. */
+/* Writes a checkpoint folder, which is complete when it contains DONE. RAFTER_FAILED: an I/O
+ * error; the incomplete folder is removed. */
 rafter_status rafter_trainer_save(rafter_trainer *trainer, const char *folder, rafter_error *error);
-/* Bytes of the arena, which equal the plan's peak, and of resident memory outside the arena. */
+/* Bytes of the arena, which equal the plan's peak, and bytes of resident memory outside the
+ * arena. */
 rafter_status rafter_trainer_memory(const rafter_trainer *trainer, int64_t *arena_bytes,
                                     int64_t *outside_bytes, rafter_error *error);
 /* JSON with the memory of the trainer's plan, and the predicted and measured seconds of each op. */
@@ -186,7 +190,7 @@ typedef struct rafter_request {
   float min_p;        /* 0: unset */
   float repetition_penalty, frequency_penalty, presence_penalty; /* 0: none */
   uint64_t seed;
-  int64_t min_tokens;            /* tokens before an end-of-text token is allowed */
+  int64_t min_tokens;            /* minimum tokens before an end-of-text token is allowed */
   const rafter_logit_bias *bias; /* (bias_count) */
   int64_t bias_count;
   const char *const *stop; /* (stop_count) texts that end an answer and are not part of it */
@@ -201,7 +205,7 @@ typedef enum rafter_finish {
   RAFTER_FINISH_NONE = 0,
   RAFTER_FINISH_STOP = 1,      /* an end-of-text token or a stop text */
   RAFTER_FINISH_LENGTH = 2,    /* max_tokens, or the end of the context */
-  RAFTER_FINISH_ERROR = 3,     /* see status and message of the event */
+  RAFTER_FINISH_ERROR = 3,     /* the event's status and message name the error */
   RAFTER_FINISH_CANCELLED = 4, /* rafter_generator_cancel */
 } rafter_finish;
 
@@ -214,8 +218,8 @@ typedef struct rafter_event {
   int32_t token; /* -1: the answer ends without a token */
   int64_t index; /* position of the token in its answer, from 0; -1: no token */
   void *owner;
-  /* (text_bytes) and a NUL: new text of the answer, in complete characters; text that may be part
-   * of a stop text is held back. "" without a tokenizer. */
+  /* New text of the answer: text_bytes bytes of complete characters, then a NUL. Text that may
+   * begin a stop text comes with a later event. "" without a tokenizer. */
   const char *text;
   size_t text_bytes;
   float logprob;             /* natural log of the token's probability in the full softmax */
@@ -227,19 +231,20 @@ typedef struct rafter_event {
   const char *message;       /* RAFTER_FINISH_ERROR; otherwise "" */
 } rafter_event;
 
-/* Queues a request; requests start in order. RAFTER_INVALID: an empty prompt or one longer than the
- * context, a token or an option out of range. */
+/* Queues a request; requests start in the order of their submission. RAFTER_INVALID: the prompt
+ * is empty or longer than the context, or a token or an option is out of range. */
 rafter_status rafter_generator_submit(rafter_generator *generator, const rafter_request *request, int64_t *id,
                                       rafter_error *error);
 /* Whether another step is needed: an answer is running or waiting, or an event is due. */
 bool rafter_generator_busy(const rafter_generator *generator);
-/* Runs one forward pass: a token of every running answer, and chunks of prompts. An error of one
- * request is an event of that request; the step itself fails only for errors that concern all. */
+/* Runs one forward pass: it adds a token to every running answer and reads chunks of prompts. An
+ * error of a single request is reported as an event; the call fails only for errors that concern
+ * all requests. */
 rafter_status rafter_generator_step(rafter_generator *generator, rafter_error *error);
 /* Gets the next event of the last step; false: no more events. */
 bool rafter_generator_next(rafter_generator *generator, rafter_event *event);
-/* Ends one answer of a request, or all of them (sample -1), if still running. The last event of
- * each comes with a later step. */
+/* Ends the answer `sample` of a request, or all its answers if `sample` is -1. The last event of
+ * each ended answer comes with a later step. */
 void rafter_generator_cancel(rafter_generator *generator, int64_t request, int32_t sample);
 /* Bytes of the generator's arena, which equal the plan's peak. */
 int64_t rafter_generator_arena_bytes(const rafter_generator *generator);
@@ -252,21 +257,22 @@ typedef struct rafter_score {
   size_t size;
   const int32_t *tokens; /* (count) */
   int64_t count;         /* 1 to the option seq */
-  float *logprobs;       /* (count) log-probability of each token after the tokens before it; [0] is 0 */
+  float *logprobs;       /* (count) log-probability of each token given the tokens before it; [0] is 0 */
   int32_t *top_ids;      /* (count, top) or NULL: likeliest tokens at each position; row 0 is -1 */
   float *top_logprobs;   /* (count, top) or NULL */
 } rafter_score;
 
-/* Opens a model to score texts, from a job of command "score". Option seq: maximum tokens of a text
- * (unset: 1024, or the model's limit). One call takes batch times seq tokens (batch unset: 1).
- * Option top: likeliest tokens per position. Errors: as for rafter_generator_open. */
+/* Opens a model to score texts, from a job of command "score". Option seq: maximum tokens of a
+ * text (unset: 1024, or the model's limit). One call scores at most batch times seq tokens
+ * (batch unset: 1). Option top: likeliest tokens per position. Errors: as for
+ * rafter_generator_open. */
 rafter_status rafter_scorer_open(const rafter_job *job, rafter_scorer **scorer, rafter_error *error);
 void rafter_scorer_close(rafter_scorer *scorer);
 /* Maximum tokens of one call, over all its texts. */
 int64_t rafter_scorer_tokens(const rafter_scorer *scorer);
-/* Scores `count` texts in one forward pass; the results of a text do not depend on the other texts.
- * All structs have the `size` of the first. RAFTER_INVALID: too many tokens, or a token is out of
- * range. */
+/* Scores `count` texts in one forward pass; the results of a text do not depend on the other
+ * texts. All `count` structs must have the same `size`. RAFTER_INVALID: too many tokens, or a
+ * token is out of range. */
 rafter_status rafter_scorer_score(rafter_scorer *scorer, const rafter_score *text, int32_t count,
                                   rafter_error *error);
 
@@ -278,8 +284,8 @@ rafter_status rafter_tokenizer_open(const rafter_job *job, rafter_tokenizer **to
 void rafter_tokenizer_close(rafter_tokenizer *tokenizer);
 /* Size of the vocabulary: ids are below this number. */
 int64_t rafter_tokenizer_vocab(const rafter_tokenizer *tokenizer);
-/* Token ids of a text. `special`: add the tokenizer's begin and end tokens, and read special tokens
- * in the text as such; otherwise the text is plain text. */
+/* Token ids of a text. With `special`, adds the tokenizer's begin and end tokens, and encodes
+ * special tokens spelled in the text as their ids; otherwise the whole text is plain text. */
 rafter_status rafter_tokenizer_encode(const rafter_tokenizer *tokenizer, const char *text, size_t bytes,
                                       bool special, int32_t **ids, int64_t *count, rafter_error *error);
 /* NUL-terminated text of token ids; special tokens are left out. RAFTER_INVALID: id out of
@@ -294,21 +300,22 @@ rafter_status rafter_tokenizer_chat(const rafter_tokenizer *tokenizer, const cha
 
 /* ---- whole commands -------------------------------------------------------------------------- */
 
-/* Receives a command's output. Any function may be NULL. Texts are only valid during the call. */
+/* Receives a command's output. Any function pointer may be NULL. A text passed to one of the
+ * functions is valid only until the function returns. */
 typedef struct rafter_sink {
   size_t size;
   void *self;
   void (*text)(void *self, const char *text); /* text output, not always complete lines */
   void (*json)(void *self, const char *line); /* one JSON object, no newline */
-  void (*bar)(void *self, const char *line);  /* a progress line that replaces the one before; "" ends it */
+  void (*bar)(void *self, const char *line);  /* replaces the last progress line; "" ends the progress */
   /* If *stop becomes non-zero, the command saves and returns RAFTER_INTERRUPTED. A signal handler
    * or another thread sets it with an atomic store; the library reads it atomically. */
   const volatile int *stop;
-  /* Reads a line for chat after showing `prompt`: malloc'ed, without its newline; NULL: end of
-   * input. If *stop becomes non-zero, chat ends only the current answer; this function must then
-   * reset *stop. */
+  /* Shows `prompt`, reads a line for chat, and returns it malloc'ed and without its newline;
+   * NULL means end of input. A non-zero *stop ends only the current answer of a chat; this
+   * function must then reset *stop. */
   char *(*line)(void *self, const char *prompt);
-  void (*note)(void *self, const char *text); /* notices next to the results; NULL: uses `text` */
+  void (*note)(void *self, const char *text); /* notices that are not results; NULL: `text` gets them */
   /* Keep the history of runs in $RAFTER_RUNS, or in `runs` of the working directory. If false, the
    * history is kept only if RAFTER_RUNS is set and not empty. */
   bool history;
