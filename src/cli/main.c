@@ -19,7 +19,7 @@ static volatile int stop_asked; /* Read and written atomically. */
 
 static void ask_stop(int signal_number) {
   (void)signal_number;
-  /* A second signal exits without saving. */
+  /* The second signal exits the program without saving. */
   if (__atomic_exchange_n(&stop_asked, 1, __ATOMIC_RELAXED)) _exit(RAFTER_INTERRUPTED);
 }
 
@@ -76,7 +76,7 @@ static char *ask_line(void *self, const char *prompt) {
   char *line = NULL;
   size_t capacity = 0;
   clear_bar(t);
-  __atomic_store_n(&stop_asked, 0, __ATOMIC_RELAXED); /* the signal ended an answer */
+  __atomic_store_n(&stop_asked, 0, __ATOMIC_RELAXED); /* the signal only ended an answer */
   if (isatty(0) && isatty(1) && !t->json) {
     rl_catch_signals = 1; /* readline restores the terminal before a signal ends us */
     line = readline(prompt);
@@ -134,11 +134,12 @@ static bool is_help(const char *word) {
   return !strcmp(word, "--help") || !strcmp(word, "-h") || !strcmp(word, "--help-all");
 }
 
-/* OpenMP's threads spin for milliseconds while they wait, which slows a shared machine. The library
- * reads its settings before main, so the program restarts itself with a short spin. */
+/* OpenMP's threads spin for milliseconds while they wait, which slows a shared machine. The
+ * OpenMP library reads its settings before main, so the program sets a short spin time and
+ * restarts itself. */
 static void wait_politely(char **argv) {
   if (getenv("OMP_WAIT_POLICY") || getenv("GOMP_SPINCOUNT") || getenv("KMP_BLOCKTIME")) return;
-  setenv("GOMP_SPINCOUNT", "20000", 1); /* about 50 us: longer than the gap between two ops */
+  setenv("GOMP_SPINCOUNT", "20000", 1); /* about 50 us of spinning: longer than the gap between two ops */
   setenv("KMP_BLOCKTIME", "1", 1);      /* milliseconds */
   execv("/proc/self/exe", argv);        /* on failure, continue unchanged */
 }
@@ -157,8 +158,8 @@ static bool reader_is_gone(void) {
   return poll(&out, 1, 0) == 1 && (out.revents & POLLERR);
 }
 
-/* Keeps freed memory in the heap, mostly in huge pages: planning makes and frees dozens of plans,
- * and the kernel would clear every returned page. */
+/* Keeps freed memory in the heap, mostly in huge pages. Planning makes and frees dozens of
+ * plans, and the kernel would have to clear every page that was returned to it. */
 static void keep_memory(void) {
 #ifdef M_ARENA_MAX
   enum { HEAP = 31 << 20, SMALL = 6 << 20, LARGE = 2 << 20 };
@@ -198,7 +199,7 @@ int main(int argc, char **argv) {
       sigaction(SIGINT, &action, NULL);
       sigaction(SIGTERM, &action, NULL);
     }
-    /* Turn both signals into errors of write(), whose message names the file. */
+    /* Ignore SIGPIPE and SIGXFSZ, so that write() returns an error whose message names the file. */
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN);
     terminal t = {
@@ -216,7 +217,7 @@ int main(int argc, char **argv) {
                         .line = ask_line};
     status = (int)rafter_run(job, &sink, &error);
     clear_bar(&t);
-    if (fflush(stdout) || ferror(stdout)) { /* a full disk must not look like success */
+    if (fflush(stdout) || ferror(stdout)) { /* flush, so that a full disk is reported as an error */
       if (status == RAFTER_OK && !reader_is_gone()) {
         snprintf(error.message, sizeof error.message, "cannot write the output");
         snprintf(error.hint, sizeof error.hint, "free some space or choose another place");
