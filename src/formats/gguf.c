@@ -13,8 +13,8 @@
 #include "formats/gguf_parts.h"
 #include "formats/quant_blocks.h"
 
-/* Bytes of the smallest value (empty key, u8) and the smallest tensor (empty name, no axes);
- * maximum bytes of a name; maximum and default alignment. */
+/* VALUE_LEAST and TENSOR_LEAST are the bytes of the smallest value (empty key, u8) and of the
+ * smallest tensor (empty name, no axes). NAME_MOST limits the bytes of a name. */
 enum { VALUE_LEAST = 13, TENSOR_LEAST = 24, NAME_MOST = 4096, ALIGNMENT_MOST = 1 << 20, ALIGNMENT = 32 };
 static const char CUT[] = "the file may be truncated: copy it again";
 
@@ -77,7 +77,7 @@ static rf_status take_u64(cursor *c, const char *what, uint64_t *value, rf_error
   return RAFTER_OK;
 }
 
-/* Copies a key or a tensor's name and adds a NUL. `names` has room for all names of the file. */
+/* Copies a key or a tensor's name and adds a NUL. `names` has room for all of them. */
 static rf_status take_name(cursor *c, const char *what, rf_gguf *file, const char **name, rf_error *error) {
   uint64_t bytes;
   size_t at = c->at;
@@ -137,7 +137,7 @@ static rf_status take_value(cursor *c, rf_gguf *file, rf_gguf_value *value, rf_e
     if (value->item == RF_GGUF_ARRAY)
       return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: %s is an array of arrays (byte %zu)", c->where, what,
                      c->at);
-    if (count > c->bytes - c->at) /* Every item has at least one byte. */
+    if (count > c->bytes - c->at) /* Every array item has at least one byte. */
       return RF_FAIL(
           error, RAFTER_FAILED, CUT,
           "%s: %s has more items than the file has bytes (byte %zu: expected at most %zu, got %llu)",
@@ -147,7 +147,7 @@ static rf_status take_value(cursor *c, rf_gguf *file, rf_gguf_value *value, rf_e
   size_t from = c->at;
   int width = KINDS[value->item].bytes;
   if (width) {
-    /* `count` is at most the size of the file. */
+    /* `count` does not exceed the size of the file. */
     RF_TRY(need(c, (uint64_t)value->count * (uint64_t)width, what, error));
     c->at += (size_t)value->count * (size_t)width;
   } else {
@@ -277,8 +277,8 @@ static rf_status check_start(cursor *c, int *version, rf_error *error) {
                  turned ? "a big-endian" : "another", turned ? __builtin_bswap32(number) : number);
 }
 
-/* Reads the counts. The size of the smallest entries limits them, so that no allocation exceeds the
- * size of the file by more than a small factor. */
+/* Reads the counts. The size of the smallest entry limits each count, so that allocations stay
+ * proportional to the file's size. */
 static rf_status take_counts(cursor *c, rf_gguf *file, rf_error *error) {
   uint64_t tensors, values;
   RF_TRY(take_u64(c, "the number of tensors", &tensors, error));
@@ -296,7 +296,7 @@ static rf_status take_counts(cursor *c, rf_gguf *file, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* Computes addresses from offsets. The start of the data is known now. */
+/* Computes addresses from offsets. The headers were read, so the start of the data is known. */
 static rf_status place_tensors(rf_gguf *file, const uint64_t *offset, size_t header_end, rf_error *error) {
   uint64_t align = (uint64_t)file->alignment, start = ((uint64_t)header_end + align - 1) / align * align;
   uint64_t room = file->bytes > start ? file->bytes - start : 0;
@@ -329,8 +329,8 @@ static rf_status read_all(rf_gguf *file, rf_error *error) {
   file->tensor_by_name = calloc(tensors + 1, sizeof *file->tensor_by_name);
   file->value_by_key = calloc(values + 1, sizeof *file->value_by_key);
   offset = calloc(tensors + 1, sizeof *offset);
-  /* A name takes at most as many bytes as in the file, because its length field (8 bytes) leaves
-   * room for the NUL. NAME_MOST limits the memory for a file with one huge text. */
+  /* The buffer needs no more bytes than the names take in the file: their length fields (8 bytes)
+   * leave room for the NULs. NAME_MOST limits the memory for a file with one huge text. */
   size_t names = (tensors + values) * (NAME_MOST + 1);
   file->names = malloc((names < file->bytes ? names : file->bytes) + 1);
   if (!file->tensor || !file->value || !file->tensor_by_name || !file->value_by_key || !offset ||

@@ -1,14 +1,14 @@
-/* gguf.h - reads and writes GGUF files, versions 2 and 3. A file is checked before it is used.
- * Format (little endian): "GGUF", u32 version, u64 number of tensors, u64 number of values; the
- * values (key, kind, bytes); for each tensor its name, axes (innermost first), type and offset;
- * then the data, from the next multiple of general.alignment (32). A text is a u64 length and its
- * bytes, without a NUL. */
+/* gguf.h - reads and writes GGUF files, versions 2 and 3. The reader checks a file before it uses
+ * it. The format is little endian: "GGUF", u32 version, u64 number of tensors, u64 number of
+ * values. The values (key, kind, bytes) follow, then name, axes (innermost first), type and offset
+ * of each tensor. The data start at the next multiple of general.alignment (32). A text is a u64
+ * length and its bytes, without a NUL. */
 #ifndef RF_GGUF_H
 #define RF_GGUF_H
 
 #include "formats/quant.h"
 
-/* Kinds of metadata values. The numbers are as in files. */
+/* Kinds of metadata values. The enum values are the numbers that files store. */
 typedef enum rf_gguf_kind {
   RF_GGUF_U8,
   RF_GGUF_I8,
@@ -27,7 +27,7 @@ typedef enum rf_gguf_kind {
 } rf_gguf_kind;
 const char *rf_gguf_kind_name(rf_gguf_kind kind); /* "u32", "text", ... */
 
-/* A text inside the file. It may contain any bytes and has no NUL at its end. */
+/* A text inside the file. A text may contain any bytes and has no NUL at its end. */
 typedef struct rf_gguf_text {
   const char *at;
   int64_t bytes;
@@ -37,8 +37,8 @@ typedef struct rf_gguf_text {
 typedef struct rf_gguf_value {
   const char *key;
   rf_gguf_kind kind;
-  rf_gguf_kind item; /* kind of the items of an array; otherwise equal to `kind` */
-  int64_t count;     /* number of items of an array; otherwise 1 */
+  rf_gguf_kind item; /* for an array, the kind of its items; otherwise equal to `kind` */
+  int64_t count;     /* for an array, its number of items; otherwise 1 */
   const void *data;  /* items as stored in the file */
   int64_t bytes;     /* bytes of `data` */
 } rf_gguf_value;
@@ -46,8 +46,8 @@ typedef struct rf_gguf_value {
 /* ---- reading --------------------------------------------------------------------------------- */
 
 typedef struct rf_gguf rf_gguf;
-/* Checks everything except the data of the tensors. The error names the file, the place and the
- * fault. */
+/* Opens and checks a file, except the data of its tensors. An error names the file, the byte
+ * position and the fault. */
 rf_status rf_gguf_open(const char *path, rf_gguf **file, rf_error *error);
 /* Like rf_gguf_open, for bytes in memory that stay valid until the close. Errors name `where`. */
 rf_status rf_gguf_parse(const void *data, size_t bytes, const char *where, rf_gguf **file, rf_error *error);
@@ -63,9 +63,9 @@ int rf_gguf_value_count(const rf_gguf *file);
 const rf_gguf_value *rf_gguf_value_at(const rf_gguf *file, int index); /* in the file's order */
 const rf_gguf_value *rf_gguf_value_find(const rf_gguf *file, const char *key);
 
-/* Look-ups by key and kind. A missing key is an error; functions with _or return `otherwise` for
- * it. A value of another kind or outside least..most is always an error. All integer kinds serve as
- * an integer; f32, f64 and integers serve as a float. */
+/* Look-ups by key and kind. For a missing key, functions with _or return `otherwise` and all other
+ * functions fail. A value of another kind or outside least..most is always an error. All integer
+ * kinds serve as an integer; f32, f64 and integers serve as a float. */
 rf_status rf_gguf_int(const rf_gguf *file, const char *key, int64_t least, int64_t most, int64_t *value,
                       rf_error *error);
 rf_status rf_gguf_int_or(const rf_gguf *file, const char *key, int64_t least, int64_t most, int64_t otherwise,
@@ -78,7 +78,7 @@ rf_status rf_gguf_bool_or(const rf_gguf *file, const char *key, bool otherwise, 
 rf_status rf_gguf_text_of(const rf_gguf *file, const char *key, rf_gguf_text *value, rf_error *error);
 rf_status rf_gguf_text_or(const rf_gguf *file, const char *key, const char *otherwise, rf_gguf_text *value,
                           rf_error *error);
-/* The arrays are malloc'ed and have exactly *count items. A missing key gives NULL and 0. Bools
+/* Return malloc'ed arrays of exactly *count items; for a missing key, NULL and *count = 0. Bools
  * serve as integers. rf_gguf_text_count counts the items without reading them. */
 rf_status rf_gguf_text_count(const rf_gguf *file, const char *key, int64_t *count, rf_error *error);
 rf_status rf_gguf_texts(const rf_gguf *file, const char *key, rf_gguf_text **items, int64_t *count,
@@ -90,8 +90,8 @@ rf_status rf_gguf_floats(const rf_gguf *file, const char *key, float **items, in
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
-/* Metadata to write. A key that is set again keeps its place and gets the new value. All functions
- * copy their arguments and return false if there is no memory. */
+/* Metadata to write. Setting a key again replaces its value and keeps its place in the file. All
+ * functions copy their arguments and return false if there is no memory. */
 typedef struct rf_gguf_meta rf_gguf_meta;
 rf_gguf_meta *rf_gguf_meta_new(void); /* NULL if there is no memory */
 void rf_gguf_meta_free(rf_gguf_meta *meta);
@@ -105,8 +105,8 @@ bool rf_gguf_set_texts(rf_gguf_meta *meta, const char *key, const rf_gguf_text *
 bool rf_gguf_set_i32s(rf_gguf_meta *meta, const char *key, const int32_t *items, int64_t count);
 bool rf_gguf_set_f32s(rf_gguf_meta *meta, const char *key, const float *items, int64_t count);
 
-/* A streaming writer of version 3: the caller first gives the metadata and all tensors (their name,
- * type, rank and shape), then the values in the same order. */
+/* A streaming writer of version 3. The caller first gives the metadata and all tensors (name, type,
+ * rank, shape), then the values of the tensors in the same order. */
 typedef struct rf_gguf_writer rf_gguf_writer;
 rf_status rf_gguf_writer_open(const char *path, const rf_gguf_meta *meta, const rf_quant_tensor *tensors,
                               int count, rf_gguf_writer **writer, rf_error *error);

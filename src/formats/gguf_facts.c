@@ -38,8 +38,8 @@ static const arch_row ARCHS[] = {
 // clang-format on
 enum { ARCH_COUNT = sizeof ARCHS / sizeof ARCHS[0] };
 
-/* Maximum sizes of a model. They exceed any model, and a product of three of them does not
- * overflow. */
+/* Maximum sizes of a model. No known model reaches these limits, and the product of any three of
+ * them fits in 64 bits. */
 enum {
   WIDTH_MOST = 1 << 20,
   HEADS_MOST = 1 << 14,
@@ -62,8 +62,8 @@ static const char *key_of(reader *r, const char *name) {
 }
 static bool has(reader *r, const char *name) { return rf_gguf_value_find(r->file, key_of(r, name)) != NULL; }
 
-/* Reads a number, or an array with one equal number for each layer: layers of different sizes are
- * not supported. `otherwise` -1 means that the key is required. */
+/* Reads a number, or an array that repeats this number for each layer. Layers of different sizes
+ * are not supported. `otherwise` -1 means that the key is required. */
 static rf_status take_int(reader *r, const char *name, int64_t least, int64_t most, int64_t otherwise,
                           int64_t *value) {
   const rf_gguf_value *found = rf_gguf_value_find(r->file, key_of(r, name));
@@ -98,7 +98,7 @@ static rf_status find_arch(const rf_gguf *file, const arch_row **row, rf_error *
       return *row = &ARCHS[i], RAFTER_OK;
     rf_text_append(list, sizeof list, "%s%s", i ? ", " : "", ARCHS[i].name);
   }
-  char shown[64]; /* The text may contain any bytes. */
+  char shown[64]; /* The printed text may contain any bytes. */
   int n = 0;
   for (; n < 40 && n < name.bytes; ++n)
     shown[n] = (unsigned char)name.at[n] >= 0x20 && (unsigned char)name.at[n] < 0x7f ? name.at[n] : '?';
@@ -134,8 +134,8 @@ static rf_status read_rope(reader *r, const arch_row *row, rf_gguf_facts *f) {
   return RAFTER_OK;
 }
 
-/* Finds the layers with a window. An array of one bool for each layer must have a period whose last
- * layer has no window. */
+/* Finds the layers with an attention window. If the file has one bool for each layer, the bools
+ * must repeat with a period whose last layer has no window. */
 static rf_status read_window(reader *r, const arch_row *row, rf_gguf_facts *f) {
   RF_TRY(take_int(r, "attention.sliding_window", 0, POSITIONS_MOST, row->window, &f->window));
   f->window_period = row->window_period;
@@ -176,8 +176,8 @@ rf_status rf_gguf_facts_check(const rf_gguf_facts *f, const char *where, rf_erro
   return RAFTER_OK;
 }
 
-/* The vocabulary size is the number of rows of the token table. The tokenizer may not have more
- * tokens. */
+/* The vocabulary size is the number of rows of the token table. The tokenizer must not have more
+ * tokens than the table has rows. */
 static rf_status read_vocab_size(reader *r, rf_gguf_facts *f) {
   const rf_quant_tensor *table = rf_gguf_find(r->file, "token_embd.weight");
   const rf_gguf_value *tokens = rf_gguf_value_find(r->file, "tokenizer.ggml.tokens");
@@ -188,7 +188,7 @@ static rf_status read_vocab_size(reader *r, rf_gguf_facts *f) {
                    "%s: tensor \"token_embd.weight\" has the wrong shape (expected (vocabulary, %lld))",
                    rf_gguf_path(r->file), (long long)f->width);
   RF_TRY(take_int(r, "vocab_size", 1, VOCAB_MOST, table ? table->shape[0] : listed ? listed : -1, &f->vocab));
-  /* Tables are sometimes padded after the vocabulary. All stored rows are used. */
+  /* Some token tables have padding rows after the vocabulary. rafter uses all stored rows. */
   if (table) f->vocab = table->shape[0];
   if (listed > f->vocab)
     return RF_FAIL(r->error, RAFTER_FAILED, NULL,

@@ -4,7 +4,7 @@
 
 #include "formats/gguf.h"
 
-/* Architectures. They are bits, so that a row of RF_GGUF_NAMES can list several. */
+/* Architectures are bits, so that a row of RF_GGUF_NAMES can combine them. */
 typedef enum rf_gguf_arch {
   RF_GGUF_LLAMA = 1, /* llama, mistral, mixtral, smollm2, ... */
   RF_GGUF_GEMMA = 2,
@@ -29,19 +29,19 @@ typedef struct rf_gguf_facts {
   bool layernorm; /* true for gpt2 and gptneox; false: RMSNorm */
   double norm_eps;
   double rope_theta;       /* theta of layers without a window; 0: learned positions */
-  double rope_local_theta; /* theta of windowed layers; equal to rope_theta if there is only one */
+  double rope_local_theta; /* theta of windowed layers */
   int64_t rope_dim;        /* number of elements of a head that are rotated */
   char rope_scaling[16];   /* "none", "linear", "yarn", "longrope", ... */
   double rope_factor;      /* factor of linear and yarn scaling; 1: no scaling */
   int64_t rope_original;   /* positions of the original training; 0: unknown */
-  /* "rope_freqs.weight" (rope_dim / 2) exists and divides the frequencies (scaling of llama3). */
+  /* The tensor "rope_freqs.weight" (rope_dim / 2) divides the frequencies (llama3's scaling). */
   bool rope_freqs;
   /* Rows of q and k are permuted: elements (2i, 2i + 1) of a head form a pair instead of (i, i +
    * rope_dim/2). See rf_gguf_permuted_row. */
   bool interleaved;
-  /* The file's RMSNorm gains are the model's gains plus this number (gemma: 1). */
+  /* The file stores each RMSNorm gain plus this number (gemma: 1). */
   double norm_offset;
-  int64_t window; /* keys that a windowed layer sees; 0: no layer has a window */
+  int64_t window; /* number of keys that a windowed layer sees; 0: no layer has a window */
   /* Layers with layer % period == period - 1 have no window. 0: every layer has the window. */
   int64_t window_period;
   double attn_softcap, final_softcap; /* 0: no cap */
@@ -54,40 +54,40 @@ typedef struct rf_gguf_facts {
   int64_t experts, experts_used, expert_ff; /* 0: no experts */
 } rf_gguf_facts;
 
-/* Reads the metadata and the list of tensors. The error names a key that is missing, has another
- * kind or is out of range; for an unknown architecture it lists the known ones. */
+/* Reads the metadata and the list of tensors. An error names the key that is missing, has another
+ * kind or is out of range. For an unknown architecture, the error lists the known architectures. */
 rf_status rf_gguf_facts_read(const rf_gguf *file, rf_gguf_facts *facts, rf_error *error);
 /* Checks that the numbers are consistent: heads, rotated elements, experts. */
 rf_status rf_gguf_facts_check(const rf_gguf_facts *facts, const char *where, rf_error *error);
 
 /* Maps row `row` (head h, element e: h * head_dim + e) of q or k in Hugging Face's order to its row
- * in the file. The converter reshapes (heads, 2, H/2, D) to (heads, H/2, 2, D): element e of the
- * first half moves to 2e, of the second half to 2 (e - H/2) + 1. Biases move the same way. */
+ * in the file. llama.cpp's converter reshapes (heads, 2, H/2, D) to (heads, H/2, 2, D). It moves
+ * row e of a head to 2e if e < H/2, otherwise to 2 (e - H/2) + 1. Biases move as rows do. */
 int64_t rf_gguf_permuted_row(int64_t row, int64_t head_dim);
 
 /* ---- names ----------------------------------------------------------------------------------- */
 
 enum { RF_GGUF_PARTS = 3 };
-/* A parameter (rf_param_row_name) in GGUF files. Its columns are the columns of the tensors `part`,
- * in order. Linear weights are (out, in); the tables and the head are (V, D). "%d" is the layer. */
+/* A parameter (rf_param_row_name) in GGUF files. The tensors `part` have its columns, in order.
+ * Linear weights are (out, in); the tables and the head are (V, D). "%d" is the layer. */
 typedef struct rf_gguf_name {
   const char *row;
   const char *part[RF_GGUF_PARTS];
   unsigned archs;    /* bits of rf_gguf_arch */
-  bool turned;       /* the file has (out, in), the parameter (in, out) */
-  unsigned permuted; /* bit i: the rows of part i are permuted if facts.interleaved */
+  bool turned;       /* the file stores (out, in), but the parameter is (in, out) */
+  unsigned permuted; /* bit i: rows of the tensor part[i] are permuted if facts.interleaved */
   bool norm;         /* facts.norm_offset was added */
 } rf_gguf_name;
 extern const rf_gguf_name RF_GGUF_NAMES[];
 extern const int RF_GGUF_NAME_COUNT;
 /* The row of a parameter in files of `arch`, or NULL. */
 const rf_gguf_name *rf_gguf_name_of(rf_gguf_arch arch, const char *row);
-/* Whether a tensor is no parameter and can be ignored. rope_freqs.weight cannot. */
+/* Whether a tensor is no parameter and can be ignored. False for rope_freqs.weight. */
 bool rf_gguf_name_is_extra(const char *name);
 
 /* ---- the tokenizer --------------------------------------------------------------------------- */
 
-/* Types of tokens, with the numbers of files. */
+/* Types of tokens, numbered as in GGUF files. */
 enum {
   RF_GGUF_TOKEN_NORMAL = 1,
   RF_GGUF_TOKEN_UNKNOWN,
@@ -102,22 +102,22 @@ typedef struct rf_gguf_vocab {
   /* name of the split before BPE ("default", "smollm", "llama-bpe", "qwen2", ...) or "" */
   rf_gguf_text pre;
   int64_t count; /* number of tokens */
-  /* texts of the tokens; gpt2: bytes mapped to printable letters; llama: U+2581 for a blank */
+  /* texts of the tokens; gpt2 stores bytes as printable letters, llama stores U+2581 for a blank */
   rf_gguf_text *token;
   float *score;   /* NULL: no scores */
   int32_t *kind;  /* types of the tokens; NULL: all normal */
-  int64_t merges; /* number of BPE merges, "left right", best first */
+  int64_t merges; /* number of BPE merges; each is "left right", and the best comes first */
   rf_gguf_text *merge;
   int32_t bos, eos, eot, unknown, pad; /* token ids; -1: no such token */
   bool add_bos, add_eos, add_space_prefix;
   rf_gguf_text chat_template; /* `at` is NULL if the file has no template */
 } rf_gguf_vocab;
 
-/* The texts point into the file and are valid until its close. RAFTER_FAILED if arrays differ in
- * length or ids are out of range. A file without a tokenizer gives the model "none" and count 0. */
+/* The texts point into the mapped file and are valid until rf_gguf_close. RAFTER_FAILED if arrays
+ * differ in length or ids are out of range. Without a tokenizer, `model` is "none". */
 rf_status rf_gguf_vocab_read(const rf_gguf *file, rf_gguf_vocab *vocab, rf_error *error);
 void rf_gguf_vocab_free(rf_gguf_vocab *vocab);
-/* Like rf_gguf_vocab_read, without the arrays and the template. Nothing must be freed. */
+/* Like rf_gguf_vocab_read, but reads no arrays and no chat template. Nothing must be freed. */
 rf_status rf_gguf_vocab_marks(const rf_gguf *file, rf_gguf_vocab *vocab, rf_error *error);
 
 #endif

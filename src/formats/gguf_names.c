@@ -13,8 +13,8 @@ enum {
 };
 
 /* Source: llama.cpp, gguf-py/gguf/tensor_mapping.py and convert_hf_to_gguf.py.
- *   llama: rows of q and k are permuted so that pairs are adjacent. The other architectures keep
- *     Hugging Face's order.
+ *   llama: rows of q and k are permuted so that pairs are adjacent. All other architectures keep
+ *     Hugging Face's order of rows.
  *   gemma, gemma2, gemma3: 1 is added to every gain.
  *   gpt2: Hugging Face's (in, out) matrices are transposed to (out, in). q, k, v stay one matrix.
  *   gptneox: Hugging Face stores q, k, v of each head together; files store all q, all k, all v.
@@ -67,7 +67,7 @@ const rf_gguf_name *rf_gguf_name_of(rf_gguf_arch arch, const char *row) {
 
 bool rf_gguf_name_is_extra(const char *name) {
   int layer, end = 0;
-  /* very old converters wrote these buffers */
+  /* buffers that only very old converters wrote */
   return sscanf(name, "blk.%d.attn_rot_embd%n", &layer, &end) == 1 && end > 0;
 }
 

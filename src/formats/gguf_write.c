@@ -1,5 +1,5 @@
-/* gguf_write.c - the streaming writer of version 3: the header first, then the values in its order.
- * The file appears when it is complete. */
+/* gguf_write.c - the streaming writer of GGUF version 3. It writes the header, then the values of
+ * the tensors in the order of the header. The file gets its name only when it is complete. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,7 +31,7 @@ void rf_gguf_meta_free(rf_gguf_meta *meta) {
   free(meta);
 }
 
-/* Sets entry `i`, which exists or is the next one at the end. */
+/* Sets entry `i`; if `i` is the number of entries, appends an entry. */
 static bool set_at(rf_gguf_meta *meta, int i, const rf_gguf_value *value) {
   if (i == meta->room) {
     int room = meta->room ? meta->room * 2 : 32;
@@ -66,7 +66,7 @@ bool rf_gguf_set(rf_gguf_meta *meta, const rf_gguf_value *value) {
 }
 
 bool rf_gguf_copy(rf_gguf_meta *meta, const rf_gguf *file) {
-  /* A file has each key once, so an empty `meta` needs no search. */
+  /* A file has no duplicate keys, so copying into an empty `meta` needs no search. */
   bool empty = meta->count == 0, done = true;
   for (int i = 0; done && i < rf_gguf_value_count(file); ++i) {
     const rf_gguf_value *value = rf_gguf_value_at(file, i);
@@ -82,7 +82,8 @@ static bool set_one(rf_gguf_meta *meta, const char *key, rf_gguf_kind kind, cons
 
 bool rf_gguf_set_int(rf_gguf_meta *meta, const char *key, rf_gguf_kind kind, int64_t value) {
   uint8_t data[8];
-  rf_store_u64(data, (uint64_t)value); /* Little endian: the low bytes are the narrower number. */
+  /* the low bytes of a little-endian number are the same number in a narrower type */
+  rf_store_u64(data, (uint64_t)value);
   return set_one(meta, key, kind, data, rf_gguf_kind_bytes(kind));
 }
 bool rf_gguf_set_f32(rf_gguf_meta *meta, const char *key, float value) {
@@ -135,7 +136,7 @@ bool rf_gguf_set_texts(rf_gguf_meta *meta, const char *key, const rf_gguf_text *
 struct rf_gguf_writer {
   rf_tensors_out to;
   const rf_quant_type **type; /* type of each tensor */
-  int held;                   /* number of values in `hold`, the start of an incomplete block */
+  int held;                   /* number of values in the incomplete block `hold` */
   float hold[RF_QUANT_BLOCK_MOST];
   uint8_t block[BLOCK * 4]; /* quantized values to write */
 };
@@ -288,7 +289,7 @@ rf_status rf_gguf_writer_put(rf_gguf_writer *writer, const float *values, int64_
       if (whole > left) whole = left;
       RF_TRY(put_blocks(writer, type, values, whole, error));
       taken = whole * type->values;
-    } else { /* The values complete or continue a block. */
+    } else { /* The values continue or complete a block that an earlier call began. */
       taken = type->values - writer->held < count ? type->values - writer->held : count;
       memcpy(writer->hold + writer->held, values, (size_t)taken * sizeof *values);
       writer->held += (int)taken;

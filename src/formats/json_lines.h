@@ -20,7 +20,7 @@ typedef struct rf_json_lines {
 rf_status rf_json_lines_open(const char *path, const char *hint, rf_json_lines *lines, rf_error *error);
 /* Reads the next line that is not blank, without parsing it. *more is false at the end. */
 rf_status rf_json_lines_text(rf_json_lines *lines, bool *more, rf_error *error);
-/* Reads the next line as an object, which the caller owns. *row is NULL at the end of the file. */
+/* Reads the next line as an object, which the caller owns. At the end of the file, *row is NULL. */
 rf_status rf_json_lines_next(rf_json_lines *lines, json_t **row, rf_error *error);
 void rf_json_lines_close(rf_json_lines *lines);
 

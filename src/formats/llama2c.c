@@ -23,10 +23,10 @@ struct rf_llama2c {
   char (*name)[NAME_BYTES];
 };
 
-/* One kind of tensor. Letters of shapes: D, F and V; Q is N H; K is K H; R is T H/2, the cos and
- * sin tables, which are not used. */
+/* One kind of tensor. Shapes are strings of letters. D, F and V are the model's sizes; Q is N H and
+ * K is K H. R is T H/2, the size of the cos and sin tables, which rafter does not use. */
 typedef struct layout_row {
-  const char *name; /* follows "blk.LAYER." if layered; NULL: the tensor is skipped */
+  const char *name; /* name after "blk.LAYER." if layered; NULL: the tensor is skipped */
   const char *shape;
   bool layered;
 } layout_row;
@@ -138,8 +138,8 @@ static int by_name(const void *a, const void *b) {
 }
 
 /* Computes the addresses of all tensors. Sizes are at most 2^20 and 2^24, layers at most 2^12, so
- * no product overflows. No address is used before the end is compared with the length of the
- * file. */
+ * no product overflows. The caller compares the end with the file's length before it uses an
+ * address. */
 static rf_status place_tensors(rf_llama2c *file, const uint8_t *base, size_t at, rf_error *error) {
   const rf_gguf_facts *f = &file->facts;
   const rf_quant_type *f32 = rf_quant_type_of(RF_Q_F32);

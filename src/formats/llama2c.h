@@ -1,16 +1,16 @@
-/* llama2c.h - reads `.bin` models of llama2.c and lists their tensors under GGUF's names. All
- * values are f32. Version 0 has no magic: seven i32 (D, F, L, N, K, V, T; V < 0 means that the head
- * has its own table), then each kind of tensor for all layers, and cos and sin tables after the
- * last norm. Version 1: "ak42", the version, the seven i32, a byte (tied), zeros up to byte 256,
- * and tensors that begin with the norms. Source: llama2.c, export.py (legacy_export,
- * version1_export), run.c. */
+/* llama2c.h - reads `.bin` models of llama2.c and gives their tensors GGUF names. All values are
+ * f32. Version 0 has no magic number. It starts with seven i32: D, F, L, N, K, V, T (V < 0: the
+ * head has its own table). The tensors follow, each kind for all layers, with cos and sin tables
+ * after the last norm. Version 1 starts with "ak42", the version, the seven i32, a byte (1: tied)
+ * and zeros up to byte 256. The norms are its first tensors. Source: llama2.c, export.py
+ * (legacy_export, version1_export), run.c. */
 #ifndef RF_LLAMA2C_H
 #define RF_LLAMA2C_H
 
 #include "formats/gguf_facts.h"
 
 typedef struct rf_llama2c rf_llama2c;
-/* The file must be as long as its header says. The error names the file, the byte and the field. */
+/* Fails unless the file is as long as its header says. The error names file, byte and field. */
 rf_status rf_llama2c_open(const char *path, rf_llama2c **file, rf_error *error);
 /* Like rf_llama2c_open, for bytes in memory. `data` must stay valid until the close. */
 rf_status rf_llama2c_parse(const void *data, size_t bytes, const char *where, rf_llama2c **file,
@@ -18,7 +18,7 @@ rf_status rf_llama2c_parse(const void *data, size_t bytes, const char *where, rf
 /* `file` may be NULL. */
 void rf_llama2c_close(rf_llama2c *file);
 const char *rf_llama2c_path(const rf_llama2c *file);
-/* Names and shapes are GGUF's ("blk.0.attn_q.weight"). Pairs of q and k are interleaved. */
+/* Names and shapes follow GGUF ("blk.0.attn_q.weight"). Rotary pairs are adjacent elements. */
 int rf_llama2c_count(const rf_llama2c *file);
 const rf_quant_tensor *rf_llama2c_at(const rf_llama2c *file, int index);
 const rf_quant_tensor *rf_llama2c_find(const rf_llama2c *file, const char *name);

@@ -106,12 +106,12 @@ const char *rf_panels_name(const rf_panels *panels, char text[64]) {
   return text;
 }
 
-/* ---- packing: sixteen lanes at a time, so that each store fills a cache line ----------------- */
+/* ---- packing sixteen lanes at a time, so that each store fills a cache line ----------------- */
 
 typedef uint32_t four __attribute__((vector_size(16), aligned(1), may_alias));
 typedef uint16_t eight __attribute__((vector_size(16), aligned(1), may_alias));
 #define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
-/* Enough zeros for the largest stored block and for a run of plain numbers. */
+/* Missing lanes read these zeros: enough for the largest block and for a run of plain numbers. */
 static const uint8_t ZEROS[RF_Q6_K_BYTES];
 
 /* Copies dword j of lane i from from[i] + 4 j to `to` + 4 (j lanes + i). */

@@ -1,5 +1,5 @@
 /* panels_fill.c - fills the panels of a matrix on all threads. Each byte is written once, by the
- * thread that touches its page first. */
+ * thread that is the first to touch its page. */
 #include "formats/panels.h"
 
 #include <stdlib.h>
@@ -19,7 +19,7 @@ static rf_status quantize_panel(const rf_panel *panel, int64_t inner, const rf_p
   int64_t row_bytes = panel->type->head + inner / panel->type->values * panel->type->bytes;
   if (!room->values) {
     room->values = malloc((size_t)(RF_PANEL_LANES * inner) * sizeof *room->values);
-    /* No stored type is wider than a float. */
+    /* A float has room for a value of every stored type. */
     room->blocks = malloc((size_t)(RF_PANEL_LANES * inner) * sizeof(float));
   }
   if (!room->values || !room->blocks) return no_memory(error);

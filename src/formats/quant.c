@@ -9,7 +9,7 @@
 
 enum { NONE = -1 };
 
-/* ---- types whose blocks are single numbers --------------------------------------------------- */
+/* ---- types whose blocks have one number --------------------------------------------------- */
 
 static void dequantize_f32(const void *from, int64_t blocks, float *out) {
   memcpy(out, from, (size_t)blocks * sizeof *out);

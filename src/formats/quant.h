@@ -1,7 +1,7 @@
 /* quant.h - storage types of GGUF files: blocks of values that share a scale, and tensors of such
  * blocks. Layouts and the order of operations are ggml's (ggml-common.h, ggml-quants.c,
- * dequantize_row_*), so the values are equal to the bit. In formulas, d and m are the scale and the
- * offset of a block (stored as f16, widened before use) and q is a small integer. */
+ * dequantize_row_*), so the values are bit-identical to ggml's. In formulas, d and m are the scale
+ * and the offset of a block (stored as f16, widened before use) and q is a small integer. */
 #ifndef RF_QUANT_H
 #define RF_QUANT_H
 
@@ -9,7 +9,7 @@
 
 enum { RF_QUANT_RANK = 4, RF_QUANT_BLOCK_MOST = 256 }; /* maximum axes; maximum values of a block */
 
-/* Numbers as in GGUF files. */
+/* Storage types, numbered as in GGUF files. */
 typedef enum rf_quant_kind {
   RF_Q_F32 = 0,
   RF_Q_F16 = 1,
@@ -30,15 +30,15 @@ typedef enum rf_quant_kind {
 
 typedef struct rf_quant_type {
   const char *name; /* name that users type, "q4_0" */
-  int number;       /* ggml's number, or rafter's own for a type that exists only in memory */
+  int number;       /* ggml's number; rafter's own number for a type that exists only in memory */
   int values;       /* values in a block */
   int bytes;        /* bytes of a block */
   int fallback;     /* number of the type for rows that do not fill whole blocks; -1: not needed */
-  /* Convert `blocks` blocks at any address (files are not aligned). NULL: not supported. */
+  /* Convert `blocks` blocks at any address, because files are not aligned. NULL: not supported. */
   void (*dequantize)(const void *from, int64_t blocks, float *out);
   void (*quantize)(const float *values, int64_t blocks, void *out);
-  /* Bytes before the blocks of a row (one scale for the row), where `from` and `out` then point to.
-   * 0 for types in files. */
+  /* Bytes of the scale that precedes the blocks of a row; `from` and `out` then point to this
+   * scale. 0 for types in files. */
   int head;
 } rf_quant_type;
 
@@ -47,27 +47,27 @@ extern const int RF_QUANT_TYPE_COUNT;
 const rf_quant_type *rf_quant_type_of(int64_t number); /* NULL if the number is unknown */
 /* ignores case; NULL if the name is unknown */
 const rf_quant_type *rf_quant_type_named(const char *name);
-/* Bits of one value, with its share of the scales: 4.5 for q4_0. */
+/* Bits of one value, including its share of the scales: 4.5 for q4_0. */
 double rf_quant_bits(const rf_quant_type *type);
 
-/* One tensor of a GGUF or llama2.c file. `shape` is row-major (the last axis is contiguous), which
- * reverses the order in the file. Blocks run along the last axis. */
+/* One tensor of a GGUF or llama2.c file. `shape` lists the contiguous axis last; a GGUF file lists
+ * it first. Blocks run along the last axis. */
 typedef struct rf_quant_tensor {
   const char *name;
   const rf_quant_type *type;
   int rank;
   int64_t shape[RF_QUANT_RANK];
   int64_t count, bytes;
-  const void *data; /* in the mapped file, not aligned */
+  const void *data; /* address in the mapped file, not aligned */
 } rf_quant_tensor;
 
 /* Reads elements [first, first + count) as f32. The range may start inside a block. RAFTER_FAILED
- * if it is outside the tensor or the type cannot be read. */
+ * if the range is outside the tensor or the type cannot be read. */
 rf_status rf_quant_read(const rf_quant_tensor *tensor, int64_t first, int64_t count, float *out,
                         rf_error *error);
 
-/* The storage type for rows of `columns` values: `wanted`, or a fallback that gives whole
- * blocks. */
+/* The storage type for rows of `columns` values: `wanted` if its blocks fill the rows, otherwise a
+ * fallback with smaller blocks. */
 const rf_quant_type *rf_quant_fit(const rf_quant_type *wanted, int64_t columns);
 
 #endif

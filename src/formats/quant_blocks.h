@@ -5,7 +5,7 @@
 
 #include "formats/quant.h"
 
-/* Block sizes in bytes. The comment at each type's function gives the order of the fields. */
+/* Block sizes in bytes. Comments at the conversion functions give the order of a block's fields. */
 enum { RF_Q4_0_BYTES = 18, RF_Q4_1_BYTES = 20, RF_Q5_0_BYTES = 22, RF_Q5_1_BYTES = 24, RF_Q8_0_BYTES = 34 };
 enum {
   RF_Q2_K_BYTES = 84,

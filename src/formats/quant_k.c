@@ -52,9 +52,9 @@ void rf_dequantize_q3_k(const void *from, int64_t blocks, float *out) {
   }
 }
 
-/* Six-bit scales and offsets of q4_k and q5_k, in 12 bytes. Sub-blocks s = 0..3: the low six bits
- * of bytes s and 4 + s. Sub-blocks 4..7: the two nibbles of byte 4 + s, with their two high bits in
- * the top bits of bytes s - 4 and s. */
+/* Six-bit scales and offsets of q4_k and q5_k, in 12 bytes. Sub-blocks s = 0..3 use the low six
+ * bits of bytes s and 4 + s. Sub-blocks 4..7 use the two nibbles of byte 4 + s; their two high bits
+ * are the top bits of bytes s - 4 and s. */
 static void scale_of_q4_k(const uint8_t *packed, int s, int *scale, int *offset) {
   if (s < 4) {
     *scale = packed[s] & 63;

@@ -2,9 +2,9 @@
  * errors.
  *
  * With offsets (q2_k, q4_k, q5_k): x = a q - b. For each sub-block, the search tries several
- * roundings and takes the (a, b >= 0) with the best least-squares fit. These become integers times
- * the factors d and dmin. Then integers, levels and the two f16 factors are fitted in turns to the
- * super-block. Without offsets (q3_k, q6_k): x = a q, with one factor in the same way. */
+ * roundings and takes the (a, b >= 0) with the best least-squares fit. a and b become integers
+ * times d and dmin. Then the search alternates: it chooses integers and levels (q), and fits the
+ * two f16 factors d and dmin. Without offsets (q3_k, q6_k), x = a q, and the search fits only d. */
 #include <math.h>
 #include <string.h>
 
@@ -17,8 +17,8 @@ typedef struct shape {
   int subs;        /* number of sub-blocks */
   int levels;      /* with offsets: q = 0..levels; without: q = -levels..levels-1 */
   int least, most; /* minimum and maximum of the integer scale of a sub-block */
-  int tries;       /* number of roundings to try on each side of the full range */
-  float step;      /* distance of these roundings, in levels */
+  int tries;       /* number of scales to try above and below the scale of the full range */
+  float step;      /* distance between two of these scales, in levels */
 } shape;
 
 /* A super-block before packing. q counts from 0 with and without offsets. */
@@ -29,14 +29,14 @@ typedef struct super {
 } super;
 
 static inline float to_f16(float x) { return rf_f16_to_f32(rf_f32_to_f16(x)); }
-/* The integer nearest to x in least..most, ties to even; NaN gives `least`. Adding 1.5 * 2^23
- * removes the fraction in every vector unit. */
+/* The integer nearest to x in least..most, ties to even; NaN gives `least`. Adding and subtracting
+ * 1.5 * 2^23 rounds on every vector unit. */
 static inline float nearest(float x, float least, float most) {
   float bounded = x > least ? (x < most ? x : most) : least;
   return (bounded + 12582912.0f) - 12582912.0f;
 }
-/* Sums use eight lanes and one fixed tree, so that files do not depend on the compiler's
- * vectorization. */
+/* Sums use eight partial sums and add them in a fixed tree, so that files do not depend on the
+ * compiler's vectorization. */
 enum { LANES = 8 };
 static inline float lane_sum(const float v[LANES]) {
   return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7]));
@@ -86,7 +86,7 @@ static void fit_offset(const shape *s, const float *x, int n, float *scale, floa
   for (int t = -s->tries; t <= s->tries; ++t) {
     float a = (most - least) / (levels + s->step * (float)t), b = -least;
     if (!(levels + s->step * (float)t > 0.5f)) continue;
-    for (int again = 0; again < 2; ++again) { /* round and fit twice, in turns */
+    for (int again = 0; again < 2; ++again) { /* alternate twice between rounding and fitting */
       sums v = level_sums(x, n, 1 / a, b, levels);
       float det = (float)n * v.qq - v.q * v.q;
       if (!(det > 0)) break;
@@ -107,8 +107,8 @@ static void fit_offset(const shape *s, const float *x, int n, float *scale, floa
   }
 }
 
-/* Chooses the two integers of one sub-block for fixed factors, and tries the neighbours of the
- * rounded integers. Returns the squared error. */
+/* Chooses the two integers of one sub-block for fixed factors: the best of the rounded integers and
+ * their neighbours. Returns the squared error. */
 static float choose_integers(const shape *s, const float *x, int n, float d, float dmin, float scale,
                              float offset, int *sc, int *mn) {
   float most = (float)s->most, best = INFINITY;
@@ -192,8 +192,8 @@ static float plain_error(const float *x, int n, float scale, float levels) {
   return lane_sum(sum);
 }
 
-/* The best scale of one sub-block. It is negative if the value of the largest magnitude is
- * positive, because -levels has a larger magnitude than levels - 1. */
+/* The best scale of one sub-block. The scale is negative if the value of the largest magnitude is
+ * positive, because q can be -levels but at most levels - 1. */
 static float fit_plain(const shape *s, const float *x, int n) {
   float far = 0, best = INFINITY, found = 0, levels = (float)s->levels;
   for (int i = 0; i < n; ++i)
@@ -262,9 +262,9 @@ static void search_plain(const shape *s, const float *x, super *best) {
   }
 }
 
-/* ---- packing: quant_k.c describes the places of the bits ------------------------------------- */
+/* ---- packing: quant_k.c describes the positions of the bits ---------------------------------- */
 
-/* Writes bits shift and shift + 1 of every q: 64 bytes. */
+/* Writes 64 bytes with bits `shift` and `shift` + 1 of every q. */
 static void put_two_bits(const super *from, int shift, uint8_t *at) {
   for (int i = 0; i < VALUES; ++i)
     at[32 * (i / 128) + i % 32] |= (uint8_t)((from->q[i] >> shift & 3) << 2 * (i / 32 % 4));

@@ -1,6 +1,7 @@
 /* quant_simple.c - blocks of 32 values with one scale (q4_0, q4_1, q5_0, q5_1, q8_0), and rows with
- * one scale (int8). Quantizing rounds like ggml's reference code, to the bit. Nibbles: byte j holds
- * value j (low) and value j + 16 (high). Fifth bits: bit i of a 32-bit word belongs to value i. */
+ * one scale (int8). Quantized blocks are bit-identical to those of ggml's reference code. Byte j
+ * has value j in its low and value j + 16 in its high nibble. The fifth bit of value i is bit i of
+ * a word. */
 #include <math.h>
 #include <string.h>
 
@@ -8,7 +9,7 @@
 
 enum { N = 32, HALF = 16 };
 
-/* Truncates x to 0..most. NaN becomes 0, so that every bit of a file is defined. */
+/* Truncates x to 0..most. NaN becomes 0, because C does not define its conversion. */
 static inline unsigned level(float x, int most) {
   return x >= (float)most ? (unsigned)most : x > 0 ? (unsigned)x : 0;
 }
@@ -16,7 +17,7 @@ static inline unsigned level(float x, int most) {
 /* 1/d, or 0 for a block of zeros. */
 static inline float inverse(float d) { return d != 0 ? 1.0f / d : 0; }
 
-/* The value with the largest magnitude, with its sign; the first one if several are equal. */
+/* The signed value with the largest magnitude, and the first of several such values. */
 static float farthest(const float *x) {
   float most = 0, value = 0;
   for (int i = 0; i < N; ++i)
@@ -85,7 +86,7 @@ void rf_quantize_q4_1(const float *x, int64_t blocks, void *to) {
 
 static inline int fifth(uint32_t high, int i) { return (int)(high >> i & 1) << 4; }
 
-/* Writes 32 values of five bits: their high bits as a word at `high`, their nibbles at `low`. */
+/* Writes 32 values of five bits: the high bits as a word at `high`, the nibbles at `low`. */
 static void put_five(const unsigned *q, uint8_t *high, uint8_t *low) {
   uint32_t word = 0;
   for (int i = 0; i < N; ++i) word |= (uint32_t)(q[i] >> 4) << i;
@@ -191,7 +192,7 @@ void rf_quantize_int8(const float *x, int64_t blocks, void *to) {
   float most = 0;
   for (int64_t i = 0; i < blocks * N; ++i) most = fabsf(x[i]) > most ? fabsf(x[i]) : most;
   float d = to_sixteen_bits(most / 127);
-  if (d < 0x1p-126f) d = 0; /* A subnormal scale counts as zero. */
+  if (d < 0x1p-126f) d = 0; /* A subnormal scale is treated as zero. */
   memcpy(to, &d, sizeof d);
   for (int64_t i = 0; i < blocks * N; ++i) {
     float y = d > 0 ? x[i] / d : 0;

@@ -15,7 +15,7 @@
 #include "base/text.h"
 #include "formats/stored_types.h"
 
-/* maximum bytes of a header and of an index; maximum files of a model */
+/* maximum bytes of a header and of an index; maximum number of files of a model */
 enum { HEADER_MOST = 100000000, INDEX_MOST = 100000000, SHARDS_MOST = 4096 };
 
 const rf_stored_type RF_STORED_TYPES[] = {
@@ -37,13 +37,13 @@ struct rf_tensor_file {
   char *path;
   mapping *map;
   int map_count;
-  rf_stored *tensor; /* sorted by name; the headers own the names */
+  rf_stored *tensor; /* sorted by name; `headers` owns the names */
   int count;
 };
 
 /* ---- the header ------------------------------------------------------------------------------ */
 
-/* Reads shape, dtype and place of one tensor. `data` has `data_bytes` bytes. */
+/* Reads shape, dtype and byte range of one tensor. `data` has `data_bytes` bytes. */
 static rf_status read_entry(const char *where, const char *name, const json_t *entry,
                             const unsigned char *data, uint64_t data_bytes, rf_stored *tensor,
                             uint64_t span[2], rf_error *error) {
@@ -130,8 +130,8 @@ static rf_status check_places(const char *where, place *places, int count, uint6
   return RAFTER_OK;
 }
 
-/* Checks a complete file in memory. *header gets the parsed object, which owns the names; *tensors
- * gets a malloc'ed array. */
+/* Checks a complete file in memory. *header becomes the parsed object, which owns the names;
+ * *tensors becomes a malloc'ed array. */
 static rf_status read_header(const unsigned char *bytes, size_t size, const char *where, json_t **header,
                              rf_stored **tensors, int *count, rf_error *error) {
   static const char hint[] = "the file may be truncated or no safetensors file: copy it again";
@@ -204,8 +204,8 @@ rf_status rf_safetensors_check(const void *data, size_t bytes, const char *where
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
-/* Maps and checks one file and appends its tensors. `wanted` (may be NULL) is the weight_map of an
- * index: then only the names that it assigns to `shard` are appended. */
+/* Maps and checks one file and appends its tensors. If `wanted`, the weight_map of an index, is not
+ * NULL, only tensors that it assigns to `shard` are appended. */
 static rf_status add_file(rf_tensor_file *file, const char *path, const json_t *wanted, const char *shard,
                           rf_error *error) {
   mapping *map = &file->map[file->map_count++];
@@ -248,7 +248,7 @@ static rf_status name_lacking(rf_tensor_file *file, const char *path, json_t *we
                  home ? json_string_value(home) : "");
 }
 
-/* Whether this is a file name without folders: a shard must be in the folder of its index. */
+/* Whether `name` has no folder, because a shard must be in the folder of its index. */
 static bool plain_name(const char *name) {
   return *name && *name != '.' && !strchr(name, '/') && strlen(name) < 256;
 }
@@ -274,7 +274,7 @@ static rf_status add_shards(rf_tensor_file *file, const char *path, rf_error *er
                        path, name);
       goto done;
     }
-    int i = shards; /* Names of one shard are mostly consecutive. */
+    int i = shards; /* In an index, the names of one shard mostly follow each other. */
     while (i > 0 && strcmp(shard[i - 1], home) != 0) --i;
     if (i > 0) continue;
     if (shards == SHARDS_MOST) {

@@ -1,5 +1,5 @@
-/* safetensors_write.c - the streaming writer: the header first, then the values in its order. The
- * file appears when it is complete. */
+/* safetensors_write.c - the streaming writer. It writes the header, then the values of the tensors
+ * in the order of the header. The file gets its name only when it is complete. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +9,7 @@
 #include "formats/stored_types.h"
 #include "formats/tensors_out.h"
 
-enum { BLOCK = 16384 }; /* number of values rounded at a time */
+enum { BLOCK = 16384 }; /* number of values that are rounded at a time */
 
 struct rf_tensor_writer {
   rf_tensors_out to;
@@ -46,7 +46,7 @@ rf_status rf_tensor_writer_open(const char *path, const rf_stored *tensors, int 
     status = RF_FAIL(error, RAFTER_FAILED, NULL, "no memory to write %s", path);
     goto done;
   }
-  /* Other loaders refuse a file without this key. */
+  /* Some other loaders refuse a file without the key "format". */
   json_object_set_new(notes, "format", json_string("pt"));
   for (int i = 0; metadata && metadata[i]; i += 2)
     json_object_set_new(notes, metadata[i], json_string(metadata[i + 1]));

@@ -6,28 +6,28 @@
 #include "base/file.h"
 
 typedef struct rf_tensors_out {
-  rf_out_file *out; /* opened by the caller, who writes the header */
+  rf_out_file *out; /* the caller opens the file and writes the header */
   char *path;
   int count, current;
-  int64_t alignment; /* bytes; each tensor is padded to a multiple of it, the last one too */
+  int64_t alignment; /* bytes; each tensor is padded to a multiple of this number */
   int64_t done;      /* bytes written of the current tensor */
-  int64_t *bytes;    /* bytes of each tensor; the caller fills the array */
+  int64_t *bytes;    /* bytes of each tensor; the caller fills this array */
 } rf_tensors_out;
 
 /* Initializes `to`. */
 rf_status rf_tensors_out_begin(rf_tensors_out *to, const char *path, int count, int64_t alignment,
                                rf_error *error);
-/* Call it after the header. The first non-empty tensor becomes current. */
+/* Call this function after writing the header. The first non-empty tensor becomes current. */
 rf_status rf_tensors_out_ready(rf_tensors_out *to, rf_error *error);
 /* Pads the file with zeros to the alignment. */
 rf_status rf_tensors_out_pad(rf_tensors_out *to, rf_error *error);
-/* Bytes that the current tensor still needs. RAFTER_FAILED if all tensors are complete. */
+/* Gets the bytes that the current tensor still needs. Fails if all tensors are complete. */
 rf_status rf_tensors_out_left(const rf_tensors_out *to, int64_t *left, rf_error *error);
 /* Writes `bytes` bytes of the current tensor, at most the number that it still needs. */
 rf_status rf_tensors_out_put(rf_tensors_out *to, const void *data, int64_t bytes, rf_error *error);
-/* RAFTER_FAILED, and no file, if a tensor is incomplete. */
+/* Returns RAFTER_FAILED and leaves no file if a tensor is incomplete. */
 rf_status rf_tensors_out_commit(rf_tensors_out *to, rf_error *error);
-/* Frees `to` and removes a file that was not committed. */
+/* Frees `to` and removes its file unless the file was committed. */
 void rf_tensors_out_free(rf_tensors_out *to);
 
 #endif

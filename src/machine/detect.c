@@ -1,5 +1,5 @@
-/* detect.c - describes this machine from what the operating system and the CPU report. Nothing is
- * measured: the result is like a data sheet. */
+/* detect.c - describes this machine from what the operating system and the CPU report. It measures
+ * nothing, so the result is like a data sheet. */
 #include "machine/isa.h"
 #include "machine/machine.h"
 
@@ -14,7 +14,7 @@
 #include <sys/syscall.h>
 #endif
 
-/* Number of physical cores (not hardware threads) that this process may use. */
+/* The number of physical cores (not hardware threads) that this process may use. */
 static int usable_cores(void) {
   int count = 0;
   hwloc_topology_t topology;
@@ -85,11 +85,11 @@ void rf_machine_cpu(char cpu[128]) {
 #endif
 }
 
-/* f32 FLOPs of one core in one cycle, with two vector ports. A fused multiply-add counts as two. */
+/* f32 FLOPs per cycle of a core with two vector ports. A fused multiply-add is two FLOPs. */
 static double flops_per_cycle(rf_isa isa) {
 #if defined(__x86_64__) || defined(__i386__)
-  /* AMD's first AVX-512 cores split a 512-bit operation in two. Intel's server cores have two full
-   * ports. */
+  /* AMD's first AVX-512 cores run a 512-bit operation as two 256-bit operations. Intel's server
+   * cores have two 512-bit ports. */
   if (isa >= RF_ISA_AVX512) return __builtin_cpu_is("amd") ? 32 : 64;
   return isa == RF_ISA_AVX2 ? 32 : 8;
 #elif defined(__aarch64__)
@@ -120,7 +120,7 @@ rf_status rf_machine_detect(rf_machine *machine, rf_error *error) {
   machine->threads = cores;
   machine->flops[RF_F32] = cores * clock * per_cycle;
   machine->flops[RF_F64] = machine->flops[RF_F32] / 2;
-  /* Memory that other processes use, or that a control group forbids, is reserved. The process
+  /* Memory that other processes use or that a control group forbids counts as reserved. The process
    * itself needs 64 MiB outside the arena. */
   machine->memory_bytes = pages * page;
   double available = (double)rf_memory_available();
@@ -128,14 +128,14 @@ rf_status rf_machine_detect(rf_machine *machine, rf_error *error) {
     machine->reserve_bytes = machine->memory_bytes - available;
   machine->reserve_bytes += 64 << 20;
   if (machine->reserve_bytes > machine->memory_bytes) machine->reserve_bytes = machine->memory_bytes;
-  /* One core of current servers and laptops streams 10 to 25 GB/s, and a memory channel about 20
+  /* One core of current servers and laptops reads 10 to 25 GB/s; a memory channel delivers about 20
    * GB/s. Small machines have at least two channels. */
   double bandwidth = 12e9 * cores;
   if (bandwidth > 60e9 && cores <= 16) bandwidth = 60e9;
   if (bandwidth > 200e9) bandwidth = 200e9;
   machine->read_bps = bandwidth;
   machine->copy_bps = bandwidth * 0.8;
-  machine->launch_seconds = 3e-6; /* time to wake the thread team */
+  machine->launch_seconds = 3e-6; /* time to wake all worker threads */
   machine->efficiency_compute = 0.7;
   machine->efficiency_memory = 0.8;
   snprintf(machine->source_note, sizeof machine->source_note,

@@ -1,5 +1,5 @@
-/* file.c - reads and writes one machine as JSON. Every field is checked; a written file appears
- * when it is complete. */
+/* file.c - reads and writes one machine as JSON. The reader checks every field; a written file gets
+ * its name only when it is complete. */
 #include "machine/parts.h"
 #include "machine/tuned.h"
 
@@ -45,14 +45,14 @@ static rf_status dtype_key(const char *key, const char *where, rf_dtype *dtype, 
                  "%s: '%.40s' is not a dtype (expected f32, bf16, f16, f64, i8, ...)", where, key);
 }
 
-/* The place of the FLOP/s of a format that is not an rf_dtype. */
+/* Where to store the FLOP/s of a format that has no rf_dtype. */
 typedef struct rate_place {
   const char *key;
   double *at;
 } rate_place;
 
-/* Reads {"f32": FLOP/s, ...} into `of` by dtype and into the places of `more`, which ends with a
- * NULL key. */
+/* Reads {"f32": FLOP/s, ...} into `of` by dtype and into the fields that `more` names; `more` ends
+ * with a NULL key. */
 static rf_status parse_rates(const json_t *object, const char *name, bool required, double of[RF_DTYPES],
                              const rate_place *more, const char *where, rf_error *error) {
   json_t *rates = json_object_get(object, name), *value;
@@ -79,7 +79,7 @@ static rf_status parse_rates(const json_t *object, const char *name, bool requir
 }
 
 bool rf_curve_multiplies(const char *op) {
-  /* Some curves are not ops: classes of packed products, rows of the head, and sampling. */
+  /* Some curves belong to no op: those of packed products, of rows of the head, and of sampling. */
   static const char *const parts[] = {"matmul_", "head_rows", "sample"};
   const rf_op_def *def = rf_op_find(op);
   if (def) return def->timing != RF_TIMING_BYTES;

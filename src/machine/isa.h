@@ -4,7 +4,7 @@
 
 #include "base/base.h"
 
-/* The levels are in ascending order: each one includes the levels before it. */
+/* Levels ascend: each level includes all lower levels. */
 typedef enum rf_isa {
   RF_ISA_BASE,
   RF_ISA_AVX2,
@@ -13,7 +13,7 @@ typedef enum rf_isa {
   RF_ISA_AMX,
   RF_ISAS
 } rf_isa;
-/* The level of this CPU, from cpuid and from whether the system saves the registers. */
+/* The level of this CPU: cpuid reports it, and the system saves its registers. */
 rf_isa rf_isa_detect(void);
 const char *rf_isa_name(rf_isa isa); /* "base", "avx2", "avx512", "avx512bf16", "amx" */
 /* "auto" is the level of this CPU. RAFTER_INVALID: unknown name, or this CPU lacks the level. */

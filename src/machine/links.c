@@ -7,7 +7,7 @@
 
 /* ---- a mesh on a torus ----------------------------------------------------------------------- */
 
-/* The part of one mesh axis along one torus axis: `extent` chips, `stride` links apart. */
+/* The part of a mesh axis that lies on a torus axis: `extent` chips, `stride` links apart. */
 typedef struct piece {
   int extent, stride;
 } piece;
@@ -17,18 +17,19 @@ typedef struct layout {
   piece piece[RF_AXES][RF_TORUS_AXES];
 } layout;
 
-/* Bytes/s that one ring gives one chip. A closed ring uses both directions; `stride` groups share
- * the links. */
+/* Bytes/s that one chip gets from one ring. A closed ring uses both directions of its links, which
+ * `stride` groups share. */
 static double ring_bps(const rf_ring *ring, double oneway) {
   return (ring->wraps ? 2 : 1) * oneway / ring->stride;
 }
 
-/* The search for the factors of one mesh axis along the torus axes. Criteria in order: few partly
- * used torus axes (only complete axes close to rings), more bandwidth, later axes. */
+/* A search that splits the extent of one mesh axis into factors along the torus axes. It prefers,
+ * in this order, few partly used torus axes (only complete axes close to rings), bandwidth, later
+ * axes. */
 typedef struct search {
   const rf_machine *machine;
   const layout *layout;
-  /* free length and stride of each torus axis after the inner mesh axes */
+  /* free length and stride of each torus axis after the inner mesh axes are placed */
   int left[RF_TORUS_AXES], stride[RF_TORUS_AXES];
   int now[RF_TORUS_AXES], best[RF_TORUS_AXES];
   int best_broken;
@@ -52,8 +53,8 @@ static void try_factors(search *s, int axis, int extent, int broken, double bps)
   }
 }
 
-/* Places the mesh on the torus, innermost axis first. `of` has the extents without slices and
- * without the devices of a chip. */
+/* Places the axes of the mesh on the torus, the innermost axis first. `of` has the extents of the
+ * mesh axes without slices and without the devices of a chip. */
 static void lay_out(const rf_machine *machine, const int32_t *of, int count, layout *out) {
   search s = {.machine = machine, .layout = out};
   out->axes = machine->shape_rank;
@@ -73,8 +74,8 @@ static void lay_out(const rf_machine *machine, const int32_t *of, int count, lay
   }
 }
 
-/* Joins the pieces of the mesh axes in `mask` on one torus axis into one ring. Its members are
- * span/extent links apart on average. */
+/* Joins the parts of all mesh axes in `mask` that lie on one torus axis into one ring. The members
+ * of the ring are span/extent links apart on average. */
 static rf_ring join_pieces(const rf_machine *machine, const layout *at, int count, uint32_t mask, int axis) {
   rf_ring ring = {1, 1, false};
   int span = 1;
@@ -159,8 +160,8 @@ rf_status rf_machine_axes(const rf_machine *machine, const int *extent, int coun
   return RAFTER_OK;
 }
 
-/* Finds the members in a node and the number of nodes for the mesh axes in `mask`. Inner axes use
- * neighbouring chips. */
+/* Computes a group's members per node and number of nodes, for the mesh axes in `mask`. Inner mesh
+ * axes use neighbouring chips. */
 static rf_status group_of_switch(const rf_machine *m, const int32_t *of, int count, uint32_t mask,
                                  rf_group *group, rf_error *error) {
   int node = m->shape_rank ? m->shape[0] : 1, inside = 1, total = 1;
@@ -172,8 +173,8 @@ static rf_status group_of_switch(const rf_machine *m, const int32_t *of, int cou
     }
     stride *= of[i];
   }
-  /* A node that is not full has its share of the network cards. Other groups of the node use it
-   * too. */
+  /* A group that fills a part of a node has this part of the node's network cards, because other
+   * groups use these cards too. */
   return add_nodes(m, inside, (total + inside - 1) / inside, (double)inside / m->topology.domain, group,
                    error);
 }
@@ -233,7 +234,7 @@ rf_status rf_machine_group(const rf_machine *machine, const rf_mesh *mesh, rf_ax
 
 /* ---- seconds --------------------------------------------------------------------------------- */
 
-/* Latency to the farthest shard. */
+/* Latency between the two chips of a group that are farthest apart. */
 static double hop_latency(const rf_group *g) {
   double hops = 0;
   for (int i = 0; i < g->rings; i++)
@@ -241,8 +242,8 @@ static double hop_latency(const rf_group *g) {
   return hops * g->hop_seconds;
 }
 
-/* All-gather over the rings: every chip receives V (X-1)/X bytes over all rings at the same time.
- * Books omit the factor if all rings close. */
+/* An all-gather over rings: every chip receives V (X-1)/X bytes, over all rings at the same time.
+ * Books omit the factor (X-1)/X if all rings close. */
 static double rings_gather(const rf_group *g, double bytes, bool literature) {
   double bps = 0, members = 1;
   bool close = true;
@@ -254,8 +255,8 @@ static double rings_gather(const rf_group *g, double bytes, bool literature) {
   return bps > 0 ? bytes / bps * (literature && close ? 1 : (members - 1) / members) : 0;
 }
 
-/* All-to-all over the rings: a quarter of V crosses the middle of an axis in each direction, over
- * one line for each chip of the other axes. */
+/* An all-to-all over rings: V/4 crosses the middle of an axis in each direction. One line of links
+ * for each chip of the other axes carries this traffic. */
 static double rings_exchange(const rf_group *g, double bytes) {
   double members = 1, most = 0;
   for (int i = 0; i < g->rings; i++) members *= g->ring[i].extent;
@@ -276,7 +277,7 @@ static double switch_exchange(const rf_group *g, double bytes) {
   return fmax(inside, m > 1 ? bytes * (m - 1) / (m * m * g->node_bps) : 0);
 }
 
-/* Seconds in which every chip sends `bytes` to its neighbour. */
+/* Seconds that every chip takes to send `bytes` to its neighbour. */
 static double neighbour(const rf_group *g, double bytes) {
   double most = 0;
   for (int i = 0; i < g->rings; i++) most = fmax(most, bytes * g->ring[i].stride / g->oneway_bps);
@@ -286,8 +287,9 @@ static double neighbour(const rf_group *g, double bytes) {
   return g->slices > 1 ? fmax(most, bytes / g->dcn_bps) : most;
 }
 
-/* Seconds of an all-gather or an all-to-all. The parts of a group run one after the other. Between
- * slices, each chip sends its shard of a slice; the two devices of a chip exchange halves. */
+/* Seconds of an all-gather or an all-to-all. Transfers in a slice, between slices and between
+ * devices run in turn. Between slices, a chip sends its shard of its slice's data; two devices of a
+ * chip exchange half of the data. */
 static double staged(const rf_group *g, double bytes, bool exchange, bool literature) {
   double within = bytes / (g->die ? 2 : 1), seconds = 0;
   double chips = (double)g->chips / g->slices, slices = g->slices;

@@ -6,9 +6,9 @@
 #include "graph/graph.h"
 #include "graph/mesh/mesh.h"
 
-/* Measured speed of a class of ops by size. Points ascend in `size`, the number that determines the
- * efficiency of a kernel (rf_cost_size in plan); if all sizes are 0, `work` is used. Between
- * points, the rate work/seconds is interpolated over log(size). */
+/* Measured speed of a class of ops by size. Points ascend in `size`, the number that determines a
+ * kernel's efficiency (rf_cost_size in plan). If all sizes are 0, `work` is the size. The rate
+ * work/seconds is interpolated between points, linearly in log(size). */
 enum { RF_CURVE_POINTS = 32 };
 typedef struct rf_curve {
   /* name of an op, "load", or the class of a packed matrix's products (rf_cost_classes of plan) */
@@ -17,14 +17,13 @@ typedef struct rf_curve {
   int count;
   /* work of one call: flops (compute-bound ops) or bytes (memory-bound ops) */
   double work[RF_CURVE_POINTS];
-  /* measured seconds of this call, with the calibrated number of threads */
+  /* measured seconds of one call, with the calibrated number of threads */
   double seconds[RF_CURVE_POINTS];
   double size[RF_CURVE_POINTS];
   char kernel[64];
   bool multiplies; /* value of rf_curve_multiplies(op) */
 } rf_curve;
-/* Whether the time of the ops of a curve depends on their flops; otherwise it depends on their
- * bytes. */
+/* Whether the time of the curve's ops depends on FLOPs; otherwise the time depends on bytes. */
 bool rf_curve_multiplies(const char *op);
 
 /* Ceilings with fewer threads. */
@@ -39,8 +38,8 @@ typedef struct rf_scaling {
 /* TORUS: every chip has one link in each direction along each axis. SWITCH: a switch joins the
  * chips of a node, and a second network joins the nodes. */
 typedef enum rf_network_form { RF_NETWORK_NONE, RF_NETWORK_TORUS, RF_NETWORK_SWITCH } rf_network_form;
-/* When an axis of a torus closes to a ring: never; at 16 chips (v5e, v6e); at multiples of 4 (v4,
- * v5p, v7x, which consist of 4x4x4 cubes); always. */
+/* Lengths at which a torus axis closes to a ring: none; 16 chips (v5e, v6e); multiples of 4 (v4,
+ * v5p, v7x, which consist of 4x4x4 cubes); all. */
 typedef enum rf_wrap { RF_WRAP_NEVER, RF_WRAP_FULL16, RF_WRAP_MULTIPLE_OF_4, RF_WRAP_ALWAYS } rf_wrap;
 enum { RF_TORUS_AXES = 4, RF_PRICE_TIERS = 6, RF_NETWORK_AXES_MOST = 1 << 20 };
 typedef struct rf_topology {
@@ -50,14 +49,14 @@ typedef struct rf_topology {
   int pod[RF_TORUS_AXES]; /* TORUS: maximum length of each axis */
   int64_t pod_chips;      /* maximum chips of a network; 0: no limit */
   int64_t job_chips;      /* maximum chips of one job; 0: all */
-  int host_chips;         /* chips that share a host; 0: unknown */
-  /* bytes/s in one direction: TORUS, over one link; SWITCH, out of one chip */
+  int host_chips;         /* number of chips that share a host; 0: unknown */
+  /* bytes/s in one direction, over one link (TORUS) or out of one chip (SWITCH) */
   double oneway_bps;
   double hop_seconds; /* latency of one link in seconds; 0: unknown */
-  double fraction;    /* share of oneway_bps that large transfers reach; 1 if unknown */
+  double fraction;    /* the share of oneway_bps that large transfers reach; 1 if unknown */
   int domain;         /* SWITCH: maximum chips at one switch */
   double node_bps;    /* SWITCH: bytes/s out of a full node; 0: unknown */
-  /* bytes/s in one direction between the two devices of a chip; 0: one device */
+  /* bytes/s in one direction between the two devices of a chip; 0: chips have one device */
   double die_bps;
 } rf_topology;
 typedef struct rf_price {
@@ -66,23 +65,23 @@ typedef struct rf_price {
   double usd_per_chip_hour;
 } rf_price;
 
-/* ---- blocks of products that were tuned (tuned.c) ---- */
+/* ---- tuned block sizes of products (tuned.c) ---- */
 
 enum { RF_TUNED_ROWS = 64, RF_TUNED_CLASSES = 9 };
-/* One shape class of an op, and the speed-up of its fastest blocks over the kernel's default. */
+/* One shape class of an op, and the speed-up of its best block sizes over the default. */
 typedef struct rf_tuned_row {
   char op[32], kernel[64];
   int class; /* index of a class of rf_tuned_class */
   rf_dtype dtype;
   rf_blocks usual, best; /* `best` is all 0 if the default is kept */
-  /* Relative speed-up of the best blocks in separate rounds: its median and interquartile range. */
+  /* Median and interquartile range of the best blocks' relative speed-up in separate rounds. */
   double gain, spread;
 } rf_tuned_row;
 /* Result of `rafter calibrate --tune`. */
 typedef struct rf_tuned {
-  char cpu[128]; /* name of the CPU that was tuned; "": none */
-  bool here;     /* this machine has that CPU; otherwise the table is ignored */
-  int threads;   /* number of threads; with another number the table is ignored */
+  char cpu[128]; /* name of the CPU on which blocks were tuned; "": none */
+  bool here;     /* this machine has the tuned CPU; otherwise the table is ignored */
+  int threads;   /* number of threads; the table is ignored with another number */
   int count;
   rf_tuned_row row[RF_TUNED_ROWS];
 } rf_tuned;
@@ -95,7 +94,7 @@ typedef struct rf_machine {
   char source_note[256]; /* where the figures come from */
   int chips, threads;
   double flops[RF_DTYPES]; /* peak FLOP/s of one chip for products of a dtype; 0: unknown */
-  /* Peak FLOP/s of the vector units, if `flops` is the peak of tiles. 0: same as `flops`, or
+  /* Peak FLOP/s of the vector units if `flops` is the peak of tiles. 0: equal to `flops`, or
    * unknown. */
   double flops_vectors[RF_DTYPES];
   double flops_tf32, flops_f4; /* FLOP/s of formats that have no rf_dtype; 0: unknown */
@@ -103,25 +102,26 @@ typedef struct rf_machine {
   double reserve_bytes;        /* bytes that the runtime reserves */
   /* bytes/s of reading and copying; data sheets give one memory bandwidth for both */
   double read_bps, copy_bps;
-  double launch_seconds;    /* overhead of one op */
-  double watts;             /* power of one busy chip; 0: unknown */
-  double usd_per_chip_hour; /* List price, or the price of rf_machine_set_price; 0: unknown. */
-  char price_tier[16];      /* tier of this price: "list", another tier, "given"; "": no price */
+  double launch_seconds; /* overhead of one op */
+  double watts;          /* power of one busy chip; 0: unknown */
+  /* list price, or set by rf_machine_set_price; 0: unknown */
+  double usd_per_chip_hour;
+  char price_tier[16]; /* "list", another tier, or "given" by the user; "": no price */
   int price_count;
-  rf_price price[RF_PRICE_TIERS]; /* all tiers that have a source */
-  double vmem_bytes, vmem_bps;    /* memory on the chip that programs address; 0: none or unknown */
-  /* rows and columns to which the matrix unit rounds; 0: no rounding */
+  rf_price price[RF_PRICE_TIERS]; /* all price tiers that have a source */
+  double vmem_bytes, vmem_bps;    /* on-chip memory that programs address; 0: none or unknown */
+  /* the matrix unit rounds sizes up to these rows and columns; 0: no rounding */
   int tile[2];
-  double dcn_bps, dcn_hop_seconds; /* data-centre network: bytes/s out of one chip, latency */
-  /* bytes/s between a chip and its host in one direction; memory of the host */
+  double dcn_bps, dcn_hop_seconds; /* data-centre network: bytes/s out of one chip, and latency */
+  /* bytes/s in one direction between a chip and its host; bytes of the host's memory */
   double pcie_bps, host_bytes;
   int devices_per_chip; /* 2: topology.die_bps joins the two devices */
   bool by_device;       /* all figures are for one device, and `chips` counts devices */
   rf_topology topology;
-  char edition[32]; /* edition of the figures; "": the figures of the sheet itself */
+  char edition[32]; /* edition of the figures; "": the figures of the data sheet itself */
   int shape_rank;   /* number of entries of `shape`; 0: one chip */
-  /* `shape`: TORUS, extents of the axes; SWITCH, chips of a node and number of nodes. `slices`:
-   * copies of this shape that the data-centre network joins. */
+  /* `shape` has the extents of the axes (TORUS), or the chips of a node and the number of nodes
+   * (SWITCH). The data-centre network joins `slices` copies of this shape. */
   int shape[RF_TORUS_AXES], slices;
   double efficiency_compute, efficiency_memory; /* for machines without curves */
   /* Efficiency of grouped products (experts) relative to efficiency_compute; 0: unknown. */
@@ -135,28 +135,28 @@ typedef struct rf_machine {
 } rf_machine;
 
 /* `spec` is "local" (the calibrated machine, or the detected one without a calibration), the path
- * of a machine file, or NAME[@EDITION][:SHAPE][*SLICES]. NAME is a row of machines.json and EDITION
- * a variant of its figures. SHAPE has the chips along each axis (tpu-v5e:4x4; h100-sxm:8x4 has 4
- * nodes of 8 chips). SLICES is the number of such slices on the data-centre network. `chips`
- * becomes the product; all other figures stay per chip. Errors name the nearest row, the editions,
- * or the wrong number of the shape. */
+ * of a machine file, or NAME[@EDITION][:SHAPE][*SLICES]. NAME is a row of machines.json, and
+ * EDITION is a variant of the row's figures. SHAPE is the number of chips along each axis
+ * (tpu-v5e:4x4; h100-sxm:8x4 has 4 nodes of 8 chips). SLICES is the number of slices of this shape
+ * on the data-centre network. `chips` becomes the product of SHAPE and SLICES; all other figures
+ * stay per chip. An error names the most similar row, the editions, or a wrong number. */
 rf_status rf_machine_find(const char *spec, rf_machine *machine, rf_error *error);
 /* The shape of this many chips, to append to the machine's name: ":8x8x8" (as close to a cube as
  * the torus allows), ":8x4" for nodes of a switch, "" for one chip. */
 void rf_machine_shape_for(const rf_machine *machine, int64_t chips, char *text, size_t capacity);
 /* Sets SHAPE and SLICES of a spec ("4x4", "4x4*2" or "*2"). */
 rf_status rf_machine_set_shape(rf_machine *machine, const char *shape, rf_error *error);
-/* Sets the price of a chip for one hour: a tier of the machine, or an amount in USD. Errors list
- * the tiers. */
+/* Sets the price of a chip-hour to a tier of the machine or to an amount in USD. Errors list the
+ * tiers. */
 rf_status rf_machine_set_price(rf_machine *machine, const char *text, rf_error *error);
 /* The prices as text, "list 2.70, committed 1.61"; "" if no price is known. */
 const char *rf_machine_prices_text(const rf_machine *machine, char text[200]);
-/* Checks that a pod of the torus has a slice with these extents, in any order. `what` names the
- * slice in errors. */
+/* Checks that a pod of the torus has a slice with these extents, in any order. Errors call the
+ * slice `what`. */
 rf_status rf_machine_check_pod(const rf_machine *machine, const int *shape, int rank, const char *what,
                                const char *hint, rf_error *error);
 /* Changes a machine with two devices per chip to one with twice the chips and half of every figure.
- * topology.die_bps joins the two devices of a chip. Does nothing for other machines. */
+ * topology.die_bps joins the two devices of a chip. Does nothing if chips have one device. */
 void rf_machine_by_device(rf_machine *machine);
 /* Bytes/s from one chip into the data-centre network (GPU: the chip's share of its node's network);
  * 0 if unknown. */
@@ -165,12 +165,12 @@ double rf_machine_dcn_bps(const rf_machine *machine);
 bool rf_machine_wraps(const rf_machine *machine, int extent);
 #define RF_MACHINE_FORMAT "rafter-machine-1" /* field "format" of the files that rafter writes */
 rf_status rf_machine_read(const char *path, rf_machine *machine, rf_error *error);
-/* The file appears when it is complete. */
+/* The file gets its name only when it is complete. */
 rf_status rf_machine_write(const rf_machine *machine, const char *path, rf_error *error);
 /* Describes this machine without measuring it: `source` is "detected", and confidence is low. */
 rf_status rf_machine_detect(rf_machine *machine, rf_error *error);
 /* Whether this CPU has tiles with int8 and bf16 products and the system allows this process to use
- * them. A process must request them, because their state is large. */
+ * them. A process must request tiles, because their register state is large. */
 bool rf_machine_has_tiles(void);
 /* Name, family, model, stepping and L2 cache of this CPU; "" if unknown. */
 void rf_machine_cpu(char cpu[128]);
@@ -189,28 +189,28 @@ typedef enum rf_collective {
   RF_COLLECTIVES
 } rf_collective;
 
-/* One dimension of a group on a torus: `extent` chips, `stride` links apart. A ring that wraps uses
- * both directions. */
+/* One dimension of a group of chips on a torus: `extent` chips, `stride` links apart. A ring that
+ * wraps uses both directions. */
 typedef struct rf_ring {
   int extent, stride;
   bool wraps;
 } rf_ring;
-/* A group of chips and the links between them. A part of size 1 is absent. */
+/* A group of chips and the links between them. A dimension of size 1 is not listed. */
 typedef struct rf_group {
   int chips; /* number of chips in the group */
   int rings; /* TORUS: number of rings */
   rf_ring ring[RF_TORUS_AXES];
-  /* bytes/s and latency: TORUS, of one link; SWITCH, out of one chip */
+  /* bytes/s and latency of one link (TORUS) or out of one chip (SWITCH) */
   double oneway_bps, hop_seconds;
   int inside, nodes; /* SWITCH: chips of the group in one node; number of nodes */
-  double node_bps;   /* SWITCH: this group's share of the bytes/s out of a node */
+  double node_bps;   /* SWITCH: the group's share of the bytes/s out of a node */
   int slices;        /* number of slices, joined by the data-centre network */
   double dcn_bps, dcn_hop_seconds;
   bool die; /* the group uses the link between the two devices of a chip */
   double die_bps;
-  /* share of the links' bandwidth that is reached in practice; the caller applies it */
+  /* share of the links' bandwidth that is reached in practice; the caller multiplies by it */
   double fraction;
-  uint32_t resources; /* links in use: bit i is axis i of the torus; the other bits are below */
+  uint32_t resources; /* links in use: bit i is torus axis i; RF_RESOURCE_* are the other bits */
 } rf_group;
 enum {
   RF_RESOURCE_SWITCH = 1 << 8,
@@ -220,20 +220,20 @@ enum {
 };
 
 /* The group of chips along these mesh axes. Inner axes use neighbouring chips, a mesh axis uses
- * complete torus axes if possible, and `slice` uses the data-centre network. On a machine by
- * device, the pinned axis (or the innermost even axis) joins the two devices of a chip.
- * RAFTER_INVALID if the numbers of chips differ or the machine has no figure for the links. */
+ * complete torus axes if possible, and `slice` uses the data-centre network. If `by_device`, the
+ * pinned axis (or the innermost even axis) joins the two devices of a chip. RAFTER_INVALID if mesh
+ * and machine differ in chips or the machine has no figure for its links. */
 rf_status rf_machine_group(const rf_machine *machine, const rf_mesh *mesh, rf_axes axes, rf_group *group,
                            rf_error *error);
-/* A group with the given extents along network axes (SWITCH: chips of a node, then nodes). `wrap` 0
- * or 1 says whether axes close to rings; -1 uses the machine's rule. */
+/* The group with these extents along the network's axes (SWITCH: chips of a node, then nodes).
+ * `wrap` 0 or 1 says whether axes close to rings; -1 uses the machine's rule. */
 rf_status rf_machine_axes(const rf_machine *machine, const int *extent, int count, int wrap, rf_group *group,
                           rf_error *error);
-/* Seconds of a collective; docs/planning.md has the formulas. `whole_bytes` is the size of the
- * array of all members: all-gather, after gathering; reduce-scatter and all-reduce, the input of
- * one member; all-to-all, the sum over members; permute, the message of one member. `literature`
- * omits the factor (X-1)/X of rings, as books do. *latency (may be NULL) gets the part that does
- * not depend on bandwidth, which is also the minimum of the result. */
+/* Seconds of a collective; docs/planning.md has the formulas. `whole_bytes` is the size of: the
+ * gathered array (all-gather), the input of one member (reduce-scatter, all-reduce), the input of
+ * all members (all-to-all), or one message (permute). `literature` omits the factor (X-1)/X of
+ * rings, as books do. *latency (may be NULL) gets the seconds that do not depend on bandwidth; the
+ * result is never less. */
 double rf_collective_seconds(const rf_group *group, rf_collective kind, double whole_bytes, bool literature,
                              double *latency);
 

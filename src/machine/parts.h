@@ -1,4 +1,4 @@
-/* parts.h - functions that the files of this room share. */
+/* parts.h - functions that the files of src/machine share. */
 #ifndef RF_MACHINE_PARTS_H
 #define RF_MACHINE_PARTS_H
 
@@ -10,13 +10,13 @@
  * RAFTER_FAILED if a field is missing, has the wrong type or is out of range. */
 rf_status rf_machine_parse(const json_t *object, const char *where, rf_machine *machine, rf_error *error);
 
-/* Read a text of less than `capacity` bytes, and a number in [least, most]; no change if
- * missing. */
+/* Read a text of less than `capacity` bytes and a number in [least, most]. A missing field changes
+ * nothing. */
 rf_status rf_machine_text(const json_t *object, const char *key, bool required, char *out, size_t capacity,
                           const char *where, rf_error *error);
 rf_status rf_machine_number(const json_t *object, const char *key, double least, double most, double *value,
                             const char *where, rf_error *error);
-/* Reads the fields beyond one chip: topology, networks, prices, shape. */
+/* Reads the fields that concern more than one chip: topology, networks, prices, shape. */
 rf_status rf_machine_parse_network(const json_t *object, const char *where, rf_machine *machine,
                                    rf_error *error);
 /* Writes the fields that rf_machine_parse_network reads. */

@@ -33,7 +33,7 @@ static void parse_sheets(void) {
     sheets = NULL;
 }
 
-/* The text is part of the program, and a unit test reads every row, so no error is reported. */
+/* No error is reported, because the text is part of the program and a unit test reads every row. */
 static json_t *sheet_rows(void) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
   pthread_once(&once, parse_sheets);

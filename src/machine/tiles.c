@@ -1,6 +1,6 @@
-/* tiles.c - the padding of TPU arrays. Source: arguments, outputs and donated state of programs
- * that libtpu compiled ahead of time (data/tpu-aot.json). The rule gives every array there to the
- * byte. */
+/* tiles.c - the padding of TPU arrays. The rule comes from the sizes of arguments, outputs and
+ * donated state in programs that libtpu compiled ahead of time (data/tpu-aot.json). The rule
+ * predicts each of these sizes to the byte. */
 #include "machine/tiles.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
-/* topology.c - the network between chips: its figures in a machine file, and the shape that a user
- * appends to a machine's name. */
+/* topology.c - the network between chips. It reads the network's figures from a machine file and
+ * the shape that a user appends to a machine's name. */
 #include "machine/parts.h"
 
 #include "base/text.h"
@@ -31,7 +31,7 @@ static rf_status whole(const json_t *object, const char *key, int64_t least, int
   return rf_json_int_or(object, key, where, least, most, *value, value, error);
 }
 
-/* Reads a list of at most `capacity` integers and their number. */
+/* Reads a list of at most `capacity` integers; *count gets their number. */
 static rf_status numbers(const json_t *object, const char *key, int capacity, int *out, int *count,
                          const char *where, rf_error *error) {
   const json_t *list = json_object_get(object, key);
@@ -129,7 +129,7 @@ rf_status rf_machine_set_price(rf_machine *machine, const char *text, rf_error *
     strcpy(machine->price_tier, machine->price[i].tier);
     return RAFTER_OK;
   }
-  /* A file with a single price has no tiers. */
+  /* A machine file with only one price lists no tiers. */
   if (!strcmp(text, "list") && !strcmp(machine->price_tier, "list")) return RAFTER_OK;
   if (rf_text_float(text, &usd)) {
     if (!(usd >= least && usd <= most))
@@ -241,7 +241,7 @@ bool rf_machine_wraps(const rf_machine *machine, int extent) {
                         (rule == RF_WRAP_MULTIPLE_OF_4 && extent % 4 == 0));
 }
 
-/* Reads an integer at *at and moves *at after it. */
+/* Reads an integer at *at and moves *at behind the integer. */
 static bool take_number(const char **at, int *value) {
   char *end;
   if (**at < '0' || **at > '9') return false;
@@ -371,8 +371,8 @@ void rf_machine_by_device(rf_machine *m) {
 
 /* ---- the shape for a number of chips --------------------------------------------------------- */
 
-/* Chooses the extents closest to a cube for this number of chips within a pod. Returns false if the
- * pod is too small. */
+/* Chooses the extents closest to a cube for this number of chips within a pod. Returns false if a
+ * pod has too few chips. */
 static bool cube_of(const rf_topology *t, int64_t chips, int64_t best[3]) {
   int64_t least = INT64_MAX;
   for (int64_t x = 1; x * x <= chips && (x == 1 || t->axes > 2); x++)

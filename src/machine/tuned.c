@@ -1,5 +1,5 @@
-/* tuned.c - block sizes of products that were tuned on one CPU: shape classes, the JSON of a
- * machine file, and the choice for an op. */
+/* tuned.c - block sizes of products, tuned on one CPU: the shape classes, the JSON in a machine
+ * file, and the choice for an op. */
 #include "machine/tuned.h"
 
 #include "machine/parts.h"
@@ -7,21 +7,21 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Limits for the blocks of a file, because workspaces grow with the blocks. */
+/* Limits for block sizes in a file, because workspaces grow with the blocks. */
 static const struct {
   const char *name;
   int64_t least, most;
 } FIELDS[] = {{"kc", 16, 1 << 16}, {"a_bytes", 1 << 12, 1 << 30}, {"nc", 64, 1 << 24}};
 enum { FIELD_COUNT = sizeof FIELDS / sizeof *FIELDS };
 
-/* Limits of the classes: rows of activations (gradients of weights: length of a sum), weights. */
+/* Limits of the shape classes: rows of activations (weight gradients: length of a sum), weights. */
 enum { ROWS_FEW = 128, ROWS_SOME = 512, WEIGHTS_FEW = 1 << 20, WEIGHTS_SOME = 1 << 22 };
 static const char *const CLASSES[RF_TUNED_CLASSES] = {
     "rows<=128 weights<=1Mi", "rows<=128 weights<=4Mi", "rows<=128 weights>4Mi",
     "rows<=512 weights<=1Mi", "rows<=512 weights<=4Mi", "rows<=512 weights>4Mi",
     "rows>512 weights<=1Mi",  "rows>512 weights<=4Mi",  "rows>512 weights>4Mi",
 };
-enum { SIDE_MIN = 256 }; /* narrower matrices, such as adapters, were not measured */
+enum { SIDE_MIN = 256 }; /* matrices with fewer columns, such as adapters, were not measured */
 
 const char *rf_tuned_class_name(int class) {
   return class >= 0 && class < RF_TUNED_CLASSES ? CLASSES[class] : "none";

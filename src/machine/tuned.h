@@ -5,14 +5,14 @@
 #include "base/json.h"
 #include "machine/machine.h"
 
-/* A product with at most this many rows does not copy its weights, so it has no blocks to tune. */
+/* A product with at most this many rows does not pack its weights and has no blocks to tune. */
 enum { RF_FEW_ROWS = 16 };
 
-/* The shape class of a product with blocks, by its rows and its weight's size; -1 for other ops. */
+/* The shape class of a product, from its rows and its weight's size; -1 for ops without blocks. */
 int rf_tuned_class(const rf_graph *graph, const rf_op *op);
 /* The name of a shape class. */
 const char *rf_tuned_class_name(int class);
-/* The blocks that were found for this op and kernel. All 0: use the kernel's default. */
+/* The tuned block sizes of this op and kernel. If all are 0, the kernel uses its default. */
 rf_blocks rf_tuned_blocks(const rf_tuned *tuned, const rf_graph *graph, const rf_op *op, const char *kernel,
                           int threads);
 
