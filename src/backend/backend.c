@@ -1,5 +1,5 @@
 /* backend.c - finds a backend by name and a kernel for an op, and accesses memory. Memory with a
- * host address needs no call of its device. */
+ * host address is accessed directly, without a call of its device. */
 #include "backend/backend.h"
 #include "backend/reference/reference.h"
 

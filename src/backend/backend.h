@@ -1,6 +1,6 @@
 /* backend.h - the contract of a backend: kernels that a plan chooses from, a device with memory,
- * and programs that run the graph of a plan on the device. The plan makes all choices; the backend
- * makes none. docs/adding-a-backend.md is the guide. */
+ * and programs that run the graph of a plan on the device. The plan makes all choices; a backend
+ * only executes them. docs/adding-a-backend.md is the guide. */
 #ifndef RF_BACKEND_H
 #define RF_BACKEND_H
 
@@ -20,11 +20,11 @@ typedef struct rf_memory {
   unsigned char *host; /* first byte, if the host can use the memory directly; otherwise NULL */
 } rf_memory;
 
-/* The unit that multiplies: vectors of numbers, or whole matrices (tiles). */
+/* The hardware unit that multiplies vectors, or whole matrices (tiles). */
 typedef enum rf_alu { RF_ALU_VECTOR, RF_ALU_MATRIX } rf_alu;
 typedef enum rf_traffic { RF_TRAFFIC_READ, RF_TRAFFIC_COPY } rf_traffic;
 
-/* The functions of a device. Some may be NULL, as their comments say. The others return
+/* The functions of a device. A function may be NULL only if its comment says so. Functions return
  * RAFTER_FAILED when the device fails. */
 typedef struct rf_device_type {
   rf_status (*open)(rf_device **device, rf_error *error);
@@ -32,24 +32,25 @@ typedef struct rf_device_type {
   /* Allocates zeroed memory, aligned to at least 64 bytes. */
   rf_status (*allocate)(rf_device *device, int64_t bytes, rf_memory **memory, rf_error *error);
   void (*release)(rf_memory *memory);
-  /* Makes a range present in memory before its first use. NULL: memory is always present. */
+  /* Maps a range of memory before its first use. NULL: all memory is always mapped. */
   rf_status (*reserve)(rf_memory *memory, int64_t at, int64_t bytes, rf_error *error);
   /* NULL if memory has a host address. Callers use rf_memory_fill, _write and _read. A range never
-   * covers two tensors. Several threads may call these at the same time. */
+   * covers two tensors. Several threads may call fill, upload and download at a time. */
   rf_status (*fill)(rf_memory *memory, int64_t at, uint32_t word, int64_t bytes, rf_error *error);
   rf_status (*upload)(rf_memory *memory, int64_t at, const void *from, int64_t bytes, rf_error *error);
   rf_status (*download)(rf_memory *memory, int64_t at, void *to, int64_t bytes, rf_error *error);
-  /* Waits for all queued work and reports its errors. NULL: functions return after their work. */
+  /* Waits for all queued work and reports its errors. NULL: no function leaves work queued. */
   rf_status (*synchronise)(rf_device *device, rf_error *error);
-  /* Compiles a plan to a program. The device and the pointers of `source` outlive the program. */
+  /* Compiles a plan to a program. The device and the pointers in `source` must outlive the
+   * program. */
   rf_status (*compile)(rf_device *device, const rf_program_source *source, rf_program **program,
                        rf_error *error);
-  /* Measure the device's ceilings. All four are NULL if it cannot measure itself.
-   * flops: FLOP/s of products in registers during `seconds`; 0 if the device lacks this unit. */
+  /* Measure the device's ceilings. All four are NULL if the device cannot measure itself. flops:
+   * FLOP/s of products in registers during `seconds`; 0 if the device lacks this unit. */
   bool (*has_alu)(const rf_device *device, rf_dtype dtype, rf_alu alu);
   double (*flops)(const rf_device *device, rf_dtype dtype, rf_alu alu, double seconds);
-  /* Bytes/s over the complete memory, which was written before; the best of `passes` passes. A copy
-   * counts the bytes that it reads and the bytes that it writes. */
+  /* Bytes/s of the best of `passes` passes over the complete memory, which the caller has written.
+   * A copy counts bytes read plus bytes written. */
   double (*bandwidth)(const rf_device *device, rf_memory *memory, rf_traffic traffic, int passes);
   double (*launch_seconds)(const rf_device *device); /* time of an op that computes nothing */
 } rf_device_type;
@@ -72,9 +73,9 @@ rf_status rf_memory_fill(rf_memory *memory, int64_t at, uint32_t word, int64_t b
 
 /* ---- program --------------------------------------------------------------------------------- */
 
-/* Inputs that change from step to step. They are equal for all ops of a section. */
+/* Inputs of a run that change from step to step. All ops of a section get equal inputs. */
 typedef struct rf_run_inputs {
-  /* Dropout draws depend on (seed, step, attr.dropout.site, global token, channel). */
+  /* The dropout mask depends on (seed, step, attr.dropout.site, global token, channel). */
   uint64_t seed;
   int64_t step;  /* optimizer step, from 1 (Adam's bias correction) */
   int32_t micro; /* microbatch of this step, from 0 */
@@ -82,7 +83,7 @@ typedef struct rf_run_inputs {
   int64_t first_token;
   float loss_scale; /* 1 / (valid tokens of the step) */
   float lr;
-  int64_t rows;           /* number of rows in use, at most the graph's rows; training: all */
+  int64_t rows;           /* rows in use, at most the graph's rows; all rows in training */
   int32_t place[RF_AXES]; /* coordinates of this chip in the graph's mesh */
 } rf_run_inputs;
 
@@ -92,8 +93,8 @@ typedef struct rf_measured {
   int64_t calls;
 } rf_measured;
 
-/* Callbacks of the run between two ops, for programs that can stop there. `op` has a set of
- * RF_WATCH_* for each op and changes only between sections. */
+/* Callbacks between two ops of a run, for programs that can pause between ops. The array `op` has a
+ * set of RF_WATCH_* for each op and changes only between sections. */
 enum { RF_WATCH_BEFORE = 1, RF_WATCH_AFTER = 2 };
 typedef struct rf_watch {
   void *self;
@@ -102,12 +103,12 @@ typedef struct rf_watch {
   rf_status (*after)(void *self, int op, const rf_run_inputs *inputs, rf_error *error);
 } rf_watch;
 
-/* A plan for a program. The arrays are valid during `compile`; the other pointers for its
- * lifetime. */
+/* The plan of a program. Arrays are valid during `compile`; other pointers as long as the
+ * program. */
 struct rf_program_source {
   const rf_graph *graph;
   rf_memory *memory;
-  /* offset of each tensor and each workspace in `memory`; negative: none */
+  /* byte offset of each tensor and each workspace in `memory`; negative: not stored */
   const int64_t *offset;
   const struct rf_chosen *op; /* kernels and workspace of each op */
   int number;                 /* number of the plan in its run, for recorded spans */
@@ -128,8 +129,8 @@ struct rf_program {
 
 struct rf_backend {
   const char *name; /* "reference", "cpu", "null", "sheet" */
-  /* NULL-terminated list of tables. A row with op NULL ends a table; earlier rows win.
-   * Alternatively `kernels_of` names the backend whose kernels are used. */
+  /* NULL-terminated list of tables. A row with op NULL ends a table; the first row that fits is
+   * chosen. A backend without tables uses the kernels of `kernels_of`. */
   const struct rf_kernel *const *tables;
   const rf_backend *kernels_of;
   /* NULL: the backend can only plan, and a run of its plans does nothing */
@@ -139,8 +140,8 @@ struct rf_backend {
 };
 
 extern const rf_backend RF_BACKEND_REFERENCE, RF_BACKEND_CPU, RF_BACKEND_NULL;
-/* For plans of machines that are known only by their data sheet. Users cannot choose it by name. */
+/* Plans for machines that are known only by a data sheet. Users cannot choose it by name. */
 extern const rf_backend RF_BACKEND_SHEET;
-const rf_backend *rf_backend_find(const char *name); /* "auto" is cpu; NULL if unknown */
+const rf_backend *rf_backend_find(const char *name); /* "auto" finds cpu; NULL: unknown name */
 
 #endif

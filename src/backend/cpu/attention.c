@@ -1,5 +1,5 @@
-/* attention.c - the attention rows of the CPU kernel table, with the shapes and workspaces of
- * each. */
+/* attention.c - the attention rows of the CPU kernel table, with the shape and workspace of each
+ * kernel. */
 #include "backend/cpu/attention.h"
 #include "backend/cpu/cpu.h"
 #include "graph/kv.h"
@@ -11,8 +11,8 @@
 static_assert((int)RF_KV_PAGE == (int)RF_ATTENTION_BLOCK, "a page of the cache is a softmax block");
 static_assert((int)RF_KV_UNIT == (int)RF_ATTENTION_PANEL, "a page holds whole panels of keys");
 
-/* Input 0 is qkv in all three ops. A segment has at most graph->seq rows. A cached context has at
- * most the cache's rows. */
+/* Input 0 of all three ops is qkv. A segment has at most graph->seq rows. A cached context is at
+ * most as long as the cache of one slot. */
 rf_attention rf_attention_of(const rf_graph *graph, const rf_op *op) {
   const rf_tensor *qkv = &graph->tensor[op->input[0]];
   const rf_attr_attention *attr = &op->attr.attention;
@@ -40,13 +40,13 @@ rf_attention rf_attention_of(const rf_graph *graph, const rf_op *op) {
   return a;
 }
 
-/* A query sees at most min(length, window) keys. This bound distributes the units over threads. */
+/* A query sees at most min(length, window) keys. The bound weights units of work. */
 static double unit_work(const rf_attention *a, int64_t length) {
   return (double)length * (double)rf_min64(length, a->window);
 }
 
-/* Threads share a unit if units of its size would leave more than a fifth of all thread time unused
- * in the last round. The tolerance of 0.15 rounds counts on small units, which fill gaps. */
+/* All threads share a unit (segment, KV head) if one thread per unit would leave more than a fifth
+ * of all thread time idle. 0.15 of a last round is ignored, because short units fill such gaps. */
 static bool is_shared(const rf_attention *a, int64_t length, double total, int threads) {
   if (threads < 2 || length <= RF_ATTENTION_TILE) return false;
   double units = total / unit_work(a, length), rounds = units / threads, whole = ceil(rounds - 0.15);
@@ -101,7 +101,7 @@ size_t rf_attention_backward_floats(const rf_attention *a) {
                              16);
 }
 static size_t team_floats(const rf_attention *a) {
-  /* one block of queries by all keys */
+  /* products of one block of queries with all keys */
   int64_t row = rf_round_up(a->longest, RF_ATTENTION_TILE) * (RF_ATTENTION_TILE + 16);
   return RF_ATTENTION_TEAM * (query_floats(a) + (size_t)row);
 }
@@ -109,7 +109,7 @@ static size_t team_floats(const rf_attention *a) {
 static bool accepts(const rf_graph *graph, const rf_op *op) {
   const rf_attr_attention *attr = &op->attr.attention;
   rf_dtype dtype = graph->tensor[op->input[0]].dtype;
-  bool positive = attr->scale > 0; /* the maximum is taken before scaling */
+  bool positive = attr->scale > 0; /* the maximum of a row is computed before scaling */
   return (dtype == RF_F32 || dtype == RF_BF16) && positive && attr->kv_heads > 0 &&
          attr->heads % attr->kv_heads == 0;
 }

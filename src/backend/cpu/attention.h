@@ -1,18 +1,18 @@
-/* attention.h - the definition of attention's arithmetic, and the shapes and memory sizes that the
+/* attention.h - defines the arithmetic of attention, and the shapes and workspace sizes that the
  * kernels of all ISAs share.
  *
  * This definition fixes every bit of the outputs. The bits do not depend on the ISA, the number of
  * threads, the height of a strip of queries, the other segments of the batch, the page size of the
  * cache, or whether keys come from the batch or from a cache. All arithmetic is f32. A "chain" is
- * one running sum of fused multiply-adds. Masked keys take part with p = 0, which changes nothing
- * while values are finite.
+ * one running sum of fused multiply-adds. A masked key adds p = 0, which changes no sum of finite
+ * values.
  *
  *   a_ij   = chain over ascending d of q_id k_jd, from 0
  *   s_ij   = a_ij and c = scale log2(e).
  *            With a softcap: s_ij = softcap tanh(scale a_ij / softcap) and c = log2(e).
  *            With a bf16 softmax: s_ij = round_bf16 of the capped score, or of scale a_ij
  *            without a softcap; c = log2(e).
- *   Keys are taken in ascending blocks of RF_ATTENTION_BLOCK, counted from position 0 of the
+ *   Keys are read in ascending blocks of RF_ATTENTION_BLOCK, counted from position 0 of the
  *   segment. For each block:
  *   m'     = max(m, max_j s_ij), m = -1e30 before the first block        f = 2^((m - m') c)
  *   p_ij   = 2^fma(s_ij, c, -(m' c))
@@ -30,10 +30,10 @@
  *   dk_jd  = scale * chain over ascending (query head of the group, i) of t_ij q_id
  *   dv_jd  = chain over ascending (query head of the group, i) of p_ij dctx_id
  *
- * At level amx the backward of bf16 uses tiles: a_ij, e_ij and the three gradients are tile
- * products as gemm.h defines them. Their steps of 32 are counted from d = 0 and from position 0 of
- * the segment; for dk and dv the count restarts with every query head. p_ij and t_ij are rounded to
- * bf16, with subnormals as zeros. The rest is as above. */
+ * At level amx, the backward pass of bf16 uses tiles: gemm.h defines the tile products a_ij, e_ij,
+ * dq, dk and dv. Steps of 32 are counted from d = 0 and from position 0 of the segment; for dk and
+ * dv, each query head starts a new count. p_ij and t_ij are rounded to bf16, with subnormals as
+ * zeros. All other arithmetic is as above. */
 #ifndef RF_ATTENTION_H
 #define RF_ATTENTION_H
 
@@ -41,19 +41,19 @@
 #include "machine/isa.h"
 
 enum {
-  RF_ATTENTION_BLOCK = 256, /* keys of a softmax block; the definition depends on this number */
+  RF_ATTENTION_BLOCK = 256, /* keys of a softmax block; results depend on this number */
   RF_ATTENTION_PANEL = 32,  /* keys or columns of a packed panel */
-  /* query rows that share one pass over the keys, so that they read a block of keys from L2 */
+  /* query rows of one pass over the keys, which reads a block of keys from memory once */
   RF_ATTENTION_QUERIES = 192,
-  /* query rows of one pass of a single token; STRIP_ROWS has room for as many strips */
+  /* query rows of one pass for a single token; STRIP_ROWS has room for this many strips */
   RF_ATTENTION_DECODE = 32,
-  RF_ATTENTION_SCORES = 64, /* rows of scores that a pass holds: DECODE rows in strips of any height */
-  /* Backward: queries, and also keys, of one block of probabilities. A multiple of every tile
-   * height and of the panel. */
+  RF_ATTENTION_SCORES = 64, /* rows of scores of a pass: DECODE rows in strips of any height */
+  /* Backward: number of queries, and of keys, of one block of probabilities. It is a multiple of
+   * every tile height and of PANEL. */
   RF_ATTENTION_TILE = 96,
-  /* backward: blocks of queries between two barriers when threads share a unit */
+  /* backward: blocks of queries between two barriers if threads share a unit */
   RF_ATTENTION_TEAM = 4,
-  /* backward with tiles: blocks of 32 queries in a span */
+  /* backward with tiles: blocks of 32 queries per span */
   RF_ATTENTION_SPAN = 8,
   RF_ATTENTION_MAX_HEIGHT = 12, /* tallest strip of any ISA */
   /* maximum strips of one pass: 2 x 192 / 4 + 1, since every head may leave one strip unfilled and
@@ -66,15 +66,15 @@ enum {
 /* Shapes of one call. */
 typedef struct rf_attention {
   int64_t rows;                           /* rows of the batch (n) */
-  int64_t longest;                        /* T: maximum length of a segment, or of the cached context */
+  int64_t longest;                        /* T: maximum length of a segment or cached context */
   int heads, kv_heads, group, dim, width; /* N, K, N/K, H, and H rounded up to 16 */
   int64_t ld;                             /* (N + 2K) H: elements of a row of qkv */
   float scale;
-  int64_t window; /* keys that a query sees; INT64_MAX/2 without a window */
+  int64_t window; /* maximum keys that a query sees; INT64_MAX/2 without a window */
   rf_dtype dtype; /* type of qkv and ctx */
   float softcap;  /* 0 without a softcap */
   bool round;     /* scaled scores are rounded to bf16 */
-  bool scaled;    /* s_ij includes the scale, because of a softcap or the rounding */
+  bool scaled;    /* s_ij includes the scale: there is a softcap, or s_ij is rounded to bf16 */
   bool narrow;    /* the cache is i8 */
 } rf_attention;
 rf_attention rf_attention_of(const rf_graph *graph, const rf_op *op);
@@ -82,33 +82,33 @@ rf_attention rf_attention_of(const rf_graph *graph, const rf_op *op);
 /* Up to MAX_HEIGHT query rows that one register tile computes. The rows may belong to different
  * heads of a group. */
 typedef struct rf_attention_strip {
-  /* Aligned to a cache line, because whole vectors read the workspace after the strips. */
+  /* The size is rounded to cache lines, because vectors read the workspace behind the strips. */
   _Alignas(64) int rows;
-  int height;                         /* height of the tile that computes these rows */
-  int64_t first, last;                /* some row of the strip sees keys in [first, last) */
-  int64_t low[16], high[16], row[16]; /* row r sees keys [low, high); its row in the batch */
+  int height;                         /* height of the register tile that computes these rows */
+  int64_t first, last;                /* rows of the strip see only keys in [first, last) */
+  int64_t low[16], high[16], row[16]; /* row r sees keys [low, high); row in the batch */
   int head[16];
   int64_t line; /* decode: index of the strip's first row of scores */
-  /* running maximum and sum; in decode also the factor for the context so far */
+  /* running maximum and sum; in decode also the factor of the running context */
   float m[16], l[16], factor[16];
   float *q, *acc; /* (d, MR) packed queries; (MR, width) running context */
 } rf_attention_strip;
 
-/* A unit of work: one KV head of one segment. */
+/* A unit of work is one KV head of one segment. */
 typedef struct rf_attention_unit {
   int64_t origin, length; /* first row and number of rows of the segment */
   int kv_head;
 } rf_attention_unit;
 typedef void rf_attention_unit_fn(void *job, const rf_attention_unit *unit, bool together);
-/* Runs all units. Every thread of a parallel region calls this function with its own job. A long
- * unit runs on all threads together, any other unit on one thread. */
+/* Runs all units. Every thread of a parallel region calls this function with its own job. All
+ * threads together run a long unit; one thread runs a short unit. */
 void rf_attention_units(const rf_attention *a, const int32_t *segment, rf_attention_unit_fn *run, void *job);
 
-/* Floats of one thread's workspace. */
+/* Number of floats of one thread's workspace. */
 size_t rf_attention_forward_floats(const rf_attention *a);
 size_t rf_attention_cached_floats(const rf_attention *a);
 size_t rf_attention_backward_floats(const rf_attention *a);
-/* For the backward with tiles. Threads that share a unit use the first thread's workspace. */
+/* Backward with tiles; threads that share a unit use the first thread's workspace. */
 size_t rf_attention_tiles_floats(const rf_attention *a);
 
 void rf_attention_avx512(const rf_call *call);

@@ -1,11 +1,11 @@
-/* attention_amx.c - gradients of attention over bf16 with AMX tiles. attention.h defines their
- * bits.
+/* attention_amx.c - gradients of attention over bf16 with AMX tiles. attention.h defines the
+ * arithmetic.
  *
- * Scores and e = dctx v^T are computed transposed, 32 keys by 32 queries at a time. The rounded p
- * and t are then already rows of the products for dv and dk, and pairs of adjacent rows are columns
- * of the product for dq, which is also computed transposed. For each SPAN blocks of queries, t
- * against all visible keys stays in L2 for dq, which sums over all keys; dk and dv continue from
- * span to span. gemm_amx.c packs all operands. */
+ * Scores and e = dctx v^T are computed transposed, 32 keys by 32 queries at a time. In this layout,
+ * rows of the rounded p and t are the rows of the products for dv and dk. Pairs of adjacent rows
+ * are the columns of the product for dq, which is also computed transposed. A span is SPAN blocks
+ * of queries. For dq, which sums over all keys, t of one span and all visible keys stays in L2; the
+ * sums of dk and dv continue from span to span. gemm_amx.c describes the packing. */
 #include "backend/cpu/attention_lanes.h"
 #include "backend/cpu/gemm_tiles.h"
 #include "backend/lanes.h"
@@ -17,19 +17,19 @@ enum {
   HALF = UNIT / 2,
   SPAN = RF_ATTENTION_SPAN,
   TILE_FLOATS = HALF * RF_TILE_DEPTH / 2,
-  STEP = 2 * TILE_FLOATS, /* floats of a packed step of 32 k, which is two tiles */
+  STEP = 2 * TILE_FLOATS, /* floats of a packed step of 32 values of k: two tiles */
   SUMS = UNIT * UNIT
 };
 
-/* Packed operands. Per unit (segment, KV head), in strips of 32 rows: keys and values by d,
- * transposed keys by key; dk and dv are (block of keys, 32 of d, 32, 32). Per span of queries of
- * one head, in panels of 32 columns: q and dctx, by d and by query. t_all is (panel of queries,
- * block of keys). */
+/* Packed operands. Buffers of a unit (segment, KV head), in strips of 32 rows. Keys and values have
+ * steps along d, transposed keys along the key; dk and dv are (block of keys, 32 of d, 32, 32).
+ * Buffers of a span of queries of one head, in panels of 32 columns: q and dctx, with steps along d
+ * and along the query. t_all is (panel of queries, block of keys). */
 typedef struct room {
   float *k, *v, *k_transposed, *dk, *dv;
   float *q, *g, *q_by_query, *g_by_query, *less, *minus_d, *t_all;
 } room;
-/* One thread's buffers for a block of keys: p and t as rows, and the sums of two products. */
+/* One thread's buffers for a block of keys: p and t as rows, and two products. */
 typedef struct own {
   float *p, *t, *s, *e;
 } own;
@@ -95,15 +95,15 @@ static void pack_columns(const void *from, int64_t k_step, int64_t column_step, 
                   NULL);
 }
 
-/* Prefetches rows [row, row + 32) of `dim` elements, which are not contiguous. The caller packs
- * earlier rows at the same time. */
+/* Prefetches rows [row, row + 32) of `dim` elements, which are not contiguous. Meanwhile, the
+ * caller packs the rows before them. */
 static void fetch_rows(const unit *u, const void *from, int64_t ld, int64_t row) {
   for (int64_t end = rf_min64(u->length, row + UNIT); row < end; row++)
     for (int64_t d = 0; d < u->a->dim; d += 64 / 2)
       __builtin_prefetch(rf_at(from, RF_BF16, row * ld + d), 0, 2);
 }
 
-/* Packs keys and values of one block of the unit. */
+/* Packs the keys and values of one block of the unit. */
 static void pack_block(const unit *u, int64_t block) {
   const rf_attention *a = u->a;
   const void *k =
@@ -121,7 +121,7 @@ static void pack_block(const unit *u, int64_t block) {
 }
 
 /* Packs queries and dctx of one panel of the span, and computes the lse and D terms of each query.
- * Padding queries get a probability of 0. */
+ * Padding queries get probabilities of 0. */
 static void pack_panel(const unit *u, int64_t panel) {
   const rf_attention *a = u->a;
   const float *lse = (const float *)u->call->in[2] + (int64_t)u->head * a->rows + u->origin;
@@ -152,7 +152,7 @@ static void pack_panel(const unit *u, int64_t panel) {
   }
 }
 
-/* ---- a block of keys against a panel of queries ---------------------------------------------- */
+/* ---- a block of keys times a panel of queries ---------------------------------------------- */
 
 static void multiply(bool rows_stay, int64_t steps, const float *rows, const float *columns,
                      const float *from, float *to) {
@@ -166,14 +166,14 @@ static void panels_that_see(const unit *u, int64_t block, int64_t *from, int64_t
   *to = u->a->window >= u->length ? u->panels
                                   : rf_min64(u->panels, (last + u->a->window - 1) / UNIT + 1 - u->first);
 }
-/* Blocks of keys that the panel sees in part or in full: [*from, *to). */
+/* The panel sees at least one key of each of the blocks [*from, *to). */
 static void blocks_seen(const unit *u, int64_t panel, int64_t *from, int64_t *to) {
   *from = rf_max64(0, (u->first + panel) * UNIT + 1 - u->a->window) / UNIT;
   *to = u->first + panel + 1;
 }
 
-/* Computes rounded p and t of 32 keys by 32 queries: p and t as rows, t also as columns. Lanes are
- * queries. */
+/* Computes rounded p and t of 32 keys by 32 queries; packs p and t as rows, and t also as columns.
+ * Lanes are queries. */
 static void round_scores(const unit *u, int64_t block, int64_t panel, const own *o, float *p_rows,
                          float *t_rows, float *t_columns) {
   const rf_attention *a = u->a;
@@ -217,8 +217,8 @@ static void round_scores(const unit *u, int64_t block, int64_t panel, const own 
   }
 }
 
-/* Runs a block of keys against the span: computes t for dq, and continues dk and dv. dk and dv
- * start in the first head of the group, at the span that contains the block. */
+/* For a block of keys and the span: computes t for dq, and continues the sums of dk and dv. These
+ * sums start in the first head of the group, at the span that contains the block. */
 static void block_of_keys(const unit *u, int64_t block, const own *o) {
   int64_t from, to;
   panels_that_see(u, block, &from, &to);
@@ -244,7 +244,7 @@ static void block_of_keys(const unit *u, int64_t block, const own *o) {
 /* ---- results --------------------------------------------------------------------------------- */
 
 /* Writes round(factor x) for 32 elements of a row, with streaming stores if they fill a cache line.
- * The fused addition of 0 makes a sum of underflowed products +0. */
+ * Adding +0 turns a result of -0 into +0. */
 static void write_line(const unit *u, const rf_v16 x[2], float factor, int64_t row, int64_t at, int64_t d) {
   const rf_attention *a = u->a;
   if (row >= u->length) return;
@@ -289,9 +289,8 @@ static void panel_dq(const unit *u, int64_t panel, const own *o) {
 
 /* ---- units ----------------------------------------------------------------------------------- */
 
-/* Runs `what` for each item, on one thread or shared by all threads. A barrier ends each shared
- * loop: the panels of a span are packed before its blocks of keys run, and those end before its
- * dq. */
+/* Runs `what` for each item, on one thread or on all threads. A barrier ends each shared loop, so a
+ * span packs its panels, then runs its blocks of keys, then computes dq. */
 #define EACH(i, count, together, what) \
   if (together) { \
     _Pragma("omp for schedule(dynamic) nowait") for (int64_t i = 0; i < (count); i++) what; \

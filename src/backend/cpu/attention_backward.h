@@ -1,9 +1,9 @@
 /* attention_backward.h - gradients of attention, compiled once per ISA.
  *
- * Works on blocks of 96 queries by 96 keys. Strips of queries compute the scores and e = dctx v^T,
- * then probabilities from the saved lse. Three chains follow: dq over strips of queries, dk and dv
- * over strips of keys. Every sum is one chain over all queries or all keys, which the workspace
- * keeps between blocks, so the block size changes no bit. */
+ * Works on blocks of 96 queries by 96 keys. For each block, strips of queries compute the scores
+ * and e = dctx v^T, then probabilities from the saved lse. Then three sums continue: dq for strips
+ * of queries, dk and dv for strips of keys. The workspace keeps every sum between blocks, so it
+ * remains one chain over all queries or keys, and results do not depend on the block size. */
 #ifndef RF_ATTENTION_BACKWARD_H
 #define RF_ATTENTION_BACKWARD_H
 
@@ -17,7 +17,7 @@ enum { TILE = RF_ATTENTION_TILE, LDT = RF_ATTENTION_TILE + RF_LANES };
 /* Packed keys of a unit (segment, KV head), and their gradients. */
 typedef struct key_side {
   float *k_columns, *v_columns; /* panels of 32 keys, for scores and e */
-  float *k_rows;                /* panels of 32 columns, for dq */
+  float *k_rows;                /* panels of 32 columns (d), for dq */
   float *dk, *dv;               /* (T, width) */
   int64_t padded;               /* keys, rounded up to TILE */
 } key_side;
@@ -100,7 +100,7 @@ static void pack_query_strip(const rf_attention *a, query_side *q, const rf_call
   memset(q->dq + first * a->width, 0, sizeof(float) * MR * (size_t)a->width);
 }
 
-/* Bounds of the keys that some query of strip `i` sees. */
+/* Range of the keys that the queries of strip `i` see. */
 static int64_t strip_first_key(const rf_attention *a, const query_side *q, int64_t i) {
   return rf_max64(0, q->first + i * MR + 1 - a->window);
 }
@@ -136,7 +136,7 @@ static bool strip_probabilities(const rf_attention *a, const query_side *q, cons
       if (a->softcap > 0) t_ij = rf_v16_mul(t_ij, cap_slope(s, shrink));
       rf_v16_store(tr + v * RF_LANES, t_ij);
     }
-    /* Strips of keys read whole rows, so the rest of the row must be zero. */
+    /* Strips of keys read whole rows, so the padding of a row must be zero. */
     for (int64_t v = 0; v < TILE / RF_LANES; v++) {
       if (v >= v0 && v < v1) continue;
       rf_v16_store(pr + v * RF_LANES, rf_v16_zero());
@@ -162,8 +162,8 @@ static void strip_dq(const rf_attention *a, const query_side *q, const key_side 
                                          .width = a->width});
 }
 
-/* Continues to[key][column] for one strip of keys, by the chain over queries of x[query][key]
- * y[query][column]. */
+/* For one strip of keys, adds x[query][key] y[query][column] to to[key][column] for ascending
+ * queries. */
 static void key_chain(const rf_attention *a, const float *x, const float *y, int64_t queries, float *to) {
   for (int64_t column = 0; column < a->width;) {
     const float *b = y + column / PANEL * TILE * PANEL + column % PANEL;
@@ -183,7 +183,7 @@ static void block_dkdv(const rf_attention *a, const query_side *q, key_side *k, 
                        const tiles *tile) {
   int64_t strips = (q->count + MR - 1) / MR;
   for (int64_t key = 0; key < TILE; key += MR) {
-    int64_t from = 0, to = strips; /* contiguous strips of queries that see some of these keys */
+    int64_t from = 0, to = strips; /* contiguous strips, each of which sees some of these keys */
     while (from < to && strip_last_key(q, from) <= block + key) from++;
     while (to > from && strip_first_key(a, q, to - 1) >= block + key + MR) to--;
     int64_t begin = from * MR, queries = rf_min64(q->count, to * MR) - begin;
@@ -195,8 +195,7 @@ static void block_dkdv(const rf_attention *a, const query_side *q, key_side *k, 
   }
 }
 
-/* Writes round(factor * x) to `rows` rows of dqkv. The fused addition of 0 turns a sum of
- * underflowed products into +0, however many there were. */
+/* Writes round(factor * x) to `rows` rows of dqkv. Adding +0 turns a result of -0 into +0. */
 static void write_rows(const rf_attention *a, const float *x, float factor, int64_t rows, void *dqkv,
                        int64_t at) {
   for (int64_t r = 0; r < rows; r++) {
@@ -259,9 +258,8 @@ static void unit_alone(backward_job *j, const rf_attention_unit *u) {
 }
 
 /* Runs one unit on all threads, RF_ATTENTION_TEAM blocks of queries at a time (of one head or
- * several). Three steps share first strips of queries, then blocks of keys, then strips of queries.
- * A block of keys takes its blocks of queries in order; barriers between the steps keep every chain
- * in order. */
+ * several), in three steps. Threads share strips of queries, then blocks of keys, then strips of
+ * queries. Barriers between the steps keep every sum in ascending order. */
 static void unit_together(backward_job *j, const rf_attention_unit *u) {
   const rf_attention *a = j->a;
   const rf_call *call = j->call;

@@ -1,10 +1,10 @@
 /* attention_cached.h - attention of new rows over a cache of keys and values, compiled once per
  * ISA.
  *
- * Prefill: consecutive rows of one slot pass over the keys together, and a block of one KV head's
- * keys is packed once for all of them. Decode: a single row reads all KV heads at once, 32 keys at
- * a time, because its cost is reading the cache and the keys of one head are interleaved with those
- * of other heads. Both follow attention.h, so the bits equal those of a batch. */
+ * In prefill, consecutive rows of one slot share a pass over the keys, which packs each block of a
+ * KV head's keys once. In decode, reading the cache is the cost, and it interleaves the keys of all
+ * KV heads. A single row thus reads all KV heads at once, 32 keys at a time. Prefill and decode
+ * follow attention.h, so results are bit-identical to attention over a batch. */
 #ifndef RF_ATTENTION_CACHED_H
 #define RF_ATTENTION_CACHED_H
 
@@ -35,7 +35,7 @@ static kv_cache cache_of(const rf_call *call, const rf_attention *a) {
 }
 
 /* Row, counted over all pages, of a slot's keys (which = 0) or values (which = 1) at a position.
- * The rows of the next positions of that page follow. */
+ * The next positions of the page are the next rows. */
 static int64_t cache_row(const kv_cache *c, int64_t slot, int which, int64_t position) {
   return (c->table[slot * c->columns + position / c->page] * 2 + which) * c->page + position % c->page;
 }
@@ -75,7 +75,7 @@ static void narrow_head(const float *x, int64_t dim, int8_t *q, float *scale) {
   for (int64_t d = 0; d < dim; d++) q[d] = (int8_t)(int32_t)((x[d] * steps + MAGIC) - MAGIC);
 }
 
-/* Writes one row's keys or values to the cache. */
+/* Writes the keys or values of one row to the cache. */
 static void cache_write(pass *w, const rf_attention *a, const kv_cache *c, const void *qkv, int64_t at,
                         int64_t row) {
   if (!a->narrow) {
@@ -100,20 +100,20 @@ static const void *widen_rows(pass *w, const rf_attention *a, const kv_cache *c,
   return w->widened;
 }
 
-/* The cache bytes that one decoded row reads: keys [low, high) of a slot, at the columns of some KV
- * heads. high = 0 means none. */
+/* The part of the cache that one decoded row reads: keys [low, high) of a slot, in the columns of
+ * some KV heads. If high = 0, the row reads none. */
 typedef struct span {
   int64_t slot, low, high, column, bytes;
 } span;
-/* Prefetches the cache for decode: follows the order of reading some distance ahead and continues
- * into the next row. Hardware prefetchers do not know where the next head, page or slot is. Without
- * this, 16 rows of 48 keys read 5.9 GB/s from memory on one thread (Emerald Rapids). */
+/* Prefetches the cache for decode, some distance before decode reads it and across the end of a
+ * row. Hardware prefetchers do not know where the next head, page or slot is. Without these
+ * prefetches, 16 rows of 48 keys read only 5.9 GB/s on one thread (Emerald Rapids). */
 typedef struct reader {
   const kv_cache *cache;
   span now, after;
   int64_t block, key;
   int which;
-  const char *at; /* the next `left` contiguous bytes */
+  const char *at; /* start of the next `left` contiguous bytes */
   int64_t left;
 } reader;
 static void reader_enter(reader *r, span now) {
@@ -149,7 +149,7 @@ static bool reader_move(reader *r) {
   return true;
 }
 /* Returns the address of the next `bytes`, for the caller to prefetch, or NULL if there are none.
- * Prefetches here if the bytes are not contiguous. */
+ * If the bytes are not contiguous, prefetches them itself and continues. */
 static const char *reader_take(reader *r, int64_t bytes) {
   while (bytes > 0 && reader_move(r)) {
     const char *at = r->at;
@@ -167,8 +167,8 @@ static void reader_fetch(reader *r, int64_t bytes) {
   for (int64_t b = 0; at && b < bytes; b += 64) __builtin_prefetch(at + b, 0, 2);
 }
 
-/* Packs keys and values [begin, end) of the block at `block`, page by page. begin is a multiple of
- * a panel. */
+/* Packs keys and values [begin, end) of the block at `block`, page by page. `begin` is a multiple
+ * of PANEL. */
 static void pack_pages(pass *w, const rf_attention *a, const key_source *from, int64_t block, int64_t begin,
                        int64_t end, int64_t value_step) {
   const kv_cache *c = from->cache;
@@ -186,8 +186,8 @@ static void pack_pages(pass *w, const rf_attention *a, const key_source *from, i
   }
 }
 
-/* Cuts the rows into pieces: consecutive positions of one slot, short enough that all query heads
- * of a group fit in one pass. */
+/* Cuts the rows into pieces. A piece has consecutive positions of one slot, few enough for all
+ * query heads of a group to fit in one pass. */
 static int64_t cut_pieces(const int32_t *slots, const int32_t *positions, int64_t rows, int64_t most,
                           int32_t *start) {
   int64_t pieces = 0;
@@ -200,7 +200,7 @@ static int64_t cut_pieces(const int32_t *slots, const int32_t *positions, int64_
   return pieces;
 }
 
-/* Bytes of the cache that the rows read; counting stops at `enough`. */
+/* Bytes of the cache that the rows read; the count stops at `enough`. */
 static int64_t bytes_read(const rf_attention *a, const kv_cache *c, const int32_t *slots,
                           const int32_t *positions, int64_t rows, int64_t enough) {
   int64_t sum = 0;
@@ -209,7 +209,7 @@ static int64_t bytes_read(const rf_attention *a, const kv_cache *c, const int32_
   return sum;
 }
 
-/* The pieces of a call, and how many heads of a piece one task takes. */
+/* The pieces of a call, and how they are divided into tasks. */
 typedef struct cached_work {
   const rf_attention *a;
   const kv_cache *cache;
@@ -316,7 +316,7 @@ static void decode_row(pass *w, const rf_call *call, const cached_work *k, const
 }
 
 static void attention_kv_run(const rf_call *call) {
-  /* Two panels ahead, because packing reads all keys of a panel at once. */
+  /* Decode prefetches two panels ahead, because packing reads all keys of a panel at once. */
   enum { BYTES_WORTH_A_THREAD = 128 << 10, KEYS_AHEAD = 2 * PANEL };
   rf_attention a = rf_attention_of(call->graph, call->op);
   const int32_t *slots = call->in[3], *positions = call->in[4];
@@ -325,13 +325,13 @@ static void attention_kv_run(const rf_call *call) {
   kv_cache cache = cache_of(call, &a);
   int32_t *start = call->workspace;
   float *memory = (float *)call->workspace + rf_round_up(a.rows + 1, RF_LANES);
-  /* query heads per KV head of a task */
+  /* query heads that a task computes per KV head */
   int heads = a.group < RF_ATTENTION_DECODE ? a.group : RF_ATTENTION_DECODE;
   int64_t pieces = cut_pieces(slots, positions, rows, rf_max64(1, RF_ATTENTION_QUERIES / heads), start);
   int64_t most = (int64_t)call->threads * BYTES_WORTH_A_THREAD,
           useful = 1 + bytes_read(&a, &cache, slots, positions, rows, most) / BYTES_WORTH_A_THREAD;
   int threads = useful < call->threads ? (int)useful : call->threads;
-  /* tasks per piece that give every thread at least one */
+  /* number of tasks per piece that gives every thread at least one task */
   int64_t enough = (threads + pieces - 1) / pieces;
   int64_t kv_most = rf_max64(1, RF_ATTENTION_DECODE / heads),
           kv_parts = rf_max64((a.kv_heads + kv_most - 1) / kv_most, rf_min64(enough, a.kv_heads));
@@ -355,7 +355,8 @@ static void attention_kv_run(const rf_call *call) {
         cache_write(&w, &a, &cache, call->in[0], at, cache_row(&cache, slots[r], which, positions[r]));
       }
     }
-    int64_t task = atomic_fetch_add(&tickets, 1), next; /* the next task is taken early, for prefetching */
+    /* the next task is taken early, to prefetch */
+    int64_t task = atomic_fetch_add(&tickets, 1), next;
     reader ahead = {.cache = &cache};
     reader_enter(&ahead, span_of(&work, task));
     reader_fetch(&ahead, KEYS_AHEAD * ahead.now.bytes);

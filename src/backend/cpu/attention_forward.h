@@ -1,9 +1,9 @@
 /* attention_forward.h - attention over a batch of segments, compiled once per ISA.
  *
- * Query rows are grouped in strips of MR rows. Up to RF_ATTENTION_QUERIES rows pass over the key
- * blocks together: the first strip reads a block of packed keys and values (256 keys: 128 KiB at
- * head size 64) from memory, and the others from L2. Between blocks, running maxima, sums and
- * contexts are kept in the workspace. */
+ * Query rows are grouped in strips of MR rows (the height of a register tile). Up to
+ * RF_ATTENTION_QUERIES rows process the key blocks together. The first strip reads a block of
+ * packed keys and values (256 keys: 128 KiB at head size 64) from memory; all later strips read it
+ * from L2. The workspace keeps running maxima, sums and contexts between blocks. */
 #ifndef RF_ATTENTION_FORWARD_H
 #define RF_ATTENTION_FORWARD_H
 
@@ -12,12 +12,12 @@
 
 #include <omp.h>
 
-/* Rows are padded, because rows of a power-of-two size would share cache sets. */
+/* Rows of scores are padded, because rows of a power-of-two size would share cache sets. */
 enum { BLOCK = RF_ATTENTION_BLOCK, LDS = RF_ATTENTION_BLOCK + RF_LANES };
 
 typedef rf_attention_strip strip;
 
-/* The workspace of one thread, for one pass of strips over their keys. */
+/* The workspace of one thread for a pass of several strips over their keys. */
 typedef struct pass {
   strip *strip;
   int strips;
@@ -27,11 +27,11 @@ typedef struct pass {
   float *widened;          /* (PANEL, dim) keys or values of an i8 cache as f32 */
 } pass;
 
-/* Source of a group's keys and values. They are packed before the pass, or the pass packs them
- * block by block from the pages of a cached sequence. */
+/* Source of a group's keys and values. Keys and values of a batch are packed before the pass; the
+ * pass packs those of a cached sequence block by block. */
 typedef struct key_source {
   bool packed;
-  int64_t value_step; /* if packed: floats between two panels of values */
+  int64_t value_step; /* floats between two panels of packed values */
   const struct kv_cache *cache;
   int64_t slot;
   int kv_head;
@@ -50,7 +50,7 @@ static pass pass_at(const rf_attention *a, float *memory, int64_t bound, int64_t
   return w;
 }
 
-/* Opens an empty strip; the next function adds one row to a strip. */
+/* Opens an empty strip of rows. */
 static strip *pass_open(pass *w, const rf_attention *a) {
   strip *s = &w->strip[w->strips];
   *s = (strip){.first = INT64_MAX, .q = w->query + w->strips * MR * (int64_t)(a->dim + a->width)};
@@ -95,8 +95,8 @@ static void pass_pack_queries(pass *w, const rf_attention *a, const void *qkv) {
   }
 }
 
-/* Replaces a strip's products with probabilities, over vectors [v0, v1) of the block, and updates
- * maximum and sum. The caller multiplies the context so far by `factor`. */
+/* Replaces products of a strip with probabilities, for vectors [v0, v1) of the block, and updates
+ * maximum and sum. The caller must multiply the running context by `factor`. */
 static void strip_softmax(const rf_attention *a, strip *t, float *s, int64_t block, int64_t v0, int64_t v1,
                           float factor[RF_LANES]) {
   float c = a->scaled ? RF_LOG2_E : a->scale * RF_LOG2_E, maximum[RF_LANES], less[RF_LANES],
@@ -128,13 +128,13 @@ static void strip_softmax(const rf_attention *a, strip *t, float *s, int64_t blo
   memcpy(t->m, maximum, sizeof maximum);
 }
 
-/* Packed keys of one block: panels of 32 keys, and of 32 columns of their values. */
+/* One packed block: keys in panels of 32 keys, values in panels of 32 columns. */
 typedef struct key_block {
   const float *columns, *values;
   int64_t value_step; /* floats between two panels of values */
 } key_block;
 
-/* Runs one strip over keys [first, last) of the block that starts at key `block`. */
+/* Processes keys [first, last), from the block that starts at key `block`, for one strip. */
 static void strip_block(const rf_attention *a, strip *t, float *s, int64_t block, int64_t first, int64_t last,
                         const key_block *keys) {
   int64_t v0 = (first - block) / RF_LANES, v1 = (last - block + RF_LANES - 1) / RF_LANES;
@@ -151,7 +151,7 @@ static void strip_block(const rf_attention *a, strip *t, float *s, int64_t block
                                  .factor = factor});
 }
 
-/* Runs all strips over all their keys. */
+/* Processes all strips with all keys that they see. */
 static void pass_keys(pass *w, const rf_attention *a, const key_source *from) {
   int64_t first = INT64_MAX, last = 0;
   for (int i = 0; i < w->strips; i++) {
@@ -193,8 +193,8 @@ static void pass_write(pass *w, const rf_attention *a, void *ctx, float *lse) {
   }
 }
 
-/* Attention of query rows [first, last) of the batch, in one segment and one head whose keys are
- * packed in w. */
+/* Computes attention of query rows [first, last) of the batch, which belong to one segment and one
+ * head. `w` has the packed keys of this segment and head. */
 static void attend_queries(pass *w, const rf_attention *a, const rf_call *call, int64_t origin, int64_t first,
                            int64_t last, int head, int64_t value_step) {
   w->strips = 0;
@@ -204,8 +204,8 @@ static void attend_queries(pass *w, const rf_attention *a, const rf_call *call, 
   pass_write(w, a, call->out[0], call->out[1]);
 }
 
-/* Packs keys [first, last) of the segment that starts at row `origin`. Both are multiples of 32,
- * except at the end of the segment. */
+/* Packs keys [first, last) of the segment that starts at row `origin`. first and last are multiples
+ * of 32, except at the end of the segment. */
 static void pack_segment(pass *w, const rf_attention *a, const void *qkv, int64_t origin, int64_t first,
                          int64_t last, int kv_head, int64_t value_step) {
   int64_t at = (origin + first) * a->ld + (int64_t)(a->heads + kv_head) * a->dim;
@@ -216,14 +216,14 @@ static void pack_segment(pass *w, const rf_attention *a, const void *qkv, int64_
             value_step);
 }
 
-/* A thread's own workspace; the packed keys of a shared unit are in the first thread's. */
+/* A thread's own workspace. The first thread's workspace has the packed keys of a shared unit. */
 typedef struct forward_job {
   const rf_attention *a;
   const rf_call *call;
   pass own, first;
 } forward_job;
 
-/* All threads pack the keys of a unit together and share its groups of queries. */
+/* All threads together pack the keys of a unit, then share its groups of queries. */
 static void unit_of_all(const forward_job *j, const rf_attention_unit *u) {
   const rf_attention *a = j->a;
   pass w = j->own, shared = j->first;

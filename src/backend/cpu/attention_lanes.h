@@ -8,9 +8,9 @@
 
 #define RF_LOG2_E 0x1.715476p+0f
 
-/* 2^t for t < 128: 2^k times a polynomial in t - k, where k is t rounded to an integer. The
- * polynomial minimizes the maximum error (3e-9 relative before rounding) and gives 2^0 = 1 exactly.
- * Results below t = -126 are 0, so a masked score (-inf) adds nothing. NaN stays NaN. */
+/* 2^t for t < 128: 2^k times a polynomial in t - k, where k is t rounded to an integer. The minimax
+ * polynomial has a relative error of 3e-9 before rounding and gives 2^0 = 1 exactly. The result is
+ * 0 for t < -126, so a masked score (-inf) adds nothing. NaN stays NaN. */
 RF_INLINE rf_v16 exp2_lanes(rf_v16 t) {
   rf_v16 magic = rf_v16_set1(12582912.0f), z = rf_v16_add(t, magic), r = rf_v16_sub(t, rf_v16_sub(z, magic));
   rf_v16 p = rf_v16_fma(rf_v16_set1(0x1.416b52p-13f), r, rf_v16_set1(0x1.5f082ep-10f));
@@ -22,8 +22,7 @@ RF_INLINE rf_v16 exp2_lanes(rf_v16 t) {
   return rf_v16_select(rf_v16_lt(t, rf_v16_set1(-126.0f)), rf_v16_zero(), rf_v16_scale_by(p, z));
 }
 
-/* Keeps the lanes of keys [first, last) in the vector that starts at key `at`; other lanes become
- * -inf. */
+/* In the vector that starts at key `at`, sets lanes of keys outside [first, last) to -inf. */
 RF_INLINE rf_v16 mask_lanes(rf_v16 s, int64_t at, int64_t first, int64_t last) {
   int from = (int)(first <= at ? 0 : first - at < RF_LANES ? first - at : RF_LANES);
   int to = (int)(last <= at ? 0 : last - at < RF_LANES ? last - at : RF_LANES);
@@ -32,8 +31,8 @@ RF_INLINE rf_v16 mask_lanes(rf_v16 s, int64_t at, int64_t first, int64_t last) {
   return rf_v16_select(rf_m16_first(from), none, s);
 }
 
-/* Prepares vectors [v0, v1) of a row of products for the exponential: scales, caps and rounds as
- * `a` asks, then masks all keys outside [first, last). */
+/* Turns vectors [v0, v1) of a row of products into scores: scales, caps and rounds as `a` says,
+ * then masks keys outside [first, last). */
 RF_INLINE void ready_row(const rf_attention *a, float *s, int64_t v0, int64_t v1, int64_t first,
                          int64_t last) {
   if (a->scaled) {

@@ -1,15 +1,15 @@
-/* attention_tile.h - register tiles and packing of the attention kernels. Compiled once per ISA,
- * with the flags of the including file.
+/* attention_tile.h - register tiles and packing of the attention kernels. It is compiled once per
+ * ISA, with the compiler flags of the including file.
  *
  * A tile holds MR rows by RF_LANES * NV columns of running f32 sums in registers. Each sum is one
- * chain of fused multiply-adds in ascending k, so neither MR nor NV changes a bit. */
+ * chain of fused multiply-adds in ascending k, so results do not depend on MR and NV. */
 #ifndef RF_ATTENTION_TILE_H
 #define RF_ATTENTION_TILE_H
 
 #include "backend/cpu/attention_lanes.h"
 
-/* Rows and vectors of a tile. Registers hold all sums, the columns of one step and one
- * broadcast. */
+/* Rows and vectors of a tile. All sums, the columns of one step and one broadcast fit in the
+ * registers. */
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
 enum { MR = 12, NV = 2 }; /* 24 + 2 + 1 of 32 zmm */
 #define RF_EACH_HEIGHT(X) X(12) X(8) X(4) X(2) X(1)
@@ -35,7 +35,7 @@ RF_INLINE int tile_height(int rows) {
 /* ---- tiles ----------------------------------------------------------------------------------- */
 
 /* The operands of a tile's chains: a[r row_step + k k_step] and b[k ldb + column], for `steps` k.
- * As many bytes as b has are prefetched at `ahead`, unless NULL. */
+ * Unless `ahead` is NULL, as many bytes as b has are prefetched at `ahead`. */
 typedef struct chain {
   const float *a;
   int64_t row_step, k_step;
@@ -45,9 +45,9 @@ typedef struct chain {
   const char *ahead;
 } chain;
 
-/* Continues acc[r][v] by the chain; m and nv are constants at every call. Unrolled by four, the
- * forward pass reaches 55 % of the FMA ceiling at head size 64 and 69 % at 128; 52 and 65 % without
- * unrolling, 54 and 69 % by eight (Granite Rapids). */
+/* Continues the chains acc[r][v]; m and nv are constants at every call. Unrolling by four, the
+ * forward pass reaches 55 % of the FMA ceiling at head size 64 and 69 % at 128 (Granite Rapids). No
+ * unrolling reaches 52 and 65 %, unrolling by eight 54 and 69 %. */
 RF_INLINE void tile_chain(int m, int nv, const chain x, rf_v16 acc[MR][2]) {
 #pragma GCC unroll 4
   for (int64_t k = 0; k < x.steps; k++) {
@@ -64,8 +64,8 @@ RF_INLINE void tile_chain(int m, int nv, const chain x, rf_v16 acc[MR][2]) {
   }
 }
 
-/* c[r][column] = the chain from zero or, if `resume`, continued from c, or from c * factor[r] if
- * `factor` is not NULL. */
+/* Sets c[r][column] to a chain that starts from zero or, if `resume`, from c. With a `factor`, the
+ * chain starts from c * factor[r]. */
 RF_INLINE void tile(int m, int nv, chain x, bool resume, float *c, int64_t ldc, const float *factor) {
   rf_v16 acc[MR][2];
 #pragma GCC unroll 12
@@ -82,7 +82,7 @@ RF_INLINE void tile(int m, int nv, chain x, bool resume, float *c, int64_t ldc, 
   }
 }
 
-/* s[r][key] = products of a strip, packed [d][MR], with keys [first, last) of `panels`
+/* Sets s[r][key] to the products of a strip, packed [d][MR], with keys [first, last) of `panels`
  * [panel][d][32]. first and last are multiples of 16; rows of s are lds floats apart. */
 #define RF_TILE_PRODUCTS(h) \
   static void products_##h(const float *strip, const float *panels, int64_t dim, int64_t first, \
@@ -112,19 +112,19 @@ RF_INLINE void products(int height, const float *strip, const float *panels, int
   }
 }
 
-/* A strip's context: acc[r][column] = acc * factor[r], continued by the chain over `keys` keys of
- * p[r][key] * v[key][column]. `factor` may be NULL. */
+/* Continues the context of a strip: multiplies acc[r][column] by factor[r], then adds p[r][key] *
+ * v[key][column] for `keys` ascending keys. `factor` may be NULL. */
 typedef struct weighted {
   const float *p;
   int64_t ldp;
   const void *v;
-  int64_t step; /* elements from one panel (context) or row (context_rows) of v to the next */
+  int64_t step; /* elements between two panels (context) or rows (context_rows) of v */
   int64_t keys;
   float *acc;
   int64_t width;
   const float *factor;
   rf_dtype dtype;    /* type of v in context_rows; panels are f32 */
-  const char *ahead; /* context_rows prefetches as many bytes here as v has, unless NULL */
+  const char *ahead; /* context_rows prefetches at `ahead` as many bytes as v has; NULL: none */
 } weighted;
 RF_INLINE void context_columns(int h, bool panels, rf_dtype dtype, const weighted *w) {
   const int64_t step = w->step, keys = w->keys, width = w->width;
@@ -162,7 +162,7 @@ RF_INLINE void context(int height, const weighted *w) {
 #undef RF_CASE
   }
 }
-/* v has unpacked rows; width is a multiple of 16. */
+/* Like context, with unpacked rows of v; width is a multiple of 16. */
 RF_INLINE void context_rows(int height, const weighted *w) {
   switch (height) {
 #define RF_CASE(h) \
@@ -174,9 +174,9 @@ RF_INLINE void context_rows(int height, const weighted *w) {
 
 /* ---- packing --------------------------------------------------------------------------------- */
 
-/* to[d ld + r] = row[r][d] for d < dim, where row[r] points to elements of `dtype`. Lanes from
- * `rows` on are zero, and only `width` lanes are written. Prefetches as many bytes at `ahead` as
- * sixteen rows have, unless NULL. */
+/* to[d ld + r] = row[r][d] for d < dim, where row[r] points to elements of `dtype`. Writes `width`
+ * lanes; lanes from `rows` on are zero. Unless `ahead` is NULL, prefetches as many bytes at `ahead`
+ * as sixteen rows have. */
 RF_INLINE void pack_transposed(const void *const row[RF_LANES], rf_dtype dtype, int rows, int64_t dim,
                                float *to, int64_t ld, int width, const char *ahead) {
   int64_t d = 0;
@@ -227,8 +227,8 @@ static void pack_columns(const void *from, rf_dtype dtype, int64_t ld, int64_t k
   else pack_columns_of(from, RF_F32, ld, keys, dim, panels, ahead);
 }
 
-/* Packs the same rows into panels of 32 columns, [panel][key][32], `panel_step` floats apart.
- * Columns up to the panel's end are filled with zeros. */
+/* Packs `keys` rows into panels of 32 columns, [panel][key][32], `panel_step` floats apart. Zeros
+ * fill the last panel. */
 static void pack_rows(const void *from, rf_dtype dtype, int64_t ld, int64_t keys, int64_t dim, float *panels,
                       int64_t panel_step) {
   for (int64_t key = 0; key < keys; key++) {

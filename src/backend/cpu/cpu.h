@@ -9,14 +9,14 @@
 
 #include <omp.h>
 
-/* Every table ends with a row whose op is NULL. Stronger ISAs come first, in each table and in
- * cpu.c's list of tables. */
+/* A row whose op is NULL ends each table. In each table and in cpu.c's list of tables, stronger
+ * ISAs come first. */
 extern const rf_kernel RF_CPU_MATMUL[], RF_CPU_EXPERTS[], RF_CPU_LORA[], RF_CPU_HEAD[], RF_CPU_ATTENTION[];
 extern const rf_kernel RF_CPU_ELEMENTWISE_AVX512[], RF_CPU_ELEMENTWISE_AVX2[], RF_CPU_ELEMENTWISE_BASE[];
 
 int64_t rf_l2_bytes(void); /* L2 bytes of one core; 0 when unknown */
 
-/* CPU kernels read and write f32 and bf16 activations; only the reference has f64. */
+/* CPU kernels read and write f32 and bf16 activations; only the reference kernels have f64. */
 static inline bool rf_is_activation(rf_dtype dtype) { return dtype == RF_F32 || dtype == RF_BF16; }
 static inline const void *rf_element(const void *p, rf_dtype dtype, int64_t i) {
   return (const char *)p + i * rf_dtype_bytes(dtype);
@@ -32,30 +32,30 @@ static inline size_t rf_larger(size_t a, size_t b) { return a > b ? a : b; }
 #define RF_KERNEL(of, title, lowest, takes, bytes, function) \
   { .op = of, .name = title, .level = lowest, .accepts = takes, .workspace_bytes = bytes, .run = function }
 
-/* RF_BIND(matmul, avx2, RF_GEMM_AVX2) defines matmul_avx2_run(call) and matmul_avx2_workspace(...),
- * which call matmul_run and matmul_workspace with the table of that ISA. */
+/* RF_BIND(matmul, avx2, RF_GEMM_AVX2) defines matmul_avx2_run(call) and matmul_avx2_workspace(...).
+ * They call matmul_run and matmul_workspace with the table RF_GEMM_AVX2. */
 #define RF_BIND(op, isa, table) \
   static size_t op##_##isa##_workspace(const rf_graph *graph, const rf_op *node, int threads) { \
     return op##_workspace(&table, graph, node, threads); \
   } \
   static void op##_##isa##_run(const rf_call *call) { op##_run(&table, call); }
-/* The kernel row of the functions that RF_BIND defined. It uses the function `accepts` of the
- * file. */
+/* The kernel row of the functions that RF_BIND defined. The row uses the including file's function
+ * `accepts`. */
 #define RF_BOUND_ROW(op, isa, name, level) \
   RF_KERNEL(#op, name, level, accepts, op##_##isa##_workspace, op##_##isa##_run)
 
-/* Rows of input `slot` that this run uses. */
+/* Number of rows of input `slot` that this run uses. */
 static inline int64_t rf_rows_used(const rf_call *call, int slot) {
   return rf_rows_of_walk(call->graph, rf_in(call, slot)->shape[0], call->run->rows);
 }
 
-/* True if this run adds to the present value of output `slot`. */
+/* True if this run adds its result to the present values of output `slot`. */
 static inline bool rf_accumulates(const rf_call *call, int slot) {
   rf_accumulate how = call->op->attr.accumulate[slot];
   return how == RF_ACCUMULATE_ADD || (how == RF_ACCUMULATE_MICRO && call->run->micro > 0);
 }
 
-/* The share [begin, end) of `count` items that thread `id` of `of` threads takes, in multiples of
+/* The share [begin, end) of `count` items for thread `id` of `of` threads, in multiples of
  * `grain`. */
 static inline void rf_share(int64_t count, int64_t grain, int id, int of, int64_t *begin, int64_t *end) {
   int64_t grains = (count + grain - 1) / grain;
@@ -68,8 +68,7 @@ static inline void rf_share(int64_t count, int64_t grain, int id, int of, int64_
 typedef void (*rf_range_fn)(const rf_call *call, int64_t begin, int64_t end);
 
 /* Calls `range` on shares of [0, count) in multiples of `grain`. `item_bytes` is the memory that
- * one item touches. Little work stays on one thread, because it ends before a second thread wakes
- * up. */
+ * one item touches. One thread does all work that would end before a second thread wakes up. */
 static inline void rf_split(const rf_call *call, int64_t count, int64_t grain, int64_t item_bytes,
                             rf_range_fn range) {
   enum { BYTES_WORTH_A_THREAD = 64 * 1024 };

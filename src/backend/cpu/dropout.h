@@ -1,19 +1,19 @@
 /* dropout.h - the keep mask of sixteen consecutive channels of one token. It runs rf_philox on four
- * counters at once and gives the words of the scalar function in base.h on every ISA. */
+ * counters at once. On every ISA, the words are those of the scalar rf_philox in base.h. */
 #ifndef RF_DROPOUT_H
 #define RF_DROPOUT_H
 
 #include "backend/kernel.h"
 #include "backend/cpu/simd.h"
 
-/* One dropout site of one step. A channel is kept if rf_uniform(word) >= p. Both sides are
- * multiples of 2^-24, so the kernels compare integers instead: word >= threshold. */
+/* One dropout site of one step. A channel is kept if rf_uniform(word) >= p. Uniform number and
+ * probability are multiples of 2^-24, so kernels compare integers: word >= threshold. */
 typedef struct rf_dropout {
   uint64_t key;
-  uint32_t round_key[10][2]; /* both 32-bit words of the key in each round of Philox */
+  uint32_t round_key[10][2]; /* the two 32-bit words of the key in each round of Philox */
   uint32_t threshold;
   float scale;  /* 1 / (1 - p) */
-  int64_t step; /* token index difference between two rows */
+  int64_t step; /* difference of the token indices of two adjacent rows */
   bool active;  /* p > 0 */
 } rf_dropout;
 
@@ -39,8 +39,8 @@ RF_INLINE __m256i rf_xor3(__m256i a, __m256i b, __m256i c) {
   return _mm256_xor_si256(_mm256_xor_si256(a, b), c);
 #endif
 }
-/* Runs Philox on four counters, one per 64-bit lane. Only the low dword of a lane counts, so
- * products need no masking. */
+/* Runs Philox on four counters, one per 64-bit lane. Products use only the low dword of a lane, so
+ * they need no masking. */
 RF_INLINE void rf_philox_x4(const uint32_t round_key[10][2], uint64_t counter_low, uint64_t counter_high,
                             __m256i *first, __m256i *second) {
   const __m256i m0 = _mm256_set1_epi64x(0xD2511F53), m1 = _mm256_set1_epi64x(0xCD9E8D57);
@@ -65,7 +65,7 @@ RF_INLINE void rf_philox_x4(const uint32_t round_key[10][2], uint64_t counter_lo
 }
 #endif
 
-/* Mask of the channels `channel` + lane of `token` that are kept. `channel` is a multiple of 4. */
+/* The mask of kept channels of `token`; lane 0 is `channel`.  `channel` is a multiple of 4. */
 RF_INLINE rf_m16 rf_dropout_keep(const rf_dropout *drop, int64_t token, int64_t channel) {
 #if defined(__AVX2__) && defined(__FMA__)
   __m256i first, second, least = _mm256_set1_epi32((int32_t)drop->threshold);
@@ -88,8 +88,8 @@ RF_INLINE rf_m16 rf_dropout_keep(const rf_dropout *drop, int64_t token, int64_t 
 #endif
 }
 
-/* The masks of 32 consecutive channels; AVX-512 runs eight counters at once. A shuffle moves the
- * upper dword of each product down, because shifts compete with multiplications for a port. */
+/* The masks of 32 consecutive channels; AVX-512 runs eight counters at once. A shuffle moves down
+ * the upper dword of each product, because shifts use the port of the multiplications. */
 RF_INLINE void rf_dropout_keep_pair(const rf_dropout *drop, int64_t token, int64_t channel, rf_m16 keep[2]) {
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
   const __m512i m0 = _mm512_set1_epi64(0xD2511F53), m1 = _mm512_set1_epi64(0xCD9E8D57),
@@ -118,7 +118,7 @@ RF_INLINE void rf_dropout_keep_pair(const rf_dropout *drop, int64_t token, int64
 #endif
 }
 
-/* Applies dropout to sixteen channels: kept values times 1/(1-p), others 0. */
+/* Applies dropout to sixteen channels: kept values times 1/(1-p), all others 0. */
 RF_INLINE rf_v16 rf_dropout_apply(const rf_dropout *drop, rf_v16 x, int64_t token, int64_t channel) {
   if (!drop->active) return x;
   return rf_v16_select(rf_dropout_keep(drop, token, channel), rf_v16_mul(x, rf_v16_set1(drop->scale)),
