@@ -18,9 +18,8 @@ typedef struct variant {
   double seconds;
 } variant;
 
-/* The changes to price, shared by threads that each take the next one. The first `same` changes
- * affect only recomputation and wait for the graph of the plan; the others build their own
- * graph. */
+/* The changes to price; each thread takes the next one. The first `same` changes only recompute and
+ * wait for the plan's graph; each other change builds its own graph. */
 struct rf_advice_ahead {
   const rf_model *model;
   variant list[RF_MAX_ADVICE];

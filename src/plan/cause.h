@@ -1,5 +1,4 @@
-/* cause.h - why one plan takes more time or memory than another plan of the same model would
- * suggest. */
+/* cause.h - why a plan takes more time or memory than another plan of the same model suggests. */
 #ifndef RF_CAUSE_H
 #define RF_CAUSE_H
 

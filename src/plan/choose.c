@@ -24,8 +24,7 @@ static int add_workspace(rf_plan *plan, int i, rf_plan_depth depth) {
   return plan->tensor_count++;
 }
 
-/* Chooses a second kernel for steps with few rows if the number of rows varies from step to
- * step. */
+/* Chooses a second kernel for few rows if the number of rows varies from step to step. */
 static void choose_few(const rf_plan *plan, const rf_op *op, rf_plan_op *p) {
   const rf_graph *graph = plan->graph;
   const rf_plan_options *o = &plan->options;

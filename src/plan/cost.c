@@ -16,8 +16,7 @@ double rf_cost_work(rf_work work) {
 }
 
 double rf_cost_size(const rf_graph *graph, const rf_op *op, rf_work work) {
-  /* Rows of one sequence share the keys that are read: with one row, reading dominates, with many
-   * rows, arithmetic. */
+  /* Rows of one sequence share keys: reading dominates for one row, arithmetic for many. */
   if (op->def->curve_size == RF_CURVE_ROWS) {
     const rf_tensor *out = &graph->tensor[op->output[0]];
     int64_t slots = graph->tensor[rf_cached_of(graph, op).table].shape[0],
@@ -25,8 +24,7 @@ double rf_cost_size(const rf_graph *graph, const rf_op *op, rf_work work) {
     return (double)rf_tensor_count(out) /
            (double)(op->attr.attention.heads * (sequences > 0 ? sequences : 1));
   }
-  /* Short segments of narrow heads are limited by tile edges and softmax, so the number of segments
-   * does not matter. */
+  /* Tile edges and softmax limit short segments of narrow heads, whatever the segment count. */
   if (op->def->curve_size == RF_CURVE_SEGMENT && graph->seq > 0)
     return (double)graph->seq * op->attr.attention.head_dim;
   return rf_cost_work(work);
@@ -43,9 +41,8 @@ static rf_dtype dtype_of(const rf_graph *graph, const rf_op *op) {
   return RF_F32;
 }
 
-/* Whether the op streams a matrix of quantised blocks for few rows, where curves of plain matrices
- * do not apply. For many rows, blocks are widened once while they are packed, and the curves
- * apply. */
+/* Whether the op streams quantised blocks for few rows, where curves of plain matrices do not
+ * apply. For many rows, packing widens the blocks once, and the curves apply. */
 static bool streams_blocks(const rf_graph *graph, const rf_op *op) {
   int many = op->input[op->def->rows_slot];
   if (many >= 0 && graph->tensor[many].shape[0] > RF_FEW_ROWS) return false;
@@ -281,9 +278,8 @@ static double share_of_peak(const rf_machine *machine, const rf_graph *graph, co
   if (!strcmp(machine->kind, "cpu")) return 1;
   if (timing == RF_TIMING_ATTENTION || backward) {
     double width = op->attr.attention.head_dim, share = backward ? ATTENTION_BACKWARD : ATTENTION_FORWARD;
-    /* The head width is the inner dimension of the scores and the columns of the values. Narrow
-     * heads leave part of a systolic tile empty; on other machines they leave less arithmetic per
-     * softmax. */
+    /* The scores sum over the head width; the values have it as columns. Narrow heads leave part of
+     * a systolic tile empty; other machines get less arithmetic per softmax. */
     return share * (tile ? filled(width, tile) : width < NARROW_HEAD ? 0.75 + 0.25 * width / NARROW_HEAD : 1);
   }
   double share = dtype == RF_I8 || dtype == RF_F8_E4M3 || dtype == RF_F8_E5M2 ? EIGHT_BITS : 1;
@@ -297,8 +293,7 @@ static double share_of_peak(const rf_machine *machine, const rf_graph *graph, co
   return share;
 }
 
-/* Seconds that a product of `rows` rows spends outside of its multiplications, for `count` outputs
- * or steps. */
+/* Seconds of a product of `rows` rows besides its multiplications, for `count` outputs or steps. */
 static double edge_seconds(const rf_machine *machine, const char *op, const char *products, double rows,
                            double count) {
   const rf_curve *curve = curve_of(machine, op, RF_F32, products);

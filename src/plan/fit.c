@@ -12,8 +12,7 @@
 
 /* Limits of a search: rows and meshes kept, and ops in all searches for single tensors. */
 enum { MOST_TRIED = 1024, MOST_MESHES = 256, AUTO_OPS = 12000 };
-/* A mesh without recomputation and with the fewest microbatches tried: about as fast as the mesh
- * can be. */
+/* A mesh with no recomputation and the fewest microbatches tried: near its highest speed. */
 typedef struct mesh_seen {
   rf_mesh mesh;
   double seconds;
@@ -127,8 +126,7 @@ static int list_settings(const rf_plan_options *options, rf_fit_vary vary, setti
   return count;
 }
 
-/* Plans a setting with this remat. `made` (may be NULL) receives the row, or zeros if nothing was
- * planned. */
+/* Plans a setting with this remat. `made` (may be NULL) receives the row; zeros: no plan. */
 static rf_status try_setting(fitter *f, const rf_plan_options *from, setting *s, rf_remat remat,
                              rf_fit_row *made, rf_error *error) {
   rf_plan_options options = *from;
@@ -228,8 +226,7 @@ typedef struct mesh_list {
   int count;
 } mesh_list;
 
-/* Adds the mesh with these extents to the list if it is new. Slices and capacity stay as they
- * are. */
+/* Adds the mesh with these extents to the list if it is new. Slices and capacity do not change. */
 static void add_mesh(mesh_list *list, const rf_mesh *from, const int64_t of[RF_AXES]) {
   rf_mesh mesh = *from;
   for (int a = 0; a < RF_AXES; a++)
@@ -243,8 +240,7 @@ static void add_mesh(mesh_list *list, const rf_mesh *from, const int64_t of[RF_A
 }
 
 /* For each tensor extent, lists meshes whose other chips share the weights (fsdp), hold copies
- * (data), or hold copies in groups of NODE. Experts and tokens are sharded over as many of them as
- * divide evenly. */
+ * (data) or hold copies in groups of NODE. Experts and tokens are sharded as far as they divide. */
 static void list_meshes(const rf_model *model, const rf_mesh *from, int64_t microbatch, mesh_list *list) {
   int64_t slices = rf_mesh_extent(from, RF_AXIS_SLICE), chips = rf_mesh_chips(from) / slices;
   for (int64_t tensor = 1; tensor <= MOST_TENSOR && tensor <= chips && chips % tensor == 0; tensor *= 2) {
@@ -270,8 +266,7 @@ static void list_meshes(const rf_model *model, const rf_mesh *from, int64_t micr
   }
 }
 
-/* Lists meshes one step from `from`: 2 or 4 chips of one axis move to context, sequence, expert or
- * pipeline. */
+/* Lists meshes that move 2 or 4 chips of one axis to context, sequence, expert or pipeline. */
 static void list_neighbours(const rf_model *model, const rf_mesh *from, mesh_list *list) {
   static const rf_axis to[] = {RF_AXIS_CONTEXT, RF_AXIS_SEQUENCE, RF_AXIS_EXPERT, RF_AXIS_PIPELINE},
                        of[] = {RF_AXIS_FSDP, RF_AXIS_DATA, RF_AXIS_TENSOR};

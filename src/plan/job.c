@@ -55,8 +55,7 @@ static rf_status resolve_narrow(const rf_options *options, const rf_machine *mac
   return RAFTER_OK;
 }
 
-/* Appends for example "choose --accumulate among the divisors of 10: 1, 2, 5, 10", with at most 12
- * divisors. */
+/* Appends "choose --accumulate among the divisors of 10: 1, 2, 5, 10" with at most 12 divisors. */
 static void say_divisors(const char *name, int64_t batch, char *hint, size_t capacity) {
   rf_text_append(hint, capacity, "choose %s among the divisors of %lld: ", name, (long long)batch);
   int count = 0;
@@ -198,8 +197,7 @@ static rf_status resolve_mesh(const rf_options *options, const rf_model *model, 
                  machine->chips, machine->name, (long long)chips);
 }
 
-/* Resolves --offload, which needs a machine with a host. Each name must be something that the job
- * has. */
+/* Resolves --offload, which needs a machine with a host and tensors that the job has. */
 static rf_status resolve_offload(const rf_options *options, const char *job, const rf_machine *machine,
                                  rf_build_options *build, rf_error *error) {
   const char *text = rf_options_text_or(options, "offload", NULL),

@@ -69,8 +69,7 @@ static const ranked *sort_ranked(ranked *from, ranked *to, int count) {
   return from;
 }
 
-/* Orders the blocks by falling lifetime, bytes x lifetime, or bytes. `scratch` has 2 x count
- * entries. */
+/* Orders blocks by falling lifetime, bytes x lifetime, or bytes. `scratch`: 2 x count entries. */
 static void rank(const rf_block *block, int count, rank_by by, ranked *scratch, int *order) {
   for (int i = 0; i < count; i++) {
     double life = (double)block[i].last - block[i].first + 1, bytes = (double)block[i].bytes;
@@ -82,8 +81,7 @@ static void rank(const rf_block *block, int count, rank_by by, ranked *scratch, 
   for (int i = 0; i < count; i++) order[i] = sorted[i].index;
 }
 
-/* Bit k is set if block at + k overlaps with first .. last in time. Most do not, so STRIDE blocks
- * are tested at once. */
+/* Bit k is set if block at + k overlaps with first .. last in time. Tests STRIDE blocks at once. */
 #ifdef __SSE2__
 static inline unsigned meeting(const bucket *s, int at, int first, int last) {
   __m128i from = _mm_set1_epi32(first), to = _mm_set1_epi32(last), apart[STRIDE / 4];
@@ -150,8 +148,7 @@ static void bucket_insert(bucket *s, const rf_block *b) {
 enum { BUCKET_SIZE = 64 };
 typedef struct summary {
   int least_first, most_first, least_last, most_last;
-  /* `end`: highest end of a block. `gap`: largest gap between blocks if all of them live; valid if
-   * `measured`. */
+  /* `end`: highest end of a block. `gap`: largest gap if all blocks live; valid if `measured`. */
   int64_t end, gap;
   bool measured;
 } summary;
@@ -241,9 +238,8 @@ static void clear(block_index *r) {
   r->summary[0] = NOTHING;
 }
 
-/* Comparing each new block with every placed one is quadratic. Above MANY blocks, those that live
- * for less than SHORT ops are placed in a second phase, op by op, between the few long blocks that
- * live there. */
+/* Comparing all pairs of blocks is slow. Above MANY blocks, those that live for less than SHORT ops
+ * are placed in a second phase, op by op, between the long blocks that live at that op. */
 enum { MANY = 1500, SHORT = 8 };
 
 typedef struct gap {
@@ -256,8 +252,7 @@ typedef struct packer {
   int shortest;          /* minimum lifetime of the first phase */
   int64_t *offset;
   block_index longs;
-  /* linked lists of blocks by first op (begin) and last op (end); only `begin` has the short blocks
-   * too */
+  /* linked lists of blocks by first op (begin) and last op (end); only `begin` has short blocks */
   int *begin, *begin_next, *end, *end_next;
   /* free gaps between the long blocks at the current op, ascending; the last gap is unbounded */
   gap *gap;
@@ -398,8 +393,7 @@ static int64_t place_short(packer *p, const int *order, int64_t height, int64_t 
   return height;
 }
 
-/* Places the blocks in the given order and returns the height. Stops early at a height of at least
- * `enough`. */
+/* Places the blocks in the given order and returns the height. Stops early at `enough` or more. */
 static int64_t place(packer *p, const int *order, int64_t enough) {
   int64_t height = 0;
   int waiting = 0;

@@ -1,5 +1,4 @@
-/* lifetime.c - finds the first and last op that need each tensor, and the outputs that reuse the
- * bytes of an input. */
+/* lifetime.c - finds the first and last op that need each tensor, and outputs that reuse inputs. */
 #include "plan/parts.h"
 
 #include "graph/mesh/pipeline.h"
@@ -7,8 +6,7 @@
 
 #include <string.h>
 
-/* Bytes of a tensor in the plan's machine. A tensor with several slots (for microbatches in flight)
- * has one aligned slot for each. */
+/* Bytes of a tensor in the plan's machine; each slot (for microbatches in flight) is aligned. */
 static int64_t bytes_of(const rf_machine *machine, const rf_tensor *tensor) {
   int64_t bytes = tensor->dtype == RF_PACKED
                       ? rf_tensor_bytes(tensor)

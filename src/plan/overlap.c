@@ -150,8 +150,7 @@ static double wait_for_flights(timeline *t, int i, double now) {
   return until;
 }
 
-/* Core seconds of a collective: the time to move its own bytes through memory, which the core's ops
- * lose. */
+/* Core seconds that a collective costs: the time to move its own bytes through memory. */
 static double core_share(const rf_plan *plan, const rf_plan_op *p) {
   const rf_machine *m = &plan->machine;
   double bytes = p->work.bytes_read + p->work.bytes_written;

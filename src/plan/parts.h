@@ -14,8 +14,7 @@ static inline int64_t rf_align(int64_t bytes) {
  * names; on one chip, offsets as with SIZE. WHOLE: everything. */
 typedef enum rf_plan_depth { RF_PLAN_BYTES, RF_PLAN_SIZE, RF_PLAN_PRICES, RF_PLAN_WHOLE } rf_plan_depth;
 
-/* choose.c: chooses a kernel for each op and sets its work and workspace. Allocates plan->op,
- * plan->tensor and plan->workspace. */
+/* choose.c: sets the kernel, work and workspace of each op. Allocates op, tensor and workspace. */
 void rf_plan_choose(rf_plan *plan, rf_plan_depth depth);
 /* Input of the lifetime and layout passes: the ops and tensors of a graph, or of a graph that is
  * only estimated (trial.c). */
@@ -50,8 +49,7 @@ rf_flow_tensor rf_flow_tensor_of(const rf_plan_options *options, const rf_graph 
 /* digest.c: fills plan->digest. */
 void rf_plan_digest(rf_plan *plan);
 
-/* lifetime.c: sets first, last, bytes and shares of every tensor. The second function creates
- * plan->flow. */
+/* lifetime.c: sets first, last, bytes and shares of every tensor; the next creates plan->flow. */
 void rf_flow_lifetimes(rf_flow *flow);
 void rf_plan_lifetimes(rf_plan *plan);
 /* Size of the persistent region of the chip or the host in bytes; on the chip at least
@@ -64,9 +62,8 @@ int64_t rf_plan_live_bytes(const rf_plan *plan, int *peak_op, int64_t by_class[R
 
 /* layout.c: sets the offset of every tensor, persistent_bytes and arena_bytes. */
 void rf_plan_layout(rf_plan *plan);
-/* Places the tensors of the chip or the host that are not persistent, after `persistent` bytes.
- * Returns the height in bytes. A small fraction of `waste`, the largest sum of live bytes, may be
- * lost in holes. */
+/* Places the non-persistent tensors of the chip or the host after `persistent` bytes. Returns the
+ * height. Holes may lose a small part of `waste`, the largest sum of live bytes. */
 int64_t rf_flow_layout(rf_flow *flow, bool host, int64_t persistent, int64_t waste);
 /* A range of bytes that is needed from op `first` to op `last`. */
 typedef struct rf_block {
@@ -92,8 +89,7 @@ double rf_cost_limit(const rf_machine *machine, const rf_graph *graph, const rf_
 /* overlap.c: sets the time and links of every transfer; simulates a step on one timeline. */
 void rf_plan_price_transfers(rf_plan *plan);
 rf_step_time rf_plan_schedule(const rf_plan *plan);
-/* RAFTER_INVALID: the machine does not connect the chips of the mesh, or the bandwidth is
- * unknown. */
+/* RAFTER_INVALID: the machine does not connect the mesh's chips or has no known bandwidth. */
 rf_status rf_plan_check_transfers(const rf_graph *graph, const rf_machine *machine, rf_error *error);
 
 /* trial.c: estimates plans that recompute different tensors of one graph, without making them. The
@@ -102,8 +98,7 @@ typedef struct rf_trial rf_trial;
 /* False with pipeline stages or offload, whose passes run after recomputation. */
 bool rf_trial_can(const rf_graph *base, const rf_plan_options *options);
 rf_trial *rf_trial_open(const rf_graph *base, const rf_plan_options *options, rf_pool *pool);
-/* Live bytes, and seconds of recomputation per step, if the tensors marked in `drop` are
- * recomputed. */
+/* Live bytes and seconds of recomputation per step if the tensors in `drop` are recomputed. */
 void rf_trial_weigh(rf_trial *trial, const bool *drop, int64_t *live, double *seconds);
 /* Estimates a named policy: its arena size, or its live bytes if they exceed `room`. */
 int64_t rf_trial_policy(rf_trial *trial, rf_remat remat, int64_t room);
@@ -118,16 +113,14 @@ int64_t rf_trial_persistent(const rf_trial *trial); /* size of the persistent re
 rf_status rf_plan_auto_remat(const rf_graph *base, const rf_plan_options *options, int64_t room, bool *drop,
                              int64_t *arena, rf_error *error);
 
-/* overlap.c: seconds of the ops i with part[i] == which, simulated on one timeline without sends
- * and receives between stages. */
+/* overlap.c: seconds of ops with part[i] == which, without sends and receives between stages. */
 double rf_plan_seconds_of(const rf_plan *plan, const int *part, int which);
 
 /* pipeline.c: plans all stages and returns the plan of the stage with the largest peak. */
 rf_status rf_plan_make_stages(const rf_model *model, const rf_plan_options *options, rf_plan_depth depth,
                               rf_plan **plan, rf_error *error);
 
-/* plan.c: applies recomputation and offload to a graph and plans it. Takes ownership of the graph,
- * also on failure. */
+/* plan.c: applies remat and offload to a graph and plans it. Takes ownership of the graph. */
 rf_status rf_plan_finish(rf_graph *graph, const rf_plan_options *options, rf_plan_depth depth, rf_plan **plan,
                          rf_error *error);
 /* plan.c: the graph of a plan before recomputation and offload: the plan's own graph, or a new one

@@ -24,8 +24,7 @@ static size_t cell(const line *l, int piece, int micro) {
   return (size_t)piece * (size_t)l->micros + (size_t)micro;
 }
 
-/* Time when the input of a half has arrived. 0: the half has no input; below 0: the input does not
- * exist yet. */
+/* When the input of a half arrived. 0: the half has no input; below 0: no such input yet. */
 static double arrival(line *l, int piece, int micro, bool backward) {
   int from = piece + (backward ? 1 : -1), places = backward ? (l->micros < 2 ? 1 : 2) : l->places[piece];
   if (from < 0 || from >= l->pieces) return 0;
@@ -176,8 +175,7 @@ typedef struct sums {
   rf_part_work part[RF_PARTS];
 } sums;
 
-/* A stage's plan counts its ops as if all chips ran them; `share` is the stage's part of the
- * chips. */
+/* A stage's plan counts its ops as if all chips ran them; `share`: the chips of the stage. */
 static void add_work(sums *s, const rf_plan *plan, double share) {
   rf_part_work part[RF_PARTS];
   rf_plan_work_by_part(plan, part);
@@ -193,8 +191,7 @@ static void add_work(sums *s, const rf_plan *plan, double share) {
   }
 }
 
-/* Sets the time of the plan that is returned: its own work, waits for its own transfers, and waits
- * for other stages. */
+/* Sets the time of the returned plan: its own work, and waits for transfers and other stages. */
 static void set_time(rf_plan *plan, double seconds) {
   const rf_plan_stage *mine = &plan->stage[plan->graph->mesh.stage];
   rf_step_time *t = &plan->time;

@@ -1,24 +1,21 @@
-/* pipeline.h - simulates the stages of a pipeline. A piece is one run of consecutive layers; a half
- * is the forward or backward pass of one piece on one microbatch. Private to src/plan and its
- * tests. */
+/* pipeline.h - simulates the stages of a pipeline, for src/plan and its tests. A piece is a run of
+ * consecutive layers; a half is the forward or backward pass of one piece on one microbatch. */
 #ifndef RF_PLAN_PIPELINE_H
 #define RF_PLAN_PIPELINE_H
 
 #include "graph/mesh/pipeline.h"
 #include "plan/plan.h"
 
-/* Seconds of the halves of a piece, and of sending their results to the next piece (forward) and to
- * the piece before (backward). */
+/* Seconds of a piece's halves, and to send results to the next piece or the piece before. */
 typedef struct rf_piece_times {
   double forward, backward, to_next, to_before;
 } rf_piece_times;
 
 /* Every stage runs its halves in the order of the schedule. A half starts when the half before it
- * has ended and its input has arrived. A transfer runs at the same time as the work of both stages.
- * It starts when its data is complete, the transfer before it has ended and the receiver has a free
- * slot. start, finish: for each stage, seconds from the start of the simulation to the start of its
- * first half and to the end of its last half. Returns the largest `finish`, or -1 without
- * memory. */
+ * has ended and its input has arrived. A transfer overlaps with the work of both stages. It starts
+ * when its data is complete, the transfer before it has ended and the receiver has a free slot.
+ * start, finish: for each stage, seconds from the start of the simulation to the start of its first
+ * half and the end of its last half. Returns the largest `finish`; -1: out of memory. */
 double rf_pipeline_simulate(const rf_mesh *mesh, int micros, const rf_piece_times *piece, double *start,
                             double *finish);
 

@@ -19,8 +19,7 @@ typedef enum rf_bound {
 } rf_bound;
 
 typedef struct rf_plan_tensor {
-  /* Bytes from the start of the arena, or of the host region for a host tensor. RF_NONE: no op uses
-   * the tensor. */
+  /* Bytes from the start of the arena (host tensors: of the host region). RF_NONE: unused. */
   int64_t offset;
   int64_t bytes; /* rounded up to the alignment */
   /* Ids of the first and last op that need the bytes. Persistent tensors have -1 and op_count. A
@@ -68,8 +67,7 @@ typedef struct rf_plan_options {
 } rf_plan_options;
 
 /* Predicted time of a step in seconds. `by` sums to `seconds`: each op of the core counts under its
- * own bound, and every wait of the core (for other chips, the host or other stages) under
- * network. */
+ * own bound, and every wait (for other chips, the host or other stages) under network. */
 typedef struct rf_step_time {
   double seconds, by[RF_BOUNDS];
   rf_bound bound;
@@ -80,8 +78,7 @@ typedef struct rf_step_time {
   double offload_exposed; /* part of by[network]: the core waits for the host */
 } rf_step_time;
 
-/* One stage of a pipeline. A stage has one run of consecutive layers, or V runs with
- * --pipeline interleaved:V. */
+/* One stage of a pipeline: one run of consecutive layers, or V runs with interleaved:V. */
 typedef struct rf_plan_stage {
   int64_t first_layer, layers; /* first layer of its first run; number of layers in all runs */
   int in_flight;               /* maximum number of microbatches in flight, summed over its runs */
@@ -147,9 +144,8 @@ rf_status rf_plan_make_size(const rf_model *model, const rf_plan_options *option
 void rf_plan_free(rf_plan *plan);
 /* Memory that a plan may use, in bytes: the budget, or the machine's memory minus its reserve. */
 int64_t rf_plan_room(const rf_plan_options *options);
-/* Fills two arrays of op_count entries. live[i]: bytes that are live at op i; the maximum is
- * live_bytes. top[i]: end of the used part of the arena at op i; without guard bytes, the maximum
- * is arena_bytes. */
+/* Fills two arrays of op_count entries. live[i]: live bytes at op i; the maximum is live_bytes.
+ * top[i]: end of the arena in use at op i; without guard bytes, the maximum is arena_bytes. */
 void rf_plan_memory_curve(const rf_plan *plan, int64_t *live, int64_t *top);
 /* Host memory that one chip may use: an even share of its host, in bytes. 0: unknown. */
 int64_t rf_plan_host_room(const rf_machine *machine);
@@ -165,8 +161,6 @@ rf_status rf_plan_require_fit(const rf_plan *plan, rf_error *error);
 #define RF_THIS_FITS "this fits" /* start of a hint that names such a setting */
 
 void rf_plan_work_by_part(const rf_plan *plan, rf_part_work work[RF_PARTS]);
-
-/* ---- the search for what fits ---------------------------------------------------------------- */
 
 /* Settings that the user left open, so that the search may choose them. */
 typedef struct rf_fit_vary {
@@ -196,8 +190,7 @@ typedef struct rf_fit_cost {
   int64_t bytes, beside;
   double seconds;
 } rf_fit_cost;
-/* Prices the whole job for a plan of the search. RAFTER_INVALID: another phase cannot be planned
- * with these settings. */
+/* Prices the whole job for a plan. RAFTER_INVALID: another phase cannot use these settings. */
 typedef struct rf_fit_whole {
   void *self;
   rf_status (*cost)(void *self, const rf_plan *plan, rf_fit_cost *cost, rf_error *error);
@@ -209,8 +202,6 @@ typedef struct rf_fit_whole {
  * the plan's own memory and time. `found` (may be NULL) receives the frontier, fastest first. */
 rf_status rf_plan_fit(const rf_model *model, const rf_plan_options *options, rf_fit_vary vary,
                       const rf_fit_whole *whole, rf_plan **plan, rf_fit_found *found, rf_error *error);
-
-/* ---- cost ------------------------------------------------------------------------------------ */
 
 /* The size at which an op's curve is read. Attention: sequence length x head width. Attention over
  * a cache: rows per sequence x head width. Other ops: rf_cost_work. */
@@ -236,8 +227,7 @@ typedef struct rf_cost_class {
  * packed matrix, so its curve is named after the op. */
 int rf_cost_classes(const rf_graph *graph, const rf_op *op, rf_work work,
                     rf_cost_class class[RF_PANEL_PARTS]);
-/* Name of the curves of reference kernels that were not measured alone. Their kernel is "flops" for
- * kernels that multiply and "bytes" for the others. */
+/* Curves of reference kernels without their own: kernel "flops" if they multiply, else "bytes". */
 #define RF_COST_REFERENCE "reference"
 #define RF_COST_FLOPS "flops"
 #define RF_COST_BYTES "bytes"
@@ -246,8 +236,7 @@ int rf_cost_classes(const rf_graph *graph, const rf_op *op, rf_work work,
 const char *rf_cost_curve_name(const rf_graph *graph, const rf_op *op);
 /* FLOPs of the op, recomputation included. */
 double rf_cost_flops(rf_work work);
-/* Unit of work of the op's curve: all FLOPs if the op multiplies, otherwise bytes read and
- * written. */
+/* Unit of work of the op's curve: its FLOPs if it multiplies, otherwise bytes read and written. */
 double rf_cost_work(rf_work work);
 /* Predicted seconds of one call of an op: its arithmetic or its memory traffic, whichever takes
  * longer, at the rate of the machine's curve for this op or else at its ceilings. *bound (may be
@@ -271,8 +260,7 @@ double rf_cost_load_seconds(const rf_machine *machine, const char *what, double 
 double rf_cost_rows_seconds(const rf_machine *machine, const char *op, const char *kernel, int64_t rows,
                             int64_t numbers);
 
-/* Rows of one sequence in a forward pass of a generate job: a chunk of the prompt, or one row of
- * the answer. */
+/* Rows of one sequence in a forward pass: a chunk of the prompt, or one row of the answer. */
 typedef struct rf_extent {
   int64_t rows, context; /* context: keys that the last row attends to, its own included */
 } rf_extent;

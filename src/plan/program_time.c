@@ -17,8 +17,7 @@ static double score_bytes(const rf_plan *plan, const rf_op *op) {
                    (double)rf_dtype_bytes(plan->options.build.dtype) * rule->score_moves);
 }
 
-/* JAX computes f32 products in TF32 on GPUs that have it, and in bf16 on TPUs
- * (jax.default_matmul_precision). */
+/* JAX computes f32 products in TF32 on GPUs and bf16 on TPUs (jax.default_matmul_precision). */
 static void take_fast_products(rf_machine *machine) {
   double fast = !strcmp(machine->kind, "tpu") ? machine->flops[RF_BF16] : machine->flops_tf32;
   if (fast > machine->flops[RF_F32]) machine->flops[RF_F32] = fast;

@@ -1,5 +1,4 @@
-/* refuse.c - the error of a plan that does not fit: the largest tensors, and a setting that
- * fits. */
+/* refuse.c - the error of a plan that does not fit: the largest tensors and a setting that fits. */
 #include "base/text.h"
 #include "plan/parts.h"
 
@@ -127,8 +126,7 @@ static void note_least(remedies *r, int64_t bytes) {
   if (bytes >= 0 && bytes < r->least) r->least = bytes;
 }
 
-/* Tries to shard more states (--zero) before any recomputation. Returns the last stage that has a
- * plan. */
+/* Shards more states (--zero) before any recomputation. Returns the last stage with a plan. */
 static int try_zero(remedies *r) {
   const rf_plan_options *from = &r->plan->options;
   const rf_mesh *mesh = &from->build.mesh;
@@ -143,9 +141,8 @@ static int try_zero(remedies *r) {
   return zero;
 }
 
-/* Writes a setting that fits, or the size of the smallest one tried. The order is: recompute whole
- * blocks; if that fits, a cheaper policy; otherwise smaller microbatches; last a search for single
- * tensors, which is slow. */
+/* Writes a setting that fits, or the smallest size tried. The order: recompute whole blocks, then
+ * try a cheaper policy; else smaller microbatches; last a slow search for single tensors. */
 static void find_remedy(const rf_plan *plan, const rf_graph *base, int64_t room, char *text,
                         size_t capacity) {
   static const rf_remat cheaper[] = {RF_REMAT_MLP, RF_REMAT_ATTN, RF_REMAT_MLP_ATTN};

@@ -21,8 +21,7 @@ typedef struct trial {
   double seconds;
 } trial; /* largest sum of live bytes, or arena size; seconds of recomputation per step */
 
-/* A set that may be the answer. Before its layout is known, its bytes are the live bytes, a lower
- * bound. */
+/* A set that may be the answer. Until its layout is known, its bytes are only the live bytes. */
 typedef struct candidate {
   bool *drop; /* one entry per tensor of the base graph */
   trial result;
@@ -180,9 +179,8 @@ static rf_status try_now(search *s, trial *result) {
 
 /* ---- the search ------------------------------------------------------------------------------ */
 
-/* Drops whole kinds until the live bytes are at most `room`, or no kind helps. *now: the result.
- * `thrifty`: bytes beyond `room` count for nothing, so that a small cheap kind may win; otherwise
- * the best rate wins, and shrink_kind later drops it in fewer blocks. */
+/* Drops whole kinds until the live bytes are at most `room`, or no kind helps. `thrifty`: bytes
+ * beyond `room` do not count, so a small cheap kind may win. Otherwise shrink_kind trims later. */
 static rf_status drop_kinds(search *s, int64_t room, bool thrifty, trial *now) {
   RF_TRY(try_now(s, now));
   while (now->bytes > room) {
@@ -288,8 +286,7 @@ static rf_status greedy(search *s, bool thrifty) {
   }
 }
 
-/* Best set: the fastest that fits, else the smallest; the earliest on a tie. A set is laid out only
- * while it is in the lead. */
+/* Best set: the fastest that fits, else the smallest; ties: the first. Lays out only leaders. */
 static rf_status best_found(search *s, candidate **best) {
   for (;;) {
     *best = NULL;
