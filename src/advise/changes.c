@@ -60,8 +60,8 @@ rf_status rf_plan_run_again(const rf_commands *commands, const json_t *entry, co
              : RF_FAIL(error, status, inner.hint, "--against %.100s: %s", change, inner.message);
 }
 
-/* The changes to try, the most useful first because time may run out. `results`: whether the run
- * would compute other values, other roundings, or equal bits. */
+/* The changes to try, the most useful first because time may run out. `results`: a change may give
+ * other values (CHANGED), other roundings, or bit-identical results (EXACT). */
 enum { ROUNDED, CHANGED, EXACT };
 static const struct {
   const char *job, *change;
@@ -79,7 +79,7 @@ static const struct {
     {"train", "remat=block", EXACT},
 };
 
-/* Writes the change as options. False: it does not apply to this plan. */
+/* Writes the change as options. Returns false if the change does not apply to this plan. */
 static bool options_of(const json_t *plan, const char *change, char text[96]) {
   const json_t *settings = json_object_get(plan, "settings");
   long long micro = json_integer_value(json_object_get(settings, "microbatch")),
@@ -93,7 +93,7 @@ static bool options_of(const json_t *plan, const char *change, char text[96]) {
     snprintf(text, 96, "microbatch=%lld,accumulate=%lld", micro / 2, accumulate * 2);
   } else if (!strcmp(change, "threads = all")) {
     const json_t *threads = json_object_get(settings, "threads");
-    /* a run with more threads than cores is changed too */
+    /* also applies to a run with more threads than cores */
     if (!json_is_integer(threads) || json_integer_value(threads) == cores) return false;
     snprintf(text, 96, "threads=%ld", cores);
   } else snprintf(text, 96, "%s", change);
@@ -122,7 +122,7 @@ static json_t *walks_of(const rafter_plan *made) {
   return plans;
 }
 
-/* `now`: the run's own plans, priced with today's calibration like the change. */
+/* `now`: the run's own plans, priced with the same calibration as the change. */
 static json_t *row_of(const rafter_plan *made, const char *change, int results, json_t *now) {
   const rf_plan *plan = made->plan, *largest = rf_plan_larger(plan, made->prefill);
   return json_pack("{ss sf sI sb sb sb so sO}", "change", change, "seconds", plan->step_seconds, "peak_bytes",

@@ -4,13 +4,13 @@
 
 #include "advise/planned.h"
 
-/* Makes the plan of a run, given its entry in a report model, with that change ("": none), tensors
- * and ops. `commands` must contain "plan". */
+/* Plans a run again from its entry in a report model, with `change` ("": none); the plan lists its
+ * tensors and ops. `commands` must contain "plan". */
 rf_status rf_plan_run_again(const rf_commands *commands, const json_t *entry, const char *change,
                             rafter_plan **plan, rf_error *error);
 /* Plans single changes of a run and returns an array with their memory and their seconds by kind of
- * op, which the caller frees. Stops after `seconds`. If the options of the run no longer give its
- * plan, the array is empty and the entry's "replans" is false. */
+ * op, which the caller frees. Stops after `seconds`. If the run's options no longer produce the
+ * run's plan, the array is empty and the entry's "replans" is false. */
 json_t *rf_advise_changes(const rf_commands *commands, json_t *entry, double seconds);
 
 #endif

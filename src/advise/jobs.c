@@ -48,8 +48,8 @@ static rf_generate_settings generate_settings(const rafter_plan *p) {
   return (rf_generate_settings){.model = p->settings.model, .plan = p->settings.plan};
 }
 
-/* Scales the result of one simulated copy with `each` requests to all copies. The longest queue
- * stays that of one copy, because queues do not peak at the same time. */
+/* Scales the result of one simulated copy of the model, with `each` requests, to all copies. The
+ * longest queue is not scaled, because queues do not peak at the same time. */
 static void add_copies(rf_serve_stats *served, int64_t requests, int64_t each) {
   rf_generate_counts *c = &served->counts;
   int64_t *counts[] = {&c->walks,  &c->rows,    &c->parts, &c->prompt_tokens,
@@ -242,8 +242,8 @@ static void add_rate(service *s, double rate, const rf_serve_stats *v) {
   }
 }
 
-/* The copies take the requests of a file in turn; one copy is simulated. The run ends no earlier
- * than the last arrival. */
+/* Copies of the model take the requests of a file in turn, so one copy is simulated. The run ends
+ * no earlier than the last arrival. */
 static rf_status simulate_arrivals(const service *s, rf_arrival *list, int64_t requests,
                                    rf_serve_stats *served, rf_error *error) {
   double last = list[requests - 1].at, came = last - list[0].at;
@@ -291,7 +291,7 @@ done:
   return status;
 }
 
-/* The slower of the two machines' networks, unless --kv-link is given. */
+/* Sets the rate for sending the cache: --kv-link, or the slower of the machines' networks. */
 static rf_status resolve_link(service *s, rf_error *error) {
   const rf_machine *here = &s->p->settings.machine, *there = &s->prefill_on->machine;
   double out = there->chips * rf_machine_dcn_bps(there), in = here->chips * rf_machine_dcn_bps(here);
@@ -391,8 +391,8 @@ static void kept_bytes(const rf_plan *policy, int64_t kept[RF_CLASSES]) {
   kept[RF_CLASS_PADDING] += policy->persistent_bytes - sum;
 }
 
-/* Bytes of the phases. Each phase adds to what the policy keeps and, if the policy trains the
- * weights, to a frozen copy of them. */
+/* Bytes of the phases. A phase's bytes come on top of what the policy keeps and, if the policy
+ * trains its weights, a frozen copy of the weights. */
 typedef struct rl_bytes {
   int64_t phase[3], peak, persistent, copy, by_class[RF_CLASSES]; /* by_class: of the largest phase */
   int most;
@@ -460,7 +460,7 @@ static void put_rl(rafter_plan *p, const phase list[3], const json_t *memory, co
           RL_NOTE);
 }
 
-/* Plans of the phases before the policy's step. */
+/* Plans of the phases that run before the policy's training step. */
 typedef struct rl_step {
   rafter_plan *p, *roll;
   const rf_options *o;
@@ -516,7 +516,7 @@ static void time_phases(const rl_step *s, const rf_plan *policy, phase list[3]) 
   list[2] = (phase){"policy", policy, policy->step_seconds * ceil(sequences / of_plan)};
 }
 
-/* Called by the search: the cost of the whole RL step with this plan of the policy. */
+/* The search calls this function for the cost of the whole RL step with one plan of the policy. */
 static rf_status rl_cost(void *self, const rf_plan *plan, rf_fit_cost *cost, rf_error *error) {
   rl_step *s = self;
   phase list[3];
@@ -530,7 +530,7 @@ static rf_status rl_cost(void *self, const rf_plan *plan, rf_fit_cost *cost, rf_
   return RAFTER_OK;
 }
 
-/* Plans the policy's step. remat=auto leaves room for the reference's copy of the weights. */
+/* Plans the policy's training step; remat=auto leaves room for the reference model's weights. */
 static rf_status plan_policy(rl_step *s, rf_error *error) {
   rf_settings *from = &s->p->settings;
   int64_t copy = from->model.lora.rank == 0 ? s->reference->by_class[RF_CLASS_WEIGHT] : 0;
@@ -586,8 +586,8 @@ done:
 
 /* ---- the table of jobs ----------------------------------------------------------------------- */
 
-/* Replaces a search if only the size matters: recomputes whole blocks, which the search tries
- * too. */
+/* Replaces the search of --fit where only the size matters: recomputes whole blocks, one of the
+ * settings that the search tries. */
 static void size_fit(rf_settings *s, const rf_options *o) {
   if (s->fit && !rf_options_given(o, "remat")) s->plan.remat = RF_REMAT_BLOCK;
   if (s->fit && s->vary.dtype) s->plan.build.dtype = RF_BF16;

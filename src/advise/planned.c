@@ -77,7 +77,7 @@ static rf_report_plan report_of(const rafter_plan *p) {
                           .ops = p->ops};
 }
 
-/* Adds what a job has to say: new keys, and keys in objects that exist. */
+/* Adds the JSON of a simulated job: new keys at the top, or new keys in existing objects. */
 static void add_extra(const rafter_plan *p, json_t *json) {
   const char *key;
   json_t *value;

@@ -18,8 +18,8 @@ struct rafter_plan {
   rf_advice advice[RF_MAX_ADVICE];
   int advice_count;
   bool advises;           /* rf_plan_give_advice will be called */
-  rf_advice_ahead *ahead; /* the same work, started while the plan is made */
-  rf_fit_found found;     /* of --fit */
+  rf_advice_ahead *ahead; /* advice that a thread prices while the plan is made */
+  rf_fit_found found;     /* result of --fit */
   double tokens, budget_seconds;
   bool tensors, ops;
   bool sized, advisable; /* sized: only the size is needed; advisable: single changes can be priced */
@@ -33,7 +33,7 @@ struct rafter_plan {
   json_t *object; /* rf_plan_object, once rafter_plan_number asked for it */
 };
 
-/* Makes a plan and, in a second step, prices single changes of it. rafter_plan_free frees it. */
+/* Make a plan (free it with rafter_plan_free), and price single changes of the plan. */
 rf_status rf_plan_begin(const rf_options *options, rafter_plan **plan, rf_error *error);
 void rf_plan_give_advice(rafter_plan *plan);
 /* rf_plan_begin, then rf_plan_give_advice. */
@@ -44,19 +44,19 @@ rf_status rf_plan_object(const rafter_plan *plan, json_t **json, rf_error *error
 rf_status rf_plan_object_of(const rf_options *options, json_t **json, rf_error *error);
 /* The table of `rafter plan`. The caller frees it. */
 rf_status rf_plan_table(const rafter_plan *plan, char **text, rf_error *error);
-/* The number at /object/key of a plan's JSON, or 0; and its /memory/fits. */
+/* Return the number at /object/key of a plan's JSON (0: missing), and the plan's /memory/fits. */
 double rf_json_at(const json_t *json, const char *object, const char *key);
 bool rf_json_fits(const json_t *plan);
 
 /* A plan without settings, or NULL without memory. */
 rafter_plan *rf_planned_new(void);
-/* jobs.c: resolves the settings of a job ("train", "serve", ...), plans it, and fills `extra`. If
- * the plan is `sized`, without simulation and advice. */
+/* jobs.c: resolves the settings of a job ("train", "serve", ...), plans it, and fills `extra`. A
+ * plan that is `sized` gets no simulation and no advice. */
 rf_status rf_plan_job(rafter_plan *plan, const rf_options *options, const char *job, rf_error *error);
 /* Options of jobs that are simulated. */
 extern const rf_option RF_SERVING_OPTIONS[];
 
-/* remedy.c: whether each phase fits, and all phases together. */
+/* remedy.c: whether each phase of the job fits, and also all phases together. */
 bool rf_plan_all_fits(const rafter_plan *plan);
 /* Whether a core is idle. Signal `changed` after changing `is`. */
 typedef struct rf_idle {

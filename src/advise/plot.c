@@ -267,7 +267,7 @@ static rf_status put_timeline(rf_gnuplot *p, const rf_plan *plan, rf_error *erro
   return RAFTER_OK;
 }
 
-/* All ops with one definition. */
+/* Sums over all ops with the same definition. */
 typedef struct kind {
   const char *name;
   double flops, bytes, seconds;

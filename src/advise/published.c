@@ -66,7 +66,7 @@ static rf_status apply_row(rf_options *o, const published *row, rf_error *error)
   bool in_parts = rf_options_given(o, "batch") || rf_options_given(o, "microbatch");
   for (size_t i = 0; i < sizeof stated / sizeof *stated; i++) {
     const char *text = row->text[stated[i].column];
-    /* these columns are valid for the row's own batch only */
+    /* the batch columns are valid only for the published batch */
     bool of_batch = stated[i].column == BATCH || stated[i].column == ACCUMULATE;
     if (*text && !(of_batch && in_parts) && !rf_options_given(o, stated[i].option))
       RF_TRY(rf_options_set(o, stated[i].option, text, error));
@@ -78,7 +78,7 @@ static rf_status apply_row(rf_options *o, const published *row, rf_error *error)
   return status;
 }
 
-/* Finds the fastest plan that fits, with 1 to 16 sequences per chip unless a batch is given. */
+/* Finds the fastest plan that fits; without a given batch, tries 1 to 16 sequences per chip. */
 static rf_status plan_row(const rf_options *o, const published *row, json_t **best, rf_error *error) {
   rf_status status = RAFTER_OK;
   long chips = strtol(row->text[CHIPS], NULL, 10);

@@ -1,5 +1,5 @@
-/* remedy.c - finds a change of the command's options that makes a plan fit. Each suggestion was
- * planned first. */
+/* remedy.c - finds a change of the command's options that makes a plan fit. A change is suggested
+ * only after a plan with the change was found to fit. */
 #include "advise/planned.h"
 #include "advise/set.h"
 
@@ -16,8 +16,8 @@ typedef struct attempt {
   char change[400];
   enum { NEW, TAKEN, DONE } state;
   rafter_plan *fits; /* the plan if it fits, otherwise NULL */
-  int64_t bytes;     /* of its plan; 0: it cannot be planned */
-  bool fitted, late; /* fitted: it fits; late: the helper thread skips it */
+  int64_t bytes;     /* bytes of the plan; 0: the change cannot be planned */
+  bool fitted, late; /* fitted: the plan fits; late: the helper thread skips the attempt */
 } attempt;
 
 enum { MOST_ATTEMPTS = 12, CHIP_TRIES = 4 };
@@ -31,8 +31,8 @@ typedef struct remedy {
   attempt attempt[MOST_ATTEMPTS];
   /* indices of attempts in `attempt`; RF_NONE: not tried */
   int attempts, bf16, chips[CHIP_TRIES], chip_tries;
-  int64_t rows[CHIP_TRIES]; /* groups of chips that share each matrix; 0: none do */
-  /* indices of milder changes on the fewest chips that fit */
+  int64_t rows[CHIP_TRIES]; /* groups of chips that share each matrix; 0: no matrix is shared */
+  /* attempts on the fewest chips that fit: block recomputes blocks, plain recomputes nothing */
   int block, plain;
   bool over;
   rf_idle *idle;
@@ -86,7 +86,7 @@ static bool tries(remedy *r, const char *format, ...) {
 
 /* ---- attempts in advance --------------------------------------------------------------------- */
 
-/* Queues an attempt. Call it with the lock held, or before the helper starts. */
+/* Queues an attempt. The caller must hold the lock, once the helper thread runs. */
 static int will_try(remedy *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
 static int will_try(remedy *r, const char *format, ...) {
   va_list list;
@@ -103,9 +103,9 @@ static int will_try(remedy *r, const char *format, ...) {
 
 static int64_t room_of(const remedy *r) { return rf_plan_room(&r->plan->settings.plan); }
 
-/* Doubling the chips that share a matrix halves the shared part and keeps the rest. Two attempts
- * therefore predict the following ones, which are dropped if they cannot fit or left to the main
- * thread if they surely fit. */
+/* Doubling the chips that share matrices halves the bytes that are shared, so two attempts predict
+ * the later ones. An attempt that cannot fit is dropped; one that surely fits is left to the main
+ * thread. */
 static void look_ahead(remedy *r) {
   for (int i = 0; i + 2 < r->chip_tries; i++) {
     if (r->chips[i] == RF_NONE || r->chips[i + 1] == RF_NONE || !r->rows[i] || r->rows[i + 1] != r->rows[i])
@@ -124,7 +124,7 @@ static void look_ahead(remedy *r) {
 
 static void ask_for_milder(remedy *r);
 
-/* Plans an attempt. Call it with the lock held; it is held on return. */
+/* Plans an attempt. The caller must hold the lock, which is released while planning. */
 static void work_on(remedy *r, attempt *a) {
   int64_t bytes;
   a->state = TAKEN;
@@ -213,8 +213,8 @@ static int64_t first_chips(const remedy *r) {
   return chips;
 }
 
-/* The machine of attempt `time`, with twice the chips of the one before. False: products cannot be
- * shared on this machine. */
+/* Sets the machine of attempt `time`, which has twice the chips of the attempt before. Returns
+ * false if this machine cannot share products. */
 static bool larger_of(const remedy *r, int time, bool trains, larger *to) {
   const rf_machine *m = &r->plan->settings.machine;
   const rf_build_options *b = &r->plan->plan->options.build;
@@ -250,7 +250,8 @@ static void try_larger_ahead(remedy *r) {
   }
 }
 
-/* Queues milder changes once the fewest chips that fit are known. The lock is held. */
+/* Once the fewest chips that fit are known, queues changes that keep the microbatch or recompute
+ * nothing. The lock is held. */
 static void ask_for_milder(remedy *r) {
   larger to;
   int i = 0;
@@ -266,8 +267,8 @@ static void ask_for_milder(remedy *r) {
   r->plain = will_try(r, "on=%s", to.on);
 }
 
-/* Tries more chips of the same machine, first with the smallest training step, then with milder
- * ones. */
+/* Tries more chips of the same machine, first with the smallest training step, then with larger
+ * microbatches or without recomputation. */
 static bool more_chips(remedy *r, bool trains, char text[400]) {
   larger to;
   for (int i = 0; i < CHIP_TRIES && !trains && has_larger(r); i++)
@@ -287,7 +288,8 @@ static bool more_chips(remedy *r, bool trains, char text[400]) {
   return false;
 }
 
-/* Whether bf16 may save memory. Trained weights take more in bf16: 2 bytes and a master of 4. */
+/* Whether bf16 may save memory. A trained weight takes more in bf16: 2 bytes, and 4 for its
+ * master. */
 static bool bf16_may_help(const remedy *r) {
   const rf_plan_options *o = &r->plan->plan->options;
   if (o->build.dtype != RF_F32) return false;
@@ -324,7 +326,7 @@ static bool find(remedy *r, char text[400]) {
     return snprintf(text, 400, "--dtype bf16 --remat block") > 0;
   if (more_chips(r, learns(r), text)) return true;
   if (learns(r)) return false;
-  /* Narrower types, first with the same batch, then with a smaller batch. */
+  /* Tries narrower types, first with the same batch, then with a smaller batch. */
   static const char *const narrow[] = {"dtype=bf16", "weights=int8", "weights=fp8", "weights=int4"};
   for (int fewer = 0; fewer < 2; fewer++)
     for (size_t i = 0; i < sizeof narrow / sizeof *narrow; i++) {
@@ -340,8 +342,8 @@ static bool find(remedy *r, char text[400]) {
   return false;
 }
 
-/* Fills `why` with the reason of the refusal. *find_more: its hint names no change that fits.
- * RAFTER_OK: the plan fits. */
+/* Fills `why` with the reason why the plan does not fit; RAFTER_OK: it fits. Sets *find_more if the
+ * hint of `why` names no change that fits. */
 static rf_status say_why(const rafter_plan *plan, bool *find_more, rf_error *why) {
   const rf_plan *largest = rf_plan_larger(plan->plan, plan->prefill);
   int64_t room = rf_plan_room(&plan->settings.plan);

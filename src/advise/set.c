@@ -24,13 +24,13 @@ static rf_status set_pair(rf_options *options, char *pair, rf_error *error) {
   return rf_options_set(options, pair, equals ? equals + 1 : "", error);
 }
 
-/* Whether "pipeline=4" after a comma is an axis of the mesh that begins the list, not the option,
- * whose value is not a number. */
+/* Whether "pipeline=4" after a comma is an axis of the mesh that begins the list. The option of the
+ * same name does not take a number. */
 static bool is_axis(const char *list, const char *text) {
   return !strncmp(list, "mesh=", 5) && !strncmp(text, "pipeline=", 9) && isdigit((unsigned char)text[9]);
 }
 
-/* NAME=VALUE,NAME=VALUE: a comma ends a value only where an option's name follows. */
+/* Reads NAME=VALUE,NAME=VALUE; a comma ends a value only where an option's name follows. */
 static rf_status set_list(rf_options *options, char *list, rf_error *error) {
   while (list) {
     char *next = list;
@@ -43,7 +43,7 @@ static rf_status set_list(rf_options *options, char *list, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* Words as typed: --name value, --name=value, name=value and a MODEL. */
+/* Reads words as typed on the command line: --name value, --name=value, name=value or a MODEL. */
 static rf_status set_words(rf_options *options, char *words, rf_error *error) {
   char *rest = words, *word, *value;
   while ((word = strsep(&rest, " \t"))) {

@@ -9,8 +9,8 @@
 #include <string.h>
 
 /* Thresholds. A step between two values is a cliff if it is STANDS_OUT times as steep as its
- * neighbours and at least WORTH_SAYING of the whole. FALLS: drop of the token rate; SCALES: drop of
- * tokens per chip. */
+ * neighbours and at least the fraction WORTH_SAYING of the value. FALLS and SCALES: drops of the
+ * token rate, and of tokens per chip, that are reported. */
 static const double STANDS_OUT = 1.5, WORTH_SAYING = 0.02, FALLS = 0.2, SCALES = 0.1;
 
 static void row_of(rf_sweep_row *row, const json_t *plan) {
@@ -24,7 +24,7 @@ static void row_of(rf_sweep_row *row, const json_t *plan) {
   row->room = rf_json_at(plan, "memory", "capacity_bytes") - rf_json_at(plan, "memory", "reserve_bytes");
 }
 
-/* The expected growth at row i as a factor, extrapolated from the rows before. */
+/* The expected growth from row i - 1 to row i as a factor, extrapolated from the rows before. */
 static double growth(const rf_sweep_row *row, int i, bool memory) {
 #define AT(k) (memory ? row[k].bytes : row[k].seconds)
   double before = AT(i - 1), step = row[i].x - row[i - 1].x, last = i > 1 ? row[i - 1].x - row[i - 2].x : 0;
@@ -34,7 +34,7 @@ static double growth(const rf_sweep_row *row, int i, bool memory) {
              : row[i].rate * row[i].seconds / (row[i - 1].rate * before);
 }
 
-/* Excess of the step to row `i` over its neighbours, as a fraction of the row before. 0: no
+/* By how much the step to row `i` exceeds the neighbouring steps, as a fraction of row i - 1. 0: no
  * cliff. */
 static double step_of(const rf_sweep_row *row, int count, int i, bool memory) {
   double slope[3] = {0}, most = 0;
@@ -56,7 +56,7 @@ static void add_cliff(json_t *cliffs, const char *at, const char *what, double s
                                           kind, "cause", cause));
 }
 
-/* A kink: with more chips, each computes clearly fewer tokens than before. */
+/* Finds a kink: with more chips, each chip computes clearly fewer tokens than before. */
 static void find_kink(json_t *cliffs, const rf_sweep_row *row, int i) {
   char text[400];
   double each = row[i].rate / row[i].chips, before = row[i - 1].rate / row[i - 1].chips;
@@ -108,7 +108,7 @@ static double number_of(const char *text) {
 }
 
 /* Finds one batch for a sweep over microbatch or accumulate: without --batch, the smallest multiple
- * of all values that is at least the default. *batch = 0: keep the batch. */
+ * of all values that is at least the default. *batch = 0: the batch stays unchanged. */
 static rf_status common_batch(const rf_options *o, const char *name, const char *const *values, int count,
                               int64_t *batch, rf_error *error) {
   enum { MOST = 1 << 20 };
@@ -131,7 +131,7 @@ static rf_status common_batch(const rf_options *o, const char *name, const char 
   return RAFTER_OK;
 }
 
-/* Plans one value. If it cannot be planned, the row has no plan and `refused` has the error. */
+/* Plans one value. A value that cannot be planned fills `refused`, and its row has no plan. */
 static rf_status plan_value(const rf_options *o, const char *name, int64_t batch, rf_sweep_row *row,
                             rafter_plan **plan, json_t **json, rf_error *refused, rf_error *error) {
   rf_options *one = rf_options_copy(o);

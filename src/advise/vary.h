@@ -24,8 +24,8 @@ rf_status rf_plan_sweep(const rf_options *options, const rafter_sink *sink, rf_e
 rf_status rf_plan_compare(const rf_options *options, const rafter_sink *sink, rf_error *error);
 rf_status rf_compare_published(const rf_options *options, const char *id, const rafter_sink *sink,
                                rf_error *error);
-/* For every number that both objects have at the same place: b - a, or b / a. The caller frees
- * it. */
+/* Returns an object with b - a, or b / a, for every number that both objects have at the same
+ * place. The caller frees it. */
 json_t *rf_json_between(const json_t *a, const json_t *b, bool ratio);
 
 /* --plot: draws the result of a command. */
