@@ -17,8 +17,8 @@ rf_status rf_fail(rf_error *error, rf_status status, const char *file, int line,
                   const char *format, ...) __attribute__((format(printf, 6, 7)));
 #define RF_FAIL(error, status, hint, ...) \
   rf_failed(rf_fail((error), (status), __FILE__, __LINE__, (hint), __VA_ARGS__), (status))
-/* Returns `status` inline. The compiler then knows that a failed call does not return RAFTER_OK,
- * and does not warn about variables that the call leaves unset. */
+/* Returns `status` inline. It is inline so that the compiler knows that a failed call does not
+ * return RAFTER_OK, and does not warn about unset variables. */
 static inline rf_status rf_failed(rf_status filled, rf_status status) {
   (void)filled;
   return status;
@@ -91,8 +91,8 @@ void rf_pages_unmap(void *base, size_t bytes);
  * available memory, or the limit of a control group if that is lower; -1 if unknown. */
 int64_t rf_memory_available(void);
 
-/* Returns `memory`. If it is NULL, prints one line and aborts the process. For small allocations
- * only. */
+/* Returns `memory`. If `memory` is NULL, prints one line and aborts the process. For small
+ * allocations only. */
 void *rf_must(void *memory);
 
 /* A pool: strings and arrays that are freed together (a graph, a plan). */
@@ -130,8 +130,8 @@ double rf_process_seconds(void);
 void rf_philox(uint64_t key, uint64_t counter_low, uint64_t counter_high, uint32_t out[4]);
 /* Mixes a seed and two numbers (a step and a site, for example) into a 64-bit key. */
 uint64_t rf_key(uint64_t seed, uint64_t a, uint64_t b);
-/* FNV-1a hash of a name. It serves as the site in rf_key ("block.3/mlp/dropout") and is the same on
- * every machine. */
+/* FNV-1a hash of a name. The hash of a name such as "block.3/mlp/dropout" serves as the site in
+ * rf_key and is the same on every machine. */
 uint64_t rf_name_key(const char *name);
 /* Uniform in [0, 1), from the upper 24 bits of a word of rf_philox. */
 float rf_uniform(uint32_t word);

@@ -5,8 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The part of a source path from the last "src/", "include/" or "tests/" on: equal on all
- * machines. */
+/* Cuts a source path to its part from the last "src/", "include/" or "tests/" on, which is equal on
+ * all machines. */
 static const char *short_path(const char *file) {
   static const char *const roots[] = {"src/", "include/", "tests/"};
   const char *shortest = NULL;

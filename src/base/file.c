@@ -177,7 +177,7 @@ rf_status rf_out_write(rf_out_file *out, const void *data, size_t bytes, rf_erro
 int64_t rf_out_bytes(const rf_out_file *out) { return out->bytes + (int64_t)out->used; }
 
 /* Syncs the folder of a renamed file, which makes the rename durable. The rename is valid even if
- * this fails. */
+ * this sync fails. */
 static void sync_folder(const char *path) {
   char *copy = strdup(path);
   int fd = copy ? open(dirname(copy), O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;

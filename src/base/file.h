@@ -11,7 +11,7 @@ rf_status rf_file_read(const char *path, size_t most, char **text, size_t *bytes
 
 /* Maps a regular file for reading; free it with munmap(). RAFTER_FAILED if the file is empty. */
 rf_status rf_map_file(const char *path, void **map, size_t *bytes, rf_error *error);
-/* Drops the pages of a mapped file that the process will not read again from its memory. */
+/* Drops pages of a mapped file from memory; the process will not read these pages again. */
 void rf_map_unneeded(const void *at, size_t bytes);
 
 /* A file is written under a temporary name, synced to the disk and then renamed. Symbolic links are

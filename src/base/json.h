@@ -11,9 +11,9 @@
 rf_status rf_json_read(const char *path, size_t most, json_t **json, rf_error *error);
 rf_status rf_json_parse(const char *text, size_t bytes, const char *where, json_t **json, rf_error *error);
 
-/* These read fields of an object. `where` names the object in errors ("model/config.json"). A
- * missing field is an error; for the functions with _or, a missing or null field counts as
- * `otherwise`. An integer also serves as a float, and 3.0 serves as an integer. */
+/* These functions read fields of an object. `where` names the object in errors
+ * ("model/config.json"). A missing field is an error; for the functions with _or, a missing or null
+ * field counts as `otherwise`. An integer also serves as a float, and 3.0 serves as an integer. */
 rf_status rf_json_int(const json_t *object, const char *key, const char *where, int64_t least, int64_t most,
                       int64_t *value, rf_error *error);
 rf_status rf_json_float(const json_t *object, const char *key, const char *where, double least, double most,
@@ -32,7 +32,7 @@ rf_status rf_json_bool_or(const json_t *object, const char *key, const char *whe
 rf_status rf_json_string_or(const json_t *object, const char *key, const char *where, const char *otherwise,
                             const char **value, rf_error *error);
 
-/* Read a field of an object that was checked before: 0 or "" without a field of that type. */
+/* Read a field of an object that was checked before; a missing field counts as 0 or "". */
 double rf_json_number_at(const json_t *object, const char *key);
 const char *rf_json_text_at(const json_t *object, const char *key);
 

@@ -107,7 +107,7 @@ rf_status rf_pages_map(size_t bytes, void **base, size_t *huge_bytes, rf_error *
       "choose a smaller batch, sequence or model, or more rematerialisation (--fit searches for one)";
   if (bytes == 0 || bytes > SIZE_MAX / 2)
     return RF_FAIL(error, RAFTER_FAILED, NULL, "cannot map %zu bytes of memory", bytes);
-  /* The kernel grants more memory than it has and kills the process later: refuse such sizes
+  /* The kernel grants more memory than exists and later kills the process, so refuse such sizes
    * here. */
   int64_t available = rf_memory_available();
   if (available >= 0 && bytes > (size_t)available)
@@ -169,7 +169,7 @@ void *rf_pool_raw(rf_pool *pool, size_t bytes) {
   bytes = (bytes + 15) & ~(size_t)15;
   chunk *c = pool->first;
   if (!c || c->size - c->used < bytes) {
-    /* Doubling keeps the number of chunks small. At most 1 MiB stays unused. */
+    /* Doubling the chunk size, up to 1 MiB, keeps the number of chunks small. */
     size_t size = c ? c->size * 2 : (size_t)16 << 10;
     if (size > (size_t)1 << 20) size = (size_t)1 << 20;
     if (size < bytes) size = bytes;

@@ -55,7 +55,7 @@ typedef struct rf_option {
 /* A table of rows that a command takes, or some rows of it. */
 typedef struct rf_option_use {
   const rf_option *rows;
-  const char *only; /* names of the rows, "threads cpu"; NULL: every row */
+  const char *only; /* names of the rows to use, as "threads cpu"; NULL: every row */
 } rf_option_use;
 
 typedef struct rf_command {
@@ -127,7 +127,7 @@ double rf_options_float(const rf_options *options, const char *name);
 int rf_options_choice(const rf_options *options, const char *name);
 /* The value as typed (or the default), for any type. Values of TEXTS are joined by ','. */
 const char *rf_options_text(const rf_options *options, const char *name);
-/* Like the functions above, or `otherwise` if the option is unset or unknown to the command. */
+/* Like the functions above, or `otherwise` if the option is unset or the command lacks it. */
 int64_t rf_options_int_or(const rf_options *options, const char *name, int64_t otherwise);
 double rf_options_float_or(const rf_options *options, const char *name, double otherwise);
 const char *rf_options_text_or(const rf_options *options, const char *name, const char *otherwise);

@@ -15,7 +15,7 @@ void rf_say_text(const rafter_sink *sink, char *text); /* Prints `text` and free
 void rf_put_bar(const rafter_sink *sink, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* Sends one JSON object to the sink and drops the reference. */
 void rf_put_json(const rafter_sink *sink, json_t *json);
-/* Whether the caller wants the command to end. */
+/* Whether the caller of the library wants the command to stop. */
 bool rf_asked_to_stop(const rafter_sink *sink);
 
 #endif

@@ -14,8 +14,8 @@ typedef struct unit {
   double scale;
 } unit;
 
-/* Parses a number and a unit, which `compare` compares with the rows. A number without a unit uses
- * the row named "". */
+/* Parses a number and a unit, which `compare` looks up in `units`. A number without a unit uses the
+ * unit named "". */
 static bool with_unit(const char *text, const unit *units, int count,
                       int (*compare)(const char *, const char *), double *value) {
   char number[64];
@@ -89,7 +89,7 @@ typedef struct range {
   const char *first, *last, *step;
 } range;
 
-/* Reads the part of a list from *at to the next comma or the end, and moves *at there. */
+/* Reads the part of a list from *at to the next comma or the end, and moves *at past it. */
 static bool next_range(const char **at, range *r) {
   size_t length = strcspn(*at, ",");
   if (length == 0 || length >= sizeof r->item) return false;

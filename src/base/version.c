@@ -1,4 +1,4 @@
-/* version.c - names the commit. Only this file is compiled again when the commit changes. */
+/* version.c - names the commit. A new commit recompiles only this file. */
 #include "rafter.h"
 
 const char *rafter_version(void) { return "rafter " RF_VERSION " (commit " RF_COMMIT ")"; }
