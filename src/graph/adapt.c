@@ -34,7 +34,7 @@ static const char *op_name(rf_graph *graph, const rf_op *op, const char *part) {
   return rf_pool_format(graph->pool, "%.*s/%s/fwd", (int)stem, op->name, part);
 }
 
-/* Appends the ops of one adapter; *y gets the tensor to read instead of u. */
+/* Appends the ops of one adapter; readers of the layer's output u must read tensor *y instead. */
 static rf_status join(rf_graph *graph, const rf_op *matmul, adapter at, const rf_lora_parts *parts,
                       bool learns, int *y, rf_error *error) {
   const rf_lora *lora = &graph->model.lora;

@@ -9,9 +9,9 @@
 
 enum { RF_MAX_OUTPUTS = 6 };
 
-/* How an op writes an output that is a gradient or a running sum. ADD always adds to the present
- * value. MICRO writes in the first microbatch of a step and adds in later ones. The order of
- * additions never changes. */
+/* How an op writes an output that is a gradient or a running sum. ADD always adds to the old value.
+ * MICRO overwrites the old value in the first microbatch of a step, and adds in later microbatches.
+ * The order of additions never changes. */
 typedef enum rf_accumulate { RF_WRITE, RF_ACCUMULATE_MICRO, RF_ACCUMULATE_ADD } rf_accumulate;
 
 typedef enum rf_epilogue { RF_EPILOGUE_NONE, RF_EPILOGUE_GELU, RF_EPILOGUE_RESIDUAL } rf_epilogue;
@@ -22,8 +22,8 @@ typedef enum rf_epilogue { RF_EPILOGUE_NONE, RF_EPILOGUE_GELU, RF_EPILOGUE_RESID
 
 // clang-format off
 /* Fields of every op. `axes` and `group` describe the chips of a collective. In other ops, `axes`
- * are the mesh axes that shard a sum or a table of the op. `fill`: expected used fraction of the
- * rows that experts on several chips reserve; 0: all. */
+ * are the mesh axes that shard a sum or a table of the op. `fill`: experts on several chips reserve
+ * rows, of which this fraction is expected to be used; 0: all. */
 #define RF_ATTR_COMMON(FIELD, of) \
   FIELD(of, rf_axes, axes)   /* mesh axes of the group */ \
   FIELD(of, int32_t, group)  /* chips in the group */ \
@@ -51,7 +51,7 @@ typedef enum rf_epilogue { RF_EPILOGUE_NONE, RF_EPILOGUE_GELU, RF_EPILOGUE_RESID
 
 #define RF_ATTR_ATTENTION(FIELD, of) \
   RF_ATTR_HEADS(FIELD, of) \
-  FIELD(of, int32_t, window)     /* keys that a query sees; 0: all before it */ \
+  FIELD(of, int32_t, window)     /* keys that a query sees; 0: all keys up to it */ \
   FIELD(of, float, scale)        /* factor of the scores, as 1/sqrt(H) */ \
   FIELD(of, float, softcap)      /* scores become cap * tanh(score / cap); 0: no cap */ \
   FIELD(of, rf_dtype, softmax)   /* bf16: scaled scores are rounded to bf16 before the exponential */ \
@@ -64,8 +64,8 @@ typedef enum rf_epilogue { RF_EPILOGUE_NONE, RF_EPILOGUE_GELU, RF_EPILOGUE_RESID
   FIELD(of, float, rate)          /* probability that an element becomes 0 */ \
   FIELD(of, int32_t, token_step)  /* distance in tokens between rows, where tokens are sharded; 0: 1 */
 
-/* `fast`, here and below: x is rounded first, in blocks that share one scale; see rf_fast_block_of.
- * To 8 bits; to 16 bits where the weight is int8 (blocks of RF_FAST_INT8_BLOCK). */
+/* `fast`, here and below: x is rounded first, to 8 bits in blocks that share one scale (see
+ * rf_fast_block_of). For int8 weights: to 16 bits, in blocks of RF_FAST_INT8_BLOCK. */
 #define RF_ATTR_MATMUL(FIELD, of) \
   RF_ATTR_DROPOUT(FIELD, of) \
   FIELD(of, bool, transpose)  /* the weight is stored as (out, in) */ \
@@ -101,11 +101,11 @@ typedef struct rf_router { RF_ATTR_ROUTER(RF_ATTR_MEMBER, ) } rf_router;
   FIELD(of, rf_lora_parts, parts)   /* which columns the adapter reads and adds to */
 
 #define RF_ATTR_EMBED(FIELD, of) \
-  FIELD(of, float, scale)     /* factor of the token rows; 0: 1 */ \
+  FIELD(of, float, scale)     /* factor of the token embeddings; 0: 1 */ \
   FIELD(of, rf_dtype, dtype)  /* dtype of x when the table is packed */
 
-/* norm_sq; also the first fields of adamw. `copies` chips hold the columns from `own_columns`
- * on. */
+/* norm_sq; also the first fields of adamw. The columns from `own_columns` on exist on `copies`
+ * chips. */
 #define RF_ATTR_SUMS(FIELD, of) \
   FIELD(of, int32_t, element)  /* element of the sums that the op writes */ \
   FIELD(of, int32_t, copies)   /* 0: 1 */ \
@@ -153,8 +153,8 @@ typedef struct rf_router { RF_ATTR_ROUTER(RF_ATTR_MEMBER, ) } rf_router;
 RF_ATTR_FAMILIES(RF_ATTR_STRUCT)
 // clang-format on
 
-/* Each op uses one family, which its row names. Families with the same first fields may be read
- * through the shorter struct (`heads`, `dropout`, `sums`): C's common initial sequence. */
+/* Each op uses one family, which the op's definition names. If families begin with the same fields,
+ * the shorter struct (`heads`, `dropout`, `sums`) may read them: C's common initial sequence. */
 typedef struct rf_attr {
   rf_accumulate accumulate[RF_MAX_OUTPUTS];
   RF_ATTR_COMMON(RF_ATTR_MEMBER, )

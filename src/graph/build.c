@@ -20,7 +20,7 @@ typedef struct builder {
   rf_dtype dtype;
   float dropout;
   int normed; /* input of the last sublayer, after its norm */
-  /* by row of the parameter table: its name without "block.N/" */
+  /* for each row of the parameter table: the parameter's name without "block.N/" */
   const char *row_name[MAX_ROWS];
   int *row_tensor[MAX_ROWS];                            /* weight tensor by layer + 1, or RF_NONE */
   int tokens, labels, positions, segments, slots, rows; /* inputs that the caller writes */
@@ -40,7 +40,7 @@ static const char *inside_block(const rf_param *param) {
 static bool is_matrix(const builder *b, const rf_param *param) {
   bool trained = b->options->job == RF_JOB_TRAIN && b->model->lora.rank == 0;
   if (trained || b->dtype == RF_F64 || param->rank != 2) return false;
-  /* small, and rounding would change the choice of experts */
+  /* a router is small, and rounding it would change the choice of experts */
   if (b->options->narrow_set && param->part == RF_PART_ROUTER) return false;
   return param->matmul || strcmp(param->name, "embed/token/weight") == 0;
 }
@@ -110,13 +110,13 @@ static int emit_to(builder *b, const rf_op_def *def, const char *part, rf_slots 
   return id < 0 ? RF_NONE : b->graph->op[id].output[0];
 }
 
-/* The same with new outputs. */
+/* Like emit_to, but with new outputs. */
 static int emit(builder *b, const rf_op_def *def, const char *part, rf_slots inputs, const rf_attr *attr) {
   return emit_to(b, def, part, inputs, RF_ALL_NEW, attr);
 }
 
-/* A builder function returns a tensor id, or RF_NONE on failure; its caller then returns RF_NONE
- * too. */
+/* Builder functions return a tensor id, or RF_NONE on failure. A caller that gets RF_NONE returns
+ * RF_NONE too. */
 #define RF_BUILT(id) \
   do { \
     if ((id) == RF_NONE) return RF_NONE; \
@@ -345,7 +345,7 @@ static int mlp_sublayer(builder *b, int y) {
 static int sublayer(builder *b, bool is_mlp, int from, int stream) {
   const char *part = is_mlp ? "mlp/norm" : "attn/norm";
   b->graph->at.sublayer = is_mlp ? RF_SUBLAYER_MLP : RF_SUBLAYER_ATTN;
-  /* A sublayer without a norm reads what the sublayer before it read. */
+  /* A sublayer without a norm reads the same input as the sublayer before it. */
   int y = weight_of(b, part, "/gain") == RF_NONE
               ? b->normed
               : saved(b, is_mlp ? RF_SAVED_NORM2 : RF_SAVED_NORM1, 0, norm(b, part, from));
@@ -361,7 +361,7 @@ static int sublayer(builder *b, bool is_mlp, int from, int stream) {
 static int blocks(builder *b) {
   int wte = weight_of(b, "embed/token", "/weight"), wpe = weight_of(b, "embed/position", "/weight");
   rf_attr scaled = {.embed = {.scale = b->model->embed_scale, .dtype = b->dtype}};
-  /* training rounded this factor to bf16 */
+  /* training rounded the factor of the embeddings to bf16 */
   if (b->dtype == RF_BF16) scaled.embed.scale = rf_bf16_to_f32(rf_f32_to_bf16(scaled.embed.scale));
   b->graph->at.sublayer = RF_SUBLAYER_EMBED;
   int x = emit(b, &RF_OP_EMBED, "embed", RF_IDS(b->tokens, b->positions, wte, wpe), &scaled);

@@ -10,9 +10,9 @@ typedef struct tape {
   rf_graph *graph;
   rf_error *error;
   int count;     /* number of forward tensors */
-  bool *needs;   /* by tensor: it depends on a trained parameter */
+  bool *needs;   /* for each tensor: it depends on a trained parameter */
   int *grad;     /* by tensor: its gradient so far, or RF_NONE; for a weight, its parameter's gradient */
-  bool *written; /* by parameter: an op has written its gradient */
+  bool *written; /* for each parameter: an op has written its gradient */
 } tape;
 
 /* With adapters, the optimizer updates only them; otherwise it updates every weight. */
@@ -101,7 +101,7 @@ static rf_status backward_of(tape *walk, int index) {
   if (!asked) return RAFTER_OK;
   RF_TRY(rf_op_backward(graph, &op, grad_out, grad_in, walk->error));
 
-  /* The first op that has a parameter's gradient as output writes it; later ones add. */
+  /* The first op that outputs a parameter's gradient writes it; later ops add to it. */
   for (int o = first; o < graph->op_count; o++)
     for (int k = 0; k < graph->op[o].output_count; k++) {
       int t = graph->op[o].output[k];

@@ -6,7 +6,7 @@
 typedef struct fuser {
   rf_graph *graph;
   rf_uses uses;
-  int *writer; /* op that makes tensor t now; RF_NONE: it comes from outside the graph */
+  int *writer; /* by tensor: op that makes it now; RF_NONE: no op of the graph makes it */
   bool *gone;  /* by op: it is fused into another */
 } fuser;
 
@@ -83,7 +83,7 @@ static bool fuse_norm_bwd(fuser *f, rf_op *add) {
         !ready_before(f, other, source))
       continue;
     source->input[4] = other;
-    /* keep the name of the norm's dx */
+    /* the joined op's output keeps the name of the norm's dx */
     f->graph->tensor[add->output[0]].name = f->graph->tensor[source->output[0]].name;
     source->output[0] = add->output[0];
     f->writer[add->output[0]] = (int)(source - f->graph->op);
@@ -92,7 +92,8 @@ static bool fuse_norm_bwd(fuser *f, rf_op *add) {
   return false;
 }
 
-/* Joins a head's loss and its gradient at the loss; no backward op may be between them. */
+/* Joins the op of the loss and the op of its gradient, at the place of the loss. No backward op may
+ * be between the two ops. */
 static bool fuse_head(fuser *f, rf_op *bwd) {
   rf_op *loss = sole_source(f, bwd->input[4], &RF_OP_HEAD_LOSS);
   if (!loss || loss->section != bwd->section) return false;

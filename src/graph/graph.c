@@ -196,8 +196,8 @@ int rf_graph_make(rf_graph *graph, const rf_op_def *def, const char *name, rf_se
   return op < 0 ? RF_NONE : graph->op[op].output[0];
 }
 
-/* Permutes in place, cycle by cycle: ops are large, and touching new memory costs more than the
- * copies. */
+/* Permutes the ops in place, cycle by cycle, because writing large ops to new memory would take
+ * longer. */
 void rf_graph_reorder(rf_graph *graph, const int *order, int count) {
   rf_pool *scratch = rf_pool_new();
   int *place = rf_pool_raw(scratch, (size_t)(graph->op_count + 1) * sizeof *place),
@@ -256,8 +256,8 @@ rf_uses rf_graph_uses(const rf_graph *graph, rf_pool *pool) {
   size_t tensors = (size_t)graph->tensor_count;
   rf_uses uses = {.reader_at = rf_pool_alloc(pool, (tensors + 2) * sizeof(int)),
                   .writer_at = rf_pool_alloc(pool, (tensors + 2) * sizeof(int))};
-  /* Counts are stored two places further on, so that filling the lists leaves each start at its
-   * index. */
+  /* The count of tensor t is stored at index t + 2, so that after the lists are filled index t has
+   * the start of list t. */
   for (int o = 0; o < graph->op_count; o++) {
     const rf_op *op = &graph->op[o];
     for (int i = 0; i < op->input_count; i++)

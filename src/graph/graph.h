@@ -57,8 +57,8 @@ typedef struct rf_tensor {
   rf_role role;
   int rank;
   int64_t shape[RF_MAX_RANK]; /* maximum extents; a step may use fewer rows */
-  /* Parameter of this weight, master, moment or gradient: a row of the parameter table, or
-   * RF_NONE. */
+  /* For a weight, master, moment or gradient: the row of its parameter in the parameter table;
+   * otherwise RF_NONE. */
   int param;
   bool persistent; /* keeps its bytes between steps: weights, masters, moments, KV cache */
   bool input;      /* the caller writes it before each microbatch or forward pass: tokens, labels */
@@ -69,24 +69,24 @@ typedef struct rf_tensor {
   rf_panels panels;   /* layout of the matrix, for dtype RF_PACKED */
   rf_spec spec;       /* how it is sharded over the mesh; `shape` is the shape on one chip */
   int8_t saved;       /* name for remat policies: RF_SAVED_AS of remat.h; 0: none */
-  /* Pipeline: number of microbatches whose values are held at the same time. Microbatch i uses slot
-   * i % slots, and each slot has `shape`. 0: one slot. */
+  /* In a pipeline: how many microbatches have a value of this tensor at the same time (0: one).
+   * Microbatch i uses slot i % slots, and each slot has `shape`. */
   int32_t slots;
 } rf_tensor;
 
 typedef enum rf_section { RF_SECTION_BEGIN, RF_SECTION_MICRO, RF_SECTION_END, RF_SECTIONS } rf_section;
 
-/* Fast products round x in blocks of k that share one scale: to 8 bits in blocks of RF_FAST_BLOCK.
+/* Fast products round x to 8 bits, in blocks of RF_FAST_BLOCK values along k that share one scale.
  * For a weight stored as int8, x is rounded to 16 bits in blocks of RF_FAST_INT8_BLOCK. */
 enum { RF_FAST_BLOCK = 32, RF_FAST_INT8_BLOCK = 256 };
-/* Values of k that share one scale, by the weight's type. Blocks are longer for q4_k and q5_k:
- * files that mix types store the matrices that suffer most from rounding as q6_k. */
+/* Number of values along k that share one scale, by the weight's type. Blocks are longer for q4_k
+ * and q5_k, because files that mix types store the matrices most sensitive to rounding as q6_k. */
 static inline int rf_fast_block_of(const rf_quant_type *type) {
   return type->number == RF_Q_Q4_K || type->number == RF_Q_Q5_K ? 128 : RF_FAST_BLOCK;
 }
 
-/* How the kernel of a product blocks its loops. No result depends on it. All zero: the kernel's own
- * choice. */
+/* How the kernel of a product blocks its loops. Blocking does not affect results. All zero: the
+ * kernel chooses. */
 typedef struct rf_blocks {
   int64_t kc, a_bytes, nc; /* values of k; bytes of packed rows for a group of threads; columns */
 } rf_blocks;
@@ -117,11 +117,11 @@ typedef struct rf_op {
   int input[RF_MAX_INPUTS];      /* tensor ids */
   int output[RF_MAX_OUTPUTS];
   rf_blocks blocks; /* chosen by the plan */
-  bool backward;    /* a backward op, added by the differentiate pass */
-  int32_t chunk;    /* pipeline: which of the stage's runs of layers it belongs to */
+  bool backward;    /* the differentiate pass added this op */
+  int32_t chunk;    /* in a pipeline: which of the stage's runs of layers the op belongs to */
   /* Id of the op that this op recomputes (remat), or RF_NONE. Both ops have the same def and
-   * kernel. One exception: when only an epilogue is recomputed (gelu from a stored u), the def
-   * differs; the bits do not. */
+   * kernel. One exception: if only an epilogue is recomputed (gelu from a stored u), the def
+   * differs, but the results are bit-identical. */
   int recompute_of;
 } rf_op;
 
@@ -183,7 +183,7 @@ typedef enum rf_kind {
   RF_KINDS
 } rf_kind;
 
-/* The time of an op follows its bytes, or its FLOPs at the efficiency of one kind of product. */
+/* An op's time follows from its bytes, or from its FLOPs and the efficiency of a product. */
 typedef enum rf_timing {
   RF_TIMING_BYTES,
   RF_TIMING_PRODUCT,
@@ -204,9 +204,8 @@ typedef enum rf_product { RF_PRODUCT_NONE, RF_PRODUCT_FORWARD, RF_PRODUCT_DX, RF
 /* Extra passes over each row of logits, besides the product: bits of rf_op_def.row_passes. */
 enum { RF_PASS_SUMS = 1, RF_PASS_SOFTCAP = 2, RF_PASS_LIKELIEST = 4 };
 
-/* The number that is checked after an op to see that the step is still finite, before it changes
- * persistent tensors: element 0 of output 0, its element sums.element, or the same element of
- * output 4 (the update). */
+/* The number that shows, after an op, whether the step is still finite: element 0 of output 0
+ * (FIRST), element sums.element of output 0 (INDEX) or of output 4 (UPDATE). */
 typedef enum rf_probe { RF_PROBE_NONE, RF_PROBE_FIRST, RF_PROBE_INDEX, RF_PROBE_UPDATE } rf_probe;
 
 /* How an op moves bytes between chips, or between a chip and its host. */
@@ -257,20 +256,20 @@ typedef struct rf_op_def {
   /* Chooses the sharding of operands and results on a mesh (mesh/shard.h). NULL: the op cannot be
    * sharded. */
   rf_status (*shard)(rf_sharding *sharding);
-  /* Emits several ops in place of this one on a mesh, where that is needed. NULL: never. */
+  /* Emits several ops in place of this op where a mesh needs that. NULL: never. */
   rf_status (*expand)(struct rf_sharder *sharder, const rf_op *op, bool *done);
   struct {
     float f32, bf16;
   } tolerance; /* largest error of a kernel against the reference, relative to the norm of the output */
-  bool random; /* draws random numbers from the step's generator (dropout) */
+  bool random; /* the op draws random numbers from the step's generator (dropout) */
   bool loss;   /* backward starts here: the gradient of the output is run->loss_scale */
   rf_probe probe;
   rf_exchange_kind exchange;
   rf_timing timing;
   rf_curve_size curve_size;
-  /* Ops whose measured curve is used when this op has none, nearest first; ends with NULL. */
+  /* Ops whose measured curve replaces a missing curve, nearest first; NULL ends the list. */
   const struct rf_op_def *timed_like[RF_TIMED_LIKE];
-  const char *narrow_curve; /* name of the curve for products with a short side; NULL: none */
+  const char *narrow_curve; /* curve for products with an adapter's narrow weight; NULL: none */
   rf_product product;
   bool packed;    /* input 1 may be packed; each packed type has a curve of its own */
   int rows_slot;  /* input whose first extent is the number of rows that are multiplied */
@@ -301,12 +300,12 @@ double rf_cache_position_bytes(const rf_tensor *cache);
 /* The op table, terminated by NULL. */
 extern const rf_op_def *const RF_OPS[];
 const rf_op_def *rf_op_find(const char *name);
-/* Ops that only move bytes. A memory-bound op without a measured curve uses the first curve found
- * here. */
+/* Ops that only move bytes. A memory-bound op without a measured curve uses the curve of the first
+ * op in this list that has one. */
 extern const rf_op_def *const RF_OPS_OF_BYTES[];
 static inline bool rf_op_is_exchange(const rf_op_def *def) { return def->exchange != RF_EXCHANGE_NONE; }
-/* The tensors that XLA stores for the op's backward pass. Default: the rule of an elementwise op
- * that keeps its input. */
+/* The tensors that XLA stores for the op's backward pass. An op without a rule is treated as an
+ * elementwise op that keeps its input. */
 const rf_kept_rule *rf_kept_rule_of(const rf_op_def *def);
 /* Field table of the op's attributes, including those that every op has. */
 const rf_field *rf_op_fields(const rf_op_def *def);
@@ -333,13 +332,13 @@ int rf_graph_tensor(rf_graph *graph, const char *name, rf_class class, rf_dtype 
 /* number of elements */
 int64_t rf_tensor_count(const rf_tensor *tensor);
 int64_t rf_tensor_bytes(const rf_tensor *tensor);
-/* True for i8, i4 and fp8. Only int8 caches, which have a tensor of scales, can run with such a
- * dtype; other tensors of these dtypes can be planned but not run. */
+/* True for i8, i4 and fp8. Only int8 KV caches, which have a tensor of scales, can run with a
+ * narrow dtype; other narrow tensors can be planned but not run. */
 bool rf_dtype_is_narrow(rf_dtype dtype);
 /* Name of the tensor's dtype; for a packed matrix, the names of its parts' types. */
 const char *rf_tensor_type(const rf_tensor *tensor, char text[64]);
-/* Rows of a tensor with at most `bound` rows, in a forward pass over `used` tokens. Applies to rows
- * of tokens and to rows sorted by expert. */
+/* In a forward pass over `used` tokens: the rows of a tensor that has at most `bound` rows, one for
+ * each token or for each token and chosen expert. */
 static inline int64_t rf_rows_of_walk(const rf_graph *graph, int64_t bound, int64_t used) {
   int64_t each = bound == graph->rows ? 1 : graph->model.experts_used;
   return bound == graph->rows * each && used > 0 && used < graph->rows ? used * each : bound;
@@ -348,7 +347,7 @@ static inline int64_t rf_rows_of_walk(const rf_graph *graph, int64_t bound, int6
  * RF_WANTED or RF_NONE. Returns the op id, or RF_NONE with the error filled. */
 int rf_graph_emit(rf_graph *graph, const rf_op_def *def, const char *name, rf_section section,
                   rf_slots inputs, rf_slots outputs, const rf_attr *attr, rf_error *error);
-/* Appends an op with new outputs and returns the tensor id of output 0. */
+/* Appends an op, creates its outputs, and returns the tensor id of output 0. */
 int rf_graph_make(rf_graph *graph, const rf_op_def *def, const char *name, rf_section section,
                   rf_slots inputs, const rf_attr *attr, rf_error *error);
 bool rf_slot_optional(const char *slot); /* whether a slot text ends in '?' */
@@ -363,9 +362,9 @@ rf_uses rf_graph_uses(const rf_graph *graph, rf_pool *pool);
 /* ---- passes, in their order ------------------------------------------------------------------ */
 
 typedef enum rf_optimizer { RF_ADAMW, RF_ADAM } rf_optimizer;
-/* Which activations backward recomputes instead of reading stored ones. For AUTO the planner
- * chooses a set of tensors and passes it to rf_pass_remat. SAVE recomputes all activations of a
- * block except the named ones; bit i below SAVE is row i of RF_SAVED (remat.h). */
+/* Which activations the backward pass recomputes instead of reading stored values. For AUTO the
+ * planner chooses a set of tensors and passes it to rf_pass_remat. SAVE recomputes all activations
+ * of a block except the named ones; bit i below SAVE is row i of RF_SAVED (remat.h). */
 typedef enum rf_remat {
   RF_REMAT_NONE,
   RF_REMAT_MLP,
@@ -423,12 +422,12 @@ typedef struct rf_build_options {
   bool kv_dtype_set;
   rf_dtype kv_dtype;
   bool
-      /* for planning only: matrices that are not trained have dtype `narrow` (f8_e4m3, i4), experts
-       * too; token tables have at least 8 bits */
+      /* for planning only: matrices that are not trained, experts included, have dtype `narrow`
+       * (f8_e4m3, i4); token tables have at least 8 bits */
       narrow_set;
   rf_dtype narrow;
-  /* for planning only: linear layers and experts multiply in dtype `matmul` (i8, f8_e4m3);
-   * attention and head do not */
+  /* for planning only: linear layers and experts, but not attention and the head, multiply in dtype
+   * `matmul` (i8, f8_e4m3) */
   bool matmul_set;
   rf_dtype matmul;
   int top; /* score: number of most likely tokens returned per position, at most RF_TOP_MOST */

@@ -1,7 +1,7 @@
 /* kv.h - the size of the KV cache. The cache consists of pages of a fixed number of tokens. Layers
- * that see all keys have one kind of page; windowed layers have another, and keep only pages that
- * their window reaches. The builder, the planner, the generator and reports take numbers of pages
- * and bytes from here. */
+ * that see all keys share one kind of page. Windowed layers have another kind, and keep only the
+ * pages that their window reaches. All numbers of pages and bytes come from the functions of this
+ * file. */
 #ifndef RF_KV_H
 #define RF_KV_H
 
@@ -18,8 +18,8 @@ enum {
   RF_KV_UNIT = 32,
 };
 
-/* An i8 cache stores 127 x / m for each head, where m is the head's largest |x|. Below this m, 127
- * / m overflows and the head is stored as zeros. */
+/* An i8 cache stores 127 x / m for each head, where m is the head's largest |x|. If m is below
+ * RF_NARROW_LEAST, 127 / m overflows and the head is stored as zeros. */
 #define RF_NARROW_LEAST (127 * FLT_MIN)
 
 typedef enum rf_kv_class { RF_KV_GLOBAL, RF_KV_LOCAL, RF_KV_CLASSES } rf_kv_class;
@@ -41,12 +41,12 @@ typedef struct rf_kv {
 } rf_kv;
 rf_kv rf_kv_of(const rf_model *model, const rf_build_options *options);
 
-/* Pages that a sequence of up to `tokens` tokens holds at a time. Global: ceil(tokens / page).
- * Local: at most ceil((window + chunk - 1) / page) + 1. 0 for a class without layers. */
+/* Maximum pages that a sequence of `tokens` tokens holds at a time (0 if the class has no layers).
+ * Global: ceil(tokens / page). Local: at most ceil((window + chunk - 1) / page) + 1. */
 int64_t rf_kv_pages(const rf_kv *kv, rf_kv_class class, int64_t tokens);
-/* Bytes of those pages, over all layers of both classes. */
+/* Bytes of the pages that a sequence of `tokens` tokens holds, over all layers of both classes. */
 int64_t rf_kv_sequence_bytes(const rf_kv *kv, int64_t tokens);
-/* Bytes of these that the next token reads: windowed layers read only their window. */
+/* Bytes of the cache that the next token reads; windowed layers read only their window. */
 int64_t rf_kv_read_bytes(const rf_kv *kv, int64_t tokens);
 /* The first position that a token at `position` sees. */
 int64_t rf_kv_first_key(const rf_kv *kv, rf_kv_class class, int64_t position);

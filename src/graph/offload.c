@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A run of ops that uses one host tensor. All ops are in one section and, in `micro`, all forward
- * or all backward. */
+/* A run of ops that uses one host tensor. All ops of the run are in one section; in `micro`, all
+ * are forward or all are backward. */
 typedef struct stay {
   int tensor; /* the tensor in the host's memory */
   int copy;   /* the copy that these ops use */
@@ -26,7 +26,7 @@ typedef struct offload {
   stay *list;
   int count, capacity;
   int *open; /* by tensor: its last stay, or RF_NONE */
-  /* new ops, listed by the op that they come before or after */
+  /* lists of new ops, by the op that a new op comes before or after */
   int *before, *after, *next, *moved, moves;
 } offload;
 
@@ -203,10 +203,10 @@ static int in_order(const void *a, const void *b) {
   return x->first != y->first ? x->first - y->first : x->tensor - y->tensor;
 }
 
-/* Emits the copies. A tensor is fetched just before the same tensor of the previous layer is first
- * used; for the first layer of a section, at the start of the section or of backward. */
+/* Emits the copies. A copy starts just before the previous layer first uses its own such tensor.
+ * For the first layer of a section, a copy starts at the start of the section or of backward. */
 static rf_status bring(offload *f) {
-  int begin = 0, begin_before = 0; /* first stay of this layer, and of the layer before it */
+  int begin = 0, begin_before = 0; /* first stays of this layer and of the previous layer */
   for (int i = 0; i < f->count; i++) {
     const stay *s = &f->list[i];
     rf_section section = f->graph->op[s->first].section;

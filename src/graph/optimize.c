@@ -96,7 +96,7 @@ static rf_status emit_clip(rf_graph *graph, int sums, int clip, const rf_build_o
              : RAFTER_OK;
 }
 
-/* Moves pair i of the ops appended from `first` on after op after[i]. */
+/* The ops appended from `first` on are pairs; moves pair i to the place after op after[i]. */
 static void place_after(rf_graph *graph, int first, const int *pair, const int *after, int pairs) {
   int *next = rf_pool_alloc(graph->pool, (size_t)pairs * sizeof(int) + 1),
       *head = rf_pool_alloc(graph->pool, (size_t)first * sizeof(int) + 1);

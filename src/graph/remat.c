@@ -8,8 +8,7 @@
 
 #include <string.h>
 
-/* A fused GELU is recomputed as an op of its own if its input u is stored: the product is not
- * repeated. */
+/* If the input u of a fused GELU is stored, only the GELU is recomputed, without the product. */
 static bool gelu_from_kept(const rf_recompute *r, const rf_op *op, int t) {
   return op->def == &RF_OP_MATMUL && op->attr.matmul.epilogue == RF_EPILOGUE_GELU && t == op->output[1] &&
          op->output[0] >= 0 && r->kept[op->output[0]];
@@ -26,11 +25,11 @@ static void mark(rf_recompute *r, int t) {
 
 /* ---- what is the same for every set ---------------------------------------------------------- */
 
-/* Finds weights that forward and backward both gather: recomputation uses the gather of
- * backward. */
+/* Finds weights that are gathered both in forward and in backward; recomputation reads the gather
+ * of backward. */
 static void find_twins(rf_recompute *r, rf_pool *pool) {
   const rf_graph *graph = r->graph;
-  /* by tensor: forward op that gathers it */
+  /* for each tensor: the forward op that gathers it */
   int *gathered = rf_pool_alloc(pool, ((size_t)r->tensors + 1) * sizeof(int));
   for (int t = 0; t < r->tensors; t++) gathered[t] = r->twin[t] = RF_NONE;
   for (int o = 0; o < r->ops; o++) {
@@ -93,7 +92,7 @@ static void choose(rf_recompute *r, const bool *drop) {
       any = any || (op->output[i] >= 0 && drop[op->output[i]]);
       used = used || (op->output[i] >= 0 && r->forward_read[op->output[i]]);
     }
-    /* A tensor that only backward reads is not recomputed: its life starts in backward anyway.
+    /* A tensor that only backward reads is not recomputed: its lifetime starts in backward anyway.
      * Statistics of norms and the lse of attention are dropped with their op's result. */
     for (int i = 0; any && used && i < op->output_count; i++)
       if (op->output[i] >= 0 && (!separate || drop[op->output[i]])) r->kept[op->output[i]] = false;
@@ -141,7 +140,7 @@ static void make_again(rf_recompute *r, int t) {
   if (r->twin[t] != RF_NONE) r->instead[r->graph->op[r->twin[t]].output[0]] = r->remade[t];
 }
 
-/* Current inputs of a backward op; the op's own list if none has changed. */
+/* The inputs that a backward op reads now; if no input has changed, the op's own list. */
 static const int *inputs_now(rf_recompute *r, const rf_op *op) {
   int now[RF_MAX_INPUTS];
   bool other = false;

@@ -26,18 +26,18 @@ typedef enum rf_saved_name {
   RF_SAVED_NAMES
 } rf_saved_name;
 
-/* A name covers up to three chains of tensors in a block. Tensors of a chain are computed from each
- * other: policies keep the first one that backward reads, and the later ones follow from it without
- * a matrix product. */
+/* A name covers up to three chains of tensors in a block. In a chain, each tensor is computed from
+ * the one before without a matrix product, so policies keep only the first tensor that backward
+ * reads. */
 enum { RF_SAVED_CHAINS = 3 };
 #define RF_SAVED_AS(name, chain) ((int8_t)(1 + (name)*RF_SAVED_CHAINS + (chain)))
 
 typedef struct rf_saved {
   const char *name;
-  /* Elements per token: width x model width + ff x feed-forward width + (heads x query heads + kv x
-   * key heads) x head_dim. */
+  /* The tensor has width x model width + ff x feed-forward width + (heads x query heads + kv x key
+   * heads) x head_dim elements per token. */
   int8_t width, ff, heads, kv;
-  const char *within; /* the tensor that contains this one in our graphs; NULL: it is a tensor of its own */
+  const char *within; /* the tensor of our graphs that contains it; NULL: a tensor of its own */
 } rf_saved;
 extern const rf_saved RF_SAVED[RF_SAVED_NAMES];
 
@@ -50,7 +50,7 @@ static inline bool rf_remat_saves(rf_remat remat, int name) {
   return remat >= RF_REMAT_SAVE && remat >> name & 1;
 }
 /* Iterates over a block's tensors in order: rf_saved_first returns whether the policy names this
- * tensor and it is the first of its chain in this layer. */
+ * tensor and the tensor is the first of its chain in this layer. */
 typedef struct rf_saved_seen {
   int32_t layer[1 + RF_SAVED_NAMES * RF_SAVED_CHAINS]; /* layer of the last tensor seen, by name and chain */
 } rf_saved_seen;
@@ -60,7 +60,7 @@ bool rf_saved_first(rf_remat policy, const rf_tensor *tensor, int32_t layer, rf_
 /* ---- what comes of a set --------------------------------------------------------------------- */
 
 /* One op of the graph with recomputation: op number `op` of the original graph, or its
- * recomputation (`again`). Tensor ids from the original tensor_count on are second copies. */
+ * recomputation (`again`). Tensor ids from the original tensor_count on are recomputed copies. */
 typedef struct rf_remat_step {
   int op;
   bool again, gelu; /* gelu: only the GELU of a fused product, from its stored u */
@@ -72,8 +72,8 @@ typedef struct rf_remat_step {
 typedef struct rf_recompute {
   const rf_graph *graph;
   int tensors, ops; /* of the original graph */
-  /* Independent of the dropped set, by tensor: the forward op that makes it, or RF_NONE; for a
-   * weight gathered in forward, the backward op that gathers it too, or RF_NONE; who reads it. */
+  /* By tensor, for any dropped set: the forward op that makes it (source, or RF_NONE); for a weight
+   * gathered in forward, the backward op that gathers it again (twin, or RF_NONE); who reads it. */
   int *source, *twin;
   bool *forward_read, *backward_read;
   /* Result of the last rf_recompute_decide: its steps in order, and the original tensor of each

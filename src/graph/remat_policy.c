@@ -146,7 +146,7 @@ bool rf_saved_first(rf_remat policy, const rf_tensor *tensor, int32_t layer, rf_
   return true;
 }
 
-/* Removes tensors that the policy names from `drop`, and the other results of their ops. */
+/* Removes from `drop` all results of the ops that make a tensor named by the policy. */
 static void keep_named(const rf_graph *graph, rf_remat policy, const bool *backward_read, bool *drop) {
   rf_saved_seen seen;
   rf_saved_begin(&seen);

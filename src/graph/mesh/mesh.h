@@ -35,8 +35,8 @@ typedef struct rf_mesh {
   int32_t of[RF_AXES]; /* chips along each axis; 0 means 1 */
   /* ZeRO stage: 1 shards optimizer states, 2 also gradients, 3 also weights; 0: none */
   int32_t zero;
-  /* Rows that an expert accepts per source chip, as a multiple of an even share; 0: 1. Rows beyond
-   * that are dropped. */
+  /* Rows that an expert accepts per source chip, as a multiple of an even share; 0: 1. An expert
+   * drops further rows. */
   float capacity;
   rf_pipeline_schedule schedule;
   int32_t chunks; /* runs of layers on each pipeline stage; 0: 1 */
@@ -51,8 +51,8 @@ int64_t rf_mesh_size(const rf_mesh *mesh, rf_axes axes); /* chips in a group ove
 int64_t rf_mesh_chips(const rf_mesh *mesh);              /* all chips */
 /* The axes in `axes` with more than one chip. */
 rf_axes rf_mesh_live(const rf_mesh *mesh, rf_axes axes);
-/* In generation: the axes that shard the rows of a forward pass, and the number of copies of the
- * model. Each copy serves its own sequences. */
+/* For generation: the axes that shard the rows of a forward pass, and the number of copies of the
+ * model, each of which serves its own sequences. */
 #define RF_AXES_OF_WALK ((rf_axes)(RF_AXIS_BIT(RF_AXIS_CONTEXT) | RF_AXIS_BIT(RF_AXIS_SEQUENCE)))
 int64_t rf_mesh_copies(const rf_mesh *mesh);
 /* Text of a mesh: "data=2, fsdp=16" or "one chip". */
@@ -64,10 +64,10 @@ rf_status rf_mesh_parse(const char *text, int zero, rf_mesh *mesh, rf_error *err
 /* Rank of the chip with coordinates `place` within its group over `axes`. */
 int64_t rf_mesh_rank(const rf_mesh *mesh, rf_axes axes, const int32_t place[RF_AXES]);
 
-/* How a dimension is divided among chips. BLOCKS: one run per chip. HALVES: a run of each half
- * (gate, up). HEADS: a run of the query heads, of the key heads and of the value heads. KEYS: a run
- * of the key heads; several chips may have the same run. EACH: a run of each expert's rows.
- * DEALT: every n-th row. */
+/* How a dimension is divided among chips. A chip gets one run (BLOCKS); a run of the gate columns
+ * and one of the up columns (HALVES); a run of the query, the key and the value heads (HEADS); a
+ * run of the key heads, perhaps the same as other chips (KEYS); a run of each expert's rows (EACH);
+ * or every n-th row (DEALT). */
 typedef enum rf_form {
   RF_FORM_BLOCKS,
   RF_FORM_HALVES,
@@ -77,8 +77,8 @@ typedef enum rf_form {
   RF_FORM_DEALT
 } rf_form;
 
-/* Sharding of a tensor: the axes that shard each dimension, and the axes over which it is still a
- * partial sum. All zero: every chip has the full tensor. */
+/* Sharding of a tensor: the axes that shard each dimension, and the axes over which the tensor is
+ * still a partial sum. All zero: every chip has the full tensor. */
 typedef struct rf_spec {
   rf_axes split[4];
   rf_axes partial;

@@ -83,8 +83,7 @@ static rf_status check_rows(const rf_mesh *mesh, const rf_build_options *options
   return divides(options->seq, "the sequence", mesh, AXIS(CONTEXT) | AXIS(SEQUENCE) | AXIS(TENSOR), error);
 }
 
-/* Every stage needs a microbatch to work on, and interleaving takes microbatches in groups of one
- * per stage. */
+/* Every stage needs a microbatch to work on; interleaving needs a multiple of the stages. */
 static rf_status check_pipeline(const rf_mesh *mesh, const rf_model *model, const rf_build_options *options,
                                 rf_error *error) {
   char hint[200];

@@ -33,10 +33,10 @@ rf_status rf_pipeline_parse(const char *text, rf_mesh *mesh, rf_error *error) {
 
 /* ---- layers ---------------------------------------------------------------------------------- */
 
-/* How many of the first `piece` pieces have an extra layer. The last piece but one gets the first
- * extra layer, then the one before it, and so on; piece 0 comes last. */
+/* How many of the first `piece` pieces have an extra layer. Extra layers go first to the last piece
+ * but one, then to earlier pieces, and to piece 0 last. */
 static int64_t longer_before(int64_t pieces, int64_t rest, int64_t piece) {
-  int64_t from = pieces - 1 - rest; /* pieces `from` to pieces - 2 have one */
+  int64_t from = pieces - 1 - rest; /* pieces `from` to pieces - 2 have an extra layer */
   return piece <= from ? 0 : (piece > pieces - 1 ? pieces - 1 : piece) - from;
 }
 
@@ -58,8 +58,8 @@ int rf_pipeline_piece_of_layer(const rf_mesh *mesh, int64_t layers, int64_t laye
 
 /* ---- schedules ------------------------------------------------------------------------------- */
 
-/* The k-th forward (or backward) half of an interleaved stage: a group of `stages` microbatches
- * runs through all chunks, then the next group. */
+/* The k-th forward (or backward) pass of an interleaved stage. A group of `stages` microbatches
+ * runs through all chunks before the next group starts. */
 static rf_half turn(const rf_mesh *mesh, int64_t k, bool backward) {
   int64_t stages = rf_pipeline_stages(mesh), chunks = rf_pipeline_chunks(mesh), group = k / (stages * chunks),
           inside = k % (stages * chunks);
@@ -116,8 +116,8 @@ void rf_pipeline_halves(const rf_graph *graph, int *half) {
     const rf_op *op = &graph->op[o];
     half[o] = -1;
     if (op->section != RF_SECTION_MICRO || !back) continue;
-    /* Backward begins at its first op; forward ops after it, as the sum of losses after a fused
-     * loss, count as backward. */
+    /* Backward begins at the first backward op. Forward ops after that op, as the sum of losses
+     * after a fused loss, count as backward. */
     back[op->chunk] |= op->backward || op->recompute_of != RF_NONE;
     half[o] = 2 * op->chunk + back[op->chunk];
   }
@@ -125,8 +125,8 @@ void rf_pipeline_halves(const rf_graph *graph, int *half) {
 }
 
 typedef struct use {
-  int half, chunk; /* first half that uses the tensor, lowest chunk that does */
-  bool crosses;    /* another half uses it too */
+  int half, chunk; /* first half, and lowest chunk, whose ops use the tensor */
+  bool crosses;    /* ops of another half use the tensor too */
   bool adds, lands;
 } use;
 
@@ -149,7 +149,7 @@ void rf_pass_slots(rf_graph *graph) {
     rf_pipeline_halves(graph, half);
     for (int c = 0; c < chunks; c++)
       flight[c] = rf_pipeline_in_flight(mesh, mesh->stage, graph->accumulate, c);
-    /* The caller writes the inputs of a microbatch before its first half. */
+    /* The caller writes a microbatch's inputs before the first forward pass of that microbatch. */
     for (int t = 0; t < graph->tensor_count; t++) uses[t].half = graph->tensor[t].input ? 0 : RF_NONE;
     for (int o = 0; o < graph->op_count; o++) {
       const rf_op *op = &graph->op[o];

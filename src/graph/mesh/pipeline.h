@@ -20,8 +20,8 @@ const char *rf_pipeline_schedule_name(rf_pipeline_schedule schedule); /* "1f1b",
  * values. */
 rf_status rf_pipeline_parse(const char *text, rf_mesh *mesh, rf_error *error);
 
-/* The layers of a piece. If the layers do not divide evenly, late pieces get one more. The last
- * piece gets none, because it has the head; the first piece comes last, because it has the
+/* The layers of a piece. If the layers do not divide evenly, late pieces get one layer more, but
+ * not the last piece, which has the head. Piece 0 is the last to get one, because it has the
  * embedding and holds the most microbatches. */
 void rf_pipeline_layers(const rf_mesh *mesh, int64_t layers, int piece, int64_t *first, int64_t *count);
 int rf_pipeline_piece_of_layer(const rf_mesh *mesh, int64_t layers, int64_t layer);
@@ -31,9 +31,9 @@ typedef struct rf_half {
   int32_t chunk, micro;
   bool backward;
 } rf_half;
-/* Order in which a stage runs `micros` microbatches: writes 2 x chunks x micros halves to `order`.
- * Every chunk sees the microbatches in ascending order, forward and backward, so gradients are
- * summed in the same order as on one chip. gpipe: all forward, then all backward (Huang et al.
+/* Writes to `order` the 2 x chunks x micros halves of a stage in the order in which the stage runs
+ * them. Every chunk sees the microbatches in ascending order, forward and backward, so gradients
+ * are summed in the same order as on one chip. gpipe: all forward, then all backward (Huang et al.
  * 2019). 1f1b: one forward for each later stage, then alternating (PipeDream-flush, Narayanan et
  * al. 2021). interleaved: alternating over chunks, in groups of `stages` microbatches (Megatron-LM,
  * Narayanan et al. 2021, section 2.2). */
@@ -45,8 +45,8 @@ int rf_pipeline_in_flight(const rf_mesh *mesh, int stage, int micros, int chunk)
  * chunks and m microbatches. */
 double rf_pipeline_bubble(const rf_mesh *mesh, int micros);
 
-/* The half that each op belongs to: 2 x chunk, + 1 in backward; -1 for ops outside the section
- * `micro`. */
+/* Writes for each op the half it belongs to: 2 x chunk in forward, 2 x chunk + 1 in backward, -1
+ * outside the section `micro`. */
 void rf_pipeline_halves(const rf_graph *graph, int *half);
 /* Sets rf_tensor.slots: how many microbatches each tensor holds at the same time. Runs after all
  * passes that move ops. */

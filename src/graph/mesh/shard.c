@@ -1,8 +1,8 @@
 /* shard.c - the program of one chip of a mesh: every op with the shapes of one chip, and a
  * collective wherever an op needs another sharding than its operand has. The rules of ops choose
  * the sharding of operands, shard_rules.c that of parameters. A partial sum is reduced where it is
- * computed. A sharded dimension is gathered where it is needed, once for forward and once for
- * backward, so that a chip stores only its own part for backward. */
+ * computed. A sharded dimension is gathered where an op needs all of it, once in forward and again
+ * in backward, so that a chip stores only its own part in between. */
 #include "graph/passes.h"
 #include "graph/mesh/shard_pass.h"
 
@@ -35,7 +35,7 @@ int rf_sharder_tensor(rf_sharder *s, int t, const rf_spec *spec) {
   return id;
 }
 
-/* Sharding of an input: its rows. A list of segment starts has one more entry than rows. */
+/* Sharding of an input: over its rows. A list of segment starts has one entry more. */
 static rf_spec input_spec(const rf_sharder *s, const rf_tensor *tensor, int64_t *extent) {
   rf_axes rows = s->rows;
   *extent = 0;
@@ -141,7 +141,7 @@ static rf_status settle_output(rf_sharder *s, const rf_op *op, const rf_sharding
   return RAFTER_OK;
 }
 
-/* Adds a sum over microbatches over chips at the end of the step. */
+/* At the end of the step, adds up over the chips a value that is a sum over microbatches. */
 static rf_status finish_sum(rf_sharder *s) {
   int t = s->end_sum;
   if (t == RF_NONE) return RAFTER_OK;
@@ -156,7 +156,7 @@ static rf_status finish_sum(rf_sharder *s) {
                                                                                          : RAFTER_OK;
 }
 
-/* Sends rows to the chips that have their experts; the results come back the same way. */
+/* Sends rows to the chips that have the rows' experts. The results return the same way. */
 static int to_experts(rf_sharder *s, const rf_op *op, int id, float fill, const char *label) {
   const rf_spec exchanged = {.split = {0, 0, 0, 0xff}};
   int found = rf_sharder_copy_of(s, id, &exchanged, RF_SCOPE_ALWAYS);

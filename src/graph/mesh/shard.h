@@ -1,6 +1,6 @@
-/* shard.h - sharding rules of ops. A rule gets the sharding of an op's operands. It answers which
- * sharding the op needs and which its results have; the shard pass inserts collectives in between.
- * Private to src/graph. */
+/* shard.h - sharding rules of ops. From the sharding that an op's operands have, a rule derives the
+ * sharding that the op needs and the sharding of its results. The shard pass inserts collectives
+ * where operands are sharded differently. Private to src/graph. */
 #ifndef RF_GRAPH_SHARD_H
 #define RF_GRAPH_SHARD_H
 
@@ -12,18 +12,18 @@ struct rf_sharding {
   const rf_mesh *mesh;
   rf_error *error;
   rf_attr attr;              /* attributes of the op on one chip: a rule divides the heads */
-  rf_spec in[RF_MAX_INPUTS]; /* on entry the sharding of operands; the rule sets what the op needs */
-  /* on entry the sharding of gradients and states; the rule sets that of results */
+  rf_spec in[RF_MAX_INPUTS]; /* on entry, how operands are sharded; the rule sets the need */
+  /* on entry, how gradients and states are sharded; the rule sets the sharding of results */
   rf_spec out[RF_MAX_OUTPUTS];
   /* Set by the rule: */
   bool keeps_sums;   /* results stay partial sums, because their readers are linear */
   bool log_sum;      /* a partial result is combined as log(sum of exp) over chips */
-  bool end_sum;      /* results add up over microbatches; the end section adds them over chips */
+  bool end_sum;      /* results are summed over microbatches, then over chips in the end section */
   bool from_experts; /* input 0 comes back from the chips of the experts */
   bool to_experts;   /* output 0 goes to the chips of the experts */
 };
 
-/* All operands and results get one sharding; rows are sharded if any operand's rows are. */
+/* All operands and results get one sharding; all rows are sharded if any operand's rows are. */
 rf_status rf_shard_pointwise(rf_sharding *s);
 /* Rows may be sharded; parameters and widths are needed in full. Results are sharded like the rows;
  * gradients of parameters are partial sums over them. */
@@ -32,14 +32,14 @@ rf_status rf_shard_rows(rf_sharding *s);
 rf_status rf_shard_same(rf_sharding *s);
 /* Sharding of a matrix. */
 rf_spec rf_spec_of(rf_axes rows, rf_axes columns, rf_form form);
-/* Divides the heads in s->attr by the chips in `axes`. */
+/* Divides the numbers of heads in s->attr by the number of chips along `axes`. */
 rf_status rf_shard_heads(rf_sharding *s, rf_axes axes);
-/* Maps the columns of adapters to those of one chip, when `axes` shard the columns of their layer
- * in the given form. */
+/* Replaces the columns that adapters read and add to by the columns on one chip, where `axes` shard
+ * the layer's columns in the given form. */
 rf_status rf_shard_adapters(rf_sharding *s, rf_axes axes, rf_form form);
 
-/* Ops that become several ops on a mesh (rf_op_def.expand). *done: false if this mesh needs only
- * the op's rule. */
+/* Ops that become several ops on a mesh (rf_op_def.expand). *done is set to false if this mesh
+ * needs only the op's sharding rule. */
 struct rf_sharder;
 rf_status rf_expand_head(struct rf_sharder *s, const rf_op *op, bool *done);
 rf_status rf_expand_attention(struct rf_sharder *s, const rf_op *op, bool *done);
@@ -47,7 +47,7 @@ rf_status rf_expand_cached(struct rf_sharder *s, const rf_op *op, bool *done);
 rf_status rf_expand_transfer(struct rf_sharder *s, const rf_op *op, bool *done);
 rf_status rf_expand_adamw(struct rf_sharder *s, const rf_op *op, bool *done);
 
-/* Sharding of a parameter while ops use it, and between uses. */
+/* Sharding of a parameter while ops use the parameter, and between uses. */
 typedef struct rf_param_specs {
   rf_spec use, state; /* state: as the optimizer sees it */
   bool gathered;      /* `use` and `state` differ */

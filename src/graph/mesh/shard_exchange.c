@@ -76,7 +76,7 @@ const char *rf_sharder_label(rf_sharder *s, const char *slot) {
 int rf_sharder_convert(rf_sharder *s, int id, rf_spec have, rf_spec need, rf_origin origin, const char *label,
                        const int64_t *whole, rf_class class) {
   int rank = s->graph->tensor[id].rank;
-  /* train and score shard tokens in turn, generation in blocks of rows */
+  /* train and score deal tokens to chips in turn; generation gives each chip a block of rows */
   const rf_axes strided = s->text ? RF_AXIS_BIT(RF_AXIS_CONTEXT) : 0;
   for (int round = 0; round < 16 && !rf_spec_same(&have, &need); round++) {
     if (round) label = rf_pool_format(s->graph->pool, "%s.%d", label, round);
@@ -172,8 +172,8 @@ static int when_of(const rf_sharder *s, const rf_op *op) {
   return op->backward ? RF_SCOPE_BACKWARD : RF_SCOPE_FORWARD;
 }
 
-/* Weights are gathered one sublayer ahead of their use, so those of two sublayers exist at a
- * time. */
+/* Weights are gathered one sublayer ahead of their use, so the gathered weights of two sublayers
+ * exist at a time. */
 static int unit_of(const rf_sharder *s, const rf_op *op, int p) {
   int32_t layer = s->whole.params.at[p].layer;
   return ((layer + 1) * 2 + (layer >= 0 && op->at.sublayer == RF_SUBLAYER_MLP)) * 4 + when_of(s, op);

@@ -64,8 +64,8 @@ static rf_status sum_copies(rf_sharder *s, rf_sharded_tensor *at, int p, rf_orig
   return at->id == RF_NONE ? RAFTER_FAILED : RAFTER_OK;
 }
 
-/* Completes a gradient's sum before the optimizer reads it, over the chips that still hold
- * different shares. Each slice sums its own chips first, so that a chip sends only a run over the
+/* Before the optimizer reads a gradient, completes its sum over the chips that still hold different
+ * partial sums. Chips of one slice add up first, so that a chip sends only its run over the
  * data-centre network. */
 rf_status rf_sharder_settle(rf_sharder *s, const rf_op *op, int t) {
   int p = s->whole.tensor[t].param;
@@ -105,8 +105,8 @@ rf_status rf_sharder_settle(rf_sharder *s, const rf_op *op, int t) {
   return sum_copies(s, at, p, origin);
 }
 
-/* With one microbatch a gradient is complete here, and its sum over chips overlaps the rest of
- * backward. With several, it is complete after the last one. */
+/* With one microbatch, a gradient is complete here, and its sum over chips overlaps with later
+ * backward ops. With several microbatches, a gradient is complete after the last one. */
 rf_status rf_sharder_written(rf_sharder *s, const rf_op *op, int t) {
   if (scatters(s, s->whole.tensor[t].param)) RF_TRY(scatter(s, op, t));
   return s->whole.accumulate == 1 && op->section == RF_SECTION_MICRO ? rf_sharder_settle(s, op, t)

@@ -18,8 +18,8 @@ static void made_part(rf_sharder *s, const rf_op *op, int slot, int id, rf_spec 
   s->at[t] = (rf_sharded_tensor){id, spec};
 }
 
-/* The head with a sharded vocabulary: each chip computes head_part on its own tokens of the
- * vocabulary, and head_merge combines the parts of all chips. */
+/* Expands a head with a sharded vocabulary: each chip computes head_part on its own tokens of the
+ * vocabulary, and head_merge combines the results of all chips. */
 rf_status rf_expand_head(rf_sharder *s, const rf_op *op, bool *done) {
   rf_graph *graph = s->graph;
   bool score = op->def == &RF_OP_HEAD_SCORE;
@@ -57,8 +57,8 @@ rf_status rf_expand_head(rf_sharder *s, const rf_op *op, bool *done) {
 
 static bool shards_context(const rf_sharder *s) { return (s->rows & RF_AXIS_BIT(RF_AXIS_CONTEXT)) != 0; }
 
-/* Attention with tokens sharded along context. Queries stay on their chip, keys and values of all
- * chips are gathered, and their gradients are reduced to the chips that own them. */
+/* Attention with tokens sharded along context. Each chip keeps its queries and gathers all keys and
+ * values, whose gradients are summed onto the chips that own the tokens. */
 rf_status rf_expand_attention(rf_sharder *s, const rf_op *op, bool *done) {
   rf_graph *graph = s->graph;
   rf_axes axes = RF_AXIS_BIT(RF_AXIS_CONTEXT);

@@ -1,14 +1,14 @@
 /* shard_pass.h - the state of the shard pass. The pass rewrites the unsharded graph (`whole`) into
- * the program of one chip (`graph`), and brings each tensor from the sharding it has to the
- * sharding an op needs. Private to src/graph. */
+ * the program of one chip (`graph`), and inserts collectives wherever an op needs a tensor in
+ * another sharding. Private to src/graph. */
 #ifndef RF_GRAPH_SHARD_PASS_H
 #define RF_GRAPH_SHARD_PASS_H
 
 #include "graph/mesh/shard.h"
 
-/* Which readers share a gathered copy of a tensor: those in forward, in backward, or in the head. A
- * tensor that an all_to_all moved (ALWAYS) serves all readers, as it takes no more memory than the
- * original. */
+/* Which ops share a gathered copy of a tensor: readers in forward, in backward, or in the head. A
+ * copy made by an all_to_all takes no more memory than the original and serves all readers
+ * (ALWAYS). */
 typedef enum rf_gather_scope {
   RF_SCOPE_FORWARD,
   RF_SCOPE_BACKWARD,
@@ -27,9 +27,8 @@ typedef struct rf_resharded {
   int next; /* next copy of the same tensor, or RF_NONE */
 } rf_resharded;
 
-/* A parameter's gradient while its sum over chips is incomplete. `whole`: this chip's share of
- * the sum, in the shape of the parameter in use; needed when the chip keeps only a run of the
- * gradient. */
+/* A parameter's gradient while its sum over chips is incomplete. `whole` is this chip's partial
+ * sum, in the shape that ops use; a chip that keeps only a run of the gradient needs it. */
 typedef struct rf_pending_grad {
   int last_writer, whole;
   rf_axes partial;
@@ -50,11 +49,11 @@ typedef struct rf_sharder {
   rf_param_specs *specs;
   rf_resharded *copy;
   int *head, copies, copy_capacity, head_capacity;
-  /* gathers to move, and the ops that they move in front of */
+  /* gather ops to move (early_op), and the ops in front of which they will stand (early_at) */
   int *early_op, *early_at, early_count, early_capacity;
-  int unit, unit_at, unit_before; /* sublayer in work; first ops of this and of the one before */
-  /* Pipeline: the half whose ops are being emitted, and its first op. No gather moves out of a
-   * half. */
+  int unit, unit_at, unit_before; /* current sublayer; its first op; first op of the previous one */
+  /* In a pipeline: the half whose ops are being emitted, and the first op of that half. No gather
+   * moves out of its half. */
   int half, half_at;
   int when;    /* rf_gather_scope of the current op */
   int end_sum; /* tensor that the end section adds over chips, or RF_NONE */
@@ -67,8 +66,8 @@ typedef struct rf_exchange {
   int dim, to;
   uint8_t form;
   int64_t whole;
-  /* all_reduce: sum only the last columns, over the chips that hold the same ones; chips 0: all
-   * columns */
+  /* for all_reduce: sums only the last columns, over the chips that hold the same columns; chips =
+   * 0: sums all columns */
   rf_copies copies;
   rf_accumulate accumulate;
   float fill;   /* all_to_all of rows to experts: used fraction of the rows */
@@ -93,8 +92,8 @@ static inline rf_origin rf_origin_of(const rf_op *op) {
 /* shard_exchange.c */
 /* Emits one collective. Returns the id of its result, or RF_NONE with the error filled. */
 int rf_sharder_exchange(rf_sharder *s, const rf_exchange *x, rf_origin origin);
-/* Brings tensor `id` from sharding `have` to `need` by one collective after another. `whole`:
- * extents without padding, if known, else NULL. */
+/* Changes the sharding of tensor `id` from `have` to `need` by one collective after another.
+ * `whole`: extents without padding, if known, else NULL. */
 int rf_sharder_convert(rf_sharder *s, int id, rf_spec have, rf_spec need, rf_origin origin, const char *label,
                        const int64_t *whole, rf_class class);
 /* Stores in *id the tensor that `op` reads in input `slot`, with sharding `need`. */
@@ -118,10 +117,10 @@ int rf_sharder_emit(rf_sharder *s, const rf_op *like, const rf_op_def *def, cons
 /* shard_gradient.c */
 bool rf_is_gradient(const rf_tensor *tensor);
 void rf_sharder_find_gradients(rf_sharder *s);
-/* Creates a master for each f32 weight that every chip stores in full: the run that this chip
- * updates. */
+/* For each f32 weight that every chip stores in full, creates a master that has the run of the
+ * weight that this chip updates. */
 void rf_sharder_make_masters(rf_sharder *s);
-/* The tensor that an op writes gradient t into; *how says whether it adds. */
+/* The tensor into which an op writes gradient t; *how says whether the op adds to it. */
 int rf_sharder_gradient(rf_sharder *s, int t, rf_accumulate *how);
 /* Runs after the last writer of gradient t in a microbatch. */
 rf_status rf_sharder_written(rf_sharder *s, const rf_op *op, int t);

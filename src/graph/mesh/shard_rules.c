@@ -103,8 +103,8 @@ static rf_form form_of(const rf_graph *graph, int p) {
   return RF_FORM_BLOCKS;
 }
 
-/* The dimension that tensor parallelism shards, or -1. For an adapter: that of its weight, if this
- * matrix (A or B) has it. */
+/* The dimension that tensor parallelism shards, or -1. For an adapter: the dimension of its weight
+ * that is sharded, if matrix A or B has that dimension. */
 static int tensor_axis(const rf_graph *graph, int p) {
   const rf_param *param = &graph->params.at[p];
   if (param->adapts < 0) return param->shard_axis;
@@ -160,7 +160,7 @@ static int state_axis(const rf_graph *graph, const rf_mesh *mesh, int p, const r
   double least = 2;
   for (int d = 0; d < param->rank && param->rank == 2; d++) {
     if (use->split[d] & ~RF_AXIS_BIT(RF_AXIS_EXPERT)) continue;
-    /* the axis that is gathered must be the innermost one */
+    /* gathers need their axis to be the innermost axis that shards a dimension */
     if (use->split[d] && axes & RF_AXIS_BIT(RF_AXIS_DATA)) continue;
     int64_t extent = rf_shard_extent(graph, mesh, p, use, d, param->shape[d]);
     double waste = (double)((extent + chips - 1) / chips * chips) / (double)extent;

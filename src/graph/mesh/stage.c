@@ -1,7 +1,7 @@
 /* stage.c - the program of one pipeline stage: the ops of its pieces of the whole graph, in order.
- * Tensors of other pieces are received before the first op of a half; tensors that other pieces
- * read are sent after the op that makes them. If two stages use the same parameter, both store it:
- * they exchange their gradients after the last microbatch and make the same update. */
+ * A stage receives tensors of other pieces before the first op of a half, and sends a tensor to
+ * another piece after the op that makes the tensor. If two stages use the same parameter, both
+ * store it: they exchange their gradients after the last microbatch and make the same update. */
 #include "graph/passes.h"
 #include "graph/mesh/pipeline.h"
 
@@ -17,13 +17,13 @@ typedef struct stager {
   rf_graph *graph; /* the program of this stage */
   const rf_mesh *mesh;
   rf_error *error;
-  int *piece;         /* by op: its piece; RF_NONE: outside the section `micro` */
-  int *maker;         /* by tensor: the op that makes it, or RF_NONE */
-  int *map;           /* by tensor: its id on this stage, or RF_NONE */
-  int *low, *high;    /* by parameter: first and last stage that use it; RF_NONE: none */
+  int *piece;         /* for each op: its piece; RF_NONE: outside the section `micro` */
+  int *maker;         /* for each tensor: the op that makes it, or RF_NONE */
+  int *map;           /* for each tensor: its id on this stage, or RF_NONE */
+  int *low, *high;    /* for each parameter: first and last stage that use it; RF_NONE: none */
   crossing *crossing; /* tensors that this stage sends or receives */
   int crossings, capacity;
-  bool *written; /* by parameter: an op of this stage has written its gradient */
+  bool *written; /* for each parameter: an op of this stage has written its gradient */
   int trained;   /* parameters whose gradient norms this stage counts */
 } stager;
 
@@ -143,8 +143,8 @@ static const char *half_path(stager *s, int piece, bool backward) {
   return rf_pool_format(s->graph->pool, "step/micro/piece.%d/%s", piece, backward ? "bwd" : "fwd");
 }
 
-/* Receives the tensors that a half reads from other pieces, before its first op. Forward tensors
- * come before backward tensors, as in the whole graph. */
+/* Before the first op of a half, receives the tensors of other pieces that the half reads. Forward
+ * tensors come before backward tensors, as in the whole graph. */
 static rf_status receive(stager *s, int piece, bool backward) {
   for (int i = 0; i < s->crossings; i++) {
     const crossing *c = &s->crossing[i];
@@ -185,8 +185,8 @@ static bool uses(const stager *s, int p) {
   return s->low[p] == s->mesh->stage || s->high[p] == s->mesh->stage;
 }
 
-/* Both stages that use a parameter add the other's gradient to their own; a sum of two does not
- * depend on the order. */
+/* Each of the two stages that use a parameter adds the other stage's gradient to its own. Both get
+ * bit-identical sums, since a + b = b + a. */
 static rf_status exchange_shared(stager *s) {
   for (int o = 0; o < s->whole->op_count; o++) {
     const rf_op *op = &s->whole->op[o];

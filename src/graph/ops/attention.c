@@ -63,7 +63,7 @@ static rf_status attention_bwd_shape(rf_graph *graph, rf_op *op, rf_error *error
   return RAFTER_OK;
 }
 
-/* Four products (dV, dP, dQ, dK), and the scores again. */
+/* The backward op computes four products (dV, dP, dQ, dK), and recomputes the scores. */
 static rf_work attention_bwd_work(const rf_graph *graph, const rf_op *op) {
   return rf_pairs_work(graph, op, rf_input_dim(graph, op, 0, 0), 4 * pair_flops(op), pair_flops(op));
 }
@@ -179,10 +179,9 @@ const rf_op_def RF_OP_ATTENTION = {
     .tolerance = {1e-5f, 2e-2f},
     .timing = RF_TIMING_ATTENTION,
     .curve_size = RF_CURVE_SEGMENT,
-    /* Stored across a loop: the exponentials in f32 and the softmax weights in the dtype of
-     * products. One program stores only the exponentials. Moves of scores: f32 scores are written,
-     * read for maximum and sum, and read for the weights, which are written and read. Source:
-     * kept.h. */
+    /* A loop stores the exponentials in f32 and the softmax weights in the dtype of products; a
+     * program without a loop stores only the exponentials. f32 scores are written, read for maximum
+     * and sum, and read for the weights, which are written and read. Source: kept.h. */
     .kept = RF_KEEPS(.input_across_loop = true, .input = true,
                      .across_loop = {RF_KEPT_F32(1, SCORES), RF_KEPT_PRODUCT(1, SCORES)},
                      .kept = {RF_KEPT_F32(1, SCORES)}, .again = {RF_KEPT_F32(1, SCORES)},
@@ -208,8 +207,8 @@ const rf_op_def RF_OP_ATTENTION_BWD = {
     .timing = RF_TIMING_ATTENTION_BACKWARD,
     .timed_like = {&RF_OP_ATTENTION},
     .curve_size = RF_CURVE_SEGMENT,
-    /* the gradient of the softmax weights is written and read (f32), the weights are read twice,
-     * the gradient of their product is written and read twice */
+    /* XLA writes and reads the gradient of the softmax weights (f32), reads the weights twice, and
+     * writes once and reads twice the gradient of the scores */
     .kept = RF_KEEPS(.input_across_loop = true, .input = true, .score_moves_f32 = 2, .score_moves = 5),
 };
 

@@ -4,8 +4,8 @@
  * space. */
 #include "graph/mesh/shard.h"
 
-/* Columns per head: `rotated` (R) are rotated, `plain` (P) multiply the latent keys, `value` (W)
- * form a value head. */
+/* Columns per head: the query columns that are rotated (R), the plain query columns, which multiply
+ * the latent keys (P), and the columns of a value head (W). */
 typedef struct latent_dims {
   int64_t rows, heads, rotated, plain, value, pair; /* pair: P + W, columns per head of kv_b */
   rf_dtype dtype;
@@ -96,7 +96,7 @@ const rf_op_def RF_OP_LATENT_NORM_BWD = {
 
 /* ---- rows of text ---------------------------------------------------------------------------- */
 
-/* Inputs q, kv and turns of attention over rows of text. */
+/* Checks inputs q, kv and turns (the rotated part of keys) of attention over rows of text. */
 static rf_status row_inputs(rf_graph *graph, rf_op *op, latent_dims *d, rf_error *error) {
   RF_TRY(dims_of(graph, op, d, error));
   RF_IN(0, RF_ANY_FLOAT, d->rows, d->heads * (d->plain + d->rotated));
@@ -138,7 +138,7 @@ static rf_status attention_bwd_shape(rf_graph *graph, rf_op *op, rf_error *error
   return RAFTER_OK;
 }
 
-/* Twice the products of forward (dQ, dK; dV, dP), and the scores again. */
+/* Backward computes twice the products of forward (dQ, dK; dV, dP), and recomputes the scores. */
 static rf_work attention_bwd_work(const rf_graph *graph, const rf_op *op) {
   return rf_pairs_work(graph, op, rf_input_dim(graph, op, 0, 0), 2 * pair_flops(op), scores_flops(op));
 }

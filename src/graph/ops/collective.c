@@ -53,7 +53,7 @@ static rf_status exchange_shape(rf_graph *graph, rf_op *op, rf_error *error) {
                          x.rank, dims, error);
 }
 
-/* `sent_bytes` is the array of the whole group, as in the usual formulas for collectives. */
+/* `sent_bytes` counts the array of the whole group, as in the usual formulas for collectives. */
 static rf_work sends(const rf_graph *graph, const rf_op *op, double bytes) {
   rf_work work = rf_work_bytes(graph, op);
   work.sent_bytes = op->attr.group > 1 ? bytes : 0;
@@ -79,7 +79,7 @@ static rf_work offload_work(const rf_graph *graph, const rf_op *op) {
   return (rf_work){.bytes_read = bytes, .bytes_written = bytes, .sent_bytes = bytes};
 }
 
-/* Fields of an exchange with one input x and one output y. */
+/* Fields in the definition of an exchange op that has one input x and one output y. */
 #define MOVES(FAMILY) \
   .kind = RF_KIND_EXCHANGE, .inputs = {"x (..)"}, .outputs = {"y (..)"}, .fields = RF_FIELDS_##FAMILY, \
   .shape = exchange_shape

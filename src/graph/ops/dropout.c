@@ -27,7 +27,7 @@ static rf_status add_dropout_backward(rf_graph *graph, const rf_op *op, const in
  * run of the channels along tensor. */
 static rf_status dropout_shard(rf_sharding *s) {
   rf_axes sequence = RF_AXIS_BIT(RF_AXIS_SEQUENCE);
-  for (int i = 0; i < s->op->input_count; i++) { /* sharded heads become sharded rows again */
+  for (int i = 0; i < s->op->input_count; i++) { /* an axis that shards heads shards rows again */
     s->in[i].split[0] |= s->in[i].split[1] & sequence;
     s->in[i].split[1] &= (rf_axes)~sequence;
   }
@@ -61,7 +61,7 @@ const rf_op_def RF_OP_ADD_DROPOUT = {
     .shard = dropout_shard,
     .tolerance = {1e-7f, 1e-3f},
     .random = true,
-    /* a mask is stored across a loop, and drawn again otherwise */
+    /* XLA stores the mask if there is a loop, and otherwise draws it again */
     .kept = RF_KEEPS(.joins_residual = true, .across_loop = {RF_KEPT_PRED(1, OUTPUT)}),
 };
 

@@ -1,14 +1,14 @@
 /* experts.c - a mixture-of-experts layer: routing, moving rows to their experts, the experts'
  * linear layers, and the weighted sum of their results. On one chip no row is dropped and none is
- * padded: n rows with k experts each become R = n k rows sorted by expert, however uneven the
- * choice. */
+ * padded: n rows, each with k experts, become R = n k rows sorted by expert, even if the experts
+ * get unequal numbers. */
 #include "graph/mesh/shard.h"
 
 #include <math.h>
 
 static int64_t sorted_rows(const rf_op *op, int64_t rows) { return rows * op->attr.experts.used; }
 /* With experts on several chips, each expert reserves `room` rows for each source chip: R = E room.
- * Rows beyond that are dropped. */
+ * Rows beyond `room` are dropped. */
 static int64_t placed_rows(const rf_op *op, int64_t rows) {
   return op->attr.experts.room > 0 ? op->attr.experts.experts * op->attr.experts.room : sorted_rows(op, rows);
 }
@@ -27,8 +27,8 @@ static rf_status check_experts(const rf_op *op, rf_error *error) {
 
 /* ---- the router's choice --------------------------------------------------------------------- */
 
-/* Groups must divide the experts, and the used groups must hold at least k experts. If the best two
- * experts rank a group, it must have at least two. */
+/* The number of groups must divide the number of experts, and the used groups must have at least k
+ * experts. A group ranked by its best two experts must have at least two. */
 static rf_status check_router(const rf_op *op, rf_error *error) {
   const rf_router *r = &op->attr.experts.router;
   int experts = op->attr.experts.experts;
@@ -69,8 +69,8 @@ static rf_status route_bwd_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* Chips along the axis tensor, which shard the experts' widths, route the same rows and sum their
- * results. So that axis never shards the rows. */
+/* Chips along the axis `tensor` shard the width of each expert, route the same rows and sum their
+ * results. Therefore the axis `tensor` never shards the rows. */
 static rf_axes rows_of_group(const rf_spec *rows) {
   return rows->split[0] & (rf_axes)~RF_AXIS_BIT(RF_AXIS_TENSOR);
 }
@@ -132,7 +132,7 @@ static rf_axes own_experts(rf_sharding *s, const rf_spec *w) {
   return axes;
 }
 
-/* Product a (rows, k) times w, summed over axis `k` of w; n is the other axis. */
+/* Shards the product of a (rows, k) and w, summed over axis k of w. Axis n of w is the other. */
 static rf_status experts_product_shard(rf_sharding *s) {
   int k = s->op->def == &RF_OP_MATMUL_EXPERTS ? 0 : 1, n = 1 - k;
   rf_axes experts = own_experts(s, &s->in[1]);

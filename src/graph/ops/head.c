@@ -1,6 +1,6 @@
 /* head.c - the head: cross-entropy loss in one pass over panels of the vocabulary, its backward op,
  * both in one op, sums of the loss, and logits of chosen rows. Training never stores all logits: a
- * kernel's workspace holds those of a bounded chunk of rows. */
+ * kernel's workspace holds the logits of a bounded chunk of rows. */
 #include "graph/mesh/shard.h"
 
 typedef struct head_dims {
@@ -135,7 +135,7 @@ static rf_status head_merge_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* Shards x, w, bias and labels: rows have their full width; the vocabulary may be sharded. */
+/* Shards x, w, bias and labels over rows and vocabulary; rows keep their full width. */
 static rf_axes head_operands(rf_sharding *s) {
   int v = s->attr.head.transpose ? 0 : 1;
   rf_axes words = s->in[1].split[v], rows = s->in[0].split[0] & s->in[3].split[0] & (rf_axes)~words;
@@ -217,7 +217,7 @@ static unsigned score_row_passes(const rf_op *op) {
          (likeliest ? RF_PASS_LIKELIEST : 0);
 }
 
-/* The op computes two products, or three if it writes a weight gradient; one of them is forward. */
+/* The op computes a forward product, one for dx and, if it writes dw, one for dw. */
 static double loss_grad_forward_share(const rf_op *op) { return 1.0 / (2 + (op->output[3] >= 0)); }
 
 #define RF_HEAD_INPUTS "x (n,D)", "w (D,V)", "bias (V)?"
@@ -241,7 +241,7 @@ const rf_op_def RF_OP_HEAD_LOSS = {
     .loss = true,
     .timing = RF_TIMING_OTHER_PRODUCTS,
     .timed_like = {&RF_OP_HEAD_LOSS_GRAD, &RF_OP_HEAD_LOGITS, &RF_OP_MATMUL},
-    /* logits in the dtype of activations and in f32, and their gradient */
+    /* logits in the dtype of activations and in f32, and the gradient of the logits */
     .kept = RF_KEEPS(.input = true, .for_matrix = true, .kept = {RF_KEPT_F32(1, LOGITS)},
                      .forward = {RF_KEPT_SAME(1, LOGITS)}, .backward = {RF_KEPT_SAME(1, LOGITS)}),
 };

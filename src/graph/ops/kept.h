@@ -1,7 +1,7 @@
 /* kept.h - which arrays XLA stores for backward when a JAX program computes an op, and which it
- * needs as temporaries. Residuals across lax.scan: from the jaxpr that jax 0.10.2 makes of the
- * gradient of a scan, checked in HLO scheduled by libtpu 0.0.51. Arrays of programs without a scan:
- * from that HLO. */
+ * needs as temporaries. The residuals across lax.scan come from the jaxpr that jax 0.10.2 makes of
+ * the gradient of a scan, checked in HLO scheduled by libtpu 0.0.51. The arrays of programs without
+ * a scan come from HLO of the same compiler. */
 #ifndef RF_GRAPH_OPS_KEPT_H
 #define RF_GRAPH_OPS_KEPT_H
 
@@ -16,7 +16,7 @@ typedef enum rf_kept_extent {
   RF_EXTENT_ROW,    /* one number per row */
   RF_EXTENT_SCORES, /* one number per head, query and key */
   RF_EXTENT_LOGITS, /* one number per row and vocabulary entry */
-  RF_EXTENT_HALF,   /* half as wide as the first input: there, gate and up are two arrays */
+  RF_EXTENT_HALF,   /* half as wide as the first input, because JAX has gate and up as two arrays */
 } rf_kept_extent;
 
 enum { RF_KEPT_AS_PRODUCT = -1 };
@@ -43,13 +43,13 @@ typedef struct rf_kept_rule {
   /* Whether the backward pass reads the op's first input: with a loop between forward and backward
    * (in the dtype of products), and in one program without a loop. */
   bool input_across_loop, input;
-  bool for_matrix;     /* it reads that input only for the gradient of its matrix */
+  bool for_matrix;     /* backward reads the input only for the gradient of the matrix */
   bool joins_residual; /* adds to the residual stream */
   /* Other arrays stored across the loop: the residuals that jax.linearize returns. */
   rf_kept_part across_loop[RF_RULE_PARTS];
   /* Other arrays stored in a program without a loop, where XLA may recompute elementwise values. */
   rf_kept_part kept[RF_RULE_PARTS];
-  /* The same inside a part of the model that is recomputed just before its backward pass. */
+  /* Other arrays stored inside a part of the model that is recomputed before its backward. */
   rf_kept_part again[RF_RULE_PARTS];
   rf_kept_part forward[RF_RULE_PARTS]; /* temporaries of the forward op */
   /* Temporaries of the backward op, besides the gradients of its output and input. */

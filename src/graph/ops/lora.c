@@ -121,7 +121,7 @@ const rf_op_def RF_OP_LORA = {
     .tolerance = {2e-6f, 1e-2f},
     .timing = RF_TIMING_OTHER_PRODUCTS,
     .timed_like = {&RF_OP_MATMUL},
-    /* the layer's output gradient passes through; x A is stored for the gradient of B */
+    /* backward needs x A for the gradient of B; the output's gradient passes through */
     .kept = RF_KEEPS(.across_loop = {RF_KEPT_PRODUCT(1, SECOND)}, .kept = {RF_KEPT_SAME(1, SECOND)},
                      .again = {RF_KEPT_SAME(1, SECOND)}),
 };

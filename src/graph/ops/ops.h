@@ -4,8 +4,8 @@
 
 #include "graph/graph.h"
 
-/* Dtypes that a slot accepts, besides one fixed rf_dtype: any float; any float, packed or narrow
- * (i8, i4, fp8) matrix. */
+/* A slot accepts one fixed rf_dtype, any float dtype (RF_ANY_FLOAT), or any float, packed or narrow
+ * (i8, i4, fp8) matrix (RF_ANY_WEIGHT). */
 enum { RF_ANY_FLOAT = -1, RF_ANY_WEIGHT = -2 };
 
 /* ---- shape rules ----------------------------------------------------------------------------- */
@@ -52,7 +52,7 @@ void rf_attention_pairs(const rf_graph *graph, int64_t rows, int window, double 
 
 /* Heads and widths of an attention op, from its attributes and input 0. */
 typedef struct rf_heads {
-  int64_t rows, q, kv, qkv; /* columns of a row: query heads; key and value heads; all */
+  int64_t rows, q, kv, qkv; /* columns of query heads; of key and value heads; of a whole row */
   rf_dtype dtype, wide;
 } rf_heads;
 rf_status rf_heads_of(const rf_graph *graph, const rf_op *op, rf_heads *heads, rf_error *error);

@@ -57,7 +57,7 @@ static rf_status adamw_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   return op->output_count > 4 ? sums_shape(graph, op, 4, error) : RAFTER_OK;
 }
 
-/* The op writes only one of the sums. */
+/* The op writes only one number of the vector of sums. */
 static rf_work adamw_work(const rf_graph *graph, const rf_op *op) {
   rf_work work = rf_work_bytes(graph, op);
   if (op->output_count > 4 && op->output[4] >= 0)
@@ -65,8 +65,8 @@ static rf_work adamw_work(const rf_graph *graph, const rf_op *op) {
   return work;
 }
 
-/* Chips that hold the same gradient each count the same norm, so each divides it by their number.
- * The sums of all chips are then added. */
+/* Chips that hold the same gradient compute the same norm, so each divides the norm by the number
+ * of such chips. The sums of all chips are added later. */
 static rf_status norm_sq_shard(rf_sharding *s) {
   s->attr.axes = rf_mesh_live(
       s->mesh, (rf_axes) ~(s->in[0].split[0] | s->in[0].split[1] | RF_AXIS_BIT(RF_AXIS_PIPELINE)));
@@ -109,7 +109,7 @@ static rf_status norm_total_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* Keeps partial sums over chips: they are added up together with the totals of the stages. */
+/* Keeps partial sums over chips, which are added up with the totals of the stages. */
 static rf_status norm_total_shard(rf_sharding *s) {
   s->out[0] = s->in[0];
   s->keeps_sums = true;

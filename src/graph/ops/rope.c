@@ -25,8 +25,8 @@ static rf_status rope_backward(rf_graph *graph, const rf_op *op, const int *grad
   return grad_in[0] == RF_NONE ? RAFTER_INVALID : RAFTER_OK;
 }
 
-/* Heads that were sharded for attention become sharded rows again, like the positions. In a row
- * without key heads each query head is a block. */
+/* An axis that sharded heads for attention shards rows again, as it shards the positions. Where
+ * rows have no key heads, each query head is a block of its own. */
 static rf_status rope_shard(rf_sharding *s) {
   rf_axes moved = s->in[0].split[1] & s->in[1].split[0], heads = s->in[0].split[1] & (rf_axes)~moved,
           rows = (s->in[0].split[0] | moved) & (rf_axes)~heads;
