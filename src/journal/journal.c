@@ -47,7 +47,7 @@ rf_status rf_journal_make_folder(const rf_options *o, char folder[4096], rf_erro
 }
 
 rf_status rf_journal_folder(const rf_options *o, char folder[4096], rf_error *error) {
-  /* --out in a run.json is the folder of that run, not of this one. */
+  /* an --out that comes from a run.json is the folder of the old run, not of this run */
   bool out = rf_options_knows(o, "out") && rf_options_source(o, "out") == RF_OPTION_GIVEN;
   bool traced = rf_options_knows(o, "trace") && rf_options_is_set(o, "trace");
   char path[4200];
@@ -162,7 +162,7 @@ rf_status rf_journal_begin(rf_journal *journal, const rafter_sink *sink, const r
                            "options", options, "digest", plan->digest, "machine", plan->machine.name,
                            "threads", plan->options.threads, "started", now, "directory", here);
   free(here);
-  int64_t peak = 0; /* largest plan in the arena */
+  int64_t peak = 0; /* size of the largest arena */
   for (int i = 0; i < walks; i++) peak = walk[i].plan->arena_bytes > peak ? walk[i].plan->arena_bytes : peak;
   journal->results = json_pack("{sI sf sf}", "peak_bytes", (json_int_t)peak, "predicted_seconds",
                                plan->step_seconds, "predicted_tokens_per_second",
@@ -190,7 +190,7 @@ json_t *rf_journal_report(const rf_run *run, const rf_report_walk *walk, int wal
                    rf_report_measured_json(walk[0].plan, walk[0].measured), "walks", list);
 }
 
-/* Copies the figures that most runs are compared by. Figures that a command set itself stay. */
+/* Copies the figures that most runs are compared by. Figures set by the command itself stay. */
 static void take_results(json_t *results, const json_t *summary, double seconds) {
   const json_t *walk = json_array_get(json_object_get(summary, "walks"), 0),
                *rate = json_object_get(walk, "rate");

@@ -18,21 +18,21 @@ typedef struct rf_journal {
   json_t *results;             /* for the history: numbers and texts; a command may add to them */
   json_t *traced;              /* the header of its trace; NULL: there is none */
   int64_t id;                  /* row id of the run in the history; 0: none */
-  bool beside;                 /* set it before rf_journal_begin: the summary is a note, not a result */
+  bool beside;                 /* set before rf_journal_begin: print the summary as a note */
 } rf_journal;
 
 /* Where runs go: $RAFTER_RUNS, else "runs". */
 const char *rf_runs_root(void);
 /* ROOT/DATE-TIME-MODEL, for a run without --out. */
 void rf_journal_name_folder(const rf_options *options, char folder[4096]);
-/* Makes that folder; if the name is taken, NAME-2, NAME-3 and so on. */
+/* Makes the folder ROOT/DATE-TIME-MODEL; if that name is taken, appends -2, -3 and so on. */
 rf_status rf_journal_make_folder(const rf_options *options, char folder[4096], rf_error *error);
 /* The folder of a run that needs none: --out if typed, a new one with --trace, otherwise "".
  * RAFTER_FAILED: it holds a run. */
 rf_status rf_journal_folder(const rf_options *options, char folder[4096], rf_error *error);
-/* Starts the record of a run of `o`. walk[0] is the main plan of plan.json, the others go into its
- * "plans". Takes ownership of `options`, which are enough to repeat the run. `folder` "": no files
- * are written. */
+/* Starts the record of a run of `o`. walk[0] is the main plan of plan.json, and further plans go
+ * into "plans" of that file. Takes ownership of `options`, which are enough to repeat the run.
+ * `folder` "": no files are written. */
 rf_status rf_journal_begin(rf_journal *journal, const rafter_sink *sink, const rf_options *o, json_t *options,
                            const char *folder, const rf_report_walk *walk, int walks, rf_error *error);
 /* Writes report.json of a finished run and prints its summary. `seconds` of the whole run limit the

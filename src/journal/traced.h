@@ -6,8 +6,8 @@
 #include "journal/journal.h"
 #include "run/record.h"
 
-/* Opens a record if --trace is given, otherwise *record is NULL. Call it before the first phase to
- * record. */
+/* Opens a record if --trace is given; otherwise sets *record to NULL. Call it before the first
+ * phase to record. */
 rf_status rf_traced_open(const rf_options *options, rf_record **record, rf_error *error);
 /* Refuses a --trace that names none of the steps of the run. */
 rf_status rf_traced_check(const rf_options *options, int64_t first, int64_t last, rf_error *error);
@@ -16,7 +16,7 @@ rf_status rf_traced_check(const rf_options *options, int64_t first, int64_t last
 rf_status rf_traced_write(const rf_record *record, rf_journal *journal, const rf_report_walk *walk, int walks,
                           rf_error *error);
 
-/* A traced run of a command that otherwise writes no folder. */
+/* A traced run of a command that writes a folder only for the trace. */
 typedef struct rf_traced_run {
   const rf_record *record; /* NULL: nothing to write */
   const rf_run *run;
@@ -24,7 +24,7 @@ typedef struct rf_traced_run {
   int walks;
 } rf_traced_run;
 /* Writes run.json, plan.json, report.json and the trace into --out or a new folder. `part` (may be
- * NULL): a folder in it. `results`: an object for the history. */
+ * NULL) is a folder inside the run's folder. `results` is stored in the history. */
 rf_status rf_traced_leave(const rf_traced_run *traced, const rf_options *options, const char *part,
                           json_t *results, const rafter_sink *sink, rf_error *error);
 

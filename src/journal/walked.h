@@ -13,7 +13,7 @@ typedef struct rf_walked {
   rf_report_walk walk[2];
   double *share[4];
 } rf_walked;
-/* The plans without measurements, before the first forward pass. */
+/* The plans of a generator before its first forward pass, without measurements. */
 void rf_walked_plans(const rf_generator *generator, rf_report_walk walk[2]);
 rf_status rf_walked_of(const rf_generator *generator, rf_walked *walked, rf_error *error);
 void rf_walked_free(rf_walked *walked);
@@ -22,8 +22,8 @@ void rf_walked_free(rf_walked *walked);
  * rf_journal_sum_up. */
 rf_status rf_walked_leave(const rf_generator *generator, const rf_record *record, rf_journal *journal,
                           double seconds, rf_error *error);
-/* The same for a scorer, in walk[0]: `walks` forward passes over `rows` rows in all took `seconds`.
- * All are priced at their mean size. */
+/* Fills walk[0] for a scorer whose `walks` forward passes over `rows` rows in all took `seconds`.
+ * Predictions are for passes of the mean size. */
 rf_status rf_walked_of_scores(const rf_scorer *scorer, int64_t walks, int64_t rows, double seconds,
                               rf_walked *walked, rf_error *error);
 rf_status rf_walked_leave_scores(const rf_scorer *scorer, const rf_record *record, rf_journal *journal,
