@@ -59,9 +59,8 @@ typedef struct rf_program_job {
 rf_status rf_program_size(const rf_model *model, const rf_program_job *job, rf_program_memory *memory,
                           rf_error *error);
 
-/* Vector memory that a TPU's kernels use as scratch (the compiler's default,
- * xla_tpu_scoped_vmem_limit_kib). rf_program_chip_bytes returns the rest, in bytes, which holds
- * short-lived arrays. */
+/* Vector memory that a TPU's kernels use as scratch (default of xla_tpu_scoped_vmem_limit_kib). The
+ * rest holds short-lived arrays; rf_program_chip_bytes returns its bytes. */
 enum { RF_PROGRAM_SCOPED_BYTES = 16384 << 10 };
 int64_t rf_program_chip_bytes(const rf_machine *machine);
 const char *rf_program_name(rf_program_kind program); /* "rafter", "jax-scan" or "jax-unrolled" */

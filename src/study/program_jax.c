@@ -34,8 +34,7 @@ typedef struct sizing {
   /* By tensor: the op that makes it, the last op that reads it, the first op whose backward reads
    * it, whether it is a residual of the scan. */
   int *producer, *last_read, *needed_by, *crosses;
-  /* By op: the part of the model that is recomputed with it, and the first and last op of that
-   * part. */
+  /* By op: the part of the model recomputed with the op, and that part's first and last op. */
   int *region, *region_first, *region_last;
   int64_t state_leaves, stacked;
   bool *saved;    /* by tensor: a remat policy stores it */
@@ -59,8 +58,7 @@ static void add(sizing *s, kind what, bool brief, int64_t bytes, int first, int 
 }
 
 static bool on_tpu(const sizing *s) { return !strcmp(s->job->machine->kind, "tpu"); }
-/* On a TPU, f32 products use bf16 operands by default, and arrays that only products read are
- * stored in bf16. */
+/* By default a TPU multiplies f32 arrays as bf16, and stores arrays only for products as bf16. */
 static rf_dtype product_dtype(const sizing *s) {
   return on_tpu(s) && s->job->build.dtype == RF_F32 ? RF_BF16 : s->job->build.dtype;
 }
@@ -131,9 +129,8 @@ typedef struct shapes {
     memcpy((s).dim[(s).count++], dims_, sizeof dims_); \
   } while (0)
 
-/* The arrays that JAX programs use for one of our parameters. Heads have a dimension of their
- * own, gate and up are two arrays, and queries are apart from keys and values if these have
- * fewer heads. */
+/* The arrays that JAX programs use for one of our parameters. Heads have their own dimension, gate
+ * and up are two arrays; queries are apart from keys and values if these have fewer heads. */
 static shapes shapes_of(const rf_model *m, const rf_param *p) {
   shapes s = {0};
   int64_t d = m->width, n = m->heads, k = m->kv_heads, h = m->head_dim;
@@ -213,8 +210,7 @@ static int product_before(const sizing *s, int op) {
   return op;
 }
 
-/* A sharded matrix is gathered for each product, one product ahead. Its gradient is complete before
- * it is scattered. */
+/* Gathers a sharded matrix one product ahead. Its gradient is complete before the scatter. */
 static void gather(sizing *s, const shapes *shape, rf_dtype product, int reader, bool learns) {
   int64_t whole = shapes_bytes(s, shape, product, 0, 1);
   int before = product_before(s, reader), back = backward_of(s, reader);
@@ -247,8 +243,7 @@ static void size_parameters(sizing *s, rf_program_memory *m) {
     add(s, GRADIENTS, false, stored, in_scan ? backward_of(s, s->scan_last) : backward_of(s, reader), s->end);
     if (s->job->build.accumulate > 1) add(s, GRADIENTS, false, stored, 0, s->end);
     if (!param->matmul || product == RF_F32) continue;
-    /* A loop that stores residuals stores each layer's slice of a converted matrix too: a second
-     * copy. */
+    /* A loop that stores residuals also stores each layer's slice of a converted matrix. */
     bool twice = in_scan && s->region[reader] == RF_NONE && dtype != RF_F32;
     /* Made before the loop over microbatches, if there is one, and alive until its end. */
     add(s, COPIES, false, copy, 0, twice && s->job->build.accumulate == 1 ? s->scan_last : s->end - 1);
@@ -291,9 +286,8 @@ static void find_regions(sizing *s) {
       s->region_last[i] = s->region_last[i + 1];
 }
 
-/* jax.checkpoint_policies.save_only_these_names. As in published programs, a name belongs to the
- * last tensor of its chain (queries and keys are named after their rotation), and the residual
- * stream has no name. */
+/* jax.checkpoint_policies.save_only_these_names. As in published programs, a name belongs to its
+ * chain's last tensor (queries and keys after rotation); the residual stream has no name. */
 static void find_saved(sizing *s) {
   rf_saved_seen seen;
   rf_saved_begin(&seen);
@@ -342,8 +336,7 @@ static void need(sizing *s, int t, int op) {
   if (is_activation(s, t) && (s->needed_by[t] == RF_NONE || s->needed_by[t] > op)) s->needed_by[t] = op;
 }
 
-/* In backward a product reads its input only for the gradient of its matrix. A frozen matrix has no
- * gradient. */
+/* In backward a product reads its input only for the matrix's gradient, absent if frozen. */
 static bool is_frozen_product(const sizing *s, const rf_op *op) {
   int w = op->input_count > 1 ? op->input[1] : RF_NONE;
   return rf_kept_rule_of(op->def)->for_matrix && s->model->lora.rank > 0 && w >= 0 &&
@@ -422,8 +415,7 @@ static void lifetimes(sizing *s) {
 
 /* ---- the peak -------------------------------------------------------------------------------- */
 
-/* Order in which arrays move to on-chip memory: brief arrays first, larger ones before smaller
- * ones. */
+/* Order in which arrays move to on-chip memory: brief arrays first, then by size, largest first. */
 static int by_preference(const void *a, const void *b) {
   const array *x = a, *y = b;
   if (x->brief != y->brief) return y->brief - x->brief;

@@ -1,6 +1,5 @@
-/* roofline.h - `rafter roofline`: arithmetic about one operation, collective, strategy or run on
- * one machine, by formula and without a graph. docs/planning.md has every formula with its
- * source. */
+/* roofline.h - `rafter roofline`: formulas about one operation, collective, strategy or run on one
+ * machine, without a graph. docs/planning.md lists all formulas and their sources. */
 #ifndef RF_ROOFLINE_H
 #define RF_ROOFLINE_H
 
@@ -37,11 +36,9 @@ typedef struct rf_answer {
   char note[RF_NOTES_MOST][160]; /* assumptions of the answer, and options that it ignored */
 } rf_answer;
 
-/* Name of the i-th operation, or NULL after the last one. *help (may be NULL) gets a description of
- * its answer. */
+/* Name of the i-th operation, or NULL after the last. *help (may be NULL) describes its answer. */
 const char *rf_roofline_op(int i, const char **help);
-/* Answers the question in the options of `rafter roofline`. RAFTER_INVALID names the option that is
- * missing or out of range. */
+/* Answers one `rafter roofline` question. RAFTER_INVALID names a missing or out-of-range option. */
 rf_status rf_roofline_answer(const rf_options *options, rf_answer *answer, rf_error *error);
 
 extern const rf_option RF_ROOFLINE_OPTIONS[];

@@ -10,8 +10,7 @@
 
 static double round_up(double n, double unit) { return ceil(n / unit) * unit; }
 
-/* Number of tokens from which a product is compute-bound if its weight is read once and its other
- * dimensions are long. */
+/* Batch from which a product with a weight read once and long other dimensions is compute-bound. */
 static rf_status asymptotic_batch(rf_question *q, const char *link, double *tokens, rf_error *error) {
   double peak, bps, experts, used;
   RF_TRY(rf_experts(q, &experts, &used, error));
@@ -191,8 +190,7 @@ rf_status rf_roofline_einsum(rf_question *q, rf_error *error) {
     if (rank == longest) longest_bytes += part;
     bytes += part;
   }
-  /* Exact count: the first value of every sum needs no addition. Textbooks count a multiply and an
-   * add for every point. */
+  /* Exact: the first value of a sum needs no addition. Textbooks count an addition for it too. */
   bool sums = out < all;
   double exact = (e.operands - 1) * all + (all - out),
          flops = sums && e.operands > 1 ? e.operands * all : exact;

@@ -1,5 +1,4 @@
-/* roofline_network.c - collectives over a group of chips, and sharded arrays. Formulas:
- * machine/links.c. */
+/* roofline_network.c - collectives and sharded arrays. Formulas: machine/links.c. */
 #include "study/roofline_parts.h"
 
 #include <ctype.h>
@@ -83,8 +82,7 @@ static rf_status parse_mesh(const char *text, named_mesh *mesh, rf_error *error)
   return RAFTER_OK;
 }
 
-/* Parses --spec: the letters of the axes that shard each dimension, separated by commas, as "XY,-"
- * or "XY,". */
+/* Parses --spec: per dimension, the letters of the axes that shard it, as in "XY,-" or "XY,". */
 static rf_status parse_spec(const char *spec, const named_mesh *mesh, int rank, double split[RANK_MOST],
                             rf_error *error) {
   bool seen[MESH_AXES_MOST] = {false};

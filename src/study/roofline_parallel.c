@@ -14,9 +14,8 @@ typedef struct strategy {
   double peak, bps, matrices;
 } strategy;
 
-/* The MLPs of a layer: the width of one expert, the experts that a token uses, and the experts
- * of the layer. A dense MLP counts as one expert. --ff and --experts take precedence over the
- * model. */
+/* A layer's MLPs: the width of one expert, experts per token and experts in the layer. A dense MLP
+ * is one expert. --ff and --experts take precedence over the model. */
 typedef struct widths {
   double one, met, held;
 } widths;

@@ -36,16 +36,14 @@ const char *rf_word(rf_question *q, const char *name); /* as given, or the defau
 bool rf_flag(rf_question *q, const char *name);
 /* Gets a required value. */
 rf_status rf_need(rf_question *q, const char *name, double *value, rf_error *error);
-/* Gets the experts of a layer and of a token; 0: none. RAFTER_INVALID if a token uses more experts
- * than the layer has. */
+/* Gets experts per layer and per token (0: none). RAFTER_INVALID if the latter is larger. */
 rf_status rf_experts(rf_question *q, double *experts, double *used, rf_error *error);
 
 /* ---- the machine ---- */
 
 rf_status rf_peak(rf_question *q, double *flops, rf_error *error); /* peak FLOP/s for q->dtype */
-/* Bytes per second of one chip over a link: hbm, vmem, pcie, ici or dcn. ici on a torus: one axis,
- * both directions; on a switch: out of a chip. dcn on a switch: the chip's share of its node's
- * bandwidth. */
+/* Bytes per second of one chip over hbm, vmem, pcie, ici or dcn. ici: both directions of one torus
+ * axis, or out of the chip into a switch. dcn on a switch: the chip's share of its node. */
 rf_status rf_link_bps(rf_question *q, const char *link, double *bps, rf_error *error);
 /* Gets the group of chips described by --axes, --wrap and --slices. */
 rf_status rf_asked_group(rf_question *q, rf_group *group, rf_error *error);
