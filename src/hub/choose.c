@@ -1,5 +1,5 @@
-/* choose.c - chooses the files of a repository that rafter reads. If there are none, the error
- * explains what the repository has. */
+/* choose.c - chooses the files of a repository that rafter reads. If a repository has no such
+ * files, the error says what it has instead. */
 #define _GNU_SOURCE
 #include "hub/hub.h"
 
@@ -9,8 +9,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Files in the top folder of a repository that say how to read the weights. They are always
- * chosen. */
+/* Files next to the weights, in the top folder of a repository, that rafter needs to read them.
+ * They are always chosen. */
 static const char *const DESCRIPTIONS[] = {"config.json",
                                            "generation_config.json",
                                            "tokenizer.json",
@@ -24,10 +24,10 @@ static const char *const DESCRIPTIONS[] = {"config.json",
                                            "adapter_config.json",
                                            "special_tokens_map.json",
                                            "model.safetensors.index.json"};
-/* Files that a pattern may select. None of these types can contain a program. */
+/* Files that a pattern may select. None of these file types can contain a program. */
 static const char *const READABLE[] = {"*.safetensors", "*.gguf", "*.json", "*.jinja", "*.txt", "*.model"};
 static const char *const PICKLES[] = {"*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.pickle"};
-/* Paths that identify a layout. The first match wins; '*' also matches '/'. */
+/* Paths that identify a layout. The first match decides; '*' also matches '/'. */
 static const struct {
   const char *pattern, *layout;
 } LAYOUTS[] = {{"*_METADATA", "an Orbax checkpoint"},
@@ -75,8 +75,8 @@ static int want(rf_hub_listing *listing, const char *pattern) {
   return count;
 }
 
-/* Marks the weights that transformers reads, if a repository stores them in several forms. A single
- * file that repeats the shards is not marked. */
+/* If a repository stores its weights in several forms, marks the form that transformers reads. A
+ * single file that repeats the shards is not marked. */
 static int want_safetensors(rf_hub_listing *listing) {
   int adapters = want(listing, "adapter_model.safetensors"),
       count = want(listing, "model-*-of-*.safetensors");
@@ -85,8 +85,8 @@ static int want_safetensors(rf_hub_listing *listing) {
   return count + adapters;
 }
 
-/* The name of a GGUF file without its part number: "a-00001-of-00002.gguf" is the first of two
- * files of one variant. */
+/* The name of a GGUF file without its part number: "a-00001-of-00002.gguf" is the first of the
+ * two files of variant "a". */
 static void variant_of(const char *path, char *variant, size_t size) {
   snprintf(variant, size, "%s", path);
   char *of = strstr(variant, "-of-");
@@ -117,7 +117,8 @@ static rf_status want_gguf(rf_hub_listing *listing, const rf_hub_name *name, int
                  "%s@%s has %d GGUF variants: %s", name->repository, name->revision, variants, names);
 }
 
-/* The error for a repository without readable weights: its layout, and advice what to download. */
+/* The error for a repository without readable weights names the repository's layout and says
+ * what to download instead. */
 static rf_status say_layout(const rf_hub_listing *listing, const rf_hub_name *name, rf_error *error) {
   char repository[208], hint[400];
   const char *layout = NULL;

@@ -21,12 +21,12 @@ enum { CHUNK = 1 << 20 };
 typedef struct arrival {
   const rf_hub_place *place;
   const rf_hub_file *file;
-  /* names in `folder`: the file, its partial download, and the record of the partial download */
+  /* names in `folder`: of the file, its partial download, and the partial download's record */
   char base[256], part[272], mark[280];
   int folder, fd;
   rf_hash *hash;
   rf_http_body body;
-  /* number of response bodies; if there are several, the pieces may be of different versions */
+  /* number of response bodies; several bodies may come from different versions of the file */
   int answers;
 } arrival;
 
@@ -109,7 +109,7 @@ done:
 /* Records the listed checksum and the server's ETag of the partial file. */
 static void write_mark(const arrival *a) {
   int fd = openat(a->folder, a->mark, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
-  if (fd < 0) return; /* On failure, the next call starts from the beginning. */
+  if (fd < 0) return; /* without this record, the next call starts from the beginning */
   dprintf(fd, "%s\n%s\n", a->file->hash, a->body.etag);
   close(fd);
 }
@@ -193,12 +193,12 @@ static rf_status ask(arrival *a, const char *revision, rf_http_answer *answer, r
   return rf_http_get(p->http, url, &a->body, answer, error);
 }
 
-/* Downloads the file at the commit of the listing, so that all files belong to one version. If the
- * server does not know the commit (some mirrors), it is asked for the branch. */
+/* Downloads the file at the commit of the listing, so that all files belong to one version. Some
+ * mirrors do not know commits; from them, the file of the branch is requested. */
 static rf_status transfer(arrival *a, rf_error *error) {
   const rf_hub_place *p = a->place;
   rf_http_answer answer = {0};
-  /* An earlier call ended after the last byte and before the rename. */
+  /* The partial file is complete: an earlier call ended just before renaming it. */
   if (a->body.exact && a->body.at == a->body.most && a->body.at > 0) return RAFTER_OK;
   const char *commit = p->listing->commit;
   rf_status status = ask(a, *commit ? commit : p->name->revision, &answer, error);
@@ -207,7 +207,7 @@ static rf_status transfer(arrival *a, rf_error *error) {
   if (status == RAFTER_OK && answer.code != 200)
     return rf_hub_refused(&answer, p->name, a->file->path, p->endpoint, rf_http_has_token(p->http), error);
   if (status == RAFTER_OK || !error || strstr(error->message, a->file->path)) return status;
-  rf_error inner = *error; /* Add the file's name to the error. */
+  rf_error inner = *error; /* The error gets the file's name. */
   snprintf(error->message, sizeof error->message, "%s: %.500s", a->file->path, inner.message);
   return status;
 }
@@ -266,7 +266,7 @@ rf_status rf_hub_fetch(const rf_hub_place *place, const rf_hub_file *file, rf_hu
     resumed = a.body.at > 0;
     if (status == RAFTER_OK) status = transfer(&a, error);
     if (status == RAFTER_OK) status = complete(&a, &wrong, error);
-    /* The pieces may be of different versions: download the file again in one piece. */
+    /* The parts of the file may come from different versions, so download the whole file again. */
     bool again = status != RAFTER_OK && wrong && (resumed || a.answers > 1);
     close_arrival(&a);
     if (!again) break;

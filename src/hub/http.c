@@ -1,4 +1,4 @@
-/* http.c - a GET request with libcurl. Redirects are followed here, not by libcurl, so that one
+/* http.c - a GET request with libcurl. This file, not libcurl, follows redirects, so that one
  * place decides which server gets the token. */
 #define _GNU_SOURCE
 #include "hub/http.h"
@@ -19,7 +19,7 @@ static const double LONGEST_PAUSE = 30, LONGEST_ASKED_PAUSE = 300; /* seconds */
 struct rf_http {
   rf_http_settings settings;
   CURL *curl;
-  bool reached; /* the server has answered before, so a later failure may be temporary */
+  bool reached; /* the server has answered at least once, so a failure may be temporary */
 };
 
 /* The state of one attempt. */
@@ -28,7 +28,7 @@ typedef struct attempt {
   rf_http_body *body;
   rf_http_answer *answer;
   rf_error *error;
-  rf_status status; /* result of the callbacks of `body` */
+  rf_status status; /* the status that a callback of `body` returned */
   bool begun, stopped, stalled, other_range;
   int64_t first, last_bytes;
   double last_seconds, retry_after;
@@ -78,7 +78,7 @@ static size_t on_header(char *line, size_t one, size_t bytes, void *self) {
     a->first = sscanf(text, "bytes %lld-", &first) == 1 ? first : -1;
   } else if (header_is(line, bytes, "Retry-After", &value, &n)) {
     copy_printable(text, sizeof text, value, n);
-    a->retry_after = atof(text); /* A date gives 0, which selects the usual back-off. */
+    a->retry_after = atof(text); /* A Retry-After that is a date gives 0, which selects the usual back-off. */
   } else if (header_is(line, bytes, "X-Error-Code", &value, &n))
     copy_printable(a->answer->reason, sizeof a->answer->reason, value, n);
   else if (header_is(line, bytes, "X-Error-Message", &value, &n))
@@ -143,7 +143,7 @@ static int on_time(void *self, curl_off_t total, curl_off_t now, curl_off_t up_t
 
 /* ---- origins --------------------------------------------------------------------------------- */
 
-/* Scheme, host and port of a URL. A token is valid for one origin. */
+/* Scheme, host and port of a URL. The token is sent only to this origin. */
 static bool origin_of(const char *url, char origin[512]) {
   char *scheme = NULL, *host = NULL, *port = NULL;
   CURLU *parsed = rf_curl.url();
@@ -258,7 +258,7 @@ static outcome judge(attempt *a, CURLcode code) {
   rf_http *http = a->http;
   if (a->stopped) return STOPPED;
   if (a->status != RAFTER_OK) return FAILED;
-  if (a->other_range) { /* The server handles ranges wrongly: start from the beginning. */
+  if (a->other_range) { /* The server answered a range request wrongly, so start from the beginning. */
     a->body->at = 0;
     a->body->etag[0] = 0;
     return CUT;
@@ -266,7 +266,7 @@ static outcome judge(attempt *a, CURLcode code) {
   if (code == CURLE_OK) {
     rf_curl.easy_getinfo(http->curl, CURLINFO_RESPONSE_CODE, &a->answer->code);
     http->reached = true;
-    /* The partial file is not a part of the server's file. */
+    /* The partial file is not the beginning of the server's file. */
     if (a->answer->code == 416 && a->body->at > 0) {
       a->body->at = 0;
       a->body->etag[0] = 0;
@@ -301,7 +301,7 @@ static outcome judge(attempt *a, CURLcode code) {
   return FAILED;
 }
 
-/* Sends the request and follows redirects. `url` gets the last address. */
+/* Sends the request and follows redirects. `url` receives the address after the last redirect. */
 static outcome attempt_once(attempt *a, char url[URL_BYTES], CURLcode *code) {
   for (int hops = 0;; hops++) {
     *code = perform(a, url);
@@ -328,8 +328,8 @@ static bool is_passing(long code) {
   return code == 408 || code == 425 || code == 429 || code == 500 || (code >= 502 && code <= 504);
 }
 
-/* Seconds to wait: half a second, doubled after each failure, and varied by a quarter, so that
- * clients that were disconnected together do not return together. */
+/* Seconds to wait: half a second, doubled after each failure. A random variation of a quarter
+ * keeps clients that were disconnected together from returning together. */
 static double pause_of(int failures, double asked) {
   double seconds = 0.5 * (double)(1 << (failures < 8 ? failures : 8));
   if (seconds > LONGEST_PAUSE) seconds = LONGEST_PAUSE;

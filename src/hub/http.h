@@ -13,19 +13,19 @@ typedef struct rf_http_settings {
   double timeout_seconds;   /* a connection is lost if no byte comes for this long */
   int retries;              /* maximum attempts in a row without a new byte */
   const volatile int *stop; /* may be NULL */
-  void (*wait)(void *self, const char *why, double seconds); /* before a pause; may be NULL */
+  void (*wait)(void *self, const char *why, double seconds); /* called before a pause; may be NULL */
   void *self;
 } rf_http_settings;
 
-/* Where a body goes. `at` counts the bytes received; the next attempt continues there. */
+/* Receives the body of an answer. The next attempt continues at byte `at`. */
 typedef struct rf_http_body {
   int64_t at;
   int64_t most; /* maximum size in bytes, at least 1; more bytes are an error */
   bool exact;   /* the body has exactly `most` bytes; if it ends earlier, the connection was lost */
-  /* ETag of the bytes before `at`, updated by each answer; "" if the server sends none. If it
-   * changes, the download starts from the beginning. */
+  /* ETag of the bytes before `at`, updated by each answer; "" if the server sends none. If the
+   * ETag changes, the download starts from the beginning. */
   char etag[256];
-  /* Called once for each answer, whose body starts at byte `at`: 0 or body->at. */
+  /* Called once for each answer. `at` (0 or body->at) is the position of its first byte. */
   rf_status (*begin)(void *self, int64_t at, rf_error *error);
   rf_status (*take)(void *self, const void *data, size_t bytes, rf_error *error);
   void *self;
@@ -40,9 +40,9 @@ typedef struct rf_http_answer {
 rf_status rf_http_open(const rf_http_settings *settings, rf_http **http, rf_error *error);
 void rf_http_close(rf_http *http); /* `http` may be NULL */
 bool rf_http_has_token(const rf_http *http);
-/* RAFTER_OK also if the server refuses the request: check answer->code. RAFTER_FAILED: no
- * connection, too many lost connections, or too many bytes. RAFTER_INTERRUPTED: the caller asked to
- * stop; body->at is the progress. */
+/* Returns RAFTER_OK even if the server refuses the request, so check answer->code.
+ * RAFTER_FAILED: no connection, too many lost connections, or too many bytes.
+ * RAFTER_INTERRUPTED: the caller asked to stop; body->at is the progress. */
 rf_status rf_http_get(rf_http *http, const char *url, rf_http_body *body, rf_http_answer *answer,
                       rf_error *error);
 /* Appends `text` to a URL and escapes all characters except letters, digits and -._~ (and '/' if

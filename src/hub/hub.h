@@ -1,6 +1,7 @@
 /* hub.h - downloads the files of a model from a server with the Hugging Face hub's API: it lists
- * them, chooses, and fetches each file. The server is not trusted: paths stay below the folder,
- * sizes are limits, and a file gets its name only after its checksum was verified. */
+ * the files, chooses those that rafter reads, and downloads each of them. The server is not
+ * trusted: no path may leave the folder, no file may exceed its listed size, and a file gets its
+ * name only after its checksum was verified. */
 #ifndef RF_HUB_H
 #define RF_HUB_H
 
@@ -18,7 +19,7 @@ typedef struct rf_hub_name {
  * an Orbax or Flax checkpoint, the error names the repository with its safetensors. */
 rf_status rf_hub_parse(const char *text, rf_hub_name *name, rf_error *error);
 
-/* Finds the repository that has the model `name` as safetensors. `name` is a Kaggle path
+/* Finds the hub's repository that has the model `name` as safetensors. `name` is a Kaggle path
  * ("google/gemma-2/flax/gemma2-2b-it"), or a repository or folder of another layout
  * ("gemma-2b-flax"). Returns false if no repository is known. */
 bool rf_hub_variant(const char *name, char repository[208]);
@@ -41,7 +42,7 @@ typedef struct rf_hub_listing {
 
 rf_status rf_hub_list(rf_http *http, const char *endpoint, const rf_hub_name *name, rf_hub_listing *listing,
                       rf_error *error);
-/* Reads a listing from its JSON text. */
+/* Parses the JSON text of a listing. */
 rf_status rf_hub_read_listing(const char *text, size_t bytes, const char *where, rf_hub_listing *listing,
                               rf_error *error);
 void rf_hub_listing_free(rf_hub_listing *listing);
@@ -49,13 +50,14 @@ void rf_hub_listing_free(rf_hub_listing *listing);
  * backslash, and no empty or too long part. */
 bool rf_hub_path_is_safe(const char *path);
 
-/* Marks the files that rafter reads, or those that match one of `patterns` ('*' also matches '/').
- * Errors give advice: pickles were requested, no readable weights, or several GGUF variants. */
+/* Marks the files that rafter reads, or those that match one of `patterns` ('*' also matches
+ * '/'). The error gives advice if pickles were requested, no weights are readable, or several
+ * GGUF variants exist. */
 rf_status rf_hub_choose(rf_hub_listing *listing, const rf_hub_name *name, const char *const *patterns,
                         int pattern_count, rf_error *error);
 
-/* The layout that rafter cannot read and that a list of paths belongs to: "an Orbax checkpoint", "a
- * Flax checkpoint", "pickles", ...; NULL if there is none. */
+/* Names the layout of a list of paths if rafter cannot read it: "an Orbax checkpoint", "a Flax
+ * checkpoint", "pickles", ...; otherwise returns NULL. */
 const char *rf_hub_layout_of(const char *const *paths, int count);
 
 /* ---- downloads ------------------------------------------------------------------------------- */
@@ -69,8 +71,8 @@ typedef struct rf_hub_place {
   const rf_hub_listing *listing;
   int64_t room;            /* maximum bytes of a file whose size is not listed */
   int folder;              /* opened directory */
-  const char *folder_name; /* name of `folder` in errors */
-  /* Called with the bytes of `file` that are present and hashed; may be NULL. */
+  const char *folder_name; /* the name that errors give to `folder` */
+  /* Called with the number of bytes of `file` that are on disk and hashed; may be NULL. */
   void (*progress)(void *self, const rf_hub_file *file, int64_t bytes);
   void *self;
   const volatile int *stop; /* may be NULL */

@@ -1,5 +1,5 @@
-/* name.c - parses the argument of `pull`: a repository. For other names, errors suggest the
- * repository with safetensors. */
+/* name.c - parses the argument of `pull`: a repository. If the argument is not a repository, the
+ * error suggests a repository with safetensors. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #define _GNU_SOURCE
 #include "hub/hub.h"
@@ -14,9 +14,8 @@
 #include <sys/stat.h>
 
 /* Rules for paths and names in lower case with '-' for '_'; the first match wins. They cover
- * Kaggle's OWNER/MODEL/FRAMEWORK/VARIATION, names of folders, and repositories of other layouts. In
- * PCRE2's replacements, ${1:+a:b} is a if group 1 matched and b otherwise; \U...\E is upper
- * case. */
+ * Kaggle's OWNER/MODEL/FRAMEWORK/VARIATION, names of folders, and repositories of other layouts.
+ * In PCRE2's replacements, ${1:+a:b} is a if group 1 matched, else b; \U...\E is upper case. */
 static const struct {
   const char *pattern, *repository;
 } VARIANTS[] = {
@@ -57,7 +56,7 @@ bool rf_hub_variant(const char *name, char repository[208]) {
     pcre2_code *pattern =
         pcre2_compile((PCRE2_SPTR)VARIANTS[i].pattern, PCRE2_ZERO_TERMINATED, 0, &code, &at, NULL);
     if (!pattern) continue;
-    /* Without the text around the match. */
+    /* The replacement leaves out the text around the match. */
     found = pcre2_substitute(pattern, (PCRE2_SPTR)text, n, 0,
                              PCRE2_SUBSTITUTE_EXTENDED | PCRE2_SUBSTITUTE_REPLACEMENT_ONLY |
                                  PCRE2_SUBSTITUTE_UNSET_EMPTY | PCRE2_SUBSTITUTE_UNKNOWN_UNSET,
@@ -90,8 +89,8 @@ static int names_below(const char *folder, const char *prefix, char names[][256]
   return count;
 }
 
-/* The error for a name that is a local folder: a checkpoint of another layout, or a model that is
- * already here. */
+/* The error for a name that is a local folder. The folder is a checkpoint of another layout, or
+ * a model that is already on this machine. */
 static rf_status refuse_folder(const char *folder, rf_error *error) {
   enum { MOST = 256 };
   char repository[208], hint[400];
