@@ -1,5 +1,5 @@
-/* adapter.c - reads, writes and merges PEFT's LoRA files. A file has one A (r, K) and one B (N, r)
- * for each layer; a parameter has the adapters of a fused weight next to each other. */
+/* adapter.c - reads, writes and merges PEFT's LoRA files. A file has one A (r, K) and one B (N,
+ * r) for each layer; here, one parameter holds the adapters of a fused weight side by side. */
 #define _GNU_SOURCE
 #include "model/adapter.h"
 
@@ -47,8 +47,8 @@ typedef struct settings {
   bool rank_stabilized;
 } settings;
 
-/* Fields that change the result in ways this program does not compute, unless they are null, false,
- * 0, "none" or empty. */
+/* Fields that change the result in ways that this program does not support. A value of null,
+ * false, 0, "none" or "" is accepted. */
 // clang-format off
 static const char *const UNSUPPORTED[] = {
     "use_dora", "lora_bias", "bias", "modules_to_save", "layer_replication", "target_parameters",
@@ -67,8 +67,8 @@ static bool is_unset(const json_t *value) {
   return json_is_number(value) && json_number_value(value) == 0;
 }
 
-/* Accepts initialisations of A and B that leave the base weights unchanged. Others (PiSSA, OLoRA,
- * CorDA, LoftQ, ...) subtract their product from the base. */
+/* Accepts initialisations of A and B that leave the base weights unchanged. Other
+ * initialisations (PiSSA, OLoRA, CorDA, LoftQ, ...) subtract their A B from the base weights. */
 static rf_status check_start(const settings *s, rf_error *error) {
   static const char *const KEEP[] = {"gaussian", "eva", "orthogonal"};
   const json_t *value = json_object_get(s->json, "init_lora_weights");
@@ -207,7 +207,7 @@ static rf_status check_patterns_met(const settings *s, const rf_tensor_file *fil
   for (size_t k = 0; k < s->own_count; ++k) {
     const own_alpha *own = &s->own[k];
     bool met = false;
-    /* Checks every tensor: a tensor that a key cannot be matched with is an error. */
+    /* The key is matched with every tensor, so that slow matching is always reported. */
     for (int i = 0; i < rf_tensor_file_count(file); ++i) {
       int found = is_of_layer(own, rf_tensor_file_at(file, i));
       if (found < 0)
@@ -225,7 +225,7 @@ static rf_status check_patterns_met(const settings *s, const rf_tensor_file *fil
   return RAFTER_OK;
 }
 
-/* Finds both tensors of one layer, with any prefix in the file. */
+/* Finds the tensors A and B of one layer, whatever prefix their names have in the file. */
 static rf_status find_pair(const rf_tensor_file *file, const char *module, pair *found, bool *seen,
                            rf_error *error) {
   *found = (pair){{NULL, NULL}};
@@ -265,7 +265,7 @@ static rf_status check_pair(const rf_tensor_file *file, const pair *p, const rf_
                      rf_tensor_file_path(file), t->name, side ? "(width, rank)" : "(rank, width)",
                      (long long)wide, (long long)most, t->rank, (long long)t->shape[0],
                      t->rank > 1 ? (long long)t->shape[1] : 1);
-    RF_TRY(rf_stored_read(t, 0, 0, NULL, error)); /* checks that the type can be read */
+    RF_TRY(rf_stored_read(t, 0, 0, NULL, error)); /* reads nothing; checks that the type can be read */
   }
   return RAFTER_OK;
 }
@@ -284,7 +284,7 @@ static rf_status open_file(const char *folder, rf_tensor_file **file, rf_error *
   return rf_tensor_file_open(path, file, error);
 }
 
-/* Whether a tensor belongs to a token embedding or a head, by the names that families use. */
+/* Whether a tensor's name, as the families spell it, is that of a token embedding or a head. */
 static bool is_of_vocabulary(const char *name) {
   static const char *const WORDS[] = {"embed_tokens.", "lm_head.", "wte.", "embed_in.", "embed_out."};
   for (size_t i = 0; i < sizeof WORDS / sizeof *WORDS; ++i)
@@ -292,7 +292,8 @@ static bool is_of_vocabulary(const char *name) {
   return false;
 }
 
-/* Finds the file's sites and the largest rank; every tensor of the file must be used. */
+/* Finds which sites (columns of weights) the file adapts, and the largest rank. Every tensor of
+ * the file must belong to a site. */
 static rf_status find_sites(const rf_tensor_file *file, const rf_model *model, const rf_params *params,
                             rf_lora *lora, bool *seen, rf_error *error) {
   int64_t rank = 0;
@@ -362,7 +363,8 @@ rf_status rf_adapter_open(const char *path, const rf_model *model, rf_lora *lora
   }
   RF_GO(find_sites(file, &bare, &params, lora, seen, error));
   RF_GO(check_patterns_met(&s, file, error));
-  /* The scale of most layers. B of a layer with another scale includes the factor between them. */
+  /* The model gets the scale that most layers have. For a layer with another scale, B is
+   * multiplied by the ratio of the two scales. */
   lora->rank_stabilized = s.rank_stabilized;
   lora->alpha = (float)(scale_of(&s, s.alpha, (double)s.rank) *
                         (s.rank_stabilized ? __builtin_sqrt((double)lora->rank) : (double)lora->rank));
@@ -376,16 +378,16 @@ done:
   return status;
 }
 
-/* One part of A or B, and its columns in the parameter. */
+/* One tensor of A or B in the file, and its columns in the parameter. */
 typedef struct part {
   const rf_stored *tensor;
-  const rf_name *order; /* column order of the file; NULL: unchanged */
+  const rf_name *order; /* the file's column order; NULL: the parameter's own order */
   int64_t at, columns;
   float factor;
 } part;
 
-/* Copies a part transposed into its columns of `values`. A part of smaller rank leaves the other
- * values 0. */
+/* Transposes a part and copies it to its columns of `values`. If the part has a smaller rank,
+ * the remaining values stay 0. */
 static rf_status read_part(const part *p, const rf_param *param, float *values, rf_error *error) {
   int64_t wide = param->shape[1], rows = p->tensor->shape[1];
   float *line = malloc((size_t)rows * sizeof *line);
@@ -401,7 +403,7 @@ static rf_status read_part(const part *p, const rf_param *param, float *values, 
   return status;
 }
 
-/* For a fused weight that files store head by head, the columns of B have the same order. */
+/* If a file stores the columns of a fused weight head by head, the columns of its B are too. */
 static const rf_name *order_of(const rf_model *model, const rf_param *param, rf_name *name) {
   *name = rf_param_name(model, param, false);
   return name->order[0] == RF_NAME_BY_HEAD ? name : NULL;
@@ -484,7 +486,7 @@ static bool has_site(const rf_model *model, const rf_param *param, int site) {
   return rf_lora_site_columns(model, param, site, &at, &columns);
 }
 
-/* The last words of the adapted layers, each once; with `whole`, their full names. */
+/* Lists the last words of the adapted layers' names, each once; `whole`: the full names. */
 static json_t *modules_of(const rf_model *model, const rf_params *params, bool whole) {
   json_t *modules = json_array();
   char prefix[128];
@@ -502,8 +504,8 @@ static json_t *modules_of(const rf_model *model, const rf_params *params, bool w
   return modules;
 }
 
-/* Whether these words match exactly the adapted layers, in each layer that has an adapter. GPT-2
- * has two layers named c_proj in each block. */
+/* Whether these words match only adapted linear layers, in each block that has an adapter. They
+ * may match more: GPT-2 has two linear layers named c_proj in each block. */
 static bool words_suffice(const rf_model *model, const rf_params *params, const json_t *words) {
   for (int p = 0; p < params->base; ++p) {
     const rf_param *param = &params->at[p];
@@ -630,8 +632,8 @@ struct rf_merger {
   rf_pool *pool;
   rf_model model;
   rf_params params;
-  const float **values; /* by adapter parameter, starting at params.base */
-  int *adapter;         /* by base parameter: index of its A, or -1 */
+  const float **values; /* values of each adapter parameter, starting at params.base */
+  int *adapter;         /* for each base parameter: the index of its A, or -1 */
 };
 
 static rf_status keep_values(void *context, int param, int64_t first, int64_t count, const float *values,

@@ -11,12 +11,12 @@ bool rf_adapter_is(const char *folder);
  * it exists there; otherwise the name is returned unchanged. */
 rf_status rf_adapter_base(const char *folder, char base[4096], rf_error *error);
 
-/* Reads which adapters a folder (or the newest checkpoint of a run) has for this model, with rank
- * and scale; sets lora->folder. Adapters with a smaller rank or their own alpha are stored at the
- * largest rank with the same product. RAFTER_FAILED names a file, tensor or field that is
+/* Reads which adapters a folder (or the newest checkpoint of a run) has for this model, with
+ * rank and scale; sets lora->folder. An adapter with a smaller rank or its own alpha is padded
+ * and rescaled to the common rank and scale. RAFTER_FAILED names a file, tensor or field that is
  * unsupported (DoRA, biases, full modules, ...) or does not fit the model. */
 rf_status rf_adapter_open(const char *folder, const rf_model *model, rf_lora *lora, rf_error *error);
-/* Visits each adapter parameter (index params->base and up) once, with all its values. */
+/* Visits each adapter parameter (index params->base and up) once, with all of its values. */
 rf_status rf_adapter_read(const char *folder, const rf_model *model, const rf_params *params,
                           rf_weights_visit visit, void *context, rf_error *error);
 /* Checks that the path of the base is UTF-8, as an adapter's files need. Call before training. */
@@ -30,7 +30,7 @@ typedef struct rf_merger rf_merger;
 /* model->lora names the adapters and their folder. */
 rf_status rf_merger_open(const rf_model *model, rf_merger **merger, rf_error *error);
 void rf_merger_close(rf_merger *merger); /* NULL is allowed */
-/* An rf_weights_source that returns the adapters' own values (parameters from params->base on). */
+/* An rf_weights_source that returns A and B themselves (the parameters from params->base on). */
 rf_status rf_merger_values(void *merger, int param, int64_t first, int64_t count, float *values,
                            rf_error *error);
 /* Adds scale (A B), summed in f64, to elements [first, first + count) of base parameter `param`. */

@@ -1,5 +1,5 @@
-/* config.c - reads and writes Hugging Face's config.json, with both spellings of each field, and
- * our own for shapes without a Hugging Face class. Each model type has one table of fields. */
+/* config.c - reads and writes Hugging Face's config.json, with both spellings of each field.
+ * Shapes without a Hugging Face class have rafter's own fields. A type has one table of fields. */
 #include <libgen.h>
 #include <limits.h>
 #include <math.h>
@@ -10,13 +10,13 @@
 
 #include "model/config_parts.h"
 
-/* Bytes. The largest known files have a few hundred kilobytes of label names. */
+/* Bytes. The largest known config.json files have a few hundred kilobytes of label names. */
 enum { CONFIG_MOST = 4 << 20 };
 
 #define AT(field) offsetof(rf_model, field)
 
-/* A null n_inner means 4 * n_embd; head_dim and kv_heads follow from the heads. RAFTER_GPT has our
- * own fields. */
+/* If n_inner is null, F is 4 * n_embd; head_dim and kv_heads follow from n_head. RAFTER_GPT has
+ * the fields of this program only. */
 static const config_field GPT2[] = {
     {"n_layer", NULL, INT, true, 0, AT(layers)},
     {"n_embd", NULL, INT, true, 0, AT(width)},
@@ -33,7 +33,7 @@ static const config_field RAFTER_GPT[] = {
     {"bias", NULL, BOOL, true, 1, AT(bias)},           {"head_bias", NULL, BOOL, true, 0, AT(head_bias)},
     {"mlp_first", NULL, BOOL, true, 0, AT(mlp_first)},
 };
-/* Llama and its descendants spell these fields alike; a type's defaults are in its row of TYPES. */
+/* Fields of Llama and the types derived from it. A type's defaults are in its row of TYPES. */
 static const config_field SHARED[] = {
     {"num_hidden_layers", NULL, INT, true, 0, AT(layers)},
     {"hidden_size", NULL, INT, true, 0, AT(width)},
@@ -45,7 +45,7 @@ static const config_field SHARED[] = {
     {"max_position_embeddings", NULL, INT, false, 0, AT(max_seq)},
 };
 enum { SHAPE_COUNT = sizeof SHARED / sizeof SHARED[0] };
-/* Defaults of SHARED. Google's config.json files of the larger Gemma 3 models omit such fields. */
+/* Defaults of SHARED. Google's files of the larger Gemma 3 models omit fields with these values. */
 static const int64_t GEMMA3_SHAPE[SHAPE_COUNT] = {26, 2304, 8, 4, 256, 9216, 262208, 131072};
 static const config_field LLAMA[] = {
     {"rms_norm_eps", NULL, FLOAT, false, 1e-6, AT(norm_eps)},
@@ -92,7 +92,7 @@ static const config_field NEOX[] = {
 #define FIELDS(table) table, (int)(sizeof table / sizeof table[0])
 
 static const activation SILU[] = {{"silu", RF_MLP_SWIGLU}, {"swish", RF_MLP_SWIGLU}, {NULL, 0}};
-/* The first Gemma was published with "gelu" and computed with the tanh form. */
+/* The config.json of the first Gemma says "gelu", although the model uses the tanh form. */
 static const activation GEMMA_GATE[] = {
     {"gelu_pytorch_tanh", RF_MLP_GEGLU}, {"gelu_new", RF_MLP_GEGLU}, {"gelu", RF_MLP_GEGLU}, {NULL, 0}};
 static const activation TANH_GATE[] = {
@@ -101,7 +101,7 @@ static const activation GPT2_UP[] = {
     {"gelu_new", RF_MLP_GELU},         {"gelu", RF_MLP_GELU_ERF},      {"gelu_python", RF_MLP_GELU_ERF},
     {"gelu_new", RF_MLP_GELU},         {"gelu_fast", RF_MLP_GELU},     {"gelu_pytorch_tanh", RF_MLP_GELU},
     {"gelu_python_tanh", RF_MLP_GELU}, {"gelu_accurate", RF_MLP_GELU}, {NULL, 0}};
-#define GELU_UP (GPT2_UP + 1) /* the same with "gelu" as default */
+#define GELU_UP (GPT2_UP + 1) /* GPT2_UP with "gelu" as the default */
 
 #define RMS_ROPE .norm = RF_NORM_RMSNORM, .position = RF_POSITION_ROPE, .init = "llama"
 
@@ -202,8 +202,8 @@ static rf_status read_fields(const json_t *json, const char *where, const config
   return RAFTER_OK;
 }
 
-/* Reads a token id, a list of ids (the first counts) or none. Ids outside the vocabulary are
- * ignored: they come from another tokenizer. */
+/* Reads a token id, which may be missing; of a list of ids, the first one counts. Ids outside
+ * the vocabulary come from another tokenizer and are ignored. */
 static rf_status read_id(const json_t *json, const char *key, const char *where, int64_t otherwise,
                          int64_t vocab, int32_t *id, rf_error *error) {
   json_t *value = json_object_get(json, key);
@@ -227,7 +227,7 @@ static rf_status read_activation(const json_t *json, const char *key, const char
                  known->text, value);
 }
 
-/* A missing field has the expected value. */
+/* A missing field counts as having the expected value. */
 static rf_status expect_bool(const json_t *json, const char *key, const char *where, bool expected,
                              rf_error *error) {
   bool value;
@@ -277,16 +277,16 @@ static bool is_full_layer(const json_t *layers, size_t i) {
   return name && strcmp(name, "full_attention") == 0;
 }
 
-/* Marks a layer as not windowed when the layers follow no period. */
+/* Marks a layer as having full attention, for models whose windowed layers follow no period. */
 static void mark_full_layer(rf_model *model, int64_t layer) {
   model->window_listed = true;
   model->window_full[layer / 8] |= (uint8_t)(1u << layer % 8);
 }
 
-/* Decides which layers are windowed; "layer_types" names every layer. */
+/* Decides which layers are windowed: "layer_types", if present, names the kind of every layer. */
 static rf_status read_windows(const json_t *json, const char *where, const config_type *type, rf_model *model,
                               rf_error *error) {
-  /* rf_model_check rejects models with more layers later. */
+  /* rf_model_check later rejects models with more than RF_LAYERS_MOST layers. */
   if (type->windows == NO_WINDOW || model->layers > RF_LAYERS_MOST) return RAFTER_OK;
   bool qwen_on, windowed = true;
   int64_t pattern, first;
@@ -352,7 +352,7 @@ static rf_status read_router(const json_t *json, const char *where, rf_model *mo
   return RAFTER_OK;
 }
 
-/* Reads how DeepSeek's routers choose and weigh experts. */
+/* Reads how DeepSeek's routers choose experts and weigh their outputs. */
 static rf_status read_deepseek(const json_t *json, const char *where, rf_model *model, rf_error *error) {
   bool second = model->family == RF_FAMILY_DEEPSEEK2, normed, pairs;
   const char *method, *scores, *known = second ? "group_limited_greedy" : "noaux_tc",
@@ -460,7 +460,7 @@ static rf_status read_type(const json_t *json, const char *where, const config_t
     model->attn_scale = (float)(1 / sqrt(scalar));
   }
   if (model->family == RF_FAMILY_GEMMA3 &&
-      model->attn_softcap > 0) /* the Hugging Face class has the field but ignores it */
+      model->attn_softcap > 0) /* the Hugging Face class accepts this field and ignores it */
     return RF_FAIL(
         error, RAFTER_FAILED, NULL,
         "%s: the field \"attn_logit_softcapping\" is not supported for gemma3_text (expected null)", where);
@@ -478,7 +478,8 @@ static rf_status from_json(const json_t *json, const char *where, rf_model *resu
   else if (strcmp(type, "rafter_gpt") == 0) RF_TRY(read_gpt2(json, where, true, &model, error));
   else if (type_named(type)) RF_TRY(read_type(json, where, type_named(type), &model, error));
   else if (strcmp(type, "gemma3") == 0 &&
-           json_is_object(json_object_get(json, "text_config"))) /* a multimodal model: its text model */
+           json_is_object(
+               json_object_get(json, "text_config"))) /* of a multimodal model, only the text model is read */
     RF_TRY(read_type(json_object_get(json, "text_config"), where, type_named("gemma3_text"), &model, error));
   else
     return RF_FAIL(error, RAFTER_FAILED,
@@ -492,7 +493,8 @@ static rf_status from_json(const json_t *json, const char *where, rf_model *resu
     model.plan_only =
         "its weights have a format that this version cannot read (quantization_config of its config.json)";
   if (rf_model_check(&model, where, error) != RAFTER_OK) {
-    if (error) error->status = RAFTER_FAILED; /* the file is wrong, not the command line */
+    if (error)
+      error->status = RAFTER_FAILED; /* RAFTER_FAILED, because the file is wrong, not the command line */
     return RAFTER_FAILED;
   }
   *result = model;

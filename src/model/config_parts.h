@@ -16,7 +16,8 @@ typedef struct config_field {
   size_t offset;
 } config_field;
 
-/* Maps a text of config.json to an MLP kind. Tables end with NULL; the first row is the default. */
+/* Maps the name of an activation in config.json to an MLP kind. A table ends with NULL; its
+ * first row is the default. */
 typedef struct activation {
   const char *text;
   rf_mlp_kind mlp;
@@ -25,24 +26,25 @@ typedef struct activation {
 /* How a model type without "layer_types" decides which layers are windowed. */
 enum { NO_WINDOW, ALL_WINDOWED, EVERY_SECOND, PATTERN, QWEN_SWITCH };
 
-/* The model types except GPT-2, which has its own reader. `base` has the fields that the type
- * implies. Defaults for missing fields are those of the type's class in transformers. */
+/* A model type of config.json. GPT-2 has its own reader instead. `base` has the fields that the
+ * type implies. Defaults for missing fields are those of the type's class in transformers. */
 typedef struct config_type {
   const char *type, *class;
   rf_model base;
   const config_field *field;
   int field_count;
   const activation *activation;
-  /* The field to read, and another field that must agree with it when present (may be NULL). */
+  /* The field that names the activation, and a field (may be NULL) that must agree if present. */
   const char *activation_key, *activation_also;
   const char *theta_key;
   double theta, local_theta;
-  const int64_t *shape; /* defaults of layers, widths and so on; NULL: most are required */
-  int64_t kv_heads;     /* default of a missing "num_key_value_heads" (not of null); 0: heads */
+  const int64_t *shape; /* defaults of SHARED's fields; NULL: most fields are required */
+  int64_t kv_heads;     /* value of a missing "num_key_value_heads" (null means heads); 0: heads */
   int64_t positions;    /* default of "max_position_embeddings" */
   int windows;
   int64_t window; /* default of "sliding_window" */
-  /* Default of "query_pre_attn_scalar": scores are divided by its root. 0: no such field. */
+  /* Default of "query_pre_attn_scalar", by whose square root attention scores are divided; 0:
+   * the type has no such field. */
   double query_scalar;
   int64_t head_dim; /* default of "head_dim"; 0: hidden_size / heads */
   bool tied;        /* default of "tie_word_embeddings" */
@@ -51,8 +53,8 @@ typedef struct config_type {
   const char *on;     /* a field that must be true or absent */
 } config_type;
 
-/* Reads theta, the rotated share of a head and the scaling. Needs model->head_dim and
- * attn_scale. */
+/* Reads the rotary parameters: theta, the rotated share of a head, and the scaling. Needs
+ * model->head_dim and attn_scale. */
 rf_status rf_config_read_rope(const json_t *json, const char *where, const config_type *type, rf_model *model,
                               rf_error *error);
 void rf_config_write_rope(json_t *json, const config_type *type, const rf_model *model);

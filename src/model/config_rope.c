@@ -1,4 +1,5 @@
-/* config_rope.c - rotary positions in config.json, as spelled before and since transformers 5. */
+/* config_rope.c - rotary positions in config.json, as transformers spells them before and since
+ * version 5. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -32,11 +33,12 @@ static double yarn_weight(double factor, double scale) {
   return factor > 1 ? 0.1 * scale * log(factor) + 1 : 1;
 }
 
-/* How YaRN scales attention scores. Latent attention would multiply both rotated rows by
- * weight(mscale) / weight(mscale_all_dim), which is supported only if it is 1, and scores by
- * weight(mscale_all_dim)^2. Otherwise cosines and sines are multiplied by one number, which
- * multiplies the scores of fully rotated heads by its square. Source: transformers,
- * modeling_rope_utils, _compute_yarn_parameters, and modeling_deepseek_v3. */
+/* How YaRN scales attention scores. Latent attention multiplies scores by
+ * weight(mscale_all_dim)^2. It would also multiply both rotated rows by weight(mscale) /
+ * weight(mscale_all_dim), which is supported only if this ratio is 1. Ordinary attention
+ * multiplies cosines and sines by one factor, so the scores of fully rotated heads are
+ * multiplied by the square of the factor. Source: transformers, modeling_rope_utils,
+ * _compute_yarn_parameters, and modeling_deepseek_v3. */
 static rf_status yarn_scores(const json_t *json, const char *where, double factor, double *weight,
                              bool *computed, bool latent, rf_error *error) {
   double scale, all, given;
@@ -83,8 +85,8 @@ static rf_status read_yarn(const json_t *json, const char *where, rf_rope *rope,
   return RAFTER_OK;
 }
 
-/* Reads one set of rotary parameters: theta, the rotated share of a head, the scaling. A model with
- * unsupported scaling can be planned, not run. */
+/* Reads one set of rotary parameters: theta, the rotated share of a head, the scaling. A model
+ * with unsupported scaling can be planned but not run. */
 static rf_status read_rope_object(const json_t *json, const char *where, rf_rope *rope, double *share,
                                   rf_model *model, rf_error *error) {
   double theta = (double)rope->theta, factor, low, high, original;
@@ -102,9 +104,9 @@ static rf_status read_rope_object(const json_t *json, const char *where, rf_rope
   bool linear = strcmp(name, "linear") == 0;
   if (strcmp(name, "yarn") == 0) return read_yarn(json, where, rope, model, error);
   if (strcmp(name, "longrope") == 0) return read_table(json, where, rope, model, error);
-  /* These angles change only for texts longer than the model's positions, which do not exist here.
-   * So the plain angles are used. Source: transformers, modeling_rope_utils,
-   * _compute_dynamic_ntk_parameters. */
+  /* "dynamic" changes the angles only of texts longer than the model's positions. This program
+   * accepts no such texts, so it uses the plain angles. Source: transformers,
+   * modeling_rope_utils, _compute_dynamic_ntk_parameters. */
   if (strcmp(name, "dynamic") == 0) {
     RF_TRY(rf_json_float(json, "factor", where, 1e-6, 1e9, &factor, error));
     rope->scaling = RF_ROPE_DYNAMIC;
@@ -188,7 +190,7 @@ rf_status rf_config_read_rope(const json_t *json, const char *where, const confi
     RF_TRY(read_parameters(parameters, inside, type, &share, model, error));
   } else if (json_is_object(scaling)) {
     snprintf(inside, sizeof inside, "%.380s: rope_scaling", where);
-    for (int i = 0; i < 2; ++i) { /* two fields may hold the same number */
+    for (int i = 0; i < 2; ++i) { /* the older and the newer field may both give theta */
       RF_TRY(rf_json_float_or(scaling, "rope_theta", inside, 0, 1e30, theta, &inner, error));
       if (json_object_get(json, GIVEN[i]) && inner != theta)
         return RF_FAIL(error, RAFTER_FAILED, "keep one of the two",
@@ -215,12 +217,12 @@ static void write_yarn(json_t *scaling, const config_type *type, const rf_model 
   json_object_set_new(scaling, "beta_fast", rf_json_decimal(model->rope.high));
   json_object_set_new(scaling, "original_max_position_embeddings",
                       json_integer((json_int_t)model->rope.original));
-  if (model->kv_rank == 0) { /* a type with query_pre_attn_scalar scales scores by that field */
+  if (model->kv_rank == 0) { /* with query_pre_attn_scalar, only that field scales the scores */
     json_object_set_new(scaling, "attention_factor",
                         type->query_scalar > 0 ? json_real(1) : rf_json_decimal((float)root));
     return;
   }
-  /* Four decimals: the float lost the other digits. */
+  /* Rounds to four decimals, because a float does not keep more digits. */
   double printed = round((root - 1) / (0.1 * log((double)model->rope.factor)) * 1e4) / 1e4;
   json_object_set_new(scaling, "mscale", json_real(printed));
   json_object_set_new(scaling, "mscale_all_dim", json_real(printed));

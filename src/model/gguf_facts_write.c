@@ -1,4 +1,4 @@
-/* gguf_facts_write.c - writes facts as GGUF metadata, and derives the facts of a model. */
+/* gguf_facts_write.c - writes the facts of a model (its sizes and constants) as GGUF metadata. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

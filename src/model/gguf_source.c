@@ -1,4 +1,4 @@
-/* gguf_source.c - GGUF and llama2.c files unchanged; Hugging Face folders by tables of names. */
+/* gguf_source.c - serves GGUF and llama2.c files unchanged, Hugging Face folders by name tables. */
 #include "model/gguf_source.h"
 
 #include <stdio.h>
@@ -13,17 +13,17 @@
 #include "formats/safetensors.h"
 #include "text/tokenizer.h"
 
-/* The source of a tensor's values in a folder. Rows are outputs and columns inputs of a linear
- * layer; a vector is one column. */
+/* The source of a tensor's values in a folder. The rows of a linear layer are its outputs, the
+ * columns its inputs; a vector is one column. */
 typedef struct origin {
-  /* One tensor, or one for each expert; NULL: rotary factors. */
+  /* One tensor, or one for each expert; NULL for the rotary factors, which are computed. */
   const rf_stored **stored;
   int64_t slices;
   rf_name name;          /* for GPT-NeoX: order of the rows */
   int64_t rows, columns; /* rows and columns of one slice */
-  int64_t moved;         /* head width of rows that GGUF files interleave; 0: not interleaved */
-  bool turned;           /* the folder stores (in, out) */
-  float offset;          /* added to every value of a norm */
+  int64_t moved; /* head width if GGUF files interleave the rows of each head; 0: rows are not interleaved */
+  bool turned;   /* the folder stores (in, out) */
+  float offset;  /* added to every value of a norm */
 } origin;
 
 struct rf_gguf_source {
@@ -41,7 +41,7 @@ struct rf_gguf_source {
 };
 
 static const rf_quant_type *type_of(rf_dtype dtype, int rank) {
-  /* Vectors are small and always f32, as other programs expect. */
+  /* Vectors are always f32: they are small, and other programs expect f32. */
   return rf_quant_type_of(rank == 1          ? RF_Q_F32
                           : dtype == RF_F16  ? RF_Q_F16
                           : dtype == RF_BF16 ? RF_Q_BF16
@@ -59,7 +59,7 @@ static void add_tensor(rf_gguf_source *s, const char *name, const rf_quant_type 
   s->origin[s->count++] = from;
 }
 
-/* Finds part `i` of a parameter or of one of its experts, and checks its shape and type. */
+/* Finds tensor `i` of a parameter or of one of its experts; checks the tensor's shape and type. */
 static rf_status find_part(const rf_gguf_source *s, const rf_param *param, const rf_name *name, int i,
                            const int64_t shape[2], const rf_stored **found, rf_error *error) {
   const char *path = rf_tensor_file_path(s->folder);
@@ -106,7 +106,7 @@ static rf_status add_part(rf_gguf_source *s, const rf_gguf_facts *facts, const r
                     : rf_pool_format(s->pool, "%s", row->part[i]);
   int64_t out[3] = {slices, from.rows, from.columns};
   rf_dtype dtype = from.stored[0]->dtype;
-  /* All experts get one type. */
+  /* All experts of a layer get the same type. */
   for (int e = 1; e < slices; ++e) dtype = from.stored[e]->dtype == dtype ? dtype : RF_F32;
   add_tensor(s, text, type_of(dtype, param->rank), param->experts ? 3 : param->rank,
              param->experts ? out : out + 1, from);
@@ -202,13 +202,13 @@ static rf_status open_folder(rf_gguf_source *s, const char *path, rf_error *erro
   return add_tokenizer(s, path, error);
 }
 
-/* The row of the folder's tensor for row `row` of the GGUF tensor. */
+/* Returns which row of the folder's tensor becomes row `row` of the GGUF tensor. */
 static int64_t source_row(const origin *o, int64_t row) {
   if (o->moved) {
     int64_t head = row / o->moved, e = row % o->moved;
     return head * o->moved + (e % 2 ? o->moved / 2 : 0) + e / 2; /* inverse of rf_gguf_permuted_row */
   }
-  return rf_name_column(&o->name, 0, row); /* head by head, or unchanged */
+  return rf_name_column(&o->name, 0, row); /* head by head, or in the folder's order */
 }
 
 static rf_status read_folder(const rf_gguf_source *s, const origin *o, int64_t first, int64_t count,
@@ -264,7 +264,7 @@ rf_status rf_gguf_source_open(const char *path, rf_gguf_source **result, rf_erro
                      "give a .gguf file, a llama2.c .bin file or a folder with config.json and safetensors",
                      "%s is not a model that can be converted", path);
   }
-  /* Other readers expect this key. */
+  /* Other programs expect this key. */
   if (!s->gguf && !s->has_tokenizer)
     filled = filled && rf_gguf_set_text(s->meta, "tokenizer.ggml.model", "none");
   if (!filled && status == RAFTER_OK)

@@ -12,8 +12,8 @@ typedef struct rf_gguf_source rf_gguf_source;
  * cannot be written to a GGUF file. */
 rf_status rf_gguf_source_open(const char *path, rf_gguf_source **source, rf_error *error);
 void rf_gguf_source_close(rf_gguf_source *source); /* NULL is allowed */
-/* The metadata to write, owned by the source; the caller may add to it. Includes a folder's
- * tokenizer and chat template if GGUF can represent them. */
+/* The metadata to write, owned by the source; the caller may add to it. The metadata includes a
+ * folder's tokenizer and chat template if GGUF can represent them. */
 rf_gguf_meta *rf_gguf_source_meta(rf_gguf_source *source);
 bool rf_gguf_source_has_tokenizer(const rf_gguf_source *source);
 const char *rf_gguf_source_note(const rf_gguf_source *source); /* why the tokenizer is missing */
@@ -25,7 +25,7 @@ rf_status rf_gguf_source_read(const rf_gguf_source *source, int index, int64_t f
 
 /* Writes the keys that rf_gguf_facts_read reads; false when memory runs out. */
 bool rf_gguf_facts_write(const rf_gguf_facts *facts, rf_gguf_meta *meta);
-/* The facts of a model. RAFTER_FAILED when GGUF has no architecture for it. */
+/* The facts of a model. Returns RAFTER_FAILED when GGUF has no architecture for the model. */
 rf_status rf_gguf_facts_of(const rf_model *model, rf_gguf_facts *facts, rf_error *error);
 
 #endif

@@ -1,11 +1,11 @@
-/* init.c - initial values of parameters. Element i depends only on (seed, name, i), so chunks and
- * threads do not change the values. */
+/* init.c - initial values of parameters. Element i depends only on (seed, name, i), so the
+ * values do not depend on the chunk size or the number of threads. */
 #include "model/model.h"
 
 #include <math.h>
 
-/* Standard deviation of a standard normal truncated at 2. Dividing by it restores the wanted
- * deviation, as flax does. */
+/* The standard deviation of a standard normal that is truncated at 2. As in flax, samples are
+ * divided by it, so that they have the wanted deviation. */
 #define CUT_STD 0.87962566103423978
 
 /* Four standard normals for elements 4*group .. 4*group+3. `cut` redraws values beyond 2. */

@@ -1,4 +1,5 @@
-/* lora.c - the sites of adapters in linear weights, and which sites an option or a file selects. */
+/* lora.c - the sites (columns of linear weights) that adapters may have, and which of them an
+ * option or a file selects. */
 #define _GNU_SOURCE
 #include <stddef.h>
 #include <stdio.h>
@@ -11,7 +12,8 @@
 
 enum { TARGETS_MOST = 64, TEXT_MOST = 1024 };
 
-/* Columns of a fused weight, in order: Q = N*H, K = V = K*H, gate and up F each; '*' means all. */
+/* `columns` says which columns of a fused weight a site covers. Their order is Q (N*H), K and V
+ * (K*H each), or gate and up (F each); '*' means all. */
 typedef struct site_row {
   const char *name, *weight, *columns;
 } site_row;
@@ -27,7 +29,8 @@ enum { SITE_COUNT = sizeof SITES / sizeof *SITES };
 
 const char *rf_lora_site_name(int site) { return site >= 0 && site < SITE_COUNT ? SITES[site].name : NULL; }
 
-/* Whether columns [at, at + columns) are complete tensors of the files; *one: just one tensor. */
+/* Whether columns [at, at + columns) are complete tensors of the files; *one: exactly one
+ * tensor. */
 static bool are_whole_tensors(const rf_name *name, int64_t at, int64_t columns, bool *one) {
   bool begins = false, ends = false;
   int64_t from = 0;
@@ -83,7 +86,7 @@ rf_lora_parts rf_lora_parts_of(const rf_model *model, const rf_param *param) {
 typedef struct target {
   const char *text;         /* a word, or '~' and a regular expression */
   rf_name_pattern *pattern; /* the compiled regular expression */
-  bool met, slow;           /* slow: matching took too long */
+  bool met, slow;           /* slow: a regular expression took too long */
 } target;
 
 /* Last word of a module or site name: "attn/q" -> "q", "h.0.attn.c_attn.weight" -> "c_attn". */
@@ -167,7 +170,7 @@ static void known_targets(const rf_model *model, const rf_params *params, char *
     }
 }
 
-/* Sets lora->sites. Each target must match, and no column may have two adapters. */
+/* Sets lora->sites. Each target must match a site, and no column may have two adapters. */
 static rf_status place_adapters(const rf_model *model, rf_lora *lora, target *targets, int count,
                                 rf_error *error) {
   rf_status status = RAFTER_OK;
@@ -219,7 +222,7 @@ done:
 static const char *const KEYS[] = {"rank", "alpha", "targets", "dropout", "rslora"};
 enum { RANK, ALPHA, TARGETS, DROPOUT, RSLORA, KEY_COUNT };
 
-/* The key that begins at `text` ("alpha=...", or "rslora" alone); -1: none. */
+/* Index of the key that begins at `text` ("alpha=...", or "rslora" alone), or -1. */
 static int key_at(const char *text, size_t *length) {
   for (int k = 0; k < KEY_COUNT; ++k) {
     *length = strlen(KEYS[k]);

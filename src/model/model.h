@@ -1,5 +1,5 @@
-/* model.h - describes a transformer: architecture, parameters and weight files. Independent of
- * devices.
+/* model.h - describes a transformer: its architecture, parameters and weight files. Nothing here
+ * depends on a device.
  *
  * Letters used in the whole project:
  *   D width   F feed-forward width (one matrix)   N query heads   K key/value heads   H head width
@@ -10,8 +10,8 @@
 
 #include "base/base.h"
 
-/* The family decides tensor names, config.json and chat format. The other fields of rf_model say
- * what the model computes. */
+/* The family decides tensor names, config.json and chat format. What the model computes is in
+ * the other fields of rf_model. */
 typedef enum rf_family {
   RF_FAMILY_GPT,
   RF_FAMILY_LLAMA,
@@ -30,7 +30,7 @@ typedef enum rf_family {
 } rf_family;
 enum { RF_EXPERTS_USED_MOST = 64 };
 typedef enum rf_norm_kind { RF_NORM_LAYERNORM, RF_NORM_RMSNORM } rf_norm_kind;
-/* The last two have a gate and an up matrix. */
+/* SWIGLU and GEGLU have a gate and an up matrix. */
 typedef enum rf_mlp_kind { RF_MLP_GELU, RF_MLP_GELU_ERF, RF_MLP_SWIGLU, RF_MLP_GEGLU } rf_mlp_kind;
 static inline bool rf_mlp_gated(rf_mlp_kind kind) { return kind == RF_MLP_SWIGLU || kind == RF_MLP_GEGLU; }
 typedef enum rf_position_kind { RF_POSITION_LEARNED, RF_POSITION_ROPE } rf_position_kind;
@@ -51,24 +51,24 @@ typedef struct rf_rope {
   int32_t dim; /* even, at most H; the other elements of a head are not rotated */
   rf_rope_scaling scaling;
   float factor, low,
-      /* LINEAR: factor; LLAMA3: all three, config.json's factor, low_freq_factor, high_freq_factor;
-       * YARN: factor, beta_slow, beta_fast. */
+      /* Parameters of the scaling, by their names in config.json. LINEAR: factor; LLAMA3:
+       * factor, low_freq_factor, high_freq_factor; YARN: factor, beta_slow, beta_fast. */
       high;
   float original; /* LLAMA3, YARN: positions of the original training */
-  /* Rotates the last `dim` elements of a head as pairs (2i, 2i+1), otherwise the first `dim` as
-   * pairs (i, i + dim/2). */
+  /* If set, rotates the last `dim` elements of a head as pairs (2i, 2i+1); otherwise rotates the
+   * first `dim` elements as pairs (i, i + dim/2). */
   bool tail;
-  const float *divisor; /* TABLE: one for each pair; owned by the model passed to rf_model_rope */
+  const float *divisor; /* TABLE: a divisor per pair; owned by rf_model_rope's model */
 } rf_rope;
-/* Radians per position: theta^(-2i/dim). LINEAR: divided by factor. LLAMA3: divided by factor for
- * wavelengths above original/low, unchanged below original/high, blended in between. YARN (Peng et
- * al. 2023): the same, with a blend that is linear over pairs. TABLE: divided by the divisor of the
- * pair. Source: transformers, modeling_rope_utils. */
+/* Radians per position: theta^(-2i/dim). LINEAR: divided by factor. LLAMA3 divides the frequency
+ * by factor for wavelengths above original/low, keeps it below original/high, and blends in
+ * between. YARN (Peng et al. 2023) does so too, but its blend is linear over pairs. TABLE
+ * divides it by the divisor of the pair. Source: transformers, modeling_rope_utils. */
 double rf_rope_frequency(const rf_rope *rope, int64_t i);
 
-/* Low-rank adapters (LoRA, Hu et al. 2021) next to frozen linear weights: y = x W + scale (x A) B.
- * A site is a range of a weight's columns with its own A and B; q, k and v of a fused weight are
- * three sites. The sites of one weight are adjacent in one A (K, sites*rank) and one B. */
+/* Low-rank adapters (LoRA, Hu et al. 2021) next to frozen linear weights: y = x W + scale (x A)
+ * B. A site is a range of a weight's columns with its own A and B; q, k and v of a fused weight
+ * are three sites. The sites of a weight are adjacent in its A (K, sites*rank) and in its B. */
 enum { RF_LORA_LAYERS = 256, RF_LORA_PARTS = 3 };
 typedef struct rf_lora {
   int32_t rank; /* r; 0: no adapters */
@@ -91,18 +91,18 @@ typedef struct rf_model {
   /* Each layer has E MLPs, and a router sends every token to k of them; 0: one plain MLP. */
   int64_t experts, experts_used;
   int64_t expert_ff; /* F of one expert; 0: ff */
-  /* Experts that every token uses in addition: one MLP of width experts_shared * expert_ff. */
+  /* Experts that every token uses in addition, as one MLP of width experts_shared * expert_ff. */
   int64_t experts_shared;
   int64_t first_dense; /* number of first layers with one plain MLP of width ff */
-  /* A number for each expert is added to its score for the choice of experts, not for their
-   * weights. Training does not update these numbers. */
+  /* Each expert has a number that is added to its score when experts are chosen, but not when
+   * they are weighted. Training does not update these numbers. */
   bool router_choice;
   bool router_sigmoid; /* scores are the sigmoid of the router's logits, otherwise their softmax */
-  bool router_as_is;   /* weights are the chosen scores, otherwise the scores divided by their sum */
-  float router_scale;  /* factor of the weights; 0: none */
+  bool router_as_is;   /* weights are the chosen experts' scores, otherwise these scores over their sum */
+  float router_scale;  /* multiplies the experts' weights; 0: no factor */
   int32_t router_groups,
-      /* Experts come only from the best groups. A group's score is its best expert's score, with
-       * sigmoids the sum of its best two. 0: all groups. */
+      /* Experts come only from the best groups. A group's score is the score of its best expert
+       * or, with sigmoids, the sum of its best two scores. 0: all groups are used. */
       router_groups_used;
   /* Coefficient of the loss that balances experts, which this program does not compute. */
   float router_aux;
@@ -116,37 +116,37 @@ typedef struct rf_model {
   bool mlp_first; /* a block runs the MLP before attention (uva) */
   float norm_eps;
   rf_rope rope;          /* for layers with full attention; dim 0: H */
-  float local_theta;     /* theta of windowed layers, without scaling; 0: same as the others */
+  float local_theta;     /* theta of windowed layers, which have no scaling; 0: that of `rope` */
   int32_t rope_divisors; /* rope.scaling TABLE: number of divisors, one for each pair */
   float rope_divisor[RF_ROPE_TABLE_MOST];
-  bool qkv_bias;  /* q, k and v have biases, nothing else does (qwen2) */
+  bool qkv_bias;  /* only q, k and v have biases (qwen2) */
   bool attn_bias; /* attention's linear layers have biases ("attention_bias") */
   bool mlp_bias;  /* the plain MLP has biases */
-  bool qk_norm;   /* RMSNorm of every query and key head before the rotation */
-  /* RMSNorm of the outputs of attention and MLP before the residual addition (gemma2). */
+  bool qk_norm;   /* every query and key head is normalised before its rotation */
+  /* An RMSNorm of each sublayer's output comes before the residual addition (gemma2). */
   bool post_norms;
   bool parallel; /* attention and MLP both read the block's input (gpt-neox) */
   bool one_norm; /* attention and MLP share one norm (palm) */
-  /* Latent attention (DeepSeek-V2, arXiv 2405.04434). Keys and values come from a normalised row of
-   * kv_rank numbers; rope_dim more numbers are rotated and shared by all heads. A query head has
-   * head_dim elements, of which rope_dim are rotated, and is computed through q_rank numbers (0:
-   * directly). kv_rank 0: ordinary attention. */
+  /* Latent attention (DeepSeek-V2, arXiv 2405.04434). Keys and values are computed from a
+   * normalised row of kv_rank numbers; all heads share rope_dim more numbers, which are rotated.
+   * A query head has head_dim elements, of which rope_dim are rotated; queries go through a row
+   * of q_rank numbers (0: no such row). kv_rank 0: ordinary attention. */
   int64_t kv_rank, q_rank, rope_dim, value_dim;
   float norm_offset;     /* RMSNorm multiplies by offset + gain (gemma: 1) */
   float embed_scale;     /* factor of the token embeddings; 0: none */
   float attn_scale;      /* factor of the attention scores; 0: 1/sqrt(H) */
   float attn_softcap;    /* scores become cap tanh(score / cap); 0: no cap */
   float final_softcap;   /* logits become cap tanh(logit / cap); 0: no cap */
-  int64_t window;        /* number of keys that a windowed layer attends to; 0: all keys in every layer */
-  int32_t window_period; /* one layer in this many attends to all keys (gemma3: 6, gemma2: 2); 0: none */
+  int64_t window;        /* number of keys that a windowed layer attends to; 0: no layer is windowed */
+  int32_t window_period; /* every window_period-th layer attends to all keys (gemma2: 2); 0: none */
   bool window_listed;    /* window_full replaces the period: one bit per layer, 1 for full attention */
   uint8_t window_full[RF_LAYERS_MOST / 8];
-  float dropout;          /* the model's default for block outputs */
+  float dropout;          /* the model's default dropout of block outputs */
   int32_t bos_id, eos_id; /* -1: none */
   /* Name of the initialiser: "gpt2" (normal 0.02, projections / sqrt(2L)), "flax" (lecun normal),
    * "llama" (normal 0.02). */
   const char *init;
-  rf_lora lora; /* adapters, only if a command asks for them */
+  rf_lora lora; /* the adapters; empty unless a command asks for them */
   /* Reason why the model can be planned but not run ("rope scaling llama3"); NULL: it can run. */
   const char *plan_only;
 } rf_model;
@@ -159,14 +159,14 @@ static inline int64_t rf_model_value_dim(const rf_model *model) {
 }
 
 const char *rf_family_name(rf_family family); /* "gpt", "llama", "gemma3", ... */
-/* The number of keys that layer i attends to (0: all), and its rotary positions. */
+/* The number of keys that layer i attends to (0: all), and the layer's rotary positions. */
 int64_t rf_model_window(const rf_model *model, int layer);
 rf_rope rf_model_rope(const rf_model *model, int layer);
 
 /* Checks that the fields fit together: positive, heads divisible by kv_heads, no product overflows.
  * `where` begins the error message. */
 rf_status rf_model_check(const rf_model *model, const char *where, rf_error *error);
-/* Returns RAFTER_INVALID, with the reason, for a model that this version can only plan. */
+/* If this version can plan the model but not run it, returns RAFTER_INVALID with the reason. */
 rf_status rf_model_require_runnable(const rf_model *model, rf_error *error);
 /* Reads config.json of Hugging Face (gpt2, gpt_neox, llama, mistral, mixtral, gemma, gemma2,
  * gemma3_text, qwen2, qwen3, deepseek_v2, deepseek_v3). RAFTER_FAILED names a wrong field. */
@@ -174,14 +174,14 @@ rf_status rf_model_config_read(const char *path, rf_model *model, rf_error *erro
 rf_status rf_model_config_parse(const char *text, size_t bytes, const char *where, rf_model *model,
                                 rf_error *error);
 /* Whether Hugging Face has a class for this model. Other models (MLP first, a head with a bias,
- * ...) are written with our own names. */
+ * ...) are written with rafter's own names. */
 bool rf_model_is_hugging_face(const rf_model *model);
 /* Writes a config.json from which this program reads the same model, and other programs too if
  * rf_model_is_hugging_face. `dtype` is the type of the weights in that folder. */
 rf_status rf_model_config_write(const rf_model *model, rf_dtype dtype, const char *path, rf_error *error);
 /* The initialiser of that name, as in rf_model.init, or NULL. */
 const char *rf_model_init(const char *name);
-/* The name of preset `index`, NULL after the last. */
+/* The name of preset `index`; NULL after the last preset. */
 const char *rf_model_preset(int index);
 
 /* Resolves MODEL of the command line: a preset, an inline shape `gpt:layers=4,width=512,...`, a
@@ -211,9 +211,9 @@ rf_status rf_model_resolve(const char *spec, rf_model *model, char folder[4096],
  * Adapters come after all of these: block.i/attn/qkv/{lora_a (D, sites*r), lora_b (r, columns of
  * the sites)}, and so on. The parameter table has one row for each kind of parameter. */
 typedef enum rf_part {
-  RF_PART_EMBEDDING, /* lookup tables; a tied head adds no elements */
+  RF_PART_EMBEDDING, /* lookup tables; a tied head shares the token table */
   RF_PART_QKV,       /* projections to queries, keys and values with their biases */
-  RF_PART_SCORES,    /* attention between its projections: operations without parameters */
+  RF_PART_SCORES,    /* attention without its projections: it has no parameters */
   RF_PART_OUT,
   RF_PART_MLP, /* layers with one plain MLP */
   RF_PART_SHARED,
@@ -228,18 +228,18 @@ const char *rf_part_name(rf_part part); /* "embedding", "qkv", ... */
 typedef enum rf_init { RF_INIT_ZEROS, RF_INIT_ONES, RF_INIT_NORMAL, RF_INIT_LECUN } rf_init;
 typedef struct rf_param {
   const char *name; /* "block.3/attn/qkv/weight", also the tensor's name in the graph */
-  int row;          /* row of the table; of an adapter: the row of its base weight */
-  int adapts;       /* of an adapter: index of its base parameter; -1: not an adapter */
+  int row;          /* row of the table; an adapter has the row of its base weight */
+  int adapts;       /* index of the base parameter of an adapter; -1: not an adapter */
   int layer;        /* -1: not in a block */
   int rank;
   /* Linear weights are (in, out); embeddings are (V, D) and (T, D); the untied head is (D, V). */
   int64_t shape[2];
   int64_t count;   /* elements */
-  int64_t experts; /* number of equal matrices, one below another in `shape`; 0: one matrix */
-  int expert;      /* of a slice: index of the expert */
+  int64_t experts; /* number of equal matrices stacked in `shape`; 0: one matrix */
+  int expert;      /* index of the expert, if this is a slice */
   bool decays;     /* weight decay applies (parameters with two axes) */
   bool lora;       /* a linear weight that LoRA may adapt */
-  bool matmul;     /* multiplies every token, so it counts in P_mm */
+  bool matmul;     /* every token is multiplied by it, so it counts in P_mm */
   bool frozen;     /* never updated by gradients */
   bool embedding;  /* a lookup table */
   int shard_axis;  /* axis that tensor parallelism shards; -1: replicated */
@@ -252,22 +252,22 @@ typedef struct rf_params {
   int count;
   const rf_param *at; /* in the model's order */
   int64_t total;      /* elements: P */
-  /* Elements that one token uses: all except experts that the router did not choose. */
+  /* Elements that one token uses: all except those of experts that the router did not choose. */
   int64_t active;
-  /* P_mm: elements that multiply every token (a tied table once; only the chosen experts). */
+  /* P_mm: elements that multiply every token. A tied table counts once, unchosen experts do not. */
   int64_t matmul;
   int64_t embedding; /* elements of lookup tables */
-  /* The first `base` parameters are the model's own; total, matmul and embedding count only these.
-   * The others are adapters. */
+  /* The first `base` parameters are the model's own, the others are adapters; total, matmul and
+   * embedding do not count adapters. */
   int base;
   int64_t adapter;        /* elements of adapters: P_lora */
-  int64_t part[RF_PARTS]; /* elements by part; all except RF_PART_ADAPTER sum to `total` */
+  int64_t part[RF_PARTS]; /* elements by part; those of all parts but RF_PART_ADAPTER sum to `total` */
 } rf_params;
 
 /* The parameter table of a model, allocated in `pool`. */
 rf_params rf_model_params(const rf_model *model, rf_pool *pool);
-/* One expert of a parameter as a parameter of its own, which starts at element expert * count of
- * the whole. Without experts, the parameter itself. */
+/* Returns one expert's slice of a parameter as a parameter, whose first element is element
+ * expert * count of the whole. A parameter without experts is returned unchanged. */
 rf_param rf_param_slice(const rf_param *param, int expert);
 /* Rows and columns of a parameter as a matrix; a vector is one row. */
 static inline int64_t rf_param_height(const rf_param *param) {
@@ -285,8 +285,8 @@ static inline rf_params rf_params_of_base(const rf_params *params) {
   return base;
 }
 
-/* The adapters of one weight. Part i multiplies columns [i r, (i+1) r) of x A by its B and adds the
- * result to columns [at[i], at[i] + columns[i]) of x W. The Bs of the parts are adjacent. */
+/* The adapters of one weight. Part i multiplies columns [i r, (i+1) r) of x A by its B and adds
+ * the result to columns [at[i], at[i] + columns[i]) of x W. The parts' B matrices are adjacent. */
 typedef struct rf_lora_parts {
   int32_t count, rank;
   int32_t at[RF_LORA_PARTS], columns[RF_LORA_PARTS], site[RF_LORA_PARTS];
@@ -299,7 +299,7 @@ const char *rf_lora_site_name(int site);
  * The family's files must store these columns as one tensor or as several complete tensors. */
 bool rf_lora_site_columns(const rf_model *model, const rf_param *param, int site, int64_t *at,
                           int64_t *columns);
-/* The sites of model->lora in `param`, in the order of their columns; count 0: none. */
+/* The sites of model->lora in `param`, in column order; count is 0 if `param` has no site. */
 rf_lora_parts rf_lora_parts_of(const rf_model *model, const rf_param *param);
 /* The name of a site's linear layer in Hugging Face's files, without the family's prefix:
  * "layers.3.self_attn.q_proj"; "" when there is none. */
@@ -313,13 +313,12 @@ rf_lora_module_name rf_lora_module(const rf_model *model, const rf_param *param,
  * ("block.3/attn/q") or parameters. RAFTER_INVALID names an unknown key or target. */
 rf_status rf_lora_parse(const char *text, const rf_model *model, rf_lora *lora, rf_error *error);
 
-/* The number of rows in the parameter table, and the name of one without its block
- * ("attn/qkv/weight"). */
+/* The number of rows in the parameter table, and a row's name ("attn/qkv/weight"). */
 int rf_param_rows(void);
 const char *rf_param_row_name(int row);
 
-/* Fills `count` initial values (f32) from element `first` on. The values do not depend on the
- * chunks (Philox, keyed by seed and name). */
+/* Fills `count` initial values (f32) from element `first` on. The generator is Philox, keyed by
+ * seed and name, so the values do not depend on how they are split into calls. */
 void rf_param_init(const rf_param *param, uint64_t seed, int64_t first, int64_t count, float *out);
 
 #endif

@@ -1,12 +1,12 @@
-/* params.c - the parameter table: one row for each kind of parameter, expanded for a model. All
- * code that handles parameters reads these rows. */
+/* params.c - the parameter table: it has one row for each kind of parameter, and is expanded for
+ * a model. All code that handles parameters reads this table. */
 #include "model/model.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-/* Conditions of a row: it exists when all its bits hold for the model. */
+/* Conditions of a row: a model has the parameter if all bits of the row hold for the model. */
 enum {
   IF_OUT_BIAS = 1,
   IF_LAYERNORM = 2,
@@ -20,7 +20,7 @@ enum {
   IF_POST_NORMS = 512,
   IF_PLAIN = 1024,
   IF_EXPERTS = 2048,
-  /* WHOLE: one matrix makes queries, keys and values. LATENT: keys and values use a latent row. */
+  /* WHOLE: one matrix gives queries, keys, values. LATENT: a latent row gives keys and values. */
   IF_WHOLE = 4096,
   IF_LATENT = 8192,
   IF_Q_WHOLE = 16384,
@@ -32,7 +32,7 @@ enum {
 };
 /* Place of a row: before the blocks, in a block's attention or MLP part, or after the blocks. */
 enum { FIRST, ATTN, MLP, LAST };
-/* Kind of a row. As in PEFT, LoRA adapts LINEAR rows, but not routers and experts. */
+/* Kind of a row. As in PEFT, LoRA adapts LINEAR rows, but neither routers nor experts. */
 enum { LINEAR, ROUTER, EXPERTS, TABLE, HEAD, GAIN, BIAS, CHOICE };
 
 typedef struct param_row {
@@ -179,8 +179,8 @@ static void add_param(const rf_model *model, rf_pool *pool, int row_index, int l
   if (param->embedding) params->embedding += param->count;
 }
 
-/* Adds A and B of one weight's sites. A has the deviation of Hugging Face's PEFT (kaiming uniform,
- * a = sqrt 5: 1/sqrt(3K)); B starts at 0. */
+/* Adds the A and the B of all sites of one weight. A starts with the standard deviation of
+ * PEFT's initialisation (kaiming uniform, a = sqrt 5), which is 1/sqrt(3K); B starts at 0. */
 static void add_adapter(const rf_lora_parts *parts, rf_pool *pool, int adapts, rf_params *params,
                         rf_param *param) {
   const rf_param *base = &params->at[adapts];
@@ -214,7 +214,7 @@ rf_params rf_model_params(const rf_model *model, rf_pool *pool) {
   for (int i = 0; i < ROW_COUNT; ++i)
     per_place[ROWS[i].place] += (ROWS[i].needs & ~(have | IF_EXPERTS | IF_PLAIN)) == 0;
   int64_t capacity = per_place[FIRST] + per_place[LAST] + model->layers * (per_place[ATTN] + per_place[MLP]);
-  if (model->lora.rank > 0) capacity *= 3; /* at most one A and one B for each parameter */
+  if (model->lora.rank > 0) capacity *= 3; /* room for one A and one B per parameter */
   rf_param *param = rf_pool_alloc(pool, (size_t)capacity * sizeof *param);
   params.at = param;
   for (int i = 0; i < ROW_COUNT; ++i)

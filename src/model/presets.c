@@ -1,4 +1,4 @@
-/* presets.c - models by name, inline shapes, and the resolution of MODEL on the command line. */
+/* presets.c - presets, inline shapes, and the resolution of MODEL on the command line. */
 #include "base/text.h"
 #include "model/adapter.h"
 #include "model/run_folder.h"
@@ -14,13 +14,13 @@
 /* ---- presets --------------------------------------------------------------------------------- */
 
 /* GPT-2: pre-norm, learned positions, biases, tied head. The published weights were trained with
- * dropout 0.1; these shapes are measured and tuned without it. --dropout enables it. */
+ * dropout 0.1; the presets have no dropout. --dropout enables it. */
 // clang-format off
 #define GPT2(preset, l, d, n)                                                                                                                  \
   {.name = preset, .family = RF_FAMILY_GPT, .layers = l, .width = d, .heads = n, .kv_heads = n, .head_dim = 64, .ff = 4 * (d), .vocab = 50257, \
    .max_seq = 1024, .norm = RF_NORM_LAYERNORM, .mlp = RF_MLP_GELU, .position = RF_POSITION_LEARNED, .bias = true, .tied = true,                \
    .norm_eps = 1e-5f, .bos_id = 50256, .eos_id = 50256, .init = "gpt2"}
-/* Llama: RMSNorm, rotary positions, SwiGLU, no biases, own head. Each row may add fields. */
+/* Llama: RMSNorm, rotary positions, SwiGLU, no biases, own head. A row may set more fields. */
 #define LLAMA(preset, l, d, f, n, k, v, t, base, bos, eos, ...) LLAMA_OF(preset, RF_FAMILY_LLAMA, l, d, f, n, k, v, t, base, bos, eos, __VA_ARGS__)
 #define LLAMA_OF(preset, fam, l, d, f, n, k, v, t, base, bos, eos, ...)                                                                        \
   {.name = preset, .family = fam, .layers = l, .width = d, .heads = n, .kv_heads = k, .head_dim = (d) / (n), .ff = f, .vocab = v,  \
@@ -112,7 +112,7 @@ static const rf_model PRESETS[] = {
 // clang-format on
 enum { PRESET_COUNT = sizeof PRESETS / sizeof PRESETS[0] };
 
-/* Starting points of the inline shapes `gpt:`, `llama:`, `mixtral:`, `deepseek:` and `gemma3:`. */
+/* Default fields of the inline shapes `gpt:`, `llama:`, `mixtral:`, `deepseek:` and `gemma3:`. */
 static const rf_model BASES[] = {
     GPT2("gpt", 12, 768, 12),
     LLAMA_OF("mixtral", RF_FAMILY_MIXTRAL, 16, 1024, 3584, 16, 4, 32000, 4096, 1e6f, -1, -1, EXPERTS(8, 2)),
@@ -179,8 +179,8 @@ static rf_status check_latent(const rf_model *model, const char *where, rf_error
   return RAFTER_OK;
 }
 
-/* Each bound of rf_model_check keeps one product below 2^63. All parameters together, with
- * gradients and moments in f32, must stay below it too. */
+/* Each bound of rf_model_check keeps one product below 2^63. The bytes of all parameters
+ * together, with gradients and moments in f32, must stay below 2^63 too. */
 static rf_status check_total(const rf_model *model, const char *where, rf_error *error) {
   enum { BYTES_EACH = 16 };
   rf_pool *pool = rf_pool_new();
@@ -304,7 +304,7 @@ static const struct shape_key {
     {"value_dim", KEY_INT, DEEP, offsetof(rf_model, value_dim)},
 };
 enum { KEY_COUNT = sizeof KEYS / sizeof KEYS[0] };
-/* The first keys, in the order of KEYS: derive_sizes() uses them. */
+/* Indices of the first keys of KEYS, for derive_sizes(). */
 enum { LAYERS, WIDTH, HEADS, KV_HEADS, HEAD_DIM, FF };
 
 const char *rf_model_init(const char *name) {
@@ -371,7 +371,7 @@ static float scale_of_tokens(const rf_model *model) {
   return model->norm_offset > 0 ? sqrtf((float)model->width) : 0;
 }
 
-/* Derives sizes that were not given: heads from width and the base's head_dim, kv_heads, ff. */
+/* Derives sizes that were not given: heads (from width and the base's head_dim), kv_heads, ff. */
 static rf_status derive_sizes(const rf_model *base, const bool *given, const char *spec, rf_model *model,
                               rf_error *error) {
   if (given[WIDTH] && !given[HEADS] && model->kv_rank == 0) {
@@ -391,7 +391,7 @@ static rf_status derive_sizes(const rf_model *base, const bool *given, const cha
   }
   if ((given[WIDTH] || given[HEADS]) && !given[KV_HEADS]) model->kv_heads = model->heads;
   model->embed_scale = scale_of_tokens(model);
-  /* The base's scale and rotary share belong to its head width. */
+  /* A changed head width drops the base's attention scale and rotary share. */
   if (model->head_dim != base->head_dim) {
     model->attn_scale = 0;
     model->rope.dim = 0;
@@ -442,7 +442,7 @@ static rf_status parse_shape(const char *spec, const rf_model *base, const char 
     RF_TRY(set_key(model, &KEYS[key], "model shape", value, error));
   }
   RF_TRY(derive_sizes(base, given, "model shape", model, error));
-  /* A smaller vocabulary lacks the base's special tokens. */
+  /* A smaller vocabulary does not have the base's BOS and EOS. */
   if (model->bos_id >= model->vocab) model->bos_id = -1;
   if (model->eos_id >= model->vocab) model->eos_id = -1;
   return rf_model_check(model, "model shape", error);
@@ -450,7 +450,7 @@ static rf_status parse_shape(const char *spec, const rf_model *base, const char 
 
 /* ---- MODEL ----------------------------------------------------------------------------------- */
 
-/* Unsupported families: naming the family helps more than the nearest preset. */
+/* Unsupported families: an error that names the family helps more than a suggested preset. */
 static const char *const OTHER_FAMILIES[] = {"phi", "falcon", "llama4"};
 
 static rf_status unknown_model(const char *spec, rf_error *error) {
@@ -488,7 +488,7 @@ static rf_status resolve_adapter(const char *adapter, rf_model *model, char fold
                    "the base of %s is another adapter (%.300s)", adapter, base);
   rf_error reason;
   rf_status found = rf_model_resolve(base, model, weights, &reason);
-  if (found != RAFTER_OK && there) { /* the base exists but is wrong */
+  if (found != RAFTER_OK && there) { /* the base model exists but is invalid */
     if (error) *error = reason;
     return found;
   }

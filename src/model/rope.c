@@ -26,8 +26,9 @@ rf_rope rf_model_rope(const rf_model *model, int layer) {
   return rope;
 }
 
-/* Pairs before `first` keep their frequency, pairs after `last` have it divided by `factor`, linear
- * in between. Source: transformers, modeling_rope_utils, _compute_yarn_parameters. */
+/* Pairs before `first` keep their frequency. The frequency of pairs after `last` is divided by
+ * `factor`; pairs in between are blended linearly. Source: transformers, modeling_rope_utils,
+ * _compute_yarn_parameters. */
 static double yarn_frequency(const rf_rope *rope, double i, double frequency) {
   double dim = (double)rope->dim, pairs = dim / (2 * log((double)rope->theta)),
          turns = (double)rope->original / (2 * M_PI);

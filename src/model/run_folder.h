@@ -1,4 +1,4 @@
-/* run_folder.h - a training run's folder used as a model: loads its newest complete checkpoint. */
+/* run_folder.h - a training run as a model: finds the run's newest complete checkpoint. */
 #ifndef RF_RUN_FOLDER_H
 #define RF_RUN_FOLDER_H
 

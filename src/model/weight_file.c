@@ -10,7 +10,7 @@
 #include "formats/gguf_facts.h"
 #include "formats/llama2c.h"
 
-/* One of the three files is open; `facts` belongs to the last two. */
+/* One of the three files is open; `facts` is set for a GGUF or llama2.c file. */
 struct rf_weight_file {
   rf_tensor_file *safetensors;
   rf_gguf *gguf;
@@ -86,7 +86,7 @@ bool rf_weight_file_find(const rf_weight_file *file, const char *name, rf_weight
 
 /* ---- names ----------------------------------------------------------------------------------- */
 
-/* GGUF splits a parameter into q, k and v, into gate and up, or not. */
+/* GGUF stores q, k and v, and gate and up, as separate tensors; other parameters are one tensor. */
 static rf_name gguf_name(const rf_weight_file *file, const rf_model *model, const rf_param *param) {
   rf_name name = {.count = 1, .head_dim = model->head_dim};
   const rf_gguf_name *row = rf_gguf_name_of(file->facts.arch, rf_param_row_name(param->row));
@@ -171,7 +171,7 @@ static const struct {
 };
 
 /* "rope_freqs.weight" has a divisor for each frequency. The scaling is LLAMA3 if Llama 3's rule
- * with one factor (8 or 32) and the bounds 1, 4 and 8192 gives this table; otherwise TABLE. */
+ * (factor 8 or 32; low 1, high 4, original 8192) gives these divisors; otherwise TABLE. */
 static bool is_llama3(const rf_rope *rope, const float *table, int64_t pairs, rf_rope *scaled) {
   *scaled = *rope;
   scaled->scaling = RF_ROPE_LLAMA3;
@@ -255,7 +255,7 @@ static rf_status model_from(const rf_weight_file *file, rf_model *model, rf_erro
                       .eos_id = -1,
                       .init = ARCHS[row].init};
   if (model->family == RF_FAMILY_LLAMA && f->window > 0) model->family = RF_FAMILY_MISTRAL;
-  /* Hugging Face stores such a llama as Qwen2. */
+  /* Hugging Face stores a llama whose only biases are those of q, k and v as Qwen2. */
   if (model->family == RF_FAMILY_LLAMA && model->qkv_bias && !model->mlp_bias)
     model->family = RF_FAMILY_QWEN2;
   if (f->experts > 0) model->family = RF_FAMILY_MIXTRAL;
@@ -278,7 +278,7 @@ static rf_status model_from(const rf_weight_file *file, rf_model *model, rf_erro
   return rf_model_check(model, where, error);
 }
 
-/* BOS and EOS of the tokenizer, if they have a row in the vocabulary. */
+/* Takes BOS and EOS from the tokenizer if their ids are in the vocabulary. */
 static rf_status marks_from(const rf_weight_file *file, rf_model *model, rf_error *error) {
   if (!file->gguf) return model->bos_id = 1, model->eos_id = 2, RAFTER_OK;
   rf_gguf_vocab vocab;
@@ -301,7 +301,8 @@ rf_status rf_model_file_read(const char *path, rf_model *model, rf_error *error)
                              : path);
 done:
   if (status != RAFTER_OK && error)
-    error->status = status = RAFTER_FAILED; /* the file is wrong, not the command line */
+    error->status = status =
+        RAFTER_FAILED; /* RAFTER_FAILED, because the file is wrong, not the command line */
   rf_weight_file_close(file);
   return status;
 }

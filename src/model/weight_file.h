@@ -16,7 +16,7 @@ typedef struct rf_weight_part {
   int index; /* index in the file */
   int rank;
   const int64_t *shape;
-  int64_t first; /* element of the tensor where the part begins */
+  int64_t first; /* index of the part's first element in the tensor */
 } rf_weight_part;
 
 /* Opens a folder, a .safetensors file or an index, a .gguf or a .bin file. */
@@ -36,15 +36,15 @@ bool rf_weight_file_is_extra(const rf_weight_file *file, const rf_model *model, 
 rf_status rf_weight_part_read(const rf_weight_part *part, int64_t first, int64_t count, float *out,
                               rf_error *error);
 
-/* The storage type, a number of quant.h; RF_Q_F64 for safetensors types that GGUF lacks. */
+/* The storage type, as a number of quant.h. Safetensors types that GGUF lacks give RF_Q_F64. */
 int rf_weight_part_type(const rf_weight_part *part);
-/* Address of element `first`, the start of a block, in the mapped file. Not valid for RF_Q_F64. */
+/* Address of element `first`, which begins a block, in the mapped file. Not valid for RF_Q_F64. */
 const void *rf_weight_part_data(const rf_weight_part *part, int64_t first);
 
-/* Tells the system that the part's bytes are not needed any more. */
+/* Lets the system drop the part's bytes from memory, because they are not needed any more. */
 void rf_weight_part_done(const rf_weight_part *part);
 
-/* A parameter with two axes as a source of panels: its name in the file and its parts. */
+/* A two-dimensional parameter from which panels (blocks of a packed matrix) are read. */
 typedef struct rf_weight_matrix {
   const rf_name *name;
   const rf_weight_part *part;

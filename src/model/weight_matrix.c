@@ -1,5 +1,5 @@
-/* weight_matrix.c - matrices as panels: their storage types, and their values from a file or an
- * initialiser. */
+/* weight_matrix.c - matrices as panels: it finds their storage types and reads their values from
+ * a file or an initialiser. */
 #include "base/text.h"
 #include "model/weight_file.h"
 #include "model/weights.h"
@@ -11,7 +11,7 @@
 /* Whether the values of one output are contiguous in the file. */
 static bool rows_are_outputs(const rf_weight_matrix *m) { return m->outputs_first != m->name->turned; }
 
-/* The part that an output belongs to, and its column in the file's order. */
+/* Finds the file's tensor that holds an output, and the output's column in the tensor. */
 static int locate_output(const rf_weight_matrix *m, int64_t output, int64_t *column) {
   int part = 0;
   if (!m->outputs_first) /* parts are adjacent along the columns */
@@ -30,7 +30,7 @@ static const void *stored_output(void *self, int64_t output, const rf_quant_type
   return rf_weight_part_data(&m->part[part], row * m->inner);
 }
 
-/* Reads outputs that are columns of the file, a run of adjacent columns at a time. */
+/* Reads outputs that are columns of the file; each read covers a run of adjacent columns. */
 static rf_status read_columns(const rf_weight_matrix *m, int64_t first, int count, float *values,
                               rf_error *error) {
   float strip[RF_PANEL_LANES];
@@ -71,7 +71,7 @@ typedef struct initialiser {
   const rf_param *param;
   uint64_t seed;
   const rf_panels *panels;
-  int64_t before; /* rows of the parameter before this matrix */
+  int64_t before; /* number of the parameter's rows before this matrix */
 } initialiser;
 
 static rf_status read_initialiser(void *self, int64_t first, int count, float *values, rf_error *error) {
@@ -133,7 +133,7 @@ static rf_status types_of_file(const char *path, const rf_model *model, const rf
   types->count = params->count;
   for (int p = 0; p < params->count; p++) {
     rf_name name = rf_weight_file_name(file, model, &params->at[p]);
-    /* A missing tensor is reported when the file is loaded. */
+    /* A missing tensor is not an error here; loading the file reports it. */
     for (int i = 0; i < name.count && params->at[p].rank == 2; i++) {
       rf_weight_part part;
       int type = rf_weight_file_find(file, name.part[i], &part) ? rf_weight_part_type(&part) : RF_Q_F32;

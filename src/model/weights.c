@@ -8,7 +8,8 @@
 
 #include "model/weight_file.h"
 
-/* TURN_LEAST, TURN_MOST: bounds of the rows transposed at a time. TILE: columns, a cache line. */
+/* TURN_LEAST and TURN_MOST bound how many rows are transposed at a time. TILE is the number of
+ * columns, which fill a cache line. */
 enum { BLOCK_VALUES = RF_WEIGHTS_CHUNK, TURN_LEAST = 16, TURN_MOST = 256, TILE = 16 };
 
 /* ---- reading --------------------------------------------------------------------------------- */
@@ -20,12 +21,12 @@ static void shape_text(const int64_t *shape, int rank, char text[128]) {
   snprintf(text + used, 128 - (size_t)used, ")");
 }
 
-/* The file that holds the part, if there are several. */
+/* Path of the file that holds the part, because a model may have several files. */
 static const char *path_of(const rf_weight_file *file, const rf_weight_part *part) {
   return part->stored ? part->stored->file : rf_weight_file_path(file);
 }
 
-/* A file may have all experts of a layer in one tensor; selects the part of one expert. */
+/* Selects one expert, if the file stores all experts of a layer in one tensor. */
 static void take_slice(const rf_param *slice, rf_weight_part *part) {
   if (slice->experts == 0 || part->rank != 3 || part->shape[0] != slice->experts) return;
   part->first = slice->expert * part->shape[1] * part->shape[2];
@@ -64,7 +65,7 @@ static rf_status find_parts(const rf_weight_file *file, const rf_model *model, c
     }
     rf_error reason;
     if (rf_weight_part_read(&part[i], 0, 0, NULL, &reason) !=
-        RAFTER_OK) /* checks that the type can be read */
+        RAFTER_OK) /* reads nothing; checks that the type can be read */
       return RF_FAIL(error, RAFTER_FAILED, reason.hint, "%.300s: %s", path_of(file, &part[i]),
                      reason.message);
   }
@@ -83,7 +84,7 @@ static rf_status check_rest(const rf_weight_file *file, const rf_model *model, c
   return RAFTER_OK;
 }
 
-/* Reads a long run on all threads. */
+/* Reads many adjacent elements with all threads. */
 static rf_status read_run(const rf_weight_part *part, int64_t first, int64_t count, float *out,
                           rf_error *error) {
   enum { RUN = 1 << 15 };
@@ -111,7 +112,8 @@ typedef struct block {
   int64_t first, rows;
 } block;
 
-/* Reads transposed part `i` on all threads. Its columns are rows of the file, TILE at a time. */
+/* Reads part `i`, which the file stores transposed, with all threads. The part's columns are
+ * rows of the file; TILE of them are read at a time. */
 static rf_status read_transposed(const block *b, int i, float *out, rf_error *error) {
   int failed = 0;
 #pragma omp parallel for schedule(dynamic, 4)
@@ -134,7 +136,7 @@ static rf_status read_transposed(const block *b, int i, float *out, rf_error *er
   return failed ? RAFTER_FAILED : RAFTER_OK;
 }
 
-/* Reads the rows of a block from all parts. */
+/* Reads the rows of a block from all tensors of the parameter. */
 static rf_status read_rows(const block *b, float *out, rf_error *error) {
   const rf_name *name = b->name;
   for (int i = 0; i < name->count; out += name->columns[i++]) {
@@ -204,7 +206,7 @@ static rf_status pack_param(const rf_name *name, const rf_weight_part *part, con
   rf_panel_source source = rf_weight_matrix_source(&matrix);
   rf_panels one = rf_panels_one(panels);
   int64_t count = rf_panels_count(&one), from = 0, outputs = 0;
-  /* q, k and v are adjacent outputs: only one of them is mapped at a time. */
+  /* Outputs of q, k and v are adjacent, so only one of the three tensors is mapped at a time. */
   for (int i = 0; i < name->count; i++) {
     int64_t end = from;
     outputs += name->columns[i];
@@ -263,7 +265,7 @@ done:
   return status;
 }
 
-/* F32 holds every value of the other types except F64, which is rounded. */
+/* F32 represents every value of the other types exactly, except F64 values, which are rounded. */
 static rf_dtype dtype_of(const rf_weight_part *part) {
   bool bf16 = part->stored ? part->stored->dtype == RF_BF16 : part->quant->type->number == RF_Q_BF16;
   bool f16 = part->stored ? part->stored->dtype == RF_F16 : part->quant->type->number == RF_Q_F16;

@@ -1,5 +1,5 @@
-/* weights.h - reads and writes a model's parameters in other programs' files; one table has names,
- * orientation and fused parts. */
+/* weights.h - reads and writes a model's parameters in other programs' files; a table gives the
+ * name, the orientation and the splitting of each parameter. */
 #ifndef RF_WEIGHTS_H
 #define RF_WEIGHTS_H
 
@@ -36,9 +36,10 @@ typedef struct rf_weight_types {
   int count; /* parameters; 0: all matrices have the plan's dtype */
   uint8_t at[RF_WEIGHT_TYPES_MOST][RF_NAME_PARTS];
 } rf_weight_types;
-/* FILE: the types of a GGUF file, otherwise the plan's dtype. INT8: signed bytes with an f32 scale
- * for each output. Q4: q4_0, embeddings q8_0. FP8, INT4: for plans only. A matrix whose rows are
- * not a multiple of the group size gets the fallback of its type. */
+/* FILE: each matrix keeps its type in a GGUF file; from other files it gets the plan's dtype.
+ * INT8: signed bytes with an f32 scale for each output. Q4: q4_0, embeddings q8_0. FP8, INT4:
+ * for plans only. If the length of a matrix's rows is not a multiple of the group size, the
+ * matrix gets the fallback of its type. */
 typedef enum rf_weights_as {
   RF_WEIGHTS_FILE,
   RF_WEIGHTS_F32,
@@ -51,17 +52,18 @@ typedef enum rf_weights_as {
 /* `path`: source of the weights, "" for none. Reads only names and types. */
 rf_status rf_weight_types_read(const char *path, const rf_model *model, rf_weights_as as,
                                rf_weight_types *types, rf_error *error);
-/* The panels of a parameter, from its row of types (NULL: `dtype`). */
+/* The panels of a parameter, given the storage types in `row` (NULL: all `dtype`). */
 rf_panels rf_weight_panels(const rf_model *model, const rf_param *param, const uint8_t row[RF_NAME_PARTS],
                            rf_dtype dtype);
 
-/* Writes model.safetensors, rounded to `dtype` (f32, bf16 or f16), and config.json into an existing
- * folder, with Hugging Face's names if it has the model, otherwise with our own. */
+/* Writes model.safetensors, rounded to `dtype` (f32, bf16 or f16), and config.json into an
+ * existing folder, with Hugging Face's names if Hugging Face has a class for the model,
+ * otherwise with rafter's own. */
 rf_status rf_weights_write(const char *folder, const rf_model *model, const rf_params *params, rf_dtype dtype,
                            rf_weights_source source, void *context, rf_error *error);
 
-/* The same as a visitor of rf_weights_read: rf_weights_writer_put, whose context is the writer.
- * Holds one parameter (or one expert) at a time. The caller writes config.json. */
+/* A writer that holds one parameter (or one expert) at a time. rf_weights_writer_put is a
+ * visitor for rf_weights_read; its context is the writer. The caller writes config.json. */
 typedef struct rf_weights_form {
   rf_dtype dtype;
   bool bare;          /* omit the prefix "model.", "transformer.", ... */
@@ -77,8 +79,8 @@ int rf_weights_writer_files(const rf_weights_writer *writer);
 rf_status rf_weights_writer_commit(rf_weights_writer *writer, rf_error *error); /* frees, also on failure */
 void rf_weights_writer_discard(rf_weights_writer *writer);                      /* NULL is allowed */
 
-/* The naming and dtype of the weights at `path`: BF16 or F16 if all tensors have it, otherwise F32,
- * which holds every value of all types but F64. */
+/* The naming and dtype of the weights at `path`: BF16 or F16 if all tensors have that type,
+ * otherwise F32, which represents every value of all types but F64. */
 rf_status rf_weights_form_of(const char *path, const rf_model *model, const rf_params *params,
                              rf_weights_form *form, rf_error *error);
 

@@ -14,7 +14,7 @@
 /* TURN_LEAST: columns that are transposed at a time, one cache line. */
 enum { BLOCK_VALUES = RF_WEIGHTS_CHUNK, TURN_LEAST = 16 };
 
-/* Size of the block that write_part needs. */
+/* Number of values in the buffer that write_part needs. */
 static int64_t writer_values(const rf_params *params) {
   int64_t most = BLOCK_VALUES;
   for (int i = 0; i < params->count; ++i) {
@@ -27,7 +27,7 @@ static int64_t writer_values(const rf_params *params) {
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
-/* A parameter, or one of its experts, with its names in the files. */
+/* The unit of writing: a parameter or one of its experts, with the tensor names in files. */
 typedef struct piece {
   int param, file;
   rf_param slice;
@@ -40,7 +40,7 @@ struct rf_weights_writer {
   piece *piece;
   rf_stored *stored;
   int count, stored_count, files, current;
-  int64_t bytes, held; /* total size of all tensors; values of the current piece received */
+  int64_t bytes, held; /* total size of all tensors; number of values received of the current piece */
   float *block;        /* buffer for transposing */
   float *values;       /* values of the current piece, when pushed by rf_weights_writer_put */
   rf_tensor_writer *out;
@@ -98,8 +98,7 @@ static rf_status open_file_of_piece(rf_weights_writer *w, rf_error *error) {
                                error);
 }
 
-/* For a part that holds q, k and v head by head: column f of the file is column own_column(f) of
- * the parameter. */
+/* For a tensor with q, k and v head by head: the parameter's column of the file's column f. */
 static int64_t own_column(const rf_name *name, int64_t f) {
   int64_t size = name->head_dim, third = name->columns[0] / 3;
   return f / size % 3 * third + f / (3 * size) * size + f % size;
@@ -116,8 +115,8 @@ static rf_status write_by_head(const rf_weights_writer *w, const piece *p, rf_we
   return RAFTER_OK;
 }
 
-/* Writes columns [column, column + columns) of a piece, unchanged or transposed. Asks `source` for
- * runs of a row. */
+/* Writes columns [column, column + columns) of a piece, unchanged or transposed. It asks
+ * `source` for adjacent elements of a row. */
 static rf_status write_part(const rf_weights_writer *w, const piece *p, int64_t column, int64_t columns,
                             rf_weights_source source, void *context, rf_error *error) {
   const rf_param *param = &p->slice;
