@@ -1,5 +1,5 @@
-/* bench_rows.c - reads and checks the output of `rafter bench --json`: JSON Lines with the
- * calibration of the run, then one row per test. */
+/* bench_rows.c - reads and checks the output of `rafter bench --json`: in JSON Lines, the first
+ * row has the run's calibration, each further row one test. */
 #include "report/bench_rows.h"
 
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* bench_rows.h - output of `rafter bench --json` in the report model. docs/formats.md, "The report
- * model". */
+/* bench_rows.h - adds the output of `rafter bench` to the report model. docs/formats.md, "The
+ * report model". */
 #ifndef RF_REPORT_BENCH_ROWS_H
 #define RF_REPORT_BENCH_ROWS_H
 

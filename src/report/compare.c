@@ -1,5 +1,5 @@
-/* compare.c - see compare.h. Ops of two plans are joined by name. Ops of all layers are also summed
- * into one kind ("block.*"). */
+/* compare.c - see compare.h. Ops of two plans are matched by name. Ops of the same name in all
+ * layers are also summed into one row ("block.*"). */
 #define _GNU_SOURCE
 #include "report/compare.h"
 
@@ -15,7 +15,7 @@
 #include "report/summary.h"
 #include "report/thin.h"
 
-static const char ARROW[] = " \u2192 "; /* between the kernels of A and B */
+static const char ARROW[] = " \u2192 "; /* between kernel A and kernel B */
 
 /* Options that do not change a run's work. */
 static const char *const SILENT[] = {"command", "out", "json", "quiet", "verbose", "config", "trace"};
@@ -42,7 +42,7 @@ json_t *rf_report_options_that_differ(const json_t *a, const json_t *b) {
   return list;
 }
 
-/* Options of a run; settings of a plan without a run, or if `settings` asks for them. */
+/* A run's options, or its plan's settings if `settings` is set or the plan has not run. */
 static const json_t *options_of(const json_t *entry, bool settings) {
   const json_t *options = json_object_get(json_object_get(entry, "run"), "options");
   return options && !settings ? options : json_object_get(json_object_get(entry, "plan"), "settings");
@@ -50,7 +50,7 @@ static const json_t *options_of(const json_t *entry, bool settings) {
 
 /* ---- ops and tensors ------------------------------------------------------------------------- */
 
-/* Adds numbers to the row of this name; makes the row if it is missing. `side`: "a" or "b". */
+/* Adds numbers to the row with this name, which is created if missing. `side`: "a" or "b". */
 static json_t *add_to(json_t *rows, const char *name, const char *side, double seconds, double bytes) {
   json_t *row = json_object_get(rows, name);
   char key[32];
@@ -69,8 +69,8 @@ static json_t *add_to(json_t *rows, const char *name, const char *side, double s
   return row;
 }
 
-/* Sets the op of a row and its kernel, or both kernels if the sides differ. A kind over all layers
- * has the kernels of its first op. */
+/* Sets the op and the kernel of a row, or both kernels if the sides use different ones. A row
+ * for all layers shows the kernels of the first op. */
 static void say_op(json_t *row, const json_t *planned, const char *side) {
   const char *kernel = rf_json_text_at(planned, "kernel"), *other = rf_json_text_at(row, "kernel");
   char both[160];
@@ -83,7 +83,7 @@ static void say_op(json_t *row, const json_t *planned, const char *side) {
   }
 }
 
-/* Measurements of the entry's plan of this name; NULL: none. */
+/* The measurements of the plan with this name in an entry, or NULL. */
 static const json_t *measured_walk(const json_t *entry, const char *name) {
   const json_t *walk = rf_report_walk_of(entry, name);
   return rf_json_number_at(walk, "count") > 0 ? walk : NULL;
@@ -125,7 +125,7 @@ static int larger_first(const void *x, const void *y) {
   return (a < b) - (a > b);
 }
 
-/* A list of the rows that differ, with their differences, largest first. Takes `rows`. */
+/* Lists the rows whose sides differ, with the differences, largest first. Takes `rows`. */
 static json_t *sorted(json_t *rows, bool by_bytes) {
   json_t *list = json_array(), *row;
   const char *name;
@@ -151,9 +151,9 @@ static json_t *sorted(json_t *rows, bool by_bytes) {
 
 /* ---- one comparison -------------------------------------------------------------------------- */
 
-/* Time without a core is reported from this share of the threads' time. */
+/* Waiting for a core is reported if it takes at least this share of the threads' time. */
 #define OTHERS_WORTH 0.02
-/* Two ratios of A to B contradict each other if one is more than this times the other. */
+/* Two ratios of A to B contradict each other if they differ by more than this factor. */
 #define ANOTHER 1.5
 
 static json_t *side_json(const json_t *entry, const char *walk_name, bool measured) {
@@ -197,16 +197,16 @@ static json_t *side_json(const json_t *entry, const char *walk_name, bool measur
   return json;
 }
 
-enum { TEXT = 2400 }; /* bytes of a sentence with its doubts */
+enum { TEXT = 2400 }; /* maximum bytes of a sentence and its doubts */
 
-/* The ratio of B to A of a number of both sides; 0: unknown. */
+/* B's number `key` divided by A's; 0 if it is unknown. */
 static double ratio_of(const json_t *a, const json_t *b, const char *key) {
   return rf_json_number_at(a, key) > 0 ? rf_json_number_at(b, key) / rf_json_number_at(a, key) : 0;
 }
 
-/* Appends why a difference of measured times may not be real. Differences of one plan on one machine
- * are noise, and a difference within the spread of steps is not certain. The text names the sides by
- * their ids, so it holds whichever side is A. */
+/* Appends why a difference of measured times may not be real: both sides ran one plan on one
+ * machine, or the steps of a side vary by as much. The text names both sides by their ids, so it
+ * does not depend on which side is A. */
 static void add_doubts(char text[TEXT], const json_t *a, const json_t *b) {
   const json_t *x = json_object_get(a, "step_seconds"), *y = json_object_get(b, "step_seconds");
   const char *digest = rf_json_text_at(a, "digest"), *id_a = rf_json_text_at(a, "id"),
@@ -243,8 +243,8 @@ static void add_doubts(char text[TEXT], const json_t *a, const json_t *b) {
                    rf_text_seconds(rf_json_number_at(b, "least_seconds"), t), id_b);
 }
 
-/* Appends a doubt about calibrations: a change is priced with today's calibration, a run with the
- * calibration of its day. */
+/* Appends a doubt about calibrations: the machine may have been calibrated again since the run,
+ * and changes to the run are priced with the new calibration. */
 static void add_calibration(char text[TEXT], const json_t *a, const json_t *b) {
   const json_t *run = *rf_json_text_at(b, "of") ? a : *rf_json_text_at(a, "of") ? b : NULL;
   const char *id = rf_json_text_at(run, "id"), *blank = *text ? " " : "";
@@ -288,8 +288,8 @@ static json_t *classes_json(const json_t *a, const json_t *b) {
   return sorted(rows, true);
 }
 
-/* Compares the plan of name `walk` of both entries. `a_ran`, `b_ran`: use measured times. `one`:
- * only one entry was measured. */
+/* Compares the plans named `walk` of two entries. `a_ran`, `b_ran`: use measured times. `one`:
+ * only one of the entries was measured. */
 static json_t *compare(const json_t *a, bool a_ran, const json_t *b, bool b_ran, const char *walk, bool one) {
   bool runs = json_object_get(a, "run") && json_object_get(b, "run");
   json_t *each = json_object(), *kinds = json_object(), *tensors = json_object();
@@ -330,15 +330,16 @@ bool rf_report_comparable(const json_t *a, const json_t *b) {
 json_t *rf_report_compare(const json_t *a, const json_t *b) {
   const char *walk = json_string_value(json_object_get(json_object_get(a, "plan"), "name"));
   if (!walk) walk = json_string_value(json_object_get(json_object_get(b, "plan"), "name"));
-  /* Measured times are only compared with measured times: a wrong prediction is not a saving. */
+  /* A measured time is never compared with a predicted one: a wrong prediction is not a saving. */
   bool of_a = measured_walk(a, walk), of_b = measured_walk(b, walk);
   return compare(a, of_a && of_b, b, of_a && of_b, walk, of_a != of_b);
 }
 
 /* ---- all pairs ------------------------------------------------------------------------------- */
 
-/* Up to ALL_WALKS entries, all pairs and all their plans (validation, prefill) are compared; up to
- * ALL_PAIRS, all pairs; of more entries, the first with the next FIRST_PAIRS. */
+/* With up to ALL_WALKS entries, all pairs and all their plans (validation, prefill) are
+ * compared; with up to ALL_PAIRS entries, the first plan of all pairs; with more, the first
+ * entry with the next FIRST_PAIRS. */
 enum { ALL_WALKS = 3, ALL_PAIRS = 8, FIRST_PAIRS = 32 };
 
 /* Appends a comparison with at most `ops` rows in each of its lists; 0: all rows. */
@@ -389,7 +390,7 @@ static void print_line(FILE *out, const char *what, char *(*text)(double, char[3
   fputc('\n', out);
 }
 
-/* Prints the row of an op that only one side has. */
+/* Prints the row of an op that only one of the two plans has. */
 static void print_half(FILE *out, const json_t *row) {
   const char *sides[] = {"a_count", "b_count"}, *times[] = {"a_seconds", "b_seconds"};
   char text[32];
@@ -400,7 +401,7 @@ static void print_half(FILE *out, const json_t *row) {
   fputc('\n', out);
 }
 
-/* The rows whose bytes differ, largest difference first. */
+/* Prints the rows whose bytes differ, the largest difference first. */
 static json_t *by_bytes_of(const json_t *list) {
   json_t *rows = json_object(), *row;
   size_t i;

@@ -6,16 +6,16 @@
 #include <jansson.h>
 #include <stdbool.h>
 
-/* Compares two runs, a run and a plan, or two plans: measured times if both were measured,
- * otherwise predicted times. NULL only when out of memory. */
+/* Compares two runs, a run and a plan, or two plans. It uses measured times if both were
+ * measured, otherwise the predicted times of both. Returns NULL only when out of memory. */
 json_t *rf_report_compare(const json_t *a, const json_t *b);
-/* Whether both entries have the main plan ("train", "decode" and so on) of the first: a training
- * and a generation are not comparable. */
+/* Whether both entries have a plan with the name of the first entry's main plan ("train",
+ * "decode", ...). Training and generation, for example, are not comparable. */
 bool rf_report_comparable(const json_t *a, const json_t *b);
-/* Comparisons between the entries of a model, for each plan ("train", "prefill" and so on) that
- * both have: measured against measured, predicted against predicted, and each run against its own
- * plan. With many entries only the first is compared with the others, and only in their first
- * plan. Each list of ops has at most the `rows` largest differences; 0: all. */
+/* Compares the entries of a report model in each plan ("train", "prefill", ...) that both have,
+ * and each run with its own plan. Measured times are compared with measured, predicted with
+ * predicted. With many entries, only the first entry is compared with the others, and only in
+ * the main plan. Each list of ops has at most the `rows` largest differences; 0: all. */
 json_t *rf_report_comparisons(const json_t *runs, size_t rows);
 /* A comparison as text tables of at most `rows` rows. malloc'ed. */
 char *rf_report_compare_text(const json_t *comparison, int rows);

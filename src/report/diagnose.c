@@ -1,4 +1,4 @@
-/* diagnose.c - finds the bound of a run, whether its times support advice, and the best change. */
+/* diagnose.c - finds a run's bound and best change, and whether its times support advice. */
 #include "report/diagnose.h"
 
 #include <math.h>
@@ -10,10 +10,10 @@
 #include "report/summary.h"
 #include "report/thin.h"
 
-/* If outliers take more than this share of the time, means are useless. */
+/* If outlier steps take more than this share of the time, mean times are useless. */
 static const double STOOD = 0.1;
-/* Other programs that take this share of the threads' time, and at least half a core, delay all
- * threads, because the threads wait for the one without a core. */
+/* If other programs take this share of the threads' time and at least half a core, they delay
+ * all threads, because each op waits for the thread without a core. */
 static const double CROWDED = 0.1, HALF = 0.5;
 
 /* ---- reading --------------------------------------------------------------------------------- */
@@ -33,7 +33,7 @@ static bool read_walks(rf_diagnosis *d) {
   return rf_diagnose_walk(d->plan, NULL, &d->walk[d->walks++]);
 }
 
-/* The training step, even if validation took longer; otherwise the entry that took most time. */
+/* Picks the training step, if there is one; otherwise the forward pass that took most time. */
 static int walk_most(const rf_diagnosis *d) {
   int most = d->walks ? 0 : -1;
   for (int i = 0; i < d->walks; i++) {
@@ -85,8 +85,8 @@ static bool is_others(const char *bound) {
   return !strcmp(bound, RF_BOUND_OTHERS) || !strcmp(bound, "other threads");
 }
 
-/* The largest gap of the threads, or NULL if `bound`, a share of the step, takes more of the
- * work. */
+/* The largest gap of the threads, or NULL if it is shorter than the work with the first bound,
+ * which takes the share `bound` of the step. */
 static const rf_share *bound_by_gap(const rf_diagnosed_threads *threads, double bound) {
   const rf_share *largest = NULL;
   for (int i = 0; i < threads->gaps.count; i++)
@@ -94,8 +94,8 @@ static const rf_share *bound_by_gap(const rf_diagnosed_threads *threads, double 
   return largest && largest->part > bound * threads->work ? largest : NULL;
 }
 
-/* Whether other programs are the bound. A trace measures their share of the steps. The wait of
- * other threads for a thread without a core counts as well. */
+/* Whether other programs are the bound. With a trace, the share of other programs in the steps
+ * is measured. The time in which threads wait for a thread without a core counts too. */
 static bool taken_by_others(const rf_diagnosis *d, const rf_diagnosed_walk *walk, double bound,
                             const rf_share *gap) {
   const json_t *others = json_object_get(json_object_get(d->entry, "measured"), "others");
@@ -146,7 +146,7 @@ bool rf_diagnose(const json_t *entry, rf_diagnosis *d) {
   } else if (rf_json_number_at(json_object_get(d->plan, "time"), "seconds") > 0)
     d->bound = rf_json_text_at(json_object_get(d->plan, "time"), "bound");
   rf_diagnose_changes(d, d->measured && d->by_others);
-  /* Gains come from predictions, and a run without a report may be far from its prediction. */
+  /* A run without report.json gets no advice: it may be far from its prediction. */
   if (d->bound && !d->useless && !(d->last.seconds > 0)) d->best = best_of(d);
   return true;
 }

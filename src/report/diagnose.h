@@ -1,7 +1,7 @@
-/* diagnose.h - the limits of a run and the gains of changes, as numbers. rf_diagnose reads an entry
- * of a report model into these structs; summary.c writes them as JSON and summary_words.c as
- * sentences. Seconds are of one step or forward pass, unless a comment says otherwise.
- * The entry owns all texts. Private to src/report. */
+/* diagnose.h - the limits of a run and the gains of changes, as numbers. rf_diagnose reads an
+ * entry of a report model into the structs below; summary.c writes them as JSON and
+ * summary_words.c as sentences. Seconds are of one step or forward pass, unless a comment says
+ * otherwise. The entry owns all texts. Private to src/report. */
 #ifndef RF_REPORT_DIAGNOSE_H
 #define RF_REPORT_DIAGNOSE_H
 
@@ -10,16 +10,17 @@
 #include <stddef.h>
 
 enum { RF_SUMS = 32, RF_LOSSES = 10, RF_CHANGES = 64, RF_OUTLIER = 10 };
-/* Bounds of a run that are not the bound of an op. */
+/* Names of bounds that only a whole run can have, not a single op. */
 #define RF_BOUND_OTHERS "other programs"
 #define RF_BOUND_STOPPED "stopped"
 #define RF_BOUND_BUBBLE "pipeline bubble"
-/* A difference is reported from this ratio to the prediction, and from this share of the step. */
+/* A measured time is reported as a miss from the ratio RF_MISSED to its prediction; a gain is
+ * reported from the share RF_WORTH of the step. */
 static const double RF_MISSED = 1.1, RF_WORTH = 0.02;
-/* From this ratio to the prediction, something other than its kernels slows a forward pass. */
+/* From this ratio to its prediction, a forward pass is slowed by more than its kernels. */
 static const double RF_FAR = 2;
 
-/* Sums over the ops of one kind, phase, bound or layer. */
+/* Sums over all ops of a kind, of a phase, of a bound or of a layer. */
 typedef struct rf_sum {
   const char *name; /* NULL for a layer */
   int layer;        /* -1: the ops outside all layers */
@@ -40,12 +41,12 @@ typedef struct rf_loss {
 /* Tokens per second. A plan that has not run has only `predicted` and perhaps `limit`. */
 typedef struct rf_rate {
   bool known, measured, limited; /* limited: `limit` is known */
-  bool full;                     /* all planned rows were used */
+  bool full;                     /* every step used all planned rows */
   double tokens, predicted, limit, mfu;
 } rf_rate;
 
-/* Whether the fastest calls show how long a run would take without other programs. HELD: even the
- * fastest calls were delayed. MIXED: calls had different numbers of rows. */
+/* Whether the fastest calls show how long a run would take without other programs. HELD: no,
+ * even the fastest calls were delayed. MIXED: no, calls had different numbers of rows. */
 typedef enum rf_alone { RF_ALONE_UNKNOWN, RF_ALONE_KNOWN, RF_ALONE_HELD, RF_ALONE_MIXED } rf_alone;
 
 typedef struct rf_diagnosed_walk {
@@ -53,13 +54,13 @@ typedef struct rf_diagnosed_walk {
   double count; /* measured steps or forward passes; 0: only planned */
   double seconds, inside, gaps, predicted, limit, fastest, flops, bytes;
   rf_sums bounds, phases, kinds; /* slowest first */
-  rf_sum bound_kind;             /* the slowest kind of op with the first bound; name NULL: none */
+  rf_sum bound_kind;             /* the slowest kind of op limited by bounds.at[0]; name NULL: none */
   rf_sum *layer;                 /* layers in order, then the ops outside all layers */
   int layers;                    /* number of entries of `layer` */
   rf_loss loss[RF_LOSSES];       /* largest first */
   int losses;
   rf_rate rate;
-  bool trains, alike; /* alike: all its forward passes have one size (not prefill) */
+  bool trains, alike; /* alike: all forward passes have the same number of rows, unlike prefill */
   rf_alone alone;
 } rf_diagnosed_walk;
 
@@ -77,7 +78,8 @@ typedef struct rf_diagnosed_threads {
   int steps;
   double work, phases; /* phases: outside ops */
   rf_shares gaps;
-  double between_seconds, between_part, between_unexplained; /* between recorded steps; 0: not recorded */
+  double between_seconds, between_part,
+      between_unexplained; /* time between recorded steps; 0: not recorded */
   rf_shares between_phases;
 } rf_diagnosed_threads;
 
@@ -88,13 +90,13 @@ typedef struct rf_change {
   bool approximate, exact, fits;
 } rf_change;
 
-/* Training steps that took more than RF_OUTLIER times the median; `part`: their share of all
+/* Training steps of more than RF_OUTLIER times the median; `part`: these steps' share of all
  * time. */
 typedef struct rf_outliers {
   double count, steps, part, median;
 } rf_outliers;
 
-/* The last step of a run without report.json; seconds 0: the run has a report. */
+/* The last step of a run without report.json; `seconds` is 0 if the run has a report. */
 typedef struct rf_last_step {
   double step, seconds, predicted, tokens_per_second;
 } rf_last_step;
@@ -103,18 +105,18 @@ typedef struct rf_diagnosis {
   const json_t *entry, *plan;
   bool measured;
   rf_diagnosed_walk *walk;
-  int walks, most; /* most: index of the forward pass or step that the sentence describes; -1: none */
+  int walks, most; /* most: index of the `walk` that the sentence describes; -1: none */
   rf_diagnosed_threads threads;
   double others; /* see rf_report_others_part */
   rf_outliers outliers;
   rf_last_step last;
-  const char *bound;            /* name of the bound; NULL: unknown */
-  double gap_part;              /* share of threads' time, if the bound is a gap; otherwise 0 */
-  bool taken;                   /* other programs are the bound, by their share of the time */
-  bool stood;                   /* outliers took too much time: means are useless */
-  bool useless;                 /* the measured times do not support advice */
-  bool by_others;               /* other programs or other threads are the bound */
-  bool crowded;                 /* threads waited, so more threads gain nothing */
+  const char *bound; /* name of the bound; NULL: unknown */
+  double gap_part;   /* the gap's share of threads' time, if the bound is a gap; otherwise 0 */
+  bool taken;        /* other programs take so much of the time that they are the bound */
+  bool stood;        /* outlier steps took too much time, so mean times are useless */
+  bool useless;      /* the measured times do not support advice */
+  bool by_others;    /* other programs or other threads are the bound */
+  bool crowded;      /* threads waited for each other or for a core, so more threads gain nothing */
   rf_change change[RF_CHANGES]; /* largest gain first */
   int changes;
   const rf_change *best; /* NULL: none */
@@ -124,12 +126,12 @@ typedef struct rf_diagnosis {
 bool rf_diagnose(const json_t *entry, rf_diagnosis *diagnosis);
 void rf_diagnosis_free(rf_diagnosis *diagnosis);
 
-/* diagnose_walk.c: sums over one forward pass or step; `measured` NULL: its predicted times. */
+/* diagnose_walk.c: sums over one forward pass or step; predicted times if `measured` is NULL. */
 bool rf_diagnose_walk(const json_t *plan, const json_t *measured, rf_diagnosed_walk *walk);
 const rf_sum *rf_sum_named(const rf_sums *sums, const char *name);
 /* diagnose_threads.c */
 rf_diagnosed_threads rf_diagnose_threads(const json_t *entry);
-/* diagnose_change.c: fills change and changes; `quiet`: prices the run without other programs. */
+/* diagnose_change.c: fills change and changes; `quiet`: as if no other program had run. */
 void rf_diagnose_changes(rf_diagnosis *diagnosis, bool quiet);
 
 /* summary_words.c: returned texts are malloc'ed. The sentence is "" if nothing is known. */

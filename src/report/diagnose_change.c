@@ -1,5 +1,5 @@
-/* diagnose_change.c - the time of a run with one option changed: predictions of plans, corrected by
- * the ratio of this run to its own prediction. */
+/* diagnose_change.c - the time of a run with one option changed: the prediction for the changed
+ * plan, times the ratio of this run's measured to its predicted time. */
 #include "report/diagnose.h"
 
 #include <stdlib.h>
@@ -34,9 +34,9 @@ static double sum_of(const json_t *kinds) {
   return sum;
 }
 
-/* Seconds of a plan with a change, at this run's own efficiency. Each kind of op takes the time of
- * its fastest measured calls, times the ratio of the two predictions. The excess of slower calls
- * and the time between ops are added unchanged, unless the run is priced `alone`. */
+/* Seconds of a changed plan, at this run's own efficiency. Each kind of op takes the time of its
+ * fastest measured calls times the ratio of the changed to the old prediction. `alone` leaves
+ * out delays by other programs: the excess of slower calls and the time between ops. */
 static double repriced(const rf_diagnosed_walk *walk, const json_t *now, const json_t *then, bool alone) {
   bool fastest = walk->alike && walk->count > 0;
   double seconds = alone ? 0 : walk->gaps, missed = 1;
@@ -52,8 +52,8 @@ static double repriced(const rf_diagnosed_walk *walk, const json_t *now, const j
   return seconds;
 }
 
-/* Ratio of measured to predicted time without other programs, from a forward pass whose fastest
- * calls are known; 0: none is known. */
+/* Ratio of measured to predicted time when no other program runs, from a forward pass whose
+ * fastest calls show it; 0 if no pass does. */
 static double pace_alone(const rf_diagnosis *d) {
   for (int i = 0; i < d->walks; i++)
     if (d->walk[i].alone == RF_ALONE_KNOWN && d->walk[i].predicted > 0)
@@ -61,7 +61,7 @@ static double pace_alone(const rf_diagnosis *d) {
   return 0;
 }
 
-/* Adds to `sum` the seconds of all forward passes of `walk`, now and with the change of `row`. */
+/* Adds the seconds of all forward passes of `walk` to `sum`, without and with `row`'s change. */
 static void price_walk(const rf_diagnosis *d, const rf_diagnosed_walk *walk, const json_t *row, double pace,
                        bool quiet, rf_change *sum) {
   const json_t *plans = json_object_get(row, "plans"), *kinds = kinds_in(plans, walk->name);
@@ -74,7 +74,7 @@ static void price_walk(const rf_diagnosis *d, const rf_diagnosed_walk *walk, con
   sum->now_seconds += before;
   if (kinds && paced) sum->seconds += sum_of(own) > 0 ? before * sum_of(kinds) / sum_of(own) : before;
   else if (kinds) sum->seconds += count * repriced(walk, own, kinds, alone);
-  else if (!plans && planned > 0 && walk == d->walk) /* a plan's own advice has only a total time */
+  else if (!plans && planned > 0 && walk == d->walk) /* the advice in a plan has only a total time */
     sum->seconds += before * rf_json_number_at(row, "seconds") / planned;
   else sum->seconds += before;
   json_decref(own);
@@ -89,7 +89,7 @@ static rf_change read_change(const rf_diagnosis *d, const json_t *row, bool quie
                       .approximate = json_is_true(json_object_get(row, "approximate")),
                       .exact = json_is_true(json_object_get(row, "exact")),
                       .fits = !json_is_false(json_object_get(row, "fits"))};
-  /* Training is priced by its step, without validation. */
+  /* A change to a training run is priced by the training step, without validation. */
   for (int i = 0; i < d->walks; i++)
     if (!trains || d->walk[i].trains) price_walk(d, &d->walk[i], row, pace, quiet, &change);
   if (!d->walks) {

@@ -18,7 +18,7 @@ static rf_share *share_of(rf_shares *shares, const char *name) {
   return &shares->at[shares->count++];
 }
 
-/* Seconds of the gaps of a span that the header names "unexplained". */
+/* Seconds of a span's gaps that the trace's header names "unexplained". */
 static double unexplained_of(const json_t *names, const json_t *span) {
   const json_t *list, *name;
   double sum = 0;
@@ -30,8 +30,8 @@ static double unexplained_of(const json_t *names, const json_t *span) {
   return sum;
 }
 
-/* Fills the time between recorded steps: seconds per step, its share of all time, its phases, and
- * the share of all threads' time that nothing explains. */
+/* Fills the fields about the time between recorded steps: its seconds per step, its share of all
+ * time, its phases, and the share of the threads' time that nothing explains. */
 static void read_between(const json_t *header, rf_diagnosed_threads *threads) {
   const json_t *names = json_object_get(header, "gaps"), *step;
   double all = 0, between = 0, unexplained = 0, count = 0;
@@ -85,7 +85,8 @@ rf_diagnosed_threads rf_diagnose_threads(const json_t *entry) {
   return threads;
 }
 
-/* Delays outside forward passes are not measured, so all of that time is first counted as delay. */
+/* Delays outside forward passes are not measured. To get a lower bound, all time outside forward
+ * passes is first counted as delay. */
 double rf_report_others_part(const json_t *entry) {
   const json_t *measured = json_object_get(entry, "measured"), *others = json_object_get(measured, "others"),
                *walk;

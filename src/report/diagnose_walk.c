@@ -9,10 +9,10 @@
 #include "base/json.h"
 
 enum { LAYERS = 4096 };
-/* Fastest calls above this ratio to the prediction were delayed. */
+/* If the fastest calls take more than this times their prediction, they were delayed. */
 static const double HELD = 1.5;
 
-/* One op with the sums of all its calls in a step, predicted and, if it ran, measured. */
+/* One op with sums over its calls in a step: predicted and, if the op ran, measured sums. */
 typedef struct op_cost {
   const char *name, *kind, *phase, *bound, *kernel;
   int id;
@@ -24,7 +24,7 @@ typedef struct costs {
   size_t count;
 } costs;
 
-/* The layer in an op's name: 3 for "step/micro/block.3/mlp/up/fwd"; -1: none. */
+/* The layer's number in an op's name: 3 for "step/micro/block.3/mlp/up/fwd"; -1: no layer. */
 static int layer_of(const char *name) {
   for (const char *at = strstr(name, "block."); at; at = strstr(at + 1, "block.")) {
     char *end;
@@ -153,8 +153,8 @@ static void find_bound_kind(rf_diagnosed_walk *walk, costs ops) {
 
 /* ---- a plan's own time ----------------------------------------------------------------------- */
 
-/* Takes the bounds from the plan's own parts, which count transfers only where ops do not hide
- * them. Returns false for an older plan, which does not have these parts. */
+/* Takes the bounds from the parts of the plan's "time", which count transfers only where ops do
+ * not hide them. Returns false for an older plan, whose "time" has no such parts. */
 static bool bounds_of_time(rf_sums *bounds, const json_t *time) {
   static const struct {
     const char *key, *name;

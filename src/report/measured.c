@@ -44,8 +44,8 @@ json_t *rf_report_measured_json(const rf_plan *plan, const rf_measured *measured
   return list;
 }
 
-/* Adds the rates that an op reached. The work of calls with fewer rows than planned is scaled by
- * the ratio of their limit to the planned limit. */
+/* Adds the rates that an op reached. If its calls had fewer rows than planned, the op's work is
+ * scaled by the ratio of the actual to the planned limit. */
 static void put_rates(json_t *row, const rf_plan *plan, int i, double seconds, double limit) {
   rf_work work = plan->op[i].work;
   double planned = rf_plan_limit(plan, i, NULL), done = planned > 0 ? limit / planned : 1;

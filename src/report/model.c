@@ -50,7 +50,7 @@ static rf_status check_text(const json_t *object, const char *key, const char *w
   return rf_json_string(object, key, where, &text, error);
 }
 
-/* An optional field: older files lack some of them. */
+/* Reads an optional field, which older files may not have. */
 typedef struct field {
   const char *key;
   bool number;
@@ -189,7 +189,7 @@ static rf_status check_shown(const json_t *plan, const char *where, rf_error *er
   return RAFTER_OK;
 }
 
-/* Checks a plan object of `rafter plan --json`: the fields that this room reads exist with the
+/* Checks a plan object of `rafter plan --json`: the fields that are read here exist with the
  * right types, tensors are inside the arena, ops are numbered in order and name existing
  * tensors. */
 static rf_status check_plan(const json_t *plan, const char *where, rf_error *error) {
@@ -215,18 +215,18 @@ static rf_status check_plan(const json_t *plan, const char *where, rf_error *err
   RF_TRY(object_at(json_object_get(plan, "memory"), "by_class", where, &part, error));
   RF_TRY(rf_json_int(json_object_get(plan, "memory"), "peak_bytes", where, 0, (int64_t)MOST, &arena, error));
   RF_TRY(check_shown(plan, where, error));
-  /* If two plans share one arena, peak_bytes is the larger; tensors of both are inside. */
+  /* If two plans share an arena, peak_bytes is the larger peak and bounds the tensors of both. */
   RF_TRY(check_tensors(plan, arena, where, &most_id, error));
   return check_ops(plan, where, most_id, error);
 }
 
-/* Checks report.json. Its ops are joined with the plan by id, so the plan must have every id. */
+/* Checks report.json. Its ops are matched with the plan's ops by id, so the plan needs every id. */
 static rf_status check_measured(const json_t *run, const json_t *report, const char *where, rf_error *error) {
   static const char *const numbers[] = {"calls", "seconds", "least_seconds", "predicted_seconds",
                                         "limit_seconds"};
   const json_t *walks = json_object_get(report, "walks"), *walk, *ops, *op;
   size_t w, i;
-  if (!walks) return RAFTER_OK; /* an older program wrote it */
+  if (!walks) return RAFTER_OK; /* an older version of rafter wrote the file */
   RF_TRY(list_at(report, "walks", where, &walks, error));
   json_array_foreach ((json_t *)walks, w, walk) {
     const char *name;
@@ -287,7 +287,7 @@ const json_t *rf_report_plan_of(const json_t *run, const char *walk) {
   return NULL;
 }
 
-/* A unique id in the model: the name, followed by a number if the name is taken. */
+/* Makes a unique id: the name, followed by a number if another entry has the name. */
 static void name_entry(const json_t *model, const char *name, char id[320]) {
   snprintf(id, 320, "%.280s", name);
   for (int n = 2; run_of(model, id); n++) snprintf(id, 320, "%.280s (%d)", name, n);
@@ -334,8 +334,7 @@ static rf_status read_metrics(const char *path, json_t *entry, rf_error *error) 
       break;
     }
   }
-  /* A run killed during a write leaves an incomplete last line; the lines before it are
-   * complete. */
+  /* A run that is killed while writing leaves an incomplete last line, which is skipped. */
   if (status != RAFTER_OK && json_array_size(rows) && lines.text && lines.bytes &&
       lines.text[lines.bytes - 1] != '\n')
     status = RAFTER_OK;
@@ -356,7 +355,7 @@ static rf_status check_metrics(const json_t *entry, const char *where, rf_error 
   return RAFTER_OK;
 }
 
-/* Fails if a file in the folder belongs to another run: its digest must be the plan's. */
+/* Fails if a file in the folder belongs to another run: its digest differs from the plan's. */
 static rf_status check_digest(const json_t *digest, const json_t *plan, const char *where, rf_error *error) {
   const char *given = json_string_value(digest),
              *planned = json_string_value(json_object_get(plan, "digest"));
@@ -381,7 +380,7 @@ static rf_status check_trace_plans(const json_t *entry, const json_t *header, co
   return RAFTER_OK;
 }
 
-/* Reads and checks trace.bin and adds it in the packed form of the page. */
+/* Reads and checks trace.bin, and adds the trace in the packed form that the page reads. */
 static rf_status add_trace(json_t *entry, const char *path, rf_error *error) {
   rf_trace_file file;
   json_t *trace = NULL;

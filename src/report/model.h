@@ -1,5 +1,5 @@
 /* model.h - the report model: one JSON object of runs, plans, sweeps and benches. The page, the
- * terminal and scripts read it. docs/formats.md, "The report model". */
+ * terminal output and scripts read the model. docs/formats.md, "The report model". */
 #ifndef RF_REPORT_MODEL_H
 #define RF_REPORT_MODEL_H
 
@@ -14,11 +14,11 @@ json_t *rf_report_model(void);
  * --json`, `--sweep --json` or `rafter bench --json`. All fields are checked: RAFTER_FAILED names
  * the file, the field and the expected value, and leaves the model unchanged. */
 rf_status rf_report_add(json_t *model, const char *root, const char *path, rf_error *error);
-/* Adds a new plan; takes the reference. `of`: id of the run to compare it with; may be NULL. */
+/* Adds a plan and takes its reference. `of` (may be NULL): id of the run to compare it with. */
 rf_status rf_report_add_plan(json_t *model, const char *name, const char *of, json_t *plan, rf_error *error);
 
-/* Measurements of a plan ("train", "decode" and so on) in a run's entry, and the plan itself; NULL:
- * none. */
+/* Returns the measurements of a plan ("train", "decode", ...) in a run's entry, or the plan
+ * itself; NULL if there is none. */
 const json_t *rf_report_walk_of(const json_t *run, const char *walk);
 const json_t *rf_report_plan_of(const json_t *run, const char *walk);
 

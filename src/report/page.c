@@ -19,8 +19,8 @@ extern const char rf_report_frame[];
 
 static const char MARKER[] = "@@model@@";
 
-/* Number of bytes at `at` that JSON must escape as `other`, because they might end the script
- * element or a line of script; 0: none. Such bytes occur only in strings. */
+/* Number of bytes at `at` that must be written as the JSON escape `other`, because the bytes
+ * might end the script element or a line of script; otherwise 0. They occur only in strings. */
 static size_t spelled(const unsigned char *at, const char **other) {
   static const struct {
     const char *raw, *other;

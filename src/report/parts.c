@@ -19,7 +19,7 @@ void rf_report_put_parameters(json_t *model, const rf_plan *plan) {
       {"parameters_out", part[RF_PART_OUT]},
       {"parameters_mlp", part[RF_PART_MLP]},
       {"parameters_experts", part[RF_PART_EXPERTS]},
-      /* One expert index, summed over all layers that have experts. */
+      /* The experts with one index, summed over all layers that have experts. */
       {"parameters_one_expert", experts > 0 ? part[RF_PART_EXPERTS] / experts : 0},
       {"parameters_shared", part[RF_PART_SHARED]},
       {"parameters_router", part[RF_PART_ROUTER]},
@@ -45,7 +45,7 @@ void rf_report_put_parameters(json_t *model, const rf_plan *plan) {
                {"rope_dim", m->rope_dim},
                {"value_dim", m->value_dim},
                {"window", m->window}};
-  for (size_t i = 0; i < sizeof shape / sizeof shape[0]; i++) /* 0: the model does not have this part */
+  for (size_t i = 0; i < sizeof shape / sizeof shape[0]; i++) /* 0: the model has no such size */
     if (shape[i].count > 0)
       json_object_set_new(model, shape[i].key, json_integer((json_int_t)shape[i].count));
 }
@@ -66,7 +66,7 @@ void rf_report_print_parameters(FILE *out, const rf_plan *plan) {
 
 /* ---- work ------------------------------------------------------------------------------------ */
 
-/* Groups of `by_part` in `work`, and the model parts of each group. */
+/* The groups that "by_part" in "work" lists, and the model parts in each group. */
 static const struct group {
   const char *name;
   rf_part part[5];
@@ -114,7 +114,8 @@ void rf_report_put_work(json_t *json, const rf_plan *plan) {
   double weights = all.step - work[RF_PART_SCORES].step;
   json_object_set_new(json, "forward_flops", json_real(all.forward));
   json_object_set_new(json, "forward_flops_full_square", json_real(all.forward_full));
-  json_object_set_new(json, "weight_flops", json_real(weights)); /* without attention's scores and values */
+  json_object_set_new(json, "weight_flops",
+                      json_real(weights)); /* without the products of attention (scores, values) */
   json_object_set_new(json, "weight_share", json_real(all.step > 0 ? weights / all.step : 0));
   json_object_set_new(json, "by_part", parts);
 }

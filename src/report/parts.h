@@ -7,9 +7,9 @@
 
 /* Adds parameters_attention and the other parameter counts to the object `model`. */
 void rf_report_put_parameters(json_t *model, const rf_plan *plan);
-/* Adds by_part and its sums to the object `work`. */
+/* Adds "by_part" (FLOPs of each model part) and the sums of its groups to the object `work`. */
 void rf_report_put_work(json_t *work, const rf_plan *plan);
-/* Each prints one line of text. */
+/* Each of these two functions prints one line of text. */
 void rf_report_print_parameters(FILE *out, const rf_plan *plan);
 void rf_report_print_work(FILE *out, const rf_plan *plan);
 /* pipeline.c: the stages of a plan with pipeline parallelism. */
@@ -20,15 +20,15 @@ json_t *rf_report_shape_json(const rf_tensor *tensor);
 /* The name of an op or tensor with "*" in place of the number of its block. */
 void rf_report_kind_name(const char *name, char kind[160]);
 
-/* All buffers of one kind over all blocks; `name` has "*" for the number of the block. */
+/* All buffers whose names differ only in the block's number; `name` has "*" for the number. */
 typedef struct rf_report_buffers {
   char name[160];
   int tensor, count; /* tensor: the first buffer */
-  int64_t bytes;     /* sum of all, with alignment */
+  int64_t bytes;     /* sum over all `count` buffers, with alignment */
   int64_t each_bytes;
 } rf_report_buffers;
 
-/* Buffers alive at the peak by kind, largest first. malloc'ed; NULL when out of memory. */
+/* The buffers alive at the peak by kind, largest first. malloc'ed; NULL when out of memory. */
 rf_report_buffers *rf_report_largest(const rf_plan *plan, int *count);
 json_t *rf_report_largest_json(const rf_plan *plan);
 

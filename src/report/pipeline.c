@@ -27,14 +27,14 @@ json_t *rf_report_pipeline_json(const rf_plan *plan) {
                    mesh->stage, "even_bubble_fraction", rf_pipeline_bubble(mesh, micros), "stage", stages);
 }
 
-/* Whether two stages can share one line of text. */
+/* Whether two stages have the same numbers, so that one line of text describes both. */
 static bool alike(const rf_plan_stage *a, const rf_plan_stage *b) {
   return a->layers == b->layers && a->in_flight == b->in_flight && a->peak_bytes == b->peak_bytes;
 }
 
 void rf_report_print_pipeline(FILE *out, const rf_plan *plan) {
   const rf_mesh *mesh = &plan->graph->mesh;
-  enum { FIRST = 16 }; /* stages printed before "..."; the shown and the last stage are always printed */
+  enum { FIRST = 16 }; /* stages printed before "..."; the planned and the last stage always are */
   char a[32], b[32], c[32], d[32], which[32], chunks[32] = "";
   int micros = plan->graph->accumulate;
   if (rf_pipeline_chunks(mesh) > 1)

@@ -24,7 +24,7 @@ static json_t *model_json(const rf_plan *plan) {
   return json;
 }
 
-/* `ceilings` are per chip, like the work of ops; null: unknown. */
+/* "ceilings" are per chip, like the work of ops; an unknown ceiling is null. */
 static json_t *machine_json(const rf_plan *plan) {
   const rf_machine *m = &plan->machine;
   double flops = rf_plan_peak_flops(plan) / m->chips, matmul = rf_plan_matmul_peak_flops(plan) / m->chips,
@@ -35,7 +35,7 @@ static json_t *machine_json(const rf_plan *plan) {
                    real_or_null(read, read > 0), "copy_bytes_per_second", real_or_null(copy, copy > 0));
 }
 
-/* Axes with more than one chip, and the ZeRO stage. */
+/* The mesh axes with more than one chip, and the ZeRO stage. */
 static json_t *mesh_json(const rf_mesh *mesh) {
   json_t *axes = json_object();
   for (int a = 0; a < RF_AXES; a++)
@@ -54,7 +54,8 @@ static json_t *offload_json(unsigned what) {
 
 static json_t *settings_json(const rf_plan *plan) {
   const rf_build_options *b = &plan->options.build;
-  bool host = plan->options.backend != &RF_BACKEND_SHEET; /* a plan for a data sheet has no threads */
+  bool host =
+      plan->options.backend != &RF_BACKEND_SHEET; /* a plan for a machine from a data sheet has no threads */
   json_t *json =
       json_pack("{sI sI sI si ss ss ss ss so sf so so}", "batch", (json_int_t)(b->microbatch * b->accumulate),
                 "seq", (json_int_t)b->seq, "microbatch", (json_int_t)b->microbatch, "accumulate",
@@ -88,8 +89,8 @@ static json_t *memory_json(const rf_plan *plan, const rf_plan *largest) {
                    host > 0 ? json_integer((json_int_t)host) : json_null());
 }
 
-/* Memory of a JAX program as XLA's memory analysis reports it, and the parts of its temporaries at
- * their peak. */
+/* Memory of a JAX program as XLA's memory analysis reports it, and the parts of its temporaries
+ * at the peak. */
 static json_t *program_json(const rf_plan *plan) {
   const rf_program_memory *m = &plan->program;
   return json_pack("{ss sI sI sI sI sI sI sI sI sI}", "name", rf_program_name(plan->options.program.program),
@@ -123,7 +124,7 @@ static json_t *rate_json(const rf_plan *plan) {
                        : 0);
 }
 
-/* All known price tiers, with the price of a million tokens. */
+/* Lists all known price tiers, each with the price of a million tokens. */
 static json_t *prices_json(const rf_plan *plan, double rate) {
   json_t *list = json_array();
   for (int i = 0; i < plan->machine.price_count; i++) {
@@ -160,7 +161,7 @@ static json_t *cost_json(const rf_report_plan *report) {
       real_or_null(seconds / 3600 * watts / 1000, asked && rate > 0 && watts > 0));
 }
 
-/* --budget: the number of complete steps in the given time, with their tokens and price. */
+/* --Adds "budget": the number of complete steps in the given time, their tokens and their price. */
 static json_t *budget_json(const rf_report_plan *report) {
   const rf_plan *plan = report->plan;
   double steps = plan->step_seconds > 0 ? floor(report->budget_seconds / plan->step_seconds) : 0,

@@ -9,7 +9,7 @@
 
 static const char *const BOUND[RF_BOUNDS] = {"arithmetic", "memory bandwidth", "launch latency", "network"};
 
-/* Prints the bytes in host memory. */
+/* Prints the bytes that the plan keeps in host memory. */
 static void put_host(FILE *out, const rf_plan *plan) {
   char a[32], b[32];
   int64_t room = rf_plan_host_room(&plan->machine);
@@ -33,7 +33,7 @@ static void put_classes(FILE *out, const rf_plan *plan, double peak, double room
               100 * bytes[c] / peak);
 }
 
-/* Prints the memory of a job with several phases: the peak over all phases. */
+/* Prints the memory of a job with several phases, which is the peak over all phases. */
 static void put_phases_memory(FILE *out, const rf_report_plan *report) {
   char a[32];
   double bytes[RF_CLASSES];

@@ -14,7 +14,7 @@ typedef struct rf_report_plan {
   const char *job;        /* "train", "generate" and so on */
   const rf_advice *advice;
   int advice_count;
-  /* Object "memory" of a job of several phases; NULL: made from `plan`. */
+  /* The object "memory" of a job with several phases; if NULL, "memory" is made from `plan`. */
   const json_t *memory;
   const rf_fit_found *found; /* results of --fit, fastest first; NULL: no search */
   double tokens;             /* print time and cost of this many tokens; 0: none */
@@ -22,7 +22,7 @@ typedef struct rf_report_plan {
   bool tensors, ops;         /* add tensors[], ops[] */
 } rf_report_plan;
 
-/* See docs/formats.md, "plan". The caller owns the object. NULL only when out of memory. */
+/* See docs/formats.md, "plan". The caller owns the object; it is NULL only when out of memory. */
 json_t *rf_report_plan_json(const rf_report_plan *report);
 /* The plan as text. malloc'ed. */
 char *rf_report_plan_text(const rf_report_plan *report);
@@ -30,21 +30,21 @@ char *rf_report_plan_text(const rf_report_plan *report);
 /* Predicted and measured seconds of each kind of op, summed over all calls. */
 json_t *rf_report_measured_json(const rf_plan *plan, const rf_measured *measured);
 
-/* A plan of a run, with its measurements. */
+/* A plan of a run, with the measurements of its steps or forward passes. */
 typedef struct rf_report_walk {
   const char *name; /* "train", "validation", "prefill", "decode", "score" */
   const rf_plan *plan;
   const rf_measured *measured; /* NULL before the run */
   int64_t count;               /* steps or forward passes */
-  double tokens;               /* tokens they processed; 0: not counted */
-  double seconds;              /* wall-clock time of all of them; 0: not measured */
-  /* (ops): total seconds if passes had fewer rows than planned; NULL: use the plan's times */
+  double tokens;               /* tokens that all passes processed; 0: not counted */
+  double seconds;              /* wall-clock time of all passes; 0: not measured */
+  /* (ops): total seconds if passes had fewer rows than planned; NULL: the plan's times hold */
   const double *predicted, *limit;
 } rf_report_walk;
-/* Predicted, measured and limit seconds of one call of each op; docs/formats.md, "report.json". */
+/* Predicted, measured and limit seconds of a call of each op: docs/formats.md, "report.json". */
 json_t *rf_report_walk_json(const rf_report_walk *walk);
 
-/* Write a number with its unit into `text` and return `text`: "5.94 GiB", "512 KiB". */
+/* These four functions write a number with its unit into `text` and return `text`: "5.94 GiB". */
 char *rf_text_bytes(double bytes, char text[32]);
 /* "1.23 s", "45.6 ms", "789 us". */
 char *rf_text_seconds(double seconds, char text[32]);

@@ -114,7 +114,7 @@ char *rf_report_summary_text(const json_t *summary) {
   const json_t *walks = json_object_get(summary, "walks"), *walk, *note;
   FILE *out = open_memstream(&text, &bytes);
   if (!out) return NULL;
-  /* A training shows its step only, not its validation. */
+  /* For a training run, only the training step is shown, not validation. */
   bool trains = !strcmp(rf_json_text_at(json_array_get(walks, 0), "walk"), "train");
   size_t shown = trains ? 1 : WALKS;
   json_array_foreach ((json_t *)walks, i, walk)

@@ -13,7 +13,7 @@
 #include "report/report.h"
 
 enum { NOTES = 4 };
-/* Below this share of its roofline, an op is limited by its kernel, not by the machine. */
+/* An op below this share of its roofline is limited by its kernel, not by the machine. */
 static const double NEAR_LIMIT = 0.6;
 
 static char *join(const char *format, ...) __attribute__((format(printf, 1, 2)));
@@ -66,8 +66,7 @@ static char *planned_sentence(const rf_diagnosed_walk *walk, const char *of) {
               kind->seconds > 0 ? 100 * (kind->limit / kind->seconds) : 0, idle);
 }
 
-/* Whether kernels are the bound: the fastest calls are far from the limit but near the
- * prediction. */
+/* Whether kernels are the bound: their fastest calls miss the limit but not the prediction. */
 static bool kernels_bind(const rf_diagnosed_walk *walk, const rf_sum *kind) {
   return walk->alike && kind->fastest > 0 && kind->limit / kind->fastest < NEAR_LIMIT &&
          kind->fastest < RF_FAR * kind->predicted;
@@ -96,7 +95,7 @@ static char *measured_sentence(const rf_diagnosed_walk *walk, const char *of) {
       kernels_bind(walk, kind) ? ": the kernels are the bottleneck, not the machine" : "", times);
 }
 
-/* The fastest calls of a slowed run show how long it would take alone. */
+/* The sentence of a slowed run: its fastest calls show how long the run would take alone. */
 static char *alone_sentence(const rf_diagnosed_walk *walk) {
   const rf_sum *kind = &walk->kinds.at[0];
   char a[32], b[32], c[32];
@@ -119,7 +118,7 @@ static char *held_sentence(const rf_diagnosed_walk *walk) {
               rf_text_seconds(walk->fastest, a), rf_text_seconds(walk->predicted, b));
 }
 
-/* The sentence of a run in which a few steps took a large part of the time. */
+/* The sentence of a run in which a few outlier steps took a large part of the time. */
 static char *outliers_sentence(const rf_outliers *found, const rf_diagnosed_walk *walk) {
   double ratio = walk->predicted > 0 ? found->median / walk->predicted : 1;
   char a[32], times[64] = "";

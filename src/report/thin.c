@@ -1,5 +1,5 @@
-/* thin.c - see thin.h. A thinned row summarizes a range of steps: rates and losses as mean, minimum
- * and maximum; counts as they are at the end of the range. */
+/* thin.c - see thin.h. A thinned row summarizes a range of steps: rates and losses as mean,
+ * minimum and maximum; counts are those at the end of the range. */
 #include "report/thin.h"
 
 #include <stdbool.h>
@@ -57,7 +57,7 @@ static int ascending(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-/* The first step is left out because its caches are cold. */
+/* The first step does not count, because it runs with cold caches. */
 json_t *rf_report_step_seconds(const json_t *entry) {
   const json_t *rows = json_object_get(entry, "metrics");
   size_t count = 0, all = json_array_size(rows);

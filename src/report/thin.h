@@ -6,12 +6,12 @@
 
 enum { RF_THIN_FROM = 2000, RF_THIN_TO = 1000 };
 
-/* A copy of an entry with `step_seconds` added; more than RF_THIN_FROM rows of metrics become
- * RF_THIN_TO rows. A new reference; NULL only when out of memory. */
+/* Returns a copy of an entry with `step_seconds` added; more than RF_THIN_FROM rows of metrics
+ * become RF_THIN_TO rows. The result is a new reference, and NULL only when out of memory. */
 json_t *rf_report_thin(json_t *entry);
 
-/* `least median p90 most` seconds of an entry's steps, without the first step; an empty object if
- * there are none. A new reference. */
+/* The numbers `least median p90 most` of the seconds of an entry's steps, without the first
+ * step; an empty object if no other step ran. A new reference. */
 json_t *rf_report_step_seconds(const json_t *entry);
 
 #endif

@@ -126,7 +126,7 @@ static const char *list_name(const rf_trace_file *file, const char *list, size_t
   return json_string_value(json_is_object(entry) ? json_object_get(entry, "name") : entry);
 }
 
-/* Position of a lane from the top: steps, phases and predictions come before the threads. */
+/* Position of a track from the top: steps, phases and predictions come before the threads. */
 static int order_of(const char *kind, size_t lane) {
   static const char *const above[] = {"steps", "phases", "predicted"};
   for (int i = 0; i < 3; i++)
@@ -162,30 +162,29 @@ static void put_lanes(pen *p, const rf_trace_file *file) {
   }
 }
 
-/* End of a span on its track. Spans of a track may not overlap, so a prediction ends at the latest
- * when the next one begins. */
+/* The end of a span as drawn. Spans of a track may not overlap, so a predicted span ends at the
+ * latest when the next predicted span begins. */
 static int64_t end_on_track(const rf_trace_file *file, int64_t i) {
   bool reaches = file->kind[i] == RF_SPAN_PREDICTED && i + 1 < file->count &&
                  file->kind[i + 1] == RF_SPAN_PREDICTED && file->begin[i + 1] < file->end[i];
   return reaches ? file->begin[i + 1] : file->end[i];
 }
 
-/* Writes the fields of an event before its args. Times are in microseconds. */
+/* Writes the fields of an event that come before "args". Times are in microseconds. */
 static void put_head(pen *p, const rf_trace_file *file, int64_t i, const char *category) {
   putf(p, "\"ph\":\"X\",\"pid\":1,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,\"cat\":\"%s\"", file->lane[i] + 1,
        1e-3 * (double)file->begin[i], 1e-3 * (double)(end_on_track(file, i) - file->begin[i]), category);
 }
 
-/* The predicted span of the next measured op; both kinds of span are in execution order. -1: the
- * file has no such span. */
+/* Finds the predicted span of the next measured op; measured and predicted spans are both in
+ * execution order. -1: the file has no such span. */
 static int64_t prediction_of(const rf_trace_file *file, int64_t op, int64_t *next) {
   while (*next < file->count && file->kind[*next] != RF_SPAN_PREDICTED) ++*next;
   bool fits = *next < file->count && file->id[*next] == file->id[op] && file->plan[*next] == file->plan[op];
   return fits ? (*next)++ : -1;
 }
 
-/* Predicted seconds and limit of an op: of the predicted span `of`, or of the plan if `of` is
- * -1. */
+/* Takes an op's predicted seconds and limit from the span `of`, or from the plan if `of` is -1. */
 static void price_of(const rf_trace_file *file, const op_text *op, int64_t of, double *seconds,
                      double *limit) {
   *seconds = of < 0 ? op->seconds : 1e-9 * (double)(file->end[of] - file->begin[of]);
@@ -246,7 +245,7 @@ static void put_event(pen *p, const rf_trace_file *file, const ops *o, int64_t i
          name ? name : "count", 1e-3 * (double)file->begin[i], unit ? unit : "count", file->value[i]);
     break;
   }
-  default: /* Lost time reported by the system overlaps other spans: only trace.bin has it. */ break;
+  default: /* Spans of lost time (from the system) overlap other spans, so only trace.bin has them. */ break;
   }
 }
 

@@ -13,7 +13,7 @@ enum { VERSION = 1, ALIGN = 8 };
 static const size_t MOST_FILE = (size_t)1 << 33, MOST_HEADER = (size_t)1 << 28;
 static const int64_t MOST_NS = (int64_t)1 << 53; /* a double holds every time exactly */
 
-/* The columns in file order, widest first, so that each column is aligned. */
+/* The columns in file order. Wider values come first, so that each column is aligned. */
 static const struct {
   const char *name, *type;
   size_t bytes;
@@ -237,7 +237,7 @@ done:
   return status;
 }
 
-/* Number of first steps, at least 1, with at most `most` spans up to their end. */
+/* How many of the first steps have at most `most` spans in total; at least 1. */
 static int steps_within(const rf_trace *trace, int64_t most) {
   int low = 1, high = trace->steps;
   while (trace->count > most && low < high) {
@@ -360,7 +360,7 @@ static rf_status check_plans(const json_t *header, const char *path, rf_error *e
   return check_ops(ops, path, error);
 }
 
-/* Checks how threads spent a step, or the time between a step and the next one. */
+/* Checks the numbers that say how threads spent a step, or the time between two steps. */
 static rf_status check_seconds(const json_t *went, size_t gap_count, const char *path, size_t step,
                                rf_error *error) {
   double number;

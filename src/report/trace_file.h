@@ -6,7 +6,8 @@
 
 #include "run/record.h"
 
-/* A trace as stored in the file. Each column has `count` entries, sorted by lane and begin. */
+/* A trace as stored in the file. Each column has one entry for each of the `count` spans, which
+ * are sorted by lane and begin. */
 typedef struct rf_trace_file {
   json_t *header;
   int64_t count;
@@ -20,10 +21,10 @@ typedef struct rf_trace_file {
   void *memory; /* allocation that contains the columns */
 } rf_trace_file;
 
-/* Reads a file and checks all sizes, kinds, lanes, ids and the order. RAFTER_FAILED names the file
- * and the field. */
+/* Reads a trace and checks all sizes, kinds, lanes, ids and the order of spans. RAFTER_FAILED
+ * names the file and the field. */
 rf_status rf_trace_file_read(const char *path, rf_trace_file *file, rf_error *error);
-/* The same for text in memory; takes `text`, which is malloc'ed. */
+/* Like rf_trace_file_read, for a file in memory; takes over `text`, which is malloc'ed. */
 rf_status rf_trace_file_parse(const char *path, char *text, size_t bytes, rf_trace_file *file,
                               rf_error *error);
 void rf_trace_file_free(rf_trace_file *file);
@@ -31,14 +32,14 @@ void rf_trace_file_free(rf_trace_file *file);
 /* Writes Chrome trace events, which Perfetto opens: lanes become threads of one process, counters
  * become its counter tracks. */
 rf_status rf_trace_file_chrome(const rf_trace_file *file, const char *path, rf_error *error);
-/* The same, only with spans that begin before `until` (ns). */
+/* Like rf_trace_file_chrome, but only with spans that begin before `until` (ns). */
 rf_status rf_trace_file_chrome_until(const rf_trace_file *file, int64_t until, const char *path,
                                      rf_error *error);
 /* Writes CSV with one row per span. */
 rf_status rf_trace_file_csv(const rf_trace_file *file, const char *path, rf_error *error);
 
-/* Writes trace.bin and trace.json into a run's folder. trace.json has the first steps with at most
- * RF_TRACE_JSON_SPANS spans, but at least one step; *in_json (may be NULL) is their number.
+/* Writes trace.bin and trace.json into a run's folder. trace.json has the first steps that fit
+ * in RF_TRACE_JSON_SPANS spans, at least one; *in_json (may be NULL) counts these steps.
  * `about`: keys for the header; may be NULL. *header (may be NULL) is owned by the caller. */
 enum { RF_TRACE_JSON_SPANS = 100000 };
 rf_status rf_trace_write(const rf_trace *trace, json_t *about, const char *folder, json_t **header,

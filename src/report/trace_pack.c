@@ -24,7 +24,7 @@ static uint64_t little(const unsigned char *at) {
 }
 
 /* Replaces times by differences: a begin by its distance to the previous begin, an end by its
- * distance to its begin. Differences wrap around and lose nothing. */
+ * distance to its begin. The differences are modulo 2^64, so no information is lost. */
 static void difference(const unsigned char *column, const unsigned char *begins, size_t count,
                        unsigned char *values) {
   uint64_t before = 0;
@@ -36,8 +36,7 @@ static void difference(const unsigned char *column, const unsigned char *begins,
   }
 }
 
-/* Writes the first bytes of all values, then the second bytes and so on: equal bytes compress
- * well. */
+/* Writes the first bytes of all values, then all second bytes, ...: equal bytes compress well. */
 static void by_byte(const unsigned char *values, size_t size, size_t count, unsigned char *out) {
   for (size_t b = 0; b < size; b++)
     for (size_t i = 0; i < count; i++) *out++ = values[i * size + b];
