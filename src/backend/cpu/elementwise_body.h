@@ -7,18 +7,18 @@ RF_INLINE int64_t elements_used(const rf_call *call, int slot) {
   for (int axis = 1; axis < rf_in(call, slot)->rank; axis++) per_row *= rf_in(call, slot)->shape[axis];
   return rf_rows_used(call, slot) * per_row;
 }
-/* Thread shares are multiples of 64 elements, so no two threads write the same cache line. */
+/* Threads take multiples of 64 elements, so no two threads write the same cache line. */
 enum { RF_ELEMENT_GRAIN = 64 };
-/* Calls `f` with the dtype as a constant, so that the compiler chooses loads and stores. */
+/* Calls `f` with the dtype as a constant, so that loads and stores compile without branches. */
 #define RF_FOR_DTYPE(f, dtype, ...) \
   do { \
     if ((dtype) == RF_F32) f(__VA_ARGS__, RF_F32); \
     else f(__VA_ARGS__, RF_BF16); \
   } while (0)
 
-/* RF_ELEMENTS(add, 12): add_run, which calls add_elements and touches 12 bytes per element.
- * RF_ROWS(rope, 8, rope_rows, call, begin, end): rope_run, which calls rope_rows(call, begin, end,
- * dtype) and touches 8 bytes per channel of input 0. */
+/* RF_ELEMENTS(add, 12) defines add_run, which calls add_elements and touches 12 bytes per element.
+ * RF_ROWS(rope, 8, rope_rows, call, begin, end) defines rope_run, which calls rope_rows(call,
+ * begin, end, dtype) and touches 8 bytes per channel of input 0. */
 #define RF_ELEMENTS(op, bytes) \
   static void op##_range(const rf_call *call, int64_t begin, int64_t end) { \
     RF_FOR_DTYPE(op##_elements, rf_in(call, 0)->dtype, call, begin, end); \
@@ -105,7 +105,7 @@ RF_INLINE void add_elements(const rf_call *call, int64_t begin, int64_t end, rf_
 }
 RF_ELEMENTS(add, 12)
 
-/* ---- dropout: every op draws the mask it needs; masks are never stored ----------------------- */
+/* ---- dropout: every op computes its mask again; no mask is stored ---------------------------- */
 
 RF_INLINE void add_dropout_rows(const rf_call *call, int64_t begin, int64_t end, rf_dtype dtype) {
   rf_dropout drop = rf_dropout_of(call);
@@ -150,7 +150,7 @@ RF_ROWS(dropout, 8, dropout_rows, call, begin, end)
 enum { RF_ROPE_PAIRS = 512 }; /* maximum of H / 2 */
 
 /* Rotates the pairs (i, i + R/2) of the q and k heads of qkv (n, (N+2K) H), where R = rope.dim.
- * Other elements and the v heads are copied. */
+ * Elements that are not rotated and the v heads are copied. */
 RF_INLINE void rope_rows(const rf_call *call, int64_t begin, int64_t end, rf_dtype dtype) {
   const rf_attr_rope *attr = &call->op->attr.rope;
   const int32_t *positions = call->in[1];
@@ -162,7 +162,7 @@ RF_INLINE void rope_rows(const rf_call *call, int64_t begin, int64_t end, rf_dty
     high[i] = (float)frequency;
     low[i] = (float)(frequency - (double)high[i]);
   }
-  int64_t known = -1; /* position of the values in cosine and sine */
+  int64_t known = -1; /* position for which `cosine` and `sine` were computed */
   for (int64_t r = begin; r < end; r++) {
     const void *x = at_row(call->in[0], dtype, r, width);
     void *y = (void *)at_row(call->out[0], dtype, r, width);

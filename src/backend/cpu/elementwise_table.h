@@ -1,12 +1,12 @@
 /* elementwise_table.h - the kernel rows of the *_body.h files for one ISA, and the ops and dtypes
- * that they accept. Included once per ISA: RF_TABLE is the table's name, RF_TABLE_ISA its level,
- * RF_TABLE_SUFFIX the suffix of its kernel names. */
+ * that they accept. Files of each ISA include it and define RF_TABLE (name of the table),
+ * RF_TABLE_ISA (its level) and RF_TABLE_SUFFIX (end of kernel names). */
 
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/dropout.h"
 #include "backend/cpu/simd.h"
 
-#include "backend/cpu/norm_body.h" /* included first, because the other bodies use its row helpers */
+#include "backend/cpu/norm_body.h" /* comes first, because all later bodies use its row helpers */
 
 #include "backend/cpu/elementwise_body.h"
 #include "backend/cpu/embed_body.h"
@@ -25,7 +25,7 @@ static bool accepts_f32(const rf_graph *graph, const rf_op *op) { return dtype_i
 static bool accepts_f32_prefetch(const rf_graph *graph, const rf_op *op) {
   return accepts_f32(graph, op) && wants_prefetch();
 }
-/* Accepts f32 with f32, bf16 with bf16, and bf16 activations with f32 parameters. */
+/* Accepts f32 alone, bf16 alone, and bf16 activations with f32 parameters. */
 static bool accepts_pair(rf_dtype activation, rf_dtype parameter) {
   return rf_is_activation(activation) && rf_is_activation(parameter) &&
          !(activation == RF_F32 && parameter == RF_BF16);
@@ -43,7 +43,7 @@ static bool accepts_embed(const rf_graph *graph, const rf_op *op) {
 static bool accepts_embed_bwd(const rf_graph *graph, const rf_op *op) {
   return rf_is_activation(dtype_in(graph, op, 2));
 }
-/* Accepts Mixtral's router; the reference runs other routers. */
+/* Accepts Mixtral's router; the reference kernel runs all other routers. */
 static bool accepts_route(const rf_graph *graph, const rf_op *op) {
   const rf_router *r = &op->attr.experts.router;
   bool choice = op->def == &RF_OP_ROUTE && op->input[1] >= 0;

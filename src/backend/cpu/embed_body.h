@@ -21,7 +21,7 @@ RF_INLINE void embed_rows(const rf_call *call, int64_t begin, int64_t end, bool 
     }
   }
 }
-/* The same lookup in a packed table, which is unpacked in pieces of PIECE channels. */
+/* The lookup in a packed table, which is unpacked in runs of PIECE channels. */
 RF_INLINE void embed_packed_rows(const rf_call *call, int64_t begin, int64_t end, bool positional,
                                  rf_dtype dtype) {
   enum { PIECE = 256 };
@@ -58,8 +58,8 @@ static void embed_run(const rf_call *call) {
   rf_split(call, rf_rows_used(call, 0), 1, 12 * rf_in(call, 2)->shape[1], embed_range);
 }
 
-/* Adds scale * dx (n, D) to the rows index[r] of `table`, for channels [from, to), in ascending
- * order of the rows r. */
+/* Adds row r of scale * dx (n, D) to row index[r] of `table`, for ascending r and channels [from,
+ * to). */
 RF_INLINE void scatter_add(const rf_call *call, float *table, const int32_t *index, float scale, int64_t from,
                            int64_t to, rf_dtype dtype) {
   int64_t width = rf_in(call, 2)->shape[1], rows = rf_rows_used(call, 0);
@@ -73,7 +73,7 @@ RF_INLINE void scatter_add(const rf_call *call, float *table, const int32_t *ind
     }
   }
 }
-/* Threads share the channels, so each table element is one chain over the tokens in their order. */
+/* Each thread takes some channels, so each table element is summed over tokens in order. */
 static void embed_bwd_columns(const rf_call *call, int64_t from, int64_t to) {
   for (int slot = 0; slot < 2; slot++) {
     float scale = slot == 0 ? token_scale(call) : 1.0f;
@@ -95,8 +95,8 @@ static void embed_bwd_run(const rf_call *call) {
   rf_split(call, rf_in(call, 2)->shape[1], RF_LANES, 12 * rf_rows_used(call, 0), embed_bwd_columns);
 }
 
-/* Sums nll, argmax and labels (n) to metrics f64 (4) {sum of nll, valid tokens, correct tokens, 0}.
- * One thread runs one chain in double, since the input has only a few KiB. */
+/* Reduces nll, argmax and labels (n) to metrics f64 (4): {sum of nll, valid tokens, correct tokens,
+ * 0}. One thread sums in double in ascending order, because the input has only a few KiB. */
 static void loss_sum_run(const rf_call *call) {
   const float *nll = call->in[0];
   const int32_t *argmax = call->in[1], *labels = call->in[2];

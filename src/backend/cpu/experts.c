@@ -1,5 +1,5 @@
 /* experts.c - linear layers of experts: one product of gemm.h per expert over its consecutive rows.
- * The workspace is large enough for an expert that all tokens chose. */
+ * The workspace has room for an expert that all tokens choose. */
 #include "backend/cpu/product.h"
 
 #include <string.h>
@@ -34,7 +34,7 @@ static rf_gemm matmul_experts_dw_product(const rf_graph *graph, const rf_op *op)
                     rf_row_major(dy->dtype, n), RF_F32, n);
 }
 
-/* Runs the forward pass, or the gradient of the input: rows times the expert's matrix. */
+/* Multiplies each expert's rows by its matrix, forward or for the gradient of the input. */
 static void each_expert(rf_gemm_path *path, const rf_gemm_isa *isa, const rf_call *call, rf_gemm g) {
   const int32_t *starts = call->in[2];
   const void *x = call->in[0], *w = call->in[1];
@@ -75,8 +75,7 @@ static void matmul_experts_dw_call(rf_gemm_path *path, const rf_gemm_isa *isa, c
   }
 }
 
-/* The data decide how many rows an expert has, so these kernels choose the path of each expert
- * while they run (rf_gemm_run). Calls whose experts can only have a few rows use the kernel for few
- * rows. */
+/* The number of rows of an expert is known only at run time, so rf_gemm_run then chooses how to
+ * multiply. If no expert can have more than a few rows, the kernel for few rows is used. */
 RF_PRODUCTS(matmul_experts, RF_HAS_FEW_ROWS, run, run)
 const rf_kernel RF_CPU_EXPERTS[] = {RF_PRODUCT_ROWS(matmul_experts, 0, run, run){.op = NULL}};

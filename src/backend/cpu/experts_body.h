@@ -1,8 +1,8 @@
-/* experts_body.h - the router, and moving rows to experts and back. Included once per ISA
- * (elementwise_*.c). */
+/* experts_body.h - the router, and the kernels that move rows to experts and back. Included once
+ * per ISA (elementwise_*.c). */
 
-/* Chooses the experts with the largest logits (the lower id among equals) and applies softmax to
- * their logits. NaN counts as the smallest logit. */
+/* Chooses the experts with the largest logits and applies softmax to these logits. Of equal logits,
+ * the lower expert id wins; NaN counts as the smallest logit. */
 RF_INLINE void route_rows(const rf_call *call, int64_t begin, int64_t end, rf_dtype dtype) {
   int64_t experts = call->op->attr.experts.experts, used = call->op->attr.experts.used;
   for (int64_t r = begin; r < end; r++) {
@@ -11,7 +11,7 @@ RF_INLINE void route_rows(const rf_call *call, int64_t begin, int64_t end, rf_dt
     int32_t *chosen = (int32_t *)call->out[1] + r * used;
     float last = INFINITY;
     int64_t last_id = -1;
-    /* next expert after the last chosen, by descending logit, then ascending id */
+    /* the next expert in descending order of logits, then ascending order of ids */
     for (int64_t j = 0; j < used; j++) {
       float best = -INFINITY;
       int64_t best_id = -1;
@@ -52,8 +52,8 @@ static void route_run(const rf_call *call) {
   const int32_t *chosen = call->out[1];
   int32_t *place = call->out[2], *starts = call->out[3];
   rf_split(call, rows, 16, 4 * experts * used, route_range);
-  /* Counting sort: while rows are placed, starts[e + 1] moves from the first to the last row of
-   * expert e. */
+  /* Counting sort: while rows are placed, starts[e + 1] moves from the first row of expert e to the
+   * end of its rows. */
   memset(starts, 0, (size_t)(experts + 1) * sizeof *starts);
   for (int64_t i = 0; i < rows * used; i++) starts[chosen[i] + 1]++;
   for (int64_t e = 0, at = 0; e < experts; e++) {
@@ -92,7 +92,7 @@ static void route_bwd_run(const rf_call *call) {
   rf_split(call, rf_rows_used(call, 0), 16, 8 * call->op->attr.experts.experts, route_bwd_range);
 }
 
-/* Tokens that this run uses, for input `slot` with one row for each choice of a token. */
+/* Number of tokens of this run, if input `slot` has one row for each choice of a token. */
 RF_INLINE int64_t tokens_used(const rf_call *call, int slot) {
   return rf_rows_of_walk(call->graph, rf_in(call, slot)->shape[0] / call->op->attr.experts.used,
                          call->run->rows);

@@ -1,5 +1,5 @@
-/* fast.c - distribution of products in 8 bits over threads: the rows of A are packed once, then
- * each thread takes panels of B. */
+/* fast.c - distributes products in 8 bits over threads. Threads pack the rows of A once; then each
+ * thread takes panels of B. */
 #include "backend/cpu/fast.h"
 
 #include "backend/cpu/shares.h"
@@ -7,9 +7,9 @@
 
 #include <omp.h>
 
-/* STRIPS_MOST strips run against one part of a panel before the next part, so their sums stay in
- * L2. PANELS_MOST panels run at the same k in turn, so the strips' values at this k stay in L2
- * too. */
+/* A thread multiplies STRIPS_MOST strips by one range of k of a panel before the next range, so the
+ * sums of these strips stay in L2. PANELS_MOST panels use a range of k in turn, so the strips'
+ * values in this range stay in L2 too. */
 enum { STRIPS_MOST = 32, PANELS_MOST = 4, STRIP_SUMS = RF_FAST_ROWS * RF_PANEL_LANES };
 
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -47,12 +47,12 @@ size_t rf_fast_workspace(const rf_fast_isa *fast, const rf_gemm *g, int threads)
 }
 
 typedef struct job {
-  const rf_fast_isa *fast, *few; /* few: for packing, and for few rows */
+  const rf_fast_isa *fast, *few; /* `few` packs, and multiplies few rows */
   const rf_gemm_isa *gemm;
   const rf_gemm *g;
-  char *strips[2]; /* packed in short and in long blocks */
+  char *strips[2]; /* strips in short blocks, and in long blocks */
   int64_t bytes[2];
-  int64_t rows, count; /* rows of a strip; number of strips */
+  int64_t rows, count; /* rows per strip; number of strips */
   int64_t panels;
   rf_shares shares; /* shares of the panels */
 } job;
@@ -61,7 +61,7 @@ static int used_of(const job *j, int64_t strip) {
   int64_t left = j->g->m - strip * j->rows;
   return (int)(left < j->rows ? left : j->rows);
 }
-/* Rows that a strip of `used` rows is packed for: all sixteen, or the next of 1, 2, 4, 8. */
+/* Rows of a packed strip of `used` rows: sixteen, or `used` rounded up to 1, 2, 4 or 8. */
 static int packed_for(const job *j, int used) {
   return j->rows == RF_FAST_ROWS ? RF_FAST_ROWS : used > 4 ? 8 : used > 2 ? 4 : used;
 }
@@ -86,13 +86,13 @@ static void few_rows(job *j, int thread, int threads, char *room) {
   }
 }
 
-/* Multiplies strips [s0, s1) by `count` panels from p0 on. Prefetches the next part of B; after the
- * last part, that is `after`. */
+/* Multiplies strips [s0, s1) by `count` panels from p0 on. Prefetches the part of B that follows:
+ * `after` at the end of k. */
 static void panels_of_strips(const job *j, int64_t p0, int count, int64_t s0, int64_t s1, const char *after,
                              char *room) {
   float *sums = (float *)(void *)(room + RF_FAST_ROOM);
   rf_panel panel[PANELS_MOST];
-  int64_t k_bytes[PANELS_MOST]; /* bytes of the part of a panel that is unpacked at a time */
+  int64_t k_bytes[PANELS_MOST]; /* bytes of a panel that are unpacked at a time */
   for (int p = 0; p < count; p++) {
     panel[p] = rf_panels_at(j->g->panels, p0 + p);
     k_bytes[p] = RF_FAST_KC * panel[p].block_bytes / panel[p].type->values;
@@ -137,7 +137,7 @@ static void many_rows(job *j, int thread, int threads, char *room) {
 
 void rf_fast_run(const rf_fast_isa *fast, const rf_gemm_isa *gemm, const rf_gemm *g, int threads,
                  void *workspace) {
-  enum { PACK = 1024 }; /* steps of k per item of work */
+  enum { PACK = 1024 }; /* steps of k that a thread takes at a time */
   if (g->m <= 0 || g->n <= 0) return;
   const rf_fast_isa *few = fast->few ? fast->few : fast;
   if (is_wide(g)) {

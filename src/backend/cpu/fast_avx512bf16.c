@@ -1,14 +1,14 @@
-/* fast_avx512bf16.c - products in 8 bits with AVX-512 VNNI, whose dot products take four bytes. */
+/* fast_avx512bf16.c - products in 8 bits with the byte dot products of AVX-512 VNNI. */
 #include "backend/cpu/fast_kernels.h"
 
 enum { CODE_BIAS = 128 };
 #include "backend/cpu/fast_unpack.h"
 #include "backend/cpu/fast_wide.h"
 
-/* ---- many rows: up to six rows and two vectors of lanes, with unpacked codes in L1 ----------- */
+/* ---- many rows: up to six rows and two vectors of lanes; unpacked codes stay in L1 ----------- */
 
 #define SIX(X) X(0, 0) X(0, 1) X(1, 0) X(1, 1) X(2, 0) X(2, 1) X(3, 0) X(3, 1) X(4, 0) X(4, 1) X(5, 0) X(5, 1)
-/* Rows of a strip from `row` on, times two vectors of lanes of a block from `lane` on. */
+/* Arguments: rows of a strip from `row` on, times two vectors of lanes from `lane` on. */
 typedef struct quads_part {
   const rf_fast_block *block;
   int lane, row;
@@ -122,8 +122,9 @@ RF_INLINE void quads_of_long(int rows, bool first, const quads_part *p) {
     SIX(L_JOIN)
   }
 }
-/* QUADS(3) defines quads_K_3(part, first) for the kinds K: 0 plain, 1 halves, 2 offsets, 3 blocks
- * of 128. Panels of 16 or 48 lanes have buffers rounded up to two vectors. */
+/* QUADS(3) defines quads_K_3(part, first) for three rows and kinds K of blocks: 0 plain, 1 runs of
+ * 16, 2 offsets, 3 blocks of 128. Buffers of panels of 16 or 48 lanes are rounded up to two
+ * vectors. */
 RF_INLINE void quads_of(int kind, int rows, bool first, const quads_part *p) {
   if (kind == 3) quads_of_long(rows, first, p);
   else quads(rows, kind == 1, kind == 2, first, p);

@@ -4,16 +4,16 @@
 #include "backend/cpu/panel_codes.h"
 #include "backend/cpu/simd.h"
 
-/* ---- codes of four values of k, one per byte of a word --------------------------------------- */
+/* ---- codes of four values of k, one in each byte of a word ----------------------------------- */
 
 #if defined(__AVX512VNNI__)
 RF_INLINE w_word dot(w_word sum, w_word codes, w_word a) {
-  /* Inline assembly, because gcc 12 copies the accumulators of the intrinsic. */
+  /* It is inline assembly, because gcc 12 copies the accumulators of the intrinsic. */
   __asm__("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(codes), "v"(a));
   return sum;
 }
 #else
-/* Multiplies even and odd bytes as pairs of 16 bits, because maddubs would saturate. */
+/* Multiplies even and odd bytes separately as 16-bit pairs, because maddubs would saturate. */
 RF_INLINE w_word dot(w_word sum, w_word codes, w_word a) {
   w_word even = W(madd_epi16)(w_and(codes, w_set_word(0x00ff00ff)), W(srai_epi16)(W(slli_epi16)(a, 8), 8));
   return W(add_epi32)(sum, W(add_epi32)(even, W(madd_epi16)(W(srli_epi16)(codes, 8), W(srai_epi16)(a, 8))));
@@ -30,7 +30,7 @@ RF_INLINE w_word dot_pairs(w_word sum, w_word m, w_word a) {
 }
 
 #if defined(__AVX512F__)
-/* Moves bit i of a number below 16 to bit 4 of byte i. */
+/* Moves bit i (0..3) of a number to bit 4 of byte i. */
 RF_INLINE w_word fifth_bits(w_word x) {
   const __m512i table =
       _mm512_setr_epi32(0, 0x10, 0x1000, 0x1010, 0x100000, 0x100010, 0x101000, 0x101010, 0x10000000,
@@ -58,13 +58,13 @@ RF_INLINE w_word run_codes(int type, w_word low, w_word high) {
 RF_INLINE int zero_bits(int type) {
   return type == RF_Q_Q8_0 ? 7 : type == RF_Q_Q4_0 ? 3 : type == RF_Q_Q5_0 ? 4 : type == RF_Q_Q6_K ? 5 : -1;
 }
-/* Scale and offset of a block of 32, or the scale of half h of a run of q6_k. */
+/* Scale and offset of a block of 32 values; for q6_k, the scale of half h of the run. */
 RF_INLINE void run_scale(int type, const w_block *b, int run, int h, w_float *d, w_float *e) {
   if (type == RF_Q_Q6_K) *d = scale_of_k6(b, run, h);
   else *d = block_half(b, 0);
   if (zero_bits(type) < 0) *e = block_half(b, 1);
 }
-/* Scale and negated offset of a block of q4_k or q5_k. The next function returns m of two runs. */
+/* Scale and negated offset of a block of q4_k or q5_k. long_pair returns m of two runs. */
 RF_INLINE void long_scale(const w_block *b, w_float *d, w_float *e) {
   *d = block_half(b, 0);
   *e = W(sub_ps)(w_set(0), block_half(b, 1));

@@ -7,8 +7,8 @@
 
 /* ---- packing A ------------------------------------------------------------------------------- */
 
-/* Returns levels / largest, the factor that maps the largest magnitude of a block to `levels`, and
- * sets *scale to the inverse. `most` has the bits of the largest magnitude. */
+/* Returns the factor that maps the largest magnitude of a block to `levels`, and sets *scale to its
+ * inverse. `most` is this magnitude as bits. */
 RF_INLINE float block_steps(float levels, int32_t most, float *scale) {
   float largest;
   memcpy(&largest, &most, sizeof largest);
@@ -41,8 +41,8 @@ RF_INLINE sixteen sixteen_get(const void *from, rf_dtype dtype, int64_t at) {
 #endif
   return v;
 }
-/* Bits of the largest magnitude of `count` groups of sixteen values. Magnitudes and their bits have
- * the same order. */
+/* Bits of the largest magnitude of `count` groups of sixteen values. As integers, the bits of
+ * magnitudes have the order of the magnitudes. */
 RF_INLINE int32_t most_of(int count, const void *from, rf_dtype dtype, int64_t at) {
 #if defined(__AVX512F__)
   __m512i most = _mm512_setzero_si512();
@@ -82,8 +82,8 @@ RF_INLINE int32_t sixteen_put(const sixteen *v, float steps, char *a) {
   return sum;
 #endif
 }
-/* Packs a block of `count` groups of sixteen values into a, where each run of 64 bytes starts
- * `step` bytes after the run before. Sets the sum of each group and returns the scale. */
+/* Packs a block of `count` groups of sixteen values into a, with `step` bytes between the starts of
+ * runs of 64 bytes. Sets the sum of each group and returns the scale. */
 RF_INLINE float pack_block(int count, const void *from, rf_dtype dtype, int64_t at, char *a, int64_t step,
                            int32_t *sum) {
   float scale, steps = block_steps(127, most_of(count, from, dtype, at), &scale);
@@ -123,7 +123,7 @@ static void pack_long(const rf_gemm *g, int64_t i0, int used, int rows, int64_t 
     }
   }
 }
-/* Packs `used` rows; the other rows are zeros. */
+/* Packs `used` rows and fills missing rows with zeros. */
 static void pack(const rf_gemm *g, bool is_long, int64_t i0, int used, int rows, int64_t k0, int64_t k1,
                  void *strip) {
   char *to = (char *)strip + rf_fast_strip_bytes(is_long, rows, k0);
@@ -142,7 +142,7 @@ typedef struct part {
   float *y;
 } part;
 
-/* Integer sums stay in registers; f32 sums are kept in y, which stays in L1. */
+/* Integer sums stay in registers, and f32 sums stay in y (in L1). */
 // clang-format off
 #define EACH(X) \
   EACH_VECTOR(X, 0) EACH_VECTOR(X, 1) EACH_VECTOR(X, 2) EACH_VECTOR(X, 3) \
@@ -178,8 +178,8 @@ typedef struct part {
     if (zero < 0) acc = W(fmadd_ps)(e##l, w_set(total[r]), acc); \
     W(storeu_ps)(to, acc); \
   }
-/* q6_k: four runs share the same low words, and their high words are far away. Each run prefetches
- * a quarter of the words of the next four runs. */
+/* In q6_k, four runs share low words, and their high words are far away. Each run therefore
+ * prefetches a quarter of the words of the next four runs. */
 RF_INLINE void fetch_four_runs(const part *p, const char *block, int64_t block_bytes, int run, int vectors) {
   int quarter = run % 4, next = run < 4;
   const char *after = next ? block : block + block_bytes, *word = after + 2 * p->lanes + 4 * p->lane;
@@ -230,7 +230,7 @@ RF_INLINE void product(int type, int rows, int vectors, const part *p) {
   }
 }
 
-/* Products of blocks of 128 values. */
+/* Macros for products of blocks of 128 values. */
 #define LONG_OF(r, l) \
   w_block b##l = {block + 2 * (p->lane + (l)*W_LANES), block + 4 * (p->lanes + p->lane + (l)*W_LANES), \
                   p->lanes};
@@ -266,7 +266,7 @@ RF_INLINE void product(int type, int rows, int vectors, const part *p) {
             acc = W(fmadd_ps)(d##l, W(mul_ps)(s, w_integer(all_##r##_##l)), W(loadu_ps)(to)); \
     W(storeu_ps)(to, W(fmadd_ps)(e##l, W(mul_ps)(s, w_integer(off_##r##_##l)), acc)); \
   }
-/* Moves the offset to the run's half of the pair; the other half is zero. */
+/* Moves m to the run's half of the pair; the half of the adjacent run is zero. */
 #define RUN_TURN(r, l) m##l = odd ? w_left(m##l, 16) : m##l;
 RF_INLINE void product_long(int type, int rows, int vectors, const part *p) {
   enum { AHEAD = 2048, STORED = 256, RUNS = RF_FAST_LONG / RF_FAST_BLOCK };
@@ -302,7 +302,7 @@ RF_INLINE void product_long(int type, int rows, int vectors, const part *p) {
       EACH_VECTOR(RUN_TURN, 0)
       EACH(PAIR_ADD)
     }
-    /* with more than two rows, the registers are full of sums */
+    /* with more than two rows, sums fill the registers */
     for (int i = 0; i < RUNS / 2 && rows > 2; i++) {
       EACH_VECTOR(PAIR_OF, 0)
       EACH(PAIR_ADD)
@@ -327,7 +327,7 @@ RF_INLINE void body_of(int type, int rows, int vectors, const part *p) {
 #if defined(__AVX512F__)
 #define BODIES(name, type, ...) \
   BODY(name, type, 1, 4) BODY(name, type, 2, 4) BODY(name, type, 4, 4) BODY(name, type, 8, 2)
-static const int VECTORS[] = {4, 4, 4, 2}; /* vectors of lanes of the bodies for 1, 2, 4 and 8 rows */
+static const int VECTORS[] = {4, 4, 4, 2}; /* vectors of lanes at a time for 1, 2, 4 and 8 rows */
 #else
 #define BODIES(name, type, ...) \
   BODY(name, type, 1, 4) BODY(name, type, 2, 4) BODY(name, type, 4, 2) BODY(name, type, 8, 1)
@@ -344,14 +344,14 @@ static const struct {
 } TYPES[] = {EACH_CODED(TYPE_ROW)};
 // clang-format on
 
-/* Runs the panels in turns of some steps of k, because hardware prefetchers follow both streams. */
+/* Alternates between panels every few steps of k: hardware prefetchers follow two streams. */
 static void panels_product(const rf_panel *panel, int count, const char *b, int64_t inner,
                            const char *const strip[2], int rows, float *y) {
   int shape = rows == 8 ? 3 : rows / 2, steps = 0, lanes[RF_FAST_PANELS];
   part parts[RF_FAST_PANELS];
   void (*body[RF_FAST_PANELS])(const part *p);
   for (int i = 0; i < count; i++) {
-    /* steps of k of one turn of a panel */
+    /* steps of k before the next panel */
     int own = rf_fast_is_long(panel[i].type) ? RF_FAST_LONG : panel[i].type->values;
     if (own > steps) steps = own;
     size_t t = 0;

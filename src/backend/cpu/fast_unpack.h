@@ -1,11 +1,11 @@
 /* fast_unpack.h - unpacks a part of a panel for products of many rows, with 512-bit vectors.
- * Included after fast_codes.h. The including file defines CODE_BIAS, which is added to (q - z): 128
- * or 0. */
+ * Included after fast_codes.h. It adds CODE_BIAS, which the including file defines as 128 or 0, to
+ * each (q - z). */
 
 RF_INLINE rf_fast_block unpack_blocks(int type, const rf_panel *panel, const char *at, int64_t k0, int64_t k1,
                                       char *room) {
   const int values = form_of(type).values, halves = form_of(type).halves;
-  /* words of zeros between two halves of a run */
+  /* words of zeros between the two halves of a run */
   const int zero = zero_bits(type), turns = type == RF_Q_Q6_K ? 2 : 1,
             between = turns == 2 && CODE_BIAS == 0 ? 4 : 0;
   const int64_t group = (8 + between) * 4 * RF_PANEL_LANES;
@@ -72,7 +72,7 @@ RF_INLINE rf_fast_block long_block(const rf_panel *panel, char *room) {
   return block;
 }
 
-/* A prefetch cursor: `each` bytes of [at, end) are prefetched at each of `times` steps. */
+/* A prefetch cursor: each of `times` steps prefetches `each` bytes of [at, end). */
 typedef struct coming {
   const char *at, *end;
   int64_t each;

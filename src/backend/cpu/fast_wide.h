@@ -4,8 +4,8 @@
 /* CHUNK: contiguous values of a row */
 enum { WIDE_QUADS = RF_FAST_WIDE / 4, WIDE_CHUNK = 64, WIDE_PLANE = RF_FAST_WIDE / WIDE_CHUNK };
 
-/* Rounds sixteen values to integers. Writes their high and low bytes and returns the sum of the
- * integers. */
+/* Rounds sixteen values to integers. Writes the high and low bytes of the integers and returns
+ * their sum. */
 RF_INLINE int32_t sixteen_put_wide(const sixteen *v, float steps, char *high, char *low) {
 #if defined(__AVX512F__)
   __m512i a = _mm512_cvtps_epi32(_mm512_mul_ps(v->x, _mm512_set1_ps(steps)));
@@ -48,8 +48,7 @@ static void pack_wide(const rf_gemm *g, bool is_long, int64_t i0, int used, int 
   }
 }
 
-/* The byte sums stay in registers, separately for high and low bytes. The f32 sums are kept in y,
- * which stays in L1. */
+/* Sums of high bytes and of low bytes stay in registers. The f32 sums stay in y (in L1). */
 #define WIDE_START(r, l) \
   w_word high_##r##_##l = w_set_word(0), low_##r##_##l = w_set_word(0); \
   if ((r) < rows && (l) < vectors) low_##r##_##l = w_set_word(minus[r]);
@@ -71,7 +70,7 @@ static void pack_wide(const rf_gemm *g, bool is_long, int64_t i0, int used, int 
     w_word sum = W(add_epi32)(low_##r##_##l, W(slli_epi32)(high_##r##_##l, 8)); \
     W(storeu_ps)(to, W(fmadd_ps)(d##l, W(mul_ps)(w_set(scale[r]), w_integer(sum)), acc)); \
   }
-/* Some rows and vectors of lanes of one block, in a strip packed for `packed` rows. */
+/* Arguments: some rows of a strip of `packed` rows, times some vectors of lanes of a block. */
 typedef struct wide_part {
   int count, row; /* steps of k; first row in the strip */
   const char *strip, *codes;
@@ -108,7 +107,7 @@ RF_INLINE void wide_block(int rows, int vectors, int packed, const wide_part *p)
 /* ---- few rows -------------------------------------------------------------------------------- */
 
 typedef void (*wide_fn)(const wide_part *p);
-/* WIDE_FEW(2, 4) defines wide_2(part) for full panels and wide_narrow_2(part) for sixteen lanes. */
+/* For two rows, WIDE_FEW(2, 4) defines wide_2(part), and wide_narrow_2(part) for 16 lanes. */
 #define WIDE_FEW(rows, vectors) \
   static __attribute__((noinline)) void wide_##rows(const wide_part *p) { \
     wide_block(rows, vectors, rows, p); \
@@ -119,7 +118,8 @@ typedef void (*wide_fn)(const wide_part *p);
 // clang-format off
 #if defined(__AVX512F__)
 WIDE_FEW(1, 4) WIDE_FEW(2, 4) WIDE_FEW(4, 2) WIDE_FEW(8, 1)
-static const int WIDE_VECTORS[] = {4, 4, 2, 1}; /* vectors of lanes of the bodies for 1, 2, 4 and 8 rows */
+/* vectors of lanes for 1, 2, 4 and 8 rows */
+static const int WIDE_VECTORS[] = {4, 4, 2, 1};
 #else
 WIDE_FEW(1, 4) WIDE_FEW(2, 2) WIDE_FEW(4, 1) WIDE_FEW(8, 1)
 static const int WIDE_VECTORS[] = {4, 2, 1, 1};
