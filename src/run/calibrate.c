@@ -75,8 +75,7 @@ done:
   return status;
 }
 
-/* A small plan to measure: one or two layers, quick to run, and wide enough to exceed the
- * caches. */
+/* A small plan to measure: one or two layers, quick to run, wider than the caches. */
 typedef struct shape {
   const char *model;
   int64_t microbatch, rows; /* rows: of a generate step; 0: training. */
@@ -169,8 +168,7 @@ static rf_curve *curve_of(rf_machine *m, const char *op, rf_dtype dtype, const c
   return c;
 }
 
-/* Adds a point in ascending order of size. A point within 25 % of an existing size is added to its
- * work and seconds. */
+/* Adds a point in order of size. A point within 25 % of an existing size is merged with it. */
 static void add_point(rf_curve *c, double size, double work, double seconds) {
   int at = 0;
   while (at < c->count && c->size[at] < size) at++;
@@ -226,8 +224,7 @@ rf_status rf_calibrate_kernel(const rf_calibrate_options *o, const rf_graph *gra
   return RAFTER_OK;
 }
 
-/* Uses the median of several steps: an op that another process interrupts can take a thousand times
- * as long. */
+/* Uses the median of several steps: an interrupted op can take a thousand times as long. */
 enum { MAX_STEPS = 200 };
 static rf_status time_ops(const rf_calibrate_options *o, rf_run *run, const rf_plan *plan, double *took,
                           int *steps, rf_error *error) {
@@ -464,8 +461,7 @@ done:
   return status;
 }
 
-/* Writes a tokenizer.json with byte-level BPE of the same words. Each is merged from its prefix and
- * its last letter. */
+/* Writes a tokenizer.json with byte-level BPE. Each word is merged from prefix and last letter. */
 static char *write_json(int64_t count, size_t *bytes) {
   char *text = malloc((size_t)count * 40 + 200), word[MAX_WORD], *at = text;
   if (!text) return NULL;

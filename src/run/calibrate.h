@@ -32,8 +32,7 @@ size_t rf_bandwidth_buffer_bytes(void);
 rf_status rf_bandwidth_memory(rf_device *device, int64_t bytes, rf_memory **memory, rf_error *error);
 
 /* Fills a plan's persistent tensors with reproducible values before a measurement. Every byte is
- * written, because unwritten pages all map to one page of zeros, which stays in the cache. Moments
- * stay zero. */
+ * written, because unwritten pages all map to one cached page of zeros. Moments stay zero. */
 rf_status rf_calibrate_fill(rf_run *run, const rf_plan *plan, rf_error *error);
 
 /* Adds a point to an f32 curve, which is created if needed. Call in ascending order of `size`. */

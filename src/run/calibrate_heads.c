@@ -1,5 +1,4 @@
-/* calibrate_heads.c - measures the work of a head on each row of logits: log-sum-exp, softcap, most
- * likely tokens. */
+/* calibrate_heads.c - measures a head's work per row: log-sum-exp, softcap, most likely tokens. */
 #include "run/calibrate_parts.h"
 
 #include <math.h>

@@ -11,15 +11,13 @@
 
 #include <stdlib.h>
 
-/* DISPATCH: a loop, a call, and sometimes a read of the system's counters. WAKE: waking a
- * sleeping thread takes about 50 us. Shorter gaps than SHOWN get no span. NOISE: accuracy of the
- * counters. */
+/* DISPATCH: a loop, a call, sometimes a read of system counters. WAKE: waking a thread takes about
+ * 50 us. Shorter gaps than SHOWN get no span. NOISE: accuracy of the counters. */
 enum { DISPATCH_NS = 10000, WAKE_NS = 100000, SHOWN_NS = 500, NOISE_NS = 20000 };
 /* Minimum time that all threads sleep in a stop. Ops and the system sleep far shorter. */
 enum { STOPPED_NS = 50000000 };
 
-/* A parallel region: the main thread's part, the end of the last thread's part, the end of its
- * op. */
+/* A parallel region: end of the main thread's part, of the last thread's part, and of its op. */
 typedef struct region {
   int64_t begin, own_end, end, op_end;
 } region;
@@ -163,8 +161,7 @@ static int64_t take(thread *t, rf_lost lost, double each_ns, int64_t begin, int6
   return taken;
 }
 
-/* A launch, accepted up to `bound`. The system's counts explain the rest, the surest cause
- * first. */
+/* A launch, accepted up to `bound`. System counts explain the rest, the surest cause first. */
 static void give_launch(thread *t, int64_t bound, int64_t begin, int64_t end) {
   const struct {
     rf_lost lost;
@@ -292,8 +289,7 @@ static void give_faults(work *w, piece *first, int lane, const look *l) {
   give_body(w, first, lane, l, RF_GAP_FAULT, 1e-9 * (left - grown) * w->trace->fault_ns);
 }
 
-/* Explains time inside bodies with the counts that no gap used. [gap, gap_end): the thread's
- * gaps. */
+/* Explains time inside bodies with counts that no gap used. [gap, gap_end): the thread's gaps. */
 static void inside_bodies(work *w, int lane, int64_t gap, int64_t gap_end) {
   piece *first = w->piece, *end = w->piece + w->pieces;
   for (look *l = w->look + w->look_at[lane]; l < w->look + w->look_at[lane + 1]; l++) {
@@ -341,8 +337,7 @@ static const rf_stamp *span_at(const work *w, int64_t k) {
   return k < w->spans->count ? &w->spans->at[k] : &w->gap.at[k - w->spans->count];
 }
 
-/* The end of the longest part of [at, end) without an edge of a span. *busy: no gap or phase covers
- * it. */
+/* The end of the longest part of [at, end) without a span's edge. *busy: no gap or phase there. */
 static int64_t next_edge(const rf_stamps *near, int64_t at, int64_t end, bool *busy) {
   int64_t edge = end;
   *busy = true;
@@ -355,8 +350,7 @@ static int64_t next_edge(const rf_stamps *near, int64_t at, int64_t end, bool *b
   return edge;
 }
 
-/* The part of gap k in [begin, end) becomes STOPPED; the parts before and after keep their
- * cause. */
+/* The part of gap k in [begin, end) becomes STOPPED; the parts around it keep their cause. */
 static void stop_gap(work *w, piece *p, int64_t k, int64_t begin, int64_t end) {
   rf_stamp gap = w->gap.at[k];
   int64_t from = larger(begin, gap.begin), to = smaller(end, gap.end);

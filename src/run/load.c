@@ -28,8 +28,7 @@ static void tell(target *t, int64_t values) {
   t->progress.report(t->progress.self, "loading", part / 100.0);
 }
 
-/* Writes values into every persistent tensor of this parameter: weight (rounded to its dtype),
- * master, adapter. */
+/* Writes values into a parameter's persistent tensors: weight (rounded), master, adapter. */
 static rf_status put_values(const target *t, int param, int64_t first, int64_t count, const float *values,
                             rf_error *error) {
   const rf_graph *graph = t->of->graph;

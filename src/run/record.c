@@ -48,8 +48,7 @@ bool rf_trace_wants(const rf_trace_when *when, int64_t step) {
   return step >= when->first && step <= when->last && (step - when->first) % when->stride == 0;
 }
 
-/* Capacity in spans: OWN_SPANS for the main thread; the other threads share ALL_SPANS, within MIN
- * and MAX. */
+/* Capacity in spans: OWN_SPANS for the main thread; others share ALL_SPANS within MIN and MAX. */
 enum {
   OWN_SPANS = 1 << 19,
   MAX_SPANS = 1 << 18,
@@ -154,8 +153,7 @@ void rf_record_close(rf_record *record) {
   free(record);
 }
 
-/* Bytes of the process's data segment, which grows with the heap. Unlike mallinfo, this does not
- * visit all free blocks. */
+/* Bytes of the data segment, which grows with the heap. mallinfo would visit all free blocks. */
 static int64_t data_bytes(int file) {
   char text[160];
   ssize_t got = file < 0 ? -1 : pread(file, text, sizeof text - 1, 0);

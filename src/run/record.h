@@ -62,16 +62,12 @@ typedef enum rf_gap {
 const char *rf_gap_name(rf_gap gap);
 const char *rf_lost_name(rf_lost lost);
 
-/* ---- selected steps -------------------------------------------------------------------------- */
-
 typedef struct rf_trace_when {
   int64_t first, last, stride; /* Steps first, first + stride, ..., at most last. */
 } rf_trace_when;
 /* "steps=10..12", "steps=10..100:10", "steps=7", "all". */
 rf_status rf_trace_when_parse(const char *text, rf_trace_when *when, rf_error *error);
 bool rf_trace_wants(const rf_trace_when *when, int64_t step);
-
-/* ---- recording ------------------------------------------------------------------------------- */
 
 typedef struct rf_record rf_record;
 /* Starts the record of this process. RAFTER_FAILED: another record is open. */
@@ -111,8 +107,6 @@ void rf_count_put(rf_counter counter, double value);
 static inline void rf_count(rf_counter counter, double value) {
   if (__builtin_expect(rf_lanes_on != NULL, 0)) rf_count_put(counter, value);
 }
-
-/* ---- the trace ------------------------------------------------------------------------------- */
 
 /* The time after a step's sections: validation, checkpoints, logs. Gaps, work and phases sum to
  * `threads` times its length, as in the step. */

@@ -1,5 +1,4 @@
-/* run.c - opens a device, allocates the arena, compiles the plans, runs sections and checks their
- * results. */
+/* run.c - opens a device, allocates the arena, compiles plans, runs sections, checks results. */
 #include "run/run.h"
 
 #include <math.h>
@@ -20,13 +19,11 @@ typedef struct rf_bound_plan {
   rf_measured *measured;
   uint8_t *probe;   /* (ops): rf_probe. */
   uint8_t *watched; /* (ops): whether the program calls before_op and after_op. */
-  /* Inputs and outputs of the graph. If the host cannot address the arena, `view` points to host
-   * copies in `copies`. */
+  /* Inputs and outputs. If the host cannot address the arena, `view` points into `copies`. */
   int *io, io_count;
   void **view;
   unsigned char *copies;
-  /* Debug: tensors whose bytes become live or dead at op i: fresh[fresh_at[i] .. fresh_at[i +
-   * 1]). */
+  /* Debug: tensors that become live or dead at op i: fresh[fresh_at[i] .. fresh_at[i + 1]). */
   int *fresh_at, *dead_at, *fresh, *dead;
 } rf_bound_plan;
 
@@ -213,8 +210,7 @@ void rf_run_set_debug(rf_run *run, rf_run_debug debug) {
   }
 }
 
-/* Rejects features that are planned only: tensors in host memory, narrow dtypes without a
- * kernel. */
+/* Rejects features that can only be planned: host tensors, narrow dtypes without a kernel. */
 static rf_status check_kernels(const rf_graph *graph, rf_error *error) {
   bool latent = graph->model.kv_rank > 0, unknown = graph->matmul != RF_DTYPES;
   const char *what = unknown ? "products in 8 bits" : NULL;
@@ -315,8 +311,7 @@ static int64_t packed_bytes(const rf_plan *plan, int64_t at, int64_t end) {
   return sum;
 }
 
-/* Touches all pages except packed matrices, so that no step faults and a lack of memory is reported
- * now. */
+/* Touches all pages except packed matrices, so that no step faults and lack of memory shows now. */
 static rf_status reserve(const rf_run *run, const rf_plan *plan, rf_error *error) {
   enum { PIECE = 2 << 20 }; /* A huge page. */
   rf_memory *memory = run->memory;

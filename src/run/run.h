@@ -15,8 +15,7 @@
 typedef struct rf_run rf_run;
 
 typedef struct rf_run_debug {
-  /* Fill new outputs, workspaces and dead ranges with a NaN pattern, and check the guard bytes
-   * after every op. */
+  /* Fill new outputs, workspaces and dead ranges with NaN, and check guard bytes after every op. */
   bool poison;
   bool find_nan; /* Check every float output after every op; the error names the op. */
 } rf_run_debug;
@@ -35,8 +34,7 @@ int64_t rf_run_arena_bytes(const rf_run *run);
  * memory, inputs and outputs of the graph have a host copy, and other tensors have NULL. NULL also
  * for an absent tensor and with the null backend. */
 void *rf_run_tensor(rf_run *run, int plan, int tensor);
-/* Id of the tensor with this name ("tokens", "block.3/mlp/up/weight"); RF_NONE: the arena has
- * none. */
+/* Id of the tensor with this name ("tokens", "block.3/mlp/up/weight"); RF_NONE: no such tensor. */
 int rf_run_find(const rf_run *run, int plan, const char *name);
 /* Host pointer to the named tensor, see rf_run_tensor. Sets *tensor (may be NULL) if it exists. */
 void *rf_run_named(rf_run *run, int plan, const char *name, const rf_tensor **tensor);
@@ -46,8 +44,7 @@ void *rf_run_named(rf_run *run, int plan, const char *name, const rf_tensor **te
  * host addresses the arena. */
 rf_status rf_run_push(rf_run *run, int plan, rf_error *error);
 rf_status rf_run_pull(rf_run *run, int plan, rf_error *error);
-/* Transfer `bytes` of a tensor from byte `at` on; works on every device. Threads may call these
- * functions concurrently. */
+/* Transfer `bytes` of a tensor from byte `at` on, on every device. Safe to call concurrently. */
 rf_status rf_run_write(rf_run *run, int plan, int tensor, int64_t at, const void *from, int64_t bytes,
                        rf_error *error);
 rf_status rf_run_read(const rf_run *run, int plan, int tensor, int64_t at, void *to, int64_t bytes,

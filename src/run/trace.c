@@ -1,5 +1,4 @@
-/* trace.c - makes a trace from the rings: sorted spans, phases of ops, predicted times, live bytes
- * and gaps. */
+/* trace.c - makes a trace: sorted spans, phases of ops, predicted times, live bytes and gaps. */
 #include "run/trace.h"
 
 #include <stdlib.h>
@@ -155,8 +154,7 @@ rf_status rf_trace_price(const rf_plan *plan, int64_t parts, int64_t rows, int64
   return status;
 }
 
-/* Predicted seconds of each op of this step: the plan's, or those for the sequences that took
- * part. */
+/* Predicted seconds of each op of this step: the plan's, or for the sequences that took part. */
 static rf_status price(follow *f, int index, rf_error *error) {
   const rf_plan *plan = f->trace->plan[index];
   const rf_traced_step *step = f->step >= 0 ? &f->trace->step[f->step] : NULL;
@@ -190,8 +188,7 @@ static rf_status end_phase(follow *f, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* Whether an op adds to an existing gradient in this microbatch. (Kernels add while they
- * compute.) */
+/* Whether an op adds to an existing gradient in this microbatch. */
 static bool accumulates(const rf_graph *graph, const rf_op *op, double micro) {
   for (int k = 0; k < op->output_count; k++) {
     rf_accumulate how = op->output[k] == RF_NONE ? RF_WRITE : op->attr.accumulate[k];

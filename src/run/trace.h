@@ -9,8 +9,7 @@ typedef struct rf_recorded_step {
   int64_t until; /* End of the time after the step; 0: not yet known. */
   /* Bytes of the process's data at begin, end and until. */
   int64_t heap[3];
-  /* Generate step: sequences, their rows, and the sum of keys that the last row of each sees. parts
-   * 0: as in the plan. */
+  /* Generate step: sequences, rows, and sum of keys of their last rows. parts 0: as in the plan. */
   int64_t parts, rows, context;
 } rf_recorded_step;
 
@@ -36,8 +35,7 @@ typedef struct rf_stamps {
 rf_status rf_stamps_add(rf_stamps *spans, rf_stamp span, rf_error *error);
 rf_status rf_trace_no_memory(rf_error *error); /* Reports that a trace does not fit in memory. */
 
-/* Attributes the idle time of every step: adds gaps to `spans`, which is sorted, and fills the sums
- * of the steps. */
+/* Attributes the idle time of every step: adds gaps to the sorted `spans` and fills the sums. */
 rf_status rf_trace_find_gaps(rf_trace *trace, rf_stamps *spans, rf_error *error);
 
 #endif
