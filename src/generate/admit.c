@@ -153,8 +153,7 @@ static bool is_pinned(const rf_batch *b, const rf_pending *p) {
   return false;
 }
 
-/* Pins the prompt, without its last token, of a request with more waiting answers than free
- * slots. */
+/* Pins the prompt, without its last token, of a request with more answers than free slots. */
 void rf_pin(rf_generator *g) {
   rf_batch *b = g->batch;
   for (int i = 0; i < b->slots; i++) {

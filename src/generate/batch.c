@@ -1,5 +1,4 @@
-/* batch.c - requests: their queue, the running answers, one step of all running answers, and the
- * events of a step. */
+/* batch.c - requests: their queue, the running answers, one step of them all, and its events. */
 #include "generate/batch.h"
 #include "run/record.h"
 
@@ -100,8 +99,7 @@ static rf_status check_request(const rf_generator *g, const rf_request *r, rf_er
   return rf_sampler_check(&r->sampler, vocab, error);
 }
 
-/* Copies a request's ids and allocates its samples' states, in the memory of an ended request if
- * there is one. */
+/* Copies a request's ids and allocates its samples' states, if possible in an ended request. */
 static rf_pending *take_pending(rf_batch *b, const rf_request *request) {
   size_t ids = (size_t)(request->count + request->stop_count) * sizeof(int32_t),
          samples = request->samples ? (size_t)request->samples : 1;

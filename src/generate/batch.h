@@ -9,8 +9,6 @@
 /* Maximum number of cached sequences in addition to the running ones; they use spare pages. */
 enum { RF_KEPT = 32 };
 
-/* ---- a step ---------------------------------------------------------------------------------- */
-
 /* The next tokens of one sequence: consecutive rows of a forward pass. */
 typedef struct rf_forward_part {
   rf_sequence *sequence;
@@ -23,8 +21,7 @@ typedef struct rf_forward_part {
 
 typedef struct rf_slot rf_slot;
 
-/* Carries out a step: on a run (compute.c) or with predicted times only (simulate.c). Neither
- * function allocates. */
+/* Carries out a step: on a run (compute.c) or by predicted times (simulate.c). No allocation. */
 typedef struct rf_engine {
   void *self;
   /* Maximum rows of one forward pass, and maximum tokens of one prompt in it. */
@@ -35,8 +32,6 @@ typedef struct rf_engine {
   rf_status (*choose)(void *self, rf_slot *answer, const rf_forward_part *part, int worker, rf_error *error);
   void (*close)(void *self);
 } rf_engine;
-
-/* ---- requests -------------------------------------------------------------------------------- */
 
 enum { RF_SAMPLE_WAITS, RF_SAMPLE_RUNS, RF_SAMPLE_CANCELLED, RF_SAMPLE_ENDED };
 

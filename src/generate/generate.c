@@ -1,5 +1,4 @@
-/* generate.c - opens a generator (two plans, a run, the weights), and feeds one sequence by
- * hand. */
+/* generate.c - opens a generator (two plans, a run, weights), and feeds one sequence by hand. */
 #include "generate/batch.h"
 #include "run/record.h"
 

@@ -69,8 +69,6 @@ void rf_generator_close(rf_generator *generator);
 /* RAFTER_INVALID: the backend computes no numbers (null), so the generator cannot answer. */
 rf_status rf_generator_require_numbers(const rf_generator *generator, rf_error *error);
 
-/* ---- requests -------------------------------------------------------------------------------- */
-
 /* One prompt and how to answer it. A field of 0 is unset. */
 typedef struct rf_request {
   const int32_t *tokens; /* (count): the full prompt; copied. */
@@ -108,8 +106,7 @@ typedef struct rf_event {
   void *owner;
   int64_t index; /* Position of the token in its answer, from 0; -1: no token. */
   int32_t token; /* Chosen token, which may be a stop id; -1: none. */
-  /* Natural log of the token's probability under the unfiltered softmax; rf_scorer_walk gives the
-   * same bits. */
+  /* Natural log of the token's unfiltered probability; rf_scorer_walk gives the same bits. */
   float logprob;
   int top;                   /* Number of alternatives, most likely first. */
   const int32_t *top_ids;    /* (top) */
@@ -165,8 +162,7 @@ uint64_t rf_sample_seed(uint64_t seed, int sample);
  * the next call. RAFTER_INVALID: the context is full, or a token is out of range. */
 rf_status rf_generator_feed(rf_generator *generator, const int32_t *tokens, int64_t count,
                             const float **logits, rf_error *error);
-/* Natural log of the probability that token `id` comes next, under the unfiltered softmax;
- * rf_scorer_walk gives the same bits. */
+/* Natural log of the unfiltered probability that token `id` comes next, as in rf_scorer_walk. */
 float rf_generator_logprob(const rf_generator *generator, int32_t id);
 /* Forgets the sequence fed by hand and all kept sequences. */
 void rf_generator_reset(rf_generator *generator);

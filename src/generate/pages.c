@@ -93,8 +93,7 @@ static rf_status out_of_pages(const rf_pages *pages, int class, rf_error *error)
                  (long long)pages->kv.page);
 }
 
-/* Before a write to a partly filled last page: replaces the page by a copy if other sequences list
- * it. */
+/* Before a write to a partly filled last page: copies the page if other sequences list it. */
 static rf_status own_last_page(rf_pages *pages, int class, page_table *t, rf_error *error) {
   int32_t *last = &t->page[t->end - 1];
   if (t->writes || pages->pool[class].holders[*last] == 1) return RAFTER_OK;
@@ -241,8 +240,7 @@ static rf_status check_class(const rf_pages *pages, int c, const rf_sequence *co
   return RAFTER_OK;
 }
 
-/* Two sequences may share a page only if their tokens agree up to the shorter length or the page's
- * end. */
+/* Sequences may share a page only if their tokens agree up to the shorter length or page end. */
 static rf_status check_shared(const rf_pages *pages, int c, const rf_sequence *a, const rf_sequence *b,
                               rf_error *error) {
   for (int64_t k = 0; k < pages->kv.columns; k++) {

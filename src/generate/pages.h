@@ -46,11 +46,9 @@ void rf_sequence_expect(const rf_pages *pages, rf_sequence *sequence, int64_t to
 rf_status rf_sequence_extend(rf_pages *pages, rf_sequence *sequence, int64_t count, rf_error *error);
 /* Whether the cache still has all keys that the token after the first `length` tokens reads. */
 bool rf_sequence_reaches(const rf_pages *pages, const rf_sequence *sequence, int64_t length);
-/* Makes the empty `sequence` share the first `length` tokens of `from`. false: some of their pages
- * are gone. */
+/* Shares the first `length` tokens of `from` with the empty `sequence`. false: a page is gone. */
 bool rf_sequence_share(rf_pages *pages, rf_sequence *sequence, const rf_sequence *from, int64_t length);
-/* Drops all but the first `length` tokens. Returns false and changes nothing if keys that the next
- * token reads are gone. */
+/* Keeps only the first `length` tokens. false: the next token's keys are gone; no change. */
 bool rf_sequence_cut(rf_pages *pages, rf_sequence *sequence, int64_t length);
 /* Releases all pages and tokens. */
 void rf_sequence_release(rf_pages *pages, rf_sequence *sequence);

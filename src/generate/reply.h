@@ -1,5 +1,4 @@
-/* reply.h - collects one answer: its tokens, their log-probabilities, and its text up to a stop
- * string. */
+/* reply.h - collects one answer: tokens, log-probabilities, and the text up to a stop string. */
 #ifndef RF_REPLY_H
 #define RF_REPLY_H
 

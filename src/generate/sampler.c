@@ -60,8 +60,7 @@ static inline __attribute__((always_inline)) lanes exp2_lanes(lanes t) {
   return (lanes)((lane_bits)w & ~(lane_bits)(t <= TINY));
 }
 
-/* A row of logits and its softmax: logit l has the weight 2^((l - top) * scale), which is 1 for the
- * most likely token. */
+/* A row of logits and its softmax: logit l has the weight 2^((l - top) * scale), at most 1. */
 typedef struct softmax {
   const float *logits; /* (V) */
   int64_t n;
@@ -177,9 +176,8 @@ static void order_first(candidate *c, int64_t n, int64_t k) {
   }
 }
 
-/* Sorts the k most likely tokens of the row into work->candidate, after find_peaks. Only the k
- * blocks with the largest maxima can contain them, and only logits that reach the smallest of these
- * maxima. */
+/* Sorts the k most likely tokens of the row into work->candidate, after find_peaks. They are in the
+ * k blocks with the largest maxima and are not below the smallest of these maxima. */
 static void take_likeliest(rf_sampler_work *work, const float *logits, int64_t k) {
   candidate *c = work->candidate, *p = work->peak_order;
   int64_t n = 0, blocks = work->blocks;

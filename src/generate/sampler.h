@@ -31,22 +31,19 @@ typedef struct rf_sampler_options {
   float presence_penalty; /* Subtracted once if the token is in the answer. */
   const rf_logit_bias *bias;
   int64_t bias_count;
-  /* Ids that end an answer. They are barred with ignore_eos, and until the answer has min_tokens
-   * tokens. */
+  /* Ids that end an answer. Barred with ignore_eos, and before the answer has min_tokens tokens. */
   const int32_t *eos;
   int64_t eos_count;
   int64_t min_tokens;
   bool ignore_eos;
 } rf_sampler_options;
 
-/* Scratch memory, 15 bytes per vocabulary token. Samplers that are used one after another may share
- * it. */
+/* Scratch memory, 15 bytes per vocabulary token. Samplers used in turn may share it. */
 typedef struct rf_sampler_work rf_sampler_work;
 rf_status rf_sampler_work_open(int64_t vocab, rf_sampler_work **work, rf_error *error);
 void rf_sampler_work_close(rf_sampler_work *work); /* NULL is allowed. */
 
-/* The state of one answer: its options and the tokens that it has seen. 8 bytes per vocabulary
- * token. */
+/* The state of one answer: options and seen tokens. 8 bytes per vocabulary token. */
 typedef struct rf_sampler {
   rf_sampler_options options;
   int64_t vocab;

@@ -20,8 +20,7 @@ typedef struct rf_score_settings {
 typedef struct rf_scored {
   const int32_t *tokens;
   int64_t count; /* 1 to build.seq. */
-  /* (count): natural log of the probability of token t after tokens 0 to t-1; [0] is 0, because no
-   * token precedes it. */
+  /* (count): natural log of the probability of token t after tokens 0 to t-1; [0] is 0. */
   float *logprobs;
   /* (count, top) or NULL: most likely tokens at position t, most likely first; row 0 is -1. */
   int32_t *top_ids;

@@ -216,8 +216,7 @@ static void close_simulation(simulation *s) {
   free(s->tokens);
 }
 
-/* Submits a prompt whose first `shared` tokens are the same in all requests; the others are
- * unique. */
+/* Submits a prompt whose first `shared` tokens all requests share; the others are unique. */
 static rf_status submit(simulation *s, int64_t i, rf_error *error) {
   const rf_arrival *a = &s->list[i];
   uint64_t vocab = (uint64_t)s->g->settings.model.vocab;

@@ -31,8 +31,7 @@ typedef struct rf_serve_stats {
   double busy_seconds;        /* Of these, seconds in steps. */
   double arrivals_per_second; /* Measured over the list. */
   double ttft[RF_PERCENTILES], tpot[RF_PERCENTILES],
-      /* Seconds: from arrival to the first token, between tokens, from arrival to the last
-       * token. */
+      /* Seconds: arrival to first token, between tokens, arrival to last token. */
       latency[RF_PERCENTILES];
   double tokens_per_second;
   double slots_used; /* Mean over all steps. */

@@ -43,8 +43,7 @@ void rf_stop_close(rf_stop *stop) {
 
 void rf_stop_start(const rf_stop *stop, rf_stop_state *state) { *state = (rf_stop_state){.stop = stop}; }
 
-/* Adds one byte. Returns the index of the first string in the list that ends with this byte, or
- * -1. */
+/* Adds one byte. Returns the index of the first string that ends with this byte, or -1. */
 static int32_t step(rf_stop_state *state, uint8_t byte) {
   int32_t found = -1;
   for (int32_t i = 0; i < (int32_t)state->stop->string_count; i++) {
@@ -58,8 +57,7 @@ static int32_t step(rf_stop_state *state, uint8_t byte) {
   return found;
 }
 
-/* Text is the held bytes followed by `bytes`: releases its first `upto` bytes and holds the next
- * `keep`. */
+/* Text is held bytes, then `bytes`: releases its first `upto` bytes, holds the next `keep`. */
 static void release(rf_stop_state *state, const char *bytes, size_t upto, size_t keep, rf_stop_text *text) {
   const uint8_t *old = state->held[state->side];
   uint8_t *fresh = state->held[!state->side];
