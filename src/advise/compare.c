@@ -1,5 +1,4 @@
-/* compare.c - `rafter plan --compare A B`: two plans side by side, and the difference of every
- * number. */
+/* compare.c - `rafter plan --compare A B`: two plans side by side with all differences. */
 #include "advise/set.h"
 #include "advise/vary.h"
 

@@ -21,8 +21,7 @@ rf_status rf_gnuplot_check(const char *path, rf_error *error);
 rf_status rf_gnuplot_open(const char *path, int width, int height, rf_gnuplot *plot, rf_error *error);
 /* Returns the text in gnuplot's single quotes, valid until the next call. */
 const char *rf_gnuplot_quote(rf_gnuplot *plot, const char *text);
-/* Runs the script and writes the picture. On failure no partial file is left. Always frees the
- * plot. */
+/* Runs the script and writes the picture, or no file on failure. Always frees the plot. */
 rf_status rf_gnuplot_close(rf_gnuplot *plot, rf_error *error);
 
 #endif

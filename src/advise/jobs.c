@@ -1,5 +1,4 @@
-/* jobs.c - plans each job of `rafter plan --job` and, for serving, rollouts and RL, simulates
- * it. */
+/* jobs.c - plans each job of `rafter plan --job`; simulates serving, rollouts and RL. */
 #define _GNU_SOURCE
 #include "advise/planned.h"
 
@@ -470,8 +469,7 @@ typedef struct rl_step {
   int64_t prompts;
 } rl_step;
 
-/* Plans the rollout with the dtype that --fit found for the policy and, unless --mesh is given,
- * with its mesh. */
+/* Plans the rollout with the policy's dtype from --fit and, without --mesh, with its mesh. */
 static rf_status plan_rollout(rl_step *s, const rf_plan_options *policy, rf_error *error) {
   rf_plan_options *to = &s->roll->settings.plan;
   const rf_plan_options before = *to;

@@ -7,8 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The first eight are the palette of Okabe and Ito, which people with any colour vision can tell
- * apart. */
+/* The first eight are the palette of Okabe and Ito, made for people with any colour vision. */
 static const char *const COLOUR[] = {"#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00",
                                      "#f0e442", "#999999", "#000000", "#7f3c8d", "#3969ac", "#b0b0b0"};
 enum { COLOURS = sizeof COLOUR / sizeof *COLOUR };
@@ -166,8 +165,7 @@ rf_status rf_plot_frontier(const char *path, const rafter_plan *plan, rf_error *
 
 /* ---- rates of a server ----------------------------------------------------------------------- */
 
-/* Draws the token rate against latency, one point per request rate; hollow points where requests
- * pile up. */
+/* Draws token rate against latency per request rate; points are hollow where requests pile up. */
 rf_status rf_plot_rates(const char *path, const rafter_plan *plan, rf_error *error) {
   static const struct {
     const char *key, *label;

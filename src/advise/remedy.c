@@ -50,8 +50,7 @@ static int64_t bytes_of(const rafter_plan *p) {
   return p->needs > bytes ? p->needs : bytes;
 }
 
-/* Plans a change. Returns the plan if it fits, otherwise NULL. *bytes: its bytes, or 0 without a
- * plan. */
+/* Plans a change. Returns the plan if it fits, otherwise NULL. *bytes: its bytes; 0: no plan. */
 static rafter_plan *plan_with(const remedy *r, const char *change, int64_t *bytes) {
   rf_options *options = rf_options_copy(r->from);
   rafter_plan *p = rf_planned_new();
