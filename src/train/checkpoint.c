@@ -32,8 +32,7 @@ static void remove_folder(const char *folder) {
   rf_remove_folder(folder);
 }
 
-/* Renames `part` to `folder`. An existing checkpoint is exchanged, so that one complete checkpoint
- * exists at every moment. */
+/* Renames `part` to `folder`, exchanging an old checkpoint, so that one is always complete. */
 static rf_status take_name(const char *part, const char *folder, rf_error *error) {
   if (!rename(part, folder)) return RAFTER_OK;
   if ((errno == ENOTEMPTY || errno == EEXIST) &&

@@ -168,8 +168,7 @@ static rf_status mask_ranges(const rf_tokenizer *tokenizer, const char *text, si
   return RAFTER_OK;
 }
 
-/* The date for chat templates that print one. It is fixed, so that every run makes the same tokens
- * from the same data. */
+/* The date for chat templates that print one, fixed so that every run makes the same tokens. */
 static const struct tm TODAY = {.tm_year = 125, .tm_mon = 0, .tm_mday = 1, .tm_wday = 3};
 
 static int64_t assistant_turns(const json_t *messages) {
@@ -237,8 +236,7 @@ static rf_status read_messages(rf_example_reader *reader, row_place place, const
   return status == RAFTER_OK ? status : in_row(place, error);
 }
 
-/* Tokenizes both texts joined, as TRL does. The tokens that differ from the prompt's own tokens are
- * the completion. */
+/* Tokenizes both texts joined, as TRL does. Tokens unlike the prompt's are the completion. */
 static rf_status join_texts(rf_example_reader *reader, const json_t *prompt, const json_t *completion,
                             rf_example *example, rf_error *error) {
   const rf_tokenizer *tokenizer = reader->options.tokenizer;

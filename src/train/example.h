@@ -25,8 +25,7 @@ typedef struct rf_example_options {
   const char *template;          /* A template file, or "none"; NULL or "": the model's own. */
   int64_t vocab;                 /* Every token id must be below it. */
   rf_loss_on loss_on;
-  /* Field names of the rows, such as "prompt=question,completion=answer"; NULL or "": the names
-   * above. */
+  /* Field names, such as "prompt=question,completion=answer"; NULL or "": the names above. */
   const char *fields;
 } rf_example_options;
 

@@ -25,8 +25,7 @@ int64_t rf_shuffle(uint64_t key, int64_t epoch, int64_t index, int64_t count) {
   return (int64_t)x;
 }
 
-/* Splits `FILE:WEIGHT`. Without a number after the last colon, as in random:seed=0, the colon
- * belongs to the name. */
+/* Splits `FILE:WEIGHT`. The last colon belongs to the name (random:seed=0) if no number follows. */
 static double split_weight(char *spec) {
   char *colon = strrchr(spec, ':'), *end = NULL;
   if (!colon || !colon[1]) return 1;

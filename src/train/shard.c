@@ -201,8 +201,7 @@ rf_status rf_shard_scan(const rf_shard *shard, int64_t vocab, uint64_t *digest, 
 }
 
 struct rf_shard_writer {
-  /* Document table and loss mask are collected in temporary files. mask NULL: every token
-   * counts. */
+  /* Document table and loss mask go to temporary files. mask NULL: every token counts. */
   FILE *file, *starts, *mask;
   char path[1024], part[1040];
   header head;

@@ -34,8 +34,7 @@ rf_status rf_shard_open(const char *path, rf_shard *shard, rf_error *error);
 /* Opens a text file as a shard that is one stream of bytes. */
 rf_status rf_shard_open_text(const char *path, rf_shard *shard, rf_error *error);
 void rf_shard_close(rf_shard *shard);
-/* Reads ids [first, first + count). Allocates nothing. RAFTER_FAILED: a short read, or an id >=
- * `vocab`. */
+/* Reads ids [first, first + count) without allocation. RAFTER_FAILED: short read, id >= `vocab`. */
 rf_status rf_shard_read(const rf_shard *shard, int64_t first, int64_t count, int64_t vocab, int32_t *ids,
                         rf_error *error);
 /* Start of a document; `document` may be `documents`, whose start is the end of the tokens.
@@ -44,12 +43,10 @@ rf_status rf_shard_document(const rf_shard *shard, int64_t document, int64_t *st
                             rf_error *error);
 /* Whether the loss counts tokens [first, first + count): 1 or 0 per token. Allocates nothing. */
 rf_status rf_shard_mask(const rf_shard *shard, int64_t first, int64_t count, uint8_t *mask, rf_error *error);
-/* Reads the entire shard and checks every id. *digest (may be NULL): hash of tokens, bounds and
- * masks. */
+/* Reads the shard and checks every id. *digest (may be NULL): hash of tokens, bounds, masks. */
 rf_status rf_shard_scan(const rf_shard *shard, int64_t vocab, uint64_t *digest, rf_error *error);
 
-/* Writes a shard document by document to a temporary file, which rf_shard_finish renames to
- * `path`. */
+/* Writes a shard by document to a temporary file, which rf_shard_finish renames to `path`. */
 typedef struct rf_shard_writer rf_shard_writer;
 rf_status rf_shard_create(const char *path, int64_t vocab, rf_shard_writer **writer, rf_error *error);
 /* Append one document; or tokens of a stream, which has no documents. */

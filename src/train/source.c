@@ -172,8 +172,7 @@ done:
   return status;
 }
 
-/* Maximum bytes of a text file, which is read into memory. Larger data must be shards or JSON
- * Lines. */
+/* Maximum bytes of a text file, which is read into memory. Larger data: shards or JSON Lines. */
 static const size_t TEXT_MOST = (size_t)4 << 30;
 
 /* Opens the tokenizer of texts. *tokenizer is NULL if there is none and `needed` is false. */
@@ -240,8 +239,7 @@ done:
   return status;
 }
 
-/* Converts a .jsonl file into a shard in the run's folder, so that memory does not grow with the
- * data. */
+/* Converts a .jsonl file into a shard in the run's folder: memory does not grow with the data. */
 static rf_status convert_jsonl(const char *path, const rf_source_options *options, char shard_path[1200],
                                rf_error *error) {
   rf_tokenizer *tokenizer = NULL;

@@ -14,8 +14,7 @@
 #include "train/example.h"
 #include "train/shard.h"
 
-/* Consecutive tokens of one document. `next`: the document continues after the last token, which
- * therefore has a label. */
+/* Consecutive tokens of one document. `next`: it continues, so the last token has a label. */
 typedef struct rf_piece {
   int64_t start;
   int32_t tokens;

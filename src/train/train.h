@@ -33,8 +33,7 @@ typedef struct rf_train_settings {
   rf_progress progress; /* Reports a long load. */
 } rf_train_settings;
 
-/* Tensor ids of one parameter in the training plan. If the weight is f32, master equals weight.
- * RF_NONE: no such tensor. */
+/* Tensor ids of one parameter in the training plan; an f32 weight equals master. RF_NONE: none. */
 typedef struct rf_state_tensors {
   int weight, master, m, v;
 } rf_state_tensors;
@@ -68,8 +67,7 @@ void rf_trainer_close(rf_trainer *trainer);
 /* Takes one optimizer step and reports it. RAFTER_FAILED: the loss or the gradient norm is not
  * finite; the message names the first op whose output is not finite. */
 rf_status rf_trainer_step(rf_trainer *trainer, rafter_step *step, rf_error *error);
-/* *loss: mean loss per label over the first `rows` held-out rows, rounded up to full
- * microbatches. */
+/* *loss: mean loss per label over `rows` held-out rows, rounded up to full microbatches. */
 rf_status rf_trainer_validate(rf_trainer *trainer, int64_t rows, double *loss, rf_error *error);
 
 #endif
