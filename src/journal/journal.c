@@ -127,8 +127,7 @@ static void end_history(const rf_journal *journal, rf_status status, const char 
   rf_history_close(history);
 }
 
-/* When a run is resumed with another plan, renames its earlier reports and traces, whose ops
- * differ. */
+/* When a run resumes with another plan, renames its reports and traces, whose ops differ. */
 static void set_aside(const char *folder, const char *digest) {
   static const char *const NAMES[] = {"report.json", "trace.bin", "trace.json"};
   char from[4200], to[4200];

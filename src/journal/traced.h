@@ -1,5 +1,4 @@
-/* traced.h - `--trace`: records what threads do while a command runs, then writes trace.bin and
- * trace.json. */
+/* traced.h - `--trace`: records the threads of a command, then writes trace.bin and trace.json. */
 #ifndef RF_TRACED_H
 #define RF_TRACED_H
 
