@@ -33,8 +33,6 @@ typedef struct rf_scaling {
   double flops, read_bps;
 } rf_scaling; /* FLOP/s in f32; bytes/s */
 
-/* ---- how chips are joined ---- */
-
 /* TORUS: every chip has one link in each direction along each axis. SWITCH: a switch joins the
  * chips of a node, and a second network joins the nodes. */
 typedef enum rf_network_form { RF_NETWORK_NONE, RF_NETWORK_TORUS, RF_NETWORK_SWITCH } rf_network_form;
@@ -158,8 +156,7 @@ rf_status rf_machine_check_pod(const rf_machine *machine, const int *shape, int 
 /* Changes a machine with two devices per chip to one with twice the chips and half of every figure.
  * topology.die_bps joins the two devices of a chip. Does nothing if chips have one device. */
 void rf_machine_by_device(rf_machine *machine);
-/* Bytes/s from one chip into the data-centre network (GPU: the chip's share of its node's network);
- * 0 if unknown. */
+/* Bytes/s from one chip (GPU: its share of the node) into the data-centre network; 0: unknown. */
 double rf_machine_dcn_bps(const rf_machine *machine);
 /* Whether an axis of this length closes to a ring. */
 bool rf_machine_wraps(const rf_machine *machine, int extent);
@@ -177,8 +174,6 @@ void rf_machine_cpu(char cpu[128]);
 /* The path where `rafter calibrate` stores the file of this machine:
  * $XDG_CACHE_HOME/rafter/HOST.json or ~/.cache/rafter/HOST.json. */
 void rf_machine_local_path(char path[4096]);
-
-/* ---- links: how long a collective takes (links.c) ---- */
 
 typedef enum rf_collective {
   RF_ALL_GATHER,

@@ -1,5 +1,4 @@
-/* sheets.c - the built-in data sheets, and the look-up of a machine by the name that a user
- * types. */
+/* sheets.c - the built-in data sheets, and the look-up of a machine by a typed name. */
 #include "machine/parts.h"
 
 #include "base/text.h"
@@ -11,9 +10,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* data/machines.json is part of the program, so that the program works wherever it is copied. The
- * build defines RF_DATA_DIR as the absolute path of data/ and makes this file depend on
- * machines.json. */
+/* data/machines.json is part of the program, which therefore works wherever it is copied. The build
+ * defines RF_DATA_DIR (absolute path of data/) and makes this file depend on the JSON. */
 #ifndef RF_DATA_DIR
 #error "RF_DATA_DIR must be the path of the data folder"
 #endif
