@@ -8,8 +8,6 @@
 typedef rafter_status rf_status;
 typedef rafter_error rf_error;
 
-/* ---- errors ---------------------------------------------------------------------------------- */
-
 /* Fills `error` (may be NULL) and returns `status`. `hint` may be NULL.
  *   return RF_FAIL(error, RAFTER_FAILED, "give a longer text", "%s has no tokens (expected >= 1,
  *     got 0)", path); */
@@ -35,8 +33,6 @@ static inline rf_status rf_failed(rf_status filled, rf_status status) {
     if (status != RAFTER_OK) goto done; \
   } while (0)
 
-/* ---- dtypes ---------------------------------------------------------------------------------- */
-
 /* RF_PACKED is a matrix of quantized blocks (formats/panels.h). It has no size per element. */
 typedef enum rf_dtype {
   RF_F32,
@@ -60,8 +56,7 @@ const char *rf_dtype_name(rf_dtype dtype); /* "f32", "bf16", ... */
 rf_status rf_dtype_parse(const char *name, rf_dtype *dtype, rf_error *error);
 
 typedef uint16_t rf_bf16;
-/* Widening is exact. Narrowing rounds to nearest, ties to even; subnormals stay exact and a NaN
- * stays a (quiet) NaN. */
+/* Widening is exact. Narrowing rounds to nearest, ties to even; subnormals and NaN are kept. */
 static inline float rf_bf16_to_f32(rf_bf16 x) {
   union {
     uint32_t u;
@@ -80,8 +75,6 @@ static inline rf_bf16 rf_f32_to_bf16(float f) {
 float rf_f16_to_f32(uint16_t x);
 uint16_t rf_f32_to_f16(float x);
 
-/* ---- memory ---------------------------------------------------------------------------------- */
-
 /* Maps `bytes` of zeroed memory, aligned to 2 MiB, in huge pages where the system grants them.
  * *huge_bytes (may be NULL) gets the bytes for which huge pages were requested. RAFTER_FAILED if
  * the machine has too little memory. */
@@ -99,8 +92,7 @@ void *rf_must(void *memory);
 typedef struct rf_pool rf_pool;
 rf_pool *rf_pool_new(void);
 void rf_pool_free(rf_pool *pool);
-/* Allocates zeroed memory, aligned to 16 bytes. Aborts the process if the machine has no memory
- * left. */
+/* Allocates zeroed memory, aligned to 16 bytes. Aborts if the machine has no memory left. */
 void *rf_pool_alloc(rf_pool *pool, size_t bytes);
 /* Like rf_pool_alloc, without the zeros: the caller writes every byte. */
 void *rf_pool_raw(rf_pool *pool, size_t bytes);
@@ -111,18 +103,13 @@ static inline bool rf_flag_is_set(const volatile int *flag) {
   return flag && __atomic_load_n(flag, __ATOMIC_RELAXED);
 }
 
-/* ---- clock ----------------------------------------------------------------------------------- */
-
 double rf_now_seconds(void); /* monotonic clock */
 int64_t rf_now_ns(void);     /* same clock as rf_now_seconds */
 
 /* Greatest common divisor of two numbers >= 0 that are not both 0. */
 int64_t rf_common_divisor(int64_t a, int64_t b);
-/* Seconds since this process started, with the time to load the program, in steps of 0.01 s; -1 if
- * unknown. */
+/* Seconds since this process started, load time included, in steps of 0.01 s; -1: unknown. */
 double rf_process_seconds(void);
-
-/* ---- random numbers -------------------------------------------------------------------------- */
 
 /* Random numbers are counter-based: a key gives the same draw in any order and on any thread. */
 

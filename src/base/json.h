@@ -6,8 +6,7 @@
 
 #include "base/file.h"
 
-/* Parses a file of at most `most` bytes; the caller owns the result. Duplicate names are an
- * error. */
+/* Parses a file of at most `most` bytes. The caller owns the result. Rejects duplicate names. */
 rf_status rf_json_read(const char *path, size_t most, json_t **json, rf_error *error);
 rf_status rf_json_parse(const char *text, size_t bytes, const char *where, json_t **json, rf_error *error);
 

@@ -1,5 +1,4 @@
-/* options.c - the values of one command, from defaults, a JSON file and arguments. Each value is
- * checked against its row. */
+/* options.c - the checked values of one command, from defaults, a JSON file and arguments. */
 #include "base/options.h"
 
 #include <assert.h>
@@ -148,8 +147,7 @@ static rf_status parse_choice(const rf_option *row, const char *text, value *v, 
                  nearest ? " (did you mean '" : "", nearest ? nearest : "", nearest ? "'?)" : "");
 }
 
-/* OPTION=LIST, where LIST has numbers, or words separated by commas. Each must be a valid value of
- * OPTION. */
+/* OPTION=LIST: numbers, or words separated by commas. Each must be a valid value of OPTION. */
 static rf_status parse_value(const rf_options *o, const rf_option *row, const char *text, value *v,
                              rf_error *error);
 static rf_status parse_sweep(const rf_options *o, const rf_option *row, const char *text, value *v,
@@ -441,8 +439,7 @@ static bool is_value(const rf_option *row, const char *text) {
   return strncmp(text, "--", 2) != 0 || (row->pair && strchr(text, ' '));
 }
 
-/* Reads the option argv[*at] and moves *at to its last argument. With `config_only` only --config
- * is read. */
+/* Reads the option argv[*at] and moves *at to its last argument. `config_only`: only --config. */
 static rf_status take_option(rf_options *o, int argc, char *const *argv, int *at, bool config_only,
                              bool *seen, rf_error *error) {
   const char *argument = argv[*at] + 2, *equals = strchr(argument, '=');
@@ -476,8 +473,7 @@ rf_status rf_options_parse(rf_options *o, int argc, char *const *argv, rf_error 
   const rf_command *command = o->command;
   bool *seen = rf_must(calloc((size_t)o->count + 1, sizeof *seen));
   rf_status status = RAFTER_OK;
-  /* The file of --config is read first, because typed options override it wherever --config is
-   * typed. */
+  /* The file of --config is read first: typed options override it wherever --config is typed. */
   for (int pass = 0; pass < 2 && status == RAFTER_OK; ++pass) {
     bool options_ended = false;
     for (int i = 0; i < argc && status == RAFTER_OK; ++i) {

@@ -1,6 +1,5 @@
-/* options.h - the options engine: it parses and checks arguments and prints --help, the man page,
- * the shell completion and the JSON record, from tables of rows next to the code that reads
- * them. */
+/* options.h - the options engine: parses and checks arguments and prints --help, the man page, the
+ * shell completion and the JSON record, from tables of rows next to the code that reads them. */
 #ifndef RF_OPTIONS_H
 #define RF_OPTIONS_H
 
@@ -82,8 +81,6 @@ int rf_command_options(const rf_command *command, const rf_option **row, int cap
 /* The command with this name, or NULL. */
 const rf_command *rf_command_named(const rf_commands *commands, const char *name);
 
-/* ---- the values of one command --------------------------------------------------------------- */
-
 typedef struct rf_options rf_options;
 typedef enum rf_option_source {
   RF_OPTION_UNSET,
@@ -148,8 +145,7 @@ const char *rf_options_name(const rf_options *options, int index);
 int rf_options_sweep(const rf_options *options, const char *name, const char **option,
                      const char *const **values);
 
-/* All options with a value: numbers (in bytes or seconds), texts and arrays. See
- * rf_options_read_json. */
+/* All options with a value, as numbers (bytes or seconds), texts and arrays. */
 json_t *rf_options_json(const rf_options *options);
 
 /* ---- texts made from the tables: malloc'ed --------------------------------------------------- */
@@ -159,8 +155,6 @@ json_t *rf_options_json(const rf_options *options);
 char *rf_options_help(const rf_commands *commands, const char *command, bool all, int width);
 char *rf_options_man(const rf_commands *commands);        /* man page, roff */
 char *rf_options_completion(const rf_commands *commands); /* bash */
-
-/* ---- parsers, also for use without a table --------------------------------------------------- */
 
 rf_status rf_parse_size(const char *text, int64_t *bytes, rf_error *error);
 rf_status rf_parse_duration(const char *text, double *seconds, rf_error *error);

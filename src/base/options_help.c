@@ -1,5 +1,4 @@
-/* options_help.c - prints the help, the man page and the shell completion, all from the option
- * tables. */
+/* options_help.c - prints help, man page and shell completion from the option tables. */
 #include <ctype.h>
 #include <math.h>
 #include <stdio.h>
@@ -63,8 +62,7 @@ static char *describe(const rf_option *row, bool full) {
   return text;
 }
 
-/* Length of the part of `text` that stays on one line: a word, or the part of a long word up to a
- * bar. */
+/* Length of the part of `text` that stays on one line: a word, or its part up to a bar. */
 static int unbroken(const char *text, int room) {
   int length = (int)strcspn(text, " "), part = (int)strcspn(text, "|") + 1;
   return length > room && part < length ? part : length;
@@ -209,8 +207,7 @@ char *rf_options_help(const rf_commands *commands, const char *name, bool all, i
   return text;
 }
 
-/* Escapes text for roff, which reads '-' as a hyphen. A list of choices may break after each
- * bar. */
+/* Escapes text for roff, which reads '-' as a hyphen. Choices may break after each bar. */
 static void put_roff(FILE *out, const char *text) {
   for (; *text; ++text) {
     if (*text == '-') putc('\\', out);
