@@ -287,8 +287,7 @@ static bool more_chips(remedy *r, bool trains, char text[400]) {
   return false;
 }
 
-/* Whether bf16 may save memory. A trained weight takes more in bf16: 2 bytes, and 4 for its
- * master. */
+/* Whether bf16 may save memory. A trained weight takes more in bf16: 2 bytes and a master of 4. */
 static bool bf16_may_help(const remedy *r) {
   const rf_plan_options *o = &r->plan->plan->options;
   if (o->build.dtype != RF_F32) return false;

@@ -34,7 +34,7 @@ static double growth(const rf_sweep_row *row, int i, bool memory) {
              : row[i].rate * row[i].seconds / (row[i - 1].rate * before);
 }
 
-/* By how much the step to row `i` exceeds the neighbouring steps, as a fraction of row i - 1. 0: no
+/* Excess of the step to row `i` over neighbouring steps, as a fraction of row i - 1. 0: no
  * cliff. */
 static double step_of(const rf_sweep_row *row, int count, int i, bool memory) {
   double slope[3] = {0}, most = 0;

@@ -5,8 +5,7 @@
 #include "journal/journal.h"
 #include "run/record.h"
 
-/* Opens a record if --trace is given; otherwise sets *record to NULL. Call it before the first
- * phase to record. */
+/* Opens a record if --trace is given; otherwise *record is NULL. Call it before the first phase. */
 rf_status rf_traced_open(const rf_options *options, rf_record **record, rf_error *error);
 /* Refuses a --trace that names none of the steps of the run. */
 rf_status rf_traced_check(const rf_options *options, int64_t first, int64_t last, rf_error *error);

@@ -17,8 +17,8 @@ typedef struct layout {
   piece piece[RF_AXES][RF_TORUS_AXES];
 } layout;
 
-/* Bytes/s that one chip gets from one ring. A closed ring uses both directions of its links, which
- * `stride` groups share. */
+/* Bytes/s of one ring per chip. Closed rings use both link directions; `stride` groups share
+ * links. */
 static double ring_bps(const rf_ring *ring, double oneway) {
   return (ring->wraps ? 2 : 1) * oneway / ring->stride;
 }

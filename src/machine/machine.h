@@ -92,8 +92,7 @@ typedef struct rf_machine {
   char source_note[256]; /* where the figures come from */
   int chips, threads;
   double flops[RF_DTYPES]; /* peak FLOP/s of one chip for products of a dtype; 0: unknown */
-  /* Peak FLOP/s of the vector units if `flops` is the peak of tiles. 0: equal to `flops`, or
-   * unknown. */
+  /* Peak FLOP/s of the vector units if `flops` is for tiles. 0: equal to `flops`, or unknown. */
   double flops_vectors[RF_DTYPES];
   double flops_tf32, flops_f4; /* FLOP/s of formats that have no rf_dtype; 0: unknown */
   double memory_bytes;         /* capacity of one chip */
@@ -144,7 +143,7 @@ rf_status rf_machine_find(const char *spec, rf_machine *machine, rf_error *error
 void rf_machine_shape_for(const rf_machine *machine, int64_t chips, char *text, size_t capacity);
 /* Sets SHAPE and SLICES of a spec ("4x4", "4x4*2" or "*2"). */
 rf_status rf_machine_set_shape(rf_machine *machine, const char *shape, rf_error *error);
-/* Sets the price of a chip-hour to a tier of the machine or to an amount in USD. Errors list the
+/* Sets the price of a chip-hour: a tier of the machine or an amount in USD. Errors list the
  * tiers. */
 rf_status rf_machine_set_price(rf_machine *machine, const char *text, rf_error *error);
 /* The prices as text, "list 2.70, committed 1.61"; "" if no price is known. */

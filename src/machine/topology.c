@@ -371,8 +371,7 @@ void rf_machine_by_device(rf_machine *m) {
 
 /* ---- the shape for a number of chips --------------------------------------------------------- */
 
-/* Chooses the extents closest to a cube for this number of chips within a pod. Returns false if a
- * pod has too few chips. */
+/* Chooses the extents closest to a cube for this many chips of a pod. False: pod too small. */
 static bool cube_of(const rf_topology *t, int64_t chips, int64_t best[3]) {
   int64_t least = INT64_MAX;
   for (int64_t x = 1; x * x <= chips && (x == 1 || t->axes > 2); x++)
