@@ -1,6 +1,5 @@
-/* build.c - builds the forward graph of a job from the model's shape and its parameter table. A
- * layer has a bias, and the head a matrix of its own, if the parameter table has them; the builder
- * checks no model family. */
+/* build.c - builds a job's forward graph from the model's shape and parameter table. Layers have a
+ * bias, and the head its own matrix, if the table has them; no model family is checked. */
 #include "graph/kv.h"
 #include "graph/passes.h"
 #include "graph/remat.h"
@@ -100,8 +99,7 @@ static int io_tensor(builder *b, const char *name, rf_dtype dtype, bool input, i
   return id;
 }
 
-/* Appends an op named by its path inside the block. Returns its output 0; RF_NONE with the error
- * filled on failure. */
+/* Appends an op named by its path inside the block. Returns output 0, or RF_NONE with an error. */
 static int emit_to(builder *b, const rf_op_def *def, const char *part, rf_slots inputs, rf_slots outputs,
                    const rf_attr *attr) {
   char name[320];
@@ -263,8 +261,7 @@ static int post_norm(builder *b, const char *part, int out) {
   return b->model->post_norms ? norm(b, part, out) : out;
 }
 
-/* The attention sublayer reads the normalized y and returns its contribution to the residual
- * stream. */
+/* The attention sublayer reads the normalized y and returns its addition to the residual stream. */
 static int attn_sublayer(builder *b, int y) {
   int ctx;
   if (b->model->kv_rank > 0) ctx = latent_attention(b, y);
@@ -297,8 +294,7 @@ static int mlp(builder *b, const char *in, const char *out, const char *path, in
   return saved(b, RF_SAVED_MLPWO, shared ? 2 : 0, linear(b, out, g));
 }
 
-/* A gated MLP per expert. Each row goes to the experts that the router chose, and their weighted
- * sum comes back. */
+/* A gated MLP per expert. Each row goes to its chosen experts; a weighted sum comes back. */
 static int experts(builder *b, int y) {
   const rf_model *model = b->model;
   rf_attr attr = {.experts = {.experts = (int32_t)model->experts, .used = (int32_t)model->experts_used}};
@@ -552,8 +548,7 @@ static rf_status build_forward(const rf_model *model, const rf_build_options *op
   return status;
 }
 
-/* Generation: each data-parallel copy of the model serves its share of the slots, with its own
- * cache. */
+/* Generation: each data-parallel model copy serves a share of the slots with its own cache. */
 static void share_out_slots(rf_build_options *options) {
   int64_t chips = rf_mesh_copies(&options->mesh);
   if (options->rows == options->microbatch) options->rows = (options->rows + chips - 1) / chips;

@@ -1,5 +1,4 @@
-/* graph.c - tensors, ops, names, copies and use lists of a graph, and helpers of shape and work
- * rules. */
+/* graph.c - tensors, ops, names, copies and use lists of a graph; helpers for op rules. */
 #include "graph/passes.h"
 
 #include "base/text.h"
@@ -39,8 +38,7 @@ const char *rf_backward_name(rf_graph *graph, const rf_op *op, const char *suffi
   return text;
 }
 
-/* Name of an output: "step/micro/block.3/mlp/up/fwd" and slot "u (M,N)?" give
- * "block.3/mlp/up/u". */
+/* An output's name: "step/micro/block.3/mlp/up/fwd" and slot "u (M,N)?" give "block.3/mlp/up/u". */
 static const char *output_name(rf_graph *graph, const rf_op *op, int slot) {
   static const char *const sections[RF_SECTIONS] = {"step/begin/", "step/micro/", "step/end/"};
   const char *name = op->name, *label = op->def->outputs[slot];

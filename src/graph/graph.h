@@ -19,8 +19,7 @@ enum { RF_MAX_RANK = 4, RF_MAX_INPUTS = 8, RF_NONE = -1 };
 enum { RF_TOP_MOST = 256 };
 enum { RF_WANTED = -2 }; /* in an output or gradient slot: the op's rule creates this tensor */
 
-/* Tensor ids for the slots of an op, as RF_IDS(x, w, RF_NONE). Slots after the last id are
- * empty. */
+/* Tensor ids for the slots of an op: RF_IDS(x, w, RF_NONE). Slots after the last id are empty. */
 typedef struct rf_slots {
   const int *id;
   int count;
@@ -157,9 +156,8 @@ typedef struct rf_work {
   double sent_bytes;
 } rf_work;
 
-/* The output may share the input's memory when no later op reads the input. Every kernel of the
- * op must then read element i of the input before it writes element i of the output, and never
- * again. */
+/* The output may use the input's memory if no later op reads the input. Every kernel of the op must
+ * read element i of the input before it writes element i of the output, and never again. */
 typedef struct rf_inplace {
   int output, input;
 } rf_inplace;
@@ -253,8 +251,7 @@ typedef struct rf_op_def {
    * output i, or RF_NONE. grad_in[i] says what to produce for input i: RF_NONE (nothing), RF_WANTED
    * (a new tensor, whose id the rule stores there) or the id of the parameter gradient to write. */
   rf_status (*backward)(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in, rf_error *error);
-  /* Chooses the sharding of operands and results on a mesh (mesh/shard.h). NULL: the op cannot be
-   * sharded. */
+  /* Chooses the sharding of operands and results on a mesh (mesh/shard.h). NULL: not shardable. */
   rf_status (*shard)(rf_sharding *sharding);
   /* Emits several ops in place of this op where a mesh needs that. NULL: never. */
   rf_status (*expand)(struct rf_sharder *sharder, const rf_op *op, bool *done);
@@ -275,8 +272,7 @@ typedef struct rf_op_def {
   int rows_slot;  /* input whose first extent is the number of rows that are multiplied */
   bool in_chunks; /* the rows are multiplied in chunks of rf_head_chunk_rows */
   unsigned (*row_passes)(const rf_op *op); /* RF_PASS_ bits; NULL: 0 */
-  /* Fraction of its FLOPs that belongs to the forward pass. NULL: 1 for a forward op, 0 for a
-   * backward op. */
+  /* Share of its FLOPs in the forward pass. NULL: 1 for a forward op, 0 for a backward op. */
   double (*forward_share)(const rf_op *op);
   const rf_kept_rule *kept; /* what XLA stores for backward; NULL: the default of rf_kept_rule_of */
 } rf_op_def;
@@ -411,8 +407,7 @@ typedef struct rf_build_options {
   int64_t rows;
   /* generate: maximum tokens of one sequence in a forward pass; 0: RF_PREFILL_ROWS */
   int64_t chunk;
-  /* generate: full-length sequences that the cache has room for; at least one per slot (the
-   * default, 0) */
+  /* generate: full-length sequences that fit in the cache; at least one per slot (default 0) */
   int64_t sequences;
   int64_t kv_page; /* generate: tokens in a page of the cache; 0: RF_KV_PAGE */
   /* generate, score: products with packed matrices round their activations to 8 bits */
@@ -470,15 +465,12 @@ rf_status rf_mesh_check(const rf_mesh *mesh, const rf_model *model, const rf_bui
  * op needs another sharding than its operand has. */
 rf_status rf_pass_shard(rf_graph *graph, const rf_mesh *mesh, rf_error *error);
 rf_status rf_pass_fuse(rf_graph *graph, rf_error *error);
-/* Recomputes the forward activations t with drop[t] before backward reads them. Results keep their
- * bits. */
+/* Recomputes activations t with drop[t] before backward reads them. Results keep their bits. */
 rf_status rf_pass_remat(rf_graph *graph, const bool *drop, rf_error *error);
-/* Stores the tensors that `what` names (RF_OFFLOAD_ bits) in the host's memory and adds copies
- * around their uses. Results keep their bits. Runs after remat. RAFTER_INVALID: the graph has no
- * such tensor. */
+/* Stores the tensors named by `what` (RF_OFFLOAD_ bits) in the host's memory, with copies around
+ * their uses. Results keep their bits. Runs after remat. RAFTER_INVALID: no such tensor. */
 rf_status rf_pass_offload(rf_graph *graph, unsigned what, rf_error *error);
-/* Sets drop[t] for the tensors that a policy recomputes; `drop` has tensor_count entries. NONE and
- * AUTO recompute none. */
+/* Sets drop[t] (tensor_count entries) if a policy recomputes t. NONE and AUTO recompute none. */
 void rf_remat_policy(const rf_graph *graph, rf_remat policy, bool *drop);
 /* The graph as text, one line per op, for `plan --after`. The text belongs to the graph's pool. */
 const char *rf_graph_print(rf_graph *graph);

@@ -13,8 +13,7 @@ enum {
   RF_KV_PAGE = 256, /* tokens in a page: one block of keys in attention */
   /* default maximum of tokens of one sequence in a forward pass */
   RF_PREFILL_ROWS = 256,
-  /* A page is a power of two of at least this many tokens, the number of keys that attention
-   * kernels read at once. */
+  /* Minimum tokens of a page (a power of two): the keys that attention kernels read at once. */
   RF_KV_UNIT = 32,
 };
 

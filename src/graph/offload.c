@@ -1,8 +1,7 @@
-/* offload.c - tensors in the host's memory: optimizer states, weights and caches between their
- * uses, activations between forward and backward. Each run of ops that uses such a tensor gets a
- * copy on the chip. The copy is fetched one layer ahead and sent back if it changed, so copies of
- * two layers exist at a time. The last layer's activations stay on the chip, since backward begins
- * with them. */
+/* offload.c - tensors in the host's memory: optimizer states, weights and caches between uses,
+ * activations between forward and backward. Each run of ops that uses such a tensor gets a copy on
+ * the chip, fetched one layer ahead and sent back if changed; two layers' copies exist at a time.
+ * The last layer's activations stay on the chip, since backward begins with them. */
 #include "graph/passes.h"
 
 #include <stdlib.h>
@@ -131,8 +130,7 @@ static void find_stays(offload *f, const bool *there) {
 
 /* ---- activations ----------------------------------------------------------------------------- */
 
-/* By tensor: the forward op of a layer that makes it, if backward reads it; RF_NONE otherwise, and
- * for the last layer. */
+/* By tensor: the forward op that makes it, if backward reads it and the layer is not the last. */
 static int *find_kept(offload *f) {
   const rf_graph *graph = f->graph;
   int *source = rf_pool_alloc(graph->pool, ((size_t)f->tensors + 1) * sizeof *source), last = -1;

@@ -1,7 +1,6 @@
 /* optimize.c - the optimizer step: the squared norm of every gradient, the global norm, and AdamW
- * per parameter. With one microbatch and no clipping, a gradient's norm and update come right after
- * its last writer and the last reader of the old weight; its memory is then free for the rest of
- * backward. */
+ * per parameter. With one microbatch and no clipping, a gradient's norm and update follow its last
+ * writer and the old weight's last reader; its memory is then free for the rest of backward. */
 #include "graph/passes.h"
 
 #include <string.h>
@@ -21,8 +20,7 @@ static int state_tensor(rf_graph *graph, int weight, const char *suffix, rf_clas
   return id;
 }
 
-/* Creates the masters, then the first moments, then the second moments, each in the order of the
- * parameter table. */
+/* Creates masters, then first moments, then second moments, in the order of parameters. */
 static states *make_states(rf_graph *graph, int *trained) {
   int count = graph->params.count, tensors = graph->tensor_count;
   states *state = rf_pool_alloc(graph->pool, (size_t)count * sizeof *state);

@@ -1,5 +1,4 @@
-/* print.c - a graph as text, for `plan --after PASS`: one line per op with its inputs and
- * outputs. */
+/* print.c - a graph as text, for `plan --after PASS`: one line per op, with inputs and outputs. */
 #include "graph/passes.h"
 
 #include <stdio.h>

@@ -43,8 +43,7 @@ extern const rf_saved RF_SAVED[RF_SAVED_NAMES];
 
 /* Finds the row named by the first `length` letters of `text`; RF_NONE if there is none. */
 int rf_saved_find(const char *text, size_t length);
-/* Writes "x, qkv, context, ..." for messages. `parts` includes names that are only a part of
- * another tensor. */
+/* Writes "x, qkv, context, ..." for messages. `parts`: also names of parts of other tensors. */
 void rf_saved_list(bool parts, char text[160]);
 static inline bool rf_remat_saves(rf_remat remat, int name) {
   return remat >= RF_REMAT_SAVE && remat >> name & 1;
@@ -76,8 +75,7 @@ typedef struct rf_recompute {
    * gathered in forward, the backward op that gathers it again (twin, or RF_NONE); who reads it. */
   int *source, *twin;
   bool *forward_read, *backward_read;
-  /* Result of the last rf_recompute_decide: its steps in order, and the original tensor of each
-   * second copy. */
+  /* From the last rf_recompute_decide: steps in order, and the original of each second copy. */
   rf_remat_step *step;
   int steps, *copied, copies;
   bool *kept;   /* by tensor: stored from forward until backward reads it */
@@ -90,15 +88,12 @@ typedef struct rf_recompute {
 
 /* Allocated in `pool`; reads `graph`. */
 rf_recompute *rf_recompute_open(const rf_graph *graph, rf_pool *pool);
-/* Computes the steps of a graph that drops these tensors (tensor_count entries), as rf_pass_remat
- * writes them. */
+/* Computes the steps that rf_pass_remat writes if these of the tensor_count tensors are dropped. */
 void rf_recompute_decide(rf_recompute *recompute, const bool *drop);
-/* The op of a step, with original tensors in place of their second copies; the shapes are the
- * same. */
+/* The op of a step, with originals in place of their second copies; shapes are the same. */
 rf_op rf_recompute_op(const rf_recompute *recompute, const rf_remat_step *step);
 
-/* A forward op of a microbatch. An optimizer update in the section micro comes after its gradient
- * and does not count. */
+/* A forward op of a microbatch. An optimizer update right after its gradient does not count. */
 static inline bool rf_remat_forward(const rf_op *op) {
   return op->section == RF_SECTION_MICRO && !op->backward && op->recompute_of == RF_NONE &&
          op->def != &RF_OP_ADAMW;

@@ -1,5 +1,4 @@
-/* remat_policy.c - the set of tensors that a policy drops: parts of every block, or all of a block
- * except named tensors. */
+/* remat_policy.c - the tensors that a policy drops: parts of a block, or all but named tensors. */
 #include "graph/remat.h"
 
 #include "base/text.h"

@@ -57,8 +57,7 @@ rf_axes rf_mesh_live(const rf_mesh *mesh, rf_axes axes);
 int64_t rf_mesh_copies(const rf_mesh *mesh);
 /* Text of a mesh: "data=2, fsdp=16" or "one chip". */
 const char *rf_mesh_text(const rf_mesh *mesh, char text[160]);
-/* Parses `data=2,fsdp=16,tensor=4@d2d`. A negative `zero` means unset: 3. RAFTER_INVALID names the
- * wrong axis or number. */
+/* Parses `data=2,fsdp=16,tensor=4@d2d`; zero < 0 means 3. RAFTER_INVALID names the bad part. */
 rf_status rf_mesh_parse(const char *text, int zero, rf_mesh *mesh, rf_error *error);
 
 /* Rank of the chip with coordinates `place` within its group over `axes`. */

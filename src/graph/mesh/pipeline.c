@@ -1,5 +1,4 @@
-/* pipeline.c - layers of stages, schedules, and tensors held for several microbatches; see
- * pipeline.h. */
+/* pipeline.c - stages, schedules, and tensors held for several microbatches; see pipeline.h. */
 #include "graph/mesh/pipeline.h"
 
 #include "graph/passes.h"

@@ -16,8 +16,7 @@ static inline int rf_pipeline_pieces(const rf_mesh *mesh) {
   return rf_pipeline_stages(mesh) * rf_pipeline_chunks(mesh);
 }
 const char *rf_pipeline_schedule_name(rf_pipeline_schedule schedule); /* "1f1b", "gpipe" or "interleaved" */
-/* Parses `1f1b`, `gpipe` or `interleaved:V` into the mesh. RAFTER_INVALID names the accepted
- * values. */
+/* Parses `1f1b`, `gpipe` or `interleaved:V` into the mesh. RAFTER_INVALID names these values. */
 rf_status rf_pipeline_parse(const char *text, rf_mesh *mesh, rf_error *error);
 
 /* The layers of a piece. If the layers do not divide evenly, late pieces get one layer more, but
@@ -38,8 +37,7 @@ typedef struct rf_half {
  * al. 2021). interleaved: alternating over chunks, in groups of `stages` microbatches (Megatron-LM,
  * Narayanan et al. 2021, section 2.2). */
 void rf_pipeline_order(const rf_mesh *mesh, int stage, int micros, rf_half *order);
-/* Maximum number of microbatches that have finished the forward half but not the backward half of a
- * chunk. */
+/* Maximum microbatches that have finished the forward but not the backward half of a chunk. */
 int rf_pipeline_in_flight(const rf_mesh *mesh, int stage, int micros, int chunk);
 /* Idle fraction of a pipeline whose stages take equal time: (P-1) / (V m + P-1), with P stages, V
  * chunks and m microbatches. */
@@ -48,8 +46,7 @@ double rf_pipeline_bubble(const rf_mesh *mesh, int micros);
 /* Writes for each op the half it belongs to: 2 x chunk in forward, 2 x chunk + 1 in backward, -1
  * outside the section `micro`. */
 void rf_pipeline_halves(const rf_graph *graph, int *half);
-/* Sets rf_tensor.slots: how many microbatches each tensor holds at the same time. Runs after all
- * passes that move ops. */
+/* Sets rf_tensor.slots: microbatches that a tensor holds at once. Runs after ops stop moving. */
 void rf_pass_slots(rf_graph *graph);
 
 /* Makes the program of stage mesh->stage: the ops of its pieces, with a send or a receive where a

@@ -53,9 +53,8 @@ typedef struct rf_param_specs {
   bool gathered;      /* `use` and `state` differ */
 } rf_param_specs;
 rf_param_specs rf_shard_param(const rf_graph *graph, const rf_mesh *mesh, int param);
-/* For a fused qkv parameter with fewer key heads than chips: the number of chips that hold the same
- * key heads, and the columns before them (query heads), which only one chip holds. `chips` = 1: no
- * such parameter. */
+/* A fused qkv parameter with fewer key heads than chips: `chips` hold the same key heads, and each
+ * chip has its own columns before them (query heads). `chips` = 1: no such parameter. */
 typedef struct rf_copies {
   int64_t chips, own;
 } rf_copies;

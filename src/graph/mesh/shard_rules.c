@@ -1,5 +1,4 @@
-/* shard_rules.c - sharding rules that many ops share, and the sharding of parameters; see
- * shard.h. */
+/* shard_rules.c - the sharding of parameters, and rules that many ops share; see shard.h. */
 #include "graph/mesh/shard.h"
 
 #include "base/text.h"
@@ -112,8 +111,7 @@ static int tensor_axis(const rf_graph *graph, int p) {
   return base == side ? base : -1;
 }
 
-/* Columns on one chip of a qkv row, or of the columns that an adapter adds to; *own gets those of
- * query heads. */
+/* Columns on one chip of a qkv row or of an adapter's output; *own gets those of query heads. */
 static int64_t columns_of_heads(const rf_graph *graph, int64_t chips, int p, int64_t *own) {
   const rf_model *m = &graph->model;
   const rf_param *param = &graph->params.at[p];

@@ -1,6 +1,5 @@
-/* dropout.c - dropout, and dropout fused with a residual sum. Dropout is its own backward op: the
- * same elements become 0. The mask is never stored; every op draws it from (seed, step, site,
- * token, channel). */
+/* dropout.c - dropout, alone or fused with a residual sum. It is its own backward op: the same
+ * elements become 0. Every op draws the mask from (seed, step, site, token, channel). */
 #include "graph/mesh/shard.h"
 
 static rf_status probability_check(const rf_op *op, rf_error *error) {

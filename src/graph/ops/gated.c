@@ -1,5 +1,4 @@
-/* gated.c - gated activations of a fused (gate, up) row, and their backward ops: SwiGLU (Llama) and
- * GeGLU (Gemma). */
+/* gated.c - activations of a fused (gate, up) row and their backward ops: SwiGLU and GeGLU. */
 #include "graph/mesh/shard.h"
 
 static rf_status gated_shape(rf_graph *graph, rf_op *op, rf_error *error) {

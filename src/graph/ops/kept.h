@@ -22,8 +22,7 @@ typedef enum rf_kept_extent {
 enum { RF_KEPT_AS_PRODUCT = -1 };
 typedef struct rf_kept_part {
   int8_t count;
-  /* bits of an element; 0: dtype of activations; RF_KEPT_AS_PRODUCT: dtype in which products read
-   * it */
+  /* bits of an element; 0: activation dtype; RF_KEPT_AS_PRODUCT: the dtype products read */
   int8_t bits;
   rf_kept_extent extent;
 } rf_kept_part;
@@ -54,8 +53,7 @@ typedef struct rf_kept_rule {
   rf_kept_part forward[RF_RULE_PARTS]; /* temporaries of the forward op */
   /* Temporaries of the backward op, besides the gradients of its output and input. */
   rf_kept_part backward[RF_RULE_PARTS];
-  /* How often XLA reads or writes each attention score between kernels: in f32, and in the dtype of
-   * activations. */
+  /* How often XLA moves a score of attention between kernels: in f32, in activation dtype. */
   int8_t score_moves_f32, score_moves;
 } rf_kept_rule;
 

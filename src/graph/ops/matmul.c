@@ -1,6 +1,5 @@
-/* matmul.c - the linear layer: forward with its epilogues, the gradient of its input, and the
- * gradient of its weight. Every sum over k is one f32 chain of fused multiply-adds in ascending k
- * (f64 for f64 operands). */
+/* matmul.c - the linear layer with epilogues, and the gradients of its input and its weight. Every
+ * sum over k is one f32 chain of fused multiply-adds in ascending k (f64 for f64 operands). */
 #include "graph/mesh/shard.h"
 
 /* Extents of a product: x (M,K), y (M,N), and the weight (K,N), or (N,K) if stored as (out, in). */

@@ -1,5 +1,4 @@
-/* norm.c - LayerNorm and RMSNorm, and their backward ops, which can add the gradient of the
- * residual stream. */
+/* norm.c - LayerNorm, RMSNorm, and their backward ops, which can add the residual gradient. */
 #include "graph/mesh/shard.h"
 
 /* Inputs x, gain and, for LayerNorm, bias; outputs y and one or two statistics per row. */
@@ -13,8 +12,7 @@ static rf_status norm_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* dx cannot share the memory of dy: gradients of parameters read whole columns of dy while dx is
- * written by rows. */
+/* dx must not overwrite dy: gain gradients read columns of dy while dx is written by rows. */
 static rf_status norm_bwd_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   int64_t rows = rf_input_dim(graph, op, 0, 0), width = rf_input_dim(graph, op, 0, 1);
   rf_dtype dtype = rf_input_dtype(graph, op, 0), wide = rf_wide_dtype(dtype);

@@ -14,8 +14,7 @@ enum { RF_ANY_FLOAT = -1, RF_ANY_WEIGHT = -2 };
 int64_t rf_input_dim(const rf_graph *graph, const rf_op *op, int slot, int axis);
 /* Dtype of an input slot; f32 if the slot is empty. */
 rf_dtype rf_input_dtype(const rf_graph *graph, const rf_op *op, int slot);
-/* Dtype of sums, statistics and parameter gradients when activations have `dtype`: f64 for f64, f32
- * otherwise. */
+/* Dtype of sums, statistics and parameter gradients for a `dtype`: f64 for f64, else f32. */
 rf_dtype rf_wide_dtype(rf_dtype dtype);
 bool rf_dtype_is_float(rf_dtype dtype);
 /* Checks an input slot. An empty optional slot passes. An empty required slot, a wrong dtype or a
@@ -37,8 +36,7 @@ rf_status rf_shape_output(rf_graph *graph, rf_op *op, int slot, rf_class class, 
   RF_TRY(rf_shape_output(graph, op, (slot), (class), (dtype), RF_RANK(__VA_ARGS__), \
                          (const int64_t[]){__VA_ARGS__}, error))
 
-/* Shape rule of elementwise ops: all inputs and the output have one shape (rows, width) and one
- * floating dtype. */
+/* Elementwise ops: inputs and output have the same shape (rows, width) and floating dtype. */
 #define RF_POINTWISE .shape = rf_shape_alike, .work = rf_work_bytes, .shard = rf_shard_pointwise
 rf_status rf_shape_alike(rf_graph *graph, rf_op *op, rf_error *error);
 
@@ -46,8 +44,7 @@ rf_status rf_shape_alike(rf_graph *graph, rf_op *op, rf_error *error);
 
 /* Work without FLOPs: bytes of each operand once. An output that accumulates is also read. */
 rf_work rf_work_bytes(const rf_graph *graph, const rf_op *op);
-/* Counts (query, key) pairs in segments of length graph->seq: those that the causal mask and the
- * window leave, and all. */
+/* Counts (query, key) pairs in segments of graph->seq: within causal mask and window, and all. */
 void rf_attention_pairs(const rf_graph *graph, int64_t rows, int window, double *causal, double *square);
 
 /* Heads and widths of an attention op, from its attributes and input 0. */
