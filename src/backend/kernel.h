@@ -5,8 +5,7 @@
 
 #include "backend/backend.h"
 
-/* One call of a kernel. `in` and `out` are the slots of the op, NULL if absent. Kernels never
- * allocate. */
+/* One kernel call. `in` and `out` are the op's slots, NULL if absent. Kernels never allocate. */
 typedef struct rf_call {
   const rf_graph *graph;
   const rf_op *op;

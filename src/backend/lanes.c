@@ -1,5 +1,4 @@
-/* lanes.c - records spans, and the system's counters of each thread: CPU time, page faults, time
- * waiting for a core. */
+/* lanes.c - records spans, and per thread: CPU time, page faults, time waiting for a core. */
 #define _GNU_SOURCE
 #include "backend/lanes.h"
 

@@ -79,8 +79,7 @@ typedef struct rf_attention {
 } rf_attention;
 rf_attention rf_attention_of(const rf_graph *graph, const rf_op *op);
 
-/* Up to MAX_HEIGHT query rows that one register tile computes. The rows may belong to different
- * heads of a group. */
+/* Up to MAX_HEIGHT query rows of one register tile, possibly of different heads of a group. */
 typedef struct rf_attention_strip {
   /* The size is rounded to cache lines, because vectors read the workspace behind the strips. */
   _Alignas(64) int rows;

@@ -55,9 +55,8 @@ static void copy_row(const void *from, rf_dtype dtype, int64_t at, void *to, rf_
 }
 
 /* Quantises one head to 8 bits: q = rint(x (127 / m)) and scale = m / 127, where m is the largest
- * |x|. Adding and subtracting MAGIC rounds to the nearest integer, ties to even. A head with a
- * non-finite value gets a scale of NaN, which every reader sees. A head too small for 127 / m
- * becomes zeros. */
+ * |x|. Adding and subtracting MAGIC rounds to the nearest integer, ties to even. A non-finite value
+ * gives a scale of NaN, which every reader sees. A head too small for 127 / m becomes zeros. */
 static void narrow_head(const float *x, int64_t dim, int8_t *q, float *scale) {
   const float MAGIC = 12582912.0f;
   float most = 0, finite = 0;

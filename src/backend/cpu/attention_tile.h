@@ -152,8 +152,7 @@ RF_INLINE void context_columns(int h, bool panels, rf_dtype dtype, const weighte
 RF_EACH_HEIGHT(RF_TILE_CONTEXT)
 #undef RF_TILE_CONTEXT
 
-/* v has panels of 32 columns, [panel][key][32]. The last panel has 16 columns if width is an odd
- * multiple of 16. */
+/* v is [panel][key][32]. The last panel has 16 columns if width is an odd multiple of 16. */
 RF_INLINE void context(int height, const weighted *w) {
   switch (height) {
 #define RF_CASE(h) \
@@ -209,8 +208,7 @@ RF_INLINE void pack_transposed(const void *const row[RF_LANES], rf_dtype dtype, 
   }
 }
 
-/* Packs `keys` rows of `dim` elements, `ld` elements apart, into panels [panel][d][32]. Zeros fill
- * the last panel. */
+/* Packs rows of `dim` elements, `ld` apart, into [panel][d][32]. Zeros fill the last panel. */
 RF_INLINE void pack_columns_of(const void *from, rf_dtype dtype, int64_t ld, int64_t keys, int64_t dim,
                                float *panels, const char *ahead) {
   for (int64_t key = 0; key < (keys + PANEL - 1) / PANEL * PANEL; key += RF_LANES) {

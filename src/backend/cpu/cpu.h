@@ -1,5 +1,4 @@
-/* cpu.h - the kernel tables of the CPU backend and the helpers that split a kernel's rows over
- * threads. */
+/* cpu.h - kernel tables of the CPU backend, and helpers that split a kernel's rows over threads. */
 #ifndef RF_CPU_H
 #define RF_CPU_H
 

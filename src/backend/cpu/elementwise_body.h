@@ -1,6 +1,5 @@
-/* elementwise_body.h - ops that read each element once: activations, residual additions, dropout
- * and rope. Included once per ISA (elementwise_*.c). Every value is computed in f32 and rounded
- * once, when it is stored. */
+/* elementwise_body.h - ops that read each element once: activations, residuals, dropout, rope.
+ * Included once per ISA (elementwise_*.c). Values are computed in f32 and rounded when stored. */
 
 RF_INLINE int64_t elements_used(const rf_call *call, int slot) {
   int64_t per_row = 1;
@@ -54,8 +53,7 @@ enum { RF_ELEMENT_GRAIN = 64 };
 RF_ACTIVATION(gelu, rf_v16_gelu_tanh, rf_v16_gelu_tanh_grad)
 RF_ACTIVATION(gelu_erf, rf_v16_gelu_erf, rf_v16_gelu_erf_grad)
 
-/* h (n, F) = act(gate) up, from gate_up (n, 2F) with the gate first; act is silu or (geglu)
- * gelu. */
+/* h (n, F) = act(gate) up, from gate_up (n, 2F), gate first; act is silu or (geglu) gelu. */
 RF_INLINE void gated_rows(const rf_call *call, int64_t begin, int64_t end, bool gelu, rf_dtype dtype) {
   int64_t ff = rf_in(call, 0)->shape[1] / 2;
   for (int64_t r = begin; r < end; r++) {

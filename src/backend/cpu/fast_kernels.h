@@ -312,8 +312,7 @@ RF_INLINE void product_long(int type, int rows, int vectors, const part *p) {
   }
 }
 
-/* Defines q4_0_2(part) for two rows of full panels, and q4_0_narrow_2(part) for sixteen lanes at a
- * time. */
+/* Defines q4_0_2(part) for two rows of full panels, and q4_0_narrow_2(part) for sixteen lanes. */
 #define BODY(name, type, rows, vectors) \
   static __attribute__((noinline)) void name##_##rows(const part *p) { body_of(type, rows, vectors, p); } \
   static __attribute__((noinline)) void name##_narrow_##rows(const part *p) { \

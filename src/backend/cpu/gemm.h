@@ -50,8 +50,7 @@ typedef struct rf_gemm {
   const void *b;    /* (K,N): element (p,j) at b[p b_step + j b_col] */
   int64_t b_step, b_col;
   rf_dtype b_dtype;
-  /* Panels of a packed B, or NULL. Then element (p,j) is value p of output j, and the strides of B
-   * are not used. */
+  /* Panels of a packed B or NULL. Element (p,j) is value p of output j; B's strides are unused. */
   const rf_panels *panels;
   bool fast;        /* A is rounded to 8 bits (fast.h); B is packed in codes, not transposed */
   bool transposed;  /* packed B is transposed: element (p,j) is value j of output p */
@@ -97,9 +96,8 @@ struct rf_tile_errands;
 typedef void (*rf_tile_micro)(int64_t steps, const float *a, const float *b, const float *from, float *to,
                               struct rf_tile_errands *errands);
 
-/* The functions of one ISA. Packed A: strips of rows, [k][rows of the strip]. Packed B: panels of
- * nr columns, [k][nr], padded with zeros. A tile is contiguous f32 [rows][nr]. gemm_amx.c describes
- * the packing for tiles. */
+/* One ISA's functions. Packed A: strips of rows, [k][row of the strip]. Packed B: panels of nr
+ * columns, [k][nr], zero-padded. A tile is f32 [rows][nr]. gemm_amx.c has the packing for tiles. */
 struct rf_fast_isa;
 typedef struct rf_gemm_isa {
   const char *name;
@@ -160,9 +158,8 @@ static inline const rf_panels *rf_panels_of(const rf_tensor *w) {
   return w->dtype == RF_PACKED ? &w->panels : NULL;
 }
 
-/* sum[j] (+)= x[0,j] + x[1,j] + ... of x (rows, cols), with rows `ld` elements apart, in ascending
- * order. This is the gradient of a bias where x is not packed as B. `resume` continues from the
- * present sums. */
+/* sum[j] (+)= x[0,j] + x[1,j] + ... in this order; x is (rows, cols) with row stride `ld`. The
+ * gradient of a bias where x is not packed as B. `resume` continues from the present sums. */
 void rf_column_sums(const void *x, rf_dtype dtype, int64_t rows, int64_t cols, int64_t ld, float *sum,
                     bool resume, int threads);
 

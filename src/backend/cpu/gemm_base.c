@@ -1,5 +1,4 @@
-/* gemm_base.c - the product in plain C, for any CPU. It runs the same chains of fmaf, slowly where
- * fmaf is a library call. */
+/* gemm_base.c - the product in plain C: the same chains of fmaf, slow where fmaf is a call. */
 enum { MR = 4, NR = 16 };
 #include "backend/cpu/gemm_kernels.h"
 

@@ -3,8 +3,7 @@
 #include "backend/cpu/gemm.h"
 #include "backend/cpu/simd.h"
 
-/* Vectors of eight dwords and of eight bf16, and their 8x8 transposes: two operations a vector on
- * every x86 since AVX. */
+/* Vectors of eight dwords or bf16, and 8x8 transposes: two operations per vector since AVX. */
 /* aligned(2), because rows of bf16 may start at any even address */
 typedef uint32_t v8 __attribute__((vector_size(32), aligned(2), may_alias));
 typedef uint16_t h8 __attribute__((vector_size(16), aligned(2), may_alias));
@@ -28,8 +27,7 @@ RF_INLINE void transpose_8x8(v8 r[8]) {
     r[i + 4] = SHUFFLE(b[i], b[i + 4], 4, 5, 6, 7, 12, 13, 14, 15);
   }
 }
-/* Loads eight elements as f32 bits. The result is stored through a pointer, because returning a v8
- * has no ABI without AVX. */
+/* Loads eight elements as f32 bits, to a pointer: without AVX no ABI returns a v8. */
 RF_INLINE void eight(v8 *to, const void *p, rf_dtype dtype, int64_t at) {
   if (dtype == RF_BF16) *to = __builtin_convertvector(*(const h8 *)((const rf_bf16 *)p + at), v8) << 16;
   else *to = *(const v8 *)((const float *)p + at);
@@ -340,10 +338,9 @@ RF_INLINE void stream_steps(const rf_gemm *g, rf_dtype b_dtype, const float *a, 
   }
 }
 
-/* B is (N,K), so a lane is a column, and one cache line of each of 16 columns is transposed in
- * registers. The whole line is loaded at once: columns at a power-of-two stride share one L1 set,
- * which cannot hold 16 lines until a second load (9 GB/s by half lines, 22 by whole lines with one
- * row on one thread). */
+/* B is (N,K), so a lane is a column. One cache line of each of 16 columns is loaded at once and
+ * transposed in registers: columns at a power-of-two stride share one L1 set, which cannot hold 16
+ * lines until a second load (half lines 9 GB/s, whole lines 22 GB/s; one row, one thread). */
 /* to[d] is dword d of the 16 lines. */
 RF_INLINE void transposed_lines(const char *p, int64_t stride, rf_v16 to[16]) {
 #if defined(__AVX512F__)
@@ -423,8 +420,7 @@ RF_INLINE void stream_columns(const rf_gemm *g, rf_dtype b_dtype, int most, cons
     }
   }
 }
-/* The number of rows is a constant of each body. Other counts use the next larger body and do not
- * store its surplus sums. */
+/* Bodies have constant rows. Other counts use the next larger body and drop its surplus sums. */
 RF_INLINE void stream_columns_of(const rf_gemm *g, rf_dtype b_dtype, const float *a, int64_t column, int cols,
                                  float *y) {
 #if defined(__AVX2__)

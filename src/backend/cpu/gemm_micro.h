@@ -2,9 +2,8 @@
  * by gemm_avx2.c and gemm_avx512.c, which define MR, NR, VECTOR with its LANES, LOAD, STORE and
  * SPLAT, and ROWS(X) as X(0) X(1) ... X(MR - 1).
  *
- * Rows are named variables and the fused multiply-add is inline assembly, because gcc 12 otherwise
- * keeps accumulators in memory or copies them. `rows` is a constant, so the compiler drops the code
- * of later rows. */
+ * Rows are variables and the fused multiply-add is inline assembly: gcc 12 otherwise keeps
+ * accumulators in memory or copies them. `rows` is a constant: code of later rows is dropped. */
 #define FMA(acc, x, y) __asm__("vfmadd231ps %2, %1, %0" : "+v"(acc) : "v"(x), "v"(y))
 #define ROW_LOAD(i) \
   VECTOR left##i = {0}, right##i = {0}; \

@@ -1,5 +1,4 @@
-/* gemm_tiles.h - functions of gemm_amx.c and tile_product.c for the tables of gemm.h and for
- * gemm.c. */
+/* gemm_tiles.h - functions of gemm_amx.c and tile_product.c for gemm.c and the tables of gemm.h. */
 #ifndef RF_GEMM_TILES_H
 #define RF_GEMM_TILES_H
 
@@ -9,8 +8,7 @@ enum { RF_TILE_ROWS = 32, RF_TILE_COLUMNS = 32 }; /* rows of a strip, columns of
 
 void rf_tiles_pack_a(const rf_gemm *g, int64_t i0, int rows, int64_t k0, int64_t kc, float *to);
 void rf_tiles_pack_b(const rf_gemm *g, int64_t j0, int cols, int64_t k0, int64_t kc, float *to, float *sum);
-/* Like rf_gemm_isa.stream_panels, for full panels and A packed in tiles. `y` has room for sixteen
- * rows of sums. */
+/* rf_gemm_isa.stream_panels for full panels and A in tiles. `y` holds sixteen rows of sums. */
 void rf_tiles_stream_panels(const rf_gemm *g, const rf_panel *panel, int count, const float *a, float *y,
                             float *wide);
 void rf_tiles_open(void);

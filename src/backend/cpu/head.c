@@ -1,10 +1,9 @@
 /* head.c - the output head in chunks of rows: logits = x w + bias in f32, cross-entropy, and its
  * gradients.
  *
- * The workspace holds the logits of one chunk, which their gradient overwrites, so no (n,V) array
- * exists. The chunk size depends on the shape alone and is a multiple of the tile depth. Chunks
- * change no bits: a logit is one chain over D, dx one chain over V, and dw continues its chain over
- * the rows. */
+ * The workspace holds the logits of one chunk, which their gradient overwrites: no (n,V) array
+ * exists. The chunk size is a multiple of the tile depth and depends only on the shape. Chunks
+ * change no bits: a logit is one chain over D, dx one over V; dw continues one over rows. */
 #include "backend/cpu/head.h"
 #include "backend/cpu/product.h"
 

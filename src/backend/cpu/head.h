@@ -10,12 +10,10 @@ typedef struct rf_head_isa {
   /* log(sum exp z): 16 lane sums of exp(z - max), lane = index mod 16, folded by halves. *best is
    * the smallest index of the maximum. */
   float (*lse)(const float *z, int64_t vocab, int32_t *best);
-  /* Replaces z by (exp(z - lse) - [v == label]) scale, times 1 - (z/cap)^2 if cap > 0, or by zeros
-   * if label < 0. */
+  /* z = (exp(z - lse) - [v == label]) scale, times 1 - (z/cap)^2 if cap > 0; 0 if label < 0. */
   void (*gradient)(float *z, int64_t vocab, int32_t label, float lse, float scale, float cap);
   void (*cap)(float *z, int64_t vocab, float cap); /* replaces z by cap tanh(z / cap) */
-  /* The `most` largest entries in descending order, equal ones by ascending index; most <=
-   * vocab. */
+  /* The `most` (<= vocab) largest entries in descending order, equal ones by ascending index. */
   void (*top)(const float *z, int64_t vocab, int most, int32_t *ids, float *values);
 } rf_head_isa;
 

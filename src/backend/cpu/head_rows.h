@@ -1,5 +1,4 @@
-/* head_rows.h - log-sum-exp, gradient, softcap and top entries of one row of logits, over simd.h.
- * Included by head_*.c. */
+/* head_rows.h - log-sum-exp, gradient, softcap and top entries of a row of logits, for head_*.c. */
 #include "backend/cpu/head.h"
 #include "backend/cpu/simd.h"
 
@@ -75,8 +74,7 @@ static void row_gradient(float *z, int64_t vocab, int32_t label, float lse, floa
   else row_gradient_of(z, vocab, label, lse, scale, 0.0f, false);
 }
 
-/* Keeps a sorted list and skips, sixteen at a time, entries that are not larger than the last one
- * in the list. */
+/* Keeps a sorted list; skips, sixteen at a time, entries not larger than the list's last. */
 static void row_top(const float *z, int64_t vocab, int most, int32_t *ids, float *values) {
   int held = 0;
   for (int64_t v = 0; v < vocab; v += RF_LANES) {

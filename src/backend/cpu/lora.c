@@ -1,6 +1,5 @@
 /* lora.c - LoRA adapters of a linear layer, as products of gemm.h over ranges of columns. The small
- * operand, b or h, is copied and multiplied by the scale; large operands are read and written
- * once. */
+ * operand (b or h) is copied and scaled; large operands are read and written once. */
 #include "backend/cpu/lora.h"
 #include "backend/cpu/product.h"
 
@@ -131,8 +130,7 @@ static rf_lora_part part_of(const dims *d, const rf_lora_parts *parts, int p, in
 }
 static int64_t whole_ranks(const rf_lora_parts *parts) { return (parts->rank + 15) / 16 * 16; }
 
-/* Workspace of both passes: a scaled b and an f32 h in the forward pass; b in sixteens and a scaled
- * h in the backward pass. */
+/* Workspace. Forward: a scaled b and an f32 h. Backward: b in sixteens and a scaled h. */
 static size_t lora_wide_workspace(const rf_graph *graph, const rf_op *op, int threads) {
   dims d = dims_of(graph, op);
   (void)threads;

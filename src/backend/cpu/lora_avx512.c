@@ -103,8 +103,7 @@ RF_INLINE void backward_b_block(const rf_lora_part *p, int ranks, int n, int64_t
   for (int r = 0; r < ranks; r++) rf_v16_store_n(db + r * p->joined, acc[r], n);
 }
 
-/* Computes columns [c0, c1) of db, DEEP rows of dy at a time, so that all vectors of a cache line
- * are used. */
+/* Columns [c0, c1) of db, DEEP rows of dy at a time: all vectors of a cache line are used. */
 static void backward_b_strip(const rf_lora_part *p, int64_t c0, int64_t c1, const void *dy, const float *h,
                              float *db, bool accumulate) {
   for (int64_t i = 0; i < p->rows; i += DEEP) {

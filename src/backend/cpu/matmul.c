@@ -11,8 +11,7 @@ static bool takes_numbers(const rf_graph *graph, const rf_op *op) { /* f64 runs 
   return true;
 }
 
-/* Sizes, strides and dtypes; the workspace depends on nothing else. Inputs 0 and 1 are the operands
- * of all three ops. */
+/* Sizes, strides and dtypes, which determine the workspace. Inputs 0 and 1 are the operands. */
 static rf_gemm matmul_product(const rf_graph *graph, const rf_op *op) {
   const rf_tensor *x = &graph->tensor[op->input[0]], *w = &graph->tensor[op->input[1]];
   int64_t k = x->shape[1], n = w->shape[op->attr.matmul.transpose ? 0 : 1];

@@ -5,8 +5,7 @@
  * tree of rf_v16_fold_sum. Sums over tokens (dgain, dbias): one f32 chain of plain additions per
  * channel in ascending rows; threads share the channels. */
 
-/* Channels of a row are read in pieces of sixteen. The last piece may be shorter; its missing lanes
- * read as 0. */
+/* Rows are read in pieces of sixteen channels. Missing lanes of the last piece read as 0. */
 RF_INLINE int piece(int64_t width, int64_t i) { return width - i < RF_LANES ? (int)(width - i) : RF_LANES; }
 RF_INLINE rf_v16 get(const void *p, rf_dtype dtype, int64_t i, int n) {
   return n == RF_LANES ? rf_v16_get(p, dtype, i) : rf_v16_get_n(p, dtype, i, n);
@@ -77,8 +76,7 @@ RF_INLINE void norm_rows(const rf_call *call, int64_t begin, int64_t end, bool c
     norm_row(&row, centre, dtype, gain_dtype);
   }
 }
-/* Calls f(..., dtype, gain_dtype) with constant dtypes: both f32, both bf16, or bf16 activations
- * with f32 gains. */
+/* Calls f(..., dtype, gain_dtype) with constants: f32, bf16, or bf16 activations with f32 gains. */
 #define RF_BY_DTYPE(f, x, gain, ...) \
   do { \
     if ((x) == RF_F32) f(__VA_ARGS__, RF_F32, RF_F32); \
@@ -110,8 +108,7 @@ typedef struct norm_gradient {
   float offset;
 } norm_gradient;
 
-/* dgain += dy unit(x) and dbias += dy, over rows [row, row_end) in ascending order, for channels
- * [from, to). */
+/* Channels [from, to): dgain += dy unit(x), dbias += dy over ascending rows [row, row_end). */
 RF_INLINE void norm_gain_rows(const norm_gradient *g, int64_t row, int64_t row_end, int64_t from, int64_t to,
                               bool centre, rf_dtype dtype, rf_dtype gain_dtype) {
   (void)gain_dtype;

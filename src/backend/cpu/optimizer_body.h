@@ -10,9 +10,8 @@ static size_t norm_sq_workspace(const rf_graph *graph, const rf_op *op, int thre
   return (size_t)norm_sq_chunks(&graph->tensor[op->input[0]]) * sizeof(double);
 }
 
-/* Sums squares in sixteen lanes of double, folded by the same tree as f32. Squares of floats are
- * exact in double, so fusing changes nothing. Written in intrinsics, because gcc 12 converts halves
- * of vectors one by one. */
+/* Sums squares in sixteen double lanes, folded by the tree of f32. Squares of floats are exact in
+ * double, so fusing changes nothing. Intrinsics, because gcc 12 converts halves one by one. */
 #if defined(__AVX512F__)
 RF_INLINE int64_t squares_of_vectors(const float *x, int64_t count, double lane[RF_LANES]) {
   __m512d low = _mm512_setzero_pd(), high = low;
@@ -56,8 +55,7 @@ RF_INLINE double sum_of_squares(const float *x, int64_t count) {
   }
   return lane[0];
 }
-/* Squares in columns from `own_columns` on count as 1 / copies, because other chips have these
- * columns too. */
+/* Squares in columns from `own_columns` count as 1 / copies: other chips have these columns too. */
 static double sum_of_shared(const rf_call *call, int64_t first, int64_t count) {
   const rf_tensor *grad = rf_in(call, 0);
   const float *x = call->in[0];

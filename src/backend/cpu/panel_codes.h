@@ -1,5 +1,4 @@
-/* panel_codes.h - codes, scales and offsets of packed panels as vectors of lanes, for AVX2 and
- * AVX-512. */
+/* panel_codes.h - codes, scales and offsets of packed panels as vectors, for AVX2 and AVX-512. */
 #ifndef RF_PANEL_CODES_H
 #define RF_PANEL_CODES_H
 
@@ -46,8 +45,7 @@ RF_INLINE w_word w_merge(w_word mask, w_word y, w_word x) {
   return w_or(w_and(mask, y), _mm256_andnot_si256(mask, x));
 }
 #endif
-/* X(row, vector) for four vectors. Sums are named variables, because gcc 12 keeps an array in
- * memory. */
+/* X(row, vector) for four vectors. Sums are variables: gcc 12 would keep an array in memory. */
 #define EACH_VECTOR(X, r) X(r, 0) X(r, 1) X(r, 2) X(r, 3)
 #define w_set(x) W(set1_ps)(x)
 #define w_set_word(x) W(set1_epi32)(x)

@@ -31,8 +31,7 @@ static void pack_b_lanes(const rf_gemm *g, int64_t j0, int cols, int64_t k0, int
   }
 }
 
-/* Packs columns that are values of k, with outputs as steps: widens a range of values of each panel
- * and transposes it. */
+/* Packs columns that are values of k: widens a range of each panel and transposes the range. */
 static void pack_b_transposed(const rf_gemm *g, int64_t j0, int cols, int64_t k0, int64_t kc, float *to) {
   float wide[NR * RF_PANEL_LANES];
   if (cols < NR) memset(to, 0, (size_t)(kc * NR) * sizeof *to);
@@ -145,9 +144,8 @@ static const struct chain_row *chain_row_of(int rows, int lanes) {
   return best;
 }
 
-/* Runs all rows of a part whose `y` holds `lanes` lanes, and prefetches `bytes` at `ahead` evenly.
- * Hardware follows one stream but stops at the end of a 4 KiB page, and many requests at once would
- * delay the current loads. */
+/* Runs all rows of a part whose `y` holds `lanes` lanes; prefetches `bytes` at `ahead` evenly. The
+ * CPU prefetches one stream up to its 4 KiB page; bursts of requests would delay current loads. */
 static void chain_panel(int lanes, const chain_part *all, int64_t bytes) {
   const struct chain_row *row[RF_FEW_ROWS];
   const int m = (int)all->a_step;

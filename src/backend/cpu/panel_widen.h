@@ -2,14 +2,12 @@
  * Plain C calls the functions of the file format. Included by gemm_kernels.h.
  *
  * A value is d q + e with one rounding. q is the stored code (at least 0); d and e belong to a run
- * of 16 or 32 values, with e = -zero d if the type has no offset. The result equals ggml's value
- * bit for bit if the scales are finite: the product of scale and code is exact in f32 in every
- * type, so at most one rounding remains. Only the sign of a zero may differ, which no sum from 0
- * shows. */
+ * of 16 or 32 values, with e = -zero d if the type has no offset. The result has the bits of ggml's
+ * value if the scales are finite: the product of scale and code is exact in f32 for all types, so
+ * at most one rounding remains. Only a zero's sign may differ; sums from 0 hide it. */
 
-/* Writes steps [k0, k0 + steps) of lanes [lane, lane + lanes) to to[step][lane of
- * RF_PANEL_LANES]. `lane` and `lanes` are multiples of 16. For types with blocks, k0 and steps are
- * multiples of HALF_RUN. */
+/* Writes steps [k0, k0 + steps) of lanes [lane, lane + lanes) to to[step][RF_PANEL_LANES]. `lane`
+ * and `lanes` are multiples of 16; with blocks, k0 and steps of HALF_RUN. */
 typedef void (*widen_fn)(const rf_panel *panel, const char *at, int64_t k0, int steps, int lane, int lanes,
                          float *to);
 enum { HALF_RUN = 16 }; /* values between positions where `widen` may begin */
@@ -95,8 +93,7 @@ enum { FEW_ROWS_MOST = 16 };
 enum { FEW_ROWS_MOST = 2 };
 #define FEW_EACH(X) EACH_VECTOR(X, 0) EACH_VECTOR(X, 1)
 #endif
-/* The part of a panel that one call multiplies: some rows, some vectors of lanes, whole blocks of
- * 32 steps. */
+/* The part of a panel for one call: some rows, some vectors of lanes, whole 32-step blocks. */
 typedef struct few_part {
   const char *at; /* codes of the panel */
   int64_t k0, k1;
@@ -242,8 +239,7 @@ RF_INLINE void few_body(int type, int rows, int vectors, const few_part *p) {
 #else
 #define FEW_SHAPES(X, ...) X(__VA_ARGS__, 1, 2) X(__VA_ARGS__, 2, 2)
 #endif
-/* PANEL_TYPE(q4_0, RF_Q_Q4_0, blocks) defines widen_q4_0(...), few_q4_0_1(part), few_q4_0_2(part)
- * and so on. */
+/* PANEL_TYPE(q4_0, RF_Q_Q4_0, blocks) defines widen_q4_0(...), few_q4_0_1(part) and so on. */
 #define FEW_BODY(name, type, rows, vectors) \
   static __attribute__((noinline)) void few_##name##_##rows(const few_part *p) { \
     few_body(type, rows, vectors, p); \

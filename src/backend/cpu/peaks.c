@@ -1,5 +1,4 @@
-/* peaks.c - measures arithmetic of a requested level, and memory with the strongest ISA of this
- * CPU. */
+/* peaks.c - measures arithmetic of a requested level, and memory with the CPU's strongest ISA. */
 #include "backend/cpu/peaks.h"
 #include "backend/cpu/peaks_loops.h"
 

@@ -1,6 +1,5 @@
-/* peaks.h - measures the ceilings of this machine, which kernel speeds are compared with. The
- * caller sets the length of a burst, so that a measurement can run between two bursts; other
- * programs slow down both. */
+/* peaks.h - measures the machine's ceilings, which kernel speeds are compared with. The caller sets
+ * a burst's length, to measure between two bursts: other programs slow down both. */
 #ifndef RF_PEAKS_H
 #define RF_PEAKS_H
 

@@ -27,8 +27,7 @@ static inline rf_operand rf_weight(const rf_tensor *w, int64_t k, int64_t n, boo
   stored.panels = rf_panels_of(w);
   return stored;
 }
-/* (M,N) = a (M,K) b (K,N). A call may have fewer rows or steps than these bounds of the
- * workspace. */
+/* (M,N) = a (M,K) b (K,N). The sizes bound the workspace; a call may have fewer rows or steps. */
 static inline rf_gemm rf_gemm_of(int64_t m, int64_t n, int64_t k, rf_operand a, rf_operand b, rf_dtype dtype,
                                  int64_t ld) {
   return (rf_gemm){.m = m,
@@ -83,7 +82,7 @@ static inline bool rf_takes_stream(const rf_gemm *g) {
     const rf_gemm g = op##_product(graph, node); \
     return rf_gemm_workspace(&table, &g, threads); \
   }
-/* The kernel row of OP_ISA_PATH, for at most `rows` rows. The curves of `family` predict its
+/* The kernel row of OP_ISA_PATH, for at most `rows` rows; the curves of `family` predict its
  * time. */
 #define RF_PATH_ROW(of, variant, path, takes, lowest, rows, family, suffix) \
   {.op = #of, \
@@ -125,9 +124,8 @@ static inline bool rf_takes_stream(const rf_gemm *g) {
   RF_PATH_ROW(op, amx, many, tiles, RF_ISA_AMX, 0, "gemm_amx_32x32", "")
 #define RF_FAST_ROW(op, isa, level) RF_PATH_ROW(op, isa, fast, fast, level, 0, "fast_" #isa, "")
 
-/* All kernels of `op`, its dx and its dw, and their rows. `also` is true for a product with few
- * rows; `rows` is the maximum of rows in such a step. Other products use the path `many` or
- * `many_tiles`. */
+/* All kernels of `op`, its dx and its dw, and their rows. `also`: true for a product with few rows;
+ * `rows`: their maximum. Other products use the path `many` or `many_tiles`. */
 #if defined(__x86_64__)
 #define RF_PRODUCTS_X86(op, also, many, many_tiles) \
   RF_TAKES(op, fast, true) \

@@ -25,8 +25,7 @@ static inline void rf_shares_cut(rf_shares *shares, int64_t count, int threads) 
   }
 }
 
-/* Items that a thread takes at once: `most`, or fewer if the threads would end at different
- * times. */
+/* Items that a thread takes at once: `most`, or fewer so that all threads end together. */
 static inline int rf_shares_at_once(int64_t count, int most, int threads) {
   while (most > 1 && count < (int64_t)8 * most * threads) most /= 2;
   return most;

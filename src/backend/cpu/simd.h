@@ -3,8 +3,7 @@
  * macros choose, so a body compiled with other flags is the kernel of another ISA.
  *
  * The bits are the same on all ISAs. Each function is the same sequence of IEEE additions, products
- * and explicit fused multiply-adds; horizontal sums and maxima fold the same tree. Only the payload
- * of a NaN may differ. */
+ * and fused multiply-adds; horizontal sums and maxima fold one tree. Only NaN payloads differ. */
 #ifndef RF_SIMD_H
 #define RF_SIMD_H
 
@@ -30,8 +29,7 @@ RF_INLINE rf_v16 rf_v16_zero(void) { return _mm512_setzero_ps(); }
 RF_INLINE rf_v16 rf_v16_set1(float x) { return _mm512_set1_ps(x); }
 RF_INLINE rf_v16 rf_v16_load(const float *p) { return _mm512_loadu_ps(p); }
 RF_INLINE void rf_v16_store(float *p, rf_v16 x) { _mm512_storeu_ps(p, x); }
-/* The first `n` lanes (0 <= n <= 16). Other lanes load as 0 and are not stored, and their memory is
- * not touched. */
+/* The first `n` lanes (0 to 16). Other lanes load as 0; their memory is not read or written. */
 RF_INLINE rf_v16 rf_v16_load_n(const float *p, int n) {
   return _mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1u), p);
 }
@@ -403,8 +401,7 @@ RF_INLINE rf_v16 rf_v16_load(const float *p) { return rf_v16_load_n(p, RF_LANES)
 RF_INLINE void rf_v16_store_n(float *p, rf_v16 x, int n) { memcpy(p, &x, (size_t)n * sizeof *p); }
 RF_INLINE void rf_v16_store(float *p, rf_v16 x) { rf_v16_store_n(p, x, RF_LANES); }
 
-/* Not inlined: where a fused multiply-add is a library call, inlining sixteen of them only costs
- * size. */
+/* Not inlined: where a fused multiply-add is a library call, inlining sixteen only adds size. */
 #define RF_CALLED static __attribute__((noinline, unused))
 RF_CALLED rf_v16 rf_v16_fma(rf_v16 a, rf_v16 b, rf_v16 c) {
   for (int i = 0; i < RF_LANES; i++)
@@ -473,8 +470,7 @@ RF_INLINE void rf_v16_transpose(rf_v16 x[RF_LANES]) {
 
 /* ---- loads and stores of RF_F32 or RF_BF16 --------------------------------------------------- */
 
-/* `p` points to elements of `dtype`, and `i` is an element index. The branch folds away if dtype is
- * a constant. */
+/* `i` counts elements of `dtype` at `p`. The branch folds away if dtype is a constant. */
 RF_INLINE float rf_f32_get(const void *p, rf_dtype dtype, int64_t i) {
   return dtype == RF_BF16 ? rf_bf16_to_f32(((const rf_bf16 *)p)[i]) : ((const float *)p)[i];
 }
@@ -535,8 +531,7 @@ RF_INLINE rf_v16 rf_v16_exp(rf_v16 x) {
   return rf_v16_select(rf_v16_lt(x, RF_C(-87.33f)), rf_v16_zero(), p);
 }
 
-/* Natural logarithm within 1.5 ulp. log 0 = -inf, log of a negative number is NaN, log inf = inf.
- * Subnormals count as 0. */
+/* Natural logarithm within 1.5 ulp: -inf for 0 and subnormals, NaN below 0, inf for inf. */
 RF_INLINE rf_v16 rf_v16_log(rf_v16 x) {
   rf_v16 m, k = rf_v16_split(x, &m), f = rf_v16_sub(m, RF_C(1.0f)), f2 = rf_v16_mul(f, f);
   rf_v16 p = rf_v16_fma(RF_C(0x1.1b42b4p-4f), f, RF_C(-0x1.e2e9b0p-4f));
@@ -572,8 +567,7 @@ RF_INLINE rf_v16 rf_v16_tanh(rf_v16 x) {
   return rf_v16_copysign(rf_v16_select(rf_v16_lt(a, RF_C(0.55f)), p, q), x);
 }
 
-/* s = 1 / (1 + e^-x) and *mirror = 1 - s. Neither cancels, because only the exponential of -|x| is
- * computed. */
+/* s = 1 / (1 + e^-x), *mirror = 1 - s. No cancellation: only e^-|x| is computed. */
 RF_INLINE rf_v16 rf_v16_sigmoid_pair(rf_v16 x, rf_v16 *mirror) {
   rf_v16 e = rf_v16_exp(rf_v16_neg(rf_v16_abs(x)));
   rf_v16 large = rf_v16_div(RF_C(1.0f), rf_v16_add(RF_C(1.0f), e)), small = rf_v16_mul(e, large);
@@ -600,9 +594,8 @@ RF_INLINE rf_v16 rf_v16_gelu_argument(rf_v16 u) {
 }
 /* GELU with tanh: 0.5 u (1 + tanh z) = u sigmoid(2 z), which does not cancel for negative u. */
 RF_INLINE rf_v16 rf_v16_gelu_tanh(rf_v16 u) { return rf_v16_mul(u, rf_v16_sigmoid(rf_v16_gelu_argument(u))); }
-/* Derivative of GELU with tanh: s + u s (1 - s) (2 z)', with (2 z)' = 2 sqrt(2/pi) (1 + 3 0.044715
- * u^2). The second term is 0 beyond |u| = 30; u is clamped there, so that u^2 = inf cannot give inf
- * times 0. */
+/* Derivative of tanh GELU: s + u s (1 - s) (2 z)', (2 z)' = 2 sqrt(2/pi) (1 + 3 0.044715 u^2). The
+ * second term is 0 beyond |u| = 30; u is clamped there, so that u^2 = inf gives no inf times 0. */
 RF_INLINE rf_v16 rf_v16_gelu_tanh_grad(rf_v16 u) {
   rf_v16 mirror, s = rf_v16_sigmoid_pair(rf_v16_gelu_argument(u), &mirror);
   rf_v16 b = rf_v16_max(rf_v16_min(u, RF_C(30.0f)), RF_C(-30.0f));
@@ -611,9 +604,8 @@ RF_INLINE rf_v16 rf_v16_gelu_tanh_grad(rf_v16 u) {
   return rf_v16_fma(rf_v16_mul(b, slope), rf_v16_mul(s, mirror), s);
 }
 
-/* The normal distribution: its density at u, and its integral up to u, which does not cancel for
- * negative u. The tail is e^(-u^2/2) times a polynomial in 1 / (1 + 0.3 |u|), fitted for |u| < 14
- * (relative error 3e-7). */
+/* The normal distribution: density at u, and integral up to u, without cancellation if u < 0. The
+ * tail is e^(-u^2/2) times a polynomial in 1 / (1 + 0.3 |u|), fitted to 3e-7 for |u| < 14. */
 RF_INLINE rf_v16 rf_v16_normal(rf_v16 u, rf_v16 *density) {
   rf_v16 a = rf_v16_min(rf_v16_abs(u), RF_C(14.0f)),
          e = rf_v16_exp(rf_v16_mul(rf_v16_mul(a, a), RF_C(-0.5f)));

@@ -1,5 +1,4 @@
-/* simd_map_body.h - defines the function RF_SIMD_MAP. Included once per ISA (simd_map_*.c), which
- * defines that name. */
+/* simd_map_body.h - defines RF_SIMD_MAP, a function that each simd_map_*.c names. */
 #include "backend/cpu/simd.h"
 #include "backend/cpu/simd_map.h"
 

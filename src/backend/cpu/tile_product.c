@@ -77,8 +77,7 @@ typedef struct job {
 
 static int64_t row_of(const job *j, int64_t strip) { return cut(j->g->m, j->strips, strip); }
 
-/* Packs `count` units from u on, step by step, and in each step unit by unit. `sums`: also sums the
- * columns of B. */
+/* Packs `count` units from u on, step by step, unit by unit. `sums`: also sums B's columns. */
 static void pack(const job *j, bool a, int64_t u, int64_t count, float *to, bool sums) {
   const rf_gemm *g = j->g;
   const int64_t unit_floats = a == j->s.hold_a ? j->s.held_floats : j->s.passed_floats;
@@ -131,8 +130,7 @@ typedef struct pair {
   rf_gemm_sums out;
 } pair;
 
-/* Prefetches the rows of an array shaped like C for passing unit `u` and the group of held units
- * from `group` on. */
+/* Prefetches rows of a C-shaped array for passing unit `u` and held units from `group` on. */
 static void fetch_group(const job *j, const void *array, rf_dtype dtype, int64_t u, int64_t group,
                         int64_t h1) {
   const int64_t item = rf_dtype_bytes(dtype);

@@ -1,6 +1,5 @@
-/* attention.c - causal attention inside segments, over (n,(N+2K)H) rows of query, key and value
- * heads, and over a cache. Query i of a segment sees keys j <= i, and with a window only those with
- * j > i - window. */
+/* attention.c - causal attention in segments, over (n,(N+2K)H) rows of query, key and value heads,
+ * and over a cache. Query i of a segment sees keys j <= i; with a window only if j > i - window. */
 #include "backend/reference/kernels.h"
 #include "graph/kv.h"
 
@@ -72,9 +71,8 @@ static double value_of(const head_rows *rows, int64_t j, int64_t c) {
                      : load(rows->data, rows->value_at + j * rows->stride + c);
 }
 
-/* The scaled score of a query and a key. With a bf16 softmax, the score is an f32 chain like the
- * chain of a matmul, because its rounding to bf16 is part of the definition; otherwise it is a
- * double sum. */
+/* The scaled score of a query and a key, a double sum. With a bf16 softmax it is an f32 chain like
+ * a matmul's, because its rounding to bf16 is part of the definition. */
 static double score(const rf_attr_attention *attr, rf_view q, int64_t query_at, const head_rows *rows,
                     int64_t j) {
   bool chain = attr->softmax == RF_BF16 && q.dtype != RF_F64;
@@ -148,8 +146,7 @@ typedef struct pair {
   double p, ds;
 } pair;
 
-/* The probability of key j for query i (rows of the segment at `begin`, head h), and the gradient
- * of the score. */
+/* Probability of key j for query i (rows of the segment at `begin`, head h); score's gradient. */
 static pair pair_of(const rf_call *call, int64_t begin, int64_t h, int64_t i, int64_t j) {
   const rf_attr_attention *attr = &call->op->attr.attention;
   rf_view qkv = in_view(call, 0), ctx = in_view(call, 1), lse = in_view(call, 2), dctx = in_view(call, 3);
@@ -180,8 +177,7 @@ static void query_gradient(const rf_call *call, int64_t begin, int64_t h, int64_
   for (int64_t c = 0; c < head_dim; c++) store(dqkv, at + c, dq[c]);
 }
 
-/* dk and dv of key j, key/value head g: sums over the query heads of its group and the queries that
- * see the key. */
+/* dk and dv of key j, key head g: sums over the group's query heads and queries that see j. */
 static void key_gradient(const rf_call *call, int64_t begin, int64_t length, int64_t g, int64_t j,
                          double *dk) {
   const rf_attr_attention *attr = &call->op->attr.attention;

@@ -1,5 +1,4 @@
-/* attention_part.c - attention of some of the queries to all keys: scores in double, and a softmax
- * over one row at a time. */
+/* attention_part.c - attention of some queries to all keys: double scores, softmax row by row. */
 #include "backend/reference/kernels.h"
 
 #include <string.h>

@@ -1,5 +1,4 @@
-/* experts.c - the router, the movement of rows to their experts and back, and the linear layers of
- * the experts. */
+/* experts.c - the router, row movement to experts and back, and the experts' linear layers. */
 #include "backend/reference/kernels.h"
 
 static double logit(rf_view logits, int64_t at) {

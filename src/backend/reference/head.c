@@ -46,8 +46,7 @@ static double logit(const head *of, int64_t r, int64_t v) {
   return capped(of->cap, of->bias.data ? exact_add(of->wide, sum, load(of->bias, v)) : sum);
 }
 
-/* Sum of exp(logit - largest) over the tokens of row r. *most gets the largest logit, *best the
- * first token that has it. */
+/* Sum of exp(logit - largest) in row r. *most: the largest logit; *best: its first token. */
 static double row_sum(const head *of, int64_t r, int32_t *best, double *most) {
   double largest = -INFINITY, sum = 0;
   for (int64_t v = 0; v < of->words; v++) {
@@ -80,8 +79,7 @@ static void loss_rows(const rf_call *call, const head *of, const int32_t *labels
   }
 }
 
-/* Workspace: the logit gradients (n) of one token, and the sums dx (n,D). head_loss_grad adds lse
- * (n). */
+/* Workspace: one token's logit gradients (n), sums dx (n,D); lse (n) for head_loss_grad. */
 size_t rf_reference_head_workspace(const rf_graph *graph, const rf_op *op, int threads) {
   (void)threads;
   const rf_tensor *x = &graph->tensor[op->input[0]];
@@ -183,8 +181,7 @@ void rf_reference_head_loss_grad(const rf_call *call) {
   gradients(call, &of, ids(call, 3), lse, 2);
 }
 
-/* nll, argmax, labels -> metrics (4): sum of nll, number of labels >= 0, number of correct
- * predictions, 0 */
+/* nll, argmax, labels -> metrics (4): sum of nll, labels >= 0, correct predictions, 0 */
 void rf_reference_loss_sum(const rf_call *call) {
   const int32_t *argmax = ids(call, 1), *labels = ids(call, 2);
   rf_view nll = in_view(call, 0), metrics = out_view(call, 0);

@@ -3,8 +3,7 @@
  * with rope.tail, elements (2i, 2i + 1) of its last R. */
 #include "backend/reference/kernels.h"
 
-/* qkv (n,(N+2K)H), positions (n) -> qkv, q and k rotated. `inverse` (the backward pass) rotates
- * back. */
+/* qkv (n,(N+2K)H), positions (n) -> qkv with q and k rotated. `inverse`: backward rotates back. */
 void rf_reference_rope(const rf_call *call) {
   const rf_attr_rope *attr = &call->op->attr.rope;
   const int32_t *positions = ids(call, 1);
