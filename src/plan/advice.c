@@ -19,12 +19,12 @@ typedef struct variant {
 } variant;
 
 /* The changes to price; each thread takes the next one. The first `same` changes only recompute and
- * wait for the plan's graph; each other change builds its own graph. */
+ * wait for the plan's graph; every other change builds its own graph. */
 struct rf_advice_ahead {
   const rf_model *model;
   variant list[RF_MAX_ADVICE];
   const rf_graph *base; /* graph for the first `same` changes; NULL: each builds its own */
-  bool weighed;         /* the first `same` changes are estimated (trial.c), not planned */
+  bool weighed;         /* trial.c estimates the first `same` changes instead of planning them */
   int count, same;
   atomic_int next_same, next_other;
   pthread_t thread; /* prices the other changes while the plan is made */
@@ -76,7 +76,7 @@ static void make_others(rf_advice_ahead *a) {
 
 static void make_same(rf_advice_ahead *a) {
   rf_pool *pool = rf_pool_new();
-  /* all options except remat are equal */
+  /* these changes differ from the plan only in remat */
   rf_trial *trial = a->weighed ? rf_trial_open(a->base, &a->list->options, pool) : NULL;
   for (int i; (i = atomic_fetch_add(&a->next_same, 1)) < a->same;) {
     variant *v = &a->list[i];
@@ -133,7 +133,7 @@ void rf_advice_forget(rf_advice_ahead *ahead) {
 
 /* Writes the change as advice if it lowers memory or time. */
 static bool write_row(const rf_plan *plan, const variant *v, bool same, rf_advice *row) {
-  /* compare live bytes with live bytes */
+  /* v->bytes are live bytes if they exceed the room, so compare them with live bytes */
   const int64_t now = v->bytes > rf_plan_room(&plan->options) ? plan->live_bytes : plan->arena_bytes;
   double saved = (double)(now - v->bytes), slower = v->seconds / plan->step_seconds - 1;
   if (!v->made || (saved <= 0 && slower >= 0)) return false;

@@ -11,7 +11,7 @@ typedef struct rf_advice {
   int64_t peak_bytes; /* arena size; for a row that does not fit, the sum of live bytes */
   double seconds;     /* per step */
   bool approximate;   /* results change by more than rounding */
-  bool exact;         /* results stay equal to the bit */
+  bool exact;         /* results stay bit-identical */
 } rf_advice;
 
 /* Starts a thread that plans changes of a training plan while the plan itself is made. NULL:

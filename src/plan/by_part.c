@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-/* A product belongs to the part of its weight; attention and the head have their own op kinds. */
+/* A product counts for its weight's part of the model; attention and the head have own op kinds. */
 static rf_part part_of(const rf_graph *graph, const rf_op *op) {
   if (op->def->kind == RF_KIND_ATTENTION) return RF_PART_SCORES;
   if (op->def->kind == RF_KIND_HEAD) return RF_PART_HEAD;

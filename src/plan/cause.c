@@ -11,7 +11,7 @@ static const char *const BOUND[] = {[RF_BOUND_COMPUTE] = "arithmetic",
                                     [RF_BOUND_LATENCY] = "launches",
                                     [RF_BOUND_NETWORK] = "the network"};
 
-/* Seconds per step of all ops with this definition, and their work. */
+/* Seconds per step of all ops with this definition; *work gets the ops' work. */
 static double seconds_of(const rf_plan *plan, const rf_op_def *def, double *work) {
   double seconds = 0;
   *work = 0;
@@ -58,8 +58,8 @@ static int64_t rows_of(const rf_plan *plan, int op) {
   return plan->graph->rows;
 }
 
-/* Columns of padding that fill the last tile of the matrix unit, for the operand with the most
- * padding, and the width of that operand in *extent. 0: the machine has no tiles. */
+/* Columns that pad an operand to whole tiles of the matrix unit, for the operand with the most
+ * padding; *extent gets the width of that operand. 0: the machine has no tiles. */
 static int64_t padding_of(const rf_plan *plan, int op, int64_t *extent) {
   const rf_op *o = &plan->graph->op[op];
   int64_t tile = plan->machine.tile[1], most = 0;
@@ -80,7 +80,7 @@ static int64_t pages_of(const rf_plan *plan) {
   return kv.of[RF_KV_GLOBAL].most + kv.of[RF_KV_LOCAL].most;
 }
 
-/* Sets the cause if the plans have different numbers of pages. */
+/* Names pages as the cause if a sequence takes different numbers of pages in the two plans. */
 static bool find_page(const rf_plan *before, const rf_plan *after, rf_cause *cause) {
   if (pages_of(before) == pages_of(after)) return false;
   cause->kind = "page";

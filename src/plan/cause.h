@@ -1,4 +1,4 @@
-/* cause.h - why a plan takes more time or memory than another plan of the same model suggests. */
+/* cause.h - why one plan takes more time or memory than another plan of the same model predicts. */
 #ifndef RF_CAUSE_H
 #define RF_CAUSE_H
 

@@ -47,7 +47,7 @@ void rf_plan_choose(rf_plan *plan, rf_plan_depth depth) {
     rf_op *op = &plan->graph->op[i];
     int of = op->recompute_of;
     rf_plan_op *p = &plan->op[i];
-    /* recomputation must give equal bits, so it uses the same kernel */
+    /* a recomputed op must give bit-identical results, so it uses the kernel of the first op */
     if (of >= 0 && of < i && graph->op[of].def == op->def) p->kernel = plan->op[of].kernel;
     else p->kernel = rf_kernel_choose(options->backend, options->isa, graph, op);
     choose_few(plan, op, p);

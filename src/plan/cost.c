@@ -16,7 +16,7 @@ double rf_cost_work(rf_work work) {
 }
 
 double rf_cost_size(const rf_graph *graph, const rf_op *op, rf_work work) {
-  /* Rows of one sequence share keys: reading dominates for one row, arithmetic for many. */
+  /* Rows of a sequence share keys: with one row reading dominates, with many rows arithmetic. */
   if (op->def->curve_size == RF_CURVE_ROWS) {
     const rf_tensor *out = &graph->tensor[op->output[0]];
     int64_t slots = graph->tensor[rf_cached_of(graph, op).table].shape[0],
@@ -42,7 +42,7 @@ static rf_dtype dtype_of(const rf_graph *graph, const rf_op *op) {
 }
 
 /* Whether the op streams quantised blocks for few rows, where curves of plain matrices do not
- * apply. For many rows, packing widens the blocks once, and the curves apply. */
+ * apply. For many rows, packing widens the blocks once, and the curves of plain matrices apply. */
 static bool streams_blocks(const rf_graph *graph, const rf_op *op) {
   int many = op->input[op->def->rows_slot];
   if (many >= 0 && graph->tensor[many].shape[0] > RF_FEW_ROWS) return false;
@@ -60,7 +60,7 @@ static const rf_tensor *packed_of(const rf_graph *graph, const rf_op *op) {
   return w && w->dtype == RF_PACKED ? w : NULL;
 }
 
-/* Rows per read of the matrix. With experts: rows per expert that is used. */
+/* Rows multiplied per read of the matrix; with experts, rows per expert that gets any. */
 static double rows_of(const rf_op *op, const rf_tensor *w, rf_work work) {
   double experts = (double)rf_panels_experts(&w->panels), group = op->attr.group > 1 ? op->attr.group : 1,
          used = op->attr.experts.used;
@@ -105,7 +105,7 @@ const char *rf_cost_curve_name(const rf_graph *graph, const rf_op *op) {
 
 /* ---- curves ---------------------------------------------------------------------------------- */
 
-/* Best curve of this op: same dtype and kernel, else same dtype, else same kernel, else any. */
+/* Curve of this op with the same dtype and kernel, or else dtype, or else kernel, or else any. */
 static const rf_curve *curve_of(const rf_machine *machine, const char *op, rf_dtype dtype,
                                 const char *kernel) {
   const rf_curve *best = NULL;
@@ -133,7 +133,8 @@ static bool is_reference(const rf_kernel *kernel) {
   return kernel && !strncmp(kernel->name, "reference_", 10);
 }
 
-/* Curve of a reference kernel: its own, else the common one. NULL for other kernels. */
+/* A reference kernel's own curve, or else the curve that reference kernels share. NULL for other
+ * kernels. */
 static const rf_curve *reference_curve(const rf_machine *machine, const char *op, const rf_kernel *kernel,
                                        bool multiplies) {
   if (!is_reference(kernel)) return NULL;
@@ -158,7 +159,7 @@ static const rf_curve *find_curve(const rf_machine *machine, const rf_graph *gra
   return curve;
 }
 
-/* Work per second at `size`: linear over log(size) between points, constant outside of them. */
+/* Work per second at `size`: linear in log(size) between measured points, constant beyond them. */
 static double curve_rate(const rf_curve *c, double size) {
   int last = c->count - 1;
 #define AT(i) (c->size[i] > 0 ? c->size[i] : c->work[i])
@@ -201,7 +202,7 @@ static double scaled(const rf_machine *m, int threads, bool bandwidth) {
 
 void rf_machine_for_threads(rf_machine *machine, int threads) {
   if (strcmp(machine->kind, "cpu") || machine->threads < 1 || threads >= machine->threads) return;
-  /* Without measured scaling: FLOP/s in proportion to threads, and full bandwidth. */
+  /* If scaling was not measured: FLOP/s in proportion to threads, and full bandwidth. */
   double compute = (double)threads / machine->threads, memory = 1;
   double all_flops = scaled(machine, machine->threads, false),
          all_bps = scaled(machine, machine->threads, true);
@@ -229,10 +230,10 @@ double rf_cost_rows_seconds(const rf_machine *machine, const char *op, const cha
   int64_t threads = machine->threads > 0 ? machine->threads : 1;
   return curve ? (double)((rows + threads - 1) / threads * threads * numbers) /
                      curve_rate(curve, (double)numbers)
-               : 0; /* idle threads count: all wait for the slowest */
+               : 0; /* a thread without rows waits for the slowest */
 }
 
-/* Seconds of the passes over rows of logits that follow their product. */
+/* Seconds of the passes over rows of logits after the product that computes the logits. */
 static double row_passes_seconds(const rf_machine *machine, const rf_graph *graph, const rf_op *op) {
   static const char *const pass[] = {"sums", "softcap", "likeliest"}; /* pass[i] is bit i of RF_PASS_ */
   if (!op->def->row_passes) return 0;
@@ -256,7 +257,7 @@ static double peak_flops(const rf_machine *machine, rf_dtype dtype) {
 }
 
 /* Factors on a data sheet's efficiency, which is for large plain products. Attention:
- * FlashAttention-2 reaches 73 % of an A100's peak forward and 63 % backward, where products reach
+ * FlashAttention-2 reaches 73 % of an A100's peak in forward and 63 % in backward; products reach
  * about 86 % (Dao 2023, section 4.1). GROUPED (experts) and EIGHT_BITS (operands are cast and
  * scaled in an extra pass) were chosen with the runs of tests/published_runs in view. */
 enum { NARROW_HEAD = 128 };
@@ -278,8 +279,8 @@ static double share_of_peak(const rf_machine *machine, const rf_graph *graph, co
   if (!strcmp(machine->kind, "cpu")) return 1;
   if (timing == RF_TIMING_ATTENTION || backward) {
     double width = op->attr.attention.head_dim, share = backward ? ATTENTION_BACKWARD : ATTENTION_FORWARD;
-    /* The scores sum over the head width; the values have it as columns. Narrow heads leave part of
-     * a systolic tile empty; other machines get less arithmetic per softmax. */
+    /* The head width is the inner dimension of the scores and the columns of the values. Narrow
+     * heads leave part of a systolic tile empty; other machines get less arithmetic per softmax. */
     return share * (tile ? filled(width, tile) : width < NARROW_HEAD ? 0.75 + 0.25 * width / NARROW_HEAD : 1);
   }
   double share = dtype == RF_I8 || dtype == RF_F8_E4M3 || dtype == RF_F8_E5M2 ? EIGHT_BITS : 1;
@@ -293,14 +294,14 @@ static double share_of_peak(const rf_machine *machine, const rf_graph *graph, co
   return share;
 }
 
-/* Seconds of a product of `rows` rows besides its multiplications, for `count` outputs or steps. */
+/* Overhead of a product of `rows` rows besides multiplying, for `count` outputs or steps. */
 static double edge_seconds(const rf_machine *machine, const char *op, const char *products, double rows,
                            double count) {
   const rf_curve *curve = curve_of(machine, op, RF_F32, products);
   return curve ? count / curve_rate(curve, rows) : 0;
 }
 
-/* Seconds of a product with a packed matrix, part by part. -1: the machine has no curve for it. */
+/* Seconds of a product with a packed matrix, summed over its parts; -1 without curves. */
 static double packed_seconds(const rf_machine *machine, const rf_graph *graph, const rf_op *op,
                              rf_work work) {
   rf_cost_class class[RF_PANEL_PARTS];
@@ -309,7 +310,7 @@ static double packed_seconds(const rf_machine *machine, const rf_graph *graph, c
   if (!classes || !(flops > 0)) return -1;
   for (int k = 0; k < classes; k++) {
     const rf_curve *curve = curve_of(machine, class[k].name, RF_F32, class[k].type);
-    /* int8 is not a file type; q8_0 is the nearest that is */
+    /* int8 is not a file type, and q8_0 is the nearest file type */
     if (!curve && !strcmp(class[k].type, "int8")) curve = curve_of(machine, class[k].name, RF_F32, "q8_0");
     if (!curve) return -1;
     seconds += class[k].share * flops / curve_rate(curve, class[k].size);
@@ -317,7 +318,7 @@ static double packed_seconds(const rf_machine *machine, const rf_graph *graph, c
   if (op->def->product == RF_PRODUCT_DX) return seconds;
   const rf_panels *panels = &packed_of(graph, op)->panels;
   for (int k = 0; k < classes; k++) outputs += (double)panels->part[k].outputs;
-  /* `times` exceeds 1 if a product has several experts */
+  /* `times`: number of equal products, above 1 with several experts */
   double inner = (double)panels->inner, rows = class->size, times = flops / (2 * rows * inner * outputs);
   return seconds + row_passes_seconds(machine, graph, op) +
          times * (edge_seconds(machine, "matmul_start", class->name, rows, 1) +
@@ -349,7 +350,7 @@ double rf_cost_op(const rf_machine *machine, const rf_graph *graph, const rf_op 
     compute = flops / (peak_flops(machine, RF_F32) / fmax(1, machine->threads) * REFERENCE_SHARE);
   } else if (curve) {
     double seconds = rf_cost_work(work) / curve_rate(curve, rf_cost_size(graph, op, work));
-    /* A product of few rows streams its weights, so memory is the larger of its two limits. */
+    /* if a product of few rows only streams its weights, `memory` exceeds this time */
     if (flops > 0) compute = seconds;
     else {
       memory = seconds;
@@ -377,7 +378,7 @@ static double best_rate(const rf_curve *c, double from_size) {
 }
 
 /* Highest bandwidth for moving `bytes`: that of memory, or the best that an op without products
- * reached in calibration at this size or more. Small sizes thus get the bandwidth of a cache. */
+ * reached in calibration at this size or more. Tensors that fit a cache get its bandwidth. */
 static double reach_bps(const rf_machine *machine, double bytes, double bandwidth) {
   for (int i = 0; i < machine->curve_count; i++) {
     const rf_curve *c = &machine->curve[i];
@@ -428,7 +429,7 @@ double rf_cost_load_seconds(const rf_machine *machine, const char *what, double 
   return curve ? bytes / curve_rate(curve, bytes) : -1;
 }
 
-/* Without a curve, the load makes `passes` copies of the bytes. */
+/* Without a curve, the bytes are assumed to be copied `passes` times. */
 static double load_seconds(const rf_machine *machine, const char *what, double bytes, double passes) {
   double seconds = rf_cost_load_seconds(machine, what, bytes);
   return seconds >= 0 ? seconds : machine->copy_bps > 0 ? passes * bytes / machine->copy_bps : 0;

@@ -1,5 +1,5 @@
-/* digest.c - hashes what a run depends on: ops, kernels, threads and offsets. The machine's speed
- * is not part of the digest. */
+/* digest.c - hashes what the results of a run depend on: ops, kernels, threads and offsets. The
+ * machine's speed is not part of the digest. */
 #include "plan/parts.h"
 
 #include <stdio.h>

@@ -10,17 +10,17 @@
 
 /* ---- the search ------------------------------------------------------------------------------ */
 
-/* Limits of a search: rows and meshes kept, and ops in all searches for single tensors. */
+/* Limits of a search: rows and meshes stored, and ops over all searches for single tensors. */
 enum { MOST_TRIED = 1024, MOST_MESHES = 256, AUTO_OPS = 12000 };
-/* A mesh with no recomputation and the fewest microbatches tried: near its highest speed. */
+/* A mesh, planned without recomputation and with the fewest microbatches: near its best speed. */
 typedef struct mesh_seen {
   rf_mesh mesh;
   double seconds;
-  bool keeps; /* whether its persistent region fits */
+  bool keeps; /* whether the plan's persistent region fits */
 } mesh_seen;
 typedef struct fitter {
   const rf_model *model;
-  rf_plan_options from;      /* options of the user, with the room as budget */
+  rf_plan_options from;      /* the user's options, with budget_bytes = room */
   const rf_fit_whole *whole; /* NULL: the plan is the whole job */
   int64_t room;
   rf_plan *best, *least; /* the fastest plan that fits; the smallest plan that does not */
@@ -60,7 +60,7 @@ static void keep(fitter *f, rf_plan *plan, const rf_fit_row *row) {
 }
 
 /* Plans one setting. Fills `row` with its result, `cost` with the cost of the whole job, and
- * `persistent` with the bytes that no recomputation lowers. */
+ * `persistent` with the bytes that recomputation cannot lower. */
 static rf_status plan_one(fitter *f, const rf_plan_options *options, rf_fit_row *row, rf_fit_cost *cost,
                           int64_t *persistent, rf_error *error) {
   rf_plan *plan = NULL;
@@ -84,9 +84,9 @@ static rf_status plan_one(fitter *f, const rf_plan_options *options, rf_fit_row 
 typedef struct setting {
   rf_dtype dtype;
   int64_t microbatch;
-  double seconds;  /* lower bound: the time without recomputation */
+  double seconds;  /* time without recomputation: a lower bound */
   int64_t beside;  /* bytes that other phases keep in memory */
-  bool worth_auto; /* it does not fit, but recomputation may change that */
+  bool worth_auto; /* the setting does not fit, but may fit with recomputation */
 } setting;
 
 /* Microbatches to try, from the batch down; the eighth divisor is below any useful size. */
@@ -120,13 +120,13 @@ static int list_settings(const rf_plan_options *options, rf_fit_vary vary, setti
           list[count++] = (setting){.dtype = dtype, .microbatch = micro};
           tried++;
         }
-    /* planning this setting reports why none is valid */
+    /* if no setting is valid, planning this setting reports why */
     if (!count) list[count++] = (setting){.dtype = dtype, .microbatch = options->build.microbatch};
   }
   return count;
 }
 
-/* Plans a setting with this remat. `made` (may be NULL) receives the row; zeros: no plan. */
+/* Plans a setting with a remat policy. *made (if not NULL) gets the row, or zeros. */
 static rf_status try_setting(fitter *f, const rf_plan_options *from, setting *s, rf_remat remat,
                              rf_fit_row *made, rf_error *error) {
   rf_plan_options options = *from;
@@ -149,14 +149,14 @@ static rf_status try_setting(fitter *f, const rf_plan_options *from, setting *s,
   return RAFTER_OK;
 }
 
-/* The remat that saves the most memory: single tensors, or whole blocks for a JAX program. */
+/* The remat policy that saves the most memory: AUTO, or whole blocks for a JAX program. */
 static rf_remat most_remat(const rf_plan_options *options) {
   return options->program.program == RF_PROGRAM_RAFTER ? RF_REMAT_AUTO : RF_REMAT_BLOCK;
 }
 
-/* Tries remat=auto from the smallest microbatch up, until one does not fit: then larger ones do not
- * either. On several chips it also stops when the time grows again, and in large graphs, where a
- * search takes a second, after a few searches. */
+/* Tries remat=auto from the smallest microbatch up, until a microbatch does not fit, because then
+ * no larger one fits. On several chips it also stops when the time grows again, and in large
+ * graphs, where a search takes a second, after a few searches. */
 static rf_status try_auto(fitter *f, const rf_plan_options *from, setting *list, int count, rf_dtype dtype,
                           rf_error *error) {
   const bool several = rf_mesh_chips(&from->build.mesh) > 1;
@@ -175,8 +175,8 @@ static rf_status try_auto(fitter *f, const rf_plan_options *from, setting *list,
   return RAFTER_OK;
 }
 
-/* Tries the named policies on the best setting. The search for single tensors minimises seconds of
- * work and cannot see recomputation that overlaps with transfers. */
+/* Tries the named policies on the best setting. remat=auto minimises seconds of work: it does not
+ * know that recomputation may overlap with transfers. */
 static rf_status try_policies(fitter *f, const rf_plan_options *from, rf_error *error) {
   const rf_plan *plan = f->best ? f->best : f->least;
   rf_remat named[RF_REMAT_NAMED];
@@ -232,7 +232,7 @@ static void add_mesh(mesh_list *list, const rf_mesh *from, const int64_t of[RF_A
   for (int a = 0; a < RF_AXES; a++)
     if (a != RF_AXIS_SLICE) mesh.of[a] = (int32_t)(of[a] > 1 ? of[a] : 1);
   bool cuts = mesh.of[RF_AXIS_FSDP] > 1, copies = mesh.of[RF_AXIS_DATA] > 1;
-  /* 3 is the default of an fsdp axis */
+  /* --zero is 3 by default with an fsdp axis */
   mesh.zero = cuts || (copies && from->zero < 3) ? from->zero : 0;
   for (int i = 0; i < list->count; i++)
     if (!memcmp(&list->mesh[i], &mesh, sizeof mesh)) return;
@@ -240,7 +240,8 @@ static void add_mesh(mesh_list *list, const rf_mesh *from, const int64_t of[RF_A
 }
 
 /* For each tensor extent, lists meshes whose other chips share the weights (fsdp), hold copies
- * (data) or hold copies in groups of NODE. Experts and tokens are sharded as far as they divide. */
+ * (data) or hold copies in groups of NODE. Experts and tokens are sharded over all chips that
+ * divide them. */
 static void list_meshes(const rf_model *model, const rf_mesh *from, int64_t microbatch, mesh_list *list) {
   int64_t slices = rf_mesh_extent(from, RF_AXIS_SLICE), chips = rf_mesh_chips(from) / slices;
   for (int64_t tensor = 1; tensor <= MOST_TENSOR && tensor <= chips && chips % tensor == 0; tensor *= 2) {
@@ -266,7 +267,7 @@ static void list_meshes(const rf_model *model, const rf_mesh *from, int64_t micr
   }
 }
 
-/* Lists meshes that move 2 or 4 chips of one axis to context, sequence, expert or pipeline. */
+/* Lists meshes where 2 or 4 chips of one axis move to context, sequence, expert or pipeline. */
 static void list_neighbours(const rf_model *model, const rf_mesh *from, mesh_list *list) {
   static const rf_axis to[] = {RF_AXIS_CONTEXT, RF_AXIS_SEQUENCE, RF_AXIS_EXPERT, RF_AXIS_PIPELINE},
                        of[] = {RF_AXIS_FSDP, RF_AXIS_DATA, RF_AXIS_TENSOR};
@@ -282,7 +283,7 @@ static void list_neighbours(const rf_model *model, const rf_mesh *from, mesh_lis
       }
 }
 
-/* Microbatches for a pipeline: `accumulate` if valid, otherwise one per sequence on each chip. */
+/* Microbatches for a pipeline: `accumulate` if valid, otherwise one per sequence of a chip. */
 static int fill_stages(const rf_mesh *mesh, int64_t batch, int accumulate) {
   int64_t chips = rf_mesh_size(mesh, BATCH_AXES);
   if (rf_pipeline_stages(mesh) == 1 || fills(mesh, accumulate) || batch % chips) return accumulate;
@@ -297,8 +298,8 @@ static void note_mesh(fitter *f, const mesh_seen *mesh) {
   else if (mesh->seconds < f->seen[at].seconds) f->seen[at].seconds = mesh->seconds;
 }
 
-/* Tries one mesh, first without recomputation. Stops at a policy that fits or that is slower than
- * the best. RAFTER_INVALID: the model cannot be sharded that way. */
+/* Tries one mesh, first without recomputation. Stops at a policy that fits or is slower than the
+ * best plan so far. RAFTER_INVALID: this mesh cannot shard the model. */
 static rf_status try_mesh(fitter *f, const rf_mesh *mesh, rf_fit_vary vary, int accumulate, rf_error *error) {
   static const rf_remat policies[] = {RF_REMAT_NONE, RF_REMAT_MLP, RF_REMAT_MLP_ATTN, RF_REMAT_BLOCK};
   int64_t batch = f->from.build.microbatch * f->from.build.accumulate;

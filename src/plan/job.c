@@ -152,7 +152,7 @@ static rf_status check_capacity(const rf_options *options, const rf_model *model
 
 /* Resolves --mesh, whose chips must equal the chips of the machine. The default mesh has the fsdp
  * axis in training and the tensor axis in other jobs, with one copy on each slice. A chip of two
- * devices counts as two. The default of --zero is 3 with an fsdp axis, otherwise 0. */
+ * devices counts as two chips. The default of --zero is 3 with an fsdp axis, otherwise 0. */
 static rf_status resolve_mesh(const rf_options *options, const rf_model *model, rf_machine *machine,
                               rf_build_options *build, rf_error *error) {
   rf_mesh *mesh = &build->mesh;
@@ -197,7 +197,7 @@ static rf_status resolve_mesh(const rf_options *options, const rf_model *model, 
                  machine->chips, machine->name, (long long)chips);
 }
 
-/* Resolves --offload, which needs a machine with a host and tensors that the job has. */
+/* Resolves --offload, which needs a machine with a host and names only tensors that the job has. */
 static rf_status resolve_offload(const rf_options *options, const char *job, const rf_machine *machine,
                                  rf_build_options *build, rf_error *error) {
   const char *text = rf_options_text_or(options, "offload", NULL),
@@ -220,7 +220,7 @@ static rf_status resolve_offload(const rf_options *options, const char *job, con
                       : "only --job train has optimizer and activations",
                    "--job %s has no %s (--offload)", whole,
                    kv ? "KV cache" : "optimizer and keeps no activations for a backward pass");
-  build->offload &= ~foreign; /* another phase of the RL step has these tensors */
+  build->offload &= ~foreign; /* only another phase of the RL step has these tensors */
   if (build->offload & RF_OFFLOAD_ACTIVATIONS && rf_mesh_extent(&build->mesh, RF_AXIS_PIPELINE) > 1)
     return RF_FAIL(error, RAFTER_INVALID, "leave activations out of --offload, or add --remat block",
                    "pipeline stages keep the activations of microbatches in flight on the chip (--offload "
@@ -246,7 +246,7 @@ static rf_status resolve_lora(const rf_options *options, rf_settings *s, rf_erro
   return RAFTER_OK;
 }
 
-/* The types of frozen weights: those of their file, or --weights. */
+/* Sets the types of frozen weights: the types in their file, or --weights. */
 static rf_status resolve_weights(const rf_options *options, rf_settings *s, rf_error *error) {
   rf_build_options *build = &s->plan.build;
   rf_weights_as as = (rf_weights_as)choice_or(options, "weights", RF_WEIGHTS_FILE);
@@ -275,7 +275,7 @@ static rf_status resolve_optimizer(const rf_options *options, rf_build_options *
                  "adam has no weight decay (--weight-decay: expected 0, got %g)", decay);
 }
 
-/* Whose program is planned. The choices of an option are in the order of its enum. */
+/* Whose program is planned. The enum has the order of the option's choices. */
 static rf_status resolve_program(const rf_options *options, const char *job, rf_plan_options *plan,
                                  rf_error *error) {
   bool score = plan->build.job == RF_JOB_SCORE;
@@ -295,7 +295,7 @@ static rf_status resolve_program(const rf_options *options, const char *job, rf_
                  rf_program_name(plan->program.program), rf_options_text_or(options, "job", job));
 }
 
-/* Model, adapters, machine and backend. */
+/* Resolves the model, adapters, machine and backend. */
 static rf_status resolve_where(const rf_options *options, rf_settings *s, rf_error *error) {
   static const char *const texts[] = {"on", "price", "lora", "adapter"};
   const char *spec = rf_options_argument(options, 0);

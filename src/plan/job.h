@@ -8,7 +8,7 @@
 
 typedef struct rf_settings {
   rf_model model;
-  char weights_folder[4096]; /* "" for a preset or an inline shape */
+  char weights_folder[4096]; /* "" if MODEL is a preset or an inline shape */
   rf_machine machine;
   rf_weight_types weights; /* storage types of weights that are not trained */
   /* Do not move the struct: plan.machine and plan.build.weights point into it. */
@@ -17,7 +17,7 @@ typedef struct rf_settings {
   bool fit;
 } rf_settings;
 
-/* Checks everything that can be checked without the device. RAFTER_INVALID names the option. `job`
+/* Checks all options that can be checked without the device. RAFTER_INVALID names the option. `job`
  * is "train", "generate" or "score". */
 rf_status rf_settings_resolve(const rf_options *options, const char *job, rf_settings *settings,
                               rf_error *error);
@@ -28,6 +28,6 @@ extern const rf_option RF_INFERENCE_OPTIONS[]; /* commands that run a model with
 extern const rf_option RF_CACHE_OPTIONS[];     /* commands that can generate */
 extern const rf_option RF_STEP_OPTIONS[];      /* commands that can train */
 extern const rf_option RF_OFFLOAD_OPTIONS[];
-extern const rf_option RF_LAYOUT_OPTIONS[]; /* settings that can only be planned, and --fit */
+extern const rf_option RF_LAYOUT_OPTIONS[]; /* settings that only `rafter plan` takes, and --fit */
 
 #endif

@@ -1,5 +1,5 @@
 /* layout.c - chooses one offset per tensor in one arena. Persistent tensors come first, in an order
- * that depends only on the parameter table. The others follow, packed by lifetime. The lowest
+ * that depends only on the parameter table. Other tensors follow, packed by lifetime. The lowest
  * layout is NP-hard to find, so several greedy orders are tried and the lowest result is kept. */
 #include "plan/parts.h"
 
@@ -23,8 +23,8 @@ typedef struct bucket {
 /* Best fit: the smallest gap that holds the block, between placed blocks with overlapping
  * lifetimes; otherwise the end above them. */
 typedef struct gap_search {
-  int64_t bytes, top, best; /* top: end of the blocks passed so far */
-  uint64_t over;            /* bytes that the block leaves free in the best gap */
+  int64_t bytes, top, best; /* top: end of the blocks visited so far */
+  uint64_t over;            /* free bytes left in the best gap */
 } gap_search;
 
 static inline void pass_gap(gap_search *f, int64_t start, int64_t end) {
@@ -81,7 +81,8 @@ static void rank(const rf_block *block, int count, rank_by by, ranked *scratch, 
   for (int i = 0; i < count; i++) order[i] = sorted[i].index;
 }
 
-/* Bit k is set if block at + k overlaps with first .. last in time. Tests STRIDE blocks at once. */
+/* Bit k is set if the lifetime of block at + k overlaps with ops first .. last. Tests STRIDE blocks
+ * at once. */
 #ifdef __SSE2__
 static inline unsigned meeting(const bucket *s, int at, int first, int last) {
   __m128i from = _mm_set1_epi32(first), to = _mm_set1_epi32(last), apart[STRIDE / 4];
@@ -103,9 +104,9 @@ static inline unsigned meeting(const bucket *s, int at, int first, int last) {
 }
 #endif
 
-/* Passes the blocks of a bucket that overlap with first .. last in time. */
+/* Visits the blocks of a bucket whose lifetimes overlap with ops first .. last. */
 static void pass_blocks(const bucket *s, int first, int last, gap_search *to) {
-  /* a local copy stays in registers: the compiler cannot rule out that pointers alias */
+  /* only a local copy stays in registers, because *to might alias the arrays */
   gap_search f = *to;
   for (int j = 0; j < s->count && f.over; j += STRIDE) {
     const int64_t *start = s->start + j, *end = s->end + j;
@@ -143,12 +144,12 @@ static void bucket_insert(bucket *s, const rf_block *b) {
   s->count++;
 }
 
-/* Many placed blocks, in buckets sorted by offset, each with a summary. Neighbours in memory often
- * live at the same time, so most buckets are skipped, or passed as one block. */
+/* An index of placed blocks, in buckets sorted by offset; each has a summary. Neighbours in memory
+ * often live at the same time, so a search skips most buckets or visits them as one block. */
 enum { BUCKET_SIZE = 64 };
 typedef struct summary {
   int least_first, most_first, least_last, most_last;
-  /* `end`: highest end of a block. `gap`: largest gap if all blocks live; valid if `measured`. */
+  /* `end`: highest end of a block. `gap` (if `measured`): largest gap if all live. */
   int64_t end, gap;
   bool measured;
 } summary;
@@ -252,7 +253,7 @@ typedef struct packer {
   int shortest;          /* minimum lifetime of the first phase */
   int64_t *offset;
   block_index longs;
-  /* linked lists of blocks by first op (begin) and last op (end); only `begin` has short blocks */
+  /* linked lists of blocks by first op (`begin`) and of long blocks by last op (`end`) */
   int *begin, *begin_next, *end, *end_next;
   /* free gaps between the long blocks at the current op, ascending; the last gap is unbounded */
   gap *gap;
@@ -297,7 +298,7 @@ static void gap_remove(packer *p, int at) {
   memmove(p->gap + at, p->gap + at + 1, (size_t)(--p->gaps - at) * sizeof *p->gap);
 }
 
-/* Takes [start, end) out of the gap that contains it, where a long block begins to live. */
+/* A long block begins to live: removes [start, end) from the gap that contains this range. */
 static void occupy(packer *p, int64_t start, int64_t end) {
   int at = gap_at(p, start);
   int64_t gap_end = p->gap[at].end;
@@ -317,8 +318,8 @@ static void vacate(packer *p, int64_t start, int64_t end) {
   else gap_insert(p, at + 1, (gap){start, end});
 }
 
-/* Collects in p->around the blocks that overlap with a short block in time, apart from the long
- * blocks of the current op: long blocks that begin during its life, and short blocks. */
+/* Collects in p->around the blocks whose lifetimes overlap with that of a short block: short
+ * blocks, and long blocks that begin after the current op. */
 static void gather(packer *p, const rf_block *b) {
   bucket *a = &p->around;
   a->count = 0;
@@ -335,8 +336,8 @@ static void gather(packer *p, const rf_block *b) {
   }
 }
 
-/* Best gap between the collected blocks and the long blocks of the current op. The latter fill
- * everything between the free gaps. */
+/* Finds the best gap between the collected blocks and the long blocks of the current op. Long
+ * blocks fill everything between the free gaps. */
 static int64_t best_gap_now(const packer *p, const rf_block *b) {
   const bucket *a = &p->around;
   gap_search f = begin_search(b);
@@ -393,7 +394,8 @@ static int64_t place_short(packer *p, const int *order, int64_t height, int64_t 
   return height;
 }
 
-/* Places the blocks in the given order and returns the height. Stops early at `enough` or more. */
+/* Places the blocks in the given order and returns the height. Stops once the height is
+ * `enough`. */
 static int64_t place(packer *p, const int *order, int64_t enough) {
   int64_t height = 0;
   int waiting = 0;
@@ -443,9 +445,9 @@ static bool promote(const packer *p, int *order, int *scratch, int64_t limit) {
   return other;
 }
 
-enum { PATIENCE = 3 }; /* rounds without improvement after which an order is given up */
+enum { PATIENCE = 3 }; /* rounds without a lower height before an order is dropped */
 
-/* Keeps the height and offsets of the last placement if it is the lowest so far. */
+/* Stores the height and offsets of the last placement if no earlier placement was as low. */
 static void keep(const packer *p, int64_t height, int64_t *kept, int64_t *best) {
   if (height < *best) {
     *best = height;
@@ -480,12 +482,12 @@ int64_t rf_layout_blocks(rf_block *block, int count, int64_t waste) {
   int64_t least = lower_bound(&p), best = INT64_MAX;
   int64_t *kept = rf_pool_raw(pool, n * sizeof *kept), *of_last = rf_pool_raw(pool, n * sizeof *of_last);
   const int64_t enough = least + waste;
-  /* Tries every order once, then improves the lowest ones, each as long as it gets lower. */
+  /* Tries every order once, then improves the lowest orders, each as long as its height falls. */
   const int rounds = count < 1000 ? 12 : count < 3000 ? 4 : 1;
   int64_t reached[BY_RANKS] = {0};
-  bool other[BY_RANKS] = {false}; /* whether the last promotion changed the order */
-  /* The first order that is low enough wins. A placement stops when it gets too high, except the
-   * last one, from which later rounds continue. */
+  bool other[BY_RANKS] = {false}; /* whether the last call of promote() changed the order */
+  /* The first order that is low enough wins. A placement stops when it gets too high; only the last
+   * placement runs to its end, because later rounds start from it. */
   for (int by = 0; by < BY_RANKS && best > enough; by++) {
     int64_t most = rounds == 1 ? best : by < BY_RANKS - 1 && enough < INT64_MAX ? enough + 1 : INT64_MAX;
     order[by] = rf_pool_raw(pool, n * sizeof(int));
@@ -510,7 +512,7 @@ int64_t rf_layout_blocks(rf_block *block, int count, int64_t waste) {
     int64_t lowest = reached[by];
     reached[by] = INT64_MAX;
     for (int round = 1, idle = 0; other[by] && round < rounds && idle < PATIENCE && best > enough; round++) {
-      /* the last round can stop as soon as it is not lower */
+      /* the last round stops once it cannot be the lowest */
       bool last = idle + 1 == PATIENCE || round + 1 == rounds;
       int64_t height = place(&p, order[by], last ? lowest : INT64_MAX);
       keep(&p, height, kept, &best);

@@ -18,7 +18,7 @@ static int64_t bytes_of(const rf_machine *machine, const rf_tensor *tensor) {
 
 typedef struct life {
   bool read_first, written, in_micro;
-} life; /* uses in the micro section: read before the first write; written; any */
+} life; /* uses in the micro section: read before the first write; written; used at all */
 
 typedef struct walk {
   rf_flow *flow;
@@ -121,8 +121,8 @@ void rf_flow_lifetimes(rf_flow *flow) {
 
 rf_flow_tensor rf_flow_tensor_of(const rf_plan_options *options, const rf_graph *graph,
                                  const rf_tensor *tensor) {
-  /* Other microbatches run between the two halves of a microbatch, unless the stage has one run of
-   * layers and one microbatch in flight. */
+  /* Other microbatches run between the forward and backward pass of a microbatch, unless the stage
+   * has one run of layers and one microbatch in flight. */
   bool held = tensor->slots > 1 || (tensor->slots == 1 && rf_pipeline_chunks(&graph->mesh) > 1);
   return (rf_flow_tensor){.bytes = bytes_of(options->machine, tensor),
                           .persistent = tensor->persistent,
@@ -174,8 +174,8 @@ static bool is_used(const rf_flow *flow, int t) {
   return !flow->tensor[t].host && (flow->tensor[t].persistent || flow->at[t].last != RF_NONE);
 }
 
-/* change[i + 1]: change of the sum of live bytes at op i. A tensor that reuses bytes in place
- * counts from the op after its first. */
+/* change[i + 1]: change of the sum of live bytes at op i. A tensor that reuses an input's bytes
+ * counts from the op after its first op. */
 static int64_t *live_changes(const rf_flow *flow, rf_pool *pool) {
   int64_t *change = rf_pool_alloc(pool, ((size_t)flow->ops + 4) * sizeof *change);
   for (int t = 0; t < flow->tensors; t++) {

@@ -1,10 +1,10 @@
 /* overlap.c - simulates a step on a chip that computes, exchanges data with other chips and copies
  * from its host at the same time. The core runs its ops in graph order. A transfer is issued after
- * all ops before it, so that the memory layout stays valid, and starts when its inputs are complete
- * and its links are free: the links of its group (groups on different axes of a torus use different
- * links), the data-centre network, or the host link. No op writes to bytes that a transfer still
- * uses. A section ends when all its ops have ended. The step's time beyond the core's own work is
- * time that the core waited. */
+ * all ops before it, so that the memory layout stays valid. It starts when its inputs are complete
+ * and its links are free. A transfer uses the links of its group, the data-centre network or the
+ * host link; groups on different axes of a torus use different links. No op writes to bytes that a
+ * transfer still uses. A section ends when all its ops have ended. The time of a step is the core's
+ * own work plus the time that the core waits. */
 #include "plan/parts.h"
 
 #include <stdlib.h>
@@ -13,7 +13,7 @@
 /* resources of a chip; LINKS + i is bit i of rf_group.resources */
 enum { CORE, LINKS, LINK_COUNT = 12, HOST_OUT = LINKS + LINK_COUNT, HOST_IN, LANES };
 
-/* The collective of an exchange, or -1. A receive has none: its send is timed. */
+/* The kind of an exchange, or -1 (as for a receive, whose time is that of its send). */
 static int kind_of(const rf_op *op) {
   static const int kinds[RF_EXCHANGES] = {[RF_EXCHANGE_NONE] = -1,
                                           [RF_EXCHANGE_ALL_GATHER] = RF_ALL_GATHER,
@@ -30,7 +30,7 @@ static int kind_of(const rf_op *op) {
 static bool to_host(const rf_op *op) { return op->def->exchange == RF_EXCHANGE_TO_HOST; }
 static bool from_host(const rf_op *op) { return op->def->exchange == RF_EXCHANGE_FROM_HOST; }
 
-/* Whether an op exchanges with only part of the chips along its tensor axis. */
+/* Whether an op exchanges data with only some of the chips along its tensor axis. */
 static bool is_part(const rf_graph *graph, const rf_op *op) {
   return op->attr.axes == RF_AXIS_BIT(RF_AXIS_TENSOR) &&
          op->attr.group < rf_mesh_size(&graph->mesh, op->attr.axes);
@@ -76,7 +76,7 @@ void rf_plan_price_transfers(rf_plan *plan) {
       p->seconds = 0;
       p->work = (rf_work){0};
       p->bound = RF_BOUND_NETWORK;
-    } /* only the matching send takes time */
+    } /* a receive takes no time; its send does */
     if (to_host(op) || from_host(op)) {
       p->lanes = 1u << (to_host(op) ? HOST_OUT : HOST_IN);
       p->seconds = m->pcie_bps > 0 ? p->work.sent_bytes / m->pcie_bps : 0;
@@ -87,7 +87,7 @@ void rf_plan_price_transfers(rf_plan *plan) {
     bool some = is_part(graph, op);
     rf_group *g = some ? &part : &group[axes];
     bool there = some ? part.chips == op->attr.group : known[axes];
-    /* group_of fails if the graph is for one chip */
+    /* without a group (a graph for one chip), assume one chip */
     if (!there && group_of(m, graph, op, g, NULL) != RAFTER_OK) *g = (rf_group){.chips = 1};
     if (!some) known[axes] = true;
     if (g->chips < 2) continue;
@@ -134,8 +134,8 @@ static bool overwrites(const rf_plan *plan, int i, int j) {
   return false;
 }
 
-/* Time when op `i` may write: after `now` and after the transfers that use the same bytes. Forgets
- * transfers that ended before `now`. If the list is full, waits for the oldest. */
+/* Time when op `i` may write: after `now` and after the transfers that use the same bytes. Drops
+ * transfers that ended before `now`; if the list is full, waits for the oldest transfer. */
 static double wait_for_flights(timeline *t, int i, double now) {
   double until = now;
   int kept = 0;
@@ -150,7 +150,7 @@ static double wait_for_flights(timeline *t, int i, double now) {
   return until;
 }
 
-/* Core seconds that a collective costs: the time to move its own bytes through memory. */
+/* Core seconds that a collective costs: its bytes have to move through the chip's memory. */
 static double core_share(const rf_plan *plan, const rf_plan_op *p) {
   const rf_machine *m = &plan->machine;
   double bytes = p->work.bytes_read + p->work.bytes_written;
@@ -273,8 +273,8 @@ rf_step_time rf_plan_schedule(const rf_plan *plan) {
     time.offload = host;
     double without = host > 0 ? run_step(&t, &unused, &unused) : time.seconds;
     time.offload_exposed = time.seconds > without ? time.seconds - without : 0;
-    /* The first microbatch reaches the last stage after the others have processed it: each stage
-     * idles for stages - 1 microbatches (1F1B and GPipe alike). */
+    /* The first microbatch reaches the last stage after all other stages have processed it, so in
+     * 1F1B and in GPipe each stage idles for stages - 1 microbatches. */
     time.bubble = (double)(stages - 1) * micro;
     time.seconds += time.bubble;
     time.by[RF_BOUND_NETWORK] = time.seconds > core ? time.seconds - core : 0;

@@ -9,9 +9,9 @@ static inline int64_t rf_align(int64_t bytes) {
   return (bytes + RF_ALIGNMENT - 1) / RF_ALIGNMENT * RF_ALIGNMENT;
 }
 
-/* How complete a plan is. BYTES: kernels, lifetimes and live bytes. SIZE: offsets too if the live
- * bytes fit; otherwise arena_bytes is live_bytes. PRICES: times too, but no digest and no workspace
- * names; on one chip, offsets as with SIZE. WHOLE: everything. */
+/* How complete a plan is. BYTES has kernels, lifetimes and live bytes. SIZE adds offsets if the
+ * live bytes fit; otherwise arena_bytes is live_bytes. PRICES adds times, but no digest and no
+ * workspace names; on several chips it always has offsets. WHOLE is complete. */
 typedef enum rf_plan_depth { RF_PLAN_BYTES, RF_PLAN_SIZE, RF_PLAN_PRICES, RF_PLAN_WHOLE } rf_plan_depth;
 
 /* choose.c: sets the kernel, work and workspace of each op. Allocates op, tensor and workspace. */
@@ -34,9 +34,9 @@ typedef struct rf_flow {
   int ops, tensors, microbatches, guard_bytes;
   rf_flow_op *op;
   rf_flow_tensor *tensor;
-  rf_plan_tensor *at; /* one per tensor; the result */
+  rf_plan_tensor *at; /* result of the passes: one entry per tensor */
 } rf_flow;
-/* The flow of a plan, or of a copy of a plan that has its own tensor array. */
+/* The flow of a plan, with the tensor array of this plan or copy of a plan. */
 static inline rf_flow rf_plan_flow(const rf_plan *plan) {
   rf_flow flow = *plan->flow;
   flow.at = plan->tensor;
@@ -63,7 +63,7 @@ int64_t rf_plan_live_bytes(const rf_plan *plan, int *peak_op, int64_t by_class[R
 /* layout.c: sets the offset of every tensor, persistent_bytes and arena_bytes. */
 void rf_plan_layout(rf_plan *plan);
 /* Places the non-persistent tensors of the chip or the host after `persistent` bytes. Returns the
- * height. Holes may lose a small part of `waste`, the largest sum of live bytes. */
+ * height. Holes may waste a small fraction of `waste`, the largest sum of live bytes. */
 int64_t rf_flow_layout(rf_flow *flow, bool host, int64_t persistent, int64_t waste);
 /* A range of bytes that is needed from op `first` to op `last`. */
 typedef struct rf_block {
@@ -82,7 +82,7 @@ void rf_machine_for_isa(rf_machine *machine, rf_isa isa);
 /* Predicts the time of every op and the sums over a step. */
 void rf_plan_cost(rf_plan *plan);
 
-/* rf_plan_limit for an op that is not a transfer, with any work. */
+/* Like rf_plan_limit, for an op that is not a transfer and with the given work. */
 double rf_cost_limit(const rf_machine *machine, const rf_graph *graph, const rf_op *op,
                      const rf_kernel *kernel, rf_work work, rf_bound *bound);
 
@@ -95,14 +95,14 @@ rf_status rf_plan_check_transfers(const rf_graph *graph, const rf_machine *machi
 /* trial.c: estimates plans that recompute different tensors of one graph, without making them. The
  * graph has no kernels yet. A trial is allocated in `pool`. */
 typedef struct rf_trial rf_trial;
-/* False with pipeline stages or offload, whose passes run after recomputation. */
+/* Returns false for pipeline stages or offload, whose passes run after recomputation. */
 bool rf_trial_can(const rf_graph *base, const rf_plan_options *options);
 rf_trial *rf_trial_open(const rf_graph *base, const rf_plan_options *options, rf_pool *pool);
-/* Live bytes and seconds of recomputation per step if the tensors in `drop` are recomputed. */
+/* *live and *seconds (of recomputation per step) if the tensors in `drop` are recomputed. */
 void rf_trial_weigh(rf_trial *trial, const bool *drop, int64_t *live, double *seconds);
 /* Estimates a named policy: its arena size, or its live bytes if they exceed `room`. */
 int64_t rf_trial_policy(rf_trial *trial, rf_remat remat, int64_t room);
-/* Arena size and step seconds of the set weighed last. The seconds are valid for one chip only. */
+/* Arena size and step seconds of the last set of rf_trial_weigh; the seconds are for one chip. */
 int64_t rf_trial_layout(rf_trial *trial);
 double rf_trial_seconds(rf_trial *trial);
 int64_t rf_trial_persistent(const rf_trial *trial); /* size of the persistent region */

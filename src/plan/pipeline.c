@@ -1,5 +1,5 @@
-/* pipeline.c - plans every stage of a pipeline as the program of its own chips. The plan with the
- * largest peak is returned; its step time comes from a simulation of all stages. */
+/* pipeline.c - plans every stage of a pipeline as the program of its own chips. Returns the plan of
+ * the stage with the largest peak, with the step time of a simulation of all stages. */
 #include "plan/pipeline.h"
 
 #include "plan/parts.h"
@@ -16,7 +16,7 @@ typedef struct line {
   /* Index 0: forward, 1: backward. For each piece and microbatch, the time when the half ended
    * (done) and when its input arrived (came); below 0: not yet. */
   double *done[2], *came[2];
-  int *places;    /* slots for forward inputs, by piece */
+  int *places;    /* for each piece: slots for forward inputs */
   rf_half *order; /* schedules of all stages, concatenated */
 } line;
 
@@ -24,7 +24,7 @@ static size_t cell(const line *l, int piece, int micro) {
   return (size_t)piece * (size_t)l->micros + (size_t)micro;
 }
 
-/* When the input of a half arrived. 0: the half has no input; below 0: no such input yet. */
+/* Time when the input of a half arrives; 0: it has no input; below 0: not computed yet. */
 static double arrival(line *l, int piece, int micro, bool backward) {
   int from = piece + (backward ? 1 : -1), places = backward ? (l->micros < 2 ? 1 : 2) : l->places[piece];
   if (from < 0 || from >= l->pieces) return 0;
@@ -129,7 +129,7 @@ double rf_pipeline_simulate(const rf_mesh *mesh, int micros, const rf_piece_time
 
 /* ---- one stage ------------------------------------------------------------------------------- */
 
-/* Takes the times of a stage's pieces from its plan. */
+/* Copies the times of a stage's pieces from the stage's plan. */
 static bool time_pieces(const rf_plan *plan, rf_piece_times *piece, rf_plan_stage *stage) {
   const rf_graph *graph = plan->graph;
   int chunks = rf_pipeline_chunks(&graph->mesh), *half = malloc(((size_t)graph->op_count + 1) * sizeof *half);
@@ -175,7 +175,7 @@ typedef struct sums {
   rf_part_work part[RF_PARTS];
 } sums;
 
-/* A stage's plan counts its ops as if all chips ran them; `share`: the chips of the stage. */
+/* A stage's plan counts its ops as if all chips ran them; `share`: its part of the chips. */
 static void add_work(sums *s, const rf_plan *plan, double share) {
   rf_part_work part[RF_PARTS];
   rf_plan_work_by_part(plan, part);
@@ -282,7 +282,7 @@ rf_status rf_plan_make_stages(const rf_model *model, const rf_plan_options *opti
       RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while planning"));
     stage = NULL; /* the plan owns it */
   }
-  /* graph->mesh.stage still names the stage of this plan */
+  /* the options say again what the user asked; graph->mesh.stage names this plan's stage */
   most->options.build.mesh.stage = options->build.mesh.stage;
   *out = most;
   most = NULL;

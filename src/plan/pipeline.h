@@ -6,16 +6,16 @@
 #include "graph/mesh/pipeline.h"
 #include "plan/plan.h"
 
-/* Seconds of a piece's halves, and to send results to the next piece or the piece before. */
+/* Seconds of the forward and backward pass of a piece, and of sending results to its neighbours. */
 typedef struct rf_piece_times {
   double forward, backward, to_next, to_before;
 } rf_piece_times;
 
 /* Every stage runs its halves in the order of the schedule. A half starts when the half before it
- * has ended and its input has arrived. A transfer overlaps with the work of both stages. It starts
- * when its data is complete, the transfer before it has ended and the receiver has a free slot.
- * start, finish: for each stage, seconds from the start of the simulation to the start of its first
- * half and the end of its last half. Returns the largest `finish`; -1: out of memory. */
+ * has ended and its input has arrived. A transfer overlaps with the work of both stages. A transfer
+ * starts when its data is complete, the previous transfer has ended and the receiver has a free
+ * slot. For each stage, `start` gets the time when its first half starts and `finish` the time when
+ * its last half ends. Returns the largest `finish`; -1: out of memory. */
 double rf_pipeline_simulate(const rf_mesh *mesh, int micros, const rf_piece_times *piece, double *start,
                             double *finish);
 

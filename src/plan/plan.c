@@ -99,7 +99,7 @@ static rf_status apply_remat(rf_graph *graph, const rf_plan_options *options, rf
   return RAFTER_OK;
 }
 
-/* Checks that no sum of bytes overflows 63 bits. Recomputation at most doubles the sum. */
+/* Checks that no sum of bytes overflows 63 bits. Recomputation can at most double the sum. */
 static rf_status check_bytes(const rf_graph *graph, rf_error *error) {
   double sum = 0, most = 0x1p61;
   for (int t = 0; t < graph->tensor_count; t++) sum += (double)rf_tensor_bytes(&graph->tensor[t]);

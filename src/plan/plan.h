@@ -23,14 +23,14 @@ typedef struct rf_plan_tensor {
   int64_t offset;
   int64_t bytes; /* rounded up to the alignment */
   /* Ids of the first and last op that need the bytes. Persistent tensors have -1 and op_count. A
-   * tensor that is carried from one microbatch to the next lives from the op before the micro
-   * section (or -1) to the op after it (or op_count). */
+   * tensor that one microbatch passes to the next lives from the op before the micro section (or
+   * -1) to the op after that section (or op_count). */
   int first, last;
   int shares; /* tensor whose bytes this one reuses in place, or RF_NONE */
 } rf_plan_tensor;
 
 typedef struct rf_plan_op {
-  const rf_kernel *kernel; /* for all steps, or for steps with more than few_rows rows */
+  const rf_kernel *kernel; /* kernel for all steps, or for steps with more than few_rows rows */
   const rf_kernel *few;    /* for steps with at most few_rows rows; NULL: `kernel` runs every step */
   int64_t few_rows;
   int workspace; /* index in plan->tensor, or RF_NONE */
@@ -42,7 +42,7 @@ typedef struct rf_plan_op {
   int calls;      /* per step: number of microbatches for ops of the micro section, otherwise 1 */
 } rf_plan_op;
 
-/* What moves data between chips. */
+/* Which engine of a chip moves data between chips. */
 typedef enum rf_collectives {
   RF_COLLECTIVES_CORE,    /* the core, while it computes */
   RF_COLLECTIVES_OFFLOAD, /* a separate engine */
@@ -54,10 +54,10 @@ typedef struct rf_plan_options {
   rf_remat remat;
   const rf_backend *backend;
   rf_isa isa;
-  int threads; /* workspace sizes depend on it; results do not */
+  int threads; /* threads affect the size of workspaces, but not results */
   const rf_machine *machine;
   rf_collectives collectives;
-  rf_program_options program; /* a JAX program to size and time; all zero: rafter's own program */
+  rf_program_options program; /* JAX program to size and time; all zero: rafter's own */
   int64_t budget_bytes;       /* for --fit and remat=auto; 0: the machine's memory minus its reserve */
   int64_t taken_bytes;        /* part of the budget that remat=auto leaves free for other uses */
   bool searched;              /* --fit chose these settings; the user did not type them */
@@ -66,8 +66,8 @@ typedef struct rf_plan_options {
   int64_t persistent_bytes;
 } rf_plan_options;
 
-/* Predicted time of a step in seconds. `by` sums to `seconds`: each op of the core counts under its
- * own bound, and every wait (for other chips, the host or other stages) under network. */
+/* Predicted time of a step in seconds. `by` sums to `seconds`: an op of the core counts under the
+ * bound of the op, and a wait (for other chips, the host or other stages) counts under network. */
 typedef struct rf_step_time {
   double seconds, by[RF_BOUNDS];
   rf_bound bound;
@@ -80,12 +80,12 @@ typedef struct rf_step_time {
 
 /* One stage of a pipeline: one run of consecutive layers, or V runs with interleaved:V. */
 typedef struct rf_plan_stage {
-  int64_t first_layer, layers; /* first layer of its first run; number of layers in all runs */
+  int64_t first_layer, layers; /* first layer of its first run; layers in all runs */
   int in_flight;               /* maximum number of microbatches in flight, summed over its runs */
   int64_t peak_bytes, persistent_bytes;
   int64_t held_bytes;                       /* tensors that have a slot for each microbatch in flight */
-  double forward_seconds, backward_seconds; /* one microbatch through all runs */
-  /* The step is busy (all microbatches) + end (ops after the last microbatch) + idle (waiting). */
+  double forward_seconds, backward_seconds; /* time of one microbatch through all runs */
+  /* Step = busy (all microbatches) + end (ops after the last microbatch) + idle (waiting). */
   double busy_seconds, end_seconds, idle_seconds;
   double fill_seconds, drain_seconds; /* idle time before its first work and after its last */
 } rf_plan_stage;
@@ -93,8 +93,8 @@ typedef struct rf_plan_stage {
 /* FLOPs of a step on all chips for one part of the model, without recomputation. Over all parts,
  * `step` sums to model_flops and `step_full` to flops_full_square. */
 typedef struct rf_part_work {
-  double forward, step;           /* attention counts the pairs that the mask leaves */
-  double forward_full, step_full; /* attention counts the whole square */
+  double forward, step;           /* attention has only the pairs that the mask leaves */
+  double forward_full, step_full; /* attention has all (query, key) pairs */
 } rf_part_work;
 
 typedef struct rf_plan {
@@ -106,25 +106,25 @@ typedef struct rf_plan {
   int tensor_count;
   rf_plan_op *op;       /* op_count entries, in graph order */
   struct rf_flow *flow; /* input of the lifetime and layout passes (parts.h) */
-  /* Bytes [0, persistent_bytes) of the arena keep their contents between steps. Every plan of one
-   * model and optimizer lays them out alike. */
+  /* Bytes [0, persistent_bytes) of the arena keep their contents between steps. All plans of one
+   * model and optimizer give these bytes the same layout. */
   int64_t persistent_bytes;
   int64_t arena_bytes;                       /* size of the arena = predicted peak memory */
   int64_t live_bytes;                        /* largest sum of live tensors, without holes and alignment */
-  int64_t host_bytes, host_persistent_bytes; /* the same for offloaded tensors in host memory */
+  int64_t host_bytes, host_persistent_bytes; /* size and persistent bytes of the host region */
   int peak_op;                               /* op with the most live bytes */
   int64_t by_class[RF_CLASSES];              /* live bytes at peak_op; with padding, sums to arena_bytes */
   rf_step_time time;
   double sent_bytes; /* one chip's collectives in a step, counted as the whole arrays of its groups */
   double step_seconds, model_flops, hardware_flops, flops_full_square, bytes; /* of a step, all chips */
   double build_seconds;                                                       /* time that planning took */
-  /* A pipeline has one entry per stage. The graph and the memory above are those of the stage with
-   * the largest peak (graph->mesh.stage); time, FLOPs and bytes are those of all stages. */
+  /* A pipeline has one entry per stage. The plan has the graph and the memory of the stage with the
+   * largest peak (graph->mesh.stage), and the time, FLOPs and bytes of all stages. */
   rf_plan_stage *stage;
   int stages;                        /* 0: no pipeline */
   rf_part_work stage_work[RF_PARTS]; /* sums over all stages of a pipeline */
-  /* Memory of a JAX program. Then arena_bytes and by_class describe that program, and the offsets
-   * are those of rafter's own. */
+  /* Memory of a JAX program. For a JAX program, arena_bytes and by_class describe the JAX program,
+   * but the offsets belong to rafter's own program. */
   rf_program_memory program;
   char digest[17]; /* hex XXH3 of everything that the results of a run depend on */
 } rf_plan;
@@ -169,14 +169,14 @@ typedef struct rf_fit_vary {
 /* One setting that the search planned. */
 typedef struct rf_fit_row {
   rf_dtype dtype;
-  rf_remat remat; /* AUTO: a set of single tensors, chosen for the budget */
+  rf_remat remat; /* AUTO: a set of single tensors chosen for the budget */
   int64_t microbatch;
   int accumulate;
   int64_t peak_bytes;
   double seconds; /* per step */
   bool fits;
   rf_mesh mesh;
-  char why[256]; /* in the frontier: memory saved compared with the row before, and its cost in time */
+  char why[256]; /* in the frontier: memory saved over the previous row, and the time it costs */
 } rf_fit_row;
 enum { RF_MAX_FIT_ROWS = 64 };
 typedef struct rf_fit_found {
@@ -185,7 +185,7 @@ typedef struct rf_fit_found {
   bool fits;                       /* whether any setting fits */
 } rf_fit_found;
 /* Cost of a job that has several phases, one of which is the plan: the largest memory of any phase,
- * the part of it that other phases keep while the plan runs, and the seconds of all phases. */
+ * the bytes that other phases keep while the plan runs, and the seconds of all phases. */
 typedef struct rf_fit_cost {
   int64_t bytes, beside;
   double seconds;
@@ -203,15 +203,15 @@ typedef struct rf_fit_whole {
 rf_status rf_plan_fit(const rf_model *model, const rf_plan_options *options, rf_fit_vary vary,
                       const rf_fit_whole *whole, rf_plan **plan, rf_fit_found *found, rf_error *error);
 
-/* The size at which an op's curve is read. Attention: sequence length x head width. Attention over
- * a cache: rows per sequence x head width. Other ops: rf_cost_work. */
+/* The size at which an op's curve is read; for attention, sequence length x head width; for
+ * attention over a cache, rows per sequence x head width. Other ops: rf_cost_work. */
 double rf_cost_size(const rf_graph *graph, const rf_op *op, rf_work work);
 /* Kinds of products with a packed matrix. Each kind has curves named after it, one per storage type
  * (in place of a kernel), over the number of rows. Kinds that are not transposed have three more
- * curves, whose kernel is the name of the kind: "matmul_start" (seconds per call), "matmul_outputs"
- * (per output) and "matmul_inner" (per step of the sums). */
+ * curves, with the kind's name as kernel: "matmul_start" (seconds per call), "matmul_outputs" (per
+ * output) and "matmul_inner" (per step of the sums). */
 typedef enum rf_cost_products {
-  RF_PRODUCTS_EXACT,       /* all others */
+  RF_PRODUCTS_EXACT,       /* all other products */
   RF_PRODUCTS_FAST,        /* --compute fast: activations rounded to 8 bits */
   RF_PRODUCTS_BF16,        /* bf16 x bf16, which some CPUs multiply in tiles */
   RF_PRODUCTS_TURNED,      /* transposed: the gradient of the input */
@@ -227,7 +227,8 @@ typedef struct rf_cost_class {
  * packed matrix, so its curve is named after the op. */
 int rf_cost_classes(const rf_graph *graph, const rf_op *op, rf_work work,
                     rf_cost_class class[RF_PANEL_PARTS]);
-/* Curves of reference kernels without their own: kernel "flops" if they multiply, else "bytes". */
+/* Reference kernels without a curve of their own use op "reference" with kernel "flops" if they
+ * multiply, else "bytes". */
 #define RF_COST_REFERENCE "reference"
 #define RF_COST_FLOPS "flops"
 #define RF_COST_BYTES "bytes"
@@ -246,12 +247,12 @@ double rf_cost_op(const rf_machine *machine, const rf_graph *graph, const rf_op 
 
 /* Lower bound of the seconds of one call; no prediction is below it. It is the larger of FLOPs at
  * the machine's highest rate and bytes at the highest bandwidth for that size (small tensors get
- * that of a cache). A transfer takes its time on the links. *bound (may be NULL) receives the
- * limit. */
+ * the bandwidth of a cache). A transfer takes its time on the links. *bound (may be NULL) receives
+ * the limit. */
 double rf_plan_limit(const rf_plan *plan, int op, rf_bound *bound);
 /* Predicted seconds to touch the arena and to load the packed weights from files in the page cache.
- * Calibrated machines have "load" curves for it, whose kernels are "touch" and the storage types;
- * other machines use their copy bandwidth. */
+ * Calibrated machines have "load" curves, with "touch" and the storage types as kernels; on other
+ * machines the copy bandwidth is used. */
 double rf_plan_load_seconds(const rf_plan *plan);
 /* Seconds to load `bytes` of one kind by the "load" curves, or -1 without a curve. */
 double rf_cost_load_seconds(const rf_machine *machine, const char *what, double bytes);
@@ -269,12 +270,12 @@ rf_work rf_plan_walk_work(const rf_plan *plan, int op, const rf_extent *part, in
 /* Predicted seconds of a forward pass of a prefill or decode plan over these sequences, with one
  * row of logits for each. The plan's own step_seconds assumes full rows and contexts. */
 double rf_plan_walk_seconds(const rf_plan *plan, const rf_extent *part, int parts);
-/* Adds the time of `times` such forward passes, by op, to `seconds` (predicted) and `limit` (see
- * rf_plan_limit), which have op_count entries. RAFTER_FAILED: out of memory. */
+/* For `times` equal forward passes, adds each op's predicted time to `seconds` and its lower bound
+ * (rf_plan_limit) to `limit`; both arrays have op_count entries. RAFTER_FAILED: out of memory. */
 rf_status rf_plan_walk_ops(const rf_plan *plan, const rf_extent *part, int parts, double times,
                            double *seconds, double *limit, rf_error *error);
-/* rf_plan_walk_seconds for many forward passes of one plan, which must outlive the prices. Open
- * returns NULL without memory; close accepts NULL. */
+/* Like rf_plan_walk_seconds, for many forward passes of one plan, which must outlive the prices.
+ * Open returns NULL without memory; close accepts NULL. */
 typedef struct rf_walk_prices rf_walk_prices;
 rf_walk_prices *rf_walk_prices_open(const rf_plan *plan);
 double rf_walk_price(rf_walk_prices *prices, const rf_extent *part, int parts);

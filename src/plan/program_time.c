@@ -17,7 +17,7 @@ static double score_bytes(const rf_plan *plan, const rf_op *op) {
                    (double)rf_dtype_bytes(plan->options.build.dtype) * rule->score_moves);
 }
 
-/* JAX computes f32 products in TF32 on GPUs and bf16 on TPUs (jax.default_matmul_precision). */
+/* JAX computes f32 products in TF32 on GPUs and in bf16 on TPUs (jax.default_matmul_precision). */
 static void take_fast_products(rf_machine *machine) {
   double fast = !strcmp(machine->kind, "tpu") ? machine->flops[RF_BF16] : machine->flops_tf32;
   if (fast > machine->flops[RF_F32]) machine->flops[RF_F32] = fast;
@@ -76,8 +76,8 @@ rf_status rf_plan_as_program(rf_plan *plan, rf_error *error) {
   RF_TRY(rf_plan_program_size(&plan->graph->model, &plan->options, m, error));
   bool trains = plan->options.build.job == RF_JOB_TRAIN;
   memset(plan->by_class, 0, sizeof plan->by_class);
-  /* alias counts donated buffers. In training these are three equal arrays: weights and two
-   * moments. In other jobs they are the caches. */
+  /* alias counts donated buffers. In training, three equal arrays are donated: weights and two
+   * moments. Other jobs donate the caches. */
   plan->by_class[RF_CLASS_MOMENT] = trains ? m->alias / 3 * 2 : 0;
   plan->by_class[trains ? RF_CLASS_MASTER : RF_CLASS_KV] = trains ? m->alias - m->alias / 3 * 2 : m->alias;
   plan->by_class[RF_CLASS_WEIGHT] = m->argument - m->alias + m->copies;

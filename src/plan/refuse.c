@@ -25,7 +25,7 @@ static int find_largest(const rf_plan *plan, int largest[5]) {
 /* A search for single tensors pays if the excess is below a twentieth of the room. */
 enum { NEAR = 20 };
 
-/* A changed setting: recomputation, divisor of the microbatch, and stage of ZeRO. */
+/* A setting to try: recomputation, a divisor of the microbatch, and the stage of ZeRO. */
 typedef struct remedy {
   rf_remat remat;
   int64_t part;
@@ -33,7 +33,7 @@ typedef struct remedy {
 } remedy;
 typedef struct remedies {
   const rf_plan *plan;
-  const rf_graph *base; /* graph before recomputation; NULL: each attempt makes a whole plan */
+  const rf_graph *base; /* graph before recomputation; NULL: attempts make whole plans */
   int64_t room;
   int64_t least, persistent; /* bytes of the smallest plan tried, and of its persistent region */
   bool fits;
@@ -63,7 +63,7 @@ static void say_remedy(remedies *r, const rf_plan_options *to, int64_t bytes) {
     rf_text_append(r->text, r->capacity, " --zero %d", to->build.mesh.zero);
 }
 
-/* Result of one attempt: arena size, or the live bytes if even those do not fit. -1: no plan. */
+/* Result of one attempt: arena size, or live bytes if these do not fit; -1: no plan. */
 typedef struct outcome {
   int64_t bytes, persistent;
   bool fits;
@@ -85,7 +85,7 @@ static outcome plan_it(const rf_plan_options *options, const rf_plan *from) {
   return o;
 }
 
-/* The same, estimated from a graph before recomputation without making a plan. */
+/* Like plan_it, but estimates from a graph before recomputation, without making a plan. */
 static outcome weigh_it(const rf_plan_options *options, const rf_graph *base) {
   rf_pool *pool = rf_pool_new();
   rf_trial *trial = rf_trial_open(base, options, pool);
@@ -100,7 +100,7 @@ static outcome weigh_it(const rf_plan_options *options, const rf_graph *base) {
   return o;
 }
 
-/* Tries one setting. Returns the bytes of its plan, or -1. */
+/* Tries one setting and returns the bytes of its plan, or -1 without a plan. */
 static int64_t try_remedy(remedies *r, remedy change) {
   rf_plan_options options = r->plan->options;
   rf_graph *built = NULL;
@@ -126,7 +126,7 @@ static void note_least(remedies *r, int64_t bytes) {
   if (bytes >= 0 && bytes < r->least) r->least = bytes;
 }
 
-/* Shards more states (--zero) before any recomputation. Returns the last stage with a plan. */
+/* Shards more states (--zero) before any recomputation. Returns the last ZeRO stage with a plan. */
 static int try_zero(remedies *r) {
   const rf_plan_options *from = &r->plan->options;
   const rf_mesh *mesh = &from->build.mesh;
@@ -209,7 +209,7 @@ static void list_largest(const rf_plan *plan, char *list, size_t capacity) {
                    (double)plan->tensor[largest[i]].bytes / 0x1p30);
 }
 
-/* Small sizes in MiB, others in GiB. */
+/* Writes small sizes in MiB, larger sizes in GiB. */
 static const char *bytes_text(int64_t bytes, char text[32]) {
   bool small = bytes < (int64_t)(0.01 * 0x1p30);
   snprintf(text, 32, "%.2f %s", (double)bytes / (small ? 0x1p20 : 0x1p30), small ? "MiB" : "GiB");

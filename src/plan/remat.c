@@ -1,10 +1,10 @@
 /* remat.c - chooses what remat=auto recomputes: the set of activations with the fewest seconds of
  * recomputation whose plan fits. Layers repeat, so activations fall into a few kinds ("mlp/up/u" of
  * every block). The search first drops whole kinds, each time the kind that frees the most bytes
- * per second of recomputation given those already dropped. (A tensor recomputed from a dropped one
- * costs both.) Then, the most expensive kind first, it drops each kind in as few blocks as still
- * fit. Each trial is estimated by trial.c; with stages or offload, whose passes run after
- * recomputation, the graph is really rewritten. */
+ * per second of recomputation given those already dropped. (If a dropped tensor is computed from
+ * another dropped tensor, both are recomputed.) Then, the most expensive kind first, it drops each
+ * kind in as few blocks as still fit. Each trial is estimated by trial.c; with stages or offload,
+ * whose passes run after recomputation, the graph is really rewritten. */
 #include "plan/parts.h"
 
 #include <stdlib.h>
@@ -19,9 +19,9 @@ typedef struct kind {
 typedef struct trial {
   int64_t bytes;
   double seconds;
-} trial; /* largest sum of live bytes, or arena size; seconds of recomputation per step */
+} trial; /* bytes: largest sum of live bytes, or arena size; seconds: recomputation per step */
 
-/* A set that may be the answer. Until its layout is known, its bytes are only the live bytes. */
+/* A set that may be the answer. Without a layout, result.bytes are live bytes. */
 typedef struct candidate {
   bool *drop; /* one entry per tensor of the base graph */
   trial result;
@@ -46,10 +46,10 @@ typedef struct search {
   candidate found[MAX_FOUND];
   int founds;
   int dropped[MAX_KINDS]; /* number of dropped tensors of each kind, from block 0 on */
-  bool *drop;             /* scratch; one entry per tensor of the base graph */
+  bool *drop;             /* scratch with one entry per tensor of the base graph */
   known *known;           /* hash table with KNOWN entries */
   rf_trial *trial;        /* NULL: each trial rewrites the graph */
-  rf_tensor *tensor;      /* arrays of the rewritten graph, reused by the next trial */
+  rf_tensor *tensor;      /* arrays of the rewritten graph, which the next trial reuses */
   rf_op *op;
   int tensor_capacity, op_capacity;
 } search;
@@ -147,7 +147,7 @@ static rf_status try_graph(search *s, const bool *drop, bool lay, trial *result)
   return RAFTER_OK;
 }
 
-/* Estimates a set: its live bytes, or its arena size if `lay`. */
+/* Estimates the live bytes of a set, or the arena size if `lay`. */
 static rf_status try_drop(search *s, const bool *drop, bool lay, trial *result) {
   if (!s->trial) return try_graph(s, drop, lay, result);
   rf_trial_weigh(s->trial, drop, &result->bytes, &result->seconds);
@@ -211,7 +211,7 @@ static rf_status drop_kinds(search *s, int64_t room, bool thrifty, trial *now) {
   return RAFTER_OK;
 }
 
-/* Finds the fewest tensors of kind k whose dropping still fits, with all other kinds unchanged. */
+/* Finds the fewest tensors of kind k to drop so that the plan still fits; keeps other kinds. */
 static rf_status shrink_kind(search *s, int k, int64_t room, trial *now) {
   int low = 0, high = s->dropped[k]; /* dropping `high` tensors fits */
   while (low < high) {
@@ -286,7 +286,8 @@ static rf_status greedy(search *s, bool thrifty) {
   }
 }
 
-/* Best set: the fastest that fits, else the smallest; ties: the first. Lays out only leaders. */
+/* Best set: the fastest that fits, or else the smallest, or on a tie the first. Lays out only
+ * leaders. */
 static rf_status best_found(search *s, candidate **best) {
   for (;;) {
     *best = NULL;
@@ -319,7 +320,7 @@ static rf_status run_search(search *s, bool *drop, int64_t *arena) {
   note_found(s, drop, t, may_fit);
   RF_TRY(greedy(s, false));
   RF_TRY(greedy(s, true));
-  /* The named policies are candidates too: they may combine drops that gain nothing one by one. */
+  /* Named policies are candidates too, as they may combine drops that gain nothing one by one. */
   for (int i = 0; i < named; i++) {
     rf_remat_policy(s->base, policies[i], s->drop);
     RF_TRY(try_drop(s, s->drop, false, &t));
@@ -334,8 +335,8 @@ static rf_status run_search(search *s, bool *drop, int64_t *arena) {
 rf_status rf_plan_auto_remat(const rf_graph *base, const rf_plan_options *options, int64_t room, bool *drop,
                              int64_t *arena, rf_error *error) {
   /* Trials allocate and free the same few MiB hundreds of times. glibc returns such memory to the
-   * kernel each time, at the cost of the search itself, until it has freed a larger block. This
-   * block raises the threshold; its pages are never touched. */
+   * kernel each time, which takes as long as the search, until the program has freed a larger
+   * block. Freeing this block, whose pages are never touched, raises the threshold. */
   rf_pool *piece = rf_pool_new();
   rf_pool_raw(piece, (size_t)16 << 20);
   rf_pool_free(piece);

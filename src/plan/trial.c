@@ -1,6 +1,6 @@
 /* trial.c - estimates plans that recompute different tensors of one graph: live bytes, arena, and
- * seconds of recomputation. The results equal those of a real plan, to the byte and to the bit, in
- * a small part of the time. */
+ * seconds of recomputation. An estimate has exactly the bytes and seconds of a real plan, but takes
+ * far less time. */
 #include "plan/parts.h"
 
 #include "graph/remat.h"
@@ -28,7 +28,7 @@ struct rf_trial {
   rf_flow_op *op;
   rf_pool *pool;
   again *again; /* FORMS entries per op */
-  rf_flow flow; /* the set weighed last; its first tensors are those of the base graph */
+  rf_flow flow; /* the set weighed last; tensors of the base graph come first */
   int64_t persistent, live;
 };
 
@@ -86,7 +86,7 @@ static const again *price(rf_trial *t, const rf_remat_step *step) {
   again *a = &t->again[FORMS * step->op + form];
   if (a->known) return a;
   const rf_op op = rf_recompute_op(t->recompute, step);
-  /* the same op must give equal bits, so it uses the same kernel */
+  /* recomputation must be bit-identical, so it uses the same kernel */
   bool same = op.def == t->base->op[step->op].def;
   const rf_kernel *kernel =
       same ? t->kernel[step->op] : rf_kernel_choose(t->options->backend, t->options->isa, t->base, &op);

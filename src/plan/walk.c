@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Sum over the last `rows` rows of a sequence of the keys that each row attends to: all rows up to
- * itself, at most `window` of them. The last row is number `context`. */
+/* Number of (row, key) pairs of the last `rows` rows of a sequence of `context` rows. A row attends
+ * to the rows up to itself, at most to the last `window` of these rows. */
 static double sum_of_keys(double rows, double context, double window) {
   double first = context - rows + 1;
   if (window <= 0 || context <= window) return rows * (first + context) / 2;
@@ -56,8 +56,8 @@ static bool depends_on_context(const rf_graph *graph, const rf_op *op) {
   return rf_op_is_cached(op) || moves_cache(graph, op);
 }
 
-/* Work of an op for `rows` rows, independent of contexts. An expert keeps its capacity, of which
- * fewer rows fill a smaller part. */
+/* Work of an op for `rows` rows, independent of contexts. Each expert reserves the same number of
+ * rows; fewer rows fill a smaller fraction of that. */
 static rf_work plain_work(const rf_graph *graph, const rf_op *op, int64_t rows) {
   rf_op here = *op;
   double all = (double)(graph->rows * rf_mesh_size(&graph->mesh, RF_AXES_OF_WALK));
@@ -89,7 +89,7 @@ static int64_t rows_of(const rf_graph *graph, int64_t bound, int64_t rows) {
   return rf_rows_of_walk(graph, bound, (rows + chips - 1) / chips);
 }
 
-/* Sets the numbers of rows in a graph. The first dimension of activations is rows. Logits, the
+/* Sets the numbers of rows in a graph. Rows are the first dimension of an activation. Logits, the
  * indices that select their rows, and page tables have one row per sequence. */
 static void cut_rows(rf_graph *graph, int64_t rows, int64_t sequences) {
   int64_t slots = 0;
@@ -114,7 +114,8 @@ static void cut_rows(rf_graph *graph, int64_t rows, int64_t sequences) {
       graph->tensor[rf_cached_of(graph, &graph->op[i]).table].shape[0] = sequences;
 }
 
-/* Seconds on the chip and each direction of the host link, which overlap (copies run ahead). */
+/* Seconds of the chip and each direction of the host link; the three overlap, as copies run
+ * ahead. */
 typedef struct spans {
   double chip, in, out;
 } spans;
@@ -130,7 +131,7 @@ static void add(spans *s, const rf_op *op, double seconds) {
 }
 
 /* Seconds of one op. A transfer scales with the bytes it sends. Transfers between chips overlap
- * with nothing, because each is needed by the next product. */
+ * with nothing, because the next product needs each of them. */
 static double walk_op_seconds(const rf_plan *plan, const rf_graph *graph, int i, rf_work work) {
   const rf_plan_op *p = &plan->op[i];
   if (!p->lanes) return rf_cost_op(&plan->machine, graph, &graph->op[i], p->kernel, work, NULL) * p->calls;
