@@ -1,12 +1,12 @@
-/* program.h - the device memory that a JAX program of the same model needs. It is computed from the
- * lifetimes of arrays, like our own plan. */
+/* program.h - the device memory that a JAX program of the same model needs. The memory is computed
+ * from the lifetimes of arrays, as in our own plans. */
 #ifndef RF_PROGRAM_H
 #define RF_PROGRAM_H
 
 #include "machine/machine.h"
 
-/* Which program is sized: ours, or the one that XLA compiles from a JAX program with a loop over
- * stacked layers (lax.scan) or with unrolled layers. */
+/* Which program is sized: rafter's own, or the program that XLA compiles from JAX code with a loop
+ * over stacked layers (lax.scan) or with unrolled layers. */
 typedef enum rf_program_kind {
   RF_PROGRAM_RAFTER,
   RF_PROGRAM_JAX_SCAN,
@@ -19,7 +19,7 @@ typedef enum rf_program_result {
   RF_RESULT_HIDDEN,       /* input of the head */
   RF_RESULT_LOGITS,       /* all logits */
   RF_RESULT_TOP,          /* most likely tokens; all logits are in memory at once */
-  RF_RESULT_TOP_BY_CHUNK, /* the same, by a loop over chunks of positions */
+  RF_RESULT_TOP_BY_CHUNK, /* most likely tokens, by a loop over chunks of positions */
 } rf_program_result;
 
 enum { RF_PROGRAM_TOP = 64 }; /* tokens returned per position */
@@ -37,12 +37,12 @@ typedef struct rf_program_options {
 typedef struct rf_program_memory {
   int64_t argument, output, alias, temp;
   int64_t total; /* argument + output - alias + temp: memory that the device needs */
-  /* Parts of temp at its peak. */
+  /* The following fields are parts of temp at the peak of temp. */
   int64_t copies;    /* matrices converted to the dtype of products */
   int64_t gradients; /* gradients and their accumulators */
   int64_t kept;      /* values stored from forward for backward */
-  int64_t working;   /* the rest, without arrays in on-chip memory */
-  int64_t stacked;   /* stored values in arrays over all layers, for one microbatch */
+  int64_t working;   /* all other temporaries, without arrays in on-chip memory */
+  int64_t stacked;   /* part of `kept` in arrays over all layers, for one microbatch */
   char peak[96];     /* op of our graph at the peak of temp, as "block.3/attn/attention/bwd" */
 } rf_program_memory;
 
@@ -59,8 +59,8 @@ typedef struct rf_program_job {
 rf_status rf_program_size(const rf_model *model, const rf_program_job *job, rf_program_memory *memory,
                           rf_error *error);
 
-/* Vector memory that a TPU's kernels use as scratch (default of xla_tpu_scoped_vmem_limit_kib). The
- * rest holds short-lived arrays; rf_program_chip_bytes returns its bytes. */
+/* Vector memory that a TPU's kernels use as scratch (default of xla_tpu_scoped_vmem_limit_kib).
+ * rf_program_chip_bytes returns the remaining bytes, which hold short-lived arrays. */
 enum { RF_PROGRAM_SCOPED_BYTES = 16384 << 10 };
 int64_t rf_program_chip_bytes(const rf_machine *machine);
 const char *rf_program_name(rf_program_kind program); /* "rafter", "jax-scan" or "jax-unrolled" */

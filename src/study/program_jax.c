@@ -1,6 +1,6 @@
 /* program_jax.c - the memory of a JAX program. Arguments and results are arrays of their own
- * shapes. Temporaries are lifetimes over the forward ops of our graph and, in reverse order, their
- * backward ops. Op i runs forward at time i and backward at time 2 ops - 1 - i. */
+ * shapes. A temporary lives for a range of times: first our graph's forward ops in order, then the
+ * backward ops in reverse order. Op i runs forward at time i and backward at time 2 ops - 1 - i. */
 #include "study/program.h"
 
 #include "base/text.h"
@@ -17,7 +17,7 @@ typedef struct array {
   int64_t bytes;
   int first, last;
   kind what;
-  bool brief; /* lives so briefly that it can be in on-chip memory */
+  bool brief; /* short-lived, so that on-chip memory may hold it */
 } array;
 
 typedef struct sizing {
@@ -28,16 +28,16 @@ typedef struct sizing {
   rf_pool *pool;
   array *at;
   int count, capacity;
-  int ops, end;              /* number of forward ops; time after the last backward op */
+  int ops, end;              /* number of forward ops; time when the last backward op ends */
   int scan_first, scan_last; /* first and last op of the layers */
   bool trains, scan;
-  /* By tensor: the op that makes it, the last op that reads it, the first op whose backward reads
-   * it, whether it is a residual of the scan. */
+  /* For each tensor: the op that makes it, the last op that reads it, the first op whose backward
+   * reads it, and whether it is a residual of the scan. */
   int *producer, *last_read, *needed_by, *crosses;
-  /* By op: the part of the model recomputed with the op, and that part's first and last op. */
+  /* For each op: the region recomputed as a whole, and the region's first and last op. */
   int *region, *region_first, *region_last;
   int64_t state_leaves, stacked;
-  bool *saved;    /* by tensor: a remat policy stores it */
+  bool *saved;    /* for each tensor: a remat policy stores it */
   int64_t shards; /* devices over which parameters, gradients and states are sharded (fsdp) */
 } sizing;
 
@@ -157,8 +157,8 @@ static shapes shapes_of(const rf_model *m, const rf_param *p) {
   return s;
 }
 
-/* If the program loops over layers, one array holds a parameter of all layers. Returns the number
- * of layers of that array at its first layer, and 0 at the others. Without a loop: 1. */
+/* If the program loops over layers, one array holds a parameter of all layers. Returns the layers
+ * of that array for the first layer's parameter, 0 for other layers. Without a loop: 1. */
 static int64_t stacked(const sizing *s, const rf_params *params, int p) {
   const rf_param *param = &params->at[p];
   if (!s->scan || param->layer < 0) return 1;
@@ -175,7 +175,7 @@ static int64_t stacked(const sizing *s, const rf_params *params, int p) {
   return layers;
 }
 
-/* Bytes of arrays that are stacked over `layers` (0: not stacked) and sharded over `shards`
+/* Bytes of arrays that are stacked over `layers` layers (0: not stacked) and sharded over `shards`
  * devices. Matrices are sharded along their longest dimension, vectors are not. */
 static int64_t shapes_bytes(const sizing *s, const shapes *shape, rf_dtype dtype, int64_t layers,
                             int64_t shards) {
@@ -210,7 +210,7 @@ static int product_before(const sizing *s, int op) {
   return op;
 }
 
-/* Gathers a sharded matrix one product ahead. Its gradient is complete before the scatter. */
+/* Gathers a sharded matrix one product ahead. The gradient is complete before its scatter. */
 static void gather(sizing *s, const shapes *shape, rf_dtype product, int reader, bool learns) {
   int64_t whole = shapes_bytes(s, shape, product, 0, 1);
   int before = product_before(s, reader), back = backward_of(s, reader);
@@ -220,8 +220,8 @@ static void gather(sizing *s, const shapes *shape, rf_dtype product, int reader,
   if (learns) add(s, WORKING, false, whole, back, back);
 }
 
-/* Sizes weights, optimizer states, gradients, and copies of matrices in the dtype of products,
- * which are made once before the layers. */
+/* Sizes weights, optimizer states, gradients, and matrices converted to the dtype of products;
+ * matrices are converted once before the layers. */
 static void size_parameters(sizing *s, rf_program_memory *m) {
   const rf_params *params = &s->graph->params;
   rf_dtype dtype = s->job->build.dtype, product = product_dtype(s);
@@ -243,9 +243,9 @@ static void size_parameters(sizing *s, rf_program_memory *m) {
     add(s, GRADIENTS, false, stored, in_scan ? backward_of(s, s->scan_last) : backward_of(s, reader), s->end);
     if (s->job->build.accumulate > 1) add(s, GRADIENTS, false, stored, 0, s->end);
     if (!param->matmul || product == RF_F32) continue;
-    /* A loop that stores residuals also stores each layer's slice of a converted matrix. */
+    /* a loop that stores residuals stores each layer's slice of a converted matrix again */
     bool twice = in_scan && s->region[reader] == RF_NONE && dtype != RF_F32;
-    /* Made before the loop over microbatches, if there is one, and alive until its end. */
+    /* The copy lives from before the loop over microbatches, if any, to the loop's end. */
     add(s, COPIES, false, copy, 0, twice && s->job->build.accumulate == 1 ? s->scan_last : s->end - 1);
     if (twice) add(s, COPIES, false, copy, s->scan_first, backward_of(s, s->scan_first));
   }
@@ -310,8 +310,8 @@ static bool is_activation(const sizing *s, int t) {
 }
 static bool in_layers(const sizing *s, int op) { return op >= s->scan_first && op <= s->scan_last; }
 
-/* Finds the last forward op that reads each tensor, directly or through fused ops, which are
- * recomputed for every reader. */
+/* For each tensor, finds the last forward op that reads it, directly or through fused ops (XLA
+ * recomputes a fused op for each of its readers). */
 static void find_reads(sizing *s) {
   for (int t = 0; t < s->graph->tensor_count; t++) {
     s->producer[t] = RF_NONE;
@@ -336,7 +336,7 @@ static void need(sizing *s, int t, int op) {
   if (is_activation(s, t) && (s->needed_by[t] == RF_NONE || s->needed_by[t] > op)) s->needed_by[t] = op;
 }
 
-/* In backward a product reads its input only for the matrix's gradient, absent if frozen. */
+/* Backward reads a product's input only for the gradient of the matrix, if it is trained. */
 static bool is_frozen_product(const sizing *s, const rf_op *op) {
   int w = op->input_count > 1 ? op->input[1] : RF_NONE;
   return rf_kept_rule_of(op->def)->for_matrix && s->model->lora.rank > 0 && w >= 0 &&
@@ -360,7 +360,7 @@ static void keep_of_op(sizing *s, int i) {
     add(s, KEPT, !in_layers(s, i), parts_bytes(s, op, rule->kept), i, back);
     if (rule->input) need(s, t, i);
   }
-  /* A recomputed part starts from the tensors that it reads. */
+  /* A recomputed region needs the tensors that it reads from other regions. */
   for (int k = 0; k < op->input_count && s->region[i] != RF_NONE; k++)
     if (is_activation(s, op->input[k]) && s->region[s->producer[op->input[k]]] != s->region[i])
       need(s, op->input[k], s->region_first[i]);
@@ -524,7 +524,7 @@ static void size_scoring(sizing *s, rf_program_memory *m) {
   case RF_RESULT_TOP:
     m->output = likeliest;
     /* Sorting returns logits and their positions. The sorted logits reuse the memory of the logits;
-     * if the device is too small for that, the positions are reused instead. */
+     * if that does not fit, the sorted positions reuse the memory of the positions. */
     apart = all + 2 * places;
     within = 2 * all + places;
     add(s, WORKING, false, m->argument + m->output + apart > s->job->room_bytes ? within : apart, s->end,
@@ -532,8 +532,8 @@ static void size_scoring(sizing *s, rf_program_memory *m) {
     break;
   case RF_RESULT_TOP_BY_CHUNK:
     m->output = likeliest;
-    /* The loop reads positions in its own order. The sum that makes the residual stream is fused
-     * into that reordering, so every sublayer's contribution stays in memory until the end. */
+    /* The loop reads positions in another order. XLA fuses the sum of the residual stream into the
+     * reordering, so every sublayer's contribution stays in memory until the end. */
     for (int i = 0; i < s->ops; i++)
       if (rule_at(s, i)->joins_residual)
         add(s, KEPT, false, part_bytes(s, &s->graph->op[i], (rf_kept_part){1, 0, RF_EXTENT_OUTPUT}), i,
@@ -542,8 +542,8 @@ static void size_scoring(sizing *s, rf_program_memory *m) {
   }
 }
 
-/* One device's share of the job: its sequences, whichever axis shards them. Only fsdp shards
- * parameters; no other axis is supported. */
+/* Sets the job of one device: its share of the sequences, whichever axis shards the sequences. Only
+ * fsdp shards parameters; no other axis is supported. */
 static rf_status on_one_device(const rf_model *m, const rf_program_job *o, rf_program_job *local,
                                int64_t *shards, rf_error *error) {
   const rf_mesh *mesh = &o->build.mesh;

@@ -36,7 +36,7 @@ typedef struct rf_answer {
   char note[RF_NOTES_MOST][160]; /* assumptions of the answer, and options that it ignored */
 } rf_answer;
 
-/* Name of the i-th operation, or NULL after the last. *help (may be NULL) describes its answer. */
+/* Name of operation i, or NULL after the last; *help (may be NULL) describes the answer. */
 const char *rf_roofline_op(int i, const char **help);
 /* Answers one `rafter roofline` question. RAFTER_INVALID names a missing or out-of-range option. */
 rf_status rf_roofline_answer(const rf_options *options, rf_answer *answer, rf_error *error);

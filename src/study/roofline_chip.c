@@ -10,22 +10,22 @@
 
 static double round_up(double n, double unit) { return ceil(n / unit) * unit; }
 
-/* Batch from which a product with a weight read once and long other dimensions is compute-bound. */
+/* Tokens from which a product is compute-bound, for long dimensions and a weight read once. */
 static rf_status asymptotic_batch(rf_question *q, const char *link, double *tokens, rf_error *error) {
   double peak, bps, experts, used;
   RF_TRY(rf_experts(q, &experts, &used, error));
   rf_asked(q, "weight-dtype");
   RF_TRY(rf_peak(q, &peak, error));
   RF_TRY(rf_link_bps(q, link, &bps, error));
-  /* each token uses k/E of the weights */
+  /* with experts, a token uses only k/E of the weights */
   *tokens = peak / bps * q->weight.bytes / 2 * (experts > 0 && used > 0 ? experts / used : 1);
   return RAFTER_OK;
 }
 
 /* ---- matmul ---------------------------------------------------------------------------------- */
 
-/* A matmul with k sharded over several chips. Two ways: gather the weight (or the input) and
- * multiply everything, or multiply the parts and reduce the output. */
+/* A matmul with k sharded over several chips. There are two ways: gather the weight (or the input)
+ * and multiply in full, or multiply shards and reduce the output. */
 static rf_status split_matmul(rf_question *q, double m, double k, double n, double peak, rf_error *error) {
   rf_group group;
   RF_TRY(rf_asked_group(q, &group, error));
@@ -47,7 +47,7 @@ static rf_status split_matmul(rf_question *q, double m, double k, double n, doub
   rf_add_seconds(q, "allgather_input_seconds", "all-gather of the input", gather_input);
   rf_add_number(q, "gather_to_scatter", "bytes of the input's gather / of the output's scatter",
                 input / output);
-  /* Each time grows linearly in the dimension that is solved for. */
+  /* Each of the times grows linearly in the dimension (k or m) that is solved for. */
   rf_add_number(q, "reduce_hidden_k", "k from which arithmetic hides the all-reduce", k * reduce / part);
   rf_add_number(q, "gather_hidden_m", "m from which arithmetic hides the weight's gather",
                 m * gather / whole);
@@ -153,7 +153,7 @@ static rf_status parse_sizes(const rf_question *q, einsum *e, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* Number of elements of an array; *rank gets its number of letters. */
+/* Number of elements of an operand; *rank gets the number of letters of the operand. */
 static double elements(const einsum *e, const bool *in, int *rank) {
   double product = 1;
   *rank = 0;
@@ -190,7 +190,8 @@ rf_status rf_roofline_einsum(rf_question *q, rf_error *error) {
     if (rank == longest) longest_bytes += part;
     bytes += part;
   }
-  /* Exact: the first value of a sum needs no addition. Textbooks count an addition for it too. */
+  /* The exact count has one addition less per sum than textbooks, which add the first value to
+   * 0. */
   bool sums = out < all;
   double exact = (e.operands - 1) * all + (all - out),
          flops = sums && e.operands > 1 ? e.operands * all : exact;
@@ -206,7 +207,7 @@ rf_status rf_roofline_einsum(rf_question *q, rf_error *error) {
 
 /* ---- attention ------------------------------------------------------------------------------- */
 
-/* Number of (query, key) pairs that the mask leaves: query i of T sees S - T + i + 1 of S keys. */
+/* Number of (query, key) pairs under the mask: query i of T sees S - T + i + 1 of S keys. */
 static double seen(double queries, double keys, double window, bool causal) {
   if (!causal) return queries * (window > 0 ? fmin(window, keys) : keys);
   double first = keys - queries + 1, last = keys; /* keys that the first and the last query see */

@@ -4,8 +4,8 @@
 
 #include <math.h>
 
-/* FLOPs per token: 6 P for P parameters (forward only: 2 P). Attention over `seq` positions adds 12
- * L N H T, or half of that if causal. */
+/* FLOPs per token: 6 P for P parameters (forward only: 2 P). Attention over T = `seq` positions
+ * adds 12 L N H T, or 6 L N H T if causal. */
 static rf_status per_token(rf_question *q, double *matmuls, double *attention, rf_error *error) {
   double parameters = rf_value_or(q, "active-parameters", rf_value_or(q, "parameters", NAN)),
          layers = rf_value_or(q, "layers", NAN);

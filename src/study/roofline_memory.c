@@ -27,7 +27,7 @@ static rf_status saved_elements(rf_question *q, const char *names, double *eleme
     }
     const rf_saved *row = &RF_SAVED[i];
     *elements += row->width * width + row->ff * ff;
-    /* heads may be unknown if no name needs them */
+    /* the number of heads may be unknown if no name in --saved needs it */
     if (row->heads || row->kv) *elements += (row->heads * heads + row->kv * kv) * dim;
     at += length + (at[length] == ',');
   }
@@ -74,7 +74,7 @@ rf_status rf_roofline_memory(rf_question *q, rf_error *error) {
 /* ---- the cache ------------------------------------------------------------------------------- */
 
 /* Bytes of the KV cache of one sequence of `context` tokens; windowed layers store only their
- * window. *uniform (may be NULL): the bytes if every layer stored all tokens. */
+ * window. *uniform (may be NULL) gets the bytes for layers that all store all tokens. */
 static rf_status sequence_bytes(rf_question *q, double context, double *bytes, double *uniform,
                                 rf_error *error) {
   double layers, heads = rf_value(q, "kv-heads"), dim = rf_value(q, "head-dim"),
@@ -133,7 +133,7 @@ static rf_status read_weights(rf_question *q, weights *w, rf_error *error) {
     return RF_FAIL(error, RAFTER_INVALID, "give fewer --active-parameters",
                    "a token cannot use more parameters than there are (expected at most %g, got %g)",
                    w->total, w->active);
-  /* A token leaves out (E - k) / E of the experts' parameters. */
+  /* A token does not use (E - k) / E of the parameters of routed experts. */
   if (w->count > w->used && w->used > 0)
     w->experts = (w->total - w->active) * w->count / (w->count - w->used);
   return RAFTER_OK;
@@ -165,7 +165,7 @@ rf_status rf_roofline_decode(rf_question *q, rf_error *error) {
   if (replicas > chips)
     return RF_FAIL(error, RAFTER_INVALID, "give fewer --replicas",
                    "more copies than chips (--replicas: expected at most %g, got %g)", chips, replicas);
-  /* Expected number of distinct experts of a batch: E (1 - (1 - k/E)^B). */
+  /* Expected number of distinct experts that a batch of B tokens uses: E (1 - (1 - k/E)^B). */
   double met = w.count > 0 && w.used > 0 ? 1 - pow(1 - w.used / w.count, batch) : 1,
          rest = w.total - w.experts;
   double chip_weights = q->weight.bytes * (rest * replicas + w.experts) / chips,

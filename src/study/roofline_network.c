@@ -21,7 +21,7 @@ rf_status rf_roofline_collective(rf_question *q, rf_error *error) {
   double bytes, sharded = rf_value(q, "sharded"), latency, latency_exact;
   RF_TRY(rf_asked_bytes(q, &bytes, error));
   RF_TRY(rf_asked_group(q, &group, error));
-  bytes /= sharded; /* other axes shard the array too */
+  bytes /= sharded; /* axes outside the group shard the array too */
   double seconds = rf_collective_seconds(&group, kind, bytes, true, &latency),
          exact = rf_collective_seconds(&group, kind, bytes, false, &latency_exact);
   double large = 1e18, per_byte = rf_collective_seconds(&group, kind, large, true, NULL) / large,
@@ -61,7 +61,7 @@ rf_status rf_roofline_collective(rf_question *q, rf_error *error) {
 
 enum { MESH_AXES_MOST = 26, RANK_MOST = 8 };
 typedef struct named_mesh {
-  int of[MESH_AXES_MOST]; /* chips by letter; 0: no such axis */
+  int of[MESH_AXES_MOST]; /* number of chips by letter of an axis; 0: no such axis */
   double chips;
 } named_mesh;
 

@@ -9,7 +9,7 @@
 #include <string.h>
 
 typedef struct strategy {
-  double alpha, narrow; /* FLOP per byte of the network; bytes of an activation / 2 */
+  double alpha, narrow; /* FLOP per byte of the network; bytes of an activation element / 2 */
   double axes[2];       /* torus axes of the first and of the second strategy */
   double peak, bps, matrices;
 } strategy;
@@ -53,9 +53,9 @@ static rf_status read_strategy(rf_question *q, strategy *s, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* With more than two nodes of GPUs, gathers and reductions run at the rate of the network between
- * nodes, if that is slower: the full array enters every node. With two nodes only half of it does.
- * A link or rate given by the user is used as it is. */
+/* In a gather or reduction over more than two nodes of GPUs, the full array enters every node, at
+ * the rate of the network between nodes if that is slower; over two nodes, half of the array. A
+ * link or rate that the user gives is not changed. */
 static void cross_nodes(rf_question *q, strategy *s, double ways) {
   const rf_machine *m = &q->machine;
   int inside = m->shape_rank ? m->shape[0] : m->topology.domain;
@@ -111,11 +111,11 @@ static rf_status data_parallel(rf_question *q, strategy *s, bool gathers, rf_err
   RF_TRY(rf_experts(q, &experts, &used, error));
   double sparsity = experts > 0 && used > 0 ? experts / used : 1;
   const char *link = rf_word(q, "link");
-  /* over dcn the chips are those of a slice, which reduce together */
+  /* over dcn, q->chips counts the chips of a slice, which reduce together */
   bool slices = link && !strcmp(link, "dcn");
   double critical = s->alpha * s->narrow * sparsity / (slices ? 1 : s->axes[0]),
          tokens = rf_value_or(q, "tokens", NAN);
-  /* every expert of a layer is gathered and reduced, chosen or not */
+  /* gathers and reductions include experts that no token chose */
   widths w = widths_of(q, rf_value_or(q, "ff", NAN));
   double width = rf_value_or(q, "width", NAN),
          weights = s->matrices * width * w.one * w.held * q->dtype.bytes;
@@ -130,8 +130,8 @@ static rf_status data_parallel(rf_question *q, strategy *s, bool gathers, rf_err
     rf_add_flops(q, "slice_flops_per_second", "arithmetic per second of a slice", s->peak * q->chips);
     rf_add_number(q, "slice_chips", "chips of a slice", q->chips);
   } else add_tokens(q, critical, pod_chips(&q->machine));
-  /* An all-reduce of the gradient costs the bytes of two all-gathers. With fsdp: one
-   * reduce-scatter, and the weight is gathered again. */
+  /* An all-reduce of the gradient costs the bytes of two all-gathers. fsdp sends as much: one
+   * reduce-scatter of the gradient and one more gather of the weight. */
   add_layer(q, s, w.one * w.met, gathers ? weights : 0, 2 * weights, q->chips);
   return RAFTER_OK;
 }
@@ -146,7 +146,7 @@ static rf_status tensor_parallel(rf_question *q, strategy *s, rf_error *error) {
   cross_nodes(q, s, degree);
   double tokens = rf_value_or(q, "tokens", NAN), most = s->axes[0] * ff / (s->alpha * s->narrow),
          activations = tokens * width * q->dtype.bytes,
-         /* a third matrix adds half the arithmetic for the same activations */
+         /* a gate matrix adds half of the arithmetic, for the same activations */
       gated = s->matrices > 2 ? 1.5 : 1;
   rf_fact_head(q, NAN, NAN, NAN, bound_of(gated * most, degree), gated * most);
   rf_add_number(q, "alpha", "FLOP per byte of the network", s->alpha);
@@ -165,7 +165,7 @@ static rf_status tensor_parallel(rf_question *q, strategy *s, rf_error *error) {
     rf_add_number(q, "latency_degree", "degree above which it is latency-bound",
                   shard > 0 ? buffer / shard : NAN);
   }
-  /* One gather before the layer and one scatter after it; backward may gather the input again. */
+  /* A layer has one gather before it and one scatter after it; backward may repeat the gather. */
   add_layer(q, s, ff, 2 * activations, 2 * activations, degree);
   rf_add_bytes(q, "backward_bytes_regather", "the same with the input gathered again", 3 * activations);
   return RAFTER_OK;
@@ -176,7 +176,7 @@ static rf_status mixed(rf_question *q, const strategy *s, rf_error *error) {
              alpha = s->alpha * s->narrow;
   RF_TRY(rf_need(q, "ff", &ff, error));
   note_dense(q, ff);
-  strategy outer = *s; /* fsdp groups span nodes; tensor groups stay inside one */
+  strategy outer = *s; /* an fsdp group spans nodes, but a tensor group stays inside a node */
   cross_nodes(q, &outer, chips);
   double critical = outer.alpha * s->narrow * alpha / (s->axes[0] * s->axes[1] * ff), serial = 4 * critical;
   double optimum = sqrt(tokens / ff * s->axes[0] * outer.bps / (s->axes[1] * s->bps) * chips);

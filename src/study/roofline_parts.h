@@ -26,8 +26,8 @@ typedef struct rf_question {
 
 /* ---- asking (roofline.c) ---- */
 
-/* rf_asked: whether the user gave the option. rf_value: the given value, or the model's field of
- * that name, or the option's default, or NaN. */
+/* rf_asked returns whether the user gave the option; rf_value returns the given value, or else the
+ * model's field of that name, or else the option's default, or else NaN. */
 bool rf_asked(rf_question *q, const char *name);
 double rf_value(rf_question *q, const char *name);
 double rf_value_or(rf_question *q, const char *name, double otherwise);
@@ -36,7 +36,7 @@ const char *rf_word(rf_question *q, const char *name); /* as given, or the defau
 bool rf_flag(rf_question *q, const char *name);
 /* Gets a required value. */
 rf_status rf_need(rf_question *q, const char *name, double *value, rf_error *error);
-/* Gets experts per layer and per token (0: none). RAFTER_INVALID if the latter is larger. */
+/* Gets experts per layer and per token (0: none). RAFTER_INVALID if a token uses more. */
 rf_status rf_experts(rf_question *q, double *experts, double *used, rf_error *error);
 
 /* ---- the machine ---- */
