@@ -1,8 +1,8 @@
-/* gemm_amx.c - products with bf16 operands on AMX tiles (gemm.h defines their bits). A strip of 32
- * rows times a panel of 32 columns uses four tiles of sums, two of rows and two of columns.
+/* gemm_amx.c - products with bf16 operands on AMX tiles (gemm.h defines the arithmetic). A product
+ * of 32 rows and 32 columns uses four tiles of sums, two of rows and two of columns.
  *
- * Packed data are tiles of 1 KiB, ordered by step of 32 k, then by piece, then the first sixteen
- * rows or columns before the other sixteen. Rows are [row][k], columns [pair of k][column][2].
+ * Packed data are tiles of 1 KiB, ordered by step of 32 k, then by piece (f32 is split into two
+ * bf16 pieces), then by sixteen rows or columns. Rows are [row][k], columns [pair of k][column][2].
  * Missing rows, columns and k are zeros. */
 #include "backend/cpu/gemm_tiles.h"
 #include "backend/cpu/tiles.h"
@@ -12,7 +12,7 @@
 
 enum { SIXTEEN = 16, DEPTH = RF_TILE_DEPTH, TILE_BYTES = 1024, PIECES = 2 };
 
-/* ---- sixteen rows or columns of a step of 32, in registers ----------------------------------- */
+/* ---- sixteen rows or columns of one step of 32 k, in registers ------------------------------- */
 
 /* A block of `lines` rows or columns in memory. Element (line, k) is at from[line * line_step + k *
  * k_step], and one of the two strides is 1. */
@@ -20,14 +20,14 @@ typedef struct block {
   const void *from;
   rf_dtype dtype;
   int64_t line_step, k_step;
-  int lines, steps; /* lines and steps of k in use; the others are zeros */
+  int lines, steps; /* lines and steps of k in use; all others are zeros */
 } block;
 static const void *element_at(const void *from, rf_dtype dtype, int64_t i) {
   return (const char *)from + i * (dtype == RF_BF16 ? 2 : 4);
 }
 
-/* Splits f32 into two bf16: its upper half, and the rest rounded to nearest even. NaNs and
- * infinities are in the first piece alone. */
+/* Splits f32 into two bf16 pieces: the upper half, and the remainder rounded to nearest even. For
+ * NaNs and infinities, the second piece is 0. */
 static inline void cut(__m512 x, __m512i piece[PIECES]) {
   const __m512i upper = _mm512_set1_epi32((int)0xffff0000u);
   __m512i bits = _mm512_castps_si512(x), first = _mm512_and_si512(bits, upper);
@@ -40,7 +40,7 @@ static inline void cut(__m512 x, __m512i piece[PIECES]) {
   piece[1] =
       _mm512_and_si512(_mm512_add_epi32(left, _mm512_add_epi32(even, _mm512_set1_epi32(0x7fff))), upper);
 }
-/* Loads each of sixteen lines as 32 consecutive k. `full`: no line and no k is missing. */
+/* Loads sixteen lines of 32 consecutive values of k. `full`: no line and no k is missing. */
 static inline void lines_of_bf16(const block *b, bool full, __m512i v[SIXTEEN]) {
   __mmask32 mask = full || b->steps >= DEPTH ? 0xffffffffu : (1u << b->steps) - 1;
 #pragma GCC unroll 16
@@ -48,7 +48,7 @@ static inline void lines_of_bf16(const block *b, bool full, __m512i v[SIXTEEN]) 
     v[i] = full || i < b->lines ? _mm512_maskz_loadu_epi16(mask, (const uint16_t *)b->from + i * b->line_step)
                                 : _mm512_setzero_si512();
 }
-/* Loads each of sixteen pairs of k for sixteen lines. */
+/* Loads sixteen pairs of k, each for sixteen lines. */
 static inline void pairs_of_bf16(const block *b, bool full, __m512i v[SIXTEEN]) {
   __mmask16 mask = full || b->lines >= SIXTEEN ? 0xffff : (__mmask16)((1u << b->lines) - 1);
   const uint16_t *at = b->from;
@@ -60,7 +60,7 @@ static inline void pairs_of_bf16(const block *b, bool full, __m512i v[SIXTEEN]) 
     v[p] = _mm512_or_si512(_mm512_cvtepu16_epi32(even), _mm512_slli_epi32(_mm512_cvtepu16_epi32(odd), 16));
   }
 }
-/* The same two loads for f32, by pieces. */
+/* The loads of lines and of pairs for f32, which is split into pieces. */
 static inline void lines_of_f32(const block *b, __m512i v[PIECES][SIXTEEN]) {
   static const uint16_t upper[32] = {1,  3,  5,  7,  9,  11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31,
                                      33, 35, 37, 39, 41, 43, 45, 47, 49, 51, 53, 55, 57, 59, 61, 63};
@@ -124,7 +124,7 @@ static void pack_f32(const block *b, bool as_lines, char *to, int64_t apart) {
 static inline void pack(const block *b, bool as_lines, char *to, int64_t apart) {
   _Alignas(64) char room[SIXTEEN * DEPTH * 4];
   block copy = {room, b->dtype, DEPTH, 1, SIXTEEN, DEPTH};
-  if (b->k_step != 1 && b->line_step != 1) { /* copied by elements if no stride is 1 */
+  if (b->k_step != 1 && b->line_step != 1) { /* copied element by element if no stride is 1 */
     int item = b->dtype == RF_BF16 ? 2 : 4;
     memset(room, 0, sizeof room);
     for (int i = 0; i < b->lines; i++)
@@ -158,7 +158,7 @@ void rf_tiles_pack_a(const rf_gemm *g, int64_t i0, int rows, int64_t k0, int64_t
     }
 }
 
-/* Packs sixteen columns that are not contiguous in one panel, through row-major values [k][16]. */
+/* Packs sixteen columns that are not contiguous in one panel, by way of values [k][16]. */
 static void pack_gathered(const rf_gemm *g, int64_t j, int cols, int64_t k, int steps, char *to) {
   _Alignas(64) uint16_t room[DEPTH * SIXTEEN] = {0};
   for (int p = 0; p < steps; p++)
@@ -220,7 +220,7 @@ void rf_tiles_pack_b(const rf_gemm *g, int64_t j0, int cols, int64_t k0, int64_t
     int64_t j = j0 + h * SIXTEEN;
     int used = at_most(cols - h * SIXTEEN, SIXTEEN);
     char *at = (char *)to + h * TILE_BYTES;
-    if (used <= 0) { /* no columns in the second half of an edge */
+    if (used <= 0) { /* an edge panel may have no columns in its second half */
       for (int64_t k = 0; k < kc; k += DEPTH)
         for (int p = 0; p < pieces; p++, at += 2 * TILE_BYTES) memset(at, 0, TILE_BYTES);
       continue;
@@ -247,10 +247,10 @@ void rf_tiles_close(void) {
   _tile_release();
 }
 
-/* Tile loads of the operand that does not stay in L1 bypass L1 (tileloaddt1). With 512 steps and 1
- * MiB of rows in the L2 of a Sapphire Rapids core this reaches 2.9 of 3.0 TFLOP/s; ordinary loads
- * reach 2.0. `tiles` is 1 or 2 tiles of rows; a_pieces and b_pieces are pieces per element, and one
- * of them is 1. All are constants of a body. */
+/* One operand stays in L1; tile loads of the other operand bypass L1 (tileloaddt1). With 512 steps
+ * and 1 MiB of rows in L2, a Sapphire Rapids core reaches 2.9 of 3.0 TFLOP/s; with ordinary loads
+ * 2.0. `tiles` is 1 or 2 tiles of rows; a_pieces or b_pieces (bf16 pieces per element) is 1. All
+ * fields are compile-time constants. */
 #define LOAD_A(tile, at) \
   if (a_stays) _tile_loadd(tile, at, 64); \
   else _tile_stream_loadd(tile, at, 64);
@@ -316,11 +316,11 @@ RF_INLINE void micro(form f, int64_t steps, const float *a, const float *b, cons
     _tile_stored(3, to + 16 * 32 + 16, ROW);
   }
 }
-/* Up to sixteen rows times a full panel, at memory speed: tiles 0 to 3 keep the sums for all k.
- * Vectors pair steps of 32 lane by lane into one of SLOTS buffers, DELAY steps before a tile loads
- * them, because a fresh store is not readable yet. Pairing within quarters of a vector permutes the
- * lanes; the sums are permuted back. Memory AHEAD steps later is prefetched, because hardware
- * prefetchers stop at the end of a 4 KiB page. */
+/* Multiplies up to sixteen rows by a full panel at memory speed; tiles 0 to 3 keep the sums for all
+ * k. Vectors store the pairs of k of a step of 32 in one of SLOTS buffers. A tile loads a buffer
+ * DELAY steps later, because loading a fresh store must wait. Pairing within quarters of a vector
+ * permutes the lanes, so the sums are permuted back. Memory AHEAD steps ahead is prefetched,
+ * because hardware prefetchers stop at the end of a 4 KiB page. */
 enum { SLOTS = 4, DELAY = 2, AHEAD = 32 };
 static inline void pair_lanes(const char *at, const char *later, char *to) {
 #pragma GCC unroll 4
@@ -335,10 +335,10 @@ static inline void pair_lanes(const char *at, const char *later, char *to) {
     }
   }
 }
-/* One or two rows use vectors, which wait less for memory: 96 % of its bandwidth, against 81 % with
- * tiles. The low half of a dword is the even lane, the high half the odd lane. LANES(X, r) is X(r,
- * vector) for all vectors; r is a row of one panel, or a panel of one row. The sums are kept for
- * even k, odd k and whole steps. */
+/* One or two rows use vectors, which reach 96 % of memory bandwidth; tiles reach 81 %. The low half
+ * of a dword is the even lane, and the high half is the odd lane. LANES(X, r) is X(r, vector) for
+ * all vectors; r is a row of one panel, or a panel of one row. Even k, odd k and whole steps have
+ * separate sums. */
 enum { STEP_BYTES = DEPTH * RF_PANEL_LANES * 2, FEWEST = 2 };
 /* SOON: bytes to prefetch ahead. FLUSH: subnormal operands and results become zeros. */
 enum { SOON = 2 << 10, FLUSH = 0x8040 };
@@ -349,7 +349,7 @@ enum { SOON = 2 << 10, FLUSH = 0x8040 };
   if ((r) < rows) even_##r##_##l = _mm512_fmadd_ps(x##r, w##l, even_##r##_##l);
 #define ROW_ODD(r, l) \
   if ((r) < rows) odd_##r##_##l = _mm512_fmadd_ps(x##r, w##l, odd_##r##_##l);
-/* Adds 0 for the missing steps after the end of k: -0 becomes 0. */
+/* Adds 0 for the missing steps after the end of k, which turns -0 into 0. */
 #define ROW_EVEN_ZERO(r, l) even_##r##_##l = _mm512_add_ps(even_##r##_##l, _mm512_setzero_ps());
 #define ROW_ODD_ZERO(r, l) odd_##r##_##l = _mm512_add_ps(odd_##r##_##l, _mm512_setzero_ps());
 #define ROW_JOIN(r, l) \
@@ -427,7 +427,7 @@ RF_INLINE void stream_rows(int rows, const char *at, int64_t inner, const void *
     ROW_STORE(1)
   }
 }
-/* One row times two panels, one step of each in turns, because hardware prefetchers follow both. */
+/* Multiplies one row by two panels in alternate steps: hardware prefetchers follow two streams. */
 #define PANEL_STEP(r, from) \
   { \
     enum { rows = r + 1 }; \
@@ -476,8 +476,8 @@ static void stream_two(const char *at0, const char *at1, int64_t inner, const vo
   ROW_STORE(0)
   ROW_STORE(1)
 }
-/* Copies rows from their tiles to contiguous memory. Otherwise every step would read its own L1
- * line, and these reads would wait for memory. */
+/* Copies rows from their tiles to contiguous memory. In tiles, each step of a row has its own cache
+ * line, and reading these lines would wait for memory. */
 static void side_by_side(const float *a, int64_t rows, int64_t steps, float *to) {
   for (int64_t r = 0; r < rows; r++)
     for (int64_t i = 0; i < steps; i++)
@@ -502,7 +502,7 @@ static void stream_one(const rf_gemm *g, const rf_panel *panel, const float *a, 
   for (int64_t i = 0; i < steps + DELAY; i++) {
     if (i < steps) {
       char *to = room + i % SLOTS * STEP_BYTES;
-      if (i + 1 == steps && left) { /* pad with zeros after the end of k */
+      if (i + 1 == steps && left) { /* fill with zeros after the end of k */
         _Alignas(64) char last[STEP_BYTES] = {0};
         memcpy(last, at + i * STEP_BYTES, (size_t)left * RF_PANEL_LANES * 2);
         pair_lanes(last, last, to);

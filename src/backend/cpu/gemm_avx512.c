@@ -23,10 +23,10 @@ static const rf_gemm_micro micros[] = {
 
 #define NAME .name = "gemm_avx512_12x32"
 const rf_gemm_isa RF_GEMM_AVX512 = {NAME, RF_GEMM_KERNELS, .fast = &RF_FAST_AVX512};
-/* its products in 8 bits use dot products of byte quadruples */
+/* avx512bf16 also has dot products of byte quadruples for products in 8 bits */
 const rf_gemm_isa RF_GEMM_AVX512BF16 = {NAME, RF_GEMM_KERNELS, .fast = &RF_FAST_AVX512BF16};
 
-/* Products with AMX tiles use the epilogues of the vectors. */
+/* Products with AMX tiles use the vector kernels' epilogues. */
 #define TILES \
   .name = "gemm_amx_32x32", .mr = RF_TILE_ROWS, .nr = RF_TILE_COLUMNS, .depth = RF_TILE_DEPTH, \
   .pack_a = rf_tiles_pack_a, .pack_b = rf_tiles_pack_b, .begin = begin_tile, .finish = finish_tile, \

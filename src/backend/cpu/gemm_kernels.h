@@ -1,9 +1,9 @@
-/* gemm_kernels.h - packing, epilogues and the product with few rows, over simd.h. Included only by
- * gemm_*.c, which add the micro-kernel, and compiled once per ISA. */
+/* gemm_kernels.h - packing, epilogues and the product with few rows, over simd.h. It is compiled
+ * once per ISA: each gemm_*.c includes it and adds a micro-kernel. */
 #include "backend/cpu/gemm.h"
 #include "backend/cpu/simd.h"
 
-/* Vectors of eight dwords or bf16, and 8x8 transposes: two operations per vector since AVX. */
+/* Vectors of eight dwords or bf16. Their 8x8 transposes take two AVX operations per vector. */
 /* aligned(2), because rows of bf16 may start at any even address */
 typedef uint32_t v8 __attribute__((vector_size(32), aligned(2), may_alias));
 typedef uint16_t h8 __attribute__((vector_size(16), aligned(2), may_alias));
@@ -27,7 +27,7 @@ RF_INLINE void transpose_8x8(v8 r[8]) {
     r[i + 4] = SHUFFLE(b[i], b[i + 4], 4, 5, 6, 7, 12, 13, 14, 15);
   }
 }
-/* Loads eight elements as f32 bits, to a pointer: without AVX no ABI returns a v8. */
+/* Loads eight elements as f32 bits. Stores to a pointer, as no ABI returns a v8 without AVX. */
 RF_INLINE void eight(v8 *to, const void *p, rf_dtype dtype, int64_t at) {
   if (dtype == RF_BF16) *to = __builtin_convertvector(*(const h8 *)((const rf_bf16 *)p + at), v8) << 16;
   else *to = *(const v8 *)((const float *)p + at);
@@ -35,11 +35,11 @@ RF_INLINE void eight(v8 *to, const void *p, rf_dtype dtype, int64_t at) {
 
 /* ---- packing A: [k][rows] -------------------------------------------------------------------- */
 
-/* Packs rows that are contiguous in k, in blocks of 8 steps transposed in registers. Each store
- * writes whole vectors, and the store of the next step overwrites the surplus, so steps ascend. The
- * last steps go one by one, because their surplus would leave the strip. */
+/* Packs rows that are contiguous in k, in blocks of 8 steps that are transposed in registers.
+ * Stores write whole vectors in ascending steps, so the next store overwrites their surplus. The
+ * last steps are stored by element, because their surplus would leave the strip. */
 RF_INLINE void pack_a_rows(const void *a, rf_dtype dtype, int64_t a_row, int rows, int64_t kc, float *to) {
-  int64_t safe = kc - 16; /* a surplus of at most 15 floats ends before step k+16 */
+  int64_t safe = kc - 16; /* the surplus of at most 15 floats ends before step k+16 */
   int64_t k = 0;
   if (rows > 8) {
     for (; k + 8 <= safe; k += 8) {
@@ -71,8 +71,8 @@ RF_INLINE void pack_a_rows(const void *a, rf_dtype dtype, int64_t a_row, int row
     for (int i = 0; i < rows; i++) to[k * rows + i] = rf_f32_get(a, dtype, i * a_row + k);
   }
 }
-/* Packs steps that are contiguous in rows (a transposed operand) with whole vectors. The last steps
- * go one by one, so that neither stores nor loads leave the arrays. */
+/* Packs an operand whose rows are contiguous at each step (a transposed operand) with whole
+ * vectors. The last steps are copied by element, so that no access leaves the arrays. */
 RF_INLINE void pack_a_steps(const void *a, rf_dtype dtype, int64_t a_step, int rows, int64_t kc, float *to) {
   int64_t k = 0;
   if (a_step >= RF_LANES) {
@@ -114,7 +114,7 @@ RF_INLINE void pack_b_steps(const void *b, rf_dtype dtype, int64_t b_step, int c
   }
 }
 /* Packs columns that are contiguous in k (a transposed weight), 8 columns at a time for 64 steps.
- * More columns at a power-of-two stride would not fit the ways of one L1 set. */
+ * More columns would not fit: at a power-of-two stride, all share the ways of one L1 set. */
 RF_INLINE void pack_b_columns(const void *b, rf_dtype dtype, int64_t b_col, int cols, int64_t kc, float *to) {
   for (int64_t k0 = 0; k0 < kc; k0 += 64) {
     int64_t k1 = k0 + 64 < kc ? k0 + 64 : kc;
@@ -159,7 +159,7 @@ static void pack_b(const rf_gemm *g, int64_t j0, int cols, int64_t k0, int64_t k
     }
   }
   if (!sum) return;
-  /* blocks of k come in ascending order, so the chain continues */
+  /* blocks of k come in ascending order, so the sum continues */
   bool resume = k0 > 0 || g->column_sum_accumulate;
   for (int j = 0; j < cols; j += RF_LANES) {
     int lanes = cols - j < RF_LANES ? cols - j : RF_LANES;
@@ -182,7 +182,7 @@ static void begin_tile(const rf_gemm *g, const rf_gemm_sums *s) {
 }
 
 /* Rounds and stores up to sixteen columns of a tile, from column `c` on; dtype and epilogue are
- * constants of a body. u is rounded once, and the epilogue uses the rounded value. */
+ * compile-time constants. u is rounded once, and the epilogue uses the rounded u. */
 RF_INLINE void finish_columns(const rf_gemm *g, rf_dtype dtype, rf_gemm_epilogue epilogue, bool nontemporal,
                               const rf_gemm_sums *s, int c) {
   const float *tile = s->at + c;
@@ -214,7 +214,7 @@ RF_INLINE void finish_columns(const rf_gemm *g, rf_dtype dtype, rf_gemm_epilogue
     else rf_v16_put_n(g->out, dtype, at, x, lanes);
   }
 }
-/* Stores 32 columns of bf16, one cache line per row if non-temporal. */
+/* Stores 32 columns of bf16; a non-temporal store writes one cache line per row. */
 RF_INLINE void put_line(bool nontemporal, void *to, int64_t at, const rf_v16 x[2]) {
   if (nontemporal) rf_v16_stream_bf16_pair((rf_bf16 *)to + at, x[0], x[1]);
   for (int h = 0; !nontemporal && h < 2; h++) rf_v16_store_bf16((rf_bf16 *)to + at + RF_LANES * h, x[h]);
@@ -284,25 +284,25 @@ static void finish_tile(const rf_gemm *g, const rf_gemm_sums *s) {
       s->col % 32 == 0)
     lines[g->epilogue](g, s);
   else if (pairs && g->epilogue == RF_GEMM_RESIDUAL)
-    finish_lines_residual_near(g, s); /* draws dropout once for both halves */
+    finish_lines_residual_near(g, s); /* one dropout mask for both halves */
   else if (g->nontemporal && g->dtype == RF_F32 && g->epilogue == RF_GEMM_PLAIN) finish_f32_past(g, s);
   else body[g->dtype == RF_BF16][g->epilogue](g, s);
 }
 
-/* Fields that have the same names in plain C, AVX2 and AVX-512. */
+/* Functions that have the same names in plain C, AVX2 and AVX-512. */
 #define RF_GEMM_KERNELS \
   .mr = MR, .nr = NR, .a_words = 2, .b_words = 2, .depth = 1, .pack_a = pack_a, .pack_b = pack_b, \
   .micro = micros, .begin = begin_tile, .finish = finish_tile, .stream = stream, \
   .stream_panels = stream_panels
 
-/* ---- few rows: the weights are read once, in place ------------------------------------------- */
+/* ---- few rows: weights are read once, without packing ---------------------------------------- */
 
 /* `a` is A packed as one strip, [k][m]. `y` holds the sums, [m][cols]. */
 
-/* B is (K,N) row-major. The sums of all columns of the chunk stay in scratch (L1 or L2) and take
- * eight steps of k at a time, so memory is read as eight long rows at once. The next rows are
- * prefetched to L2; in L1 they would evict each other (19 instead of 24 GB/s with one row of f32 on
- * one thread; 22 with sixteen rows at once). */
+/* B is (K,N) row-major. The sums of all columns of the chunk stay in scratch (L1 or L2). Each pass
+ * adds eight steps of k, so it reads eight long rows of memory at once. The next rows are
+ * prefetched to L2, because they would evict each other from L1: 19 instead of 24 GB/s with one row
+ * of f32 on one thread, 22 with sixteen rows at once. */
 enum { STREAM_STEPS = 8 };
 
 RF_INLINE void stream_steps(const rf_gemm *g, rf_dtype b_dtype, const float *a, int64_t j0, int cols,
@@ -338,9 +338,9 @@ RF_INLINE void stream_steps(const rf_gemm *g, rf_dtype b_dtype, const float *a, 
   }
 }
 
-/* B is (N,K), so a lane is a column. One cache line of each of 16 columns is loaded at once and
- * transposed in registers: columns at a power-of-two stride share one L1 set, which cannot hold 16
- * lines until a second load (half lines 9 GB/s, whole lines 22 GB/s; one row, one thread). */
+/* B is (N,K), so a lane is a column. One cache line of each of 16 columns is loaded in full and
+ * transposed in registers, because an L1 set cannot keep 16 lines at a power-of-two stride. Half
+ * lines reach 9 GB/s, whole lines 22 GB/s (one row, one thread). */
 /* to[d] is dword d of the 16 lines. */
 RF_INLINE void transposed_lines(const char *p, int64_t stride, rf_v16 to[16]) {
 #if defined(__AVX512F__)
@@ -364,7 +364,7 @@ RF_INLINE void transposed_lines(const char *p, int64_t stride, rf_v16 to[16]) {
   for (int d = 0; d < 16; d++) to[d] = rf_v16_load(dword[d]);
 #endif
 }
-/* The bf16 values at even or odd k of each dword, as f32. */
+/* The bf16 values of each dword at even or odd k, as f32. */
 RF_INLINE rf_v16 half_of(rf_v16 x, bool odd) {
 #if defined(__AVX512F__)
   __m512i u = _mm512_castps_si512(x);
@@ -380,8 +380,8 @@ RF_INLINE rf_v16 half_of(rf_v16 x, bool odd) {
   return rf_v16_load(f);
 #endif
 }
-/* Sixteen columns from `column` on, for rows <= most, a constant. EACH_SUM(X) is X(0) .. X(15):
- * sums are named variables, so that they stay in registers. */
+/* Computes sixteen columns from `column` on for up to `most` (constant) rows. EACH_SUM(X) is X(0)
+ * .. X(15): sums are named variables, so that they stay in registers. */
 #define EACH_SUM(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14) X(15)
 #define SUM_LOAD(i) rf_v16 sum##i = (i) < rows ? rf_v16_load(y + (int64_t)(i)*cols) : rf_v16_zero();
 #define SUM_STORE(i) \
@@ -396,7 +396,7 @@ RF_INLINE void stream_columns(const rf_gemm *g, rf_dtype b_dtype, int most, cons
   const char *b = (const char *)g->b + column * stride;
   EACH_SUM(SUM_LOAD)
   for (; k + step <= g->k; k += step) {
-    /* prefetches this column, and near its end the next columns */
+    /* prefetches these columns, and near their end the next columns */
     int64_t ahead =
         (k + step) * item + STREAM_AHEAD <= row_bytes ? STREAM_AHEAD : STREAM_AHEAD - row_bytes + 16 * stride;
     for (int i = 0; i < 16; i++) __builtin_prefetch(b + i * stride + k * item + ahead, 0, 2);
@@ -420,7 +420,7 @@ RF_INLINE void stream_columns(const rf_gemm *g, rf_dtype b_dtype, int most, cons
     }
   }
 }
-/* Bodies have constant rows. Other counts use the next larger body and drop its surplus sums. */
+/* Variants have constant rows. Other numbers use the next larger variant and drop its surplus. */
 RF_INLINE void stream_columns_of(const rf_gemm *g, rf_dtype b_dtype, const float *a, int64_t column, int cols,
                                  float *y) {
 #if defined(__AVX2__)
@@ -457,7 +457,7 @@ static void stream(const rf_gemm *g, const float *a, int64_t j0, int cols, float
       else stream_columns_f32(g, a, j0 + done, cols, y + done);
     }
   }
-  for (; done < cols; done++) { /* columns that fill no vector */
+  for (; done < cols; done++) { /* columns that do not fill a vector */
     for (int i = 0; i < m; i++) {
       float sum = y[(int64_t)i * cols + done];
       for (int64_t k = 0; k < g->k; k++)

@@ -1,9 +1,9 @@
-/* gemm_micro.h - the register tile of the vector ISAs: MR rows x two vectors of columns. Included
- * by gemm_avx2.c and gemm_avx512.c, which define MR, NR, VECTOR with its LANES, LOAD, STORE and
- * SPLAT, and ROWS(X) as X(0) X(1) ... X(MR - 1).
+/* gemm_micro.h - the register tile of the vector ISAs: MR rows x two vectors of columns.
+ * gemm_avx2.c and gemm_avx512.c include it and define MR, NR, VECTOR with its LANES, LOAD, STORE
+ * and SPLAT, and ROWS(X) as X(0) X(1) ... X(MR - 1).
  *
- * Rows are variables and the fused multiply-add is inline assembly: gcc 12 otherwise keeps
- * accumulators in memory or copies them. `rows` is a constant: code of later rows is dropped. */
+ * Rows are variables and the fused multiply-add is inline assembly, because gcc 12 otherwise keeps
+ * accumulators in memory or copies them. `rows` is a compile-time constant. */
 #define FMA(acc, x, y) __asm__("vfmadd231ps %2, %1, %0" : "+v"(acc) : "v"(x), "v"(y))
 #define ROW_LOAD(i) \
   VECTOR left##i = {0}, right##i = {0}; \
@@ -35,8 +35,8 @@
     at##i += ahead[i].stride; \
   }
 
-/* Every eight steps prefetch one line of the next tile and two lines of a piece of C to L1, and two
- * lines for each entry of `ahead` to L2. */
+/* Every eight steps, prefetches one line of the next tile and two lines of C to L1, and two lines
+ * of each entry of `ahead` to L2. */
 RF_INLINE void micro(int rows, int64_t kc, const float *a, const float *b, float *tile, bool resume,
                      const rf_gemm_ahead ahead[2], const char *const *tile_pieces) {
   const char *at0 = ahead[0].at, *at1 = ahead[1].at;

@@ -8,20 +8,20 @@ enum { RF_TILE_ROWS = 32, RF_TILE_COLUMNS = 32 }; /* rows of a strip, columns of
 
 void rf_tiles_pack_a(const rf_gemm *g, int64_t i0, int rows, int64_t k0, int64_t kc, float *to);
 void rf_tiles_pack_b(const rf_gemm *g, int64_t j0, int cols, int64_t k0, int64_t kc, float *to, float *sum);
-/* rf_gemm_isa.stream_panels for full panels and A in tiles. `y` holds sixteen rows of sums. */
+/* Like rf_gemm_isa.stream_panels, for full panels and A in tiles. `y` has 16 rows of sums. */
 void rf_tiles_stream_panels(const rf_gemm *g, const rf_panel *panel, int count, const float *a, float *y,
                             float *wide);
 void rf_tiles_open(void);
 void rf_tiles_close(void);
 
-/* Other work, called after each step while tiles multiply. NULL means none. */
+/* Other work of the thread, called after each step while tiles multiply. NULL means none. */
 struct rf_tile_errands {
   void (*run)(struct rf_tile_errands *);
 };
 typedef struct rf_tile_errands rf_tile_errands;
 extern const rf_tile_micro RF_TILE_MICROS[RF_TILE_FORMS][2][2];
 
-/* Products of more than RF_FEW_ROWS rows with one of rf_gemm_isa.tiles. */
+/* Products of more than RF_FEW_ROWS rows with a variant of rf_gemm_isa.tiles. */
 size_t rf_tile_product_workspace(const rf_gemm_isa *isa, const rf_gemm *g, int threads);
 void rf_tile_product_run(const rf_gemm_isa *isa, const rf_gemm *g, int threads, float *workspace);
 

@@ -1,9 +1,9 @@
 /* head.c - the output head in chunks of rows: logits = x w + bias in f32, cross-entropy, and its
  * gradients.
  *
- * The workspace holds the logits of one chunk, which their gradient overwrites: no (n,V) array
- * exists. The chunk size is a multiple of the tile depth and depends only on the shape. Chunks
- * change no bits: a logit is one chain over D, dx one over V; dw continues one over rows. */
+ * The workspace has the logits of one chunk, later overwritten by their gradient; no (n,V) array
+ * exists. The chunk size is a multiple of the tile depth and depends only on the shape. Results do
+ * not depend on the chunk size: every logit, dx and dw is one unbroken chain. */
 #include "backend/cpu/head.h"
 #include "backend/cpu/product.h"
 
@@ -12,7 +12,7 @@
 enum { CHUNK_BYTES = 128 << 20, CHUNK_LEAST_ROWS = 64 };
 
 typedef struct dims {
-  int64_t rows, width, vocab, chunk, ld; /* ld: floats of a row of logits, whole cache lines */
+  int64_t rows, width, vocab, chunk, ld; /* ld: floats of a row of logits and its padding */
 } dims;
 
 int64_t rf_head_chunk_rows(int64_t rows, int64_t vocab) {
@@ -106,7 +106,7 @@ WORKSPACE(head_score, -1)
 
 /* ---- the loop over chunks -------------------------------------------------------------------- */
 
-/* Writes the logits of rows [r0, r0 + count) to z; `product` is the workspace of products. */
+/* Writes the logits of rows [r0, r0 + count) to z; `product` is workspace for the products. */
 static void chunk_logits(const rf_head_isa *isa, const rf_call *call, const dims *d, int64_t r0,
                          int64_t count, float *z, void *product) {
   rf_gemm g = logits_product(call->graph, call->op, d, d->chunk);
@@ -225,8 +225,8 @@ static void head_score_run(const rf_head_isa *isa, const rf_call *call) {
   }
 }
 
-/* head_logits gathers the chosen rows of x, then runs one product. A row index of -1 gives zeros;
- * such rows at the end cost nothing. */
+/* head_logits gathers the chosen rows of x, then runs one product. A row index of -1 gives zeros.
+ * Indices of -1 at the end of the list cost nothing. */
 static size_t head_logits_workspace(const rf_head_isa *isa, const rf_graph *graph, const rf_op *op,
                                     int threads) {
   dims d = dims_of(graph, op);

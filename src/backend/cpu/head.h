@@ -1,5 +1,5 @@
-/* head.h - operations on one row of f32 logits between the products of the head. head_rows.h
- * defines them, compiled once per ISA. */
+/* head.h - operations on one row of f32 logits, which the output head runs between its products.
+ * head_rows.h defines them, compiled once per ISA. */
 #ifndef RF_HEAD_H
 #define RF_HEAD_H
 
@@ -7,8 +7,8 @@
 
 typedef struct rf_head_isa {
   const rf_gemm_isa *gemm;
-  /* log(sum exp z): 16 lane sums of exp(z - max), lane = index mod 16, folded by halves. *best is
-   * the smallest index of the maximum. */
+  /* log(sum exp z), from 16 partial sums of exp(z - max) (lane = index mod 16), folded by halves.
+   * *best is the smallest index of the maximum. */
   float (*lse)(const float *z, int64_t vocab, int32_t *best);
   /* z = (exp(z - lse) - [v == label]) scale, times 1 - (z/cap)^2 if cap > 0; 0 if label < 0. */
   void (*gradient)(float *z, int64_t vocab, int32_t label, float lse, float scale, float cap);

@@ -1,5 +1,5 @@
-/* head_norm_body.h - RMSNorm of each query and key head in qkv rows, forward and backward. Included
- * once per ISA (elementwise_*.c), after norm_body.h, whose functions treat a head as a row. */
+/* head_norm_body.h - RMSNorm on each query and key head of a fused qkv row, forward and backward.
+ * elementwise_*.c include it after norm_body.h, whose row functions treat a head as a row. */
 
 RF_INLINE void head_norm_rows(const rf_call *call, int64_t begin, int64_t end, rf_dtype dtype,
                               rf_dtype gain_dtype) {
@@ -57,7 +57,7 @@ static void head_norm_dx_range(const rf_call *call, int64_t begin, int64_t end) 
   RF_BY_DTYPE(head_norm_dx_rows, rf_in(call, 0)->dtype, rf_in(call, 1)->dtype, call, begin, end);
 }
 
-/* Channels [from, to) of both gains' gradients, summed by ascending rows, then ascending heads. */
+/* Sums channels [from, to) of the gains' gradients over ascending rows, then ascending heads. */
 RF_INLINE void head_norm_gain_columns(const rf_call *call, int64_t from, int64_t to, rf_dtype dtype,
                                       rf_dtype gain_dtype) {
   const rf_attr_head_norm *attr = &call->op->attr.head_norm;

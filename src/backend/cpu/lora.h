@@ -1,6 +1,6 @@
-/* lora.h - the products of one part of a LoRA adapter with AVX-512. One side of each product is the
- * short rank, so packing would take most of the time; these kernels read large operands in place.
- * They follow gemm.h: each element is one chain in ascending order of the summed index. */
+/* lora.h - the products of one part of a LoRA adapter with AVX-512. One dimension of each product
+ * is the small rank, so packing would take most of the time. These kernels read large operands in
+ * place. As in gemm.h, each element is one chain in ascending order of the summed index. */
 #ifndef RF_CPU_LORA_H
 #define RF_CPU_LORA_H
 

@@ -58,7 +58,7 @@ void rf_lora_forward_avx512(const rf_lora_part *p, const void *u, const float *h
   }
 }
 
-/* Computes up to SIDE rows and SIDE ranks; missing rows and ranks are zeros. */
+/* Computes up to SIDE rows by SIDE ranks; zeros stand for missing rows and ranks. */
 static void backward_h_block(const rf_lora_part *p, int64_t first, int rows, const void *dy,
                              const float *ranks16, void *dh, int64_t rank) {
   float x[SIDE][DEEP] = {{0}};
@@ -103,7 +103,7 @@ RF_INLINE void backward_b_block(const rf_lora_part *p, int ranks, int n, int64_t
   for (int r = 0; r < ranks; r++) rf_v16_store_n(db + r * p->joined, acc[r], n);
 }
 
-/* Columns [c0, c1) of db, DEEP rows of dy at a time: all vectors of a cache line are used. */
+/* Computes columns [c0, c1) of db, DEEP rows at a time, to use whole cache lines of dy. */
 static void backward_b_strip(const rf_lora_part *p, int64_t c0, int64_t c1, const void *dy, const float *h,
                              float *db, bool accumulate) {
   for (int64_t i = 0; i < p->rows; i += DEEP) {

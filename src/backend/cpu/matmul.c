@@ -11,7 +11,7 @@ static bool takes_numbers(const rf_graph *graph, const rf_op *op) { /* f64 runs 
   return true;
 }
 
-/* Sizes, strides and dtypes, which determine the workspace. Inputs 0 and 1 are the operands. */
+/* Sets sizes, strides and dtypes, which determine the workspace. Inputs 0 and 1 are operands. */
 static rf_gemm matmul_product(const rf_graph *graph, const rf_op *op) {
   const rf_tensor *x = &graph->tensor[op->input[0]], *w = &graph->tensor[op->input[1]];
   int64_t k = x->shape[1], n = w->shape[op->attr.matmul.transpose ? 0 : 1];
@@ -41,7 +41,7 @@ static rf_gemm matmul_dw_product(const rf_graph *graph, const rf_op *op) {
                          rf_row_major(b->dtype, n), RF_F32, n);
   g.blocks = op->blocks;
   g.read_later = true;
-  /* dy is B, and its column sums are the gradient of the bias */
+  /* B is dy, whose column sums are the gradient of the bias */
   g.sums_columns = op->output[1] != RF_NONE && !transpose;
   return g;
 }

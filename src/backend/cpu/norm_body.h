@@ -1,11 +1,11 @@
 /* norm_body.h - LayerNorm and RMSNorm, forward and backward. Included once per ISA
  * (elementwise_*.c).
  *
- * Sums over the D channels of a row: sixteen lane sums (lane = channel mod 16, ascending), then the
- * tree of rf_v16_fold_sum. Sums over tokens (dgain, dbias): one f32 chain of plain additions per
- * channel in ascending rows; threads share the channels. */
+ * A sum over the D channels of a row has sixteen partial sums (lane = channel mod 16, ascending),
+ * which the tree of rf_v16_fold_sum adds. A sum over tokens (dgain, dbias) is one f32 chain of
+ * plain additions per channel in ascending rows; each thread takes some channels. */
 
-/* Rows are read in pieces of sixteen channels. Missing lanes of the last piece read as 0. */
+/* Channels of a row are read sixteen at a time. Missing lanes at the end of the row read as 0. */
 RF_INLINE int piece(int64_t width, int64_t i) { return width - i < RF_LANES ? (int)(width - i) : RF_LANES; }
 RF_INLINE rf_v16 get(const void *p, rf_dtype dtype, int64_t i, int n) {
   return n == RF_LANES ? rf_v16_get(p, dtype, i) : rf_v16_get_n(p, dtype, i, n);
@@ -21,13 +21,13 @@ RF_INLINE rf_v16 keep_first(rf_v16 x, int n) {
   return n == RF_LANES ? x : rf_v16_select(rf_m16_first(n), x, rf_v16_zero());
 }
 
-/* offset + gain; only Gemma has an offset other than 0. */
+/* Loads offset + gain. Only Gemma has an offset other than 0. */
 RF_INLINE rf_v16 gain_of(const void *gain, rf_dtype dtype, int64_t i, int n, float offset) {
   rf_v16 g = get(gain, dtype, i, n);
   return offset != 0 ? rf_v16_add(rf_v16_set1(offset), g) : g;
 }
 
-/* One row to normalize. Its statistics are {mean, rstd} for LayerNorm and {rstd} for RMSNorm. */
+/* One row to normalize. Its statistics are {mean, rstd} (LayerNorm) or {rstd} (RMSNorm). */
 typedef struct norm_forward {
   const void *x, *gain, *bias;
   void *y;
@@ -108,7 +108,7 @@ typedef struct norm_gradient {
   float offset;
 } norm_gradient;
 
-/* Channels [from, to): dgain += dy unit(x), dbias += dy over ascending rows [row, row_end). */
+/* Adds dy unit(x) to dgain and dy to dbias, for channels [from, to) and rows [row, row_end). */
 RF_INLINE void norm_gain_rows(const norm_gradient *g, int64_t row, int64_t row_end, int64_t from, int64_t to,
                               bool centre, rf_dtype dtype, rf_dtype gain_dtype) {
   (void)gain_dtype;
@@ -160,10 +160,10 @@ RF_INLINE void norm_dx_rows(const norm_gradient *g, int64_t row, int64_t row_end
 }
 
 /* Runs blocks of rows that stay in cache. A thread first sums its channels of dgain and dbias over
- * the block, then computes dx for its share of the rows. The two steps are independent, so threads
- * wait only if dx overwrites x or dy in place: the channel sums of a block must end before its rows
- * change. Passing channel sums from thread to thread is as fast on an idle Zen 4, but 2.5 times
- * slower if another program takes a core. */
+ * the block, then computes dx for its share of the rows. Threads wait between the two steps only if
+ * dx overwrites x or dy in place, because the sums must read a block before its rows change.
+ * Passing channel sums from thread to thread is as fast on an idle Zen 4, but 2.5 times slower if
+ * another program uses a core. */
 static void norm_backward(const rf_call *call, bool centre) {
   enum { BLOCK_BYTES = 256 * 1024 }; /* bytes of x and dy per thread */
   rf_dtype dtype = rf_in(call, 0)->dtype, gain_dtype = rf_in(call, 1)->dtype;

@@ -10,8 +10,8 @@ static size_t norm_sq_workspace(const rf_graph *graph, const rf_op *op, int thre
   return (size_t)norm_sq_chunks(&graph->tensor[op->input[0]]) * sizeof(double);
 }
 
-/* Sums squares in sixteen double lanes, folded by the tree of f32. Squares of floats are exact in
- * double, so fusing changes nothing. Intrinsics, because gcc 12 converts halves one by one. */
+/* Sums squares in sixteen doubles, folded by the tree of rf_v16_fold_sum. Squares of floats are
+ * exact in double, so fused additions give equal sums. gcc 12 would convert vectors by element. */
 #if defined(__AVX512F__)
 RF_INLINE int64_t squares_of_vectors(const float *x, int64_t count, double lane[RF_LANES]) {
   __m512d low = _mm512_setzero_pd(), high = low;
@@ -55,7 +55,7 @@ RF_INLINE double sum_of_squares(const float *x, int64_t count) {
   }
   return lane[0];
 }
-/* Squares in columns from `own_columns` count as 1 / copies: other chips have these columns too. */
+/* Divides squares in columns from `own_columns` on by `copies`, the chips that have them. */
 static double sum_of_shared(const rf_call *call, int64_t first, int64_t count) {
   const rf_tensor *grad = rf_in(call, 0);
   const float *x = call->in[0];
@@ -121,8 +121,8 @@ RF_INLINE rf_v16 adamw_piece(const adamw_constants *k, const float *grad, float 
 }
 
 /* Updates master, m and v in place, and the bf16 weights if there are any. Masters and moments use
- * ordinary stores, because their lines are in cache (non-temporal: 0.82 of the speed). Weights are
- * only written, so they use non-temporal stores. */
+ * ordinary stores, because reading put their lines in cache; non-temporal stores give 0.82 of the
+ * speed. Weights are only written, so weights use non-temporal stores. */
 enum { AHEAD = 1024 }; /* elements, 4 KiB of each stream */
 RF_INLINE void adamw_elements(const adamw_constants *k, const rf_call *call, int64_t begin, int64_t end,
                               bool prefetch, int64_t grad_ahead) {
@@ -171,8 +171,8 @@ static bool updates_with_sums(const rf_op *op) { return op->output_count > 4 && 
 static size_t adamw_workspace(const rf_graph *graph, const rf_op *op, int threads) {
   return updates_with_sums(op) ? norm_sq_workspace(graph, op, threads) : 0;
 }
-/* Updates elements [begin, end), or chunks if the op also sums squares. The sum of a chunk comes
- * first, so that a chunk with a non-finite gradient is not updated. */
+/* Updates elements [begin, end), or chunks if the op also sums squares. The squares of a chunk are
+ * summed before its update, because a non-finite gradient must not change the chunk. */
 RF_INLINE void adamw_share(const rf_call *call, int64_t begin, int64_t end, bool prefetch) {
   const adamw_constants k = adamw_constants_of(call);
   const int64_t count = rf_tensor_count(rf_in(call, 0));
@@ -201,8 +201,8 @@ static void adamw_range(const rf_call *call, int64_t begin, int64_t end) {
 }
 static void adamw_run(const rf_call *call) { adamw_all(call, adamw_range); }
 
-/* Prefetching a page ahead gains 8 % on Intel (Emerald Rapids), whose hardware prefetchers stop at
- * page ends, and costs 5 to 30 % on AMD (Zen 4), whose prefetchers continue. */
+/* Prefetching a page ahead is 8 % faster on Intel (Emerald Rapids), whose hardware prefetchers stop
+ * at page ends. It is 5 to 30 % slower on AMD (Zen 4), whose prefetchers continue. */
 static void adamw_prefetch_range(const rf_call *call, int64_t begin, int64_t end) {
   adamw_share(call, begin, end, true);
 }
