@@ -130,7 +130,7 @@ static void find_stays(offload *f, const bool *there) {
 
 /* ---- activations ----------------------------------------------------------------------------- */
 
-/* By tensor: the forward op that makes it, if backward reads it and the layer is not the last. */
+/* By tensor: the op that makes it, if backward reads it and its layer is not the last, or RF_NONE. */
 static int *find_kept(offload *f) {
   const rf_graph *graph = f->graph;
   int *source = rf_pool_alloc(graph->pool, ((size_t)f->tensors + 1) * sizeof *source), last = -1;

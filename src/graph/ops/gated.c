@@ -1,4 +1,4 @@
-/* gated.c - activations of a fused (gate, up) row and their backward ops: SwiGLU and GeGLU. */
+/* gated.c - activations of a fused (gate, up) row: SwiGLU (Llama), GeGLU (Gemma); backward ops. */
 #include "graph/mesh/shard.h"
 
 static rf_status gated_shape(rf_graph *graph, rf_op *op, rf_error *error) {
