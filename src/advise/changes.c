@@ -16,7 +16,7 @@ static const char *job_of(const json_t *run, const json_t *plan) {
   return command && !strcmp(command, "train") ? "train" : job;
 }
 
-/* The options that plan a run again: those of run.json, plus values that the command chose. */
+/* The options that plan a run again: options of run.json, and values that the command chose. */
 static rf_status plan_options(const rf_commands *commands, const json_t *entry, rf_options **out,
                               rf_error *error) {
   const json_t *run = json_object_get(entry, "run"), *plan = json_object_get(entry, "plan"),

@@ -469,7 +469,8 @@ typedef struct rl_step {
   int64_t prompts;
 } rl_step;
 
-/* Plans the rollout with the policy's dtype from --fit and, without --mesh, with its mesh. */
+/* Plans the rollout with the dtype that --fit chose for the policy and, without --mesh, with the
+ * policy's mesh. */
 static rf_status plan_rollout(rl_step *s, const rf_plan_options *policy, rf_error *error) {
   rf_plan_options *to = &s->roll->settings.plan;
   const rf_plan_options before = *to;

@@ -25,7 +25,7 @@ struct rafter_plan {
   bool sized, advisable; /* sized: only the size is needed; advisable: single changes can be priced */
   const char *job;
   int64_t needs;               /* peak bytes over all phases of an RL step; 0: the job has one phase */
-  int64_t lasts;               /* part of `needs` that stays in memory during the whole job */
+  int64_t lasts;               /* bytes of `needs` that stay in memory during the whole job */
   json_t *extra, *assumptions; /* what simulated jobs add to the JSON; nested objects are merged */
   FILE *extra_text;            /* text that simulated jobs add to the table */
   char *extra_chars;

@@ -165,7 +165,7 @@ rf_status rf_plot_frontier(const char *path, const rafter_plan *plan, rf_error *
 
 /* ---- rates of a server ----------------------------------------------------------------------- */
 
-/* Draws token rate against latency per request rate; points are hollow where requests pile up. */
+/* Draws token rate against latency, a point per request rate; hollow where requests pile up. */
 rf_status rf_plot_rates(const char *path, const rafter_plan *plan, rf_error *error) {
   static const struct {
     const char *key, *label;
