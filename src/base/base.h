@@ -56,7 +56,7 @@ const char *rf_dtype_name(rf_dtype dtype); /* "f32", "bf16", ... */
 rf_status rf_dtype_parse(const char *name, rf_dtype *dtype, rf_error *error);
 
 typedef uint16_t rf_bf16;
-/* Widening is exact. Narrowing rounds to nearest, ties to even; subnormals and NaN are kept. */
+/* Widening is exact. Narrowing rounds to nearest, ties to even, and keeps subnormals and NaN. */
 static inline float rf_bf16_to_f32(rf_bf16 x) {
   union {
     uint32_t u;
@@ -92,7 +92,8 @@ void *rf_must(void *memory);
 typedef struct rf_pool rf_pool;
 rf_pool *rf_pool_new(void);
 void rf_pool_free(rf_pool *pool);
-/* Allocates zeroed memory, aligned to 16 bytes. Aborts if the machine has no memory left. */
+/* Allocates zeroed memory, aligned to 16 bytes. Aborts the process if the machine has no memory
+ * left. */
 void *rf_pool_alloc(rf_pool *pool, size_t bytes);
 /* Like rf_pool_alloc, without the zeros: the caller writes every byte. */
 void *rf_pool_raw(rf_pool *pool, size_t bytes);
@@ -108,7 +109,7 @@ int64_t rf_now_ns(void);     /* same clock as rf_now_seconds */
 
 /* Greatest common divisor of two numbers >= 0 that are not both 0. */
 int64_t rf_common_divisor(int64_t a, int64_t b);
-/* Seconds since this process started, load time included, in steps of 0.01 s; -1: unknown. */
+/* Seconds since this process started to load, in steps of 0.01 s; -1: unknown. */
 double rf_process_seconds(void);
 
 /* Random numbers are counter-based: a key gives the same draw in any order and on any thread. */

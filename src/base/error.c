@@ -19,7 +19,7 @@ static const char *short_path(const char *file) {
 rf_status rf_fail(rf_error *error, rf_status status, const char *file, int line, const char *hint,
                   const char *format, ...) {
   if (!error) return status;
-  /* The arguments may point into `error` (a caller adds context), so use another buffer. */
+  /* The arguments may point into `error`, if a caller adds context, so use another buffer. */
   char message[sizeof error->message], advice[sizeof error->hint];
   va_list arguments;
   va_start(arguments, format);

@@ -5,7 +5,7 @@
 #include "base/base.h"
 
 /* Reads the complete file into malloc'ed memory and adds a NUL, which *bytes does not count.
- * RAFTER_FAILED: missing, neither regular file nor pipe, or more than `most` bytes. */
+ * RAFTER_FAILED: it is missing, neither a regular file nor a pipe, or above `most` bytes. */
 rf_status rf_file_read(const char *path, size_t most, char **text, size_t *bytes, rf_error *error);
 
 /* Maps a regular file for reading; free it with munmap(). RAFTER_FAILED if the file is empty. */

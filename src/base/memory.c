@@ -41,7 +41,7 @@ static int64_t read_field(const char *path, const char *key, int64_t unit) {
 
 static int64_t smaller(int64_t a, int64_t b) { return b >= 0 && b < a ? b : a; }
 
-/* Bytes that one control group still allows: limit minus use, without droppable page cache. */
+/* Bytes that one control group still allows: limit - use, not counting droppable page cache. */
 static int64_t group_available(const char *folder, const char *limit_name, const char *used_name,
                                const char *cache_key) {
   char path[4200];

@@ -62,7 +62,7 @@ static char *describe(const rf_option *row, bool full) {
   return text;
 }
 
-/* Length of the part of `text` that stays on one line: a word, or its part up to a bar. */
+/* Length of the next part of `text` without a line break: a word, or its letters up to a bar. */
 static int unbroken(const char *text, int room) {
   int length = (int)strcspn(text, " "), part = (int)strcspn(text, "|") + 1;
   return length > room && part < length ? part : length;

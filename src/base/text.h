@@ -18,7 +18,8 @@ void rf_text_real(double value, char text[40]);
 /* Appends to the text in `buffer`, truncated to `size` bytes with the NUL. */
 void rf_text_append(char *buffer, size_t size, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
-/* Edits (insert, delete, replace, swap) between two words. Ignores case; '_' equals '-'. */
+/* Number of edits (insert, delete, replace, swap) between two words. Ignores case; '_' equals
+ * '-'. */
 int rf_edit_distance(const char *a, const char *b);
 /* The name nearest to `word`, or NULL if no name is near. NULL entries of `names` are skipped. */
 const char *rf_nearest(const char *word, const char *const *names, int count);
