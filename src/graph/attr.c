@@ -21,7 +21,7 @@
 #define ROW_rf_epilogue(of, name) ROW_AS(EPILOGUE, of, name)
 #define ROW_float(of, name)       ROW_AS(FLOAT, of, name)
 
-/* Rows of struct members. rope.divisor has no row: the digest covers that table with the model. */
+/* Rows for struct members. rope.divisor has no row, because the digest covers it with the model. */
 #define ROW_IN(of, type, name) ROW_##type(of, name)
 #define ROW_rf_router(of, name) RF_ATTR_ROUTER(ROW_IN, of name.)
 #define ROW_rf_rope(of, name) \

@@ -1,5 +1,6 @@
-/* build.c - builds a job's forward graph from the model's shape and parameter table. Layers have a
- * bias, and the head its own matrix, if the table has them; no model family is checked. */
+/* build.c - builds a job's forward graph from the model's shape and parameter table. A layer has a
+ * bias, and the head has a matrix of its own, if the parameter table lists it; no model family is
+ * checked. */
 #include "graph/kv.h"
 #include "graph/passes.h"
 #include "graph/remat.h"
@@ -294,7 +295,8 @@ static int mlp(builder *b, const char *in, const char *out, const char *path, in
   return saved(b, RF_SAVED_MLPWO, shared ? 2 : 0, linear(b, out, g));
 }
 
-/* A gated MLP per expert. Each row goes to its chosen experts; a weighted sum comes back. */
+/* A gated MLP per expert. Each row goes to its chosen experts; a weighted sum of their results
+ * comes back. */
 static int experts(builder *b, int y) {
   const rf_model *model = b->model;
   rf_attr attr = {.experts = {.experts = (int32_t)model->experts, .used = (int32_t)model->experts_used}};
@@ -548,7 +550,8 @@ static rf_status build_forward(const rf_model *model, const rf_build_options *op
   return status;
 }
 
-/* Generation: each data-parallel model copy serves a share of the slots with its own cache. */
+/* In generation, each data-parallel copy of the model serves a share of the slots with a cache of
+ * its own. */
 static void share_out_slots(rf_build_options *options) {
   int64_t chips = rf_mesh_copies(&options->mesh);
   if (options->rows == options->microbatch) options->rows = (options->rows + chips - 1) / chips;

@@ -1,6 +1,6 @@
 /* fuse.c - joins ops that one kernel computes in one pass over memory. A fused op keeps every
- * rounding of the ops it replaces, so its bits are the same. Two ops are joined only if nothing
- * else reads the tensor between them. */
+ * rounding of the ops it replaces, so its results are bit-identical. Two ops are joined only if
+ * nothing else reads the tensor between them. */
 #include "graph/passes.h"
 
 typedef struct fuser {

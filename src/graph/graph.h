@@ -157,7 +157,7 @@ typedef struct rf_work {
 } rf_work;
 
 /* The output may use the input's memory if no later op reads the input. Every kernel of the op must
- * read element i of the input before it writes element i of the output, and never again. */
+ * read element i of the input only before it writes element i of the output. */
 typedef struct rf_inplace {
   int output, input;
 } rf_inplace;
@@ -272,7 +272,8 @@ typedef struct rf_op_def {
   int rows_slot;  /* input whose first extent is the number of rows that are multiplied */
   bool in_chunks; /* the rows are multiplied in chunks of rf_head_chunk_rows */
   unsigned (*row_passes)(const rf_op *op); /* RF_PASS_ bits; NULL: 0 */
-  /* Share of its FLOPs in the forward pass. NULL: 1 for a forward op, 0 for a backward op. */
+  /* Fraction of the op's FLOPs that counts as forward. NULL: 1 for a forward op, 0 for a backward
+   * op. */
   double (*forward_share)(const rf_op *op);
   const rf_kept_rule *kept; /* what XLA stores for backward; NULL: the default of rf_kept_rule_of */
 } rf_op_def;
@@ -407,7 +408,7 @@ typedef struct rf_build_options {
   int64_t rows;
   /* generate: maximum tokens of one sequence in a forward pass; 0: RF_PREFILL_ROWS */
   int64_t chunk;
-  /* generate: full-length sequences that fit in the cache; at least one per slot (default 0) */
+  /* generate: full-length sequences that the cache can hold; at least one per slot (default: 0) */
   int64_t sequences;
   int64_t kv_page; /* generate: tokens in a page of the cache; 0: RF_KV_PAGE */
   /* generate, score: products with packed matrices round their activations to 8 bits */
@@ -465,12 +466,14 @@ rf_status rf_mesh_check(const rf_mesh *mesh, const rf_model *model, const rf_bui
  * op needs another sharding than its operand has. */
 rf_status rf_pass_shard(rf_graph *graph, const rf_mesh *mesh, rf_error *error);
 rf_status rf_pass_fuse(rf_graph *graph, rf_error *error);
-/* Recomputes activations t with drop[t] before backward reads them. Results keep their bits. */
+/* Adds ops that recompute activations t with drop[t] before backward reads them. Results keep their
+ * bits. */
 rf_status rf_pass_remat(rf_graph *graph, const bool *drop, rf_error *error);
-/* Stores the tensors named by `what` (RF_OFFLOAD_ bits) in the host's memory, with copies around
+/* Moves the tensors named by `what` (RF_OFFLOAD_ bits) to the host's memory, and adds copies around
  * their uses. Results keep their bits. Runs after remat. RAFTER_INVALID: no such tensor. */
 rf_status rf_pass_offload(rf_graph *graph, unsigned what, rf_error *error);
-/* Sets drop[t] (tensor_count entries) if a policy recomputes t. NONE and AUTO recompute none. */
+/* Sets drop[t] for tensors t that a policy recomputes; `drop` has tensor_count entries. NONE and
+ * AUTO recompute none. */
 void rf_remat_policy(const rf_graph *graph, rf_remat policy, bool *drop);
 /* The graph as text, one line per op, for `plan --after`. The text belongs to the graph's pool. */
 const char *rf_graph_print(rf_graph *graph);

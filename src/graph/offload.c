@@ -1,7 +1,8 @@
 /* offload.c - tensors in the host's memory: optimizer states, weights and caches between uses,
  * activations between forward and backward. Each run of ops that uses such a tensor gets a copy on
- * the chip, fetched one layer ahead and sent back if changed; two layers' copies exist at a time.
- * The last layer's activations stay on the chip, since backward begins with them. */
+ * the chip, which is fetched one layer ahead and sent back if changed. The copies of two layers
+ * exist at a time. The last layer's activations stay on the chip, since backward begins with
+ * them. */
 #include "graph/passes.h"
 
 #include <stdlib.h>
@@ -130,7 +131,8 @@ static void find_stays(offload *f, const bool *there) {
 
 /* ---- activations ----------------------------------------------------------------------------- */
 
-/* By tensor: the op that makes it, if backward reads it and its layer is not the last, or RF_NONE. */
+/* For each tensor: the op that makes it, if backward reads it below the last layer, else
+ * RF_NONE. */
 static int *find_kept(offload *f) {
   const rf_graph *graph = f->graph;
   int *source = rf_pool_alloc(graph->pool, ((size_t)f->tensors + 1) * sizeof *source), last = -1;

@@ -1,6 +1,7 @@
 /* optimize.c - the optimizer step: the squared norm of every gradient, the global norm, and AdamW
- * per parameter. With one microbatch and no clipping, a gradient's norm and update follow its last
- * writer and the old weight's last reader; its memory is then free for the rest of backward. */
+ * per parameter. With one microbatch and no clipping, a gradient's norm and update follow the
+ * gradient's last writer and the old weight's last reader. The gradient's memory is then free for
+ * the rest of backward. */
 #include "graph/passes.h"
 
 #include <string.h>

@@ -1,7 +1,8 @@
 /* remat.c - recomputation. A forward activation that backward reads is dropped after its last
  * forward reader; the same op recomputes it before the first backward op that needs it. Dropout
- * draws the same random numbers, so values keep their bits. The steps for a set of dropped tensors
- * are computed without changing the graph, so that a search can compare many sets. */
+ * draws the same random numbers again, so recomputed values are bit-identical. The steps for a set
+ * of dropped tensors are computed without changing the graph, so that a search can compare many
+ * sets. */
 #include "graph/passes.h"
 #include "graph/remat.h"
 
@@ -78,7 +79,7 @@ rf_recompute *rf_recompute_open(const rf_graph *graph, rf_pool *pool) {
 
 /* ---- one set --------------------------------------------------------------------------------- */
 
-/* Marks tensors to recompute: dropped tensors, and the tensors they are computed from. */
+/* Marks tensors to recompute: dropped tensors and, if not stored, tensors they depend on. */
 static void choose(rf_recompute *r, const bool *drop) {
   const rf_graph *graph = r->graph;
   for (int t = 0; t < r->tensors; t++) r->kept[t] = r->source[t] != RF_NONE && r->backward_read[t];

@@ -43,7 +43,7 @@ extern const rf_saved RF_SAVED[RF_SAVED_NAMES];
 
 /* Finds the row named by the first `length` letters of `text`; RF_NONE if there is none. */
 int rf_saved_find(const char *text, size_t length);
-/* Writes "x, qkv, context, ..." for messages. `parts`: also names of parts of other tensors. */
+/* Writes "x, qkv, context, ..." for messages. `parts` includes names of parts of other tensors. */
 void rf_saved_list(bool parts, char text[160]);
 static inline bool rf_remat_saves(rf_remat remat, int name) {
   return remat >= RF_REMAT_SAVE && remat >> name & 1;
@@ -75,25 +75,25 @@ typedef struct rf_recompute {
    * gathered in forward, the backward op that gathers it again (twin, or RF_NONE); who reads it. */
   int *source, *twin;
   bool *forward_read, *backward_read;
-  /* From the last rf_recompute_decide: steps in order, and the original of each second copy. */
+  /* Result of the last rf_recompute_decide: steps, and the original of each second copy. */
   rf_remat_step *step;
   int steps, *copied, copies;
-  bool *kept;   /* by tensor: stored from forward until backward reads it */
+  bool *kept;   /* for each tensor: stored from forward until backward reads it */
   bool *remake; /* to recompute: dropped, or computed from a dropped tensor */
   int *remade;  /* id of its second copy, once emitted */
   int *instead; /* tensor that replaces it because its op was left out, or RF_NONE */
-  bool *passed; /* by op: it has been emitted */
+  bool *passed; /* for each op: it has been emitted */
   int *slot, slots;
 } rf_recompute;
 
 /* Allocated in `pool`; reads `graph`. */
 rf_recompute *rf_recompute_open(const rf_graph *graph, rf_pool *pool);
-/* Computes the steps that rf_pass_remat writes if these of the tensor_count tensors are dropped. */
+/* Computes the steps that rf_pass_remat writes for `drop`, which has tensor_count entries. */
 void rf_recompute_decide(rf_recompute *recompute, const bool *drop);
-/* The op of a step, with originals in place of their second copies; shapes are the same. */
+/* The op of a step, with original tensors in place of recomputed copies of the same shape. */
 rf_op rf_recompute_op(const rf_recompute *recompute, const rf_remat_step *step);
 
-/* A forward op of a microbatch. An optimizer update right after its gradient does not count. */
+/* A forward op of a microbatch. An optimizer update among the forward ops does not count. */
 static inline bool rf_remat_forward(const rf_op *op) {
   return op->section == RF_SECTION_MICRO && !op->backward && op->recompute_of == RF_NONE &&
          op->def != &RF_OP_ADAMW;

@@ -53,8 +53,9 @@ typedef struct rf_param_specs {
   bool gathered;      /* `use` and `state` differ */
 } rf_param_specs;
 rf_param_specs rf_shard_param(const rf_graph *graph, const rf_mesh *mesh, int param);
-/* A fused qkv parameter with fewer key heads than chips: `chips` hold the same key heads, and each
- * chip has its own columns before them (query heads). `chips` = 1: no such parameter. */
+/* For a fused qkv parameter with fewer key heads than chips: `chips` chips hold the same key heads.
+ * The columns before the key heads (query heads) differ on each chip. `chips` = 1: no such
+ * parameter. */
 typedef struct rf_copies {
   int64_t chips, own;
 } rf_copies;

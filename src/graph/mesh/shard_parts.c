@@ -102,8 +102,9 @@ rf_status rf_expand_attention(rf_sharder *s, const rf_op *op, bool *done) {
   return RAFTER_OK;
 }
 
-/* Attention over a cache sharded along context. Every chip attends with all rows over its own
- * positions; the chip that owns a row merges the parts (Dao et al. 2023; Helix, 2025). */
+/* Expands attention over a cache that is sharded along context. Every chip computes attention of
+ * all rows over its own positions; the chip that owns a row merges the results (Dao et al. 2023;
+ * Helix, 2025). */
 rf_status rf_expand_cached(rf_sharder *s, const rf_op *op, bool *done) {
   rf_graph *graph = s->graph;
   rf_axes axes = RF_AXIS_BIT(RF_AXIS_CONTEXT);

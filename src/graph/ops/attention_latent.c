@@ -1,6 +1,6 @@
 /* attention_latent.c - latent attention (DeepSeek-V2, arXiv 2405.04434): the norm of the latent
- * row, causal attention, the backward ops, and attention over a cache of latent rows. The last
- * computes no keys: it multiplies the queries into the latent space. */
+ * row, causal attention, the backward ops, and attention over a cache of latent rows. Attention
+ * over the cache computes no keys: it multiplies the queries into the latent space. */
 #include "graph/mesh/shard.h"
 
 /* Columns per head: the query columns that are rotated (R), the plain query columns, which multiply
@@ -245,7 +245,8 @@ rf_cached rf_cached_latent(const rf_graph *graph, const rf_op *op) {
                                     (double)rf_tensor_bytes(&graph->tensor[op->input[3]])};
 }
 
-/* Each chip has its heads' columns of w. Every chip of the group has the full latent rows. */
+/* Each chip has the columns of w for its heads. Every chip of the group has the full latent
+ * rows. */
 static rf_status attention_kv_shard(rf_sharding *s) {
   rf_axes heads = s->in[0].split[1] | (s->in[0].split[0] & RF_AXIS_BIT(RF_AXIS_SEQUENCE));
   s->in[0] = s->in[3] = s->out[0] = rf_spec_of(0, heads, RF_FORM_BLOCKS);

@@ -1,4 +1,4 @@
-/* dropout.c - dropout, alone or fused with a residual sum. It is its own backward op: the same
+/* dropout.c - dropout, alone or fused with a residual sum. Dropout is its own backward op: the same
  * elements become 0. Every op draws the mask from (seed, step, site, token, channel). */
 #include "graph/mesh/shard.h"
 

@@ -22,7 +22,7 @@ typedef enum rf_kept_extent {
 enum { RF_KEPT_AS_PRODUCT = -1 };
 typedef struct rf_kept_part {
   int8_t count;
-  /* bits of an element; 0: activation dtype; RF_KEPT_AS_PRODUCT: the dtype products read */
+  /* bits of an element; 0: activation dtype; RF_KEPT_AS_PRODUCT: dtype of products' operands */
   int8_t bits;
   rf_kept_extent extent;
 } rf_kept_part;
@@ -53,7 +53,7 @@ typedef struct rf_kept_rule {
   rf_kept_part forward[RF_RULE_PARTS]; /* temporaries of the forward op */
   /* Temporaries of the backward op, besides the gradients of its output and input. */
   rf_kept_part backward[RF_RULE_PARTS];
-  /* How often XLA moves a score of attention between kernels: in f32, in activation dtype. */
+  /* How often XLA writes or reads a score of attention: in f32, and in the activation dtype. */
   int8_t score_moves_f32, score_moves;
 } rf_kept_rule;
 

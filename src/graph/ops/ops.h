@@ -14,7 +14,7 @@ enum { RF_ANY_FLOAT = -1, RF_ANY_WEIGHT = -2 };
 int64_t rf_input_dim(const rf_graph *graph, const rf_op *op, int slot, int axis);
 /* Dtype of an input slot; f32 if the slot is empty. */
 rf_dtype rf_input_dtype(const rf_graph *graph, const rf_op *op, int slot);
-/* Dtype of sums, statistics and parameter gradients for a `dtype`: f64 for f64, else f32. */
+/* Dtype of sums, statistics and parameter gradients: f64 if `dtype` is f64, otherwise f32. */
 rf_dtype rf_wide_dtype(rf_dtype dtype);
 bool rf_dtype_is_float(rf_dtype dtype);
 /* Checks an input slot. An empty optional slot passes. An empty required slot, a wrong dtype or a
@@ -44,7 +44,7 @@ rf_status rf_shape_alike(rf_graph *graph, rf_op *op, rf_error *error);
 
 /* Work without FLOPs: bytes of each operand once. An output that accumulates is also read. */
 rf_work rf_work_bytes(const rf_graph *graph, const rf_op *op);
-/* Counts (query, key) pairs in segments of graph->seq: within causal mask and window, and all. */
+/* Counts (query, key) pairs in segments of graph->seq: pairs inside mask and window, and all. */
 void rf_attention_pairs(const rf_graph *graph, int64_t rows, int window, double *causal, double *square);
 
 /* Heads and widths of an attention op, from its attributes and input 0. */
