@@ -210,7 +210,7 @@ rf_status rf_journal_sum_up(rf_journal *journal, const rf_run *run, const rf_rep
     return rf_say(journal->sink, "\nnothing was computed: --backend %s only executes the plan\n",
                   walk[0].plan->options.backend->name),
            RAFTER_OK;
-  if (quiet && !*journal->folder && !journal->id) return RAFTER_OK; /* no one would read it */
+  if (quiet && !*journal->folder && !journal->id) return RAFTER_OK; /* nobody reads the report */
   json_t *report = rf_journal_report(run, walk, walks), *plan = rf_report_plans_json(walk, walks);
   json_t *entry = json_pack("{ss sO sO sO}", "id", "", "run", journal->run, "plan", plan, "measured", report);
   if (entry && journal->traced)
