@@ -18,8 +18,8 @@ typedef struct variant {
   double seconds;
 } variant;
 
-/* The changes to price; each thread takes the next one. The first `same` changes only recompute and
- * wait for the plan's graph; every other change builds its own graph. */
+/* The changes to price; each thread takes the next one. The first `same` changes affect only
+ * recomputation and wait for the plan's graph; every other change builds its own graph. */
 struct rf_advice_ahead {
   const rf_model *model;
   variant list[RF_MAX_ADVICE];

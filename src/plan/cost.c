@@ -24,7 +24,7 @@ double rf_cost_size(const rf_graph *graph, const rf_op *op, rf_work work) {
     return (double)rf_tensor_count(out) /
            (double)(op->attr.attention.heads * (sequences > 0 ? sequences : 1));
   }
-  /* Tile edges and softmax limit short segments of narrow heads, whatever the segment count. */
+  /* Tile edges and softmax limit short segments of narrow heads, for any number of segments. */
   if (op->def->curve_size == RF_CURVE_SEGMENT && graph->seq > 0)
     return (double)graph->seq * op->attr.attention.head_dim;
   return rf_cost_work(work);
@@ -280,7 +280,7 @@ static double share_of_peak(const rf_machine *machine, const rf_graph *graph, co
   if (timing == RF_TIMING_ATTENTION || backward) {
     double width = op->attr.attention.head_dim, share = backward ? ATTENTION_BACKWARD : ATTENTION_FORWARD;
     /* The head width is the inner dimension of the scores and the columns of the values. Narrow
-     * heads leave part of a systolic tile empty; other machines get less arithmetic per softmax. */
+     * heads leave part of a systolic tile empty; other machines do less arithmetic per softmax. */
     return share * (tile ? filled(width, tile) : width < NARROW_HEAD ? 0.75 + 0.25 * width / NARROW_HEAD : 1);
   }
   double share = dtype == RF_I8 || dtype == RF_F8_E4M3 || dtype == RF_F8_E5M2 ? EIGHT_BITS : 1;

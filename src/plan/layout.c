@@ -239,8 +239,9 @@ static void clear(block_index *r) {
   r->summary[0] = NOTHING;
 }
 
-/* Comparing all pairs of blocks is slow. Above MANY blocks, those that live for less than SHORT ops
- * are placed in a second phase, op by op, between the long blocks that live at that op. */
+/* Comparing all pairs of blocks would be slow. Above MANY blocks, those that live for less than
+ * SHORT ops are placed in a second phase, op by op, between the long blocks that live at that
+ * op. */
 enum { MANY = 1500, SHORT = 8 };
 
 typedef struct gap {

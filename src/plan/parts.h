@@ -14,7 +14,8 @@ static inline int64_t rf_align(int64_t bytes) {
  * workspace names; on several chips it always has offsets. WHOLE is complete. */
 typedef enum rf_plan_depth { RF_PLAN_BYTES, RF_PLAN_SIZE, RF_PLAN_PRICES, RF_PLAN_WHOLE } rf_plan_depth;
 
-/* choose.c: sets the kernel, work and workspace of each op. Allocates op, tensor and workspace. */
+/* choose.c: sets the kernel, work and workspace of each op. Allocates plan->op, plan->tensor and
+ * plan->workspace. */
 void rf_plan_choose(rf_plan *plan, rf_plan_depth depth);
 /* Input of the lifetime and layout passes: the ops and tensors of a graph, or of a graph that is
  * only estimated (trial.c). */
@@ -49,14 +50,15 @@ rf_flow_tensor rf_flow_tensor_of(const rf_plan_options *options, const rf_graph 
 /* digest.c: fills plan->digest. */
 void rf_plan_digest(rf_plan *plan);
 
-/* lifetime.c: sets first, last, bytes and shares of every tensor; the next creates plan->flow. */
+/* lifetime.c: sets first, last, bytes and shares of a tensor. rf_plan_lifetimes also makes
+ * plan->flow. */
 void rf_flow_lifetimes(rf_flow *flow);
 void rf_plan_lifetimes(rf_plan *plan);
 /* Size of the persistent region of the chip or the host in bytes; on the chip at least
  * options->persistent_bytes. */
 int64_t rf_flow_persistent(const rf_flow *flow, bool host, const rf_plan_options *options);
-/* The largest sum of live bytes without alignment, the op where it occurs, and its bytes by class.
- * peak_op and by_class may be NULL. */
+/* The largest sum of live bytes without alignment; the op where the sum occurs; the sum's bytes by
+ * class. peak_op and by_class may be NULL. */
 int64_t rf_flow_live_bytes(const rf_flow *flow, int *peak_op);
 int64_t rf_plan_live_bytes(const rf_plan *plan, int *peak_op, int64_t by_class[RF_CLASSES]);
 

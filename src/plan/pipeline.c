@@ -175,7 +175,7 @@ typedef struct sums {
   rf_part_work part[RF_PARTS];
 } sums;
 
-/* A stage's plan counts its ops as if all chips ran them; `share`: its part of the chips. */
+/* A stage's plan counts ops as if all chips ran them; `share`: fraction of chips in the stage. */
 static void add_work(sums *s, const rf_plan *plan, double share) {
   rf_part_work part[RF_PARTS];
   rf_plan_work_by_part(plan, part);

@@ -12,10 +12,11 @@ typedef struct rf_piece_times {
 } rf_piece_times;
 
 /* Every stage runs its halves in the order of the schedule. A half starts when the half before it
- * has ended and its input has arrived. A transfer overlaps with the work of both stages. A transfer
- * starts when its data is complete, the previous transfer has ended and the receiver has a free
- * slot. For each stage, `start` gets the time when its first half starts and `finish` the time when
- * its last half ends. Returns the largest `finish`; -1: out of memory. */
+ * has ended and its input has arrived. A transfer overlaps with the work of the sending and the
+ * receiving stage. A transfer starts when its data is complete, the previous transfer has ended and
+ * the receiver has a free slot. For each stage, `start` gets the time when its first half starts
+ * and `finish` the time when its last half ends. Returns the largest `finish`, or -1 if it runs out
+ * of memory. */
 double rf_pipeline_simulate(const rf_mesh *mesh, int micros, const rf_piece_times *piece, double *start,
                             double *finish);
 

@@ -59,7 +59,7 @@ rf_plan *rf_plan_of_graph(rf_graph *graph, const rf_plan_options *options, rf_pl
   rf_machine_for_isa(&plan->machine, options->isa);
   rf_machine_for_threads(&plan->machine, options->threads);
   plan->live_bytes = rf_plan_live_bytes(plan, &plan->peak_op, plan->by_class);
-  /* A plan for one chip is timed without a layout: skip the search if live bytes do not fit. */
+  /* A plan for one chip is timed without a layout, so skip the layout if live bytes do not fit. */
   bool alone = rf_mesh_chips(&options->build.mesh) == 1 && !options->build.offload;
   if (depth == RF_PLAN_PRICES && alone && plan->live_bytes > rf_plan_room(options))
     plan->arena_bytes = plan->live_bytes;

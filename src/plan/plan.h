@@ -19,7 +19,8 @@ typedef enum rf_bound {
 } rf_bound;
 
 typedef struct rf_plan_tensor {
-  /* Bytes from the start of the arena (host tensors: of the host region). RF_NONE: unused. */
+  /* Bytes from the start of the arena, or for host tensors from the start of the host region.
+   * RF_NONE: unused. */
   int64_t offset;
   int64_t bytes; /* rounded up to the alignment */
   /* Ids of the first and last op that need the bytes. Persistent tensors have -1 and op_count. A
@@ -78,7 +79,7 @@ typedef struct rf_step_time {
   double offload_exposed; /* part of by[network]: the core waits for the host */
 } rf_step_time;
 
-/* One stage of a pipeline: one run of consecutive layers, or V runs with interleaved:V. */
+/* One stage of a pipeline has one run of consecutive layers, or with interleaved:V has V runs. */
 typedef struct rf_plan_stage {
   int64_t first_layer, layers; /* first layer of its first run; layers in all runs */
   int in_flight;               /* maximum number of microbatches in flight, summed over its runs */
@@ -190,7 +191,8 @@ typedef struct rf_fit_cost {
   int64_t bytes, beside;
   double seconds;
 } rf_fit_cost;
-/* Prices the whole job for a plan. RAFTER_INVALID: another phase cannot use these settings. */
+/* Computes the cost of the whole job for one plan of the search. RAFTER_INVALID: another phase
+ * cannot use these settings. */
 typedef struct rf_fit_whole {
   void *self;
   rf_status (*cost)(void *self, const rf_plan *plan, rf_fit_cost *cost, rf_error *error);
@@ -237,7 +239,7 @@ int rf_cost_classes(const rf_graph *graph, const rf_op *op, rf_work work,
 const char *rf_cost_curve_name(const rf_graph *graph, const rf_op *op);
 /* FLOPs of the op, recomputation included. */
 double rf_cost_flops(rf_work work);
-/* Unit of work of the op's curve: its FLOPs if it multiplies, otherwise bytes read and written. */
+/* Work of an op as its curve counts it: FLOPs if the op multiplies, else bytes moved. */
 double rf_cost_work(rf_work work);
 /* Predicted seconds of one call of an op: its arithmetic or its memory traffic, whichever takes
  * longer, at the rate of the machine's curve for this op or else at its ceilings. *bound (may be

@@ -126,7 +126,8 @@ static void note_least(remedies *r, int64_t bytes) {
   if (bytes >= 0 && bytes < r->least) r->least = bytes;
 }
 
-/* Shards more states (--zero) before any recomputation. Returns the last ZeRO stage with a plan. */
+/* Tries to shard more states (--zero) before any recomputation. Returns the last ZeRO stage with a
+ * plan. */
 static int try_zero(remedies *r) {
   const rf_plan_options *from = &r->plan->options;
   const rf_mesh *mesh = &from->build.mesh;
@@ -141,8 +142,9 @@ static int try_zero(remedies *r) {
   return zero;
 }
 
-/* Writes a setting that fits, or the smallest size tried. The order: recompute whole blocks, then
- * try a cheaper policy; else smaller microbatches; last a slow search for single tensors. */
+/* Writes a setting that fits, or the smallest size that a setting has. Tries to recompute whole
+ * blocks and then a cheaper policy. If that does not fit, tries smaller microbatches, and last a
+ * slow search for single tensors. */
 static void find_remedy(const rf_plan *plan, const rf_graph *base, int64_t room, char *text,
                         size_t capacity) {
   static const rf_remat cheaper[] = {RF_REMAT_MLP, RF_REMAT_ATTN, RF_REMAT_MLP_ATTN};

@@ -180,7 +180,8 @@ static rf_status try_now(search *s, trial *result) {
 /* ---- the search ------------------------------------------------------------------------------ */
 
 /* Drops whole kinds until the live bytes are at most `room`, or no kind helps. `thrifty`: bytes
- * beyond `room` do not count, so a small cheap kind may win. Otherwise shrink_kind trims later. */
+ * saved below `room` do not count, so a small cheap kind may win. Otherwise the best rate wins, and
+ * shrink_kind later drops less of that kind. */
 static rf_status drop_kinds(search *s, int64_t room, bool thrifty, trial *now) {
   RF_TRY(try_now(s, now));
   while (now->bytes > room) {

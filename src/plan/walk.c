@@ -14,7 +14,7 @@ static double sum_of_keys(double rows, double context, double window) {
   return (window - first + 1) * (first + window) / 2 + (context - window) * window;
 }
 
-/* Work of attention over a cache. The keys of a sequence are read once for all its rows. */
+/* Work of attention over a cache. A sequence's keys are read once for all its rows. */
 static rf_work cached_work(const rf_graph *graph, const rf_op *op, const rf_extent *part, int parts) {
   rf_cached cached = rf_cached_of(graph, op);
   double window = op->attr.attention.window, rows = 0;
@@ -82,7 +82,7 @@ rf_work rf_plan_walk_work(const rf_plan *plan, int op, const rf_extent *part, in
   return work_of(plan->graph, &plan->graph->op[op], part, parts);
 }
 
-/* A tensor's rows in a pass of `rows` rows: one chip's part, or all rows after a gather. */
+/* Rows of a tensor on a chip in a forward pass of `rows` rows: a share, or after a gather all. */
 static int64_t rows_of(const rf_graph *graph, int64_t bound, int64_t rows) {
   int64_t chips = rf_mesh_size(&graph->mesh, RF_AXES_OF_WALK), all = graph->rows * chips;
   if (chips > 1 && bound == all) return rows < all ? rows : all;
@@ -139,7 +139,8 @@ static double walk_op_seconds(const rf_plan *plan, const rf_graph *graph, int i,
   return (p->wait + (p->seconds - p->wait) * part) * p->calls;
 }
 
-/* Copies the graph, cut to these sequences. The caller frees graph->tensor (NULL: no memory). */
+/* Copies the graph and cuts its tensors to the rows of these sequences. The caller frees
+ * graph->tensor, which is NULL if there is no memory. */
 static rf_graph cut_graph(const rf_plan *plan, const rf_extent *part, int parts) {
   rf_graph graph = *plan->graph;
   size_t bytes = (size_t)graph.tensor_count * sizeof *graph.tensor;
@@ -181,8 +182,9 @@ rf_status rf_plan_walk_ops(const rf_plan *plan, const rf_extent *part, int parts
 
 /* ---- many walks of one plan ------------------------------------------------------------------ */
 
-/* Prices of forward passes of one plan. Only cached attention and copies of the cache depend on
- * contexts; other times are stored per number of rows and sequences. Equal ops are priced once. */
+/* Prices of forward passes of one plan. Only attention over the cache and copies of the cache
+ * depend on contexts; times of other ops are stored for each number of rows and sequences. Equal
+ * ops are priced once. */
 enum { KEPT = 1 << 14 };
 struct rf_walk_prices {
   const rf_plan *plan;
