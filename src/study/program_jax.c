@@ -58,7 +58,8 @@ static void add(sizing *s, kind what, bool brief, int64_t bytes, int first, int 
 }
 
 static bool on_tpu(const sizing *s) { return !strcmp(s->job->machine->kind, "tpu"); }
-/* By default a TPU multiplies f32 arrays as bf16, and stores arrays only for products as bf16. */
+/* By default a TPU multiplies f32 arrays as bf16, and stores arrays that only products read as
+ * bf16. */
 static rf_dtype product_dtype(const sizing *s) {
   return on_tpu(s) && s->job->build.dtype == RF_F32 ? RF_BF16 : s->job->build.dtype;
 }
@@ -129,8 +130,9 @@ typedef struct shapes {
     memcpy((s).dim[(s).count++], dims_, sizeof dims_); \
   } while (0)
 
-/* The arrays that JAX programs use for one of our parameters. Heads have their own dimension, gate
- * and up are two arrays; queries are apart from keys and values if these have fewer heads. */
+/* The arrays that JAX programs use for one of our parameters. Heads have a dimension of their own,
+ * and gate and up are two arrays. Queries are an array of their own if keys and values have fewer
+ * heads. */
 static shapes shapes_of(const rf_model *m, const rf_param *p) {
   shapes s = {0};
   int64_t d = m->width, n = m->heads, k = m->kv_heads, h = m->head_dim;
@@ -286,8 +288,9 @@ static void find_regions(sizing *s) {
       s->region_last[i] = s->region_last[i + 1];
 }
 
-/* jax.checkpoint_policies.save_only_these_names. As in published programs, a name belongs to its
- * chain's last tensor (queries and keys after rotation); the residual stream has no name. */
+/* jax.checkpoint_policies.save_only_these_names. As in published programs, the last tensor of a
+ * chain has the name (queries and keys after their rotation), and the residual stream has no
+ * name. */
 static void find_saved(sizing *s) {
   rf_saved_seen seen;
   rf_saved_begin(&seen);

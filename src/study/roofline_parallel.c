@@ -15,7 +15,7 @@ typedef struct strategy {
 } strategy;
 
 /* A layer's MLPs: the width of one expert, experts per token and experts in the layer. A dense MLP
- * is one expert. --ff and --experts take precedence over the model. */
+ * counts as one expert. --ff and --experts take precedence over the model. */
 typedef struct widths {
   double one, met, held;
 } widths;
