@@ -18,7 +18,7 @@ enum { TEMPLATE_MOST = 1 << 20, MESSAGES_MOST = 10000 }; /* bytes, messages */
 
 struct rf_chat {
   rf_template *parsed;
-  json_t *tokens; /* special tokens by name (bos_token, ...), as strings */
+  json_t *tokens; /* spellings of the special tokens, by name (bos_token, ...) */
 };
 
 /* ---- reading --------------------------------------------------------------------------------- */
@@ -59,7 +59,7 @@ void rf_chat_free(rf_chat *chat) {
   free(chat);
 }
 
-/* The template in a tokenizer_config.json or chat_template.json, or NULL. */
+/* Returns the template in a tokenizer_config.json or chat_template.json, or NULL. */
 static rf_status config_template(const json_t *config, const char *where, const json_t **text,
                                  rf_error *error) {
   const json_t *field = json_object_get(config, "chat_template"), *row;
@@ -90,8 +90,8 @@ static rf_status config_template(const json_t *config, const char *where, const 
                  where, names);
 }
 
-/* Transformers may save several templates next to a default template. Without a default, the choice
- * is an error. */
+/* Transformers may save several templates next to a default template. Several templates without
+ * a default template are an error. */
 static rf_status refuse_additional(const char *folder, rf_error *error) {
   char path[4200], names[200] = "";
   snprintf(path, sizeof path, "%.4000s/additional_chat_templates", folder);
@@ -151,10 +151,9 @@ rf_status rf_chat_read(const char *path, const rf_tokenizer *tokenizer, rf_chat 
   return status;
 }
 
-/* The template (text NULL: none) and the configuration (NULL: none) of a folder or of a weight
- * file's folder. */
+/* A template and the configuration next to it; either is NULL if it is missing. */
 typedef struct source {
-  char path[4200]; /* file that holds the template */
+  char path[4200]; /* the file from which the template was read */
   char *text;
   size_t bytes;
   json_t *config;
@@ -177,7 +176,7 @@ static rf_status source_read(const char *folder, source *s, rf_error *error) {
   struct stat info;
   const json_t *inside = NULL;
   *s = (source){.text = NULL};
-  if (!stat(folder, &info) && S_ISREG(info.st_mode)) { /* a weight file: use its folder */
+  if (!stat(folder, &info) && S_ISREG(info.st_mode)) { /* of a weight file, use the folder */
     snprintf(beside, sizeof beside, "%s", folder);
     folder = dirname(beside);
   }
@@ -194,7 +193,7 @@ static rf_status source_read(const char *folder, source *s, rf_error *error) {
   if (inside) return keep_text(s, inside), RAFTER_OK;
   snprintf(template_path, sizeof template_path, "%.4000s/chat_template.json", folder);
   if (access(template_path, F_OK) != 0) return RAFTER_OK;
-  json_t *processor = NULL; /* file of a multimodal model's processor */
+  json_t *processor = NULL; /* this file belongs to a multimodal model's processor */
   memcpy(s->path, template_path, sizeof s->path);
   RF_TRY(rf_tokenizer_config_read(s->path, &processor, error));
   rf_status status = config_template(processor, s->path, &inside, error);
@@ -211,7 +210,7 @@ rf_status rf_chat_find(const char *folder, rf_chat **chat, rf_error *error) {
   rf_status status = source_read(folder, &s, error);
   snprintf(inside, sizeof inside, "%.4000s/tokenizer.gguf", folder);
   bool vocabulary = access(inside, F_OK) == 0;
-  /* A trained model keeps its template as a file and its vocabulary in tokenizer.gguf. */
+  /* A model trained by rafter has its template in a file, its vocabulary in tokenizer.gguf. */
   if (status == RAFTER_OK && s.text && vocabulary && !s.config) {
     rf_tokenizer *tokenizer = NULL;
     status = rf_tokenizer_open(folder, &tokenizer, error);
@@ -281,7 +280,7 @@ rf_status rf_chat_render(const rf_chat *chat, const json_t *messages, const rf_c
                          options, rendered, error);
 }
 
-/* Renders the first `count` messages, with which `whole` must begin; *bytes is their size. */
+/* Renders the first `count` messages. `whole` must begin with their text, whose size is *bytes. */
 static rf_status prefix_bytes(const rf_chat *chat, const json_t *messages, size_t count, bool prompt,
                               const rf_chat_options *options, const rf_rendered *whole, size_t *bytes,
                               rf_error *error) {

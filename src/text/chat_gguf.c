@@ -4,7 +4,7 @@
 
 static void add_token(json_t *tokens, const char *name, const rf_gguf_vocab *vocab, int32_t id) {
   if (id < 0 || id >= vocab->count) return;
-  /* NULL: the token is not UTF-8, so no template can name it. */
+  /* Returns NULL if the token is not UTF-8, because no template can contain such a token. */
   json_t *text = json_stringn(vocab->token[id].at, (size_t)vocab->token[id].bytes);
   if (text) json_object_set_new(tokens, name, text);
 }

@@ -1,8 +1,8 @@
-/* template.h - chat templates: the part of Jinja that published chat templates use, rendered as in
- * transformers (with trim_blocks and lstrip_blocks). An unsupported feature is an error with its
- * name, line and column. One difference from Jinja is known. Jinja resolves scopes before it runs:
- * a caller's variable that an inner scope sets, and that only inner scopes read before, is
- * undefined there. Here it keeps the caller's value. No published template depends on this. */
+/* template.h - chat templates: the part of Jinja that published chat templates use, rendered as
+ * in transformers (with trim_blocks and lstrip_blocks). An unsupported feature is an error with
+ * its name, line and column. One difference from Jinja is known, on which no published template
+ * depends. If an inner scope sets a variable of the caller, and only inner scopes read it
+ * before, the variable is undefined in Jinja. Here it has the caller's value. */
 #ifndef RF_TEMPLATE_H
 #define RF_TEMPLATE_H
 
@@ -13,11 +13,11 @@
 
 typedef struct rf_template rf_template;
 
-/* Limits of one rendering; 0 means the default in the comment. */
+/* Limits of one rendering; 0 selects the default, which the comment of each field gives. */
 typedef struct rf_template_limits {
-  int64_t steps;       /* 20 million: evaluated nodes plus bytes or items touched */
-  size_t output_bytes; /* 64 MiB: the longest text, including intermediate texts */
-  size_t memory_bytes; /* 512 MiB: all values of a rendering */
+  int64_t steps;       /* 20 million: evaluated nodes plus processed bytes and items */
+  size_t output_bytes; /* 64 MiB: the longest text, also of intermediate results */
+  size_t memory_bytes; /* 512 MiB: memory of all values of a rendering */
 } rf_template_limits;
 
 /* Bytes [first, last) of a text. */
@@ -39,9 +39,9 @@ rf_status rf_template_parse(const char *text, size_t bytes, const char *where, r
 void rf_template_free(rf_template *parsed);
 /* Whether the template has a {% generation %} block, which marks the assistant's text. */
 bool rf_template_marks_generation(const rf_template *parsed);
-/* Renders a template; the fields of the object `variables` are its variables. `now` is the time for
- * strftime_now(); NULL makes that call an error. `limits` may be NULL. When the template calls
- * raise_exception(), its message is the error. */
+/* Renders a template; the template's variables are the fields of the object `variables`. `now`
+ * is the time for strftime_now(); if NULL, calling strftime_now() is an error. `limits` may be
+ * NULL. When the template calls raise_exception(), the message of the call becomes the error. */
 rf_status rf_template_render(const rf_template *parsed, const json_t *variables, const struct tm *now,
                              const rf_template_limits *limits, rf_rendered *rendered, rf_error *error);
 void rf_rendered_free(rf_rendered *rendered);

@@ -100,7 +100,7 @@ static rf_status loop_attribute(tpl_run *run, const tpl_loop *loop, tpl_text nam
               {"first", tpl_bool(i == 0)},
               {"last", tpl_bool(i + 1 == count)},
               {"length", tpl_int((int64_t)count)},
-              {"depth", tpl_int(1)}, /* loops are not recursive here, so their depth is 1 */
+              {"depth", tpl_int(1)}, /* recursive loops are not supported, so the depth of a loop is 1 */
               {"depth0", tpl_int(0)},
               {"previtem", i > 0 ? loop->items->item[i - 1] : tpl_undefined("loop.previtem", 13)},
               {"nextitem", i + 1 < count ? loop->items->item[i + 1] : tpl_undefined("loop.nextitem", 13)}};
@@ -164,7 +164,7 @@ static rf_status eval_not(tpl_run *run, const tpl_node *node, tpl_value *value) 
   return RAFTER_OK;
 }
 
-/* The result is the value of the operand that decides, as in Python. */
+/* As in Python, the result of "and" and "or" is the value of the operand that decides. */
 static rf_status eval_and_or(tpl_run *run, const tpl_node *node, tpl_value *value) {
   RF_TRY(rf_tpl_eval(run, node->kid[0], value));
   return rf_tpl_truth(value) == (node->kind == NODE_OR) ? RAFTER_OK : rf_tpl_eval(run, node->kid[1], value);

@@ -10,8 +10,8 @@ typedef struct tpl_variable {
   struct tpl_variable *next;
 } tpl_variable;
 
-/* Names of one scope: the template, an iteration of a loop, a call of a macro, or a captured block.
- * An if has no scope of its own. */
+/* The names of one scope. The template, an iteration of a loop, a call of a macro and a captured
+ * block each have a scope; an if has none. */
 struct tpl_frame {
   tpl_frame *parent;
   tpl_variable *first;

@@ -1,5 +1,5 @@
-/* template_expression.c - parses expressions with Jinja's precedences, which differ from Python's:
- * '~' binds tighter than '+', and filters bind tightest. */
+/* template_expression.c - parses expressions with Jinja's precedences, which differ from
+ * Python's: '~' binds tighter than '+', and filters bind more tightly than any operator. */
 #include "text/template_parser.h"
 
 #include <string.h>
@@ -296,8 +296,8 @@ static const struct {
     {'%', NULL, LEVEL_PRODUCT},
 };
 
-/* Consumes an operator of `level` and returns it; -1 if the current token is not one. A word is
- * returned as its first letter. */
+/* Consumes an operator of `level` and returns it; -1 if the current token is not such an
+ * operator. An operator that is a word is returned as its first letter. */
 static int take_operator(tpl_parser *p, int level) {
   for (size_t i = 0; i < sizeof BINARY / sizeof BINARY[0]; ++i) {
     if (BINARY[i].level != level) continue;

@@ -1,4 +1,4 @@
-/* template_filters.c - filters as rows of a table. Filters on lists are in template_lists.c. */
+/* template_filters.c - filters as rows of a table. template_lists.c has the filters on lists. */
 #include "text/template_lists.h"
 
 #include <math.h>
@@ -21,8 +21,8 @@ rf_status rf_tpl_wants_whole(tpl_run *run, const tpl_value *value, const char *w
   return TPL_FAIL(run, "%s must be an integer, not %s", what, rf_tpl_kind_name(value));
 }
 
-/* Characters of scripts without upper and lower case. Python's case mapping of other characters (ß
- * to SS) would need tables that no template needs. */
+/* Characters of scripts without upper and lower case. For other characters, Python's case
+ * mapping (ß to SS) needs tables, which are left out because no template uses them. */
 static bool has_no_case(uint32_t point) {
   static const uint32_t ranges[][2] = {
       {0xa0, 0xa9},     {0x5d0, 0x6ff},   {0x900, 0xe7f},   {0x2000, 0x206f},   {0x3000, 0x312f},
@@ -43,7 +43,7 @@ rf_status rf_tpl_case(tpl_run *run, tpl_text text, int how, tpl_value *result) {
   for (size_t i = 0; i < text.bytes; ++i) {
     char c = text.at[i];
     uint32_t point = 0;
-    bool follows = ((unsigned char)c & 0xc0) == 0x80; /* inside a code point that was already checked */
+    bool follows = ((unsigned char)c & 0xc0) == 0x80; /* a continuation byte, already checked */
     if ((unsigned char)c >= 0x80 && !follows &&
         (!rf_tpl_point(text.at + i, text.bytes - i, &point) || !has_no_case(point)))
       return TPL_FAIL(run, "changing the case of U+%04X is not supported (only of ASCII)", point);
@@ -113,7 +113,7 @@ rf_status rf_tpl_join(tpl_run *run, tpl_text between, const tpl_list *items, boo
 
 /* ---- strings --------------------------------------------------------------------------------- */
 
-/* The string that a filter works on. Jinja treats strings marked safe differently, so they fail. */
+/* Gets a filter's string. A string marked safe is an error: Jinja treats it differently. */
 static rf_status own_text(tpl_run *run, const tpl_value *self, tpl_text *text) {
   if (self->kind == TPL_STRING && self->form == FORM_SAFE)
     return TPL_FAIL(run, "this filter does not support strings marked safe");
@@ -164,7 +164,7 @@ static rf_status filter_replace(tpl_run *run, const tpl_call *c) {
   return rf_tpl_replace(run, text, old, new, most, c->result);
 }
 
-/* The text of an indentation, which is given as a string or as a number of spaces. */
+/* Makes the text of an indentation from a string or from a number of spaces. */
 static rf_status read_indentation(tpl_run *run, const tpl_value *given, tpl_text *text) {
   tpl_value spaces = *given, one = tpl_string(" ", 1);
   if (spaces.kind != TPL_STRING) RF_TRY(rf_tpl_arithmetic(run, '*', &one, given, &spaces));
@@ -179,7 +179,7 @@ static rf_status filter_indent(tpl_run *run, const tpl_call *c) {
   RF_TRY(read_indentation(run, TPL_GIVEN(c->argument[0]) ? &c->argument[0] : &spaces, &by));
   bool first = rf_tpl_truth(&c->argument[1]), blank = rf_tpl_truth(&c->argument[2]);
   tpl_value newline = tpl_string("\n", 1);
-  /* A newline at the end then counts as an empty line. */
+  /* With this option, a newline at the end counts as an empty line. */
   RF_TRY(rf_tpl_arithmetic(run, '+', c->self, &newline, &line));
   RF_TRY(rf_tpl_lines(run, line.text, &lines));
   tpl_out out = {0};
@@ -254,7 +254,7 @@ static rf_status read_number(tpl_run *run, tpl_text text, int *form, int64_t *wh
   return RAFTER_OK;
 }
 
-/* Python's int() ('i') or float() ('f') of a value, or the default. */
+/* Computes Python's int() ('i') or float() ('f') of a value; if the value has none, the default. */
 static rf_status filter_number(tpl_run *run, const tpl_call *c) {
   int64_t whole = 0;
   double real = 0;

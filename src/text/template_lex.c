@@ -1,5 +1,5 @@
-/* template_lex.c - splits a template's text into tokens: data with its white space trimmed, and the
- * content of tags. The rules are those of Jinja 3 with trim_blocks and lstrip_blocks. */
+/* template_lex.c - splits a template into tokens: trimmed data between tags, and the parts of
+ * tags. The rules are those of Jinja 3 with trim_blocks and lstrip_blocks. */
 #include "text/template_parts.h"
 #include "text/utf8.h"
 
@@ -42,7 +42,8 @@ static void skip_space(lexer *l) {
   l->at = l->source.bytes - rf_tpl_strip(rest, (tpl_text){0}, 1).bytes;
 }
 
-/* After a block or comment, one newline is removed; with '-' all white space; with '+' nothing. */
+/* After a block or comment, removes one newline; if the tag ends with '-', removes all white
+ * space; with '+', nothing. */
 static void trim_after(lexer *l, char sign) {
   if (sign == '-') skip_space(l);
   else if (sign != '+' && peek_char(l, 0) == '\n') ++l->at;
@@ -185,7 +186,7 @@ static rf_status lex_operator(lexer *l, char *open, int *opened) {
   return RAFTER_OK;
 }
 
-/* Reads a tag up to its end, }} or %}. An end inside brackets does not count: {{ {'a': {}} }}. */
+/* Reads a tag up to }} or %}. Inside brackets, }} does not end the tag: {{ {'a': {}} }}. */
 static rf_status lex_inside(lexer *l, bool block, size_t start) {
   const char *end = block ? "%}" : "}}";
   char open[TPL_TREE_DEPTH];

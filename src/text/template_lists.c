@@ -13,7 +13,7 @@ rf_status rf_tpl_filter_first(tpl_run *run, const tpl_call *c) {
   size_t next = c->self->kind == TPL_LIST ? c->self->list->next : 0;
   RF_TRY(rf_tpl_iterate(run, c->self, &items));
   *c->result = items.count ? items.item[0] : tpl_undefined("the first item", 14);
-  /* The other items remain for later reads of the lazy list. */
+  /* The remaining items of a lazy list stay for later reads. */
   if (c->self->kind == TPL_LIST && c->self->form == FORM_LAZY && items.count) c->self->list->next = next + 1;
   return RAFTER_OK;
 }
@@ -88,7 +88,7 @@ rf_status rf_tpl_filter_join(tpl_run *run, const tpl_call *c) {
 
 /* ---- map, select, reject --------------------------------------------------------------------- */
 
-/* The filter or test that argument `index` names. */
+/* Finds the filter or test that argument `index` names. */
 static rf_status named_row(tpl_run *run, const tpl_arguments *arguments, int index, const char *what,
                            const tpl_function *(*find)(tpl_text name), const tpl_function **row) {
   tpl_text name;
@@ -99,7 +99,8 @@ static rf_status named_row(tpl_run *run, const tpl_arguments *arguments, int ind
   return *row ? RAFTER_OK : TPL_FAIL(run, "unknown %s \"%.*s\"", what, TPL_SHOWN(name));
 }
 
-/* The arguments after the first `skip`. A call without arguments has no arrays to point into. */
+/* Returns the arguments after the first `skip` ones. A call without arguments has no arrays, so
+ * no pointer may be advanced. */
 static tpl_arguments arguments_after(const tpl_arguments *arguments, int skip) {
   return skip ? (tpl_arguments){arguments->value + skip, arguments->name + skip, arguments->count - skip}
               : *arguments;
@@ -136,8 +137,9 @@ rf_status rf_tpl_filter_map(tpl_run *run, const tpl_call *c) {
   return rf_tpl_list(run, FORM_LAZY, got, items.count, c->result);
 }
 
-/* Keeps the items for which a test is true (without RF_TPL_KEEP: false). Without a test, the truth
- * value counts. With RF_TPL_ATTRIBUTE, an attribute of the item is tested (argument 0). */
+/* With RF_TPL_KEEP, keeps the items for which a test is true, otherwise those for which it is
+ * false. Without a test, the item's truth value counts. With RF_TPL_ATTRIBUTE, the item's
+ * attribute named by argument 0 is tested. */
 rf_status rf_tpl_filter_choose(tpl_run *run, const tpl_call *c) {
   bool by_path = c->variant & RF_TPL_ATTRIBUTE, wanted = c->variant & RF_TPL_KEEP;
   const tpl_arguments *arguments = c->arguments;
@@ -165,7 +167,7 @@ rf_status rf_tpl_filter_choose(tpl_run *run, const tpl_call *c) {
 
 /* ---- tests ----------------------------------------------------------------------------------- */
 
-#define IS(kind) (1 << TPL_##kind) /* a set of kinds; IS(NONE) has only TPL_NONE */
+#define IS(kind) (1 << TPL_##kind) /* a set of kinds: IS(NONE) contains only TPL_NONE */
 
 static rf_status test_kind(tpl_run *run, const tpl_call *c) {
   (void)run;

@@ -1,4 +1,4 @@
-/* template_lists.h - filters on lists; template_filters.c has them in its table. */
+/* template_lists.h - filters on lists; the table in template_filters.c lists them. */
 #ifndef RF_TEMPLATE_LISTS_H
 #define RF_TEMPLATE_LISTS_H
 
@@ -6,7 +6,7 @@
 
 tpl_body rf_tpl_filter_first, rf_tpl_filter_last, rf_tpl_filter_list, rf_tpl_filter_items, rf_tpl_filter_join,
     rf_tpl_filter_map, rf_tpl_filter_choose;
-/* Variants of rf_tpl_filter_choose: keep or drop matching items; test an attribute or the item. */
+/* Bits of rf_tpl_filter_choose's variant: keep, not drop, matches; test an item's attribute. */
 enum { RF_TPL_KEEP = 1, RF_TPL_ATTRIBUTE = 2 };
 
 #endif

@@ -1,6 +1,6 @@
-/* template_methods.c - methods of strings and dicts, and the global functions, as rows of tables.
- * Methods that change a value or that no template needs are listed as unsupported; otherwise they
- * would look like missing keys. */
+/* template_methods.c - methods of strings and dicts, and the global functions, as rows of
+ * tables. Methods that change a value, and methods that no template needs, are listed as
+ * unsupported. If they were not listed, they would look like missing keys. */
 #include "text/template_parts.h"
 
 #include <string.h>
@@ -24,7 +24,7 @@ static rf_status method_case(tpl_run *run, const tpl_call *c) {
   return rf_tpl_case(run, c->self->text, c->variant, c->result);
 }
 
-/* Whether self starts (variant 0) or ends (variant 1) with argument 0. */
+/* Whether `self` starts (variant 0) or ends (variant 1) with argument 0. */
 static rf_status method_has_end(tpl_run *run, const tpl_call *c) {
   tpl_text part;
   RF_TRY(rf_tpl_wants_text(run, &c->argument[0], "the prefix or suffix", &part));
@@ -52,7 +52,7 @@ static rf_status method_replace(tpl_run *run, const tpl_call *c) {
   return rf_tpl_replace(run, c->self->text, old, new, most, c->result);
 }
 
-/* Splits self at a separator, or at runs of white space when there is none. */
+/* Splits `self` at a separator, or at runs of white space when no separator is given. */
 static rf_status method_split(tpl_run *run, const tpl_call *c) {
   tpl_text rest = c->self->text, between = {0};
   int64_t most;
@@ -133,7 +133,7 @@ static const char *const STRING_REFUSED[] = {
 
 /* ---- dicts ----------------------------------------------------------------------------------- */
 
-/* A view of the items ('i'), keys ('k') or values ('v'). */
+/* Returns a view of a dict's items ('i'), keys ('k') or values ('v'). */
 static rf_status method_view(tpl_run *run, const tpl_call *c) {
   const tpl_dict *dict = c->self->dict;
   tpl_value *items;
@@ -203,7 +203,7 @@ static rf_status function_raise(tpl_run *run, const tpl_call *c) {
                   message.at ? message.at : "");
 }
 
-/* Allows only directives with the same result in every C library and locale. */
+/* Allows only strftime directives that give the same result in every C library and locale. */
 static rf_status function_strftime(tpl_run *run, const tpl_call *c) {
   tpl_text format;
   char pattern[128], text[1024];
@@ -248,7 +248,7 @@ static rf_status function_range(tpl_run *run, const tpl_call *c) {
   return rf_tpl_list(run, FORM_RANGE, items, (size_t)count, c->result);
 }
 
-/* namespace(...) and dict(...): the fields of another dict, then the named arguments. */
+/* namespace(...) and dict(...) take the fields of another dict, then the named arguments. */
 static rf_status function_dict(tpl_run *run, const tpl_call *c) {
   RF_TRY(rf_tpl_dict(run, c->result));
   for (int i = 0; i < c->arguments->count; ++i) {

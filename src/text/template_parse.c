@@ -95,7 +95,7 @@ rf_status rf_tpl_own(tpl_parser *p, tpl_node *node, const tpl_node *child) {
 }
 
 rf_status rf_tpl_append(tpl_parser *p, tpl_node *node, tpl_node *child, tpl_text name, int op) {
-  if ((node->count & (node->count - 1)) == 0) { /* capacity doubles at each power of two */
+  if ((node->count & (node->count - 1)) == 0) { /* the list grows when `count` reaches a power of two */
     size_t capacity = node->count ? (size_t)node->count * 2 : 1;
     tpl_node **list = rf_pool_alloc(p->parsed->pool, capacity * sizeof *list);
     tpl_text *names = rf_pool_alloc(p->parsed->pool, capacity * sizeof *names);
@@ -199,7 +199,7 @@ static rf_status parse_for(tpl_parser *p, tpl_node *node) {
   return block_end(p);
 }
 
-/* A captured block cannot break out of a loop around it. */
+/* {% break %} in a captured block cannot leave a loop around the block. */
 static rf_status parse_captured(tpl_parser *p, const char *end, tpl_node **body) {
   int loops = p->loops;
   p->loops = 0;
@@ -271,7 +271,7 @@ static rf_status parse_macro(tpl_parser *p, tpl_node *node) {
 static rf_status parse_filtered(tpl_parser *p, tpl_node *node) {
   node->kind = NODE_FILTERED;
   tpl_node *filter = rf_tpl_node(p, NODE_CAPTURED, p->token->at), *body;
-  --p->token; /* the filter's name is where a '|' would be */
+  --p->token; /* the filter's name takes the place of a '|' */
   do RF_TRY(rf_tpl_parse_filter(p, filter, &filter));
   while (rf_tpl_at_op(p, '|'));
   RF_TRY(set_child(p, node, 1, filter));
@@ -315,7 +315,7 @@ static rf_status parse_statement(tpl_parser *p, tpl_node **statement) {
                      TPL_SHOWN(name->text));
 }
 
-/* Parses up to a block named in `ends`, which stays the current token; NULL: up to the end. */
+/* Parses up to a block tag named in `ends` (it stays the current token), or to the end if NULL. */
 static rf_status parse_body(tpl_parser *p, const char *const *ends, tpl_node **body) {
   tpl_node *node = rf_tpl_node(p, NODE_BODY, p->token->at), *child = NULL;
   if (++p->depth > TPL_TREE_DEPTH)
@@ -354,8 +354,8 @@ static rf_status parse_body(tpl_parser *p, const char *const *ends, tpl_node **b
 
 /* ---- templates ------------------------------------------------------------------------------- */
 
-/* Copies the source. Like Jinja, turns every newline into \n and drops one at the end. Fails when
- * the source is not UTF-8. */
+/* Copies the source. Like Jinja, replaces every kind of newline by \n and drops one newline at
+ * the end. Fails when the source is not UTF-8. */
 static rf_status take_source(rf_template *parsed, const char *text, size_t bytes, rf_error *error) {
   char *copy = rf_pool_alloc(parsed->pool, bytes + 1);
   size_t length = 0;

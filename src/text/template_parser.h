@@ -7,7 +7,7 @@
 typedef struct tpl_parser {
   rf_template *parsed;
   const tpl_token *token; /* current token; TOKEN_END is the last */
-  int depth, loops;       /* nesting of bodies and expressions; number of enclosing loops */
+  int depth, loops;       /* nesting depth of bodies and expressions; number of enclosing loops */
   rf_error *error;
 } tpl_parser;
 
@@ -16,9 +16,10 @@ bool rf_tpl_at_name(const tpl_parser *p, const char *name);
 bool rf_tpl_skip_op(tpl_parser *p, int op);
 bool rf_tpl_skip_name(tpl_parser *p, const char *name);
 rf_status rf_tpl_expect_op(tpl_parser *p, int op);
-rf_status rf_tpl_unexpected(tpl_parser *p, const char *expected); /* fails at the current token */
-bool rf_tpl_reserved(tpl_text name);                              /* keywords and names that Jinja reserves */
-bool rf_tpl_constant_name(tpl_text name);                         /* true, None, ... */
+rf_status rf_tpl_unexpected(tpl_parser *p,
+                            const char *expected); /* fails and names the current token's place */
+bool rf_tpl_reserved(tpl_text name);               /* keywords and names that Jinja reserves */
+bool rf_tpl_constant_name(tpl_text name);          /* true, None, ... */
 
 tpl_node *rf_tpl_node(tpl_parser *p, tpl_node_kind kind, size_t at);
 /* Makes `node` deeper than `child` (may be NULL); fails beyond the maximum depth. */
@@ -26,10 +27,10 @@ rf_status rf_tpl_own(tpl_parser *p, tpl_node *node, const tpl_node *child);
 rf_status rf_tpl_append(tpl_parser *p, tpl_node *node, tpl_node *child, tpl_text name, int op);
 
 rf_status rf_tpl_parse_expression(tpl_parser *p, tpl_node **expression);
-/* Parses one expression, or several separated by commas. `choice` allows "x if y else z", which for
- * and if do not. */
+/* Parses one expression, or several separated by commas. `choice` allows "x if y else z", which
+ * is not allowed after "for" and "if". */
 rf_status rf_tpl_parse_tuple(tpl_parser *p, bool choice, tpl_node **expression);
-/* The current token is '|' or is in its place. */
+/* The current token is '|', or the filter's name if '|' is left out. */
 rf_status rf_tpl_parse_filter(tpl_parser *p, tpl_node *input, tpl_node **filtered);
 
 #endif

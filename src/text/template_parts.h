@@ -16,7 +16,7 @@ typedef struct tpl_text {
 #define TPL_TEXT(literal) ((tpl_text){(literal), sizeof(literal) - 1})
 bool rf_tpl_same(tpl_text a, tpl_text b);
 bool rf_tpl_is(tpl_text a, const char *word);
-/* Decodes the UTF-8 sequence at `at` into *point; returns its bytes, 0 when it is not valid. */
+/* Decodes the UTF-8 sequence at `at` into *point; returns its size, 0 if it is invalid. */
 size_t rf_tpl_point(const char *at, size_t left, uint32_t *point);
 int64_t rf_tpl_points(tpl_text text);
 /* Byte offset of code point `index`, or text.bytes if the text is shorter. */
@@ -25,7 +25,7 @@ bool rf_tpl_space(uint32_t point); /* Python's str.isspace() */
 /* Python's strip() of the code points in `set`, or of white space when set.at is NULL. Bits of
  * `sides`: 1 left, 2 right. */
 tpl_text rf_tpl_strip(tpl_text text, tpl_text set, int sides);
-/* Byte offset of the first `part` in `text` at or after byte `from`, or SIZE_MAX. */
+/* Byte offset of the first occurrence of `part` in `text` from byte `from` on, or SIZE_MAX. */
 size_t rf_tpl_find(tpl_text text, tpl_text part, size_t from);
 
 /* ---- tokens ---------------------------------------------------------------------------------- */
@@ -60,7 +60,7 @@ typedef struct tpl_token {
 /* ---- values ---------------------------------------------------------------------------------- */
 
 typedef enum tpl_kind {
-  TPL_UNDEFINED, /* text: name of the undefined value */
+  TPL_UNDEFINED, /* `text` is the name of the undefined value */
   TPL_NONE,
   TPL_BOOL,
   TPL_INT,
@@ -75,9 +75,9 @@ typedef enum tpl_kind {
   TPL_METHOD,
 } tpl_kind;
 
-/* Forms of a list. They differ in printing, indexing and length, as their Python types do. */
+/* Forms of a list. The forms differ in printing, indexing and length, as the Python types do. */
 enum { FORM_LIST, FORM_TUPLE, FORM_RANGE, FORM_VIEW, FORM_LAZY };
-/* Forms of a string. SAFE: the filter "safe" marked it, so Jinja joins it differently. */
+/* Forms of a string. SAFE: the filter "safe" marked the string, so Jinja joins it differently. */
 enum { FORM_PLAIN, FORM_SAFE };
 
 typedef struct tpl_value tpl_value;
@@ -139,8 +139,8 @@ typedef struct tpl_arguments {
 /* A call of a filter, test, method or global function. */
 typedef struct tpl_call {
   const tpl_value *self;          /* value that a filter, test or method is applied to */
-  const tpl_value *argument;      /* by parameter; a missing argument is undefined with .form 1 */
-  const tpl_arguments *arguments; /* as written in the template */
+  const tpl_value *argument;      /* in parameter order; a missing argument is undefined with .form 1 */
+  const tpl_arguments *arguments; /* the arguments as written in the template */
   int variant;                    /* of the row */
   tpl_value *result;
 } tpl_call;
@@ -150,11 +150,11 @@ typedef rf_status tpl_body(tpl_run *run, const tpl_call *c);
 enum { TPL_PARAMETERS = 6 };
 struct tpl_function {
   const char *name;
-  tpl_body *call; /* NULL: exists in Python, but is not supported here */
+  tpl_body *call; /* NULL: Python has it, but it is not supported here */
   const char *parameter[TPL_PARAMETERS];
   int needed;   /* number of required arguments */
   int variant;  /* distinguishes rows with the same `call` */
-  bool unbound; /* `call` reads `arguments`, of any number, instead of `argument` */
+  bool unbound; /* `call` accepts any number of arguments and reads `arguments` */
 };
 #define TPL_GIVEN(value) ((value).kind != TPL_UNDEFINED || (value).form == 0)
 
@@ -216,7 +216,7 @@ struct tpl_node {
 struct rf_template {
   rf_pool *pool;
   const char *where;
-  tpl_text source; /* newlines are \n, the last one is dropped, as in Jinja */
+  tpl_text source; /* as in Jinja, newlines are \n and a final newline is dropped */
   tpl_node *body;
   bool marks_generation;
 };
@@ -237,12 +237,12 @@ rf_status rf_tpl_fail_at(const rf_template *parsed, size_t at, rf_error *error, 
 
 rf_status rf_tpl_lex(const rf_template *parsed, tpl_token **tokens, rf_error *error);
 
-/* Each finds a row by its name, or returns NULL. */
+/* Each function finds the row with a name, or returns NULL. */
 const tpl_function *rf_tpl_filter(tpl_text name);
 const tpl_function *rf_tpl_test(tpl_text name);
 const tpl_function *rf_tpl_global(tpl_text name);
-/* The method `name` of values of this kind. A row without a call is unsupported; NULL: Python has
- * no method of this name. */
+/* The method `name` of values of this kind. A row whose `call` is NULL is unsupported; the
+ * result is NULL if Python has no such method. */
 const tpl_function *rf_tpl_method(const tpl_value *self, tpl_text name);
 
 /* ---- one rendering --------------------------------------------------------------------------- */
@@ -260,10 +260,10 @@ struct tpl_run {
   int64_t steps_left;
   size_t room_left, text_most;
   int depth;
-  int leave;     /* NODE_BREAK or NODE_CONTINUE until the loop sees it, or 0 */
-  size_t at;     /* byte offset in the source that is being evaluated, for errors */
+  int leave;     /* NODE_BREAK or NODE_CONTINUE until the loop handles it; otherwise 0 */
+  size_t at;     /* byte offset of the evaluated node in the source, for errors */
   tpl_out *out;  /* receives printed text */
-  tpl_out *main; /* output of the rendering itself */
+  tpl_out *main; /* the output of the rendering, outside captured blocks */
   tpl_frame *frame;
   tpl_text captured;
   rf_range *span;
@@ -271,7 +271,7 @@ struct tpl_run {
 };
 
 #define TPL_FAIL(run, ...) TPL_FAIL_AT((run)->parsed, (run)->at, (run)->error, __VA_ARGS__)
-/* Takes `steps` from the budget; fails when it is used up. */
+/* Takes `steps` from the budget of steps; fails when the budget is used up. */
 rf_status rf_tpl_step(tpl_run *run, size_t steps);
 /* Allocates `count` items of `size` bytes from the rendering's pool, within its memory limit. */
 rf_status rf_tpl_room(tpl_run *run, size_t count, size_t size, void *memory);
@@ -321,7 +321,7 @@ typedef struct tpl_json_style {
 rf_status rf_tpl_json(tpl_run *run, tpl_out *out, const tpl_value *value, const tpl_json_style *style,
                       int depth);
 
-/* String functions shared by filters and methods. Changing the case of non-ASCII letters fails. */
+/* String functions shared by filters and methods. rf_tpl_case fails on non-ASCII letters. */
 /* `how` is 'u' (upper), 'l' (lower), 'c' (capitalize) or 't' (title). */
 rf_status rf_tpl_case(tpl_run *run, tpl_text text, int how, tpl_value *result);
 rf_status rf_tpl_replace(tpl_run *run, tpl_text text, tpl_text old, tpl_text new, int64_t most,
@@ -333,7 +333,7 @@ rf_status rf_tpl_wants_text(tpl_run *run, const tpl_value *value, const char *wh
 rf_status rf_tpl_wants_whole(tpl_run *run, const tpl_value *value, const char *what, int64_t otherwise,
                              int64_t *whole);
 
-/* Binds arguments to a row's parameters and calls it. */
+/* Binds arguments to the parameters of `row` and calls the row's function. */
 rf_status rf_tpl_call_row(tpl_run *run, const tpl_function *row, const tpl_value *self,
                           const tpl_arguments *arguments, tpl_value *result);
 rf_status rf_tpl_call_macro(tpl_run *run, const tpl_macro *macro, const tpl_arguments *arguments,

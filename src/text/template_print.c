@@ -65,7 +65,7 @@ static void print_real(double value, char text[40]) {
 
 /* ---- repr ------------------------------------------------------------------------------------ */
 
-/* Ranges in which Python prints every character unescaped. Other characters are an error. */
+/* Ranges in which Python prints every character unescaped. Others are an error if non-ASCII. */
 static bool surely_printable(uint32_t point) {
   static const uint32_t ranges[][2] = {
       {0x20, 0x7e},     {0xa1, 0xac},     {0xae, 0x377},      {0x3a3, 0x52f},    {0x5d0, 0x5ea},
@@ -208,7 +208,7 @@ static rf_status json_line(tpl_run *run, tpl_out *out, const tpl_json_style *sty
   return RAFTER_OK;
 }
 
-/* The order of the keys: insertion order or sorted. Insertion sort is enough for few keys, and
+/* Lists a dict's keys in insertion order or sorted. Insertion sort is enough for few keys, and
  * every comparison counts as a step. */
 static rf_status key_order(tpl_run *run, const tpl_dict *dict, bool sorted, size_t **order) {
   RF_TRY(rf_tpl_room(run, dict->count, sizeof **order, order));

@@ -64,7 +64,7 @@ bool rf_tpl_number(const tpl_value *value, double *real) {
 
 /* ---- equality and order ---------------------------------------------------------------------- */
 
-/* Compares an int with a float exactly, where a conversion to double would round. */
+/* Compares an int with a float exactly; converting a large int to double would round it. */
 static int order_numbers(const tpl_value *a, const tpl_value *b) {
   int64_t x, y;
   if (rf_tpl_whole(a, &x) && rf_tpl_whole(b, &y)) return x < y ? -1 : x > y;
@@ -106,7 +106,7 @@ rf_status rf_tpl_equal(tpl_run *run, const tpl_value *a, const tpl_value *b, boo
   } else if (a->kind == TPL_DICT) return equal_dicts(run, a->dict, b->dict, equal);
   else if (a->kind == TPL_NAMESPACE) *equal = a->dict == b->dict;
   else if (a->kind >= TPL_LOOP) *equal = a->macro == b->macro;
-  else *equal = true; /* both none, or both undefined */
+  else *equal = true; /* both are none, or both are undefined */
   return RAFTER_OK;
 }
 
@@ -117,7 +117,7 @@ rf_status rf_tpl_order(tpl_run *run, const tpl_value *a, const tpl_value *b, int
     *order = order_numbers(a, b);
     return RAFTER_OK;
   }
-  /* The order of UTF-8 bytes is the order of code points. */
+  /* Comparing UTF-8 bytes gives the order of code points. */
   if (a->kind == TPL_STRING && b->kind == TPL_STRING) {
     size_t shorter = a->text.bytes < b->text.bytes ? a->text.bytes : b->text.bytes;
     RF_TRY(rf_tpl_step(run, shorter / 64));
@@ -205,7 +205,7 @@ rf_status rf_tpl_dict_find(tpl_run *run, const tpl_dict *dict, const tpl_value *
   return RAFTER_OK;
 }
 
-/* Appends without checking whether the key exists. */
+/* Appends an entry without checking whether its key exists. */
 static rf_status dict_append(tpl_run *run, tpl_value *value, const tpl_value *key, const tpl_value *item) {
   tpl_dict *dict = value->dict;
   if (dict->count == dict->capacity) {
@@ -229,7 +229,7 @@ static rf_status dict_append(tpl_run *run, tpl_value *value, const tpl_value *ke
 rf_status rf_tpl_dict_set(tpl_run *run, tpl_value *value, const tpl_value *key, const tpl_value *item) {
   size_t index;
   RF_TRY(rf_tpl_dict_find(run, value->dict, key, &index));
-  /* Namespaces are never traversed, so they may hold anything. */
+  /* Namespaces are never traversed, so their values are not checked for depth. */
   if (value->kind == TPL_DICT) RF_TRY(check_nesting(run, value, item));
   if (index == SIZE_MAX) return dict_append(run, value, key, item);
   value->dict->value[index] = *item;
@@ -389,7 +389,7 @@ rf_status rf_tpl_slice(tpl_run *run, const tpl_value *object, const tpl_value bo
   tpl_value *taken;
   size_t length = 0, bytes = 0;
   RF_TRY(rf_tpl_room(run, items.count, sizeof *taken, &taken));
-  if (step > count) step = count + 1; /* selects the same items without overflow */
+  if (step > count) step = count + 1; /* this step selects the same items and cannot overflow */
   if (step < -count) step = -count - 1;
   for (int64_t i = start; step > 0 ? i < stop : i > stop; i += step) {
     taken[length] = items.item[i];

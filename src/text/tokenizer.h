@@ -3,8 +3,8 @@
  * (of a GGUF file). A model without a tokenizer uses the byte tokenizer: ids 0..255 are the bytes,
  * and id 256 ends a document if the vocabulary has room for it.
  *
- * An open tokenizer never changes, so several threads may use it at once. A setting that would
- * change the ids and is not supported is an error that names the setting. */
+ * An open tokenizer never changes, so several threads may use it at once. An unsupported setting
+ * that would change the ids is an error that names the setting. */
 #ifndef RF_TOKENIZER_H
 #define RF_TOKENIZER_H
 
@@ -12,7 +12,7 @@
 
 typedef struct rf_tokenizer rf_tokenizer;
 
-/* A view of bytes that somebody else owns; not NUL-terminated. */
+/* A view of bytes that are owned elsewhere; not NUL-terminated. */
 typedef struct rf_span {
   const char *at;
   size_t bytes;
@@ -23,22 +23,23 @@ typedef struct rf_ids {
   int32_t *at;
   int64_t count, capacity;
 } rf_ids;
-rf_status rf_ids_reserve(rf_ids *ids, int64_t more, rf_error *error); /* makes room for `more` more ids */
+rf_status rf_ids_reserve(rf_ids *ids, int64_t more, rf_error *error); /* room for `more` more ids */
 rf_status rf_ids_add(rf_ids *ids, int32_t id, rf_error *error);
 void rf_ids_free(rf_ids *ids);
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-/* Opens a folder (its tokenizer.json, tokenizer.gguf, tokenizer.model or tokenizer.bin, in this
- * order), one of these files, or any .gguf file. A tokenizer_config.json in the same folder may
- * only enable, disable or name the document marks (BOS and EOS). */
+/* Opens the tokenizer of a folder, which is the first of tokenizer.json, tokenizer.gguf,
+ * tokenizer.model and tokenizer.bin; or opens one of these files or any .gguf file. From a
+ * tokenizer_config.json in the same folder, it reads only which tokens are BOS and EOS and
+ * whether they are added. */
 rf_status rf_tokenizer_open(const char *path, rf_tokenizer **tokenizer, rf_error *error);
 /* Copies the tokenizer of a model to `to_folder`, next to saved weights. `from` is the path that
- * rf_model_resolve returns. From a folder, or the folder of a weight file, the files are copied
- * (tokenizer.json, tokenizer.model, chat template, generation_config.json, ...). From a .gguf file,
- * the tokenizer.* metadata becomes tokenizer.gguf, a GGUF file without tensors; a byte-level BPE is
- * also written as tokenizer.json, and a SentencePiece vocabulary as tokenizer.model. *copied is the
- * number of tokenizer files found. */
+ * rf_model_resolve returns. If `from` is a folder or a weight file in a folder, the folder's
+ * files are copied (tokenizer.json, tokenizer.model, chat template, generation_config.json,
+ * ...). If `from` is a .gguf file, its tokenizer.* metadata becomes tokenizer.gguf, a GGUF file
+ * without tensors. A byte-level BPE is also written as tokenizer.json, and a SentencePiece
+ * vocabulary as tokenizer.model. *copied is the number of tokenizer files found. */
 rf_status rf_tokenizer_files_copy(const char *from, const char *to_folder, int *copied, rf_error *error);
 /* Writes a tokenizer_config.json that marks a model as trained on bytes. */
 rf_status rf_tokenizer_bytes_write(const char *to_folder, int64_t vocab, rf_error *error);
@@ -63,7 +64,7 @@ typedef enum rf_piece_type {
   RF_PIECE_NORMAL = 1,
   RF_PIECE_UNKNOWN,
   RF_PIECE_CONTROL, /* matched in text only with RF_ENCODE_PARSE */
-  RF_PIECE_USER,    /* always matched in text as a unit, never merged */
+  RF_PIECE_USER,    /* always matched in text as a whole, never formed by merges */
   RF_PIECE_UNUSED,
   RF_PIECE_BYTE, /* "<0x41>" */
 } rf_piece_type;
@@ -71,7 +72,7 @@ typedef enum rf_piece_type {
 /* A vocabulary in memory, copied by the tokenizer. The index in `pieces` is the id. */
 typedef struct rf_vocabulary {
   const char *kind; /* "llama": SentencePiece BPE; "unigram": SentencePiece unigram; "gpt2": byte-level BPE */
-  /* gpt2: the pre-tokenizer, by its name in GGUF files: "gpt-2", "llama-bpe", "qwen2", ... */
+  /* gpt2: the pre-tokenizer's name in GGUF files: "gpt-2", "llama-bpe", "qwen2", ... */
   const char *pre;
   int64_t count;
   const rf_span *pieces; /* llama, unigram: UTF-8, spaces as U+2581; gpt2: in GPT-2's byte alphabet */
@@ -84,7 +85,7 @@ typedef struct rf_vocabulary {
   int32_t bos_id, eos_id, pad_id, unk_id; /* -1: none */
   bool add_bos, add_eos;
   bool dummy_prefix;            /* llama, unigram: encoding puts a space before the text */
-  bool plain_spaces;            /* pieces hold spaces as they are (llama2.c) */
+  bool plain_spaces;            /* pieces contain plain spaces, not U+2581 (llama2.c) */
   bool remove_extra_whitespace; /* runs of spaces become one space; spaces at both ends are removed */
 } rf_vocabulary;
 rf_status rf_tokenizer_build(const rf_vocabulary *vocabulary, const char *where, rf_tokenizer **tokenizer,
@@ -105,8 +106,8 @@ rf_status rf_tokenizer_gguf_write(const rf_tokenizer *tokenizer, int64_t vocab, 
 /* ---- text to ids ----------------------------------------------------------------------------- */
 
 enum {
-  RF_ENCODE_MARKS = 1, /* add the tokenizer's own marks around a text: BOS, EOS */
-  /* Special tokens spelled in the text become their ids. Without this flag they are plain text. */
+  RF_ENCODE_MARKS = 1, /* add BOS and EOS around a text if the tokenizer does so */
+  /* Special tokens spelled in the text become ids. Without this flag, they stay plain text. */
   RF_ENCODE_PARSE = 2,
 };
 /* Appends the ids of a text. Any bytes are accepted: bytes that are not valid UTF-8 become byte
@@ -117,17 +118,17 @@ rf_status rf_tokenizer_encode(const rf_tokenizer *tokenizer, const char *text, s
 
 /* ---- ids to text ----------------------------------------------------------------------------- */
 
-/* The bytes that one id decodes to: U+2581 becomes a space, "<0x41>" becomes 'A', and "\xC4\xA0the"
- * of a byte-level vocabulary becomes " the". A special id gives its name; an unknown id gives no
- * bytes. The bytes live as long as the tokenizer. */
+/* The bytes that one id decodes to: U+2581 becomes a space, "<0x41>" becomes 'A', and
+ * "\xC4\xA0the" of a byte-level vocabulary becomes " the". A special id gives its name; an
+ * unknown id gives no bytes. The bytes are valid as long as the tokenizer. */
 rf_span rf_tokenizer_text_of(const rf_tokenizer *tokenizer, int32_t id);
-/* The piece as the file spells it; of a byte-level vocabulary, the bytes of the piece. */
+/* A piece as the file spells it; a piece of a byte-level vocabulary as its bytes. */
 rf_span rf_tokenizer_piece(const rf_tokenizer *tokenizer, int32_t id);
 /* The id of a piece or of a special token's name, or -1. */
 int32_t rf_tokenizer_find(const rf_tokenizer *tokenizer, const char *piece, size_t bytes);
 
 enum {
-  RF_DECODE_SPECIALS = 1, /* special ids give their names; without this flag they give nothing */
+  RF_DECODE_SPECIALS = 1, /* special ids decode to their names; without this flag, to nothing */
   /* The text continues an earlier text (an answer after its prompt), so a leading space is kept. */
   RF_DECODE_CONTINUES = 2,
 };
@@ -136,12 +137,12 @@ enum {
 rf_status rf_tokenizer_decode(const rf_tokenizer *tokenizer, const int32_t *ids, int64_t count, int flags,
                               char **text, size_t *bytes, rf_error *error);
 
-/* Decodes ids one at a time. Each call returns the characters that are complete; bytes that cannot
- * begin a character are returned at once. */
+/* Decodes ids one at a time. Each call returns the characters that are complete so far, and
+ * returns bytes that cannot begin a character at once. */
 typedef struct rf_decoder {
   const rf_tokenizer *tokenizer;
   int flags;
-  bool begun; /* some text was returned, so a leading space is now kept */
+  bool begun; /* some text was already returned, so a leading space is kept */
   int held;   /* bytes of an unfinished character */
   char hold[4];
 } rf_decoder;
@@ -156,8 +157,8 @@ size_t rf_decoder_room(
 
 const char *rf_tokenizer_name(const rf_tokenizer *tokenizer); /* "byte", "bpe", "byte-level bpe", "unigram" */
 int64_t rf_tokenizer_vocab(const rf_tokenizer *tokenizer);    /* every id is below this */
-/* Total bytes of the pieces that are merged by score (SentencePiece); they dominate the time to
- * open such a vocabulary. 0 when merges are listed or the tokenizer does not merge. */
+/* Total bytes of the pieces that are merged by score (SentencePiece); these pieces dominate the
+ * time to open the vocabulary. 0 when merges are listed or the tokenizer does not merge. */
 int64_t rf_tokenizer_scored_bytes(const rf_tokenizer *tokenizer);
 /* Size of the tokenizer.json in bytes; 0 when the tokenizer was read from another file. */
 int64_t rf_tokenizer_json_bytes(const rf_tokenizer *tokenizer);
@@ -166,6 +167,6 @@ int32_t rf_tokenizer_bos(const rf_tokenizer *tokenizer); /* -1: none (also below
 int32_t rf_tokenizer_eos(const rf_tokenizer *tokenizer);
 int32_t rf_tokenizer_pad(const rf_tokenizer *tokenizer);
 int32_t rf_tokenizer_unk(const rf_tokenizer *tokenizer);
-bool rf_tokenizer_is_byte(const rf_tokenizer *tokenizer); /* whether this is the built-in byte tokenizer */
+bool rf_tokenizer_is_byte(const rf_tokenizer *tokenizer); /* whether it is the byte tokenizer */
 
 #endif

@@ -1,4 +1,4 @@
-/* tokenizer_added.c - finds added tokens in text: the leftmost match, and the longest one there. */
+/* tokenizer_added.c - finds added tokens in text: of the leftmost matches, the longest one. */
 #include "text/tokenizer_parts.h"
 
 #include <stdlib.h>
@@ -40,7 +40,7 @@ rf_status rf_matcher_sort(rf_matcher *matcher, const char *where, rf_error *erro
   return RAFTER_OK;
 }
 
-/* The first row of [low, high), which are sorted, whose byte `depth` is at least `byte`. */
+/* Finds the first of the sorted rows [low, high) whose byte `depth` is at least `byte`. */
 static int first_row(const rf_matcher *matcher, int low, int high, size_t depth, int byte) {
   while (low < high) {
     int middle = low + (high - low) / 2;

@@ -1,9 +1,9 @@
-/* tokenizer_bpe.c - byte pair encoding: of all neighbouring symbols the pair with the lowest rank
- * merges first, the leftmost of equal ranks, until no pair can merge.
+/* tokenizer_bpe.c - byte pair encoding: the two neighbouring symbols with the lowest rank are
+ * merged first (the leftmost of equal ranks), until no pair can be merged.
  *
- * No merge crosses a boundary between two characters that are neighbours in no piece. So a text
- * without pre-tokenizing (SentencePiece) is cut into short words too, and the ids of short words
- * are cached. Long words use a heap: O(n log n) for any text. */
+ * If two characters are neighbours in no piece, no merge can join them. So a text without
+ * pre-tokenizing (SentencePiece) is cut between such characters into short words, whose ids are
+ * cached. Long words use a heap, which takes O(n log n) time for any text. */
 #include "text/tokenizer_parts.h"
 
 #include <stdlib.h>
@@ -106,7 +106,8 @@ void rf_bpe_free(rf_bpe *bpe) {
 
 /* ---- symbols --------------------------------------------------------------------------------- */
 
-/* The symbol of the `*bytes` bytes at `at`. NO_ID: the vocabulary lacks the character or byte. */
+/* Returns the symbol of the character or byte at `at`, and its size in *bytes; NO_ID if the
+ * vocabulary does not have it. */
 static inline uint32_t symbol_at(const rf_tokenizer *tokenizer, const char *at, const char *end, int *bytes) {
   unsigned char c = (unsigned char)*at;
   *bytes = 1;
@@ -169,7 +170,7 @@ static rf_status merge_short(rf_encoding *e, const char *word, size_t bytes, rf_
     if (best < 0) break;
     s[best].id = s[best].merged;
     memmove(s + best + 1, s + best + 2,
-            (size_t)(count - best) * sizeof *s); /* moves the two end symbols too */
+            (size_t)(count - best) * sizeof *s); /* also moves the two symbols at the ends */
     count--;
     rank_symbol(tokenizer, word, &s[best], &s[best + 1], s[best + 2].first);
     if (best) rank_symbol(tokenizer, word, &s[best - 1], &s[best], s[best + 1].first);
@@ -179,7 +180,7 @@ static rf_status merge_short(rf_encoding *e, const char *word, size_t bytes, rf_
   return RAFTER_OK;
 }
 
-/* A binary heap of rank << 32 | symbol: the lowest rank first, the leftmost of equal ranks. */
+/* A binary heap of rank << 32 | symbol: lowest rank first, then the leftmost symbol. */
 static void sift_down(uint64_t *heap, size_t count, size_t i) {
   uint64_t value = heap[i];
   for (size_t child; (child = 2 * i + 1) < count; i = child) {
@@ -240,7 +241,7 @@ static rf_status merge_long(rf_encoding *e, const char *word, size_t bytes, rf_e
     uint32_t i = (uint32_t)e->heap[0], rank = (uint32_t)(e->heap[0] >> 32);
     e->heap[0] = e->heap[--waiting];
     if (waiting) sift_down(e->heap, waiting, 0);
-    if (s[i].rank != rank) continue; /* the symbol was merged, or its neighbour changed */
+    if (s[i].rank != rank) continue; /* stale entry: the symbol was merged, or its neighbour changed */
     uint32_t gone = next[i], after = next[gone];
     s[i].id = s[i].merged;
     s[gone].rank = RF_NO_RANK;
@@ -261,7 +262,7 @@ static rf_status merge_long(rf_encoding *e, const char *word, size_t bytes, rf_e
 
 /* ---- words ----------------------------------------------------------------------------------- */
 
-/* A cache of encoded words, one cache line for each slot; a new word replaces the old one. */
+/* A cache of encoded words. A slot is one cache line; a new word replaces the slot's old word. */
 enum { CACHED_BYTES = 26, CACHED_IDS = 9, CACHE_LEAST = 1 << 12 };
 struct rf_cache {
   int32_t id[CACHED_IDS];
@@ -297,7 +298,7 @@ static rf_status merge_word(rf_encoding *e, const char *word, size_t bytes, rf_e
   int64_t first = e->ids->count;
   RF_TRY(merge_short(e, word, bytes, error));
   int64_t count = e->ids->count - first;
-  /* Words with an unknown id are not cached: the id may fuse with the unknown id before it. */
+  /* Words with an unknown id are not cached, because the id may fuse with the previous word's. */
   if (count < 1 || count > CACHED_IDS ||
       (e->tokenizer->unk_id >= 0 && e->ids->at[first] == e->tokenizer->unk_id))
     return RAFTER_OK;

@@ -45,7 +45,7 @@ static int type_of(const rf_vocabulary *v, int64_t id, bool byte_pieces) {
   return byte_pieces && rf_byte_piece(v->pieces[id]) >= 0 ? RF_PIECE_BYTE : RF_PIECE_NORMAL;
 }
 
-/* Adds all pieces, and a matcher row for each piece that is matched in text as a unit. */
+/* Adds all pieces, and a matcher row for each piece that is matched in text as a whole. */
 static rf_status add_pieces(rf_tokenizer *t, const rf_vocabulary *v, bool byte_level, const char *where,
                             rf_error *error) {
   char bytes[RF_PIECE_MOST];
@@ -58,7 +58,7 @@ static rf_status add_pieces(rf_tokenizer *t, const rf_vocabulary *v, bool byte_l
                      "a piece has an unknown type (%s, id %lld: expected 1 to 6, got %d)", where,
                      (long long)id, type);
     bool special = type == RF_PIECE_CONTROL || type == RF_PIECE_UNKNOWN,
-         /* A unigram model picks user pieces by their scores instead. */
+         /* A unigram model does not match user pieces; their scores make it choose them. */
         found = special || (type == RF_PIECE_USER && t->kind == RF_TOKENS_BPE);
     if (byte_level && type == RF_PIECE_NORMAL && piece.bytes <= RF_PIECE_MOST) {
       int64_t n = rf_alphabet_bytes(piece, bytes);
@@ -107,8 +107,8 @@ static int by_score(const void *a, const void *b) {
 }
 
 /* SentencePiece merges two symbols whose joined text is a piece, the best score first. Each
- * distinct score gets a rank. Listing the pairs (1.6 million for Gemma) would cost more than most
- * encodings. */
+ * distinct score gets a rank. The pairs are not listed, because listing them (1.6 million for
+ * Gemma) would take longer than most encodings. */
 static rf_status add_ranks(rf_tokenizer *t, const rf_vocabulary *v, const char *where, rf_error *error) {
   rf_status status = RAFTER_OK;
   ranked *order = malloc(((size_t)v->count + 1) * sizeof *order);

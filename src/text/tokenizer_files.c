@@ -10,7 +10,7 @@
 #include "base/text.h"
 #include "text/tokenizer_parts.h"
 
-/* Value of tokenizer_class in tokenizer_config.json; other programs report it as unknown. */
+/* The tokenizer_class of a model trained on bytes; other programs report this class as unknown. */
 static const char BYTES_CLASS[] = "RafterByteTokenizer";
 
 void rf_tokenizer_folder(const char *from, char folder[4096]) {

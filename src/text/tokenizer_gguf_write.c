@@ -2,9 +2,9 @@
  * converter. Source: llama.cpp, convert_hf_to_gguf.py (set_vocab and its helpers) and
  * llama-vocab.cpp, which reads them.
  *
- * SentencePiece's merge order becomes scores, of which only the order matters: the score of a piece
- * is minus the rank of the first merge that makes it. Byte-level BPE keeps its merges and names its
- * pre-tokenizer; a pre-tokenizer without a GGUF name cannot be written. */
+ * SentencePiece's merge order becomes scores: the score of a piece is minus the rank of the
+ * first merge that makes the piece. Only the order of scores matters. Byte-level BPE keeps its
+ * merges and names its pre-tokenizer; a pre-tokenizer without a GGUF name cannot be written. */
 #include "text/tokenizer_parts.h"
 
 #include "formats/gguf.h"
@@ -48,7 +48,8 @@ static rf_status check_pieces(const writing *w, bool *space_prefix) {
     else return no_place(w, "its normalizer");
   }
   if (!marks) return no_place(w, "its pieces contain plain spaces");
-  /* A split at a space (none are left) or before a mark (marks only begin pieces) has no effect. */
+  /* A split at spaces has no effect, because no spaces are left; nor does a split before U+2581,
+   * which occurs only at the start of pieces. */
   for (int i = 0; i < t->splits.count; i++) {
     const char *text = rf_pattern_literal(t->splits.at[i].pattern);
     if (!text || (strcmp(text, " ") != 0 && strcmp(text, RF_SPACE_MARK) != 0))
@@ -57,8 +58,7 @@ static rf_status check_pieces(const writing *w, bool *space_prefix) {
   return RAFTER_OK;
 }
 
-/* Qwen's tokenizer.json asks for NFC. llama.cpp's converter drops NFC, because text that is not in
- * NFC is rare. */
+/* Qwen's tokenizer.json asks for NFC. As in llama.cpp's converter, NFC is dropped. */
 static rf_status check_bytes(const writing *w, const char **pre) {
   const rf_tokenizer *t = w->t;
   for (int i = 0; i < t->normals.count; i++)
@@ -101,12 +101,12 @@ static rf_status put_piece(writing *w, int64_t id) {
   return put_text(w, &w->piece[id], piece.at, piece.bytes);
 }
 
-/* Added tokens are spelled as they are matched in text; user tokens have spaces instead of U+2581,
- * as llama.cpp's converter writes them. */
+/* An added token is written as it is matched in text. User tokens have spaces instead of U+2581,
+ * as in files of llama.cpp's converter. */
 static rf_status put_added(writing *w, const rf_matcher *matcher) {
   for (int i = 0; i < matcher->count; i++) {
     const rf_added *added = &matcher->at[i];
-    /* The texts of the other tokens are normalized; their pieces keep the original spelling. */
+    /* Any other added token's text is normalized; its piece has the original spelling. */
     bool as_written = matcher == &w->t->raw;
     if (added->id >= w->count) return no_place(w, "an added token has no row in the embedding table");
     if (!added->special && w->type[added->id] != RF_PIECE_CONTROL) w->type[added->id] = RF_PIECE_USER;
@@ -159,7 +159,7 @@ done:
 
 static void fill_scores(const writing *w) {
   const rf_bpe *bpe = &w->t->bpe;
-  /* A piece that no merge makes gets the lowest score. */
+  /* A piece that is not the result of any merge gets the lowest score. */
   for (int64_t id = 0; id < w->count; id++) w->score[id] = w->type[id] == RF_PIECE_NORMAL ? -1e9f : 0;
   for (uint64_t i = 0; bpe->slots && i <= bpe->mask; i++) {
     const rf_pair *pair = &bpe->slots[i];
@@ -189,7 +189,7 @@ static bool put_marks(const writing *w, bool bos, bool eos, rf_gguf_meta *meta) 
          rf_gguf_set_bool(meta, "tokenizer.ggml.add_eos_token", eos);
 }
 
-/* All checks come first, so metadata stays untouched when the tokenizer cannot be written. */
+/* All checks come first, so the metadata is unchanged if the tokenizer cannot be written. */
 static rf_status write_all(writing *w, rf_gguf_meta *meta) {
   const rf_tokenizer *t = w->t;
   const char *pre = "default";

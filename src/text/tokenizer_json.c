@@ -1,6 +1,6 @@
-/* tokenizer_json.c - reads Hugging Face's tokenizer.json. A scanner of strict JSON without
- * recursion reads the vocabulary and the merges, which are nearly all of the file, the merges on
- * all threads (33 MB in a fraction of a second). Jansson reads the other parts. */
+/* tokenizer_json.c - reads Hugging Face's tokenizer.json. The vocabulary and the merges are
+ * nearly all of the file. A scanner of strict JSON without recursion reads them, and reads the
+ * merges with all threads (33 MB in a fraction of a second). Jansson reads all other parts. */
 #include "text/tokenizer_parts.h"
 
 #include "base/json.h"
@@ -97,8 +97,8 @@ static rf_status read_string(scan *s, char out[RF_PIECE_MOST], size_t *bytes) {
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
-/* Positions of some commas between the items of a long array. Several threads read the parts
- * between these commas independently. */
+/* Positions of some commas between the items of a long array. Threads read the stretches between
+ * these commas independently. */
 #ifdef RF_FUZZ
 enum { CUTS_MOST = 64, CUT_BYTES = 64 }; /* the inputs are small */
 #else
@@ -109,8 +109,8 @@ typedef struct cuts {
   const char *at[CUTS_MOST];
 } cuts;
 
-/* Skips a value and stores its span. Only strings and brackets matter for finding its end; the
- * value is parsed later. */
+/* Skips a value and stores its span. To find the end of the value, only strings and brackets
+ * matter; its content is parsed later. */
 static rf_status skip_value(scan *s, rf_span *value, cuts *cut) {
   static const char PLAIN[256] = {['"'] = 1, ['['] = 1, [']'] = 1, ['{'] = 1, ['}'] = 1, [','] = 1};
   int depth = 0;
@@ -126,7 +126,7 @@ static rf_status skip_value(scan *s, rf_span *value, cuts *cut) {
       if (s->at >= s->end) break;
     } else if (c == '[' || c == '{') {
       if (++depth > DEPTH_MOST) return fail_expected(s, "fewer nested brackets");
-    } else if (depth == 0) break; /* a comma or the bracket around */
+    } else if (depth == 0) break; /* a comma or the bracket that encloses the value */
     else if (c != ',') depth--;
     else if (cut && depth == 1 && cut->count < CUTS_MOST && s->at - last >= CUT_BYTES)
       cut->at[cut->count++] = last = s->at;
@@ -159,13 +159,13 @@ static rf_status read_real(scan *s, double *value) {
   return n && !*end ? RAFTER_OK : fail_expected(s, "a number");
 }
 
-/* A skipped value ends at a comma or a bracket; nothing else may follow the parsed part. */
+/* After the part of a skipped value that was parsed, only white space may remain. */
 static rf_status expect_end(scan *s) {
   skip_blanks(s);
   return s->at == s->end ? RAFTER_OK : fail_expected(s, "a comma or a closing bracket");
 }
 
-/* Reads the comma between values of an object or array; *follows: no closing bracket. */
+/* Reads the comma or closing bracket after a value of an object or array; *follows: a comma. */
 static rf_status read_separator(scan *s, char closing, bool *first, bool *follows) {
   if (take_char(s, closing)) return *follows = false, RAFTER_OK;
   if (!*first && !take_char(s, ',')) return fail_expected(s, "a comma or a closing bracket");
@@ -177,8 +177,8 @@ static rf_status read_separator(scan *s, char closing, bool *first, bool *follow
 /* ---- the parts of the file ------------------------------------------------------------------- */
 
 typedef struct parts {
-  json_t *small;         /* the top level without `model` */
-  json_t *model;         /* the model's settings without vocabulary and merges */
+  json_t *small;         /* the top level of the file without `model` */
+  json_t *model;         /* the settings of `model` without vocabulary and merges */
   rf_span vocab, merges; /* bytes 0: missing */
   cuts cut;              /* cuts of `merges` */
 } parts;
@@ -216,7 +216,7 @@ static rf_status read_object(scan *s, parts *p, bool in_model) {
     if (!in_model && key_is(key, bytes, "model")) {
       if (p->model) return RF_FAIL(s->error, RAFTER_FAILED, NULL, "%s has a field twice (model)", s->where);
       if (!(p->model = json_object())) return RF_FAIL(s->error, RAFTER_FAILED, NULL, "out of memory");
-      RF_TRY(read_object(s, p, true)); /* recursion ends here: a model has no inner model */
+      RF_TRY(read_object(s, p, true)); /* recursion ends here, because a model contains no other model */
       continue;
     }
     rf_span value, *large = !in_model                      ? NULL
@@ -282,21 +282,21 @@ static rf_status read_scores(scan *s, rf_tokenizer *t, double **scores) {
   }
 }
 
-/* Merges are read in blocks, whose pieces are looked up in one call. */
+/* Merges are read in blocks; one call looks up all pieces of a block. */
 enum { BLOCK = RF_FIND_MOST / 3 };
 typedef struct block {
   int count;
   const char *from[BLOCK];                        /* position of each merge in the file */
-  size_t first[BLOCK], left[BLOCK], right[BLOCK]; /* in `text`: the left piece, then the right piece */
+  size_t first[BLOCK], left[BLOCK], right[BLOCK]; /* offsets in `text` of the left and the right piece */
   rf_buffer text;
 } block;
 
-/* The merges between two cuts, as ids; one thread reads them. */
+/* The merges between two cuts, as pairs of ids; a stretch is read by one thread. */
 typedef struct stretch {
   scan s;
-  bool last;           /* ends with the bracket of the array */
+  bool last;           /* the stretch ends with the bracket of the array */
   rf_buffer found;     /* rf_pair in file order, without ranks */
-  const char *unknown; /* position of a merge whose parts or result are not pieces; NULL: none */
+  const char *unknown; /* position of a merge with a part or result that is no piece, or NULL */
   rf_status status;
   rf_error error;
 } stretch;
@@ -370,7 +370,7 @@ static rf_status read_stretch(stretch *s, bool after_comma, const rf_tokenizer *
     skip_blanks(&s->s);
     if (first && after_comma) first = false;
     else if (s->last) RF_GO(read_separator(&s->s, ']', &first, &follows));
-    else if (first) first = false; /* the very first item; an empty array has no cuts */
+    else if (first) first = false; /* the first item of the array; an empty array has no cuts */
     else if ((follows = s->s.at < s->s.end)) RF_GO(expect_char(&s->s, ',', "a comma or a closing bracket"));
     if (follows) RF_GO(read_merge(&s->s, t->bpe.byte_level, &b));
     if (b.count == BLOCK || !follows) RF_GO(find_merges(s, t, &b));
@@ -382,7 +382,7 @@ done:
 
 static rf_status put_merges(const scan *s, rf_tokenizer *t, const stretch *all, int count) {
   int64_t merges = 0;
-  for (int k = 0; k < count; k++) { /* report the first error in file order */
+  for (int k = 0; k < count; k++) { /* in file order, so that the first error of the file is reported */
     int64_t here = (int64_t)(all[k].found.bytes / sizeof(rf_pair));
     if (all[k].status != RAFTER_OK && all[k].unknown)
       return RF_FAIL(s->error, RAFTER_FAILED, NULL,
@@ -409,7 +409,7 @@ static rf_status put_merges(const scan *s, rf_tokenizer *t, const stretch *all, 
   return RAFTER_OK;
 }
 
-/* All threads look up ids; one thread then enters the pairs into the table. */
+/* All threads look up ids in parallel; afterwards, one thread enters the pairs into the table. */
 static rf_status read_merges(scan *s, rf_tokenizer *t, const cuts *cut) {
   int count = cut->count + 1;
   RF_TRY(expect_char(s, '[', "the merges as an array"));
@@ -556,8 +556,8 @@ static rf_status read_added(const scan *s, rf_tokenizer *t, json_t *token) {
   rf_span spelled = added.text;
   rf_status status =
       normalized ? rf_normalize(&t->normals, added.text, &buffer, &spare, &spelled, s->error) : RAFTER_OK;
-  /* Decoding returns the text that is matched, so a mark that the normalizer puts before it decodes
-   * to a space. Special tokens keep their names. */
+  /* An added token decodes to the text that is matched. If the normalizer puts U+2581 before
+   * this text, the mark decodes to a space. Special tokens keep their names. */
   bool named = added.special || !spelled.bytes || spelled.bytes > RF_PIECE_MOST;
   if (status == RAFTER_OK && put)
     status = rf_pieces_put(&t->pieces, id, named ? added.text : spelled,

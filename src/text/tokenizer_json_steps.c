@@ -11,11 +11,11 @@ typedef struct reading {
   rf_tokenizer *t;
   const char *where;
   rf_error *error;
-  bool bytes, spaces; /* for decoding: "<0x41>" is a byte, U+2581 is a space */
+  bool bytes, spaces; /* whether decoding turns "<0x41>" into a byte, and U+2581 into a space */
   bool byte_level;    /* a ByteLevel pre-tokenizer was read, which must be the last one */
-  bool begun;         /* some pre-tokenizer was read; steps that add a prefix must come first */
+  bool begun;         /* a pre-tokenizer was read; a step that adds a prefix must be the first */
   bool templated;
-  const struct step_row *row; /* row of the current step */
+  const struct step_row *row; /* table row of the step that is being read */
 } reading;
 
 typedef struct step_row {
@@ -29,7 +29,7 @@ static rf_status refuse_setting(const reading *r, const char *what, const char *
                  "unsupported %s (%s: %s)", what, r->where, which);
 }
 
-/* The steps that a section of tokenizer.json may have; `list`: the field of a Sequence. */
+/* The steps that a section of tokenizer.json may have; `list`: the field of a Sequence's steps. */
 typedef struct section {
   const char *what, *list;
   const step_row *rows;

@@ -9,7 +9,7 @@
 
 static json_t *text_of(rf_span span) { return json_stringn(span.at, span.bytes); }
 
-/* The spelling in tokenizer.json: normal pieces in GPT-2's byte alphabet, others unchanged. */
+/* A piece in tokenizer.json: normal pieces in GPT-2's byte alphabet, all others unchanged. */
 static json_t *make_spelling(const rf_tokenizer *t, int64_t id) {
   char out[2 * RF_PIECE_MOST];
   rf_span piece = rf_pieces_at(&t->pieces, id);
@@ -30,7 +30,7 @@ static json_t *make_vocabulary(const rf_tokenizer *t) {
     count++;
   }
   if (json_object_size(vocab) == count) return vocab;
-  json_decref(vocab); /* JSON cannot hold two pieces with one spelling or invalid UTF-8 */
+  json_decref(vocab); /* tokenizer.json cannot store two pieces with one spelling, or invalid UTF-8 */
   return NULL;
 }
 
@@ -46,7 +46,7 @@ static json_t *make_merges(const rf_tokenizer *t) {
 
 static json_t *make_added(const rf_tokenizer *t) {
   json_t *list = json_array();
-  for (int64_t id = 0; id < t->pieces.count; id++) /* readers expect ids in ascending order */
+  for (int64_t id = 0; id < t->pieces.count; id++) /* readers of the file expect ids in ascending order */
     for (int i = 0; i < t->raw.count; i++)
       if (t->raw.at[i].id == id)
         json_array_append_new(list,

@@ -1,6 +1,7 @@
-/* tokenizer_model_write.c - writes the SentencePiece vocabulary of a GGUF file as tokenizer.model,
- * for libraries that do not read GGUF (fields: tokenizer_sentencepiece.c). Only vocabularies that
- * SentencePiece encodes in the same way are written: BPE with scores and without unused pieces. */
+/* tokenizer_model_write.c - writes the SentencePiece vocabulary of a GGUF file as
+ * tokenizer.model, for libraries that do not read GGUF (fields: tokenizer_sentencepiece.c). A
+ * vocabulary is written only if SentencePiece would encode with it as this program does, that
+ * is, BPE with scores and without unused pieces. */
 #include "text/tokenizer_parts.h"
 
 #include "base/file.h"
@@ -105,7 +106,7 @@ done:
 
 static rf_status put_trainer(const rf_gguf_vocab *v, rf_buffer *to, rf_error *error) {
   enum { BPE = 2 };
-  const int32_t id[] = {v->unknown, v->bos, v->eos, v->pad}; /* fields 40 to 43; their pieces 45 to 48 */
+  const int32_t id[] = {v->unknown, v->bos, v->eos, v->pad}; /* fields 40 to 43 (pieces: 45 to 48) */
   bool bytes = false;
   for (int64_t i = 0; i < v->count; i++) bytes |= v->kind[i] == RF_GGUF_TOKEN_BYTE;
   RF_TRY(put_number(to, 3, BPE, error));

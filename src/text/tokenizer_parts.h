@@ -22,7 +22,7 @@ rf_status rf_buffer_add(rf_buffer *buffer, const char *at, size_t bytes, rf_erro
 
 /* ---- pieces (tokenizer_pieces.c) ------------------------------------------------------------- */
 
-/* Maximum bytes of one piece. Some work on a piece is quadratic in its length. */
+/* Maximum bytes of one piece. The limit bounds work that is quadratic in the length of a piece. */
 enum { RF_PIECE_MOST = 4096 };
 
 typedef struct rf_piece_row {
@@ -32,7 +32,7 @@ typedef struct rf_piece_row {
 } rf_piece_row;
 
 typedef struct rf_pieces {
-  int64_t count, capacity; /* ids of the vocabulary; rows allocated */
+  int64_t count, capacity; /* number of ids; number of allocated rows */
   rf_piece_row *row;
   rf_buffer text;
   uint64_t *slots; /* open addressing: upper 32 bits of the hash, then id + 1 */
@@ -40,16 +40,16 @@ typedef struct rf_pieces {
 } rf_pieces;
 
 rf_status rf_pieces_reserve(rf_pieces *pieces, int64_t ids, rf_error *error);
-/* Stores a piece under its id; rf_pieces_find does not find it before rf_pieces_list. Returns
+/* Stores a piece under its id; rf_pieces_find finds the piece only after rf_pieces_list. Returns
  * RAFTER_FAILED when the id is taken. */
 rf_status rf_pieces_put(rf_pieces *pieces, int64_t id, rf_span text, rf_piece_type type, const char *where,
                         rf_error *error);
-/* Enters all normal pieces (with `users`, also RF_PIECE_USER) into the hash table, with overlapping
- * cache misses. RAFTER_FAILED when two pieces have one spelling. */
+/* Enters all normal pieces (with `users`, also RF_PIECE_USER) into the hash table; several cache
+ * misses are in flight at once. RAFTER_FAILED when two pieces have the same spelling. */
 rf_status rf_pieces_list(rf_pieces *pieces, bool users, const char *where, rf_error *error);
 int32_t rf_pieces_find(const rf_pieces *pieces, const char *at, size_t bytes); /* -1: none */
-/* Finds at most RF_FIND_MOST pieces in one call, so that their cache misses overlap. Cache misses
- * are most of the time of reading merges. */
+/* Finds up to RF_FIND_MOST pieces in one call, so that the cache misses of the lookups overlap.
+ * Most of the time to read merges is spent on cache misses. */
 enum { RF_FIND_MOST = 96 };
 void rf_pieces_find_many(const rf_pieces *pieces, const rf_span *keys, int count, int32_t *ids);
 static inline rf_span rf_pieces_at(const rf_pieces *pieces, int64_t id) {
@@ -65,18 +65,18 @@ typedef struct rf_added {
   bool special, lstrip, rstrip, single_word;
 } rf_added;
 
-/* Sorted by text, so tokens with a common prefix are a range. */
+/* Added tokens sorted by text, so that tokens with a common prefix are adjacent. */
 typedef struct rf_matcher {
   int count, capacity;
   rf_added *at;
-  int first[257]; /* first row for each first byte */
+  int first[257]; /* index of the first token with each first byte */
 } rf_matcher;
 
 /* Copies the text of `added`. */
 rf_status rf_matcher_add(rf_matcher *matcher, const rf_added *added, rf_error *error);
 rf_status rf_matcher_sort(rf_matcher *matcher, const char *where, rf_error *error);
-/* Finds the leftmost match in [at, end), and the longest one there; false if there is none.
- * [*start, *stop) is the match with the blanks that the token strips on its left and right. */
+/* Finds the leftmost match in [at, end), or the longest of several leftmost ones; false if
+ * nothing matches. [*start, *stop) is the match and the blanks around it that the token strips. */
 bool rf_matcher_next(const rf_matcher *matcher, const char *text, const char *at, const char *end,
                      bool specials, const char **start, const char **stop, int32_t *id);
 void rf_matcher_free(rf_matcher *matcher);
@@ -94,10 +94,10 @@ typedef enum rf_normal_kind {
 typedef struct rf_normal {
   rf_normal_kind kind;
   rf_pattern *pattern; /* replace */
-  char *from, *to;     /* replace with a literal: both; prepend: `to` */
+  char *from, *to;     /* a literal replacement uses both fields; prepend uses `to` */
   size_t from_bytes, to_bytes;
   int unicode;      /* options of utf8proc */
-  bool left, right; /* strip: these sides; squeeze: `right` also removes U+2581 at the end */
+  bool left, right; /* sides to strip; for squeeze, `right` also removes U+2581 at the end */
 } rf_normal;
 
 enum { RF_STEPS_MOST = 16 };
@@ -129,9 +129,9 @@ typedef struct rf_split {
 typedef struct rf_splits {
   int count;
   rf_split at[RF_STEPS_MOST];
-  /* These three apply to each segment before the first split. */
+  /* The three fields below apply to each segment before the first split. */
   bool prefix;       /* put `mark` or a space before the segment unless it begins with one */
-  bool prefix_first; /* ... only before the first segment of the text */
+  bool prefix_first; /* put it only before the first segment of the text */
   bool mark;         /* spaces become U+2581 */
 } rf_splits;
 
@@ -141,18 +141,18 @@ rf_status rf_pattern_new(const char *text, size_t bytes, bool literal, const cha
 void rf_pattern_free(rf_pattern *pattern);
 const char *rf_pattern_literal(const rf_pattern *pattern); /* NULL for a regular expression */
 const char *rf_pattern_text(const rf_pattern *pattern);    /* the pattern as rf_pattern_new received it */
-/* Finds the next match in [at, end) that is not empty. Returns 1 if found, 0 if not, -1 if the
- * pattern exceeds its work limit. `text` is where the subject begins. */
+/* Finds the next match in [at, end) that is not empty. Returns 1 if there is one, 0 if not, -1
+ * if the pattern exceeds its work limit. Lookbehind may read back to `text`. */
 int rf_pattern_next(const rf_pattern *pattern, void *match, const char *text, const char *at, const char *end,
                     const char **start, const char **stop);
 void *rf_match_new(void);
 void rf_match_free(void *match);
 rf_status rf_splits_add(rf_splits *splits, const char *text, size_t bytes, bool literal,
                         rf_behaviour behaviour, bool invert, const char *where, rf_error *error);
-/* Adds the splits of a pre-tokenizer by its name in GGUF files and sets *ignore_merges. */
+/* Adds the splits of a pre-tokenizer, given its name in GGUF files. Sets *ignore_merges. */
 rf_status rf_splits_named(const char *name, rf_splits *splits, bool *ignore_merges, const char *where,
                           rf_error *error);
-/* The GGUF name of these splits, or NULL. */
+/* The name that GGUF files give to a pre-tokenizer with these splits, or NULL. */
 const char *rf_splits_name(const rf_splits *splits, bool ignore_merges);
 typedef rf_status rf_word_function(void *self, const char *word, size_t bytes, rf_error *error);
 rf_status rf_split_words(const rf_splits *splits, void *match, const char *text, size_t bytes,
@@ -170,15 +170,15 @@ typedef struct rf_bpe {
   rf_pair *slots;
   uint64_t mask;
   int64_t pairs;
-  /* Rank of each piece: any two neighbours whose joined text is this piece merge with this rank
-   * (SentencePiece). NULL when the merges are listed as pairs. */
+  /* Rank of each piece (SentencePiece): the rank at which two neighbours merge if their joined
+   * text is the piece. NULL when the merges are listed as pairs. */
   uint32_t *rank;
   uint32_t longest;    /* bytes of the longest piece that has a rank */
-  bool byte_level;     /* symbols are bytes, otherwise characters */
-  bool ignore_merges;  /* a word that is a piece becomes that piece without merging */
-  int32_t symbol[256]; /* id of a byte (byte_level) or of an ASCII character; -1: none */
+  bool byte_level;     /* symbols are bytes; otherwise symbols are characters */
+  bool ignore_merges;  /* a word that is itself a piece is not built by merges */
+  int32_t symbol[256]; /* id of each byte (byte_level) or ASCII character; -1: none */
   /* A hashed bit set of the character pairs that occur inside any piece. Text can be cut between
-   * two characters whose bit is not set. */
+   * two characters if the bit of the pair is not set. */
   uint64_t *inside;
 } rf_bpe;
 
@@ -187,13 +187,13 @@ typedef struct rf_edge {
   uint8_t byte;
 } rf_edge;
 typedef struct rf_unigram {
-  rf_edge *edges; /* the trie: (node, byte) -> child */
+  rf_edge *edges; /* the trie as a hash table: (node, byte) -> child */
   uint64_t mask;
   uint32_t nodes, node_capacity;
   int32_t *piece; /* piece that ends at each node; -1: none */
   double *score;  /* score of each piece */
   double unknown; /* score of an unknown character */
-  bool single;    /* round sums to float, as SentencePiece does */
+  bool single;    /* round sums of scores to float, as SentencePiece does */
 } rf_unigram;
 
 typedef enum rf_model_kind { RF_TOKENS_BYTE, RF_TOKENS_BPE, RF_TOKENS_UNIGRAM } rf_model_kind;
@@ -201,7 +201,7 @@ typedef enum rf_model_kind { RF_TOKENS_BYTE, RF_TOKENS_BPE, RF_TOKENS_UNIGRAM } 
 struct rf_tokenizer {
   rf_model_kind kind;
   rf_pieces pieces;
-  rf_matcher raw, normalized; /* tokens matched before and after normalizing */
+  rf_matcher raw, normalized; /* added tokens that are matched before, and after, normalizing */
   rf_normals normals;
   rf_splits splits;
   rf_bpe bpe;
@@ -214,21 +214,21 @@ struct rf_tokenizer {
   int prefix_count, suffix_count;
   /* For decoding. */
   rf_buffer decoded;    /* decoded texts of the pieces that differ from their spelling */
-  uint64_t *decoded_at; /* first byte in `decoded` << 16 | bytes; UINT64_MAX: same as the spelling */
-  size_t longest;       /* bytes of the longest text of one id */
+  uint64_t *decoded_at; /* by id: offset in `decoded` << 16 | bytes; UINT64_MAX: the spelling */
+  size_t longest;       /* bytes of the longest text that one id decodes to */
   int64_t scored_bytes; /* total bytes of the pieces that are merged by score */
-  int64_t json_bytes;   /* size of the tokenizer.json; 0: read from another file */
+  int64_t json_bytes;   /* size of the tokenizer.json; 0: the tokenizer came from another file */
   bool strip_leading;   /* decoding removes one space at the beginning */
 };
 
 /* The state of one call to rf_tokenizer_encode. */
 typedef struct rf_encoding rf_encoding;
-/* Encodes unknown bytes as byte pieces or as the unknown id. With fuse_unknown, unknown text next
- * to an unknown id of the same segment adds no second id. */
+/* Encodes unknown bytes as byte pieces or as the unknown id. With fuse_unknown, unknown text
+ * that follows an unknown id of the same segment adds no further id. */
 rf_status rf_encode_unknown(rf_encoding *e, const char *at, size_t bytes, rf_error *error);
 struct rf_cache;
 typedef struct rf_symbol {
-  uint32_t id, rank, merged; /* id of this symbol; rank and result of merging it with the next symbol */
+  uint32_t id, rank, merged; /* the symbol's id; rank and result of its merge with the next symbol */
   uint32_t first;            /* offset of its first byte in the word */
 } rf_symbol;
 struct rf_encoding {
@@ -254,11 +254,11 @@ struct rf_encoding {
 rf_status rf_bpe_reserve(rf_bpe *bpe, int64_t pairs, rf_error *error);
 /* Prefetches the slot of a pair. */
 void rf_bpe_expect(const rf_bpe *bpe, uint32_t left, uint32_t right);
-/* Adding a pair twice keeps the later rank. */
+/* Adds a pair; a pair that is added again gets the later rank. */
 void rf_bpe_pair(rf_bpe *bpe, uint32_t left, uint32_t right, uint32_t rank, uint32_t id);
-/* All pairs in ascending rank, allocated with malloc; NULL when memory runs out. */
+/* Lists all pairs in ascending rank, allocated with malloc; NULL when memory runs out. */
 rf_pair *rf_bpe_sorted(const rf_bpe *bpe);
-/* Call after all pieces and pairs are added: fills the tables `symbol` and `inside`. */
+/* Fills the tables `symbol` and `inside`. Call it after all pieces and pairs are added. */
 rf_status rf_bpe_finish(rf_tokenizer *tokenizer, const char *where, rf_error *error);
 rf_status rf_bpe_word(void *encoding, const char *word, size_t bytes, rf_error *error);
 void rf_bpe_free(rf_bpe *bpe);
@@ -280,9 +280,10 @@ rf_status rf_tokenizer_finish(rf_tokenizer *tokenizer, bool bytes, bool spaces, 
 rf_status rf_tokenizer_marks(rf_tokenizer *tokenizer, const int32_t *prefix, int prefix_count,
                              const int32_t *suffix, int suffix_count, rf_error *error);
 /* Decodes a spelling in GPT-2's byte alphabet into `out` (room for `piece.bytes`). Returns the
- * number of bytes, or -1 when the spelling has a character outside the alphabet. */
+ * number of bytes, or -1 when a character of the spelling is not in the alphabet. */
 int64_t rf_alphabet_bytes(rf_span piece, char *out);
-/* Encodes bytes in GPT-2's byte alphabet into `out` (twice the bytes); returns the size. */
+/* Encodes bytes in GPT-2's byte alphabet into `out`, which needs room for twice the bytes;
+ * returns the encoded size. */
 size_t rf_alphabet_text(rf_span bytes, char *out);
 int rf_byte_piece(rf_span piece); /* "<0x41>" -> 65; -1 for any other piece */
 
@@ -305,13 +306,13 @@ rf_status rf_tokenizer_gguf_extract(const char *from, const char *to, bool *writ
  * be NULL). *written is false for any other tokenizer. */
 rf_status rf_tokenizer_json_write(const rf_tokenizer *tokenizer, const char *chat_template,
                                   size_t template_bytes, const char *folder, bool *written, rf_error *error);
-/* Writes tokenizer_config.json with special tokens and chat template. `class` NULL: the file names
- * no tokenizer class, and says whether BOS and EOS are added around a text. */
+/* Writes tokenizer_config.json with special tokens and chat template. If `class` is NULL, the
+ * file names no tokenizer class and says whether BOS and EOS are added around a text. */
 rf_status rf_tokenizer_config_write(const rf_tokenizer *tokenizer, const char *class,
                                     const char *chat_template, size_t template_bytes, const char *folder,
                                     rf_error *error);
-/* Writes the SentencePiece vocabulary of a GGUF file as tokenizer.model. *written is false for any
- * other vocabulary, and for one that SentencePiece would read differently. */
+/* Writes the SentencePiece vocabulary of a GGUF file as tokenizer.model. *written is false for
+ * any other kind of vocabulary, and for a vocabulary that SentencePiece would read differently. */
 struct rf_gguf_vocab;
 rf_status rf_tokenizer_model_write(const struct rf_gguf_vocab *vocab, const char *folder, bool *written,
                                    rf_error *error);

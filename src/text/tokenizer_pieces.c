@@ -1,4 +1,4 @@
-/* tokenizer_pieces.c - the vocabulary (spelling by id, id by spelling) and growing buffers. */
+/* tokenizer_pieces.c - the vocabulary (from ids to spellings and back) and growing buffers. */
 #include "text/tokenizer_parts.h"
 
 #include <stdlib.h>
@@ -65,7 +65,7 @@ static rf_status rehash_pieces(rf_pieces *pieces, uint64_t slots, rf_error *erro
 }
 
 rf_status rf_pieces_reserve(rf_pieces *pieces, int64_t ids, rf_error *error) {
-  RF_TRY(rf_buffer_reserve(&pieces->text, 1, error)); /* empty pieces need a valid pointer too */
+  RF_TRY(rf_buffer_reserve(&pieces->text, 1, error)); /* an empty buffer needs a valid pointer too */
   if (ids <= pieces->capacity) return RAFTER_OK;
   int64_t capacity = ids < 1024 ? 1024 : ids + ids / 4;
   rf_piece_row *grown = realloc(pieces->row, (size_t)capacity * sizeof *grown);
@@ -148,7 +148,7 @@ int32_t rf_pieces_find(const rf_pieces *pieces, const char *at, size_t bytes) {
 
 void rf_pieces_find_many(const rf_pieces *pieces, const rf_span *keys, int count, int32_t *ids) {
   uint64_t hash[RF_FIND_MOST];
-  uint32_t row[RF_FIND_MOST]; /* the first candidate's row + 1; 0: none */
+  uint32_t row[RF_FIND_MOST]; /* row + 1 of the first candidate; 0: no candidate */
   for (int i = 0; i < count; i++) ids[i] = -1;
   if (!pieces->slots) return;
   for (int i = 0; i < count; i++) {

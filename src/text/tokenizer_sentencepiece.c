@@ -18,7 +18,7 @@ typedef struct message {
 } message;
 
 typedef struct field {
-  uint64_t number, value; /* value of a varint or of a four-byte field */
+  uint64_t number, value; /* the value, if the field is a varint or has four bytes */
   rf_span bytes;          /* content of a length-delimited field */
   int wire;
 } field;
@@ -58,7 +58,7 @@ static message message_of(rf_span bytes) {
   return (message){(const unsigned char *)bytes.at, (const unsigned char *)bytes.at + bytes.bytes, false};
 }
 
-/* Fields of the two specifications, with the defaults of the .proto file. */
+/* The fields read from TrainerSpec and NormalizerSpec, with the defaults of the .proto file. */
 typedef struct specification {
   uint64_t model_type, suffix, byte_fallback, dummy_prefix, remove_extra, escape;
   rf_span charsmap, normalizer, rules, unk, bos, eos, pad;
@@ -152,7 +152,7 @@ static rf_status check_model(const specification *s, const rf_vocabulary *v, con
   return RAFTER_OK;
 }
 
-/* Sets all fields of `v` but the pieces. */
+/* Sets all fields of `v` except the pieces. */
 static void set_vocabulary(const specification *s, rf_vocabulary *v) {
   bool bpe = s->model_type == BPE;
   v->kind = bpe ? "llama" : "unigram";
@@ -163,8 +163,8 @@ static void set_vocabulary(const specification *s, rf_vocabulary *v) {
   v->dummy_prefix = s->dummy_prefix;
   v->remove_extra_whitespace = s->remove_extra;
   v->plain_spaces = !s->escape;
-  /* The file does not say which marks are added to a text. BPE models (Llama, Gemma, Mistral) begin
-   * with BOS; unigram models (T5) end with EOS. */
+  /* The file does not say whether BOS or EOS is added to a text. BPE models (Llama, Gemma,
+   * Mistral) begin with BOS; unigram models (T5) end with EOS. */
   v->add_bos = bpe;
   v->add_eos = !bpe;
 }

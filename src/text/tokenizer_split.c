@@ -17,8 +17,8 @@ struct rf_pattern {
 };
 
 /* Character classes of Oniguruma, the engine of Hugging Face's tokenizers, in PCRE2's terms: \s
- * without U+180E (White_Space), \w with marks, \h as a hexadecimal digit. Refused: sets within
- * sets, and \b, which treats clusters of characters as one character in Oniguruma. */
+ * without U+180E (White_Space), \w with marks, \h as a hexadecimal digit. Refused are sets
+ * within sets and \b, which in Oniguruma treats a cluster of characters as one. */
 #define BLANKS "\\t-\\r\\x{85}\\p{Z}"
 #define WORDS "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}"
 static const struct {
@@ -145,7 +145,7 @@ int rf_pattern_next(const rf_pattern *pattern, void *match, const char *text, co
     if (found == PCRE2_ERROR_NOMATCH) return 0;
     if (found < 0) return -1;
     const PCRE2_SIZE *span = pcre2_get_ovector_pointer(m->data);
-    /* \K can move the start of a match, and a match may be empty. */
+    /* Because of \K, a match may start outside the searched range; it may also be empty. */
     if (span[1] > span[0] && span[0] >= from && span[1] <= bytes) {
       *start = text + span[0];
       *stop = text + span[1];
@@ -234,7 +234,8 @@ void rf_splits_free(rf_splits *splits) {
   splits->count = 0;
 }
 
-/* One split of a text. A section of the text may wait to be joined with the next section. */
+/* One split of a text into sections. A section may have to wait, because the next section may be
+ * joined to it. */
 typedef struct cutting {
   const rf_splits *splits;
   void *match;
@@ -284,11 +285,11 @@ static rf_status add_section(const cutting *c, int step, pending *wait, const ch
   return split_text(c, step + 1, at, end);
 }
 
-/* The recursion depth is the number of splits. */
+/* The recursion is as deep as there are splits in the list. */
 static rf_status split_text(const cutting *c, int step, const char *at, const char *end) {
   if (step == c->splits->count) return c->word(c->self, at, (size_t)(end - at), c->error);
   pending wait = {0};
-  while (at < end) { /* one run of valid UTF-8 at a time; an invalid byte is a word of its own */
+  while (at < end) { /* takes one run of valid UTF-8 at a time; an invalid byte becomes a word */
     const char *stop = rf_utf8_valid(at, end), *from = at, *hit = NULL, *after = NULL;
     int found = 0;
     while (from < stop && (found = rf_pattern_next(c->splits->at[step].pattern, c->match, at, from, stop,

@@ -66,7 +66,7 @@ rf_status rf_unigram_build(rf_tokenizer *tokenizer, const double *scores, bool s
   for (int64_t id = 0; id < pieces->count; id++) {
     int type = pieces->row[id].type;
     rf_span piece = rf_pieces_at(pieces, id);
-    /* A user piece must win over any other split: each of its bytes scores like the best piece. */
+    /* Each byte of a user piece scores like the best piece, so it wins over every other split. */
     u->score[id] =
         sentencepiece && type == RF_PIECE_USER ? (float)((double)piece.bytes * most - 0.1) : scores[id];
     if (sentencepiece ? type == RF_PIECE_NORMAL || type == RF_PIECE_USER : type != 0)
@@ -99,8 +99,8 @@ enum { NOT_REACHED = -2, UNKNOWN = -1 };
 static inline void update_path(rf_encoding *e, uint32_t from, uint32_t to, int32_t id, double score) {
   double sum = e->path_score[from] + score;
   bool single = e->tokenizer->unigram.single;
-  /* SentencePiece stores floats. It compares the stored value with the double sum of a piece, or
-   * with the float sum of an unknown character. */
+  /* SentencePiece stores path scores as floats. It compares a stored score with the double sum
+   * of a piece, or with the float sum of an unknown character. */
   if (single && id == UNKNOWN) sum = (float)sum;
   if (e->path_id[to] != NOT_REACHED && !(sum > e->path_score[to])) return;
   e->path_score[to] = single ? (float)sum : sum;
@@ -129,7 +129,7 @@ rf_status rf_unigram_word(void *encoding, const char *word, size_t bytes, rf_err
   for (uint32_t at = 0; at < bytes;) {
     int n = rf_utf8_length(word + at, word + bytes);
     uint32_t character = n ? (uint32_t)n : 1, node = 0;
-    bool alone = false; /* a piece is exactly this character */
+    bool alone = false; /* some piece is exactly this character */
     for (uint32_t to = at; to < bytes && (node = child_of(u, node, (uint8_t)word[to])); to++) {
       int32_t id = u->piece[node];
       if (id < 0) continue;
@@ -148,10 +148,10 @@ rf_status rf_unigram_word(void *encoding, const char *word, size_t bytes, rf_err
     at = from;
   }
   e->path_from[0] = end;
-  /* Adjacent unknown text becomes one run: its bytes, or one unknown id. The literal name of the
-   * unknown piece, which only Hugging Face's model matches, joins the run; alone it keeps its
-   * id. */
-  uint32_t unknown = 0, pieces = 0; /* start of the unknown run; number of its pieces */
+  /* Adjacent unknown text becomes one run, encoded as its bytes or as one unknown id. The
+   * spelled-out name of the unknown piece (only Hugging Face's model matches it) joins such a
+   * run, or keeps its id if it is the whole run. */
+  uint32_t unknown = 0, pieces = 0; /* start of the unknown run, and number of pieces in the run */
   for (uint32_t at = 0; at < bytes;) {
     uint32_t to = at ? e->path_from[at] : end;
     int32_t id = e->path_id[to];

@@ -9,15 +9,16 @@
 int rf_utf8_length(const char *at, const char *end);
 /* The code point of a valid character of `bytes` bytes. */
 uint32_t rf_utf8_code(const char *at, int bytes);
-/* Writes a code point and returns its bytes. */
+/* Encodes a code point into `out` and returns the number of bytes. */
 int rf_utf8_put(uint32_t code, char out[4]);
-/* The end of the valid UTF-8 that begins at `at`. */
+/* Returns where the run of valid UTF-8 that begins at `at` ends. */
 const char *rf_utf8_valid(const char *at, const char *end);
-/* The start of the character that ends at `at`, which is after `text`. */
+/* Returns the start of the character that ends at `at`, which must be after `text`. */
 const char *rf_utf8_before(const char *text, const char *at);
 bool rf_code_is_blank(uint32_t code); /* the Unicode property White_Space */
 bool rf_code_is_word(uint32_t code);  /* a letter, mark, digit or connector */
-/* Bytes of the blank character at `at`, or of the one that ends at `at`; 0 if it is not blank. */
+/* Number of bytes of the blank character that begins at `at` or, in the second function, ends at
+ * `at`; 0 if that character is not blank. */
 int rf_blank_at(const char *at, const char *end);
 int rf_blank_before(const char *text, const char *at, const char *end);
 
