@@ -1,4 +1,4 @@
-/* interpreter.c - see interpreter.h. Resolves all addresses once, then calls and times kernels. */
+/* interpreter.c - see interpreter.h. Computes all addresses once, then calls and times kernels. */
 #include "backend/interpreter.h"
 #include "backend/lanes.h"
 
@@ -14,8 +14,8 @@ typedef struct interpreter {
   int begin[RF_SECTIONS], end[RF_SECTIONS];
 } interpreter;
 
-/* Makes op `i` the current op of the recording and returns its start in ns: the end of the op
- * before it, unless system counters are read in between. */
+/* Makes op `i` the recorded op and returns its start in ns. The start is the end of the previous
+ * op, unless system counters are read in between. */
 static int64_t begin_op(rf_lanes *lanes, int plan, int i, int64_t before) {
   lanes->op = i;
   lanes->plan = (uint8_t)plan;

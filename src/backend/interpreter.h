@@ -1,5 +1,5 @@
-/* interpreter.h - the program that calls the plan's kernels one after the other. All backends whose
- * kernels are functions of the host share it (cpu, reference). */
+/* interpreter.h - the program that calls the plan's kernels one after the other. Backends whose
+ * kernels are host functions (cpu, reference) share this program. */
 #ifndef RF_INTERPRETER_H
 #define RF_INTERPRETER_H
 

@@ -5,7 +5,7 @@
 
 #include "backend/backend.h"
 
-/* One kernel call. `in` and `out` are the op's slots, NULL if absent. Kernels never allocate. */
+/* One kernel call. `in` and `out` have the op's slots; NULL: absent. Kernels never allocate. */
 typedef struct rf_call {
   const rf_graph *graph;
   const rf_op *op;
@@ -36,7 +36,7 @@ typedef struct rf_kernel {
   size_t (*workspace_bytes)(const rf_graph *graph, const rf_op *op, int threads);
   void (*run)(const rf_call *call);
   int max_rows;      /* maximum rows of the op's first input; 0: any number */
-  const char *curve; /* name of its curves in machine files; NULL: the name of the kernel */
+  const char *curve; /* name of the kernel's curves in machine files; NULL: the kernel's name */
 } rf_kernel;
 static inline const char *rf_kernel_curve(const rf_kernel *kernel) {
   return kernel->curve ? kernel->curve : kernel->name;
@@ -44,8 +44,8 @@ static inline const char *rf_kernel_curve(const rf_kernel *kernel) {
 
 /* The kernels that a plan chose for an op. */
 typedef struct rf_chosen {
-  const rf_kernel *kernel; /* for steps with all rows of the plan */
-  const rf_kernel *few;    /* for steps with at most `few_rows` rows; NULL: the same kernel */
+  const rf_kernel *kernel; /* kernel of steps with all rows of the plan */
+  const rf_kernel *few;    /* kernel of steps with at most `few_rows` rows; NULL: `kernel` */
   int64_t few_rows;
   int workspace; /* index in the list of offsets; RF_NONE: no workspace */
 } rf_chosen;
@@ -54,11 +54,11 @@ static inline const rf_kernel *rf_kernel_of(const rf_chosen *chosen, int64_t row
   return chosen->few && rows > 0 && rows <= chosen->few_rows ? chosen->few : chosen->kernel;
 }
 
-/* Number of rows whose logits the workspace of RF_BACKEND_CPU holds at the same time. One matmul
- * computes them, on every instruction set. */
+/* The number of rows whose logits RF_BACKEND_CPU computes with one matmul, on every instruction
+ * set. The workspace has room for these logits. */
 int64_t rf_head_chunk_rows(int64_t rows, int64_t vocab);
-/* The first row of the backend's tables that accepts the op at this level, or else the reference
- * kernel. Never NULL for an op of RF_OPS. */
+/* Returns the first row of the backend's tables that accepts the op at this level, otherwise the
+ * reference kernel. The result is never NULL for an op of RF_OPS. */
 const rf_kernel *rf_kernel_choose(const rf_backend *backend, int level, const rf_graph *graph,
                                   const rf_op *op);
 /* Like rf_kernel_choose, for calls that use only `rows` rows of the op's first input. */

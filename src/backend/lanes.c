@@ -1,4 +1,4 @@
-/* lanes.c - records spans, and per thread: CPU time, page faults, time waiting for a core. */
+/* lanes.c - records spans, and each thread's CPU time, page faults and time waiting for a core. */
 #define _GNU_SOURCE
 #include "backend/lanes.h"
 
@@ -35,10 +35,10 @@ static int64_t delay_ns(int file) {
   return delay;
 }
 
-enum { NS_WORTH_A_SPAN = 1000 }; /* two clocks that are read one after the other differ by less */
+enum { NS_WORTH_A_SPAN = 1000 }; /* reading two clocks takes less time */
 
-/* Samples the counters. `from` is the sample before or NULL. A thread that never left its core did
- * not wait, so schedstat, the most expensive counter, is not read. */
+/* Samples the counters. `from` is the previous sample or NULL. A thread that never left its core
+ * did not wait, so schedstat, the most expensive counter, is not read. */
 static rf_lane_look look(int file, int64_t now, const rf_lane_look *from) {
   struct rusage use;
   struct timespec cpu;
@@ -55,8 +55,8 @@ static rf_lane_look look(int file, int64_t now, const rf_lane_look *from) {
   return l;
 }
 
-/* Schedules the next sample: later if this sample was slow (a cold cache makes it several times
- * slower), so that sampling stays a small part of the time. */
+/* Schedules the next sample. After a slow sample (a cold cache makes one several times slower), the
+ * next comes later, so that sampling takes little of the time. */
 static void look_again(const rf_lanes *lanes, rf_lane *lane, int64_t began) {
   enum { COSTS = 1000, MOST_NS = 10000000 };
   int64_t end = rf_now_ns(), rest = COSTS * (end - began);
@@ -81,7 +81,7 @@ rf_lane *rf_lane_begin(rf_lanes *lanes, int index, int64_t now) {
   return lane;
 }
 
-/* Records the changes since the last sample and keeps this sample as the last one. */
+/* Records the changes since the last sample and makes `l` the last sample. */
 static void put_lost(const rf_lanes *lanes, int index, rf_lane_look l) {
   rf_lane *lane = &lanes->lane[index];
   const rf_lane_look *from = &lane->last;
@@ -109,7 +109,7 @@ void rf_lane_look_at(rf_lanes *lanes, int index, int64_t now) {
 
 /* ---- other threads, while they are idle ------------------------------------------------------ */
 
-/* Samples another thread. Only its time on a core and its waiting time are known. */
+/* Samples another thread. Only the other thread's CPU time and waiting time are known. */
 static bool look_from_outside(const rf_lane *lane, rf_lane_look *l) {
   *l = (rf_lane_look){.at = rf_now_ns(), .faults = -1, .read_faults = -1, .switches = -1};
   read_schedstat(lane->file, &l->cpu, &l->delay);
@@ -121,7 +121,7 @@ void rf_lanes_settle(const rf_lanes *lanes) {
     rf_lane *lane = &lanes->lane[i];
     rf_lane_look l;
     if (!lane->thread || !look_from_outside(lane, &l)) continue;
-    /* The thread itself records these later. */
+    /* The thread itself records its faults and switches later. */
     l.faults = lane->last.faults;
     l.read_faults = lane->last.read_faults;
     l.switches = lane->last.switches;
@@ -133,8 +133,8 @@ void rf_lanes_forget(rf_lanes *lanes) {
   if (lanes->count > 0) begin_anew(lanes, &lanes->lane[0]);
   for (int i = 1; i < lanes->count; i++) {
     rf_lane *lane = &lanes->lane[i];
-    if (!lane->thread) continue; /* the lane starts with its first span */
-    /* The counters are not available, or the thread has ended. */
+    if (!lane->thread) continue; /* the thread has not recorded a span yet */
+    /* look_from_outside fails without counters or if the thread has ended. */
     if (!look_from_outside(lane, &lane->last)) lane->thread = 0;
   }
 }

@@ -1,8 +1,9 @@
 /* lanes.h - records what each thread does, in spans of time that kernels stamp in their parallel
  * regions.
  *
- * A lane is the ring of spans of one thread. It is preallocated, and only this thread writes it,
- * without a lock. If nothing is recorded, a stamp costs one load and one branch. In a region:
+ * A lane is the ring buffer of the spans of one thread. It is preallocated; only its thread writes
+ * a lane, without a lock. If nothing is recorded, a stamp costs one load and one branch. In a
+ * region:
  *
  *   #pragma omp parallel num_threads(threads)
  *   {
@@ -35,11 +36,11 @@ typedef enum rf_stamp_kind {
   RF_SPAN_KINDS
 } rf_stamp_kind;
 
-/* Changes of the system's counters of a thread between two samples. */
+/* The system's counters of a thread, whose changes between two samples are recorded. */
 typedef enum rf_lost {
   RF_LOST_FAULTS,      /* pages mapped without reading (ru_minflt) */
   RF_LOST_READ_FAULTS, /* pages read from a disk (ru_majflt) */
-  /* ns in which the thread could run but another one had the core (schedstat) */
+  /* ns in which the thread could run but another thread had the core (schedstat) */
   RF_LOST_DELAY,
   RF_LOST_OFF,      /* ns not on a core: delay, sleep and waiting */
   RF_LOST_SWITCHES, /* involuntary context switches */
@@ -62,11 +63,11 @@ typedef struct rf_lane_look {
 
 typedef struct rf_lane {
   _Alignas(64) rf_stamp *ring;
-  /* a power of two; spans written so far, of which the ring keeps the last `capacity` */
+  /* `capacity` is a power of two; `count` spans were written, the last `capacity` are kept */
   int64_t capacity, count;
   rf_lane_look last;
   int64_t look_after; /* time in ns of the next sample of the system's counters */
-  int thread;         /* system's id of the thread that `last` belongs to */
+  int thread;         /* system's id of the thread of sample `last` */
   int file;           /* its schedstat file; -1: none */
 } rf_lane;
 
@@ -74,22 +75,22 @@ typedef struct rf_lanes {
   int count;
   rf_lane *lane;
   int64_t look_ns; /* minimum ns between two samples of the system's counters */
-  int32_t op;      /* current op; changes only between regions. Below 0: regions are not recorded */
+  int32_t op;      /* current op, set only between regions; below 0: regions are not recorded */
   uint8_t plan;
 } rf_lanes;
 
 extern rf_lanes *rf_lanes_on; /* NULL: nothing is recorded */
 
-/* The ring is larger than the caches, so the cache line of the next spans is prefetched. */
+/* The cache line of the next spans is prefetched, because the ring is larger than the caches. */
 static inline void rf_lane_put(rf_lane *lane, rf_stamp span) {
   lane->ring[lane->count & (lane->capacity - 1)] = span;
   lane->count++;
   __builtin_prefetch(&lane->ring[(lane->count + 2) & (lane->capacity - 1)], 1);
 }
 
-/* Called by the run's own thread (lane 0) while the other threads are idle. rf_lanes_settle records
- * the counts of the other threads since their last samples; rf_lanes_forget drops these counts, so
- * that the next samples start from now. */
+/* The run's own thread (lane 0) calls these functions while all other threads are idle.
+ * rf_lanes_settle records what other threads counted since their last samples; rf_lanes_forget
+ * drops these counts, so that the next samples start from now. */
 void rf_lanes_settle(const rf_lanes *lanes);
 void rf_lanes_forget(rf_lanes *lanes);
 /* Samples the system's counters of this thread and records the changes in its lane. */

@@ -45,15 +45,15 @@ RF_INLINE w_word w_merge(w_word mask, w_word y, w_word x) {
   return w_or(w_and(mask, y), _mm256_andnot_si256(mask, x));
 }
 #endif
-/* X(row, vector) for four vectors. Sums are variables: gcc 12 would keep an array in memory. */
+/* X(row, vector) for four vectors. Sums are variables, because gcc 12 keeps arrays in memory. */
 #define EACH_VECTOR(X, r) X(r, 0) X(r, 1) X(r, 2) X(r, 3)
 #define w_set(x) W(set1_ps)(x)
 #define w_set_word(x) W(set1_epi32)(x)
-#define w_right(x, by) W(srli_epi32)(x, by) /* `by` is any integer, constant after unrolling */
+#define w_right(x, by) W(srli_epi32)(x, by) /* `by` is an int that is constant after unrolling */
 #define w_left(x, by) W(slli_epi32)(x, by)
 #define w_integer(x) W(cvtepi32_ps)(x)
 
-/* Tables that convert codes to floats. The bits above a code may have any value. */
+/* Tables that convert codes to floats. Bits above the code are ignored. */
 typedef struct w_tables {
 #if defined(__AVX512F__)
   w_float low, high; /* 0..15, 16..31 */
@@ -109,10 +109,10 @@ RF_INLINE code_form form_of(int type) { /* `type` is a constant */
   }
 }
 
-/* One block of all lanes, from lane `lane` on. */
+/* Lanes of one stored block of a panel, from lane `lane` on. */
 typedef struct w_block {
-  /* The first half and the first word of these lanes. For int8, `half` points to the lanes' f32
-   * scales, which precede the blocks of the panel. */
+  /* The first 16-bit word and the first 32-bit word of these lanes. For int8, `half` points to the
+   * lanes' f32 scales, which precede the blocks. */
   const char *half, *word;
   int lanes;
 } w_block;
@@ -126,8 +126,8 @@ RF_INLINE w_word block_word(const w_block *b, int i) {
   return w_load_word(b->word + 4 * (int64_t)i * b->lanes);
 }
 
-/* Scale and offset of a run of q4_k or q5_k as in quant_k.c: integers of six bits, and their
- * products with the scales of the block. */
+/* Scale and offset of a run of q4_k or q5_k. parts_of_k4 returns integers of six bits; scales_of_k4
+ * multiplies them by the scales of the block, as quant_k.c does. */
 RF_INLINE void parts_of_k4(const w_block *b, int run, w_word *scale, w_word *offset) {
   w_word low = block_word(b, 0), middle = block_word(b, 1), high = block_word(b, 2);
   int at = 8 * (run % 4);
@@ -163,11 +163,11 @@ RF_INLINE w_float w_mantissa(w_word x, int mask, int bits) {
   return _mm256_castsi256_ps(_mm256_xor_si256(w_and(x, w_set_word(mask)), w_set_word(bits)));
 #endif
 }
-/* Shifts by a constant, to the left if positive. */
+/* Shifts by a constant; a positive constant shifts left. */
 #define w_shift(x, by) \
   ((by) > 0 ? w_left(x, (by) > 0 ? (by) : 0) : (by) < 0 ? w_right(x, (by) < 0 ? -(by) : 0) : (x))
 
-/* A run of 32 values of one vector of lanes. `type` is a constant in all functions below. */
+/* A run of 32 values for one vector of lanes. `type` is a constant in all later functions. */
 typedef struct w_run {
   w_float d, e;
   w_word fifths;
@@ -205,8 +205,8 @@ RF_INLINE void run_half(int type, const w_block *b, int run, int h, w_run *r) {
     r->d = W(mul_ps)(r->d, w_set(64));
   }
 }
-/* run_low returns the words with the low bits of values 16 h + 4 j .. + 3, from bit 0 of each byte
- * on; run_high returns the words with their high bits. */
+/* run_low returns words with the low bits of values 16 h + 4 j to 16 h + 4 j + 3, one value per
+ * byte from bit 0 on. run_high returns words with the high bits of these values. */
 RF_INLINE w_word run_low(int type, const w_block *b, int run, int h, int j) {
   bool k45 = type == RF_Q_Q4_K || type == RF_Q_Q5_K,
        /* values k and k + 16 share a byte */

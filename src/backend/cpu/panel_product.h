@@ -1,11 +1,11 @@
-/* panel_product.h - products with a packed B: packing for the blocked product, and streaming for
- * few rows. Included by gemm_kernels.h. */
+/* panel_product.h - products with a packed B: it packs B for the blocked product and streams B for
+ * few rows. gemm_kernels.h includes it. */
 
 static int sixteens(int64_t x) { return (int)((x + 15) / 16 * 16); }
 
 /* ---- packing B for many rows: [k][NR] -------------------------------------------------------- */
 
-/* Packs columns that are outputs: lanes of one panel, or of several where parts end. */
+/* Packs columns if they are outputs, which are lanes of one panel or of several panels. */
 static void pack_b_lanes(const rf_gemm *g, int64_t j0, int cols, int64_t k0, int64_t kc, float *to) {
   if (cols < NR) memset(to, 0, (size_t)(kc * NR) * sizeof *to);
   for (int j = 0, run; j < cols; j += run) {
@@ -31,7 +31,7 @@ static void pack_b_lanes(const rf_gemm *g, int64_t j0, int cols, int64_t k0, int
   }
 }
 
-/* Packs columns that are values of k: widens a range of each panel and transposes the range. */
+/* Packs columns if they are values of k: widens and transposes a range of each panel. */
 static void pack_b_transposed(const rf_gemm *g, int64_t j0, int cols, int64_t k0, int64_t kc, float *to) {
   float wide[NR * RF_PANEL_LANES];
   if (cols < NR) memset(to, 0, (size_t)(kc * NR) * sizeof *to);
@@ -60,9 +60,9 @@ static void pack_b_transposed(const rf_gemm *g, int64_t j0, int cols, int64_t k0
 
 /* ---- few rows -------------------------------------------------------------------------------- */
 
-/* Some steps of a panel: A (from `a`, a_step floats between steps) and widened values of B (from
- * `w`, ld floats between steps), and the sums y[row][RF_PANEL_LANES]. Each step prefetches a line
- * at `ahead`, ahead_step bytes after the one before. */
+/* Some steps of a panel: A (`a`, a_step floats per step), f32 values of B (`w`, ld floats per
+ * step), and the sums y[row][RF_PANEL_LANES]. Each step prefetches one line at `ahead` and then
+ * adds ahead_step bytes to `ahead`. */
 typedef struct chain_part {
   int steps;
   const float *a, *w;
@@ -71,9 +71,9 @@ typedef struct chain_part {
   const char *ahead;
   int64_t ahead_step;
 } chain_part;
-/* Continues the chains y[row][lane] over the steps. `rows` x `vectors` sums of sixteen lanes stay
- * in registers as named variables, because gcc 12 keeps an array in memory. EACH(X) is X(0) ..
- * X(23); sum i is row i / vectors, vector i % vectors. */
+/* Continues the sums y[row][lane] over the steps. `rows` x `vectors` sums of sixteen lanes are
+ * named variables in registers, because gcc 12 keeps arrays in memory. EACH(X) is X(0) .. X(23);
+ * sum i belongs to row i / vectors and vector i % vectors. */
 // clang-format off
 #define EACH(X) \
   X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) \
@@ -133,7 +133,7 @@ static const struct chain_row {
 } CHAIN_ROWS[] = {CHAIN_SHAPES(CHAIN_ROW)};
 // clang-format on
 
-/* Returns the table row with the most rows, up to `rows`, whose vectors divide the lanes. */
+/* Returns the shape with the most rows, at most `rows`, whose vectors divide the lanes. */
 static const struct chain_row *chain_row_of(int rows, int lanes) {
   const struct chain_row *best = NULL;
   for (size_t i = 0; i < sizeof CHAIN_ROWS / sizeof *CHAIN_ROWS; i++) {
@@ -144,8 +144,8 @@ static const struct chain_row *chain_row_of(int rows, int lanes) {
   return best;
 }
 
-/* Runs all rows of a part whose `y` holds `lanes` lanes; prefetches `bytes` at `ahead` evenly. The
- * CPU prefetches one stream up to its 4 KiB page; bursts of requests would delay current loads. */
+/* Runs all rows of a part with `lanes` lanes in `y`, and spreads prefetches of `bytes` at `ahead`.
+ * Hardware prefetchers stop at the end of a 4 KiB page, and a burst would delay other loads. */
 static void chain_panel(int lanes, const chain_part *all, int64_t bytes) {
   const struct chain_row *row[RF_FEW_ROWS];
   const int m = (int)all->a_step;
@@ -170,10 +170,10 @@ static void chain_panel(int lanes, const chain_part *all, int64_t bytes) {
   }
 }
 
-/* One row times some steps of a full panel of plain numbers: four sums of sixteen lanes; each value
- * is widened as it is loaded. Prefetching 2 KiB ahead to L1 gives 89 % of read bandwidth (1.2B in
- * bf16, Granite Rapids, two threads), because hardware prefetchers stop at the end of a 4 KiB page.
- * 6 and 16 KiB to L2 give 82 and 84 %, none 84 %, 6 KiB to L1 68 %. */
+/* Multiplies one row by some steps of a full panel of plain numbers, with four sums of sixteen
+ * lanes. Each value is converted to f32 as it is loaded. Prefetching 2 KiB ahead to L1 reaches 89 %
+ * of read bandwidth (1.2B in bf16, Granite Rapids, two threads), because hardware prefetchers stop
+ * at the end of a 4 KiB page. No prefetch reaches 84 %, 6 KiB to L1 68 %. */
 RF_INLINE void plain_row(const char *at, rf_dtype dtype, int64_t steps, const float *a, bool first,
                          float *y) {
   enum { AHEAD_BYTES = 2 << 10 };
@@ -200,7 +200,7 @@ RF_INLINE void plain_row(const char *at, rf_dtype dtype, int64_t steps, const fl
   rf_v16_store(y + 3 * RF_LANES, s3);
 }
 
-/* One row times full panels of plain numbers, which take turns of some steps of k. */
+/* Multiplies one row by full panels of plain numbers, in turns of some steps of k. */
 RF_INLINE void plain_panels(const rf_gemm *g, const rf_panel *panel, int count, rf_dtype dtype,
                             const float *a, float *y) {
   enum { STEPS = 64 };

@@ -1,22 +1,22 @@
 /* panel_widen.h - converts packed panels to f32, lane by lane in vectors, for AVX2 and AVX-512.
- * Plain C calls the functions of the file format. Included by gemm_kernels.h.
+ * Plain C calls the functions of formats/. Included by gemm_kernels.h.
  *
  * A value is d q + e with one rounding. q is the stored code (at least 0); d and e belong to a run
- * of 16 or 32 values, with e = -zero d if the type has no offset. The result has the bits of ggml's
- * value if the scales are finite: the product of scale and code is exact in f32 for all types, so
- * at most one rounding remains. Only a zero's sign may differ; sums from 0 hide it. */
+ * of 16 or 32 values, with e = -zero d if the type has no offset. If the scales are finite, the
+ * result is bit-identical to ggml's: the product of scale and code is exact in f32 for all types,
+ * so only one rounding remains. The sign of a zero may differ, which sums from 0 hide. */
 
 /* Writes steps [k0, k0 + steps) of lanes [lane, lane + lanes) to to[step][RF_PANEL_LANES]. `lane`
- * and `lanes` are multiples of 16; with blocks, k0 and steps of HALF_RUN. */
+ * and `lanes` are multiples of 16; k0 and steps of blocks are multiples of HALF_RUN. */
 typedef void (*widen_fn)(const rf_panel *panel, const char *at, int64_t k0, int steps, int lane, int lanes,
                          float *to);
-enum { HALF_RUN = 16 }; /* values between positions where `widen` may begin */
+enum { HALF_RUN = 16 }; /* `widen` may begin at multiples of this number of values */
 
 #if defined(__AVX2__)
 
 #include "backend/cpu/panel_codes.h"
 
-/* Value i of the four in `low` and `high`. */
+/* Returns value i of the four values in `low` and `high`. */
 RF_INLINE w_float run_value(int type, w_word low, w_word high, int i, const w_run *r, const w_tables *t) {
   w_float q;
   if (type == RF_Q_Q8_0 || type == RF_Q_INT8) {
@@ -79,10 +79,10 @@ RF_INLINE void widen_plain(int type, const rf_panel *panel, const char *at, int6
   (to + k * RF_PANEL_LANES + l, plain_value(type, at + bytes * ((k0 + k) * panel->lanes + lane + l)));
 }
 
-/* A product of up to FEW_ROWS_MOST rows with a full panel. Values go from code to sum in registers.
- * Few rows take four vectors of lanes at a time and all of k. More rows take fewer vectors and RUN
- * steps of k before the next lanes, so that the rows stay in L1. FEW_EACH(X) is X(row, vector) for
- * all. docs/measurements.md has the other orders that were tried. */
+/* A product of up to FEW_ROWS_MOST rows with a full panel, which converts codes in registers. Few
+ * rows use four vectors of lanes at a time and all of k. More rows use fewer vectors and RUN steps
+ * of k before the next lanes, so that the rows stay in L1. FEW_EACH(X) is X(row, vector) for each
+ * pair. docs/measurements.md has the other orders that were tried. */
 #define FOUR_ROWS(X, r0, r1, r2, r3) \
   EACH_VECTOR(X, r0) EACH_VECTOR(X, r1) EACH_VECTOR(X, r2) EACH_VECTOR(X, r3)
 #if defined(__AVX512F__)
@@ -93,15 +93,15 @@ enum { FEW_ROWS_MOST = 16 };
 enum { FEW_ROWS_MOST = 2 };
 #define FEW_EACH(X) EACH_VECTOR(X, 0) EACH_VECTOR(X, 1)
 #endif
-/* The part of a panel for one call: some rows, some vectors of lanes, whole 32-step blocks. */
+/* Arguments of a call: some rows, some vectors of lanes, whole 32-step blocks of a panel. */
 typedef struct few_part {
   const char *at; /* codes of the panel */
   int64_t k0, k1;
   int lane;       /* first lane of the vectors */
-  const float *a; /* [k][m] from k0 on; a body reads as many rows of a step as it computes */
+  const float *a; /* [k][m] from k0 on; a variant reads only the rows that it computes */
   int m;
   float *y;          /* [m][RF_PANEL_LANES] */
-  const char *ahead; /* prefetched evenly during the call */
+  const char *ahead; /* address to prefetch from, evenly during the call */
 } few_part;
 #define FEW_LOAD(r, l) \
   w_float sum_##r##_##l = (r) < rows && (l) < vectors && (r) < p->m && p->k0 \
@@ -142,7 +142,7 @@ RF_INLINE void few_blocks(int type, int rows, int vectors, const few_part *p) {
       EACH_VECTOR(FEW_HALF_RUN, 0)
       for (int j = 0; j < 4; j++, ahead += fetched) {
         EACH_VECTOR(FEW_WORDS, 0)
-        /* skips the last 4 of q8_0's 68 bytes, which are not worth a line */
+        /* does not prefetch the last 4 of q8_0's 68 bytes */
         for (int b = 0; b + 4 < fetched; b += 64) __builtin_prefetch(ahead + b, 0, 3);
 #pragma GCC unroll 4
         for (int i = 0; i < 4; i++, x += p->m) {
@@ -169,10 +169,10 @@ RF_INLINE void few_plain(int type, int rows, int vectors, const few_part *p) {
 }
 
 #if defined(__AVX512F__)
-/* bf16: one load has two vectors of lanes, the even lanes in the low halves of dwords and the odd
- * lanes in the high halves. Six or eight rows at a time; the second group of rows finds the lanes
- * in L1, and each pass prefetches half of the next data. Reaches 158 GFLOP/s, against 148 with
- * sixteen rows and one vector (M = 16, one thread, Sapphire Rapids). */
+/* bf16: one load has two vectors of lanes: even lanes in the low halves of dwords, odd lanes in the
+ * high halves. Six or eight rows run at a time. The second group of rows finds the lanes in L1, and
+ * each pass prefetches half of the next data. This order reaches 158 GFLOP/s; sixteen rows and one
+ * vector reach 148 (M = 16, one thread, Sapphire Rapids). */
 // clang-format off
 #define PAIR_EACH(X) \
   X(0, 0) X(0, 1) X(1, 0) X(1, 1) X(2, 0) X(2, 1) X(3, 0) X(3, 1) \
@@ -231,7 +231,7 @@ RF_INLINE void few_body(int type, int rows, int vectors, const few_part *p) {
 }
 
 // clang-format off
-/* The shapes of the bodies: X(name, type, rows, vectors) each. */
+/* The variants are listed as X(name, type, rows, vectors). */
 #if defined(__AVX512F__)
 #define FEW_SHAPES(X, ...) \
   X(__VA_ARGS__, 1, 4) X(__VA_ARGS__, 2, 4) X(__VA_ARGS__, 4, 4) \
@@ -276,7 +276,7 @@ static const struct panel_type *panel_type_of(const rf_panel *panel) {
     if (PANEL_TYPES[i].type == panel->type->number) return &PANEL_TYPES[i];
   return NULL;
 }
-/* Returns false if the panel is not full, has too many rows or a type without a body. */
+/* Returns false if the panel is not full, there are too many rows, or the type has no variant. */
 static bool few_run(const rf_panel *panel, const char *at, int64_t inner, const float *a, int m, float *y) {
   enum { RUN = 256, AHEAD = 2048 }; /* steps; bytes */
   const struct panel_type *type = panel_type_of(panel);
@@ -299,7 +299,7 @@ static bool few_run(const rf_panel *panel, const char *at, int64_t inner, const 
 
 #endif
 
-/* Converts any type, by the stored block of each lane. */
+/* Converts any type: rebuilds the stored block of each lane. */
 static void widen_any(const rf_panel *panel, const char *at, int64_t k0, int steps, int lane, int lanes,
                       float *to) {
   for (int l = 0; l < lanes; l++) {

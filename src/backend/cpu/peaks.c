@@ -5,7 +5,7 @@
 #include <omp.h>
 #include <stdlib.h>
 
-/* Lowest level first. The last row at or below a level is its fastest. */
+/* Lowest level first. Of the rows at or below a level, the last is the fastest. */
 typedef struct arithmetic {
   rf_dtype dtype;
   rf_isa isa;
@@ -47,7 +47,7 @@ static const rf_peak_memory *memory_loops(void) {
 #endif
 }
 
-/* Each thread counts its own rounds over its own time, so a late start costs nothing. */
+/* Each thread divides its own rounds by its own time, so late starts do not lower the rate. */
 double rf_peak_flops(rf_dtype dtype, rf_isa isa, int threads, double seconds) {
   enum { ROUNDS = 20000 };
   const arithmetic *a = arithmetic_of(dtype, isa);
@@ -107,7 +107,7 @@ static double best(pass_kind kind, void *buffer, size_t bytes, int threads, int 
 
 double rf_peak_read_bps(const void *buffer, size_t bytes, int threads, int loops) {
   double one = best(PASS_READ, (void *)(uintptr_t)buffer, bytes, threads, loops);
-  /* several streams per thread are faster on some CPUs */
+  /* on some CPUs, a thread reads faster with several streams */
   double four = best(PASS_READ_4, (void *)(uintptr_t)buffer, bytes, threads, loops);
   return one > four ? one : four;
 }

@@ -1,17 +1,17 @@
 /* peaks.h - measures the machine's ceilings, which kernel speeds are compared with. The caller sets
- * a burst's length, to measure between two bursts: other programs slow down both. */
+ * the length of a burst and times a kernel between two bursts, as other programs may slow both. */
 #ifndef RF_PEAKS_H
 #define RF_PEAKS_H
 
 #include "backend/kernel.h"
 #include "machine/isa.h"
 
-/* The unit that multiplies a dtype fastest on a CPU of this level: RF_F32 in the widest vectors
- * (fused multiply-adds), RF_BF16 and RF_I8 in vectors (vdpbf16ps, vpdpbusd) or in tiles (tdpbf16ps,
- * tdpbssd). NONE means that no instruction multiplies the dtype, so operands are widened. */
+/* The unit that multiplies a dtype fastest on a CPU of this level: the widest vectors for RF_F32
+ * (fused multiply-adds), vectors (vdpbf16ps, vpdpbusd) or tiles (tdpbf16ps, tdpbssd) for RF_BF16
+ * and RF_I8. NONE means that no instruction multiplies the dtype, so operands are widened. */
 typedef enum rf_peak_unit { RF_PEAK_NONE, RF_PEAK_VECTORS, RF_PEAK_TILES } rf_peak_unit;
 rf_peak_unit rf_peak_unit_of(rf_dtype dtype, rf_isa isa);
-/* FLOP/s of `threads` threads that run only such products in registers for `seconds`, or 0 for
+/* FLOP/s of `threads` threads that run products on this unit in registers for `seconds`; 0 for
  * NONE. A multiply-add counts as two. `isa` must not exceed this CPU's level. For the vectors of a
  * CPU with tiles, pass RF_PEAK_VECTORS_OF(isa). */
 double rf_peak_flops(rf_dtype dtype, rf_isa isa, int threads, double seconds);
@@ -22,12 +22,12 @@ double rf_peak_flops(rf_dtype dtype, rf_isa isa, int threads, double seconds);
  * down to a multiple of 4 KiB per thread. */
 /* reads the whole buffer */
 double rf_peak_read_bps(const void *buffer, size_t bytes, int threads, int loops);
-/* Copies the first half to the second and counts bytes read plus bytes written. Ordinary stores
- * also read their destination, which is not counted; non-temporal stores do not. */
+/* Copies the first half of the buffer to the second and counts bytes read plus bytes written.
+ * Ordinary stores also read their destination, which is not counted; non-temporal stores do not. */
 double rf_peak_copy_bps(void *buffer, size_t bytes, int threads, int loops);
 double rf_peak_nt_copy_bps(void *buffer, size_t bytes, int threads, int loops);
 
-/* Seconds of an empty parallel region whose threads are awake. */
+/* Seconds of an empty parallel region while its threads are awake. */
 double rf_peak_launch_seconds(int threads);
 
 #endif

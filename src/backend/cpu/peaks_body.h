@@ -1,5 +1,5 @@
-/* peaks_body.h - loops over simd.h that read and copy memory. Included once per ISA (peaks_*.c),
- * which defines peak_stream: a non-temporal store of sixteen floats, 64-byte aligned. */
+/* peaks_body.h - loops over simd.h that read and copy memory. Each peaks_*.c includes it and
+ * defines peak_stream, an aligned non-temporal store of sixteen floats. */
 
 static float peak_read(const float *from, size_t count, int streams) {
   rf_v16 sum[8];
@@ -19,7 +19,7 @@ static float peak_read(const float *from, size_t count, int streams) {
   return rf_v16_fold_sum(sum[0]);
 }
 
-/* The barrier per kilobyte keeps the compiler from calling memcpy, which has its own stores. */
+/* A compiler barrier per kilobyte prevents calls of memcpy, which has its own stores. */
 static void peak_copy(float *to, const float *from, size_t count) {
   for (size_t i = 0; i < count; i += 256) {
     for (size_t k = 0; k < 256; k += RF_LANES) rf_v16_store(to + i + k, rf_v16_load(from + i + k));

@@ -10,8 +10,8 @@
 typedef struct rf_operand {
   rf_dtype dtype;
   int64_t row, column;
-  const rf_panels *panels; /* panels of a packed matrix, which does not use the strides, or NULL */
-  bool transposed;         /* true for the transpose of a packed matrix */
+  const rf_panels *panels; /* panels of a packed matrix without strides; NULL: not packed */
+  bool transposed;         /* true: use the transpose of a packed matrix */
 } rf_operand;
 
 static inline rf_operand rf_row_major(rf_dtype dtype, int64_t ld) {
@@ -27,7 +27,7 @@ static inline rf_operand rf_weight(const rf_tensor *w, int64_t k, int64_t n, boo
   stored.panels = rf_panels_of(w);
   return stored;
 }
-/* (M,N) = a (M,K) b (K,N). The sizes bound the workspace; a call may have fewer rows or steps. */
+/* (M,N) = a (M,K) b (K,N). These sizes bound the workspace; a call may have fewer rows or steps. */
 static inline rf_gemm rf_gemm_of(int64_t m, int64_t n, int64_t k, rf_operand a, rf_operand b, rf_dtype dtype,
                                  int64_t ld) {
   return (rf_gemm){.m = m,
@@ -61,12 +61,11 @@ static inline bool rf_takes_stream(const rf_gemm *g) {
 
 /* ---- the kernels of a linear layer ----------------------------------------------------------- */
 
-/* matmul.c and experts.c define takes_numbers(graph, op) and, for OP, OP_dx and OP_dw, the
- * functions OP_product(graph, op) and OP_call(path, isa, call), which runs the product on that
- * path.
+/* matmul.c and experts.c define takes_numbers(graph, op). For OP, OP_dx and OP_dw, they define
+ * OP_product(graph, op) and OP_call(path, isa, call), which runs the product on `path`.
  *
- * RF_TAKES(matmul, panels, true) defines matmul_takes_panels(graph, op): true if takes_numbers, the
- * path takes the product, and `also` is true. */
+ * RF_TAKES(matmul, panels, true) defines matmul_takes_panels(graph, op): true if takes_numbers is
+ * true, the path can run the product, and `also` is true. */
 #define RF_TAKES(op, path, also) \
   static bool op##_takes_##path(const rf_graph *graph, const rf_op *node) { \
     if (!takes_numbers(graph, node)) return false; \
@@ -124,8 +123,8 @@ static inline bool rf_takes_stream(const rf_gemm *g) {
   RF_PATH_ROW(op, amx, many, tiles, RF_ISA_AMX, 0, "gemm_amx_32x32", "")
 #define RF_FAST_ROW(op, isa, level) RF_PATH_ROW(op, isa, fast, fast, level, 0, "fast_" #isa, "")
 
-/* All kernels of `op`, its dx and its dw, and their rows. `also`: true for a product with few rows;
- * `rows`: their maximum. Other products use the path `many` or `many_tiles`. */
+/* All kernels of `op`, its dx and its dw, with their rows. `also` says whether a product has few
+ * rows; `rows` is the maximum of few rows. Other products use the path `many` or `many_tiles`. */
 #if defined(__x86_64__)
 #define RF_PRODUCTS_X86(op, also, many, many_tiles) \
   RF_TAKES(op, fast, true) \

@@ -1,7 +1,7 @@
-/* shares.h - distributes items over threads. Each thread takes items from the front of its own
- * part, so that it reads contiguous memory. When its part is empty, it takes items from the end of
- * another part. Taking items in turns instead has 0.87 of the speed, because each panel then starts
- * cold (one row, q4_0, 2,048 values of k, two threads, Granite Rapids). */
+/* shares.h - distributes items over threads. A thread takes items from the front of its share, so
+ * that it reads contiguous memory. When its share is empty, it takes items from the end of another
+ * share. Threads that take items alternately reach 0.87 of the speed, because each panel starts
+ * with cold caches (one row, q4_0, 2,048 values of k, two threads, Granite Rapids). */
 #ifndef RF_SHARES_H
 #define RF_SHARES_H
 
@@ -13,7 +13,7 @@ enum { RF_SHARES_MOST = 64 };
 typedef struct rf_shares {
   int parts;
   struct {
-    _Alignas(64) _Atomic uint64_t left; /* low half: first item; high half: end */
+    _Alignas(64) _Atomic uint64_t left; /* low 32 bits: first item; high 32 bits: end */
   } part[RF_SHARES_MOST];
 } rf_shares;
 
@@ -31,8 +31,8 @@ static inline int rf_shares_at_once(int64_t count, int most, int threads) {
   return most;
 }
 
-/* Takes up to `most` items for a thread, from *first on, and returns their number, or 0 if none
- * remains. Takes at most half of a part, so that threads end at about the same time. */
+/* Takes up to `most` items for a thread, from *first on, and returns their number; 0: none remains.
+ * It takes at most half of a share, so that threads end at about the same time. */
 static inline int rf_shares_take(rf_shares *shares, int thread, int most, int64_t *first) {
   for (int turn = 0; turn < shares->parts; turn++) {
     _Atomic uint64_t *place = &shares->part[(thread + turn) % shares->parts].left;

@@ -1,9 +1,9 @@
 /* simd.h - vectors of sixteen f32 lanes, in which all CPU kernels are written: one zmm with
  * AVX-512, two ymm with AVX2, otherwise four vectors of four in plain C. The compiler's target
- * macros choose, so a body compiled with other flags is the kernel of another ISA.
+ * macros choose, so other compiler flags give the kernel of another ISA.
  *
- * The bits are the same on all ISAs. Each function is the same sequence of IEEE additions, products
- * and fused multiply-adds; horizontal sums and maxima fold one tree. Only NaN payloads differ. */
+ * Results are bit-identical on all ISAs, except NaN payloads. Each function is one sequence of IEEE
+ * additions, products and fused multiply-adds; one tree folds horizontal sums and maxima. */
 #ifndef RF_SIMD_H
 #define RF_SIMD_H
 
@@ -18,7 +18,7 @@
 #define RF_INLINE static inline __attribute__((always_inline, unused))
 enum { RF_LANES = 16 };
 
-/* ---- the three vector types; the code after this part is written once ------------------------ */
+/* ---- the three vector types; all ISAs share the code after this section ---------------------- */
 
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
 
@@ -29,7 +29,7 @@ RF_INLINE rf_v16 rf_v16_zero(void) { return _mm512_setzero_ps(); }
 RF_INLINE rf_v16 rf_v16_set1(float x) { return _mm512_set1_ps(x); }
 RF_INLINE rf_v16 rf_v16_load(const float *p) { return _mm512_loadu_ps(p); }
 RF_INLINE void rf_v16_store(float *p, rf_v16 x) { _mm512_storeu_ps(p, x); }
-/* The first `n` lanes (0 to 16). Other lanes load as 0; their memory is not read or written. */
+/* The first `n` lanes (0 to 16). All later lanes load as 0 and access no memory. */
 RF_INLINE rf_v16 rf_v16_load_n(const float *p, int n) {
   return _mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1u), p);
 }
@@ -55,7 +55,7 @@ RF_INLINE rf_v16 rf_v16_copysign(rf_v16 a, rf_v16 sign) {
   __m512 bit = _mm512_set1_ps(-0.0f);
   return _mm512_or_ps(_mm512_andnot_ps(bit, a), _mm512_and_ps(bit, sign));
 }
-/* Comparisons are false for a NaN lane. */
+/* A comparison with a NaN lane is false. */
 RF_INLINE rf_m16 rf_v16_lt(rf_v16 a, rf_v16 b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
 RF_INLINE rf_m16 rf_v16_le(rf_v16 a, rf_v16 b) { return _mm512_cmp_ps_mask(a, b, _CMP_LE_OQ); }
 RF_INLINE rf_m16 rf_v16_eq(rf_v16 a, rf_v16 b) { return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ); }
@@ -63,7 +63,7 @@ RF_INLINE rf_v16 rf_v16_select(rf_m16 m, rf_v16 yes, rf_v16 no) { return _mm512_
 RF_INLINE rf_m16 rf_m16_and(rf_m16 a, rf_m16 b) { return (rf_m16)(a & b); }
 RF_INLINE rf_m16 rf_m16_first(int n) { return (rf_m16)((1u << n) - 1u); } /* lanes 0 .. n-1 */
 RF_INLINE uint32_t rf_m16_bits(rf_m16 m) { return (uint32_t)m; }          /* bit i: lane i */
-/* True for lanes whose representation has bit `bit` set. */
+/* Mask of the lanes with bit `bit` set. */
 RF_INLINE rf_m16 rf_v16_bit(rf_v16 x, int bit) {
   return _mm512_test_epi32_mask(_mm512_castps_si512(x), _mm512_set1_epi32(1 << bit));
 }
@@ -146,7 +146,7 @@ RF_INLINE void rf_v16_store_bf16_n(rf_bf16 *p, rf_v16 x, int n) {
   _mm256_mask_storeu_epi16(p, rf_m16_first(n), rf_v16_narrow(x));
 }
 /* Non-temporal stores of sixteen f32 or thirty-two bf16 to a 64-byte aligned address, or ordinary
- * stores if the ISA has none. Call rf_stream_fence before a barrier to make them visible. */
+ * stores if the ISA has none. rf_stream_fence before a barrier makes these stores visible. */
 RF_INLINE void rf_v16_stream(float *p, rf_v16 x) { _mm512_stream_ps(p, x); }
 RF_INLINE void rf_v16_stream_bf16_pair(rf_bf16 *p, rf_v16 a, rf_v16 b) {
   _mm512_stream_si512((__m512i *)(void *)p,
@@ -319,7 +319,7 @@ RF_INLINE rf_v16 rf_v16_load_bf16(const rf_bf16 *p) {
                      _mm256_castsi256_ps(_mm256_slli_epi32(hi, 16)));
 }
 RF_INLINE __m256i rf_v16_narrow(rf_v16 x) {
-  /* packing works within 128-bit halves, so their order is restored after it */
+  /* the pack instruction works within 128-bit halves, so a permute restores the order */
   __m256i both = _mm256_packus_epi32(rf_v8_round_bf16(x.lo), rf_v8_round_bf16(x.hi));
   return _mm256_permute4x64_epi64(both, 0xd8);
 }
@@ -346,7 +346,7 @@ RF_INLINE void rf_v16_store_bf16_n(rf_bf16 *p, rf_v16 x, int n) {
   memcpy(p, part, (size_t)n * sizeof *p);
 }
 
-#else /* plain C: four of the compiler's vectors of four floats */
+#else /* plain C: four compiler vectors of four floats */
 
 typedef float rf_v4 __attribute__((vector_size(16)));
 typedef int32_t rf_m4 __attribute__((vector_size(16)));
@@ -401,7 +401,7 @@ RF_INLINE rf_v16 rf_v16_load(const float *p) { return rf_v16_load_n(p, RF_LANES)
 RF_INLINE void rf_v16_store_n(float *p, rf_v16 x, int n) { memcpy(p, &x, (size_t)n * sizeof *p); }
 RF_INLINE void rf_v16_store(float *p, rf_v16 x) { rf_v16_store_n(p, x, RF_LANES); }
 
-/* Not inlined: where a fused multiply-add is a library call, inlining sixteen only adds size. */
+/* Not inlined, because sixteen library calls of fma would only add size. */
 #define RF_CALLED static __attribute__((noinline, unused))
 RF_CALLED rf_v16 rf_v16_fma(rf_v16 a, rf_v16 b, rf_v16 c) {
   for (int i = 0; i < RF_LANES; i++)
@@ -470,7 +470,7 @@ RF_INLINE void rf_v16_transpose(rf_v16 x[RF_LANES]) {
 
 /* ---- loads and stores of RF_F32 or RF_BF16 --------------------------------------------------- */
 
-/* `i` counts elements of `dtype` at `p`. The branch folds away if dtype is a constant. */
+/* `i` counts elements of `dtype` at `p`. A constant dtype removes the branch. */
 RF_INLINE float rf_f32_get(const void *p, rf_dtype dtype, int64_t i) {
   return dtype == RF_BF16 ? rf_bf16_to_f32(((const rf_bf16 *)p)[i]) : ((const float *)p)[i];
 }
@@ -489,7 +489,7 @@ RF_INLINE void rf_v16_put_n(void *p, rf_dtype dtype, int64_t i, rf_v16 x, int n)
   if (dtype == RF_BF16) rf_v16_store_bf16_n((rf_bf16 *)p + i, x, n);
   else rf_v16_store_n((float *)p + i, x, n);
 }
-/* The value after storing it as `dtype` and loading it again: one rounding. */
+/* The value rounded once to `dtype`, as storing and loading it would do. */
 RF_INLINE rf_v16 rf_v16_round(rf_v16 x, rf_dtype dtype) {
   if (dtype != RF_BF16) return x;
   rf_bf16 half[RF_LANES];
@@ -517,7 +517,8 @@ RF_INLINE rf_v16 rf_v16_exp(rf_v16 x) {
   /* adding 1.5 2^23 rounds x / ln 2 to an integer */
   rf_v16 t = rf_v16_fma(x, RF_C(0x1.715476p+0f), RF_C(12582912.0f));
   rf_v16 k = rf_v16_sub(t, RF_C(12582912.0f));
-  rf_v16 r = rf_v16_fnma(k, RF_C(0x1.62e4p-1f), x); /* ln 2 in two parts; k times the first part is exact */
+  /* ln 2 as two floats; k times the first is exact */
+  rf_v16 r = rf_v16_fnma(k, RF_C(0x1.62e4p-1f), x);
   r = rf_v16_fnma(k, RF_C(0x1.7f7d1cp-20f), r);
   rf_v16 p = rf_v16_fma(RF_C(0x1.6a2434p-10f), r, RF_C(0x1.1239e2p-7f));
   p = rf_v16_fma(p, r, RF_C(0x1.5558f2p-5f));
@@ -526,7 +527,7 @@ RF_INLINE rf_v16 rf_v16_exp(rf_v16 x) {
   p = rf_v16_fma(p, r, RF_C(1.0f));
   p = rf_v16_fma(p, r, RF_C(1.0f));
   p = rf_v16_scale_by(p, t);
-  /* inf for large x, NaN for NaN */
+  /* large x gives inf, NaN gives NaN */
   p = rf_v16_select(rf_v16_le(x, RF_C(0x1.62e42ep+6f)), p, rf_v16_add(x, RF_C(INFINITY)));
   return rf_v16_select(rf_v16_lt(x, RF_C(-87.33f)), rf_v16_zero(), p);
 }
@@ -563,11 +564,11 @@ RF_INLINE rf_v16 rf_v16_tanh(rf_v16 x) {
   p = rf_v16_fma(rf_v16_mul(p, x2), x, x);
   rf_v16 e = rf_v16_exp(rf_v16_mul(a, RF_C(-2.0f)));
   rf_v16 q = rf_v16_div(rf_v16_sub(RF_C(1.0f), e), rf_v16_add(RF_C(1.0f), e));
-  /* for p too, because tanh -0 is -0 */
+  /* also copies the sign to p, because tanh -0 is -0 */
   return rf_v16_copysign(rf_v16_select(rf_v16_lt(a, RF_C(0.55f)), p, q), x);
 }
 
-/* s = 1 / (1 + e^-x), *mirror = 1 - s. No cancellation: only e^-|x| is computed. */
+/* s = 1 / (1 + e^-x), *mirror = 1 - s. No cancellation occurs, because only e^-|x| is computed. */
 RF_INLINE rf_v16 rf_v16_sigmoid_pair(rf_v16 x, rf_v16 *mirror) {
   rf_v16 e = rf_v16_exp(rf_v16_neg(rf_v16_abs(x)));
   rf_v16 large = rf_v16_div(RF_C(1.0f), rf_v16_add(RF_C(1.0f), e)), small = rf_v16_mul(e, large);
@@ -595,7 +596,7 @@ RF_INLINE rf_v16 rf_v16_gelu_argument(rf_v16 u) {
 /* GELU with tanh: 0.5 u (1 + tanh z) = u sigmoid(2 z), which does not cancel for negative u. */
 RF_INLINE rf_v16 rf_v16_gelu_tanh(rf_v16 u) { return rf_v16_mul(u, rf_v16_sigmoid(rf_v16_gelu_argument(u))); }
 /* Derivative of tanh GELU: s + u s (1 - s) (2 z)', (2 z)' = 2 sqrt(2/pi) (1 + 3 0.044715 u^2). The
- * second term is 0 beyond |u| = 30; u is clamped there, so that u^2 = inf gives no inf times 0. */
+ * second term is 0 for |u| > 30. Clamping u to 30 avoids inf times 0 if u^2 = inf. */
 RF_INLINE rf_v16 rf_v16_gelu_tanh_grad(rf_v16 u) {
   rf_v16 mirror, s = rf_v16_sigmoid_pair(rf_v16_gelu_argument(u), &mirror);
   rf_v16 b = rf_v16_max(rf_v16_min(u, RF_C(30.0f)), RF_C(-30.0f));
@@ -604,7 +605,7 @@ RF_INLINE rf_v16 rf_v16_gelu_tanh_grad(rf_v16 u) {
   return rf_v16_fma(rf_v16_mul(b, slope), rf_v16_mul(s, mirror), s);
 }
 
-/* The normal distribution: density at u, and integral up to u, without cancellation if u < 0. The
+/* Density of the normal distribution at u, and integral up to u, without cancellation if u < 0. The
  * tail is e^(-u^2/2) times a polynomial in 1 / (1 + 0.3 |u|), fitted to 3e-7 for |u| < 14. */
 RF_INLINE rf_v16 rf_v16_normal(rf_v16 u, rf_v16 *density) {
   rf_v16 a = rf_v16_min(rf_v16_abs(u), RF_C(14.0f)),
@@ -622,8 +623,8 @@ RF_INLINE rf_v16 rf_v16_normal(rf_v16 u, rf_v16 *density) {
   *density = rf_v16_mul(e, RF_C(0.3989422804f));
   return rf_v16_select(rf_v16_lt(u, rf_v16_zero()), tail, rf_v16_sub(RF_C(1.0f), tail));
 }
-/* GELU with the error function: u times the integral of the normal distribution up to u. Then its
- * derivative, where u is clamped to |u| <= 14, beyond which the density is 0. */
+/* GELU with the error function: u times the integral of the normal distribution up to u. Its
+ * derivative clamps |u| to 14, because the density is 0 beyond. */
 RF_INLINE rf_v16 rf_v16_gelu_erf(rf_v16 u) {
   rf_v16 density;
   return rf_v16_mul(u, rf_v16_normal(u, &density));
@@ -635,9 +636,9 @@ RF_INLINE rf_v16 rf_v16_gelu_erf_grad(rf_v16 u) {
 }
 
 /* sin and *cosine of the angle high + low, with |low| far below |high| < 1e5; absolute error 1e-7.
- * One f32 would round position times frequency, which costs 1e-4 at position 4096. */
+ * One f32 angle would be rounded, an error of 1e-4 at position 4096. */
 RF_INLINE rf_v16 rf_v16_sincos(rf_v16 high, rf_v16 low, rf_v16 *cosine) {
-  /* number of quarter turns, rounded as in rf_v16_exp */
+  /* number of quarter circles, rounded as in rf_v16_exp */
   rf_v16 t = rf_v16_fma(high, RF_C(0x1.45f306p-1f), RF_C(12582912.0f));
   rf_v16 k = rf_v16_sub(t, RF_C(12582912.0f));
   rf_v16 r = rf_v16_fnma(k, RF_C(0x1.921fb6p+0f), high); /* pi/2 in three parts */

@@ -18,7 +18,7 @@ typedef enum rf_simd_function {
   RF_SIMD_SIN,
   RF_SIMD_COS,
   RF_SIMD_SQRT,
-  RF_SIMD_BF16, /* f(a), but sin and cos of a + b; BF16: rounded to bf16 and back */
+  RF_SIMD_BF16, /* f(a); sin and cos take a + b; BF16 rounds to bf16 and back */
   RF_SIMD_DIV,
   RF_SIMD_MIN,
   RF_SIMD_MAX,
@@ -27,12 +27,12 @@ typedef enum rf_simd_function {
   RF_SIMD_FMA,
   RF_SIMD_FNMA, /* f(a, b, c) */
   RF_SIMD_FOLD_SUM,
-  RF_SIMD_FOLD_MAX, /* of each sixteen elements of a, written to all sixteen */
+  RF_SIMD_FOLD_MAX, /* reduce each sixteen elements of a and write the result to all sixteen */
   RF_SIMD_FUNCTIONS
 } rf_simd_function;
 
-/* out[i] = f(a[i], b[i], c[i]) for i < count; missing lanes of the last vector count as 0. Returns
- * false if this CPU does not have `isa`. */
+/* out[i] = f(a[i], b[i], c[i]) for i < count; missing lanes of the last vector are 0. Returns false
+ * if this CPU does not have `isa`. */
 bool rf_simd_map(rf_isa isa, rf_simd_function f, const float *a, const float *b, const float *c, float *out,
                  int64_t count);
 

@@ -1,4 +1,4 @@
-/* simd_map_body.h - defines RF_SIMD_MAP, a function that each simd_map_*.c names. */
+/* simd_map_body.h - defines the function RF_SIMD_MAP, a name that each simd_map_*.c sets. */
 #include "backend/cpu/simd.h"
 #include "backend/cpu/simd_map.h"
 

@@ -1,13 +1,13 @@
 /* tile_product.c - cuts a product of bf16 into tiles and distributes them over threads. gemm.h
- * defines its bits; gemm_amx.c packs and multiplies.
+ * defines the arithmetic; gemm_amx.c packs and multiplies.
  *
- * A unit is 32 rows of A or 32 columns of B. One operand is held: all threads pack its units first,
- * in blocks that fit in an L2. The other operand passes: a thread packs a few of its units and
- * multiplies each by all units of a block, so their packed data never leave its L2. While tiles
- * multiply, vectors run the epilogue of finished sums, a few rows after each step. They use
- * non-temporal stores (rf_gemm.nontemporal), because stores that wait for a line of C delay tile
- * loads at the same offset of another page. A passing unit goes through L1 in parts, each for GROUP
- * held units; their sums wait in a ring. */
+ * A unit is 32 rows of A or 32 columns of B. Units of one operand are "held": all threads first
+ * pack them in blocks that fit in an L2. Units of the other operand are "passing": a thread packs a
+ * few of them and multiplies each by all held units of a block, so packed passing units never leave
+ * its L2. While tiles multiply, vectors run the epilogue of finished sums, a few rows after each
+ * step. The epilogue uses non-temporal stores (rf_gemm.nontemporal), because stores that wait for a
+ * line of C delay tile loads at the same offset of another page. A passing unit goes through L1 in
+ * ranges of steps, each for GROUP held units, whose sums wait in a ring. */
 #include "backend/cpu/gemm_tiles.h"
 
 #include "backend/cpu/cpu.h"
@@ -18,7 +18,7 @@
 enum {
   UNIT = RF_TILE_ROWS,
   DEPTH = RF_TILE_DEPTH,
-  SUMS = UNIT * UNIT,     /* floats of the sums of two units */
+  SUMS = UNIT * UNIT,     /* floats of the sums of one pair of units */
   STEP = UNIT * DEPTH / 2 /* floats of one step of a unit */
 };
 enum { GROUP = 4, RING = 2 * GROUP, PART_STEPS = 12, TOGETHER = 4, KC = 1024, BLOCK_BYTES = 1 << 20 };
@@ -28,10 +28,10 @@ static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 static int64_t cut(int64_t total, int64_t parts, int64_t i) { return total * i / parts; }
 
-/* Sizes for the bounds of m and k, so that smaller calls fit in the same workspace. */
+/* Sizes for the maximum m and k, so that smaller calls fit in the workspace. */
 typedef struct shape {
   bool hold_a;
-  /* maximum steps of a block of k; the sums wait in memory between two blocks */
+  /* maximum k of a block; sums stay in memory between two blocks of k */
   int64_t kc;
   int64_t held_floats, passed_floats;        /* floats of a packed unit */
   int64_t together;                          /* passing units that are packed at a time */
@@ -50,7 +50,7 @@ static shape shape_of(const rf_gemm_isa *isa, const rf_gemm *g) {
   s.held_floats = s.kc / DEPTH * STEP * held_words;
   s.passed_floats = s.kc / DEPTH * STEP * passed_words;
   s.block_units = most(1, BLOCK_BYTES / 4 / most(1, s.held_floats));
-  /* neighbouring units share the cache lines of a row */
+  /* adjacent units share the cache lines of a row */
   bool narrow = s.hold_a ? g->b_col == 1 && !g->panels : g->a_row == 1;
   s.together = narrow ? TOGETHER : 1;
   s.held_total = held * s.held_floats;
@@ -68,7 +68,7 @@ typedef struct job {
   const rf_gemm *g;
   shape s;
   int64_t strips, panels, held, passed; /* units of this call */
-  /* blocks of held units; bundles of passing units that are packed together */
+  /* number of blocks of held units; number of groups of passing units packed together */
   int64_t blocks, bundles;
   int64_t k0, k1; /* range of the block of k */
   float *packed, *sums;
@@ -77,7 +77,7 @@ typedef struct job {
 
 static int64_t row_of(const job *j, int64_t strip) { return cut(j->g->m, j->strips, strip); }
 
-/* Packs `count` units from u on, step by step, unit by unit. `sums`: also sums B's columns. */
+/* Packs `count` units from u on; each step packs all units. `sums`: also sums columns of B. */
 static void pack(const job *j, bool a, int64_t u, int64_t count, float *to, bool sums) {
   const rf_gemm *g = j->g;
   const int64_t unit_floats = a == j->s.hold_a ? j->s.held_floats : j->s.passed_floats;
@@ -104,7 +104,7 @@ typedef struct worker {
   float *ring;
   rf_gemm_sums end[RING];
   unsigned made, done;
-  int at, rate; /* finished rows of entry `done`; rows that are finished after each step */
+  int at, rate; /* finished rows of entry `done`; rows to finish after each step */
 } worker;
 
 static void finish_rows(worker *w, int rows) {
@@ -123,14 +123,14 @@ static void run_errand(rf_tile_errands *errands) {
   if (w->done != w->made) finish_rows(w, w->rate);
 }
 
-/* A held unit while another unit passes. */
+/* A held unit that is multiplied by a passing unit. */
 typedef struct pair {
   const float *held;
-  float *all; /* sums between two blocks of k */
+  float *all; /* memory of the sums between two blocks of k */
   rf_gemm_sums out;
 } pair;
 
-/* Prefetches rows of a C-shaped array for passing unit `u` and held units from `group` on. */
+/* Prefetches rows of an array shaped like C for unit `u` and the held units of a group. */
 static void fetch_group(const job *j, const void *array, rf_dtype dtype, int64_t u, int64_t group,
                         int64_t h1) {
   const int64_t item = rf_dtype_bytes(dtype);
@@ -144,7 +144,7 @@ static void fetch_group(const job *j, const void *array, rf_dtype dtype, int64_t
   }
 }
 
-/* Multiplies the packed unit `u` at `passing` by held units [h0, h1). */
+/* Multiplies unit `u`, packed at `passing`, by held units [h0, h1). */
 static void pass(worker *w, int64_t u, const float *passing, int64_t h0, int64_t h1) {
   const job *j = w->j;
   const rf_gemm *g = j->g;
@@ -156,9 +156,9 @@ static void pass(worker *w, int64_t u, const float *passing, int64_t h0, int64_t
     const int count = (int)least(GROUP, h1 - group);
     pair pairs[GROUP];
     while (w->made + (unsigned)count - w->done > RING) finish_rows(w, UNIT);
-    /* the next group reads u when it begins */
+    /* the next group will read u first */
     if (first && g->accumulate) fetch_group(j, g->u, RF_F32, u, group + GROUP, h1);
-    /* this group reads side when it ends */
+    /* the epilogue of this group reads `side` */
     if (last && beside) fetch_group(j, g->side, g->dtype, u, group, h1);
     for (int i = 0; i < count; i++) {
       int64_t strip = hold_a ? group + i : u, panel = hold_a ? u : group + i, row = row_of(j, strip),

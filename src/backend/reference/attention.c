@@ -1,9 +1,9 @@
 /* attention.c - causal attention in segments, over (n,(N+2K)H) rows of query, key and value heads,
- * and over a cache. Query i of a segment sees keys j <= i; with a window only if j > i - window. */
+ * and over a cache. Query i of a segment sees keys j <= i, and with a window j > i - window. */
 #include "backend/reference/kernels.h"
 #include "graph/kv.h"
 
-/* Workspace: the unrounded sums of one row (ctx, dq, or dk and dv). */
+/* The workspace has the unrounded sums of one row (ctx, dq, or dk and dv). */
 size_t rf_reference_attention_workspace(const rf_graph *graph, const rf_op *op, int threads) {
   (void)graph;
   (void)threads;
@@ -71,8 +71,8 @@ static double value_of(const head_rows *rows, int64_t j, int64_t c) {
                      : load(rows->data, rows->value_at + j * rows->stride + c);
 }
 
-/* The scaled score of a query and a key, a double sum. With a bf16 softmax it is an f32 chain like
- * a matmul's, because its rounding to bf16 is part of the definition. */
+/* The scaled score of a query and a key, a sum in double. With a bf16 softmax, the sum is an f32
+ * chain as in a matmul, because the definition rounds this chain to bf16. */
 static double score(const rf_attr_attention *attr, rf_view q, int64_t query_at, const head_rows *rows,
                     int64_t j) {
   bool chain = attr->softmax == RF_BF16 && q.dtype != RF_F64;
@@ -90,7 +90,7 @@ static int64_t first_key(const rf_attr_attention *attr, int64_t i) {
   return attr->window > 0 && i >= attr->window ? i - attr->window + 1 : 0;
 }
 
-/* Attention of one query to keys from .. i: writes H elements of ctx and returns
+/* Attention of query i to keys `from` to i: writes H elements of ctx and returns
  * log(sum(exp(score))). `sums` has room for H. */
 static double attend(const rf_attr_attention *attr, rf_view q, int64_t query_at, const head_rows *rows,
                      int64_t from, int64_t i, rf_view ctx, int64_t ctx_at, double *sums) {
@@ -146,7 +146,7 @@ typedef struct pair {
   double p, ds;
 } pair;
 
-/* Probability of key j for query i (rows of the segment at `begin`, head h); score's gradient. */
+/* Probability of key j for query i (segment at `begin`, head h), and the score's gradient. */
 static pair pair_of(const rf_call *call, int64_t begin, int64_t h, int64_t i, int64_t j) {
   const rf_attr_attention *attr = &call->op->attr.attention;
   rf_view qkv = in_view(call, 0), ctx = in_view(call, 1), lse = in_view(call, 2), dctx = in_view(call, 3);
@@ -163,7 +163,7 @@ static pair pair_of(const rf_call *call, int64_t begin, int64_t h, int64_t i, in
   return (pair){p, p * (dp - delta) * (double)attr->scale * cap_slope(attr->softcap, s)};
 }
 
-/* dq of query i, head h: a sum over the keys that the query sees. */
+/* dq of query i, head h, is a sum over the keys that the query sees. */
 static void query_gradient(const rf_call *call, int64_t begin, int64_t h, int64_t i, double *dq) {
   const rf_attr_attention *attr = &call->op->attr.attention;
   rf_view qkv = in_view(call, 0), dqkv = out_view(call, 0);
@@ -177,7 +177,7 @@ static void query_gradient(const rf_call *call, int64_t begin, int64_t h, int64_
   for (int64_t c = 0; c < head_dim; c++) store(dqkv, at + c, dq[c]);
 }
 
-/* dk and dv of key j, key head g: sums over the group's query heads and queries that see j. */
+/* dk and dv of key j, head g, are sums over the group's query heads and queries that see j. */
 static void key_gradient(const rf_call *call, int64_t begin, int64_t length, int64_t g, int64_t j,
                          double *dk) {
   const rf_attr_attention *attr = &call->op->attr.attention;
@@ -221,8 +221,8 @@ void rf_reference_attention_bwd(const rf_call *call) {
 static int64_t held(int64_t end, int64_t chips, int64_t rank) { return (end - rank + chips - 1) / chips; }
 
 /* qkv (n,(N+2K)H), cache (P,2,G,K*H), table (slots,C), slots (n), positions (n), scale (P,2,G,K)?
- * -> ctx (n,N*H), cache and scale (same tensors). All rows are written to the cache first, so a
- * step may have several rows of one slot. A row with slot -1 gives zeros. */
+ * -> ctx (n,N*H), cache and scale (same tensors). A step may have several rows of one slot, because
+ * all rows are first written to the cache. A row with slot -1 gives zeros. */
 void rf_reference_attention_kv(const rf_call *call) {
   const rf_attr_attention *attr = &call->op->attr.attention;
   const int32_t *slots = ids(call, 3), *positions = ids(call, 4);

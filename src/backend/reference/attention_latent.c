@@ -1,6 +1,6 @@
 /* attention_latent.c - multi-head latent attention: over rows, its backward pass, and over a cache
- * of latent rows. The query of a head has P numbers for the latent keys and R rotated ones; a head
- * of kv has P numbers of its key and W of its value. */
+ * of latent rows. The query of a head has P numbers for latent keys and R rotated numbers. A head
+ * of kv has P numbers of its key and W numbers of its value. */
 #include "backend/reference/kernels.h"
 
 /* ---- the latent row -------------------------------------------------------------------------- */
@@ -75,7 +75,7 @@ static latent latent_of(const rf_call *call) {
                   .turns = in_view(call, 2)};
 }
 
-/* Element c of head h: of the query of row i, and of the key and the value of row j. */
+/* Element c of head h of: the query of row i, the key of row j, the value of row j. */
 static double query_of(const latent *l, int64_t i, int64_t h, int64_t c) {
   return load(l->q, (i * l->heads + h) * l->query + c);
 }
@@ -140,7 +140,7 @@ void rf_reference_attention_latent_bwd(const rf_call *call) {
   rf_view dctx = in_view(call, 5), dq = out_view(call, 0), dkv = out_view(call, 1),
           dturns = out_view(call, 2);
   double *query = call->workspace, *pairs = query + l.query, *turns = pairs + l.pair;
-  /* Row `at` is used as a query, then as a key. */
+  /* Row `at` is first a query, then a key. */
   for (int64_t s = 0; s < l.rows && segments[s] < l.rows; s++)
     for (int64_t at = segments[s]; at < segments[s + 1]; at++) {
       for (int64_t c = 0; c < l.turned; c++) turns[c] = 0;
@@ -175,7 +175,7 @@ size_t rf_reference_attention_latent_workspace(const rf_graph *graph, const rf_o
 
 /* ---- over a cache ---------------------------------------------------------------------------- */
 
-/* Workspace: the query in the latent space, and the weighted sum of latent rows. */
+/* The workspace has the query in latent space, and the weighted sum of latent rows. */
 size_t rf_reference_attention_latent_kv_workspace(const rf_graph *graph, const rf_op *op, int threads) {
   (void)threads;
   return 2 * (size_t)graph->tensor[op->input[1]].shape[1] * sizeof(double);
@@ -210,7 +210,7 @@ void rf_reference_attention_latent_kv(const rf_call *call) {
         for (int64_t d = 0; d < l.plain && slots[r] >= 0; d++)
           u[c] += load(w, c * all + h * l.pair + d) * query_of(&l, r, h, d);
       }
-      /* Online softmax: the sums so far are scaled down when a larger score comes. */
+      /* Online softmax: a larger score scales down the running sums. */
       for (int64_t j = 0; j * chips + rank <= positions[r] && slots[r] >= 0; j++) {
         int64_t at = ROW_OF(slots[r], j);
         double s = 0;

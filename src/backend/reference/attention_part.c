@@ -1,4 +1,4 @@
-/* attention_part.c - attention of some queries to all keys: double scores, softmax row by row. */
+/* attention_part.c - attention of some queries to all keys: scores in double, softmax by row. */
 #include "backend/reference/kernels.h"
 
 #include <string.h>
@@ -28,7 +28,7 @@ static int64_t q_at(const part *p, int64_t row, int64_t h) {
 static int64_t ctx_at(const part *p, int64_t row, int64_t h) {
   return (row * p->attr->heads + h) * p->attr->head_dim;
 }
-/* Offset of a key (`which` 0) or value (1), in the head that query head h reads. */
+/* Offset of a key (`which` 0) or value (`which` 1) of the head that query head h uses. */
 static int64_t kv_at(const part *p, int64_t key, int which, int64_t h) {
   int64_t of = h / (p->attr->heads / p->attr->kv_heads);
   return ((key * 2 + which) * p->attr->kv_heads + of) * p->attr->head_dim;
@@ -77,7 +77,7 @@ void rf_reference_attention_part(const rf_call *call) {
     }
 }
 
-/* Workspace: the sums of one row, and the gradients of all keys and values. */
+/* The workspace has the sums of one row, and the gradients of all keys and values. */
 size_t rf_reference_attention_part_workspace(const rf_graph *graph, const rf_op *op, int threads) {
   (void)threads;
   return ((size_t)op->attr.attention.head_dim + (size_t)rf_tensor_count(&graph->tensor[op->input[1]])) *

@@ -1,5 +1,5 @@
-/* collective.c - collectives in a group of one chip, and offloads to host memory. They copy, or add
- * to the sum that is there. */
+/* collective.c - collectives in a group of one chip, and offloads to host memory. They copy x to y,
+ * or add x to the sum in y. */
 #include "backend/reference/kernels.h"
 
 #include <string.h>
@@ -20,7 +20,7 @@ void rf_reference_reduce_scatter(const rf_call *call) { copy(call); }
 void rf_reference_all_reduce(const rf_call *call) { copy(call); }
 void rf_reference_all_to_all(const rf_call *call) { copy(call); }
 void rf_reference_permute(const rf_call *call) { copy(call); }
-/* send: x has no receiver. recv: y is zero, because there is no sender. */
+/* In a group of one chip, send has no receiver, and recv has no sender and sets y to zero. */
 void rf_reference_send(const rf_call *call) { (void)call; }
 void rf_reference_recv(const rf_call *call) {
   if (!adds(call, 0)) memset(call->out[0], 0, (size_t)rf_tensor_bytes(rf_out(call, 0)));
@@ -28,7 +28,7 @@ void rf_reference_recv(const rf_call *call) {
 void rf_reference_offload_out(const rf_call *call) { copy(call); }
 void rf_reference_offload_in(const rf_call *call) { copy(call); }
 
-/* x -> y: this chip's part of x along one axis */
+/* x -> y; y is this chip's part of x along one axis */
 void rf_reference_take_run(const rf_call *call) {
   const rf_tensor *x = rf_in(call, 0), *y = rf_out(call, 0);
   int64_t dim = call->op->attr.collective.dim, before = 1, behind = rf_dtype_bytes(x->dtype),

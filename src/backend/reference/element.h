@@ -1,6 +1,6 @@
 /* element.h - shared by the reference kernels: elements of any dtype as doubles, and arithmetic in
- * a kernel's own precision. A double represents every f32 and bf16 value, and the product of two of
- * them, exactly, so the same code serves all dtypes. */
+ * a kernel's own precision. A double represents every f32 and bf16 value, and the product of two
+ * such values, exactly, so one code serves all dtypes. */
 #ifndef RF_REFERENCE_ELEMENT_H
 #define RF_REFERENCE_ELEMENT_H
 
@@ -10,7 +10,7 @@
 
 #define RF_UNUSED __attribute__((unused))
 
-/* A tensor as a kernel sees it. `data` is NULL for an absent slot. */
+/* The view of a tensor that a kernel uses. `data` is NULL for an absent slot. */
 typedef struct rf_view {
   void *data;
   rf_dtype dtype;
@@ -27,7 +27,7 @@ RF_UNUSED static rf_view out_view(const rf_call *call, int slot) {
   return (rf_view){call->out[slot], rf_out(call, slot)->dtype, rf_out(call, slot)};
 }
 
-/* Element i of a packed matrix, counted along the axes of the parameter. */
+/* Element i of a packed matrix, in the order of the parameter's axes. */
 RF_UNUSED static double packed_value(rf_view view, int64_t i) {
   const rf_panels *panels = &view.tensor->panels;
   int64_t columns = view.tensor->shape[1], row = i / columns, column = i % columns, expert = 0;
@@ -73,7 +73,7 @@ RF_UNUSED static double rounded(rf_dtype dtype, double x) {
 }
 
 /* Reads `count` values of w from element `at`, `step` elements apart along the summed axis. In a
- * packed matrix they belong to one output. */
+ * packed matrix, these values belong to one output. */
 RF_UNUSED static void along(rf_view w, int64_t at, int64_t step, int64_t count, float *values) {
   if (w.dtype != RF_PACKED) {
     for (int64_t i = 0; i < count; i++) values[i] = (float)load(w, at + i * step);
@@ -101,8 +101,8 @@ RF_UNUSED static int64_t rounded_block(rf_view w, int64_t at) {
 
 /* Sum over k of x[x_at + k], rounded to 8 bits, times w[w_at + k w_step] (attr.matmul.fast). A
  * block of x becomes a scale max|x| / 127 and integers, ties to even. A subnormal scale counts as
- * 0, and a block that is not finite makes the sum NaN. If w is int8, x is rounded to 16 bits: a
- * block has RF_FAST_INT8_BLOCK values and the scale max|x| / 32639. */
+ * 0; a NaN or infinity in a block makes the sum NaN. If w is int8, x is rounded to 16 bits: a block
+ * has RF_FAST_INT8_BLOCK values and the scale max|x| / 32639. */
 RF_UNUSED static double rounded_dot(rf_view x, int64_t x_at, rf_view w, int64_t w_at, int64_t w_step,
                                     int64_t inner) {
   bool wide = w.dtype == RF_PACKED && w.tensor->panels.part[0].type->number == RF_Q_INT8;
@@ -129,7 +129,7 @@ RF_UNUSED static double rounded_dot(rf_view x, int64_t x_at, rf_view w, int64_t 
   return (double)(float)sum;
 }
 
-/* Arithmetic whose bits are part of an op's definition: in f32, or in f64 if `wide`. */
+/* Arithmetic in f32, or in f64 if `wide`. An op's definition includes each rounding. */
 RF_UNUSED static double exact_fma(bool wide, double a, double b, double sum) {
   return wide ? sum + a * b : (double)fmaf((float)a, (float)b, (float)sum);
 }
@@ -142,12 +142,12 @@ RF_UNUSED static double exact_mul(bool wide, double a, double b) {
 
 RF_UNUSED static const int32_t *ids(const rf_call *call, int slot) { return call->in[slot]; }
 
-/* Number of rows in use, out of `bound` rows of a tensor. */
+/* Number of rows that this run uses, of the `bound` rows of a tensor. */
 RF_UNUSED static int64_t rows_in_use(const rf_call *call, int64_t bound) {
   return rf_rows_of_walk(call->graph, bound, call->run->rows);
 }
 
-/* Whether output `slot` adds to the sum that is already there. */
+/* Whether output `slot` adds to the present value of its tensor. */
 RF_UNUSED static bool adds(const rf_call *call, int slot) {
   rf_accumulate how = call->op->attr.accumulate[slot];
   return how == RF_ACCUMULATE_ADD || (how == RF_ACCUMULATE_MICRO && call->run->micro > 0);
@@ -157,7 +157,7 @@ RF_UNUSED static double start(const rf_call *call, int slot, rf_view view, int64
   return adds(call, slot) ? load(view, i) : 0.0;
 }
 
-/* ---- functions that several ops apply -------------------------------------------------------- */
+/* ---- functions that several ops use ---------------------------------------------------------- */
 
 /* GELU in the tanh form, 0.5 u (1 + tanh(sqrt(2/pi) (u + 0.044715 u^3))), and its derivative. */
 RF_UNUSED static double gelu(double u) {
@@ -176,8 +176,8 @@ RF_UNUSED static double cap_slope(float cap, double value) {
   return cap > 0 ? 1.0 - value / (double)cap * (value / (double)cap) : 1.0;
 }
 
-/* Dropout of x at (row, channel): 0, or x times 1/(1-p) in the kernel's own precision. The draw is
- * computed again at every use and never stored. */
+/* Dropout of x at (row, channel): 0, or x times 1/(1-p) in the kernel's own precision. Each use
+ * computes the random draw again; no mask is stored. */
 RF_UNUSED static double drop(const rf_call *call, bool wide, int64_t row, int64_t channel, double x) {
   const rf_attr_dropout *attr = &call->op->attr.dropout;
   const rf_run_inputs *run = call->run;

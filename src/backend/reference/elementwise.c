@@ -90,7 +90,7 @@ void rf_reference_add_dropout(const rf_call *call) {
     }
 }
 
-/* y (n,D) = drop(x (n,D)): dropout before adapters, and its backward with the same draws */
+/* y (n,D) = drop(x (n,D)): dropout before adapters, and its backward pass with the same draws */
 void rf_reference_dropout(const rf_call *call) {
   rf_view dy = in_view(call, 0), dh = out_view(call, 0);
   int64_t rows = rows_in_use(call, rf_in(call, 0)->shape[0]), width = rf_in(call, 0)->shape[1];

@@ -21,8 +21,8 @@ void rf_reference_embed(const rf_call *call) {
     }
 }
 
-/* Adds `scale` times each row of dx to the table (V or T, D), in ascending order of rows. Row r
- * goes to table row index[r] - first. */
+/* Adds `scale` times each row of dx to the table (V or T, D), in ascending order of rows. Row r of
+ * dx is added to table row index[r] - first. */
 static void scatter(const rf_call *call, int slot, const int32_t *index, int64_t first, double scale) {
   rf_view dx = in_view(call, 2), table = out_view(call, slot);
   if (!table.data) return;

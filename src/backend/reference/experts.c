@@ -1,4 +1,4 @@
-/* experts.c - the router, row movement to experts and back, and the experts' linear layers. */
+/* experts.c - the router, moving rows to experts and back, and the experts' linear layers. */
 #include "backend/reference/kernels.h"
 
 static double logit(rf_view logits, int64_t at) {
@@ -16,8 +16,8 @@ static double all_of(rf_view logits, int64_t row, int64_t experts) {
   return top + log(sum);
 }
 
-/* The value that ranks experts: the logit, whose order is the order of the softmax. With a choice
- * bias, the score (softmax or sigmoid) plus the bias. */
+/* The value that ranks experts is the logit, because softmax keeps the order of logits. With a
+ * choice bias, the value is the score (softmax or sigmoid) plus the bias. */
 static double rank_of(const rf_call *call, int64_t row, int64_t e, double all) {
   rf_view logits = in_view(call, 0), choice = in_view(call, 1);
   double z = logit(logits, row + e);
@@ -25,7 +25,7 @@ static double rank_of(const rf_call *call, int64_t row, int64_t e, double all) {
   return (call->op->attr.experts.router.sigmoid ? sigmoid(z) : exp(z - all)) + load(choice, e);
 }
 
-/* The value that ranks groups: the best expert's value; with sigmoids, the sum of the best two. */
+/* A group's rank is its best expert's value; with sigmoids, the sum of its two best values. */
 static double group_rank(const rf_call *call, int64_t row, int64_t group, double all) {
   const rf_attr_experts *attr = &call->op->attr.experts;
   int64_t size = attr->experts / attr->router.groups;
@@ -42,7 +42,8 @@ static double group_rank(const rf_call *call, int64_t row, int64_t group, double
   return attr->router.sigmoid ? first + second : first;
 }
 
-/* Whether the group of an expert is among the best groups. Of equal groups, the lower wins. */
+/* Whether the group of an expert is among the best groups. Of equal groups, the lower index
+ * wins. */
 static bool is_open(const rf_call *call, int64_t row, int64_t e, double all) {
   const rf_router *router = &call->op->attr.experts.router;
   if (router->groups == 0) return true;
@@ -153,7 +154,7 @@ void rf_reference_dispatch_bwd(const rf_call *call) {
     }
 }
 
-/* Number of runs of rows. Run r belongs to expert r modulo the number of experts. */
+/* Number of runs of rows. Run r has rows of expert r modulo the number of experts. */
 static int64_t runs(const rf_call *call) {
   return call->op->attr.experts.experts * (int64_t)(call->op->attr.group > 1 ? call->op->attr.group : 1);
 }

@@ -1,13 +1,13 @@
 /* head.c - the output head: logits of chosen rows, and cross-entropy with its gradient, without an
- * (n,V) array of logits. A logit is an f32 chain like the chain of a matmul, plus the bias. It is
- * not rounded to the activation dtype, because no tensor stores it. */
+ * (n,V) array of logits. A logit is an f32 chain as in a matmul, plus the bias. Logits are not
+ * rounded to the activation dtype, because no tensor stores them. */
 #include "backend/reference/kernels.h"
 
 /* The operands of all ops in this file: x (n,D), w (D,V) or (V,D), bias (V)?. */
 typedef struct head {
   rf_view x, w, bias;
   int64_t rows, width, vocab;
-  /* of this chip's part of the vocabulary: first token, and number of tokens without padding */
+  /* this chip's part of the vocabulary: first token, number of tokens without padding */
   int64_t first, words;
   bool transpose, wide, fast;
   float cap;
@@ -46,7 +46,7 @@ static double logit(const head *of, int64_t r, int64_t v) {
   return capped(of->cap, of->bias.data ? exact_add(of->wide, sum, load(of->bias, v)) : sum);
 }
 
-/* Sum of exp(logit - largest) in row r. *most: the largest logit; *best: its first token. */
+/* Sum of exp(logit - largest) of row r. *most gets the largest logit, *best its first token. */
 static double row_sum(const head *of, int64_t r, int32_t *best, double *most) {
   double largest = -INFINITY, sum = 0;
   for (int64_t v = 0; v < of->words; v++) {
@@ -79,7 +79,7 @@ static void loss_rows(const rf_call *call, const head *of, const int32_t *labels
   }
 }
 
-/* Workspace: one token's logit gradients (n), sums dx (n,D); lse (n) for head_loss_grad. */
+/* Workspace: logit gradients (n) of a token, and sums dx (n,D); lse (n) for head_loss_grad. */
 size_t rf_reference_head_workspace(const rf_graph *graph, const rf_op *op, int threads) {
   (void)threads;
   const rf_tensor *x = &graph->tensor[op->input[0]];
@@ -181,7 +181,7 @@ void rf_reference_head_loss_grad(const rf_call *call) {
   gradients(call, &of, ids(call, 3), lse, 2);
 }
 
-/* nll, argmax, labels -> metrics (4): sum of nll, labels >= 0, correct predictions, 0 */
+/* nll, argmax, labels -> metrics (4): sum of nll, valid labels, correct predictions, 0 */
 void rf_reference_loss_sum(const rf_call *call) {
   const int32_t *argmax = ids(call, 1), *labels = ids(call, 2);
   rf_view nll = in_view(call, 0), metrics = out_view(call, 0);
@@ -222,7 +222,7 @@ void rf_reference_head_score(const rf_call *call) {
     double lse = rounded(of.wide ? RF_F64 : RF_F32, row_lse(&of, r, &best)), before = INFINITY;
     store(logprob, r, labels[r] < 0 ? 0.0 : logit(&of, r, labels[r]) - lse);
     int64_t last = -1;
-    /* Find the next token in descending order of logits, after (before, last). */
+    /* Find the token that follows (before, last) in descending order of logits. */
     for (int64_t k = 0; k < most && (top_ids || top.data); k++) {
       double largest = -INFINITY;
       int64_t at = -1;

@@ -1,7 +1,7 @@
-/* lora.c - the adapters of a linear layer. Each part covers a run of the layer's columns. */
+/* lora.c - the adapters of a linear layer. Each part covers a range of the layer's columns. */
 #include "backend/reference/kernels.h"
 
-/* First column of part p in b. */
+/* First column of part p in the matrix b. */
 static int64_t joined_at(const rf_lora_parts *parts, int p) {
   int64_t at = 0;
   for (int i = 0; i < p; i++) at += parts->columns[i];

@@ -1,5 +1,5 @@
 /* norm.c - LayerNorm and RMSNorm over rows and over heads, forward and backward. The backward pass
- * reads the statistics of the forward pass: (mean, rstd), or (rstd). */
+ * reads the forward pass's statistics, (mean, rstd) or (rstd). */
 #include "backend/reference/kernels.h"
 
 /* x (n,D), gain (D), bias (D) -> y (n,D), stats (n,2); RMSNorm: x, gain -> y, stats (n,1) */
@@ -42,7 +42,7 @@ static void backward(const rf_call *call, bool centered) {
   int64_t rows = rows_in_use(call, rf_in(call, 0)->shape[0]), width = rf_in(call, 0)->shape[1];
   int64_t step = centered ? 2 : 1;
   double offset = (double)call->op->attr.norm.offset;
-  /* Gradients of parameters come first, because dx may overwrite an input that they read. */
+  /* Gradients of parameters are computed first, because dx may overwrite x or dy. */
   for (int64_t d = 0; d < width; d++) {
     double gain_sum = dgain.data ? start(call, 1, dgain, d) : 0,
            bias_sum = dbias.data ? start(call, 2, dbias, d) : 0;

@@ -14,8 +14,8 @@ static double chunk_sum(const rf_call *call, int64_t from) {
   return sum;
 }
 
-/* grad -> sums (P): writes element `element`, the sum of squares. Chunks of 4096 elements are
- * summed, then the sums of chunks are added in order. */
+/* grad -> sums (P): writes element `element`, the sum of squares. Each chunk of 4096 elements is
+ * summed; then the sums of chunks are added in order. */
 void rf_reference_norm_sq(const rf_call *call) {
   rf_view sums = out_view(call, 0);
   double total = 0;

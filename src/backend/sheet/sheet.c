@@ -1,10 +1,10 @@
-/* sheet.c - kernels of accelerators that are known only by their data sheet. A plan sees their
- * names and workspaces, which depend on shapes alone and not on the machine that plans. */
+/* sheet.c - kernels of accelerators that are known only by their data sheet. A plan sees kernel
+ * names and workspaces, which depend on shapes alone, not on the planning machine. */
 #include "backend/kernel.h"
 #include "machine/isa.h"
 
-/* A training step computes logits for one panel of rows at a time, as on the CPU. A panel has
- * enough rows that reading the table is not the bound (about 250 FLOPs a byte). */
+/* A training step computes logits for one panel of rows at a time, as on the CPU. A panel has so
+ * many rows (about 250 FLOPs per byte) that reading the table does not limit its speed. */
 enum { PANEL_BYTES = 64 << 20, PANEL_LEAST_ROWS = 256 };
 
 static size_t head_panel(const rf_graph *graph, const rf_op *op, int threads) {
@@ -17,17 +17,17 @@ static size_t head_panel(const rf_graph *graph, const rf_op *op, int threads) {
   return (size_t)panel * (size_t)(vocab + 1) * sizeof(float); /* logits and lse of the rows */
 }
 
-/* Sums of the backward pass in f32: dQ, summed over blocks of keys, and delta = dctx . ctx, one
- * number for each row and head (FlashAttention-2, algorithm 2). */
+/* f32 sums of the backward pass (FlashAttention-2, algorithm 2): dQ over blocks of keys, and delta
+ * = dctx . ctx, one number for each row and head. */
 static size_t attention_sums(const rf_graph *graph, const rf_op *op, int threads) {
   (void)threads;
   const rf_tensor *qkv = &graph->tensor[op->input[0]];
-  /* In f32, dQ itself holds the sums. */
+  /* An f32 dQ needs no separate sums. */
   int64_t sums = qkv->dtype == RF_BF16 ? op->attr.attention.head_dim + 1 : 1;
   return (size_t)(qkv->shape[0] * op->attr.attention.heads * sums) * sizeof(float);
 }
 
-/* The narrow gradient between the two matmuls. */
+/* The gradient with `rank` columns between the two matmuls. */
 static size_t lora_between(const rf_graph *graph, const rf_op *op, int threads) {
   (void)threads;
   return (size_t)rf_tensor_count(&graph->tensor[op->input[1]]) * sizeof(float);
