@@ -16,7 +16,7 @@ typedef struct lengths {
   int samples;
 } lengths;
 
-/* Reads the lengths of prompts and answers. Without --seq, a slot holds exactly both. */
+/* Reads the lengths of prompts and answers. Without --seq, a slot fits one of each. */
 static rf_status resolve_lengths(rafter_plan *p, const rf_options *o, lengths *l, rf_error *error) {
   rf_settings *s = &p->settings;
   int64_t half = s->model.max_seq > 1 ? s->model.max_seq / 2 : 1;
@@ -188,7 +188,7 @@ typedef struct service {
   rafter_plan *p;
   const rf_options *o;
   lengths l;
-  rf_settings *prefill_on; /* machine of --prefill-on; NULL: one machine does both */
+  rf_settings *prefill_on; /* machine of --prefill-on; NULL: one machine prefills and decodes */
   double link_bps;
   int64_t copies; /* copies of the model, each on its own chips */
   json_t *rates;
@@ -304,7 +304,7 @@ static rf_status resolve_link(service *s, rf_error *error) {
                  out > 0 ? here->name : there->name);
 }
 
-/* Plans the same model and settings for the machine of --prefill-on. */
+/* Plans prefill, with the same model and settings, on the machine of --prefill-on. */
 static rf_status resolve_prefill_on(service *s, rf_error *error) {
   if (!rf_options_is_set(s->o, "prefill-on")) return RAFTER_OK;
   rf_options *other = rf_options_copy(s->o);
@@ -368,7 +368,7 @@ typedef struct phase {
 static const char RL_NOTE[] = "RL steps can be planned but cannot be run yet: rollouts, the reference's log "
                               "probabilities of them and the policy's step take turns in one arena";
 
-/* Bytes by class of a phase, without the base weights, which all phases share. */
+/* Bytes of a phase by class of tensor, without the base weights, which all phases share. */
 static void own_bytes(const rf_plan *plan, bool trains, int64_t own[RF_CLASSES]) {
   for (int c = 0; c < RF_CLASSES; c++) {
     bool base = c == RF_CLASS_WEIGHT || c == RF_CLASS_ADAPTER;
@@ -376,7 +376,7 @@ static void own_bytes(const rf_plan *plan, bool trains, int64_t own[RF_CLASSES])
   }
 }
 
-/* Bytes by class that the policy keeps between its steps. */
+/* Bytes, by class of tensor, that the policy keeps in memory between its steps. */
 static void kept_bytes(const rf_plan *policy, int64_t kept[RF_CLASSES]) {
   int64_t sum = 0;
   memset(kept, 0, RF_CLASSES * sizeof *kept);

@@ -26,7 +26,7 @@ struct rafter_plan {
   const char *job;
   int64_t needs;               /* peak bytes over all phases of an RL step; 0: the job has one phase */
   int64_t lasts;               /* bytes of `needs` that stay in memory during the whole job */
-  json_t *extra, *assumptions; /* what simulated jobs add to the JSON; nested objects are merged */
+  json_t *extra, *assumptions; /* JSON that simulated jobs add; nested objects are merged */
   FILE *extra_text;            /* text that simulated jobs add to the table */
   char *extra_chars;
   size_t extra_bytes;
@@ -58,7 +58,7 @@ extern const rf_option RF_SERVING_OPTIONS[];
 
 /* remedy.c: whether each phase of the job fits, and also all phases together. */
 bool rf_plan_all_fits(const rafter_plan *plan);
-/* Whether a core is idle. Signal `changed` after changing `is`. */
+/* Whether a core is idle. After changing `is`, signal `changed`. */
 typedef struct rf_idle {
   pthread_mutex_t lock;
   pthread_cond_t changed;

@@ -68,7 +68,7 @@ static void find_kink(json_t *cliffs, const rf_sweep_row *row, int i) {
   add_cliff(cliffs, row[i].value, "scaling", 1 - each / before, "topology", text);
 }
 
-/* The cliffs among the rows. */
+/* Returns the cliffs among the rows of a sweep. */
 static json_t *find_cliffs(const rf_sweep_row *row, int count) {
   json_t *cliffs = json_array();
   char text[400], a[32];

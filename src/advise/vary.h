@@ -16,7 +16,7 @@ typedef struct rf_sweep_row {
   double chips, waits; /* waits: part of the step that waits for the network, 0 to 1 */
   bool fits;
   char bound[16];
-  rf_cause why_time, why_memory; /* why this row differs from the row before */
+  rf_cause why_time, why_memory; /* why this row differs from the previous row */
 } rf_sweep_row;
 
 /* `rafter plan --sweep`, `--compare`, `--compare published:ID`. */
