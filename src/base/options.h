@@ -21,8 +21,8 @@ typedef enum rf_option_type {
   RF_OPTION_TEXTS,  /* may be repeated */
   RF_OPTION_LIST,   /* 1,2,4 or 1..256 (doubling) or 64..132:4 (in steps of 4) */
   RF_OPTION_FLOATS, /* numbers with fractions: 0.5,1,2.5 or 0.25..8 or 0.5..2:0.5 */
-  /* OPTION=LIST varies an option of the same command. LIST has numbers or choices. MODEL=a,b varies
-   * the model, MODEL:KEY=LIST a field of its shape. */
+  /* OPTION=LIST, where OPTION is an option of the same command. LIST has numbers or choices.
+   * MODEL=a,b varies the model, MODEL:KEY=LIST a field of its shape. */
   RF_OPTION_SWEEP
 } rf_option_type;
 
@@ -31,7 +31,7 @@ typedef struct rf_option {
   rf_option_type type;
   /* kind of value that --help prints: "N", "BYTES", "SECONDS"; NULL: from the type */
   const char *unit;
-  double least, most;   /* minimum and maximum of a number; no bounds if both are 0 */
+  double least, most;   /* minimum and maximum of a number; 0 and 0: no bounds */
   const char *fallback; /* default, as a user would type it; NULL: unset */
   const char *choices;  /* "a|b|c"; in "a|b:TEXT" the last choice takes a text after the colon */
   const char *heading;  /* heading of --help that lists the option: "Training" */
@@ -133,7 +133,7 @@ const int64_t *rf_options_list(const rf_options *options, const char *name, int 
 const double *rf_options_floats(const rf_options *options, const char *name, int *count);
 bool rf_options_bare(const rf_options *options, const char *name); /* given without a value */
 int rf_options_argument_count(const rf_options *options);
-/* NULL if there is no such argument */
+/* the argument, or NULL if it is missing */
 const char *rf_options_argument(const rf_options *options, int index);
 const char *rf_options_command(const rf_options *options);
 const rf_commands *rf_options_commands(const rf_options *options); /* all commands of the program */
@@ -160,7 +160,7 @@ rf_status rf_parse_size(const char *text, int64_t *bytes, rf_error *error);
 rf_status rf_parse_duration(const char *text, double *seconds, rf_error *error);
 rf_status rf_parse_tokens(const char *text, int64_t *tokens, rf_error *error);
 rf_status rf_parse_count(const char *text, int64_t *count, rf_error *error);
-/* Parses `1,2,4`, `1..256`, `64..132:4`, and these joined by commas. At most `capacity` values. */
+/* Parses `1,2,4`, `1..256`, `64..132:4`, and lists of such texts. At most `capacity` values. */
 rf_status rf_parse_list(const char *text, int64_t *values, int capacity, int *count, rf_error *error);
 /* Parses lists of numbers above 0 with fractions: `0.5,1`, `0.25..8`, `0.5..2:0.5`. */
 rf_status rf_parse_floats(const char *text, double *values, int capacity, int *count, rf_error *error);

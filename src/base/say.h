@@ -8,7 +8,7 @@
 
 /* Prints formatted text for people. Does nothing if the sink has no text function. */
 void rf_say(const rafter_sink *sink, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* Prints notes for people that are not results, such as settings that nobody typed. */
+/* Prints notes for people, such as settings that nobody typed; notes are not results. */
 void rf_note(const rafter_sink *sink, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void rf_say_text(const rafter_sink *sink, char *text); /* Prints `text` and frees it. */
 /* Shows a formatted progress bar. */
