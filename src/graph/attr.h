@@ -1,6 +1,6 @@
 /* attr.h - attributes of ops: the common fields, and one small struct for each family of ops. A
- * list of fields generates both the struct and its field table; the plan's digest and the printed
- * graph read that table. A new field is one line of a list. */
+ * list of fields generates both a struct and its field table, which the plan's digest and the
+ * printed graph read. A new field is one line of a list. */
 #ifndef RF_GRAPH_ATTR_H
 #define RF_GRAPH_ATTR_H
 

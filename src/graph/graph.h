@@ -118,9 +118,9 @@ typedef struct rf_op {
   rf_blocks blocks; /* chosen by the plan */
   bool backward;    /* the differentiate pass added this op */
   int32_t chunk;    /* in a pipeline: which of the stage's runs of layers the op belongs to */
-  /* Id of the op that this op recomputes (remat), or RF_NONE. Both ops have the same def and
-   * kernel. One exception: if only an epilogue is recomputed (gelu from a stored u), the def
-   * differs, but the results are bit-identical. */
+  /* Id of the op that this op recomputes (remat), or RF_NONE. The recomputed op and this op have
+   * the same def and kernel. One exception: if only an epilogue is recomputed (gelu from a stored
+   * u), the def differs, but the results are bit-identical. */
   int recompute_of;
 } rf_op;
 
@@ -304,13 +304,13 @@ static inline bool rf_op_is_exchange(const rf_op_def *def) { return def->exchang
 /* The tensors that XLA stores for the op's backward pass. An op without a rule is treated as an
  * elementwise op that keeps its input. */
 const rf_kept_rule *rf_kept_rule_of(const rf_op_def *def);
-/* Field table of the op's attributes, including those that every op has. */
+/* Field table of the op's attributes, including the attributes that every op has. */
 const rf_field *rf_op_fields(const rf_op_def *def);
 bool rf_attr_same(const rf_op *a, const rf_op *b);
 /* The `fast` attribute of a product: it rounds its activations. NULL: the op is not a product. */
 bool *rf_attr_fast(const rf_op_def *def, rf_attr *attr);
 bool rf_op_is_fast(const rf_op *op);
-/* Makes attributes that point into a model's tables point into those of `model`. */
+/* Redirects attributes that point into the tables of a model to the tables of `model`. */
 void rf_attr_adopt(const rf_op_def *def, rf_attr *attr, const rf_model *model);
 
 /* Name of the op's kind: "matmul", "attention", "norm". */
@@ -395,7 +395,7 @@ enum {
 };
 /* `bit` is 0 to RF_OFFLOADS - 1; "optimizer", "activations", "kv", "weights" */
 const char *rf_offload_name(int bit);
-/* Parses a list of these names, separated by commas. RAFTER_INVALID names the wrong entry. */
+/* Parses a list of names of offloads, separated by commas. RAFTER_INVALID names the wrong entry. */
 rf_status rf_offload_parse(const char *text, unsigned *what, rf_error *error);
 
 typedef struct rf_build_options {
@@ -450,7 +450,7 @@ rf_status rf_graph_build(const rf_model *model, const rf_build_options *options,
 rf_status rf_graph_stage(const rf_graph *whole, const rf_build_options *options, rf_graph **graph,
                          rf_error *error);
 /* Adds the model's LoRA adapters to its linear layers; other weights are then not trained. `dtype`
- * is that of activations; `learns` adds the adapters' dropout. */
+ * is the dtype of activations; `learns` adds the adapters' dropout. */
 rf_status rf_pass_adapt(rf_graph *graph, rf_dtype dtype, bool learns, rf_error *error);
 rf_status rf_pass_differentiate(rf_graph *graph, rf_error *error);
 /* Emits the backward ops of one op: by its row's `gradient`, or by its function `backward`, which

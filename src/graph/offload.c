@@ -12,7 +12,7 @@
  * are forward or all are backward. */
 typedef struct stay {
   int tensor; /* the tensor in the host's memory */
-  int copy;   /* the copy that these ops use */
+  int copy;   /* the copy that the ops of this run use */
   int first, last_write, phase;
   bool reads;
   int block; /* layer of the first op; RF_NONE: none */
@@ -25,7 +25,7 @@ typedef struct offload {
   int first_backward; /* index of the first backward op of `micro`, or op_count */
   stay *list;
   int count, capacity;
-  int *open; /* by tensor: its last stay, or RF_NONE */
+  int *open; /* for each tensor: its last run of ops in `list`, or RF_NONE */
   /* lists of new ops, by the op that a new op comes before or after */
   int *before, *after, *next, *moved, moves;
 } offload;
@@ -206,7 +206,7 @@ static int in_order(const void *a, const void *b) {
 /* Emits the copies. A copy starts just before the previous layer first uses its own such tensor.
  * For the first layer of a section, a copy starts at the start of the section or of backward. */
 static rf_status bring(offload *f) {
-  int begin = 0, begin_before = 0; /* first stays of this layer and of the previous layer */
+  int begin = 0, begin_before = 0; /* first runs of this layer and of the previous layer */
   for (int i = 0; i < f->count; i++) {
     const stay *s = &f->list[i];
     rf_section section = f->graph->op[s->first].section;

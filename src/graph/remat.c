@@ -23,7 +23,8 @@ static void mark(rf_recompute *r, int t) {
     if (op->input[i] >= 0) mark(r, op->input[i]);
 }
 
-/* ---- what is the same for every set ---------------------------------------------------------- */
+/* ---- what all sets of dropped tensors share
+ * ---------------------------------------------------------- */
 
 /* Finds weights that are gathered both in forward and in backward; recomputation reads the gather
  * of backward. */
@@ -212,7 +213,7 @@ static void copy_tensor(rf_graph *graph, int t) {
 rf_status rf_pass_remat(rf_graph *graph, const bool *drop, rf_error *error) {
   rf_pool *scratch = rf_pool_new();
   rf_status status = RAFTER_OK;
-  rf_graph before = *graph; /* the original arrays; those of `graph` grow below */
+  rf_graph before = *graph; /* the original arrays, because the arrays of `graph` grow below */
   rf_recompute *r = rf_recompute_open(&before, scratch);
   int *order = NULL;
   rf_recompute_decide(r, drop);

@@ -1,4 +1,4 @@
-/* pipeline.c - stages, schedules, and tensors held for several microbatches; see pipeline.h. */
+/* pipeline.c - stages, schedules, and slots of tensors for several microbatches; see pipeline.h. */
 #include "graph/mesh/pipeline.h"
 
 #include "graph/passes.h"
@@ -106,7 +106,7 @@ double rf_pipeline_bubble(const rf_mesh *mesh, int micros) {
   return others / ((double)rf_pipeline_chunks(mesh) * micros + others);
 }
 
-/* ---- what is held for several microbatches --------------------------------------------------- */
+/* ---- tensors of several microbatches --------------------------------------------------------- */
 
 void rf_pipeline_halves(const rf_graph *graph, int *half) {
   int chunks = rf_pipeline_chunks(&graph->mesh);

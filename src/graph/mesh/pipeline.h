@@ -1,5 +1,5 @@
 /* pipeline.h - pipeline parallelism: which layers each stage has, and in which order a stage runs
- * the halves (forward, backward) of its microbatches. The planner computes their times.
+ * the forward and backward passes of its microbatches. The planner times the passes.
  *
  * The layers are divided into stages x chunks pieces; piece p is on stage p % stages, as chunk p /
  * stages of that stage. The first piece has the embedding, the last one the head and the loss. */
@@ -30,21 +30,21 @@ typedef struct rf_half {
   int32_t chunk, micro;
   bool backward;
 } rf_half;
-/* Writes to `order` the 2 x chunks x micros halves of a stage in the order in which the stage runs
- * them. Every chunk sees the microbatches in ascending order, forward and backward, so gradients
- * are summed in the same order as on one chip. gpipe: all forward, then all backward (Huang et al.
- * 2019). 1f1b: one forward for each later stage, then alternating (PipeDream-flush, Narayanan et
- * al. 2021). interleaved: alternating over chunks, in groups of `stages` microbatches (Megatron-LM,
- * Narayanan et al. 2021, section 2.2). */
+/* Writes to `order` the 2 x chunks x micros forward and backward passes of a stage, in the order of
+ * execution. Every chunk sees the microbatches in ascending order, forward and backward, so
+ * gradients are summed in the same order as on one chip. gpipe runs all forward passes, then all
+ * backward passes (Huang et al. 2019). 1f1b runs one forward pass for each later stage, then
+ * alternates (PipeDream-flush, Narayanan et al. 2021). interleaved alternates over chunks, in
+ * groups of `stages` microbatches (Megatron-LM, Narayanan et al. 2021, section 2.2). */
 void rf_pipeline_order(const rf_mesh *mesh, int stage, int micros, rf_half *order);
-/* Maximum microbatches that have finished the forward but not the backward half of a chunk. */
+/* Maximum microbatches that a chunk has run forward but not yet backward. */
 int rf_pipeline_in_flight(const rf_mesh *mesh, int stage, int micros, int chunk);
 /* Idle fraction of a pipeline whose stages take equal time: (P-1) / (V m + P-1), with P stages, V
  * chunks and m microbatches. */
 double rf_pipeline_bubble(const rf_mesh *mesh, int micros);
 
-/* Writes for each op the half it belongs to: 2 x chunk in forward, 2 x chunk + 1 in backward, -1
- * outside the section `micro`. */
+/* Writes the number of each op's half: 2 x chunk in forward, 2 x chunk + 1 in backward, -1 outside
+ * the section `micro`. */
 void rf_pipeline_halves(const rf_graph *graph, int *half);
 /* Sets rf_tensor.slots: microbatches that a tensor holds at once. Runs after ops stop moving. */
 void rf_pass_slots(rf_graph *graph);

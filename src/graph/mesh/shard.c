@@ -1,8 +1,8 @@
 /* shard.c - the program of one chip of a mesh: every op with the shapes of one chip, and a
  * collective wherever an op needs another sharding than its operand has. The rules of ops choose
- * the sharding of operands, shard_rules.c that of parameters. A partial sum is reduced where it is
- * computed. A sharded dimension is gathered where an op needs all of it, once in forward and again
- * in backward, so that a chip stores only its own part in between. */
+ * the sharding of operands; shard_rules.c chooses the sharding of parameters. A partial sum is
+ * reduced where it is computed. A sharded dimension is gathered where an op needs all of it, once
+ * in forward and again in backward, so that a chip stores only its own part in between. */
 #include "graph/passes.h"
 #include "graph/mesh/shard_pass.h"
 
@@ -156,7 +156,7 @@ static rf_status finish_sum(rf_sharder *s) {
                                                                                          : RAFTER_OK;
 }
 
-/* Sends rows to the chips that have the rows' experts. The results return the same way. */
+/* Sends rows to the chips that have the rows' experts. Results return in the same way. */
 static int to_experts(rf_sharder *s, const rf_op *op, int id, float fill, const char *label) {
   const rf_spec exchanged = {.split = {0, 0, 0, 0xff}};
   int found = rf_sharder_copy_of(s, id, &exchanged, RF_SCOPE_ALWAYS);

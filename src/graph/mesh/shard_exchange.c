@@ -1,5 +1,5 @@
-/* shard_exchange.c - collectives of the shard pass, which bring a tensor from its sharding to the
- * one that an op needs. Readers share the resulting copies. */
+/* shard_exchange.c - collectives of the shard pass, which give a tensor the sharding that an op
+ * needs. Readers share the resulting copies. */
 #include "graph/mesh/shard_pass.h"
 #include "graph/passes.h"
 

@@ -48,7 +48,7 @@ static rf_status scatter(rf_sharder *s, const rf_op *op, int t) {
 }
 
 /* If several chips of a tensor group hold the same key and value heads, each chip's gradient covers
- * only its own query heads; their sum is the gradient. */
+ * only its own query heads, and the gradient is the sum over the chips. */
 static rf_status sum_copies(rf_sharder *s, rf_sharded_tensor *at, int p, rf_origin origin) {
   rf_copies copies = rf_shard_copies(&s->whole, s->mesh, p);
   if (copies.chips == 1) return RAFTER_OK;

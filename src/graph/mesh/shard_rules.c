@@ -111,7 +111,7 @@ static int tensor_axis(const rf_graph *graph, int p) {
   return base == side ? base : -1;
 }
 
-/* Columns on one chip of a qkv row or of an adapter's output; *own gets those of query heads. */
+/* Columns on one chip of a qkv row or of an adapter's output; *own: columns of query heads. */
 static int64_t columns_of_heads(const rf_graph *graph, int64_t chips, int p, int64_t *own) {
   const rf_model *m = &graph->model;
   const rf_param *param = &graph->params.at[p];
@@ -149,8 +149,8 @@ rf_copies rf_shard_copies(const rf_graph *graph, const rf_mesh *mesh, int p) {
   return copies;
 }
 
-/* The dimension of a matrix that is sharded between uses: the one with the least padding that
- * tensor parallelism does not shard; -1: none. */
+/* The dimension of a matrix that is sharded between uses: of the dimensions that tensor parallelism
+ * does not shard, the one with the least padding; -1: none. */
 static int state_axis(const rf_graph *graph, const rf_mesh *mesh, int p, const rf_spec *use, rf_axes axes) {
   const rf_param *param = &graph->params.at[p];
   int64_t chips = rf_mesh_size(mesh, axes);

@@ -1,6 +1,6 @@
-/* head.c - the head: cross-entropy loss in one pass over panels of the vocabulary, its backward op,
- * both in one op, sums of the loss, and logits of chosen rows. Training never stores all logits: a
- * kernel's workspace holds the logits of a bounded chunk of rows. */
+/* head.c - the head: cross-entropy loss in one pass over panels of the vocabulary, the loss's
+ * backward op, loss and backward in one op, sums of the loss, and logits of chosen rows. Training
+ * never stores all logits: a kernel's workspace holds the logits of a bounded chunk of rows. */
 #include "graph/mesh/shard.h"
 
 typedef struct head_dims {

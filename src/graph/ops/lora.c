@@ -24,7 +24,7 @@ static rf_status parts_check(const rf_op *op, const dims *d, rf_error *error) {
       op->def->name, op->name, (long long)d->columns, (long long)d->joined, parts->count, parts->rank);
 }
 
-/* Checks the inputs of both ops: u or dy, h, b. */
+/* Checks the inputs of the forward op (u, h, b) and of the backward op (dy, h, b). */
 static rf_status inputs(rf_graph *graph, rf_op *op, dims *d, rf_error *error) {
   *d = (dims){.rows = rf_input_dim(graph, op, 0, 0),
               .columns = rf_input_dim(graph, op, 0, 1),
