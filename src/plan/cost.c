@@ -30,7 +30,7 @@ double rf_cost_size(const rf_graph *graph, const rf_op *op, rf_work work) {
   return rf_cost_work(work);
 }
 
-/* The dtype in which the op multiplies or moves data: that of its first floating operand. */
+/* The dtype in which an op computes or moves data: its first floating operand's dtype. */
 static rf_dtype dtype_of(const rf_graph *graph, const rf_op *op) {
   for (int i = 0; i < op->input_count + op->output_count; i++) {
     int t = i < op->input_count ? op->input[i] : op->output[i - op->input_count];
@@ -105,7 +105,7 @@ const char *rf_cost_curve_name(const rf_graph *graph, const rf_op *op) {
 
 /* ---- curves ---------------------------------------------------------------------------------- */
 
-/* Curve of this op with the same dtype and kernel, or else dtype, or else kernel, or else any. */
+/* Curve of this op, if possible with the same dtype and kernel, else the same dtype. */
 static const rf_curve *curve_of(const rf_machine *machine, const char *op, rf_dtype dtype,
                                 const char *kernel) {
   const rf_curve *best = NULL;
@@ -377,8 +377,8 @@ static double best_rate(const rf_curve *c, double from_size) {
   return best;
 }
 
-/* Highest bandwidth for moving `bytes`: that of memory, or the best that an op without products
- * reached in calibration at this size or more. Tensors that fit a cache get its bandwidth. */
+/* Highest bandwidth for moving `bytes`: of memory, or of the fastest op without products in
+ * calibration, at this size or more. Tensors that fit a cache get its bandwidth. */
 static double reach_bps(const rf_machine *machine, double bytes, double bandwidth) {
   for (int i = 0; i < machine->curve_count; i++) {
     const rf_curve *c = &machine->curve[i];

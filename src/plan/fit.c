@@ -226,7 +226,7 @@ typedef struct mesh_list {
   int count;
 } mesh_list;
 
-/* Adds the mesh with these extents to the list if it is new. Slices and capacity do not change. */
+/* Adds the mesh with extents `of` to the list, if new. Slices and capacity do not change. */
 static void add_mesh(mesh_list *list, const rf_mesh *from, const int64_t of[RF_AXES]) {
   rf_mesh mesh = *from;
   for (int a = 0; a < RF_AXES; a++)

@@ -13,8 +13,8 @@ typedef struct line {
   const rf_mesh *mesh;
   int stages, chunks, pieces, micros;
   const rf_piece_times *piece;
-  /* Index 0: forward, 1: backward. For each piece and microbatch, the time when the half ended
-   * (done) and when its input arrived (came); below 0: not yet. */
+  /* Index 0: forward, 1: backward. For each direction, piece and microbatch: the time when the pass
+   * ended (done) and when its input arrived (came); below 0: not yet. */
   double *done[2], *came[2];
   int *places;    /* for each piece: slots for forward inputs */
   rf_half *order; /* schedules of all stages, concatenated */
@@ -24,7 +24,7 @@ static size_t cell(const line *l, int piece, int micro) {
   return (size_t)piece * (size_t)l->micros + (size_t)micro;
 }
 
-/* Time when the input of a half arrives; 0: it has no input; below 0: not computed yet. */
+/* Time when the input of a pass arrives. 0: the pass has no input; below 0: unknown yet. */
 static double arrival(line *l, int piece, int micro, bool backward) {
   int from = piece + (backward ? 1 : -1), places = backward ? (l->micros < 2 ? 1 : 2) : l->places[piece];
   if (from < 0 || from >= l->pieces) return 0;
@@ -33,7 +33,7 @@ static double arrival(line *l, int piece, int micro, bool backward) {
   if (start < 0) return -1;
   if (micro > 0 && l->came[backward][cell(l, piece, micro - 1)] > start)
     start = l->came[backward][cell(l, piece, micro - 1)];
-  /* The input takes the slot of a microbatch whose backward half has ended. */
+  /* The input takes the slot of a microbatch whose backward pass has ended. */
   if (micro >= places && l->done[1][cell(l, piece, micro - places)] > start)
     start = l->done[1][cell(l, piece, micro - places)];
   return l->came[backward][cell(l, piece, micro)] = start + seconds;
@@ -61,7 +61,8 @@ static bool begin_line(line *l) {
   return true;
 }
 
-/* Simulates as many of the next halves of a stage as can start. Returns whether any did. */
+/* Simulates as many of a stage's next forward and backward passes as can start. Returns whether any
+ * did. */
 static bool advance(line *l, int stage, int *at, double *start, double *now) {
   int halves = 2 * l->chunks * l->micros, begun = *at;
   const rf_half *order = l->order + (size_t)stage * (size_t)halves;

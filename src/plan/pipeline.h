@@ -11,12 +11,12 @@ typedef struct rf_piece_times {
   double forward, backward, to_next, to_before;
 } rf_piece_times;
 
-/* Every stage runs its halves in the order of the schedule. A half starts when the half before it
- * has ended and its input has arrived. A transfer overlaps with the work of the sending and the
- * receiving stage. A transfer starts when its data is complete, the previous transfer has ended and
- * the receiver has a free slot. For each stage, `start` gets the time when its first half starts
- * and `finish` the time when its last half ends. Returns the largest `finish`, or -1 if it runs out
- * of memory. */
+/* Every stage runs its forward and backward passes in the order of the schedule. A pass starts when
+ * the stage's previous pass has ended and the input has arrived. A transfer overlaps with the work
+ * of the sending and the receiving stage. A transfer starts when its data is complete, the previous
+ * transfer has ended and the receiver has a free slot. For each stage, `start` gets the time when
+ * its first pass starts and `finish` the time when its last pass ends. Returns the largest
+ * `finish`, or -1 if it runs out of memory. */
 double rf_pipeline_simulate(const rf_mesh *mesh, int micros, const rf_piece_times *piece, double *start,
                             double *finish);
 

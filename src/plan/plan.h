@@ -61,7 +61,7 @@ typedef struct rf_plan_options {
   rf_program_options program; /* JAX program to size and time; all zero: rafter's own */
   int64_t budget_bytes;       /* for --fit and remat=auto; 0: the machine's memory minus its reserve */
   int64_t taken_bytes;        /* part of the budget that remat=auto leaves free for other uses */
-  bool searched;              /* --fit chose these settings; the user did not type them */
+  bool searched;              /* ----fit chose the settings; the user did not type them */
   int guard_bytes;            /* gap after each tensor; debug runs check that nothing writes there */
   /* Minimum size of the persistent region. Validation uses it to run in the arena of training. */
   int64_t persistent_bytes;
@@ -159,7 +159,7 @@ const char *rf_plan_peak(const rf_plan *plan);
 /* RAFTER_NO_FIT if the plan does not fit. The error names the excess and the largest tensors, and
  * its hint a setting that fits. */
 rf_status rf_plan_require_fit(const rf_plan *plan, rf_error *error);
-#define RF_THIS_FITS "this fits" /* start of a hint that names such a setting */
+#define RF_THIS_FITS "this fits" /* start of a hint that names a setting that fits */
 
 void rf_plan_work_by_part(const rf_plan *plan, rf_part_work work[RF_PARTS]);
 
@@ -181,7 +181,7 @@ typedef struct rf_fit_row {
 } rf_fit_row;
 enum { RF_MAX_FIT_ROWS = 64 };
 typedef struct rf_fit_found {
-  rf_fit_row row[RF_MAX_FIT_ROWS]; /* the frontier: rows that no other beats in both memory and time */
+  rf_fit_row row[RF_MAX_FIT_ROWS]; /* the frontier: no row beats another in both memory and time */
   int rows, tried;                 /* tried: number of settings planned */
   bool fits;                       /* whether any setting fits */
 } rf_fit_found;
@@ -198,10 +198,11 @@ typedef struct rf_fit_whole {
   rf_status (*cost)(void *self, const rf_plan *plan, rf_fit_cost *cost, rf_error *error);
 } rf_fit_whole;
 /* Finds the fastest plan that fits rf_plan_room(options), or the smallest plan if none fits. The
- * batch, microbatch x accumulate, stays the same. On several chips the search starts with meshes of
- * data, fsdp, tensor and expert in bf16 (unless the dtype is fixed), continues with neighbours of
- * the best mesh, and then varies the other settings on the best few. `whole` (may be NULL) replaces
- * the plan's own memory and time. `found` (may be NULL) receives the frontier, fastest first. */
+ * batch, microbatch x accumulate, does not change. On several chips the search starts with meshes
+ * of data, fsdp, tensor and expert in bf16 (unless the dtype is fixed), continues with neighbours
+ * of the best mesh, and then varies the other settings on the best few. `whole` (may be NULL)
+ * replaces the plan's own memory and time. `found` (may be NULL) receives the frontier, fastest
+ * first. */
 rf_status rf_plan_fit(const rf_model *model, const rf_plan_options *options, rf_fit_vary vary,
                       const rf_fit_whole *whole, rf_plan **plan, rf_fit_found *found, rf_error *error);
 
@@ -267,10 +268,10 @@ double rf_cost_rows_seconds(const rf_machine *machine, const char *op, const cha
 typedef struct rf_extent {
   int64_t rows, context; /* context: keys that the last row attends to, its own included */
 } rf_extent;
-/* Work of an op in a forward pass over these sequences, which fill all rows of the plan. */
+/* Work of an op in a forward pass over `parts` sequences that fill all rows of the plan. */
 rf_work rf_plan_walk_work(const rf_plan *plan, int op, const rf_extent *part, int parts);
-/* Predicted seconds of a forward pass of a prefill or decode plan over these sequences, with one
- * row of logits for each. The plan's own step_seconds assumes full rows and contexts. */
+/* Predicted seconds of a forward pass of a prefill or decode plan over `parts` sequences, with one
+ * row of logits for each sequence. The plan's own step_seconds assumes full rows and contexts. */
 double rf_plan_walk_seconds(const rf_plan *plan, const rf_extent *part, int parts);
 /* For `times` equal forward passes, adds each op's predicted time to `seconds` and its lower bound
  * (rf_plan_limit) to `limit`; both arrays have op_count entries. RAFTER_FAILED: out of memory. */

@@ -1,10 +1,10 @@
 /* remat.c - chooses what remat=auto recomputes: the set of activations with the fewest seconds of
  * recomputation whose plan fits. Layers repeat, so activations fall into a few kinds ("mlp/up/u" of
- * every block). The search first drops whole kinds, each time the kind that frees the most bytes
- * per second of recomputation given those already dropped. (If a dropped tensor is computed from
- * another dropped tensor, both are recomputed.) Then, the most expensive kind first, it drops each
- * kind in as few blocks as still fit. Each trial is estimated by trial.c; with stages or offload,
- * whose passes run after recomputation, the graph is really rewritten. */
+ * every block). The search first drops whole kinds. In each round it drops the kind that then frees
+ * the most bytes per second of recomputation. (If a dropped tensor is computed from another dropped
+ * tensor, both are recomputed.) Then, the most expensive kind first, it drops each kind in as few
+ * blocks as still fit. Each trial is estimated by trial.c; with stages or offload, whose passes run
+ * after recomputation, the graph is really rewritten. */
 #include "plan/parts.h"
 
 #include <stdlib.h>
@@ -269,7 +269,7 @@ static rf_status lay_out(search *s, const bool *drop, trial *result) {
   return try_drop(s, drop, true, result);
 }
 
-/* Runs one greedy search and adds its set to those found. */
+/* Runs one greedy search and adds its set to the list of sets found. */
 static rf_status greedy(search *s, bool thrifty) {
   /* The search counts live bytes. If the layout needs more, the next round lowers the target. */
   int64_t target = s->room;

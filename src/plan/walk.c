@@ -56,8 +56,8 @@ static bool depends_on_context(const rf_graph *graph, const rf_op *op) {
   return rf_op_is_cached(op) || moves_cache(graph, op);
 }
 
-/* Work of an op for `rows` rows, independent of contexts. Each expert reserves the same number of
- * rows; fewer rows fill a smaller fraction of that. */
+/* Work of an op for `rows` rows, independent of contexts. Experts always reserve the same number of
+ * rows, of which fewer rows fill a smaller fraction. */
 static rf_work plain_work(const rf_graph *graph, const rf_op *op, int64_t rows) {
   rf_op here = *op;
   double all = (double)(graph->rows * rf_mesh_size(&graph->mesh, RF_AXES_OF_WALK));
