@@ -66,7 +66,7 @@ void rf_fact_note(rf_question *q, const char *format, ...) __attribute__((format
 /* Adds the six keys of every answer; NaN: no value. */
 void rf_fact_head(rf_question *q, double flops, double bytes, double seconds, const char *bound,
                   double critical);
-/* Adds the time of arithmetic, the time of traffic, and the larger of both as the answer. */
+/* Adds the time of arithmetic and the time of traffic; the larger time is the answer. */
 rf_status rf_fact_roofline(rf_question *q, double flops, double bytes, const char *link, double critical,
                            rf_error *error);
 
