@@ -16,7 +16,7 @@ struct rafter_job {
   rf_options *options;
 };
 
-/* All commands: RF_COMMAND_TRAIN in train.c, and so on. A new command adds its name here. */
+/* All commands: RF_COMMAND_TRAIN in train.c, and so on. A new command adds its name to the list. */
 // clang-format off
 #define RF_COMMANDS(X) \
   X(PLAN) X(CALIBRATE) X(ROOFLINE) \

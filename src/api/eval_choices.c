@@ -16,7 +16,7 @@
 static const char *const CONTEXTS[] = {"context", "query", "ctx", "question"};
 /* A list, or {"text": [...], "label": [...]}. */
 static const char *const CHOICES[] = {"choices", "endings", "options"};
-/* An index from 0, its digits, or a label such as "B". */
+/* The right choice: an index from 0 (a number or its digits), or a label such as "B". */
 static const char *const ANSWERS[] = {"answer", "label", "gold", "answerKey"};
 
 typedef struct choice {

@@ -1,5 +1,5 @@
 /* adapter.c - reads, writes and merges PEFT's LoRA files. A file has one A (r, K) and one B (N,
- * r) for each layer; here, one parameter holds the adapters of a fused weight side by side. */
+ * r) for each layer; in memory, one parameter holds a fused weight's adapters side by side. */
 #define _GNU_SOURCE
 #include "model/adapter.h"
 
@@ -504,8 +504,8 @@ static json_t *modules_of(const rf_model *model, const rf_params *params, bool w
   return modules;
 }
 
-/* Whether these words match only adapted linear layers, in each block that has an adapter. They
- * may match more: GPT-2 has two linear layers named c_proj in each block. */
+/* Whether `words` match only adapted linear layers, in each block that has an adapter. They may
+ * match more: GPT-2 has two linear layers named c_proj in each block. */
 static bool words_suffice(const rf_model *model, const rf_params *params, const json_t *words) {
   for (int p = 0; p < params->base; ++p) {
     const rf_param *param = &params->at[p];

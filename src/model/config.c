@@ -45,7 +45,7 @@ static const config_field SHARED[] = {
     {"max_position_embeddings", NULL, INT, false, 0, AT(max_seq)},
 };
 enum { SHAPE_COUNT = sizeof SHARED / sizeof SHARED[0] };
-/* Defaults of SHARED. Google's files of the larger Gemma 3 models omit fields with these values. */
+/* Defaults of SHARED, because Google's files of the larger Gemma 3 models omit some fields. */
 static const int64_t GEMMA3_SHAPE[SHAPE_COUNT] = {26, 2304, 8, 4, 256, 9216, 262208, 131072};
 static const config_field LLAMA[] = {
     {"rms_norm_eps", NULL, FLOAT, false, 1e-6, AT(norm_eps)},
@@ -478,8 +478,7 @@ static rf_status from_json(const json_t *json, const char *where, rf_model *resu
   else if (strcmp(type, "rafter_gpt") == 0) RF_TRY(read_gpt2(json, where, true, &model, error));
   else if (type_named(type)) RF_TRY(read_type(json, where, type_named(type), &model, error));
   else if (strcmp(type, "gemma3") == 0 &&
-           json_is_object(
-               json_object_get(json, "text_config"))) /* of a multimodal model, only the text model is read */
+           json_is_object(json_object_get(json, "text_config"))) /* multimodal: read the text model */
     RF_TRY(read_type(json_object_get(json, "text_config"), where, type_named("gemma3_text"), &model, error));
   else
     return RF_FAIL(error, RAFTER_FAILED,
@@ -493,8 +492,7 @@ static rf_status from_json(const json_t *json, const char *where, rf_model *resu
     model.plan_only =
         "its weights have a format that this version cannot read (quantization_config of its config.json)";
   if (rf_model_check(&model, where, error) != RAFTER_OK) {
-    if (error)
-      error->status = RAFTER_FAILED; /* RAFTER_FAILED, because the file is wrong, not the command line */
+    if (error) error->status = RAFTER_FAILED; /* RAFTER_INVALID would blame the command line */
     return RAFTER_FAILED;
   }
   *result = model;

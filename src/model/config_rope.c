@@ -105,7 +105,7 @@ static rf_status read_rope_object(const json_t *json, const char *where, rf_rope
   if (strcmp(name, "yarn") == 0) return read_yarn(json, where, rope, model, error);
   if (strcmp(name, "longrope") == 0) return read_table(json, where, rope, model, error);
   /* "dynamic" changes the angles only of texts longer than the model's positions. This program
-   * accepts no such texts, so it uses the plain angles. Source: transformers,
+   * accepts no text that long, so it uses the plain angles. Source: transformers,
    * modeling_rope_utils, _compute_dynamic_ntk_parameters. */
   if (strcmp(name, "dynamic") == 0) {
     RF_TRY(rf_json_float(json, "factor", where, 1e-6, 1e9, &factor, error));

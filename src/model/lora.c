@@ -126,7 +126,7 @@ rf_lora_module_name rf_lora_module(const rf_model *model, const rf_param *param,
 }
 
 /* Whether a site is exactly one tensor in the family's files. General targets ("all", regular
- * expressions) select only such sites. */
+ * expressions) select only sites that are one tensor. */
 static bool is_plain(const rf_model *model, const rf_param *param, int site) {
   rf_name name = rf_param_name(model, param, false);
   int64_t at, columns;

@@ -505,7 +505,7 @@ static rf_status resolve_adapter(const char *adapter, rf_model *model, char fold
   return RAFTER_OK;
 }
 
-/* Whether the folder has a config.json. Such a folder wins over a preset of the same name. */
+/* Whether the folder has a config.json, so that it wins over a preset of the same name. */
 static bool holds_config(const char *folder) {
   char path[4096 + 16];
   return snprintf(path, sizeof path, "%s/config.json", folder) < (int)sizeof path && !access(path, F_OK);

@@ -171,7 +171,7 @@ static const struct {
 };
 
 /* "rope_freqs.weight" has a divisor for each frequency. The scaling is LLAMA3 if Llama 3's rule
- * (factor 8 or 32; low 1, high 4, original 8192) gives these divisors; otherwise TABLE. */
+ * (factor 8 or 32; low 1, high 4, original 8192) gives the file's divisors; otherwise TABLE. */
 static bool is_llama3(const rf_rope *rope, const float *table, int64_t pairs, rf_rope *scaled) {
   *scaled = *rope;
   scaled->scaling = RF_ROPE_LLAMA3;
@@ -301,8 +301,7 @@ rf_status rf_model_file_read(const char *path, rf_model *model, rf_error *error)
                              : path);
 done:
   if (status != RAFTER_OK && error)
-    error->status = status =
-        RAFTER_FAILED; /* RAFTER_FAILED, because the file is wrong, not the command line */
+    error->status = status = RAFTER_FAILED; /* RAFTER_INVALID would blame the command line */
   rf_weight_file_close(file);
   return status;
 }

@@ -27,7 +27,7 @@ static int64_t writer_values(const rf_params *params) {
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
-/* The unit of writing: a parameter or one of its experts, with the tensor names in files. */
+/* What is written in one go: a parameter or one of its experts, with its names in files. */
 typedef struct piece {
   int param, file;
   rf_param slice;

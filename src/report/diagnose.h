@@ -78,8 +78,7 @@ typedef struct rf_diagnosed_threads {
   int steps;
   double work, phases; /* phases: outside ops */
   rf_shares gaps;
-  double between_seconds, between_part,
-      between_unexplained; /* time between recorded steps; 0: not recorded */
+  double between_seconds, between_part, between_unexplained; /* between two recorded steps; 0: unknown */
   rf_shares between_phases;
 } rf_diagnosed_threads;
 

@@ -189,7 +189,7 @@ static rf_status check_shown(const json_t *plan, const char *where, rf_error *er
   return RAFTER_OK;
 }
 
-/* Checks a plan object of `rafter plan --json`: the fields that are read here exist with the
+/* Checks a plan object of `rafter plan --json`: the fields that the report reads exist with the
  * right types, tensors are inside the arena, ops are numbered in order and name existing
  * tensors. */
 static rf_status check_plan(const json_t *plan, const char *where, rf_error *error) {

@@ -115,7 +115,7 @@ void rf_report_put_work(json_t *json, const rf_plan *plan) {
   json_object_set_new(json, "forward_flops", json_real(all.forward));
   json_object_set_new(json, "forward_flops_full_square", json_real(all.forward_full));
   json_object_set_new(json, "weight_flops",
-                      json_real(weights)); /* without the products of attention (scores, values) */
+                      json_real(weights)); /* without the products Q K^T and P V of attention */
   json_object_set_new(json, "weight_share", json_real(all.step > 0 ? weights / all.step : 0));
   json_object_set_new(json, "by_part", parts);
 }

@@ -54,8 +54,7 @@ static json_t *offload_json(unsigned what) {
 
 static json_t *settings_json(const rf_plan *plan) {
   const rf_build_options *b = &plan->options.build;
-  bool host =
-      plan->options.backend != &RF_BACKEND_SHEET; /* a plan for a machine from a data sheet has no threads */
+  bool host = plan->options.backend != &RF_BACKEND_SHEET; /* a data-sheet machine has no threads */
   json_t *json =
       json_pack("{sI sI sI si ss ss ss ss so sf so so}", "batch", (json_int_t)(b->microbatch * b->accumulate),
                 "seq", (json_int_t)b->seq, "microbatch", (json_int_t)b->microbatch, "accumulate",

@@ -61,7 +61,7 @@ static unsigned char *gzip(const unsigned char *bytes, size_t count, size_t *pac
   z_stream stream = {0};
   if (deflateInit2(&stream, 6, Z_DEFLATED, 15 + 16 /* a gzip header */, 8, Z_DEFAULT_STRATEGY) != Z_OK)
     return NULL;
-  /* deflateBound takes an unsigned long, which is as wide as size_t here. */
+  /* deflateBound takes an unsigned long, which has the size of size_t on this platform. */
   size_t room = count + count / 1000 + 128;
   if (room < deflateBound(&stream, (uLong)count)) room = deflateBound(&stream, (uLong)count);
   unsigned char *out = malloc(room);

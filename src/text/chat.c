@@ -176,7 +176,7 @@ static rf_status source_read(const char *folder, source *s, rf_error *error) {
   struct stat info;
   const json_t *inside = NULL;
   *s = (source){.text = NULL};
-  if (!stat(folder, &info) && S_ISREG(info.st_mode)) { /* of a weight file, use the folder */
+  if (!stat(folder, &info) && S_ISREG(info.st_mode)) { /* for a weight file, use its folder */
     snprintf(beside, sizeof beside, "%s", folder);
     folder = dirname(beside);
   }

@@ -16,10 +16,9 @@ bool rf_tpl_at_name(const tpl_parser *p, const char *name);
 bool rf_tpl_skip_op(tpl_parser *p, int op);
 bool rf_tpl_skip_name(tpl_parser *p, const char *name);
 rf_status rf_tpl_expect_op(tpl_parser *p, int op);
-rf_status rf_tpl_unexpected(tpl_parser *p,
-                            const char *expected); /* fails and names the current token's place */
-bool rf_tpl_reserved(tpl_text name);               /* keywords and names that Jinja reserves */
-bool rf_tpl_constant_name(tpl_text name);          /* true, None, ... */
+rf_status rf_tpl_unexpected(tpl_parser *p, const char *expected); /* an error at the current token */
+bool rf_tpl_reserved(tpl_text name);                              /* keywords and names that Jinja reserves */
+bool rf_tpl_constant_name(tpl_text name);                         /* true, None, ... */
 
 tpl_node *rf_tpl_node(tpl_parser *p, tpl_node_kind kind, size_t at);
 /* Makes `node` deeper than `child` (may be NULL); fails beyond the maximum depth. */

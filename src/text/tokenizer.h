@@ -23,7 +23,7 @@ typedef struct rf_ids {
   int32_t *at;
   int64_t count, capacity;
 } rf_ids;
-rf_status rf_ids_reserve(rf_ids *ids, int64_t more, rf_error *error); /* room for `more` more ids */
+rf_status rf_ids_reserve(rf_ids *ids, int64_t more, rf_error *error); /* makes room for `more` new ids */
 rf_status rf_ids_add(rf_ids *ids, int32_t id, rf_error *error);
 void rf_ids_free(rf_ids *ids);
 
@@ -167,6 +167,6 @@ int32_t rf_tokenizer_bos(const rf_tokenizer *tokenizer); /* -1: none (also below
 int32_t rf_tokenizer_eos(const rf_tokenizer *tokenizer);
 int32_t rf_tokenizer_pad(const rf_tokenizer *tokenizer);
 int32_t rf_tokenizer_unk(const rf_tokenizer *tokenizer);
-bool rf_tokenizer_is_byte(const rf_tokenizer *tokenizer); /* whether it is the byte tokenizer */
+bool rf_tokenizer_is_byte(const rf_tokenizer *tokenizer); /* whether it is the built-in byte tokenizer */
 
 #endif
