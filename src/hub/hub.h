@@ -46,8 +46,8 @@ rf_status rf_hub_list(rf_http *http, const char *endpoint, const rf_hub_name *na
 rf_status rf_hub_read_listing(const char *text, size_t bytes, const char *where, rf_hub_listing *listing,
                               rf_error *error);
 void rf_hub_listing_free(rf_hub_listing *listing);
-/* Whether a path stays below a folder and is printable: it is relative and has no "..", no
- * backslash, and no empty or too long part. */
+/* Whether a path is printable and stays below a folder: it is relative and has no "..", no
+ * backslash, and no part that is empty or too long. */
 bool rf_hub_path_is_safe(const char *path);
 
 /* Marks the files that rafter reads, or those that match one of `patterns` ('*' also matches

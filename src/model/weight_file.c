@@ -10,7 +10,7 @@
 #include "formats/gguf_facts.h"
 #include "formats/llama2c.h"
 
-/* One of the three files is open; `facts` is set for a GGUF or llama2.c file. */
+/* One of the three file handles is open; `facts` is set for a GGUF or llama2.c file. */
 struct rf_weight_file {
   rf_tensor_file *safetensors;
   rf_gguf *gguf;

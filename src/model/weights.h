@@ -30,10 +30,10 @@ rf_status rf_weights_load(const char *path, const rf_model *model, const rf_para
 rf_status rf_weights_initialise(const rf_param *param, uint64_t seed, const rf_panels *panels, void *data,
                                 rf_error *error);
 
-/* Storage type of each part of each parameter, in table order: a number of quant.h. */
+/* Storage type (a number of quant.h) of each parameter's tensors in a file, in table order. */
 enum { RF_WEIGHT_TYPES_MOST = 8192, RF_WEIGHT_NO_PART = 0xff, RF_WEIGHT_AS_DTYPE = 0xfe };
 typedef struct rf_weight_types {
-  int count; /* parameters; 0: all matrices have the plan's dtype */
+  int count; /* number of parameters; 0: all matrices have the plan's dtype */
   uint8_t at[RF_WEIGHT_TYPES_MOST][RF_NAME_PARTS];
 } rf_weight_types;
 /* FILE: each matrix keeps its type in a GGUF file; from other files it gets the plan's dtype.
@@ -57,8 +57,8 @@ rf_panels rf_weight_panels(const rf_model *model, const rf_param *param, const u
                            rf_dtype dtype);
 
 /* Writes model.safetensors, rounded to `dtype` (f32, bf16 or f16), and config.json into an
- * existing folder, with Hugging Face's names if Hugging Face has a class for the model,
- * otherwise with rafter's own. */
+ * existing folder. The names are Hugging Face's if it has a class for the model, otherwise
+ * rafter's own. */
 rf_status rf_weights_write(const char *folder, const rf_model *model, const rf_params *params, rf_dtype dtype,
                            rf_weights_source source, void *context, rf_error *error);
 

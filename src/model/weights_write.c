@@ -1,5 +1,5 @@
-/* weights_write.c - writes a model's parameters under other programs' names, transposed and split
- * as their files need: one file, or several with an index. */
+/* weights_write.c - writes a model's parameters in the names and the layout of other programs,
+ * to one file, or to several files with an index. */
 #include "model/weights.h"
 
 #include <jansson.h>
@@ -32,7 +32,7 @@ typedef struct piece {
   int param, file;
   rf_param slice;
   rf_name name;
-  int first_stored; /* its first tensor in the writer's list */
+  int first_stored; /* the piece's first tensor in the writer's list */
 } piece;
 
 struct rf_weights_writer {

@@ -9,7 +9,7 @@
 /* Makes the summary of an entry that rf_report_add has checked. The summary of a run without
  * measurements has the predictions of the plan. NULL only when out of memory. */
 json_t *rf_report_summary(const json_t *entry);
-/* A lower bound of the share of forward-pass time that threads spent waiting for a core. */
+/* A lower bound of the share of forward-pass time in which threads waited for a core. */
 double rf_report_others_part(const json_t *entry);
 /* A summary as text of at most 30 lines and 110 columns. malloc'ed. */
 char *rf_report_summary_text(const json_t *summary);

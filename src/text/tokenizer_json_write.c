@@ -9,7 +9,7 @@
 
 static json_t *text_of(rf_span span) { return json_stringn(span.at, span.bytes); }
 
-/* A piece in tokenizer.json: normal pieces in GPT-2's byte alphabet, all others unchanged. */
+/* Spells a piece for tokenizer.json: normal pieces in GPT-2's byte alphabet, others unchanged. */
 static json_t *make_spelling(const rf_tokenizer *t, int64_t id) {
   char out[2 * RF_PIECE_MOST];
   rf_span piece = rf_pieces_at(&t->pieces, id);
