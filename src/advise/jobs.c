@@ -299,8 +299,8 @@ static rf_status resolve_link(service *s, rf_error *error) {
                                                    : in;
   if (s->link_bps > 0) return RAFTER_OK;
   return RF_FAIL(error, RAFTER_INVALID, "for example --kv-link 25G",
-                 "how fast is the link between the machines? (%s has no figure for a data-centre network; "
-                 "--kv-link is missing)",
+                 "the bandwidth between the two machines is unknown (%s has no figure for a data-centre "
+                 "network; --kv-link is missing)",
                  out > 0 ? here->name : there->name);
 }
 
@@ -336,8 +336,8 @@ static rf_status make_serve(rafter_plan *p, const rf_options *o, rf_error *error
   char bytes[32], seconds[32];
   if (s.prefill_on)
     fprintf(p->extra_text,
-            "  prefill on %s: the cache of a prompt (%s) is sent in %s at %.3g GB/s, and the first token "
-            "counts when it has arrived\n",
+            "  prefill on %s: sending the cache of a prompt (%s) takes %s at %.3g GB/s; the time to the "
+            "first token includes this transfer\n",
             s.prefill_on->machine.name, rf_text_bytes(s.best.transfer_bytes, bytes),
             rf_text_seconds(s.best.transfer_seconds, seconds), s.link_bps * 1e-9);
   json_t *serving =
@@ -365,8 +365,8 @@ typedef struct phase {
   double seconds;
 } phase;
 
-static const char RL_NOTE[] = "RL steps can be planned but cannot be run yet: rollouts, the reference's log "
-                              "probabilities of them and the policy's step take turns in one arena";
+static const char RL_NOTE[] = "RL steps can be planned but cannot be run yet; rollouts, the reference's log "
+                              "probabilities and the policy's step use one arena in turn";
 
 /* Bytes of a phase by class of tensor, without the base weights, which all phases share. */
 static void own_bytes(const rf_plan *plan, bool trains, int64_t own[RF_CLASSES]) {
@@ -454,8 +454,8 @@ static void put_rl(rafter_plan *p, const phase list[3], const json_t *memory, co
         100 * list[i].seconds / all);
   fprintf(p->extra_text, "  %s\n  %s\n",
           p->settings.model.lora.rank
-              ? "all phases share one copy of the base weights; the policy is the adapters"
-              : "without --lora the policy's weights change, so the reference has a copy of its own",
+              ? "all phases share one copy of the base weights; only the adapters belong to the policy"
+              : "without --lora the policy's weights change, so the reference model has its own copy",
           RL_NOTE);
 }
 
@@ -641,10 +641,10 @@ static rf_status check_effect(const rf_options *o, const char *job, rf_error *er
       {{"kv-dtype"}, "generate prefill rollout serve rl", "only jobs that generate have a KV cache"},
       {{"sequences"},
        "generate",
-       "--job generate sizes its cache by sequences; rollout and serve size it by their prompts"},
+       "--job generate sizes its cache by sequences; rollout and serve size theirs by their prompts"},
       {{"prefill-chunk"}, "generate prefill rollout serve rl", "only jobs that generate have prompts"},
       {{"optimizer"}, "train rl", "only training steps have an optimizer"},
-      {{"pipeline"}, "train rl", "only training steps have stages"},
+      {{"pipeline"}, "train rl", "only training steps have pipeline stages"},
       {{"accumulate"}, "train rl", "only training steps have microbatches"},
   };
   if (strcmp(rf_options_command(o), "plan")) return RAFTER_OK;
@@ -668,18 +668,19 @@ rf_status rf_plan_job(rafter_plan *plan, const rf_options *options, const char *
 
 const rf_option RF_SERVING_OPTIONS[] = {
     RF_NUMBER("samples", INT, "N", 1, 1 << 16, "1", "Serving and rollouts",
-              "answers to each prompt, which is computed once"),
+              "answers to each prompt; each prompt is computed only once"),
     RF_NUMBER("prompt-tokens", TOKENS, NULL, 1, 1 << 24, NULL, "Serving and rollouts",
               "tokens of a prompt; unset: 512, but at most half of the model's longest sequence"),
     RF_NUMBER("max-tokens", TOKENS, NULL, 1, 1 << 24, NULL, "Serving and rollouts",
               "tokens of an answer; unset: 256, but at most half of the model's longest sequence"),
     RF_NUMBER("shared-prefix", TOKENS, NULL, 0, 1 << 24, "0", "Serving and rollouts",
-              "first tokens that all prompts share"),
+              "number of tokens at the start that all prompts share"),
     RF_NUMBER("requests", INT, "N", 1, 1 << 20, NULL, "Serving and rollouts",
               "requests to simulate (serve; unset: 512) or prompts (rollout, rl; unset: as many as fill the "
               "slots)"),
-    RF_NUMBER("rate", FLOATS, "PER SECOND", 1e-6, 1e9, NULL, "Serving and rollouts",
-              "requests that arrive per second (serve), each value simulated: 1..256 or 0.5,1,2; unset: 1"),
+    RF_NUMBER(
+        "rate", FLOATS, "PER SECOND", 1e-6, 1e9, NULL, "Serving and rollouts",
+        "requests that arrive per second (serve): a rate, or a list such as 1..256 or 0.5,1,2; unset: 1"),
     RF_WORDS("arrivals", PATH, "FILE", NULL, "Serving and rollouts",
              "JSON Lines of requests (at, prompt, answer, shared) to simulate in place of --rate"),
     RF_WORDS("prefill-on", TEXT, "MACHINE", NULL, "Serving and rollouts",

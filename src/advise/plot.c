@@ -139,7 +139,7 @@ rf_status rf_plot_frontier(const char *path, const rafter_plan *plan, rf_error *
     most = fmax(most, (double)r->peak_bytes);
     slowest = fmax(slowest, r->seconds);
   }
-  snprintf(label, sizeof label, "%.60s on %.60s: memory and time of settings that no other beats in both",
+  snprintf(label, sizeof label, "%.60s on %.60s: memory and time of settings that none beats in both",
            plan->plan->graph->model.name, plan->plan->machine.name);
   fprintf(p->script, "EOD\nset title %s noenhanced\n", rf_gnuplot_quote(p, label));
   snprintf(label, sizeof label, "limit %s", rf_text_bytes(room, size));
@@ -191,7 +191,7 @@ rf_status rf_plot_rates(const char *path, const rafter_plan *plan, rf_error *err
   fprintf(p->script,
           "EOD\nset multiplot layout 2,1 title %s noenhanced\nset lmargin 12\nset rmargin 8\nset key top "
           "left reverse Left\nset logscale y\nset xrange [0:*]\nset offsets 0,graph 0.08,0,0\nset format x "
-          "'%%.1s %%c'\nset xlabel 'tokens per second (hollow: requests pile up)'\n",
+          "'%%.1s %%c'\nset xlabel 'tokens per second (hollow points: requests pile up)'\n",
           rf_gnuplot_quote(p, title));
   for (int k = 0; k < 2; k++) {
     int at = 4 + 2 * k;
@@ -321,7 +321,7 @@ static void put_roofs(rf_gnuplot *p, const rf_plan *plan) {
     low = fmin(low, list[i].flops / list[i].seconds);
   }
   if (!(peak > 0) || !(bps > 0) || !isfinite(left)) {
-    fputs("set label 1 'no op with FLOPs, or no ceilings known for this machine' at graph 0.5,0.5 "
+    fputs("set label 1 'no op has FLOPs, or the ceilings of this machine are unknown' at graph 0.5,0.5 "
           "center\nplot [0:1][0:1] 1/0\n",
           p->script);
     return;
@@ -364,8 +364,8 @@ static void put_roofs(rf_gnuplot *p, const rf_plan *plan) {
           "plot roof(x) with lines lw 2 lc rgb '" LIMIT_COLOUR "' title '%s: %.3g TFLOP/s, %.3g TB/s'",
           plan->machine.name, peak * 1e-12, bps * 1e-12);
   fprintf(p->script,
-          ", $ops using 1:2:(1 + 3 * sqrt($4)) with points pt 7 ps variable lc rgb '%s' title 'size: share "
-          "of the time'",
+          ", $ops using 1:2:(1 + 3 * sqrt($4)) with points pt 7 ps variable lc rgb '%s' title 'size of a "
+          "point: share of the time'",
           COLOUR[0]);
   fputs(", $ops using 1:5:($4 > 0.02 ? sprintf('%s %.0f %%', strcol(3), 100 * $4) : '') with labels left "
         "offset 1,0 font ',9' noenhanced notitle\n",

@@ -137,8 +137,8 @@ rf_status rf_compare_published(const rf_options *o, const char *id, const rafter
   rf_say(sink, "%s: %s, %s on %s chips of %s, %s tokens, %s (%s)\n", row.text[ID], row.text[SYSTEM],
          row.text[MODEL], row.text[CHIPS], row.text[MACHINE], row.text[SEQ], row.text[PUBLISHED],
          row.text[SOURCE]);
-  rf_say(sink, "planned with %s, %s-bound; settings that were not published were searched\n%s\n", setting,
-         json_string_value(json_object_get(json_object_get(a, "time"), "bound")), text);
+  rf_say(sink, "planned with %s, %s-bound; the search chose the settings that were not published\n%s\n",
+         setting, json_string_value(json_object_get(json_object_get(a, "time"), "bound")), text);
   json_t *difference = rf_json_between(a, b, false), *ratio = rf_json_between(a, b, true);
   json_object_set_new(difference, "tokens_per_second", json_real(rate * chips - planned * chips));
   rf_put_json(sink, json_pack("{ss ss s[ss] so so so so sf ss}", "rafter", RF_VERSION, "command", "plan",

@@ -351,7 +351,7 @@ static rf_status say_why(const rafter_plan *plan, bool *find_more, rf_error *why
     if (plan->needs <= room) return RAFTER_OK;
     RF_FAIL(why, RAFTER_NO_FIT,
             "use a smaller model or a machine with more memory, or train adapters with --lora",
-            "the phases do not fit together (memory: expected at most %s, got %s)",
+            "the phases of the job together need too much memory (expected at most %s, got %s)",
             rf_text_bytes((double)room, a), rf_text_bytes((double)plan->needs, b));
   } else if (largest->arena_bytes <= room) return RAFTER_NO_FIT; /* the host has too little */
   /* for RL, a hint for one phase is not enough */

@@ -85,7 +85,7 @@ rf_status rf_set_chips(rf_options *options, const char *machine, const char *chi
   snprintf(base, sizeof base, "%.*s", (int)strcspn(machine, ":*"), machine);
   rf_status status = count < 1 || count > 1 << 20
                          ? RF_FAIL(error, RAFTER_INVALID, NULL,
-                                   "chips are out of range (expected 1 to %d, got %.20s)", 1 << 20, chips)
+                                   "--chips is out of range (expected 1 to %d, got %.20s)", 1 << 20, chips)
                          : rf_machine_find(base, m, error);
   if (status == RAFTER_OK) {
     rf_machine_shape_for(m, count, shape, sizeof shape);

@@ -94,14 +94,14 @@ rf_progress rf_load_bar(const rafter_sink *sink) {
 const rf_option RF_EVERY_OPTIONS[] = {
     RF_FLAG("json", "Output", "print one JSON object (or JSON Lines) on stdout and all else on stderr"),
     RF_FLAG("quiet", "Output", "print results only: no progress, no notices"),
-    RF_FLAG("verbose", "Output", "print more, and where in the source an error comes from"),
+    RF_FLAG("verbose", "Output", "print more details, and for each error its line in rafter's source"),
     RF_WORDS("config", PATH, "FILE", NULL, "Output",
-             "JSON file of options, such as a run.json; options that are typed win over it"),
+             "JSON file of options, such as a run.json; options on the command line override the file"),
     {.name = NULL},
 };
 
 const rf_option RF_DEBUG_OPTIONS[] = {
     RF_FLAG("debug", "Machine",
-            "poison dead memory, check guards and find the first operation that gives NaN"),
+            "overwrite dead memory, check guard bytes and report the first operation that produces NaN"),
     {.name = NULL},
 };

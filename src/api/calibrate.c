@@ -20,7 +20,7 @@ void rf_say_tuned(const rafter_sink *sink, const rf_tuned *tuned) {
   char usual[64], best[64];
   if (!tuned->cpu[0]) return;
   rf_say(sink, "blocks tuned on %s, %d thread%s%s\n", tuned->cpu, tuned->threads,
-         tuned->threads > 1 ? "s" : "", tuned->here ? "" : "; not used, because this CPU is another one");
+         tuned->threads > 1 ? "s" : "", tuned->here ? "" : "; not used: this machine has another CPU");
   rf_say(sink, "  %-10s %-23s %-5s %-18s %-16s %-16s %7s %7s\n", "op", "shapes", "dtype", "kernel", "default",
          "winner", "gain", "spread");
   for (int i = 0; i < tuned->count; i++) {
@@ -125,8 +125,8 @@ static rf_status rf_command_calibrate(const rafter_job *job, const rafter_sink *
 static const rf_option CALIBRATE[] = {
     RF_FLAG("quick", "Calibration", "measure coarser curves, in a few seconds instead of a minute"),
     RF_FLAG("tune", "Calibration",
-            "first try block sizes of f32 and bf16 products by shape and keep the clear winners on this CPU "
-            "with this number of threads; no result changes; takes about two minutes more"),
+            "first search block sizes of f32 and bf16 products by shape and save clear winners for this CPU "
+            "and number of threads; results do not change; takes about two minutes more"),
     RF_WORDS("out", PATH, "FILE", NULL, "Output", "machine file to write; unset: the file of --on local"),
     {.name = NULL},
 };

@@ -33,7 +33,7 @@ static rf_status rf_command_doctor(const rafter_job *job, const rafter_sink *sin
   rf_say(sink, "%s  %s\n", "✓", rafter_version());
   rf_say(sink, "✓  %d cores, %s of memory (%s here)\n", threads, rf_text_bytes(m->memory_bytes, a), m->name);
   rf_say(sink, "%s  kernels for %s%s\n", isa > RF_ISA_BASE ? "✓" : "✗", rf_isa_name(isa),
-         isa > RF_ISA_BASE ? "" : ": plain C only, this CPU has no AVX2");
+         isa > RF_ISA_BASE ? "" : ": only plain C kernels, because this CPU has no AVX2");
   rf_say(sink, "%s  huge pages%s\n", pages ? "✓" : "✗",
          pages ? "" : ": as root, echo madvise > /sys/kernel/mm/transparent_hugepage/enabled");
   rf_say(sink, "✓  %s free on this disk\n", rf_text_bytes(free_bytes, b));

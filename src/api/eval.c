@@ -92,7 +92,7 @@ rf_status rf_eval_score(rf_evaluation *e, rf_scorer *scorer, rf_scored *text, in
   rf_put_bar(e->sink, "%s", "");
   double seconds = rf_now_seconds() - start,
          predicted = scorer->plan->step_seconds * (double)walked / (double)rows;
-  rf_say(e->sink, "%.1f tokens/s in steps of up to %lld (%.2f s; predicted %.2f s), arena %.1f MiB\n",
+  rf_say(e->sink, "%.1f tokens/s in steps of up to %lld tokens (%.2f s; predicted %.2f s), arena %.1f MiB\n",
          (double)walked / seconds, (long long)rows, seconds, predicted,
          (double)rf_run_arena_bytes(scorer->run) / 0x1p20);
   RF_TRY(rf_walked_leave_scores(scorer, e->record, &e->journal, walks, walked, seconds, error));
@@ -302,7 +302,7 @@ static const rf_option EVAL[] = {
               "tokens of a window (perplexity; unset: at most 2048), maximum tokens of a text (choices) or "
               "of a prompt with its answer (gsm8k); unset: the longest, within the model's limit"),
     RF_FLAG("continue", "Output",
-            "keep the rows that a stopped run of the same command wrote to --output, and add the others"),
+            "keep the rows that a stopped run of this command wrote to --output, and add the missing rows"),
     {.name = NULL},
 };
 

@@ -98,9 +98,9 @@ static rf_status add_choice(rf_evaluation *e, sheet *s, const char *context, con
   bool alone = behind.count == 0; /* without a context, a start token must come first */
   if (own < 1 || (alone && start < 0) || own + 1 > most) {
     status = RF_FAIL(error, RAFTER_FAILED, NULL, "a choice cannot be scored (%s: %s)", where,
-                     own < 1 ? "it has no tokens of its own"
+                     own < 1 ? "the choice has no tokens of its own"
                      : alone ? "no context"
-                             : "it is too long");
+                             : "context and choice are too long");
     goto done;
   }
   int64_t total = both.count + alone, drop = total > most ? total - most : 0;

@@ -85,7 +85,7 @@ static rf_status resolve_windows(rf_evaluation *e, texts *t, rf_error *error) {
   /* --limit counts rows of a .jsonl file and was applied when the rows were read. */
   t->limit = rf_text_ends_with(rf_options_text(o, "data"), ".jsonl") ? 0 : rf_options_int(o, "limit");
   if (t->stride > t->own)
-    return RF_FAIL(error, RAFTER_INVALID, "a window cannot score more new tokens than it has",
+    return RF_FAIL(error, RAFTER_INVALID, "a window cannot score more new tokens than it has tokens",
                    "--stride is out of range (expected 1 to %lld, got %lld)", (long long)t->own,
                    (long long)t->stride);
   return RAFTER_OK;

@@ -141,7 +141,7 @@ static rf_status check_out(const char *out, rf_error *error) {
   while (folder && entries < 3 && readdir(folder)) entries++;
   if (folder) closedir(folder);
   if (folder && entries < 3) return RAFTER_OK;
-  return RF_FAIL(error, RAFTER_FAILED, "choose another name, or remove it", "%s exists already", out);
+  return RF_FAIL(error, RAFTER_FAILED, "choose another OUT, or remove this one", "%s exists already", out);
 }
 
 /* Writes all files of the model into the temporary folder `part`. */
@@ -225,8 +225,8 @@ static rf_status find_adapter(export *e, const rf_options *o, rf_error *error) {
   if (rf_options_is_set(o, "adapter")) {
     rf_lora lora;
     if (e->model.lora.rank > 0)
-      return RF_FAIL(error, RAFTER_INVALID, "name its base as MODEL", "MODEL is an adapter already (%s)",
-                     e->model.lora.folder);
+      return RF_FAIL(error, RAFTER_INVALID, "give the adapter's base model as MODEL",
+                     "MODEL is an adapter already (%s)", e->model.lora.folder);
     RF_TRY(rf_adapter_open(rf_options_text(o, "adapter"), &e->model, &lora, error));
     e->model.lora = lora;
   }
@@ -278,7 +278,7 @@ static const rf_option EXPORT[] = {
     RF_CHOICE("format", "safetensors|gguf", "safetensors", "Output",
               "safetensors: OUT is a folder in Hugging Face's layout; gguf: OUT is a .gguf file"),
     RF_CHOICE("dtype", "f32|bf16|f16", NULL, "Output",
-              "dtype of the values; unset: the stored dtype if it is one of these, otherwise f32 (adapters "
+              "dtype of the values; unset: the stored dtype if --dtype accepts it, otherwise f32 (adapters "
               "alone: f32)"),
     RF_WORDS("shard-size", SIZE, "BYTES", "5GB", "Output",
              "maximum size of a safetensors file; larger models are split into files with an index"),

@@ -328,7 +328,7 @@ static const rf_option GENERATE[] = {
     RF_NUMBER("temperature", FLOAT, NULL, 0, 100, "1", "Sampling",
               "divisor of the logits; 0: always the likeliest token"),
     RF_NUMBER("min-tokens", TOKENS, NULL, 0, 1 << 24, "0", "Sampling",
-              "tokens before an end-of-text token is allowed"),
+              "minimum tokens of an answer before an end-of-text token is allowed"),
     RF_NUMBER("presence-penalty", FLOAT, NULL, -100, 100, "0", "Sampling",
               "number subtracted from the logit of each token that the answer contains"),
     RF_NUMBER("frequency-penalty", FLOAT, NULL, -100, 100, "0", "Sampling",
@@ -337,9 +337,9 @@ static const rf_option GENERATE[] = {
              "number added to a token's logit; may be repeated"),
     RF_NUMBER("batch", INT, "ANSWERS", 1, 1024, NULL, "Memory",
               "answers generated at once; unset: 1, or up to 8 for several answers"),
-    RF_NUMBER(
-        "seq", TOKENS, NULL, 1, 1 << 24, NULL, "Memory",
-        "maximum tokens of a prompt and its answer; unset: as the longest needs, within the model's limit"),
+    RF_NUMBER("seq", TOKENS, NULL, 1, 1 << 24, NULL, "Memory",
+              "maximum tokens of a prompt and its answer; unset: enough for the longest one, within the "
+              "model's limit"),
     RF_WORDS("output", PATH, "FILE", NULL, "Output",
              "file for the answers as JSON Lines, in the order of --input"),
     RF_NUMBER("top-logprobs", INT, "K", 0, 32, "0", "Output",

@@ -10,8 +10,8 @@
 rf_status rf_sized_copy(void *own, size_t size, const void *from, size_t from_size, const char *name,
                         rf_error *error) {
   if (from_size < sizeof(size_t))
-    return RF_FAIL(error, RAFTER_INVALID, "set its field size to sizeof of the struct",
-                   "a %s has no size (got %zu bytes)", name, from_size);
+    return RF_FAIL(error, RAFTER_INVALID, "set the struct's first field, size, to the sizeof of its type",
+                   "the field size of a %s is not set (got %zu bytes)", name, from_size);
   memcpy(own, from, size < from_size ? size : from_size);
   return RAFTER_OK;
 }
@@ -25,8 +25,8 @@ void rf_sized_give(void *to, const void *own, size_t size) {
 rf_status rf_handle_options(const rafter_job *job, const char *command, rf_options **o, rf_error *error) {
   const char *is = rf_options_command(job->options);
   if (command && strcmp(is, command))
-    return RF_FAIL(error, RAFTER_INVALID, NULL, "the job has another command (expected %s, got %s)", command,
-                   is);
+    return RF_FAIL(error, RAFTER_INVALID, NULL, "the job was made for another command (expected %s, got %s)",
+                   command, is);
   rf_status status = rf_options_with_model(job->options, rf_options_argument(job->options, 0), o, error);
   if (status == RAFTER_OK) return status;
   rf_options_free(*o);

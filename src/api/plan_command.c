@@ -131,10 +131,10 @@ static const rf_option PLAN[] = {
     RF_NUMBER("tokens", COUNT, NULL, 1, 0x1p62, NULL, "Job",
               "print the time and cost of this many tokens, trained or generated"),
     RF_NUMBER("budget", DURATION, NULL, 1e-6, 1e10, NULL, "Job",
-              "print the tokens, steps and cost of this time, such as 9h or 30d"),
+              "print how many tokens and steps fit into this time, and their cost: 9h or 30d"),
     RF_WORDS("sweep", SWEEP, "OPTION=LIST", NULL, "Search and compare",
              "print one row for each value: batch=1..256 or dtype=f32,bf16\nMODEL:layers=12,24 varies the "
-             "model's shape, chips=4,8 the chips of --on. Separate values that contain commas by ;: "
+             "model's shape, chips=4,8 varies the chips of --on. Separate values that contain commas by ;: "
              "'mesh=fsdp=16;fsdp=8,tensor=2'."),
     {"compare", RF_OPTION_TEXTS, "A [B]", 0, 0, NULL, NULL, "Search and compare",
      "compare two plans; A and B are models, or options such as dtype=bf16,batch=64\nWithout B, MODEL is "
@@ -142,9 +142,9 @@ static const rf_option PLAN[] = {
      false, true},
     RF_FLAG("tensors", "Output", "list every tensor"),
     RF_FLAG("ops", "Output", "list every operation"),
-    RF_CHOICE(
-        "after", "build|adapt|differentiate|optimize|stage|shard|fuse|remat|offload", NULL, "Output",
-        "print the graph after this pass and stop; of a pipeline, the first stage (after remat the largest)"),
+    RF_CHOICE("after", "build|adapt|differentiate|optimize|stage|shard|fuse|remat|offload", NULL, "Output",
+              "print the graph after this pass and stop; with pipeline stages, print the first stage (after "
+              "remat: the largest stage)"),
     RF_WORDS("plot", PATH, "FILE", NULL, "Search and compare",
              "draw FILE.svg or FILE.png\nDraws the rows of --sweep, the frontier of --fit, the rates of "
              "--job serve, or memory over the ops and a roofline of the ops."),

@@ -204,8 +204,8 @@ static rf_status check_row(rf_prompts *p, json_t *json, const char *where, rf_er
     value = json_object_get(json, FORMS[i]);
     if (!value || json_is_null(value)) continue;
     if (first)
-      return RF_FAIL(error, RAFTER_FAILED, "leave one of them out", "a row has both %s and %s (%s)", first,
-                     FORMS[i], where);
+      return RF_FAIL(error, RAFTER_FAILED, "give the prompt in one way only", "a row has both %s and %s (%s)",
+                     first, FORMS[i], where);
     first = FORMS[i];
   }
   return RAFTER_OK;
@@ -311,8 +311,8 @@ static rf_status check_typed(const rf_options *o, rf_error *error) {
   for (int i = 0; i < 3; i++) {
     if (!rf_options_is_set(o, FORMS[i])) continue;
     if (first)
-      return RF_FAIL(error, RAFTER_INVALID, "leave one of them out", "--%s and --%s both give a prompt",
-                     first, FORMS[i]);
+      return RF_FAIL(error, RAFTER_INVALID, "give the prompt in one way only",
+                     "--%s and --%s both give a prompt", first, FORMS[i]);
     first = FORMS[i];
   }
   bool chat = rf_options_flag(o, "chat"), file = rf_options_is_set(o, "input");

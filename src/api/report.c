@@ -31,7 +31,7 @@ static rf_status add_against(const rf_options *o, json_t *model, rf_error *error
     json_t *plan = NULL;
     if (!first)
       return RF_FAIL(error, RAFTER_INVALID, "give the folder of a run",
-                     "--against needs a run to plan again");
+                     "--against plans a run again, so it needs the folder of a run");
     RF_TRY(rf_plan_run_again(&RF_ALL_COMMANDS, first, changes[i], &made, error));
     rf_status status = rf_plan_object(made, &plan, error);
     if (status == RAFTER_OK) rf_report_name_plans(plan, made->plan, made->prefill);
@@ -107,7 +107,7 @@ static rf_status write_traces(const rf_options *o, const json_t *model, const ra
   json_array_foreach (json_object_get(model, "runs"), i, entry)
     if (!traced && json_object_get(entry, "trace")) traced = entry;
   if (!traced)
-    return RF_FAIL(error, RAFTER_FAILED, "run it with --trace steps=10..12, or --trace all",
+    return RF_FAIL(error, RAFTER_FAILED, "run the command again with --trace steps=10..12, or --trace all",
                    "no RUN has a trace (expected trace.bin in its folder)");
   snprintf(path, sizeof path, "%.4000s/trace.bin", json_string_value(json_object_get(traced, "folder")));
   RF_TRY(rf_trace_file_read(path, &file, error));
@@ -157,7 +157,8 @@ static const rf_option REPORT[] = {
              "plan the first RUN again with this change and compare them; may be repeated"),
     RF_WORDS("perfetto", PATH, "FILE", NULL, "Output",
              "file for the trace of the first traced RUN as Chrome trace events, which Perfetto opens"),
-    RF_WORDS("csv", PATH, "FILE", NULL, "Output", "file for the same trace as CSV, one row per span"),
+    RF_WORDS("csv", PATH, "FILE", NULL, "Output",
+             "file for the trace of --perfetto as CSV, one row per span"),
     {.name = NULL},
 };
 

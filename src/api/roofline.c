@@ -84,9 +84,9 @@ done:
 /* ---- the command ------------------------------------------------------------------------------ */
 
 const rf_command RF_COMMAND_ROOFLINE = {
-    RF_COMMAND_HEAD(
-        "roofline", "OP", 0, 8, "Plan",
-        "Compute FLOPs, bytes, time and bound of one operation on a machine; without OP, list all."),
+    RF_COMMAND_HEAD("roofline", "OP", 0, 8, "Plan",
+                    "Compute FLOPs, bytes, time and bound of one operation on a machine; without OP, list "
+                    "all operations."),
     .options = {{RF_MODEL_OPTIONS, "on"},
                 {RF_LAYOUT_OPTIONS, "price"},
                 RF_TABLE(RF_ROOFLINE_OPTIONS),

@@ -58,7 +58,7 @@ static const char *folder_note(const json_t *row, char note[64]) {
   const json_t *taken = json_object_get(row, "folder_taken_by");
   if (!json_is_false(json_object_get(row, "folder_is_there"))) return "";
   if (!taken) return " (its folder is gone)";
-  return snprintf(note, 64, " (run %lld has its folder now)", (long long)json_integer_value(taken)), note;
+  return snprintf(note, 64, " (run %lld uses that folder now)", (long long)json_integer_value(taken)), note;
 }
 
 /* Shows the end of a long name, because paths often differ only at the end. */
@@ -298,7 +298,7 @@ static rf_status compare(rf_history *history, const rf_options *o, const rafter_
   }
   const json_t *runs = json_object_get(model, "runs");
   bool alike = !folders || rf_report_comparable(json_array_get(runs, 0), json_array_get(runs, 1));
-  const char *why_not = alike ? "one of the folders is gone"
+  const char *why_not = alike ? "the folder of one of the runs no longer exists"
                               : "the runs have plans of different kinds, so ops are not compared";
   folders &= alike;
   if (folders) json = rf_report_compare(json_array_get(runs, 0), json_array_get(runs, 1));
@@ -381,7 +381,7 @@ static void say_others(const rafter_sink *sink, const char *command, const json_
   rf_say(sink, "only %s runs are compared;", command);
   json_object_foreach ((json_t *)others, of, count)
     rf_say(sink, " %lld of %s%s", (long long)json_integer_value(count), of, --left ? "," : "");
-  rf_say(sink, " also have %s: choose them with --of COMMAND\n", metric);
+  rf_say(sink, " also have %s: --of COMMAND chooses these runs\n", metric);
 }
 
 static rf_status best(rf_history *history, const rf_options *o, const rafter_sink *sink, rf_error *error) {

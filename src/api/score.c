@@ -77,8 +77,8 @@ static rf_status read_row(work *w, const rf_options *o, const char *where, const
   const json_t *text = json_object_get(json, "text"), *tokens = json_object_get(json, "tokens");
   text_row *row;
   if (json_is_string(text) && json_is_array(tokens))
-    return RF_FAIL(error, RAFTER_FAILED, "leave one of them out", "a row has both text and tokens (%s)",
-                   where);
+    return RF_FAIL(error, RAFTER_FAILED, "leave out \"text\" or \"tokens\"",
+                   "a row has both text and tokens (%s)", where);
   RF_TRY(add_row(w, &row, error));
   row->id = json_incref(json_object_get(json, "id"));
   if (json_is_string(text))
@@ -323,7 +323,7 @@ static void say(const work *w, const rf_scorer *scorer, int64_t walked, double s
   rf_say(sink, "%d row%s, %lld tokens scored: mean log-probability %.5f, perplexity %.4f\n", w->rows,
          w->rows == 1 ? "" : "s", (long long)w->scored, w->scored ? -w->nll / (double)w->scored : 0,
          w->scored ? exp(w->nll / (double)w->scored) : 1);
-  rf_say(sink, "%.1f tokens/s in steps of up to %lld (%.2f s; predicted %.2f s), arena %.1f MiB\n",
+  rf_say(sink, "%.1f tokens/s in steps of up to %lld tokens (%.2f s; predicted %.2f s), arena %.1f MiB\n",
          seconds > 0 ? (double)walked / seconds : 0, (long long)rows, seconds, planned,
          (double)rf_run_arena_bytes(scorer->run) / 0x1p20);
 }

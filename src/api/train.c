@@ -89,12 +89,12 @@ static bool by_epochs(const rf_options *o) {
 static rf_status check_length(const rf_options *o, bool random, rf_error *error) {
   if (!by_epochs(o)) return RAFTER_OK;
   if (rf_options_source(o, "steps") == RF_OPTION_GIVEN)
-    return RF_FAIL(error, RAFTER_INVALID, "give one of the two",
+    return RF_FAIL(error, RAFTER_INVALID, "give only one of --steps and --epochs",
                    "--steps and --epochs both set the length of the training");
   if (!(rf_options_float(o, "epochs") > 0))
     return RF_FAIL(error, RAFTER_INVALID, NULL, "--epochs is out of range (expected above 0, got %g)",
                    rf_options_float(o, "epochs"));
-  return random ? RF_FAIL(error, RAFTER_INVALID, "give --steps", "random data has no end (--epochs %g)",
+  return random ? RF_FAIL(error, RAFTER_INVALID, "give --steps", "random data never ends (--epochs %g)",
                           rf_options_float(o, "epochs"))
                 : RAFTER_OK;
 }
@@ -410,8 +410,8 @@ static rf_status say_start(const rafter_trainer *t, run_log *log, rf_error *erro
     rf_say(log->sink, "adapters of rank %d: %s parameters are trained, the base model is frozen\n",
            r->settings.model.lora.rank, rf_text_count((double)params->adapter, a));
   rf_say(log->sink,
-         "%s: %s parameters; plan %s predicted and allocated: %s; outside it %s (program and libraries %s, "
-         "heap and stacks %s)\n",
+         "%s: %s parameters; plan %s predicted and allocated: %s; outside the plan %s (program and libraries "
+         "%s, heap and stacks %s)\n",
          r->settings.model.name, rf_text_count((double)r->plan->graph->params.total, a), r->plan->digest,
          rf_text_bytes((double)r->plan->arena_bytes, b), rf_text_bytes((double)o.outside_bytes, c),
          rf_text_bytes((double)o.file_bytes, d), rf_text_bytes((double)o.other_bytes, line));
@@ -587,7 +587,7 @@ static const rf_option TRAIN[] = {
     RF_NUMBER("steps", INT, NULL, 1, 1e12, "1000", "Training", "optimizer steps"),
     RF_NUMBER("epochs", FLOAT, "TIMES", 0, 1e9, NULL, "Training", "passes over the data, instead of --steps"),
     RF_NUMBER("max-seconds", DURATION, NULL, 0.001, 1e9, NULL, "Training",
-              "maximum time: the run saves and ends before it is over"),
+              "maximum time; the run saves its state and ends within this time"),
     RF_NUMBER("lr", FLOAT, "RATE", 0, 100, "3e-4", "Training", "highest learning rate"),
     RF_CHOICE("schedule", "constant|warmup-cosine|warmup-exponential|wsd", "warmup-cosine", "Training",
               "shape of the learning rate over the steps"),

@@ -168,8 +168,8 @@ static rf_status parse_sweep(const rf_options *o, const rf_option *row, const ch
   if (varied && (varied->type == RF_OPTION_LIST || varied->type == RF_OPTION_FLOATS)) {
     char hint[160];
     snprintf(hint, sizeof hint, "write --%s %.100s", varied->name, equals + 1);
-    return RF_FAIL(error, RAFTER_INVALID, hint, "--%s cannot vary '%s' (it takes a list itself)", row->name,
-                   name);
+    return RF_FAIL(error, RAFTER_INVALID, hint, "--%s cannot vary '%s' (the option takes a list itself)",
+                   row->name, name);
   }
   const char *colon = strchr(name, ':');
   if (!shape && colon && swept < 0 && find_row(o, "mesh") >= 0) {
@@ -185,7 +185,7 @@ static rf_status parse_sweep(const rf_options *o, const rf_option *row, const ch
                    "sweep over an option with numbers or choices, such as batch or dtype, or a shape: "
                    "MODEL:layers=12,24",
                    "--%s cannot vary '%s' (%s)", row->name, name,
-                   !varied ? "no such option of this command" : "it has no single value");
+                   !varied ? "the command has no such option" : "the option has no single value");
   push(&v->text, text);
   push(&v->text, shape ? name : varied->name);
   int64_t number[MOST_VALUES];
@@ -253,8 +253,8 @@ static rf_status parse_value(const rf_options *o, const rf_option *row, const ch
   case RF_OPTION_INT:
     if (!rf_text_int(text, &v->whole))
       status = RF_FAIL(&inner, RAFTER_INVALID,
-                       strstr(text, "..") ? "a range goes from a smaller number, not 0, to a larger one, and "
-                                            "has no more values than a list may: 1..256, 64..132:4"
+                       strstr(text, "..") ? "a range such as 1..256 or 64..132:4 starts above 0, ends at a "
+                                            "larger number and has at most as many values as a list"
                                           : "write digits only",
                        "'%.60s' is not a whole number", text);
     v->real = (double)v->whole;
@@ -482,7 +482,7 @@ rf_status rf_options_parse(rf_options *o, int argc, char *const *argv, rf_error 
       if (dashes && !argv[i][2]) options_ended = true;
       else if (dashes) status = take_option(o, argc, argv, &i, pass == 0, seen, error);
       else if (argv[i][0] == '-' && isalpha((unsigned char)argv[i][1]) && !options_ended)
-        status = RF_FAIL(error, RAFTER_INVALID, "options have two dashes and whole words",
+        status = RF_FAIL(error, RAFTER_INVALID, "options begin with two dashes and are written in full",
                          "unknown option '%.60s'", argv[i]);
       else if (pass == 1 && (status = check_utf8("an argument", argv[i], error)) == RAFTER_OK)
         add_argument(o, argv[i], RF_OPTION_GIVEN);
@@ -684,7 +684,8 @@ json_t *rf_options_json(const rf_options *o) {
 static const value *get(const rf_options *o, const char *name) {
   int i = find_row(o, name);
   if (i >= 0) return &o->values[i];
-  fprintf(stderr, "rafter: %s asks for --%s, which it does not have\n", o->command->name, name);
+  fprintf(stderr, "rafter: the code of %s reads --%s, which is not among the command's options\n",
+          o->command->name, name);
   abort();
 }
 

@@ -223,7 +223,7 @@ static rf_status sort_values(rf_gguf *file, rf_error *error) {
   qsort(file->value_by_key, (size_t)file->value_count, sizeof *file->value_by_key, values_by_key);
   for (int i = 1; i < file->value_count; ++i)
     if (strcmp(file->value_by_key[i - 1]->key, file->value_by_key[i]->key) == 0)
-      return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: metadata \"%.100s\" is there twice", file->path,
+      return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: metadata \"%.100s\" occurs twice", file->path,
                      file->value_by_key[i]->key);
   return RAFTER_OK;
 }
@@ -239,7 +239,7 @@ static rf_status sort_tensors(rf_gguf *file, rf_error *error) {
   qsort(order, (size_t)file->count, sizeof *order, tensors_by_name);
   for (int i = 1; i < file->count; ++i)
     if (strcmp(order[i - 1]->name, order[i]->name) == 0)
-      return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: tensor \"%.100s\" is there twice", file->path,
+      return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: tensor \"%.100s\" occurs twice", file->path,
                      order[i]->name);
   return RAFTER_OK;
 }
@@ -286,11 +286,11 @@ static rf_status take_counts(cursor *c, rf_gguf *file, rf_error *error) {
   uint64_t left = c->bytes - c->at;
   if (tensors > left / TENSOR_LEAST || values > left / VALUE_LEAST || tensors > INT32_MAX / 2 ||
       values > INT32_MAX / 2)
-    return RF_FAIL(error, RAFTER_FAILED, CUT,
-                   "%s is too short for what it says it holds (byte 8: %llu tensors and %llu metadata values "
-                   "in %llu bytes)",
-                   c->where, (unsigned long long)tensors, (unsigned long long)values,
-                   (unsigned long long)left);
+    return RF_FAIL(
+        error, RAFTER_FAILED, CUT,
+        "%s is too short for the counts in its header (byte 8: %llu tensors and %llu metadata values "
+        "in %llu bytes)",
+        c->where, (unsigned long long)tensors, (unsigned long long)values, (unsigned long long)left);
   file->count = (int)tensors;
   file->value_count = (int)values;
   return RAFTER_OK;
@@ -304,7 +304,7 @@ static rf_status place_tensors(rf_gguf *file, const uint64_t *offset, size_t hea
     rf_quant_tensor *t = &file->tensor[i];
     if (offset[i] % align)
       return RF_FAIL(error, RAFTER_FAILED, NULL,
-                     "%s: tensor \"%.100s\" begins at a wrong place (expected a multiple of %llu, got %llu)",
+                     "%s: tensor \"%.100s\" begins at a wrong offset (expected a multiple of %llu, got %llu)",
                      file->path, t->name, (unsigned long long)align, (unsigned long long)offset[i]);
     if (offset[i] > room || (uint64_t)t->bytes > room - offset[i])
       return RF_FAIL(error, RAFTER_FAILED, CUT,

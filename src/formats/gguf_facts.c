@@ -79,7 +79,7 @@ static rf_status take_int(reader *r, const char *name, int64_t least, int64_t mo
   free(items);
   if (same) return RAFTER_OK;
   return RF_FAIL(r->error, RAFTER_FAILED, NULL,
-                 "%s: metadata \"%s\" differs between layers, which no architecture known here allows",
+                 "%s: metadata \"%s\" differs between layers, which no supported architecture allows",
                  rf_gguf_path(r->file), r->key);
 }
 
@@ -104,7 +104,7 @@ static rf_status find_arch(const rf_gguf *file, const arch_row **row, rf_error *
     shown[n] = (unsigned char)name.at[n] >= 0x20 && (unsigned char)name.at[n] < 0x7f ? name.at[n] : '?';
   shown[n] = 0;
   return RF_FAIL(error, RAFTER_FAILED, NULL,
-                 "%s: metadata \"general.architecture\" is not known here (expected %s, got \"%s\")",
+                 "%s: metadata \"general.architecture\" is not supported (expected %s, got \"%s\")",
                  rf_gguf_path(file), list, shown);
 }
 
@@ -152,7 +152,7 @@ static rf_status read_window(reader *r, const arch_row *row, rf_gguf_facts *f) {
   free(windowed);
   if (!regular)
     return RF_FAIL(r->error, RAFTER_FAILED, NULL,
-                   "%s: metadata \"%s\" follows no period (expected one item for each of %lld layers)",
+                   "%s: metadata \"%s\" is not periodic (expected one item for each of %lld layers)",
                    rf_gguf_path(r->file), r->key, (long long)f->layers);
   f->window_period = period > count ? 0 : period;
   return RAFTER_OK;
@@ -171,8 +171,8 @@ rf_status rf_gguf_facts_check(const rf_gguf_facts *f, const char *where, rf_erro
                    "%s: rotary positions do not fit a head (expected an even number up to %lld, got %lld)",
                    where, (long long)f->key_length, (long long)f->rope_dim);
   if (f->experts_used > f->experts)
-    return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: more experts are used than there are (got %lld of %lld)",
-                   where, (long long)f->experts_used, (long long)f->experts);
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: more experts used than exist (got %lld of %lld)", where,
+                   (long long)f->experts_used, (long long)f->experts);
   return RAFTER_OK;
 }
 

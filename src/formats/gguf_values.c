@@ -55,7 +55,7 @@ static rf_status missing(const rf_gguf *file, const char *key, rf_error *error) 
 static rf_status other_kind(const rf_gguf *file, const rf_gguf_value *value, const char *expected,
                             rf_error *error) {
   bool array = value->kind == RF_GGUF_ARRAY;
-  return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: metadata \"%s\" is of another kind (expected %s, got %s%s)",
+  return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: metadata \"%s\" has the wrong type (expected %s, got %s%s)",
                  rf_gguf_path(file), value->key, expected, rf_gguf_kind_name(value->item),
                  array ? " array" : "");
 }

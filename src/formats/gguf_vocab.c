@@ -54,7 +54,7 @@ rf_status rf_gguf_vocab_marks(const rf_gguf *file, rf_gguf_vocab *v, rf_error *e
   RF_TRY(rf_gguf_text_or(file, "tokenizer.ggml.pre", "", &v->pre, error));
   RF_TRY(rf_gguf_text_count(file, "tokenizer.ggml.tokens", &v->count, error));
   if (v->count > INT32_MAX)
-    return RF_FAIL(error, RAFTER_FAILED, NULL, "%s has more tokens than ids", rf_gguf_path(file));
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "%s has too many tokens", rf_gguf_path(file));
   return read_ids(file, v, error);
 }
 

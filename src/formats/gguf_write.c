@@ -166,7 +166,7 @@ static rf_status check_tensor(rf_gguf_writer *writer, const rf_quant_tensor *ten
   if (t->rank < 1 || t->rank > RF_QUANT_RANK) wrong = "has a wrong number of axes";
   else if (t->shape[t->rank - 1] % t->type->values)
     wrong = "has rows that do not fill whole blocks of its type";
-  if (!*t->name || strlen(t->name) > NAME_MOST) wrong = "has a name the format does not take";
+  if (!*t->name || strlen(t->name) > NAME_MOST) wrong = "has a name that the format does not allow";
   if (wrong)
     return RF_FAIL(error, RAFTER_FAILED, NULL, "cannot write %s (tensor \"%.100s\" %s)", writer->to.path,
                    t->name, wrong);
@@ -187,7 +187,7 @@ static rf_status check_twice(rf_gguf_writer *writer, const rf_quant_tensor *tens
   qsort(name, (size_t)writer->to.count, sizeof *name, by_name);
   for (int i = 1; i < writer->to.count && status == RAFTER_OK; ++i)
     if (strcmp(name[i - 1], name[i]) == 0)
-      status = RF_FAIL(error, RAFTER_FAILED, NULL, "cannot write %s (tensor \"%.100s\" is there twice)",
+      status = RF_FAIL(error, RAFTER_FAILED, NULL, "cannot write %s (tensor \"%.100s\" occurs twice)",
                        writer->to.path, name[i]);
   free(name);
   return status;
@@ -259,7 +259,7 @@ rf_status rf_gguf_writer_put_bytes(rf_gguf_writer *writer, const void *data, int
   if (bytes == 0) return RAFTER_OK;
   RF_TRY(rf_tensors_out_left(&writer->to, &left, error));
   if (writer->held || bytes < 0 || bytes % writer->type[writer->to.current]->bytes)
-    return RF_FAIL(error, RAFTER_FAILED, NULL, "%s gets bytes that do not fill whole blocks of tensor %d",
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "the bytes for %s do not fill whole blocks of tensor %d",
                    writer->to.path, writer->to.current + 1);
   return rf_tensors_out_put(&writer->to, data, bytes, error);
 }

@@ -52,7 +52,7 @@ static const struct { const layout_row *rows; int count; } ORDER[] = {{V0, sizeo
 
 static rf_status wrong(const rf_llama2c *file, size_t byte, const char *field, int64_t least, int64_t most,
                        int64_t got, rf_error *error) {
-  return RF_FAIL(error, RAFTER_FAILED, "the file may be no model of llama2.c, or truncated",
+  return RF_FAIL(error, RAFTER_FAILED, "the file may be truncated, or not a model of llama2.c",
                  "%s: %s is wrong (byte %zu: expected %lld to %lld, got %lld)", file->path, field, byte,
                  (long long)least, (long long)most, (long long)got);
 }
@@ -98,11 +98,11 @@ static rf_status read_header(rf_llama2c *file, const uint8_t *base, size_t *at, 
     *fields[i] = size;
   }
   if (file->version == 1) {
-    if (base[36] > 1) return wrong(file, 36, "whether the head is the token table", 0, 1, base[36], error);
+    if (base[36] > 1) return wrong(file, 36, "the flag of a tied head", 0, 1, base[36], error);
     f->tied = base[36] == 1;
   }
   if (f->width % f->heads)
-    return wrong(file, fields_at, "the width, with its heads,", f->heads, MOST[0], f->width, error);
+    return wrong(file, fields_at, "the width, a multiple of the heads,", f->heads, MOST[0], f->width, error);
   return RAFTER_OK;
 }
 
@@ -163,7 +163,7 @@ static rf_status place_tensors(rf_llama2c *file, const uint8_t *base, size_t at,
     }
   }
   if (end != file->bytes)
-    return RF_FAIL(error, RAFTER_FAILED, "the file may be no model of llama2.c, or truncated",
+    return RF_FAIL(error, RAFTER_FAILED, "the file may be truncated, or not a model of llama2.c",
                    "%s has the wrong length for version %d with these sizes (expected %llu bytes, got %zu)",
                    file->path, file->version, (unsigned long long)end, file->bytes);
   qsort(file->tensor, (size_t)file->count, sizeof *file->tensor, by_name);

@@ -111,12 +111,12 @@ rf_status rf_quant_read(const rf_quant_tensor *tensor, int64_t first, int64_t co
   const rf_quant_type *type = tensor->type;
   if (first < 0 || count < 0 || first > tensor->count || count > tensor->count - first)
     return RF_FAIL(error, RAFTER_FAILED, NULL,
-                   "tensor \"%.100s\" has %lld elements (wanted %lld from %lld on)", tensor->name,
-                   (long long)tensor->count, (long long)count, (long long)first);
+                   "tensor \"%.100s\" has %lld elements (expected to read %lld from element %lld on)",
+                   tensor->name, (long long)tensor->count, (long long)count, (long long)first);
   if (!type->dequantize)
-    return RF_FAIL(error, RAFTER_FAILED,
-                   "use a file of f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1 or q2_k to q6_k",
-                   "tensor \"%.100s\" is stored as %s, which is not read here", tensor->name, type->name);
+    return RF_FAIL(
+        error, RAFTER_FAILED, "use a file of f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1 or q2_k to q6_k",
+        "tensor \"%.100s\" is stored as %s, which this program cannot read", tensor->name, type->name);
   const uint8_t *block = tensor->data;
   if (!count) return RAFTER_OK;
   block += first / type->values * type->bytes;

@@ -68,7 +68,7 @@ static rf_status read_entry(const char *where, const char *name, const json_t *e
   for (int i = 0; i < tensor->rank; ++i) {
     const json_t *size = json_array_get(shape, (size_t)i);
     if (!json_is_integer(size) || json_integer_value(size) < 0)
-      return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: size %d of its shape is not a whole number from 0",
+      return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: size %d of its shape is not a non-negative integer",
                      inside, i);
     tensor->shape[i] = json_integer_value(size);
     if (tensor->shape[i] == 0) empty = true;
@@ -83,7 +83,8 @@ static rf_status read_entry(const char *where, const char *name, const json_t *e
     const json_t *offset =
         json_is_array(offsets) && json_array_size(offsets) == 2 ? json_array_get(offsets, (size_t)i) : NULL;
     if (!json_is_integer(offset) || json_integer_value(offset) < 0)
-      return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: data_offsets must be two whole numbers from 0", inside);
+      return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: data_offsets must be two non-negative integers",
+                     inside);
     span[i] = (uint64_t)json_integer_value(offset);
   }
   if (span[0] > span[1] || span[1] > data_bytes)
@@ -134,7 +135,7 @@ static rf_status check_places(const char *where, place *places, int count, uint6
  * *tensors becomes a malloc'ed array. */
 static rf_status read_header(const unsigned char *bytes, size_t size, const char *where, json_t **header,
                              rf_stored **tensors, int *count, rf_error *error) {
-  static const char hint[] = "the file may be truncated or no safetensors file: copy it again";
+  static const char hint[] = "the file may be truncated or not a safetensors file: copy it again";
   if (size < 8)
     return RF_FAIL(error, RAFTER_FAILED, hint,
                    "%s is too short for a safetensors file (expected at least 8 bytes, got %zu)", where,
@@ -263,7 +264,7 @@ static rf_status add_shards(rf_tensor_file *file, const char *path, rf_error *er
   weights = json_object_get(index, "weight_map");
   if (!json_is_object(weights) || !shard || !at) {
     status =
-        RF_FAIL(error, RAFTER_FAILED, NULL, "%s: the field \"weight_map\" is missing or no object", path);
+        RF_FAIL(error, RAFTER_FAILED, NULL, "%s: the field \"weight_map\" is missing or not an object", path);
     goto done;
   }
   json_object_foreach (weights, name, value) {
@@ -363,8 +364,8 @@ const rf_stored *rf_tensor_file_find(const rf_tensor_file *file, const char *nam
 rf_status rf_stored_read(const rf_stored *tensor, int64_t first, int64_t count, float *out, rf_error *error) {
   if (first < 0 || count < 0 || first > tensor->count || count > tensor->count - first)
     return RF_FAIL(error, RAFTER_FAILED, NULL,
-                   "tensor \"%.100s\" has %lld elements (wanted %lld from %lld on)", tensor->name,
-                   (long long)tensor->count, (long long)count, (long long)first);
+                   "tensor \"%.100s\" has %lld elements (expected to read %lld from element %lld on)",
+                   tensor->name, (long long)tensor->count, (long long)count, (long long)first);
   const unsigned char *from = tensor->data;
   switch (tensor->dtype) {
   case RF_F32:
@@ -388,7 +389,7 @@ rf_status rf_stored_read(const rf_stored *tensor, int64_t first, int64_t count, 
     }
     return RAFTER_OK;
   default:
-    return RF_FAIL(error, RAFTER_FAILED, "weights are read from F32, F16, BF16 and F64",
-                   "tensor \"%.100s\" has a type that holds no plain numbers", tensor->name);
+    return RF_FAIL(error, RAFTER_FAILED, "the supported types are F32, F16, BF16 and F64",
+                   "tensor \"%.100s\" has a type other than plain floats", tensor->name);
   }
 }

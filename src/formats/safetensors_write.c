@@ -55,7 +55,7 @@ rf_status rf_tensor_writer_open(const char *path, const rf_stored *tensors, int 
     const rf_stored_type *type = type_of(tensors[i].dtype);
     if (!type || json_object_get(header, tensors[i].name)) {
       status = RF_FAIL(error, RAFTER_FAILED, NULL, "cannot write %s (tensor \"%.100s\" %s)", path,
-                       tensors[i].name, type ? "is there twice" : "has a type the format has not");
+                       tensors[i].name, type ? "occurs twice" : "has a type that the format lacks");
       goto done;
     }
     writer->dtype[i] = tensors[i].dtype;

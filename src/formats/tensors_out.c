@@ -28,7 +28,7 @@ rf_status rf_tensors_out_ready(rf_tensors_out *to, rf_error *error) {
 
 rf_status rf_tensors_out_left(const rf_tensors_out *to, int64_t *left, rf_error *error) {
   if (to->current == to->count)
-    return RF_FAIL(error, RAFTER_FAILED, NULL, "%s gets more values than it has tensors", to->path);
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "%s was given values after its last tensor", to->path);
   *left = to->bytes[to->current] - to->done;
   return RAFTER_OK;
 }
@@ -37,7 +37,7 @@ rf_status rf_tensors_out_put(rf_tensors_out *to, const void *data, int64_t bytes
   int64_t left;
   RF_TRY(rf_tensors_out_left(to, &left, error));
   if (bytes > left)
-    return RF_FAIL(error, RAFTER_FAILED, NULL, "%s gets more values than tensor %d has", to->path,
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "%s was given more values than tensor %d has", to->path,
                    to->current + 1);
   RF_TRY(rf_out_write(to->out, data, (size_t)bytes, error));
   to->done += bytes;

@@ -471,7 +471,7 @@ static rf_status options_check(const rf_model *model, const rf_build_options *o,
                    "empty microbatch (microbatch, seq: expected >= 1, got %lld and %lld)",
                    (long long)o->microbatch, (long long)o->seq);
   if (model->position == RF_POSITION_LEARNED && o->seq > model->max_seq)
-    return RF_FAIL(error, RAFTER_INVALID, "the model has no positions beyond its table",
+    return RF_FAIL(error, RAFTER_INVALID, "the model's position table has no later rows",
                    "sequence too long (seq: expected <= %lld, got %lld)", (long long)model->max_seq,
                    (long long)o->seq);
   if (o->job == RF_JOB_TRAIN && o->accumulate < 1)
@@ -479,12 +479,12 @@ static rf_status options_check(const rf_model *model, const rf_build_options *o,
                    o->accumulate);
   if (o->job == RF_JOB_TRAIN && !o->loss_only &&
       ((model->router_logits && model->router_aux > 0) || model->router_jitter > 0))
-    return RF_FAIL(
-        error, RAFTER_INVALID,
-        "set output_router_logits to false and router_jitter_noise to 0 in config.json to train without",
-        "this version cannot train %s with these router options (router_aux_loss_coef with "
-        "output_router_logits: %g, router_jitter_noise: %g)",
-        model->name, (double)model->router_aux, (double)model->router_jitter);
+    return RF_FAIL(error, RAFTER_INVALID,
+                   "to train without these options, set output_router_logits to false and "
+                   "router_jitter_noise to 0 in config.json",
+                   "this version cannot train %s with these router options (router_aux_loss_coef with "
+                   "output_router_logits: %g, router_jitter_noise: %g)",
+                   model->name, (double)model->router_aux, (double)model->router_jitter);
   if (o->kv_dtype_set && o->kv_dtype != RF_F32 && o->kv_dtype != RF_BF16 && !rf_dtype_is_narrow(o->kv_dtype))
     return RF_FAIL(error, RAFTER_INVALID, "use --kv-dtype f32, bf16 or int8",
                    "dtype not supported (kv_dtype: expected f32, bf16, i8, f8_e4m3 or i4, got %s)",

@@ -285,7 +285,7 @@ rf_status rf_pass_offload(rf_graph *graph, unsigned what, rf_error *error) {
     if (stands_there(graph, &graph->tensor[t], what)) graph->tensor[t].host = there[t] = true;
   for (size_t t = 0; t < tensors; t++) any |= there[t];
   if (!any)
-    return RF_FAIL(error, RAFTER_INVALID, "leave --offload out, or name what this job has",
+    return RF_FAIL(error, RAFTER_INVALID, "leave --offload out, or name tensors that this job has",
                    "this job has nothing to store in the host's memory (--offload)");
   find_stays(&f, there);
   qsort(f.list, (size_t)f.count, sizeof *f.list, in_order);

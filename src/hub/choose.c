@@ -165,9 +165,9 @@ static rf_status want_patterns(rf_hub_listing *listing, const rf_hub_name *name,
                    "--include matches none of the %d files of %s@%s (got '%.100s')", listing->count,
                    name->repository, name->revision, patterns[0]);
   return RF_FAIL(error, RAFTER_FAILED, "take the safetensors or GGUF files of the model",
-                 "%.200s is not taken (expected safetensors, GGUF, tokenizer or config files, got %s)",
+                 "%.200s is not downloaded (expected safetensors, GGUF, tokenizer or config files, got %s)",
                  refused,
-                 IS_ONE_OF(refused, PICKLES) ? "a pickle, which can run any program" : "another kind");
+                 IS_ONE_OF(refused, PICKLES) ? "a pickle file, which can run any program" : "another kind");
 }
 
 rf_status rf_hub_choose(rf_hub_listing *listing, const rf_hub_name *name, const char *const *patterns,

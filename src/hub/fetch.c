@@ -77,7 +77,7 @@ static rf_status add_what_is_here(arrival *a, int fd, int64_t bytes, rf_error *e
     if (a->place->progress) a->place->progress(a->place->self, a->file, at);
     if (rf_flag_is_set(a->place->stop))
       status = RF_FAIL(error, RAFTER_INTERRUPTED, "run the same command again to continue",
-                       "stopped by a signal; what came is kept");
+                       "stopped by a signal; the downloaded bytes are kept");
   }
   free(chunk);
   return status;
@@ -162,7 +162,7 @@ static rf_status open_part(arrival *a, rf_error *error) {
     return cannot(a, "write", error);
   }
   if (flock(a->fd, LOCK_EX | LOCK_NB))
-    return RF_FAIL(error, RAFTER_FAILED, "wait for it, or end it", "another pull is writing %s/%s",
+    return RF_FAIL(error, RAFTER_FAILED, "wait for that pull, or end it", "another pull is writing %s/%s",
                    a->place->folder_name, a->file->path);
   a->body.at = info.st_size > 0 && info.st_size <= a->body.most && read_mark(a) ? info.st_size : 0;
   if (!a->body.at) a->body.etag[0] = 0;
@@ -223,8 +223,8 @@ static rf_status complete(arrival *a, bool *wrong, rf_error *error) {
     unlinkat(a->folder, a->mark, 0);
     unlinkat(a->folder, a->part, 0);
     return RF_FAIL(error, RAFTER_FAILED,
-                   "what came was thrown away: try again, another revision, or another endpoint",
-                   "%s is damaged or not what the hub lists (%s: expected %s, got %s)", a->file->path,
+                   "the download was deleted: try again, or choose another revision or endpoint",
+                   "%s is damaged or differs from the hub's list (%s: expected %s, got %s)", a->file->path,
                    a->file->kind == RF_HASH_SHA256 ? "SHA-256" : "Git's blob id", a->file->hash, sum);
   }
   if ((fsync(a->fd) && errno != EINVAL) || renameat(a->folder, a->part, a->folder, a->base))

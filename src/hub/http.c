@@ -311,10 +311,10 @@ static outcome attempt_once(attempt *a, char url[URL_BYTES], CURLcode *code) {
     rf_curl.easy_getinfo(a->http->curl, CURLINFO_REDIRECT_URL, &next);
     bool leaves_tls = next && !strncasecmp(url, "https:", 6) && strncasecmp(next, "https:", 6);
     if (!next || leaves_tls || hops == MOST_REDIRECTS || strlen(next) >= URL_BYTES) {
-      a->status = RF_FAIL(a->error, RAFTER_FAILED, "the endpoint does not behave as a hub does",
-                          "the server sends elsewhere (%s)",
-                          !next        ? "without saying where"
-                          : leaves_tls ? "from https to something else"
+      a->status = RF_FAIL(a->error, RAFTER_FAILED, "the endpoint does not behave like a hub",
+                          "the server redirects the request (%s)",
+                          !next        ? "without an address"
+                          : leaves_tls ? "from https to an unencrypted address"
                                        : "too often");
       return FAILED;
     }
@@ -362,7 +362,7 @@ rf_status rf_http_get(rf_http *http, const char *url, rf_http_body *body, rf_htt
     if (end == FAILED) return a.status;
     if (end == STOPPED)
       return RF_FAIL(error, RAFTER_INTERRUPTED, "run the same command again to continue",
-                     "stopped by a signal; what came is kept");
+                     "stopped by a signal; the downloaded bytes are kept");
     if (end == REFUSED && (!is_passing(answer->code) || a.retry_after > LONGEST_ASKED_PAUSE))
       return RAFTER_OK;
     /* A connection that delivered new bytes does not count as a failure. */
@@ -375,7 +375,7 @@ rf_status rf_http_get(rf_http *http, const char *url, rf_http_body *body, rf_htt
     if (failures > http->settings.retries || attempts == MOST_ATTEMPTS) {
       if (end == REFUSED) return RAFTER_OK;
       return RF_FAIL(error, RAFTER_FAILED, "run the same command again to continue; --retries tries longer",
-                     "%s at byte %lld, %d time%s without anything new", why, (long long)body->at, failures,
+                     "%s at byte %lld, %d time%s without a new byte", why, (long long)body->at, failures,
                      failures == 1 ? "" : "s");
     }
     double seconds = pause_of(failures - 1 < 0 ? 0 : failures - 1, end == REFUSED ? a.retry_after : 0);
@@ -383,6 +383,6 @@ rf_status rf_http_get(rf_http *http, const char *url, rf_http_body *body, rf_htt
     if (http->settings.wait) http->settings.wait(http->settings.self, why, seconds);
     if (!wait_for(http, seconds))
       return RF_FAIL(error, RAFTER_INTERRUPTED, "run the same command again to continue",
-                     "stopped by a signal; what came is kept");
+                     "stopped by a signal; the downloaded bytes are kept");
   }
 }

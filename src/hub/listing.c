@@ -46,10 +46,10 @@ static rf_status read_file(const json_t *json, int index, const char *where, rf_
   const json_t *path_text = json_object_get(json, "rfilename");
   const char *path = json_string_value(path_text);
   if (!path || strlen(path) != json_string_length(path_text) || !rf_hub_path_is_safe(path))
-    return RF_FAIL(error, RAFTER_FAILED, "nothing was written: do not trust this server",
-                   "the server lists a path that leads elsewhere or hides what it says (%s, file %d: "
-                   "expected one below the repository)",
-                   where, index + 1);
+    return RF_FAIL(
+        error, RAFTER_FAILED, "nothing was written: do not trust this server",
+        "the server lists an unsafe path (%s, file %d: expected a plain path inside the repository)", where,
+        index + 1);
   if (!size) size = json_object_get(json, "size");
   if (size && !json_is_null(size) && (!json_is_integer(size) || json_integer_value(size) < 0))
     return RF_FAIL(error, RAFTER_FAILED, NULL,
@@ -65,8 +65,7 @@ static rf_status read_file(const json_t *json, int index, const char *where, rf_
     file->kind = RF_HASH_GIT_BLOB;
   }
   if (sum && !rf_hash_is(file->kind, sum))
-    return RF_FAIL(error, RAFTER_FAILED, NULL, "the server lists a sum that is not one (%s, %s)", where,
-                   path);
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "the server lists an invalid checksum (%s, %s)", where, path);
   /* A Git blob id includes the file's size, so it cannot be verified if the size is unknown. */
   if (file->kind == RF_HASH_GIT_BLOB && file->bytes < 0) file->kind = RF_HASH_NONE;
   if (file->kind != RF_HASH_NONE) strcpy(file->hash, sum);
@@ -82,9 +81,10 @@ rf_status rf_hub_read_listing(const char *text, size_t bytes, const char *where,
   const json_t *siblings = json_object_get(json, "siblings"), *sha = json_object_get(json, "sha");
   size_t count = json_array_size(siblings);
   if (!json_is_array(siblings) || count > MOST_FILES) {
-    status = RF_FAIL(error, RAFTER_FAILED, "does the endpoint speak the hub's API?",
-                     "the answer is not a listing (%s: expected \"siblings\", a list of at most %d files)",
-                     where, MOST_FILES);
+    status =
+        RF_FAIL(error, RAFTER_FAILED, "does the endpoint speak the hub's API?",
+                "the answer is not a list of files (%s: expected \"siblings\", a list of at most %d files)",
+                where, MOST_FILES);
     goto done;
   }
   if (json_is_string(sha) && rf_hash_is(RF_HASH_GIT_BLOB, json_string_value(sha)))
@@ -170,14 +170,14 @@ rf_status rf_hub_refused(const rf_http_answer *answer, const rf_hub_name *name, 
   switch (answer->code) {
   case 401:
     if (has_token)
-      return RF_FAIL(error, RAFTER_FAILED, "HF_TOKEN is not valid there any more, or the name is wrong",
+      return RF_FAIL(error, RAFTER_FAILED, "the hub no longer accepts HF_TOKEN, or the name is wrong",
                      "the hub does not accept the token for %s (401%s)", what, said);
     snprintf(hint, sizeof hint,
              "check the name; if it is private or asks to accept a licence, set HF_TOKEN to a token of "
              "%s/settings/tokens",
              endpoint);
-    return RF_FAIL(error, RAFTER_FAILED, hint, "the hub wants a token for %s, or it does not exist (401%s)",
-                   what, said);
+    return RF_FAIL(error, RAFTER_FAILED, hint, "%s needs a token, or does not exist on the hub (401%s)", what,
+                   said);
   case 403:
     snprintf(hint, sizeof hint, "open %s/%s with the account of %s and accept its terms", endpoint,
              name->repository, has_token ? "the token" : "a token, set HF_TOKEN");
@@ -186,8 +186,8 @@ rf_status rf_hub_refused(const rf_http_answer *answer, const rf_hub_name *name, 
     return RF_FAIL(error, RAFTER_FAILED, "check the organisation, the name and the revision",
                    "the hub does not have %s (404%s)", what, said);
   case 429:
-    return RF_FAIL(error, RAFTER_FAILED, "wait a few minutes; with HF_TOKEN the hub allows more",
-                   "the hub has had too many requests for %s (429%s)", what, said);
+    return RF_FAIL(error, RAFTER_FAILED, "wait a few minutes; with HF_TOKEN the hub allows more requests",
+                   "the hub received too many requests for %s (429%s)", what, said);
   default:
     if (answer->code >= 500)
       return RF_FAIL(error, RAFTER_FAILED, "run the same command again when the hub works again",

@@ -103,7 +103,7 @@ static rf_status refuse_folder(const char *folder, rf_error *error) {
   free(names);
   if (!layout)
     return RF_FAIL(error, RAFTER_INVALID, "give it as MODEL to the other commands",
-                   "%s is a folder here already (expected hf:ORG/NAME)", folder);
+                   "%s is an existing local folder (expected hf:ORG/NAME)", folder);
   char *full = realpath(folder, NULL);
   if (rf_hub_variant(full ? full : folder, repository))
     snprintf(hint, sizeof hint, "take the safetensors variant: rafter pull hf:%s", repository);
@@ -119,10 +119,10 @@ static rf_status refuse_kaggle(const char *text, const char *path, rf_error *err
     snprintf(hint, sizeof hint, "take the safetensors variant: rafter pull hf:%s", repository);
   else
     snprintf(hint, sizeof hint,
-             "take the model's safetensors: hf:ORG/NAME on the hub, or on Kaggle the framework Transformers, "
-             "whose folder is a MODEL as it is");
+             "use the model's safetensors: pull hf:ORG/NAME from the hub, or download the framework "
+             "Transformers from Kaggle and give its folder as MODEL");
   return RF_FAIL(error, RAFTER_INVALID, hint,
-                 "'%.200s' is Kaggle's, which pull does not fetch (expected hf:ORG/NAME)", text);
+                 "'%.200s' is on Kaggle, and pull cannot fetch from Kaggle (expected hf:ORG/NAME)", text);
 }
 
 static bool is_name(const char *text, size_t bytes) {

@@ -128,7 +128,7 @@ done:
 
 const rf_option RF_TRACE_OPTIONS[] = {
     RF_WORDS("trace", TEXT, "STEPS", NULL, "Output",
-             "record what every thread does in these steps (forward passes, outside training): steps=10..12, "
+             "record what every thread does in these steps (without training: forward passes): steps=10..12, "
              "steps=10..100:10 or all"),
     {.name = NULL},
 };

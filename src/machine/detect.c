@@ -106,7 +106,7 @@ rf_status rf_machine_detect(rf_machine *machine, rf_error *error) {
   double pages = (double)sysconf(_SC_PHYS_PAGES), page = (double)sysconf(_SC_PAGESIZE);
   if (pages <= 0 || page <= 0)
     return RF_FAIL(error, RAFTER_FAILED, "give a machine file: --on FILE",
-                   "the system does not say how much memory it has");
+                   "the system does not report the size of its memory");
   int cores = usable_cores();
   rf_isa isa = rf_isa_detect();
   double per_cycle = flops_per_cycle(isa), clock = clock_hertz();

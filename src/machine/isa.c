@@ -40,7 +40,7 @@ rf_status rf_isa_resolve(const char *name, rf_isa *isa, rf_error *error) {
     if (strcmp(name, rf_isa_name((rf_isa)i))) continue;
     if ((rf_isa)i > most)
       return RF_FAIL(error, RAFTER_INVALID, "leave --cpu out",
-                     "this CPU has no such instructions (--cpu: expected at most %s, got %s)",
+                     "this CPU lacks the requested instructions (--cpu: expected at most %s, got %s)",
                      rf_isa_name(most), name);
     return *isa = (rf_isa)i, RAFTER_OK;
   }

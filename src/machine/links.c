@@ -185,7 +185,7 @@ static rf_status check_mesh(const rf_machine *machine, const rf_mesh *mesh, rf_e
           have = machine->slices > 1 ? machine->slices : 1;
   if (chips != machine->chips)
     return RF_FAIL(error, RAFTER_INVALID, "let the axes of --mesh multiply to the number of chips",
-                   "the mesh has another size than %s (expected %d %s, got %lld)", machine->name,
+                   "the size of the mesh differs from that of %s (expected %d %s, got %lld)", machine->name,
                    machine->chips, machine->by_device ? "devices" : "chips", (long long)chips);
   if (slices == have) return RAFTER_OK;
   return RF_FAIL(error, RAFTER_INVALID, "write slice=N in --mesh and *N after the machine",
@@ -213,8 +213,8 @@ rf_status rf_machine_group(const rf_machine *machine, const rf_mesh *mesh, rf_ax
       if (mesh->pinned ? mesh->pinned >> i & 1 : of[i] % 2 == 0) axis = i;
     if (axis < 0 || of[axis] % 2)
       return RF_FAIL(error, RAFTER_INVALID, "make that axis of --mesh even",
-                     "no mesh axis can lie on the two devices of a chip of %s (%s is %d)", machine->name,
-                     axis < 0 ? "none" : rf_axis_name((rf_axis)axis), axis < 0 ? 0 : of[axis]);
+                     "no mesh axis can use the link between the two devices of a chip of %s (%s is %d)",
+                     machine->name, axis < 0 ? "none" : rf_axis_name((rf_axis)axis), axis < 0 ? 0 : of[axis]);
     of[axis] /= 2;
     if (axes >> axis & 1) {
       group->die = true;

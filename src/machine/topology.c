@@ -133,20 +133,21 @@ rf_status rf_machine_set_price(rf_machine *machine, const char *text, rf_error *
   if (!strcmp(text, "list") && !strcmp(machine->price_tier, "list")) return RAFTER_OK;
   if (rf_text_float(text, &usd)) {
     if (!(usd >= least && usd <= most))
-      return RF_FAIL(error, RAFTER_INVALID, "say what a chip costs an hour",
+      return RF_FAIL(error, RAFTER_INVALID, "give the price of a chip per hour in USD",
                      "--price is out of range (expected %g to %g USD, got %.40s)", least, most, text);
     machine->usd_per_chip_hour = usd;
     strcpy(machine->price_tier, "given");
     return RAFTER_OK;
   }
   if (!rf_machine_prices_text(machine, known)[0])
-    return RF_FAIL(error, RAFTER_INVALID, "say what a chip costs an hour, as --price 1.20",
-                   "no price of %s: '%.40s' is not an amount, and no source gives it another (--price: "
-                   "expected USD a chip and hour)",
-                   machine->name, text);
+    return RF_FAIL(
+        error, RAFTER_INVALID, "give USD per chip and hour, for example --price 1.20",
+        "no price of %s is known, and '%.40s' is not an amount (--price: expected USD per chip-hour)",
+        machine->name, text);
   return RF_FAIL(error, RAFTER_INVALID,
-                 "choose one of them, or say what a chip costs an hour, as --price 1.20",
-                 "no price '%.40s' of %s (--price: it has %s USD)", text, machine->name, known);
+                 "choose one of these prices, or give USD per chip and hour, for example --price 1.20",
+                 "no price '%.40s' of %s is known (--price: expected an amount, or one of %s USD)", text,
+                 machine->name, known);
 }
 
 rf_status rf_machine_parse_network(const json_t *object, const char *where, rf_machine *m, rf_error *error) {
@@ -313,7 +314,7 @@ rf_status rf_machine_set_shape(rf_machine *m, const char *text, rf_error *error)
   if (rank > most)
     return RF_FAIL(error, RAFTER_INVALID, SHAPES,
                    "%s has %d %s (expected at most %d numbers, got %d in '%.60s')", m->name, most,
-                   t->form == RF_NETWORK_TORUS ? "axes" : "levels, chips of a node and nodes", most, rank,
+                   t->form == RF_NETWORK_TORUS ? "axes" : "levels: chips of a node, and nodes", most, rank,
                    text);
   if (slices > 1 && m->dcn_bps <= 0)
     return RF_FAIL(error, RAFTER_INVALID, "leave *SLICES out",
@@ -325,10 +326,10 @@ rf_status rf_machine_set_shape(rf_machine *m, const char *text, rf_error *error)
       rank = 2;
     }
     if (rank && shape[0] > t->domain)
-      return RF_FAIL(
-          error, RAFTER_INVALID, SHAPES,
-          "a node of %s joins at most %d chips (--on: expected that, or a multiple of it, got '%.60s')",
-          m->name, t->domain, text);
+      return RF_FAIL(error, RAFTER_INVALID, SHAPES,
+                     "a node of %s joins at most %d chips (--on: expected at most that number, or a multiple "
+                     "of it, got '%.60s')",
+                     m->name, t->domain, text);
     if (rank == 2 && shape[1] > 1 && t->node_bps <= 0)
       return RF_FAIL(error, RAFTER_INVALID, "stay within one node",
                      "%s has no figure for the network between nodes (--on: expected one node, got %d)",
@@ -341,7 +342,7 @@ rf_status rf_machine_set_shape(rf_machine *m, const char *text, rf_error *error)
   int64_t chips = slices;
   for (int i = 0; i < rank; i++) chips *= shape[i];
   if (chips > 1 << 24)
-    return RF_FAIL(error, RAFTER_INVALID, SHAPES, "'%.60s' is absurd (expected at most 2^24 chips)", text);
+    return RF_FAIL(error, RAFTER_INVALID, SHAPES, "'%.60s' has too many chips (expected at most 2^24)", text);
   memcpy(m->shape, shape, sizeof shape);
   m->shape_rank = rank;
   m->slices = slices;

@@ -91,7 +91,7 @@ static rf_status parse_row(const json_t *object, const char *where, rf_tuned_row
     if (!strcmp(CLASSES[row->class], class)) break;
   if (row->class == RF_TUNED_CLASSES)
     return RF_FAIL(error, RAFTER_FAILED, RF_MACHINE_HINT,
-                   "%s: unknown shape class '%s' (expected one as '%s')", where, class, CLASSES[0]);
+                   "%s: unknown shape class '%s' (expected a class such as '%s')", where, class, CLASSES[0]);
   RF_TRY(parse_blocks(json_object_get(object, "default"), where, &row->usual, error));
   const json_t *best = json_object_get(object, "best");
   if (best && !json_is_null(best)) RF_TRY(parse_blocks(best, where, &row->best, error));

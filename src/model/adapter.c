@@ -80,7 +80,7 @@ static rf_status check_start(const settings *s, rf_error *error) {
                  "save it as plain LoRA with the tool that made it "
                  "(path_initial_model_for_weight_conversion), or merge it there",
                  "%s: the field \"init_lora_weights\" is not supported (expected true, false, gaussian, eva "
-                 "or orthogonal, got %.40s): it changes the base",
+                 "or orthogonal, got %.40s): this initialization changes the base model",
                  s->path, text ? text : "not a string");
 }
 
@@ -104,7 +104,7 @@ static rf_status read_patterns(settings *s, rf_error *error) {
     RF_TRY(rf_json_float(patterns, key, s->path, 1e-6, 1e6, &own->alpha, error));
     if (!strpbrk(key, REGULAR)) continue;
     if (++regular > REGULAR_MOST)
-      return RF_FAIL(error, RAFTER_FAILED, "use plain ends of layer names",
+      return RF_FAIL(error, RAFTER_FAILED, "use the plain ends of layer names as keys",
                      "%s: \"alpha_pattern\" has more than %d regular expressions", s->path,
                      (int)REGULAR_MOST);
     char text[KEY_MOST + 16];

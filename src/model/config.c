@@ -624,7 +624,7 @@ rf_status rf_model_config_write(const rf_model *model, rf_dtype dtype, const cha
   bool other_reads = rf_model_is_hugging_face(model);
   if (!other_reads && model->family != RF_FAMILY_GPT)
     return RF_FAIL(error, RAFTER_INVALID, NULL, "%s cannot be written as config.json (%s)", model->name,
-                   model->plan_only ? model->plan_only : "Hugging Face has no such model");
+                   model->plan_only ? model->plan_only : "Hugging Face has no model of this kind");
   json_t *json = json_object();
   if (type) write_type(json, type, model);
   else write_gpt2(json, other_reads, model);

@@ -290,7 +290,7 @@ bool rf_gguf_source_has_tokenizer(const rf_gguf_source *s) {
   return s->has_tokenizer || (s->gguf && rf_gguf_value_find(s->gguf, "tokenizer.ggml.tokens"));
 }
 const char *rf_gguf_source_note(const rf_gguf_source *s) {
-  return *s->note ? s->note : "the source has none that GGUF can represent";
+  return *s->note ? s->note : "the source has no tokenizer that GGUF can represent";
 }
 int rf_gguf_source_count(const rf_gguf_source *s) { return s->count; }
 
@@ -305,7 +305,7 @@ rf_status rf_gguf_source_read(const rf_gguf_source *s, int i, int64_t first, int
   if (!s->folder) return rf_quant_read(rf_gguf_source_at(s, i), first, count, out, error);
   if (first < 0 || count < 0 || first > s->tensor[i].count || count > s->tensor[i].count - first)
     return RF_FAIL(error, RAFTER_FAILED, NULL,
-                   "tensor \"%.100s\" has %lld elements (wanted %lld from %lld on)", s->tensor[i].name,
-                   (long long)s->tensor[i].count, (long long)count, (long long)first);
+                   "tensor \"%.100s\" has %lld elements (expected to read %lld from element %lld on)",
+                   s->tensor[i].name, (long long)s->tensor[i].count, (long long)count, (long long)first);
   return read_folder(s, &s->origin[i], first, count, out, error);
 }

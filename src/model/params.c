@@ -255,6 +255,6 @@ const char *rf_param_row_name(int row) { return row >= 0 && row < ROW_COUNT ? RO
 const char *rf_part_name(rf_part part) {
   static const char *const names[] = {"embedding", "qkv",    "scores", "out",  "mlp",    "shared",
                                       "experts",   "router", "norms",  "head", "adapter"};
-  _Static_assert(sizeof names / sizeof *names == RF_PARTS, "one name for each part");
+  _Static_assert(sizeof names / sizeof *names == RF_PARTS, "every part of a layer has a name");
   return (unsigned)part < RF_PARTS ? names[part] : "unknown";
 }

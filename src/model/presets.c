@@ -576,6 +576,6 @@ rf_status rf_model_resolve(const char *spec, rf_model *model, char folder[4096],
 
 rf_status rf_model_require_runnable(const rf_model *model, rf_error *error) {
   if (!model->plan_only) return RAFTER_OK;
-  return RF_FAIL(error, RAFTER_INVALID, "`rafter plan` sizes and prices it",
+  return RF_FAIL(error, RAFTER_INVALID, "`rafter plan` predicts its memory, speed and cost",
                  "this version plans %s but does not run it (%s)", model->name, model->plan_only);
 }

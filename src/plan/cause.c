@@ -106,7 +106,7 @@ rf_cause rf_cause_of_time(const rf_plan *before, const rf_plan *after, double gr
     }
   }
   if (!worst) {
-    snprintf(cause.text, sizeof cause.text, "no kind of op grows more than the others");
+    snprintf(cause.text, sizeof cause.text, "no kind of op grows more than any other kind");
     return cause;
   }
   if (!namesakes(before, after, worst, growth, &b, &a)) {

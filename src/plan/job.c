@@ -26,7 +26,7 @@ static bool plans(const rf_options *options) { return !strcmp(rf_options_command
 /* Refuses a dtype that has no kernel, except in `rafter plan`. */
 static rf_status planned_only(const rf_options *options, const char *option, rf_error *error) {
   if (plans(options)) return RAFTER_OK;
-  return RF_FAIL(error, RAFTER_INVALID, "`rafter plan` predicts its memory and time",
+  return RF_FAIL(error, RAFTER_INVALID, "`rafter plan` predicts the memory and time of the job",
                  "--%s %s can only be planned: no kernel computes in this type", option,
                  rf_options_text(options, option));
 }
@@ -236,7 +236,7 @@ static rf_status resolve_lora(const rf_options *options, rf_settings *s, rf_erro
     return RF_FAIL(error, RAFTER_INVALID, "to use other adapters, give the base model as MODEL",
                    "MODEL is an adapter already (%s)", s->model.lora.folder);
   if (adapter && lora)
-    return RF_FAIL(error, RAFTER_INVALID, "leave --lora out: the adapter has its rank and targets",
+    return RF_FAIL(error, RAFTER_INVALID, "leave --lora out: the adapter defines the rank and the targets",
                    "--adapter and --lora cannot be combined");
   if (lora) return rf_lora_parse(lora, &s->model, &s->model.lora, error);
   if (!adapter) return RAFTER_OK;
@@ -360,14 +360,15 @@ const rf_option RF_MODEL_OPTIONS[] = {
               "kernels to run; null executes the plan but computes nothing"),
     RF_NUMBER("threads", INT, NULL, 1, 1024, NULL, "Machine", "threads to use; unset: one for each core"),
     RF_CHOICE("cpu", "auto|base|avx2|avx512|avx512bf16|amx", "auto", "Machine",
-              "highest instruction set to use; all give the same bits, except amx, which rounds bf16 "
-              "products differently"),
+              "highest instruction set to use; results are bit-identical with every set except amx, which "
+              "rounds bf16 products differently"),
     RF_CHOICE("dtype", "f32|bf16", "f32", "Precision",
               "dtype of weights and activations; bf16 keeps f32 master weights when training"),
-    RF_CHOICE("weights", "file|f32|bf16|int8|q4|fp8|int4", "file", "Precision",
-              "dtype of weights that are not trained; file: as in a GGUF file, or --dtype\nThe others "
-              "convert while loading (int8: one scale for each output, q4: one for 32 values); fp8 and int4 "
-              "can only be planned."),
+    RF_CHOICE(
+        "weights", "file|f32|bf16|int8|q4|fp8|int4", "file", "Precision",
+        "dtype of weights that are not trained; file: as in a GGUF file, else --dtype\nOther dtypes are "
+        "converted while loading (int8: one scale for each output, q4: one for 32 values); fp8 and int4 "
+        "can only be planned."),
     RF_CHOICE("softmax", "f32|bf16", "f32", "Precision", "precision of the exponentials in attention"),
     RF_WORDS("adapter", PATH, "DIR", NULL, "Model",
              "PEFT adapter to apply to the weights; train continues training it"),
@@ -384,8 +385,8 @@ const rf_option RF_INFERENCE_OPTIONS[] = {
 
 const rf_option RF_CACHE_OPTIONS[] = {
     RF_CHOICE("kv-dtype", "f32|bf16|int8|fp8|int4", NULL, "Precision",
-              "dtype of the key and value cache; unset: --dtype\nint8 and anything narrower than --dtype is "
-              "approximate, fp8 and int4 can only be planned."),
+              "dtype of the key and value cache; unset: --dtype\nResults are approximate with int8 or any "
+              "dtype narrower than --dtype; fp8 and int4 can only be planned."),
     RF_NUMBER("prefill-chunk", TOKENS, NULL, 1, 1 << 20, "256", "Memory",
               "prompt tokens that one forward pass processes"),
     {.name = NULL},
@@ -405,7 +406,7 @@ const rf_option RF_STEP_OPTIONS[] = {
         "none", "Memory",
         "activations that backward recomputes instead of storing: none, mlp, attn, mlp+attn, block, or auto "
         "for as few as fit\nsave:NAMES stores only x and the named ones of qkv, context, out, mlpwi, mlpact, "
-        "mlpwo, norm1, norm2 (joined by , or +); minimal and the save_ names are such sets."),
+        "mlpwo, norm1, norm2 (joined by , or +); minimal and save_... are predefined lists."),
     RF_CHOICE("optimizer", "adamw|adam", "adamw", "Optimizer",
               "adamw decays matrices and embeddings; adam decays nothing"),
     RF_NUMBER("beta1", FLOAT, NULL, 0, 0.999999, "0.9", "Optimizer", "decay of the first moment"),
@@ -460,6 +461,6 @@ const rf_option RF_LAYOUT_OPTIONS[] = {
     RF_CHOICE("program", "rafter|jax-scan|jax-unrolled", "rafter", "Job",
               "program to plan: rafter's own, or a JAX program of the same model"),
     RF_CHOICE("returns", "loss|hidden|logits|top|top-by-chunk", "loss", "Job",
-              "what a JAX program of --job score returns for every position; top needs all logits at once"),
+              "what a JAX program of --job score returns for every position; top stores all logits at once"),
     {.name = NULL},
 };

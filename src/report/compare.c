@@ -237,8 +237,8 @@ static void add_doubts(char text[TEXT], const json_t *a, const json_t *b) {
   /* If the fastest calls contradict the means, other programs cause most of the difference. */
   if (!same && means > 0 && fast > 0 && fabs(log(means / fast)) > log(ANOTHER))
     rf_text_append(text, TEXT,
-                   "%sThis is not certain: the fastest calls add up to %s in %.80s and %s in %.80s; the rest "
-                   "is interference.",
+                   "%sThis is not certain: the fastest calls add up to %s in %.80s and %s in %.80s; other "
+                   "programs cause the remaining difference.",
                    *text ? " " : "", rf_text_seconds(rf_json_number_at(a, "least_seconds"), s), id_a,
                    rf_text_seconds(rf_json_number_at(b, "least_seconds"), t), id_b);
 }
@@ -301,7 +301,7 @@ static json_t *compare(const json_t *a, bool a_ran, const json_t *b, bool b_ran,
   char doubt[TEXT] = "", sentence[TEXT] = "";
   if (a_ran && b_ran) add_doubts(doubt, left, right);
   else if (one)
-    rf_text_append(doubt, TEXT, "Only one of the two was measured, so both times are predictions.");
+    rf_text_append(doubt, TEXT, "Only one of the two sides was measured, so both times are predictions.");
   add_calibration(doubt, left, right);
   add_sentence(sentence, left, right, !a_ran && !b_ran, doubt);
   json_t *classes = classes_json(left, right);

@@ -101,11 +101,11 @@ static char *alone_sentence(const rf_diagnosed_walk *walk) {
   char a[32], b[32], c[32];
   for (int i = 1; i < walk->kinds.count; i++)
     if (walk->kinds.at[i].fastest > kind->fastest) kind = &walk->kinds.at[i];
-  return join(
-      "Alone it would take about %s, by its fastest calls (predicted %s): %s in %s, at %.0f %% of its limit.",
-      rf_text_seconds(walk->fastest, a), rf_text_seconds(walk->predicted, b),
-      rf_text_seconds(kind->fastest, c), or_empty(kind->name),
-      kind->fastest > 0 ? 100 * kind->limit / kind->fastest : 0);
+  return join("Without other programs it would take about %s, judging by its fastest calls (predicted %s): "
+              "%s in %s, at %.0f %% of its limit.",
+              rf_text_seconds(walk->fastest, a), rf_text_seconds(walk->predicted, b),
+              rf_text_seconds(kind->fastest, c), or_empty(kind->name),
+              kind->fastest > 0 ? 100 * kind->limit / kind->fastest : 0);
 }
 
 static char *held_sentence(const rf_diagnosed_walk *walk) {

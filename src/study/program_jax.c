@@ -562,10 +562,10 @@ static rf_status on_one_device(const rf_model *m, const rf_program_job *o, rf_pr
                    "JAX programs can be sized over the axes data, slice and fsdp only (--mesh: got %s)",
                    rf_mesh_text(mesh, text));
   if (o->build.microbatch % chips)
-    return RF_FAIL(
-        error, RAFTER_INVALID, "let the chips divide the microbatch",
-        "the microbatch does not divide over the chips (expected a multiple of %lld sequences, got %lld)",
-        (long long)chips, (long long)o->build.microbatch);
+    return RF_FAIL(error, RAFTER_INVALID, "choose a number of chips that divides the microbatch",
+                   "the microbatch cannot be divided evenly over the chips (expected a multiple of %lld "
+                   "sequences, got %lld)",
+                   (long long)chips, (long long)o->build.microbatch);
   const rf_build_options *b = &o->build;
   double rows = (double)b->microbatch * (double)b->seq, row = 16.0 * (double)m->heads * (double)b->seq +
                                                               64.0 * (double)(m->ff + m->width) +

@@ -289,7 +289,7 @@ rf_status rf_fact_roofline(rf_question *q, double flops, double bytes, const cha
   rf_add_seconds(q, "compute_seconds", "time of arithmetic", compute);
   rf_add_seconds(q, "memory_seconds", "time of memory traffic", memory);
   rf_add_seconds(q, "seconds_sum", "time without overlap", compute + memory);
-  rf_add_number(q, "critical_intensity", "FLOP per byte from which it is compute-bound", peak / bps);
+  rf_add_number(q, "critical_intensity", "minimum FLOP per byte to be compute-bound", peak / bps);
   return RAFTER_OK;
 }
 

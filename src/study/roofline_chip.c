@@ -45,13 +45,13 @@ static rf_status split_matmul(rf_question *q, double m, double k, double n, doub
   rf_add_seconds(q, "reducescatter_seconds", "reduce-scatter of the output", scatter);
   rf_add_seconds(q, "allgather_seconds", "all-gather of the weight", gather);
   rf_add_seconds(q, "allgather_input_seconds", "all-gather of the input", gather_input);
-  rf_add_number(q, "gather_to_scatter", "bytes of the input's gather / of the output's scatter",
+  rf_add_number(q, "gather_to_scatter", "bytes of the input's gather per byte of the output's scatter",
                 input / output);
   /* Each of the times grows linearly in the dimension (k or m) that is solved for. */
-  rf_add_number(q, "reduce_hidden_k", "k from which arithmetic hides the all-reduce", k * reduce / part);
-  rf_add_number(q, "gather_hidden_m", "m from which arithmetic hides the weight's gather",
+  rf_add_number(q, "reduce_hidden_k", "minimum k for arithmetic to hide the all-reduce", k * reduce / part);
+  rf_add_number(q, "gather_hidden_m", "minimum m for arithmetic to hide the weight's gather",
                 m * gather / whole);
-  rf_add_number(q, "reduce_faster_k", "k from which reducing is faster than a compute-bound gather",
+  rf_add_number(q, "reduce_faster_k", "minimum k for reducing to be faster than a compute-bound gather",
                 k * reduce / whole);
   rf_fact_text(q, "faster", "faster way", fmax(whole, gather) <= fmax(part, reduce) ? "gather" : "reduce");
   return RAFTER_OK;
@@ -71,9 +71,9 @@ rf_status rf_roofline_matmul(rf_question *q, rf_error *error) {
   double critical_m = !batched && spare > 0 ? k * n * w / bps / spare : NAN;
   RF_TRY(rf_fact_roofline(q, 2 * m * k * n, a * m * k + w * k * n * (batched ? m : 1) + a * m * n, link,
                           batched ? NAN : asymptote, error));
-  rf_add_number(q, "critical_m", "m from which it is compute-bound", critical_m);
-  rf_add_number(q, "critical_m_long", "the same for large k and n", batched ? NAN : asymptote);
-  if (batched) rf_fact_note(q, "every row has its own weight, so this is never compute-bound");
+  rf_add_number(q, "critical_m", "minimum m to be compute-bound", critical_m);
+  rf_add_number(q, "critical_m_long", "critical m for large k and n", batched ? NAN : asymptote);
+  if (batched) rf_fact_note(q, "every row has its own weight, so the product is never compute-bound");
   const int *tile = q->machine.tile;
   if (tile[0]) {
     double padded = round_up(m, tile[0]) * round_up(k, tile[1]) * round_up(n, tile[1]);
@@ -199,7 +199,7 @@ rf_status rf_roofline_einsum(rf_question *q, rf_error *error) {
   RF_TRY(asymptotic_batch(q, "hbm", &asymptote, error));
   RF_TRY(rf_fact_roofline(q, flops, bytes, "hbm", batch ? asymptote : NAN, error));
   rf_add_flops(q, "flops_exact", "arithmetic with exact additions", exact);
-  rf_add_number(q, "intensity_exact", "FLOP per byte of the exact count", exact / bytes);
+  rf_add_number(q, "intensity_exact", "FLOP per byte, counted exactly", exact / bytes);
   rf_add_number(q, "intensity_limit", "FLOP per byte when all sizes grow together",
                 letters > longest ? INFINITY : flops / longest_bytes);
   return RAFTER_OK;
@@ -278,8 +278,8 @@ rf_status rf_roofline_critical_batch(rf_question *q, rf_error *error) {
   RF_TRY(rf_peak(q, &peak, error));
   RF_TRY(rf_link_bps(q, link, &bps, error));
   rf_fact_head(q, NAN, NAN, NAN, "", tokens);
-  rf_add_number(q, "critical_batch", "tokens from which it is compute-bound", tokens);
-  rf_add_number(q, "critical_intensity", "FLOP per byte from which it is compute-bound", peak / bps);
+  rf_add_number(q, "critical_batch", "minimum tokens to be compute-bound", tokens);
+  rf_add_number(q, "critical_intensity", "minimum FLOP per byte to be compute-bound", peak / bps);
   if (rf_link_bps(q, "ici", &other, NULL) == RAFTER_OK)
     rf_add_number(q, "critical_ici", "FLOP per byte over one axis of the network", peak / other);
   if (rf_link_bps(q, "dcn", &other, NULL) == RAFTER_OK)

@@ -54,7 +54,7 @@ rf_status rf_roofline_memory(rf_question *q, rf_error *error) {
     return RF_FAIL(error, RAFTER_INVALID,
                    "give --parameters or --bytes-per-parameter, --saved with --tokens, or --argument, "
                    "--output, --temp and --alias",
-                   "memory needs something to size");
+                   "memory needs parameters, activations or arrays to add up");
   double total = states + activations + program, chip = total / shards;
   rf_fact_head(q, 0, total, NAN, "memory", room * shards / per);
   rf_add_bytes(q, "bytes_per_chip", "on each chip", chip);
@@ -181,11 +181,11 @@ rf_status rf_roofline_decode(rf_question *q, rf_error *error) {
   rf_add_seconds(q, "attention_seconds", "reading the cache", attention);
   rf_add_seconds(q, "load_seconds", "reading the weights", load);
   rf_add_seconds(q, "compute_seconds", "arithmetic", compute);
-  rf_add_seconds(q, "linear_seconds", "time of linear layers: the larger of the two", linear);
+  rf_add_seconds(q, "linear_seconds", "linear layers: maximum of arithmetic and weights", linear);
   rf_add_number(q, "tokens_per_second", "tokens per second", rate);
   rf_add_number(q, "tokens_per_second_per_chip", "tokens per second and chip", rate / chips);
   rf_add_number(q, "tokens_per_second_per_user", "tokens per second of a sequence", 1 / seconds);
-  rf_add_number(q, "critical_batch", "sequences from which weights are compute-bound", critical);
+  rf_add_number(q, "critical_batch", "minimum sequences for compute-bound linear layers", critical);
   rf_add_bytes(q, "weight_bytes", "all copies of the weights", chip_weights * chips);
   rf_add_bytes(q, "weight_bytes_per_chip", "weights on each chip", chip_weights);
   rf_add_bytes(q, "kv_bytes_per_sequence", "cache of a sequence", kv);

@@ -33,7 +33,7 @@ rf_status rf_roofline_collective(rf_question *q, rf_error *error) {
                : waits   ? "latency"
                          : "network",
                latency > 0 && per_byte > 0 ? latency / per_byte : NAN);
-  rf_add_seconds(q, "seconds_exact", "time, without the part that a chip already has", exact);
+  rf_add_seconds(q, "seconds_exact", "time without the shard that a chip already has", exact);
   rf_add_seconds(q, "throughput_seconds", "time by bandwidth", bytes * per_byte);
   rf_add_seconds(q, "latency_seconds", "time of hops", latency);
   rf_add_number(q, "hops", "hops", group.hop_seconds > 0 ? latency / group.hop_seconds : NAN);
@@ -47,13 +47,13 @@ rf_status rf_roofline_collective(rf_question *q, rf_error *error) {
    * each block travels half of the ring on average. */
   double around = bytes * (1 - 1 / chips) * (kind == RF_ALL_TO_ALL ? 0.5 : kind == RF_ALL_REDUCE ? 2 : 1);
   if (kind != RF_PERMUTE) {
-    rf_add_bytes(q, "link_bytes_unidirectional", "bytes on each link, if sent in one direction", around);
+    rf_add_bytes(q, "link_bytes_unidirectional", "bytes on each link, in one direction", around);
     rf_add_number(q, "allgather_ratio", "time relative to an all-gather", per_byte / gather);
     rf_add_number(q, "allgather_ratio_unidirectional", NULL, around / (bytes * (1 - 1 / chips)));
   }
   for (int i = 0; i < group.rings; i++)
     rf_fact_note(q, "axis of %d: %s", group.ring[i].extent,
-                 group.ring[i].wraps ? "a ring, both directions" : "open; only one direction counts");
+                 group.ring[i].wraps ? "a ring, both directions" : "no ring: only one direction counts");
   return RAFTER_OK;
 }
 
@@ -131,8 +131,8 @@ rf_status rf_roofline_array(rf_question *q, rf_error *error) {
   rf_add_number(q, "copies", "number of copies", mesh.chips / ways);
   rf_add_bytes(q, "bytes_all_chips", "bytes on all chips", local * mesh.chips);
   if (rf_asked(q, "hbm")) rf_fact_note(q, "compared with --hbm");
-  rf_fact_add(q, "fits", "one chip's part fits a chip", RF_UNIT_TRUTH, local <= room);
-  rf_fact_add(q, "gathered_fits", "the full array fits a chip", RF_UNIT_TRUTH, bytes <= room);
+  rf_fact_add(q, "fits", "a chip's memory holds its shard", RF_UNIT_TRUTH, local <= room);
+  rf_fact_add(q, "gathered_fits", "a chip's memory holds the full array", RF_UNIT_TRUTH, bytes <= room);
   rf_add_number(q, "arrays_that_fit", "arrays that fit a chip", floor(room / (local / count)));
   return RAFTER_OK;
 }

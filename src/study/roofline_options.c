@@ -32,7 +32,7 @@ const rf_option RF_ROOFLINE_OPTIONS[] = {
     RF_CHOICE("kv-dtype", NUMBER_TYPES, NULL, "Precision",
               "dtype of the key and value cache; unset: --dtype"),
     RF_NUMBER("m", COUNT, NULL, 1, 1e12, "1024", "Matmul (m,k) x (k,n)", "rows"),
-    RF_NUMBER("k", COUNT, NULL, 1, 1e12, "1024", "Matmul (m,k) x (k,n)", "length of the summed axis"),
+    RF_NUMBER("k", COUNT, NULL, 1, 1e12, "1024", "Matmul (m,k) x (k,n)", "length of the axis that is summed"),
     RF_NUMBER("n", COUNT, NULL, 1, 1e12, "1024", "Matmul (m,k) x (k,n)", "columns"),
     RF_FLAG("batched", "Matmul (m,k) x (k,n)", "use a separate weight for every row"),
     RF_CHOICE("split", "k", NULL, "Matmul (m,k) x (k,n)", "axis that is sharded over --axes"),
@@ -62,7 +62,7 @@ const rf_option RF_ROOFLINE_OPTIONS[] = {
     RF_NUMBER("tokens", COUNT, NULL, 1, 0x1p62, NULL, "Model", "tokens of a batch; cost: of the whole run"),
     /* arrays, collectives, strategies */
     RF_NUMBER("bytes", SIZE, "BYTES", 1, 0x1p62, NULL, "Collectives and transfers",
-              "bytes that move; of a collective, the array of the whole group"),
+              "bytes to move; for a collective, the bytes of the whole group's array"),
     RF_WORDS("shape", LIST, "SIZES", NULL, "Collectives and transfers",
              "shape of an array of --dtype, instead of --bytes: 2048,8192"),
     RF_NUMBER("count", COUNT, NULL, 1, 1e12, "1", "Collectives and transfers", "number of arrays"),

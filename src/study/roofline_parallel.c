@@ -122,8 +122,8 @@ static rf_status data_parallel(rf_question *q, strategy *s, bool gathers, rf_err
   rf_fact_head(q, NAN, NAN, NAN, slices ? "" : bound_of(tokens / q->chips, critical), critical);
   rf_add_number(q, "alpha", "FLOP per byte of the network", s->alpha);
   rf_add_number(q, "critical_batch",
-                slices ? "tokens per slice from which it is compute-bound"
-                       : "tokens per chip from which it is compute-bound",
+                slices ? "minimum tokens per slice to be compute-bound"
+                       : "minimum tokens per chip to be compute-bound",
                 critical);
   if (slices) {
     rf_fact_add(q, "slice_bytes_per_second", "bandwidth out of a slice", RF_UNIT_BPS, s->bps * q->chips);
@@ -162,12 +162,13 @@ static rf_status tensor_parallel(rf_question *q, strategy *s, rf_error *error) {
   if (!isnan(width)) {
     double buffer = batch * width * q->dtype.bytes, shard = q->machine.topology.oneway_bps * hop;
     rf_add_bytes(q, "activation_bytes", "bytes of the activations of --batch tokens", buffer);
-    rf_add_number(q, "latency_degree", "degree above which it is latency-bound",
+    rf_add_number(q, "latency_degree", "degree above which the exchange is latency-bound",
                   shard > 0 ? buffer / shard : NAN);
   }
   /* A layer has one gather before it and one scatter after it; backward may repeat the gather. */
   add_layer(q, s, ff, 2 * activations, 2 * activations, degree);
-  rf_add_bytes(q, "backward_bytes_regather", "the same with the input gathered again", 3 * activations);
+  rf_add_bytes(q, "backward_bytes_regather", "backward bytes if the input is gathered twice",
+               3 * activations);
   return RAFTER_OK;
 }
 
@@ -182,8 +183,8 @@ static rf_status mixed(rf_question *q, const strategy *s, rf_error *error) {
   double optimum = sqrt(tokens / ff * s->axes[0] * outer.bps / (s->axes[1] * s->bps) * chips);
   rf_fact_head(q, NAN, NAN, NAN, bound_of(tokens / chips, critical), critical);
   rf_add_number(q, "alpha", "FLOP per byte of the network", s->alpha);
-  rf_add_number(q, "critical_batch", "tokens per chip from which it is compute-bound", critical);
-  rf_add_number(q, "critical_serial", "the same without overlap between both strategies' traffic", serial);
+  rf_add_number(q, "critical_batch", "minimum tokens per chip to be compute-bound", critical);
+  rf_add_number(q, "critical_serial", "minimum tokens per chip without overlap of fsdp and tp", serial);
   add_tokens(q, critical, pod_chips(&q->machine));
   rf_add_number(q, "critical_tokens_serial", "minimum tokens of a batch without overlap", serial * chips);
   if (isnan(tokens)) return RAFTER_OK;
@@ -243,7 +244,7 @@ static rf_status context_parallel(rf_question *q, strategy *s, rf_error *error) 
   rf_add_number(q, "alpha", "FLOP per byte of the network", s->alpha);
   rf_add_number(q, "min_seq_per_chip", "minimum tokens of a sequence per chip", least);
   rf_add_number(q, "max_degree", "maximum degree for this sequence", seq / least);
-  rf_add_number(q, "ring_min_seq_per_chip", "the same if keys and values go around a ring one way",
+  rf_add_number(q, "ring_min_seq_per_chip", "minimum tokens per chip, one-way ring of keys and values",
                 2 * s->peak / (s->bps / 2) * kv / heads);
   rf_add_bytes(q, "gathered_bytes", "bytes of keys and values gathered per layer",
                2 * q->dtype.bytes * batch * seq * kv * dim);

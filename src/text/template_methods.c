@@ -259,7 +259,7 @@ static rf_status function_dict(tpl_run *run, const tpl_call *c) {
       continue;
     }
     if (i > 0 || value->kind != TPL_DICT)
-      return TPL_FAIL(run, "namespace() and dict() take one dict and c->arguments with names");
+      return TPL_FAIL(run, "namespace() and dict() take one dict and named arguments");
     for (size_t k = 0; k < value->dict->count; ++k)
       RF_TRY(rf_tpl_dict_set(run, c->result, &value->dict->key[k], &value->dict->value[k]));
   }

@@ -72,7 +72,7 @@ static rf_status pattern_of(const reading *r, json_t *step, const char *what, rf
   *literal = text != NULL;
   if (!text) text = json_object_get(given, "Regex");
   if (!json_is_string(text) || !json_string_length(text))
-    return refuse_setting(r, what, "a pattern that is neither String nor Regex, or empty");
+    return refuse_setting(r, what, "the pattern is empty, or neither a String nor a Regex");
   *pattern = (rf_span){json_string_value(text), json_string_length(text)};
   return RAFTER_OK;
 }
@@ -153,8 +153,7 @@ static rf_status split_byte_level(reading *r, json_t *step) {
   bool prefix, cuts;
   RF_TRY(rf_json_bool_or(step, "add_prefix_space", r->where, true, &prefix, r->error));
   RF_TRY(rf_json_bool_or(step, "use_regex", r->where, true, &cuts, r->error));
-  if (!r->t->bpe.byte_level)
-    return refuse_setting(r, "pre-tokenizer", "ByteLevel before a model that is not BPE");
+  if (!r->t->bpe.byte_level) return refuse_setting(r, "pre-tokenizer", "ByteLevel supports only BPE models");
   if (prefix && r->begun)
     return refuse_setting(r, "pre-tokenizer", "ByteLevel with add_prefix_space after another");
   r->t->splits.prefix |= prefix;
@@ -215,8 +214,7 @@ static rf_status decode_bytes(reading *r, json_t *step) {
 
 static rf_status decode_byte_level(reading *r, json_t *step) {
   (void)step;
-  return r->t->bpe.byte_level ? RAFTER_OK
-                              : refuse_setting(r, "decoder", "ByteLevel for pieces that are not byte-level");
+  return r->t->bpe.byte_level ? RAFTER_OK : refuse_setting(r, "decoder", "ByteLevel needs byte-level pieces");
 }
 
 static rf_status decode_replace(reading *r, json_t *step) {
@@ -227,7 +225,7 @@ static rf_status decode_replace(reading *r, json_t *step) {
   RF_TRY(rf_json_string(step, "content", r->where, &content, r->error));
   if (!literal || pattern.bytes != 3 || memcmp(pattern.at, RF_SPACE_MARK, 3) != 0 ||
       strcmp(content, " ") != 0)
-    return refuse_setting(r, "decoder", "Replace of anything but U+2581 by a space");
+    return refuse_setting(r, "decoder", "Replace may only replace U+2581 by a space");
   r->spaces = true;
   return RAFTER_OK;
 }
@@ -238,7 +236,7 @@ static rf_status decode_strip(reading *r, json_t *step) {
   RF_TRY(rf_json_string(step, "content", r->where, &content, r->error));
   RF_TRY(rf_json_int(step, "start", r->where, 0, 1, &start, r->error));
   RF_TRY(rf_json_int(step, "stop", r->where, 0, 0, &stop, r->error));
-  if (strcmp(content, " ") != 0) return refuse_setting(r, "decoder", "Strip of anything but a space");
+  if (strcmp(content, " ") != 0) return refuse_setting(r, "decoder", "Strip may only strip spaces");
   r->t->strip_leading |= start == 1;
   return RAFTER_OK;
 }
@@ -284,7 +282,8 @@ static rf_status post_template(reading *r, json_t *step) {
       json_t *id = json_array_get(ids, k);
       if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) > INT32_MAX ||
           count[after] == MARKS_MOST)
-        return refuse_setting(r, "post-processor", "TemplateProcessing with an id out of range, or too many");
+        return refuse_setting(r, "post-processor",
+                              "TemplateProcessing has too many ids, or an id out of range");
       marks[after][count[after]++] = (int32_t)json_integer_value(id);
     }
   }

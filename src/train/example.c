@@ -200,7 +200,7 @@ static rf_status read_conversation(rf_example_reader *reader, const json_t *mess
   } else if (given && count != assistant_turns(messages)) {
     status = RF_FAIL(error, RAFTER_FAILED, "give the row as \"messages\"",
                      "the chat template does not mark each turn of the assistant, so the loss cannot exclude "
-                     "those of the prompt");
+                     "the turns that belong to the prompt");
     goto done;
   } else if (loss_on == RF_LOSS_ON_COMPLETION && count) {
     range += count - 1;

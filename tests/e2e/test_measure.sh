@@ -46,7 +46,7 @@ digest() { python3 -c 'import json, sys; d = json.load(open(sys.argv[1])); print
 [ "$(digest plan.own)" = "$(digest plan.foreign)" ] || fail 'blocks of another CPU are applied'
 [ "$(digest plan.own)" != "$(digest plan.odd)" ] || fail 'blocks do not count in the digest'
 same run.own/checkpoint-00000002/model.safetensors run.odd/checkpoint-00000002/model.safetensors 'weights trained with other blocks'
-status 0 "$RAFTER" inspect foreign.json && says 'not used, because this CPU is another one' out
+status 0 "$RAFTER" inspect foreign.json && says 'not used: this machine has another CPU' out
 refuses 1 'bad.json: tuned row 0.*nc.*out of range' "$RAFTER" plan "$WIDE" --on ./bad.json
 refuses 1 'bad.json: tuned row 0.*nc.*out of range' "$RAFTER" inspect bad.json
 

@@ -328,7 +328,7 @@ case_refusals() {
   refuses 2 'it has no link between devices' "$RAFTER" plan uva --on tpu-v5e:2x2 --seq 512 --mesh fsdp=4@d2d
   refuses 2 'on is empty' "$RAFTER" plan uva --on ""
   refuses 2 'lora is empty' "$RAFTER" plan uva --lora ""
-  refuses 2 'from a smaller number' "$RAFTER" plan uva --on a5000 --sweep batch=8..4
+  refuses 2 'starts above 0' "$RAFTER" plan uva --on a5000 --sweep batch=8..4
   refuses 3 'at most 1.00 MiB' "$RAFTER" plan gpt2 --on a5000 --fit 1MiB
   refuses 2 'did you mean.*batch' "$RAFTER" plan uva --batsh 4
   refuses 2 'uva' "$RAFTER" plan uvaa

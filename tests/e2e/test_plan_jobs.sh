@@ -149,7 +149,7 @@ case_rl() {
     holds out 'any("cannot be run yet" in a for a in d["assumptions"])' 'what is planned is not run'
   }
   refuses 3 'fit' "$RAFTER" plan "${GEMMA[@]}" --batch 16 --microbatch 1 --samples 8 --job rl --json &&
-    holds out 'd["memory"]["by_class"]["weight"] > 3.9e9 and not d["memory"]["fits"]' 'the reference has a copy of its own'
+    holds out 'd["memory"]["by_class"]["weight"] > 3.9e9 and not d["memory"]["fits"]' 'the reference model has its own copy'
 }
 
 cases "$@"

@@ -178,7 +178,7 @@ case_token() {
     ! grep -q $'\x1b' err || fail 'text of the server moves the cursor'
   HF_TOKEN=wrong refuses 1 'does not accept the token' pull hf:org/parts --out token2
   faults '{"redirect": "relative"}' && status 0 pull hf:org/parts --out relative && whole relative org/parts
-  faults '{"redirect": "loop"}' && refuses 1 'sends elsewhere \(too often' pull hf:org/parts --out loop
+  faults '{"redirect": "loop"}' && refuses 1 'redirects the request \(too often' pull hf:org/parts --out loop
   faults '{"redirect": "cdn", "cut": 700000}' && status 0 pull hf:org/parts --out cdncut &&
     whole cdncut org/parts
   faults '{"status": {"main": [403, 9, {}]}}' && refuses 1 'no access.*403' pull hf:org/tiny &&
@@ -205,7 +205,7 @@ case_hostile() {
   [ ! -e lies/model-00001-of-00002.safetensors ] || fail 'a wrong file has its final name'
   for path in ../evil.json /tmp/evil.json a/../../evil.json a//b.json './x.json' 'a\\b.json' 'a\u0007.json' 'a\u0000.json' '..' ''; do
     faults "{\"extra\": [{\"rfilename\": \"$path\", \"size\": 3}]}"
-    refuses 1 'leads elsewhere|not valid JSON' pull hf:org/parts --out hostile
+    refuses 1 'an unsafe path|not valid JSON' pull hf:org/parts --out hostile
   done
   [ ! -e evil.json ] && [ ! -e hostile ] || fail 'a hostile path was written'
   for listing in '{' '[]' '{}' '{\"siblings\": 3}' '{\"siblings\": [3]}' '{\"siblings\": [{}]}' '{\"siblings\": [{\"rfilename\": \"config.json\", \"size\": -5}]}' '{\"siblings\": [{\"rfilename\": \"config.json\", \"size\": 5, \"blobId\": \"../../x\"}]}'; do

@@ -62,7 +62,7 @@ refuses 2 'strategy does not know' "$RAFTER" roofline parallelism --strategy zp 
 refuses 2 'number of network axes' "$RAFTER" roofline parallelism --axes 9 --on tpu-v5p
 refuses 2 'needs --tokens' "$RAFTER" roofline cost --parameters 7e9 --on tpu-v5p
 refuses 2 'needs --parameters' "$RAFTER" roofline cost --tokens 7e9 --on tpu-v5p
-refuses 2 'memory needs something to size' "$RAFTER" roofline memory --on tpu-v5p
+refuses 2 'needs parameters, activations or arrays' "$RAFTER" roofline memory --on tpu-v5p
 refuses 2 'saved does not know' "$RAFTER" roofline memory --saved soul --width 8 --ff 8 --layers 1 --tokens 1 --on tpu-v5p
 refuses 2 'does not divide' "$RAFTER" roofline array --shape 10,10 --mesh X=4 --spec X,-
 refuses 2 'names the unknown axis' "$RAFTER" roofline array --shape 8,8 --mesh X=4 --spec Y,-

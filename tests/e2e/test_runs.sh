@@ -111,7 +111,7 @@ PY
   }
   rm -r runs/b
   status 0 "${RUNS[@]}" list && says 'its folder is gone' out
-  status 0 "${RUNS[@]}" compare a b && says 'folders is gone' out && says 'remat' out
+  status 0 "${RUNS[@]}" compare a b && says 'one of the runs no longer exists' out && says 'remat' out
   refuses 1 'run 2 has no folder any more' "$RAFTER" report 2 --json
   refuses 1 'no run 99' "${RUNS[@]}" compare 1 99
   refuses 2 'takes 2 runs' "${RUNS[@]}" compare 1
@@ -133,7 +133,7 @@ case_names() {
   rm -r runs/ring && status 0 "${TRAIN[@]}" --steps 2 --remat block --out runs/ring &&
     status 0 "${RUNS[@]}" list --json &&
     holds out '[r["folder_is_there"] for r in d["runs"] if r["name"] == "ring"] == [True, False] and sum("folder_taken_by" in r for r in d["runs"]) == 1'
-  status 0 "${RUNS[@]}" list && says 'has its folder now' out
+  status 0 "${RUNS[@]}" list && says 'uses that folder now' out
   status 0 "${RUNS[@]}" compare a eval && says 'ops are not compared' out && says 'tokens_per_second' out &&
     ! grep -q '100.0 % less' out || fail 'a training is compared with an evaluation op by op'
   status 0 "$RAFTER" report ring/ --json && holds out 'd["runs"][0]["name"] == "ring"'

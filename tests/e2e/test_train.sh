@@ -199,7 +199,7 @@ case_refusals() {
   echo '{"text": "a b c"}' >few.jsonl && head -c 20 book.txt >short.txt
   refuses 1 'too short' "${TRAIN[@]}" --data few.jsonl,short.txt --steps 1 --out none
   refuses 2 'epochs' "${TRAIN[@]}" --data book.txt --epochs 0 --out none
-  refuses 2 'random data has no end' "${TRAIN[@]}" --data random:seed=0 --epochs 1 --out none
+  refuses 2 'random data never ends' "${TRAIN[@]}" --data random:seed=0 --epochs 1 --out none
   refuses 2 'min-lr' "${TRAIN[@]}" --data book.txt --steps 1 --lr 1e-3 --min-lr 1 --out none
   refuses 2 'steps and --epochs' "${TRAIN[@]}" --data book.txt --steps 1 --epochs 1 --out none
   [ ! -e none ] || fail 'a refused run leaves its folder'

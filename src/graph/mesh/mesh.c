@@ -76,9 +76,10 @@ static rf_status parse_part(const char *part, size_t length, rf_mesh *mesh, rf_e
     return RF_FAIL(error, RAFTER_INVALID, "name each axis once",
                    "an axis of the mesh is given twice (--mesh: %s)", NAMES[axis]);
   if (pinned && mesh->pinned)
-    return RF_FAIL(error, RAFTER_INVALID, "leave one @d2d out",
-                   "two axes on the link between two dies (--mesh: expected at most one @d2d, got %s too)",
-                   NAMES[axis]);
+    return RF_FAIL(
+        error, RAFTER_INVALID, "leave one @d2d out",
+        "two axes use the link between two dies (--mesh: expected at most one @d2d, got %s as well)",
+        NAMES[axis]);
   mesh->of[axis] = (int32_t)count;
   if (pinned) mesh->pinned = RF_AXIS_BIT(axis);
   return RAFTER_OK;

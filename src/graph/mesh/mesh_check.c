@@ -102,11 +102,11 @@ static rf_status check_pipeline(const rf_mesh *mesh, const rf_model *model, cons
                    stages);
   if (pieces > model->layers) {
     snprintf(hint, sizeof hint, "use at most %lld stages%s", (long long)(model->layers / chunks),
-             chunks > 1 ? ", or fewer runs in --pipeline interleaved" : "");
+             chunks > 1 ? ", or a smaller V in --pipeline interleaved:V" : "");
     return RF_FAIL(error, RAFTER_INVALID, hint,
                    "more stages than layers (--mesh pipeline: expected at most %lld%s for %s, got %d)",
-                   (long long)(model->layers / chunks), chunks > 1 ? " with these runs of layers" : "",
-                   model->name, stages);
+                   (long long)(model->layers / chunks),
+                   chunks > 1 ? " with this number of layer groups per stage" : "", model->name, stages);
   }
   if (options->accumulate < stages) {
     snprintf(hint, sizeof hint, "set --accumulate to %d or more: the bubble is (P-1)/(m+P-1) of the time",

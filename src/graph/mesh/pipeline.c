@@ -22,7 +22,7 @@ rf_status rf_pipeline_parse(const char *text, rf_mesh *mesh, rf_error *error) {
   long chunks = many ? strtol(number, &end, 10) : 0;
   if (!many || *end || chunks < 2 || chunks > MOST)
     return RF_FAIL(
-        error, RAFTER_INVALID, "interleaved:2 gives every stage two runs of layers",
+        error, RAFTER_INVALID, "interleaved:2 gives every stage two groups of adjacent layers",
         "bad schedule (--pipeline: expected 1f1b, gpipe or interleaved:V with V from 2 to %d, got '%.60s')",
         MOST, text);
   mesh->schedule = RF_PIPELINE_INTERLEAVED;

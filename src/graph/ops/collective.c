@@ -97,7 +97,7 @@ const rf_op_def RF_OP_ALL_GATHER = {
 const rf_op_def RF_OP_REDUCE_SCATTER = {
     .name = "reduce_scatter",
     MOVES(COLLECTIVE),
-    .formula = "y = this chip's run, along dimension `dim`, of the sum of the group's x in chip order, in "
+    .formula = "y = this chip's range along dimension `dim` of the sum of the group's x in chip order, in "
                "f32; an accumulating y is added to",
     .work = reduce_work,
     .tolerance = {1e-6f, 1e-2f},
@@ -120,7 +120,7 @@ const rf_op_def RF_OP_ALL_REDUCE = {
 const rf_op_def RF_OP_ALL_TO_ALL = {
     .name = "all_to_all",
     MOVES(COLLECTIVE),
-    .formula = "chip i of the group gets run i along dimension `to` of every chip's x, concatenated along "
+    .formula = "chip i of the group gets range i along dimension `to` of every chip's x, concatenated along "
                "dimension `dim`",
     .work = transpose_work,
     .tolerance = {1e-9f, 1e-9f},
@@ -130,7 +130,7 @@ const rf_op_def RF_OP_ALL_TO_ALL = {
 const rf_op_def RF_OP_PERMUTE = {
     .name = "permute",
     MOVES(COLLECTIVE),
-    .formula = "y = the x of the previous chip in the ring of the group; back: of the next chip",
+    .formula = "y = the x of the previous chip in the ring of the group; back: the x of the next chip",
     .work = reduce_work,
     .tolerance = {1e-9f, 1e-9f},
     .exchange = RF_EXCHANGE_PERMUTE,
@@ -218,8 +218,8 @@ static rf_work local_work(const rf_graph *graph, const rf_op *op) {
 const rf_op_def RF_OP_TAKE_RUN = {
     .name = "take_run",
     MOVES(COLLECTIVE),
-    .formula = "y = this chip's run, along dimension `dim`, of x, which every chip of the group has; nothing "
-               "is sent",
+    .formula =
+        "y = this chip's range along dimension `dim` of x; every chip of the group has x, so nothing is sent",
     .work = local_work,
     .tolerance = {1e-9f, 1e-9f},
 };

@@ -126,7 +126,7 @@ static rf_status head_merge_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   RF_IN(1, RF_I32, rows);
   if (columns % 4 || rf_wide_dtype(dtype) != dtype)
     return RF_FAIL(error, RAFTER_INVALID, NULL,
-                   "not the parts of a head (%s: expected four wide numbers of every chip, got %lld columns)",
+                   "wrong number of columns (%s: expected four for every chip, in the wider dtype, got %lld)",
                    op->name, (long long)columns);
   RF_OUT(0, RF_CLASS_ACTIVATION, dtype, rows);
   RF_OUT(1, RF_CLASS_ACTIVATION, RF_I32, rows);

@@ -20,7 +20,7 @@ static rf_status parts_check(const rf_op *op, const dims *d, rf_error *error) {
   if (good && end <= d->columns && joined == d->joined) return RAFTER_OK;
   return RF_FAIL(
       error, RAFTER_INVALID, NULL,
-      "parts do not fit (%s %s: expected runs of %lld columns, %lld in all, got %d runs of rank %d)",
+      "parts do not fit (%s %s: expected ranges of %lld columns, %lld in all, got %d ranges of rank %d)",
       op->def->name, op->name, (long long)d->columns, (long long)d->joined, parts->count, parts->rank);
 }
 

@@ -199,11 +199,11 @@ static void test_refuses_lies(void **state) {
   REFUSED("another GGUF version", l.version = 1);
   REFUSED("another GGUF version", l.version = 4);
   REFUSED("big-endian", l.version = 3u << 24);
-  REFUSED("too short for what it says", l.tensors = UINT64_MAX);
-  REFUSED("too short for what it says", l.values = 1ull << 32);
+  REFUSED("too short for the counts", l.tensors = UINT64_MAX);
+  REFUSED("too short for the counts", l.values = 1ull << 32);
   REFUSED("a tensor's name", l.tensors = 4);
-  REFUSED("is there twice", l.second_key = "general.alignment");
-  REFUSED("is there twice", l.second_name = "alpha");
+  REFUSED("occurs twice", l.second_key = "general.alignment");
+  REFUSED("occurs twice", l.second_name = "alpha");
   REFUSED("wrong length", l.first_name = "");
   REFUSED("control character", l.first_name = "al\npha");
   REFUSED("ends inside metadata \"b.text\"", l.text_bytes = UINT64_MAX);
@@ -217,7 +217,7 @@ static void test_refuses_lies(void **state) {
   REFUSED("power of two", l.alignment = 24);
   REFUSED("out of range", l.alignment = 0);
   REFUSED("out of range", l.alignment = 1u << 30);
-  REFUSED("another kind", l.kind = RF_GGUF_F32; l.alignment = 0x42000000);
+  REFUSED("wrong type", l.kind = RF_GGUF_F32; l.alignment = 0x42000000);
   REFUSED("too many axes", l.axes = 5);
   REFUSED("too many axes", l.axes = UINT32_MAX);
   REFUSED("unknown type", l.type = 4);
@@ -230,7 +230,7 @@ static void test_refuses_lies(void **state) {
   REFUSED("outside the file", l.cut = 1);
   REFUSED("outside the file", l.offset = 64);
   REFUSED("outside the file", l.offset = UINT64_MAX - 31);
-  REFUSED("wrong place", l.offset = 33);
+  REFUSED("wrong offset", l.offset = 33);
   REFUSED("overlap", l.offset = 0);
 }
 

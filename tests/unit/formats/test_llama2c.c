@@ -159,7 +159,7 @@ static void test_refuses_lies(void **state) {
     refused(version, 0, -4, 0, "the width is wrong");
     refused(version, 0, 1 << 30, 0, "the width is wrong");
     refused(version, 0, 1 << 20, 0, "wrong length");
-    refused(version, 0, 5, 0, "the width, with its heads");
+    refused(version, 0, 5, 0, "the width, a multiple of the heads");
     refused(version, 1, INT32_MIN, 0, "the feed-forward width");
     refused(version, 2, 0, 0, "the number of layers");
     refused(version, 2, INT32_MAX, 0, "the number of layers");

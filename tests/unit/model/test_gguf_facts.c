@@ -177,10 +177,10 @@ static void test_values_for_each_layer(void **state) {
   assert_int_equal(facts_of(&f).window_period, 3);
   f = start("gemma3");
   rf_gguf_set_i32s(f.meta, "gemma3.attention.sliding_window_pattern", irregular, 4);
-  refused(f, "follows no period");
+  refused(f, "is not periodic");
   f = start("gemma3");
   rf_gguf_set_i32s(f.meta, "gemma3.attention.sliding_window_pattern", pattern, 3);
-  refused(f, "follows no period");
+  refused(f, "is not periodic");
 }
 
 static void test_refuses_models_that_do_not_fit(void **state) {

@@ -329,7 +329,7 @@ static void files_that_do_not_fit_are_refused(void **state) {
       {RENAME_ONE, "h.0.mlp.c_fc.weight"},
       {ADD_LAYER, "h.2.ln_1.bias"},
       {TURN_ONE, "expected (32, 128), got (128, 32)"},
-      {INTEGERS, "no plain numbers"},
+      {INTEGERS, "other than plain floats"},
   };
   for (size_t i = 0; i < sizeof row / sizeof row[0]; ++i) {
     store *s = random_store("gpt:layers=2,width=32,heads=2,vocab=70,seq=9");

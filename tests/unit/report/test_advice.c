@@ -180,7 +180,7 @@ static void a_prefill_held_up_is_paced(void **state) {
                                 json_loads(half, 0, NULL)));
   json_t *summary = rf_report_summary(entry);
   const json_t *row = json_array_get(json_object_get(summary, "advice"), 0);
-  assert_non_null(strstr(text(summary, "sentence"), "Alone it would take about 900 ms"));
+  assert_non_null(strstr(text(summary, "sentence"), "Without other programs it would take about 900 ms"));
   /* ten decode passes, and a prefill of 0.8 s as planned */
   near(at(row, "now_seconds"), 10 * 0.9 + 0.9 / 0.8 * 0.8);
   near(at(row, "gain"), 0.5);

@@ -85,7 +85,7 @@ static void predictions_are_compared_with_predictions(void **state) {
     near(at(json_object_get(c, "a"), "seconds"), 1.0);
     near(at(json_object_get(c, "b"), "seconds"), 1.0);
     assert_non_null(strstr(text(c, "sentence"), "is predicted to take 0.0 %"));
-    assert_non_null(strstr(text(c, "doubt"), "Only one of the two was measured"));
+    assert_non_null(strstr(text(c, "doubt"), "Only one of the two sides was measured"));
     json_decref(c);
   }
   json_decref(ran);

@@ -305,8 +305,9 @@ static void a_run_held_up_is_told_of_alone(void **state) {
   json_t *summary = rf_report_summary(entry);
   const char *sentence = text(summary, "sentence");
   assert_non_null(strstr(sentence, "bound by other programs"));
-  assert_non_null(strstr(sentence, "Alone it would take about 900 ms, by its fastest calls (predicted "
-                                   "800 ms): 700 ms in matmul, at 69 % of its limit."));
+  assert_non_null(strstr(
+      sentence, "Without other programs it would take about 900 ms, judging by its fastest calls (predicted "
+                "800 ms): 700 ms in matmul, at 69 % of its limit."));
   assert_null(strstr(sentence, "remaining time"));
   /* Half of the products' 0.7 s, and all of the other 0.2 s. */
   near(at(json_object_get(summary, "best"), "now_seconds"), 0.9);
