@@ -35,7 +35,7 @@ typedef struct rf_device_type {
   /* Maps a range of memory before its first use. NULL: all memory is always mapped. */
   rf_status (*reserve)(rf_memory *memory, int64_t at, int64_t bytes, rf_error *error);
   /* NULL if memory has a host address. Callers use rf_memory_fill, _write and _read. A range never
-   * covers two tensors. Several threads may call fill, upload and download at a time. */
+   * covers two tensors. Several threads may call fill, upload and download at once. */
   rf_status (*fill)(rf_memory *memory, int64_t at, uint32_t word, int64_t bytes, rf_error *error);
   rf_status (*upload)(rf_memory *memory, int64_t at, const void *from, int64_t bytes, rf_error *error);
   rf_status (*download)(rf_memory *memory, int64_t at, void *to, int64_t bytes, rf_error *error);
@@ -55,7 +55,7 @@ typedef struct rf_device_type {
   double (*launch_seconds)(const rf_device *device); /* time of an op that computes nothing */
 } rf_device_type;
 
-/* An open device. It is the first field of the backend's own struct. */
+/* An open device. A backend's own device struct has rf_device as its first field. */
 struct rf_device {
   const rf_device_type *type;
   int level;   /* instruction-set level of the backend: rf_isa on a CPU */
@@ -103,8 +103,8 @@ typedef struct rf_watch {
   rf_status (*after)(void *self, int op, const rf_run_inputs *inputs, rf_error *error);
 } rf_watch;
 
-/* The plan of a program. Arrays are valid during `compile`; other pointers as long as the
- * program. */
+/* The plan of a program. Arrays are valid during `compile`, other pointers until the program is
+ * released. */
 struct rf_program_source {
   const rf_graph *graph;
   rf_memory *memory;
@@ -118,9 +118,9 @@ struct rf_program_source {
   rf_watch watch;
 };
 
-/* A compiled plan. It is the first field of the backend's own struct. */
+/* A compiled plan. A backend's own program struct has rf_program as its first field. */
 struct rf_program {
-  /* Runs one section once. It may return before the device is done (see synchronise). */
+  /* Runs one section once. `run` may return before the device is done (see synchronise). */
   rf_status (*run)(rf_program *program, rf_section section, const rf_run_inputs *inputs, rf_error *error);
   void (*release)(rf_program *program);
 };

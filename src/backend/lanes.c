@@ -35,7 +35,7 @@ static int64_t delay_ns(int file) {
   return delay;
 }
 
-enum { NS_WORTH_A_SPAN = 1000 }; /* reading two clocks takes less time */
+enum { NS_WORTH_A_SPAN = 1000 }; /* two clocks read in turn differ by less */
 
 /* Samples the counters. `from` is the previous sample or NULL. A thread that never left its core
  * did not wait, so schedstat, the most expensive counter, is not read. */
@@ -55,8 +55,8 @@ static rf_lane_look look(int file, int64_t now, const rf_lane_look *from) {
   return l;
 }
 
-/* Schedules the next sample. After a slow sample (a cold cache makes one several times slower), the
- * next comes later, so that sampling takes little of the time. */
+/* Schedules the next sample. After a slow sample (cold caches make one several times slower), the
+ * next sample comes later, so that sampling costs little time. */
 static void look_again(const rf_lanes *lanes, rf_lane *lane, int64_t began) {
   enum { COSTS = 1000, MOST_NS = 10000000 };
   int64_t end = rf_now_ns(), rest = COSTS * (end - began);

@@ -1,8 +1,8 @@
 /* lanes.h - records what each thread does, in spans of time that kernels stamp in their parallel
  * regions.
  *
- * A lane is the ring buffer of the spans of one thread. It is preallocated; only its thread writes
- * a lane, without a lock. If nothing is recorded, a stamp costs one load and one branch. In a
+ * A lane is the ring buffer of the spans of one thread. A lane is preallocated; only its thread
+ * writes it, without a lock. If nothing is recorded, a stamp costs one load and one branch. In a
  * region:
  *
  *   #pragma omp parallel num_threads(threads)
@@ -24,7 +24,7 @@
 #include <omp.h>
 
 typedef enum rf_stamp_kind {
-  RF_SPAN_OP,        /* id: op of `plan`; value: microbatch or 0. In lane 0, from call to return */
+  RF_SPAN_OP,        /* id: op of `plan`; value: microbatch or 0. An op span is in lane 0 */
   RF_SPAN_BUSY,      /* id: op; work of one thread in a parallel region */
   RF_SPAN_WAIT,      /* id: op; a barrier inside a region */
   RF_SPAN_PHASE,     /* id: rf_phase */

@@ -77,7 +77,7 @@ static rf_status take_u64(cursor *c, const char *what, uint64_t *value, rf_error
   return RAFTER_OK;
 }
 
-/* Copies a key or a tensor's name and adds a NUL. `names` has room for all of them. */
+/* Copies a key or a tensor's name and adds a NUL. `names` has room for all names. */
 static rf_status take_name(cursor *c, const char *what, rf_gguf *file, const char **name, rf_error *error) {
   uint64_t bytes;
   size_t at = c->at;
@@ -329,8 +329,8 @@ static rf_status read_all(rf_gguf *file, rf_error *error) {
   file->tensor_by_name = calloc(tensors + 1, sizeof *file->tensor_by_name);
   file->value_by_key = calloc(values + 1, sizeof *file->value_by_key);
   offset = calloc(tensors + 1, sizeof *offset);
-  /* The buffer needs no more bytes than the names take in the file: their length fields (8 bytes)
-   * leave room for the NULs. NAME_MOST limits the memory for a file with one huge text. */
+  /* A name with its NUL takes fewer bytes than in the file, where a length field (8 bytes) precedes
+   * it. NAME_MOST limits the memory for a file with one huge text. */
   size_t names = (tensors + values) * (NAME_MOST + 1);
   file->names = malloc((names < file->bytes ? names : file->bytes) + 1);
   if (!file->tensor || !file->value || !file->tensor_by_name || !file->value_by_key || !offset ||

@@ -49,7 +49,7 @@ typedef struct rf_gguf rf_gguf;
 /* Opens and checks a file, except the data of its tensors. An error names the file, the byte
  * position and the fault. */
 rf_status rf_gguf_open(const char *path, rf_gguf **file, rf_error *error);
-/* Like rf_gguf_open, for bytes in memory that stay valid until the close. Errors name `where`. */
+/* Like rf_gguf_open, for bytes in memory that outlive the rf_gguf. Errors name `where`. */
 rf_status rf_gguf_parse(const void *data, size_t bytes, const char *where, rf_gguf **file, rf_error *error);
 void rf_gguf_close(rf_gguf *file); /* `file` may be NULL */
 

@@ -38,8 +38,8 @@ static const arch_row ARCHS[] = {
 // clang-format on
 enum { ARCH_COUNT = sizeof ARCHS / sizeof ARCHS[0] };
 
-/* Maximum sizes of a model. No known model reaches these limits, and the product of any three of
- * them fits in 64 bits. */
+/* Maximum sizes of a model. No known model reaches these limits, with which tensor sizes do not
+ * overflow. */
 enum {
   WIDTH_MOST = 1 << 20,
   HEADS_MOST = 1 << 14,

@@ -68,7 +68,7 @@ int64_t rf_gguf_permuted_row(int64_t row, int64_t head_dim);
 /* ---- names ----------------------------------------------------------------------------------- */
 
 enum { RF_GGUF_PARTS = 3 };
-/* A parameter (rf_param_row_name) in GGUF files. The tensors `part` have its columns, in order.
+/* A parameter (rf_param_row_name) in GGUF files. Tensors `part` have the parameter's columns.
  * Linear weights are (out, in); the tables and the head are (V, D). "%d" is the layer. */
 typedef struct rf_gguf_name {
   const char *row;

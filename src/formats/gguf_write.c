@@ -1,4 +1,4 @@
-/* gguf_write.c - the streaming writer of GGUF version 3. It writes the header, then the values of
+/* gguf_write.c - the streaming writer of GGUF version 3. The header comes first, then the values of
  * the tensors in the order of the header. The file gets its name only when it is complete. */
 #include <stdio.h>
 #include <stdlib.h>

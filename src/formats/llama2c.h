@@ -2,8 +2,8 @@
  * f32. Version 0 has no magic number. It starts with seven i32: D, F, L, N, K, V, T (V < 0: the
  * head has its own table). The tensors follow, each kind for all layers, with cos and sin tables
  * after the last norm. Version 1 starts with "ak42", the version, the seven i32, a byte (1: tied)
- * and zeros up to byte 256. The norms are its first tensors. Source: llama2.c, export.py
- * (legacy_export, version1_export), run.c. */
+ * and zeros up to byte 256. The norms are the first tensors of version 1. Source: llama2.c,
+ * export.py (legacy_export, version1_export), run.c. */
 #ifndef RF_LLAMA2C_H
 #define RF_LLAMA2C_H
 

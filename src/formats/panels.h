@@ -3,13 +3,13 @@
  *
  * A matrix has `outputs` rows. A product sums over the `inner` values of a row (index k). The
  * values are in blocks of a storage type (quant.h). A panel has sixty-four rows, which are called
- * its lanes. The last panel of a part of the matrix may have fewer: a multiple of sixteen. Blocks
- * of a panel ascend in k. A block of all lanes has first the 16-bit words, then the 32-bit words of
- * the stored blocks. Each word is stored for all lanes before the next word:
+ * its lanes. The last panel of a part of the matrix may have fewer lanes: a multiple of sixteen.
+ * Blocks of a panel ascend in k. A block of all lanes has first the 16-bit words, then the 32-bit
+ * words of the stored blocks. Each word is stored for all lanes before the next word:
  *   u16 half[halves][lanes], u32 dword[dwords][lanes]
  * Heads of lanes (int8: f32 scale[lanes]) precede the blocks. A product of one activation row thus
- * reads a panel from its first byte to its last, with one running sum over k per lane. All bytes
- * are those of the file. A number of f32, bf16 or f16 is a block of one value. */
+ * reads a panel from its first byte to its last, with one running sum over k per lane. All bytes of
+ * panels are those of the model file. A number of f32, bf16 or f16 is a block of one value. */
 #ifndef RF_PANELS_H
 #define RF_PANELS_H
 
@@ -66,7 +66,7 @@ const char *rf_panels_name(const rf_panels *panels, char text[64]);
 /* Packs one panel into `to`. row[i] points to the stored blocks of lane i, at any address; NULL
  * makes the lane zeros. */
 void rf_panel_pack(const rf_panel *panel, int64_t inner, const void *const row[RF_PANEL_LANES], void *to);
-/* Rebuilds stored block `block` of one lane. A head (a scale per row) precedes it. */
+/* Rebuilds stored block `block` of one lane. A head (a scale per row) precedes the block. */
 void rf_panel_block(const rf_panel *panel, const void *at, int lane, int64_t block, void *stored);
 /* Reads values [first, first + count) of one output of one matrix, as rf_quant_read does. Slow. */
 void rf_panels_read(const rf_panels *panels, const void *data, int64_t output, int64_t first, int64_t count,

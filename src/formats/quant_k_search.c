@@ -3,8 +3,8 @@
  *
  * With offsets (q2_k, q4_k, q5_k): x = a q - b. For each sub-block, the search tries several
  * roundings and takes the (a, b >= 0) with the best least-squares fit. a and b become integers
- * times d and dmin. Then the search alternates: it chooses integers and levels (q), and fits the
- * two f16 factors d and dmin. Without offsets (q3_k, q6_k), x = a q, and the search fits only d. */
+ * times d and dmin. Then the search alternately chooses integers and levels (q) and fits the two
+ * f16 factors d and dmin. Without offsets (q3_k, q6_k), x = a q, and the search fits only d. */
 #include <math.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
-/* safetensors_write.c - the streaming writer. It writes the header, then the values of the tensors
- * in the order of the header. The file gets its name only when it is complete. */
+/* safetensors_write.c - the streaming writer of safetensors. The header comes first, then the
+ * values in the order of the header. The file gets its name only when it is complete. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-/* detect.c - describes this machine from what the operating system and the CPU report. It measures
- * nothing, so the result is like a data sheet. */
+/* detect.c - describes this machine from what the operating system and the CPU report. Detection
+ * measures nothing, so the result is like a data sheet. */
 #include "machine/isa.h"
 #include "machine/machine.h"
 

@@ -155,7 +155,7 @@ rf_status rf_machine_check_pod(const rf_machine *machine, const int *shape, int 
 /* Changes a machine with two devices per chip to one with twice the chips and half of every figure.
  * topology.die_bps joins the two devices of a chip. Does nothing if chips have one device. */
 void rf_machine_by_device(rf_machine *machine);
-/* Bytes/s from one chip (GPU: its share of the node) into the data-centre network; 0: unknown. */
+/* Bytes/s of one chip (GPU: of its share of a node) into the data-centre network; 0: unknown. */
 double rf_machine_dcn_bps(const rf_machine *machine);
 /* Whether an axis of this length closes to a ring. */
 bool rf_machine_wraps(const rf_machine *machine, int extent);

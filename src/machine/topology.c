@@ -1,5 +1,5 @@
-/* topology.c - the network between chips. It reads the network's figures from a machine file and
- * the shape that a user appends to a machine's name. */
+/* topology.c - the network between chips. topology.c reads the network's figures from a machine
+ * file and the shape that a user appends to a machine's name. */
 #include "machine/parts.h"
 
 #include "base/text.h"

@@ -40,7 +40,7 @@ rf_attention rf_attention_of(const rf_graph *graph, const rf_op *op) {
   return a;
 }
 
-/* A query sees at most min(length, window) keys. The bound weights units of work. */
+/* A query sees at most min(length, window) keys. This bound times the length is a unit's work. */
 static double unit_work(const rf_attention *a, int64_t length) {
   return (double)length * (double)rf_min64(length, a->window);
 }

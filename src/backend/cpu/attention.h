@@ -1,7 +1,7 @@
 /* attention.h - defines the arithmetic of attention, and the shapes and workspace sizes that the
  * kernels of all ISAs share.
  *
- * This definition fixes every bit of the outputs. The bits do not depend on the ISA, the number of
+ * This definition fixes every bit of the outputs. Outputs do not depend on the ISA, the number of
  * threads, the height of a strip of queries, the other segments of the batch, the page size of the
  * cache, or whether keys come from the batch or from a cache. All arithmetic is f32. A "chain" is
  * one running sum of fused multiply-adds. A masked key adds p = 0, which changes no sum of finite
@@ -43,13 +43,13 @@
 enum {
   RF_ATTENTION_BLOCK = 256, /* keys of a softmax block; results depend on this number */
   RF_ATTENTION_PANEL = 32,  /* keys or columns of a packed panel */
-  /* query rows of one pass over the keys, which reads a block of keys from memory once */
+  /* query rows of one pass, which reads each block of keys from memory once */
   RF_ATTENTION_QUERIES = 192,
   /* query rows of one pass for a single token; STRIP_ROWS has room for this many strips */
   RF_ATTENTION_DECODE = 32,
   RF_ATTENTION_SCORES = 64, /* rows of scores of a pass: DECODE rows in strips of any height */
-  /* Backward: number of queries, and of keys, of one block of probabilities. It is a multiple of
-   * every tile height and of PANEL. */
+  /* Backward: number of queries, and of keys, of one block of probabilities: a multiple of every
+   * tile height and of PANEL. */
   RF_ATTENTION_TILE = 96,
   /* backward: blocks of queries between two barriers if threads share a unit */
   RF_ATTENTION_TEAM = 4,
@@ -85,7 +85,7 @@ typedef struct rf_attention_strip {
   _Alignas(64) int rows;
   int height;                         /* height of the register tile that computes these rows */
   int64_t first, last;                /* rows of the strip see only keys in [first, last) */
-  int64_t low[16], high[16], row[16]; /* row r sees keys [low, high); row in the batch */
+  int64_t low[16], high[16], row[16]; /* row r sees keys [low[r], high[r]) */
   int head[16];
   int64_t line; /* decode: index of the strip's first row of scores */
   /* running maximum and sum; in decode also the factor of the running context */
@@ -93,7 +93,7 @@ typedef struct rf_attention_strip {
   float *q, *acc; /* (d, MR) packed queries; (MR, width) running context */
 } rf_attention_strip;
 
-/* A unit of work is one KV head of one segment. */
+/* A unit of work of the attention kernels is one KV head of one segment. */
 typedef struct rf_attention_unit {
   int64_t origin, length; /* first row and number of rows of the segment */
   int kv_head;

@@ -1,9 +1,9 @@
 /* attention_backward.h - gradients of attention, compiled once per ISA.
  *
- * Works on blocks of 96 queries by 96 keys. For each block, strips of queries compute the scores
- * and e = dctx v^T, then probabilities from the saved lse. Then three sums continue: dq for strips
- * of queries, dk and dv for strips of keys. The workspace keeps every sum between blocks, so it
- * remains one chain over all queries or keys, and results do not depend on the block size. */
+ * For each block of 96 queries by 96 keys, strips of queries compute the scores and e = dctx v^T,
+ * then probabilities from the saved lse. Then strips of queries continue the sums of dq, and strips
+ * of keys those of dk and dv. The workspace keeps each sum between blocks, so the sum is one chain
+ * and results do not depend on the block size. */
 #ifndef RF_ATTENTION_BACKWARD_H
 #define RF_ATTENTION_BACKWARD_H
 

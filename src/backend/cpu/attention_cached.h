@@ -2,8 +2,8 @@
  * ISA.
  *
  * In prefill, consecutive rows of one slot share a pass over the keys, which packs each block of a
- * KV head's keys once. In decode, reading the cache is the cost, and it interleaves the keys of all
- * KV heads. A single row thus reads all KV heads at once, 32 keys at a time. Prefill and decode
+ * KV head's keys once. In decode, the main cost is reading the cache, which interleaves the keys of
+ * all KV heads. A single row thus reads all KV heads at once, 32 keys at a time. Prefill and decode
  * follow attention.h, so results are bit-identical to attention over a batch. */
 #ifndef RF_ATTENTION_CACHED_H
 #define RF_ATTENTION_CACHED_H
@@ -100,7 +100,7 @@ static const void *widen_rows(pass *w, const rf_attention *a, const kv_cache *c,
 }
 
 /* The part of the cache that one decoded row reads: keys [low, high) of a slot, in the columns of
- * some KV heads. If high = 0, the row reads none. */
+ * some KV heads. high = 0: the row reads no keys. */
 typedef struct span {
   int64_t slot, low, high, column, bytes;
 } span;
@@ -148,7 +148,7 @@ static bool reader_move(reader *r) {
   return true;
 }
 /* Returns the address of the next `bytes`, for the caller to prefetch, or NULL if there are none.
- * If the bytes are not contiguous, prefetches them itself and continues. */
+ * If the bytes are not contiguous, the function itself prefetches them. */
 static const char *reader_take(reader *r, int64_t bytes) {
   while (bytes > 0 && reader_move(r)) {
     const char *at = r->at;

@@ -27,8 +27,8 @@ typedef struct pass {
   float *widened;          /* (PANEL, dim) keys or values of an i8 cache as f32 */
 } pass;
 
-/* Source of a group's keys and values. Keys and values of a batch are packed before the pass; the
- * pass packs those of a cached sequence block by block. */
+/* Source of a group's keys and values. Keys and values of a batch are packed before the pass; a
+ * pass over a cached sequence packs block by block. */
 typedef struct key_source {
   bool packed;
   int64_t value_step; /* floats between two panels of packed values */

@@ -32,7 +32,7 @@ static inline size_t rf_larger(size_t a, size_t b) { return a > b ? a : b; }
   { .op = of, .name = title, .level = lowest, .accepts = takes, .workspace_bytes = bytes, .run = function }
 
 /* RF_BIND(matmul, avx2, RF_GEMM_AVX2) defines matmul_avx2_run(call) and matmul_avx2_workspace(...).
- * They call matmul_run and matmul_workspace with the table RF_GEMM_AVX2. */
+ * Both call matmul_run and matmul_workspace with RF_GEMM_AVX2. */
 #define RF_BIND(op, isa, table) \
   static size_t op##_##isa##_workspace(const rf_graph *graph, const rf_op *node, int threads) { \
     return op##_workspace(&table, graph, node, threads); \

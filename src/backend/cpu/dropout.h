@@ -1,5 +1,5 @@
-/* dropout.h - the keep mask of sixteen consecutive channels of one token. It runs rf_philox on four
- * counters at once. On every ISA, the words are those of the scalar rf_philox in base.h. */
+/* dropout.h - the keep mask of sixteen consecutive channels of one token. It runs four counters at
+ * once; on every ISA, the words equal those of the scalar rf_philox. */
 #ifndef RF_DROPOUT_H
 #define RF_DROPOUT_H
 

@@ -1,5 +1,5 @@
 /* elementwise_table.h - the kernel rows of the *_body.h files for one ISA, and the ops and dtypes
- * that they accept. Files of each ISA include it and define RF_TABLE (name of the table),
+ * that they accept. elementwise_*.c include this file and define RF_TABLE (name of the table),
  * RF_TABLE_ISA (its level) and RF_TABLE_SUFFIX (end of kernel names). */
 
 #include "backend/cpu/cpu.h"

@@ -2,9 +2,9 @@
  *
  * A row of A is cut along k into blocks of 32 values, or of 128 values if B is q4_k or q5_k. A
  * block has one scale s = max|x| / 127 and integers a = round(x / s), halves to even. Integer sums
- * are exact, so results are bit-identical on every ISA and number of threads. They differ from the
- * results of the product in f32. One element of C is one f32 sum in ascending k, from 0. In the
- * formulas, q are stored codes and z is the zero of the type:
+ * are exact, so results are bit-identical on every ISA and number of threads. The results differ
+ * from an f32 product. One element of C is one f32 sum in ascending k, from 0. In the formulas, q
+ * are stored codes and z is the zero of the type:
  *   a run of 32 values (16 of q6_k) is d (q - z) + e, where z is q8_0 128, q4_0 8, q5_0 16,
  *     q6_k 32, others 0; e is 0 for types with a z:
  *     acc = fmaf(d, s * (float)sum((q - z) a), acc); for types with offsets then
@@ -26,9 +26,9 @@
 #include "backend/cpu/gemm.h"
 #include "graph/graph.h"
 
-/* A strip is a group of 1, 2, 4, 8 or 16 packed rows. It is packed once for each block length of B.
- * A block of 32 is int8 a[rows][32], then arrays over rows: f32 scale, f32 s * sum(a), int32 -128
- * sum(a), and -128 times the sum of each half. A block of 128 is int8 a[2][rows][64], f32
+/* A strip is a group of 1, 2, 4, 8 or 16 packed rows. Rows are packed once for each block length of
+ * B. A block of 32 is int8 a[rows][32], then arrays over rows: f32 scale, f32 s * sum(a), int32
+ * -128 sum(a), and -128 times the sum of each half. A block of 128 is int8 a[2][rows][64], f32
  * scale[rows], and [2][rows] pairs of 16 bits with sum(a) of two runs of 32. */
 enum { RF_FAST_LONG = 128, RF_FAST_ITEMS = 13, RF_FAST_LONG_ITEMS = 35 }; /* ITEMS: 32-bit words per row */
 enum { RF_FAST_ROWS = 16, RF_FAST_FEW = 8, RF_FAST_KC = 256, RF_FAST_PANELS = 2 };

@@ -8,7 +8,7 @@
 
 #if defined(__AVX512VNNI__)
 RF_INLINE w_word dot(w_word sum, w_word codes, w_word a) {
-  /* It is inline assembly, because gcc 12 copies the accumulators of the intrinsic. */
+  /* Inline assembly is used, because gcc 12 copies the accumulators of the intrinsic. */
   __asm__("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(codes), "v"(a));
   return sum;
 }

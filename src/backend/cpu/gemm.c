@@ -91,7 +91,7 @@ static layout layout_of(const rf_gemm_isa *isa, const rf_gemm *g, int threads) {
   l.kc = ceil_div(ceil_div(k, k_grain(g)), l.k_blocks) * k_grain(g);
   /* strips whose packed rows fill a_bytes */
   int64_t group_strips = at_least_1(by.a_bytes / (4 * isa->mr * at_least_1(l.kc)));
-  /* if a group would get less than half of that, threads share all rows */
+  /* if a group would get less than half of these strips, threads share all rows */
   int64_t groups = ceil_div(l.strips, at_least_1(group_strips / 2));
   if (groups > threads) groups = threads;
   if (groups > RF_GEMM_MAX_GROUPS) groups = RF_GEMM_MAX_GROUPS;
@@ -343,8 +343,8 @@ static pieces pieces_from(const void *from, int64_t item, int64_t step, int64_t 
   if (along) return (pieces){at, wide * item, count, ceil_div(kc * item, 128)};
   return (pieces){at, step * item, kc, ceil_div(count * item, 128)};
 }
-/* The bytes of k steps [k0, k0 + kc) in the packed panel of column `col`. They are prefetched,
- * because hardware prefetchers stop at the end of a 4 KiB page. */
+/* The bytes of k steps [k0, k0 + kc) in the packed panel of column `col`. Hardware prefetchers
+ * would stop at the end of a 4 KiB page. */
 static pieces pieces_of_panel(const rf_gemm *g, int64_t k0, int64_t kc, int64_t col) {
   if (g->transposed) return (pieces){0};
   rf_panel panel = rf_panels_find(g->panels, col);

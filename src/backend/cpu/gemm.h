@@ -77,7 +77,7 @@ typedef struct rf_gemm_ahead {
   int64_t stride, lines;
 } rf_gemm_ahead;
 
-/* Sums [rows][ld], of which `cols` columns are used. The first one is at (row, col) of C. */
+/* Sums [rows][ld], of which `cols` columns are used. The first sum belongs to (row, col) of C. */
 typedef struct rf_gemm_sums {
   float *at;
   int64_t ld, row, col;

@@ -1,4 +1,4 @@
-/* gemm_base.c - the product in plain C. It is slow if fmaf is a library call. */
+/* gemm_base.c - the product in plain C. Plain C is slow if fmaf is a library call. */
 enum { MR = 4, NR = 16 };
 #include "backend/cpu/gemm_kernels.h"
 

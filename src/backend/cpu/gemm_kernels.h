@@ -1,5 +1,5 @@
-/* gemm_kernels.h - packing, epilogues and the product with few rows, over simd.h. It is compiled
- * once per ISA: each gemm_*.c includes it and adds a micro-kernel. */
+/* gemm_kernels.h - packing, epilogues and the product with few rows, over simd.h. Each gemm_*.c
+ * includes this file and adds a micro-kernel for one ISA. */
 #include "backend/cpu/gemm.h"
 #include "backend/cpu/simd.h"
 
@@ -420,7 +420,7 @@ RF_INLINE void stream_columns(const rf_gemm *g, rf_dtype b_dtype, int most, cons
     }
   }
 }
-/* Variants have constant rows. Other numbers use the next larger variant and drop its surplus. */
+/* Variants have constant rows. Other numbers of rows use the next larger variant. */
 RF_INLINE void stream_columns_of(const rf_gemm *g, rf_dtype b_dtype, const float *a, int64_t column, int cols,
                                  float *y) {
 #if defined(__AVX2__)

@@ -1,6 +1,6 @@
 /* gemm_micro.h - the register tile of the vector ISAs: MR rows x two vectors of columns.
- * gemm_avx2.c and gemm_avx512.c include it and define MR, NR, VECTOR with its LANES, LOAD, STORE
- * and SPLAT, and ROWS(X) as X(0) X(1) ... X(MR - 1).
+ * gemm_avx2.c and gemm_avx512.c include this file and define MR, NR, VECTOR with its LANES, LOAD,
+ * STORE and SPLAT, and ROWS(X) as X(0) X(1) ... X(MR - 1).
  *
  * Rows are variables and the fused multiply-add is inline assembly, because gcc 12 otherwise keeps
  * accumulators in memory or copies them. `rows` is a compile-time constant. */

@@ -1,5 +1,5 @@
 /* head.h - operations on one row of f32 logits, which the output head runs between its products.
- * head_rows.h defines them, compiled once per ISA. */
+ * head_rows.h defines these operations once per ISA. */
 #ifndef RF_HEAD_H
 #define RF_HEAD_H
 

@@ -1,5 +1,5 @@
 /* head_norm_body.h - RMSNorm on each query and key head of a fused qkv row, forward and backward.
- * elementwise_*.c include it after norm_body.h, whose row functions treat a head as a row. */
+ * elementwise_*.c include it after norm_body.h, whose functions treat heads as rows. */
 
 RF_INLINE void head_norm_rows(const rf_call *call, int64_t begin, int64_t end, rf_dtype dtype,
                               rf_dtype gain_dtype) {

@@ -27,7 +27,7 @@ RF_INLINE rf_v16 gain_of(const void *gain, rf_dtype dtype, int64_t i, int n, flo
   return offset != 0 ? rf_v16_add(rf_v16_set1(offset), g) : g;
 }
 
-/* One row to normalize. Its statistics are {mean, rstd} (LayerNorm) or {rstd} (RMSNorm). */
+/* A row to normalize. A row's statistics are {mean, rstd} (LayerNorm) or {rstd} (RMSNorm). */
 typedef struct norm_forward {
   const void *x, *gain, *bias;
   void *y;

@@ -202,7 +202,7 @@ static void adamw_range(const rf_call *call, int64_t begin, int64_t end) {
 static void adamw_run(const rf_call *call) { adamw_all(call, adamw_range); }
 
 /* Prefetching a page ahead is 8 % faster on Intel (Emerald Rapids), whose hardware prefetchers stop
- * at page ends. It is 5 to 30 % slower on AMD (Zen 4), whose prefetchers continue. */
+ * at page ends. Prefetching is 5 to 30 % slower on AMD (Zen 4), whose prefetchers continue. */
 static void adamw_prefetch_range(const rf_call *call, int64_t begin, int64_t end) {
   adamw_share(call, begin, end, true);
 }

@@ -1,5 +1,5 @@
-/* panel_product.h - products with a packed B: it packs B for the blocked product and streams B for
- * few rows. gemm_kernels.h includes it. */
+/* panel_product.h - products with a packed B: packing of B for the blocked product, and streaming
+ * of B for few rows. gemm_kernels.h includes this file. */
 
 static int sixteens(int64_t x) { return (int)((x + 15) / 16 * 16); }
 

@@ -1,5 +1,5 @@
 /* peaks_arithmetic.h - loops of one three-operand instruction in registers of type
- * RF_PEAK_REGISTER. The accumulators hide the latency of the instruction on two ports. Inline asm
+ * RF_PEAK_REGISTER. Many accumulators hide the latency of the instruction on two ports. Inline asm
  * keeps the compiler from folding, reordering and spilling.
  *   RF_PEAK_STEP(op, 0) = __asm__ volatile("op %1, %2, %0" : "+v"(r0) : "v"(x), "v"(y)); */
 #define RF_PEAK_STEP(op, i) \

@@ -1,4 +1,4 @@
-/* peaks_body.h - loops over simd.h that read and copy memory. Each peaks_*.c includes it and
+/* peaks_body.h - loops over simd.h that read and copy memory. Each peaks_*.c includes this file and
  * defines peak_stream, an aligned non-temporal store of sixteen floats. */
 
 static float peak_read(const float *from, size_t count, int streams) {

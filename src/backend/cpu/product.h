@@ -61,8 +61,8 @@ static inline bool rf_takes_stream(const rf_gemm *g) {
 
 /* ---- the kernels of a linear layer ----------------------------------------------------------- */
 
-/* matmul.c and experts.c define takes_numbers(graph, op). For OP, OP_dx and OP_dw, they define
- * OP_product(graph, op) and OP_call(path, isa, call), which runs the product on `path`.
+/* matmul.c and experts.c define takes_numbers(graph, op). For OP, OP_dx and OP_dw, these files
+ * define OP_product(graph, op) and OP_call(path, isa, call), which runs the product on `path`.
  *
  * RF_TAKES(matmul, panels, true) defines matmul_takes_panels(graph, op): true if takes_numbers is
  * true, the path can run the product, and `also` is true. */

@@ -32,7 +32,7 @@ static inline int rf_shares_at_once(int64_t count, int most, int threads) {
 }
 
 /* Takes up to `most` items for a thread, from *first on, and returns their number; 0: none remains.
- * It takes at most half of a share, so that threads end at about the same time. */
+ * A call takes at most half of a share, so that threads end at about the same time. */
 static inline int rf_shares_take(rf_shares *shares, int thread, int most, int64_t *first) {
   for (int turn = 0; turn < shares->parts; turn++) {
     _Atomic uint64_t *place = &shares->part[(thread + turn) % shares->parts].left;

@@ -126,7 +126,7 @@ RF_INLINE void rf_v16_transpose(rf_v16 x[RF_LANES]) {
 RF_INLINE rf_v16 rf_v16_widen(__m256i h) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
 }
-/* Does not use vcvtneps2bf16, which flushes subnormals; rf_f32_to_bf16 keeps them. */
+/* Does not use vcvtneps2bf16, which flushes subnormals; rf_f32_to_bf16 keeps subnormals. */
 RF_INLINE __m256i rf_v16_narrow(rf_v16 x) {
   __m512i u = _mm512_castps_si512(x), odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
   __m512i r = _mm512_add_epi32(_mm512_add_epi32(u, _mm512_set1_epi32(0x7fff)), odd);

@@ -54,7 +54,7 @@ static void paged_store(const paged *p, int64_t slot, int64_t which, int64_t pos
 }
 
 /* The rows of one key/value head. Element (j, c) of the keys is at key_at + j * stride + c, of the
- * values at value_at + j * stride + c. With a cache, they are the rows of one slot. */
+ * values at value_at + j * stride + c. With a cache, the rows belong to one slot. */
 typedef struct head_rows {
   rf_view data;
   int64_t key_at, value_at, stride;
