@@ -1,10 +1,10 @@
-/* graph.h - the graph of a job. It holds every tensor and op of one training step (forward, loss,
- * backward, clipping, optimizer), or of one forward pass over a KV cache. The graph says what is
- * computed. It knows no device, no memory offset and no time.
+/* graph.h - the graph of a job. A graph holds every tensor and op of one training step (forward,
+ * loss, backward, clipping, optimizer), or of one forward pass over a KV cache. A graph says what
+ * is computed, and knows no device, no memory offset and no time.
  *
  * A step has three sections: `begin` runs once, `micro` runs once for each microbatch, `end` runs
- * once. `op[]` holds the ops of these sections in that order, which is the order of execution. A
- * pass rewrites a graph in place. */
+ * once. `op[]` holds the ops of all sections in the order of execution. A pass rewrites a graph in
+ * place. */
 #ifndef RF_GRAPH_H
 #define RF_GRAPH_H
 
@@ -118,14 +118,14 @@ typedef struct rf_op {
   rf_blocks blocks; /* chosen by the plan */
   bool backward;    /* the differentiate pass added this op */
   int32_t chunk;    /* in a pipeline: which of the stage's runs of layers the op belongs to */
-  /* Id of the op that this op recomputes (remat), or RF_NONE. The recomputed op and this op have
-   * the same def and kernel. One exception: if only an epilogue is recomputed (gelu from a stored
-   * u), the def differs, but the results are bit-identical. */
+  /* Id of the op that this op recomputes (remat), or RF_NONE. The two ops have the same def and
+   * kernel, unless only an epilogue is recomputed (gelu from a stored u): then the results are
+   * bit-identical. */
   int recompute_of;
 } rf_op;
 
 typedef struct rf_graph {
-  rf_pool *pool; /* owns all names and arrays */
+  rf_pool *pool; /* the pool owns all names and arrays */
   rf_job_kind job;
   rf_model model;
   rf_params params;
@@ -147,9 +147,9 @@ typedef struct rf_graph {
  * Bytes count each operand once.
  *
  * `flops` counts the (query, key) pairs that the causal mask leaves; `flops_full` counts all pairs.
- * Both count the model's arithmetic only. `flops_again` is extra arithmetic of the hardware: values
- * that an op recomputes inside itself (the scores in attention_bwd, the logits in head_loss_bwd)
- * and rows that experts reserve beyond an even share. It is negative where experts drop rows. */
+ * Both fields count only the model's arithmetic. `flops_again` is extra arithmetic of the hardware:
+ * values that an op recomputes inside itself (the scores in attention_bwd, the logits in
+ * head_loss_bwd) and rows that experts reserve beyond an even share, less rows that they drop. */
 typedef struct rf_work {
   double flops, flops_full, bytes_read, bytes_written, flops_again;
   /* collectives: the array of the whole group; offload: bytes that cross to the host or back */
@@ -241,8 +241,8 @@ typedef struct rf_op_def {
   rf_work (*work)(const rf_graph *graph, const rf_op *op);
   rf_inplace inplace[4]; /* (output, input) pairs that may share memory: RF_INPLACE */
   int inplace_count;
-  /* The backward op: what its inputs are (RF_X, RF_Y, RF_DY). Its output i is the gradient of input
-   * i, and it has the attributes of the forward op. */
+  /* The op's backward op, and what the inputs of the backward op are (RF_X, RF_Y, RF_DY). Output i
+   * of the backward op is the gradient of input i; it has the forward op's attributes. */
   struct {
     const struct rf_op_def *def;
     int8_t inputs[RF_MAX_INPUTS];
@@ -381,7 +381,7 @@ bool rf_remat_valid(rf_remat remat);
 enum { RF_REMAT_NAMED = 12 };
 /* Lists every named policy that recomputes something, without AUTO, and returns their number. */
 int rf_remat_named(rf_remat list[RF_REMAT_NAMED]);
-/* The policy's text; it lives as long as the enclosing block of C code. */
+/* The text of a policy, valid to the end of the enclosing block of C code. */
 #define rf_remat_name(remat) rf_remat_write(remat, (char[RF_REMAT_TEXT]){0})
 
 /* Tensors that the host's memory may store: optimizer states, activations that backward reads, the
@@ -436,8 +436,8 @@ typedef struct rf_build_options {
   rf_mesh mesh;     /* all 0: one chip */
   unsigned offload; /* RF_OFFLOAD_ bits: what the host's memory holds */
   const struct rf_weight_types *
-      /* File types of matrices that are not trained (generate, score, LoRA); NULL: `dtype`. Read
-       * only while the graph is built. */
+      /* File types of matrices that are not trained (generate, score, LoRA); NULL: `dtype`. The
+       * types are read only while the graph is built. */
       weights;
 } rf_build_options;
 
@@ -453,8 +453,8 @@ rf_status rf_graph_stage(const rf_graph *whole, const rf_build_options *options,
  * is the dtype of activations; `learns` adds the adapters' dropout. */
 rf_status rf_pass_adapt(rf_graph *graph, rf_dtype dtype, bool learns, rf_error *error);
 rf_status rf_pass_differentiate(rf_graph *graph, rf_error *error);
-/* Emits the backward ops of one op: by its row's `gradient`, or by its function `backward`, which
- * describes grad_out and grad_in. */
+/* Emits the backward ops of one op, by `gradient` or `backward` of the op's definition; see
+ * `backward` for grad_out and grad_in. */
 rf_status rf_op_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in,
                          rf_error *error);
 rf_status rf_pass_optimize(rf_graph *graph, const rf_build_options *options, rf_error *error);
@@ -472,10 +472,10 @@ rf_status rf_pass_remat(rf_graph *graph, const bool *drop, rf_error *error);
 /* Moves the tensors named by `what` (RF_OFFLOAD_ bits) to the host's memory, and adds copies around
  * their uses. Results keep their bits. Runs after remat. RAFTER_INVALID: no such tensor. */
 rf_status rf_pass_offload(rf_graph *graph, unsigned what, rf_error *error);
-/* Sets drop[t] for tensors t that a policy recomputes; `drop` has tensor_count entries. NONE and
- * AUTO recompute none. */
+/* Sets drop[t] for tensors t that a policy recomputes; `drop` has tensor_count entries. The
+ * policies NONE and AUTO recompute no tensor. */
 void rf_remat_policy(const rf_graph *graph, rf_remat policy, bool *drop);
-/* The graph as text, one line per op, for `plan --after`. The text belongs to the graph's pool. */
+/* The graph as text in the graph's pool, one line per op, for `plan --after`. */
 const char *rf_graph_print(rf_graph *graph);
 
 #endif

@@ -47,7 +47,7 @@ int64_t rf_kv_pages(const rf_kv *kv, rf_kv_class class, int64_t tokens);
 int64_t rf_kv_sequence_bytes(const rf_kv *kv, int64_t tokens);
 /* Bytes of the cache that the next token reads; windowed layers read only their window. */
 int64_t rf_kv_read_bytes(const rf_kv *kv, int64_t tokens);
-/* The first position that a token at `position` sees. */
+/* The first position that a token at position `position` attends to. */
 int64_t rf_kv_first_key(const rf_kv *kv, rf_kv_class class, int64_t position);
 
 #endif

@@ -23,8 +23,7 @@ static void mark(rf_recompute *r, int t) {
     if (op->input[i] >= 0) mark(r, op->input[i]);
 }
 
-/* ---- what all sets of dropped tensors share
- * ---------------------------------------------------------- */
+/* ---- what all sets of dropped tensors share -------------------------------------------------- */
 
 /* Finds weights that are gathered both in forward and in backward; recomputation reads the gather
  * of backward. */

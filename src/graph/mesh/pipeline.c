@@ -124,8 +124,8 @@ void rf_pipeline_halves(const rf_graph *graph, int *half) {
 }
 
 typedef struct use {
-  int half, chunk; /* first half, and lowest chunk, whose ops use the tensor */
-  bool crosses;    /* ops of another half use the tensor too */
+  int half, chunk; /* first pass (half) and lowest chunk whose ops use the tensor */
+  bool crosses;    /* ops of another pass use the tensor too */
   bool adds, lands;
 } use;
 
@@ -168,7 +168,7 @@ void rf_pass_slots(rf_graph *graph) {
       const use *u = &uses[t];
       tensor->slots = 0;
       if (u->half == RF_NONE || tensor->persistent || u->adds || !(u->crosses || u->lands)) continue;
-      /* A received tensor may arrive while the chip still uses the previous one. */
+      /* A received tensor may arrive while the chip still uses the previous microbatch's tensor. */
       int slots = (u->crosses ? flight[u->chunk] : 1) + u->lands;
       tensor->slots = slots < graph->accumulate ? slots : graph->accumulate;
     }

@@ -20,8 +20,8 @@ const char *rf_pipeline_schedule_name(rf_pipeline_schedule schedule); /* "1f1b",
 rf_status rf_pipeline_parse(const char *text, rf_mesh *mesh, rf_error *error);
 
 /* The layers of a piece. If the layers do not divide evenly, late pieces get one layer more, but
- * not the last piece, which has the head. Piece 0 is the last to get one, because it has the
- * embedding and holds the most microbatches. */
+ * not the last piece, which has the head. Piece 0 is the last to get an extra layer, because it has
+ * the embedding and the most microbatches in flight. */
 void rf_pipeline_layers(const rf_mesh *mesh, int64_t layers, int piece, int64_t *first, int64_t *count);
 int rf_pipeline_piece_of_layer(const rf_mesh *mesh, int64_t layers, int64_t layer);
 
@@ -46,7 +46,8 @@ double rf_pipeline_bubble(const rf_mesh *mesh, int micros);
 /* Writes the number of each op's half: 2 x chunk in forward, 2 x chunk + 1 in backward, -1 outside
  * the section `micro`. */
 void rf_pipeline_halves(const rf_graph *graph, int *half);
-/* Sets rf_tensor.slots: microbatches that a tensor holds at once. Runs after ops stop moving. */
+/* Sets rf_tensor.slots: microbatches that a tensor holds at once. Runs after all passes that move
+ * ops. */
 void rf_pass_slots(rf_graph *graph);
 
 /* Makes the program of stage mesh->stage: the ops of its pieces, with a send or a receive where a

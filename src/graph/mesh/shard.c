@@ -6,7 +6,7 @@
 #include "graph/passes.h"
 #include "graph/mesh/shard_pass.h"
 
-/* ---- tensors that are there from the start --------------------------------------------------- */
+/* ---- tensors from the start --------------------------------------------------- */
 
 int rf_sharder_tensor(rf_sharder *s, int t, const rf_spec *spec) {
   const rf_tensor *old = &s->whole.tensor[t];

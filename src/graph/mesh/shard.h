@@ -12,21 +12,21 @@ struct rf_sharding {
   const rf_mesh *mesh;
   rf_error *error;
   rf_attr attr;              /* attributes of the op on one chip: a rule divides the heads */
-  rf_spec in[RF_MAX_INPUTS]; /* on entry, how operands are sharded; the rule sets the need */
+  rf_spec in[RF_MAX_INPUTS]; /* sharding of operands; the rule replaces it by the sharding needed */
   /* on entry, how gradients and states are sharded; the rule sets the sharding of results */
   rf_spec out[RF_MAX_OUTPUTS];
   /* Set by the rule: */
   bool keeps_sums;   /* results stay partial sums, because their readers are linear */
   bool log_sum;      /* a partial result is combined as log(sum of exp) over chips */
   bool end_sum;      /* results are summed over microbatches, then over chips in the end section */
-  bool from_experts; /* input 0 comes back from the chips of the experts */
-  bool to_experts;   /* output 0 goes to the chips of the experts */
+  bool from_experts; /* the chips of the experts send input 0 back */
+  bool to_experts;   /* output 0 is sent to the chips of the experts */
 };
 
 /* All operands and results get one sharding; all rows are sharded if any operand's rows are. */
 rf_status rf_shard_pointwise(rf_sharding *s);
 /* Rows may be sharded; parameters and widths are needed in full. Results are sharded like the rows;
- * gradients of parameters are partial sums over them. */
+ * a parameter's gradient is a partial sum over the rows' axes. */
 rf_status rf_shard_rows(rf_sharding *s);
 /* Keeps the sharding of operands and results (optimizer). */
 rf_status rf_shard_same(rf_sharding *s);

@@ -113,7 +113,7 @@ rf_status rf_sharder_written(rf_sharder *s, const rf_op *op, int t) {
                                                                      : RAFTER_OK;
 }
 
-/* Gathers an updated weight that every chip stores in full from the runs that chips updated. */
+/* For a weight that every chip stores in full: gathers the runs that the chips updated. */
 static rf_status gather_updated(rf_sharder *s, const rf_op *op, int p, int from, int weight) {
   rf_exchange x = {.def = &RF_OP_ALL_GATHER,
                    .from = from,

@@ -40,7 +40,7 @@ typedef struct rf_sharder {
   rf_graph whole;  /* the unsharded graph */
   const rf_mesh *mesh;
   rf_error *error;
-  /* train and score; in generation, every chip of a tensor group computes all rows */
+  /* true in train and score; in generation, every chip of a tensor group computes all rows */
   bool text;
   rf_axes rows;              /* axes that shard the rows of a microbatch */
   rf_sharded_tensor *at;     /* by tensor of `whole` */
@@ -52,8 +52,8 @@ typedef struct rf_sharder {
   /* gather ops to move (early_op), and the ops in front of which they will stand (early_at) */
   int *early_op, *early_at, early_count, early_capacity;
   int unit, unit_at, unit_before; /* current sublayer; its first op; first op of the previous one */
-  /* In a pipeline: the half whose ops are being emitted, and the first op of that half. No gather
-   * moves out of its half. */
+  /* In a pipeline: the forward or backward pass (half) whose ops are being emitted, and its first
+   * op. No gather moves out of its pass. */
   int half, half_at;
   int when;    /* rf_gather_scope of the current op */
   int end_sum; /* tensor that the end section adds over chips, or RF_NONE */
@@ -90,7 +90,8 @@ static inline rf_origin rf_origin_of(const rf_op *op) {
 }
 
 /* shard_exchange.c */
-/* Emits one collective. Returns the id of its result, or RF_NONE with the error filled. */
+/* Emits one collective. Returns the id of the collective's result, or RF_NONE with the error
+ * filled. */
 int rf_sharder_exchange(rf_sharder *s, const rf_exchange *x, rf_origin origin);
 /* Changes the sharding of tensor `id` from `have` to `need` by one collective after another.
  * `whole`: extents without padding, if known, else NULL. */
