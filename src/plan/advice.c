@@ -27,7 +27,7 @@ struct rf_advice_ahead {
   bool weighed;         /* trial.c estimates the first `same` changes instead of planning them */
   int count, same;
   atomic_int next_same, next_other;
-  pthread_t thread; /* prices the other changes while the plan is made */
+  pthread_t thread; /* thread that prices all later changes while the plan is made */
 };
 
 static variant *add(rf_advice_ahead *a, const rf_plan_options *from) {
@@ -157,7 +157,7 @@ int rf_plan_advise(const rf_plan *plan, rf_advice_ahead *ahead, rf_advice advice
   if (a->count) a->base = rf_plan_graph_before(plan, &built);
   a->weighed = a->base && a->same && rf_mesh_chips(&o->build.mesh) == 1 &&
                o->program.program == RF_PROGRAM_RAFTER && rf_trial_can(a->base, o);
-  /* the plan's own copy of the machine, scaled to its threads and instruction set */
+  /* the plan's own copy of the machine is scaled to the plan's threads and instruction set */
   for (int i = 0; i < a->same; i++) a->list[i].options.machine = o->machine;
   bool busy = ahead && a->same + atomic_load(&a->next_other) <= a->count;
   make_all(a, cores() - 1 - busy);

@@ -60,7 +60,7 @@ static const rf_tensor *packed_of(const rf_graph *graph, const rf_op *op) {
   return w && w->dtype == RF_PACKED ? w : NULL;
 }
 
-/* Rows multiplied per read of the matrix; with experts, rows per expert that gets any. */
+/* Rows multiplied per read of the matrix; with experts, rows per expert that has rows. */
 static double rows_of(const rf_op *op, const rf_tensor *w, rf_work work) {
   double experts = (double)rf_panels_experts(&w->panels), group = op->attr.group > 1 ? op->attr.group : 1,
          used = op->attr.experts.used;
@@ -187,7 +187,7 @@ void rf_machine_for_isa(rf_machine *machine, rf_isa isa) {
 
 /* ---- threads --------------------------------------------------------------------------------- */
 
-/* A measured ceiling at `threads`: linear between measured counts, and from 0 below the first. */
+/* A ceiling at `threads`: linear between measured thread counts, and from 0 below the first. */
 static double scaled(const rf_machine *m, int threads, bool bandwidth) {
   double before = 0, before_threads = 0;
   for (int i = 0; i < m->scaling_count; i++) {
@@ -256,17 +256,17 @@ static double peak_flops(const rf_machine *machine, rf_dtype dtype) {
   return 1e12;
 }
 
-/* Factors on a data sheet's efficiency, which is for large plain products. Attention:
+/* Factors of a data sheet's efficiency, which holds for large plain products. Attention:
  * FlashAttention-2 reaches 73 % of an A100's peak in forward and 63 % in backward; products reach
  * about 86 % (Dao 2023, section 4.1). GROUPED (experts) and EIGHT_BITS (operands are cast and
  * scaled in an extra pass) were chosen with the runs of tests/published_runs in view. */
 enum { NARROW_HEAD = 128 };
-/* Part of one thread's peak that reference kernels reach: 0.43 of 215 GFLOP/s on a Granite Rapids.
- * Used if calibration has not timed them. */
+/* Fraction of one thread's peak that reference kernels reach (0.43 of 215 GFLOP/s on a Granite
+ * Rapids), for kernels that calibration has not timed. */
 static const double REFERENCE_SHARE = 1.0 / 500;
 static const double ATTENTION_FORWARD = 0.85, ATTENTION_BACKWARD = 0.73, GROUPED = 0.65, EIGHT_BITS = 0.8;
 
-/* Part of a matrix unit that does useful work when `extent` is padded to whole tiles. */
+/* Fraction of a matrix unit that does useful work when `extent` is padded to whole tiles. */
 static double filled(double extent, int tile) {
   return tile > 1 && extent > 0 ? extent / (ceil(extent / tile) * tile) : 1;
 }

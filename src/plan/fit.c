@@ -23,7 +23,7 @@ typedef struct fitter {
   rf_plan_options from;      /* the user's options, with budget_bytes = room */
   const rf_fit_whole *whole; /* NULL: the plan is the whole job */
   int64_t room;
-  rf_plan *best, *least; /* the fastest plan that fits; the smallest plan that does not */
+  rf_plan *best, *least; /* fastest plan that fits; smallest plan that does not fit */
   double best_seconds;   /* of the whole job */
   int64_t least_bytes;
   mesh_seen seen[MOST_MESHES];
@@ -44,7 +44,7 @@ static rf_fit_row row_of(const rf_plan *plan) {
                       .fits = rf_plan_fits(plan)};
 }
 
-/* Takes ownership of the plan: keeps it if it is the best so far, otherwise frees it. */
+/* Takes ownership of a plan: stores the best plan so far and frees any other. */
 static void keep(fitter *f, rf_plan *plan, const rf_fit_row *row) {
   if (f->rows < MOST_TRIED) f->row[f->rows++] = *row;
   rf_plan **slot = row->fits ? &f->best : &f->least;
@@ -59,8 +59,8 @@ static void keep(fitter *f, rf_plan *plan, const rf_fit_row *row) {
   else f->least_bytes = row->peak_bytes;
 }
 
-/* Plans one setting. Fills `row` with its result, `cost` with the cost of the whole job, and
- * `persistent` with the bytes that recomputation cannot lower. */
+/* Plans one setting. Fills `row` with the setting's result, `cost` with the cost of the whole job,
+ * and `persistent` with the bytes that recomputation cannot lower. */
 static rf_status plan_one(fitter *f, const rf_plan_options *options, rf_fit_row *row, rf_fit_cost *cost,
                           int64_t *persistent, rf_error *error) {
   rf_plan *plan = NULL;
@@ -126,7 +126,7 @@ static int list_settings(const rf_plan_options *options, rf_fit_vary vary, setti
   return count;
 }
 
-/* Plans a setting with a remat policy. *made (if not NULL) gets the row, or zeros. */
+/* Plans a setting with a remat policy. Stores its row, or zeros, in *made. */
 static rf_status try_setting(fitter *f, const rf_plan_options *from, setting *s, rf_remat remat,
                              rf_fit_row *made, rf_error *error) {
   rf_plan_options options = *from;
@@ -232,7 +232,7 @@ static void add_mesh(mesh_list *list, const rf_mesh *from, const int64_t of[RF_A
   for (int a = 0; a < RF_AXES; a++)
     if (a != RF_AXIS_SLICE) mesh.of[a] = (int32_t)(of[a] > 1 ? of[a] : 1);
   bool cuts = mesh.of[RF_AXIS_FSDP] > 1, copies = mesh.of[RF_AXIS_DATA] > 1;
-  /* --zero is 3 by default with an fsdp axis */
+  /* with an fsdp axis, --zero is 3 by default */
   mesh.zero = cuts || (copies && from->zero < 3) ? from->zero : 0;
   for (int i = 0; i < list->count; i++)
     if (!memcmp(&list->mesh[i], &mesh, sizeof mesh)) return;
@@ -357,7 +357,7 @@ static void refine_meshes(fitter *f, rf_fit_vary vary) {
   }
 }
 
-/* Tries the listed meshes, then neighbours of the best one as long as that finds a faster one. */
+/* Tries the listed meshes, then neighbours of the best mesh as long as a faster mesh is found. */
 static rf_status try_meshes(fitter *f, rf_fit_vary vary, rf_error *error) {
   mesh_list *list = calloc(1, sizeof *list);
   rf_error last = {0};

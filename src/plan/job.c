@@ -134,7 +134,7 @@ static rf_status resolve_seq(const rf_options *options, const rf_model *model, r
   return RAFTER_OK;
 }
 
-/* Checks --capacity, which limits the rows of experts that are sharded. */
+/* Checks --capacity, which limits the rows per expert where experts are sharded. */
 static rf_status check_capacity(const rf_options *options, const rf_model *model, const rf_mesh *mesh,
                                 rf_error *error) {
   if (!given(options, "capacity")) return RAFTER_OK;
@@ -228,7 +228,7 @@ static rf_status resolve_offload(const rf_options *options, const char *job, con
   return RAFTER_OK;
 }
 
-/* --adapter loads adapters from a folder; --lora creates new ones to train. */
+/* Resolves --adapter, which loads adapters, and --lora, which creates adapters to train. */
 static rf_status resolve_lora(const rf_options *options, rf_settings *s, rf_error *error) {
   const char *adapter = rf_options_text_or(options, "adapter", NULL),
              *lora = rf_options_text_or(options, "lora", NULL);
@@ -275,7 +275,7 @@ static rf_status resolve_optimizer(const rf_options *options, rf_build_options *
                  "adam has no weight decay (--weight-decay: expected 0, got %g)", decay);
 }
 
-/* Whose program is planned. The enum has the order of the option's choices. */
+/* Whose program is planned. The enum's values have the order of the option's choices. */
 static rf_status resolve_program(const rf_options *options, const char *job, rf_plan_options *plan,
                                  rf_error *error) {
   bool score = plan->build.job == RF_JOB_SCORE;

@@ -12,7 +12,7 @@
 /* ---- the search for a gap -------------------------------------------------------------------- */
 
 /* Placed blocks by ascending offset. Separate arrays let a scan of the lifetimes touch little
- * memory. They are padded to a multiple of STRIDE. */
+ * memory. The arrays are padded to a multiple of STRIDE. */
 enum { STRIDE = 16 };
 typedef struct bucket {
   int count;
@@ -21,7 +21,7 @@ typedef struct bucket {
 } bucket;
 
 /* Best fit: the smallest gap that holds the block, between placed blocks with overlapping
- * lifetimes; otherwise the end above them. */
+ * lifetimes, or the end above all such blocks. */
 typedef struct gap_search {
   int64_t bytes, top, best; /* top: end of the blocks visited so far */
   uint64_t over;            /* free bytes left in the best gap */
@@ -149,7 +149,7 @@ static void bucket_insert(bucket *s, const rf_block *b) {
 enum { BUCKET_SIZE = 64 };
 typedef struct summary {
   int least_first, most_first, least_last, most_last;
-  /* `end`: highest end of a block. `gap` (if `measured`): largest gap if all live. */
+  /* `end`: highest end of a block. `gap` (if `measured`): largest gap if all blocks live. */
   int64_t end, gap;
   bool measured;
 } summary;
@@ -216,7 +216,8 @@ static void split(block_index *r, int at) {
   r->summary[r->order[at + 1]] = sum_up(high);
 }
 
-/* Inserts into the highest bucket that starts below the block, or into the lowest bucket. */
+/* Inserts a block into the highest bucket that starts below the block, or into the lowest
+ * bucket. */
 static void insert(block_index *r, const rf_block *b) {
   int low = 0, high = r->count - 1;
   while (low < high) {
@@ -239,9 +240,8 @@ static void clear(block_index *r) {
   r->summary[0] = NOTHING;
 }
 
-/* Comparing all pairs of blocks would be slow. Above MANY blocks, those that live for less than
- * SHORT ops are placed in a second phase, op by op, between the long blocks that live at that
- * op. */
+/* Comparing all pairs of blocks would be slow. Above MANY blocks, a second phase places, op by op,
+ * the blocks that live for less than SHORT ops between the long blocks of that op. */
 enum { MANY = 1500, SHORT = 8 };
 
 typedef struct gap {
@@ -259,7 +259,7 @@ typedef struct packer {
   /* free gaps between the long blocks at the current op, ascending; the last gap is unbounded */
   gap *gap;
   int gaps;
-  bucket around;         /* other blocks that overlap with the block to place */
+  bucket around;         /* blocks whose lifetimes overlap with the block to place */
   int *near, near_count; /* indices of short blocks that live at the current op */
 } packer;
 
@@ -269,7 +269,7 @@ static bucket bucket_new(rf_pool *pool, int count) {
                   rf_pool_raw(pool, n * sizeof(int64_t)), rf_pool_raw(pool, n * sizeof(int64_t))};
 }
 
-/* All buckets but the first come from splits, so each is at least half full. */
+/* Every bucket but the first comes from a split, so it is at least half full. */
 static block_index index_new(rf_pool *pool, int count) {
   int buckets = count / (BUCKET_SIZE / 2) + 1;
   block_index r = {0, rf_pool_raw(pool, ((size_t)buckets + 1) * sizeof(int)),
@@ -513,7 +513,7 @@ int64_t rf_layout_blocks(rf_block *block, int count, int64_t waste) {
     int64_t lowest = reached[by];
     reached[by] = INT64_MAX;
     for (int round = 1, idle = 0; other[by] && round < rounds && idle < PATIENCE && best > enough; round++) {
-      /* the last round stops once it cannot be the lowest */
+      /* the last round stops at the lowest height so far */
       bool last = idle + 1 == PATIENCE || round + 1 == rounds;
       int64_t height = place(&p, order[by], last ? lowest : INT64_MAX);
       keep(&p, height, kept, &best);

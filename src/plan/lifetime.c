@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-/* Bytes of a tensor in the plan's machine; each slot (for microbatches in flight) is aligned. */
+/* Bytes of a tensor on a machine; each slot (for microbatches in flight) is aligned. */
 static int64_t bytes_of(const rf_machine *machine, const rf_tensor *tensor) {
   int64_t bytes = tensor->dtype == RF_PACKED
                       ? rf_tensor_bytes(tensor)

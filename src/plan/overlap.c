@@ -1,10 +1,10 @@
 /* overlap.c - simulates a step on a chip that computes, exchanges data with other chips and copies
  * from its host at the same time. The core runs its ops in graph order. A transfer is issued after
- * all ops before it, so that the memory layout stays valid. It starts when its inputs are complete
- * and its links are free. A transfer uses the links of its group, the data-centre network or the
- * host link; groups on different axes of a torus use different links. No op writes to bytes that a
- * transfer still uses. A section ends when all its ops have ended. The time of a step is the core's
- * own work plus the time that the core waits. */
+ * all ops before it, so that the memory layout stays valid. A transfer starts when its inputs are
+ * complete and its links are free. A transfer uses the links of its group, the data-centre network
+ * or the host link; groups on different axes of a torus use different links. No op writes to bytes
+ * that a transfer still uses. A section ends when all its ops have ended. The time of a step is the
+ * core's own work plus the time that the core waits. */
 #include "plan/parts.h"
 
 #include <stdlib.h>
@@ -13,7 +13,7 @@
 /* resources of a chip; LINKS + i is bit i of rf_group.resources */
 enum { CORE, LINKS, LINK_COUNT = 12, HOST_OUT = LINKS + LINK_COUNT, HOST_IN, LANES };
 
-/* The kind of an exchange, or -1 (as for a receive: the time counts at the send). */
+/* The kind of an exchange, or -1 (also for a receive, because its send is timed). */
 static int kind_of(const rf_op *op) {
   static const int kinds[RF_EXCHANGES] = {[RF_EXCHANGE_NONE] = -1,
                                           [RF_EXCHANGE_ALL_GATHER] = RF_ALL_GATHER,
@@ -284,6 +284,6 @@ rf_step_time rf_plan_schedule(const rf_plan *plan) {
   }
   for (int b = 1; b < RF_BOUNDS; b++)
     if (time.by[b] > time.by[time.bound]) time.bound = (rf_bound)b;
-  if (lane > core) time.bound = RF_BOUND_NETWORK; /* even if hidden, the network takes longest */
+  if (lane > core) time.bound = RF_BOUND_NETWORK; /* the network takes longest, hidden or not */
   return time;
 }

@@ -29,7 +29,7 @@ typedef struct rf_flow_op {
 typedef struct rf_flow_tensor {
   int64_t bytes;                        /* on the plan's machine */
   bool persistent, input, output, host; /* as in rf_tensor */
-  bool held;                            /* it has to survive other microbatches of a pipeline */
+  bool held;                            /* survives other microbatches of a pipeline stage */
 } rf_flow_tensor;
 typedef struct rf_flow {
   int ops, tensors, microbatches, guard_bytes;
@@ -37,7 +37,7 @@ typedef struct rf_flow {
   rf_flow_tensor *tensor;
   rf_plan_tensor *at; /* result of the passes: one entry per tensor */
 } rf_flow;
-/* The flow of a plan, with the tensor array of this plan or copy of a plan. */
+/* The flow of a plan; `at` is the tensor array of `plan`, which may be a copy of the plan. */
 static inline rf_flow rf_plan_flow(const rf_plan *plan) {
   rf_flow flow = *plan->flow;
   flow.at = plan->tensor;
@@ -50,7 +50,7 @@ rf_flow_tensor rf_flow_tensor_of(const rf_plan_options *options, const rf_graph 
 /* digest.c: fills plan->digest. */
 void rf_plan_digest(rf_plan *plan);
 
-/* lifetime.c: sets first, last, bytes and shares of a tensor. rf_plan_lifetimes also makes
+/* lifetime.c: sets first, last, bytes and shares of tensors. rf_plan_lifetimes also makes
  * plan->flow. */
 void rf_flow_lifetimes(rf_flow *flow);
 void rf_plan_lifetimes(rf_plan *plan);
@@ -100,7 +100,7 @@ typedef struct rf_trial rf_trial;
 /* Returns false for pipeline stages or offload, whose passes run after recomputation. */
 bool rf_trial_can(const rf_graph *base, const rf_plan_options *options);
 rf_trial *rf_trial_open(const rf_graph *base, const rf_plan_options *options, rf_pool *pool);
-/* *live and *seconds (of recomputation per step) if the tensors in `drop` are recomputed. */
+/* Sets *live, and *seconds of recomputation per step, if tensors in `drop` are recomputed. */
 void rf_trial_weigh(rf_trial *trial, const bool *drop, int64_t *live, double *seconds);
 /* Estimates a named policy: its arena size, or its live bytes if they exceed `room`. */
 int64_t rf_trial_policy(rf_trial *trial, rf_remat remat, int64_t room);
@@ -109,9 +109,9 @@ int64_t rf_trial_layout(rf_trial *trial);
 double rf_trial_seconds(rf_trial *trial);
 int64_t rf_trial_persistent(const rf_trial *trial); /* size of the persistent region */
 
-/* remat.c: marks in `drop`, one entry per tensor of `base`, what to recompute so that the plan fits
- * `room` bytes; if nothing fits, the set with the smallest peak. *arena: size of the resulting
- * arena. `base` has no kernels yet. */
+/* remat.c: marks in `drop`, which has one entry per tensor of `base`, the tensors to recompute so
+ * that the plan fits `room` bytes. If nothing fits, marks the set with the smallest peak. *arena:
+ * size of the resulting arena. `base` has no kernels yet. */
 rf_status rf_plan_auto_remat(const rf_graph *base, const rf_plan_options *options, int64_t room, bool *drop,
                              int64_t *arena, rf_error *error);
 

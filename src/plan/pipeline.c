@@ -283,7 +283,7 @@ rf_status rf_plan_make_stages(const rf_model *model, const rf_plan_options *opti
       RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while planning"));
     stage = NULL; /* the plan owns it */
   }
-  /* the options say again what the user asked; graph->mesh.stage names this plan's stage */
+  /* the options get the user's stage back; graph->mesh.stage names the stage of the plan */
   most->options.build.mesh.stage = options->build.mesh.stage;
   *out = most;
   most = NULL;

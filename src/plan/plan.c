@@ -55,7 +55,7 @@ rf_plan *rf_plan_of_graph(rf_graph *graph, const rf_plan_options *options, rf_pl
     return plan;
   }
   plan->machine = *options->machine;
-  plan->options.machine = &plan->machine; /* the caller may free its machine */
+  plan->options.machine = &plan->machine; /* the caller may free the machine in its options */
   rf_machine_for_isa(&plan->machine, options->isa);
   rf_machine_for_threads(&plan->machine, options->threads);
   plan->live_bytes = rf_plan_live_bytes(plan, &plan->peak_op, plan->by_class);

@@ -32,7 +32,7 @@ typedef struct rf_plan_tensor {
 
 typedef struct rf_plan_op {
   const rf_kernel *kernel; /* kernel for all steps, or for steps with more than few_rows rows */
-  const rf_kernel *few;    /* for steps with at most few_rows rows; NULL: `kernel` runs every step */
+  const rf_kernel *few;    /* for steps of at most few_rows rows; NULL: `kernel` runs all steps */
   int64_t few_rows;
   int workspace; /* index in plan->tensor, or RF_NONE */
   rf_work work;
@@ -47,7 +47,7 @@ typedef struct rf_plan_op {
 typedef enum rf_collectives {
   RF_COLLECTIVES_CORE,    /* the core, while it computes */
   RF_COLLECTIVES_OFFLOAD, /* a separate engine */
-  RF_COLLECTIVES_NONE     /* the core, which cannot compute meanwhile */
+  RF_COLLECTIVES_NONE     /* the core, which cannot compute at the same time */
 } rf_collectives;
 
 typedef struct rf_plan_options {
@@ -61,9 +61,9 @@ typedef struct rf_plan_options {
   rf_program_options program; /* JAX program to size and time; all zero: rafter's own */
   int64_t budget_bytes;       /* for --fit and remat=auto; 0: the machine's memory minus its reserve */
   int64_t taken_bytes;        /* part of the budget that remat=auto leaves free for other uses */
-  bool searched;              /* ----fit chose the settings; the user did not type them */
+  bool searched;              /* the search of --fit chose these settings, not the user */
   int guard_bytes;            /* gap after each tensor; debug runs check that nothing writes there */
-  /* Minimum size of the persistent region. Validation uses it to run in the arena of training. */
+  /* Minimum size of the persistent region. Validation thus runs in the arena of training. */
   int64_t persistent_bytes;
 } rf_plan_options;
 
@@ -88,7 +88,7 @@ typedef struct rf_plan_stage {
   double forward_seconds, backward_seconds; /* time of one microbatch through all runs */
   /* Step = busy (all microbatches) + end (ops after the last microbatch) + idle (waiting). */
   double busy_seconds, end_seconds, idle_seconds;
-  double fill_seconds, drain_seconds; /* idle time before its first work and after its last */
+  double fill_seconds, drain_seconds; /* idle time before the first and after the last work */
 } rf_plan_stage;
 
 /* FLOPs of a step on all chips for one part of the model, without recomputation. Over all parts,
@@ -152,12 +152,13 @@ void rf_plan_memory_curve(const rf_plan *plan, int64_t *live, int64_t *top);
 int64_t rf_plan_host_room(const rf_machine *machine);
 /* Whether the arena fits rf_plan_room, and the host region rf_plan_host_room if that is known. */
 bool rf_plan_fits(const rf_plan *plan);
-/* The plan that needs more memory of the two that share an arena. `prefill` may be NULL. */
+/* Of two plans that share an arena, returns the plan that needs more memory. `prefill` may be
+ * NULL. */
 const rf_plan *rf_plan_larger(const rf_plan *plan, const rf_plan *prefill);
 /* Name of the op with the most live bytes; "" for an empty graph. */
 const char *rf_plan_peak(const rf_plan *plan);
-/* RAFTER_NO_FIT if the plan does not fit. The error names the excess and the largest tensors, and
- * its hint a setting that fits. */
+/* RAFTER_NO_FIT if the plan does not fit. The error names the excess and the largest tensors; the
+ * hint names a setting that fits. */
 rf_status rf_plan_require_fit(const rf_plan *plan, rf_error *error);
 #define RF_THIS_FITS "this fits" /* start of a hint that names a setting that fits */
 
