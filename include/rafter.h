@@ -151,8 +151,7 @@ rafter_status rafter_trainer_validate(rafter_trainer *trainer, int64_t rows, dou
 /* Writes a checkpoint folder, which is complete when it contains DONE. RAFTER_FAILED: an I/O
  * error; the incomplete folder is removed. */
 rafter_status rafter_trainer_save(rafter_trainer *trainer, const char *folder, rafter_error *error);
-/* Bytes of the arena, which equal the plan's peak, and bytes of resident memory outside the
- * arena. */
+/* Bytes of the arena, which equal the plan's peak, and resident bytes outside the arena. */
 rafter_status rafter_trainer_memory(const rafter_trainer *trainer, int64_t *arena_bytes,
                                     int64_t *outside_bytes, rafter_error *error);
 /* JSON with the memory of the trainer's plan, and the predicted and measured seconds of each op. */
@@ -238,8 +237,7 @@ rafter_status rafter_generator_submit(rafter_generator *generator, const rafter_
 /* Whether another step is needed: an answer is running or waiting, or an event is due. */
 bool rafter_generator_busy(const rafter_generator *generator);
 /* Runs one forward pass: it adds a token to every running answer and reads chunks of prompts. An
- * error of a single request is reported as an event; the call fails only for errors that concern
- * all requests. */
+ * error of a single request becomes an event; the call fails only for errors that concern all. */
 rafter_status rafter_generator_step(rafter_generator *generator, rafter_error *error);
 /* Gets the next event of the last step; false: no more events. */
 bool rafter_generator_next(rafter_generator *generator, rafter_event *event);
@@ -271,8 +269,8 @@ void rafter_scorer_close(rafter_scorer *scorer);
 /* Maximum tokens of one call, over all its texts. */
 int64_t rafter_scorer_tokens(const rafter_scorer *scorer);
 /* Scores `count` texts in one forward pass; the results of a text do not depend on the other
- * texts. All `count` structs must have the same `size`. RAFTER_INVALID: too many tokens, or a
- * token is out of range. */
+ * texts. All `count` structs must have the same `size`. RAFTER_INVALID: too many tokens, or one
+ * is out of range. */
 rafter_status rafter_scorer_score(rafter_scorer *scorer, const rafter_score *text, int32_t count,
                                   rafter_error *error);
 

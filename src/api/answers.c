@@ -1,5 +1,4 @@
-/* answers.c - opens the models, and encodes the conversations, of commands that generate
- * answers. */
+/* answers.c - opens models and encodes conversations for commands that generate answers. */
 #define _GNU_SOURCE
 #include "api/answers.h"
 

@@ -30,8 +30,7 @@ typedef struct bursts {
   double rate[MOST_BURSTS];
   int count;
 } bursts;
-/* Ceilings are sampled between the measurements, so that other programs slow ceilings and
- * measurements equally. */
+/* Ceilings are sampled between the measurements, so that other load slows both equally. */
 typedef struct ceilings {
   bursts peak[PEAK_COUNT], read;
   rf_device *device; /* its instruction-set level (--cpu) may be below the CPU's */
@@ -65,8 +64,8 @@ static rf_ceiling ceiling_of(const bursts *b) {
   return rf_ceiling_of(copy, b->count);
 }
 
-/* Sets the dtype that matrix products multiply: int8 with --compute fast, bf16 on matrix tiles,
- * otherwise f32. */
+/* Sets the dtype that matrix products multiply: int8 with --compute fast, bf16 on tiles, else
+ * f32. */
 static void choose_product(ceilings *c, const rf_plan *plan) {
   bool fast = false;
   for (int i = 0; i < plan->graph->op_count; i++) fast |= rf_op_is_fast(&plan->graph->op[i]);
@@ -147,8 +146,7 @@ typedef struct limits {
   const char *counted; /* formula of the FLOPs, for the output */
 } limits;
 
-/* Adds the rates of all sampled ceilings, and the fraction of each ceiling that the test
- * reached. */
+/* Adds all sampled ceilings, and the fraction of each ceiling that the test reached. */
 static void put_fractions(const ceilings *c, const limits *l, double seconds, json_t *rates,
                           json_t *fractions) {
   for (int i = 0; i < PEAK_COUNT; i++) {
@@ -293,8 +291,7 @@ static rf_status feed_random(rf_generator *g, int64_t count, const float **logit
   return status;
 }
 
-/* Positions that a prefill or decoding test needs; 0 for other tests, which check their
- * positions themselves. */
+/* Positions that a prefill or decoding test needs; 0 for tests that check positions themselves. */
 static int64_t positions_of(const test *t) {
   return t->kind == 'p' || t->kind == 't' ? t->tokens + t->depth + (t->kind == 't') : 0;
 }
@@ -444,8 +441,7 @@ static rf_status bench_batch(bench *b, rf_error *error) {
   double flops = 2 * (double)g->decode->graph->params.matmul * (double)t->tokens * STEPS;
   const limits l = {
       .flops = flops, .causal = flops, .bytes = weight_bytes(g->decode) * STEPS, .counted = "2 P per token"};
-  /* The context length of the median answer: the first answers began before all prompts were
-   * read. */
+  /* Context length of the median answer: the first answers began before all prompts were read. */
   int64_t depth = length + (most - STEPS) / 2;
   const rf_sampler_options greedy = {.temperature = 0};
   double predicted = walks_seconds(g->decode, t->tokens, depth, STEPS, 1) +

@@ -35,8 +35,7 @@ void rf_say_tuned(const rafter_sink *sink, const rf_tuned *tuned) {
   }
 }
 
-/* Reads the block sizes tuned on this CPU from an existing machine file, so that the new file
- * keeps the sizes. */
+/* Reads the block sizes tuned on this CPU from an existing machine file, to keep them. */
 static void tuned_before(const char *path, rf_tuned *tuned) {
   rf_machine *before = calloc(1, sizeof *before);
   if (before && access(path, R_OK) == 0 && rf_machine_read(path, before, NULL) == RAFTER_OK &&

@@ -171,8 +171,7 @@ static rf_status remember(conversation *c, turn *t, rf_error *error) {
 }
 
 static void tell(conversation *c, const turn *t) {
-  /* Predict the rate at the middle of the answer, because the step in the plan assumes the
-   * longest context. */
+  /* Predict the rate for the middle of the answer: the plan assumes the longest context. */
   const rf_extent middle = {1, c->ids.count - t->answer.reply->tokens.count / 2};
   double seconds = t->seconds - t->first_seconds,
          rate = seconds > 0 ? (double)(t->answer.reply->tokens.count - 1) / seconds : 0,

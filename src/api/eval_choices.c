@@ -72,8 +72,7 @@ static int64_t characters_of(const char *text) {
 }
 
 /* Encodes context and choice as one text, so that tokens may form across the boundary. The
- * context's length in tokens is that of the context encoded alone; the remaining tokens count as
- * the choice. */
+ * context's length in tokens is that of the context encoded alone; the rest are the choice's. */
 static rf_status add_choice(rf_evaluation *e, sheet *s, const char *context, const char *text,
                             const char *where, rf_error *error) {
   const char *gap =

@@ -103,8 +103,7 @@ static rf_status put_ready(job *j, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* Predicted seconds to load the weights; -1 (unknown) if the weights are converted or do not
- * come from a file. */
+/* Predicted seconds to load the weights; -1 (unknown) if they are converted or not from a file. */
 static double planned_load(const job *j) {
   const rf_settings *s = &j->prompts.settings;
   return *s->weights_folder && !j->converts ? rf_plan_load_seconds(j->generator->prefill) : -1;

@@ -25,7 +25,7 @@ static json_t *json_of(rf_gguf_text text) {
   return value ? value : json_null(); /* not UTF-8 */
 }
 
-/* Returns a metadata value as JSON and appends it to the line. An array is shown by its type and
+/* Returns a metadata value as JSON and appends it to the line. An array is shown as type and
  * length. */
 static json_t *describe(const rf_gguf *file, const rf_gguf_value *v, char *line, size_t size) {
   rf_gguf_text text;

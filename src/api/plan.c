@@ -22,8 +22,7 @@ rafter_status rafter_plan_text(const rafter_plan *plan, char **text, rafter_erro
   return rf_plan_table(plan, text, error);
 }
 
-/* The plan's JSON object is made once and kept for later calls of rafter_plan_number. One thread
- * at a time. */
+/* The plan's JSON object is made once and kept for rafter_plan_number. One thread at a time. */
 rafter_status rafter_plan_number(const rafter_plan *plan, const char *pointer, double *value,
                                  rafter_error *error) {
   char part[128];

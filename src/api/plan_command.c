@@ -34,8 +34,7 @@ done:
   return status;
 }
 
-/* Makes the JSON object of a plan, draws the plot of --plot, and prints the plan's table if
- * `sink` is given. */
+/* Makes a plan's JSON object, draws --plot, and prints the plan's table if `sink` is given. */
 static rf_status show(const rafter_job *job, const rafter_plan *plan, const rafter_sink *sink, json_t **json,
                       rf_error *error) {
   char *text = NULL;

@@ -302,8 +302,7 @@ static rf_status resolve_context(const rf_options *o, rf_prompts *p, rf_error *e
   return RAFTER_OK;
 }
 
-/* Checks that the options give the prompt in exactly one form, and that chat options come with
- * --chat. */
+/* Checks that options give the prompt in one form only, and that chat options come with --chat. */
 static rf_status check_typed(const rf_options *o, rf_error *error) {
   static const char *const FORMS[] = {"input", "prompt", "tokens"};
   static const char *const OF_CHAT[] = {"system", "template"};

@@ -50,8 +50,7 @@ static bool is_matrix(const rf_quant_tensor *t) {
   return t->rank >= 2 && rf_text_ends_with(t->name, ".weight");
 }
 
-/* The head, or the embedding table of a tied model, gets at least six bits, because its errors
- * go into every logit. */
+/* The head (or a tied model's token table) gets six bits or more: its errors are in every logit. */
 static const rf_quant_type *type_for(const rf_quant_tensor *t, const rf_quant_type *wanted, bool tied) {
   const rf_quant_type *least = rf_quant_type_of(RF_Q_Q6_K);
   if (!is_matrix(t)) return t->type;
@@ -81,8 +80,7 @@ static rf_status choose_types(work *w, const rf_quant_type *wanted, rf_error *er
 
 /* ---- one tensor ------------------------------------------------------------------------------ */
 
-/* Quantizes part `p` of a chunk and sums the squared errors of the part; a NaN value makes the
- * sums NaN. */
+/* Quantizes part `p` of a chunk and sums the part's squared errors; a NaN makes the sums NaN. */
 static void do_part(work *w, const rf_quant_type *type, int p, int64_t values) {
   float *x = w->value + (int64_t)p * PART, *y = w->back + (int64_t)p * PART;
   uint8_t *block = w->block + (int64_t)p * (PART / type->values) * type->bytes;

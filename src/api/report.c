@@ -52,8 +52,7 @@ static void page_path(const rf_options *o, const json_t *model, char path[4200])
   else snprintf(path, 4200, "%s%sreport.html", folder ? folder : "", folder ? "/" : "");
 }
 
-/* Makes the report model for the page, with comparisons, and with fewer rows of metrics for long
- * runs. */
+/* Makes the page's report model, with comparisons, and with fewer metrics rows for long runs. */
 static json_t *page_model(const json_t *model) {
   json_t *shown = json_copy((json_t *)model), *runs = json_array(), *entry;
   size_t i;

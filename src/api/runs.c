@@ -25,8 +25,7 @@ static void when_text(double seconds, char text[32]) {
   if (!known || !strftime(text, 32, "%Y-%m-%d %H:%M", &broken)) snprintf(text, 32, "?");
 }
 
-/* Returns a text of a row without its control characters, because any program may have written
- * the file. */
+/* Returns a row's text without control characters: any program may have written the file. */
 static const char *clean(const json_t *object, const char *key, char out[512]) {
   const char *from = rf_json_text_at(object, key);
   size_t n = 0;
@@ -159,8 +158,7 @@ static void add_left(json_t *row) {
 
 /* ---- finding a run --------------------------------------------------------------------------- */
 
-/* Finds a run by its number, its name or its folder. If several runs have the name, it finds the
- * newest. */
+/* Finds a run by number, name or folder. If several runs have the name, the newest is found. */
 static rf_status find(rf_history *history, const char *which, json_t **row, rf_error *error) {
   rf_history_filter filter = {0};
   json_t *rows = NULL;
@@ -279,8 +277,7 @@ static json_t *results_json(const json_t *a, const json_t *b) {
   return list;
 }
 
-/* Compares two runs op by op if both folders exist; otherwise compares only their options and
- * results. */
+/* Compares two runs: op by op if both folders exist, otherwise only by options and results. */
 static rf_status compare(rf_history *history, const rf_options *o, const rafter_sink *sink, rf_error *error) {
   json_t *a = NULL, *b = NULL, *model = rf_report_model(), *json = NULL, *row;
   rf_status status = RAFTER_OK;

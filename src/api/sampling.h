@@ -18,8 +18,7 @@ typedef struct rf_marks {
 rf_status rf_marks_of(const rf_settings *settings, const rf_tokenizer *tokenizer, rf_marks *marks,
                       rf_error *error);
 
-/* Sets the numbers and the seed of `sampling` from the options; the lists of `sampling` stay
- * unchanged. */
+/* Sets numbers and seed of `sampling` from the options; the lists of `sampling` are unchanged. */
 void rf_sampling_typed(const rf_options *options, rf_sampler_options *sampling);
 /* Like rf_sampling_of, but values of generation_config.json replace the defaults of options that
  * are not given; a note to the sink says so. */

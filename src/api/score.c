@@ -268,8 +268,7 @@ static rf_status put_rows(work *w, int whole, const rafter_sink *sink, rf_error 
 
 /* ---- scoring --------------------------------------------------------------------------------- */
 
-/* Scores all windows. *seconds receives the time of the forward passes, without the time of
- * writing. */
+/* Scores all windows. *seconds receives the time of the forward passes only. */
 static rf_status walk_all(work *w, rf_scorer *scorer, const rafter_sink *sink, int64_t *walked,
                           double *seconds, rf_error *error) {
   int64_t rows = rf_scorer_rows(scorer), done = 0;

@@ -218,8 +218,7 @@ rafter_status rafter_trainer_memory(const rafter_trainer *t, int64_t *arena_byte
   return RAFTER_OK;
 }
 
-/* Lists the trainer's plans (training, validation) with the measurements of each; returns the
- * number of plans. */
+/* Lists the trainer's plans (training, validation) with their measurements; returns the count. */
 static int walks_of(const rafter_trainer *t, rf_report_walk walk[2]) {
   const rf_trainer *r = t->trainer;
   walk[0] = (rf_report_walk){
@@ -362,8 +361,7 @@ static json_t *recorded_options(const rafter_trainer *t, const rf_options *o) {
   return options;
 }
 
-/* Number of bytes of metrics.jsonl that a run resumed at `step` keeps: its complete lines of
- * steps up to `step`. */
+/* Bytes of metrics.jsonl that a run resumed at `step` keeps: complete lines up to `step`. */
 static size_t kept_bytes(const char *text, int64_t step) {
   const char *at = text, *end;
   for (; (end = strchr(at, '\n')) != NULL; at = end + 1) {

@@ -1,5 +1,4 @@
-/* config_rope.c - rotary positions in config.json, as transformers spells them before and since
- * version 5. */
+/* config_rope.c - rotary positions in config.json, as spelled before and since transformers 5. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

@@ -57,8 +57,7 @@ rf_panels rf_weight_panels(const rf_model *model, const rf_param *param, const u
                            rf_dtype dtype);
 
 /* Writes model.safetensors, rounded to `dtype` (f32, bf16 or f16), and config.json into an
- * existing folder. The names are Hugging Face's if it has a class for the model, otherwise
- * rafter's own. */
+ * existing folder. Names are Hugging Face's if it has the model's class, otherwise rafter's. */
 rf_status rf_weights_write(const char *folder, const rf_model *model, const rf_params *params, rf_dtype dtype,
                            rf_weights_source source, void *context, rf_error *error);
 
