@@ -16,7 +16,7 @@ typedef struct lengths {
   int samples;
 } lengths;
 
-/* Reads the lengths of prompts and answers. Without --seq, a slot fits one of each. */
+/* Reads the lengths of prompts and answers. Without --seq, a slot fits a prompt and an answer. */
 static rf_status resolve_lengths(rafter_plan *p, const rf_options *o, lengths *l, rf_error *error) {
   rf_settings *s = &p->settings;
   int64_t half = s->model.max_seq > 1 ? s->model.max_seq / 2 : 1;
@@ -539,7 +539,8 @@ static rf_status plan_policy(rl_step *s, rf_error *error) {
   return status;
 }
 
-/* Plans an RL step over every sample of every prompt. The main plan is the policy's. */
+/* Plans an RL step over every sample of every prompt. The plan of the policy's step is the main
+ * plan. */
 static rf_status make_rl(rafter_plan *p, const rf_options *o, rf_error *error) {
   rl_step s = {.p = p, .o = o};
   phase list[3];

@@ -94,7 +94,7 @@ rf_status rf_plan_object(const rafter_plan *plan, json_t **json, rf_error *error
   *json = rf_report_plan_json(&report);
   if (*json) {
     add_extra(plan, *json);
-    /* the report draws prefill too */
+    /* the report of a serving job draws prefill too */
     if (plan->tensors && plan->ops && plan->prefill) rf_report_name_plans(*json, plan->plan, plan->prefill);
     json_object_set(*json, "fits", json_object_get(json_object_get(*json, "memory"), "fits"));
   }

@@ -1,5 +1,5 @@
-/* planned.h - the plan of a job: made from its options, printed as JSON and as a table, and, if it
- * does not fit, what would. */
+/* planned.h - the plan of a job, made from options and printed as JSON and as a table; for a plan
+ * that does not fit, finds options that fit. */
 #ifndef RF_PLANNED_H
 #define RF_PLANNED_H
 

@@ -85,7 +85,7 @@ static bool tries(remedy *r, const char *format, ...) {
 
 /* ---- attempts in advance --------------------------------------------------------------------- */
 
-/* Queues an attempt. The caller must hold the lock, once the helper thread runs. */
+/* Queues an attempt. Once the helper thread runs, callers must hold the lock. */
 static int will_try(remedy *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
 static int will_try(remedy *r, const char *format, ...) {
   va_list list;
@@ -201,7 +201,7 @@ static int64_t lasting_bytes(const rafter_plan *p) {
 typedef struct larger {
   char on[300], mesh[80];
   int64_t micro, accumulate; /* 0: unchanged */
-  int64_t rows;              /* groups of chips that share each matrix, or 0 */
+  int64_t rows;              /* groups of chips that share each matrix; 0: no sharing */
 } larger;
 
 static int64_t first_chips(const remedy *r) {

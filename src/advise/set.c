@@ -63,7 +63,7 @@ static rf_status set_words(rf_options *options, char *words, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* NAME=VALUE with an unknown NAME: neither a file nor a model. */
+/* Refuses NAME=VALUE with an unknown NAME, which is neither a file nor a model. */
 static bool is_pair(const char *text) { return text[strcspn(text, "=:/")] == '='; }
 
 rf_status rf_options_apply(rf_options *options, const char *text, rf_error *error) {
