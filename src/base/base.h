@@ -26,14 +26,16 @@ static inline rf_status rf_failed(rf_status filled, rf_status status) {
     rf_status rf_try_status = (call); \
     if (rf_try_status != RAFTER_OK) return rf_try_status; \
   } while (0)
-/* Like RF_TRY, in a function with one clean-up. Needs `rf_status status` and a label `done`. */
+/* Like RF_TRY, in a function with one clean-up. The function needs `rf_status status` and a label
+ * `done`. */
 #define RF_GO(call) \
   do { \
     status = (call); \
     if (status != RAFTER_OK) goto done; \
   } while (0)
 
-/* RF_PACKED is a matrix of quantized blocks (formats/panels.h). It has no size per element. */
+/* RF_PACKED is a matrix of quantized blocks (formats/panels.h). RF_PACKED has no size per
+ * element. */
 typedef enum rf_dtype {
   RF_F32,
   RF_BF16,

@@ -277,7 +277,7 @@ rf_status rf_json_write(const char *path, const json_t *json, int indent, rf_err
   char *text = rf_json_text(json, indent);
   if (!text) return RF_FAIL(error, RAFTER_FAILED, NULL, "no memory to write %s", path);
   size_t bytes = strlen(text);
-  text[bytes] = '\n'; /* The newline replaces the NUL. rf_file_write gets the length. */
+  text[bytes] = '\n'; /* the newline replaces the NUL, as rf_file_write gets the length */
   rf_status status = rf_file_write(path, text, bytes + 1, error);
   free(text);
   return status;

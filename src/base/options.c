@@ -147,8 +147,8 @@ static rf_status parse_choice(const rf_option *row, const char *text, value *v, 
                  nearest ? " (did you mean '" : "", nearest ? nearest : "", nearest ? "'?)" : "");
 }
 
-/* Parses OPTION=LIST; LIST has numbers, or words separated by commas. Each must be a valid value of
- * OPTION. */
+/* Parses OPTION=LIST; LIST has numbers, or words separated by commas. Each of them must be a valid
+ * value of OPTION. */
 static rf_status parse_value(const rf_options *o, const rf_option *row, const char *text, value *v,
                              rf_error *error);
 static rf_status parse_sweep(const rf_options *o, const rf_option *row, const char *text, value *v,
@@ -434,8 +434,8 @@ static bool looks_like_value(const rf_option *row, const char *text) {
   return row->type != RF_OPTION_SIZE || rf_parse_size(text, &bytes, NULL) == RAFTER_OK;
 }
 
-/* Whether an argument after an option may be its value: it is not an option. For a pair, a text
- * with blanks is always a value. */
+/* Whether an argument after an option may be the option's value, because it is not an option
+ * itself. For a pair, a text with blanks is always a value. */
 static bool is_value(const rf_option *row, const char *text) {
   return strncmp(text, "--", 2) != 0 || (row->pair && strchr(text, ' '));
 }

@@ -51,7 +51,7 @@ typedef struct rf_option {
 #define RF_WORDS(name, type, unit, fallback, heading, help) \
   { name, RF_OPTION_##type, unit, 0, 0, fallback, NULL, heading, help, false, false }
 
-/* A table of rows that a command takes, or some rows of it. */
+/* A table of options that a command takes, or some rows of the table. */
 typedef struct rf_option_use {
   const rf_option *rows;
   const char *only; /* names of the rows to use, as "threads cpu"; NULL: every row */
@@ -89,7 +89,8 @@ typedef enum rf_option_source {
   RF_OPTION_GIVEN
 } rf_option_source;
 
-/* All options of a command at their defaults. Errors name the nearest command. */
+/* All options of a command at their defaults. For an unknown command, the error names the nearest
+ * command. */
 rf_status rf_options_new(const rf_commands *commands, const char *command, rf_options **options,
                          rf_error *error);
 void rf_options_free(rf_options *options);
@@ -141,7 +142,8 @@ const rf_commands *rf_options_commands(const rf_options *options); /* all comman
 int rf_options_count(const rf_options *options);
 const char *rf_options_name(const rf_options *options, int index);
 
-/* For --sweep: the option to vary and the texts of its values. Returns their number; 0 if unset. */
+/* For --sweep: the option to vary and the texts of its values. Returns the number of values; 0 if
+ * --sweep is unset. */
 int rf_options_sweep(const rf_options *options, const char *name, const char **option,
                      const char *const **values);
 

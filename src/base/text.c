@@ -93,7 +93,7 @@ int rf_edit_distance(const char *a, const char *b) {
 
 const char *rf_nearest(const char *word, const char *const *names, int count) {
   const char *best = NULL;
-  /* first distance that is too far */
+  /* the smallest distance that counts as too far */
   int least = (int)strlen(word) <= 3 ? 2 : (int)strlen(word) / 3 + 2;
   for (int i = 0; i < count; ++i) {
     int distance = names[i] ? rf_edit_distance(word, names[i]) : least;

@@ -4,8 +4,8 @@
 
 #include "base/base.h"
 
-/* Parse the complete text as one number: no blanks, no letters after it, finite, in range.
- * Otherwise they return false and leave *value as it was. */
+/* Parse the complete text as one number: no blanks, no letters after it, finite, in range. On
+ * failure the parsers return false and leave *value as it was. */
 bool rf_text_int(const char *text, int64_t *value);
 bool rf_text_float(const char *text, double *value);
 /* "1", "0", "true", "false", "yes", "no", "on", "off". */
