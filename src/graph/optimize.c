@@ -8,7 +8,7 @@
 
 typedef struct states {
   int weight, master, m, v, gradient;
-  int trained; /* its index among the trained parameters */
+  int trained; /* the parameter's index among the trained parameters */
 } states;
 
 static int state_tensor(rf_graph *graph, int weight, const char *suffix, rf_class class, const char *reason) {

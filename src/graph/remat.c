@@ -192,7 +192,7 @@ rf_op rf_recompute_op(const rf_recompute *r, const rf_remat_step *step) {
   }
   for (int i = 0; i < step->outputs; i++)
     if (step->output[i] == RF_NONE) op.output[i] = RF_NONE;
-  /* only the product of a fused pair is needed */
+  /* of a fused product and GELU, only the product is needed */
   if (op.def == &RF_OP_MATMUL && op.output[1] == RF_NONE) op.attr.matmul.epilogue = RF_EPILOGUE_NONE;
   return op;
 }

@@ -79,9 +79,9 @@ typedef struct rf_recompute {
   rf_remat_step *step;
   int steps, *copied, copies;
   bool *kept;   /* for each tensor: stored from forward until backward reads it */
-  bool *remake; /* to recompute: dropped, or computed from a dropped tensor */
-  int *remade;  /* id of its second copy, once emitted */
-  int *instead; /* tensor that replaces it because its op was left out, or RF_NONE */
+  bool *remake; /* to recompute: dropped, or needed to recompute a dropped tensor */
+  int *remade;  /* id of the tensor's recomputed copy, once emitted */
+  int *instead; /* tensor that replaces it, if its op was left out; else RF_NONE */
   bool *passed; /* for each op: it has been emitted */
   int *slot, slots;
 } rf_recompute;

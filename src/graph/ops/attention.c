@@ -179,9 +179,9 @@ const rf_op_def RF_OP_ATTENTION = {
     .tolerance = {1e-5f, 2e-2f},
     .timing = RF_TIMING_ATTENTION,
     .curve_size = RF_CURVE_SEGMENT,
-    /* A loop stores the exponentials in f32 and the softmax weights in the dtype of products; a
-     * program without a loop stores only the exponentials. f32 scores are written, read for maximum
-     * and sum, and read for the weights, which are written and read. Source: kept.h. */
+    /* XLA stores for backward the exponentials in f32 and, in a loop, the softmax weights in the
+     * dtype of products. Scores in f32 are written, read for maximum and sum, and read for the
+     * softmax weights, which are written and read. Source: kept.h. */
     .kept = RF_KEEPS(.input_across_loop = true, .input = true,
                      .across_loop = {RF_KEPT_F32(1, SCORES), RF_KEPT_PRODUCT(1, SCORES)},
                      .kept = {RF_KEPT_F32(1, SCORES)}, .again = {RF_KEPT_F32(1, SCORES)},

@@ -123,7 +123,7 @@ static rf_status combine_shard(rf_sharding *s) {
   return RAFTER_OK;
 }
 
-/* Leaves only this chip's own experts, whose rows come from every chip of the group. */
+/* Leaves a chip only its own experts, whose rows come from every chip of the group. */
 static rf_axes own_experts(rf_sharding *s, const rf_spec *w) {
   give_room(s, whole_dim(s, 0) / s->attr.experts.used, rows_of_group(&s->in[0]));
   rf_axes axes = w->split[0] & RF_AXIS_BIT(RF_AXIS_EXPERT);
@@ -132,7 +132,7 @@ static rf_axes own_experts(rf_sharding *s, const rf_spec *w) {
   return axes;
 }
 
-/* Shards the product of a (rows, k) and w, summed over axis k of w. Axis n of w is the other. */
+/* Shards the product of a (rows, k) and w, summed over axis k of w; n is the other axis. */
 static rf_status experts_product_shard(rf_sharding *s) {
   int k = s->op->def == &RF_OP_MATMUL_EXPERTS ? 0 : 1, n = 1 - k;
   rf_axes experts = own_experts(s, &s->in[1]);

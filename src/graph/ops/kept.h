@@ -1,7 +1,7 @@
-/* kept.h - which arrays XLA stores for backward when a JAX program computes an op, and which it
- * needs as temporaries. The residuals across lax.scan come from the jaxpr that jax 0.10.2 makes of
- * the gradient of a scan, checked in HLO scheduled by libtpu 0.0.51. The arrays of programs without
- * a scan come from HLO of the same compiler. */
+/* kept.h - which arrays XLA stores for backward, and which temporaries it needs, when a JAX program
+ * computes an op. The residuals across lax.scan come from the jaxpr that jax 0.10.2 makes of the
+ * gradient of a scan, checked in HLO scheduled by libtpu 0.0.51. The arrays of programs without a
+ * scan come from HLO of the same compiler. */
 #ifndef RF_GRAPH_OPS_KEPT_H
 #define RF_GRAPH_OPS_KEPT_H
 
