@@ -80,7 +80,7 @@ static rf_status write_in(const char *folder, const char *name, json_t *json, in
 
 /* ---- the history: a run does not fail if it cannot be written -------------------------------- */
 
-/* RAFTER_RUNS decides if it is set, otherwise the sink. */
+/* $RAFTER_RUNS decides if set; otherwise the sink decides. */
 static bool keeps_history(const rafter_sink *sink) {
   const char *root = getenv("RAFTER_RUNS");
   return root ? *root : sink->history;

@@ -16,7 +16,7 @@ typedef struct rf_journal {
   double began, delayed;       /* rf_now_seconds and rf_run_delayed at its start */
   json_t *run;                 /* run.json */
   json_t *results;             /* for the history: numbers and texts; a command may add to them */
-  json_t *traced;              /* the header of its trace; NULL: there is none */
+  json_t *traced;              /* the header of the run's trace; NULL: no trace */
   int64_t id;                  /* row id of the run in the history; 0: none */
   bool beside;                 /* set before rf_journal_begin: print the summary as a note */
 } rf_journal;
@@ -27,7 +27,7 @@ const char *rf_runs_root(void);
 void rf_journal_name_folder(const rf_options *options, char folder[4096]);
 /* Makes the folder ROOT/DATE-TIME-MODEL; if that name is taken, appends -2, -3 and so on. */
 rf_status rf_journal_make_folder(const rf_options *options, char folder[4096], rf_error *error);
-/* The folder of a run that needs none: --out if typed, a new one with --trace, otherwise "".
+/* The folder of a run that needs no folder: --out if typed, a new folder with --trace, else "".
  * RAFTER_FAILED: it holds a run. */
 rf_status rf_journal_folder(const rf_options *options, char folder[4096], rf_error *error);
 /* Starts the record of a run of `o`. walk[0] is the main plan of plan.json, and further plans go

@@ -77,7 +77,7 @@ rf_status rf_walked_leave_scores(const rf_scorer *scorer, const rf_record *recor
   rf_walked w;
   RF_TRY(rf_walked_of_scores(scorer, walks, rows, seconds, &w, error));
   rf_status status = rf_traced_write(record, journal, w.walk, 1, error);
-  /* 0: the run stopped before its first forward pass */
+  /* walks = 0: the run stopped before its first forward pass */
   if (status == RAFTER_OK && walks)
     status = rf_journal_sum_up(journal, scorer->run, w.walk, 1, seconds, error);
   rf_walked_free(&w);
