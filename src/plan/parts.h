@@ -21,7 +21,7 @@ void rf_plan_choose(rf_plan *plan, rf_plan_depth depth);
  * only estimated (trial.c). */
 typedef struct rf_flow_op {
   const int *input, *output;
-  const rf_accumulate *accumulate; /* one per output; NULL: every output is overwritten */
+  const rf_accumulate *accumulate; /* an entry per output; NULL: every output is overwritten */
   const rf_op_def *def;
   int workspace; /* index of a tensor, or RF_NONE */
   int8_t inputs, outputs, section;

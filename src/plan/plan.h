@@ -168,7 +168,7 @@ void rf_plan_work_by_part(const rf_plan *plan, rf_part_work work[RF_PARTS]);
 typedef struct rf_fit_vary {
   bool remat, microbatch, dtype, mesh;
 } rf_fit_vary;
-/* One setting that the search planned. */
+/* The result of one setting that the search planned. */
 typedef struct rf_fit_row {
   rf_dtype dtype;
   rf_remat remat; /* AUTO: a set of single tensors chosen for the budget */
@@ -224,7 +224,7 @@ typedef enum rf_cost_products {
 } rf_cost_products;
 extern const char *const RF_COST_PRODUCT_NAMES[RF_COST_PRODUCTS];
 typedef struct rf_cost_class {
-  const char *name, *type; /* names of the kind and of the storage type */
+  const char *name, *type; /* the name of the kind of product, and of the storage type */
   double share, size;      /* fraction of the op's FLOPs; rows */
 } rf_cost_class;
 /* Fills one entry for each part of an op's packed matrix and returns their number. 0: the op has no

@@ -180,7 +180,7 @@ rf_status rf_plan_walk_ops(const rf_plan *plan, const rf_extent *part, int parts
   return RAFTER_OK;
 }
 
-/* ---- many walks of one plan ------------------------------------------------------------------ */
+/* ---- many forward passes of one plan --------------------------------------------------------- */
 
 /* Prices of forward passes of one plan. Only attention over the cache and copies of the cache
  * depend on contexts; times of other ops are stored for each number of rows and sequences. Equal
