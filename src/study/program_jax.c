@@ -68,7 +68,7 @@ static int64_t bytes_of(const sizing *s, rf_dtype dtype, int rank, const int64_t
 }
 static int64_t scalar_bytes(const sizing *s, rf_dtype dtype) { return bytes_of(s, dtype, 0, NULL); }
 
-/* Whether a forward pass covers all sequences, otherwise only one. */
+/* Whether a forward pass covers all sequences; if not, it covers one. */
 static bool is_whole(const rf_build_options *b) { return b->rows % b->microbatch == 0; }
 static int64_t sequences_of(const sizing *s) {
   const rf_build_options *b = &s->job->build;
@@ -212,7 +212,8 @@ static int product_before(const sizing *s, int op) {
   return op;
 }
 
-/* Gathers a sharded matrix one product ahead. The gradient is complete before its scatter. */
+/* Gathers a sharded matrix one product ahead. The matrix's gradient is complete before its
+ * scatter. */
 static void gather(sizing *s, const shapes *shape, rf_dtype product, int reader, bool learns) {
   int64_t whole = shapes_bytes(s, shape, product, 0, 1);
   int before = product_before(s, reader), back = backward_of(s, reader);
@@ -339,7 +340,7 @@ static void need(sizing *s, int t, int op) {
   if (is_activation(s, t) && (s->needed_by[t] == RF_NONE || s->needed_by[t] > op)) s->needed_by[t] = op;
 }
 
-/* Backward reads a product's input only for the gradient of the matrix, if it is trained. */
+/* Whether a product's matrix is frozen: backward then does not read the product's input. */
 static bool is_frozen_product(const sizing *s, const rf_op *op) {
   int w = op->input_count > 1 ? op->input[1] : RF_NONE;
   return rf_kept_rule_of(op->def)->for_matrix && s->model->lora.rank > 0 && w >= 0 &&

@@ -5,7 +5,7 @@
 #include <math.h>
 
 /* FLOPs per token: 6 P for P parameters (forward only: 2 P). Attention over T = `seq` positions
- * adds 12 L N H T, or 6 L N H T if causal. */
+ * adds 12 L N H T (causal: half), with L layers, N heads and H columns per head. */
 static rf_status per_token(rf_question *q, double *matmuls, double *attention, rf_error *error) {
   double parameters = rf_value_or(q, "active-parameters", rf_value_or(q, "parameters", NAN)),
          layers = rf_value_or(q, "layers", NAN);
