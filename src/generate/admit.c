@@ -1,16 +1,15 @@
-/* admit.c - decides when a waiting answer starts, and which cached prefix it uses. No other file
- * decides this.
+/* admit.c - decides when a waiting answer starts, and which cached prefix it uses.
  *
- * First come, first served. The first waiting answer needs a slot and enough pages for its
- * maximum length; no other answer overtakes it. It uses the longest common prefix with a cached
- * sequence, and waits while another answer prefills a longer one. If pages are missing, kept
- * sequences are evicted, least recently used first. */
+ * First come, first served. The first waiting answer needs a slot and enough pages for its maximum
+ * length; no other answer overtakes it. The waiting answer reuses its longest common prefix with a
+ * cached sequence. It waits while another answer prefills a longer common prefix. If pages are
+ * missing, kept sequences are evicted, least recently used first. */
 #include "generate/batch.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { MIN_PREFIX = 16 }; /* Shorter prefixes are not worth the copy of their last page. */
+enum { MIN_PREFIX = 16 }; /* Copying the last page of a shorter prefix costs more than it saves. */
 
 static int64_t common(const int32_t *a, int64_t a_count, const int32_t *b, int64_t b_count) {
   int64_t most = a_count < b_count ? a_count : b_count, n = 0;
@@ -30,8 +29,8 @@ static void drop_sequence(rf_batch *b, rf_cached_seq *c) {
   c->pin = NULL;
 }
 
-/* The least recently used kept sequence that is not pinned. `other` is returned only if no other
- * sequence qualifies; NULL: no such sequence. */
+/* Returns the least recently used kept sequence that is not pinned. Returns `other` only if no
+ * other sequence qualifies, and NULL if `other` is not kept either. */
 static rf_cached_seq *oldest(rf_batch *b, rf_cached_seq *other) {
   rf_cached_seq *best = NULL;
   for (int i = 0; i < b->cached_count; i++) {
@@ -48,8 +47,8 @@ static bool has_room(const rf_batch *b) {
   return rf_pages_room(&b->pages, b->live, count);
 }
 
-/* The cached sequence with the longest usable prefix of a prompt. The prompt's last token is always
- * computed, because its logits are needed. */
+/* Returns the cached sequence that shares the longest usable prefix with a prompt. The prompt's
+ * last token is always computed, because its logits are needed. */
 static rf_cached_seq *best_prefix(rf_generator *g, rf_batch *b, const rf_request *r, int64_t *length) {
   rf_cached_seq *best = NULL;
   *length = 0;
@@ -80,7 +79,7 @@ static bool worth_waiting(const rf_generator *g, const rf_batch *b, const rf_req
 }
 
 /* Returns a sequence that begins with `length` tokens of `from` and has room for `total` tokens.
- * Evicts kept sequences as needed. NULL: the answer must wait. */
+ * Evicts kept sequences as needed. Returns NULL if the answer must wait. */
 static rf_cached_seq *begin_sequence(rf_batch *b, rf_cached_seq *from, int64_t *length, int64_t total) {
   rf_pages *pages = &b->pages;
   for (;;) {
@@ -94,7 +93,7 @@ static rf_cached_seq *begin_sequence(rf_batch *b, rf_cached_seq *from, int64_t *
     }
     rf_cached_seq *victim = oldest(b, from);
     if (!victim) return NULL;
-    if (victim == from) { /* No other sequence can be evicted: continue in it. */
+    if (victim == from) { /* Nothing else can be evicted: continue in `from` itself. */
       rf_sequence_cut(pages, &from->sequence, *length);
       from->state = RF_CACHED_RUNS;
       from->pin = NULL;
@@ -153,7 +152,8 @@ static bool is_pinned(const rf_batch *b, const rf_pending *p) {
   return false;
 }
 
-/* Pins the prompt, without its last token, of a request with more answers than free slots. */
+/* Pins (protects from eviction) the prompt of a request with more waiting answers than free slots.
+ * The last token of the prompt is left out. */
 void rf_pin(rf_generator *g) {
   rf_batch *b = g->batch;
   for (int i = 0; i < b->slots; i++) {

@@ -99,7 +99,8 @@ static rf_status check_request(const rf_generator *g, const rf_request *r, rf_er
   return rf_sampler_check(&r->sampler, vocab, error);
 }
 
-/* Copies a request's ids and allocates its samples' states, if possible in an ended request. */
+/* Copies a request's ids and allocates its samples' states, in memory of an ended request if
+ * any. */
 static rf_pending *take_pending(rf_batch *b, const rf_request *request) {
   size_t ids = (size_t)(request->count + request->stop_count) * sizeof(int32_t),
          samples = request->samples ? (size_t)request->samples : 1;
@@ -132,10 +133,10 @@ rf_status rf_generator_submit(rf_generator *g, const rf_request *request, int64_
   RF_TRY(check_request(g, request, error));
   rf_pending *p = take_pending(b, request);
   if (!p) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while queueing a request");
-  /* The last token of an answer is not cached, so the answer may be one token longer. */
+  /* The last token of an answer is not cached, so it may lie beyond the context. */
   int64_t room = g->settings.plan.build.seq - request->count + 1;
   if (!p->of.max_tokens || p->of.max_tokens > room) p->of.max_tokens = room;
-  if (!b->first) { /* The sequence fed by hand releases its pages. */
+  if (!b->first) { /* Release the pages of the sequence of rf_generator_feed. */
     rf_sequence_release(&b->pages, &b->hand);
     g->length = 0;
   }
@@ -205,7 +206,7 @@ void rf_batch_forget(rf_generator *g) {
     }
 }
 
-/* Rows that an answer still needs: the rest of its prompt, or the latest token. */
+/* Rows that an answer needs next: one per uncached prompt token, or one for its latest token. */
 static int64_t rows_left(const rf_slot *a) {
   int64_t left = a->to->of.count - a->cached->sequence.length;
   return left > 0 ? left : 1;
@@ -221,8 +222,8 @@ static void add_part(rf_batch *b, int slot, int64_t count) {
                                           .wanted = length + count >= prompt};
 }
 
-/* Composes a pass: one row of every answer that needs one row, then chunks of prompts, oldest
- * first, while the pass has rows left. */
+/* Composes a forward pass: first one row for every answer that needs only one row. The rows left
+ * are filled with chunks of prompts, oldest first. */
 static void compose(rf_batch *b) {
   int64_t rows = b->engine.rows;
   b->parts = 0;
@@ -253,7 +254,7 @@ static bool stops(const rf_request *r, int32_t id) {
   return false;
 }
 
-/* Delivers the last event of cancelled answers, while the event list has room. */
+/* Adds the last events of cancelled answers, while the event list has room. */
 static void report_cancelled(rf_generator *g, rf_batch *b) {
   for (rf_pending *p = b->first, *next; p && b->cancelled && b->events < b->slots; p = next) {
     next = p->next;
@@ -303,7 +304,8 @@ static void choose(rf_batch *b, int i, int worker) {
       b->part[i].wanted ? b->engine.choose(b->engine.self, a, &b->part[i], worker, &a->error) : RAFTER_OK;
 }
 
-/* Chooses a token for each part that needs one. Part i belongs to thread i % threads. */
+/* Chooses the next token of each sequence in the pass that needs one. Thread i % threads serves
+ * sequence i. */
 static void choose_all(rf_generator *g, rf_batch *b) {
   if (b->threads > 1 && b->parts > 1) {
 #pragma omp parallel num_threads(b->threads)
@@ -323,7 +325,7 @@ static rf_status prove(const rf_batch *b, rf_error *error) {
   return rf_pages_check(&b->pages, b->live, count, error);
 }
 
-/* Trace counters after this pass: queued answers, answers in the pass, used pages. */
+/* Records the trace's counters after a pass: queued answers, answers in the pass, used pages. */
 static void count_all(const rf_batch *b) {
   int64_t waiting = 0, pages = 0;
   for (const rf_pending *p = b->first; p; p = p->next) waiting += p->of.samples - p->started;

@@ -1,12 +1,12 @@
-/* batch.h - the inside of a generator: cached sequences, requests, and the engine that carries out
- * a step. Shared by generate.c, batch.c, admit.c, compute.c and simulate.c. */
+/* batch.h - the internals of a generator: cached sequences, requests, and the engine that carries
+ * out a step. Shared by generate.c, batch.c, admit.c, compute.c and simulate.c. */
 #ifndef RF_BATCH_H
 #define RF_BATCH_H
 
 #include "generate/generate.h"
 #include "generate/pages.h"
 
-/* Maximum number of cached sequences in addition to the running ones; they use spare pages. */
+/* Maximum number of sequences kept in spare pages, in addition to the running sequences. */
 enum { RF_KEPT = 32 };
 
 /* The next tokens of one sequence: consecutive rows of a forward pass. */
@@ -21,30 +21,32 @@ typedef struct rf_forward_part {
 
 typedef struct rf_slot rf_slot;
 
-/* Carries out a step: on a run (compute.c) or by predicted times (simulate.c). No allocation. */
+/* Carries out forward passes: computes them (compute.c) or predicts their time (simulate.c).
+ * Allocates nothing. */
 typedef struct rf_engine {
   void *self;
   /* Maximum rows of one forward pass, and maximum tokens of one prompt in it. */
   int64_t rows, chunk;
   rf_status (*forward)(void *self, int plan, rf_forward_part *part, int count, rf_error *error);
-  /* Sets answer->last and the fields that its event reports. Several workers may choose for
-   * different parts of one pass at the same time. Errors: see rf_sampler_choose. */
+  /* Chooses a token: sets answer->last and the fields that the answer's event reports. Several
+   * workers may call `choose` at the same time for different sequences of one pass. Errors: see
+   * rf_sampler_choose. */
   rf_status (*choose)(void *self, rf_slot *answer, const rf_forward_part *part, int worker, rf_error *error);
   void (*close)(void *self);
 } rf_engine;
 
 enum { RF_SAMPLE_WAITS, RF_SAMPLE_RUNS, RF_SAMPLE_CANCELLED, RF_SAMPLE_ENDED };
 
-/* One request. It exists until the last event of its last answer. */
+/* A submitted request, which exists until the last event of its last answer. */
 typedef struct rf_pending {
   struct rf_pending *next, *before;
-  rf_request of; /* The request; tokens and stop are copies, samples and max_tokens are never 0. */
+  rf_request of; /* tokens and stop are copies; samples and max_tokens are never 0. */
   int64_t id;
-  int started;    /* Samples with a lower index no longer wait. */
+  int started;    /* Samples below this index no longer wait to start. */
   int cancelled;  /* Cancelled samples whose last event is still due. */
   int ended;      /* Samples whose last event was delivered. */
   uint8_t *state; /* (samples): RF_SAMPLE_*; allocated in one block with tokens and stop. */
-  size_t room;    /* Bytes of that block. */
+  size_t room;    /* Bytes allocated for state, tokens and stop. */
 } rf_pending;
 
 typedef enum rf_cached_state { RF_CACHED_FREE, RF_CACHED_RUNS, RF_CACHED_KEPT } rf_cached_state;
@@ -52,16 +54,16 @@ typedef enum rf_cached_state { RF_CACHED_FREE, RF_CACHED_RUNS, RF_CACHED_KEPT } 
 typedef struct rf_cached_seq {
   rf_sequence sequence;
   rf_cached_state state;
-  int64_t used;          /* Clock value of its last use; the smallest is evicted first. */
-  const rf_pending *pin; /* Request whose prompt this is, while some of its answers still wait. */
+  int64_t used;          /* Clock value of its last use; the smallest value is evicted first. */
+  const rf_pending *pin; /* Request whose waiting answers need this prompt; NULL: none. */
 } rf_cached_seq;
 
-/* One slot of the batch: a running answer, or free. */
+/* One slot of the batch, which holds a running answer or is free. */
 struct rf_slot {
   rf_pending *to; /* NULL: the slot is free. */
   rf_cached_seq *cached;
   int slot, sample;
-  int64_t serial; /* Increases in the order in which answers begin. */
+  int64_t serial; /* Serial number: answers that begin later have larger numbers. */
   int64_t count;  /* Tokens of the answer so far. */
   int32_t last;   /* The latest token. */
   float logprob;
@@ -80,13 +82,13 @@ typedef struct rf_batch {
   rf_pending *spent;          /* Ended requests whose memory later requests reuse. */
   int64_t next_id, clock;
   int slots, cached_count, threads;
-  int cancelled; /* Samples of all requests whose RF_FINISH_CANCELLED is still due. */
+  int cancelled; /* Number of samples whose RF_FINISH_CANCELLED event is still due. */
   rf_slot *slot;
   rf_cached_seq *cached;
-  rf_forward_part *part; /* The parts of this step. */
-  int *order;            /* (parts): slot of each part. */
+  rf_forward_part *part; /* The next tokens of each sequence in this step. */
+  int *order;            /* (parts): slot of each entry of `part`. */
   int parts;
-  rf_event *event; /* (2 slots): one per part, and up to `slots` cancelled answers. */
+  rf_event *event; /* (2 slots): events of running answers, then of cancelled answers. */
   int events;
   const rf_sequence **live; /* (cached_count + 1): scratch for a list of sequences. */
   rf_generate_counts counts;
@@ -106,13 +108,13 @@ void rf_batch_close(rf_generator *generator);
 /* Releases the pages of kept sequences. */
 void rf_batch_forget(rf_generator *generator);
 
-/* Runs one forward pass over at most build.microbatch parts whose rows fit in the prefill plan. If
- * every part has one row, the decode plan runs. */
+/* Runs one forward pass over the next tokens of at most build.microbatch sequences, which must fit
+ * in the prefill plan's rows. The decode plan runs if every sequence has one row. */
 rf_status rf_forward(rf_generator *generator, rf_forward_part *part, int count, rf_error *error);
 
 /* Starts waiting answers in order, while there are free slots and pages. */
 void rf_admit(rf_generator *generator);
-/* After a forward pass: keeps the prompt of a request whose other answers must wait. */
+/* Called after a forward pass: keeps a prompt in the cache while answers to it wait for a slot. */
 void rf_pin(rf_generator *generator);
 void rf_unpin(rf_generator *generator, const rf_pending *pending);
 /* Skips samples that were cancelled while they waited. */

@@ -1,5 +1,5 @@
-/* compute.c - the engine that computes: writes the inputs of a forward pass, runs the plan, and
- * samples. Part i of a pass uses row i of the page tables, which are rewritten for each pass. */
+/* compute.c - the engine that computes: writes the inputs of a pass, runs the plan, and samples.
+ * Sequence i of a pass uses row i of the page tables, which are rewritten for each pass. */
 #include "generate/batch.h"
 #include "run/record.h"
 
@@ -17,7 +17,7 @@ typedef struct compute {
     int32_t *table[RF_KV_CLASSES]; /* (slots, columns) */
   } io[2];                         /* Inputs and outputs of the prefill and decode plans. */
   struct kv_bytes {
-    int tensor; /* Tensor (pool, ...) of one layer: keys and values, or their scales. */
+    int tensor; /* Cache tensor (pool, ...) of one layer: keys and values, or their scales. */
     int64_t page_bytes;
     rf_kv_class class;
   } * bytes;
@@ -27,10 +27,10 @@ typedef struct compute {
   rf_sampler *sampler;    /* (slots) */
   rf_sampler_work **work; /* (workers) */
   int workers;
-  /* Forward passes of the prefill and decode plans, counted by their rows and sequences. The last
-   * bucket counts passes that have no bucket of their own. */
+  /* Forward passes of the prefill and decode plans, grouped by number of rows and sequences. The
+   * last group collects all passes that found no other group free. */
   struct shape {
-    int64_t passes, rows, parts, context; /* Sums over the passes; context: keys of all parts. */
+    int64_t passes, rows, parts, context; /* Sums over passes; context: keys of all sequences. */
   } shape[2][SHAPES];
   double seconds[2];
 } compute;
@@ -50,7 +50,7 @@ static void move_page(void *self, rf_kv_class class, int32_t from, int32_t to) {
   }
 }
 
-/* Writes the inputs of one part whose first row is `row`. */
+/* Writes the inputs of one sequence, beginning at row `row` of the pass. */
 static void write_part(const compute *c, const struct inputs *io, const rf_forward_part *part, int slot,
                        int64_t row) {
   int64_t columns = c->g->batch->pages.kv.columns;
@@ -86,7 +86,7 @@ static void write_inputs(const compute *c, int plan, const rf_forward_part *part
 
 static rf_status run_plan(const compute *c, int plan, int64_t rows, rf_error *error) {
   const rf_run_debug *debug = &c->g->settings.debug;
-  /* Compute all rows, so that unused rows hold numbers too. */
+  /* These checks read unused rows too, so the run must compute all rows. */
   bool all = debug->poison || debug->find_nan;
   rf_run_inputs inputs = {.rows = all ? rf_generator_plan(c->g, plan)->graph->rows : rows, .step = 1};
   return rf_run_all(c->g->run, c->g->first + plan, &inputs, error);

@@ -5,7 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The prefill plan has `chunk` rows, or more if a longer chunk than the context was requested. */
+/* The prefill plan has a row for each token of the requested chunk. If the requested chunk is
+ * longer than the context, the rows hold chunks of several prompts. */
 rf_status rf_generate_plans(const rf_generate_settings *settings, rf_plan **prefill, rf_plan **decode,
                             rf_error *error) {
   rf_plan_options options = settings->plan;

@@ -8,8 +8,8 @@
  *     for (int i = 0; i < events; i++) ... event[i].token ...
  *   }
  *
- * The answer to a request has the same bits whatever other requests run, however its prompt is
- * split into chunks, and whether or not its prompt shares a cached prefix. A generator is not
+ * The answer to a request is bit-identical whatever other requests run, however its prompt is split
+ * into chunks, and whether or not its prompt shares a cached prefix. A generator is not
  * thread-safe: only one thread may use it at a time. */
 #ifndef RF_GENERATE_H
 #define RF_GENERATE_H
@@ -26,7 +26,7 @@ typedef struct rf_generate_settings {
   const char *weights_folder;
   uint64_t seed; /* Seed of random weights, used without a weights folder. */
   rf_run_debug debug;
-  bool no_sharing;      /* No prompt reuses the cached prefix of another. Results are the same. */
+  bool no_sharing;      /* true: prompts never reuse cached prefixes. The answers do not change. */
   rf_progress progress; /* Reports the loading of weights; may be {0}. */
 } rf_generate_settings;
 
@@ -38,8 +38,8 @@ typedef struct rf_generator {
   rf_plan *prefill, *decode; /* Both plans use one arena and the same weights and KV cache. */
   rf_run *run;
   int first;              /* Index of the prefill plan in the run; the decode plan follows it. */
-  bool owns;              /* The plans and the run are freed with the generator. */
-  bool computes;          /* false: it is simulated or has the null backend, so it has no logits. */
+  bool owns;              /* true: rf_generator_close frees the plans and the run. */
+  bool computes;          /* false: no logits, because of simulation or the null backend. */
   struct rf_batch *batch; /* Cache and requests, see batch.h. */
   /* Used by rf_generator_feed: tokens in the cache, and the last token's logits (V). */
   int64_t length;
@@ -55,14 +55,14 @@ static inline rf_plan *rf_generator_plan(const rf_generator *generator, int plan
  * has build.microbatch rows, one per answer. */
 rf_status rf_generate_plans(const rf_generate_settings *settings, rf_plan **prefill, rf_plan **decode,
                             rf_error *error);
-/* Groups of chips that answer separate requests. The slots are divided evenly among the groups.
- * With several groups, a generator is simulated and covers one group. */
+/* Returns how many groups of chips answer separate requests. The slots are divided evenly among the
+ * groups. With several groups, a generator is simulated and covers one group. */
 int64_t rf_generate_copies(const rf_plan *decode);
 /* Makes both plans, allocates an arena and loads the weights. */
 rf_status rf_generator_open(const rf_generate_settings *settings, rf_generator **generator, rf_error *error);
 /* Opens a generator on a run that already holds the weights. Plans `first` and first + 1 of the run
- * must be `prefill` and `decode` from rf_generate_plans. Run and plans stay the caller's and must
- * outlive the generator. Call rf_generator_reset when the weights change. */
+ * must be `prefill` and `decode` from rf_generate_plans. The caller still owns the run and the
+ * plans, which must outlive the generator. Call rf_generator_reset when the weights change. */
 rf_status rf_generator_bind(const rf_generate_settings *settings, rf_run *run, int first, rf_plan *prefill,
                             rf_plan *decode, rf_generator **generator, rf_error *error);
 void rf_generator_close(rf_generator *generator);
@@ -74,16 +74,17 @@ typedef struct rf_request {
   const int32_t *tokens; /* (count): the full prompt; copied. */
   int64_t count;
   int64_t max_tokens; /* Maximum length of an answer; 0: as long as the context allows. */
-  /* Answers to this prompt, which is computed once; 0: 1. Answer s uses the seed
-   * rf_sample_seed(sampler.seed, s). */
+  /* Number of answers to this prompt, which is computed only once; 0 means 1. Answer s uses the
+   * seed rf_sample_seed(sampler.seed, s). */
   int samples;
-  rf_sampler_options sampler; /* The caller keeps its lists until the last event. */
-  /* (stop_count): ids that end an answer and are its last token; copied. */
+  rf_sampler_options sampler; /* The caller keeps its lists valid until the last event. */
+  /* (stop_count), copied: token ids that end an answer. The answer includes the id that ended
+   * it. */
   const int32_t *stop;
   int64_t stop_count;
   int top; /* Alternatives reported with each token, 0 to RF_TOP_LOGPROBS. */
-  /* Keep the answer in the cache after its end, until its pages are needed. The next turn of a
-   * conversation begins with these tokens. */
+  /* true: the answer stays in the cache after its end, until its pages are needed. The next turn of
+   * the conversation can then reuse its tokens. */
   bool keep;
   void *owner; /* Returned in every event of the request. */
 } rf_request;
@@ -98,15 +99,16 @@ typedef enum rf_finish {
 } rf_finish;
 const char *rf_finish_name(rf_finish finish); /* "stop", "length", ...; "" for NONE. */
 
-/* One token of an answer, or the end of an answer. Each answer has exactly one event whose finish
- * is not NONE: its last. Pointers are valid until the next step. */
+/* One token of an answer, or the end of an answer. The last event of each answer, and no other, has
+ * a finish that is not NONE. Pointers are valid until the next step. */
 typedef struct rf_event {
   int64_t request; /* Id from rf_generator_submit. */
   int sample;
   void *owner;
   int64_t index; /* Position of the token in its answer, from 0; -1: no token. */
   int32_t token; /* Chosen token, which may be a stop id; -1: none. */
-  /* Natural log of the token's unfiltered probability; rf_scorer_walk gives the same bits. */
+  /* Natural log of the token's unfiltered probability; rf_scorer_walk gives a bit-identical
+   * value. */
   float logprob;
   int top;                   /* Number of alternatives, most likely first. */
   const int32_t *top_ids;    /* (top) */
@@ -123,9 +125,9 @@ rf_status rf_generator_submit(rf_generator *generator, const rf_request *request
 double rf_generator_prompt_seconds(const rf_generator *generator, int64_t tokens);
 /* true while an answer runs or waits, or an event is not yet delivered. */
 bool rf_generator_busy(const rf_generator *generator);
-/* Runs one step. *events has *count entries, at most 2 * build.microbatch, and none if the forward
- * pass had only prompt rows. An error of one answer is an event of that answer. A step fails only
- * when the run fails, and must then not be repeated. Allocates nothing. */
+/* Runs one step. *events lists *count events, at most 2 * build.microbatch; *count is 0 if no
+ * answer chose a token or ended. The error of one answer is reported in its event. A step fails
+ * only when the run fails; a failed step must not be repeated. Allocates nothing. */
 rf_status rf_generator_step(rf_generator *generator, const rf_event **events, int *count, rf_error *error);
 /* Cancels an answer that runs or waits; sample -1 cancels all answers of the request. The answer
  * stays cached if the request asked to keep it. The next steps report RF_FINISH_CANCELLED. An
@@ -139,24 +141,24 @@ typedef struct rf_generate_counts {
   int64_t parts, most_parts;
   /* Prompt tokens, and how many of them were found in the cache. */
   int64_t prompt_tokens, reused;
-  int64_t answers, tokens; /* Answers that began, and their tokens. */
+  int64_t answers, tokens; /* Answers that have begun, and their tokens in total. */
 } rf_generate_counts;
 rf_generate_counts rf_generator_counts(const rf_generator *generator);
 
-/* Forward passes of one plan that were computed, their rows and their measured seconds. */
+/* Totals of one plan: computed forward passes, their rows, and their measured seconds. */
 void rf_generator_passes(const rf_generator *generator, int plan, int64_t *passes, int64_t *rows,
                          double *seconds);
-/* Predicted time of all those passes, at the rows and contexts that they had: adds to each op's
- * `seconds` and `limit` (op_count), where `limit` is the time at the machine's ceilings. */
+/* Adds to `seconds` (op_count) the predicted time of each op in all forward passes of one plan, at
+ * their real rows and contexts. Adds to `limit` (op_count) the time at the machine's ceilings. */
 rf_status rf_generator_predicted(const rf_generator *generator, int plan, double *seconds, double *limit,
                                  rf_error *error);
 
 /* Seed of answer number `sample` of a request: `seed` itself for sample 0, otherwise a derived seed
- * below 2^62. A request with that seed and one sample gives the same answer. */
+ * below 2^62. A request for one sample with this derived seed gives the same answer. */
 uint64_t rf_sample_seed(uint64_t seed, int sample);
 
 /* ---- one sequence by hand -----------------------------------------------------------------------
- * For callers that read logits. Do not mix with requests. */
+ * For callers that read logits. Do not mix rf_generator_feed with requests. */
 
 /* Appends `count` tokens to the cached sequence; *logits: f32 (V) after the last token, valid until
  * the next call. RAFTER_INVALID: the context is full, or a token is out of range. */

@@ -92,7 +92,7 @@ done:
 
 double rf_pace_seconds(const rf_machine *m, const rf_sampler_options *o, int64_t vocab, int64_t rows) {
   double each = rf_cost_rows_seconds(m, "sample", kind_of(o), rows, vocab);
-  /* Penalties add the time to copy a row: the difference between penalized and greedy choices. */
+  /* Penalties copy the row, which takes the time of a penalized minus that of a greedy choice. */
   double copied = rf_sampler_adjusts(o) ? rf_cost_rows_seconds(m, "sample", "penalized", rows, vocab) -
                                               rf_cost_rows_seconds(m, "sample", "likeliest", rows, vocab)
                                         : 0;

@@ -79,7 +79,7 @@ static int64_t columns_of(const rf_pages *pages, int64_t tokens) {
 }
 
 static void drop_columns(rf_pages *pages, int class, page_table *t, int64_t from, int64_t to) {
-  /* In reverse, so that they are taken again in ascending order. */
+  /* Released in descending order, pages leave the stack of unused pages in ascending order. */
   for (int64_t i = to - 1; i >= from; i--) {
     leave_page(pages, class, t->page[i]);
     t->page[i] = -1;
@@ -93,7 +93,7 @@ static rf_status out_of_pages(const rf_pages *pages, int class, rf_error *error)
                  (long long)pages->kv.page);
 }
 
-/* Before a write to a partly filled last page: copies the page if other sequences list it. */
+/* Prepares a write to a partly filled last page: copies the page if other sequences list it. */
 static rf_status own_last_page(rf_pages *pages, int class, page_table *t, rf_error *error) {
   int32_t *last = &t->page[t->end - 1];
   if (t->writes || pages->pool[class].holders[*last] == 1) return RAFTER_OK;
@@ -175,9 +175,9 @@ void rf_sequence_release(rf_pages *pages, rf_sequence *s) {
   s->length = 0;
 }
 
-/* Global layers release no page while a sequence grows, so the free pages must cover what all
- * sequences still need. Local layers release pages, but a shared page may stay for another
- * sequence, so each sequence counts with the maximum that it may hold. */
+/* Pages of global layers stay until a sequence ends, so the free pages must cover the future need
+ * of all sequences. Local layers release pages, but a shared page may stay in use for another
+ * sequence. Each sequence is therefore counted with its maximum number of local pages. */
 bool rf_pages_room(const rf_pages *pages, const rf_sequence *const *sequence, int count) {
   int64_t global = 0, local = 0;
   for (int i = 0; i < count; i++) {
@@ -240,7 +240,8 @@ static rf_status check_class(const rf_pages *pages, int c, const rf_sequence *co
   return RAFTER_OK;
 }
 
-/* Sequences may share a page only if their tokens agree up to the shorter length or page end. */
+/* Checks that two sequences that list one page have equal tokens up to the end of the page or of
+ * the shorter sequence. */
 static rf_status check_shared(const rf_pages *pages, int c, const rf_sequence *a, const rf_sequence *b,
                               rf_error *error) {
   for (int64_t k = 0; k < pages->kv.columns; k++) {

@@ -21,8 +21,8 @@ typedef struct rf_reply_loop {
   bool (*stepped)(void *self, int tokens);
 } rf_reply_loop;
 
-/* Submits a request with a reply for each sample. The request's owner becomes `replies`. Tokenizer,
- * stop and top are those of rf_reply_start. */
+/* Submits a request with a reply for each sample. The request's owner becomes `replies`. For
+ * `tokenizer` and `stop` see rf_reply_start. */
 rf_status rf_replies_submit(rf_generator *generator, const rf_request *request, const rf_tokenizer *tokenizer,
                             const rf_stop *stop, rf_replies *replies, rf_error *error);
 /* Steps until all answers have ended, or until `stepped` returns false, which sets *stopped. */

@@ -12,7 +12,7 @@ typedef struct rf_reply {
   int32_t *top_ids;    /* (tokens.count, top): -1 for missing alternatives. */
   float *top_logprobs; /* (tokens.count, top) */
   char *text;          /* Text that may be shown; a NUL that `bytes` does not count follows it. */
-  size_t bytes, shown; /* `shown` is for the caller. */
+  size_t bytes, shown; /* Only the caller uses `shown`. */
   rf_finish finish;
   rf_decoder decoder;
   rf_stop_state state;
@@ -23,13 +23,15 @@ typedef struct rf_reply {
   char *piece;
 } rf_reply;
 
-/* `tokenizer` NULL: the text is the ids, separated by commas. The tokenizer and `stop` must outlive
- * the reply. The stop ids of a request belong to the generator and are not checked here. */
+/* Without a tokenizer (NULL), the text is the token ids, separated by commas. The tokenizer and
+ * `stop` must outlive the reply. The generator, not the reply, checks an answer for the stop ids of
+ * its request. */
 rf_status rf_reply_start(rf_reply *reply, const rf_tokenizer *tokenizer, const rf_stop *stop, int top,
                          rf_error *error);
 void rf_reply_free(rf_reply *reply); /* Accepts {0}. */
-/* Adds one event of the answer. If this sets reply->finish but the event has none, a stop string
- * was found: call rf_generator_cancel() for the answer. A stop id adds no text. */
+/* Adds one event of the answer. If reply->finish is then set although event->finish is NONE, a stop
+ * string was found, and the caller must call rf_generator_cancel() for the answer. A stop id adds
+ * no text. */
 rf_status rf_reply_take(rf_reply *reply, const rf_event *event, rf_error *error);
 /* Ends the answer for another reason than an event, and releases text held back for a possible stop
  * string. Does nothing if the answer has ended. */

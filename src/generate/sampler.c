@@ -9,10 +9,10 @@ typedef struct rf_candidate candidate;
 
 enum {
   BLOCK = 32,     /* Logits per block; each block has one maximum and one total weight. */
-  BUCKETS = 4096, /* Maximum number of buckets (intervals of logits); one for 64 tokens. */
-  SORTED = 1024,  /* A top-k up to this size is sorted. */
-  /* Number of most likely tokens that are tried before the buckets: with most distributions of
-   * language models they reach top-p. */
+  BUCKETS = 4096, /* Maximum number of buckets (intervals of logits); 64 tokens per bucket. */
+  SORTED = 1024,  /* Up to this top-k, the kept tokens are sorted. */
+  /* Number of most likely tokens that are tried before buckets are filled. In language models,
+   * these few tokens usually reach top-p. */
   GUESS = 256,
 };
 
@@ -40,9 +40,9 @@ typedef uint32_t quad_bits __attribute__((vector_size(16)));
 #define LOG2E 1.4426950408889634
 static const double TINY = -1022; /* Weights below 2^TINY are zero. */
 
-/* 2^t for t <= 0, with relative error below 1e-15; exactly 1 at 0, zero below TINY, NaN for NaN.
- * The polynomial is the Chebyshev fit of (2^f - 1)/f on [-1/2, 1/2], error 6e-16. Adding SHIFT
- * rounds t to an integer and leaves its biased exponent in the lowest bits. */
+/* Computes 2^t for t <= 0 with relative error below 1e-15; exactly 1 at 0, zero below TINY, NaN for
+ * NaN. The polynomial is the Chebyshev fit of (2^f - 1)/f on [-1/2, 1/2] with error 6e-16. Adding
+ * SHIFT rounds t to an integer n; the lowest bits of the sum are the exponent field of 2^n. */
 static inline __attribute__((always_inline)) lanes exp2_lanes(lanes t) {
   const double SHIFT = 0x1.8p52 + 1023;
   lanes z = t + SHIFT, f = t - (z - SHIFT);
@@ -81,8 +81,8 @@ static const float *block_at(const float *logits, int64_t n, int64_t block, floa
   return room;
 }
 
-/* Sums the weights of each block and of the row. The lanes' sums are added in a fixed order, so the
- * bits are the same on every machine. */
+/* Sums the weights of each block and of the row. The partial sums of the SIMD lanes are added in a
+ * fixed order, so the result is bit-identical on every machine. */
 static double weigh(rf_sampler_work *work, const softmax *s) {
   double total = 0;
   float room[BLOCK];
@@ -102,7 +102,7 @@ static double weigh(rf_sampler_work *work, const softmax *s) {
   return total;
 }
 
-/* Per lane: x if x > m, else m. A NaN in x gives m; m is never NaN. */
+/* For each SIMD lane: x if x > m, otherwise m, also if x is NaN; m is never NaN. */
 static inline __attribute__((always_inline)) quads larger(quads x, quads m) {
 #if defined(__SSE__)
   return __builtin_ia32_maxps(x, m);
@@ -112,8 +112,8 @@ static inline __attribute__((always_inline)) quads larger(quads x, quads m) {
 #endif
 }
 
-/* Finds the maximum of each block, ignoring NaN. Returns the lowest id of the row's maximum, or 0
- * if every logit is -INFINITY or NaN. */
+/* Finds the maximum of each block, ignoring NaN. Returns the lowest token id with the row's
+ * maximum, or 0 if every logit is -INFINITY or NaN. */
 static int32_t find_peaks(rf_sampler_work *work, const float *logits) {
   float room[BLOCK], top = -INFINITY;
   int64_t best = 0;
@@ -155,8 +155,8 @@ static void sift(candidate *c, int64_t n, int64_t at) {
   c[at] = moved;
 }
 
-/* Sorts the k most likely of n candidates to the front. Uses a heap that is popped k times: qsort
- * may allocate, and quickselect takes quadratic time on some rows. */
+/* Sorts the k most likely of n candidates to the front. Pops a heap k times, because qsort may
+ * allocate and quickselect takes quadratic time on some rows. */
 static void order_first(candidate *c, int64_t n, int64_t k) {
   int64_t ordered = 1;
   while (ordered < n && likelier(c[ordered - 1], c[ordered])) ordered++;
@@ -176,8 +176,8 @@ static void order_first(candidate *c, int64_t n, int64_t k) {
   }
 }
 
-/* Sorts the k most likely tokens of the row into work->candidate, after find_peaks. They are in the
- * k blocks with the largest maxima and are not below the smallest of these maxima. */
+/* Sorts the k most likely tokens of the row into work->candidate, after find_peaks. These k tokens
+ * lie in the k blocks with the largest maxima, and none is below the smallest of these maxima. */
 static void take_likeliest(rf_sampler_work *work, const float *logits, int64_t k) {
   candidate *c = work->candidate, *p = work->peak_order;
   int64_t n = 0, blocks = work->blocks;
@@ -211,7 +211,7 @@ static int32_t draw_by_id(const rf_sampler_work *work, const softmax *s, double 
   return (int32_t)chosen;
 }
 
-/* The filters after top-k, applied from the most likely token down. */
+/* top-p and min-p, which are applied after top-k, from the most likely token down. */
 typedef struct filters {
   double need;  /* Weight at which top-p is reached. */
   double least; /* Weight below which min-p drops a token. */
@@ -220,8 +220,8 @@ typedef struct filters {
 
 static bool drops(const filters *f, double w) { return f->kept > 0 && (f->kept >= f->need || w < f->least); }
 
-/* Draws among n sorted candidates. Returns false if all n pass the filters and more candidates may
- * follow; `all` says that none follow. */
+/* Draws among n sorted candidates. Returns false if all n candidates pass the filters and `all` is
+ * false: tokens beyond these n candidates may then pass too. */
 static bool draw_ordered(const softmax *s, const candidate *c, int64_t n, filters f, double uniform, bool all,
                          int32_t *chosen) {
   int64_t keep = 0;
@@ -246,14 +246,14 @@ static int64_t bucket_of(const rf_sampler_work *work, double t, double per_bit) 
   return x < (double)(work->buckets - 1) ? (x > 0 ? (int64_t)x : 0) : work->buckets - 1;
 }
 
-/* Fills the buckets: weight and number of tokens by interval of logits, most likely first. Returns
- * buckets per bit of weight. */
+/* Divides the row's logits into buckets (intervals), highest first, and sums weight and number of
+ * tokens in each bucket. Returns the number of buckets per factor of 2 in weight. */
 static double fill_buckets(rf_sampler_work *work, const softmax *s) {
   float lowest = (float)s->top;
   for (int64_t i = 0; i < s->n; i++)
     if (s->logits[i] < lowest && s->logits[i] > -INFINITY) lowest = s->logits[i];
   double bits = (s->top - (double)lowest) * s->scale;
-  /* Tokens 96 bits below the maximum have no weight. */
+  /* Buckets span 96 factors of 2 at most, because smaller weights are negligible. */
   double per_bit = (double)work->buckets / (bits > 0 ? (bits < 96 ? bits : 96) : 1);
   memset(work->tally, 0, (size_t)work->buckets * sizeof *work->tally);
   work->opened = -1;
@@ -292,8 +292,8 @@ static int64_t open_bucket(rf_sampler_work *work, const softmax *s, int64_t buck
   return n;
 }
 
-/* The same draw without sorting the row. Entire buckets are kept or dropped; only buckets that
- * contain a limit or the drawn token are sorted. `limit`: top-k, or the vocabulary. */
+/* Draws the token that draw_ordered would draw, without sorting the row: sorts only the buckets
+ * that contain the drawn token or a filter's limit. `limit`: top-k, or the vocabulary size. */
 static int32_t draw_from_buckets(rf_sampler_work *work, const softmax *s, const rf_sampler_options *o,
                                  int64_t limit, double uniform, int32_t best) {
   const candidate *c = work->candidate;
@@ -303,7 +303,7 @@ static int32_t draw_from_buckets(rf_sampler_work *work, const softmax *s, const 
     taken += work->tally[last].count;
     total += work->tally[last].mass;
   }
-  /* Tokens of the bucket in which top-k ends. */
+  /* Number of tokens that top-k keeps of the last bucket that it reaches. */
   int64_t last_count = limit - taken < work->tally[last].count ? limit - taken : work->tally[last].count;
   if (last_count < work->tally[last].count) open_bucket(work, s, last);
   else total += work->tally[last].mass;
@@ -313,7 +313,7 @@ static int32_t draw_from_buckets(rf_sampler_work *work, const softmax *s, const 
   filters f = {o->top_p < 1 ? (double)o->top_p * total : INFINITY, (double)o->min_p, 0};
   int64_t floor_bucket =
       o->min_p > 0 ? bucket_of(work, log2((double)o->min_p) + 1e-9, per_bit) : work->buckets;
-  /* Bucket in which the kept tokens end, and how many of its tokens are kept. */
+  /* Last bucket with kept tokens, and how many tokens of this bucket are kept. */
   int64_t end = 0, end_count = 0;
   for (bool open = true; open && end <= last; end += open) {
     end_count = work->tally[end].count;
@@ -375,13 +375,13 @@ static int32_t draw(rf_sampler_work *work, const softmax *s, const rf_sampler_op
     f.need = (double)o->top_p * total;
   }
   int32_t chosen = best;
-  /* top-p needs the total weight of all top-k tokens; the first GUESS tokens do not have it. */
+  /* top-p needs the total weight of all top-k tokens, which the first GUESS tokens do not give. */
   bool guessed = limit > SORTED && !whole && o->top_p < 1;
   if (!guessed && draw_ordered(s, work->candidate, n, f, uniform, n == limit, &chosen)) return chosen;
   return draw_from_buckets(work, s, o, limit, uniform, best);
 }
 
-/* Clamps an overflow to the largest finite number, so that the row stays a distribution. */
+/* Clamps an overflowed logit to the largest finite number: the softmax stays defined. */
 static float within(float logit) { return logit <= FLT_MAX ? logit : logit > FLT_MAX ? FLT_MAX : -INFINITY; }
 
 static bool penalizes(const rf_sampler_options *o) {
@@ -396,7 +396,7 @@ static bool bars_eos(const rf_sampler *sampler) {
   return o->eos_count > 0 && (o->ignore_eos || sampler->generated < o->min_tokens);
 }
 
-/* The row with biases, penalties and bars applied, or the row itself if there are none. */
+/* Returns the row with biases, penalties and barred ids, or the row itself if there are none. */
 static const float *adjust(const rf_sampler *sampler, const float *logits) {
   const rf_sampler_options *o = &sampler->options;
   bool penalties = penalizes(o) && sampler->touched_count, bars = bars_eos(sampler);
@@ -569,8 +569,8 @@ rf_status rf_sampler_accept(rf_sampler *sampler, int32_t id, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* Finds the peaks, the softmax at temperature 1 and the alternatives. *total: the row's weight,
- * with work->block_weight filled; 0 if the caller gave the log-sum-exp. */
+/* Finds the blocks' maxima, the log-sum-exp at temperature 1 and the alternatives. *total: the
+ * row's total weight; 0, with work->block_weight not filled, if the caller gave the log-sum-exp. */
 static rf_status read_row(rf_sampler_work *work, const float *logits, rf_logprobs *out, int32_t *best,
                           double *log_sum, double *total, rf_error *error) {
   *best = find_peaks(work, logits);

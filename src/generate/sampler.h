@@ -4,7 +4,7 @@
  * top-k instead):
  *   logit bias, repetition penalty, frequency penalty, presence penalty, barred stop ids,
  *     temperature, top-k, top-p, min-p.
- * Log-probabilities are those of the model's own row, before any adjustment. */
+ * Log-probabilities are computed from the model's logits before any adjustment. */
 #ifndef RF_SAMPLER_H
 #define RF_SAMPLER_H
 
@@ -19,26 +19,26 @@ typedef struct rf_logit_bias {
 typedef struct rf_sampler_options {
   float temperature; /* 0: greedy */
   int32_t top_k;     /* 0: all */
-  /* Keeps the fewest most likely tokens whose total probability reaches it; 0 or 1: all. */
+  /* Keeps the fewest most likely tokens whose probabilities sum to top_p or more; 0 or 1: all. */
   float top_p;
   float min_p; /* Drops tokens less likely than min_p times the most likely one; 0: none. */
   uint64_t seed;
-  /* For each token in the prompt or the answer: a logit > 0 is divided by it, a logit < 0
-   * multiplied (Keskar et al., 2019). 0 or 1: none. */
+  /* For tokens of prompt and answer, a logit > 0 is divided by this penalty and a logit < 0 is
+   * multiplied by it (Keskar et al., 2019). 0 or 1: no penalty. */
   float repetition_penalty;
   /* Subtracted from the logit for each occurrence of the token in the answer (OpenAI). */
   float frequency_penalty;
   float presence_penalty; /* Subtracted once if the token is in the answer. */
   const rf_logit_bias *bias;
   int64_t bias_count;
-  /* Ids that end an answer. Barred with ignore_eos, and before the answer has min_tokens tokens. */
+  /* Ids that end an answer; barred (not chosen) with ignore_eos or before min_tokens tokens. */
   const int32_t *eos;
   int64_t eos_count;
   int64_t min_tokens;
   bool ignore_eos;
 } rf_sampler_options;
 
-/* Scratch memory, 15 bytes per vocabulary token. Samplers used in turn may share it. */
+/* Scratch memory, 15 bytes per vocabulary token. Samplers that run in turn may share one. */
 typedef struct rf_sampler_work rf_sampler_work;
 rf_status rf_sampler_work_open(int64_t vocab, rf_sampler_work **work, rf_error *error);
 void rf_sampler_work_close(rf_sampler_work *work); /* NULL is allowed. */
@@ -69,7 +69,7 @@ typedef struct rf_logprobs {
   /* Natural log of the chosen token's probability under the unfiltered softmax at temperature 1. */
   double logprob;
   int32_t wanted; /* In: number of alternatives, 0 to RF_TOP_LOGPROBS. */
-  /* Out: alternatives written; fewer than `wanted` only if fewer tokens are possible. */
+  /* Out: number of alternatives; below `wanted` only if fewer tokens are possible. */
   int32_t count;
   int32_t *ids;     /* (wanted), the caller's array: most likely first, ties to the lower id. */
   double *logprobs; /* (wanted) */
@@ -82,7 +82,7 @@ rf_status rf_sampler_check(const rf_sampler_options *options, int64_t vocab, rf_
 /* Checks the options and allocates the sampler. Later calls allocate nothing. */
 rf_status rf_sampler_open(const rf_sampler_options *options, int64_t vocab, rf_sampler *sampler,
                           rf_error *error);
-/* The same with a shared `work`, which must outlive the sampler. */
+/* Like rf_sampler_open, but with a shared `work`, which must outlive the sampler. */
 rf_status rf_sampler_open_with(const rf_sampler_options *options, rf_sampler_work *work, rf_sampler *sampler,
                                rf_error *error);
 void rf_sampler_close(rf_sampler *sampler);
@@ -92,8 +92,8 @@ void rf_sampler_use(rf_sampler *sampler, rf_sampler_work *work);
  * RAFTER_INVALID: the options are bad; the sampler is unchanged. */
 rf_status rf_sampler_reset(rf_sampler *sampler, const rf_sampler_options *options, rf_error *error);
 
-/* Record tokens for the penalties: the prompt's tokens, and one chosen token of the answer.
- * rf_sampler_choose does not record its choice. RAFTER_INVALID: a token is out of range. */
+/* rf_sampler_prompt records the prompt's tokens for the penalties, rf_sampler_accept one chosen
+ * token. rf_sampler_choose does not record its choice. RAFTER_INVALID: a token is out of range. */
 rf_status rf_sampler_prompt(rf_sampler *sampler, const int32_t *tokens, int64_t count, rf_error *error);
 rf_status rf_sampler_accept(rf_sampler *sampler, int32_t id, rf_error *error);
 

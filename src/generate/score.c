@@ -74,8 +74,8 @@ static rf_status check(const rf_scorer *s, const rf_scored *text, int count, rf_
   return RAFTER_OK;
 }
 
-/* Copies the results of one sequence. Row r of the pass holds token t and predicts token t + 1, so
- * its result belongs to position t + 1. */
+/* Copies the results of one sequence. The row that holds token t predicts token t + 1, so the
+ * result of this row belongs to position t + 1. */
 static void give(const rf_scorer *s, const rf_scored *text, int64_t first) {
   int64_t top = s->settings.plan.build.top;
   if (text->logprobs) text->logprobs[0] = 0;
@@ -108,7 +108,7 @@ rf_status rf_scorer_walk(rf_scorer *s, const rf_scored *text, int count, rf_erro
     }
   }
   int64_t used = row, segment = count;
-  /* Unused rows get one segment each, which costs attention the least time. */
+  /* Each unused row is a segment of its own: short segments cost attention the least time. */
   for (; row < rows; row++, segment++) {
     s->segments[segment] = (int32_t)row;
     s->tokens[row] = 0;
@@ -116,7 +116,7 @@ rf_status rf_scorer_walk(rf_scorer *s, const rf_scored *text, int count, rf_erro
     s->labels[row] = -1;
   }
   for (; segment <= rows; segment++) s->segments[segment] = (int32_t)rows;
-  /* Compute all rows, so that unused rows hold numbers too. */
+  /* These checks read unused rows too, so the run must compute all rows. */
   bool whole = s->settings.debug.poison || s->settings.debug.find_nan;
   rf_run_inputs inputs = {.rows = whole ? rows : used, .step = 1};
   rf_phase_end(RF_PHASE_DATA, began);

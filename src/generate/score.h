@@ -7,8 +7,8 @@
 
 typedef struct rf_score_settings {
   rf_model model;
-  /* build.seq: tokens of the longest sequence; build.microbatch: rows of one forward pass, in units
-   * of build.seq; build.top: alternatives kept per token. */
+  /* build.seq: tokens of the longest sequence; build.microbatch: rows of one forward pass, divided
+   * by build.seq; build.top: alternatives kept per token. */
   rf_plan_options plan;
   const char *weights_folder;
   uint64_t seed; /* Seed of random weights, used without a weights folder. */
@@ -20,9 +20,11 @@ typedef struct rf_score_settings {
 typedef struct rf_scored {
   const int32_t *tokens;
   int64_t count; /* 1 to build.seq. */
-  /* (count): natural log of the probability of token t after tokens 0 to t-1; [0] is 0. */
+  /* (count): entry t is the natural log of token t's probability after tokens 0 to t-1. Entry 0 is
+   * 0, because no token precedes token 0. */
   float *logprobs;
-  /* (count, top) or NULL: most likely tokens at position t, most likely first; row 0 is -1. */
+  /* (count, top) or NULL: row t lists the most likely tokens at position t, in falling order. All
+   * entries of row 0 are -1. */
   int32_t *top_ids;
   float *top_logprobs; /* (count, top) or NULL */
 } rf_scored;
@@ -40,8 +42,9 @@ rf_status rf_scorer_open(const rf_score_settings *settings, rf_scorer **scorer, 
 void rf_scorer_close(rf_scorer *scorer);
 /* Rows of one forward pass. */
 int64_t rf_scorer_rows(const rf_scorer *scorer);
-/* Scores sequences that fit together into one forward pass. The bits of each result do not depend
- * on the other sequences. RAFTER_INVALID: they do not fit, or a token is out of range. */
+/* Scores sequences that fit together into one forward pass. The results of a sequence are
+ * bit-identical whatever other sequences are in the pass. RAFTER_INVALID: the sequences do not fit,
+ * or a token is out of range. */
 rf_status rf_scorer_walk(rf_scorer *scorer, const rf_scored *text, int count, rf_error *error);
 
 #endif

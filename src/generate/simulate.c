@@ -1,5 +1,5 @@
-/* simulate.c - see simulate.h. Admission and batching are those of admit.c and batch.c; this file
- * adds arrivals, the clock and the statistics. */
+/* simulate.c - see simulate.h. admit.c and batch.c admit and batch the requests; this file adds
+ * arrivals, the clock and the statistics. */
 #include "generate/simulate.h"
 
 #include "generate/batch.h"
@@ -120,7 +120,7 @@ typedef struct simulation {
   rf_plan *plan[2];
   rf_walk_prices *prices[2];
   rf_extent *extent; /* (slots) */
-  /* Decoding machine: prompts arrive with their cache, so only the last token runs here. */
+  /* true: decoding only. Prompts arrive with their cache; only their last token is computed. */
   bool remote_prefill;
   double seconds; /* Predicted seconds of all forward passes so far. */
   const rf_arrival *list;
@@ -128,7 +128,7 @@ typedef struct simulation {
   double clock;
   double *first, *last; /* (count): seconds of each request's first and last token. */
   double *began;        /* (answers): seconds of each answer's first token, by request and sample. */
-  /* (answers). These arrays are one allocation, which begins at `first`. */
+  /* (answers). All arrays from `first` to `latency` are one allocation. */
   double *ttft, *tpot, *latency;
   int64_t *base; /* (count): index of a request's first answer in `began`. */
   int32_t *tokens;
@@ -216,7 +216,7 @@ static void close_simulation(simulation *s) {
   free(s->tokens);
 }
 
-/* Submits a prompt whose first `shared` tokens all requests share; the others are unique. */
+/* Submits a prompt; its first `shared` tokens are common to all requests, the others unique. */
 static rf_status submit(simulation *s, int64_t i, rf_error *error) {
   const rf_arrival *a = &s->list[i];
   uint64_t vocab = (uint64_t)s->g->settings.model.vocab;
@@ -326,7 +326,7 @@ static rf_status open_apart(apart *a, const rf_arrival *list, int64_t count, rf_
   return RAFTER_OK;
 }
 
-/* Delays `first` by the transfers: caches are sent one at a time, in the order of the list. */
+/* Delays each first token by the transfer of its cache; caches go one by one, in list order. */
 static void transfer(apart *a, const rf_generate_settings *decode, double link_bps, rf_serve_stats *served) {
   rf_kv kv = rf_kv_of(&decode->model, &decode->plan.build);
   double free_at = 0, bytes = 0;
@@ -343,7 +343,8 @@ static void transfer(apart *a, const rf_generate_settings *decode, double link_b
   served->saturated = a->list[a->count - 1].at > a->list[0].at && waiting > 1 + a->count / 20;
 }
 
-/* Simulates all tokens but the first. An answer of one token ends with its first token. */
+/* Simulates the decoding of all tokens but the first. An answer of one token ends with its first
+ * token. */
 static rf_status decode_apart(apart *a, const rf_generate_settings *decode, rf_serve_stats *served,
                               rf_error *error) {
   int64_t given = 0;

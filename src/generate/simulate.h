@@ -1,4 +1,4 @@
-/* simulate.h - simulates serving: requests arrive over time on a virtual clock, the generator's own
+/* simulate.h - simulates serving on a virtual clock. Requests arrive over time, the generator's own
  * code admits and batches them, and each step takes the time that the plans predict. Nothing is
  * computed, and only tables are allocated. */
 #ifndef RF_SIMULATE_H
@@ -16,7 +16,7 @@ typedef struct rf_arrival {
 enum { RF_MOST_ARRIVALS = 1 << 20 };
 
 /* Fills the list with copies of `like` that arrive as a Poisson process of `per_second` requests
- * per second; 0: all at time 0. */
+ * per second. If `per_second` is 0, all arrive at time 0. */
 void rf_arrivals_poisson(rf_arrival like, double per_second, uint64_t seed, rf_arrival *list, int64_t count);
 /* Reads JSON Lines, sorted by time: {"at": seconds, "prompt": tokens, "answer": tokens}, with
  * optional "shared" and "samples". Missing fields are taken from `like`. The caller frees the list.
@@ -28,10 +28,10 @@ enum { RF_P50, RF_P95, RF_P99, RF_PERCENTILES };
 typedef struct rf_serve_stats {
   rf_generate_counts counts;
   double seconds;             /* From the first arrival to the last token. */
-  double busy_seconds;        /* Of these, seconds in steps. */
+  double busy_seconds;        /* Seconds in which a step ran. */
   double arrivals_per_second; /* Measured over the list. */
   double ttft[RF_PERCENTILES], tpot[RF_PERCENTILES],
-      /* Seconds: arrival to first token, between tokens, arrival to last token. */
+      /* Seconds from arrival to first token, between tokens, and from arrival to last token. */
       latency[RF_PERCENTILES];
   double tokens_per_second;
   double slots_used; /* Mean over all steps. */
@@ -51,8 +51,8 @@ rf_status rf_simulate(const rf_generate_settings *settings, const rf_arrival *li
                       double *first, double *last, rf_serve_stats *served, rf_error *error);
 
 /* Simulates prefill on one machine and decoding on another. After its prefill a prompt's cache is
- * sent over a link of `link_bps` bytes per second, one cache at a time. The first token counts from
- * the arrival of the cache. */
+ * sent over a link of `link_bps` bytes per second, one cache at a time. The time of an answer's
+ * first token is the arrival of the cache. */
 rf_status rf_simulate_apart(const rf_generate_settings *prefill, const rf_generate_settings *decode,
                             double link_bps, const rf_arrival *list, int64_t count, rf_serve_stats *served,
                             rf_error *error);

@@ -3,7 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Knuth, Morris and Pratt, 1977: longest borders of all prefixes in linear time. */
+/* Finds the longest border of each prefix of a string in linear time (Knuth, Morris and Pratt,
+ * 1977). A border is a shorter prefix that is also a suffix. */
 static void find_borders(struct rf_stop_string *s) {
   int32_t k = 0;
   s->border[0] = 0;
@@ -52,12 +53,13 @@ static int32_t step(rf_stop_state *state, uint8_t byte) {
     while (k > 0 && s->text[k] != byte) k = s->border[k - 1];
     if (s->text[k] == byte) k++;
     if (k == s->bytes && found < 0) found = i;
-    state->matched[i] = (uint8_t)k; /* Less than s->bytes, unless a stop string ends here. */
+    state->matched[i] = (uint8_t)k; /* Fits in 8 bits, unless a stop string ends here. */
   }
   return found;
 }
 
-/* Text is held bytes, then `bytes`: releases its first `upto` bytes, holds the next `keep`. */
+/* The text is the bytes held back earlier, followed by `bytes`. Releases the first `upto` bytes of
+ * this text and holds back the next `keep` bytes. */
 static void release(rf_stop_state *state, const char *bytes, size_t upto, size_t keep, rf_stop_text *text) {
   const uint8_t *old = state->held[state->side];
   uint8_t *fresh = state->held[!state->side];
@@ -82,7 +84,7 @@ bool rf_stop_next(rf_stop_state *state, const char *bytes, size_t count, rf_stop
     state->found = found + 1;
     return true;
   }
-  size_t keep = 0; /* Longest prefix of any stop string at the end of the text. */
+  size_t keep = 0; /* Length of the longest prefix of a stop string that ends the text. */
   for (int64_t i = 0; i < state->stop->string_count; i++)
     if (state->matched[i] > keep) keep = state->matched[i];
   release(state, bytes, (size_t)state->held_bytes + count - keep, keep, text);

@@ -1,7 +1,8 @@
 /* stop.h - ends an answer at a stop string, while its bytes arrive piece by piece.
  *
- * The strings are compiled once. Any number of answers may share one rf_stop; each has its own
- * rf_stop_state. The time is proportional to the length of the text times the number of strings. */
+ * The strings are compiled once. Any number of answers may share one rf_stop; each answer has its
+ * own rf_stop_state. The time is proportional to the length of the text times the number of
+ * strings. */
 #ifndef RF_STOP_H
 #define RF_STOP_H
 
@@ -18,7 +19,7 @@ typedef struct rf_stop_options {
 typedef struct rf_stop {
   struct rf_stop_string {
     uint8_t text[RF_STOP_BYTES];
-    /* [i]: length of the longest proper prefix of text[0..i] that is also its suffix. */
+    /* border[i]: length of the longest proper prefix of text[0..i] that is also its suffix. */
     uint8_t border[RF_STOP_BYTES];
     int32_t bytes;
   } * string;
@@ -29,16 +30,16 @@ typedef struct rf_stop {
 /* State of one answer; {.stop = stop} is the initial state. */
 typedef struct rf_stop_state {
   const rf_stop *stop;
-  /* Per string: length of the longest prefix that is a suffix of the text so far. */
+  /* For each stop string: length of its longest prefix that is a suffix of the text so far. */
   uint8_t matched[RF_STOP_STRINGS];
-  /* Bytes not yet released by the last call, and bytes that this call releases. */
+  /* Two buffers: held[side] has the bytes held back now, the other has those held back before. */
   uint8_t held[2][RF_STOP_BYTES];
   int32_t held_bytes, side;
   int32_t found; /* 1 + index of the stop string that was found; 0: none. */
 } rf_stop_state;
 
-/* Text that may be shown now: released[0], then released[1]. Valid until the next call with this
- * state, and while the input bytes are. */
+/* Text that may be shown now: released[0], then released[1]. Valid until the next call with the
+ * same state, and only while the input bytes exist. */
 typedef struct rf_stop_text {
   rf_span released[2];
 } rf_stop_text;
@@ -50,8 +51,9 @@ void rf_stop_start(const rf_stop *stop, rf_stop_state *state);
 
 /* Adds the next bytes of an answer, which may end inside a UTF-8 character. Releases bytes that
  * cannot be part of a stop string. Returns true once a string was found, and then sets
- * state->found. The string that ends first wins; of strings that end together, the first in the
- * list. Text after a stop string is dropped. Allocates nothing. */
+ * state->found. Of several stop strings in a text, the first to end is found; if several end at the
+ * same byte, the first in the list is found. Text after a stop string is dropped. Allocates
+ * nothing. */
 bool rf_stop_next(rf_stop_state *state, const char *bytes, size_t count, rf_stop_text *text);
 /* Ends an answer that met no stop string: releases the bytes held back. */
 void rf_stop_end(rf_stop_state *state, rf_stop_text *text);
