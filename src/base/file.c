@@ -97,7 +97,7 @@ static char *resolve_links(const char *path) {
   return NULL;
 }
 
-/* A pipe or a device is written directly: a rename cannot replace it. */
+/* A pipe or a device is written directly, because a rename would replace it by a regular file. */
 static int open_target(rf_out_file *out, size_t size) {
   struct stat info;
   if (stat(out->path, &info) == 0 && !S_ISREG(info.st_mode)) {

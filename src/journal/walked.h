@@ -18,7 +18,7 @@ void rf_walked_plans(const rf_generator *generator, rf_report_walk walk[2]);
 rf_status rf_walked_of(const rf_generator *generator, rf_walked *walked, rf_error *error);
 void rf_walked_free(rf_walked *walked);
 
-/* Ends a journal: writes the trace of `record` (may be NULL), then calls rf_journal_sum_up. */
+/* Ends the journal of a run of `seconds`: writes the trace of `record` (or NULL) and the report. */
 rf_status rf_walked_leave(const rf_generator *generator, const rf_record *record, rf_journal *journal,
                           double seconds, rf_error *error);
 /* Fills walk[0] for a scorer whose `walks` forward passes over `rows` rows in all took `seconds`.

@@ -181,7 +181,7 @@ static rf_status try_now(search *s, trial *result) {
 
 /* Drops whole kinds until the live bytes are at most `room`, or no kind helps. `thrifty`: bytes
  * saved below `room` do not count, so a small cheap kind may win. Otherwise the best rate wins, and
- * shrink_kind later drops less of that kind. */
+ * shrink_kind later drops less of that kind. *now: bytes and time of the final set. */
 static rf_status drop_kinds(search *s, int64_t room, bool thrifty, trial *now) {
   RF_TRY(try_now(s, now));
   while (now->bytes > room) {
@@ -287,8 +287,8 @@ static rf_status greedy(search *s, bool thrifty) {
   }
 }
 
-/* Best set: the fastest that fits, or else the smallest, or on a tie the first. Lays out only
- * leaders. */
+/* Finds the best set: the fastest that fits, otherwise the smallest, on a tie the first. Computes a
+ * memory layout only for sets that may be the best. */
 static rf_status best_found(search *s, candidate **best) {
   for (;;) {
     *best = NULL;

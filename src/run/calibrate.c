@@ -75,14 +75,14 @@ done:
   return status;
 }
 
-/* A small plan to measure: one or two layers, quick to run, wider than the caches. */
+/* A small plan to measure: it has one or two layers, runs quickly, and exceeds the caches. */
 typedef struct shape {
   const char *model;
   int64_t microbatch, rows; /* rows: of a generate step; 0: training. */
   float dropout;
   bool quick, lora; /* lora: record only the ops of adapters. */
 } shape;
-/* For reference kernels, which share one curve. */
+/* The plan for reference kernels, which all share one curve. */
 static const shape REFERENCE = {"gpt:layers=1,width=32,heads=2,ff=128,vocab=64,seq=32", 1, 0, 0, true, false};
 static const shape SHAPES[] = {
     {"gpt:layers=1,width=64,heads=2,ff=256,vocab=256,seq=64", 1, 0, 0, true, false},
@@ -132,9 +132,9 @@ rf_status rf_calibrate_fill(rf_run *run, const rf_plan *plan, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* Writes reproducible inputs: ids within the vocabulary; full rows as segments; for generation, the
- * last rows of one sequence and its pages in order. Called before each step, because other tensors
- * reuse the bytes of inputs. */
+/* Writes reproducible inputs: ids within the vocabulary, and one segment per row. For generation,
+ * the rows are the last of one sequence, whose pages are in order. Called before each step, because
+ * other tensors reuse the bytes of inputs. */
 static void fill_inputs(rf_run *run, const rf_plan *plan) {
   const rf_graph *graph = plan->graph;
   int64_t n = graph->rows;
@@ -168,7 +168,7 @@ static rf_curve *curve_of(rf_machine *m, const char *op, rf_dtype dtype, const c
   return c;
 }
 
-/* Adds a point in order of size. A point within 25 % of an existing size is merged with it. */
+/* Adds a point in order of size. Merges points whose sizes differ by up to 25 %. */
 static void add_point(rf_curve *c, double size, double work, double seconds) {
   int at = 0;
   while (at < c->count && c->size[at] < size) at++;
@@ -342,8 +342,8 @@ static void touch(void *at, size_t bytes, int threads) {
 }
 
 /* Times the first touch of pages. A virtual machine may have to find pages first, which takes ten
- * times as long as reusing freed pages. So all sizes are held at the same time, before and after
- * all other measurements, and the slowest counts. */
+ * times as long as reusing freed pages. All sizes are therefore mapped at the same time, before and
+ * again after all other measurements, and the slower time counts. */
 enum { TOUCHES = 3 };
 static void touch_fresh(const rf_calibrate_options *o, size_t bytes[TOUCHES], double seconds[TOUCHES]) {
   void *at[TOUCHES] = {NULL};
@@ -358,7 +358,7 @@ static void touch_fresh(const rf_calibrate_options *o, size_t bytes[TOUCHES], do
     if (at[i]) rf_pages_unmap(at[i], bytes[i]);
 }
 
-/* Adds the median at one size: beyond the caches the rate does not depend on the size. */
+/* Adds the median of one size, because beyond the caches the rate does not depend on the size. */
 static void add_load(rf_machine *m, const char *kernel, double bytes, double *seconds, int count) {
   rf_curve *c = curve_of(m, "load", RF_F32, kernel);
   double middle = rf_ceiling_of(seconds, count).median;
@@ -401,8 +401,8 @@ done:
   return status;
 }
 
-/* Spells word number `word` of all words of up to four letters in order. Each is an earlier word
- * and one more letter, so every merge exists. */
+/* Spells word number `word` of all words of up to four letters in order. A longer word is an
+ * earlier word plus a letter, so every merge exists. */
 enum { LETTERS = 26, MAX_WORD = 4 };
 static int spell(int64_t word, char text[MAX_WORD]) {
   int64_t length = 1, of_length = LETTERS;
@@ -423,7 +423,7 @@ static rf_status build_once(const rf_vocabulary *v, double *seconds, rf_error *e
   return status;
 }
 
-/* Times vocabularies of pieces with scores, as in SentencePiece and most GGUF files, by their
+/* Times the loading of vocabularies with scores, as in SentencePiece and most GGUF files, by their
  * bytes. A small vocabulary fits in the caches. */
 static rf_status measure_vocabulary(const rf_calibrate_options *o, rf_machine *m, rf_error *error) {
   enum { TIMES = 3 };
@@ -461,7 +461,7 @@ done:
   return status;
 }
 
-/* Writes a tokenizer.json with byte-level BPE. Each word is merged from prefix and last letter. */
+/* Writes a tokenizer.json with byte-level BPE. Each merge joins a word's prefix and last letter. */
 static char *write_json(int64_t count, size_t *bytes) {
   char *text = malloc((size_t)count * 40 + 200), word[MAX_WORD], *at = text;
   if (!text) return NULL;

@@ -6,9 +6,9 @@
 
 enum { INNER = 16, ROWS_EACH = 8, PASSES = 9, TOP = 64 };
 
-/* A head with one more feature than the row before; the difference of their times is the curve. */
+/* A head with one more feature than the head before it; their difference in time is the curve. */
 typedef struct head {
-  const char *curve; /* NULL: the base of the next rows. */
+  const char *curve; /* NULL: no curve, only the base of the next one. */
   bool scores, sums, caps, top;
 } head;
 static const head HEADS[] = {{NULL, .sums = false},
@@ -17,7 +17,7 @@ static const head HEADS[] = {{NULL, .sums = false},
                              {NULL, .scores = true},
                              {"likeliest", .scores = true, .top = true}};
 
-/* In one allocation, which begins at x. */
+/* All operands are one allocation, which begins at x. */
 typedef struct operands {
   float *x, *w, *logits, *sums, *top;
   int32_t *rows, *ids;

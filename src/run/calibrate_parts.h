@@ -16,8 +16,8 @@ typedef struct rf_calibrate_room {
   void *at;
   size_t bytes;
 } rf_calibrate_room;
-/* Chooses the kernel of a graph with one op and prepares a call without operands. Every byte of its
- * workspace is written. `what` is for error messages. */
+/* Chooses the kernel of a graph with one op and prepares a call without operands. Every byte of the
+ * call's workspace is written. `what` is for error messages. */
 rf_status rf_calibrate_kernel(const rf_calibrate_options *options, const rf_graph *graph,
                               rf_calibrate_room *room, const char *what, const rf_kernel **kernel,
                               rf_call *call, rf_error *error);

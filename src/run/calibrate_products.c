@@ -9,7 +9,7 @@
 
 enum { INNER = 2048, OUTPUTS = 4096, STORED = 16, MAX_ROWS = 512, PASSES = 4, MAX_EACH = 12 };
 enum { SHORT = INNER / 4, NARROW = OUTPUTS / 8 };
-/* Other kernels run from 9 and from 17 rows on. */
+/* Numbers of rows to measure. From 9 rows on, and again from 17 rows on, another kernel runs. */
 static const struct {
   int rows;
   bool quick;
@@ -25,7 +25,7 @@ typedef struct ring {
   void *at;
   size_t bytes;                  /* Bytes of all copies. */
   int64_t each, count, next;     /* Bytes per matrix, number of matrices, next matrix. */
-  unsigned char *stored, *x, *y; /* Rows as in a file; operands. */
+  unsigned char *stored, *x, *y; /* Matrix rows as in a file; operands. */
   rf_calibrate_room room;
   int64_t row_bytes;
 } ring;
@@ -107,19 +107,19 @@ static rf_status measure(ring *r, const rf_graph *graph, samples *s, rf_error *e
   return RAFTER_OK;
 }
 
-/* Seconds of a product besides its multiplications, for the large matrix: a constant, a part per
- * output (storing sums), and a part per inner index (packing rows). */
+/* Seconds of a product besides its multiplications, with the INNER x OUTPUTS matrix: a constant,
+ * the storing of sums (by outputs), and the packing of rows (by inner indices). */
 typedef struct edges {
   double start, outputs[ROW_COUNT], inner[ROW_COUNT];
 } edges;
 
-/* Whether a number of rows is measured. Products of gradients have many rows. */
+/* Whether to measure this number of rows: gradients are computed only with many rows. */
 static bool is_measured(int row, bool quick, rf_cost_products how) {
   return (ROWS[row].quick || !quick) && (!is_turned(how) || ROWS[row].rows >= 128);
 }
 
-/* Seconds of products with the matrices in the ring, for the first `most` numbers of rows;
- * negative: not measured. quick: fewer numbers of rows. */
+/* Measures the seconds of products with the ring's matrices for the first `most` entries of ROWS;
+ * negative: not measured. `quick` leaves out more entries. */
 static rf_status measure_products(ring *r, const rf_panels *panels, rf_cost_products how, bool quick,
                                   int most, double seconds[ROW_COUNT], rf_error *error) {
   samples of[ROW_COUNT] = {{.count = 0}};
@@ -176,7 +176,7 @@ static rf_status measure_edges(ring *r, rf_cost_products how, edges *e, rf_error
 /* Adds the curves of one storage type, for every kind of product that supports it. */
 static rf_status measure_type(ring *r, const rf_quant_type *type, const edges *edge, rf_error *error) {
   rf_panels panels = {.inner = INNER, .parts = 1, .part = {{type, OUTPUTS}}};
-  /* Without codes, weights are decoded one value at a time, whatever the number of rows. */
+  /* Weights without integer codes are decoded value by value, whatever the number of rows. */
   bool codes = rf_panels_have_codes(&panels), slow = type->values > 1 && !codes;
   RF_TRY(fill(r, &panels, error));
   for (rf_cost_products how = 0; how < RF_COST_PRODUCTS; how++) {

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Two shapes per class, from real models; the second has a transposed weight. */
+/* Two products per class, from real models; the second product has a transposed weight. */
 enum { SHAPES = 2, ROW_CLASSES = 3, WEIGHT_CLASSES = 3 };
 static const int64_t ROWS[ROW_CLASSES] = {128, 512, 1024};
 static const struct {
@@ -27,7 +27,7 @@ static const int64_t TRIED[FIELDS][MAX_TRIED] = {{192, 256, 320, 384, 448, 512, 
                                                  {1024, 2048, 4096, 8192, 0}};
 static int64_t *field(rf_blocks *b, int i) { return i == 0 ? &b->kc : i == 1 ? &b->a_bytes : &b->nc; }
 
-/* A change must gain 1 %, and twice the interquartile range of the rounds. */
+/* A change must gain at least 1 % and at least twice the interquartile range of the rounds. */
 static const double WORTH = 0.01, SPREADS = 2;
 enum { CHOOSING = 3, CHOOSING_QUICK = 1, PROVING = 15, PROVING_QUICK = 5, MAX_PROVING = 15 };
 
@@ -128,7 +128,7 @@ static rf_status fastest(bench *b, const rf_blocks *candidate, int count, int *b
   return RAFTER_OK;
 }
 
-/* Compares the default and the fastest in alternation. A round's gain is the mean over shapes. */
+/* Alternates the default and the fastest block sizes. A round's gain is the mean over shapes. */
 static rf_status prove(bench *b, const rf_blocks *usual, const rf_blocks *best, rf_tuned_row *row,
                        rf_error *error) {
   double gain[MAX_PROVING], of[SHAPES][MAX_PROVING], seconds[2];

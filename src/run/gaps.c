@@ -1,34 +1,34 @@
 /* gaps.c - explains idle time: every nanosecond of every thread in a step is work or has one
  * cause.
  *
- * Stamps explain time outside the bodies of ops: between two ops (launch), after a thread's own
- * part of a parallel region (wait), before its part (launch), outside regions (serial). The
- * system counts mapped pages, time in a core's queue and time asleep (RF_SPAN_LOST). A launch is
- * accepted up to a bound; the rest must be covered by these counts, or it is unexplained. Counts
- * that no gap used belong to the bodies of ops. If all threads slept at the same time, the
- * process was stopped; this replaces other causes. */
+ * Timestamps explain time outside the bodies of ops: between two ops (launch), after a thread's own
+ * part of a parallel region (wait), before its part (launch), outside regions (serial). The system
+ * counts mapped pages, time in a core's queue and time asleep (RF_SPAN_LOST). A launch longer than
+ * a bound must be covered by the system's counts, or is unexplained. Counts that explained no time
+ * outside the bodies explain time inside them. If all threads slept at the same time, the process
+ * was stopped, and their gaps get this cause. */
 #include "run/trace.h"
 
 #include <stdlib.h>
 
-/* DISPATCH: a loop, a call, sometimes a read of system counters. WAKE: waking a thread takes about
- * 50 us. Shorter gaps than SHOWN get no span. NOISE: accuracy of the counters. */
+/* DISPATCH_NS bounds an op's launch, WAKE_NS the waking of a thread (about 50 us). Gaps below
+ * SHOWN_NS get no span. Counters err by up to NOISE_NS. */
 enum { DISPATCH_NS = 10000, WAKE_NS = 100000, SHOWN_NS = 500, NOISE_NS = 20000 };
-/* Minimum time that all threads sleep in a stop. Ops and the system sleep far shorter. */
+/* Minimum length of a stop of all threads. Sleeps inside ops and in the system are far shorter. */
 enum { STOPPED_NS = 50000000 };
 
-/* A parallel region: end of the main thread's part, of the last thread's part, and of its op. */
+/* A parallel region: own_end ends the main thread's part, end the last thread's, op_end the op. */
 typedef struct region {
   int64_t begin, own_end, end, op_end;
 } region;
 
-/* What the system counted for a thread from begin to end, and how much of it has no cause yet. */
+/* A thread's system counts from begin to end; `left` is what has explained no idle time yet. */
 typedef struct look {
   int64_t begin, end;
   double counted[RF_LOSTS], left[RF_LOSTS];
 } look;
 
-/* A step, or the time after a step; the sums are fields of the trace. */
+/* A step, or the time after a step. The pointers point to sums in the trace. */
 typedef struct piece {
   int64_t begin, end;
   bool whole; /* No span was dropped. */
@@ -43,23 +43,23 @@ typedef struct work {
   rf_trace *trace;
   const rf_stamps *spans;
   int64_t *lane_at; /* (lanes + 1): spans of lane l are [lane_at[l], lane_at[l + 1]). */
-  rf_stamps gap;    /* The spans that are added. */
+  rf_stamps gap;    /* New spans, one per gap. */
   bool failed;      /* Out of memory. */
   region *region;   /* Of the current piece. */
   int64_t regions;
   look *look;
-  int64_t *look_at, *look_next; /* (threads + 1): first look of each thread; first look in use. */
+  int64_t *look_at, *look_next; /* (threads + 1): each thread's first look; the first one in use. */
   piece *piece;
   int pieces;
 } work;
 
-/* One thread in one piece. */
+/* One thread in one step, or in the time after a step. */
 typedef struct thread {
   work *w;
   piece *piece;
   int lane;
   const rf_stamp *first, *end; /* Its spans. */
-  int64_t idle;                /* ns outside the bodies of ops. */
+  int64_t idle;                /* Nanoseconds outside the bodies of ops. */
 } thread;
 
 static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
@@ -106,8 +106,8 @@ static bool is_outside_ops(const rf_stamp *s) {
   return s->kind == RF_SPAN_PHASE && (s->id < RF_PHASE_FORWARD || s->id > RF_PHASE_OPTIMIZER);
 }
 
-/* Index of the region of another thread's span: the last region that began before the span ended.
- * A thread may finish before the main thread has stamped the region's begin. */
+/* Returns the region of a worker thread's span: the last region that began before the span ended. A
+ * worker may finish its part before the main thread has recorded the region's begin. */
 static int64_t region_of(const work *w, const rf_stamp *span, int64_t from) {
   while (from + 1 < w->regions &&
          (w->region[from + 1].begin <= span->end || w->region[from].op_end <= span->begin))
@@ -146,8 +146,8 @@ static void give(thread *t, rf_gap gap, int64_t begin, int64_t end) {
   if (end - begin >= SHOWN_NS) put_gap(t->w, t->lane, gap, begin, end);
 }
 
-/* Uses up to `most` ns of what the system counted over [begin, end); each count is `each_ns`. A
- * look may have begun in an earlier step, because looks are rarer than short steps. */
+/* Uses up to `most` ns of a system counter over [begin, end), where one count means `each_ns`. A
+ * count may cover several short steps, because not every step reads the counters. */
 static int64_t take(thread *t, rf_lost lost, double each_ns, int64_t begin, int64_t end, int64_t most) {
   work *w = t->w;
   int64_t taken = 0, last = w->look_at[t->lane + 1], *next = &w->look_next[t->lane];
@@ -161,7 +161,7 @@ static int64_t take(thread *t, rf_lost lost, double each_ns, int64_t begin, int6
   return taken;
 }
 
-/* A launch, accepted up to `bound`. System counts explain the rest, the surest cause first. */
+/* Adds a launch of at most `bound` ns. System counts explain a longer time, surest cause first. */
 static void give_launch(thread *t, int64_t bound, int64_t begin, int64_t end) {
   const struct {
     rf_lost lost;
@@ -175,7 +175,7 @@ static void give_launch(thread *t, int64_t bound, int64_t begin, int64_t end) {
   for (size_t i = 0; i < sizeof causes / sizeof *causes && at < end; i++) {
     rf_gap gap = causes[i].gap;
     int64_t took = take(t, causes[i].lost, causes[i].each_ns, begin, end, end - at);
-    /* Time in the queue counts as time off the core, too. */
+    /* The time in a core's queue is also part of the time off the core. */
     if (gap == RF_GAP_OTHERS) take(t, RF_LOST_OFF, 1, begin, end, took);
     /* The thread slept until the disk answered. */
     if (gap == RF_GAP_WAIT && take(t, RF_LOST_READ_FAULTS, 1, begin, end, 1)) gap = RF_GAP_IO;
@@ -185,7 +185,7 @@ static void give_launch(thread *t, int64_t bound, int64_t begin, int64_t end) {
   give(t, RF_GAP_UNEXPLAINED, at, end);
 }
 
-/* The main thread between two ops: phases, and launches between them. */
+/* Explains the main thread's time between two ops: phases, and launches around the phases. */
 static void between_ops(thread *t, int64_t begin, int64_t end) {
   thread phases = phases_of(t->w, t->piece, begin, end);
   int64_t at = begin;
@@ -218,7 +218,7 @@ static void main_thread(thread *t) {
   between_ops(t, at, t->piece->end);
 }
 
-/* Waits from `at` until the region ends, at most until `limit`. Returns the end of the wait. */
+/* Adds a wait from `at` to the region's end or to `limit`. Returns the end of the wait. */
 static int64_t wait_in(thread *t, const region *r, int64_t at, int64_t limit) {
   int64_t over = smaller(larger(at, r->end), limit);
   give(t, RF_GAP_WAIT, at, over);
@@ -264,7 +264,7 @@ static int by_lane_and_begin(const void *a, const void *b) {
   return (x->begin > y->begin) - (x->begin < y->begin);
 }
 
-/* Gives seconds inside bodies to a cause, in proportion to the time of the look in each piece. */
+/* Gives a cause to seconds inside bodies of ops, shared between steps in proportion to time. */
 static void give_body(work *w, piece *first, int lane, const look *l, rf_gap gap, double seconds) {
   double all = 0;
   for (const piece *p = first; p < w->piece + w->pieces && p->begin < l->end; p++)
@@ -276,7 +276,7 @@ static void give_body(work *w, piece *first, int lane, const look *l, rf_gap gap
   }
 }
 
-/* Gives mapped pages to the piece that has most of the look. */
+/* Assigns mapped pages to the step in which most of their counting interval lies. */
 static void give_faults(work *w, piece *first, int lane, const look *l) {
   piece *most = NULL;
   for (piece *p = first; p < w->piece + w->pieces && p->begin < l->end; p++)
@@ -289,18 +289,18 @@ static void give_faults(work *w, piece *first, int lane, const look *l) {
   give_body(w, first, lane, l, RF_GAP_FAULT, 1e-9 * (left - grown) * w->trace->fault_ns);
 }
 
-/* Explains time inside bodies with counts that no gap used. [gap, gap_end): the thread's gaps. */
+/* Explains time inside bodies of ops with unused counts. [gap, gap_end): the thread's gaps. */
 static void inside_bodies(work *w, int lane, int64_t gap, int64_t gap_end) {
   piece *first = w->piece, *end = w->piece + w->pieces;
   for (look *l = w->look + w->look_at[lane]; l < w->look + w->look_at[lane + 1]; l++) {
-    int64_t idle = l->end - l->begin; /* ns in gaps or outside pieces. */
+    int64_t idle = l->end - l->begin; /* Nanoseconds in gaps or outside steps. */
     while (gap < gap_end && w->gap.at[gap].end <= l->begin) gap++;
     while (first < end && first->end <= l->begin) first++;
     for (int64_t k = gap; k < gap_end && w->gap.at[k].begin < l->end; k++)
       idle += overlap(&w->gap.at[k], l->begin, l->end);
     for (const piece *p = first; p < end && p->begin < l->end; p++) idle -= shared(p, l);
     give_faults(w, first, lane, l);
-    /* Time off the core beyond the idle time was spent inside bodies. */
+    /* If a thread was off the core for longer than it was idle, it slept inside bodies of ops. */
     double still = l->counted[RF_LOST_OFF] - (double)idle, delay = l->left[RF_LOST_DELAY];
     if (still <= NOISE_NS) continue;
     if (delay > still) delay = still;
@@ -311,7 +311,7 @@ static void inside_bodies(work *w, int lane, int64_t gap, int64_t gap_end) {
   }
 }
 
-/* Maximum ns of [begin, end) in which a thread may have worked, been ready, or read from a disk. */
+/* Maximum ns of [begin, end) in which a thread worked, was ready to work, or read from a disk. */
 static double awake_in(const work *w, int lane, int64_t begin, int64_t end) {
   double awake = (double)(end - begin);
   for (const look *l = w->look + w->look_at[lane]; l < w->look + w->look_at[lane + 1]; l++) {
@@ -332,12 +332,12 @@ static double phases_in(work *w, int64_t begin, int64_t end) {
   return sum;
 }
 
-/* Span k of all spans and, after them, all gaps. */
+/* Returns entry k of the list of all spans followed by all gaps. */
 static const rf_stamp *span_at(const work *w, int64_t k) {
   return k < w->spans->count ? &w->spans->at[k] : &w->gap.at[k - w->spans->count];
 }
 
-/* The end of the longest part of [at, end) without a span's edge. *busy: no gap or phase there. */
+/* Returns the next edge of a span after `at`, or `end`. *busy: no gap or phase before it. */
 static int64_t next_edge(const rf_stamps *near, int64_t at, int64_t end, bool *busy) {
   int64_t edge = end;
   *busy = true;
@@ -350,7 +350,7 @@ static int64_t next_edge(const rf_stamps *near, int64_t at, int64_t end, bool *b
   return edge;
 }
 
-/* The part of gap k in [begin, end) becomes STOPPED; the parts around it keep their cause. */
+/* Within [begin, end), the cause of gap k becomes STOPPED; outside, the gap keeps its cause. */
 static void stop_gap(work *w, piece *p, int64_t k, int64_t begin, int64_t end) {
   rf_stamp gap = w->gap.at[k];
   int64_t from = larger(begin, gap.begin), to = smaller(end, gap.end);
@@ -388,7 +388,7 @@ static void stop_lane(work *w, piece *p, int lane, int64_t begin, int64_t end) {
   free(near.at);
 }
 
-/* Likely begin of a stop within a look: the middle of the main thread's longest op or gap. */
+/* Returns the likely begin of a stop, centred in the main thread's longest op or gap. */
 static int64_t begin_of_stop(const work *w, const look *l, int64_t length) {
   int64_t begin = l->begin, end = l->end, longest = 0;
   for (int64_t k = 0; k < w->spans->count + w->gap.count; k++) {
@@ -421,8 +421,8 @@ static void find_stops(work *w) {
   }
 }
 
-/* Seconds of phases outside ops by name. A nested phase is subtracted from the one that contains
- * it; outer phases come first. */
+/* Sums the seconds of phases outside ops, by name. A nested phase is subtracted from the phase
+ * around it, which comes first in the list. */
 static void sum_phases(work *w, piece *p, double by_phase[RF_PHASES]) {
   int open[8], depth = 0;
   int64_t until[8];
@@ -440,7 +440,7 @@ static void sum_phases(work *w, piece *p, double by_phase[RF_PHASES]) {
   }
 }
 
-/* Two pieces per step: the step, and the time after it, whose page faults are not reported. */
+/* Makes two pieces per step: the step, and the time after. Page faults count only in the step. */
 static void take_pieces(work *w, double *body, int64_t *ignored) {
   for (int s = 0; s < w->trace->steps; s++) {
     rf_traced_step *step = &w->trace->step[s];
@@ -455,7 +455,7 @@ static void take_pieces(work *w, double *body, int64_t *ignored) {
   }
 }
 
-/* Groups the counters by look: spans with the same begin and end. */
+/* Groups counts that were read together: their spans have the same begin and end. */
 static void take_looks(work *w) {
   int64_t count = 0;
   for (int lane = 0; lane < w->trace->threads; lane++) {

@@ -28,8 +28,8 @@ static bool is_openmp(const void *caller) {
          (strstr(library.dli_fname, "omp.so") || strstr(library.dli_fname, "/ld-linux"));
 }
 
-/* The runtime frees a team with a tail call, so the caller of that free looks like our code: its
- * aligned blocks are remembered. */
+/* The OpenMP runtime frees a team with a tail call, which makes the free look like a call of our
+ * code. The aligned blocks of the runtime are therefore remembered. */
 enum { TEAMS = 256 };
 static _Atomic(void *) team[TEAMS];
 static atomic_uint teams;

@@ -13,9 +13,9 @@ typedef struct target {
   int plan;
   const rf_plan *of;
   rf_progress progress;
-  int64_t done, all; /* Parameter values; all 0: no reports. */
+  int64_t done, all; /* Parameter values loaded, and to load; `all` 0: no reports. */
   int said;          /* Last percentage reported. */
-  /* Packed parameter that waits for its upload, if the host cannot address the arena. */
+  /* Packed parameter on the host until its upload, if the host cannot address the arena. */
   void *packed;
   int packed_id;
 } target;
@@ -28,7 +28,7 @@ static void tell(target *t, int64_t values) {
   t->progress.report(t->progress.self, "loading", part / 100.0);
 }
 
-/* Writes values into a parameter's persistent tensors: weight (rounded), master, adapter. */
+/* Writes values to a parameter's persistent tensors: f32 master or adapter, and rounded weight. */
 static rf_status put_values(const target *t, int param, int64_t first, int64_t count, const float *values,
                             rf_error *error) {
   const rf_graph *graph = t->of->graph;
@@ -59,7 +59,7 @@ static rf_status visit(void *context, int param, int64_t first, int64_t count, c
   return put_values(context, param, first, count, values, error);
 }
 
-/* Uploads the waiting packed parameter. */
+/* Uploads the packed parameter that was filled on the host, if any. */
 static rf_status flush(target *t, rf_error *error) {
   rf_status status = RAFTER_OK;
   if (t->packed)
@@ -70,7 +70,8 @@ static rf_status flush(target *t, rf_error *error) {
   return status;
 }
 
-/* Sets *memory to where a packed parameter is written; NULL if it is not packed. */
+/* Sets *memory to the place, in the arena or on the host, that the caller fills with the packed
+ * parameter. *memory is NULL if the parameter is not packed. */
 static rf_status place(void *context, int param, const rf_panels **panels, void **memory, rf_error *error) {
   target *t = context;
   const rf_graph *graph = t->of->graph;

@@ -48,7 +48,7 @@ bool rf_trace_wants(const rf_trace_when *when, int64_t step) {
   return step >= when->first && step <= when->last && (step - when->first) % when->stride == 0;
 }
 
-/* Capacity in spans: OWN_SPANS for the main thread; others share ALL_SPANS within MIN and MAX. */
+/* Spans per ring: OWN_SPANS for the main thread, a bounded share of ALL_SPANS for the others. */
 enum {
   OWN_SPANS = 1 << 19,
   MAX_SPANS = 1 << 18,
@@ -153,7 +153,7 @@ void rf_record_close(rf_record *record) {
   free(record);
 }
 
-/* Bytes of the data segment, which grows with the heap. mallinfo would visit all free blocks. */
+/* Size of the data segment, which grows with the heap. mallinfo would be slower. */
 static int64_t data_bytes(int file) {
   char text[160];
   ssize_t got = file < 0 ? -1 : pread(file, text, sizeof text - 1, 0);
@@ -161,12 +161,12 @@ static int64_t data_bytes(int file) {
   text[got] = 0;
   char *at = text;
   int64_t pages = 0;
-  /* The sixth value: size resident shared text lib data. */
+  /* The sixth of the values size, resident, shared, text, lib, data. */
   for (int i = 0; i < 6; i++) pages = strtoll(at, &at, 10);
   return pages * sysconf(_SC_PAGESIZE);
 }
 
-/* data_bytes, read again only if the main thread has faulted since. */
+/* Returns data_bytes, read again only after another page fault of the main thread. */
 static int64_t heap_bytes(rf_record *record) {
   struct rusage use;
   bool known = !getrusage(RUSAGE_THREAD, &use);
@@ -180,7 +180,7 @@ static rf_recorded_step *step_at(rf_record *record, int64_t index) {
   return &record->step[index % record->step_capacity];
 }
 
-/* Ends the time after the last step. */
+/* Sets the end of the time after the last recorded step. */
 static void end_after(rf_record *record, int64_t now, int64_t heap) {
   rf_recorded_step *s = step_at(record, record->steps - 1);
   s->until = now;

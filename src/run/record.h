@@ -7,8 +7,8 @@
  *   rf_record_step_end(tokens);                       // recording continues until the next step
  *   rf_trace_collect(record, plans, names, count, &trace, error);
  *
- * Between open and collect, nothing is allocated and no lock is taken. When a ring is full, its
- * oldest spans are dropped and counted. */
+ * Between open and collect, nothing is allocated and no lock is taken. When a thread's ring of
+ * spans is full, its oldest spans are dropped and counted. */
 #ifndef RF_RECORD_H
 #define RF_RECORD_H
 
@@ -20,7 +20,7 @@ typedef enum rf_phase {
   RF_PHASE_FORWARD, /* FORWARD to OPTIMIZER are derived from ops when a trace is collected. */
   RF_PHASE_RECOMPUTE,
   RF_PHASE_BACKWARD,
-  /* Ops that add to a gradient of earlier microbatches; lies within another phase. */
+  /* Ops that add to a gradient of earlier microbatches; this phase lies within another phase. */
   RF_PHASE_ACCUMULATE,
   RF_PHASE_OPTIMIZER,
   RF_PHASE_SAMPLE,
@@ -45,15 +45,15 @@ typedef enum rf_counter {
 const char *rf_counter_name(rf_counter counter);
 const char *rf_counter_unit(rf_counter counter);
 
-/* Why a thread did no work. Gaps inside the bodies of ops and outside them are counted apart. */
+/* Why a thread did no work. Gaps inside and outside the bodies of ops have separate sums. */
 typedef enum rf_gap {
   RF_GAP_LAUNCH, /* Between two ops, and until a thread has begun its part of an op. */
-  /* At a barrier, after the thread's own part while others worked, or asleep inside its part. */
+  /* At a barrier, after a thread's own part of an op, or asleep inside its part. */
   RF_GAP_WAIT,
-  RF_GAP_SERIAL,     /* Work that is not shared: an op for fewer threads, or a phase. */
+  RF_GAP_SERIAL,     /* Other threads work alone: in an op for fewer threads, or in a phase. */
   RF_GAP_FAULT,      /* Mapping of pages. */
   RF_GAP_ALLOCATION, /* Mapping of pages for a heap that grew. */
-  RF_GAP_IO,         /* Pages read from a disk, files written. */
+  RF_GAP_IO,         /* Reading of pages from a disk, writing of files. */
   RF_GAP_OTHERS,     /* Ready to run, but another thread or process used the core. */
   RF_GAP_UNEXPLAINED,
   RF_GAP_STOPPED, /* All threads were asleep at the same time: the process was stopped. */
@@ -74,12 +74,12 @@ typedef struct rf_record rf_record;
 rf_status rf_record_open(const rf_trace_when *when, int threads, rf_record **record, rf_error *error);
 void rf_record_close(rf_record *record); /* NULL is allowed */
 
-/* For the run's main thread only. Without an open record they do nothing. */
+/* Functions for the run's main thread only. Without an open record, these functions do nothing. */
 extern rf_lanes *rf_record_lanes;
 void rf_record_put_step(int64_t step);
 void rf_record_put_end(int64_t tokens);
-/* Begins step number `step`; -1: the next number, from 1. If the step is selected, everything until
- * the next step is recorded. */
+/* Begins step number `step`; -1: the number after the previous step's, from 1. If the step is
+ * selected, everything until the next step is recorded. */
 static inline void rf_record_step(int64_t step) {
   if (__builtin_expect(rf_record_lanes != NULL, 0)) rf_record_put_step(step);
 }
@@ -92,7 +92,7 @@ static inline void rf_record_pause(void) {
   if (__builtin_expect(rf_lanes_on != NULL, 0)) rf_record_put_pause();
 }
 void rf_record_put_extent(int64_t parts, int64_t rows, int64_t context);
-/* Sequences, rows and keys that this step uses; its predicted times are computed for them. */
+/* Records the sequences, rows and keys of a step, for which its times are then predicted. */
 static inline void rf_record_extent(int64_t parts, int64_t rows, int64_t context) {
   if (__builtin_expect(rf_lanes_on != NULL, 0)) rf_record_put_extent(parts, rows, context);
 }
@@ -108,8 +108,8 @@ static inline void rf_count(rf_counter counter, double value) {
   if (__builtin_expect(rf_lanes_on != NULL, 0)) rf_count_put(counter, value);
 }
 
-/* The time after a step's sections: validation, checkpoints, logs. Gaps, work and phases sum to
- * `threads` times its length, as in the step. */
+/* The time after a step's sections: validation, checkpoints, logs. As in a step, gaps, work and
+ * phases sum to the length of this time multiplied by `threads`. */
 typedef struct rf_traced_after {
   /* end: begin of the next step; after the last step, end of its last phase. */
   int64_t end, heap_bytes;
@@ -122,7 +122,7 @@ typedef struct rf_traced_step {
   int64_t step, begin, end, tokens;
   /* Sequences, rows and keys of a generate step; parts 0: as in the plan. */
   int64_t parts, rows, context;
-  bool whole; /* None of its spans was dropped. */
+  bool whole; /* No span of the step was dropped. */
   /* Seconds of all threads: [0] outside the bodies of ops, [1] inside them. */
   double gaps[2][RF_GAPS];
   double work; /* Seconds of all threads in ops, without gaps. */
@@ -133,11 +133,11 @@ typedef struct rf_traced_step {
 } rf_traced_step;
 
 typedef struct rf_trace {
-  /* Sorted by lane, then begin, then longest first. Lanes: threads, then rf_trace_lane. */
+  /* Sorted by lane, then by begin, then by falling length. Lanes: threads, then rf_trace_lane. */
   rf_stamp *span;
   int64_t count, dropped;
   int threads;
-  int64_t origin; /* Value of rf_now_ns() from which begin and end of spans and steps count. */
+  int64_t origin; /* Value of rf_now_ns() at time 0 of spans and steps. */
   double wall;    /* Seconds since 1970 at the origin. */
   rf_traced_step *step;
   int steps;
@@ -162,13 +162,14 @@ rf_status rf_trace_collect(const rf_record *record, const rf_plan *const *plans,
                            int count, rf_trace **trace, rf_error *error);
 void rf_trace_free(rf_trace *trace);
 
-/* Adds the predicted seconds and limit of each op (op_count) for `times` steps of `parts`
- * sequences, which share `rows` rows evenly and have `context` keys each. */
+/* Adds each op's predicted seconds, and the seconds at the machine's ceilings (`limit`), for
+ * `times` steps (op_count). `parts` sequences share `rows` rows evenly, with `context` keys
+ * each. */
 rf_status rf_trace_price(const rf_plan *plan, int64_t parts, int64_t rows, int64_t context, double times,
                          double *seconds, double *limit, rf_error *error);
 
 /* Per op (op_count): live bytes of the arena, and the end of the last live byte (may be NULL). At
- * the plan's peak op the end is arena_bytes. */
+ * the op with the plan's memory peak, this end is arena_bytes. */
 void rf_plan_live(const rf_plan *plan, int64_t *live, int64_t *end);
 
 #endif

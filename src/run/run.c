@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Poison patterns: a NaN as bf16, f32 and f64, and negative as an id. */
+/* Poison patterns: NaN when read as bf16, f32 or f64, and negative when read as an id. */
 static const uint32_t POISON_DEAD = 0xfffafffau, POISON_FRESH = 0xfffcfffcu;
 /* UNTOUCHED fills the arena and the slack after it in debug runs, to detect writes past the end.
  * GUARD fills the guard bytes after each tensor. */
@@ -34,7 +34,7 @@ struct rf_run {
   int count;
   rf_bound_plan *bound;
   rf_run_debug debug;
-  bool watched; /* Opened with poison: the arena began as UNTOUCHED and has slack. */
+  bool watched; /* Opened with poison: the arena was filled with UNTOUCHED and has slack. */
 };
 
 static int64_t offset_of(const rf_plan *plan, int tensor) { return plan->tensor[tensor].offset; }
@@ -76,7 +76,7 @@ static rf_status poison_fresh(const rf_bound_plan *b, int op, rf_error *error) {
   const rf_plan *plan = b->plan;
   for (int k = b->fresh_at[op]; k < b->fresh_at[op + 1]; k++) {
     int t = b->fresh[k];
-    /* The tensor reuses live bytes, or the caller has written it. */
+    /* Do not poison a tensor that reuses live bytes or that the caller has written. */
     if (plan->tensor[t].shares != RF_NONE || rf_plan_content(plan, t)->input) continue;
     RF_TRY(fill(b, t, POISON_FRESH, error));
     RF_TRY(rf_memory_fill(b->run->memory, offset_of(plan, t) + plan->tensor[t].bytes, GUARD,
@@ -152,8 +152,8 @@ static bool is_stored(const rf_plan *plan, int tensor) {
   return tensor != RF_NONE && offset_of(plan, tensor) >= 0;
 }
 
-/* The KV cache is skipped: its unused pages hold no numbers. Its contents are checked as outputs of
- * the ops that produce them. */
+/* The KV cache is skipped, because its unused pages hold no numbers. Keys and values are checked
+ * before, as outputs of the ops that produce them. */
 static rf_status check_finite(const rf_bound_plan *b, int op, const rf_run_inputs *inputs, rf_error *error) {
   const rf_op *o = &b->plan->graph->op[op];
   for (int k = 0; k < o->output_count; k++) {
@@ -298,7 +298,7 @@ static rf_status bind(rf_run *run, int number, const rf_plan *plan, rf_error *er
   return compile(b, number, error);
 }
 
-/* Bytes of [at, end) that hold packed matrices. The loader writes, and so touches, all of them. */
+/* Bytes of [at, end) that hold packed matrices. The loader will touch these bytes. */
 static int64_t packed_bytes(const rf_plan *plan, int64_t at, int64_t end) {
   int64_t sum = 0;
   for (int t = 0; t < plan->graph->tensor_count; t++) {

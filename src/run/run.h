@@ -21,18 +21,18 @@ typedef struct rf_run_debug {
 } rf_run_debug;
 
 /* Allocates one arena for plans with the same backend and the same persistent region (model,
- * dtypes, optimizer). Its size is the persistent region plus the largest transient region. Its
- * pages are reserved now, so that no step faults. The plans stay the caller's and must outlive
- * the run. The null backend gets no arena. RAFTER_FAILED: not enough memory. RAFTER_INVALID: the
- * persistent regions differ. */
+ * dtypes, optimizer). The arena's size is the persistent region plus the largest transient region.
+ * The arena's pages are reserved now, so that no step faults. The caller still owns the plans,
+ * which must outlive the run. The null backend gets no arena. RAFTER_FAILED: not enough memory.
+ * RAFTER_INVALID: the persistent regions differ. */
 rf_status rf_run_open(const rf_plan *const *plans, int count, rf_run_debug debug, rf_run **run,
                       rf_error *error);
 void rf_run_close(rf_run *run);
 
 int64_t rf_run_arena_bytes(const rf_run *run);
 /* Host pointer to a tensor, by the plan's tensor id. If the host cannot address the device's
- * memory, inputs and outputs of the graph have a host copy, and other tensors have NULL. NULL also
- * for an absent tensor and with the null backend. */
+ * memory, inputs and outputs of the graph have a host copy, and other tensors have NULL. The result
+ * is NULL, too, for an absent tensor and with the null backend. */
 void *rf_run_tensor(rf_run *run, int plan, int tensor);
 /* Id of the tensor with this name ("tokens", "block.3/mlp/up/weight"); RF_NONE: no such tensor. */
 int rf_run_find(const rf_run *run, int plan, const char *name);
@@ -40,8 +40,8 @@ int rf_run_find(const rf_run *run, int plan, const char *name);
 void *rf_run_named(rf_run *run, int plan, const char *name, const rf_tensor **tensor);
 
 /* rf_run_push copies inputs to the device: call it after writing inputs and before a section.
- * rf_run_pull copies outputs back: call it before reading outputs. Neither copies anything if the
- * host addresses the arena. */
+ * rf_run_pull copies outputs back: call it before reading outputs. Neither function copies anything
+ * if the host addresses the arena. */
 rf_status rf_run_push(rf_run *run, int plan, rf_error *error);
 rf_status rf_run_pull(rf_run *run, int plan, rf_error *error);
 /* Transfer `bytes` of a tensor from byte `at` on, on every device. Safe to call concurrently. */
@@ -67,8 +67,8 @@ void rf_run_set_debug(rf_run *run, rf_run_debug debug);
 const rf_measured *rf_run_measured(const rf_run *run, int plan);
 void rf_run_measured_reset(rf_run *run);
 
-/* With debug.poison: bytes from the arena's start to the last byte ever written, and whether the
- * slack after the arena is untouched. */
+/* With debug.poison: returns the bytes from the arena's start to the last byte ever written.
+ * *slack_intact: whether the slack after the arena is untouched. */
 int64_t rf_run_high_water(const rf_run *run, bool *slack_intact);
 
 /* Resident memory of this process, in the arena and outside it. */

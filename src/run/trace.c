@@ -25,7 +25,7 @@ void rf_plan_live(const rf_plan *plan, int64_t *live, int64_t *end) {
   for (int t = 0; t < plan->tensor_count; t++) {
     const rf_plan_tensor *p = &plan->tensor[t];
     if (p->offset < 0) continue;
-    /* A tensor that shares bytes counts from the next op on. */
+    /* A tensor that takes over another's bytes is counted from the op after its first op. */
     int first = p->first + (p->shares != RF_NONE), last = p->last < ops ? p->last : ops - 1;
     for (int i = first < 0 ? 0 : first; i <= last; i++) {
       live[i] += p->bytes;
@@ -134,7 +134,7 @@ typedef struct follow {
   rf_stamps *spans;
   int last; /* Op of the previous span; a smaller id begins a new section. */
   int step; /* Current step; -1: none yet. */
-  /* The growing phase, and within it the growing ACCUMULATE phase; end 0: none. */
+  /* The phase that is being extended, and the ACCUMULATE phase within it; end 0: none. */
   rf_stamp phase, sum;
   int64_t live, *of[4];    /* Latest count; live bytes by plan and op. */
   double *seconds, *limit; /* (ops): predicted seconds and limits for the priced step. */
@@ -154,7 +154,7 @@ rf_status rf_trace_price(const rf_plan *plan, int64_t parts, int64_t rows, int64
   return status;
 }
 
-/* Predicted seconds of each op of this step: the plan's, or for the sequences that took part. */
+/* Predicts the seconds of each op: as in the plan, or for the sequences of a generate step. */
 static rf_status price(follow *f, int index, rf_error *error) {
   const rf_plan *plan = f->trace->plan[index];
   const rf_traced_step *step = f->step >= 0 ? &f->trace->step[f->step] : NULL;
@@ -288,7 +288,7 @@ rf_status rf_trace_collect(const rf_record *record, const rf_plan *const *plans,
     trace->plan[trace->plans] = plans[p];
     strncpy(trace->plan_name[trace->plans++], names[p], sizeof trace->plan_name[0] - 1);
   }
-  if (record->in_step || record->after) { /* A pause has done this already. */
+  if (record->in_step || record->after) { /* After a pause, the counters were read already. */
     rf_lanes lanes = record->lanes;
     rf_lane_look_at(&lanes, 0, rf_now_ns());
     rf_lanes_settle(&lanes);

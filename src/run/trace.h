@@ -22,7 +22,7 @@ struct rf_record {
   int64_t origin;
   bool in_step, after; /* Inside a recorded step, or in the time after it. */
   int statm;           /* File descriptor of /proc/self/statm; <= 0: none. */
-  /* Data bytes at the last read, and the main thread's page faults then. */
+  /* Bytes of the process's data when last read, and the main thread's page faults at that time. */
   int64_t heap, heap_faults;
   double wall, fault_ns;
 };
