@@ -101,16 +101,12 @@ static rf_status want_gguf(rf_hub_listing *listing, const rf_hub_name *name, int
     rf_hub_file *file = &listing->file[i];
     if (fnmatch("*.gguf", file->path, 0) || !fnmatch("*mmproj*", file->path, 0)) continue;
     variant_of(file->path, variant, sizeof variant);
-    if (!strcmp(variant, first)) {
-      (*count)++;
-      file->wanted = true;
-      continue;
-    }
+    (*count)++;
+    file->wanted = true;
+    if (!strcmp(variant, first)) continue;
     strcpy(first, variant);
     rf_text_append(names, sizeof names, "%s%s (%.2f GB)", variants++ ? ", " : "", file->path,
                    (double)file->bytes / 1e9);
-    (*count)++;
-    file->wanted = true;
   }
   if (variants < 2) return RAFTER_OK;
   return RF_FAIL(error, RAFTER_INVALID, "choose one, for example --include '*Q4_K_M*'",
@@ -126,12 +122,12 @@ static rf_status say_layout(const rf_hub_listing *listing, const rf_hub_name *na
     for (int f = 0; f < listing->count && !layout; f++)
       if (!fnmatch(LAYOUTS[i].pattern, listing->file[f].path, 0)) layout = LAYOUTS[i].layout;
   if (rf_hub_variant(name->repository, repository) && strcasecmp(repository, name->repository))
-    snprintf(hint, sizeof hint, "take the safetensors variant: rafter pull hf:%s", repository);
+    snprintf(hint, sizeof hint, "pull the safetensors version: rafter pull hf:%s", repository);
   else if (strcmp(name->revision, "main"))
-    snprintf(hint, sizeof hint, "take the safetensors variant: rafter pull hf:%s@main", name->repository);
+    snprintf(hint, sizeof hint, "pull the safetensors version: rafter pull hf:%s@main", name->repository);
   else
     snprintf(hint, sizeof hint,
-             "take a repository of this model with safetensors; or once, in Python: "
+             "pull a repository of this model with safetensors; or convert it in Python: "
              "transformers.AutoModelForCausalLM.from_pretrained(...).save_pretrained(DIR, "
              "safe_serialization=True)");
   for (int f = 0; f < listing->count; f++)
@@ -161,7 +157,7 @@ static rf_status want_patterns(rf_hub_listing *listing, const rf_hub_name *name,
   }
   if (wanted) return RAFTER_OK;
   if (!refused)
-    return RF_FAIL(error, RAFTER_FAILED, "'*' matches any letters; quote the pattern",
+    return RF_FAIL(error, RAFTER_FAILED, "'*' matches any characters; put the pattern in quotes",
                    "--include matches none of the %d files of %s@%s (got '%.100s')", listing->count,
                    name->repository, name->revision, patterns[0]);
   return RF_FAIL(error, RAFTER_FAILED, "take the safetensors or GGUF files of the model",

@@ -35,7 +35,7 @@ static rf_status cannot(const arrival *a, const char *what, rf_error *error) {
   const char *hint =
       problem == ENOSPC || problem == EDQUOT ? "free some space or choose another folder with --out" : NULL;
   if (problem == ELOOP || problem == ENOTDIR)
-    hint = "a link or a file is in the way of a folder or a file of the model: remove it or choose another "
+    hint = "a link or a file has the name of a folder or file of the model: remove it or choose another "
            "--out";
   return RF_FAIL(error, RAFTER_FAILED, hint, "cannot %s %s/%s (%s)", what, a->place->folder_name,
                  a->file->path, strerror(problem));

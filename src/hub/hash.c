@@ -20,7 +20,7 @@ rf_status rf_hash_open(rf_hash_kind kind, int64_t bytes, rf_hash **out, rf_error
                 (!hash->context || rf_evp.DigestInit_ex(hash->context, kinds[kind], NULL) != 1))) {
     if (hash) rf_evp.MD_CTX_free(hash->context);
     free(hash);
-    return RF_FAIL(error, RAFTER_FAILED, NULL, "libcrypto gives no sum");
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "libcrypto cannot compute a checksum");
   }
   if (kind == RF_HASH_GIT_BLOB) {
     char head[32];

@@ -37,8 +37,7 @@ typedef struct attempt {
 
 /* ---- callbacks of libcurl -------------------------------------------------------------------- */
 
-/* Copies the printable ASCII characters. Texts from a server are printed, so they must not contain
- * control characters. */
+/* Copies the printable ASCII characters: texts of a server are printed. */
 static void copy_printable(char *to, size_t size, const char *from, size_t bytes) {
   size_t n = 0;
   for (size_t i = 0; i < bytes && n + 1 < size; i++)
@@ -96,10 +95,11 @@ static bool begin(attempt *a) {
   curl_off_t length = -1;
   rf_curl.easy_getinfo(a->http->curl, CURLINFO_CONTENT_LENGTH_DOWNLOAD_T, &length);
   if (length >= 0 && (at + length > a->body->most || (a->body->exact && at + length != a->body->most))) {
-    a->status = RF_FAIL(a->error, RAFTER_FAILED,
-                        "the server gives another file than it lists: try again later, or another revision",
-                        "wrong size (expected %s%lld bytes, got %lld)", a->body->exact ? "" : "at most ",
-                        (long long)a->body->most, (long long)(at + length));
+    a->status =
+        RF_FAIL(a->error, RAFTER_FAILED,
+                "the server sends another file than it lists: try again later, or choose another revision",
+                "wrong size (expected %s%lld bytes, got %lld)", a->body->exact ? "" : "at most ",
+                (long long)a->body->most, (long long)(at + length));
     return false;
   }
   a->body->at = at;
@@ -115,9 +115,10 @@ static size_t on_body(char *data, size_t one, size_t bytes, void *self) {
   if (code != 200 && code != 206) return bytes; /* the text of a refusal */
   if (!a->begun && !begin(a)) return 0;
   if ((int64_t)bytes > a->body->most - a->body->at) {
-    a->status = RF_FAIL(a->error, RAFTER_FAILED,
-                        "the server gives another file than it lists: try again later, or another revision",
-                        "wrong size (expected at most %lld bytes, got more)", (long long)a->body->most);
+    a->status =
+        RF_FAIL(a->error, RAFTER_FAILED,
+                "the server sends another file than it lists: try again later, or choose another revision",
+                "wrong size (expected at most %lld bytes, got more)", (long long)a->body->most);
     return 0;
   }
   a->status = a->body->take(a->body->self, data, bytes, a->error);
@@ -251,7 +252,7 @@ typedef enum outcome { DONE, REFUSED, CUT, FAILED, STOPPED } outcome;
 
 /* Describes a failed or lost connection. */
 static const char *words_of(const attempt *a, CURLcode code) {
-  return a->stalled ? "nothing came any more" : *a->problem ? a->problem : rf_curl.easy_strerror(code);
+  return a->stalled ? "no more data came" : *a->problem ? a->problem : rf_curl.easy_strerror(code);
 }
 
 static outcome judge(attempt *a, CURLcode code) {

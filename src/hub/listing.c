@@ -173,7 +173,7 @@ rf_status rf_hub_refused(const rf_http_answer *answer, const rf_hub_name *name, 
       return RF_FAIL(error, RAFTER_FAILED, "the hub no longer accepts HF_TOKEN, or the name is wrong",
                      "the hub does not accept the token for %s (401%s)", what, said);
     snprintf(hint, sizeof hint,
-             "check the name; if it is private or asks to accept a licence, set HF_TOKEN to a token of "
+             "check the name; for a private or licensed model, set HF_TOKEN to a token of "
              "%s/settings/tokens",
              endpoint);
     return RF_FAIL(error, RAFTER_FAILED, hint, "%s needs a token, or does not exist on the hub (401%s)", what,

@@ -106,7 +106,7 @@ static rf_status refuse_folder(const char *folder, rf_error *error) {
                    "%s is an existing local folder (expected hf:ORG/NAME)", folder);
   char *full = realpath(folder, NULL);
   if (rf_hub_variant(full ? full : folder, repository))
-    snprintf(hint, sizeof hint, "take the safetensors variant: rafter pull hf:%s", repository);
+    snprintf(hint, sizeof hint, "pull the safetensors version: rafter pull hf:%s", repository);
   else
     snprintf(hint, sizeof hint, "pull the same model as safetensors from the hub: rafter pull hf:ORG/NAME");
   free(full);
@@ -116,7 +116,7 @@ static rf_status refuse_folder(const char *folder, rf_error *error) {
 static rf_status refuse_kaggle(const char *text, const char *path, rf_error *error) {
   char repository[208], hint[400];
   if (rf_hub_variant(path, repository))
-    snprintf(hint, sizeof hint, "take the safetensors variant: rafter pull hf:%s", repository);
+    snprintf(hint, sizeof hint, "pull the safetensors version: rafter pull hf:%s", repository);
   else
     snprintf(hint, sizeof hint,
              "use the model's safetensors: pull hf:ORG/NAME from the hub, or download the framework "
@@ -147,16 +147,18 @@ rf_status rf_hub_parse(const char *text, rf_hub_name *name, rf_error *error) {
                is_name(repository, (size_t)(slash - repository)) &&
                is_name(slash + 1, end - (size_t)(slash + 1 - repository));
   if (!right)
-    return RF_FAIL(error, RAFTER_INVALID,
-                   "for example rafter pull hf:HuggingFaceTB/SmolLM2-135M-Instruct, or with a branch, tag or "
-                   "commit after @",
-                   "not a model of the hub (expected hf:ORG/NAME[@REV], got '%.200s')", text);
+    return RF_FAIL(
+        error, RAFTER_INVALID,
+        "for example: rafter pull hf:HuggingFaceTB/SmolLM2-135M-Instruct; a branch, a tag or a commit "
+        "may follow after @",
+        "not a model of the hub (expected hf:ORG/NAME[@REV], got '%.200s')", text);
   snprintf(name->repository, sizeof name->repository, "%.*s", (int)end, repository);
   snprintf(name->revision, sizeof name->revision, "%s", at ? at + 1 : "main");
   bool printable = *name->revision && (!at || strlen(at + 1) < sizeof name->revision);
   for (const char *c = name->revision; *c; c++) printable = printable && *c > ' ' && *c < 127;
   if (!printable)
-    return RF_FAIL(error, RAFTER_INVALID, "a branch, a tag or a commit",
-                   "not a revision (expected up to %zu letters after @)", sizeof name->revision - 1);
+    return RF_FAIL(error, RAFTER_INVALID, "give a branch, a tag or a commit after @",
+                   "not a revision (expected at most %zu printable characters after @)",
+                   sizeof name->revision - 1);
   return RAFTER_OK;
 }

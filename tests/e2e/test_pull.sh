@@ -116,7 +116,7 @@ case_bad_connections() {
   faults '{"stall": 700000}'
   status 0 pull hf:org/parts --out slow --timeout 0.3 && whole slow org/parts
   faults '{"stall": 0}'
-  refuses 1 'cut \(nothing came any more\)' pull hf:org/parts --out stall --timeout 0.3 --retries 0
+  refuses 1 'cut \(no more data came\)' pull hf:org/parts --out stall --timeout 0.3 --retries 0
   [ ! -e stall/model-00001-of-00002.safetensors ] || fail 'an incomplete file has its final name'
   faults '{"status": {"/config.json": [503, 1, {}], "00002-of-00002.safetensors": [429, 1, {"Retry-After": "1"}]}}'
   status 0 pull hf:org/parts --out busy && whole busy org/parts
