@@ -25,9 +25,9 @@ static void read_schedstat(int file, int64_t *ran, int64_t *delay) {
   *ran = *delay = -1;
   if (got <= 0) return;
   text[got] = 0;
-  char *behind_running;
-  *ran = (int64_t)strtoull(text, &behind_running, 10);
-  *delay = (int64_t)strtoull(behind_running, NULL, 10);
+  char *end;
+  *ran = (int64_t)strtoull(text, &end, 10);
+  *delay = (int64_t)strtoull(end, NULL, 10);
 }
 static int64_t delay_ns(int file) {
   int64_t ran, delay;
@@ -63,7 +63,7 @@ static void look_again(const rf_lanes *lanes, rf_lane *lane, int64_t began) {
   lane->look_after = end + (rest < lanes->look_ns ? lanes->look_ns : rest > MOST_NS ? MOST_NS : rest);
 }
 
-static void begin_anew(rf_lanes *lanes, rf_lane *lane) {
+static void restart(rf_lanes *lanes, rf_lane *lane) {
   if (lane->thread != this_thread()) {
     if (lane->file >= 0) close(lane->file);
     lane->file = open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC);
@@ -76,7 +76,7 @@ static void begin_anew(rf_lanes *lanes, rf_lane *lane) {
 rf_lane *rf_lane_begin(rf_lanes *lanes, int index, int64_t now) {
   if (index >= lanes->count) return NULL;
   rf_lane *lane = &lanes->lane[index];
-  if (__builtin_expect(lane->thread != this_thread(), 0)) begin_anew(lanes, lane);
+  if (__builtin_expect(lane->thread != this_thread(), 0)) restart(lanes, lane);
   else if (__builtin_expect(now >= lane->look_after, 0)) rf_lane_look_at(lanes, index, now);
   return lane;
 }
@@ -130,7 +130,7 @@ void rf_lanes_settle(const rf_lanes *lanes) {
 }
 
 void rf_lanes_forget(rf_lanes *lanes) {
-  if (lanes->count > 0) begin_anew(lanes, &lanes->lane[0]);
+  if (lanes->count > 0) restart(lanes, &lanes->lane[0]);
   for (int i = 1; i < lanes->count; i++) {
     rf_lane *lane = &lanes->lane[i];
     if (!lane->thread) continue; /* the thread has not recorded a span yet */

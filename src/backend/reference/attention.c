@@ -78,7 +78,7 @@ static double score(const rf_attr_attention *attr, rf_view q, int64_t query_at, 
   bool chain = attr->softmax == RF_BF16 && q.dtype != RF_F64;
   double sum = 0;
   for (int64_t c = 0; c < attr->head_dim; c++) {
-    double a = load(q, query_at + c), b = key_of(rows, j, c);
+    double a = load(of->q, of->at + c), b = key_of(&of->keys, j, c);
     sum = chain ? exact_fma(false, a, b, sum) : sum + a * b;
   }
   sum = chain ? exact_mul(false, sum, (double)attr->scale) : sum * (double)attr->scale;
@@ -92,19 +92,19 @@ static int64_t first_key(const rf_attr_attention *attr, int64_t i) {
 
 /* Attention of query i to keys `from` to i: writes H elements of ctx and returns
  * log(sum(exp(score))). `sums` has room for H. */
-static double attend(const rf_attr_attention *attr, rf_view q, int64_t query_at, const head_rows *rows,
-                     int64_t from, int64_t i, rf_view ctx, int64_t ctx_at, double *sums) {
+static double attend(const query *of, int64_t from, int64_t last, rf_view ctx, int64_t ctx_at, double *sums) {
+  int64_t dim = of->attr->head_dim;
   double largest = -INFINITY, sum = 0;
-  for (int64_t j = from; j <= i; j++) largest = fmax(largest, score(attr, q, query_at, rows, j));
-  for (int64_t j = from; j <= i; j++) sum += exp(score(attr, q, query_at, rows, j) - largest);
+  for (int64_t j = from; j <= last; j++) largest = fmax(largest, score(of, j));
+  for (int64_t j = from; j <= last; j++) sum += exp(score(of, j) - largest);
   double lse = largest + log(sum);
-  for (int64_t c = 0; c < attr->head_dim; c++) sums[c] = 0;
-  for (int64_t j = from; j <= i; j++) {
-    double p = exp(score(attr, q, query_at, rows, j) - lse);
-    for (int64_t c = 0; c < attr->head_dim; c++) sums[c] += p * value_of(rows, j, c);
+  for (int64_t c = 0; c < dim; c++) sums[c] = 0;
+  for (int64_t j = from; j <= last; j++) {
+    double p = exp(score(of, j) - lse);
+    for (int64_t c = 0; c < dim; c++) sums[c] += p * value_of(&of->keys, j, c);
   }
-  for (int64_t c = 0; c < attr->head_dim; c++) store(ctx, ctx_at + c, from <= i ? sums[c] : 0);
-  return from <= i ? lse : -INFINITY;
+  for (int64_t c = 0; c < dim; c++) store(ctx, ctx_at + c, from <= last ? sums[c] : 0);
+  return from <= last ? lse : -INFINITY;
 }
 
 static int64_t qkv_width(const rf_attr_attention *attr) {
@@ -131,11 +131,9 @@ void rf_reference_attention(const rf_call *call) {
   for (int64_t s = 0; s < rows && segments[s] < used; s++)
     for (int64_t r = segments[s]; r < segments[s + 1] && r < used; r++)
       for (int64_t h = 0; h < attr->heads; h++) {
-        head_rows keys = qkv_head(attr, qkv, segments[s], h);
-        int64_t ctx_at = (r * attr->heads + h) * head_dim;
-        int64_t i = r - segments[s];
-        double value = attend(attr, qkv, r * width + h * head_dim, &keys, first_key(attr, i), i, ctx, ctx_at,
-                              call->workspace);
+        query of = {attr, qkv, r * width + h * head_dim, qkv_head(attr, qkv, segments[s], h)};
+        int64_t i = r - segments[s], ctx_at = (r * attr->heads + h) * head_dim;
+        double value = attend(&of, first_key(attr, i), i, ctx, ctx_at, call->workspace);
         if (lse.data) store(lse, h * rows + r, value);
       }
 }
@@ -152,9 +150,9 @@ static pair pair_of(const rf_call *call, int64_t begin, int64_t h, int64_t i, in
   rf_view qkv = in_view(call, 0), ctx = in_view(call, 1), lse = in_view(call, 2), dctx = in_view(call, 3);
   int64_t head_dim = attr->head_dim, rows = rf_in(call, 0)->shape[0], row = begin + i;
   head_rows keys = qkv_head(attr, qkv, begin, h);
+  query of = {attr, qkv, row * qkv_width(attr) + h * head_dim, keys};
   int64_t at = (row * attr->heads + h) * head_dim;
-  double s = score(attr, qkv, row * qkv_width(attr) + h * head_dim, &keys, j),
-         p = exp(s - load(lse, h * rows + row));
+  double s = score(&of, j), p = exp(s - load(lse, h * rows + row));
   double delta = 0, dp = 0;
   for (int64_t c = 0; c < head_dim; c++) {
     delta += load(dctx, at + c) * load(ctx, at + c);
@@ -250,10 +248,10 @@ void rf_reference_attention_kv(const rf_call *call) {
         if (lse.data) store(lse, r * attr->heads + h, 0.0);
         continue;
       }
-      head_rows keys = {.cache = &cache, .slot = slots[r], .head = h / group};
-      double value =
-          attend(attr, qkv, r * width + h * head_dim, &keys, held(first_key(attr, positions[r]), chips, rank),
-                 held(positions[r] + 1, chips, rank) - 1, ctx, ctx_at, call->workspace);
+      query of = {
+          attr, qkv, r * width + h * head_dim, {.cache = &cache, .slot = slots[r], .head = h / group}};
+      double value = attend(&of, held(first_key(attr, positions[r]), chips, rank),
+                            held(positions[r] + 1, chips, rank) - 1, ctx, ctx_at, call->workspace);
       if (lse.data) store(lse, r * attr->heads + h, value);
     }
 }

@@ -55,7 +55,7 @@ void rf_reference_latent_norm_bwd(const rf_call *call) {
 /* ---- attention over rows --------------------------------------------------------------------- */
 
 typedef struct latent {
-  int64_t rows, heads, turned, plain, value, pair, query; /* pair: P + W; query: P + R */
+  int64_t rows, heads, rotated, plain, value, pair, query; /* pair: P + W; query: P + R */
   double scale;
   rf_view q, kv, turns;
 } latent;
@@ -64,7 +64,7 @@ static latent latent_of(const rf_call *call) {
   const rf_attr_attention *a = &call->op->attr.attention;
   return (latent){.rows = rf_in(call, 0)->shape[0],
                   .heads = a->heads,
-                  .turned = a->rope_dim,
+                  .rotated = a->rope_dim,
                   .plain = a->head_dim - a->rope_dim,
                   .value = a->value_dim,
                   .pair = a->head_dim - a->rope_dim + a->value_dim,
@@ -81,7 +81,7 @@ static double query_of(const latent *l, int64_t i, int64_t h, int64_t c) {
 }
 static double key_of(const latent *l, int64_t j, int64_t h, int64_t c) {
   return c < l->plain ? load(l->kv, (j * l->heads + h) * l->pair + c)
-                      : load(l->turns, j * l->turned + c - l->plain);
+                      : load(l->turns, j * l->rotated + c - l->plain);
 }
 static double value_of(const latent *l, int64_t j, int64_t h, int64_t c) {
   return load(l->kv, (j * l->heads + h) * l->pair + l->plain + c);
@@ -99,7 +99,7 @@ void rf_reference_attention_latent(const rf_call *call) {
   const int32_t *segments = ids(call, 3);
   rf_view ctx = out_view(call, 0), lse = out_view(call, 1);
   int64_t used = rows_in_use(call, l.rows);
-  double *said = call->workspace;
+  double *sums = call->workspace;
   for (int64_t s = 0; s < l.rows && segments[s] < used; s++)
     for (int64_t i = segments[s]; i < segments[s + 1] && i < used; i++)
       for (int64_t h = 0; h < l.heads; h++) {
@@ -107,12 +107,12 @@ void rf_reference_attention_latent(const rf_call *call) {
         for (int64_t j = segments[s]; j <= i; j++) most = fmax(most, score(&l, i, j, h));
         for (int64_t j = segments[s]; j <= i; j++) sum += exp(score(&l, i, j, h) - most);
         double all = most + log(sum);
-        for (int64_t c = 0; c < l.value; c++) said[c] = 0;
+        for (int64_t c = 0; c < l.value; c++) sums[c] = 0;
         for (int64_t j = segments[s]; j <= i; j++) {
           double p = exp(score(&l, i, j, h) - all);
-          for (int64_t c = 0; c < l.value; c++) said[c] += p * value_of(&l, j, h, c);
+          for (int64_t c = 0; c < l.value; c++) sums[c] += p * value_of(&l, j, h, c);
         }
-        for (int64_t c = 0; c < l.value; c++) store(ctx, (i * l.heads + h) * l.value + c, said[c]);
+        for (int64_t c = 0; c < l.value; c++) store(ctx, (i * l.heads + h) * l.value + c, sums[c]);
         if (lse.data) store(lse, h * l.rows + i, all);
       }
 }
@@ -143,7 +143,7 @@ void rf_reference_attention_latent_bwd(const rf_call *call) {
   /* Row `at` is first a query, then a key. */
   for (int64_t s = 0; s < l.rows && segments[s] < l.rows; s++)
     for (int64_t at = segments[s]; at < segments[s + 1]; at++) {
-      for (int64_t c = 0; c < l.turned; c++) turns[c] = 0;
+      for (int64_t c = 0; c < l.rotated; c++) turns[c] = 0;
       for (int64_t h = 0; h < l.heads; h++) {
         for (int64_t c = 0; c < l.query; c++) query[c] = 0;
         for (int64_t c = 0; c < l.pair; c++) pairs[c] = 0;
@@ -156,14 +156,14 @@ void rf_reference_attention_latent_bwd(const rf_call *call) {
           for (int64_t c = 0; c < l.plain; c++) pairs[c] += of.ds * query_of(&l, i, h, c);
           for (int64_t c = 0; c < l.value; c++)
             pairs[l.plain + c] += of.p * load(dctx, (i * l.heads + h) * l.value + c);
-          for (int64_t c = 0; c < l.turned; c++) turns[c] += of.ds * query_of(&l, i, h, l.plain + c);
+          for (int64_t c = 0; c < l.rotated; c++) turns[c] += of.ds * query_of(&l, i, h, l.plain + c);
         }
         for (int64_t c = 0; c < l.query && dq.data; c++)
           store(dq, (at * l.heads + h) * l.query + c, query[c]);
         for (int64_t c = 0; c < l.pair && dkv.data; c++)
           store(dkv, (at * l.heads + h) * l.pair + c, pairs[c]);
       }
-      for (int64_t c = 0; c < l.turned && dturns.data; c++) store(dturns, at * l.turned + c, turns[c]);
+      for (int64_t c = 0; c < l.rotated && dturns.data; c++) store(dturns, at * l.rotated + c, turns[c]);
     }
 }
 
@@ -182,13 +182,13 @@ size_t rf_reference_attention_latent_kv_workspace(const rf_graph *graph, const r
 }
 
 /* q, latent (n,C), turns (n,R), w (C,N(P+W)), cache (B,1,G,C+R), table, slots, positions -> ctx
- * (n,NW), the cache */
+ * (n,NW), cache */
 void rf_reference_attention_latent_kv(const rf_call *call) {
   latent l = latent_of(call);
-  rf_view said = in_view(call, 1), turns = in_view(call, 2), w = in_view(call, 3), ctx = out_view(call, 0),
+  rf_view latents = in_view(call, 1), turns = in_view(call, 2), w = in_view(call, 3), ctx = out_view(call, 0),
           cache = out_view(call, 1);
   const int32_t *table = ids(call, 5), *slots = ids(call, 6), *positions = ids(call, 7);
-  int64_t size = rf_in(call, 1)->shape[1], width = size + l.turned, page = rf_in(call, 4)->shape[2],
+  int64_t size = rf_in(call, 1)->shape[1], width = size + l.rotated, page = rf_in(call, 4)->shape[2],
           columns = rf_in(call, 5)->shape[1];
   rf_view lse = out_view(call, 2);
   int64_t rows = rows_in_use(call, l.rows), all = l.heads * l.pair,
@@ -199,8 +199,8 @@ void rf_reference_attention_latent_kv(const rf_call *call) {
   for (int64_t r = 0; r < rows; r++) {
     if (slots[r] < 0 || positions[r] % chips != rank) continue;
     int64_t at = ROW_OF(slots[r], positions[r] / chips);
-    for (int64_t c = 0; c < size; c++) store(cache, at + c, load(said, r * size + c));
-    for (int64_t c = 0; c < l.turned; c++) store(cache, at + size + c, load(turns, r * l.turned + c));
+    for (int64_t c = 0; c < size; c++) store(cache, at + c, load(latents, r * size + c));
+    for (int64_t c = 0; c < l.rotated; c++) store(cache, at + size + c, load(turns, r * l.rotated + c));
   }
   for (int64_t r = 0; r < rows; r++)
     for (int64_t h = 0; h < l.heads; h++) {
@@ -215,7 +215,7 @@ void rf_reference_attention_latent_kv(const rf_call *call) {
         int64_t at = ROW_OF(slots[r], j);
         double s = 0;
         for (int64_t c = 0; c < size; c++) s += u[c] * load(cache, at + c);
-        for (int64_t c = 0; c < l.turned; c++)
+        for (int64_t c = 0; c < l.rotated; c++)
           s += query_of(&l, r, h, l.plain + c) * load(cache, at + size + c);
         s *= l.scale;
         double shrink = s > most ? exp(most - s) : 1;

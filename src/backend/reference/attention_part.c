@@ -143,11 +143,11 @@ void rf_reference_attention_merge(const rf_call *call) {
     for (int64_t p = 0; p < chips; p++) most = fmax(most, load(lse, (r * chips + p) * heads + h));
     for (int64_t p = 0; p < chips; p++) sum += exp(load(lse, (r * chips + p) * heads + h) - most);
     for (int64_t c = 0; c < dim; c++) {
-      double said = 0;
+      double value = 0;
       for (int64_t p = 0; p < chips; p++)
-        said += exp(load(lse, (r * chips + p) * heads + h) - most) / sum *
-                load(parts, ((r * chips + p) * heads + h) * dim + c);
-      store(ctx, i * dim + c, said);
+        value += exp(load(lse, (r * chips + p) * heads + h) - most) / sum *
+                 load(parts, ((r * chips + p) * heads + h) * dim + c);
+      store(ctx, i * dim + c, value);
     }
   }
 }

@@ -31,12 +31,12 @@ void rf_reference_offload_in(const rf_call *call) { copy(call); }
 /* x -> y; y is this chip's part of x along one axis */
 void rf_reference_take_run(const rf_call *call) {
   const rf_tensor *x = rf_in(call, 0), *y = rf_out(call, 0);
-  int64_t dim = call->op->attr.collective.dim, before = 1, behind = rf_dtype_bytes(x->dtype),
+  int64_t dim = call->op->attr.collective.dim, outer = 1, inner = rf_dtype_bytes(x->dtype),
           mine = y->shape[dim];
-  for (int64_t d = 0; d < dim; d++) before *= x->shape[d];
-  for (int64_t d = dim + 1; d < x->rank; d++) behind *= x->shape[d];
-  for (int64_t i = 0; i < before; i++)
-    memcpy((char *)call->out[0] + i * mine * behind,
-           (const char *)call->in[0] + (i * x->shape[dim] + rf_rank_of(call) * mine) * behind,
-           (size_t)(mine * behind));
+  for (int64_t d = 0; d < dim; d++) outer *= x->shape[d];
+  for (int64_t d = dim + 1; d < x->rank; d++) inner *= x->shape[d];
+  for (int64_t i = 0; i < outer; i++)
+    memcpy((char *)call->out[0] + i * mine * inner,
+           (const char *)call->in[0] + (i * x->shape[dim] + rf_rank_of(call) * mine) * inner,
+           (size_t)(mine * inner));
 }

@@ -6,35 +6,30 @@ static int64_t elements(const rf_call *call, const rf_tensor *tensor) {
   return rf_tensor_count(tensor) / tensor->shape[0] * rows_in_use(call, tensor->shape[0]);
 }
 
-/* u -> g */
-void rf_reference_gelu(const rf_call *call) {
+/* u -> g = act(u) */
+static void activation(const rf_call *call, double (*act)(double)) {
   rf_view u = in_view(call, 0), g = out_view(call, 0);
   int64_t count = elements(call, rf_in(call, 0));
-  for (int64_t i = 0; i < count; i++) store(g, i, gelu(load(u, i)));
+  for (int64_t i = 0; i < count; i++) store(g, i, act(load(u, i)));
 }
 
-/* u, dg -> du */
-void rf_reference_gelu_bwd(const rf_call *call) {
+/* u, dg -> du = dg * slope(u) */
+static void activation_bwd(const rf_call *call, double (*slope)(double)) {
   rf_view u = in_view(call, 0), dg = in_view(call, 1), du = out_view(call, 0);
   int64_t count = elements(call, rf_in(call, 0));
-  for (int64_t i = 0; i < count; i++) store(du, i, load(dg, i) * gelu_slope(load(u, i)));
+  for (int64_t i = 0; i < count; i++) store(du, i, load(dg, i) * slope(load(u, i)));
 }
 
-/* The exact form, 0.5 u (1 + erf(u / sqrt 2)). */
-void rf_reference_gelu_erf(const rf_call *call) {
-  rf_view u = in_view(call, 0), g = out_view(call, 0);
-  int64_t count = elements(call, rf_in(call, 0));
-  for (int64_t i = 0; i < count; i++) store(g, i, 0.5 * load(u, i) * erfc(-load(u, i) * M_SQRT1_2));
+/* GELU in the exact form, 0.5 u (1 + erf(u / sqrt 2)), and its derivative. */
+static double gelu_erf(double u) { return 0.5 * u * erfc(-u * M_SQRT1_2); }
+static double gelu_erf_slope(double u) {
+  return 0.5 * erfc(-u * M_SQRT1_2) + u * exp(-0.5 * u * u) * 0.5 * M_2_SQRTPI * M_SQRT1_2;
 }
-void rf_reference_gelu_erf_bwd(const rf_call *call) {
-  rf_view u = in_view(call, 0), dg = in_view(call, 1), du = out_view(call, 0);
-  int64_t count = elements(call, rf_in(call, 0));
-  for (int64_t i = 0; i < count; i++) {
-    double x = load(u, i),
-           slope = 0.5 * erfc(-x * M_SQRT1_2) + x * exp(-0.5 * x * x) * 0.5 * M_2_SQRTPI * M_SQRT1_2;
-    store(du, i, load(dg, i) * slope);
-  }
-}
+
+void rf_reference_gelu(const rf_call *call) { activation(call, gelu); }
+void rf_reference_gelu_bwd(const rf_call *call) { activation_bwd(call, gelu_slope); }
+void rf_reference_gelu_erf(const rf_call *call) { activation(call, gelu_erf); }
+void rf_reference_gelu_erf_bwd(const rf_call *call) { activation_bwd(call, gelu_erf_slope); }
 
 /* gate_up (n,2F) -> h (n,F) = act(gate) * up */
 static void gated(const rf_call *call, double (*act)(double)) {

@@ -95,8 +95,8 @@ void rf_reference_route(const rf_call *call) {
   }
   starts[experts] = at;
   for (int64_t i = 0; attr->room > 0 && i < rows * used; i++) {
-    int64_t e = chosen[i], behind = place[i] - starts[e];
-    place[i] = behind < attr->room ? (int32_t)(e * attr->room + behind) : -1;
+    int64_t e = chosen[i], index = place[i] - starts[e];
+    place[i] = index < attr->room ? (int32_t)(e * attr->room + index) : -1;
   }
   for (int64_t e = 0; attr->room > 0 && e <= experts; e++) starts[e] = (int32_t)(e * attr->room);
 }
@@ -159,40 +159,28 @@ static int64_t runs(const rf_call *call) {
   return call->op->attr.experts.experts * (int64_t)(call->op->attr.group > 1 ? call->op->attr.group : 1);
 }
 
-/* x (R,K), w (E*K,N), starts -> u (R,N) */
-void rf_reference_matmul_experts(const rf_call *call) {
-  rf_view x = in_view(call, 0), w = in_view(call, 1), u = out_view(call, 0);
-  int64_t inner = rf_in(call, 0)->shape[1], columns = rf_in(call, 1)->shape[1];
-  bool wide = u.dtype == RF_F64;
-  for (int64_t run = 0, e; run < runs(call); run++)
+/* Products of rows with their expert's weights (K,N): x w, or dy w^T if `back`. */
+static void expert_products(const rf_call *call, bool back) {
+  const rf_attr_experts *attr = &call->op->attr.experts;
+  rf_view a = in_view(call, 0), w = in_view(call, 1), out = out_view(call, 0);
+  int64_t inner = rf_in(call, 0)->shape[1], columns = rf_out(call, 0)->shape[1], step = back ? 1 : columns;
+  for (int64_t run = 0; run < runs(call); run++)
     for (int64_t p = ids(call, 2)[run]; p < ids(call, 2)[run + 1]; p++)
-      for (int64_t n = 0; n < columns; n++) {
+      for (int64_t c = 0; c < columns; c++) {
         double sum = 0;
-        e = run % call->op->attr.experts.experts;
-        if (call->op->attr.experts.fast)
-          sum = rounded_dot(x, p * inner, w, e * inner * columns + n, columns, inner);
+        int64_t e = run % attr->experts, at = e * inner * columns + (back ? c * inner : c);
+        if (attr->fast && !back) sum = rounded_dot(a, p * inner, w, at, step, inner);
         else
-          for (int64_t i = 0; i < inner; i++)
-            sum = exact_fma(wide, load(x, p * inner + i), load(w, (e * inner + i) * columns + n), sum);
-        store(u, p * columns + n, sum);
+          for (int64_t k = 0; k < inner; k++)
+            sum = exact_fma(out.dtype == RF_F64, load(a, p * inner + k), load(w, at + k * step), sum);
+        store(out, p * columns + c, sum);
       }
 }
 
+/* x (R,K), w (E*K,N), starts -> u (R,N) */
+void rf_reference_matmul_experts(const rf_call *call) { expert_products(call, false); }
 /* dy (R,N), w (E*K,N), starts -> dx (R,K) */
-void rf_reference_matmul_experts_dx(const rf_call *call) {
-  rf_view dy = in_view(call, 0), w = in_view(call, 1), dx = out_view(call, 0);
-  int64_t inner = rf_out(call, 0)->shape[1], columns = rf_in(call, 1)->shape[1];
-  bool wide = dx.dtype == RF_F64;
-  for (int64_t run = 0, e; run < runs(call); run++)
-    for (int64_t p = ids(call, 2)[run]; p < ids(call, 2)[run + 1]; p++)
-      for (int64_t i = 0; i < inner; i++) {
-        double sum = 0;
-        e = run % call->op->attr.experts.experts;
-        for (int64_t n = 0; n < columns; n++)
-          sum = exact_fma(wide, load(dy, p * columns + n), load(w, (e * inner + i) * columns + n), sum);
-        store(dx, p * inner + i, sum);
-      }
-}
+void rf_reference_matmul_experts_dx(const rf_call *call) { expert_products(call, true); }
 
 /* x (R,K), dy (R,N), starts -> dw (E*K,N) */
 void rf_reference_matmul_experts_dw(const rf_call *call) {

@@ -86,8 +86,8 @@ size_t rf_reference_head_workspace(const rf_graph *graph, const rf_op *op, int t
   return (size_t)(x->shape[0] * (x->shape[1] + 2)) * sizeof(double);
 }
 
-/* dlogits = (softmax - onehot) * loss_scale, for one token at a time. dx, dw and dbias are outputs
- * slot, slot + 1 and slot + 2. */
+/* dlogits = (softmax - onehot) * loss_scale, one token at a time. Outputs dx, dw, dbias from `slot`
+ * on. */
 static void gradients(const rf_call *call, const head *of, const int32_t *labels, rf_view lse, int slot) {
   rf_view dx = out_view(call, slot), dw = out_view(call, slot + 1), dbias = out_view(call, slot + 2);
   double *column = call->workspace, *sums = column + of->rows;
@@ -122,8 +122,8 @@ void rf_reference_head_loss(const rf_call *call) {
   loss_rows(call, &of, ids(call, 3), out_view(call, 2));
 }
 
-/* x, w, bias?, labels (n) -> part (n,4): largest logit, sum, logit of the label and best token in
- * this chip's part of the vocabulary */
+/* x, w, bias?, labels (n) -> part (n,4): this chip's largest logit, sum, label's logit, best
+ * token */
 void rf_reference_head_part(const rf_call *call) {
   head of = head_of(call);
   const int32_t *labels = ids(call, 3);
@@ -171,8 +171,8 @@ void rf_reference_head_loss_bwd(const rf_call *call) {
   gradients(call, &of, ids(call, 3), in_view(call, 4), 0);
 }
 
-/* x, w, bias?, labels -> nll, argmax, dx, dw, dbias?: head_loss, then head_loss_bwd, with lse
- * rounded as if a tensor stored it */
+/* x, w, bias?, labels -> nll, argmax, dx, dw, dbias?: head_loss and head_loss_bwd, with lse
+ * rounded */
 void rf_reference_head_loss_grad(const rf_call *call) {
   head of = head_of(call);
   double *space = call->workspace;
@@ -228,8 +228,8 @@ void rf_reference_head_score(const rf_call *call) {
       int64_t at = -1;
       for (int64_t v = 0; v < of.vocab; v++) {
         double z = logit(&of, r, v);
-        bool behind = z < before || (z == before && v > last);
-        if (behind && (at < 0 || z > largest)) {
+        bool after = z < before || (z == before && v > last);
+        if (after && (at < 0 || z > largest)) {
           largest = z;
           at = v;
         }

@@ -9,11 +9,11 @@ void rf_reference_rope(const rf_call *call) {
   const int32_t *positions = ids(call, 1);
   rf_view x = in_view(call, 0), y = out_view(call, 0);
   int64_t rows = rows_in_use(call, rf_in(call, 0)->shape[0]), width = rf_in(call, 0)->shape[1];
-  int64_t head_dim = attr->head_dim, half = attr->rotation.dim / 2, turned = attr->heads + attr->kv_heads;
+  int64_t head_dim = attr->head_dim, half = attr->rotation.dim / 2, rotated = attr->heads + attr->kv_heads;
   bool tail = attr->rotation.tail;
   int64_t begin = tail ? head_dim - 2 * half : 0, step = tail ? 2 : 1, apart = tail ? 1 : half;
   for (int64_t r = 0; r < rows; r++) {
-    for (int64_t h = 0; h < turned; h++) {
+    for (int64_t h = 0; h < rotated; h++) {
       for (int64_t i = 0; i < half; i++) {
         double angle = positions[r] * rf_rope_frequency(&attr->rotation, i);
         double cosine = cos(angle), sine = attr->inverse ? -sin(angle) : sin(angle);
@@ -25,6 +25,6 @@ void rf_reference_rope(const rf_call *call) {
       for (int64_t i = tail ? 0 : 2 * half; i < (tail ? begin : head_dim); i++)
         store(y, r * width + h * head_dim + i, load(x, r * width + h * head_dim + i));
     }
-    for (int64_t c = turned * head_dim; c < width; c++) store(y, r * width + c, load(x, r * width + c));
+    for (int64_t c = rotated * head_dim; c < width; c++) store(y, r * width + c, load(x, r * width + c));
   }
 }
