@@ -100,11 +100,6 @@ static void say_rows(const rafter_sink *sink, const json_t *rows, int64_t limit,
 
 enum { LEFT_BYTES = 1 << 16 };
 
-static int by_value(const void *a, const void *b) {
-  double x = *(const double *)a, y = *(const double *)b;
-  return (x > y) - (x < y);
-}
-
 /* Results from the complete lines of `text`, the end of metrics.jsonl: figures of the last step,
  * and the median rate. NULL: no step. */
 static json_t *last_steps(const char *text, size_t bytes) {
@@ -128,7 +123,7 @@ static json_t *last_steps(const char *text, size_t bytes) {
     json_decref(row);
   }
   if (rates) {
-    qsort(rate, rates, sizeof *rate, by_value);
+    qsort(rate, rates, sizeof *rate, rf_compare_doubles);
     json_object_set_new(left, "tokens_per_second", json_real(rate[rates / 2]));
   }
   return left;

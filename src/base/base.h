@@ -94,8 +94,7 @@ void *rf_must(void *memory);
 typedef struct rf_pool rf_pool;
 rf_pool *rf_pool_new(void);
 void rf_pool_free(rf_pool *pool);
-/* Allocates zeroed memory, aligned to 16 bytes. Aborts the process if the machine has no memory
- * left. */
+/* Allocates zeroed memory, aligned to 16 bytes. Aborts if the machine has no memory left. */
 void *rf_pool_alloc(rf_pool *pool, size_t bytes);
 /* Like rf_pool_alloc, without the zeros: the caller writes every byte. */
 void *rf_pool_raw(rf_pool *pool, size_t bytes);
@@ -106,12 +105,25 @@ static inline bool rf_flag_is_set(const volatile int *flag) {
   return flag && __atomic_load_n(flag, __ATOMIC_RELAXED);
 }
 
-double rf_now_seconds(void); /* monotonic clock */
-int64_t rf_now_ns(void);     /* same clock as rf_now_seconds */
+/* ---- numbers --------------------------------------------------------------------------------- */
 
 /* Greatest common divisor of two numbers >= 0 that are not both 0. */
 int64_t rf_common_divisor(int64_t a, int64_t b);
-/* Seconds since this process started to load, in steps of 0.01 s; -1: unknown. */
+/* n / unit rounded up, and the smallest multiple of `unit` that is at least n, for n >= 0. */
+static inline int64_t rf_ceil_div(int64_t n, int64_t unit) { return (n + unit - 1) / unit; }
+static inline int64_t rf_round_up(int64_t n, int64_t unit) { return rf_ceil_div(n, unit) * unit; }
+/* Compares two doubles, for qsort in ascending order. */
+int rf_compare_doubles(const void *a, const void *b);
+/* Compares two strings, or two structs whose first field is a string, for qsort and bsearch. */
+int rf_compare_names(const void *a, const void *b);
+
+/* ---- clock ----------------------------------------------------------------------------------- */
+
+double rf_now_seconds(void); /* monotonic clock */
+int64_t rf_now_ns(void);     /* same clock as rf_now_seconds */
+
+/* Seconds since this process started, with the time to load it, in steps of 0.01 s; -1 if
+ * unknown. */
 double rf_process_seconds(void);
 
 /* Random numbers are counter-based: a key gives the same draw in any order and on any thread. */

@@ -119,16 +119,13 @@ rf_status rf_out_open(const char *path, int64_t expected_bytes, rf_out_file **re
     out->fd = -1;
     out->path = resolve_links(path);
     size = out->path ? strlen(out->path) + 32 : 32;
-    out->beside = malloc(size);
+    out->beside = calloc(size, 1);
   }
   if (!out || !out->path || !out->beside) {
-    if (out) {
-      free(out->path);
-      free(out->beside);
-    }
-    free(out);
+    bool memory = errno == ENOMEM;
+    rf_out_discard(out);
     return RF_FAIL(error, RAFTER_FAILED, NULL, "cannot write %s (%s)", path,
-                   errno == ENOMEM ? "out of memory" : "too many links");
+                   memory ? "out of memory" : "too many links");
   }
   out->fd = open_target(out, size);
   rf_status status = RAFTER_OK;
@@ -151,7 +148,7 @@ static rf_status write_all(rf_out_file *out, const unsigned char *data, size_t b
     if (put <= 0)
       return RF_FAIL(error, RAFTER_FAILED, "free some space or choose another folder with --out",
                      "cannot write %s (%s after %lld bytes)", out->path,
-                     put < 0 ? strerror(errno) : "nothing was taken", (long long)out->bytes);
+                     put < 0 ? strerror(errno) : "no byte was written", (long long)out->bytes);
     data += put;
     bytes -= (size_t)put;
     out->bytes += put;
@@ -207,9 +204,8 @@ rf_status rf_out_commit(rf_out_file *out, rf_error *error) {
 
 void rf_out_discard(rf_out_file *out) {
   if (!out) return;
-  bool made = out->fd >= 0;
-  if (made) close(out->fd);
-  if (out->beside[0]) unlink(out->beside);
+  if (out->fd >= 0) close(out->fd);
+  if (out->beside && out->beside[0]) unlink(out->beside);
   free(out->path);
   free(out->beside);
   free(out);
@@ -282,7 +278,7 @@ rf_status rf_map_file(const char *path, void **map, size_t *bytes, rf_error *err
   if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode) || info.st_size == 0) {
     bool empty = S_ISREG(info.st_mode);
     close(fd);
-    return RF_FAIL(error, RAFTER_FAILED, NULL, "%s is %s", path, empty ? "empty" : "no regular file");
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "%s is %s", path, empty ? "empty" : "not a regular file");
   }
   *bytes = (size_t)info.st_size;
   *map = mmap(NULL, *bytes, PROT_READ, MAP_PRIVATE, fd, 0);

@@ -19,7 +19,7 @@ typedef struct value {
   int64_t whole; /* INT, SIZE, TOKENS, COUNT, FLAG; CHOICE: index of the choice */
   double real;   /* FLOAT, DURATION and the numbers of `whole` */
   int count;     /* number of texts or of list entries */
-  /* [0]: as typed; TEXTS: all values; SWEEP: as typed, the option, then the values */
+  /* [0]: text as typed; TEXTS: all values; SWEEP: text, option, then its values */
   char **text;
   int64_t *list;
   double *floats;
@@ -40,6 +40,9 @@ struct rf_options {
 /* ---- small pieces ---------------------------------------------------------------------------- */
 
 static char *copy_of(const char *text) { return rf_must(strdup(text)); }
+static void *copy_of_bytes(const void *from, size_t bytes) {
+  return from ? memcpy(rf_must(malloc(bytes + 1)), from, bytes) : NULL;
+}
 
 static void clear(value *v) {
   for (int i = 0; v->text && v->text[i]; ++i) free(v->text[i]);
@@ -47,7 +50,6 @@ static void clear(value *v) {
   free(v->list);
   free(v->floats);
   memset(v, 0, sizeof *v);
-  v->whole = 0;
 }
 
 /* Appends a copy of `text` to a NULL-terminated array. */
@@ -307,7 +309,7 @@ static rf_status parse_value(const rf_options *o, const rf_option *row, const ch
   return RAFTER_OK;
 }
 
-/* Sets row `i`. TEXTS of one source accumulate; every other value is replaced. */
+/* Sets row `i`. Values of a TEXTS option from one source accumulate; other values are replaced. */
 static rf_status set_row(rf_options *o, int i, const char *text, rf_option_source source, rf_error *error) {
   const rf_option *row = o->row[i];
   value fresh = {0};
@@ -401,16 +403,9 @@ rf_options *rf_options_copy(const rf_options *o) {
     value *to = &copy->values[i];
     *to = *from;
     to->text = NULL;
-    to->list = NULL;
-    to->floats = NULL;
     for (int j = 0; from->text && from->text[j]; ++j) push(&to->text, from->text[j]);
-    size_t count = (size_t)from->count;
-    if (from->list)
-      to->list =
-          memcpy(rf_must(malloc((count + 1) * sizeof *to->list)), from->list, count * sizeof *to->list);
-    if (from->floats)
-      to->floats =
-          memcpy(rf_must(malloc((count + 1) * sizeof *to->floats)), from->floats, count * sizeof *to->floats);
+    to->list = copy_of_bytes(from->list, (size_t)from->count * sizeof *to->list);
+    to->floats = copy_of_bytes(from->floats, (size_t)from->count * sizeof *to->floats);
   }
   for (int i = 0; i < o->argument_count; ++i) add_argument(copy, o->argument[i], o->argument_source);
   return copy;
@@ -557,6 +552,7 @@ static rf_status set_from_json(rf_options *o, int i, const json_t *json, const c
   enum { TEXT_MOST = 1 << 16 };
   char *text = rf_must(malloc(TEXT_MOST));
   rf_status status = RAFTER_OK;
+  text[0] = 0;
   if (row->bare && json_is_true(json)) {
     status = set_row(o, i, NULL, RF_OPTION_CONFIG, error);
   } else if (json_is_array(json) && row->type == RF_OPTION_TEXTS) {
@@ -564,25 +560,17 @@ static rf_status set_from_json(rf_options *o, int i, const json_t *json, const c
       if (!scalar_text(json_array_get(json, j), text, TEXT_MOST))
         status = RF_FAIL(error, RAFTER_INVALID, NULL, "expected texts in the list of \"%s\"", row->name);
       else status = set_row(o, i, text, RF_OPTION_CONFIG, error);
-  } else if (json_is_array(json) && row->type == RF_OPTION_LIST) {
-    text[0] = 0;
-    for (size_t j = 0; j < json_array_size(json); ++j)
-      rf_text_append(text, TEXT_MOST, "%s%lld", j ? "," : "",
-                     (long long)json_integer_value(json_array_get(json, j)));
-    status = set_row(o, i, text, RF_OPTION_CONFIG, error);
-  } else if (json_is_array(json) && row->type == RF_OPTION_FLOATS) {
-    text[0] = 0;
-    for (size_t j = 0; j < json_array_size(json); ++j) {
-      char number[40];
-      rf_text_real(json_number_value(json_array_get(json, j)), number);
-      rf_text_append(text, TEXT_MOST, "%s%s", j ? "," : "", number);
-    }
-    status = set_row(o, i, text, RF_OPTION_CONFIG, error);
-  } else if (!scalar_text(json, text, TEXT_MOST)) {
-    status = RF_FAIL(error, RAFTER_INVALID, NULL, "the option \"%s\" has the wrong type or is too long",
-                     row->name);
   } else {
-    status = set_row(o, i, text, RF_OPTION_CONFIG, error);
+    bool list = json_is_array(json) && (row->type == RF_OPTION_LIST || row->type == RF_OPTION_FLOATS);
+    bool right = list || scalar_text(json, text, TEXT_MOST);
+    for (size_t j = 0; list && right && j < json_array_size(json); ++j) {
+      char item[64];
+      right = scalar_text(json_array_get(json, j), item, sizeof item);
+      if (right) rf_text_append(text, TEXT_MOST, "%s%s", j ? "," : "", item);
+    }
+    status = right ? set_row(o, i, text, RF_OPTION_CONFIG, error)
+                   : RF_FAIL(error, RAFTER_INVALID, NULL,
+                             "the option \"%s\" has the wrong type or is too long", row->name);
   }
   free(text);
   if (status == RAFTER_OK || !error) return status;

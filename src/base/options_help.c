@@ -33,8 +33,8 @@ static void put_number(FILE *out, double value) {
   else fprintf(out, fabs(value) < 1e9 ? "%.10g" : "%.6g", value);
 }
 
-/* "help [a|b; 1 to 8; default 2]", malloc'ed. If not `full`: the help up to its newline, without
- * the range, and without choices if they are long. */
+/* The text "help [a|b; 1 to 8; default 2]", malloc'ed. Unless `full`, it ends at the newline of the
+ * help and has no range and no long list of choices. */
 static char *describe(const rf_option *row, bool full) {
   char *text = NULL;
   size_t size = 0;
@@ -217,11 +217,18 @@ static void put_roff(FILE *out, const char *text) {
   }
 }
 
-char *rf_options_man(const rf_commands *commands) {
+/* The text that `put` prints, malloc'ed. */
+static char *text_of(void (*put)(FILE *out, const rf_commands *commands), const rf_commands *commands) {
   char *text = NULL;
   size_t size = 0;
   FILE *out = open_memstream(&text, &size);
   if (!out) return NULL;
+  put(out, commands);
+  fclose(out);
+  return text;
+}
+
+static void put_man(FILE *out, const rf_commands *commands) {
   fputs(".TH RAFTER 1\n.ad l\n.SH NAME\nrafter \\- will a transformer fit, how fast will it run, what will "
         "it cost; then run it\n.SH SYNOPSIS\n",
         out);
@@ -257,18 +264,14 @@ char *rf_options_man(const rf_commands *commands) {
       free(description);
     }
   }
-  fputs(".SH EXIT STATUS\n0 done, 1 the work failed, 2 the command line is wrong, 3 it does not fit, 130 "
-        "interrupted after saving.\n",
+  fputs(".SH EXIT STATUS\n0 done, 1 the work failed, 2 the command line is wrong, 3 the plan does not fit, "
+        "130 interrupted after saving.\n",
         out);
-  fclose(out);
-  return text;
 }
 
-char *rf_options_completion(const rf_commands *commands) {
-  char *text = NULL;
-  size_t size = 0;
-  FILE *out = open_memstream(&text, &size);
-  if (!out) return NULL;
+char *rf_options_man(const rf_commands *commands) { return text_of(put_man, commands); }
+
+static void put_completion(FILE *out, const rf_commands *commands) {
   fputs("# bash completion of rafter, made from its options table\n_rafter() {\n"
         "  local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} command=${COMP_WORDS[1]} "
         "words=\n"
@@ -303,6 +306,6 @@ char *rf_options_completion(const rf_commands *commands) {
         "  if [ -z \"${COMPREPLY[*]}\" ]; then COMPREPLY=($(compgen -f -- \"$word\")); fi\n}\ncomplete -F "
         "_rafter rafter\n",
         out);
-  fclose(out);
-  return text;
 }
+
+char *rf_options_completion(const rf_commands *commands) { return text_of(put_completion, commands); }

@@ -7,40 +7,37 @@
 
 #include "base/json.h"
 
-void rf_say(const rafter_sink *sink, const char *format, ...) {
+static void print(void (*put)(void *self, const char *text), void *self, const char *format, va_list values) {
   char line[4096];
-  va_list values;
-  if (!sink->text) return;
-  va_start(values, format);
+  if (!put) return;
   vsnprintf(line, sizeof line, format, values);
+  put(self, line);
+}
+
+void rf_say(const rafter_sink *sink, const char *format, ...) {
+  va_list values;
+  va_start(values, format);
+  print(sink->text, sink->self, format, values);
   va_end(values);
-  sink->text(sink->self, line);
 }
 
 void rf_note(const rafter_sink *sink, const char *format, ...) {
-  char line[4096];
   va_list values;
-  void (*put)(void *self, const char *text) = sink->note ? sink->note : sink->text;
-  if (!put) return;
   va_start(values, format);
-  vsnprintf(line, sizeof line, format, values);
+  print(sink->note ? sink->note : sink->text, sink->self, format, values);
   va_end(values);
-  put(sink->self, line);
+}
+
+void rf_put_bar(const rafter_sink *sink, const char *format, ...) {
+  va_list values;
+  va_start(values, format);
+  print(sink->bar, sink->self, format, values);
+  va_end(values);
 }
 
 void rf_say_text(const rafter_sink *sink, char *text) {
   if (sink->text && text) sink->text(sink->self, text);
   free(text);
-}
-
-void rf_put_bar(const rafter_sink *sink, const char *format, ...) {
-  char line[512];
-  va_list values;
-  if (!sink->bar) return;
-  va_start(values, format);
-  vsnprintf(line, sizeof line, format, values);
-  va_end(values);
-  sink->bar(sink->self, line);
 }
 
 void rf_put_json(const rafter_sink *sink, json_t *json) {

@@ -172,3 +172,12 @@ rf_status rf_parse_floats(const char *text, double *values, int capacity, int *c
 }
 
 int64_t rf_common_divisor(int64_t a, int64_t b) { return b ? rf_common_divisor(b, a % b) : a; }
+
+int rf_compare_doubles(const void *a, const void *b) {
+  double x = *(const double *)a, y = *(const double *)b;
+  return (x > y) - (x < y);
+}
+
+int rf_compare_names(const void *a, const void *b) {
+  return strcmp(*(const char *const *)a, *(const char *const *)b);
+}

@@ -117,7 +117,7 @@ static rf_status take_kind(cursor *c, const char *what, rf_gguf_kind *kind, rf_e
   RF_TRY(take_u32(c, what, &number, error));
   if (number >= RF_GGUF_KINDS)
     return RF_FAIL(error, RAFTER_FAILED, NULL,
-                   "%s: %s is of an unknown kind (byte %zu: expected 0 to %d, got %u)", c->where, what,
+                   "%s: %s has an unknown kind (byte %zu: expected 0 to %d, got %u)", c->where, what,
                    c->at - 4, RF_GGUF_KINDS - 1, number);
   *kind = (rf_gguf_kind)number;
   return RAFTER_OK;
@@ -192,7 +192,7 @@ static rf_status take_tensor(cursor *c, rf_gguf *file, rf_quant_tensor *tensor, 
   RF_TRY(take_u32(c, what, &number, error));
   tensor->type = rf_quant_type_of(number);
   if (!tensor->type || tensor->type->head)
-    return RF_FAIL(error, RAFTER_FAILED, "the file may be newer than this program",
+    return RF_FAIL(error, RAFTER_FAILED, "the file may be newer than rafter",
                    "%s: %s has an unknown type (byte %zu: got number %u)", c->where, what, c->at - 4, number);
   int64_t row = tensor->rank ? tensor->shape[tensor->rank - 1] : 1;
   if (row % tensor->type->values)
@@ -206,11 +206,9 @@ static rf_status take_tensor(cursor *c, rf_gguf *file, rf_quant_tensor *tensor, 
 
 /* ---- order: duplicates, overlaps, look-ups --------------------------------------------------- */
 
-static int tensors_by_name(const void *a, const void *b) {
-  return strcmp((*(const rf_quant_tensor *const *)a)->name, (*(const rf_quant_tensor *const *)b)->name);
-}
-static int values_by_key(const void *a, const void *b) {
-  return strcmp((*(const rf_gguf_value *const *)a)->key, (*(const rf_gguf_value *const *)b)->key);
+/* Compares pointers to tensors or to values, whose first field is the name or the key. */
+static int by_name(const void *a, const void *b) {
+  return rf_compare_names(*(const void *const *)a, *(const void *const *)b);
 }
 static int tensors_by_place(const void *a, const void *b) {
   const rf_quant_tensor *x = *(const rf_quant_tensor *const *)a, *y = *(const rf_quant_tensor *const *)b;
@@ -220,7 +218,7 @@ static int tensors_by_place(const void *a, const void *b) {
 
 static rf_status sort_values(rf_gguf *file, rf_error *error) {
   for (int i = 0; i < file->value_count; ++i) file->value_by_key[i] = &file->value[i];
-  qsort(file->value_by_key, (size_t)file->value_count, sizeof *file->value_by_key, values_by_key);
+  qsort(file->value_by_key, (size_t)file->value_count, sizeof *file->value_by_key, by_name);
   for (int i = 1; i < file->value_count; ++i)
     if (strcmp(file->value_by_key[i - 1]->key, file->value_by_key[i]->key) == 0)
       return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: metadata \"%.100s\" occurs twice", file->path,
@@ -236,7 +234,7 @@ static rf_status sort_tensors(rf_gguf *file, rf_error *error) {
     if ((const char *)order[i]->data < (const char *)order[i - 1]->data + order[i - 1]->bytes)
       return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: tensors \"%.100s\" and \"%.100s\" overlap", file->path,
                      order[i - 1]->name, order[i]->name);
-  qsort(order, (size_t)file->count, sizeof *order, tensors_by_name);
+  qsort(order, (size_t)file->count, sizeof *order, by_name);
   for (int i = 1; i < file->count; ++i)
     if (strcmp(order[i - 1]->name, order[i]->name) == 0)
       return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: tensor \"%.100s\" occurs twice", file->path,
@@ -248,7 +246,7 @@ const rf_quant_tensor *rf_gguf_find(const rf_gguf *file, const char *name) {
   rf_quant_tensor key = {.name = name};
   const rf_quant_tensor *pointer = &key, **found;
   if (!file->count) return NULL;
-  found = bsearch(&pointer, file->tensor_by_name, (size_t)file->count, sizeof *found, tensors_by_name);
+  found = bsearch(&pointer, file->tensor_by_name, (size_t)file->count, sizeof *found, by_name);
   return found ? *found : NULL;
 }
 
@@ -256,7 +254,7 @@ const rf_gguf_value *rf_gguf_value_find(const rf_gguf *file, const char *name) {
   rf_gguf_value key = {.key = name};
   const rf_gguf_value *pointer = &key, **found;
   if (!file->value_count) return NULL;
-  found = bsearch(&pointer, file->value_by_key, (size_t)file->value_count, sizeof *found, values_by_key);
+  found = bsearch(&pointer, file->value_by_key, (size_t)file->value_count, sizeof *found, by_name);
   return found ? *found : NULL;
 }
 
@@ -269,12 +267,12 @@ static rf_status check_start(cursor *c, int *version, rf_error *error) {
   c->at = 4;
   RF_TRY(take_u32(c, "the version", &number, error));
   if (number == 2 || number == 3) return *version = (int)number, RAFTER_OK;
-  bool turned = number && !(number & 0xffff);
+  bool swapped = number && !(number & 0xffff);
   return RF_FAIL(error, RAFTER_FAILED,
-                 turned ? "convert it to a little-endian file"
-                        : "convert the model again with a newer program",
-                 "%s is of %s GGUF version (byte 4: expected 2 or 3, got %u)", c->where,
-                 turned ? "a big-endian" : "another", turned ? __builtin_bswap32(number) : number);
+                 swapped ? "convert it to a little-endian file"
+                         : "convert the model again with a newer converter",
+                 "%s has %s GGUF version (byte 4: expected 2 or 3, got %u)", c->where,
+                 swapped ? "a big-endian" : "an unknown", swapped ? __builtin_bswap32(number) : number);
 }
 
 /* Reads the counts. The size of the smallest entry limits each count, so that allocations stay

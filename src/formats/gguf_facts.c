@@ -1,5 +1,5 @@
-/* gguf_facts.c - reads the architecture from the metadata of a file. Each architecture is a row of
- * one table. */
+/* gguf_facts.c - reads the architecture from the metadata of a file, by one row per
+ * architecture. */
 #include "formats/gguf_facts.h"
 
 #include <math.h>
@@ -9,8 +9,7 @@
 
 #include "base/text.h"
 
-/* Properties of an architecture that files omit. Source: llama.cpp, llama-model.cpp (load_hparams),
- * and convert_hf_to_gguf.py. */
+/* Properties that files omit. Source: llama.cpp, load_hparams and convert_hf_to_gguf.py. */
 typedef struct arch_row {
   const char *name;
   rf_gguf_arch arch;
@@ -167,9 +166,10 @@ rf_status rf_gguf_facts_check(const rf_gguf_facts *f, const char *where, rf_erro
     return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: keys and values differ in width (got %lld and %lld)",
                    where, (long long)f->key_length, (long long)f->value_length);
   if (f->rope_dim > f->key_length || f->rope_dim % 2)
-    return RF_FAIL(error, RAFTER_FAILED, NULL,
-                   "%s: rotary positions do not fit a head (expected an even number up to %lld, got %lld)",
-                   where, (long long)f->key_length, (long long)f->rope_dim);
+    return RF_FAIL(
+        error, RAFTER_FAILED, NULL,
+        "%s: wrong number of rotated elements of a head (expected an even number up to %lld, got %lld)",
+        where, (long long)f->key_length, (long long)f->rope_dim);
   if (f->experts_used > f->experts)
     return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: more experts used than exist (got %lld of %lld)", where,
                    (long long)f->experts_used, (long long)f->experts);

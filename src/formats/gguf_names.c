@@ -9,7 +9,7 @@ enum {
   GPTS = RF_GGUF_GPT2 | RF_GGUF_NEOX,
   GATED = RF_GGUF_EVERY & ~GPTS,
   POSTS = RF_GGUF_GEMMA2 | RF_GGUF_GEMMA3,
-  QK = 3 /* bits of parts 0 and 1 (q, k) of q, k, v */
+  QK = 3 /* bits 0 and 1: the parts q and k */
 };
 
 /* Source: llama.cpp, gguf-py/gguf/tensor_mapping.py and convert_hf_to_gguf.py.

@@ -47,8 +47,7 @@ static double float_at(rf_gguf_kind kind, const uint8_t *at, int64_t i) {
 }
 
 static rf_status missing(const rf_gguf *file, const char *key, rf_error *error) {
-  return RF_FAIL(error, RAFTER_FAILED,
-                 "the file may be incomplete, or its model may be unknown to this program",
+  return RF_FAIL(error, RAFTER_FAILED, "the file may be incomplete, or rafter may not support its model",
                  "%s has no metadata \"%s\"", rf_gguf_path(file), key);
 }
 

@@ -8,8 +8,7 @@
 #include "formats/quant_blocks.h"
 #include "formats/tensors_out.h"
 
-/* ALIGNMENT in bytes; NAME_MOST: maximum bytes of a tensor's name in ggml; BLOCK: number of values
- * quantized at a time. */
+/* bytes; maximum bytes of a tensor's name in ggml; number of values quantized at a time */
 enum { ALIGNMENT = 32, NAME_MOST = 63, BLOCK = 16384 };
 
 /* ---- metadata -------------------------------------------------------------------------------- */
@@ -175,16 +174,12 @@ static rf_status check_tensor(rf_gguf_writer *writer, const rf_quant_tensor *ten
   return RAFTER_OK;
 }
 
-static int by_name(const void *a, const void *b) {
-  return strcmp(*(const char *const *)a, *(const char *const *)b);
-}
-
 static rf_status check_twice(rf_gguf_writer *writer, const rf_quant_tensor *tensors, rf_error *error) {
   rf_status status = RAFTER_OK;
   const char **name = calloc((size_t)writer->to.count + 1, sizeof *name);
   if (!name) return RF_FAIL(error, RAFTER_FAILED, NULL, "no memory to write %s", writer->to.path);
   for (int i = 0; i < writer->to.count; ++i) name[i] = tensors[i].name;
-  qsort(name, (size_t)writer->to.count, sizeof *name, by_name);
+  qsort(name, (size_t)writer->to.count, sizeof *name, rf_compare_names);
   for (int i = 1; i < writer->to.count && status == RAFTER_OK; ++i)
     if (strcmp(name[i - 1], name[i]) == 0)
       status = RF_FAIL(error, RAFTER_FAILED, NULL, "cannot write %s (tensor \"%.100s\" occurs twice)",

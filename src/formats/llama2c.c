@@ -133,10 +133,6 @@ static int64_t size_of(const rf_gguf_facts *f, char letter) {
   }
 }
 
-static int by_name(const void *a, const void *b) {
-  return strcmp(((const rf_quant_tensor *)a)->name, ((const rf_quant_tensor *)b)->name);
-}
-
 /* Computes the addresses of all tensors. Sizes are at most 2^20 and 2^24, layers at most 2^12, so
  * no product overflows. The caller compares the end with the file's length before it uses an
  * address. */
@@ -152,7 +148,7 @@ static rf_status place_tensors(rf_llama2c *file, const uint8_t *base, size_t at,
             count = shape[0] * shape[1];
     for (int layer = 0; layer < layers; ++layer, end += (uint64_t)count * 4) {
       if (!row->name) continue;
-      if (end + (uint64_t)count * 4 > file->bytes) continue; /* reported below */
+      if (end + (uint64_t)count * 4 > file->bytes) continue; /* the error is reported below */
       rf_quant_tensor *t = &file->tensor[file->count];
       *t = (rf_quant_tensor){
           file->name[file->count], f32, rank, {shape[0], shape[1]}, count, count * 4, base + end};
@@ -166,7 +162,7 @@ static rf_status place_tensors(rf_llama2c *file, const uint8_t *base, size_t at,
     return RF_FAIL(error, RAFTER_FAILED, "the file may be truncated, or not a model of llama2.c",
                    "%s has the wrong length for version %d with these sizes (expected %llu bytes, got %zu)",
                    file->path, file->version, (unsigned long long)end, file->bytes);
-  qsort(file->tensor, (size_t)file->count, sizeof *file->tensor, by_name);
+  qsort(file->tensor, (size_t)file->count, sizeof *file->tensor, rf_compare_names);
   return RAFTER_OK;
 }
 
@@ -229,5 +225,5 @@ const rf_gguf_facts *rf_llama2c_facts(const rf_llama2c *file) { return &file->fa
 
 const rf_quant_tensor *rf_llama2c_find(const rf_llama2c *file, const char *name) {
   rf_quant_tensor key = {.name = name};
-  return bsearch(&key, file->tensor, (size_t)file->count, sizeof key, by_name);
+  return bsearch(&key, file->tensor, (size_t)file->count, sizeof key, rf_compare_names);
 }

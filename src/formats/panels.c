@@ -33,13 +33,12 @@ bool rf_panels_have_codes(const rf_panels *panels) {
   return panels->parts > 0;
 }
 
-static int64_t round_up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
-static int64_t panels_of(int64_t outputs) { return (outputs + RF_PANEL_LANES - 1) / RF_PANEL_LANES; }
+static int64_t panels_of(int64_t outputs) { return rf_ceil_div(outputs, RF_PANEL_LANES); }
 static int64_t lane_bytes(const rf_panels *p, int part) {
   return p->part[part].type->head + p->inner / p->part[part].type->values * p->part[part].type->bytes;
 }
 static int64_t part_bytes(const rf_panels *p, int part) {
-  return round_up(p->part[part].outputs, RF_PANEL_GRAIN) * lane_bytes(p, part);
+  return rf_round_up(p->part[part].outputs, RF_PANEL_GRAIN) * lane_bytes(p, part);
 }
 
 int64_t rf_panels_bytes(const rf_panels *panels) {
@@ -63,7 +62,8 @@ int64_t rf_panels_count(const rf_panels *panels) {
 static rf_panel panel_at(const rf_panels *panels, int part, int64_t index, int64_t first, int64_t offset) {
   const rf_quant_type *type = panels->part[part].type;
   int64_t left = panels->part[part].outputs - index * RF_PANEL_LANES;
-  int used = left < RF_PANEL_LANES ? (int)left : RF_PANEL_LANES, lanes = (int)round_up(used, RF_PANEL_GRAIN);
+  int used = left < RF_PANEL_LANES ? (int)left : RF_PANEL_LANES,
+      lanes = (int)rf_round_up(used, RF_PANEL_GRAIN);
   return (rf_panel){.type = type,
                     .form = form_of(type),
                     .first = first + index * RF_PANEL_LANES,
@@ -98,9 +98,9 @@ const char *rf_panels_name(const rf_panels *panels, char text[64]) {
   int used = 0;
   text[0] = 0;
   for (int i = 0; i < panels->parts; i++) {
-    bool said = false;
-    for (int j = 0; j < i; j++) said |= panels->part[j].type == panels->part[i].type;
-    if (!said)
+    bool seen = false;
+    for (int j = 0; j < i; j++) seen |= panels->part[j].type == panels->part[i].type;
+    if (!seen)
       used += snprintf(text + used, 64 - (size_t)used, "%s%s", i ? "+" : "", panels->part[i].type->name);
   }
   return text;

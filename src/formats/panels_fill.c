@@ -65,7 +65,8 @@ rf_status rf_panels_fill_some(const rf_panels *panels, int64_t from, int64_t end
         failed = 1;
       }
     }
-    free(mine.values), free(mine.blocks);
+    free(mine.values);
+    free(mine.blocks);
   }
   return failed ? RAFTER_FAILED : RAFTER_OK;
 }

@@ -1,5 +1,4 @@
-/* quant.c - the table of storage types, conversions of plain numbers, and reading a range of a
- * tensor. */
+/* quant.c - the table of storage types, plain numbers, and reading a range of a tensor. */
 #include "formats/quant.h"
 
 #include <string.h>

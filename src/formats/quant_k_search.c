@@ -107,21 +107,20 @@ static void fit_offset(const shape *s, const float *x, int n, float *scale, floa
   }
 }
 
-/* Chooses the two integers of one sub-block for fixed factors: the best of the rounded integers and
- * their neighbours. Returns the squared error. */
-static float choose_integers(const shape *s, const float *x, int n, float d, float dmin, float scale,
-                             float offset, int *sc, int *mn) {
+/* Chooses the two integers of sub-block `sub` for the factors of `to`: the best of the rounded
+ * integers and their neighbours. Returns the squared error. */
+static float choose_integers(const shape *s, const float *x, float scale, float offset, int sub, super *to) {
   float most = (float)s->most, best = INFINITY;
-  int a = (int)nearest(d > 0 ? scale / d : 0, 0, most),
-      b = (int)nearest(dmin > 0 ? offset / dmin : 0, 0, most);
+  int a = (int)nearest(to->d > 0 ? scale / to->d : 0, 0, most),
+      b = (int)nearest(to->dmin > 0 ? offset / to->dmin : 0, 0, most), n = VALUES / s->subs;
   for (int i = a - 1; i <= a + 1; ++i)
     for (int j = b - 1; j <= b + 1; ++j) {
       if (i < 0 || j < 0 || i > s->most || j > s->most) continue;
-      float error = offset_error(x, n, d * (float)i, dmin * (float)j, (float)s->levels);
+      float error = offset_error(x + sub * n, n, to->d * (float)i, to->dmin * (float)j, (float)s->levels);
       if (error < best) {
         best = error;
-        *sc = i;
-        *mn = j;
+        to->scale[sub] = i;
+        to->offset[sub] = j;
       }
     }
   return best;
@@ -135,8 +134,8 @@ static void put_levels(const shape *s, const float *x, super *out) {
   }
 }
 
-/* Finds the d and dmin that best fit the chosen integers and levels, by the two normal equations of
- * x = d (sc q) - dmin mn. */
+/* The best d and dmin for the chosen integers and levels: least squares of x = d (sc q) - dmin
+ * mn. */
 static void refit_factors(const shape *s, const float *x, const super *from, float *d, float *dmin) {
   int n = VALUES / s->subs;
   double uu = 0, vv = 0, uv = 0, ux = 0, vx = 0;
@@ -169,9 +168,7 @@ static void search_offset(const shape *s, const float *x, super *best) {
     super trial = {.d = to_f16(d), .dmin = to_f16(dmin)};
     float error = 0;
     if (!(trial.d >= 0 && trial.dmin >= 0)) break;
-    for (int i = 0; i < s->subs; ++i)
-      error += choose_integers(s, x + i * n, n, trial.d, trial.dmin, scale[i], offset[i], &trial.scale[i],
-                               &trial.offset[i]);
+    for (int i = 0; i < s->subs; ++i) error += choose_integers(s, x, scale[i], offset[i], i, &trial);
     if (!(error < least)) break;
     put_levels(s, x, &trial);
     least = error;

@@ -89,7 +89,7 @@ static rf_status read_entry(const char *where, const char *name, const json_t *e
   }
   if (span[0] > span[1] || span[1] > data_bytes)
     return RF_FAIL(error, RAFTER_FAILED, "the file may be truncated: copy it again",
-                   "%s: data_offsets lie outside the data (expected 0 to %llu, got %llu to %llu)", inside,
+                   "%s: data_offsets are outside the data (expected 0 to %llu, got %llu to %llu)", inside,
                    (unsigned long long)data_bytes, (unsigned long long)span[0], (unsigned long long)span[1]);
   if (span[1] - span[0] != (uint64_t)tensor->bytes)
     return RF_FAIL(error, RAFTER_FAILED, NULL,
@@ -232,15 +232,11 @@ static rf_status add_file(rf_tensor_file *file, const char *path, const json_t *
   return RAFTER_OK;
 }
 
-static int by_name(const void *a, const void *b) {
-  return strcmp(((const rf_stored *)a)->name, ((const rf_stored *)b)->name);
-}
-
 /* Reports the first tensor of an index that its files do not contain. */
 static rf_status name_lacking(rf_tensor_file *file, const char *path, json_t *weights, rf_error *error) {
   const char *name = NULL;
   json_t *home = NULL;
-  qsort(file->tensor, (size_t)file->count, sizeof *file->tensor, by_name);
+  qsort(file->tensor, (size_t)file->count, sizeof *file->tensor, rf_compare_names);
   json_object_foreach (weights, name, home)
     if (!rf_tensor_file_find(file, name)) break;
   return RF_FAIL(error, RAFTER_FAILED, "a file of the model may be missing or replaced",
@@ -322,15 +318,15 @@ rf_status rf_tensor_file_open(const char *path, rf_tensor_file **result, rf_erro
     sprintf(real, "%s/model.safetensors", path);
     if (stat(real, &info) != 0) sprintf(real, "%s/model.safetensors.index.json", path);
     if (stat(real, &info) != 0) {
-      status = RF_FAIL(error, RAFTER_FAILED, "weights are read from safetensors files",
-                       "%s holds no weights (expected model.safetensors or its index)", path);
+      status = RF_FAIL(error, RAFTER_FAILED, "rafter reads weights from safetensors files",
+                       "%s has no weights (expected model.safetensors or its index)", path);
       goto done;
     }
   }
   status = rf_text_ends_with(real, ".json") ? add_shards(file, real, error)
                                             : add_file(file, real, NULL, NULL, error);
   if (status == RAFTER_OK && file->count)
-    qsort(file->tensor, (size_t)file->count, sizeof *file->tensor, by_name);
+    qsort(file->tensor, (size_t)file->count, sizeof *file->tensor, rf_compare_names);
 done:
   if (status == RAFTER_OK) *result = file;
   else rf_tensor_file_close(file);
@@ -358,7 +354,7 @@ const char *rf_tensor_file_path(const rf_tensor_file *file) { return file->path;
 
 const rf_stored *rf_tensor_file_find(const rf_tensor_file *file, const char *name) {
   rf_stored key = {.name = name};
-  return file->count ? bsearch(&key, file->tensor, (size_t)file->count, sizeof key, by_name) : NULL;
+  return file->count ? bsearch(&key, file->tensor, (size_t)file->count, sizeof key, rf_compare_names) : NULL;
 }
 
 rf_status rf_stored_read(const rf_stored *tensor, int64_t first, int64_t count, float *out, rf_error *error) {

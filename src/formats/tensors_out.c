@@ -46,7 +46,7 @@ rf_status rf_tensors_out_put(rf_tensors_out *to, const void *data, int64_t bytes
 
 rf_status rf_tensors_out_commit(rf_tensors_out *to, rf_error *error) {
   if (to->current < to->count)
-    return RF_FAIL(error, RAFTER_FAILED, NULL, "%s lacks values (tensor %d of %d has %lld of %lld bytes)",
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "%s is incomplete (tensor %d of %d has %lld of %lld bytes)",
                    to->path, to->current + 1, to->count, (long long)to->done,
                    (long long)to->bytes[to->current]);
   rf_status status = rf_out_commit(to->out, error);

@@ -102,15 +102,10 @@ done:
   return status;
 }
 
-static int by_value(const void *a, const void *b) {
-  double x = *(const double *)a, y = *(const double *)b;
-  return (x > y) - (x < y);
-}
-
 /* Nearest rank: the smallest value that is at least as large as the given share of all values. */
 static void percentiles(double *list, int64_t count, double out[RF_PERCENTILES]) {
   static const double part[] = {0.50, 0.95, 0.99};
-  qsort(list, (size_t)count, sizeof *list, by_value);
+  qsort(list, (size_t)count, sizeof *list, rf_compare_doubles);
   for (int p = 0; p < RF_PERCENTILES; p++)
     out[p] = count ? list[(int64_t)ceil(part[p] * (double)count) - 1] : 0;
 }

@@ -112,7 +112,7 @@ rf_status rf_machine_detect(rf_machine *machine, rf_error *error) {
   double per_cycle = flops_per_cycle(isa), clock = clock_hertz();
   snprintf(machine->name, sizeof machine->name, "local");
   snprintf(machine->isa, sizeof machine->isa, "%s", rf_isa_name(isa));
-  snprintf(machine->kind, sizeof machine->kind, "cpu");
+  machine->kind = RF_MACHINE_CPU;
   snprintf(machine->source, sizeof machine->source, "detected");
   machine->chips = 1;
   machine->devices_per_chip = 1;

@@ -143,6 +143,20 @@ static void note_of(const json_t *object, rf_machine *machine) {
     snprintf(machine->source_note, sizeof machine->source_note, "%s; %s", memory, flops);
 }
 
+static const char *const KINDS[] = {"", "cpu", "gpu", "tpu"};
+
+const char *rf_machine_kind_name(rf_machine_kind kind) { return KINDS[kind]; }
+
+static rf_status parse_kind(const json_t *object, const char *where, rf_machine_kind *kind, rf_error *error) {
+  char text[16] = "";
+  RF_TRY(rf_machine_text(object, "kind", true, text, sizeof text, where, error));
+  for (int i = RF_MACHINE_CPU; i <= RF_MACHINE_TPU; i++)
+    if (!strcmp(text, KINDS[i])) *kind = (rf_machine_kind)i;
+  if (*kind != RF_MACHINE_NONE) return RAFTER_OK;
+  return RF_FAIL(error, RAFTER_FAILED, RF_MACHINE_HINT,
+                 "%s: unknown kind (expected cpu, gpu or tpu, got '%s')", where, text);
+}
+
 rf_status rf_machine_parse(const json_t *object, const char *where, rf_machine *out, rf_error *error) {
   if (!json_is_object(object))
     return RF_FAIL(error, RAFTER_FAILED, RF_MACHINE_HINT, "%s: not a JSON object", where);
@@ -153,12 +167,7 @@ rf_status rf_machine_parse(const json_t *object, const char *where, rf_machine *
   machine->efficiency_compute = machine->efficiency_memory = 1;
   snprintf(machine->source, sizeof machine->source, "file");
   RF_GO(rf_machine_text(object, "name", true, machine->name, sizeof machine->name, where, error));
-  RF_GO(rf_machine_text(object, "kind", true, machine->kind, sizeof machine->kind, where, error));
-  if (strcmp(machine->kind, "cpu") && strcmp(machine->kind, "gpu") && strcmp(machine->kind, "tpu")) {
-    status = RF_FAIL(error, RAFTER_FAILED, RF_MACHINE_HINT,
-                     "%s: unknown kind (expected cpu, gpu or tpu, got '%s')", where, machine->kind);
-    goto done;
-  }
+  RF_GO(parse_kind(object, where, &machine->kind, error));
   RF_GO(rf_machine_text(object, "isa", false, machine->isa, sizeof machine->isa, where, error));
   RF_GO(rf_machine_number(object, "chips", 1, 1e6, &chips, where, error));
   RF_GO(rf_machine_number(object, "threads", 0, 65536, &threads, where, error));
@@ -249,9 +258,9 @@ rf_status rf_machine_write(const rf_machine *machine, const char *path, rf_error
     json_array_append_new(curves, curve_json(&machine->curve[i]));
   json_t *root = json_pack(
       "{s:s, s:s, s:s, s:s, s:s, s:s, s:i, s:i, s:o, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:o, s:o}",
-      "format", RF_MACHINE_FORMAT, "name", machine->name, "kind", machine->kind, "origin", machine->source,
-      "source", machine->source_note, "isa", machine->isa, "chips", machine->chips, "threads",
-      machine->threads, "flops", flops, "memory_bytes", machine->memory_bytes, "reserve_bytes",
+      "format", RF_MACHINE_FORMAT, "name", machine->name, "kind", rf_machine_kind_name(machine->kind),
+      "origin", machine->source, "source", machine->source_note, "isa", machine->isa, "chips", machine->chips,
+      "threads", machine->threads, "flops", flops, "memory_bytes", machine->memory_bytes, "reserve_bytes",
       machine->reserve_bytes, "read_bps", machine->read_bps, "copy_bps", machine->copy_bps, "launch_seconds",
       machine->launch_seconds, "usd_per_chip_hour", machine->usd_per_chip_hour, "efficiency_compute",
       machine->efficiency_compute, "efficiency_memory", machine->efficiency_memory, "scaling", scaling,

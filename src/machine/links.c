@@ -135,11 +135,11 @@ rf_status rf_machine_axes(const rf_machine *machine, const int *extent, int coun
   RF_TRY(start_group(machine, group, error));
   int most = t->form == RF_NETWORK_TORUS ? RF_TORUS_AXES : 2;
   if (count < 1 || count > most)
-    return RF_FAIL(error, RAFTER_INVALID, "write extents, as 4,4", "a group on %s has 1 to %d axes (got %d)",
-                   machine->name, most, count);
+    return RF_FAIL(error, RAFTER_INVALID, "write extents, for example 4,4",
+                   "a group on %s has 1 to %d axes (got %d)", machine->name, most, count);
   for (int i = 0; i < count; i++)
     if (extent[i] < 1 || extent[i] > RF_NETWORK_AXES_MOST)
-      return RF_FAIL(error, RAFTER_INVALID, "write extents, as 4,4",
+      return RF_FAIL(error, RAFTER_INVALID, "write extents, for example 4,4",
                      "an axis is out of range (expected 1 to %d chips, got %d)", RF_NETWORK_AXES_MOST,
                      extent[i]);
   if (t->form == RF_NETWORK_SWITCH) {

@@ -1,5 +1,5 @@
-/* machine.h - the performance of a machine, from data sheets (data/machines.json) and calibration
- * files. This room measures nothing. */
+/* machine.h - performance of a machine, from data sheets and calibration files. Measures
+ * nothing. */
 #ifndef RF_MACHINE_H
 #define RF_MACHINE_H
 
@@ -84,10 +84,19 @@ typedef struct rf_tuned {
   rf_tuned_row row[RF_TUNED_ROWS];
 } rf_tuned;
 
+/* Kind of a machine. RF_MACHINE_NONE is unknown and is the value of an empty rf_machine. */
+typedef enum rf_machine_kind {
+  RF_MACHINE_NONE,
+  RF_MACHINE_CPU,
+  RF_MACHINE_GPU,
+  RF_MACHINE_TPU
+} rf_machine_kind;
+const char *rf_machine_kind_name(rf_machine_kind kind); /* "", "cpu", "gpu", "tpu" */
+
 enum { RF_MAX_CURVES = 160 };
 typedef struct rf_machine {
   char name[64];
-  char kind[16];         /* "cpu", "gpu", "tpu" */
+  rf_machine_kind kind;
   char source[24];       /* "data-sheet", "detected", "calibrated", "file" */
   char source_note[256]; /* where the figures come from */
   int chips, threads;
@@ -112,7 +121,7 @@ typedef struct rf_machine {
   double dcn_bps, dcn_hop_seconds; /* data-centre network: bytes/s out of one chip, and latency */
   /* bytes/s in one direction between a chip and its host; bytes of the host's memory */
   double pcie_bps, host_bytes;
-  int devices_per_chip; /* 2: topology.die_bps joins the two devices */
+  int devices_per_chip; /* 1 or 2; topology.die_bps is the bandwidth between the two */
   bool by_device;       /* all figures are for one device, and `chips` counts devices */
   rf_topology topology;
   char edition[32]; /* edition of the figures; "": the figures of the data sheet itself */
@@ -206,12 +215,8 @@ typedef struct rf_group {
   double fraction;
   uint32_t resources; /* links in use: bit i is torus axis i; RF_RESOURCE_* are the other bits */
 } rf_group;
-enum {
-  RF_RESOURCE_SWITCH = 1 << 8,
-  RF_RESOURCE_NODE = 1 << 9,
-  RF_RESOURCE_DCN = 1 << 10,
-  RF_RESOURCE_DIE = 1 << 11
-};
+enum { RF_RESOURCE_SWITCH = 1 << 8, RF_RESOURCE_NODE = 1 << 9 };
+enum { RF_RESOURCE_DCN = 1 << 10, RF_RESOURCE_DIE = 1 << 11 };
 
 /* The group of chips along these mesh axes. Inner axes use neighbouring chips, a mesh axis uses
  * complete torus axes if possible, and `slice` uses the data-centre network. If `by_device`, the

@@ -103,14 +103,13 @@ rf_status rf_machine_find(const char *spec, rf_machine *machine, rf_error *error
     return rf_machine_detect(machine, error);
   }
   struct stat info;
-  size_t length = strlen(spec);
-  bool json = length > 5 && !strcmp(spec + length - 5, ".json");
-  if (strchr(spec, '/') || json || (stat(spec, &info) == 0 && S_ISREG(info.st_mode)))
+  if (strchr(spec, '/') || rf_text_ends_with(spec, ".json") ||
+      (stat(spec, &info) == 0 && S_ISREG(info.st_mode)))
     return rf_machine_read(spec, machine, error);
   char name[64] = "", edition[32] = "";
   size_t whole = strcspn(spec, ":*"), part = strcspn(spec, "@:*");
   if (part >= sizeof name || (part < whole && whole - part - 1 >= sizeof edition))
-    return RF_FAIL(error, RAFTER_INVALID, "write NAME[@EDITION][:SHAPE][*SLICES], as tpu-v5e:4x4",
+    return RF_FAIL(error, RAFTER_INVALID, "write NAME[@EDITION][:SHAPE][*SLICES], for example tpu-v5e:4x4",
                    "unknown machine '%.60s...'", spec);
   memcpy(name, spec, part);
   name[part] = 0;
@@ -123,14 +122,14 @@ rf_status rf_machine_find(const char *spec, rf_machine *machine, rf_error *error
     bool two = machine->devices_per_chip == 2;
     return RF_FAIL(
         error, RAFTER_INVALID,
-        two ? "write it after an axis, as in --mesh fsdp=4,tensor=2@d2d"
-            : "leave @d2d out, or choose a machine with two devices per chip, as tpu-v7x",
-        two ? "@d2d belongs to an axis of --mesh (--on %.60s: expected no @d2d)"
-            : "a chip of %.60s is one device, without a link between two dies (--on: expected no @d2d)",
+        two ? "write @d2d after an axis: --mesh fsdp=4,tensor=2@d2d"
+            : "leave out @d2d, or choose a machine with two devices per chip, such as tpu-v7x",
+        two ? "@d2d must follow an axis of --mesh (--on %.60s: expected no @d2d)"
+            : "a chip of %.60s has one device, so there is no link between devices (--on: expected no @d2d)",
         two ? spec : name);
   }
   if (part < whole && !edition[0])
-    return RF_FAIL(error, RAFTER_INVALID, "leave @ out", "'%.60s' names no edition", spec);
+    return RF_FAIL(error, RAFTER_INVALID, "leave out @", "'%.60s' has no edition after @", spec);
   RF_TRY(find_sheet(name, edition, machine, error));
   const char *shape = spec + whole;
   return *shape ? rf_machine_set_shape(machine, *shape == ':' ? shape + 1 : shape, error) : RAFTER_OK;

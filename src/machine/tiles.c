@@ -2,12 +2,7 @@
  * donated state in programs that libtpu compiled ahead of time (data/tpu-aot.json). The rule
  * predicts each of these sizes to the byte. */
 #include "machine/tiles.h"
-
-#include <string.h>
-
 enum { LANES = 128, SUBLANES = 8, MOST_1D = 1024, SCALAR_BYTES = 512 };
-
-static int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
 /* The smallest power of two that is at least n, but at most `most`. */
 static int64_t power_of_two(int64_t n, int64_t most) {
@@ -21,12 +16,12 @@ static int64_t power_of_two(int64_t n, int64_t most) {
 static int64_t on_sublanes(int64_t n, int64_t pack) {
   int64_t rows = power_of_two(n, SUBLANES);
   if (rows < pack) rows = pack < SUBLANES ? pack : SUBLANES;
-  return round_up(n, rows);
+  return rf_round_up(n, rows);
 }
 
 static int64_t one_dimension(int64_t n, int bits, int64_t pack) {
   int64_t tile = power_of_two(n, MOST_1D), least = LANES * pack < MOST_1D ? LANES * pack : MOST_1D;
-  return round_up(n, tile < least ? least : tile) * bits / 8;
+  return rf_round_up(n, tile < least ? least : tile) * bits / 8;
 }
 
 int64_t rf_tiled_bytes(int bits, int rank, const int64_t *dims) {
@@ -37,7 +32,7 @@ int64_t rf_tiled_bytes(int bits, int rank, const int64_t *dims) {
   for (int lane = 0; lane < rank; lane++)
     for (int sublane = 0; sublane < rank; sublane++) {
       if (lane == sublane) continue;
-      int64_t elements = round_up(dims[lane], LANES) * on_sublanes(dims[sublane], pack);
+      int64_t elements = rf_round_up(dims[lane], LANES) * on_sublanes(dims[sublane], pack);
       for (int d = 0; d < rank; d++) elements *= d == lane || d == sublane ? 1 : dims[d];
       if (elements < best) best = elements;
     }
@@ -45,7 +40,8 @@ int64_t rf_tiled_bytes(int bits, int rank, const int64_t *dims) {
 }
 
 int64_t rf_machine_bytes(const rf_machine *machine, rf_dtype dtype, int rank, const int64_t *dims) {
-  if (machine && !strcmp(machine->kind, "tpu")) return rf_tiled_bytes((int)rf_dtype_bits(dtype), rank, dims);
+  if (machine && machine->kind == RF_MACHINE_TPU)
+    return rf_tiled_bytes((int)rf_dtype_bits(dtype), rank, dims);
   int64_t bits = rf_dtype_bits(dtype);
   for (int d = 0; d < rank; d++) bits *= dims[d];
   return (bits + 7) / 8;

@@ -233,8 +233,8 @@ void rf_machine_network_json(const rf_machine *m, json_t *object) {
 
 /* ---- shapes ---------------------------------------------------------------------------------- */
 
-static const char SHAPES[] = "write chips along each axis, as tpu-v5e:4x4, tpu-v5p:8x8x16*2 (two such "
-                             "slices) or h100-sxm:8x4 (8 a node, 4 nodes)";
+static const char SHAPES[] = "write the chips along each axis: tpu-v5e:4x4, tpu-v5p:8x8x16*2 (two such "
+                             "slices) or h100-sxm:8x4 (4 nodes of 8)";
 
 bool rf_machine_wraps(const rf_machine *machine, int extent) {
   rf_wrap rule = machine->topology.wrap;
@@ -317,7 +317,7 @@ rf_status rf_machine_set_shape(rf_machine *m, const char *text, rf_error *error)
                    t->form == RF_NETWORK_TORUS ? "axes" : "levels: chips of a node, and nodes", most, rank,
                    text);
   if (slices > 1 && m->dcn_bps <= 0)
-    return RF_FAIL(error, RAFTER_INVALID, "leave *SLICES out",
+    return RF_FAIL(error, RAFTER_INVALID, "leave out *SLICES",
                    "%s has no figure for the network between slices (--on: got '*%d')", m->name, slices);
   if (t->form == RF_NETWORK_SWITCH) {
     if (rank == 1 && shape[0] > t->domain && shape[0] % t->domain == 0) {

@@ -201,8 +201,8 @@ static double scaled(const rf_machine *m, int threads, bool bandwidth) {
 }
 
 void rf_machine_for_threads(rf_machine *machine, int threads) {
-  if (strcmp(machine->kind, "cpu") || machine->threads < 1 || threads >= machine->threads) return;
-  /* If scaling was not measured: FLOP/s in proportion to threads, and full bandwidth. */
+  if (machine->kind != RF_MACHINE_CPU || machine->threads < 1 || threads >= machine->threads) return;
+  /* Without measured scaling: FLOP/s in proportion to threads, and full bandwidth. */
   double compute = (double)threads / machine->threads, memory = 1;
   double all_flops = scaled(machine, machine->threads, false),
          all_bps = scaled(machine, machine->threads, true);
@@ -276,7 +276,7 @@ static double share_of_peak(const rf_machine *machine, const rf_graph *graph, co
   rf_timing timing = op->def->timing;
   bool backward = timing == RF_TIMING_ATTENTION_BACKWARD;
   int tile = machine->tile[1];
-  if (!strcmp(machine->kind, "cpu")) return 1;
+  if (machine->kind == RF_MACHINE_CPU) return 1;
   if (timing == RF_TIMING_ATTENTION || backward) {
     double width = op->attr.attention.head_dim, share = backward ? ATTENTION_BACKWARD : ATTENTION_FORWARD;
     /* The head width is the inner dimension of the scores and the columns of the values. Narrow
@@ -328,7 +328,7 @@ static double packed_seconds(const rf_machine *machine, const rf_graph *graph, c
 
 /* The dtype in which an op multiplies. On a CPU, --compute fast multiplies bytes. */
 static rf_dtype product_dtype(const rf_machine *machine, const rf_graph *graph, const rf_op *op) {
-  if (rf_op_is_fast(op) && machine->flops[RF_I8] > 0 && !strcmp(machine->kind, "cpu")) return RF_I8;
+  if (rf_op_is_fast(op) && machine->flops[RF_I8] > 0 && machine->kind == RF_MACHINE_CPU) return RF_I8;
   bool linear = op->def->product != RF_PRODUCT_NONE;
   return graph->matmul != RF_DTYPES && linear ? graph->matmul : dtype_of(graph, op);
 }
@@ -346,7 +346,7 @@ double rf_cost_op(const rf_machine *machine, const rf_graph *graph, const rf_op 
   if (compute < 0 && !rf_op_is_fast(op) && !streams_blocks(graph, op))
     curve = find_curve(machine, graph, op, dtype, kernel, flops > 0);
   if (is_reference(kernel) && !reference_curve(machine, op->def->name, kernel, flops > 0) &&
-      !strcmp(machine->kind, "cpu") && flops > 0) {
+      machine->kind == RF_MACHINE_CPU && flops > 0) {
     compute = flops / (peak_flops(machine, RF_F32) / fmax(1, machine->threads) * REFERENCE_SHARE);
   } else if (curve) {
     double seconds = rf_cost_work(work) / curve_rate(curve, rf_cost_size(graph, op, work));
@@ -392,7 +392,7 @@ static double reach_bps(const rf_machine *machine, double bytes, double bandwidt
  * kernel reached in calibration if that is more. */
 static double reach_flops(const rf_machine *machine, const rf_curve *curve, rf_dtype dtype) {
   double peak = peak_flops(machine, dtype);
-  if (!strcmp(machine->kind, "cpu") && machine->flops[RF_F32] > peak && dtype != RF_F64)
+  if (machine->kind == RF_MACHINE_CPU && machine->flops[RF_F32] > peak && dtype != RF_F64)
     peak = machine->flops[RF_F32];
   double best = curve ? best_rate(curve, 0) : 0;
   return best > peak ? best : peak;

@@ -49,7 +49,7 @@ static rf_status resolve_narrow(const rf_options *options, const rf_machine *mac
   if (build->narrow_set) RF_TRY(planned_only(options, "weights", error));
   build->matmul_set = matmul != NULL;
   build->matmul = is(options, "matmul-dtype", "fp8") ? RF_F8_E4M3 : RF_I8;
-  if (matmul && (!(machine->flops[build->matmul] > 0) || !strcmp(machine->kind, "cpu")))
+  if (matmul && (!(machine->flops[build->matmul] > 0) || machine->kind == RF_MACHINE_CPU))
     return RF_FAIL(error, RAFTER_INVALID, "choose another --matmul-dtype, or a machine with a peak for it",
                    "%s has no peak FLOP/s for %s (--matmul-dtype)", machine->name, matmul);
   return RAFTER_OK;
@@ -100,7 +100,7 @@ static rf_status resolve_batch(const rf_options *options, rf_build_options *buil
 /* A plan for an accelerator's data sheet must not depend on the cores and the instruction set of
  * the machine that computes the plan. */
 static bool plans_by_sheet(const rf_options *options, const rf_machine *machine) {
-  return plans(options) && strcmp(machine->kind, "cpu") &&
+  return plans(options) && machine->kind != RF_MACHINE_CPU &&
          !strcmp(rf_options_text_or(options, "backend", "auto"), "auto");
 }
 
@@ -208,7 +208,7 @@ static rf_status resolve_offload(const rf_options *options, const char *job, con
                                                           : 0;
   if (!text) return RAFTER_OK;
   RF_TRY(rf_offload_parse(text, &build->offload, error));
-  if (!strcmp(machine->kind, "cpu"))
+  if (machine->kind == RF_MACHINE_CPU)
     return RF_FAIL(error, RAFTER_INVALID, "leave --offload out, or plan for an accelerator with --on",
                    "a CPU computes in host memory, so it has no other memory to offload to (--offload on %s)",
                    machine->name);

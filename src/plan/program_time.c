@@ -19,7 +19,7 @@ static double score_bytes(const rf_plan *plan, const rf_op *op) {
 
 /* JAX computes f32 products in TF32 on GPUs and in bf16 on TPUs (jax.default_matmul_precision). */
 static void take_fast_products(rf_machine *machine) {
-  double fast = !strcmp(machine->kind, "tpu") ? machine->flops[RF_BF16] : machine->flops_tf32;
+  double fast = machine->kind == RF_MACHINE_TPU ? machine->flops[RF_BF16] : machine->flops_tf32;
   if (fast > machine->flops[RF_F32]) machine->flops[RF_F32] = fast;
 }
 

@@ -19,6 +19,6 @@ double rf_plan_peak_flops(const rf_plan *plan) {
   rf_dtype dtype = plan->options.build.dtype;
   /* below AMX, kernels widen bf16 to f32 */
   bool tiles = dtype == RF_BF16 && plan->options.isa >= RF_ISA_AMX && plan->machine.flops[RF_BF16] > 0;
-  if (!strcmp(plan->machine.kind, "cpu") && !tiles) dtype = RF_F32;
+  if (plan->machine.kind == RF_MACHINE_CPU && !tiles) dtype = RF_F32;
   return plan->machine.flops[dtype] * plan->machine.chips;
 }

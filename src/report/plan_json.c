@@ -30,9 +30,10 @@ static json_t *machine_json(const rf_plan *plan) {
   double flops = rf_plan_peak_flops(plan) / m->chips, matmul = rf_plan_matmul_peak_flops(plan) / m->chips,
          read = m->read_bps, copy = m->copy_bps;
   return json_pack("{ss si ss ss s{so so so so}}", "name", m->name, "chips", m->chips, "source", m->source,
-                   "kind", m->kind, "ceilings", "flops_per_second", real_or_null(flops, flops > 0),
-                   "matmul_flops_per_second", real_or_null(matmul, matmul > 0), "read_bytes_per_second",
-                   real_or_null(read, read > 0), "copy_bytes_per_second", real_or_null(copy, copy > 0));
+                   "kind", rf_machine_kind_name(m->kind), "ceilings", "flops_per_second",
+                   real_or_null(flops, flops > 0), "matmul_flops_per_second",
+                   real_or_null(matmul, matmul > 0), "read_bytes_per_second", real_or_null(read, read > 0),
+                   "copy_bytes_per_second", real_or_null(copy, copy > 0));
 }
 
 /* The mesh axes with more than one chip, and the ZeRO stage. */
@@ -228,7 +229,7 @@ static json_t *assumptions_json(const rf_plan *plan) {
   json_array_append_new(list, json_string("FLOPs count only unmasked attention scores; mfu_full_square "
                                           "counts the full square, as PaLM does"));
   say_chips(list, plan);
-  if (!strcmp(plan->machine.kind, "cpu"))
+  if (plan->machine.kind == RF_MACHINE_CPU)
     json_array_append_new(
         list, json_string("the CPU stores bf16 but multiplies f32, so rates are relative to the f32 peak"));
   if (plan->machine.usd_per_chip_hour <= 0) {

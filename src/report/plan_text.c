@@ -131,11 +131,11 @@ static void put_cost(FILE *out, const rf_report_plan *report, double t) {
             others ? tiers : "");
   else if (m->price_count)
     fprintf(out, "cost      no list price of %s is known; --price takes %s\n", m->name, tiers);
-  else if (strcmp(m->kind, "cpu")) fprintf(out, "cost      no price of %s is known\n", m->name);
+  else if (m->kind != RF_MACHINE_CPU) fprintf(out, "cost      no price of %s is known\n", m->name);
   if (report->tokens <= 0) return;
   double seconds = report->tokens / rf_plan_tokens(plan) * t;
   fprintf(out, "%s%s tokens take %s",
-          chip > 0 || strcmp(plan->machine.kind, "cpu") ? "          " : "cost      ",
+          chip > 0 || plan->machine.kind != RF_MACHINE_CPU ? "          " : "cost      ",
           rf_text_count(report->tokens, a), rf_text_seconds(seconds, b));
   if (chip > 0) fprintf(out, " and %.2f USD", seconds * usd);
   if (plan->machine.watts > 0)

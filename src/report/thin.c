@@ -2,6 +2,8 @@
  * minimum and maximum; counts are those at the end of the range. */
 #include "report/thin.h"
 
+#include "base/base.h"
+
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -52,12 +54,7 @@ static json_t *row_of(const json_t *rows, size_t from, size_t to) {
   return row;
 }
 
-static int ascending(const void *a, const void *b) {
-  double x = *(const double *)a, y = *(const double *)b;
-  return (x > y) - (x < y);
-}
-
-/* The first step does not count, because it runs with cold caches. */
+/* The first step is left out because its caches are cold. */
 json_t *rf_report_step_seconds(const json_t *entry) {
   const json_t *rows = json_object_get(entry, "metrics");
   size_t count = 0, all = json_array_size(rows);
@@ -66,7 +63,7 @@ json_t *rf_report_step_seconds(const json_t *entry) {
     const json_t *value = json_object_get(json_array_get(rows, i), "seconds");
     if (json_is_number(value)) seconds[count++] = json_number_value(value);
   }
-  if (count) qsort(seconds, count, sizeof *seconds, ascending);
+  if (count) qsort(seconds, count, sizeof *seconds, rf_compare_doubles);
   json_t *json =
       count ? json_pack("{sf sf sf sf}", "least", seconds[0], "median", seconds[(count - 1) / 2], "p90",
                         seconds[(size_t)(0.9 * (double)(count - 1) + 0.5)], "most", seconds[count - 1])

@@ -13,14 +13,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-static int ascending(const void *a, const void *b) {
-  double x = *(const double *)a, y = *(const double *)b;
-  return (x > y) - (x < y);
-}
-
 rf_ceiling rf_ceiling_of(double *values, int count) {
   if (count < 1) return (rf_ceiling){0};
-  qsort(values, (size_t)count, sizeof *values, ascending);
+  qsort(values, (size_t)count, sizeof *values, rf_compare_doubles);
   double middle = count % 2 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
   return (rf_ceiling){.median = middle, .least = values[0], .most = values[count - 1], .count = count};
 }

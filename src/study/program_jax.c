@@ -57,9 +57,9 @@ static void add(sizing *s, kind what, bool brief, int64_t bytes, int first, int 
   s->at[s->count++] = (array){bytes, first, last, what, brief};
 }
 
-static bool on_tpu(const sizing *s) { return !strcmp(s->job->machine->kind, "tpu"); }
-/* By default a TPU multiplies f32 arrays as bf16, and stores arrays that only products read as
- * bf16. */
+static bool on_tpu(const sizing *s) { return s->job->machine->kind == RF_MACHINE_TPU; }
+/* On a TPU, f32 products use bf16 operands by default, and arrays that only products read are
+ * stored in bf16. */
 static rf_dtype product_dtype(const sizing *s) {
   return on_tpu(s) && s->job->build.dtype == RF_F32 ? RF_BF16 : s->job->build.dtype;
 }
@@ -627,7 +627,7 @@ rf_status rf_program_size(const rf_model *model, const rf_program_job *job, rf_p
 int64_t rf_program_chip_bytes(const rf_machine *machine) {
   /* a program runs on one device */
   int devices = machine->devices_per_chip > 1 && !machine->by_device ? machine->devices_per_chip : 1;
-  double room = strcmp(machine->kind, "tpu") ? 0 : machine->vmem_bytes / devices - RF_PROGRAM_SCOPED_BYTES;
+  double room = machine->kind != RF_MACHINE_TPU ? 0 : machine->vmem_bytes / devices - RF_PROGRAM_SCOPED_BYTES;
   return room > 0 ? (int64_t)room : 0;
 }
 

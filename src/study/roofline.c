@@ -129,8 +129,8 @@ rf_status rf_peak(rf_question *q, double *flops, rf_error *error) {
   mark(q, "peak");
   mark(q, "on");
   mark(q, "dtype");
-  /* a narrow dtype without a peak rate of its own is computed in this dtype */
-  const rf_dtype wider = !strcmp(q->machine.kind, "cpu") ? RF_F32 : RF_BF16;
+  /* a narrow dtype without a unit of its own runs in this dtype */
+  const rf_dtype wider = q->machine.kind == RF_MACHINE_CPU ? RF_F32 : RF_BF16;
   *flops = q->machine.flops[q->dtype.dtype];
   if (*flops > 0) return RAFTER_OK;
   *flops = q->dtype.bytes <= (double)rf_dtype_bytes(wider) ? q->machine.flops[wider] : 0;

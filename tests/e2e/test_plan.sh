@@ -199,8 +199,8 @@ case_meaningless_options() {
   refuses 2 'needs a JAX program of --job score .got --program rafter --job train' "$RAFTER" plan gemma3-1b --on tpu-v5e --returns logits
   refuses 2 'needs a JAX program of --job score .got --program rafter --job score' "$RAFTER" plan gemma3-1b --on tpu-v5e --job score --returns logits
   refuses 2 'needs a JAX program of --job score .got --program jax-scan --job train' "$RAFTER" plan gemma3-1b --on tpu-v5e --program jax-scan --returns logits
-  for machine in h100-sxm:8@d2d tpu-v5e@d2d; do refuses 2 'one device, without a link between two dies' "$RAFTER" plan llama3-8b --on $machine; done
-  refuses 2 'belongs to an axis of --mesh' "$RAFTER" plan llama3-8b --on tpu-v7x:2x2x1@d2d
+  for machine in h100-sxm:8@d2d tpu-v5e@d2d; do refuses 2 'has one device, so there is no link' "$RAFTER" plan llama3-8b --on $machine; done
+  refuses 2 'must follow an axis of --mesh' "$RAFTER" plan llama3-8b --on tpu-v7x:2x2x1@d2d
   refuses 2 'expected 8 devices for tpu-v7x, got 4' "$RAFTER" plan llama3-8b --on tpu-v7x:2x2x1 --mesh fsdp=2,tensor=2@d2d --batch 8
 }
 

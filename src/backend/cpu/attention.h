@@ -127,7 +127,6 @@ extern const rf_kernel RF_CPU_ATTENTION[];
 static inline const void *rf_at(const void *p, rf_dtype dtype, int64_t i) {
   return (const char *)p + i * (dtype == RF_BF16 ? 2 : 4);
 }
-static inline int64_t rf_round_up(int64_t x, int64_t unit) { return (x + unit - 1) / unit * unit; }
 static inline int64_t rf_min64(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t rf_max64(int64_t a, int64_t b) { return a > b ? a : b; }
 

@@ -12,7 +12,6 @@
  * values in this range stay in L2 too. */
 enum { STRIPS_MOST = 32, PANELS_MOST = 4, STRIP_SUMS = RF_FAST_ROWS * RF_PANEL_LANES };
 
-static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static bool is_many(const rf_fast_isa *fast, int64_t m) { return fast->many && m > RF_FAST_FEW; }
 static int64_t strip_rows(const rf_fast_isa *fast, int64_t m) {
   return is_many(fast, m) ? RF_FAST_ROWS : RF_FAST_FEW;
@@ -25,18 +24,18 @@ static int64_t strip_bytes(const rf_fast_isa *fast, const rf_gemm *g, int64_t m,
   int64_t rows = strip_rows(fast, m);
   return !has      ? 0
          : is_long ? rf_fast_strip_bytes(true, rows, g->k)
-                   : ceil_div(g->k, fast->steps) * fast->row_bytes * rows;
+                   : rf_ceil_div(g->k, fast->steps) * fast->row_bytes * rows;
 }
 /* Scratch bytes of one thread. */
 static int64_t room_bytes(const rf_fast_isa *fast, int64_t m) {
-  int64_t strips = ceil_div(m, RF_FAST_ROWS);
+  int64_t strips = rf_ceil_div(m, RF_FAST_ROWS);
   if (!is_many(fast, m)) return RF_FAST_PANELS * RF_FAST_FEW * RF_PANEL_LANES * (int64_t)sizeof(float);
   return RF_FAST_ROOM +
          PANELS_MOST * (strips < STRIPS_MOST ? strips : STRIPS_MOST) * STRIP_SUMS * (int64_t)sizeof(float);
 }
 static size_t bytes_for(const rf_fast_isa *fast, const rf_gemm *g, int64_t m, int threads) {
   int64_t strip = strip_bytes(fast, g, m, false) + strip_bytes(fast, g, m, true);
-  return (size_t)(ceil_div(m, strip_rows(fast, m)) * strip + threads * room_bytes(fast, m));
+  return (size_t)(rf_ceil_div(m, strip_rows(fast, m)) * strip + threads * room_bytes(fast, m));
 }
 
 size_t rf_fast_workspace(const rf_fast_isa *fast, const rf_gemm *g, int threads) {
@@ -105,7 +104,7 @@ static void panels_of_strips(const job *j, int64_t p0, int count, int64_t s0, in
       const char *ahead = next == 0 && end == j->g->k
                               ? after
                               : panel_at(j, &panel[next]) + (k / RF_FAST_KC + (next == 0)) * k_bytes[next];
-      int64_t share = ceil_div(ceil_div(k_bytes[next], s1 - s0), 64) * 64;
+      int64_t share = rf_ceil_div(rf_ceil_div(k_bytes[next], s1 - s0), 64) * 64;
       bool is_long = rf_fast_is_long(panel[p].type);
       for (int64_t s = s0; s < s1; s++) {
         int64_t before = is_long ? rf_fast_strip_bytes(true, RF_FAST_ROWS, k)
@@ -151,7 +150,7 @@ void rf_fast_run(const rf_fast_isa *fast, const rf_gemm_isa *gemm, const rf_gemm
            .g = g,
            .rows = strip_rows(fast, g->m),
            .panels = rf_panels_count(g->panels)};
-  j.count = ceil_div(g->m, j.rows);
+  j.count = rf_ceil_div(g->m, j.rows);
   char *rooms = workspace;
   for (int i = 0; i < 2; i++) {
     j.strips[i] = rooms;
@@ -159,7 +158,7 @@ void rf_fast_run(const rf_fast_isa *fast, const rf_gemm_isa *gemm, const rf_gemm
     rooms += j.count * j.bytes[i];
   }
   rf_shares_cut(&j.shares, j.panels, threads);
-  int64_t room = room_bytes(fast, g->m), parts = ceil_div(g->k, PACK);
+  int64_t room = room_bytes(fast, g->m), parts = rf_ceil_div(g->k, PACK);
 #pragma omp parallel num_threads(threads)
   {
     RF_STAMP_BUSY;

@@ -44,7 +44,6 @@ typedef struct layout {
   size_t a_floats, b_floats, tile_floats; /* floats of one buffer, multiples of 16 */
 } layout;
 
-static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static int64_t at_least_1(int64_t x) { return x < 1 ? 1 : x; }
 /* start of part i if `total` is cut into `parts` equal parts */
 static int64_t cut(int64_t total, int64_t parts, int64_t i) { return total * i / parts; }
@@ -73,47 +72,47 @@ static int64_t k_grain(const rf_gemm *g) {
   return !g->panels ? 1 : g->transposed ? RF_PANEL_LANES : RF_GEMM_RUN;
 }
 static int64_t k_cut(const rf_gemm *g, int64_t parts, int64_t i) {
-  int64_t grain = k_grain(g), at = cut(ceil_div(g->k, grain), parts, i) * grain;
+  int64_t grain = k_grain(g), at = cut(rf_ceil_div(g->k, grain), parts, i) * grain;
   return at < g->k ? at : g->k;
 }
 /* With tiles: floats of `count` packed rows or columns of kc steps. */
 static int64_t packed_floats(const rf_gemm_isa *isa, int words, int64_t count, int64_t kc) {
-  return count * (ceil_div(kc, isa->depth) * isa->depth) * words / 2;
+  return count * (rf_ceil_div(kc, isa->depth) * isa->depth) * words / 2;
 }
 
 /* The layout is for the bounds of m and k, so that smaller calls fit in the same workspace. */
 static layout layout_of(const rf_gemm_isa *isa, const rf_gemm *g, int threads) {
   int64_t m = bound(g->m_bound, g->m), n = g->n, k = bound(g->k_bound, g->k);
   const rf_blocks by = g->blocks.kc ? g->blocks : rf_gemm_blocks();
-  layout l = {.strips = ceil_div(m, isa->mr),
-              .panels = ceil_div(n, isa->nr),
-              .k_blocks = at_least_1(ceil_div(k, by.kc))};
-  l.kc = ceil_div(ceil_div(k, k_grain(g)), l.k_blocks) * k_grain(g);
+  layout l = {.strips = rf_ceil_div(m, isa->mr),
+              .panels = rf_ceil_div(n, isa->nr),
+              .k_blocks = at_least_1(rf_ceil_div(k, by.kc))};
+  l.kc = rf_ceil_div(rf_ceil_div(k, k_grain(g)), l.k_blocks) * k_grain(g);
   /* strips whose packed rows fill a_bytes */
   int64_t group_strips = at_least_1(by.a_bytes / (4 * isa->mr * at_least_1(l.kc)));
-  /* if a group would get less than half of these strips, threads share all rows */
-  int64_t groups = ceil_div(l.strips, at_least_1(group_strips / 2));
+  /* with fewer than half as many strips per group, threads share the rows instead */
+  int64_t groups = rf_ceil_div(l.strips, at_least_1(group_strips / 2));
   if (groups > threads) groups = threads;
   if (groups > RF_GEMM_MAX_GROUPS) groups = RF_GEMM_MAX_GROUPS;
   l.groups = (int)at_least_1(groups);
-  l.row_blocks = at_least_1(ceil_div(l.strips, group_strips * l.groups));
-  l.col_blocks = at_least_1(ceil_div(l.panels, by.nc / isa->nr));
-  l.block_strips = ceil_div(l.strips, l.row_blocks);
-  l.block_panels = ceil_div(l.panels, l.col_blocks);
+  l.row_blocks = at_least_1(rf_ceil_div(l.strips, group_strips * l.groups));
+  l.col_blocks = at_least_1(rf_ceil_div(l.panels, by.nc / isa->nr));
+  l.block_strips = rf_ceil_div(l.strips, l.row_blocks);
+  l.block_panels = rf_ceil_div(l.panels, l.col_blocks);
   l.a_buffers = l.row_blocks * l.k_blocks > 1 ? 2 : 1;
   l.b_buffers = l.col_blocks * l.k_blocks > 1 ? 2 : 1;
   /* packing stores whole vectors, so the last vector may pass the end */
   l.a_floats = round_16(l.block_strips * isa->mr * l.kc + 16);
   l.b_floats = round_16(l.block_panels * isa->nr * l.kc);
   l.tile_floats = l.k_blocks > 1 ? round_16(l.block_strips * l.block_panels * isa->mr * isa->nr) : 0;
-  l.strips = ceil_div(g->m, isa->mr);
+  l.strips = rf_ceil_div(g->m, isa->mr);
   return l;
 }
 
 /* Columns that a thread streams at a time: a multiple of 64 that gives every thread a chunk. */
 static int64_t stream_cols(int64_t n, int threads) {
-  int64_t chunks = ceil_div(n, STREAM_COLS * (int64_t)threads) * threads;
-  return ceil_div(ceil_div(n, chunks), 64) * 64;
+  int64_t chunks = rf_ceil_div(n, STREAM_COLS * (int64_t)threads) * threads;
+  return rf_ceil_div(rf_ceil_div(n, chunks), 64) * 64;
 }
 
 bool rf_gemm_may_stream(const rf_gemm *g) { return !g->sums_columns && !g->transposed; }
@@ -189,7 +188,7 @@ void rf_gemm_panels(const rf_gemm_isa *isa, const rf_gemm *g, int threads, void 
 }
 
 void rf_gemm_stream(const rf_gemm_isa *isa, const rf_gemm *g, int threads, void *workspace) {
-  int64_t width = stream_cols(g->n, threads), chunks = ceil_div(g->n, width);
+  int64_t width = stream_cols(g->n, threads), chunks = rf_ceil_div(g->n, width);
   float *a = workspace, *sums = a + round_16(few_floats(isa, g->m, g->k));
   atomic_long next = 0;
 #pragma omp parallel num_threads(threads)
@@ -215,7 +214,7 @@ void rf_gemm_few(const rf_gemm_isa *vectors, const rf_gemm *product, int threads
   rf_gemm call = *product, *g = &call;
   const rf_gemm_isa *isa = select_isa(vectors, g);
   g->nontemporal = is_nontemporal(product);
-  const int64_t width = FEW_PANELS * isa->nr, chunks = ceil_div(g->n, width),
+  const int64_t width = FEW_PANELS * isa->nr, chunks = rf_ceil_div(g->n, width),
                 room = stream_floats(isa, g, g->m, threads);
   const int64_t tile_floats = (int64_t)isa->mr * isa->nr;
   const int most = panels_at_once(g, chunks, threads);
@@ -249,7 +248,7 @@ void rf_gemm_few(const rf_gemm_isa *vectors, const rf_gemm *product, int threads
             int cols = (int)(j1 - j < isa->nr ? j1 - j : isa->nr);
             if (k == 0 && g->accumulate) isa->begin(g, &(rf_gemm_sums){tile, isa->nr, 0, j, m, cols});
             isa->pack_b(g, j, cols, k, kc, b, NULL);
-            isa->tile_micros[0][0](ceil_div(kc, isa->depth),
+            isa->tile_micros[0][0](rf_ceil_div(kc, isa->depth),
                                    a + packed_floats(isa, isa->a_words, RF_FEW_ROWS, k), b,
                                    k > 0 || g->accumulate ? tile : NULL, tile, NULL);
           }
@@ -340,17 +339,17 @@ static pieces pieces_from(const void *from, int64_t item, int64_t step, int64_t 
                           int64_t first, int64_t count) {
   const bool along = wide != 1;
   const char *at = (const char *)from + ((along ? k0 + first * wide : k0 * step + first)) * item;
-  if (along) return (pieces){at, wide * item, count, ceil_div(kc * item, 128)};
-  return (pieces){at, step * item, kc, ceil_div(count * item, 128)};
+  if (along) return (pieces){at, wide * item, count, rf_ceil_div(kc * item, 128)};
+  return (pieces){at, step * item, kc, rf_ceil_div(count * item, 128)};
 }
 /* The bytes of k steps [k0, k0 + kc) in the packed panel of column `col`. Hardware prefetchers
  * would stop at the end of a 4 KiB page. */
 static pieces pieces_of_panel(const rf_gemm *g, int64_t k0, int64_t kc, int64_t col) {
   if (g->transposed) return (pieces){0};
   rf_panel panel = rf_panels_find(g->panels, col);
-  int64_t from = k0 / panel.type->values, end = ceil_div(k0 + kc, panel.type->values);
+  int64_t from = k0 / panel.type->values, end = rf_ceil_div(k0 + kc, panel.type->values);
   return (pieces){(const char *)g->b + panel.offset + from * panel.block_bytes, 128,
-                  ceil_div((end - from) * panel.block_bytes, 128), 1};
+                  rf_ceil_div((end - from) * panel.block_bytes, 128), 1};
 }
 /* Memory that packing reads for units [t, end), up to the last unit of the operand of unit t. */
 static pieces units_source(const job *j, const block *b, int64_t t, int64_t end) {
@@ -376,12 +375,12 @@ static pieces units_target(const job *j, const block *b, int64_t t, int64_t end)
   if (t < panels) {
     if (end > panels) end = panels;
     return (pieces){(const char *)packed_b(j, b, b->p0 + t), 128,
-                    ceil_div((end - t) * kc * j->isa->nr * 4, 128), 1};
+                    rf_ceil_div((end - t) * kc * j->isa->nr * 4, 128), 1};
   }
   t += b->s0 - panels;
   end += b->s0 - panels;
   return (pieces){(const char *)packed_a(j, b, t), 128,
-                  ceil_div((row_of(j, end) - row_of(j, t)) * kc * 4, 128), 1};
+                  rf_ceil_div((row_of(j, end) - row_of(j, t)) * kc * 4, 128), 1};
 }
 static void fetch(pieces p) {
   for (int64_t c = 0; c < p.columns; c++) {
@@ -432,14 +431,14 @@ static void multiply(const job *j, const block *b, int group, int64_t panel, int
   int cols = (int)(g->n - col < isa->nr ? g->n - col : isa->nr);
   bool first = b->k0 == 0, last = b->k1 == g->k;
   const float *panel_at = packed_b(j, b, panel);
-  /* Each strip prefetches its share of the next panel, and of the memory that the next packing
-   * reads and writes. */
-  int64_t strips = at_least_1(s1 - s0), ahead = next_panel < b->p1 ? ceil_div(kc * isa->nr * 4, 128) : 0;
-  rf_gemm_ahead prefetch[2] = {{(const char *)packed_b(j, b, next_panel), 128, ceil_div(ahead, strips)}};
+  /* Each strip prefetches its share of the next panel, and of the source and destination of the
+   * units that are packed next. */
+  int64_t strips = at_least_1(s1 - s0), ahead = next_panel < b->p1 ? rf_ceil_div(kc * isa->nr * 4, 128) : 0;
+  rf_gemm_ahead prefetch[2] = {{(const char *)packed_b(j, b, next_panel), 128, rf_ceil_div(ahead, strips)}};
   rf_gemm_ahead *near = &prefetch[0], *far = &prefetch[1];
   const pieces *now = list;
-  int64_t share = ceil_div(now[0].lines * now[0].columns + now[1].lines * now[1].columns, strips), column = 0,
-          line = 0;
+  int64_t share = rf_ceil_div(now[0].lines * now[0].columns + now[1].lines * now[1].columns, strips),
+          column = 0, line = 0;
   int64_t near_left = ahead, row = row_of(j, s0);
   /* computes row_of incrementally */
   int64_t fewest = g->m / j->l.strips, more = g->m % j->l.strips, owed = more * s0 % j->l.strips;
@@ -491,7 +490,7 @@ static void compute(job *j, int64_t i, int thread, int threads) {
   if (i + 1 < j->blocks) after = block_at(j, i + 1);
   int groups = j->l.groups, homes = threads / groups;
   int64_t panels = b.p1 - b.p0, units = a_units(&after) + b_units(&after),
-          share = ceil_div(units, panels * groups);
+          share = rf_ceil_div(units, panels * groups);
   for (int turn = 0; turn < groups; turn++) {
     int group = (thread + turn) % groups;
     atomic_long *next = &j->work[i % 3][group].next;

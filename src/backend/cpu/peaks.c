@@ -118,11 +118,6 @@ double rf_peak_nt_copy_bps(void *buffer, size_t bytes, int threads, int loops) {
   return best(PASS_NT_COPY, buffer, bytes, threads, loops);
 }
 
-static int ascending(const void *a, const void *b) {
-  double x = *(const double *)a, y = *(const double *)b;
-  return (x > y) - (x < y);
-}
-
 double rf_peak_launch_seconds(int threads) {
   enum { TIMES = 21, CALLS = 256 };
   double seconds[TIMES];
@@ -134,6 +129,6 @@ double rf_peak_launch_seconds(int threads) {
     }
     seconds[i] = (rf_now_seconds() - start) / CALLS;
   }
-  qsort(seconds, TIMES, sizeof *seconds, ascending);
+  qsort(seconds, TIMES, sizeof *seconds, rf_compare_doubles);
   return seconds[TIMES / 2];
 }

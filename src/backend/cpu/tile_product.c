@@ -23,7 +23,6 @@ enum {
 };
 enum { GROUP = 4, RING = 2 * GROUP, PART_STEPS = 12, TOGETHER = 4, KC = 1024, BLOCK_BYTES = 1 << 20 };
 
-static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 static int64_t cut(int64_t total, int64_t parts, int64_t i) { return total * i / parts; }
@@ -40,13 +39,13 @@ typedef struct shape {
 } shape;
 
 static shape shape_of(const rf_gemm_isa *isa, const rf_gemm *g) {
-  int64_t m = most(g->m_bound, g->m), k = most(g->k_bound, g->k), strips = ceil_div(m, UNIT),
-          panels = ceil_div(g->n, UNIT);
+  int64_t m = most(g->m_bound, g->m), k = most(g->k_bound, g->k), strips = rf_ceil_div(m, UNIT),
+          panels = rf_ceil_div(g->n, UNIT);
   shape s = {.hold_a = strips * isa->a_words <= panels * isa->b_words};
   int64_t held_words = s.hold_a ? isa->a_words : isa->b_words,
           passed_words = s.hold_a ? isa->b_words : isa->a_words;
-  int64_t held = s.hold_a ? strips : panels, blocks = most(1, ceil_div(k, KC / held_words));
-  s.kc = ceil_div(ceil_div(k, blocks), DEPTH) * DEPTH;
+  int64_t held = s.hold_a ? strips : panels, blocks = most(1, rf_ceil_div(k, KC / held_words));
+  s.kc = rf_ceil_div(rf_ceil_div(k, blocks), DEPTH) * DEPTH;
   s.held_floats = s.kc / DEPTH * STEP * held_words;
   s.passed_floats = s.kc / DEPTH * STEP * passed_words;
   s.block_units = most(1, BLOCK_BYTES / 4 / most(1, s.held_floats));
@@ -150,8 +149,8 @@ static void pass(worker *w, int64_t u, const float *passing, int64_t h0, int64_t
   const rf_gemm *g = j->g;
   const bool hold_a = j->s.hold_a, first = j->k0 == 0, last = j->k1 == g->k;
   const bool beside = g->epilogue == RF_GEMM_RESIDUAL || g->epilogue == RF_GEMM_GELU_BWD;
-  const int64_t steps = ceil_div(j->k1 - j->k0, DEPTH), words = hold_a ? j->isa->b_words : j->isa->a_words;
-  const int64_t parts = most(1, ceil_div(steps * words, PART_STEPS));
+  const int64_t steps = rf_ceil_div(j->k1 - j->k0, DEPTH), words = hold_a ? j->isa->b_words : j->isa->a_words;
+  const int64_t parts = most(1, rf_ceil_div(steps * words, PART_STEPS));
   for (int64_t group = h0; group < h1; group += GROUP) {
     const int count = (int)least(GROUP, h1 - group);
     pair pairs[GROUP];
@@ -191,7 +190,7 @@ static void pass(worker *w, int64_t u, const float *passing, int64_t h0, int64_t
 /* Runs this thread's share of a block of k. */
 static void work(worker *w, job *j, float *room) {
   const shape *s = &j->s;
-  w->rate = (int)most(1, ceil_div(UNIT, most(1, ceil_div(j->k1 - j->k0, DEPTH))));
+  w->rate = (int)most(1, rf_ceil_div(UNIT, most(1, rf_ceil_div(j->k1 - j->k0, DEPTH))));
   for (int64_t item; rf_shares_take(&j->items, omp_get_thread_num(), 1, &item) > 0;) {
     const int64_t block = item / j->bundles, u = item % j->bundles * s->together,
                   count = least(s->together, j->passed - u);
@@ -207,17 +206,17 @@ void rf_tile_product_run(const rf_gemm_isa *isa, const rf_gemm *g, int threads, 
   job j = {.isa = isa,
            .g = g,
            .s = shape_of(isa, g),
-           .strips = ceil_div(g->m, UNIT),
-           .panels = ceil_div(g->n, UNIT)};
+           .strips = rf_ceil_div(g->m, UNIT),
+           .panels = rf_ceil_div(g->n, UNIT)};
   j.held = j.s.hold_a ? j.strips : j.panels;
   j.passed = j.s.hold_a ? j.panels : j.strips;
   j.packed = workspace;
   j.sums = workspace + j.s.held_total;
-  j.bundles = ceil_div(j.passed, j.s.together);
-  j.blocks = ceil_div(j.held, j.s.block_units);
+  j.bundles = rf_ceil_div(j.passed, j.s.together);
+  j.blocks = rf_ceil_div(j.held, j.s.block_units);
   while (j.blocks * j.bundles < 4 * threads && j.blocks < j.held) j.blocks++;
   float *rooms = j.sums + j.s.sums_total;
-  const int64_t k_blocks = most(1, ceil_div(g->k, most(1, j.s.kc)));
+  const int64_t k_blocks = most(1, rf_ceil_div(g->k, most(1, j.s.kc)));
 #pragma omp parallel num_threads(threads)
   {
     RF_STAMP_BUSY;

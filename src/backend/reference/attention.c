@@ -71,11 +71,19 @@ static double value_of(const head_rows *rows, int64_t j, int64_t c) {
                      : load(rows->data, rows->value_at + j * rows->stride + c);
 }
 
-/* The scaled score of a query and a key, a sum in double. With a bf16 softmax, the sum is an f32
- * chain as in a matmul, because the definition rounds this chain to bf16. */
-static double score(const rf_attr_attention *attr, rf_view q, int64_t query_at, const head_rows *rows,
-                    int64_t j) {
-  bool chain = attr->softmax == RF_BF16 && q.dtype != RF_F64;
+/* A query head and the keys and values that it reads. */
+typedef struct query {
+  const rf_attr_attention *attr;
+  rf_view q;
+  int64_t at; /* offset of the head in q */
+  head_rows keys;
+} query;
+
+/* The scaled score of a query and key j. With a bf16 softmax it is an f32 chain like a matmul's,
+ * because its rounding to bf16 is part of the definition; otherwise it is a double sum. */
+static double score(const query *of, int64_t j) {
+  const rf_attr_attention *attr = of->attr;
+  bool chain = attr->softmax == RF_BF16 && of->q.dtype != RF_F64;
   double sum = 0;
   for (int64_t c = 0; c < attr->head_dim; c++) {
     double a = load(of->q, of->at + c), b = key_of(&of->keys, j, c);

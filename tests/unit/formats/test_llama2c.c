@@ -164,7 +164,7 @@ static void test_refuses_lies(void **state) {
     refused(version, 2, 0, 0, "the number of layers");
     refused(version, 2, INT32_MAX, 0, "the number of layers");
     refused(version, 2, 4096, 0, "wrong length");
-    refused(version, 3, 4, 0, "do not fit a head"); /* A head of one element cannot be rotated. */
+    refused(version, 3, 4, 0, "rotated elements"); /* A head of one element cannot be rotated. */
     refused(version, 4, 3, 0, "not a multiple");
     refused(version, 5, 0, 0, "the vocabulary");
     refused(version, 6, 0, 0, "the number of positions");

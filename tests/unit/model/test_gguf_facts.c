@@ -211,7 +211,7 @@ static void test_refuses_models_that_do_not_fit(void **state) {
   refused(f, "differ in width");
   f = start("llama");
   set(&f, ".rope.dimension_count", 18);
-  refused(f, "do not fit a head");
+  refused(f, "rotated elements");
   f = start("llama");
   set_real(&f, ".attention.layer_norm_rms_epsilon", NAN);
   refused(f, "out of range");

@@ -29,7 +29,7 @@ static bool near(double a, double b) { return fabs(a - b) <= 1e-9 * fabs(b); }
 static void the_larger_ceiling_decides(void **state) {
   (void)state;
   static rf_machine machine;
-  machine = (rf_machine){.kind = "gpu",
+  machine = (rf_machine){.kind = RF_MACHINE_GPU,
                          .chips = 1,
                          .read_bps = 1e12,
                          .copy_bps = 1e12,
@@ -65,7 +65,7 @@ static void the_larger_ceiling_decides(void **state) {
 static void sheets_know_kinds_of_products(void **state) {
   (void)state;
   static rf_machine machine;
-  machine = (rf_machine){.kind = "gpu",
+  machine = (rf_machine){.kind = RF_MACHINE_GPU,
                          .chips = 1,
                          .read_bps = 1e30,
                          .copy_bps = 1e30,
@@ -127,7 +127,7 @@ static rf_curve *add_curve(rf_machine *machine, const char *op, rf_dtype dtype, 
 static void curves_are_read_between_their_points(void **state) {
   (void)state;
   static rf_machine machine;
-  machine = (rf_machine){.kind = "cpu",
+  machine = (rf_machine){.kind = RF_MACHINE_CPU,
                          .chips = 1,
                          .read_bps = 1e12,
                          .copy_bps = 1e12,
@@ -402,7 +402,8 @@ static void fewer_threads_compute_slower(void **state) {
 static void measured_scaling_is_used(void **state) {
   (void)state;
   static rf_machine machine, m;
-  machine = (rf_machine){.kind = "cpu", .threads = 4, .read_bps = 40e9, .copy_bps = 30e9, .scaling_count = 3};
+  machine = (rf_machine){
+      .kind = RF_MACHINE_CPU, .threads = 4, .read_bps = 40e9, .copy_bps = 30e9, .scaling_count = 3};
   machine.flops[RF_F32] = 3e11;
   machine.scaling[0] = (rf_scaling){1, 1e11, 20e9};
   machine.scaling[1] = (rf_scaling){2, 1.8e11, 36e9};
@@ -429,7 +430,7 @@ static void measured_scaling_is_used(void **state) {
 static void rows_are_timed_by_what_is_done_to_them(void **state) {
   (void)state;
   static rf_machine machine;
-  machine = (rf_machine){.kind = "cpu", .threads = 2, .read_bps = 40e9, .copy_bps = 30e9};
+  machine = (rf_machine){.kind = RF_MACHINE_CPU, .threads = 2, .read_bps = 40e9, .copy_bps = 30e9};
   machine.flops[RF_F32] = 4e11;
   assert_true(rf_cost_rows_seconds(&machine, "sample", "likeliest", 4, 1000) == 0);
   for (int k = 0; k < 2; k++) {
@@ -446,7 +447,7 @@ static void rows_are_timed_by_what_is_done_to_them(void **state) {
 static void a_lower_level_has_its_own_peaks(void **state) {
   (void)state;
   static rf_machine machine, m;
-  machine = (rf_machine){.kind = "cpu", .threads = 2, .read_bps = 40e9, .copy_bps = 30e9};
+  machine = (rf_machine){.kind = RF_MACHINE_CPU, .threads = 2, .read_bps = 40e9, .copy_bps = 30e9};
   machine.flops[RF_F32] = 4e11;
   machine.flops[RF_BF16] = 6e12;
   machine.flops[RF_I8] = 12e12;

@@ -76,7 +76,7 @@ static void rows_cost_their_products(void **state) {
   (void)state;
   static rf_machine slow;
   slow = *machine_named("tpu-v5e");
-  strcpy(slow.kind, "cpu"); /* every product at the peak */
+  slow.kind = RF_MACHINE_CPU; /* every product at the peak */
   for (int d = 0; d < RF_DTYPES; d++) slow.flops[d] = 1e6;
   slow.launch_seconds = 0;
   slow.efficiency_compute = 1;

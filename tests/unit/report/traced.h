@@ -37,7 +37,7 @@ static inline rf_record *open_record(const char *when) {
 
 static inline void set_machine(void) {
   machine = (rf_machine){.name = "test",
-                         .kind = "cpu",
+                         .kind = RF_MACHINE_CPU,
                          .source = "file",
                          .chips = 1,
                          .threads = THREADS,
