@@ -32,7 +32,7 @@ static void remove_folder(const char *folder) {
   rf_remove_folder(folder);
 }
 
-/* Renames `part` to `folder`, exchanging an old checkpoint, so that one is always complete. */
+/* Renames `part` to `folder`. An old checkpoint is exchanged, so that one is always complete. */
 static rf_status take_name(const char *part, const char *folder, rf_error *error) {
   if (!rename(part, folder)) return RAFTER_OK;
   if ((errno == ENOTEMPTY || errno == EEXIST) &&
@@ -60,9 +60,9 @@ static rf_status master_values(void *context, int param, int64_t first, int64_t 
   return rf_run_read(t->run, 0, t->state[param].master, first * 4, values, count * 4, error);
 }
 
-/* The moments m and v of each trained parameter, alternating, and their tensors. */
+/* Moments m and v of each trained parameter in turn, and the plan's tensor of each moment. */
 typedef struct moments {
-  rf_pool *pool; /* Holds the lists and the names. */
+  rf_pool *pool; /* Memory of the lists and names. */
   rf_stored *stored;
   int *tensor, count;
   char path[PATH_BYTES + 32];
@@ -157,7 +157,7 @@ static rf_status save_state(const rf_trainer *t, const char *folder, rf_error *e
 }
 
 /* Saves the tokenizer and the chat template with the weights. A model without files uses the byte
- * tokenizer, unless its shards were made with another tokenizer. */
+ * tokenizer, unless it was trained on shards with other ids. */
 static rf_status save_tokenizer(const rf_trainer *t, const char *folder, rf_error *error) {
   enum { BYTE_IDS = 257 };
   int copied;
@@ -174,7 +174,7 @@ static rf_status save_tokenizer(const rf_trainer *t, const char *folder, rf_erro
   return rf_file_write(path, t->template, t->template_bytes, error);
 }
 
-/* Names the base of an adapter: the path of its weights, or the model's name. */
+/* Names the base model of an adapter: the path of the base's weights, or the model's name. */
 static void base_of(const rf_train_settings *settings, char base[PATH_BYTES]) {
   const char *weights = settings->weights_folder;
   if (!weights || !*weights || !realpath(weights, base))
@@ -188,7 +188,7 @@ rf_status rf_checkpoint_can_save(const rf_train_settings *settings, rf_error *er
   return rf_adapter_base_check(base, error);
 }
 
-/* Saves the full model; for LoRA, only the adapters and the name of their base. */
+/* Saves the full model or, for LoRA, only the adapters and the name of their base model. */
 static rf_status save_weights(rf_trainer *t, const char *folder, rf_error *error) {
   const rf_params *params = &t->plan->graph->params;
   char base[PATH_BYTES];
@@ -211,7 +211,7 @@ rf_status rf_checkpoint_save(rf_trainer *t, const char *folder, rf_error *error)
   RF_GO(save_moments(t, part, error));
   RF_GO(save_state(t, part, error));
   snprintf(path, sizeof path, "%s/DONE", part);
-  /* Last, because DONE says that all other files are on the disk. */
+  /* DONE is written last, because it says that all other files are on the disk. */
   RF_GO(rf_file_write(path, "", 0, error));
   sync_folder(part);
   RF_GO(take_name(part, folder, error));
@@ -246,7 +246,7 @@ bool rf_checkpoint_any(const char *run_folder) {
 
 rf_status rf_checkpoint_prune(const char *run_folder, int keep, int64_t saved, rf_error *error) {
   char path[PATH_BYTES + 300];
-  for (;;) { /* Removes the oldest until `keep` are left. */
+  for (;;) { /* Remove the oldest checkpoint until `keep` are left. */
     long long oldest = -1;
     int complete = 0;
     char oldest_path[PATH_BYTES + 300] = "";

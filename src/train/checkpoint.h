@@ -1,5 +1,5 @@
-/* checkpoint.h - saves a training run in a folder that other tools can load, and resumes it with
- * identical bits.
+/* checkpoint.h - saves a training run in a folder that other tools can load, and resumes the run
+ * with bit-identical results.
  *
  *   config.json, model.safetensors   the f32 masters of the model under its published names;
  *                                    for LoRA: adapter_config.json, adapter_model.safetensors (PEFT)
@@ -12,15 +12,15 @@
 #include "train/train.h"
 
 /* Writes a temporary folder and renames it to `folder`. RAFTER_FAILED: an I/O error, such as a full
- * disk; the temporary folder is removed. */
+ * disk; the temporary folder is then removed. */
 rf_status rf_checkpoint_save(rf_trainer *trainer, const char *folder, rf_error *error);
 /* Checks before the first step that checkpoints can be written. RAFTER_FAILED: an adapter's base
  * path cannot be stored in JSON. */
 rf_status rf_checkpoint_can_save(const rf_train_settings *settings, rf_error *error);
 /* Loads weights, moments, step and loader position. RAFTER_FAILED: the checkpoint is incomplete or
- * of another model, or the data changed. */
+ * for another model, or the data has changed. */
 rf_status rf_checkpoint_load(rf_trainer *trainer, const char *folder, rf_error *error);
-/* Finds the newest complete checkpoint of a run folder; `run_folder` may itself be a checkpoint.
+/* Finds the newest complete checkpoint in `run_folder`, which may itself be a checkpoint.
  * RAFTER_FAILED: there is none. */
 rf_status rf_checkpoint_newest(const char *run_folder, char folder[4096], rf_error *error);
 /* Removes all but the newest `keep` complete checkpoints, and the remains of interrupted saves.

@@ -17,7 +17,7 @@ struct rf_example_reader {
   rf_example_options options;
   char *names[FIELDS]; /* Field names of the rows. */
   rf_chat *chat;
-  bool chat_sought; /* Whether `chat` was looked for. Only the first row that needs it opens it. */
+  bool chat_sought; /* `chat` was looked for, which the first conversation does. */
 };
 
 /* Position of a row, for error messages. */
@@ -120,8 +120,8 @@ static void reserve_mask(rf_example *example) {
   example->mask = rf_must(realloc(example->mask, (size_t)example->mask_capacity));
 }
 
-/* Masks the tokens that overlap a range of bytes, by matching tokens with the text. Returns false
- * if the tokens' text differs from the text, because the tokenizer normalizes it. */
+/* Masks the tokens that overlap a range of bytes, by comparing each token's bytes with the text.
+ * Returns false if they differ because the tokenizer normalizes text. */
 static bool mask_by_walking(const rf_tokenizer *tokenizer, const char *text, size_t bytes,
                             const rf_range *range, int64_t count, rf_example *example) {
   size_t at = 0;
@@ -141,7 +141,8 @@ static bool mask_by_walking(const rf_tokenizer *tokenizer, const char *text, siz
   return at == bytes;
 }
 
-/* Counts the leading tokens that equal those of the text's first `bytes` bytes alone. */
+/* Counts the leading tokens of `whole` that the text's first `bytes` bytes alone would give,
+ * too. */
 static rf_status tokens_before(const rf_tokenizer *tokenizer, const char *text, size_t bytes, int flags,
                                const rf_ids *whole, int64_t *tokens, rf_error *error) {
   rf_ids part = {0};
@@ -236,7 +237,8 @@ static rf_status read_messages(rf_example_reader *reader, row_place place, const
   return status == RAFTER_OK ? status : in_row(place, error);
 }
 
-/* Tokenizes both texts joined, as TRL does. Tokens unlike the prompt's are the completion. */
+/* Tokenizes prompt and completion as one text, as TRL does. The completion begins at the first
+ * token that differs from the tokens of the prompt alone. */
 static rf_status join_texts(rf_example_reader *reader, const json_t *prompt, const json_t *completion,
                             rf_example *example, rf_error *error) {
   const rf_tokenizer *tokenizer = reader->options.tokenizer;

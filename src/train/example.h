@@ -1,10 +1,10 @@
 /* example.h - reads one row of a .jsonl file as tokens, with the tokens that the loss counts.
  *
  *   {"messages":[{"role","content"},...], "tools"?}
- *       Rendered by the chat template. The loss counts the assistant's text and its end token.
+ *       Rendered by the chat template. The loss counts the assistant's text and end token.
  *   {"prompt","completion"}
- *       Two texts: rendered by the chat template if there is one, otherwise joined and followed by
- *       the end token. Two lists of messages: one conversation. The loss counts the completion.
+ *       Two texts are rendered by the chat template if there is one, otherwise joined and followed
+ *       by the end token. Two lists of messages form one chat. The loss counts the completion.
  *   {"tokens":[...], "mask":[...]}
  *       Token ids. The loss counts the tokens with mask 1.
  *   {"text"}, {"tokens"}
@@ -16,11 +16,11 @@
 #include "text/tokenizer.h"
 
 /* Tokens of a conversation that the loss counts: every turn of the assistant, its last turn, or all
- * tokens. For a prompt with its completion, the first two both mean the completion. */
+ * tokens. For a prompt with its completion, ASSISTANT and COMPLETION both mean the completion. */
 typedef enum rf_loss_on { RF_LOSS_ON_ASSISTANT, RF_LOSS_ON_COMPLETION, RF_LOSS_ON_ALL } rf_loss_on;
 
 typedef struct rf_example_options {
-  const rf_tokenizer *tokenizer; /* NULL: only rows of tokens can be read. */
+  const rf_tokenizer *tokenizer; /* NULL: only rows of token ids can be read. */
   const char *model_folder;      /* Folder with the model's chat template; NULL or "": none. */
   const char *template;          /* A template file, or "none"; NULL or "": the model's own. */
   int64_t vocab;                 /* Every token id must be below it. */
@@ -40,8 +40,8 @@ typedef struct rf_example_reader rf_example_reader;
 /* RAFTER_INVALID: `fields` names an unknown field. The tokenizer must outlive the reader. */
 rf_status rf_example_open(const rf_example_options *options, rf_example_reader **reader, rf_error *error);
 void rf_example_close(rf_example_reader *reader);
-/* Reads one line into `example`, which is {0} or was used before. `path` and `line` are for error
- * messages. An empty text gives no ids. */
+/* Reads one line into `example`, which is {0} or the result of an earlier call. Error messages name
+ * `path` and `line`. An empty text gives no ids. */
 rf_status rf_example_read(rf_example_reader *reader, const char *path, int64_t line, const char *text,
                           size_t bytes, rf_example *example, rf_error *error);
 void rf_example_free(rf_example *example);

@@ -1,5 +1,5 @@
 /* loader.h - the order of training rows: shuffled without replacement, mixed by weight, identical
- * for the same seed, and resumable from a few counters. Allocates nothing after it is opened. */
+ * for the same seed, and resumable from a few counters. An open loader allocates nothing. */
 #ifndef RF_LOADER_H
 #define RF_LOADER_H
 
@@ -25,17 +25,17 @@ typedef struct rf_loader {
   } * draw, *held; /* (step_rows) each: rows of the current step, and of a validation batch. */
 } rf_loader;
 
-/* `data`: sources separated by commas, each `FILE` or `FILE:WEIGHT`. A weight is a share of rows,
- * default 1. `step_rows`: rows of one optimizer step. */
+/* `data`: sources separated by commas, each `FILE` or `FILE:WEIGHT`. Sources supply rows in
+ * proportion to their weights; the default weight is 1. `step_rows`: rows of one optimizer step. */
 rf_status rf_loader_open(const char *data, const rf_source_options *options, uint64_t seed, int64_t step_rows,
                          rf_loader *loader, rf_error *error);
 void rf_loader_close(rf_loader *loader);
-/* Chooses the rows of the next step and advances the state. *tokens: their tokens; *valid: their
- * labels that the loss counts, which is the denominator of the mean loss. */
+/* Chooses the rows of the next step and advances the state. *tokens: the number of tokens in these
+ * rows. *valid: the number of labels that the loss counts, by which the mean loss divides. */
 void rf_loader_draw(rf_loader *loader, int64_t *tokens, int64_t *valid);
 /* Sum of rf_source_pairs over the rows of the drawn step. */
 double rf_loader_pairs(const rf_loader *loader, int window);
-/* Passes over the data so far: rows drawn / rows in the data. 0 for random data. */
+/* Passes over the data so far: rows drawn / rows in the data; for random data 0. */
 double rf_loader_epoch(const rf_loader *loader);
 /* Number of steps that cover the data `epochs` times; the last step is completed with rows of the
  * next epoch. RAFTER_INVALID: random data has no end. */
@@ -43,8 +43,8 @@ rf_status rf_loader_steps(const rf_loader *loader, double epochs, int64_t *steps
 /* Fills rows [first, first + count) of the drawn step. */
 rf_status rf_loader_fill(const rf_loader *loader, int64_t first, int64_t count, rf_token_batch batch,
                          rf_error *error);
-/* Validation: number of rows; and fills `count` rows from `first` on (count <= step_rows), with
- * *valid as in rf_loader_draw. Rows after the last one are filled as unused. */
+/* Validation rows: their number; and filling `count` rows from row `first` on (count <= step_rows),
+ * with *valid as in rf_loader_draw. Rows beyond the last validation row are filled as unused. */
 int64_t rf_loader_held_out(const rf_loader *loader);
 rf_status rf_loader_fill_held_out(const rf_loader *loader, int64_t first, int64_t count, rf_token_batch batch,
                                   int64_t *valid, rf_error *error);

@@ -14,15 +14,15 @@ typedef enum rf_schedule_kind {
 typedef struct rf_schedule {
   rf_schedule_kind kind;
   double peak, floor; /* Learning rates. */
-  /* Linear warmup: peak / warmup at step 1, peak at step `warmup`. The last step is `steps`. */
+  /* Linear warmup: peak / warmup at step 1, peak at step `warmup`. `steps`: the last step. */
   int64_t warmup, steps;
   int64_t decay; /* wsd: steps of the final linear decay. */
 } rf_schedule;
 
 /* Learning rate of step 1..steps; later steps keep the last value. cosine: floor + (peak - floor)
  * (1 + cos(pi x)) / 2; exponential: peak (floor / peak)^x, where a floor of 0 counts as peak / 100;
- * wsd: peak, then linear to floor over the last `decay` steps. x goes from 0 after the warmup to 1
- * at the last step. */
+ * wsd: peak, then linear from peak to floor over the last `decay` steps. x rises from 0 after the
+ * warmup to 1 at the last step. */
 double rf_schedule_lr(const rf_schedule *schedule, int64_t step);
 
 #endif

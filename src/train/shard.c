@@ -201,11 +201,11 @@ rf_status rf_shard_scan(const rf_shard *shard, int64_t vocab, uint64_t *digest, 
 }
 
 struct rf_shard_writer {
-  /* Document table and loss mask go to temporary files. mask NULL: every token counts. */
+  /* Document table and loss mask have their own temporary files. mask NULL: every token counts. */
   FILE *file, *starts, *mask;
   char path[1024], part[1040];
   header head;
-  unsigned char bits; /* Of the mask's last, incomplete byte. */
+  unsigned char bits; /* Bits of the mask's last, incomplete byte. */
 };
 
 void rf_shard_discard(rf_shard_writer *writer) {
@@ -267,7 +267,7 @@ rf_status rf_shard_append_stream(rf_shard_writer *writer, const int32_t *ids, in
   return RAFTER_OK;
 }
 
-/* Writes the mask bits of tokens [at, at + count). `mask` NULL: all count. */
+/* Writes the mask bits of tokens [at, at + count). If `mask` is NULL, the loss counts all. */
 static bool put_mask(rf_shard_writer *writer, uint64_t at, const uint8_t *mask, int64_t count) {
   for (int64_t i = 0; i < count; i++, at++) {
     writer->bits |= (unsigned char)((!mask || mask[i]) << (at % 8));

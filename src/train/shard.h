@@ -29,7 +29,8 @@ typedef struct rf_shard {
   int64_t mask_byte;   /* Offset of the loss mask; 0: no mask. */
 } rf_shard;
 
-/* Opens a shard and checks every size against the file's. RAFTER_FAILED names file and field. */
+/* Opens a shard and checks its header against the file's size. RAFTER_FAILED names file and
+ * field. */
 rf_status rf_shard_open(const char *path, rf_shard *shard, rf_error *error);
 /* Opens a text file as a shard that is one stream of bytes. */
 rf_status rf_shard_open_text(const char *path, rf_shard *shard, rf_error *error);
@@ -37,25 +38,25 @@ void rf_shard_close(rf_shard *shard);
 /* Reads ids [first, first + count) without allocation. RAFTER_FAILED: short read, id >= `vocab`. */
 rf_status rf_shard_read(const rf_shard *shard, int64_t first, int64_t count, int64_t vocab, int32_t *ids,
                         rf_error *error);
-/* Start of a document; `document` may be `documents`, whose start is the end of the tokens.
- * *example (may be NULL): whether the document that ends there is never split. */
+/* Reads the start of a document; for `document` = `documents`, the end of the tokens. *example (may
+ * be NULL): whether the document before this start is never split. */
 rf_status rf_shard_document(const rf_shard *shard, int64_t document, int64_t *start, bool *example,
                             rf_error *error);
-/* Whether the loss counts tokens [first, first + count): 1 or 0 per token. Allocates nothing. */
+/* mask[i]: 1 if the loss counts token first + i (i < count), otherwise 0. Allocates nothing. */
 rf_status rf_shard_mask(const rf_shard *shard, int64_t first, int64_t count, uint8_t *mask, rf_error *error);
 /* Reads the shard and checks every id. *digest (may be NULL): hash of tokens, bounds, masks. */
 rf_status rf_shard_scan(const rf_shard *shard, int64_t vocab, uint64_t *digest, rf_error *error);
 
-/* Writes a shard by document to a temporary file, which rf_shard_finish renames to `path`. */
+/* Writes a shard by document to a temporary file. rf_shard_finish renames this file to `path`. */
 typedef struct rf_shard_writer rf_shard_writer;
 rf_status rf_shard_create(const char *path, int64_t vocab, rf_shard_writer **writer, rf_error *error);
-/* Append one document; or tokens of a stream, which has no documents. */
+/* Append one document, or tokens of a stream (a shard without documents). */
 rf_status rf_shard_append(rf_shard_writer *writer, const int32_t *ids, int64_t count, rf_error *error);
 rf_status rf_shard_append_stream(rf_shard_writer *writer, const int32_t *ids, int64_t count, rf_error *error);
 /* Appends a document that is never split; mask (count): 1 for tokens that the loss counts. */
 rf_status rf_shard_append_example(rf_shard_writer *writer, const int32_t *ids, const uint8_t *mask,
                                   int64_t count, rf_error *error);
-/* Frees the writer, also on failure. */
+/* Completes the shard. Frees the writer, also on failure. */
 rf_status rf_shard_finish(rf_shard_writer *writer, rf_error *error);
 void rf_shard_discard(rf_shard_writer *writer);
 

@@ -34,8 +34,8 @@ static int longer_first(const void *a, const void *b) {
   return (x->start > y->start) - (x->start < y->start);
 }
 
-/* Rows by their unused space: one list per number of free tokens, and a bit per non-empty list, so
- * that the best fit is found in T / 64 steps. */
+/* Rows by unused space: a list of rows per number of free tokens, and a bit per list that is not
+ * empty. The best fit is found in T / 64 steps. */
 typedef struct open_rows {
   int64_t *head, *next;
   uint64_t *bits;
@@ -60,8 +60,8 @@ static int64_t open_take(open_rows *open, int64_t at_least, int64_t *space) {
   return row;
 }
 
-/* Packs pieces into rows by best fit, longest first. Ties are broken by position, so the same
- * documents always give the same rows. */
+/* Packs pieces of documents into rows by best fit, longest first. Pieces of equal length are packed
+ * by position, so equal documents always give equal rows. */
 static rf_status pack(piece_list *pieces, int64_t seq, bool share_rows, rf_rows *rows, rf_error *error) {
   rf_status status = RAFTER_OK;
   int64_t n = pieces->count, used = 0;
@@ -107,8 +107,8 @@ done:
   return status;
 }
 
-/* Counts the labels of a piece that the loss counts. The label of a token is the next token; the
- * last one has a label only with `next`. */
+/* Counts a piece's labels that enter the loss. A token's label is the next token of the document;
+ * the piece's last token has a label only with `next`. */
 static rf_status count_valid(const rf_source *source, int64_t start, int64_t count, bool next, int64_t *valid,
                              rf_error *error) {
   uint8_t mask[4096];
@@ -172,10 +172,10 @@ done:
   return status;
 }
 
-/* Maximum bytes of a text file, which is read into memory. Larger data: shards or JSON Lines. */
+/* Maximum bytes of a text file, which is read into memory. Shards and JSON Lines may be larger. */
 static const size_t TEXT_MOST = (size_t)4 << 30;
 
-/* Opens the tokenizer of texts. *tokenizer is NULL if there is none and `needed` is false. */
+/* Opens the tokenizer for texts. If there is none and `needed` is false, *tokenizer is NULL. */
 static rf_status open_tokenizer(const rf_source_options *options, bool needed, rf_tokenizer **tokenizer,
                                 rf_error *error) {
   const char *folder = options->model_folder ? options->model_folder : "";
@@ -239,13 +239,13 @@ done:
   return status;
 }
 
-/* Converts a .jsonl file into a shard in the run's folder: memory does not grow with the data. */
+/* Converts a .jsonl file to a shard in the run's folder: memory use is independent of the data. */
 static rf_status convert_jsonl(const char *path, const rf_source_options *options, char shard_path[1200],
                                rf_error *error) {
   rf_tokenizer *tokenizer = NULL;
   const char *name = strrchr(path, '/');
   snprintf(shard_path, 1200, "%s/%s.shard", options->work_folder, name ? name + 1 : path);
-  /* NULL: only rows of tokens can be read. */
+  /* Without a tokenizer, only rows of token ids can be read. */
   RF_TRY(open_tokenizer(options, false, &tokenizer, error));
   rf_example_options rows = {.tokenizer = tokenizer,
                              .model_folder = options->model_folder,
@@ -275,8 +275,8 @@ static rf_status open_random(const char *spec, int64_t vocab, rf_source *source,
   return RAFTER_OK;
 }
 
-/* Number of `count` rows or documents that are held out for validation: at least 1 if a fraction
- * was requested, but never all of them. */
+/* Returns how many of `count` rows or documents are held out for validation. At least 1 is held out
+ * if `fraction` is above 0, but never all. */
 static int64_t held_out(int64_t count, double fraction) {
   int64_t held = (int64_t)((double)count * fraction + 0.5);
   if (fraction > 0 && !held) held = 1;
@@ -389,7 +389,7 @@ double rf_source_pairs(const rf_source *source, const rf_rows *rows, int64_t row
   return pairs;
 }
 
-/* Removes the labels that the loss does not count; labels[i] is token `first` + i. */
+/* Removes the labels that the loss does not count. labels[i] is token `first` + i of the source. */
 static rf_status mask_labels(const rf_source *source, int64_t first, int64_t count, int32_t *labels,
                              rf_error *error) {
   uint8_t mask[4096];

@@ -1,12 +1,11 @@
 /* source.h - one source of training rows: where its tokens are, and which tokens form each row.
  *
  * A row has T tokens. A stream (a text file, a shard without documents) is split every T tokens,
- * and its last, shorter part is dropped. Documents (JSONL rows, a shard with documents) are
- * packed: each row holds several pieces of at most T tokens, chosen by best fit. Each piece is
- * its own segment, so no token attends to another document, and no token is repeated. A plain
- * text longer than T tokens becomes several pieces. An example (a conversation, a prompt with
- * its completion, tokens with a mask) is one piece; its tokens after the first T are dropped and
- * counted. */
+ * and its last, shorter part is dropped. Documents (JSONL rows, a shard with documents) are packed
+ * by best fit: each row holds several pieces of documents, of at most T tokens each. Each piece is
+ * a segment, so no token attends to another document. A plain text longer than T tokens becomes
+ * several pieces. An example (a conversation, a prompt with its completion, tokens with a mask) is
+ * one piece; its tokens after the first T are dropped and counted. */
 #ifndef RF_SOURCE_H
 #define RF_SOURCE_H
 
@@ -14,7 +13,8 @@
 #include "train/example.h"
 #include "train/shard.h"
 
-/* Consecutive tokens of one document. `next`: it continues, so the last token has a label. */
+/* Consecutive tokens of a document. `next`: the document continues, so the last token has a
+ * label. */
 typedef struct rf_piece {
   int64_t start;
   int32_t tokens;
@@ -26,7 +26,7 @@ typedef struct rf_rows {
   /* (count + 1): row r has the pieces [first[r], first[r + 1]); NULL for a stream. */
   int64_t *first;
   rf_piece *piece;
-  int64_t stream_start; /* Stream: row r is the T tokens from stream_start + r * T. */
+  int64_t stream_start; /* Stream: row r begins at token stream_start + r * T. */
   double efficiency;    /* Used tokens / (rows * T). */
 } rf_rows;
 
@@ -57,9 +57,9 @@ typedef struct rf_source_options {
   /* Folder with the model's own tokenizer; NULL or "": the byte tokenizer. */
   const char *model_folder;
   int64_t seq;
-  bool pack;           /* false: one document per row, and the rest of the row is unused. */
-  double val_fraction; /* Share of the stream's rows or of the documents, from the end. */
-  rf_loss_on loss_on;  /* For conversations, and for prompts with completions. */
+  bool pack;           /* false: one document per row; tokens after it are unused. */
+  double val_fraction; /* Share of rows or documents, taken from the end. */
+  rf_loss_on loss_on;  /* Applies to conversations, and to prompts with completions. */
   /* Field names of .jsonl rows, see rf_example_open; NULL: the default names. */
   const char *fields;
   const char *template; /* Chat template: a file, or "none"; NULL or "": the model's own. */
@@ -80,16 +80,16 @@ void rf_source_close(rf_source *source);
 /* Number of labels in a row that the loss counts: T for a stream; fewer if documents end in the row
  * or a mask excludes tokens. */
 int64_t rf_source_valid(const rf_source *source, const rf_rows *rows, int64_t row);
-/* Used tokens of a row: T minus the unused rest. */
+/* Number of used tokens of a row: T minus the unused tokens. */
 int64_t rf_source_tokens(const rf_source *source, const rf_rows *rows, int64_t row);
-/* Attention pairs (query, key) of a segment, where query i sees min(i + 1, window) keys (window
- * 0: all i + 1); and of all segments of a row. */
+/* Number of attention pairs (query, key) in a segment, and in all segments of a row. Query i sees
+ * min(i + 1, window) keys, or all i + 1 keys with window 0. */
 double rf_segment_pairs(int64_t tokens, int window);
 double rf_source_pairs(const rf_source *source, const rf_rows *rows, int64_t row, int window);
 /* Fills one row at token `at` of a batch and appends the starts of its segments. */
 rf_status rf_source_fill(const rf_source *source, const rf_rows *rows, int64_t row, int64_t at,
                          rf_token_batch *batch, rf_error *error);
-/* Fills tokens [at, end) as unused: one segment of token 0 without labels; nothing if at == end. */
+/* Marks tokens [at, end) of a batch as unused: one segment of token 0 without labels, if any. */
 void rf_source_fill_unused(rf_token_batch *batch, int64_t at, int64_t end);
 
 #endif

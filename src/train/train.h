@@ -5,8 +5,8 @@
  *   rf_checkpoint_save(trainer, folder, error);                             // checkpoint.h
  *   rf_trainer_close(trainer);
  *
- * The same settings give the same bits, whatever the number of threads and the recomputation, and
- * also if the run is stopped and resumed from a checkpoint. */
+ * Results are bit-identical whatever the number of threads and the recomputation, and also if the
+ * run is stopped and resumed from a checkpoint. */
 #ifndef RF_TRAIN_H
 #define RF_TRAIN_H
 
@@ -33,7 +33,7 @@ typedef struct rf_train_settings {
   rf_progress progress; /* Reports a long load. */
 } rf_train_settings;
 
-/* Tensor ids of one parameter in the training plan; an f32 weight equals master. RF_NONE: none. */
+/* A parameter's tensor ids in the training plan; RF_NONE: none. An f32 weight is its own master. */
 typedef struct rf_state_tensors {
   int weight, master, m, v;
 } rf_state_tensors;
@@ -45,11 +45,11 @@ typedef struct rf_trainer {
   rf_run *run;
   rf_loader loader;
   rf_state_tensors *state;         /* (params). */
-  rf_token_batch batch, val_batch; /* The inputs of each plan. */
+  rf_token_batch batch, val_batch; /* Inputs of plan and val_plan. */
   double *metrics, *val_metrics;
   float *clip; /* {global norm, scale}. */
   rf_step_work work;
-  /* Steps done; tokens read, and how many of them the loss counted. */
+  /* Steps done, tokens read, and tokens counted by the loss. */
   int64_t step, tokens, loss_tokens;
   double flops; /* Model FLOPs since the trainer was opened. */
   struct rf_trainer_counts {
@@ -61,13 +61,13 @@ typedef struct rf_trainer {
   size_t template_bytes;
 } rf_trainer;
 
-/* Makes the plans first: RAFTER_NO_FIT comes before data is read or memory is allocated. */
+/* Makes the plans first: RAFTER_NO_FIT is returned before data is read or memory allocated. */
 rf_status rf_trainer_open(const rf_train_settings *settings, rf_trainer **trainer, rf_error *error);
 void rf_trainer_close(rf_trainer *trainer);
-/* Takes one optimizer step and reports it. RAFTER_FAILED: the loss or the gradient norm is not
- * finite; the message names the first op whose output is not finite. */
+/* Takes one optimizer step and reports it in *step. RAFTER_FAILED: the loss or the gradient norm is
+ * not finite; the message names the first op whose output is not finite. */
 rf_status rf_trainer_step(rf_trainer *trainer, rafter_step *step, rf_error *error);
-/* *loss: mean loss per label over `rows` held-out rows, rounded up to full microbatches. */
+/* *loss: mean loss per label over `rows` validation rows (rounded up to full microbatches). */
 rf_status rf_trainer_validate(rf_trainer *trainer, int64_t rows, double *loss, rf_error *error);
 
 #endif

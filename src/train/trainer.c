@@ -72,7 +72,7 @@ rf_status rf_trainer_open(const rf_train_settings *settings, rf_trainer **out, r
     options.build.loss_only = true;
     options.build.accumulate = 1;
     options.remat = RF_REMAT_NONE;
-    /* Weights are first in both plans. */
+    /* Both plans share one persistent region, which begins with the weights. */
     options.persistent_bytes = trainer->plan->persistent_bytes;
     RF_GO(rf_plan_make(&settings->model, &options, &trainer->val_plan, error));
   }
@@ -149,14 +149,14 @@ static rf_status run_step(rf_trainer *trainer, int64_t *tokens, int64_t *valid, 
   return rf_run_pull(trainer->run, 0, error);
 }
 
-/* After a loss or gradient norm that is not finite: repeats the microbatches and checks every
- * output, so that the error names the first op. */
+/* Called after a loss or gradient norm that is not finite. Repeats the microbatches and checks
+ * every output, so that the error names the first op with such an output. */
 static rf_status name_first_op(rf_trainer *trainer, rf_run_inputs *inputs, rf_error *error) {
   rf_error first = {0};
   rf_run_set_debug(trainer->run, (rf_run_debug){.find_nan = true, .poison = trainer->settings.debug.poison});
   rf_status status = run_microbatches(trainer, inputs, &first);
   if (status == RAFTER_FAILED && error) *error = first;
-  return RAFTER_FAILED; /* If the repetition finds nothing, the first error remains. */
+  return RAFTER_FAILED; /* If repeating finds no such op, the first error remains. */
 }
 
 rf_status rf_trainer_step(rf_trainer *trainer, rafter_step *out, rf_error *error) {

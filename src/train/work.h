@@ -13,13 +13,13 @@ typedef struct rf_step_work {
   int windows;
   struct {
     int window;
-    double per_pair; /* FLOPs per (query, key) pair, in all layers with that window. */
+    double per_pair; /* FLOPs per (query, key) pair, summed over layers with this window. */
   } at[RF_MAX_WINDOWS];
 } rf_step_work;
 
 rf_step_work rf_step_work_of(const rf_plan *plan);
-/* FLOPs of the step drawn by the loader, which has `tokens` tokens. Equals plan->model_flops if
- * every row is one full segment. */
+/* FLOPs of the step that the loader has drawn, with `tokens` tokens. The result is
+ * plan->model_flops if every row is one full segment. */
 double rf_step_flops(const rf_step_work *work, const rf_loader *loader, int64_t tokens);
 
 #endif
