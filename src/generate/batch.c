@@ -1,4 +1,5 @@
-/* batch.c - requests: their queue, the running answers, one step of them all, and its events. */
+/* batch.c - queues requests, takes a step of all running answers, and makes the events of the
+ * step. */
 #include "generate/batch.h"
 #include "run/record.h"
 
@@ -99,8 +100,7 @@ static rf_status check_request(const rf_generator *g, const rf_request *r, rf_er
   return rf_sampler_check(&r->sampler, vocab, error);
 }
 
-/* Copies a request's ids and allocates its samples' states, in memory of an ended request if
- * any. */
+/* Copies a request's ids and allocates its samples' states, reusing an ended request's memory. */
 static rf_pending *take_pending(rf_batch *b, const rf_request *request) {
   size_t ids = (size_t)(request->count + request->stop_count) * sizeof(int32_t),
          samples = request->samples ? (size_t)request->samples : 1;
@@ -133,7 +133,7 @@ rf_status rf_generator_submit(rf_generator *g, const rf_request *request, int64_
   RF_TRY(check_request(g, request, error));
   rf_pending *p = take_pending(b, request);
   if (!p) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while queueing a request");
-  /* The last token of an answer is not cached, so it may lie beyond the context. */
+  /* The last token of an answer is not cached, so this token may lie beyond the context. */
   int64_t room = g->settings.plan.build.seq - request->count + 1;
   if (!p->of.max_tokens || p->of.max_tokens > room) p->of.max_tokens = room;
   if (!b->first) { /* Release the pages of the sequence of rf_generator_feed. */
@@ -222,8 +222,8 @@ static void add_part(rf_batch *b, int slot, int64_t count) {
                                           .wanted = length + count >= prompt};
 }
 
-/* Composes a forward pass: first one row for every answer that needs only one row. The rows left
- * are filled with chunks of prompts, oldest first. */
+/* Composes a forward pass: first one row for every answer that needs only one row. Chunks of
+ * prompts, oldest first, fill the other rows. */
 static void compose(rf_batch *b) {
   int64_t rows = b->engine.rows;
   b->parts = 0;

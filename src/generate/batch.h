@@ -88,7 +88,7 @@ typedef struct rf_batch {
   rf_forward_part *part; /* The next tokens of each sequence in this step. */
   int *order;            /* (parts): slot of each entry of `part`. */
   int parts;
-  rf_event *event; /* (2 slots): events of running answers, then of cancelled answers. */
+  rf_event *event; /* (2 slots): events of cancelled and of running answers. */
   int events;
   const rf_sequence **live; /* (cached_count + 1): scratch for a list of sequences. */
   rf_generate_counts counts;

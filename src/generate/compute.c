@@ -28,7 +28,7 @@ typedef struct compute {
   rf_sampler_work **work; /* (workers) */
   int workers;
   /* Forward passes of the prefill and decode plans, grouped by number of rows and sequences. The
-   * last group collects all passes that found no other group free. */
+   * last group collects all passes that match no other group. */
   struct shape {
     int64_t passes, rows, parts, context; /* Sums over passes; context: keys of all sequences. */
   } shape[2][SHAPES];
@@ -86,7 +86,7 @@ static void write_inputs(const compute *c, int plan, const rf_forward_part *part
 
 static rf_status run_plan(const compute *c, int plan, int64_t rows, rf_error *error) {
   const rf_run_debug *debug = &c->g->settings.debug;
-  /* These checks read unused rows too, so the run must compute all rows. */
+  /* poison and find_nan check unused rows too, so the run must compute all rows. */
   bool all = debug->poison || debug->find_nan;
   rf_run_inputs inputs = {.rows = all ? rf_generator_plan(c->g, plan)->graph->rows : rows, .step = 1};
   return rf_run_all(c->g->run, c->g->first + plan, &inputs, error);

@@ -1,5 +1,5 @@
 /* generate.h - generates answers to prompts, token by token, with a KV cache. Each step is one
- * forward pass. Its rows are one token of every running answer and, while the pass has rows left,
+ * forward pass. The rows of a step are one token of every running answer and, while rows are left,
  * chunks of prompts.
  *
  *   rf_generator_submit(g, &(rf_request){.tokens = ids, .count = n, .max_tokens = 64}, &id, error);
@@ -26,7 +26,7 @@ typedef struct rf_generate_settings {
   const char *weights_folder;
   uint64_t seed; /* Seed of random weights, used without a weights folder. */
   rf_run_debug debug;
-  bool no_sharing;      /* true: prompts never reuse cached prefixes. The answers do not change. */
+  bool no_sharing;      /* true: prompts reuse no cached prefixes, with equal answers. */
   rf_progress progress; /* Reports the loading of weights; may be {0}. */
 } rf_generate_settings;
 
@@ -77,7 +77,7 @@ typedef struct rf_request {
   /* Number of answers to this prompt, which is computed only once; 0 means 1. Answer s uses the
    * seed rf_sample_seed(sampler.seed, s). */
   int samples;
-  rf_sampler_options sampler; /* The caller keeps its lists valid until the last event. */
+  rf_sampler_options sampler; /* The caller keeps lists in `sampler` until the last event. */
   /* (stop_count), copied: token ids that end an answer. The answer includes the id that ended
    * it. */
   const int32_t *stop;

@@ -41,16 +41,16 @@ void rf_sequence_close(rf_sequence *sequence); /* Release its pages first. */
 
 /* Sets how many tokens the sequence may reach; rf_pages_room reserves pages for them. */
 void rf_sequence_expect(const rf_pages *pages, rf_sequence *sequence, int64_t tokens);
-/* Makes the next `count` positions writable: releases pages that no window reaches any more, takes
- * new pages, and replaces a shared last page by a copy. RAFTER_FAILED: out of pages; the sequence
- * keeps the pages taken so far and may be released. */
+/* Makes the next `count` positions writable: releases pages beyond the attention window, takes new
+ * pages, and replaces a shared last page by a copy. RAFTER_FAILED: out of pages; the sequence keeps
+ * the pages taken so far and may be released. */
 rf_status rf_sequence_extend(rf_pages *pages, rf_sequence *sequence, int64_t count, rf_error *error);
 /* Whether the cache still has all keys that the token after the first `length` tokens reads. */
 bool rf_sequence_reaches(const rf_pages *pages, const rf_sequence *sequence, int64_t length);
 /* Makes the empty `sequence` list the pages of the first `length` tokens of `from`. Returns false
  * if a page that `sequence` needs was released. */
 bool rf_sequence_share(rf_pages *pages, rf_sequence *sequence, const rf_sequence *from, int64_t length);
-/* Keeps only the first `length` tokens. false, without any change: the next token's keys are
+/* Keeps only the first `length` tokens. false: no change, because keys for the next token are
  * gone. */
 bool rf_sequence_cut(rf_pages *pages, rf_sequence *sequence, int64_t length);
 /* Releases all pages and tokens. */

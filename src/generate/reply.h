@@ -29,9 +29,8 @@ typedef struct rf_reply {
 rf_status rf_reply_start(rf_reply *reply, const rf_tokenizer *tokenizer, const rf_stop *stop, int top,
                          rf_error *error);
 void rf_reply_free(rf_reply *reply); /* Accepts {0}. */
-/* Adds one event of the answer. If reply->finish is then set although event->finish is NONE, a stop
- * string was found, and the caller must call rf_generator_cancel() for the answer. A stop id adds
- * no text. */
+/* Adds one event of the answer. If this sets reply->finish although event->finish is NONE, a stop
+ * string was found: then call rf_generator_cancel() for the answer. A stop id adds no text. */
 rf_status rf_reply_take(rf_reply *reply, const rf_event *event, rf_error *error);
 /* Ends the answer for another reason than an event, and releases text held back for a possible stop
  * string. Does nothing if the answer has ended. */

@@ -102,7 +102,7 @@ static double weigh(rf_sampler_work *work, const softmax *s) {
   return total;
 }
 
-/* For each SIMD lane: x if x > m, otherwise m, also if x is NaN; m is never NaN. */
+/* Returns, for each SIMD lane, x if x > m, otherwise m (also for NaN in x; m is never NaN). */
 static inline __attribute__((always_inline)) quads larger(quads x, quads m) {
 #if defined(__SSE__)
   return __builtin_ia32_maxps(x, m);
@@ -211,7 +211,7 @@ static int32_t draw_by_id(const rf_sampler_work *work, const softmax *s, double 
   return (int32_t)chosen;
 }
 
-/* top-p and min-p, which are applied after top-k, from the most likely token down. */
+/* The filters top-p and min-p, applied after top-k to tokens in order of falling probability. */
 typedef struct filters {
   double need;  /* Weight at which top-p is reached. */
   double least; /* Weight below which min-p drops a token. */

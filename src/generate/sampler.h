@@ -28,7 +28,7 @@ typedef struct rf_sampler_options {
   float repetition_penalty;
   /* Subtracted from the logit for each occurrence of the token in the answer (OpenAI). */
   float frequency_penalty;
-  float presence_penalty; /* Subtracted once if the token is in the answer. */
+  float presence_penalty; /* Subtracted from the logit if the token is in the answer. */
   const rf_logit_bias *bias;
   int64_t bias_count;
   /* Ids that end an answer; barred (not chosen) with ignore_eos or before min_tokens tokens. */
@@ -98,9 +98,9 @@ rf_status rf_sampler_prompt(rf_sampler *sampler, const int32_t *tokens, int64_t 
 rf_status rf_sampler_accept(rf_sampler *sampler, int32_t id, rf_error *error);
 
 /* Chooses from f32 logits (V). The draw depends only on (seed, position), the logits and the
- * recorded tokens. Ties go to the lower id. RAFTER_FAILED: a logit is NaN or +INFINITY.
- * RAFTER_INVALID: every token is barred; *id is then the most likely token of the row. `logprobs`
- * must not be NULL; {0} asks for no alternatives. Allocates nothing. */
+ * recorded tokens. Of equally likely tokens, the lower id comes first. RAFTER_FAILED: a logit is
+ * NaN or +INFINITY. RAFTER_INVALID: every token is barred; *id is then the most likely token of the
+ * row. `logprobs` must not be NULL; {0} asks for no alternatives. Allocates nothing. */
 rf_status rf_sampler_choose(rf_sampler *sampler, const float *logits, int64_t position, int32_t *id,
                             rf_logprobs *logprobs, rf_error *error);
 

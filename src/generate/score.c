@@ -116,7 +116,7 @@ rf_status rf_scorer_walk(rf_scorer *s, const rf_scored *text, int count, rf_erro
     s->labels[row] = -1;
   }
   for (; segment <= rows; segment++) s->segments[segment] = (int32_t)rows;
-  /* These checks read unused rows too, so the run must compute all rows. */
+  /* poison and find_nan check unused rows too, so the run must compute all rows. */
   bool whole = s->settings.debug.poison || s->settings.debug.find_nan;
   rf_run_inputs inputs = {.rows = whole ? rows : used, .step = 1};
   rf_phase_end(RF_PHASE_DATA, began);

@@ -102,7 +102,7 @@ done:
   return status;
 }
 
-/* Nearest rank: the smallest value that is at least as large as the given share of all values. */
+/* Percentiles by nearest rank: the least value that is not below the given share of all values. */
 static void percentiles(double *list, int64_t count, double out[RF_PERCENTILES]) {
   static const double part[] = {0.50, 0.95, 0.99};
   qsort(list, (size_t)count, sizeof *list, rf_compare_doubles);

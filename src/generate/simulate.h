@@ -16,7 +16,7 @@ typedef struct rf_arrival {
 enum { RF_MOST_ARRIVALS = 1 << 20 };
 
 /* Fills the list with copies of `like` that arrive as a Poisson process of `per_second` requests
- * per second. If `per_second` is 0, all arrive at time 0. */
+ * per second. If `per_second` is 0, all requests arrive at time 0. */
 void rf_arrivals_poisson(rf_arrival like, double per_second, uint64_t seed, rf_arrival *list, int64_t count);
 /* Reads JSON Lines, sorted by time: {"at": seconds, "prompt": tokens, "answer": tokens}, with
  * optional "shared" and "samples". Missing fields are taken from `like`. The caller frees the list.

@@ -53,7 +53,7 @@ static int32_t step(rf_stop_state *state, uint8_t byte) {
     while (k > 0 && s->text[k] != byte) k = s->border[k - 1];
     if (s->text[k] == byte) k++;
     if (k == s->bytes && found < 0) found = i;
-    state->matched[i] = (uint8_t)k; /* Fits in 8 bits, unless a stop string ends here. */
+    state->matched[i] = (uint8_t)k; /* k fits in 8 bits unless a stop string ends here. */
   }
   return found;
 }

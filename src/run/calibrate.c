@@ -73,7 +73,7 @@ done:
 /* A small plan to measure: it has one or two layers, runs quickly, and exceeds the caches. */
 typedef struct shape {
   const char *model;
-  int64_t microbatch, rows; /* rows: of a generate step; 0: training. */
+  int64_t microbatch, rows; /* rows: number of rows in a generate step; 0: training. */
   float dropout;
   bool quick, lora; /* lora: record only the ops of adapters. */
 } shape;

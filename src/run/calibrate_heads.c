@@ -6,9 +6,9 @@
 
 enum { INNER = 16, ROWS_EACH = 8, PASSES = 9, TOP = 64 };
 
-/* A head with one more feature than the head before it; their difference in time is the curve. */
+/* A head with one more feature than the head before. The curve is the difference of both times. */
 typedef struct head {
-  const char *curve; /* NULL: no curve, only the base of the next one. */
+  const char *curve; /* NULL: no curve, only the base of the next curve. */
   bool scores, sums, caps, top;
 } head;
 static const head HEADS[] = {{NULL, .sums = false},

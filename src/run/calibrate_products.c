@@ -113,13 +113,13 @@ typedef struct edges {
   double start, outputs[ROW_COUNT], inner[ROW_COUNT];
 } edges;
 
-/* Whether to measure this number of rows: gradients are computed only with many rows. */
+/* Whether to measure ROWS[row]. Products for gradients always have many rows. */
 static bool is_measured(int row, bool quick, rf_cost_products how) {
   return (ROWS[row].quick || !quick) && (!is_turned(how) || ROWS[row].rows >= 128);
 }
 
 /* Measures the seconds of products with the ring's matrices for the first `most` entries of ROWS;
- * negative: not measured. `quick` leaves out more entries. */
+ * negative: not measured. `quick` measures fewer entries. */
 static rf_status measure_products(ring *r, const rf_panels *panels, rf_cost_products how, bool quick,
                                   int most, double seconds[ROW_COUNT], rf_error *error) {
   samples of[ROW_COUNT] = {{.count = 0}};

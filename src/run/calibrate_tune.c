@@ -128,7 +128,7 @@ static rf_status fastest(bench *b, const rf_blocks *candidate, int count, int *b
   return RAFTER_OK;
 }
 
-/* Alternates the default and the fastest block sizes. A round's gain is the mean over shapes. */
+/* Times default and fastest block sizes in turn. A round's gain is the mean over shapes. */
 static rf_status prove(bench *b, const rf_blocks *usual, const rf_blocks *best, rf_tuned_row *row,
                        rf_error *error) {
   double gain[MAX_PROVING], of[SHAPES][MAX_PROVING], seconds[2];

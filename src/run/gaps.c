@@ -3,10 +3,10 @@
  *
  * Timestamps explain time outside the bodies of ops: between two ops (launch), after a thread's own
  * part of a parallel region (wait), before its part (launch), outside regions (serial). The system
- * counts mapped pages, time in a core's queue and time asleep (RF_SPAN_LOST). A launch longer than
- * a bound must be covered by the system's counts, or is unexplained. Counts that explained no time
- * outside the bodies explain time inside them. If all threads slept at the same time, the process
- * was stopped, and their gaps get this cause. */
+ * counts mapped pages, time in a core's queue and time asleep (RF_SPAN_LOST). Launch time beyond a
+ * bound must be covered by the system's counts, or is unexplained. Counts that explained no time
+ * outside the bodies of ops explain time inside the bodies. If all threads slept at the same time,
+ * the process was stopped, and the threads' gaps get this cause. */
 #include "run/trace.h"
 
 #include <stdlib.h>
@@ -22,7 +22,7 @@ typedef struct region {
   int64_t begin, own_end, end, op_end;
 } region;
 
-/* A thread's system counts from begin to end; `left` is what has explained no idle time yet. */
+/* System counts of a thread from begin to end; `left`: counts that explain no idle time yet. */
 typedef struct look {
   int64_t begin, end;
   double counted[RF_LOSTS], left[RF_LOSTS];
@@ -35,7 +35,7 @@ typedef struct piece {
   double (*gaps)[RF_GAPS];
   double *work, *phases;
   int64_t *faults;
-  double heap_pages; /* Pages of heap growth that no page fault explains yet. */
+  double heap_pages; /* Pages by which the heap grew, without a page fault yet. */
   double *body;      /* (threads): seconds inside the bodies of ops without a cause. */
 } piece;
 
@@ -48,7 +48,7 @@ typedef struct work {
   region *region;   /* Of the current piece. */
   int64_t regions;
   look *look;
-  int64_t *look_at, *look_next; /* (threads + 1): each thread's first look; the first one in use. */
+  int64_t *look_at, *look_next; /* (threads + 1): each thread's first look; first look in use. */
   piece *piece;
   int pieces;
 } work;
@@ -300,7 +300,7 @@ static void inside_bodies(work *w, int lane, int64_t gap, int64_t gap_end) {
       idle += overlap(&w->gap.at[k], l->begin, l->end);
     for (const piece *p = first; p < end && p->begin < l->end; p++) idle -= shared(p, l);
     give_faults(w, first, lane, l);
-    /* If a thread was off the core for longer than it was idle, it slept inside bodies of ops. */
+    /* A thread that was off the core for longer than it was idle slept inside bodies of ops. */
     double still = l->counted[RF_LOST_OFF] - (double)idle, delay = l->left[RF_LOST_DELAY];
     if (still <= NOISE_NS) continue;
     if (delay > still) delay = still;
@@ -440,7 +440,7 @@ static void sum_phases(work *w, piece *p, double by_phase[RF_PHASES]) {
   }
 }
 
-/* Makes two pieces per step: the step, and the time after. Page faults count only in the step. */
+/* Lists each step and the time after it as two pieces. Page faults are reported only in steps. */
 static void take_pieces(work *w, double *body, int64_t *ignored) {
   for (int s = 0; s < w->trace->steps; s++) {
     rf_traced_step *step = &w->trace->step[s];

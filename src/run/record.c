@@ -153,7 +153,7 @@ void rf_record_close(rf_record *record) {
   free(record);
 }
 
-/* Size of the data segment, which grows with the heap. mallinfo would be slower. */
+/* Size of the data segment, which grows with the heap. Calling mallinfo would be slower. */
 static int64_t data_bytes(int file) {
   char text[160];
   ssize_t got = file < 0 ? -1 : pread(file, text, sizeof text - 1, 0);
@@ -161,7 +161,7 @@ static int64_t data_bytes(int file) {
   text[got] = 0;
   char *at = text;
   int64_t pages = 0;
-  /* The sixth of the values size, resident, shared, text, lib, data. */
+  /* `data` is the sixth value: size resident shared text lib data. */
   for (int i = 0; i < 6; i++) pages = strtoll(at, &at, 10);
   return pages * sysconf(_SC_PAGESIZE);
 }

@@ -47,8 +47,8 @@ const char *rf_counter_unit(rf_counter counter);
 
 /* Why a thread did no work. Gaps inside and outside the bodies of ops have separate sums. */
 typedef enum rf_gap {
-  RF_GAP_LAUNCH, /* Between two ops, and until a thread has begun its part of an op. */
-  /* At a barrier, after a thread's own part of an op, or asleep inside its part. */
+  RF_GAP_LAUNCH, /* Idle between two ops, or until a thread begins its part of an op. */
+  /* Idle at a barrier or after a thread's own part of an op, or asleep inside this part. */
   RF_GAP_WAIT,
   RF_GAP_SERIAL,     /* Other threads work alone: in an op for fewer threads, or in a phase. */
   RF_GAP_FAULT,      /* Mapping of pages. */

@@ -298,7 +298,7 @@ static rf_status bind(rf_run *run, int number, const rf_plan *plan, rf_error *er
   return compile(b, number, error);
 }
 
-/* Bytes of [at, end) that hold packed matrices. The loader will touch these bytes. */
+/* Bytes of [at, end) that hold packed matrices. The loader will touch the pages. */
 static int64_t packed_bytes(const rf_plan *plan, int64_t at, int64_t end) {
   int64_t sum = 0;
   for (int t = 0; t < plan->graph->tensor_count; t++) {
@@ -311,7 +311,7 @@ static int64_t packed_bytes(const rf_plan *plan, int64_t at, int64_t end) {
   return sum;
 }
 
-/* Touches all pages except packed matrices, so that no step faults and lack of memory shows now. */
+/* Touches pages except of packed matrices: no step then faults, and lack of memory shows now. */
 static rf_status reserve(const rf_run *run, const rf_plan *plan, rf_error *error) {
   enum { PIECE = 2 << 20 }; /* A huge page. */
   rf_memory *memory = run->memory;

@@ -136,7 +136,7 @@ typedef struct follow {
   int step; /* Current step; -1: none yet. */
   /* The phase that is being extended, and the ACCUMULATE phase within it; end 0: none. */
   rf_stamp phase, sum;
-  int64_t live, *of[4];    /* Latest count; live bytes by plan and op. */
+  int64_t live, *of[4];    /* Live bytes last reported; live bytes by plan and op. */
   double *seconds, *limit; /* (ops): predicted seconds and limits for the priced step. */
   int priced, priced_plan; /* Step and plan of `seconds` and `limit`; -1: none. */
 } follow;
@@ -262,7 +262,7 @@ static rf_status follow_ops(rf_trace *trace, rf_stamps *spans, rf_error *error) 
     rf_plan_live(trace->plan[p], f.of[p], NULL);
   }
   for (int64_t i = 0; i < had; i++) {
-    rf_stamp span = spans->at[i]; /* A copy, because the list grows. */
+    rf_stamp span = spans->at[i]; /* A copy, because the list of spans grows. */
     if (span.kind == RF_SPAN_OP) RF_GO(follow_op(&f, &span, error));
   }
   status = end_phase(&f, error);
@@ -288,7 +288,7 @@ rf_status rf_trace_collect(const rf_record *record, const rf_plan *const *plans,
     trace->plan[trace->plans] = plans[p];
     strncpy(trace->plan_name[trace->plans++], names[p], sizeof trace->plan_name[0] - 1);
   }
-  if (record->in_step || record->after) { /* After a pause, the counters were read already. */
+  if (record->in_step || record->after) { /* After a pause, the counters were read before. */
     rf_lanes lanes = record->lanes;
     rf_lane_look_at(&lanes, 0, rf_now_ns());
     rf_lanes_settle(&lanes);

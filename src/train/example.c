@@ -17,7 +17,7 @@ struct rf_example_reader {
   rf_example_options options;
   char *names[FIELDS]; /* Field names of the rows. */
   rf_chat *chat;
-  bool chat_sought; /* `chat` was looked for, which the first conversation does. */
+  bool chat_sought; /* The first row that needs `chat` has looked for it. */
 };
 
 /* Position of a row, for error messages. */
@@ -121,7 +121,7 @@ static void reserve_mask(rf_example *example) {
 }
 
 /* Masks the tokens that overlap a range of bytes, by comparing each token's bytes with the text.
- * Returns false if they differ because the tokenizer normalizes text. */
+ * Returns false if tokens and text differ because the tokenizer normalizes text. */
 static bool mask_by_walking(const rf_tokenizer *tokenizer, const char *text, size_t bytes,
                             const rf_range *range, int64_t count, rf_example *example) {
   size_t at = 0;
@@ -141,8 +141,7 @@ static bool mask_by_walking(const rf_tokenizer *tokenizer, const char *text, siz
   return at == bytes;
 }
 
-/* Counts the leading tokens of `whole` that the text's first `bytes` bytes alone would give,
- * too. */
+/* Counts the tokens that begin both `whole` and the encoding of the text's first `bytes` bytes. */
 static rf_status tokens_before(const rf_tokenizer *tokenizer, const char *text, size_t bytes, int flags,
                                const rf_ids *whole, int64_t *tokens, rf_error *error) {
   rf_ids part = {0};

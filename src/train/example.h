@@ -23,7 +23,7 @@ typedef struct rf_example_options {
   const rf_tokenizer *tokenizer; /* NULL: only rows of token ids can be read. */
   const char *model_folder;      /* Folder with the model's chat template; NULL or "": none. */
   const char *template;          /* A template file, or "none"; NULL or "": the model's own. */
-  int64_t vocab;                 /* Every token id must be below it. */
+  int64_t vocab;                 /* Every token id must be below `vocab`. */
   rf_loss_on loss_on;
   /* Field names, such as "prompt=question,completion=answer"; NULL or "": the names above. */
   const char *fields;

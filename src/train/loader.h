@@ -43,12 +43,13 @@ rf_status rf_loader_steps(const rf_loader *loader, double epochs, int64_t *steps
 /* Fills rows [first, first + count) of the drawn step. */
 rf_status rf_loader_fill(const rf_loader *loader, int64_t first, int64_t count, rf_token_batch batch,
                          rf_error *error);
-/* Validation rows: their number; and filling `count` rows from row `first` on (count <= step_rows),
- * with *valid as in rf_loader_draw. Rows beyond the last validation row are filled as unused. */
+/* rf_loader_held_out returns the number of validation rows. rf_loader_fill_held_out fills `count`
+ * <= step_rows of these rows, from `first` on, with *valid as in rf_loader_draw. Rows beyond the
+ * last validation row are filled as unused. */
 int64_t rf_loader_held_out(const rf_loader *loader);
 rf_status rf_loader_fill_held_out(const rf_loader *loader, int64_t first, int64_t count, rf_token_batch batch,
                                   int64_t *valid, rf_error *error);
-/* Position of `index` in a pseudorandom permutation of [0, count) for that epoch: a Feistel network
+/* Position of `index` in a pseudorandom permutation of [0, count) for `epoch`: a Feistel network
  * over Philox, repeated until the result is below `count`. */
 int64_t rf_shuffle(uint64_t key, int64_t epoch, int64_t index, int64_t count);
 

@@ -13,7 +13,7 @@
 
 static const char MAGIC[8] = {'r', 'a', 'f', 't', 'e', 'r', 'T', '1'};
 enum { HEADER_BYTES = 64 };
-static const uint64_t EXAMPLE = 1ull << 63; /* Flag in the document table. */
+static const uint64_t EXAMPLE = 1ull << 63; /* Flag in the document table: an example ends here. */
 
 typedef struct header {
   char magic[8];
@@ -282,7 +282,7 @@ static rf_status append(rf_shard_writer *writer, const int32_t *ids, const uint8
                         rf_error *error) {
   uint64_t before = writer->head.tokens;
   RF_TRY(rf_shard_append_stream(writer, ids, count, error));
-  if (mask && !writer->mask) { /* First mask: all tokens before this document count. */
+  if (mask && !writer->mask) { /* First mask: the loss counts all tokens before. */
     writer->mask = tmpfile();
     if (!writer->mask || !put_mask(writer, 0, NULL, (int64_t)before)) return write_failed(writer, error);
   }

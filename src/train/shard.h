@@ -50,7 +50,7 @@ rf_status rf_shard_scan(const rf_shard *shard, int64_t vocab, uint64_t *digest, 
 /* Writes a shard by document to a temporary file. rf_shard_finish renames this file to `path`. */
 typedef struct rf_shard_writer rf_shard_writer;
 rf_status rf_shard_create(const char *path, int64_t vocab, rf_shard_writer **writer, rf_error *error);
-/* Append one document, or tokens of a stream (a shard without documents). */
+/* rf_shard_append adds a document, rf_shard_append_stream tokens of a shard without documents. */
 rf_status rf_shard_append(rf_shard_writer *writer, const int32_t *ids, int64_t count, rf_error *error);
 rf_status rf_shard_append_stream(rf_shard_writer *writer, const int32_t *ids, int64_t count, rf_error *error);
 /* Appends a document that is never split; mask (count): 1 for tokens that the loss counts. */

@@ -3,9 +3,9 @@
  * A row has T tokens. A stream (a text file, a shard without documents) is split every T tokens,
  * and its last, shorter part is dropped. Documents (JSONL rows, a shard with documents) are packed
  * by best fit: each row holds several pieces of documents, of at most T tokens each. Each piece is
- * a segment, so no token attends to another document. A plain text longer than T tokens becomes
- * several pieces. An example (a conversation, a prompt with its completion, tokens with a mask) is
- * one piece; its tokens after the first T are dropped and counted. */
+ * a segment, so no token attends to another document, and no token is repeated. A plain text longer
+ * than T tokens becomes several pieces. An example (a conversation, a prompt with its completion,
+ * tokens with a mask) is one piece; its tokens after the first T are dropped and counted. */
 #ifndef RF_SOURCE_H
 #define RF_SOURCE_H
 
@@ -58,7 +58,7 @@ typedef struct rf_source_options {
   const char *model_folder;
   int64_t seq;
   bool pack;           /* false: one document per row; tokens after it are unused. */
-  double val_fraction; /* Share of rows or documents, taken from the end. */
+  double val_fraction; /* Validation share of rows or documents, from the end. */
   rf_loss_on loss_on;  /* Applies to conversations, and to prompts with completions. */
   /* Field names of .jsonl rows, see rf_example_open; NULL: the default names. */
   const char *fields;

@@ -55,7 +55,7 @@ typedef struct rf_trainer {
   struct rf_trainer_counts {
     int64_t steps, tokens, validation_walks;
     double step_seconds, validation_seconds;
-  } counted; /* Since the trainer was opened. */
+  } counted; /* Counts since the trainer was opened. */
   /* Text of the file settings.template, copied into checkpoints; NULL: the model's own template. */
   char *template;
   size_t template_bytes;

@@ -87,7 +87,7 @@ rf_status rf_trainer_open(const rf_train_settings *settings, rf_trainer **out, r
     trainer->val_batch = batch_of(trainer->run, 1);
     trainer->val_metrics = rf_run_named(trainer->run, 1, "metrics", NULL);
   }
-  if (trainer->batch.tokens) { /* false on the null backend. */
+  if (trainer->batch.tokens) { /* `tokens` is NULL with the null backend. */
     began = rf_phase_begin();
     if (settings->resume_folder) RF_GO(rf_checkpoint_load(trainer, settings->resume_folder, error));
     else
