@@ -130,12 +130,15 @@ static bool agrees(const gradient_case *g, int k, const double *grad, char text[
   return ok;
 }
 
+/* A row names one backward op in `gradient`, or has a function that emits several. */
+static bool has_backward(const rf_op_def *def) { return def->backward || def->gradient.def; }
+
 static bool differentiable(const op_case *of) {
   /* A choice of experts has no gradient. */
   if (of->flags & OP_BIAS && strcmp(of->op, "route") == 0) return false;
   /* These ops are fused after differentiation. */
   if (of->flags & (OP_GELU | OP_RESIDUAL) && strcmp(of->op, "matmul") == 0) return false;
-  return !(of->flags & OP_BF16_SOFTMAX) && rf_op_find(of->op)->backward;
+  return !(of->flags & OP_BF16_SOFTMAX) && has_backward(rf_op_find(of->op));
 }
 
 static void test_backward_rules_agree_with_differences(void **state) {
@@ -193,7 +196,7 @@ static void test_every_op_has_a_reference_kernel_and_a_case(void **state) {
       fail_msg("op %s: expected one reference kernel that accepts everything, got %d", RF_OPS[i]->name,
                kernels);
     if (cases == 0) fail_msg("op %s has no case in tests/support/op_cases.c", RF_OPS[i]->name);
-    if (RF_OPS[i]->backward && gradients == 0)
+    if (has_backward(RF_OPS[i]) && gradients == 0)
       fail_msg("op %s has a backward rule and no case that differentiates it", RF_OPS[i]->name);
   }
   for (const rf_kernel *kernel = RF_REFERENCE_KERNELS; kernel->op; kernel++)

@@ -15,7 +15,7 @@ for fault in check.iter_errors(data):
 
 def broken(change):
     copy_of = copy.deepcopy(data)
-    change(copy_of["machines"][12])
+    change(next(m for m in copy_of["machines"] if m["prices"] and "sb" in m.get("editions", {})))
     return copy_of
 
 FAULTS = {

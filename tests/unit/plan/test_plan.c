@@ -347,8 +347,7 @@ static void what_stays_is_that_of_the_plan(void **state) {
   options.budget_bytes = (int64_t)GIB;
   rf_plan *plan = plan_of(&model, &options);
   assert_int_equal(rf_plan_require_fit(plan, &error), RAFTER_NO_FIT);
-  assert_int_equal(
-      sscanf(error.hint, "weights and optimizer states alone take %lf GiB", &gib), 1);
+  assert_int_equal(sscanf(error.hint, "weights and optimizer states alone take %lf GiB", &gib), 1);
   rf_plan_free(plan);
   options.build.mesh.zero = 3;
   plan = plan_of(&model, &options);
