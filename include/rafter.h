@@ -27,13 +27,13 @@
  *
  * Threads. One thread at a time may use a handle; different handles may be used from different
  * threads at the same time. A rafter_tokenizer never changes: any number of threads may use one.
- * Callers hold the locks. The option `threads` says with how many threads a call computes. At most
- * one job with the option `trace` may run in a process at a time.
+ * The caller does any locking. The option `threads` says with how many threads a call computes. At
+ * most one job with the option `trace` may run in a process at a time.
  *
- * Side effects. Apart from the abort above, the library never exits, prints or handles signals.
- * It writes files where the options out, output and trace say. Training without the option out
- * writes token shards made from text to runs/; rafter_run() then also writes the run's folder
- * there. For the history of runs see rafter_sink.history. */
+ * Side effects. Apart from the abort above, the library never exits, prints or handles signals. It
+ * writes files where the options out, output and trace say. If the option out is not set, training
+ * writes the token shards that it makes from text files to runs/. In that case rafter_run() also
+ * writes the run's folder to runs/. For the history of runs see rafter_sink.history. */
 #ifndef RAFTER_H
 #define RAFTER_H
 
@@ -96,8 +96,9 @@ rafter_status rafter_job_parse(rafter_job *job, int argc, char **argv, rafter_er
 rafter_status rafter_job_get(const rafter_job *job, const char *name, char **value, rafter_error *error);
 /* Returns all resolved options as one JSON object, as run.json records them. */
 rafter_status rafter_job_json(const rafter_job *job, char **json, rafter_error *error);
-/* Help text made from the options table. `command` NULL: help of the program. `form`: "text", "all"
- * (with all options), "man" or "completion" (bash); "text:80" sets the width in columns. */
+/* Help text made from the options table. If `command` is NULL, the text is the help of the program.
+ * `form`: "text", "all" (with all options), "man" or "completion" (bash); "text:80" sets the width
+ * in columns. */
 rafter_status rafter_help(const char *command, const char *form, char **text, rafter_error *error);
 
 /* ---- plans: memory and time of a job, without a device and without weights ------------------- */
@@ -119,8 +120,8 @@ rafter_status rafter_plan_number(const rafter_plan *plan, const char *pointer, d
 /* ---- training, step by step ------------------------------------------------------------------ */
 typedef struct rafter_trainer rafter_trainer;
 
-/* Results of one optimizer step. The loss is the mean over the labels in the loss, in nats per
- * token. */
+/* Results of one optimizer step. `loss` is the mean over all labels that the loss counts, in nats
+ * per token. */
 typedef struct rafter_step {
   size_t size;
   int64_t step;                      /* 1-based */
@@ -151,7 +152,8 @@ rafter_status rafter_trainer_validate(rafter_trainer *trainer, int64_t rows, dou
 /* Writes a checkpoint folder, which is complete when it contains DONE. RAFTER_FAILED: an I/O
  * error; the incomplete folder is removed. */
 rafter_status rafter_trainer_save(rafter_trainer *trainer, const char *folder, rafter_error *error);
-/* Bytes of the arena, which equal the plan's peak, and resident bytes outside the arena. */
+/* `arena_bytes`: size of the arena, which equals the plan's peak. `outside_bytes`: resident memory
+ * of this process outside the arena. */
 rafter_status rafter_trainer_memory(const rafter_trainer *trainer, int64_t *arena_bytes,
                                     int64_t *outside_bytes, rafter_error *error);
 /* JSON with the memory of the trainer's plan, and the predicted and measured seconds of each op. */
@@ -234,10 +236,12 @@ typedef struct rafter_event {
  * is empty or longer than the context, or a token or an option is out of range. */
 rafter_status rafter_generator_submit(rafter_generator *generator, const rafter_request *request, int64_t *id,
                                       rafter_error *error);
-/* Whether another step is needed: an answer is running or waiting, or an event is due. */
+/* Whether another step is needed: an answer is running or waiting, or an event is still to be
+ * delivered. */
 bool rafter_generator_busy(const rafter_generator *generator);
 /* Runs one forward pass: it adds a token to every running answer and reads chunks of prompts. An
- * error of a single request becomes an event; the call fails only for errors that concern all. */
+ * error of a single request becomes an event; the call fails only for errors that concern all
+ * requests. */
 rafter_status rafter_generator_step(rafter_generator *generator, rafter_error *error);
 /* Gets the next event of the last step; false: no more events. */
 bool rafter_generator_next(rafter_generator *generator, rafter_event *event);
@@ -276,14 +280,15 @@ rafter_status rafter_scorer_score(rafter_scorer *scorer, const rafter_score *tex
 
 /* ---- tokens ---------------------------------------------------------------------------------- */
 
-/* Opens the tokenizer of a job's model, from any command that has a model. The option template, if
- * the command has it, replaces the model's chat template. */
+/* Opens the tokenizer of a job's model. The job may be of any command that has a model. The option
+ * template, if the command has it, replaces the model's chat template. */
 rafter_status rafter_tokenizer_open(const rafter_job *job, rafter_tokenizer **tokenizer, rafter_error *error);
 void rafter_tokenizer_close(rafter_tokenizer *tokenizer);
 /* Size of the vocabulary: ids are below this number. */
 int64_t rafter_tokenizer_vocab(const rafter_tokenizer *tokenizer);
-/* Token ids of a text. With `special`, adds the tokenizer's begin and end tokens, and encodes
- * special tokens spelled in the text as their ids; otherwise the whole text is plain text. */
+/* Token ids of a text. If `special` is set, adds the tokenizer's begin and end tokens, and encodes
+ * special tokens that the text spells out as their ids. Otherwise the whole text is treated as
+ * plain text. */
 rafter_status rafter_tokenizer_encode(const rafter_tokenizer *tokenizer, const char *text, size_t bytes,
                                       bool special, int32_t **ids, int64_t *count, rafter_error *error);
 /* NUL-terminated text of token ids; special tokens are left out. RAFTER_INVALID: id out of
@@ -309,9 +314,9 @@ typedef struct rafter_sink {
   /* If *stop becomes non-zero, the command saves and returns RAFTER_INTERRUPTED. A signal handler
    * or another thread sets it with an atomic store; the library reads it atomically. */
   const volatile int *stop;
-  /* Shows `prompt`, reads a line for chat, and returns it malloc'ed and without its newline;
-   * NULL means end of input. A non-zero *stop ends only the current answer of a chat; this
-   * function must then reset *stop. */
+  /* Shows `prompt`, reads a line for chat, and returns it malloc'ed and without its newline; NULL
+   * means end of input. During a chat, a non-zero *stop ends only the current answer. This function
+   * must then set *stop to 0. */
   char *(*line)(void *self, const char *prompt);
   void (*note)(void *self, const char *text); /* notices that are not results; NULL: `text` gets them */
   /* Keep the history of runs in $RAFTER_RUNS, or in `runs` of the working directory. If false, the
@@ -319,7 +324,7 @@ typedef struct rafter_sink {
   bool history;
 } rafter_sink;
 
-/* Runs a job's command as the program does. May return any status. */
+/* Runs a job's command in the same way as the program `rafter`. May return any status. */
 rafter_status rafter_run(const rafter_job *job, const rafter_sink *sink, rafter_error *error);
 
 #if defined(__GNUC__)

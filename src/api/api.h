@@ -31,12 +31,14 @@ struct rafter_job {
 RF_COMMANDS(RF_DECLARE_COMMAND)
 extern const rf_commands RF_ALL_COMMANDS;
 
-/* Tables of options, in order: for all commands; for commands that compute; for tokenize and
- * train; for tokenize and score; for score and eval; for score and bench. */
+/* Tables of options, and the commands that have them. RF_EVERY_OPTIONS: all commands.
+ * RF_DEBUG_OPTIONS: commands that compute. RF_EXAMPLE_OPTIONS: tokenize and train.
+ * RF_SPECIAL_OPTIONS: tokenize and score. RF_ROWS_OUT_OPTIONS: score and eval. RF_TOP_OPTIONS:
+ * score and bench. */
 extern const rf_option RF_EVERY_OPTIONS[], RF_DEBUG_OPTIONS[], RF_EXAMPLE_OPTIONS[], RF_SPECIAL_OPTIONS[],
     RF_ROWS_OUT_OPTIONS[], RF_TOP_OPTIONS[];
-/* RF_TABLE is all rows of an option table. The two lists below hold the tables of commands that
- * run a model, and of commands that may write a run folder. */
+/* RF_TABLE(rows) names all rows of an option table. RF_INFERENCE_TABLES lists the tables of
+ * commands that run a model, RF_LEFT_TABLES those of commands that may write a run folder. */
 #define RF_TABLE(rows) \
   { rows, NULL }
 #define RF_INFERENCE_TABLES RF_TABLE(RF_MODEL_OPTIONS), RF_TABLE(RF_INFERENCE_OPTIONS)
@@ -59,8 +61,8 @@ rf_status rf_inspect_blocks(const char *path, const rafter_sink *sink, json_t *j
 
 /* A progress bar for loading weights. */
 rf_progress rf_load_bar(const rafter_sink *sink);
-/* The folder of the run with the number `which` in the history; "" if `which` is not a number, or
- * is the name of a file or folder. */
+/* Sets `folder` to the folder of run number `which` in the history. Sets it to "" if `which` is not
+ * a number, or is the name of a file or folder. */
 rf_status rf_runs_folder(const char *which, char folder[4096], rf_error *error);
 
 /* The plan of a trainer, which owns it. */

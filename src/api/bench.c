@@ -30,10 +30,11 @@ typedef struct bursts {
   double rate[MOST_BURSTS];
   int count;
 } bursts;
-/* Ceilings are sampled between the measurements, so that other load slows both equally. */
+/* The machine's highest rates (ceilings) are sampled between the measurements of a test, so that
+ * other programs slow ceilings and test equally. */
 typedef struct ceilings {
   bursts peak[PEAK_COUNT], read;
-  rf_device *device; /* its instruction-set level (--cpu) may be below the CPU's */
+  rf_device *device; /* its instruction-set level, set by --cpu, may be below that of the CPU */
   rf_memory *memory;
   rf_dtype product;          /* dtype that the test's matrix products multiply */
   const char *sweep, *value; /* of --sweep; NULL: none */
@@ -80,7 +81,7 @@ static void choose_product(ceilings *c, const rf_plan *plan) {
   bool tiles = plan->options.build.dtype == RF_BF16 && has_alu(c, RF_BF16, RF_ALU_MATRIX);
   c->product = fast && bytes ? RF_I8 : tiles ? RF_BF16 : RF_F32;
 }
-/* Index of the fastest ceiling for the product's dtype. */
+/* Index in PEAKS of the fastest arithmetic for the dtype of the matrix products. */
 static int product_peak(const ceilings *c) {
   int best = 0;
   for (int i = 0; i < PEAK_COUNT; i++)
@@ -96,7 +97,7 @@ typedef struct test {
   char name[64];
   char kind;
   int64_t tokens, depth;
-} test; /* kind: p prefill, t decode, b batched decode (`tokens` answers), s score, T train */
+} test; /* kind: p = prefill, t = decode, b = decoding of `tokens` answers at once, s = score, T = train */
 
 static rf_status parse_tests(const char *text, test tests[MOST_TESTS], int *count, rf_error *error) {
   char copy[MOST_TESTS * sizeof tests->name], *rest = copy;
@@ -139,14 +140,15 @@ static rf_status parse_tests(const char *text, test tests[MOST_TESTS], int *coun
   return RAFTER_OK;
 }
 
-/* The work that gives a lower bound of a test's time. `causal` counts FLOPs under the causal
- * mask; 0 in a field means that it gives no bound. */
+/* The work of a test, which gives a lower bound of the test's time. `causal`: the FLOPs under the
+ * causal mask. A field of 0 gives no bound. */
 typedef struct limits {
   double flops, causal, bytes;
   const char *counted; /* formula of the FLOPs, for the output */
 } limits;
 
-/* Adds all sampled ceilings, and the fraction of each ceiling that the test reached. */
+/* Adds all sampled ceilings to `rates`, and the fraction of each ceiling that the test reached to
+ * `fractions`. */
 static void put_fractions(const ceilings *c, const limits *l, double seconds, json_t *rates,
                           json_t *fractions) {
   for (int i = 0; i < PEAK_COUNT; i++) {
@@ -173,7 +175,7 @@ typedef struct bench {
 } bench;
 
 /* Prints the row of a test and returns its results for the history; the caller owns them. The limit
- * is the longer of compute time and memory time. */
+ * of the test's time is the longer of its compute time and its memory time. */
 static json_t *report_row(bench *b, double tokens, double predicted, const limits *l) {
   const ceilings *c = b->c;
   const rf_settings *s = &b->settings;
@@ -229,8 +231,8 @@ static void list_test(const bench *b, const rf_plan *plan, json_t *results) {
   json_decref(results);
 }
 
-/* A training step. The limit of a step counts 6 x matmul weights + 12 L T D FLOPs per token,
- * which includes masked attention scores, at the peak measured in the same run. */
+/* A training step. The limit of its time counts `6 x matmul weights + 12 L T D` FLOPs per token at
+ * the peak rate measured in the same run. The second term includes masked attention scores. */
 static rf_status bench_train(bench *b, rf_error *error) {
   rf_status status = RAFTER_OK;
   rafter_trainer *trainer = NULL;
@@ -316,8 +318,8 @@ static double weight_bytes(const rf_plan *plan) {
   return sum;
 }
 
-/* Predicted seconds to append `count` tokens to each of `sequences` sequences of `depth` tokens.
- * Each step appends `rows` tokens per sequence. */
+/* Predicted seconds to append `count` tokens to each of `sequences` sequences that already have
+ * `depth` tokens each. Each step appends `rows` tokens per sequence. */
 static double walks_seconds(const rf_plan *plan, int64_t sequences, int64_t depth, int64_t count,
                             int64_t rows) {
   rf_walk_prices *prices = rf_walk_prices_open(plan);
@@ -441,7 +443,8 @@ static rf_status bench_batch(bench *b, rf_error *error) {
   double flops = 2 * (double)g->decode->graph->params.matmul * (double)t->tokens * STEPS;
   const limits l = {
       .flops = flops, .causal = flops, .bytes = weight_bytes(g->decode) * STEPS, .counted = "2 P per token"};
-  /* Context length of the median answer: the first answers began before all prompts were read. */
+  /* Context length of the median answer. The lengths differ, because the first answers began before
+   * all prompts were read. */
   int64_t depth = length + (most - STEPS) / 2;
   const rf_sampler_options greedy = {.temperature = 0};
   double predicted = walks_seconds(g->decode, t->tokens, depth, STEPS, 1) +

@@ -171,7 +171,8 @@ static rf_status remember(conversation *c, turn *t, rf_error *error) {
 }
 
 static void tell(conversation *c, const turn *t) {
-  /* Predict the rate for the middle of the answer: the plan assumes the longest context. */
+  /* Predict the rate at the middle of the answer, because the plan's own rate assumes the longest
+   * context. */
   const rf_extent middle = {1, c->ids.count - t->answer.reply->tokens.count / 2};
   double seconds = t->seconds - t->first_seconds,
          rate = seconds > 0 ? (double)(t->answer.reply->tokens.count - 1) / seconds : 0,
@@ -217,7 +218,7 @@ static rf_status ask(conversation *c, const char *line, rf_error *error) {
   status = answer(c, &t, error);
   if (status == RAFTER_OK) tell(c, &t);
   if (status == RAFTER_OK) status = remember(c, &t, error);
-  if (t.cut) forget(c); /* the ids also contain the tokens of the stop text */
+  if (t.cut) forget(c); /* c->ids also contains the tokens of the stop text */
   rf_replies_free(&t.answer);
   return status;
 }

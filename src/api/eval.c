@@ -130,8 +130,8 @@ void rf_eval_put_share(rf_evaluation *e, const char *name, int64_t right, int64_
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-/* Sets e->of to the hash of the task and all options that may change a row. Options that only
- * change the output, the number of rows or the batching are not hashed. */
+/* Sets e->of to the hash of the task and of all options that may change a row of results. Options
+ * that only change the output, the number of rows or the batching are not hashed. */
 static void identify(rf_evaluation *e, const char *task) {
   static const char *const FREE[] = {"output",  "continue", "limit", "batch",   "prefill-chunk",
                                      "threads", "json",     "quiet", "verbose", "debug",
@@ -149,7 +149,7 @@ static rf_status read_kept(rf_evaluation *e, const char *path, rf_error *error) 
   rf_status status = RAFTER_OK;
   rf_json_lines lines;
   json_t *row = NULL;
-  if (access(path, F_OK)) return RAFTER_OK; /* stopped before the first row */
+  if (access(path, F_OK)) return RAFTER_OK; /* the earlier evaluation stopped before its first row */
   RF_TRY(rf_json_lines_open(path, NULL, &lines, error));
   for (;;) {
     RF_GO(rf_json_lines_next(&lines, &row, error));

@@ -14,7 +14,7 @@ typedef struct rf_evaluation {
   const rafter_sink *sink;
   rf_settings settings;
   rf_tokenizer *tokenizer;
-  json_t *result;    /* --json: the task adds its numbers */
+  json_t *result;    /* object for --json, to which the task adds its numbers */
   json_t *rows;      /* --output: rows added by rf_eval_put_row */
   json_t *kept;      /* --continue: rows already in --output, by row number */
   char of[17];       /* hex XXH3 of the options that may change a row; identifies the evaluation */
@@ -23,9 +23,10 @@ typedef struct rf_evaluation {
   bool stopped; /* a signal came: the task reports the rows evaluated so far */
 } rf_evaluation;
 
-/* Adds the row of --output for row `index` of --data. Takes the reference. */
+/* Adds `row`, the result for row `index` of --data, to the rows of --output. Takes the
+ * reference. */
 void rf_eval_put_row(rf_evaluation *e, int64_t index, json_t *row);
-/* Row `index` of an earlier, stopped evaluation; NULL: not yet evaluated. */
+/* The result that an earlier, stopped evaluation wrote for row `index` of --data; NULL: none. */
 const json_t *rf_eval_kept(const rf_evaluation *e, int64_t index);
 
 /* A task: reads --data, runs the model, prints its figures, and fills `result` and `rows`. */
@@ -47,8 +48,8 @@ rf_status rf_eval_score(rf_evaluation *e, rf_scorer *scorer, rf_scored *text, in
 rf_status rf_eval_encode(rf_evaluation *e, const char *text, size_t bytes, int flags, rf_ids *ids,
                          rf_error *error);
 
-/* Adds the share right/n to the result as {"accuracy": p, "accuracy_low", "accuracy_high"} for the
- * name "accuracy", and prints a line. */
+/* Adds the share right/n and its 95 % confidence interval to the result, and prints a line. The
+ * name "accuracy" gives the keys "accuracy", "accuracy_low" and "accuracy_high". */
 void rf_eval_put_share(rf_evaluation *e, const char *name, int64_t right, int64_t n);
 
 #endif

@@ -20,13 +20,13 @@ static const char *const CHOICES[] = {"choices", "endings", "options"};
 static const char *const ANSWERS[] = {"answer", "label", "gold", "answerKey"};
 
 typedef struct choice {
-  int64_t first, count, own; /* range in sheet.ids: context, then `own` tokens of the choice */
+  int64_t first, count, own; /* first, count: range in sheet.ids, the last `own` tokens are the choice */
   int64_t characters;
   double logprob;
 } choice;
 
 typedef struct question {
-  int first, count, answer; /* range in sheet.choice; answer: index of the right choice */
+  int first, count, answer; /* first, count: range in sheet.choice; answer: index of the right choice */
   bool done;
 } question;
 
@@ -71,8 +71,9 @@ static int64_t characters_of(const char *text) {
   return count;
 }
 
-/* Encodes context and choice as one text, so that tokens may form across the boundary. The
- * context's length in tokens is that of the context encoded alone; the rest are the choice's. */
+/* Encodes context and choice as one text, so that tokens may form across the boundary. The first
+ * tokens count as context, as many as the context has when encoded alone. All other tokens count as
+ * the choice. */
 static rf_status add_choice(rf_evaluation *e, sheet *s, const char *context, const char *text,
                             const char *where, rf_error *error) {
   const char *gap =
@@ -236,7 +237,7 @@ static void answer(rf_evaluation *e, const sheet *s, const json_t *rows) {
   if (s->cut)
     rf_say(e->sink, "%lld contexts were too long and were truncated at the beginning\n", (long long)s->cut);
   json_object_set_new(e->result, "contexts_cut", json_integer(s->cut));
-  if (!n) return; /* stopped before the first answer */
+  if (!n) return; /* the evaluation stopped before its first answer */
   rf_eval_put_share(e, "accuracy", plain, n);
   rf_eval_put_share(e, "accuracy_normalised", normal, n);
 }

@@ -20,7 +20,7 @@ typedef struct document {
   json_t *id;
   rf_ids ids; /* without special tokens */
   double nll, squares;
-  int64_t scored, bytes; /* scored tokens, and their bytes */
+  int64_t scored, bytes; /* number of scored tokens, and the bytes of their text */
   int64_t windows;       /* number of scored windows, from the first */
 } document;
 
@@ -91,7 +91,8 @@ static rf_status resolve_windows(rf_evaluation *e, texts *t, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* Gives the k-th window of a text; false after the last window, which may have fewer new tokens. */
+/* Sets *w to the k-th window of a text. Returns false if the text has no k-th window. The last
+ * window may have fewer new tokens than the others. */
 static bool window_at(const texts *t, int64_t count, int64_t k, window *w) {
   int64_t end = t->own + k * t->stride, from = k ? end - t->stride : 0;
   if (end > count) end = count;
@@ -115,7 +116,7 @@ static void account(rf_evaluation *e, const texts *t, document *d, const window 
   d->windows++;
 }
 
-/* Takes over the sums that an earlier evaluation left for a text. */
+/* Takes over the sums that an earlier evaluation stored for a text. */
 static void take_kept(const json_t *row, document *d) {
   d->nll = json_number_value(json_object_get(row, "nll"));
   d->squares = json_number_value(json_object_get(row, "squares"));

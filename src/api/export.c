@@ -22,12 +22,12 @@ typedef struct export {
   rf_model model;
   rf_params params;
   rf_weights_form form;
-  /* First the file or folder of the weights, then the folder of config.json and the tokenizer
-   * ("" for a single file). */
+  /* `from`: file or folder of the weights. `folder`: folder of config.json and the tokenizer; ""
+   * for a single file. */
   char from[4096], folder[4096];
   rf_weights_writer *writer;
   rf_merger *merger; /* adapters to merge into the weights or to export alone; NULL: none */
-  float *merged;     /* (room) base weights after adding the adapter */
+  float *merged;     /* (room) sums of base weights and adapter */
   int64_t room;
   int64_t values;
   int files, tokenizer_files;

@@ -30,7 +30,7 @@ typedef struct job {
   rf_record *record; /* --trace */
   bool json, streams, verbose, converts;
   int top;
-  int64_t written; /* prompts whose answers are written */
+  int64_t written; /* number of prompts whose answers are written */
   double start, first_seconds, seconds;
   /* Seconds to open the model, and seconds from the start of the process to the first token. */
   double load_seconds, process_seconds;
@@ -103,14 +103,16 @@ static rf_status put_ready(job *j, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* Predicted seconds to load the weights; -1 (unknown) if they are converted or not from a file. */
+/* Predicted seconds to load the weights; -1 (unknown) if the weights are converted or do not come
+ * from a file. */
 static double planned_load(const job *j) {
   const rf_settings *s = &j->prompts.settings;
   return *s->weights_folder && !j->converts ? rf_plan_load_seconds(j->generator->prefill) : -1;
 }
 
-/* Predicted seconds to open the tokenizer, from the size of its tokenizer.json or of its scored
- * pieces; 0 if the machine file has no measurements of opening tokenizers. */
+/* Predicted seconds to open the tokenizer, from the bytes of its tokenizer.json or of its
+ * vocabulary with scores. Returns 0 if the machine file has no measurements of opening
+ * tokenizers. */
 static double planned_tokenizer(const job *j) {
   const rf_tokenizer *tokenizer = j->prompts.tokenizer;
   bool json = tokenizer && rf_tokenizer_json_bytes(tokenizer) > 0;

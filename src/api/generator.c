@@ -8,7 +8,8 @@
 
 enum { CONTEXT = 4096, AT_ONCE = 8 }; /* defaults of --seq and --batch */
 
-/* A request. The entry is kept until the generator has reported the end of all its answers. */
+/* A request. Its entry is kept until the generator has reported the end of all answers to the
+ * request. */
 typedef struct entry {
   struct entry *next, *before;
   void *owner;

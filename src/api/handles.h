@@ -23,7 +23,7 @@ rf_status rf_tokenizer_handle(const rf_options *options, const rf_model *model, 
  * RAFTER_INVALID: the caller did not set the size. */
 rf_status rf_sized_copy(void *own, size_t size, const void *from, size_t from_size, const char *name,
                         rf_error *error);
-/* Copies `own` into the caller's sized struct and keeps its size field. */
+/* Copies `own` into the caller's sized struct and keeps the caller's `size` field. */
 void rf_sized_give(void *to, const void *own, size_t size);
 
 #endif

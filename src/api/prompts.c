@@ -273,8 +273,8 @@ done:
 
 /* ---- all prompts ----------------------------------------------------------------------------- */
 
-/* Sets the context: --seq, or the longest prompt with its answer, limited by the model's
- * positions. */
+/* Sets the context length to --seq, or else to that of the longest prompt with its answer. Without
+ * --seq, it is at most the number of the model's positions. */
 static rf_status resolve_context(const rf_options *o, rf_prompts *p, rf_error *error) {
   rf_build_options *b = &p->settings.plan.build;
   int64_t most = p->settings.model.max_seq, longest = 0, answers = 0, samples = 1;

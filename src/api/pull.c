@@ -21,7 +21,7 @@ typedef struct pull {
   rf_hub_listing listing;
   rf_http *http;
   char endpoint[1024], folder_name[1024];
-  int folder, number, count; /* folder: its descriptor; number: the current file (1 to count) */
+  int folder, number, count; /* folder: descriptor of the folder; number: current file, 1 to count */
   int64_t total_bytes, transferred_bytes;
   double start, said;  /* seconds */
   int64_t start_bytes; /* bytes of the file at time `start` */

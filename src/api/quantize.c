@@ -12,12 +12,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A chunk has PARTS parts of PART values each; a thread quantizes one part at a time. PART is a
- * multiple of every block size. */
+/* A tensor is read in chunks of PARTS parts with PART values each. A thread quantizes one part at a
+ * time. PART is a multiple of every block size. */
 enum { PART = 1 << 14, PARTS = 64 };
 
-/* Values of general.file_type. The numbers are those of llama.cpp's enum llama_ftype; K types
- * stand for files without type mixtures. */
+/* Values of general.file_type. The numbers are those of llama.cpp's enum llama_ftype; For K types,
+ * the table has the numbers of files that do not mix types. */
 static const struct {
   const char *type;
   int number;
@@ -30,7 +30,7 @@ typedef struct work {
   rf_gguf_source *source;
   rf_gguf_writer *writer;
   rf_quant_tensor *out; /* the tensors of the source, each with its new type */
-  double *error;        /* per tensor: RMS error / RMS value; negative: the tensor is copied */
+  double *error;        /* per tensor: RMS of errors / RMS of values; negative: the tensor is copied */
   int count, threads;
   int64_t bytes_in, bytes_out, bytes_done;
   float *value;                    /* (PARTS, PART) */
@@ -50,7 +50,8 @@ static bool is_matrix(const rf_quant_tensor *t) {
   return t->rank >= 2 && rf_text_ends_with(t->name, ".weight");
 }
 
-/* The head (or a tied model's token table) gets six bits or more: its errors are in every logit. */
+/* The head (or a tied model's token table) gets six bits or more, because its errors reach every
+ * logit. */
 static const rf_quant_type *type_for(const rf_quant_tensor *t, const rf_quant_type *wanted, bool tied) {
   const rf_quant_type *least = rf_quant_type_of(RF_Q_Q6_K);
   if (!is_matrix(t)) return t->type;
@@ -135,8 +136,8 @@ static rf_status convert(work *w, int index, double *wrong, double *all, rf_erro
   return RAFTER_OK;
 }
 
-/* Copies a tensor that keeps its type, as the bytes of the file or, where the source has only
- * values, value by value. */
+/* Copies a tensor that keeps its type. Copies the bytes of the file, or the values if the source
+ * has only values. */
 static rf_status keep(work *w, int index, rf_error *error) {
   const rf_quant_tensor *t = &w->out[index];
   if (t->data) return rf_gguf_writer_put_bytes(w->writer, t->data, t->bytes, error);

@@ -17,8 +17,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Maximum rows of each list of a comparison, given the number of entries of the page. It keeps
- * the page small enough to mail. */
+/* Maximum rows of each list of a comparison, given the number of entries of the page. This maximum
+ * keeps the page small enough to mail. */
 static size_t page_rows(size_t entries) { return entries < 4 ? 200 : entries < 6 ? 120 : 70; }
 
 /* --against plans the first run again with each of its changes. */
@@ -80,8 +80,8 @@ static rf_status write_page(const rf_options *o, const json_t *model, const raft
   return status;
 }
 
-/* Adds the summary of a run. If this machine plans the run identically, its possible changes are
- * priced again, because a run that ended early recorded no advice. */
+/* Adds the summary of a run. If this machine makes the same plan for the run, possible changes of
+ * the run's options are priced again, because a run that ended early recorded no advice. */
 static void sum_up(json_t *entry) {
   json_t *advice = json_object_get(entry, "run") ? rf_advise_changes(&RF_ALL_COMMANDS, entry, 10) : NULL;
   if (json_array_size(advice) ||

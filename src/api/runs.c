@@ -100,8 +100,8 @@ static void say_rows(const rafter_sink *sink, const json_t *rows, int64_t limit,
 
 enum { LEFT_BYTES = 1 << 16 };
 
-/* Results from the complete lines of `text`, the end of metrics.jsonl: figures of the last step,
- * and the median rate. NULL: no step. */
+/* Returns the figures of the last step, and the median rate. `text` is the end of metrics.jsonl, of
+ * which only complete lines are read. NULL: no step. */
 static json_t *last_steps(const char *text, size_t bytes) {
   static const char *const taken[] = {"loss", "tokens", "mfu", "val_loss"};
   double rate[LEFT_BYTES / 64];

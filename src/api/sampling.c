@@ -35,7 +35,8 @@ enum {
   OF_THE_MODEL = PRESENCE
 };
 
-/* As an option, --top-p 0 keeps only the likeliest token; in the struct, 0 means unset. */
+/* The option --top-p 0 keeps only the likeliest token. In rf_sampler_options, 0 means unset, so
+ * --top-p 0 becomes ONLY_ONE. */
 static const float ONLY_ONE = FLT_MIN;
 
 static double get(const rf_sampler_options *s, int which) {

@@ -38,7 +38,7 @@ typedef struct work {
   rf_tokenizer *tokenizer;
   text_row *row;
   int rows, capacity, put; /* put: number of rows written and freed so far */
-  double nll;              /* sum over all tokens of the written rows */
+  double nll;              /* sum of -log p over all tokens of the written rows */
   int64_t scored;
   rf_out_file *out; /* NULL: rows go to the sink */
   int64_t stride;

@@ -12,7 +12,7 @@
 #include <sys/stat.h>
 
 /* Opens the tokenizer of MODEL, which may be a tokenizer without a model. *vocab: vocabulary size
- * of the model, otherwise of the tokenizer. */
+ * of the model, or of the tokenizer if there is no model. */
 static rf_status open_tokenizer(const char *spec, rf_tokenizer **tokenizer, int64_t *vocab, rf_error *error) {
   static const char *const ENDINGS[] = {".json", ".model", ".gguf"};
   struct stat info;

@@ -79,8 +79,8 @@ static rf_status schedule_of(const rf_options *o, int64_t steps, rf_schedule *s,
   return RAFTER_OK;
 }
 
-/* Whether --epochs sets the length. --steps or --epochs on the command line wins over a file,
- * which may set both options, as run.json does. */
+/* Whether --epochs sets the length of the run. A file may set both --steps and --epochs, as
+ * run.json does. An option on the command line wins over the file. */
 static bool by_epochs(const rf_options *o) {
   return rf_options_is_set(o, "epochs") && !(rf_options_source(o, "steps") == RF_OPTION_GIVEN &&
                                              rf_options_source(o, "epochs") != RF_OPTION_GIVEN);
@@ -281,8 +281,8 @@ typedef struct run_log {
 /* Replaces a number that is not finite by 0, because JSON has only finite numbers. */
 static double or_zero(double x) { return isfinite(x) ? x : 0; }
 
-/* Steps between two lines of output: 1, 2, 5, 10 and so on, for about twenty lines per run.
- * metrics.jsonl has every step. */
+/* Steps between two lines of output: 1, 2, 5, 10 and so on, chosen so that a run prints about
+ * twenty lines. metrics.jsonl has every step. */
 static int64_t line_every(int64_t steps) {
   static const int64_t factor[] = {2, 5};
   for (int64_t unit = 1;; unit *= 10) {
@@ -349,8 +349,8 @@ static rf_status save_checkpoint(rafter_trainer *t, run_log *log, rf_error *erro
   return RAFTER_OK;
 }
 
-/* The options for run.json, with which the run can be repeated. For a run continued in its own
- * folder, they leave out --resume, so that they repeat the run from its start. */
+/* The options for run.json, with which the run can be repeated. If a run continues in its own
+ * folder, the recorded options leave out --resume, so that they repeat the run from its start. */
 static json_t *recorded_options(const rafter_trainer *t, const rf_options *o) {
   char run[4096];
   json_t *options = rf_options_json(o);
@@ -361,7 +361,8 @@ static json_t *recorded_options(const rafter_trainer *t, const rf_options *o) {
   return options;
 }
 
-/* Bytes of metrics.jsonl that a run resumed at `step` keeps: complete lines up to `step`. */
+/* Number of bytes of metrics.jsonl that a run resumed at `step` keeps: the complete lines of all
+ * steps up to `step`. */
 static size_t kept_bytes(const char *text, int64_t step) {
   const char *at = text, *end;
   for (; (end = strchr(at, '\n')) != NULL; at = end + 1) {

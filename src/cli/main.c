@@ -24,8 +24,8 @@ static void ask_stop(int signal_number) {
 }
 
 typedef struct terminal {
-  bool only_results; /* --quiet also hides text output (train, calibrate) */
-  FILE *people;      /* stdout, or stderr if stdout carries JSON */
+  bool only_results; /* --quiet also hides text output, as for train and calibrate */
+  FILE *people;      /* where text goes: stdout, or stderr if stdout carries JSON */
   bool json, bar_is_up, quiet, is_terminal;
 } terminal;
 
@@ -78,7 +78,7 @@ static char *ask_line(void *self, const char *prompt) {
   clear_bar(t);
   __atomic_store_n(&stop_asked, 0, __ATOMIC_RELAXED); /* the signal only ended an answer */
   if (isatty(0) && isatty(1) && !t->json) {
-    rl_catch_signals = 1; /* readline restores the terminal before a signal ends us */
+    rl_catch_signals = 1; /* readline restores the terminal before a signal ends this process */
     line = readline(prompt);
     if (line && *line) add_history(line);
     if (!line) putchar('\n');
@@ -158,8 +158,8 @@ static bool reader_is_gone(void) {
   return poll(&out, 1, 0) == 1 && (out.revents & POLLERR);
 }
 
-/* Keeps freed memory in the heap, mostly in huge pages. Planning makes and frees dozens of
- * plans, and the kernel would have to clear every page that was returned to it. */
+/* Keeps freed memory in the heap, mostly in huge pages. Planning makes and frees dozens of plans.
+ * If freed pages went back to the kernel, it would have to clear each page before its next use. */
 static void keep_memory(void) {
 #ifdef M_ARENA_MAX
   enum { HEAP = 31 << 20, SMALL = 6 << 20, LARGE = 2 << 20 };
@@ -169,7 +169,7 @@ static void keep_memory(void) {
   mallopt(M_TOP_PAD, 16 << 20);
   char *heap = malloc(HEAP), *from = heap ? heap + SMALL + (LARGE - ((uintptr_t)heap + SMALL) % LARGE) : NULL;
   if (heap) madvise(from, (size_t)(heap + HEAP - from) / LARGE * LARGE, MADV_HUGEPAGE);
-  free(heap); /* its pages stay in the heap, untouched */
+  free(heap); /* the heap keeps these pages, which are still untouched */
 #endif
 }
 

@@ -2,8 +2,8 @@
  *
  * First come, first served. The first waiting answer needs a slot and enough pages for its maximum
  * length; no other answer overtakes it. The waiting answer reuses its longest common prefix with a
- * cached sequence. It waits while another answer prefills a longer common prefix. If pages are
- * missing, kept sequences are evicted, least recently used first. */
+ * cached sequence. It waits while another answer prefills a longer prefix that both answers share.
+ * If pages are missing, sequences kept for reuse are evicted, least recently used first. */
 #include "generate/batch.h"
 
 #include <stdlib.h>
@@ -66,7 +66,8 @@ static rf_cached_seq *best_prefix(rf_generator *g, rf_batch *b, const rf_request
   return best;
 }
 
-/* Whether a running answer is prefilling a longer common prefix than `have` cached tokens. */
+/* Whether a running answer is prefilling a prefix that it shares with `r` and that has more than
+ * `have` tokens. */
 static bool worth_waiting(const rf_generator *g, const rf_batch *b, const rf_request *r, int64_t have) {
   if (g->settings.no_sharing) return false;
   for (int i = 0; i < b->slots; i++) {
@@ -153,7 +154,7 @@ static bool is_pinned(const rf_batch *b, const rf_pending *p) {
 }
 
 /* Pins (protects from eviction) the prompt of a request with more waiting answers than free slots.
- * The last token of the prompt is left out. */
+ * The last token of the prompt is not pinned, because every answer computes it. */
 void rf_pin(rf_generator *g) {
   rf_batch *b = g->batch;
   for (int i = 0; i < b->slots; i++) {

@@ -64,7 +64,7 @@ struct rf_slot {
   rf_cached_seq *cached;
   int slot, sample;
   int64_t serial; /* Serial number: answers that begin later have larger numbers. */
-  int64_t count;  /* Tokens of the answer so far. */
+  int64_t count;  /* Number of tokens of the answer so far. */
   int32_t last;   /* The latest token. */
   float logprob;
   rf_status status;
@@ -97,7 +97,7 @@ typedef struct rf_batch {
 /* Allocates a generator with its cache and queues, but without an engine. */
 rf_status rf_generator_new(const rf_generate_settings *settings, rf_plan *prefill, rf_plan *decode,
                            rf_generator **generator, rf_error *error);
-/* Sets the engine that computes on generator->run. */
+/* Gives the generator the engine that computes on generator->run. */
 rf_status rf_compute_open(rf_generator *generator, rf_error *error);
 
 /* RAFTER_INVALID: a token id is outside the vocabulary. `what` names the list in the message. */

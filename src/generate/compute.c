@@ -17,7 +17,7 @@ typedef struct compute {
     int32_t *table[RF_KV_CLASSES]; /* (slots, columns) */
   } io[2];                         /* Inputs and outputs of the prefill and decode plans. */
   struct kv_bytes {
-    int tensor; /* Cache tensor (pool, ...) of one layer: keys and values, or their scales. */
+    int tensor; /* Cache tensor of one layer, shape (pool, ...): keys and values, or their scales. */
     int64_t page_bytes;
     rf_kv_class class;
   } * bytes;
@@ -86,7 +86,8 @@ static void write_inputs(const compute *c, int plan, const rf_forward_part *part
 
 static rf_status run_plan(const compute *c, int plan, int64_t rows, rf_error *error) {
   const rf_run_debug *debug = &c->g->settings.debug;
-  /* poison and find_nan check unused rows too, so the run must compute all rows. */
+  /* The debug options poison and find_nan check unused rows too, so the run must compute all
+   * rows. */
   bool all = debug->poison || debug->find_nan;
   rf_run_inputs inputs = {.rows = all ? rf_generator_plan(c->g, plan)->graph->rows : rows, .step = 1};
   return rf_run_all(c->g->run, c->g->first + plan, &inputs, error);

@@ -26,7 +26,7 @@ typedef struct rf_generate_settings {
   const char *weights_folder;
   uint64_t seed; /* Seed of random weights, used without a weights folder. */
   rf_run_debug debug;
-  bool no_sharing;      /* true: prompts reuse no cached prefixes, with equal answers. */
+  bool no_sharing;      /* true: prompts reuse no cached prefixes. The answers are the same. */
   rf_progress progress; /* Reports the loading of weights; may be {0}. */
 } rf_generate_settings;
 
@@ -56,7 +56,7 @@ static inline rf_plan *rf_generator_plan(const rf_generator *generator, int plan
 rf_status rf_generate_plans(const rf_generate_settings *settings, rf_plan **prefill, rf_plan **decode,
                             rf_error *error);
 /* Returns how many groups of chips answer separate requests. The slots are divided evenly among the
- * groups. With several groups, a generator is simulated and covers one group. */
+ * groups. With several groups, the generator only simulates, and it simulates one group. */
 int64_t rf_generate_copies(const rf_plan *decode);
 /* Makes both plans, allocates an arena and loads the weights. */
 rf_status rf_generator_open(const rf_generate_settings *settings, rf_generator **generator, rf_error *error);
@@ -84,7 +84,7 @@ typedef struct rf_request {
   int64_t stop_count;
   int top; /* Alternatives reported with each token, 0 to RF_TOP_LOGPROBS. */
   /* true: the answer stays in the cache after its end, until its pages are needed. The next turn of
-   * the conversation can then reuse its tokens. */
+   * the conversation can then reuse the tokens of this turn. */
   bool keep;
   void *owner; /* Returned in every event of the request. */
 } rf_request;
@@ -149,7 +149,8 @@ rf_generate_counts rf_generator_counts(const rf_generator *generator);
 void rf_generator_passes(const rf_generator *generator, int plan, int64_t *passes, int64_t *rows,
                          double *seconds);
 /* Adds to `seconds` (op_count) the predicted time of each op in all forward passes of one plan, at
- * their real rows and contexts. Adds to `limit` (op_count) the time at the machine's ceilings. */
+ * their real rows and contexts. Adds to `limit` (op_count) the time that each op would take at the
+ * machine's peak rates. */
 rf_status rf_generator_predicted(const rf_generator *generator, int plan, double *seconds, double *limit,
                                  rf_error *error);
 

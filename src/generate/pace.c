@@ -29,15 +29,15 @@ static void fill(float *logits, int64_t count) {
   }
 }
 
-/* Chooses ROWS_EACH tokens per thread, as a batch does, and returns the seconds. All threads read
- * the same rows, which exceed the caches of one core. */
+/* Chooses ROWS_EACH tokens on each thread, as for a batch of answers, and measures the seconds. All
+ * threads read the same rows, which exceed the caches of one core. */
 static rf_status choose_rows(rf_sampler *sampler, int threads, const float *logits, int64_t vocab,
                              int64_t step, double *seconds, rf_error *error) {
   rf_status status = RAFTER_OK;
   double start = rf_now_seconds();
 #pragma omp parallel for num_threads(threads) schedule(static)
   for (int64_t i = 0; i < (int64_t)threads * ROWS_EACH; i++) {
-    /* Generation passes the head's log-sum-exp; its value does not change the choice. */
+    /* In generation, the head computes the log-sum-exp. Its value does not change the choice. */
     const float lse = 12;
     rf_logprobs none = {.lse = &lse};
     rf_error own;
@@ -92,7 +92,8 @@ done:
 
 double rf_pace_seconds(const rf_machine *m, const rf_sampler_options *o, int64_t vocab, int64_t rows) {
   double each = rf_cost_rows_seconds(m, "sample", kind_of(o), rows, vocab);
-  /* Penalties copy the row, which takes the time of a penalized minus that of a greedy choice. */
+  /* A choice with penalties copies the row. The copy takes the time of a penalized choice minus
+   * that of a greedy choice. */
   double copied = rf_sampler_adjusts(o) ? rf_cost_rows_seconds(m, "sample", "penalized", rows, vocab) -
                                               rf_cost_rows_seconds(m, "sample", "likeliest", rows, vocab)
                                         : 0;

@@ -79,7 +79,8 @@ static int64_t columns_of(const rf_pages *pages, int64_t tokens) {
 }
 
 static void drop_columns(rf_pages *pages, int class, page_table *t, int64_t from, int64_t to) {
-  /* Released in descending order, pages leave the stack of unused pages in ascending order. */
+  /* Pages are released in descending order. The stack of unused pages then gives them out in
+   * ascending order. */
   for (int64_t i = to - 1; i >= from; i--) {
     leave_page(pages, class, t->page[i]);
     t->page[i] = -1;
@@ -240,8 +241,8 @@ static rf_status check_class(const rf_pages *pages, int c, const rf_sequence *co
   return RAFTER_OK;
 }
 
-/* Checks that two sequences that list one page have equal tokens up to the end of the page or of
- * the shorter sequence. */
+/* Checks pages that both sequences list: up to the end of such a page, or of the shorter sequence,
+ * the tokens of both sequences must be equal. */
 static rf_status check_shared(const rf_pages *pages, int c, const rf_sequence *a, const rf_sequence *b,
                               rf_error *error) {
   for (int64_t k = 0; k < pages->kv.columns; k++) {

@@ -45,7 +45,8 @@ void rf_sequence_expect(const rf_pages *pages, rf_sequence *sequence, int64_t to
  * pages, and replaces a shared last page by a copy. RAFTER_FAILED: out of pages; the sequence keeps
  * the pages taken so far and may be released. */
 rf_status rf_sequence_extend(rf_pages *pages, rf_sequence *sequence, int64_t count, rf_error *error);
-/* Whether the cache still has all keys that the token after the first `length` tokens reads. */
+/* Whether the cache still has all keys that the next token after the first `length` tokens would
+ * read. */
 bool rf_sequence_reaches(const rf_pages *pages, const rf_sequence *sequence, int64_t length);
 /* Makes the empty `sequence` list the pages of the first `length` tokens of `from`. Returns false
  * if a page that `sequence` needs was released. */

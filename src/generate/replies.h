@@ -17,11 +17,11 @@ typedef struct rf_reply_loop {
   void *self;
   /* Called after each token; reply->finish says whether the answer has ended. */
   rf_status (*taken)(void *self, rf_replies *replies, int sample, rf_error *error);
-  /* Called after each step with the number of its tokens; false stops the loop. */
+  /* Called after each step with the number of tokens that the step added; false stops the loop. */
   bool (*stepped)(void *self, int tokens);
 } rf_reply_loop;
 
-/* Submits a request with a reply for each sample. The request's owner becomes `replies`. For
+/* Submits a request with a reply for each sample. Sets the owner of the request to `replies`. For
  * `tokenizer` and `stop` see rf_reply_start. */
 rf_status rf_replies_submit(rf_generator *generator, const rf_request *request, const rf_tokenizer *tokenizer,
                             const rf_stop *stop, rf_replies *replies, rf_error *error);

@@ -32,8 +32,8 @@ void rf_reply_free(rf_reply *reply); /* Accepts {0}. */
 /* Adds one event of the answer. If this sets reply->finish although event->finish is NONE, a stop
  * string was found: then call rf_generator_cancel() for the answer. A stop id adds no text. */
 rf_status rf_reply_take(rf_reply *reply, const rf_event *event, rf_error *error);
-/* Ends the answer for another reason than an event, and releases text held back for a possible stop
- * string. Does nothing if the answer has ended. */
+/* Ends the answer when something other than a generator event ends it. Releases the text held back
+ * for a possible stop string. Does nothing if the answer has ended. */
 rf_status rf_reply_end(rf_reply *reply, rf_finish finish, rf_error *error);
 
 #endif

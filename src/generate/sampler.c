@@ -9,8 +9,8 @@ typedef struct rf_candidate candidate;
 
 enum {
   BLOCK = 32,     /* Logits per block; each block has one maximum and one total weight. */
-  BUCKETS = 4096, /* Maximum number of buckets (intervals of logits); 64 tokens per bucket. */
-  SORTED = 1024,  /* Up to this top-k, the kept tokens are sorted. */
+  BUCKETS = 4096, /* Maximum number of buckets. A bucket is an interval of logits. */
+  SORTED = 1024,  /* If top-k is at most SORTED, the kept tokens are sorted. */
   /* Number of most likely tokens that are tried before buckets are filled. In language models,
    * these few tokens usually reach top-p. */
   GUESS = 256,
@@ -40,9 +40,10 @@ typedef uint32_t quad_bits __attribute__((vector_size(16)));
 #define LOG2E 1.4426950408889634
 static const double TINY = -1022; /* Weights below 2^TINY are zero. */
 
-/* Computes 2^t for t <= 0 with relative error below 1e-15; exactly 1 at 0, zero below TINY, NaN for
- * NaN. The polynomial is the Chebyshev fit of (2^f - 1)/f on [-1/2, 1/2] with error 6e-16. Adding
- * SHIFT rounds t to an integer n; the lowest bits of the sum are the exponent field of 2^n. */
+/* Computes 2^t for t <= 0 with relative error below 1e-15. The result is exactly 1 for t = 0, 0 for
+ * t below TINY, and NaN for NaN. The polynomial is the Chebyshev fit of (2^f - 1)/f on [-1/2, 1/2]
+ * with error 6e-16. Adding SHIFT rounds t to an integer n; the lowest bits of the sum are the
+ * exponent field of 2^n. */
 static inline __attribute__((always_inline)) lanes exp2_lanes(lanes t) {
   const double SHIFT = 0x1.8p52 + 1023;
   lanes z = t + SHIFT, f = t - (z - SHIFT);
@@ -160,7 +161,7 @@ static void sift(candidate *c, int64_t n, int64_t at) {
 static void order_first(candidate *c, int64_t n, int64_t k) {
   int64_t ordered = 1;
   while (ordered < n && likelier(c[ordered - 1], c[ordered])) ordered++;
-  if (ordered >= n) return; /* Already sorted, for instance a bucket of equal logits. */
+  if (ordered >= n) return; /* The candidates are already sorted, for instance in a bucket of equal logits. */
   for (int64_t i = n / 2 - 1; i >= 0; i--) sift(c, n, i);
   for (int64_t i = 0; i < k; i++) {
     candidate likeliest = c[0];
@@ -177,7 +178,8 @@ static void order_first(candidate *c, int64_t n, int64_t k) {
 }
 
 /* Sorts the k most likely tokens of the row into work->candidate, after find_peaks. These k tokens
- * lie in the k blocks with the largest maxima, and none is below the smallest of these maxima. */
+ * are in the k blocks with the largest maxima, and none of the k logits is below the smallest of
+ * these maxima. */
 static void take_likeliest(rf_sampler_work *work, const float *logits, int64_t k) {
   candidate *c = work->candidate, *p = work->peak_order;
   int64_t n = 0, blocks = work->blocks;
@@ -253,7 +255,7 @@ static double fill_buckets(rf_sampler_work *work, const softmax *s) {
   for (int64_t i = 0; i < s->n; i++)
     if (s->logits[i] < lowest && s->logits[i] > -INFINITY) lowest = s->logits[i];
   double bits = (s->top - (double)lowest) * s->scale;
-  /* Buckets span 96 factors of 2 at most, because smaller weights are negligible. */
+  /* Buckets cover weights down to 2^-96 at most, because smaller weights are negligible. */
   double per_bit = (double)work->buckets / (bits > 0 ? (bits < 96 ? bits : 96) : 1);
   memset(work->tally, 0, (size_t)work->buckets * sizeof *work->tally);
   work->opened = -1;
@@ -303,7 +305,7 @@ static int32_t draw_from_buckets(rf_sampler_work *work, const softmax *s, const 
     taken += work->tally[last].count;
     total += work->tally[last].mass;
   }
-  /* Number of tokens that top-k keeps of the last bucket that it reaches. */
+  /* In the last bucket that top-k reaches, top-k keeps this many tokens. */
   int64_t last_count = limit - taken < work->tally[last].count ? limit - taken : work->tally[last].count;
   if (last_count < work->tally[last].count) open_bucket(work, s, last);
   else total += work->tally[last].mass;
@@ -381,7 +383,7 @@ static int32_t draw(rf_sampler_work *work, const softmax *s, const rf_sampler_op
   return draw_from_buckets(work, s, o, limit, uniform, best);
 }
 
-/* Clamps an overflowed logit to the largest finite number: the softmax stays defined. */
+/* Clamps an overflowed logit to the largest finite number, so that the softmax stays defined. */
 static float within(float logit) { return logit <= FLT_MAX ? logit : logit > FLT_MAX ? FLT_MAX : -INFINITY; }
 
 static bool penalizes(const rf_sampler_options *o) {
@@ -569,8 +571,9 @@ rf_status rf_sampler_accept(rf_sampler *sampler, int32_t id, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* Finds the blocks' maxima, the log-sum-exp at temperature 1 and the alternatives. *total: the
- * row's total weight; 0, with work->block_weight not filled, if the caller gave the log-sum-exp. */
+/* Finds the blocks' maxima, the log-sum-exp at temperature 1 and the alternatives. Sets *total to
+ * the row's total weight. If the caller gave the log-sum-exp, sets *total to 0 and does not fill
+ * work->block_weight. */
 static rf_status read_row(rf_sampler_work *work, const float *logits, rf_logprobs *out, int32_t *best,
                           double *log_sum, double *total, rf_error *error) {
   *best = find_peaks(work, logits);

@@ -38,7 +38,8 @@ typedef struct rf_sampler_options {
   bool ignore_eos;
 } rf_sampler_options;
 
-/* Scratch memory, 15 bytes per vocabulary token. Samplers that run in turn may share one. */
+/* Scratch memory, 15 bytes per vocabulary token. Samplers that never run at the same time may share
+ * one. */
 typedef struct rf_sampler_work rf_sampler_work;
 rf_status rf_sampler_work_open(int64_t vocab, rf_sampler_work **work, rf_error *error);
 void rf_sampler_work_close(rf_sampler_work *work); /* NULL is allowed. */
@@ -92,8 +93,9 @@ void rf_sampler_use(rf_sampler *sampler, rf_sampler_work *work);
  * RAFTER_INVALID: the options are bad; the sampler is unchanged. */
 rf_status rf_sampler_reset(rf_sampler *sampler, const rf_sampler_options *options, rf_error *error);
 
-/* rf_sampler_prompt records the prompt's tokens for the penalties, rf_sampler_accept one chosen
- * token. rf_sampler_choose does not record its choice. RAFTER_INVALID: a token is out of range. */
+/* rf_sampler_prompt records the prompt's tokens for the penalties. rf_sampler_accept records one
+ * chosen token. rf_sampler_choose does not record its choice. RAFTER_INVALID: a token is out of
+ * range. */
 rf_status rf_sampler_prompt(rf_sampler *sampler, const int32_t *tokens, int64_t count, rf_error *error);
 rf_status rf_sampler_accept(rf_sampler *sampler, int32_t id, rf_error *error);
 

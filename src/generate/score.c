@@ -108,7 +108,8 @@ rf_status rf_scorer_walk(rf_scorer *s, const rf_scored *text, int count, rf_erro
     }
   }
   int64_t used = row, segment = count;
-  /* Each unused row is a segment of its own: short segments cost attention the least time. */
+  /* Each unused row is a segment of its own, because attention takes the least time with short
+   * segments. */
   for (; row < rows; row++, segment++) {
     s->segments[segment] = (int32_t)row;
     s->tokens[row] = 0;
@@ -116,7 +117,8 @@ rf_status rf_scorer_walk(rf_scorer *s, const rf_scored *text, int count, rf_erro
     s->labels[row] = -1;
   }
   for (; segment <= rows; segment++) s->segments[segment] = (int32_t)rows;
-  /* poison and find_nan check unused rows too, so the run must compute all rows. */
+  /* The debug options poison and find_nan check unused rows too, so the run must compute all
+   * rows. */
   bool whole = s->settings.debug.poison || s->settings.debug.find_nan;
   rf_run_inputs inputs = {.rows = whole ? rows : used, .step = 1};
   rf_phase_end(RF_PHASE_DATA, began);

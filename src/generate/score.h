@@ -7,8 +7,8 @@
 
 typedef struct rf_score_settings {
   rf_model model;
-  /* build.seq: tokens of the longest sequence; build.microbatch: rows of one forward pass, divided
-   * by build.seq; build.top: alternatives kept per token. */
+  /* build.seq: tokens of the longest sequence; build.microbatch: number of rows of one forward pass
+   * / build.seq; build.top: alternatives kept per token. */
   rf_plan_options plan;
   const char *weights_folder;
   uint64_t seed; /* Seed of random weights, used without a weights folder. */

@@ -321,7 +321,8 @@ static rf_status open_apart(apart *a, const rf_arrival *list, int64_t count, rf_
   return RAFTER_OK;
 }
 
-/* Delays each first token by the transfer of its cache; caches go one by one, in list order. */
+/* Delays the first token of each request until its cache has arrived. The link sends one cache at a
+ * time, in list order. */
 static void transfer(apart *a, const rf_generate_settings *decode, double link_bps, rf_serve_stats *served) {
   rf_kv kv = rf_kv_of(&decode->model, &decode->plan.build);
   double free_at = 0, bytes = 0;

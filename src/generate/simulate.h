@@ -31,16 +31,18 @@ typedef struct rf_serve_stats {
   double busy_seconds;        /* Seconds in which a step ran. */
   double arrivals_per_second; /* Measured over the list. */
   double ttft[RF_PERCENTILES], tpot[RF_PERCENTILES],
-      /* Seconds from arrival to first token, between tokens, and from arrival to last token. */
+      /* Seconds. ttft: arrival to first token; tpot: between tokens; latency: arrival to last
+       * token. */
       latency[RF_PERCENTILES];
   double tokens_per_second;
   double slots_used; /* Mean over all steps. */
   /* Maximum number of requests that waited for their first token. */
   int64_t waiting_most;
-  /* Two machines: mean seconds and bytes to send one prompt's cache over the link. */
+  /* rf_simulate_apart: mean seconds and mean bytes to send one prompt's cache over the link. */
   double transfer_seconds, transfer_bytes;
-  /* At the last arrival, more than 1/20 of all requests waited for their first token. Requests then
-   * arrive faster than they are answered, and the times grow with the length of the simulation. */
+  /* true: when the last request arrived, more than 1/20 of all requests waited for their first
+   * token. Requests then arrive faster than they are answered, and the times grow with the length
+   * of the simulation. */
   bool saturated;
 } rf_serve_stats;
 

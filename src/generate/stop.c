@@ -84,7 +84,7 @@ bool rf_stop_next(rf_stop_state *state, const char *bytes, size_t count, rf_stop
     state->found = found + 1;
     return true;
   }
-  size_t keep = 0; /* Length of the longest prefix of a stop string that ends the text. */
+  size_t keep = 0; /* Length of the longest prefix of a stop string with which the text ends. */
   for (int64_t i = 0; i < state->stop->string_count; i++)
     if (state->matched[i] > keep) keep = state->matched[i];
   release(state, bytes, (size_t)state->held_bytes + count - keep, keep, text);

@@ -32,7 +32,7 @@ typedef struct rf_stop_state {
   const rf_stop *stop;
   /* For each stop string: length of its longest prefix that is a suffix of the text so far. */
   uint8_t matched[RF_STOP_STRINGS];
-  /* Two buffers: held[side] has bytes held back now, held[!side] bytes held back before. */
+  /* held[side]: the bytes held back now. held[!side]: the bytes held back before the last call. */
   uint8_t held[2][RF_STOP_BYTES];
   int32_t held_bytes, side;
   int32_t found; /* 1 + index of the stop string that was found; 0: none. */
@@ -51,8 +51,8 @@ void rf_stop_start(const rf_stop *stop, rf_stop_state *state);
 
 /* Adds the next bytes of an answer, which may end inside a UTF-8 character. Releases bytes that
  * cannot be part of a stop string. Returns true once a string was found, and then sets
- * state->found. The stop string that ends first is found; if several end at the same byte, the
- * first in the list. Text after a stop string is dropped. Allocates nothing. */
+ * state->found. Finds the stop string that ends first in the text. If several end at the same byte,
+ * finds the first of them in the list. Text after a stop string is dropped. Allocates nothing. */
 bool rf_stop_next(rf_stop_state *state, const char *bytes, size_t count, rf_stop_text *text);
 /* Ends an answer that met no stop string: releases the bytes held back. */
 void rf_stop_end(rf_stop_state *state, rf_stop_text *text);
