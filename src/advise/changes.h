@@ -4,8 +4,8 @@
 
 #include "advise/planned.h"
 
-/* Plans a run again from its entry in a report model, with `change` ("": none); the plan lists its
- * tensors and ops. `commands` must contain "plan". */
+/* Plans a run again from its entry in a report model. `change` is a change of the options, or "".
+ * The new plan lists its tensors and ops. `commands` must contain "plan". */
 rf_status rf_plan_run_again(const rf_commands *commands, const json_t *entry, const char *change,
                             rafter_plan **plan, rf_error *error);
 /* Plans single changes of a run and returns an array with their memory and their seconds by kind of

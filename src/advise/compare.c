@@ -39,7 +39,7 @@ json_t *rf_json_between(const json_t *a, const json_t *b, bool ratio) {
   return out;
 }
 
-/* Numbers that are copied to the top of the object, because readers want them most. */
+/* Numbers that are copied to the top level of the JSON object, because readers want them most. */
 static const struct {
   const char *key, *object;
 } SHORT[] = {{"seconds", "time"},           {"peak_bytes", "memory"},

@@ -15,7 +15,7 @@ typedef struct rf_gnuplot {
 } rf_gnuplot;
 
 /* RAFTER_INVALID: the path ends neither in .svg nor in .png; RAFTER_FAILED: gnuplot is missing.
- * Call it before any long computation. */
+ * Call this function before any long computation. */
 rf_status rf_gnuplot_check(const char *path, rf_error *error);
 /* Starts a picture of width x height pixels; the path must outlive it. */
 rf_status rf_gnuplot_open(const char *path, int width, int height, rf_gnuplot *plot, rf_error *error);

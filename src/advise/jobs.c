@@ -16,7 +16,8 @@ typedef struct lengths {
   int samples;
 } lengths;
 
-/* Reads the lengths of prompts and answers. Without --seq, a slot fits a prompt and an answer. */
+/* Reads the lengths of prompts and answers. Without --seq, a cache slot has room for one of
+ * each. */
 static rf_status resolve_lengths(rafter_plan *p, const rf_options *o, lengths *l, rf_error *error) {
   rf_settings *s = &p->settings;
   int64_t half = s->model.max_seq > 1 ? s->model.max_seq / 2 : 1;
@@ -48,7 +49,7 @@ static rf_generate_settings generate_settings(const rafter_plan *p) {
 }
 
 /* Scales the result of one simulated copy of the model, with `each` requests, to all copies. The
- * longest queue is not scaled, because queues do not peak at the same time. */
+ * longest queue is not scaled, because the queues of the copies do not peak at the same time. */
 static void add_copies(rf_serve_stats *served, int64_t requests, int64_t each) {
   rf_generate_counts *c = &served->counts;
   int64_t *counts[] = {&c->walks,  &c->rows,    &c->parts, &c->prompt_tokens,
@@ -61,7 +62,7 @@ static void add_copies(rf_serve_stats *served, int64_t requests, int64_t each) {
   served->slots_used *= times;
 }
 
-/* Reports that requests are spread over copies of the model, of which one is simulated. */
+/* Reports that requests are spread over copies of the model and that only one copy is simulated. */
 static void say_copies(rafter_plan *p, const rf_plan *decode) {
   int64_t copies = rf_generate_copies(decode), chips = rf_mesh_chips(&decode->graph->mesh) / copies;
   bool in_step = rf_mesh_extent(&decode->graph->mesh, RF_AXIS_FSDP) > 1 ||
@@ -188,11 +189,11 @@ typedef struct service {
   rafter_plan *p;
   const rf_options *o;
   lengths l;
-  rf_settings *prefill_on; /* machine of --prefill-on; NULL: one machine prefills and decodes */
+  rf_settings *prefill_on; /* machine of --prefill-on; NULL: there is only one machine */
   double link_bps;
   int64_t copies; /* copies of the model, each on its own chips */
   json_t *rates;
-  rf_serve_stats best; /* result at the highest rate that keeps up, otherwise at the lowest */
+  rf_serve_stats best; /* result at the highest request rate that keeps up, or at the lowest rate */
   bool have_best;
 } service;
 
@@ -241,8 +242,8 @@ static void add_rate(service *s, double rate, const rf_serve_stats *v) {
   }
 }
 
-/* Copies of the model take the requests of a file in turn, so one copy is simulated. The run ends
- * no earlier than the last arrival. */
+/* The copies of the model take the requests of a file in turn, so simulating one copy is enough.
+ * The run ends no earlier than the last arrival. */
 static rf_status simulate_arrivals(const service *s, rf_arrival *list, int64_t requests,
                                    rf_serve_stats *served, rf_error *error) {
   double last = list[requests - 1].at, came = last - list[0].at;
@@ -290,7 +291,8 @@ done:
   return status;
 }
 
-/* Sets the rate for sending the cache: --kv-link, or the slower of the machines' networks. */
+/* Sets the bytes/s for sending the cache from the prefill machine: --kv-link, or the rate of the
+ * slower machine's network. */
 static rf_status resolve_link(service *s, rf_error *error) {
   const rf_machine *here = &s->p->settings.machine, *there = &s->prefill_on->machine;
   double out = there->chips * rf_machine_dcn_bps(there), in = here->chips * rf_machine_dcn_bps(here);
@@ -368,7 +370,8 @@ typedef struct phase {
 static const char RL_NOTE[] = "RL steps can be planned but cannot be run yet; rollouts, the reference's log "
                               "probabilities and the policy's step use one arena in turn";
 
-/* Bytes of a phase by class of tensor, without the base weights, which all phases share. */
+/* Bytes of a phase by class of tensor. Weights that the phase does not train do not count, because
+ * all phases share them. */
 static void own_bytes(const rf_plan *plan, bool trains, int64_t own[RF_CLASSES]) {
   for (int c = 0; c < RF_CLASSES; c++) {
     bool base = c == RF_CLASS_WEIGHT || c == RF_CLASS_ADAPTER;
@@ -390,8 +393,8 @@ static void kept_bytes(const rf_plan *policy, int64_t kept[RF_CLASSES]) {
   kept[RF_CLASS_PADDING] += policy->persistent_bytes - sum;
 }
 
-/* Bytes of the phases. A phase's bytes come on top of what the policy keeps and, if the policy
- * trains its weights, a frozen copy of the weights. */
+/* Bytes of the phases. While a phase runs, memory also holds what the policy keeps between steps
+ * and, if the policy trains its weights, a frozen copy of the weights. */
 typedef struct rl_bytes {
   int64_t phase[3], peak, persistent, copy, by_class[RF_CLASSES]; /* by_class: of the largest phase */
   int most;
@@ -428,7 +431,7 @@ static json_t *rl_memory(rafter_plan *p, const phase *list, json_t *phases) {
   for (int c = 0; c < RF_CLASSES; c++)
     json_object_set_new(by_class, rf_class_name((rf_class)c), json_integer((json_int_t)bytes.by_class[c]));
   int64_t room = rf_plan_room(&p->settings.plan),
-          /* optimizer states, and caches during rollouts */
+          /* the host holds optimizer states, and caches during rollouts */
       host = list[0].plan->host_bytes + list[2].plan->host_bytes;
   p->needs = bytes.peak;
   p->lasts = bytes.persistent;
@@ -469,8 +472,8 @@ typedef struct rl_step {
   int64_t prompts;
 } rl_step;
 
-/* Plans the rollout with the dtype that --fit chose for the policy and, without --mesh, with the
- * policy's mesh. */
+/* Plans the rollout with the dtype and, without --mesh, the mesh that --fit chose for the
+ * policy. */
 static rf_status plan_rollout(rl_step *s, const rf_plan_options *policy, rf_error *error) {
   rf_plan_options *to = &s->roll->settings.plan;
   const rf_plan_options before = *to;
@@ -491,7 +494,7 @@ static rf_status plan_rollout(rl_step *s, const rf_plan_options *policy, rf_erro
   rf_status status = roll_out(s->roll, s->decode, s->o, &s->l, &s->served, &s->prompts, error);
   to->budget_bytes = before.budget_bytes;
   if (status == RAFTER_OK) return RAFTER_OK;
-  rf_plan_free(s->decode); /* the simulation failed: do not reuse the plan */
+  rf_plan_free(s->decode); /* the simulation failed, so the next call must not reuse the plan */
   s->decode = NULL;
   return status;
 }
@@ -515,7 +518,7 @@ static void time_phases(const rl_step *s, const rf_plan *policy, phase list[3]) 
   list[2] = (phase){"policy", policy, policy->step_seconds * ceil(sequences / of_plan)};
 }
 
-/* The search calls this function for the cost of the whole RL step with one plan of the policy. */
+/* For one plan of the policy, gives the search of --fit the cost of the whole RL step. */
 static rf_status rl_cost(void *self, const rf_plan *plan, rf_fit_cost *cost, rf_error *error) {
   rl_step *s = self;
   phase list[3];
@@ -539,8 +542,8 @@ static rf_status plan_policy(rl_step *s, rf_error *error) {
   return status;
 }
 
-/* Plans an RL step over every sample of every prompt. The plan of the policy's step is the main
- * plan. */
+/* Plans an RL step that trains on every sample of every prompt. The plan of the policy's training
+ * step is the main plan of the job. */
 static rf_status make_rl(rafter_plan *p, const rf_options *o, rf_error *error) {
   rl_step s = {.p = p, .o = o};
   phase list[3];
@@ -586,8 +589,8 @@ done:
 
 /* ---- the table of jobs ----------------------------------------------------------------------- */
 
-/* Replaces the search of --fit where only the size matters: recomputes whole blocks, one of the
- * settings that the search tries. */
+/* Replaces the search of --fit if only the size of the plan is needed: it takes whole-block
+ * recomputation, which is one of the settings that the search tries. */
 static void size_fit(rf_settings *s, const rf_options *o) {
   if (s->fit && !rf_options_given(o, "remat")) s->plan.remat = RF_REMAT_BLOCK;
   if (s->fit && s->vary.dtype) s->plan.build.dtype = RF_BF16;
@@ -613,7 +616,7 @@ static rf_status size_rl(rafter_plan *p, const rf_options *o, rf_error *error) {
 
 typedef rf_status (*job_function)(rafter_plan *plan, const rf_options *options, rf_error *error);
 static const struct {
-  const char *name, *settings; /* settings: the job to pass to rf_settings_resolve */
+  const char *name, *settings; /* settings: the job name to pass to rf_settings_resolve */
   job_function make, size;
 } JOBS[] = {
     {"train", "train", make_train, size_train},

@@ -77,7 +77,8 @@ static rf_report_plan report_of(const rafter_plan *p) {
                           .ops = p->ops};
 }
 
-/* Adds the JSON of a simulated job: new keys at the top, or new keys in existing objects. */
+/* Adds the JSON of a simulated job to the plan's JSON: new keys at its top level, or new keys in
+ * objects that it already has. */
 static void add_extra(const rafter_plan *p, json_t *json) {
   const char *key;
   json_t *value;

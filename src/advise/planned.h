@@ -1,4 +1,4 @@
-/* planned.h - the plan of a job, made from options and printed as JSON and as a table; for a plan
+/* planned.h - makes the plan of a job from options and prints it as JSON or as a table. For a plan
  * that does not fit, finds options that fit. */
 #ifndef RF_PLANNED_H
 #define RF_PLANNED_H
@@ -22,10 +22,10 @@ struct rafter_plan {
   rf_fit_found found;     /* result of --fit */
   double tokens, budget_seconds;
   bool tensors, ops;
-  bool sized, advisable; /* sized: only the size is needed; advisable: single changes can be priced */
+  bool sized, advisable; /* sized: skip all but the memory; advisable: may price changes */
   const char *job;
   int64_t needs;               /* peak bytes over all phases of an RL step; 0: the job has one phase */
-  int64_t lasts;               /* bytes of `needs` that stay in memory during the whole job */
+  int64_t lasts;               /* the part of `needs` that stays in memory for the whole job */
   json_t *extra, *assumptions; /* JSON that simulated jobs add; nested objects are merged */
   FILE *extra_text;            /* text that simulated jobs add to the table */
   char *extra_chars;
@@ -33,27 +33,28 @@ struct rafter_plan {
   json_t *object; /* rf_plan_object, once rafter_plan_number asked for it */
 };
 
-/* Make a plan (free it with rafter_plan_free), and price single changes of the plan. */
+/* Makes a plan, which rafter_plan_free frees. rf_plan_give_advice prices single changes of it. */
 rf_status rf_plan_begin(const rf_options *options, rafter_plan **plan, rf_error *error);
 void rf_plan_give_advice(rafter_plan *plan);
 /* rf_plan_begin, then rf_plan_give_advice. */
 rf_status rf_plan_of_options(const rf_options *options, rafter_plan **plan, rf_error *error);
 /* The object of `rafter plan --json`. The caller frees it. */
 rf_status rf_plan_object(const rafter_plan *plan, json_t **json, rf_error *error);
-/* Plans the options and returns only the JSON object. */
+/* Makes a plan from the options and returns only its JSON object. */
 rf_status rf_plan_object_of(const rf_options *options, json_t **json, rf_error *error);
 /* The table of `rafter plan`. The caller frees it. */
 rf_status rf_plan_table(const rafter_plan *plan, char **text, rf_error *error);
-/* Return the number at /object/key of a plan's JSON (0: missing), and the plan's /memory/fits. */
+/* rf_json_at returns the number at /object/key of a plan's JSON, or 0 if it is missing.
+ * rf_json_fits returns the plan's /memory/fits. */
 double rf_json_at(const json_t *json, const char *object, const char *key);
 bool rf_json_fits(const json_t *plan);
 
-/* A plan without settings, or NULL without memory. */
+/* Returns a plan without settings, or NULL if there is no memory. */
 rafter_plan *rf_planned_new(void);
 /* jobs.c: resolves the settings of a job ("train", "serve", ...), plans it, and fills `extra`. A
  * plan that is `sized` gets no simulation and no advice. */
 rf_status rf_plan_job(rafter_plan *plan, const rf_options *options, const char *job, rf_error *error);
-/* Options of jobs that are simulated. */
+/* The options of all jobs that are simulated. */
 extern const rf_option RF_SERVING_OPTIONS[];
 
 /* remedy.c: whether each phase of the job fits, and also all phases together. */
@@ -64,8 +65,8 @@ typedef struct rf_idle {
   pthread_cond_t changed;
   bool is;
 } rf_idle;
-/* RAFTER_OK if the plan fits, otherwise RAFTER_NO_FIT with the largest tensors and a setting that
- * fits. Once a core is idle, a second thread helps to search. */
+/* Returns RAFTER_OK if the plan fits. Otherwise returns RAFTER_NO_FIT, with the largest tensors and
+ * a setting that fits in the error. Once a core is idle, a second thread helps to search. */
 rf_status rf_plan_refuse(const rf_options *options, const rafter_plan *plan, rf_idle *idle, rf_error *error);
 
 #endif

@@ -12,7 +12,7 @@ static const char *const COLOUR[] = {"#0072b2", "#e69f00", "#009e73", "#cc79a7",
                                      "#f0e442", "#999999", "#000000", "#7f3c8d", "#3969ac", "#b0b0b0"};
 enum { COLOURS = sizeof COLOUR / sizeof *COLOUR };
 #define LIMIT_COLOUR "#d00000"
-enum { NEAR = 6 }; /* a limit above NEAR times the data is a label, not a line */
+enum { NEAR = 6 }; /* a limit above NEAR times the largest value gets a label but no line */
 
 /* Draws the machine's limit as a line, or as a label if it is far above the data. */
 static void put_limit(rf_gnuplot *p, const char *machine, double room, double most) {
@@ -165,7 +165,7 @@ rf_status rf_plot_frontier(const char *path, const rafter_plan *plan, rf_error *
 
 /* ---- rates of a server ----------------------------------------------------------------------- */
 
-/* Draws token rate against latency, a point per request rate; hollow where requests pile up. */
+/* Draws token rate against latency, a point per request rate: hollow if requests pile up. */
 rf_status rf_plot_rates(const char *path, const rafter_plan *plan, rf_error *error) {
   static const struct {
     const char *key, *label;
@@ -215,7 +215,7 @@ rf_status rf_plot_rates(const char *path, const rafter_plan *plan, rf_error *err
 
 /* ---- one plan -------------------------------------------------------------------------------- */
 
-/* Live bytes at each op by class: live[op * RF_CLASSES + class]. */
+/* Live bytes at each op by class of tensor: live[op * RF_CLASSES + class]. */
 static double *live_bytes(const rf_plan *plan) {
   int ops = plan->graph->op_count;
   double *live = calloc((size_t)(ops + 1) * RF_CLASSES, sizeof *live);
@@ -265,7 +265,7 @@ static rf_status put_timeline(rf_gnuplot *p, const rf_plan *plan, rf_error *erro
   return RAFTER_OK;
 }
 
-/* Sums over all ops with the same definition. */
+/* Sums over all ops of one kind. */
 typedef struct kind {
   const char *name;
   double flops, bytes, seconds;

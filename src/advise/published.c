@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The table is part of the program, like the data sheets of machines. */
+/* The table of published runs is built into the program, like the data sheets of machines. */
 #ifndef RF_DATA_DIR
 #error "RF_DATA_DIR must be the path of the data folder"
 #endif
@@ -48,7 +48,7 @@ static rf_status find_row(const char *id, published *row, rf_error *error) {
   return RF_FAIL(error, RAFTER_INVALID, hint, "no published run is named '%.40s'", id);
 }
 
-/* Applies a row to the options. Options on the command line take precedence. */
+/* Applies a row of the table to the options. Options on the command line take precedence. */
 static rf_status apply_row(rf_options *o, const published *row, rf_error *error) {
   bool eight = !strcmp(row->text[PRECISION], "fp8") || !strcmp(row->text[PRECISION], "int8");
   if (!rf_options_argument(o, 0)) RF_TRY(rf_options_set(o, "MODEL", row->text[MODEL], error));
@@ -72,7 +72,7 @@ static rf_status apply_row(rf_options *o, const published *row, rf_error *error)
       RF_TRY(rf_options_set(o, stated[i].option, text, error));
   }
   if (typed) return RAFTER_OK;
-  json_t *fit = json_pack("{sb}", "fit", 1); /* without a value: into the memory of the machine */
+  json_t *fit = json_pack("{sb}", "fit", 1); /* no value: fit the machine's memory */
   rf_status status = rf_options_read_json(o, fit, "--compare", error);
   json_decref(fit);
   return status;

@@ -17,7 +17,7 @@ typedef struct attempt {
   enum { NEW, TAKEN, DONE } state;
   rafter_plan *fits; /* the plan if it fits, otherwise NULL */
   int64_t bytes;     /* bytes of the plan; 0: the change cannot be planned */
-  bool fitted, late; /* fitted: the plan fits; late: the helper thread skips the attempt */
+  bool fitted, late; /* fitted: the plan fits; late: the helper thread skips it */
 } attempt;
 
 enum { MOST_ATTEMPTS = 12, CHIP_TRIES = 4 };
@@ -27,12 +27,13 @@ enum { MOST_ATTEMPTS = 12, CHIP_TRIES = 4 };
 typedef struct remedy {
   const rf_options *from;
   const rafter_plan *plan; /* the plan that does not fit */
-  rafter_plan *fits;       /* the plan of the last change that fits */
+  rafter_plan *fits;       /* the plan with the last change that made it fit */
   attempt attempt[MOST_ATTEMPTS];
   /* indices of attempts in `attempt`; RF_NONE: not tried */
   int attempts, bf16, chips[CHIP_TRIES], chip_tries;
   int64_t rows[CHIP_TRIES]; /* groups of chips that share each matrix; 0: no matrix is shared */
-  /* attempts on the fewest chips that fit: block recomputes blocks, plain recomputes nothing */
+  /* indices of the two attempts on the fewest chips that fit: `block` recomputes whole blocks,
+   * `plain` recomputes nothing */
   int block, plain;
   bool over;
   rf_idle *idle;
@@ -50,7 +51,8 @@ static int64_t bytes_of(const rafter_plan *p) {
   return p->needs > bytes ? p->needs : bytes;
 }
 
-/* Plans a change. Returns the plan if it fits, otherwise NULL. *bytes: its bytes; 0: no plan. */
+/* Plans a change. Returns the plan if it fits, otherwise NULL. *bytes gets the plan's bytes, or 0
+ * if the change cannot be planned. */
 static rafter_plan *plan_with(const remedy *r, const char *change, int64_t *bytes) {
   rf_options *options = rf_options_copy(r->from);
   rafter_plan *p = rf_planned_new();
@@ -102,9 +104,9 @@ static int will_try(remedy *r, const char *format, ...) {
 
 static int64_t room_of(const remedy *r) { return rf_plan_room(&r->plan->settings.plan); }
 
-/* Doubling the chips that share matrices halves the bytes that are shared, so two attempts predict
- * the later ones. An attempt that cannot fit is dropped; one that surely fits is left to the main
- * thread. */
+/* Twice as many chips that share matrices halve each chip's bytes of these matrices, so the bytes
+ * of two attempts predict those of later attempts. An attempt that cannot fit is dropped. An
+ * attempt that surely fits is left to the main thread. */
 static void look_ahead(remedy *r) {
   for (int i = 0; i + 2 < r->chip_tries; i++) {
     if (r->chips[i] == RF_NONE || r->chips[i + 1] == RF_NONE || !r->rows[i] || r->rows[i + 1] != r->rows[i])
@@ -175,7 +177,7 @@ static void stop_helping(remedy *r) {
 
 /* ---- changes --------------------------------------------------------------------------------- */
 
-/* Approximately the largest batch that fits: halves until one fits, then four steps of bisection.
+/* Finds about the largest batch that fits: halves the batch until it fits, then bisects four times.
  * `with`: a further change, or "". */
 static int64_t most_batch(remedy *r, const char *with) {
   int64_t most = rf_options_int(r->from, "batch"), fits = most / 2;
@@ -196,8 +198,8 @@ static int64_t lasting_bytes(const rafter_plan *p) {
   return p->lasts > 0 ? p->lasts : p->plan->persistent_bytes;
 }
 
-/* A machine with more chips and the smallest training step on it: one sequence per chip with
- * recomputed blocks, or shared matrices if there are more chips than sequences. */
+/* A machine with more chips, and the smallest training step on this machine: one sequence per chip
+ * and recomputed blocks. If there are more chips than sequences, chips share matrices instead. */
 typedef struct larger {
   char on[300], mesh[80];
   int64_t micro, accumulate; /* 0: unchanged */
@@ -213,7 +215,7 @@ static int64_t first_chips(const remedy *r) {
 }
 
 /* Sets the machine of attempt `time`, which has twice the chips of the attempt before. Returns
- * false if this machine cannot share products. */
+ * false if the chips of this machine would have to share matrices but cannot. */
 static bool larger_of(const remedy *r, int time, bool trains, larger *to) {
   const rf_machine *m = &r->plan->settings.machine;
   const rf_build_options *b = &r->plan->plan->options.build;
@@ -249,8 +251,8 @@ static void try_larger_ahead(remedy *r) {
   }
 }
 
-/* Once the fewest chips that fit are known, queues changes that keep the microbatch or recompute
- * nothing. The lock is held. */
+/* When the smallest number of chips that fits is known, queues two milder changes with as many
+ * chips: one keeps the microbatch, the other also recomputes nothing. The lock is held. */
 static void ask_for_milder(remedy *r) {
   larger to;
   int i = 0;
@@ -287,7 +289,8 @@ static bool more_chips(remedy *r, bool trains, char text[400]) {
   return false;
 }
 
-/* Whether bf16 may save memory. A trained weight takes more in bf16: 2 bytes and a master of 4. */
+/* Whether bf16 may save memory. A trained weight takes more bytes in bf16 than in f32: 2 bytes, and
+ * 4 bytes for its f32 master. */
 static bool bf16_may_help(const remedy *r) {
   const rf_plan_options *o = &r->plan->plan->options;
   if (o->build.dtype != RF_F32) return false;
@@ -299,7 +302,7 @@ static bool bf16_may_help(const remedy *r) {
 
 static bool learns(const remedy *r) { return !strcmp(r->plan->job, "train") || !strcmp(r->plan->job, "rl"); }
 
-/* Queues the attempts that `find` needs if nothing else fits. */
+/* Queues the attempts that find() will need if nothing else fits. */
 static void try_ahead(remedy *r) {
   r->bf16 = r->block = r->plain = RF_NONE;
   if (!learns(r)) return;
@@ -340,8 +343,8 @@ static bool find(remedy *r, char text[400]) {
   return false;
 }
 
-/* Fills `why` with the reason why the plan does not fit; RAFTER_OK: it fits. Sets *find_more if the
- * hint of `why` names no change that fits. */
+/* Returns RAFTER_OK if the plan fits, otherwise fills `why` with the reason why it does not fit.
+ * Sets *find_more if the hint of `why` names no change that fits. */
 static rf_status say_why(const rafter_plan *plan, bool *find_more, rf_error *why) {
   const rf_plan *largest = rf_plan_larger(plan->plan, plan->prefill);
   int64_t room = rf_plan_room(&plan->settings.plan);
@@ -353,8 +356,8 @@ static rf_status say_why(const rafter_plan *plan, bool *find_more, rf_error *why
             "use a smaller model or a machine with more memory, or train adapters with --lora",
             "the phases of the job together need too much memory (expected at most %s, got %s)",
             rf_text_bytes((double)room, a), rf_text_bytes((double)plan->needs, b));
-  } else if (largest->arena_bytes <= room) return RAFTER_NO_FIT; /* the host has too little */
-  /* for RL, a hint for one phase is not enough */
+  } else if (largest->arena_bytes <= room) return RAFTER_NO_FIT; /* the host lacks memory */
+  /* in RL, the hint makes only one phase fit */
   *find_more = strncmp(why->hint, RF_THIS_FITS, strlen(RF_THIS_FITS)) != 0 || !strcmp(plan->job, "rl");
   return RAFTER_NO_FIT;
 }
@@ -370,7 +373,7 @@ rf_status rf_plan_refuse(const rf_options *options, const rafter_plan *plan, rf_
   rf_status status = say_why(plan, &find_more, &why);
   if (find_more && find(&r, change)) {
     char bytes[48] = "";
-    if (!plan->plan->options.searched) /* --fit uses all memory that saves time, so its bytes say nothing */
+    if (!plan->plan->options.searched) /* --fit fills all memory that saves time */
       snprintf(bytes, sizeof bytes, ", in %.2f GiB", (double)bytes_of(r.fits) / 0x1p30);
     snprintf(why.hint, sizeof why.hint, RF_THIS_FITS "%s: %.300s", bytes, change);
   }

@@ -24,8 +24,8 @@ static rf_status set_pair(rf_options *options, char *pair, rf_error *error) {
   return rf_options_set(options, pair, equals ? equals + 1 : "", error);
 }
 
-/* Whether "pipeline=4" after a comma is an axis of the mesh that begins the list. The option of the
- * same name does not take a number. */
+/* Whether "pipeline=4" after a comma is an axis of the mesh with which the list begins. The option
+ * --pipeline takes no number, so "pipeline=4" cannot be that option. */
 static bool is_axis(const char *list, const char *text) {
   return !strncmp(list, "mesh=", 5) && !strncmp(text, "pipeline=", 9) && isdigit((unsigned char)text[9]);
 }
@@ -43,7 +43,7 @@ static rf_status set_list(rf_options *options, char *list, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* Reads words as typed on the command line: --name value, --name=value, name=value or a MODEL. */
+/* Reads words of a command line: --name value, --name=value, name=value or a MODEL. */
 static rf_status set_words(rf_options *options, char *words, rf_error *error) {
   char *rest = words, *word, *value;
   while ((word = strsep(&rest, " \t"))) {
@@ -63,7 +63,7 @@ static rf_status set_words(rf_options *options, char *words, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* Refuses NAME=VALUE with an unknown NAME, which is neither a file nor a model. */
+/* Refuses a text NAME=VALUE that names no option, no file and no model. */
 static bool is_pair(const char *text) { return text[strcspn(text, "=:/")] == '='; }
 
 rf_status rf_options_apply(rf_options *options, const char *text, rf_error *error) {

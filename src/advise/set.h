@@ -4,7 +4,7 @@
 
 #include "base/options.h"
 
-/* Applies a text to the options: a MODEL, NAME=VALUE,NAME=VALUE, or options as typed. */
+/* Applies `text` to the options: a MODEL, NAME=VALUE,NAME=VALUE, or words of a command line. */
 rf_status rf_options_apply(rf_options *options, const char *text, rf_error *error);
 /* Sets --on to the machine `on` with the given number of chips. */
 rf_status rf_set_chips(rf_options *options, const char *machine, const char *chips, rf_error *error);

@@ -8,9 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Thresholds. A step between two values is a cliff if it is STANDS_OUT times as steep as its
- * neighbours and at least the fraction WORTH_SAYING of the value. FALLS and SCALES: drops of the
- * token rate, and of tokens per chip, that are reported. */
+/* Thresholds. The growth from one row to the next is a cliff if it is STANDS_OUT times as steep as
+ * between neighbouring rows and at least the fraction WORTH_SAYING of the first row. FALLS and
+ * SCALES are the smallest reported drops of the speed and of the tokens per chip. */
 static const double STANDS_OUT = 1.5, WORTH_SAYING = 0.02, FALLS = 0.2, SCALES = 0.1;
 
 static void row_of(rf_sweep_row *row, const json_t *plan) {
@@ -24,7 +24,7 @@ static void row_of(rf_sweep_row *row, const json_t *plan) {
   row->room = rf_json_at(plan, "memory", "capacity_bytes") - rf_json_at(plan, "memory", "reserve_bytes");
 }
 
-/* The expected growth from row i - 1 to row i as a factor, extrapolated from the rows before. */
+/* The factor by which earlier rows let us expect bytes or seconds to grow from row i - 1 to i. */
 static double growth(const rf_sweep_row *row, int i, bool memory) {
 #define AT(k) (memory ? row[k].bytes : row[k].seconds)
   double before = AT(i - 1), step = row[i].x - row[i - 1].x, last = i > 1 ? row[i - 1].x - row[i - 2].x : 0;
@@ -34,7 +34,7 @@ static double growth(const rf_sweep_row *row, int i, bool memory) {
              : row[i].rate * row[i].seconds / (row[i - 1].rate * before);
 }
 
-/* Excess of the step to row `i` over neighbouring steps, as a fraction of row i - 1. 0: no
+/* By how much row `i` exceeds the trend of its neighbours, as a fraction of row i - 1. 0: no
  * cliff. */
 static double step_of(const rf_sweep_row *row, int count, int i, bool memory) {
   double slope[3] = {0}, most = 0;
@@ -56,7 +56,7 @@ static void add_cliff(json_t *cliffs, const char *at, const char *what, double s
                                           kind, "cause", cause));
 }
 
-/* Finds a kink: with more chips, each chip computes clearly fewer tokens than before. */
+/* Reports a row with more chips than the row before if each chip computes clearly fewer tokens. */
 static void find_kink(json_t *cliffs, const rf_sweep_row *row, int i) {
   char text[400];
   double each = row[i].rate / row[i].chips, before = row[i - 1].rate / row[i - 1].chips;
@@ -75,7 +75,7 @@ static json_t *find_cliffs(const rf_sweep_row *row, int count) {
   for (int i = 1; i < count; i++) {
     if (!row[i].planned || !row[i - 1].planned) continue;
     double time = step_of(row, count, i, false), memory = step_of(row, count, i, true);
-    /* Fewer tokens per second may mean more work per token. Fewer FLOP/s is a cliff. */
+    /* Fewer tokens per second may only mean more work per token. Fewer FLOP/s is a cliff. */
     double fall = row[i - 1].rate > 0 ? 1 - row[i].rate / row[i - 1].rate : 0,
            slower = row[i - 1].speed > 0 ? 1 - row[i].speed / row[i - 1].speed : 0;
     if (slower < fall) fall = slower;
@@ -107,8 +107,9 @@ static double number_of(const char *text) {
   return *text && !*end ? x : NAN;
 }
 
-/* Finds one batch for a sweep over microbatch or accumulate: without --batch, the smallest multiple
- * of all values that is at least the default. *batch = 0: the batch stays unchanged. */
+/* Finds one batch for all rows of a sweep over microbatch or accumulate: without --batch, the
+ * smallest common multiple of the values that is at least the default. *batch = 0: keep the
+ * batch. */
 static rf_status common_batch(const rf_options *o, const char *name, const char *const *values, int count,
                               int64_t *batch, rf_error *error) {
   enum { MOST = 1 << 20 };
@@ -131,7 +132,7 @@ static rf_status common_batch(const rf_options *o, const char *name, const char 
   return RAFTER_OK;
 }
 
-/* Plans one value. A value that cannot be planned fills `refused`, and its row has no plan. */
+/* Plans one value. If that fails, `refused` gets the error, and the row has no plan. */
 static rf_status plan_value(const rf_options *o, const char *name, int64_t batch, rf_sweep_row *row,
                             rafter_plan **plan, json_t **json, rf_error *refused, rf_error *error) {
   rf_options *one = rf_options_copy(o);
@@ -170,7 +171,7 @@ static void say_row(const rafter_sink *sink, const rf_sweep_row *row, const rf_e
            row->bound);
 }
 
-/* The title names the model and machine of the last planned row. */
+/* The title of the picture names the model and machine of the last planned row. */
 static rf_status plot(const rf_options *o, const char *name, const rf_sweep_row *row, int count,
                       const json_t *rows, const json_t *cliffs, rf_error *error) {
   int planned = count - 1;

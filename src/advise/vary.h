@@ -13,7 +13,7 @@ typedef struct rf_sweep_row {
   bool planned; /* false: this value cannot be planned */
   double bytes, seconds, rate, room;
   double speed;        /* model FLOP/s */
-  double chips, waits; /* waits: part of the step that waits for the network, 0 to 1 */
+  double chips, waits; /* waits: fraction of the step spent waiting for the network */
   bool fits;
   char bound[16];
   rf_cause why_time, why_memory; /* why this row differs from the previous row */
@@ -24,15 +24,15 @@ rf_status rf_plan_sweep(const rf_options *options, const rafter_sink *sink, rf_e
 rf_status rf_plan_compare(const rf_options *options, const rafter_sink *sink, rf_error *error);
 rf_status rf_compare_published(const rf_options *options, const char *id, const rafter_sink *sink,
                                rf_error *error);
-/* Returns an object with b - a, or b / a, for every number that both objects have at the same
- * place. The caller frees it. */
+/* Returns an object with b - a, or with b / a if `ratio`, for every number that both objects have
+ * at the same place. The caller frees it. */
 json_t *rf_json_between(const json_t *a, const json_t *b, bool ratio);
 
 /* --plot: draws the result of a command. */
 rf_status rf_plot_sweep(const char *path, const char *title, const char *machine, const char *name,
                         const rf_sweep_row *row, int count, const json_t *cliffs, rf_error *error);
 rf_status rf_plot_frontier(const char *path, const rafter_plan *plan, rf_error *error);
-/* --job serve with simulated rates */
+/* --job serve: token rate against latency */
 rf_status rf_plot_rates(const char *path, const rafter_plan *plan, rf_error *error);
 rf_status rf_plot_plan(const char *path, const rafter_plan *plan, rf_error *error);
 

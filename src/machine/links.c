@@ -7,7 +7,8 @@
 
 /* ---- a mesh on a torus ----------------------------------------------------------------------- */
 
-/* The part of a mesh axis that lies on a torus axis: `extent` chips, `stride` links apart. */
+/* The part of a mesh axis that lies on one torus axis: `extent` chips that are `stride` links
+ * apart. */
 typedef struct piece {
   int extent, stride;
 } piece;
@@ -17,19 +18,18 @@ typedef struct layout {
   piece piece[RF_AXES][RF_TORUS_AXES];
 } layout;
 
-/* Bytes/s of one ring per chip. Closed rings use both link directions; `stride` groups share
- * links. */
+/* Bytes/s of one ring per chip. A closed ring uses both directions. `stride` rings share a link. */
 static double ring_bps(const rf_ring *ring, double oneway) {
   return (ring->wraps ? 2 : 1) * oneway / ring->stride;
 }
 
-/* A search that splits the extent of one mesh axis into factors along the torus axes. The order of
- * preference is: few partly used torus axes (only complete axes close to rings), bandwidth, later
+/* A search that splits the extent of one mesh axis into factors along the torus axes. It prefers
+ * few partly used torus axes (only complete axes close to rings), then bandwidth, then later torus
  * axes. */
 typedef struct search {
   const rf_machine *machine;
   const layout *layout;
-  /* free length and stride of each torus axis after the inner mesh axes are placed */
+  /* of each torus axis, the length that inner mesh axes leave free and the stride of its chips */
   int left[RF_TORUS_AXES], stride[RF_TORUS_AXES];
   int now[RF_TORUS_AXES], best[RF_TORUS_AXES];
   int best_broken;
@@ -54,7 +54,7 @@ static void try_factors(search *s, int axis, int extent, int broken, double bps)
 }
 
 /* Places the axes of the mesh on the torus, the innermost axis first. `of` has the extents of the
- * mesh axes without slices and without the devices of a chip. */
+ * mesh axes; slices and the devices of a chip do not count. */
 static void lay_out(const rf_machine *machine, const int32_t *of, int count, layout *out) {
   search s = {.machine = machine, .layout = out};
   out->axes = machine->shape_rank;
@@ -173,8 +173,8 @@ static rf_status group_of_switch(const rf_machine *m, const int32_t *of, int cou
     }
     stride *= of[i];
   }
-  /* A group that fills a part of a node has this part of the node's network cards, because other
-   * groups use these cards too. */
+  /* A group that has a part of a node's chips gets the same part of its network bandwidth, because
+   * the other chips use it too. */
   return add_nodes(m, inside, (total + inside - 1) / inside, (double)inside / m->topology.domain, group,
                    error);
 }
@@ -242,8 +242,8 @@ static double hop_latency(const rf_group *g) {
   return hops * g->hop_seconds;
 }
 
-/* An all-gather over rings: every chip receives V (X-1)/X bytes, over all rings at the same time.
- * Books omit the factor (X-1)/X if all rings close. */
+/* An all-gather of V bytes over rings of X chips in all: every chip receives V (X-1)/X bytes. Books
+ * omit the factor (X-1)/X if all rings close. */
 static double rings_gather(const rf_group *g, double bytes, bool literature) {
   double bps = 0, members = 1;
   bool close = true;
@@ -255,8 +255,8 @@ static double rings_gather(const rf_group *g, double bytes, bool literature) {
   return bps > 0 ? bytes / bps * (literature && close ? 1 : (members - 1) / members) : 0;
 }
 
-/* An all-to-all over rings: V/4 crosses the middle of an axis in each direction. One line of links
- * for each chip of the other axes carries this traffic. */
+/* An all-to-all of V bytes over rings: V/4 bytes cross the middle of an axis in each direction. The
+ * links that cross there, one per chip of the other axes, share this traffic. */
 static double rings_exchange(const rf_group *g, double bytes) {
   double members = 1, most = 0;
   for (int i = 0; i < g->rings; i++) members *= g->ring[i].extent;

@@ -1,17 +1,16 @@
-/* machine.h - performance of a machine, from data sheets and calibration files. Measures
- * nothing. */
+/* machine.h - performance of a machine, read from data sheets and calibration files. */
 #ifndef RF_MACHINE_H
 #define RF_MACHINE_H
 
 #include "graph/graph.h"
 #include "graph/mesh/mesh.h"
 
-/* Measured speed of a class of ops by size. Points ascend in `size`, the number that determines a
- * kernel's efficiency (rf_cost_size in plan). If all sizes are 0, `work` is the size. The rate
- * work/seconds is interpolated between points, linearly in log(size). */
+/* Measured speed of a class of ops by size. The points ascend in `size`, on which a kernel's
+ * efficiency depends (rf_cost_size in plan). If all sizes are 0, `work` takes the place of `size`.
+ * The rate work/seconds is interpolated between points, linearly in log(size). */
 enum { RF_CURVE_POINTS = 32 };
 typedef struct rf_curve {
-  /* name of an op, "load", or the class of a packed matrix's products (rf_cost_classes of plan) */
+  /* name of an op, "load", or a class of products with packed matrices (rf_cost_classes of plan) */
   char op[32];
   rf_dtype dtype;
   int count;
@@ -23,7 +22,8 @@ typedef struct rf_curve {
   char kernel[64];
   bool multiplies; /* value of rf_curve_multiplies(op) */
 } rf_curve;
-/* Whether the time of the curve's ops depends on FLOPs; otherwise the time depends on bytes. */
+/* Whether the time of an op with this name depends on its FLOPs; otherwise it depends on its
+ * bytes. */
 bool rf_curve_multiplies(const char *op);
 
 /* Ceilings with fewer threads. */
@@ -36,8 +36,8 @@ typedef struct rf_scaling {
 /* TORUS: every chip has one link in each direction along each axis. SWITCH: a switch joins the
  * chips of a node, and a second network joins the nodes. */
 typedef enum rf_network_form { RF_NETWORK_NONE, RF_NETWORK_TORUS, RF_NETWORK_SWITCH } rf_network_form;
-/* Lengths at which a torus axis closes to a ring: none; 16 chips (v5e, v6e); multiples of 4 (v4,
- * v5p, v7x, which consist of 4x4x4 cubes); all. */
+/* Lengths at which a torus axis closes to a ring: none, 16 chips (v5e, v6e), multiples of 4 (v4,
+ * v5p and v7x, which consist of 4x4x4 cubes), or all. */
 typedef enum rf_wrap { RF_WRAP_NEVER, RF_WRAP_FULL16, RF_WRAP_MULTIPLE_OF_4, RF_WRAP_ALWAYS } rf_wrap;
 enum { RF_TORUS_AXES = 4, RF_PRICE_TIERS = 6, RF_NETWORK_AXES_MOST = 1 << 20 };
 typedef struct rf_topology {
@@ -71,15 +71,15 @@ typedef struct rf_tuned_row {
   char op[32], kernel[64];
   int class; /* index of a class of rf_tuned_class */
   rf_dtype dtype;
-  rf_blocks usual, best; /* `best` is all 0 if the default is kept */
-  /* Median and interquartile range of the best blocks' relative speed-up in separate rounds. */
+  rf_blocks usual, best; /* all fields of `best` are 0 if the default is best */
+  /* Median and interquartile range, over separate rounds, of the speed-up as a fraction. */
   double gain, spread;
 } rf_tuned_row;
 /* Result of `rafter calibrate --tune`. */
 typedef struct rf_tuned {
   char cpu[128]; /* name of the CPU on which blocks were tuned; "": none */
-  bool here;     /* this machine has the tuned CPU; otherwise the table is ignored */
-  int threads;   /* number of threads; the table is ignored with another number */
+  bool here;     /* this CPU is the tuned one; otherwise the table is ignored */
+  int threads;   /* number of threads; with another number, the table is ignored */
   int count;
   rf_tuned_row row[RF_TUNED_ROWS];
 } rf_tuned;
@@ -101,27 +101,28 @@ typedef struct rf_machine {
   char source_note[256]; /* where the figures come from */
   int chips, threads;
   double flops[RF_DTYPES]; /* peak FLOP/s of one chip for products of a dtype; 0: unknown */
-  /* Peak FLOP/s of the vector units if `flops` is for tiles. 0: equal to `flops`, or unknown. */
+  /* Peak FLOP/s of the vector units if `flops` is that of tiles. 0: equal to `flops`, or
+   * unknown. */
   double flops_vectors[RF_DTYPES];
   double flops_tf32, flops_f4; /* FLOP/s of formats that have no rf_dtype; 0: unknown */
   double memory_bytes;         /* capacity of one chip */
-  double reserve_bytes;        /* bytes that the runtime reserves */
+  double reserve_bytes;        /* bytes of it that the runtime reserves */
   /* bytes/s of reading and copying; data sheets give one memory bandwidth for both */
   double read_bps, copy_bps;
   double launch_seconds; /* overhead of one op */
   double watts;          /* power of one busy chip; 0: unknown */
-  /* list price, or set by rf_machine_set_price; 0: unknown */
+  /* the list price, or the price set by rf_machine_set_price; 0: unknown */
   double usd_per_chip_hour;
   char price_tier[16]; /* "list", another tier, or "given" by the user; "": no price */
   int price_count;
   rf_price price[RF_PRICE_TIERS]; /* all price tiers that have a source */
   double vmem_bytes, vmem_bps;    /* on-chip memory that programs address; 0: none or unknown */
-  /* the matrix unit rounds sizes up to these rows and columns; 0: no rounding */
+  /* rows and columns to whose multiples the matrix unit rounds sizes up; 0: no rounding */
   int tile[2];
   double dcn_bps, dcn_hop_seconds; /* data-centre network: bytes/s out of one chip, and latency */
   /* bytes/s in one direction between a chip and its host; bytes of the host's memory */
   double pcie_bps, host_bytes;
-  int devices_per_chip; /* 1 or 2; topology.die_bps is the bandwidth between the two */
+  int devices_per_chip; /* 1, or 2 that are joined with topology.die_bps */
   bool by_device;       /* all figures are for one device, and `chips` counts devices */
   rf_topology topology;
   char edition[32]; /* edition of the figures; "": the figures of the data sheet itself */
@@ -147,18 +148,17 @@ typedef struct rf_machine {
  * on the data-centre network. `chips` becomes the product of SHAPE and SLICES; all other figures
  * stay per chip. An error names the most similar row, the editions, or a wrong number. */
 rf_status rf_machine_find(const char *spec, rf_machine *machine, rf_error *error);
-/* The shape of this many chips, to append to the machine's name: ":8x8x8" (as close to a cube as
- * the torus allows), ":8x4" for nodes of a switch, "" for one chip. */
+/* The shape of this many chips as a suffix of the machine's name: ":8x8x8" (as close to a cube as
+ * the torus allows), ":8x4" (4 nodes of 8 chips at a switch), or "" for one chip. */
 void rf_machine_shape_for(const rf_machine *machine, int64_t chips, char *text, size_t capacity);
 /* Sets SHAPE and SLICES of a spec ("4x4", "4x4*2" or "*2"). */
 rf_status rf_machine_set_shape(rf_machine *machine, const char *shape, rf_error *error);
-/* Sets the price of a chip-hour: a tier of the machine or an amount in USD. Errors list the
- * tiers. */
+/* Sets the price of a chip-hour: a tier's name or an amount in USD. Errors list the tiers. */
 rf_status rf_machine_set_price(rf_machine *machine, const char *text, rf_error *error);
 /* The prices as text, "list 2.70, committed 1.61"; "" if no price is known. */
 const char *rf_machine_prices_text(const rf_machine *machine, char text[200]);
-/* Checks that a pod of the torus has a slice with these extents, in any order. Errors call the
- * slice `what`. */
+/* Checks that a slice with these extents, in any order, fits a pod. Errors call the slice
+ * `what`. */
 rf_status rf_machine_check_pod(const rf_machine *machine, const int *shape, int rank, const char *what,
                                const char *hint, rf_error *error);
 /* Changes a machine with two devices per chip to one with twice the chips and half of every figure.
@@ -172,9 +172,9 @@ bool rf_machine_wraps(const rf_machine *machine, int extent);
 rf_status rf_machine_read(const char *path, rf_machine *machine, rf_error *error);
 /* The file gets its name only when it is complete. */
 rf_status rf_machine_write(const rf_machine *machine, const char *path, rf_error *error);
-/* Describes this machine without measuring it: `source` is "detected", and confidence is low. */
+/* Describes this machine without measuring it. `source` becomes "detected", for rough figures. */
 rf_status rf_machine_detect(rf_machine *machine, rf_error *error);
-/* Whether this CPU has tiles with int8 and bf16 products and the system allows this process to use
+/* Whether this CPU has tiles for int8 and bf16 products and this process got permission to use
  * them. A process must request tiles, because their register state is large. */
 bool rf_machine_has_tiles(void);
 /* Name, family, model, stepping and L2 cache of this CPU; "" if unknown. */
@@ -192,8 +192,8 @@ typedef enum rf_collective {
   RF_COLLECTIVES
 } rf_collective;
 
-/* One dimension of a group of chips on a torus: `extent` chips, `stride` links apart. A ring that
- * wraps uses both directions. */
+/* One dimension of a group of chips on a torus: `extent` chips that are `stride` links apart. A
+ * ring that wraps uses both directions. */
 typedef struct rf_ring {
   int extent, stride;
   bool wraps;
@@ -211,17 +211,18 @@ typedef struct rf_group {
   double dcn_bps, dcn_hop_seconds;
   bool die; /* the group uses the link between the two devices of a chip */
   double die_bps;
-  /* share of the links' bandwidth that is reached in practice; the caller multiplies by it */
+  /* fraction of the links' bandwidth that transfers reach; the caller multiplies by it */
   double fraction;
   uint32_t resources; /* links in use: bit i is torus axis i; RF_RESOURCE_* are the other bits */
 } rf_group;
 enum { RF_RESOURCE_SWITCH = 1 << 8, RF_RESOURCE_NODE = 1 << 9 };
 enum { RF_RESOURCE_DCN = 1 << 10, RF_RESOURCE_DIE = 1 << 11 };
 
-/* The group of chips along these mesh axes. Inner axes use neighbouring chips, a mesh axis uses
- * complete torus axes if possible, and `slice` uses the data-centre network. If `by_device`, the
- * pinned axis (or the innermost even axis) joins the two devices of a chip. RAFTER_INVALID if mesh
- * and machine differ in chips or the machine has no figure for its links. */
+/* The group of chips along these mesh axes. Inner mesh axes use neighbouring chips. A mesh axis
+ * uses complete torus axes if possible. The `slice` axis uses the data-centre network. If the
+ * machine is `by_device`, the pinned mesh axis, or else the innermost even one, joins the two
+ * devices of a chip. RAFTER_INVALID if mesh and machine differ in chips or the machine has no
+ * figure for its links. */
 rf_status rf_machine_group(const rf_machine *machine, const rf_mesh *mesh, rf_axes axes, rf_group *group,
                            rf_error *error);
 /* The group with these extents along the network's axes (SWITCH: chips of a node, then nodes).
@@ -231,8 +232,8 @@ rf_status rf_machine_axes(const rf_machine *machine, const int *extent, int coun
 /* Seconds of a collective; docs/planning.md has the formulas. `whole_bytes` is the size of: the
  * gathered array (all-gather), the input of one member (reduce-scatter, all-reduce), the input of
  * all members (all-to-all), or one message (permute). `literature` omits the factor (X-1)/X of
- * rings, as books do. *latency (may be NULL) gets the seconds that do not depend on bandwidth; the
- * result is never less. */
+ * rings, as books do. *latency (may be NULL) gets the seconds that do not depend on bandwidth, a
+ * lower bound. */
 double rf_collective_seconds(const rf_group *group, rf_collective kind, double whole_bytes, bool literature,
                              double *latency);
 

@@ -18,16 +18,17 @@ typedef struct variant {
   double seconds;
 } variant;
 
-/* The changes to price; each thread takes the next one. The first `same` changes affect only
- * recomputation and wait for the plan's graph; every other change builds its own graph. */
+/* The changes to price. Each thread takes the next change that no thread has taken. The first
+ * `same` changes alter only recomputation, so they use the plan's graph and wait until it exists.
+ * Every other change builds its own graph. */
 struct rf_advice_ahead {
   const rf_model *model;
   variant list[RF_MAX_ADVICE];
-  const rf_graph *base; /* graph for the first `same` changes; NULL: each builds its own */
+  const rf_graph *base; /* graph for the first `same` changes; NULL: each change builds one */
   bool weighed;         /* trial.c estimates the first `same` changes instead of planning them */
   int count, same;
   atomic_int next_same, next_other;
-  pthread_t thread; /* thread that prices all later changes while the plan is made */
+  pthread_t thread; /* prices the changes after the first `same` while the plan is made */
 };
 
 static variant *add(rf_advice_ahead *a, const rf_plan_options *from) {
@@ -76,7 +77,7 @@ static void make_others(rf_advice_ahead *a) {
 
 static void make_same(rf_advice_ahead *a) {
   rf_pool *pool = rf_pool_new();
-  /* these changes differ from the plan only in remat */
+  /* the changes up to here differ from the plan only in remat */
   rf_trial *trial = a->weighed ? rf_trial_open(a->base, &a->list->options, pool) : NULL;
   for (int i; (i = atomic_fetch_add(&a->next_same, 1)) < a->same;) {
     variant *v = &a->list[i];
@@ -131,9 +132,9 @@ void rf_advice_forget(rf_advice_ahead *ahead) {
   free(ahead);
 }
 
-/* Writes the change as advice if it lowers memory or time. */
+/* Appends the change to the advice if it lowers memory or time. */
 static bool write_row(const rf_plan *plan, const variant *v, bool same, rf_advice *row) {
-  /* v->bytes are live bytes if they exceed the room, so compare them with live bytes */
+  /* if the changed plan does not fit, v->bytes are live bytes, so compare them with live bytes */
   const int64_t now = v->bytes > rf_plan_room(&plan->options) ? plan->live_bytes : plan->arena_bytes;
   double saved = (double)(now - v->bytes), slower = v->seconds / plan->step_seconds - 1;
   if (!v->made || (saved <= 0 && slower >= 0)) return false;
@@ -157,7 +158,7 @@ int rf_plan_advise(const rf_plan *plan, rf_advice_ahead *ahead, rf_advice advice
   if (a->count) a->base = rf_plan_graph_before(plan, &built);
   a->weighed = a->base && a->same && rf_mesh_chips(&o->build.mesh) == 1 &&
                o->program.program == RF_PROGRAM_RAFTER && rf_trial_can(a->base, o);
-  /* the plan's own copy of the machine is scaled to the plan's threads and instruction set */
+  /* not the plan's copy of the machine, which is scaled to its threads and instruction set */
   for (int i = 0; i < a->same; i++) a->list[i].options.machine = o->machine;
   bool busy = ahead && a->same + atomic_load(&a->next_other) <= a->count;
   make_all(a, cores() - 1 - busy);

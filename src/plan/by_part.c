@@ -3,7 +3,8 @@
 
 #include <string.h>
 
-/* A product counts for its weight's part of the model; attention and the head have own op kinds. */
+/* A product with a weight counts for the part of the model that has the weight. The ops of
+ * attention and of the head tell their part by their kind. */
 static rf_part part_of(const rf_graph *graph, const rf_op *op) {
   if (op->def->kind == RF_KIND_ATTENTION) return RF_PART_SCORES;
   if (op->def->kind == RF_KIND_HEAD) return RF_PART_HEAD;

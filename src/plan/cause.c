@@ -11,7 +11,7 @@ static const char *const BOUND[] = {[RF_BOUND_COMPUTE] = "arithmetic",
                                     [RF_BOUND_LATENCY] = "launches",
                                     [RF_BOUND_NETWORK] = "the network"};
 
-/* Seconds per step of all ops with this definition; *work gets the ops' work. */
+/* Seconds per step of all ops with this definition. *work gets the sum of their work. */
 static double seconds_of(const rf_plan *plan, const rf_op_def *def, double *work) {
   double seconds = 0;
   *work = 0;
@@ -30,8 +30,8 @@ static int find_op(const rf_plan *plan, const char *name, int near) {
   return -1;
 }
 
-/* Finds the op of this definition that exceeds its expected time the most, among ops that both
- * plans have. False: there is none. */
+/* Among ops of this definition in both plans, finds the op whose time in `after` exceeds its
+ * expected time the most. False: there is none. */
 static bool namesakes(const rf_plan *before, const rf_plan *after, const rf_op_def *def, double growth,
                       int *b, int *a) {
   double most = 0;
@@ -58,8 +58,8 @@ static int64_t rows_of(const rf_plan *plan, int op) {
   return plan->graph->rows;
 }
 
-/* Columns that pad an operand to whole tiles of the matrix unit, for the operand with the most
- * padding; *extent gets the width of that operand. 0: the machine has no tiles. */
+/* Finds the operand that needs the most columns of padding to fill whole tiles of the matrix unit.
+ * Returns these columns (0: none needed, or no tiles); *extent gets the operand's width. */
 static int64_t padding_of(const rf_plan *plan, int op, int64_t *extent) {
   const rf_op *o = &plan->graph->op[op];
   int64_t tile = plan->machine.tile[1], most = 0;

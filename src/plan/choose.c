@@ -24,7 +24,7 @@ static int add_workspace(rf_plan *plan, int i, rf_plan_depth depth) {
   return plan->tensor_count++;
 }
 
-/* If the number of rows varies from step to step, chooses a second kernel for few rows. */
+/* If the number of rows varies from step to step, chooses a second kernel for steps of few rows. */
 static void choose_few(const rf_plan *plan, const rf_op *op, rf_plan_op *p) {
   const rf_graph *graph = plan->graph;
   const rf_plan_options *o = &plan->options;
@@ -52,7 +52,7 @@ void rf_plan_choose(rf_plan *plan, rf_plan_depth depth) {
     else p->kernel = rf_kernel_choose(options->backend, options->isa, graph, op);
     choose_few(plan, op, p);
     op->blocks = rf_tuned_blocks(&options->machine->tuned, graph, op, p->kernel->name, options->threads);
-    /* the search of remat=auto needs only the work of recomputed ops */
+    /* a plan of depth BYTES, for the search of remat=auto, needs no workspace here */
     if (depth >= RF_PLAN_PRICES || of >= 0) p->work = op->def->work(graph, op);
     p->calls = op->section == RF_SECTION_MICRO ? graph->accumulate : 1;
     p->workspace = add_workspace(plan, i, depth);

@@ -16,7 +16,8 @@ double rf_cost_work(rf_work work) {
 }
 
 double rf_cost_size(const rf_graph *graph, const rf_op *op, rf_work work) {
-  /* Rows of a sequence share keys: with one row reading dominates, with many rows arithmetic. */
+  /* All rows of a sequence attend to the same keys: with one row, reading keys takes most time;
+   * with many rows, arithmetic does. */
   if (op->def->curve_size == RF_CURVE_ROWS) {
     const rf_tensor *out = &graph->tensor[op->output[0]];
     int64_t slots = graph->tensor[rf_cached_of(graph, op).table].shape[0],
@@ -24,7 +25,7 @@ double rf_cost_size(const rf_graph *graph, const rf_op *op, rf_work work) {
     return (double)rf_tensor_count(out) /
            (double)(op->attr.attention.heads * (sequences > 0 ? sequences : 1));
   }
-  /* Tile edges and softmax limit short segments of narrow heads, for any number of segments. */
+  /* Incomplete tiles and softmax slow down short sequences with narrow heads. */
   if (op->def->curve_size == RF_CURVE_SEGMENT && graph->seq > 0)
     return (double)graph->seq * op->attr.attention.head_dim;
   return rf_cost_work(work);
@@ -41,8 +42,9 @@ static rf_dtype dtype_of(const rf_graph *graph, const rf_op *op) {
   return RF_F32;
 }
 
-/* Whether the op streams quantised blocks for few rows, where curves of plain matrices do not
- * apply. For many rows, packing widens the blocks once, and the curves of plain matrices apply. */
+/* Whether the op has few rows and therefore reads quantised blocks directly, so that curves
+ * measured with plain matrices do not apply. With many rows, the blocks are first converted to
+ * floats, and these curves apply. */
 static bool streams_blocks(const rf_graph *graph, const rf_op *op) {
   int many = op->input[op->def->rows_slot];
   if (many >= 0 && graph->tensor[many].shape[0] > RF_FEW_ROWS) return false;
@@ -60,7 +62,7 @@ static const rf_tensor *packed_of(const rf_graph *graph, const rf_op *op) {
   return w && w->dtype == RF_PACKED ? w : NULL;
 }
 
-/* Rows multiplied per read of the matrix; with experts, rows per expert that has rows. */
+/* Rows that are multiplied with one matrix; with experts, rows per expert that gets any. */
 static double rows_of(const rf_op *op, const rf_tensor *w, rf_work work) {
   double experts = (double)rf_panels_experts(&w->panels), group = op->attr.group > 1 ? op->attr.group : 1,
          used = op->attr.experts.used;
@@ -105,7 +107,7 @@ const char *rf_cost_curve_name(const rf_graph *graph, const rf_op *op) {
 
 /* ---- curves ---------------------------------------------------------------------------------- */
 
-/* Curve of this op, if possible with the same dtype and kernel, else the same dtype. */
+/* The best curve of this op: same dtype and kernel, else same dtype, else same kernel, else any. */
 static const rf_curve *curve_of(const rf_machine *machine, const char *op, rf_dtype dtype,
                                 const char *kernel) {
   const rf_curve *best = NULL;
@@ -133,8 +135,7 @@ static bool is_reference(const rf_kernel *kernel) {
   return kernel && !strncmp(kernel->name, "reference_", 10);
 }
 
-/* A reference kernel's own curve, or else the curve that reference kernels share. NULL for other
- * kernels. */
+/* The curve of this reference kernel, or of all of them. NULL for other kernels. */
 static const rf_curve *reference_curve(const rf_machine *machine, const char *op, const rf_kernel *kernel,
                                        bool multiplies) {
   if (!is_reference(kernel)) return NULL;
@@ -187,7 +188,8 @@ void rf_machine_for_isa(rf_machine *machine, rf_isa isa) {
 
 /* ---- threads --------------------------------------------------------------------------------- */
 
-/* A ceiling at `threads`: linear between measured thread counts, and from 0 below the first. */
+/* Peak FLOP/s or bandwidth with `threads` threads: linear between the measured thread counts and
+ * 0. */
 static double scaled(const rf_machine *m, int threads, bool bandwidth) {
   double before = 0, before_threads = 0;
   for (int i = 0; i < m->scaling_count; i++) {
@@ -202,7 +204,7 @@ static double scaled(const rf_machine *m, int threads, bool bandwidth) {
 
 void rf_machine_for_threads(rf_machine *machine, int threads) {
   if (machine->kind != RF_MACHINE_CPU || machine->threads < 1 || threads >= machine->threads) return;
-  /* Without measured scaling: FLOP/s in proportion to threads, and full bandwidth. */
+  /* Without measurements, FLOP/s are proportional to threads, and the bandwidth stays the same. */
   double compute = (double)threads / machine->threads, memory = 1;
   double all_flops = scaled(machine, machine->threads, false),
          all_bps = scaled(machine, machine->threads, true);
@@ -230,7 +232,7 @@ double rf_cost_rows_seconds(const rf_machine *machine, const char *op, const cha
   int64_t threads = machine->threads > 0 ? machine->threads : 1;
   return curve ? (double)((rows + threads - 1) / threads * threads * numbers) /
                      curve_rate(curve, (double)numbers)
-               : 0; /* a thread without rows waits for the slowest */
+               : 0; /* the last round takes as long as a full one */
 }
 
 /* Seconds of the passes over rows of logits after the product that computes the logits. */
@@ -256,13 +258,14 @@ static double peak_flops(const rf_machine *machine, rf_dtype dtype) {
   return 1e12;
 }
 
-/* Factors of a data sheet's efficiency, which holds for large plain products. Attention:
- * FlashAttention-2 reaches 73 % of an A100's peak in forward and 63 % in backward; products reach
- * about 86 % (Dao 2023, section 4.1). GROUPED (experts) and EIGHT_BITS (operands are cast and
- * scaled in an extra pass) were chosen with the runs of tests/published_runs in view. */
+/* Factors by which other ops differ from the efficiency of a data sheet, which is that of large
+ * plain products. Attention: on an A100, FlashAttention-2 reaches 73 % of peak in the forward and
+ * 63 % in the backward pass, and products reach about 86 % (Dao 2023, section 4.1). GROUPED is for
+ * experts. EIGHT_BITS is for 8-bit products, whose operands are cast and scaled in an extra pass.
+ * Both were chosen with the runs of tests/published_runs in view. */
 enum { NARROW_HEAD = 128 };
-/* Fraction of one thread's peak that reference kernels reach (0.43 of 215 GFLOP/s on a Granite
- * Rapids), for kernels that calibration has not timed. */
+/* Fraction of one thread's peak that a reference kernel reaches, if calibration has not timed it.
+ * Measured on a Granite Rapids: 0.43 of 215 GFLOP/s. */
 static const double REFERENCE_SHARE = 1.0 / 500;
 static const double ATTENTION_FORWARD = 0.85, ATTENTION_BACKWARD = 0.73, GROUPED = 0.65, EIGHT_BITS = 0.8;
 
@@ -280,7 +283,8 @@ static double share_of_peak(const rf_machine *machine, const rf_graph *graph, co
   if (timing == RF_TIMING_ATTENTION || backward) {
     double width = op->attr.attention.head_dim, share = backward ? ATTENTION_BACKWARD : ATTENTION_FORWARD;
     /* The head width is the inner dimension of the scores and the columns of the values. Narrow
-     * heads leave part of a systolic tile empty; other machines do less arithmetic per softmax. */
+     * heads leave part of a systolic array's tile empty. On machines without such tiles, narrow
+     * heads mean less arithmetic per element of softmax. */
     return share * (tile ? filled(width, tile) : width < NARROW_HEAD ? 0.75 + 0.25 * width / NARROW_HEAD : 1);
   }
   double share = dtype == RF_I8 || dtype == RF_F8_E4M3 || dtype == RF_F8_E5M2 ? EIGHT_BITS : 1;
@@ -294,7 +298,7 @@ static double share_of_peak(const rf_machine *machine, const rf_graph *graph, co
   return share;
 }
 
-/* Overhead of a product of `rows` rows besides multiplying, for `count` outputs or steps. */
+/* Seconds besides multiplying in a product of `rows` rows, for `count` outputs or steps of k. */
 static double edge_seconds(const rf_machine *machine, const char *op, const char *products, double rows,
                            double count) {
   const rf_curve *curve = curve_of(machine, op, RF_F32, products);
@@ -310,7 +314,7 @@ static double packed_seconds(const rf_machine *machine, const rf_graph *graph, c
   if (!classes || !(flops > 0)) return -1;
   for (int k = 0; k < classes; k++) {
     const rf_curve *curve = curve_of(machine, class[k].name, RF_F32, class[k].type);
-    /* int8 is not a file type, and q8_0 is the nearest file type */
+    /* calibration measures types of files, and the nearest one to int8 is q8_0 */
     if (!curve && !strcmp(class[k].type, "int8")) curve = curve_of(machine, class[k].name, RF_F32, "q8_0");
     if (!curve) return -1;
     seconds += class[k].share * flops / curve_rate(curve, class[k].size);
@@ -318,7 +322,7 @@ static double packed_seconds(const rf_machine *machine, const rf_graph *graph, c
   if (op->def->product == RF_PRODUCT_DX) return seconds;
   const rf_panels *panels = &packed_of(graph, op)->panels;
   for (int k = 0; k < classes; k++) outputs += (double)panels->part[k].outputs;
-  /* `times`: number of equal products, above 1 with several experts */
+  /* `times`: number of equal products; it exceeds 1 if several experts have rows */
   double inner = (double)panels->inner, rows = class->size, times = flops / (2 * rows * inner * outputs);
   return seconds + row_passes_seconds(machine, graph, op) +
          times * (edge_seconds(machine, "matmul_start", class->name, rows, 1) +
@@ -326,7 +330,7 @@ static double packed_seconds(const rf_machine *machine, const rf_graph *graph, c
                   edge_seconds(machine, "matmul_inner", class->name, rows, inner));
 }
 
-/* The dtype in which an op multiplies. On a CPU, --compute fast multiplies bytes. */
+/* The dtype in which an op multiplies. On a CPU, --compute fast multiplies 8-bit integers. */
 static rf_dtype product_dtype(const rf_machine *machine, const rf_graph *graph, const rf_op *op) {
   if (rf_op_is_fast(op) && machine->flops[RF_I8] > 0 && machine->kind == RF_MACHINE_CPU) return RF_I8;
   bool linear = op->def->product != RF_PRODUCT_NONE;
@@ -350,7 +354,7 @@ double rf_cost_op(const rf_machine *machine, const rf_graph *graph, const rf_op 
     compute = flops / (peak_flops(machine, RF_F32) / fmax(1, machine->threads) * REFERENCE_SHARE);
   } else if (curve) {
     double seconds = rf_cost_work(work) / curve_rate(curve, rf_cost_size(graph, op, work));
-    /* if a product of few rows only streams its weights, `memory` exceeds this time */
+    /* with few rows, reading the weights may take longer than this: then `memory` decides */
     if (flops > 0) compute = seconds;
     else {
       memory = seconds;
@@ -377,8 +381,8 @@ static double best_rate(const rf_curve *c, double from_size) {
   return best;
 }
 
-/* Highest bandwidth for moving `bytes`: of memory, or of the fastest op without products in
- * calibration, at this size or more. Tensors that fit a cache get its bandwidth. */
+/* Highest bandwidth for moving `bytes`: that of memory, or of the fastest op without products that
+ * was calibrated with at least this size. Small tensors thus get the bandwidth of a cache. */
 static double reach_bps(const rf_machine *machine, double bytes, double bandwidth) {
   for (int i = 0; i < machine->curve_count; i++) {
     const rf_curve *c = &machine->curve[i];
@@ -388,8 +392,8 @@ static double reach_bps(const rf_machine *machine, double bytes, double bandwidt
   return bandwidth;
 }
 
-/* Highest FLOP/s: the peak (of f32 if higher, because narrow operands may be widened), or what the
- * kernel reached in calibration if that is more. */
+/* Highest FLOP/s: the largest of the dtype's peak, the f32 peak of a CPU (which may widen narrow
+ * operands to f32), and what the kernel reached in calibration. */
 static double reach_flops(const rf_machine *machine, const rf_curve *curve, rf_dtype dtype) {
   double peak = peak_flops(machine, dtype);
   if (machine->kind == RF_MACHINE_CPU && machine->flops[RF_F32] > peak && dtype != RF_F64)

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-/* Collects short pieces in a buffer, because each call of the hash is slow. */
+/* Collects short byte ranges in a buffer, because each call of the hash function is slow. */
 typedef struct hasher {
   XXH3_state_t *state;
   size_t used;

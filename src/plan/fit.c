@@ -10,24 +10,26 @@
 
 /* ---- the search ------------------------------------------------------------------------------ */
 
-/* Limits of a search: rows and meshes stored, and ops over all searches for single tensors. */
+/* Limits of a search: the rows and meshes that it stores, and the ops in all graphs that it
+ * searches for single tensors. */
 enum { MOST_TRIED = 1024, MOST_MESHES = 256, AUTO_OPS = 12000 };
-/* A mesh, planned without recomputation and with the fewest microbatches: near its best speed. */
+/* A mesh, planned with the fewest microbatches and no recomputation, which is near its best
+ * speed. */
 typedef struct mesh_seen {
   rf_mesh mesh;
   double seconds;
-  bool keeps; /* whether the plan's persistent region fits */
+  bool keeps; /* whether the persistent region of the plan on this mesh fits */
 } mesh_seen;
 typedef struct fitter {
   const rf_model *model;
   rf_plan_options from;      /* the user's options, with budget_bytes = room */
   const rf_fit_whole *whole; /* NULL: the plan is the whole job */
   int64_t room;
-  rf_plan *best, *least; /* fastest plan that fits; smallest plan that does not fit */
+  rf_plan *best, *least; /* the fastest plan that fits; the smallest plan that does not fit */
   double best_seconds;   /* of the whole job */
   int64_t least_bytes;
   mesh_seen seen[MOST_MESHES];
-  int meshes, autos; /* autos: number of searches for single tensors on meshes */
+  int meshes, autos; /* autos: number of remat=auto searches on several chips */
   rf_fit_row row[MOST_TRIED];
   int rows;
 } fitter;
@@ -59,8 +61,8 @@ static void keep(fitter *f, rf_plan *plan, const rf_fit_row *row) {
   else f->least_bytes = row->peak_bytes;
 }
 
-/* Plans one setting. Fills `row` with the setting's result, `cost` with the cost of the whole job,
- * and `persistent` with the bytes that recomputation cannot lower. */
+/* Plans one setting. `row` gets the result of the setting, `cost` the cost of the whole job, and
+ * `persistent` the bytes that recomputation cannot lower. */
 static rf_status plan_one(fitter *f, const rf_plan_options *options, rf_fit_row *row, rf_fit_cost *cost,
                           int64_t *persistent, rf_error *error) {
   rf_plan *plan = NULL;
@@ -84,12 +86,12 @@ static rf_status plan_one(fitter *f, const rf_plan_options *options, rf_fit_row 
 typedef struct setting {
   rf_dtype dtype;
   int64_t microbatch;
-  double seconds;  /* time without recomputation: a lower bound */
+  double seconds;  /* time without recomputation, which is a lower bound */
   int64_t beside;  /* bytes that other phases keep in memory */
   bool worth_auto; /* the setting does not fit, but may fit with recomputation */
 } setting;
 
-/* Microbatches to try, from the batch down; the eighth divisor is below any useful size. */
+/* Microbatches to try are the eight largest divisors of the batch; smaller ones are of no use. */
 enum { MAX_DIVISORS = 8 };
 
 /* The axes that shard the sequences of a microbatch. */
@@ -120,7 +122,7 @@ static int list_settings(const rf_plan_options *options, rf_fit_vary vary, setti
           list[count++] = (setting){.dtype = dtype, .microbatch = micro};
           tried++;
         }
-    /* if no setting is valid, planning this setting reports why */
+    /* if no setting is valid, plan this one, whose error says why */
     if (!count) list[count++] = (setting){.dtype = dtype, .microbatch = options->build.microbatch};
   }
   return count;
@@ -149,14 +151,14 @@ static rf_status try_setting(fitter *f, const rf_plan_options *from, setting *s,
   return RAFTER_OK;
 }
 
-/* The remat policy that saves the most memory: AUTO, or whole blocks for a JAX program. */
+/* The remat policy that saves the most memory: AUTO, or BLOCK for a JAX program. */
 static rf_remat most_remat(const rf_plan_options *options) {
   return options->program.program == RF_PROGRAM_RAFTER ? RF_REMAT_AUTO : RF_REMAT_BLOCK;
 }
 
-/* Tries remat=auto from the smallest microbatch up, until a microbatch does not fit, because then
- * no larger one fits. On several chips it also stops when the time grows again, and in large
- * graphs, where a search takes a second, after a few searches. */
+/* Tries remat=auto from the smallest microbatch up. Stops at a microbatch that does not fit,
+ * because then no larger one fits. On several chips it also stops when the time grows again. In
+ * large graphs, where each search takes a second, it stops after a few searches. */
 static rf_status try_auto(fitter *f, const rf_plan_options *from, setting *list, int count, rf_dtype dtype,
                           rf_error *error) {
   const bool several = rf_mesh_chips(&from->build.mesh) > 1;
@@ -175,8 +177,8 @@ static rf_status try_auto(fitter *f, const rf_plan_options *from, setting *list,
   return RAFTER_OK;
 }
 
-/* Tries the named policies on the best setting. remat=auto minimises seconds of work: it does not
- * know that recomputation may overlap with transfers. */
+/* Tries the named policies on the best setting. They may beat remat=auto, which does not know that
+ * recomputation may overlap with transfers. */
 static rf_status try_policies(fitter *f, const rf_plan_options *from, rf_error *error) {
   const rf_plan *plan = f->best ? f->best : f->least;
   rf_remat named[RF_REMAT_NAMED];
@@ -205,7 +207,7 @@ static int compare_rows(const void *a, const void *b) {
   return x->peak_bytes < y->peak_bytes ? -1 : x->peak_bytes > y->peak_bytes;
 }
 
-/* Sorts rows by time and keeps each row that needs less memory than all faster rows. */
+/* Sorts the rows by time. Keeps each row that needs less memory than all faster rows. */
 static int frontier(fitter *f, rf_fit_row *out) {
   qsort(f->row, (size_t)f->rows, sizeof *f->row, compare_rows);
   int count = 0;
@@ -226,22 +228,22 @@ typedef struct mesh_list {
   int count;
 } mesh_list;
 
-/* Adds the mesh with extents `of` to the list, if new. Slices and capacity do not change. */
+/* Adds the mesh with extents `of` to the list, if new. It has the slices and capacity of `from`. */
 static void add_mesh(mesh_list *list, const rf_mesh *from, const int64_t of[RF_AXES]) {
   rf_mesh mesh = *from;
   for (int a = 0; a < RF_AXES; a++)
     if (a != RF_AXIS_SLICE) mesh.of[a] = (int32_t)(of[a] > 1 ? of[a] : 1);
   bool cuts = mesh.of[RF_AXIS_FSDP] > 1, copies = mesh.of[RF_AXIS_DATA] > 1;
-  /* with an fsdp axis, --zero is 3 by default */
+  /* --zero is 3 by default if the mesh has an fsdp axis */
   mesh.zero = cuts || (copies && from->zero < 3) ? from->zero : 0;
   for (int i = 0; i < list->count; i++)
     if (!memcmp(&list->mesh[i], &mesh, sizeof mesh)) return;
   if (list->count < MOST_MESHES) list->mesh[list->count++] = mesh;
 }
 
-/* For each tensor extent, lists meshes whose other chips share the weights (fsdp), hold copies
- * (data) or hold copies in groups of NODE. Experts and tokens are sharded over all chips that
- * divide them. */
+/* For each extent of the tensor axis, lists meshes in which the other chips share one copy of the
+ * weights (fsdp), each hold a copy (data), or share a copy in groups of NODE chips. Other listed
+ * meshes shard experts, rows or sequences over as many of these chips as possible. */
 static void list_meshes(const rf_model *model, const rf_mesh *from, int64_t microbatch, mesh_list *list) {
   int64_t slices = rf_mesh_extent(from, RF_AXIS_SLICE), chips = rf_mesh_chips(from) / slices;
   for (int64_t tensor = 1; tensor <= MOST_TENSOR && tensor <= chips && chips % tensor == 0; tensor *= 2) {
@@ -267,7 +269,8 @@ static void list_meshes(const rf_model *model, const rf_mesh *from, int64_t micr
   }
 }
 
-/* Lists meshes where 2 or 4 chips of one axis move to context, sequence, expert or pipeline. */
+/* Lists meshes that move a factor of 2 or 4 of the extent of fsdp, data or tensor in `from` to
+ * context, sequence, expert or pipeline. */
 static void list_neighbours(const rf_model *model, const rf_mesh *from, mesh_list *list) {
   static const rf_axis to[] = {RF_AXIS_CONTEXT, RF_AXIS_SEQUENCE, RF_AXIS_EXPERT, RF_AXIS_PIPELINE},
                        of[] = {RF_AXIS_FSDP, RF_AXIS_DATA, RF_AXIS_TENSOR};
@@ -283,7 +286,7 @@ static void list_neighbours(const rf_model *model, const rf_mesh *from, mesh_lis
       }
 }
 
-/* Microbatches for a pipeline: `accumulate` if valid, otherwise one per sequence of a chip. */
+/* Microbatches for a pipeline: `accumulate` if valid, otherwise one sequence per chip in each. */
 static int fill_stages(const rf_mesh *mesh, int64_t batch, int accumulate) {
   int64_t chips = rf_mesh_size(mesh, BATCH_AXES);
   if (rf_pipeline_stages(mesh) == 1 || fills(mesh, accumulate) || batch % chips) return accumulate;
@@ -298,8 +301,8 @@ static void note_mesh(fitter *f, const mesh_seen *mesh) {
   else if (mesh->seconds < f->seen[at].seconds) f->seen[at].seconds = mesh->seconds;
 }
 
-/* Tries one mesh, first without recomputation. Stops at a policy that fits or is slower than the
- * best plan so far. RAFTER_INVALID: this mesh cannot shard the model. */
+/* Tries one mesh, first without recomputation. Stops at the first policy whose plan fits or is
+ * slower than the best plan so far. RAFTER_INVALID: this mesh cannot shard the model. */
 static rf_status try_mesh(fitter *f, const rf_mesh *mesh, rf_fit_vary vary, int accumulate, rf_error *error) {
   static const rf_remat policies[] = {RF_REMAT_NONE, RF_REMAT_MLP, RF_REMAT_MLP_ATTN, RF_REMAT_BLOCK};
   int64_t batch = f->from.build.microbatch * f->from.build.accumulate;
@@ -326,7 +329,7 @@ static rf_status try_mesh(fitter *f, const rf_mesh *mesh, rf_fit_vary vary, int 
   return RAFTER_OK;
 }
 
-/* Searches the settings of one chip on a mesh. Settings that this mesh cannot shard are skipped. */
+/* Searches dtype, microbatch and remat on one mesh. Skips settings that this mesh cannot shard. */
 static void refine_mesh(fitter *f, const rf_mesh *mesh, rf_fit_vary vary) {
   rf_plan_options on = f->from;
   on.build.mesh = *mesh;
@@ -337,8 +340,8 @@ static void refine_mesh(fitter *f, const rf_mesh *mesh, rf_fit_vary vary) {
   (void)try_settings(f, &on, vary, NULL);
 }
 
-/* Searches all settings on the best mesh, then on meshes that may beat it. A mesh cannot get faster
- * by recomputation, so its time without recomputation is a bound. */
+/* Searches all settings on the best mesh, then on meshes that may beat it. Recomputation makes no
+ * mesh faster, so a mesh must be faster without it to win. */
 static void refine_meshes(fitter *f, rf_fit_vary vary) {
   if (!f->best || (!vary.remat && !vary.microbatch)) return;
   rf_mesh mesh = f->best->options.build.mesh;
@@ -357,7 +360,7 @@ static void refine_meshes(fitter *f, rf_fit_vary vary) {
   }
 }
 
-/* Tries the listed meshes, then neighbours of the best mesh as long as a faster mesh is found. */
+/* Tries the listed meshes, then the neighbours of the best mesh, until none of them is faster. */
 static rf_status try_meshes(fitter *f, rf_fit_vary vary, rf_error *error) {
   mesh_list *list = calloc(1, sizeof *list);
   rf_error last = {0};
@@ -384,7 +387,7 @@ static rf_status try_meshes(fitter *f, rf_fit_vary vary, rf_error *error) {
   return RAFTER_INVALID;
 }
 
-/* Writes a sentence for each row of the frontier. */
+/* Writes `why` of each row of the frontier, a sentence. */
 static void explain(rf_fit_row *row, int count) {
   for (int i = 1; i < count; i++) {
     const rf_fit_row *from = &row[i - 1];

@@ -55,7 +55,7 @@ static rf_status resolve_narrow(const rf_options *options, const rf_machine *mac
   return RAFTER_OK;
 }
 
-/* Appends "choose --accumulate among the divisors of 10: 1, 2, 5, 10" with at most 12 divisors. */
+/* Appends a hint with up to 12 divisors: "choose --accumulate among the divisors of 4: 1, 2, 4". */
 static void say_divisors(const char *name, int64_t batch, char *hint, size_t capacity) {
   rf_text_append(hint, capacity, "choose %s among the divisors of %lld: ", name, (long long)batch);
   int count = 0;
@@ -65,7 +65,7 @@ static void say_divisors(const char *name, int64_t batch, char *hint, size_t cap
   if (count > 12) rf_text_append(hint, capacity, ", ...");
 }
 
-/* Two of batch, microbatch and accumulate give the third: batch = microbatch x accumulate. */
+/* Computes batch, microbatch or accumulate from the other two: batch = microbatch x accumulate. */
 static rf_status resolve_batch(const rf_options *options, rf_build_options *build, rf_error *error) {
   bool batch_given = given(options, "batch"), micro_given = given(options, "microbatch"),
        accumulate_given = given(options, "accumulate");
@@ -134,7 +134,7 @@ static rf_status resolve_seq(const rf_options *options, const rf_model *model, r
   return RAFTER_OK;
 }
 
-/* Checks --capacity, which limits the rows per expert where experts are sharded. */
+/* Checks --capacity, which limits the rows per expert if experts are sharded. */
 static rf_status check_capacity(const rf_options *options, const rf_model *model, const rf_mesh *mesh,
                                 rf_error *error) {
   if (!given(options, "capacity")) return RAFTER_OK;
@@ -150,9 +150,9 @@ static rf_status check_capacity(const rf_options *options, const rf_model *model
       rf_options_float(options, "capacity"));
 }
 
-/* Resolves --mesh, whose chips must equal the chips of the machine. The default mesh has the fsdp
- * axis in training and the tensor axis in other jobs, with one copy on each slice. A chip of two
- * devices counts as two chips. The default of --zero is 3 with an fsdp axis, otherwise 0. */
+/* Resolves --mesh, which must have as many chips as the machine. The default mesh has the fsdp axis
+ * in training and the tensor axis in other jobs, with one copy on each slice. A chip of two devices
+ * counts as two chips. The default of --zero is 3 with an fsdp axis, otherwise 0. */
 static rf_status resolve_mesh(const rf_options *options, const rf_model *model, rf_machine *machine,
                               rf_build_options *build, rf_error *error) {
   rf_mesh *mesh = &build->mesh;
@@ -197,7 +197,7 @@ static rf_status resolve_mesh(const rf_options *options, const rf_model *model, 
                  machine->chips, machine->name, (long long)chips);
 }
 
-/* Resolves --offload, which needs a machine with a host and names only tensors that the job has. */
+/* Resolves --offload. The machine must have a host, and the job must have the named tensors. */
 static rf_status resolve_offload(const rf_options *options, const char *job, const rf_machine *machine,
                                  rf_build_options *build, rf_error *error) {
   const char *text = rf_options_text_or(options, "offload", NULL),
@@ -220,7 +220,7 @@ static rf_status resolve_offload(const rf_options *options, const char *job, con
                       : "only --job train has optimizer and activations",
                    "--job %s has no %s (--offload)", whole,
                    kv ? "KV cache" : "optimizer and keeps no activations for a backward pass");
-  build->offload &= ~foreign; /* only another phase of the RL step has these tensors */
+  build->offload &= ~foreign; /* only another phase of the RL step has them */
   if (build->offload & RF_OFFLOAD_ACTIVATIONS && rf_mesh_extent(&build->mesh, RF_AXIS_PIPELINE) > 1)
     return RF_FAIL(error, RAFTER_INVALID, "leave activations out of --offload, or add --remat block",
                    "pipeline stages keep the activations of microbatches in flight on the chip (--offload "
@@ -246,7 +246,7 @@ static rf_status resolve_lora(const rf_options *options, rf_settings *s, rf_erro
   return RAFTER_OK;
 }
 
-/* Sets the types of frozen weights: the types in their file, or --weights. */
+/* Sets the storage types of frozen weights: as in the model file, or as --weights says. */
 static rf_status resolve_weights(const rf_options *options, rf_settings *s, rf_error *error) {
   rf_build_options *build = &s->plan.build;
   rf_weights_as as = (rf_weights_as)choice_or(options, "weights", RF_WEIGHTS_FILE);
@@ -257,7 +257,7 @@ static rf_status resolve_weights(const rf_options *options, rf_settings *s, rf_e
                          "leave --weights out, or add --lora, which freezes the weights",
                          "--weights needs frozen weights, but this job trains them");
   build->weights = &s->weights;
-  bool in_files = as != RF_WEIGHTS_FP8 && as != RF_WEIGHTS_INT4; /* fp8 and int4 exist in no file */
+  bool in_files = as != RF_WEIGHTS_FP8 && as != RF_WEIGHTS_INT4; /* no file stores these */
   return rf_weight_types_read(s->weights_folder, &s->model, in_files ? as : RF_WEIGHTS_FILE, &s->weights,
                               error);
 }
@@ -275,7 +275,7 @@ static rf_status resolve_optimizer(const rf_options *options, rf_build_options *
                  "adam has no weight decay (--weight-decay: expected 0, got %g)", decay);
 }
 
-/* Whose program is planned. The enum's values have the order of the option's choices. */
+/* Whose program is planned. the values of the enum have the order of the option's choices */
 static rf_status resolve_program(const rf_options *options, const char *job, rf_plan_options *plan,
                                  rf_error *error) {
   bool score = plan->build.job == RF_JOB_SCORE;

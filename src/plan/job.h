@@ -17,8 +17,8 @@ typedef struct rf_settings {
   bool fit;
 } rf_settings;
 
-/* Checks all options that can be checked without the device. RAFTER_INVALID names the option. `job`
- * is "train", "generate" or "score". */
+/* Resolves the options into settings and reports all errors that need no device to be found.
+ * RAFTER_INVALID names the option. `job` is "train", "generate" or "score". */
 rf_status rf_settings_resolve(const rf_options *options, const char *job, rf_settings *settings,
                               rf_error *error);
 
@@ -28,6 +28,6 @@ extern const rf_option RF_INFERENCE_OPTIONS[]; /* commands that run a model with
 extern const rf_option RF_CACHE_OPTIONS[];     /* commands that can generate */
 extern const rf_option RF_STEP_OPTIONS[];      /* commands that can train */
 extern const rf_option RF_OFFLOAD_OPTIONS[];
-extern const rf_option RF_LAYOUT_OPTIONS[]; /* settings that only `rafter plan` takes, and --fit */
+extern const rf_option RF_LAYOUT_OPTIONS[]; /* for `rafter plan` alone, and --fit */
 
 #endif

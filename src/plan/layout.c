@@ -1,6 +1,7 @@
 /* layout.c - chooses one offset per tensor in one arena. Persistent tensors come first, in an order
- * that depends only on the parameter table. Other tensors follow, packed by lifetime. The lowest
- * layout is NP-hard to find, so several greedy orders are tried and the lowest result is kept. */
+ * that depends only on the parameter table. The other tensors follow; two of them may share bytes
+ * if their lifetimes do not overlap. Finding the lowest layout is NP-hard, so blocks are placed
+ * greedily in several orders, and the lowest result is kept. */
 #include "plan/parts.h"
 
 #include <stdlib.h>
@@ -11,8 +12,8 @@
 
 /* ---- the search for a gap -------------------------------------------------------------------- */
 
-/* Placed blocks by ascending offset. Separate arrays let a scan of the lifetimes touch little
- * memory. The arrays are padded to a multiple of STRIDE. */
+/* Placed blocks by ascending offset. The fields are separate arrays so that a scan of the lifetimes
+ * reads little memory. The arrays are padded to a multiple of STRIDE. */
 enum { STRIDE = 16 };
 typedef struct bucket {
   int count;
@@ -20,15 +21,15 @@ typedef struct bucket {
   int64_t *start, *end;
 } bucket;
 
-/* Best fit: the smallest gap that holds the block, between placed blocks with overlapping
- * lifetimes, or the end above all such blocks. */
+/* Finds the smallest gap that holds a block between placed blocks with overlapping lifetimes, or
+ * the end above all these blocks. */
 typedef struct gap_search {
   int64_t bytes, top, best; /* top: end of the blocks visited so far */
   uint64_t over;            /* free bytes left in the best gap */
 } gap_search;
 
 static inline void pass_gap(gap_search *f, int64_t start, int64_t end) {
-  uint64_t over = (uint64_t)(start - f->top - f->bytes); /* wraps to a huge number if the gap is too small */
+  uint64_t over = (uint64_t)(start - f->top - f->bytes); /* a huge number if the gap is too small */
   if (over < f->over) {
     f->best = f->top;
     f->over = over;
@@ -51,8 +52,8 @@ static inline bool comes_before(const ranked *x, const ranked *y) {
   return x->index < y->index;
 }
 
-/* Merge sort between two arrays. Returns the array that holds the result. qsort is slower because
- * it calls a function for every pair. */
+/* Merge sort that moves items between two arrays. Returns the array that holds the result. qsort is
+ * slower because it calls a function for every pair. */
 static const ranked *sort_ranked(ranked *from, ranked *to, int count) {
   for (int run = 1; run < count; run *= 2) {
     for (int at = 0; at < count; at += 2 * run) {
@@ -69,7 +70,7 @@ static const ranked *sort_ranked(ranked *from, ranked *to, int count) {
   return from;
 }
 
-/* Orders blocks by falling lifetime, bytes x lifetime, or bytes. `scratch`: 2 x count entries. */
+/* Sorts blocks by falling lifetime, bytes x lifetime, or bytes. `scratch`: 2 x count entries. */
 static void rank(const rf_block *block, int count, rank_by by, ranked *scratch, int *order) {
   for (int i = 0; i < count; i++) {
     double life = (double)block[i].last - block[i].first + 1, bytes = (double)block[i].bytes;
@@ -104,9 +105,9 @@ static inline unsigned meeting(const bucket *s, int at, int first, int last) {
 }
 #endif
 
-/* Visits the blocks of a bucket whose lifetimes overlap with ops first .. last. */
+/* Updates the search with the blocks of a bucket whose lifetimes overlap with ops first .. last. */
 static void pass_blocks(const bucket *s, int first, int last, gap_search *to) {
-  /* only a local copy stays in registers, because *to might alias the arrays */
+  /* a local copy stays in registers; *to might alias the arrays */
   gap_search f = *to;
   for (int j = 0; j < s->count && f.over; j += STRIDE) {
     const int64_t *start = s->start + j, *end = s->end + j;
@@ -144,12 +145,13 @@ static void bucket_insert(bucket *s, const rf_block *b) {
   s->count++;
 }
 
-/* An index of placed blocks, in buckets sorted by offset; each has a summary. Neighbours in memory
- * often live at the same time, so a search skips most buckets or visits them as one block. */
+/* An index of placed blocks, in buckets sorted by offset. Each bucket has a summary, so that a
+ * search can skip the bucket or treat it as one block, because neighbours often live at the same
+ * time. */
 enum { BUCKET_SIZE = 64 };
 typedef struct summary {
   int least_first, most_first, least_last, most_last;
-  /* `end`: highest end of a block. `gap` (if `measured`): largest gap if all blocks live. */
+  /* `end` is the highest end of a block. If `measured`, `gap` is the largest gap between blocks. */
   int64_t end, gap;
   bool measured;
 } summary;
@@ -216,8 +218,7 @@ static void split(block_index *r, int at) {
   r->summary[r->order[at + 1]] = sum_up(high);
 }
 
-/* Inserts a block into the highest bucket that starts below the block, or into the lowest
- * bucket. */
+/* Inserts a block into the highest bucket that starts below it, or into the lowest bucket. */
 static void insert(block_index *r, const rf_block *b) {
   int low = 0, high = r->count - 1;
   while (low < high) {
@@ -240,8 +241,9 @@ static void clear(block_index *r) {
   r->summary[0] = NOTHING;
 }
 
-/* Comparing all pairs of blocks would be slow. Above MANY blocks, a second phase places, op by op,
- * the blocks that live for less than SHORT ops between the long blocks of that op. */
+/* Comparing each block with all others would be slow. With more than MANY blocks, a first phase
+ * places the long blocks, which live for at least SHORT ops. A second phase places, op by op, the
+ * short blocks between the long ones. */
 enum { MANY = 1500, SHORT = 8 };
 
 typedef struct gap {
@@ -251,12 +253,12 @@ typedef struct packer {
   rf_pool *pool;
   const rf_block *shape; /* blocks in the order of the caller */
   int count, ops, base;  /* ops: number of ops that the lifetimes span; base: the first */
-  int shortest;          /* minimum lifetime of the first phase */
+  int shortest;          /* ops that a block must span to be placed in the first phase */
   int64_t *offset;
   block_index longs;
-  /* linked lists of blocks by first op (`begin`) and of long blocks by last op (`end`) */
+  /* for each op, linked lists of the blocks that it begins and of the long blocks that it ends */
   int *begin, *begin_next, *end, *end_next;
-  /* free gaps between the long blocks at the current op, ascending; the last gap is unbounded */
+  /* gaps between the long blocks at the current op, by ascending address; the last has no end */
   gap *gap;
   int gaps;
   bucket around;         /* blocks whose lifetimes overlap with the block to place */
@@ -279,7 +281,7 @@ static block_index index_new(rf_pool *pool, int count) {
   return r;
 }
 
-/* Index of the last gap that starts at or before `at`, or -1. */
+/* Index of the last gap that starts at or below address `at`, or -1. */
 static int gap_at(const packer *p, int64_t at) {
   int low = 0, high = p->gaps;
   while (low < high) {
@@ -299,7 +301,7 @@ static void gap_remove(packer *p, int at) {
   memmove(p->gap + at, p->gap + at + 1, (size_t)(--p->gaps - at) * sizeof *p->gap);
 }
 
-/* A long block begins to live: removes [start, end) from the gap that contains this range. */
+/* Removes [start, end), a long block that begins to live, from the gap that contains this range. */
 static void occupy(packer *p, int64_t start, int64_t end) {
   int at = gap_at(p, start);
   int64_t gap_end = p->gap[at].end;
@@ -319,7 +321,7 @@ static void vacate(packer *p, int64_t start, int64_t end) {
   else gap_insert(p, at + 1, (gap){start, end});
 }
 
-/* Collects in p->around the blocks whose lifetimes overlap with that of a short block: short
+/* Fills p->around with the blocks whose lifetimes overlap with that of a short block: other short
  * blocks, and long blocks that begin after the current op. */
 static void gather(packer *p, const rf_block *b) {
   bucket *a = &p->around;
@@ -337,8 +339,8 @@ static void gather(packer *p, const rf_block *b) {
   }
 }
 
-/* Finds the best gap between the collected blocks and the long blocks of the current op. Long
- * blocks fill everything between the free gaps. */
+/* Finds the best gap for a short block between the blocks in p->around and the long blocks of the
+ * current op. All bytes outside p->gap belong to long blocks. */
 static int64_t best_gap_now(const packer *p, const rf_block *b) {
   const bucket *a = &p->around;
   gap_search f = begin_search(b);
@@ -395,8 +397,7 @@ static int64_t place_short(packer *p, const int *order, int64_t height, int64_t 
   return height;
 }
 
-/* Places the blocks in the given order and returns the height. Stops once the height is
- * `enough`. */
+/* Places the blocks in the given order. Returns the height. Stops once the height is `enough`. */
 static int64_t place(packer *p, const int *order, int64_t enough) {
   int64_t height = 0;
   int waiting = 0;
@@ -430,8 +431,8 @@ static int64_t lower_bound(packer *p) {
   return most;
 }
 
-/* Moves the blocks that end above `limit` to the front of the order, where gaps are larger. Returns
- * whether the order changed. */
+/* Moves the blocks that end above `limit` to the front of the order, where they find larger gaps.
+ * Returns whether the order changed. */
 static bool promote(const packer *p, int *order, int *scratch, int64_t limit) {
   int moved = 0, rest = 0;
   bool other = false;
@@ -446,9 +447,9 @@ static bool promote(const packer *p, int *order, int *scratch, int64_t limit) {
   return other;
 }
 
-enum { PATIENCE = 3 }; /* rounds without a lower height before an order is dropped */
+enum { PATIENCE = 3 }; /* rounds without progress before an order is dropped */
 
-/* Stores the height and offsets of the last placement if no earlier placement was as low. */
+/* Stores the height and offsets of the last placement if it is lower than all earlier ones. */
 static void keep(const packer *p, int64_t height, int64_t *kept, int64_t *best) {
   if (height < *best) {
     *best = height;
@@ -483,12 +484,12 @@ int64_t rf_layout_blocks(rf_block *block, int count, int64_t waste) {
   int64_t least = lower_bound(&p), best = INT64_MAX;
   int64_t *kept = rf_pool_raw(pool, n * sizeof *kept), *of_last = rf_pool_raw(pool, n * sizeof *of_last);
   const int64_t enough = least + waste;
-  /* Tries every order once, then improves the lowest orders, each as long as its height falls. */
+  /* Tries every order once. Then improves the lowest orders, each as long as its height falls. */
   const int rounds = count < 1000 ? 12 : count < 3000 ? 4 : 1;
   int64_t reached[BY_RANKS] = {0};
   bool other[BY_RANKS] = {false}; /* whether the last call of promote() changed the order */
-  /* The first order that is low enough wins. A placement stops when it gets too high; only the last
-   * placement runs to its end, because later rounds start from it. */
+  /* The first order that is low enough wins. Each placement stops when it gets too high, except
+   * that of the last order, from which later rounds start. */
   for (int by = 0; by < BY_RANKS && best > enough; by++) {
     int64_t most = rounds == 1 ? best : by < BY_RANKS - 1 && enough < INT64_MAX ? enough + 1 : INT64_MAX;
     order[by] = rf_pool_raw(pool, n * sizeof(int));
@@ -513,7 +514,7 @@ int64_t rf_layout_blocks(rf_block *block, int count, int64_t waste) {
     int64_t lowest = reached[by];
     reached[by] = INT64_MAX;
     for (int round = 1, idle = 0; other[by] && round < rounds && idle < PATIENCE && best > enough; round++) {
-      /* the last round stops at the lowest height so far */
+      /* the last round gives up when it is no lower than the lowest height so far */
       bool last = idle + 1 == PATIENCE || round + 1 == rounds;
       int64_t height = place(&p, order[by], last ? lowest : INT64_MAX);
       keep(&p, height, kept, &best);
@@ -570,7 +571,7 @@ static void place_persistent(rf_plan *plan, rf_pool *scratch, bool host) {
 int64_t rf_flow_layout(rf_flow *flow, bool host, int64_t persistent, int64_t waste) {
   rf_pool *scratch = rf_pool_new();
   size_t tensors = (size_t)flow->tensors + 1;
-  /* A chain of tensors that reuse each other's bytes is one block. */
+  /* Tensors that reuse the bytes of one tensor in place form one block with it. */
   int *block_of = rf_pool_raw(scratch, tensors * sizeof *block_of), count = 0;
   rf_block *block = rf_pool_raw(scratch, tensors * sizeof *block);
   for (int t = 0; t < flow->tensors; t++) {
@@ -597,8 +598,8 @@ int64_t rf_flow_layout(rf_flow *flow, bool host, int64_t persistent, int64_t was
   return height;
 }
 
-/* Places all tensors of the chip or the host. Returns the height in bytes. *persistent: end of the
- * persistent region. */
+/* Places all tensors in the memory of the chip or of the host. Returns the height in bytes.
+ * *persistent: end of the persistent region. */
 static int64_t lay_out(rf_plan *plan, bool host, int64_t waste, int64_t *persistent) {
   rf_pool *scratch = rf_pool_new();
   place_persistent(plan, scratch, host);

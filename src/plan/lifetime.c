@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-/* Bytes of a tensor on a machine; each slot (for microbatches in flight) is aligned. */
+/* Bytes of a tensor on a machine: one aligned slot for each microbatch in flight. */
 static int64_t bytes_of(const rf_machine *machine, const rf_tensor *tensor) {
   int64_t bytes = tensor->dtype == RF_PACKED
                       ? rf_tensor_bytes(tensor)
@@ -18,12 +18,12 @@ static int64_t bytes_of(const rf_machine *machine, const rf_tensor *tensor) {
 
 typedef struct life {
   bool read_first, written, in_micro;
-} life; /* uses in the micro section: read before the first write; written; used at all */
+} life; /* in the micro section: is it read before its first write, written, used at all */
 
 typedef struct walk {
   rf_flow *flow;
   life *life;
-  int begin[RF_SECTIONS + 1]; /* first op of each section, then the number of ops */
+  int begin[RF_SECTIONS + 1]; /* first op of each section; the last entry is the number of ops */
   int op;
   bool in_micro;
 } walk;
@@ -49,8 +49,9 @@ static void touch_op(walk *w) {
   if (op->workspace >= 0) touch(w, op->workspace, false, true);
 }
 
-/* Extends a lifetime beyond its uses: inputs to the start of their section, outputs to the end of
- * the step, and tensors that one microbatch passes to the next over the whole micro section. */
+/* Extends a lifetime beyond the uses of the tensor. An input lives from the start of its section,
+ * an output to the end of the step, and a tensor that microbatches pass on for the whole micro
+ * section. */
 static void extend(walk *w, int t) {
   const rf_flow *flow = w->flow;
   const rf_flow_tensor *tensor = &flow->tensor[t];
@@ -121,8 +122,8 @@ void rf_flow_lifetimes(rf_flow *flow) {
 
 rf_flow_tensor rf_flow_tensor_of(const rf_plan_options *options, const rf_graph *graph,
                                  const rf_tensor *tensor) {
-  /* Other microbatches run between the forward and backward pass of a microbatch, unless the stage
-   * has one run of layers and one microbatch in flight. */
+  /* Between the forward and backward pass of a microbatch, other microbatches run and must not
+   * overwrite the tensor, unless the stage has one run of layers and one microbatch in flight. */
   bool held = tensor->slots > 1 || (tensor->slots == 1 && rf_pipeline_chunks(&graph->mesh) > 1);
   return (rf_flow_tensor){.bytes = bytes_of(options->machine, tensor),
                           .persistent = tensor->persistent,
@@ -174,8 +175,8 @@ static bool is_used(const rf_flow *flow, int t) {
   return !flow->tensor[t].host && (flow->tensor[t].persistent || flow->at[t].last != RF_NONE);
 }
 
-/* change[i + 1]: change of the sum of live bytes at op i. A tensor that reuses an input's bytes
- * counts from the op after its first op. */
+/* change[i + 1] is by how much the sum of live bytes changes at op i. A tensor that reuses the
+ * bytes of an input counts from the op after its first op, where the input ends. */
 static int64_t *live_changes(const rf_flow *flow, rf_pool *pool) {
   int64_t *change = rf_pool_alloc(pool, ((size_t)flow->ops + 4) * sizeof *change);
   for (int t = 0; t < flow->tensors; t++) {

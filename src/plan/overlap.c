@@ -1,10 +1,10 @@
 /* overlap.c - simulates a step on a chip that computes, exchanges data with other chips and copies
- * from its host at the same time. The core runs its ops in graph order. A transfer is issued after
- * all ops before it, so that the memory layout stays valid. A transfer starts when its inputs are
- * complete and its links are free. A transfer uses the links of its group, the data-centre network
- * or the host link; groups on different axes of a torus use different links. No op writes to bytes
- * that a transfer still uses. A section ends when all its ops have ended. The time of a step is the
- * core's own work plus the time that the core waits. */
+ * from its host at the same time. The core, which computes, runs its ops in graph order. A transfer
+ * is issued after all ops that precede it in the graph, so that the memory layout stays valid. A
+ * transfer starts when its inputs are complete and its links are free. A transfer uses the links of
+ * its group, the data-centre network or the host link; groups on different axes of a torus use
+ * different links. No op writes to bytes that a transfer still uses. A section ends when all its
+ * ops have ended. The time of a step is the core's work plus the core's waits. */
 #include "plan/parts.h"
 
 #include <stdlib.h>
@@ -13,7 +13,7 @@
 /* resources of a chip; LINKS + i is bit i of rf_group.resources */
 enum { CORE, LINKS, LINK_COUNT = 12, HOST_OUT = LINKS + LINK_COUNT, HOST_IN, LANES };
 
-/* The kind of an exchange, or -1 (also for a receive, because its send is timed). */
+/* The collective that an op performs, or -1. A receive gives -1, because its send is timed. */
 static int kind_of(const rf_op *op) {
   static const int kinds[RF_EXCHANGES] = {[RF_EXCHANGE_NONE] = -1,
                                           [RF_EXCHANGE_ALL_GATHER] = RF_ALL_GATHER,
@@ -76,7 +76,7 @@ void rf_plan_price_transfers(rf_plan *plan) {
       p->seconds = 0;
       p->work = (rf_work){0};
       p->bound = RF_BOUND_NETWORK;
-    } /* a receive takes no time; its send does */
+    } /* a receive takes no time, because its send does */
     if (to_host(op) || from_host(op)) {
       p->lanes = 1u << (to_host(op) ? HOST_OUT : HOST_IN);
       p->seconds = m->pcie_bps > 0 ? p->work.sent_bytes / m->pcie_bps : 0;
@@ -134,8 +134,8 @@ static bool overwrites(const rf_plan *plan, int i, int j) {
   return false;
 }
 
-/* Time when op `i` may write: after `now` and after the transfers that use the same bytes. Drops
- * transfers that ended before `now`; if the list is full, waits for the oldest transfer. */
+/* Time when op `i` may write: at `now` or after it, when no transfer uses the bytes any more. Drops
+ * transfers that ended before `now`. With a full list, waits for the oldest. */
 static double wait_for_flights(timeline *t, int i, double now) {
   double until = now;
   int kept = 0;
@@ -150,7 +150,7 @@ static double wait_for_flights(timeline *t, int i, double now) {
   return until;
 }
 
-/* Core seconds that a collective costs: its bytes have to move through the chip's memory. */
+/* Seconds that a collective takes from the core to move its bytes through the chip's memory. */
 static double core_share(const rf_plan *plan, const rf_plan_op *p) {
   const rf_machine *m = &plan->machine;
   double bytes = p->work.bytes_read + p->work.bytes_written;
@@ -165,7 +165,7 @@ static void run_op(timeline *t, int i) {
   bool host = p->lanes >> HOST_OUT & 3;
   uint32_t lanes = p->lanes ? p->lanes : 1u << CORE;
   double start = wait_for_flights(t, i, t->free[CORE]), seconds = host && t->without_host ? 0 : p->seconds;
-  if (how == RF_COLLECTIVES_NONE && p->lanes) lanes |= 1u << CORE; /* the core waits for it */
+  if (how == RF_COLLECTIVES_NONE && p->lanes) lanes |= 1u << CORE; /* the core waits */
   for (int k = 0; k < op->input_count; k++)
     if (op->input[k] >= 0 && t->made[op->input[k]] > start) start = t->made[op->input[k]];
   for (int k = 0; k < op->output_count; k++)
@@ -273,8 +273,8 @@ rf_step_time rf_plan_schedule(const rf_plan *plan) {
     time.offload = host;
     double without = host > 0 ? run_step(&t, &unused, &unused) : time.seconds;
     time.offload_exposed = time.seconds > without ? time.seconds - without : 0;
-    /* The first microbatch reaches the last stage after all other stages have processed it, so in
-     * 1F1B and in GPipe each stage idles for stages - 1 microbatches. */
+    /* The first microbatch must pass all other stages before it reaches the last stage, so in 1F1B
+     * and in GPipe each stage idles for the time of stages - 1 microbatches. */
     time.bubble = (double)(stages - 1) * micro;
     time.seconds += time.bubble;
     time.by[RF_BOUND_NETWORK] = time.seconds > core ? time.seconds - core : 0;
@@ -284,6 +284,6 @@ rf_step_time rf_plan_schedule(const rf_plan *plan) {
   }
   for (int b = 1; b < RF_BOUNDS; b++)
     if (time.by[b] > time.by[time.bound]) time.bound = (rf_bound)b;
-  if (lane > core) time.bound = RF_BOUND_NETWORK; /* the network takes longest, hidden or not */
+  if (lane > core) time.bound = RF_BOUND_NETWORK; /* a link is busy for longer than the core */
   return time;
 }

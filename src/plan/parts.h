@@ -10,18 +10,18 @@ static inline int64_t rf_align(int64_t bytes) {
 }
 
 /* How complete a plan is. BYTES has kernels, lifetimes and live bytes. SIZE adds offsets if the
- * live bytes fit; otherwise arena_bytes is live_bytes. PRICES adds times, but no digest and no
- * workspace names; on several chips it always has offsets. WHOLE is complete. */
+ * live bytes fit; otherwise arena_bytes is live_bytes. PRICES adds times and, on several chips,
+ * offsets in any case, but no digest and no workspace names. WHOLE is complete. */
 typedef enum rf_plan_depth { RF_PLAN_BYTES, RF_PLAN_SIZE, RF_PLAN_PRICES, RF_PLAN_WHOLE } rf_plan_depth;
 
 /* choose.c: sets the kernel, work and workspace of each op. Allocates plan->op, plan->tensor and
  * plan->workspace. */
 void rf_plan_choose(rf_plan *plan, rf_plan_depth depth);
-/* Input of the lifetime and layout passes: the ops and tensors of a graph, or of a graph that is
- * only estimated (trial.c). */
+/* Input of the lifetime and layout passes: the ops and tensors of a graph, which may be one that
+ * trial.c only estimates. */
 typedef struct rf_flow_op {
   const int *input, *output;
-  const rf_accumulate *accumulate; /* an entry per output; NULL: every output is overwritten */
+  const rf_accumulate *accumulate; /* one entry per output; NULL: the op overwrites every output */
   const rf_op_def *def;
   int workspace; /* index of a tensor, or RF_NONE */
   int8_t inputs, outputs, section;
@@ -29,7 +29,7 @@ typedef struct rf_flow_op {
 typedef struct rf_flow_tensor {
   int64_t bytes;                        /* on the plan's machine */
   bool persistent, input, output, host; /* as in rf_tensor */
-  bool held;                            /* survives other microbatches of a pipeline stage */
+  bool held;                            /* keeps its bytes while other microbatches run */
 } rf_flow_tensor;
 typedef struct rf_flow {
   int ops, tensors, microbatches, guard_bytes;
@@ -57,17 +57,17 @@ void rf_plan_lifetimes(rf_plan *plan);
 /* Size of the persistent region of the chip or the host in bytes; on the chip at least
  * options->persistent_bytes. */
 int64_t rf_flow_persistent(const rf_flow *flow, bool host, const rf_plan_options *options);
-/* The largest sum of live bytes without alignment; the op where the sum occurs; the sum's bytes by
- * class. peak_op and by_class may be NULL. */
+/* Return the largest sum of live bytes, without alignment. peak_op gets the op with this sum,
+ * by_class the sum's bytes by class of tensor; both may be NULL. */
 int64_t rf_flow_live_bytes(const rf_flow *flow, int *peak_op);
 int64_t rf_plan_live_bytes(const rf_plan *plan, int *peak_op, int64_t by_class[RF_CLASSES]);
 
 /* layout.c: sets the offset of every tensor, persistent_bytes and arena_bytes. */
 void rf_plan_layout(rf_plan *plan);
 /* Places the non-persistent tensors of the chip or the host after `persistent` bytes. Returns the
- * height. Holes may waste a small fraction of `waste`, the largest sum of live bytes. */
+ * height. `waste` is the largest sum of live bytes; holes may waste a small fraction of it. */
 int64_t rf_flow_layout(rf_flow *flow, bool host, int64_t persistent, int64_t waste);
-/* A range of bytes that is needed from op `first` to op `last`. */
+/* A range of bytes that ops `first` to `last` need. */
 typedef struct rf_block {
   int64_t bytes, offset;
   int first, last;
@@ -77,11 +77,11 @@ typedef struct rf_block {
  * a layout within `waste` bytes of the largest sum of live blocks. */
 int64_t rf_layout_blocks(rf_block *block, int count, int64_t waste);
 
-/* cost.c: scales a CPU's ceilings and curves to a plan with fewer threads than were measured. */
+/* cost.c: scales a CPU's peak rates and curves to a plan with fewer threads than were measured. */
 void rf_machine_for_threads(rf_machine *machine, int threads);
-/* Replaces peaks that were measured with tiles if the plan uses a lower instruction set. */
+/* If the plan's instruction set has no tiles, replaces peak rates that were measured with tiles. */
 void rf_machine_for_isa(rf_machine *machine, rf_isa isa);
-/* Predicts the time of every op and the sums over a step. */
+/* Predicts the time of every op, and of a step as their sum. */
 void rf_plan_cost(rf_plan *plan);
 
 /* Like rf_plan_limit, for an op that is not a transfer and with the given work. */
@@ -94,28 +94,29 @@ rf_step_time rf_plan_schedule(const rf_plan *plan);
 /* RAFTER_INVALID: the machine does not connect the mesh's chips or has no known bandwidth. */
 rf_status rf_plan_check_transfers(const rf_graph *graph, const rf_machine *machine, rf_error *error);
 
-/* trial.c: estimates plans that recompute different tensors of one graph, without making them. The
+/* trial.c: estimates, without making them, plans that recompute different tensors of one graph. The
  * graph has no kernels yet. A trial is allocated in `pool`. */
 typedef struct rf_trial rf_trial;
-/* Returns false for pipeline stages or offload, whose passes run after recomputation. */
+/* Returns false with pipeline stages or offload, because their passes run after recomputation. */
 bool rf_trial_can(const rf_graph *base, const rf_plan_options *options);
 rf_trial *rf_trial_open(const rf_graph *base, const rf_plan_options *options, rf_pool *pool);
-/* Sets *live, and *seconds of recomputation per step, if tensors in `drop` are recomputed. */
+/* Sets *live (bytes) and *seconds (of recomputation per step) if tensors in `drop` are
+ * recomputed. */
 void rf_trial_weigh(rf_trial *trial, const bool *drop, int64_t *live, double *seconds);
 /* Estimates a named policy: its arena size, or its live bytes if they exceed `room`. */
 int64_t rf_trial_policy(rf_trial *trial, rf_remat remat, int64_t room);
-/* Arena size and step seconds of the last set of rf_trial_weigh; the seconds are for one chip. */
+/* Arena size, and step seconds on one chip, for the last set given to rf_trial_weigh. */
 int64_t rf_trial_layout(rf_trial *trial);
 double rf_trial_seconds(rf_trial *trial);
 int64_t rf_trial_persistent(const rf_trial *trial); /* size of the persistent region */
 
 /* remat.c: marks in `drop`, which has one entry per tensor of `base`, the tensors to recompute so
- * that the plan fits `room` bytes. If nothing fits, marks the set with the smallest peak. *arena:
- * size of the resulting arena. `base` has no kernels yet. */
+ * that the plan fits `room` bytes. If nothing fits, marks the set with the smallest peak. *arena
+ * gets the size of the arena. `base` has no kernels yet. */
 rf_status rf_plan_auto_remat(const rf_graph *base, const rf_plan_options *options, int64_t room, bool *drop,
                              int64_t *arena, rf_error *error);
 
-/* overlap.c: seconds of ops with part[i] == which, without sends and receives between stages. */
+/* overlap.c: seconds of ops i with part[i] == which, except sends and receives between stages. */
 double rf_plan_seconds_of(const rf_plan *plan, const int *part, int which);
 
 /* pipeline.c: plans all stages and returns the plan of the stage with the largest peak. */
@@ -125,19 +126,19 @@ rf_status rf_plan_make_stages(const rf_model *model, const rf_plan_options *opti
 /* plan.c: applies remat and offload to a graph and plans it. Takes ownership of the graph. */
 rf_status rf_plan_finish(rf_graph *graph, const rf_plan_options *options, rf_plan_depth depth, rf_plan **plan,
                          rf_error *error);
-/* plan.c: the graph of a plan before recomputation and offload: the plan's own graph, or a new one
- * in *built that the caller frees. NULL for pipeline stages. */
+/* plan.c: the graph of a plan before recomputation and offload. It is the plan's own graph, or a
+ * new graph that the caller frees through *built. NULL for pipeline stages. */
 const rf_graph *rf_plan_graph_before(const rf_plan *plan, rf_graph **built);
-/* plan.c: plans a graph without changing it (takes ownership), and plans a model. `base` (may be
- * NULL) is the unplanned graph of that model and must outlive the plan. */
+/* plan.c: rf_plan_of_graph plans a graph as it is and takes ownership. rf_plan_make_to plans a
+ * model; `base` (may be NULL) is the model's unplanned graph and must outlive the plan. */
 rf_plan *rf_plan_of_graph(rf_graph *graph, const rf_plan_options *options, rf_plan_depth depth);
 rf_status rf_plan_make_to(rf_plan_depth depth, const rf_model *model, const rf_plan_options *options,
                           const rf_graph *base, rf_plan **plan, rf_error *error);
 
-/* program_time.c: memory of the JAX program in `options`. */
+/* program_time.c: predicts the memory of the JAX program in `options`. */
 rf_status rf_plan_program_size(const rf_model *model, const rf_plan_options *options,
                                rf_program_memory *memory, rf_error *error);
-/* Gives a finished plan the memory, then the time, of the JAX program in its options. */
+/* Gives a finished plan the memory and the time of the JAX program in its options. */
 rf_status rf_plan_as_program(rf_plan *plan, rf_error *error);
 /* Predicts the time of every op of a JAX program; plan->program must be set. */
 void rf_program_time(rf_plan *plan);

@@ -13,10 +13,10 @@ typedef struct line {
   const rf_mesh *mesh;
   int stages, chunks, pieces, micros;
   const rf_piece_times *piece;
-  /* Index 0: forward, 1: backward. For each direction, piece and microbatch: the time when the pass
-   * ended (done) and when its input arrived (came); below 0: not yet. */
+  /* Index 0: forward, 1: backward. For each piece and microbatch, done[] has the time when this
+   * pass ended and came[] the time when its input arrived; below 0: not yet. */
   double *done[2], *came[2];
-  int *places;    /* for each piece: slots for forward inputs */
+  int *places;    /* for each piece: number of slots for forward inputs */
   rf_half *order; /* schedules of all stages, concatenated */
 } line;
 
@@ -33,7 +33,7 @@ static double arrival(line *l, int piece, int micro, bool backward) {
   if (start < 0) return -1;
   if (micro > 0 && l->came[backward][cell(l, piece, micro - 1)] > start)
     start = l->came[backward][cell(l, piece, micro - 1)];
-  /* The input takes the slot of a microbatch whose backward pass has ended. */
+  /* The input needs the slot of an earlier microbatch, whose backward pass must end first. */
   if (micro >= places && l->done[1][cell(l, piece, micro - places)] > start)
     start = l->done[1][cell(l, piece, micro - places)];
   return l->came[backward][cell(l, piece, micro)] = start + seconds;
@@ -61,8 +61,7 @@ static bool begin_line(line *l) {
   return true;
 }
 
-/* Simulates as many of a stage's next forward and backward passes as can start. Returns whether any
- * did. */
+/* Simulates a stage's next forward and backward passes until one cannot start. False: none did. */
 static bool advance(line *l, int stage, int *at, double *start, double *now) {
   int halves = 2 * l->chunks * l->micros, begun = *at;
   const rf_half *order = l->order + (size_t)stage * (size_t)halves;
@@ -113,7 +112,7 @@ double rf_pipeline_simulate(const rf_mesh *mesh, int micros, const rf_piece_time
   enum { GROUPS = 16 };
   int stages = rf_pipeline_stages(mesh), some = GROUPS * stages;
   if (micros <= some + stages) return simulate(mesh, micros, piece, start, finish);
-  /* The schedule is periodic by now: simulate a few groups of microbatches and extrapolate. */
+  /* With this many microbatches the schedule repeats itself, so simulate a few and extrapolate. */
   double *before = malloc((size_t)stages * sizeof *before), most = -1;
   some += micros % stages;
   if (before && simulate(mesh, some - stages, piece, start, before) >= 0 &&
@@ -176,7 +175,7 @@ typedef struct sums {
   rf_part_work part[RF_PARTS];
 } sums;
 
-/* A stage's plan counts ops as if all chips ran them; `share`: fraction of chips in the stage. */
+/* A stage's plan counts ops as if all chips ran them. `share` is the stage's fraction of chips. */
 static void add_work(sums *s, const rf_plan *plan, double share) {
   rf_part_work part[RF_PARTS];
   rf_plan_work_by_part(plan, part);
@@ -192,7 +191,8 @@ static void add_work(sums *s, const rf_plan *plan, double share) {
   }
 }
 
-/* Sets the time of the returned plan: its own work, and waits for transfers and other stages. */
+/* Sets the time of the returned plan: its stage's work, and waits for transfers and other
+ * stages. */
 static void set_time(rf_plan *plan, double seconds) {
   const rf_plan_stage *mine = &plan->stage[plan->graph->mesh.stage];
   rf_step_time *t = &plan->time;

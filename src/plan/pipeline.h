@@ -1,12 +1,12 @@
 /* pipeline.h - simulates the stages of a pipeline, for src/plan and its tests. A piece is a run of
- * consecutive layers; a half is the forward or backward pass of one piece on one microbatch. */
+ * consecutive layers. A half is the forward or the backward pass of one piece on one microbatch. */
 #ifndef RF_PLAN_PIPELINE_H
 #define RF_PLAN_PIPELINE_H
 
 #include "graph/mesh/pipeline.h"
 #include "plan/plan.h"
 
-/* Seconds of the forward and backward pass of a piece, and of sending results to its neighbours. */
+/* Seconds of a piece's forward and backward pass, and of sending to the next and previous piece. */
 typedef struct rf_piece_times {
   double forward, backward, to_next, to_before;
 } rf_piece_times;

@@ -103,7 +103,7 @@ static rf_status apply_remat(rf_graph *graph, const rf_plan_options *options, rf
 static rf_status check_bytes(const rf_graph *graph, rf_error *error) {
   double sum = 0, most = 0x1p61;
   for (int t = 0; t < graph->tensor_count; t++) sum += (double)rf_tensor_bytes(&graph->tensor[t]);
-  /* a stage may hold a tensor for every microbatch */
+  /* a stage may keep one copy of a tensor per microbatch */
   if (rf_pipeline_stages(&graph->mesh) > 1) sum *= graph->accumulate;
   if (sum < most) return RAFTER_OK;
   return RF_FAIL(error, RAFTER_INVALID, "use a smaller model, batch or sequence length",

@@ -19,12 +19,11 @@ typedef enum rf_bound {
 } rf_bound;
 
 typedef struct rf_plan_tensor {
-  /* Bytes from the start of the arena, or for host tensors from the start of the host region.
-   * RF_NONE: unused. */
+  /* Bytes from the start of the arena, or of the host region for host tensors. RF_NONE: unused. */
   int64_t offset;
   int64_t bytes; /* rounded up to the alignment */
-  /* Ids of the first and last op that need the bytes. Persistent tensors have -1 and op_count. A
-   * tensor that one microbatch passes to the next lives from the op before the micro section (or
+  /* Indices of the first and last op that need the bytes. Persistent tensors have -1 and op_count.
+   * A tensor that one microbatch passes to the next lives from the op before the micro section (or
    * -1) to the op after that section (or op_count). */
   int first, last;
   int shares; /* tensor whose bytes this one reuses in place, or RF_NONE */
@@ -55,47 +54,47 @@ typedef struct rf_plan_options {
   rf_remat remat;
   const rf_backend *backend;
   rf_isa isa;
-  int threads; /* threads affect the size of workspaces, but not results */
+  int threads; /* the number of threads changes workspaces, but no results */
   const rf_machine *machine;
   rf_collectives collectives;
   rf_program_options program; /* JAX program to size and time; all zero: rafter's own */
-  int64_t budget_bytes;       /* for --fit and remat=auto; 0: the machine's memory minus its reserve */
-  int64_t taken_bytes;        /* part of the budget that remat=auto leaves free for other uses */
+  int64_t budget_bytes;       /* limit for --fit and remat=auto; 0: machine memory minus reserve */
+  int64_t taken_bytes;        /* part of the budget that remat=auto must leave free */
   bool searched;              /* the search of --fit chose these settings, not the user */
   int guard_bytes;            /* gap after each tensor; debug runs check that nothing writes there */
-  /* Minimum size of the persistent region. Validation thus runs in the arena of training. */
+  /* Minimum size of the persistent region; lets validation run in the arena of training. */
   int64_t persistent_bytes;
 } rf_plan_options;
 
-/* Predicted time of a step in seconds. `by` sums to `seconds`: an op of the core counts under the
- * bound of the op, and a wait (for other chips, the host or other stages) counts under network. */
+/* Predicted time of a step in seconds. `by` splits `seconds`: an op of the core counts under its
+ * bound, and waiting for other chips, the host or other stages counts under RF_BOUND_NETWORK. */
 typedef struct rf_step_time {
   double seconds, by[RF_BOUNDS];
   rf_bound bound;
-  double network_hidden;  /* transfer time that overlaps with work of the core */
+  double network_hidden;  /* transfer time during which the core works */
   double network_latency; /* part of all transfer time that more bandwidth would not shorten */
   double bubble;          /* part of by[network]: a pipeline stage waits for other stages */
   double offload;         /* all transfer time to and from the host */
   double offload_exposed; /* part of by[network]: the core waits for the host */
 } rf_step_time;
 
-/* One stage of a pipeline has one run of consecutive layers, or with interleaved:V has V runs. */
+/* A stage of a pipeline. It has one run of consecutive layers, or V runs with interleaved:V. */
 typedef struct rf_plan_stage {
-  int64_t first_layer, layers; /* first layer of its first run; layers in all runs */
-  int in_flight;               /* maximum number of microbatches in flight, summed over its runs */
+  int64_t first_layer, layers; /* first layer of the first run; number of layers in all runs */
+  int in_flight;               /* most microbatches in flight at a time, summed over all runs */
   int64_t peak_bytes, persistent_bytes;
   int64_t held_bytes;                       /* tensors that have a slot for each microbatch in flight */
   double forward_seconds, backward_seconds; /* time of one microbatch through all runs */
-  /* Step = busy (all microbatches) + end (ops after the last microbatch) + idle (waiting). */
+  /* A step is the sum of busy (all microbatches), end (ops after the last) and idle (waiting). */
   double busy_seconds, end_seconds, idle_seconds;
   double fill_seconds, drain_seconds; /* idle time before the first and after the last work */
 } rf_plan_stage;
 
-/* FLOPs of a step on all chips for one part of the model, without recomputation. Over all parts,
- * `step` sums to model_flops and `step_full` to flops_full_square. */
+/* FLOPs of a step on all chips for one part of the model, without recomputation. The sum of `step`
+ * over all parts is model_flops, and the sum of `step_full` is flops_full_square. */
 typedef struct rf_part_work {
-  double forward, step;           /* attention has only the pairs that the mask leaves */
-  double forward_full, step_full; /* attention has all (query, key) pairs */
+  double forward, step;           /* attention counts only the pairs inside the mask */
+  double forward_full, step_full; /* attention counts all (query, key) pairs */
 } rf_part_work;
 
 typedef struct rf_plan {
@@ -108,15 +107,15 @@ typedef struct rf_plan {
   rf_plan_op *op;       /* op_count entries, in graph order */
   struct rf_flow *flow; /* input of the lifetime and layout passes (parts.h) */
   /* Bytes [0, persistent_bytes) of the arena keep their contents between steps. All plans of one
-   * model and optimizer give these bytes the same layout. */
+   * model and optimizer lay out these bytes alike. */
   int64_t persistent_bytes;
   int64_t arena_bytes;                       /* size of the arena = predicted peak memory */
   int64_t live_bytes;                        /* largest sum of live tensors, without holes and alignment */
   int64_t host_bytes, host_persistent_bytes; /* size and persistent bytes of the host region */
   int peak_op;                               /* op with the most live bytes */
-  int64_t by_class[RF_CLASSES];              /* live bytes at peak_op; with padding, sums to arena_bytes */
+  int64_t by_class[RF_CLASSES];              /* at peak_op; the sum with padding is arena_bytes */
   rf_step_time time;
-  double sent_bytes; /* one chip's collectives in a step, counted as the whole arrays of its groups */
+  double sent_bytes; /* whole arrays that pass through one chip's collectives in a step */
   double step_seconds, model_flops, hardware_flops, flops_full_square, bytes; /* of a step, all chips */
   double build_seconds;                                                       /* time that planning took */
   /* A pipeline has one entry per stage. The plan has the graph and the memory of the stage with the
@@ -145,15 +144,14 @@ rf_status rf_plan_make_size(const rf_model *model, const rf_plan_options *option
 void rf_plan_free(rf_plan *plan);
 /* Memory that a plan may use, in bytes: the budget, or the machine's memory minus its reserve. */
 int64_t rf_plan_room(const rf_plan_options *options);
-/* Fills two arrays of op_count entries. live[i]: live bytes at op i; the maximum is live_bytes.
- * top[i]: end of the arena in use at op i; without guard bytes, the maximum is arena_bytes. */
+/* Fills two arrays of op_count entries. live[i] is the live bytes at op i, at most live_bytes.
+ * top[i] is the end of the arena in use at op i; its maximum is arena_bytes without guard bytes. */
 void rf_plan_memory_curve(const rf_plan *plan, int64_t *live, int64_t *top);
 /* Host memory that one chip may use: an even share of its host, in bytes. 0: unknown. */
 int64_t rf_plan_host_room(const rf_machine *machine);
-/* Whether the arena fits rf_plan_room, and the host region rf_plan_host_room if that is known. */
+/* Whether the arena fits rf_plan_room and the host region fits rf_plan_host_room, if known. */
 bool rf_plan_fits(const rf_plan *plan);
-/* Of two plans that share an arena, returns the plan that needs more memory. `prefill` may be
- * NULL. */
+/* Returns the plan that needs the larger arena. `prefill` may be NULL. */
 const rf_plan *rf_plan_larger(const rf_plan *plan, const rf_plan *prefill);
 /* Name of the op with the most live bytes; "" for an empty graph. */
 const char *rf_plan_peak(const rf_plan *plan);
@@ -178,7 +176,7 @@ typedef struct rf_fit_row {
   double seconds; /* per step */
   bool fits;
   rf_mesh mesh;
-  char why[256]; /* in the frontier: memory saved over the previous row, and the time it costs */
+  char why[256]; /* in the frontier: memory saved against the previous row, and its cost in time */
 } rf_fit_row;
 enum { RF_MAX_FIT_ROWS = 64 };
 typedef struct rf_fit_found {
@@ -186,8 +184,8 @@ typedef struct rf_fit_found {
   int rows, tried;                 /* tried: number of settings planned */
   bool fits;                       /* whether any setting fits */
 } rf_fit_found;
-/* Cost of a job that has several phases, one of which is the plan: the largest memory of any phase,
- * the bytes that other phases keep while the plan runs, and the seconds of all phases. */
+/* Cost of a job with several phases, one of which is the plan: the largest memory of a phase, the
+ * bytes that other phases keep while the plan runs (beside), and the seconds of all phases. */
 typedef struct rf_fit_cost {
   int64_t bytes, beside;
   double seconds;
@@ -199,21 +197,20 @@ typedef struct rf_fit_whole {
   rf_status (*cost)(void *self, const rf_plan *plan, rf_fit_cost *cost, rf_error *error);
 } rf_fit_whole;
 /* Finds the fastest plan that fits rf_plan_room(options), or the smallest plan if none fits. The
- * batch, microbatch x accumulate, does not change. On several chips the search starts with meshes
- * of data, fsdp, tensor and expert in bf16 (unless the dtype is fixed), continues with neighbours
- * of the best mesh, and then varies the other settings on the best few. `whole` (may be NULL)
- * replaces the plan's own memory and time. `found` (may be NULL) receives the frontier, fastest
- * first. */
+ * batch, microbatch x accumulate, does not change. On several chips the search plans meshes of
+ * data, fsdp, tensor and expert, in bf16 unless the dtype is fixed, then neighbours of the best
+ * mesh. Last it varies the other settings on the best few meshes. `whole` (may be NULL) replaces
+ * the plan's own memory and time. `found` (may be NULL) receives the frontier, fastest first. */
 rf_status rf_plan_fit(const rf_model *model, const rf_plan_options *options, rf_fit_vary vary,
                       const rf_fit_whole *whole, rf_plan **plan, rf_fit_found *found, rf_error *error);
 
-/* The size at which an op's curve is read; for attention, sequence length x head width; for
- * attention over a cache, rows per sequence x head width. Other ops: rf_cost_work. */
+/* The size at which an op's curve is read. Attention: sequence length x head width. Attention over
+ * a cache: rows per sequence x head width. Other ops: rf_cost_work. */
 double rf_cost_size(const rf_graph *graph, const rf_op *op, rf_work work);
-/* Kinds of products with a packed matrix. Each kind has curves named after it, one per storage type
- * (in place of a kernel), over the number of rows. Kinds that are not transposed have three more
- * curves, with the kind's name as kernel: "matmul_start" (seconds per call), "matmul_outputs" (per
- * output) and "matmul_inner" (per step of the sums). */
+/* Kinds of products with a packed matrix. Each kind has one curve per storage type over the number
+ * of rows. A curve's op is the kind's name, and its kernel is the storage type. Kinds that are not
+ * transposed have three more curves with the kind's name as kernel. Their ops are "matmul_start"
+ * (seconds per call), "matmul_outputs" (per output) and "matmul_inner" (per step of k). */
 typedef enum rf_cost_products {
   RF_PRODUCTS_EXACT,       /* all other products */
   RF_PRODUCTS_FAST,        /* --compute fast: activations rounded to 8 bits */
@@ -224,61 +221,61 @@ typedef enum rf_cost_products {
 } rf_cost_products;
 extern const char *const RF_COST_PRODUCT_NAMES[RF_COST_PRODUCTS];
 typedef struct rf_cost_class {
-  const char *name, *type; /* the name of the kind of product, and of the storage type */
-  double share, size;      /* fraction of the op's FLOPs; rows */
+  const char *name, *type; /* names of the kind of product and of the storage type */
+  double share, size;      /* the part's fraction of the op's FLOPs; number of rows */
 } rf_cost_class;
 /* Fills one entry for each part of an op's packed matrix and returns their number. 0: the op has no
  * packed matrix, so its curve is named after the op. */
 int rf_cost_classes(const rf_graph *graph, const rf_op *op, rf_work work,
                     rf_cost_class class[RF_PANEL_PARTS]);
-/* Reference kernels without a curve of their own use op "reference" with kernel "flops" if they
- * multiply, else "bytes". */
+/* Reference kernels without own curves use that of op "reference" and kernel "flops" if they
+ * multiply, or kernel "bytes" otherwise. */
 #define RF_COST_REFERENCE "reference"
 #define RF_COST_FLOPS "flops"
 #define RF_COST_BYTES "bytes"
-/* Name of an op's curve: the name of the op, or for a product with a weight as narrow as the rank
- * of an adapter, "matmul_narrow", "matmul_dx_narrow" or "matmul_dw_narrow". */
+/* Name of an op's curve. It is "matmul_narrow", "matmul_dx_narrow" or "matmul_dw_narrow" for a
+ * product whose weight is as narrow as an adapter's rank, otherwise the op's name. */
 const char *rf_cost_curve_name(const rf_graph *graph, const rf_op *op);
-/* FLOPs of the op, recomputation included. */
+/* FLOPs that the op executes: of the model, and the extra ones in flops_again. */
 double rf_cost_flops(rf_work work);
 /* Work of an op as its curve counts it: FLOPs if the op multiplies, else bytes moved. */
 double rf_cost_work(rf_work work);
-/* Predicted seconds of one call of an op: its arithmetic or its memory traffic, whichever takes
- * longer, at the rate of the machine's curve for this op or else at its ceilings. *bound (may be
- * NULL) receives the limit. */
+/* Predicted seconds of one call of an op: of its arithmetic or memory traffic, whichever is longer.
+ * Rates come from the machine's curve for this op, or from its peak rates without a curve. *bound
+ * (may be NULL) gets what limits the op. */
 double rf_cost_op(const rf_machine *machine, const rf_graph *graph, const rf_op *op, const rf_kernel *kernel,
                   rf_work work, rf_bound *bound);
 
-/* Lower bound of the seconds of one call; no prediction is below it. It is the larger of FLOPs at
- * the machine's highest rate and bytes at the highest bandwidth for that size (small tensors get
- * the bandwidth of a cache). A transfer takes its time on the links. *bound (may be NULL) receives
- * the limit. */
+/* Lower bound of the seconds of one call; no prediction is below it. It is the time of the FLOPs at
+ * the machine's highest rate, or of the bytes at the highest bandwidth for their number, whichever
+ * is longer. Small tensors get the bandwidth of a cache. The bound of a transfer is its time on the
+ * links without latency. *bound (may be NULL) gets what limits the op. */
 double rf_plan_limit(const rf_plan *plan, int op, rf_bound *bound);
 /* Predicted seconds to touch the arena and to load the packed weights from files in the page cache.
- * Calibrated machines have "load" curves, with "touch" and the storage types as kernels; on other
- * machines the copy bandwidth is used. */
+ * The rates come from the "load" curves, whose kernels are "touch" and the storage types, or from
+ * the copy bandwidth if the machine is not calibrated. */
 double rf_plan_load_seconds(const rf_plan *plan);
-/* Seconds to load `bytes` of one kind by the "load" curves, or -1 without a curve. */
+/* Seconds to load `bytes` by the "load" curve with kernel `what`, or -1 without that curve. */
 double rf_cost_load_seconds(const rf_machine *machine, const char *what, double bytes);
 /* Seconds of an operation on `rows` rows of `numbers` numbers, one thread per row, by the curve of
- * that op and kernel. 0: not measured. */
+ * `op` and `kernel`. 0: that curve does not exist. */
 double rf_cost_rows_seconds(const rf_machine *machine, const char *op, const char *kernel, int64_t rows,
                             int64_t numbers);
 
 /* Rows of one sequence in a forward pass: a chunk of the prompt, or one row of the answer. */
 typedef struct rf_extent {
-  int64_t rows, context; /* context: keys that the last row attends to, its own included */
+  int64_t rows, context; /* context: number of keys up to the last row, inclusive */
 } rf_extent;
 /* Work of an op in a forward pass over `parts` sequences that fill all rows of the plan. */
 rf_work rf_plan_walk_work(const rf_plan *plan, int op, const rf_extent *part, int parts);
 /* Predicted seconds of a forward pass of a prefill or decode plan over `parts` sequences, with one
  * row of logits for each sequence. The plan's own step_seconds assumes full rows and contexts. */
 double rf_plan_walk_seconds(const rf_plan *plan, const rf_extent *part, int parts);
-/* For `times` equal forward passes, adds each op's predicted time to `seconds` and its lower bound
- * (rf_plan_limit) to `limit`; both arrays have op_count entries. RAFTER_FAILED: out of memory. */
+/* Adds each op's predicted time in `times` equal forward passes to `seconds`, and its lower bound
+ * (rf_plan_limit) to `limit`. Both arrays have op_count entries. RAFTER_FAILED: out of memory. */
 rf_status rf_plan_walk_ops(const rf_plan *plan, const rf_extent *part, int parts, double times,
                            double *seconds, double *limit, rf_error *error);
-/* Like rf_plan_walk_seconds, for many forward passes of one plan, which must outlive the prices.
+/* Like rf_plan_walk_seconds, for many forward passes of one plan. Close the prices before the plan.
  * Open returns NULL without memory; close accepts NULL. */
 typedef struct rf_walk_prices rf_walk_prices;
 rf_walk_prices *rf_walk_prices_open(const rf_plan *plan);
@@ -287,11 +284,10 @@ void rf_walk_prices_close(rf_walk_prices *prices);
 
 /* Tokens of a training step, or rows of a forward pass, over all chips. */
 double rf_plan_tokens(const rf_plan *plan);
-/* Peak FLOP/s of all chips in the plan's dtype. A CPU without bf16 tiles computes bf16 at its f32
- * peak. */
+/* Peak FLOP/s of all chips in the plan's dtype. Without bf16 tiles, a CPU has its f32 peak. */
 double rf_plan_peak_flops(const rf_plan *plan);
-/* Peak FLOP/s in the dtype of the linear layers (--matmul-dtype). MFU uses this peak; EMFU uses
- * rf_plan_peak_flops and may exceed 1. */
+/* Peak FLOP/s in the dtype of the linear layers (--matmul-dtype). MFU is relative to this peak.
+ * EMFU is relative to rf_plan_peak_flops and may exceed 1. */
 double rf_plan_matmul_peak_flops(const rf_plan *plan);
 
 #endif

@@ -1,12 +1,12 @@
-/* program_time.c - the time of a JAX program. Compared with rafter's program, attention scores pass
- * through memory, attention computes the whole square, residuals move in and out of stacks, and f32
- * products use the lower precision that JAX uses by default. */
+/* program_time.c - the time of a JAX program. A JAX program differs from rafter's: attention scores
+ * pass through memory, attention computes masked pairs too, loops copy residuals to and from
+ * stacks, and f32 products use the lower precision that is JAX's default. */
 #include "plan/parts.h"
 
 #include <string.h>
 
-/* Times that a residual of a loop passes through memory: written once, copied into its stack (read
- * and write), copied out of it (read and write), and read. */
+/* How often a residual of a loop passes through memory: written once, copied into a stack (a read
+ * and a write), copied out of the stack (a read and a write), and read once. */
 enum { STACK_PASSES = 6 };
 
 static double score_bytes(const rf_plan *plan, const rf_op *op) {
@@ -77,7 +77,7 @@ rf_status rf_plan_as_program(rf_plan *plan, rf_error *error) {
   bool trains = plan->options.build.job == RF_JOB_TRAIN;
   memset(plan->by_class, 0, sizeof plan->by_class);
   /* alias counts donated buffers. In training, three equal arrays are donated: weights and two
-   * moments. Other jobs donate the caches. */
+   * moments. In other jobs, the caches are donated. */
   plan->by_class[RF_CLASS_MOMENT] = trains ? m->alias / 3 * 2 : 0;
   plan->by_class[trains ? RF_CLASS_MASTER : RF_CLASS_KV] = trains ? m->alias - m->alias / 3 * 2 : m->alias;
   plan->by_class[RF_CLASS_WEIGHT] = m->argument - m->alias + m->copies;
@@ -87,7 +87,7 @@ rf_status rf_plan_as_program(rf_plan *plan, rf_error *error) {
   plan->by_class[RF_CLASS_IO] = m->output - m->alias;
   plan->arena_bytes = plan->live_bytes = m->total;
   plan->persistent_bytes = m->argument;
-  /* a JAX program sees the memory of one device */
+  /* a JAX program uses the memory of one device */
   if (plan->machine.devices_per_chip > 1 && !plan->machine.by_device) {
     plan->machine.memory_bytes /= plan->machine.devices_per_chip;
     plan->machine.reserve_bytes /= plan->machine.devices_per_chip;

@@ -1,4 +1,4 @@
-/* rate.c - tokens per step, and the peaks that utilisation is relative to. */
+/* rate.c - tokens per step, and the peak FLOP/s to which utilisation is relative. */
 #include "plan/plan.h"
 
 #include <string.h>
@@ -17,7 +17,7 @@ double rf_plan_matmul_peak_flops(const rf_plan *plan) {
 
 double rf_plan_peak_flops(const rf_plan *plan) {
   rf_dtype dtype = plan->options.build.dtype;
-  /* below AMX, kernels widen bf16 to f32 */
+  /* without AMX, kernels widen bf16 to f32 */
   bool tiles = dtype == RF_BF16 && plan->options.isa >= RF_ISA_AMX && plan->machine.flops[RF_BF16] > 0;
   if (plan->machine.kind == RF_MACHINE_CPU && !tiles) dtype = RF_F32;
   return plan->machine.flops[dtype] * plan->machine.chips;

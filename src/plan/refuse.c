@@ -22,10 +22,10 @@ static int find_largest(const rf_plan *plan, int largest[5]) {
   return count;
 }
 
-/* A search for single tensors pays if the excess is below a twentieth of the room. */
+/* A search for single tensors to recompute pays if the excess is below 1/NEAR of the room. */
 enum { NEAR = 20 };
 
-/* A setting to try: recomputation, a divisor of the microbatch, and the stage of ZeRO. */
+/* A setting to try: recomputation, the divisor `part` of the microbatch, and the stage of ZeRO. */
 typedef struct remedy {
   rf_remat remat;
   int64_t part;
@@ -33,7 +33,7 @@ typedef struct remedy {
 } remedy;
 typedef struct remedies {
   const rf_plan *plan;
-  const rf_graph *base; /* graph before recomputation; NULL: attempts make whole plans */
+  const rf_graph *base; /* graph before recomputation; NULL: make a plan per attempt */
   int64_t room;
   int64_t least, persistent; /* bytes of the smallest plan tried, and of its persistent region */
   bool fits;
@@ -63,7 +63,7 @@ static void say_remedy(remedies *r, const rf_plan_options *to, int64_t bytes) {
     rf_text_append(r->text, r->capacity, " --zero %d", to->build.mesh.zero);
 }
 
-/* Result of one attempt: arena size, or live bytes if these do not fit; -1: no plan. */
+/* Result of one attempt. `bytes`: arena size, or live bytes if these do not fit; -1: no plan. */
 typedef struct outcome {
   int64_t bytes, persistent;
   bool fits;
@@ -85,7 +85,7 @@ static outcome plan_it(const rf_plan_options *options, const rf_plan *from) {
   return o;
 }
 
-/* Like plan_it, but estimates from a graph before recomputation, without making a plan. */
+/* Like plan_it, but makes no plan: estimates from the graph before recomputation. */
 static outcome weigh_it(const rf_plan_options *options, const rf_graph *base) {
   rf_pool *pool = rf_pool_new();
   rf_trial *trial = rf_trial_open(base, options, pool);
@@ -126,8 +126,8 @@ static void note_least(remedies *r, int64_t bytes) {
   if (bytes >= 0 && bytes < r->least) r->least = bytes;
 }
 
-/* Tries to shard more states (--zero) before any recomputation. Returns the last ZeRO stage with a
- * plan. */
+/* Before any recomputation, tries --zero, which shards more states. Returns the last valid
+ * stage. */
 static int try_zero(remedies *r) {
   const rf_plan_options *from = &r->plan->options;
   const rf_mesh *mesh = &from->build.mesh;
@@ -143,7 +143,7 @@ static int try_zero(remedies *r) {
 }
 
 /* Writes a setting that fits, or else the smallest size that was tried. Tries to recompute whole
- * blocks and then a cheaper policy. If whole blocks do not fit, tries smaller microbatches, and
+ * blocks and, if that fits, a cheaper policy. If it does not fit, tries smaller microbatches, and
  * last a slow search for single tensors. */
 static void find_remedy(const rf_plan *plan, const rf_graph *base, int64_t room, char *text,
                         size_t capacity) {

@@ -1,10 +1,10 @@
-/* remat.c - chooses what remat=auto recomputes: the set of activations with the fewest seconds of
- * recomputation whose plan fits. Layers repeat, so activations fall into a few kinds ("mlp/up/u" of
- * every block). The search first drops whole kinds. In each round it drops the kind that then frees
- * the most bytes per second of recomputation. (If a dropped tensor is computed from another dropped
- * tensor, both are recomputed.) Then, the most expensive kind first, it drops each kind in as few
- * blocks as still fit. Each trial is estimated by trial.c; with stages or offload, whose passes run
- * after recomputation, the graph is really rewritten. */
+/* remat.c - chooses which activations remat=auto recomputes: a set that makes the plan fit with the
+ * fewest seconds of recomputation. Layers repeat, so activations fall into a few kinds ("mlp/up/u"
+ * of every block). The search first drops whole kinds (a dropped tensor is recomputed). In each
+ * round it drops the kind that frees the most bytes per second of recomputation. (If a dropped
+ * tensor is computed from another, both are recomputed.) Then, starting with the most expensive
+ * kind, it drops each kind in as few blocks as still fit. trial.c estimates each set. With stages
+ * or offload, whose passes run after recomputation, the graph is rewritten and planned instead. */
 #include "plan/parts.h"
 
 #include <stdlib.h>
@@ -19,16 +19,16 @@ typedef struct kind {
 typedef struct trial {
   int64_t bytes;
   double seconds;
-} trial; /* bytes: largest sum of live bytes, or arena size; seconds: recomputation per step */
+} trial; /* bytes: live peak, or arena size; seconds: recomputation per step */
 
-/* A set that may be the answer. Without a layout, result.bytes are live bytes. */
+/* A set of tensors that may be the answer. Without a layout, result.bytes are live bytes. */
 typedef struct candidate {
   bool *drop; /* one entry per tensor of the base graph */
   trial result;
   bool laid;
 } candidate;
 
-/* A set that was tried. Later rounds often try the same sets again. */
+/* A set of tensors that was tried. Later rounds often try the same sets again. */
 typedef struct known {
   int dropped[MAX_KINDS];
   bool there;
@@ -48,15 +48,15 @@ typedef struct search {
   int dropped[MAX_KINDS]; /* number of dropped tensors of each kind, from block 0 on */
   bool *drop;             /* scratch with one entry per tensor of the base graph */
   known *known;           /* hash table with KNOWN entries */
-  rf_trial *trial;        /* NULL: each trial rewrites the graph */
-  rf_tensor *tensor;      /* arrays of the rewritten graph, which the next trial reuses */
+  rf_trial *trial;        /* NULL: rewrite the graph for each set */
+  rf_tensor *tensor;      /* arrays of the rewritten graph, reused for the next set */
   rf_op *op;
   int tensor_capacity, op_capacity;
 } search;
 
 /* ---- candidates ------------------------------------------------------------------------------ */
 
-/* "block.12/mlp/up/u" -> "mlp/up/u", which is equal in every block. */
+/* "block.12/mlp/up/u" -> "mlp/up/u", which is the same for every block. */
 static const char *kind_name(const char *name) {
   if (strncmp(name, "block.", 6)) return name;
   const char *slash = strchr(name, '/');
@@ -110,14 +110,14 @@ static void drop_set(search *s) {
 
 /* ---- trials ---------------------------------------------------------------------------------- */
 
-/* Copies the base graph into the search's arrays; names are shared. */
+/* Copies the base graph into the arrays of the search. The copy shares the names. */
 static rf_graph *trial_graph(search *s) {
   rf_pool *pool = rf_pool_new();
   rf_graph *graph = rf_pool_alloc(pool, sizeof *graph);
   *graph = *s->base;
   graph->pool = pool;
   graph->tensor_capacity = s->tensor_capacity;
-  graph->op_capacity = s->op_capacity; /* the pass enlarges them if needed */
+  graph->op_capacity = s->op_capacity; /* the recomputation pass enlarges the arrays if needed */
   graph->tensor = memcpy(s->tensor, s->base->tensor, (size_t)s->base->tensor_count * sizeof *graph->tensor);
   graph->op = memcpy(s->op, s->base->op, (size_t)s->base->op_count * sizeof *graph->op);
   return graph;
@@ -179,9 +179,10 @@ static rf_status try_now(search *s, trial *result) {
 
 /* ---- the search ------------------------------------------------------------------------------ */
 
-/* Drops whole kinds until the live bytes are at most `room`, or no kind helps. `thrifty`: bytes
- * saved below `room` do not count, so a small cheap kind may win. Otherwise the best rate wins, and
- * shrink_kind later drops less of that kind. *now: bytes and time of the final set. */
+/* Drops whole kinds until the live bytes are at most `room`, or no kind helps. Each round drops the
+ * kind that saves the most bytes per second. `thrifty`: bytes saved below `room` do not count, so a
+ * small cheap kind may win. Otherwise they count, and shrink_kind later drops that kind in fewer
+ * blocks. *now: bytes and time of the final set. */
 static rf_status drop_kinds(search *s, int64_t room, bool thrifty, trial *now) {
   RF_TRY(try_now(s, now));
   while (now->bytes > room) {
@@ -212,7 +213,7 @@ static rf_status drop_kinds(search *s, int64_t room, bool thrifty, trial *now) {
   return RAFTER_OK;
 }
 
-/* Finds the fewest tensors of kind k to drop so that the plan still fits; keeps other kinds. */
+/* Finds the fewest tensors of kind k to drop so that the plan still fits. Changes no other kind. */
 static rf_status shrink_kind(search *s, int k, int64_t room, trial *now) {
   int low = 0, high = s->dropped[k]; /* dropping `high` tensors fits */
   while (low < high) {
@@ -261,7 +262,7 @@ static void note_found(search *s, const bool *drop, trial result, bool laid) {
   memcpy(c->drop, drop, tensors);
 }
 
-/* Arena size of a set. Several searches may find one set, which is laid out once. */
+/* Arena size of a set. If several searches find the same set, its layout is computed once. */
 static rf_status lay_out(search *s, const bool *drop, trial *result) {
   for (int i = 0; i < s->founds; i++)
     if (s->found[i].laid && !memcmp(s->found[i].drop, drop, (size_t)s->base->tensor_count))
@@ -271,7 +272,8 @@ static rf_status lay_out(search *s, const bool *drop, trial *result) {
 
 /* Runs one greedy search and adds its set to the list of sets found. */
 static rf_status greedy(search *s, bool thrifty) {
-  /* The search counts live bytes. If the layout needs more, the next round lowers the target. */
+  /* The search compares live bytes with `target`. If the layout does not fit, it lowers
+   * `target`. */
   int64_t target = s->room;
   for (int round = 0;; round++) {
     trial now;
@@ -287,8 +289,8 @@ static rf_status greedy(search *s, bool thrifty) {
   }
 }
 
-/* Finds the best set: the fastest that fits, otherwise the smallest, on a tie the first. Computes a
- * memory layout only for sets that may be the best. */
+/* Finds the best set: the fastest that fits, or the smallest if none fits; of equal sets, the
+ * first. Computes a memory layout only for sets that may be the best. */
 static rf_status best_found(search *s, candidate **best) {
   for (;;) {
     *best = NULL;
@@ -321,7 +323,7 @@ static rf_status run_search(search *s, bool *drop, int64_t *arena) {
   note_found(s, drop, t, may_fit);
   RF_TRY(greedy(s, false));
   RF_TRY(greedy(s, true));
-  /* Named policies are candidates too, as they may combine drops that gain nothing one by one. */
+  /* Named policies are candidates too, as they may combine kinds that save nothing singly. */
   for (int i = 0; i < named; i++) {
     rf_remat_policy(s->base, policies[i], s->drop);
     RF_TRY(try_drop(s, s->drop, false, &t));
@@ -335,9 +337,9 @@ static rf_status run_search(search *s, bool *drop, int64_t *arena) {
 
 rf_status rf_plan_auto_remat(const rf_graph *base, const rf_plan_options *options, int64_t room, bool *drop,
                              int64_t *arena, rf_error *error) {
-  /* Trials allocate and free the same few MiB hundreds of times. glibc returns such memory to the
-   * kernel each time, which takes as long as the search, until the program has freed a larger
-   * block. Freeing this block, whose pages are never touched, raises the threshold. */
+  /* The search allocates and frees the same few MiB hundreds of times. Until the program has freed
+   * a larger block, glibc returns this memory to the kernel each time, which takes as long as the
+   * search. Freeing such a block here, whose pages are never touched, prevents this. */
   rf_pool *piece = rf_pool_new();
   rf_pool_raw(piece, (size_t)16 << 20);
   rf_pool_free(piece);

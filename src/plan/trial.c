@@ -1,6 +1,5 @@
 /* trial.c - estimates plans that recompute different tensors of one graph: live bytes, arena, and
- * seconds of recomputation. An estimate has exactly the bytes and seconds of a real plan, but takes
- * far less time. */
+ * seconds of recomputation. An estimate is exactly that of a real plan, but takes far less time. */
 #include "plan/parts.h"
 
 #include "graph/remat.h"
@@ -15,7 +14,7 @@ typedef struct again {
   double seconds;
 } again;
 
-/* Variants of a recomputed op: only the GELU of a fused pair, or a subset of a matmul's outputs. */
+/* A recomputed op may do only a part: the GELU of a fused pair, or some outputs of a matmul. */
 enum { FORMS = 4 };
 
 struct rf_trial {
@@ -28,7 +27,7 @@ struct rf_trial {
   rf_flow_op *op;
   rf_pool *pool;
   again *again; /* FORMS entries per op */
-  rf_flow flow; /* the set weighed last; tensors of the base graph come first */
+  rf_flow flow; /* graph for the last set; the base graph's tensors come first */
   int64_t persistent, live;
 };
 
@@ -86,7 +85,7 @@ static const again *price(rf_trial *t, const rf_remat_step *step) {
   again *a = &t->again[FORMS * step->op + form];
   if (a->known) return a;
   const rf_op op = rf_recompute_op(t->recompute, step);
-  /* recomputation must be bit-identical, so it uses the same kernel */
+  /* recomputation must give the same bits, so it uses the kernel of the first op */
   bool same = op.def == t->base->op[step->op].def;
   const rf_kernel *kernel =
       same ? t->kernel[step->op] : rf_kernel_choose(t->options->backend, t->options->isa, t->base, &op);

@@ -6,7 +6,7 @@
 #include <string.h>
 
 /* Number of (row, key) pairs of the last `rows` rows of a sequence of `context` rows. A row attends
- * to the rows up to itself, at most to the last `window` of these rows. */
+ * to itself and the rows before it, in all to at most `window` rows. */
 static double sum_of_keys(double rows, double context, double window) {
   double first = context - rows + 1;
   if (window <= 0 || context <= window) return rows * (first + context) / 2;
@@ -46,7 +46,7 @@ static rf_work moved_work(const rf_graph *graph, const rf_op *op, const rf_exten
            reach = window > 0 ? window + here - 1 : context;
     positions += op->attr.offload.rows > 0 ? here : context < reach ? context : reach;
   }
-  /* positions are sharded along the context axis */
+  /* the cache's positions are sharded along the mesh's context axis */
   double chips = (double)rf_mesh_extent(&graph->mesh, RF_AXIS_CONTEXT);
   double bytes = positions * rf_cache_position_bytes(&graph->tensor[op->input[0]]) / chips;
   return (rf_work){.bytes_read = bytes, .bytes_written = bytes, .sent_bytes = bytes};
@@ -56,8 +56,8 @@ static bool depends_on_context(const rf_graph *graph, const rf_op *op) {
   return rf_op_is_cached(op) || moves_cache(graph, op);
 }
 
-/* Work of an op for `rows` rows, independent of contexts. Experts always reserve the same number of
- * rows, of which fewer rows fill a smaller fraction. */
+/* Work of an op for `rows` rows, independent of contexts. Experts always reserve memory for the
+ * same number of rows, so fewer rows fill less of it. */
 static rf_work plain_work(const rf_graph *graph, const rf_op *op, int64_t rows) {
   rf_op here = *op;
   double all = (double)(graph->rows * rf_mesh_size(&graph->mesh, RF_AXES_OF_WALK));
@@ -82,20 +82,20 @@ rf_work rf_plan_walk_work(const rf_plan *plan, int op, const rf_extent *part, in
   return work_of(plan->graph, &plan->graph->op[op], part, parts);
 }
 
-/* Rows of a tensor on a chip in a forward pass of `rows` rows: a share, or after a gather all. */
+/* Rows of a tensor on one chip in a forward pass of `rows` rows: a share, or all after a gather. */
 static int64_t rows_of(const rf_graph *graph, int64_t bound, int64_t rows) {
   int64_t chips = rf_mesh_size(&graph->mesh, RF_AXES_OF_WALK), all = graph->rows * chips;
   if (chips > 1 && bound == all) return rows < all ? rows : all;
   return rf_rows_of_walk(graph, bound, (rows + chips - 1) / chips);
 }
 
-/* Sets the numbers of rows in a graph. Rows are the first dimension of an activation. Logits, the
- * indices that select their rows, and page tables have one row per sequence. */
+/* Sets the number of rows of each tensor in a graph. The first dimension of an activation is its
+ * rows. Logits, the indices that select their rows, and page tables have one row per sequence. */
 static void cut_rows(rf_graph *graph, int64_t rows, int64_t sequences) {
   int64_t slots = 0;
   for (int i = 0; i < graph->op_count; i++) {
     const rf_op *op = &graph->op[i];
-    if (!op->def->rows_slot) continue; /* only the head picks its rows */
+    if (!op->def->rows_slot) continue; /* only the head selects rows */
     int picked = op->input[op->def->rows_slot];
     slots = graph->tensor[picked].shape[0];
     graph->tensor[picked].shape[0] = sequences < slots ? sequences : slots;
@@ -114,8 +114,7 @@ static void cut_rows(rf_graph *graph, int64_t rows, int64_t sequences) {
       graph->tensor[rf_cached_of(graph, &graph->op[i]).table].shape[0] = sequences;
 }
 
-/* Seconds of the chip and each direction of the host link; the three overlap, as copies run
- * ahead. */
+/* Busy seconds of the chip, and of the host link in each direction. All three overlap. */
 typedef struct spans {
   double chip, in, out;
 } spans;
@@ -130,8 +129,8 @@ static void add(spans *s, const rf_op *op, double seconds) {
                                                : &s->chip) += seconds;
 }
 
-/* Seconds of one op. A transfer scales with the bytes it sends. Transfers between chips overlap
- * with nothing, because the next product needs each of them. */
+/* Seconds of one op. The time of a transfer is proportional to its bytes, except for latency. A
+ * transfer between chips overlaps with nothing, because the next product needs its result. */
 static double walk_op_seconds(const rf_plan *plan, const rf_graph *graph, int i, rf_work work) {
   const rf_plan_op *p = &plan->op[i];
   if (!p->lanes) return rf_cost_op(&plan->machine, graph, &graph->op[i], p->kernel, work, NULL) * p->calls;
@@ -139,7 +138,7 @@ static double walk_op_seconds(const rf_plan *plan, const rf_graph *graph, int i,
   return (p->wait + (p->seconds - p->wait) * part) * p->calls;
 }
 
-/* Copies the graph and cuts its tensors to the rows of these sequences. The caller frees
+/* Copies the graph with only as many rows in its tensors as these sequences have. The caller frees
  * graph->tensor, which is NULL if there is no memory. */
 static rf_graph cut_graph(const rf_plan *plan, const rf_extent *part, int parts) {
   rf_graph graph = *plan->graph;
@@ -182,13 +181,13 @@ rf_status rf_plan_walk_ops(const rf_plan *plan, const rf_extent *part, int parts
 
 /* ---- many forward passes of one plan --------------------------------------------------------- */
 
-/* Prices of forward passes of one plan. Only attention over the cache and copies of the cache
- * depend on contexts; times of other ops are stored for each number of rows and sequences. Equal
- * ops are priced once. */
+/* Prices of forward passes of one plan. Only the times of attention over the cache and of cache
+ * copies depend on contexts. The times of the other ops are stored per number of rows and
+ * sequences. Ops of equal cost are priced once. */
 enum { KEPT = 1 << 14 };
 struct rf_walk_prices {
   const rf_plan *plan;
-  rf_graph graph; /* a copy whose tensors are cut to the current forward pass */
+  rf_graph graph; /* a copy whose tensors have the rows of the current forward pass */
   int *alike, *count, kinds;
   struct kept {
     int64_t rows;
