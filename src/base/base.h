@@ -26,16 +26,15 @@ static inline rf_status rf_failed(rf_status filled, rf_status status) {
     rf_status rf_try_status = (call); \
     if (rf_try_status != RAFTER_OK) return rf_try_status; \
   } while (0)
-/* Like RF_TRY, in a function with one clean-up. The function needs `rf_status status` and a label
- * `done`. */
+/* Like RF_TRY, for a function that cleans up at a label `done`. On failure RF_GO sets the
+ * function's variable `rf_status status` and jumps to that label. */
 #define RF_GO(call) \
   do { \
     status = (call); \
     if (status != RAFTER_OK) goto done; \
   } while (0)
 
-/* RF_PACKED is a matrix of quantized blocks (formats/panels.h). RF_PACKED has no size per
- * element. */
+/* RF_PACKED, a matrix of quantized blocks (formats/panels.h), has no size per element. */
 typedef enum rf_dtype {
   RF_F32,
   RF_BF16,
@@ -86,11 +85,10 @@ void rf_pages_unmap(void *base, size_t bytes);
  * available memory, or the limit of a control group if that is lower; -1 if unknown. */
 int64_t rf_memory_available(void);
 
-/* Returns `memory`. If `memory` is NULL, prints one line and aborts the process. For small
- * allocations only. */
+/* Returns `memory`; if NULL, prints one line and aborts. For small allocations only. */
 void *rf_must(void *memory);
 
-/* A pool: strings and arrays that are freed together (a graph, a plan). */
+/* A pool holds strings and arrays that are freed together, such as those of a graph or a plan. */
 typedef struct rf_pool rf_pool;
 rf_pool *rf_pool_new(void);
 void rf_pool_free(rf_pool *pool);
@@ -100,7 +98,7 @@ void *rf_pool_alloc(rf_pool *pool, size_t bytes);
 void *rf_pool_raw(rf_pool *pool, size_t bytes);
 char *rf_pool_format(rf_pool *pool, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* Whether a flag that a signal handler or another thread sets is non-zero; NULL is never set. */
+/* Whether *flag, which a signal handler or thread may set, is not 0; false if `flag` is NULL. */
 static inline bool rf_flag_is_set(const volatile int *flag) {
   return flag && __atomic_load_n(flag, __ATOMIC_RELAXED);
 }
@@ -109,7 +107,8 @@ static inline bool rf_flag_is_set(const volatile int *flag) {
 
 /* Greatest common divisor of two numbers >= 0 that are not both 0. */
 int64_t rf_common_divisor(int64_t a, int64_t b);
-/* n / unit rounded up, and the smallest multiple of `unit` that is at least n, for n >= 0. */
+/* For n >= 0: rf_ceil_div returns n / unit rounded up; rf_round_up returns the smallest multiple of
+ * `unit` that is at least n. */
 static inline int64_t rf_ceil_div(int64_t n, int64_t unit) { return (n + unit - 1) / unit; }
 static inline int64_t rf_round_up(int64_t n, int64_t unit) { return rf_ceil_div(n, unit) * unit; }
 /* Compares two doubles, for qsort in ascending order. */
@@ -122,8 +121,7 @@ int rf_compare_names(const void *a, const void *b);
 double rf_now_seconds(void); /* monotonic clock */
 int64_t rf_now_ns(void);     /* same clock as rf_now_seconds */
 
-/* Seconds since this process started, with the time to load it, in steps of 0.01 s; -1 if
- * unknown. */
+/* Seconds since this process started (load time included), in steps of 0.01 s; -1 if unknown. */
 double rf_process_seconds(void);
 
 /* Random numbers are counter-based: a key gives the same draw in any order and on any thread. */

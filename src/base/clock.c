@@ -17,7 +17,7 @@ int64_t rf_now_ns(void) { return ns_of(CLOCK_MONOTONIC); }
 double rf_now_seconds(void) { return 1e-9 * (double)rf_now_ns(); }
 
 double rf_process_seconds(void) {
-  /* field of proc(5)'s stat: clock ticks from the system's start to the process's */
+  /* the field of /proc/self/stat that holds the process's start, in clock ticks since boot */
   enum { START = 22 };
   char text[1024];
   double now = 1e-9 * (double)ns_of(CLOCK_BOOTTIME);
@@ -26,7 +26,7 @@ double rf_process_seconds(void) {
   size_t bytes = fread(text, 1, sizeof text - 1, file);
   fclose(file);
   text[bytes] = 0;
-  /* Search after the program's name, which may contain any character. */
+  /* Search after the ')' that ends the program's name: the name may contain any character. */
   const char *at = strrchr(text, ')');
   for (int field = 2; at && field < START; field++) at = strchr(at + 1, ' ');
   unsigned long long ticks;

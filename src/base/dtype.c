@@ -60,7 +60,7 @@ uint16_t rf_f32_to_f16(float x) {
   if (magnitude > 0x7f800000u) return (uint16_t)(sign | 0x7e00u | (magnitude >> 13 & 0x1ffu));
   /* 65536 and above become infinity. 65520 to 65535 carry into infinity below. */
   if (magnitude >= 0x47800000u) return (uint16_t)(sign | 0x7c00u);
-  /* Below 2^-14, adding 0.5 rounds at the last subnormal bit, ties to even. */
+  /* Below 2^-14 the result is subnormal. Adding 0.5 rounds to its last bit, ties to even. */
   if (magnitude < 0x38800000u) {
     union {
       float f;

@@ -5,8 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Cuts a source path to its part from the last "src/", "include/" or "tests/" on, which is equal on
- * all machines. */
+/* Returns the part of a source path that starts at its last "src/", "include/" or "tests/". This
+ * part is the same on all machines. */
 static const char *short_path(const char *file) {
   static const char *const roots[] = {"src/", "include/", "tests/"};
   const char *shortest = NULL;
@@ -19,7 +19,7 @@ static const char *short_path(const char *file) {
 rf_status rf_fail(rf_error *error, rf_status status, const char *file, int line, const char *hint,
                   const char *format, ...) {
   if (!error) return status;
-  /* The arguments may point into `error`, if a caller adds context, so use another buffer. */
+  /* An argument may be text of `error`, if a caller adds context: use another buffer. */
   char message[sizeof error->message], advice[sizeof error->hint];
   va_list arguments;
   va_start(arguments, format);

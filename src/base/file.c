@@ -85,7 +85,7 @@ static char *resolve_links(const char *path) {
   char target[4096], *now = strdup(path);
   for (int i = 0; now && i <= LINKS_MOST; i++) {
     ssize_t n = readlink(now, target, sizeof target - 1);
-    if (n < 0) return now; /* `now` is not a link, or it is missing. */
+    if (n < 0) return now; /* `now` is not a symbolic link, or no such file exists. */
     target[n] = 0;
     const char *slash = target[0] == '/' ? NULL : strrchr(now, '/');
     char *next = NULL;

@@ -5,7 +5,7 @@
 #include "base/base.h"
 
 /* Reads the complete file into malloc'ed memory and adds a NUL, which *bytes does not count.
- * RAFTER_FAILED: no such file, neither a regular file nor a pipe, or above `most` bytes. */
+ * Returns RAFTER_FAILED if the file does not exist, is a folder or has more than `most` bytes. */
 rf_status rf_file_read(const char *path, size_t most, char **text, size_t *bytes, rf_error *error);
 
 /* Maps a regular file for reading; free it with munmap(). RAFTER_FAILED if the file is empty. */
@@ -32,7 +32,7 @@ rf_status rf_file_write(const char *path, const void *data, size_t bytes, rf_err
 rf_status rf_make_folders(const char *path, rf_error *error);
 
 /* Creates an empty folder next to `path`, and its parents. The caller renames the complete folder
- * to `path`. `part` receives its name and has room for `size` bytes. */
+ * to `path`. `part` receives the name of the new folder and has room for `size` bytes. */
 rf_status rf_make_folder_beside(const char *path, char *part, size_t size, rf_error *error);
 
 /* Removes a folder and its files. A folder that contains folders stays. */

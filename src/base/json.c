@@ -149,7 +149,7 @@ static void put_real(FILE *out, double value) {
   char text[40];
   rf_text_real(value, text);
   fputs(text, out);
-  if (!strpbrk(text, ".e")) fputs(".0", out); /* With ".0" the number is read back as a real. */
+  if (!strpbrk(text, ".e")) fputs(".0", out); /* JSON reads 1 as an integer and 1.0 as a real. */
 }
 
 static void put_string(FILE *out, const char *text, size_t bytes) {
@@ -210,7 +210,7 @@ static void put(FILE *out, const json_t *value, int indent, int depth) {
  * of its longest valid prefix, at least 1. */
 static int character(const unsigned char *at, size_t room) {
   static const struct {
-    unsigned char first, last, low, high; /* ranges of the first byte and of the second */
+    unsigned char first, last, low, high; /* range of the first byte; of the second byte */
     int length;
   } FORMS[] = {{0x00, 0x7F, 0, 0, 1}, /* Unicode, table 3-7 */
                {0xC2, 0xDF, 0x80, 0xBF, 2}, {0xE0, 0xE0, 0xA0, 0xBF, 3}, {0xE1, 0xEC, 0x80, 0xBF, 3},
@@ -277,7 +277,7 @@ rf_status rf_json_write(const char *path, const json_t *json, int indent, rf_err
   char *text = rf_json_text(json, indent);
   if (!text) return RF_FAIL(error, RAFTER_FAILED, NULL, "no memory to write %s", path);
   size_t bytes = strlen(text);
-  text[bytes] = '\n'; /* the newline replaces the NUL, as rf_file_write gets the length */
+  text[bytes] = '\n'; /* the newline replaces the NUL; rf_file_write needs no NUL */
   rf_status status = rf_file_write(path, text, bytes + 1, error);
   free(text);
   return status;

@@ -31,15 +31,15 @@ rf_status rf_json_bool_or(const json_t *object, const char *key, const char *whe
 rf_status rf_json_string_or(const json_t *object, const char *key, const char *where, const char *otherwise,
                             const char **value, rf_error *error);
 
-/* Read a field of an object that was checked before; a missing field counts as 0 or "". */
+/* Read a field of an object that was checked before. A missing field counts as 0 or "". */
 double rf_json_number_at(const json_t *object, const char *key);
 const char *rf_json_text_at(const json_t *object, const char *key);
 
-/* The shortest decimal number that reads back as this float: 1e-05, not 9.99999974e-06. */
+/* The shortest decimal number that reads back as this float: 1e-05 instead of 9.99999974e-06. */
 json_t *rf_json_decimal(float value);
 
-/* A JSON string of any bytes. Invalid UTF-8 becomes U+FFFD, one for each longest valid prefix of a
- * character. NULL if there is no memory. */
+/* A JSON string of any bytes. Where the bytes are not valid UTF-8, each longest valid prefix of a
+ * character becomes one U+FFFD. NULL if there is no memory. */
 json_t *rf_json_bytes(const char *at, size_t bytes);
 
 /* Text of a value, malloc'ed. Keys keep their order; doubles have the fewest digits that read back

@@ -106,8 +106,7 @@ rf_status rf_pages_map(size_t bytes, void **base, size_t *huge_bytes, rf_error *
       "choose a smaller batch, sequence or model, or more rematerialisation (--fit searches for one)";
   if (bytes == 0 || bytes > SIZE_MAX / 2)
     return RF_FAIL(error, RAFTER_FAILED, NULL, "cannot map %zu bytes of memory", bytes);
-  /* The kernel grants more memory than exists and later kills the process, so refuse such sizes
-   * here. */
+  /* The kernel grants more memory than exists, then kills the process: refuse such sizes here. */
   int64_t available = rf_memory_available();
   if (available >= 0 && bytes > (size_t)available)
     return RF_FAIL(error, RAFTER_FAILED, hint,

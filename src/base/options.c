@@ -16,10 +16,12 @@ enum { MOST_VALUES = 4096, CONFIG_MOST = 16 << 20 };
 typedef struct value {
   rf_option_source source;
   bool bare;
-  int64_t whole; /* INT, SIZE, TOKENS, COUNT, FLAG; CHOICE: index of the choice */
-  double real;   /* FLOAT, DURATION and the numbers of `whole` */
-  int count;     /* number of texts or of list entries */
-  /* [0]: text as typed; TEXTS: all values; SWEEP: text, option, then its values */
+  /* value of INT, SIZE, TOKENS, COUNT or FLAG; for CHOICE, the index of the choice */
+  int64_t whole;
+  double real; /* value of FLOAT or DURATION; for other numbers, `whole` as a double */
+  int count;   /* number of texts or of list entries */
+  /* text[0] is the value as typed. TEXTS has one entry for each value. SWEEP has the typed text,
+   * the option's name and the option's values. */
   char **text;
   int64_t *list;
   double *floats;
@@ -163,7 +165,7 @@ static rf_status parse_sweep(const rf_options *o, const rf_option *row, const ch
   snprintf(name, sizeof name, "%.*s", (int)(equals - text), text);
   bool shape = !strncmp(name, "MODEL", 5) && (!name[5] || (name[5] == ':' && name[6])) &&
                !strcmp(o->command->arguments, "MODEL");
-  /* `chips` varies the number of chips of --on. */
+  /* The name `chips` stands for the number of chips that --on gives. */
   shape = shape || (!strcmp(name, "chips") && find_row(o, name) < 0 && find_row(o, "mesh") >= 0);
   int swept = shape ? -1 : find_row(o, name);
   const rf_option *varied = swept >= 0 ? o->row[swept] : NULL;
@@ -363,7 +365,8 @@ rf_status rf_options_new(const rf_commands *commands, const char *name, rf_optio
     if (!o->row[i]->fallback) continue;
     rf_status status = set_row(o, i, o->row[i]->fallback, RF_OPTION_DEFAULT, error);
     if (status == RAFTER_OK) continue;
-    rf_options_free(o); /* A default breaks the rule of its own row. A test checks all defaults. */
+    /* The default of a row is outside the row's own bounds. A test checks all defaults. */
+    rf_options_free(o);
     return status;
   }
   *result = o;
@@ -382,7 +385,7 @@ void rf_options_free(rf_options *o) {
 }
 
 static void add_argument(rf_options *o, const char *text, rf_option_source source) {
-  /* A stronger source replaces the arguments of a weaker one. */
+  /* Arguments of this source replace the arguments of an earlier source, such as a config file. */
   if (o->argument_source != source) {
     for (int i = 0; i < o->argument_count; ++i) free(o->argument[i]);
     o->argument_count = 0;
@@ -430,7 +433,7 @@ static bool looks_like_value(const rf_option *row, const char *text) {
 }
 
 /* Whether an argument after an option may be the option's value, because it is not an option
- * itself. For a pair, a text with blanks is always a value. */
+ * itself. For an option with `pair`, a text with blanks is always a value. */
 static bool is_value(const rf_option *row, const char *text) {
   return strncmp(text, "--", 2) != 0 || (row->pair && strchr(text, ' '));
 }
@@ -487,7 +490,7 @@ rf_status rf_options_parse(rf_options *o, int argc, char *const *argv, rf_error 
   if (status != RAFTER_OK) return status;
   char hint[128];
   snprintf(hint, sizeof hint, "rafter %s %s [--option value]", command->name, command->arguments);
-  /* A resumed run knows its model. */
+  /* A resumed run takes its model from the run's folder. */
   bool continues = rf_options_knows(o, "resume") && rf_options_is_set(o, "resume");
   /* Each side of a comparison may name its own model. */
   continues = continues || (rf_options_knows(o, "compare") && rf_options_is_set(o, "compare"));
@@ -584,7 +587,7 @@ rf_status rf_options_read_json(rf_options *o, const json_t *json, const char *wh
   if (json_is_object(json_object_get(json, "options"))) json = json_object_get(json, "options");
   const char *key;
   json_t *item;
-  for (int i = 0; i < o->count; ++i) /* Lists of this file replace lists of an earlier file. */
+  for (int i = 0; i < o->count; ++i) /* A list in this file replaces the list of an earlier file. */
     if (o->row[i]->type == RF_OPTION_TEXTS && o->values[i].source == RF_OPTION_CONFIG &&
         json_object_get(json, o->row[i]->name))
       clear(&o->values[i]);

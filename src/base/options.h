@@ -22,7 +22,7 @@ typedef enum rf_option_type {
   RF_OPTION_LIST,   /* 1,2,4 or 1..256 (doubling) or 64..132:4 (in steps of 4) */
   RF_OPTION_FLOATS, /* numbers with fractions: 0.5,1,2.5 or 0.25..8 or 0.5..2:0.5 */
   /* OPTION=LIST, where OPTION is an option of the same command. LIST has numbers or choices.
-   * MODEL=a,b varies the model, MODEL:KEY=LIST a field of its shape. */
+   * MODEL=a,b varies the model; MODEL:KEY=LIST varies the field KEY of the model's shape. */
   RF_OPTION_SWEEP
 } rf_option_type;
 
@@ -35,10 +35,10 @@ typedef struct rf_option {
   const char *fallback; /* default, as a user would type it; NULL: unset */
   const char *choices;  /* "a|b|c"; in "a|b:TEXT" the last choice takes a text after the colon */
   const char *heading;  /* heading of --help that lists the option: "Training" */
-  /* first line: --help, begins with a noun or a verb; other lines: added by --help-all */
+  /* --help prints line 1, which begins with a noun or a verb; --help-all prints all lines */
   const char *help;
-  bool bare; /* the value may be left out */
-  bool pair; /* TEXTS: the name may be followed by two values */
+  bool bare; /* the option may be typed without a value */
+  bool pair; /* for TEXTS: two values may follow the name */
 } rf_option;
 
 /* Rows of a table. An empty row ends the table: {.name = NULL}. */
@@ -63,8 +63,8 @@ typedef struct rf_command {
   int least, most;       /* minimum and maximum number of arguments */
   const char *group;     /* heading in `rafter --help`: "Run" */
   const char *help;
-  rf_option_use options[12]; /* a use with rows NULL ends the list; every name occurs once */
-  /* names of the options that --help prints, in this order: "batch seq"; NULL: all */
+  rf_option_use options[12]; /* an entry with rows NULL ends the list; every name occurs once */
+  /* names of the options that --help prints, in their order, as "batch seq"; NULL: all */
   const char *common;
   const char *examples[5]; /* as typed after `rafter`, with a comment after #; NULL ends the list */
   rafter_status (*run)(const struct rafter_job *job, const struct rafter_sink *sink, rf_error *error);
@@ -89,8 +89,7 @@ typedef enum rf_option_source {
   RF_OPTION_GIVEN
 } rf_option_source;
 
-/* All options of a command at their defaults. For an unknown command, the error names the nearest
- * command. */
+/* All options of a command at their defaults. The error names the nearest command. */
 rf_status rf_options_new(const rf_commands *commands, const char *command, rf_options **options,
                          rf_error *error);
 void rf_options_free(rf_options *options);
@@ -102,8 +101,9 @@ rf_status rf_options_parse(rf_options *options, int argc, char *const *argv, rf_
 /* Sets one option from text, as if a user had typed it. The name may also be "MODEL" (the argument)
  * or "MODEL:KEY" (a field of its shape). */
 rf_status rf_options_set(rf_options *options, const char *name, const char *text, rf_error *error);
-/* Reads options from a JSON object, or from its "options" as in run.json. Names are as typed ('_'
- * counts as '-'); "model" is the argument. Options of other commands are skipped. */
+/* Reads options from a JSON object, or from its "options" as in run.json. The names are those of
+ * the options ('_' counts as '-'); the name "model" stands for the argument. Options of other
+ * commands are skipped. */
 rf_status rf_options_read_json(rf_options *options, const json_t *json, const char *where, rf_error *error);
 rf_status rf_options_read_file(rf_options *options, const char *path, rf_error *error);
 
@@ -138,12 +138,11 @@ int rf_options_argument_count(const rf_options *options);
 const char *rf_options_argument(const rf_options *options, int index);
 const char *rf_options_command(const rf_options *options);
 const rf_commands *rf_options_commands(const rf_options *options); /* all commands of the program */
-/* number of options that the command has */
 int rf_options_count(const rf_options *options);
 const char *rf_options_name(const rf_options *options, int index);
 
-/* For --sweep: the option to vary and the texts of its values. Returns the number of values; 0 if
- * --sweep is unset. */
+/* Gets the option that --sweep varies, and the texts of that option's values. Returns the number of
+ * values; 0 if --sweep is unset. */
 int rf_options_sweep(const rf_options *options, const char *name, const char **option,
                      const char *const **values);
 
@@ -152,8 +151,8 @@ json_t *rf_options_json(const rf_options *options);
 
 /* ---- texts made from the tables: malloc'ed --------------------------------------------------- */
 
-/* The help of one command. `command` NULL: the list of commands; `all`: every option instead of the
- * common ones. Lines have at most `width` columns. */
+/* The help of one command. If `command` is NULL, the list of commands. If `all` is set, the help
+ * shows every option, otherwise only the common ones. Lines have at most `width` columns. */
 char *rf_options_help(const rf_commands *commands, const char *command, bool all, int width);
 char *rf_options_man(const rf_commands *commands);        /* man page, roff */
 char *rf_options_completion(const rf_commands *commands); /* bash */
@@ -162,7 +161,7 @@ rf_status rf_parse_size(const char *text, int64_t *bytes, rf_error *error);
 rf_status rf_parse_duration(const char *text, double *seconds, rf_error *error);
 rf_status rf_parse_tokens(const char *text, int64_t *tokens, rf_error *error);
 rf_status rf_parse_count(const char *text, int64_t *count, rf_error *error);
-/* Parses `1,2,4`, `1..256`, `64..132:4`, and lists of such texts. At most `capacity` values. */
+/* Parses `1,2,4`, `1..256`, `64..132:4`, joined by commas. At most `capacity` values. */
 rf_status rf_parse_list(const char *text, int64_t *values, int capacity, int *count, rf_error *error);
 /* Parses lists of numbers above 0 with fractions: `0.5,1`, `0.25..8`, `0.5..2:0.5`. */
 rf_status rf_parse_floats(const char *text, double *values, int capacity, int *count, rf_error *error);

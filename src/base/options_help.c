@@ -33,8 +33,8 @@ static void put_number(FILE *out, double value) {
   else fprintf(out, fabs(value) < 1e9 ? "%.10g" : "%.6g", value);
 }
 
-/* The text "help [a|b; 1 to 8; default 2]", malloc'ed. Unless `full`, it ends at the newline of the
- * help and has no range and no long list of choices. */
+/* The text "help [a|b; 1 to 8; default 2]", malloc'ed. If `full` is false, the text has only the
+ * first line of the help, no range and no long list of choices. */
 static char *describe(const rf_option *row, bool full) {
   char *text = NULL;
   size_t size = 0;
@@ -62,7 +62,8 @@ static char *describe(const rf_option *row, bool full) {
   return text;
 }
 
-/* Length of the next part of `text` without a line break: a word, or its letters up to a bar. */
+/* Returns how many letters of `text` must stay on one line: the next word, or, if that word is
+ * longer than `room`, its letters up to the first bar. */
 static int unbroken(const char *text, int room) {
   int length = (int)strcspn(text, " "), part = (int)strcspn(text, "|") + 1;
   return length > room && part < length ? part : length;
@@ -103,7 +104,7 @@ static int name_width(const rf_option *row) {
   return (int)(4 + strlen(row->name) + (*unit ? 1 + strlen(unit) : 0) + (row->bare ? 2 : 0));
 }
 
-/* The rows that --help prints: the rows of `common` in its order, or all rows. */
+/* Gets the rows that --help prints: those that command->common names, or all rows. */
 static int rows_of(const rf_command *command, bool all, const rf_option *row[MOST_ROWS]) {
   const rf_option *every[MOST_ROWS];
   int count = rf_command_options(command, every, MOST_ROWS), shown = 0;

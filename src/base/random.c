@@ -69,7 +69,7 @@ void rf_normal_pair(uint32_t a, uint32_t b, float out[2]) {
                  t * (1.0 / 5 + t * (1.0 / 7 + t * (1.0 / 9 + t * (1.0 / 11 + t * (1.0 / 13 + t / 15))))));
   double logarithm = (double)exponent * 0.6931471805599453 + 2.0 * s * series;
   double radius = sqrt(-2.0 * (logarithm < 0 ? logarithm : 0.0));
-  /* Two high bits of the angle choose the quadrant, all others an angle in [-pi/4, pi/4). */
+  /* The two high bits of `b` choose the quadrant; the other bits give an angle in [-pi/4, pi/4). */
   double x = ((double)(b & 0x3FFFFFFFu) * 0x1p-30 - 0.5) * 1.5707963267948966, y = x * x;
   double sine =
       x * (1.0 +

@@ -15,7 +15,7 @@ bool rf_text_ends_with(const char *text, const char *end);
 /* Prints a double with the fewest digits (15 to 17) that read back as the same double. */
 void rf_text_real(double value, char text[40]);
 
-/* Appends to the text in `buffer`, truncated to `size` bytes with the NUL. */
+/* Appends formatted text to `buffer`, which has `size` bytes. Cuts what does not fit. */
 void rf_text_append(char *buffer, size_t size, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
 /* Number of edits (insert, delete, replace, swap) between two words. Ignores case; '_' equals

@@ -14,8 +14,8 @@ typedef struct unit {
   double scale;
 } unit;
 
-/* Parses a number and a unit, which `compare` looks up in `units`. A number without a unit uses the
- * unit named "". */
+/* Parses a number and a unit, which `compare` looks up in `units`. A number without a unit is
+ * multiplied by the unit whose name is "". */
 static bool with_unit(const char *text, const unit *units, int count,
                       int (*compare)(const char *, const char *), double *value) {
   char number[64];
@@ -132,7 +132,8 @@ rf_status rf_parse_list(const char *text, int64_t *values, int capacity, int *co
     for (int64_t value = first;;) {
       if (n == capacity) return too_many(text, capacity, error);
       values[n++] = value;
-      int64_t more = r.step ? step : value; /* Compare before adding, so that neither overflows. */
+      /* The comparison comes before the addition, because value + more may overflow. */
+      int64_t more = r.step ? step : value;
       if (!r.last || more > last - value) break;
       value += more;
     }

@@ -74,7 +74,7 @@ rf_status rf_pass_adapt(rf_graph *graph, rf_dtype dtype, bool learns, rf_error *
     order[count++] = o;
     int p = op->def == &RF_OP_MATMUL ? graph->tensor[op->input[1]].param : RF_NONE;
     if (p < 0 || p >= graph->params.base || adapters[p].a == RF_NONE) continue;
-    const rf_op matmul = *op; /* a copy, because the array grows below */
+    const rf_op matmul = *op; /* copied, because join() may move the array of ops */
     rf_lora_parts parts = rf_lora_parts_of(&graph->model, &graph->params.at[p]);
     int first = graph->op_count;
     RF_TRY(join(graph, &matmul, adapters[p], &parts, learns, &stands_for[matmul.output[0]], error));

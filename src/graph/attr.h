@@ -1,6 +1,6 @@
-/* attr.h - attributes of ops: the common fields, and one small struct for each family of ops. A
- * list of fields generates both a struct and its field table, which the plan's digest and the
- * printed graph read. A new field is one line of a list. */
+/* attr.h - attributes of ops: the common fields, and one small struct for each family of ops. Each
+ * family has one list of fields, from which macros make both the struct and a field table. The
+ * plan's digest and the printed graph read the table. A new field is one line of a list. */
 #ifndef RF_GRAPH_ATTR_H
 #define RF_GRAPH_ATTR_H
 
@@ -22,8 +22,8 @@ typedef enum rf_epilogue { RF_EPILOGUE_NONE, RF_EPILOGUE_GELU, RF_EPILOGUE_RESID
 
 // clang-format off
 /* Fields of every op. `axes` and `group` describe the chips of a collective. In other ops, `axes`
- * are the mesh axes that shard a sum or a table of the op. `fill`: experts on several chips reserve
- * rows, of which this fraction is expected to be used; 0: all. */
+ * are the mesh axes that shard a sum or a table of the op. `fill` is the fraction of the rows
+ * reserved for experts that is expected to be used; 0 means all rows. */
 #define RF_ATTR_COMMON(FIELD, of) \
   FIELD(of, rf_axes, axes)   /* mesh axes of the group */ \
   FIELD(of, int32_t, group)  /* chips in the group */ \
@@ -51,8 +51,8 @@ typedef enum rf_epilogue { RF_EPILOGUE_NONE, RF_EPILOGUE_GELU, RF_EPILOGUE_RESID
 
 #define RF_ATTR_ATTENTION(FIELD, of) \
   RF_ATTR_HEADS(FIELD, of) \
-  FIELD(of, int32_t, window)     /* keys that a query sees; 0: all keys up to it */ \
-  FIELD(of, float, scale)        /* factor of the scores, as 1/sqrt(H) */ \
+  FIELD(of, int32_t, window)     /* number of last keys that a query sees; 0: no limit */ \
+  FIELD(of, float, scale)        /* factor of the scores, often 1/sqrt(head_dim) */ \
   FIELD(of, float, softcap)      /* scores become cap * tanh(score / cap); 0: no cap */ \
   FIELD(of, rf_dtype, softmax)   /* bf16: scaled scores are rounded to bf16 before the exponential */ \
   FIELD(of, int32_t, rope_dim)   /* latent attention: R, rotated columns of a key */ \
@@ -62,10 +62,10 @@ typedef enum rf_epilogue { RF_EPILOGUE_NONE, RF_EPILOGUE_GELU, RF_EPILOGUE_RESID
 #define RF_ATTR_DROPOUT(FIELD, of) \
   FIELD(of, uint64_t, site)       /* key of the random numbers (rf_name_key) */ \
   FIELD(of, float, rate)          /* probability that an element becomes 0 */ \
-  FIELD(of, int32_t, token_step)  /* distance in tokens between rows, where tokens are sharded; 0: 1 */
+  FIELD(of, int32_t, token_step)  /* tokens from one row to the next; 0 means 1 */
 
-/* `fast`, here and below: x is rounded first, to 8 bits in blocks that share one scale (see
- * rf_fast_block_of). For int8 weights: to 16 bits, in blocks of RF_FAST_INT8_BLOCK. */
+/* `fast`, here and below: before the product, x is rounded to 8 bits in blocks that share one scale
+ * (see rf_fast_block_of). If the weights are int8, x is rounded to 16 bits. */
 #define RF_ATTR_MATMUL(FIELD, of) \
   RF_ATTR_DROPOUT(FIELD, of) \
   FIELD(of, bool, transpose)  /* the weight is stored as (out, in) */ \
@@ -77,7 +77,7 @@ typedef enum rf_epilogue { RF_EPILOGUE_NONE, RF_EPILOGUE_GELU, RF_EPILOGUE_RESID
   FIELD(of, bool, fast) \
   FIELD(of, float, softcap)  /* logits become cap * tanh(logit / cap); 0: no cap */ \
   FIELD(of, int32_t, top)    /* head_score: number of most likely tokens returned */ \
-  FIELD(of, int64_t, vocab)  /* head_part: vocabulary over all chips; 0: this chip has all */
+  FIELD(of, int64_t, vocab)  /* head_part: size of the vocabulary over all chips; 0: not sharded */
 
 /* How a router's logits become scores and weights: the router_* fields of rf_model. */
 #define RF_ATTR_ROUTER(FIELD, of) \
@@ -101,13 +101,13 @@ typedef struct rf_router { RF_ATTR_ROUTER(RF_ATTR_MEMBER, ) } rf_router;
   FIELD(of, rf_lora_parts, parts)   /* which columns the adapter reads and adds to */
 
 #define RF_ATTR_EMBED(FIELD, of) \
-  FIELD(of, float, scale)     /* factor of the token embeddings; 0: 1 */ \
+  FIELD(of, float, scale)     /* factor of the token embeddings; 0 means 1 */ \
   FIELD(of, rf_dtype, dtype)  /* dtype of x when the table is packed */
 
-/* norm_sq; also the first fields of adamw. The columns from `own_columns` on exist on `copies`
- * chips. */
+/* norm_sq; also the first fields of adamw. From `own_columns` on, `copies` chips store the same
+ * columns. */
 #define RF_ATTR_SUMS(FIELD, of) \
-  FIELD(of, int32_t, element)  /* element of the sums that the op writes */ \
+  FIELD(of, int32_t, element)  /* index of the sum that the op writes */ \
   FIELD(of, int32_t, copies)   /* 0: 1 */ \
   FIELD(of, int64_t, own_columns)
 
@@ -129,7 +129,7 @@ typedef struct rf_router { RF_ATTR_ROUTER(RF_ATTR_MEMBER, ) } rf_router;
   FIELD(of, uint8_t, form)         /* rf_form of `dim` */ \
   FIELD(of, bool, log_sum)         /* all_reduce: log(sum of exp(x)) instead of the sum */ \
   FIELD(of, bool, back)            /* permute: receive from the next chip instead of the previous one */ \
-  FIELD(of, int64_t, whole)        /* extent of `dim` over all chips; 0: group x local extent */ \
+  FIELD(of, int64_t, whole)        /* extent of `dim` over all chips; 0: group x extent on one chip */ \
   FIELD(of, int64_t, own_columns)  /* all_reduce: columns before this one are not summed */
 
 /* send, recv */
@@ -153,8 +153,8 @@ typedef struct rf_router { RF_ATTR_ROUTER(RF_ATTR_MEMBER, ) } rf_router;
 RF_ATTR_FAMILIES(RF_ATTR_STRUCT)
 // clang-format on
 
-/* Each op uses one family, which the op's definition names. If families begin with the same fields,
- * the shorter struct (`heads`, `dropout`, `sums`) may read them: C's common initial sequence. */
+/* Each op uses one family, which the op's definition names. Several families begin with the fields
+ * of `heads`, `dropout` or `sums`. C lets code read those fields through the shorter struct. */
 typedef struct rf_attr {
   rf_accumulate accumulate[RF_MAX_OUTPUTS];
   RF_ATTR_COMMON(RF_ATTR_MEMBER, )

@@ -1,6 +1,6 @@
 /* build.c - builds a job's forward graph from the model's shape and parameter table. A layer has a
- * bias, and the head has a matrix of its own, if the parameter table lists it; no model family is
- * checked. */
+ * bias if the parameter table lists that bias. The head has a matrix of its own if the table lists
+ * that matrix. The code never asks for the family of the model. */
 #include "graph/kv.h"
 #include "graph/passes.h"
 #include "graph/remat.h"
@@ -19,7 +19,7 @@ typedef struct builder {
   rf_error *error;
   rf_dtype dtype;
   float dropout;
-  int normed; /* input of the last sublayer, after its norm */
+  int normed; /* tensor: the normalized input of the last sublayer */
   /* for each row of the parameter table: the parameter's name without "block.N/" */
   const char *row_name[MAX_ROWS];
   int *row_tensor[MAX_ROWS];                            /* weight tensor by layer + 1, or RF_NONE */
@@ -36,7 +36,7 @@ static const char *inside_block(const rf_param *param) {
 }
 
 /* Whether a parameter is stored packed or narrow: a matrix that only products or lookups read and
- * that is not trained. The position table is added to the lookup result and keeps its dtype. */
+ * that is not trained. The position table is not: its rows are added to the embeddings. */
 static bool is_matrix(const builder *b, const rf_param *param) {
   bool trained = b->options->job == RF_JOB_TRAIN && b->model->lora.rank == 0;
   if (trained || b->dtype == RF_F64 || param->rank != 2) return false;
@@ -295,8 +295,8 @@ static int mlp(builder *b, const char *in, const char *out, const char *path, in
   return saved(b, RF_SAVED_MLPWO, shared ? 2 : 0, linear(b, out, g));
 }
 
-/* A gated MLP per expert. Each row goes to its chosen experts; a weighted sum of their results
- * comes back. */
+/* A gated MLP per expert. Each row goes to its chosen experts; the weighted sum of their results
+ * returns. */
 static int experts(builder *b, int y) {
   const rf_model *model = b->model;
   rf_attr attr = {.experts = {.experts = (int32_t)model->experts, .used = (int32_t)model->experts_used}};
@@ -359,7 +359,7 @@ static int sublayer(builder *b, bool is_mlp, int from, int stream) {
 static int blocks(builder *b) {
   int wte = weight_of(b, "embed/token", "/weight"), wpe = weight_of(b, "embed/position", "/weight");
   rf_attr scaled = {.embed = {.scale = b->model->embed_scale, .dtype = b->dtype}};
-  /* training rounded the factor of the embeddings to bf16 */
+  /* bf16 models were trained with this factor of the embeddings rounded to bf16 */
   if (b->dtype == RF_BF16) scaled.embed.scale = rf_bf16_to_f32(rf_f32_to_bf16(scaled.embed.scale));
   b->graph->at.sublayer = RF_SUBLAYER_EMBED;
   int x = emit(b, &RF_OP_EMBED, "embed", RF_IDS(b->tokens, b->positions, wte, wpe), &scaled);
@@ -382,12 +382,12 @@ static int blocks(builder *b) {
 static int head(const builder *b, rf_attr *attr, int *bias) {
   int w = weight_of(b, "head", "/weight");
   attr->head.softcap = b->model->final_softcap;
-  attr->head.transpose = w == RF_NONE; /* tied to the token table (V,D) */
+  attr->head.transpose = w == RF_NONE; /* the head uses the token table, stored as (V,D) */
   *bias = weight_of(b, "head", "/bias");
   return w == RF_NONE ? weight_of(b, "embed/token", "/weight") : w;
 }
 
-/* Inputs of train and score: tokens and, as labels, the token that follows each. */
+/* Inputs of train and score jobs: tokens and labels. A token's label is the token after it. */
 static void text_inputs(builder *b) {
   int64_t rows[] = {b->graph->rows}, ends[] = {b->graph->rows + 1};
   b->tokens = io_tensor(b, "tokens", RF_I32, true, 1, rows);

@@ -1,7 +1,7 @@
 /* differentiate.c - reverse-mode differentiation. The pass visits the forward ops in reverse order,
- * and the row of each op emits its backward ops. If several ops read a tensor, `add` ops sum its
- * gradients in the order in which they arrive. A parameter's gradient is one tensor: the first
- * backward op writes it, later ones add to it. */
+ * and the row of each op emits its backward ops. If several ops read a tensor, `add` ops sum the
+ * gradients that those ops give, in the order in which the pass visits them. A parameter's gradient
+ * is one tensor: the first backward op writes it, later ones add to it. */
 #include "graph/passes.h"
 
 #include <string.h>
@@ -11,7 +11,7 @@ typedef struct tape {
   rf_error *error;
   int count;     /* number of forward tensors */
   bool *needs;   /* for each tensor: it depends on a trained parameter */
-  int *grad;     /* by tensor: its gradient so far, or RF_NONE; for a weight, its parameter's gradient */
+  int *grad;     /* for each tensor: id of its gradient so far, or RF_NONE */
   bool *written; /* for each parameter: an op has written its gradient */
 } tape;
 
@@ -82,7 +82,7 @@ rf_status rf_op_backward(rf_graph *graph, const rf_op *op, const int *grad_out, 
 
 static rf_status backward_of(tape *walk, int index) {
   rf_graph *graph = walk->graph;
-  const rf_op op = graph->op[index]; /* a copy, because the array grows below */
+  const rf_op op = graph->op[index]; /* copied, because new ops may move the array of ops */
   int grad_out[RF_MAX_OUTPUTS], grad_in[RF_MAX_INPUTS], first = graph->op_count;
   bool reached = op.def->loss, asked = false;
   for (int i = 0; i < RF_MAX_OUTPUTS; i++) {

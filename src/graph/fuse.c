@@ -6,8 +6,8 @@
 typedef struct fuser {
   rf_graph *graph;
   rf_uses uses;
-  int *writer; /* by tensor: op that makes it now; RF_NONE: no op of the graph makes it */
-  bool *gone;  /* by op: it is fused into another */
+  int *writer; /* for each tensor: the op that makes it; RF_NONE: no op of the graph makes it */
+  bool *gone;  /* for each op: whether it was fused into another op */
 } fuser;
 
 static int readers(const fuser *f, int t) { return f->uses.reader_at[t + 1] - f->uses.reader_at[t]; }
@@ -19,7 +19,7 @@ static rf_op *sole_source(const fuser *f, int t, const rf_op_def *def) {
   return source->def == def ? source : NULL;
 }
 
-/* Tensor t is complete before op `source` runs. */
+/* Whether tensor t is complete before op `source` runs. */
 static bool ready_before(const fuser *f, int t, const rf_op *source) {
   return f->writer[t] < (int)(source - f->graph->op);
 }
@@ -83,7 +83,7 @@ static bool fuse_norm_bwd(fuser *f, rf_op *add) {
         !ready_before(f, other, source))
       continue;
     source->input[4] = other;
-    /* the joined op's output keeps the name of the norm's dx */
+    /* the output of the joined op keeps the name of dx, the output of the norm's backward op */
     f->graph->tensor[add->output[0]].name = f->graph->tensor[source->output[0]].name;
     source->output[0] = add->output[0];
     f->writer[add->output[0]] = (int)(source - f->graph->op);
@@ -115,8 +115,8 @@ static bool fuse_head(fuser *f, rf_op *bwd) {
   return true;
 }
 
-/* Joins the norm of a gradient with the update that follows it. Not possible when the update must
- * wait for the norms of all gradients, or when several chips share the gradient. */
+/* Joins the norm of a gradient with the update that follows it. The two ops stay apart if the
+ * update must wait for the norms of all gradients, or if several chips share the gradient. */
 static bool fuse_norm_sq(fuser *f, rf_op *norm) {
   rf_op *update = norm + 1;
   if (update >= f->graph->op + f->graph->op_count || update->def != &RF_OP_ADAMW ||

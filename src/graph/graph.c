@@ -194,8 +194,7 @@ int rf_graph_make(rf_graph *graph, const rf_op_def *def, const char *name, rf_se
   return op < 0 ? RF_NONE : graph->op[op].output[0];
 }
 
-/* Permutes the ops in place, cycle by cycle, because writing large ops to new memory would take
- * longer. */
+/* Permutes the ops in place, cycle by cycle: writing large ops to new memory would take longer. */
 void rf_graph_reorder(rf_graph *graph, const int *order, int count) {
   rf_pool *scratch = rf_pool_new();
   int *place = rf_pool_raw(scratch, (size_t)(graph->op_count + 1) * sizeof *place),
@@ -386,7 +385,7 @@ void rf_attention_pairs(const rf_graph *graph, int64_t rows, int window, double 
   double seq = (double)(graph->seq > 0 && graph->seq < rows ? graph->seq : rows),
          segments = seq > 0 ? (double)rows / seq : 0;
   double reach = window > 0 && window < seq ? window : seq;
-  /* query i of a segment sees min(i + 1, reach) keys */
+  /* query i of a segment sees min(i + 1, reach) keys, counted from i = 0 */
   *causal = segments * (reach * (reach + 1) / 2 + (seq - reach) * reach);
   *square = segments * seq * seq;
 }

@@ -55,7 +55,7 @@ typedef struct rf_tensor {
   rf_class class;
   rf_role role;
   int rank;
-  int64_t shape[RF_MAX_RANK]; /* maximum extents; a step may use fewer rows */
+  int64_t shape[RF_MAX_RANK]; /* maximum extents; a forward pass may use fewer rows */
   /* For a weight, master, moment or gradient: the row of its parameter in the parameter table;
    * otherwise RF_NONE. */
   int param;
@@ -68,15 +68,15 @@ typedef struct rf_tensor {
   rf_panels panels;   /* layout of the matrix, for dtype RF_PACKED */
   rf_spec spec;       /* how it is sharded over the mesh; `shape` is the shape on one chip */
   int8_t saved;       /* name for remat policies: RF_SAVED_AS of remat.h; 0: none */
-  /* In a pipeline: how many microbatches have a value of this tensor at the same time (0: one).
-   * Microbatch i uses slot i % slots, and each slot has `shape`. */
+  /* In a pipeline, the tensor has one slot for each microbatch that needs a value of it at the same
+   * time (0: one slot). Microbatch i uses slot i % slots. Each slot has the shape `shape`. */
   int32_t slots;
 } rf_tensor;
 
 typedef enum rf_section { RF_SECTION_BEGIN, RF_SECTION_MICRO, RF_SECTION_END, RF_SECTIONS } rf_section;
 
 /* Fast products round x to 8 bits, in blocks of RF_FAST_BLOCK values along k that share one scale.
- * For a weight stored as int8, x is rounded to 16 bits in blocks of RF_FAST_INT8_BLOCK. */
+ * If the weight is int8, they round x to 16 bits in blocks of RF_FAST_INT8_BLOCK values. */
 enum { RF_FAST_BLOCK = 32, RF_FAST_INT8_BLOCK = 256 };
 /* Number of values along k that share one scale, by the weight's type. Blocks are longer for q4_k
  * and q5_k, because files that mix types store the matrices most sensitive to rounding as q6_k. */
@@ -87,7 +87,8 @@ static inline int rf_fast_block_of(const rf_quant_type *type) {
 /* How the kernel of a product blocks its loops. Blocking does not affect results. All zero: the
  * kernel chooses. */
 typedef struct rf_blocks {
-  int64_t kc, a_bytes, nc; /* values of k; bytes of packed rows for a group of threads; columns */
+  /* kc: values of k in a block; a_bytes: packed rows of a thread group; nc: columns */
+  int64_t kc, a_bytes, nc;
 } rf_blocks;
 
 /* The part of the model that an op belongs to. */
@@ -117,10 +118,11 @@ typedef struct rf_op {
   int output[RF_MAX_OUTPUTS];
   rf_blocks blocks; /* chosen by the plan */
   bool backward;    /* the differentiate pass added this op */
-  int32_t chunk;    /* in a pipeline: which of the stage's runs of layers the op belongs to */
-  /* Id of the op that this op recomputes (remat), or RF_NONE. The two ops have the same def and
-   * kernel, unless only an epilogue is recomputed (gelu from a stored u): then the results are
-   * bit-identical. */
+  /* in a pipeline, where a stage has several runs of layers: number of the op's run */
+  int32_t chunk;
+  /* Id of the op that this op recomputes (remat), or RF_NONE. Both ops have the same def and
+   * kernel. Exception: if u is stored, only the epilogue gelu is recomputed, with identical
+   * bits. */
   int recompute_of;
 } rf_op;
 
@@ -133,7 +135,7 @@ typedef struct rf_graph {
   rf_tensor *tensor;
   rf_op *op;
   int accumulate;  /* microbatches in a step */
-  rf_dtype matmul; /* dtype in which linear layers multiply; RF_DTYPES: the dtype of their operands */
+  rf_dtype matmul; /* dtype in which linear layers multiply; RF_DTYPES: that of their operands */
   int64_t rows;    /* n: tokens in a microbatch */
   int64_t seq;     /* T: tokens in a sequence */
   rf_mesh mesh;    /* with several chips, the graph is the program of one chip */
@@ -143,16 +145,16 @@ typedef struct rf_graph {
 } rf_graph;
 
 /* Work of an op, for the planner and reports. A multiply-add counts as two FLOPs. Only matrix
- * products and attention have FLOPs; elementwise ops, norms and the optimizer have bytes alone.
+ * products and attention count FLOPs; elementwise ops, norms and the optimizer count bytes only.
  * Bytes count each operand once.
  *
  * `flops` counts the (query, key) pairs that the causal mask leaves; `flops_full` counts all pairs.
- * Both fields count only the model's arithmetic. `flops_again` is extra arithmetic of the hardware:
- * values that an op recomputes inside itself (the scores in attention_bwd, the logits in
- * head_loss_bwd) and rows that experts reserve beyond an even share, less rows that they drop. */
+ * Both fields count only the model's arithmetic. `flops_again` counts extra arithmetic of the
+ * hardware. An op may recompute values: attention_bwd recomputes the scores, head_loss_bwd the
+ * logits. Experts multiply rows reserved beyond an even share, but not dropped rows. */
 typedef struct rf_work {
   double flops, flops_full, bytes_read, bytes_written, flops_again;
-  /* collectives: the array of the whole group; offload: bytes that cross to the host or back */
+  /* collective: bytes of the array over all chips; offload: bytes copied to or from the host */
   double sent_bytes;
 } rf_work;
 
@@ -181,7 +183,7 @@ typedef enum rf_kind {
   RF_KINDS
 } rf_kind;
 
-/* An op's time follows from its bytes, or from its FLOPs and the efficiency of a product. */
+/* What predicts the time of an op: its bytes, or its FLOPs and the efficiency of such products. */
 typedef enum rf_timing {
   RF_TIMING_BYTES,
   RF_TIMING_PRODUCT,
@@ -191,8 +193,8 @@ typedef enum rf_timing {
   RF_TIMING_OTHER_PRODUCTS
 } rf_timing;
 
-/* The size by which the op's measured curve is indexed: its work, the elements of one head in a
- * segment, or the rows of a sequence that share its cached keys. */
+/* The size at which the op's measured curve is read: the work of the op (WORK), the elements of one
+ * head in a segment (SEGMENT), or the rows that share the cached keys of one sequence (ROWS). */
 typedef enum rf_curve_size { RF_CURVE_WORK, RF_CURVE_SEGMENT, RF_CURVE_ROWS } rf_curve_size;
 
 /* Which product of a linear layer an op computes: the output, the gradient of the input (DX), or
@@ -202,8 +204,8 @@ typedef enum rf_product { RF_PRODUCT_NONE, RF_PRODUCT_FORWARD, RF_PRODUCT_DX, RF
 /* Extra passes over each row of logits, besides the product: bits of rf_op_def.row_passes. */
 enum { RF_PASS_SUMS = 1, RF_PASS_SOFTCAP = 2, RF_PASS_LIKELIEST = 4 };
 
-/* The number that shows, after an op, whether the step is still finite: element 0 of output 0
- * (FIRST), element sums.element of output 0 (INDEX) or of output 4 (UPDATE). */
+/* Which number of an op's results shows whether the step is still finite: element 0 of output 0
+ * (FIRST), element `sums.element` of output 0 (INDEX) or of output 4 (UPDATE). */
 typedef enum rf_probe { RF_PROBE_NONE, RF_PROBE_FIRST, RF_PROBE_INDEX, RF_PROBE_UPDATE } rf_probe;
 
 /* How an op moves bytes between chips, or between a chip and its host. */
@@ -223,7 +225,8 @@ typedef enum rf_exchange_kind {
 
 #define RF_INPLACE(...) \
   .inplace = {__VA_ARGS__}, .inplace_count = (int)(sizeof((rf_inplace[]){__VA_ARGS__}) / sizeof(rf_inplace))
-/* Inputs of a backward op: input i, output i, or the gradient of output i of the forward op. */
+/* Inputs of a backward op, in terms of the forward op: its input i (RF_X), its output i (RF_Y), or
+ * the gradient of its output i (RF_DY). */
 #define RF_X(i) (1 + (i))
 #define RF_Y(i) (RF_X(RF_MAX_INPUTS) + (i))
 #define RF_DY(i) (RF_Y(RF_MAX_OUTPUTS) + (i))
@@ -241,8 +244,8 @@ typedef struct rf_op_def {
   rf_work (*work)(const rf_graph *graph, const rf_op *op);
   rf_inplace inplace[4]; /* (output, input) pairs that may share memory: RF_INPLACE */
   int inplace_count;
-  /* The op's backward op, and what the inputs of the backward op are (RF_X, RF_Y, RF_DY). Output i
-   * of the backward op is the gradient of input i; it has the forward op's attributes. */
+  /* The op's backward op, and the backward op's inputs (RF_X, RF_Y, RF_DY). Output i of the
+   * backward op is the gradient of input i of the forward op. Both ops have the same attributes. */
   struct {
     const struct rf_op_def *def;
     int8_t inputs[RF_MAX_INPUTS];
@@ -259,7 +262,7 @@ typedef struct rf_op_def {
     float f32, bf16;
   } tolerance; /* largest error of a kernel against the reference, relative to the norm of the output */
   bool random; /* the op draws random numbers from the step's generator (dropout) */
-  bool loss;   /* backward starts here: the gradient of the output is run->loss_scale */
+  bool loss;   /* the backward pass starts here, with run->loss_scale as gradient of the output */
   rf_probe probe;
   rf_exchange_kind exchange;
   rf_timing timing;
@@ -268,12 +271,11 @@ typedef struct rf_op_def {
   const struct rf_op_def *timed_like[RF_TIMED_LIKE];
   const char *narrow_curve; /* curve for products with an adapter's narrow weight; NULL: none */
   rf_product product;
-  bool packed;    /* input 1 may be packed; each packed type has a curve of its own */
+  bool packed;    /* input 1 may be packed; each packed type has its own measured curve */
   int rows_slot;  /* input whose first extent is the number of rows that are multiplied */
   bool in_chunks; /* the rows are multiplied in chunks of rf_head_chunk_rows */
   unsigned (*row_passes)(const rf_op *op); /* RF_PASS_ bits; NULL: 0 */
-  /* Fraction of the op's FLOPs that counts as forward. NULL: 1 for a forward op, 0 for a backward
-   * op. */
+  /* Fraction of the op's FLOPs that is forward. NULL: 1 for a forward op, 0 for a backward op. */
   double (*forward_share)(const rf_op *op);
   const rf_kept_rule *kept; /* what XLA stores for backward; NULL: the default of rf_kept_rule_of */
 } rf_op_def;
@@ -283,7 +285,8 @@ typedef struct rf_op_def {
 RF_OPS_LIST(RF_DECLARE)
 #undef RF_DECLARE
 
-/* Work of attention over a cache: FLOPs per row, FLOPs per (row, key) pair, bytes per position. */
+/* Work of attention over a cache: FLOPs per row, FLOPs per (row, key) pair, bytes read per
+ * position, and bytes read at any context length (`fixed_bytes`). */
 typedef struct rf_cached {
   double flops_row, flops_key, position_bytes, fixed_bytes; /* fixed: bytes read at any context length */
   int table;                                                /* id of the page table */
@@ -297,12 +300,12 @@ double rf_cache_position_bytes(const rf_tensor *cache);
 /* The op table, terminated by NULL. */
 extern const rf_op_def *const RF_OPS[];
 const rf_op_def *rf_op_find(const char *name);
-/* Ops that only move bytes. A memory-bound op without a measured curve uses the curve of the first
- * op in this list that has one. */
+/* Ops that only move bytes. A memory-bound op without a measured curve uses another op's curve:
+ * that of the first op in this list that has a curve. */
 extern const rf_op_def *const RF_OPS_OF_BYTES[];
 static inline bool rf_op_is_exchange(const rf_op_def *def) { return def->exchange != RF_EXCHANGE_NONE; }
-/* The tensors that XLA stores for the op's backward pass. An op without a rule is treated as an
- * elementwise op that keeps its input. */
+/* The tensors that XLA stores for the op's backward pass. An op without a rule counts as an
+ * elementwise op whose input XLA stores. */
 const rf_kept_rule *rf_kept_rule_of(const rf_op_def *def);
 /* Field table of the op's attributes, including the attributes that every op has. */
 const rf_field *rf_op_fields(const rf_op_def *def);
@@ -310,7 +313,7 @@ bool rf_attr_same(const rf_op *a, const rf_op *b);
 /* The `fast` attribute of a product: it rounds its activations. NULL: the op is not a product. */
 bool *rf_attr_fast(const rf_op_def *def, rf_attr *attr);
 bool rf_op_is_fast(const rf_op *op);
-/* Redirects attributes that point into the tables of a model to the tables of `model`. */
+/* Some attributes point into the tables of a model. Makes them point into the tables of `model`. */
 void rf_attr_adopt(const rf_op_def *def, rf_attr *attr, const rf_model *model);
 
 /* Name of the op's kind: "matmul", "attention", "norm". */
@@ -323,10 +326,8 @@ rf_graph *rf_graph_new(const rf_model *model);
 void rf_graph_free(rf_graph *graph);
 /* Copies `graph` but shares its names; `graph` must outlive the copy. */
 rf_graph *rf_graph_borrow(const rf_graph *graph);
-/* Adds a tensor and returns its id. */
 int rf_graph_tensor(rf_graph *graph, const char *name, rf_class class, rf_dtype dtype, int rank,
                     const int64_t *shape);
-/* number of elements */
 int64_t rf_tensor_count(const rf_tensor *tensor);
 int64_t rf_tensor_bytes(const rf_tensor *tensor);
 /* True for i8, i4 and fp8. Only int8 KV caches, which have a tensor of scales, can run with a
@@ -334,8 +335,8 @@ int64_t rf_tensor_bytes(const rf_tensor *tensor);
 bool rf_dtype_is_narrow(rf_dtype dtype);
 /* Name of the tensor's dtype; for a packed matrix, the names of its parts' types. */
 const char *rf_tensor_type(const rf_tensor *tensor, char text[64]);
-/* In a forward pass over `used` tokens: the rows of a tensor that has at most `bound` rows, one for
- * each token or for each token and chosen expert. */
+/* Returns how many rows of a tensor a forward pass over `used` tokens uses. The tensor has at most
+ * `bound` rows: one for each token, or one for each token and chosen expert. */
 static inline int64_t rf_rows_of_walk(const rf_graph *graph, int64_t bound, int64_t used) {
   int64_t each = bound == graph->rows ? 1 : graph->model.experts_used;
   return bound == graph->rows * each && used > 0 && used < graph->rows ? used * each : bound;
@@ -360,8 +361,8 @@ rf_uses rf_graph_uses(const rf_graph *graph, rf_pool *pool);
 
 typedef enum rf_optimizer { RF_ADAMW, RF_ADAM } rf_optimizer;
 /* Which activations the backward pass recomputes instead of reading stored values. For AUTO the
- * planner chooses a set of tensors and passes it to rf_pass_remat. SAVE recomputes all activations
- * of a block except the named ones; bit i below SAVE is row i of RF_SAVED (remat.h). */
+ * planner chooses them and calls rf_pass_remat. SAVE recomputes all activations of a block except
+ * the named ones. If bit i is set in addition to SAVE, row i of RF_SAVED (remat.h) is named. */
 typedef enum rf_remat {
   RF_REMAT_NONE,
   RF_REMAT_MLP,
@@ -402,13 +403,13 @@ typedef struct rf_build_options {
   rf_job_kind job;
   rf_dtype dtype; /* dtype of weights and activations; bf16 has f32 masters */
   rf_dtype softmax;
-  int64_t microbatch; /* sequences that run at once: in a microbatch (train, score), or slots (generate) */
+  int64_t microbatch; /* sequences in a microbatch (train, score), or number of slots (generate) */
   int64_t seq;        /* T: tokens of a training sequence, or the maximum context of a slot */
-  /* generate: tokens of one forward pass (a prefill chunk, or one per slot when decoding) */
+  /* generate: tokens of one forward pass: a prefill chunk, or one token per slot when decoding */
   int64_t rows;
   /* generate: maximum tokens of one sequence in a forward pass; 0: RF_PREFILL_ROWS */
   int64_t chunk;
-  /* generate: full-length sequences that the cache can hold; at least one per slot (default: 0) */
+  /* generate: full-length sequences that fit into the cache; with fewer than slots, one per slot */
   int64_t sequences;
   int64_t kv_page; /* generate: tokens in a page of the cache; 0: RF_KV_PAGE */
   /* generate, score: products with packed matrices round their activations to 8 bits */
@@ -422,8 +423,8 @@ typedef struct rf_build_options {
        * (f8_e4m3, i4); token tables have at least 8 bits */
       narrow_set;
   rf_dtype narrow;
-  /* for planning only: linear layers and experts, but not attention and the head, multiply in dtype
-   * `matmul` (i8, f8_e4m3) */
+  /* for planning only: linear layers and experts multiply in dtype `matmul` (i8, f8_e4m3);
+   * attention and the head do not */
   bool matmul_set;
   rf_dtype matmul;
   int top; /* score: number of most likely tokens returned per position, at most RF_TOP_MOST */
@@ -436,8 +437,8 @@ typedef struct rf_build_options {
   rf_mesh mesh;     /* all 0: one chip */
   unsigned offload; /* RF_OFFLOAD_ bits: what the host's memory holds */
   const struct rf_weight_types *
-      /* File types of matrices that are not trained (generate, score, LoRA); NULL: `dtype`. The
-       * types are read only while the graph is built. */
+      /* Types, in the model's file, of matrices that are not trained (generate, score, LoRA). If
+       * NULL, these matrices have the type `dtype`. Only building the graph reads `weights`. */
       weights;
 } rf_build_options;
 
@@ -445,29 +446,29 @@ typedef struct rf_build_options {
  * and fuse. `after` names the pass to stop after, as in `plan --after`; NULL: run all. */
 rf_status rf_graph_build(const rf_model *model, const rf_build_options *options, const char *after,
                          rf_graph **graph, rf_error *error);
-/* Makes one chip's program of stage options->mesh.stage of a pipeline: stage, shard and fuse.
- * `whole` is the graph that rf_graph_build makes with `after` = "optimize". */
+/* Makes one chip's program of pipeline stage options->mesh.stage by the passes stage, shard and
+ * fuse. `whole` is the graph that rf_graph_build makes with `after` = "optimize". */
 rf_status rf_graph_stage(const rf_graph *whole, const rf_build_options *options, rf_graph **graph,
                          rf_error *error);
 /* Adds the model's LoRA adapters to its linear layers; other weights are then not trained. `dtype`
  * is the dtype of activations; `learns` adds the adapters' dropout. */
 rf_status rf_pass_adapt(rf_graph *graph, rf_dtype dtype, bool learns, rf_error *error);
 rf_status rf_pass_differentiate(rf_graph *graph, rf_error *error);
-/* Emits the backward ops of one op, by `gradient` or `backward` of the op's definition; see
- * `backward` for grad_out and grad_in. */
+/* Emits the backward ops of one op, as `gradient` or `backward` in the op's definition says.
+ * rf_op_def.backward explains grad_out and grad_in. */
 rf_status rf_op_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in,
                          rf_error *error);
 rf_status rf_pass_optimize(rf_graph *graph, const rf_build_options *options, rf_error *error);
-/* Checks that a job can be sharded over a mesh. RAFTER_INVALID names the number that does not
- * divide, and numbers that would. */
+/* Checks that a job can be sharded over a mesh. RAFTER_INVALID: the error names the size that the
+ * number of chips does not divide, and numbers of chips that do. */
 rf_status rf_mesh_check(const rf_mesh *mesh, const rf_model *model, const rf_build_options *options,
                         rf_error *error);
 /* Rewrites a graph into the program of one chip: shapes of one chip, and a collective wherever an
  * op needs another sharding than its operand has. */
 rf_status rf_pass_shard(rf_graph *graph, const rf_mesh *mesh, rf_error *error);
 rf_status rf_pass_fuse(rf_graph *graph, rf_error *error);
-/* Adds ops that recompute activations t with drop[t] before backward reads them. Results keep their
- * bits. */
+/* If drop[t] is set, adds ops that recompute activation t before backward reads t. Results keep
+ * their bits. */
 rf_status rf_pass_remat(rf_graph *graph, const bool *drop, rf_error *error);
 /* Moves the tensors named by `what` (RF_OFFLOAD_ bits) to the host's memory, and adds copies around
  * their uses. Results keep their bits. Runs after remat. RAFTER_INVALID: no such tensor. */

@@ -1,7 +1,7 @@
 /* kv.h - the size of the KV cache. The cache consists of pages of a fixed number of tokens. Layers
- * that see all keys share one kind of page. Windowed layers have another kind, and keep only the
- * pages that their window reaches. All numbers of pages and bytes come from the functions of this
- * file. */
+ * that see all keys have one kind of page, layers with a window another. A windowed layer keeps
+ * only the pages that its window reaches. All numbers of pages and bytes come from the functions of
+ * this file. */
 #ifndef RF_KV_H
 #define RF_KV_H
 
@@ -13,12 +13,12 @@ enum {
   RF_KV_PAGE = 256, /* tokens in a page: one block of keys in attention */
   /* default maximum of tokens of one sequence in a forward pass */
   RF_PREFILL_ROWS = 256,
-  /* Minimum tokens of a page (a power of two): the keys that attention kernels read at once. */
+  /* Minimum tokens of a page, a power of two. Attention kernels read this many keys at once. */
   RF_KV_UNIT = 32,
 };
 
-/* An i8 cache stores 127 x / m for each head, where m is the head's largest |x|. If m is below
- * RF_NARROW_LEAST, 127 / m overflows and the head is stored as zeros. */
+/* An i8 cache stores each value x of a head as 127 x / m, where m is the largest |x| of that head.
+ * Below m = RF_NARROW_LEAST, 127 / m would overflow: the cache stores zeros. */
 #define RF_NARROW_LEAST (127 * FLT_MIN)
 
 typedef enum rf_kv_class { RF_KV_GLOBAL, RF_KV_LOCAL, RF_KV_CLASSES } rf_kv_class;
@@ -26,9 +26,9 @@ const char *rf_kv_class_name(rf_kv_class class); /* "global" or "local" */
 rf_kv_class rf_kv_class_of(const rf_model *model, int layer);
 
 typedef struct rf_kv {
-  int64_t page; /* tokens in a page; each of `chips` (the context axis) stores every chips-th token */
+  int64_t page; /* tokens in a page */
   int64_t chips;
-  int64_t columns; /* columns of a page table: pages of the longest context */
+  int64_t columns; /* columns of a page table, which are the pages of the longest context */
   int64_t sequences;
   rf_dtype dtype;
   struct rf_kv_layers {

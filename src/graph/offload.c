@@ -15,13 +15,13 @@ typedef struct stay {
   int copy;   /* the copy that the ops of this run use */
   int first, last_write, phase;
   bool reads;
-  int block; /* layer of the first op; RF_NONE: none */
+  int block; /* layer of the first op of the run; RF_NONE: not in a layer */
 } stay;
 
 typedef struct offload {
   rf_graph *graph;
   rf_error *error;
-  int ops, tensors;   /* number in the original graph */
+  int ops, tensors;   /* number of ops and of tensors in the original graph */
   int first_backward; /* index of the first backward op of `micro`, or op_count */
   stay *list;
   int count, capacity;
@@ -131,7 +131,7 @@ static void find_stays(offload *f, const bool *there) {
 
 /* ---- activations ----------------------------------------------------------------------------- */
 
-/* For each tensor: the op that makes it, if backward reads it below the last layer, else
+/* By tensor: the op that makes it, if backward reads it in a layer before the last; else
  * RF_NONE. */
 static int *find_kept(offload *f) {
   const rf_graph *graph = f->graph;
@@ -168,7 +168,7 @@ static void place(offload *f, int *head, int o, int op) {
   *end = op;
 }
 
-/* The op's "step/micro/" + the tensor's name + suffix. */
+/* The start of the op's name ("step/micro/"), then the tensor's name, then the suffix. */
 static const char *path_of(offload *f, const rf_op *op, const char *tensor, const char *suffix) {
   const char *block = strstr(op->name, "block.");
   size_t stem = block ? (size_t)(block - op->name) : 0;
@@ -189,7 +189,7 @@ static rf_status move(offload *f, const rf_op_def *def, int from, int to, int be
   return RAFTER_OK;
 }
 
-/* A cache is fetched as far as the window reaches, and only this step's rows are sent back. */
+/* Of a cache, only keys inside the window are fetched, and only rows of this step sent back. */
 static rf_attr attr_of(const offload *f, const stay *s, bool back) {
   rf_attr attr = {0};
   if (f->graph->tensor[s->tensor].class != RF_CLASS_KV) return attr;
@@ -203,10 +203,10 @@ static int in_order(const void *a, const void *b) {
   return x->first != y->first ? x->first - y->first : x->tensor - y->tensor;
 }
 
-/* Emits the copies. A copy starts just before the previous layer first uses its own such tensor.
- * For the first layer of a section, a copy starts at the start of the section or of backward. */
+/* Emits the copies. A copy for layer n starts just before layer n - 1 first uses its own such
+ * tensor. A copy for a first layer starts with the section or with backward. */
 static rf_status bring(offload *f) {
-  int begin = 0, begin_before = 0; /* first runs of this layer and of the previous layer */
+  int begin = 0, begin_before = 0; /* index of the first run of this layer; of the previous layer */
   for (int i = 0; i < f->count; i++) {
     const stay *s = &f->list[i];
     rf_section section = f->graph->op[s->first].section;

@@ -1,7 +1,6 @@
 /* optimize.c - the optimizer step: the squared norm of every gradient, the global norm, and AdamW
- * per parameter. With one microbatch and no clipping, a gradient's norm and update follow the
- * gradient's last writer and the old weight's last reader. The gradient's memory is then free for
- * the rest of backward. */
+ * per parameter. With one microbatch and no clipping, a weight is updated during backward, after
+ * the last op that writes its gradient or reads the weight. Then the gradient's memory is free. */
 #include "graph/passes.h"
 
 #include <string.h>
@@ -95,7 +94,7 @@ static rf_status emit_clip(rf_graph *graph, int sums, int clip, const rf_build_o
              : RAFTER_OK;
 }
 
-/* The ops appended from `first` on are pairs; moves pair i to the place after op after[i]. */
+/* The ops from number `first` on come in pairs. Moves pair i to the place after op after[i]. */
 static void place_after(rf_graph *graph, int first, const int *pair, const int *after, int pairs) {
   int *next = rf_pool_alloc(graph->pool, (size_t)pairs * sizeof(int) + 1),
       *head = rf_pool_alloc(graph->pool, (size_t)first * sizeof(int) + 1);

@@ -4,7 +4,7 @@
 
 #include "graph/ops/ops.h"
 
-/* Reserves room for tensors and ops, so that a pass over a deep model grows no arrays. */
+/* Reserves room for tensors and ops, so that a pass need not enlarge the arrays. */
 void rf_graph_reserve(rf_graph *graph, int64_t tensors, int64_t ops);
 /* A copy of an array with `count` elements of `size` bytes, with a larger *capacity. */
 void *rf_pool_grown(rf_pool *pool, const void *old, int count, int *capacity, size_t size);

@@ -139,7 +139,7 @@ static void make_again(rf_recompute *r, int t) {
   if (r->twin[t] != RF_NONE) r->instead[r->graph->op[r->twin[t]].output[0]] = r->remade[t];
 }
 
-/* The inputs that a backward op reads now; if no input has changed, the op's own list. */
+/* Returns the inputs that a backward op reads now, or the op's own list if none has changed. */
 static const int *inputs_now(rf_recompute *r, const rf_op *op) {
   int now[RF_MAX_INPUTS];
   bool other = false;
@@ -192,7 +192,7 @@ rf_op rf_recompute_op(const rf_recompute *r, const rf_remat_step *step) {
   }
   for (int i = 0; i < step->outputs; i++)
     if (step->output[i] == RF_NONE) op.output[i] = RF_NONE;
-  /* of a fused product and GELU, only the product is needed */
+  /* if the GELU's result is not wanted, the fused op becomes a plain product */
   if (op.def == &RF_OP_MATMUL && op.output[1] == RF_NONE) op.attr.matmul.epilogue = RF_EPILOGUE_NONE;
   return op;
 }
@@ -212,7 +212,8 @@ static void copy_tensor(rf_graph *graph, int t) {
 rf_status rf_pass_remat(rf_graph *graph, const bool *drop, rf_error *error) {
   rf_pool *scratch = rf_pool_new();
   rf_status status = RAFTER_OK;
-  rf_graph before = *graph; /* the original arrays, because the arrays of `graph` grow below */
+  /* pointers to the original arrays, because `graph` gets new ones below */
+  rf_graph before = *graph;
   rf_recompute *r = rf_recompute_open(&before, scratch);
   int *order = NULL;
   rf_recompute_decide(r, drop);

@@ -34,22 +34,23 @@ enum { RF_SAVED_CHAINS = 3 };
 
 typedef struct rf_saved {
   const char *name;
-  /* The tensor has width x model width + ff x feed-forward width + (heads x query heads + kv x key
-   * heads) x head_dim elements per token. */
+  /* Elements per token: `width * D + ff * F + (heads * N + kv * K) * H`, with D model width, F
+   * feed-forward width, N query heads, K key heads and H columns per head. */
   int8_t width, ff, heads, kv;
-  const char *within; /* the tensor of our graphs that contains it; NULL: a tensor of its own */
+  const char *within; /* name of the tensor that contains it; NULL: a tensor of its own */
 } rf_saved;
 extern const rf_saved RF_SAVED[RF_SAVED_NAMES];
 
 /* Finds the row named by the first `length` letters of `text`; RF_NONE if there is none. */
 int rf_saved_find(const char *text, size_t length);
-/* Writes "x, qkv, context, ..." for messages. `parts` includes names of parts of other tensors. */
+/* Writes a list of names for messages: "x, qkv, context, ...". With `parts`, the list has also the
+ * names of parts of tensors, such as q. */
 void rf_saved_list(bool parts, char text[160]);
 static inline bool rf_remat_saves(rf_remat remat, int name) {
   return remat >= RF_REMAT_SAVE && remat >> name & 1;
 }
-/* Iterates over a block's tensors in order: rf_saved_first returns whether the policy names this
- * tensor and the tensor is the first of its chain in this layer. */
+/* For a loop over tensors in order. rf_saved_first returns whether the policy names the tensor and
+ * the tensor is the first of its chain in the layer. */
 typedef struct rf_saved_seen {
   int32_t layer[1 + RF_SAVED_NAMES * RF_SAVED_CHAINS]; /* layer of the last tensor seen, by name and chain */
 } rf_saved_seen;
@@ -71,18 +72,18 @@ typedef struct rf_remat_step {
 typedef struct rf_recompute {
   const rf_graph *graph;
   int tensors, ops; /* of the original graph */
-  /* By tensor, for any dropped set: the forward op that makes it (source, or RF_NONE); for a weight
-   * gathered in forward, the backward op that gathers it again (twin, or RF_NONE); who reads it. */
+  /* For each tensor, whatever is dropped: source is the forward op that makes it; twin is the
+   * backward op that gathers the same weight again; RF_NONE: no such op. */
   int *source, *twin;
   bool *forward_read, *backward_read;
-  /* Result of the last rf_recompute_decide: steps, and the original of each second copy. */
+  /* Results of the last rf_recompute_decide; copied[i] is the original of recomputed copy i. */
   rf_remat_step *step;
   int steps, *copied, copies;
   bool *kept;   /* for each tensor: stored from forward until backward reads it */
-  bool *remake; /* to recompute: dropped, or needed to recompute a dropped tensor */
+  bool *remake; /* it is dropped, or needed to recompute a dropped tensor */
   int *remade;  /* id of the tensor's recomputed copy, once emitted */
-  int *instead; /* tensor that replaces it, if its op was left out; else RF_NONE */
-  bool *passed; /* for each op: it has been emitted */
+  int *instead; /* tensor read in its place if its op is left out; else RF_NONE */
+  bool *passed; /* for each op: whether it was emitted */
   int *slot, slots;
 } rf_recompute;
 
@@ -90,7 +91,7 @@ typedef struct rf_recompute {
 rf_recompute *rf_recompute_open(const rf_graph *graph, rf_pool *pool);
 /* Computes the steps that rf_pass_remat writes for `drop`, which has tensor_count entries. */
 void rf_recompute_decide(rf_recompute *recompute, const bool *drop);
-/* The op of a step; original tensors replace recomputed copies, which have the same shape. */
+/* The op of a step. It names original tensors in place of recomputed copies of the same shape. */
 rf_op rf_recompute_op(const rf_recompute *recompute, const rf_remat_step *step);
 
 /* A forward op of a microbatch. An optimizer update among the forward ops does not count. */

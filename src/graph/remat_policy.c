@@ -10,8 +10,8 @@
 
 /* ---- names ----------------------------------------------------------------------------------- */
 
-/* Names and sizes follow MaxText's checkpoint names (query_proj, context, out_proj, mlpwi, mlpwo),
- * shortened. A gated MLP's mlpwi is gate and up together. */
+/* The names are shortened from MaxText's checkpoint names (query_proj, context, out_proj, mlpwi,
+ * mlpwo); sizes follow MaxText too. A gated MLP's mlpwi is gate and up together. */
 const rf_saved RF_SAVED[RF_SAVED_NAMES] = {
     [RF_SAVED_X] = {.name = "x", .width = 1}, /* always stored: a block is recomputed from its input */
     [RF_SAVED_Q] = {.name = "q", .heads = 1, .within = "qkv"},
@@ -126,7 +126,7 @@ static bool in_block(const rf_op *op) {
   return op->at.sublayer == RF_SUBLAYER_ATTN || op->at.sublayer == RF_SUBLAYER_MLP;
 }
 
-/* The output that is the new residual stream, or RF_NONE. */
+/* Returns the output that is the new residual stream, or RF_NONE if the op has none. */
 static int stream_of(const rf_op *op) {
   if (op->def == &RF_OP_ADD || op->def == &RF_OP_ADD_DROPOUT) return op->output[0];
   if (op->def == &RF_OP_MATMUL && op->attr.matmul.epilogue == RF_EPILOGUE_RESIDUAL) return op->output[1];

@@ -1,5 +1,5 @@
-/* program.h - the device memory that a JAX program of the same model needs. The memory is computed
- * from the lifetimes of arrays, as in our own plans. */
+/* program.h - the device memory that a JAX program of the same model needs. Computed, as in
+ * rafter's own plans, from the size and lifetime of every array. */
 #ifndef RF_PROGRAM_H
 #define RF_PROGRAM_H
 
@@ -28,22 +28,22 @@ typedef struct rf_program_options {
   rf_program_kind program;
   rf_program_result result; /* for score jobs */
   int top;                  /* default number of tokens returned per position */
-  bool ring;                /* generate: windowed layers cache only their window */
-  /* generate: the loop over steps is inside the program, with a buffer for the answers */
+  bool ring;                /* generate: layers with a window cache only that window */
+  /* generate: the program itself loops over the steps, and has a buffer for the answers */
   bool loop;
 } rf_program_options;
 
-/* The figures of XLA's memory analysis, in bytes. */
+/* The numbers of bytes that XLA's memory analysis reports. */
 typedef struct rf_program_memory {
   int64_t argument, output, alias, temp;
   int64_t total; /* argument + output - alias + temp: memory that the device needs */
-  /* The following fields are parts of temp at the peak of temp. */
+  /* The following fields say what `temp` consists of at its peak. */
   int64_t copies;    /* matrices converted to the dtype of products */
   int64_t gradients; /* gradients and their accumulators */
   int64_t kept;      /* values stored from forward for backward */
-  int64_t working;   /* all other temporaries, without arrays in on-chip memory */
-  int64_t stacked;   /* part of `kept` in arrays over all layers, for one microbatch */
-  char peak[96];     /* op of our graph at the peak of temp, as "block.3/attn/attention/bwd" */
+  int64_t working;   /* all other temporaries, except arrays in on-chip memory */
+  int64_t stacked;   /* of `kept`: arrays that span all layers, for one microbatch */
+  char peak[96];     /* op of rafter's graph at the peak of temp, as "block.3/attn/attention/bwd" */
 } rf_program_memory;
 
 /* The job to size, as a JAX program would compute it on a machine. */
@@ -59,8 +59,9 @@ typedef struct rf_program_job {
 rf_status rf_program_size(const rf_model *model, const rf_program_job *job, rf_program_memory *memory,
                           rf_error *error);
 
-/* Vector memory that a TPU's kernels use as scratch (default of xla_tpu_scoped_vmem_limit_kib).
- * rf_program_chip_bytes returns the remaining bytes, which hold short-lived arrays. */
+/* Bytes of vector memory that a TPU's kernels use as scratch (default of
+ * xla_tpu_scoped_vmem_limit_kib). rf_program_chip_bytes returns the rest of the vector memory,
+ * which holds short-lived arrays. */
 enum { RF_PROGRAM_SCOPED_BYTES = 16384 << 10 };
 int64_t rf_program_chip_bytes(const rf_machine *machine);
 const char *rf_program_name(rf_program_kind program); /* "rafter", "jax-scan" or "jax-unrolled" */

@@ -1,6 +1,6 @@
 /* program_jax.c - the memory of a JAX program. Arguments and results are arrays of their own
- * shapes. A temporary lives for a range of times: first our graph's forward ops in order, then the
- * backward ops in reverse order. Op i runs forward at time i and backward at time 2 ops - 1 - i. */
+ * shapes. A temporary lives for a range of times. Op i of the graph's `ops` forward ops runs
+ * forward at time i and backward at time `2 * ops - 1 - i`. */
 #include "study/program.h"
 
 #include "base/text.h"
@@ -28,13 +28,13 @@ typedef struct sizing {
   rf_pool *pool;
   array *at;
   int count, capacity;
-  int ops, end;              /* number of forward ops; time when the last backward op ends */
-  int scan_first, scan_last; /* first and last op of the layers */
+  int ops, end;              /* ops: number of forward ops; end: time when backward ends */
+  int scan_first, scan_last; /* first and last op of all layers */
   bool trains, scan;
-  /* For each tensor: the op that makes it, the last op that reads it, the first op whose backward
-   * reads it, and whether it is a residual of the scan. */
+  /* For each tensor: the op that makes it, the last forward op that reads it, the first op whose
+   * backward reads it, and whether the loop over layers (lax.scan) stores it for backward. */
   int *producer, *last_read, *needed_by, *crosses;
-  /* For each op: the region recomputed as a whole, and the region's first and last op. */
+  /* For each op: the region recomputed together with it; the region's first and last op. */
   int *region, *region_first, *region_last;
   int64_t state_leaves, stacked;
   bool *saved;    /* for each tensor: a remat policy stores it */
@@ -68,7 +68,7 @@ static int64_t bytes_of(const sizing *s, rf_dtype dtype, int rank, const int64_t
 }
 static int64_t scalar_bytes(const sizing *s, rf_dtype dtype) { return bytes_of(s, dtype, 0, NULL); }
 
-/* Whether a forward pass covers all sequences; if not, it covers one. */
+/* Whether a forward pass has tokens of all sequences. If not, it has tokens of one sequence. */
 static bool is_whole(const rf_build_options *b) { return b->rows % b->microbatch == 0; }
 static int64_t sequences_of(const sizing *s) {
   const rf_build_options *b = &s->job->build;
@@ -159,8 +159,8 @@ static shapes shapes_of(const rf_model *m, const rf_param *p) {
   return s;
 }
 
-/* If the program loops over layers, one array holds a parameter of all layers. Returns the layers
- * of that array for the first layer's parameter, 0 for other layers. Without a loop: 1. */
+/* If the program loops over layers, one array holds a parameter of all layers. Returns that array's
+ * number of layers for the first layer, 0 for others; 1 without a loop. */
 static int64_t stacked(const sizing *s, const rf_params *params, int p) {
   const rf_param *param = &params->at[p];
   if (!s->scan || param->layer < 0) return 1;
@@ -205,15 +205,15 @@ static int reader_of(const sizing *s, int param) {
 
 static int backward_of(const sizing *s, int op) { return s->end - 1 - op; }
 
-/* The last matrix product before an op. */
+/* Returns the last matrix product before an op, or -1. */
 static int product_before(const sizing *s, int op) {
   do op--;
   while (op >= 0 && s->graph->op[op].def->product == RF_PRODUCT_NONE);
   return op;
 }
 
-/* Gathers a sharded matrix one product ahead. The matrix's gradient is complete before its
- * scatter. */
+/* Counts the full copy of a sharded matrix, which is gathered one product early. The matrix's full
+ * gradient exists before chips scatter it. */
 static void gather(sizing *s, const shapes *shape, rf_dtype product, int reader, bool learns) {
   int64_t whole = shapes_bytes(s, shape, product, 0, 1);
   int before = product_before(s, reader), back = backward_of(s, reader);
@@ -246,9 +246,9 @@ static void size_parameters(sizing *s, rf_program_memory *m) {
     add(s, GRADIENTS, false, stored, in_scan ? backward_of(s, s->scan_last) : backward_of(s, reader), s->end);
     if (s->job->build.accumulate > 1) add(s, GRADIENTS, false, stored, 0, s->end);
     if (!param->matmul || product == RF_F32) continue;
-    /* a loop that stores residuals stores each layer's slice of a converted matrix again */
+    /* a loop with backward also stores a second copy of each layer's converted matrix */
     bool twice = in_scan && s->region[reader] == RF_NONE && dtype != RF_F32;
-    /* The copy lives from before the loop over microbatches, if any, to the loop's end. */
+    /* The converted matrix lives from time 0 until the loop over microbatches, if any, ends. */
     add(s, COPIES, false, copy, 0, twice && s->job->build.accumulate == 1 ? s->scan_last : s->end - 1);
     if (twice) add(s, COPIES, false, copy, s->scan_first, backward_of(s, s->scan_first));
   }
@@ -289,9 +289,8 @@ static void find_regions(sizing *s) {
       s->region_last[i] = s->region_last[i + 1];
 }
 
-/* jax.checkpoint_policies.save_only_these_names. As in published programs, the last tensor of a
- * chain has the name (queries and keys after their rotation), and the residual stream has no
- * name. */
+/* jax.checkpoint_policies.save_only_these_names. As in published programs, a name stands for the
+ * last tensor of its chain (queries after rotation). The residual stream has no name. */
 static void find_saved(sizing *s) {
   rf_saved_seen seen;
   rf_saved_begin(&seen);
@@ -314,8 +313,8 @@ static bool is_activation(const sizing *s, int t) {
 }
 static bool in_layers(const sizing *s, int op) { return op >= s->scan_first && op <= s->scan_last; }
 
-/* For each tensor, finds the last forward op that reads it, directly or through fused ops (XLA
- * recomputes a fused op for each of its readers). */
+/* For each tensor, finds the last forward op that reads it, directly or through fused ops. XLA
+ * recomputes a fused op for each op that reads the fused op's result. */
 static void find_reads(sizing *s) {
   for (int t = 0; t < s->graph->tensor_count; t++) {
     s->producer[t] = RF_NONE;
@@ -364,7 +363,7 @@ static void keep_of_op(sizing *s, int i) {
     add(s, KEPT, !in_layers(s, i), parts_bytes(s, op, rule->kept), i, back);
     if (rule->input) need(s, t, i);
   }
-  /* A recomputed region needs the tensors that it reads from other regions. */
+  /* To recompute a region, XLA stores the tensors that the region reads from other regions. */
   for (int k = 0; k < op->input_count && s->region[i] != RF_NONE; k++)
     if (is_activation(s, op->input[k]) && s->region[s->producer[op->input[k]]] != s->region[i])
       need(s, op->input[k], s->region_first[i]);
@@ -419,7 +418,7 @@ static void lifetimes(sizing *s) {
 
 /* ---- the peak -------------------------------------------------------------------------------- */
 
-/* Order in which arrays move to on-chip memory: brief arrays first, then by size, largest first. */
+/* Compares arrays by who gets on-chip memory first: `brief` arrays, and then larger arrays. */
 static int by_preference(const void *a, const void *b) {
   const array *x = a, *y = b;
   if (x->brief != y->brief) return y->brief - x->brief;
@@ -527,8 +526,9 @@ static void size_scoring(sizing *s, rf_program_memory *m) {
   case RF_RESULT_LOGITS: m->output = all; break;
   case RF_RESULT_TOP:
     m->output = likeliest;
-    /* Sorting returns logits and their positions. The sorted logits reuse the memory of the logits;
-     * if that does not fit, the sorted positions reuse the memory of the positions. */
+    /* Sorting returns the sorted logits and, for each, its position before sorting. The sorted
+     * logits reuse the memory of the logits. If that does not fit, the sorted positions reuse the
+     * memory of the positions instead. */
     apart = all + 2 * places;
     within = 2 * all + places;
     add(s, WORKING, false, m->argument + m->output + apart > s->job->room_bytes ? within : apart, s->end,
@@ -536,8 +536,8 @@ static void size_scoring(sizing *s, rf_program_memory *m) {
     break;
   case RF_RESULT_TOP_BY_CHUNK:
     m->output = likeliest;
-    /* The loop reads positions in another order. XLA fuses the sum of the residual stream into the
-     * reordering, so every sublayer's contribution stays in memory until the end. */
+    /* The loop over chunks reads the positions in another order. XLA fuses the residual sum into
+     * that reordering, so the results of all sublayers stay in memory. */
     for (int i = 0; i < s->ops; i++)
       if (rule_at(s, i)->joins_residual)
         add(s, KEPT, false, part_bytes(s, &s->graph->op[i], (rf_kept_part){1, 0, RF_EXTENT_OUTPUT}), i,
@@ -546,8 +546,8 @@ static void size_scoring(sizing *s, rf_program_memory *m) {
   }
 }
 
-/* Sets the job of one device: its share of the sequences, whichever axis shards the sequences. Only
- * fsdp shards parameters; no other axis is supported. */
+/* Makes *local the job of one device. Every axis that shards sequences gives the device its share.
+ * Only fsdp may shard parameters. */
 static rf_status on_one_device(const rf_model *m, const rf_program_job *o, rf_program_job *local,
                                int64_t *shards, rf_error *error) {
   const rf_mesh *mesh = &o->build.mesh;

@@ -129,7 +129,7 @@ rf_status rf_peak(rf_question *q, double *flops, rf_error *error) {
   mark(q, "peak");
   mark(q, "on");
   mark(q, "dtype");
-  /* a narrow dtype without a unit of its own runs in this dtype */
+  /* if the machine has no arithmetic in a narrow dtype, it multiplies in this dtype */
   const rf_dtype wider = q->machine.kind == RF_MACHINE_CPU ? RF_F32 : RF_BF16;
   *flops = q->machine.flops[q->dtype.dtype];
   if (*flops > 0) return RAFTER_OK;
@@ -305,7 +305,7 @@ static rf_number_type number_type(const char *name) {
   return types[1];
 }
 
-/* Replaces values of the data sheet by values that the user gave. */
+/* Where the user gave a value, replaces the value of the machine's data sheet. */
 static void replace_figures(rf_question *q) {
   rf_machine *m = &q->machine;
   const struct {
@@ -325,7 +325,7 @@ static void replace_figures(rf_question *q) {
   if (rf_options_given(q->o, "hbm")) m->reserve_bytes = 0;
   if (rf_options_given(q->o, "peak"))
     for (int d = 0; d < RF_DTYPES; d++) m->flops[d] = rf_options_float(q->o, "peak");
-  /* If the user gives a network for a machine without one, the network is a torus of rings. */
+  /* A network that the user gives to a machine without one is assumed a torus of rings. */
   bool network = rf_options_given(q->o, "ici") || rf_options_given(q->o, "oneway");
   if (network && m->topology.form == RF_NETWORK_NONE) {
     m->topology.form = RF_NETWORK_TORUS;

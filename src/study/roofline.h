@@ -19,12 +19,12 @@ typedef enum rf_unit {
   RF_UNIT_TEXT
 } rf_unit;
 
-/* One figure of an answer. A value that is not finite means "never" or "none". */
+/* One figure of an answer. A `value` that is not finite means "never" or "none". */
 typedef struct rf_fact {
-  const char *key, *what; /* `what` is the label for people; NULL: JSON only */
+  const char *key, *what; /* `what`: label for people; NULL: only JSON has it */
   rf_unit unit;
   double value;
-  char text[96]; /* value when the unit is RF_UNIT_TEXT */
+  char text[96]; /* used in place of `value` if the unit is RF_UNIT_TEXT */
 } rf_fact;
 
 enum { RF_FACTS_MOST = 96, RF_NOTES_MOST = 12 };
@@ -38,7 +38,8 @@ typedef struct rf_answer {
 
 /* Name of operation i, or NULL after the last; *help (may be NULL) describes the answer. */
 const char *rf_roofline_op(int i, const char **help);
-/* Answers one `rafter roofline` question. RAFTER_INVALID names a missing or out-of-range option. */
+/* Answers one `rafter roofline` question. If an option is missing or out of range, returns
+ * RAFTER_INVALID; the error names the option. */
 rf_status rf_roofline_answer(const rf_options *options, rf_answer *answer, rf_error *error);
 
 extern const rf_option RF_ROOFLINE_OPTIONS[];

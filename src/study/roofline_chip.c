@@ -10,14 +10,14 @@
 
 static double round_up(double n, double unit) { return ceil(n / unit) * unit; }
 
-/* Tokens from which a product is compute-bound, for long dimensions and a weight read once. */
+/* Tokens from which a product of long dimensions, whose weight is read once, is compute-bound. */
 static rf_status asymptotic_batch(rf_question *q, const char *link, double *tokens, rf_error *error) {
   double peak, bps, experts, used;
   RF_TRY(rf_experts(q, &experts, &used, error));
   rf_asked(q, "weight-dtype");
   RF_TRY(rf_peak(q, &peak, error));
   RF_TRY(rf_link_bps(q, link, &bps, error));
-  /* with experts, a token uses only k/E of the weights */
+  /* with E experts of which a token uses k, it uses only k/E of the weights */
   *tokens = peak / bps * q->weight.bytes / 2 * (experts > 0 && used > 0 ? experts / used : 1);
   return RAFTER_OK;
 }
@@ -47,7 +47,7 @@ static rf_status split_matmul(rf_question *q, double m, double k, double n, doub
   rf_add_seconds(q, "allgather_input_seconds", "all-gather of the input", gather_input);
   rf_add_number(q, "gather_to_scatter", "bytes of the input's gather per byte of the output's scatter",
                 input / output);
-  /* Each of the times grows linearly in the dimension (k or m) that is solved for. */
+  /* Each time is linear in the dimension (k or m) that the answer gives. */
   rf_add_number(q, "reduce_hidden_k", "minimum k for arithmetic to hide the all-reduce", k * reduce / part);
   rf_add_number(q, "gather_hidden_m", "minimum m for arithmetic to hide the weight's gather",
                 m * gather / whole);
@@ -190,12 +190,11 @@ rf_status rf_roofline_einsum(rf_question *q, rf_error *error) {
     if (rank == longest) longest_bytes += part;
     bytes += part;
   }
-  /* The exact count has one addition less per sum than textbooks, which add the first value to
-   * 0. */
+  /* `exact` has one addition less per sum than textbooks, where the first value is added to 0. */
   bool sums = out < all;
   double exact = (e.operands - 1) * all + (all - out),
          flops = sums && e.operands > 1 ? e.operands * all : exact;
-  bool batch = e.operands == 2 && rows && letters > longest; /* rows that the second operand does not have */
+  bool batch = e.operands == 2 && rows && letters > longest; /* `rows`: letters not in operand 2 */
   RF_TRY(asymptotic_batch(q, "hbm", &asymptote, error));
   RF_TRY(rf_fact_roofline(q, flops, bytes, "hbm", batch ? asymptote : NAN, error));
   rf_add_flops(q, "flops_exact", "arithmetic with exact additions", exact);
@@ -207,7 +206,7 @@ rf_status rf_roofline_einsum(rf_question *q, rf_error *error) {
 
 /* ---- attention ------------------------------------------------------------------------------- */
 
-/* Number of (query, key) pairs under the mask: query i of T sees S - T + i + 1 of S keys. */
+/* Number of (query, key) pairs under the mask: query i = 0..T-1 sees S - T + i + 1 of S keys. */
 static double seen(double queries, double keys, double window, bool causal) {
   if (!causal) return queries * (window > 0 ? fmin(window, keys) : keys);
   double first = keys - queries + 1, last = keys; /* keys that the first and the last query see */
@@ -257,7 +256,8 @@ rf_status rf_roofline_transfer(rf_question *q, rf_error *error) {
   RF_TRY(rf_asked_bytes(q, &bytes, error));
   RF_TRY(rf_link_bps(q, link, &bps, error));
   bool ici = !strcmp(link, "ici");
-  if (ici && q->machine.topology.form == RF_NETWORK_TORUS) bps /= 2; /* one link in one direction */
+  /* only one link, in one direction */
+  if (ici && q->machine.topology.form == RF_NETWORK_TORUS) bps /= 2;
   wait = ici ? rf_value_or(q, "hop", q->machine.topology.hop_seconds) : 0;
   double through = bytes / bps / rf_value_or(q, "chips", q->chips);
   rf_fact_head(q, 0, bytes, fmax(through, wait),

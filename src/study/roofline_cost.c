@@ -4,8 +4,8 @@
 
 #include <math.h>
 
-/* FLOPs per token: 6 P for P parameters (forward only: 2 P). Attention over T = `seq` positions
- * adds 12 L N H T (causal: half), with L layers, N heads and H columns per head. */
+/* FLOPs per token: 6 P for P parameters (forward only: 2 P). Attention adds `12 * L * N * H * T`,
+ * with L layers, N heads, H columns per head and T = `seq` positions. A causal mask halves it. */
 static rf_status per_token(rf_question *q, double *matmuls, double *attention, rf_error *error) {
   double parameters = rf_value_or(q, "active-parameters", rf_value_or(q, "parameters", NAN)),
          layers = rf_value_or(q, "layers", NAN);

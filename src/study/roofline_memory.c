@@ -27,7 +27,7 @@ static rf_status saved_elements(rf_question *q, const char *names, double *eleme
     }
     const rf_saved *row = &RF_SAVED[i];
     *elements += row->width * width + row->ff * ff;
-    /* the number of heads may be unknown if no name in --saved needs it */
+    /* if no name in --saved needs the number of heads, that number may be unknown (NaN) */
     if (row->heads || row->kv) *elements += (row->heads * heads + row->kv * kv) * dim;
     at += length + (at[length] == ',');
   }
@@ -74,7 +74,7 @@ rf_status rf_roofline_memory(rf_question *q, rf_error *error) {
 /* ---- the cache ------------------------------------------------------------------------------- */
 
 /* Bytes of the KV cache of one sequence of `context` tokens; windowed layers store only their
- * window. *uniform (may be NULL) gets the bytes for layers that all store all tokens. */
+ * window. *uniform (may be NULL) gets the bytes that the cache would have without windows. */
 static rf_status sequence_bytes(rf_question *q, double context, double *bytes, double *uniform,
                                 rf_error *error) {
   double layers, heads = rf_value(q, "kv-heads"), dim = rf_value(q, "head-dim"),
@@ -117,7 +117,7 @@ rf_status rf_roofline_kv(rf_question *q, rf_error *error) {
 /* ---- decoding -------------------------------------------------------------------------------- */
 
 typedef struct weights {
-  double total, active, experts; /* parameters; parameters that a token uses; parameters of routed experts */
+  double total, active, experts; /* parameters: all; that a token uses; of routed experts */
   double count, used;            /* experts per layer; experts per token; 0: none */
 } weights;
 
@@ -133,7 +133,7 @@ static rf_status read_weights(rf_question *q, weights *w, rf_error *error) {
     return RF_FAIL(error, RAFTER_INVALID, "give fewer --active-parameters",
                    "a token cannot use more parameters than there are (expected at most %g, got %g)",
                    w->total, w->active);
-  /* A token does not use (E - k) / E of the parameters of routed experts. */
+  /* A token uses k of E routed experts, so it does not use (E - k) / E of their parameters. */
   if (w->count > w->used && w->used > 0)
     w->experts = (w->total - w->active) * w->count / (w->count - w->used);
   return RAFTER_OK;

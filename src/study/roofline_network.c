@@ -21,7 +21,7 @@ rf_status rf_roofline_collective(rf_question *q, rf_error *error) {
   double bytes, sharded = rf_value(q, "sharded"), latency, latency_exact;
   RF_TRY(rf_asked_bytes(q, &bytes, error));
   RF_TRY(rf_asked_group(q, &group, error));
-  bytes /= sharded; /* axes outside the group shard the array too */
+  bytes /= sharded; /* axes outside the group also divide the array */
   double seconds = rf_collective_seconds(&group, kind, bytes, true, &latency),
          exact = rf_collective_seconds(&group, kind, bytes, false, &latency_exact);
   double large = 1e18, per_byte = rf_collective_seconds(&group, kind, large, true, NULL) / large,
@@ -43,8 +43,8 @@ rf_status rf_roofline_collective(rf_question *q, rf_error *error) {
   rf_add_bytes(q, "critical_shard_bytes", "one chip's shard of these bytes",
                group.hop_seconds > 0 ? group.oneway_bps * group.hop_seconds : NAN);
   rf_fact_add(q, "bytes_per_second", "bandwidth", RF_UNIT_BPS, 1 / per_byte);
-  /* On a ring in one direction, every link carries all but one shard of a gather; in an all-to-all,
-   * each block travels half of the ring on average. */
+  /* On a ring that sends in one direction, every link carries all shards of a gather but one. In an
+   * all-to-all, a block travels half of the ring on average. */
   double around = bytes * (1 - 1 / chips) * (kind == RF_ALL_TO_ALL ? 0.5 : kind == RF_ALL_REDUCE ? 2 : 1);
   if (kind != RF_PERMUTE) {
     rf_add_bytes(q, "link_bytes_unidirectional", "bytes on each link, in one direction", around);

@@ -9,13 +9,13 @@
 #include <string.h>
 
 typedef struct strategy {
-  double alpha, narrow; /* FLOP per byte of the network; bytes of an activation element / 2 */
-  double axes[2];       /* torus axes of the first and of the second strategy */
+  double alpha, narrow; /* FLOP per byte sent over the network; bytes of an activation / 2 */
+  double axes[2];       /* torus axes for each of two combined strategies */
   double peak, bps, matrices;
 } strategy;
 
-/* A layer's MLPs: the width of one expert, experts per token and experts in the layer. A dense MLP
- * counts as one expert. --ff and --experts take precedence over the model. */
+/* Of a layer's MLPs: `one` is the width of an expert, `met` experts per token, `held` experts. A
+ * dense MLP counts as one expert. --ff and --experts take precedence over the model. */
 typedef struct widths {
   double one, met, held;
 } widths;
@@ -29,7 +29,7 @@ static widths widths_of(rf_question *q, double ff) {
   return (widths){one, used + shared, experts + shared};
 }
 
-/* Adds a note if a mixture-of-experts model is computed with a dense formula. */
+/* If a formula for dense models is applied to a mixture-of-experts model, adds a note. */
 static void note_dense(rf_question *q, double ff) {
   if (q->has_model && q->model.experts > 0)
     rf_fact_note(q, "computed for one dense MLP of width %.0f, not for experts; --ff sets the width", ff);
@@ -53,9 +53,9 @@ static rf_status read_strategy(rf_question *q, strategy *s, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* In a gather or reduction over more than two nodes of GPUs, the full array enters every node, at
- * the rate of the network between nodes if that is slower; over two nodes, half of the array. A
- * link or rate that the user gives is not changed. */
+/* Gathers and reductions over several nodes of GPUs. With two nodes half of the array enters each
+ * node, with more the full array. The rate is that between nodes if that is slower. A link or rate
+ * that the user gives is not changed. */
 static void cross_nodes(rf_question *q, strategy *s, double ways) {
   const rf_machine *m = &q->machine;
   int inside = m->shape_rank ? m->shape[0] : m->topology.domain;
@@ -69,7 +69,7 @@ static void cross_nodes(rf_question *q, strategy *s, double ways) {
   rf_fact_note(q, "with more than two nodes, %.4g GB/s out of a node limit the rate", bps * 1e-9);
 }
 
-/* Adds the tokens that a chip needs, and the resulting batch and number of chips. */
+/* Adds the tokens that a compute-bound chip needs, the resulting batch and number of chips. */
 static void add_tokens(rf_question *q, double critical, double pod) {
   double tokens = rf_value_or(q, "tokens", NAN), chips = q->chips;
   rf_add_number(q, "critical_tokens", "minimum tokens of a batch over all chips", critical * chips);
@@ -91,8 +91,8 @@ static const char *bound_of(double have, double need) {
   return isnan(have) ? "" : have >= need ? "compute" : "network";
 }
 
-/* Adds the bytes that a layer with `matrices` F x D matrices sends in forward and backward, and its
- * seconds if all sizes are known. `ff`: width that a token uses. */
+/* Adds the bytes that a layer sends in forward and backward, and the layer's seconds if all sizes
+ * are known. The layer has s->matrices of F x D. A token uses `ff` of F. */
 static void add_layer(rf_question *q, const strategy *s, double ff, double forward, double backward,
                       double ways) {
   double tokens = rf_value_or(q, "tokens", NAN), width = rf_value_or(q, "width", NAN);
@@ -111,11 +111,11 @@ static rf_status data_parallel(rf_question *q, strategy *s, bool gathers, rf_err
   RF_TRY(rf_experts(q, &experts, &used, error));
   double sparsity = experts > 0 && used > 0 ? experts / used : 1;
   const char *link = rf_word(q, "link");
-  /* over dcn, q->chips counts the chips of a slice, which reduce together */
+  /* over dcn, q->chips is the number of chips in a slice; those chips reduce together */
   bool slices = link && !strcmp(link, "dcn");
   double critical = s->alpha * s->narrow * sparsity / (slices ? 1 : s->axes[0]),
          tokens = rf_value_or(q, "tokens", NAN);
-  /* gathers and reductions include experts that no token chose */
+  /* chips gather and reduce the matrices of all experts, chosen or not */
   widths w = widths_of(q, rf_value_or(q, "ff", NAN));
   double width = rf_value_or(q, "width", NAN),
          weights = s->matrices * width * w.one * w.held * q->dtype.bytes;
@@ -130,8 +130,8 @@ static rf_status data_parallel(rf_question *q, strategy *s, bool gathers, rf_err
     rf_add_flops(q, "slice_flops_per_second", "arithmetic per second of a slice", s->peak * q->chips);
     rf_add_number(q, "slice_chips", "chips of a slice", q->chips);
   } else add_tokens(q, critical, pod_chips(&q->machine));
-  /* An all-reduce of the gradient costs the bytes of two all-gathers. fsdp sends as much: one
-   * reduce-scatter of the gradient and one more gather of the weight. */
+  /* An all-reduce of the gradient sends the bytes of two all-gathers. fsdp sends as much in
+   * backward: a reduce-scatter of the gradient and a second gather of the weight. */
   add_layer(q, s, w.one * w.met, gathers ? weights : 0, 2 * weights, q->chips);
   return RAFTER_OK;
 }
@@ -146,7 +146,7 @@ static rf_status tensor_parallel(rf_question *q, strategy *s, rf_error *error) {
   cross_nodes(q, s, degree);
   double tokens = rf_value_or(q, "tokens", NAN), most = s->axes[0] * ff / (s->alpha * s->narrow),
          activations = tokens * width * q->dtype.bytes,
-         /* a gate matrix adds half of the arithmetic, for the same activations */
+         /* a third matrix (the gate) makes 1.5 times the arithmetic for the same activations */
       gated = s->matrices > 2 ? 1.5 : 1;
   rf_fact_head(q, NAN, NAN, NAN, bound_of(gated * most, degree), gated * most);
   rf_add_number(q, "alpha", "FLOP per byte of the network", s->alpha);
@@ -165,7 +165,7 @@ static rf_status tensor_parallel(rf_question *q, strategy *s, rf_error *error) {
     rf_add_number(q, "latency_degree", "degree above which the exchange is latency-bound",
                   shard > 0 ? buffer / shard : NAN);
   }
-  /* A layer has one gather before it and one scatter after it; backward may repeat the gather. */
+  /* One gather precedes a layer and one scatter follows it. Backward may repeat the gather. */
   add_layer(q, s, ff, 2 * activations, 2 * activations, degree);
   rf_add_bytes(q, "backward_bytes_regather", "backward bytes if the input is gathered twice",
                3 * activations);

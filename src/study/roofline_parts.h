@@ -18,16 +18,17 @@ typedef struct rf_question {
   rf_model model;
   rf_params params;
   rf_pool *pool;
-  rf_number_type dtype, weight, kv; /* of arithmetic and activations; of weights; of the KV cache */
-  bool widened;                     /* arithmetic runs at the peak rate of a wider dtype */
-  double chips;                     /* --chips, or the machine's number of chips */
-  uint64_t used[8];                 /* one bit per option that the answer has read */
+  /* dtype of arithmetic and activations; of weights; of the KV cache */
+  rf_number_type dtype, weight, kv;
+  bool widened;     /* arithmetic runs at the peak rate of a wider dtype */
+  double chips;     /* --chips, or the machine's number of chips */
+  uint64_t used[8]; /* one bit per option that the answer has read */
 } rf_question;
 
 /* ---- asking (roofline.c) ---- */
 
-/* rf_asked returns whether the user gave the option; rf_value returns the given value, or else the
- * model's field of that name, or else the option's default, or else NaN. */
+/* rf_asked returns whether the user gave the option. rf_value returns the first that exists: the
+ * given value, the model's field of that name, the option's default, NaN. */
 bool rf_asked(rf_question *q, const char *name);
 double rf_value(rf_question *q, const char *name);
 double rf_value_or(rf_question *q, const char *name, double otherwise);
@@ -42,8 +43,9 @@ rf_status rf_experts(rf_question *q, double *experts, double *used, rf_error *er
 /* ---- the machine ---- */
 
 rf_status rf_peak(rf_question *q, double *flops, rf_error *error); /* peak FLOP/s for q->dtype */
-/* Bytes per second of one chip over hbm, vmem, pcie, ici or dcn. ici: both directions of one torus
- * axis, or out of the chip into a switch. dcn on a switch: the chip's share of its node. */
+/* Gets the bytes per second of one chip over hbm, vmem, pcie, ici or dcn. The rate of ici counts
+ * both directions of one torus axis; with a switch, the link into it. With a switch, dcn is the
+ * chip's share of its node's rate. */
 rf_status rf_link_bps(rf_question *q, const char *link, double *bps, rf_error *error);
 /* Gets the group of chips described by --axes, --wrap and --slices. */
 rf_status rf_asked_group(rf_question *q, rf_group *group, rf_error *error);
@@ -63,7 +65,7 @@ RF_ADD_FACT(seconds, SECONDS)
 RF_ADD_FACT(flops, FLOPS)
 void rf_fact_text(rf_question *q, const char *key, const char *what, const char *text);
 void rf_fact_note(rf_question *q, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* Adds the six keys of every answer; NaN: no value. */
+/* Adds the six keys that every answer has; NaN means that a key has no value. */
 void rf_fact_head(rf_question *q, double flops, double bytes, double seconds, const char *bound,
                   double critical);
 /* Adds the time of arithmetic and the time of traffic; the larger time is the answer. */

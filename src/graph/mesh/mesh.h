@@ -5,9 +5,9 @@
 
 #include "base/base.h"
 
-/* Axes from outermost to innermost in a chip's number. `slice` crosses the data-centre network and
- * splits the batch, as `data` does. `sequence` exchanges rows for heads around attention (Ulysses).
- * `context` shards the tokens of every sequence. */
+/* The axes of a mesh. A chip's number counts along the last axis first. `slice` crosses the
+ * data-centre network and splits the batch, as `data` does. `sequence` exchanges rows for heads
+ * around attention (Ulysses). `context` shards the tokens of every sequence. */
 typedef enum rf_axis {
   RF_AXIS_SLICE,
   RF_AXIS_PIPELINE,
@@ -35,11 +35,11 @@ typedef struct rf_mesh {
   int32_t of[RF_AXES]; /* chips along each axis; 0 means 1 */
   /* ZeRO stage: 1 shards optimizer states, 2 also gradients, 3 also weights; 0: none */
   int32_t zero;
-  /* Rows that an expert accepts per source chip, as a multiple of an even share; 0: 1. An expert
-   * drops further rows. */
+  /* How many rows an expert accepts from each source chip, as a multiple of an even share; 0 means
+   * 1. The expert drops all further rows. */
   float capacity;
   rf_pipeline_schedule schedule;
-  int32_t chunks; /* runs of layers on each pipeline stage; 0: 1 */
+  int32_t chunks; /* runs of layers on each pipeline stage; 0 means 1 */
   int32_t stage;  /* number of the pipeline stage whose program is built */
   rf_axes pinned; /* the axis on the link between the two dies of a chip; 0: none */
 } rf_mesh;
@@ -49,10 +49,10 @@ static inline int64_t rf_mesh_extent(const rf_mesh *mesh, rf_axis axis) {
 }
 int64_t rf_mesh_size(const rf_mesh *mesh, rf_axes axes); /* chips in a group over these axes */
 int64_t rf_mesh_chips(const rf_mesh *mesh);              /* all chips */
-/* The axes in `axes` with more than one chip. */
+/* Returns those axes in `axes` that have more than one chip. */
 rf_axes rf_mesh_live(const rf_mesh *mesh, rf_axes axes);
-/* For generation: the axes that shard the rows of a forward pass, and the number of copies of the
- * model, each of which serves its own sequences. */
+/* For generation. RF_AXES_OF_WALK are the axes that shard the rows of a forward pass.
+ * rf_mesh_copies returns the number of copies of the model; each copy serves its own sequences. */
 #define RF_AXES_OF_WALK ((rf_axes)(RF_AXIS_BIT(RF_AXIS_CONTEXT) | RF_AXIS_BIT(RF_AXIS_SEQUENCE)))
 int64_t rf_mesh_copies(const rf_mesh *mesh);
 /* Text of a mesh: "data=2, fsdp=16" or "one chip". */
@@ -63,10 +63,10 @@ rf_status rf_mesh_parse(const char *text, int zero, rf_mesh *mesh, rf_error *err
 /* Rank of the chip with coordinates `place` within its group over `axes`. */
 int64_t rf_mesh_rank(const rf_mesh *mesh, rf_axes axes, const int32_t place[RF_AXES]);
 
-/* How a dimension is divided among chips. A chip gets one run (BLOCKS); a run of the gate columns
- * and one of the up columns (HALVES); a run of the query, the key and the value heads (HEADS); a
- * run of the key heads, perhaps the same as other chips (KEYS); a run of each expert's rows (EACH);
- * or every n-th row (DEALT). */
+/* Which part of a dimension a chip gets. BLOCKS: one run. HALVES: a run of the gate columns and a
+ * run of the up columns. HEADS: a run of the query heads, of the key heads and of the value heads.
+ * KEYS: a run of the key heads, which other chips may get too. EACH: a run of the rows of each
+ * expert. DEALT: every n-th row. */
 typedef enum rf_form {
   RF_FORM_BLOCKS,
   RF_FORM_HALVES,

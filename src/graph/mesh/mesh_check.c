@@ -1,5 +1,5 @@
-/* mesh_check.c - checks that a job can be sharded over a mesh. An error names the number that does
- * not divide, and numbers that would. */
+/* mesh_check.c - checks that a job can be sharded over a mesh. An error names the size that the
+ * number of chips does not divide, and numbers of chips that divide it. */
 #include "graph/passes.h"
 #include "graph/mesh/pipeline.h"
 
@@ -50,8 +50,8 @@ static rf_status check_heads(const rf_mesh *mesh, const rf_model *model, rf_erro
   return divides(model->kv_heads, "the key and value heads", mesh, axes, error);
 }
 
-/* Context and sequence shard the rows of a forward pass: the slots of one copy of the model, or the
- * tokens of a prompt chunk. */
+/* The axes context and sequence shard the rows of a forward pass. The rows are the slots of one
+ * copy of the model, or the tokens of a prompt chunk. */
 static rf_status check_walk(const rf_mesh *mesh, const rf_build_options *options, rf_error *error) {
   char hint[200], list[160];
   int64_t chips = rf_mesh_size(mesh, RF_AXES_OF_WALK), slots = options->microbatch / rf_mesh_copies(mesh);
@@ -83,7 +83,7 @@ static rf_status check_rows(const rf_mesh *mesh, const rf_build_options *options
   return divides(options->seq, "the sequence", mesh, AXIS(CONTEXT) | AXIS(SEQUENCE) | AXIS(TENSOR), error);
 }
 
-/* Every stage needs a microbatch to work on; interleaving needs a multiple of the stages. */
+/* A job needs at least as many microbatches as stages; interleaved, a multiple of the stages. */
 static rf_status check_pipeline(const rf_mesh *mesh, const rf_model *model, const rf_build_options *options,
                                 rf_error *error) {
   char hint[200];

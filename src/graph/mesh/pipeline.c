@@ -32,8 +32,8 @@ rf_status rf_pipeline_parse(const char *text, rf_mesh *mesh, rf_error *error) {
 
 /* ---- layers ---------------------------------------------------------------------------------- */
 
-/* How many of the first `piece` pieces have an extra layer. Extra layers go first to the last piece
- * but one, then to earlier pieces, and to piece 0 last. */
+/* Returns how many of the first `piece` pieces have an extra layer. The piece before the last gets
+ * an extra layer first, then the pieces before it; piece 0 gets one last. */
 static int64_t longer_before(int64_t pieces, int64_t rest, int64_t piece) {
   int64_t from = pieces - 1 - rest; /* pieces `from` to pieces - 2 have an extra layer */
   return piece <= from ? 0 : (piece > pieces - 1 ? pieces - 1 : piece) - from;
@@ -87,7 +87,8 @@ int rf_pipeline_in_flight(const rf_mesh *mesh, int stage, int micros, int chunk)
   int stages = rf_pipeline_stages(mesh), now = 0, most = 0;
   if (mesh->schedule == RF_PIPELINE_GPIPE) return micros;
   if (mesh->schedule == RF_PIPELINE_1F1B) return stages - stage < micros ? stages - stage : micros;
-  if (micros > GROUPS * stages) micros = GROUPS * stages; /* the pattern repeats from the second group on */
+  /* further groups of microbatches repeat the second */
+  if (micros > GROUPS * stages) micros = GROUPS * stages;
   int halves = 2 * rf_pipeline_chunks(mesh) * micros;
   rf_half *order = malloc((size_t)halves * sizeof *order);
   if (!order) return micros;
@@ -115,8 +116,8 @@ void rf_pipeline_halves(const rf_graph *graph, int *half) {
     const rf_op *op = &graph->op[o];
     half[o] = -1;
     if (op->section != RF_SECTION_MICRO || !back) continue;
-    /* Backward begins at the first backward op. Forward ops after that op, as the sum of losses
-     * after a fused loss, count as backward. */
+    /* Backward begins at the first backward op. A forward op after that op counts as backward too,
+     * such as the sum of losses after a fused loss. */
     back[op->chunk] |= op->backward || op->recompute_of != RF_NONE;
     half[o] = 2 * op->chunk + back[op->chunk];
   }
@@ -124,7 +125,7 @@ void rf_pipeline_halves(const rf_graph *graph, int *half) {
 }
 
 typedef struct use {
-  int half, chunk; /* first pass (half) and lowest chunk whose ops use the tensor */
+  int half, chunk; /* half: first pass whose ops use the tensor; chunk: lowest such chunk */
   bool crosses;    /* ops of another pass use the tensor too */
   bool adds, lands;
 } use;

@@ -1,8 +1,9 @@
 /* pipeline.h - pipeline parallelism: which layers each stage has, and in which order a stage runs
  * the forward and backward passes of its microbatches. The planner times the passes.
  *
- * The layers are divided into stages x chunks pieces; piece p is on stage p % stages, as chunk p /
- * stages of that stage. The first piece has the embedding, the last one the head and the loss. */
+ * The layers are divided into `stages * chunks` runs, called pieces. Piece p is on stage `p %
+ * stages` and is chunk number `p / stages` of that stage. The first piece also has the embedding;
+ * the last piece also has the head and the loss. */
 #ifndef RF_PIPELINE_H
 #define RF_PIPELINE_H
 
@@ -19,9 +20,9 @@ const char *rf_pipeline_schedule_name(rf_pipeline_schedule schedule); /* "1f1b",
 /* Parses `1f1b`, `gpipe` or `interleaved:V` into the mesh. RAFTER_INVALID names these values. */
 rf_status rf_pipeline_parse(const char *text, rf_mesh *mesh, rf_error *error);
 
-/* The layers of a piece. If the layers do not divide evenly, late pieces get one layer more, but
- * not the last piece, which has the head. Piece 0 is the last to get an extra layer, because it has
- * the embedding and the most microbatches in flight. */
+/* The layers of a piece. If the pieces cannot have equal numbers of layers, late pieces get one
+ * layer more. The last piece does not, because it has the head. Piece 0 is the last to get an extra
+ * layer, because it has the embedding and the most microbatches in flight. */
 void rf_pipeline_layers(const rf_mesh *mesh, int64_t layers, int piece, int64_t *first, int64_t *count);
 int rf_pipeline_piece_of_layer(const rf_mesh *mesh, int64_t layers, int64_t layer);
 
@@ -31,27 +32,27 @@ typedef struct rf_half {
   bool backward;
 } rf_half;
 /* Writes to `order` the 2 x chunks x micros forward and backward passes of a stage, in the order of
- * execution. Every chunk sees the microbatches in ascending order, forward and backward, so
- * gradients are summed in the same order as on one chip. gpipe runs all forward passes, then all
- * backward passes (Huang et al. 2019). 1f1b runs one forward pass for each later stage, then
- * alternates (PipeDream-flush, Narayanan et al. 2021). interleaved alternates over chunks, in
- * groups of `stages` microbatches (Megatron-LM, Narayanan et al. 2021, section 2.2). */
+ * execution. Every chunk runs the microbatches in ascending order, both forward and backward. So
+ * gradients are summed in the same order as on one chip. The schedule gpipe runs all forward
+ * passes, then all backward passes (Huang et al. 2019). The schedule 1f1b first runs one forward
+ * pass for each later stage, then alternates forward and backward passes (PipeDream-flush,
+ * Narayanan et al. 2021). The schedule interleaved does the same over the chunks, in groups of
+ * `stages` microbatches (Megatron-LM, Narayanan et al. 2021, section 2.2). */
 void rf_pipeline_order(const rf_mesh *mesh, int stage, int micros, rf_half *order);
-/* Maximum microbatches that a chunk has run forward but not yet backward. */
+/* Maximum number of microbatches that a chunk has run forward but not yet backward. */
 int rf_pipeline_in_flight(const rf_mesh *mesh, int stage, int micros, int chunk);
-/* Idle fraction of a pipeline whose stages take equal time: (P-1) / (V m + P-1), with P stages, V
- * chunks and m microbatches. */
+/* Idle fraction of a pipeline whose stages take equal time: `(P - 1) / (V * m + P - 1)`, where P is
+ * the number of stages, V of chunks and m of microbatches. */
 double rf_pipeline_bubble(const rf_mesh *mesh, int micros);
 
-/* Writes the number of each op's half: 2 x chunk in forward, 2 x chunk + 1 in backward, -1 outside
- * the section `micro`. */
+/* Writes for each op the number of its half, which is the forward or the backward pass of a chunk:
+ * `2 * chunk` for forward, `2 * chunk + 1` for backward, -1 for ops outside the section `micro`. */
 void rf_pipeline_halves(const rf_graph *graph, int *half);
-/* Sets rf_tensor.slots: microbatches that a tensor holds at once. Runs after all passes that move
- * ops. */
+/* Sets rf_tensor.slots of every tensor. Runs after all passes that move ops. */
 void rf_pass_slots(rf_graph *graph);
 
-/* Makes the program of stage mesh->stage: the ops of its pieces, with a send or a receive where a
- * tensor crosses to another piece. */
+/* Makes the program of stage mesh->stage. It has the ops of the stage's pieces, and sends and
+ * receives the tensors that other stages read or make. */
 rf_status rf_pass_stage(const rf_graph *whole, const rf_mesh *mesh, rf_graph **out, rf_error *error);
 
 #endif

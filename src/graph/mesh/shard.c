@@ -1,8 +1,8 @@
 /* shard.c - the program of one chip of a mesh: every op with the shapes of one chip, and a
  * collective wherever an op needs another sharding than its operand has. The rules of ops choose
  * the sharding of operands; shard_rules.c chooses the sharding of parameters. A partial sum is
- * reduced where it is computed. A sharded dimension is gathered where an op needs all of it, once
- * in forward and again in backward, so that a chip stores only its own part in between. */
+ * reduced where it is computed. If an op needs a sharded dimension in full, forward gathers it and
+ * backward gathers it again, so a chip stores only its own part in between. */
 #include "graph/passes.h"
 #include "graph/mesh/shard_pass.h"
 
@@ -35,11 +35,12 @@ int rf_sharder_tensor(rf_sharder *s, int t, const rf_spec *spec) {
   return id;
 }
 
-/* Sharding of an input: over its rows. A list of segment starts has one entry more. */
+/* The sharding of an input that the caller writes, over its rows. The list of segment starts has
+ * one entry more than there are segments. */
 static rf_spec input_spec(const rf_sharder *s, const rf_tensor *tensor, int64_t *extent) {
   rf_axes rows = s->rows;
   *extent = 0;
-  /* generation: attention needs all inputs but the tokens in full */
+  /* in generation, attention needs every input in full, except the tokens */
   if (!s->text) return rf_spec_of(tensor->role == RF_ROLE_TOKENS ? rows : 0, 0, RF_FORM_BLOCKS);
   if (tensor->rank != 1 || s->rows == 0) return (rf_spec){0};
   if (tensor->shape[0] == s->whole.rows + 1) {
@@ -96,8 +97,8 @@ static void make_initial(rf_sharder *s) {
 
 /* ---- ops ------------------------------------------------------------------------------------- */
 
-/* A partial sum over chips is reduced at once: each chip of a tensor group keeps a run of the rows,
- * or all chips keep all rows. */
+/* Where chips hold partial sums, the sums are added at once. Afterwards each chip of a tensor group
+ * has a run of the rows, or every chip has all rows. */
 static rf_spec made_whole(const rf_sharder *s, const rf_tensor *tensor, rf_spec spec) {
   rf_axes tensor_axis = RF_AXIS_BIT(RF_AXIS_TENSOR), both = tensor_axis | RF_AXIS_BIT(RF_AXIS_SEQUENCE);
   rf_axes runs = spec.partial & both;
@@ -141,7 +142,7 @@ static rf_status settle_output(rf_sharder *s, const rf_op *op, const rf_sharding
   return RAFTER_OK;
 }
 
-/* At the end of the step, adds up over the chips a value that is a sum over microbatches. */
+/* At the end of the step, adds up over the chips a value that each summed over microbatches. */
 static rf_status finish_sum(rf_sharder *s) {
   int t = s->end_sum;
   if (t == RF_NONE) return RAFTER_OK;
@@ -156,7 +157,7 @@ static rf_status finish_sum(rf_sharder *s) {
                                                                                          : RAFTER_OK;
 }
 
-/* Sends rows to the chips that have the rows' experts. Results return in the same way. */
+/* Sends rows to the chips that have the rows' experts. It also sends results back. */
 static int to_experts(rf_sharder *s, const rf_op *op, int id, float fill, const char *label) {
   const rf_spec exchanged = {.split = {0, 0, 0, 0xff}};
   int found = rf_sharder_copy_of(s, id, &exchanged, RF_SCOPE_ALWAYS);

@@ -1,5 +1,5 @@
 /* shard_exchange.c - collectives of the shard pass, which give a tensor the sharding that an op
- * needs. Readers share the resulting copies. */
+ * needs. Ops that need the same sharding of a tensor share one copy. */
 #include "graph/mesh/shard_pass.h"
 #include "graph/passes.h"
 
@@ -76,7 +76,7 @@ const char *rf_sharder_label(rf_sharder *s, const char *slot) {
 int rf_sharder_convert(rf_sharder *s, int id, rf_spec have, rf_spec need, rf_origin origin, const char *label,
                        const int64_t *whole, rf_class class) {
   int rank = s->graph->tensor[id].rank;
-  /* train and score deal tokens to chips in turn; generation gives each chip a block of rows */
+  /* along context, train and score give chip i every n-th token; generation gives it a block */
   const rf_axes strided = s->text ? RF_AXIS_BIT(RF_AXIS_CONTEXT) : 0;
   for (int round = 0; round < 16 && !rf_spec_same(&have, &need); round++) {
     if (round) label = rf_pool_format(s->graph->pool, "%s.%d", label, round);
@@ -165,15 +165,14 @@ void rf_sharder_keep(rf_sharder *s, int from, const rf_spec *need, int when, int
 }
 
 static int when_of(const rf_sharder *s, const rf_op *op) {
-  /* Between forward and backward of a microbatch, a stage runs other microbatches. */
+  /* In a pipeline, forward and backward share no copy: other microbatches run in between. */
   if (rf_mesh_extent(s->mesh, RF_AXIS_PIPELINE) > 1)
     return op->backward ? RF_SCOPE_BACKWARD : RF_SCOPE_FORWARD;
   if (op->def->kind == RF_KIND_HEAD && op->def->timing != RF_TIMING_BYTES) return RF_SCOPE_HEAD;
   return op->backward ? RF_SCOPE_BACKWARD : RF_SCOPE_FORWARD;
 }
 
-/* Weights are gathered one sublayer ahead of their use, so the gathered weights of two sublayers
- * exist at a time. */
+/* Weights are gathered one sublayer early, so those of two sublayers exist at a time. */
 static int unit_of(const rf_sharder *s, const rf_op *op, int p) {
   int32_t layer = s->whole.params.at[p].layer;
   return ((layer + 1) * 2 + (layer >= 0 && op->at.sublayer == RF_SUBLAYER_MLP)) * 4 + when_of(s, op);

@@ -105,15 +105,15 @@ rf_status rf_sharder_settle(rf_sharder *s, const rf_op *op, int t) {
   return sum_copies(s, at, p, origin);
 }
 
-/* With one microbatch, a gradient is complete here, and its sum over chips overlaps with later
- * backward ops. With several microbatches, a gradient is complete after the last one. */
+/* With one microbatch, this chip's gradient is complete here: the sum over chips starts now and
+ * overlaps with later backward ops. With several, the sum waits for the last microbatch. */
 rf_status rf_sharder_written(rf_sharder *s, const rf_op *op, int t) {
   if (scatters(s, s->whole.tensor[t].param)) RF_TRY(scatter(s, op, t));
   return s->whole.accumulate == 1 && op->section == RF_SECTION_MICRO ? rf_sharder_settle(s, op, t)
                                                                      : RAFTER_OK;
 }
 
-/* For a weight that every chip stores in full: gathers the runs that the chips updated. */
+/* For a weight that every chip stores in full: gathers the run that each chip has updated. */
 static rf_status gather_updated(rf_sharder *s, const rf_op *op, int p, int from, int weight) {
   rf_exchange x = {.def = &RF_OP_ALL_GATHER,
                    .from = from,

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-/* Makes tensor `id` the result of the op's output `slot`. */
+/* Lets tensor `id` stand for what `op` of the unsharded graph writes to output `slot`. */
 static void made_part(rf_sharder *s, const rf_op *op, int slot, int id, rf_spec spec) {
   int t = op->output[slot];
   const rf_tensor *old = &s->whole.tensor[t];
@@ -58,7 +58,7 @@ rf_status rf_expand_head(rf_sharder *s, const rf_op *op, bool *done) {
 static bool shards_context(const rf_sharder *s) { return (s->rows & RF_AXIS_BIT(RF_AXIS_CONTEXT)) != 0; }
 
 /* Attention with tokens sharded along context. Each chip keeps its queries and gathers all keys and
- * values, whose gradients are summed onto the chips that own the tokens. */
+ * values. In backward, each chip gets the sum of the gradients of its own keys and values. */
 rf_status rf_expand_attention(rf_sharder *s, const rf_op *op, bool *done) {
   rf_graph *graph = s->graph;
   rf_axes axes = RF_AXIS_BIT(RF_AXIS_CONTEXT);

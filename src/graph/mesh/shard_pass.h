@@ -6,9 +6,8 @@
 
 #include "graph/mesh/shard.h"
 
-/* Which ops share a gathered copy of a tensor: readers in forward, in backward, or in the head. A
- * copy made by an all_to_all takes no more memory than the original and serves all readers
- * (ALWAYS). */
+/* Which ops share a gathered copy of a tensor: its readers in forward, in backward, or in the head.
+ * ALWAYS: all readers share the copy that an all_to_all made, which is small. */
 typedef enum rf_gather_scope {
   RF_SCOPE_FORWARD,
   RF_SCOPE_BACKWARD,
@@ -28,7 +27,7 @@ typedef struct rf_resharded {
 } rf_resharded;
 
 /* A parameter's gradient while its sum over chips is incomplete. `whole` is this chip's partial
- * sum, in the shape that ops use; a chip that keeps only a run of the gradient needs it. */
+ * sum, in the shape that ops use. It is needed if each chip keeps only a run of the sum. */
 typedef struct rf_pending_grad {
   int last_writer, whole;
   rf_axes partial;
@@ -40,20 +39,21 @@ typedef struct rf_sharder {
   rf_graph whole;  /* the unsharded graph */
   const rf_mesh *mesh;
   rf_error *error;
-  /* true in train and score; in generation, every chip of a tensor group computes all rows */
+  /* true in train and score; false in generation, where each chip of a tensor group has all rows */
   bool text;
   rf_axes rows;              /* axes that shard the rows of a microbatch */
   rf_sharded_tensor *at;     /* by tensor of `whole` */
   rf_pending_grad *gradient; /* by parameter */
-  int *master; /* by parameter: this chip's run of an f32 weight that every chip stores in full */
+  int *master;               /* by parameter: this chip's run of a replicated f32 weight, or RF_NONE */
   rf_param_specs *specs;
   rf_resharded *copy;
   int *head, copies, copy_capacity, head_capacity;
-  /* gather ops to move (early_op), and the ops in front of which they will stand (early_at) */
+  /* gather op early_op[i] will be moved to the place in front of op early_at[i] */
   int *early_op, *early_at, early_count, early_capacity;
-  int unit, unit_at, unit_before; /* current sublayer; its first op; first op of the previous one */
-  /* In a pipeline: the forward or backward pass (half) whose ops are being emitted, and its first
-   * op. No gather moves out of its pass. */
+  /* current sublayer; its first op; first op of the sublayer before */
+  int unit, unit_at, unit_before;
+  /* In a pipeline: number of the forward or backward pass (half) whose ops are being emitted, and
+   * that pass's first op. A gather stays in its pass. */
   int half, half_at;
   int when;    /* rf_gather_scope of the current op */
   int end_sum; /* tensor that the end section adds over chips, or RF_NONE */
@@ -66,11 +66,10 @@ typedef struct rf_exchange {
   int dim, to;
   uint8_t form;
   int64_t whole;
-  /* for all_reduce: sums only the last columns, over the chips that hold the same columns; chips =
-   * 0: sums all columns */
+  /* all_reduce with copies.chips > 1: sums only the columns from copies.own on */
   rf_copies copies;
   rf_accumulate accumulate;
-  float fill;   /* all_to_all of rows to experts: used fraction of the rows */
+  float fill;   /* all_to_all to experts: fraction of the rows in use */
   rf_spec spec; /* sharding of the result */
   const char *label;
   rf_class class;
@@ -107,9 +106,9 @@ const char *rf_sharder_label(rf_sharder *s, const char *slot);
 /* shard.c */
 /* Creates one chip's part of tensor t of the unsharded graph; returns its id. */
 int rf_sharder_tensor(rf_sharder *s, int t, const rf_spec *spec);
-/* Sharding of tensor t where an op reads it; for a weight, the sharding in use. */
+/* Sharding that tensor t has for the ops that read it (for a weight, rf_param_specs.use). */
 rf_spec rf_sharder_input(const rf_sharder *s, int t);
-/* Runs the sharding rule of `def` for `op`, and brings the op's inputs to the sharding it needs. */
+/* Runs the sharding rule of `def` for `op`, and converts the op's inputs as the rule demands. */
 rf_status rf_sharder_ask(rf_sharder *s, const rf_op *op, const rf_op_def *def, rf_sharding *r, int *inputs);
 /* Emits `def` in place of op `like`. Returns the op id, or RF_NONE with the error filled. */
 int rf_sharder_emit(rf_sharder *s, const rf_op *like, const rf_op_def *def, const char *name, rf_slots inputs,
@@ -118,12 +117,12 @@ int rf_sharder_emit(rf_sharder *s, const rf_op *like, const rf_op_def *def, cons
 /* shard_gradient.c */
 bool rf_is_gradient(const rf_tensor *tensor);
 void rf_sharder_find_gradients(rf_sharder *s);
-/* For each f32 weight that every chip stores in full, creates a master that has the run of the
- * weight that this chip updates. */
+/* For each f32 weight of which a chip stores all but updates a run: creates a master of that
+ * run. */
 void rf_sharder_make_masters(rf_sharder *s);
 /* The tensor into which an op writes gradient t; *how says whether the op adds to it. */
 int rf_sharder_gradient(rf_sharder *s, int t, rf_accumulate *how);
-/* Runs after the last writer of gradient t in a microbatch. */
+/* To be called after the last op that writes gradient t in a microbatch. */
 rf_status rf_sharder_written(rf_sharder *s, const rf_op *op, int t);
 /* Completes a gradient's sum over chips. */
 rf_status rf_sharder_settle(rf_sharder *s, const rf_op *op, int t);

@@ -60,7 +60,7 @@ rf_status rf_shard_heads(rf_sharding *s, rf_axes axes) {
   return RAFTER_OK;
 }
 
-/* Converts a column of a full qkv row, at a boundary between heads, to the column on one chip. */
+/* Converts column `at` of a full qkv row, where a head starts or ends, to one chip's column. */
 static int64_t bound_of_heads(const rf_model *m, int64_t chips, int64_t at) {
   int64_t q = m->heads * m->head_dim, kv = m->kv_heads * m->head_dim,
           mine = (m->kv_heads > chips ? m->kv_heads / chips : 1) * m->head_dim;
@@ -111,7 +111,7 @@ static int tensor_axis(const rf_graph *graph, int p) {
   return base == side ? base : -1;
 }
 
-/* Columns on one chip of a qkv row or of an adapter's output; *own: columns of query heads. */
+/* Columns that one chip has of a qkv row or of an adapter's output; *own: those of query heads. */
 static int64_t columns_of_heads(const rf_graph *graph, int64_t chips, int p, int64_t *own) {
   const rf_model *m = &graph->model;
   const rf_param *param = &graph->params.at[p];
@@ -144,13 +144,13 @@ rf_copies rf_shard_copies(const rf_graph *graph, const rf_mesh *mesh, int p) {
   int64_t chips = rf_mesh_size(mesh, use.split[dim]), heads = graph->model.kv_heads;
   if (use.form[dim] != RF_FORM_HEADS || chips <= heads) return copies;
   copies.chips = chips / heads;
-  /* the adapter adds to query heads only */
+  /* an adapter of query heads only has no copies */
   if (columns_of_heads(graph, chips, p, &copies.own) == copies.own) copies.chips = 1;
   return copies;
 }
 
-/* The dimension of a matrix that is sharded between uses: of the dimensions that tensor parallelism
- * does not shard, the one with the least padding; -1: none. */
+/* Returns the dimension of a matrix that chips shard between uses, or -1. Tensor parallelism must
+ * not shard that dimension; among several, the one with the least padding is taken. */
 static int state_axis(const rf_graph *graph, const rf_mesh *mesh, int p, const rf_spec *use, rf_axes axes) {
   const rf_param *param = &graph->params.at[p];
   int64_t chips = rf_mesh_size(mesh, axes);
@@ -158,7 +158,7 @@ static int state_axis(const rf_graph *graph, const rf_mesh *mesh, int p, const r
   double least = 2;
   for (int d = 0; d < param->rank && param->rank == 2; d++) {
     if (use->split[d] & ~RF_AXIS_BIT(RF_AXIS_EXPERT)) continue;
-    /* gathers need their axis to be the innermost axis that shards a dimension */
+    /* a gather works only over the innermost axis that shards the dimension */
     if (use->split[d] && axes & RF_AXIS_BIT(RF_AXIS_DATA)) continue;
     int64_t extent = rf_shard_extent(graph, mesh, p, use, d, param->shape[d]);
     double waste = (double)((extent + chips - 1) / chips * chips) / (double)extent;
@@ -185,7 +185,7 @@ rf_param_specs rf_shard_param(const rf_graph *graph, const rf_mesh *mesh, int p)
   rf_axes over = rf_mesh_live(mesh, RF_AXIS_BIT(RF_AXIS_FSDP));
   if (!over) over = rf_mesh_live(mesh, RF_AXIS_BIT(RF_AXIS_DATA));
   if (param->experts > 0) expert = 0;
-  /* Tries to shard the state over as many chips as possible. */
+  /* Tries to shard masters and moments over as many chips as possible. */
   const rf_axes tries[] = {over | expert, over, expert};
   for (int i = 0; i < 3 && mesh->zero >= 1 && !specs.gathered; i++) {
     int cut = tries[i] ? state_axis(graph, mesh, p, &specs.use, tries[i]) : -1;

@@ -1,7 +1,8 @@
 /* stage.c - the program of one pipeline stage: the ops of its pieces of the whole graph, in order.
- * A stage receives tensors of other pieces before the first op of a half, and sends a tensor to
- * another piece after the op that makes the tensor. If two stages use the same parameter, both
- * store it: they exchange their gradients after the last microbatch and make the same update. */
+ * A half is the forward or backward pass of a piece. A stage receives the tensors that a half reads
+ * before the half's first op. It sends a tensor right after the op that makes the tensor. If two
+ * stages use the same parameter, both store it: they exchange their gradients after the last
+ * microbatch and make the same update. */
 #include "graph/passes.h"
 #include "graph/mesh/pipeline.h"
 
@@ -9,7 +10,7 @@
 #include <string.h>
 
 typedef struct crossing {
-  int tensor, from, to; /* piece that makes the tensor, piece that reads it */
+  int tensor, from, to; /* from: piece that makes the tensor; to: piece that reads it */
 } crossing;
 
 typedef struct stager {
@@ -20,7 +21,7 @@ typedef struct stager {
   int *piece;         /* for each op: its piece; RF_NONE: outside the section `micro` */
   int *maker;         /* for each tensor: the op that makes it, or RF_NONE */
   int *map;           /* for each tensor: its id on this stage, or RF_NONE */
-  int *low, *high;    /* for each parameter: first and last stage that use it; RF_NONE: none */
+  int *low, *high;    /* by parameter: first and last stage that use it, or RF_NONE */
   crossing *crossing; /* tensors that this stage sends or receives */
   int crossings, capacity;
   bool *written; /* for each parameter: an op of this stage has written its gradient */

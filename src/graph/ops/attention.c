@@ -104,7 +104,7 @@ bool rf_op_is_cached(const rf_op *op) {
 rf_cached rf_cached_of(const rf_graph *graph, const rf_op *op) {
   if (op->def == &RF_OP_ATTENTION_LATENT_KV) return rf_cached_latent(graph, op);
   const rf_tensor *cache = &graph->tensor[op->input[1]];
-  /* each chip has the keys of every chips-th position */
+  /* each of `chips` chips has the keys of every chips-th position */
   double chips = op->attr.group > 1 ? op->attr.group : 1;
   double bytes = rf_cache_position_bytes(cache) +
                  (op->input[5] >= 0 ? rf_cache_position_bytes(&graph->tensor[op->input[5]]) : 0);
@@ -179,9 +179,9 @@ const rf_op_def RF_OP_ATTENTION = {
     .tolerance = {1e-5f, 2e-2f},
     .timing = RF_TIMING_ATTENTION,
     .curve_size = RF_CURVE_SEGMENT,
-    /* XLA stores for backward the exponentials in f32 and, in a loop, the softmax weights in the
-     * dtype of products. Scores in f32 are written, read for maximum and sum, and read for the
-     * softmax weights, which are written and read. Source: kept.h. */
+    /* For backward XLA stores the exponentials in f32, and in a loop also the softmax weights in
+     * the dtype of products. Scores in f32: 1 write, 1 read for maximum and sum, 1 read for the
+     * softmax weights. Softmax weights: 1 write, 1 read. Source: kept.h. */
     .kept = RF_KEEPS(.input_across_loop = true, .input = true,
                      .across_loop = {RF_KEPT_F32(1, SCORES), RF_KEPT_PRODUCT(1, SCORES)},
                      .kept = {RF_KEPT_F32(1, SCORES)}, .again = {RF_KEPT_F32(1, SCORES)},
@@ -207,8 +207,8 @@ const rf_op_def RF_OP_ATTENTION_BWD = {
     .timing = RF_TIMING_ATTENTION_BACKWARD,
     .timed_like = {&RF_OP_ATTENTION},
     .curve_size = RF_CURVE_SEGMENT,
-    /* XLA writes and reads the gradient of the softmax weights (f32), reads the weights twice, and
-     * writes once and reads twice the gradient of the scores */
+    /* XLA moves these arrays. Gradient of the softmax weights (f32): 1 write, 1 read. Softmax
+     * weights: 2 reads. Gradient of the scores: 1 write, 2 reads. */
     .kept = RF_KEEPS(.input_across_loop = true, .input = true, .score_moves_f32 = 2, .score_moves = 5),
 };
 

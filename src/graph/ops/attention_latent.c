@@ -3,10 +3,10 @@
  * over the cache computes no keys: it multiplies the queries into the latent space. */
 #include "graph/mesh/shard.h"
 
-/* Columns per head: the query columns that are rotated (R), the plain query columns, which multiply
- * the latent keys (P), and the columns of a value head (W). */
+/* Columns per head. R: query columns that are rotated. P: the other query columns, which are
+ * multiplied with keys from the latent row. W: columns of a value head. */
 typedef struct latent_dims {
-  int64_t rows, heads, rotated, plain, value, pair; /* pair: P + W, columns per head of kv_b */
+  int64_t rows, heads, rotated, plain, value, pair; /* pair: P + W, columns of a head in kv_b */
   rf_dtype dtype;
 } latent_dims;
 
@@ -113,7 +113,7 @@ static rf_status attention_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* FLOPs over a (query, key) pair, for all heads: scores sum over P + R columns, values over W. */
+/* FLOPs per (query, key) pair, for all heads: a score sums P + R columns; a value has W columns. */
 static double scores_flops(const rf_op *op) {
   return 2.0 * op->attr.attention.heads * op->attr.attention.head_dim;
 }
@@ -137,13 +137,13 @@ static rf_status attention_bwd_shape(rf_graph *graph, rf_op *op, rf_error *error
   return RAFTER_OK;
 }
 
-/* Backward computes twice the products of forward (dQ, dK; dV, dP), and recomputes the scores. */
+/* Forward has two products. Backward has four (dQ, dK, dV, dP), and recomputes the scores. */
 static rf_work attention_bwd_work(const rf_graph *graph, const rf_op *op) {
   return rf_pairs_work(graph, op, rf_input_dim(graph, op, 0, 0), 2 * pair_flops(op), scores_flops(op));
 }
 
-/* Heads are sharded as in attention. All heads share the rotated part of the keys; its gradient is
- * a sum over the chips that have heads. */
+/* Heads are sharded as in attention. All heads share the rotated part of the keys, so the gradient
+ * of that part is a sum over all chips that have heads. */
 static rf_status attention_shard(rf_sharding *s) {
   bool backward = s->op->def == &RF_OP_ATTENTION_LATENT_BWD;
   rf_axes sequence = RF_AXIS_BIT(RF_AXIS_SEQUENCE), here = sequence | RF_AXIS_BIT(RF_AXIS_TENSOR);

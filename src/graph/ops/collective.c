@@ -18,8 +18,8 @@ static rf_status dims_check(const rf_op *op, const rf_tensor *x, rf_error *error
                  op->def->name, op->name, x->rank, attr->dim, attr->to);
 }
 
-/* Gives the output the shape of the input. all_gather multiplies dimension `dim`, reduce_scatter
- * and take_run divide it; all_to_all multiplies `dim` and divides `to`. */
+/* From the input's to the output's shape: all_gather multiplies dimension `dim` by the chips;
+ * reduce_scatter and take_run divide `dim`; all_to_all multiplies `dim` and divides `to`. */
 static rf_status exchange_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   const rf_exchange_kind kind = op->def->exchange;
   bool gathers = kind == RF_EXCHANGE_ALL_GATHER || kind == RF_EXCHANGE_ALL_TO_ALL;
@@ -29,7 +29,7 @@ static rf_status exchange_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   if (id < 0 || id >= graph->tensor_count)
     return RF_FAIL(error, RAFTER_INVALID, NULL, "missing input (%s %s: expected x, got none)", op->def->name,
                    op->name);
-  const rf_tensor x = graph->tensor[id]; /* a copy, because the array may grow */
+  const rf_tensor x = graph->tensor[id]; /* copied, because a new tensor may move the array */
   const rf_attr_collective *attr = &op->attr.collective;
   int64_t dims[RF_MAX_RANK], group = op->attr.group;
   RF_TRY(group_check(op, error));
@@ -53,7 +53,7 @@ static rf_status exchange_shape(rf_graph *graph, rf_op *op, rf_error *error) {
                          x.rank, dims, error);
 }
 
-/* `sent_bytes` counts the array of the whole group, as in the usual formulas for collectives. */
+/* As in the usual formulas, `sent_bytes` is the size of the array over all chips of the group. */
 static rf_work sends(const rf_graph *graph, const rf_op *op, double bytes) {
   rf_work work = rf_work_bytes(graph, op);
   work.sent_bytes = op->attr.group > 1 ? bytes : 0;

@@ -22,11 +22,12 @@ static rf_status add_dropout_backward(rf_graph *graph, const rf_op *op, const in
   return grad_in[1] == RF_NONE ? RAFTER_INVALID : RAFTER_OK;
 }
 
-/* Every chip draws the numbers of its own tokens and channels: every n-th token along context, a
- * run of the channels along tensor. */
+/* Every chip draws only the random numbers of its own tokens and channels. The axis context gives
+ * it every n-th token, the axis tensor a run of the channels. */
 static rf_status dropout_shard(rf_sharding *s) {
   rf_axes sequence = RF_AXIS_BIT(RF_AXIS_SEQUENCE);
-  for (int i = 0; i < s->op->input_count; i++) { /* an axis that shards heads shards rows again */
+  /* where `sequence` shards heads, it shards rows again here */
+  for (int i = 0; i < s->op->input_count; i++) {
     s->in[i].split[0] |= s->in[i].split[1] & sequence;
     s->in[i].split[1] &= (rf_axes)~sequence;
   }
@@ -60,7 +61,7 @@ const rf_op_def RF_OP_ADD_DROPOUT = {
     .shard = dropout_shard,
     .tolerance = {1e-7f, 1e-3f},
     .random = true,
-    /* XLA stores the mask if there is a loop, and otherwise draws it again */
+    /* in a loop XLA stores the mask; without a loop it draws the mask again */
     .kept = RF_KEEPS(.joins_residual = true, .across_loop = {RF_KEPT_PRED(1, OUTPUT)}),
 };
 

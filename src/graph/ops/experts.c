@@ -27,8 +27,8 @@ static rf_status check_experts(const rf_op *op, rf_error *error) {
 
 /* ---- the router's choice --------------------------------------------------------------------- */
 
-/* The number of groups must divide the number of experts, and the used groups must have at least k
- * experts. A group ranked by its best two experts must have at least two. */
+/* The number of experts must be a multiple of the number of groups. The groups that a row uses need
+ * at least k experts together. A group ranked by its best two experts needs two. */
 static rf_status check_router(const rf_op *op, rf_error *error) {
   const rf_router *r = &op->attr.experts.router;
   int experts = op->attr.experts.experts;
@@ -132,7 +132,7 @@ static rf_axes own_experts(rf_sharding *s, const rf_spec *w) {
   return axes;
 }
 
-/* Shards the product of a (rows, k) and w, summed over axis k of w; n is the other axis. */
+/* Shards the product of a (rows, k) and w: sums run over dimension k of w; n is the other one. */
 static rf_status experts_product_shard(rf_sharding *s) {
   int k = s->op->def == &RF_OP_MATMUL_EXPERTS ? 0 : 1, n = 1 - k;
   rf_axes experts = own_experts(s, &s->in[1]);

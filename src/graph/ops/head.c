@@ -111,7 +111,7 @@ static rf_status head_score_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* A chip with a run of the vocabulary computes four numbers per row. */
+/* A chip that has only a run of the vocabulary computes four numbers per row. */
 static rf_status head_part_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   head_dims d;
   RF_TRY(head_inputs(graph, op, &d, error));
@@ -186,7 +186,7 @@ static rf_status loss_sum_shard(rf_sharding *s) {
   return RAFTER_OK;
 }
 
-/* The logits are sharded along the vocabulary; lse is the logarithm of a sum over chips. */
+/* Each chip has logits of a run of the vocabulary. Parts of lse are combined as log(sum of exp). */
 static rf_status head_logits_shard(rf_sharding *s) {
   rf_axes words = head_operands(s);
   s->in[3] = (rf_spec){.split = {0}};
@@ -217,7 +217,7 @@ static unsigned score_row_passes(const rf_op *op) {
          (likeliest ? RF_PASS_LIKELIEST : 0);
 }
 
-/* The op computes a forward product, one for dx and, if it writes dw, one for dw. */
+/* The op computes the products of forward, of dx and, if it writes dw, of dw. */
 static double loss_grad_forward_share(const rf_op *op) { return 1.0 / (2 + (op->output[3] >= 0)); }
 
 #define RF_HEAD_INPUTS "x (n,D)", "w (D,V)", "bias (V)?"
@@ -241,7 +241,7 @@ const rf_op_def RF_OP_HEAD_LOSS = {
     .loss = true,
     .timing = RF_TIMING_OTHER_PRODUCTS,
     .timed_like = {&RF_OP_HEAD_LOSS_GRAD, &RF_OP_HEAD_LOGITS, &RF_OP_MATMUL},
-    /* logits in the dtype of activations and in f32, and the gradient of the logits */
+    /* XLA holds logits in the dtype of activations and in f32, and the gradient of the logits */
     .kept = RF_KEEPS(.input = true, .for_matrix = true, .kept = {RF_KEPT_F32(1, LOGITS)},
                      .forward = {RF_KEPT_SAME(1, LOGITS)}, .backward = {RF_KEPT_SAME(1, LOGITS)}),
 };

@@ -16,7 +16,7 @@ typedef enum rf_kept_extent {
   RF_EXTENT_ROW,    /* one number per row */
   RF_EXTENT_SCORES, /* one number per head, query and key */
   RF_EXTENT_LOGITS, /* one number per row and vocabulary entry */
-  RF_EXTENT_HALF,   /* half as wide as the first input, because JAX has gate and up as two arrays */
+  RF_EXTENT_HALF,   /* half as wide as the first input: JAX has gate and up as two arrays */
 } rf_kept_extent;
 
 enum { RF_KEPT_AS_PRODUCT = -1 };
@@ -37,21 +37,20 @@ typedef struct rf_kept_part {
 
 enum { RF_RULE_PARTS = 3 };
 typedef struct rf_kept_rule {
-  /* Elementwise op: XLA never stores its output and recomputes it for every reader. */
-  bool fuses;
-  /* Whether the backward pass reads the op's first input: with a loop between forward and backward
-   * (in the dtype of products), and in one program without a loop. */
+  bool fuses; /* Elementwise op: XLA never stores its output and recomputes it for every reader. */
+  /* Whether backward reads the op's first input. `input_across_loop`: in a program with a loop over
+   * layers, where it is stored in the dtype of products. `input`: in a program without a loop. */
   bool input_across_loop, input;
   bool for_matrix;     /* backward reads the input only for the gradient of the matrix */
   bool joins_residual; /* adds to the residual stream */
-  /* Other arrays stored across the loop: the residuals that jax.linearize returns. */
+  /* Other arrays that a program with a loop stores: the residuals that jax.linearize returns. */
   rf_kept_part across_loop[RF_RULE_PARTS];
   /* Other arrays stored in a program without a loop, where XLA may recompute elementwise values. */
   rf_kept_part kept[RF_RULE_PARTS];
   /* Other arrays stored inside a part of the model that is recomputed before its backward. */
   rf_kept_part again[RF_RULE_PARTS];
   rf_kept_part forward[RF_RULE_PARTS]; /* temporaries of the forward op */
-  /* Temporaries of the backward op, besides the gradients of its output and input. */
+  /* Temporaries of the backward op, besides the gradients of the op's output and input. */
   rf_kept_part backward[RF_RULE_PARTS];
   /* How often XLA writes or reads a score of attention: in f32, and in the activation dtype. */
   int8_t score_moves_f32, score_moves;

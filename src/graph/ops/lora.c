@@ -3,7 +3,7 @@
 #include "graph/mesh/shard.h"
 
 typedef struct dims {
-  int64_t rows, columns, ranks, joined; /* M; N; parts x rank; S: columns of all parts together */
+  int64_t rows, columns, ranks, joined; /* M, N, parts x rank, and S (columns of all parts) */
   rf_dtype dtype, wide;
 } dims;
 
@@ -121,7 +121,7 @@ const rf_op_def RF_OP_LORA = {
     .tolerance = {2e-6f, 1e-2f},
     .timing = RF_TIMING_OTHER_PRODUCTS,
     .timed_like = {&RF_OP_MATMUL},
-    /* backward needs x A for the gradient of B; the output's gradient passes through */
+    /* backward reads x A for the gradient of B; the gradient of u is dy itself */
     .kept = RF_KEEPS(.across_loop = {RF_KEPT_PRODUCT(1, SECOND)}, .kept = {RF_KEPT_SAME(1, SECOND)},
                      .again = {RF_KEPT_SAME(1, SECOND)}),
 };

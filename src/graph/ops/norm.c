@@ -41,7 +41,7 @@ const rf_op_def RF_OP_LAYERNORM = {
     .shard = rf_shard_rows,
     .tolerance = {2e-6f, 1e-2f},
     .timed_like = {&RF_OP_RMSNORM},
-    /* x - mean, (x - mean) * rstd, x in f32, and four statistics per row */
+    /* XLA stores x - mean, (x - mean) * rstd and x in f32, and four statistics per row */
     .kept =
         RF_KEEPS(.fuses = true, .input = true, .across_loop = {RF_KEPT_F32(3, INPUT), RF_KEPT_F32(4, ROW)},
                  .kept = {RF_KEPT_F32(2, ROW)}, .again = {RF_KEPT_F32(2, ROW)}),

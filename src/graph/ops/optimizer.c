@@ -65,8 +65,8 @@ static rf_work adamw_work(const rf_graph *graph, const rf_op *op) {
   return work;
 }
 
-/* Chips that hold the same gradient compute the same norm, so each divides the norm by the number
- * of such chips. The sums of all chips are added later. */
+/* Chips that store the same gradient compute the same norm, so each divides it by the number of
+ * those chips. Later the results of all chips are added. */
 static rf_status norm_sq_shard(rf_sharding *s) {
   s->attr.axes = rf_mesh_live(
       s->mesh, (rf_axes) ~(s->in[0].split[0] | s->in[0].split[1] | RF_AXIS_BIT(RF_AXIS_PIPELINE)));
@@ -109,7 +109,7 @@ static rf_status norm_total_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* Keeps partial sums over chips, which are added up with the totals of the stages. */
+/* The result stays a partial sum over chips until the totals of the stages are added up. */
 static rf_status norm_total_shard(rf_sharding *s) {
   s->out[0] = s->in[0];
   s->keeps_sums = true;
