@@ -1,5 +1,5 @@
-/* backend.c - finds a backend by name and a kernel for an op, and accesses memory. Memory with a
- * host address is accessed directly, without a call of its device. */
+/* backend.c - finds a backend by name and a kernel for an op, and accesses memory. If memory has a
+ * host address, these functions access it directly and do not call the device. */
 #include "backend/backend.h"
 #include "backend/reference/reference.h"
 

@@ -17,10 +17,10 @@ typedef struct rf_program rf_program;
 typedef struct rf_memory {
   rf_device *device;
   int64_t bytes;
-  unsigned char *host; /* first byte, if the host can use the memory directly; otherwise NULL */
+  unsigned char *host; /* address of the first byte; NULL if the host cannot access the memory directly */
 } rf_memory;
 
-/* The hardware unit that multiplies vectors, or whole matrices (tiles). */
+/* Kinds of hardware unit: one multiplies vectors, the other whole matrices (tiles). */
 typedef enum rf_alu { RF_ALU_VECTOR, RF_ALU_MATRIX } rf_alu;
 typedef enum rf_traffic { RF_TRAFFIC_READ, RF_TRAFFIC_COPY } rf_traffic;
 
@@ -34,19 +34,21 @@ typedef struct rf_device_type {
   void (*release)(rf_memory *memory);
   /* Maps a range of memory before its first use. NULL: all memory is always mapped. */
   rf_status (*reserve)(rf_memory *memory, int64_t at, int64_t bytes, rf_error *error);
-  /* NULL if memory has a host address. Callers use rf_memory_fill, _write and _read. A range never
-   * covers two tensors. Several threads may call fill, upload and download at once. */
+  /* `fill`, `upload` and `download` are NULL if memory has a host address. Callers use
+   * rf_memory_fill, _write and _read. A range never covers two tensors. Several threads may call
+   * these three functions at once. */
   rf_status (*fill)(rf_memory *memory, int64_t at, uint32_t word, int64_t bytes, rf_error *error);
   rf_status (*upload)(rf_memory *memory, int64_t at, const void *from, int64_t bytes, rf_error *error);
   rf_status (*download)(rf_memory *memory, int64_t at, void *to, int64_t bytes, rf_error *error);
-  /* Waits for all queued work and reports its errors. NULL: no function leaves work queued. */
+  /* Waits for all queued work and reports its errors. NULL if no call leaves work queued. */
   rf_status (*synchronise)(rf_device *device, rf_error *error);
   /* Compiles a plan to a program. The device and the pointers in `source` must outlive the
    * program. */
   rf_status (*compile)(rf_device *device, const rf_program_source *source, rf_program **program,
                        rf_error *error);
-  /* Measure the device's ceilings. All four are NULL if the device cannot measure itself. flops:
-   * FLOP/s of products in registers during `seconds`; 0 if the device lacks this unit. */
+  /* Measure the device's ceilings. These four functions are NULL if the device cannot measure
+   * itself. `flops` returns the FLOP/s of products in registers during `seconds`, or 0 if the
+   * device lacks the unit `alu`. */
   bool (*has_alu)(const rf_device *device, rf_dtype dtype, rf_alu alu);
   double (*flops)(const rf_device *device, rf_dtype dtype, rf_alu alu, double seconds);
   /* Bytes/s of the best of `passes` passes over the complete memory, which the caller has written.
@@ -66,14 +68,14 @@ struct rf_device {
 rf_status rf_device_open(const rf_backend *backend, int level, int workers, rf_device **device,
                          rf_error *error);
 
-/* Copy bytes to or from a memory, or fill a range with a word of 4 bytes (`bytes` % 4 == 0). */
+/* Copy bytes to or from a memory. rf_memory_fill writes a word of 4 bytes (`bytes` % 4 == 0). */
 rf_status rf_memory_write(rf_memory *memory, int64_t at, const void *from, int64_t bytes, rf_error *error);
 rf_status rf_memory_read(rf_memory *memory, int64_t at, void *to, int64_t bytes, rf_error *error);
 rf_status rf_memory_fill(rf_memory *memory, int64_t at, uint32_t word, int64_t bytes, rf_error *error);
 
 /* ---- program --------------------------------------------------------------------------------- */
 
-/* Inputs of a run that change from step to step. All ops of a section get equal inputs. */
+/* Inputs of a run that change from step to step. All ops of a section get the same inputs. */
 typedef struct rf_run_inputs {
   /* The dropout mask depends on (seed, step, attr.dropout.site, global token, channel). */
   uint64_t seed;
@@ -93,8 +95,8 @@ typedef struct rf_measured {
   int64_t calls;
 } rf_measured;
 
-/* Callbacks between two ops of a run, for programs that can pause between ops. The array `op` has a
- * set of RF_WATCH_* for each op and changes only between sections. */
+/* Callbacks between two ops of a run, for programs that can pause between ops. Element i of the
+ * array `op` is the RF_WATCH_* flags of op i; it changes only between sections. */
 enum { RF_WATCH_BEFORE = 1, RF_WATCH_AFTER = 2 };
 typedef struct rf_watch {
   void *self;
@@ -103,15 +105,15 @@ typedef struct rf_watch {
   rf_status (*after)(void *self, int op, const rf_run_inputs *inputs, rf_error *error);
 } rf_watch;
 
-/* The plan of a program. Arrays are valid during `compile`, other pointers until the program is
- * released. */
+/* The plan of a program. Arrays stay valid during `compile`, other pointers until the program's
+ * release. */
 struct rf_program_source {
   const rf_graph *graph;
   rf_memory *memory;
-  /* byte offset of each tensor and each workspace in `memory`; negative: not stored */
+  /* byte offset of each tensor and each workspace in `memory`; negative if not stored */
   const int64_t *offset;
   const struct rf_chosen *op; /* kernels and workspace of each op */
-  int number;                 /* number of the plan in its run, for recorded spans */
+  int number;                 /* index of this plan among the run's plans, for recorded spans */
   int workers;                /* number of workers for which the workspaces are sized */
   /* One for each op. A program that cannot time single ops leaves `calls` at 0. */
   rf_measured *measured;
@@ -129,19 +131,20 @@ struct rf_program {
 
 struct rf_backend {
   const char *name; /* "reference", "cpu", "null", "sheet" */
-  /* NULL-terminated list of tables. A row with op NULL ends a table; the first row that fits is
-   * chosen. A backend without tables uses the kernels of `kernels_of`. */
+  /* NULL-terminated list of tables. A row with op NULL ends a table. A plan chooses the first row
+   * that accepts the op. A backend without tables uses the kernels of `kernels_of`. */
   const struct rf_kernel *const *tables;
   const rf_backend *kernels_of;
   /* NULL: the backend can only plan, and a run of its plans does nothing */
   const rf_device_type *device;
-  /* Default block sizes of a kernel, which a plan may replace (rf_op.blocks). False: none. */
+  /* Gets the default block sizes of a kernel; a plan may replace them (rf_op.blocks). Returns false
+   * if the kernel has no block sizes. */
   bool (*blocks)(const struct rf_kernel *kernel, rf_blocks *blocks);
 };
 
 extern const rf_backend RF_BACKEND_REFERENCE, RF_BACKEND_CPU, RF_BACKEND_NULL;
-/* Plans for machines that are known only by a data sheet. Users cannot choose it by name. */
+/* The backend for machines that are known only by a data sheet. Users cannot choose it by name. */
 extern const rf_backend RF_BACKEND_SHEET;
-const rf_backend *rf_backend_find(const char *name); /* "auto" finds cpu; NULL: unknown name */
+const rf_backend *rf_backend_find(const char *name); /* "auto" finds cpu; an unknown name gives NULL */
 
 #endif

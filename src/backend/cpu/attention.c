@@ -11,8 +11,8 @@
 static_assert((int)RF_KV_PAGE == (int)RF_ATTENTION_BLOCK, "a page of the cache is a softmax block");
 static_assert((int)RF_KV_UNIT == (int)RF_ATTENTION_PANEL, "a page holds whole panels of keys");
 
-/* Input 0 of all three ops is qkv. A segment has at most graph->seq rows. A cached context is at
- * most as long as the cache of one slot. */
+/* Input 0 of each attention op is qkv. A segment has at most graph->seq rows. A cached context is
+ * at most as long as the cache of one slot. */
 rf_attention rf_attention_of(const rf_graph *graph, const rf_op *op) {
   const rf_tensor *qkv = &graph->tensor[op->input[0]];
   const rf_attr_attention *attr = &op->attr.attention;
@@ -32,7 +32,7 @@ rf_attention rf_attention_of(const rf_graph *graph, const rf_op *op) {
       .round = attr->softmax == RF_BF16,
       .scaled = attr->softmax == RF_BF16 || attr->softcap > 0,
   };
-  /* inputs of attention_kv: qkv, cache, table, slots, positions, scale */
+  /* the op attention_kv has six inputs: qkv, cache, table, slots, positions, scale */
   bool cached = op->input_count == 6;
   if (cached) a.longest = graph->tensor[op->input[2]].shape[1] * graph->tensor[op->input[1]].shape[2];
   if (cached) a.narrow = graph->tensor[op->input[1]].dtype == RF_I8;
@@ -40,13 +40,15 @@ rf_attention rf_attention_of(const rf_graph *graph, const rf_op *op) {
   return a;
 }
 
-/* A query sees at most min(length, window) keys. This bound times the length is a unit's work. */
+/* A query sees at most min(length, window) keys. The work of a unit (segment, KV head) is this
+ * bound times the length. */
 static double unit_work(const rf_attention *a, int64_t length) {
   return (double)length * (double)rf_min64(length, a->window);
 }
 
 /* All threads share a unit (segment, KV head) if one thread per unit would leave more than a fifth
- * of all thread time idle. 0.15 of a last round is ignored, because short units fill such gaps. */
+ * of all thread time idle. A last round of units that would occupy at most 0.15 of the threads is
+ * not counted, because short units fill the gaps. */
 static bool is_shared(const rf_attention *a, int64_t length, double total, int threads) {
   if (threads < 2 || length <= RF_ATTENTION_TILE) return false;
   double units = total / unit_work(a, length), rounds = units / threads, whole = ceil(rounds - 0.15);
@@ -109,7 +111,7 @@ static size_t team_floats(const rf_attention *a) {
 static bool accepts(const rf_graph *graph, const rf_op *op) {
   const rf_attr_attention *attr = &op->attr.attention;
   rf_dtype dtype = graph->tensor[op->input[0]].dtype;
-  bool positive = attr->scale > 0; /* the maximum of a row is computed before scaling */
+  bool positive = attr->scale > 0; /* kernels find a row's maximum before they multiply by the scale */
   return (dtype == RF_F32 || dtype == RF_BF16) && positive && attr->kv_heads > 0 &&
          attr->heads % attr->kv_heads == 0;
 }

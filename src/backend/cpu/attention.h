@@ -1,39 +1,38 @@
 /* attention.h - defines the arithmetic of attention, and the shapes and workspace sizes that the
- * kernels of all ISAs share.
- *
- * This definition fixes every bit of the outputs. Outputs do not depend on the ISA, the number of
- * threads, the height of a strip of queries, the other segments of the batch, the page size of the
- * cache, or whether keys come from the batch or from a cache. All arithmetic is f32. A "chain" is
- * one running sum of fused multiply-adds. A masked key adds p = 0, which changes no sum of finite
- * values.
- *
- *   a_ij   = chain over ascending d of q_id k_jd, from 0
- *   s_ij   = a_ij and c = scale log2(e).
- *            With a softcap: s_ij = softcap tanh(scale a_ij / softcap) and c = log2(e).
- *            With a bf16 softmax: s_ij = round_bf16 of the capped score, or of scale a_ij
- *            without a softcap; c = log2(e).
- *   Keys are read in ascending blocks of RF_ATTENTION_BLOCK, counted from position 0 of the
- *   segment. For each block:
- *   m'     = max(m, max_j s_ij), m = -1e30 before the first block        f = 2^((m - m') c)
+ * kernels of all ISAs share. This definition fixes every bit of the outputs. Outputs do not depend
+ * on the ISA, the number of threads, the height of a strip of queries, the other segments of the
+ * batch, the page size of the cache, or whether keys come from the batch or from a cache. All
+ * arithmetic is f32. A "chain" is one running sum of fused multiply-adds, from 0. A masked key has
+ * p = 0, which changes no sum of finite values. i is a query, j a key, d an element of a head.
+ *   a_ij   = chain over ascending d of q_id k_jd
+ *   s_ij   = a_ij, and c = scale log2(e), with an f32 softmax and no softcap
+ *   s_ij   = softcap tanh(scale a_ij / softcap), and c = log2(e), with a softcap
+ *   With a bf16 softmax, s_ij is round_bf16 of the last line if there is a softcap, otherwise
+ *   s_ij   = round_bf16(scale a_ij), and c = log2(e)
+ * Keys are read in ascending blocks of RF_ATTENTION_BLOCK keys, counted from position 0 of the
+ * segment. Before the first block, m = -1e30, and l and o are 0. For each block:
+ *   m'     = max(m, max_j s_ij), which is m of the next block
+ *   f      = 2^((m - m') c)
  *   p_ij   = 2^fma(s_ij, c, -(m' c))
- *   b      = sixteen partial sums of p_ij, lane = j mod 16, ascending j, then the tree
- *            (i += i+8, i+4, i+2, i+1)
+ *   b      = sum of p_ij: sixteen partial sums, lane = j mod 16, ascending j; then the tree
+ *            lane i += lane i+8, i+4, i+2, i+1
  *   l      = fma(l, f, b)
  *   o_id   = o_id f, continued by the chain over ascending j of p_ij v_jd
- *   After the last block: ctx_id = round(fma(o_id, 1 / l, 0)), lse_i = m c / log2(e) + log l.
- *
- * Backward uses p_ij = 2^fma(s_ij, c, -(lse_i log2 e)) and one chain per sum:
- *   D_i    = sixteen chains over d of dctx_id ctx_id, lane = d mod 16, then the tree
+ * After the last block:
+ *   ctx_id = round(fma(o_id, 1 / l, 0))
+ *   lse_i  = m c / log2(e) + log l
+ * Backward has one chain per sum. h is a query head of the group; (h, i) ascends over h, then i:
+ *   p_ij   = 2^fma(s_ij, c, -(lse_i log2 e))
+ *   D_i    = sixteen chains over d of dctx_id ctx_id, lane = d mod 16, then the same tree
  *   e_ij   = chain over d of dctx_id v_jd
- *   t_ij   = p_ij (e_ij - D_i); with a softcap, (1 - (s_ij/softcap)^2) times that product
+ *   t_ij   = p_ij (e_ij - D_i), times (1 - (s_ij/softcap)^2) if there is a softcap
  *   dq_id  = scale * chain over ascending j of t_ij k_jd
- *   dk_jd  = scale * chain over ascending (query head of the group, i) of t_ij q_id
- *   dv_jd  = chain over ascending (query head of the group, i) of p_ij dctx_id
- *
- * At level amx, the backward pass of bf16 uses tiles: gemm.h defines the tile products a_ij, e_ij,
- * dq, dk and dv. Steps of 32 are counted from d = 0 and from position 0 of the segment; for dk and
- * dv, each query head starts a new count. p_ij and t_ij are rounded to bf16, with subnormals as
- * zeros. All other arithmetic is as above. */
+ *   dk_jd  = scale * chain over ascending (h, i) of t_ij q_id
+ *   dv_jd  = chain over ascending (h, i) of p_ij dctx_id
+ * At level amx, the backward pass of bf16 computes a_ij, e_ij, dq, dk and dv as tile products
+ * (gemm.h). Their steps of 32 are counted from d = 0 and from position 0 of the segment; for dk and
+ * dv, each query head starts a new count. p_ij and t_ij are rounded to bf16, and subnormal values
+ * become zeros. All other arithmetic is as above. */
 #ifndef RF_ATTENTION_H
 #define RF_ATTENTION_H
 
@@ -41,53 +40,54 @@
 #include "machine/isa.h"
 
 enum {
-  RF_ATTENTION_BLOCK = 256, /* keys of a softmax block; results depend on this number */
-  RF_ATTENTION_PANEL = 32,  /* keys or columns of a packed panel */
-  /* query rows of one pass, which reads each block of keys from memory once */
+  RF_ATTENTION_BLOCK = 256, /* number of keys of a softmax block; results depend on it */
+  RF_ATTENTION_PANEL = 32,  /* number of keys or columns of a packed panel */
+  /* number of query rows of one pass; a pass reads each block of keys from memory once */
   RF_ATTENTION_QUERIES = 192,
-  /* query rows of one pass for a single token; STRIP_ROWS has room for this many strips */
+  /* number of query rows of one pass for a single token; STRIP_ROWS has room for so many strips */
   RF_ATTENTION_DECODE = 32,
-  RF_ATTENTION_SCORES = 64, /* rows of scores of a pass: DECODE rows in strips of any height */
-  /* Backward: number of queries, and of keys, of one block of probabilities: a multiple of every
-   * tile height and of PANEL. */
+  RF_ATTENTION_SCORES = 64, /* room for the rows of scores of DECODE query rows, in strips of any height */
+  /* In the backward pass, a block of probabilities has this many queries and this many keys. The
+   * number is a multiple of every tile height and of PANEL. */
   RF_ATTENTION_TILE = 96,
-  /* backward: blocks of queries between two barriers if threads share a unit */
+  /* backward: number of blocks of queries between two barriers if threads share a unit */
   RF_ATTENTION_TEAM = 4,
-  /* backward with tiles: blocks of 32 queries per span */
+  /* backward with AMX tiles: a span is this many blocks of 32 queries */
   RF_ATTENTION_SPAN = 8,
-  RF_ATTENTION_MAX_HEIGHT = 12, /* tallest strip of any ISA */
-  /* maximum strips of one pass: 2 x 192 / 4 + 1, since every head may leave one strip unfilled and
-   * the lowest strip has 4 rows */
+  RF_ATTENTION_MAX_HEIGHT = 12, /* rows of the tallest strip on any ISA */
+  /* maximum number of strips of one pass: 2 x 192 / 4 + 1. The factor 2 is for heads that leave a
+   * strip unfilled, and 4 is the lowest strip height of all ISAs. */
   RF_ATTENTION_STRIPS = 97,
-  /* rows of the maximum number of strips on any ISA: 33 strips of 12, 65 of 6, 97 of 4 */
+  /* total rows of the strips of a pass on any ISA: 33 strips of 12 rows, 65 of 6 or 97 of 4 */
   RF_ATTENTION_STRIP_ROWS = 400
 };
 
-/* Shapes of one call. */
 typedef struct rf_attention {
   int64_t rows;                           /* rows of the batch (n) */
   int64_t longest;                        /* T: maximum length of a segment or cached context */
   int heads, kv_heads, group, dim, width; /* N, K, N/K, H, and H rounded up to 16 */
   int64_t ld;                             /* (N + 2K) H: elements of a row of qkv */
   float scale;
-  int64_t window; /* maximum keys that a query sees; INT64_MAX/2 without a window */
+  int64_t window; /* maximum number of keys that a query sees; INT64_MAX/2 without a window */
   rf_dtype dtype; /* type of qkv and ctx */
   float softcap;  /* 0 without a softcap */
   bool round;     /* scaled scores are rounded to bf16 */
-  bool scaled;    /* s_ij includes the scale: there is a softcap, or s_ij is rounded to bf16 */
+  bool scaled;    /* s_ij includes the scale, because of a softcap or because s_ij is rounded to bf16 */
   bool narrow;    /* the cache is i8 */
 } rf_attention;
 rf_attention rf_attention_of(const rf_graph *graph, const rf_op *op);
 
-/* Up to MAX_HEIGHT query rows of one register tile, possibly of different heads of a group. */
+/* A strip is up to MAX_HEIGHT query rows that one register tile computes. The rows may belong to
+ * different heads of a group. */
 typedef struct rf_attention_strip {
-  /* The size is rounded to cache lines, because vectors read the workspace behind the strips. */
+  /* _Alignas rounds the size to cache lines, because vectors read the workspace after the
+   * strips. */
   _Alignas(64) int rows;
   int height;                         /* height of the register tile that computes these rows */
-  int64_t first, last;                /* rows of the strip see only keys in [first, last) */
+  int64_t first, last;                /* the strip's rows see no keys outside [first, last) */
   int64_t low[16], high[16], row[16]; /* row r sees keys [low[r], high[r]) */
   int head[16];
-  int64_t line; /* decode: index of the strip's first row of scores */
+  int64_t line; /* in decode: index of the strip's first row of scores */
   /* running maximum and sum; in decode also the factor of the running context */
   float m[16], l[16], factor[16];
   float *q, *acc; /* (d, MR) packed queries; (MR, width) running context */
@@ -100,14 +100,13 @@ typedef struct rf_attention_unit {
 } rf_attention_unit;
 typedef void rf_attention_unit_fn(void *job, const rf_attention_unit *unit, bool together);
 /* Runs all units. Every thread of a parallel region calls this function with its own job. All
- * threads together run a long unit; one thread runs a short unit. */
+ * threads share a long unit, and one thread runs a short unit. */
 void rf_attention_units(const rf_attention *a, const int32_t *segment, rf_attention_unit_fn *run, void *job);
 
-/* Number of floats of one thread's workspace. */
 size_t rf_attention_forward_floats(const rf_attention *a);
 size_t rf_attention_cached_floats(const rf_attention *a);
 size_t rf_attention_backward_floats(const rf_attention *a);
-/* Backward with tiles; threads that share a unit use the first thread's workspace. */
+/* For backward with AMX tiles. Threads that share a unit use the first thread's workspace. */
 size_t rf_attention_tiles_floats(const rf_attention *a);
 
 void rf_attention_avx512(const rf_call *call);
@@ -123,7 +122,6 @@ void rf_attention_bwd_base(const rf_call *call);
 
 extern const rf_kernel RF_CPU_ATTENTION[];
 
-/* Element `i` of an array of f32 or bf16. */
 static inline const void *rf_at(const void *p, rf_dtype dtype, int64_t i) {
   return (const char *)p + i * (dtype == RF_BF16 ? 2 : 4);
 }

@@ -1,11 +1,10 @@
 /* attention_amx.c - gradients of attention over bf16 with AMX tiles. attention.h defines the
- * arithmetic.
- *
- * Scores and e = dctx v^T are computed transposed, 32 keys by 32 queries at a time. In this layout,
- * rows of the rounded p and t are the rows of the products for dv and dk. Pairs of adjacent rows
- * are the columns of the product for dq, which is also computed transposed. A span is SPAN blocks
- * of queries. For dq, which sums over all keys, t of one span and all visible keys stays in L2; the
- * sums of dk and dv continue from span to span. gemm_amx.c describes the packing. */
+ * arithmetic. Scores and e = dctx v^T are computed transposed, 32 keys by 32 queries at a time. In
+ * this layout, the rows of the rounded p and t are row operands of the products for dv and dk.
+ * Pairs of adjacent rows of t are column operands of the product for dq, which is also transposed.
+ * A span is SPAN blocks of queries. dq sums over all keys, so t of one span and all its visible
+ * keys stays in L2. The sums of dk and dv continue from span to span. gemm_amx.c describes the
+ * packing. */
 #include "backend/cpu/attention_lanes.h"
 #include "backend/cpu/gemm_tiles.h"
 #include "backend/lanes.h"
@@ -17,19 +16,20 @@ enum {
   HALF = UNIT / 2,
   SPAN = RF_ATTENTION_SPAN,
   TILE_FLOATS = HALF * RF_TILE_DEPTH / 2,
-  STEP = 2 * TILE_FLOATS, /* floats of a packed step of 32 values of k: two tiles */
+  STEP = 2 * TILE_FLOATS, /* floats of a packed step of 32 values of the summed index: two tiles */
   SUMS = UNIT * UNIT
 };
 
-/* Packed operands. Buffers of a unit (segment, KV head), in strips of 32 rows. Keys and values have
- * steps along d, transposed keys along the key; dk and dv are (block of keys, 32 of d, 32, 32).
- * Buffers of a span of queries of one head, in panels of 32 columns: q and dctx, with steps along d
- * and along the query. t_all is (panel of queries, block of keys). */
+/* Packed operands. The first line has buffers of a unit (segment, KV head), in strips of 32 rows.
+ * Steps of packed keys and values run along d, and steps of transposed keys run along the key. dk
+ * and dv are (block of keys, 32 of d, 32, 32). The second line has buffers of a span of queries of
+ * one head: q and dctx in panels of 32 columns. Their steps run along d in q and g, and along the
+ * query in q_by_query and g_by_query. t_all is (panel of queries, block of keys). */
 typedef struct room {
   float *k, *v, *k_transposed, *dk, *dv;
   float *q, *g, *q_by_query, *g_by_query, *less, *minus_d, *t_all;
 } room;
-/* One thread's buffers for a block of keys: p and t as rows, and two products. */
+/* One thread's buffers for a block of keys: p and t packed as rows, scores s, and e = dctx v^T. */
 typedef struct own {
   float *p, *t, *s, *e;
 } own;
@@ -37,8 +37,8 @@ typedef struct own {
 typedef struct unit {
   const rf_attention *a;
   const rf_call *call;
-  int64_t origin, length, blocks; /* blocks of 32 keys or queries */
-  int64_t widths;                 /* steps of 32 in d */
+  int64_t origin, length, blocks; /* number of blocks of 32 keys or queries */
+  int64_t widths;                 /* number of steps of 32 in d */
   int kv_head, head;
   int64_t first, panels; /* first block of the span, and its number of blocks */
   room at;
@@ -94,15 +94,14 @@ static void pack_columns(const void *from, int64_t k_step, int64_t column_step, 
                   NULL);
 }
 
-/* Prefetches rows [row, row + 32) of `dim` elements, which are not contiguous. Meanwhile, the
- * caller packs the rows before them. */
+/* Prefetches rows [row, row + 32) of `dim` elements, which are not contiguous. The caller packs the
+ * previous rows in the meantime. */
 static void fetch_rows(const unit *u, const void *from, int64_t ld, int64_t row) {
   for (int64_t end = rf_min64(u->length, row + UNIT); row < end; row++)
     for (int64_t d = 0; d < u->a->dim; d += 64 / 2)
       __builtin_prefetch(rf_at(from, RF_BF16, row * ld + d), 0, 2);
 }
 
-/* Packs the keys and values of one block of the unit. */
 static void pack_block(const unit *u, int64_t block) {
   const rf_attention *a = u->a;
   const void *k =
@@ -158,14 +157,14 @@ static void multiply(bool rows_stay, int64_t steps, const float *rows, const flo
   RF_TILE_MICROS[0][rows_stay][1](steps, rows, columns, from, to, NULL);
 }
 
-/* Panels of the span that see some key of the block: [*from, *to). */
+/* Sets [*from, *to) to the panels of the span whose queries see some key of the block. */
 static void panels_that_see(const unit *u, int64_t block, int64_t *from, int64_t *to) {
   int64_t last = rf_min64(u->length, (block + 1) * UNIT) - 1; /* index of the block's last key */
   *from = rf_max64(block - u->first, 0);
   *to = u->a->window >= u->length ? u->panels
                                   : rf_min64(u->panels, (last + u->a->window - 1) / UNIT + 1 - u->first);
 }
-/* The panel sees at least one key of each of the blocks [*from, *to). */
+/* Sets [*from, *to) to the blocks of keys of which the panel's queries see at least one key. */
 static void blocks_seen(const unit *u, int64_t panel, int64_t *from, int64_t *to) {
   *from = rf_max64(0, (u->first + panel) * UNIT + 1 - u->a->window) / UNIT;
   *to = u->first + panel + 1;
@@ -216,8 +215,9 @@ static void round_scores(const unit *u, int64_t block, int64_t panel, const own 
   }
 }
 
-/* For a block of keys and the span: computes t for dq, and continues the sums of dk and dv. These
- * sums start in the first head of the group, at the span that contains the block. */
+/* For a block of keys and the span of queries, computes t for dq and continues the sums of dk and
+ * dv. The sums of dk and dv start in the first head of the group, at the span that contains the
+ * block. */
 static void block_of_keys(const unit *u, int64_t block, const own *o) {
   int64_t from, to;
   panels_that_see(u, block, &from, &to);
@@ -242,8 +242,8 @@ static void block_of_keys(const unit *u, int64_t block, const own *o) {
 
 /* ---- results --------------------------------------------------------------------------------- */
 
-/* Writes round(factor x) for 32 elements of a row, with streaming stores if they fill a cache line.
- * Adding +0 turns a result of -0 into +0. */
+/* Writes round(factor x) for 32 elements of a row, with streaming stores if the 32 results fill
+ * whole cache lines. Adding +0 turns a result of -0 into +0. */
 static void write_line(const unit *u, const rf_v16 x[2], float factor, int64_t row, int64_t at, int64_t d) {
   const rf_attention *a = u->a;
   if (row >= u->length) return;
@@ -288,8 +288,8 @@ static void panel_dq(const unit *u, int64_t panel, const own *o) {
 
 /* ---- units ----------------------------------------------------------------------------------- */
 
-/* Runs `what` for each item, on one thread or on all threads. A barrier ends each shared loop, so a
- * span packs its panels, then runs its blocks of keys, then computes dq. */
+/* Runs `what` for each item, on one thread or on all threads. A barrier ends each shared loop: all
+ * threads pack the panels of a span, then run its blocks of keys, then compute its dq. */
 #define EACH(i, count, together, what) \
   if (together) { \
     _Pragma("omp for schedule(dynamic) nowait") for (int64_t i = 0; i < (count); i++) what; \
@@ -309,7 +309,7 @@ static void run_unit(unit *u, bool together, const own *o) {
   EACH(block, u->blocks, together, write_block(u, block))
 }
 
-/* A thread's own workspace, and the workspace of a unit that all threads share. */
+/* The workspace of one thread, and the workspace for a unit that all threads share. */
 typedef struct tiles_job {
   const rf_attention *a;
   const rf_call *call;

@@ -1,9 +1,8 @@
-/* attention_backward.h - gradients of attention, compiled once per ISA.
- *
- * For each block of 96 queries by 96 keys, strips of queries compute the scores and e = dctx v^T,
- * then probabilities from the saved lse. Then strips of queries continue the sums of dq, and strips
- * of keys those of dk and dv. The workspace keeps each sum between blocks, so the sum is one chain
- * and results do not depend on the block size. */
+/* attention_backward.h - gradients of attention, compiled once per ISA. For each block of 96
+ * queries by 96 keys, strips of queries compute the scores and e = dctx v^T, then probabilities
+ * from the saved lse. Then strips of queries continue the sums of dq, and strips of keys continue
+ * the sums of dk and dv. The workspace keeps each sum between blocks. A sum is thus one chain, and
+ * results do not depend on the block size. */
 #ifndef RF_ATTENTION_BACKWARD_H
 #define RF_ATTENTION_BACKWARD_H
 
@@ -19,7 +18,7 @@ typedef struct key_side {
   float *k_columns, *v_columns; /* panels of 32 keys, for scores and e */
   float *k_rows;                /* panels of 32 columns (d), for dq */
   float *dk, *dv;               /* (T, width) */
-  int64_t padded;               /* keys, rounded up to TILE */
+  int64_t padded;               /* number of keys, rounded up to a multiple of TILE */
 } key_side;
 
 /* One block of queries of one head. */
@@ -58,7 +57,8 @@ static float *query_side_at(const rf_attention *a, float *memory, query_side *q)
   return q->minus_d + TILE;
 }
 
-/* Packs keys [first, last) of the unit. Both are multiples of TILE, or last is the unit's end. */
+/* Packs keys [first, last) of the unit. `first` is a multiple of TILE, and so is `last` unless it
+ * is the unit's end. */
 static void pack_keys(const rf_attention *a, key_side *k, const void *qkv, int64_t origin, int64_t first,
                       int64_t last, int kv_head) {
   int64_t at = (origin + first) * a->ld + (int64_t)(a->heads + kv_head) * a->dim, keys = last - first,
@@ -99,7 +99,7 @@ static void pack_query_strip(const rf_attention *a, query_side *q, const rf_call
   memset(q->dq + first * a->width, 0, sizeof(float) * MR * (size_t)a->width);
 }
 
-/* Range of the keys that the queries of strip `i` see. */
+/* The first key that some query of strip `i` sees; strip_last_key returns the end of these keys. */
 static int64_t strip_first_key(const rf_attention *a, const query_side *q, int64_t i) {
   return rf_max64(0, q->first + i * MR + 1 - a->window);
 }
@@ -145,7 +145,7 @@ static bool strip_probabilities(const rf_attention *a, const query_side *q, cons
   return true;
 }
 
-/* Continues dq of strip `i` over the block of keys at `block`. */
+/* Adds the block of keys at `block` to the sums of dq of strip `i`. */
 static void strip_dq(const rf_attention *a, const query_side *q, const key_side *k, int64_t i, int64_t block,
                      const float *t) {
   int64_t first = rf_max64(block, strip_first_key(a, q, i)),
@@ -177,12 +177,12 @@ static void key_chain(const rf_attention *a, const float *x, const float *y, int
   }
 }
 
-/* Continues dk and dv of the block of keys at `block` over the queries. */
+/* Adds the block of queries `q` to the sums of dk and dv of the block of keys at `block`. */
 static void block_dkdv(const rf_attention *a, const query_side *q, key_side *k, int64_t block,
                        const tiles *tile) {
   int64_t strips = (q->count + MR - 1) / MR;
   for (int64_t key = 0; key < TILE; key += MR) {
-    int64_t from = 0, to = strips; /* contiguous strips, each of which sees some of these keys */
+    int64_t from = 0, to = strips; /* strips [from, to) are those that see some of these keys */
     while (from < to && strip_last_key(q, from) <= block + key) from++;
     while (to > from && strip_first_key(a, q, to - 1) >= block + key + MR) to--;
     int64_t begin = from * MR, queries = rf_min64(q->count, to * MR) - begin;
@@ -220,7 +220,7 @@ static void write_queries(const rf_attention *a, const query_side *q, int64_t st
              (origin + q->first + first) * a->ld + (int64_t)head * a->dim);
 }
 
-/* A thread's own workspace, and the workspace of a unit that all threads share. */
+/* The workspace of one thread, and the workspace for a unit that all threads share. */
 typedef struct backward_job {
   const rf_attention *a;
   const rf_call *call;
@@ -230,7 +230,6 @@ typedef struct backward_job {
   float *shared_t; /* (team, blocks of keys, TILE, LDT) */
 } backward_job;
 
-/* Runs one unit on one thread. */
 static void unit_alone(backward_job *j, const rf_attention_unit *u) {
   const rf_attention *a = j->a;
   const rf_call *call = j->call;
@@ -256,9 +255,9 @@ static void unit_alone(backward_job *j, const rf_attention_unit *u) {
   write_keys(a, k, call->out[0], u->origin, 0, u->length, u->kv_head);
 }
 
-/* Runs one unit on all threads, RF_ATTENTION_TEAM blocks of queries at a time (of one head or
- * several), in three steps. Threads share strips of queries, then blocks of keys, then strips of
- * queries. Barriers between the steps keep every sum in ascending order. */
+/* Runs one unit on all threads, RF_ATTENTION_TEAM blocks of queries at a time, in three steps. The
+ * blocks may belong to several heads. Threads share strips of queries, then blocks of keys, then
+ * strips of queries. Barriers between the steps keep every sum in ascending order. */
 static void unit_together(backward_job *j, const rf_attention_unit *u) {
   const rf_attention *a = j->a;
   const rf_call *call = j->call;

@@ -1,10 +1,9 @@
 /* attention_cached.h - attention of new rows over a cache of keys and values, compiled once per
- * ISA.
- *
- * In prefill, consecutive rows of one slot share a pass over the keys, which packs each block of a
- * KV head's keys once. In decode, the main cost is reading the cache, which interleaves the keys of
- * all KV heads. A single row thus reads all KV heads at once, 32 keys at a time. Prefill and decode
- * follow attention.h, so results are bit-identical to attention over a batch. */
+ * ISA. In prefill, consecutive rows of one slot share a pass over the keys. The pass packs each
+ * block of a KV head's keys once. In decode, the main cost is reading the cache. The cache
+ * interleaves the keys of all KV heads, so a single row reads all KV heads at once, 32 keys at a
+ * time. Prefill and decode follow attention.h, so results are bit-identical to attention over a
+ * batch. */
 #ifndef RF_ATTENTION_CACHED_H
 #define RF_ATTENTION_CACHED_H
 
@@ -13,7 +12,6 @@
 
 #include <stdatomic.h>
 
-/* The cache of one call. */
 typedef struct kv_cache {
   char *data;           /* (P, 2, G, K H) */
   float *scale;         /* (P, 2, G, K), for an i8 cache */
@@ -34,8 +32,8 @@ static kv_cache cache_of(const rf_call *call, const rf_attention *a) {
                     .width = (int64_t)a->kv_heads * a->dim};
 }
 
-/* Row, counted over all pages, of a slot's keys (which = 0) or values (which = 1) at a position.
- * The next positions of the page are the next rows. */
+/* Row of a slot's key (which = 0) or value (which = 1) at a position, counted over all pages.
+ * Adjacent positions in a page have adjacent rows. */
 static int64_t cache_row(const kv_cache *c, int64_t slot, int which, int64_t position) {
   return (c->table[slot * c->columns + position / c->page] * 2 + which) * c->page + position % c->page;
 }
@@ -56,7 +54,8 @@ static void copy_row(const void *from, rf_dtype dtype, int64_t at, void *to, rf_
 
 /* Quantises one head to 8 bits: q = rint(x (127 / m)) and scale = m / 127, where m is the largest
  * |x|. Adding and subtracting MAGIC rounds to the nearest integer, ties to even. A non-finite value
- * gives a scale of NaN, which every reader sees. A head too small for 127 / m becomes zeros. */
+ * gives a scale of NaN, so all values read back are NaN. If m is so small that 127 / m overflows,
+ * the head becomes zeros. */
 static void narrow_head(const float *x, int64_t dim, int8_t *q, float *scale) {
   const float MAGIC = 12582912.0f;
   float most = 0, finite = 0;
@@ -74,7 +73,6 @@ static void narrow_head(const float *x, int64_t dim, int8_t *q, float *scale) {
   for (int64_t d = 0; d < dim; d++) q[d] = (int8_t)(int32_t)((x[d] * steps + MAGIC) - MAGIC);
 }
 
-/* Writes the keys or values of one row to the cache. */
 static void cache_write(pass *w, const rf_attention *a, const kv_cache *c, const void *qkv, int64_t at,
                         int64_t row) {
   if (!a->narrow) {
@@ -100,13 +98,13 @@ static const void *widen_rows(pass *w, const rf_attention *a, const kv_cache *c,
 }
 
 /* The part of the cache that one decoded row reads: keys [low, high) of a slot, in the columns of
- * some KV heads. high = 0: the row reads no keys. */
+ * some KV heads. If high is 0, the row reads no keys. */
 typedef struct span {
   int64_t slot, low, high, column, bytes;
 } span;
-/* Prefetches the cache for decode, some distance before decode reads it and across the end of a
- * row. Hardware prefetchers do not know where the next head, page or slot is. Without these
- * prefetches, 16 rows of 48 keys read only 5.9 GB/s on one thread (Emerald Rapids). */
+/* Prefetches the cache some distance before decode reads it, also beyond the last key of a row.
+ * Hardware prefetchers cannot find the next head, page or slot. Without these prefetches, 16 rows
+ * of 48 keys read only 5.9 GB/s on one thread (Emerald Rapids). */
 typedef struct reader {
   const kv_cache *cache;
   span now, after;
@@ -122,7 +120,7 @@ static void reader_enter(reader *r, span now) {
   r->block = now.low / BLOCK * BLOCK;
   r->key = now.low / PANEL * PANEL;
 }
-/* Moves to the next contiguous bytes. Returns false if the next row is unknown. */
+/* Moves the reader to the next contiguous bytes. Returns false if the next row is unknown. */
 static bool reader_move(reader *r) {
   const kv_cache *c = r->cache;
   while (r->left <= 0) {
@@ -147,7 +145,7 @@ static bool reader_move(reader *r) {
   }
   return true;
 }
-/* Returns the address of the next `bytes`, for the caller to prefetch, or NULL if there are none.
+/* Returns the address of the next `bytes` bytes for the caller to prefetch, or NULL if none remain.
  * If the bytes are not contiguous, the function itself prefetches them. */
 static const char *reader_take(reader *r, int64_t bytes) {
   while (bytes > 0 && reader_move(r)) {
@@ -185,8 +183,8 @@ static void pack_pages(pass *w, const rf_attention *a, const key_source *from, i
   }
 }
 
-/* Cuts the rows into pieces. A piece has consecutive positions of one slot, few enough for all
- * query heads of a group to fit in one pass. */
+/* Cuts the rows into pieces. A piece is rows at consecutive positions of one slot, at most `most`,
+ * so that a pass has room for all query heads of a group. */
 static int64_t cut_pieces(const int32_t *slots, const int32_t *positions, int64_t rows, int64_t most,
                           int32_t *start) {
   int64_t pieces = 0;
@@ -199,7 +197,7 @@ static int64_t cut_pieces(const int32_t *slots, const int32_t *positions, int64_
   return pieces;
 }
 
-/* Bytes of the cache that the rows read; the count stops at `enough`. */
+/* Number of bytes of the cache that the rows read. Counting stops when the sum reaches `enough`. */
 static int64_t bytes_read(const rf_attention *a, const kv_cache *c, const int32_t *slots,
                           const int32_t *positions, int64_t rows, int64_t enough) {
   int64_t sum = 0;
@@ -208,7 +206,7 @@ static int64_t bytes_read(const rf_attention *a, const kv_cache *c, const int32_
   return sum;
 }
 
-/* The pieces of a call, and how they are divided into tasks. */
+/* The pieces of a call, and how these pieces are divided into tasks. */
 typedef struct cached_work {
   const rf_attention *a;
   const kv_cache *cache;
@@ -242,7 +240,6 @@ static span span_of(const cached_work *k, int64_t task) {
                 .bytes = (t.kv1 - t.kv0) * dim * k->cache->unit};
 }
 
-/* Decodes the single row of a task. */
 static void decode_row(pass *w, const rf_call *call, const cached_work *k, const cached_task *t,
                        reader *ahead) {
   const rf_attention *a = k->a;
@@ -251,7 +248,7 @@ static void decode_row(pass *w, const rf_call *call, const cached_work *k, const
   int64_t row = t->first, slot = k->slots[row], position = k->positions[row];
   int64_t ld = a->narrow ? a->dim : c->width, low = rf_max64(0, position + 1 - a->window),
           high = position + 1, column = (int64_t)t->kv0 * a->dim;
-  bool direct = a->dim % RF_LANES == 0; /* values are multiplied without packing */
+  bool direct = a->dim % RF_LANES == 0; /* decode multiplies values without packing them */
   w->strips = 0;
   int each = 0; /* strips per KV head */
   for (int kv = t->kv0; kv < t->kv1; kv++) {
@@ -324,7 +321,6 @@ static void attention_kv_run(const rf_call *call) {
   kv_cache cache = cache_of(call, &a);
   int32_t *start = call->workspace;
   float *memory = (float *)call->workspace + rf_round_up(a.rows + 1, RF_LANES);
-  /* query heads that a task computes per KV head */
   int heads = a.group < RF_ATTENTION_DECODE ? a.group : RF_ATTENTION_DECODE;
   int64_t pieces = cut_pieces(slots, positions, rows, rf_max64(1, RF_ATTENTION_QUERIES / heads), start);
   int64_t most = (int64_t)call->threads * BYTES_WORTH_A_THREAD,
@@ -354,7 +350,7 @@ static void attention_kv_run(const rf_call *call) {
         cache_write(&w, &a, &cache, call->in[0], at, cache_row(&cache, slots[r], which, positions[r]));
       }
     }
-    /* the next task is taken early, to prefetch */
+    /* takes the next task before the current one ends, to prefetch its keys */
     int64_t task = atomic_fetch_add(&tickets, 1), next;
     reader ahead = {.cache = &cache};
     reader_enter(&ahead, span_of(&work, task));

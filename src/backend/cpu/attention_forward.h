@@ -1,9 +1,8 @@
-/* attention_forward.h - attention over a batch of segments, compiled once per ISA.
- *
- * Query rows are grouped in strips of MR rows (the height of a register tile). Up to
- * RF_ATTENTION_QUERIES rows process the key blocks together. The first strip reads a block of
- * packed keys and values (256 keys: 128 KiB at head size 64) from memory; all later strips read it
- * from L2. The workspace keeps running maxima, sums and contexts between blocks. */
+/* attention_forward.h - attention over a batch of segments, compiled once per ISA. Query rows are
+ * grouped in strips of MR rows (the height of a register tile). A pass reads all key blocks for up
+ * to RF_ATTENTION_QUERIES query rows. The first strip reads a block of packed keys and values (256
+ * keys: 128 KiB at head size 64) from memory; all later strips read it from L2. The workspace keeps
+ * the running maxima, sums and contexts of the rows between blocks. */
 #ifndef RF_ATTENTION_FORWARD_H
 #define RF_ATTENTION_FORWARD_H
 
@@ -17,7 +16,7 @@ enum { BLOCK = RF_ATTENTION_BLOCK, LDS = RF_ATTENTION_BLOCK + RF_LANES };
 
 typedef rf_attention_strip strip;
 
-/* The workspace of one thread for a pass of several strips over their keys. */
+/* The workspace of one thread for a pass, in which several strips of queries read their keys. */
 typedef struct pass {
   strip *strip;
   int strips;
@@ -27,8 +26,8 @@ typedef struct pass {
   float *widened;          /* (PANEL, dim) keys or values of an i8 cache as f32 */
 } pass;
 
-/* Source of a group's keys and values. Keys and values of a batch are packed before the pass; a
- * pass over a cached sequence packs block by block. */
+/* Source of the keys and values of a group of query heads. A batch packs all keys and values before
+ * the pass. A pass over a cache packs them block by block. */
 typedef struct key_source {
   bool packed;
   int64_t value_step; /* floats between two panels of packed values */
@@ -39,7 +38,7 @@ typedef struct key_source {
 static void pack_pages(pass *w, const rf_attention *a, const key_source *from, int64_t block, int64_t begin,
                        int64_t end, int64_t value_step);
 
-/* Divides one thread's memory; `bound` is the number of packed keys, `lines` the rows of scores. */
+/* Divides one thread's memory. `bound` is its number of packed keys, `lines` of rows of scores. */
 static pass pass_at(const rf_attention *a, float *memory, int64_t bound, int64_t lines) {
   pass w = {.strip = (strip *)(void *)memory};
   w.s = memory + RF_ATTENTION_STRIPS * sizeof(strip) / sizeof(float);
@@ -50,7 +49,6 @@ static pass pass_at(const rf_attention *a, float *memory, int64_t bound, int64_t
   return w;
 }
 
-/* Opens an empty strip of rows. */
 static strip *pass_open(pass *w, const rf_attention *a) {
   strip *s = &w->strip[w->strips];
   *s = (strip){.first = INT64_MAX, .q = w->query + w->strips * MR * (int64_t)(a->dim + a->width)};
@@ -71,8 +69,8 @@ static void pass_row(strip *s, const rf_attention *a, int64_t row, int64_t posit
   s->height = tile_height(s->rows);
 }
 
-/* Appends query rows [first, first + count) of one head to the last strip if they all fit there,
- * otherwise to new strips of equal height. The position of row r is r - origin. */
+/* Appends query rows [first, first + count) of one head to the last strip if all these rows fit
+ * there. Otherwise appends them to new strips of equal height. Row r has position r - origin. */
 static void pass_add(pass *w, const rf_attention *a, int64_t first, int64_t count, int64_t origin, int head) {
   int64_t pieces = (count + MR - 1) / MR;
   strip *s = w->strips > 0 ? &w->strip[w->strips - 1] : NULL;
@@ -95,8 +93,8 @@ static void pass_pack_queries(pass *w, const rf_attention *a, const void *qkv) {
   }
 }
 
-/* Replaces products of a strip with probabilities, for vectors [v0, v1) of the block, and updates
- * maximum and sum. The caller must multiply the running context by `factor`. */
+/* For vectors [v0, v1) of the block, replaces the products q k of a strip with probabilities, and
+ * updates the running maxima and sums. The caller must multiply the running context by `factor`. */
 static void strip_softmax(const rf_attention *a, strip *t, float *s, int64_t block, int64_t v0, int64_t v1,
                           float factor[RF_LANES]) {
   float c = a->scaled ? RF_LOG2_E : a->scale * RF_LOG2_E, maximum[RF_LANES], less[RF_LANES],
@@ -134,7 +132,7 @@ typedef struct key_block {
   int64_t value_step; /* floats between two panels of values */
 } key_block;
 
-/* Processes keys [first, last), from the block that starts at key `block`, for one strip. */
+/* Adds keys [first, last) of the block that starts at key `block` to one strip's context. */
 static void strip_block(const rf_attention *a, strip *t, float *s, int64_t block, int64_t first, int64_t last,
                         const key_block *keys) {
   int64_t v0 = (first - block) / RF_LANES, v1 = (last - block + RF_LANES - 1) / RF_LANES;
@@ -151,7 +149,6 @@ static void strip_block(const rf_attention *a, strip *t, float *s, int64_t block
                                  .factor = factor});
 }
 
-/* Processes all strips with all keys that they see. */
 static void pass_keys(pass *w, const rf_attention *a, const key_source *from) {
   int64_t first = INT64_MAX, last = 0;
   for (int i = 0; i < w->strips; i++) {
@@ -216,7 +213,8 @@ static void pack_segment(pass *w, const rf_attention *a, const void *qkv, int64_
             value_step);
 }
 
-/* A thread's own workspace. The first thread's workspace has the packed keys of a shared unit. */
+/* A thread's own workspace. If all threads share a unit, the first thread's workspace has the
+ * unit's packed keys. */
 typedef struct forward_job {
   const rf_attention *a;
   const rf_call *call;
@@ -239,7 +237,8 @@ static void unit_of_all(const forward_job *j, const rf_attention_unit *u) {
   RF_STAMP_BARRIER;
 #pragma omp for schedule(dynamic) nowait
   for (int64_t i = 0; i < groups * a->group; i++) {
-    int64_t first = (groups - 1 - i / a->group) * group; /* groups with the most keys come first */
+    /* groups of queries that see the most keys come first */
+    int64_t first = (groups - 1 - i / a->group) * group;
     attend_queries(&w, a, j->call, u->origin, u->origin + first,
                    u->origin + rf_min64(u->length, first + group),
                    u->kv_head * a->group + (int)(i % a->group), step);

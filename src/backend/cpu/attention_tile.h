@@ -1,15 +1,14 @@
 /* attention_tile.h - register tiles and packing of the attention kernels. It is compiled once per
- * ISA, with the compiler flags of the including file.
- *
- * A tile holds MR rows by RF_LANES * NV columns of running f32 sums in registers. Each sum is one
- * chain of fused multiply-adds in ascending k, so results do not depend on MR and NV. */
+ * ISA, with the compiler flags of the including file. A tile holds MR rows by RF_LANES * NV columns
+ * of running f32 sums in registers. Each sum is one chain of fused multiply-adds in ascending k, so
+ * results do not depend on MR and NV. */
 #ifndef RF_ATTENTION_TILE_H
 #define RF_ATTENTION_TILE_H
 
 #include "backend/cpu/attention_lanes.h"
 
-/* Rows and vectors of a tile. All sums, the columns of one step and one broadcast fit in the
- * registers. */
+/* Rows and vectors of a tile. The registers hold all sums, the column vectors of one step of k, and
+ * one broadcast value. */
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
 enum { MR = 12, NV = 2 }; /* 24 + 2 + 1 of 32 zmm */
 #define RF_EACH_HEIGHT(X) X(12) X(8) X(4) X(2) X(1)
@@ -22,7 +21,6 @@ enum { MR = 4, NV = 1 };
 #endif
 enum { PANEL = RF_ATTENTION_PANEL };
 
-/* The smallest tile height with room for `rows` rows. */
 RF_INLINE int tile_height(int rows) {
   int height = MR;
 #define RF_FIT(h) \
@@ -34,8 +32,9 @@ RF_INLINE int tile_height(int rows) {
 
 /* ---- tiles ----------------------------------------------------------------------------------- */
 
-/* The operands of a tile's chains: a[r row_step + k k_step] and b[k ldb + column], for `steps` k.
- * Unless `ahead` is NULL, as many bytes as b has are prefetched at `ahead`. */
+/* The operands of a tile's chains: a[r row_step + k k_step] and b[k ldb + column], for `steps`
+ * steps of k. If `ahead` is not NULL, the tile prefetches as many bytes from `ahead` on as b
+ * has. */
 typedef struct chain {
   const float *a;
   int64_t row_step, k_step;
@@ -45,9 +44,9 @@ typedef struct chain {
   const char *ahead;
 } chain;
 
-/* Continues the chains acc[r][v]; m and nv are constants at every call. Unrolling by four, the
- * forward pass reaches 55 % of the FMA ceiling at head size 64 and 69 % at 128 (Granite Rapids). No
- * unrolling reaches 52 and 65 %, unrolling by eight 54 and 69 %. */
+/* Continues the chains acc[r][v]; m and nv are constants at every call. If this loop is unrolled by
+ * four, the forward pass reaches 55 % of peak FMA speed at head size 64, and 69 % at head size 128
+ * (Granite Rapids). Without unrolling it reaches 52 and 65 %; unrolled by eight, 54 and 69 %. */
 RF_INLINE void tile_chain(int m, int nv, const chain x, rf_v16 acc[MR][2]) {
 #pragma GCC unroll 4
   for (int64_t k = 0; k < x.steps; k++) {
@@ -64,8 +63,8 @@ RF_INLINE void tile_chain(int m, int nv, const chain x, rf_v16 acc[MR][2]) {
   }
 }
 
-/* Sets c[r][column] to a chain that starts from zero or, if `resume`, from c. With a `factor`, the
- * chain starts from c * factor[r]. */
+/* Computes chains into c[r][column]. A chain starts from zero; if `resume`, it starts from c, or
+ * from c * factor[r] if `factor` is not NULL. */
 RF_INLINE void tile(int m, int nv, chain x, bool resume, float *c, int64_t ldc, const float *factor) {
   rf_v16 acc[MR][2];
 #pragma GCC unroll 12
@@ -82,8 +81,9 @@ RF_INLINE void tile(int m, int nv, chain x, bool resume, float *c, int64_t ldc, 
   }
 }
 
-/* Sets s[r][key] to the products of a strip, packed [d][MR], with keys [first, last) of `panels`
- * [panel][d][32]. first and last are multiples of 16; rows of s are lds floats apart. */
+/* Sets s[r][key] to the product of row r of a strip and a key, for keys [first, last). The strip is
+ * packed as [d][MR], and `panels` as [panel][d][32]. first and last are multiples of 16; rows of s
+ * are lds floats apart. */
 #define RF_TILE_PRODUCTS(h) \
   static void products_##h(const float *strip, const float *panels, int64_t dim, int64_t first, \
                            int64_t last, float *s, int64_t lds) { \
@@ -118,13 +118,14 @@ typedef struct weighted {
   const float *p;
   int64_t ldp;
   const void *v;
-  int64_t step; /* elements between two panels (context) or rows (context_rows) of v */
+  /* elements between two panels of v in context(), or between two rows of v in context_rows() */
+  int64_t step;
   int64_t keys;
   float *acc;
   int64_t width;
   const float *factor;
   rf_dtype dtype;    /* type of v in context_rows; panels are f32 */
-  const char *ahead; /* context_rows prefetches at `ahead` as many bytes as v has; NULL: none */
+  const char *ahead; /* context_rows prefetches as many bytes from `ahead` on as v has; NULL: none */
 } weighted;
 RF_INLINE void context_columns(int h, bool panels, rf_dtype dtype, const weighted *w) {
   const int64_t step = w->step, keys = w->keys, width = w->width;
@@ -161,7 +162,7 @@ RF_INLINE void context(int height, const weighted *w) {
 #undef RF_CASE
   }
 }
-/* Like context, with unpacked rows of v; width is a multiple of 16. */
+/* Like context(), but v is unpacked rows, and width is a multiple of 16. */
 RF_INLINE void context_rows(int height, const weighted *w) {
   switch (height) {
 #define RF_CASE(h) \
@@ -174,8 +175,8 @@ RF_INLINE void context_rows(int height, const weighted *w) {
 /* ---- packing --------------------------------------------------------------------------------- */
 
 /* to[d ld + r] = row[r][d] for d < dim, where row[r] points to elements of `dtype`. Writes `width`
- * lanes; lanes from `rows` on are zero. Unless `ahead` is NULL, prefetches as many bytes at `ahead`
- * as sixteen rows have. */
+ * lanes; lanes from `rows` on are zero. If `ahead` is not NULL, prefetches as many bytes from
+ * `ahead` on as sixteen rows have. */
 RF_INLINE void pack_transposed(const void *const row[RF_LANES], rf_dtype dtype, int rows, int64_t dim,
                                float *to, int64_t ld, int width, const char *ahead) {
   int64_t d = 0;

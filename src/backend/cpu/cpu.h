@@ -8,14 +8,14 @@
 
 #include <omp.h>
 
-/* A row whose op is NULL ends each table. In each table and in cpu.c's list of tables, stronger
- * ISAs come first. */
+/* A row whose op is NULL ends each table. Stronger ISAs come first in each table, and in cpu.c's
+ * list of tables. */
 extern const rf_kernel RF_CPU_MATMUL[], RF_CPU_EXPERTS[], RF_CPU_LORA[], RF_CPU_HEAD[], RF_CPU_ATTENTION[];
 extern const rf_kernel RF_CPU_ELEMENTWISE_AVX512[], RF_CPU_ELEMENTWISE_AVX2[], RF_CPU_ELEMENTWISE_BASE[];
 
 int64_t rf_l2_bytes(void); /* L2 bytes of one core; 0 when unknown */
 
-/* CPU kernels read and write f32 and bf16 activations; only the reference kernels have f64. */
+/* The kernels of this folder take f32 and bf16 activations; only the reference kernels take f64. */
 static inline bool rf_is_activation(rf_dtype dtype) { return dtype == RF_F32 || dtype == RF_BF16; }
 static inline const void *rf_element(const void *p, rf_dtype dtype, int64_t i) {
   return (const char *)p + i * rf_dtype_bytes(dtype);
@@ -27,7 +27,6 @@ static inline size_t rf_whole_lines(int64_t floats) {
 }
 static inline size_t rf_larger(size_t a, size_t b) { return a > b ? a : b; }
 
-/* One row of a kernel table. */
 #define RF_KERNEL(of, title, lowest, takes, bytes, function) \
   { .op = of, .name = title, .level = lowest, .accepts = takes, .workspace_bytes = bytes, .run = function }
 
@@ -43,7 +42,6 @@ static inline size_t rf_larger(size_t a, size_t b) { return a > b ? a : b; }
 #define RF_BOUND_ROW(op, isa, name, level) \
   RF_KERNEL(#op, name, level, accepts, op##_##isa##_workspace, op##_##isa##_run)
 
-/* Number of rows of input `slot` that this run uses. */
 static inline int64_t rf_rows_used(const rf_call *call, int slot) {
   return rf_rows_of_walk(call->graph, rf_in(call, slot)->shape[0], call->run->rows);
 }
@@ -54,8 +52,8 @@ static inline bool rf_accumulates(const rf_call *call, int slot) {
   return how == RF_ACCUMULATE_ADD || (how == RF_ACCUMULATE_MICRO && call->run->micro > 0);
 }
 
-/* The share [begin, end) of `count` items for thread `id` of `of` threads, in multiples of
- * `grain`. */
+/* Sets [begin, end) to the items that thread `id` of `of` threads takes from `count` items. Shares
+ * are multiples of `grain`. */
 static inline void rf_share(int64_t count, int64_t grain, int id, int of, int64_t *begin, int64_t *end) {
   int64_t grains = (count + grain - 1) / grain;
   *begin = grains * id / of * grain;
@@ -66,8 +64,9 @@ static inline void rf_share(int64_t count, int64_t grain, int id, int of, int64_
 
 typedef void (*rf_range_fn)(const rf_call *call, int64_t begin, int64_t end);
 
-/* Calls `range` on shares of [0, count) in multiples of `grain`. `item_bytes` is the memory that
- * one item touches. One thread does all work that would end before a second thread wakes up. */
+/* Divides [0, count) over threads in multiples of `grain`; each thread calls `range` on its share.
+ * `item_bytes` is the memory that one item touches. If the work would end before a second thread
+ * wakes up, one thread does it all. */
 static inline void rf_split(const rf_call *call, int64_t count, int64_t grain, int64_t item_bytes,
                             rf_range_fn range) {
   enum { BYTES_WORTH_A_THREAD = 64 * 1024 };

@@ -1,13 +1,13 @@
-/* dropout.h - the keep mask of sixteen consecutive channels of one token. It runs four counters at
- * once; on every ISA, the words equal those of the scalar rf_philox. */
+/* dropout.h - the keep mask of sixteen consecutive channels of one token. Philox runs four counters
+ * at once here, and gives the same words as the scalar rf_philox on every ISA. */
 #ifndef RF_DROPOUT_H
 #define RF_DROPOUT_H
 
 #include "backend/kernel.h"
 #include "backend/cpu/simd.h"
 
-/* One dropout site of one step. A channel is kept if rf_uniform(word) >= p. Uniform number and
- * probability are multiples of 2^-24, so kernels compare integers: word >= threshold. */
+/* One dropout site of one step. A channel is kept if rf_uniform(word) >= p. rf_uniform(word) and p
+ * are multiples of 2^-24, so kernels compare integers instead: word >= threshold. */
 typedef struct rf_dropout {
   uint64_t key;
   uint32_t round_key[10][2]; /* the two 32-bit words of the key in each round of Philox */
@@ -39,8 +39,8 @@ RF_INLINE __m256i rf_xor3(__m256i a, __m256i b, __m256i c) {
   return _mm256_xor_si256(_mm256_xor_si256(a, b), c);
 #endif
 }
-/* Runs Philox on four counters, one per 64-bit lane. Products use only the low dword of a lane, so
- * they need no masking. */
+/* Runs Philox on four counters, one per 64-bit lane. The multiplication reads only the low dword of
+ * a lane, so the high dword need not be cleared. */
 RF_INLINE void rf_philox_x4(const uint32_t round_key[10][2], uint64_t counter_low, uint64_t counter_high,
                             __m256i *first, __m256i *second) {
   const __m256i m0 = _mm256_set1_epi64x(0xD2511F53), m1 = _mm256_set1_epi64x(0xCD9E8D57);
@@ -65,7 +65,7 @@ RF_INLINE void rf_philox_x4(const uint32_t round_key[10][2], uint64_t counter_lo
 }
 #endif
 
-/* The mask of kept channels of `token`; lane 0 is `channel`.  `channel` is a multiple of 4. */
+/* The mask of kept channels of `token`. Lane 0 is `channel`, which is a multiple of 4. */
 RF_INLINE rf_m16 rf_dropout_keep(const rf_dropout *drop, int64_t token, int64_t channel) {
 #if defined(__AVX2__) && defined(__FMA__)
   __m256i first, second, least = _mm256_set1_epi32((int32_t)drop->threshold);
@@ -88,8 +88,9 @@ RF_INLINE rf_m16 rf_dropout_keep(const rf_dropout *drop, int64_t token, int64_t 
 #endif
 }
 
-/* The masks of 32 consecutive channels; AVX-512 runs eight counters at once. A shuffle moves down
- * the upper dword of each product, because shifts use the port of the multiplications. */
+/* The masks of 32 consecutive channels. AVX-512 runs eight counters at once. A shuffle, not a
+ * shift, moves down the upper dword of each product, because shifts use the same execution port as
+ * multiplications. */
 RF_INLINE void rf_dropout_keep_pair(const rf_dropout *drop, int64_t token, int64_t channel, rf_m16 keep[2]) {
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
   const __m512i m0 = _mm512_set1_epi64(0xD2511F53), m1 = _mm512_set1_epi64(0xCD9E8D57),

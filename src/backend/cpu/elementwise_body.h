@@ -15,7 +15,7 @@ enum { RF_ELEMENT_GRAIN = 64 };
     else f(__VA_ARGS__, RF_BF16); \
   } while (0)
 
-/* RF_ELEMENTS(add, 12) defines add_run, which calls add_elements and touches 12 bytes per element.
+/* RF_ELEMENTS(add, 12) defines add_run, which calls add_elements; an element touches 12 bytes.
  * RF_ROWS(rope, 8, rope_rows, call, begin, end) defines rope_run, which calls rope_rows(call,
  * begin, end, dtype) and touches 8 bytes per channel of input 0. */
 #define RF_ELEMENTS(op, bytes) \
@@ -53,7 +53,7 @@ enum { RF_ELEMENT_GRAIN = 64 };
 RF_ACTIVATION(gelu, rf_v16_gelu_tanh, rf_v16_gelu_tanh_grad)
 RF_ACTIVATION(gelu_erf, rf_v16_gelu_erf, rf_v16_gelu_erf_grad)
 
-/* h (n, F) = act(gate) up, from gate_up (n, 2F), gate first; act is silu or (geglu) gelu. */
+/* h (n, F) = act(gate) up. In gate_up (n, 2F), gate comes first. act is silu, or gelu for geglu. */
 RF_INLINE void gated_rows(const rf_call *call, int64_t begin, int64_t end, bool gelu, rf_dtype dtype) {
   int64_t ff = rf_in(call, 0)->shape[1] / 2;
   for (int64_t r = begin; r < end; r++) {
@@ -147,8 +147,8 @@ RF_ROWS(dropout, 8, dropout_rows, call, begin, end)
 
 enum { RF_ROPE_PAIRS = 512 }; /* maximum of H / 2 */
 
-/* Rotates the pairs (i, i + R/2) of the q and k heads of qkv (n, (N+2K) H), where R = rope.dim.
- * Elements that are not rotated and the v heads are copied. */
+/* Rotates the pairs (i, i + R/2) of the q and k heads of qkv (n, (N+2K) H), where R = rope.dim. The
+ * v heads and elements that are not rotated are copied. */
 RF_INLINE void rope_rows(const rf_call *call, int64_t begin, int64_t end, rf_dtype dtype) {
   const rf_attr_rope *attr = &call->op->attr.rope;
   const int32_t *positions = call->in[1];

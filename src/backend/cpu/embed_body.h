@@ -21,7 +21,7 @@ RF_INLINE void embed_rows(const rf_call *call, int64_t begin, int64_t end, bool 
     }
   }
 }
-/* The lookup in a packed table, which is unpacked in runs of PIECE channels. */
+/* The lookup in a packed table. It unpacks PIECE channels of a row at a time. */
 RF_INLINE void embed_packed_rows(const rf_call *call, int64_t begin, int64_t end, bool positional,
                                  rf_dtype dtype) {
   enum { PIECE = 256 };
@@ -73,7 +73,7 @@ RF_INLINE void scatter_add(const rf_call *call, float *table, const int32_t *ind
     }
   }
 }
-/* Each thread takes some channels, so each table element is summed over tokens in order. */
+/* Threads divide the channels, so one thread sums each table element in ascending tokens. */
 static void embed_bwd_columns(const rf_call *call, int64_t from, int64_t to) {
   for (int slot = 0; slot < 2; slot++) {
     float scale = slot == 0 ? token_scale(call) : 1.0f;
@@ -96,7 +96,7 @@ static void embed_bwd_run(const rf_call *call) {
 }
 
 /* Reduces nll, argmax and labels (n) to metrics f64 (4): {sum of nll, valid tokens, correct tokens,
- * 0}. One thread sums in double in ascending order, because the input has only a few KiB. */
+ * 0}. Sums in double in ascending order, on one thread because the input has only a few KiB. */
 static void loss_sum_run(const rf_call *call) {
   const float *nll = call->in[0];
   const int32_t *argmax = call->in[1], *labels = call->in[2];

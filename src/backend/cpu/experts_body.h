@@ -92,7 +92,7 @@ static void route_bwd_run(const rf_call *call) {
   rf_split(call, rf_rows_used(call, 0), 16, 8 * call->op->attr.experts.experts, route_bwd_range);
 }
 
-/* Number of tokens of this run, if input `slot` has one row for each choice of a token. */
+/* Number of tokens of this run. Input `slot` has one row for each expert that a token chose. */
 RF_INLINE int64_t tokens_used(const rf_call *call, int slot) {
   return rf_rows_of_walk(call->graph, rf_in(call, slot)->shape[0] / call->op->attr.experts.used,
                          call->run->rows);
@@ -112,7 +112,8 @@ static void dispatch_run(const rf_call *call) {
            dispatch_range);
 }
 
-/* Sets a token's row of out[0] to the sum of its rows of in[0], times in[1] if `weighted`. */
+/* Sets each token's row of out[0] to the sum of its rows of in[0]. If `weighted`, multiplies each
+ * row by its weight in in[1]. */
 RF_INLINE void sum_of_choices(const rf_call *call, int64_t begin, int64_t end, bool weighted,
                               rf_dtype dtype) {
   int64_t width = rf_in(call, 0)->shape[1], used = call->op->attr.experts.used;

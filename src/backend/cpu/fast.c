@@ -1,5 +1,5 @@
-/* fast.c - distributes products in 8 bits over threads. Threads pack the rows of A once; then each
- * thread takes panels of B. */
+/* fast.c - distributes products in 8 bits over threads. All threads pack the rows of A once. Then
+ * each thread multiplies them by some panels of B. */
 #include "backend/cpu/fast.h"
 
 #include "backend/cpu/shares.h"
@@ -7,9 +7,9 @@
 
 #include <omp.h>
 
-/* A thread multiplies STRIPS_MOST strips by one range of k of a panel before the next range, so the
- * sums of these strips stay in L2. PANELS_MOST panels use a range of k in turn, so the strips'
- * values in this range stay in L2 too. */
+/* A thread multiplies up to STRIPS_MOST strips of A by a range of k of one panel of B. It repeats
+ * this range for up to PANELS_MOST panels before the next range of k. The sums of the strips, and
+ * their values in the range, thus stay in L2. */
 enum { STRIPS_MOST = 32, PANELS_MOST = 4, STRIP_SUMS = RF_FAST_ROWS * RF_PANEL_LANES };
 
 static bool is_many(const rf_fast_isa *fast, int64_t m) { return fast->many && m > RF_FAST_FEW; }
@@ -17,7 +17,7 @@ static int64_t strip_rows(const rf_fast_isa *fast, int64_t m) {
   return is_many(fast, m) ? RF_FAST_ROWS : RF_FAST_FEW;
 }
 static bool is_wide(const rf_gemm *g) { return g->panels->part[0].type->number == RF_Q_INT8; }
-/* Bytes of one strip in short or long blocks; 0 if no part of B has blocks of this length. */
+/* Bytes of one strip of A packed in short or long blocks; 0 if no panel of B uses this length. */
 static int64_t strip_bytes(const rf_fast_isa *fast, const rf_gemm *g, int64_t m, bool is_long) {
   bool has = false;
   for (int i = 0; i < g->panels->parts; i++) has |= rf_fast_is_long(g->panels->part[i].type) == is_long;
@@ -26,7 +26,6 @@ static int64_t strip_bytes(const rf_fast_isa *fast, const rf_gemm *g, int64_t m,
          : is_long ? rf_fast_strip_bytes(true, rows, g->k)
                    : rf_ceil_div(g->k, fast->steps) * fast->row_bytes * rows;
 }
-/* Scratch bytes of one thread. */
 static int64_t room_bytes(const rf_fast_isa *fast, int64_t m) {
   int64_t strips = rf_ceil_div(m, RF_FAST_ROWS);
   if (!is_many(fast, m)) return RF_FAST_PANELS * RF_FAST_FEW * RF_PANEL_LANES * (int64_t)sizeof(float);
@@ -46,10 +45,10 @@ size_t rf_fast_workspace(const rf_fast_isa *fast, const rf_gemm *g, int threads)
 }
 
 typedef struct job {
-  const rf_fast_isa *fast, *few; /* `few` packs, and multiplies few rows */
+  const rf_fast_isa *fast, *few; /* `few` packs A, and multiplies if A has few rows */
   const rf_gemm_isa *gemm;
   const rf_gemm *g;
-  char *strips[2]; /* strips in short blocks, and in long blocks */
+  char *strips[2]; /* strips of A packed in short blocks, and in long blocks */
   int64_t bytes[2];
   int64_t rows, count; /* rows per strip; number of strips */
   int64_t panels;
@@ -60,7 +59,7 @@ static int used_of(const job *j, int64_t strip) {
   int64_t left = j->g->m - strip * j->rows;
   return (int)(left < j->rows ? left : j->rows);
 }
-/* Rows of a packed strip of `used` rows: sixteen, or `used` rounded up to 1, 2, 4 or 8. */
+/* Padded number of rows of a strip of `used` rows: sixteen, or the next of 1, 2, 4 and 8. */
 static int packed_for(const job *j, int used) {
   return j->rows == RF_FAST_ROWS ? RF_FAST_ROWS : used > 4 ? 8 : used > 2 ? 4 : used;
 }
@@ -85,13 +84,13 @@ static void few_rows(job *j, int thread, int threads, char *room) {
   }
 }
 
-/* Multiplies strips [s0, s1) by `count` panels from p0 on. Prefetches the part of B that follows:
- * `after` at the end of k. */
+/* Multiplies strips [s0, s1) by `count` panels from p0 on. Prefetches the part of B that is read
+ * next. `after` is the address of that part at the end of k. */
 static void panels_of_strips(const job *j, int64_t p0, int count, int64_t s0, int64_t s1, const char *after,
                              char *room) {
   float *sums = (float *)(void *)(room + RF_FAST_ROOM);
   rf_panel panel[PANELS_MOST];
-  int64_t k_bytes[PANELS_MOST]; /* bytes of a panel that are unpacked at a time */
+  int64_t k_bytes[PANELS_MOST]; /* bytes of each panel that are unpacked at a time */
   for (int p = 0; p < count; p++) {
     panel[p] = rf_panels_at(j->g->panels, p0 + p);
     k_bytes[p] = RF_FAST_KC * panel[p].block_bytes / panel[p].type->values;
@@ -136,7 +135,7 @@ static void many_rows(job *j, int thread, int threads, char *room) {
 
 void rf_fast_run(const rf_fast_isa *fast, const rf_gemm_isa *gemm, const rf_gemm *g, int threads,
                  void *workspace) {
-  enum { PACK = 1024 }; /* steps of k that a thread takes at a time */
+  enum { PACK = 1024 }; /* steps of k that a thread packs at a time */
   if (g->m <= 0 || g->n <= 0) return;
   const rf_fast_isa *few = fast->few ? fast->few : fast;
   if (is_wide(g)) {

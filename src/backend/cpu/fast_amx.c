@@ -1,7 +1,7 @@
 /* fast_amx.c - products in 8 bits of many rows with AMX tiles. A tile product multiplies integers
- * of sixteen rows by sixteen lanes of a run; vectors scale and add the results. Integer sums are
- * exact, so results are bit-identical to other ISAs. Products of few rows use dot products of byte
- * quadruples. */
+ * of sixteen rows of A by a run of codes in sixteen lanes of B. Vector instructions then scale and
+ * add the integer results. Integer sums are exact, so results are bit-identical to other ISAs.
+ * Products with few rows use vector dot products of byte quadruples instead of tiles. */
 #include "backend/cpu/fast_codes.h"
 #include "backend/cpu/tiles.h"
 
@@ -10,17 +10,17 @@
 enum { CODE_BIAS = 0 };
 #include "backend/cpu/fast_unpack.h"
 
-/* Tiles 0 to 3 hold sums. Tiles 4 and 6 hold rows and codes of 32 values of k, tiles 5 and 7 those
- * of 64 values. */
+/* Tiles 0 to 3 hold sums. For 32 values of k, tile 4 holds rows and tile 6 codes. For 64 values,
+ * tile 5 holds rows and tile 7 codes. */
 static const rf_tile_shapes TILES = {
     .palette = 1, .row_bytes = {64, 64, 64, 64, 32, 64, 64, 64}, .rows = {16, 16, 16, 16, 16, 16, 8, 16}};
 static void open_tiles(void) { _tile_loadconfig(&TILES); }
 static void close_tiles(void) { _tile_release(); }
 
-/* The sums of a run are stored to memory AHEAD runs before the vectors read them. A run of 16 x 16
- * x 32 takes 20 ns on a Sapphire Rapids core: 5 for the product, 5 for the store and 8 for the
- * vectors. Other orders were slower: scaling two runs together (85 % of this rate), starting the
- * next lanes early (90 %), four runs of all lanes at once (97 %). */
+/* Tiles store the sums of a run to memory AHEAD runs before vectors read these sums. A run of 16 x
+ * 16 x 32 takes 20 ns on a Sapphire Rapids core: 5 for the product, 5 for the store and 8 for the
+ * vectors. Three other orders were slower. Scaling two runs together reached 85 % of this rate,
+ * starting the next lanes early 90 %, and four runs of all lanes at once 97 %. */
 #define SIXTEEN(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14) X(15)
 #define ROW_LOAD(r) w_float acc##r = first ? w_set(0) : _mm512_loadu_ps(y + (r)*RF_PANEL_LANES);
 #define ROW_STORE(r) _mm512_storeu_ps(y + (r)*RF_PANEL_LANES, acc##r);
@@ -28,7 +28,7 @@ static void close_tiles(void) { _tile_release(); }
   acc##r = _mm512_fmadd_ps( \
       d0, _mm512_mul_ps(w_set(scale[r]), w_integer(_mm512_load_si512(sums + 16 * (r)))), acc##r); \
   if (offsets) acc##r = _mm512_fmadd_ps(e0, w_set(scale[RF_FAST_ROWS + (r)]), acc##r);
-/* A run of 16 values is multiplied as a run of 32 values, 16 of which have zero codes. */
+/* A run of 16 values is multiplied as 32 values, of which 16 have a code of 0. */
 #define MULTIPLY(into, run) \
   _tile_loadd(4, strip + STRIDE * ((run) / turns), RF_FAST_BLOCK); \
   _tile_loadd(6, codes + block->stride * ((run) / turns) + 16 * RF_PANEL_LANES * ((run) % turns), \
@@ -49,7 +49,6 @@ static void close_tiles(void) { _tile_release(); }
             e0 = offsets ? _mm512_loadu_ps(e + run * RF_PANEL_LANES) : d0; \
     SIXTEEN(ROW_JOIN) \
   }
-/* Arguments of the product of a strip of rows and a block of codes. */
 typedef struct tiles_part {
   const rf_fast_block *block;
   const char *strip;
@@ -87,9 +86,10 @@ RF_INLINE void kind_of_tiles(int count, const tiles_part *p) {
 
 /* ---- q4_k and q5_k ------------------------------------------------------------------------------
  *
- * Each code is stored in two bytes as the code times c of its run, so 128 values need one integer
- * sum. Layout: [sixteen lanes][64 of k][low and high][quadruple of k][lane], with q (c % 8) as low
- * and q (c / 8) as high. Both bytes are unsigned and at most 31 * 7. */
+ * Unpacking multiplies each code q by the c of its run and stores the product in two bytes, so 128
+ * values need one integer sum. Layout: [sixteen lanes][64 of k][low and high][quadruple of
+ * k][lane], with q (c % 8) as low and q (c / 8) as high. Both bytes are unsigned and at most 31 *
+ * 7. */
 enum { CODE_PLANE = 1024, LANES_BYTES = 2 * RF_FAST_KC * W_LANES };
 
 RF_INLINE rf_fast_block unpack_long(int type, const rf_panel *panel, const char *at, int64_t k0, char *room) {
@@ -109,7 +109,7 @@ RF_INLINE rf_fast_block unpack_long(int type, const rf_panel *panel, const char 
       low = w_or(low, w_left(low, 16));
       high = w_or(high, w_left(high, 16));
 #pragma GCC unroll 8
-      for (int j = 0; j < 8; j++) { /* products of bytes stay below 256 */
+      for (int j = 0; j < 8; j++) { /* each product of a code and a half of c stays below 256 */
         w_word codes = run_codes(type, run_low(type, &b, run, j / 4, j % 4),
                                  run_high(type, &b, run, j / 4, j % 4, &none));
         _mm512_storeu_si512(to + 64 * j, _mm512_mullo_epi16(codes, low));
@@ -125,8 +125,8 @@ RF_INLINE rf_fast_block unpack_long(int type, const rf_panel *panel, const char 
   return block;
 }
 
-/* While tiles compute the sums of 128 values, vectors add the stored sums of the 128 values before.
- * Tiles and 512-bit vectors slow each other down, so the number of vector instructions decides the
+/* While tiles compute the sums of 128 values of k, vectors add the stored sums of the previous 128
+ * values. Tiles and 512-bit vectors slow each other down, so fewer vector instructions give more
  * speed. */
 typedef int32_t long_sums[2][16 * 16];
 #define L_JOIN(r) \
@@ -163,12 +163,13 @@ typedef int32_t long_sums[2][16 * 16];
   if (before) { \
     SIXTEEN(L_JOIN) \
   }
-/* If `more`, multiplies half `half` (128 values of k) of lanes [lane, lane + 16). If `before`, adds
- * the sums of the previous half. */
+/* If `more`, multiplies half `half` (128 values of k) of lanes [lane, lane + 16). If `before`,
+ * vectors add the sums of the previous half. */
 RF_INLINE void long_tiles(int half, bool more, bool before, int lane, const tiles_part *p) {
   enum { HALF = RF_FAST_LONG_ITEMS * 4 * RF_FAST_ROWS };
   const int past = half ? lane : before ? lane - W_LANES : 0;
-  const bool zero = p->first && half; /* the previous half has the first values of k */
+  /* then the previous half has the first values of k, and sums start from 0 */
+  const bool zero = p->first && half;
   const rf_fast_block *block = p->block;
   const char *codes = block->codes + lane / W_LANES * LANES_BYTES + half * 4 * CODE_PLANE,
              *rows = p->strip + half * HALF;
@@ -207,7 +208,7 @@ static void many(const rf_fast_block *block, const void *strip, int used, bool f
   else kind_of_tiles(block->count, &p);
 }
 
-/* The signed bytes of q8_0 are used in place; only the scales are unpacked. */
+/* The product reads the signed bytes of q8_0 in place, so this function unpacks only the scales. */
 static rf_fast_block unpack_signed(const rf_panel *panel, const char *at, int64_t k0, int64_t k1,
                                    void *room) {
   if (panel->type->number != RF_Q_Q8_0 || panel->lanes != RF_PANEL_LANES)
@@ -225,7 +226,7 @@ static rf_fast_block unpack_signed(const rf_panel *panel, const char *at, int64_
                          .lanes = RF_PANEL_LANES};
 }
 
-/* ---- int8: the two bytes of sixteen rows times 32 lanes, without unpacking ------------------- */
+/* ---- int8: both bytes of sixteen rows of A times 32 lanes of B, not unpacked ----------------- */
 
 static const rf_tile_shapes WHOLE = RF_WHOLE_TILES;
 static void open_whole(void) { _tile_loadconfig(&WHOLE); }

@@ -5,10 +5,10 @@ enum { CODE_BIAS = 128 };
 #include "backend/cpu/fast_unpack.h"
 #include "backend/cpu/fast_wide.h"
 
-/* ---- many rows: up to six rows and two vectors of lanes; unpacked codes stay in L1 ----------- */
+/* ---- many rows: up to six rows by two vectors of lanes; unpacked codes stay in L1 ------------ */
 
 #define SIX(X) X(0, 0) X(0, 1) X(1, 0) X(1, 1) X(2, 0) X(2, 1) X(3, 0) X(3, 1) X(4, 0) X(4, 1) X(5, 0) X(5, 1)
-/* Arguments: rows of a strip from `row` on, times two vectors of lanes from `lane` on. */
+/* Arguments: a strip's rows from `row` on are multiplied by two vectors of lanes from `lane` on. */
 typedef struct quads_part {
   const rf_fast_block *block;
   int lane, row;
@@ -122,9 +122,9 @@ RF_INLINE void quads_of_long(int rows, bool first, const quads_part *p) {
     SIX(L_JOIN)
   }
 }
-/* QUADS(3) defines quads_K_3(part, first) for three rows and kinds K of blocks: 0 plain, 1 runs of
- * 16, 2 offsets, 3 blocks of 128. Buffers of panels of 16 or 48 lanes are rounded up to two
- * vectors. */
+/* QUADS(3) defines quads_K_3(part, first) for three rows. K is the kind of block: 0 plain, 1 with
+ * runs of 16, 2 with offsets, 3 with 128 values. The buffer of a panel of 16 or 48 lanes is rounded
+ * up to whole pairs of vectors. */
 RF_INLINE void quads_of(int kind, int rows, bool first, const quads_part *p) {
   if (kind == 3) quads_of_long(rows, first, p);
   else quads(rows, kind == 1, kind == 2, first, p);
@@ -155,7 +155,7 @@ static void many(const rf_fast_block *block, const void *strip, int used, bool f
   }
 }
 
-/* Unpacks codes in their stored form, and c and m as integers. */
+/* Unpacks codes without scaling them, and c and m as integers. */
 RF_INLINE rf_fast_block unpack_long(int type, const rf_panel *panel, const char *at, int64_t k0, char *room) {
   const char *stored = at + k0 / RF_FAST_KC * panel->block_bytes;
   rf_fast_block block = long_block(panel, room);
@@ -184,7 +184,7 @@ RF_INLINE rf_fast_block unpack_long(int type, const rf_panel *panel, const char 
   return block;
 }
 
-/* int8: up to four rows and two vectors at a time; codes are used in place. */
+/* int8: up to four rows by two vectors of lanes at a time. The product reads the codes in place. */
 static rf_fast_block wide_in_place(const rf_panel *panel, const char *at, int64_t k0, int64_t k1,
                                    void *room) {
   (void)room;

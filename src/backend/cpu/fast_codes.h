@@ -1,5 +1,5 @@
-/* fast_codes.h - codes and scales of a panel's runs as vectors of lanes, and dot products of codes
- * with bytes. Included by fast_*.c only. */
+/* fast_codes.h - loads codes and scales of a panel's runs as vectors of lanes, and multiplies codes
+ * by bytes. Included by fast_*.c only. */
 #include "backend/cpu/fast.h"
 #include "backend/cpu/panel_codes.h"
 #include "backend/cpu/simd.h"
@@ -13,14 +13,13 @@ RF_INLINE w_word dot(w_word sum, w_word codes, w_word a) {
   return sum;
 }
 #else
-/* Multiplies even and odd bytes separately as 16-bit pairs, because maddubs would saturate. */
+/* Multiplies even and odd bytes separately as 16-bit integers, because maddubs would saturate. */
 RF_INLINE w_word dot(w_word sum, w_word codes, w_word a) {
   w_word even = W(madd_epi16)(w_and(codes, w_set_word(0x00ff00ff)), W(srai_epi16)(W(slli_epi16)(a, 8), 8));
   return W(add_epi32)(sum, W(add_epi32)(even, W(madd_epi16)(W(srli_epi16)(codes, 8), W(srai_epi16)(a, 8))));
 }
 #endif
 
-/* Dot products of pairs of 16-bit integers. */
 RF_INLINE w_word dot_pairs(w_word sum, w_word m, w_word a) {
 #if defined(__AVX512VNNI__)
   return _mm512_dpwssd_epi32(sum, m, a);
@@ -58,13 +57,13 @@ RF_INLINE w_word run_codes(int type, w_word low, w_word high) {
 RF_INLINE int zero_bits(int type) {
   return type == RF_Q_Q8_0 ? 7 : type == RF_Q_Q4_0 ? 3 : type == RF_Q_Q5_0 ? 4 : type == RF_Q_Q6_K ? 5 : -1;
 }
-/* Scale and offset of a block of 32 values; for q6_k, the scale of half h of the run. */
+/* Scale d and offset e of run `run`; for q6_k, the scale of the run's half h. */
 RF_INLINE void run_scale(int type, const w_block *b, int run, int h, w_float *d, w_float *e) {
   if (type == RF_Q_Q6_K) *d = scale_of_k6(b, run, h);
   else *d = block_half(b, 0);
   if (zero_bits(type) < 0) *e = block_half(b, 1);
 }
-/* Scale and negated offset of a block of q4_k or q5_k. long_pair returns m of two runs. */
+/* Scale and negated offset of a block of q4_k or q5_k. long_pair returns the m of two runs. */
 RF_INLINE void long_scale(const w_block *b, w_float *d, w_float *e) {
   *d = block_half(b, 0);
   *e = W(sub_ps)(w_set(0), block_half(b, 1));

@@ -7,8 +7,8 @@
 
 /* ---- packing A ------------------------------------------------------------------------------- */
 
-/* Returns the factor that maps the largest magnitude of a block to `levels`, and sets *scale to its
- * inverse. `most` is this magnitude as bits. */
+/* Returns the factor that maps the largest magnitude of a block to `levels`, and sets *scale to the
+ * inverse of the factor. `most` is the bits of the largest magnitude. */
 RF_INLINE float block_steps(float levels, int32_t most, float *scale) {
   float largest;
   memcpy(&largest, &most, sizeof largest);
@@ -24,7 +24,6 @@ RF_INLINE float block_steps(float levels, int32_t most, float *scale) {
   }
   return steps;
 }
-/* Sixteen values. */
 typedef struct sixteen {
 #if defined(__AVX512F__)
   __m512 x;
@@ -41,8 +40,8 @@ RF_INLINE sixteen sixteen_get(const void *from, rf_dtype dtype, int64_t at) {
 #endif
   return v;
 }
-/* Bits of the largest magnitude of `count` groups of sixteen values. As integers, the bits of
- * magnitudes have the order of the magnitudes. */
+/* Bits of the largest magnitude of `count` groups of sixteen values. Compared as integers, these
+ * bits have the same order as the magnitudes. */
 RF_INLINE int32_t most_of(int count, const void *from, rf_dtype dtype, int64_t at) {
 #if defined(__AVX512F__)
   __m512i most = _mm512_setzero_si512();
@@ -64,7 +63,6 @@ RF_INLINE int32_t most_of(int count, const void *from, rf_dtype dtype, int64_t a
   return most;
 #endif
 }
-/* Writes sixteen integers to a and returns their sum. */
 RF_INLINE int32_t sixteen_put(const sixteen *v, float steps, char *a) {
 #if defined(__AVX512F__)
   __m512 by = _mm512_set1_ps(steps);
@@ -82,8 +80,8 @@ RF_INLINE int32_t sixteen_put(const sixteen *v, float steps, char *a) {
   return sum;
 #endif
 }
-/* Packs a block of `count` groups of sixteen values into a, with `step` bytes between the starts of
- * runs of 64 bytes. Sets the sum of each group and returns the scale. */
+/* Packs a block of `count` groups of sixteen values into a, where runs of 64 bytes start `step`
+ * bytes apart. Writes the sum of each group and returns the scale. */
 RF_INLINE float pack_block(int count, const void *from, rf_dtype dtype, int64_t at, char *a, int64_t step,
                            int32_t *sum) {
   float scale, steps = block_steps(127, most_of(count, from, dtype, at), &scale);
@@ -123,7 +121,6 @@ static void pack_long(const rf_gemm *g, int64_t i0, int used, int rows, int64_t 
     }
   }
 }
-/* Packs `used` rows and fills missing rows with zeros. */
 static void pack(const rf_gemm *g, bool is_long, int64_t i0, int used, int rows, int64_t k0, int64_t k1,
                  void *strip) {
   char *to = (char *)strip + rf_fast_strip_bytes(is_long, rows, k0);
@@ -178,8 +175,8 @@ typedef struct part {
     if (zero < 0) acc = W(fmadd_ps)(e##l, w_set(total[r]), acc); \
     W(storeu_ps)(to, acc); \
   }
-/* In q6_k, four runs share low words, and their high words are far away. Each run therefore
- * prefetches a quarter of the words of the next four runs. */
+/* In q6_k, four runs share their low words, and the high words lie elsewhere. Each run therefore
+ * prefetches a quarter of the low and high words of the next four runs. */
 RF_INLINE void fetch_four_runs(const part *p, const char *block, int64_t block_bytes, int run, int vectors) {
   int quarter = run % 4, next = run < 4;
   const char *after = next ? block : block + block_bytes, *word = after + 2 * p->lanes + 4 * p->lane;
@@ -230,7 +227,6 @@ RF_INLINE void product(int type, int rows, int vectors, const part *p) {
   }
 }
 
-/* Macros for products of blocks of 128 values. */
 #define LONG_OF(r, l) \
   w_block b##l = {block + 2 * (p->lane + (l)*W_LANES), block + 4 * (p->lanes + p->lane + (l)*W_LANES), \
                   p->lanes};
@@ -266,7 +262,7 @@ RF_INLINE void product(int type, int rows, int vectors, const part *p) {
             acc = W(fmadd_ps)(d##l, W(mul_ps)(s, w_integer(all_##r##_##l)), W(loadu_ps)(to)); \
     W(storeu_ps)(to, W(fmadd_ps)(e##l, W(mul_ps)(s, w_integer(off_##r##_##l)), acc)); \
   }
-/* Moves m to the run's half of the pair; the half of the adjacent run is zero. */
+/* Moves m to the half of the 16-bit pair that belongs to this run; the other run's half is zero. */
 #define RUN_TURN(r, l) m##l = odd ? w_left(m##l, 16) : m##l;
 RF_INLINE void product_long(int type, int rows, int vectors, const part *p) {
   enum { AHEAD = 2048, STORED = 256, RUNS = RF_FAST_LONG / RF_FAST_BLOCK };
@@ -343,14 +339,14 @@ static const struct {
 } TYPES[] = {EACH_CODED(TYPE_ROW)};
 // clang-format on
 
-/* Alternates between panels every few steps of k: hardware prefetchers follow two streams. */
+/* Alternates between two panels of B, because hardware prefetchers follow two streams. */
 static void panels_product(const rf_panel *panel, int count, const char *b, int64_t inner,
                            const char *const strip[2], int rows, float *y) {
   int shape = rows == 8 ? 3 : rows / 2, steps = 0, lanes[RF_FAST_PANELS];
   part parts[RF_FAST_PANELS];
   void (*body[RF_FAST_PANELS])(const part *p);
   for (int i = 0; i < count; i++) {
-    /* steps of k before the next panel */
+    /* number of steps of k before it turns to the other panel */
     int own = rf_fast_is_long(panel[i].type) ? RF_FAST_LONG : panel[i].type->values;
     if (own > steps) steps = own;
     size_t t = 0;

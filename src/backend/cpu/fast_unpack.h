@@ -46,7 +46,7 @@ RF_INLINE rf_fast_block unpack_blocks(int type, const rf_panel *panel, const cha
   }
   return block;
 }
-/* Unpacks one stored block of q4_k or q5_k; defined by the including file. */
+/* Unpacks one stored block of q4_k or q5_k. The including file defines this function. */
 RF_INLINE rf_fast_block unpack_long(int type, const rf_panel *panel, const char *at, int64_t k0, char *room);
 static rf_fast_block unpack(const rf_panel *panel, const char *at, int64_t k0, int64_t k1, void *room) {
 #define UNPACK(name, type, ...) \
@@ -59,7 +59,6 @@ static rf_fast_block unpack(const rf_panel *panel, const char *at, int64_t k0, i
   }
 #undef UNPACK
 }
-/* Addresses of the unpacked parts of a block of q4_k or q5_k. */
 RF_INLINE rf_fast_block long_block(const rf_panel *panel, char *room) {
   float *d = (float *)(void *)(room + RF_FAST_CODES);
   rf_fast_block block = {.codes = room,
@@ -72,7 +71,7 @@ RF_INLINE rf_fast_block long_block(const rf_panel *panel, char *room) {
   return block;
 }
 
-/* A prefetch cursor: each of `times` steps prefetches `each` bytes of [at, end). */
+/* A prefetch cursor over [at, end). Each of `times` steps prefetches the next `each` bytes. */
 typedef struct coming {
   const char *at, *end;
   int64_t each;

@@ -4,8 +4,8 @@
 /* CHUNK: contiguous values of a row */
 enum { WIDE_QUADS = RF_FAST_WIDE / 4, WIDE_CHUNK = 64, WIDE_PLANE = RF_FAST_WIDE / WIDE_CHUNK };
 
-/* Rounds sixteen values to integers. Writes the high and low bytes of the integers and returns
- * their sum. */
+/* Rounds sixteen values to integers, writes the high and low bytes of these integers, and returns
+ * the sum of the integers. */
 RF_INLINE int32_t sixteen_put_wide(const sixteen *v, float steps, char *high, char *low) {
 #if defined(__AVX512F__)
   __m512i a = _mm512_cvtps_epi32(_mm512_mul_ps(v->x, _mm512_set1_ps(steps)));
@@ -70,7 +70,7 @@ static void pack_wide(const rf_gemm *g, bool is_long, int64_t i0, int used, int 
     w_word sum = W(add_epi32)(low_##r##_##l, W(slli_epi32)(high_##r##_##l, 8)); \
     W(storeu_ps)(to, W(fmadd_ps)(d##l, W(mul_ps)(w_set(scale[r]), w_integer(sum)), acc)); \
   }
-/* Arguments: some rows of a strip of `packed` rows, times some vectors of lanes of a block. */
+/* Arguments: some rows of a strip of `packed` rows are multiplied by some vectors of lanes. */
 typedef struct wide_part {
   int count, row; /* steps of k; first row in the strip */
   const char *strip, *codes;

@@ -1,14 +1,12 @@
 /* gemm.c - cuts a product into blocks and distributes the blocks over threads. gemm_kernels.h and
- * gemm_*.c have the instructions of each ISA.
- *
- * Columns are cut in blocks of about nc, rows in blocks of about a_bytes of packed A per group, and
- * k in blocks of at most kc. For each block, all threads pack A and B. Then a thread multiplies all
- * strips of a group by one panel at a time.
- *
- * The packed rows of a group stay in the L2 of its core, which prefetches the next panel of B. A
- * second buffer takes the operands of the next block during a block, so one barrier per block is
- * enough. Between blocks of k, contiguous scratch keeps the sums of a tile, because rows of C at a
- * power-of-two stride would share a few sets of the L1. */
+ * gemm_*.c have the instructions of each ISA. Columns are cut in blocks of about nc columns, and k
+ * in blocks of at most kc steps. A block of rows has about a_bytes of packed A for each group of
+ * threads. For each block, all threads pack A and B. Then each thread multiplies all strips of A of
+ * its group by one panel of B at a time. The packed rows of a group stay in the L2 of a core, and
+ * the core prefetches the next panel of B. While a block is multiplied, a second buffer takes the
+ * operands of the next block, so one barrier per block is enough. Between blocks of k, contiguous
+ * scratch keeps the sums of a tile, because rows of C at a power-of-two stride would share a few
+ * sets of the L1. */
 #include "backend/cpu/fast.h"
 #include "backend/cpu/gemm_tiles.h"
 
@@ -25,7 +23,7 @@ static const struct blocking {
   int64_t l2_bytes; /* minimum L2 bytes for these block sizes */
   rf_blocks blocks;
 } BLOCKINGS[] = {{2 << 20, {320, 1500 << 10, 4096}}, {0, {384, 1 << 20, 2048}}};
-/* TOO_LARGE: a bf16 output of this many values leaves L2 before an op reads it */
+/* TOO_LARGE: a bf16 output with this many values leaves L2 before the next op reads it */
 enum { STREAM_COLS = 2048, TOO_LARGE = 1 << 19 };
 
 rf_blocks rf_gemm_blocks(void) {
@@ -38,14 +36,14 @@ rf_blocks rf_gemm_blocks(void) {
 typedef struct layout {
   int64_t strips, panels; /* strips and panels of the whole product */
   int64_t row_blocks, col_blocks, k_blocks;
-  int groups;                             /* number of groups that share the strips of a row block */
+  /* number of groups among which the strips of a row block are divided */
+  int groups;
   int64_t block_strips, block_panels, kc; /* maximum strips, panels and k of a block */
   int a_buffers, b_buffers;
   size_t a_floats, b_floats, tile_floats; /* floats of one buffer, multiples of 16 */
 } layout;
 
 static int64_t at_least_1(int64_t x) { return x < 1 ? 1 : x; }
-/* start of part i if `total` is cut into `parts` equal parts */
 static int64_t cut(int64_t total, int64_t parts, int64_t i) { return total * i / parts; }
 static size_t round_16(int64_t floats) { return (size_t)((floats + 15) & ~(int64_t)15); }
 
@@ -67,7 +65,8 @@ static const rf_gemm_isa *select_isa(const rf_gemm_isa *isa, const rf_gemm *g) {
   return &isa->tiles[!a_half ? 1 : !b_half ? 2 : 0];
 }
 
-/* A block of k starts where a packed B can be unpacked: at a run of values, or at a panel. */
+/* A block of k must start where unpacking of a packed B can start: at a run of values or a
+ * panel. */
 static int64_t k_grain(const rf_gemm *g) {
   return !g->panels ? 1 : g->transposed ? RF_PANEL_LANES : RF_GEMM_RUN;
 }
@@ -75,12 +74,12 @@ static int64_t k_cut(const rf_gemm *g, int64_t parts, int64_t i) {
   int64_t grain = k_grain(g), at = cut(rf_ceil_div(g->k, grain), parts, i) * grain;
   return at < g->k ? at : g->k;
 }
-/* With tiles: floats of `count` packed rows or columns of kc steps. */
+/* Floats that `count` rows or columns of kc steps take when packed for AMX tiles. */
 static int64_t packed_floats(const rf_gemm_isa *isa, int words, int64_t count, int64_t kc) {
   return count * (rf_ceil_div(kc, isa->depth) * isa->depth) * words / 2;
 }
 
-/* The layout is for the bounds of m and k, so that smaller calls fit in the same workspace. */
+/* The layout is for m_bound and k_bound, so that smaller calls fit in the workspace. */
 static layout layout_of(const rf_gemm_isa *isa, const rf_gemm *g, int threads) {
   int64_t m = bound(g->m_bound, g->m), n = g->n, k = bound(g->k_bound, g->k);
   const rf_blocks by = g->blocks.kc ? g->blocks : rf_gemm_blocks();
@@ -88,9 +87,9 @@ static layout layout_of(const rf_gemm_isa *isa, const rf_gemm *g, int threads) {
               .panels = rf_ceil_div(n, isa->nr),
               .k_blocks = at_least_1(rf_ceil_div(k, by.kc))};
   l.kc = rf_ceil_div(rf_ceil_div(k, k_grain(g)), l.k_blocks) * k_grain(g);
-  /* strips whose packed rows fill a_bytes */
+  /* number of strips whose packed rows fill a_bytes */
   int64_t group_strips = at_least_1(by.a_bytes / (4 * isa->mr * at_least_1(l.kc)));
-  /* with fewer than half as many strips per group, threads share the rows instead */
+  /* if a group would have less than half of these strips, there are fewer groups */
   int64_t groups = rf_ceil_div(l.strips, at_least_1(group_strips / 2));
   if (groups > threads) groups = threads;
   if (groups > RF_GEMM_MAX_GROUPS) groups = RF_GEMM_MAX_GROUPS;
@@ -109,20 +108,20 @@ static layout layout_of(const rf_gemm_isa *isa, const rf_gemm *g, int threads) {
   return l;
 }
 
-/* Columns that a thread streams at a time: a multiple of 64 that gives every thread a chunk. */
+/* Columns that a thread streams at a time: a multiple of 64 that leaves work for each thread. */
 static int64_t stream_cols(int64_t n, int threads) {
   int64_t chunks = rf_ceil_div(n, STREAM_COLS * (int64_t)threads) * threads;
   return rf_ceil_div(rf_ceil_div(n, chunks), 64) * 64;
 }
 
 bool rf_gemm_may_stream(const rf_gemm *g) { return !g->sums_columns && !g->transposed; }
-/* Few rows with tiles: panels that a thread takes at once, and steps of B packed at once. */
+/* Few rows with tiles: panels that a thread takes at once, and steps of B that it packs at once. */
 enum { FEW_PANELS = 2, FEW_STEPS = 256 };
-/* Floats of A as one packed strip, with padding for vectors that read past the end. */
+/* Floats of all rows of A packed as one strip, with padding because vectors read past its end. */
 static int64_t few_floats(const rf_gemm_isa *isa, int64_t few, int64_t k) {
   return isa->depth > 1 ? packed_floats(isa, isa->a_words, RF_FEW_ROWS, k) : few * k + RF_FEW_ROWS;
 }
-/* Floats of one thread, in addition to the packed A. */
+/* Floats of workspace for one thread, without the packed A that all threads share. */
 static int64_t stream_floats(const rf_gemm_isa *isa, const rf_gemm *g, int64_t few, int threads) {
   if (isa->depth > 1)
     return packed_floats(isa, isa->b_words, isa->nr, FEW_STEPS) + (int64_t)FEW_PANELS * isa->mr * isa->nr;
@@ -147,7 +146,6 @@ size_t rf_gemm_workspace(const rf_gemm_isa *isa, const rf_gemm *g, int threads) 
   return (floats > streaming ? floats : streaming) * sizeof(float);
 }
 
-/* All threads together pack the few rows of A. */
 static void pack_few(const rf_gemm_isa *isa, const rf_gemm *g, float *a) {
   enum { PACK = 256 };
 #pragma omp for schedule(static) nowait
@@ -158,7 +156,7 @@ static void pack_few(const rf_gemm_isa *isa, const rf_gemm *g, float *a) {
   RF_STAMP_BARRIER;
 }
 
-/* Panels that a thread takes at a time. One row alternates between these panels. */
+/* Panels that a thread takes at a time. A product with one row alternates between them. */
 static int panels_at_once(const rf_gemm *g, int64_t panels, int threads) {
   return g->m == 1 ? rf_shares_at_once(panels, RF_GEMM_PANELS, threads) : 1;
 }
@@ -203,13 +201,12 @@ void rf_gemm_stream(const rf_gemm_isa *isa, const rf_gemm *g, int threads, void 
   }
 }
 
-/* True if tiles write u and out with non-temporal stores, because no op reads u and out soon or
- * they do not fit in L2. */
+/* True if tiles use non-temporal stores: no op reads u and out soon, or both exceed L2. */
 static bool is_nontemporal(const rf_gemm *g) {
   return !g->accumulate && (g->read_later || (g->dtype == RF_BF16 && g->m * g->n >= TOO_LARGE));
 }
 
-/* Tiles multiply each group of steps of B as soon as it is packed. */
+/* Packs FEW_STEPS steps of B at a time, and multiplies these steps at once with tiles. */
 void rf_gemm_few(const rf_gemm_isa *vectors, const rf_gemm *product, int threads, void *workspace) {
   rf_gemm call = *product, *g = &call;
   const rf_gemm_isa *isa = select_isa(vectors, g);
@@ -262,7 +259,7 @@ void rf_gemm_few(const rf_gemm_isa *vectors, const rf_gemm *product, int threads
   }
 }
 
-/* A block of columns, rows and k: its ranges, and the buffers of its packed operands. */
+/* A block of columns, rows and k: its ranges, and indices of the buffers of its packed operands. */
 typedef struct block {
   int64_t s0, s1, p0, p1, k0, k1; /* ranges of strips, panels and steps of k */
   bool pack_a, pack_b;            /* false if the previous block packed this operand */
@@ -276,8 +273,8 @@ typedef struct job {
   layout l;
   float *a, *b, *tiles;
   int64_t blocks;
-  /* Tickets. Block i uses slot i % 3. Block i-2 clears the slot, because no thread is then in block
-   * i-3. */
+  /* Ticket counters. Block i uses counter i % 3. It is cleared during block i-2, when no thread is
+   * still in block i-3, the previous user of the counter. */
   struct {
     _Alignas(64) atomic_long next;
   } pack[3], work[3][RF_GEMM_MAX_GROUPS];
@@ -293,7 +290,8 @@ static block block_at(const job *j, int64_t i) {
              .k0 = k_cut(j->g, l->k_blocks, kb),
              .k1 = k_cut(j->g, l->k_blocks, kb + 1),
              .first_rows = rb == 0};
-  int64_t a_changes = l->row_blocks * l->k_blocks > 1 ? i : 0; /* earlier packings of A, and of B */
+  /* number of earlier packings of A; b_changes: of B */
+  int64_t a_changes = l->row_blocks * l->k_blocks > 1 ? i : 0;
   int64_t b_changes = l->k_blocks > 1 ? i : cb;
   b.pack_a = i == 0 || l->row_blocks * l->k_blocks > 1;
   b.pack_b = i == 0 || l->k_blocks > 1 || (rb == 0 && kb == 0);
@@ -311,7 +309,7 @@ static float *packed_b(const job *j, const block *b, int64_t panel) {
   return j->b + (int64_t)j->l.b_floats * b->b_buffer + (panel - b->p0) * j->isa->nr * (b->k1 - b->k0);
 }
 
-/* ---- packing: a ticket is for one unit, a panel of B or a strip of A ------------------------- */
+/* ---- packing: a ticket stands for one unit: one panel of B or one strip of A ----------------- */
 
 static int64_t b_units(const block *b) { return b->pack_b ? b->p1 - b->p0 : 0; }
 static int64_t a_units(const block *b) { return b->pack_a ? b->s1 - b->s0 : 0; }
@@ -329,8 +327,8 @@ static void pack_unit(const job *j, const block *b, int64_t t) {
     j->isa->pack_a(j->g, row, (int)(row_of(j, s + 1) - row), b->k0, kc, packed_a(j, b, s));
   }
 }
-/* Memory to prefetch: `columns` columns, each of `lines` pieces of 128 bytes that are `stride`
- * bytes apart. */
+/* Memory to prefetch: `columns` columns that start 128 bytes apart. Each column is `lines` pieces
+ * of 128 bytes, `stride` bytes apart. */
 typedef struct pieces {
   const char *at;
   int64_t stride, lines, columns;
@@ -342,8 +340,8 @@ static pieces pieces_from(const void *from, int64_t item, int64_t step, int64_t 
   if (along) return (pieces){at, wide * item, count, rf_ceil_div(kc * item, 128)};
   return (pieces){at, step * item, kc, rf_ceil_div(count * item, 128)};
 }
-/* The bytes of k steps [k0, k0 + kc) in the packed panel of column `col`. Hardware prefetchers
- * would stop at the end of a 4 KiB page. */
+/* The bytes of steps [k0, k0 + kc) of k in the packed panel of column `col`. Software prefetches
+ * them, because hardware prefetchers stop at the end of a 4 KiB page. */
 static pieces pieces_of_panel(const rf_gemm *g, int64_t k0, int64_t kc, int64_t col) {
   if (g->transposed) return (pieces){0};
   rf_panel panel = rf_panels_find(g->panels, col);
@@ -351,7 +349,7 @@ static pieces pieces_of_panel(const rf_gemm *g, int64_t k0, int64_t kc, int64_t 
   return (pieces){(const char *)g->b + panel.offset + from * panel.block_bytes, 128,
                   rf_ceil_div((end - from) * panel.block_bytes, 128), 1};
 }
-/* Memory that packing reads for units [t, end), up to the last unit of the operand of unit t. */
+/* Memory that packing reads for units [t, end). If unit t is a panel of B, the units end with B. */
 static pieces units_source(const job *j, const block *b, int64_t t, int64_t end) {
   const rf_gemm *g = j->g;
   int64_t panels = b_units(b), kc = b->k1 - b->k0;
@@ -391,7 +389,7 @@ static void fetch(pieces p) {
   }
 }
 /* Packs the units of block i that no thread packed between tiles. Each turn prefetches AT_ONCE
- * units and packs the AT_ONCE units before them. */
+ * units and packs the AT_ONCE units that the previous turn prefetched. */
 static void pack_rest(job *j, int64_t i) {
   enum { AT_ONCE = 4 }; /* adjacent strips of a transposed A share cache lines */
   block b = block_at(j, i);
@@ -406,7 +404,7 @@ static void pack_rest(job *j, int64_t i) {
 
 /* ---- multiplying ----------------------------------------------------------------------------- */
 
-/* Lists the addresses that the epilogue reads or writes in rows [row, row + rows) at column `col`.
+/* Lists the addresses in rows [row, row + rows) at column `col` that the epilogue reads or writes.
  * NULL ends the list. */
 enum { TILE_PIECES = 3 * 12 + 1 };
 static void pieces_of_tile(const rf_gemm *g, int64_t row, int64_t rows, int64_t col, const char **to) {
@@ -420,7 +418,6 @@ static void pieces_of_tile(const rf_gemm *g, int64_t row, int64_t rows, int64_t 
   *to = NULL;
 }
 
-/* Multiplies the strips of one group by one panel. */
 static void multiply(const job *j, const block *b, int group, int64_t panel, int64_t next_panel,
                      const pieces list[2]) {
   const rf_gemm_isa *isa = j->isa;
@@ -431,8 +428,8 @@ static void multiply(const job *j, const block *b, int group, int64_t panel, int
   int cols = (int)(g->n - col < isa->nr ? g->n - col : isa->nr);
   bool first = b->k0 == 0, last = b->k1 == g->k;
   const float *panel_at = packed_b(j, b, panel);
-  /* Each strip prefetches its share of the next panel, and of the source and destination of the
-   * units that are packed next. */
+  /* During each strip, prefetches a share of the next panel of B, and of the source and destination
+   * of the units that are packed next. */
   int64_t strips = at_least_1(s1 - s0), ahead = next_panel < b->p1 ? rf_ceil_div(kc * isa->nr * 4, 128) : 0;
   rf_gemm_ahead prefetch[2] = {{(const char *)packed_b(j, b, next_panel), 128, rf_ceil_div(ahead, strips)}};
   rf_gemm_ahead *near = &prefetch[0], *far = &prefetch[1];
@@ -461,7 +458,8 @@ static void multiply(const job *j, const block *b, int group, int64_t panel, int
     far->stride = now->stride;
     far->lines = column >= now->columns ? 0 : share < now->lines - line ? share : now->lines - line;
     tile_pieces[0] = NULL;
-    if (first && g->accumulate) { /* prefetches the next tile; this tile is being read */
+    /* prefetches the values of C for the next tile, because those of this tile are being read */
+    if (first && g->accumulate) {
       if (s + 1 < s1) pieces_of_tile(g, row + rows, fewest + (owed + more >= j->l.strips), col, tile_pieces);
     } else if (last) {
       pieces_of_tile(g, row, rows, col, tile_pieces);
@@ -483,8 +481,8 @@ static void multiply(const job *j, const block *b, int group, int64_t panel, int
   }
 }
 
-/* Computes tiles of block i. After each tile, packs a share of block i+1 that was prefetched while
- * the tile was computed. */
+/* Multiplies panels of block i. After each panel, packs a share of block i+1, which was prefetched
+ * while the panel was multiplied. */
 static void compute(job *j, int64_t i, int thread, int threads) {
   block b = block_at(j, i), after = {0};
   if (i + 1 < j->blocks) after = block_at(j, i + 1);
@@ -494,7 +492,7 @@ static void compute(job *j, int64_t i, int thread, int threads) {
   for (int turn = 0; turn < groups; turn++) {
     int group = (thread + turn) % groups;
     atomic_long *next = &j->work[i % 3][group].next;
-    for (;;) { /* stops helping a group near its end: its own thread would only wait */
+    for (;;) { /* stops helping a group that is nearly done, because its own thread would then only wait */
       bool help = turn > 0 && group < threads;
       if (help && panels - atomic_load_explicit(next, memory_order_relaxed) < 3) break;
       int64_t t = ticket(next);
@@ -525,7 +523,7 @@ void rf_gemm_blocked(const rf_gemm_isa *isa, const rf_gemm *g, int threads, void
     pack_rest(&j, 0);
     RF_STAMP_BARRIER;
     for (int64_t i = 0; i < j.blocks; i++) {
-      if (thread == 0) { /* slot of block i+2, last used by block i-1 */
+      if (thread == 0) { /* clears the counters of block i+2, which block i-1 used last */
         atomic_store(&j.pack[(i + 2) % 3].next, 0);
         for (int gr = 0; gr < j.l.groups; gr++) atomic_store(&j.work[(i + 2) % 3][gr].next, 0);
       }

@@ -1,23 +1,22 @@
-/* gemm.h - the matrix product of every linear layer: C[M,N] (+)= A[M,K] B[K,N], with epilogues.
- *
- * The rounding of every operation is defined: an element of C is one f32 chain in ascending k, acc
- * = fmaf(a, b, acc), from 0 or, when accumulating, from the value in C. bf16 operands are widened
- * first, which is exact. Results do not depend on tiles, threads or ISA. A running sum stays one
- * f32 between blocks of k.
- *
- * On ISAs with tiles (`tiles`), products with a bf16 operand have another definition. k is cut in
- * steps of 32 from k = 0, padded with zeros. A step has two chains from +0 in ascending i: even =
- * fmaf(a[2i], b[2i], even) and odd = fmaf(a[2i+1], b[2i+1], odd). Then acc = acc + (even + odd).
+/* gemm.h - the matrix product of every linear layer: C[M,N] (+)= A[M,K] B[K,N], with epilogues. The
+ * rounding of every operation is defined: an element of C is one f32 chain over ascending k:
+ *   acc = fmaf(a, b, acc)
+ * acc starts from 0, or from the value in C when accumulating. bf16 operands are first widened to
+ * f32, which is exact. Results do not depend on block sizes, threads or ISA. A running sum stays
+ * one f32 between blocks of k. On ISAs with tiles (`tiles`), products with a bf16 operand have
+ * another definition. k is cut in steps of 32 from k = 0; zeros fill the last step. In a step, even
+ * and odd start from +0, and i ascends:
+ *   even = fmaf(a[2i], b[2i], even)
+ *   odd  = fmaf(a[2i+1], b[2i+1], odd)
+ *   acc  = acc + (even + odd), once at the end of the step
  * All operations round to nearest even. Subnormal operands and results become zeros of their sign
  * (tdpbf16ps; Intel SDM volume 2). An f32 operand is split in two bf16: its upper half, and the
- * remainder, rounded. The two bf16 keep 16 of its 24 bits. Each step multiplies the first bf16,
- * then the second. An element of C thus depends only on its row of A and its column of B. If all
- * f32 values are bf16 values, the result is bit-identical to the bf16 product.
- *
- * A packed B (formats/panels.h) is dequantised in registers to exactly the file's values.
- *
- * Strides express NN, NT and TN products; only the packing of a block depends on them. With up to
- * RF_FEW_ROWS rows, the weights are not packed but read once, at memory speed. */
+ * rounded remainder. These two bf16 keep 16 of the 24 bits of the f32. Each step runs with the
+ * first bf16, then with the second. An element of C thus depends only on its row of A and its
+ * column of B. If all values of an f32 operand are bf16 values, the result is bit-identical to the
+ * bf16 product. A packed B (formats/panels.h) is dequantised in registers to exactly the file's
+ * values. Strides of A and B express NN, NT and TN products; only the packing of a block depends on
+ * them. With up to RF_FEW_ROWS rows, the weights are not packed but read once, at memory speed. */
 #ifndef RF_GEMM_H
 #define RF_GEMM_H
 
@@ -33,18 +32,19 @@ typedef enum rf_gemm_epilogue {
   RF_GEMM_GELU_BWD  /* out = round(u * gelu'(side)) */
 } rf_gemm_epilogue;
 
-/* RUN: steps of k of a packed B that are converted to f32 at a time */
+/* RF_GEMM_RUN: number of steps of k of a packed B that are converted to f32 at a time */
 enum { RF_GEMM_MAX_GROUPS = 16, RF_GEMM_RUN = 64 };
-/* a single row alternates between this many panels: hardware prefetchers follow both streams */
+/* one row alternates between this many panels, because hardware prefetchers follow both streams */
 enum { RF_GEMM_PANELS = 2 };
 /* FORMS: both operands bf16; A f32 and B bf16; A bf16 and B f32 */
 enum { RF_TILE_DEPTH = 32, RF_TILE_FORMS = 3 };
 
 typedef struct rf_gemm {
   int64_t m, n, k;
-  int64_t m_bound, k_bound; /* maximum m and k of calls that share a workspace; 0: m and k */
-  rf_blocks blocks;         /* rf_gemm_blocks if kc is 0; not for tiles and few rows */
-  const void *a;            /* (M,K): element (i,p) at a[i a_row + p a_step] */
+  int64_t m_bound, k_bound; /* maximum m and k of calls that share a workspace; 0 means m and k themselves */
+  /* if kc is 0, rf_gemm_blocks() replaces them; products with tiles or few rows ignore them */
+  rf_blocks blocks;
+  const void *a; /* (M,K): element (i,p) at a[i a_row + p a_step] */
   int64_t a_row, a_step;
   rf_dtype a_dtype; /* all dtypes are RF_F32 or RF_BF16 */
   const void *b;    /* (K,N): element (p,j) at b[p b_step + j b_col] */
@@ -57,14 +57,15 @@ typedef struct rf_gemm {
   const void *bias; /* (N) or NULL */
   rf_dtype bias_dtype;
   rf_gemm_epilogue epilogue;
-  void *u, *out;              /* (M,N), either may be NULL */
-  const void *side;           /* (M,N): the residual, or the saved u of gelu's backward */
-  rf_dtype dtype;             /* type of u, out and side */
-  int64_t ld;                 /* row stride of u, out and side, in elements */
-  bool read_later;            /* no op reads u and out soon */
-  bool nontemporal;           /* set when a path runs: use non-temporal stores for u and out */
-  bool accumulate;            /* sums start from u, which is f32; no bias, no epilogue */
-  bool sums_columns;          /* also sums columns of B, in ascending k, unfused; b_col must be 1 */
+  void *u, *out;    /* (M,N), either may be NULL */
+  const void *side; /* (M,N): the residual, or the saved u of gelu's backward */
+  rf_dtype dtype;   /* type of u, out and side */
+  int64_t ld;       /* row stride of u, out and side, in elements */
+  bool read_later;  /* no op reads u and out soon */
+  bool nontemporal; /* set when a path runs: use non-temporal stores for u and out */
+  bool accumulate;  /* sums start from u, which is f32; no bias, no epilogue */
+  /* also sums each column of B with plain additions in ascending k; b_col must be 1 */
+  bool sums_columns;
   float *column_sum;          /* (N) */
   bool column_sum_accumulate; /* column sums start from their present values */
   rf_dropout drop;            /* dropout of RESIDUAL */
@@ -77,7 +78,7 @@ typedef struct rf_gemm_ahead {
   int64_t stride, lines;
 } rf_gemm_ahead;
 
-/* Sums [rows][ld], of which `cols` columns are used. The first sum belongs to (row, col) of C. */
+/* Sums [rows][ld] of a part of C, which starts at (row, col). `cols` columns are used. */
 typedef struct rf_gemm_sums {
   float *at;
   int64_t ld, row, col;
@@ -85,25 +86,27 @@ typedef struct rf_gemm_sums {
 } rf_gemm_sums;
 
 /* Computes tile = a b over kc steps, or continues the sums of `tile` if `resume`. Prefetches the
- * next packed panel (ahead[0]) and the next operands to pack (ahead[1]) to L2. Prefetches to L1 two
- * lines at each address of `tile_pieces` (until NULL), where C is accessed after this tile. */
+ * next packed panel (ahead[0]) and the next operands to pack (ahead[1]) to L2. Prefetches two lines
+ * to L1 at each address in `tile_pieces`, a list that ends with NULL. C is accessed there after
+ * this tile. */
 typedef void (*rf_gemm_micro)(int64_t kc, const float *a, const float *b, float *tile, bool resume,
                               const rf_gemm_ahead ahead[2], const char *const *tile_pieces);
 
-/* Like rf_gemm_micro with AMX tiles, over `steps` steps of 32 values of k. Sums start from `from`,
- * or zero if NULL, and are stored to `to`. `errands` runs after each step. */
+/* Like rf_gemm_micro, with AMX tiles and `steps` steps of 32 values of k. Sums start from `from`,
+ * or from zero if it is NULL, and go to `to`. `errands` runs after each step. */
 struct rf_tile_errands;
 typedef void (*rf_tile_micro)(int64_t steps, const float *a, const float *b, const float *from, float *to,
                               struct rf_tile_errands *errands);
 
-/* One ISA's functions. Packed A has strips of rows, [k][row of the strip]. Packed B has panels of
- * nr columns, [k][nr]. A tile is f32 [rows][nr]. gemm_amx.c has the packing for tiles. */
+/* The functions of one ISA. A packed strip of mr rows of A is [k][row of the strip]. A packed panel
+ * of nr columns of B is [k][nr]. Sums are f32 [rows][nr]. gemm_amx.c describes the packing for AMX
+ * tiles. */
 struct rf_fast_isa;
 typedef struct rf_gemm_isa {
   const char *name;
   int mr, nr;
   int a_words, b_words; /* 16-bit words of a packed element: 1 for bf16, 2 for f32 or two bf16 */
-  /* blocks of k start at multiples of this number of steps, which are packed together */
+  /* this number of steps of k is packed together; blocks of k start at its multiples */
   int depth;
   void (*pack_a)(const rf_gemm *g, int64_t i0, int rows, int64_t k0, int64_t kc, float *to);
   void (*pack_b)(const rf_gemm *g, int64_t j0, int cols, int64_t k0, int64_t kc, float *to, float *sum);
@@ -112,16 +115,16 @@ typedef struct rf_gemm_isa {
   /* `begin` loads sums from u; `finish` rounds sums and stores them to u and out. */
   void (*begin)(const rf_gemm *g, const rf_gemm_sums *sums);
   void (*finish)(const rf_gemm *g, const rf_gemm_sums *sums);
-  /* Computes columns [j0, j0+cols) of the product with few rows, over all of K. `a` is A packed as
-   * one strip, [k][m]; `y` is scratch for m * cols sums. */
+  /* Computes columns [j0, j0+cols) of a product with few rows, over all of K. `a` is A packed as
+   * one strip, [k][m]. `y` is scratch memory for m * cols sums. */
   void (*stream)(const rf_gemm *g, const float *a, int64_t j0, int cols, float *y);
   /* Like `stream`, for up to RF_GEMM_PANELS panels of a packed B. `y` is
    * [panel][m][RF_PANEL_LANES]; `wide` is scratch for RF_GEMM_RUN steps of RF_PANEL_LANES. */
   void (*stream_panels)(const rf_gemm *g, const rf_panel *panel, int count, const float *a, float *y,
                         float *wide);
   const struct rf_fast_isa *fast; /* NULL: no products in 8 bits */
-  /* [RF_TILE_FORMS] variants for products with bf16, or NULL. Variants have no `micro` and no
-   * `stream`. Every thread calls `open` before and `close` after using a variant. */
+  /* NULL, or an array [RF_TILE_FORMS] of ISA tables for products with bf16. These tables have no
+   * `micro` and no `stream`. Every thread calls their `open` first and `close` last. */
   const struct rf_gemm_isa *tiles;
   const rf_tile_micro (*tile_micros)[2]; /* for tiles: [0: B, 1: A stays in L1][tiles of rows - 1] */
   void (*open)(void);
@@ -140,7 +143,7 @@ bool rf_matmul_has_blocks(const rf_kernel *kernel);
  * must be 64-byte aligned. Products allocate nothing. */
 size_t rf_gemm_workspace(const rf_gemm_isa *isa, const rf_gemm *g, int threads);
 
-/* Paths are ways to compute a product; results are bit-identical. A plan chooses each op's path. */
+/* Paths are ways to compute a product, with bit-identical results. Plans choose an op's path. */
 typedef void rf_gemm_path(const rf_gemm_isa *isa, const rf_gemm *g, int threads, void *workspace);
 rf_gemm_path rf_gemm_stream;  /* few rows: B is read once, without packing */
 rf_gemm_path rf_gemm_panels;  /* few rows, packed B */
@@ -150,7 +153,7 @@ rf_gemm_path rf_gemm_blocked; /* operands are packed in blocks */
 rf_gemm_path rf_gemm_fast;    /* activations in 8 bits (fast.c) */
 /* True if a product with few rows can read B in place. */
 bool rf_gemm_may_stream(const rf_gemm *g);
-/* Chooses the path at run time, for ops whose data decide the number of rows, such as experts. */
+/* Chooses a path at run time, for ops whose number of rows depends on data, such as experts. */
 rf_gemm_path rf_gemm_run;
 
 /* The panels of a packed weight; NULL for a plain weight. */
@@ -158,8 +161,8 @@ static inline const rf_panels *rf_panels_of(const rf_tensor *w) {
   return w->dtype == RF_PACKED ? &w->panels : NULL;
 }
 
-/* Sums the columns of x (rows, cols), with row stride `ld`, in ascending rows. The result is the
- * gradient of a bias if x is not packed as B. `resume` adds to the present sums. */
+/* Sums the columns of x (rows, cols), with row stride `ld`, in ascending rows. This gives the
+ * gradient of a bias when no product packs x as its B. `resume` adds to the present sums. */
 void rf_column_sums(const void *x, rf_dtype dtype, int64_t rows, int64_t cols, int64_t ld, float *sum,
                     bool resume, int threads);
 

@@ -1,9 +1,9 @@
 /* gemm_amx.c - products with bf16 operands on AMX tiles (gemm.h defines the arithmetic). A product
- * of 32 rows and 32 columns uses four tiles of sums, two of rows and two of columns.
- *
- * Packed data are tiles of 1 KiB, ordered by step of 32 k, then by piece (f32 is split into two
- * bf16 pieces), then by sixteen rows or columns. Rows are [row][k], columns [pair of k][column][2].
- * Missing rows, columns and k are zeros. */
+ * of 32 rows by 32 columns uses four tiles for sums, two tiles for rows and two tiles for columns.
+ * Packed data are tiles of 1 KiB, ordered by step of 32 values of k, then by piece, then by sixteen
+ * rows or columns. An f32 value has two pieces, both bf16; a bf16 value is one piece. A tile of
+ * rows is [row][k], and a tile of columns is [pair of k][column][2]. Zeros stand for missing rows,
+ * columns and k. */
 #include "backend/cpu/gemm_tiles.h"
 #include "backend/cpu/tiles.h"
 
@@ -12,15 +12,15 @@
 
 enum { SIXTEEN = 16, DEPTH = RF_TILE_DEPTH, TILE_BYTES = 1024, PIECES = 2 };
 
-/* ---- sixteen rows or columns of one step of 32 k, in registers ------------------------------- */
+/* ---- sixteen rows or columns of one step of 32 values of k, in registers --------------------- */
 
 /* A block of `lines` rows or columns in memory. Element (line, k) is at from[line * line_step + k *
- * k_step], and one of the two strides is 1. */
+ * k_step]. One of these two strides is 1. */
 typedef struct block {
   const void *from;
   rf_dtype dtype;
   int64_t line_step, k_step;
-  int lines, steps; /* lines and steps of k in use; all others are zeros */
+  int lines, steps; /* number of lines and of steps of k in use; all others are zeros */
 } block;
 static const void *element_at(const void *from, rf_dtype dtype, int64_t i) {
   return (const char *)from + i * (dtype == RF_BF16 ? 2 : 4);
@@ -48,7 +48,7 @@ static inline void lines_of_bf16(const block *b, bool full, __m512i v[SIXTEEN]) 
     v[i] = full || i < b->lines ? _mm512_maskz_loadu_epi16(mask, (const uint16_t *)b->from + i * b->line_step)
                                 : _mm512_setzero_si512();
 }
-/* Loads sixteen pairs of k, each for sixteen lines. */
+/* Loads sixteen pairs of adjacent k; each vector has one pair for sixteen lines. */
 static inline void pairs_of_bf16(const block *b, bool full, __m512i v[SIXTEEN]) {
   __mmask16 mask = full || b->lines >= SIXTEEN ? 0xffff : (__mmask16)((1u << b->lines) - 1);
   const uint16_t *at = b->from;
@@ -60,7 +60,7 @@ static inline void pairs_of_bf16(const block *b, bool full, __m512i v[SIXTEEN]) 
     v[p] = _mm512_or_si512(_mm512_cvtepu16_epi32(even), _mm512_slli_epi32(_mm512_cvtepu16_epi32(odd), 16));
   }
 }
-/* The loads of lines and of pairs for f32, which is split into pieces. */
+/* The same two loads for f32 lines and f32 pairs; both split f32 into pieces. */
 static inline void lines_of_f32(const block *b, __m512i v[PIECES][SIXTEEN]) {
   static const uint16_t upper[32] = {1,  3,  5,  7,  9,  11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31,
                                      33, 35, 37, 39, 41, 43, 45, 47, 49, 51, 53, 55, 57, 59, 61, 63};
@@ -158,7 +158,7 @@ void rf_tiles_pack_a(const rf_gemm *g, int64_t i0, int rows, int64_t k0, int64_t
     }
 }
 
-/* Packs sixteen columns that are not contiguous in one panel, by way of values [k][16]. */
+/* Packs sixteen columns that are not contiguous in one panel. First copies them to [k][16]. */
 static void pack_gathered(const rf_gemm *g, int64_t j, int cols, int64_t k, int steps, char *to) {
   _Alignas(64) uint16_t room[DEPTH * SIXTEEN] = {0};
   for (int p = 0; p < steps; p++)
@@ -171,7 +171,6 @@ static void pack_gathered(const rf_gemm *g, int64_t j, int cols, int64_t k, int 
     }
   pack(&(block){room, RF_BF16, 1, SIXTEEN, SIXTEEN, DEPTH}, false, to, TILE_BYTES);
 }
-/* Packs panels of bf16, whose lanes are columns. */
 static void pack_lanes(const rf_gemm *g, int64_t j, int cols, int64_t k0, int64_t kc, char *to) {
   rf_panel panel = rf_panels_find(g->panels, j);
   int lane = (int)(j - panel.first);
@@ -248,9 +247,9 @@ void rf_tiles_close(void) {
 }
 
 /* One operand stays in L1; tile loads of the other operand bypass L1 (tileloaddt1). With 512 steps
- * and 1 MiB of rows in L2, a Sapphire Rapids core reaches 2.9 of 3.0 TFLOP/s; with ordinary loads
- * 2.0. `tiles` is 1 or 2 tiles of rows; a_pieces or b_pieces (bf16 pieces per element) is 1. All
- * fields are compile-time constants. */
+ * and 1 MiB of rows in L2, a Sapphire Rapids core reaches 2.9 of 3.0 TFLOP/s. Ordinary loads of
+ * both reach 2.0. `tiles` is the number of tiles of rows, 1 or 2. a_pieces and b_pieces are the
+ * bf16 pieces per element; at least one is 1. All fields are compile-time constants. */
 #define LOAD_A(tile, at) \
   if (a_stays) _tile_loadd(tile, at, 64); \
   else _tile_stream_loadd(tile, at, 64);
@@ -317,10 +316,10 @@ RF_INLINE void micro(form f, int64_t steps, const float *a, const float *b, cons
   }
 }
 /* Multiplies up to sixteen rows by a full panel at memory speed; tiles 0 to 3 keep the sums for all
- * k. Vectors store the pairs of k of a step of 32 in one of SLOTS buffers. A tile loads a buffer
- * DELAY steps later, because loading a fresh store must wait. Pairing within quarters of a vector
- * permutes the lanes, so the sums are permuted back. Memory AHEAD steps ahead is prefetched,
- * because hardware prefetchers stop at the end of a 4 KiB page. */
+ * k. Vectors pair the values of k of a step of 32 and store the pairs in one of SLOTS buffers. A
+ * tile loads the buffer DELAY steps later, because a load of just-stored data must wait. Pairing
+ * within 128-bit quarters of a vector permutes the lanes, so the sums are permuted back. Memory
+ * AHEAD steps ahead is prefetched, because hardware prefetchers stop at the end of a 4 KiB page. */
 enum { SLOTS = 4, DELAY = 2, AHEAD = 32 };
 static inline void pair_lanes(const char *at, const char *later, char *to) {
 #pragma GCC unroll 4
@@ -337,8 +336,8 @@ static inline void pair_lanes(const char *at, const char *later, char *to) {
 }
 /* One or two rows use vectors, which reach 96 % of memory bandwidth; tiles reach 81 %. The low half
  * of a dword is the even lane, and the high half is the odd lane. LANES(X, r) is X(r, vector) for
- * all vectors; r is a row of one panel, or a panel of one row. Even k, odd k and whole steps have
- * separate sums. */
+ * all vectors. r is the row if there is one panel, and the panel if there is one row. Even k, odd k
+ * and whole steps have separate sums. */
 enum { STEP_BYTES = DEPTH * RF_PANEL_LANES * 2, FEWEST = 2 };
 /* SOON: bytes to prefetch ahead. FLUSH: subnormal operands and results become zeros. */
 enum { SOON = 2 << 10, FLUSH = 0x8040 };
@@ -349,7 +348,7 @@ enum { SOON = 2 << 10, FLUSH = 0x8040 };
   if ((r) < rows) even_##r##_##l = _mm512_fmadd_ps(x##r, w##l, even_##r##_##l);
 #define ROW_ODD(r, l) \
   if ((r) < rows) odd_##r##_##l = _mm512_fmadd_ps(x##r, w##l, odd_##r##_##l);
-/* Adds 0 for the missing steps after the end of k, which turns -0 into 0. */
+/* Adds 0, as the padding of k would. This turns -0 into 0. */
 #define ROW_EVEN_ZERO(r, l) even_##r##_##l = _mm512_add_ps(even_##r##_##l, _mm512_setzero_ps());
 #define ROW_ODD_ZERO(r, l) odd_##r##_##l = _mm512_add_ps(odd_##r##_##l, _mm512_setzero_ps());
 #define ROW_JOIN(r, l) \
@@ -427,7 +426,7 @@ RF_INLINE void stream_rows(int rows, const char *at, int64_t inner, const void *
     ROW_STORE(1)
   }
 }
-/* Multiplies one row by two panels in alternate steps: hardware prefetchers follow two streams. */
+/* Alternates between two panels for one row, because hardware prefetchers follow two streams. */
 #define PANEL_STEP(r, from) \
   { \
     enum { rows = r + 1 }; \
@@ -476,8 +475,8 @@ static void stream_two(const char *at0, const char *at1, int64_t inner, const vo
   ROW_STORE(0)
   ROW_STORE(1)
 }
-/* Copies rows from their tiles to contiguous memory. In tiles, each step of a row has its own cache
- * line, and reading these lines would wait for memory. */
+/* Copies rows of A from their tiles to contiguous memory. In tiles, each step of a row is in
+ * another cache line, and the product would wait for these lines. */
 static void side_by_side(const float *a, int64_t rows, int64_t steps, float *to) {
   for (int64_t r = 0; r < rows; r++)
     for (int64_t i = 0; i < steps; i++)

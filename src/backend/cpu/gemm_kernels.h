@@ -27,7 +27,7 @@ RF_INLINE void transpose_8x8(v8 r[8]) {
     r[i + 4] = SHUFFLE(b[i], b[i + 4], 4, 5, 6, 7, 12, 13, 14, 15);
   }
 }
-/* Loads eight elements as f32 bits. Stores to a pointer, as no ABI returns a v8 without AVX. */
+/* Loads eight elements as f32 bits. Writes to a pointer, as no ABI returns a v8 without AVX. */
 RF_INLINE void eight(v8 *to, const void *p, rf_dtype dtype, int64_t at) {
   if (dtype == RF_BF16) *to = __builtin_convertvector(*(const h8 *)((const rf_bf16 *)p + at), v8) << 16;
   else *to = *(const v8 *)((const float *)p + at);
@@ -35,11 +35,11 @@ RF_INLINE void eight(v8 *to, const void *p, rf_dtype dtype, int64_t at) {
 
 /* ---- packing A: [k][rows] -------------------------------------------------------------------- */
 
-/* Packs rows that are contiguous in k, in blocks of 8 steps that are transposed in registers.
- * Stores write whole vectors in ascending steps, so the next store overwrites their surplus. The
- * last steps are stored by element, because their surplus would leave the strip. */
+/* Packs rows that are contiguous in k. Transposes blocks of 8 steps in registers. Each store writes
+ * a whole vector, and the next store overwrites its surplus floats. The last steps are stored by
+ * element, because their surplus would leave the strip. */
 RF_INLINE void pack_a_rows(const void *a, rf_dtype dtype, int64_t a_row, int rows, int64_t kc, float *to) {
-  int64_t safe = kc - 16; /* the surplus of at most 15 floats ends before step k+16 */
+  int64_t safe = kc - 16; /* for k < safe, the at most 15 surplus floats stay inside the strip */
   int64_t k = 0;
   if (rows > 8) {
     for (; k + 8 <= safe; k += 8) {
@@ -71,8 +71,8 @@ RF_INLINE void pack_a_rows(const void *a, rf_dtype dtype, int64_t a_row, int row
     for (int i = 0; i < rows; i++) to[k * rows + i] = rf_f32_get(a, dtype, i * a_row + k);
   }
 }
-/* Packs an operand whose rows are contiguous at each step (a transposed operand) with whole
- * vectors. The last steps are copied by element, so that no access leaves the arrays. */
+/* Packs a transposed operand, whose rows are contiguous at each step, with whole vectors. The last
+ * steps are copied by element, so that no access leaves the arrays. */
 RF_INLINE void pack_a_steps(const void *a, rf_dtype dtype, int64_t a_step, int rows, int64_t kc, float *to) {
   int64_t k = 0;
   if (a_step >= RF_LANES) {
@@ -113,8 +113,8 @@ RF_INLINE void pack_b_steps(const void *b, rf_dtype dtype, int64_t b_step, int c
     for (int j = 0; j < NR; j++) to[k * NR + j] = j < cols ? rf_f32_get(b, dtype, k * b_step + j) : 0.0f;
   }
 }
-/* Packs columns that are contiguous in k (a transposed weight), 8 columns at a time for 64 steps.
- * More columns would not fit: at a power-of-two stride, all share the ways of one L1 set. */
+/* Packs columns that are contiguous in k (a transposed weight), in blocks of 8 columns by 64 steps.
+ * More columns would not fit in L1, because columns at a power-of-two stride share one L1 set. */
 RF_INLINE void pack_b_columns(const void *b, rf_dtype dtype, int64_t b_col, int cols, int64_t kc, float *to) {
   for (int64_t k0 = 0; k0 < kc; k0 += 64) {
     int64_t k1 = k0 + 64 < kc ? k0 + 64 : kc;
@@ -159,7 +159,7 @@ static void pack_b(const rf_gemm *g, int64_t j0, int cols, int64_t k0, int64_t k
     }
   }
   if (!sum) return;
-  /* blocks of k come in ascending order, so the sum continues */
+  /* blocks of k come in ascending order, so column sums continue from the previous block */
   bool resume = k0 > 0 || g->column_sum_accumulate;
   for (int j = 0; j < cols; j += RF_LANES) {
     int lanes = cols - j < RF_LANES ? cols - j : RF_LANES;
@@ -214,7 +214,7 @@ RF_INLINE void finish_columns(const rf_gemm *g, rf_dtype dtype, rf_gemm_epilogue
     else rf_v16_put_n(g->out, dtype, at, x, lanes);
   }
 }
-/* Stores 32 columns of bf16; a non-temporal store writes one cache line per row. */
+/* Stores 32 bf16 columns of a row. If non-temporal, one store writes the whole cache line. */
 RF_INLINE void put_line(bool nontemporal, void *to, int64_t at, const rf_v16 x[2]) {
   if (nontemporal) rf_v16_stream_bf16_pair((rf_bf16 *)to + at, x[0], x[1]);
   for (int h = 0; !nontemporal && h < 2; h++) rf_v16_store_bf16((rf_bf16 *)to + at + RF_LANES * h, x[h]);
@@ -284,12 +284,11 @@ static void finish_tile(const rf_gemm *g, const rf_gemm_sums *s) {
       s->col % 32 == 0)
     lines[g->epilogue](g, s);
   else if (pairs && g->epilogue == RF_GEMM_RESIDUAL)
-    finish_lines_residual_near(g, s); /* one dropout mask for both halves */
+    finish_lines_residual_near(g, s); /* computes one dropout mask for both halves of 32 columns */
   else if (g->nontemporal && g->dtype == RF_F32 && g->epilogue == RF_GEMM_PLAIN) finish_f32_past(g, s);
   else body[g->dtype == RF_BF16][g->epilogue](g, s);
 }
 
-/* Functions that have the same names in plain C, AVX2 and AVX-512. */
 #define RF_GEMM_KERNELS \
   .mr = MR, .nr = NR, .a_words = 2, .b_words = 2, .depth = 1, .pack_a = pack_a, .pack_b = pack_b, \
   .micro = micros, .begin = begin_tile, .finish = finish_tile, .stream = stream, \
@@ -338,10 +337,10 @@ RF_INLINE void stream_steps(const rf_gemm *g, rf_dtype b_dtype, const float *a, 
   }
 }
 
-/* B is (N,K), so a lane is a column. One cache line of each of 16 columns is loaded in full and
- * transposed in registers, because an L1 set cannot keep 16 lines at a power-of-two stride. Half
- * lines reach 9 GB/s, whole lines 22 GB/s (one row, one thread). */
-/* to[d] is dword d of the 16 lines. */
+/* B is (N,K), so a lane is a column. Loads a whole cache line of each of 16 columns and transposes
+ * these lines in registers, because an L1 set cannot keep 16 lines at a power-of-two stride.
+ * Loading half lines reaches 9 GB/s, and whole lines 22 GB/s (one row, one thread). */
+/* Sets to[d] to dword d of each of the 16 lines. */
 RF_INLINE void transposed_lines(const char *p, int64_t stride, rf_v16 to[16]) {
 #if defined(__AVX512F__)
   for (int i = 0; i < 16; i++) to[i] = rf_v16_load((const float *)(const void *)(p + i * stride));
@@ -364,7 +363,7 @@ RF_INLINE void transposed_lines(const char *p, int64_t stride, rf_v16 to[16]) {
   for (int d = 0; d < 16; d++) to[d] = rf_v16_load(dword[d]);
 #endif
 }
-/* The bf16 values of each dword at even or odd k, as f32. */
+/* The bf16 value of each dword at odd k if `odd`, otherwise at even k, as f32. */
 RF_INLINE rf_v16 half_of(rf_v16 x, bool odd) {
 #if defined(__AVX512F__)
   __m512i u = _mm512_castps_si512(x);
@@ -396,7 +395,7 @@ RF_INLINE void stream_columns(const rf_gemm *g, rf_dtype b_dtype, int most, cons
   const char *b = (const char *)g->b + column * stride;
   EACH_SUM(SUM_LOAD)
   for (; k + step <= g->k; k += step) {
-    /* prefetches these columns, and near their end the next columns */
+    /* prefetches further steps of these columns; near their end, prefetches the next columns */
     int64_t ahead =
         (k + step) * item + STREAM_AHEAD <= row_bytes ? STREAM_AHEAD : STREAM_AHEAD - row_bytes + 16 * stride;
     for (int i = 0; i < 16; i++) __builtin_prefetch(b + i * stride + k * item + ahead, 0, 2);
@@ -420,7 +419,7 @@ RF_INLINE void stream_columns(const rf_gemm *g, rf_dtype b_dtype, int most, cons
     }
   }
 }
-/* Variants have constant rows. Other numbers of rows use the next larger variant. */
+/* Each variant has a constant number of rows. Other numbers of rows use the next larger variant. */
 RF_INLINE void stream_columns_of(const rf_gemm *g, rf_dtype b_dtype, const float *a, int64_t column, int cols,
                                  float *y) {
 #if defined(__AVX2__)
@@ -457,7 +456,7 @@ static void stream(const rf_gemm *g, const float *a, int64_t j0, int cols, float
       else stream_columns_f32(g, a, j0 + done, cols, y + done);
     }
   }
-  for (; done < cols; done++) { /* columns that do not fill a vector */
+  for (; done < cols; done++) { /* the last columns, which do not fill a vector */
     for (int i = 0; i < m; i++) {
       float sum = y[(int64_t)i * cols + done];
       for (int64_t k = 0; k < g->k; k++)

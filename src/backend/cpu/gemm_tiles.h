@@ -1,4 +1,4 @@
-/* gemm_tiles.h - functions of gemm_amx.c and tile_product.c for gemm.c and the tables of gemm.h. */
+/* gemm_tiles.h - functions of gemm_amx.c and tile_product.c for gemm.c and ISA tables. */
 #ifndef RF_GEMM_TILES_H
 #define RF_GEMM_TILES_H
 
@@ -8,7 +8,7 @@ enum { RF_TILE_ROWS = 32, RF_TILE_COLUMNS = 32 }; /* rows of a strip, columns of
 
 void rf_tiles_pack_a(const rf_gemm *g, int64_t i0, int rows, int64_t k0, int64_t kc, float *to);
 void rf_tiles_pack_b(const rf_gemm *g, int64_t j0, int cols, int64_t k0, int64_t kc, float *to, float *sum);
-/* Like rf_gemm_isa.stream_panels, for full panels and A in tiles. `y` has 16 rows of sums. */
+/* Like rf_gemm_isa.stream_panels, for full panels and A in AMX tiles. `y` has 16 rows of sums. */
 void rf_tiles_stream_panels(const rf_gemm *g, const rf_panel *panel, int count, const float *a, float *y,
                             float *wide);
 void rf_tiles_open(void);
@@ -21,7 +21,7 @@ struct rf_tile_errands {
 typedef struct rf_tile_errands rf_tile_errands;
 extern const rf_tile_micro RF_TILE_MICROS[RF_TILE_FORMS][2][2];
 
-/* Products of more than RF_FEW_ROWS rows with a variant of rf_gemm_isa.tiles. */
+/* Products with more than RF_FEW_ROWS rows; `isa` is one of the tables rf_gemm_isa.tiles. */
 size_t rf_tile_product_workspace(const rf_gemm_isa *isa, const rf_gemm *g, int threads);
 void rf_tile_product_run(const rf_gemm_isa *isa, const rf_gemm *g, int threads, float *workspace);
 

@@ -1,9 +1,7 @@
 /* head.c - the output head in chunks of rows: logits = x w + bias in f32, cross-entropy, and its
- * gradients.
- *
- * The workspace has the logits of one chunk, later overwritten by their gradient; no (n,V) array
- * exists. The chunk size is a multiple of the tile depth and depends only on the shape. Results do
- * not depend on the chunk size: every logit, dx and dw is one unbroken chain. */
+ * gradients. The workspace has the logits of one chunk of rows, which their gradient overwrites. No
+ * (n,V) array exists. The chunk size is a multiple of the tile depth and depends only on the shape.
+ * Results do not depend on it, because every logit and every element of dx and dw is one chain. */
 #include "backend/cpu/head.h"
 #include "backend/cpu/product.h"
 
@@ -12,7 +10,7 @@
 enum { CHUNK_BYTES = 128 << 20, CHUNK_LEAST_ROWS = 64 };
 
 typedef struct dims {
-  int64_t rows, width, vocab, chunk, ld; /* ld: floats of a row of logits and its padding */
+  int64_t rows, width, vocab, chunk, ld; /* ld: floats of a row of logits with its padding */
 } dims;
 
 int64_t rf_head_chunk_rows(int64_t rows, int64_t vocab) {
@@ -226,7 +224,7 @@ static void head_score_run(const rf_head_isa *isa, const rf_call *call) {
 }
 
 /* head_logits gathers the chosen rows of x, then runs one product. A row index of -1 gives zeros.
- * Indices of -1 at the end of the list cost nothing. */
+ * Indices of -1 at the end of the list take no time. */
 static size_t head_logits_workspace(const rf_head_isa *isa, const rf_graph *graph, const rf_op *op,
                                     int threads) {
   dims d = dims_of(graph, op);

@@ -31,7 +31,6 @@ static void head_norm_run(const rf_call *call) {
   rf_split(call, rf_rows_used(call, 0), 1, 8 * rf_in(call, 0)->shape[1], head_norm_range);
 }
 
-/* Computes dx of rows [begin, end). */
 RF_INLINE void head_norm_dx_rows(const rf_call *call, int64_t begin, int64_t end, rf_dtype dtype,
                                  rf_dtype gain_dtype) {
   const rf_attr_head_norm *attr = &call->op->attr.head_norm;
@@ -57,7 +56,7 @@ static void head_norm_dx_range(const rf_call *call, int64_t begin, int64_t end) 
   RF_BY_DTYPE(head_norm_dx_rows, rf_in(call, 0)->dtype, rf_in(call, 1)->dtype, call, begin, end);
 }
 
-/* Sums channels [from, to) of the gains' gradients over ascending rows, then ascending heads. */
+/* Sums channels [from, to) of the gains' gradients: rows ascend, and heads ascend in a row. */
 RF_INLINE void head_norm_gain_columns(const rf_call *call, int64_t from, int64_t to, rf_dtype dtype,
                                       rf_dtype gain_dtype) {
   const rf_attr_head_norm *attr = &call->op->attr.head_norm;

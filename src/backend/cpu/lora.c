@@ -1,5 +1,5 @@
-/* lora.c - LoRA adapters of a linear layer, as products of gemm.h over ranges of columns. The small
- * operand (b or h) is copied and scaled; large operands are read and written once. */
+/* lora.c - LoRA adapters of a linear layer, as products of gemm.h over ranges of columns. These
+ * kernels copy and scale the small operand (b or h), and read or write large operands once. */
 #include "backend/cpu/lora.h"
 #include "backend/cpu/product.h"
 
@@ -130,7 +130,7 @@ static rf_lora_part part_of(const dims *d, const rf_lora_parts *parts, int p, in
 }
 static int64_t whole_ranks(const rf_lora_parts *parts) { return (parts->rank + 15) / 16 * 16; }
 
-/* Forward needs a scaled b and an f32 h; backward needs b in blocks of 16 and a scaled h. */
+/* Forward needs a scaled b and an f32 h. Backward needs b in blocks of 16 and a scaled h. */
 static size_t lora_wide_workspace(const rf_graph *graph, const rf_op *op, int threads) {
   dims d = dims_of(graph, op);
   (void)threads;
@@ -154,7 +154,7 @@ static void lora_wide_run(const rf_call *call) {
   }
 }
 
-/* Copies b, multiplied by the scale, to [rank / 16][columns][16]. */
+/* Copies b times the scale to an array [rank / 16][columns][16]. */
 static void copy_by_sixteen(const float *b, int64_t rank, int64_t columns, int64_t joined, float scale,
                             float *to, int threads) {
 #pragma omp parallel num_threads(threads)

@@ -91,7 +91,6 @@ void rf_lora_backward_h_avx512(const rf_lora_part *p, const void *dy, const floa
   }
 }
 
-/* Computes `ranks` rows and `n` columns of db, over `rows` rows of dy and h. */
 RF_INLINE void backward_b_block(const rf_lora_part *p, int ranks, int n, int64_t rows, const void *dy,
                                 const float *h, float *db, bool resume) {
   rf_v16 acc[SIDE];
@@ -103,7 +102,7 @@ RF_INLINE void backward_b_block(const rf_lora_part *p, int ranks, int n, int64_t
   for (int r = 0; r < ranks; r++) rf_v16_store_n(db + r * p->joined, acc[r], n);
 }
 
-/* Computes columns [c0, c1) of db, DEEP rows at a time, to use whole cache lines of dy. */
+/* Computes columns [c0, c1) of db from DEEP rows at a time, to read whole cache lines of dy. */
 static void backward_b_strip(const rf_lora_part *p, int64_t c0, int64_t c1, const void *dy, const float *h,
                              float *db, bool accumulate) {
   for (int64_t i = 0; i < p->rows; i += DEEP) {

@@ -1,5 +1,5 @@
 /* matmul.c - the three ops of a linear layer as products of gemm.h: the operands A and B, and the
- * epilogue. A weight is (K,N), or (N,K) with attr.transpose; only strides differ. */
+ * epilogue. A weight is (K,N), or (N,K) with attr.transpose. Only strides depend on this. */
 #include "backend/cpu/product.h"
 
 static bool takes_numbers(const rf_graph *graph, const rf_op *op) { /* f64 runs on the reference */
@@ -41,7 +41,7 @@ static rf_gemm matmul_dw_product(const rf_graph *graph, const rf_op *op) {
                          rf_row_major(b->dtype, n), RF_F32, n);
   g.blocks = op->blocks;
   g.read_later = true;
-  /* B is dy, whose column sums are the gradient of the bias */
+  /* the operand B is dy, whose column sums are the gradient of the bias */
   g.sums_columns = op->output[1] != RF_NONE && !transpose;
   return g;
 }

@@ -1,9 +1,8 @@
 /* norm_body.h - LayerNorm and RMSNorm, forward and backward. Included once per ISA
- * (elementwise_*.c).
- *
- * A sum over the D channels of a row has sixteen partial sums (lane = channel mod 16, ascending),
- * which the tree of rf_v16_fold_sum adds. A sum over tokens (dgain, dbias) is one f32 chain of
- * plain additions per channel in ascending rows; each thread takes some channels. */
+ * (elementwise_*.c). A sum over the D channels of a row has sixteen partial sums (lane = channel
+ * mod 16, ascending), which the tree of rf_v16_fold_sum adds. A sum over tokens (dgain, dbias) is
+ * one f32 chain of plain additions per channel in ascending rows; each thread takes some
+ * channels. */
 
 /* Channels of a row are read sixteen at a time. Missing lanes at the end of the row read as 0. */
 RF_INLINE int piece(int64_t width, int64_t i) { return width - i < RF_LANES ? (int)(width - i) : RF_LANES; }
@@ -139,7 +138,6 @@ RF_INLINE void norm_dx_rows(const norm_gradient *g, int64_t row, int64_t row_end
     rf_v16 sum = rf_v16_zero(), dot = rf_v16_zero();
     for (int64_t i = 0; i < width; i += RF_LANES) {
       int n = piece(width, i);
-      /* 0 in missing lanes */
       rf_v16 d = rf_v16_mul(get(dy, dtype, i, n), gain_of(g->gain, gain_dtype, i, n, g->offset));
       rf_v16 unit = rf_v16_mul(rf_v16_sub(get(x, dtype, i, n), mean), rstd);
       if (centre) sum = rf_v16_add(sum, d);

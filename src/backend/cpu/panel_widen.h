@@ -1,10 +1,9 @@
 /* panel_widen.h - converts packed panels to f32, lane by lane in vectors, for AVX2 and AVX-512.
- * Plain C calls the functions of formats/. Included by gemm_kernels.h.
- *
- * A value is d q + e with one rounding. q is the stored code (at least 0); d and e belong to a run
- * of 16 or 32 values, with e = -zero d if the type has no offset. If the scales are finite, the
- * result is bit-identical to ggml's: the product of scale and code is exact in f32 for all types,
- * so only one rounding remains. The sign of a zero may differ, which sums from 0 hide. */
+ * Plain C calls the functions of formats/. Included by gemm_kernels.h. A value is d q + e with one
+ * rounding. q is the stored code (at least 0); d and e belong to a run of 16 or 32 values, with e =
+ * -zero d if the type has no offset. If the scales are finite, the result is bit-identical to
+ * ggml's: the product of scale and code is exact in f32 for all types, so only one rounding
+ * remains. The sign of a zero may differ, which sums from 0 hide. */
 
 /* Writes steps [k0, k0 + steps) of lanes [lane, lane + lanes) to to[step][RF_PANEL_LANES]. `lane`
  * and `lanes` are multiples of 16; k0 and steps of blocks are multiples of HALF_RUN. */
@@ -65,7 +64,6 @@ RF_INLINE void widen_blocks(int type, const rf_panel *panel, const char *at, int
     now = HALF_RUN * (end - from);
   }
 }
-/* The value of a type without blocks, as f32. */
 RF_INLINE w_float plain_value(int type, const char *at) {
   return type == RF_Q_BF16  ? w_bf16(at)
          : type == RF_Q_F16 ? w_halves(at)

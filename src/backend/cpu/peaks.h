@@ -20,7 +20,6 @@ double rf_peak_flops(rf_dtype dtype, rf_isa isa, int threads, double seconds);
 /* Bytes/s over a buffer that the caller has written before: the best of `loops` passes. The buffer
  * should be far larger than the caches (at least 1 GiB for printed figures). `bytes` is rounded
  * down to a multiple of 4 KiB per thread. */
-/* reads the whole buffer */
 double rf_peak_read_bps(const void *buffer, size_t bytes, int threads, int loops);
 /* Copies the first half of the buffer to the second and counts bytes read plus bytes written.
  * Ordinary stores also read their destination, which is not counted; non-temporal stores do not. */

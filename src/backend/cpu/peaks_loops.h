@@ -4,7 +4,6 @@
 
 #include <stddef.h>
 
-/* An arithmetic loop of `flops_per_round` FLOPs per round. */
 typedef struct rf_peak_arithmetic {
   void (*run)(long rounds);
   double flops_per_round;

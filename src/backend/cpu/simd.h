@@ -1,9 +1,8 @@
 /* simd.h - vectors of sixteen f32 lanes, in which all CPU kernels are written: one zmm with
  * AVX-512, two ymm with AVX2, otherwise four vectors of four in plain C. The compiler's target
- * macros choose, so other compiler flags give the kernel of another ISA.
- *
- * Results are bit-identical on all ISAs, except NaN payloads. Each function is one sequence of IEEE
- * additions, products and fused multiply-adds; one tree folds horizontal sums and maxima. */
+ * macros choose, so other compiler flags give the kernel of another ISA. Results are bit-identical
+ * on all ISAs, except NaN payloads. Each function is one sequence of IEEE additions, products and
+ * fused multiply-adds; one tree folds horizontal sums and maxima. */
 #ifndef RF_SIMD_H
 #define RF_SIMD_H
 
@@ -63,7 +62,6 @@ RF_INLINE rf_v16 rf_v16_select(rf_m16 m, rf_v16 yes, rf_v16 no) { return _mm512_
 RF_INLINE rf_m16 rf_m16_and(rf_m16 a, rf_m16 b) { return (rf_m16)(a & b); }
 RF_INLINE rf_m16 rf_m16_first(int n) { return (rf_m16)((1u << n) - 1u); } /* lanes 0 .. n-1 */
 RF_INLINE uint32_t rf_m16_bits(rf_m16 m) { return (uint32_t)m; }          /* bit i: lane i */
-/* Mask of the lanes with bit `bit` set. */
 RF_INLINE rf_m16 rf_v16_bit(rf_v16 x, int bit) {
   return _mm512_test_epi32_mask(_mm512_castps_si512(x), _mm512_set1_epi32(1 << bit));
 }
@@ -91,7 +89,6 @@ RF_INLINE float rf_v16_fold_max(rf_v16 v) {
   q = _mm_max_ps(q, _mm_movehl_ps(q, q));
   return _mm_cvtss_f32(_mm_max_ss(q, _mm_shuffle_ps(q, q, 1)));
 }
-/* Transposes sixteen vectors of sixteen lanes. */
 RF_INLINE void rf_v16_transpose(rf_v16 x[RF_LANES]) {
   rf_v16 y[RF_LANES];
 #pragma GCC unroll 16

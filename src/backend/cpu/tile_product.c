@@ -1,13 +1,13 @@
 /* tile_product.c - cuts a product of bf16 into tiles and distributes them over threads. gemm.h
- * defines the arithmetic; gemm_amx.c packs and multiplies.
- *
- * A unit is 32 rows of A or 32 columns of B. Units of one operand are "held": all threads first
- * pack them in blocks that fit in an L2. Units of the other operand are "passing": a thread packs a
- * few of them and multiplies each by all held units of a block, so packed passing units never leave
- * its L2. While tiles multiply, vectors run the epilogue of finished sums, a few rows after each
- * step. The epilogue uses non-temporal stores (rf_gemm.nontemporal), because stores that wait for a
- * line of C delay tile loads at the same offset of another page. A passing unit goes through L1 in
- * ranges of steps, each for GROUP held units, whose sums wait in a ring. */
+ * defines the arithmetic; gemm_amx.c packs and multiplies. A unit is 32 rows of A or 32 columns of
+ * B. Units of one operand are "held": all threads first pack a block of held units, which fits in
+ * an L2. Units of the other operand are "passing": a thread packs a few of them and multiplies each
+ * by all held units of the block. Packed passing units thus never leave the L2 of the thread. While
+ * tiles multiply, vectors run the epilogue of finished sums, a few rows after each step. The
+ * epilogue uses non-temporal stores (rf_gemm.nontemporal). Ordinary stores wait for a line of C,
+ * and meanwhile delay tile loads at the same offset in another page. A passing unit enters L1 one
+ * range of steps at a time. Each range is multiplied by GROUP held units, and the sums wait in a
+ * ring. */
 #include "backend/cpu/gemm_tiles.h"
 
 #include "backend/cpu/cpu.h"
@@ -27,7 +27,7 @@ static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 static int64_t cut(int64_t total, int64_t parts, int64_t i) { return total * i / parts; }
 
-/* Sizes for the maximum m and k, so that smaller calls fit in the workspace. */
+/* Sizes for the maximum m and k, so that calls with smaller m and k fit in the workspace. */
 typedef struct shape {
   bool hold_a;
   /* maximum k of a block; sums stay in memory between two blocks of k */
@@ -67,16 +67,17 @@ typedef struct job {
   const rf_gemm *g;
   shape s;
   int64_t strips, panels, held, passed; /* units of this call */
-  /* number of blocks of held units; number of groups of passing units packed together */
+  /* number of blocks of held units; number of bundles of passing units, which are packed
+   * together */
   int64_t blocks, bundles;
-  int64_t k0, k1; /* range of the block of k */
+  int64_t k0, k1; /* steps [k0, k1) of the current block of k */
   float *packed, *sums;
   rf_shares units, items;
 } job;
 
 static int64_t row_of(const job *j, int64_t strip) { return cut(j->g->m, j->strips, strip); }
 
-/* Packs `count` units from u on; each step packs all units. `sums`: also sums columns of B. */
+/* Packs `count` units from u on, one step of all units at a time. `sums`: also sums B's columns. */
 static void pack(const job *j, bool a, int64_t u, int64_t count, float *to, bool sums) {
   const rf_gemm *g = j->g;
   const int64_t unit_floats = a == j->s.hold_a ? j->s.held_floats : j->s.passed_floats;
@@ -103,7 +104,7 @@ typedef struct worker {
   float *ring;
   rf_gemm_sums end[RING];
   unsigned made, done;
-  int at, rate; /* finished rows of entry `done`; rows to finish after each step */
+  int at, rate; /* number of finished rows of entry `done`; number of rows to finish after each step */
 } worker;
 
 static void finish_rows(worker *w, int rows) {
@@ -125,11 +126,12 @@ static void run_errand(rf_tile_errands *errands) {
 /* A held unit that is multiplied by a passing unit. */
 typedef struct pair {
   const float *held;
-  float *all; /* memory of the sums between two blocks of k */
+  float *all; /* where the sums stay between two blocks of k */
   rf_gemm_sums out;
 } pair;
 
-/* Prefetches rows of an array shaped like C for unit `u` and the held units of a group. */
+/* Prefetches the part of an array of C's shape that is for unit `u` and the held units of a
+ * group. */
 static void fetch_group(const job *j, const void *array, rf_dtype dtype, int64_t u, int64_t group,
                         int64_t h1) {
   const int64_t item = rf_dtype_bytes(dtype);
@@ -155,7 +157,7 @@ static void pass(worker *w, int64_t u, const float *passing, int64_t h0, int64_t
     const int count = (int)least(GROUP, h1 - group);
     pair pairs[GROUP];
     while (w->made + (unsigned)count - w->done > RING) finish_rows(w, UNIT);
-    /* the next group will read u first */
+    /* the next group of held units starts with reading g->u */
     if (first && g->accumulate) fetch_group(j, g->u, RF_F32, u, group + GROUP, h1);
     /* the epilogue of this group reads `side` */
     if (last && beside) fetch_group(j, g->side, g->dtype, u, group, h1);
@@ -187,7 +189,6 @@ static void pass(worker *w, int64_t u, const float *passing, int64_t h0, int64_t
   }
 }
 
-/* Runs this thread's share of a block of k. */
 static void work(worker *w, job *j, float *room) {
   const shape *s = &j->s;
   w->rate = (int)most(1, rf_ceil_div(UNIT, most(1, rf_ceil_div(j->k1 - j->k0, DEPTH))));

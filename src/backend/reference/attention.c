@@ -31,7 +31,6 @@ static double paged_load(const paged *p, int64_t slot, int64_t which, int64_t po
   return (double)((float)((const int8_t *)p->data.data)[at] * p->scale[row * p->heads + head]);
 }
 
-/* Writes one head at one position. */
 static void paged_store(const paged *p, int64_t slot, int64_t which, int64_t position, int64_t head,
                         rf_view from, int64_t from_at) {
   int64_t row = paged_row(p, slot, which, position), at = (row * p->heads + head) * p->dim;
@@ -71,7 +70,6 @@ static double value_of(const head_rows *rows, int64_t j, int64_t c) {
                      : load(rows->data, rows->value_at + j * rows->stride + c);
 }
 
-/* A query head and the keys and values that it reads. */
 typedef struct query {
   const rf_attr_attention *attr;
   rf_view q;

@@ -63,7 +63,6 @@ RF_UNUSED static void store(rf_view view, int64_t i, double x) {
   }
 }
 
-/* x after rounding to `dtype`. */
 RF_UNUSED static double rounded(rf_dtype dtype, double x) {
   if (dtype == RF_F64) return x;
   float f = (float)x;
