@@ -77,8 +77,8 @@ void rafter_text_free(char *text);
 /* Frees a list of ids that a function of this header returned; `ids` may be NULL. */
 void rafter_ids_free(int32_t *ids);
 
-/* ---- jobs: the resolved options of one command -----------------------------------------------
- * `command` is a command that `rafter --help` lists, such as plan, train or generate. Every
+/* ---- jobs: the resolved options of one command ----------------------------------------------- */
+/* `command` is a command that `rafter --help` lists, such as plan, train or generate. Every
  * option of `rafter COMMAND --help-all` may be set by name, without its dashes: "batch",
  * "remat", "max-seconds". The argument MODEL of a command is set as the option "model". */
 typedef struct rafter_job rafter_job;

@@ -24,7 +24,6 @@ struct rafter_job {
   X(REPORT) X(RUNS) X(INSPECT) X(DOCTOR) \
   X(PULL) X(EXPORT) X(QUANTIZE) X(TOKENIZE)
 // clang-format on
-/* Sets the first fields of an rf_command. */
 #define RF_COMMAND_HEAD(name_, arguments_, least_, most_, group_, help_) \
   .name = name_, .arguments = arguments_, .least = least_, .most = most_, .group = group_, .help = help_
 #define RF_DECLARE_COMMAND(NAME) extern const rf_command RF_COMMAND_##NAME;
@@ -48,7 +47,6 @@ extern const rf_option RF_EVERY_OPTIONS[], RF_DEBUG_OPTIONS[], RF_EXAMPLE_OPTION
 /* Flags of rf_tokenizer_encode for --no-bos and --no-special. */
 int rf_encode_flags(const rf_options *options);
 
-/* Prints the table of tuned block sizes, if there are any. */
 void rf_say_tuned(const rafter_sink *sink, const rf_tuned *tuned);
 /* Writes a model as a GGUF file with matrices of storage type `type`. */
 rf_status rf_write_gguf(const char *in, const char *out, const char *type, int threads,
@@ -59,13 +57,11 @@ void rf_inspect_tensor(const rafter_sink *sink, json_t *list, const char *name, 
 /* `rafter inspect` for .gguf and .bin files. */
 rf_status rf_inspect_blocks(const char *path, const rafter_sink *sink, json_t *json, rf_error *error);
 
-/* A progress bar for loading weights. */
 rf_progress rf_load_bar(const rafter_sink *sink);
 /* Sets `folder` to the folder of run number `which` in the history. Sets it to "" if `which` is not
  * a number, or is the name of a file or folder. */
 rf_status rf_runs_folder(const char *which, char folder[4096], rf_error *error);
 
-/* The plan of a trainer, which owns it. */
 const rf_plan *rf_plan_of_trainer(const rafter_trainer *trainer);
 struct rf_record;
 /* Writes the trace of a trainer's steps into the folder `part` below --out; see rf_traced_leave. */

@@ -13,7 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A compute ceiling. */
 typedef struct peak {
   const char *key, *name, *unit;
   rf_dtype dtype;
@@ -162,7 +161,6 @@ static void put_fractions(const ceilings *c, const limits *l, double seconds, js
   if (rate > 0 && l->bytes > 0) json_object_set_new(fractions, "read", json_real(l->bytes / rate / seconds));
 }
 
-/* One test while it runs. */
 typedef struct bench {
   const rafter_job *job;
   const rafter_sink *sink;
@@ -298,7 +296,6 @@ static int64_t positions_of(const test *t) {
   return t->kind == 'p' || t->kind == 't' ? t->tokens + t->depth + (t->kind == 't') : 0;
 }
 
-/* Fails if the model has fewer positions than `needed`. */
 static rf_status check_positions(const rf_settings *s, const test *t, int64_t needed, rf_error *error) {
   if (needed <= s->model.max_seq || s->model.position != RF_POSITION_LEARNED) return RAFTER_OK;
   return RF_FAIL(error, RAFTER_INVALID, "shorten the test",
@@ -306,7 +303,6 @@ static rf_status check_positions(const rf_settings *s, const test *t, int64_t ne
                  t->name, (long long)s->model.max_seq, (long long)needed);
 }
 
-/* Bytes of the weights in matrix products. */
 static double weight_bytes(const rf_plan *plan) {
   double sum = 0;
   for (int t = 0; t < plan->graph->tensor_count; t++) {

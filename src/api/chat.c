@@ -30,7 +30,6 @@ typedef struct conversation {
   int turns;
 } conversation;
 
-/* One answer while it is generated. */
 typedef struct turn {
   conversation *of;
   rf_replies answer;
@@ -287,7 +286,6 @@ static void command_help(conversation *c, const char *words) {
     rf_say(c->sink, "%-8s %s\n", COMMANDS[i].name, COMMANDS[i].help);
 }
 
-/* Runs a line that is a command; false: the line is not a command. */
 static bool run_command(conversation *c, const char *line) {
   size_t n = strcspn(line, " \t");
   if (*line != '/' || memchr(line + 1, '/', n - 1)) return false; /* a path is not a command */

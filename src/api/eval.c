@@ -233,7 +233,6 @@ static rf_status run(const rf_options *o, int task, rf_evaluation *e, rf_error *
                  "stopped by a signal; the figures cover %zu rows", json_array_size(e->rows));
 }
 
-/* Adds the task and its numbers to the history. */
 static void add_results(rf_evaluation *e) {
   const char *key;
   json_t *value;

@@ -154,7 +154,6 @@ static rf_status add_question(rf_evaluation *e, sheet *s, const json_t *row, con
   return status;
 }
 
-/* Takes over the questions that an earlier evaluation answered. */
 static void take_kept(const rf_evaluation *e, sheet *s) {
   for (int i = 0; i < s->questions; i++) {
     question *q = &s->question[i];

@@ -125,7 +125,6 @@ static void take_kept(const json_t *row, document *d) {
   d->windows = json_integer_value(json_object_get(row, "windows"));
 }
 
-/* Scores all windows and adds their sums to the documents. */
 static rf_status walk(rf_evaluation *e, texts *t, rf_error *error) {
   rf_status status = RAFTER_OK;
   rf_scorer *scorer = NULL;

@@ -133,7 +133,6 @@ static rf_status write_generation(const export *e, const char *out, rf_error *er
 
 /* ---- the folder ------------------------------------------------------------------------------ */
 
-/* Fails if OUT exists and is not an empty folder. */
 static rf_status check_out(const char *out, rf_error *error) {
   DIR *folder = opendir(out);
   if (!folder && access(out, F_OK)) return RAFTER_OK;
@@ -144,7 +143,6 @@ static rf_status check_out(const char *out, rf_error *error) {
   return RF_FAIL(error, RAFTER_FAILED, "choose another OUT, or remove this one", "%s exists already", out);
 }
 
-/* Writes all files of the model into the temporary folder `part`. */
 static rf_status fill_model(export *e, const char *part, rf_error *error) {
   RF_TRY(write_weights(e, part, error));
   RF_TRY(write_config(e, part, error));

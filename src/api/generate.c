@@ -13,7 +13,6 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* All samples for one prompt. */
 typedef struct answers {
   rf_replies of;
   const rf_prompt *row;
@@ -125,7 +124,6 @@ static double planned_tokenizer(const job *j) {
   return seconds > 0 ? seconds : 0;
 }
 
-/* Prints the only answer as one JSON object. */
 static void put_single(const job *j) {
   const rf_reply *r = &j->of[0].of.reply[0];
   double decode = j->seconds - j->first_seconds, steps = (double)(r->tokens.count - 1),
@@ -159,7 +157,6 @@ static void put_single(const job *j) {
             j->first_seconds, prompt);
 }
 
-/* Prints the summary of answers written to a file as JSON. */
 static void put_sum(const job *j, const char *path) {
   rf_generate_counts c = rf_generator_counts(j->generator);
   rf_put_json(j->sink,
@@ -242,7 +239,6 @@ static rf_status run(job *j, rf_error *error) {
 
 /* ---- the run folder -------------------------------------------------------------------------- */
 
-/* Writes the results of a run, also after an interruption. */
 static rf_status leave(job *j, rf_error *error) {
   rf_generate_counts c = rf_generator_counts(j->generator);
   json_object_update_new(j->journal.results,
@@ -281,7 +277,6 @@ static rf_status generate(const rf_options *o, job *j, rf_error *error) {
   if (j->streams && p->tokenizer && !p->chats && rf_options_is_set(o, "prompt"))
     rf_say_text(j->sink, strdup(rf_options_text(o, "prompt")));
   rf_status status = run(j, error);
-  /* An interruption keeps the finished rows. */
   if (status == RAFTER_INTERRUPTED && j->out && j->written) RF_TRY(end_file(j, error));
   if (status == RAFTER_INTERRUPTED) RF_TRY(leave(j, error));
   RF_TRY(status);

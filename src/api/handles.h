@@ -15,7 +15,6 @@ struct rafter_tokenizer {
  * job has another command. Free with rf_options_free(). */
 rf_status rf_handle_options(const rafter_job *job, const char *command, rf_options **options,
                             rf_error *error);
-/* Opens the tokenizer and the chat template of a model. */
 rf_status rf_tokenizer_handle(const rf_options *options, const rf_model *model, const char *folder,
                               rafter_tokenizer **tokenizer, rf_error *error);
 

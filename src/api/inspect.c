@@ -63,7 +63,6 @@ static rf_status inspect_model(const char *path, const rafter_sink *sink, json_t
   return RAFTER_OK;
 }
 
-/* A machine file written by `rafter calibrate`. */
 static rf_status inspect_machine(const char *path, const json_t *content, const rafter_sink *sink,
                                  json_t *json, rf_error *error) {
   char a[32];

@@ -194,7 +194,6 @@ static rf_status check_key(rf_prompts *p, const char *key, const char *where, rf
   return RAFTER_OK;
 }
 
-/* Fails if a row has more than one of prompt, messages and tokens. */
 static rf_status check_row(rf_prompts *p, json_t *json, const char *where, rf_error *error) {
   static const char *const FORMS[] = {"prompt", "messages", "tokens"};
   const char *key, *first = NULL;

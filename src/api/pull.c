@@ -87,7 +87,6 @@ static rf_status check_total(const rf_options *o, pull *p, rf_error *error) {
                  p->name.revision, (long long)most, (long long)p->total_bytes);
 }
 
-/* Checks that the disk has room for the missing bytes. */
 static rf_status check_room(const rf_options *o, const pull *p, int64_t *room, rf_error *error) {
   struct statvfs disk;
   int64_t missing = 0;

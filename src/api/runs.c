@@ -327,7 +327,6 @@ done:
   return status;
 }
 
-/* Whether smaller values of a metric are better. */
 static bool small_is_best(const char *metric) {
   return strstr(metric, "loss") || strstr(metric, "bytes") || strstr(metric, "perplexity") ||
          (strstr(metric, "seconds") && !strstr(metric, "per_second")) || !strcmp(metric, "nll");

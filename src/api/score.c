@@ -327,7 +327,6 @@ static void say(const work *w, const rf_scorer *scorer, int64_t walked, double s
          (double)rf_run_arena_bytes(scorer->run) / 0x1p20);
 }
 
-/* Prints the summary of rows written to a file as JSON. */
 static void put_sum(const work *w, const rf_scorer *scorer, int64_t walked, double seconds, const char *path,
                     const rafter_sink *sink) {
   rf_put_json(sink, json_pack("{ss ss si sI sf sf sf sf sI}", "command", "score", "output", path, "rows",

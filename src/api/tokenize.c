@@ -75,7 +75,6 @@ static rf_status write_shard(const char *path, const int32_t *ids, int64_t count
   return status;
 }
 
-/* Writes the rows of a .jsonl file as documents of a shard. */
 static rf_status write_rows(const rf_options *o, const rf_tokenizer *tokenizer, int64_t vocab,
                             const rafter_sink *sink, rf_error *error) {
   const char *input = rf_options_text(o, "input"), *output = rf_options_text(o, "output");

@@ -493,7 +493,6 @@ done:
   return status;
 }
 
-/* Adds the results for the history. */
 static void add_results(const run_log *log, json_t *results) {
   if (!log->last.step) return;
   json_object_update_new(results,

@@ -317,7 +317,6 @@ static void choose_all(rf_generator *g, rf_batch *b) {
     if (b->part[i].wanted) report(g, b, &b->slot[b->order[i]]);
 }
 
-/* Debug: checks the page tables of all sequences. */
 static rf_status prove(const rf_batch *b, rf_error *error) {
   int count = 0;
   for (int i = 0; i < b->cached_count; i++) b->live[count++] = &b->cached[i].sequence;

@@ -1,12 +1,12 @@
 /* generate.h - generates answers to prompts, token by token, with a KV cache. Each step is one
  * forward pass. The rows of a step are one token of every running answer and, while rows are left,
  * chunks of prompts.
- *
+ * Example:
  *   rf_generator_submit(g, &(rf_request){.tokens = ids, .count = n, .max_tokens = 64}, &id, error);
  *   while (rf_generator_busy(g)) {
  *     rf_generator_step(g, &event, &events, error);
  *     for (int i = 0; i < events; i++) ... event[i].token ...
- *   }
+ *   } // end of the example.
  *
  * The answer to a request is bit-identical whatever other requests run, however its prompt is split
  * into chunks, and whether or not its prompt shares a cached prefix. A generator is not
@@ -158,8 +158,8 @@ rf_status rf_generator_predicted(const rf_generator *generator, int plan, double
  * below 2^62. A request for one sample with this derived seed gives the same answer. */
 uint64_t rf_sample_seed(uint64_t seed, int sample);
 
-/* ---- one sequence by hand -----------------------------------------------------------------------
- * For callers that read logits. Do not mix rf_generator_feed with requests. */
+/* ---- one sequence by hand -------------------------------------------------------------------- */
+/* For callers that read logits. Do not mix rf_generator_feed with requests. */
 
 /* Appends `count` tokens to the cached sequence; *logits: f32 (V) after the last token, valid until
  * the next call. RAFTER_INVALID: the context is full, or a token is out of range. */

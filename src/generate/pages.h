@@ -20,7 +20,6 @@ typedef struct rf_pages {
   void *self;
 } rf_pages;
 
-/* One cached sequence. */
 typedef struct rf_sequence {
   int32_t *tokens; /* (context): cached tokens. */
   int64_t length;  /* Number of cached tokens. */
@@ -54,7 +53,6 @@ bool rf_sequence_share(rf_pages *pages, rf_sequence *sequence, const rf_sequence
 /* Keeps only the first `length` tokens. false: no change, because keys for the next token are
  * gone. */
 bool rf_sequence_cut(rf_pages *pages, rf_sequence *sequence, int64_t length);
-/* Releases all pages and tokens. */
 void rf_sequence_release(rf_pages *pages, rf_sequence *sequence);
 
 /* Whether there are enough pages for all `count` sequences to grow to their expected lengths. */

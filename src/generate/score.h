@@ -40,7 +40,6 @@ typedef struct rf_scorer {
 rf_status rf_score_plan(const rf_score_settings *settings, rf_plan **plan, rf_error *error);
 rf_status rf_scorer_open(const rf_score_settings *settings, rf_scorer **scorer, rf_error *error);
 void rf_scorer_close(rf_scorer *scorer);
-/* Rows of one forward pass. */
 int64_t rf_scorer_rows(const rf_scorer *scorer);
 /* Scores sequences that fit together into one forward pass. The results of a sequence are
  * bit-identical whatever other sequences are in the pass. RAFTER_INVALID: the sequences do not fit,

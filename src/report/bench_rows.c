@@ -1,5 +1,5 @@
-/* bench_rows.c - reads and checks the output of `rafter bench --json`: in JSON Lines, the first
- * row has the run's calibration, each further row one test. */
+/* bench_rows.c - reads and checks the JSON Lines of `rafter bench --json`. The first row has the
+ * run's calibration. Each further row has one test. */
 #include "report/bench_rows.h"
 
 #include <stdio.h>

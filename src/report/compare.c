@@ -42,7 +42,8 @@ json_t *rf_report_options_that_differ(const json_t *a, const json_t *b) {
   return list;
 }
 
-/* A run's options, or its plan's settings if `settings` is set or the plan has not run. */
+/* The options of the run; the settings of the plan instead if `settings` is set or the plan was
+ * never run. */
 static const json_t *options_of(const json_t *entry, bool settings) {
   const json_t *options = json_object_get(json_object_get(entry, "run"), "options");
   return options && !settings ? options : json_object_get(json_object_get(entry, "plan"), "settings");
@@ -50,7 +51,7 @@ static const json_t *options_of(const json_t *entry, bool settings) {
 
 /* ---- ops and tensors ------------------------------------------------------------------------- */
 
-/* Adds numbers to the row with this name, which is created if missing. `side`: "a" or "b". */
+/* Adds an op or tensor to the row `name`; creates a missing row. `side`: "a" or "b". */
 static json_t *add_to(json_t *rows, const char *name, const char *side, double seconds, double bytes) {
   json_t *row = json_object_get(rows, name);
   char key[32];
@@ -69,8 +70,8 @@ static json_t *add_to(json_t *rows, const char *name, const char *side, double s
   return row;
 }
 
-/* Sets the op and the kernel of a row, or both kernels if the sides use different ones. A row
- * for all layers shows the kernels of the first op. */
+/* Sets the op and the kernel of a row. If the two sides use different kernels, the row names both.
+ * A row for all layers shows the kernels of the first op. */
 static void say_op(json_t *row, const json_t *planned, const char *side) {
   const char *kernel = rf_json_text_at(planned, "kernel"), *other = rf_json_text_at(row, "kernel");
   char both[160];
@@ -108,7 +109,6 @@ static void add_ops(json_t *each, json_t *kinds, const json_t *entry, const char
   }
 }
 
-/* Adds the tensors alive at the peak, as the plan lists them. */
 static void add_tensors(json_t *kinds, const json_t *plan, const char *side) {
   const json_t *row;
   size_t i;
@@ -204,9 +204,9 @@ static double ratio_of(const json_t *a, const json_t *b, const char *key) {
   return rf_json_number_at(a, key) > 0 ? rf_json_number_at(b, key) / rf_json_number_at(a, key) : 0;
 }
 
-/* Appends why a difference of measured times may not be real: both sides ran one plan on one
- * machine, or the steps of a side vary by as much. The text names both sides by their ids, so it
- * does not depend on which side is A. */
+/* Appends why a difference of measured times may not be real. Either both sides ran the same plan
+ * on the same machine, or the steps of one side vary by as much as the difference. The text names
+ * both sides by their ids, so it does not depend on which side is A. */
 static void add_doubts(char text[TEXT], const json_t *a, const json_t *b) {
   const json_t *x = json_object_get(a, "step_seconds"), *y = json_object_get(b, "step_seconds");
   const char *digest = rf_json_text_at(a, "digest"), *id_a = rf_json_text_at(a, "id"),
@@ -330,16 +330,17 @@ bool rf_report_comparable(const json_t *a, const json_t *b) {
 json_t *rf_report_compare(const json_t *a, const json_t *b) {
   const char *walk = json_string_value(json_object_get(json_object_get(a, "plan"), "name"));
   if (!walk) walk = json_string_value(json_object_get(json_object_get(b, "plan"), "name"));
-  /* A measured time is never compared with a predicted one: a wrong prediction is not a saving. */
+  /* A measured time is never compared with a predicted one: an error of the prediction would look
+   * like a saving. */
   bool of_a = measured_walk(a, walk), of_b = measured_walk(b, walk);
   return compare(a, of_a && of_b, b, of_a && of_b, walk, of_a != of_b);
 }
 
 /* ---- all pairs ------------------------------------------------------------------------------- */
 
-/* With up to ALL_WALKS entries, all pairs and all their plans (validation, prefill) are
- * compared; with up to ALL_PAIRS entries, the first plan of all pairs; with more, the first
- * entry with the next FIRST_PAIRS. */
+/* With up to ALL_WALKS entries, all pairs are compared in all their plans. With up to ALL_PAIRS
+ * entries, all pairs are compared in their first plan. With more entries, only the first entry is
+ * compared with the next FIRST_PAIRS entries. */
 enum { ALL_WALKS = 3, ALL_PAIRS = 8, FIRST_PAIRS = 32 };
 
 /* Appends a comparison with at most `ops` rows in each of its lists; 0: all rows. */
@@ -371,7 +372,7 @@ json_t *rf_report_comparisons(const json_t *runs, size_t rows) {
         append_cut(list, compare(a, false, b, false, walk, one), rows);
       }
     }
-  for (size_t i = 0; i < count && i <= FIRST_PAIRS; i++) { /* each run with its own plan */
+  for (size_t i = 0; i < count && i <= FIRST_PAIRS; i++) { /* compare each run with its own plan */
     const json_t *entry = json_array_get(runs, i);
     for (size_t w = 0; w <= json_array_size(json_object_get(json_object_get(entry, "plan"), "plans")); w++)
       if (measured_walk(entry, walk_name(entry, w)))

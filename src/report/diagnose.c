@@ -85,8 +85,8 @@ static bool is_others(const char *bound) {
   return !strcmp(bound, RF_BOUND_OTHERS) || !strcmp(bound, "other threads");
 }
 
-/* The largest gap of the threads, or NULL if it is shorter than the work with the first bound,
- * which takes the share `bound` of the step. */
+/* Returns the cause that kept the threads idle longest (a gap). Returns NULL if this gap is shorter
+ * than the work under the first bound, which is the share `bound` of all work. */
 static const rf_share *bound_by_gap(const rf_diagnosed_threads *threads, double bound) {
   const rf_share *largest = NULL;
   for (int i = 0; i < threads->gaps.count; i++)
@@ -94,8 +94,8 @@ static const rf_share *bound_by_gap(const rf_diagnosed_threads *threads, double 
   return largest && largest->part > bound * threads->work ? largest : NULL;
 }
 
-/* Whether other programs are the bound. With a trace, the share of other programs in the steps
- * is measured. The time in which threads wait for a thread without a core counts too. */
+/* Whether other programs limit the run. With a trace, their share of the steps' time is measured.
+ * Time in which threads wait for a thread without a core counts as theirs. */
 static bool taken_by_others(const rf_diagnosis *d, const rf_diagnosed_walk *walk, double bound,
                             const rf_share *gap) {
   const json_t *others = json_object_get(json_object_get(d->entry, "measured"), "others");

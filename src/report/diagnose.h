@@ -14,10 +14,10 @@ enum { RF_SUMS = 32, RF_LOSSES = 10, RF_CHANGES = 64, RF_OUTLIER = 10 };
 #define RF_BOUND_OTHERS "other programs"
 #define RF_BOUND_STOPPED "stopped"
 #define RF_BOUND_BUBBLE "pipeline bubble"
-/* A measured time is reported as a miss from the ratio RF_MISSED to its prediction; a gain is
- * reported from the share RF_WORTH of the step. */
+/* A measured time is reported as a miss if it differs from its prediction by more than the factor
+ * RF_MISSED. A gain is reported if it exceeds the share RF_WORTH of the step. */
 static const double RF_MISSED = 1.1, RF_WORTH = 0.02;
-/* From this ratio to its prediction, a forward pass is slowed by more than its kernels. */
+/* If a forward pass takes longer than RF_FAR times its prediction, not only its kernels slow it. */
 static const double RF_FAR = 2;
 
 /* Sums over all ops of a kind, of a phase, of a bound or of a layer. */
@@ -130,10 +130,11 @@ bool rf_diagnose_walk(const json_t *plan, const json_t *measured, rf_diagnosed_w
 const rf_sum *rf_sum_named(const rf_sums *sums, const char *name);
 /* diagnose_threads.c */
 rf_diagnosed_threads rf_diagnose_threads(const json_t *entry);
-/* diagnose_change.c: fills change and changes; `quiet`: as if no other program had run. */
+/* diagnose_change.c: fills change and changes; `quiet`: give the times without other programs. */
 void rf_diagnose_changes(rf_diagnosis *diagnosis, bool quiet);
 
-/* summary_words.c: returned texts are malloc'ed. The sentence is "" if nothing is known. */
+/* summary_words.c: returned texts are malloc'ed. rf_words_sentence returns "" if nothing is
+ * known. */
 char *rf_words_sentence(const rf_diagnosis *diagnosis);
 char *rf_words_threads(const rf_diagnosed_threads *threads);
 /* Appends the reasons why measured and predicted times differ. */

@@ -52,8 +52,8 @@ static double repriced(const rf_diagnosed_walk *walk, const json_t *now, const j
   return seconds;
 }
 
-/* Ratio of measured to predicted time when no other program runs, from a forward pass whose
- * fastest calls show it; 0 if no pass does. */
+/* Ratio of measured to predicted time without other programs. It comes from a forward pass whose
+ * fastest calls were not delayed; 0 if there is no such pass. */
 static double pace_alone(const rf_diagnosis *d) {
   for (int i = 0; i < d->walks; i++)
     if (d->walk[i].alone == RF_ALONE_KNOWN && d->walk[i].predicted > 0)
@@ -61,7 +61,8 @@ static double pace_alone(const rf_diagnosis *d) {
   return 0;
 }
 
-/* Adds the seconds of all forward passes of `walk` to `sum`, without and with `row`'s change. */
+/* Adds the seconds of all forward passes of `walk` to `sum`: the time now, and the time with the
+ * change of `row`. */
 static void price_walk(const rf_diagnosis *d, const rf_diagnosed_walk *walk, const json_t *row, double pace,
                        bool quiet, rf_change *sum) {
   const json_t *plans = json_object_get(row, "plans"), *kinds = kinds_in(plans, walk->name);

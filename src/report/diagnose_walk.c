@@ -111,7 +111,7 @@ static int largest_loss_first(const void *a, const void *b) {
   return (x < y) - (x > y);
 }
 
-/* Fills the largest losses; sorts `ops`. */
+/* Fills walk->loss with the ops that lose most time; sorts `ops`. */
 static void find_losses(rf_diagnosed_walk *walk, costs ops) {
   qsort(ops.at, ops.count, sizeof *ops.at, largest_loss_first);
   for (size_t i = 0; i < ops.count && i < RF_LOSSES; i++) {

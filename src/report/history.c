@@ -1,5 +1,5 @@
-/* history.c - see history.h. It uses a rollback journal, not a write-ahead log: the database is one
- * file and works on network file systems; a run makes only two short writes. */
+/* history.c - see history.h. The database has a rollback journal instead of a write-ahead log, so
+ * it is one file and works on network file systems. A run makes only two short writes. */
 #define _GNU_SOURCE
 #include "report/history.h"
 

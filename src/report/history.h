@@ -8,7 +8,7 @@
 
 #include "base/base.h"
 
-enum { RF_HISTORY_VERSION = 2 }; /* SQLite's user_version; 2 added host, boot and process of a run */
+enum { RF_HISTORY_VERSION = 2 }; /* SQLite's user_version; version 2 added a run's host, boot, process */
 
 typedef struct rf_history rf_history;
 

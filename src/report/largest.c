@@ -32,7 +32,7 @@ rf_report_buffers *rf_report_largest(const rf_plan *plan, int *count) {
     const rf_plan_tensor *p = &plan->tensor[t];
     const rf_tensor *tensor = rf_plan_content(plan, t);
     bool holds = p->offset >= 0 && !tensor->host && p->first + (p->shares != RF_NONE) <= plan->peak_op &&
-                 p->last >= plan->peak_op; /* memory taken over from an input counts from the second op on */
+                 p->last >= plan->peak_op; /* a tensor in an input's memory counts from its second op on */
     if (!holds) continue;
     rf_report_kind_name(tensor->name, name);
     int k = 0;

@@ -19,8 +19,9 @@ extern const char rf_report_frame[];
 
 static const char MARKER[] = "@@model@@";
 
-/* Number of bytes at `at` that must be written as the JSON escape `other`, because the bytes
- * might end the script element or a line of script; otherwise 0. They occur only in strings. */
+/* If a character at `at` might end the script element or a line of script, returns its number of
+ * bytes and sets *other to its JSON escape; otherwise returns 0. In JSON, only strings have
+ * them. */
 static size_t spelled(const unsigned char *at, const char **other) {
   static const struct {
     const char *raw, *other;

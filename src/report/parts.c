@@ -19,7 +19,7 @@ void rf_report_put_parameters(json_t *model, const rf_plan *plan) {
       {"parameters_out", part[RF_PART_OUT]},
       {"parameters_mlp", part[RF_PART_MLP]},
       {"parameters_experts", part[RF_PART_EXPERTS]},
-      /* The experts with one index, summed over all layers that have experts. */
+      /* One expert of each layer that has experts, summed over these layers. */
       {"parameters_one_expert", experts > 0 ? part[RF_PART_EXPERTS] / experts : 0},
       {"parameters_shared", part[RF_PART_SHARED]},
       {"parameters_router", part[RF_PART_ROUTER]},

@@ -9,7 +9,7 @@
 void rf_report_put_parameters(json_t *model, const rf_plan *plan);
 /* Adds "by_part" (FLOPs of each model part) and the sums of its groups to the object `work`. */
 void rf_report_put_work(json_t *work, const rf_plan *plan);
-/* Each of these two functions prints one line of text. */
+/* The next two functions print one line of text each. */
 void rf_report_print_parameters(FILE *out, const rf_plan *plan);
 void rf_report_print_work(FILE *out, const rf_plan *plan);
 /* pipeline.c: the stages of a plan with pipeline parallelism. */

@@ -34,7 +34,7 @@ static bool alike(const rf_plan_stage *a, const rf_plan_stage *b) {
 
 void rf_report_print_pipeline(FILE *out, const rf_plan *plan) {
   const rf_mesh *mesh = &plan->graph->mesh;
-  enum { FIRST = 16 }; /* stages printed before "..."; the planned and the last stage always are */
+  enum { FIRST = 16 }; /* number of stages printed before "..." */
   char a[32], b[32], c[32], d[32], which[32], chunks[32] = "";
   int micros = plan->graph->accumulate;
   if (rf_pipeline_chunks(mesh) > 1)

@@ -161,7 +161,7 @@ static json_t *cost_json(const rf_report_plan *report) {
       real_or_null(seconds / 3600 * watts / 1000, asked && rate > 0 && watts > 0));
 }
 
-/* --Adds "budget": the number of complete steps in the given time, their tokens and their price. */
+/* Adds "budget": the number of complete steps in the given time, their tokens and their price. */
 static json_t *budget_json(const rf_report_plan *report) {
   const rf_plan *plan = report->plan;
   double steps = plan->step_seconds > 0 ? floor(report->budget_seconds / plan->step_seconds) : 0,

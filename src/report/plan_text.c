@@ -9,7 +9,6 @@
 
 static const char *const BOUND[RF_BOUNDS] = {"arithmetic", "memory bandwidth", "launch latency", "network"};
 
-/* Prints the bytes that the plan keeps in host memory. */
 static void put_host(FILE *out, const rf_plan *plan) {
   char a[32], b[32];
   int64_t room = rf_plan_host_room(&plan->machine);
@@ -74,7 +73,6 @@ static void put_memory(FILE *out, const rf_report_plan *report) {
             100.0 * (double)plan->live_bytes / (double)plan->arena_bytes);
 }
 
-/* Prints the KV cache bytes of one sequence, by class of layers. */
 static void put_cache(FILE *out, const rf_plan *plan) {
   rf_kv kv = rf_kv_of(&plan->graph->model, &plan->options.build);
   char a[32];

@@ -38,7 +38,8 @@ typedef struct rf_report_walk {
   int64_t count;               /* steps or forward passes */
   double tokens;               /* tokens that all passes processed; 0: not counted */
   double seconds;              /* wall-clock time of all passes; 0: not measured */
-  /* (ops): total seconds if passes had fewer rows than planned; NULL: the plan's times hold */
+  /* (ops): total seconds of each op if passes had fewer rows than planned; NULL: use the plan's
+   * times */
   const double *predicted, *limit;
 } rf_report_walk;
 /* Predicted, measured and limit seconds of a call of each op: docs/formats.md, "report.json". */

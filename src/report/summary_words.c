@@ -66,7 +66,8 @@ static char *planned_sentence(const rf_diagnosed_walk *walk, const char *of) {
               kind->seconds > 0 ? 100 * (kind->limit / kind->seconds) : 0, idle);
 }
 
-/* Whether kernels are the bound: their fastest calls miss the limit but not the prediction. */
+/* Whether kernels limit the pass: the fastest calls miss the machine's limit, but not the
+ * prediction. */
 static bool kernels_bind(const rf_diagnosed_walk *walk, const rf_sum *kind) {
   return walk->alike && kind->fastest > 0 && kind->limit / kind->fastest < NEAR_LIMIT &&
          kind->fastest < RF_FAR * kind->predicted;
@@ -95,7 +96,7 @@ static char *measured_sentence(const rf_diagnosed_walk *walk, const char *of) {
       kernels_bind(walk, kind) ? ": the kernels are the bottleneck, not the machine" : "", times);
 }
 
-/* The sentence of a slowed run: its fastest calls show how long the run would take alone. */
+/* The sentence about a slowed run. Its fastest calls show how long the run would take alone. */
 static char *alone_sentence(const rf_diagnosed_walk *walk) {
   const rf_sum *kind = &walk->kinds.at[0];
   char a[32], b[32], c[32];
@@ -268,7 +269,6 @@ static void note_kinds(const rf_diagnosed_walk *walk, json_t *notes) {
   }
 }
 
-/* Adds the reasons why measured and predicted times differ. */
 static void note_time(const rf_diagnosis *d, const rf_diagnosed_walk *walk, json_t *notes) {
   const char *source = rf_json_text_at(json_object_get(d->plan, "machine"), "source");
   bool same_rows = walk->trains || walk->rate.full;

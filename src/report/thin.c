@@ -54,7 +54,7 @@ static json_t *row_of(const json_t *rows, size_t from, size_t to) {
   return row;
 }
 
-/* The first step is left out because its caches are cold. */
+/* Leaves out the first step, in which the caches are still cold. */
 json_t *rf_report_step_seconds(const json_t *entry) {
   const json_t *rows = json_object_get(entry, "metrics");
   size_t count = 0, all = json_array_size(rows);

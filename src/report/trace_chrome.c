@@ -62,7 +62,6 @@ static rf_status pen_close(pen *p) {
 
 /* ---- ops ------------------------------------------------------------------------------------- */
 
-/* Text that all spans of one op share. */
 typedef struct op_text {
   char *name, *args; /* JSON: "...", "op":3,"kernel":"..." */
   double seconds, limit_seconds, flops, bytes;

@@ -11,7 +11,7 @@
 
 enum { VERSION = 1, ALIGN = 8 };
 static const size_t MOST_FILE = (size_t)1 << 33, MOST_HEADER = (size_t)1 << 28;
-static const int64_t MOST_NS = (int64_t)1 << 53; /* a double holds every time exactly */
+static const int64_t MOST_NS = (int64_t)1 << 53; /* a double holds every time up to this exactly */
 
 /* The columns in file order. Wider values come first, so that each column is aligned. */
 static const struct {
@@ -410,7 +410,6 @@ static rf_status check_lanes(const json_t *lanes, const char *path, rf_error *er
   return RAFTER_OK;
 }
 
-/* Checks all spans: kind, lane, times, value, order, plan and id. */
 static rf_status check_spans(const rf_trace_file *file, const char *path, rf_error *error) {
   const json_t *plans = json_object_get(file->header, "ops");
   size_t lanes = json_array_size(json_object_get(file->header, "lanes")),

@@ -35,7 +35,6 @@ rf_status rf_trace_file_chrome(const rf_trace_file *file, const char *path, rf_e
 /* Like rf_trace_file_chrome, but only with spans that begin before `until` (ns). */
 rf_status rf_trace_file_chrome_until(const rf_trace_file *file, int64_t until, const char *path,
                                      rf_error *error);
-/* Writes CSV with one row per span. */
 rf_status rf_trace_file_csv(const rf_trace_file *file, const char *path, rf_error *error);
 
 /* Writes trace.bin and trace.json into a run's folder. trace.json has the first steps that fit

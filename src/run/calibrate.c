@@ -128,8 +128,8 @@ rf_status rf_calibrate_fill(rf_run *run, const rf_plan *plan, rf_error *error) {
 }
 
 /* Writes reproducible inputs: ids within the vocabulary, and one segment per row. For generation,
- * the rows are the last of one sequence, whose pages are in order. Called before each step, because
- * other tensors reuse the bytes of inputs. */
+ * the rows are the last tokens of one sequence, which has its pages in order. Called before each
+ * step, because other tensors reuse the bytes of inputs. */
 static void fill_inputs(rf_run *run, const rf_plan *plan) {
   const rf_graph *graph = plan->graph;
   int64_t n = graph->rows;
@@ -266,7 +266,7 @@ static rf_status measure_shape(const rf_calibrate_options *o, const shape *s, rf
                              .isa = o->isa,
                              .threads = o->threads,
                              .machine = m};
-  rf_machine bare = *m; /* Plans of the calibration itself use no curves. */
+  rf_machine bare = *m; /* Plans made during calibration use no curves. */
   bare.curve_count = 0;
   options.machine = &bare;
   RF_GO(rf_plan_make(&model, &options, &plan, error));
@@ -337,8 +337,8 @@ static void touch(void *at, size_t bytes, int threads) {
 }
 
 /* Times the first touch of pages. A virtual machine may have to find pages first, which takes ten
- * times as long as reusing freed pages. All sizes are therefore mapped at the same time, before and
- * again after all other measurements, and the slower time counts. */
+ * times as long as reusing freed pages. All sizes are therefore mapped at the same time. This is
+ * done before and after all other measurements, and the slower time counts. */
 enum { TOUCHES = 3 };
 static void touch_fresh(const rf_calibrate_options *o, size_t bytes[TOUCHES], double seconds[TOUCHES]) {
   void *at[TOUCHES] = {NULL};
@@ -353,7 +353,8 @@ static void touch_fresh(const rf_calibrate_options *o, size_t bytes[TOUCHES], do
     if (at[i]) rf_pages_unmap(at[i], bytes[i]);
 }
 
-/* Adds the median of one size, because beyond the caches the rate does not depend on the size. */
+/* Adds the median of `seconds`. One size is enough: beyond the caches, the rate is the same for
+ * all. */
 static void add_load(rf_machine *m, const char *kernel, double bytes, double *seconds, int count) {
   rf_curve *c = curve_of(m, "load", RF_F32, kernel);
   double middle = rf_ceiling_of(seconds, count).median;
@@ -396,8 +397,8 @@ done:
   return status;
 }
 
-/* Spells word number `word` of all words of up to four letters in order. A longer word is an
- * earlier word plus a letter, so every merge exists. */
+/* Writes word number `word` of the list of all words of one to four letters, short words first. A
+ * longer word is an earlier word plus a letter, so every merge exists. */
 enum { LETTERS = 26, MAX_WORD = 4 };
 static int spell(int64_t word, char text[MAX_WORD]) {
   int64_t length = 1, of_length = LETTERS;

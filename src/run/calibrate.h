@@ -17,7 +17,6 @@ typedef struct rf_calibrate_options {
   void *self;
 } rf_calibrate_options;
 
-/* Statistics of repeated measurements. */
 typedef struct rf_ceiling {
   double median, least, most, sustained;
   int count;

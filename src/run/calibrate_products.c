@@ -1,6 +1,6 @@
-/* calibrate_products.c - times products with packed matrices: every storage type, exact and with
- * int8 activations, by rows. Successive calls use different copies of the matrix, which together
- * exceed the caches, so that weights come from memory as in a model. */
+/* calibrate_products.c - times products with packed matrices of every storage type, exact and with
+ * int8 activations, for several numbers of rows. Successive calls use different copies of the
+ * matrix, which together exceed the caches, so that weights come from memory as in a model. */
 #include "run/calibrate_parts.h"
 
 #include <math.h>
@@ -24,8 +24,8 @@ typedef struct ring {
   rf_model model;
   void *at;
   size_t bytes;                  /* Bytes of all copies. */
-  int64_t each, count, next;     /* Bytes per matrix, number of matrices, next matrix. */
-  unsigned char *stored, *x, *y; /* Matrix rows as in a file; operands. */
+  int64_t each, count, next;     /* each: bytes per matrix; next: next matrix. */
+  unsigned char *stored, *x, *y; /* stored: matrix rows of a file. */
   rf_calibrate_room room;
   int64_t row_bytes;
 } ring;
@@ -61,7 +61,6 @@ static bool is_bf16(rf_cost_products how) {
   return how == RF_PRODUCTS_BF16 || how == RF_PRODUCTS_TURNED_BF16;
 }
 
-/* Builds a graph of one product. */
 static rf_status build(const ring *r, const rf_panels *panels, int64_t rows, rf_cost_products how,
                        rf_graph **out, rf_error *error) {
   rf_graph *graph = rf_graph_new(&r->model);
@@ -107,8 +106,8 @@ static rf_status measure(ring *r, const rf_graph *graph, samples *s, rf_error *e
   return RAFTER_OK;
 }
 
-/* Seconds of a product besides its multiplications, with the INNER x OUTPUTS matrix: a constant,
- * the storing of sums (by outputs), and the packing of rows (by inner indices). */
+/* Seconds that a product with the INNER x OUTPUTS matrix takes besides its multiplications.
+ * `start`: a constant. `outputs`: storing the sums. `inner`: packing the rows. */
 typedef struct edges {
   double start, outputs[ROW_COUNT], inner[ROW_COUNT];
 } edges;
@@ -140,7 +139,7 @@ static rf_status measure_products(ring *r, const rf_panels *panels, rf_cost_prod
 }
 
 /* Fits t = c K N + outputs N / OUTPUTS + inner K / INNER to three shapes of matrices. The constant
- * comes from a matrix that fits in the caches, one panel per thread. */
+ * comes from a small matrix that fits in the caches and has one panel per thread. */
 static rf_status measure_edges(ring *r, rf_cost_products how, edges *e, rf_error *error) {
   const rf_quant_type *type = rf_quant_type_of(how == RF_PRODUCTS_BF16 ? RF_Q_BF16 : RF_Q_Q8_0);
   int64_t lanes = (int64_t)RF_PANEL_LANES * r->options->threads;

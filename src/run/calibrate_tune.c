@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Two products per class, from real models; the second product has a transposed weight. */
+/* Two products per class of weights, from real models. The second has a transposed weight. */
 enum { SHAPES = 2, ROW_CLASSES = 3, WEIGHT_CLASSES = 3 };
 static const int64_t ROWS[ROW_CLASSES] = {128, 512, 1024};
 static const struct {
@@ -27,7 +27,8 @@ static const int64_t TRIED[FIELDS][MAX_TRIED] = {{192, 256, 320, 384, 448, 512, 
                                                  {1024, 2048, 4096, 8192, 0}};
 static int64_t *field(rf_blocks *b, int i) { return i == 0 ? &b->kc : i == 1 ? &b->a_bytes : &b->nc; }
 
-/* A change must gain at least 1 % and at least twice the interquartile range of the rounds. */
+/* A change must gain at least 1 % and at least twice the interquartile range of the rounds'
+ * gains. */
 static const double WORTH = 0.01, SPREADS = 2;
 enum { CHOOSING = 3, CHOOSING_QUICK = 1, PROVING = 15, PROVING_QUICK = 5, MAX_PROVING = 15 };
 
@@ -80,7 +81,6 @@ static void free_products(bench *b) {
   }
 }
 
-/* Seconds of a call with these block sizes. */
 static rf_status time_product(bench *b, product *p, const rf_blocks *blocks, double *seconds,
                               rf_error *error) {
   rf_op *op = &p->graph->op[0];
@@ -188,7 +188,6 @@ rf_status rf_calibrate_tune(const rf_calibrate_options *o, rf_tuned *tuned, rf_e
   RF_GO(rf_calibrate_model(&b.model, error));
   int weights = o->quick ? 1 : WEIGHT_CLASSES, rows = o->quick ? 2 : ROW_CLASSES, done = 0;
   for (int i = 0; i < 3; i++) {
-    /* Bytes of the largest matrix. */
     b.bytes[i] = (size_t)(WEIGHTS[WEIGHT_CLASSES - 1][0].n * WEIGHTS[WEIGHT_CLASSES - 1][0].k) * 4;
     RF_GO(rf_pages_map(b.bytes[i], &b.at[i], NULL, error));
     rf_calibrate_values(b.at[i], b.bytes[i]);

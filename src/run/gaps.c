@@ -1,28 +1,30 @@
 /* gaps.c - explains idle time: every nanosecond of every thread in a step is work or has one
  * cause.
  *
- * Timestamps explain time outside the bodies of ops: between two ops (launch), after a thread's own
- * part of a parallel region (wait), before its part (launch), outside regions (serial). The system
- * counts mapped pages, time in a core's queue and time asleep (RF_SPAN_LOST). Launch time beyond a
- * bound must be covered by the system's counts, or is unexplained. Counts that explained no time
- * outside the bodies of ops explain time inside the bodies. If all threads slept at the same time,
- * the process was stopped, and the threads' gaps get this cause. */
+ * Timestamps explain time outside the bodies of ops. Time between two ops, and time before a
+ * thread's own part of a parallel region, is launch. Time after this part is wait. Time outside
+ * regions is serial. The system counts mapped pages, time in a core's queue and time asleep
+ * (RF_SPAN_LOST). If a launch exceeds a bound, these counts must explain the excess, or it is
+ * unexplained. The remaining counts explain time inside the bodies of ops. If all threads slept at
+ * the same time, the process was stopped, and the gaps of all threads get the cause STOPPED. */
 #include "run/trace.h"
 
 #include <stdlib.h>
 
-/* DISPATCH_NS bounds an op's launch, WAKE_NS the waking of a thread (about 50 us). Gaps below
- * SHOWN_NS get no span. Counters err by up to NOISE_NS. */
+/* An op's launch takes at most DISPATCH_NS. A thread wakes in about 50 us, at most WAKE_NS. Gaps
+ * below SHOWN_NS get no span. Counters err by up to NOISE_NS. */
 enum { DISPATCH_NS = 10000, WAKE_NS = 100000, SHOWN_NS = 500, NOISE_NS = 20000 };
 /* Minimum length of a stop of all threads. Sleeps inside ops and in the system are far shorter. */
 enum { STOPPED_NS = 50000000 };
 
-/* A parallel region: own_end ends the main thread's part, end the last thread's, op_end the op. */
+/* A parallel region. The main thread's part ends at own_end, the last thread's part at end, and the
+ * op at op_end. */
 typedef struct region {
   int64_t begin, own_end, end, op_end;
 } region;
 
-/* System counts of a thread from begin to end; `left`: counts that explain no idle time yet. */
+/* What the system counted for a thread from begin to end. `left`: counts that explain no time
+ * yet. */
 typedef struct look {
   int64_t begin, end;
   double counted[RF_LOSTS], left[RF_LOSTS];
@@ -48,7 +50,7 @@ typedef struct work {
   region *region;   /* Of the current piece. */
   int64_t regions;
   look *look;
-  int64_t *look_at, *look_next; /* (threads + 1): each thread's first look; first look in use. */
+  int64_t *look_at, *look_next; /* (threads + 1): each thread's first look, and its current look. */
   piece *piece;
   int pieces;
 } work;
@@ -146,8 +148,9 @@ static void give(thread *t, rf_gap gap, int64_t begin, int64_t end) {
   if (end - begin >= SHOWN_NS) put_gap(t->w, t->lane, gap, begin, end);
 }
 
-/* Uses up to `most` ns of a system counter over [begin, end), where one count means `each_ns`. A
- * count may cover several short steps, because not every step reads the counters. */
+/* Takes up to `most` ns in [begin, end) from a system counter, whose counts mean `each_ns` ns each.
+ * Returns the ns taken. A count may cover several short steps, because not every step reads the
+ * counters. */
 static int64_t take(thread *t, rf_lost lost, double each_ns, int64_t begin, int64_t end, int64_t most) {
   work *w = t->w;
   int64_t taken = 0, last = w->look_at[t->lane + 1], *next = &w->look_next[t->lane];
@@ -161,7 +164,8 @@ static int64_t take(thread *t, rf_lost lost, double each_ns, int64_t begin, int6
   return taken;
 }
 
-/* Adds a launch of at most `bound` ns. System counts explain a longer time, surest cause first. */
+/* Adds a launch of at most `bound` ns. System counts explain the remaining time, the surest cause
+ * first. */
 static void give_launch(thread *t, int64_t bound, int64_t begin, int64_t end) {
   const struct {
     rf_lost lost;
@@ -264,7 +268,8 @@ static int by_lane_and_begin(const void *a, const void *b) {
   return (x->begin > y->begin) - (x->begin < y->begin);
 }
 
-/* Gives a cause to seconds inside bodies of ops, shared between steps in proportion to time. */
+/* Gives the cause `gap` to `seconds` inside bodies of ops. Each step gets seconds in proportion to
+ * the time that it shares with `l`. */
 static void give_body(work *w, piece *first, int lane, const look *l, rf_gap gap, double seconds) {
   double all = 0;
   for (const piece *p = first; p < w->piece + w->pieces && p->begin < l->end; p++)
@@ -276,7 +281,7 @@ static void give_body(work *w, piece *first, int lane, const look *l, rf_gap gap
   }
 }
 
-/* Assigns mapped pages to the step in which most of their counting interval lies. */
+/* Assigns the pages mapped from l->begin to l->end to the step that shares most of this time. */
 static void give_faults(work *w, piece *first, int lane, const look *l) {
   piece *most = NULL;
   for (piece *p = first; p < w->piece + w->pieces && p->begin < l->end; p++)
@@ -289,7 +294,8 @@ static void give_faults(work *w, piece *first, int lane, const look *l) {
   give_body(w, first, lane, l, RF_GAP_FAULT, 1e-9 * (left - grown) * w->trace->fault_ns);
 }
 
-/* Explains time inside bodies of ops with unused counts. [gap, gap_end): the thread's gaps. */
+/* Explains time inside bodies of ops with the counts that explained no gap. [gap, gap_end): the
+ * thread's gaps. */
 static void inside_bodies(work *w, int lane, int64_t gap, int64_t gap_end) {
   piece *first = w->piece, *end = w->piece + w->pieces;
   for (look *l = w->look + w->look_at[lane]; l < w->look + w->look_at[lane + 1]; l++) {
@@ -337,7 +343,8 @@ static const rf_stamp *span_at(const work *w, int64_t k) {
   return k < w->spans->count ? &w->spans->at[k] : &w->gap.at[k - w->spans->count];
 }
 
-/* Returns the next edge of a span after `at`, or `end`. *busy: no gap or phase before it. */
+/* Returns the next edge of a span after `at`, or `end`. *busy: no gap or phase covers the time from
+ * `at` to this edge. */
 static int64_t next_edge(const rf_stamps *near, int64_t at, int64_t end, bool *busy) {
   int64_t edge = end;
   *busy = true;
@@ -388,7 +395,8 @@ static void stop_lane(work *w, piece *p, int lane, int64_t begin, int64_t end) {
   free(near.at);
 }
 
-/* Returns the likely begin of a stop, centred in the main thread's longest op or gap. */
+/* Returns the likely begin of a stop of `length` ns: the stop is centred in the main thread's
+ * longest op or gap. */
 static int64_t begin_of_stop(const work *w, const look *l, int64_t length) {
   int64_t begin = l->begin, end = l->end, longest = 0;
   for (int64_t k = 0; k < w->spans->count + w->gap.count; k++) {
@@ -403,7 +411,8 @@ static int64_t begin_of_stop(const work *w, const look *l, int64_t length) {
   return smaller(larger(begin + (end - begin - length) / 2, l->begin), l->end - length);
 }
 
-/* A stop is the main thread's sleep minus all time in which another thread may have been awake. */
+/* A stop is as long as the main thread slept, minus all time in which another thread may have been
+ * awake. */
 static void find_stops(work *w) {
   int threads = w->trace->threads;
   for (look *l = w->look; threads && l < w->look + w->look_at[1]; l++) {

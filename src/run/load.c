@@ -13,7 +13,7 @@ typedef struct target {
   int plan;
   const rf_plan *of;
   rf_progress progress;
-  int64_t done, all; /* Parameter values loaded, and to load; `all` 0: no reports. */
+  int64_t done, all; /* Number of parameter values loaded, and in total; all = 0: no reports. */
   int said;          /* Last percentage reported. */
   /* Packed parameter on the host until its upload, if the host cannot address the arena. */
   void *packed;

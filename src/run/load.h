@@ -15,7 +15,6 @@ enum { RF_LOAD_LONG_BYTES = 1 << 30 };
 /* Loads the weights of a plan: f32 masters and their bf16 copies, or weights rounded to their
  * dtype. `path` as in rf_weights_read. */
 rf_status rf_load_weights(rf_run *run, int plan, const rf_plan *of, const char *path, rf_error *error);
-/* Loads adapters from a PEFT folder. */
 rf_status rf_load_adapters(rf_run *run, int plan, const rf_plan *of, const char *folder, rf_error *error);
 /* Fills all parameters before the first step: weights from `path` (NULL or "": random), adapters
  * from model.lora.folder (empty: random). Reports progress in steps of 1 %. Uses the arena, at most

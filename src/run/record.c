@@ -161,12 +161,13 @@ static int64_t data_bytes(int file) {
   text[got] = 0;
   char *at = text;
   int64_t pages = 0;
-  /* `data` is the sixth value: size resident shared text lib data. */
+  /* The file has `size resident shared text lib data`, so `data` is the sixth value. */
   for (int i = 0; i < 6; i++) pages = strtoll(at, &at, 10);
   return pages * sysconf(_SC_PAGESIZE);
 }
 
-/* Returns data_bytes, read again only after another page fault of the main thread. */
+/* Returns the result of data_bytes, which reads again only after another page fault of the main
+ * thread. */
 static int64_t heap_bytes(rf_record *record) {
   struct rusage use;
   bool known = !getrusage(RUSAGE_THREAD, &use);

@@ -1,11 +1,11 @@
 /* record.h - records a run: its ops, phases and counters by thread, and the trace made from
  * them.
- *
+ * Example:
  *   rf_record_open(&when, threads, &record, error);   // once, before the first phase to record
  *   rf_record_step(10);                               // starts recording if step 10 is selected
  *   ... rf_run_section(...) records each op, and each thread's part of it (backend/lanes.h)
  *   rf_record_step_end(tokens);                       // recording continues until the next step
- *   rf_trace_collect(record, plans, names, count, &trace, error);
+ *   rf_trace_collect(record, plans, names, count, &trace, error);       // end of the example.
  *
  * Between open and collect, nothing is allocated and no lock is taken. When a thread's ring of
  * spans is full, its oldest spans are dropped and counted. */
@@ -92,7 +92,8 @@ static inline void rf_record_pause(void) {
   if (__builtin_expect(rf_lanes_on != NULL, 0)) rf_record_put_pause();
 }
 void rf_record_put_extent(int64_t parts, int64_t rows, int64_t context);
-/* Records the sequences, rows and keys of a step, for which its times are then predicted. */
+/* Records how many sequences, rows and keys a step has. Its times are predicted for these
+ * numbers. */
 static inline void rf_record_extent(int64_t parts, int64_t rows, int64_t context) {
   if (__builtin_expect(rf_lanes_on != NULL, 0)) rf_record_put_extent(parts, rows, context);
 }
@@ -120,7 +121,7 @@ typedef struct rf_traced_after {
 
 typedef struct rf_traced_step {
   int64_t step, begin, end, tokens;
-  /* Sequences, rows and keys of a generate step; parts 0: as in the plan. */
+  /* Sequences, rows and keys of a generate step; if parts is 0, they are as in the plan. */
   int64_t parts, rows, context;
   bool whole; /* No span of the step was dropped. */
   /* Seconds of all threads: [0] outside the bodies of ops, [1] inside them. */
@@ -162,14 +163,14 @@ rf_status rf_trace_collect(const rf_record *record, const rf_plan *const *plans,
                            int count, rf_trace **trace, rf_error *error);
 void rf_trace_free(rf_trace *trace);
 
-/* Adds each op's predicted seconds, and the seconds at the machine's ceilings (`limit`), for
- * `times` steps (op_count). `parts` sequences share `rows` rows evenly, with `context` keys
- * each. */
+/* For `times` steps, adds each op's predicted seconds to `seconds` (op_count), and its seconds at
+ * the machine's peak rates to `limit` (op_count). In each step, `parts` sequences of `context` keys
+ * each share `rows` rows evenly. */
 rf_status rf_trace_price(const rf_plan *plan, int64_t parts, int64_t rows, int64_t context, double times,
                          double *seconds, double *limit, rf_error *error);
 
-/* Per op (op_count): live bytes of the arena, and the end of the last live byte (may be NULL). At
- * the op with the plan's memory peak, this end is arena_bytes. */
+/* For each op (op_count), sets `live` to the live bytes of the arena and `end` (may be NULL) to the
+ * offset after the last live byte. At the op with the plan's memory peak, `end` is arena_bytes. */
 void rf_plan_live(const rf_plan *plan, int64_t *live, int64_t *end);
 
 #endif

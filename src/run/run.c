@@ -23,7 +23,8 @@ typedef struct rf_bound_plan {
   int *io, io_count;
   void **view;
   unsigned char *copies;
-  /* Debug: tensors that become live or dead at op i: fresh[fresh_at[i] .. fresh_at[i + 1]). */
+  /* Debug: fresh[fresh_at[i] .. fresh_at[i + 1]) become live at op i. `dead` lists the dead
+   * ones. */
   int *fresh_at, *dead_at, *fresh, *dead;
 } rf_bound_plan;
 
@@ -232,7 +233,6 @@ static rf_status no_memory(rf_error *error) {
   return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while binding the plan");
 }
 
-/* Lists the graph's inputs and outputs, and allocates host copies if needed. */
 static rf_status bind_views(rf_bound_plan *b, rf_error *error) {
   const rf_graph *graph = b->plan->graph;
   int64_t bytes = 0;
@@ -298,7 +298,7 @@ static rf_status bind(rf_run *run, int number, const rf_plan *plan, rf_error *er
   return compile(b, number, error);
 }
 
-/* Bytes of [at, end) that hold packed matrices. The loader will touch the pages. */
+/* Bytes of [at, end) that hold packed matrices. The loader touches the pages of these matrices. */
 static int64_t packed_bytes(const rf_plan *plan, int64_t at, int64_t end) {
   int64_t sum = 0;
   for (int t = 0; t < plan->graph->tensor_count; t++) {
@@ -311,7 +311,8 @@ static int64_t packed_bytes(const rf_plan *plan, int64_t at, int64_t end) {
   return sum;
 }
 
-/* Touches pages except of packed matrices: no step then faults, and lack of memory shows now. */
+/* Touches all pages except those of packed matrices, so that no step faults and lack of memory
+ * shows now. */
 static rf_status reserve(const rf_run *run, const rf_plan *plan, rf_error *error) {
   enum { PIECE = 2 << 20 }; /* A huge page. */
   rf_memory *memory = run->memory;

@@ -1,6 +1,6 @@
 /* run.h - the executor: allocates one arena, runs the sections of plans, and times each op.
  * Kernels, offsets and order come from the plan.
- *
+ * Example:
  *   rf_run_open(plans, count, debug, &run, error);
  *   rf_fill_weights(run, 0, plans[0], path, seed, progress, error);   // load.h
  *   int32_t *tokens = rf_run_named(run, 0, "tokens", NULL);           // then write the inputs
@@ -36,7 +36,8 @@ int64_t rf_run_arena_bytes(const rf_run *run);
 void *rf_run_tensor(rf_run *run, int plan, int tensor);
 /* Id of the tensor with this name ("tokens", "block.3/mlp/up/weight"); RF_NONE: no such tensor. */
 int rf_run_find(const rf_run *run, int plan, const char *name);
-/* Host pointer to the named tensor, see rf_run_tensor. Sets *tensor (may be NULL) if it exists. */
+/* Host pointer to the named tensor, see rf_run_tensor. If the tensor exists, sets *tensor (`tensor`
+ * may be NULL). */
 void *rf_run_named(rf_run *run, int plan, const char *name, const rf_tensor **tensor);
 
 /* rf_run_push copies inputs to the device: call it after writing inputs and before a section.
@@ -44,7 +45,8 @@ void *rf_run_named(rf_run *run, int plan, const char *name, const rf_tensor **te
  * if the host addresses the arena. */
 rf_status rf_run_push(rf_run *run, int plan, rf_error *error);
 rf_status rf_run_pull(rf_run *run, int plan, rf_error *error);
-/* Transfer `bytes` of a tensor from byte `at` on, on every device. Safe to call concurrently. */
+/* The next three functions access `bytes` bytes of a tensor, from byte `at` on, on every device.
+ * Safe to call concurrently. */
 rf_status rf_run_write(rf_run *run, int plan, int tensor, int64_t at, const void *from, int64_t bytes,
                        rf_error *error);
 rf_status rf_run_read(const rf_run *run, int plan, int tensor, int64_t at, void *to, int64_t bytes,
@@ -71,7 +73,6 @@ void rf_run_measured_reset(rf_run *run);
  * *slack_intact: whether the slack after the arena is untouched. */
 int64_t rf_run_high_water(const rf_run *run, bool *slack_intact);
 
-/* Resident memory of this process, in the arena and outside it. */
 typedef struct rf_outside {
   int64_t resident_bytes; /* Of the process. */
   int64_t arena_bytes;    /* Resident part of the arena. */

@@ -27,7 +27,6 @@ struct rf_record {
   double wall, fault_ns;
 };
 
-/* A growing list of spans. */
 typedef struct rf_stamps {
   rf_stamp *at;
   int64_t count, capacity;

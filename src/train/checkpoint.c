@@ -32,7 +32,8 @@ static void remove_folder(const char *folder) {
   rf_remove_folder(folder);
 }
 
-/* Renames `part` to `folder`. Exchanges an old checkpoint for `part`: one is always complete. */
+/* Renames `part` to `folder`. Exchanges an old checkpoint for `part`. A complete checkpoint exists
+ * at all times. */
 static rf_status take_name(const char *part, const char *folder, rf_error *error) {
   if (!rename(part, folder)) return RAFTER_OK;
   if ((errno == ENOTEMPTY || errno == EEXIST) &&

@@ -17,10 +17,9 @@ struct rf_example_reader {
   rf_example_options options;
   char *names[FIELDS]; /* Field names of the rows. */
   rf_chat *chat;
-  bool chat_sought; /* The first row that needs `chat` has looked for it. */
+  bool chat_sought; /* true: a row needed `chat`, so it was looked for. */
 };
 
-/* Position of a row, for error messages. */
 typedef struct row_place {
   const char *path;
   int64_t line;
@@ -99,7 +98,6 @@ static rf_status bad_field(const rf_example_reader *reader, row_place place, int
                  (long long)place.line, reader->names[which], expected, kind_of(value));
 }
 
-/* Adds the row's position to an error. */
 static rf_status in_row(row_place place, rf_error *error) {
   if (!error) return RAFTER_FAILED;
   return RF_FAIL(error, RAFTER_FAILED, *error->hint ? error->hint : NULL, "%s (%s, line %lld)",

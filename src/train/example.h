@@ -1,13 +1,13 @@
 /* example.h - reads one row of a .jsonl file as tokens, with the tokens that the loss counts.
- *
- *   {"messages":[{"role","content"},...], "tools"?}
- *       Rendered by the chat template. The loss counts the assistant's text and end token.
- *   {"prompt","completion"}
+ * A row has one of these forms.
+ *   Form {"messages":[{"role","content"},...], "tools"?}:
+ *       The chat template renders the messages. The loss counts the assistant's text and end token.
+ *   Form {"prompt","completion"}:
  *       Two texts are rendered by the chat template if there is one, otherwise joined and followed
  *       by the end token. Two lists of messages form one chat. The loss counts the completion.
- *   {"tokens":[...], "mask":[...]}
+ *   Form {"tokens":[...], "mask":[...]}:
  *       Token ids. The loss counts the tokens with mask 1.
- *   {"text"}, {"tokens"}
+ *   Forms {"text"} and {"tokens"}:
  *       Plain text. The loss counts every token, and a long text continues in other rows. */
 #ifndef RF_EXAMPLE_H
 #define RF_EXAMPLE_H

@@ -74,7 +74,7 @@ void rf_loader_close(rf_loader *loader) {
   loader->count = 0;
 }
 
-/* Returns the source whose rows so far are furthest below its share. */
+/* Returns the source that has supplied the fewest rows compared with its share. */
 static int next_source(const rf_loader *loader) {
   double sum = 0, most = -1e300;
   int best = 0;

@@ -19,10 +19,11 @@ typedef struct rf_schedule {
   int64_t decay; /* wsd: steps of the final linear decay. */
 } rf_schedule;
 
-/* Learning rate of step 1..steps; later steps keep the last value. cosine: floor + (peak - floor)
- * (1 + cos(pi x)) / 2; exponential: peak (floor / peak)^x, where a floor of 0 counts as peak / 100;
- * wsd: peak, then linear from peak to floor over the last `decay` steps. x rises from 0 after the
- * warmup to 1 at the last step. */
+/* Learning rate of step 1..steps; later steps keep the last value. `x` rises from 0 after the
+ * warmup to 1 at the last step.
+ *   Cosine: `floor + (peak - floor) (1 + cos(pi x)) / 2`.
+ *   Exponential: `peak (floor / peak)^x`. A floor of 0 counts as peak / 100.
+ *   Wsd: peak, then linear from peak to floor over the last `decay` steps. */
 double rf_schedule_lr(const rf_schedule *schedule, int64_t step);
 
 #endif

@@ -267,7 +267,8 @@ rf_status rf_shard_append_stream(rf_shard_writer *writer, const int32_t *ids, in
   return RAFTER_OK;
 }
 
-/* Writes the mask bits of tokens [at, at + count). If `mask` is NULL, the loss counts all. */
+/* Writes the mask bits of tokens [at, at + count). If `mask` is NULL, the loss counts all
+ * tokens. */
 static bool put_mask(rf_shard_writer *writer, uint64_t at, const uint8_t *mask, int64_t count) {
   for (int64_t i = 0; i < count; i++, at++) {
     writer->bits |= (unsigned char)((!mask || mask[i]) << (at % 8));
@@ -282,7 +283,7 @@ static rf_status append(rf_shard_writer *writer, const int32_t *ids, const uint8
                         rf_error *error) {
   uint64_t before = writer->head.tokens;
   RF_TRY(rf_shard_append_stream(writer, ids, count, error));
-  if (mask && !writer->mask) { /* First mask: the loss counts all tokens before. */
+  if (mask && !writer->mask) { /* The loss counts all tokens before the first mask. */
     writer->mask = tmpfile();
     if (!writer->mask || !put_mask(writer, 0, NULL, (int64_t)before)) return write_failed(writer, error);
   }

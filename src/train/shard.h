@@ -38,8 +38,8 @@ void rf_shard_close(rf_shard *shard);
 /* Reads ids [first, first + count) without allocation. RAFTER_FAILED: short read, id >= `vocab`. */
 rf_status rf_shard_read(const rf_shard *shard, int64_t first, int64_t count, int64_t vocab, int32_t *ids,
                         rf_error *error);
-/* Reads the start of a document; for `document` = `documents`, the end of the tokens. *example (may
- * be NULL): whether the document before this start is never split. */
+/* Reads the start of a document; if `document` equals `documents`, reads the end of the tokens
+ * instead. *example (may be NULL): whether the document before this start is never split. */
 rf_status rf_shard_document(const rf_shard *shard, int64_t document, int64_t *start, bool *example,
                             rf_error *error);
 /* mask[i]: 1 if the loss counts token first + i (i < count), otherwise 0. Allocates nothing. */
@@ -47,10 +47,12 @@ rf_status rf_shard_mask(const rf_shard *shard, int64_t first, int64_t count, uin
 /* Reads the shard and checks every id. *digest (may be NULL): hash of tokens, bounds, masks. */
 rf_status rf_shard_scan(const rf_shard *shard, int64_t vocab, uint64_t *digest, rf_error *error);
 
-/* Writes a shard by document to a temporary file. rf_shard_finish renames this file to `path`. */
+/* Writes a shard to a temporary file, document by document. rf_shard_finish renames this file to
+ * `path`. */
 typedef struct rf_shard_writer rf_shard_writer;
 rf_status rf_shard_create(const char *path, int64_t vocab, rf_shard_writer **writer, rf_error *error);
-/* rf_shard_append adds a document, rf_shard_append_stream tokens of a shard without documents. */
+/* rf_shard_append adds a document. rf_shard_append_stream adds tokens to a shard without
+ * documents. */
 rf_status rf_shard_append(rf_shard_writer *writer, const int32_t *ids, int64_t count, rf_error *error);
 rf_status rf_shard_append_stream(rf_shard_writer *writer, const int32_t *ids, int64_t count, rf_error *error);
 /* Appends a document that is never split; mask (count): 1 for tokens that the loss counts. */

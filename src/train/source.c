@@ -34,8 +34,8 @@ static int longer_first(const void *a, const void *b) {
   return (x->start > y->start) - (x->start < y->start);
 }
 
-/* Rows by unused space: a list of rows per number of free tokens, and a bit per list that is not
- * empty. The best fit is found in T / 64 steps. */
+/* Rows by unused space. For each number of free tokens there is a list of rows, and a bit that is
+ * set if the list has rows. The best fit is found in T / 64 steps. */
 typedef struct open_rows {
   int64_t *head, *next;
   uint64_t *bits;
@@ -108,7 +108,7 @@ done:
 }
 
 /* Counts a piece's labels that enter the loss. A token's label is the next token of the document;
- * the piece's last token has a label only with `next`. */
+ * the piece's last token has a label only if `next` is set. */
 static rf_status count_valid(const rf_source *source, int64_t start, int64_t count, bool next, int64_t *valid,
                              rf_error *error) {
   uint8_t mask[4096];
@@ -239,7 +239,8 @@ done:
   return status;
 }
 
-/* Converts a .jsonl file to a shard in the run's folder: memory use is independent of the data. */
+/* Converts a .jsonl file to a shard in the run's folder: the memory used does not depend on the
+ * size of the file. */
 static rf_status convert_jsonl(const char *path, const rf_source_options *options, char shard_path[1200],
                                rf_error *error) {
   rf_tokenizer *tokenizer = NULL;
@@ -332,7 +333,6 @@ rf_status rf_source_open(const char *spec, double weight, const rf_source_option
   }
   source->tokens = source->shard.tokens;
   source->documents = source->shard.documents;
-  /* Vocabulary of the rows. */
   int64_t own = source->shard.vocab,
           vocab = own > 0 && own < options->model->vocab ? own : options->model->vocab;
   RF_GO(rf_shard_scan(&source->shard, vocab, &source->digest, error));

@@ -58,7 +58,7 @@ typedef struct rf_source_options {
   const char *model_folder;
   int64_t seq;
   bool pack;           /* false: one document per row; tokens after it are unused. */
-  double val_fraction; /* Validation share of rows or documents, from the end. */
+  double val_fraction; /* Share of rows or documents, taken from the end, for validation. */
   rf_loss_on loss_on;  /* Applies to conversations, and to prompts with completions. */
   /* Field names of .jsonl rows, see rf_example_open; NULL: the default names. */
   const char *fields;
@@ -89,7 +89,8 @@ double rf_source_pairs(const rf_source *source, const rf_rows *rows, int64_t row
 /* Fills one row at token `at` of a batch and appends the starts of its segments. */
 rf_status rf_source_fill(const rf_source *source, const rf_rows *rows, int64_t row, int64_t at,
                          rf_token_batch *batch, rf_error *error);
-/* Marks tokens [at, end) of a batch as unused: one segment of token 0 without labels, if any. */
+/* Marks tokens [at, end) of a batch, if any, as unused: they become one segment of token 0 without
+ * labels. */
 void rf_source_fill_unused(rf_token_batch *batch, int64_t at, int64_t end);
 
 #endif

@@ -1,9 +1,9 @@
 /* train.h - trains a model: the plans, arena, data and step counter of one training run.
- *
+ * Example:
  *   rf_trainer_open(&settings, &trainer, error);
  *   while (trainer->step < steps) rf_trainer_step(trainer, &step, error);   // step.loss, ...
  *   rf_checkpoint_save(trainer, folder, error);                             // checkpoint.h
- *   rf_trainer_close(trainer);
+ *   rf_trainer_close(trainer);                                              // end of the example.
  *
  * Results are bit-identical whatever the number of threads and the recomputation, and also if the
  * run is stopped and resumed from a checkpoint. */

@@ -9,7 +9,7 @@
 enum { RF_MAX_WINDOWS = 8 };
 
 typedef struct rf_step_work {
-  double fixed, per_token; /* FLOPs per step (the optimizer), and per token. */
+  double fixed, per_token; /* fixed: FLOPs of the optimizer per step. */
   int windows;
   struct {
     int window;
