@@ -1,5 +1,5 @@
-/* adapter.c - reads, writes and merges PEFT's LoRA files. A file has one A (r, K) and one B (N,
- * r) for each layer; in memory, one parameter holds a fused weight's adapters side by side. */
+/* adapter.c - reads, writes and merges PEFT's LoRA files. In a file, each layer has one A (r, K)
+ * and one B (N, r). In memory, all A of a fused weight are one parameter; so are all B. */
 #define _GNU_SOURCE
 #include "model/adapter.h"
 
@@ -33,7 +33,7 @@ bool rf_adapter_is(const char *folder) {
 /* One key of "alpha_pattern", which gives some layers their own alpha. */
 typedef struct own_alpha {
   const char *key;
-  rf_name_pattern *pattern; /* NULL: the key is the end of a layer's name */
+  rf_name_pattern *pattern; /* the key's regular expression; NULL: the key is the end of a layer's name */
   double alpha;
 } own_alpha;
 
@@ -47,8 +47,8 @@ typedef struct settings {
   bool rank_stabilized;
 } settings;
 
-/* Fields that change the result in ways that this program does not support. A value of null,
- * false, 0, "none" or "" is accepted. */
+/* Fields of adapter_config.json that this program does not support. Such a field is accepted if its
+ * value is null, false, 0, "none" or "". */
 // clang-format off
 static const char *const UNSUPPORTED[] = {
     "use_dora", "lora_bias", "bias", "modules_to_save", "layer_replication", "target_parameters",
@@ -67,8 +67,8 @@ static bool is_unset(const json_t *value) {
   return json_is_number(value) && json_number_value(value) == 0;
 }
 
-/* Accepts initialisations of A and B that leave the base weights unchanged. Other
- * initialisations (PiSSA, OLoRA, CorDA, LoftQ, ...) subtract their A B from the base weights. */
+/* Accepts initialisations of A and B that leave the base weights unchanged. Other initialisations
+ * (PiSSA, OLoRA, CorDA, LoftQ, ...) subtract the initial A B from the base weights. */
 static rf_status check_start(const settings *s, rf_error *error) {
   static const char *const KEEP[] = {"gaussian", "eva", "orthogonal"};
   const json_t *value = json_object_get(s->json, "init_lora_weights");
@@ -156,7 +156,7 @@ rf_status rf_adapter_base(const char *folder, char base[4096], rf_error *error) 
   if (status == RAFTER_OK && !*text)
     status = RF_FAIL(error, RAFTER_FAILED, "give the base as MODEL, and the adapter with --adapter",
                      "%s does not name its base model", s.path);
-  /* A relative path is resolved from the adapter's folder or the working directory. */
+  /* A relative path starts at the adapter's folder, else at the working directory. */
   if (*text == '/' || snprintf(base, 4096, "%s/%s", folder, text) >= 4096 || access(base, F_OK))
     snprintf(base, 4096, "%s", text);
   free_settings(&s);
@@ -186,7 +186,7 @@ static const char *module_end(const char *name, int side) {
   return at && rf_text_ends_with(at, ".weight") ? at : NULL;
 }
 
-/* Whether the key names the layer of tensor `a` (1 or 0); -1: matching takes too long. */
+/* Returns 1 if the key names the layer of tensor `a`, 0 if not, -1 if matching takes too long. */
 static int is_of_layer(const own_alpha *own, const rf_stored *a) {
   const char *end = module_end(a->name, 0), *whole = "base_model.model.", *name = a->name;
   if (strncmp(name, whole, strlen(whole)) == 0) name += strlen(whole);
@@ -196,7 +196,7 @@ static int is_of_layer(const own_alpha *own, const rf_stored *a) {
                       : ends_with(name, length, own->key);
 }
 
-/* The alpha of a layer: from the first pattern that matches its name. */
+/* The alpha of a layer, given by the first pattern that matches the layer's name. */
 static double alpha_of(const settings *s, const rf_stored *a) {
   for (size_t i = 0; i < s->own_count; ++i)
     if (is_of_layer(&s->own[i], a) > 0) return s->own[i].alpha;
@@ -265,7 +265,7 @@ static rf_status check_pair(const rf_tensor_file *file, const pair *p, const rf_
                      rf_tensor_file_path(file), t->name, side ? "(width, rank)" : "(rank, width)",
                      (long long)wide, (long long)most, t->rank, (long long)t->shape[0],
                      t->rank > 1 ? (long long)t->shape[1] : 1);
-    RF_TRY(rf_stored_read(t, 0, 0, NULL, error)); /* reads nothing; checks that the type can be read */
+    RF_TRY(rf_stored_read(t, 0, 0, NULL, error)); /* count 0: only checks the type */
   }
   return RAFTER_OK;
 }
@@ -292,8 +292,8 @@ static bool is_of_vocabulary(const char *name) {
   return false;
 }
 
-/* Finds which sites (columns of weights) the file adapts, and the largest rank. Every tensor of
- * the file must belong to a site. */
+/* Finds which sites (ranges of a weight's columns) the file adapts, and the largest rank of an
+ * adapter. Every tensor of the file must belong to a site. */
 static rf_status find_sites(const rf_tensor_file *file, const rf_model *model, const rf_params *params,
                             rf_lora *lora, bool *seen, rf_error *error) {
   int64_t rank = 0;
@@ -363,8 +363,8 @@ rf_status rf_adapter_open(const char *path, const rf_model *model, rf_lora *lora
   }
   RF_GO(find_sites(file, &bare, &params, lora, seen, error));
   RF_GO(check_patterns_met(&s, file, error));
-  /* The model gets the scale that most layers have. For a layer with another scale, B is
-   * multiplied by the ratio of the two scales. */
+  /* The model gets the scale that the file's default alpha and rank give. If a layer has another
+   * scale, its B is multiplied by that scale / the model's scale. */
   lora->rank_stabilized = s.rank_stabilized;
   lora->alpha = (float)(scale_of(&s, s.alpha, (double)s.rank) *
                         (s.rank_stabilized ? __builtin_sqrt((double)lora->rank) : (double)lora->rank));
@@ -378,7 +378,7 @@ done:
   return status;
 }
 
-/* One tensor of A or B in the file, and its columns in the parameter. */
+/* A tensor (an A or a B) of the file, and the columns of the parameter that the tensor fills. */
 typedef struct part {
   const rf_stored *tensor;
   const rf_name *order; /* the file's column order; NULL: the parameter's own order */
@@ -386,8 +386,8 @@ typedef struct part {
   float factor;
 } part;
 
-/* Transposes a part and copies it to its columns of `values`. If the part has a smaller rank,
- * the remaining values stay 0. */
+/* Transposes a tensor of the file and copies it to columns of `values`. If the tensor's rank is
+ * below the parameter's rank, the remaining values stay 0. */
 static rf_status read_part(const part *p, const rf_param *param, float *values, rf_error *error) {
   int64_t wide = param->shape[1], rows = p->tensor->shape[1];
   float *line = malloc((size_t)rows * sizeof *line);
@@ -403,7 +403,7 @@ static rf_status read_part(const part *p, const rf_param *param, float *values, 
   return status;
 }
 
-/* If a file stores the columns of a fused weight head by head, the columns of its B are too. */
+/* If files store a fused weight's columns head by head, the columns of its B are too. */
 static const rf_name *order_of(const rf_model *model, const rf_param *param, rf_name *name) {
   *name = rf_param_name(model, param, false);
   return name->order[0] == RF_NAME_BY_HEAD ? name : NULL;
@@ -463,7 +463,7 @@ done:
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
-/* The family's prefix of layer names in its own files: "model.". */
+/* The prefix of layer names in the family's files, for example "model.". */
 static const char *prefix_of(const rf_model *model, const rf_param *base, char prefix[128]) {
   rf_name bare = rf_param_name(model, base, false), whole = rf_param_name(model, base, true);
   snprintf(prefix, 128, "%.*s", (int)(strlen(whole.part[0]) - strlen(bare.part[0])), whole.part[0]);
@@ -486,7 +486,7 @@ static bool has_site(const rf_model *model, const rf_param *param, int site) {
   return rf_lora_site_columns(model, param, site, &at, &columns);
 }
 
-/* Lists the last words of the adapted layers' names, each once; `whole`: the full names. */
+/* Lists the adapted layers' full names or, if not `whole`, the names' last words, each once. */
 static json_t *modules_of(const rf_model *model, const rf_params *params, bool whole) {
   json_t *modules = json_array();
   char prefix[128];
@@ -504,8 +504,8 @@ static json_t *modules_of(const rf_model *model, const rf_params *params, bool w
   return modules;
 }
 
-/* Whether `words` match only adapted linear layers, in each block that has an adapter. They may
- * match more: GPT-2 has two linear layers named c_proj in each block. */
+/* Whether `words`, in each block that has an adapter, match adapted linear layers only. A word may
+ * match too much: GPT-2 has two linear layers named c_proj in each block. */
 static bool words_suffice(const rf_model *model, const rf_params *params, const json_t *words) {
   for (int p = 0; p < params->base; ++p) {
     const rf_param *param = &params->at[p];
@@ -554,7 +554,7 @@ static rf_status write_config(const char *folder, const rf_model *model, const r
   return status;
 }
 
-/* Lists the tensors of a file in parameter order, with names in `pool`; returns their number. */
+/* Lists the tensors of an adapter file in parameter order and returns how many there are. */
 static int list_tensors(const rf_model *model, const rf_params *params, rf_pool *pool, rf_stored *list) {
   int count = 0;
   char prefix[128];
@@ -675,7 +675,7 @@ rf_status rf_merger_values(void *merger, int param, int64_t first, int64_t count
   return RAFTER_OK;
 }
 
-/* Adds scale (A B) to columns [from, to) of row k. */
+/* Adds columns [from, to) of row k of scale (A B) to `values`. */
 static void add_row(const rf_merger *m, const rf_lora_parts *parts, int a, int64_t k, int64_t from,
                     int64_t to, float *values) {
   const float *down = m->values[a - m->params.base] + k * m->params.at[a].shape[1],

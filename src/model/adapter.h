@@ -11,15 +11,16 @@ bool rf_adapter_is(const char *folder);
  * it exists there; otherwise the name is returned unchanged. */
 rf_status rf_adapter_base(const char *folder, char base[4096], rf_error *error);
 
-/* Reads which adapters a folder (or the newest checkpoint of a run) has for this model, with
- * rank and scale; sets lora->folder. An adapter with a smaller rank or its own alpha is padded
- * and rescaled to the common rank and scale. RAFTER_FAILED names a file, tensor or field that is
- * unsupported (DoRA, biases, full modules, ...) or does not fit the model. */
+/* Reads the sites, rank and scale of the adapters in a folder, or in the newest checkpoint of a
+ * run; sets lora->folder. An adapter of smaller rank is padded to the largest rank. An adapter with
+ * its own alpha is rescaled to the common scale. RAFTER_FAILED names a file, tensor or field that
+ * is unsupported (DoRA, biases, full modules, ...) or does not fit the model. */
 rf_status rf_adapter_open(const char *folder, const rf_model *model, rf_lora *lora, rf_error *error);
-/* Visits each adapter parameter (index params->base and up) once, with all of its values. */
+/* Calls `visit` with all values of each adapter parameter (index params->base and up). */
 rf_status rf_adapter_read(const char *folder, const rf_model *model, const rf_params *params,
                           rf_weights_visit visit, void *context, rf_error *error);
-/* Checks that the path of the base is UTF-8, as an adapter's files need. Call before training. */
+/* Checks that the base model's path is UTF-8, as adapter_config.json requires. Call before
+ * training. */
 rf_status rf_adapter_base_check(const char *base, rf_error *error);
 /* Writes both files in f32. `base` becomes base_model_name_or_path. The folder must exist. */
 rf_status rf_adapter_write(const char *folder, const rf_model *model, const rf_params *params,
@@ -30,7 +31,7 @@ typedef struct rf_merger rf_merger;
 /* model->lora names the adapters and their folder. */
 rf_status rf_merger_open(const rf_model *model, rf_merger **merger, rf_error *error);
 void rf_merger_close(rf_merger *merger); /* NULL is allowed */
-/* An rf_weights_source that returns A and B themselves (the parameters from params->base on). */
+/* An rf_weights_source that returns values of adapter parameters (index params->base and up). */
 rf_status rf_merger_values(void *merger, int param, int64_t first, int64_t count, float *values,
                            rf_error *error);
 /* Adds scale (A B), summed in f64, to elements [first, first + count) of base parameter `param`. */

@@ -1,5 +1,5 @@
-/* config.c - reads and writes Hugging Face's config.json, with both spellings of each field.
- * Shapes without a Hugging Face class have rafter's own fields. A type has one table of fields. */
+/* config.c - reads and writes Hugging Face's config.json. A model without a Hugging Face class is
+ * stored with fields of this program. The same tables of fields serve reading and writing. */
 #include <libgen.h>
 #include <limits.h>
 #include <math.h>
@@ -15,8 +15,8 @@ enum { CONFIG_MOST = 4 << 20 };
 
 #define AT(field) offsetof(rf_model, field)
 
-/* If n_inner is null, F is 4 * n_embd; head_dim and kv_heads follow from n_head. RAFTER_GPT has
- * the fields of this program only. */
+/* If n_inner is null, F is 4 * n_embd; head_dim and kv_heads follow from n_head. RAFTER_GPT lists
+ * the fields that only this program uses. */
 static const config_field GPT2[] = {
     {"n_layer", NULL, INT, true, 0, AT(layers)},
     {"n_embd", NULL, INT, true, 0, AT(width)},
@@ -45,7 +45,7 @@ static const config_field SHARED[] = {
     {"max_position_embeddings", NULL, INT, false, 0, AT(max_seq)},
 };
 enum { SHAPE_COUNT = sizeof SHARED / sizeof SHARED[0] };
-/* Defaults of SHARED, because Google's files of the larger Gemma 3 models omit some fields. */
+/* Gemma 3's defaults of SHARED's fields. Google's files of the larger models omit some of them. */
 static const int64_t GEMMA3_SHAPE[SHAPE_COUNT] = {26, 2304, 8, 4, 256, 9216, 262208, 131072};
 static const config_field LLAMA[] = {
     {"rms_norm_eps", NULL, FLOAT, false, 1e-6, AT(norm_eps)},
@@ -101,7 +101,7 @@ static const activation GPT2_UP[] = {
     {"gelu_new", RF_MLP_GELU},         {"gelu", RF_MLP_GELU_ERF},      {"gelu_python", RF_MLP_GELU_ERF},
     {"gelu_new", RF_MLP_GELU},         {"gelu_fast", RF_MLP_GELU},     {"gelu_pytorch_tanh", RF_MLP_GELU},
     {"gelu_python_tanh", RF_MLP_GELU}, {"gelu_accurate", RF_MLP_GELU}, {NULL, 0}};
-#define GELU_UP (GPT2_UP + 1) /* GPT2_UP with "gelu" as the default */
+#define GELU_UP (GPT2_UP + 1) /* without the first row of GPT2_UP, so the default is "gelu" */
 
 #define RMS_ROPE .norm = RF_NORM_RMSNORM, .position = RF_POSITION_ROPE, .init = "llama"
 
@@ -202,8 +202,8 @@ static rf_status read_fields(const json_t *json, const char *where, const config
   return RAFTER_OK;
 }
 
-/* Reads a token id, which may be missing; of a list of ids, the first one counts. Ids outside
- * the vocabulary come from another tokenizer and are ignored. */
+/* Reads a token id, or the first id of a list. The field may be missing. Ids outside the vocabulary
+ * come from another tokenizer and are ignored. */
 static rf_status read_id(const json_t *json, const char *key, const char *where, int64_t otherwise,
                          int64_t vocab, int32_t *id, rf_error *error) {
   json_t *value = json_object_get(json, key);
@@ -227,7 +227,7 @@ static rf_status read_activation(const json_t *json, const char *key, const char
                  known->text, value);
 }
 
-/* A missing field counts as having the expected value. */
+/* Fails if a boolean field has another value than expected. A missing field is accepted. */
 static rf_status expect_bool(const json_t *json, const char *key, const char *where, bool expected,
                              rf_error *error) {
   bool value;
@@ -283,7 +283,7 @@ static void mark_full_layer(rf_model *model, int64_t layer) {
   model->window_full[layer / 8] |= (uint8_t)(1u << layer % 8);
 }
 
-/* Decides which layers are windowed: "layer_types", if present, names the kind of every layer. */
+/* Decides which layers are windowed. The field "layer_types" may give each layer's kind. */
 static rf_status read_windows(const json_t *json, const char *where, const config_type *type, rf_model *model,
                               rf_error *error) {
   /* rf_model_check later rejects models with more than RF_LAYERS_MOST layers. */
@@ -352,7 +352,6 @@ static rf_status read_router(const json_t *json, const char *where, rf_model *mo
   return RAFTER_OK;
 }
 
-/* Reads how DeepSeek's routers choose experts and weigh their outputs. */
 static rf_status read_deepseek(const json_t *json, const char *where, rf_model *model, rf_error *error) {
   bool second = model->family == RF_FAMILY_DEEPSEEK2, normed, pairs;
   const char *method, *scores, *known = second ? "group_limited_greedy" : "noaux_tc",
@@ -460,7 +459,7 @@ static rf_status read_type(const json_t *json, const char *where, const config_t
     model->attn_scale = (float)(1 / sqrt(scalar));
   }
   if (model->family == RF_FAMILY_GEMMA3 &&
-      model->attn_softcap > 0) /* the Hugging Face class accepts this field and ignores it */
+      model->attn_softcap > 0) /* Hugging Face's class ignores this softcap */
     return RF_FAIL(
         error, RAFTER_FAILED, NULL,
         "%s: the field \"attn_logit_softcapping\" is not supported for gemma3_text (expected null)", where);
@@ -487,12 +486,12 @@ static rf_status from_json(const json_t *json, const char *where, rf_model *resu
                    "%s: this version does not support the model type \"%.60s\" (field \"model_type\")", where,
                    type);
   snprintf(model.name, sizeof model.name, "%s", type);
-  /* A quantised folder can be planned, but its weights cannot be read. */
+  /* A model with quantised weights can be planned, but this program cannot read such weights. */
   if (json_is_object(json_object_get(json, "quantization_config")))
     model.plan_only =
         "its weights have a format that this version cannot read (quantization_config of its config.json)";
   if (rf_model_check(&model, where, error) != RAFTER_OK) {
-    if (error) error->status = RAFTER_FAILED; /* RAFTER_INVALID would blame the command line */
+    if (error) error->status = RAFTER_FAILED; /* the file is wrong, not the command line */
     return RAFTER_FAILED;
   }
   *result = model;
@@ -527,7 +526,7 @@ rf_status rf_model_config_read(const char *path, rf_model *model, rf_error *erro
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
-/* Whether the model's type has a field for this member. */
+/* Whether the model's type has a config.json field for the rf_model member at `offset`. */
 static bool has_field(const rf_model *model, size_t offset) {
   const config_type *type = type_of(model->family);
   for (int i = 0; type && i < type->field_count; ++i)

@@ -12,39 +12,40 @@ typedef struct config_field {
   const char *key, *other; /* `other`: another name of the same field */
   int type;
   bool required;
-  double otherwise; /* default when the field is missing; null means 0 */
+  double otherwise; /* value if the field is missing; a field that is null gives 0 */
   size_t offset;
 } config_field;
 
-/* Maps the name of an activation in config.json to an MLP kind. A table ends with NULL; its
- * first row is the default. */
+/* Maps an activation's name in config.json to an MLP kind. In a table of such rows, the first row
+ * is the default, and a row without a name ends the table. */
 typedef struct activation {
   const char *text;
   rf_mlp_kind mlp;
 } activation;
 
-/* How a model type without "layer_types" decides which layers are windowed. */
+/* How to decide which layers are windowed if config.json has no "layer_types". */
 enum { NO_WINDOW, ALL_WINDOWED, EVERY_SECOND, PATTERN, QWEN_SWITCH };
 
-/* A model type of config.json. GPT-2 has its own reader instead. `base` has the fields that the
- * type implies. Defaults for missing fields are those of the type's class in transformers. */
+/* A model type of config.json. A separate function reads GPT-2. `base` has the values that the type
+ * implies. Defaults for missing fields are those of the type's class in transformers. */
 typedef struct config_type {
   const char *type, *class;
   rf_model base;
   const config_field *field;
   int field_count;
   const activation *activation;
-  /* The field that names the activation, and a field (may be NULL) that must agree if present. */
+  /* `activation_key` is the field that names the activation. The field `activation_also` (may be
+   * NULL), if present, must name the same activation. */
   const char *activation_key, *activation_also;
   const char *theta_key;
   double theta, local_theta;
   const int64_t *shape; /* defaults of SHARED's fields; NULL: most fields are required */
-  int64_t kv_heads;     /* value of a missing "num_key_value_heads" (null means heads); 0: heads */
+  int64_t kv_heads;     /* default of "num_key_value_heads"; 0, or a field that is null: heads */
   int64_t positions;    /* default of "max_position_embeddings" */
   int windows;
   int64_t window; /* default of "sliding_window" */
-  /* Default of "query_pre_attn_scalar", by whose square root attention scores are divided; 0:
-   * the type has no such field. */
+  /* Default of "query_pre_attn_scalar"; attention scores are divided by its square root. 0: the
+   * type has no such field. */
   double query_scalar;
   int64_t head_dim; /* default of "head_dim"; 0: hidden_size / heads */
   bool tied;        /* default of "tie_word_embeddings" */

@@ -7,8 +7,8 @@
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-/* "longrope" is supported as one divisor for each pair: when the lists for short and long texts are
- * equal and attention_factor is 1. */
+/* "longrope" has two lists with one divisor for each rotated pair, for short and for long texts. It
+ * is supported only if the lists are equal and attention_factor is 1. */
 static rf_status read_table(const json_t *json, const char *where, rf_rope *rope, rf_model *model,
                             rf_error *error) {
   const json_t *divisors = json_object_get(json, "long_factor"),
@@ -32,12 +32,12 @@ static double yarn_weight(double factor, double scale) {
   return factor > 1 ? 0.1 * scale * log(factor) + 1 : 1;
 }
 
-/* How YaRN scales attention scores. Latent attention multiplies scores by
- * weight(mscale_all_dim)^2. It would also multiply both rotated rows by weight(mscale) /
- * weight(mscale_all_dim), which is supported only if this ratio is 1. Ordinary attention
- * multiplies cosines and sines by one factor, so the scores of fully rotated heads are
- * multiplied by the square of the factor. Source: transformers, modeling_rope_utils,
- * _compute_yarn_parameters, and modeling_deepseek_v3. */
+/* How YaRN scales attention scores. yarn_weight() computes w(mscale) from a field. Latent attention
+ * multiplies scores by w(mscale_all_dim)^2 and rotated queries and keys by w(mscale) /
+ * w(mscale_all_dim). This program requires that this ratio is 1. Ordinary attention multiplies
+ * cosines and sines by one factor, so the scores of fully rotated heads are multiplied by the
+ * square of the factor. Source: transformers, modeling_rope_utils, _compute_yarn_parameters, and
+ * modeling_deepseek_v3. */
 static rf_status yarn_scores(const json_t *json, const char *where, double factor, double *weight,
                              bool *computed, bool latent, rf_error *error) {
   double scale, all, given;
@@ -135,7 +135,7 @@ static rf_status read_rope_object(const json_t *json, const char *where, rf_rope
   return RAFTER_OK;
 }
 
-/* Reads "rope_parameters": one set for all layers, or one for each kind of layer. */
+/* Reads "rope_parameters", which has one set for all layers or one set for each kind of layer. */
 static rf_status read_parameters(const json_t *json, const char *inside, const config_type *type,
                                  double *share, rf_model *model, rf_error *error) {
   json_t *full = json_object_get(json, "full_attention"),

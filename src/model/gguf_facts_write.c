@@ -5,7 +5,7 @@
 
 #include "model/gguf_source.h"
 
-/* Writes keys of one architecture; `failed` is set when memory runs out. */
+/* Writes the keys of one architecture. `failed` is set when memory runs out. */
 typedef struct keys {
   rf_gguf_meta *meta;
   const char *arch;

@@ -1,4 +1,4 @@
-/* gguf_source.c - serves GGUF and llama2.c files unchanged, Hugging Face folders by name tables. */
+/* gguf_source.c - presents GGUF and llama2.c files unchanged, and folders as GGUF tensors. */
 #include "model/gguf_source.h"
 
 #include <stdio.h>
@@ -13,17 +13,17 @@
 #include "formats/safetensors.h"
 #include "text/tokenizer.h"
 
-/* The source of a tensor's values in a folder. The rows of a linear layer are its outputs, the
- * columns its inputs; a vector is one column. */
+/* Where a folder has the values of a GGUF tensor. A linear layer has a row for each output and a
+ * column for each input. A vector is one column. */
 typedef struct origin {
   /* One tensor, or one for each expert; NULL for the rotary factors, which are computed. */
   const rf_stored **stored;
   int64_t slices;
   rf_name name;          /* for GPT-NeoX: order of the rows */
-  int64_t rows, columns; /* rows and columns of one slice */
-  int64_t moved; /* head width if GGUF files interleave the rows of each head; 0: rows are not interleaved */
-  bool turned;   /* the folder stores (in, out) */
-  float offset;  /* added to every value of a norm */
+  int64_t rows, columns; /* rows and columns of one tensor or one expert's matrix */
+  int64_t moved;         /* width of a head if GGUF interleaves a head's rows, otherwise 0 */
+  bool turned;           /* the folder stores the matrix as (in, out) */
+  float offset;          /* added to every value of a norm */
 } origin;
 
 struct rf_gguf_source {
@@ -113,8 +113,8 @@ static rf_status add_part(rf_gguf_source *s, const rf_gguf_facts *facts, const r
   return RAFTER_OK;
 }
 
-/* Copies a vocabulary that came from a GGUF file unchanged. A tokenizer file that was added to the
- * folder later takes precedence. */
+/* Copies the vocabulary of tokenizer.gguf unchanged. Does nothing if the folder has another
+ * tokenizer file, because that file was added later and takes precedence. */
 static rf_status copy_vocabulary(rf_gguf_source *s, const char *folder, rf_error *error) {
   char path[4200];
   struct stat info;
@@ -132,7 +132,7 @@ static rf_status copy_vocabulary(rf_gguf_source *s, const char *folder, rf_error
   return status;
 }
 
-/* Adds the folder's chat template, also to a vocabulary that came from a GGUF file. */
+/* Adds the folder's chat template to the metadata, even if the vocabulary came from a GGUF file. */
 static rf_status add_template(rf_gguf_source *s, const char *path, rf_error *error) {
   char *template = NULL;
   RF_TRY(rf_chat_source(path, &template, error));
@@ -141,7 +141,7 @@ static rf_status add_template(rf_gguf_source *s, const char *path, rf_error *err
   return kept ? RAFTER_OK : RF_FAIL(error, RAFTER_FAILED, NULL, "no memory for the metadata of %s", path);
 }
 
-/* Omits a tokenizer that GGUF cannot represent and keeps the reason in `note`. */
+/* Adds the folder's tokenizer to the metadata or, if GGUF cannot represent it, sets `note`. */
 static rf_status add_tokenizer(rf_gguf_source *s, const char *path, rf_error *error) {
   rf_tokenizer *tokenizer = NULL;
   rf_error reason;
@@ -151,7 +151,7 @@ static rf_status add_tokenizer(rf_gguf_source *s, const char *path, rf_error *er
   if (s->has_tokenizer) return add_template(s, path, error);
   RF_TRY(rf_tokenizer_open(path, &tokenizer, error));
   rf_status status = rf_tokenizer_gguf_write(tokenizer, s->model.vocab, path, s->meta, &reason);
-  /* A bare tokenizer.json names no BOS and EOS; config.json does. */
+  /* Without tokenizer_config.json, only config.json says which tokens are BOS and EOS. */
   bool no_bos = rf_tokenizer_bos(tokenizer) < 0 && s->model.bos_id >= 0;
   bool no_eos = rf_tokenizer_eos(tokenizer) < 0 && s->model.eos_id >= 0;
   rf_tokenizer_close(tokenizer);
@@ -208,7 +208,7 @@ static int64_t source_row(const origin *o, int64_t row) {
     int64_t head = row / o->moved, e = row % o->moved;
     return head * o->moved + (e % 2 ? o->moved / 2 : 0) + e / 2; /* inverse of rf_gguf_permuted_row */
   }
-  return rf_name_column(&o->name, 0, row); /* head by head, or in the folder's order */
+  return rf_name_column(&o->name, 0, row); /* for a file in head-by-head order; otherwise returns `row` */
 }
 
 static rf_status read_folder(const rf_gguf_source *s, const origin *o, int64_t first, int64_t count,
@@ -218,7 +218,7 @@ static rf_status read_folder(const rf_gguf_source *s, const origin *o, int64_t f
             column = first % o->columns;
     const rf_stored *stored = o->stored ? o->stored[slice] : NULL;
     n = o->columns - column < count ? o->columns - column : count;
-    if (!stored) { /* plain frequency / scaled frequency, at least 1 */
+    if (!stored) { /* the divisor plain frequency / scaled frequency, at least 1 */
       rf_rope scaled = rf_model_rope(&s->model, 0), plain = scaled;
       plain.scaling = RF_ROPE_PLAIN;
       *out = (float)(rf_rope_frequency(&plain, row) / rf_rope_frequency(&scaled, row));
@@ -264,7 +264,7 @@ rf_status rf_gguf_source_open(const char *path, rf_gguf_source **result, rf_erro
                      "give a .gguf file, a llama2.c .bin file or a folder with config.json and safetensors",
                      "%s is not a model that can be converted", path);
   }
-  /* Other programs expect this key. */
+  /* Other programs expect the key tokenizer.ggml.model. */
   if (!s->gguf && !s->has_tokenizer)
     filled = filled && rf_gguf_set_text(s->meta, "tokenizer.ggml.model", "none");
   if (!filled && status == RAFTER_OK)

@@ -7,9 +7,9 @@
 #include "model/model.h"
 
 typedef struct rf_gguf_source rf_gguf_source;
-/* Opens a .gguf file, a llama2.c .bin file, or a folder with config.json and safetensors under
- * Hugging Face's names. Checks names, shapes and types; RAFTER_FAILED says what is missing or
- * cannot be written to a GGUF file. */
+/* Opens a .gguf file, a llama2.c .bin file, or a folder with config.json and safetensors files in
+ * which tensors have Hugging Face's names. Checks names, shapes and types; RAFTER_FAILED says what
+ * is missing or cannot be written to a GGUF file. */
 rf_status rf_gguf_source_open(const char *path, rf_gguf_source **source, rf_error *error);
 void rf_gguf_source_close(rf_gguf_source *source); /* NULL is allowed */
 /* The metadata to write, owned by the source; the caller may add to it. The metadata includes a
@@ -18,7 +18,7 @@ rf_gguf_meta *rf_gguf_source_meta(rf_gguf_source *source);
 bool rf_gguf_source_has_tokenizer(const rf_gguf_source *source);
 const char *rf_gguf_source_note(const rf_gguf_source *source); /* why the tokenizer is missing */
 int rf_gguf_source_count(const rf_gguf_source *source);
-/* `data` is NULL when values must be transposed, reordered or widened: use rf_gguf_source_read. */
+/* `data` is NULL if values must be transformed; rf_gguf_source_read then returns them. */
 const rf_quant_tensor *rf_gguf_source_at(const rf_gguf_source *source, int index);
 rf_status rf_gguf_source_read(const rf_gguf_source *source, int index, int64_t first, int64_t count,
                               float *out, rf_error *error);

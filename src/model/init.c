@@ -4,8 +4,8 @@
 
 #include <math.h>
 
-/* The standard deviation of a standard normal that is truncated at 2. As in flax, samples are
- * divided by it, so that they have the wanted deviation. */
+/* The standard deviation of a standard normal that is truncated to [-2, 2]. As in flax, samples are
+ * divided by CUT_STD, so that they have the wanted standard deviation. */
 #define CUT_STD 0.87962566103423978
 
 /* Four standard normals for elements 4*group .. 4*group+3. `cut` redraws values beyond 2. */

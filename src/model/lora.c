@@ -12,8 +12,8 @@
 
 enum { TARGETS_MOST = 64, TEXT_MOST = 1024 };
 
-/* `columns` says which columns of a fused weight a site covers. Their order is Q (N*H), K and V
- * (K*H each), or gate and up (F each); '*' means all. */
+/* `columns` says which columns of a fused weight a site covers, with a letter for each part. Q has
+ * N*H columns, K and V have K*H each, G (gate) and U (up) have F each; '*' means all columns. */
 typedef struct site_row {
   const char *name, *weight, *columns;
 } site_row;
@@ -29,7 +29,7 @@ enum { SITE_COUNT = sizeof SITES / sizeof *SITES };
 
 const char *rf_lora_site_name(int site) { return site >= 0 && site < SITE_COUNT ? SITES[site].name : NULL; }
 
-/* Whether columns [at, at + columns) are complete tensors of the files; *one: only one. */
+/* Whether columns [at, at + columns) are complete tensors of files; *one tells if one tensor. */
 static bool are_whole_tensors(const rf_name *name, int64_t at, int64_t columns, bool *one) {
   bool begins = false, ends = false;
   int64_t from = 0;
@@ -85,7 +85,7 @@ rf_lora_parts rf_lora_parts_of(const rf_model *model, const rf_param *param) {
 typedef struct target {
   const char *text;         /* a word, or '~' and a regular expression */
   rf_name_pattern *pattern; /* the compiled regular expression */
-  bool met, slow;           /* slow: a regular expression took too long */
+  bool met, slow;           /* slow: matching `pattern` took too long */
 } target;
 
 /* Last word of a module or site name: "attn/q" -> "q", "h.0.attn.c_attn.weight" -> "c_attn". */
@@ -232,7 +232,7 @@ static int key_at(const char *text, size_t *length) {
   return -1;
 }
 
-/* The end of a value: the comma before the next key or list item. A regex may contain commas. */
+/* Finds a value's end, the comma before the next key or list item. A regex may contain commas. */
 static char *value_end(char *value, bool regex) {
   size_t length;
   for (char *c = value; *c; ++c)

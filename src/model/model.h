@@ -58,24 +58,26 @@ typedef struct rf_rope {
   /* If set, rotates the last `dim` elements of a head as pairs (2i, 2i+1); otherwise rotates the
    * first `dim` elements as pairs (i, i + dim/2). */
   bool tail;
-  const float *divisor; /* TABLE: a divisor per pair; owned by rf_model_rope's model */
+  const float *divisor; /* TABLE: one divisor for each pair; an array of the rf_model */
 } rf_rope;
-/* Radians per position: theta^(-2i/dim). LINEAR: divided by factor. LLAMA3 divides the frequency
- * by factor for wavelengths above original/low, keeps it below original/high, and blends in
- * between. YARN (Peng et al. 2023) does so too, but its blend is linear over pairs. TABLE
- * divides it by the divisor of the pair. Source: transformers, modeling_rope_utils. */
+/* Radians by which pair i turns per position. Unscaled, they are theta^(-2i/dim). LINEAR divides
+ * them by factor. LLAMA3 divides them by factor for wavelengths above original/low, keeps them for
+ * wavelengths below original/high, and blends both in between. YARN (Peng et al. 2023) differs only
+ * in that its blend is linear over pairs. TABLE divides them by the divisor of the pair. Source:
+ * transformers, modeling_rope_utils. */
 double rf_rope_frequency(const rf_rope *rope, int64_t i);
 
-/* Low-rank adapters (LoRA, Hu et al. 2021) next to frozen linear weights: y = x W + scale (x A)
- * B. A site is a range of a weight's columns with its own A and B; q, k and v of a fused weight
- * are three sites. The sites of a weight are adjacent in its A (K, sites*rank) and in its B. */
+/* Low-rank adapters (LoRA, Hu et al. 2021) next to frozen linear weights: `y = x W + scale (x A)
+ * B`. A site is a range of a weight's columns with its own A and B; q, k and v of a fused weight
+ * are three sites. The A of all sites of a weight are side by side in one parameter (K,
+ * sites*rank), and the B of all sites in another. */
 enum { RF_LORA_LAYERS = 256, RF_LORA_PARTS = 3 };
 typedef struct rf_lora {
   int32_t rank; /* r; 0: no adapters */
   float alpha;  /* scale = alpha / r, or alpha / sqrt(r) when rank_stabilized */
   bool rank_stabilized;
   float dropout;                  /* dropout of the input of A, in training */
-  uint16_t sites[RF_LORA_LAYERS]; /* by layer: bit i is site i of rf_lora_site_name */
+  uint16_t sites[RF_LORA_LAYERS]; /* of each layer: bit i is set if site i is adapted */
   char folder[1024];              /* folder that A and B are loaded from; "": initialise them */
 } rf_lora;
 static inline float rf_lora_scale(const rf_lora *lora) {
@@ -88,26 +90,28 @@ typedef struct rf_model {
   int64_t layers, width, heads, kv_heads, head_dim, ff, vocab, max_seq; /* L D N K H F V T */
   rf_norm_kind norm;
   rf_mlp_kind mlp;
-  /* Each layer has E MLPs, and a router sends every token to k of them; 0: one plain MLP. */
+  /* A layer has `experts` MLPs, and a router sends each token to `experts_used` of them. If
+   * `experts` is 0, the layer has one plain MLP. */
   int64_t experts, experts_used;
   int64_t expert_ff; /* F of one expert; 0: ff */
-  /* Experts that every token uses in addition, as one MLP of width experts_shared * expert_ff. */
+  /* Number of experts that every token uses in addition. They form one MLP (experts_shared *
+   * expert_ff). */
   int64_t experts_shared;
   int64_t first_dense; /* number of first layers with one plain MLP of width ff */
-  /* Each expert has a number that is added to its score when experts are chosen, but not when
-   * they are weighted. Training does not update these numbers. */
+  /* Each expert has a number that is added to the expert's score when the router chooses experts,
+   * but not when it weights them. Training does not update these numbers. */
   bool router_choice;
   bool router_sigmoid; /* scores are the sigmoid of the router's logits, otherwise their softmax */
-  bool router_as_is;   /* weights are the chosen experts' scores, otherwise these scores over their sum */
+  bool router_as_is;   /* a chosen expert's weight is its score, otherwise score / sum of chosen scores */
   float router_scale;  /* multiplies the experts' weights; 0: no factor */
   int32_t router_groups,
-      /* Experts come only from the best groups. A group's score is the score of its best expert
-       * or, with sigmoids, the sum of its best two scores. 0: all groups are used. */
+      /* Experts are chosen only from the best router_groups_used groups (0: from all). A group's
+       * score is its best expert's score or, with sigmoids, the sum of its best two scores. */
       router_groups_used;
-  /* Coefficient of the loss that balances experts, which this program does not compute. */
+  /* Coefficient of the loss that balances experts. This program does not compute that loss. */
   float router_aux;
   bool router_logits; /* training adds the balancing loss */
-  /* Noise of the router's input in training, which this program does not compute; 0: none. */
+  /* Noise that training adds to the router's input; 0: none. This program does not add noise. */
   float router_jitter;
   rf_position_kind position;
   bool bias;      /* linear layers have biases */
@@ -115,8 +119,8 @@ typedef struct rf_model {
   bool tied;      /* the head is the token embedding */
   bool mlp_first; /* a block runs the MLP before attention (uva) */
   float norm_eps;
-  rf_rope rope;          /* for layers with full attention; dim 0: H */
-  float local_theta;     /* theta of windowed layers, which have no scaling; 0: that of `rope` */
+  rf_rope rope;          /* of layers with full attention; rope.dim 0 means H */
+  float local_theta;     /* theta of windowed layers, without scaling; 0: they use `rope` */
   int32_t rope_divisors; /* rope.scaling TABLE: number of divisors, one for each pair */
   float rope_divisor[RF_ROPE_TABLE_MOST];
   bool qkv_bias;  /* only q, k and v have biases (qwen2) */
@@ -127,10 +131,10 @@ typedef struct rf_model {
   bool post_norms;
   bool parallel; /* attention and MLP both read the block's input (gpt-neox) */
   bool one_norm; /* attention and MLP share one norm (palm) */
-  /* Latent attention (DeepSeek-V2, arXiv 2405.04434). Keys and values are computed from a
-   * normalised row of kv_rank numbers; all heads share rope_dim more numbers, which are rotated.
-   * A query head has head_dim elements, of which rope_dim are rotated; queries go through a row
-   * of q_rank numbers (0: no such row). kv_rank 0: ordinary attention. */
+  /* Latent attention (DeepSeek-V2, arXiv 2405.04434). If kv_rank is 0, attention is ordinary.
+   * Otherwise, keys and values are computed from a normalised row of kv_rank numbers. All heads'
+   * keys share rope_dim more numbers, which are rotated. Of a query head's head_dim elements,
+   * rope_dim are rotated. Queries are computed from a row of q_rank numbers (0: from the input). */
   int64_t kv_rank, q_rank, rope_dim, value_dim;
   float norm_offset;     /* RMSNorm multiplies by offset + gain (gemma: 1) */
   float embed_scale;     /* factor of the token embeddings; 0: none */
@@ -159,11 +163,12 @@ static inline int64_t rf_model_value_dim(const rf_model *model) {
 }
 
 const char *rf_family_name(rf_family family); /* "gpt", "llama", "gemma3", ... */
-/* The number of keys that layer i attends to (0: all), and the layer's rotary positions. */
+/* rf_model_window returns the number of keys that a layer attends to; 0 means all keys.
+ * rf_model_rope returns the rotary positions of a layer. */
 int64_t rf_model_window(const rf_model *model, int layer);
 rf_rope rf_model_rope(const rf_model *model, int layer);
 
-/* Checks that the fields fit together: positive, heads divisible by kv_heads, no product overflows.
+/* Checks that sizes are positive, kv_heads divides heads, no product overflows, and the like.
  * `where` begins the error message. */
 rf_status rf_model_check(const rf_model *model, const char *where, rf_error *error);
 /* If this version can plan the model but not run it, returns RAFTER_INVALID with the reason. */
@@ -176,20 +181,20 @@ rf_status rf_model_config_parse(const char *text, size_t bytes, const char *wher
 /* Whether Hugging Face has a class for this model. Other models (MLP first, a head with a bias,
  * ...) are written with rafter's own names. */
 bool rf_model_is_hugging_face(const rf_model *model);
-/* Writes a config.json from which this program reads the same model, and other programs too if
- * rf_model_is_hugging_face. `dtype` is the type of the weights in that folder. */
+/* Writes a config.json. This program can read the same model from it; other programs can too if
+ * rf_model_is_hugging_face() is true. `dtype` is the type of the weights in that folder. */
 rf_status rf_model_config_write(const rf_model *model, rf_dtype dtype, const char *path, rf_error *error);
-/* The initialiser of that name, as in rf_model.init, or NULL. */
+/* Returns the constant string for rf_model.init that equals `name`, or NULL. */
 const char *rf_model_init(const char *name);
 /* The name of preset `index`; NULL after the last preset. */
 const char *rf_model_preset(int index);
 
 /* Resolves MODEL of the command line: a preset, an inline shape `gpt:layers=4,width=512,...`, a
  * folder with config.json, a .safetensors file with its config.json in the same folder, a .gguf
- * file or a llama2.c .bin file. A folder with config.json wins over a preset of the same name. A
- * folder with PEFT's adapter_config.json is the base model that it names, with lora.folder set. For
- * an unknown name, RAFTER_INVALID suggests the nearest preset. `folder` (may be NULL) receives the
- * weight folder or file, or "". */
+ * file or a llama2.c .bin file. A folder with config.json wins over a preset of the same name. For
+ * a folder with PEFT's adapter_config.json, the model is the base model that this file names, with
+ * lora.folder set. For an unknown name, RAFTER_INVALID suggests the nearest preset. `folder` (may
+ * be NULL) receives the folder or file of the weights; "" if there are none. */
 rf_status rf_model_resolve(const char *spec, rf_model *model, char folder[4096], rf_error *error);
 
 /* Names of the parameters, in the model's order (i = 0 .. layers - 1; with mlp_first, a block's mlp
@@ -236,10 +241,10 @@ typedef struct rf_param {
   int64_t shape[2];
   int64_t count;   /* elements */
   int64_t experts; /* number of equal matrices stacked in `shape`; 0: one matrix */
-  int expert;      /* index of the expert, if this is a slice */
+  int expert;      /* of one expert's slice: index of the expert */
   bool decays;     /* weight decay applies (parameters with two axes) */
   bool lora;       /* a linear weight that LoRA may adapt */
-  bool matmul;     /* every token is multiplied by it, so it counts in P_mm */
+  bool matmul;     /* every token is multiplied by this matrix, so P_mm counts it */
   bool frozen;     /* never updated by gradients */
   bool embedding;  /* a lookup table */
   int shard_axis;  /* axis that tensor parallelism shards; -1: replicated */
@@ -254,20 +259,20 @@ typedef struct rf_params {
   int64_t total;      /* elements: P */
   /* Elements that one token uses: all except those of experts that the router did not choose. */
   int64_t active;
-  /* P_mm: elements that multiply every token. A tied table counts once, unchosen experts do not. */
+  /* P_mm: elements of matrices that multiply a token. A tied table counts once. Experts that the
+   * router did not choose do not count. */
   int64_t matmul;
   int64_t embedding; /* elements of lookup tables */
   /* The first `base` parameters are the model's own, the others are adapters; total, matmul and
    * embedding do not count adapters. */
   int base;
   int64_t adapter;        /* elements of adapters: P_lora */
-  int64_t part[RF_PARTS]; /* elements by part; those of all parts but RF_PART_ADAPTER sum to `total` */
+  int64_t part[RF_PARTS]; /* elements of each part; without RF_PART_ADAPTER, they sum to `total` */
 } rf_params;
 
-/* The parameter table of a model, allocated in `pool`. */
 rf_params rf_model_params(const rf_model *model, rf_pool *pool);
-/* Returns one expert's slice of a parameter as a parameter, whose first element is element
- * expert * count of the whole. A parameter without experts is returned unchanged. */
+/* Returns one expert's slice of a parameter as a parameter. The slice starts at element `expert *
+ * slice.count` of the whole parameter. A parameter without experts is returned unchanged. */
 rf_param rf_param_slice(const rf_param *param, int expert);
 /* Rows and columns of a parameter as a matrix; a vector is one row. */
 static inline int64_t rf_param_height(const rf_param *param) {
@@ -295,8 +300,8 @@ typedef struct rf_lora_parts {
 /* The name of a site: "attn/q", "attn/k", "attn/v", "attn/kv", "attn/qkv", "attn/out", "mlp/gate",
  * "mlp/up", "mlp/gate_up" or "mlp/down"; NULL after the last. */
 const char *rf_lora_site_name(int site);
-/* The columns of `param` (of layer >= 0) that a site covers; false when the model has no such site.
- * The family's files must store these columns as one tensor or as several complete tensors. */
+/* Finds which columns of `param` (of a block) a site covers; false if `param` has no such site. The
+ * family's files must store these columns as one tensor or as several complete tensors. */
 bool rf_lora_site_columns(const rf_model *model, const rf_param *param, int site, int64_t *at,
                           int64_t *columns);
 /* The sites of model->lora in `param`, in column order; count is 0 if `param` has no site. */

@@ -10,8 +10,9 @@
 /* BARE: the name never has the family's prefix. BY_HEAD: the file's columns are ordered head by
  * head: q, k and v of the first head, then of the second head, and so on. */
 enum { TRANSPOSED = 1, BARE = 2, BY_HEAD = 4 };
-/* `part`: up to three names, where '#' is the block's number and '*' the expert's. `columns`:
- * widths of parts that share an axis (C = N*H, K = K*H, F, E: one expert, S: shared experts). */
+/* `part`: up to three tensor names, in which '#' stands for the block's number and '*' for the
+ * expert's. `columns`: a letter for the width of each part of an axis (C = N*H, K = K*H, F = MLP, E
+ * = one expert, S = shared experts). */
 typedef struct name_row {
   const char *row;
   const char *part[RF_NAME_PARTS];
@@ -20,8 +21,8 @@ typedef struct name_row {
 } name_row;
 
 // clang-format off
-/* GPT-2's linear layers are Conv1D, stored as (in, out) like the parameters here. Only the
- * untied head is a Linear, stored as (out, in). */
+/* GPT-2's linear layers have the class Conv1D. Their weights are stored as (in, out), like the
+ * parameters of this program. Only an untied head is a Linear, stored as (out, in). */
 static const name_row GPT2[] = {
     {"embed/token/weight", {"wte.weight"}, NULL, 0},
     {"embed/position/weight", {"wpe.weight"}, NULL, 0},
@@ -59,8 +60,8 @@ static const name_row GPT2[] = {
   {"mlp/down/weight", {"layers.#.mlp.down_proj.weight"}, NULL, TRANSPOSED}, \
   {"final/norm/gain", {"norm.weight"}, NULL, 0}, \
   {"head/weight", {"lm_head.weight"}, NULL, TRANSPOSED | BARE}
-/* Families with LLAMA_LIKE names differ only in the name of the MLP's norm. Where norms also
- * follow the sublayers, "post_attention_layernorm" is the norm after attention. */
+/* Families with LLAMA_LIKE names differ only in the name of the MLP's norm. In families that also
+ * have norms after the sublayers, "post_attention_layernorm" is the norm after attention. */
 static const name_row LLAMA[] = {
     LLAMA_LIKE,
     {"mlp/norm/gain", {"layers.#.post_attention_layernorm.weight"}, NULL, 0},
@@ -73,8 +74,8 @@ static const name_row MIXTRAL[] = {
      "layers.#.block_sparse_moe.experts.*.w3.weight"}, "FF", TRANSPOSED},
     {"mlp/experts/down/weight", {"layers.#.block_sparse_moe.experts.*.w2.weight"}, NULL, TRANSPOSED},
 };
-/* The columns of q_proj, kv_a_proj_with_mqa and kv_b_proj have the parameter's order: in each
- * head, the latent part comes first, then the rotated part or the value. */
+/* Files store the columns of q_proj, kv_a_proj_with_mqa and kv_b_proj in the order of the
+ * parameters. Columns without rotation come first, then the rotated ones or the value. */
 static const name_row DEEPSEEK[] = {
     LLAMA_LIKE,
     {"mlp/norm/gain", {"layers.#.post_attention_layernorm.weight"}, NULL, 0},
@@ -142,7 +143,8 @@ static const struct {
 #undef NAMES_OF
 };
 
-/* Prefixes of the text model in a multimodal Gemma 3: before transformers 4.52, and since then. */
+/* Name prefixes in a text-only Gemma 3 (`text`) and in a multimodal one (`pictures`), where the
+ * last row is for files since transformers 4.52. */
 static const struct {
   const char *text, *pictures;
 } INSIDE[] = {{"model.", "language_model.model."},

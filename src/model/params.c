@@ -128,9 +128,9 @@ static int64_t extent_of(const rf_model *model, char letter) {
   }
 }
 
-/* Sets the initialiser of a row. Sources: GPT-2's code and its Hugging Face port (normal 0.02,
- * projections into the residual stream divided by sqrt(2L)); flax's defaults (lecun normal kernels,
- * embeddings of variance 1/D); Llama's Hugging Face port. */
+/* Sets the initialiser of a row's parameter. Sources: GPT-2's code and its Hugging Face port
+ * (normal 0.02, projections into the residual stream divided by sqrt(2L)); flax's defaults (lecun
+ * normal kernels, embeddings of variance 1/D); Llama's Hugging Face port. */
 static void set_initialiser(const rf_model *model, const param_row *row, rf_param *param) {
   bool flax = model->init && strcmp(model->init, "flax") == 0,
        gpt2 = model->init && strcmp(model->init, "gpt2") == 0;
@@ -179,8 +179,9 @@ static void add_param(const rf_model *model, rf_pool *pool, int row_index, int l
   if (param->embedding) params->embedding += param->count;
 }
 
-/* Adds the A and the B of all sites of one weight. A starts with the standard deviation of
- * PEFT's initialisation (kaiming uniform, a = sqrt 5), which is 1/sqrt(3K); B starts at 0. */
+/* Adds the A of all sites of a weight as a parameter, and all B as another. A starts with the
+ * standard deviation of PEFT's initialisation (kaiming uniform, a = sqrt 5), which is 1/sqrt(3K); B
+ * starts at 0. */
 static void add_adapter(const rf_lora_parts *parts, rf_pool *pool, int adapts, rf_params *params,
                         rf_param *param) {
   const rf_param *base = &params->at[adapts];

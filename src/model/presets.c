@@ -14,13 +14,13 @@
 /* ---- presets --------------------------------------------------------------------------------- */
 
 /* GPT-2: pre-norm, learned positions, biases, tied head. The published weights were trained with
- * dropout 0.1; the presets have no dropout. --dropout enables it. */
+ * dropout 0.1; the presets have no dropout. --dropout enables dropout. */
 // clang-format off
 #define GPT2(preset, l, d, n)                                                                                                                  \
   {.name = preset, .family = RF_FAMILY_GPT, .layers = l, .width = d, .heads = n, .kv_heads = n, .head_dim = 64, .ff = 4 * (d), .vocab = 50257, \
    .max_seq = 1024, .norm = RF_NORM_LAYERNORM, .mlp = RF_MLP_GELU, .position = RF_POSITION_LEARNED, .bias = true, .tied = true,                \
    .norm_eps = 1e-5f, .bos_id = 50256, .eos_id = 50256, .init = "gpt2"}
-/* Llama: RMSNorm, rotary positions, SwiGLU, no biases, own head. A row may set more fields. */
+/* Llama: RMSNorm, rotary positions, SwiGLU, no biases, own head. A preset may set more fields. */
 #define LLAMA(preset, l, d, f, n, k, v, t, base, bos, eos, ...) LLAMA_OF(preset, RF_FAMILY_LLAMA, l, d, f, n, k, v, t, base, bos, eos, __VA_ARGS__)
 #define LLAMA_OF(preset, fam, l, d, f, n, k, v, t, base, bos, eos, ...)                                                                        \
   {.name = preset, .family = fam, .layers = l, .width = d, .heads = n, .kv_heads = k, .head_dim = (d) / (n), .ff = f, .vocab = v,  \
@@ -28,8 +28,8 @@
    .bos_id = bos, .eos_id = eos, .init = "llama", __VA_ARGS__}
 #define SCALED(by) .rope.scaling = RF_ROPE_LLAMA3, .rope.factor = by, .rope.low = 1, .rope.high = 4, .rope.original = 8192
 #define EXPERTS(of, used) .experts = of, .experts_used = used
-/* Gemma: RMSNorm by 1 + gain, scaled embeddings, GeGLU, tied head. Gemma 2 and 3 add norms after
- * the sublayers and windowed layers. */
+/* Gemma: RMSNorm with factor 1 + gain, scaled embeddings, GeGLU, tied head. Gemma 2 and 3 add norms
+ * after the sublayers and windowed layers. */
 #define GEMMA(preset, fam, l, d, f, n, k, h, v, t, base, ...)                                                                                  \
   {.name = preset, .family = fam, .layers = l, .width = d, .heads = n, .kv_heads = k, .head_dim = h, .ff = f, .vocab = v, .max_seq = t,        \
    .norm = RF_NORM_RMSNORM, .mlp = RF_MLP_GEGLU, .position = RF_POSITION_ROPE, .norm_eps = 1e-6f, .norm_offset = 1, .rope.theta = base,        \
@@ -136,7 +136,6 @@ static const rf_model *find_model(const rf_model *models, int count, const char 
 
 /* ---- checks ---------------------------------------------------------------------------------- */
 
-/* Checks shared experts, expert groups and the layers without experts. */
 static rf_status check_experts(const rf_model *model, const char *where, rf_error *error) {
   int64_t groups = model->router_groups, used = model->router_groups_used, most = 1 << 20;
   if (model->first_dense < 0 || model->first_dense > model->layers)
@@ -179,8 +178,8 @@ static rf_status check_latent(const rf_model *model, const char *where, rf_error
   return RAFTER_OK;
 }
 
-/* Each bound of rf_model_check keeps one product below 2^63. The bytes of all parameters
- * together, with gradients and moments in f32, must stay below 2^63 too. */
+/* Checks that the bytes of all parameters, with gradients and moments in f32, stay below 2^63. The
+ * bounds in rf_model_check keep only single products below 2^63. */
 static rf_status check_total(const rf_model *model, const char *where, rf_error *error) {
   enum { BYTES_EACH = 16 };
   rf_pool *pool = rf_pool_new();
@@ -193,7 +192,7 @@ static rf_status check_total(const rf_model *model, const char *where, rf_error 
 }
 
 rf_status rf_model_check(const rf_model *model, const char *where, rf_error *error) {
-  /* The bounds keep every product (parameter elements, their sum over 4096 layers) below 2^63. */
+  /* The bounds keep every product of sizes below 2^63, also summed over 4096 layers. */
   const struct {
     const char *name;
     int64_t value, most;
@@ -391,14 +390,14 @@ static rf_status derive_sizes(const rf_model *base, const bool *given, const cha
   }
   if ((given[WIDTH] || given[HEADS]) && !given[KV_HEADS]) model->kv_heads = model->heads;
   model->embed_scale = scale_of_tokens(model);
-  /* A changed head width drops the base's attention scale and rotary share. */
+  /* The attention scale and the rotary share of `base` do not fit another head width. */
   if (model->head_dim != base->head_dim) {
     model->attn_scale = 0;
     model->rope.dim = 0;
   }
   if (model->first_dense > model->layers && base->first_dense == model->first_dense)
     model->first_dense = model->layers;
-  if (given[WIDTH] && !given[FF]) /* Llama: 8/3 D (three matrices), rounded up to 256 */
+  if (given[WIDTH] && !given[FF]) /* a gated MLP has 3 matrices: F = 8/3 D, rounded up to 256 */
     model->ff = rf_mlp_gated(model->mlp) ? (8 * model->width / 3 + 255) / 256 * 256 : 4 * model->width;
   return RAFTER_OK;
 }
@@ -442,7 +441,7 @@ static rf_status parse_shape(const char *spec, const rf_model *base, const char 
     RF_TRY(set_key(model, &KEYS[key], "model shape", value, error));
   }
   RF_TRY(derive_sizes(base, given, "model shape", model, error));
-  /* A smaller vocabulary does not have the base's BOS and EOS. */
+  /* BOS and EOS of `base` may lie outside a smaller vocabulary. */
   if (model->bos_id >= model->vocab) model->bos_id = -1;
   if (model->eos_id >= model->vocab) model->eos_id = -1;
   return rf_model_check(model, "model shape", error);
@@ -450,7 +449,7 @@ static rf_status parse_shape(const char *spec, const rf_model *base, const char 
 
 /* ---- MODEL ----------------------------------------------------------------------------------- */
 
-/* Unsupported families: an error that names the family helps more than a suggested preset. */
+/* Unsupported families. For these, an error that names the family helps more than a preset. */
 static const char *const OTHER_FAMILIES[] = {"phi", "falcon", "llama4"};
 
 static rf_status unknown_model(const char *spec, rf_error *error) {

@@ -27,8 +27,8 @@ rf_rope rf_model_rope(const rf_model *model, int layer) {
 }
 
 /* Pairs before `first` keep their frequency. The frequency of pairs after `last` is divided by
- * `factor`; pairs in between are blended linearly. Source: transformers, modeling_rope_utils,
- * _compute_yarn_parameters. */
+ * `factor`; the frequencies of pairs in between are blended linearly. Source: transformers,
+ * modeling_rope_utils, _compute_yarn_parameters. */
 static double yarn_frequency(const rf_rope *rope, double i, double frequency) {
   double dim = (double)rope->dim, pairs = dim / (2 * log((double)rope->theta)),
          turns = (double)rope->original / (2 * M_PI);

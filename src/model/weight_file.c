@@ -10,7 +10,7 @@
 #include "formats/gguf_facts.h"
 #include "formats/llama2c.h"
 
-/* One of the three file handles is open; `facts` is set for a GGUF or llama2.c file. */
+/* Exactly one of the three file handles is open. `facts` is set for a GGUF or llama2.c file. */
 struct rf_weight_file {
   rf_tensor_file *safetensors;
   rf_gguf *gguf;
@@ -86,7 +86,7 @@ bool rf_weight_file_find(const rf_weight_file *file, const char *name, rf_weight
 
 /* ---- names ----------------------------------------------------------------------------------- */
 
-/* GGUF stores q, k and v, and gate and up, as separate tensors; other parameters are one tensor. */
+/* GGUF stores q, k, v, gate and up as separate tensors, and any other parameter as one tensor. */
 static rf_name gguf_name(const rf_weight_file *file, const rf_model *model, const rf_param *param) {
   rf_name name = {.count = 1, .head_dim = model->head_dim};
   const rf_gguf_name *row = rf_gguf_name_of(file->facts.arch, rf_param_row_name(param->row));
@@ -114,7 +114,7 @@ static rf_name gguf_name(const rf_weight_file *file, const rf_model *model, cons
 
 rf_name rf_weight_file_name(const rf_weight_file *file, const rf_model *model, const rf_param *param) {
   if (!file->safetensors) return gguf_name(file, model, param);
-  /* The name of the first block's norm decides whether the file's names have the prefix. */
+  /* The name of the first block's norm decides whether names have the family's prefix. */
   rf_weight_part part;
   rf_param probe = {.row = -1};
   for (int row = 0; row < rf_param_rows(); ++row)
@@ -301,7 +301,7 @@ rf_status rf_model_file_read(const char *path, rf_model *model, rf_error *error)
                              : path);
 done:
   if (status != RAFTER_OK && error)
-    error->status = status = RAFTER_FAILED; /* RAFTER_INVALID would blame the command line */
+    error->status = status = RAFTER_FAILED; /* the file is wrong, not the command line */
   rf_weight_file_close(file);
   return status;
 }

@@ -9,7 +9,7 @@
 
 typedef struct rf_weight_file rf_weight_file;
 
-/* One tensor; exactly one of the first two fields is set. */
+/* One tensor of a file. Exactly one of `stored` and `quant` is set. */
 typedef struct rf_weight_part {
   const rf_stored *stored;
   const rf_quant_tensor *quant;
@@ -36,12 +36,12 @@ bool rf_weight_file_is_extra(const rf_weight_file *file, const rf_model *model, 
 rf_status rf_weight_part_read(const rf_weight_part *part, int64_t first, int64_t count, float *out,
                               rf_error *error);
 
-/* The storage type, as a number of quant.h. Safetensors types that GGUF lacks give RF_Q_F64. */
+/* The storage type, as a number of quant.h. RF_Q_F64: a safetensors type that GGUF lacks. */
 int rf_weight_part_type(const rf_weight_part *part);
-/* Address of element `first`, which begins a block, in the mapped file. Not valid for RF_Q_F64. */
+/* Address of element `first` in memory. `first` must begin a block. Not valid for RF_Q_F64. */
 const void *rf_weight_part_data(const rf_weight_part *part, int64_t first);
 
-/* Lets the system drop the part's bytes from memory, because they are not needed any more. */
+/* Tells the system that the tensor's bytes are not needed any more and may leave memory. */
 void rf_weight_part_done(const rf_weight_part *part);
 
 /* A two-dimensional parameter from which panels (blocks of a packed matrix) are read. */

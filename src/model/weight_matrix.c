@@ -1,5 +1,5 @@
-/* weight_matrix.c - matrices as panels: it finds their storage types and reads their values from
- * a file or an initialiser. */
+/* weight_matrix.c - finds the storage types of matrices, and reads matrices as panels (packed
+ * blocks) from a file or an initialiser. */
 #include "base/text.h"
 #include "model/weight_file.h"
 #include "model/weights.h"
@@ -8,13 +8,13 @@
 
 /* ---- from a file ----------------------------------------------------------------------------- */
 
-/* Whether the values of one output are contiguous in the file. */
+/* Whether the weights of one output are contiguous in the file. */
 static bool rows_are_outputs(const rf_weight_matrix *m) { return m->outputs_first != m->name->turned; }
 
 /* Finds the file's tensor that holds an output, and the output's column in the tensor. */
 static int locate_output(const rf_weight_matrix *m, int64_t output, int64_t *column) {
   int part = 0;
-  if (!m->outputs_first) /* parts are adjacent along the columns */
+  if (!m->outputs_first) /* the file splits the columns into tensors */
     for (; part < m->name->count - 1 && output >= m->name->columns[part]; part++)
       output -= m->name->columns[part];
   *column = m->outputs_first ? output : rf_name_column(m->name, part, output);
@@ -30,7 +30,7 @@ static const void *stored_output(void *self, int64_t output, const rf_quant_type
   return rf_weight_part_data(&m->part[part], row * m->inner);
 }
 
-/* Reads outputs that are columns of the file; each read covers a run of adjacent columns. */
+/* Reads the weights of outputs that are columns of the file, several adjacent columns at a time. */
 static rf_status read_columns(const rf_weight_matrix *m, int64_t first, int count, float *values,
                               rf_error *error) {
   float strip[RF_PANEL_LANES];
@@ -125,7 +125,7 @@ rf_panels rf_weight_panels(const rf_model *model, const rf_param *param, const u
   return panels;
 }
 
-/* A GGUF file has a type for each tensor; parameters of other files have the plan's dtype. */
+/* From a GGUF file, takes each tensor's type. Parameters of other files get the plan's dtype. */
 static rf_status types_of_file(const char *path, const rf_model *model, const rf_params *params,
                                rf_weight_types *types, rf_error *error) {
   rf_weight_file *file = NULL;
@@ -170,7 +170,8 @@ rf_status rf_weight_types_read(const char *path, const rf_model *model, rf_weigh
     goto done;
   }
   types->count = params.count;
-  for (int p = 0; p < params.base; p++) { /* a router is small and affects choices, so it keeps its type */
+  /* a router is small and its rounding may change choices, so its type stays */
+  for (int p = 0; p < params.base; p++) {
     const rf_param *param = &params.at[p];
     bool head = strcmp(param->name, "head/weight") == 0;
     types->at[p][0] = param->embedding                            ? TYPES[as].table

@@ -8,8 +8,8 @@
 
 #include "model/weight_file.h"
 
-/* TURN_LEAST and TURN_MOST bound how many rows are transposed at a time. TILE is the number of
- * columns, which fill a cache line. */
+/* TURN_LEAST and TURN_MOST bound how many rows are transposed at a time. TILE is how many columns
+ * are transposed at a time; they fill a cache line. */
 enum { BLOCK_VALUES = RF_WEIGHTS_CHUNK, TURN_LEAST = 16, TURN_MOST = 256, TILE = 16 };
 
 /* ---- reading --------------------------------------------------------------------------------- */
@@ -64,15 +64,14 @@ static rf_status find_parts(const rf_weight_file *file, const rf_model *model, c
                      name->part[i], want, got);
     }
     rf_error reason;
-    if (rf_weight_part_read(&part[i], 0, 0, NULL, &reason) !=
-        RAFTER_OK) /* reads nothing; checks that the type can be read */
+    if (rf_weight_part_read(&part[i], 0, 0, NULL, &reason) != RAFTER_OK) /* count 0: only checks the type */
       return RF_FAIL(error, RAFTER_FAILED, reason.hint, "%.300s: %s", path_of(file, &part[i]),
                      reason.message);
   }
   return RAFTER_OK;
 }
 
-/* Fails when the file has a tensor that the model does not use (more layers, another head). */
+/* Fails when the file has a tensor that the model does not use, such as one of a further layer. */
 static rf_status check_rest(const rf_weight_file *file, const rf_model *model, const bool *seen,
                             rf_error *error) {
   for (int i = 0; i < rf_weight_file_count(file); ++i) {
@@ -112,8 +111,8 @@ typedef struct block {
   int64_t first, rows;
 } block;
 
-/* Reads part `i`, which the file stores transposed, with all threads. The part's columns are
- * rows of the file; TILE of them are read at a time. */
+/* Reads tensor `i` of a parameter, which the file stores transposed, with all threads. The
+ * parameter's columns are rows of the file; TILE rows of the file are read at a time. */
 static rf_status read_transposed(const block *b, int i, float *out, rf_error *error) {
   int failed = 0;
 #pragma omp parallel for schedule(dynamic, 4)
@@ -136,7 +135,6 @@ static rf_status read_transposed(const block *b, int i, float *out, rf_error *er
   return failed ? RAFTER_FAILED : RAFTER_OK;
 }
 
-/* Reads the rows of a block from all tensors of the parameter. */
 static rf_status read_rows(const block *b, float *out, rf_error *error) {
   const rf_name *name = b->name;
   for (int i = 0; i < name->count; out += name->columns[i++]) {
@@ -160,7 +158,6 @@ static rf_status read_rows(const block *b, float *out, rf_error *error) {
 static bool is_plain(const rf_name *name) {
   return name->count == 1 && !name->turned && name->order[0] == RF_NAME_PLAIN;
 }
-/* Number of rows that are read at a time. */
 static int64_t rows_at_once(const rf_param *param) {
   int64_t rows = BLOCK_VALUES * 4 / rf_param_width(param);
   return rows < TURN_LEAST ? TURN_LEAST : rows > TURN_MOST ? TURN_MOST : rows;
@@ -206,7 +203,7 @@ static rf_status pack_param(const rf_name *name, const rf_weight_part *part, con
   rf_panel_source source = rf_weight_matrix_source(&matrix);
   rf_panels one = rf_panels_one(panels);
   int64_t count = rf_panels_count(&one), from = 0, outputs = 0;
-  /* Outputs of q, k and v are adjacent, so only one of the three tensors is mapped at a time. */
+  /* The outputs of q come first, then of k, then of v, so only one tensor is mapped at a time. */
   for (int i = 0; i < name->count; i++) {
     int64_t end = from;
     outputs += name->columns[i];
@@ -239,7 +236,7 @@ rf_status rf_weights_load(const char *path, const rf_model *model, const rf_para
   }
   rf_name name;
   rf_weight_part part[RF_NAME_PARTS];
-  for (int i = 0; i < params->count; ++i) /* check everything before the first visit */
+  for (int i = 0; i < params->count; ++i) /* check all tensors before the first visit */
     for (int e = 0; e < rf_param_slices(&params->at[i]); ++e) {
       rf_param slice = rf_param_slice(&params->at[i], e);
       RF_GO(find_parts(file, model, &slice, &name, part, error));

@@ -1,5 +1,5 @@
-/* weights.h - reads and writes a model's parameters in other programs' files; a table gives the
- * name, the orientation and the splitting of each parameter. */
+/* weights.h - reads and writes a model's parameters in files of other programs. A table says how
+ * the files name, transpose and split each parameter. */
 #ifndef RF_WEIGHTS_H
 #define RF_WEIGHTS_H
 
@@ -8,20 +8,20 @@
 
 enum { RF_WEIGHTS_CHUNK = 1 << 20 }; /* maximum values per call of visit or source */
 
-/* Elements [first, first + count) of parameter `param`, row-major in the table's shape. */
+/* Takes (visit) or gives (source) elements [first, first + count) of `param`, row-major. */
 typedef rf_status (*rf_weights_visit)(void *context, int param, int64_t first, int64_t count,
                                       const float *values, rf_error *error);
 typedef rf_status (*rf_weights_source)(void *context, int param, int64_t first, int64_t count, float *values,
                                        rf_error *error);
 
 /* Reads each parameter once, in table order, as f32, in chunks of a few MiB at most. `path` is a
- * folder, a .safetensors file or an index. All names and shapes are checked before the first visit;
- * RAFTER_FAILED names a tensor that is missing, unknown or has another shape. */
+ * folder, a .safetensors file or an index file. All names and shapes are checked before the first
+ * visit; RAFTER_FAILED names a tensor that is missing, unknown or of another shape. */
 rf_status rf_weights_read(const char *path, const rf_model *model, const rf_params *params,
                           rf_weights_visit visit, void *context, rf_error *error);
 
-/* Like rf_weights_read, but if `place` (may be NULL) returns panels and memory for a parameter, the
- * parameter is packed there instead of visited. */
+/* Like rf_weights_read, but calls `place` (may be NULL) for each parameter. If `place` returns
+ * panels and memory, the parameter is packed into this memory instead of visited. */
 typedef rf_status (*rf_weights_place)(void *context, int param, const rf_panels **panels, void **memory,
                                       rf_error *error);
 rf_status rf_weights_load(const char *path, const rf_model *model, const rf_params *params,
@@ -36,10 +36,10 @@ typedef struct rf_weight_types {
   int count; /* number of parameters; 0: all matrices have the plan's dtype */
   uint8_t at[RF_WEIGHT_TYPES_MOST][RF_NAME_PARTS];
 } rf_weight_types;
-/* FILE: each matrix keeps its type in a GGUF file; from other files it gets the plan's dtype.
- * INT8: signed bytes with an f32 scale for each output. Q4: q4_0, embeddings q8_0. FP8, INT4:
- * for plans only. If the length of a matrix's rows is not a multiple of the group size, the
- * matrix gets the fallback of its type. */
+/* FILE: a matrix of a GGUF file keeps its type; a matrix of another file gets the plan's dtype.
+ * INT8: signed bytes with an f32 scale for each output. Q4: q4_0, embeddings q8_0. FP8, INT4: for
+ * plans only. If the length of a matrix's rows is not a multiple of the type's group size, the
+ * matrix gets another type, the fallback of that type. */
 typedef enum rf_weights_as {
   RF_WEIGHTS_FILE,
   RF_WEIGHTS_F32,
@@ -49,20 +49,20 @@ typedef enum rf_weights_as {
   RF_WEIGHTS_FP8,
   RF_WEIGHTS_INT4
 } rf_weights_as;
-/* `path`: source of the weights, "" for none. Reads only names and types. */
+/* Reads names and types of the weights at `path` ("": no weights), but no values. */
 rf_status rf_weight_types_read(const char *path, const rf_model *model, rf_weights_as as,
                                rf_weight_types *types, rf_error *error);
-/* The panels of a parameter, given the storage types in `row` (NULL: all `dtype`). */
+/* The panels of a parameter. `row` has its tensors' storage types; if NULL, all have `dtype`. */
 rf_panels rf_weight_panels(const rf_model *model, const rf_param *param, const uint8_t row[RF_NAME_PARTS],
                            rf_dtype dtype);
 
-/* Writes model.safetensors, rounded to `dtype` (f32, bf16 or f16), and config.json into an
- * existing folder. Names are Hugging Face's if it has the model's class, otherwise rafter's. */
+/* Writes model.safetensors, rounded to `dtype` (f32, bf16 or f16), and config.json into an existing
+ * folder. Tensor names are Hugging Face's if rf_model_is_hugging_face(), otherwise rafter's. */
 rf_status rf_weights_write(const char *folder, const rf_model *model, const rf_params *params, rf_dtype dtype,
                            rf_weights_source source, void *context, rf_error *error);
 
-/* A writer that holds one parameter (or one expert) at a time. rf_weights_writer_put is a
- * visitor for rf_weights_read; its context is the writer. The caller writes config.json. */
+/* A writer that keeps only one parameter (or one expert's slice) in memory. rf_weights_writer_put
+ * is a visitor for rf_weights_read; its context is the writer. The caller writes config.json. */
 typedef struct rf_weights_form {
   rf_dtype dtype;
   bool bare;          /* omit the prefix "model.", "transformer.", ... */
@@ -78,8 +78,8 @@ int rf_weights_writer_files(const rf_weights_writer *writer);
 rf_status rf_weights_writer_commit(rf_weights_writer *writer, rf_error *error); /* frees, also on failure */
 void rf_weights_writer_discard(rf_weights_writer *writer);                      /* NULL is allowed */
 
-/* The naming and dtype of the weights at `path`: BF16 or F16 if all tensors have that type,
- * otherwise F32, which represents every value of all types but F64. */
+/* Finds the naming and the dtype of the weights at `path`. The dtype is BF16 or F16 if all tensors
+ * have that type. Otherwise it is F32, which represents every value of all types but F64. */
 rf_status rf_weights_form_of(const char *path, const rf_model *model, const rf_params *params,
                              rf_weights_form *form, rf_error *error);
 

@@ -11,7 +11,7 @@
 #include "model/names.h"
 #include "formats/safetensors.h"
 
-/* TURN_LEAST: columns that are transposed at a time, one cache line. */
+/* TURN_LEAST: how many columns are transposed at a time; they fill one cache line. */
 enum { BLOCK_VALUES = RF_WEIGHTS_CHUNK, TURN_LEAST = 16 };
 
 /* Number of values in the buffer that write_part needs. */
@@ -27,7 +27,7 @@ static int64_t writer_values(const rf_params *params) {
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
-/* What is written in one go: a parameter or one of its experts, with its names in files. */
+/* A piece, which is written in one go: a parameter or one expert's slice, with its tensor names. */
 typedef struct piece {
   int param, file;
   rf_param slice;
@@ -40,9 +40,9 @@ struct rf_weights_writer {
   piece *piece;
   rf_stored *stored;
   int count, stored_count, files, current;
-  int64_t bytes, held; /* total size of all tensors; number of values received of the current piece */
+  int64_t bytes, held; /* bytes of all tensors; how many values of the current piece arrived */
   float *block;        /* buffer for transposing */
-  float *values;       /* values of the current piece, when pushed by rf_weights_writer_put */
+  float *values;       /* values of the current piece that rf_weights_writer_put received */
   rf_tensor_writer *out;
 };
 
@@ -79,7 +79,6 @@ static void file_name(const rf_weights_writer *w, int file, char name[64]) {
   else snprintf(name, 64, "model-%05d-of-%05d.safetensors", file + 1, w->files);
 }
 
-/* Opens the file of the current piece. */
 static rf_status open_file_of_piece(rf_weights_writer *w, rf_error *error) {
   const piece *p = &w->piece[w->current];
   if (w->out && p->file == p[-1].file) return RAFTER_OK;
@@ -98,7 +97,7 @@ static rf_status open_file_of_piece(rf_weights_writer *w, rf_error *error) {
                                error);
 }
 
-/* For a tensor with q, k and v head by head: the parameter's column of the file's column f. */
+/* Returns the parameter's column that is column f of a file with q, k and v head by head. */
 static int64_t own_column(const rf_name *name, int64_t f) {
   int64_t size = name->head_dim, third = name->columns[0] / 3;
   return f / size % 3 * third + f / (3 * size) * size + f % size;
@@ -115,8 +114,8 @@ static rf_status write_by_head(const rf_weights_writer *w, const piece *p, rf_we
   return RAFTER_OK;
 }
 
-/* Writes columns [column, column + columns) of a piece, unchanged or transposed. It asks
- * `source` for adjacent elements of a row. */
+/* Writes columns [column, column + columns) of a piece, unchanged or transposed. Each call of
+ * `source` asks for adjacent elements of a row. */
 static rf_status write_part(const rf_weights_writer *w, const piece *p, int64_t column, int64_t columns,
                             rf_weights_source source, void *context, rf_error *error) {
   const rf_param *param = &p->slice;

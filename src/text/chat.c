@@ -23,7 +23,7 @@ struct rf_chat {
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-/* Reads the special tokens that transformers passes to templates from a config, as strings. */
+/* Reads from a config the special tokens that transformers passes to templates, as strings. */
 static rf_status take_tokens(const json_t *config, const char *where, json_t **tokens, rf_error *error) {
   static const char *const names[] = {"bos_token", "eos_token", "unk_token", "sep_token",
                                       "pad_token", "cls_token", "mask_token"};
@@ -151,7 +151,7 @@ rf_status rf_chat_read(const char *path, const rf_tokenizer *tokenizer, rf_chat 
   return status;
 }
 
-/* A template and the configuration next to it; either is NULL if it is missing. */
+/* `text` is a template, `config` the configuration next to it. Either is NULL if it is missing. */
 typedef struct source {
   char path[4200]; /* the file from which the template was read */
   char *text;
@@ -210,7 +210,7 @@ rf_status rf_chat_find(const char *folder, rf_chat **chat, rf_error *error) {
   rf_status status = source_read(folder, &s, error);
   snprintf(inside, sizeof inside, "%.4000s/tokenizer.gguf", folder);
   bool vocabulary = access(inside, F_OK) == 0;
-  /* A model trained by rafter has its template in a file, its vocabulary in tokenizer.gguf. */
+  /* A model that rafter trained may have a template file and a tokenizer.gguf. */
   if (status == RAFTER_OK && s.text && vocabulary && !s.config) {
     rf_tokenizer *tokenizer = NULL;
     status = rf_tokenizer_open(folder, &tokenizer, error);
@@ -256,7 +256,6 @@ static rf_status check_messages(const json_t *messages, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* Renders the first `count` messages. */
 static rf_status render_messages(const rf_chat *chat, const json_t *messages, size_t count, bool prompt,
                                  const rf_chat_options *options, rf_rendered *rendered, rf_error *error) {
   json_t *variables = rf_must(json_copy(chat->tokens)), *some = rf_must(json_array());
@@ -280,7 +279,7 @@ rf_status rf_chat_render(const rf_chat *chat, const json_t *messages, const rf_c
                          options, rendered, error);
 }
 
-/* Renders the first `count` messages. `whole` must begin with their text, whose size is *bytes. */
+/* Renders the first `count` messages into *bytes bytes, with which `whole` must begin. */
 static rf_status prefix_bytes(const rf_chat *chat, const json_t *messages, size_t count, bool prompt,
                               const rf_chat_options *options, const rf_rendered *whole, size_t *bytes,
                               rf_error *error) {

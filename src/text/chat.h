@@ -10,14 +10,14 @@ typedef struct rf_chat_options {
   bool add_generation_prompt; /* end the text with the header of the assistant's turn */
   const json_t *tools;        /* a list of tool descriptions, or NULL */
   const json_t *variables;    /* an object of template variables ("enable_thinking": false), or NULL */
-  const struct tm *now;       /* time for strftime_now(); NULL: calling it is an error */
+  const struct tm *now;       /* time for strftime_now(); if NULL, strftime_now() is an error */
 } rf_chat_options;
 
 /* Reads the template of a .gguf file or of a model folder. In a folder, the template is
- * chat_template.jinja, otherwise chat_template in tokenizer_config.json, otherwise chat_template
- * in chat_template.json. A list of named templates must have one named "default". A folder with
- * only additional_chat_templates/ fails; rf_chat_read reads one of these files. Special tokens
- * come from tokenizer_config.json. RAFTER_FAILED: none found. */
+ * chat_template.jinja, otherwise chat_template in tokenizer_config.json, otherwise chat_template in
+ * chat_template.json. If chat_template is a list of named templates, one must be named "default". A
+ * folder with only additional_chat_templates/ is an error; rf_chat_read can read a file in it.
+ * Special tokens come from tokenizer_config.json. RAFTER_FAILED: none found. */
 rf_status rf_chat_open(const char *folder, rf_chat **chat, rf_error *error);
 /* Like rf_chat_open, but if there is no template, *chat is NULL. */
 rf_status rf_chat_find(const char *folder, rf_chat **chat, rf_error *error);
@@ -35,16 +35,16 @@ rf_status rf_chat_new(const char *text, size_t bytes, const char *where, const j
 void rf_chat_free(rf_chat *chat);
 
 /* Renders a list of messages, each an object with "role" and usually "content". `options` may be
- * NULL. Free the result with rf_rendered_free(). `generated` lists only {% generation %} blocks. */
+ * NULL. Free the result with rf_rendered_free(). Only {% generation %} blocks give spans. */
 rf_status rf_chat_render(const rf_chat *chat, const json_t *messages, const rf_chat_options *options,
                          rf_rendered *rendered, rf_error *error);
 
-/* Renders messages for training. `generated` has one span for each assistant turn. The span
+/* Renders messages for training. rendered->generated has one span for each assistant turn. The span
  * begins after the generation prompt and includes what the template adds after the turn (usually
- * the end-of-turn token and a newline). The {% generation %} blocks of a template give the
- * spans. Without such blocks, the conversation is also rendered up to the start and up to the
- * end of each turn; the full text must begin with both of these texts. RAFTER_FAILED names a
- * turn whose text depends on later turns. */
+ * the end-of-turn token and a newline). The {% generation %} blocks of a template give the spans.
+ * If a template has no such blocks, the conversation is also rendered up to the start and up to the
+ * end of each assistant turn. The text of the whole conversation must begin with both results.
+ * RAFTER_FAILED names a turn whose text depends on later turns. */
 rf_status rf_chat_render_spans(const rf_chat *chat, const json_t *messages, const rf_chat_options *options,
                                rf_rendered *rendered, rf_error *error);
 

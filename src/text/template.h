@@ -1,8 +1,8 @@
-/* template.h - chat templates: the part of Jinja that published chat templates use, rendered as
- * in transformers (with trim_blocks and lstrip_blocks). An unsupported feature is an error with
- * its name, line and column. One difference from Jinja is known, on which no published template
- * depends. If an inner scope sets a variable of the caller, and only inner scopes read it
- * before, the variable is undefined in Jinja. Here it has the caller's value. */
+/* template.h - chat templates: the part of Jinja that published chat templates use, rendered as in
+ * transformers (with trim_blocks and lstrip_blocks). An unsupported feature is an error with its
+ * name, line and column. One difference from Jinja is known, on which no published template
+ * depends. It concerns a variable of the caller that an inner scope sets after only inner scopes
+ * read it. In Jinja, such a variable is undefined. Here it has the caller's value. */
 #ifndef RF_TEMPLATE_H
 #define RF_TEMPLATE_H
 
@@ -13,11 +13,11 @@
 
 typedef struct rf_template rf_template;
 
-/* Limits of one rendering; 0 selects the default, which the comment of each field gives. */
+/* Limits of one rendering. A limit of 0 means the default. */
 typedef struct rf_template_limits {
-  int64_t steps;       /* 20 million: evaluated nodes plus processed bytes and items */
-  size_t output_bytes; /* 64 MiB: the longest text, also of intermediate results */
-  size_t memory_bytes; /* 512 MiB: memory of all values of a rendering */
+  int64_t steps;       /* evaluated nodes plus processed bytes and items; default 20 million */
+  size_t output_bytes; /* size of any text, also of intermediate results; default 64 MiB */
+  size_t memory_bytes; /* memory of all values of a rendering; default 512 MiB */
 } rf_template_limits;
 
 /* Bytes [first, last) of a text. */

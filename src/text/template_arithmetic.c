@@ -70,7 +70,6 @@ static rf_status join_lists(tpl_run *run, const tpl_value *a, const tpl_value *b
   return rf_tpl_list(run, a->form, items, count, result);
 }
 
-/* Repeats a string or list `times` times. */
 static rf_status repeat_value(tpl_run *run, const tpl_value *what, int64_t times, tpl_value *result) {
   size_t unit = what->kind == TPL_STRING ? what->text.bytes : what->list->count, total;
   if (times < 0) times = 0;

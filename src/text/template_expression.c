@@ -35,7 +35,6 @@ static rf_status enter_level(tpl_parser *p) {
   return TPL_FAIL_AT(p->parsed, p->token->at, p->error, "expressions nest more than %d deep", TPL_TREE_DEPTH);
 }
 
-/* Makes a node with up to three children. */
 static rf_status make_node(tpl_parser *p, tpl_node_kind kind, size_t at, int op, tpl_node *a, tpl_node *b,
                            tpl_node *c, tpl_node **made) {
   tpl_node *node = rf_tpl_node(p, kind, at);
@@ -79,7 +78,6 @@ static rf_status parse_parentheses(tpl_parser *p, tpl_node **expression) {
   return rf_tpl_expect_op(p, ')');
 }
 
-/* Joins neighbouring string literals into one string. */
 static tpl_text join_texts(tpl_parser *p) {
   tpl_text text = p->token++->text;
   if (p->token->kind != TOKEN_TEXT) return text;
@@ -320,7 +318,7 @@ static rf_status parse_not(tpl_parser *p, tpl_node **expression) {
   return make_node(p, NODE_NOT, at, 0, *expression, NULL, NULL, expression);
 }
 
-/* a < b < c is one comparison, true when each neighbouring pair holds. */
+/* Parses a chain such as `a < b < c` as one comparison, which means a < b and b < c. */
 static rf_status parse_compare(tpl_parser *p, tpl_node **expression) {
   RF_TRY(parse_binary(p, LEVEL_COMPARE + 1, expression));
   tpl_node *node = NULL, *right;

@@ -21,8 +21,8 @@ rf_status rf_tpl_wants_whole(tpl_run *run, const tpl_value *value, const char *w
   return TPL_FAIL(run, "%s must be an integer, not %s", what, rf_tpl_kind_name(value));
 }
 
-/* Characters of scripts without upper and lower case. For other characters, Python's case
- * mapping (ß to SS) needs tables, which are left out because no template uses them. */
+/* Whether a character belongs to a script without upper and lower case. Python maps the case of
+ * other characters with tables (ß to SS). No template needs these tables. */
 static bool has_no_case(uint32_t point) {
   static const uint32_t ranges[][2] = {
       {0xa0, 0xa9},     {0x5d0, 0x6ff},   {0x900, 0xe7f},   {0x2000, 0x206f},   {0x3000, 0x312f},
@@ -113,7 +113,7 @@ rf_status rf_tpl_join(tpl_run *run, tpl_text between, const tpl_list *items, boo
 
 /* ---- strings --------------------------------------------------------------------------------- */
 
-/* Gets a filter's string. A string marked safe is an error: Jinja treats it differently. */
+/* Gets a filter's string. A string that the filter "safe" marked is an error. */
 static rf_status own_text(tpl_run *run, const tpl_value *self, tpl_text *text) {
   if (self->kind == TPL_STRING && self->form == FORM_SAFE)
     return TPL_FAIL(run, "this filter does not support strings marked safe");
@@ -179,7 +179,7 @@ static rf_status filter_indent(tpl_run *run, const tpl_call *c) {
   RF_TRY(read_indentation(run, TPL_GIVEN(c->argument[0]) ? &c->argument[0] : &spaces, &by));
   bool first = rf_tpl_truth(&c->argument[1]), blank = rf_tpl_truth(&c->argument[2]);
   tpl_value newline = tpl_string("\n", 1);
-  /* With this option, a newline at the end counts as an empty line. */
+  /* As in Jinja, a text that ends with a newline gets an empty last line. */
   RF_TRY(rf_tpl_arithmetic(run, '+', c->self, &newline, &line));
   RF_TRY(rf_tpl_lines(run, line.text, &lines));
   tpl_out out = {0};
@@ -208,8 +208,8 @@ static rf_status filter_safe(tpl_run *run, const tpl_call *c) {
 
 /* ---- numbers --------------------------------------------------------------------------------- */
 
-/* Parses a string as Python's int() or float() would, into a double or an exact int64_t. *form is 0
- * (not a number), 'i' or 'f'. */
+/* Parses a string as Python's int() or float() would, into a double or an exact int64_t. *form is
+ * 'i' for an integer, 'f' for a float, 0 if the string is no number. */
 static rf_status read_number(tpl_run *run, tpl_text text, int *form, int64_t *whole, double *real) {
   text = rf_tpl_strip(text, (tpl_text){0}, 3);
   *form = 0;
@@ -254,7 +254,7 @@ static rf_status read_number(tpl_run *run, tpl_text text, int *form, int64_t *wh
   return RAFTER_OK;
 }
 
-/* Computes Python's int() ('i') or float() ('f') of a value; if the value has none, the default. */
+/* Converts a value like Python's int() ('i') or float() ('f'); if it cannot, gives the default. */
 static rf_status filter_number(tpl_run *run, const tpl_call *c) {
   int64_t whole = 0;
   double real = 0;

@@ -1,5 +1,5 @@
-/* template_lex.c - splits a template into tokens: trimmed data between tags, and the parts of
- * tags. The rules are those of Jinja 3 with trim_blocks and lstrip_blocks. */
+/* template_lex.c - splits a template into tokens: the trimmed text between tags, and the words and
+ * operators in tags. The rules are those of Jinja 3 with trim_blocks and lstrip_blocks. */
 #include "text/template_parts.h"
 #include "text/utf8.h"
 
@@ -42,8 +42,8 @@ static void skip_space(lexer *l) {
   l->at = l->source.bytes - rf_tpl_strip(rest, (tpl_text){0}, 1).bytes;
 }
 
-/* After a block or comment, removes one newline; if the tag ends with '-', removes all white
- * space; with '+', nothing. */
+/* Removes white space after a block or comment: all of it if the tag ends with '-', nothing if the
+ * tag ends with '+', otherwise one newline. */
 static void trim_after(lexer *l, char sign) {
   if (sign == '-') skip_space(l);
   else if (sign != '+' && peek_char(l, 0) == '\n') ++l->at;

@@ -13,7 +13,7 @@ rf_status rf_tpl_filter_first(tpl_run *run, const tpl_call *c) {
   size_t next = c->self->kind == TPL_LIST ? c->self->list->next : 0;
   RF_TRY(rf_tpl_iterate(run, c->self, &items));
   *c->result = items.count ? items.item[0] : tpl_undefined("the first item", 14);
-  /* The remaining items of a lazy list stay for later reads. */
+  /* A lazy list keeps its remaining items for later reads. */
   if (c->self->kind == TPL_LIST && c->self->form == FORM_LAZY && items.count) c->self->list->next = next + 1;
   return RAFTER_OK;
 }
@@ -45,7 +45,7 @@ rf_status rf_tpl_filter_items(tpl_run *run, const tpl_call *c) {
   return rf_tpl_list(run, FORM_LAZY, pairs, dict->count, c->result);
 }
 
-/* Evaluates item[part][part]... for the parts of a dotted name; digits are an index. */
+/* Evaluates a dotted name: the path "a.0.b" gives item["a"][0]["b"]. */
 static rf_status get_path(tpl_run *run, const tpl_value *item, const tpl_value *path, tpl_value *result) {
   *result = *item;
   if (path->kind != TPL_STRING) return rf_tpl_item(run, item, path, result);
@@ -88,7 +88,7 @@ rf_status rf_tpl_filter_join(tpl_run *run, const tpl_call *c) {
 
 /* ---- map, select, reject --------------------------------------------------------------------- */
 
-/* Finds the filter or test that argument `index` names. */
+/* Finds the filter or test whose name is argument number `index`. */
 static rf_status named_row(tpl_run *run, const tpl_arguments *arguments, int index, const char *what,
                            const tpl_function *(*find)(tpl_text name), const tpl_function **row) {
   tpl_text name;
@@ -100,7 +100,7 @@ static rf_status named_row(tpl_run *run, const tpl_arguments *arguments, int ind
 }
 
 /* Returns the arguments after the first `skip` ones. A call without arguments has no arrays, so
- * no pointer may be advanced. */
+ * their pointers must not be advanced. */
 static tpl_arguments arguments_after(const tpl_arguments *arguments, int skip) {
   return skip ? (tpl_arguments){arguments->value + skip, arguments->name + skip, arguments->count - skip}
               : *arguments;
@@ -137,9 +137,9 @@ rf_status rf_tpl_filter_map(tpl_run *run, const tpl_call *c) {
   return rf_tpl_list(run, FORM_LAZY, got, items.count, c->result);
 }
 
-/* With RF_TPL_KEEP, keeps the items for which a test is true, otherwise those for which it is
- * false. Without a test, the item's truth value counts. With RF_TPL_ATTRIBUTE, the item's
- * attribute named by argument 0 is tested. */
+/* With RF_TPL_KEEP, keeps the items that pass a test, otherwise the items that fail the test. If
+ * the call names no test, an item passes if it is true. With RF_TPL_ATTRIBUTE, the test applies to
+ * the item's attribute that argument 0 names. */
 rf_status rf_tpl_filter_choose(tpl_run *run, const tpl_call *c) {
   bool by_path = c->variant & RF_TPL_ATTRIBUTE, wanted = c->variant & RF_TPL_KEEP;
   const tpl_arguments *arguments = c->arguments;
@@ -167,7 +167,7 @@ rf_status rf_tpl_filter_choose(tpl_run *run, const tpl_call *c) {
 
 /* ---- tests ----------------------------------------------------------------------------------- */
 
-#define IS(kind) (1 << TPL_##kind) /* a set of kinds: IS(NONE) contains only TPL_NONE */
+#define IS(kind) (1 << TPL_##kind) /* a bit set of value kinds; IS(NONE) has only TPL_NONE */
 
 static rf_status test_kind(tpl_run *run, const tpl_call *c) {
   (void)run;

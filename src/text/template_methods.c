@@ -1,6 +1,6 @@
-/* template_methods.c - methods of strings and dicts, and the global functions, as rows of
- * tables. Methods that change a value, and methods that no template needs, are listed as
- * unsupported. If they were not listed, they would look like missing keys. */
+/* template_methods.c - methods of strings and dicts, and the global functions, as rows of tables.
+ * Methods that change a value, and methods that no template needs, are listed as unsupported. An
+ * unlisted method would look like a missing key of a dict. */
 #include "text/template_parts.h"
 
 #include <string.h>
@@ -248,7 +248,7 @@ static rf_status function_range(tpl_run *run, const tpl_call *c) {
   return rf_tpl_list(run, FORM_RANGE, items, (size_t)count, c->result);
 }
 
-/* namespace(...) and dict(...) take the fields of another dict, then the named arguments. */
+/* namespace(...) and dict(...) copy the fields of a dict argument, then add the named arguments. */
 static rf_status function_dict(tpl_run *run, const tpl_call *c) {
   RF_TRY(rf_tpl_dict(run, c->result));
   for (int i = 0; i < c->arguments->count; ++i) {

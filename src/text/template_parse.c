@@ -271,7 +271,7 @@ static rf_status parse_macro(tpl_parser *p, tpl_node *node) {
 static rf_status parse_filtered(tpl_parser *p, tpl_node *node) {
   node->kind = NODE_FILTERED;
   tpl_node *filter = rf_tpl_node(p, NODE_CAPTURED, p->token->at), *body;
-  --p->token; /* the filter's name takes the place of a '|' */
+  --p->token; /* "filter" takes the place of '|' before the name */
   do RF_TRY(rf_tpl_parse_filter(p, filter, &filter));
   while (rf_tpl_at_op(p, '|'));
   RF_TRY(set_child(p, node, 1, filter));
@@ -315,7 +315,7 @@ static rf_status parse_statement(tpl_parser *p, tpl_node **statement) {
                      TPL_SHOWN(name->text));
 }
 
-/* Parses up to a block tag named in `ends` (it stays the current token), or to the end if NULL. */
+/* Parses up to (not including) a block tag named in `ends`; if NULL, to the end of the text. */
 static rf_status parse_body(tpl_parser *p, const char *const *ends, tpl_node **body) {
   tpl_node *node = rf_tpl_node(p, NODE_BODY, p->token->at), *child = NULL;
   if (++p->depth > TPL_TREE_DEPTH)

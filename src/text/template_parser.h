@@ -7,7 +7,7 @@
 typedef struct tpl_parser {
   rf_template *parsed;
   const tpl_token *token; /* current token; TOKEN_END is the last */
-  int depth, loops;       /* nesting depth of bodies and expressions; number of enclosing loops */
+  int depth, loops;       /* depth: of nested bodies and expressions; loops: number of enclosing loops */
   rf_error *error;
 } tpl_parser;
 
@@ -21,7 +21,7 @@ bool rf_tpl_reserved(tpl_text name);                              /* keywords an
 bool rf_tpl_constant_name(tpl_text name);                         /* true, None, ... */
 
 tpl_node *rf_tpl_node(tpl_parser *p, tpl_node_kind kind, size_t at);
-/* Makes `node` deeper than `child` (may be NULL); fails beyond the maximum depth. */
+/* Sets the depth of `node` above that of `child` (may be NULL); fails beyond the maximum depth. */
 rf_status rf_tpl_own(tpl_parser *p, tpl_node *node, const tpl_node *child);
 rf_status rf_tpl_append(tpl_parser *p, tpl_node *node, tpl_node *child, tpl_text name, int op);
 
@@ -29,7 +29,7 @@ rf_status rf_tpl_parse_expression(tpl_parser *p, tpl_node **expression);
 /* Parses one expression, or several separated by commas. `choice` allows "x if y else z", which
  * is not allowed after "for" and "if". */
 rf_status rf_tpl_parse_tuple(tpl_parser *p, bool choice, tpl_node **expression);
-/* The current token is '|', or the filter's name if '|' is left out. */
+/* Parses a filter's name and arguments. The current token is the one before the name. */
 rf_status rf_tpl_parse_filter(tpl_parser *p, tpl_node *input, tpl_node **filtered);
 
 #endif

@@ -22,8 +22,8 @@ int64_t rf_tpl_points(tpl_text text);
 /* Byte offset of code point `index`, or text.bytes if the text is shorter. */
 size_t rf_tpl_offset(tpl_text text, int64_t index);
 bool rf_tpl_space(uint32_t point); /* Python's str.isspace() */
-/* Python's strip() of the code points in `set`, or of white space when set.at is NULL. Bits of
- * `sides`: 1 left, 2 right. */
+/* Strips the code points in `set`, or white space if set.at is NULL, like Python's strip(). Bit 1
+ * of `sides` strips the left end, bit 2 the right end. */
 tpl_text rf_tpl_strip(tpl_text text, tpl_text set, int sides);
 /* Byte offset of the first occurrence of `part` in `text` from byte `from` on, or SIZE_MAX. */
 size_t rf_tpl_find(tpl_text text, tpl_text part, size_t from);
@@ -150,7 +150,7 @@ typedef rf_status tpl_body(tpl_run *run, const tpl_call *c);
 enum { TPL_PARAMETERS = 6 };
 struct tpl_function {
   const char *name;
-  tpl_body *call; /* NULL: Python has it, but it is not supported here */
+  tpl_body *call; /* NULL: Python has this function, but this program does not */
   const char *parameter[TPL_PARAMETERS];
   int needed;   /* number of required arguments */
   int variant;  /* distinguishes rows with the same `call` */
@@ -188,7 +188,7 @@ typedef enum tpl_node_kind {
   NODE_FOR,        /* for kid[0] in kid[1] if kid[2]; kid[3]: body; kid[4]: else */
   NODE_SET,        /* kid[0] = kid[1] */
   NODE_SET_BLOCK,  /* kid[0] = kid[1] filtered by kid[2], whose innermost child is NODE_CAPTURED */
-  NODE_SET_FIELD,  /* field `name` of the namespace kid[0] = kid[1] */
+  NODE_SET_FIELD,  /* assigns kid[1] to field `name` of the namespace kid[0] */
   NODE_MACRO,      /* name; list: default values or NULL; names: parameters; kid[0]: body */
   NODE_FILTERED,   /* kid[0]: body; kid[1]: filter */
   NODE_CAPTURED,   /* the captured text of a block */
@@ -237,12 +237,12 @@ rf_status rf_tpl_fail_at(const rf_template *parsed, size_t at, rf_error *error, 
 
 rf_status rf_tpl_lex(const rf_template *parsed, tpl_token **tokens, rf_error *error);
 
-/* Each function finds the row with a name, or returns NULL. */
+/* Each function returns the row of the filter, test or global function `name`, or NULL. */
 const tpl_function *rf_tpl_filter(tpl_text name);
 const tpl_function *rf_tpl_test(tpl_text name);
 const tpl_function *rf_tpl_global(tpl_text name);
-/* The method `name` of values of this kind. A row whose `call` is NULL is unsupported; the
- * result is NULL if Python has no such method. */
+/* Returns the method `name` of values of the kind of `self`, or NULL if Python has no such method.
+ * If `call` of the row is NULL, this program does not support the method. */
 const tpl_function *rf_tpl_method(const tpl_value *self, tpl_text name);
 
 /* ---- one rendering --------------------------------------------------------------------------- */

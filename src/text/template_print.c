@@ -65,7 +65,7 @@ static void print_real(double value, char text[40]) {
 
 /* ---- repr ------------------------------------------------------------------------------------ */
 
-/* Ranges in which Python prints every character unescaped. Others are an error if non-ASCII. */
+/* Characters that Python's repr() never escapes. Other non-ASCII characters are errors. */
 static bool surely_printable(uint32_t point) {
   static const uint32_t ranges[][2] = {
       {0x20, 0x7e},     {0xa1, 0xac},     {0xae, 0x377},      {0x3a3, 0x52f},    {0x5d0, 0x5ea},

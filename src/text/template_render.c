@@ -22,7 +22,6 @@ static rf_status exec_print(tpl_run *run, const tpl_node *node) {
   return rf_tpl_put(run, run->out, text);
 }
 
-/* Executes `body` in `frame` and captures its output. */
 static rf_status capture_output(tpl_run *run, const tpl_node *body, tpl_frame *frame, tpl_text *text) {
   tpl_out out = {0}, *outside = run->out;
   tpl_frame *around = run->frame;

@@ -29,10 +29,10 @@ void rf_ids_free(rf_ids *ids);
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-/* Opens the tokenizer of a folder, which is the first of tokenizer.json, tokenizer.gguf,
- * tokenizer.model and tokenizer.bin; or opens one of these files or any .gguf file. From a
- * tokenizer_config.json in the same folder, it reads only which tokens are BOS and EOS and
- * whether they are added. */
+/* `path` is a tokenizer file, any .gguf file, or a folder. In a folder, the first of
+ * tokenizer.json, tokenizer.gguf, tokenizer.model and tokenizer.bin is opened. A
+ * tokenizer_config.json in the same folder tells only which tokens are BOS and EOS, and whether
+ * encoding adds them. */
 rf_status rf_tokenizer_open(const char *path, rf_tokenizer **tokenizer, rf_error *error);
 /* Copies the tokenizer of a model to `to_folder`, next to saved weights. `from` is the path that
  * rf_model_resolve returns. If `from` is a folder or a weight file in a folder, the folder's
@@ -75,7 +75,7 @@ typedef struct rf_vocabulary {
   /* gpt2: the pre-tokenizer's name in GGUF files: "gpt-2", "llama-bpe", "qwen2", ... */
   const char *pre;
   int64_t count;
-  const rf_span *pieces; /* llama, unigram: UTF-8, spaces as U+2581; gpt2: in GPT-2's byte alphabet */
+  const rf_span *pieces; /* llama, unigram: UTF-8 with U+2581 for spaces; gpt2: GPT-2's byte alphabet */
   const float *scores;   /* llama, unigram */
   /* rf_piece_type of each piece. NULL: all pieces are normal except the four special ids below and,
    * for "llama" and "unigram", pieces spelled "<0xHH>". */
@@ -122,7 +122,7 @@ rf_status rf_tokenizer_encode(const rf_tokenizer *tokenizer, const char *text, s
  * "\xC4\xA0the" of a byte-level vocabulary becomes " the". A special id gives its name; an
  * unknown id gives no bytes. The bytes are valid as long as the tokenizer. */
 rf_span rf_tokenizer_text_of(const rf_tokenizer *tokenizer, int32_t id);
-/* A piece as the file spells it; a piece of a byte-level vocabulary as its bytes. */
+/* Returns a piece as the file spells it or, if the vocabulary is byte-level, the piece's bytes. */
 rf_span rf_tokenizer_piece(const rf_tokenizer *tokenizer, int32_t id);
 /* The id of a piece or of a special token's name, or -1. */
 int32_t rf_tokenizer_find(const rf_tokenizer *tokenizer, const char *piece, size_t bytes);
@@ -137,8 +137,8 @@ enum {
 rf_status rf_tokenizer_decode(const rf_tokenizer *tokenizer, const int32_t *ids, int64_t count, int flags,
                               char **text, size_t *bytes, rf_error *error);
 
-/* Decodes ids one at a time. Each call returns the characters that are complete so far, and
- * returns bytes that cannot begin a character at once. */
+/* Decodes ids one at a time. Each call returns the characters that are complete so far. Bytes that
+ * cannot begin a character are returned at once. */
 typedef struct rf_decoder {
   const rf_tokenizer *tokenizer;
   int flags;
@@ -157,8 +157,8 @@ size_t rf_decoder_room(
 
 const char *rf_tokenizer_name(const rf_tokenizer *tokenizer); /* "byte", "bpe", "byte-level bpe", "unigram" */
 int64_t rf_tokenizer_vocab(const rf_tokenizer *tokenizer);    /* every id is below this */
-/* Total bytes of the pieces that are merged by score (SentencePiece); these pieces dominate the
- * time to open the vocabulary. 0 when merges are listed or the tokenizer does not merge. */
+/* Total bytes of the pieces that are merged by score (SentencePiece). These pieces take most of the
+ * time to open the vocabulary. The result is 0 if the file lists merges or has none. */
 int64_t rf_tokenizer_scored_bytes(const rf_tokenizer *tokenizer);
 /* Size of the tokenizer.json in bytes; 0 when the tokenizer was read from another file. */
 int64_t rf_tokenizer_json_bytes(const rf_tokenizer *tokenizer);

@@ -1,4 +1,4 @@
-/* tokenizer_added.c - finds added tokens in text: of the leftmost matches, the longest one. */
+/* tokenizer_added.c - finds added tokens in text: the longest of the leftmost matches. */
 #include "text/tokenizer_parts.h"
 
 #include <stdlib.h>
@@ -40,7 +40,7 @@ rf_status rf_matcher_sort(rf_matcher *matcher, const char *where, rf_error *erro
   return RAFTER_OK;
 }
 
-/* Finds the first of the sorted rows [low, high) whose byte `depth` is at least `byte`. */
+/* Finds the first of the sorted rows [low, high) whose byte at index `depth` is >= `byte`. */
 static int first_row(const rf_matcher *matcher, int low, int high, size_t depth, int byte) {
   while (low < high) {
     int middle = low + (high - low) / 2;
@@ -50,7 +50,7 @@ static int first_row(const rf_matcher *matcher, int low, int high, size_t depth,
   return low;
 }
 
-/* The longest acceptable token at `at`, or NULL. */
+/* The longest added token that may match at `at`, or NULL. */
 static const rf_added *longest_at(const rf_matcher *matcher, const char *at, const char *end, bool specials) {
   unsigned char c = (unsigned char)*at;
   int low = matcher->first[c], high = matcher->first[c + 1];

@@ -1,9 +1,9 @@
 /* tokenizer_bpe.c - byte pair encoding: the two neighbouring symbols with the lowest rank are
  * merged first (the leftmost of equal ranks), until no pair can be merged.
  *
- * If two characters are neighbours in no piece, no merge can join them. So a text without
- * pre-tokenizing (SentencePiece) is cut between such characters into short words, whose ids are
- * cached. Long words use a heap, which takes O(n log n) time for any text. */
+ * If two characters are neighbours in no piece, no merge can join them. So if there is no
+ * pre-tokenizer (SentencePiece), a text is cut between such characters into short words, and the
+ * ids of each word are cached. Long words use a heap, which takes O(n log n) time for any text. */
 #include "text/tokenizer_parts.h"
 
 #include <stdlib.h>
@@ -120,8 +120,8 @@ static inline uint32_t symbol_at(const rf_tokenizer *tokenizer, const char *at, 
   return (uint32_t)rf_pieces_find(&tokenizer->pieces, at, (size_t)*bytes);
 }
 
-/* Sets the rank and the result of merging `left` with its right neighbour, whose text ends at byte
- * `end` of the word. The end of the word is a symbol without text. */
+/* Sets the rank and the result of merging `left` with `right`. The text of `right` ends at byte
+ * `end` of the word. A symbol without text marks the end of the word. */
 static inline void rank_symbol(const rf_tokenizer *tokenizer, const char *word, rf_symbol *left,
                                const rf_symbol *right, uint32_t end) {
   const rf_bpe *bpe = &tokenizer->bpe;
@@ -170,7 +170,7 @@ static rf_status merge_short(rf_encoding *e, const char *word, size_t bytes, rf_
     if (best < 0) break;
     s[best].id = s[best].merged;
     memmove(s + best + 1, s + best + 2,
-            (size_t)(count - best) * sizeof *s); /* also moves the two symbols at the ends */
+            (size_t)(count - best) * sizeof *s); /* also moves the two symbols that mark the end */
     count--;
     rank_symbol(tokenizer, word, &s[best], &s[best + 1], s[best + 2].first);
     if (best) rank_symbol(tokenizer, word, &s[best - 1], &s[best], s[best + 1].first);

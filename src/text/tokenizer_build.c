@@ -58,7 +58,7 @@ static rf_status add_pieces(rf_tokenizer *t, const rf_vocabulary *v, bool byte_l
                      "a piece has an unknown type (%s, id %lld: expected 1 to 6, got %d)", where,
                      (long long)id, type);
     bool special = type == RF_PIECE_CONTROL || type == RF_PIECE_UNKNOWN,
-         /* A unigram model does not match user pieces; their scores make it choose them. */
+         /* Scores, not the matcher, make a unigram model choose user pieces. */
         found = special || (type == RF_PIECE_USER && t->kind == RF_TOKENS_BPE);
     if (byte_level && type == RF_PIECE_NORMAL && piece.bytes <= RF_PIECE_MOST) {
       int64_t n = rf_alphabet_bytes(piece, bytes);
@@ -76,7 +76,8 @@ static rf_status add_pieces(rf_tokenizer *t, const rf_vocabulary *v, bool byte_l
       t->byte_fallback = true;
     }
     if (!found || !piece.bytes) continue;
-    /* SentencePiece matches user pieces after spaces became U+2581; GGUF may spell spaces. */
+    /* SentencePiece matches user pieces after spaces became U+2581; GGUF may spell them with '
+     * '. */
     rf_buffer marked = {0};
     rf_status status = RAFTER_OK;
     bool normalized = !special && !byte_level;

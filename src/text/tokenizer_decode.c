@@ -63,7 +63,7 @@ void rf_decoder_start(rf_decoder *decoder, const rf_tokenizer *tokenizer, int fl
 
 size_t rf_decoder_room(const rf_tokenizer *tokenizer) { return tokenizer->longest + 4; }
 
-/* Number of bytes at the end that may begin a UTF-8 character but do not complete it. */
+/* Number of bytes at the end of a text that may begin a UTF-8 character but do not complete it. */
 static size_t unfinished_bytes(const char *text, size_t bytes) {
   for (size_t n = 1; n <= 3 && n <= bytes; n++) {
     unsigned char c = (unsigned char)text[bytes - n];

@@ -1,6 +1,6 @@
 /* tokenizer_gguf_write.c - writes a tokenizer as GGUF metadata, with the same values as llama.cpp's
  * converter. Source: llama.cpp, convert_hf_to_gguf.py (set_vocab and its helpers) and
- * llama-vocab.cpp, which reads them.
+ * llama-vocab.cpp, which reads the metadata.
  *
  * SentencePiece's merge order becomes scores: the score of a piece is minus the rank of the
  * first merge that makes the piece. Only the order of scores matters. Byte-level BPE keeps its
@@ -48,8 +48,8 @@ static rf_status check_pieces(const writing *w, bool *space_prefix) {
     else return no_place(w, "its normalizer");
   }
   if (!marks) return no_place(w, "its pieces contain plain spaces");
-  /* A split at spaces has no effect, because no spaces are left; nor does a split before U+2581,
-   * which occurs only at the start of pieces. */
+  /* A split at spaces has no effect, because no spaces are left. A split before U+2581 has no
+   * effect either, because U+2581 occurs only at the start of pieces. */
   for (int i = 0; i < t->splits.count; i++) {
     const char *text = rf_pattern_literal(t->splits.at[i].pattern);
     if (!text || (strcmp(text, " ") != 0 && strcmp(text, RF_SPACE_MARK) != 0))
@@ -58,7 +58,7 @@ static rf_status check_pieces(const writing *w, bool *space_prefix) {
   return RAFTER_OK;
 }
 
-/* Qwen's tokenizer.json asks for NFC. As in llama.cpp's converter, NFC is dropped. */
+/* Qwen's tokenizer.json asks for NFC. Like llama.cpp's converter, we omit NFC. */
 static rf_status check_bytes(const writing *w, const char **pre) {
   const rf_tokenizer *t = w->t;
   for (int i = 0; i < t->normals.count; i++)
@@ -101,12 +101,12 @@ static rf_status put_piece(writing *w, int64_t id) {
   return put_text(w, &w->piece[id], piece.at, piece.bytes);
 }
 
-/* An added token is written as it is matched in text. User tokens have spaces instead of U+2581,
- * as in files of llama.cpp's converter. */
+/* An added token is written with the text that it matches. User tokens get spaces instead of
+ * U+2581, as in files of llama.cpp's converter. */
 static rf_status put_added(writing *w, const rf_matcher *matcher) {
   for (int i = 0; i < matcher->count; i++) {
     const rf_added *added = &matcher->at[i];
-    /* Any other added token's text is normalized; its piece has the original spelling. */
+    /* Tokens outside t->raw have normalized text; the vocabulary has the original. */
     bool as_written = matcher == &w->t->raw;
     if (added->id >= w->count) return no_place(w, "an added token has no row in the embedding table");
     if (!added->special && w->type[added->id] != RF_PIECE_CONTROL) w->type[added->id] = RF_PIECE_USER;
@@ -172,7 +172,7 @@ static void fill_scores(const writing *w) {
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
-/* llama.cpp assumes Llama's ids when a SentencePiece vocabulary names none: write UINT32_MAX. */
+/* llama.cpp assumes Llama's id if a SentencePiece file gives none; UINT32_MAX means no id. */
 static bool set_id(const writing *w, rf_gguf_meta *meta, const char *key, int32_t id) {
   if (id < 0 && w->t->bpe.byte_level) return true;
   return rf_gguf_set_int(meta, key, RF_GGUF_U32, id < 0 ? (int64_t)UINT32_MAX : id);

@@ -1,6 +1,6 @@
-/* tokenizer_json.c - reads Hugging Face's tokenizer.json. The vocabulary and the merges are
- * nearly all of the file. A scanner of strict JSON without recursion reads them, and reads the
- * merges with all threads (33 MB in a fraction of a second). Jansson reads all other parts. */
+/* tokenizer_json.c - reads Hugging Face's tokenizer.json. The vocabulary and the merges are nearly
+ * all of the file. A scanner of strict JSON without recursion reads both, the merges with all
+ * threads (33 MB in a fraction of a second). Jansson reads all other parts. */
 #include "text/tokenizer_parts.h"
 
 #include "base/json.h"
@@ -72,7 +72,6 @@ static int read_escape(scan *s, char out[4]) {
   return rf_utf8_put(0x10000u + ((uint32_t)(code - 0xD800) << 10 | (uint32_t)(low - 0xDC00)), out);
 }
 
-/* Reads a string of at most RF_PIECE_MOST bytes into `out`. */
 static rf_status read_string(scan *s, char out[RF_PIECE_MOST], size_t *bytes) {
   size_t count = 0;
   if (!take_char(s, '"')) return fail_expected(s, "a string");
@@ -159,13 +158,13 @@ static rf_status read_real(scan *s, double *value) {
   return n && !*end ? RAFTER_OK : fail_expected(s, "a number");
 }
 
-/* After the part of a skipped value that was parsed, only white space may remain. */
+/* Fails if anything but white space follows the parsed part of a skipped value. */
 static rf_status expect_end(scan *s) {
   skip_blanks(s);
   return s->at == s->end ? RAFTER_OK : fail_expected(s, "a comma or a closing bracket");
 }
 
-/* Reads the comma or closing bracket after a value of an object or array; *follows: a comma. */
+/* Reads the comma or closing bracket after a value. *follows: another value follows. */
 static rf_status read_separator(scan *s, char closing, bool *first, bool *follows) {
   if (take_char(s, closing)) return *follows = false, RAFTER_OK;
   if (!*first && !take_char(s, ',')) return fail_expected(s, "a comma or a closing bracket");
@@ -296,7 +295,7 @@ typedef struct stretch {
   scan s;
   bool last;           /* the stretch ends with the bracket of the array */
   rf_buffer found;     /* rf_pair in file order, without ranks */
-  const char *unknown; /* position of a merge with a part or result that is no piece, or NULL */
+  const char *unknown; /* a merge whose part or result is not in the vocabulary, or NULL */
   rf_status status;
   rf_error error;
 } stretch;
@@ -556,8 +555,8 @@ static rf_status read_added(const scan *s, rf_tokenizer *t, json_t *token) {
   rf_span spelled = added.text;
   rf_status status =
       normalized ? rf_normalize(&t->normals, added.text, &buffer, &spare, &spelled, s->error) : RAFTER_OK;
-  /* An added token decodes to the text that is matched. If the normalizer puts U+2581 before
-   * this text, the mark decodes to a space. Special tokens keep their names. */
+  /* An added token decodes to the text that it matches. If the normalizer puts U+2581 before this
+   * text, the U+2581 decodes to a space. Special tokens decode to their names. */
   bool named = added.special || !spelled.bytes || spelled.bytes > RF_PIECE_MOST;
   if (status == RAFTER_OK && put)
     status = rf_pieces_put(&t->pieces, id, named ? added.text : spelled,

@@ -1,6 +1,6 @@
-/* tokenizer_json_steps.c - reads the steps of tokenizer.json that run before and after the model,
- * by their names in Hugging Face's tokenizers. Each supported type is a row of a table; other types
- * are errors. */
+/* tokenizer_json_steps.c - reads the steps of tokenizer.json that run before and after the model.
+ * Each supported type of step is a row of a table, named as in Hugging Face's tokenizers; other
+ * types are errors. */
 #include "text/tokenizer_parts.h"
 
 #include "base/json.h"
@@ -29,7 +29,8 @@ static rf_status refuse_setting(const reading *r, const char *what, const char *
                  "unsupported %s (%s: %s)", what, r->where, which);
 }
 
-/* The steps that a section of tokenizer.json may have; `list`: the field of a Sequence's steps. */
+/* The steps that a section of tokenizer.json may have; `list`: the field with a Sequence's
+ * steps. */
 typedef struct section {
   const char *what, *list;
   const step_row *rows;

@@ -1,6 +1,6 @@
 /* tokenizer_llama2c.c - reads the tokenizer.bin of llama2.c, a little-endian file. It has an i32
- * (bytes of the longest piece), then for each id an f32 (score), an i32 (bytes) and the piece.
- * It is a SentencePiece vocabulary with plain spaces; id 0 is the unknown token, 1 BOS, 2 EOS. */
+ * (bytes of the longest piece), then for each id an f32 (score), an i32 (bytes) and the piece. It
+ * is a SentencePiece vocabulary with plain spaces. Id 0 is the unknown token, 1 BOS, 2 EOS. */
 #include "text/tokenizer_parts.h"
 
 #include <stdlib.h>
@@ -53,7 +53,7 @@ rf_status rf_tokenizer_llama2c_read(const char *text, size_t bytes, const char *
                      where, LEAST, (long long)v.count);
     goto done;
   }
-  /* llama2.c puts newlines around BOS and EOS; replace both by SentencePiece's names. */
+  /* The file has newlines around BOS and EOS. Use SentencePiece's spellings. */
   pieces[1] = (rf_span){"<s>", 3};
   pieces[2] = (rf_span){"</s>", 4};
   v.pieces = pieces;

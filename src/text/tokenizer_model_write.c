@@ -1,7 +1,7 @@
-/* tokenizer_model_write.c - writes the SentencePiece vocabulary of a GGUF file as
- * tokenizer.model, for libraries that do not read GGUF (fields: tokenizer_sentencepiece.c). A
- * vocabulary is written only if SentencePiece would encode with it as this program does, that
- * is, BPE with scores and without unused pieces. */
+/* tokenizer_model_write.c - writes the SentencePiece vocabulary of a GGUF file as tokenizer.model,
+ * for libraries that do not read GGUF (fields: see tokenizer_sentencepiece.c). A vocabulary is
+ * written only if SentencePiece encodes text to the same ids with it as this program. This holds
+ * for BPE with scores and without unused pieces. */
 #include "text/tokenizer_parts.h"
 
 #include "base/file.h"

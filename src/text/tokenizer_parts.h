@@ -1,5 +1,6 @@
 /* tokenizer_parts.h - the parts of a tokenizer, shared by the files tokenizer*.c. Readers (json,
- * sentencepiece, llama2c, build) fill the parts; encoding and decoding only read them.
+ * sentencepiece, llama2c, build) fill the parts; encoding and decoding only read them. The stages
+ * of encoding:
  *
  *   text ──raw added tokens──> segments ──normalize──> text ──normalized added tokens──>
  *     segments ──prepare, split──> words ──model──> ids */
@@ -35,7 +36,7 @@ typedef struct rf_pieces {
   int64_t count, capacity; /* number of ids; number of allocated rows */
   rf_piece_row *row;
   rf_buffer text;
-  uint64_t *slots; /* open addressing: upper 32 bits of the hash, then id + 1 */
+  uint64_t *slots; /* open addressing; a slot has the upper 32 bits of the hash, then id + 1 */
   uint64_t mask, used;
 } rf_pieces;
 
@@ -44,8 +45,8 @@ rf_status rf_pieces_reserve(rf_pieces *pieces, int64_t ids, rf_error *error);
  * RAFTER_FAILED when the id is taken. */
 rf_status rf_pieces_put(rf_pieces *pieces, int64_t id, rf_span text, rf_piece_type type, const char *where,
                         rf_error *error);
-/* Enters all normal pieces (with `users`, also RF_PIECE_USER) into the hash table; several cache
- * misses are in flight at once. RAFTER_FAILED when two pieces have the same spelling. */
+/* Enters all normal pieces (with `users`, also RF_PIECE_USER) into the hash table, with several
+ * cache misses in flight at once. RAFTER_FAILED when two pieces have the same spelling. */
 rf_status rf_pieces_list(rf_pieces *pieces, bool users, const char *where, rf_error *error);
 int32_t rf_pieces_find(const rf_pieces *pieces, const char *at, size_t bytes); /* -1: none */
 /* Finds up to RF_FIND_MOST pieces in one call, so that the cache misses of the lookups overlap.
@@ -75,8 +76,8 @@ typedef struct rf_matcher {
 /* Copies the text of `added`. */
 rf_status rf_matcher_add(rf_matcher *matcher, const rf_added *added, rf_error *error);
 rf_status rf_matcher_sort(rf_matcher *matcher, const char *where, rf_error *error);
-/* Finds the leftmost match in [at, end), or the longest of several leftmost ones; false if
- * nothing matches. [*start, *stop) is the match and the blanks around it that the token strips. */
+/* Finds the longest of the leftmost matches in [at, end); false if nothing matches. [*start, *stop)
+ * is the match and the blanks around it that the token strips. */
 bool rf_matcher_next(const rf_matcher *matcher, const char *text, const char *at, const char *end,
                      bool specials, const char **start, const char **stop, int32_t *id);
 void rf_matcher_free(rf_matcher *matcher);
@@ -131,7 +132,7 @@ typedef struct rf_splits {
   rf_split at[RF_STEPS_MOST];
   /* The three fields below apply to each segment before the first split. */
   bool prefix;       /* put `mark` or a space before the segment unless it begins with one */
-  bool prefix_first; /* put it only before the first segment of the text */
+  bool prefix_first; /* put the prefix only before the first segment of the text */
   bool mark;         /* spaces become U+2581 */
 } rf_splits;
 
@@ -141,8 +142,8 @@ rf_status rf_pattern_new(const char *text, size_t bytes, bool literal, const cha
 void rf_pattern_free(rf_pattern *pattern);
 const char *rf_pattern_literal(const rf_pattern *pattern); /* NULL for a regular expression */
 const char *rf_pattern_text(const rf_pattern *pattern);    /* the pattern as rf_pattern_new received it */
-/* Finds the next match in [at, end) that is not empty. Returns 1 if there is one, 0 if not, -1
- * if the pattern exceeds its work limit. Lookbehind may read back to `text`. */
+/* Finds the next match in [at, end) that is not empty. Returns 1 if there is one, 0 if not, -1 if
+ * the pattern exceeds its work limit. A lookbehind may read bytes before `at`, from `text` on. */
 int rf_pattern_next(const rf_pattern *pattern, void *match, const char *text, const char *at, const char *end,
                     const char **start, const char **stop);
 void *rf_match_new(void);
@@ -170,8 +171,8 @@ typedef struct rf_bpe {
   rf_pair *slots;
   uint64_t mask;
   int64_t pairs;
-  /* Rank of each piece (SentencePiece): the rank at which two neighbours merge if their joined
-   * text is the piece. NULL when the merges are listed as pairs. */
+  /* For SentencePiece, the rank of each piece: two neighbours whose joined text is the piece merge
+   * with this rank. NULL when the merges are listed as pairs. */
   uint32_t *rank;
   uint32_t longest;    /* bytes of the longest piece that has a rank */
   bool byte_level;     /* symbols are bytes; otherwise symbols are characters */
@@ -212,7 +213,6 @@ struct rf_tokenizer {
   int32_t bos_id, eos_id, pad_id, unk_id;
   int32_t *prefix, *suffix; /* ids added before and after a text (BOS, EOS) */
   int prefix_count, suffix_count;
-  /* For decoding. */
   rf_buffer decoded;    /* decoded texts of the pieces that differ from their spelling */
   uint64_t *decoded_at; /* by id: offset in `decoded` << 16 | bytes; UINT64_MAX: the spelling */
   size_t longest;       /* bytes of the longest text that one id decodes to */
@@ -274,7 +274,7 @@ void rf_unigram_free(rf_unigram *unigram);
 
 rf_tokenizer *rf_tokenizer_new(rf_model_kind kind, rf_error *error);
 /* The last step of every reader: finds the byte pieces, sorts the matchers and prepares the decoded
- * texts. `bytes`: "<0x41>" decodes to a byte; `spaces`: U+2581 decodes to a space. */
+ * texts. With `bytes`, "<0x41>" decodes to a byte; with `spaces`, U+2581 decodes to a space. */
 rf_status rf_tokenizer_finish(rf_tokenizer *tokenizer, bool bytes, bool spaces, const char *where,
                               rf_error *error);
 rf_status rf_tokenizer_marks(rf_tokenizer *tokenizer, const int32_t *prefix, int prefix_count,
@@ -316,7 +316,6 @@ rf_status rf_tokenizer_config_write(const rf_tokenizer *tokenizer, const char *c
 struct rf_gguf_vocab;
 rf_status rf_tokenizer_model_write(const struct rf_gguf_vocab *vocab, const char *folder, bool *written,
                                    rf_error *error);
-/* Opens the vocabulary of a GGUF file. */
 rf_status rf_tokenizer_gguf_open(const char *path, rf_tokenizer **tokenizer, rf_error *error);
 /* The sections normalizer, pre_tokenizer, decoder and post_processor of tokenizer.json
  * (tokenizer_json_steps.c); each may be NULL or JSON null. */

@@ -78,7 +78,6 @@ rf_status rf_pieces_reserve(rf_pieces *pieces, int64_t ids, rf_error *error) {
   return pieces->slots && pieces->mask + 1 >= slots ? RAFTER_OK : rehash_pieces(pieces, slots, error);
 }
 
-/* Enters a piece into the hash table under this hash. */
 static rf_status enter_piece(rf_pieces *pieces, int64_t id, uint64_t hash, const char *where,
                              rf_error *error) {
   if (pieces->used * 2 > pieces->mask) RF_TRY(rehash_pieces(pieces, (pieces->mask + 1) * 2, error));

@@ -16,9 +16,9 @@ struct rf_pattern {
   char text[]; /* NUL-terminated */
 };
 
-/* Character classes of Oniguruma, the engine of Hugging Face's tokenizers, in PCRE2's terms: \s
- * without U+180E (White_Space), \w with marks, \h as a hexadecimal digit. Refused are sets
- * within sets and \b, which in Oniguruma treats a cluster of characters as one. */
+/* Translates character classes of Oniguruma, the engine of Hugging Face's tokenizers, for PCRE2: \s
+ * excludes U+180E (White_Space), \w includes marks, and \h is a hexadecimal digit. Sets within sets
+ * are errors, and so is \b, which in Oniguruma treats a cluster of characters as one. */
 #define BLANKS "\\t-\\r\\x{85}\\p{Z}"
 #define WORDS "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}"
 static const struct {
@@ -145,7 +145,7 @@ int rf_pattern_next(const rf_pattern *pattern, void *match, const char *text, co
     if (found == PCRE2_ERROR_NOMATCH) return 0;
     if (found < 0) return -1;
     const PCRE2_SIZE *span = pcre2_get_ovector_pointer(m->data);
-    /* Because of \K, a match may start outside the searched range; it may also be empty. */
+    /* Skip an empty match, and one that \K made start outside the searched range. */
     if (span[1] > span[0] && span[0] >= from && span[1] <= bytes) {
       *start = text + span[0];
       *stop = text + span[1];
@@ -285,7 +285,7 @@ static rf_status add_section(const cutting *c, int step, pending *wait, const ch
   return split_text(c, step + 1, at, end);
 }
 
-/* The recursion is as deep as there are splits in the list. */
+/* The recursion goes one level deeper for each split in the list. */
 static rf_status split_text(const cutting *c, int step, const char *at, const char *end) {
   if (step == c->splits->count) return c->word(c->self, at, (size_t)(end - at), c->error);
   pending wait = {0};

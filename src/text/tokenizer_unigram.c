@@ -66,7 +66,7 @@ rf_status rf_unigram_build(rf_tokenizer *tokenizer, const double *scores, bool s
   for (int64_t id = 0; id < pieces->count; id++) {
     int type = pieces->row[id].type;
     rf_span piece = rf_pieces_at(pieces, id);
-    /* Each byte of a user piece scores like the best piece, so it wins over every other split. */
+    /* A user piece scores its bytes times the best score, so it wins over every other split. */
     u->score[id] =
         sentencepiece && type == RF_PIECE_USER ? (float)((double)piece.bytes * most - 0.1) : scores[id];
     if (sentencepiece ? type == RF_PIECE_NORMAL || type == RF_PIECE_USER : type != 0)
@@ -99,8 +99,8 @@ enum { NOT_REACHED = -2, UNKNOWN = -1 };
 static inline void update_path(rf_encoding *e, uint32_t from, uint32_t to, int32_t id, double score) {
   double sum = e->path_score[from] + score;
   bool single = e->tokenizer->unigram.single;
-  /* SentencePiece stores path scores as floats. It compares a stored score with the double sum
-   * of a piece, or with the float sum of an unknown character. */
+  /* SentencePiece stores path scores as floats. It compares a stored score with a sum in double for
+   * a piece, but with a sum in float for an unknown character. */
   if (single && id == UNKNOWN) sum = (float)sum;
   if (e->path_id[to] != NOT_REACHED && !(sum > e->path_score[to])) return;
   e->path_score[to] = single ? (float)sum : sum;
@@ -148,8 +148,8 @@ rf_status rf_unigram_word(void *encoding, const char *word, size_t bytes, rf_err
     at = from;
   }
   e->path_from[0] = end;
-  /* Adjacent unknown text becomes one run, encoded as its bytes or as one unknown id. The
-   * spelled-out name of the unknown piece (only Hugging Face's model matches it) joins such a
+  /* Adjacent unknown characters are one run, encoded as its bytes or as one unknown id. Only
+   * Hugging Face's model also matches the spelled-out name of the unknown piece. This name joins a
    * run, or keeps its id if it is the whole run. */
   uint32_t unknown = 0, pieces = 0; /* start of the unknown run, and number of pieces in the run */
   for (uint32_t at = 0; at < bytes;) {
