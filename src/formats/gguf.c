@@ -29,12 +29,12 @@ struct rf_gguf {
   rf_gguf_value *value;
   const rf_quant_tensor **tensor_by_name;
   const rf_gguf_value **value_by_key;
-  char *names; /* keys and names of tensors, each with a NUL */
+  char *names; /* copies of all keys and tensor names, each with a NUL */
   size_t names_used;
 };
 
 // clang-format off
-/* bytes 0: the size is not fixed */
+/* `bytes` is 0 for a kind whose items have no fixed size */
 static const struct { const char *name; int bytes; } KINDS[RF_GGUF_KINDS] = {
   [RF_GGUF_U8] = {"u8", 1},     [RF_GGUF_I8] = {"i8", 1},     [RF_GGUF_U16] = {"u16", 2},   [RF_GGUF_I16] = {"i16", 2},
   [RF_GGUF_U32] = {"u32", 4},   [RF_GGUF_I32] = {"i32", 4},   [RF_GGUF_U64] = {"u64", 8},   [RF_GGUF_I64] = {"i64", 8},
@@ -77,7 +77,7 @@ static rf_status take_u64(cursor *c, const char *what, uint64_t *value, rf_error
   return RAFTER_OK;
 }
 
-/* Copies a key or a tensor's name and adds a NUL. `names` has room for all names. */
+/* Appends a key or a tensor's name to `names` and adds a NUL. `names` has room for all names. */
 static rf_status take_name(cursor *c, const char *what, rf_gguf *file, const char **name, rf_error *error) {
   uint64_t bytes;
   size_t at = c->at;
@@ -275,8 +275,8 @@ static rf_status check_start(cursor *c, int *version, rf_error *error) {
                  swapped ? "a big-endian" : "an unknown", swapped ? __builtin_bswap32(number) : number);
 }
 
-/* Reads the counts. The size of the smallest entry limits each count, so that allocations stay
- * proportional to the file's size. */
+/* Reads the counts. A file has room for at most size / (bytes of the smallest entry) entries.
+ * Larger counts are refused, so that allocations stay proportional to the file's size. */
 static rf_status take_counts(cursor *c, rf_gguf *file, rf_error *error) {
   uint64_t tensors, values;
   RF_TRY(take_u64(c, "the number of tensors", &tensors, error));
@@ -327,8 +327,8 @@ static rf_status read_all(rf_gguf *file, rf_error *error) {
   file->tensor_by_name = calloc(tensors + 1, sizeof *file->tensor_by_name);
   file->value_by_key = calloc(values + 1, sizeof *file->value_by_key);
   offset = calloc(tensors + 1, sizeof *offset);
-  /* A name with its NUL takes fewer bytes than in the file, where a length field (8 bytes) precedes
-   * it. NAME_MOST limits the memory for a file with one huge text. */
+  /* A copied name and its NUL take fewer bytes than the name in the file with its 8-byte length.
+   * NAME_MOST also limits the memory. */
   size_t names = (tensors + values) * (NAME_MOST + 1);
   file->names = malloc((names < file->bytes ? names : file->bytes) + 1);
   if (!file->tensor || !file->value || !file->tensor_by_name || !file->value_by_key || !offset ||

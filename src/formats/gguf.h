@@ -1,8 +1,8 @@
 /* gguf.h - reads and writes GGUF files, versions 2 and 3. The reader checks a file before it uses
  * it. The format is little endian: "GGUF", u32 version, u64 number of tensors, u64 number of
- * values. The values (key, kind, bytes) follow, then name, axes (innermost first), type and offset
- * of each tensor. The data start at the next multiple of general.alignment (32). A text is a u64
- * length and its bytes, without a NUL. */
+ * metadata values. Then come the values (key, kind, bytes), and for each tensor its name, axes
+ * (innermost first), type and offset. The tensors' data starts at the next multiple of
+ * general.alignment (32 by default). A text is a u64 length and its bytes, without a NUL. */
 #ifndef RF_GGUF_H
 #define RF_GGUF_H
 
@@ -64,8 +64,8 @@ const rf_gguf_value *rf_gguf_value_at(const rf_gguf *file, int index); /* in the
 const rf_gguf_value *rf_gguf_value_find(const rf_gguf *file, const char *key);
 
 /* Look-ups by key and kind. For a missing key, functions with _or return `otherwise` and all other
- * functions fail. A value of another kind or outside least..most is always an error. All integer
- * kinds serve as an integer; f32, f64 and integers serve as a float. */
+ * functions fail. A value of another kind or outside least..most is always an error. Values of all
+ * integer kinds can be read as integers; f32, f64 and integers, as floats. */
 rf_status rf_gguf_int(const rf_gguf *file, const char *key, int64_t least, int64_t most, int64_t *value,
                       rf_error *error);
 rf_status rf_gguf_int_or(const rf_gguf *file, const char *key, int64_t least, int64_t most, int64_t otherwise,
@@ -79,7 +79,7 @@ rf_status rf_gguf_text_of(const rf_gguf *file, const char *key, rf_gguf_text *va
 rf_status rf_gguf_text_or(const rf_gguf *file, const char *key, const char *otherwise, rf_gguf_text *value,
                           rf_error *error);
 /* Return malloc'ed arrays of exactly *count items; for a missing key, NULL and *count = 0. Bools
- * serve as integers. rf_gguf_text_count counts the items without reading them. */
+ * can be read as integers. rf_gguf_text_count counts the items without reading them. */
 rf_status rf_gguf_text_count(const rf_gguf *file, const char *key, int64_t *count, rf_error *error);
 rf_status rf_gguf_texts(const rf_gguf *file, const char *key, rf_gguf_text **items, int64_t *count,
                         rf_error *error);
@@ -95,7 +95,7 @@ rf_status rf_gguf_floats(const rf_gguf *file, const char *key, float **items, in
 typedef struct rf_gguf_meta rf_gguf_meta;
 rf_gguf_meta *rf_gguf_meta_new(void); /* NULL if there is no memory */
 void rf_gguf_meta_free(rf_gguf_meta *meta);
-bool rf_gguf_set(rf_gguf_meta *meta, const rf_gguf_value *value); /* copies the value as it is */
+bool rf_gguf_set(rf_gguf_meta *meta, const rf_gguf_value *value); /* any kind of value */
 bool rf_gguf_copy(rf_gguf_meta *meta, const rf_gguf *file);       /* copies all values of a file */
 bool rf_gguf_set_int(rf_gguf_meta *meta, const char *key, rf_gguf_kind kind, int64_t value);
 bool rf_gguf_set_f32(rf_gguf_meta *meta, const char *key, float value);
@@ -105,8 +105,8 @@ bool rf_gguf_set_texts(rf_gguf_meta *meta, const char *key, const rf_gguf_text *
 bool rf_gguf_set_i32s(rf_gguf_meta *meta, const char *key, const int32_t *items, int64_t count);
 bool rf_gguf_set_f32s(rf_gguf_meta *meta, const char *key, const float *items, int64_t count);
 
-/* A streaming writer of version 3. The caller first gives the metadata and all tensors (name, type,
- * rank, shape), then the values of the tensors in the same order. */
+/* A streaming writer of version 3. The caller gives the metadata and all tensors (name, type, rank,
+ * shape) first, then the values of each tensor in this order. */
 typedef struct rf_gguf_writer rf_gguf_writer;
 rf_status rf_gguf_writer_open(const char *path, const rf_gguf_meta *meta, const rf_quant_tensor *tensors,
                               int count, rf_gguf_writer **writer, rf_error *error);

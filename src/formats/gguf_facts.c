@@ -1,5 +1,4 @@
-/* gguf_facts.c - reads the architecture from the metadata of a file, by one row per
- * architecture. */
+/* gguf_facts.c - reads the architecture from the metadata of a file. ARCHS has one row for each. */
 #include "formats/gguf_facts.h"
 
 #include <math.h>
@@ -37,8 +36,8 @@ static const arch_row ARCHS[] = {
 // clang-format on
 enum { ARCH_COUNT = sizeof ARCHS / sizeof ARCHS[0] };
 
-/* Maximum sizes of a model. No known model reaches these limits, with which tensor sizes do not
- * overflow. */
+/* Maximum sizes of a model. Known models are smaller. With these sizes, no tensor size
+ * overflows. */
 enum {
   WIDTH_MOST = 1 << 20,
   HEADS_MOST = 1 << 14,
@@ -47,7 +46,7 @@ enum {
   EXPERTS_MOST = 1 << 14
 };
 
-/* Reads the keys of one architecture: "block_count" is the key "llama.block_count". */
+/* Reads keys of one architecture: key_of() turns "block_count" into "llama.block_count". */
 typedef struct reader {
   const rf_gguf *file;
   const char *arch;
@@ -61,8 +60,8 @@ static const char *key_of(reader *r, const char *name) {
 }
 static bool has(reader *r, const char *name) { return rf_gguf_value_find(r->file, key_of(r, name)) != NULL; }
 
-/* Reads a number, or an array that repeats this number for each layer. Layers of different sizes
- * are not supported. `otherwise` -1 means that the key is required. */
+/* Reads a number, or an array that repeats this number for each layer. An array with different
+ * numbers is refused. `otherwise` -1 means that the key is required. */
 static rf_status take_int(reader *r, const char *name, int64_t least, int64_t most, int64_t otherwise,
                           int64_t *value) {
   const rf_gguf_value *found = rf_gguf_value_find(r->file, key_of(r, name));
@@ -97,7 +96,7 @@ static rf_status find_arch(const rf_gguf *file, const arch_row **row, rf_error *
       return *row = &ARCHS[i], RAFTER_OK;
     rf_text_append(list, sizeof list, "%s%s", i ? ", " : "", ARCHS[i].name);
   }
-  char shown[64]; /* The printed text may contain any bytes. */
+  char shown[64]; /* The file's text may have bytes that cannot be printed. */
   int n = 0;
   for (; n < 40 && n < name.bytes; ++n)
     shown[n] = (unsigned char)name.at[n] >= 0x20 && (unsigned char)name.at[n] < 0x7f ? name.at[n] : '?';
@@ -133,8 +132,8 @@ static rf_status read_rope(reader *r, const arch_row *row, rf_gguf_facts *f) {
   return RAFTER_OK;
 }
 
-/* Finds the layers with an attention window. If the file has one bool for each layer, the bools
- * must repeat with a period whose last layer has no window. */
+/* Finds the layers with an attention window. If the file has a bool per layer, the bools must
+ * repeat, with no window in the last layer of each period. */
 static rf_status read_window(reader *r, const arch_row *row, rf_gguf_facts *f) {
   RF_TRY(take_int(r, "attention.sliding_window", 0, POSITIONS_MOST, row->window, &f->window));
   f->window_period = row->window_period;
@@ -244,7 +243,7 @@ rf_status rf_gguf_facts_read(const rf_gguf *file, rf_gguf_facts *f, rf_error *er
   RF_TRY(take_int(&r, "expert_feed_forward_length", 0, WIDTH_MOST, f->experts ? f->ff : 0, &f->expert_ff));
   RF_TRY(read_vocab_size(&r, f));
   f->tied = rf_gguf_find(file, "output.weight") == NULL;
-  /* some llama models have biases */
+  /* some models of the llama architecture have biases */
   f->qkv_bias = row->qkv_bias || rf_gguf_find(file, "blk.0.attn_q.bias") != NULL;
   f->out_bias = rf_gguf_find(file, "blk.0.attn_output.bias") != NULL;
   f->mlp_bias = rf_gguf_find(file, "blk.0.ffn_down.bias") != NULL;

@@ -26,7 +26,7 @@ typedef struct rf_gguf_facts {
   int64_t layers, width, heads, kv_heads, ff, vocab, positions; /* L D N K F V T */
   /* H; equal in all supported architectures */
   int64_t key_length, value_length;
-  bool layernorm; /* true for gpt2 and gptneox; false: RMSNorm */
+  bool layernorm; /* true: LayerNorm (gpt2, gptneox); false: RMSNorm */
   double norm_eps;
   double rope_theta;       /* theta of layers without a window; 0: learned positions */
   double rope_local_theta; /* theta of windowed layers */
@@ -34,7 +34,8 @@ typedef struct rf_gguf_facts {
   char rope_scaling[16];   /* "none", "linear", "yarn", "longrope", ... */
   double rope_factor;      /* factor of linear and yarn scaling; 1: no scaling */
   int64_t rope_original;   /* positions of the original training; 0: unknown */
-  /* The tensor "rope_freqs.weight" (rope_dim / 2) divides the frequencies (llama3's scaling). */
+  /* The file has "rope_freqs.weight": rope_dim / 2 divisors of the frequencies (llama3's
+   * scaling). */
   bool rope_freqs;
   /* Rows of q and k are permuted: elements (2i, 2i + 1) of a head form a pair instead of (i, i +
    * rope_dim/2). See rf_gguf_permuted_row. */
@@ -68,8 +69,8 @@ int64_t rf_gguf_permuted_row(int64_t row, int64_t head_dim);
 /* ---- names ----------------------------------------------------------------------------------- */
 
 enum { RF_GGUF_PARTS = 3 };
-/* A parameter (rf_param_row_name) in GGUF files. Tensors `part` have the parameter's columns.
- * Linear weights are (out, in); the tables and the head are (V, D). "%d" is the layer. */
+/* A parameter (rf_param_row_name) in GGUF files. The tensors `part` together make the parameter. In
+ * files, linear weights are (out, in); tables and head are (V, D). "%d" is the layer. */
 typedef struct rf_gguf_name {
   const char *row;
   const char *part[RF_GGUF_PARTS];
@@ -82,7 +83,7 @@ extern const rf_gguf_name RF_GGUF_NAMES[];
 extern const int RF_GGUF_NAME_COUNT;
 /* The row of a parameter in files of `arch`, or NULL. */
 const rf_gguf_name *rf_gguf_name_of(rf_gguf_arch arch, const char *row);
-/* Whether a tensor is no parameter and can be ignored. False for rope_freqs.weight. */
+/* Whether a tensor can be ignored because it is no parameter. False for rope_freqs.weight. */
 bool rf_gguf_name_is_extra(const char *name);
 
 /* ---- the tokenizer --------------------------------------------------------------------------- */
@@ -99,22 +100,22 @@ enum {
 
 typedef struct rf_gguf_vocab {
   rf_gguf_text model; /* "llama" (SentencePiece), "gpt2" (byte-level BPE), "none" */
-  /* name of the split before BPE ("default", "smollm", "llama-bpe", "qwen2", ...) or "" */
+  /* how to split text before BPE: "default", "smollm", "llama-bpe", "qwen2", ... or "" */
   rf_gguf_text pre;
   int64_t count; /* number of tokens */
   /* texts of the tokens; gpt2 stores bytes as printable letters, llama stores U+2581 for a blank */
   rf_gguf_text *token;
   float *score;   /* NULL: no scores */
   int32_t *kind;  /* types of the tokens; NULL: all normal */
-  int64_t merges; /* number of BPE merges; each is "left right", and the best comes first */
+  int64_t merges; /* number of BPE merges "left right"; the first merge has priority */
   rf_gguf_text *merge;
   int32_t bos, eos, eot, unknown, pad; /* token ids; -1: no such token */
   bool add_bos, add_eos, add_space_prefix;
   rf_gguf_text chat_template; /* `at` is NULL if the file has no template */
 } rf_gguf_vocab;
 
-/* The texts point into the mapped file and are valid until rf_gguf_close. RAFTER_FAILED if arrays
- * differ in length or ids are out of range. Without a tokenizer, `model` is "none". */
+/* The texts point into the mapped file and are valid until rf_gguf_close. Returns RAFTER_FAILED if
+ * arrays differ in length or ids are out of range. Without a tokenizer, `model` is "none". */
 rf_status rf_gguf_vocab_read(const rf_gguf *file, rf_gguf_vocab *vocab, rf_error *error);
 void rf_gguf_vocab_free(rf_gguf_vocab *vocab);
 /* Like rf_gguf_vocab_read, but reads no arrays and no chat template. Nothing must be freed. */

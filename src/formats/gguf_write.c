@@ -8,7 +8,7 @@
 #include "formats/quant_blocks.h"
 #include "formats/tensors_out.h"
 
-/* bytes; maximum bytes of a tensor's name in ggml; number of values quantized at a time */
+/* alignment in bytes; ggml's maximum bytes of a tensor's name; values quantized at a time */
 enum { ALIGNMENT = 32, NAME_MOST = 63, BLOCK = 16384 };
 
 /* ---- metadata -------------------------------------------------------------------------------- */
@@ -65,7 +65,7 @@ bool rf_gguf_set(rf_gguf_meta *meta, const rf_gguf_value *value) {
 }
 
 bool rf_gguf_copy(rf_gguf_meta *meta, const rf_gguf *file) {
-  /* A file has no duplicate keys, so copying into an empty `meta` needs no search. */
+  /* a file has no duplicate keys, so copying its values into an empty `meta` needs no search */
   bool empty = meta->count == 0, done = true;
   for (int i = 0; done && i < rf_gguf_value_count(file); ++i) {
     const rf_gguf_value *value = rf_gguf_value_at(file, i);
@@ -81,7 +81,7 @@ static bool set_one(rf_gguf_meta *meta, const char *key, rf_gguf_kind kind, cons
 
 bool rf_gguf_set_int(rf_gguf_meta *meta, const char *key, rf_gguf_kind kind, int64_t value) {
   uint8_t data[8];
-  /* the low bytes of a little-endian number are the same number in a narrower type */
+  /* on a little-endian machine, the low bytes of a number are that number in a narrower type */
   rf_store_u64(data, (uint64_t)value);
   return set_one(meta, key, kind, data, rf_gguf_kind_bytes(kind));
 }
@@ -200,7 +200,7 @@ static rf_status put_header(rf_gguf_writer *writer, const rf_gguf_meta *meta, co
   RF_TRY(put_u64(out, (uint64_t)values, error));
   for (int i = 0; i < meta->count; ++i) {
     const rf_gguf_value *v = &meta->value[i];
-    /* the default alignment is not written */
+    /* files have the default alignment, which is not written */
     if (strcmp(v->key, "general.alignment") == 0) continue;
     RF_TRY(put_name(out, v->key, error));
     RF_TRY(put_u32(out, v->kind, error));

@@ -23,10 +23,10 @@ struct rf_llama2c {
   char (*name)[NAME_BYTES];
 };
 
-/* One kind of tensor. Shapes are strings of letters. D, F and V are the model's sizes; Q is N H and
- * K is K H. R is T H/2, the size of the cos and sin tables, which rafter does not use. */
+/* One kind of tensor. Each letter of a shape is one size. D, F and V are the model's sizes. Q is N
+ * H, and K is K H. R is T H/2, the size of the cos and sin tables, which rafter does not use. */
 typedef struct layout_row {
-  const char *name; /* name after "blk.LAYER." if layered; NULL: the tensor is skipped */
+  const char *name; /* follows "blk.LAYER." if layered; NULL: skip the tensor */
   const char *shape;
   bool layered;
 } layout_row;
@@ -133,9 +133,9 @@ static int64_t size_of(const rf_gguf_facts *f, char letter) {
   }
 }
 
-/* Computes the addresses of all tensors. Sizes are at most 2^20 and 2^24, layers at most 2^12, so
- * no product overflows. The caller compares the end with the file's length before it uses an
- * address. */
+/* Computes the addresses of all tensors. V and T are at most 2^24, other sizes 2^20, layers 2^12,
+ * so no product overflows. The caller uses no address before it has compared the end with the
+ * file's length. */
 static rf_status place_tensors(rf_llama2c *file, const uint8_t *base, size_t at, rf_error *error) {
   const rf_gguf_facts *f = &file->facts;
   const rf_quant_type *f32 = rf_quant_type_of(RF_Q_F32);
@@ -148,7 +148,7 @@ static rf_status place_tensors(rf_llama2c *file, const uint8_t *base, size_t at,
             count = shape[0] * shape[1];
     for (int layer = 0; layer < layers; ++layer, end += (uint64_t)count * 4) {
       if (!row->name) continue;
-      if (end + (uint64_t)count * 4 > file->bytes) continue; /* the error is reported below */
+      if (end + (uint64_t)count * 4 > file->bytes) continue; /* the check below reports an error */
       rf_quant_tensor *t = &file->tensor[file->count];
       *t = (rf_quant_tensor){
           file->name[file->count], f32, rank, {shape[0], shape[1]}, count, count * 4, base + end};

@@ -111,7 +111,7 @@ const char *rf_panels_name(const rf_panels *panels, char text[64]) {
 typedef uint32_t four __attribute__((vector_size(16), aligned(1), may_alias));
 typedef uint16_t eight __attribute__((vector_size(16), aligned(1), may_alias));
 #define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
-/* Missing lanes read these zeros: enough for the largest block and for a run of plain numbers. */
+/* Lanes without an output read these zeros, which are as long as the largest block. */
 static const uint8_t ZEROS[RF_Q6_K_BYTES];
 
 /* Copies dword j of lane i from from[i] + 4 j to `to` + 4 (j lanes + i). */
@@ -162,7 +162,7 @@ static void pack_halves(const uint8_t *const from[RF_PANEL_GRAIN], int64_t count
     for (int i = 0; i < RF_PANEL_GRAIN; i++) memcpy(to + 2 * (j * lanes + i), from[i] + 2 * j, 2);
 }
 
-/* Packs lanes [lane, lane + 16). Plain numbers are packed thirty-two at a time. */
+/* Packs lanes [lane, lane + 16). Numbers of f32, bf16 or f16 are packed thirty-two at a time. */
 static void pack_lanes(const rf_panel *panel, int64_t inner, int lane, const void *const row[RF_PANEL_GRAIN],
                        uint8_t *to) {
   enum { RUN = 32 };

@@ -3,13 +3,14 @@
  *
  * A matrix has `outputs` rows. A product sums over the `inner` values of a row (index k). The
  * values are in blocks of a storage type (quant.h). A panel has sixty-four rows, which are called
- * its lanes. The last panel of a part of the matrix may have fewer lanes: a multiple of sixteen.
- * Blocks of a panel ascend in k. A block of all lanes has first the 16-bit words, then the 32-bit
- * words of the stored blocks. Each word is stored for all lanes before the next word:
+ * its lanes. The last panel of a part of the matrix may have fewer lanes: a multiple of sixteen. A
+ * panel stores the first block of all lanes, then the second, and so on. Of such a block it stores
+ * first the 16-bit words, then the 32-bit words, each word for all lanes before the next:
  *   u16 half[halves][lanes], u32 dword[dwords][lanes]
- * Heads of lanes (int8: f32 scale[lanes]) precede the blocks. A product of one activation row thus
- * reads a panel from its first byte to its last, with one running sum over k per lane. All bytes of
- * panels are those of the model file. A number of f32, bf16 or f16 is a block of one value. */
+ * Before the blocks come the heads of the lanes (int8: f32 scale[lanes]). A product of one
+ * activation row thus reads a panel from its first byte to its last, with one running sum over k
+ * per lane. Panels reorder the bytes of the model file but change none. A plain number (f32, bf16,
+ * f16) is a block of one value. */
 #ifndef RF_PANELS_H
 #define RF_PANELS_H
 
@@ -18,7 +19,7 @@
 enum { RF_PANEL_LANES = 64, RF_PANEL_GRAIN = 16, RF_PANEL_PARTS = 3 };
 
 typedef struct rf_panels {
-  bool outputs_first; /* parameter is (outputs, inner), as a token table; else (inner, outputs) */
+  bool outputs_first; /* true: shape (outputs, inner), as a token table; else (inner, outputs) */
   int64_t inner;
   int64_t experts; /* number of matrices of this shape, stored one after the other; 0: one matrix */
   int parts;       /* number of ranges of outputs, each with its own type */
@@ -43,30 +44,29 @@ typedef struct rf_panel {
   const rf_quant_type *type;
   const rf_panel_form *form;
   int64_t first;   /* output in lane 0 */
-  int used, lanes; /* number of lanes with an output; number of stored lanes */
-  /* bytes from the start of the matrix to the panel's first block, before which its heads end */
+  int used, lanes; /* lanes that have an output; all stored lanes */
+  /* bytes from the start of the matrix to the panel's first block; its heads end there */
   int64_t offset;
   int64_t block_bytes; /* bytes of one block of all lanes */
 } rf_panel;
 
 /* Whether a type can be packed: every readable type except f64. */
 bool rf_panels_take(const rf_quant_type *type);
-/* Whether every value is a scale times a small integer (plus an offset), so that a backend can
- * multiply integers. False for q2_k, q3_k and plain numbers, and for int8 beside another type. */
+/* Whether every value is a scale times a small integer (plus an offset), so that integers can be
+ * multiplied. False for q2_k, q3_k and plain numbers, and for int8 beside another type. */
 bool rf_panels_have_codes(const rf_panels *panels);
 int64_t rf_panels_bytes(const rf_panels *panels);
-/* The layout of one of `experts` matrices. Matrix i starts at i * rf_panels_bytes(&one). */
+/* The layout of one of the `experts` matrices. Matrix i starts at i * rf_panels_bytes(&one). */
 rf_panels rf_panels_one(const rf_panels *panels);
 int64_t rf_panels_count(const rf_panels *panels);
 rf_panel rf_panels_at(const rf_panels *panels, int64_t index);    /* in the order of outputs */
 rf_panel rf_panels_find(const rf_panels *panels, int64_t output); /* panel of this output */
-/* The types of the parts without repetition: "q4_k", or "q4_k+q6_k". */
+/* The types of the parts, each once: "q4_k", or "q4_k+q6_k". */
 const char *rf_panels_name(const rf_panels *panels, char text[64]);
 
-/* Packs one panel into `to`. row[i] points to the stored blocks of lane i, at any address; NULL
- * makes the lane zeros. */
+/* Packs one panel into `to`. row[i]: stored blocks of lane i, unaligned; NULL: the lane is 0. */
 void rf_panel_pack(const rf_panel *panel, int64_t inner, const void *const row[RF_PANEL_LANES], void *to);
-/* Rebuilds stored block `block` of one lane. A head (a scale per row) precedes the block. */
+/* Rebuilds stored block `block` of one lane, with the lane's head (scale per row) before it. */
 void rf_panel_block(const rf_panel *panel, const void *at, int lane, int64_t block, void *stored);
 /* Reads values [first, first + count) of one output of one matrix, as rf_quant_read does. Slow. */
 void rf_panels_read(const rf_panels *panels, const void *data, int64_t output, int64_t first, int64_t count,
@@ -75,13 +75,13 @@ void rf_panels_read(const rf_panels *panels, const void *data, int64_t output, i
 /* Where the values of a matrix come from. */
 typedef struct rf_panel_source {
   void *self;
-  /* Returns the stored blocks of one output if they have this type and are contiguous, otherwise
-   * NULL; then `read` is called. */
+  /* Returns the stored blocks of an output if they have this type and are contiguous. NULL:
+   * `read`. */
   const void *(*stored)(void *self, int64_t output, const rf_quant_type *type);
   /* Reads the values of `count` outputs from `first`, one output after the other. */
   rf_status (*read)(void *self, int64_t first, int count, float *values, rf_error *error);
 } rf_panel_source;
-/* Fills a matrix and its padding on all threads with stored blocks or with quantized values. */
+/* On all threads, fills a matrix and its padding with stored blocks, or quantizes values. */
 rf_status rf_panels_fill(const rf_panels *panels, const rf_panel_source *source, void *data, rf_error *error);
 /* Fills panels [from, end). */
 rf_status rf_panels_fill_some(const rf_panels *panels, int64_t from, int64_t end,

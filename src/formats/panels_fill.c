@@ -19,7 +19,7 @@ static rf_status quantize_panel(const rf_panel *panel, int64_t inner, const rf_p
   int64_t row_bytes = panel->type->head + inner / panel->type->values * panel->type->bytes;
   if (!room->values) {
     room->values = malloc((size_t)(RF_PANEL_LANES * inner) * sizeof *room->values);
-    /* A float has room for a value of every stored type. */
+    /* No stored type takes more bytes per value than a float. */
     room->blocks = malloc((size_t)(RF_PANEL_LANES * inner) * sizeof(float));
   }
   if (!room->values || !room->blocks) return no_memory(error);

@@ -1,13 +1,17 @@
-/* quant.h - storage types of GGUF files: blocks of values that share a scale, and tensors of such
- * blocks. Layouts and the order of operations are ggml's (ggml-common.h, ggml-quants.c,
- * dequantize_row_*), so the values are bit-identical to ggml's. In formulas, d and m are the scale
- * and the offset of a block (stored as f16, widened before use) and q is a small integer. */
+/* quant.h - storage types of GGUF files: blocks of values that share a scale, and tensors made of
+ * such blocks. Layouts and the order of operations are as in ggml (ggml-common.h, ggml-quants.c,
+ * dequantize_row_*), so dequantized values are bit-identical to ggml's. In formulas, d and m are
+ * the scale and the offset of a block (stored as f16, widened before use) and q is a small
+ * integer. */
 #ifndef RF_QUANT_H
 #define RF_QUANT_H
 
 #include "base/base.h"
 
-enum { RF_QUANT_RANK = 4, RF_QUANT_BLOCK_MOST = 256 }; /* maximum axes; maximum values of a block */
+enum {
+  RF_QUANT_RANK = 4,
+  RF_QUANT_BLOCK_MOST = 256
+}; /* maximum number of axes; maximum number of values in a block */
 
 /* Storage types, numbered as in GGUF files. */
 typedef enum rf_quant_kind {
@@ -33,25 +37,25 @@ typedef struct rf_quant_type {
   int number;       /* ggml's number; rafter's own number for a type that exists only in memory */
   int values;       /* values in a block */
   int bytes;        /* bytes of a block */
-  int fallback;     /* number of the type for rows that do not fill whole blocks; -1: not needed */
+  int fallback;     /* the type to use if rows do not fill whole blocks; -1: none */
   /* Convert `blocks` blocks at any address, because files are not aligned. NULL: not supported. */
   void (*dequantize)(const void *from, int64_t blocks, float *out);
   void (*quantize)(const float *values, int64_t blocks, void *out);
   /* Bytes of the scale that precedes the blocks of a row; `from` and `out` then point to this
-   * scale. 0 for types in files. */
+   * scale. 0 for all types of files. */
   int head;
 } rf_quant_type;
 
 extern const rf_quant_type RF_QUANT_TYPES[];
 extern const int RF_QUANT_TYPE_COUNT;
-const rf_quant_type *rf_quant_type_of(int64_t number); /* NULL if the number is unknown */
-/* ignores case; NULL if the name is unknown */
+const rf_quant_type *rf_quant_type_of(int64_t number); /* NULL: unknown number */
+/* ignores case; NULL: unknown name */
 const rf_quant_type *rf_quant_type_named(const char *name);
-/* Bits of one value, including its share of the scales: 4.5 for q4_0. */
+/* Bits per value, with its share of the scales: 4.5 for q4_0. */
 double rf_quant_bits(const rf_quant_type *type);
 
-/* One tensor of a GGUF or llama2.c file. `shape` lists the contiguous axis last; a GGUF file lists
- * it first. Blocks run along the last axis. */
+/* One tensor of a GGUF or llama2.c file. `shape` has the contiguous axis last, a GGUF file has it
+ * first. Blocks run along the last axis. */
 typedef struct rf_quant_tensor {
   const char *name;
   const rf_quant_type *type;

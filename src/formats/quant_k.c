@@ -26,8 +26,8 @@ void rf_dequantize_q2_k(const void *from, int64_t blocks, float *out) {
   }
 }
 
-/* Six-bit scales of q3_k. The low nibble of scale s is in byte s%8 (low half for s < 8, high half
- * otherwise); its two high bits are in byte 8 + s%4, shift 2 (s/4). */
+/* Six-bit scales of q3_k. The low four bits of scale s are in byte s%8: in its low nibble for s <
+ * 8, else in its high nibble. The two high bits are in byte 8 + s%4, shift 2 (s/4). */
 static int scale_of_q3_k(const uint8_t *packed, int s) {
   int low = s < 8 ? packed[s] & 15 : packed[s - 8] >> 4, high = packed[8 + s % 4] >> 2 * (s / 4) & 3;
   return (low | high << 4) - 32;
@@ -53,8 +53,8 @@ void rf_dequantize_q3_k(const void *from, int64_t blocks, float *out) {
 }
 
 /* Six-bit scales and offsets of q4_k and q5_k, in 12 bytes. Sub-blocks s = 0..3 use the low six
- * bits of bytes s and 4 + s. Sub-blocks 4..7 use the two nibbles of byte 4 + s; their two high bits
- * are the top bits of bytes s - 4 and s. */
+ * bits of bytes s and 4 + s. Sub-blocks s = 4..7 use the two nibbles of byte 4 + s, and as high
+ * bits the top two bits of bytes s - 4 and s. */
 static void scale_of_q4_k(const uint8_t *packed, int s, int *scale, int *offset) {
   if (s < 4) {
     *scale = packed[s] & 63;
@@ -96,8 +96,8 @@ void rf_dequantize_q5_k(const void *from, int64_t blocks, float *out) {
   }
 }
 
-/* q6_k: 128 bytes of low nibbles, 64 of two high bits, 16 signed scales, f16 d; d sc q, q =
- * -32..31. */
+/* q6_k: 128 bytes of low nibbles, 64 of two high bits, 16 signed scales, f16 d; value = d sc q, q
+ * in -32..31. */
 void rf_dequantize_q6_k(const void *from, int64_t blocks, float *out) {
   const uint8_t *at = from;
   for (; blocks > 0; --blocks, at += RF_Q6_K_BYTES) {

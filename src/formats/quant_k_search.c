@@ -1,8 +1,8 @@
 /* quant_k_search.c - quantizes to K types: searches for the scales with the smallest sum of squared
  * errors.
  *
- * With offsets (q2_k, q4_k, q5_k): x = a q - b. For each sub-block, the search tries several
- * roundings and takes the (a, b >= 0) with the best least-squares fit. a and b become integers
+ * With offsets (q2_k, q4_k, q5_k): x = a q - b. For each sub-block, the search rounds x in several
+ * ways and takes the a and b >= 0 that fit best by least squares. The file has a and b as integers
  * times d and dmin. Then the search alternately chooses integers and levels (q) and fits the two
  * f16 factors d and dmin. Without offsets (q3_k, q6_k), x = a q, and the search fits only d. */
 #include <math.h>
@@ -17,11 +17,11 @@ typedef struct shape {
   int subs;        /* number of sub-blocks */
   int levels;      /* with offsets: q = 0..levels; without: q = -levels..levels-1 */
   int least, most; /* minimum and maximum of the integer scale of a sub-block */
-  int tries;       /* number of scales to try above and below the scale of the full range */
+  int tries;       /* number of scales to try on each side of the full-range scale */
   float step;      /* distance between two of these scales, in levels */
 } shape;
 
-/* A super-block before packing. q counts from 0 with and without offsets. */
+/* A super-block before packing. q is at least 0, also for types without offsets. */
 typedef struct super {
   float d, dmin;
   int scale[SUBS_MOST], offset[SUBS_MOST];
@@ -29,14 +29,14 @@ typedef struct super {
 } super;
 
 static inline float to_f16(float x) { return rf_f16_to_f32(rf_f32_to_f16(x)); }
-/* The integer nearest to x in least..most, ties to even; NaN gives `least`. Adding and subtracting
- * 1.5 * 2^23 rounds on every vector unit. */
+/* The integer nearest to x in least..most, ties to even; NaN gives `least`. It adds and subtracts
+ * 1.5 * 2^23, which rounds on every vector unit. */
 static inline float nearest(float x, float least, float most) {
   float bounded = x > least ? (x < most ? x : most) : least;
   return (bounded + 12582912.0f) - 12582912.0f;
 }
-/* Sums use eight partial sums and add them in a fixed tree, so that files do not depend on the
- * compiler's vectorization. */
+/* A sum is made of eight partial sums, which are added in a fixed order, so that files do not
+ * depend on the compiler's vectorization. */
 enum { LANES = 8 };
 static inline float lane_sum(const float v[LANES]) {
   return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7]));
@@ -107,8 +107,8 @@ static void fit_offset(const shape *s, const float *x, int n, float *scale, floa
   }
 }
 
-/* Chooses the two integers of sub-block `sub` for the factors of `to`: the best of the rounded
- * integers and their neighbours. Returns the squared error. */
+/* Chooses the integer scale and offset of sub-block `sub`, given d and dmin of `to`: the best pair
+ * among the rounded quotients and their neighbours. Returns the squared error. */
 static float choose_integers(const shape *s, const float *x, float scale, float offset, int sub, super *to) {
   float most = (float)s->most, best = INFINITY;
   int a = (int)nearest(to->d > 0 ? scale / to->d : 0, 0, most),
@@ -134,8 +134,7 @@ static void put_levels(const shape *s, const float *x, super *out) {
   }
 }
 
-/* The best d and dmin for the chosen integers and levels: least squares of x = d (sc q) - dmin
- * mn. */
+/* The d and dmin that fit x = d (sc q) - dmin mn best, by least squares, for given sc, q and mn. */
 static void refit_factors(const shape *s, const float *x, const super *from, float *d, float *dmin) {
   int n = VALUES / s->subs;
   double uu = 0, vv = 0, uv = 0, ux = 0, vx = 0;
@@ -189,8 +188,8 @@ static float plain_error(const float *x, int n, float scale, float levels) {
   return lane_sum(sum);
 }
 
-/* The best scale of one sub-block. The scale is negative if the value of the largest magnitude is
- * positive, because q can be -levels but at most levels - 1. */
+/* The best scale of one sub-block. The value of the largest magnitude gets a negative q, because q
+ * can be -levels but at most levels - 1. The scale is thus negative if that value is positive. */
 static float fit_plain(const shape *s, const float *x, int n) {
   float far = 0, best = INFINITY, found = 0, levels = (float)s->levels;
   for (int i = 0; i < n; ++i)

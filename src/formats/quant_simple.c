@@ -1,7 +1,6 @@
 /* quant_simple.c - blocks of 32 values with one scale (q4_0, q4_1, q5_0, q5_1, q8_0), and rows with
- * one scale (int8). Quantized blocks are bit-identical to those of ggml's reference code. Byte j
- * has value j in its low and value j + 16 in its high nibble. The fifth bit of value i is bit i of
- * a word. */
+ * one scale (int8). Quantized blocks are bit-identical to those of ggml's reference code. The low
+ * nibble of byte j is value j, the high one value j + 16. Bit i of a word is value i's fifth. */
 #include <math.h>
 #include <string.h>
 
@@ -17,7 +16,7 @@ static inline unsigned level(float x, int most) {
 /* 1/d, or 0 for a block of zeros. */
 static inline float inverse(float d) { return d != 0 ? 1.0f / d : 0; }
 
-/* The signed value with the largest magnitude, and the first of several such values. */
+/* The value with the largest magnitude, with its sign; the first of several such values. */
 static float farthest(const float *x) {
   float most = 0, value = 0;
   for (int i = 0; i < N; ++i)
@@ -167,8 +166,8 @@ void rf_quantize_q8_0(const float *x, int64_t blocks, void *to) {
 }
 
 /* int8: f32 d, then the signed bytes of a row (the weights of one output); value = q d, symmetric,
- * as XLA and TPU serving store them. d is the largest magnitude / 127, with a mantissa rounded to
- * sixteen bits, so that d times a small integer is exact in f32. Ties round to even. */
+ * as XLA and TPU serving store them. d is the largest magnitude / 127, with its significand rounded
+ * to sixteen bits, so that d times an 8-bit integer is exact in f32. Ties round to even. */
 void rf_dequantize_int8(const void *from, int64_t blocks, float *out) {
   const int8_t *q = (const int8_t *)from + RF_INT8_HEAD;
   float d;

@@ -15,7 +15,7 @@
 #include "base/text.h"
 #include "formats/stored_types.h"
 
-/* maximum bytes of a header and of an index; maximum number of files of a model */
+/* most bytes of a header, and of an index; most files of a model */
 enum { HEADER_MOST = 100000000, INDEX_MOST = 100000000, SHARDS_MOST = 4096 };
 
 const rf_stored_type RF_STORED_TYPES[] = {
@@ -131,8 +131,8 @@ static rf_status check_places(const char *where, place *places, int count, uint6
   return RAFTER_OK;
 }
 
-/* Checks a complete file in memory. *header becomes the parsed object, which owns the names;
- * *tensors becomes a malloc'ed array. */
+/* Checks a complete file in memory. *header gets the parsed object, which owns the names. *tensors
+ * gets a malloc'ed array. */
 static rf_status read_header(const unsigned char *bytes, size_t size, const char *where, json_t **header,
                              rf_stored **tensors, int *count, rf_error *error) {
   static const char hint[] = "the file may be truncated or not a safetensors file: copy it again";
@@ -205,8 +205,8 @@ rf_status rf_safetensors_check(const void *data, size_t bytes, const char *where
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
-/* Maps and checks one file and appends its tensors. If `wanted`, the weight_map of an index, is not
- * NULL, only tensors that it assigns to `shard` are appended. */
+/* Maps and checks one file and appends its tensors. `wanted` is the weight_map of an index, or
+ * NULL. If given, only tensors that it assigns to `shard` are appended. */
 static rf_status add_file(rf_tensor_file *file, const char *path, const json_t *wanted, const char *shard,
                           rf_error *error) {
   mapping *map = &file->map[file->map_count++];
@@ -232,7 +232,7 @@ static rf_status add_file(rf_tensor_file *file, const char *path, const json_t *
   return RAFTER_OK;
 }
 
-/* Reports the first tensor of an index that its files do not contain. */
+/* Reports the first tensor that an index lists and the files do not contain. */
 static rf_status name_lacking(rf_tensor_file *file, const char *path, json_t *weights, rf_error *error) {
   const char *name = NULL;
   json_t *home = NULL;
@@ -271,7 +271,7 @@ static rf_status add_shards(rf_tensor_file *file, const char *path, rf_error *er
                        path, name);
       goto done;
     }
-    int i = shards; /* In an index, the names of one shard mostly follow each other. */
+    int i = shards; /* most neighbours in an index are in the same shard */
     while (i > 0 && strcmp(shard[i - 1], home) != 0) --i;
     if (i > 0) continue;
     if (shards == SHARDS_MOST) {

@@ -1,6 +1,6 @@
 /* safetensors.h - reads and writes files of named tensors. The reader checks a file before it uses
  * it. A file starts with the length of the header in 8 bytes (little endian). The header is a JSON
- * object of name -> {dtype, shape, data_offsets}; the data follow. */
+ * object of name -> {dtype, shape, data_offsets}. The tensors' data follow. */
 #ifndef RF_SAFETENSORS_H
 #define RF_SAFETENSORS_H
 
@@ -8,8 +8,8 @@
 
 enum { RF_STORED_RANK = 8 };
 
-/* One tensor of a file. The dtype is RF_DTYPES for a type that rafter cannot use (BOOL, I16, ...);
- * the size of a tensor of this type is checked too. */
+/* One tensor of a file. The dtype is RF_DTYPES for a type that rafter cannot use (BOOL, I16, ...).
+ * The size of such a tensor is checked too. */
 typedef struct rf_stored {
   const char *name;
   rf_dtype dtype;
@@ -22,8 +22,8 @@ typedef struct rf_stored {
 
 typedef struct rf_tensor_file rf_tensor_file;
 
-/* Opens a .safetensors file, a model.safetensors.index.json with its shards, or a folder with one
- * of them. Fails if a header is wrong; the error names the file and the fault. */
+/* Opens a .safetensors file, a model.safetensors.index.json with its shards, or a folder with
+ * either. Fails if a header is wrong; the error names the file and the fault. */
 rf_status rf_tensor_file_open(const char *path, rf_tensor_file **file, rf_error *error);
 void rf_tensor_file_close(rf_tensor_file *file);
 int rf_tensor_file_count(const rf_tensor_file *file);
@@ -32,12 +32,13 @@ const rf_stored *rf_tensor_file_at(const rf_tensor_file *file, int index);
 const rf_stored *rf_tensor_file_find(const rf_tensor_file *file, const char *name);
 const char *rf_tensor_file_path(const rf_tensor_file *file);
 /* Reads elements [first, first + count) as f32. F32, F16 and BF16 convert exactly; F64 is rounded.
- * RAFTER_FAILED for other types or a range outside the tensor. */
+ * Returns RAFTER_FAILED for other types or a range outside the tensor. */
 rf_status rf_stored_read(const rf_stored *tensor, int64_t first, int64_t count, float *out, rf_error *error);
 
-/* A streaming writer. Callers give all tensors (name, dtype, rank, shape), then the values. */
+/* A streaming writer. The caller gives all tensors (name, dtype, rank, shape) first, then their
+ * values. */
 typedef struct rf_tensor_writer rf_tensor_writer;
-/* `metadata` is NULL or a list key, value, ..., NULL. RAFTER_FAILED also if the disk is full. */
+/* `metadata` is NULL or a list key, value, ..., NULL. A full disk gives RAFTER_FAILED. */
 rf_status rf_tensor_writer_open(const char *path, const rf_stored *tensors, int count,
                                 const char *const *metadata, rf_tensor_writer **writer, rf_error *error);
 /* Writes the next `count` values of the current tensor, rounded to its dtype (F32, F16, BF16, F64).

@@ -46,7 +46,7 @@ rf_status rf_tensor_writer_open(const char *path, const rf_stored *tensors, int 
     status = RF_FAIL(error, RAFTER_FAILED, NULL, "no memory to write %s", path);
     goto done;
   }
-  /* Some other loaders refuse a file without the key "format". */
+  /* Some other programs refuse to load a file without the key "format". */
   json_object_set_new(notes, "format", json_string("pt"));
   for (int i = 0; metadata && metadata[i]; i += 2)
     json_object_set_new(notes, metadata[i], json_string(metadata[i + 1]));

@@ -9,8 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Files next to the weights, in the top folder of a repository, that rafter needs to read them.
- * They are always chosen. */
+/* Files of a repository's top folder that rafter needs to use the weights: always chosen. */
 static const char *const DESCRIPTIONS[] = {"config.json",
                                            "generation_config.json",
                                            "tokenizer.json",
@@ -24,10 +23,10 @@ static const char *const DESCRIPTIONS[] = {"config.json",
                                            "adapter_config.json",
                                            "special_tokens_map.json",
                                            "model.safetensors.index.json"};
-/* Files that a pattern may select. None of these file types can contain a program. */
+/* Files that a pattern may select. None of these types of files can contain a program. */
 static const char *const READABLE[] = {"*.safetensors", "*.gguf", "*.json", "*.jinja", "*.txt", "*.model"};
 static const char *const PICKLES[] = {"*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.pickle"};
-/* Paths that identify a layout. The first match decides; '*' also matches '/'. */
+/* Paths that identify a layout. The first matching row decides. '*' also matches '/'. */
 static const struct {
   const char *pattern, *layout;
 } LAYOUTS[] = {{"*_METADATA", "an Orbax checkpoint"},
@@ -75,8 +74,8 @@ static int want(rf_hub_listing *listing, const char *pattern) {
   return count;
 }
 
-/* If a repository stores its weights in several forms, marks the form that transformers reads. A
- * single file that repeats the shards is not marked. */
+/* If a repository stores its weights in several forms, marks the form that transformers reads. If
+ * the same weights are in shards and in a single file, the single file is not marked. */
 static int want_safetensors(rf_hub_listing *listing) {
   int adapters = want(listing, "adapter_model.safetensors"),
       count = want(listing, "model-*-of-*.safetensors");
@@ -85,8 +84,7 @@ static int want_safetensors(rf_hub_listing *listing) {
   return count + adapters;
 }
 
-/* The name of a GGUF file without its part number: "a-00001-of-00002.gguf" is the first of the
- * two files of variant "a". */
+/* The name of a GGUF file without its part number: "a" for "a-00001-of-00002.gguf", one of two. */
 static void variant_of(const char *path, char *variant, size_t size) {
   snprintf(variant, size, "%s", path);
   char *of = strstr(variant, "-of-");
@@ -113,8 +111,8 @@ static rf_status want_gguf(rf_hub_listing *listing, const rf_hub_name *name, int
                  "%s@%s has %d GGUF variants: %s", name->repository, name->revision, variants, names);
 }
 
-/* The error for a repository without readable weights names the repository's layout and says
- * what to download instead. */
+/* Reports that a repository has no readable weights: names its layout and what to download
+ * instead. */
 static rf_status say_layout(const rf_hub_listing *listing, const rf_hub_name *name, rf_error *error) {
   char repository[208], hint[400];
   const char *layout = NULL;

@@ -21,12 +21,12 @@ enum { CHUNK = 1 << 20 };
 typedef struct arrival {
   const rf_hub_place *place;
   const rf_hub_file *file;
-  /* names in `folder`: of the file, its partial download, and the partial download's record */
+  /* names in `folder`: of the file, of its partial download, and of that download's record */
   char base[256], part[272], mark[280];
   int folder, fd;
   rf_hash *hash;
   rf_http_body body;
-  /* number of response bodies; several bodies may come from different versions of the file */
+  /* number of response bodies, which may come from different versions of the file */
   int answers;
 } arrival;
 
@@ -61,7 +61,7 @@ static rf_status open_folder(arrival *a, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* Adds the first `bytes` bytes of an existing file to the checksum. */
+/* Hashes the first `bytes` bytes of an existing file. */
 static rf_status add_what_is_here(arrival *a, int fd, int64_t bytes, rf_error *error) {
   rf_status status = RAFTER_OK;
   char *chunk = malloc(CHUNK);
@@ -106,7 +106,7 @@ done:
 
 /* ---- the partial file ------------------------------------------------------------------------ */
 
-/* Records the listed checksum and the server's ETag of the partial file. */
+/* Writes the record of the partial file: the listed checksum and the server's ETag. */
 static void write_mark(const arrival *a) {
   int fd = openat(a->folder, a->mark, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
   if (fd < 0) return; /* without this record, the next call starts from the beginning */
@@ -194,11 +194,11 @@ static rf_status ask(arrival *a, const char *revision, rf_http_answer *answer, r
 }
 
 /* Downloads the file at the commit of the listing, so that all files belong to one version. Some
- * mirrors do not know commits; from them, the file of the branch is requested. */
+ * mirrors do not name a commit. From these mirrors, the file of the branch is requested. */
 static rf_status transfer(arrival *a, rf_error *error) {
   const rf_hub_place *p = a->place;
   rf_http_answer answer = {0};
-  /* The partial file is complete: an earlier call ended just before renaming it. */
+  /* The partial file is already complete: an earlier call ended just before it renamed the file. */
   if (a->body.exact && a->body.at == a->body.most && a->body.at > 0) return RAFTER_OK;
   const char *commit = p->listing->commit;
   rf_status status = ask(a, *commit ? commit : p->name->revision, &answer, error);
@@ -207,7 +207,7 @@ static rf_status transfer(arrival *a, rf_error *error) {
   if (status == RAFTER_OK && answer.code != 200)
     return rf_hub_refused(&answer, p->name, a->file->path, p->endpoint, rf_http_has_token(p->http), error);
   if (status == RAFTER_OK || !error || strstr(error->message, a->file->path)) return status;
-  rf_error inner = *error; /* The error gets the file's name. */
+  rf_error inner = *error; /* Adds the file's name to the error. */
   snprintf(error->message, sizeof error->message, "%s: %.500s", a->file->path, inner.message);
   return status;
 }
@@ -266,7 +266,7 @@ rf_status rf_hub_fetch(const rf_hub_place *place, const rf_hub_file *file, rf_hu
     resumed = a.body.at > 0;
     if (status == RAFTER_OK) status = transfer(&a, error);
     if (status == RAFTER_OK) status = complete(&a, &wrong, error);
-    /* The parts of the file may come from different versions, so download the whole file again. */
+    /* Parts of the file may come from different versions, so download the whole file again. */
     bool again = status != RAFTER_OK && wrong && (resumed || a.answers > 1);
     close_arrival(&a);
     if (!again) break;

@@ -28,7 +28,7 @@ typedef struct attempt {
   rf_http_body *body;
   rf_http_answer *answer;
   rf_error *error;
-  rf_status status; /* the status that a callback of `body` returned */
+  rf_status status; /* the status that the last callback of `body` returned */
   bool begun, stopped, stalled, other_range;
   int64_t first, last_bytes;
   double last_seconds, retry_after;
@@ -37,7 +37,7 @@ typedef struct attempt {
 
 /* ---- callbacks of libcurl -------------------------------------------------------------------- */
 
-/* Copies the printable ASCII characters: texts of a server are printed. */
+/* Copies only the printable ASCII characters, because texts from the server are printed. */
 static void copy_printable(char *to, size_t size, const char *from, size_t bytes) {
   size_t n = 0;
   for (size_t i = 0; i < bytes && n + 1 < size; i++)
@@ -77,7 +77,7 @@ static size_t on_header(char *line, size_t one, size_t bytes, void *self) {
     a->first = sscanf(text, "bytes %lld-", &first) == 1 ? first : -1;
   } else if (header_is(line, bytes, "Retry-After", &value, &n)) {
     copy_printable(text, sizeof text, value, n);
-    a->retry_after = atof(text); /* A Retry-After that is a date gives 0, which selects the usual back-off. */
+    a->retry_after = atof(text); /* a Retry-After with a date gives 0: use the usual back-off */
   } else if (header_is(line, bytes, "X-Error-Code", &value, &n))
     copy_printable(a->answer->reason, sizeof a->answer->reason, value, n);
   else if (header_is(line, bytes, "X-Error-Message", &value, &n))
@@ -144,7 +144,7 @@ static int on_time(void *self, curl_off_t total, curl_off_t now, curl_off_t up_t
 
 /* ---- origins --------------------------------------------------------------------------------- */
 
-/* Scheme, host and port of a URL. The token is sent only to this origin. */
+/* Scheme, host and port of a URL. The token is sent only to the origin of the endpoint. */
 static bool origin_of(const char *url, char origin[512]) {
   char *scheme = NULL, *host = NULL, *port = NULL;
   CURLU *parsed = rf_curl.url();
@@ -250,7 +250,7 @@ static CURLcode perform(attempt *a, const char *url) {
 
 typedef enum outcome { DONE, REFUSED, CUT, FAILED, STOPPED } outcome;
 
-/* Describes a failed or lost connection. */
+/* The reason to give in the error for a failed or lost connection. */
 static const char *words_of(const attempt *a, CURLcode code) {
   return a->stalled ? "no more data came" : *a->problem ? a->problem : rf_curl.easy_strerror(code);
 }
@@ -329,8 +329,8 @@ static bool is_passing(long code) {
   return code == 408 || code == 425 || code == 429 || code == 500 || (code >= 502 && code <= 504);
 }
 
-/* Seconds to wait: half a second, doubled after each failure. A random variation of a quarter
- * keeps clients that were disconnected together from returning together. */
+/* Seconds to wait: half a second, doubled after each failure. A random variation by a quarter
+ * spreads the return of clients that were disconnected together. */
 static double pause_of(int failures, double asked) {
   double seconds = 0.5 * (double)(1 << (failures < 8 ? failures : 8));
   if (seconds > LONGEST_PAUSE) seconds = LONGEST_PAUSE;

@@ -21,9 +21,9 @@ typedef struct rf_http_settings {
 typedef struct rf_http_body {
   int64_t at;
   int64_t most; /* maximum size in bytes, at least 1; more bytes are an error */
-  bool exact;   /* the body has exactly `most` bytes; if it ends earlier, the connection was lost */
-  /* ETag of the bytes before `at`, updated by each answer; "" if the server sends none. If the
-   * ETag changes, the download starts from the beginning. */
+  bool exact;   /* the body has exactly `most` bytes: if it is shorter, the connection was lost */
+  /* The server's ETag for the bytes before `at`; "": none was sent. If a later answer has another
+   * ETag, the download starts from the beginning. */
   char etag[256];
   /* Called once for each answer. `at` (0 or body->at) is the position of its first byte. */
   rf_status (*begin)(void *self, int64_t at, rf_error *error);
@@ -31,7 +31,7 @@ typedef struct rf_http_body {
   void *self;
 } rf_http_body;
 
-/* The server's last answer, if it did not send the body. The texts are printable. */
+/* The server's last answer, for a request whose body was not sent. The texts are printable. */
 typedef struct rf_http_answer {
   long code; /* 200 (also for a 206), or the code of a refusal: 401, 404, 429, 503, ... */
   char reason[64], message[256];
@@ -46,7 +46,7 @@ bool rf_http_has_token(const rf_http *http);
 rf_status rf_http_get(rf_http *http, const char *url, rf_http_body *body, rf_http_answer *answer,
                       rf_error *error);
 /* Appends `text` to a URL and escapes all characters except letters, digits and -._~ (and '/' if
- * `path`). Returns false if it does not fit. */
+ * `path`). Returns false if the text does not fit. */
 bool rf_http_escape(char *url, size_t size, const char *text, bool path);
 
 #endif

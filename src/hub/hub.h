@@ -19,15 +19,15 @@ typedef struct rf_hub_name {
  * an Orbax or Flax checkpoint, the error names the repository with its safetensors. */
 rf_status rf_hub_parse(const char *text, rf_hub_name *name, rf_error *error);
 
-/* Finds the hub's repository that has the model `name` as safetensors. `name` is a Kaggle path
- * ("google/gemma-2/flax/gemma2-2b-it"), or a repository or folder of another layout
+/* Finds a repository of the hub that has the model `name` as safetensors. `name` is a Kaggle path
+ * ("google/gemma-2/flax/gemma2-2b-it"), or the name of a repository or folder with another layout
  * ("gemma-2b-flax"). Returns false if no repository is known. */
 bool rf_hub_variant(const char *name, char repository[208]);
 
 /* ---- the list of files ----------------------------------------------------------------------- */
 
 typedef struct rf_hub_file {
-  char *path;    /* path below the repository, with '/' between folders; checked */
+  char *path;    /* safe path below the repository, with '/' between folders */
   int64_t bytes; /* -1: unknown */
   rf_hash_kind kind;
   char hash[RF_HASH_TEXT];
@@ -35,7 +35,7 @@ typedef struct rf_hub_file {
 } rf_hub_file;
 
 typedef struct rf_hub_listing {
-  char commit[RF_HASH_TEXT]; /* commit of the revision; "" if the server does not say */
+  char commit[RF_HASH_TEXT]; /* commit of the revision; "": the server named none */
   rf_hub_file *file;
   int count;
 } rf_hub_listing;
@@ -51,8 +51,7 @@ void rf_hub_listing_free(rf_hub_listing *listing);
 bool rf_hub_path_is_safe(const char *path);
 
 /* Marks the files that rafter reads, or those that match one of `patterns` ('*' also matches
- * '/'). The error gives advice if pickles were requested, no weights are readable, or several
- * GGUF variants exist. */
+ * '/'). The error gives advice for pickles, for missing weights, and for several GGUF variants. */
 rf_status rf_hub_choose(rf_hub_listing *listing, const rf_hub_name *name, const char *const *patterns,
                         int pattern_count, rf_error *error);
 
@@ -71,15 +70,15 @@ typedef struct rf_hub_place {
   const rf_hub_listing *listing;
   int64_t room;            /* maximum bytes of a file whose size is not listed */
   int folder;              /* opened directory */
-  const char *folder_name; /* the name that errors give to `folder` */
+  const char *folder_name; /* name of `folder` in errors */
   /* Called with the number of bytes of `file` that are on disk and hashed; may be NULL. */
   void (*progress)(void *self, const rf_hub_file *file, int64_t bytes);
   void *self;
   const volatile int *stop; /* may be NULL */
 } rf_hub_place;
 
-/* Downloads one file of the listing; it gets its name after its checksum was verified. PATH.part
- * and PATH.part.etag keep a partial download for the next call. A correct file is kept. */
+/* Downloads one file of the listing. The file gets its name after its checksum was verified.
+ * PATH.part and PATH.part.etag keep a partial download for the next call. Keeps a correct file. */
 rf_status rf_hub_fetch(const rf_hub_place *place, const rf_hub_file *file, rf_hub_state *state,
                        rf_error *error);
 

@@ -1,4 +1,4 @@
-/* late.c - loads libcurl and libcrypto from the file names that the build found. */
+/* late.c - loads libcurl and libcrypto, whose file names the build found. */
 #include "hub/late.h"
 
 #include <dlfcn.h>
@@ -11,7 +11,7 @@ rf_evp_functions rf_evp;
 
 typedef struct function {
   const char *name;
-  size_t at; /* the function's byte offset in its library's table */
+  size_t at; /* byte offset of the function's pointer in the table of its library */
 } function;
 
 #define RF_ROW(name) {"curl_" #name, offsetof(rf_curl_functions, name)},

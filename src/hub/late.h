@@ -30,7 +30,7 @@ typedef struct rf_evp_functions {
 extern rf_curl_functions rf_curl;
 extern rf_evp_functions rf_evp;
 
-/* Loads both libraries once. The error names a missing library. */
+/* Loads both libraries once. If a library is missing, the error names it. */
 rf_status rf_late_load(rf_error *error);
 
 #endif

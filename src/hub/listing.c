@@ -66,7 +66,7 @@ static rf_status read_file(const json_t *json, int index, const char *where, rf_
   }
   if (sum && !rf_hash_is(file->kind, sum))
     return RF_FAIL(error, RAFTER_FAILED, NULL, "the server lists an invalid checksum (%s, %s)", where, path);
-  /* A Git blob id includes the file's size, so it cannot be verified if the size is unknown. */
+  /* A Git blob id depends on the file's size, so without the size it cannot be verified. */
   if (file->kind == RF_HASH_GIT_BLOB && file->bytes < 0) file->kind = RF_HASH_NONE;
   if (file->kind != RF_HASH_NONE) strcpy(file->hash, sum);
   return (file->path = strdup(path)) ? RAFTER_OK : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");

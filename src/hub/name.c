@@ -1,4 +1,4 @@
-/* name.c - parses the argument of `pull`: a repository. If the argument is not a repository, the
+/* name.c - parses the argument of `rafter pull`, which names a repository. If it names none, the
  * error suggests a repository with safetensors. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #define _GNU_SOURCE
@@ -13,8 +13,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* Rules for paths and names in lower case with '-' for '_'; the first match wins. They cover
- * Kaggle's OWNER/MODEL/FRAMEWORK/VARIATION, names of folders, and repositories of other layouts.
+/* Rules for paths and names in lower case with '-' for '_'; the first match wins. The rules cover
+ * Kaggle's OWNER/MODEL/FRAMEWORK/VARIATION, names of folders, and repositories with other layouts.
  * In PCRE2's replacements, ${1:+a:b} is a if group 1 matched, else b; \U...\E is upper case. */
 static const struct {
   const char *pattern, *repository;
@@ -56,7 +56,7 @@ bool rf_hub_variant(const char *name, char repository[208]) {
     pcre2_code *pattern =
         pcre2_compile((PCRE2_SPTR)VARIANTS[i].pattern, PCRE2_ZERO_TERMINATED, 0, &code, &at, NULL);
     if (!pattern) continue;
-    /* The replacement leaves out the text around the match. */
+    /* The result is the replacement without the text around the match. */
     found = pcre2_substitute(pattern, (PCRE2_SPTR)text, n, 0,
                              PCRE2_SUBSTITUTE_EXTENDED | PCRE2_SUBSTITUTE_REPLACEMENT_ONLY |
                                  PCRE2_SUBSTITUTE_UNSET_EMPTY | PCRE2_SUBSTITUTE_UNKNOWN_UNSET,
@@ -89,8 +89,8 @@ static int names_below(const char *folder, const char *prefix, char names[][256]
   return count;
 }
 
-/* The error for a name that is a local folder. The folder is a checkpoint of another layout, or
- * a model that is already on this machine. */
+/* Writes the error for a name that is a local folder. Such a folder has a checkpoint of another
+ * layout, or a model that needs no download. */
 static rf_status refuse_folder(const char *folder, rf_error *error) {
   enum { MOST = 256 };
   char repository[208], hint[400];

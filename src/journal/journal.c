@@ -78,9 +78,10 @@ static rf_status write_in(const char *folder, const char *name, json_t *json, in
   return status;
 }
 
-/* ---- the history: a run does not fail if it cannot be written -------------------------------- */
+/* ---- the history: a run does not fail if its row cannot be written
+ * -------------------------------- */
 
-/* $RAFTER_RUNS decides if set; otherwise the sink decides. */
+/* If $RAFTER_RUNS is set, a non-empty value says yes; otherwise the sink decides. */
 static bool keeps_history(const rafter_sink *sink) {
   const char *root = getenv("RAFTER_RUNS");
   return root ? *root : sink->history;
@@ -127,7 +128,7 @@ static void end_history(const rf_journal *journal, rf_status status, const char 
   rf_history_close(history);
 }
 
-/* When a run resumes with another plan, renames its reports and traces, whose ops differ. */
+/* When a run resumes with another plan, renames its old report and trace, which have other ops. */
 static void set_aside(const char *folder, const char *digest) {
   static const char *const NAMES[] = {"report.json", "trace.bin", "trace.json"};
   char from[4200], to[4200];
@@ -139,7 +140,7 @@ static void set_aside(const char *folder, const char *digest) {
   for (size_t i = 0; was && strcmp(was, digest) && i < sizeof NAMES / sizeof *NAMES; i++) {
     snprintf(from, sizeof from, "%s/%s", folder, NAMES[i]);
     snprintf(to, sizeof to, "%s/before-%s", folder, NAMES[i]);
-    rename(from, to); /* most runs have no trace */
+    rename(from, to); /* may fail: most runs have no trace */
   }
   json_decref(before);
 }
@@ -189,7 +190,7 @@ json_t *rf_journal_report(const rf_run *run, const rf_report_walk *walk, int wal
                    rf_report_measured_json(walk[0].plan, walk[0].measured), "walks", list);
 }
 
-/* Copies the figures that most runs are compared by. Figures set by the command itself stay. */
+/* Copies the figures by which runs are mostly compared. Keeps figures that the command set. */
 static void take_results(json_t *results, const json_t *summary, double seconds) {
   const json_t *walk = json_array_get(json_object_get(summary, "walks"), 0),
                *rate = json_object_get(walk, "rate");
@@ -228,7 +229,7 @@ rf_status rf_journal_sum_up(rf_journal *journal, const rf_run *run, const rf_rep
                         json_pack("{sf sf si}", "seconds", rf_now_seconds() - journal->began,
                                   "delayed_seconds", delayed - journal->delayed, "threads",
                                   walk[0].plan->options.threads));
-  /* A short run does not wait for advice: `rafter report` does. */
+  /* A short run does not wait long for advice, because `rafter report` can compute all of it. */
   double patience = 0.02 * seconds < 0.05 ? 0.05 : 0.02 * seconds < 2 ? 0.02 * seconds : 2;
   json_object_set_new(report, "advice", rf_advise_changes(journal->commands, entry, patience));
   json_t *summary = rf_report_summary(entry);

@@ -29,7 +29,7 @@ rf_status rf_traced_check(const rf_options *options, int64_t first, int64_t last
 
 typedef void (*say_fn)(const rafter_sink *sink, const char *format, ...);
 
-/* Prints the causes of gaps in one line, largest first. */
+/* Prints the causes of idle gaps in one line, the largest first. */
 static void say_gaps(const rf_trace *trace, const char *of, const rafter_sink *sink, say_fn say) {
   double all = 0, behind = 0, seconds[RF_GAPS] = {0}, work = 0, phases = 0;
   for (int s = 0; s < trace->steps; s++) {

@@ -7,14 +7,14 @@
 
 /* Opens a record if --trace is given; otherwise *record is NULL. Call it before the first phase. */
 rf_status rf_traced_open(const rf_options *options, rf_record **record, rf_error *error);
-/* Refuses a --trace that names none of the steps of the run. */
+/* Refuses a --trace whose steps are all outside first .. last, the steps of the run. */
 rf_status rf_traced_check(const rf_options *options, int64_t first, int64_t last, rf_error *error);
 /* Writes the trace into the journal's folder. Call it before rf_journal_sum_up, whose summary uses
- * the trace. `walk`: the plans in the order of the run. Does nothing without a record. */
+ * the trace. `walk`: the plans in the order of the run. Does nothing if `record` is NULL. */
 rf_status rf_traced_write(const rf_record *record, rf_journal *journal, const rf_report_walk *walk, int walks,
                           rf_error *error);
 
-/* A traced run of a command that writes a folder only for the trace. */
+/* A traced run of a command that makes a folder only to write the trace. */
 typedef struct rf_traced_run {
   const rf_record *record; /* NULL: nothing to write */
   const rf_run *run;

@@ -16,7 +16,7 @@ rf_status rf_walked_of(const rf_generator *g, rf_walked *w, rf_error *error) {
   rf_status status = RAFTER_OK;
   *w = (rf_walked){0};
   rf_walked_plans(g, w->walk);
-  for (int i = 0; i < 2; i++) { /* in a run, prefill is plan 0 and decode plan 1 */
+  for (int i = 0; i < 2; i++) { /* in a run, plan 0 is prefill, and plan 1 is decode */
     size_t ops = (size_t)w->walk[i].plan->graph->op_count + 1;
     int64_t rows = 0;
     w->walk[i].predicted = w->share[2 * i] = calloc(ops, sizeof(double));
@@ -43,7 +43,7 @@ rf_status rf_walked_leave(const rf_generator *g, const rf_record *record, rf_jou
                                      {.name = "decode", .plan = g->decode}};
   rf_walked walked;
   RF_TRY(rf_traced_write(record, journal, in_order, 2, error));
-  if (!g->computes) return RAFTER_OK; /* the null backend computed nothing */
+  if (!g->computes) return RAFTER_OK; /* the null backend computes nothing */
   RF_TRY(rf_walked_of(g, &walked, error));
   rf_status status = rf_journal_sum_up(journal, g->run, walked.walk, 2, seconds, error);
   rf_walked_free(&walked);

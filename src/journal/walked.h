@@ -7,8 +7,8 @@
 #include "generate/score.h"
 #include "run/record.h"
 
-/* The plans of a generator, decode first, with the measurements so far. Predictions are for the
- * rows that ran, not for the plans' full rows. */
+/* The decode plan, then the prefill plan of a generator, with the measurements so far. Predicted
+ * times are for as many rows as ran, not for the plans' maximum rows. */
 typedef struct rf_walked {
   rf_report_walk walk[2];
   double *share[4];
@@ -22,7 +22,7 @@ void rf_walked_free(rf_walked *walked);
 rf_status rf_walked_leave(const rf_generator *generator, const rf_record *record, rf_journal *journal,
                           double seconds, rf_error *error);
 /* Fills walk[0] for a scorer whose `walks` forward passes over `rows` rows in all took `seconds`.
- * Predictions are for passes of the mean size. */
+ * Predicted times are for forward passes of the mean size. */
 rf_status rf_walked_of_scores(const rf_scorer *scorer, int64_t walks, int64_t rows, double seconds,
                               rf_walked *walked, rf_error *error);
 rf_status rf_walked_leave_scores(const rf_scorer *scorer, const rf_record *record, rf_journal *journal,

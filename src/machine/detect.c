@@ -1,5 +1,5 @@
-/* detect.c - describes this machine from what the operating system and the CPU report. Detection
- * measures nothing, so the result is like a data sheet. */
+/* detect.c - describes this machine from what the operating system and the CPU report. It measures
+ * nothing, so the result has peak rates like a data sheet and no curves. */
 #include "machine/isa.h"
 #include "machine/machine.h"
 
@@ -85,10 +85,10 @@ void rf_machine_cpu(char cpu[128]) {
 #endif
 }
 
-/* f32 FLOPs per cycle of a core with two vector ports. A fused multiply-add is two FLOPs. */
+/* f32 FLOPs per cycle of a core with two vector units. A fused multiply-add is two FLOPs. */
 static double flops_per_cycle(rf_isa isa) {
 #if defined(__x86_64__) || defined(__i386__)
-  /* AMD's first AVX-512 cores run a 512-bit operation as two 256-bit operations. Intel's server
+  /* AMD's first AVX-512 cores split a 512-bit operation into two 256-bit operations. Intel's server
    * cores have two 512-bit ports. */
   if (isa >= RF_ISA_AVX512) return __builtin_cpu_is("amd") ? 32 : 64;
   return isa == RF_ISA_AVX2 ? 32 : 8;
@@ -120,22 +120,22 @@ rf_status rf_machine_detect(rf_machine *machine, rf_error *error) {
   machine->threads = cores;
   machine->flops[RF_F32] = cores * clock * per_cycle;
   machine->flops[RF_F64] = machine->flops[RF_F32] / 2;
-  /* Memory that other processes use or that a control group forbids counts as reserved. The process
-   * itself needs 64 MiB outside the arena. */
+  /* Memory that other processes use, or that a control group forbids this process to use, counts as
+   * reserved. The process itself needs 64 MiB outside the arena. */
   machine->memory_bytes = pages * page;
   double available = (double)rf_memory_available();
   if (available > 0 && available < machine->memory_bytes)
     machine->reserve_bytes = machine->memory_bytes - available;
   machine->reserve_bytes += 64 << 20;
   if (machine->reserve_bytes > machine->memory_bytes) machine->reserve_bytes = machine->memory_bytes;
-  /* One core of current servers and laptops reads 10 to 25 GB/s; a memory channel delivers about 20
+  /* A core of a current server or laptop reads 10 to 25 GB/s. A memory channel delivers about 20
    * GB/s. Small machines have at least two channels. */
   double bandwidth = 12e9 * cores;
   if (bandwidth > 60e9 && cores <= 16) bandwidth = 60e9;
   if (bandwidth > 200e9) bandwidth = 200e9;
   machine->read_bps = bandwidth;
   machine->copy_bps = bandwidth * 0.8;
-  machine->launch_seconds = 3e-6; /* time to wake all worker threads */
+  machine->launch_seconds = 3e-6; /* seconds to wake all worker threads */
   machine->efficiency_compute = 0.7;
   machine->efficiency_memory = 0.8;
   snprintf(machine->source_note, sizeof machine->source_note,

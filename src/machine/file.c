@@ -45,13 +45,14 @@ static rf_status dtype_key(const char *key, const char *where, rf_dtype *dtype, 
                  "%s: '%.40s' is not a dtype (expected f32, bf16, f16, f64, i8, ...)", where, key);
 }
 
-/* Where to store the FLOP/s of a format that has no rf_dtype. */
+/* Names a format that has no rf_dtype, and where to store its FLOP/s. */
 typedef struct rate_place {
   const char *key;
   double *at;
 } rate_place;
 
-/* Reads {"f32": FLOP/s, ...} into `of` by dtype and into `more`, which ends with a NULL key. */
+/* Reads {"f32": FLOP/s, ...}: dtypes into `of`, other formats into `more` (ends with a NULL
+ * key). */
 static rf_status parse_rates(const json_t *object, const char *name, bool required, double of[RF_DTYPES],
                              const rate_place *more, const char *where, rf_error *error) {
   json_t *rates = json_object_get(object, name), *value;
@@ -78,7 +79,7 @@ static rf_status parse_rates(const json_t *object, const char *name, bool requir
 }
 
 bool rf_curve_multiplies(const char *op) {
-  /* Some curves belong to no op: those of packed products, of rows of the head, and of sampling. */
+  /* Some curves belong to no op: those of packed products, of the head's rows, and of sampling. */
   static const char *const parts[] = {"matmul_", "head_rows", "sample"};
   const rf_op_def *def = rf_op_find(op);
   if (def) return def->timing != RF_TIMING_BYTES;

@@ -7,8 +7,7 @@
 
 /* ---- a mesh on a torus ----------------------------------------------------------------------- */
 
-/* The part of a mesh axis that lies on one torus axis: `extent` chips that are `stride` links
- * apart. */
+/* The part of a mesh axis on one torus axis: `extent` chips that are `stride` links apart. */
 typedef struct piece {
   int extent, stride;
 } piece;
@@ -23,8 +22,8 @@ static double ring_bps(const rf_ring *ring, double oneway) {
   return (ring->wraps ? 2 : 1) * oneway / ring->stride;
 }
 
-/* A search that splits the extent of one mesh axis into factors along the torus axes. It prefers
- * few partly used torus axes (only complete axes close to rings), then bandwidth, then later torus
+/* A search that splits the extent of one mesh axis into factors along the torus axes. It prefers to
+ * use few torus axes partly (only complete ones close to rings), then bandwidth, then later
  * axes. */
 typedef struct search {
   const rf_machine *machine;

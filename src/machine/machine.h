@@ -22,8 +22,7 @@ typedef struct rf_curve {
   char kernel[64];
   bool multiplies; /* value of rf_curve_multiplies(op) */
 } rf_curve;
-/* Whether the time of an op with this name depends on its FLOPs; otherwise it depends on its
- * bytes. */
+/* Whether the time of an op with this name depends on its FLOPs; otherwise, on its bytes. */
 bool rf_curve_multiplies(const char *op);
 
 /* Ceilings with fewer threads. */
@@ -101,8 +100,7 @@ typedef struct rf_machine {
   char source_note[256]; /* where the figures come from */
   int chips, threads;
   double flops[RF_DTYPES]; /* peak FLOP/s of one chip for products of a dtype; 0: unknown */
-  /* Peak FLOP/s of the vector units if `flops` is that of tiles. 0: equal to `flops`, or
-   * unknown. */
+  /* Peak FLOP/s of the vector units if `flops` is that of tiles. 0: as `flops`, or unknown. */
   double flops_vectors[RF_DTYPES];
   double flops_tf32, flops_f4; /* FLOP/s of formats that have no rf_dtype; 0: unknown */
   double memory_bytes;         /* capacity of one chip */
@@ -157,8 +155,7 @@ rf_status rf_machine_set_shape(rf_machine *machine, const char *shape, rf_error 
 rf_status rf_machine_set_price(rf_machine *machine, const char *text, rf_error *error);
 /* The prices as text, "list 2.70, committed 1.61"; "" if no price is known. */
 const char *rf_machine_prices_text(const rf_machine *machine, char text[200]);
-/* Checks that a slice with these extents, in any order, fits a pod. Errors call the slice
- * `what`. */
+/* Checks that a slice with these extents, in any order, fits a pod. Errors name it `what`. */
 rf_status rf_machine_check_pod(const rf_machine *machine, const int *shape, int rank, const char *what,
                                const char *hint, rf_error *error);
 /* Changes a machine with two devices per chip to one with twice the chips and half of every figure.
@@ -174,8 +171,8 @@ rf_status rf_machine_read(const char *path, rf_machine *machine, rf_error *error
 rf_status rf_machine_write(const rf_machine *machine, const char *path, rf_error *error);
 /* Describes this machine without measuring it. `source` becomes "detected", for rough figures. */
 rf_status rf_machine_detect(rf_machine *machine, rf_error *error);
-/* Whether this CPU has tiles for int8 and bf16 products and this process got permission to use
- * them. A process must request tiles, because their register state is large. */
+/* Whether this CPU has tiles for int8 and bf16 products and lets this process use them. Asks the
+ * system for permission, which tiles need because their registers are large. */
 bool rf_machine_has_tiles(void);
 /* Name, family, model, stepping and L2 cache of this CPU; "" if unknown. */
 void rf_machine_cpu(char cpu[128]);
@@ -221,8 +218,8 @@ enum { RF_RESOURCE_DCN = 1 << 10, RF_RESOURCE_DIE = 1 << 11 };
 /* The group of chips along these mesh axes. Inner mesh axes use neighbouring chips. A mesh axis
  * uses complete torus axes if possible. The `slice` axis uses the data-centre network. If the
  * machine is `by_device`, the pinned mesh axis, or else the innermost even one, joins the two
- * devices of a chip. RAFTER_INVALID if mesh and machine differ in chips or the machine has no
- * figure for its links. */
+ * devices of a chip. RAFTER_INVALID: mesh and machine differ in chips, or the bandwidth is
+ * unknown. */
 rf_status rf_machine_group(const rf_machine *machine, const rf_mesh *mesh, rf_axes axes, rf_group *group,
                            rf_error *error);
 /* The group with these extents along the network's axes (SWITCH: chips of a node, then nodes).
@@ -232,8 +229,7 @@ rf_status rf_machine_axes(const rf_machine *machine, const int *extent, int coun
 /* Seconds of a collective; docs/planning.md has the formulas. `whole_bytes` is the size of: the
  * gathered array (all-gather), the input of one member (reduce-scatter, all-reduce), the input of
  * all members (all-to-all), or one message (permute). `literature` omits the factor (X-1)/X of
- * rings, as books do. *latency (may be NULL) gets the seconds that do not depend on bandwidth, a
- * lower bound. */
+ * rings, as books do. *latency (may be NULL) gets the least seconds, at any bandwidth. */
 double rf_collective_seconds(const rf_group *group, rf_collective kind, double whole_bytes, bool literature,
                              double *latency);
 

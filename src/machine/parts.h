@@ -10,8 +10,7 @@
  * RAFTER_FAILED if a field is missing, has the wrong type or is out of range. */
 rf_status rf_machine_parse(const json_t *object, const char *where, rf_machine *machine, rf_error *error);
 
-/* Read a text below `capacity` bytes or a number in [least, most]. Missing fields change
- * nothing. */
+/* Read a text below `capacity` bytes or a number in [least, most], or nothing if it is missing. */
 rf_status rf_machine_text(const json_t *object, const char *key, bool required, char *out, size_t capacity,
                           const char *where, rf_error *error);
 rf_status rf_machine_number(const json_t *object, const char *key, double least, double most, double *value,

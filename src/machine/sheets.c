@@ -10,8 +10,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* data/machines.json is part of the program, which therefore works wherever it is copied. The build
- * defines RF_DATA_DIR (absolute path of data/) and makes this file depend on the JSON. */
+/* The program contains data/machines.json, so it works without that file. The build defines
+ * RF_DATA_DIR (absolute path of data/) and makes this file depend on the JSON. */
 #ifndef RF_DATA_DIR
 #error "RF_DATA_DIR must be the path of the data folder"
 #endif
@@ -31,14 +31,15 @@ static void parse_sheets(void) {
     sheets = NULL;
 }
 
-/* No error is reported, because the text is part of the program and a unit test reads every row. */
+/* Reports no error in the JSON: the text is part of the program, and a unit test reads every
+ * row. */
 static json_t *sheet_rows(void) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
   pthread_once(&once, parse_sheets);
   return json_object_get(sheets, "machines");
 }
 
-/* Makes a copy of a row with the changes of an edition. */
+/* Copies a row of the data sheets and applies the changes of one of its editions. */
 static rf_status with_edition(const json_t *row, const char *edition, json_t **sheet, rf_error *error) {
   json_t *editions = json_object_get(row, "editions"), *changes = json_object_get(editions, edition);
   const char *name = json_string_value(json_object_get(row, "name"));

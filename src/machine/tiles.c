@@ -1,6 +1,6 @@
-/* tiles.c - the padding of TPU arrays. The rule comes from the sizes of arguments, outputs and
- * donated state in programs that libtpu compiled ahead of time (data/tpu-aot.json). The rule
- * predicts each of these sizes to the byte. */
+/* tiles.c - the padding of TPU arrays. The rule was derived from programs that libtpu compiled
+ * ahead of time: from the sizes of their arguments, outputs and donated state (data/tpu-aot.json).
+ * The rule predicts each of these sizes to the byte. */
 #include "machine/tiles.h"
 enum { LANES = 128, SUBLANES = 8, MOST_1D = 1024, SCALAR_BYTES = 512 };
 
@@ -11,8 +11,8 @@ static int64_t power_of_two(int64_t n, int64_t most) {
   return p;
 }
 
-/* Rounds the second-minor dimension up to the rows of a tile. A short dimension shortens the tile
- * to a power of two, but a 32-bit word always holds `pack` rows. */
+/* Rounds the second-to-last dimension up to whole tiles. If the dimension is short, the tile has
+ * fewer rows: a power of two, at least the `pack` rows that share a 32-bit word. */
 static int64_t on_sublanes(int64_t n, int64_t pack) {
   int64_t rows = power_of_two(n, SUBLANES);
   if (rows < pack) rows = pack < SUBLANES ? pack : SUBLANES;

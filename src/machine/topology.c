@@ -1,5 +1,5 @@
-/* topology.c - the network between chips. topology.c reads the network's figures from a machine
- * file and the shape that a user appends to a machine's name. */
+/* topology.c - reads the figures of the network between chips from a machine file, and the shape
+ * that a user appends to a machine's name. */
 #include "machine/parts.h"
 
 #include "base/text.h"
@@ -242,7 +242,7 @@ bool rf_machine_wraps(const rf_machine *machine, int extent) {
                         (rule == RF_WRAP_MULTIPLE_OF_4 && extent % 4 == 0));
 }
 
-/* Reads an integer at *at and moves *at behind the integer. */
+/* Reads the integer at *at and moves *at past it. */
 static bool take_number(const char **at, int *value) {
   char *end;
   if (**at < '0' || **at > '9') return false;
@@ -372,7 +372,7 @@ void rf_machine_by_device(rf_machine *m) {
 
 /* ---- the shape for a number of chips --------------------------------------------------------- */
 
-/* Chooses the extents closest to a cube for this many chips of a pod. False: pod too small. */
+/* Chooses extents for this many chips, as close to a cube as possible. False: pod too small. */
 static bool cube_of(const rf_topology *t, int64_t chips, int64_t best[3]) {
   int64_t least = INT64_MAX;
   for (int64_t x = 1; x * x <= chips && (x == 1 || t->axes > 2); x++)

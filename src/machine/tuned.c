@@ -7,21 +7,22 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Limits for block sizes in a file, because workspaces grow with the blocks. */
+/* Limits for block sizes in a machine file. Larger blocks would need larger workspaces. */
 static const struct {
   const char *name;
   int64_t least, most;
 } FIELDS[] = {{"kc", 16, 1 << 16}, {"a_bytes", 1 << 12, 1 << 30}, {"nc", 64, 1 << 24}};
 enum { FIELD_COUNT = sizeof FIELDS / sizeof *FIELDS };
 
-/* Limits of the shape classes: rows of activations (weight gradients: length of a sum), weights. */
+/* Bounds between shape classes: numbers of activation rows (for a weight gradient, the length of
+ * its sums), and numbers of elements of a weight. */
 enum { ROWS_FEW = 128, ROWS_SOME = 512, WEIGHTS_FEW = 1 << 20, WEIGHTS_SOME = 1 << 22 };
 static const char *const CLASSES[RF_TUNED_CLASSES] = {
     "rows<=128 weights<=1Mi", "rows<=128 weights<=4Mi", "rows<=128 weights>4Mi",
     "rows<=512 weights<=1Mi", "rows<=512 weights<=4Mi", "rows<=512 weights>4Mi",
     "rows>512 weights<=1Mi",  "rows>512 weights<=4Mi",  "rows>512 weights>4Mi",
 };
-enum { SIDE_MIN = 256 }; /* matrices with fewer columns, such as adapters, were not measured */
+enum { SIDE_MIN = 256 }; /* tuning measured no matrices with fewer columns, such as adapters */
 
 const char *rf_tuned_class_name(int class) {
   return class >= 0 && class < RF_TUNED_CLASSES ? CLASSES[class] : "none";
