@@ -1,12 +1,12 @@
 /* rafter.h - the public C API of rafter.
  *
- * Six opaque handles:
- *   rafter_job        the options of one command (model, machine, batch, dtype, ...)
- *   rafter_plan       a job laid out and priced: every op, tensor, offset, kernel, predicted time
- *   rafter_trainer    a training run, step by step
- *   rafter_generator  answers to many requests at once, step by step
- *   rafter_scorer     log-probabilities of given texts
- *   rafter_tokenizer  text to token ids and back, and conversations to ids
+ * There are six opaque handles.
+ *   `rafter_job`: the options of one command (model, machine, batch, dtype, ...).
+ *   `rafter_plan`: a job laid out and priced: every op, tensor, offset, kernel, predicted time.
+ *   `rafter_trainer`: a training run, step by step.
+ *   `rafter_generator`: answers to many requests at once, step by step.
+ *   `rafter_scorer`: log-probabilities of given texts.
+ *   `rafter_tokenizer`: text to token ids and back, and conversations to ids.
  *
  * Errors. A call that can fail returns a status and, unless it is RAFTER_OK, fills the caller's
  * error (which may be NULL). Out-parameters are written on success only. A call that cannot

@@ -9,7 +9,7 @@ typedef struct rf_candidate candidate;
 
 enum {
   BLOCK = 32,     /* Logits per block; each block has one maximum and one total weight. */
-  BUCKETS = 4096, /* Maximum number of buckets. A bucket is an interval of logits. */
+  BUCKETS = 4096, /* Maximum number of buckets (intervals of logits), each for about 64 tokens. */
   SORTED = 1024,  /* If top-k is at most SORTED, the kept tokens are sorted. */
   /* Number of most likely tokens that are tried before buckets are filled. In language models,
    * these few tokens usually reach top-p. */

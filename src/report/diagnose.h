@@ -133,8 +133,7 @@ rf_diagnosed_threads rf_diagnose_threads(const json_t *entry);
 /* diagnose_change.c: fills change and changes; `quiet`: give the times without other programs. */
 void rf_diagnose_changes(rf_diagnosis *diagnosis, bool quiet);
 
-/* summary_words.c: returned texts are malloc'ed. rf_words_sentence returns "" if nothing is
- * known. */
+/* summary_words.c: the texts are malloc'ed. rf_words_sentence returns "" if nothing is known. */
 char *rf_words_sentence(const rf_diagnosis *diagnosis);
 char *rf_words_threads(const rf_diagnosed_threads *threads);
 /* Appends the reasons why measured and predicted times differ. */

@@ -94,8 +94,7 @@ static rf_status check_tensors(const json_t *plan, int64_t arena, const char *wh
     RF_TRY(check_text(tensor, "name", at, error));
     RF_TRY(check_text(tensor, "class", at, error));
     RF_TRY(check_text(tensor, "dtype", at, error));
-    /* a tensor in "host" memory is not in the arena */
-    const json_t *memory = json_object_get(tensor, "memory");
+    const json_t *memory = json_object_get(tensor, "memory"); /* "host" memory is not in the arena */
     int64_t room = json_is_string(memory) && !strcmp(json_string_value(memory), "host") ? INT64_MAX : arena;
     RF_TRY(rf_json_int(tensor, "bytes", at, 0, room, &bytes, error));
     RF_TRY(rf_json_int(tensor, "offset", at, 0, room - bytes, &offset, error));

@@ -34,7 +34,8 @@ static bool alike(const rf_plan_stage *a, const rf_plan_stage *b) {
 
 void rf_report_print_pipeline(FILE *out, const rf_plan *plan) {
   const rf_mesh *mesh = &plan->graph->mesh;
-  enum { FIRST = 16 }; /* number of stages printed before "..." */
+  /* stages printed before "..."; the planned stage and the last stage are always printed */
+  enum { FIRST = 16 };
   char a[32], b[32], c[32], d[32], which[32], chunks[32] = "";
   int micros = plan->graph->accumulate;
   if (rf_pipeline_chunks(mesh) > 1)

@@ -38,8 +38,7 @@ typedef struct rf_report_walk {
   int64_t count;               /* steps or forward passes */
   double tokens;               /* tokens that all passes processed; 0: not counted */
   double seconds;              /* wall-clock time of all passes; 0: not measured */
-  /* (ops): total seconds of each op if passes had fewer rows than planned; NULL: use the plan's
-   * times */
+  /* (ops): total seconds of each op if passes had fewer rows than planned; NULL: as planned */
   const double *predicted, *limit;
 } rf_report_walk;
 /* Predicted, measured and limit seconds of a call of each op: docs/formats.md, "report.json". */

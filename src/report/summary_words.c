@@ -66,8 +66,7 @@ static char *planned_sentence(const rf_diagnosed_walk *walk, const char *of) {
               kind->seconds > 0 ? 100 * (kind->limit / kind->seconds) : 0, idle);
 }
 
-/* Whether kernels limit the pass: the fastest calls miss the machine's limit, but not the
- * prediction. */
+/* Whether kernels limit the pass: fastest calls miss the machine's limit, not the prediction. */
 static bool kernels_bind(const rf_diagnosed_walk *walk, const rf_sum *kind) {
   return walk->alike && kind->fastest > 0 && kind->limit / kind->fastest < NEAR_LIMIT &&
          kind->fastest < RF_FAR * kind->predicted;

@@ -353,8 +353,7 @@ static void touch_fresh(const rf_calibrate_options *o, size_t bytes[TOUCHES], do
     if (at[i]) rf_pages_unmap(at[i], bytes[i]);
 }
 
-/* Adds the median of `seconds`. One size is enough: beyond the caches, the rate is the same for
- * all. */
+/* Adds the median of `seconds` for one size: beyond the caches, size does not change the rate. */
 static void add_load(rf_machine *m, const char *kernel, double bytes, double *seconds, int count) {
   rf_curve *c = curve_of(m, "load", RF_F32, kernel);
   double middle = rf_ceiling_of(seconds, count).median;

@@ -24,8 +24,8 @@ typedef struct ring {
   rf_model model;
   void *at;
   size_t bytes;                  /* Bytes of all copies. */
-  int64_t each, count, next;     /* each: bytes per matrix; next: next matrix. */
-  unsigned char *stored, *x, *y; /* stored: matrix rows of a file. */
+  int64_t each, count, next;     /* Bytes per matrix; number of matrices; the next matrix. */
+  unsigned char *stored, *x, *y; /* stored: rows as in a file; x, y: operands. */
   rf_calibrate_room room;
   int64_t row_bytes;
 } ring;

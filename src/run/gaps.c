@@ -23,8 +23,7 @@ typedef struct region {
   int64_t begin, own_end, end, op_end;
 } region;
 
-/* What the system counted for a thread from begin to end. `left`: counts that explain no time
- * yet. */
+/* System counts of a thread from begin to end. `left`: the part that has explained no time yet. */
 typedef struct look {
   int64_t begin, end;
   double counted[RF_LOSTS], left[RF_LOSTS];
@@ -164,8 +163,7 @@ static int64_t take(thread *t, rf_lost lost, double each_ns, int64_t begin, int6
   return taken;
 }
 
-/* Adds a launch of at most `bound` ns. System counts explain the remaining time, the surest cause
- * first. */
+/* Adds up to `bound` ns of launch. System counts explain the remaining time, surest cause first. */
 static void give_launch(thread *t, int64_t bound, int64_t begin, int64_t end) {
   const struct {
     rf_lost lost;

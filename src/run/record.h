@@ -92,8 +92,7 @@ static inline void rf_record_pause(void) {
   if (__builtin_expect(rf_lanes_on != NULL, 0)) rf_record_put_pause();
 }
 void rf_record_put_extent(int64_t parts, int64_t rows, int64_t context);
-/* Records how many sequences, rows and keys a step has. Its times are predicted for these
- * numbers. */
+/* Records how many sequences, rows and keys a step has, for the prediction of its times. */
 static inline void rf_record_extent(int64_t parts, int64_t rows, int64_t context) {
   if (__builtin_expect(rf_lanes_on != NULL, 0)) rf_record_put_extent(parts, rows, context);
 }

@@ -23,8 +23,8 @@ typedef struct rf_bound_plan {
   int *io, io_count;
   void **view;
   unsigned char *copies;
-  /* Debug: fresh[fresh_at[i] .. fresh_at[i + 1]) become live at op i. `dead` lists the dead
-   * ones. */
+  /* Debug: tensors that become live (fresh) or dead. Entries [fresh_at[i], fresh_at[i + 1]) of
+   * `fresh` belong to op i. */
   int *fresh_at, *dead_at, *fresh, *dead;
 } rf_bound_plan;
 

@@ -136,7 +136,7 @@ typedef struct follow {
   int step; /* Current step; -1: none yet. */
   /* The phase that is being extended, and the ACCUMULATE phase within it; end 0: none. */
   rf_stamp phase, sum;
-  int64_t live, *of[4];    /* live: the bytes last reported; of: by plan and op. */
+  int64_t live, *of[4];    /* live: live bytes last reported; of: live bytes by plan and op. */
   double *seconds, *limit; /* (ops): predicted seconds and limits for the priced step. */
   int priced, priced_plan; /* Step and plan of `seconds` and `limit`; -1: none. */
 } follow;

@@ -32,8 +32,8 @@ static void remove_folder(const char *folder) {
   rf_remove_folder(folder);
 }
 
-/* Renames `part` to `folder`. Exchanges an old checkpoint for `part`. A complete checkpoint exists
- * at all times. */
+/* Renames `part` to `folder`. If `folder` is an old checkpoint, exchanges both names: a complete
+ * checkpoint exists at all times. */
 static rf_status take_name(const char *part, const char *folder, rf_error *error) {
   if (!rename(part, folder)) return RAFTER_OK;
   if ((errno == ENOTEMPTY || errno == EEXIST) &&

@@ -1,11 +1,11 @@
 /* checkpoint.h - saves a training run in a folder that other tools can load, and resumes the run
  * with bit-identical results.
  *
- *   config.json, model.safetensors   the f32 masters of the model under its published names;
- *                                    for LoRA: adapter_config.json, adapter_model.safetensors (PEFT)
- *   optimizer.safetensors            moments m/NAME and v/NAME, f32
- *   state.json                       step, tokens, loader counters, digests of the data
- *   DONE                             written last; a folder without it is not a checkpoint */
+ *   `config.json`, `model.safetensors`: the f32 masters of the model under its published names.
+ *   For LoRA, `adapter_config.json` and `adapter_model.safetensors` in PEFT's format instead.
+ *   `optimizer.safetensors`: the moments m/NAME and v/NAME in f32.
+ *   `state.json`: step, tokens, loader counters, digests of the data.
+ *   `DONE` is written last; a folder without it is not a checkpoint. */
 #ifndef RF_CHECKPOINT_H
 #define RF_CHECKPOINT_H
 

@@ -267,8 +267,7 @@ rf_status rf_shard_append_stream(rf_shard_writer *writer, const int32_t *ids, in
   return RAFTER_OK;
 }
 
-/* Writes the mask bits of tokens [at, at + count). If `mask` is NULL, the loss counts all
- * tokens. */
+/* Writes the mask bits of tokens [at, at + count). NULL `mask`: the loss counts all tokens. */
 static bool put_mask(rf_shard_writer *writer, uint64_t at, const uint8_t *mask, int64_t count) {
   for (int64_t i = 0; i < count; i++, at++) {
     writer->bits |= (unsigned char)((!mask || mask[i]) << (at % 8));

@@ -1,19 +1,19 @@
 /* shard.h - token shards: files of token ids with the bounds of their documents, described in
  * docs/formats.md.
  *
- *   offset  bytes  field (all little-endian)
- *   0       8      magic "rafterT1"
- *   8       4      bytes per token: 2 or 4
- *   12      4      vocabulary: every id is below it
- *   16      8      number of tokens
- *   24      8      number of documents; 0: one stream without bounds
- *   32      4      1: the file has a loss mask; 0: every token counts
- *   36      28     zero
- *   64      ...    tokens, u16 or u32
- *   ...     ...    document starts, u64[documents + 1], aligned to 8; the last entry is the number
+ *   Offset  bytes  field (all little-endian).
+ *   `0`     8      magic "rafterT1".
+ *   `8`     4      bytes per token: 2 or 4.
+ *   `12`    4      vocabulary: every id is below it.
+ *   `16`    8      number of tokens.
+ *   `24`    8      number of documents; 0: one stream without bounds.
+ *   `32`    4      1: the file has a loss mask; 0: every token counts.
+ *   `36`    28     zero.
+ *   `64`    ...    tokens, u16 or u32.
+ *   `next`  ...    document starts, u64[documents + 1], aligned to 8. The last entry is the number
  *                  of tokens. The highest bit of an entry is a flag: the document that ends there
- *                  is an example, which is never split
- *   ...     ...    loss mask: bit t % 8 of byte t / 8 says whether the loss counts token t */
+ *                  is an example, which is never split.
+ *   `next`  ...    loss mask: bit t % 8 of byte t / 8 says whether the loss counts token t. */
 #ifndef RF_SHARD_H
 #define RF_SHARD_H
 
@@ -51,8 +51,7 @@ rf_status rf_shard_scan(const rf_shard *shard, int64_t vocab, uint64_t *digest, 
  * `path`. */
 typedef struct rf_shard_writer rf_shard_writer;
 rf_status rf_shard_create(const char *path, int64_t vocab, rf_shard_writer **writer, rf_error *error);
-/* rf_shard_append adds a document. rf_shard_append_stream adds tokens to a shard without
- * documents. */
+/* rf_shard_append adds a document; rf_shard_append_stream adds tokens without documents. */
 rf_status rf_shard_append(rf_shard_writer *writer, const int32_t *ids, int64_t count, rf_error *error);
 rf_status rf_shard_append_stream(rf_shard_writer *writer, const int32_t *ids, int64_t count, rf_error *error);
 /* Appends a document that is never split; mask (count): 1 for tokens that the loss counts. */

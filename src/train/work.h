@@ -9,7 +9,7 @@
 enum { RF_MAX_WINDOWS = 8 };
 
 typedef struct rf_step_work {
-  double fixed, per_token; /* fixed: FLOPs of the optimizer per step. */
+  double fixed, per_token; /* fixed: FLOPs of the optimizer per step; per_token: other FLOPs. */
   int windows;
   struct {
     int window;
