@@ -50,7 +50,7 @@ typedef enum rf_dtype {
   RF_PACKED,
   RF_DTYPES
 } rf_dtype;
-/* Bytes of one element. i4: 1 (a byte holds two elements); RF_PACKED: 0. */
+/* Bytes of one element; 1 for i4, although a byte holds two elements; 0 for RF_PACKED. */
 int64_t rf_dtype_bytes(rf_dtype dtype);
 int64_t rf_dtype_bits(rf_dtype dtype);     /* bits of one element; i4: 4 */
 const char *rf_dtype_name(rf_dtype dtype); /* "f32", "bf16", ... */

@@ -19,7 +19,8 @@ static const char *short_path(const char *file) {
 rf_status rf_fail(rf_error *error, rf_status status, const char *file, int line, const char *hint,
                   const char *format, ...) {
   if (!error) return status;
-  /* An argument may be text of `error`, if a caller adds context: use another buffer. */
+  /* Format into another buffer, because a caller may pass the old text of `error` as an
+   * argument. */
   char message[sizeof error->message], advice[sizeof error->hint];
   va_list arguments;
   va_start(arguments, format);

@@ -149,7 +149,7 @@ static void put_real(FILE *out, double value) {
   char text[40];
   rf_text_real(value, text);
   fputs(text, out);
-  if (!strpbrk(text, ".e")) fputs(".0", out); /* JSON reads 1 as an integer and 1.0 as a real. */
+  if (!strpbrk(text, ".e")) fputs(".0", out); /* without ".0", readers see an integer */
 }
 
 static void put_string(FILE *out, const char *text, size_t bytes) {
@@ -210,7 +210,8 @@ static void put(FILE *out, const json_t *value, int indent, int depth) {
  * of its longest valid prefix, at least 1. */
 static int character(const unsigned char *at, size_t room) {
   static const struct {
-    unsigned char first, last, low, high; /* range of the first byte; of the second byte */
+    /* ranges of byte 1 (first, last) and byte 2 (low, high) */
+    unsigned char first, last, low, high;
     int length;
   } FORMS[] = {{0x00, 0x7F, 0, 0, 1}, /* Unicode, table 3-7 */
                {0xC2, 0xDF, 0x80, 0xBF, 2}, {0xE0, 0xE0, 0xA0, 0xBF, 3}, {0xE1, 0xEC, 0x80, 0xBF, 3},

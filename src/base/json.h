@@ -47,7 +47,6 @@ json_t *rf_json_bytes(const char *at, size_t bytes);
 char *rf_json_text(const json_t *json, int indent);
 /* Writes the text of rf_json_text and a newline. The file appears when it is complete. */
 rf_status rf_json_write(const char *path, const json_t *json, int indent, rf_error *error);
-/* Writes one line of JSON Lines. */
 rf_status rf_json_write_line(rf_out_file *out, const json_t *json, rf_error *error);
 
 #endif

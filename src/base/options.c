@@ -151,8 +151,8 @@ static rf_status parse_choice(const rf_option *row, const char *text, value *v, 
                  nearest ? " (did you mean '" : "", nearest ? nearest : "", nearest ? "'?)" : "");
 }
 
-/* Parses OPTION=LIST; LIST has numbers, or words separated by commas. Each of them must be a valid
- * value of OPTION. */
+/* Parses OPTION=LIST; LIST has numbers, or words separated by commas. Each entry of LIST must be a
+ * valid value of OPTION. */
 static rf_status parse_value(const rf_options *o, const rf_option *row, const char *text, value *v,
                              rf_error *error);
 static rf_status parse_sweep(const rf_options *o, const rf_option *row, const char *text, value *v,

@@ -70,7 +70,6 @@ typedef struct rf_command {
   rafter_status (*run)(const struct rafter_job *job, const struct rafter_sink *sink, rf_error *error);
 } rf_command;
 
-/* All commands of a program. */
 typedef struct rf_commands {
   const rf_command *const *command;
   int count;
@@ -78,7 +77,6 @@ typedef struct rf_commands {
 
 /* Writes at most `capacity` rows of a command and returns how many rows the command has. */
 int rf_command_options(const rf_command *command, const rf_option **row, int capacity);
-/* The command with this name, or NULL. */
 const rf_command *rf_command_named(const rf_commands *commands, const char *name);
 
 typedef struct rf_options rf_options;
@@ -113,9 +111,8 @@ rf_option_source rf_options_source(const rf_options *options, const char *name);
 bool rf_options_is_set(const rf_options *options, const char *name); /* set, or has a default */
 /* Whether the value comes from the command line, a config file or rf_options_set. */
 bool rf_options_given(const rf_options *options, const char *name);
-/* Like rf_options_given, without config files, which may hold options of other jobs. */
+/* Like rf_options_given, but ignores config files, which may have options of other jobs. */
 bool rf_options_is_typed(const rf_options *options, const char *name);
-/* whether the command has this option */
 bool rf_options_knows(const rf_options *options, const char *name);
 bool rf_options_flag(const rf_options *options, const char *name);
 int64_t rf_options_int(const rf_options *options, const char *name); /* INT, SIZE, TOKENS, COUNT */
@@ -125,7 +122,7 @@ double rf_options_float(const rf_options *options, const char *name);
 int rf_options_choice(const rf_options *options, const char *name);
 /* The value as typed (or the default), for any type. Values of TEXTS are joined by ','. */
 const char *rf_options_text(const rf_options *options, const char *name);
-/* Like the functions above, or `otherwise` if the option is unset or the command lacks it. */
+/* These functions return `otherwise` if the option is unset or the command lacks it. */
 int64_t rf_options_int_or(const rf_options *options, const char *name, int64_t otherwise);
 double rf_options_float_or(const rf_options *options, const char *name, double otherwise);
 const char *rf_options_text_or(const rf_options *options, const char *name, const char *otherwise);

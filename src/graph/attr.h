@@ -51,14 +51,14 @@ typedef enum rf_epilogue { RF_EPILOGUE_NONE, RF_EPILOGUE_GELU, RF_EPILOGUE_RESID
 
 #define RF_ATTR_ATTENTION(FIELD, of) \
   RF_ATTR_HEADS(FIELD, of) \
-  FIELD(of, int32_t, window)     /* number of last keys that a query sees; 0: no limit */ \
+  FIELD(of, int32_t, window)     /* how many of the latest keys a query sees; 0: all */ \
   FIELD(of, float, scale)        /* factor of the scores, often 1/sqrt(head_dim) */ \
   FIELD(of, float, softcap)      /* scores become cap * tanh(score / cap); 0: no cap */ \
   FIELD(of, rf_dtype, softmax)   /* bf16: scaled scores are rounded to bf16 before the exponential */ \
   FIELD(of, int32_t, rope_dim)   /* latent attention: R, rotated columns of a key */ \
   FIELD(of, int32_t, value_dim)  /* latent attention: W, columns of a value head */
 
-/* dropout, add_dropout; also the first fields of a product */
+/* for the ops dropout and add_dropout; a product's attributes begin with the same fields */
 #define RF_ATTR_DROPOUT(FIELD, of) \
   FIELD(of, uint64_t, site)       /* key of the random numbers (rf_name_key) */ \
   FIELD(of, float, rate)          /* probability that an element becomes 0 */ \
@@ -104,8 +104,8 @@ typedef struct rf_router { RF_ATTR_ROUTER(RF_ATTR_MEMBER, ) } rf_router;
   FIELD(of, float, scale)     /* factor of the token embeddings; 0 means 1 */ \
   FIELD(of, rf_dtype, dtype)  /* dtype of x when the table is packed */
 
-/* norm_sq; also the first fields of adamw. From `own_columns` on, `copies` chips store the same
- * columns. */
+/* norm_sq; also the first fields of adamw. `copies` chips store the same columns, except those
+ * before `own_columns`. */
 #define RF_ATTR_SUMS(FIELD, of) \
   FIELD(of, int32_t, element)  /* index of the sum that the op writes */ \
   FIELD(of, int32_t, copies)   /* 0: 1 */ \

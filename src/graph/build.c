@@ -36,7 +36,7 @@ static const char *inside_block(const rf_param *param) {
 }
 
 /* Whether a parameter is stored packed or narrow: a matrix that only products or lookups read and
- * that is not trained. The position table is not: its rows are added to the embeddings. */
+ * that is not trained. The position table keeps its dtype, because its rows are added. */
 static bool is_matrix(const builder *b, const rf_param *param) {
   bool trained = b->options->job == RF_JOB_TRAIN && b->model->lora.rank == 0;
   if (trained || b->dtype == RF_F64 || param->rank != 2) return false;

@@ -46,7 +46,7 @@ typedef enum rf_class {
 const char *rf_class_name(rf_class class);
 
 typedef enum rf_job_kind { RF_JOB_TRAIN, RF_JOB_GENERATE, RF_JOB_SCORE } rf_job_kind;
-/* Tensors that the shard pass handles in their own way. */
+/* Marks tensors that the shard pass treats in a special way. */
 typedef enum rf_role { RF_ROLE_NONE, RF_ROLE_TOKENS, RF_ROLE_GRADIENT_SUMS } rf_role;
 
 typedef struct rf_tensor {
@@ -76,7 +76,7 @@ typedef struct rf_tensor {
 typedef enum rf_section { RF_SECTION_BEGIN, RF_SECTION_MICRO, RF_SECTION_END, RF_SECTIONS } rf_section;
 
 /* Fast products round x to 8 bits, in blocks of RF_FAST_BLOCK values along k that share one scale.
- * If the weight is int8, they round x to 16 bits in blocks of RF_FAST_INT8_BLOCK values. */
+ * If the weight is int8, x is rounded to 16 bits in blocks of RF_FAST_INT8_BLOCK values. */
 enum { RF_FAST_BLOCK = 32, RF_FAST_INT8_BLOCK = 256 };
 /* Number of values along k that share one scale, by the weight's type. Blocks are longer for q4_k
  * and q5_k, because files that mix types store the matrices most sensitive to rounding as q6_k. */
@@ -91,7 +91,6 @@ typedef struct rf_blocks {
   int64_t kc, a_bytes, nc;
 } rf_blocks;
 
-/* The part of the model that an op belongs to. */
 typedef enum rf_sublayer {
   RF_SUBLAYER_NONE,
   RF_SUBLAYER_EMBED,
@@ -121,7 +120,7 @@ typedef struct rf_op {
   /* in a pipeline, where a stage has several runs of layers: number of the op's run */
   int32_t chunk;
   /* Id of the op that this op recomputes (remat), or RF_NONE. Both ops have the same def and
-   * kernel. Exception: if u is stored, only the epilogue gelu is recomputed, with identical
+   * kernel. Exception: from a stored u, only the epilogue gelu is recomputed, with identical
    * bits. */
   int recompute_of;
 } rf_op;
@@ -280,7 +279,6 @@ typedef struct rf_op_def {
   const rf_kept_rule *kept; /* what XLA stores for backward; NULL: the default of rf_kept_rule_of */
 } rf_op_def;
 
-/* For example: extern const rf_op_def RF_OP_ROPE; */
 #define RF_DECLARE(NAME, name) extern const rf_op_def RF_OP_##NAME;
 RF_OPS_LIST(RF_DECLARE)
 #undef RF_DECLARE
@@ -313,7 +311,7 @@ bool rf_attr_same(const rf_op *a, const rf_op *b);
 /* The `fast` attribute of a product: it rounds its activations. NULL: the op is not a product. */
 bool *rf_attr_fast(const rf_op_def *def, rf_attr *attr);
 bool rf_op_is_fast(const rf_op *op);
-/* Some attributes point into the tables of a model. Makes them point into the tables of `model`. */
+/* Makes every attribute that points into the tables of a model point into those of `model`. */
 void rf_attr_adopt(const rf_op_def *def, rf_attr *attr, const rf_model *model);
 
 /* Name of the op's kind: "matmul", "attention", "norm". */
@@ -361,8 +359,8 @@ rf_uses rf_graph_uses(const rf_graph *graph, rf_pool *pool);
 
 typedef enum rf_optimizer { RF_ADAMW, RF_ADAM } rf_optimizer;
 /* Which activations the backward pass recomputes instead of reading stored values. For AUTO the
- * planner chooses them and calls rf_pass_remat. SAVE recomputes all activations of a block except
- * the named ones. If bit i is set in addition to SAVE, row i of RF_SAVED (remat.h) is named. */
+ * planner chooses these activations. SAVE recomputes all activations of a block except the named
+ * ones. If bit i is set in addition to SAVE, row i of RF_SAVED (remat.h) is named. */
 typedef enum rf_remat {
   RF_REMAT_NONE,
   RF_REMAT_MLP,
@@ -409,7 +407,7 @@ typedef struct rf_build_options {
   int64_t rows;
   /* generate: maximum tokens of one sequence in a forward pass; 0: RF_PREFILL_ROWS */
   int64_t chunk;
-  /* generate: full-length sequences that fit into the cache; with fewer than slots, one per slot */
+  /* generate: full-length sequences that the cache can hold; at least one for each slot */
   int64_t sequences;
   int64_t kv_page; /* generate: tokens in a page of the cache; 0: RF_KV_PAGE */
   /* generate, score: products with packed matrices round their activations to 8 bits */
@@ -438,7 +436,8 @@ typedef struct rf_build_options {
   unsigned offload; /* RF_OFFLOAD_ bits: what the host's memory holds */
   const struct rf_weight_types *
       /* Types, in the model's file, of matrices that are not trained (generate, score, LoRA). If
-       * NULL, these matrices have the type `dtype`. Only building the graph reads `weights`. */
+       * NULL, these matrices have the type `dtype`. `weights` is read only while the graph is
+       * built. */
       weights;
 } rf_build_options;
 

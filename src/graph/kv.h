@@ -18,7 +18,7 @@ enum {
 };
 
 /* An i8 cache stores each value x of a head as 127 x / m, where m is the largest |x| of that head.
- * Below m = RF_NARROW_LEAST, 127 / m would overflow: the cache stores zeros. */
+ * If m < RF_NARROW_LEAST, 127 / m would overflow, so the cache stores zeros. */
 #define RF_NARROW_LEAST (127 * FLT_MIN)
 
 typedef enum rf_kv_class { RF_KV_GLOBAL, RF_KV_LOCAL, RF_KV_CLASSES } rf_kv_class;
@@ -26,8 +26,8 @@ const char *rf_kv_class_name(rf_kv_class class); /* "global" or "local" */
 rf_kv_class rf_kv_class_of(const rf_model *model, int layer);
 
 typedef struct rf_kv {
-  int64_t page; /* tokens in a page */
-  int64_t chips;
+  int64_t page;    /* tokens in a page */
+  int64_t chips;   /* along the axis context; each stores every chips-th token of a page */
   int64_t columns; /* columns of a page table, which are the pages of the longest context */
   int64_t sequences;
   rf_dtype dtype;

@@ -26,7 +26,7 @@ typedef struct offload {
   stay *list;
   int count, capacity;
   int *open; /* for each tensor: its last run of ops in `list`, or RF_NONE */
-  /* lists of new ops, by the op that a new op comes before or after */
+  /* for each op: lists of the new ops that come before it and after it */
   int *before, *after, *next, *moved, moves;
 } offload;
 
@@ -203,8 +203,8 @@ static int in_order(const void *a, const void *b) {
   return x->first != y->first ? x->first - y->first : x->tensor - y->tensor;
 }
 
-/* Emits the copies. A copy for layer n starts just before layer n - 1 first uses its own such
- * tensor. A copy for a first layer starts with the section or with backward. */
+/* Emits the copies. A copy for layer n starts just before layer n - 1 first uses its own copies. A
+ * copy for a first layer starts with the section or with backward. */
 static rf_status bring(offload *f) {
   int begin = 0, begin_before = 0; /* index of the first run of this layer; of the previous layer */
   for (int i = 0; i < f->count; i++) {

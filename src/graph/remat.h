@@ -80,7 +80,7 @@ typedef struct rf_recompute {
   rf_remat_step *step;
   int steps, *copied, copies;
   bool *kept;   /* for each tensor: stored from forward until backward reads it */
-  bool *remake; /* it is dropped, or needed to recompute a dropped tensor */
+  bool *remake; /* for each tensor: it is dropped or needed to recompute one */
   int *remade;  /* id of the tensor's recomputed copy, once emitted */
   int *instead; /* tensor read in its place if its op is left out; else RF_NONE */
   bool *passed; /* for each op: whether it was emitted */

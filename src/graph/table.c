@@ -3,7 +3,6 @@
 
 #include <string.h>
 
-/* For example: &RF_OP_ROPE, */
 #define ROW(NAME, name) &RF_OP_##NAME,
 const rf_op_def *const RF_OPS[] = {RF_OPS_LIST(ROW) NULL};
 

@@ -159,8 +159,8 @@ static shapes shapes_of(const rf_model *m, const rf_param *p) {
   return s;
 }
 
-/* If the program loops over layers, one array holds a parameter of all layers. Returns that array's
- * number of layers for the first layer, 0 for others; 1 without a loop. */
+/* If the program loops over layers, one array holds a parameter of all layers. Then returns the
+ * number of layers for the first layer's parameter, else 0. Without a loop: 1. */
 static int64_t stacked(const sizing *s, const rf_params *params, int p) {
   const rf_param *param = &params->at[p];
   if (!s->scan || param->layer < 0) return 1;
@@ -536,8 +536,8 @@ static void size_scoring(sizing *s, rf_program_memory *m) {
     break;
   case RF_RESULT_TOP_BY_CHUNK:
     m->output = likeliest;
-    /* The loop over chunks reads the positions in another order. XLA fuses the residual sum into
-     * that reordering, so the results of all sublayers stay in memory. */
+    /* The loop over chunks reads the positions in another order. XLA fuses the sum of all
+     * sublayers' results into that reordering, so the results stay in memory. */
     for (int i = 0; i < s->ops; i++)
       if (rule_at(s, i)->joins_residual)
         add(s, KEPT, false, part_bytes(s, &s->graph->op[i], (rf_kept_part){1, 0, RF_EXTENT_OUTPUT}), i,

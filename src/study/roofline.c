@@ -325,7 +325,7 @@ static void replace_figures(rf_question *q) {
   if (rf_options_given(q->o, "hbm")) m->reserve_bytes = 0;
   if (rf_options_given(q->o, "peak"))
     for (int d = 0; d < RF_DTYPES; d++) m->flops[d] = rf_options_float(q->o, "peak");
-  /* A network that the user gives to a machine without one is assumed a torus of rings. */
+  /* If the user gives a network to a machine without one, that network is a torus of rings. */
   bool network = rf_options_given(q->o, "ici") || rf_options_given(q->o, "oneway");
   if (network && m->topology.form == RF_NETWORK_NONE) {
     m->topology.form = RF_NETWORK_TORUS;

@@ -14,8 +14,8 @@ typedef struct strategy {
   double peak, bps, matrices;
 } strategy;
 
-/* Of a layer's MLPs: `one` is the width of an expert, `met` experts per token, `held` experts. A
- * dense MLP counts as one expert. --ff and --experts take precedence over the model. */
+/* In a layer's MLPs, an expert has width `one`, a token uses `met` experts of `held`. A dense MLP
+ * counts as one expert. --ff and --experts take precedence over the model. */
 typedef struct widths {
   double one, met, held;
 } widths;
@@ -54,7 +54,7 @@ static rf_status read_strategy(rf_question *q, strategy *s, rf_error *error) {
 }
 
 /* Gathers and reductions over several nodes of GPUs. With two nodes half of the array enters each
- * node, with more the full array. The rate is that between nodes if that is slower. A link or rate
+ * node, with more the full array. The rate between nodes applies if it is slower. A link or rate
  * that the user gives is not changed. */
 static void cross_nodes(rf_question *q, strategy *s, double ways) {
   const rf_machine *m = &q->machine;
@@ -92,7 +92,7 @@ static const char *bound_of(double have, double need) {
 }
 
 /* Adds the bytes that a layer sends in forward and backward, and the layer's seconds if all sizes
- * are known. The layer has s->matrices of F x D. A token uses `ff` of F. */
+ * are known. The layer has s->matrices F x D matrices. A token uses `ff` of F. */
 static void add_layer(rf_question *q, const strategy *s, double ff, double forward, double backward,
                       double ways) {
   double tokens = rf_value_or(q, "tokens", NAN), width = rf_value_or(q, "width", NAN);

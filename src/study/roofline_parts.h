@@ -35,7 +35,6 @@ double rf_value_or(rf_question *q, const char *name, double otherwise);
 double rf_usd_per_hour(rf_question *q);                /* USD per chip and hour (--price); 0: unknown */
 const char *rf_word(rf_question *q, const char *name); /* as given, or the default; NULL: unset */
 bool rf_flag(rf_question *q, const char *name);
-/* Gets a required value. */
 rf_status rf_need(rf_question *q, const char *name, double *value, rf_error *error);
 /* Gets experts per layer and per token (0: none). RAFTER_INVALID if a token uses more. */
 rf_status rf_experts(rf_question *q, double *experts, double *used, rf_error *error);

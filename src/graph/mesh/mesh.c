@@ -54,7 +54,6 @@ static int axis_of(const char *name, size_t length) {
   return -1;
 }
 
-/* Parses one `axis=number[@d2d]`. */
 static rf_status parse_part(const char *part, size_t length, rf_mesh *mesh, rf_error *error) {
   enum { MOST = 1 << 20 };
   const char *equals = memchr(part, '=', length);

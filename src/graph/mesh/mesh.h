@@ -6,8 +6,8 @@
 #include "base/base.h"
 
 /* The axes of a mesh. A chip's number counts along the last axis first. `slice` crosses the
- * data-centre network and splits the batch, as `data` does. `sequence` exchanges rows for heads
- * around attention (Ulysses). `context` shards the tokens of every sequence. */
+ * data-centre network and splits the batch, as `data` does. `sequence` shards rows, except in
+ * attention, where it shards heads (Ulysses). `context` shards the tokens of every sequence. */
 typedef enum rf_axis {
   RF_AXIS_SLICE,
   RF_AXIS_PIPELINE,

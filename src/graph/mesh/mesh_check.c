@@ -83,7 +83,8 @@ static rf_status check_rows(const rf_mesh *mesh, const rf_build_options *options
   return divides(options->seq, "the sequence", mesh, AXIS(CONTEXT) | AXIS(SEQUENCE) | AXIS(TENSOR), error);
 }
 
-/* A job needs at least as many microbatches as stages; interleaved, a multiple of the stages. */
+/* A job needs a microbatch for every stage; if interleaved, microbatches in a multiple of
+ * stages. */
 static rf_status check_pipeline(const rf_mesh *mesh, const rf_model *model, const rf_build_options *options,
                                 rf_error *error) {
   char hint[200];

@@ -125,7 +125,7 @@ void rf_pipeline_halves(const rf_graph *graph, int *half) {
 }
 
 typedef struct use {
-  int half, chunk; /* half: first pass whose ops use the tensor; chunk: lowest such chunk */
+  int half, chunk; /* half: first pass whose ops use the tensor; chunk: lowest chunk whose ops do */
   bool crosses;    /* ops of another pass use the tensor too */
   bool adds, lands;
 } use;

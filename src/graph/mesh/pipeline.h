@@ -36,8 +36,8 @@ typedef struct rf_half {
  * gradients are summed in the same order as on one chip. The schedule gpipe runs all forward
  * passes, then all backward passes (Huang et al. 2019). The schedule 1f1b first runs one forward
  * pass for each later stage, then alternates forward and backward passes (PipeDream-flush,
- * Narayanan et al. 2021). The schedule interleaved does the same over the chunks, in groups of
- * `stages` microbatches (Megatron-LM, Narayanan et al. 2021, section 2.2). */
+ * Narayanan et al. 2021). The schedule interleaved alternates in the same way, and goes to another
+ * chunk after every `stages` microbatches (Megatron-LM, Narayanan et al. 2021, section 2.2). */
 void rf_pipeline_order(const rf_mesh *mesh, int stage, int micros, rf_half *order);
 /* Maximum number of microbatches that a chunk has run forward but not yet backward. */
 int rf_pipeline_in_flight(const rf_mesh *mesh, int stage, int micros, int chunk);

@@ -142,7 +142,8 @@ static rf_status settle_output(rf_sharder *s, const rf_op *op, const rf_sharding
   return RAFTER_OK;
 }
 
-/* At the end of the step, adds up over the chips a value that each summed over microbatches. */
+/* At the end of the step, adds up over all chips a value that each chip summed over
+ * microbatches. */
 static rf_status finish_sum(rf_sharder *s) {
   int t = s->end_sum;
   if (t == RF_NONE) return RAFTER_OK;
@@ -157,7 +158,7 @@ static rf_status finish_sum(rf_sharder *s) {
                                                                                          : RAFTER_OK;
 }
 
-/* Sends rows to the chips that have the rows' experts. It also sends results back. */
+/* Sends rows to the chips that have the rows' experts, or sends the experts' results back. */
 static int to_experts(rf_sharder *s, const rf_op *op, int id, float fill, const char *label) {
   const rf_spec exchanged = {.split = {0, 0, 0, 0xff}};
   int found = rf_sharder_copy_of(s, id, &exchanged, RF_SCOPE_ALWAYS);

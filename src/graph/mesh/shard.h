@@ -1,6 +1,6 @@
-/* shard.h - sharding rules of ops. A rule gets the sharding that an op's operands have. It returns
- * the sharding that the op needs for them, and that of the results. The shard pass inserts
- * collectives where operands are sharded differently. Private to src/graph. */
+/* shard.h - sharding rules of ops. From the sharding that an op's operands have, a rule finds the
+ * sharding that they must have and the sharding of the results. The shard pass inserts collectives
+ * where operands are sharded differently. Private to src/graph. */
 #ifndef RF_GRAPH_SHARD_H
 #define RF_GRAPH_SHARD_H
 
@@ -26,7 +26,7 @@ struct rf_sharding {
 
 /* Gives all operands and results one sharding, over the rows if any operand's rows are sharded. */
 rf_status rf_shard_pointwise(rf_sharding *s);
-/* Rows may be sharded; parameters and widths may not. Results are sharded like the rows. A
+/* Rows may be sharded; parameters and columns may not. Results are sharded like the rows. A
  * parameter's gradient is a partial sum over the axes that shard the rows. */
 rf_status rf_shard_rows(rf_sharding *s);
 /* For the optimizer: keeps the sharding that operands and results have. */

@@ -106,7 +106,7 @@ rf_status rf_sharder_settle(rf_sharder *s, const rf_op *op, int t) {
 }
 
 /* With one microbatch, this chip's gradient is complete here: the sum over chips starts now and
- * overlaps with later backward ops. With several, the sum waits for the last microbatch. */
+ * overlaps with later backward ops. With several microbatches, the sum waits for the last one. */
 rf_status rf_sharder_written(rf_sharder *s, const rf_op *op, int t) {
   if (scatters(s, s->whole.tensor[t].param)) RF_TRY(scatter(s, op, t));
   return s->whole.accumulate == 1 && op->section == RF_SECTION_MICRO ? rf_sharder_settle(s, op, t)

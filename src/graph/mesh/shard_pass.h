@@ -7,7 +7,7 @@
 #include "graph/mesh/shard.h"
 
 /* Which ops share a gathered copy of a tensor: its readers in forward, in backward, or in the head.
- * ALWAYS: all readers share the copy that an all_to_all made, which is small. */
+ * ALWAYS: all readers share a copy from an all_to_all, as small as the original. */
 typedef enum rf_gather_scope {
   RF_SCOPE_FORWARD,
   RF_SCOPE_BACKWARD,
@@ -27,7 +27,7 @@ typedef struct rf_resharded {
 } rf_resharded;
 
 /* A parameter's gradient while its sum over chips is incomplete. `whole` is this chip's partial
- * sum, in the shape that ops use. It is needed if each chip keeps only a run of the sum. */
+ * sum, in the shape that ops use. `whole` is needed if each chip keeps only a run. */
 typedef struct rf_pending_grad {
   int last_writer, whole;
   rf_axes partial;
@@ -117,8 +117,8 @@ int rf_sharder_emit(rf_sharder *s, const rf_op *like, const rf_op_def *def, cons
 /* shard_gradient.c */
 bool rf_is_gradient(const rf_tensor *tensor);
 void rf_sharder_find_gradients(rf_sharder *s);
-/* For each f32 weight of which a chip stores all but updates a run: creates a master of that
- * run. */
+/* Creates a master for each f32 weight that a chip stores in full: the run that the chip
+ * updates. */
 void rf_sharder_make_masters(rf_sharder *s);
 /* The tensor into which an op writes gradient t; *how says whether the op adds to it. */
 int rf_sharder_gradient(rf_sharder *s, int t, rf_accumulate *how);

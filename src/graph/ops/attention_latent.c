@@ -137,7 +137,8 @@ static rf_status attention_bwd_shape(rf_graph *graph, rf_op *op, rf_error *error
   return RAFTER_OK;
 }
 
-/* Forward has two products. Backward has four (dQ, dK, dV, dP), and recomputes the scores. */
+/* Forward has two products. Backward has four products (dQ, dK, dV, dP) and recomputes the
+ * scores. */
 static rf_work attention_bwd_work(const rf_graph *graph, const rf_op *op) {
   return rf_pairs_work(graph, op, rf_input_dim(graph, op, 0, 0), 2 * pair_flops(op), scores_flops(op));
 }

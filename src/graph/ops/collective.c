@@ -18,8 +18,8 @@ static rf_status dims_check(const rf_op *op, const rf_tensor *x, rf_error *error
                  op->def->name, op->name, x->rank, attr->dim, attr->to);
 }
 
-/* From the input's to the output's shape: all_gather multiplies dimension `dim` by the chips;
- * reduce_scatter and take_run divide `dim`; all_to_all multiplies `dim` and divides `to`. */
+/* In the output's shape, all_gather multiplies dimension `dim` of the input by the number of chips.
+ * reduce_scatter and take_run divide `dim`. all_to_all multiplies `dim` and divides `to`. */
 static rf_status exchange_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   const rf_exchange_kind kind = op->def->exchange;
   bool gathers = kind == RF_EXCHANGE_ALL_GATHER || kind == RF_EXCHANGE_ALL_TO_ALL;

@@ -217,7 +217,7 @@ static unsigned score_row_passes(const rf_op *op) {
          (likeliest ? RF_PASS_LIKELIEST : 0);
 }
 
-/* The op computes the products of forward, of dx and, if it writes dw, of dw. */
+/* The op computes two products, or three if it writes dw. One of them counts as forward. */
 static double loss_grad_forward_share(const rf_op *op) { return 1.0 / (2 + (op->output[3] >= 0)); }
 
 #define RF_HEAD_INPUTS "x (n,D)", "w (D,V)", "bias (V)?"

@@ -39,7 +39,8 @@ enum { RF_RULE_PARTS = 3 };
 typedef struct rf_kept_rule {
   bool fuses; /* Elementwise op: XLA never stores its output and recomputes it for every reader. */
   /* Whether backward reads the op's first input. `input_across_loop`: in a program with a loop over
-   * layers, where it is stored in the dtype of products. `input`: in a program without a loop. */
+   * layers, which stores the input in the dtype of products. `input`: in a program without a
+   * loop. */
   bool input_across_loop, input;
   bool for_matrix;     /* backward reads the input only for the gradient of the matrix */
   bool joins_residual; /* adds to the residual stream */

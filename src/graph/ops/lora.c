@@ -3,7 +3,7 @@
 #include "graph/mesh/shard.h"
 
 typedef struct dims {
-  int64_t rows, columns, ranks, joined; /* M, N, parts x rank, and S (columns of all parts) */
+  int64_t rows, columns, ranks, joined; /* M; N; number of parts x rank; S */
   rf_dtype dtype, wide;
 } dims;
 

@@ -42,7 +42,7 @@ rf_status rf_shape_alike(rf_graph *graph, rf_op *op, rf_error *error);
 
 /* ---- work rules ------------------------------------------------------------------------------ */
 
-/* Work without FLOPs: bytes of each operand once. An output that accumulates is also read. */
+/* Counts no FLOPs, and the bytes of each operand once. An output that accumulates is also read. */
 rf_work rf_work_bytes(const rf_graph *graph, const rf_op *op);
 /* Counts (query, key) pairs in segments of graph->seq tokens: *causal gets those that mask and
  * window leave, *square gets all. */
