@@ -11,7 +11,6 @@ void rf_say(const rafter_sink *sink, const char *format, ...) __attribute__((for
 /* Prints notes for people, such as settings that nobody typed; notes are not results. */
 void rf_note(const rafter_sink *sink, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void rf_say_text(const rafter_sink *sink, char *text); /* Prints `text` and frees it. */
-/* Shows a formatted progress bar. */
 void rf_put_bar(const rafter_sink *sink, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* Sends one JSON object to the sink and drops the reference. */
 void rf_put_json(const rafter_sink *sink, json_t *json);

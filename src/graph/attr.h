@@ -104,8 +104,8 @@ typedef struct rf_router { RF_ATTR_ROUTER(RF_ATTR_MEMBER, ) } rf_router;
   FIELD(of, float, scale)     /* factor of the token embeddings; 0 means 1 */ \
   FIELD(of, rf_dtype, dtype)  /* dtype of x when the table is packed */
 
-/* norm_sq; also the first fields of adamw. `copies` chips store the same columns, except those
- * before `own_columns`. */
+/* For the op norm_sq; the attributes of adamw begin with them. `copies` chips store the same
+ * columns, except those before `own_columns`. */
 #define RF_ATTR_SUMS(FIELD, of) \
   FIELD(of, int32_t, element)  /* index of the sum that the op writes */ \
   FIELD(of, int32_t, copies)   /* 0: 1 */ \

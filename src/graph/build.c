@@ -277,7 +277,6 @@ static int attn_sublayer(builder *b, int y) {
   return post_norm(b, "attn/post_norm", out);
 }
 
-/* An MLP: product `in`, activation, product `out`. */
 static int mlp(builder *b, const char *in, const char *out, const char *path, int y) {
   bool shared = b->model->experts_shared > 0 && b->graph->at.layer >= b->model->first_dense;
   static const struct {

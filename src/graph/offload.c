@@ -189,7 +189,7 @@ static rf_status move(offload *f, const rf_op_def *def, int from, int to, int be
   return RAFTER_OK;
 }
 
-/* Of a cache, only keys inside the window are fetched, and only rows of this step sent back. */
+/* Of a cache, only keys inside the window are fetched and only rows of this step are sent back. */
 static rf_attr attr_of(const offload *f, const stay *s, bool back) {
   rf_attr attr = {0};
   if (f->graph->tensor[s->tensor].class != RF_CLASS_KV) return attr;

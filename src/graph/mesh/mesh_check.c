@@ -83,8 +83,8 @@ static rf_status check_rows(const rf_mesh *mesh, const rf_build_options *options
   return divides(options->seq, "the sequence", mesh, AXIS(CONTEXT) | AXIS(SEQUENCE) | AXIS(TENSOR), error);
 }
 
-/* A job needs a microbatch for every stage; if interleaved, microbatches in a multiple of
- * stages. */
+/* A job needs at least one microbatch per stage. The interleaved schedule needs a multiple of
+ * `stages` microbatches. */
 static rf_status check_pipeline(const rf_mesh *mesh, const rf_model *model, const rf_build_options *options,
                                 rf_error *error) {
   char hint[200];

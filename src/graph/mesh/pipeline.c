@@ -87,7 +87,7 @@ int rf_pipeline_in_flight(const rf_mesh *mesh, int stage, int micros, int chunk)
   int stages = rf_pipeline_stages(mesh), now = 0, most = 0;
   if (mesh->schedule == RF_PIPELINE_GPIPE) return micros;
   if (mesh->schedule == RF_PIPELINE_1F1B) return stages - stage < micros ? stages - stage : micros;
-  /* further groups of microbatches repeat the second */
+  /* all groups of microbatches after the second repeat it */
   if (micros > GROUPS * stages) micros = GROUPS * stages;
   int halves = 2 * rf_pipeline_chunks(mesh) * micros;
   rf_half *order = malloc((size_t)halves * sizeof *order);
@@ -125,8 +125,9 @@ void rf_pipeline_halves(const rf_graph *graph, int *half) {
 }
 
 typedef struct use {
-  int half, chunk; /* half: first pass whose ops use the tensor; chunk: lowest chunk whose ops do */
-  bool crosses;    /* ops of another pass use the tensor too */
+  /* half: first pass whose ops use the tensor; chunk: lowest chunk whose ops use it */
+  int half, chunk;
+  bool crosses; /* ops of another pass use the tensor too */
   bool adds, lands;
 } use;
 

@@ -21,8 +21,8 @@ const char *rf_pipeline_schedule_name(rf_pipeline_schedule schedule); /* "1f1b",
 rf_status rf_pipeline_parse(const char *text, rf_mesh *mesh, rf_error *error);
 
 /* The layers of a piece. If the pieces cannot have equal numbers of layers, late pieces get one
- * layer more. The last piece does not, because it has the head. Piece 0 is the last to get an extra
- * layer, because it has the embedding and the most microbatches in flight. */
+ * layer more. The last piece gets no extra layer, because it has the head. Piece 0 is the last to
+ * get an extra layer, because it has the embedding and the most microbatches in flight. */
 void rf_pipeline_layers(const rf_mesh *mesh, int64_t layers, int piece, int64_t *first, int64_t *count);
 int rf_pipeline_piece_of_layer(const rf_mesh *mesh, int64_t layers, int64_t layer);
 
@@ -41,8 +41,8 @@ typedef struct rf_half {
 void rf_pipeline_order(const rf_mesh *mesh, int stage, int micros, rf_half *order);
 /* Maximum number of microbatches that a chunk has run forward but not yet backward. */
 int rf_pipeline_in_flight(const rf_mesh *mesh, int stage, int micros, int chunk);
-/* Idle fraction of a pipeline whose stages take equal time: `(P - 1) / (V * m + P - 1)`, where P is
- * the number of stages, V of chunks and m of microbatches. */
+/* Idle fraction of a pipeline whose stages take equal time: `(P - 1) / (V * m + P - 1)`, with P
+ * stages, V chunks per stage and m microbatches. */
 double rf_pipeline_bubble(const rf_mesh *mesh, int micros);
 
 /* Writes for each op the number of its half, which is the forward or the backward pass of a chunk:
@@ -51,8 +51,8 @@ void rf_pipeline_halves(const rf_graph *graph, int *half);
 /* Sets rf_tensor.slots of every tensor. Runs after all passes that move ops. */
 void rf_pass_slots(rf_graph *graph);
 
-/* Makes the program of stage mesh->stage. It has the ops of the stage's pieces, and sends and
- * receives the tensors that other stages read or make. */
+/* Makes the program of stage mesh->stage. The program has the ops of the stage's pieces, and sends
+ * and receives the tensors that other stages read or make. */
 rf_status rf_pass_stage(const rf_graph *whole, const rf_mesh *mesh, rf_graph **out, rf_error *error);
 
 #endif

@@ -1,6 +1,6 @@
-/* shard.h - sharding rules of ops. From the sharding that an op's operands have, a rule finds the
- * sharding that they must have and the sharding of the results. The shard pass inserts collectives
- * where operands are sharded differently. Private to src/graph. */
+/* shard.h - sharding rules of ops. A rule reads how an op's operands are sharded. It decides how
+ * the op needs them to be sharded, and how the results are sharded. The shard pass inserts
+ * collectives where operands are sharded differently. Private to src/graph. */
 #ifndef RF_GRAPH_SHARD_H
 #define RF_GRAPH_SHARD_H
 
@@ -24,7 +24,8 @@ struct rf_sharding {
   bool to_experts;   /* output 0 is sent to the chips of the experts */
 };
 
-/* Gives all operands and results one sharding, over the rows if any operand's rows are sharded. */
+/* Gives all operands and results the same sharding. The rows are sharded if those of any operand
+ * are. */
 rf_status rf_shard_pointwise(rf_sharding *s);
 /* Rows may be sharded; parameters and columns may not. Results are sharded like the rows. A
  * parameter's gradient is a partial sum over the axes that shard the rows. */
@@ -38,8 +39,8 @@ rf_status rf_shard_heads(rf_sharding *s, rf_axes axes);
  * columns that it reads and adds to by those of one chip. */
 rf_status rf_shard_adapters(rf_sharding *s, rf_axes axes, rf_form form);
 
-/* These functions replace an op by several ops (rf_op_def.expand). They set *done to false if the
- * op's sharding rule is enough on this mesh. */
+/* These functions replace an op by several ops (rf_op_def.expand). These functions set *done to
+ * false if the op's sharding rule is enough on this mesh. */
 struct rf_sharder;
 rf_status rf_expand_head(struct rf_sharder *s, const rf_op *op, bool *done);
 rf_status rf_expand_attention(struct rf_sharder *s, const rf_op *op, bool *done);
@@ -54,7 +55,8 @@ typedef struct rf_param_specs {
 } rf_param_specs;
 rf_param_specs rf_shard_param(const rf_graph *graph, const rf_mesh *mesh, int param);
 /* For a fused qkv parameter with fewer key heads than chips: `chips` chips hold the same key heads.
- * The first `own` columns (query heads) differ. For other parameters, `chips` is 1. */
+ * The first `own` columns (query heads) differ between chips. For other parameters, `chips` is
+ * 1. */
 typedef struct rf_copies {
   int64_t chips, own;
 } rf_copies;

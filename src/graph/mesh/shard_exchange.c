@@ -33,7 +33,7 @@ static void gather_panels(rf_tensor *to, const rf_tensor *from) {
 
 int rf_sharder_exchange(rf_sharder *s, const rf_exchange *x, rf_origin origin) {
   rf_graph *graph = s->graph;
-  const rf_tensor from = graph->tensor[x->from]; /* a copy, because the array may grow */
+  const rf_tensor from = graph->tensor[x->from]; /* copied: a new tensor may move the array */
   rf_axes others = (from.spec.split[0] | from.spec.split[1]) & RF_AXIS_BIT(RF_AXIS_TENSOR);
   rf_attr attr = {.axes = x->axes,
                   .group = (int32_t)rf_mesh_size(s->mesh, x->axes),
@@ -76,7 +76,7 @@ const char *rf_sharder_label(rf_sharder *s, const char *slot) {
 int rf_sharder_convert(rf_sharder *s, int id, rf_spec have, rf_spec need, rf_origin origin, const char *label,
                        const int64_t *whole, rf_class class) {
   int rank = s->graph->tensor[id].rank;
-  /* along context, train and score give chip i every n-th token; generation gives it a block */
+  /* along context, a chip gets every n-th token in train and score, a block in generation */
   const rf_axes strided = s->text ? RF_AXIS_BIT(RF_AXIS_CONTEXT) : 0;
   for (int round = 0; round < 16 && !rf_spec_same(&have, &need); round++) {
     if (round) label = rf_pool_format(s->graph->pool, "%s.%d", label, round);
@@ -172,7 +172,7 @@ static int when_of(const rf_sharder *s, const rf_op *op) {
   return op->backward ? RF_SCOPE_BACKWARD : RF_SCOPE_FORWARD;
 }
 
-/* Weights are gathered one sublayer early, so those of two sublayers exist at a time. */
+/* Weights are gathered one sublayer early: gathered weights of two sublayers exist at a time. */
 static int unit_of(const rf_sharder *s, const rf_op *op, int p) {
   int32_t layer = s->whole.params.at[p].layer;
   return ((layer + 1) * 2 + (layer >= 0 && op->at.sublayer == RF_SUBLAYER_MLP)) * 4 + when_of(s, op);

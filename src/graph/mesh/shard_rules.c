@@ -144,7 +144,7 @@ rf_copies rf_shard_copies(const rf_graph *graph, const rf_mesh *mesh, int p) {
   int64_t chips = rf_mesh_size(mesh, use.split[dim]), heads = graph->model.kv_heads;
   if (use.form[dim] != RF_FORM_HEADS || chips <= heads) return copies;
   copies.chips = chips / heads;
-  /* an adapter of query heads only has no copies */
+  /* an adapter that adds to query heads only has no copies */
   if (columns_of_heads(graph, chips, p, &copies.own) == copies.own) copies.chips = 1;
   return copies;
 }

@@ -1,7 +1,7 @@
 /* stage.c - the program of one pipeline stage: the ops of its pieces of the whole graph, in order.
  * A half is the forward or backward pass of a piece. A stage receives the tensors that a half reads
- * before the half's first op. It sends a tensor right after the op that makes the tensor. If two
- * stages use the same parameter, both store it: they exchange their gradients after the last
+ * before the half's first op. The stage sends a tensor right after the op that makes the tensor. If
+ * two stages use the same parameter, both store it: they exchange their gradients after the last
  * microbatch and make the same update. */
 #include "graph/passes.h"
 #include "graph/mesh/pipeline.h"

@@ -1,6 +1,6 @@
 /* attention_part.c - attention with the tokens of every sequence sharded over chips (the axis
- * context). Each chip's queries see the keys and values of all chips, which are gathered. Token t
- * belongs to chip t % chips, so all chips get the same share of early and late queries. */
+ * context). For its queries, each chip gathers the keys and values of all chips. Token t belongs to
+ * chip t % chips, so all chips get the same share of early and late queries. */
 #include "graph/mesh/shard.h"
 
 static int64_t chips_of(const rf_op *op) { return op->attr.group > 1 ? op->attr.group : 1; }

@@ -26,7 +26,7 @@ static rf_status add_dropout_backward(rf_graph *graph, const rf_op *op, const in
  * it every n-th token, the axis tensor a run of the channels. */
 static rf_status dropout_shard(rf_sharding *s) {
   rf_axes sequence = RF_AXIS_BIT(RF_AXIS_SEQUENCE);
-  /* where `sequence` shards heads, it shards rows again here */
+  /* if the axis sequence shards heads, it shards rows here */
   for (int i = 0; i < s->op->input_count; i++) {
     s->in[i].split[0] |= s->in[i].split[1] & sequence;
     s->in[i].split[1] &= (rf_axes)~sequence;

@@ -28,7 +28,8 @@ static rf_status check_experts(const rf_op *op, rf_error *error) {
 /* ---- the router's choice --------------------------------------------------------------------- */
 
 /* The number of experts must be a multiple of the number of groups. The groups that a row uses need
- * at least k experts together. A group ranked by its best two experts needs two. */
+ * at least k experts together. A group ranked by its best two experts needs at least two
+ * experts. */
 static rf_status check_router(const rf_op *op, rf_error *error) {
   const rf_router *r = &op->attr.experts.router;
   int experts = op->attr.experts.experts;
@@ -132,7 +133,8 @@ static rf_axes own_experts(rf_sharding *s, const rf_spec *w) {
   return axes;
 }
 
-/* Shards the product of a (rows, k) and w: sums run over dimension k of w; n is the other one. */
+/* Shards the product of a (rows, k) and w, a sum over dimension k of w. n is the other
+ * dimension. */
 static rf_status experts_product_shard(rf_sharding *s) {
   int k = s->op->def == &RF_OP_MATMUL_EXPERTS ? 0 : 1, n = 1 - k;
   rf_axes experts = own_experts(s, &s->in[1]);
