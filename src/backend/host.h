@@ -12,7 +12,7 @@ rf_status rf_host_reserve(rf_memory *memory, int64_t at, int64_t bytes, rf_error
 rf_status rf_host_compile(rf_device *device, const rf_program_source *source, rf_program **program,
                           rf_error *error);
 
-/* The functions of every host device. The CPU's device adds functions that measure. */
+/* The functions of every host device. The CPU's device adds functions that measure its speed. */
 #define RF_HOST_DEVICE \
   .open = rf_host_open, .close = rf_host_close, .allocate = rf_host_allocate, .release = rf_host_release, \
   .reserve = rf_host_reserve, .compile = rf_host_compile

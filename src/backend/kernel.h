@@ -5,7 +5,7 @@
 
 #include "backend/backend.h"
 
-/* One kernel call. `in` and `out` have the op's slots; NULL: absent. Kernels never allocate. */
+/* One kernel call. `in` and `out` have one entry per slot; NULL: absent. Kernels never allocate. */
 typedef struct rf_call {
   const rf_graph *graph;
   const rf_op *op;
@@ -47,7 +47,7 @@ typedef struct rf_chosen {
   const rf_kernel *kernel; /* kernel of steps with all rows of the plan */
   const rf_kernel *few;    /* kernel of steps with at most `few_rows` rows; NULL: `kernel` */
   int64_t few_rows;
-  int workspace; /* index in the list of offsets; RF_NONE: no workspace */
+  int workspace; /* index of the workspace in rf_program_source.offset; RF_NONE: no workspace */
 } rf_chosen;
 /* The kernel for a step with `rows` rows; 0 means all rows. */
 static inline const rf_kernel *rf_kernel_of(const rf_chosen *chosen, int64_t rows) {
@@ -61,7 +61,7 @@ int64_t rf_head_chunk_rows(int64_t rows, int64_t vocab);
  * reference kernel. The result is never NULL for an op of RF_OPS. */
 const rf_kernel *rf_kernel_choose(const rf_backend *backend, int level, const rf_graph *graph,
                                   const rf_op *op);
-/* Like rf_kernel_choose, for calls that use only `rows` rows of the op's first input. */
+/* Like rf_kernel_choose, but for calls that use only `rows` rows of the op's first input. */
 const rf_kernel *rf_kernel_choose_for(const rf_backend *backend, int level, const rf_graph *graph,
                                       const rf_op *op, int64_t rows);
 

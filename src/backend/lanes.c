@@ -1,4 +1,4 @@
-/* lanes.c - records spans, and each thread's CPU time, page faults and time waiting for a core. */
+/* lanes.c - records spans, and each thread's CPU time, page faults and wait for a core. */
 #define _GNU_SOURCE
 #include "backend/lanes.h"
 
@@ -18,7 +18,7 @@ static int this_thread(void) {
   return id;
 }
 
-/* Reads schedstat: ns that the thread ran, and ns that it waited for a core; -1 if unknown. */
+/* Reads from schedstat the ns that a thread ran, and that it waited for a core; -1 if unknown. */
 static void read_schedstat(int file, int64_t *ran, int64_t *delay) {
   char text[96];
   ssize_t got = file < 0 ? -1 : pread(file, text, sizeof text - 1, 0);
@@ -35,10 +35,10 @@ static int64_t delay_ns(int file) {
   return delay;
 }
 
-enum { NS_WORTH_A_SPAN = 1000 }; /* two clocks read in turn differ by less */
+enum { NS_WORTH_A_SPAN = 1000 }; /* two clocks read one after the other differ by less ns */
 
-/* Samples the counters. `from` is the previous sample or NULL. A thread that never left its core
- * did not wait, so schedstat, the most expensive counter, is not read. */
+/* Samples the counters. `from` is the previous sample or NULL. If the thread never left its core,
+ * it did not wait. schedstat, the most expensive counter, is then not read. */
 static rf_lane_look look(int file, int64_t now, const rf_lane_look *from) {
   struct rusage use;
   struct timespec cpu;
@@ -55,8 +55,8 @@ static rf_lane_look look(int file, int64_t now, const rf_lane_look *from) {
   return l;
 }
 
-/* Schedules the next sample. After a slow sample (cold caches make one several times slower), the
- * next sample comes later, so that sampling costs little time. */
+/* Schedules the next sample. After a slow sample, the next sample comes later, so that sampling
+ * costs little time. Cold caches make a sample several times slower. */
 static void look_again(const rf_lanes *lanes, rf_lane *lane, int64_t began) {
   enum { COSTS = 1000, MOST_NS = 10000000 };
   int64_t end = rf_now_ns(), rest = COSTS * (end - began);
@@ -109,7 +109,7 @@ void rf_lane_look_at(rf_lanes *lanes, int index, int64_t now) {
 
 /* ---- other threads, while they are idle ------------------------------------------------------ */
 
-/* Samples another thread. Only the other thread's CPU time and waiting time are known. */
+/* Samples another thread. Only the CPU time and waiting time can be read. */
 static bool look_from_outside(const rf_lane *lane, rf_lane_look *l) {
   *l = (rf_lane_look){.at = rf_now_ns(), .faults = -1, .read_faults = -1, .switches = -1};
   read_schedstat(lane->file, &l->cpu, &l->delay);
@@ -121,7 +121,7 @@ void rf_lanes_settle(const rf_lanes *lanes) {
     rf_lane *lane = &lanes->lane[i];
     rf_lane_look l;
     if (!lane->thread || !look_from_outside(lane, &l)) continue;
-    /* The thread itself records its faults and switches later. */
+    /* the sampled thread itself records its faults and switches later */
     l.faults = lane->last.faults;
     l.read_faults = lane->last.read_faults;
     l.switches = lane->last.switches;
@@ -134,7 +134,7 @@ void rf_lanes_forget(rf_lanes *lanes) {
   for (int i = 1; i < lanes->count; i++) {
     rf_lane *lane = &lanes->lane[i];
     if (!lane->thread) continue; /* the thread has not recorded a span yet */
-    /* look_from_outside fails without counters or if the thread has ended. */
+    /* look_from_outside fails if the system has no counters or the thread has ended */
     if (!look_from_outside(lane, &lane->last)) lane->thread = 0;
   }
 }

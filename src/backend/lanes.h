@@ -1,9 +1,9 @@
-/* lanes.h - records what each thread does, in spans of time that kernels stamp in their parallel
- * regions.
+/* lanes.h - records what each thread does, as spans of time. Kernels stamp these spans in their
+ * parallel regions.
  *
- * A lane is the ring buffer of the spans of one thread. A lane is preallocated; only its thread
- * writes it, without a lock. If nothing is recorded, a stamp costs one load and one branch. In a
- * region:
+ * A lane is the ring buffer of the spans of one thread. A lane is allocated in advance. Only its
+ * thread writes it, without a lock. If nothing is recorded, a stamp costs one load and one branch.
+ * A parallel region has this form:
  *
  *   #pragma omp parallel num_threads(threads)
  *   {
@@ -24,15 +24,15 @@
 #include <omp.h>
 
 typedef enum rf_stamp_kind {
-  RF_SPAN_OP,        /* id: op of `plan`; value: microbatch or 0. An op span is in lane 0 */
-  RF_SPAN_BUSY,      /* id: op; work of one thread in a parallel region */
-  RF_SPAN_WAIT,      /* id: op; a barrier inside a region */
+  RF_SPAN_OP,        /* id: op of `plan`; value: microbatch or 0. Lane 0 has all op spans */
+  RF_SPAN_BUSY,      /* work of one thread in a parallel region; id: op */
+  RF_SPAN_WAIT,      /* wait at a barrier inside a parallel region; id: op */
   RF_SPAN_PHASE,     /* id: rf_phase */
   RF_SPAN_STEP,      /* id: index in the list of steps; value: number of the step */
-  RF_SPAN_COUNTER,   /* id: rf_counter; value: the count from `begin` on */
+  RF_SPAN_COUNTER,   /* id: rf_counter; value: what the counter holds from `begin` on */
   RF_SPAN_LOST,      /* id: rf_lost; value: change of a system counter between begin and end */
   RF_SPAN_GAP,       /* id: rf_gap; computed when a trace is collected */
-  RF_SPAN_PREDICTED, /* id: op; value: ns of its limit; computed when a trace is collected */
+  RF_SPAN_PREDICTED, /* id: op; value: its ns at peak rates; computed when a trace is collected */
   RF_SPAN_KINDS
 } rf_stamp_kind;
 
@@ -42,7 +42,7 @@ typedef enum rf_lost {
   RF_LOST_READ_FAULTS, /* pages read from a disk (ru_majflt) */
   /* ns in which the thread could run but another thread had the core (schedstat) */
   RF_LOST_DELAY,
-  RF_LOST_OFF,      /* ns not on a core: delay, sleep and waiting */
+  RF_LOST_OFF,      /* ns in which the thread was not on a core: delay, sleep and waiting */
   RF_LOST_SWITCHES, /* involuntary context switches */
   RF_LOSTS
 } rf_lost;
@@ -57,18 +57,18 @@ typedef struct rf_stamp {
 
 /* A sample of the system's counters of one thread. */
 typedef struct rf_lane_look {
-  /* `faults` is -1 if unknown: another thread took the sample. */
+  /* `faults` is -1 if unknown, because another thread took the sample. */
   int64_t at, cpu, delay, faults, read_faults, switches;
 } rf_lane_look;
 
 typedef struct rf_lane {
   _Alignas(64) rf_stamp *ring;
-  /* `capacity` is a power of two; `count` spans were written, the last `capacity` are kept */
+  /* `capacity` is a power of two. `count` spans were written, and the last `capacity` are kept. */
   int64_t capacity, count;
   rf_lane_look last;
   int64_t look_after; /* time in ns of the next sample of the system's counters */
-  int thread;         /* system's id of the thread of sample `last` */
-  int file;           /* its schedstat file; -1: none */
+  int thread;         /* system's id of the thread that `last` is a sample of */
+  int file;           /* the thread's schedstat file; -1: none */
 } rf_lane;
 
 typedef struct rf_lanes {
@@ -89,8 +89,8 @@ static inline void rf_lane_put(rf_lane *lane, rf_stamp span) {
 }
 
 /* The run's own thread (lane 0) calls these functions while all other threads are idle.
- * rf_lanes_settle records what other threads counted since their last samples; rf_lanes_forget
- * drops these counts, so that the next samples start from now. */
+ * rf_lanes_settle records the changes of the other threads' counters since their last samples.
+ * rf_lanes_forget drops these changes, so that the next samples count from now. */
 void rf_lanes_settle(const rf_lanes *lanes);
 void rf_lanes_forget(rf_lanes *lanes);
 /* Samples the system's counters of this thread and records the changes in its lane. */

@@ -1,8 +1,8 @@
 /* norm_body.h - LayerNorm and RMSNorm, forward and backward. Included once per ISA
- * (elementwise_*.c). A sum over the D channels of a row has sixteen partial sums (lane = channel
- * mod 16, ascending), which the tree of rf_v16_fold_sum adds. A sum over tokens (dgain, dbias) is
- * one f32 chain of plain additions per channel in ascending rows; each thread takes some
- * channels. */
+ * (elementwise_*.c). A sum over the D channels of a row has sixteen partial sums over ascending
+ * channels, with lane = channel mod 16. The tree of rf_v16_fold_sum then adds the partial sums. A
+ * sum over tokens (dgain, dbias) is a sequence of plain f32 additions per channel, in ascending
+ * rows. Threads divide the channels. */
 
 /* Channels of a row are read sixteen at a time. Missing lanes at the end of the row read as 0. */
 RF_INLINE int piece(int64_t width, int64_t i) { return width - i < RF_LANES ? (int)(width - i) : RF_LANES; }
@@ -75,7 +75,7 @@ RF_INLINE void norm_rows(const rf_call *call, int64_t begin, int64_t end, bool c
     norm_row(&row, centre, dtype, gain_dtype);
   }
 }
-/* Calls f(..., dtype, gain_dtype) with constants: f32, bf16, or bf16 activations with f32 gains. */
+/* Calls f(..., dtype, gain_dtype) with constants: both f32, both bf16, or bf16 with f32 gains. */
 #define RF_BY_DTYPE(f, x, gain, ...) \
   do { \
     if ((x) == RF_F32) f(__VA_ARGS__, RF_F32, RF_F32); \
@@ -157,11 +157,11 @@ RF_INLINE void norm_dx_rows(const norm_gradient *g, int64_t row, int64_t row_end
   }
 }
 
-/* Runs blocks of rows that stay in cache. A thread first sums its channels of dgain and dbias over
- * the block, then computes dx for its share of the rows. Threads wait between the two steps only if
- * dx overwrites x or dy in place, because the sums must read a block before its rows change.
- * Passing channel sums from thread to thread is as fast on an idle Zen 4, but 2.5 times slower if
- * another program uses a core. */
+/* Runs blocks of rows that stay in cache. In a block, a thread first sums its channels of dgain and
+ * dbias over all rows, then computes dx of its share of the rows. Threads wait between these two
+ * steps only if dx overwrites x or dy, because the sums must read the rows before they change. An
+ * alternative design, which passes channel sums from thread to thread, is as fast on an idle Zen 4,
+ * but 2.5 times slower if another program uses a core. */
 static void norm_backward(const rf_call *call, bool centre) {
   enum { BLOCK_BYTES = 256 * 1024 }; /* bytes of x and dy per thread */
   rf_dtype dtype = rf_in(call, 0)->dtype, gain_dtype = rf_in(call, 1)->dtype;

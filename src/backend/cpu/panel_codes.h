@@ -22,7 +22,7 @@ RF_INLINE w_float w_bf16(const void *p) {
   return _mm512_castsi512_ps(
       _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)), 16));
 }
-/* Bits of y where the mask is set, and bits of x elsewhere. */
+/* Takes the bits of y where `mask` is set, and the bits of x elsewhere. */
 RF_INLINE w_word w_merge(w_word mask, w_word y, w_word x) {
   return _mm512_ternarylogic_epi32(mask, y, x, 0xca);
 }
@@ -89,15 +89,15 @@ RF_INLINE w_float w_code5(w_word x, const w_tables *t) {
 }
 
 // clang-format off
-/* The types with codes: X(name, type, values, halves, dwords), with the number of values, 16-bit
- * words and 32-bit words of a stored block. */
+/* The types with codes, as X(name, type, values, halves, dwords). A stored block has this many
+ * values, 16-bit words (halves) and 32-bit words (dwords). */
 #define EACH_CODED(X) \
   X(q8_0, RF_Q_Q8_0, 32, 1, 8) X(q4_0, RF_Q_Q4_0, 32, 1, 4) X(q4_1, RF_Q_Q4_1, 32, 2, 4) \
   X(q5_0, RF_Q_Q5_0, 32, 1, 5) X(q5_1, RF_Q_Q5_1, 32, 2, 5) X(q4_k, RF_Q_Q4_K, 256, 2, 35) \
   X(q5_k, RF_Q_Q5_K, 256, 2, 43) X(q6_k, RF_Q_Q6_K, 256, 1, 52)
 // clang-format on
 typedef struct code_form {
-  int values, halves, bytes; /* of a stored block */
+  int values, halves, bytes; /* numbers for a stored block */
 } code_form;
 RF_INLINE code_form form_of(int type) { /* `type` is a constant */
   switch (type) {
@@ -109,10 +109,10 @@ RF_INLINE code_form form_of(int type) { /* `type` is a constant */
   }
 }
 
-/* Lanes of one stored block of a panel, from lane `lane` on. */
+/* The data of one stored block of a panel, from lane `lane` on. */
 typedef struct w_block {
-  /* The first 16-bit word and the first 32-bit word of these lanes. For int8, `half` points to the
-   * lanes' f32 scales, which precede the blocks. */
+  /* Addresses of the first 16-bit word and the first 32-bit word of the lanes. For int8, `half` is
+   * the address of the lanes' f32 scales, which precede the blocks. */
   const char *half, *word;
   int lanes;
 } w_block;
@@ -126,8 +126,8 @@ RF_INLINE w_word block_word(const w_block *b, int i) {
   return w_load_word(b->word + 4 * (int64_t)i * b->lanes);
 }
 
-/* Scale and offset of a run of q4_k or q5_k. parts_of_k4 returns integers of six bits; scales_of_k4
- * multiplies them by the scales of the block, as quant_k.c does. */
+/* Scale and offset of a run of q4_k or q5_k. parts_of_k4 gets both as six-bit integers;
+ * scales_of_k4 multiplies these by the scales of the block, as quant_k.c does. */
 RF_INLINE void parts_of_k4(const w_block *b, int run, w_word *scale, w_word *offset) {
   w_word low = block_word(b, 0), middle = block_word(b, 1), high = block_word(b, 2);
   int at = 8 * (run % 4);
@@ -147,7 +147,7 @@ RF_INLINE void scales_of_k4(const w_block *b, int run, w_float *d, w_float *e) {
   *d = W(mul_ps)(block_half(b, 0), w_integer(scale));
   *e = W(sub_ps)(w_set(0), W(mul_ps)(block_half(b, 1), w_integer(offset)));
 }
-/* q6_k: one signed byte scales sixteen values. */
+/* q6_k: the scale of sixteen values, stored as one signed byte. */
 RF_INLINE w_float scale_of_k6(const w_block *b, int run, int h) {
   w_word scale = W(srai_epi32)(w_left(block_word(b, 48 + run / 2), 24 - 8 * (2 * (run % 2) + h)), 24);
   return W(mul_ps)(block_half(b, 0), w_integer(scale));
@@ -206,7 +206,7 @@ RF_INLINE void run_half(int type, const w_block *b, int run, int h, w_run *r) {
   }
 }
 /* run_low returns words with the low bits of values 16 h + 4 j to 16 h + 4 j + 3, one value per
- * byte from bit 0 on. run_high returns words with the high bits of these values. */
+ * byte from bit 0 on. run_high returns words with the high bits of the same values. */
 RF_INLINE w_word run_low(int type, const w_block *b, int run, int h, int j) {
   bool k45 = type == RF_Q_Q4_K || type == RF_Q_Q5_K,
        /* values k and k + 16 share a byte */

@@ -1,11 +1,11 @@
-/* panel_product.h - products with a packed B: packing of B for the blocked product, and streaming
- * of B for few rows. gemm_kernels.h includes this file. */
+/* panel_product.h - products with a packed B: packs B for products in blocks, and streams B for
+ * products with few rows. gemm_kernels.h includes this file. */
 
 static int sixteens(int64_t x) { return (int)((x + 15) / 16 * 16); }
 
 /* ---- packing B for many rows: [k][NR] -------------------------------------------------------- */
 
-/* Packs columns if they are outputs, which are lanes of one panel or of several panels. */
+/* Packs columns of B that are outputs of the weight: lanes of one or several panels. */
 static void pack_b_lanes(const rf_gemm *g, int64_t j0, int cols, int64_t k0, int64_t kc, float *to) {
   if (cols < NR) memset(to, 0, (size_t)(kc * NR) * sizeof *to);
   for (int j = 0, run; j < cols; j += run) {
@@ -31,7 +31,7 @@ static void pack_b_lanes(const rf_gemm *g, int64_t j0, int cols, int64_t k0, int
   }
 }
 
-/* Packs columns if they are values of k: widens and transposes a range of each panel. */
+/* Packs columns of B that are inputs of the weight: widens and transposes a range of each panel. */
 static void pack_b_transposed(const rf_gemm *g, int64_t j0, int cols, int64_t k0, int64_t kc, float *to) {
   float wide[NR * RF_PANEL_LANES];
   if (cols < NR) memset(to, 0, (size_t)(kc * NR) * sizeof *to);
@@ -60,9 +60,9 @@ static void pack_b_transposed(const rf_gemm *g, int64_t j0, int cols, int64_t k0
 
 /* ---- few rows -------------------------------------------------------------------------------- */
 
-/* Some steps of a panel: A (`a`, a_step floats per step), f32 values of B (`w`, ld floats per
- * step), and the sums y[row][RF_PANEL_LANES]. Each step prefetches one line at `ahead` and then
- * adds ahead_step bytes to `ahead`. */
+/* Some steps of k of a panel: `a` is A with a_step floats per step, `w` is B as f32 with ld floats
+ * per step, and y[row][RF_PANEL_LANES] is the sums. Each step prefetches one line at `ahead` and
+ * then adds ahead_step bytes to `ahead`. */
 typedef struct chain_part {
   int steps;
   const float *a, *w;
@@ -71,9 +71,9 @@ typedef struct chain_part {
   const char *ahead;
   int64_t ahead_step;
 } chain_part;
-/* Continues the sums y[row][lane] over the steps. `rows` x `vectors` sums of sixteen lanes are
- * named variables in registers, because gcc 12 keeps arrays in memory. EACH(X) is X(0) .. X(23);
- * sum i belongs to row i / vectors and vector i % vectors. */
+/* Continues the sums y[row][lane] over the steps. The `rows` x `vectors` sums, each of sixteen
+ * lanes, are named variables, because gcc 12 keeps arrays in memory. EACH(X) is X(0) .. X(23). Sum
+ * i belongs to row i / vectors and vector i % vectors. */
 // clang-format off
 #define EACH(X) \
   X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) \
@@ -115,8 +115,8 @@ RF_INLINE void chains(int rows, int vectors, const chain_part *p) {
   EACH(CHAIN_STORE)
 }
 // clang-format off
-/* The shapes that fit in the registers: X(rows, vectors of sixteen lanes). CHAINS(2, 4) defines
- * chains_2x4(part) { chains(2, 4, part); }. */
+/* The shapes of sums that fit in the registers, as X(rows, vectors of sixteen lanes). CHAINS(2, 4)
+ * defines chains_2x4(part) { chains(2, 4, part); }. */
 #if defined(__AVX512F__)
 #define CHAIN_SHAPES(X) X(1, 4) X(2, 4) X(3, 4) X(4, 4) X(5, 4) X(6, 4) X(1, 1) X(2, 1) X(4, 1) X(6, 1)
 #else
@@ -133,7 +133,7 @@ static const struct chain_row {
 } CHAIN_ROWS[] = {CHAIN_SHAPES(CHAIN_ROW)};
 // clang-format on
 
-/* Returns the shape with the most rows, at most `rows`, whose vectors divide the lanes. */
+/* Returns the shape with the most rows (at most `rows`) whose vectors divide `lanes` evenly. */
 static const struct chain_row *chain_row_of(int rows, int lanes) {
   const struct chain_row *best = NULL;
   for (size_t i = 0; i < sizeof CHAIN_ROWS / sizeof *CHAIN_ROWS; i++) {
@@ -144,13 +144,14 @@ static const struct chain_row *chain_row_of(int rows, int lanes) {
   return best;
 }
 
-/* Runs all rows of a part with `lanes` lanes in `y`, and spreads prefetches of `bytes` at `ahead`.
- * Hardware prefetchers stop at the end of a 4 KiB page, and a burst would delay other loads. */
+/* Runs all rows of a part with `lanes` lanes of `y`. Prefetches `bytes` bytes at `ahead`, because
+ * hardware prefetchers stop at the end of a 4 KiB page. The prefetches are spread over the part,
+ * because a burst would delay other loads. */
 static void chain_panel(int lanes, const chain_part *all, int64_t bytes) {
   const struct chain_row *row[RF_FEW_ROWS];
   const int m = (int)all->a_step;
   int count = 0, calls = 0;
-  /* for example, sixteen rows are six, five and five rows, not six, six and four */
+  /* cuts rows evenly: for example, sixteen into six, five and five, not into six, six and four */
   for (int i = 0; i < m; i += row[count++]->rows) {
     int left = m - i, blocks = (left + ROWS_MOST - 1) / ROWS_MOST;
     row[count] = chain_row_of((left + blocks - 1) / blocks, lanes);
@@ -172,8 +173,8 @@ static void chain_panel(int lanes, const chain_part *all, int64_t bytes) {
 
 /* Multiplies one row by some steps of a full panel of plain numbers, with four sums of sixteen
  * lanes. Each value is converted to f32 as it is loaded. Prefetching 2 KiB ahead to L1 reaches 89 %
- * of read bandwidth (1.2B in bf16, Granite Rapids, two threads), because hardware prefetchers stop
- * at the end of a 4 KiB page. No prefetch reaches 84 %, 6 KiB to L1 68 %. */
+ * of read bandwidth, no prefetching 84 %, and 6 KiB ahead 68 % (1.2B model in bf16, Granite Rapids,
+ * two threads). Hardware prefetchers stop at the end of a 4 KiB page. */
 RF_INLINE void plain_row(const char *at, rf_dtype dtype, int64_t steps, const float *a, bool first,
                          float *y) {
   enum { AHEAD_BYTES = 2 << 10 };
@@ -200,7 +201,7 @@ RF_INLINE void plain_row(const char *at, rf_dtype dtype, int64_t steps, const fl
   rf_v16_store(y + 3 * RF_LANES, s3);
 }
 
-/* Multiplies one row by full panels of plain numbers, in turns of some steps of k. */
+/* Multiplies one row by full panels of plain numbers. Alternates between panels. */
 RF_INLINE void plain_panels(const rf_gemm *g, const rf_panel *panel, int count, rf_dtype dtype,
                             const float *a, float *y) {
   enum { STEPS = 64 };

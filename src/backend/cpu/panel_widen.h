@@ -1,12 +1,13 @@
 /* panel_widen.h - converts packed panels to f32, lane by lane in vectors, for AVX2 and AVX-512.
- * Plain C calls the functions of formats/. Included by gemm_kernels.h. A value is d q + e with one
- * rounding. q is the stored code (at least 0); d and e belong to a run of 16 or 32 values, with e =
- * -zero d if the type has no offset. If the scales are finite, the result is bit-identical to
- * ggml's: the product of scale and code is exact in f32 for all types, so only one rounding
- * remains. The sign of a zero may differ, which sums from 0 hide. */
+ * Plain C calls the functions of formats/. Included by gemm_kernels.h. A value is d q + e, rounded
+ * once. q is the stored code, at least 0. A run of 16 or 32 values shares d and e. If the type has
+ * no offset, e = -zero d. If the scales are finite, the result is bit-identical to ggml's: the
+ * product d q is exact in f32 for all types, so only the addition rounds. A zero may have the other
+ * sign; the result does not show it, because every sum starts at 0. */
 
 /* Writes steps [k0, k0 + steps) of lanes [lane, lane + lanes) to to[step][RF_PANEL_LANES]. `lane`
- * and `lanes` are multiples of 16; k0 and steps of blocks are multiples of HALF_RUN. */
+ * and `lanes` are multiples of 16; for types with blocks, k0 and `steps` are multiples of
+ * HALF_RUN. */
 typedef void (*widen_fn)(const rf_panel *panel, const char *at, int64_t k0, int steps, int lane, int lanes,
                          float *to);
 enum { HALF_RUN = 16 }; /* `widen` may begin at multiples of this number of values */
@@ -15,7 +16,7 @@ enum { HALF_RUN = 16 }; /* `widen` may begin at multiples of this number of valu
 
 #include "backend/cpu/panel_codes.h"
 
-/* Returns value i of the four values in `low` and `high`. */
+/* Returns value i of the four values whose bits are in `low` and `high`. */
 RF_INLINE w_float run_value(int type, w_word low, w_word high, int i, const w_run *r, const w_tables *t) {
   w_float q;
   if (type == RF_Q_Q8_0 || type == RF_Q_INT8) {
@@ -48,7 +49,7 @@ RF_INLINE void widen_run(int type, const w_block *b, int run, int from, int end,
   }
 }
 
-/* Converts blocks of codes: steps [k0, k0 + steps), `lanes` lanes from `lane` on. */
+/* Converts steps [k0, k0 + steps) of blocks of codes, for `lanes` lanes from `lane` on. */
 RF_INLINE void widen_blocks(int type, const rf_panel *panel, const char *at, int64_t k0, int steps, int lane,
                             int lanes, float *to) {
   const int values = form_of(type).values;
@@ -77,10 +78,10 @@ RF_INLINE void widen_plain(int type, const rf_panel *panel, const char *at, int6
   (to + k * RF_PANEL_LANES + l, plain_value(type, at + bytes * ((k0 + k) * panel->lanes + lane + l)));
 }
 
-/* A product of up to FEW_ROWS_MOST rows with a full panel, which converts codes in registers. Few
- * rows use four vectors of lanes at a time and all of k. More rows use fewer vectors and RUN steps
- * of k before the next lanes, so that the rows stay in L1. FEW_EACH(X) is X(row, vector) for each
- * pair. docs/measurements.md has the other orders that were tried. */
+/* A product of up to FEW_ROWS_MOST rows with a full panel. It converts codes to f32 in registers.
+ * Few rows run all of k for four vectors of lanes at a time. More rows run RUN steps of k for fewer
+ * vectors before the next vectors, so that the rows stay in L1. FEW_EACH(X) is X(row, vector) for
+ * each pair of both. docs/measurements.md has the other orders that were tried. */
 #define FOUR_ROWS(X, r0, r1, r2, r3) \
   EACH_VECTOR(X, r0) EACH_VECTOR(X, r1) EACH_VECTOR(X, r2) EACH_VECTOR(X, r3)
 #if defined(__AVX512F__)
@@ -91,15 +92,15 @@ enum { FEW_ROWS_MOST = 16 };
 enum { FEW_ROWS_MOST = 2 };
 #define FEW_EACH(X) EACH_VECTOR(X, 0) EACH_VECTOR(X, 1)
 #endif
-/* Arguments of a call: some rows, some vectors of lanes, whole 32-step blocks of a panel. */
+/* Arguments: some rows times some vectors of lanes, over whole 32-step blocks of a panel. */
 typedef struct few_part {
   const char *at; /* codes of the panel */
   int64_t k0, k1;
   int lane;       /* first lane of the vectors */
-  const float *a; /* [k][m] from k0 on; a variant reads only the rows that it computes */
+  const float *a; /* A as [k][m] from k0 on; a variant for fewer rows than m reads only its rows */
   int m;
   float *y;          /* [m][RF_PANEL_LANES] */
-  const char *ahead; /* address to prefetch from, evenly during the call */
+  const char *ahead; /* prefetches start here and are spread evenly over the call */
 } few_part;
 #define FEW_LOAD(r, l) \
   w_float sum_##r##_##l = (r) < rows && (l) < vectors && (r) < p->m && p->k0 \
@@ -140,7 +141,7 @@ RF_INLINE void few_blocks(int type, int rows, int vectors, const few_part *p) {
       EACH_VECTOR(FEW_HALF_RUN, 0)
       for (int j = 0; j < 4; j++, ahead += fetched) {
         EACH_VECTOR(FEW_WORDS, 0)
-        /* does not prefetch the last 4 of q8_0's 68 bytes */
+        /* for q8_0, skips the last 4 of 68 bytes */
         for (int b = 0; b + 4 < fetched; b += 64) __builtin_prefetch(ahead + b, 0, 3);
 #pragma GCC unroll 4
         for (int i = 0; i < 4; i++, x += p->m) {
@@ -168,9 +169,9 @@ RF_INLINE void few_plain(int type, int rows, int vectors, const few_part *p) {
 
 #if defined(__AVX512F__)
 /* bf16: one load has two vectors of lanes: even lanes in the low halves of dwords, odd lanes in the
- * high halves. Six or eight rows run at a time. The second group of rows finds the lanes in L1, and
- * each pass prefetches half of the next data. This order reaches 158 GFLOP/s; sixteen rows and one
- * vector reach 148 (M = 16, one thread, Sapphire Rapids). */
+ * high halves. Six or eight rows run at a time. The second group of rows finds the panel's lanes in
+ * L1. Each of the two groups prefetches half of the next data. This order reaches 158 GFLOP/s;
+ * sixteen rows and one vector reach 148 (M = 16, one thread, Sapphire Rapids). */
 // clang-format off
 #define PAIR_EACH(X) \
   X(0, 0) X(0, 1) X(1, 0) X(1, 1) X(2, 0) X(2, 1) X(3, 0) X(3, 1) \

@@ -1,11 +1,11 @@
-/* peaks.c - measures arithmetic of a requested level, and memory with the CPU's strongest ISA. */
+/* peaks.c - measures arithmetic speed at a given ISA level, and memory speed at the strongest. */
 #include "backend/cpu/peaks.h"
 #include "backend/cpu/peaks_loops.h"
 
 #include <omp.h>
 #include <stdlib.h>
 
-/* Lowest level first. Of the rows at or below a level, the last is the fastest. */
+/* Lowest level first. The last row that does not exceed a level is the fastest at this level. */
 typedef struct arithmetic {
   rf_dtype dtype;
   rf_isa isa;
@@ -47,7 +47,7 @@ static const rf_peak_memory *memory_loops(void) {
 #endif
 }
 
-/* Each thread divides its own rounds by its own time, so late starts do not lower the rate. */
+/* Each thread divides its own rounds by its own time, so a late start does not lower the rate. */
 double rf_peak_flops(rf_dtype dtype, rf_isa isa, int threads, double seconds) {
   enum { ROUNDS = 20000 };
   const arithmetic *a = arithmetic_of(dtype, isa);

@@ -1,28 +1,31 @@
-/* peaks.h - measures the machine's ceilings, which kernel speeds are compared with. The caller sets
- * the length of a burst and times a kernel between two bursts, as other programs may slow both. */
+/* peaks.h - measures the machine's peak rates, for comparison with kernel speeds. A measurement is
+ * a short burst. The caller sets its length, and times a kernel between two bursts, because other
+ * programs may slow down both. */
 #ifndef RF_PEAKS_H
 #define RF_PEAKS_H
 
 #include "backend/kernel.h"
 #include "machine/isa.h"
 
-/* The unit that multiplies a dtype fastest on a CPU of this level: the widest vectors for RF_F32
- * (fused multiply-adds), vectors (vdpbf16ps, vpdpbusd) or tiles (tdpbf16ps, tdpbssd) for RF_BF16
- * and RF_I8. NONE means that no instruction multiplies the dtype, so operands are widened. */
+/* The unit that multiplies a dtype fastest on a CPU of this level. RF_F32 uses fused multiply-adds
+ * of the widest vectors. RF_BF16 and RF_I8 use vectors (vdpbf16ps, vpdpbusd) or tiles (tdpbf16ps,
+ * tdpbssd). NONE means that no instruction multiplies the dtype, so that kernels widen its
+ * operands. */
 typedef enum rf_peak_unit { RF_PEAK_NONE, RF_PEAK_VECTORS, RF_PEAK_TILES } rf_peak_unit;
 rf_peak_unit rf_peak_unit_of(rf_dtype dtype, rf_isa isa);
-/* FLOP/s of `threads` threads that run products on this unit in registers for `seconds`; 0 for
- * NONE. A multiply-add counts as two. `isa` must not exceed this CPU's level. For the vectors of a
- * CPU with tiles, pass RF_PEAK_VECTORS_OF(isa). */
+/* FLOP/s of `threads` threads that run products in registers for `seconds` on the fastest unit of
+ * the dtype; 0 for NONE. A multiply-add counts as two. `isa` must not exceed this CPU's level. For
+ * the vectors of a CPU with tiles, pass RF_PEAK_VECTORS_OF(isa). */
 double rf_peak_flops(rf_dtype dtype, rf_isa isa, int threads, double seconds);
 #define RF_PEAK_VECTORS_OF(isa) ((isa) < RF_ISA_AMX ? (isa) : RF_ISA_AVX512BF16)
 
-/* Bytes/s over a buffer that the caller has written before: the best of `loops` passes. The buffer
- * should be far larger than the caches (at least 1 GiB for printed figures). `bytes` is rounded
- * down to a multiple of 4 KiB per thread. */
+/* Bytes/s of the best of `loops` passes over a buffer that the caller has already written. The
+ * buffer should be far larger than the caches (at least 1 GiB for printed figures). `bytes` is
+ * rounded down to a multiple of 4 KiB per thread. */
 double rf_peak_read_bps(const void *buffer, size_t bytes, int threads, int loops);
-/* Copies the first half of the buffer to the second and counts bytes read plus bytes written.
- * Ordinary stores also read their destination, which is not counted; non-temporal stores do not. */
+/* Copies the first half of the buffer to the second half. Counts bytes read plus bytes written.
+ * Ordinary stores also read their destination; these reads are not counted. Non-temporal stores do
+ * not read it. */
 double rf_peak_copy_bps(void *buffer, size_t bytes, int threads, int loops);
 double rf_peak_nt_copy_bps(void *buffer, size_t bytes, int threads, int loops);
 

@@ -19,7 +19,7 @@ static float peak_read(const float *from, size_t count, int streams) {
   return rf_v16_fold_sum(sum[0]);
 }
 
-/* A compiler barrier per kilobyte prevents calls of memcpy, which has its own stores. */
+/* A compiler barrier per kilobyte prevents calls of memcpy, whose stores may differ. */
 static void peak_copy(float *to, const float *from, size_t count) {
   for (size_t i = 0; i < count; i += 256) {
     for (size_t k = 0; k < 256; k += RF_LANES) rf_v16_store(to + i + k, rf_v16_load(from + i + k));

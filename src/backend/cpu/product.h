@@ -10,7 +10,7 @@
 typedef struct rf_operand {
   rf_dtype dtype;
   int64_t row, column;
-  const rf_panels *panels; /* panels of a packed matrix without strides; NULL: not packed */
+  const rf_panels *panels; /* panels of a packed matrix, which has no strides; NULL if not packed */
   bool transposed;         /* true: use the transpose of a packed matrix */
 } rf_operand;
 
@@ -27,7 +27,7 @@ static inline rf_operand rf_weight(const rf_tensor *w, int64_t k, int64_t n, boo
   stored.panels = rf_panels_of(w);
   return stored;
 }
-/* (M,N) = a (M,K) b (K,N). These sizes bound the workspace; a call may have fewer rows or steps. */
+/* (M,N) = a (M,K) b (K,N). m and k bound the workspace; a call may have fewer rows or steps. */
 static inline rf_gemm rf_gemm_of(int64_t m, int64_t n, int64_t k, rf_operand a, rf_operand b, rf_dtype dtype,
                                  int64_t ld) {
   return (rf_gemm){.m = m,
@@ -47,7 +47,7 @@ static inline rf_gemm rf_gemm_of(int64_t m, int64_t n, int64_t k, rf_operand a, 
                    .ld = ld};
 }
 
-/* True if the path can compute the product, apart from its number of rows. */
+/* Each returns true if its path can compute the product, whatever the number of rows. */
 static inline bool rf_takes_fast(const rf_gemm *g) { return g->fast; }
 static inline bool rf_takes_tiles(const rf_gemm *g) { return !g->fast && rf_gemm_is_bf16(g); }
 static inline bool rf_takes_few(const rf_gemm *g) { return rf_takes_tiles(g) && rf_gemm_may_stream(g); }
@@ -61,8 +61,9 @@ static inline bool rf_takes_stream(const rf_gemm *g) {
 
 /* ---- the kernels of a linear layer ----------------------------------------------------------- */
 
-/* matmul.c and experts.c define takes_numbers(graph, op). For OP, OP_dx and OP_dw, these files
- * define OP_product(graph, op) and OP_call(path, isa, call), which runs the product on `path`.
+/* matmul.c and experts.c define takes_numbers(graph, op). For each OP, OP_dx and OP_dw, both files
+ * also define OP_product(graph, op), and OP_call(path, isa, call), which runs the product on
+ * `path`.
  *
  * RF_TAKES(matmul, panels, true) defines matmul_takes_panels(graph, op): true if takes_numbers is
  * true, the path can run the product, and `also` is true. */
@@ -81,7 +82,7 @@ static inline bool rf_takes_stream(const rf_gemm *g) {
     const rf_gemm g = op##_product(graph, node); \
     return rf_gemm_workspace(&table, &g, threads); \
   }
-/* The kernel row of OP_ISA_PATH, for at most `rows` rows; the curves of `family` predict its
+/* The table row of kernel OP_ISA_PATH for at most `rows` rows. Curves of `family` predict its
  * time. */
 #define RF_PATH_ROW(of, variant, path, takes, lowest, rows, family, suffix) \
   {.op = #of, \
@@ -123,8 +124,9 @@ static inline bool rf_takes_stream(const rf_gemm *g) {
   RF_PATH_ROW(op, amx, many, tiles, RF_ISA_AMX, 0, "gemm_amx_32x32", "")
 #define RF_FAST_ROW(op, isa, level) RF_PATH_ROW(op, isa, fast, fast, level, 0, "fast_" #isa, "")
 
-/* All kernels of `op`, its dx and its dw, with their rows. `also` says whether a product has few
- * rows; `rows` is the maximum of few rows. Other products use the path `many` or `many_tiles`. */
+/* All kernels of `op`, its dx and its dw, with their rows. `also` is the condition that a product
+ * has few rows, and `rows` the maximum number of few rows. Other products use the path `many` or
+ * `many_tiles`. */
 #if defined(__x86_64__)
 #define RF_PRODUCTS_X86(op, also, many, many_tiles) \
   RF_TAKES(op, fast, true) \

@@ -1,7 +1,7 @@
 /* shares.h - distributes items over threads. A thread takes items from the front of its share, so
  * that it reads contiguous memory. When its share is empty, it takes items from the end of another
- * share. Threads that take items alternately reach 0.87 of the speed, because each panel starts
- * with cold caches (one row, q4_0, 2,048 values of k, two threads, Granite Rapids). */
+ * share. If threads took items alternately, each panel would start with cold caches: 0.87 of the
+ * speed (one row, q4_0, 2,048 values of k, two threads, Granite Rapids). */
 #ifndef RF_SHARES_H
 #define RF_SHARES_H
 
@@ -25,13 +25,13 @@ static inline void rf_shares_cut(rf_shares *shares, int64_t count, int threads) 
   }
 }
 
-/* Items that a thread takes at once: `most`, or fewer so that all threads end together. */
+/* Number of items that a thread takes at once: `most`, or fewer so that threads end together. */
 static inline int rf_shares_at_once(int64_t count, int most, int threads) {
   while (most > 1 && count < (int64_t)8 * most * threads) most /= 2;
   return most;
 }
 
-/* Takes up to `most` items for a thread, from *first on, and returns their number; 0: none remains.
+/* Takes up to `most` items for a thread: sets *first and returns their number, or 0 if none remain.
  * A call takes at most half of a share, so that threads end at about the same time. */
 static inline int rf_shares_take(rf_shares *shares, int thread, int most, int64_t *first) {
   for (int turn = 0; turn < shares->parts; turn++) {

@@ -1,8 +1,8 @@
 /* simd.h - vectors of sixteen f32 lanes, in which all CPU kernels are written: one zmm with
  * AVX-512, two ymm with AVX2, otherwise four vectors of four in plain C. The compiler's target
- * macros choose, so other compiler flags give the kernel of another ISA. Results are bit-identical
- * on all ISAs, except NaN payloads. Each function is one sequence of IEEE additions, products and
- * fused multiply-adds; one tree folds horizontal sums and maxima. */
+ * macros choose the vector type, so other compiler flags give the kernel of another ISA. Results
+ * are bit-identical on all ISAs, except NaN payloads. Each function is one sequence of IEEE
+ * additions, products and fused multiply-adds; one tree folds horizontal sums and maxima. */
 #ifndef RF_SIMD_H
 #define RF_SIMD_H
 
@@ -28,7 +28,7 @@ RF_INLINE rf_v16 rf_v16_zero(void) { return _mm512_setzero_ps(); }
 RF_INLINE rf_v16 rf_v16_set1(float x) { return _mm512_set1_ps(x); }
 RF_INLINE rf_v16 rf_v16_load(const float *p) { return _mm512_loadu_ps(p); }
 RF_INLINE void rf_v16_store(float *p, rf_v16 x) { _mm512_storeu_ps(p, x); }
-/* The first `n` lanes (0 to 16). All later lanes load as 0 and access no memory. */
+/* The first `n` lanes (0 to 16). Later lanes are 0 and do not access memory. */
 RF_INLINE rf_v16 rf_v16_load_n(const float *p, int n) {
   return _mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1u), p);
 }
@@ -234,7 +234,7 @@ RF_INLINE rf_m16 rf_m16_and(rf_m16 a, rf_m16 b) {
 RF_INLINE uint32_t rf_m16_bits(rf_m16 m) {
   return (uint32_t)_mm256_movemask_ps(m.lo) | (uint32_t)_mm256_movemask_ps(m.hi) << 8;
 }
-RF_INLINE rf_m16 rf_v16_bit(rf_v16 x, int bit) { /* masks use the sign bit */
+RF_INLINE rf_m16 rf_v16_bit(rf_v16 x, int bit) { /* masks use the sign bit, so `bit` is shifted there */
   __m128i up = _mm_cvtsi32_si128(31 - bit);
   return (rf_m16){_mm256_castsi256_ps(_mm256_sll_epi32(_mm256_castps_si256(x.lo), up)),
                   _mm256_castsi256_ps(_mm256_sll_epi32(_mm256_castps_si256(x.hi), up))};
@@ -398,7 +398,7 @@ RF_INLINE rf_v16 rf_v16_load(const float *p) { return rf_v16_load_n(p, RF_LANES)
 RF_INLINE void rf_v16_store_n(float *p, rf_v16 x, int n) { memcpy(p, &x, (size_t)n * sizeof *p); }
 RF_INLINE void rf_v16_store(float *p, rf_v16 x) { rf_v16_store_n(p, x, RF_LANES); }
 
-/* Not inlined, because sixteen library calls of fma would only add size. */
+/* Not inlined, because each call of fmaf in the library would only add code size. */
 #define RF_CALLED static __attribute__((noinline, unused))
 RF_CALLED rf_v16 rf_v16_fma(rf_v16 a, rf_v16 b, rf_v16 c) {
   for (int i = 0; i < RF_LANES; i++)
@@ -486,7 +486,7 @@ RF_INLINE void rf_v16_put_n(void *p, rf_dtype dtype, int64_t i, rf_v16 x, int n)
   if (dtype == RF_BF16) rf_v16_store_bf16_n((rf_bf16 *)p + i, x, n);
   else rf_v16_store_n((float *)p + i, x, n);
 }
-/* The value rounded once to `dtype`, as storing and loading it would do. */
+/* Rounds x once to `dtype`, as storing and loading it would do. */
 RF_INLINE rf_v16 rf_v16_round(rf_v16 x, rf_dtype dtype) {
   if (dtype != RF_BF16) return x;
   rf_bf16 half[RF_LANES];
@@ -514,7 +514,7 @@ RF_INLINE rf_v16 rf_v16_exp(rf_v16 x) {
   /* adding 1.5 2^23 rounds x / ln 2 to an integer */
   rf_v16 t = rf_v16_fma(x, RF_C(0x1.715476p+0f), RF_C(12582912.0f));
   rf_v16 k = rf_v16_sub(t, RF_C(12582912.0f));
-  /* ln 2 as two floats; k times the first is exact */
+  /* ln 2 is the sum of two floats; k times the first float is exact */
   rf_v16 r = rf_v16_fnma(k, RF_C(0x1.62e4p-1f), x);
   r = rf_v16_fnma(k, RF_C(0x1.7f7d1cp-20f), r);
   rf_v16 p = rf_v16_fma(RF_C(0x1.6a2434p-10f), r, RF_C(0x1.1239e2p-7f));
@@ -524,7 +524,7 @@ RF_INLINE rf_v16 rf_v16_exp(rf_v16 x) {
   p = rf_v16_fma(p, r, RF_C(1.0f));
   p = rf_v16_fma(p, r, RF_C(1.0f));
   p = rf_v16_scale_by(p, t);
-  /* large x gives inf, NaN gives NaN */
+  /* adds inf to large x and to NaN, which gives inf and NaN */
   p = rf_v16_select(rf_v16_le(x, RF_C(0x1.62e42ep+6f)), p, rf_v16_add(x, RF_C(INFINITY)));
   return rf_v16_select(rf_v16_lt(x, RF_C(-87.33f)), rf_v16_zero(), p);
 }
@@ -565,7 +565,7 @@ RF_INLINE rf_v16 rf_v16_tanh(rf_v16 x) {
   return rf_v16_copysign(rf_v16_select(rf_v16_lt(a, RF_C(0.55f)), p, q), x);
 }
 
-/* s = 1 / (1 + e^-x), *mirror = 1 - s. No cancellation occurs, because only e^-|x| is computed. */
+/* s = 1 / (1 + e^-x), *mirror = 1 - s. No digits cancel, because only e^-|x| is computed. */
 RF_INLINE rf_v16 rf_v16_sigmoid_pair(rf_v16 x, rf_v16 *mirror) {
   rf_v16 e = rf_v16_exp(rf_v16_neg(rf_v16_abs(x)));
   rf_v16 large = rf_v16_div(RF_C(1.0f), rf_v16_add(RF_C(1.0f), e)), small = rf_v16_mul(e, large);
@@ -590,7 +590,8 @@ RF_INLINE rf_v16 rf_v16_gelu_argument(rf_v16 u) {
   rf_v16 u2 = rf_v16_mul(u, u);
   return rf_v16_mul(u, rf_v16_fma(u2, RF_C(2.0f * 0.7978845608f * 0.044715f), RF_C(2.0f * 0.7978845608f)));
 }
-/* GELU with tanh: 0.5 u (1 + tanh z) = u sigmoid(2 z), which does not cancel for negative u. */
+/* GELU with tanh: 0.5 u (1 + tanh z) = u sigmoid(2 z). The sigmoid loses no digits for negative
+ * u. */
 RF_INLINE rf_v16 rf_v16_gelu_tanh(rf_v16 u) { return rf_v16_mul(u, rf_v16_sigmoid(rf_v16_gelu_argument(u))); }
 /* Derivative of tanh GELU: s + u s (1 - s) (2 z)', (2 z)' = 2 sqrt(2/pi) (1 + 3 0.044715 u^2). The
  * second term is 0 for |u| > 30. Clamping u to 30 avoids inf times 0 if u^2 = inf. */
@@ -602,8 +603,9 @@ RF_INLINE rf_v16 rf_v16_gelu_tanh_grad(rf_v16 u) {
   return rf_v16_fma(rf_v16_mul(b, slope), rf_v16_mul(s, mirror), s);
 }
 
-/* Density of the normal distribution at u, and integral up to u, without cancellation if u < 0. The
- * tail is e^(-u^2/2) times a polynomial in 1 / (1 + 0.3 |u|), fitted to 3e-7 for |u| < 14. */
+/* Sets *density to the normal density at u. Returns its integral up to u, accurate also for u < 0.
+ * The integral up to -|u| is e^(-u^2/2) times a polynomial in 1 / (1 + 0.3 |u|), with a fitted
+ * error of 3e-7 for |u| < 14. */
 RF_INLINE rf_v16 rf_v16_normal(rf_v16 u, rf_v16 *density) {
   rf_v16 a = rf_v16_min(rf_v16_abs(u), RF_C(14.0f)),
          e = rf_v16_exp(rf_v16_mul(rf_v16_mul(a, a), RF_C(-0.5f)));
@@ -621,7 +623,7 @@ RF_INLINE rf_v16 rf_v16_normal(rf_v16 u, rf_v16 *density) {
   return rf_v16_select(rf_v16_lt(u, rf_v16_zero()), tail, rf_v16_sub(RF_C(1.0f), tail));
 }
 /* GELU with the error function: u times the integral of the normal distribution up to u. Its
- * derivative clamps |u| to 14, because the density is 0 beyond. */
+ * derivative clamps |u| to 14, because the density is 0 for larger |u|. */
 RF_INLINE rf_v16 rf_v16_gelu_erf(rf_v16 u) {
   rf_v16 density;
   return rf_v16_mul(u, rf_v16_normal(u, &density));
@@ -632,8 +634,9 @@ RF_INLINE rf_v16 rf_v16_gelu_erf_grad(rf_v16 u) {
   return rf_v16_fma(b, density, below);
 }
 
-/* sin and *cosine of the angle high + low, with |low| far below |high| < 1e5; absolute error 1e-7.
- * One f32 angle would be rounded, an error of 1e-4 at position 4096. */
+/* Returns the sine of the angle high + low and sets *cosine; absolute error 1e-7. |high| is below
+ * 1e5, and |low| far below |high|. A single f32 angle would be off by 1e-4 at position 4096,
+ * because of rounding. */
 RF_INLINE rf_v16 rf_v16_sincos(rf_v16 high, rf_v16 low, rf_v16 *cosine) {
   /* number of quarter circles, rounded as in rf_v16_exp */
   rf_v16 t = rf_v16_fma(high, RF_C(0x1.45f306p-1f), RF_C(12582912.0f));

@@ -18,16 +18,16 @@ typedef enum rf_simd_function {
   RF_SIMD_SIN,
   RF_SIMD_COS,
   RF_SIMD_SQRT,
-  RF_SIMD_BF16, /* f(a); sin and cos take a + b; BF16 rounds to bf16 and back */
+  RF_SIMD_BF16, /* EXP to BF16 are f(a); SIN and COS take a + b; BF16 rounds to bf16 and back */
   RF_SIMD_DIV,
   RF_SIMD_MIN,
   RF_SIMD_MAX,
   RF_SIMD_COPYSIGN,
-  RF_SIMD_LESS, /* f(a, b); LESS: a < b ? a : c */
+  RF_SIMD_LESS, /* DIV to LESS are f(a, b); LESS is a < b ? a : c */
   RF_SIMD_FMA,
   RF_SIMD_FNMA, /* f(a, b, c) */
   RF_SIMD_FOLD_SUM,
-  RF_SIMD_FOLD_MAX, /* reduce each sixteen elements of a and write the result to all sixteen */
+  RF_SIMD_FOLD_MAX, /* FOLD_* reduce each sixteen elements of a and write the result to all sixteen */
   RF_SIMD_FUNCTIONS
 } rf_simd_function;
 

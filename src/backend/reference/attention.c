@@ -1,4 +1,4 @@
-/* attention.c - causal attention in segments, over (n,(N+2K)H) rows of query, key and value heads,
+/* attention.c - causal attention within segments of (n,(N+2K)H) rows of query, key and value heads,
  * and over a cache. Query i of a segment sees keys j <= i, and with a window j > i - window. */
 #include "backend/reference/kernels.h"
 #include "graph/kv.h"
@@ -52,8 +52,8 @@ static void paged_store(const paged *p, int64_t slot, int64_t which, int64_t pos
         finite ? (int8_t)nearbyintf((float)load(from, from_at + c) * steps) : 0;
 }
 
-/* The rows of one key/value head. Element (j, c) of the keys is at key_at + j * stride + c, of the
- * values at value_at + j * stride + c. With a cache, the rows belong to one slot. */
+/* The rows of one key/value head. Element (j, c) of the keys is at key_at + j * stride + c, and of
+ * the values at value_at + j * stride + c. If there is a cache, the rows belong to one slot. */
 typedef struct head_rows {
   rf_view data;
   int64_t key_at, value_at, stride;
@@ -77,8 +77,9 @@ typedef struct query {
   head_rows keys;
 } query;
 
-/* The scaled score of a query and key j. With a bf16 softmax it is an f32 chain like a matmul's,
- * because its rounding to bf16 is part of the definition; otherwise it is a double sum. */
+/* The scaled score of a query and key j. With a bf16 softmax, the score is an f32 chain as in a
+ * matmul, because its rounding to bf16 is part of the definition. Otherwise the score is a sum in
+ * double. */
 static double score(const query *of, int64_t j) {
   const rf_attr_attention *attr = of->attr;
   bool chain = attr->softmax == RF_BF16 && of->q.dtype != RF_F64;
@@ -150,7 +151,8 @@ typedef struct pair {
   double p, ds;
 } pair;
 
-/* Probability of key j for query i (segment at `begin`, head h), and the score's gradient. */
+/* Probability of key j for query i of head h, and gradient of its score. The segment starts at
+ * `begin`. */
 static pair pair_of(const rf_call *call, int64_t begin, int64_t h, int64_t i, int64_t j) {
   const rf_attr_attention *attr = &call->op->attr.attention;
   rf_view qkv = in_view(call, 0), ctx = in_view(call, 1), lse = in_view(call, 2), dctx = in_view(call, 3);
@@ -167,7 +169,7 @@ static pair pair_of(const rf_call *call, int64_t begin, int64_t h, int64_t i, in
   return (pair){p, p * (dp - delta) * (double)attr->scale * cap_slope(attr->softcap, s)};
 }
 
-/* dq of query i, head h, is a sum over the keys that the query sees. */
+/* Computes dq of query i of head h, a sum over the keys that the query sees. */
 static void query_gradient(const rf_call *call, int64_t begin, int64_t h, int64_t i, double *dq) {
   const rf_attr_attention *attr = &call->op->attr.attention;
   rf_view qkv = in_view(call, 0), dqkv = out_view(call, 0);
@@ -181,7 +183,8 @@ static void query_gradient(const rf_call *call, int64_t begin, int64_t h, int64_
   for (int64_t c = 0; c < head_dim; c++) store(dqkv, at + c, dq[c]);
 }
 
-/* dk and dv of key j, head g, are sums over the group's query heads and queries that see j. */
+/* Computes dk and dv of key j of head g, sums over queries that see j in all query heads of the
+ * group. */
 static void key_gradient(const rf_call *call, int64_t begin, int64_t length, int64_t g, int64_t j,
                          double *dk) {
   const rf_attr_attention *attr = &call->op->attr.attention;
@@ -226,7 +229,7 @@ static int64_t held(int64_t end, int64_t chips, int64_t rank) { return (end - ra
 
 /* qkv (n,(N+2K)H), cache (P,2,G,K*H), table (slots,C), slots (n), positions (n), scale (P,2,G,K)?
  * -> ctx (n,N*H), cache and scale (same tensors). A step may have several rows of one slot, because
- * all rows are first written to the cache. A row with slot -1 gives zeros. */
+ * the kernel writes all rows to the cache first. A row with slot -1 gives zeros. */
 void rf_reference_attention_kv(const rf_call *call) {
   const rf_attr_attention *attr = &call->op->attr.attention;
   const int32_t *slots = ids(call, 3), *positions = ids(call, 4);

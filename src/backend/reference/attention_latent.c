@@ -1,6 +1,6 @@
-/* attention_latent.c - multi-head latent attention: over rows, its backward pass, and over a cache
- * of latent rows. The query of a head has P numbers for latent keys and R rotated numbers. A head
- * of kv has P numbers of its key and W numbers of its value. */
+/* attention_latent.c - multi-head latent attention over rows, its backward pass, and the same
+ * attention over a cache of latent rows. The query of a head has P numbers for latent keys and R
+ * rotated numbers. A head of kv has P numbers of its key and W numbers of its value. */
 #include "backend/reference/kernels.h"
 
 /* ---- the latent row -------------------------------------------------------------------------- */
@@ -75,7 +75,7 @@ static latent latent_of(const rf_call *call) {
                   .turns = in_view(call, 2)};
 }
 
-/* Element c of head h of: the query of row i, the key of row j, the value of row j. */
+/* Three functions: element c of head h of row i's query, of row j's key, of row j's value. */
 static double query_of(const latent *l, int64_t i, int64_t h, int64_t c) {
   return load(l->q, (i * l->heads + h) * l->query + c);
 }
@@ -121,7 +121,7 @@ typedef struct pair {
   double p, ds;
 } pair;
 
-/* The probability of key j for query i, and the gradient of its score. */
+/* Returns the probability of key j for query i of head h, and the gradient of its score. */
 static pair pair_of(const rf_call *call, const latent *l, int64_t i, int64_t j, int64_t h) {
   rf_view ctx = in_view(call, 3), lse = in_view(call, 4), dctx = in_view(call, 5);
   double p = exp(score(l, i, j, h) - load(lse, h * l->rows + i)), delta = 0, dp = 0;
@@ -140,7 +140,7 @@ void rf_reference_attention_latent_bwd(const rf_call *call) {
   rf_view dctx = in_view(call, 5), dq = out_view(call, 0), dkv = out_view(call, 1),
           dturns = out_view(call, 2);
   double *query = call->workspace, *pairs = query + l.query, *turns = pairs + l.pair;
-  /* Row `at` is first a query, then a key. */
+  /* Each row `at` is used first as a query, then as a key. */
   for (int64_t s = 0; s < l.rows && segments[s] < l.rows; s++)
     for (int64_t at = segments[s]; at < segments[s + 1]; at++) {
       for (int64_t c = 0; c < l.rotated; c++) turns[c] = 0;

@@ -1,5 +1,5 @@
-/* collective.c - collectives in a group of one chip, and offloads to host memory. They copy x to y,
- * or add x to the sum in y. */
+/* collective.c - collectives in a group of one chip, and offloads to host memory. The kernels of
+ * the collectives copy x to y, or add x to the sum in y. */
 #include "backend/reference/kernels.h"
 
 #include <string.h>

@@ -1,6 +1,6 @@
-/* element.h - shared by the reference kernels: elements of any dtype as doubles, and arithmetic in
- * a kernel's own precision. A double represents every f32 and bf16 value, and the product of two
- * such values, exactly, so one code serves all dtypes. */
+/* element.h - shared by the reference kernels: they read elements of any dtype as doubles, and
+ * compute in a kernel's own precision. A double holds every f32 and bf16 value exactly, and also
+ * the product of two such values. The same code thus serves all dtypes. */
 #ifndef RF_REFERENCE_ELEMENT_H
 #define RF_REFERENCE_ELEMENT_H
 
@@ -89,7 +89,7 @@ RF_UNUSED static void along(rf_view w, int64_t at, int64_t step, int64_t count, 
   rf_panels_read(&one, (const char *)w.data + expert * rf_panels_bytes(&one), first ? row : column,
                  first ? column : row, count, values);
 }
-/* Number of values of x that share a scale in a product with w from element `at`. */
+/* Number of values of x that share one scale in a product with the values of w from `at` on. */
 RF_UNUSED static int64_t rounded_block(rf_view w, int64_t at) {
   if (w.dtype != RF_PACKED) return RF_FAST_BLOCK;
   const rf_panels *panels = &w.tensor->panels;
@@ -99,9 +99,9 @@ RF_UNUSED static int64_t rounded_block(rf_view w, int64_t at) {
 }
 
 /* Sum over k of x[x_at + k], rounded to 8 bits, times w[w_at + k w_step] (attr.matmul.fast). A
- * block of x becomes a scale max|x| / 127 and integers, ties to even. A subnormal scale counts as
- * 0; a NaN or infinity in a block makes the sum NaN. If w is int8, x is rounded to 16 bits: a block
- * has RF_FAST_INT8_BLOCK values and the scale max|x| / 32639. */
+ * block of x becomes one scale, max|x| / 127, and integers round(x / scale), ties to even. A
+ * subnormal scale counts as 0; a NaN or infinity in a block makes the sum NaN. If w is int8, x is
+ * rounded to 16 bits: a block has RF_FAST_INT8_BLOCK values and the scale max|x| / 32639. */
 RF_UNUSED static double rounded_dot(rf_view x, int64_t x_at, rf_view w, int64_t w_at, int64_t w_step,
                                     int64_t inner) {
   bool wide = w.dtype == RF_PACKED && w.tensor->panels.part[0].type->number == RF_Q_INT8;
@@ -128,7 +128,7 @@ RF_UNUSED static double rounded_dot(rf_view x, int64_t x_at, rf_view w, int64_t 
   return (double)(float)sum;
 }
 
-/* Arithmetic in f32, or in f64 if `wide`. An op's definition includes each rounding. */
+/* Arithmetic in f32, or in f64 if `wide`. Each rounding is part of the op's definition. */
 RF_UNUSED static double exact_fma(bool wide, double a, double b, double sum) {
   return wide ? sum + a * b : (double)fmaf((float)a, (float)b, (float)sum);
 }
@@ -151,7 +151,7 @@ RF_UNUSED static bool adds(const rf_call *call, int slot) {
   rf_accumulate how = call->op->attr.accumulate[slot];
   return how == RF_ACCUMULATE_ADD || (how == RF_ACCUMULATE_MICRO && call->run->micro > 0);
 }
-/* The start value of a sum into element i of output `slot`. */
+/* The value from which a sum into element i of output `slot` starts. */
 RF_UNUSED static double start(const rf_call *call, int slot, rf_view view, int64_t i) {
   return adds(call, slot) ? load(view, i) : 0.0;
 }
@@ -167,7 +167,7 @@ RF_UNUSED static double gelu_slope(double u) {
   return 0.5 * (1.0 + t) + 0.5 * u * (1.0 - t * t) * 0.79788456080286535588 * (1.0 + 3.0 * 0.044715 * u * u);
 }
 
-/* cap tanh(x / cap), or x if cap is 0. cap_slope is the derivative as a function of the result. */
+/* cap tanh(x / cap), or x if cap is 0. cap_slope is its derivative, computed from the result. */
 RF_UNUSED static double capped(float cap, double x) {
   return cap > 0 ? (double)cap * tanh(x / (double)cap) : x;
 }

@@ -16,8 +16,8 @@ static double all_of(rf_view logits, int64_t row, int64_t experts) {
   return top + log(sum);
 }
 
-/* The value that ranks experts is the logit, because softmax keeps the order of logits. With a
- * choice bias, the value is the score (softmax or sigmoid) plus the bias. */
+/* The value that ranks an expert is its logit, because softmax does not change the order of logits.
+ * If there is a choice bias, it is the score (softmax or sigmoid) plus the bias. */
 static double rank_of(const rf_call *call, int64_t row, int64_t e, double all) {
   rf_view logits = in_view(call, 0), choice = in_view(call, 1);
   double z = logit(logits, row + e);
@@ -25,7 +25,7 @@ static double rank_of(const rf_call *call, int64_t row, int64_t e, double all) {
   return (call->op->attr.experts.router.sigmoid ? sigmoid(z) : exp(z - all)) + load(choice, e);
 }
 
-/* A group's rank is its best expert's value; with sigmoids, the sum of its two best values. */
+/* A group ranks by its best expert's value; with sigmoids, by the sum of its two best values. */
 static double group_rank(const rf_call *call, int64_t row, int64_t group, double all) {
   const rf_attr_experts *attr = &call->op->attr.experts;
   int64_t size = attr->experts / attr->router.groups;
@@ -42,7 +42,7 @@ static double group_rank(const rf_call *call, int64_t row, int64_t group, double
   return attr->router.sigmoid ? first + second : first;
 }
 
-/* Whether the group of an expert is among the best groups. Of equal groups, the lower index
+/* Returns whether the group of expert e is among the best groups. Of equal groups, the lower index
  * wins. */
 static bool is_open(const rf_call *call, int64_t row, int64_t e, double all) {
   const rf_router *router = &call->op->attr.experts.router;
@@ -154,12 +154,12 @@ void rf_reference_dispatch_bwd(const rf_call *call) {
     }
 }
 
-/* Number of runs of rows. Run r has rows of expert r modulo the number of experts. */
+/* Number of runs of rows. Run r has the rows of expert r modulo the number of experts. */
 static int64_t runs(const rf_call *call) {
   return call->op->attr.experts.experts * (int64_t)(call->op->attr.group > 1 ? call->op->attr.group : 1);
 }
 
-/* Products of rows with their expert's weights (K,N): x w, or dy w^T if `back`. */
+/* Multiplies each row by the weights (K,N) of its expert: x w, or dy w^T if `back`. */
 static void expert_products(const rf_call *call, bool back) {
   const rf_attr_experts *attr = &call->op->attr.experts;
   rf_view a = in_view(call, 0), w = in_view(call, 1), out = out_view(call, 0);

@@ -7,7 +7,7 @@
 typedef struct head {
   rf_view x, w, bias;
   int64_t rows, width, vocab;
-  /* this chip's part of the vocabulary: first token, number of tokens without padding */
+  /* this chip's part of the vocabulary: first token, and number of tokens without padding */
   int64_t first, words;
   bool transpose, wide, fast;
   float cap;
@@ -46,7 +46,8 @@ static double logit(const head *of, int64_t r, int64_t v) {
   return capped(of->cap, of->bias.data ? exact_add(of->wide, sum, load(of->bias, v)) : sum);
 }
 
-/* Sum of exp(logit - largest) of row r. *most gets the largest logit, *best its first token. */
+/* Sum of exp(logit - largest) of row r. Sets *most to the largest logit, *best to its first
+ * token. */
 static double row_sum(const head *of, int64_t r, int32_t *best, double *most) {
   double largest = -INFINITY, sum = 0;
   for (int64_t v = 0; v < of->words; v++) {
@@ -79,15 +80,16 @@ static void loss_rows(const rf_call *call, const head *of, const int32_t *labels
   }
 }
 
-/* Workspace: logit gradients (n) of a token, and sums dx (n,D); lse (n) for head_loss_grad. */
+/* The workspace has the gradients (n) of one token's logits, sums dx (n,D), and lse (n) for
+ * head_loss_grad. */
 size_t rf_reference_head_workspace(const rf_graph *graph, const rf_op *op, int threads) {
   (void)threads;
   const rf_tensor *x = &graph->tensor[op->input[0]];
   return (size_t)(x->shape[0] * (x->shape[1] + 2)) * sizeof(double);
 }
 
-/* dlogits = (softmax - onehot) * loss_scale, one token at a time. Outputs dx, dw, dbias from `slot`
- * on. */
+/* dlogits = (softmax - onehot) * loss_scale, one token at a time. dx, dw and dbias are the outputs
+ * from `slot` on. */
 static void gradients(const rf_call *call, const head *of, const int32_t *labels, rf_view lse, int slot) {
   rf_view dx = out_view(call, slot), dw = out_view(call, slot + 1), dbias = out_view(call, slot + 2);
   double *column = call->workspace, *sums = column + of->rows;
@@ -222,7 +224,7 @@ void rf_reference_head_score(const rf_call *call) {
     double lse = rounded(of.wide ? RF_F64 : RF_F32, row_lse(&of, r, &best)), before = INFINITY;
     store(logprob, r, labels[r] < 0 ? 0.0 : logit(&of, r, labels[r]) - lse);
     int64_t last = -1;
-    /* Find the token that follows (before, last) in descending order of logits. */
+    /* Finds the token that comes after the pair (before, last) in descending order of logits. */
     for (int64_t k = 0; k < most && (top_ids || top.data); k++) {
       double largest = -INFINITY;
       int64_t at = -1;

@@ -1,6 +1,6 @@
-/* kernels.h - the function of every op, and the sizes of workspaces. Private to this folder. A
- * comment `x (n,D), bias (D)? -> y (n,D)` lists the inputs and the outputs of an op with their
- * shapes. `?` marks a tensor that may be absent. */
+/* kernels.h - declares the function of every op, and the functions that return workspace sizes.
+ * Private to this folder. A comment `x (n,D), bias (D)? -> y (n,D)` lists the inputs and the
+ * outputs of an op with their shapes. `?` marks a tensor that may be absent. */
 #ifndef RF_REFERENCE_KERNELS_H
 #define RF_REFERENCE_KERNELS_H
 

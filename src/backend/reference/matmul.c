@@ -1,6 +1,6 @@
 /* matmul.c - the matmul family. Each output element is one chain of f32 fused multiply-adds in
- * ascending order of the summed index (f64: a double sum). Every other kernel must give
- * bit-identical results, except bf16 with tiles (backend/cpu/gemm.h). */
+ * ascending order of the summed index, or a double sum for f64. Every other kernel must give
+ * bit-identical results, except products of bf16 with tiles (backend/cpu/gemm.h). */
 #include "backend/reference/kernels.h"
 
 static int64_t weight_at(const rf_call *call, int64_t k, int64_t n, int64_t inner, int64_t columns) {
@@ -56,8 +56,8 @@ void rf_reference_matmul_dx(const rf_call *call) {
     }
 }
 
-/* x (M,K), dy (M,N) -> dw with the shape of w, dbias (N)?: sums over ascending rows, which start
- * from the present value when accumulating */
+/* x (M,K), dy (M,N) -> dw with the shape of w, dbias (N)?: sums over ascending rows. When
+ * accumulating, sums start from the present value. */
 void rf_reference_matmul_dw(const rf_call *call) {
   rf_view x = in_view(call, 0), dy = in_view(call, 1), dw = out_view(call, 0), dbias = out_view(call, 1);
   int64_t rows = rows_in_use(call, rf_in(call, 0)->shape[0]), inner = rf_in(call, 0)->shape[1],

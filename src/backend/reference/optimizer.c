@@ -14,8 +14,8 @@ static double chunk_sum(const rf_call *call, int64_t from) {
   return sum;
 }
 
-/* grad -> sums (P): writes element `element`, the sum of squares. Each chunk of 4096 elements is
- * summed; then the sums of chunks are added in order. */
+/* grad -> sums (P): writes the sum of squares to element `element`. Sums each chunk of 4096
+ * elements, then adds the sums of the chunks in order. */
 void rf_reference_norm_sq(const rf_call *call) {
   rf_view sums = out_view(call, 0);
   double total = 0;
@@ -24,7 +24,7 @@ void rf_reference_norm_sq(const rf_call *call) {
   store(sums, call->op->attr.sums.element, call->op->attr.group > 1 ? total / call->op->attr.group : total);
 }
 
-/* sums (P) -> clip (2): the global norm, and the factor of the gradients */
+/* sums (P) -> clip (2): the global norm, and the factor by which AdamW multiplies the gradients */
 void rf_reference_clip(const rf_call *call) {
   rf_view sums = in_view(call, 0), out = out_view(call, 0);
   double total = 0, limit = (double)call->op->attr.clip.limit;

@@ -1,6 +1,6 @@
 /* rope.c - rotary positions: pair i of elements of each query and key head is rotated by position
  * times frequency i. With R = rope.dim, pair i is elements (i, i + R/2) of the head. With
- * rope.tail, pair i is elements (2i, 2i + 1) of the head's last R. */
+ * rope.tail, pair i is elements (2i, 2i + 1) of the last R elements of the head. */
 #include "backend/reference/kernels.h"
 
 /* qkv (n,(N+2K)H), positions (n) -> qkv with q and k rotated. `inverse`: backward rotates back. */

@@ -1,10 +1,10 @@
-/* sheet.c - kernels of accelerators that are known only by their data sheet. A plan sees kernel
- * names and workspaces, which depend on shapes alone, not on the planning machine. */
+/* sheet.c - kernels of accelerators that are known only by their data sheet. A plan gets kernel
+ * names and workspace sizes. Both depend on shapes alone, not on the machine that plans. */
 #include "backend/kernel.h"
 #include "machine/isa.h"
 
 /* A training step computes logits for one panel of rows at a time, as on the CPU. A panel has so
- * many rows (about 250 FLOPs per byte) that reading the table does not limit its speed. */
+ * many rows (about 250 FLOPs per byte of table) that reading the table does not limit its speed. */
 enum { PANEL_BYTES = 64 << 20, PANEL_LEAST_ROWS = 256 };
 
 static size_t head_panel(const rf_graph *graph, const rf_op *op, int threads) {
@@ -17,17 +17,17 @@ static size_t head_panel(const rf_graph *graph, const rf_op *op, int threads) {
   return (size_t)panel * (size_t)(vocab + 1) * sizeof(float); /* logits and lse of the rows */
 }
 
-/* f32 sums of the backward pass (FlashAttention-2, algorithm 2): dQ over blocks of keys, and delta
- * = dctx . ctx, one number for each row and head. */
+/* Bytes of f32 sums of the backward pass (FlashAttention-2, algorithm 2): dQ, summed over blocks of
+ * keys, and delta = dctx . ctx, one number for each row and head. */
 static size_t attention_sums(const rf_graph *graph, const rf_op *op, int threads) {
   (void)threads;
   const rf_tensor *qkv = &graph->tensor[op->input[0]];
-  /* An f32 dQ needs no separate sums. */
+  /* if dQ is f32, the output itself holds the sums */
   int64_t sums = qkv->dtype == RF_BF16 ? op->attr.attention.head_dim + 1 : 1;
   return (size_t)(qkv->shape[0] * op->attr.attention.heads * sums) * sizeof(float);
 }
 
-/* The gradient with `rank` columns between the two matmuls. */
+/* Bytes of the gradient with `rank` columns that the first of two matmuls gives to the second. */
 static size_t lora_between(const rf_graph *graph, const rf_op *op, int threads) {
   (void)threads;
   return (size_t)rf_tensor_count(&graph->tensor[op->input[1]]) * sizeof(float);
