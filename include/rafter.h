@@ -30,10 +30,11 @@
  * The caller does any locking. The option `threads` says with how many threads a call computes. At
  * most one job with the option `trace` may run in a process at a time.
  *
- * Side effects. Apart from the abort above, the library never exits, prints or handles signals. It
- * writes files where the options out, output and trace say. If the option out is not set, training
- * writes the token shards that it makes from text files to runs/. In that case rafter_run() also
- * writes the run's folder to runs/. For the history of runs see rafter_sink.history. */
+ * Side effects. Apart from the abort above, the library never exits, prints or handles signals. The
+ * library writes files where the options out, output and trace say. If the option out is not set,
+ * training writes the token shards that it makes from text files to runs/. In that case
+ * rafter_run() also writes the run's folder to runs/. For the history of runs see
+ * rafter_sink.history. */
 #ifndef RAFTER_H
 #define RAFTER_H
 
@@ -196,7 +197,7 @@ typedef struct rafter_request {
   int64_t bias_count;
   const char *const *stop; /* (stop_count) texts that end an answer and are not part of it */
   int32_t stop_count;
-  int32_t top_logprobs; /* likeliest tokens reported with each token, 0 to 32 */
+  int32_t top_logprobs; /* number of likeliest tokens reported with each token, 0 to 32 */
   bool ignore_eos;      /* exclude the model's end-of-text tokens; otherwise they end an answer */
   bool keep;            /* keep the answer cached for the next turn of its conversation */
   void *owner;          /* the caller's pointer, returned with every event */
@@ -264,9 +265,9 @@ typedef struct rafter_score {
   float *top_logprobs;   /* (count, top) or NULL */
 } rafter_score;
 
-/* Opens a model to score texts, from a job of command "score". Option seq: maximum tokens of a
- * text (unset: 1024, or the model's limit). One call scores at most batch times seq tokens
- * (batch unset: 1). Option top: likeliest tokens per position. Errors: as for
+/* Opens a model to score texts, from a job of command "score". Option seq: maximum tokens of a text
+ * (unset: 1024, or the model's limit). One call scores at most batch times seq tokens (1 times seq
+ * if batch is unset). Option top: likeliest tokens per position. Errors: as for
  * rafter_generator_open. */
 rafter_status rafter_scorer_open(const rafter_job *job, rafter_scorer **scorer, rafter_error *error);
 void rafter_scorer_close(rafter_scorer *scorer);
@@ -315,12 +316,12 @@ typedef struct rafter_sink {
    * or another thread sets it with an atomic store; the library reads it atomically. */
   const volatile int *stop;
   /* Shows `prompt`, reads a line for chat, and returns it malloc'ed and without its newline; NULL
-   * means end of input. During a chat, a non-zero *stop ends only the current answer. This function
-   * must then set *stop to 0. */
+   * means end of input. During a chat, a non-zero *stop ends only the current answer. After that,
+   * the function `line` must set *stop to 0. */
   char *(*line)(void *self, const char *prompt);
   void (*note)(void *self, const char *text); /* notices that are not results; NULL: `text` gets them */
-  /* Keep the history of runs in $RAFTER_RUNS, or in `runs` of the working directory. If false, the
-   * history is kept only if RAFTER_RUNS is set and not empty. */
+  /* Keep the history of runs in $RAFTER_RUNS, or in `runs` of the working directory. If `history`
+   * is false, the history is kept only if RAFTER_RUNS is set and not empty. */
   bool history;
 } rafter_sink;
 

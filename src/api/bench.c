@@ -80,7 +80,7 @@ static void choose_product(ceilings *c, const rf_plan *plan) {
   bool tiles = plan->options.build.dtype == RF_BF16 && has_alu(c, RF_BF16, RF_ALU_MATRIX);
   c->product = fast && bytes ? RF_I8 : tiles ? RF_BF16 : RF_F32;
 }
-/* Index in PEAKS of the fastest arithmetic for the dtype of the matrix products. */
+/* Index in PEAKS of the highest peak rate for the dtype of the matrix products. */
 static int product_peak(const ceilings *c) {
   int best = 0;
   for (int i = 0; i < PEAK_COUNT; i++)
@@ -439,8 +439,8 @@ static rf_status bench_batch(bench *b, rf_error *error) {
   double flops = 2 * (double)g->decode->graph->params.matmul * (double)t->tokens * STEPS;
   const limits l = {
       .flops = flops, .causal = flops, .bytes = weight_bytes(g->decode) * STEPS, .counted = "2 P per token"};
-  /* Context length of the median answer. The lengths differ, because the first answers began before
-   * all prompts were read. */
+  /* Context length of the median answer. The answers have different lengths, because the first
+   * answers began before all prompts were read. */
   int64_t depth = length + (most - STEPS) / 2;
   const rf_sampler_options greedy = {.temperature = 0};
   double predicted = walks_seconds(g->decode, t->tokens, depth, STEPS, 1) +
@@ -587,7 +587,7 @@ static rf_status rf_command_bench(const rafter_job *job, const rafter_sink *sink
   }
   test tests[MOST_TESTS];
   int tests_count;
-  /* Check the tests before the ceilings, which take seconds. */
+  /* Check the tests before measuring the ceilings, which takes seconds. */
   RF_GO(parse_tests(rf_options_text(job->options, "test"), tests, &tests_count, error));
   RF_GO(rf_settings_resolve(job->options, "generate", s, error));
   for (int i = 0; i < tests_count; i++) RF_GO(check_positions(s, &tests[i], positions_of(&tests[i]), error));

@@ -8,8 +8,8 @@
 
 enum { CONTEXT = 4096, AT_ONCE = 8 }; /* defaults of --seq and --batch */
 
-/* A request. Its entry is kept until the generator has reported the end of all answers to the
- * request. */
+/* A request. The entry of a request is kept until the generator has reported the end of all answers
+ * to the request. */
 typedef struct entry {
   struct entry *next, *before;
   void *owner;
@@ -168,7 +168,7 @@ static const rafter_finish FINISH[] = {
     [RF_FINISH_CANCELLED] = RAFTER_FINISH_CANCELLED,
 };
 
-/* Called at the end of an answer; after the last one, moves the request to the spent list. */
+/* Called at the end of an answer. After a request's last answer, moves the request to h->spent. */
 static void end_answer(rafter_generator *h, entry *e) {
   if (--e->left) return;
   if (e->before) e->before->next = e->next;

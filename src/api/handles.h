@@ -12,7 +12,7 @@ struct rafter_tokenizer {
 };
 
 /* A copy of the job's options, with the name of a run replaced by its folder. RAFTER_INVALID: the
- * job has another command. Free with rf_options_free(). */
+ * job is for another command. Free with rf_options_free(). */
 rf_status rf_handle_options(const rafter_job *job, const char *command, rf_options **options,
                             rf_error *error);
 rf_status rf_tokenizer_handle(const rf_options *options, const rf_model *model, const char *folder,

@@ -273,7 +273,7 @@ done:
 /* ---- all prompts ----------------------------------------------------------------------------- */
 
 /* Sets the context length to --seq, or else to that of the longest prompt with its answer. Without
- * --seq, it is at most the number of the model's positions. */
+ * --seq, the context is at most the model's number of positions. */
 static rf_status resolve_context(const rf_options *o, rf_prompts *p, rf_error *error) {
   rf_build_options *b = &p->settings.plan.build;
   int64_t most = p->settings.model.max_seq, longest = 0, answers = 0, samples = 1;
@@ -286,7 +286,7 @@ static rf_status resolve_context(const rf_options *o, rf_prompts *p, rf_error *e
   }
   if (!rf_options_is_set(o, "seq")) b->seq = longest < most ? longest : most;
   b->microbatch = rf_options_int_or(o, "batch", answers < 8 ? answers : 8);
-  /* One more cached sequence keeps a prompt for the further samples of the prompt. */
+  /* If a prompt has more samples than slots, one more cached sequence keeps the prompt. */
   b->accumulate = 1;
   b->sequences = b->microbatch + (samples > b->microbatch);
   for (int64_t i = 0; i < p->rows; i++) {

@@ -36,8 +36,8 @@ typedef struct rf_prompts {
 } rf_prompts;
 
 /* Reads the prompts and settings that the options name. Where an option is not given, its value
- * comes from generation_config.json; a note to the sink lists these values. RAFTER_INVALID names
- * the option, RAFTER_FAILED the file, line and field. */
+ * comes from generation_config.json; a note to the sink lists the values from that file.
+ * RAFTER_INVALID names the option, RAFTER_FAILED the file, line and field. */
 rf_status rf_prompts_read(const rf_options *options, const rafter_sink *sink, rf_prompts *prompts,
                           rf_error *error);
 void rf_prompts_free(rf_prompts *prompts);

@@ -16,7 +16,7 @@
  * time. PART is a multiple of every block size. */
 enum { PART = 1 << 14, PARTS = 64 };
 
-/* Values of general.file_type. The numbers are those of llama.cpp's enum llama_ftype; For K types,
+/* Values of general.file_type. The numbers are those of llama.cpp's enum llama_ftype. For K types,
  * the table has the numbers of files that do not mix types. */
 static const struct {
   const char *type;

@@ -17,7 +17,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Maximum rows of each list of a comparison, given the number of entries of the page. This maximum
+/* Maximum rows of each list of a comparison, given the number of entries of the page. The maximum
  * keeps the page small enough to mail. */
 static size_t page_rows(size_t entries) { return entries < 4 ? 200 : entries < 6 ? 120 : 70; }
 

@@ -80,7 +80,7 @@ static rf_status schedule_of(const rf_options *o, int64_t steps, rf_schedule *s,
 }
 
 /* Whether --epochs sets the length of the run. A file may set both --steps and --epochs, as
- * run.json does. An option on the command line wins over the file. */
+ * run.json does. --steps or --epochs on the command line wins over the file. */
 static bool by_epochs(const rf_options *o) {
   return rf_options_is_set(o, "epochs") && !(rf_options_source(o, "steps") == RF_OPTION_GIVEN &&
                                              rf_options_source(o, "epochs") != RF_OPTION_GIVEN);
@@ -537,7 +537,7 @@ static rf_status train(const rafter_job *job, const rafter_sink *sink, rf_error 
   RF_GO(save_checkpoint(t, &log, error));
   RF_GO(rf_traced_write(traced, &journal, walk, walks, error));
   if (t->trainer->counted.steps) {
-    walks_of(t, walk); /* now with the measurements of the run */
+    walks_of(t, walk); /* list the plans again, with their measurements */
     RF_GO(rf_journal_sum_up(&journal, t->trainer->run, walk, walks, rf_now_seconds() - log.start, error));
   }
   if (stopped)

@@ -2,8 +2,9 @@
  *
  * First come, first served. The first waiting answer needs a slot and enough pages for its maximum
  * length; no other answer overtakes it. The waiting answer reuses its longest common prefix with a
- * cached sequence. It waits while another answer prefills a longer prefix that both answers share.
- * If pages are missing, sequences kept for reuse are evicted, least recently used first. */
+ * cached sequence. The waiting answer goes on waiting while another answer prefills a longer prefix
+ * that both share. If pages are missing, sequences kept for reuse are evicted, least recently used
+ * first. */
 #include "generate/batch.h"
 
 #include <stdlib.h>

@@ -304,7 +304,7 @@ static void choose(rf_batch *b, int i, int worker) {
       b->part[i].wanted ? b->engine.choose(b->engine.self, a, &b->part[i], worker, &a->error) : RAFTER_OK;
 }
 
-/* Chooses the next token of each sequence in the pass whose logits are wanted. Thread i % threads
+/* Chooses the next token of each sequence in the pass that has `wanted` set. Thread i % threads
  * serves sequence i. */
 static void choose_all(rf_generator *g, rf_batch *b) {
   if (b->threads > 1 && b->parts > 1) {

@@ -26,7 +26,7 @@ typedef struct rf_generate_settings {
   const char *weights_folder;
   uint64_t seed; /* Seed of random weights, used without a weights folder. */
   rf_run_debug debug;
-  bool no_sharing;      /* true: prompts reuse no cached prefixes. The answers are the same. */
+  bool no_sharing;      /* true: prompts reuse no cached prefixes, which changes no answer. */
   rf_progress progress; /* Reports the loading of weights; may be {0}. */
 } rf_generate_settings;
 

@@ -37,7 +37,8 @@ static rf_status choose_rows(rf_sampler *sampler, int threads, const float *logi
   double start = rf_now_seconds();
 #pragma omp parallel for num_threads(threads) schedule(static)
   for (int64_t i = 0; i < (int64_t)threads * ROWS_EACH; i++) {
-    /* In generation, the head computes the log-sum-exp. Its value does not change the choice. */
+    /* In generation, the head computes the log-sum-exp. The value of `lse` does not change the
+     * choice. */
     const float lse = 12;
     rf_logprobs none = {.lse = &lse};
     rf_error own;

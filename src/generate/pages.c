@@ -241,8 +241,8 @@ static rf_status check_class(const rf_pages *pages, int c, const rf_sequence *co
   return RAFTER_OK;
 }
 
-/* Checks pages that both sequences list: up to the end of such a page, or of the shorter sequence,
- * the tokens of both sequences must be equal. */
+/* Checks all pages that both `a` and `b` list. Up to the end of such a page, or of the shorter
+ * sequence, both sequences must have the same tokens. */
 static rf_status check_shared(const rf_pages *pages, int c, const rf_sequence *a, const rf_sequence *b,
                               rf_error *error) {
   for (int64_t k = 0; k < pages->kv.columns; k++) {

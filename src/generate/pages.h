@@ -50,8 +50,8 @@ bool rf_sequence_reaches(const rf_pages *pages, const rf_sequence *sequence, int
 /* Makes the empty `sequence` list the pages of the first `length` tokens of `from`. Returns false
  * if a page that `sequence` needs was released. */
 bool rf_sequence_share(rf_pages *pages, rf_sequence *sequence, const rf_sequence *from, int64_t length);
-/* Keeps only the first `length` tokens. false: no change, because keys for the next token are
- * gone. */
+/* Keeps only the first `length` tokens. If keys for the next token are gone, changes nothing and
+ * returns false. */
 bool rf_sequence_cut(rf_pages *pages, rf_sequence *sequence, int64_t length);
 void rf_sequence_release(rf_pages *pages, rf_sequence *sequence);
 

@@ -39,7 +39,7 @@ typedef struct rf_sampler_options {
 } rf_sampler_options;
 
 /* Scratch memory, 15 bytes per vocabulary token. Samplers that never run at the same time may share
- * one. */
+ * scratch memory. */
 typedef struct rf_sampler_work rf_sampler_work;
 rf_status rf_sampler_work_open(int64_t vocab, rf_sampler_work **work, rf_error *error);
 void rf_sampler_work_close(rf_sampler_work *work); /* NULL is allowed. */

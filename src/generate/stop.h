@@ -38,8 +38,8 @@ typedef struct rf_stop_state {
   int32_t found; /* 1 + index of the stop string that was found; 0: none. */
 } rf_stop_state;
 
-/* Text that may be shown now: released[0], then released[1]. Valid until the next call with the
- * same state, and only while the input bytes exist. */
+/* Text that may be shown now: released[0], then released[1]. The text is valid until the next call
+ * with the same state, and only while the input bytes exist. */
 typedef struct rf_stop_text {
   rf_span released[2];
 } rf_stop_text;

@@ -86,7 +86,7 @@ static bool is_others(const char *bound) {
 }
 
 /* Returns the cause that kept the threads idle longest (a gap). Returns NULL if this gap is shorter
- * than the work under the first bound, which is the share `bound` of all work. */
+ * than `bound * threads->work`, the share of work that the first bound limits. */
 static const rf_share *bound_by_gap(const rf_diagnosed_threads *threads, double bound) {
   const rf_share *largest = NULL;
   for (int i = 0; i < threads->gaps.count; i++)

@@ -130,7 +130,7 @@ bool rf_diagnose_walk(const json_t *plan, const json_t *measured, rf_diagnosed_w
 const rf_sum *rf_sum_named(const rf_sums *sums, const char *name);
 /* diagnose_threads.c */
 rf_diagnosed_threads rf_diagnose_threads(const json_t *entry);
-/* diagnose_change.c: fills change and changes; `quiet`: give the times without other programs. */
+/* diagnose_change.c: fills change and changes; `quiet`: use times without other programs. */
 void rf_diagnose_changes(rf_diagnosis *diagnosis, bool quiet);
 
 /* summary_words.c: the texts are malloc'ed. rf_words_sentence returns "" if nothing is known. */

@@ -52,8 +52,8 @@ static double repriced(const rf_diagnosed_walk *walk, const json_t *now, const j
   return seconds;
 }
 
-/* Ratio of measured to predicted time without other programs. It comes from a forward pass whose
- * fastest calls were not delayed; 0 if there is no such pass. */
+/* Ratio of measured to predicted time without other programs. The ratio comes from a forward pass
+ * whose fastest calls were not delayed; 0: there is no such pass. */
 static double pace_alone(const rf_diagnosis *d) {
   for (int i = 0; i < d->walks; i++)
     if (d->walk[i].alone == RF_ALONE_KNOWN && d->walk[i].predicted > 0)

@@ -85,8 +85,8 @@ rf_diagnosed_threads rf_diagnose_threads(const json_t *entry) {
   return threads;
 }
 
-/* How much of the delay was outside forward passes is not measured. To get a lower bound, all time
- * outside forward passes is taken as delay and subtracted. */
+/* Only the whole delay is measured, not the part outside forward passes. To get a lower bound, all
+ * time outside forward passes is taken as delay and subtracted. */
 double rf_report_others_part(const json_t *entry) {
   const json_t *measured = json_object_get(entry, "measured"), *others = json_object_get(measured, "others"),
                *walk;

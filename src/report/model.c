@@ -220,7 +220,8 @@ static rf_status check_plan(const json_t *plan, const char *where, rf_error *err
   return check_ops(plan, where, most_id, error);
 }
 
-/* Checks report.json. Its ops are matched with the plan's ops by id, so the plan needs every id. */
+/* Checks report.json. The ops of report.json are matched with the plan's ops by id, so the plan
+ * needs every id. */
 static rf_status check_measured(const json_t *run, const json_t *report, const char *where, rf_error *error) {
   static const char *const numbers[] = {"calls", "seconds", "least_seconds", "predicted_seconds",
                                         "limit_seconds"};

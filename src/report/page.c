@@ -20,7 +20,8 @@ extern const char rf_report_frame[];
 static const char MARKER[] = "@@model@@";
 
 /* If a character at `at` might end the script element or a line of script, returns its bytes and
- * sets *other to its JSON escape; otherwise returns 0. Only strings have such characters. */
+ * sets *other to its JSON escape; otherwise returns 0. In JSON, such characters occur only in
+ * strings. */
 static size_t spelled(const unsigned char *at, const char **other) {
   static const struct {
     const char *raw, *other;

@@ -8,8 +8,8 @@
 
 /* Makes the JSON object of a run's plan.json; the caller owns the object. */
 json_t *rf_report_plans_json(const rf_report_walk *walk, int walks);
-/* Sets the name of the plan object `json`. If it is a decode plan, adds its prefill plan to its
- * "plans". */
+/* Sets the name of the plan object `json`. If `json` is a decode plan, adds the prefill plan to the
+ * list "plans" of `json`. */
 void rf_report_name_plans(json_t *json, const rf_plan *plan, const rf_plan *prefill);
 
 #endif

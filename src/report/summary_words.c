@@ -95,7 +95,8 @@ static char *measured_sentence(const rf_diagnosed_walk *walk, const char *of) {
       kernels_bind(walk, kind) ? ": the kernels are the bottleneck, not the machine" : "", times);
 }
 
-/* The sentence about a slowed run. Its fastest calls show how long the run would take alone. */
+/* The sentence about a slowed run. The run's fastest calls show how long the run would take
+ * alone. */
 static char *alone_sentence(const rf_diagnosed_walk *walk) {
   const rf_sum *kind = &walk->kinds.at[0];
   char a[32], b[32], c[32];

@@ -11,7 +11,7 @@ enum { RF_THIN_FROM = 2000, RF_THIN_TO = 1000 };
 json_t *rf_report_thin(json_t *entry);
 
 /* Seconds of an entry's steps without the first: an object with "least", "median", "p90" and
- * "most". It is empty if no other step ran. A new reference. */
+ * "most". The object is empty if no other step ran. A new reference. */
 json_t *rf_report_step_seconds(const json_t *entry);
 
 #endif

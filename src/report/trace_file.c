@@ -11,7 +11,7 @@
 
 enum { VERSION = 1, ALIGN = 8 };
 static const size_t MOST_FILE = (size_t)1 << 33, MOST_HEADER = (size_t)1 << 28;
-static const int64_t MOST_NS = (int64_t)1 << 53; /* a double holds every time up to this exactly */
+static const int64_t MOST_NS = (int64_t)1 << 53; /* a double holds every time up to MOST_NS exactly */
 
 /* The columns in file order. Wider values come first, so that each column is aligned. */
 static const struct {

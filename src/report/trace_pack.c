@@ -1,5 +1,5 @@
-/* trace_pack.c - packs the columns of a trace for the page: differences instead of times, bytes
- * grouped by significance, gzip, base64. */
+/* trace_pack.c - packs the columns of a trace for the page. Times become differences, bytes are
+ * grouped by significance, and the result is gzip'ed and coded as base64. */
 #include "report/trace_pack.h"
 
 #include <stdlib.h>
@@ -36,7 +36,8 @@ static void difference(const unsigned char *column, const unsigned char *begins,
   }
 }
 
-/* Writes the first bytes of all values, then all second bytes, and so on. This compresses well. */
+/* Writes the first bytes of all values, then all second bytes, and so on. Bytes in this order
+ * compress well. */
 static void by_byte(const unsigned char *values, size_t size, size_t count, unsigned char *out) {
   for (size_t b = 0; b < size; b++)
     for (size_t i = 0; i < count; i++) *out++ = values[i * size + b];

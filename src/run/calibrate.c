@@ -337,8 +337,8 @@ static void touch(void *at, size_t bytes, int threads) {
 }
 
 /* Times the first touch of pages. A virtual machine may have to find pages first, which takes ten
- * times as long as reusing freed pages. All sizes are therefore mapped at the same time. This is
- * done before and after all other measurements, and the slower time counts. */
+ * times as long as reusing freed pages. All sizes are therefore mapped at the same time. The
+ * function runs before and after all other measurements, and the slower time counts. */
 enum { TOUCHES = 3 };
 static void touch_fresh(const rf_calibrate_options *o, size_t bytes[TOUCHES], double seconds[TOUCHES]) {
   void *at[TOUCHES] = {NULL};

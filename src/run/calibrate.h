@@ -38,10 +38,10 @@ rf_status rf_calibrate_fill(rf_run *run, const rf_plan *plan, rf_error *error);
 void rf_calibrate_add(rf_machine *machine, const char *op, const char *kernel, double size, double work,
                       double seconds);
 
-/* Fills `machine` (source "calibrated"): detected sheet; peak arithmetic in f32, bf16 and i8 at
- * level `isa`, in tiles and in vectors; read and copy bandwidth; thread scaling; launch time;
- * curves of ops by dtype and kernel; curves of packed products by storage type and rows. Takes
- * about a minute. RAFTER_FAILED: not enough memory. */
+/* Fills `machine` (source "calibrated") with the detected data sheet; peak arithmetic in f32, bf16
+ * and i8 at level `isa`, in tiles and in vectors; read and copy bandwidth; thread scaling; launch
+ * time; curves of ops by dtype and kernel; curves of packed products by storage type and rows.
+ * Takes about a minute. RAFTER_FAILED: not enough memory. */
 rf_status rf_calibrate(const rf_calibrate_options *options, rf_machine *machine, rf_error *error);
 
 #endif

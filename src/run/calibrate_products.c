@@ -138,8 +138,8 @@ static rf_status measure_products(ring *r, const rf_panels *panels, rf_cost_prod
   return RAFTER_OK;
 }
 
-/* Fits t = c K N + outputs N / OUTPUTS + inner K / INNER to three shapes of matrices. The constant
- * comes from a small matrix that fits in the caches and has one panel per thread. */
+/* Fits `t = c K N + outputs N / OUTPUTS + inner K / INNER` to the times for three sizes K x N. The
+ * constant comes from a small matrix that fits in the caches and has one panel per thread. */
 static rf_status measure_edges(ring *r, rf_cost_products how, edges *e, rf_error *error) {
   const rf_quant_type *type = rf_quant_type_of(how == RF_PRODUCTS_BF16 ? RF_Q_BF16 : RF_Q_Q8_0);
   int64_t lanes = (int64_t)RF_PANEL_LANES * r->options->threads;

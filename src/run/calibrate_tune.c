@@ -10,7 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Two products per class of weights, from real models. The second has a transposed weight. */
+/* Two products per class of weights, from real models. The second product has a transposed
+ * weight. */
 enum { SHAPES = 2, ROW_CLASSES = 3, WEIGHT_CLASSES = 3 };
 static const int64_t ROWS[ROW_CLASSES] = {128, 512, 1024};
 static const struct {

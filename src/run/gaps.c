@@ -2,11 +2,12 @@
  * cause.
  *
  * Timestamps explain time outside the bodies of ops. Time between two ops, and time before a
- * thread's own part of a parallel region, is launch. Time after this part is wait. Time outside
- * regions is serial. The system counts mapped pages, time in a core's queue and time asleep
- * (RF_SPAN_LOST). If a launch exceeds a bound, these counts must explain the excess, or it is
- * unexplained. The remaining counts explain time inside the bodies of ops. If all threads slept at
- * the same time, the process was stopped, and the gaps of all threads get the cause STOPPED. */
+ * thread's own part of a parallel region, is launch. Time after the thread's own part is wait. Time
+ * outside regions is serial. The system counts mapped pages, time in a core's queue and time asleep
+ * (RF_SPAN_LOST). If a launch takes longer than a bound, the counts must explain the excess;
+ * otherwise its cause is UNEXPLAINED. Counts that remain explain time inside the bodies of ops. If
+ * all threads slept at the same time, the process was stopped, and the gaps of all threads get the
+ * cause STOPPED. */
 #include "run/trace.h"
 
 #include <stdlib.h>
@@ -49,7 +50,7 @@ typedef struct work {
   region *region;   /* Of the current piece. */
   int64_t regions;
   look *look;
-  int64_t *look_at, *look_next; /* (threads + 1): each thread's first look, and its current look. */
+  int64_t *look_at, *look_next; /* (threads + 1): index of each thread's first and current look. */
   piece *piece;
   int pieces;
 } work;

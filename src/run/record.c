@@ -166,7 +166,7 @@ static int64_t data_bytes(int file) {
   return pages * sysconf(_SC_PAGESIZE);
 }
 
-/* Returns data_bytes(), which it reads again only after a page fault of the main thread. */
+/* Returns data_bytes(), called again only after another page fault of the main thread. */
 static int64_t heap_bytes(rf_record *record) {
   struct rusage use;
   bool known = !getrusage(RUSAGE_THREAD, &use);

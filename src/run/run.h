@@ -22,9 +22,9 @@ typedef struct rf_run_debug {
 
 /* Allocates one arena for plans with the same backend and the same persistent region (model,
  * dtypes, optimizer). The arena's size is the persistent region plus the largest transient region.
- * The arena's pages are reserved now, so that no step faults. The caller still owns the plans,
- * which must outlive the run. The null backend gets no arena. RAFTER_FAILED: not enough memory.
- * RAFTER_INVALID: the persistent regions differ. */
+ * The arena's pages are reserved now, so that no step has page faults. The caller still owns the
+ * plans, which must outlive the run. The null backend gets no arena. RAFTER_FAILED: not enough
+ * memory. RAFTER_INVALID: the persistent regions differ. */
 rf_status rf_run_open(const rf_plan *const *plans, int count, rf_run_debug debug, rf_run **run,
                       rf_error *error);
 void rf_run_close(rf_run *run);

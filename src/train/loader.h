@@ -44,8 +44,8 @@ rf_status rf_loader_steps(const rf_loader *loader, double epochs, int64_t *steps
 rf_status rf_loader_fill(const rf_loader *loader, int64_t first, int64_t count, rf_token_batch batch,
                          rf_error *error);
 /* rf_loader_held_out returns the number of validation rows. rf_loader_fill_held_out fills `count`
- * <= step_rows of these rows, from `first` on. It sets *valid as rf_loader_draw does. Rows beyond
- * the last validation row are filled as unused. */
+ * <= step_rows of these rows, from `first` on. Like rf_loader_draw, the function sets *valid. Rows
+ * beyond the last validation row are filled as unused. */
 int64_t rf_loader_held_out(const rf_loader *loader);
 rf_status rf_loader_fill_held_out(const rf_loader *loader, int64_t first, int64_t count, rf_token_batch batch,
                                   int64_t *valid, rf_error *error);

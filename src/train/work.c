@@ -4,7 +4,7 @@
 static void add_pairs(rf_step_work *work, int window, double per_pair) {
   int i = 0;
   while (i < work->windows && work->at[i].window != window) i++;
-  if (i == RF_MAX_WINDOWS) i--; /* Further windows share the last entry; no known model needs it. */
+  if (i == RF_MAX_WINDOWS) i--; /* Further windows share the last entry; no known model has more. */
   if (i == work->windows) work->at[work->windows++].window = window;
   work->at[i].per_pair += per_pair;
 }
