@@ -78,7 +78,7 @@ def main():
     then = seconds(mlp, False)
     b.expect("two plans", all(near(change, then.get(name, 0) - planned.get(name, 0)) for name, change, _ in state()["rows"]) and any("recompute" in name for name, _, _ in state()["rows"]))
     choose(sides[0], sides[4])
-    b.expect("a run is compared with another plan by predictions", all(near(change, then.get(name, 0) - planned.get(name, 0)) for name, change, _ in state()["rows"]) and state()["a"] == sides[1] and "Only one of the two was measured" in b.js("document.querySelector('#panel-compare').textContent"), state()["a"])
+    b.expect("a run is compared with another plan by predictions", all(near(change, then.get(name, 0) - planned.get(name, 0)) for name, change, _ in state()["rows"]) and state()["a"] == sides[1] and "Only one of the two sides was measured" in b.js("document.querySelector('#panel-compare').textContent"), state()["a"])
     choose(sides[1], sides[4])
     before = state()
     b.js("[...document.querySelectorAll('#panel-compare button')].find(x => x.textContent === 'Swap').click()")
