@@ -156,7 +156,7 @@ rf_status rf_adapter_base(const char *folder, char base[4096], rf_error *error) 
   if (status == RAFTER_OK && !*text)
     status = RF_FAIL(error, RAFTER_FAILED, "give the base as MODEL, and the adapter with --adapter",
                      "%s does not name its base model", s.path);
-  /* A relative path starts at the adapter's folder, else at the working directory. */
+  /* A path that does not exist below the adapter's folder is relative to the working directory. */
   if (*text == '/' || snprintf(base, 4096, "%s/%s", folder, text) >= 4096 || access(base, F_OK))
     snprintf(base, 4096, "%s", text);
   free_settings(&s);
@@ -265,7 +265,7 @@ static rf_status check_pair(const rf_tensor_file *file, const pair *p, const rf_
                      rf_tensor_file_path(file), t->name, side ? "(width, rank)" : "(rank, width)",
                      (long long)wide, (long long)most, t->rank, (long long)t->shape[0],
                      t->rank > 1 ? (long long)t->shape[1] : 1);
-    RF_TRY(rf_stored_read(t, 0, 0, NULL, error)); /* count 0: only checks the type */
+    RF_TRY(rf_stored_read(t, 0, 0, NULL, error)); /* reading 0 values only checks the type */
   }
   return RAFTER_OK;
 }
@@ -403,7 +403,7 @@ static rf_status read_part(const part *p, const rf_param *param, float *values, 
   return status;
 }
 
-/* If files store a fused weight's columns head by head, the columns of its B are too. */
+/* If files store a fused weight's columns head by head, its B has the same column order. */
 static const rf_name *order_of(const rf_model *model, const rf_param *param, rf_name *name) {
   *name = rf_param_name(model, param, false);
   return name->order[0] == RF_NAME_BY_HEAD ? name : NULL;

@@ -45,7 +45,7 @@ static const config_field SHARED[] = {
     {"max_position_embeddings", NULL, INT, false, 0, AT(max_seq)},
 };
 enum { SHAPE_COUNT = sizeof SHARED / sizeof SHARED[0] };
-/* Gemma 3's defaults of SHARED's fields. Google's files of the larger models omit some of them. */
+/* Gemma 3's defaults of SHARED's fields. Google's files of larger models omit some fields. */
 static const int64_t GEMMA3_SHAPE[SHAPE_COUNT] = {26, 2304, 8, 4, 256, 9216, 262208, 131072};
 static const config_field LLAMA[] = {
     {"rms_norm_eps", NULL, FLOAT, false, 1e-6, AT(norm_eps)},
@@ -491,7 +491,7 @@ static rf_status from_json(const json_t *json, const char *where, rf_model *resu
     model.plan_only =
         "its weights have a format that this version cannot read (quantization_config of its config.json)";
   if (rf_model_check(&model, where, error) != RAFTER_OK) {
-    if (error) error->status = RAFTER_FAILED; /* the file is wrong, not the command line */
+    if (error) error->status = RAFTER_FAILED; /* report a wrong file, not a wrong command line */
     return RAFTER_FAILED;
   }
   *result = model;

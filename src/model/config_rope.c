@@ -7,8 +7,9 @@
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-/* "longrope" has two lists with one divisor for each rotated pair, for short and for long texts. It
- * is supported only if the lists are equal and attention_factor is 1. */
+/* "longrope" has a list of divisors for short texts and a list for long texts, with one divisor for
+ * each rotated pair. "longrope" is supported only if both lists are equal and attention_factor is
+ * 1. */
 static rf_status read_table(const json_t *json, const char *where, rf_rope *rope, rf_model *model,
                             rf_error *error) {
   const json_t *divisors = json_object_get(json, "long_factor"),
@@ -32,12 +33,12 @@ static double yarn_weight(double factor, double scale) {
   return factor > 1 ? 0.1 * scale * log(factor) + 1 : 1;
 }
 
-/* How YaRN scales attention scores. yarn_weight() computes w(mscale) from a field. Latent attention
- * multiplies scores by w(mscale_all_dim)^2 and rotated queries and keys by w(mscale) /
- * w(mscale_all_dim). This program requires that this ratio is 1. Ordinary attention multiplies
- * cosines and sines by one factor, so the scores of fully rotated heads are multiplied by the
- * square of the factor. Source: transformers, modeling_rope_utils, _compute_yarn_parameters, and
- * modeling_deepseek_v3. */
+/* How YaRN scales attention scores. Below, w(m) is yarn_weight() of the field m. Latent attention
+ * multiplies scores by w(mscale_all_dim)^2, and rotated queries and keys by w(mscale) /
+ * w(mscale_all_dim). This program requires that mscale equals mscale_all_dim. Ordinary attention
+ * multiplies cosines and sines by one factor, so the scores of fully rotated heads are multiplied
+ * by the square of the factor. Source: transformers, modeling_rope_utils, _compute_yarn_parameters,
+ * and modeling_deepseek_v3. */
 static rf_status yarn_scores(const json_t *json, const char *where, double factor, double *weight,
                              bool *computed, bool latent, rf_error *error) {
   double scale, all, given;

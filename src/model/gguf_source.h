@@ -18,7 +18,8 @@ rf_gguf_meta *rf_gguf_source_meta(rf_gguf_source *source);
 bool rf_gguf_source_has_tokenizer(const rf_gguf_source *source);
 const char *rf_gguf_source_note(const rf_gguf_source *source); /* why the tokenizer is missing */
 int rf_gguf_source_count(const rf_gguf_source *source);
-/* `data` is NULL if values must be transformed; rf_gguf_source_read then returns them. */
+/* `data` is NULL if values must be transposed, reordered or widened. In this case,
+ * rf_gguf_source_read returns the values. */
 const rf_quant_tensor *rf_gguf_source_at(const rf_gguf_source *source, int index);
 rf_status rf_gguf_source_read(const rf_gguf_source *source, int index, int64_t first, int64_t count,
                               float *out, rf_error *error);

@@ -60,17 +60,17 @@ typedef struct rf_rope {
   bool tail;
   const float *divisor; /* TABLE: one divisor for each pair; an array of the rf_model */
 } rf_rope;
-/* Radians by which pair i turns per position. Unscaled, they are theta^(-2i/dim). LINEAR divides
- * them by factor. LLAMA3 divides them by factor for wavelengths above original/low, keeps them for
- * wavelengths below original/high, and blends both in between. YARN (Peng et al. 2023) differs only
- * in that its blend is linear over pairs. TABLE divides them by the divisor of the pair. Source:
- * transformers, modeling_rope_utils. */
+/* The frequency of pair i, in radians per position. PLAIN: theta^(-2i/dim). LINEAR divides the
+ * plain frequency by factor. LLAMA3 divides the frequency by factor for wavelengths above
+ * original/low, keeps the frequency for wavelengths below original/high, and blends in between.
+ * YARN (Peng et al. 2023) differs from LLAMA3 only in that the blend is linear over pairs. TABLE
+ * divides the frequency by the divisor of the pair. Source: transformers, modeling_rope_utils. */
 double rf_rope_frequency(const rf_rope *rope, int64_t i);
 
 /* Low-rank adapters (LoRA, Hu et al. 2021) next to frozen linear weights: `y = x W + scale (x A)
  * B`. A site is a range of a weight's columns with its own A and B; q, k and v of a fused weight
  * are three sites. The A of all sites of a weight are side by side in one parameter (K,
- * sites*rank), and the B of all sites in another. */
+ * sites*rank). The B of all sites are in another parameter. */
 enum { RF_LORA_LAYERS = 256, RF_LORA_PARTS = 3 };
 typedef struct rf_lora {
   int32_t rank; /* r; 0: no adapters */
@@ -102,7 +102,7 @@ typedef struct rf_model {
    * but not when it weights them. Training does not update these numbers. */
   bool router_choice;
   bool router_sigmoid; /* scores are the sigmoid of the router's logits, otherwise their softmax */
-  bool router_as_is;   /* a chosen expert's weight is its score, otherwise score / sum of chosen scores */
+  bool router_as_is;   /* expert's weight = score; if false, score / sum of chosen scores */
   float router_scale;  /* multiplies the experts' weights; 0: no factor */
   int32_t router_groups,
       /* Experts are chosen only from the best router_groups_used groups (0: from all). A group's
@@ -119,8 +119,9 @@ typedef struct rf_model {
   bool tied;      /* the head is the token embedding */
   bool mlp_first; /* a block runs the MLP before attention (uva) */
   float norm_eps;
-  rf_rope rope;          /* of layers with full attention; rope.dim 0 means H */
-  float local_theta;     /* theta of windowed layers, without scaling; 0: they use `rope` */
+  rf_rope rope; /* of layers with full attention; rope.dim 0 means H */
+  /* theta of windowed layers, which then have no scaling; 0: windowed layers use `rope` */
+  float local_theta;
   int32_t rope_divisors; /* rope.scaling TABLE: number of divisors, one for each pair */
   float rope_divisor[RF_ROPE_TABLE_MOST];
   bool qkv_bias;  /* only q, k and v have biases (qwen2) */

@@ -22,7 +22,8 @@ typedef struct name_row {
 
 // clang-format off
 /* GPT-2's linear layers have the class Conv1D. Their weights are stored as (in, out), like the
- * parameters of this program. Only an untied head is a Linear, stored as (out, in). */
+ * parameters of this program. Only an untied head has the class Linear and is stored as (out,
+ * in). */
 static const name_row GPT2[] = {
     {"embed/token/weight", {"wte.weight"}, NULL, 0},
     {"embed/position/weight", {"wpe.weight"}, NULL, 0},

@@ -30,7 +30,8 @@ rf_name rf_param_name(const rf_model *model, const rf_param *param, bool prefixe
 void rf_param_parts(const rf_model *model, const rf_param *param, int count, int64_t columns[RF_NAME_PARTS]);
 /* Maps a column number of tensor `part` from the parameter's order to the file's order. */
 int64_t rf_name_column(const rf_name *name, int part, int64_t column);
-/* Finds a tensor by name. A multimodal file gets the text model's prefix. NULL: none. */
+/* Finds a tensor by name. In a multimodal file, looks for the text model's prefix and the name.
+ * NULL: none. */
 const rf_stored *rf_name_find(const rf_tensor_file *file, const char *name);
 /* Whether a file may have this tensor in addition to the parameters: buffers, the head of a tied
  * model, the image encoder of a Gemma 3. */

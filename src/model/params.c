@@ -179,9 +179,9 @@ static void add_param(const rf_model *model, rf_pool *pool, int row_index, int l
   if (param->embedding) params->embedding += param->count;
 }
 
-/* Adds the A of all sites of a weight as a parameter, and all B as another. A starts with the
- * standard deviation of PEFT's initialisation (kaiming uniform, a = sqrt 5), which is 1/sqrt(3K); B
- * starts at 0. */
+/* Adds two parameters for the sites of a weight: one with every A, one with every B. A starts with
+ * the standard deviation of PEFT's initialisation (kaiming uniform, a = sqrt 5), which is
+ * 1/sqrt(3K); B starts at 0. */
 static void add_adapter(const rf_lora_parts *parts, rf_pool *pool, int adapts, rf_params *params,
                         rf_param *param) {
   const rf_param *base = &params->at[adapts];

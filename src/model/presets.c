@@ -397,7 +397,7 @@ static rf_status derive_sizes(const rf_model *base, const bool *given, const cha
   }
   if (model->first_dense > model->layers && base->first_dense == model->first_dense)
     model->first_dense = model->layers;
-  if (given[WIDTH] && !given[FF]) /* a gated MLP has 3 matrices: F = 8/3 D, rounded up to 256 */
+  if (given[WIDTH] && !given[FF]) /* a gated MLP has 3 matrices, so F = 8/3 D, rounded up to 256 */
     model->ff = rf_mlp_gated(model->mlp) ? (8 * model->width / 3 + 255) / 256 * 256 : 4 * model->width;
   return RAFTER_OK;
 }
@@ -449,7 +449,7 @@ static rf_status parse_shape(const char *spec, const rf_model *base, const char 
 
 /* ---- MODEL ----------------------------------------------------------------------------------- */
 
-/* Unsupported families. For these, an error that names the family helps more than a preset. */
+/* Unsupported families. The error names the family instead of suggesting a preset. */
 static const char *const OTHER_FAMILIES[] = {"phi", "falcon", "llama4"};
 
 static rf_status unknown_model(const char *spec, rf_error *error) {

@@ -301,7 +301,7 @@ rf_status rf_model_file_read(const char *path, rf_model *model, rf_error *error)
                              : path);
 done:
   if (status != RAFTER_OK && error)
-    error->status = status = RAFTER_FAILED; /* the file is wrong, not the command line */
+    error->status = status = RAFTER_FAILED; /* report a wrong file, not a wrong command line */
   rf_weight_file_close(file);
   return status;
 }

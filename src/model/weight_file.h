@@ -36,9 +36,10 @@ bool rf_weight_file_is_extra(const rf_weight_file *file, const rf_model *model, 
 rf_status rf_weight_part_read(const rf_weight_part *part, int64_t first, int64_t count, float *out,
                               rf_error *error);
 
-/* The storage type, as a number of quant.h. RF_Q_F64: a safetensors type that GGUF lacks. */
+/* The storage type, as a number of quant.h. RF_Q_F64 means a safetensors type that GGUF lacks. */
 int rf_weight_part_type(const rf_weight_part *part);
-/* Address of element `first` in memory. `first` must begin a block. Not valid for RF_Q_F64. */
+/* Address of element `first` in the mapped file. `first` must begin a block. Not valid for
+ * RF_Q_F64. */
 const void *rf_weight_part_data(const rf_weight_part *part, int64_t first);
 
 /* Tells the system that the tensor's bytes are not needed any more and may leave memory. */

@@ -170,7 +170,7 @@ rf_status rf_weight_types_read(const char *path, const rf_model *model, rf_weigh
     goto done;
   }
   types->count = params.count;
-  /* a router is small and its rounding may change choices, so its type stays */
+  /* A router is small, and rounding its weights may change choices, so it keeps its type. */
   for (int p = 0; p < params.base; p++) {
     const rf_param *param = &params.at[p];
     bool head = strcmp(param->name, "head/weight") == 0;

@@ -64,7 +64,8 @@ static rf_status find_parts(const rf_weight_file *file, const rf_model *model, c
                      name->part[i], want, got);
     }
     rf_error reason;
-    if (rf_weight_part_read(&part[i], 0, 0, NULL, &reason) != RAFTER_OK) /* count 0: only checks the type */
+    /* reading 0 values only checks the type */
+    if (rf_weight_part_read(&part[i], 0, 0, NULL, &reason) != RAFTER_OK)
       return RF_FAIL(error, RAFTER_FAILED, reason.hint, "%.300s: %s", path_of(file, &part[i]),
                      reason.message);
   }
@@ -184,7 +185,6 @@ static rf_status read_param(const rf_name *name, const rf_weight_part *part, int
   return RAFTER_OK;
 }
 
-/* Size of the largest block of any parameter. */
 static int64_t block_values(const rf_params *params) {
   int64_t most = BLOCK_VALUES;
   for (int i = 0; i < params->count; ++i) {

@@ -8,7 +8,7 @@
 
 enum { RF_WEIGHTS_CHUNK = 1 << 20 }; /* maximum values per call of visit or source */
 
-/* Takes (visit) or gives (source) elements [first, first + count) of `param`, row-major. */
+/* A visit receives, and a source returns, elements [first, first + count) of `param`, row-major. */
 typedef rf_status (*rf_weights_visit)(void *context, int param, int64_t first, int64_t count,
                                       const float *values, rf_error *error);
 typedef rf_status (*rf_weights_source)(void *context, int param, int64_t first, int64_t count, float *values,
@@ -57,7 +57,8 @@ rf_panels rf_weight_panels(const rf_model *model, const rf_param *param, const u
                            rf_dtype dtype);
 
 /* Writes model.safetensors, rounded to `dtype` (f32, bf16 or f16), and config.json into an existing
- * folder. Tensor names are Hugging Face's if rf_model_is_hugging_face(), otherwise rafter's. */
+ * folder. Tensor names are Hugging Face's if rf_model_is_hugging_face(model), otherwise rafter's
+ * own. */
 rf_status rf_weights_write(const char *folder, const rf_model *model, const rf_params *params, rf_dtype dtype,
                            rf_weights_source source, void *context, rf_error *error);
 

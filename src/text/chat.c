@@ -279,7 +279,8 @@ rf_status rf_chat_render(const rf_chat *chat, const json_t *messages, const rf_c
                          options, rendered, error);
 }
 
-/* Renders the first `count` messages into *bytes bytes, with which `whole` must begin. */
+/* Renders the first `count` messages to a text of *bytes bytes. Fails if `whole` does not begin
+ * with this text. */
 static rf_status prefix_bytes(const rf_chat *chat, const json_t *messages, size_t count, bool prompt,
                               const rf_chat_options *options, const rf_rendered *whole, size_t *bytes,
                               rf_error *error) {

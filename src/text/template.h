@@ -1,8 +1,8 @@
 /* template.h - chat templates: the part of Jinja that published chat templates use, rendered as in
  * transformers (with trim_blocks and lstrip_blocks). An unsupported feature is an error with its
  * name, line and column. One difference from Jinja is known, on which no published template
- * depends. It concerns a variable of the caller that an inner scope sets after only inner scopes
- * read it. In Jinja, such a variable is undefined. Here it has the caller's value. */
+ * depends. In Jinja, a variable of the caller is undefined if an inner scope sets it after only
+ * inner scopes read it. In this program, such a variable has the caller's value. */
 #ifndef RF_TEMPLATE_H
 #define RF_TEMPLATE_H
 

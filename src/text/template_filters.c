@@ -21,8 +21,8 @@ rf_status rf_tpl_wants_whole(tpl_run *run, const tpl_value *value, const char *w
   return TPL_FAIL(run, "%s must be an integer, not %s", what, rf_tpl_kind_name(value));
 }
 
-/* Whether a character belongs to a script without upper and lower case. Python maps the case of
- * other characters with tables (ß to SS). No template needs these tables. */
+/* Whether a character belongs to a script without upper and lower case. Other characters would need
+ * Python's tables of case (ß to SS), which no template needs. */
 static bool has_no_case(uint32_t point) {
   static const uint32_t ranges[][2] = {
       {0xa0, 0xa9},     {0x5d0, 0x6ff},   {0x900, 0xe7f},   {0x2000, 0x206f},   {0x3000, 0x312f},
@@ -254,7 +254,8 @@ static rf_status read_number(tpl_run *run, tpl_text text, int *form, int64_t *wh
   return RAFTER_OK;
 }
 
-/* Converts a value like Python's int() ('i') or float() ('f'); if it cannot, gives the default. */
+/* Converts a value like Python's int() (variant 'i') or float() ('f'). The result is the default if
+ * the value is no number. */
 static rf_status filter_number(tpl_run *run, const tpl_call *c) {
   int64_t whole = 0;
   double real = 0;

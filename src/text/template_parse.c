@@ -271,7 +271,7 @@ static rf_status parse_macro(tpl_parser *p, tpl_node *node) {
 static rf_status parse_filtered(tpl_parser *p, tpl_node *node) {
   node->kind = NODE_FILTERED;
   tpl_node *filter = rf_tpl_node(p, NODE_CAPTURED, p->token->at), *body;
-  --p->token; /* "filter" takes the place of '|' before the name */
+  --p->token; /* the word "filter" is skipped like a '|' */
   do RF_TRY(rf_tpl_parse_filter(p, filter, &filter));
   while (rf_tpl_at_op(p, '|'));
   RF_TRY(set_child(p, node, 1, filter));

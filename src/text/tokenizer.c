@@ -48,7 +48,7 @@ static const struct reader {
   bool says_marks; /* tokenizer_config.json decides whether BOS and EOS are added */
 } READERS[] = {
     {"tokenizer.json", ".json", rf_tokenizer_json_read, false},
-    /* rf_tokenizer_files_copy writes this file from a GGUF file. It is mapped, not read. */
+    /* A vocabulary that rf_tokenizer_files_copy took from a GGUF file; mapped, not read. */
     {"tokenizer.gguf", ".gguf", NULL, false},
     {"tokenizer.model", ".model", rf_tokenizer_sentencepiece_read, true},
     {"tokenizer.bin", ".bin", rf_tokenizer_llama2c_read, false},

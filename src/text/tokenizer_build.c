@@ -76,8 +76,8 @@ static rf_status add_pieces(rf_tokenizer *t, const rf_vocabulary *v, bool byte_l
       t->byte_fallback = true;
     }
     if (!found || !piece.bytes) continue;
-    /* SentencePiece matches user pieces after spaces became U+2581; GGUF may spell them with '
-     * '. */
+    /* SentencePiece matches user pieces after spaces became U+2581, but GGUF may spell user pieces
+     * with spaces. */
     rf_buffer marked = {0};
     rf_status status = RAFTER_OK;
     bool normalized = !special && !byte_level;

@@ -58,7 +58,7 @@ static rf_status check_pieces(const writing *w, bool *space_prefix) {
   return RAFTER_OK;
 }
 
-/* Qwen's tokenizer.json asks for NFC. Like llama.cpp's converter, we omit NFC. */
+/* Like llama.cpp's converter, this program drops the NFC that Qwen's tokenizer.json asks for. */
 static rf_status check_bytes(const writing *w, const char **pre) {
   const rf_tokenizer *t = w->t;
   for (int i = 0; i < t->normals.count; i++)
@@ -106,7 +106,7 @@ static rf_status put_piece(writing *w, int64_t id) {
 static rf_status put_added(writing *w, const rf_matcher *matcher) {
   for (int i = 0; i < matcher->count; i++) {
     const rf_added *added = &matcher->at[i];
-    /* Tokens outside t->raw have normalized text; the vocabulary has the original. */
+    /* Tokens outside t->raw have normalized text; their pieces have the original spelling. */
     bool as_written = matcher == &w->t->raw;
     if (added->id >= w->count) return no_place(w, "an added token has no row in the embedding table");
     if (!added->special && w->type[added->id] != RF_PIECE_CONTROL) w->type[added->id] = RF_PIECE_USER;

@@ -1,6 +1,6 @@
 /* tokenizer_json.c - reads Hugging Face's tokenizer.json. The vocabulary and the merges are nearly
- * all of the file. A scanner of strict JSON without recursion reads both, the merges with all
- * threads (33 MB in a fraction of a second). Jansson reads all other parts. */
+ * all of the file. A scanner of strict JSON without recursion reads the vocabulary and, with all
+ * threads, the merges (33 MB in a fraction of a second). Jansson reads all other parts. */
 #include "text/tokenizer_parts.h"
 
 #include "base/json.h"
@@ -164,7 +164,7 @@ static rf_status expect_end(scan *s) {
   return s->at == s->end ? RAFTER_OK : fail_expected(s, "a comma or a closing bracket");
 }
 
-/* Reads the comma or closing bracket after a value. *follows: another value follows. */
+/* Reads the comma or closing bracket after a value. *follows tells if a value follows. */
 static rf_status read_separator(scan *s, char closing, bool *first, bool *follows) {
   if (take_char(s, closing)) return *follows = false, RAFTER_OK;
   if (!*first && !take_char(s, ',')) return fail_expected(s, "a comma or a closing bracket");

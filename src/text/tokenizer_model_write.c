@@ -1,7 +1,7 @@
 /* tokenizer_model_write.c - writes the SentencePiece vocabulary of a GGUF file as tokenizer.model,
  * for libraries that do not read GGUF (fields: see tokenizer_sentencepiece.c). A vocabulary is
- * written only if SentencePiece encodes text to the same ids with it as this program. This holds
- * for BPE with scores and without unused pieces. */
+ * written only if SentencePiece and this program encode text with the vocabulary to the same ids.
+ * BPE with scores and without unused pieces is such a vocabulary. */
 #include "text/tokenizer_parts.h"
 
 #include "base/file.h"

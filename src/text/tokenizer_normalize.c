@@ -98,7 +98,8 @@ static rf_status unicode_form(const rf_normal *step, rf_span text, rf_buffer *ou
 }
 
 /* SentencePiece removes blanks at both ends and turns runs of spaces into one space. With `marks`,
- * it strips the end after spaces became U+2581, so a U+2581 at the end goes too. */
+ * SentencePiece strips the end after spaces became U+2581, so every U+2581 at the end is
+ * removed. */
 static rf_status squeeze_blanks(rf_span text, bool marks, rf_buffer *out, rf_error *error) {
   const char *at = text.at, *end = text.at + text.bytes;
   while (at < end && *at == ' ') at++;

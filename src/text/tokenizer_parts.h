@@ -36,7 +36,7 @@ typedef struct rf_pieces {
   int64_t count, capacity; /* number of ids; number of allocated rows */
   rf_piece_row *row;
   rf_buffer text;
-  uint64_t *slots; /* open addressing; a slot has the upper 32 bits of the hash, then id + 1 */
+  uint64_t *slots; /* open-addressing hash table of (upper 32 bits of the hash, id + 1) */
   uint64_t mask, used;
 } rf_pieces;
 

@@ -145,7 +145,7 @@ int rf_pattern_next(const rf_pattern *pattern, void *match, const char *text, co
     if (found == PCRE2_ERROR_NOMATCH) return 0;
     if (found < 0) return -1;
     const PCRE2_SIZE *span = pcre2_get_ovector_pointer(m->data);
-    /* Skip an empty match, and one that \K made start outside the searched range. */
+    /* A match does not count if it is empty or if \K made it start outside the searched range. */
     if (span[1] > span[0] && span[0] >= from && span[1] <= bytes) {
       *start = text + span[0];
       *stop = text + span[1];

@@ -99,8 +99,8 @@ enum { NOT_REACHED = -2, UNKNOWN = -1 };
 static inline void update_path(rf_encoding *e, uint32_t from, uint32_t to, int32_t id, double score) {
   double sum = e->path_score[from] + score;
   bool single = e->tokenizer->unigram.single;
-  /* SentencePiece stores path scores as floats. It compares a stored score with a sum in double for
-   * a piece, but with a sum in float for an unknown character. */
+  /* SentencePiece stores path scores as floats. SentencePiece compares a stored score with a sum in
+   * double for a piece, but with a sum in float for an unknown character. */
   if (single && id == UNKNOWN) sum = (float)sum;
   if (e->path_id[to] != NOT_REACHED && !(sum > e->path_score[to])) return;
   e->path_score[to] = single ? (float)sum : sum;
@@ -149,8 +149,8 @@ rf_status rf_unigram_word(void *encoding, const char *word, size_t bytes, rf_err
   }
   e->path_from[0] = end;
   /* Adjacent unknown characters are one run, encoded as its bytes or as one unknown id. Only
-   * Hugging Face's model also matches the spelled-out name of the unknown piece. This name joins a
-   * run, or keeps its id if it is the whole run. */
+   * Hugging Face's model also matches the spelled-out name of the unknown piece. Such a name joins
+   * a run of unknown characters, but keeps its id if it is the whole run. */
   uint32_t unknown = 0, pieces = 0; /* start of the unknown run, and number of pieces in the run */
   for (uint32_t at = 0; at < bytes;) {
     uint32_t to = at ? e->path_from[at] : end;
