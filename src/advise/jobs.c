@@ -16,8 +16,7 @@ typedef struct lengths {
   int samples;
 } lengths;
 
-/* Reads the lengths of prompts and answers. Without --seq, a cache slot has room for one of
- * each. */
+/* Reads prompt and answer lengths. Without --seq, a cache slot fits a prompt and its answer. */
 static rf_status resolve_lengths(rafter_plan *p, const rf_options *o, lengths *l, rf_error *error) {
   rf_settings *s = &p->settings;
   int64_t half = s->model.max_seq > 1 ? s->model.max_seq / 2 : 1;
@@ -370,8 +369,7 @@ typedef struct phase {
 static const char RL_NOTE[] = "RL steps can be planned but cannot be run yet; rollouts, the reference's log "
                               "probabilities and the policy's step use one arena in turn";
 
-/* Bytes of a phase by class of tensor. Weights that the phase does not train do not count, because
- * all phases share them. */
+/* Bytes of a phase by class of tensor. Does not count untrained weights, which all phases share. */
 static void own_bytes(const rf_plan *plan, bool trains, int64_t own[RF_CLASSES]) {
   for (int c = 0; c < RF_CLASSES; c++) {
     bool base = c == RF_CLASS_WEIGHT || c == RF_CLASS_ADAPTER;
@@ -472,8 +470,7 @@ typedef struct rl_step {
   int64_t prompts;
 } rl_step;
 
-/* Plans the rollout with the dtype and, without --mesh, the mesh that --fit chose for the
- * policy. */
+/* Plans the rollout with the dtype and mesh (without --mesh) that --fit chose for the policy. */
 static rf_status plan_rollout(rl_step *s, const rf_plan_options *policy, rf_error *error) {
   rf_plan_options *to = &s->roll->settings.plan;
   const rf_plan_options before = *to;

@@ -22,7 +22,7 @@ struct rafter_plan {
   rf_fit_found found;     /* result of --fit */
   double tokens, budget_seconds;
   bool tensors, ops;
-  bool sized, advisable; /* sized: skip all but the memory; advisable: may price changes */
+  bool sized, advisable; /* sized: compute only sizes; advisable: advice is possible */
   const char *job;
   int64_t needs;               /* peak bytes over all phases of an RL step; 0: the job has one phase */
   int64_t lasts;               /* the part of `needs` that stays in memory for the whole job */

@@ -34,8 +34,7 @@ static double growth(const rf_sweep_row *row, int i, bool memory) {
              : row[i].rate * row[i].seconds / (row[i - 1].rate * before);
 }
 
-/* By how much row `i` exceeds the trend of its neighbours, as a fraction of row i - 1. 0: no
- * cliff. */
+/* By how much row `i` exceeds its neighbours' trend, as a fraction of row i - 1. 0: no cliff. */
 static double step_of(const rf_sweep_row *row, int count, int i, bool memory) {
   double slope[3] = {0}, most = 0;
   for (int k = -1; k <= 1; k++) {
@@ -108,8 +107,7 @@ static double number_of(const char *text) {
 }
 
 /* Finds one batch for all rows of a sweep over microbatch or accumulate: without --batch, the
- * smallest common multiple of the values that is at least the default. *batch = 0: keep the
- * batch. */
+ * smallest common multiple of the values from the default up. *batch = 0: no change. */
 static rf_status common_batch(const rf_options *o, const char *name, const char *const *values, int count,
                               int64_t *batch, rf_error *error) {
   enum { MOST = 1 << 20 };
@@ -132,7 +130,7 @@ static rf_status common_batch(const rf_options *o, const char *name, const char 
   return RAFTER_OK;
 }
 
-/* Plans one value. If that fails, `refused` gets the error, and the row has no plan. */
+/* Plans one value. If planning fails, `refused` gets the error, and the row has no plan. */
 static rf_status plan_value(const rf_options *o, const char *name, int64_t batch, rf_sweep_row *row,
                             rafter_plan **plan, json_t **json, rf_error *refused, rf_error *error) {
   rf_options *one = rf_options_copy(o);

@@ -1,4 +1,4 @@
-/* gguf_facts.c - reads the architecture from the metadata of a file. ARCHS has one row for each. */
+/* gguf_facts.c - reads the architecture from the metadata of a file. ARCHS has a row for each. */
 #include "formats/gguf_facts.h"
 
 #include <math.h>
@@ -36,8 +36,7 @@ static const arch_row ARCHS[] = {
 // clang-format on
 enum { ARCH_COUNT = sizeof ARCHS / sizeof ARCHS[0] };
 
-/* Maximum sizes of a model. Known models are smaller. With these sizes, no tensor size
- * overflows. */
+/* Maximum sizes of a model. Known models are smaller. No size of a tensor can overflow. */
 enum {
   WIDTH_MOST = 1 << 20,
   HEADS_MOST = 1 << 14,

@@ -34,8 +34,7 @@ typedef struct rf_gguf_facts {
   char rope_scaling[16];   /* "none", "linear", "yarn", "longrope", ... */
   double rope_factor;      /* factor of linear and yarn scaling; 1: no scaling */
   int64_t rope_original;   /* positions of the original training; 0: unknown */
-  /* The file has "rope_freqs.weight": rope_dim / 2 divisors of the frequencies (llama3's
-   * scaling). */
+  /* The file has "rope_freqs.weight": rope_dim / 2 divisors of frequencies (llama3's scaling). */
   bool rope_freqs;
   /* Rows of q and k are permuted: elements (2i, 2i + 1) of a head form a pair instead of (i, i +
    * rope_dim/2). See rf_gguf_permuted_row. */

@@ -26,7 +26,7 @@ struct rf_llama2c {
 /* One kind of tensor. Each letter of a shape is one size. D, F and V are the model's sizes. Q is N
  * H, and K is K H. R is T H/2, the size of the cos and sin tables, which rafter does not use. */
 typedef struct layout_row {
-  const char *name; /* follows "blk.LAYER." if layered; NULL: skip the tensor */
+  const char *name; /* without "blk.LAYER." if layered; NULL: skip the tensor */
   const char *shape;
   bool layered;
 } layout_row;
@@ -148,7 +148,7 @@ static rf_status place_tensors(rf_llama2c *file, const uint8_t *base, size_t at,
             count = shape[0] * shape[1];
     for (int layer = 0; layer < layers; ++layer, end += (uint64_t)count * 4) {
       if (!row->name) continue;
-      if (end + (uint64_t)count * 4 > file->bytes) continue; /* the check below reports an error */
+      if (end + (uint64_t)count * 4 > file->bytes) continue; /* the caller reports the short file */
       rf_quant_tensor *t = &file->tensor[file->count];
       *t = (rf_quant_tensor){
           file->name[file->count], f32, rank, {shape[0], shape[1]}, count, count * 4, base + end};

@@ -65,7 +65,8 @@ static void scale_of_q4_k(const uint8_t *packed, int s, int *scale, int *offset)
   }
 }
 
-/* q4_k: f16 d, f16 dmin, 12 bytes of scales and offsets, 128 bytes of nibbles; d sc q - dmin mn. */
+/* q4_k: f16 d, f16 dmin, 12 bytes of scales and offsets, 128 bytes of nibbles. value = d sc q -
+ * dmin mn. */
 void rf_dequantize_q4_k(const void *from, int64_t blocks, float *out) {
   const uint8_t *at = from;
   for (; blocks > 0; --blocks, at += RF_Q4_K_BYTES) {
@@ -96,8 +97,8 @@ void rf_dequantize_q5_k(const void *from, int64_t blocks, float *out) {
   }
 }
 
-/* q6_k: 128 bytes of low nibbles, 64 of two high bits, 16 signed scales, f16 d; value = d sc q, q
- * in -32..31. */
+/* q6_k: 128 bytes of low nibbles, 64 of two high bits, 16 signed scales, f16 d. value = d sc q, q =
+ * -32..31. */
 void rf_dequantize_q6_k(const void *from, int64_t blocks, float *out) {
   const uint8_t *at = from;
   for (; blocks > 0; --blocks, at += RF_Q6_K_BYTES) {

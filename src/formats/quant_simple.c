@@ -1,6 +1,6 @@
 /* quant_simple.c - blocks of 32 values with one scale (q4_0, q4_1, q5_0, q5_1, q8_0), and rows with
- * one scale (int8). Quantized blocks are bit-identical to those of ggml's reference code. The low
- * nibble of byte j is value j, the high one value j + 16. Bit i of a word is value i's fifth. */
+ * one scale (int8). Quantized blocks are bit-identical to those of ggml's reference code. Byte j
+ * has value j (low nibble) and value j + 16 (high). Bit i of a word is the fifth bit of value i. */
 #include <math.h>
 #include <string.h>
 

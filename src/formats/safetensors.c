@@ -132,7 +132,7 @@ static rf_status check_places(const char *where, place *places, int count, uint6
 }
 
 /* Checks a complete file in memory. *header gets the parsed object, which owns the names. *tensors
- * gets a malloc'ed array. */
+ * is malloc'ed. */
 static rf_status read_header(const unsigned char *bytes, size_t size, const char *where, json_t **header,
                              rf_stored **tensors, int *count, rf_error *error) {
   static const char hint[] = "the file may be truncated or not a safetensors file: copy it again";

@@ -35,7 +35,7 @@ const char *rf_tensor_file_path(const rf_tensor_file *file);
  * Returns RAFTER_FAILED for other types or a range outside the tensor. */
 rf_status rf_stored_read(const rf_stored *tensor, int64_t first, int64_t count, float *out, rf_error *error);
 
-/* A streaming writer. The caller gives all tensors (name, dtype, rank, shape) first, then their
+/* A streaming writer. The caller first gives all tensors (name, dtype, rank, shape), then
  * values. */
 typedef struct rf_tensor_writer rf_tensor_writer;
 /* `metadata` is NULL or a list key, value, ..., NULL. A full disk gives RAFTER_FAILED. */

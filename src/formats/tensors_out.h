@@ -21,8 +21,7 @@ rf_status rf_tensors_out_begin(rf_tensors_out *to, const char *path, int count, 
 rf_status rf_tensors_out_ready(rf_tensors_out *to, rf_error *error);
 /* Pads the file with zeros to the alignment. */
 rf_status rf_tensors_out_pad(rf_tensors_out *to, rf_error *error);
-/* Sets *left to the bytes that the current tensor still needs. Fails if all tensors are
- * complete. */
+/* Sets *left to the bytes that the current tensor needs. Fails if all tensors are complete. */
 rf_status rf_tensors_out_left(const rf_tensors_out *to, int64_t *left, rf_error *error);
 /* Writes `bytes` bytes of the current tensor, at most the number that it still needs. */
 rf_status rf_tensors_out_put(rf_tensors_out *to, const void *data, int64_t bytes, rf_error *error);

@@ -111,8 +111,7 @@ static rf_status want_gguf(rf_hub_listing *listing, const rf_hub_name *name, int
                  "%s@%s has %d GGUF variants: %s", name->repository, name->revision, variants, names);
 }
 
-/* Reports that a repository has no readable weights: names its layout and what to download
- * instead. */
+/* Reports that a repository has no readable weights: names its layout and what to get instead. */
 static rf_status say_layout(const rf_hub_listing *listing, const rf_hub_name *name, rf_error *error) {
   char repository[208], hint[400];
   const char *layout = NULL;

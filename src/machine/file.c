@@ -51,8 +51,7 @@ typedef struct rate_place {
   double *at;
 } rate_place;
 
-/* Reads {"f32": FLOP/s, ...}: dtypes into `of`, other formats into `more` (ends with a NULL
- * key). */
+/* Reads {"f32": FLOP/s, ...}: dtypes into `of`, others into `more`, which ends with a NULL key. */
 static rf_status parse_rates(const json_t *object, const char *name, bool required, double of[RF_DTYPES],
                              const rate_place *more, const char *where, rf_error *error) {
   json_t *rates = json_object_get(object, name), *value;

@@ -22,8 +22,8 @@ static double ring_bps(const rf_ring *ring, double oneway) {
   return (ring->wraps ? 2 : 1) * oneway / ring->stride;
 }
 
-/* A search that splits the extent of one mesh axis into factors along the torus axes. It prefers to
- * use few torus axes partly (only complete ones close to rings), then bandwidth, then later
+/* A search that splits the extent of one mesh axis into factors along the torus axes. It prefers
+ * few partly used torus axes (only complete ones close to rings), bandwidth, and last later
  * axes. */
 typedef struct search {
   const rf_machine *machine;
@@ -172,8 +172,8 @@ static rf_status group_of_switch(const rf_machine *m, const int32_t *of, int cou
     }
     stride *= of[i];
   }
-  /* A group that has a part of a node's chips gets the same part of its network bandwidth, because
-   * the other chips use it too. */
+  /* A group that has a part of a node's chips gets the same part of the node's network bandwidth,
+   * because the other chips use it too. */
   return add_nodes(m, inside, (total + inside - 1) / inside, (double)inside / m->topology.domain, group,
                    error);
 }

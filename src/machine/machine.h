@@ -169,7 +169,7 @@ bool rf_machine_wraps(const rf_machine *machine, int extent);
 rf_status rf_machine_read(const char *path, rf_machine *machine, rf_error *error);
 /* The file gets its name only when it is complete. */
 rf_status rf_machine_write(const rf_machine *machine, const char *path, rf_error *error);
-/* Describes this machine without measuring it. `source` becomes "detected", for rough figures. */
+/* Describes this machine without measuring it. Sets `source` to "detected". Figures are rough. */
 rf_status rf_machine_detect(rf_machine *machine, rf_error *error);
 /* Whether this CPU has tiles for int8 and bf16 products and lets this process use them. Asks the
  * system for permission, which tiles need because their registers are large. */
@@ -218,8 +218,7 @@ enum { RF_RESOURCE_DCN = 1 << 10, RF_RESOURCE_DIE = 1 << 11 };
 /* The group of chips along these mesh axes. Inner mesh axes use neighbouring chips. A mesh axis
  * uses complete torus axes if possible. The `slice` axis uses the data-centre network. If the
  * machine is `by_device`, the pinned mesh axis, or else the innermost even one, joins the two
- * devices of a chip. RAFTER_INVALID: mesh and machine differ in chips, or the bandwidth is
- * unknown. */
+ * devices of a chip. RAFTER_INVALID: other chips than the mesh, or unknown bandwidth. */
 rf_status rf_machine_group(const rf_machine *machine, const rf_mesh *mesh, rf_axes axes, rf_group *group,
                            rf_error *error);
 /* The group with these extents along the network's axes (SWITCH: chips of a node, then nodes).
@@ -229,7 +228,7 @@ rf_status rf_machine_axes(const rf_machine *machine, const int *extent, int coun
 /* Seconds of a collective; docs/planning.md has the formulas. `whole_bytes` is the size of: the
  * gathered array (all-gather), the input of one member (reduce-scatter, all-reduce), the input of
  * all members (all-to-all), or one message (permute). `literature` omits the factor (X-1)/X of
- * rings, as books do. *latency (may be NULL) gets the least seconds, at any bandwidth. */
+ * rings, as books do. *latency (may be NULL) gets the seconds of latency alone. */
 double rf_collective_seconds(const rf_group *group, rf_collective kind, double whole_bytes, bool literature,
                              double *latency);
 

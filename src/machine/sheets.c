@@ -31,8 +31,7 @@ static void parse_sheets(void) {
     sheets = NULL;
 }
 
-/* Reports no error in the JSON: the text is part of the program, and a unit test reads every
- * row. */
+/* Reports no error: the JSON is part of the program, and a unit test reads every row. */
 static json_t *sheet_rows(void) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
   pthread_once(&once, parse_sheets);

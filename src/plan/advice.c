@@ -158,7 +158,7 @@ int rf_plan_advise(const rf_plan *plan, rf_advice_ahead *ahead, rf_advice advice
   if (a->count) a->base = rf_plan_graph_before(plan, &built);
   a->weighed = a->base && a->same && rf_mesh_chips(&o->build.mesh) == 1 &&
                o->program.program == RF_PROGRAM_RAFTER && rf_trial_can(a->base, o);
-  /* not the plan's copy of the machine, which is scaled to its threads and instruction set */
+  /* not the plan's copy of the machine, which is scaled to the plan's threads and isa */
   for (int i = 0; i < a->same; i++) a->list[i].options.machine = o->machine;
   bool busy = ahead && a->same + atomic_load(&a->next_other) <= a->count;
   make_all(a, cores() - 1 - busy);

@@ -52,7 +52,7 @@ void rf_plan_choose(rf_plan *plan, rf_plan_depth depth) {
     else p->kernel = rf_kernel_choose(options->backend, options->isa, graph, op);
     choose_few(plan, op, p);
     op->blocks = rf_tuned_blocks(&options->machine->tuned, graph, op, p->kernel->name, options->threads);
-    /* a plan of depth BYTES, for the search of remat=auto, needs no workspace here */
+    /* a plan without times, for remat=auto, needs only the work of recomputed ops */
     if (depth >= RF_PLAN_PRICES || of >= 0) p->work = op->def->work(graph, op);
     p->calls = op->section == RF_SECTION_MICRO ? graph->accumulate : 1;
     p->workspace = add_workspace(plan, i, depth);

@@ -25,7 +25,7 @@ double rf_cost_size(const rf_graph *graph, const rf_op *op, rf_work work) {
     return (double)rf_tensor_count(out) /
            (double)(op->attr.attention.heads * (sequences > 0 ? sequences : 1));
   }
-  /* Incomplete tiles and softmax slow down short sequences with narrow heads. */
+  /* Incomplete tiles and softmax slow down short sequences with narrow heads, few or many. */
   if (op->def->curve_size == RF_CURVE_SEGMENT && graph->seq > 0)
     return (double)graph->seq * op->attr.attention.head_dim;
   return rf_cost_work(work);
@@ -62,7 +62,7 @@ static const rf_tensor *packed_of(const rf_graph *graph, const rf_op *op) {
   return w && w->dtype == RF_PACKED ? w : NULL;
 }
 
-/* Rows that are multiplied with one matrix; with experts, rows per expert that gets any. */
+/* Rows that are multiplied with one matrix; with experts, rows of each expert that has rows. */
 static double rows_of(const rf_op *op, const rf_tensor *w, rf_work work) {
   double experts = (double)rf_panels_experts(&w->panels), group = op->attr.group > 1 ? op->attr.group : 1,
          used = op->attr.experts.used;
@@ -135,7 +135,7 @@ static bool is_reference(const rf_kernel *kernel) {
   return kernel && !strncmp(kernel->name, "reference_", 10);
 }
 
-/* The curve of this reference kernel, or of all of them. NULL for other kernels. */
+/* The curve of this reference kernel, or one for all of them. NULL for other kernels. */
 static const rf_curve *reference_curve(const rf_machine *machine, const char *op, const rf_kernel *kernel,
                                        bool multiplies) {
   if (!is_reference(kernel)) return NULL;
@@ -188,8 +188,7 @@ void rf_machine_for_isa(rf_machine *machine, rf_isa isa) {
 
 /* ---- threads --------------------------------------------------------------------------------- */
 
-/* Peak FLOP/s or bandwidth with `threads` threads: linear between the measured thread counts and
- * 0. */
+/* FLOP/s or bandwidth with `threads` threads: linear between measured thread counts, 0 at 0. */
 static double scaled(const rf_machine *m, int threads, bool bandwidth) {
   double before = 0, before_threads = 0;
   for (int i = 0; i < m->scaling_count; i++) {
@@ -354,7 +353,7 @@ double rf_cost_op(const rf_machine *machine, const rf_graph *graph, const rf_op 
     compute = flops / (peak_flops(machine, RF_F32) / fmax(1, machine->threads) * REFERENCE_SHARE);
   } else if (curve) {
     double seconds = rf_cost_work(work) / curve_rate(curve, rf_cost_size(graph, op, work));
-    /* with few rows, reading the weights may take longer than this: then `memory` decides */
+    /* with few rows, reading the weights may take longer than `seconds`; then `memory` decides */
     if (flops > 0) compute = seconds;
     else {
       memory = seconds;

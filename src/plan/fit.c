@@ -13,8 +13,7 @@
 /* Limits of a search: the rows and meshes that it stores, and the ops in all graphs that it
  * searches for single tensors. */
 enum { MOST_TRIED = 1024, MOST_MESHES = 256, AUTO_OPS = 12000 };
-/* A mesh, planned with the fewest microbatches and no recomputation, which is near its best
- * speed. */
+/* A mesh with its near-best seconds: with the fewest microbatches and no recomputation. */
 typedef struct mesh_seen {
   rf_mesh mesh;
   double seconds;
@@ -269,7 +268,7 @@ static void list_meshes(const rf_model *model, const rf_mesh *from, int64_t micr
   }
 }
 
-/* Lists meshes that move a factor of 2 or 4 of the extent of fsdp, data or tensor in `from` to
+/* Lists copies of mesh `from` in which a factor of 2 or 4 moves from fsdp, data or tensor to
  * context, sequence, expert or pipeline. */
 static void list_neighbours(const rf_model *model, const rf_mesh *from, mesh_list *list) {
   static const rf_axis to[] = {RF_AXIS_CONTEXT, RF_AXIS_SEQUENCE, RF_AXIS_EXPERT, RF_AXIS_PIPELINE},
@@ -286,7 +285,7 @@ static void list_neighbours(const rf_model *model, const rf_mesh *from, mesh_lis
       }
 }
 
-/* Microbatches for a pipeline: `accumulate` if valid, otherwise one sequence per chip in each. */
+/* Number of microbatches for a pipeline: `accumulate` if valid, otherwise batch / chips. */
 static int fill_stages(const rf_mesh *mesh, int64_t batch, int accumulate) {
   int64_t chips = rf_mesh_size(mesh, BATCH_AXES);
   if (rf_pipeline_stages(mesh) == 1 || fills(mesh, accumulate) || batch % chips) return accumulate;
@@ -341,7 +340,7 @@ static void refine_mesh(fitter *f, const rf_mesh *mesh, rf_fit_vary vary) {
 }
 
 /* Searches all settings on the best mesh, then on meshes that may beat it. Recomputation makes no
- * mesh faster, so a mesh must be faster without it to win. */
+ * mesh faster, so only a mesh that is faster without recomputation may win. */
 static void refine_meshes(fitter *f, rf_fit_vary vary) {
   if (!f->best || (!vary.remat && !vary.microbatch)) return;
   rf_mesh mesh = f->best->options.build.mesh;
@@ -387,7 +386,7 @@ static rf_status try_meshes(fitter *f, rf_fit_vary vary, rf_error *error) {
   return RAFTER_INVALID;
 }
 
-/* Writes `why` of each row of the frontier, a sentence. */
+/* Writes the sentence `why` of each row of the frontier. */
 static void explain(rf_fit_row *row, int count) {
   for (int i = 1; i < count; i++) {
     const rf_fit_row *from = &row[i - 1];

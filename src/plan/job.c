@@ -220,7 +220,7 @@ static rf_status resolve_offload(const rf_options *options, const char *job, con
                       : "only --job train has optimizer and activations",
                    "--job %s has no %s (--offload)", whole,
                    kv ? "KV cache" : "optimizer and keeps no activations for a backward pass");
-  build->offload &= ~foreign; /* only another phase of the RL step has them */
+  build->offload &= ~foreign; /* only another phase of the RL step has these tensors */
   if (build->offload & RF_OFFLOAD_ACTIVATIONS && rf_mesh_extent(&build->mesh, RF_AXIS_PIPELINE) > 1)
     return RF_FAIL(error, RAFTER_INVALID, "leave activations out of --offload, or add --remat block",
                    "pipeline stages keep the activations of microbatches in flight on the chip (--offload "
@@ -275,7 +275,7 @@ static rf_status resolve_optimizer(const rf_options *options, rf_build_options *
                  "adam has no weight decay (--weight-decay: expected 0, got %g)", decay);
 }
 
-/* Whose program is planned. the values of the enum have the order of the option's choices */
+/* Whose program is planned. The values of the enum have the order of the option's choices. */
 static rf_status resolve_program(const rf_options *options, const char *job, rf_plan_options *plan,
                                  rf_error *error) {
   bool score = plan->build.job == RF_JOB_SCORE;

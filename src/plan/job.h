@@ -28,6 +28,6 @@ extern const rf_option RF_INFERENCE_OPTIONS[]; /* commands that run a model with
 extern const rf_option RF_CACHE_OPTIONS[];     /* commands that can generate */
 extern const rf_option RF_STEP_OPTIONS[];      /* commands that can train */
 extern const rf_option RF_OFFLOAD_OPTIONS[];
-extern const rf_option RF_LAYOUT_OPTIONS[]; /* for `rafter plan` alone, and --fit */
+extern const rf_option RF_LAYOUT_OPTIONS[]; /* only for `rafter plan`; and --fit */
 
 #endif

@@ -82,8 +82,7 @@ static void rank(const rf_block *block, int count, rank_by by, ranked *scratch, 
   for (int i = 0; i < count; i++) order[i] = sorted[i].index;
 }
 
-/* Bit k is set if the lifetime of block at + k overlaps with ops first .. last. Tests STRIDE blocks
- * at once. */
+/* Bit k is set if the lifetime of block at + k overlaps with ops first .. last, for k < STRIDE. */
 #ifdef __SSE2__
 static inline unsigned meeting(const bucket *s, int at, int first, int last) {
   __m128i from = _mm_set1_epi32(first), to = _mm_set1_epi32(last), apart[STRIDE / 4];
@@ -145,9 +144,8 @@ static void bucket_insert(bucket *s, const rf_block *b) {
   s->count++;
 }
 
-/* An index of placed blocks, in buckets sorted by offset. Each bucket has a summary, so that a
- * search can skip the bucket or treat it as one block, because neighbours often live at the same
- * time. */
+/* An index of placed blocks, in buckets sorted by offset. Each bucket has a summary, with which a
+ * search can skip it or treat it as one block, because neighbours often live at once. */
 enum { BUCKET_SIZE = 64 };
 typedef struct summary {
   int least_first, most_first, least_last, most_last;
@@ -256,7 +254,7 @@ typedef struct packer {
   int shortest;          /* ops that a block must span to be placed in the first phase */
   int64_t *offset;
   block_index longs;
-  /* for each op, linked lists of the blocks that it begins and of the long blocks that it ends */
+  /* for each op, linked lists of blocks that begin there and of long blocks that end there */
   int *begin, *begin_next, *end, *end_next;
   /* gaps between the long blocks at the current op, by ascending address; the last has no end */
   gap *gap;

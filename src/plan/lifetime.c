@@ -49,8 +49,8 @@ static void touch_op(walk *w) {
   if (op->workspace >= 0) touch(w, op->workspace, false, true);
 }
 
-/* Extends a lifetime beyond the uses of the tensor. An input lives from the start of its section,
- * an output to the end of the step, and a tensor that microbatches pass on for the whole micro
+/* Extends a lifetime beyond the uses of the tensor. Inputs live from the start of their section,
+ * outputs to the end of the step, and tensors that microbatches pass on, for the whole micro
  * section. */
 static void extend(walk *w, int t) {
   const rf_flow *flow = w->flow;

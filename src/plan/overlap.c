@@ -135,7 +135,7 @@ static bool overwrites(const rf_plan *plan, int i, int j) {
 }
 
 /* Time when op `i` may write: at `now` or after it, when no transfer uses the bytes any more. Drops
- * transfers that ended before `now`. With a full list, waits for the oldest. */
+ * transfers that ended before `now`. If the list is full, waits for the oldest transfer. */
 static double wait_for_flights(timeline *t, int i, double now) {
   double until = now;
   int kept = 0;

@@ -100,8 +100,7 @@ typedef struct rf_trial rf_trial;
 /* Returns false with pipeline stages or offload, because their passes run after recomputation. */
 bool rf_trial_can(const rf_graph *base, const rf_plan_options *options);
 rf_trial *rf_trial_open(const rf_graph *base, const rf_plan_options *options, rf_pool *pool);
-/* Sets *live (bytes) and *seconds (of recomputation per step) if tensors in `drop` are
- * recomputed. */
+/* Sets *live (bytes) and *seconds (recomputation per step) for recomputing tensors in `drop`. */
 void rf_trial_weigh(rf_trial *trial, const bool *drop, int64_t *live, double *seconds);
 /* Estimates a named policy: its arena size, or its live bytes if they exceed `room`. */
 int64_t rf_trial_policy(rf_trial *trial, rf_remat remat, int64_t room);

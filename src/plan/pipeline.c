@@ -191,7 +191,7 @@ static void add_work(sums *s, const rf_plan *plan, double share) {
   }
 }
 
-/* Sets the time of the returned plan: its stage's work, and waits for transfers and other
+/* Sets the time of the returned plan: its own work, and waits for transfers and for other
  * stages. */
 static void set_time(rf_plan *plan, double seconds) {
   const rf_plan_stage *mine = &plan->stage[plan->graph->mesh.stage];

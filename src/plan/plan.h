@@ -113,7 +113,7 @@ typedef struct rf_plan {
   int64_t live_bytes;                        /* largest sum of live tensors, without holes and alignment */
   int64_t host_bytes, host_persistent_bytes; /* size and persistent bytes of the host region */
   int peak_op;                               /* op with the most live bytes */
-  int64_t by_class[RF_CLASSES];              /* at peak_op; the sum with padding is arena_bytes */
+  int64_t by_class[RF_CLASSES];              /* live bytes at peak_op; with padding, arena_bytes */
   rf_step_time time;
   double sent_bytes; /* whole arrays that pass through one chip's collectives in a step */
   double step_seconds, model_flops, hardware_flops, flops_full_square, bytes; /* of a step, all chips */
@@ -275,7 +275,7 @@ double rf_plan_walk_seconds(const rf_plan *plan, const rf_extent *part, int part
  * (rf_plan_limit) to `limit`. Both arrays have op_count entries. RAFTER_FAILED: out of memory. */
 rf_status rf_plan_walk_ops(const rf_plan *plan, const rf_extent *part, int parts, double times,
                            double *seconds, double *limit, rf_error *error);
-/* Like rf_plan_walk_seconds, for many forward passes of one plan. Close the prices before the plan.
+/* Like rf_plan_walk_seconds, for many forward passes of one plan. The plan must outlive the prices.
  * Open returns NULL without memory; close accepts NULL. */
 typedef struct rf_walk_prices rf_walk_prices;
 rf_walk_prices *rf_walk_prices_open(const rf_plan *plan);
@@ -284,7 +284,7 @@ void rf_walk_prices_close(rf_walk_prices *prices);
 
 /* Tokens of a training step, or rows of a forward pass, over all chips. */
 double rf_plan_tokens(const rf_plan *plan);
-/* Peak FLOP/s of all chips in the plan's dtype. Without bf16 tiles, a CPU has its f32 peak. */
+/* Peak FLOP/s of all chips in the plan's dtype. In bf16, a CPU without tiles has its f32 peak. */
 double rf_plan_peak_flops(const rf_plan *plan);
 /* Peak FLOP/s in the dtype of the linear layers (--matmul-dtype). MFU is relative to this peak.
  * EMFU is relative to rf_plan_peak_flops and may exceed 1. */

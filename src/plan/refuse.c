@@ -126,8 +126,7 @@ static void note_least(remedies *r, int64_t bytes) {
   if (bytes >= 0 && bytes < r->least) r->least = bytes;
 }
 
-/* Before any recomputation, tries --zero, which shards more states. Returns the last valid
- * stage. */
+/* Tries more sharding (--zero) before any recomputation. Returns the last valid stage of ZeRO. */
 static int try_zero(remedies *r) {
   const rf_plan_options *from = &r->plan->options;
   const rf_mesh *mesh = &from->build.mesh;
@@ -143,8 +142,8 @@ static int try_zero(remedies *r) {
 }
 
 /* Writes a setting that fits, or else the smallest size that was tried. Tries to recompute whole
- * blocks and, if that fits, a cheaper policy. If it does not fit, tries smaller microbatches, and
- * last a slow search for single tensors. */
+ * blocks and, if that fits, a cheaper policy. If whole blocks do not fit, tries smaller
+ * microbatches, and last a slow search for single tensors. */
 static void find_remedy(const rf_plan *plan, const rf_graph *base, int64_t room, char *text,
                         size_t capacity) {
   static const rf_remat cheaper[] = {RF_REMAT_MLP, RF_REMAT_ATTN, RF_REMAT_MLP_ATTN};

@@ -181,8 +181,8 @@ static rf_status try_now(search *s, trial *result) {
 
 /* Drops whole kinds until the live bytes are at most `room`, or no kind helps. Each round drops the
  * kind that saves the most bytes per second. `thrifty`: bytes saved below `room` do not count, so a
- * small cheap kind may win. Otherwise they count, and shrink_kind later drops that kind in fewer
- * blocks. *now: bytes and time of the final set. */
+ * small cheap kind may win. Without `thrifty`, these bytes count; shrink_kind later drops that kind
+ * in fewer blocks. *now: bytes and time of the final set. */
 static rf_status drop_kinds(search *s, int64_t room, bool thrifty, trial *now) {
   RF_TRY(try_now(s, now));
   while (now->bytes > room) {
@@ -272,8 +272,8 @@ static rf_status lay_out(search *s, const bool *drop, trial *result) {
 
 /* Runs one greedy search and adds its set to the list of sets found. */
 static rf_status greedy(search *s, bool thrifty) {
-  /* The search compares live bytes with `target`. If the layout does not fit, it lowers
-   * `target`. */
+  /* The search compares live bytes with `target`. After a layout that does not fit, `target`
+   * falls. */
   int64_t target = s->room;
   for (int round = 0;; round++) {
     trial now;
@@ -339,7 +339,7 @@ rf_status rf_plan_auto_remat(const rf_graph *base, const rf_plan_options *option
                              int64_t *arena, rf_error *error) {
   /* The search allocates and frees the same few MiB hundreds of times. Until the program has freed
    * a larger block, glibc returns this memory to the kernel each time, which takes as long as the
-   * search. Freeing such a block here, whose pages are never touched, prevents this. */
+   * search. Freeing a larger block here, whose pages are never touched, stops these returns. */
   rf_pool *piece = rf_pool_new();
   rf_pool_raw(piece, (size_t)16 << 20);
   rf_pool_free(piece);

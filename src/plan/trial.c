@@ -14,7 +14,7 @@ typedef struct again {
   double seconds;
 } again;
 
-/* A recomputed op may do only a part: the GELU of a fused pair, or some outputs of a matmul. */
+/* A recomputed op may do less: only the GELU of a fused pair, or some outputs of a matmul. */
 enum { FORMS = 4 };
 
 struct rf_trial {
