@@ -2,7 +2,7 @@
  *
  * There are six opaque handles.
  *   `rafter_job`: the options of one command (model, machine, batch, dtype, ...).
- *   `rafter_plan`: a job laid out and priced: every op, tensor, offset, kernel, predicted time.
+ *   `rafter_plan`: the plan of a job: every op, tensor, offset, kernel and predicted time.
  *   `rafter_trainer`: a training run, step by step.
  *   `rafter_generator`: answers to many requests at once, step by step.
  *   `rafter_scorer`: log-probabilities of given texts.
@@ -27,7 +27,7 @@
  *
  * Threads. One thread at a time may use a handle; different handles may be used from different
  * threads at the same time. A rafter_tokenizer never changes: any number of threads may use one.
- * The caller does any locking. The option `threads` says with how many threads a call computes. At
+ * The caller must do all locking. The option `threads` says with how many threads a call computes. At
  * most one job with the option `trace` may run in a process at a time.
  *
  * Side effects. Apart from the abort above, the library never exits, prints or handles signals. The

@@ -175,7 +175,7 @@ static rf_status answer_all(exam *x, rf_error *error) {
   int64_t most = rf_options_given(o, "seq") ? rf_options_int(o, "seq") : e->settings.model.max_seq,
           answer_tokens = rf_options_int(o, "max-tokens");
   rf_request request = {.max_tokens = answer_tokens, .stop = x->marks.id, .stop_count = x->marks.count};
-  rf_sampling_typed(o, &request.sampler); /* no generation_config.json: the result lists options */
+  rf_sampling_typed(o, &request.sampler); /* ignores generation_config.json; the result lists the settings */
   json_object_set_new(e->result, "sampling", rf_sampling_json(&request.sampler));
   json_object_set_new(e->result, "max_tokens", json_integer(answer_tokens));
   if (x->longest >= most)

@@ -6,7 +6,7 @@
 
 enum { INNER = 16, ROWS_EACH = 8, PASSES = 9, TOP = 64 };
 
-/* A head with one feature more than the entry before. The difference of both times is a curve. */
+/* A head with one feature more than the head before. `curve` names the difference in time. */
 typedef struct head {
   const char *curve; /* NULL: no curve, only the base of the next curve. */
   bool scores, sums, caps, top;
