@@ -27,7 +27,7 @@
  *
  * Threads. One thread at a time may use a handle; different handles may be used from different
  * threads at the same time. A rafter_tokenizer never changes: any number of threads may use one.
- * The caller must do all locking. The option `threads` says with how many threads a call computes. At
+ * The caller does all locking. The option `threads` says with how many threads a call computes. At
  * most one job with the option `trace` may run in a process at a time.
  *
  * Side effects. Apart from the abort above, the library never exits, prints or handles signals. The
