@@ -33,7 +33,7 @@ bool rf_adapter_is(const char *folder) {
 /* One key of "alpha_pattern", which gives some layers their own alpha. */
 typedef struct own_alpha {
   const char *key;
-  rf_name_pattern *pattern; /* the key's regular expression; NULL: the key is the end of a layer's name */
+  rf_name_pattern *pattern; /* the key's regular expression; NULL: the key ends a layer's name */
   double alpha;
 } own_alpha;
 

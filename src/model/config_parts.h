@@ -39,7 +39,7 @@ typedef struct config_type {
   const char *activation_key, *activation_also;
   const char *theta_key;
   double theta, local_theta;
-  const int64_t *shape; /* defaults of SHARED's fields; NULL: most fields are required */
+  const int64_t *shape; /* defaults of the fields in SHARED; NULL: most are required */
   int64_t kv_heads;     /* default of "num_key_value_heads"; 0 or a null field means `heads` */
   int64_t positions;    /* default of "max_position_embeddings" */
   int windows;

@@ -13,8 +13,8 @@
 #include "formats/safetensors.h"
 #include "text/tokenizer.h"
 
-/* Where a folder has the values of a GGUF tensor. A linear layer has a row for each output and a
- * column for each input. A vector is one column. */
+/* Where a folder stores the values of one GGUF tensor. A linear layer has a row for each output and
+ * a column for each input. A vector is one column. */
 typedef struct origin {
   /* One tensor, or one for each expert; NULL for the rotary factors, which are computed. */
   const rf_stored **stored;
@@ -37,7 +37,7 @@ struct rf_gguf_source {
   rf_quant_tensor *tensor; /* tensors of a folder */
   origin *origin;
   bool has_tokenizer;
-  char note[sizeof((rf_error *)0)->message]; /* why the tokenizer is missing */
+  char note[sizeof((rf_error *)0)->message]; /* why no tokenizer is in the metadata */
 };
 
 static const rf_quant_type *type_of(rf_dtype dtype, int rank) {
@@ -208,7 +208,7 @@ static int64_t source_row(const origin *o, int64_t row) {
     int64_t head = row / o->moved, e = row % o->moved;
     return head * o->moved + (e % 2 ? o->moved / 2 : 0) + e / 2; /* inverse of rf_gguf_permuted_row */
   }
-  return rf_name_column(&o->name, 0, row); /* another row only if the folder stores rows head by head */
+  return rf_name_column(&o->name, 0, row); /* differs from `row` only for head-by-head order */
 }
 
 static rf_status read_folder(const rf_gguf_source *s, const origin *o, int64_t first, int64_t count,

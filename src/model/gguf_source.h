@@ -16,7 +16,7 @@ void rf_gguf_source_close(rf_gguf_source *source); /* NULL is allowed */
  * folder's tokenizer and chat template if GGUF can represent them. */
 rf_gguf_meta *rf_gguf_source_meta(rf_gguf_source *source);
 bool rf_gguf_source_has_tokenizer(const rf_gguf_source *source);
-const char *rf_gguf_source_note(const rf_gguf_source *source); /* why the tokenizer is missing */
+const char *rf_gguf_source_note(const rf_gguf_source *source); /* why no tokenizer was written */
 int rf_gguf_source_count(const rf_gguf_source *source);
 /* `data` is NULL if values must be transposed, reordered or widened. In this case,
  * rf_gguf_source_read returns the values. */

@@ -15,7 +15,7 @@ typedef enum rf_name_order { RF_NAME_PLAIN, RF_NAME_BY_HEAD, RF_NAME_PAIRS } rf_
 typedef struct rf_name {
   int count;
   char part[RF_NAME_PARTS][128];
-  int64_t columns[RF_NAME_PARTS]; /* columns of each tensor; their sum is the parameter's last axis */
+  int64_t columns[RF_NAME_PARTS]; /* columns of each tensor; their sum is the parameter's width */
   bool turned;                    /* the file stores (out, in), the parameter is (in, out) */
   rf_name_order order[RF_NAME_PARTS];
   int64_t head_dim; /* H */

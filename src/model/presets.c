@@ -303,7 +303,7 @@ static const struct shape_key {
     {"value_dim", KEY_INT, DEEP, offsetof(rf_model, value_dim)},
 };
 enum { KEY_COUNT = sizeof KEYS / sizeof KEYS[0] };
-/* Indices of the first keys of KEYS, for derive_sizes(). */
+/* Indices of the first rows of KEYS, which derive_sizes() uses. */
 enum { LAYERS, WIDTH, HEADS, KV_HEADS, HEAD_DIM, FF };
 
 const char *rf_model_init(const char *name) {

@@ -179,7 +179,7 @@ static rf_status filter_indent(tpl_run *run, const tpl_call *c) {
   RF_TRY(read_indentation(run, TPL_GIVEN(c->argument[0]) ? &c->argument[0] : &spaces, &by));
   bool first = rf_tpl_truth(&c->argument[1]), blank = rf_tpl_truth(&c->argument[2]);
   tpl_value newline = tpl_string("\n", 1);
-  /* As in Jinja, a text that ends with a newline gets an empty last line. */
+  /* As in Jinja, a text that ends with a newline has an empty last line. */
   RF_TRY(rf_tpl_arithmetic(run, '+', c->self, &newline, &line));
   RF_TRY(rf_tpl_lines(run, line.text, &lines));
   tpl_out out = {0};

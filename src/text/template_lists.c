@@ -108,7 +108,7 @@ static tpl_arguments arguments_after(const tpl_arguments *arguments, int skip) {
 
 rf_status rf_tpl_filter_map(tpl_run *run, const tpl_call *c) {
   tpl_list items;
-  /* Jinja does not check the arguments when the list is empty. */
+  /* Jinja does not check the arguments of the filter map when the list is empty. */
   if (!rf_tpl_truth(c->self)) return rf_tpl_list(run, FORM_LAZY, NULL, 0, c->result);
   RF_TRY(rf_tpl_iterate(run, c->self, &items));
   if (c->arguments->count && c->arguments->name[0].at) {

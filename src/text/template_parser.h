@@ -6,8 +6,8 @@
 
 typedef struct tpl_parser {
   rf_template *parsed;
-  const tpl_token *token; /* current token; TOKEN_END is the last */
-  int depth, loops;       /* depth: of nested bodies and expressions; loops: number of enclosing loops */
+  const tpl_token *token; /* current token; the last token is TOKEN_END */
+  int depth, loops;       /* nesting of bodies and expressions; number of enclosing loops */
   rf_error *error;
 } tpl_parser;
 

@@ -106,7 +106,7 @@ rf_status rf_tpl_equal(tpl_run *run, const tpl_value *a, const tpl_value *b, boo
   } else if (a->kind == TPL_DICT) return equal_dicts(run, a->dict, b->dict, equal);
   else if (a->kind == TPL_NAMESPACE) *equal = a->dict == b->dict;
   else if (a->kind >= TPL_LOOP) *equal = a->macro == b->macro;
-  else *equal = true; /* both are none, or both are undefined */
+  else *equal = true; /* a and b are both none or both undefined */
   return RAFTER_OK;
 }
 
@@ -389,7 +389,7 @@ rf_status rf_tpl_slice(tpl_run *run, const tpl_value *object, const tpl_value bo
   tpl_value *taken;
   size_t length = 0, bytes = 0;
   RF_TRY(rf_tpl_room(run, items.count, sizeof *taken, &taken));
-  if (step > count) step = count + 1; /* a step of count + 1 selects the same items and cannot overflow */
+  if (step > count) step = count + 1; /* count + 1 selects the same items and cannot overflow */
   if (step < -count) step = -count - 1;
   for (int64_t i = start; step > 0 ? i < stop : i > stop; i += step) {
     taken[length] = items.item[i];

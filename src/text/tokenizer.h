@@ -59,7 +59,7 @@ rf_status rf_tokenizer_for(const char *model, int64_t vocab, const char *folder,
                            rf_error *error);
 void rf_tokenizer_close(rf_tokenizer *tokenizer); /* NULL is allowed */
 
-/* Values as in SentencePiece's piece type and in GGUF's tokenizer.ggml.token_type. */
+/* SentencePiece and GGUF (tokenizer.ggml.token_type) number the types of pieces in this way. */
 typedef enum rf_piece_type {
   RF_PIECE_NORMAL = 1,
   RF_PIECE_UNKNOWN,
@@ -75,7 +75,7 @@ typedef struct rf_vocabulary {
   /* gpt2: the pre-tokenizer's name in GGUF files: "gpt-2", "llama-bpe", "qwen2", ... */
   const char *pre;
   int64_t count;
-  const rf_span *pieces; /* llama, unigram: UTF-8 with U+2581 for spaces; gpt2: GPT-2's byte alphabet */
+  const rf_span *pieces; /* llama, unigram: UTF-8, U+2581 for spaces; gpt2: GPT-2's byte alphabet */
   const float *scores;   /* llama, unigram */
   /* rf_piece_type of each piece. NULL: all pieces are normal except the four special ids below and,
    * for "llama" and "unigram", pieces spelled "<0xHH>". */

@@ -18,7 +18,7 @@ typedef struct writing {
   rf_error *error;
   int64_t count;       /* rows of the model's embedding table */
   rf_buffer text;      /* all pieces and merges */
-  rf_gguf_text *piece; /* by id; `at` is an offset into `text` until all pieces are added */
+  rf_gguf_text *piece; /* of each id; until all pieces are added, `at` is an offset into `text` */
   int32_t *type;
   float *score;
 } writing;

@@ -202,7 +202,7 @@ typedef enum rf_model_kind { RF_TOKENS_BYTE, RF_TOKENS_BPE, RF_TOKENS_UNIGRAM } 
 struct rf_tokenizer {
   rf_model_kind kind;
   rf_pieces pieces;
-  rf_matcher raw, normalized; /* added tokens that are matched before, and after, normalizing */
+  rf_matcher raw, normalized; /* added tokens that match in raw text, and in normalized text */
   rf_normals normals;
   rf_splits splits;
   rf_bpe bpe;
@@ -213,8 +213,8 @@ struct rf_tokenizer {
   int32_t bos_id, eos_id, pad_id, unk_id;
   int32_t *prefix, *suffix; /* ids added before and after a text (BOS, EOS) */
   int prefix_count, suffix_count;
-  rf_buffer decoded;    /* decoded texts of the pieces that differ from their spelling */
-  uint64_t *decoded_at; /* by id: offset in `decoded` << 16 | bytes; UINT64_MAX: the spelling */
+  rf_buffer decoded;    /* decoded texts of pieces that do not decode to their spelling */
+  uint64_t *decoded_at; /* for each id: offset in `decoded` << 16 | bytes; UINT64_MAX: spelling */
   size_t longest;       /* bytes of the longest text that one id decodes to */
   int64_t scored_bytes; /* total bytes of the pieces that are merged by score */
   int64_t json_bytes;   /* size of the tokenizer.json; 0: the tokenizer came from another file */
@@ -229,7 +229,7 @@ rf_status rf_encode_unknown(rf_encoding *e, const char *at, size_t bytes, rf_err
 struct rf_cache;
 typedef struct rf_symbol {
   uint32_t id, rank, merged; /* the symbol's id; rank and result of its merge with the next symbol */
-  uint32_t first;            /* offset of its first byte in the word */
+  uint32_t first;            /* offset of the symbol's first byte in the word */
 } rf_symbol;
 struct rf_encoding {
   const rf_tokenizer *tokenizer;

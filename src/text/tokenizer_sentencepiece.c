@@ -18,7 +18,7 @@ typedef struct message {
 } message;
 
 typedef struct field {
-  uint64_t number, value; /* the value, if the field is a varint or has four bytes */
+  uint64_t number, value; /* number of the field; value of a varint or of four bytes */
   rf_span bytes;          /* content of a length-delimited field */
   int wire;
 } field;
