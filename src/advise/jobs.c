@@ -470,7 +470,8 @@ typedef struct rl_step {
   int64_t prompts;
 } rl_step;
 
-/* Plans the rollout with the dtype and mesh (without --mesh) that --fit chose for the policy. */
+/* Plans the rollout with the dtype that --fit chose for the policy. Without --mesh, also takes the
+ * policy's mesh. */
 static rf_status plan_rollout(rl_step *s, const rf_plan_options *policy, rf_error *error) {
   rf_plan_options *to = &s->roll->settings.plan;
   const rf_plan_options before = *to;

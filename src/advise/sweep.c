@@ -107,7 +107,7 @@ static double number_of(const char *text) {
 }
 
 /* Finds one batch for all rows of a sweep over microbatch or accumulate: without --batch, the
- * smallest common multiple of the values from the default up. *batch = 0: no change. */
+ * smallest common multiple of the values that is at least the default. *batch = 0: no change. */
 static rf_status common_batch(const rf_options *o, const char *name, const char *const *values, int count,
                               int64_t *batch, rf_error *error) {
   enum { MOST = 1 << 20 };

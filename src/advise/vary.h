@@ -32,7 +32,7 @@ json_t *rf_json_between(const json_t *a, const json_t *b, bool ratio);
 rf_status rf_plot_sweep(const char *path, const char *title, const char *machine, const char *name,
                         const rf_sweep_row *row, int count, const json_t *cliffs, rf_error *error);
 rf_status rf_plot_frontier(const char *path, const rafter_plan *plan, rf_error *error);
-/* --job serve: token rate against latency */
+/* Draws the token rate and latency of --job serve for each simulated request rate. */
 rf_status rf_plot_rates(const char *path, const rafter_plan *plan, rf_error *error);
 rf_status rf_plot_plan(const char *path, const rafter_plan *plan, rf_error *error);
 

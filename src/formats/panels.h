@@ -75,7 +75,8 @@ void rf_panels_read(const rf_panels *panels, const void *data, int64_t output, i
 /* Where the values of a matrix come from. */
 typedef struct rf_panel_source {
   void *self;
-  /* Returns an output's stored blocks if contiguous and of this type, or NULL to ask for `read`. */
+  /* Returns the stored blocks of an output if they have this type and are contiguous. Returns NULL
+   * otherwise, and the caller uses `read`. */
   const void *(*stored)(void *self, int64_t output, const rf_quant_type *type);
   /* Reads the values of `count` outputs from `first`, one output after the other. */
   rf_status (*read)(void *self, int64_t first, int count, float *values, rf_error *error);

@@ -9,8 +9,8 @@
 
 enum { RUNS = 8, RUN = 32, HALF = 16 };
 
-/* q2_k: 16 bytes with a scale (low nibble) and an offset (high nibble) each, 64 bytes of two-bit
- * values, f16 d, f16 dmin. value = d sc q - dmin mn. */
+/* q2_k: 16 bytes, each with a scale (low nibble) and an offset (high nibble), then 64 bytes of
+ * two-bit values, f16 d, f16 dmin. value = d sc q - dmin mn. */
 void rf_dequantize_q2_k(const void *from, int64_t blocks, float *out) {
   const uint8_t *at = from;
   for (; blocks > 0; --blocks, at += RF_Q2_K_BYTES) {

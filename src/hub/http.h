@@ -31,7 +31,7 @@ typedef struct rf_http_body {
   void *self;
 } rf_http_body;
 
-/* The server's last answer, for a request whose body was not sent. The texts are printable. */
+/* The server's last answer, for a request that got no body. The texts are printable. */
 typedef struct rf_http_answer {
   long code; /* 200 (also for a 206), or the code of a refusal: 401, 404, 429, 503, ... */
   char reason[64], message[256];

@@ -23,7 +23,7 @@ static double ring_bps(const rf_ring *ring, double oneway) {
 }
 
 /* A search that splits the extent of one mesh axis into factors along the torus axes. It prefers
- * few partly used torus axes (only complete ones close to rings), bandwidth, and last later
+ * few partly used torus axes (only complete axes close to rings), then bandwidth, then later
  * axes. */
 typedef struct search {
   const rf_machine *machine;
@@ -287,8 +287,8 @@ static double neighbour(const rf_group *g, double bytes) {
 }
 
 /* Seconds of an all-gather or an all-to-all. Transfers in a slice, between slices and between
- * devices run one after the other. Between slices, a chip sends its shard of its slice's data; two
- * devices of a chip exchange half of the data. */
+ * devices run one after the other. Between slices, each chip sends its own shard of the data of its
+ * slice. The two devices of a chip exchange half of the data. */
 static double staged(const rf_group *g, double bytes, bool exchange, bool literature) {
   double within = bytes / (g->die ? 2 : 1), seconds = 0;
   double chips = (double)g->chips / g->slices, slices = g->slices;

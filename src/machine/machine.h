@@ -218,7 +218,8 @@ enum { RF_RESOURCE_DCN = 1 << 10, RF_RESOURCE_DIE = 1 << 11 };
 /* The group of chips along these mesh axes. Inner mesh axes use neighbouring chips. A mesh axis
  * uses complete torus axes if possible. The `slice` axis uses the data-centre network. If the
  * machine is `by_device`, the pinned mesh axis, or else the innermost even one, joins the two
- * devices of a chip. RAFTER_INVALID: other chips than the mesh, or unknown bandwidth. */
+ * devices of a chip. RAFTER_INVALID: mesh and machine differ in chips, or the bandwidth of the
+ * links is unknown. */
 rf_status rf_machine_group(const rf_machine *machine, const rf_mesh *mesh, rf_axes axes, rf_group *group,
                            rf_error *error);
 /* The group with these extents along the network's axes (SWITCH: chips of a node, then nodes).

@@ -77,7 +77,7 @@ static void make_others(rf_advice_ahead *a) {
 
 static void make_same(rf_advice_ahead *a) {
   rf_pool *pool = rf_pool_new();
-  /* the changes up to here differ from the plan only in remat */
+  /* the first `same` changes differ from the plan only in remat */
   rf_trial *trial = a->weighed ? rf_trial_open(a->base, &a->list->options, pool) : NULL;
   for (int i; (i = atomic_fetch_add(&a->next_same, 1)) < a->same;) {
     variant *v = &a->list[i];
@@ -158,7 +158,7 @@ int rf_plan_advise(const rf_plan *plan, rf_advice_ahead *ahead, rf_advice advice
   if (a->count) a->base = rf_plan_graph_before(plan, &built);
   a->weighed = a->base && a->same && rf_mesh_chips(&o->build.mesh) == 1 &&
                o->program.program == RF_PROGRAM_RAFTER && rf_trial_can(a->base, o);
-  /* not the plan's copy of the machine, which is scaled to the plan's threads and isa */
+  /* use the machine of the options: the plan's copy is scaled to the plan's threads and isa */
   for (int i = 0; i < a->same; i++) a->list[i].options.machine = o->machine;
   bool busy = ahead && a->same + atomic_load(&a->next_other) <= a->count;
   make_all(a, cores() - 1 - busy);

@@ -15,7 +15,8 @@ typedef struct rf_advice {
 } rf_advice;
 
 /* Starts a thread that plans changes of a training plan while the plan itself is made. NULL:
- * nothing was started. `model` must outlive it. End it with rf_plan_advise or rf_advice_forget. */
+ * nothing was started. `model` must outlive the thread. End the thread with rf_plan_advise or
+ * rf_advice_forget. */
 typedef struct rf_advice_ahead rf_advice_ahead;
 rf_advice_ahead *rf_plan_advise_ahead(const rf_model *model, const rf_plan_options *options);
 void rf_advice_forget(rf_advice_ahead *ahead);

@@ -59,7 +59,7 @@ static int64_t rows_of(const rf_plan *plan, int op) {
 }
 
 /* Finds the operand that needs the most columns of padding to fill whole tiles of the matrix unit.
- * Returns their number (0: none needed, or no tiles). *extent gets the width of this operand. */
+ * Returns the number of columns (0: none needed, or no tiles). *extent gets the operand's width. */
 static int64_t padding_of(const rf_plan *plan, int op, int64_t *extent) {
   const rf_op *o = &plan->graph->op[op];
   int64_t tile = plan->machine.tile[1], most = 0;

@@ -25,7 +25,8 @@ double rf_cost_size(const rf_graph *graph, const rf_op *op, rf_work work) {
     return (double)rf_tensor_count(out) /
            (double)(op->attr.attention.heads * (sequences > 0 ? sequences : 1));
   }
-  /* Incomplete tiles and softmax slow down short sequences with narrow heads, few or many. */
+  /* Incomplete tiles and softmax slow down short sequences with narrow heads, however many
+   * sequences there are. */
   if (op->def->curve_size == RF_CURVE_SEGMENT && graph->seq > 0)
     return (double)graph->seq * op->attr.attention.head_dim;
   return rf_cost_work(work);
@@ -188,7 +189,8 @@ void rf_machine_for_isa(rf_machine *machine, rf_isa isa) {
 
 /* ---- threads --------------------------------------------------------------------------------- */
 
-/* FLOP/s or bandwidth with `threads` threads: linear between measured thread counts, 0 at 0. */
+/* FLOP/s or bandwidth with `threads` threads: interpolated between measured thread counts, from 0
+ * at 0 threads. */
 static double scaled(const rf_machine *m, int threads, bool bandwidth) {
   double before = 0, before_threads = 0;
   for (int i = 0; i < m->scaling_count; i++) {
@@ -297,7 +299,8 @@ static double share_of_peak(const rf_machine *machine, const rf_graph *graph, co
   return share;
 }
 
-/* Seconds besides multiplying in a product of `rows` rows, for `count` outputs or steps of k. */
+/* Seconds that a product of `rows` rows takes for its `count` outputs, or for its `count` steps of
+ * k, in addition to multiplying. */
 static double edge_seconds(const rf_machine *machine, const char *op, const char *products, double rows,
                            double count) {
   const rf_curve *curve = curve_of(machine, op, RF_F32, products);

@@ -13,7 +13,8 @@
 /* Limits of a search: the rows and meshes that it stores, and the ops in all graphs that it
  * searches for single tensors. */
 enum { MOST_TRIED = 1024, MOST_MESHES = 256, AUTO_OPS = 12000 };
-/* A mesh with its near-best seconds: with the fewest microbatches and no recomputation. */
+/* A mesh. Its seconds are those with the fewest microbatches and no recomputation, which are close
+ * to the best. */
 typedef struct mesh_seen {
   rf_mesh mesh;
   double seconds;

@@ -144,8 +144,8 @@ static void bucket_insert(bucket *s, const rf_block *b) {
   s->count++;
 }
 
-/* An index of placed blocks, in buckets sorted by offset. Each bucket has a summary, with which a
- * search can skip it or treat it as one block, because neighbours often live at once. */
+/* An index of placed blocks, in buckets sorted by offset. Each bucket has a summary, so that a
+ * search can skip the bucket or treat it as one block: neighbours often live at the same time. */
 enum { BUCKET_SIZE = 64 };
 typedef struct summary {
   int least_first, most_first, least_last, most_last;

@@ -50,8 +50,8 @@ static void touch_op(walk *w) {
 }
 
 /* Extends a lifetime beyond the uses of the tensor. Inputs live from the start of their section,
- * outputs to the end of the step, and tensors that microbatches pass on, for the whole micro
- * section. */
+ * outputs to the end of the step, and tensors that one microbatch passes to the next, for the whole
+ * micro section. */
 static void extend(walk *w, int t) {
   const rf_flow *flow = w->flow;
   const rf_flow_tensor *tensor = &flow->tensor[t];

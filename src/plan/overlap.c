@@ -76,7 +76,7 @@ void rf_plan_price_transfers(rf_plan *plan) {
       p->seconds = 0;
       p->work = (rf_work){0};
       p->bound = RF_BOUND_NETWORK;
-    } /* a receive takes no time, because its send does */
+    } /* a receive takes no time: the time is that of its send */
     if (to_host(op) || from_host(op)) {
       p->lanes = 1u << (to_host(op) ? HOST_OUT : HOST_IN);
       p->seconds = m->pcie_bps > 0 ? p->work.sent_bytes / m->pcie_bps : 0;
@@ -134,8 +134,8 @@ static bool overwrites(const rf_plan *plan, int i, int j) {
   return false;
 }
 
-/* Time when op `i` may write: at `now` or after it, when no transfer uses the bytes any more. Drops
- * transfers that ended before `now`. If the list is full, waits for the oldest transfer. */
+/* Time when op `i` may write: `now`, or later, when no transfer uses its output bytes any more.
+ * Drops transfers that ended before `now`. If the list is full, waits for the oldest transfer. */
 static double wait_for_flights(timeline *t, int i, double now) {
   double until = now;
   int kept = 0;

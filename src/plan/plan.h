@@ -26,7 +26,7 @@ typedef struct rf_plan_tensor {
    * A tensor that one microbatch passes to the next lives from the op before the micro section (or
    * -1) to the op after that section (or op_count). */
   int first, last;
-  int shares; /* tensor whose bytes this one reuses in place, or RF_NONE */
+  int shares; /* tensor whose bytes this tensor reuses in place, or RF_NONE */
 } rf_plan_tensor;
 
 typedef struct rf_plan_op {

@@ -56,8 +56,8 @@ static bool depends_on_context(const rf_graph *graph, const rf_op *op) {
   return rf_op_is_cached(op) || moves_cache(graph, op);
 }
 
-/* Work of an op for `rows` rows, independent of contexts. Experts always reserve memory for the
- * same number of rows, so fewer rows fill less of it. */
+/* Work of an op for `rows` rows, independent of contexts. Experts always have memory for the same
+ * number of rows, so fewer rows fill less of this memory. */
 static rf_work plain_work(const rf_graph *graph, const rf_op *op, int64_t rows) {
   rf_op here = *op;
   double all = (double)(graph->rows * rf_mesh_size(&graph->mesh, RF_AXES_OF_WALK));
@@ -114,7 +114,7 @@ static void cut_rows(rf_graph *graph, int64_t rows, int64_t sequences) {
       graph->tensor[rf_cached_of(graph, &graph->op[i]).table].shape[0] = sequences;
 }
 
-/* Busy seconds of the chip, and of the host link in each direction. All three overlap. */
+/* Seconds that the chip is busy, and the host link in each direction. All three work at once. */
 typedef struct spans {
   double chip, in, out;
 } spans;
