@@ -33,7 +33,7 @@ struct rafter_plan {
   json_t *object; /* rf_plan_object, once rafter_plan_number asked for it */
 };
 
-/* Makes a plan, which rafter_plan_free frees. rf_plan_give_advice prices single changes of it. */
+/* Makes a plan, which rafter_plan_free frees. rf_plan_give_advice prices changes of a plan. */
 rf_status rf_plan_begin(const rf_options *options, rafter_plan **plan, rf_error *error);
 void rf_plan_give_advice(rafter_plan *plan);
 /* rf_plan_begin, then rf_plan_give_advice. */

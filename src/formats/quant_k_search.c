@@ -29,8 +29,8 @@ typedef struct super {
 } super;
 
 static inline float to_f16(float x) { return rf_f16_to_f32(rf_f32_to_f16(x)); }
-/* The integer nearest to x in least..most, ties to even; NaN gives `least`. It adds and subtracts
- * 1.5 * 2^23, which rounds on every vector unit. */
+/* The integer nearest to x in least..most, ties to even; NaN gives `least`. Adding and then
+ * subtracting 1.5 * 2^23 rounds to an integer on every vector unit. */
 static inline float nearest(float x, float least, float most) {
   float bounded = x > least ? (x < most ? x : most) : least;
   return (bounded + 12582912.0f) - 12582912.0f;

@@ -9,7 +9,7 @@
 enum { RF_STORED_RANK = 8 };
 
 /* One tensor of a file. The dtype is RF_DTYPES for a type that rafter cannot use (BOOL, I16, ...).
- * The size of such a tensor is checked too. */
+ * The size of a tensor of such a type is checked too. */
 typedef struct rf_stored {
   const char *name;
   rf_dtype dtype;

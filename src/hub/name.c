@@ -1,5 +1,5 @@
-/* name.c - parses the argument of `rafter pull`, which names a repository. If it names none, the
- * error suggests a repository with safetensors. */
+/* name.c - parses the argument of `rafter pull`, which names a repository. If the argument names no
+ * repository, the error suggests one with safetensors. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #define _GNU_SOURCE
 #include "hub/hub.h"

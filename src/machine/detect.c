@@ -1,5 +1,5 @@
-/* detect.c - describes this machine from what the operating system and the CPU report. It measures
- * nothing, so the result has peak rates like a data sheet and no curves. */
+/* detect.c - describes this machine from what the operating system and the CPU report. Detection
+ * measures nothing, so the result has peak rates like a data sheet, but no curves. */
 #include "machine/isa.h"
 #include "machine/machine.h"
 

@@ -22,9 +22,9 @@ static double ring_bps(const rf_ring *ring, double oneway) {
   return (ring->wraps ? 2 : 1) * oneway / ring->stride;
 }
 
-/* A search that splits the extent of one mesh axis into factors along the torus axes. It prefers
- * few partly used torus axes (only complete axes close to rings), then bandwidth, then later
- * axes. */
+/* A search that splits the extent of one mesh axis into factors along the torus axes. The search
+ * prefers few partly used torus axes (only complete axes close to rings), then bandwidth, then
+ * later axes. */
 typedef struct search {
   const rf_machine *machine;
   const layout *layout;

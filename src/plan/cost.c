@@ -263,7 +263,7 @@ static double peak_flops(const rf_machine *machine, rf_dtype dtype) {
  * plain products. Attention: on an A100, FlashAttention-2 reaches 73 % of peak in the forward and
  * 63 % in the backward pass, and products reach about 86 % (Dao 2023, section 4.1). GROUPED is for
  * experts. EIGHT_BITS is for 8-bit products, whose operands are cast and scaled in an extra pass.
- * Both were chosen with the runs of tests/published_runs in view. */
+ * Both factors were chosen with the runs of tests/published_runs in view. */
 enum { NARROW_HEAD = 128 };
 /* Fraction of one thread's peak that a reference kernel reaches, if calibration has not timed it.
  * Measured on a Granite Rapids: 0.43 of 215 GFLOP/s. */

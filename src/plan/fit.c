@@ -177,8 +177,8 @@ static rf_status try_auto(fitter *f, const rf_plan_options *from, setting *list,
   return RAFTER_OK;
 }
 
-/* Tries the named policies on the best setting. They may beat remat=auto, which does not know that
- * recomputation may overlap with transfers. */
+/* Tries the named policies on the best setting. A named policy may beat remat=auto, which does not
+ * know that recomputation may overlap with transfers. */
 static rf_status try_policies(fitter *f, const rf_plan_options *from, rf_error *error) {
   const rf_plan *plan = f->best ? f->best : f->least;
   rf_remat named[RF_REMAT_NAMED];
@@ -228,7 +228,8 @@ typedef struct mesh_list {
   int count;
 } mesh_list;
 
-/* Adds the mesh with extents `of` to the list, if new. It has the slices and capacity of `from`. */
+/* Adds the mesh with extents `of` to the list, if new. The mesh keeps the slices and capacity of
+ * `from`. */
 static void add_mesh(mesh_list *list, const rf_mesh *from, const int64_t of[RF_AXES]) {
   rf_mesh mesh = *from;
   for (int a = 0; a < RF_AXES; a++)

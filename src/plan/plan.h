@@ -78,7 +78,8 @@ typedef struct rf_step_time {
   double offload_exposed; /* part of by[network]: the core waits for the host */
 } rf_step_time;
 
-/* A stage of a pipeline. It has one run of consecutive layers, or V runs with interleaved:V. */
+/* A stage of a pipeline. A stage has one run of consecutive layers, or V runs with
+ * interleaved:V. */
 typedef struct rf_plan_stage {
   int64_t first_layer, layers; /* first layer of the first run; number of layers in all runs */
   int in_flight;               /* most microbatches in flight at a time, summed over all runs */
@@ -233,8 +234,8 @@ int rf_cost_classes(const rf_graph *graph, const rf_op *op, rf_work work,
 #define RF_COST_REFERENCE "reference"
 #define RF_COST_FLOPS "flops"
 #define RF_COST_BYTES "bytes"
-/* Name of an op's curve. It is "matmul_narrow", "matmul_dx_narrow" or "matmul_dw_narrow" for a
- * product whose weight is as narrow as an adapter's rank, otherwise the op's name. */
+/* Name of an op's curve. The name is "matmul_narrow", "matmul_dx_narrow" or "matmul_dw_narrow" for
+ * a product whose weight is as narrow as an adapter's rank, otherwise the op's name. */
 const char *rf_cost_curve_name(const rf_graph *graph, const rf_op *op);
 /* FLOPs that the op executes: of the model, and the extra ones in flops_again. */
 double rf_cost_flops(rf_work work);
@@ -246,10 +247,10 @@ double rf_cost_work(rf_work work);
 double rf_cost_op(const rf_machine *machine, const rf_graph *graph, const rf_op *op, const rf_kernel *kernel,
                   rf_work work, rf_bound *bound);
 
-/* Lower bound of the seconds of one call; no prediction is below it. It is the time of the FLOPs at
- * the machine's highest rate, or of the bytes at the highest bandwidth for their number, whichever
- * is longer. Small tensors get the bandwidth of a cache. The bound of a transfer is its time on the
- * links without latency. *bound (may be NULL) gets what limits the op. */
+/* Lower bound of the seconds of one call; no prediction is below it. The bound is the time of the
+ * FLOPs at the machine's highest rate, or of the bytes at the highest bandwidth for their number,
+ * whichever is longer. Small tensors get the bandwidth of a cache. The bound of a transfer is its
+ * time on the links without latency. *bound (may be NULL) gets what limits the op. */
 double rf_plan_limit(const rf_plan *plan, int op, rf_bound *bound);
 /* Predicted seconds to touch the arena and to load the packed weights from files in the page cache.
  * The rates come from the "load" curves, whose kernels are "touch" and the storage types, or from
