@@ -36,7 +36,7 @@ typedef struct rf_device_type {
   rf_status (*reserve)(rf_memory *memory, int64_t at, int64_t bytes, rf_error *error);
   /* `fill`, `upload` and `download` are NULL if memory has a host address. Callers use
    * rf_memory_fill, _write and _read. A range never covers two tensors. Several threads may call
-   * these three functions at once. */
+   * fill, upload and download at once. */
   rf_status (*fill)(rf_memory *memory, int64_t at, uint32_t word, int64_t bytes, rf_error *error);
   rf_status (*upload)(rf_memory *memory, int64_t at, const void *from, int64_t bytes, rf_error *error);
   rf_status (*download)(rf_memory *memory, int64_t at, void *to, int64_t bytes, rf_error *error);
@@ -46,9 +46,9 @@ typedef struct rf_device_type {
    * program. */
   rf_status (*compile)(rf_device *device, const rf_program_source *source, rf_program **program,
                        rf_error *error);
-  /* Measure the device's ceilings. These four functions are NULL if the device cannot measure
-   * itself. `flops` returns the FLOP/s of products in registers during `seconds`, or 0 if the
-   * device lacks the unit `alu`. */
+  /* Measure the device's ceilings. has_alu, flops, bandwidth and launch_seconds are NULL if the
+   * device cannot measure itself. `flops` returns the FLOP/s of products in registers during
+   * `seconds`, or 0 if the device lacks the unit `alu`. */
   bool (*has_alu)(const rf_device *device, rf_dtype dtype, rf_alu alu);
   double (*flops)(const rf_device *device, rf_dtype dtype, rf_alu alu, double seconds);
   /* Bytes/s of the best of `passes` passes over the complete memory, which the caller has written.
@@ -105,8 +105,8 @@ typedef struct rf_watch {
   rf_status (*after)(void *self, int op, const rf_run_inputs *inputs, rf_error *error);
 } rf_watch;
 
-/* The plan of a program. Arrays stay valid during `compile`, other pointers until the program's
- * release. */
+/* The plan of a program. The caller keeps the arrays valid during `compile`, and the other pointers
+ * until the program is released. */
 struct rf_program_source {
   const rf_graph *graph;
   rf_memory *memory;

@@ -14,8 +14,8 @@ typedef struct interpreter {
   int begin[RF_SECTIONS], end[RF_SECTIONS];
 } interpreter;
 
-/* Makes op `i` the recorded op and returns its start time in ns. This is `before`, the end of the
- * previous op, unless system counters are read between the ops. */
+/* Makes op `i` the recorded op and returns its start time in ns. The start time is `before`, the
+ * end of the previous op, unless system counters are read between the ops. */
 static int64_t begin_op(rf_lanes *lanes, int plan, int i, int64_t before) {
   lanes->op = i;
   lanes->plan = (uint8_t)plan;

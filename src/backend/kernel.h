@@ -5,7 +5,7 @@
 
 #include "backend/backend.h"
 
-/* One kernel call. `in` and `out` have one entry per slot; NULL: absent. Kernels never allocate. */
+/* One kernel call. `in` and `out` have a tensor per slot, or NULL. Kernels never allocate. */
 typedef struct rf_call {
   const rf_graph *graph;
   const rf_op *op;

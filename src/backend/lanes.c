@@ -35,7 +35,7 @@ static int64_t delay_ns(int file) {
   return delay;
 }
 
-enum { NS_WORTH_A_SPAN = 1000 }; /* two clocks read one after the other differ by less ns */
+enum { NS_WORTH_A_SPAN = 1000 }; /* two clocks read one after the other differ by less than this */
 
 /* Samples the counters. `from` is the previous sample or NULL. If the thread never left its core,
  * it did not wait. schedstat, the most expensive counter, is then not read. */
@@ -109,7 +109,7 @@ void rf_lane_look_at(rf_lanes *lanes, int index, int64_t now) {
 
 /* ---- other threads, while they are idle ------------------------------------------------------ */
 
-/* Samples another thread. Only the CPU time and waiting time can be read. */
+/* Samples another thread. Only the CPU time and the waiting time of another thread can be read. */
 static bool look_from_outside(const rf_lane *lane, rf_lane_look *l) {
   *l = (rf_lane_look){.at = rf_now_ns(), .faults = -1, .read_faults = -1, .switches = -1};
   read_schedstat(lane->file, &l->cpu, &l->delay);

@@ -1,9 +1,9 @@
 /* lanes.h - records what each thread does, as spans of time. Kernels stamp these spans in their
  * parallel regions.
  *
- * A lane is the ring buffer of the spans of one thread. A lane is allocated in advance. Only its
- * thread writes it, without a lock. If nothing is recorded, a stamp costs one load and one branch.
- * A parallel region has this form:
+ * A lane is the ring buffer of the spans of one thread. A lane is allocated in advance. Only the
+ * thread of a lane writes the lane, without a lock. If nothing is recorded, a stamp costs one load
+ * and one branch. A parallel region has this form:
  *
  *   #pragma omp parallel num_threads(threads)
  *   {

@@ -40,8 +40,7 @@ rf_attention rf_attention_of(const rf_graph *graph, const rf_op *op) {
   return a;
 }
 
-/* A query sees at most min(length, window) keys. The work of a unit (segment, KV head) is this
- * bound times the length. */
+/* A query sees min(length, window) keys at most, so a unit's work is length times this number. */
 static double unit_work(const rf_attention *a, int64_t length) {
   return (double)length * (double)rf_min64(length, a->window);
 }

@@ -7,8 +7,8 @@
  *   a_ij   = chain over ascending d of q_id k_jd
  *   s_ij   = a_ij, and c = scale log2(e), with an f32 softmax and no softcap
  *   s_ij   = softcap tanh(scale a_ij / softcap), and c = log2(e), with a softcap
- *   With a bf16 softmax, s_ij is round_bf16 of the last line if there is a softcap, otherwise
- *   s_ij   = round_bf16(scale a_ij), and c = log2(e)
+ *   With a bf16 softmax, s_ij is round_bf16 of the line above if there is a softcap, otherwise
+ *   s_ij   = round_bf16(scale a_ij), and c = log2(e).
  * Keys are read in ascending blocks of RF_ATTENTION_BLOCK keys, counted from position 0 of the
  * segment. Before the first block, m = -1e30, and l and o are 0. For each block:
  *   m'     = max(m, max_j s_ij), which is m of the next block
@@ -17,10 +17,10 @@
  *   b      = sum of p_ij: sixteen partial sums, lane = j mod 16, ascending j; then the tree
  *            lane i += lane i+8, i+4, i+2, i+1
  *   l      = fma(l, f, b)
- *   o_id   = o_id f, continued by the chain over ascending j of p_ij v_jd
+ *   o_id   = o_id f, continued by the chain over ascending j of p_ij v_jd.
  * After the last block:
  *   ctx_id = round(fma(o_id, 1 / l, 0))
- *   lse_i  = m c / log2(e) + log l
+ *   lse_i  = m c / log2(e) + log l.
  * Backward has one chain per sum. h is a query head of the group; (h, i) ascends over h, then i:
  *   p_ij   = 2^fma(s_ij, c, -(lse_i log2 e))
  *   D_i    = sixteen chains over d of dctx_id ctx_id, lane = d mod 16, then the same tree
@@ -28,11 +28,11 @@
  *   t_ij   = p_ij (e_ij - D_i), times (1 - (s_ij/softcap)^2) if there is a softcap
  *   dq_id  = scale * chain over ascending j of t_ij k_jd
  *   dk_jd  = scale * chain over ascending (h, i) of t_ij q_id
- *   dv_jd  = chain over ascending (h, i) of p_ij dctx_id
+ *   dv_jd  = chain over ascending (h, i) of p_ij dctx_id.
  * At level amx, the backward pass of bf16 computes a_ij, e_ij, dq, dk and dv as tile products
- * (gemm.h). Their steps of 32 are counted from d = 0 and from position 0 of the segment; for dk and
- * dv, each query head starts a new count. p_ij and t_ij are rounded to bf16, and subnormal values
- * become zeros. All other arithmetic is as above. */
+ * (gemm.h). The steps of 32 of these products are counted from d = 0 and from position 0 of the
+ * segment; for dk and dv, each query head starts a new count. p_ij and t_ij are rounded to bf16,
+ * and subnormal values become zeros. All other arithmetic is as above. */
 #ifndef RF_ATTENTION_H
 #define RF_ATTENTION_H
 
@@ -44,7 +44,7 @@ enum {
   RF_ATTENTION_PANEL = 32,  /* number of keys or columns of a packed panel */
   /* number of query rows of one pass; a pass reads each block of keys from memory once */
   RF_ATTENTION_QUERIES = 192,
-  /* number of query rows of one pass for a single token; STRIP_ROWS has room for so many strips */
+  /* number of query rows of one pass for a single token; STRIP_ROWS has room for a strip per row */
   RF_ATTENTION_DECODE = 32,
   RF_ATTENTION_SCORES = 64, /* room for the rows of scores of DECODE query rows, in strips of any height */
   /* In the backward pass, a block of probabilities has this many queries and this many keys. The
@@ -58,7 +58,8 @@ enum {
   /* maximum number of strips of one pass: 2 x 192 / 4 + 1. The factor 2 is for heads that leave a
    * strip unfilled, and 4 is the lowest strip height of all ISAs. */
   RF_ATTENTION_STRIPS = 97,
-  /* total rows of the strips of a pass on any ISA: 33 strips of 12 rows, 65 of 6 or 97 of 4 */
+  /* maximum total rows of the strips of a pass on any ISA: 33 strips of 12 rows, 65 of 6 or 97 of
+   * 4 */
   RF_ATTENTION_STRIP_ROWS = 400
 };
 
@@ -106,7 +107,8 @@ void rf_attention_units(const rf_attention *a, const int32_t *segment, rf_attent
 size_t rf_attention_forward_floats(const rf_attention *a);
 size_t rf_attention_cached_floats(const rf_attention *a);
 size_t rf_attention_backward_floats(const rf_attention *a);
-/* For backward with AMX tiles. Threads that share a unit use the first thread's workspace. */
+/* Floats of workspace for backward with AMX tiles. Threads that share a unit use the first thread's
+ * workspace. */
 size_t rf_attention_tiles_floats(const rf_attention *a);
 
 void rf_attention_avx512(const rf_call *call);

@@ -20,11 +20,11 @@ enum {
   SUMS = UNIT * UNIT
 };
 
-/* Packed operands. The first line has buffers of a unit (segment, KV head), in strips of 32 rows.
- * Steps of packed keys and values run along d, and steps of transposed keys run along the key. dk
- * and dv are (block of keys, 32 of d, 32, 32). The second line has buffers of a span of queries of
- * one head: q and dctx in panels of 32 columns. Their steps run along d in q and g, and along the
- * query in q_by_query and g_by_query. t_all is (panel of queries, block of keys). */
+/* Packed operands. The first line of fields has buffers of a unit (segment, KV head), in strips of
+ * 32 rows. Steps of packed keys and values run along d, and steps of transposed keys run along the
+ * key. dk and dv are (block of keys, 32 of d, 32, 32). The second line of fields has buffers of a
+ * span of queries of one head: q and dctx in panels of 32 columns. Steps run along d in q and g,
+ * and along the query in q_by_query and g_by_query. t_all is (panel of queries, block of keys). */
 typedef struct room {
   float *k, *v, *k_transposed, *dk, *dv;
   float *q, *g, *q_by_query, *g_by_query, *less, *minus_d, *t_all;

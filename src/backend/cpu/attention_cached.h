@@ -183,8 +183,8 @@ static void pack_pages(pass *w, const rf_attention *a, const key_source *from, i
   }
 }
 
-/* Cuts the rows into pieces. A piece is rows at consecutive positions of one slot, at most `most`,
- * so that a pass has room for all query heads of a group. */
+/* Cuts the rows into pieces. A piece is at most `most` rows at consecutive positions of one slot. A
+ * pass then has room for all query heads of a group. */
 static int64_t cut_pieces(const int32_t *slots, const int32_t *positions, int64_t rows, int64_t most,
                           int32_t *start) {
   int64_t pieces = 0;

@@ -26,8 +26,8 @@ typedef struct pass {
   float *widened;          /* (PANEL, dim) keys or values of an i8 cache as f32 */
 } pass;
 
-/* Source of the keys and values of a group of query heads. A batch packs all keys and values before
- * the pass. A pass over a cache packs them block by block. */
+/* Source of the keys and values of a group of query heads. For a batch, all keys and values are
+ * packed before the pass. A pass over a cache packs keys and values block by block. */
 typedef struct key_source {
   bool packed;
   int64_t value_step; /* floats between two panels of packed values */
@@ -38,7 +38,7 @@ typedef struct key_source {
 static void pack_pages(pass *w, const rf_attention *a, const key_source *from, int64_t block, int64_t begin,
                        int64_t end, int64_t value_step);
 
-/* Divides one thread's memory. `bound` is its number of packed keys, `lines` of rows of scores. */
+/* Divides one thread's memory into room for `bound` packed keys and `lines` rows of scores. */
 static pass pass_at(const rf_attention *a, float *memory, int64_t bound, int64_t lines) {
   pass w = {.strip = (strip *)(void *)memory};
   w.s = memory + RF_ATTENTION_STRIPS * sizeof(strip) / sizeof(float);
@@ -70,7 +70,8 @@ static void pass_row(strip *s, const rf_attention *a, int64_t row, int64_t posit
 }
 
 /* Appends query rows [first, first + count) of one head to the last strip if all these rows fit
- * there. Otherwise appends them to new strips of equal height. Row r has position r - origin. */
+ * there. Otherwise appends these rows to new strips of equal height. Row r has position r -
+ * origin. */
 static void pass_add(pass *w, const rf_attention *a, int64_t first, int64_t count, int64_t origin, int head) {
   int64_t pieces = (count + MR - 1) / MR;
   strip *s = w->strips > 0 ? &w->strip[w->strips - 1] : NULL;

@@ -6,7 +6,7 @@
 #include "backend/cpu/dropout.h"
 #include "backend/cpu/simd.h"
 
-#include "backend/cpu/norm_body.h" /* first, because later *_body.h files use its row helpers */
+#include "backend/cpu/norm_body.h" /* included first, because later *_body.h files use its row helpers */
 
 #include "backend/cpu/elementwise_body.h"
 #include "backend/cpu/embed_body.h"
@@ -25,7 +25,7 @@ static bool accepts_f32(const rf_graph *graph, const rf_op *op) { return dtype_i
 static bool accepts_f32_prefetch(const rf_graph *graph, const rf_op *op) {
   return accepts_f32(graph, op) && wants_prefetch();
 }
-/* Accepts all f32, all bf16, and bf16 activations with f32 parameters. */
+/* Accepts f32 or bf16 for both dtypes, and bf16 activations with f32 parameters. */
 static bool accepts_pair(rf_dtype activation, rf_dtype parameter) {
   return rf_is_activation(activation) && rf_is_activation(parameter) &&
          !(activation == RF_F32 && parameter == RF_BF16);

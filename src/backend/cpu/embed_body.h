@@ -21,7 +21,7 @@ RF_INLINE void embed_rows(const rf_call *call, int64_t begin, int64_t end, bool 
     }
   }
 }
-/* The lookup in a packed table. It unpacks PIECE channels of a row at a time. */
+/* The lookup in a packed table. The lookup unpacks PIECE channels of a row at a time. */
 RF_INLINE void embed_packed_rows(const rf_call *call, int64_t begin, int64_t end, bool positional,
                                  rf_dtype dtype) {
   enum { PIECE = 256 };
@@ -73,7 +73,7 @@ RF_INLINE void scatter_add(const rf_call *call, float *table, const int32_t *ind
     }
   }
 }
-/* Threads divide the channels, so one thread sums each table element in ascending tokens. */
+/* Threads divide the channels, so one thread sums each table element over ascending tokens. */
 static void embed_bwd_columns(const rf_call *call, int64_t from, int64_t to) {
   for (int slot = 0; slot < 2; slot++) {
     float scale = slot == 0 ? token_scale(call) : 1.0f;

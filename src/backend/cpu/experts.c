@@ -34,7 +34,7 @@ static rf_gemm matmul_experts_dw_product(const rf_graph *graph, const rf_op *op)
                     rf_row_major(dy->dtype, n), RF_F32, n);
 }
 
-/* Multiplies each expert's rows by its matrix, forward or for the input's gradient. */
+/* Multiplies each expert's rows by its matrix: the forward pass, or the gradient of the input. */
 static void each_expert(rf_gemm_path *path, const rf_gemm_isa *isa, const rf_call *call, rf_gemm g) {
   const int32_t *starts = call->in[2];
   const void *x = call->in[0], *w = call->in[1];

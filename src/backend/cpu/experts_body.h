@@ -112,8 +112,8 @@ static void dispatch_run(const rf_call *call) {
            dispatch_range);
 }
 
-/* Sets each token's row of out[0] to the sum of its rows of in[0]. If `weighted`, multiplies each
- * row by its weight in in[1]. */
+/* Sets each token's row of out[0] to the sum of its rows of in[0]. If `weighted`, first multiplies
+ * each of these rows by its weight in in[1]. */
 RF_INLINE void sum_of_choices(const rf_call *call, int64_t begin, int64_t end, bool weighted,
                               rf_dtype dtype) {
   int64_t width = rf_in(call, 0)->shape[1], used = call->op->attr.experts.used;

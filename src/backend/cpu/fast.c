@@ -1,5 +1,5 @@
 /* fast.c - distributes products in 8 bits over threads. All threads pack the rows of A once. Then
- * each thread multiplies them by some panels of B. */
+ * each thread multiplies all packed rows by some panels of B. */
 #include "backend/cpu/fast.h"
 
 #include "backend/cpu/shares.h"
@@ -7,9 +7,9 @@
 
 #include <omp.h>
 
-/* A thread multiplies up to STRIPS_MOST strips of A by a range of k of one panel of B. It repeats
- * this range for up to PANELS_MOST panels before the next range of k. The sums of the strips, and
- * their values in the range, thus stay in L2. */
+/* A thread multiplies up to STRIPS_MOST strips of A by a range of k of one panel of B. The thread
+ * repeats this range for up to PANELS_MOST panels before the next range of k. The sums of the
+ * strips, and their values in the range, thus stay in L2. */
 enum { STRIPS_MOST = 32, PANELS_MOST = 4, STRIP_SUMS = RF_FAST_ROWS * RF_PANEL_LANES };
 
 static bool is_many(const rf_fast_isa *fast, int64_t m) { return fast->many && m > RF_FAST_FEW; }

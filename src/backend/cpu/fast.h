@@ -2,25 +2,25 @@
  * is cut along k into blocks of 32 values, or of 128 values if B is q4_k or q5_k. For a block x of
  * A:
  *   s = max|x| / 127
- *   a = round(x / s), halves to even
+ *   a = round(x / s), halves to even.
  * Integer sums are exact, so results are bit-identical on every ISA and number of threads. The
  * results differ from an f32 product. An element of C is one f32 sum acc over ascending k, from 0.
  * q are the stored codes of B. If B is not q4_k or q5_k, a run of 32 values of B (16 for q6_k) is d
  * (q - z) + e. d is the scale of the run. z is 128 for q8_0, 8 for q4_0, 16 for q5_0, 32 for q6_k,
  * and 0 for other types. e is an offset; it is 0 for types with a z. Each run adds:
  *   acc = fmaf(d, s * (float)sum((q - z) a), acc)
- *   acc = fmaf(e, s * (float)sum(a), acc), only for types with offsets
+ *   acc = fmaf(e, s * (float)sum(a), acc), only for types with offsets.
  * If B is q4_k or q5_k, 128 values of B are d c q - e m, with a six-bit c and m for each run of 32.
  * These 128 values add:
  *   acc = fmaf(d, s * (float)sum over runs(c sum(q a)), acc)
- *   acc = fmaf(-e, s * (float)sum over runs(m sum(a)), acc)
+ *   acc = fmaf(-e, s * (float)sum over runs(m sum(a)), acc).
  * In the last two lines, the sums of c stay below 2^25, and the sums of m below 2^20. A NaN or an
  * infinity in a block of A makes its row of C NaN. If B is int8, with one scale d per output,
  * blocks of A have 256 values (the last may have fewer). Integers a then have two bytes, which
  * keeps the precision of blocks with single large values:
  *   s   = max|x| / 32639
  *   a   = round(x / s) = 256 high + low, with signed bytes high and low
- *   acc = fmaf(d, s * (float)sum(q a), acc)
+ *   acc = fmaf(d, s * (float)sum(q a), acc).
  * This sum is below 2^31 and is rounded once, to f32. */
 #ifndef RF_FAST_H
 #define RF_FAST_H
@@ -82,10 +82,10 @@ typedef struct rf_fast_isa {
    * RF_FAST_PANELS panels of the matrix at b. `strip` is indexed by is_long. */
   void (*panels)(const rf_panel *panel, int count, const char *b, int64_t inner, const char *const strip[2],
                  int rows, float *y);
-  /* The next four functions are for more rows. If they are NULL, `panels` runs RF_FAST_FEW rows at
-   * a time. `unpack` unpacks steps [k0, k1) of a panel into `room`. `many` adds a block to the sums
-   * [rows][RF_PANEL_LANES] of `used` rows of a strip of sixteen, and prefetches `ahead`. Each
-   * thread calls `open` first and `close` last. */
+  /* The next four functions are for more rows. If these functions are NULL, `panels` runs
+   * RF_FAST_FEW rows at a time. `unpack` unpacks steps [k0, k1) of a panel into `room`. `many` adds
+   * a block to the sums [rows][RF_PANEL_LANES] of `used` rows of a strip of sixteen, and prefetches
+   * `ahead`. Each thread calls `open` first and `close` last. */
   rf_fast_block (*unpack)(const rf_panel *panel, const char *at, int64_t k0, int64_t k1, void *room);
   void (*many)(const rf_fast_block *block, const void *strip, int used, bool first, float *sums,
                const char *ahead, int64_t ahead_bytes);

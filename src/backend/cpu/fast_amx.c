@@ -109,7 +109,7 @@ RF_INLINE rf_fast_block unpack_long(int type, const rf_panel *panel, const char 
       low = w_or(low, w_left(low, 16));
       high = w_or(high, w_left(high, 16));
 #pragma GCC unroll 8
-      for (int j = 0; j < 8; j++) { /* each product of a code and a half of c stays below 256 */
+      for (int j = 0; j < 8; j++) { /* each product of a code and three bits of c stays below 256 */
         w_word codes = run_codes(type, run_low(type, &b, run, j / 4, j % 4),
                                  run_high(type, &b, run, j / 4, j % 4, &none));
         _mm512_storeu_si512(to + 64 * j, _mm512_mullo_epi16(codes, low));
@@ -168,7 +168,7 @@ typedef int32_t long_sums[2][16 * 16];
 RF_INLINE void long_tiles(int half, bool more, bool before, int lane, const tiles_part *p) {
   enum { HALF = RF_FAST_LONG_ITEMS * 4 * RF_FAST_ROWS };
   const int past = half ? lane : before ? lane - W_LANES : 0;
-  /* then the previous half has the first values of k, and sums start from 0 */
+  /* if true, the previous half has the first values of k, and its sums start from 0 */
   const bool zero = p->first && half;
   const rf_fast_block *block = p->block;
   const char *codes = block->codes + lane / W_LANES * LANES_BYTES + half * 4 * CODE_PLANE,

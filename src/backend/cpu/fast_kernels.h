@@ -346,7 +346,7 @@ static void panels_product(const rf_panel *panel, int count, const char *b, int6
   part parts[RF_FAST_PANELS];
   void (*body[RF_FAST_PANELS])(const part *p);
   for (int i = 0; i < count; i++) {
-    /* number of steps of k before it turns to the other panel */
+    /* number of steps of k before the product turns to the other panel */
     int own = rf_fast_is_long(panel[i].type) ? RF_FAST_LONG : panel[i].type->values;
     if (own > steps) steps = own;
     size_t t = 0;

@@ -156,7 +156,7 @@ static void pack_few(const rf_gemm_isa *isa, const rf_gemm *g, float *a) {
   RF_STAMP_BARRIER;
 }
 
-/* Panels that a thread takes at a time. A product with one row alternates between them. */
+/* Panels that a thread takes at a time. One row alternates between these panels. */
 static int panels_at_once(const rf_gemm *g, int64_t panels, int threads) {
   return g->m == 1 ? rf_shares_at_once(panels, RF_GEMM_PANELS, threads) : 1;
 }
@@ -201,7 +201,7 @@ void rf_gemm_stream(const rf_gemm_isa *isa, const rf_gemm *g, int threads, void 
   }
 }
 
-/* True if tiles use non-temporal stores: no op reads u and out soon, or both exceed L2. */
+/* True if tiles use non-temporal stores, because no op reads u and out soon or they exceed L2. */
 static bool is_nontemporal(const rf_gemm *g) {
   return !g->accumulate && (g->read_later || (g->dtype == RF_BF16 && g->m * g->n >= TOO_LARGE));
 }
@@ -273,8 +273,8 @@ typedef struct job {
   layout l;
   float *a, *b, *tiles;
   int64_t blocks;
-  /* Ticket counters. Block i uses counter i % 3. It is cleared during block i-2, when no thread is
-   * still in block i-3, the previous user of the counter. */
+  /* Ticket counters. Block i uses counter i % 3. A counter is cleared during block i-2, because
+   * block i-3, which used this counter before, is then over. */
   struct {
     _Alignas(64) atomic_long next;
   } pack[3], work[3][RF_GEMM_MAX_GROUPS];
@@ -290,7 +290,7 @@ static block block_at(const job *j, int64_t i) {
              .k0 = k_cut(j->g, l->k_blocks, kb),
              .k1 = k_cut(j->g, l->k_blocks, kb + 1),
              .first_rows = rb == 0};
-  /* number of earlier packings of A; b_changes: of B */
+  /* how often A was packed before; b_changes: how often B was */
   int64_t a_changes = l->row_blocks * l->k_blocks > 1 ? i : 0;
   int64_t b_changes = l->k_blocks > 1 ? i : cb;
   b.pack_a = i == 0 || l->row_blocks * l->k_blocks > 1;
@@ -349,7 +349,8 @@ static pieces pieces_of_panel(const rf_gemm *g, int64_t k0, int64_t kc, int64_t 
   return (pieces){(const char *)g->b + panel.offset + from * panel.block_bytes, 128,
                   rf_ceil_div((end - from) * panel.block_bytes, 128), 1};
 }
-/* Memory that packing reads for units [t, end). If unit t is a panel of B, the units end with B. */
+/* Memory that packing reads for units [t, end). If unit t is a panel of B, stops at the last panel
+ * of B. */
 static pieces units_source(const job *j, const block *b, int64_t t, int64_t end) {
   const rf_gemm *g = j->g;
   int64_t panels = b_units(b), kc = b->k1 - b->k0;

@@ -1,22 +1,23 @@
 /* gemm.h - the matrix product of every linear layer: C[M,N] (+)= A[M,K] B[K,N], with epilogues. The
  * rounding of every operation is defined: an element of C is one f32 chain over ascending k:
- *   acc = fmaf(a, b, acc)
- * acc starts from 0, or from the value in C when accumulating. bf16 operands are first widened to
- * f32, which is exact. Results do not depend on block sizes, threads or ISA. A running sum stays
- * one f32 between blocks of k. On ISAs with tiles (`tiles`), products with a bf16 operand have
- * another definition. k is cut in steps of 32 from k = 0; zeros fill the last step. In a step, even
- * and odd start from +0, and i ascends:
+ *   acc = fmaf(a, b, acc).
+ * The sum acc starts from 0, or from the value in C when accumulating. bf16 operands are first
+ * widened to f32, which is exact. Results do not depend on block sizes, threads or ISA. A running
+ * sum stays one f32 between blocks of k. On ISAs with tiles (`tiles`), products with a bf16 operand
+ * have another definition. k is cut in steps of 32 from k = 0; zeros fill the last step. In a step,
+ * even and odd start from +0, and i ascends:
  *   even = fmaf(a[2i], b[2i], even)
  *   odd  = fmaf(a[2i+1], b[2i+1], odd)
- *   acc  = acc + (even + odd), once at the end of the step
+ *   acc  = acc + (even + odd), once at the end of the step.
  * All operations round to nearest even. Subnormal operands and results become zeros of their sign
  * (tdpbf16ps; Intel SDM volume 2). An f32 operand is split in two bf16: its upper half, and the
- * rounded remainder. These two bf16 keep 16 of the 24 bits of the f32. Each step runs with the
- * first bf16, then with the second. An element of C thus depends only on its row of A and its
- * column of B. If all values of an f32 operand are bf16 values, the result is bit-identical to the
- * bf16 product. A packed B (formats/panels.h) is dequantised in registers to exactly the file's
- * values. Strides of A and B express NN, NT and TN products; only the packing of a block depends on
- * them. With up to RF_FEW_ROWS rows, the weights are not packed but read once, at memory speed. */
+ * rounded remainder. These two bf16 keep 16 of the 24 bits of the f32. Each step uses the first
+ * bf16 of the operand's values, then the second bf16. An element of C thus depends only on its row
+ * of A and its column of B. If all values of an f32 operand are bf16 values, the result is
+ * bit-identical to the bf16 product. A packed B (formats/panels.h) is dequantised in registers to
+ * exactly the file's values. Strides of A and B express NN, NT and TN products; only the packing of
+ * a block depends on them. With up to RF_FEW_ROWS rows, the weights are not packed but read once,
+ * at memory speed. */
 #ifndef RF_GEMM_H
 #define RF_GEMM_H
 
@@ -42,7 +43,7 @@ enum { RF_TILE_DEPTH = 32, RF_TILE_FORMS = 3 };
 typedef struct rf_gemm {
   int64_t m, n, k;
   int64_t m_bound, k_bound; /* maximum m and k of calls that share a workspace; 0 means m and k themselves */
-  /* if kc is 0, rf_gemm_blocks() replaces them; products with tiles or few rows ignore them */
+  /* if kc is 0, rf_gemm_blocks() is used; products with tiles or few rows ignore this field */
   rf_blocks blocks;
   const void *a; /* (M,K): element (i,p) at a[i a_row + p a_step] */
   int64_t a_row, a_step;
@@ -87,8 +88,8 @@ typedef struct rf_gemm_sums {
 
 /* Computes tile = a b over kc steps, or continues the sums of `tile` if `resume`. Prefetches the
  * next packed panel (ahead[0]) and the next operands to pack (ahead[1]) to L2. Prefetches two lines
- * to L1 at each address in `tile_pieces`, a list that ends with NULL. C is accessed there after
- * this tile. */
+ * to L1 at each address in `tile_pieces`, a list that ends with NULL. They are the addresses in C
+ * that are used after this tile. */
 typedef void (*rf_gemm_micro)(int64_t kc, const float *a, const float *b, float *tile, bool resume,
                               const rf_gemm_ahead ahead[2], const char *const *tile_pieces);
 
@@ -124,7 +125,7 @@ typedef struct rf_gemm_isa {
                         float *wide);
   const struct rf_fast_isa *fast; /* NULL: no products in 8 bits */
   /* NULL, or an array [RF_TILE_FORMS] of ISA tables for products with bf16. These tables have no
-   * `micro` and no `stream`. Every thread calls their `open` first and `close` last. */
+   * `micro` and no `stream`. Threads call `open` of such a table first, `close` last. */
   const struct rf_gemm_isa *tiles;
   const rf_tile_micro (*tile_micros)[2]; /* for tiles: [0: B, 1: A stays in L1][tiles of rows - 1] */
   void (*open)(void);
@@ -161,8 +162,9 @@ static inline const rf_panels *rf_panels_of(const rf_tensor *w) {
   return w->dtype == RF_PACKED ? &w->panels : NULL;
 }
 
-/* Sums the columns of x (rows, cols), with row stride `ld`, in ascending rows. This gives the
- * gradient of a bias when no product packs x as its B. `resume` adds to the present sums. */
+/* Sums the columns of x (rows, cols), with row stride `ld`, in ascending rows. The sums are the
+ * gradient of a bias, for products that do not pack x as their B. `resume` adds to the present
+ * sums. */
 void rf_column_sums(const void *x, rf_dtype dtype, int64_t rows, int64_t cols, int64_t ld, float *sum,
                     bool resume, int threads);
 

@@ -60,7 +60,7 @@ static inline void pairs_of_bf16(const block *b, bool full, __m512i v[SIXTEEN]) 
     v[p] = _mm512_or_si512(_mm512_cvtepu16_epi32(even), _mm512_slli_epi32(_mm512_cvtepu16_epi32(odd), 16));
   }
 }
-/* The same two loads for f32 lines and f32 pairs; both split f32 into pieces. */
+/* Load f32 as lines or as pairs of k, and split the values into bf16 pieces. */
 static inline void lines_of_f32(const block *b, __m512i v[PIECES][SIXTEEN]) {
   static const uint16_t upper[32] = {1,  3,  5,  7,  9,  11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31,
                                      33, 35, 37, 39, 41, 43, 45, 47, 49, 51, 53, 55, 57, 59, 61, 63};
@@ -247,9 +247,10 @@ void rf_tiles_close(void) {
 }
 
 /* One operand stays in L1; tile loads of the other operand bypass L1 (tileloaddt1). With 512 steps
- * and 1 MiB of rows in L2, a Sapphire Rapids core reaches 2.9 of 3.0 TFLOP/s. Ordinary loads of
- * both reach 2.0. `tiles` is the number of tiles of rows, 1 or 2. a_pieces and b_pieces are the
- * bf16 pieces per element; at least one is 1. All fields are compile-time constants. */
+ * and 1 MiB of rows in L2, a Sapphire Rapids core reaches 2.9 of 3.0 TFLOP/s. With ordinary loads
+ * of both operands, it reaches 2.0 TFLOP/s. `tiles` is the number of tiles of rows, 1 or 2.
+ * a_pieces and b_pieces are the bf16 pieces per element; at least one is 1. All fields are
+ * compile-time constants. */
 #define LOAD_A(tile, at) \
   if (a_stays) _tile_loadd(tile, at, 64); \
   else _tile_stream_loadd(tile, at, 64);
@@ -348,7 +349,7 @@ enum { SOON = 2 << 10, FLUSH = 0x8040 };
   if ((r) < rows) even_##r##_##l = _mm512_fmadd_ps(x##r, w##l, even_##r##_##l);
 #define ROW_ODD(r, l) \
   if ((r) < rows) odd_##r##_##l = _mm512_fmadd_ps(x##r, w##l, odd_##r##_##l);
-/* Adds 0, as the padding of k would. This turns -0 into 0. */
+/* Adds 0 for the steps that pad k. The addition turns -0 into 0. */
 #define ROW_EVEN_ZERO(r, l) even_##r##_##l = _mm512_add_ps(even_##r##_##l, _mm512_setzero_ps());
 #define ROW_ODD_ZERO(r, l) odd_##r##_##l = _mm512_add_ps(odd_##r##_##l, _mm512_setzero_ps());
 #define ROW_JOIN(r, l) \

@@ -1,7 +1,8 @@
 /* head.c - the output head in chunks of rows: logits = x w + bias in f32, cross-entropy, and its
  * gradients. The workspace has the logits of one chunk of rows, which their gradient overwrites. No
  * (n,V) array exists. The chunk size is a multiple of the tile depth and depends only on the shape.
- * Results do not depend on it, because every logit and every element of dx and dw is one chain. */
+ * Results do not depend on the chunk size, because every logit and every element of dx and dw is
+ * one chain. */
 #include "backend/cpu/head.h"
 #include "backend/cpu/product.h"
 

@@ -81,7 +81,7 @@ RF_INLINE void widen_plain(int type, const rf_panel *panel, const char *at, int6
 /* A product of up to FEW_ROWS_MOST rows with a full panel. It converts codes to f32 in registers.
  * Few rows run all of k for four vectors of lanes at a time. More rows run RUN steps of k for fewer
  * vectors before the next vectors, so that the rows stay in L1. FEW_EACH(X) is X(row, vector) for
- * each pair of both. docs/measurements.md has the other orders that were tried. */
+ * each row and each vector. docs/measurements.md has the other orders that were tried. */
 #define FOUR_ROWS(X, r0, r1, r2, r3) \
   EACH_VECTOR(X, r0) EACH_VECTOR(X, r1) EACH_VECTOR(X, r2) EACH_VECTOR(X, r3)
 #if defined(__AVX512F__)

@@ -1,6 +1,6 @@
 /* peaks.h - measures the machine's peak rates, for comparison with kernel speeds. A measurement is
- * a short burst. The caller sets its length, and times a kernel between two bursts, because other
- * programs may slow down both. */
+ * a short burst. The caller sets the length of a burst, and times a kernel between two bursts,
+ * because other programs may slow down both. */
 #ifndef RF_PEAKS_H
 #define RF_PEAKS_H
 
@@ -25,7 +25,7 @@ double rf_peak_flops(rf_dtype dtype, rf_isa isa, int threads, double seconds);
 double rf_peak_read_bps(const void *buffer, size_t bytes, int threads, int loops);
 /* Copies the first half of the buffer to the second half. Counts bytes read plus bytes written.
  * Ordinary stores also read their destination; these reads are not counted. Non-temporal stores do
- * not read it. */
+ * not read their destination. */
 double rf_peak_copy_bps(void *buffer, size_t bytes, int threads, int loops);
 double rf_peak_nt_copy_bps(void *buffer, size_t bytes, int threads, int loops);
 

@@ -47,7 +47,7 @@ static inline rf_gemm rf_gemm_of(int64_t m, int64_t n, int64_t k, rf_operand a, 
                    .ld = ld};
 }
 
-/* Each returns true if its path can compute the product, whatever the number of rows. */
+/* True if the path of this name can compute the product, whatever the number of rows. */
 static inline bool rf_takes_fast(const rf_gemm *g) { return g->fast; }
 static inline bool rf_takes_tiles(const rf_gemm *g) { return !g->fast && rf_gemm_is_bf16(g); }
 static inline bool rf_takes_few(const rf_gemm *g) { return rf_takes_tiles(g) && rf_gemm_may_stream(g); }

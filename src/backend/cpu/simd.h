@@ -603,9 +603,9 @@ RF_INLINE rf_v16 rf_v16_gelu_tanh_grad(rf_v16 u) {
   return rf_v16_fma(rf_v16_mul(b, slope), rf_v16_mul(s, mirror), s);
 }
 
-/* Sets *density to the normal density at u. Returns its integral up to u, accurate also for u < 0.
- * The integral up to -|u| is e^(-u^2/2) times a polynomial in 1 / (1 + 0.3 |u|), with a fitted
- * error of 3e-7 for |u| < 14. */
+/* Sets *density to the normal density at u. Returns the integral of the density up to u, accurate
+ * also for u < 0. The integral up to -|u| is e^(-u^2/2) times a polynomial in 1 / (1 + 0.3 |u|),
+ * with a fitted error of 3e-7 for |u| < 14. */
 RF_INLINE rf_v16 rf_v16_normal(rf_v16 u, rf_v16 *density) {
   rf_v16 a = rf_v16_min(rf_v16_abs(u), RF_C(14.0f)),
          e = rf_v16_exp(rf_v16_mul(rf_v16_mul(a, a), RF_C(-0.5f)));
@@ -622,8 +622,8 @@ RF_INLINE rf_v16 rf_v16_normal(rf_v16 u, rf_v16 *density) {
   *density = rf_v16_mul(e, RF_C(0.3989422804f));
   return rf_v16_select(rf_v16_lt(u, rf_v16_zero()), tail, rf_v16_sub(RF_C(1.0f), tail));
 }
-/* GELU with the error function: u times the integral of the normal distribution up to u. Its
- * derivative clamps |u| to 14, because the density is 0 for larger |u|. */
+/* GELU with the error function: u times the integral of the normal distribution up to u. The
+ * derivative of this GELU clamps |u| to 14, because the density is 0 for larger |u|. */
 RF_INLINE rf_v16 rf_v16_gelu_erf(rf_v16 u) {
   rf_v16 density;
   return rf_v16_mul(u, rf_v16_normal(u, &density));

@@ -1,7 +1,7 @@
 /* elementwise.c - activations, sums and dropout. */
 #include "backend/reference/kernels.h"
 
-/* Number of elements of a tensor that this run uses. Its first axis is the rows. */
+/* Number of elements of a tensor that this run uses. The first axis of a tensor is its rows. */
 static int64_t elements(const rf_call *call, const rf_tensor *tensor) {
   return rf_tensor_count(tensor) / tensor->shape[0] * rows_in_use(call, tensor->shape[0]);
 }

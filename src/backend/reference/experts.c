@@ -17,7 +17,7 @@ static double all_of(rf_view logits, int64_t row, int64_t experts) {
 }
 
 /* The value that ranks an expert is its logit, because softmax does not change the order of logits.
- * If there is a choice bias, it is the score (softmax or sigmoid) plus the bias. */
+ * If there is a choice bias, this value is the score (softmax or sigmoid) plus the bias. */
 static double rank_of(const rf_call *call, int64_t row, int64_t e, double all) {
   rf_view logits = in_view(call, 0), choice = in_view(call, 1);
   double z = logit(logits, row + e);

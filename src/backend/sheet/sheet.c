@@ -1,5 +1,6 @@
 /* sheet.c - kernels of accelerators that are known only by their data sheet. A plan gets kernel
- * names and workspace sizes. Both depend on shapes alone, not on the machine that plans. */
+ * names and workspace sizes. Names and sizes depend on shapes alone, not on the machine that
+ * plans. */
 #include "backend/kernel.h"
 #include "machine/isa.h"
 
