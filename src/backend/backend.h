@@ -61,7 +61,7 @@ typedef struct rf_device_type {
 struct rf_device {
   const rf_device_type *type;
   int level;   /* instruction-set level of the backend: rf_isa on a CPU */
-  int workers; /* number of workers that share an op, as in the plan: threads of a CPU */
+  int workers; /* number of workers that share an op, as in the plan; on a CPU, its threads */
 };
 
 /* Opens the device of a backend that has one. Close it with device->type->close. */

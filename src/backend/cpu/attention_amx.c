@@ -77,7 +77,8 @@ size_t rf_attention_tiles_floats(const rf_attention *a) {
 
 /* ---- packing --------------------------------------------------------------------------------- */
 
-/* Packs rows [row, row + 32) by `steps` [step, step + 32) into two tiles; zeros out of range. */
+/* Packs rows [row, row + 32) by `steps` [step, step + 32) into two tiles, with zeros out of
+ * range. */
 static void pack_rows(const void *from, int64_t row_step, int64_t k_step, int64_t row, int64_t rows,
                       int64_t step, int64_t steps, float *to) {
   rf_gemm g = {.a = from, .a_row = row_step, .a_step = k_step, .a_dtype = RF_BF16};

@@ -256,8 +256,9 @@ static void unit_alone(backward_job *j, const rf_attention_unit *u) {
 }
 
 /* Runs one unit on all threads, RF_ATTENTION_TEAM blocks of queries at a time, in three steps. The
- * blocks may belong to several heads. Threads share strips of queries, then blocks of keys, then
- * strips of queries. Barriers between the steps keep every sum in ascending order. */
+ * blocks may belong to several heads. Threads share strips of queries in step one, blocks of keys
+ * in step two, and strips of queries in step three. Barriers between the steps keep every sum in
+ * ascending order. */
 static void unit_together(backward_job *j, const rf_attention_unit *u) {
   const rf_attention *a = j->a;
   const rf_call *call = j->call;

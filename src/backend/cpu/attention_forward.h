@@ -222,7 +222,7 @@ typedef struct forward_job {
   pass own, first;
 } forward_job;
 
-/* All threads together pack the keys of a unit, then share its groups of queries. */
+/* All threads together pack the keys of a unit, then share the unit's groups of queries. */
 static void unit_of_all(const forward_job *j, const rf_attention_unit *u) {
   const rf_attention *a = j->a;
   pass w = j->own, shared = j->first;

@@ -1,7 +1,7 @@
-/* attention_tile.h - register tiles and packing of the attention kernels. It is compiled once per
- * ISA, with the compiler flags of the including file. A tile holds MR rows by RF_LANES * NV columns
- * of running f32 sums in registers. Each sum is one chain of fused multiply-adds in ascending k, so
- * results do not depend on MR and NV. */
+/* attention_tile.h - register tiles and packing of the attention kernels. This file is compiled
+ * once per ISA, with the compiler flags of the including file. A tile holds MR rows by RF_LANES *
+ * NV columns of running f32 sums in registers. Each sum is one chain of fused multiply-adds in
+ * ascending k, so results do not depend on MR and NV. */
 #ifndef RF_ATTENTION_TILE_H
 #define RF_ATTENTION_TILE_H
 

@@ -52,8 +52,8 @@ static void route_run(const rf_call *call) {
   const int32_t *chosen = call->out[1];
   int32_t *place = call->out[2], *starts = call->out[3];
   rf_split(call, rows, 16, 4 * experts * used, route_range);
-  /* Counting sort: while rows are placed, starts[e + 1] moves from the first row of expert e to the
-   * end of its rows. */
+  /* This is a counting sort. While it places rows, starts[e + 1] moves from the first row of expert
+   * e to the end of its rows. */
   memset(starts, 0, (size_t)(experts + 1) * sizeof *starts);
   for (int64_t i = 0; i < rows * used; i++) starts[chosen[i] + 1]++;
   for (int64_t e = 0, at = 0; e < experts; e++) {

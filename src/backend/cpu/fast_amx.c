@@ -18,9 +18,9 @@ static void open_tiles(void) { _tile_loadconfig(&TILES); }
 static void close_tiles(void) { _tile_release(); }
 
 /* Tiles store the sums of a run to memory AHEAD runs before vectors read these sums. A run of 16 x
- * 16 x 32 takes 20 ns on a Sapphire Rapids core: 5 for the product, 5 for the store and 8 for the
- * vectors. Three other orders were slower. Scaling two runs together reached 85 % of this rate,
- * starting the next lanes early 90 %, and four runs of all lanes at once 97 %. */
+ * 16 x 32 takes 20 ns on a Sapphire Rapids core: 5 ns for the product, 5 ns for the store and 8 ns
+ * for the vectors. Three other orders were slower. Scaling two runs together reached 85 % of this
+ * rate, starting the next lanes early 90 %, and four runs of all lanes at once 97 %. */
 #define SIXTEEN(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14) X(15)
 #define ROW_LOAD(r) w_float acc##r = first ? w_set(0) : _mm512_loadu_ps(y + (r)*RF_PANEL_LANES);
 #define ROW_STORE(r) _mm512_storeu_ps(y + (r)*RF_PANEL_LANES, acc##r);
@@ -163,7 +163,7 @@ typedef int32_t long_sums[2][16 * 16];
   if (before) { \
     SIXTEEN(L_JOIN) \
   }
-/* If `more`, multiplies half `half` (128 values of k) of lanes [lane, lane + 16). If `before`,
+/* If `more`, tiles multiply half `half` (128 values of k) of lanes [lane, lane + 16). If `before`,
  * vectors add the sums of the previous half. */
 RF_INLINE void long_tiles(int half, bool more, bool before, int lane, const tiles_part *p) {
   enum { HALF = RF_FAST_LONG_ITEMS * 4 * RF_FAST_ROWS };

@@ -53,7 +53,7 @@ RF_INLINE w_word run_codes(int type, w_word low, w_word high) {
   default: return codes;
   }
 }
-/* Base-2 logarithm of the zero of a type, or -1 for types with offsets. */
+/* Base-2 logarithm of a type's z (fast.h), or -1 for types with offsets. */
 RF_INLINE int zero_bits(int type) {
   return type == RF_Q_Q8_0 ? 7 : type == RF_Q_Q4_0 ? 3 : type == RF_Q_Q5_0 ? 4 : type == RF_Q_Q6_K ? 5 : -1;
 }

@@ -1,6 +1,6 @@
 /* fast_unpack.h - unpacks a part of a panel for products of many rows, with 512-bit vectors.
- * Included after fast_codes.h. Unpacking adds CODE_BIAS, which the including file defines as 128 or
- * 0, to each (q - z). */
+ * Included after fast_codes.h. Unpacking adds CODE_BIAS to each (q - z). The including file defines
+ * CODE_BIAS as 128 or 0. */
 
 RF_INLINE rf_fast_block unpack_blocks(int type, const rf_panel *panel, const char *at, int64_t k0, int64_t k1,
                                       char *room) {

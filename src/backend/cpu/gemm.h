@@ -53,7 +53,7 @@ typedef struct rf_gemm {
   rf_dtype b_dtype;
   /* Panels of a packed B or NULL. With panels, element (p,j) is value p of output j. */
   const rf_panels *panels;
-  bool fast;        /* rounds A to 8 bits (fast.h); B is packed in codes, not transposed */
+  bool fast;        /* rounds A to 8 bits (fast.h); needs a B that is packed as codes and not transposed */
   bool transposed;  /* for a packed B: element (p,j) is value j of output p */
   const void *bias; /* (N) or NULL */
   rf_dtype bias_dtype;
@@ -88,13 +88,13 @@ typedef struct rf_gemm_sums {
 
 /* Computes tile = a b over kc steps, or continues the sums of `tile` if `resume`. Prefetches the
  * next packed panel (ahead[0]) and the next operands to pack (ahead[1]) to L2. Prefetches two lines
- * to L1 at each address in `tile_pieces`, a list that ends with NULL. They are the addresses in C
- * that are used after this tile. */
+ * to L1 at each address in `tile_pieces`, a list that ends with NULL. These addresses in C are used
+ * after this tile. */
 typedef void (*rf_gemm_micro)(int64_t kc, const float *a, const float *b, float *tile, bool resume,
                               const rf_gemm_ahead ahead[2], const char *const *tile_pieces);
 
 /* Like rf_gemm_micro, with AMX tiles and `steps` steps of 32 values of k. Sums start from `from`,
- * or from zero if it is NULL, and go to `to`. `errands` runs after each step. */
+ * or from zero if `from` is NULL, and go to `to`. `errands` runs after each step. */
 struct rf_tile_errands;
 typedef void (*rf_tile_micro)(int64_t steps, const float *a, const float *b, const float *from, float *to,
                               struct rf_tile_errands *errands);
@@ -106,7 +106,7 @@ struct rf_fast_isa;
 typedef struct rf_gemm_isa {
   const char *name;
   int mr, nr;
-  int a_words, b_words; /* 16-bit words of a packed element: 1 for bf16, 2 for f32 or two bf16 */
+  int a_words, b_words; /* 16-bit words of a packed element: 1 for bf16, 2 for f32 or a pair of bf16 */
   /* this number of steps of k is packed together; blocks of k start at its multiples */
   int depth;
   void (*pack_a)(const rf_gemm *g, int64_t i0, int rows, int64_t k0, int64_t kc, float *to);

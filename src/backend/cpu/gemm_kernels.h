@@ -300,8 +300,9 @@ static void finish_tile(const rf_gemm *g, const rf_gemm_sums *s) {
 
 /* B is (K,N) row-major. The sums of all columns of the chunk stay in scratch (L1 or L2). Each pass
  * adds eight steps of k, so it reads eight long rows of memory at once. The next rows are
- * prefetched to L2, because they would evict each other from L1: 19 instead of 24 GB/s with one row
- * of f32 on one thread, 22 with sixteen rows at once. */
+ * prefetched to L2, because they would evict each other from L1. With one row of f32 on one thread,
+ * prefetching to L2 reaches 24 GB/s, prefetching to L1 19 GB/s, and sixteen steps of k per pass 22
+ * GB/s. */
 enum { STREAM_STEPS = 8 };
 
 RF_INLINE void stream_steps(const rf_gemm *g, rf_dtype b_dtype, const float *a, int64_t j0, int cols,
