@@ -21,7 +21,7 @@ typedef struct document {
   rf_ids ids; /* without special tokens */
   double nll, squares;
   int64_t scored, bytes; /* number of scored tokens, and the bytes of their text */
-  int64_t windows;       /* number of scored windows, from the first */
+  int64_t windows;       /* number of windows to score, starting with the first */
 } document;
 
 typedef struct texts {

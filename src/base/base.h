@@ -1,5 +1,5 @@
 /* base.h - status codes, dtypes, memory, the clock and random numbers, for every room. Options,
- * JSON and files have their own headers in this room. */
+ * JSON and files have their own headers in src/base. */
 #ifndef RF_BASE_H
 #define RF_BASE_H
 

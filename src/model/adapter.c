@@ -403,7 +403,7 @@ static rf_status read_part(const part *p, const rf_param *param, float *values, 
   return status;
 }
 
-/* If files store a fused weight's columns head by head, its B has the same column order. */
+/* Files that store the columns of a fused weight head by head do the same for its LoRA matrix B. */
 static const rf_name *order_of(const rf_model *model, const rf_param *param, rf_name *name) {
   *name = rf_param_name(model, param, false);
   return name->order[0] == RF_NAME_BY_HEAD ? name : NULL;

@@ -179,7 +179,7 @@ static rf_status check_latent(const rf_model *model, const char *where, rf_error
 }
 
 /* Checks that the bytes of all parameters, with gradients and moments in f32, stay below 2^63. The
- * bounds in rf_model_check keep only single products below 2^63. */
+ * bounds in rf_model_check limit each product to 2^63, but not the sum of products. */
 static rf_status check_total(const rf_model *model, const char *where, rf_error *error) {
   enum { BYTES_EACH = 16 };
   rf_pool *pool = rf_pool_new();

@@ -84,7 +84,7 @@ void rf_machine_for_isa(rf_machine *machine, rf_isa isa);
 /* Predicts the time of every op, and of a step as their sum. */
 void rf_plan_cost(rf_plan *plan);
 
-/* Like rf_plan_limit, for an op that is not a transfer and with the given work. */
+/* Like rf_plan_limit, but the caller gives the work of the op, which must not be a transfer. */
 double rf_cost_limit(const rf_machine *machine, const rf_graph *graph, const rf_op *op,
                      const rf_kernel *kernel, rf_work work, rf_bound *bound);
 

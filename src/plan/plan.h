@@ -209,8 +209,9 @@ rf_status rf_plan_fit(const rf_model *model, const rf_plan_options *options, rf_
  * a cache: rows per sequence x head width. Other ops: rf_cost_work. */
 double rf_cost_size(const rf_graph *graph, const rf_op *op, rf_work work);
 /* Kinds of products with a packed matrix. Each kind has one curve per storage type over the number
- * of rows. A curve's op is the kind's name, and its kernel is the storage type. Kinds that are not
- * transposed have three more curves with the kind's name as kernel. Their ops are "matmul_start"
+ * of rows. A curve's op is the kind's name, and its kernel is the storage type. Each
+ * kind that does not transpose the matrix has three more curves. The kernel of these curves is the
+ * kind's name, and their ops are "matmul_start"
  * (seconds per call), "matmul_outputs" (per output) and "matmul_inner" (per step of k). */
 typedef enum rf_cost_products {
   RF_PRODUCTS_EXACT,       /* all other products */

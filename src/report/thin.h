@@ -10,8 +10,8 @@ enum { RF_THIN_FROM = 2000, RF_THIN_TO = 1000 };
  * become RF_THIN_TO rows. The result is a new reference, and NULL only when out of memory. */
 json_t *rf_report_thin(json_t *entry);
 
-/* Seconds of an entry's steps without the first: an object with "least", "median", "p90" and
- * "most". The object is empty if no other step ran. A new reference. */
+/* Seconds of all steps of an entry except the first: an object with "least", "median", "p90" and
+ * "most", or an empty object if the entry has only one step. A new reference. */
 json_t *rf_report_step_seconds(const json_t *entry);
 
 #endif

@@ -1,4 +1,4 @@
-/* cpu.c - the CPU backend: its kernel tables and its device. The reference table comes last. */
+/* cpu.c - the CPU backend: its device and its tables of kernels. Reference kernels come last. */
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/gemm.h"
 #include "backend/cpu/peaks.h"

@@ -93,8 +93,8 @@ typedef struct rf_gemm_sums {
 typedef void (*rf_gemm_micro)(int64_t kc, const float *a, const float *b, float *tile, bool resume,
                               const rf_gemm_ahead ahead[2], const char *const *tile_pieces);
 
-/* Like rf_gemm_micro, with AMX tiles and `steps` steps of 32 values of k. Sums start from `from`,
- * or from zero if `from` is NULL, and go to `to`. `errands` runs after each step. */
+/* Like rf_gemm_micro, with AMX tiles and `steps` steps of 32 values of k. Sums start with the
+ * values at `from`, or with zero if it is NULL, and are stored at `to`. `errands` runs after each step. */
 struct rf_tile_errands;
 typedef void (*rf_tile_micro)(int64_t steps, const float *a, const float *b, const float *from, float *to,
                               struct rf_tile_errands *errands);
@@ -162,9 +162,8 @@ static inline const rf_panels *rf_panels_of(const rf_tensor *w) {
   return w->dtype == RF_PACKED ? &w->panels : NULL;
 }
 
-/* Sums the columns of x (rows, cols), with row stride `ld`, in ascending rows. The sums are the
- * gradient of a bias, for products that do not pack x as their B. `resume` adds to the present
- * sums. */
+/* Sums the columns of x (rows, cols), with row stride `ld`, in ascending rows. The sums of the
+ * columns of dy are the gradient of a bias. `resume` adds to the present sums. */
 void rf_column_sums(const void *x, rf_dtype dtype, int64_t rows, int64_t cols, int64_t ld, float *sum,
                     bool resume, int threads);
 

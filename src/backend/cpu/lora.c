@@ -130,7 +130,7 @@ static rf_lora_part part_of(const dims *d, const rf_lora_parts *parts, int p, in
 }
 static int64_t whole_ranks(const rf_lora_parts *parts) { return (parts->rank + 15) / 16 * 16; }
 
-/* Forward needs a scaled b and an f32 h. Backward needs b in blocks of 16 and a scaled h. */
+/* Workspace: scaled `b` and f32 `h` in forward; `b` in blocks of 16 and scaled `h` in backward. */
 static size_t lora_wide_workspace(const rf_graph *graph, const rf_op *op, int threads) {
   dims d = dims_of(graph, op);
   (void)threads;
