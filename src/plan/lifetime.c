@@ -1,4 +1,4 @@
-/* lifetime.c - finds the first and last op that need each tensor, and which outputs reuse inputs. */
+/* lifetime.c - finds the first and last op that need a tensor, and which outputs reuse inputs. */
 #include "plan/parts.h"
 
 #include "graph/mesh/pipeline.h"

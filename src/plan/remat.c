@@ -181,7 +181,7 @@ static rf_status try_now(search *s, trial *result) {
 
 /* Drops whole kinds until the live bytes are at most `room`, or no kind helps. Each round drops the
  * kind that saves the most bytes per second. `thrifty`: bytes saved below `room` do not count, so a
- * small cheap kind may win. Without `thrifty`, bytes below `room` count too; shrink_kind later drops
+ * small cheap kind may win. Without `thrifty`, bytes below `room` count too; shrink_kind then drops
  * the kind in fewer blocks. *now receives the bytes and time of the final set. */
 static rf_status drop_kinds(search *s, int64_t room, bool thrifty, trial *now) {
   RF_TRY(try_now(s, now));

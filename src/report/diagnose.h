@@ -54,7 +54,7 @@ typedef struct rf_diagnosed_walk {
   double count; /* measured steps or forward passes; 0: only planned */
   double seconds, inside, gaps, predicted, limit, fastest, flops, bytes;
   rf_sums bounds, phases, kinds; /* slowest first */
-  rf_sum bound_kind;             /* kind of op with the most time under bounds.at[0]; or name NULL */
+  rf_sum bound_kind;             /* slowest kind of op limited by bounds.at[0], or name NULL */
   rf_sum *layer;                 /* layers in order, then the ops outside all layers */
   int layers;                    /* number of entries of `layer` */
   rf_loss loss[RF_LOSSES];       /* largest first */

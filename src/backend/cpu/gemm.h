@@ -94,7 +94,8 @@ typedef void (*rf_gemm_micro)(int64_t kc, const float *a, const float *b, float 
                               const rf_gemm_ahead ahead[2], const char *const *tile_pieces);
 
 /* Like rf_gemm_micro, with AMX tiles and `steps` steps of 32 values of k. Sums start with the
- * values at `from`, or with zero if it is NULL, and are stored at `to`. `errands` runs after each step. */
+ * values at `from`, or with zero if it is NULL, and are stored at `to`.
+ * `errands` runs after each step. */
 struct rf_tile_errands;
 typedef void (*rf_tile_micro)(int64_t steps, const float *a, const float *b, const float *from, float *to,
                               struct rf_tile_errands *errands);

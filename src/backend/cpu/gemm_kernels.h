@@ -338,8 +338,8 @@ RF_INLINE void stream_steps(const rf_gemm *g, rf_dtype b_dtype, const float *a, 
   }
 }
 
-/* B is (N,K); each lane computes one output column. Loads a whole cache line of each of 16 columns and
- * transposes these lines in registers, because an L1 set cannot keep 16 lines at a power-of-two stride.
+/* B is (N,K); a lane computes one output column. Loads a cache line of each of 16 columns and
+ * transposes them in registers, because an L1 set cannot keep 16 lines at a power-of-two stride.
  * Loading half lines reaches 9 GB/s, and whole lines 22 GB/s (one row, one thread). */
 /* Sets to[d] to dword d of each of the 16 lines. */
 RF_INLINE void transposed_lines(const char *p, int64_t stride, rf_v16 to[16]) {
