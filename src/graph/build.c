@@ -553,9 +553,9 @@ static rf_status build_forward(const rf_model *model, const rf_build_options *op
  * its own. */
 static void share_out_slots(rf_build_options *options) {
   int64_t chips = rf_mesh_copies(&options->mesh);
-  if (options->rows == options->microbatch) options->rows = (options->rows + chips - 1) / chips;
-  options->microbatch = (options->microbatch + chips - 1) / chips;
-  options->sequences = (options->sequences + chips - 1) / chips;
+  if (options->rows == options->microbatch) options->rows = rf_ceil_div(options->rows, chips);
+  options->microbatch = rf_ceil_div(options->microbatch, chips);
+  options->sequences = rf_ceil_div(options->sequences, chips);
 }
 
 rf_status rf_graph_stage(const rf_graph *whole, const rf_build_options *options, rf_graph **out,

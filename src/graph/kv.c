@@ -17,7 +17,7 @@ static int64_t bytes_of_page(const rf_model *model, int64_t page, rf_dtype dtype
   return (2 * page * model->kv_heads * model->head_dim * rf_dtype_bits(dtype) + 7) / 8;
 }
 
-static int64_t pages_of(int64_t tokens, int64_t page) { return (tokens + page - 1) / page; }
+static int64_t pages_of(int64_t tokens, int64_t page) { return rf_ceil_div(tokens, page); }
 
 rf_kv rf_kv_of(const rf_model *model, const rf_build_options *o) {
   int64_t chips = o->job == RF_JOB_GENERATE ? rf_mesh_extent(&o->mesh, RF_AXIS_CONTEXT) : 1;

@@ -174,8 +174,7 @@ static rf_status group_of_switch(const rf_machine *m, const int32_t *of, int cou
   }
   /* A group that has a part of a node's chips gets the same part of the node's network bandwidth,
    * because the other chips use it too. */
-  return add_nodes(m, inside, (total + inside - 1) / inside, (double)inside / m->topology.domain, group,
-                   error);
+  return add_nodes(m, inside, rf_ceil_div(total, inside), (double)inside / m->topology.domain, group, error);
 }
 
 /* Checks that mesh and machine have the same number of chips and of slices. */

@@ -165,7 +165,7 @@ static void panels_that_see(const unit *u, int64_t block, int64_t *from, int64_t
   *to = u->a->window >= u->length ? u->panels
                                   : rf_min64(u->panels, (last + u->a->window - 1) / UNIT + 1 - u->first);
 }
-/* Sets [*from, *to) to the blocks of keys of which the panel's queries see at least one key. */
+/* Sets [*from, *to) to the blocks of keys that hold a key visible to a query of the panel. */
 static void blocks_seen(const unit *u, int64_t panel, int64_t *from, int64_t *to) {
   *from = rf_max64(0, (u->first + panel) * UNIT + 1 - u->a->window) / UNIT;
   *to = u->first + panel + 1;

@@ -326,7 +326,7 @@ static void attention_kv_run(const rf_call *call) {
   int64_t most = (int64_t)call->threads * BYTES_WORTH_A_THREAD,
           useful = 1 + bytes_read(&a, &cache, slots, positions, rows, most) / BYTES_WORTH_A_THREAD;
   int threads = useful < call->threads ? (int)useful : call->threads;
-  /* number of tasks per piece that gives every thread at least one task */
+  /* smallest number of tasks per piece that gives every thread a task */
   int64_t enough = (threads + pieces - 1) / pieces;
   int64_t kv_most = rf_max64(1, RF_ATTENTION_DECODE / heads),
           kv_parts = rf_max64((a.kv_heads + kv_most - 1) / kv_most, rf_min64(enough, a.kv_heads));

@@ -14,7 +14,7 @@ static size_t head_panel(const rf_graph *graph, const rf_op *op, int threads) {
   int64_t rows = x->shape[0], vocab = w->shape[op->attr.head.transpose ? 0 : 1],
           most = PANEL_BYTES / (4 * vocab);
   if (most < PANEL_LEAST_ROWS) most = PANEL_LEAST_ROWS;
-  int64_t panels = (rows + most - 1) / most, panel = panels ? (rows + panels - 1) / panels : 0;
+  int64_t panels = rf_ceil_div(rows, most), panel = panels ? rf_ceil_div(rows, panels) : 0;
   return (size_t)panel * (size_t)(vocab + 1) * sizeof(float); /* logits and lse of the rows */
 }
 

@@ -30,7 +30,7 @@ int rf_sharder_tensor(rf_sharder *s, int t, const rf_spec *spec) {
     fresh->panels.inner = shape[inner] / rf_panels_experts(&fresh->panels);
     for (int i = 0; i < fresh->panels.parts; i++)
       fresh->panels.part[i].outputs =
-          fresh->panels.parts == 1 ? shape[outputs] : (old->panels.part[i].outputs + chips - 1) / chips;
+          fresh->panels.parts == 1 ? shape[outputs] : rf_ceil_div(old->panels.part[i].outputs, chips);
   }
   return id;
 }

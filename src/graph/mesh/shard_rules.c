@@ -134,7 +134,7 @@ int64_t rf_shard_extent(const rf_graph *graph, const rf_mesh *mesh, int p, const
   int64_t chips = rf_mesh_size(mesh, spec->split[dim]), own;
   if (p >= 0 && spec->split[dim] && spec->form[dim] == RF_FORM_HEADS && dim == last_dim(graph, p))
     return columns_of_heads(graph, chips, p, &own);
-  return (whole + chips - 1) / chips;
+  return rf_ceil_div(whole, chips);
 }
 
 rf_copies rf_shard_copies(const rf_graph *graph, const rf_mesh *mesh, int p) {
@@ -161,7 +161,7 @@ static int state_axis(const rf_graph *graph, const rf_mesh *mesh, int p, const r
     /* a gather works only over the innermost axis that shards the dimension */
     if (use->split[d] && axes & RF_AXIS_BIT(RF_AXIS_DATA)) continue;
     int64_t extent = rf_shard_extent(graph, mesh, p, use, d, param->shape[d]);
-    double waste = (double)((extent + chips - 1) / chips * chips) / (double)extent;
+    double waste = (double)rf_round_up(extent, chips) / (double)extent;
     if (waste < least) {
       least = waste;
       best = d;

@@ -41,13 +41,13 @@ static rf_status exchange_shape(rf_graph *graph, rf_op *op, rf_error *error) {
       return RF_FAIL(
           error, RAFTER_INVALID, NULL,
           "the parts do not add up to the full extent (%s %s: expected %lld parts of %lld, got %lld)",
-          op->def->name, op->name, (long long)group, (long long)((whole + group - 1) / group),
+          op->def->name, op->name, (long long)group, (long long)rf_ceil_div(whole, group),
           (long long)dims[attr->dim]);
     dims[attr->dim] = whole;
   }
   if (splits) {
     int split = gathers ? attr->to : attr->dim;
-    dims[split] = (dims[split] + group - 1) / group;
+    dims[split] = rf_ceil_div(dims[split], group);
   }
   return rf_shape_output(graph, op, 0, x.class == RF_CLASS_WEIGHT ? RF_CLASS_COLLECTIVE : x.class, x.dtype,
                          x.rank, dims, error);
