@@ -22,7 +22,7 @@ static double cpu_seconds(void) {
 
 static rf_status measure(const char *spec, int steps, int batch, bool records, rf_error *error) {
   rf_machine machine = {.name = "bench",
-                        .kind = "cpu",
+                        .kind = RF_MACHINE_CPU,
                         .source = "file",
                         .chips = 1,
                         .memory_bytes = 64e9,
