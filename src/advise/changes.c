@@ -9,14 +9,15 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The value of --job with which `rafter plan` plans this run again. */
+/* The value of --job with which `rafter plan` plans the same program as this run. */
 static const char *job_of(const json_t *run, const json_t *plan) {
   const char *command = json_string_value(json_object_get(run, "command")),
              *job = json_string_value(json_object_get(plan, "job"));
   return command && !strcmp(command, "train") ? "train" : job;
 }
 
-/* The options that plan a run again: those in run.json, and sizes that the run's command chose. */
+/* The options that plan a run again: the options in run.json, and the sizes that the run's
+ * command chose. */
 static rf_status plan_options(const rf_commands *commands, const json_t *entry, rf_options **out,
                               rf_error *error) {
   const json_t *run = json_object_get(entry, "run"), *plan = json_object_get(entry, "plan"),
@@ -59,8 +60,9 @@ rf_status rf_plan_run_again(const rf_commands *commands, const json_t *entry, co
              : RF_FAIL(error, status, inner.hint, "--against %.100s: %s", change, inner.message);
 }
 
-/* The changes to try, the most useful first because time may run out. `results`: the change gives
- * other values (CHANGED), other roundings, or the same bits (EXACT). */
+/* The changes to try. Time may run out, so the most useful changes come first. `results`:
+ * compared with the run, the change gives other values (CHANGED), the same values with other
+ * roundings (ROUNDED), or the same bits (EXACT). */
 enum { ROUNDED, CHANGED, EXACT };
 static const struct {
   const char *job, *change;
@@ -78,7 +80,8 @@ static const struct {
     {"train", "remat=block", EXACT},
 };
 
-/* Writes the change into `text` as options. False: the change does not apply to this plan. */
+/* Writes the change into `text` as options. Returns false if the change does not apply to this
+ * plan. */
 static bool options_of(const json_t *plan, const char *change, char text[96]) {
   const json_t *settings = json_object_get(plan, "settings");
   long long micro = json_integer_value(json_object_get(settings, "microbatch")),
@@ -92,7 +95,7 @@ static bool options_of(const json_t *plan, const char *change, char text[96]) {
     snprintf(text, 96, "microbatch=%lld,accumulate=%lld", micro / 2, accumulate * 2);
   } else if (!strcmp(change, "threads = all")) {
     const json_t *threads = json_object_get(settings, "threads");
-    /* this change also applies if the run had more threads than cores */
+    /* this change also applies if the run had more threads than the machine has cores */
     if (!json_is_integer(threads) || json_integer_value(threads) == cores) return false;
     snprintf(text, 96, "threads=%ld", cores);
   } else snprintf(text, 96, "%s", change);
@@ -121,7 +124,8 @@ static json_t *walks_of(const rafter_plan *made) {
   return plans;
 }
 
-/* `now`: times of the run's own plans, from the same calibration as those of `made`. */
+/* `now`: the predicted times of the run without a change, from the same calibration as the times
+ * of `made`. */
 static json_t *row_of(const rafter_plan *made, const char *change, int results, json_t *now) {
   const rf_plan *plan = made->plan, *largest = rf_plan_larger(plan, made->prefill);
   return json_pack("{ss sf sI sb sb sb so sO}", "change", change, "seconds", plan->step_seconds, "peak_bytes",

@@ -4,13 +4,14 @@
 
 #include "advise/planned.h"
 
-/* Plans a run again from its entry in a report model. `change` is a change of the options, or "".
- * The new plan lists its tensors and ops. `commands` must contain "plan". */
+/* Plans a run again. `entry` is the run's entry in a report model (report/model.h). `change` is
+ * a change of the options, or "". The new plan lists its tensors and ops. `commands` must
+ * contain "plan". */
 rf_status rf_plan_run_again(const rf_commands *commands, const json_t *entry, const char *change,
                             rafter_plan **plan, rf_error *error);
-/* Plans single changes of a run and returns an array with their memory and their seconds by kind of
- * op, which the caller frees. Stops after `seconds`. If the run's options no longer produce the
- * run's plan, the array is empty and the entry's "replans" is false. */
+/* Plans a run with one change at a time. Returns an array, which the caller frees, with the memory
+ * and the seconds by kind of op for each change. Stops after `seconds`. If the run's options no
+ * longer give the run's plan, the array is empty and sets "replans" of `entry` to false. */
 json_t *rf_advise_changes(const rf_commands *commands, json_t *entry, double seconds);
 
 #endif

@@ -1,4 +1,5 @@
-/* compare.c - `rafter plan --compare A B`: two plans side by side with all differences. */
+/* compare.c - `rafter plan --compare A B`: shows two plans next to each other, with all
+ * differences. */
 #include "advise/set.h"
 #include "advise/vary.h"
 
@@ -39,7 +40,7 @@ json_t *rf_json_between(const json_t *a, const json_t *b, bool ratio) {
   return out;
 }
 
-/* Numbers that are copied to the top level of the JSON object, because readers want them most. */
+/* The numbers that readers want first. They are copied to the top level of the JSON object. */
 static const struct {
   const char *key, *object;
 } SHORT[] = {{"seconds", "time"},           {"peak_bytes", "memory"},

@@ -1,5 +1,5 @@
-/* gnuplot.c - see gnuplot.h. The script goes to gnuplot, and the picture comes back, in unnamed
- * temporary files, so no file name has to be quoted for a shell. */
+/* gnuplot.c - see gnuplot.h. The script and the picture are unnamed temporary files, so no file
+ * name has to be quoted for a shell. */
 #define _GNU_SOURCE
 #include "advise/gnuplot.h"
 

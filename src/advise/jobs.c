@@ -1,4 +1,4 @@
-/* jobs.c - plans each job of `rafter plan --job`; simulates serving, rollouts and RL. */
+/* jobs.c - plans each job of `rafter plan --job`. Also simulates serving, rollouts and RL. */
 #define _GNU_SOURCE
 #include "advise/planned.h"
 
@@ -16,7 +16,8 @@ typedef struct lengths {
   int samples;
 } lengths;
 
-/* Reads prompt and answer lengths. Without --seq, a cache slot fits a prompt and its answer. */
+/* Reads prompt and answer lengths. Without --seq, a cache slot has the length of a prompt and
+ * its answer. */
 static rf_status resolve_lengths(rafter_plan *p, const rf_options *o, lengths *l, rf_error *error) {
   rf_settings *s = &p->settings;
   int64_t half = s->model.max_seq > 1 ? s->model.max_seq / 2 : 1;
@@ -47,8 +48,9 @@ static rf_generate_settings generate_settings(const rafter_plan *p) {
   return (rf_generate_settings){.model = p->settings.model, .plan = p->settings.plan};
 }
 
-/* Scales the result of one simulated copy of the model, with `each` requests, to all copies. The
- * longest queue is not scaled, because the queues of the copies do not peak at the same time. */
+/* Scales a simulation of one copy of the model to all copies. The simulated copy had `each` of
+ * the `requests` requests. The longest queue is not scaled, because the queues of the copies do
+ * not peak at the same time. */
 static void add_copies(rf_serve_stats *served, int64_t requests, int64_t each) {
   rf_generate_counts *c = &served->counts;
   int64_t *counts[] = {&c->walks,  &c->rows,    &c->parts, &c->prompt_tokens,
@@ -61,7 +63,7 @@ static void add_copies(rf_serve_stats *served, int64_t requests, int64_t each) {
   served->slots_used *= times;
 }
 
-/* Reports that requests are spread over copies of the model and that only one copy is simulated. */
+/* Reports that the copies of the model share the requests and that only one copy is simulated. */
 static void say_copies(rafter_plan *p, const rf_plan *decode) {
   int64_t copies = rf_generate_copies(decode), chips = rf_mesh_chips(&decode->graph->mesh) / copies;
   bool in_step = rf_mesh_extent(&decode->graph->mesh, RF_AXIS_FSDP) > 1 ||
@@ -107,7 +109,7 @@ static rf_status make_generate(rafter_plan *p, const rf_options *o, rf_error *er
   return rf_generate_plans(&g, &p->prefill, &p->plan, error);
 }
 
-/* Plans whole prompts of all sequences in one forward pass. */
+/* Plans one forward pass over the whole prompts of all sequences. */
 static rf_status make_prefill(rafter_plan *p, const rf_options *o, rf_error *error) {
   rf_generate_settings g = generate_settings(p);
   rf_plan *decode = NULL;
@@ -125,7 +127,7 @@ static rf_status make_score(rafter_plan *p, const rf_options *o, rf_error *error
 
 /* ---- rollouts -------------------------------------------------------------------------------- */
 
-/* Simulates prompts that all arrive at once, each with its samples. */
+/* Simulates prompts that all arrive at once. Each prompt has `--samples` answers. */
 static rf_status roll_out(rafter_plan *p, const rf_plan *decode, const rf_options *o, const lengths *l,
                           rf_serve_stats *served, int64_t *prompts, rf_error *error) {
   rf_generate_settings g = generate_settings(p);
@@ -190,9 +192,10 @@ typedef struct service {
   lengths l;
   rf_settings *prefill_on; /* machine of --prefill-on; NULL: there is only one machine */
   double link_bps;
-  int64_t copies; /* copies of the model, each on its own chips */
+  int64_t copies; /* number of copies of the model; each copy has its own chips */
   json_t *rates;
-  rf_serve_stats best; /* result at the highest request rate that keeps up, or at the lowest rate */
+  /* result at the highest request rate without a growing queue, or else at the lowest rate */
+  rf_serve_stats best;
   bool have_best;
 } service;
 
@@ -242,7 +245,7 @@ static void add_rate(service *s, double rate, const rf_serve_stats *v) {
 }
 
 /* The copies of the model take the requests of a file in turn, so simulating one copy is enough.
- * The run ends no earlier than the last arrival. */
+ * The reported run does not end before the last arrival. */
 static rf_status simulate_arrivals(const service *s, rf_arrival *list, int64_t requests,
                                    rf_serve_stats *served, rf_error *error) {
   double last = list[requests - 1].at, came = last - list[0].at;
@@ -290,8 +293,8 @@ done:
   return status;
 }
 
-/* Sets the bytes/s for sending the cache from the prefill machine: --kv-link, or the rate of the
- * slower machine's network. */
+/* Sets the bytes/s of sending the cache from the prefill machine to the other machine:
+ * --kv-link, or the data-centre bandwidth of the machine with the lower one. */
 static rf_status resolve_link(service *s, rf_error *error) {
   const rf_machine *here = &s->p->settings.machine, *there = &s->prefill_on->machine;
   double out = there->chips * rf_machine_dcn_bps(there), in = here->chips * rf_machine_dcn_bps(here);
@@ -305,7 +308,7 @@ static rf_status resolve_link(service *s, rf_error *error) {
                  out > 0 ? here->name : there->name);
 }
 
-/* Plans prefill, with the same model and settings, on the machine of --prefill-on. */
+/* Plans prefill on the machine of --prefill-on, with the same model and settings. */
 static rf_status resolve_prefill_on(service *s, rf_error *error) {
   if (!rf_options_is_set(s->o, "prefill-on")) return RAFTER_OK;
   rf_options *other = rf_options_copy(s->o);
@@ -359,7 +362,6 @@ done:
 
 /* ---- reinforcement learning ------------------------------------------------------------------ */
 
-/* One phase of an RL step. */
 typedef struct phase {
   const char *name;
   const rf_plan *plan;
@@ -369,7 +371,8 @@ typedef struct phase {
 static const char RL_NOTE[] = "RL steps can be planned but cannot be run yet; rollouts, the reference's log "
                               "probabilities and the policy's step use one arena in turn";
 
-/* Bytes of a phase by class of tensor. Does not count untrained weights, which all phases share. */
+/* Bytes of a phase by class of tensor. Weights that are not trained count as 0, because all
+ * phases share them. */
 static void own_bytes(const rf_plan *plan, bool trains, int64_t own[RF_CLASSES]) {
   for (int c = 0; c < RF_CLASSES; c++) {
     bool base = c == RF_CLASS_WEIGHT || c == RF_CLASS_ADAPTER;
@@ -377,7 +380,7 @@ static void own_bytes(const rf_plan *plan, bool trains, int64_t own[RF_CLASSES])
   }
 }
 
-/* Bytes, by class of tensor, that the policy keeps in memory between its steps. */
+/* Bytes by class of tensor that the policy keeps in memory between its steps. */
 static void kept_bytes(const rf_plan *policy, int64_t kept[RF_CLASSES]) {
   int64_t sum = 0;
   memset(kept, 0, RF_CLASSES * sizeof *kept);
@@ -391,10 +394,10 @@ static void kept_bytes(const rf_plan *policy, int64_t kept[RF_CLASSES]) {
   kept[RF_CLASS_PADDING] += policy->persistent_bytes - sum;
 }
 
-/* Bytes of the phases. While a phase runs, memory also holds what the policy keeps between steps
- * and, if the policy trains its weights, a frozen copy of the weights. */
+/* Memory of the three phases. Memory always holds what the policy keeps between steps. If the
+ * policy trains its weights, memory also holds a frozen copy of the weights. */
 typedef struct rl_bytes {
-  int64_t phase[3], peak, persistent, copy, by_class[RF_CLASSES]; /* by_class: of the largest phase */
+  int64_t phase[3], peak, persistent, copy, by_class[RF_CLASSES]; /* by_class: bytes of the largest phase */
   int most;
 } rl_bytes;
 
@@ -460,7 +463,6 @@ static void put_rl(rafter_plan *p, const phase list[3], const json_t *memory, co
           RL_NOTE);
 }
 
-/* Plans of the phases that run before the policy's training step. */
 typedef struct rl_step {
   rafter_plan *p, *roll;
   const rf_options *o;
@@ -470,8 +472,8 @@ typedef struct rl_step {
   int64_t prompts;
 } rl_step;
 
-/* Plans the rollout with the dtype that --fit chose for the policy. Without --mesh, also takes the
- * policy's mesh. */
+/* Plans the rollout with the dtype that --fit chose for the policy. If --mesh is not set, the
+ * rollout also uses the policy's mesh. */
 static rf_status plan_rollout(rl_step *s, const rf_plan_options *policy, rf_error *error) {
   rf_plan_options *to = &s->roll->settings.plan;
   const rf_plan_options before = *to;
@@ -492,7 +494,7 @@ static rf_status plan_rollout(rl_step *s, const rf_plan_options *policy, rf_erro
   rf_status status = roll_out(s->roll, s->decode, s->o, &s->l, &s->served, &s->prompts, error);
   to->budget_bytes = before.budget_bytes;
   if (status == RAFTER_OK) return RAFTER_OK;
-  rf_plan_free(s->decode); /* the simulation failed, so the next call must not reuse the plan */
+  rf_plan_free(s->decode); /* After a failed simulation, the next call must not reuse the plan. */
   s->decode = NULL;
   return status;
 }
@@ -516,7 +518,7 @@ static void time_phases(const rl_step *s, const rf_plan *policy, phase list[3]) 
   list[2] = (phase){"policy", policy, policy->step_seconds * ceil(sequences / of_plan)};
 }
 
-/* For one plan of the policy, gives the search of --fit the cost of the whole RL step. */
+/* A cost function for --fit: gives the cost of the whole RL step for one plan of the policy. */
 static rf_status rl_cost(void *self, const rf_plan *plan, rf_fit_cost *cost, rf_error *error) {
   rl_step *s = self;
   phase list[3];
@@ -530,7 +532,8 @@ static rf_status rl_cost(void *self, const rf_plan *plan, rf_fit_cost *cost, rf_
   return RAFTER_OK;
 }
 
-/* Plans the policy's training step; remat=auto leaves room for the reference model's weights. */
+/* Plans the policy's training step. With remat=auto, reserves memory for the reference model's
+ * weights. */
 static rf_status plan_policy(rl_step *s, rf_error *error) {
   rf_settings *from = &s->p->settings;
   int64_t copy = from->model.lora.rank == 0 ? s->reference->by_class[RF_CLASS_WEIGHT] : 0;
@@ -540,8 +543,8 @@ static rf_status plan_policy(rl_step *s, rf_error *error) {
   return status;
 }
 
-/* Plans an RL step that trains on every sample of every prompt. The plan of the policy's training
- * step is the main plan of the job. */
+/* Plans an RL step that trains on every sample of every prompt. The job's main plan is the plan
+ * of the policy's training step. */
 static rf_status make_rl(rafter_plan *p, const rf_options *o, rf_error *error) {
   rl_step s = {.p = p, .o = o};
   phase list[3];
@@ -587,8 +590,8 @@ done:
 
 /* ---- the table of jobs ----------------------------------------------------------------------- */
 
-/* Replaces the search of --fit if only the size of the plan is needed: it takes whole-block
- * recomputation, which is one of the settings that the search tries. */
+/* Replaces the search of --fit if only the size of the plan is needed. Chooses recomputation of
+ * whole blocks, which is one of the settings that the search tries. */
 static void size_fit(rf_settings *s, const rf_options *o) {
   if (s->fit && !rf_options_given(o, "remat")) s->plan.remat = RF_REMAT_BLOCK;
   if (s->fit && s->vary.dtype) s->plan.build.dtype = RF_BF16;

@@ -77,8 +77,8 @@ static rf_report_plan report_of(const rafter_plan *p) {
                           .ops = p->ops};
 }
 
-/* Adds the JSON of a simulated job to the plan's JSON: new keys at its top level, or new keys in
- * objects that it already has. */
+/* Adds the JSON of a simulated job to the plan's JSON. A new key goes to the top level. If the
+ * key already holds an object, the two objects are merged. */
 static void add_extra(const rafter_plan *p, json_t *json) {
   const char *key;
   json_t *value;
@@ -95,7 +95,7 @@ rf_status rf_plan_object(const rafter_plan *plan, json_t **json, rf_error *error
   *json = rf_report_plan_json(&report);
   if (*json) {
     add_extra(plan, *json);
-    /* the report of a serving job draws prefill too */
+    /* the report of a serving job also draws the prefill plan */
     if (plan->tensors && plan->ops && plan->prefill) rf_report_name_plans(*json, plan->plan, plan->prefill);
     json_object_set(*json, "fits", json_object_get(json_object_get(*json, "memory"), "fits"));
   }

@@ -1,5 +1,5 @@
-/* planned.h - makes the plan of a job from options and prints it as JSON or as a table. For a plan
- * that does not fit, finds options that fit. */
+/* planned.h - makes the plan of a job from options and prints it as JSON or as a table. If the
+ * plan does not fit, finds options that fit. */
 #ifndef RF_PLANNED_H
 #define RF_PLANNED_H
 
@@ -14,26 +14,26 @@
 
 struct rafter_plan {
   rf_settings settings;
-  rf_plan *plan, *prefill; /* prefill: generate jobs only */
+  rf_plan *plan, *prefill; /* prefill: NULL unless the job generates */
   rf_advice advice[RF_MAX_ADVICE];
   int advice_count;
-  bool advises;           /* rf_plan_give_advice will be called */
-  rf_advice_ahead *ahead; /* advice that a thread prices while the plan is made */
+  bool advises;           /* true if rf_plan_give_advice will be called */
+  rf_advice_ahead *ahead; /* advice that another thread computes while the plan is made */
   rf_fit_found found;     /* result of --fit */
   double tokens, budget_seconds;
   bool tensors, ops;
-  bool sized, advisable; /* sized: compute only sizes; advisable: advice is possible */
+  bool sized, advisable; /* sized: compute only sizes. advisable: advice is possible. */
   const char *job;
   int64_t needs;               /* peak bytes over all phases of an RL step; 0: the job has one phase */
-  int64_t lasts;               /* the part of `needs` that stays in memory for the whole job */
+  int64_t lasts;               /* the part of `needs` that stays allocated during the whole job */
   json_t *extra, *assumptions; /* JSON that simulated jobs add; nested objects are merged */
   FILE *extra_text;            /* text that simulated jobs add to the table */
   char *extra_chars;
   size_t extra_bytes;
-  json_t *object; /* rf_plan_object, once rafter_plan_number asked for it */
+  json_t *object; /* cached result of rf_plan_object for rafter_plan_number; NULL: not yet made */
 };
 
-/* Makes a plan, which rafter_plan_free frees. rf_plan_give_advice prices changes of a plan. */
+/* Makes a plan. Free the plan with rafter_plan_free. */
 rf_status rf_plan_begin(const rf_options *options, rafter_plan **plan, rf_error *error);
 void rf_plan_give_advice(rafter_plan *plan);
 /* rf_plan_begin, then rf_plan_give_advice. */
@@ -65,8 +65,9 @@ typedef struct rf_idle {
   pthread_cond_t changed;
   bool is;
 } rf_idle;
-/* Returns RAFTER_OK if the plan fits. Otherwise returns RAFTER_NO_FIT, with the largest tensors and
- * a setting that fits in the error. Once a core is idle, a second thread helps to search. */
+/* Returns RAFTER_OK if the plan fits. Otherwise, returns RAFTER_NO_FIT, and the error names the
+ * largest tensors and a setting that fits. When a core becomes idle, a second thread helps to
+ * search. */
 rf_status rf_plan_refuse(const rf_options *options, const rafter_plan *plan, rf_idle *idle, rf_error *error);
 
 #endif

@@ -1,5 +1,5 @@
-/* plot.c - the pictures of `rafter plan --plot`: a sweep, a frontier, the rates of a server, or one
- * plan (its memory over its ops, and its ops in a roofline). */
+/* plot.c - the pictures of `rafter plan --plot`. The subject is a sweep, a frontier, the rates
+ * of a server, or one plan (its memory over its ops, and its ops in a roofline). */
 #include "advise/gnuplot.h"
 #include "advise/vary.h"
 
@@ -7,14 +7,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The first eight are the palette of Okabe and Ito, made for people with any colour vision. */
+/* The first eight colours are the palette of Okabe and Ito for people with any colour vision. */
 static const char *const COLOUR[] = {"#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00",
                                      "#f0e442", "#999999", "#000000", "#7f3c8d", "#3969ac", "#b0b0b0"};
 enum { COLOURS = sizeof COLOUR / sizeof *COLOUR };
 #define LIMIT_COLOUR "#d00000"
-enum { NEAR = 6 }; /* a limit above NEAR times the largest value gets a label but no line */
+enum { NEAR = 6 }; /* a limit above NEAR times the largest value gets a label, not a line */
 
-/* Draws the machine's limit as a line, or as a label if it is far above the data. */
+/* Draws the machine's memory limit as a line. If the limit is far above the data, writes only a
+ * label. */
 static void put_limit(rf_gnuplot *p, const char *machine, double room, double most) {
   char label[120], size[32];
   bool near = room < NEAR * most;
@@ -165,7 +166,8 @@ rf_status rf_plot_frontier(const char *path, const rafter_plan *plan, rf_error *
 
 /* ---- rates of a server ----------------------------------------------------------------------- */
 
-/* Draws token rate against latency, a point per request rate: hollow if requests pile up. */
+/* Draws token rate against latency with one point for each request rate. A point is hollow if
+ * the queue of requests grows without end. */
 rf_status rf_plot_rates(const char *path, const rafter_plan *plan, rf_error *error) {
   static const struct {
     const char *key, *label;
@@ -265,7 +267,7 @@ static rf_status put_timeline(rf_gnuplot *p, const rf_plan *plan, rf_error *erro
   return RAFTER_OK;
 }
 
-/* Sums over all ops of one kind. */
+/* The sums over all ops of one kind. */
 typedef struct kind {
   const char *name;
   double flops, bytes, seconds;
@@ -288,7 +290,7 @@ static int kinds_of(const rf_plan *plan, kind *list, int most) {
   return count;
 }
 
-/* Tics at 1, 2 and 5 of every decade, or only at 1 over many decades. */
+/* Writes tics at 1, 2 and 5 of every decade. If there are many decades, writes tics only at 1. */
 static void put_log_tics(rf_gnuplot *p, char axis, double least, double most) {
   static const int steps[] = {1, 2, 5};
   const char *comma = "";
@@ -351,7 +353,7 @@ static void put_roofs(rf_gnuplot *p, const rf_plan *plan) {
     double x = list[i].flops / list[i].bytes, share = list[i].seconds / plan->step_seconds;
     if (!(list[i].flops > 0 && list[i].seconds > 0)) continue;
     bool said = share > 0.02;
-    /* the names of close points are placed below each other */
+    /* the labels of close points are placed below each other */
     if (said) {
       level = x < 3 * last ? level + 1 : 0;
       last = x;

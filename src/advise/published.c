@@ -1,5 +1,5 @@
-/* published.c - `rafter plan --compare published:ID`: a published training run next to its plan.
- * `--fit` finds the settings that were not published. */
+/* published.c - `rafter plan --compare published:ID`: compares a published training run with its
+ * plan. `--fit` finds the settings that were not published. */
 #include "advise/set.h"
 #include "advise/vary.h"
 #include "base/text.h"
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The table of published runs is built into the program, like the data sheets of machines. */
+/* The table of published runs (data/published-runs.tsv) is built into the program. */
 #ifndef RF_DATA_DIR
 #error "RF_DATA_DIR must be the path of the data folder"
 #endif
@@ -48,7 +48,7 @@ static rf_status find_row(const char *id, published *row, rf_error *error) {
   return RF_FAIL(error, RAFTER_INVALID, hint, "no published run is named '%.40s'", id);
 }
 
-/* Applies a row of the table to the options. Options on the command line take precedence. */
+/* Sets options from an entry of the table. Options on the command line take precedence. */
 static rf_status apply_row(rf_options *o, const published *row, rf_error *error) {
   bool eight = !strcmp(row->text[PRECISION], "fp8") || !strcmp(row->text[PRECISION], "int8");
   if (!rf_options_argument(o, 0)) RF_TRY(rf_options_set(o, "MODEL", row->text[MODEL], error));
@@ -78,7 +78,7 @@ static rf_status apply_row(rf_options *o, const published *row, rf_error *error)
   return status;
 }
 
-/* Finds the fastest plan that fits; without a given batch, tries 1 to 16 sequences per chip. */
+/* Finds the fastest plan that fits. If no batch is given, tries 1 to 16 sequences per chip. */
 static rf_status plan_row(const rf_options *o, const published *row, json_t **best, rf_error *error) {
   rf_status status = RAFTER_OK;
   long chips = strtol(row->text[CHIPS], NULL, 10);

@@ -1,5 +1,5 @@
-/* remedy.c - finds a change of the command's options that makes a plan fit. A change is suggested
- * only after a plan with the change was found to fit. */
+/* remedy.c - finds a change of the command's options with which a plan fits. A change is
+ * suggested only after a plan with this change was found to fit. */
 #include "advise/planned.h"
 #include "advise/set.h"
 
@@ -11,29 +11,30 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A change of the options, written as for --compare. */
+/* A change of the options, in the same notation as for --compare. */
 typedef struct attempt {
   char change[400];
   enum { NEW, TAKEN, DONE } state;
   rafter_plan *fits; /* the plan if it fits, otherwise NULL */
   int64_t bytes;     /* bytes of the plan; 0: the change cannot be planned */
-  bool fitted, late; /* fitted: the plan fits; late: the helper thread skips it */
+  bool fitted, late; /* fitted: the plan fits. late: the helper thread skips this attempt. */
 } attempt;
 
 enum { MOST_ATTEMPTS = 12, CHIP_TRIES = 4 };
 
-/* The search for a change. The main thread plans an attempt when it needs the result; a helper
- * thread on an idle core plans the next attempts in advance. */
+/* The search for a change. The main thread plans an attempt when it needs the result. On an idle
+ * core, a helper thread plans the next attempts in advance. */
 typedef struct remedy {
   const rf_options *from;
   const rafter_plan *plan; /* the plan that does not fit */
   rafter_plan *fits;       /* the plan with the last change that made it fit */
   attempt attempt[MOST_ATTEMPTS];
-  /* indices of attempts in `attempt`; RF_NONE: not tried */
+  /* bf16 and chips: indices of attempts in `attempt`; RF_NONE: not tried */
   int attempts, bf16, chips[CHIP_TRIES], chip_tries;
-  int64_t rows[CHIP_TRIES]; /* groups of chips that share each matrix; 0: no matrix is shared */
-  /* indices of the two attempts on the fewest chips that fit: `block` recomputes whole blocks,
-   * `plain` recomputes nothing */
+  /* number of groups of chips that shard each matrix; 0: no matrix is sharded this way */
+  int64_t rows[CHIP_TRIES];
+  /* Indices of two attempts on the smallest number of chips that fits. `block` recomputes whole
+   * blocks. `plain` recomputes nothing. */
   int block, plain;
   bool over;
   rf_idle *idle;
@@ -51,8 +52,8 @@ static int64_t bytes_of(const rafter_plan *p) {
   return p->needs > bytes ? p->needs : bytes;
 }
 
-/* Plans a change. Returns the plan if it fits, otherwise NULL. *bytes gets the plan's bytes, or 0
- * if the change cannot be planned. */
+/* Plans a change. Returns the plan if it fits, otherwise NULL. Sets *bytes to the plan's bytes,
+ * or to 0 if the change cannot be planned. */
 static rafter_plan *plan_with(const remedy *r, const char *change, int64_t *bytes) {
   rf_options *options = rf_options_copy(r->from);
   rafter_plan *p = rf_planned_new();
@@ -104,9 +105,9 @@ static int will_try(remedy *r, const char *format, ...) {
 
 static int64_t room_of(const remedy *r) { return rf_plan_room(&r->plan->settings.plan); }
 
-/* Twice as many chips that share matrices halve each chip's bytes of these matrices, so the bytes
- * of two attempts predict those of later attempts. An attempt that cannot fit is dropped. An
- * attempt that surely fits is left to the main thread. */
+/* Doubling the chips that shard a matrix halves each chip's bytes of the matrix. So the bytes of
+ * two attempts predict the bytes of later attempts. Attempts that cannot fit are dropped. If the
+ * next attempt surely fits, the helper thread skips the attempts with even more chips. */
 static void look_ahead(remedy *r) {
   for (int i = 0; i + 2 < r->chip_tries; i++) {
     if (r->chips[i] == RF_NONE || r->chips[i + 1] == RF_NONE || !r->rows[i] || r->rows[i + 1] != r->rows[i])
@@ -125,7 +126,7 @@ static void look_ahead(remedy *r) {
 
 static void ask_for_milder(remedy *r);
 
-/* Plans an attempt. The caller must hold the lock, which is released while planning. */
+/* Plans an attempt. The caller must hold the lock. The lock is released while planning. */
 static void work_on(remedy *r, attempt *a) {
   int64_t bytes;
   a->state = TAKEN;
@@ -154,7 +155,7 @@ static void *help(void *self) {
   return NULL;
 }
 
-/* Waits for an attempt, or plans it now. Returns whether it fits. */
+/* Waits for an attempt, or plans it now. Returns true if the attempt fits. */
 static bool came_out(remedy *r, int at) {
   attempt *a = &r->attempt[at];
   pthread_mutex_lock(&r->idle->lock);
@@ -177,8 +178,8 @@ static void stop_helping(remedy *r) {
 
 /* ---- changes --------------------------------------------------------------------------------- */
 
-/* Finds about the largest batch that fits: halves the batch until it fits, then bisects four times.
- * `with`: a further change, or "". */
+/* Estimates the largest batch that fits: halves the batch until it fits, then bisects four
+ * times. `with`: a further change, or "". */
 static int64_t most_batch(remedy *r, const char *with) {
   int64_t most = rf_options_int(r->from, "batch"), fits = most / 2;
   while (fits > 0 && !tries(r, "batch=%lld%s", (long long)fits, with)) {
@@ -193,17 +194,18 @@ static int64_t most_batch(remedy *r, const char *with) {
   return fits;
 }
 
-/* Bytes that stay in memory during the whole job. No setting lowers them. */
+/* Bytes that stay in memory during the whole job. No setting reduces these bytes. */
 static int64_t lasting_bytes(const rafter_plan *p) {
   return p->lasts > 0 ? p->lasts : p->plan->persistent_bytes;
 }
 
-/* A machine with more chips, and the smallest training step on this machine: one sequence per chip
- * and recomputed blocks. If there are more chips than sequences, chips share matrices instead. */
+/* A machine with more chips and its smallest training step. In this step, each chip has one
+ * sequence and recomputes blocks. If there are more chips than sequences, several chips shard
+ * each matrix. */
 typedef struct larger {
   char on[300], mesh[80];
   int64_t micro, accumulate; /* 0: unchanged */
-  int64_t rows;              /* groups of chips that share each matrix; 0: no sharing */
+  int64_t rows;              /* number of groups of chips that shard each matrix; 0: no sharding */
 } larger;
 
 static int64_t first_chips(const remedy *r) {
@@ -215,7 +217,7 @@ static int64_t first_chips(const remedy *r) {
 }
 
 /* Sets the machine of attempt `time`, which has twice the chips of the attempt before. Returns
- * false if the chips of this machine would have to share matrices but cannot. */
+ * false if the chips of this machine would have to shard matrices but cannot. */
 static bool larger_of(const remedy *r, int time, bool trains, larger *to) {
   const rf_machine *m = &r->plan->settings.machine;
   const rf_build_options *b = &r->plan->plan->options.build;
@@ -251,8 +253,9 @@ static void try_larger_ahead(remedy *r) {
   }
 }
 
-/* When the smallest number of chips that fits is known, queues two milder changes with as many
- * chips: one keeps the microbatch, the other also recomputes nothing. The lock is held. */
+/* When the smallest number of chips that fits is known, queues two milder changes with this
+ * number of chips. The first change keeps the microbatch. The second change also recomputes
+ * nothing. The caller must hold the lock. */
 static void ask_for_milder(remedy *r) {
   larger to;
   int i = 0;
@@ -268,8 +271,8 @@ static void ask_for_milder(remedy *r) {
   r->plain = will_try(r, "on=%s", to.on);
 }
 
-/* Tries more chips of the same machine, first with the smallest training step, then with larger
- * microbatches or without recomputation. */
+/* Tries more chips of the same machine. The first attempts have the smallest training step.
+ * Later attempts have larger microbatches, or no recomputation. */
 static bool more_chips(remedy *r, bool trains, char text[400]) {
   larger to;
   for (int i = 0; i < CHIP_TRIES && !trains && has_larger(r); i++)
@@ -289,8 +292,8 @@ static bool more_chips(remedy *r, bool trains, char text[400]) {
   return false;
 }
 
-/* Whether bf16 may save memory. A trained weight takes more bytes in bf16 than in f32: 2 bytes, and
- * 4 bytes for its f32 master. */
+/* True if bf16 may save memory. A trained weight takes 6 bytes in bf16: 2 bytes, and 4 bytes for
+ * its f32 master. In f32, it takes 4 bytes. */
 static bool bf16_may_help(const remedy *r) {
   const rf_plan_options *o = &r->plan->plan->options;
   if (o->build.dtype != RF_F32) return false;
@@ -310,7 +313,8 @@ static void try_ahead(remedy *r) {
   try_larger_ahead(r);
 }
 
-/* Finds a change that fits and writes it as options. False: none was found. */
+/* Finds a change that fits and writes the change as options. Returns false if no change was
+ * found. */
 static bool find(remedy *r, char text[400]) {
   if (!strcmp(r->plan->job, "rl")) {
     int64_t batch = r->plan->plan->options.build.microbatch * r->plan->plan->options.build.accumulate;
@@ -327,7 +331,7 @@ static bool find(remedy *r, char text[400]) {
     return snprintf(text, 400, "--dtype bf16 --remat block") > 0;
   if (more_chips(r, learns(r), text)) return true;
   if (learns(r)) return false;
-  /* Tries narrower types, first with the same batch, then with a smaller batch. */
+  /* Tries narrower types with the same batch. If no type fits, tries them with a smaller batch. */
   static const char *const narrow[] = {"dtype=bf16", "weights=int8", "weights=fp8", "weights=int4"};
   for (int fewer = 0; fewer < 2; fewer++)
     for (size_t i = 0; i < sizeof narrow / sizeof *narrow; i++) {
@@ -343,8 +347,8 @@ static bool find(remedy *r, char text[400]) {
   return false;
 }
 
-/* Returns RAFTER_OK if the plan fits, otherwise fills `why` with the reason why it does not fit.
- * Sets *find_more if the hint of `why` names no change that fits. */
+/* Returns RAFTER_OK if the plan fits. Otherwise, fills `why` with the reason. Sets *find_more if
+ * the hint of `why` names no change that fits. */
 static rf_status say_why(const rafter_plan *plan, bool *find_more, rf_error *why) {
   const rf_plan *largest = rf_plan_larger(plan->plan, plan->prefill);
   int64_t room = rf_plan_room(&plan->settings.plan);
@@ -357,7 +361,7 @@ static rf_status say_why(const rafter_plan *plan, bool *find_more, rf_error *why
             "the phases of the job together need too much memory (expected at most %s, got %s)",
             rf_text_bytes((double)room, a), rf_text_bytes((double)plan->needs, b));
   } else if (largest->arena_bytes <= room) return RAFTER_NO_FIT; /* the host lacks memory */
-  /* in RL, the hint makes only one phase fit */
+  /* in an RL job, the hint may make only one phase fit */
   *find_more = strncmp(why->hint, RF_THIS_FITS, strlen(RF_THIS_FITS)) != 0 || !strcmp(plan->job, "rl");
   return RAFTER_NO_FIT;
 }
@@ -373,7 +377,8 @@ rf_status rf_plan_refuse(const rf_options *options, const rafter_plan *plan, rf_
   rf_status status = say_why(plan, &find_more, &why);
   if (find_more && find(&r, change)) {
     char bytes[48] = "";
-    if (!plan->plan->options.searched) /* --fit fills all memory that saves time */
+    /* --fit uses all memory that saves time, so these bytes would not inform */
+    if (!plan->plan->options.searched)
       snprintf(bytes, sizeof bytes, ", in %.2f GiB", (double)bytes_of(r.fits) / 0x1p30);
     snprintf(why.hint, sizeof why.hint, RF_THIS_FITS "%s: %.300s", bytes, change);
   }

@@ -8,7 +8,7 @@
 
 #include "machine/machine.h"
 
-/* Whether "NAME=..." begins here and NAME is an option of `plan`. */
+/* True if `text` begins with "NAME=" and NAME is an option of `plan`. */
 static bool names_option(const rf_options *options, const char *text) {
   char name[64];
   size_t length = strcspn(text, "=:, ");
@@ -24,13 +24,13 @@ static rf_status set_pair(rf_options *options, char *pair, rf_error *error) {
   return rf_options_set(options, pair, equals ? equals + 1 : "", error);
 }
 
-/* Whether "pipeline=4" after a comma is an axis of the mesh with which the list begins. The option
- * --pipeline takes no number, so "pipeline=4" cannot be that option. */
+/* True if "pipeline=4" after a comma is an axis of the list's mesh. The option --pipeline takes
+ * no number, so "pipeline=4" cannot be this option. */
 static bool is_axis(const char *list, const char *text) {
   return !strncmp(list, "mesh=", 5) && !strncmp(text, "pipeline=", 9) && isdigit((unsigned char)text[9]);
 }
 
-/* Reads NAME=VALUE,NAME=VALUE; a comma ends a value only where an option's name follows. */
+/* Reads NAME=VALUE,NAME=VALUE. A comma ends a value only if an option's name follows the comma. */
 static rf_status set_list(rf_options *options, char *list, rf_error *error) {
   while (list) {
     char *next = list;
@@ -63,7 +63,7 @@ static rf_status set_words(rf_options *options, char *words, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* Refuses a text NAME=VALUE that names no option, no file and no model. */
+/* True for a text NAME=VALUE, which is an error unless it names an option, a file or a model. */
 static bool is_pair(const char *text) { return text[strcspn(text, "=:/")] == '='; }
 
 rf_status rf_options_apply(rf_options *options, const char *text, rf_error *error) {

@@ -1,5 +1,5 @@
-/* sweep.c - `rafter plan --sweep`: one plan for each value of an option, and the cliffs of time and
- * memory with their causes. */
+/* sweep.c - `rafter plan --sweep`: makes one plan for each value of an option, and finds cliffs
+ * of time and memory with their causes. */
 #include "advise/set.h"
 #include "advise/vary.h"
 
@@ -8,9 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Thresholds. The growth from one row to the next is a cliff if it is STANDS_OUT times as steep as
- * between neighbouring rows and at least the fraction WORTH_SAYING of the first row. FALLS and
- * SCALES are the smallest reported drops of the speed and of the tokens per chip. */
+/* Thresholds. Growth between two rows is a cliff if two conditions hold. It is STANDS_OUT times
+ * as steep as between the neighbouring rows. It is at least the fraction WORTH_SAYING of the
+ * first row. FALLS is the smallest reported drop of the speed. SCALES is the smallest reported
+ * drop of the tokens per chip. */
 static const double STANDS_OUT = 1.5, WORTH_SAYING = 0.02, FALLS = 0.2, SCALES = 0.1;
 
 static void row_of(rf_sweep_row *row, const json_t *plan) {
@@ -24,7 +25,8 @@ static void row_of(rf_sweep_row *row, const json_t *plan) {
   row->room = rf_json_at(plan, "memory", "capacity_bytes") - rf_json_at(plan, "memory", "reserve_bytes");
 }
 
-/* The factor by which earlier rows let us expect bytes or seconds to grow from row i - 1 to i. */
+/* The factor by which bytes or seconds should grow from row i - 1 to row i, if the trend of the
+ * earlier rows continues. */
 static double growth(const rf_sweep_row *row, int i, bool memory) {
 #define AT(k) (memory ? row[k].bytes : row[k].seconds)
   double before = AT(i - 1), step = row[i].x - row[i - 1].x, last = i > 1 ? row[i - 1].x - row[i - 2].x : 0;
@@ -34,7 +36,8 @@ static double growth(const rf_sweep_row *row, int i, bool memory) {
              : row[i].rate * row[i].seconds / (row[i - 1].rate * before);
 }
 
-/* By how much row `i` exceeds its neighbours' trend, as a fraction of row i - 1. 0: no cliff. */
+/* The part of row `i` that exceeds the trend of the neighbouring rows, as a fraction of row i -
+ * 1. 0: no cliff. */
 static double step_of(const rf_sweep_row *row, int count, int i, bool memory) {
   double slope[3] = {0}, most = 0;
   for (int k = -1; k <= 1; k++) {
@@ -55,7 +58,8 @@ static void add_cliff(json_t *cliffs, const char *at, const char *what, double s
                                           kind, "cause", cause));
 }
 
-/* Reports a row with more chips than the row before if each chip computes clearly fewer tokens. */
+/* Reports a row if it has more chips than the row before and each chip computes clearly fewer
+ * tokens. */
 static void find_kink(json_t *cliffs, const rf_sweep_row *row, int i) {
   char text[400];
   double each = row[i].rate / row[i].chips, before = row[i - 1].rate / row[i - 1].chips;
@@ -74,7 +78,8 @@ static json_t *find_cliffs(const rf_sweep_row *row, int count) {
   for (int i = 1; i < count; i++) {
     if (!row[i].planned || !row[i - 1].planned) continue;
     double time = step_of(row, count, i, false), memory = step_of(row, count, i, true);
-    /* Fewer tokens per second may only mean more work per token. Fewer FLOP/s is a cliff. */
+    /* Fewer tokens per second may only mean more work per token. Only if FLOP/s fall too, it is
+     * a cliff. */
     double fall = row[i - 1].rate > 0 ? 1 - row[i].rate / row[i - 1].rate : 0,
            slower = row[i - 1].speed > 0 ? 1 - row[i].speed / row[i - 1].speed : 0;
     if (slower < fall) fall = slower;
@@ -106,8 +111,9 @@ static double number_of(const char *text) {
   return *text && !*end ? x : NAN;
 }
 
-/* Finds one batch for all rows of a sweep over microbatch or accumulate: without --batch, the
- * smallest common multiple of the values that is at least the default. *batch = 0: no change. */
+/* Finds one batch for all rows of a sweep over microbatch or accumulate. If --batch is unset,
+ *batch is the smallest common multiple of the values that is at least the default. *batch = 0:
+ * no change. */
 static rf_status common_batch(const rf_options *o, const char *name, const char *const *values, int count,
                               int64_t *batch, rf_error *error) {
   enum { MOST = 1 << 20 };
@@ -130,7 +136,7 @@ static rf_status common_batch(const rf_options *o, const char *name, const char 
   return RAFTER_OK;
 }
 
-/* Plans one value. If planning fails, `refused` gets the error, and the row has no plan. */
+/* Plans one value. If planning fails, the error goes to `refused`, and the row has no plan. */
 static rf_status plan_value(const rf_options *o, const char *name, int64_t batch, rf_sweep_row *row,
                             rafter_plan **plan, json_t **json, rf_error *refused, rf_error *error) {
   rf_options *one = rf_options_copy(o);
@@ -169,7 +175,7 @@ static void say_row(const rafter_sink *sink, const rf_sweep_row *row, const rf_e
            row->bound);
 }
 
-/* The title of the picture names the model and machine of the last planned row. */
+/* The title of the picture has the model and machine of the last planned row. */
 static rf_status plot(const rf_options *o, const char *name, const rf_sweep_row *row, int count,
                       const json_t *rows, const json_t *cliffs, rf_error *error) {
   int planned = count - 1;

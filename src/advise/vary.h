@@ -1,4 +1,4 @@
-/* vary.h - several plans for one question: sweeps, comparisons, and their pictures. */
+/* vary.h - commands that make several plans: sweeps, comparisons, and their pictures. */
 #ifndef RF_ADVISE_VARY_H
 #define RF_ADVISE_VARY_H
 
@@ -6,14 +6,14 @@
 #include "base/say.h"
 #include "plan/cause.h"
 
-/* One value of a sweep. */
+/* One row of a sweep: the plan for one value of the option. */
 typedef struct rf_sweep_row {
   const char *value;
   double x;     /* the value as a number, or NaN */
-  bool planned; /* false: this value cannot be planned */
+  bool planned; /* false: no plan can be made for this value */
   double bytes, seconds, rate, room;
   double speed;        /* model FLOP/s */
-  double chips, waits; /* waits: fraction of the step spent waiting for the network */
+  double chips, waits; /* waits: fraction of the step that the chips wait for the network */
   bool fits;
   char bound[16];
   rf_cause why_time, why_memory; /* why this row differs from the previous row */
@@ -24,8 +24,8 @@ rf_status rf_plan_sweep(const rf_options *options, const rafter_sink *sink, rf_e
 rf_status rf_plan_compare(const rf_options *options, const rafter_sink *sink, rf_error *error);
 rf_status rf_compare_published(const rf_options *options, const char *id, const rafter_sink *sink,
                                rf_error *error);
-/* Returns an object with b - a, or with b / a if `ratio`, for every number that both objects have
- * at the same place. The caller frees it. */
+/* Returns an object with the differences b - a (or the ratios b / a if `ratio`). It has an entry
+ * for every number that `a` and `b` have at the same path. The caller frees it. */
 json_t *rf_json_between(const json_t *a, const json_t *b, bool ratio);
 
 /* --plot: draws the result of a command. */

@@ -1,5 +1,5 @@
 /* choose.c - chooses the files of a repository that rafter reads. If a repository has no such
- * files, the error says what it has instead. */
+ * files, the error names the layout that the repository has. */
 #define _GNU_SOURCE
 #include "hub/hub.h"
 
@@ -9,7 +9,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Files of a repository's top folder that rafter needs to use the weights: always chosen. */
+/* Files in the top folder that describe the weights. Rafter needs these files, so they are
+ * always chosen. */
 static const char *const DESCRIPTIONS[] = {"config.json",
                                            "generation_config.json",
                                            "tokenizer.json",
@@ -23,10 +24,10 @@ static const char *const DESCRIPTIONS[] = {"config.json",
                                            "adapter_config.json",
                                            "special_tokens_map.json",
                                            "model.safetensors.index.json"};
-/* Files that a pattern may select. None of these types of files can contain a program. */
+/* Files that a pattern may select. No file of these types can contain a program. */
 static const char *const READABLE[] = {"*.safetensors", "*.gguf", "*.json", "*.jinja", "*.txt", "*.model"};
 static const char *const PICKLES[] = {"*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.pickle"};
-/* Paths that identify a layout. The first matching row decides. '*' also matches '/'. */
+/* Paths that identify a layout. The first matching entry decides. '*' also matches '/'. */
 static const struct {
   const char *pattern, *layout;
 } LAYOUTS[] = {{"*_METADATA", "an Orbax checkpoint"},
@@ -74,8 +75,8 @@ static int want(rf_hub_listing *listing, const char *pattern) {
   return count;
 }
 
-/* If a repository stores its weights in several forms, marks the form that transformers reads. If
- * the same weights are in shards and in a single file, the single file is not marked. */
+/* Marks the weights that transformers reads. These are the shards, or else model.safetensors, or
+ * else all safetensors. An adapter's weights are marked too. */
 static int want_safetensors(rf_hub_listing *listing) {
   int adapters = want(listing, "adapter_model.safetensors"),
       count = want(listing, "model-*-of-*.safetensors");
@@ -84,7 +85,7 @@ static int want_safetensors(rf_hub_listing *listing) {
   return count + adapters;
 }
 
-/* The name of a GGUF file without its part number: "a" for "a-00001-of-00002.gguf", one of two. */
+/* The name of a GGUF file without its part number: "a" for "a-00001-of-00002.gguf". */
 static void variant_of(const char *path, char *variant, size_t size) {
   snprintf(variant, size, "%s", path);
   char *of = strstr(variant, "-of-");
@@ -111,7 +112,8 @@ static rf_status want_gguf(rf_hub_listing *listing, const rf_hub_name *name, int
                  "%s@%s has %d GGUF variants: %s", name->repository, name->revision, variants, names);
 }
 
-/* Reports that a repository has no readable weights: names its layout and what to get instead. */
+/* Reports that a repository has no readable weights. The error names the repository's layout and
+ * what to get instead. */
 static rf_status say_layout(const rf_hub_listing *listing, const rf_hub_name *name, rf_error *error) {
   char repository[208], hint[400];
   const char *layout = NULL;

@@ -1,6 +1,6 @@
-/* fetch.c - downloads one file of a repository: continues a partial file, and verifies the checksum
- * before the file gets its name. Each folder of the path is opened by openat() without following
- * links, so a path from a server cannot leave the destination. */
+/* fetch.c - downloads one file of a repository. It continues a partial file, and verifies the
+ * checksum before the file gets its name. openat() opens each folder of the path without
+ * following links, so a path from a server cannot leave the destination. */
 #define _GNU_SOURCE
 #include "hub/hub.h"
 
@@ -21,12 +21,13 @@ enum { CHUNK = 1 << 20 };
 typedef struct arrival {
   const rf_hub_place *place;
   const rf_hub_file *file;
-  /* names in `folder`: of the file, of its partial download, and of that download's record */
+  /* names in `folder`: base: the file. part: the partial download. mark: the record of the
+   * partial download. */
   char base[256], part[272], mark[280];
   int folder, fd;
   rf_hash *hash;
   rf_http_body body;
-  /* number of response bodies, which may come from different versions of the file */
+  /* number of responses with a body; different responses may have different versions of the file */
   int answers;
 } arrival;
 
@@ -106,7 +107,7 @@ done:
 
 /* ---- the partial file ------------------------------------------------------------------------ */
 
-/* Writes the record of the partial file: the listed checksum and the server's ETag. */
+/* Writes the record of the partial file: the checksum from the listing and the server's ETag. */
 static void write_mark(const arrival *a) {
   int fd = openat(a->folder, a->mark, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
   if (fd < 0) return; /* without this record, the next call starts from the beginning */
@@ -193,12 +194,12 @@ static rf_status ask(arrival *a, const char *revision, rf_http_answer *answer, r
   return rf_http_get(p->http, url, &a->body, answer, error);
 }
 
-/* Downloads the file at the commit of the listing, so that all files belong to one version. Some
- * mirrors do not name a commit. From these mirrors, the file of the branch is requested. */
+/* Downloads the file at the listing's commit, so that all files belong to one version. If the
+ * server named no commit, as some mirrors do, downloads the file at the branch or tag. */
 static rf_status transfer(arrival *a, rf_error *error) {
   const rf_hub_place *p = a->place;
   rf_http_answer answer = {0};
-  /* The partial file is already complete: an earlier call ended just before it renamed the file. */
+  /* The partial file is already complete: an earlier call ended just before the rename. */
   if (a->body.exact && a->body.at == a->body.most && a->body.at > 0) return RAFTER_OK;
   const char *commit = p->listing->commit;
   rf_status status = ask(a, *commit ? commit : p->name->revision, &answer, error);
@@ -266,7 +267,8 @@ rf_status rf_hub_fetch(const rf_hub_place *place, const rf_hub_file *file, rf_hu
     resumed = a.body.at > 0;
     if (status == RAFTER_OK) status = transfer(&a, error);
     if (status == RAFTER_OK) status = complete(&a, &wrong, error);
-    /* Parts of the file may come from different versions, so download the whole file again. */
+    /* Different parts of the file may come from different versions, so download the whole file
+     * again. */
     bool again = status != RAFTER_OK && wrong && (resumed || a.answers > 1);
     close_arrival(&a);
     if (!again) break;

@@ -8,12 +8,13 @@ typedef enum rf_hash_kind { RF_HASH_NONE, RF_HASH_SHA256, RF_HASH_GIT_BLOB } rf_
 enum { RF_HASH_TEXT = 65 }; /* hexadecimal digits and a NUL */
 
 typedef struct rf_hash rf_hash;
-/* `bytes` is the length of the content. A Git blob id depends on this length. */
+/* Opens a checksum of `bytes` bytes of content. A Git blob id depends on this length. */
 rf_status rf_hash_open(rf_hash_kind kind, int64_t bytes, rf_hash **hash, rf_error *error);
 void rf_hash_add(rf_hash *hash, const void *data, size_t bytes);
-/* Writes the hexadecimal digits of the checksum ("" for RF_HASH_NONE) and frees `hash`. */
+/* Writes the checksum in hexadecimal ("" for RF_HASH_NONE) and frees `hash`. */
 void rf_hash_end(rf_hash *hash, char text[RF_HASH_TEXT]);
-/* Whether a text looks like this kind of checksum: 64 or 40 lower-case hexadecimal digits. */
+/* True if a text has the form of this kind of checksum: 64 (SHA-256) or 40 (Git) hexadecimal
+ * digits in lower case. */
 bool rf_hash_is(rf_hash_kind kind, const char *text);
 
 #endif

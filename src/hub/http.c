@@ -1,5 +1,5 @@
-/* http.c - a GET request with libcurl. This file, not libcurl, follows redirects, so that one
- * place decides which server gets the token. */
+/* http.c - a GET request with libcurl. Redirects are followed here, not by libcurl, so that only
+ * this file decides which server gets the token. */
 #define _GNU_SOURCE
 #include "hub/http.h"
 
@@ -19,7 +19,7 @@ static const double LONGEST_PAUSE = 30, LONGEST_ASKED_PAUSE = 300; /* seconds */
 struct rf_http {
   rf_http_settings settings;
   CURL *curl;
-  bool reached; /* the server has answered at least once, so a failure may be temporary */
+  bool reached; /* the server has answered once, so a later failure may be temporary */
 };
 
 /* The state of one attempt. */
@@ -112,7 +112,7 @@ static size_t on_body(char *data, size_t one, size_t bytes, void *self) {
   long code = 0;
   (void)one;
   rf_curl.easy_getinfo(a->http->curl, CURLINFO_RESPONSE_CODE, &code);
-  if (code != 200 && code != 206) return bytes; /* the text of a refusal */
+  if (code != 200 && code != 206) return bytes; /* if not 200 or 206: the text of a refusal, not the body */
   if (!a->begun && !begin(a)) return 0;
   if ((int64_t)bytes > a->body->most - a->body->at) {
     a->status =
@@ -144,7 +144,7 @@ static int on_time(void *self, curl_off_t total, curl_off_t now, curl_off_t up_t
 
 /* ---- origins --------------------------------------------------------------------------------- */
 
-/* Scheme, host and port of a URL. The token is sent only to the origin of the endpoint. */
+/* Scheme, host and port of a URL. Only the origin of the endpoint gets the token. */
 static bool origin_of(const char *url, char origin[512]) {
   char *scheme = NULL, *host = NULL, *port = NULL;
   CURLU *parsed = rf_curl.url();
@@ -250,7 +250,7 @@ static CURLcode perform(attempt *a, const char *url) {
 
 typedef enum outcome { DONE, REFUSED, CUT, FAILED, STOPPED } outcome;
 
-/* The reason to give in the error for a failed or lost connection. */
+/* The reason for a failed or lost connection, for the error message. */
 static const char *words_of(const attempt *a, CURLcode code) {
   return a->stalled ? "no more data came" : *a->problem ? a->problem : rf_curl.easy_strerror(code);
 }
@@ -329,8 +329,8 @@ static bool is_passing(long code) {
   return code == 408 || code == 425 || code == 429 || code == 500 || (code >= 502 && code <= 504);
 }
 
-/* Seconds to wait: half a second, doubled after each failure. A random variation by a quarter
- * spreads the return of clients that were disconnected together. */
+/* Seconds to wait before the next attempt: half a second, doubled after each failure. A random
+ * quarter more or less keeps clients that were disconnected together from returning together. */
 static double pause_of(int failures, double asked) {
   double seconds = 0.5 * (double)(1 << (failures < 8 ? failures : 8));
   if (seconds > LONGEST_PAUSE) seconds = LONGEST_PAUSE;

@@ -1,5 +1,5 @@
-/* http.h - a GET request that survives lost connections: it retries with back-off, continues with
- * ranges, and follows redirects without sending the token to another host. */
+/* http.h - a GET request that survives lost connections. It retries with back-off, continues
+ * with ranges, and follows redirects. Only the endpoint's own origin gets the token. */
 #ifndef RF_HTTP_H
 #define RF_HTTP_H
 
@@ -10,28 +10,30 @@ typedef struct rf_http rf_http;
 typedef struct rf_http_settings {
   const char *endpoint;     /* "https://huggingface.co"; only this origin gets the token */
   const char *token;        /* NULL or "": no token */
-  double timeout_seconds;   /* a connection is lost if no byte comes for this long */
-  int retries;              /* maximum attempts in a row without a new byte */
+  double timeout_seconds;   /* seconds without a byte after which a connection counts as lost */
+  int retries;              /* maximum number of attempts in a row without a new byte */
   const volatile int *stop; /* may be NULL */
   void (*wait)(void *self, const char *why, double seconds); /* called before a pause; may be NULL */
   void *self;
 } rf_http_settings;
 
-/* Receives the body of an answer. The next attempt continues at byte `at`. */
+/* Receives the body of a response. After a lost connection, the next attempt continues at byte
+ * `at`. */
 typedef struct rf_http_body {
   int64_t at;
   int64_t most; /* maximum size in bytes, at least 1; more bytes are an error */
-  bool exact;   /* the body has exactly `most` bytes: if it is shorter, the connection was lost */
-  /* The server's ETag for the bytes before `at`; "": none was sent. If a later answer has another
-   * ETag, the download starts from the beginning. */
+  bool exact;   /* true: the body has exactly `most` bytes, and a shorter body means a lost connection */
+  /* The server's ETag for the bytes before `at`; "": the server sent none. If a later response
+   * has another ETag, the download starts from the beginning. */
   char etag[256];
-  /* Called once for each answer. `at` (0 or body->at) is the position of its first byte. */
+  /* Called once for each response. `at` (0 or body->at) is the position of the response's first
+   * byte. */
   rf_status (*begin)(void *self, int64_t at, rf_error *error);
   rf_status (*take)(void *self, const void *data, size_t bytes, rf_error *error);
   void *self;
 } rf_http_body;
 
-/* The server's last answer, for a request that got no body. The texts are printable. */
+/* The server's last response, without its body. The texts are printable. */
 typedef struct rf_http_answer {
   long code; /* 200 (also for a 206), or the code of a refusal: 401, 404, 429, 503, ... */
   char reason[64], message[256];
@@ -40,13 +42,13 @@ typedef struct rf_http_answer {
 rf_status rf_http_open(const rf_http_settings *settings, rf_http **http, rf_error *error);
 void rf_http_close(rf_http *http); /* `http` may be NULL */
 bool rf_http_has_token(const rf_http *http);
-/* Returns RAFTER_OK even if the server refuses the request, so check answer->code.
- * RAFTER_FAILED: no connection, too many lost connections, or too many bytes.
- * RAFTER_INTERRUPTED: the caller asked to stop; body->at is the progress. */
+/* Returns RAFTER_OK even if the server refuses the request: check answer->code. RAFTER_FAILED:
+ * no connection, too many lost connections, or too many bytes. RAFTER_INTERRUPTED: the caller
+ * asked to stop. body->at is the progress. */
 rf_status rf_http_get(rf_http *http, const char *url, rf_http_body *body, rf_http_answer *answer,
                       rf_error *error);
-/* Appends `text` to a URL and escapes all characters except letters, digits and -._~ (and '/' if
- * `path`). Returns false if the text does not fit. */
+/* Appends `text` to a URL. Escapes all characters except letters, digits and -._~ (and '/' if
+ * `path`). Returns false if the result does not fit. */
 bool rf_http_escape(char *url, size_t size, const char *text, bool path);
 
 #endif

@@ -1,6 +1,6 @@
-/* hub.h - downloads the files of a model from a server with the Hugging Face hub's API: it lists
+/* hub.h - downloads the files of a model from a server with the Hugging Face hub's API. It lists
  * the files, chooses those that rafter reads, and downloads each of them. The server is not
- * trusted: no path may leave the folder, no file may exceed its listed size, and a file gets its
+ * trusted. No path may leave the folder, and no file may exceed its listed size. A file gets its
  * name only after its checksum was verified. */
 #ifndef RF_HUB_H
 #define RF_HUB_H
@@ -15,12 +15,12 @@ typedef struct rf_hub_name {
   char revision[200];   /* branch, tag or commit; "main" by default */
 } rf_hub_name;
 
-/* Reads "hf:ORG/NAME[@REV]"; other texts are RAFTER_INVALID. For a Kaggle model, or a folder with
- * an Orbax or Flax checkpoint, the error names the repository with its safetensors. */
+/* Reads "hf:ORG/NAME[@REV]". Other texts are RAFTER_INVALID. If the text is a Kaggle model, or a
+ * folder with an Orbax or Flax checkpoint, the error suggests a repository with safetensors. */
 rf_status rf_hub_parse(const char *text, rf_hub_name *name, rf_error *error);
 
-/* Finds a repository of the hub that has the model `name` as safetensors. `name` is a Kaggle path
- * ("google/gemma-2/flax/gemma2-2b-it"), or the name of a repository or folder with another layout
+/* Finds a hub repository that has the model `name` as safetensors. `name` is a Kaggle path
+ * ("google/gemma-2/flax/gemma2-2b-it"), or a repository or folder with another layout
  * ("gemma-2b-flax"). Returns false if no repository is known. */
 bool rf_hub_variant(const char *name, char repository[208]);
 
@@ -35,7 +35,7 @@ typedef struct rf_hub_file {
 } rf_hub_file;
 
 typedef struct rf_hub_listing {
-  char commit[RF_HASH_TEXT]; /* commit of the revision; "": the server named none */
+  char commit[RF_HASH_TEXT]; /* commit of the revision; "": the server named no commit */
   rf_hub_file *file;
   int count;
 } rf_hub_listing;
@@ -46,17 +46,18 @@ rf_status rf_hub_list(rf_http *http, const char *endpoint, const rf_hub_name *na
 rf_status rf_hub_read_listing(const char *text, size_t bytes, const char *where, rf_hub_listing *listing,
                               rf_error *error);
 void rf_hub_listing_free(rf_hub_listing *listing);
-/* Whether a path is printable and stays below a folder: it is relative and has no "..", no
- * backslash, and no part that is empty or too long. */
+/* True if a path is printable and stays below a folder. Such a path is relative and has no "..",
+ * no backslash, no empty part and no part that is too long. */
 bool rf_hub_path_is_safe(const char *path);
 
-/* Marks the files that rafter reads, or those that match one of `patterns` ('*' also matches
- * '/'). The error gives advice for pickles, for missing weights, and for several GGUF variants. */
+/* Marks the files that rafter reads. If `patterns` are given, marks the files that match one of
+ * them; '*' also matches '/'. The error gives advice for pickles, for missing weights, and for
+ * several GGUF variants. */
 rf_status rf_hub_choose(rf_hub_listing *listing, const rf_hub_name *name, const char *const *patterns,
                         int pattern_count, rf_error *error);
 
 /* Names the layout of a list of paths if rafter cannot read it: "an Orbax checkpoint", "a Flax
- * checkpoint", "pickles", ...; otherwise returns NULL. */
+ * checkpoint", "pickles", ... Otherwise, returns NULL. */
 const char *rf_hub_layout_of(const char *const *paths, int count);
 
 /* ---- downloads ------------------------------------------------------------------------------- */
@@ -68,7 +69,7 @@ typedef struct rf_hub_place {
   const char *endpoint;
   const rf_hub_name *name;
   const rf_hub_listing *listing;
-  int64_t room;            /* maximum bytes of a file whose size is not listed */
+  int64_t room;            /* maximum bytes of a file whose size is unknown */
   int folder;              /* opened directory */
   const char *folder_name; /* name of `folder` in errors */
   /* Called with the number of bytes of `file` that are on disk and hashed; may be NULL. */
@@ -77,8 +78,9 @@ typedef struct rf_hub_place {
   const volatile int *stop; /* may be NULL */
 } rf_hub_place;
 
-/* Downloads one file of the listing. The file gets its name after its checksum was verified.
- * PATH.part and PATH.part.etag keep a partial download for the next call. Keeps a correct file. */
+/* Downloads one file of the listing. A file that is already correct is kept. The file gets its
+ * name after its checksum was verified. PATH.part and PATH.part.etag keep a partial download for
+ * the next call. */
 rf_status rf_hub_fetch(const rf_hub_place *place, const rf_hub_file *file, rf_hub_state *state,
                        rf_error *error);
 

@@ -1,4 +1,4 @@
-/* late.c - loads libcurl and libcrypto, whose file names the build found. */
+/* late.c - loads libcurl and libcrypto. The build found the libraries' file names. */
 #include "hub/late.h"
 
 #include <dlfcn.h>

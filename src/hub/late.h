@@ -1,5 +1,5 @@
 /* late.h - the functions of libcurl and libcrypto. Both libraries are loaded when a download
- * starts, because loading them with the program would take longer than most commands. */
+ * starts. Loading them at program start would take longer than most commands. */
 #ifndef RF_HUB_LATE_H
 #define RF_HUB_LATE_H
 

@@ -12,8 +12,8 @@
 
 enum { MOST_FILES = 100000, MOST_PATH = 1024, MOST_PART = 255, MOST_LISTING_BYTES = 64 << 20 };
 
-/* Characters that control a terminal or hide a part of a name: control characters, marks of
- * writing direction, line and paragraph separators. */
+/* True for characters that control a terminal or hide a part of a name: control characters,
+ * marks of writing direction, line and paragraph separators. */
 static bool is_hidden(utf8proc_int32_t code) {
   utf8proc_category_t kind = utf8proc_category(code);
   return kind == UTF8PROC_CATEGORY_CC || kind == UTF8PROC_CATEGORY_CF || kind == UTF8PROC_CATEGORY_ZL ||
@@ -38,7 +38,7 @@ bool rf_hub_path_is_safe(const char *path) {
   }
 }
 
-/* Reads one file: {"rfilename", "size", "blobId", "lfs": {"sha256" or "oid", "size"}}. */
+/* Reads one file's entry: {"rfilename", "size", "blobId", "lfs": {"sha256" or "oid", "size"}}. */
 static rf_status read_file(const json_t *json, int index, const char *where, rf_hub_file *file,
                            rf_error *error) {
   const json_t *lfs = json_object_get(json, "lfs"),

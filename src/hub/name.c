@@ -1,5 +1,5 @@
-/* name.c - parses the argument of `rafter pull`, which names a repository. If the argument names no
- * repository, the error suggests one with safetensors. */
+/* name.c - parses the argument of `rafter pull`, which names a repository. If the argument names
+ * something else, the error suggests a repository with safetensors. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #define _GNU_SOURCE
 #include "hub/hub.h"
@@ -13,9 +13,10 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* Rules for paths and names in lower case with '-' for '_'; the first match wins. The rules cover
- * Kaggle's OWNER/MODEL/FRAMEWORK/VARIATION, names of folders, and repositories with other layouts.
- * In PCRE2's replacements, ${1:+a:b} is a if group 1 matched, else b; \U...\E is upper case. */
+/* Rules that map other names to repositories. The rules apply to names in lower case with '-'
+ * for '_', and the first match wins. They cover Kaggle's OWNER/MODEL/FRAMEWORK/VARIATION, names
+ * of folders, and repositories with other layouts. In PCRE2's replacements, ${1:+a:b} is a if
+ * group 1 matched, else b. \U...\E is upper case. */
 static const struct {
   const char *pattern, *repository;
 } VARIANTS[] = {
@@ -67,7 +68,7 @@ bool rf_hub_variant(const char *name, char repository[208]) {
   return found;
 }
 
-/* Lists the names in a folder, two levels deep, which is enough to identify a layout. */
+/* Lists the names in a folder, two levels of folders deep, which is enough to identify a layout. */
 static int names_below(const char *folder, const char *prefix, char names[][256], int count, int most,
                        int depth) {
   DIR *dir = opendir(folder);
@@ -89,7 +90,7 @@ static int names_below(const char *folder, const char *prefix, char names[][256]
   return count;
 }
 
-/* Writes the error for a name that is a local folder. Such a folder has a checkpoint of another
+/* Writes the error for a name that is a local folder. The folder has a checkpoint of another
  * layout, or a model that needs no download. */
 static rf_status refuse_folder(const char *folder, rf_error *error) {
   enum { MOST = 256 };

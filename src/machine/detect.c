@@ -1,5 +1,6 @@
 /* detect.c - describes this machine from what the operating system and the CPU report. Detection
- * measures nothing, so the result has peak rates like a data sheet, but no curves. */
+ * measures nothing. The result has peak rates, as a data sheet has, but no measured curves
+ * (rf_curve). */
 #include "machine/isa.h"
 #include "machine/machine.h"
 
@@ -28,7 +29,8 @@ static int usable_cores(void) {
   return count < 1 ? 1 : count;
 }
 
-/* The number after the colon of the first line of /proc/cpuinfo that begins with `key`, or 0. */
+/* Finds the first line of /proc/cpuinfo that begins with `key`. Returns the number after its
+ * colon, or 0 if there is none. */
 static double cpuinfo_number(const char *key) {
   FILE *file = fopen("/proc/cpuinfo", "re");
   char line[512];
@@ -85,11 +87,12 @@ void rf_machine_cpu(char cpu[128]) {
 #endif
 }
 
-/* f32 FLOPs per cycle of a core with two vector units. A fused multiply-add is two FLOPs. */
+/* f32 FLOPs per cycle of one core, which is assumed to have two vector units. A fused
+ * multiply-add is two FLOPs. */
 static double flops_per_cycle(rf_isa isa) {
 #if defined(__x86_64__) || defined(__i386__)
-  /* AMD's first AVX-512 cores split a 512-bit operation into two 256-bit operations. Intel's server
-   * cores have two 512-bit ports. */
+  /* AMD's first AVX-512 cores split each 512-bit operation into two 256-bit operations. Intel's
+   * server cores have two 512-bit vector units. */
   if (isa >= RF_ISA_AVX512) return __builtin_cpu_is("amd") ? 32 : 64;
   return isa == RF_ISA_AVX2 ? 32 : 8;
 #elif defined(__aarch64__)
@@ -120,8 +123,8 @@ rf_status rf_machine_detect(rf_machine *machine, rf_error *error) {
   machine->threads = cores;
   machine->flops[RF_F32] = cores * clock * per_cycle;
   machine->flops[RF_F64] = machine->flops[RF_F32] / 2;
-  /* Memory that other processes use, or that a control group forbids this process to use, counts as
-   * reserved. The process itself needs 64 MiB outside the arena. */
+  /* Memory counts as reserved if other processes use it. Memory above the limit of a control
+   * group counts as reserved too. The process itself needs 64 MiB outside the arena. */
   machine->memory_bytes = pages * page;
   double available = (double)rf_memory_available();
   if (available > 0 && available < machine->memory_bytes)
@@ -129,7 +132,7 @@ rf_status rf_machine_detect(rf_machine *machine, rf_error *error) {
   machine->reserve_bytes += 64 << 20;
   if (machine->reserve_bytes > machine->memory_bytes) machine->reserve_bytes = machine->memory_bytes;
   /* A core of a current server or laptop reads 10 to 25 GB/s. A memory channel delivers about 20
-   * GB/s. Small machines have at least two channels. */
+   * GB/s, and small machines have at least two channels. */
   double bandwidth = 12e9 * cores;
   if (bandwidth > 60e9 && cores <= 16) bandwidth = 60e9;
   if (bandwidth > 200e9) bandwidth = 200e9;

@@ -1,5 +1,5 @@
-/* file.c - reads and writes one machine as JSON. The reader checks every field; a written file gets
- * its name only when it is complete. */
+/* file.c - reads and writes one machine as JSON. The reader checks every field. The writer
+ * renames a temporary file when it is complete. */
 #include "machine/parts.h"
 #include "machine/tuned.h"
 
@@ -45,13 +45,14 @@ static rf_status dtype_key(const char *key, const char *where, rf_dtype *dtype, 
                  "%s: '%.40s' is not a dtype (expected f32, bf16, f16, f64, i8, ...)", where, key);
 }
 
-/* Names a format that has no rf_dtype, and where to store its FLOP/s. */
+/* A number format that has no rf_dtype (tf32, f4), and where to store its FLOP/s. */
 typedef struct rate_place {
   const char *key;
   double *at;
 } rate_place;
 
-/* Reads {"f32": FLOP/s, ...}: dtypes into `of`, others into `more`, which ends with a NULL key. */
+/* Reads {"f32": FLOP/s, ...}. The rates of dtypes go to `of`. The rates of other formats go to
+ * `more`, a list that ends with a NULL key. */
 static rf_status parse_rates(const json_t *object, const char *name, bool required, double of[RF_DTYPES],
                              const rate_place *more, const char *where, rf_error *error) {
   json_t *rates = json_object_get(object, name), *value;
@@ -78,7 +79,8 @@ static rf_status parse_rates(const json_t *object, const char *name, bool requir
 }
 
 bool rf_curve_multiplies(const char *op) {
-  /* Some curves belong to no op: those of packed products, of the head's rows, and of sampling. */
+  /* Some curves belong to no op: the curves of packed products, of the head's rows, and of
+   * sampling. */
   static const char *const parts[] = {"matmul_", "head_rows", "sample"};
   const rf_op_def *def = rf_op_find(op);
   if (def) return def->timing != RF_TIMING_BYTES;

@@ -19,7 +19,8 @@ static rf_isa detect(void) {
 }
 
 rf_isa rf_isa_detect(void) {
-  static int known = -1; /* several threads may detect at the same time: all find the same level */
+  /* Several threads may detect at the same time: all threads find the same result. */
+  static int known = -1;
   int isa = __atomic_load_n(&known, __ATOMIC_RELAXED);
   if (isa < 0) {
     isa = (int)detect();

@@ -13,10 +13,12 @@ typedef enum rf_isa {
   RF_ISA_AMX,
   RF_ISAS
 } rf_isa;
-/* The level of this CPU: cpuid reports it, and the system saves its registers. */
+/* The highest instruction set that this CPU reports through cpuid and whose registers the
+ * operating system saves. */
 rf_isa rf_isa_detect(void);
 const char *rf_isa_name(rf_isa isa); /* "base", "avx2", "avx512", "avx512bf16", "amx" */
-/* "auto" is the level of this CPU. RAFTER_INVALID: unknown name, or this CPU lacks the level. */
+/* Converts a name to a level. "auto" is the level of this CPU. RAFTER_INVALID: the name is
+ * unknown, or this CPU lacks the level. */
 rf_status rf_isa_resolve(const char *name, rf_isa *isa, rf_error *error);
 
 #endif

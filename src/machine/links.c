@@ -1,5 +1,6 @@
-/* links.c - places a group of chips on the network and predicts the time of a collective. Formulas:
- * "How to Scale Your Model", chapters on sharding and GPUs; docs/planning.md derives the rest. */
+/* links.c - places a group of chips on the network and predicts the time of a collective. The
+ * formulas are from "How to Scale Your Model", chapters on sharding and GPUs. docs/planning.md
+ * derives the other formulas. */
 #include "machine/parts.h"
 
 #include <math.h>
@@ -7,7 +8,8 @@
 
 /* ---- a mesh on a torus ----------------------------------------------------------------------- */
 
-/* The part of a mesh axis on one torus axis: `extent` chips that are `stride` links apart. */
+/* The part of a mesh axis that is placed on one torus axis: `extent` chips that are `stride`
+ * links apart. */
 typedef struct piece {
   int extent, stride;
 } piece;
@@ -17,18 +19,20 @@ typedef struct layout {
   piece piece[RF_AXES][RF_TORUS_AXES];
 } layout;
 
-/* Bytes/s of one ring per chip. A closed ring uses both directions. `stride` rings share a link. */
+/* Bytes/s of one chip in one ring. A closed ring uses both directions. Rings with a stride share
+ * each link with stride - 1 other rings. */
 static double ring_bps(const rf_ring *ring, double oneway) {
   return (ring->wraps ? 2 : 1) * oneway / ring->stride;
 }
 
-/* A search that splits the extent of one mesh axis into factors along the torus axes. The search
- * prefers few partly used torus axes (only complete axes close to rings), then bandwidth, then
- * later axes. */
+/* A search that splits the extent of one mesh axis into factors along the torus axes. First, the
+ * search minimises the number of partly used torus axes, because only a complete axis closes to
+ * a ring. Among equal results it maximises bandwidth, then prefers later axes. */
 typedef struct search {
   const rf_machine *machine;
   const layout *layout;
-  /* of each torus axis, the length that inner mesh axes leave free and the stride of its chips */
+  /* left: chips of each torus axis that inner mesh axes leave free. stride: distance of these
+   * chips in links. */
   int left[RF_TORUS_AXES], stride[RF_TORUS_AXES];
   int now[RF_TORUS_AXES], best[RF_TORUS_AXES];
   int best_broken;
@@ -52,8 +56,8 @@ static void try_factors(search *s, int axis, int extent, int broken, double bps)
   }
 }
 
-/* Places the axes of the mesh on the torus, the innermost axis first. `of` has the extents of the
- * mesh axes; slices and the devices of a chip do not count. */
+/* Places the axes of the mesh on the torus, the innermost axis first. `of` has the extents of
+ * the mesh axes, without slices and without the factor 2 for the devices of a chip. */
 static void lay_out(const rf_machine *machine, const int32_t *of, int count, layout *out) {
   search s = {.machine = machine, .layout = out};
   out->axes = machine->shape_rank;
@@ -73,8 +77,8 @@ static void lay_out(const rf_machine *machine, const int32_t *of, int count, lay
   }
 }
 
-/* Joins the parts of all mesh axes in `mask` that lie on one torus axis into one ring. The members
- * of the ring are span/extent links apart on average. */
+/* Takes the parts of the mesh axes in `mask` that are on the torus axis `axis`, and joins them
+ * into one ring. On average, neighbours in this ring are span/extent links apart. */
 static rf_ring join_pieces(const rf_machine *machine, const layout *at, int count, uint32_t mask, int axis) {
   rf_ring ring = {1, 1, false};
   int span = 1;
@@ -159,8 +163,8 @@ rf_status rf_machine_axes(const rf_machine *machine, const int *extent, int coun
   return RAFTER_OK;
 }
 
-/* Computes a group's members per node and number of nodes, for the mesh axes in `mask`. Inner mesh
- * axes use neighbouring chips. */
+/* Computes the group's chips per node and its number of nodes. The group has the mesh axes in
+ * `mask`. Inner mesh axes use neighbouring chips. */
 static rf_status group_of_switch(const rf_machine *m, const int32_t *of, int count, uint32_t mask,
                                  rf_group *group, rf_error *error) {
   int node = m->shape_rank ? m->shape[0] : 1, inside = 1, total = 1;
@@ -172,12 +176,12 @@ static rf_status group_of_switch(const rf_machine *m, const int32_t *of, int cou
     }
     stride *= of[i];
   }
-  /* A group that has a part of a node's chips gets the same part of the node's network bandwidth,
-   * because the other chips use it too. */
+  /* The other chips of a node use the network too. So a group with a part of a node's chips gets
+   * the same part of the node's bandwidth. */
   return add_nodes(m, inside, rf_ceil_div(total, inside), (double)inside / m->topology.domain, group, error);
 }
 
-/* Checks that mesh and machine have the same number of chips and of slices. */
+/* Checks that the mesh and the machine have equal numbers of chips and equal numbers of slices. */
 static rf_status check_mesh(const rf_machine *machine, const rf_mesh *mesh, rf_error *error) {
   int64_t chips = rf_mesh_chips(mesh), slices = rf_mesh_extent(mesh, RF_AXIS_SLICE),
           have = machine->slices > 1 ? machine->slices : 1;
@@ -240,8 +244,8 @@ static double hop_latency(const rf_group *g) {
   return hops * g->hop_seconds;
 }
 
-/* An all-gather of V bytes over rings of X chips in all: every chip receives V (X-1)/X bytes. Books
- * omit the factor (X-1)/X if all rings close. */
+/* Seconds of an all-gather of V bytes over rings that have X chips together. Every chip receives
+ * V (X-1)/X bytes. Books omit the factor (X-1)/X if all rings close. */
 static double rings_gather(const rf_group *g, double bytes, bool literature) {
   double bps = 0, members = 1;
   bool close = true;
@@ -253,8 +257,9 @@ static double rings_gather(const rf_group *g, double bytes, bool literature) {
   return bps > 0 ? bytes / bps * (literature && close ? 1 : (members - 1) / members) : 0;
 }
 
-/* An all-to-all of V bytes over rings: V/4 bytes cross the middle of an axis in each direction. The
- * links that cross there, one per chip of the other axes, share this traffic. */
+/* Seconds of an all-to-all of V bytes over rings. In each direction, V/4 bytes cross the middle
+ * of an axis. One link for each chip of the other axes crosses the middle, and these links share
+ * the V/4 bytes. */
 static double rings_exchange(const rf_group *g, double bytes) {
   double members = 1, most = 0;
   for (int i = 0; i < g->rings; i++) members *= g->ring[i].extent;
@@ -285,9 +290,9 @@ static double neighbour(const rf_group *g, double bytes) {
   return g->slices > 1 ? fmax(most, bytes / g->dcn_bps) : most;
 }
 
-/* Seconds of an all-gather or an all-to-all. Transfers in a slice, between slices and between
- * devices run one after the other. Between slices, each chip sends its own shard of the data of its
- * slice. The two devices of a chip exchange half of the data. */
+/* Seconds of an all-gather or an all-to-all. Transfers within a slice, between slices and between
+ * devices run one after the other. Between slices, each chip sends its own shard of its slice's
+ * data. Each device of a chip sends its other device a half of the data (all-to-all: a quarter). */
 static double staged(const rf_group *g, double bytes, bool exchange, bool literature) {
   double within = bytes / (g->die ? 2 : 1), seconds = 0;
   double chips = (double)g->chips / g->slices, slices = g->slices;

@@ -5,12 +5,13 @@
 #include "graph/graph.h"
 #include "graph/mesh/mesh.h"
 
-/* Measured speed of a class of ops by size. The points ascend in `size`, on which a kernel's
- * efficiency depends (rf_cost_size in plan). If all sizes are 0, `work` takes the place of `size`.
- * The rate work/seconds is interpolated between points, linearly in log(size). */
+/* Measured speed of a class of ops by size. The efficiency of a kernel depends on `size`
+ * (rf_cost_size in plan). The points ascend in `size`. If all sizes are 0, `work` takes the place
+ * of `size`. Between two points, the rate work/seconds is interpolated linearly in log(size). */
 enum { RF_CURVE_POINTS = 32 };
 typedef struct rf_curve {
-  /* name of an op, "load", or a class of products with packed matrices (rf_cost_classes of plan) */
+  /* name of an op, or "load", or a class of products with packed matrices (rf_cost_classes in
+   * plan) */
   char op[32];
   rf_dtype dtype;
   int count;
@@ -22,21 +23,23 @@ typedef struct rf_curve {
   char kernel[64];
   bool multiplies; /* value of rf_curve_multiplies(op) */
 } rf_curve;
-/* Whether the time of an op with this name depends on its FLOPs; otherwise, on its bytes. */
+/* True if the time of an op with this name depends on its FLOPs. False if the time depends on
+ * the bytes that the op moves. */
 bool rf_curve_multiplies(const char *op);
 
-/* Ceilings with fewer threads. */
+/* Measured rates with fewer threads than the machine has. `flops` is FLOP/s in f32. `read_bps`
+ * is bytes/s of reading. */
 enum { RF_SCALING_POINTS = 16 };
 typedef struct rf_scaling {
   int threads;
   double flops, read_bps;
-} rf_scaling; /* FLOP/s in f32; bytes/s */
+} rf_scaling;
 
 /* TORUS: every chip has one link in each direction along each axis. SWITCH: a switch joins the
  * chips of a node, and a second network joins the nodes. */
 typedef enum rf_network_form { RF_NETWORK_NONE, RF_NETWORK_TORUS, RF_NETWORK_SWITCH } rf_network_form;
-/* Lengths at which a torus axis closes to a ring: none, 16 chips (v5e, v6e), multiples of 4 (v4,
- * v5p and v7x, which consist of 4x4x4 cubes), or all. */
+/* Lengths at which a torus axis closes to a ring. FULL16: 16 chips (v5e, v6e). MULTIPLE_OF_4:
+ * multiples of 4 (v4, v5p and v7x consist of 4x4x4 cubes). */
 typedef enum rf_wrap { RF_WRAP_NEVER, RF_WRAP_FULL16, RF_WRAP_MULTIPLE_OF_4, RF_WRAP_ALWAYS } rf_wrap;
 enum { RF_TORUS_AXES = 4, RF_PRICE_TIERS = 6, RF_NETWORK_AXES_MOST = 1 << 20 };
 typedef struct rf_topology {
@@ -47,17 +50,17 @@ typedef struct rf_topology {
   int64_t pod_chips;      /* maximum chips of a network; 0: no limit */
   int64_t job_chips;      /* maximum chips of one job; 0: all */
   int host_chips;         /* number of chips that share a host; 0: unknown */
-  /* bytes/s in one direction, over one link (TORUS) or out of one chip (SWITCH) */
+  /* bytes/s in one direction. TORUS: over one link. SWITCH: out of one chip. */
   double oneway_bps;
   double hop_seconds; /* latency of one link in seconds; 0: unknown */
-  double fraction;    /* the share of oneway_bps that large transfers reach; 1 if unknown */
+  double fraction;    /* fraction of oneway_bps that large transfers reach; 1 if unknown */
   int domain;         /* SWITCH: maximum chips at one switch */
   double node_bps;    /* SWITCH: bytes/s out of a full node; 0: unknown */
-  /* bytes/s in one direction between the two devices of a chip; 0: chips have one device */
+  /* bytes/s in one direction between the two devices of a chip; 0: a chip is one device */
   double die_bps;
 } rf_topology;
 typedef struct rf_price {
-  char tier[16], date[16]; /* "list", "committed", "flex-start", ...; "2025-02" */
+  char tier[16], date[16]; /* tier: "list", "committed", "flex-start", ... date: "2025-02" */
   char source[160];
   double usd_per_chip_hour;
 } rf_price;
@@ -65,25 +68,25 @@ typedef struct rf_price {
 /* ---- tuned block sizes of products (tuned.c) ---- */
 
 enum { RF_TUNED_ROWS = 64, RF_TUNED_CLASSES = 9 };
-/* One shape class of an op, and the speed-up of its best block sizes over the default. */
+/* The best block sizes for one shape class of an op, and their speed-up over the default sizes. */
 typedef struct rf_tuned_row {
   char op[32], kernel[64];
   int class; /* index of a class of rf_tuned_class */
   rf_dtype dtype;
-  rf_blocks usual, best; /* all fields of `best` are 0 if the default is best */
-  /* Median and interquartile range, over separate rounds, of the speed-up as a fraction. */
+  rf_blocks usual, best; /* usual: the default. best: all fields are 0 if the default is best. */
+  /* gain: median over rounds of the speed-up, as a fraction. spread: its interquartile range. */
   double gain, spread;
 } rf_tuned_row;
 /* Result of `rafter calibrate --tune`. */
 typedef struct rf_tuned {
-  char cpu[128]; /* name of the CPU on which blocks were tuned; "": none */
-  bool here;     /* this CPU is the tuned one; otherwise the table is ignored */
-  int threads;   /* number of threads; with another number, the table is ignored */
+  char cpu[128]; /* CPU on which block sizes were tuned; "": none */
+  bool here;     /* true if this CPU is the tuned one; if false, the table is ignored */
+  int threads;   /* number of threads when tuning; the table is ignored for other numbers */
   int count;
   rf_tuned_row row[RF_TUNED_ROWS];
 } rf_tuned;
 
-/* Kind of a machine. RF_MACHINE_NONE is unknown and is the value of an empty rf_machine. */
+/* Kind of a machine. RF_MACHINE_NONE means unknown. An empty rf_machine has this value. */
 typedef enum rf_machine_kind {
   RF_MACHINE_NONE,
   RF_MACHINE_CPU,
@@ -100,36 +103,40 @@ typedef struct rf_machine {
   char source_note[256]; /* where the figures come from */
   int chips, threads;
   double flops[RF_DTYPES]; /* peak FLOP/s of one chip for products of a dtype; 0: unknown */
-  /* Peak FLOP/s of the vector units if `flops` is that of tiles. 0: as `flops`, or unknown. */
+  /* peak FLOP/s of the vector units, if `flops` is the peak of tiles; 0: the same as `flops`, or
+   * unknown */
   double flops_vectors[RF_DTYPES];
   double flops_tf32, flops_f4; /* FLOP/s of formats that have no rf_dtype; 0: unknown */
   double memory_bytes;         /* capacity of one chip */
-  double reserve_bytes;        /* bytes of it that the runtime reserves */
-  /* bytes/s of reading and copying; data sheets give one memory bandwidth for both */
+  double reserve_bytes;        /* bytes of memory_bytes that the runtime reserves */
+  /* read_bps: bytes/s of reading. copy_bps: bytes/s of copying. In a data sheet, both are the
+   * memory bandwidth. */
   double read_bps, copy_bps;
   double launch_seconds; /* overhead of one op */
   double watts;          /* power of one busy chip; 0: unknown */
-  /* the list price, or the price set by rf_machine_set_price; 0: unknown */
+  /* the list price, or the price that rf_machine_set_price set; 0: unknown */
   double usd_per_chip_hour;
-  char price_tier[16]; /* "list", another tier, or "given" by the user; "": no price */
+  char price_tier[16]; /* "list", another tier, or "given" if the user gave an amount; "": no price */
   int price_count;
   rf_price price[RF_PRICE_TIERS]; /* all price tiers that have a source */
-  double vmem_bytes, vmem_bps;    /* on-chip memory that programs address; 0: none or unknown */
-  /* rows and columns to whose multiples the matrix unit rounds sizes up; 0: no rounding */
+  double vmem_bytes, vmem_bps;    /* vmem: on-chip memory that programs address; 0: none, or unknown */
+  /* The matrix unit rounds rows up to a multiple of tile[0], and columns up to a multiple of
+   * tile[1]. 0: no rounding. */
   int tile[2];
-  double dcn_bps, dcn_hop_seconds; /* data-centre network: bytes/s out of one chip, and latency */
-  /* bytes/s in one direction between a chip and its host; bytes of the host's memory */
+  double dcn_bps, dcn_hop_seconds; /* dcn: data-centre network; bytes/s out of one chip, and latency */
+  /* pcie_bps: bytes/s in one direction between a chip and its host. host_bytes: memory of the
+   * host. */
   double pcie_bps, host_bytes;
-  int devices_per_chip; /* 1, or 2 that are joined with topology.die_bps */
+  int devices_per_chip; /* 1, or 2 devices that are joined with topology.die_bps */
   bool by_device;       /* all figures are for one device, and `chips` counts devices */
   rf_topology topology;
-  char edition[32]; /* edition of the figures; "": the figures of the data sheet itself */
+  char edition[32]; /* edition of the data sheet's figures; "": the sheet itself */
   int shape_rank;   /* number of entries of `shape`; 0: one chip */
-  /* `shape` has the extents of the axes (TORUS), or the chips of a node and the number of nodes
-   * (SWITCH). The data-centre network joins `slices` copies of this shape. */
+  /* shape: the extents of the axes (TORUS), or the chips of a node and the number of nodes
+   * (SWITCH). slices: number of copies of this shape that the data-centre network joins. */
   int shape[RF_TORUS_AXES], slices;
-  double efficiency_compute, efficiency_memory; /* for machines without curves */
-  /* Efficiency of grouped products (experts) relative to efficiency_compute; 0: unknown. */
+  double efficiency_compute, efficiency_memory; /* fractions of the peaks, for machines without curves */
+  /* efficiency of grouped products (experts) as a fraction of efficiency_compute; 0: unknown */
   double efficiency_experts;
   char isa[16]; /* instruction-set level of a CPU */
   int scaling_count;
@@ -139,29 +146,32 @@ typedef struct rf_machine {
   rf_tuned tuned;
 } rf_machine;
 
-/* `spec` is "local" (the calibrated machine, or the detected one without a calibration), the path
- * of a machine file, or NAME[@EDITION][:SHAPE][*SLICES]. NAME is a row of machines.json, and
- * EDITION is a variant of the row's figures. SHAPE is the number of chips along each axis
- * (tpu-v5e:4x4; h100-sxm:8x4 has 4 nodes of 8 chips). SLICES is the number of slices of this shape
- * on the data-centre network. `chips` becomes the product of SHAPE and SLICES; all other figures
- * stay per chip. An error names the most similar row, the editions, or a wrong number. */
+/* Finds a machine. `spec` is "local", the path of a machine file, or a name of a data sheet.
+ * "local" is the calibrated machine, or the detected machine without a calibration.
+ * A name has the form NAME[@EDITION][:SHAPE][*SLICES]. EDITION selects other figures of the
+ * sheet. SHAPE is the number of chips along each axis (tpu-v5e:4x4), or nodes (h100-sxm:8x4 has
+ * 4 nodes of 8 chips). SLICES is the number of such slices on the data-centre network. `chips`
+ * becomes the product of SHAPE and SLICES. All other figures stay per chip. */
 rf_status rf_machine_find(const char *spec, rf_machine *machine, rf_error *error);
-/* The shape of this many chips as a suffix of the machine's name: ":8x8x8" (as close to a cube as
- * the torus allows), ":8x4" (4 nodes of 8 chips at a switch), or "" for one chip. */
+/* Sets `text` to the suffix of a machine's name for this many chips: ":8x8x8" (as close to a
+ * cube as the torus allows), ":8x4" (4 nodes of 8 chips at a switch), or "" for one chip. */
 void rf_machine_shape_for(const rf_machine *machine, int64_t chips, char *text, size_t capacity);
 /* Sets SHAPE and SLICES of a spec ("4x4", "4x4*2" or "*2"). */
 rf_status rf_machine_set_shape(rf_machine *machine, const char *shape, rf_error *error);
-/* Sets the price of a chip-hour: a tier's name or an amount in USD. Errors list the tiers. */
+/* Sets the price of a chip-hour. `text` is the name of a tier or an amount in USD. Errors list
+ * the tiers. */
 rf_status rf_machine_set_price(rf_machine *machine, const char *text, rf_error *error);
 /* The prices as text, "list 2.70, committed 1.61"; "" if no price is known. */
 const char *rf_machine_prices_text(const rf_machine *machine, char text[200]);
-/* Checks that a slice with these extents, in any order, fits a pod. Errors name it `what`. */
+/* Checks that a slice with these extents, in any order, fits a pod. Errors call the slice
+ * `what`. */
 rf_status rf_machine_check_pod(const rf_machine *machine, const int *shape, int rank, const char *what,
                                const char *hint, rf_error *error);
-/* Changes a machine with two devices per chip to one with twice the chips and half of every figure.
- * topology.die_bps joins the two devices of a chip. Does nothing if chips have one device. */
+/* Treats each of the two devices of a chip as a chip: doubles the number of chips and halves
+ * every figure. topology.die_bps joins the two devices. Does nothing if a chip is one device. */
 void rf_machine_by_device(rf_machine *machine);
-/* Bytes/s of one chip (GPU: of its share of a node) into the data-centre network; 0: unknown. */
+/* Bytes/s of one chip into the data-centre network. On a GPU, this is the chip's part of its
+ * node's bytes/s. 0: unknown. */
 double rf_machine_dcn_bps(const rf_machine *machine);
 /* Whether an axis of this length closes to a ring. */
 bool rf_machine_wraps(const rf_machine *machine, int extent);
@@ -169,9 +179,10 @@ bool rf_machine_wraps(const rf_machine *machine, int extent);
 rf_status rf_machine_read(const char *path, rf_machine *machine, rf_error *error);
 /* The file gets its name only when it is complete. */
 rf_status rf_machine_write(const rf_machine *machine, const char *path, rf_error *error);
-/* Describes this machine without measuring it. Sets `source` to "detected". Figures are rough. */
+/* Describes this machine without measuring it. The figures are rough. Sets `source` to
+ * "detected". */
 rf_status rf_machine_detect(rf_machine *machine, rf_error *error);
-/* Whether this CPU has tiles for int8 and bf16 products and lets this process use them. Asks the
+/* True if this CPU has tiles for int8 and bf16 products and this process may use them. Asks the
  * system for permission, which tiles need because their registers are large. */
 bool rf_machine_has_tiles(void);
 /* Name, family, model, stepping and L2 cache of this CPU; "" if unknown. */
@@ -190,7 +201,7 @@ typedef enum rf_collective {
 } rf_collective;
 
 /* One dimension of a group of chips on a torus: `extent` chips that are `stride` links apart. A
- * ring that wraps uses both directions. */
+ * ring with `wraps` closes, so it uses both directions. */
 typedef struct rf_ring {
   int extent, stride;
   bool wraps;
@@ -200,36 +211,39 @@ typedef struct rf_group {
   int chips; /* number of chips in the group */
   int rings; /* TORUS: number of rings */
   rf_ring ring[RF_TORUS_AXES];
-  /* bytes/s and latency of one link (TORUS) or out of one chip (SWITCH) */
+  /* oneway_bps: bytes/s. hop_seconds: latency. Both are of one link (TORUS), or out of one chip
+   * (SWITCH). */
   double oneway_bps, hop_seconds;
-  int inside, nodes; /* SWITCH: chips of the group in one node; number of nodes */
-  double node_bps;   /* SWITCH: the group's share of the bytes/s out of a node */
+  int inside, nodes; /* SWITCH. inside: the group's chips in one node. nodes: number of nodes. */
+  double node_bps;   /* SWITCH: the group's part of the bytes/s out of a node */
   int slices;        /* number of slices, joined by the data-centre network */
   double dcn_bps, dcn_hop_seconds;
-  bool die; /* the group uses the link between the two devices of a chip */
+  bool die; /* true if the group uses the link between the two devices of a chip */
   double die_bps;
-  /* fraction of the links' bandwidth that transfers reach; the caller multiplies by it */
+  /* fraction of the links' bandwidth that transfers reach; the caller multiplies the bandwidth
+   * by it */
   double fraction;
-  uint32_t resources; /* links in use: bit i is torus axis i; RF_RESOURCE_* are the other bits */
+  uint32_t resources; /* links in use: bit i is torus axis i; other bits are RF_RESOURCE_* */
 } rf_group;
 enum { RF_RESOURCE_SWITCH = 1 << 8, RF_RESOURCE_NODE = 1 << 9 };
 enum { RF_RESOURCE_DCN = 1 << 10, RF_RESOURCE_DIE = 1 << 11 };
 
-/* The group of chips along these mesh axes. Inner mesh axes use neighbouring chips. A mesh axis
- * uses complete torus axes if possible. The `slice` axis uses the data-centre network. If the
- * machine is `by_device`, the pinned mesh axis, or else the innermost even one, joins the two
- * devices of a chip. RAFTER_INVALID: mesh and machine differ in chips, or the bandwidth of the
- * links is unknown. */
+/* Sets `group` to the chips along these mesh axes. Inner mesh axes use neighbouring chips. If
+ * possible, a mesh axis uses complete torus axes. The `slice` axis uses the data-centre network.
+ * If the machine is `by_device`, one mesh axis joins the two devices of a chip: the pinned axis,
+ * or else the innermost even one. RAFTER_INVALID: the mesh and the machine differ in chips, or
+ * the bandwidth of the links is unknown. */
 rf_status rf_machine_group(const rf_machine *machine, const rf_mesh *mesh, rf_axes axes, rf_group *group,
                            rf_error *error);
-/* The group with these extents along the network's axes (SWITCH: chips of a node, then nodes).
- * `wrap` 0 or 1 says whether axes close to rings; -1 uses the machine's rule. */
+/* Sets `group` to these extents along the network's axes (SWITCH: chips of a node, then nodes).
+ * `wrap` is 1 if axes close to rings, 0 if not, and -1 to use the machine's rule. */
 rf_status rf_machine_axes(const rf_machine *machine, const int *extent, int count, int wrap, rf_group *group,
                           rf_error *error);
-/* Seconds of a collective; docs/planning.md has the formulas. `whole_bytes` is the size of: the
- * gathered array (all-gather), the input of one member (reduce-scatter, all-reduce), the input of
- * all members (all-to-all), or one message (permute). `literature` omits the factor (X-1)/X of
- * rings, as books do. *latency (may be NULL) gets the seconds of latency alone. */
+/* Seconds of a collective. docs/planning.md has the formulas.
+ * `whole_bytes`: all-gather: the gathered array. Reduce-scatter and all-reduce: the input of one
+ * member. All-to-all: the input of all members. Permute: one message.
+ * `literature`: omits the factor (X-1)/X of rings, as books do.
+ * `latency`: gets the latency alone; may be NULL. */
 double rf_collective_seconds(const rf_group *group, rf_collective kind, double whole_bytes, bool literature,
                              double *latency);
 

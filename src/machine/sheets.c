@@ -10,8 +10,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* The program contains data/machines.json, so it works without that file. The build defines
- * RF_DATA_DIR (absolute path of data/) and makes this file depend on the JSON. */
+/* The program contains data/machines.json, so it works without that file. The build sets
+ * RF_DATA_DIR to the absolute path of data/, and rebuilds this file when the JSON changes. */
 #ifndef RF_DATA_DIR
 #error "RF_DATA_DIR must be the path of the data folder"
 #endif
@@ -38,7 +38,7 @@ static json_t *sheet_rows(void) {
   return json_object_get(sheets, "machines");
 }
 
-/* Copies a row of the data sheets and applies the changes of one of its editions. */
+/* Copies a data sheet and applies the changes of one of its editions. */
 static rf_status with_edition(const json_t *row, const char *edition, json_t **sheet, rf_error *error) {
   json_t *editions = json_object_get(row, "editions"), *changes = json_object_get(editions, edition);
   const char *name = json_string_value(json_object_get(row, "name"));

@@ -1,10 +1,10 @@
 /* tiles.c - the padding of TPU arrays. The rule was derived from programs that libtpu compiled
- * ahead of time: from the sizes of their arguments, outputs and donated state (data/tpu-aot.json).
+ * ahead of time. data/tpu-aot.json has the sizes of their arguments, outputs and donated state.
  * The rule predicts each of these sizes to the byte. */
 #include "machine/tiles.h"
 enum { LANES = 128, SUBLANES = 8, MOST_1D = 1024, SCALAR_BYTES = 512 };
 
-/* The smallest power of two that is at least n, but at most `most`. */
+/* The smallest power of two that is at least n. If n is above `most`, returns `most`. */
 static int64_t power_of_two(int64_t n, int64_t most) {
   int64_t p = 1;
   while (p < n && p < most) p *= 2;
@@ -12,7 +12,8 @@ static int64_t power_of_two(int64_t n, int64_t most) {
 }
 
 /* Rounds the second-to-last dimension `n` up to whole tiles. If the dimension is short, the tile
- * has fewer rows: a power of two, at least the `pack` rows that share a 32-bit word. */
+ * has fewer rows. The number of rows is then a power of two and at least `pack`, because `pack`
+ * rows share a 32-bit word. */
 static int64_t on_sublanes(int64_t n, int64_t pack) {
   int64_t rows = power_of_two(n, SUBLANES);
   if (rows < pack) rows = pack < SUBLANES ? pack : SUBLANES;

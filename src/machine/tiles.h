@@ -4,12 +4,12 @@
 
 #include "machine/machine.h"
 
-/* Bytes of an array in the memory of a TPU. The TPU compiler stores arrays in tiles of 8 sublanes
- * by 128 lanes. The compiler orders the dimensions so that padding is least. `bits` per element is
- * 4, 8 (also for booleans), 16 or 32. Wider elements are stored as two halves. */
+/* Bytes of an array in the memory of a TPU. The TPU compiler stores arrays in tiles of 8
+ * sublanes by 128 lanes, and orders the dimensions for the smallest padding. `bits` per element
+ * is 4, 8 (also for booleans), 16 or 32. A wider element is stored as two 32-bit halves. */
 int64_t rf_tiled_bytes(int bits, int rank, const int64_t *dims);
-/* Bytes of an array on this machine: padded to tiles on a TPU, not padded elsewhere. The dtype may
- * not be RF_PACKED, which has its own layout. */
+/* Bytes of an array on this machine. Only a TPU pads arrays to tiles. The dtype may not be
+ * RF_PACKED, which has its own layout. */
 int64_t rf_machine_bytes(const rf_machine *machine, rf_dtype dtype, int rank, const int64_t *dims);
 
 #endif

@@ -1,5 +1,5 @@
-/* topology.c - reads the figures of the network between chips from a machine file, and the shape
- * that a user appends to a machine's name. */
+/* topology.c - reads the figures of the network between chips from a machine file. Also parses
+ * the shape that a user appends to a machine's name. */
 #include "machine/parts.h"
 
 #include "base/text.h"
@@ -31,7 +31,7 @@ static rf_status whole(const json_t *object, const char *key, int64_t least, int
   return rf_json_int_or(object, key, where, least, most, *value, value, error);
 }
 
-/* Reads a list of at most `capacity` integers; *count gets their number. */
+/* Reads a list of at most `capacity` integers into `out`. Sets *count to the length of the list. */
 static rf_status numbers(const json_t *object, const char *key, int capacity, int *out, int *count,
                          const char *where, rf_error *error) {
   const json_t *list = json_object_get(object, key);
@@ -129,7 +129,7 @@ rf_status rf_machine_set_price(rf_machine *machine, const char *text, rf_error *
     strcpy(machine->price_tier, machine->price[i].tier);
     return RAFTER_OK;
   }
-  /* A machine file with only one price lists no tiers. */
+  /* A machine file with a single price has no list of tiers. */
   if (!strcmp(text, "list") && !strcmp(machine->price_tier, "list")) return RAFTER_OK;
   if (rf_text_float(text, &usd)) {
     if (!(usd >= least && usd <= most))
@@ -372,7 +372,8 @@ void rf_machine_by_device(rf_machine *m) {
 
 /* ---- the shape for a number of chips --------------------------------------------------------- */
 
-/* Chooses extents for this many chips, as close to a cube as possible. False: pod too small. */
+/* Chooses extents for this many chips, as close to a cube as possible. Returns false if the pod
+ * is too small. */
 static bool cube_of(const rf_topology *t, int64_t chips, int64_t best[3]) {
   int64_t least = INT64_MAX;
   for (int64_t x = 1; x * x <= chips && (x == 1 || t->axes > 2); x++)

@@ -1,4 +1,4 @@
-/* tuned.h - chooses the block sizes of a product that `rafter calibrate --tune` measured. */
+/* tuned.h - chooses block sizes for a product. `rafter calibrate --tune` measured these sizes. */
 #ifndef RF_TUNED_H
 #define RF_TUNED_H
 
@@ -8,15 +8,16 @@
 /* A product with at most this many rows does not pack its weights and has no blocks to tune. */
 enum { RF_FEW_ROWS = 16 };
 
-/* The shape class of a product, from its rows and its weight's size; -1 for ops without blocks. */
+/* The shape class of a product, from its number of rows and its weight's size. -1: the op has no
+ * blocks to tune. */
 int rf_tuned_class(const rf_graph *graph, const rf_op *op);
 /* The name of a shape class. */
 const char *rf_tuned_class_name(int class);
-/* The tuned block sizes of this op and kernel. If all are 0, the kernel uses its default. */
+/* The tuned block sizes for this op and kernel. If all sizes are 0, the kernel uses its default. */
 rf_blocks rf_tuned_blocks(const rf_tuned *tuned, const rf_graph *graph, const rf_op *op, const char *kernel,
                           int threads);
 
-/* Reads the object "tuned" of a machine file, which may be missing. */
+/* Reads the object "tuned" of a machine file. The object may be missing. */
 rf_status rf_tuned_parse(const json_t *object, const char *where, rf_tuned *tuned, rf_error *error);
 /* The object "tuned" for a machine file. */
 json_t *rf_tuned_json(const rf_tuned *tuned);

@@ -1,12 +1,12 @@
-/* program.h - the device memory that a JAX program of the same model needs. Computed, as in
- * rafter's own plans, from the size and lifetime of every array. */
+/* program.h - the device memory that a JAX program of the same model needs. As in rafter's own
+ * plans, the memory is computed from the size and lifetime of every array. */
 #ifndef RF_PROGRAM_H
 #define RF_PROGRAM_H
 
 #include "machine/machine.h"
 
-/* Which program is sized: rafter's own, or the program that XLA compiles from JAX code with a loop
- * over stacked layers (lax.scan) or with unrolled layers. */
+/* The program to size: rafter's own program, or the program that XLA compiles from JAX code. The
+ * JAX code loops over stacked layers (lax.scan) or has unrolled layers. */
 typedef enum rf_program_kind {
   RF_PROGRAM_RAFTER,
   RF_PROGRAM_JAX_SCAN,
@@ -22,31 +22,32 @@ typedef enum rf_program_result {
   RF_RESULT_TOP_BY_CHUNK, /* most likely tokens, by a loop over chunks of positions */
 } rf_program_result;
 
-enum { RF_PROGRAM_TOP = 64 }; /* tokens returned per position */
+enum { RF_PROGRAM_TOP = 64 }; /* maximum number of tokens returned per position */
 
 typedef struct rf_program_options {
   rf_program_kind program;
   rf_program_result result; /* for score jobs */
   int top;                  /* default number of tokens returned per position */
-  bool ring;                /* generate: layers with a window cache only that window */
+  bool ring;                /* generate: a layer with an attention window caches only the window */
   /* generate: the program itself loops over the steps, and has a buffer for the answers */
   bool loop;
 } rf_program_options;
 
-/* The numbers of bytes that XLA's memory analysis reports. */
+/* The byte counts of XLA's memory analysis. */
 typedef struct rf_program_memory {
   int64_t argument, output, alias, temp;
   int64_t total; /* argument + output - alias + temp: memory that the device needs */
-  /* The following fields say what `temp` consists of at its peak. */
-  int64_t copies;    /* matrices converted to the dtype of products */
+  /* The following fields are the parts of `temp` at its peak. */
+  int64_t copies;    /* copies of matrices in the dtype of products */
   int64_t gradients; /* gradients and their accumulators */
-  int64_t kept;      /* values stored from forward for backward */
+  int64_t kept;      /* activations stored in forward for backward */
   int64_t working;   /* all other temporaries, except arrays in on-chip memory */
-  int64_t stacked;   /* of `kept`: arrays that span all layers, for one microbatch */
-  char peak[96];     /* op of rafter's graph at the peak of temp, as "block.3/attn/attention/bwd" */
+  int64_t stacked;   /* the part of `kept` in arrays that span all layers, for one microbatch */
+  /* op of rafter's graph at the peak of `temp`, for example "block.3/attn/attention/bwd" */
+  char peak[96];
 } rf_program_memory;
 
-/* The job to size, as a JAX program would compute it on a machine. */
+/* The job to size: a JAX program on a machine. */
 typedef struct rf_program_job {
   rf_build_options build;
   rf_remat remat;
@@ -59,9 +60,9 @@ typedef struct rf_program_job {
 rf_status rf_program_size(const rf_model *model, const rf_program_job *job, rf_program_memory *memory,
                           rf_error *error);
 
-/* Bytes of vector memory that a TPU's kernels use as scratch (default of
- * xla_tpu_scoped_vmem_limit_kib). rf_program_chip_bytes returns the rest of the vector memory,
- * which holds short-lived arrays. */
+/* The default of xla_tpu_scoped_vmem_limit_kib: bytes of a TPU's vector memory that kernels use
+ * as scratch. rf_program_chip_bytes returns the rest of the vector memory, which holds
+ * short-lived arrays. */
 enum { RF_PROGRAM_SCOPED_BYTES = 16384 << 10 };
 int64_t rf_program_chip_bytes(const rf_machine *machine);
 const char *rf_program_name(rf_program_kind program); /* "rafter", "jax-scan" or "jax-unrolled" */

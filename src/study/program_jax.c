@@ -1,6 +1,6 @@
-/* program_jax.c - the memory of a JAX program. Arguments and results are arrays of their own
- * shapes. A temporary lives for a range of times. Op i of the graph's `ops` forward ops runs
- * forward at time i and backward at time `2 * ops - 1 - i`. */
+/* program_jax.c - the memory of a JAX program. Each argument and each result is an array. A
+ * temporary is an array that lives for a range of times. Op i of the graph's `ops` forward ops
+ * runs forward at time i and backward at time `2 * ops - 1 - i`. */
 #include "study/program.h"
 
 #include "base/text.h"
@@ -17,7 +17,7 @@ typedef struct array {
   int64_t bytes;
   int first, last;
   kind what;
-  bool brief; /* short-lived, so that on-chip memory may hold it */
+  bool brief; /* true if the array is so short-lived that on-chip memory may hold it */
 } array;
 
 typedef struct sizing {
@@ -31,14 +31,16 @@ typedef struct sizing {
   int ops, end;              /* ops: number of forward ops; end: time when backward ends */
   int scan_first, scan_last; /* first and last op of all layers */
   bool trains, scan;
-  /* For each tensor: the op that makes it, the last forward op that reads it, the first op whose
-   * backward reads it, and whether the loop over layers (lax.scan) stores it for backward. */
+  /* For each tensor. producer: the op that makes it. last_read: the last forward op that reads
+   * it. needed_by: the first op whose backward reads it. crosses: true if the loop over layers
+   * (lax.scan) stores it for backward. */
   int *producer, *last_read, *needed_by, *crosses;
-  /* For each op: the region recomputed together with it; the region's first and last op. */
+  /* For each op. region: index of the recomputed region with this op, or RF_NONE. region_first,
+   * region_last: first and last op of this region. */
   int *region, *region_first, *region_last;
   int64_t state_leaves, stacked;
-  bool *saved;    /* for each tensor: a remat policy stores it */
-  int64_t shards; /* devices over which parameters, gradients and states are sharded (fsdp) */
+  bool *saved;    /* for each tensor: true if the remat policy stores it */
+  int64_t shards; /* number of devices that shard parameters, gradients and states (fsdp) */
 } sizing;
 
 /* ---- arrays ---------------------------------------------------------------------------------- */
@@ -58,8 +60,8 @@ static void add(sizing *s, kind what, bool brief, int64_t bytes, int first, int 
 }
 
 static bool on_tpu(const sizing *s) { return s->job->machine->kind == RF_MACHINE_TPU; }
-/* On a TPU, f32 products use bf16 operands by default, and arrays that only products read are
- * stored in bf16. */
+/* On a TPU, f32 products use bf16 operands by default. XLA then stores an array in bf16 if only
+ * products read it. */
 static rf_dtype product_dtype(const sizing *s) {
   return on_tpu(s) && s->job->build.dtype == RF_F32 ? RF_BF16 : s->job->build.dtype;
 }
@@ -68,7 +70,7 @@ static int64_t bytes_of(const sizing *s, rf_dtype dtype, int rank, const int64_t
 }
 static int64_t scalar_bytes(const sizing *s, rf_dtype dtype) { return bytes_of(s, dtype, 0, NULL); }
 
-/* Whether a forward pass has tokens of all sequences. If not, it has tokens of one sequence. */
+/* True if a forward pass has tokens of all sequences. If false, it has tokens of one sequence. */
 static bool is_whole(const rf_build_options *b) { return b->rows % b->microbatch == 0; }
 static int64_t sequences_of(const sizing *s) {
   const rf_build_options *b = &s->job->build;
@@ -79,7 +81,8 @@ static int64_t tokens_of(const sizing *s) {
   return b->job != RF_JOB_GENERATE ? b->seq : b->rows < 1 ? 1 : b->rows / sequences_of(s);
 }
 
-/* Bytes of a tensor of rows in JAX's shape: (sequences, tokens, columns). */
+/* Bytes of a tensor in JAX's shape, (sequences, tokens, columns). The graph's shape is
+ * (sequences x tokens, columns). */
 static int64_t tensor_bytes(const sizing *s, const rf_tensor *t, rf_dtype dtype, int64_t divisor) {
   int64_t columns = t->rank > 1 ? t->shape[1] / divisor : 1;
   if (t->shape[0] != sequences_of(s) * tokens_of(s))
@@ -130,9 +133,9 @@ typedef struct shapes {
     memcpy((s).dim[(s).count++], dims_, sizeof dims_); \
   } while (0)
 
-/* The arrays that JAX programs use for one of our parameters. Heads have a dimension of their own,
- * and gate and up are two arrays. Queries are an array of their own if keys and values have fewer
- * heads. */
+/* The arrays of a JAX program for one parameter of our graph. Heads are a separate dimension.
+ * Gate and up are two arrays. Queries are a separate array if there are fewer key and value
+ * heads than query heads. */
 static shapes shapes_of(const rf_model *m, const rf_param *p) {
   shapes s = {0};
   int64_t d = m->width, n = m->heads, k = m->kv_heads, h = m->head_dim;
@@ -159,8 +162,9 @@ static shapes shapes_of(const rf_model *m, const rf_param *p) {
   return s;
 }
 
-/* If the program loops over layers, one array holds a parameter of all layers. Then returns the
- * number of layers for the first layer's parameter, else 0. Without a loop: 1. */
+/* Number of layers in the array that holds parameter p. A program with a loop over layers has
+ * one array for the parameter of all layers. In this case, returns 0 for all layers except the
+ * first. Without a loop, returns 1. */
 static int64_t stacked(const sizing *s, const rf_params *params, int p) {
   const rf_param *param = &params->at[p];
   if (!s->scan || param->layer < 0) return 1;
@@ -177,8 +181,8 @@ static int64_t stacked(const sizing *s, const rf_params *params, int p) {
   return layers;
 }
 
-/* Bytes of arrays that are stacked over `layers` layers (0: not stacked) and sharded over `shards`
- * devices. Matrices are sharded along their longest dimension, vectors are not. */
+/* Bytes of arrays that are stacked over `layers` layers (0: not stacked) and sharded over
+ * `shards` devices. A matrix is sharded along its longest dimension. Vectors are not sharded. */
 static int64_t shapes_bytes(const sizing *s, const shapes *shape, rf_dtype dtype, int64_t layers,
                             int64_t shards) {
   int64_t sum = 0;
@@ -212,8 +216,8 @@ static int product_before(const sizing *s, int op) {
   return op;
 }
 
-/* Counts the full copy of a sharded matrix, which is gathered one product early. The matrix's full
- * gradient exists before chips scatter it. */
+/* Counts the full copy of a sharded matrix, which chips gather one product early. Also counts
+ * the full gradient of the matrix, which exists until chips reduce and scatter it. */
 static void gather(sizing *s, const shapes *shape, rf_dtype product, int reader, bool learns) {
   int64_t whole = shapes_bytes(s, shape, product, 0, 1);
   int before = product_before(s, reader), back = backward_of(s, reader);
@@ -223,8 +227,8 @@ static void gather(sizing *s, const shapes *shape, rf_dtype product, int reader,
   if (learns) add(s, WORKING, false, whole, back, back);
 }
 
-/* Sizes weights, optimizer states, gradients, and matrices converted to the dtype of products;
- * matrices are converted once before the layers. */
+/* Adds the bytes of weights, optimizer states, gradients, and copies of matrices in the dtype of
+ * products. Matrices are converted once, before the layers. */
 static void size_parameters(sizing *s, rf_program_memory *m) {
   const rf_params *params = &s->graph->params;
   rf_dtype dtype = s->job->build.dtype, product = product_dtype(s);
@@ -246,9 +250,10 @@ static void size_parameters(sizing *s, rf_program_memory *m) {
     add(s, GRADIENTS, false, stored, in_scan ? backward_of(s, s->scan_last) : backward_of(s, reader), s->end);
     if (s->job->build.accumulate > 1) add(s, GRADIENTS, false, stored, 0, s->end);
     if (!param->matmul || product == RF_F32) continue;
-    /* a loop with backward also stores a second copy of each layer's converted matrix */
+    /* A loop over layers with a backward pass stores a second copy of the converted matrix. */
     bool twice = in_scan && s->region[reader] == RF_NONE && dtype != RF_F32;
-    /* The converted matrix lives from time 0 until the loop over microbatches, if any, ends. */
+    /* The converted matrix lives from time 0. If there is a loop over microbatches, it lives
+     * until the loop ends. */
     add(s, COPIES, false, copy, 0, twice && s->job->build.accumulate == 1 ? s->scan_last : s->end - 1);
     if (twice) add(s, COPIES, false, copy, s->scan_first, backward_of(s, s->scan_first));
   }
@@ -289,8 +294,9 @@ static void find_regions(sizing *s) {
       s->region_last[i] = s->region_last[i + 1];
 }
 
-/* jax.checkpoint_policies.save_only_these_names. As in published programs, a name stands for the
- * last tensor of its chain (queries after rotation). The residual stream has no name. */
+/* Marks tensors that jax.checkpoint_policies.save_only_these_names stores. As in published
+ * programs, a name means the last tensor of its chain of ops (queries after rotation). The
+ * residual stream has no name. */
 static void find_saved(sizing *s) {
   rf_saved_seen seen;
   rf_saved_begin(&seen);
@@ -313,8 +319,8 @@ static bool is_activation(const sizing *s, int t) {
 }
 static bool in_layers(const sizing *s, int op) { return op >= s->scan_first && op <= s->scan_last; }
 
-/* For each tensor, finds the last forward op that reads it, directly or through fused ops. XLA
- * recomputes a fused op for each op that reads the fused op's result. */
+/* Finds the last forward op that reads each tensor. XLA recomputes a fused op in each op that
+ * reads its result, so that op reads the inputs of the fused op too. */
 static void find_reads(sizing *s) {
   for (int t = 0; t < s->graph->tensor_count; t++) {
     s->producer[t] = RF_NONE;
@@ -339,7 +345,7 @@ static void need(sizing *s, int t, int op) {
   if (is_activation(s, t) && (s->needed_by[t] == RF_NONE || s->needed_by[t] > op)) s->needed_by[t] = op;
 }
 
-/* Whether a product's matrix is frozen: backward then does not read the product's input. */
+/* True if the product's matrix is frozen. Backward then does not read the product's input. */
 static bool is_frozen_product(const sizing *s, const rf_op *op) {
   int w = op->input_count > 1 ? op->input[1] : RF_NONE;
   return rf_kept_rule_of(op->def)->for_matrix && s->model->lora.rank > 0 && w >= 0 &&
@@ -418,14 +424,14 @@ static void lifetimes(sizing *s) {
 
 /* ---- the peak -------------------------------------------------------------------------------- */
 
-/* Compares arrays by who gets on-chip memory first: `brief` arrays, and then larger arrays. */
+/* Sorts arrays by their claim to on-chip memory: `brief` arrays first, then larger arrays first. */
 static int by_preference(const void *a, const void *b) {
   const array *x = a, *y = b;
   if (x->brief != y->brief) return y->brief - x->brief;
   return (x->bytes < y->bytes) - (x->bytes > y->bytes);
 }
 
-/* Writes the op of our graph that runs at time `now`. */
+/* Writes the name of the graph's op that runs at time `now`. */
 static void name_peak(const sizing *s, int now, char peak[96]) {
   int op = now < s->ops ? now : s->trains && now < s->end ? s->end - 1 - now : s->ops - 1;
   const char *name = s->ops > 0 ? s->graph->op[op].name : "";
@@ -472,7 +478,7 @@ static void find_peak(sizing *s, rf_program_memory *m) {
 
 /* ---- arguments and results ------------------------------------------------------------------- */
 
-/* A program that returns several arrays also returns a table of pointers to them. */
+/* Bytes of the table of pointers that a program with several result arrays also returns. */
 static int64_t table_bytes(const sizing *s, int64_t leaves) {
   return on_tpu(s) ? (4 * leaves + 511) / 512 * 512 : 8 * leaves;
 }
@@ -526,9 +532,9 @@ static void size_scoring(sizing *s, rf_program_memory *m) {
   case RF_RESULT_LOGITS: m->output = all; break;
   case RF_RESULT_TOP:
     m->output = likeliest;
-    /* Sorting returns the sorted logits and, for each, its position before sorting. The sorted
-     * logits reuse the memory of the logits. If that does not fit, the sorted positions reuse the
-     * memory of the positions instead. */
+    /* Sorting returns the sorted logits and, for each of them, its position before sorting. The
+     * sorted logits reuse the memory of the logits. If memory is too small for this, only the
+     * sorted positions reuse memory, that of the unsorted positions. */
     apart = all + 2 * places;
     within = 2 * all + places;
     add(s, WORKING, false, m->argument + m->output + apart > s->job->room_bytes ? within : apart, s->end,
@@ -536,8 +542,8 @@ static void size_scoring(sizing *s, rf_program_memory *m) {
     break;
   case RF_RESULT_TOP_BY_CHUNK:
     m->output = likeliest;
-    /* The loop over chunks reads the positions in another order. XLA fuses the sum of all
-     * sublayers' results into that reordering, so the results stay in memory. */
+    /* The loop over chunks reads the positions in another order. XLA fuses the reordering with
+     * the sum of all sublayers' results, so all these results stay in memory. */
     for (int i = 0; i < s->ops; i++)
       if (rule_at(s, i)->joins_residual)
         add(s, KEPT, false, part_bytes(s, &s->graph->op[i], (rf_kept_part){1, 0, RF_EXTENT_OUTPUT}), i,
@@ -546,8 +552,8 @@ static void size_scoring(sizing *s, rf_program_memory *m) {
   }
 }
 
-/* Makes *local the job of one device. Every axis that shards sequences gives the device its share.
- * Only fsdp may shard parameters. */
+/* Sets *local to the job of one device. Each axis that shards sequences gives a device its part
+ * of the sequences. Only fsdp may shard parameters. */
 static rf_status on_one_device(const rf_model *m, const rf_program_job *o, rf_program_job *local,
                                int64_t *shards, rf_error *error) {
   const rf_mesh *mesh = &o->build.mesh;
@@ -625,7 +631,7 @@ rf_status rf_program_size(const rf_model *model, const rf_program_job *job, rf_p
 }
 
 int64_t rf_program_chip_bytes(const rf_machine *machine) {
-  /* a program runs on one device */
+  /* a program runs on one device of a chip */
   int devices = machine->devices_per_chip > 1 && !machine->by_device ? machine->devices_per_chip : 1;
   double room = machine->kind != RF_MACHINE_TPU ? 0 : machine->vmem_bytes / devices - RF_PROGRAM_SCOPED_BYTES;
   return room > 0 ? (int64_t)room : 0;

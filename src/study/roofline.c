@@ -1,5 +1,5 @@
-/* roofline.c - the table of operations, and their common parts: reading options, values of the
- * machine, and building the answer. */
+/* roofline.c - the table of operations, and the code that all operations share: options, figures
+ * of the machine, and the answer. */
 #include "study/roofline_parts.h"
 
 #include "base/text.h"
@@ -129,7 +129,7 @@ rf_status rf_peak(rf_question *q, double *flops, rf_error *error) {
   mark(q, "peak");
   mark(q, "on");
   mark(q, "dtype");
-  /* if the machine has no arithmetic in a narrow dtype, it multiplies in this dtype */
+  /* a machine without arithmetic in a narrow dtype multiplies in this dtype */
   const rf_dtype wider = q->machine.kind == RF_MACHINE_CPU ? RF_F32 : RF_BF16;
   *flops = q->machine.flops[q->dtype.dtype];
   if (*flops > 0) return RAFTER_OK;
@@ -167,7 +167,7 @@ rf_status rf_link_bps(rf_question *q, const char *link, double *bps, rf_error *e
   return RF_FAIL(error, RAFTER_INVALID, "one of hbm, vmem, pcie, ici, dcn", "unknown link '%s'", link);
 }
 
-/* Parses extents, as 4,4, or axes of the machine, as x,y. */
+/* Parses extents ("4,4") or names of the machine's axes ("x,y"). */
 static rf_status read_axes(rf_question *q, const char *text, int extent[RF_TORUS_AXES], int *count,
                            rf_error *error) {
   const rf_machine *m = &q->machine;
@@ -305,7 +305,7 @@ static rf_number_type number_type(const char *name) {
   return types[1];
 }
 
-/* Where the user gave a value, replaces the value of the machine's data sheet. */
+/* Replaces figures of the machine's data sheet by values that the user gave. */
 static void replace_figures(rf_question *q) {
   rf_machine *m = &q->machine;
   const struct {
@@ -325,7 +325,7 @@ static void replace_figures(rf_question *q) {
   if (rf_options_given(q->o, "hbm")) m->reserve_bytes = 0;
   if (rf_options_given(q->o, "peak"))
     for (int d = 0; d < RF_DTYPES; d++) m->flops[d] = rf_options_float(q->o, "peak");
-  /* If the user gives a network to a machine without one, that network is a torus of rings. */
+  /* If the machine has no network and the user gives one, it is a torus with closed axes. */
   bool network = rf_options_given(q->o, "ici") || rf_options_given(q->o, "oneway");
   if (network && m->topology.form == RF_NETWORK_NONE) {
     m->topology.form = RF_NETWORK_TORUS;

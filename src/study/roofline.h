@@ -1,5 +1,5 @@
-/* roofline.h - `rafter roofline`: formulas about one operation, collective, strategy or run on one
- * machine, without a graph. docs/planning.md lists all formulas and their sources. */
+/* roofline.h - `rafter roofline`: formulas about one operation, collective, strategy or run on
+ * one machine. No graph is built. docs/planning.md lists all formulas and their sources. */
 #ifndef RF_ROOFLINE_H
 #define RF_ROOFLINE_H
 
@@ -19,12 +19,12 @@ typedef enum rf_unit {
   RF_UNIT_TEXT
 } rf_unit;
 
-/* One figure of an answer. A `value` that is not finite means "never" or "none". */
+/* One figure of an answer. If `value` is not finite, it means "never" or "none". */
 typedef struct rf_fact {
-  const char *key, *what; /* `what`: label for people; NULL: only JSON has it */
+  const char *key, *what; /* what: label in the table; NULL: the figure appears only in JSON */
   rf_unit unit;
   double value;
-  char text[96]; /* used in place of `value` if the unit is RF_UNIT_TEXT */
+  char text[96]; /* the figure, if the unit is RF_UNIT_TEXT */
 } rf_fact;
 
 enum { RF_FACTS_MOST = 96, RF_NOTES_MOST = 12 };
@@ -33,13 +33,14 @@ typedef struct rf_answer {
   char machine[96];
   int count, notes;
   rf_fact fact[RF_FACTS_MOST];
-  char note[RF_NOTES_MOST][160]; /* assumptions of the answer, and options that it ignored */
+  char note[RF_NOTES_MOST][160]; /* assumptions of the answer, and options without effect */
 } rf_answer;
 
-/* Name of operation i, or NULL after the last; *help (may be NULL) describes the answer. */
+/* The name of operation i, or NULL if i is too large. *help gets a description of the answer;
+ * `help` may be NULL. */
 const char *rf_roofline_op(int i, const char **help);
-/* Answers one `rafter roofline` question. If an option is missing or out of range, returns
- * RAFTER_INVALID; the error names the option. */
+/* Answers one question of `rafter roofline`. RAFTER_INVALID: an option is missing or out of
+ * range. The error names the option. */
 rf_status rf_roofline_answer(const rf_options *options, rf_answer *answer, rf_error *error);
 
 extern const rf_option RF_ROOFLINE_OPTIONS[];

@@ -1,6 +1,6 @@
-/* roofline_chip.c - one operation on one chip: matmul, einsum, attention, transfer, critical batch.
- * Source: "How to Scale Your Model", chapter on rooflines. The exact number of rows from which a
- * matmul is compute-bound solves 2MKN/C = bytes/W. */
+/* roofline_chip.c - one operation on one chip: matmul, einsum, attention, transfer, critical
+ * batch. The source is "How to Scale Your Model", chapter on rooflines. A matmul is
+ * compute-bound from the number of rows that solves 2MKN/C = bytes/W (C: FLOP/s, W: bytes/s). */
 #include "study/roofline_parts.h"
 
 #include <ctype.h>
@@ -10,22 +10,23 @@
 
 static double round_up(double n, double unit) { return ceil(n / unit) * unit; }
 
-/* Tokens from which a product of long dimensions, whose weight is read once, is compute-bound. */
+/* Sets *tokens to the number of tokens from which a product is compute-bound. The product has
+ * long dimensions and reads its weight once. */
 static rf_status asymptotic_batch(rf_question *q, const char *link, double *tokens, rf_error *error) {
   double peak, bps, experts, used;
   RF_TRY(rf_experts(q, &experts, &used, error));
   rf_asked(q, "weight-dtype");
   RF_TRY(rf_peak(q, &peak, error));
   RF_TRY(rf_link_bps(q, link, &bps, error));
-  /* with E experts of which a token uses k, it uses only k/E of the weights */
+  /* a token that uses k of E experts uses k/E of the weights */
   *tokens = peak / bps * q->weight.bytes / 2 * (experts > 0 && used > 0 ? experts / used : 1);
   return RAFTER_OK;
 }
 
 /* ---- matmul ---------------------------------------------------------------------------------- */
 
-/* A matmul with k sharded over several chips. There are two ways: gather the weight (or the input)
- * and multiply in full, or multiply shards and reduce the output. */
+/* A matmul with k sharded over several chips. Chips can gather the weight (or the input) and
+ * multiply in full. Or chips multiply their shards and reduce the output. */
 static rf_status split_matmul(rf_question *q, double m, double k, double n, double peak, rf_error *error) {
   rf_group group;
   RF_TRY(rf_asked_group(q, &group, error));
@@ -47,7 +48,7 @@ static rf_status split_matmul(rf_question *q, double m, double k, double n, doub
   rf_add_seconds(q, "allgather_input_seconds", "all-gather of the input", gather_input);
   rf_add_number(q, "gather_to_scatter", "bytes of the input's gather per byte of the output's scatter",
                 input / output);
-  /* Each time is linear in the dimension (k or m) that the answer gives. */
+  /* Each time is linear in k or m, so one division gives the minimum. */
   rf_add_number(q, "reduce_hidden_k", "minimum k for arithmetic to hide the all-reduce", k * reduce / part);
   rf_add_number(q, "gather_hidden_m", "minimum m for arithmetic to hide the weight's gather",
                 m * gather / whole);
@@ -88,8 +89,9 @@ rf_status rf_roofline_matmul(rf_question *q, rf_error *error) {
 enum { OPERANDS_MOST = 4, LETTERS = 128 };
 typedef struct einsum {
   int operands;
-  bool in[OPERANDS_MOST + 1][LETTERS]; /* letters of each operand; the last entry is the output */
-  double size[LETTERS];                /* size of each letter; 0: unused letter; -1: size not given yet */
+  /* letters of each operand; the entry after the last operand is the output */
+  bool in[OPERANDS_MOST + 1][LETTERS];
+  double size[LETTERS]; /* size of each letter; 0: unused letter; -1: unknown size */
 } einsum;
 
 static const char EINSUM_HINT[] = "for example `rafter roofline einsum \"bd,df->bf\" b=64,d=1024,f=4096`";
@@ -153,7 +155,7 @@ static rf_status parse_sizes(const rf_question *q, einsum *e, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* Number of elements of an operand; *rank gets the number of letters of the operand. */
+/* Number of elements of an operand. Sets *rank to the operand's number of letters. */
 static double elements(const einsum *e, const bool *in, int *rank) {
   double product = 1;
   *rank = 0;
@@ -190,11 +192,11 @@ rf_status rf_roofline_einsum(rf_question *q, rf_error *error) {
     if (rank == longest) longest_bytes += part;
     bytes += part;
   }
-  /* `exact` has one addition less per sum than textbooks, where the first value is added to 0. */
+  /* Textbooks add the first value of a sum to 0. `exact` does not count this addition. */
   bool sums = out < all;
   double exact = (e.operands - 1) * all + (all - out),
          flops = sums && e.operands > 1 ? e.operands * all : exact;
-  bool batch = e.operands == 2 && rows && letters > longest; /* letters that operand 2 lacks */
+  bool batch = e.operands == 2 && rows && letters > longest; /* a letter that operand 2 lacks */
   RF_TRY(asymptotic_batch(q, "hbm", &asymptote, error));
   RF_TRY(rf_fact_roofline(q, flops, bytes, "hbm", batch ? asymptote : NAN, error));
   rf_add_flops(q, "flops_exact", "arithmetic with exact additions", exact);
@@ -206,13 +208,15 @@ rf_status rf_roofline_einsum(rf_question *q, rf_error *error) {
 
 /* ---- attention ------------------------------------------------------------------------------- */
 
-/* Number of (query, key) pairs under the mask: query i = 0..T-1 sees S - T + i + 1 of S keys. */
+/* Number of (query, key) pairs under the mask. With T queries and S keys, query i (from 0) sees
+ * the first S - T + i + 1 keys. */
 static double seen(double queries, double keys, double window, bool causal) {
   if (!causal) return queries * (window > 0 ? fmin(window, keys) : keys);
-  double first = keys - queries + 1, last = keys; /* keys that the first and the last query see */
+  /* numbers of keys that the first and the last query see */
+  double first = keys - queries + 1, last = keys;
   if (window <= 0 || window >= last) return queries * (first + last) / 2;
   if (window <= first) return queries * window;
-  double rising = window - first; /* queries that see fewer keys than a window */
+  double rising = window - first; /* number of queries that see fewer keys than a window */
   return rising * (first + window - 1) / 2 + (queries - rising) * window;
 }
 
@@ -256,7 +260,7 @@ rf_status rf_roofline_transfer(rf_question *q, rf_error *error) {
   RF_TRY(rf_asked_bytes(q, &bytes, error));
   RF_TRY(rf_link_bps(q, link, &bps, error));
   bool ici = !strcmp(link, "ici");
-  /* only one link, in one direction */
+  /* a single link, in one direction */
   if (ici && q->machine.topology.form == RF_NETWORK_TORUS) bps /= 2;
   wait = ici ? rf_value_or(q, "hop", q->machine.topology.hop_seconds) : 0;
   double through = bytes / bps / rf_value_or(q, "chips", q->chips);

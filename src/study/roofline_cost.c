@@ -1,11 +1,12 @@
-/* roofline_cost.c - FLOPs, time, price and utilisation of a training run. Definition of MFU: PaLM
+/* roofline_cost.c - FLOPs, time, price and utilisation of a training run. MFU is defined in PaLM
  * (Chowdhery et al. 2022), appendix B. */
 #include "study/roofline_parts.h"
 
 #include <math.h>
 
-/* FLOPs per token: 6 P for P parameters (forward only: 2 P). Attention adds `12 * L * N * H * T`,
- * with L layers, N heads, H columns per head and T = `seq` positions. A causal mask halves it. */
+/* FLOPs per token: 6 P for P parameters, or 2 P for forward only. Attention adds `12 * L * N * H
+ * T` (forward: 4), with L layers, N heads, H columns per head and T = `seq` positions. A
+ * causal mask halves the FLOPs of attention. */
 static rf_status per_token(rf_question *q, double *matmuls, double *attention, rf_error *error) {
   double parameters = rf_value_or(q, "active-parameters", rf_value_or(q, "parameters", NAN)),
          layers = rf_value_or(q, "layers", NAN);
@@ -35,7 +36,7 @@ rf_status rf_roofline_cost(rf_question *q, rf_error *error) {
          tokens = rf_value_or(q, "tokens", NAN), flops;
   rf_asked(q, "chips");
   RF_TRY(rf_peak(q, &peak, error));
-  /* tokens of one second */
+  /* without --seconds, the tokens of one second */
   if (isnan(tokens) && !isnan(rate)) tokens = isnan(seconds) ? rate : rate * seconds;
   if (rf_asked(q, "flops")) {
     flops = rf_value(q, "flops");

@@ -1,5 +1,5 @@
 /* roofline_memory.c - memory of states, stored activations and caches, and one step of decoding.
- * Source: "How to Scale Your Model", chapters on training and inference. */
+ * The source is "How to Scale Your Model", chapters on training and inference. */
 #include "graph/remat.h"
 #include "study/roofline_parts.h"
 
@@ -9,7 +9,8 @@
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-/* Elements stored per token and layer, by the names of --saved. */
+/* Sets *elements to the number of stored elements per token and layer. `names` is the list of
+ * --saved. */
 static rf_status saved_elements(rf_question *q, const char *names, double *elements, rf_error *error) {
   double width, ff, heads = rf_value(q, "heads"), dim = rf_value(q, "head-dim"),
                     kv = rf_value_or(q, "kv-heads", heads);
@@ -27,7 +28,7 @@ static rf_status saved_elements(rf_question *q, const char *names, double *eleme
     }
     const rf_saved *row = &RF_SAVED[i];
     *elements += row->width * width + row->ff * ff;
-    /* if no name in --saved needs the number of heads, that number may be unknown (NaN) */
+    /* if no name in --saved needs the number of heads, the number may be unknown (NaN) */
     if (row->heads || row->kv) *elements += (row->heads * heads + row->kv * kv) * dim;
     at += length + (at[length] == ',');
   }
@@ -73,15 +74,15 @@ rf_status rf_roofline_memory(rf_question *q, rf_error *error) {
 
 /* ---- the cache ------------------------------------------------------------------------------- */
 
-/* Bytes of the KV cache of one sequence of `context` tokens; windowed layers store only their
- * window. *uniform (may be NULL) gets the bytes that the cache would have without windows. */
+/* Bytes of the KV cache of a sequence with `context` tokens. A layer with a window caches only
+ * the window. *uniform gets the bytes without windows; `uniform` may be NULL. */
 static rf_status sequence_bytes(rf_question *q, double context, double *bytes, double *uniform,
                                 rf_error *error) {
   double layers, heads = rf_value(q, "kv-heads"), dim = rf_value(q, "head-dim"),
                  window = rf_value_or(q, "window", 0), period = rf_value_or(q, "window-period", 0);
   RF_TRY(rf_need(q, "layers", &layers, error));
   if (isnan(heads)) heads = rf_value(q, "heads");
-  if (q->has_model && q->model.kv_rank > 0) { /* latent attention stores one row for all heads */
+  if (q->has_model && q->model.kv_rank > 0) { /* latent attention caches one vector for all heads */
     *bytes = layers * context * (double)(q->model.kv_rank + q->model.rope_dim) * q->kv.bytes;
     if (uniform) *uniform = *bytes;
     return RAFTER_OK;
@@ -117,8 +118,9 @@ rf_status rf_roofline_kv(rf_question *q, rf_error *error) {
 /* ---- decoding -------------------------------------------------------------------------------- */
 
 typedef struct weights {
-  double total, active, experts; /* parameters: all; that a token uses; of routed experts */
-  double count, used;            /* experts per layer; experts per token; 0: none */
+  /* parameters. total: all. active: used by one token. experts: of routed experts. */
+  double total, active, experts;
+  double count, used; /* experts. count: per layer. used: per token. 0: no experts. */
 } weights;
 
 static rf_status read_weights(rf_question *q, weights *w, rf_error *error) {
@@ -133,7 +135,7 @@ static rf_status read_weights(rf_question *q, weights *w, rf_error *error) {
     return RF_FAIL(error, RAFTER_INVALID, "give fewer --active-parameters",
                    "a token cannot use more parameters than there are (expected at most %g, got %g)",
                    w->total, w->active);
-  /* A token uses k of E routed experts, so it does not use (E - k) / E of their parameters. */
+  /* A token uses k of E routed experts. It does not use (E - k) / E of their parameters. */
   if (w->count > w->used && w->used > 0)
     w->experts = (w->total - w->active) * w->count / (w->count - w->used);
   return RAFTER_OK;
@@ -165,7 +167,7 @@ rf_status rf_roofline_decode(rf_question *q, rf_error *error) {
   if (replicas > chips)
     return RF_FAIL(error, RAFTER_INVALID, "give fewer --replicas",
                    "more copies than chips (--replicas: expected at most %g, got %g)", chips, replicas);
-  /* Expected number of distinct experts that a batch of B tokens uses: E (1 - (1 - k/E)^B). */
+  /* A batch of B tokens is expected to use E (1 - (1 - k/E)^B) distinct experts. */
   double met = w.count > 0 && w.used > 0 ? 1 - pow(1 - w.used / w.count, batch) : 1,
          rest = w.total - w.experts;
   double chip_weights = q->weight.bytes * (rest * replicas + w.experts) / chips,

@@ -1,4 +1,4 @@
-/* roofline_network.c - collectives and sharded arrays. Formulas: machine/links.c. */
+/* roofline_network.c - collectives and sharded arrays. machine/links.c has the formulas. */
 #include "study/roofline_parts.h"
 
 #include <ctype.h>
@@ -21,7 +21,7 @@ rf_status rf_roofline_collective(rf_question *q, rf_error *error) {
   double bytes, sharded = rf_value(q, "sharded"), latency, latency_exact;
   RF_TRY(rf_asked_bytes(q, &bytes, error));
   RF_TRY(rf_asked_group(q, &group, error));
-  bytes /= sharded; /* axes outside the group also divide the array */
+  bytes /= sharded; /* axes outside the group also shard the array */
   double seconds = rf_collective_seconds(&group, kind, bytes, true, &latency),
          exact = rf_collective_seconds(&group, kind, bytes, false, &latency_exact);
   double large = 1e18, per_byte = rf_collective_seconds(&group, kind, large, true, NULL) / large,
@@ -43,8 +43,8 @@ rf_status rf_roofline_collective(rf_question *q, rf_error *error) {
   rf_add_bytes(q, "critical_shard_bytes", "one chip's shard of these bytes",
                group.hop_seconds > 0 ? group.oneway_bps * group.hop_seconds : NAN);
   rf_fact_add(q, "bytes_per_second", "bandwidth", RF_UNIT_BPS, 1 / per_byte);
-  /* On a ring that sends in one direction, every link carries all shards of a gather but one. In an
-   * all-to-all, a block travels half of the ring on average. */
+  /* On a ring that sends in one direction, every link carries all shards of an all-gather except
+   * one. In an all-to-all, a block travels half of the ring on average. */
   double around = bytes * (1 - 1 / chips) * (kind == RF_ALL_TO_ALL ? 0.5 : kind == RF_ALL_REDUCE ? 2 : 1);
   if (kind != RF_PERMUTE) {
     rf_add_bytes(q, "link_bytes_unidirectional", "bytes on each link, in one direction", around);
@@ -61,7 +61,7 @@ rf_status rf_roofline_collective(rf_question *q, rf_error *error) {
 
 enum { MESH_AXES_MOST = 26, RANK_MOST = 8 };
 typedef struct named_mesh {
-  int of[MESH_AXES_MOST]; /* number of chips by letter of an axis; 0: no such axis */
+  int of[MESH_AXES_MOST]; /* number of chips of each axis, by the axis's letter; 0: no such axis */
   double chips;
 } named_mesh;
 
@@ -82,7 +82,8 @@ static rf_status parse_mesh(const char *text, named_mesh *mesh, rf_error *error)
   return RAFTER_OK;
 }
 
-/* Parses --spec: per dimension, the letters of the axes that shard it, as in "XY,-" or "XY,". */
+/* Parses --spec. For each dimension, --spec has the letters of the axes that shard it: "XY,-" or
+ * "XY,". */
 static rf_status parse_spec(const char *spec, const named_mesh *mesh, int rank, double split[RANK_MOST],
                             rf_error *error) {
   bool seen[MESH_AXES_MOST] = {false};

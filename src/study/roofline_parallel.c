@@ -1,7 +1,7 @@
-/* roofline_parallel.c - when a parallelism strategy is compute-bound, and over how many chips.
- * Sources: "How to Scale Your Model", chapters on training and inference; MaxText's sharding
- * documentation (experts, context). Letters: n tokens, D model width, F feed-forward width, alpha =
- * peak FLOP/s / bytes per second of one network axis (both directions). */
+/* roofline_parallel.c - computes when a parallelism strategy is compute-bound, and over how many
+ * chips. The sources are "How to Scale Your Model", chapters on training and inference, and
+ * MaxText's sharding documentation (experts, context). alpha is peak FLOP/s divided by the
+ * bytes/s of one network axis (both directions). */
 #include "study/roofline_parts.h"
 
 #include <math.h>
@@ -9,13 +9,14 @@
 #include <string.h>
 
 typedef struct strategy {
-  double alpha, narrow; /* FLOP per byte sent over the network; bytes of an activation / 2 */
-  double axes[2];       /* torus axes for each of two combined strategies */
+  double alpha, narrow; /* alpha: FLOP per byte sent. narrow: bytes of an activation / 2. */
+  double axes[2];       /* torus axes of each strategy; two strategies may be combined */
   double peak, bps, matrices;
 } strategy;
 
-/* In a layer's MLPs, an expert has width `one`, a token uses `met` experts of `held`. A dense MLP
- * counts as one expert. --ff and --experts take precedence over the model. */
+/* The MLP experts of a layer. one: width of one expert. held: number of experts. met: number of
+ * experts that a token uses. A dense MLP is one expert. --ff and --experts take precedence over
+ * the model. */
 typedef struct widths {
   double one, met, held;
 } widths;
@@ -29,7 +30,7 @@ static widths widths_of(rf_question *q, double ff) {
   return (widths){one, used + shared, experts + shared};
 }
 
-/* If a formula for dense models is applied to a mixture-of-experts model, adds a note. */
+/* Adds a note if a formula for dense models is applied to a mixture-of-experts model. */
 static void note_dense(rf_question *q, double ff) {
   if (q->has_model && q->model.experts > 0)
     rf_fact_note(q, "computed for one dense MLP of width %.0f, not for experts; --ff sets the width", ff);
@@ -53,9 +54,9 @@ static rf_status read_strategy(rf_question *q, strategy *s, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* Gathers and reductions over several nodes of GPUs. With two nodes half of the array enters each
- * node, with more the full array. The rate between nodes applies if it is slower. A link or rate
- * that the user gives is not changed. */
+/* Limits the rate of gathers and reductions over several nodes of GPUs. With two nodes, half of
+ * the array enters each node. With more nodes, the full array does. The rate between nodes
+ * applies if it is lower. A link or rate that the user gives is not changed. */
 static void cross_nodes(rf_question *q, strategy *s, double ways) {
   const rf_machine *m = &q->machine;
   int inside = m->shape_rank ? m->shape[0] : m->topology.domain;
@@ -69,7 +70,8 @@ static void cross_nodes(rf_question *q, strategy *s, double ways) {
   rf_fact_note(q, "with more than two nodes, %.4g GB/s out of a node limit the rate", bps * 1e-9);
 }
 
-/* Adds the tokens that a compute-bound chip needs, the resulting batch and number of chips. */
+/* Adds the minimum tokens of a compute-bound batch, and the maximum number of chips for this
+ * batch. */
 static void add_tokens(rf_question *q, double critical, double pod) {
   double tokens = rf_value_or(q, "tokens", NAN), chips = q->chips;
   rf_add_number(q, "critical_tokens", "minimum tokens of a batch over all chips", critical * chips);
@@ -91,8 +93,9 @@ static const char *bound_of(double have, double need) {
   return isnan(have) ? "" : have >= need ? "compute" : "network";
 }
 
-/* Adds the bytes that a layer sends in forward and backward, and the layer's seconds if all sizes
- * are known. The layer has s->matrices F x D matrices. A token uses `ff` of F. */
+/* Adds the bytes that a layer sends in forward and backward. If all sizes are known, also adds
+ * the layer's seconds. The layer has s->matrices matrices of F x D. A token uses `ff` of the F
+ * columns. */
 static void add_layer(rf_question *q, const strategy *s, double ff, double forward, double backward,
                       double ways) {
   double tokens = rf_value_or(q, "tokens", NAN), width = rf_value_or(q, "width", NAN);
@@ -111,11 +114,11 @@ static rf_status data_parallel(rf_question *q, strategy *s, bool gathers, rf_err
   RF_TRY(rf_experts(q, &experts, &used, error));
   double sparsity = experts > 0 && used > 0 ? experts / used : 1;
   const char *link = rf_word(q, "link");
-  /* over dcn, q->chips is the number of chips in a slice; those chips reduce together */
+  /* with --link dcn, q->chips is the number of chips in a slice, and these chips reduce together */
   bool slices = link && !strcmp(link, "dcn");
   double critical = s->alpha * s->narrow * sparsity / (slices ? 1 : s->axes[0]),
          tokens = rf_value_or(q, "tokens", NAN);
-  /* chips gather and reduce the matrices of all experts, chosen or not */
+  /* chips gather and reduce the matrices of all experts, also of unused experts */
   widths w = widths_of(q, rf_value_or(q, "ff", NAN));
   double width = rf_value_or(q, "width", NAN),
          weights = s->matrices * width * w.one * w.held * q->dtype.bytes;
@@ -130,8 +133,8 @@ static rf_status data_parallel(rf_question *q, strategy *s, bool gathers, rf_err
     rf_add_flops(q, "slice_flops_per_second", "arithmetic per second of a slice", s->peak * q->chips);
     rf_add_number(q, "slice_chips", "chips of a slice", q->chips);
   } else add_tokens(q, critical, pod_chips(&q->machine));
-  /* An all-reduce of the gradient sends the bytes of two all-gathers. fsdp sends as much in
-   * backward: a reduce-scatter of the gradient and a second gather of the weight. */
+  /* An all-reduce of the gradient sends the bytes of two all-gathers. In backward, fsdp sends
+   * the same number of bytes: it scatters the gradient and gathers the weight again. */
   add_layer(q, s, w.one * w.met, gathers ? weights : 0, 2 * weights, q->chips);
   return RAFTER_OK;
 }
@@ -146,7 +149,7 @@ static rf_status tensor_parallel(rf_question *q, strategy *s, rf_error *error) {
   cross_nodes(q, s, degree);
   double tokens = rf_value_or(q, "tokens", NAN), most = s->axes[0] * ff / (s->alpha * s->narrow),
          activations = tokens * width * q->dtype.bytes,
-         /* a third matrix (the gate) makes 1.5 times the arithmetic for the same activations */
+         /* with a gate, a third matrix adds half of the arithmetic for the same activations */
       gated = s->matrices > 2 ? 1.5 : 1;
   rf_fact_head(q, NAN, NAN, NAN, bound_of(gated * most, degree), gated * most);
   rf_add_number(q, "alpha", "FLOP per byte of the network", s->alpha);
@@ -165,7 +168,7 @@ static rf_status tensor_parallel(rf_question *q, strategy *s, rf_error *error) {
     rf_add_number(q, "latency_degree", "degree above which the exchange is latency-bound",
                   shard > 0 ? buffer / shard : NAN);
   }
-  /* One gather precedes a layer and one scatter follows it. Backward may repeat the gather. */
+  /* One gather precedes a layer, and one scatter follows it. Backward may repeat the gather. */
   add_layer(q, s, ff, 2 * activations, 2 * activations, degree);
   rf_add_bytes(q, "backward_bytes_regather", "backward bytes if the input is gathered twice",
                3 * activations);
@@ -177,7 +180,7 @@ static rf_status mixed(rf_question *q, const strategy *s, rf_error *error) {
              alpha = s->alpha * s->narrow;
   RF_TRY(rf_need(q, "ff", &ff, error));
   note_dense(q, ff);
-  strategy outer = *s; /* an fsdp group spans nodes, but a tensor group stays inside a node */
+  strategy outer = *s; /* an fsdp group spans nodes; a tensor group stays inside a node */
   cross_nodes(q, &outer, chips);
   double critical = outer.alpha * s->narrow * alpha / (s->axes[0] * s->axes[1] * ff), serial = 4 * critical;
   double optimum = sqrt(tokens / ff * s->axes[0] * outer.bps / (s->axes[1] * s->bps) * chips);
@@ -252,7 +255,8 @@ static rf_status context_parallel(rf_question *q, strategy *s, rf_error *error) 
   return RAFTER_OK;
 }
 
-/* Weights sharded in two dimensions for decoding: D over sqrt(c/8) chips, F over sqrt(8c). */
+/* Shards weights in two dimensions for decoding. D is sharded over sqrt(c/8) of c chips, F over
+ * sqrt(8c). */
 static rf_status tensor_2d(rf_question *q, rf_error *error) {
   double ff, width;
   RF_TRY(rf_need(q, "ff", &ff, error));

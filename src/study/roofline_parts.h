@@ -6,29 +6,29 @@
 
 typedef struct rf_number_type {
   const char *name;
-  rf_dtype dtype; /* dtype whose peak rate applies */
+  rf_dtype dtype; /* dtype whose peak FLOP/s apply */
   double bytes;
 } rf_number_type;
 
 typedef struct rf_question {
   const rf_options *o;
   rf_answer *answer;
-  rf_machine machine; /* the data sheet, with the values that options replace */
+  rf_machine machine; /* the data sheet, with the figures that options replace */
   bool has_model;
   rf_model model;
   rf_params params;
   rf_pool *pool;
-  /* dtype of arithmetic and activations; of weights; of the KV cache */
+  /* dtype: of arithmetic and activations. weight: of weights. kv: of the KV cache. */
   rf_number_type dtype, weight, kv;
-  bool widened;     /* arithmetic runs at the peak rate of a wider dtype */
+  bool widened;     /* true if arithmetic runs at the peak FLOP/s of a wider dtype */
   double chips;     /* --chips, or the machine's number of chips */
-  uint64_t used[8]; /* one bit per option that the answer has read */
+  uint64_t used[8]; /* one bit per option: the answer has read it */
 } rf_question;
 
 /* ---- asking (roofline.c) ---- */
 
-/* rf_asked returns whether the user gave the option. rf_value returns the first that exists: the
- * given value, the model's field of that name, the option's default, NaN. */
+/* rf_asked returns true if the user gave the option. rf_value returns the given value, or else
+ * the model's field of this name, or else the option's default, or else NaN. */
 bool rf_asked(rf_question *q, const char *name);
 double rf_value(rf_question *q, const char *name);
 double rf_value_or(rf_question *q, const char *name, double otherwise);
@@ -36,19 +36,20 @@ double rf_usd_per_hour(rf_question *q);                /* USD per chip and hour 
 const char *rf_word(rf_question *q, const char *name); /* as given, or the default; NULL: unset */
 bool rf_flag(rf_question *q, const char *name);
 rf_status rf_need(rf_question *q, const char *name, double *value, rf_error *error);
-/* Gets experts per layer and per token (0: none). RAFTER_INVALID if a token uses more. */
+/* Sets *experts per layer and *used per token (0: none). RAFTER_INVALID: a token uses more
+ * experts than there are. */
 rf_status rf_experts(rf_question *q, double *experts, double *used, rf_error *error);
 
 /* ---- the machine ---- */
 
 rf_status rf_peak(rf_question *q, double *flops, rf_error *error); /* peak FLOP/s for q->dtype */
-/* Gets the bytes per second of one chip over hbm, vmem, pcie, ici or dcn. The rate of ici counts
- * both directions of one torus axis; with a switch, the link into it. With a switch, dcn is the
- * chip's share of its node's rate. */
+/* Sets *bps to the bytes/s of one chip over hbm, vmem, pcie, ici or dcn. On a torus, ici is one
+ * axis in both directions. With a switch, ici is the link to the switch, and dcn is the chip's
+ * part of its node's rate. */
 rf_status rf_link_bps(rf_question *q, const char *link, double *bps, rf_error *error);
-/* Gets the group of chips described by --axes, --wrap and --slices. */
+/* Sets *group to the chips that --axes, --wrap and --slices describe. */
 rf_status rf_asked_group(rf_question *q, rf_group *group, rf_error *error);
-/* Gets the bytes of --bytes, or of --shape, --dtype and --count. */
+/* Sets *bytes to --bytes, or to the size of an array with --shape, --dtype and --count. */
 rf_status rf_asked_bytes(rf_question *q, double *bytes, rf_error *error);
 
 /* ---- answering ---- */
@@ -64,10 +65,10 @@ RF_ADD_FACT(seconds, SECONDS)
 RF_ADD_FACT(flops, FLOPS)
 void rf_fact_text(rf_question *q, const char *key, const char *what, const char *text);
 void rf_fact_note(rf_question *q, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* Adds the six keys that every answer has; NaN means that a key has no value. */
+/* Adds the six figures of every answer. NaN means that a figure has no value. */
 void rf_fact_head(rf_question *q, double flops, double bytes, double seconds, const char *bound,
                   double critical);
-/* Adds the time of arithmetic and the time of traffic; the larger time is the answer. */
+/* Adds the time of arithmetic and the time of traffic. The answer is the larger time. */
 rf_status rf_fact_roofline(rf_question *q, double flops, double bytes, const char *link, double critical,
                            rf_error *error);
 
