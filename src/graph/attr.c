@@ -21,8 +21,8 @@
 #define ROW_rf_epilogue(of, name) ROW_AS(EPILOGUE, of, name)
 #define ROW_float(of, name)       ROW_AS(FLOAT, of, name)
 
-/* Rows of the field table for members that are structs. rope.divisor has no row: the plan's digest
- * already covers it, as part of the model. */
+/* Entries of the field table for members that are structs. rope.divisor has no entry: the plan's
+ * digest already covers it, as part of the model. */
 #define ROW_IN(of, type, name) ROW_##type(of, name)
 #define ROW_rf_router(of, name) RF_ATTR_ROUTER(ROW_IN, of name.)
 #define ROW_rf_rope(of, name) \

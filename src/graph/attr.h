@@ -1,6 +1,6 @@
 /* attr.h - attributes of ops: the common fields, and one small struct for each family of ops. Each
- * family has one list of fields, from which macros make both the struct and a field table. The
- * plan's digest and the printed graph read the table. A new field is one line of a list. */
+ * family has one list of fields. Macros make the struct and the field table of the family from this
+ * list. The plan's digest and the printed graph read the field table. */
 #ifndef RF_GRAPH_ATTR_H
 #define RF_GRAPH_ATTR_H
 
@@ -16,18 +16,17 @@ typedef enum rf_accumulate { RF_WRITE, RF_ACCUMULATE_MICRO, RF_ACCUMULATE_ADD } 
 
 typedef enum rf_epilogue { RF_EPILOGUE_NONE, RF_EPILOGUE_GELU, RF_EPILOGUE_RESIDUAL } rf_epilogue;
 
-/* FIELD(of, type, name) expands to the struct member `type name;`, and to a row of the field table,
- * as {"norm.eps", RF_FIELD_FLOAT, offsetof(rf_attr, norm.eps), 4}. */
+/* FIELD(of, type, name) becomes the struct member `type name;`. In the field table, it becomes an
+ * entry, for example {"norm.eps", RF_FIELD_FLOAT, offsetof(rf_attr, norm.eps), 4}. */
 #define RF_ATTR_MEMBER(of, type, name) type name;
 
 // clang-format off
-/* Fields of every op. `axes` and `group` describe the chips of a collective. In other ops, `axes`
- * are the mesh axes that shard a sum or a table of the op. `fill` is the fraction of the rows
- * reserved for experts that is expected to be used; 0 means all rows. */
+/* Fields of every op. In ops that are not collectives, `axes` are the mesh axes that shard a sum or
+ * a table of the op. */
 #define RF_ATTR_COMMON(FIELD, of) \
-  FIELD(of, rf_axes, axes)   /* mesh axes of the group */ \
-  FIELD(of, int32_t, group)  /* chips in the group */ \
-  FIELD(of, float, fill)
+  FIELD(of, rf_axes, axes)   /* collective: mesh axes along which the chips of the group differ */ \
+  FIELD(of, int32_t, group)  /* collective: chips in the group */ \
+  FIELD(of, float, fill)     /* fraction of the experts' reserved rows that holds data; 0: all */
 
 /* layernorm, rmsnorm, latent_norm */
 #define RF_ATTR_NORM(FIELD, of) \
@@ -62,10 +61,10 @@ typedef enum rf_epilogue { RF_EPILOGUE_NONE, RF_EPILOGUE_GELU, RF_EPILOGUE_RESID
 #define RF_ATTR_DROPOUT(FIELD, of) \
   FIELD(of, uint64_t, site)       /* key of the random numbers (rf_name_key) */ \
   FIELD(of, float, rate)          /* probability that an element becomes 0 */ \
-  FIELD(of, int32_t, token_step)  /* tokens from one row to the next; 0 means 1 */
+  FIELD(of, int32_t, token_step)  /* distance in tokens between successive rows; 0 means 1 */
 
-/* `fast`, here and below: before the product, x is rounded to 8 bits in blocks that share one scale
- * (see rf_fast_block_of). If the weights are int8, x is rounded to 16 bits. */
+/* If `fast` is true (here and below), x is rounded to 8 bits before the product. Each block of x
+ * has its own scale (see rf_fast_block_of). If the weights are int8, x is rounded to 16 bits. */
 #define RF_ATTR_MATMUL(FIELD, of) \
   RF_ATTR_DROPOUT(FIELD, of) \
   FIELD(of, bool, transpose)  /* the weight is stored as (out, in) */ \
@@ -93,7 +92,7 @@ typedef struct rf_router { RF_ATTR_ROUTER(RF_ATTR_MEMBER, ) } rf_router;
   FIELD(of, bool, fast) \
   FIELD(of, int32_t, experts)     /* E: experts on this chip */ \
   FIELD(of, int32_t, used)        /* k: experts per row */ \
-  FIELD(of, int64_t, room)        /* rows reserved per expert and source chip; 0: no limit (one chip) */ \
+  FIELD(of, int64_t, room)        /* rows reserved per (expert, source chip); 0: no limit (one chip) */ \
   FIELD(of, rf_router, router)
 
 #define RF_ATTR_LORA(FIELD, of) \
@@ -104,12 +103,11 @@ typedef struct rf_router { RF_ATTR_ROUTER(RF_ATTR_MEMBER, ) } rf_router;
   FIELD(of, float, scale)     /* factor of the token embeddings; 0 means 1 */ \
   FIELD(of, rf_dtype, dtype)  /* dtype of x when the table is packed */
 
-/* For the op norm_sq; the attributes of adamw begin with them. `copies` chips store the same
- * columns, except those before `own_columns`. */
+/* For the op norm_sq. The attributes of adamw begin with the same fields. */
 #define RF_ATTR_SUMS(FIELD, of) \
   FIELD(of, int32_t, element)  /* index of the sum that the op writes */ \
-  FIELD(of, int32_t, copies)   /* 0: 1 */ \
-  FIELD(of, int64_t, own_columns)
+  FIELD(of, int32_t, copies)   /* chips that store the same columns; 0 means 1 */ \
+  FIELD(of, int64_t, own_columns)  /* the columns before this one differ between these chips */
 
 #define RF_ATTR_CLIP(FIELD, of) \
   FIELD(of, float, limit)  /* maximum global norm; 0: measure only */
@@ -124,9 +122,9 @@ typedef struct rf_router { RF_ATTR_ROUTER(RF_ATTR_MEMBER, ) } rf_router;
 /* all_gather, reduce_scatter, all_reduce, all_to_all, permute, take_run */
 #define RF_ATTR_COLLECTIVE(FIELD, of) \
   RF_ATTR_HEADS(FIELD, of)         /* heads of a row in RF_FORM_HEADS */ \
-  FIELD(of, int32_t, dim)          /* dimension that is gathered, split or reduced */ \
+  FIELD(of, int32_t, dim)          /* dimension that is gathered, scattered or reduced */ \
   FIELD(of, int32_t, to)           /* all_to_all: dimension that is split */ \
-  FIELD(of, uint8_t, form)         /* rf_form of `dim` */ \
+  FIELD(of, uint8_t, form)         /* rf_form: how the chips split `dim` */ \
   FIELD(of, bool, log_sum)         /* all_reduce: log(sum of exp(x)) instead of the sum */ \
   FIELD(of, bool, back)            /* permute: receive from the next chip instead of the previous one */ \
   FIELD(of, int64_t, whole)        /* extent of `dim` over all chips; 0: group x extent on one chip */ \
@@ -153,8 +151,8 @@ typedef struct rf_router { RF_ATTR_ROUTER(RF_ATTR_MEMBER, ) } rf_router;
 RF_ATTR_FAMILIES(RF_ATTR_STRUCT)
 // clang-format on
 
-/* Each op uses one family, which the op's definition names. Several families begin with the fields
- * of `heads`, `dropout` or `sums`. C lets code read those fields through the shorter struct. */
+/* Each op uses one family, which the op's definition names. Several structs begin with the fields
+ * of `heads`, `dropout` or `sums`. C lets code read these fields through any of these structs. */
 typedef struct rf_attr {
   rf_accumulate accumulate[RF_MAX_OUTPUTS];
   RF_ATTR_COMMON(RF_ATTR_MEMBER, )
@@ -164,7 +162,7 @@ typedef struct rf_attr {
   };
 } rf_attr;
 
-/* A row of a field table. The last row of a table has no name. */
+/* An entry of a field table. The last entry of a table has no name. */
 typedef enum rf_field_type {
   RF_FIELD_FLAG,
   RF_FIELD_NUMBER,
@@ -175,7 +173,7 @@ typedef enum rf_field_type {
 typedef struct rf_field {
   const char *name;
   rf_field_type type;
-  uint16_t offset, size; /* in rf_attr, in bytes */
+  uint16_t offset, size; /* offset and size of the field in rf_attr, in bytes */
 } rf_field;
 #define RF_FIELDS_EXTERN(NAME, name) extern const rf_field RF_FIELDS_##NAME[];
 RF_ATTR_FAMILIES(RF_FIELDS_EXTERN)

@@ -1,6 +1,6 @@
 /* build.c - builds a job's forward graph from the model's shape and parameter table. A layer has a
  * bias if the parameter table lists that bias. The head has a matrix of its own if the table lists
- * that matrix. The code never asks for the family of the model. */
+ * that matrix. So this code does not depend on the model's family. */
 #include "graph/kv.h"
 #include "graph/passes.h"
 #include "graph/remat.h"
@@ -19,7 +19,7 @@ typedef struct builder {
   rf_error *error;
   rf_dtype dtype;
   float dropout;
-  int normed; /* tensor: the normalized input of the last sublayer */
+  int normed; /* id of the last sublayer's normalized input */
   /* for each row of the parameter table: the parameter's name without "block.N/" */
   const char *row_name[MAX_ROWS];
   int *row_tensor[MAX_ROWS];                            /* weight tensor by layer + 1, or RF_NONE */
@@ -35,8 +35,8 @@ static const char *inside_block(const rf_param *param) {
   return slash ? slash + 1 : param->name;
 }
 
-/* Whether a parameter is stored packed or narrow: a matrix that only products or lookups read and
- * that is not trained. The position table keeps its dtype, because its rows are added. */
+/* True if a parameter may be stored packed or narrow: it is a matrix that is not trained, and only
+ * products or lookups read it. The position table keeps its dtype, because its rows are added. */
 static bool is_matrix(const builder *b, const rf_param *param) {
   bool trained = b->options->job == RF_JOB_TRAIN && b->model->lora.rank == 0;
   if (trained || b->dtype == RF_F64 || param->rank != 2) return false;
@@ -78,7 +78,7 @@ static rf_status make_weights(builder *b) {
   return RAFTER_OK;
 }
 
-/* Weight tensor "mlp/up" + "/bias" of the current layer, or RF_NONE if the model has none. */
+/* Weight tensor of the current layer, for example "mlp/up" + "/bias", or RF_NONE. */
 static int weight_of(const builder *b, const char *part, const char *leaf) {
   size_t length = strlen(part);
   for (int r = 0; r < MAX_ROWS; r++) {
@@ -170,7 +170,7 @@ static int positions(builder *b, int qkv) {
   return saved(b, RF_SAVED_QKV, 0, qkv);
 }
 
-/* Creates the cache of a layer: `columns` numbers per token. */
+/* Creates the cache of a layer, with `columns` values per token. */
 static int cache_tensor(builder *b, const char *name, rf_dtype dtype, rf_kv_class class, int64_t columns) {
   int64_t shape[] = {b->kv.of[class].pool, b->model->kv_rank > 0 ? 1 : 2, b->kv.page / b->kv.chips, columns};
   int id = rf_graph_tensor(b->graph, rf_graph_join(b->graph, b->graph->scope, name, ""), RF_CLASS_KV, dtype,
@@ -206,7 +206,7 @@ static int attention(builder *b, int qkv) {
                  RF_IDS(RF_WANTED, cache, scale), &attr);
 }
 
-/* Queries whose last columns are rotated. Models with a q_rank compute them from a latent row. */
+/* Computes queries and rotates their last columns. A model with q_rank first makes a latent row. */
 static int latent_queries(builder *b, int y, rf_rope rotation) {
   rf_attr rope = {.rope = {.heads = (int32_t)b->model->heads,
                            .head_dim = (int32_t)b->model->head_dim,
@@ -294,8 +294,8 @@ static int mlp(builder *b, const char *in, const char *out, const char *path, in
   return saved(b, RF_SAVED_MLPWO, shared ? 2 : 0, linear(b, out, g));
 }
 
-/* A gated MLP per expert. Each row goes to its chosen experts; the weighted sum of their results
- * returns. */
+/* A gated MLP per expert. Each row goes to its chosen experts. The result is the weighted sum of
+ * the outputs of these experts. */
 static int experts(builder *b, int y) {
   const rf_model *model = b->model;
   rf_attr attr = {.experts = {.experts = (int32_t)model->experts, .used = (int32_t)model->experts_used}};
@@ -358,7 +358,7 @@ static int sublayer(builder *b, bool is_mlp, int from, int stream) {
 static int blocks(builder *b) {
   int wte = weight_of(b, "embed/token", "/weight"), wpe = weight_of(b, "embed/position", "/weight");
   rf_attr scaled = {.embed = {.scale = b->model->embed_scale, .dtype = b->dtype}};
-  /* bf16 models were trained with this factor of the embeddings rounded to bf16 */
+  /* bf16 models were trained with this factor rounded to bf16 */
   if (b->dtype == RF_BF16) scaled.embed.scale = rf_bf16_to_f32(rf_f32_to_bf16(scaled.embed.scale));
   b->graph->at.sublayer = RF_SUBLAYER_EMBED;
   int x = emit(b, &RF_OP_EMBED, "embed", RF_IDS(b->tokens, b->positions, wte, wpe), &scaled);
@@ -549,8 +549,8 @@ static rf_status build_forward(const rf_model *model, const rf_build_options *op
   return status;
 }
 
-/* In generation, each data-parallel copy of the model serves a share of the slots with a cache of
- * its own. */
+/* In generation, each data-parallel copy of the model serves an equal number of slots and has its
+ * own cache. */
 static void share_out_slots(rf_build_options *options) {
   int64_t chips = rf_mesh_copies(&options->mesh);
   if (options->rows == options->microbatch) options->rows = rf_ceil_div(options->rows, chips);

@@ -1,7 +1,7 @@
 /* differentiate.c - reverse-mode differentiation. The pass visits the forward ops in reverse order,
- * and the row of each op emits its backward ops. If several ops read a tensor, `add` ops sum the
- * gradients that those ops give, in the order in which the pass visits them. A parameter's gradient
- * is one tensor: the first backward op writes it, later ones add to it. */
+ * and the op table says which backward ops to emit for each. If several ops read a tensor, each
+ * gives a gradient, and `add` ops sum these gradients in the order of the visits. A parameter's
+ * gradient is one tensor: the first backward op writes it, and later backward ops add to it. */
 #include "graph/passes.h"
 
 #include <string.h>
@@ -10,12 +10,12 @@ typedef struct tape {
   rf_graph *graph;
   rf_error *error;
   int count;     /* number of forward tensors */
-  bool *needs;   /* for each tensor: it depends on a trained parameter */
+  bool *needs;   /* for each tensor: true if it depends on a trained parameter */
   int *grad;     /* for each tensor: id of its gradient so far, or RF_NONE */
-  bool *written; /* for each parameter: an op has written its gradient */
+  bool *written; /* for each parameter: true if an op has already written its gradient */
 } tape;
 
-/* With adapters, the optimizer updates only them; otherwise it updates every weight. */
+/* True for a tensor that the optimizer updates: an adapter or, without adapters, any weight. */
 static bool is_weight(const rf_graph *graph, const rf_tensor *tensor) {
   return tensor->param >= 0 && !graph->params.at[tensor->param].frozen &&
          tensor->class == (graph->params.adapter > 0 ? RF_CLASS_ADAPTER : RF_CLASS_WEIGHT);

@@ -1,6 +1,6 @@
 /* fuse.c - joins ops that one kernel computes in one pass over memory. A fused op keeps every
  * rounding of the ops it replaces, so its results are bit-identical. Two ops are joined only if
- * nothing else reads the tensor between them. */
+ * no third op reads the tensor between the two ops. */
 #include "graph/passes.h"
 
 typedef struct fuser {
@@ -92,8 +92,8 @@ static bool fuse_norm_bwd(fuser *f, rf_op *add) {
   return false;
 }
 
-/* Joins the op of the loss and the op of its gradient, at the place of the loss. No backward op may
- * be between the two ops. */
+/* Joins the op of the loss and the op of the loss's gradient. The joined op takes the position of
+ * the loss. No backward op may be between the two ops. */
 static bool fuse_head(fuser *f, rf_op *bwd) {
   rf_op *loss = sole_source(f, bwd->input[4], &RF_OP_HEAD_LOSS);
   if (!loss || loss->section != bwd->section) return false;

@@ -253,8 +253,8 @@ rf_uses rf_graph_uses(const rf_graph *graph, rf_pool *pool) {
   size_t tensors = (size_t)graph->tensor_count;
   rf_uses uses = {.reader_at = rf_pool_alloc(pool, (tensors + 2) * sizeof(int)),
                   .writer_at = rf_pool_alloc(pool, (tensors + 2) * sizeof(int))};
-  /* The count of tensor t is stored at index t + 2, so that after the lists are filled index t has
-   * the start of list t. */
+  /* Index t + 2 holds the count of tensor t. After the lists are filled, index t holds the start of
+   * list t. */
   for (int o = 0; o < graph->op_count; o++) {
     const rf_op *op = &graph->op[o];
     for (int i = 0; i < op->input_count; i++)

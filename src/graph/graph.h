@@ -1,10 +1,10 @@
 /* graph.h - the graph of a job. A graph holds every tensor and op of one training step (forward,
- * loss, backward, clipping, optimizer), or of one forward pass over a KV cache. A graph says what
- * is computed, and knows no device, no memory offset and no time.
+ * loss, backward, clipping, optimizer), or of one forward pass over a KV cache. A graph says only
+ * what is computed. Devices, memory offsets and times are not part of it.
  *
  * A step has three sections: `begin` runs once, `micro` runs once for each microbatch, `end` runs
- * once. `op[]` holds the ops of all sections in the order of execution. A pass rewrites a graph in
- * place. */
+ * once. `op[]` holds the ops of all sections in the order of execution. The passes (rf_pass_...)
+ * rewrite a graph in place. */
 #ifndef RF_GRAPH_H
 #define RF_GRAPH_H
 
@@ -17,7 +17,7 @@
 
 enum { RF_MAX_RANK = 4, RF_MAX_INPUTS = 8, RF_NONE = -1 };
 enum { RF_TOP_MOST = 256 };
-enum { RF_WANTED = -2 }; /* in an output or gradient slot: the op's rule creates this tensor */
+enum { RF_WANTED = -2 }; /* in an output or gradient slot: the op's rule must create the tensor */
 
 /* Tensor ids for the slots of an op: RF_IDS(x, w, RF_NONE). Slots after the last id are empty. */
 typedef struct rf_slots {
@@ -56,27 +56,29 @@ typedef struct rf_tensor {
   rf_role role;
   int rank;
   int64_t shape[RF_MAX_RANK]; /* maximum extents; a forward pass may use fewer rows */
-  /* For a weight, master, moment or gradient: the row of its parameter in the parameter table;
-   * otherwise RF_NONE. */
+  /* Index of the parameter in the parameter table. RF_NONE: the tensor is not a weight, master,
+   * moment, adapter or gradient of a parameter. */
   int param;
   bool persistent; /* keeps its bytes between steps: weights, masters, moments, KV cache */
-  bool input;      /* the caller writes it before each microbatch or forward pass: tokens, labels */
-  bool output;     /* the caller reads it after the step: metrics, logits */
-  /* Stored in the host's memory: only offload_in reads it and only offload_out writes it. */
+  bool input;      /* the caller writes the tensor before each microbatch or forward pass */
+  bool output;     /* the caller reads the tensor after the step: metrics, logits */
+  /* In the host's memory. Only the op offload_in reads the tensor; only offload_out writes it. */
   bool host;
   const char *reason; /* why the tensor exists, shown to people; may be NULL */
   rf_panels panels;   /* layout of the matrix, for dtype RF_PACKED */
-  rf_spec spec;       /* how it is sharded over the mesh; `shape` is the shape on one chip */
-  int8_t saved;       /* name for remat policies: RF_SAVED_AS of remat.h; 0: none */
-  /* In a pipeline, the tensor has one slot for each microbatch that needs a value of it at the same
-   * time (0: one slot). Microbatch i uses slot i % slots. Each slot has the shape `shape`. */
+  rf_spec spec;       /* sharding of the tensor over the mesh; `shape` is the shape on one chip */
+  int8_t saved;       /* name in remat policies, encoded by RF_SAVED_AS (remat.h); 0: no name */
+  /* Number of memory slots. In a pipeline, several microbatches may need their own value of the
+   * tensor at the same time. Microbatch i uses slot i % slots. Each slot has the shape `shape`. 0
+   * means 1. */
   int32_t slots;
 } rf_tensor;
 
 typedef enum rf_section { RF_SECTION_BEGIN, RF_SECTION_MICRO, RF_SECTION_END, RF_SECTIONS } rf_section;
 
-/* Fast products round x to 8 bits, in blocks of RF_FAST_BLOCK values along k that share one scale.
- * If the weight is int8, x is rounded to 16 bits in blocks of RF_FAST_INT8_BLOCK values. */
+/* Products with the attribute `fast` round x to 8 bits, in blocks of RF_FAST_BLOCK values along k.
+ * Each block has one scale. If the weight is int8, x is rounded to 16 bits in blocks of
+ * RF_FAST_INT8_BLOCK values. */
 enum { RF_FAST_BLOCK = 32, RF_FAST_INT8_BLOCK = 256 };
 /* Number of values along k that share one scale, by the weight's type. Blocks are longer for q4_k
  * and q5_k, because files that mix types store the matrices most sensitive to rounding as q6_k. */
@@ -84,11 +86,12 @@ static inline int rf_fast_block_of(const rf_quant_type *type) {
   return type->number == RF_Q_Q4_K || type->number == RF_Q_Q5_K ? 128 : RF_FAST_BLOCK;
 }
 
-/* How the kernel of a product blocks its loops. Blocking does not affect results. All zero: the
- * kernel chooses. */
+/* How the kernel of a product blocks its loops. Blocking does not affect results. If all fields are
+ * 0, the kernel chooses. */
 typedef struct rf_blocks {
-  /* kc: values of k in a block; a_bytes: packed rows of a thread group; nc: columns */
-  int64_t kc, a_bytes, nc;
+  int64_t kc,  /* values of k in a block */
+      a_bytes, /* bytes of packed rows in a block, for each group of threads */
+      nc;      /* columns in a block */
 } rf_blocks;
 
 typedef enum rf_sublayer {
@@ -112,16 +115,14 @@ typedef struct rf_op {
   rf_section section;
   rf_op_place at;
   rf_attr attr;
-  int input_count, output_count; /* slots of the op; an empty slot holds RF_NONE */
+  int input_count, output_count; /* number of slots; an empty slot holds RF_NONE */
   int input[RF_MAX_INPUTS];      /* tensor ids */
   int output[RF_MAX_OUTPUTS];
   rf_blocks blocks; /* chosen by the plan */
   bool backward;    /* the differentiate pass added this op */
-  /* in a pipeline, where a stage has several runs of layers: number of the op's run */
-  int32_t chunk;
+  int32_t chunk;    /* index of the op's run of layers, in a pipeline with several runs per stage */
   /* Id of the op that this op recomputes (remat), or RF_NONE. Both ops have the same def and
-   * kernel. Exception: from a stored u, only the epilogue gelu is recomputed, with identical
-   * bits. */
+   * kernel. Exception: if the input u of a fused GELU is stored, this op is only the GELU. */
   int recompute_of;
 } rf_op;
 
@@ -134,37 +135,36 @@ typedef struct rf_graph {
   rf_tensor *tensor;
   rf_op *op;
   int accumulate;  /* microbatches in a step */
-  rf_dtype matmul; /* dtype in which linear layers multiply; RF_DTYPES: that of their operands */
+  rf_dtype matmul; /* dtype in which linear layers multiply; RF_DTYPES: dtype of the operands */
   int64_t rows;    /* n: tokens in a microbatch */
   int64_t seq;     /* T: tokens in a sequence */
   rf_mesh mesh;    /* with several chips, the graph is the program of one chip */
   char scope[256]; /* path prefix of new ops while the graph is built */
-  int32_t chunk;   /* chunk of new ops */
-  rf_op_place at;  /* place of new ops */
+  int32_t chunk;   /* value of rf_op.chunk for new ops */
+  rf_op_place at;  /* value of rf_op.at for new ops */
 } rf_graph;
 
 /* Work of an op, for the planner and reports. A multiply-add counts as two FLOPs. Only matrix
- * products and attention count FLOPs; elementwise ops, norms and the optimizer count bytes only.
- * Bytes count each operand once.
+ * products and attention count FLOPs. Other ops count only bytes. Bytes count each operand once.
  *
- * `flops` counts the (query, key) pairs that the causal mask leaves; `flops_full` counts all pairs.
- * Both fields count only the model's arithmetic. `flops_again` counts extra arithmetic of the
- * hardware. An op may recompute values: attention_bwd recomputes the scores, head_loss_bwd the
- * logits. Experts multiply rows reserved beyond an even share, but not dropped rows. */
+ * `flops` and `flops_full` count the model's arithmetic. In attention, `flops` counts only the
+ * (query, key) pairs that the causal mask allows, and `flops_full` counts all pairs. `flops_again`
+ * counts other arithmetic: values that a kernel recomputes (scores in attention_bwd, logits in
+ * head_loss_bwd), and rows that are reserved for experts beyond an even number per expert. */
 typedef struct rf_work {
   double flops, flops_full, bytes_read, bytes_written, flops_again;
   /* collective: bytes of the array over all chips; offload: bytes copied to or from the host */
   double sent_bytes;
 } rf_work;
 
-/* The output may use the input's memory if no later op reads the input. Every kernel of the op must
- * read element i of the input only before it writes element i of the output. */
+/* The output may use the input's memory if no later op reads the input. Therefore no kernel of the
+ * op may read element i of the input after it has written element i of the output. */
 typedef struct rf_inplace {
   int output, input;
 } rf_inplace;
 
-/* Expected number of distinct experts that `rows` rows choose, when each row picks `used` of E =
- * `experts` at random: E (1 - (1 - used/E)^rows). */
+/* Expected number of distinct experts that `rows` rows choose, if each row chooses `used` experts
+ * at random. With E = `experts`, this number is E * (1 - (1 - used / E)^rows). */
 double rf_experts_met(double experts, double used, double rows);
 
 /* The kind of work of an op; reports group ops by kind. */
@@ -182,7 +182,7 @@ typedef enum rf_kind {
   RF_KINDS
 } rf_kind;
 
-/* What predicts the time of an op: its bytes, or its FLOPs and the efficiency of such products. */
+/* How the time of an op is predicted: from its bytes, or from its FLOPs and an efficiency. */
 typedef enum rf_timing {
   RF_TIMING_BYTES,
   RF_TIMING_PRODUCT,
@@ -192,18 +192,19 @@ typedef enum rf_timing {
   RF_TIMING_OTHER_PRODUCTS
 } rf_timing;
 
-/* The size at which the op's measured curve is read: the work of the op (WORK), the elements of one
- * head in a segment (SEGMENT), or the rows that share the cached keys of one sequence (ROWS). */
+/* A machine has measured rates of an op at several sizes (a curve). The size of an op is its work
+ * (WORK), the number of elements of one head in a segment (SEGMENT), or the number of rows that
+ * share the cached keys of one sequence (ROWS). */
 typedef enum rf_curve_size { RF_CURVE_WORK, RF_CURVE_SEGMENT, RF_CURVE_ROWS } rf_curve_size;
 
 /* Which product of a linear layer an op computes: the output, the gradient of the input (DX), or
  * the gradient of the weight (DW). */
 typedef enum rf_product { RF_PRODUCT_NONE, RF_PRODUCT_FORWARD, RF_PRODUCT_DX, RF_PRODUCT_DW } rf_product;
 
-/* Extra passes over each row of logits, besides the product: bits of rf_op_def.row_passes. */
+/* Bits of rf_op_def.row_passes: passes over each row of logits in addition to the product. */
 enum { RF_PASS_SUMS = 1, RF_PASS_SOFTCAP = 2, RF_PASS_LIKELIEST = 4 };
 
-/* Which number of an op's results shows whether the step is still finite: element 0 of output 0
+/* The element of an op's results that is not finite if the step has failed: element 0 of output 0
  * (FIRST), element `sums.element` of output 0 (INDEX) or of output 4 (UPDATE). */
 typedef enum rf_probe { RF_PROBE_NONE, RF_PROBE_FIRST, RF_PROBE_INDEX, RF_PROBE_UPDATE } rf_probe;
 
@@ -224,8 +225,8 @@ typedef enum rf_exchange_kind {
 
 #define RF_INPLACE(...) \
   .inplace = {__VA_ARGS__}, .inplace_count = (int)(sizeof((rf_inplace[]){__VA_ARGS__}) / sizeof(rf_inplace))
-/* Inputs of a backward op, in terms of the forward op: its input i (RF_X), its output i (RF_Y), or
- * the gradient of its output i (RF_DY). */
+/* Names for the inputs of a backward op: input i of the forward op (RF_X), output i of the forward
+ * op (RF_Y), or the gradient of output i (RF_DY). */
 #define RF_X(i) (1 + (i))
 #define RF_Y(i) (RF_X(RF_MAX_INPUTS) + (i))
 #define RF_DY(i) (RF_Y(RF_MAX_OUTPUTS) + (i))
@@ -249,32 +250,32 @@ typedef struct rf_op_def {
     const struct rf_op_def *def;
     int8_t inputs[RF_MAX_INPUTS];
   } gradient;
-  /* Emits the backward ops, where `gradient` is not enough. grad_out[i] is the gradient tensor of
-   * output i, or RF_NONE. grad_in[i] says what to produce for input i: RF_NONE (nothing), RF_WANTED
-   * (a new tensor, whose id the rule stores there) or the id of the parameter gradient to write. */
+  /* Emits the backward ops of an op for which `gradient` is not enough. grad_out[i] is the gradient
+   * tensor of output i, or RF_NONE. grad_in[i] says what to make for input i: RF_NONE (nothing),
+   * RF_WANTED (a new tensor, whose id replaces RF_WANTED), or the id of a parameter's gradient. */
   rf_status (*backward)(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in, rf_error *error);
   /* Chooses the sharding of operands and results on a mesh (mesh/shard.h). NULL: not shardable. */
   rf_status (*shard)(rf_sharding *sharding);
-  /* Emits several ops in place of this op where a mesh needs that. NULL: never. */
+  /* Emits several ops in place of this op, if the mesh needs several. NULL: one op is enough. */
   rf_status (*expand)(struct rf_sharder *sharder, const rf_op *op, bool *done);
   struct {
     float f32, bf16;
   } tolerance; /* largest error of a kernel against the reference, relative to the norm of the output */
   bool random; /* the op draws random numbers from the step's generator (dropout) */
-  bool loss;   /* the backward pass starts here, with run->loss_scale as gradient of the output */
+  bool loss;   /* the backward pass starts here, with run->loss_scale as the output's gradient */
   rf_probe probe;
   rf_exchange_kind exchange;
   rf_timing timing;
   rf_curve_size curve_size;
-  /* Ops whose measured curve replaces a missing curve, nearest first; NULL ends the list. */
+  /* If the op has no measured curve, the first of these ops that has one lends its curve. */
   const struct rf_op_def *timed_like[RF_TIMED_LIKE];
-  const char *narrow_curve; /* curve for products with an adapter's narrow weight; NULL: none */
+  const char *narrow_curve; /* name of the curve for products with an adapter's narrow weight; NULL: none */
   rf_product product;
   bool packed;    /* input 1 may be packed; each packed type has its own measured curve */
-  int rows_slot;  /* input whose first extent is the number of rows that are multiplied */
+  int rows_slot;  /* input whose first extent is the number of rows of the product */
   bool in_chunks; /* the rows are multiplied in chunks of rf_head_chunk_rows */
   unsigned (*row_passes)(const rf_op *op); /* RF_PASS_ bits; NULL: 0 */
-  /* Fraction of the op's FLOPs that is forward. NULL: 1 for a forward op, 0 for a backward op. */
+  /* Fraction of the op's FLOPs that belongs to forward. NULL: 1 for a forward op, else 0. */
   double (*forward_share)(const rf_op *op);
   const rf_kept_rule *kept; /* what XLA stores for backward; NULL: the default of rf_kept_rule_of */
 } rf_op_def;
@@ -283,12 +284,14 @@ typedef struct rf_op_def {
 RF_OPS_LIST(RF_DECLARE)
 #undef RF_DECLARE
 
-/* Work of attention over a cache: FLOPs per row, FLOPs per (row, key) pair, bytes read per
- * position, and bytes read at any context length (`fixed_bytes`). */
+/* Work of attention over a KV cache. */
 typedef struct rf_cached {
-  double flops_row, flops_key, position_bytes, fixed_bytes; /* fixed: bytes read at any context length */
-  int table;                                                /* id of the page table */
-  int64_t page;
+  double flops_row,   /* FLOPs per row */
+      flops_key,      /* FLOPs per (row, key) pair */
+      position_bytes, /* bytes read per position */
+      fixed_bytes;    /* bytes read at any context length */
+  int table;          /* id of the page table */
+  int64_t page;       /* positions in a page */
 } rf_cached;
 bool rf_op_is_cached(const rf_op *op);
 rf_cached rf_cached_of(const rf_graph *graph, const rf_op *op);
@@ -298,8 +301,8 @@ double rf_cache_position_bytes(const rf_tensor *cache);
 /* The op table, terminated by NULL. */
 extern const rf_op_def *const RF_OPS[];
 const rf_op_def *rf_op_find(const char *name);
-/* Ops that only move bytes. A memory-bound op without a measured curve uses another op's curve:
- * that of the first op in this list that has a curve. */
+/* Ops that only move bytes. If a memory-bound op has no measured curve, it uses the curve of the
+ * first op in this list that has one. */
 extern const rf_op_def *const RF_OPS_OF_BYTES[];
 static inline bool rf_op_is_exchange(const rf_op_def *def) { return def->exchange != RF_EXCHANGE_NONE; }
 /* The tensors that XLA stores for the op's backward pass. An op without a rule counts as an
@@ -308,10 +311,10 @@ const rf_kept_rule *rf_kept_rule_of(const rf_op_def *def);
 /* Field table of the op's attributes, including the attributes that every op has. */
 const rf_field *rf_op_fields(const rf_op_def *def);
 bool rf_attr_same(const rf_op *a, const rf_op *b);
-/* The `fast` attribute of a product: it rounds its activations. NULL: the op is not a product. */
+/* The attribute `fast` of a product (see attr.h). NULL: the op is not a product. */
 bool *rf_attr_fast(const rf_op_def *def, rf_attr *attr);
 bool rf_op_is_fast(const rf_op *op);
-/* Makes every attribute that points into the tables of a model point into those of `model`. */
+/* Attributes may point into tables of a model. Makes such pointers point to tables of `model`. */
 void rf_attr_adopt(const rf_op_def *def, rf_attr *attr, const rf_model *model);
 
 /* Name of the op's kind: "matmul", "attention", "norm". */
@@ -333,14 +336,14 @@ int64_t rf_tensor_bytes(const rf_tensor *tensor);
 bool rf_dtype_is_narrow(rf_dtype dtype);
 /* Name of the tensor's dtype; for a packed matrix, the names of its parts' types. */
 const char *rf_tensor_type(const rf_tensor *tensor, char text[64]);
-/* Returns how many rows of a tensor a forward pass over `used` tokens uses. The tensor has at most
- * `bound` rows: one for each token, or one for each token and chosen expert. */
+/* Returns how many rows of a tensor a forward pass over `used` tokens uses. `bound` is the tensor's
+ * number of rows: one for each token, or one for each token and chosen expert. */
 static inline int64_t rf_rows_of_walk(const rf_graph *graph, int64_t bound, int64_t used) {
   int64_t each = bound == graph->rows ? 1 : graph->model.experts_used;
   return bound == graph->rows * each && used > 0 && used < graph->rows ? used * each : bound;
 }
-/* Appends an op to `section`. An output is an existing tensor id (checked by the shape rule),
- * RF_WANTED or RF_NONE. Returns the op id, or RF_NONE with the error filled. */
+/* Appends an op to `section`. Each entry of `outputs` is RF_WANTED, RF_NONE or the id of a tensor,
+ * which the shape rule checks. Returns the op id, or RF_NONE with the error filled. */
 int rf_graph_emit(rf_graph *graph, const rf_op_def *def, const char *name, rf_section section,
                   rf_slots inputs, rf_slots outputs, const rf_attr *attr, rf_error *error);
 /* Appends an op, creates its outputs, and returns the tensor id of output 0. */
@@ -348,8 +351,9 @@ int rf_graph_make(rf_graph *graph, const rf_op_def *def, const char *name, rf_se
                   rf_slots inputs, const rf_attr *attr, rf_error *error);
 bool rf_slot_optional(const char *slot); /* whether a slot text ends in '?' */
 
-/* The ops that read and write each tensor, in op order: the readers of t are reader[reader_at[t]]
- * to reader[reader_at[t + 1] - 1]. A snapshot, allocated in `pool`. */
+/* The ops that read and write each tensor, in op order. The readers of tensor t are
+ * reader[reader_at[t]] to reader[reader_at[t + 1] - 1]; writers likewise. Allocated in `pool`.
+ * Later changes of the graph do not change these lists. */
 typedef struct rf_uses {
   int *reader_at, *reader, *writer_at, *writer;
 } rf_uses;
@@ -358,9 +362,9 @@ rf_uses rf_graph_uses(const rf_graph *graph, rf_pool *pool);
 /* ---- passes, in their order ------------------------------------------------------------------ */
 
 typedef enum rf_optimizer { RF_ADAMW, RF_ADAM } rf_optimizer;
-/* Which activations the backward pass recomputes instead of reading stored values. For AUTO the
- * planner chooses these activations. SAVE recomputes all activations of a block except the named
- * ones. If bit i is set in addition to SAVE, row i of RF_SAVED (remat.h) is named. */
+/* Which activations the backward pass recomputes. With AUTO, the planner chooses. SAVE recomputes
+ * all activations of a block, except named ones: bit i in addition to SAVE names RF_SAVED[i]
+ * (remat.h). */
 typedef enum rf_remat {
   RF_REMAT_NONE,
   RF_REMAT_MLP,
@@ -380,10 +384,10 @@ bool rf_remat_valid(rf_remat remat);
 enum { RF_REMAT_NAMED = 12 };
 /* Lists every named policy that recomputes something, without AUTO, and returns their number. */
 int rf_remat_named(rf_remat list[RF_REMAT_NAMED]);
-/* The text of a policy, valid to the end of the enclosing block of C code. */
+/* The text of a policy, valid to the end of the enclosing C block. */
 #define rf_remat_name(remat) rf_remat_write(remat, (char[RF_REMAT_TEXT]){0})
 
-/* Tensors that the host's memory may store: optimizer states, activations that backward reads, the
+/* Tensors that may be in the host's memory: optimizer states, activations that backward reads, the
  * KV cache of a generate job, the weights of layers. */
 enum {
   RF_OFFLOAD_OPTIMIZER = 1,
@@ -392,37 +396,36 @@ enum {
   RF_OFFLOAD_WEIGHTS = 8,
   RF_OFFLOADS = 4
 };
-/* `bit` is 0 to RF_OFFLOADS - 1; "optimizer", "activations", "kv", "weights" */
+/* Returns "optimizer", "activations", "kv" or "weights", for `bit` 0 to RF_OFFLOADS - 1. */
 const char *rf_offload_name(int bit);
-/* Parses a list of names of offloads, separated by commas. RAFTER_INVALID names the wrong entry. */
+/* Parses names of offloads, separated by commas. RAFTER_INVALID: the error names the bad entry. */
 rf_status rf_offload_parse(const char *text, unsigned *what, rf_error *error);
 
 typedef struct rf_build_options {
   rf_job_kind job;
-  rf_dtype dtype; /* dtype of weights and activations; bf16 has f32 masters */
+  rf_dtype dtype; /* dtype of weights and activations; with bf16, masters are f32 */
   rf_dtype softmax;
   int64_t microbatch; /* sequences in a microbatch (train, score), or number of slots (generate) */
   int64_t seq;        /* T: tokens of a training sequence, or the maximum context of a slot */
-  /* generate: tokens of one forward pass: a prefill chunk, or one token per slot when decoding */
+  /* generate: tokens of a forward pass (of a prefill chunk, or one token per slot) */
   int64_t rows;
   /* generate: maximum tokens of one sequence in a forward pass; 0: RF_PREFILL_ROWS */
   int64_t chunk;
-  /* generate: full-length sequences that the cache can hold; at least one for each slot */
+  /* generate: full-length sequences that the cache can hold, >= the number of slots */
   int64_t sequences;
   int64_t kv_page; /* generate: tokens in a page of the cache; 0: RF_KV_PAGE */
   /* generate, score: products with packed matrices round their activations to 8 bits */
   bool fast;
-  /* generate: the cache has dtype kv_dtype (f32, bf16 or i8; for planning only: f8_e4m3, i4)
-   * instead of the activations' dtype */
+  /* generate: true if the cache has dtype kv_dtype (f32, bf16, i8; for planning only: f8_e4m3, i4).
+   * If false, the cache has the dtype of the activations. */
   bool kv_dtype_set;
   rf_dtype kv_dtype;
-  bool
-      /* for planning only: matrices that are not trained, experts included, have dtype `narrow`
-       * (f8_e4m3, i4); token tables have at least 8 bits */
-      narrow_set;
+  /* for planning only: true if matrices that are not trained, also those of experts, have dtype
+   * `narrow` (f8_e4m3, i4); token tables have at least 8 bits */
+  bool narrow_set;
   rf_dtype narrow;
-  /* for planning only: linear layers and experts multiply in dtype `matmul` (i8, f8_e4m3);
-   * attention and the head do not */
+  /* for planning only: true if linear layers and experts, but not attention and the head, multiply
+   * in dtype `matmul` (i8, f8_e4m3) */
   bool matmul_set;
   rf_dtype matmul;
   int top; /* score: number of most likely tokens returned per position, at most RF_TOP_MOST */
@@ -434,23 +437,21 @@ typedef struct rf_build_options {
   bool loss_only;   /* validation: forward pass and loss only */
   rf_mesh mesh;     /* all 0: one chip */
   unsigned offload; /* RF_OFFLOAD_ bits: what the host's memory holds */
-  const struct rf_weight_types *
-      /* Types, in the model's file, of matrices that are not trained (generate, score, LoRA). If
-       * NULL, these matrices have the type `dtype`. `weights` is read only while the graph is
-       * built. */
-      weights;
+  /* Types, in the model's file, of matrices that are not trained (generate, score, LoRA). If NULL,
+   * these matrices have the type `dtype`. Read only while the graph is built. */
+  const struct rf_weight_types *weights;
 } rf_build_options;
 
 /* Builds the graph of a job: runs the passes build, adapt, differentiate, optimize, stage, shard
  * and fuse. `after` names the pass to stop after, as in `plan --after`; NULL: run all. */
 rf_status rf_graph_build(const rf_model *model, const rf_build_options *options, const char *after,
                          rf_graph **graph, rf_error *error);
-/* Makes one chip's program of pipeline stage options->mesh.stage by the passes stage, shard and
- * fuse. `whole` is the graph that rf_graph_build makes with `after` = "optimize". */
+/* Makes the program of one chip of pipeline stage options->mesh.stage: runs the passes stage, shard
+ * and fuse. `whole` is the graph that rf_graph_build makes with `after` = "optimize". */
 rf_status rf_graph_stage(const rf_graph *whole, const rf_build_options *options, rf_graph **graph,
                          rf_error *error);
 /* Adds the model's LoRA adapters to its linear layers; other weights are then not trained. `dtype`
- * is the dtype of activations; `learns` adds the adapters' dropout. */
+ * is the dtype of activations. If `learns`, the adapters get their dropout. */
 rf_status rf_pass_adapt(rf_graph *graph, rf_dtype dtype, bool learns, rf_error *error);
 rf_status rf_pass_differentiate(rf_graph *graph, rf_error *error);
 /* Emits the backward ops of one op, as `gradient` or `backward` in the op's definition says.
@@ -458,19 +459,19 @@ rf_status rf_pass_differentiate(rf_graph *graph, rf_error *error);
 rf_status rf_op_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in,
                          rf_error *error);
 rf_status rf_pass_optimize(rf_graph *graph, const rf_build_options *options, rf_error *error);
-/* Checks that a job can be sharded over a mesh. RAFTER_INVALID: the error names the size that the
- * number of chips does not divide, and numbers of chips that do. */
+/* Checks that a job can be sharded over a mesh. If RAFTER_INVALID, the error names a size that the
+ * number of chips does not divide, and numbers of chips that divide the size. */
 rf_status rf_mesh_check(const rf_mesh *mesh, const rf_model *model, const rf_build_options *options,
                         rf_error *error);
-/* Rewrites a graph into the program of one chip: shapes of one chip, and a collective wherever an
- * op needs another sharding than its operand has. */
+/* Rewrites a graph into the program of one chip. Tensors get the shapes of one chip. If an op needs
+ * another sharding than its operand has, a collective is added. */
 rf_status rf_pass_shard(rf_graph *graph, const rf_mesh *mesh, rf_error *error);
 rf_status rf_pass_fuse(rf_graph *graph, rf_error *error);
-/* If drop[t] is set, adds ops that recompute activation t before backward reads t. Results keep
- * their bits. */
+/* If drop[t] is set, adds ops that recompute activation t before backward reads t. Results are
+ * bit-identical. */
 rf_status rf_pass_remat(rf_graph *graph, const bool *drop, rf_error *error);
 /* Moves the tensors named by `what` (RF_OFFLOAD_ bits) to the host's memory, and adds copies around
- * their uses. Results keep their bits. Runs after remat. RAFTER_INVALID: no such tensor. */
+ * their uses. Results are bit-identical. Runs after remat. RAFTER_INVALID: no such tensor. */
 rf_status rf_pass_offload(rf_graph *graph, unsigned what, rf_error *error);
 /* Sets drop[t] for tensors t that a policy recomputes; `drop` has tensor_count entries. The
  * policies NONE and AUTO recompute no tensor. */

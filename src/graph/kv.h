@@ -1,7 +1,6 @@
 /* kv.h - the size of the KV cache. The cache consists of pages of a fixed number of tokens. Layers
- * that see all keys have one kind of page, layers with a window another. A windowed layer keeps
- * only the pages that its window reaches. All numbers of pages and bytes come from the functions of
- * this file. */
+ * with a window have pages of their own, and keep only the pages that the window reaches. All
+ * numbers of pages and bytes come from the functions of this file. */
 #ifndef RF_KV_H
 #define RF_KV_H
 
@@ -27,15 +26,16 @@ rf_kv_class rf_kv_class_of(const rf_model *model, int layer);
 
 typedef struct rf_kv {
   int64_t page;    /* tokens in a page */
-  int64_t chips;   /* along the axis context; each stores every chips-th token of a page */
-  int64_t columns; /* columns of a page table, which are the pages of the longest context */
+  int64_t chips;   /* chips along the axis context; each chip stores every chips-th token of a page */
+  int64_t columns; /* columns of a page table: pages of the longest context */
   int64_t sequences;
   rf_dtype dtype;
   struct rf_kv_layers {
-    int64_t layers, window; /* window in tokens; 0: all keys */
-    int64_t most;           /* maximum pages that one sequence holds at a time */
-    int64_t page_bytes;     /* bytes of one page over all these layers: keys, values and int8 scales */
-    int64_t pool;           /* pages in the cache: sequences x most */
+    int64_t layers,     /* number of layers */
+        window;         /* in tokens; 0: all keys */
+    int64_t most;       /* maximum pages that one sequence holds at a time */
+    int64_t page_bytes; /* bytes of one page over all these layers: keys, values and int8 scales */
+    int64_t pool;       /* pages in the cache: sequences * most */
   } of[RF_KV_CLASSES];
 } rf_kv;
 rf_kv rf_kv_of(const rf_model *model, const rf_build_options *options);

@@ -1,15 +1,15 @@
 /* offload.c - tensors in the host's memory: optimizer states, weights and caches between uses,
  * activations between forward and backward. Each run of ops that uses such a tensor gets a copy on
- * the chip, which is fetched one layer ahead and sent back if changed. The copies of two layers
- * exist at a time. The last layer's activations stay on the chip, since backward begins with
- * them. */
+ * the chip. The copy is fetched one layer early, and sent back if an op changed it. So the chip has
+ * the copies of two layers at a time. The last layer's activations stay on the chip, because
+ * backward begins with this layer. */
 #include "graph/passes.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* A run of ops that uses one host tensor. All ops of the run are in one section; in `micro`, all
- * are forward or all are backward. */
+/* A run of ops that uses one host tensor. All ops of the run are in one section. In the section
+ * `micro`, either all are forward ops or all are backward ops. */
 typedef struct stay {
   int tensor; /* the tensor in the host's memory */
   int copy;   /* the copy that the ops of this run use */
@@ -131,8 +131,8 @@ static void find_stays(offload *f, const bool *there) {
 
 /* ---- activations ----------------------------------------------------------------------------- */
 
-/* By tensor: the op that makes it, if backward reads it in a layer before the last; else
- * RF_NONE. */
+/* For each tensor: the op that makes it, if backward reads the tensor. RF_NONE for other tensors,
+ * and for tensors of the last layer. */
 static int *find_kept(offload *f) {
   const rf_graph *graph = f->graph;
   int *source = rf_pool_alloc(graph->pool, ((size_t)f->tensors + 1) * sizeof *source), last = -1;
@@ -189,7 +189,7 @@ static rf_status move(offload *f, const rf_op_def *def, int from, int to, int be
   return RAFTER_OK;
 }
 
-/* Of a cache, only keys inside the window are fetched and only rows of this step are sent back. */
+/* For a cache, fetches only keys inside the window, and sends back only rows of this step. */
 static rf_attr attr_of(const offload *f, const stay *s, bool back) {
   rf_attr attr = {0};
   if (f->graph->tensor[s->tensor].class != RF_CLASS_KV) return attr;
@@ -203,10 +203,11 @@ static int in_order(const void *a, const void *b) {
   return x->first != y->first ? x->first - y->first : x->tensor - y->tensor;
 }
 
-/* Emits the copies. A copy for layer n starts just before layer n - 1 first uses its own copies. A
- * copy for a first layer starts with the section or with backward. */
+/* Emits the copies. A copy for layer n starts just before layer n - 1 first uses its own copies.
+ * The copies for the first layer start with the section, or with backward. */
 static rf_status bring(offload *f) {
-  int begin = 0, begin_before = 0; /* index of the first run of this layer; of the previous layer */
+  int begin = 0,        /* index of the first run of this layer */
+      begin_before = 0; /* index of the first run of the previous layer */
   for (int i = 0; i < f->count; i++) {
     const stay *s = &f->list[i];
     rf_section section = f->graph->op[s->first].section;

@@ -6,7 +6,7 @@
 
 /* Reserves room for tensors and ops, so that a pass need not enlarge the arrays. */
 void rf_graph_reserve(rf_graph *graph, int64_t tensors, int64_t ops);
-/* A copy of an array with `count` elements of `size` bytes, with a larger *capacity. */
+/* Copies `count` elements of `size` bytes to a new array, and makes *capacity larger. */
 void *rf_pool_grown(rf_pool *pool, const void *old, int count, int *capacity, size_t size);
 /* Moves op order[i] to position i for i < count, drops the other ops, and updates recompute_of. No
  * remaining op may recompute a dropped op. */

@@ -1,8 +1,8 @@
 /* remat.c - recomputation. A forward activation that backward reads is dropped after its last
- * forward reader; the same op recomputes it before the first backward op that needs it. Dropout
- * draws the same random numbers again, so recomputed values are bit-identical. The steps for a set
- * of dropped tensors are computed without changing the graph, so that a search can compare many
- * sets. */
+ * forward reader. The op that made it runs again before the first backward op that needs it.
+ * Dropout draws the same random numbers again, so recomputed values are bit-identical. The steps
+ * for a set of dropped tensors are computed without changing the graph, so that a search can
+ * compare many sets. */
 #include "graph/passes.h"
 #include "graph/remat.h"
 
@@ -25,8 +25,8 @@ static void mark(rf_recompute *r, int t) {
 
 /* ---- what all sets of dropped tensors share -------------------------------------------------- */
 
-/* Finds weights that are gathered both in forward and in backward; recomputation reads the gather
- * of backward. */
+/* Finds weights that both forward and backward gather. Recomputation uses the copy that backward
+ * gathers. */
 static void find_twins(rf_recompute *r, rf_pool *pool) {
   const rf_graph *graph = r->graph;
   /* for each tensor: the forward op that gathers it */
@@ -79,7 +79,7 @@ rf_recompute *rf_recompute_open(const rf_graph *graph, rf_pool *pool) {
 
 /* ---- one set --------------------------------------------------------------------------------- */
 
-/* Marks tensors to recompute: dropped tensors and, if not stored, tensors they depend on. */
+/* Marks tensors to recompute: dropped tensors, and tensors they depend on that are not stored. */
 static void choose(rf_recompute *r, const bool *drop) {
   const rf_graph *graph = r->graph;
   for (int t = 0; t < r->tensors; t++) r->kept[t] = r->source[t] != RF_NONE && r->backward_read[t];
@@ -91,8 +91,8 @@ static void choose(rf_recompute *r, const bool *drop) {
       any = any || (op->output[i] >= 0 && drop[op->output[i]]);
       used = used || (op->output[i] >= 0 && r->forward_read[op->output[i]]);
     }
-    /* A tensor that only backward reads is not recomputed: its lifetime starts in backward anyway.
-     * Statistics of norms and the lse of attention are dropped with their op's result. */
+    /* If only backward reads a result, recomputation frees nothing: the result's lifetime starts in
+     * backward anyway. Statistics of norms and the lse of attention are dropped with the result. */
     for (int i = 0; any && used && i < op->output_count; i++)
       if (op->output[i] >= 0 && (!separate || drop[op->output[i]])) r->kept[op->output[i]] = false;
   }

@@ -1,5 +1,5 @@
-/* remat.h - names of a block's activations, as remat policies and the literature use them, and the
- * recomputation that follows from a set of dropped activations. */
+/* remat.h - names of a block's activations, and recomputation of dropped activations. Remat
+ * policies and the literature use the same names. */
 #ifndef RF_GRAPH_REMAT_H
 #define RF_GRAPH_REMAT_H
 
@@ -26,9 +26,9 @@ typedef enum rf_saved_name {
   RF_SAVED_NAMES
 } rf_saved_name;
 
-/* A name covers up to three chains of tensors in a block. In a chain, each tensor is computed from
- * the one before without a matrix product, so policies keep only the first tensor that backward
- * reads. */
+/* A name covers up to three chains of tensors in a block. Each tensor of a chain is computed from
+ * the previous one without a matrix product. So a policy stores only the first tensor of a chain
+ * that backward reads. */
 enum { RF_SAVED_CHAINS = 3 };
 #define RF_SAVED_AS(name, chain) ((int8_t)(1 + (name)*RF_SAVED_CHAINS + (chain)))
 
@@ -37,11 +37,11 @@ typedef struct rf_saved {
   /* Elements per token: `width * D + ff * F + (heads * N + kv * K) * H`, with D model width, F
    * feed-forward width, N query heads, K key heads and H columns per head. */
   int8_t width, ff, heads, kv;
-  const char *within; /* name of the tensor that contains it; NULL: a tensor of its own */
+  const char *within; /* name of the tensor that contains this one, as qkv contains q; NULL: none */
 } rf_saved;
 extern const rf_saved RF_SAVED[RF_SAVED_NAMES];
 
-/* Finds the row named by the first `length` letters of `text`; RF_NONE if there is none. */
+/* Index in RF_SAVED of the name in the first `length` letters of `text`, or RF_NONE. */
 int rf_saved_find(const char *text, size_t length);
 /* Writes a list of names for messages: "x, qkv, context, ...". With `parts`, the list has also the
  * names of parts of tensors, such as q. */
@@ -49,21 +49,22 @@ void rf_saved_list(bool parts, char text[160]);
 static inline bool rf_remat_saves(rf_remat remat, int name) {
   return remat >= RF_REMAT_SAVE && remat >> name & 1;
 }
-/* For a loop over tensors in order. rf_saved_first returns whether the policy names the tensor and
- * the tensor is the first of its chain in the layer. */
+/* State of a loop over tensors in order. rf_saved_first returns true if the policy names `tensor`,
+ * and `tensor` is the first of its chain in the layer. */
 typedef struct rf_saved_seen {
   int32_t layer[1 + RF_SAVED_NAMES * RF_SAVED_CHAINS]; /* layer of the last tensor seen, by name and chain */
 } rf_saved_seen;
 void rf_saved_begin(rf_saved_seen *seen);
 bool rf_saved_first(rf_remat policy, const rf_tensor *tensor, int32_t layer, rf_saved_seen *seen);
 
-/* ---- what comes of a set --------------------------------------------------------------------- */
+/* ---- recomputation of a set of dropped tensors ----------------------------------------------- */
 
 /* One op of the graph with recomputation: op number `op` of the original graph, or its
  * recomputation (`again`). Tensor ids from the original tensor_count on are recomputed copies. */
 typedef struct rf_remat_step {
   int op;
-  bool again, gelu; /* gelu: only the GELU of a fused product, from its stored u */
+  bool again, /* the op is recomputed */
+      gelu;   /* only the GELU of a product with GELU is recomputed, from its stored input u */
   const rf_op_def *def;
   int8_t inputs, outputs;
   const int *input, *output;
@@ -72,18 +73,17 @@ typedef struct rf_remat_step {
 typedef struct rf_recompute {
   const rf_graph *graph;
   int tensors, ops; /* of the original graph */
-  /* For each tensor, whatever is dropped: source is the forward op that makes it; twin is the
-   * backward op that gathers the same weight again; RF_NONE: no such op. */
-  int *source, *twin;
+  int *source,      /* for each tensor: the forward op that makes it, or RF_NONE */
+      *twin;        /* for each tensor: backward op that gathers the same weight again, or RF_NONE */
   bool *forward_read, *backward_read;
-  /* Results of the last rf_recompute_decide; copied[i] is the original of recomputed copy i. */
+  /* Results of the last rf_recompute_decide. copied[i] is the original of recomputed copy i. */
   rf_remat_step *step;
   int steps, *copied, copies;
   bool *kept;   /* for each tensor: stored from forward until backward reads it */
-  bool *remake; /* for each tensor: it is dropped or needed to recompute one */
+  bool *remake; /* for each tensor: it is dropped, or it is an input of a recomputed op */
   int *remade;  /* id of the tensor's recomputed copy, once emitted */
-  int *instead; /* tensor read in its place if its op is left out; else RF_NONE */
-  bool *passed; /* for each op: whether it was emitted */
+  int *instead; /* for each tensor: the tensor that is read instead, if its op is left out; else RF_NONE */
+  bool *passed; /* for each op: true if it was emitted */
   int *slot, slots;
 } rf_recompute;
 
@@ -94,7 +94,7 @@ void rf_recompute_decide(rf_recompute *recompute, const bool *drop);
 /* The op of a step. It names original tensors in place of recomputed copies of the same shape. */
 rf_op rf_recompute_op(const rf_recompute *recompute, const rf_remat_step *step);
 
-/* A forward op of a microbatch. An optimizer update among the forward ops does not count. */
+/* True for a forward op of a microbatch that is not an optimizer update. */
 static inline bool rf_remat_forward(const rf_op *op) {
   return op->section == RF_SECTION_MICRO && !op->backward && op->recompute_of == RF_NONE &&
          op->def != &RF_OP_ADAMW;

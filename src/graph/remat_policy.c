@@ -45,7 +45,7 @@ void rf_saved_list(bool parts, char text[160]) {
 
 static const char *const POLICIES[] = {"none", "mlp", "attn", "mlp+attn", "block", "auto"};
 
-/* MaxText's policies, and the names that each stores. */
+/* MaxText's policies, and the names of the tensors that each policy stores. */
 static const struct {
   const char *policy, *saves;
 } SETS[] = {{"full", "x"},

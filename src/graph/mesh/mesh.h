@@ -1,11 +1,11 @@
 /* mesh.h - how many chips share a job, along which axes, and how tensors are sharded over them.
- * This file only counts chips; the links between them belong to the room `machine`. */
+ * This file only counts chips; src/machine describes the links between chips. */
 #ifndef RF_MESH_H
 #define RF_MESH_H
 
 #include "base/base.h"
 
-/* The axes of a mesh. A chip's number counts along the last axis first. `slice` crosses the
+/* The axes of a mesh. In the numbering of chips, the last axis varies fastest. `slice` crosses the
  * data-centre network and splits the batch, as `data` does. `sequence` shards rows, except in
  * attention, where it shards heads (Ulysses). `context` shards the tokens of every sequence. */
 typedef enum rf_axis {
@@ -41,7 +41,7 @@ typedef struct rf_mesh {
   rf_pipeline_schedule schedule;
   int32_t chunks; /* runs of layers on each pipeline stage; 0 means 1 */
   int32_t stage;  /* number of the pipeline stage whose program is built */
-  rf_axes pinned; /* the axis on the link between the two dies of a chip; 0: none */
+  rf_axes pinned; /* bit of the axis that uses the link between the two dies of a chip; 0: none */
 } rf_mesh;
 
 static inline int64_t rf_mesh_extent(const rf_mesh *mesh, rf_axis axis) {
@@ -57,23 +57,20 @@ rf_axes rf_mesh_live(const rf_mesh *mesh, rf_axes axes);
 int64_t rf_mesh_copies(const rf_mesh *mesh);
 /* Text of a mesh: "data=2, fsdp=16" or "one chip". */
 const char *rf_mesh_text(const rf_mesh *mesh, char text[160]);
-/* Parses `data=2,fsdp=16,tensor=4@d2d`; zero < 0 means 3. RAFTER_INVALID names the bad part. */
+/* Parses `data=2,fsdp=16,tensor=4@d2d`. zero < 0 means 3. RAFTER_INVALID: for a bad part. */
 rf_status rf_mesh_parse(const char *text, int zero, rf_mesh *mesh, rf_error *error);
 
 /* Rank of the chip with coordinates `place` within its group over `axes`. */
 int64_t rf_mesh_rank(const rf_mesh *mesh, rf_axes axes, const int32_t place[RF_AXES]);
 
-/* Which part of a dimension a chip gets. BLOCKS: one run. HALVES: a run of the gate columns and a
- * run of the up columns. HEADS: a run of the query heads, of the key heads and of the value heads.
- * KEYS: a run of the key heads, which other chips may get too. EACH: a run of the rows of each
- * expert. DEALT: every n-th row. */
+/* Which part of a dimension a chip gets. A run is a contiguous range. */
 typedef enum rf_form {
-  RF_FORM_BLOCKS,
-  RF_FORM_HALVES,
-  RF_FORM_HEADS,
-  RF_FORM_KEYS,
-  RF_FORM_EACH,
-  RF_FORM_DEALT
+  RF_FORM_BLOCKS, /* one run */
+  RF_FORM_HALVES, /* a run of the gate columns and a run of the up columns */
+  RF_FORM_HEADS,  /* a run of the query heads, one of the key heads and one of the value heads */
+  RF_FORM_KEYS,   /* a run of the key heads, which other chips may get too */
+  RF_FORM_EACH,   /* a run of the rows of each expert */
+  RF_FORM_DEALT   /* every n-th row, for n chips */
 } rf_form;
 
 /* Sharding of a tensor: the axes that shard each dimension, and the axes over which the tensor is

@@ -7,7 +7,7 @@
 
 #include <stdio.h>
 
-/* Writes the divisors of n, as "1, 2, 4 or 8"; only the largest if there are many. */
+/* Writes the divisors of n, as "1, 2, 4 or 8". If there are more than 12, writes the 12 largest. */
 static const char *divisors(int64_t n, char text[160]) {
   int64_t list[12], count = 0;
   for (int64_t d = 1; d <= n && d <= 1 << 20; d++) {

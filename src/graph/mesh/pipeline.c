@@ -32,8 +32,7 @@ rf_status rf_pipeline_parse(const char *text, rf_mesh *mesh, rf_error *error) {
 
 /* ---- layers ---------------------------------------------------------------------------------- */
 
-/* Returns how many of the first `piece` pieces have an extra layer. The piece before the last gets
- * an extra layer first, then the pieces before it; piece 0 gets one last. */
+/* Returns how many of the first `piece` pieces have an extra layer. */
 static int64_t longer_before(int64_t pieces, int64_t rest, int64_t piece) {
   int64_t from = pieces - 1 - rest; /* pieces `from` to pieces - 2 have an extra layer */
   return piece <= from ? 0 : (piece > pieces - 1 ? pieces - 1 : piece) - from;
@@ -87,7 +86,7 @@ int rf_pipeline_in_flight(const rf_mesh *mesh, int stage, int micros, int chunk)
   int stages = rf_pipeline_stages(mesh), now = 0, most = 0;
   if (mesh->schedule == RF_PIPELINE_GPIPE) return micros;
   if (mesh->schedule == RF_PIPELINE_1F1B) return stages - stage < micros ? stages - stage : micros;
-  /* all groups of microbatches after the second repeat it */
+  /* later groups of microbatches repeat the groups before */
   if (micros > GROUPS * stages) micros = GROUPS * stages;
   int halves = 2 * rf_pipeline_chunks(mesh) * micros;
   rf_half *order = malloc((size_t)halves * sizeof *order);
@@ -116,8 +115,8 @@ void rf_pipeline_halves(const rf_graph *graph, int *half) {
     const rf_op *op = &graph->op[o];
     half[o] = -1;
     if (op->section != RF_SECTION_MICRO || !back) continue;
-    /* Backward begins at the first backward op. A forward op after that op counts as backward too,
-     * such as the sum of losses after a fused loss. */
+    /* Backward begins at the first backward op. Forward ops after that op count as backward too. An
+     * example is the sum of losses after a fused loss. */
     back[op->chunk] |= op->backward || op->recompute_of != RF_NONE;
     half[o] = 2 * op->chunk + back[op->chunk];
   }
@@ -125,8 +124,8 @@ void rf_pipeline_halves(const rf_graph *graph, int *half) {
 }
 
 typedef struct use {
-  /* half: first pass whose ops use the tensor; chunk: lowest chunk whose ops use it */
-  int half, chunk;
+  int half,     /* first pass whose ops use the tensor */
+      chunk;    /* lowest chunk whose ops use the tensor */
   bool crosses; /* ops of another pass use the tensor too */
   bool adds, lands;
 } use;

@@ -17,7 +17,7 @@ static inline int rf_pipeline_pieces(const rf_mesh *mesh) {
   return rf_pipeline_stages(mesh) * rf_pipeline_chunks(mesh);
 }
 const char *rf_pipeline_schedule_name(rf_pipeline_schedule schedule); /* "1f1b", "gpipe" or "interleaved" */
-/* Parses `1f1b`, `gpipe` or `interleaved:V` into the mesh. RAFTER_INVALID names these values. */
+/* Parses `1f1b`, `gpipe` or `interleaved:V` into the mesh. RAFTER_INVALID: for any other text. */
 rf_status rf_pipeline_parse(const char *text, rf_mesh *mesh, rf_error *error);
 
 /* The layers of a piece. If the pieces cannot have equal numbers of layers, late pieces get one
@@ -45,7 +45,7 @@ int rf_pipeline_in_flight(const rf_mesh *mesh, int stage, int micros, int chunk)
  * stages, V chunks per stage and m microbatches. */
 double rf_pipeline_bubble(const rf_mesh *mesh, int micros);
 
-/* Writes for each op the number of its half, which is the forward or the backward pass of a chunk:
+/* Writes for each op the number of its half. A half is the forward or the backward pass of a chunk:
  * `2 * chunk` for forward, `2 * chunk + 1` for backward, -1 for ops outside the section `micro`. */
 void rf_pipeline_halves(const rf_graph *graph, int *half);
 /* Sets rf_tensor.slots of every tensor. Runs after all passes that move ops. */

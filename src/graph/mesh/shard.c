@@ -1,8 +1,8 @@
-/* shard.c - the program of one chip of a mesh: every op with the shapes of one chip, and a
- * collective wherever an op needs another sharding than its operand has. The rules of ops choose
- * the sharding of operands; shard_rules.c chooses the sharding of parameters. A partial sum is
- * reduced where it is computed. If an op needs a sharded dimension in full, forward gathers it and
- * backward gathers it again, so a chip stores only its own part in between. */
+/* shard.c - the program of one chip of a mesh. Every op gets the shapes of one chip. If an op needs
+ * another sharding than its operand has, a collective is added. The rules of ops choose the
+ * sharding of operands; shard_rules.c chooses the sharding of parameters. A partial sum is reduced
+ * where it is computed. If an op needs a sharded dimension in full, forward gathers it and backward
+ * gathers it again, so a chip stores only its own part in between. */
 #include "graph/passes.h"
 #include "graph/mesh/shard_pass.h"
 
@@ -36,7 +36,7 @@ int rf_sharder_tensor(rf_sharder *s, int t, const rf_spec *spec) {
 }
 
 /* The sharding of an input that the caller writes, over its rows. The list of segment starts has
- * one entry more than there are segments. */
+ * room for one entry more than there are rows. */
 static rf_spec input_spec(const rf_sharder *s, const rf_tensor *tensor, int64_t *extent) {
   rf_axes rows = s->rows;
   *extent = 0;
@@ -97,8 +97,8 @@ static void make_initial(rf_sharder *s) {
 
 /* ---- ops ------------------------------------------------------------------------------------- */
 
-/* Where chips hold partial sums, the sums are added at once. Afterwards each chip of a tensor group
- * has a run of the rows, or every chip has all rows. */
+/* The sharding of a tensor after the partial sums of chips are added, which happens at once. Either
+ * each chip of a tensor group then has a run of the rows, or every chip has all rows. */
 static rf_spec made_whole(const rf_sharder *s, const rf_tensor *tensor, rf_spec spec) {
   rf_axes tensor_axis = RF_AXIS_BIT(RF_AXIS_TENSOR), both = tensor_axis | RF_AXIS_BIT(RF_AXIS_SEQUENCE);
   rf_axes runs = spec.partial & both;
@@ -142,7 +142,7 @@ static rf_status settle_output(rf_sharder *s, const rf_op *op, const rf_sharding
   return RAFTER_OK;
 }
 
-/* At the end of the step, adds up over all chips a value that each chip summed over
+/* At the end of the step, sums a tensor over all chips. Each chip has already summed it over the
  * microbatches. */
 static rf_status finish_sum(rf_sharder *s) {
   int t = s->end_sum;

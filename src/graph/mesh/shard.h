@@ -1,6 +1,6 @@
-/* shard.h - sharding rules of ops. A rule reads how an op's operands are sharded. It decides how
- * the op needs them to be sharded, and how the results are sharded. The shard pass inserts
- * collectives where operands are sharded differently. Private to src/graph. */
+/* shard.h - sharding rules of ops. A rule reads the sharding of an op's operands. It decides which
+ * sharding of the operands the op needs, and which sharding the results get. If an operand has
+ * another sharding than the op needs, the shard pass inserts collectives. Private to src/graph. */
 #ifndef RF_GRAPH_SHARD_H
 #define RF_GRAPH_SHARD_H
 
@@ -20,12 +20,12 @@ struct rf_sharding {
   bool keeps_sums;   /* results stay partial sums, because their readers are linear */
   bool log_sum;      /* partial results x of the chips are combined as log(sum of exp(x)) */
   bool end_sum;      /* results are summed over microbatches, then over chips in the end section */
-  bool from_experts; /* the chips of the experts send input 0 back */
+  bool from_experts; /* input 0 comes back from the chips of the experts */
   bool to_experts;   /* output 0 is sent to the chips of the experts */
 };
 
-/* Gives all operands and results the same sharding. The rows are sharded if those of any operand
- * are. */
+/* Gives all operands and results the same sharding. The rows are sharded if the rows of any operand
+ * are sharded. */
 rf_status rf_shard_pointwise(rf_sharding *s);
 /* Rows may be sharded; parameters and columns may not. Results are sharded like the rows. A
  * parameter's gradient is a partial sum over the axes that shard the rows. */
@@ -35,12 +35,12 @@ rf_status rf_shard_same(rf_sharding *s);
 rf_spec rf_spec_of(rf_axes rows, rf_axes columns, rf_form form); /* Sharding of a matrix. */
 /* Divides the numbers of heads in s->attr by the number of chips along `axes`. */
 rf_status rf_shard_heads(rf_sharding *s, rf_axes axes);
-/* `axes` shard the layer's columns in the given form. In the attributes of an adapter, replaces the
- * columns that it reads and adds to by those of one chip. */
+/* The layer's columns are sharded over `axes` in the given form. In the attributes of an adapter,
+ * the columns that it reads and adds to become the columns of one chip. */
 rf_status rf_shard_adapters(rf_sharding *s, rf_axes axes, rf_form form);
 
-/* These functions replace an op by several ops (rf_op_def.expand). These functions set *done to
- * false if the op's sharding rule is enough on this mesh. */
+/* These functions replace an op by several ops (rf_op_def.expand). If the op's sharding rule is
+ * enough on this mesh, they only set *done to false. */
 struct rf_sharder;
 rf_status rf_expand_head(struct rf_sharder *s, const rf_op *op, bool *done);
 rf_status rf_expand_attention(struct rf_sharder *s, const rf_op *op, bool *done);

@@ -172,7 +172,8 @@ static int when_of(const rf_sharder *s, const rf_op *op) {
   return op->backward ? RF_SCOPE_BACKWARD : RF_SCOPE_FORWARD;
 }
 
-/* Weights are gathered one sublayer early: gathered weights of two sublayers exist at a time. */
+/* Number of an op's sublayer and pass (unit). Weights are gathered one unit early, so gathered
+ * weights of two units exist at a time. */
 static int unit_of(const rf_sharder *s, const rf_op *op, int p) {
   int32_t layer = s->whole.params.at[p].layer;
   return ((layer + 1) * 2 + (layer >= 0 && op->at.sublayer == RF_SUBLAYER_MLP)) * 4 + when_of(s, op);

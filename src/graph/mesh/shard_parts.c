@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-/* Lets tensor `id` stand for what `op` of the unsharded graph writes to output `slot`. */
+/* Makes tensor `id` the sharded version of output `slot` of `op`, an op of the unsharded graph. */
 static void made_part(rf_sharder *s, const rf_op *op, int slot, int id, rf_spec spec) {
   int t = op->output[slot];
   const rf_tensor *old = &s->whole.tensor[t];
@@ -103,7 +103,7 @@ rf_status rf_expand_attention(rf_sharder *s, const rf_op *op, bool *done) {
 }
 
 /* Expands attention over a cache that is sharded along context. Every chip computes attention of
- * all rows over its own positions; the chip that owns a row merges the results (Dao et al. 2023;
+ * all rows over its own positions. The chip that owns a row merges the results (Dao et al. 2023;
  * Helix, 2025). */
 rf_status rf_expand_cached(rf_sharder *s, const rf_op *op, bool *done) {
   rf_graph *graph = s->graph;

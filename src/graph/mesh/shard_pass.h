@@ -6,13 +6,12 @@
 
 #include "graph/mesh/shard.h"
 
-/* Which ops share a gathered copy of a tensor: its readers in forward, in backward, or in the head.
- * ALWAYS: all readers share a copy from an all_to_all, as small as the original. */
+/* Which readers of a tensor share a gathered copy. */
 typedef enum rf_gather_scope {
-  RF_SCOPE_FORWARD,
-  RF_SCOPE_BACKWARD,
-  RF_SCOPE_HEAD,
-  RF_SCOPE_ALWAYS
+  RF_SCOPE_FORWARD,  /* forward ops */
+  RF_SCOPE_BACKWARD, /* backward ops */
+  RF_SCOPE_HEAD,     /* ops of the head */
+  RF_SCOPE_ALWAYS    /* all readers: a copy from an all_to_all is as small as the original */
 } rf_gather_scope;
 
 typedef struct rf_sharded_tensor {
@@ -26,8 +25,8 @@ typedef struct rf_resharded {
   int next; /* next copy of the same tensor, or RF_NONE */
 } rf_resharded;
 
-/* A parameter's gradient while its sum over chips is incomplete. `whole` is this chip's partial
- * sum, in the shape that ops use. `whole` is needed if each chip keeps only a run. */
+/* A parameter's gradient while its sum over chips is incomplete. If each chip will keep only its
+ * part of the sum, `whole` is the tensor of this chip's partial sum, in the shape that ops use. */
 typedef struct rf_pending_grad {
   int last_writer, whole;
   rf_axes partial;
@@ -42,26 +41,26 @@ typedef struct rf_sharder {
   /* true in train and score; false in generation, where each chip of a tensor group has all rows */
   bool text;
   rf_axes rows;              /* axes that shard the rows of a microbatch */
-  rf_sharded_tensor *at;     /* by tensor of `whole` */
-  rf_pending_grad *gradient; /* by parameter */
-  int *master;               /* by parameter: this chip's run of a replicated f32 weight, or RF_NONE */
+  rf_sharded_tensor *at;     /* for each tensor of `whole` */
+  rf_pending_grad *gradient; /* for each parameter */
+  int *master;               /* for each parameter: this chip's part of a replicated f32 weight, or RF_NONE */
   rf_param_specs *specs;
   rf_resharded *copy;
   int *head, copies, copy_capacity, head_capacity;
-  /* gather op early_op[i] will be moved to the place in front of op early_at[i] */
+  /* gather op early_op[i] will be moved to just before op early_at[i] */
   int *early_op, *early_at, early_count, early_capacity;
-  /* current sublayer; its first op; first op of the sublayer before */
-  int unit, unit_at, unit_before;
-  /* In a pipeline: number of the forward or backward pass (half) whose ops are being emitted, and
-   * that pass's first op. A gather stays in its pass. */
-  int half, half_at;
-  int when;    /* rf_gather_scope of the current op */
-  int end_sum; /* tensor that the end section adds over chips, or RF_NONE */
+  int unit,        /* number of the current sublayer and pass */
+      unit_at,     /* first op of the current unit */
+      unit_before; /* first op of the previous unit */
+  int half,        /* in a pipeline: number of the forward or backward pass that is being emitted */
+      half_at;     /* first op of that pass; a gather stays in its pass */
+  int when;        /* rf_gather_scope of the current op */
+  int end_sum;     /* tensor that the end section adds over chips, or RF_NONE */
 } rf_sharder;
 
 typedef struct rf_exchange {
   const rf_op_def *def;
-  int from, to_id; /* to_id RF_WANTED: a new tensor */
+  int from, to_id; /* tensors; to_id RF_WANTED: a new tensor */
   rf_axes axes;
   int dim, to;
   uint8_t form;
@@ -117,7 +116,7 @@ int rf_sharder_emit(rf_sharder *s, const rf_op *like, const rf_op_def *def, cons
 /* shard_gradient.c */
 bool rf_is_gradient(const rf_tensor *tensor);
 void rf_sharder_find_gradients(rf_sharder *s);
-/* Creates a master for each f32 weight that a chip stores in full: the run that the chip
+/* Creates a master for each f32 weight that every chip stores in full: the part that this chip
  * updates. */
 void rf_sharder_make_masters(rf_sharder *s);
 /* The tensor into which an op writes gradient t; *how says whether the op adds to it. */

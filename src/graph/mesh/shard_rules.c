@@ -111,7 +111,7 @@ static int tensor_axis(const rf_graph *graph, int p) {
   return base == side ? base : -1;
 }
 
-/* Columns that one chip has of a qkv row or of an adapter's output; *own: those of query heads. */
+/* Columns of a qkv row or of an adapter's output on one chip. *own: how many are of query heads. */
 static int64_t columns_of_heads(const rf_graph *graph, int64_t chips, int p, int64_t *own) {
   const rf_model *m = &graph->model;
   const rf_param *param = &graph->params.at[p];
@@ -150,7 +150,7 @@ rf_copies rf_shard_copies(const rf_graph *graph, const rf_mesh *mesh, int p) {
 }
 
 /* Returns the dimension of a matrix that chips shard between uses, or -1. Tensor parallelism must
- * not shard that dimension; among several, the one with the least padding is taken. */
+ * not shard that dimension. Among several such dimensions, takes the one with less padding. */
 static int state_axis(const rf_graph *graph, const rf_mesh *mesh, int p, const rf_spec *use, rf_axes axes) {
   const rf_param *param = &graph->params.at[p];
   int64_t chips = rf_mesh_size(mesh, axes);

@@ -1,8 +1,8 @@
 /* stage.c - the program of one pipeline stage: the ops of its pieces of the whole graph, in order.
- * A half is the forward or backward pass of a piece. A stage receives the tensors that a half reads
- * before the half's first op. The stage sends a tensor right after the op that makes the tensor. If
- * two stages use the same parameter, both store it: they exchange their gradients after the last
- * microbatch and make the same update. */
+ * A half is the forward or backward pass of a piece. Before the first op of a half, a stage
+ * receives the tensors that the half reads. A stage sends a tensor right after the op that makes
+ * it. If two stages use the same parameter, both store the parameter. After the last microbatch,
+ * the two stages exchange their gradients and make the same update. */
 #include "graph/passes.h"
 #include "graph/mesh/pipeline.h"
 
@@ -10,7 +10,8 @@
 #include <string.h>
 
 typedef struct crossing {
-  int tensor, from, to; /* from: piece that makes the tensor; to: piece that reads it */
+  int tensor, from, /* piece that makes the tensor */
+      to;           /* piece that reads the tensor */
 } crossing;
 
 typedef struct stager {
@@ -21,11 +22,12 @@ typedef struct stager {
   int *piece;         /* for each op: its piece; RF_NONE: outside the section `micro` */
   int *maker;         /* for each tensor: the op that makes it, or RF_NONE */
   int *map;           /* for each tensor: its id on this stage, or RF_NONE */
-  int *low, *high;    /* by parameter: first and last stage that use it, or RF_NONE */
+  int *low,           /* for each parameter: first stage that uses it, or RF_NONE */
+      *high;          /* for each parameter: last stage that uses it, or RF_NONE */
   crossing *crossing; /* tensors that this stage sends or receives */
   int crossings, capacity;
-  bool *written; /* for each parameter: an op of this stage has written its gradient */
-  int trained;   /* parameters whose gradient norms this stage counts */
+  bool *written; /* for each parameter: true if an op of this stage has written its gradient */
+  int trained;   /* number of parameters whose gradient norms this stage counts */
 } stager;
 
 /* ---- pieces of ops --------------------------------------------------------------------------- */

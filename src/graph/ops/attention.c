@@ -46,7 +46,7 @@ static double pair_flops(const rf_op *op) {
   return 2.0 * op->attr.attention.heads * op->attr.attention.head_dim;
 }
 
-/* Two products: scores, values. */
+/* Attention computes two products: the scores, and the weighted sum of the values. */
 static rf_work attention_work(const rf_graph *graph, const rf_op *op) {
   return rf_pairs_work(graph, op, rf_input_dim(graph, op, 0, 0), 2 * pair_flops(op), 0);
 }

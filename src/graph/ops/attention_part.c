@@ -49,7 +49,7 @@ static rf_status part_bwd_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* Work of one chip: its share of the (query, key) pairs of all queries. */
+/* Work of one chip, which computes an equal part of all (query, key) pairs. */
 static rf_work pairs_work(const rf_graph *graph, const rf_op *op, double products, double again) {
   double pair = 2.0 * op->attr.attention.heads * op->attr.attention.head_dim;
   return rf_pairs_work(graph, op, rf_input_dim(graph, op, 1, 0), products * pair, again * pair);

@@ -1,5 +1,5 @@
 /* collective.c - collectives between chips, transfers between pipeline stages, and copies between a
- * chip and its host. A group consists of the `group` chips that differ only in the axes `axes`, in
+ * chip and its host. The `group` chips of a group differ only in the axes `axes`. Their order is
  * the order of mesh.h. In a group of one chip a collective is a copy. */
 #include "graph/mesh/shard.h"
 
@@ -53,7 +53,7 @@ static rf_status exchange_shape(rf_graph *graph, rf_op *op, rf_error *error) {
                          x.rank, dims, error);
 }
 
-/* As in the usual formulas, `sent_bytes` is the size of the array over all chips of the group. */
+/* `sent_bytes` is the array's size over all chips of the group, as in the usual formulas. */
 static rf_work sends(const rf_graph *graph, const rf_op *op, double bytes) {
   rf_work work = rf_work_bytes(graph, op);
   work.sent_bytes = op->attr.group > 1 ? bytes : 0;

@@ -22,11 +22,11 @@ static rf_status add_dropout_backward(rf_graph *graph, const rf_op *op, const in
   return grad_in[1] == RF_NONE ? RAFTER_INVALID : RAFTER_OK;
 }
 
-/* Every chip draws only the random numbers of its own tokens and channels. The axis context gives
- * it every n-th token, the axis tensor a run of the channels. */
+/* Every chip draws only the random numbers of its own tokens and channels. Along the axis context,
+ * a chip has every n-th token. Along the axis tensor, a chip has a contiguous range of channels. */
 static rf_status dropout_shard(rf_sharding *s) {
   rf_axes sequence = RF_AXIS_BIT(RF_AXIS_SEQUENCE);
-  /* if the axis sequence shards heads, it shards rows here */
+  /* if the axis sequence shards the columns, shard the rows along it instead */
   for (int i = 0; i < s->op->input_count; i++) {
     s->in[i].split[0] |= s->in[i].split[1] & sequence;
     s->in[i].split[1] &= (rf_axes)~sequence;

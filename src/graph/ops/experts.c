@@ -1,7 +1,7 @@
 /* experts.c - a mixture-of-experts layer: routing, moving rows to their experts, the experts'
- * linear layers, and the weighted sum of their results. On one chip no row is dropped and none is
- * padded: n rows, each with k experts, become R = n k rows sorted by expert, even if the experts
- * get unequal numbers. */
+ * linear layers, and the weighted sum of the results. On one chip, n rows with k experts each
+ * become R = n k rows, sorted by expert. All of these rows are computed, without padding, even if
+ * the experts get unequal numbers of rows. */
 #include "graph/mesh/shard.h"
 
 #include <math.h>
@@ -76,7 +76,7 @@ static rf_axes rows_of_group(const rf_spec *rows) {
   return rows->split[0] & (rf_axes)~RF_AXIS_BIT(RF_AXIS_TENSOR);
 }
 
-/* Sets the rows that an expert reserves per source chip, with experts on several chips. */
+/* If the experts are on several chips, sets how many rows an expert reserves per source chip. */
 static void give_room(rf_sharding *s, int64_t whole_rows, rf_axes rows) {
   rf_axes axes = rf_mesh_live(s->mesh, RF_AXIS_BIT(RF_AXIS_EXPERT));
   if (!axes) return;
@@ -124,7 +124,7 @@ static rf_status combine_shard(rf_sharding *s) {
   return RAFTER_OK;
 }
 
-/* Leaves a chip only its own experts, whose rows come from every chip of the group. */
+/* Reduces the attributes to this chip's experts, whose rows come from every chip of the group. */
 static rf_axes own_experts(rf_sharding *s, const rf_spec *w) {
   give_room(s, whole_dim(s, 0) / s->attr.experts.used, rows_of_group(&s->in[0]));
   rf_axes axes = w->split[0] & RF_AXIS_BIT(RF_AXIS_EXPERT);
@@ -133,8 +133,8 @@ static rf_axes own_experts(rf_sharding *s, const rf_spec *w) {
   return axes;
 }
 
-/* Shards the product of a (rows, k) and w, a sum over dimension k of w. n is the other
- * dimension. */
+/* Shards the product of a (rows, K) and w. The product sums over dimension number k of w, and n is
+ * the number of w's other dimension. */
 static rf_status experts_product_shard(rf_sharding *s) {
   int k = s->op->def == &RF_OP_MATMUL_EXPERTS ? 0 : 1, n = 1 - k;
   rf_axes experts = own_experts(s, &s->in[1]);
@@ -394,7 +394,7 @@ const rf_op_def RF_OP_MATMUL_EXPERTS_DW = {
     .product = RF_PRODUCT_DW,
 };
 
-/* ---- what they say --------------------------------------------------------------------------- */
+/* ---- the sum of the experts' results --------------------------------------------------------- */
 
 static rf_status combine_inputs(rf_graph *graph, rf_op *op, rf_error *error) {
   int64_t rows = rf_input_dim(graph, op, 1, 0);

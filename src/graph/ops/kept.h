@@ -1,7 +1,7 @@
-/* kept.h - which arrays XLA stores for backward, and which temporaries it needs, when a JAX program
- * computes an op. The residuals across lax.scan come from the jaxpr that jax 0.10.2 makes of the
- * gradient of a scan, checked in HLO scheduled by libtpu 0.0.51. The arrays of programs without a
- * scan come from HLO of the same compiler. */
+/* kept.h - the arrays that XLA stores for backward, and the temporaries that XLA needs, when a JAX
+ * program computes an op. Source for programs with lax.scan: the residuals in the jaxpr of the
+ * scan's gradient (jax 0.10.2), checked in HLO that libtpu 0.0.51 scheduled. Source for programs
+ * without a scan: HLO of the same compiler. */
 #ifndef RF_GRAPH_OPS_KEPT_H
 #define RF_GRAPH_OPS_KEPT_H
 
@@ -38,26 +38,25 @@ typedef struct rf_kept_part {
 enum { RF_RULE_PARTS = 3 };
 typedef struct rf_kept_rule {
   bool fuses; /* Elementwise op: XLA never stores its output and recomputes it for every reader. */
-  /* Whether backward reads the op's first input. `input_across_loop`: in a program with a loop over
-   * layers, which stores the input in the dtype of products. `input`: in a program without a
-   * loop. */
-  bool input_across_loop, input;
-  bool for_matrix;     /* backward reads the input only for the gradient of the matrix */
-  bool joins_residual; /* adds to the residual stream */
+  /* Whether backward reads the op's first input. */
+  bool input_across_loop, /* program with a loop over layers, which stores it in the products' dtype */
+      input;              /* program without a loop */
+  bool for_matrix;        /* backward reads the input only for the gradient of the matrix */
+  bool joins_residual;    /* the op adds its result to the residual stream */
   /* Other arrays that a program with a loop stores: the residuals that jax.linearize returns. */
   rf_kept_part across_loop[RF_RULE_PARTS];
   /* Other arrays stored in a program without a loop, where XLA may recompute elementwise values. */
   rf_kept_part kept[RF_RULE_PARTS];
-  /* Other arrays stored inside a part of the model that is recomputed before its backward. */
+  /* Other arrays that a recomputed part of the model stores between recomputation and backward. */
   rf_kept_part again[RF_RULE_PARTS];
   rf_kept_part forward[RF_RULE_PARTS]; /* temporaries of the forward op */
-  /* Temporaries of the backward op, besides the gradients of the op's output and input. */
+  /* Temporaries of the backward op, in addition to gradients of the op's output and input. */
   rf_kept_part backward[RF_RULE_PARTS];
-  /* How often XLA writes or reads a score of attention: in f32, and in the activation dtype. */
-  int8_t score_moves_f32, score_moves;
+  int8_t score_moves_f32, /* how often XLA writes or reads an attention score in f32 */
+      score_moves;        /* the same, in the activation dtype */
 } rf_kept_rule;
 
-/* A rule in the row of an op, as RF_KEEPS(.fuses = true). */
+/* A rule in an op's definition: RF_KEEPS(.fuses = true). */
 #define RF_KEEPS(...) (&(const rf_kept_rule){__VA_ARGS__})
 
 #endif

@@ -3,7 +3,9 @@
 #include "graph/mesh/shard.h"
 
 typedef struct dims {
-  int64_t rows, columns, ranks, joined; /* M; N; number of parts x rank; S */
+  int64_t rows, columns, /* M, N */
+      ranks,             /* P r: number of parts * rank */
+      joined;            /* S: columns of b */
   rf_dtype dtype, wide;
 } dims;
 

@@ -50,7 +50,7 @@ static rf_status matmul_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* dW comes first: it is the last reader of x, so dx can reuse the memory of x. */
+/* dW comes first. Then no later op reads x, so dx can reuse the memory of x. */
 static rf_status matmul_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in,
                                  rf_error *error) {
   if (op->attr.matmul.epilogue != RF_EPILOGUE_NONE)

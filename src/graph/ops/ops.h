@@ -21,8 +21,8 @@ bool rf_dtype_is_float(rf_dtype dtype);
  * wrong shape fails; the error names both shapes. */
 rf_status rf_shape_input(const rf_graph *graph, const rf_op *op, int slot, int dtype, int rank,
                          const int64_t *dims, rf_error *error);
-/* If the slot holds RF_WANTED, creates the output, named by the op's path and the slot's name.
- * Checks an existing tensor. Ignores an empty slot. */
+/* If the slot holds RF_WANTED, creates the output, named by the op's path and the slot's name. If
+ * the slot holds a tensor, checks that tensor. Ignores an empty slot. */
 rf_status rf_shape_output(rf_graph *graph, rf_op *op, int slot, rf_class class, rf_dtype dtype, int rank,
                           const int64_t *dims, rf_error *error);
 
@@ -44,14 +44,15 @@ rf_status rf_shape_alike(rf_graph *graph, rf_op *op, rf_error *error);
 
 /* Counts no FLOPs, and the bytes of each operand once. An output that accumulates is also read. */
 rf_work rf_work_bytes(const rf_graph *graph, const rf_op *op);
-/* Counts (query, key) pairs in segments of graph->seq tokens: *causal gets those that mask and
- * window leave, *square gets all. */
+/* Counts (query, key) pairs in segments of graph->seq tokens. *causal gets the number of pairs that
+ * the causal mask and the window allow. *square gets the number of all pairs. */
 void rf_attention_pairs(const rf_graph *graph, int64_t rows, int window, double *causal, double *square);
 
 /* Heads and widths of an attention op, from its attributes and input 0. */
 typedef struct rf_heads {
-  /* q, kv, qkv: columns of query heads, of key or value heads, of a row */
-  int64_t rows, q, kv, qkv;
+  int64_t rows, q, /* columns of all query heads */
+      kv,          /* columns of all key heads; the value heads have as many */
+      qkv;         /* columns of a row */
   rf_dtype dtype, wide;
 } rf_heads;
 rf_status rf_heads_of(const rf_graph *graph, const rf_op *op, rf_heads *heads, rf_error *error);

@@ -65,8 +65,8 @@ static rf_work adamw_work(const rf_graph *graph, const rf_op *op) {
   return work;
 }
 
-/* Chips that store the same gradient compute the same norm, so each divides that norm by the number
- * of those chips. Later the results of all chips are added. */
+/* Several chips may store the same gradient and so compute the same norm. Each of these chips
+ * divides the norm by their number, because the results of all chips are added later. */
 static rf_status norm_sq_shard(rf_sharding *s) {
   s->attr.axes = rf_mesh_live(
       s->mesh, (rf_axes) ~(s->in[0].split[0] | s->in[0].split[1] | RF_AXIS_BIT(RF_AXIS_PIPELINE)));
