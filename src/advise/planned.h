@@ -44,22 +44,22 @@ rf_status rf_plan_object(const rafter_plan *plan, json_t **json, rf_error *error
 rf_status rf_plan_object_of(const rf_options *options, json_t **json, rf_error *error);
 /* The table of `rafter plan`. The caller frees it. */
 rf_status rf_plan_table(const rafter_plan *plan, char **text, rf_error *error);
-/* rf_json_at returns the number at /object/key of a plan's JSON, or 0 if it is missing.
+/* rf_json_at returns the number at /object/key of a plan's JSON, or 0 if the number is missing.
  * rf_json_fits returns the plan's /memory/fits. */
 double rf_json_at(const json_t *json, const char *object, const char *key);
 bool rf_json_fits(const json_t *plan);
 
-/* Returns a plan without settings, or NULL if there is no memory. */
+/* Returns a plan without settings, or NULL if the allocation fails. */
 rafter_plan *rf_planned_new(void);
-/* jobs.c: resolves the settings of a job ("train", "serve", ...), plans it, and fills `extra`. A
- * plan that is `sized` gets no simulation and no advice. */
+/* jobs.c: resolves the settings of a job ("train", "serve", ...), plans the job, and fills `extra`.
+ * If `plan->sized` is true, makes no simulation and no advice. */
 rf_status rf_plan_job(rafter_plan *plan, const rf_options *options, const char *job, rf_error *error);
-/* The options of all jobs that are simulated. */
+/* The options of all simulated jobs. */
 extern const rf_option RF_SERVING_OPTIONS[];
 
-/* remedy.c: whether each phase of the job fits, and also all phases together. */
+/* remedy.c: true if each phase of the job fits, and all phases together fit. */
 bool rf_plan_all_fits(const rafter_plan *plan);
-/* Whether a core is idle. After changing `is`, signal `changed`. */
+/* Whether a core is idle. Signal `changed` after changing `is`. */
 typedef struct rf_idle {
   pthread_mutex_t lock;
   pthread_cond_t changed;

@@ -16,7 +16,7 @@ rf_status rf_options_with_model(const rf_options *options, const char *model, rf
   char folder[4096];
   *copy = rf_options_copy(options);
   if (!*copy) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
-  if (!model) return RAFTER_OK; /* a later check reports the missing model */
+  if (!model) return RAFTER_OK; /* a later check reports that MODEL is missing */
   RF_TRY(rf_run_weights(model, folder, error));
   return rf_options_set(*copy, "MODEL", folder, error);
 }
@@ -41,7 +41,7 @@ rf_status rf_chat_encode(const rf_chat *chat, const rf_tokenizer *tokenizer, con
   rf_rendered rendered = {0};
   rf_status status = rf_chat_text(chat, messages, opens_answer, &rendered, error);
   ids->count = 0;
-  if (status == RAFTER_OK) /* the template has already written its special tokens */
+  if (status == RAFTER_OK) /* the template has already added the special tokens */
     status = rf_tokenizer_encode(tokenizer, rendered.text, rendered.bytes, RF_ENCODE_PARSE, ids, error);
   rf_rendered_free(&rendered);
   return status;

@@ -16,7 +16,8 @@ struct rafter_job {
   rf_options *options;
 };
 
-/* All commands: RF_COMMAND_TRAIN in train.c, and so on. A new command adds its name to the list. */
+/* All commands. `TRAIN` means RF_COMMAND_TRAIN in train.c. A new command adds its name to this
+ * list. */
 // clang-format off
 #define RF_COMMANDS(X) \
   X(PLAN) X(CALIBRATE) X(ROOFLINE) \
@@ -30,41 +31,42 @@ struct rafter_job {
 RF_COMMANDS(RF_DECLARE_COMMAND)
 extern const rf_commands RF_ALL_COMMANDS;
 
-/* Tables of options, and the commands that have them. RF_EVERY_OPTIONS: all commands.
- * RF_DEBUG_OPTIONS: commands that compute. RF_EXAMPLE_OPTIONS: tokenize and train.
- * RF_SPECIAL_OPTIONS: tokenize and score. RF_ROWS_OUT_OPTIONS: score and eval. RF_TOP_OPTIONS:
+/* Tables of options, and the commands that have them. EVERY: all commands. DEBUG: commands that
+ * compute. EXAMPLE: tokenize and train. SPECIAL: tokenize and score. ROWS_OUT: score and eval. TOP:
  * score and bench. */
 extern const rf_option RF_EVERY_OPTIONS[], RF_DEBUG_OPTIONS[], RF_EXAMPLE_OPTIONS[], RF_SPECIAL_OPTIONS[],
     RF_ROWS_OUT_OPTIONS[], RF_TOP_OPTIONS[];
-/* RF_TABLE(rows) names all rows of an option table. RF_INFERENCE_TABLES lists the tables of
- * commands that run a model, RF_LEFT_TABLES those of commands that may write a run folder. */
+/* RF_TABLE(rows) names all entries of an option table. RF_INFERENCE_TABLES lists the tables of
+ * commands that run a model. RF_LEFT_TABLES lists the tables of commands that may write a run
+ * folder. */
 #define RF_TABLE(rows) \
   { rows, NULL }
 #define RF_INFERENCE_TABLES RF_TABLE(RF_MODEL_OPTIONS), RF_TABLE(RF_INFERENCE_OPTIONS)
 #define RF_LEFT_TABLES \
   RF_TABLE(RF_LEFT_FOLDER_OPTIONS), RF_TABLE(RF_TRACE_OPTIONS), RF_TABLE(RF_DEBUG_OPTIONS), \
       RF_TABLE(RF_EVERY_OPTIONS)
-/* Flags of rf_tokenizer_encode for --no-bos and --no-special. */
+/* Flags for rf_tokenizer_encode that --no-bos and --no-special set. */
 int rf_encode_flags(const rf_options *options);
 
 void rf_say_tuned(const rafter_sink *sink, const rf_tuned *tuned);
-/* Writes a model as a GGUF file with matrices of storage type `type`. */
+/* Writes a model as a GGUF file whose matrices have storage type `type`. */
 rf_status rf_write_gguf(const char *in, const char *out, const char *type, int threads,
                         const rafter_sink *sink, rf_error *error);
-/* Prints one tensor's name, type and shape, and adds them as a row to `list`. */
+/* Prints one tensor's name, type and shape. Also appends these values to `list` as an object. */
 void rf_inspect_tensor(const rafter_sink *sink, json_t *list, const char *name, const char *dtype, int rank,
                        const int64_t *shape, int64_t bytes);
 /* `rafter inspect` for .gguf and .bin files. */
 rf_status rf_inspect_blocks(const char *path, const rafter_sink *sink, json_t *json, rf_error *error);
 
 rf_progress rf_load_bar(const rafter_sink *sink);
-/* Sets `folder` to the folder of run number `which` in the history. Sets it to "" if `which` is not
- * a number, or is the name of a file or folder. */
+/* Sets `folder` to the folder of the run with number `which` in the history. If `which` is not a
+ * number, or if a file or folder has this name, sets `folder` to "". */
 rf_status rf_runs_folder(const char *which, char folder[4096], rf_error *error);
 
 const rf_plan *rf_plan_of_trainer(const rafter_trainer *trainer);
 struct rf_record;
-/* Writes the trace of a trainer's steps into the folder `part` below --out; see rf_traced_leave. */
+/* Writes the trace of a trainer's steps into the folder `part` below --out, as rf_traced_leave
+ * does. */
 rf_status rf_trainer_leave_trace(const rafter_trainer *trainer, const struct rf_record *record,
                                  const rf_options *options, const char *part, json_t *results,
                                  const rafter_sink *sink, rf_error *error);

@@ -1,5 +1,5 @@
-/* bench.c - `rafter bench`: measures prefill, decoding and training, and the machine's highest
- * rates (ceilings) during the same run. */
+/* bench.c - `rafter bench`: measures prefill, decoding and training. During the same run, it also
+ * measures the machine's highest rates (ceilings). */
 #define _GNU_SOURCE
 #include "api/api.h"
 #include "journal/traced.h"
@@ -29,14 +29,14 @@ typedef struct bursts {
   double rate[MOST_BURSTS];
   int count;
 } bursts;
-/* The machine's highest rates (ceilings) are sampled between the measurements of a test, so that
- * other programs slow ceilings and test equally. */
+/* The machine's highest rates (ceilings). They are sampled between the measurements of a test. In
+ * this way, other programs slow the ceilings and the test equally. */
 typedef struct ceilings {
   bursts peak[PEAK_COUNT], read;
-  rf_device *device; /* its instruction-set level, set by --cpu, may be below that of the CPU */
+  rf_device *device; /* may have a lower instruction set than the CPU (--cpu) */
   rf_memory *memory;
-  rf_dtype product;          /* dtype that the test's matrix products multiply */
-  const char *sweep, *value; /* of --sweep; NULL: none */
+  rf_dtype product;          /* dtype that the matrix products of the test use */
+  const char *sweep, *value; /* option and value of --sweep; NULL: no sweep */
 } ceilings;
 
 static bool has_alu(const ceilings *c, rf_dtype dtype, rf_alu alu) {
@@ -64,8 +64,7 @@ static rf_ceiling ceiling_of(const bursts *b) {
   return rf_ceiling_of(copy, b->count);
 }
 
-/* Sets the dtype that matrix products multiply: int8 with --compute fast, bf16 on tiles, else
- * f32. */
+/* Sets the dtype of the matrix products: int8 with --compute fast, bf16 on tiles, else f32. */
 static void choose_product(ceilings *c, const rf_plan *plan) {
   bool fast = false;
   for (int i = 0; i < plan->graph->op_count; i++) fast |= rf_op_is_fast(&plan->graph->op[i]);
@@ -96,7 +95,7 @@ typedef struct test {
   char name[64];
   char kind;
   int64_t tokens, depth;
-} test; /* kind: p = prefill, t = decode, b = decoding of `tokens` answers at once, s = score, T = train */
+} test; /* kind: p = prefill, t = decode, b = decode `tokens` answers at once, s = score, T = train */
 
 static rf_status parse_tests(const char *text, test tests[MOST_TESTS], int *count, rf_error *error) {
   char copy[MOST_TESTS * sizeof tests->name], *rest = copy;
@@ -139,14 +138,14 @@ static rf_status parse_tests(const char *text, test tests[MOST_TESTS], int *coun
   return RAFTER_OK;
 }
 
-/* The work of a test, which gives a lower bound of the test's time. `causal`: the FLOPs under the
- * causal mask. A field of 0 gives no bound. */
+/* The work of a test. From the work and the ceilings follows the shortest possible time. If a field
+ * is 0, it is not used. `causal`: FLOPs without masked attention scores. */
 typedef struct limits {
   double flops, causal, bytes;
   const char *counted; /* formula of the FLOPs, for the output */
 } limits;
 
-/* Adds all sampled ceilings to `rates`, and the fraction of each ceiling that the test reached to
+/* Adds all sampled ceilings to `rates`. Adds the fraction of each ceiling that the test reached to
  * `fractions`. */
 static void put_fractions(const ceilings *c, const limits *l, double seconds, json_t *rates,
                           json_t *fractions) {
@@ -166,14 +165,14 @@ typedef struct bench {
   const rafter_sink *sink;
   const test *t;
   ceilings *c;
-  rf_settings settings; /* the resolved settings of the test's job */
+  rf_settings settings; /* resolved settings of the test's job */
   rf_record *record;    /* --trace */
   int reps;
-  double seconds[MOST_REPS]; /* of each repetition */
+  double seconds[MOST_REPS]; /* seconds of each repetition */
 } bench;
 
-/* Prints the row of a test and returns its results for the history; the caller owns them. The limit
- * of the test's time is the longer of its compute time and its memory time. */
+/* Prints the results of a test. Also returns the results for the history; the caller owns them. The
+ * shortest possible time is the longer of compute time and memory time. */
 static json_t *report_row(bench *b, double tokens, double predicted, const limits *l) {
   const ceilings *c = b->c;
   const rf_settings *s = &b->settings;
@@ -181,7 +180,7 @@ static json_t *report_row(bench *b, double tokens, double predicted, const limit
   int n = b->reps;
   char shown[3][32], text[160], limit[96];
   json_t *samples = json_array(), *rates = json_object(), *fractions = json_object();
-  /* copied in measured order, because rf_ceiling_of sorts `seconds` */
+  /* copied before rf_ceiling_of sorts `seconds` */
   for (int i = 0; i < n; i++) json_array_append_new(samples, json_real(b->seconds[i]));
   rf_ceiling spread = rf_ceiling_of(b->seconds, n);
   int best = product_peak(c);
@@ -217,7 +216,7 @@ static json_t *report_row(bench *b, double tokens, double predicted, const limit
                    predicted > 0 ? tokens / predicted : 0, "limit_fraction", fraction);
 }
 
-/* Adds a test without a run folder to the history. Takes `results`. */
+/* Adds a test that has no run folder to the history. Takes ownership of `results`. */
 static void list_test(const bench *b, const rf_plan *plan, json_t *results) {
   rf_journal journal = {.beside = true};
   rf_report_walk walk = {.name = "bench", .plan = plan};
@@ -229,8 +228,9 @@ static void list_test(const bench *b, const rf_plan *plan, json_t *results) {
   json_decref(results);
 }
 
-/* A training step. The limit of its time counts `6 x matmul weights + 12 L T D` FLOPs per token at
- * the peak rate measured in the same run. The second term includes masked attention scores. */
+/* Measures a training step. The limit counts `6 P + 12 L T D` FLOPs per token at the measured peak
+ * rate, for P matmul weights, L layers, T tokens and width D. `12 L T D` includes masked attention
+ * scores. */
 static rf_status bench_train(bench *b, rf_error *error) {
   rf_status status = RAFTER_OK;
   rafter_trainer *trainer = NULL;
@@ -239,7 +239,7 @@ static rf_status bench_train(bench *b, rf_error *error) {
   RF_GO(rafter_trainer_open(b->job, &trainer, error));
   const rf_plan *plan = rf_plan_of_trainer(trainer);
   choose_product(b->c, plan);
-  RF_GO(rafter_trainer_step(trainer, &step, error)); /* warm */
+  RF_GO(rafter_trainer_step(trainer, &step, error)); /* warm-up */
   for (int i = 0; i < b->reps; i++) {
     sample_flops(b->c, 20 / b->reps + 1);
     RF_GO(rafter_trainer_step(trainer, &step, error));
@@ -266,7 +266,8 @@ done:
   return status;
 }
 
-/* Writes the test's trace, or adds a row to the history if there is no trace. Takes `results`. */
+/* Writes the test's trace. Without a trace, adds the test to the history. Takes ownership of
+ * `results`. */
 static rf_status leave(const bench *b, const rf_generator *g, const rf_plan *plan, json_t *results,
                        rf_error *error) {
   rf_walked w;
@@ -291,7 +292,8 @@ static rf_status feed_random(rf_generator *g, int64_t count, const float **logit
   return status;
 }
 
-/* Positions that a prefill or decoding test needs; 0 for tests that check positions themselves. */
+/* Number of positions that a prefill or decoding test needs. Returns 0 for other tests, which check
+ * positions themselves. */
 static int64_t positions_of(const test *t) {
   return t->kind == 'p' || t->kind == 't' ? t->tokens + t->depth + (t->kind == 't') : 0;
 }
@@ -314,8 +316,8 @@ static double weight_bytes(const rf_plan *plan) {
   return sum;
 }
 
-/* Predicted seconds to append `count` tokens to each of `sequences` sequences that already have
- * `depth` tokens each. Each step appends `rows` tokens per sequence. */
+/* Predicted seconds to append `count` tokens to each of `sequences` sequences. Each sequence
+ * already has `depth` tokens. Each step appends `rows` tokens per sequence. */
 static double walks_seconds(const rf_plan *plan, int64_t sequences, int64_t depth, int64_t count,
                             int64_t rows) {
   rf_walk_prices *prices = rf_walk_prices_open(plan);
@@ -371,8 +373,8 @@ done:
   return status;
 }
 
-/* Number of steps until all `answers` prompts are read. After its prompt is read, an answer
- * takes one row of each step; the remaining rows read prompts. */
+/* Number of steps until all prompts are read, if a step processes `rows` tokens. After its prompt
+ * is read, an answer takes one token of each step. The other tokens of a step read prompts. */
 static int64_t walks_to_start(int64_t answers, int64_t prompt, int64_t rows) {
   int64_t walks = 0, running = 0;
   for (int64_t read = 0; running < answers; walks++) {
@@ -382,7 +384,7 @@ static int64_t walks_to_start(int64_t answers, int64_t prompt, int64_t rows) {
   return walks;
 }
 
-/* Measures steps that decode one token of every answer; each answer has its own prompt. */
+/* Measures steps that decode one token of every answer. Each answer has its own prompt. */
 static rf_status bench_batch(bench *b, rf_error *error) {
   enum { PROMPT = 32, STEPS = 16 };
   rf_status status = RAFTER_OK;
@@ -396,8 +398,8 @@ static rf_status bench_batch(bench *b, rf_error *error) {
           rows = chunk > t->tokens ? chunk : t->tokens;
   int64_t length = PROMPT, most = 0,
           room = s->model.position == RF_POSITION_LEARNED ? s->model.max_seq : INT64_MAX;
-  /* No answer may end before the measurement does. A model with few positions gets short
-   * prompts. */
+  /* Every answer must last longer than the measurement. If the model has few positions, prompts are
+   * short. */
   do {
     if (most) length /= 2;
     most = walks_to_start(t->tokens, length, rows) + STEPS + 1;
@@ -439,8 +441,8 @@ static rf_status bench_batch(bench *b, rf_error *error) {
   double flops = 2 * (double)g->decode->graph->params.matmul * (double)t->tokens * STEPS;
   const limits l = {
       .flops = flops, .causal = flops, .bytes = weight_bytes(g->decode) * STEPS, .counted = "2 P per token"};
-  /* Context length of the median answer. The answers have different lengths, because the first
-   * answers began before all prompts were read. */
+  /* Context length of the median answer. Context lengths differ, because the first answers begin
+   * before all prompts are read. */
   int64_t depth = length + (most - STEPS) / 2;
   const rf_sampler_options greedy = {.temperature = 0};
   double predicted = walks_seconds(g->decode, t->tokens, depth, STEPS, 1) +
@@ -452,7 +454,8 @@ done:
   return status;
 }
 
-/* Scores t->tokens tokens in texts of 1,024 tokens, or fewer if the model has fewer positions. */
+/* Scores t->tokens tokens in texts of 1,024 tokens. If the model has fewer positions, the texts are
+ * shorter. */
 static rf_status bench_score(bench *b, rf_error *error) {
   enum { TEXT = 1024 };
   rf_status status = RAFTER_OK;
@@ -550,7 +553,7 @@ static rf_status bench_once(const rafter_job *job, const rafter_sink *sink, ceil
   return status;
 }
 
-/* Measures and prints all ceilings once before the tests; each test samples the ceilings again. */
+/* Measures and prints all ceilings once before the tests. Each test samples the ceilings again. */
 static void say_ceilings(const rafter_sink *sink, ceilings *c, const rf_settings *s) {
   char text[200] = "";
   json_t *peaks = json_object();
@@ -587,7 +590,7 @@ static rf_status rf_command_bench(const rafter_job *job, const rafter_sink *sink
   }
   test tests[MOST_TESTS];
   int tests_count;
-  /* Check the tests before measuring the ceilings, which takes seconds. */
+  /* Check the tests first, because measuring the ceilings takes seconds. */
   RF_GO(parse_tests(rf_options_text(job->options, "test"), tests, &tests_count, error));
   RF_GO(rf_settings_resolve(job->options, "generate", s, error));
   for (int i = 0; i < tests_count; i++) RF_GO(check_positions(s, &tests[i], positions_of(&tests[i]), error));
@@ -615,8 +618,6 @@ done:
   free(s);
   return status;
 }
-
-/* ---- the command ------------------------------------------------------------------------------ */
 
 static const rf_option BENCH[] = {
     RF_WORDS("test", TEXT, "TESTS", "pp512,tg128,train", "Tests",

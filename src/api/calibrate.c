@@ -35,7 +35,7 @@ void rf_say_tuned(const rafter_sink *sink, const rf_tuned *tuned) {
   }
 }
 
-/* Reads the block sizes tuned on this CPU from an existing machine file, to keep them. */
+/* Keeps the tuned block sizes of an existing machine file, if they were tuned on this CPU. */
 static void tuned_before(const char *path, rf_tuned *tuned) {
   rf_machine *before = calloc(1, sizeof *before);
   if (before && access(path, R_OK) == 0 && rf_machine_read(path, before, NULL) == RAFTER_OK &&
@@ -83,8 +83,7 @@ static rf_status rf_command_calibrate(const rafter_job *job, const rafter_sink *
   snprintf(folder, sizeof folder, "%s", path);
   char *slash = strrchr(folder, '/');
   if (slash) *slash = 0;
-  if (slash && *folder)
-    RF_TRY(rf_make_folders(folder, error)); /* fail now, not after a minute of measuring */
+  if (slash && *folder) RF_TRY(rf_make_folders(folder, error)); /* fail before a minute of measuring */
   rf_machine *m = calloc(1, sizeof *m);
   if (!m) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while calibrating");
   rf_tuned tuned = {0};
@@ -118,8 +117,6 @@ static rf_status rf_command_calibrate(const rafter_job *job, const rafter_sink *
   free(m);
   return status;
 }
-
-/* ---- the command ------------------------------------------------------------------------------ */
 
 static const rf_option CALIBRATE[] = {
     RF_FLAG("quick", "Calibration", "measure coarser curves, in a few seconds instead of a minute"),

@@ -1,5 +1,5 @@
-/* chat.c - `rafter chat`: a conversation, line by line. Earlier turns stay in the KV cache, so
- * only the new tokens of a turn run through the model. */
+/* chat.c - `rafter chat`: a conversation in which the user types each message as a line. The KV
+ * cache keeps earlier turns, so a turn computes only its new tokens. */
 #define _GNU_SOURCE
 #include "api/answers.h"
 
@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CONTEXT = 4096 }; /* default tokens of context, if the model has as many positions */
+enum { CONTEXT = 4096 }; /* default of --seq; a model with fewer positions has a shorter context */
 
 typedef struct conversation {
   const rafter_sink *sink;
@@ -23,9 +23,9 @@ typedef struct conversation {
   rf_sampler_options sampling;
   int64_t max_tokens;
   json_t *messages;
-  rf_ids ids;              /* tokens of the conversation: template text and sampled tokens */
-  char *said;              /* the text that `ids` encode */
-  bool closed;             /* the last id is the end-of-turn token */
+  rf_ids ids;              /* tokens of the conversation so far: template tokens and sampled tokens */
+  char *said;              /* the text of `ids` */
+  bool closed;             /* true if the last id is the end-of-turn token */
   bool stats, ends, ended; /* ends: end-of-text tokens end an answer */
   int turns;
 } conversation;
@@ -47,9 +47,9 @@ static int64_t specials_in(const rf_tokenizer *tokenizer, const rf_ids *ids) {
   return count;
 }
 
-/* `ids` are the tokens of a text that begins with c->said. Returns the index of the first token
- * after c->said, or -1 if a token spans the boundary. The boundary is found by counting special
- * tokens, because the tokenizer never merges them with their neighbours. */
+/* Finds the index of the first token after the text c->said. `ids` are the tokens of a text that
+ * begins with c->said. Returns -1 if a token spans the end of c->said. Special tokens are counted
+ * to find the index, because the tokenizer never merges a special token with its neighbours. */
 static int64_t seam(const conversation *c, const rf_ids *ids, rf_error *error) {
   rf_ids before = {0};
   int64_t at = -1, wanted, seen = 0;
@@ -67,8 +67,8 @@ static int64_t seam(const conversation *c, const rf_ids *ids, rf_error *error) {
   return at;
 }
 
-/* Appends the new part of the conversation to c->ids. The tokens of earlier turns are kept, because
- * encoding an answer's text again could give other tokens. */
+/* Appends the new part of the conversation to c->ids. The tokens of earlier turns are kept.
+ * Encoding the text of an answer again could give other tokens. */
 static rf_status encode(conversation *c, rf_error *error) {
   rf_ids whole = {0};
   rf_rendered rendered = {0};
@@ -93,7 +93,7 @@ static void forget(conversation *c) {
   c->ids.count = 0;
 }
 
-/* Removes the oldest question and its answer; false if only the newest question is left. */
+/* Removes the oldest question and its answer. Returns false if only the newest question remains. */
 static bool drop_oldest(conversation *c) {
   size_t first = 0;
   if (!strcmp(json_string_value(json_object_get(json_array_get(c->messages, 0), "role")), "system"))
@@ -155,7 +155,7 @@ static rf_status answer(conversation *c, turn *t, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* Adds the answer to the messages and to c->said, which is the text of c->ids. */
+/* Appends the answer to the messages and to c->said, the text of c->ids. */
 static rf_status remember(conversation *c, turn *t, rf_error *error) {
   char *said = NULL;
   rf_span mark =
@@ -170,7 +170,7 @@ static rf_status remember(conversation *c, turn *t, rf_error *error) {
 }
 
 static void tell(conversation *c, const turn *t) {
-  /* Predict the rate at the middle of the answer, because the plan's own rate assumes the longest
+  /* Predicts the rate at the middle of the answer. The rate in the plan assumes the longest
    * context. */
   const rf_extent middle = {1, c->ids.count - t->answer.reply->tokens.count / 2};
   double seconds = t->seconds - t->first_seconds,
@@ -209,7 +209,7 @@ static rf_status ask(conversation *c, const char *line, rf_error *error) {
     rf_say(c->sink, "[the context is full: the oldest turn is forgotten]\n");
     status = encode(c, &unread);
   }
-  if (status != RAFTER_OK) { /* an unreadable line does not end the conversation */
+  if (status != RAFTER_OK) { /* A line that cannot be read does not end the conversation. */
     rf_say(c->sink, "%s\n", unread.message);
     json_array_remove(c->messages, json_array_size(c->messages) - 1);
     return forget(c), RAFTER_OK;
@@ -217,7 +217,7 @@ static rf_status ask(conversation *c, const char *line, rf_error *error) {
   status = answer(c, &t, error);
   if (status == RAFTER_OK) tell(c, &t);
   if (status == RAFTER_OK) status = remember(c, &t, error);
-  if (t.cut) forget(c); /* c->ids also contains the tokens of the stop text */
+  if (t.cut) forget(c); /* c->ids also has the tokens of the stop text */
   rf_replies_free(&t.answer);
   return status;
 }
@@ -356,8 +356,6 @@ static rf_status rf_command_chat(const rafter_job *job, const rafter_sink *sink,
   free(c);
   return status;
 }
-
-/* ---- the command ------------------------------------------------------------------------------ */
 
 static const rf_option CHAT[] = {
     RF_NUMBER("max-tokens", TOKENS, NULL, 1, 1 << 24, NULL, "Sampling",

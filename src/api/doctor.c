@@ -1,4 +1,5 @@
-/* doctor.c - `rafter doctor`: lists what this machine has, and how to get what is missing. */
+/* doctor.c - `rafter doctor`: lists what this machine has. For missing parts, prints how to get
+ * them. */
 #define _GNU_SOURCE
 #include "api/api.h"
 
@@ -47,8 +48,6 @@ done:
   free(m);
   return status;
 }
-
-/* ---- the command ------------------------------------------------------------------------------ */
 
 const rf_command RF_COMMAND_DOCTOR = {
     RF_COMMAND_HEAD("doctor", "", 0, 0, "Look", "Print what this machine has, and what is missing."),

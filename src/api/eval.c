@@ -1,4 +1,4 @@
-/* eval.c - `rafter eval TASK MODEL`: the command, and functions shared by the tasks of `eval`. */
+/* eval.c - `rafter eval TASK MODEL`: the command, and functions that all tasks share. */
 #define _GNU_SOURCE
 #define XXH_INLINE_ALL
 #include "api/eval.h"
@@ -15,11 +15,11 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-enum { WALK_ROWS = 1024 }; /* default rows (tokens) of a forward pass */
+enum { WALK_ROWS = 1024 }; /* default number of tokens in a forward pass */
 
 static const struct {
   const char *name;
-  const char *job; /* the job whose options are resolved */
+  const char *job; /* the job that resolves the options */
   rf_eval_task run;
 } TASKS[] = {{"perplexity", "score", rf_eval_perplexity},
              {"choices", "score", rf_eval_choices},
@@ -105,7 +105,7 @@ rf_status rf_eval_score(rf_evaluation *e, rf_scorer *scorer, rf_scored *text, in
 
 /* ---- shares ---------------------------------------------------------------------------------- */
 
-/* Wilson's 95 % confidence interval of `right` out of `n`. */
+/* Wilson's 95 % confidence interval of the fraction right / n. */
 static void wilson(int64_t right, int64_t n, double *low, double *high) {
   const double z = 1.959963984540054;
   double p = (double)right / (double)n, z2n = z * z / (double)n;
@@ -130,8 +130,8 @@ void rf_eval_put_share(rf_evaluation *e, const char *name, int64_t right, int64_
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-/* Sets e->of to the hash of the task and of all options that may change a row of results. Options
- * that only change the output, the number of rows or the batching are not hashed. */
+/* Sets e->of to a hash of the task and of all options that may change a result. Options that only
+ * change the output, the number of rows or the batching are not hashed. */
 static void identify(rf_evaluation *e, const char *task) {
   static const char *const FREE[] = {"output",  "continue", "limit", "batch",   "prefill-chunk",
                                      "threads", "json",     "quiet", "verbose", "debug",
@@ -149,7 +149,7 @@ static rf_status read_kept(rf_evaluation *e, const char *path, rf_error *error) 
   rf_status status = RAFTER_OK;
   rf_json_lines lines;
   json_t *row = NULL;
-  if (access(path, F_OK)) return RAFTER_OK; /* the earlier evaluation stopped before its first row */
+  if (access(path, F_OK)) return RAFTER_OK; /* the earlier evaluation stopped before its first result */
   RF_TRY(rf_json_lines_open(path, NULL, &lines, error));
   for (;;) {
     RF_GO(rf_json_lines_next(&lines, &row, error));
@@ -274,8 +274,6 @@ static rf_status rf_command_eval(const rafter_job *job, const rafter_sink *sink,
   free(e);
   return status;
 }
-
-/* ---- the command ------------------------------------------------------------------------------ */
 
 static const rf_option EVAL[] = {
     RF_WORDS("data", PATH, "FILE", NULL, "Task",

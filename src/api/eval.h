@@ -1,4 +1,5 @@
-/* eval.h - shared by the tasks of `rafter eval`. */
+/* eval.h - what the tasks of `rafter eval` share. A row is one JSON object of a .jsonl file. Row
+ * numbers count from 0. */
 #ifndef RF_EVAL_H
 #define RF_EVAL_H
 
@@ -14,42 +15,45 @@ typedef struct rf_evaluation {
   const rafter_sink *sink;
   rf_settings settings;
   rf_tokenizer *tokenizer;
-  json_t *result;    /* object for --json, to which the task adds its numbers */
-  json_t *rows;      /* --output: rows added by rf_eval_put_row */
-  json_t *kept;      /* --continue: rows already in --output, by row number */
-  char of[17];       /* hex XXH3 of the options that may change a row; identifies the evaluation */
+  json_t *result; /* --json: object to which the task adds its figures */
+  json_t *rows;   /* --output: rows that rf_eval_put_row added */
+  json_t *kept;   /* --continue: rows that are already in the file --output, by row number */
+  /* hex XXH3 of the options that may change a result; all rows of one evaluation have the same
+   * value */
+  char of[17];
   rf_record *record; /* --trace */
   rf_journal journal;
-  bool stopped; /* a signal came: the task reports the rows evaluated so far */
+  bool stopped; /* true after a signal; the task then reports the rows evaluated so far */
 } rf_evaluation;
 
-/* Adds `row`, the result for row `index` of --data, to the rows of --output. Takes the
- * reference. */
+/* Adds the result `row` to the rows of --output. `index` is the row's number in --data. Takes
+ * ownership of `row`. */
 void rf_eval_put_row(rf_evaluation *e, int64_t index, json_t *row);
-/* The result that an earlier, stopped evaluation wrote for row `index` of --data; NULL: none. */
+/* Returns the result for row `index` of --data from an earlier, stopped evaluation. NULL: there is
+ * none. */
 const json_t *rf_eval_kept(const rf_evaluation *e, int64_t index);
 
-/* A task: reads --data, runs the model, prints its figures, and fills `result` and `rows`. */
+/* A task reads --data, runs the model, prints its figures, and fills `result` and `rows`. */
 typedef rf_status (*rf_eval_task)(rf_evaluation *e, rf_error *error);
 rf_status rf_eval_perplexity(rf_evaluation *e, rf_error *error);
 rf_status rf_eval_choices(rf_evaluation *e, rf_error *error);
 rf_status rf_eval_gsm8k(rf_evaluation *e, rf_error *error);
 
-/* Reads a list of at most `limit` (0: all) and at least one object of a .jsonl file; the caller
- * owns the list. */
+/* Reads a .jsonl file as a list with at least one object. Stops after `limit` objects (0: no
+ * limit). The caller owns the list. */
 rf_status rf_eval_read_rows(const char *path, int64_t limit, json_t **rows, rf_error *error);
-/* Opens a scorer for texts of up to `longest` tokens. rf_eval_score scores `count` texts and
- * sets *done to the number scored, which a signal may make less than `count`. */
+/* Opens a scorer for texts of up to `longest` tokens. rf_eval_score scores `count` texts and sets
+ * *done to the number of scored texts. If a signal stops the work, *done is less than `count`. */
 rf_status rf_eval_open_scorer(rf_evaluation *e, int64_t longest, rf_scorer **scorer, rf_error *error);
 rf_status rf_eval_score(rf_evaluation *e, rf_scorer *scorer, rf_scored *text, int64_t count, int64_t *done,
                         rf_error *error);
 
-/* Token ids of a text, with the beginning-of-text token but without an end-of-text token. */
+/* Token ids of a text. Adds the beginning-of-text token, but not the end-of-text token. */
 rf_status rf_eval_encode(rf_evaluation *e, const char *text, size_t bytes, int flags, rf_ids *ids,
                          rf_error *error);
 
-/* Adds the share right/n and its 95 % confidence interval to the result, and prints a line. The
- * name "accuracy" gives the keys "accuracy", "accuracy_low" and "accuracy_high". */
+/* Adds the fraction right/n and its 95 % confidence interval to the result, and prints them. For
+ * the name "accuracy", the keys are "accuracy", "accuracy_low" and "accuracy_high". */
 void rf_eval_put_share(rf_evaluation *e, const char *name, int64_t right, int64_t n);
 
 #endif

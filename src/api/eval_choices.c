@@ -1,7 +1,8 @@
 /* eval_choices.c - multiple choice by log-probability, as in lm-evaluation-harness. The model's
- * answer is the choice with the highest log-probability after the context, in total or per
- * character. A row is {"context", "choices": [text, ...], "answer": index}; the key names of
- * public data sets are accepted too. */
+ * answer is the choice with the highest log-probability after the context. The log-probability is
+ * the sum over the choice, or the mean per character.
+ * A row is {"context", "choices": [text, ...], "answer": index}. Other key names of public data
+ * sets are accepted too. */
 #define _GNU_SOURCE
 #include "api/eval.h"
 
@@ -12,21 +13,24 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A "question" becomes "Question: ...\nAnswer:". */
+/* Keys of the context. A "question" becomes "Question: ...\nAnswer:". */
 static const char *const CONTEXTS[] = {"context", "query", "ctx", "question"};
-/* A list, or {"text": [...], "label": [...]}. */
+/* Keys of the choices. The value is a list, or {"text": [...], "label": [...]}. */
 static const char *const CHOICES[] = {"choices", "endings", "options"};
-/* The right choice: an index from 0 (a number or its digits), or a label such as "B". */
+/* Keys of the right choice. The value is an index from 0 (a number or its digits), or a label such
+ * as "B". */
 static const char *const ANSWERS[] = {"answer", "label", "gold", "answerKey"};
 
 typedef struct choice {
-  int64_t first, count, own; /* first, count: range in sheet.ids, the last `own` tokens are the choice */
+  /* first, count: range in sheet.ids. own: number of the choice's tokens at the end of the
+   * range. */
+  int64_t first, count, own;
   int64_t characters;
   double logprob;
 } choice;
 
 typedef struct question {
-  int first, count, answer; /* first, count: range in sheet.choice; answer: index of the right choice */
+  int first, count, answer; /* first, count: range in sheet.choice. answer: index of the right choice. */
   bool done;
 } question;
 
@@ -35,7 +39,7 @@ typedef struct sheet {
   choice *choice;
   int questions, choices;
   rf_ids ids;
-  int64_t longest, cut; /* cut: contexts truncated at the beginning */
+  int64_t longest, cut; /* cut: number of contexts that were truncated at the beginning */
 } sheet;
 
 static json_t *field(const json_t *row, const char *const *names, size_t count, size_t *which) {
@@ -48,7 +52,7 @@ static json_t *field(const json_t *row, const char *const *names, size_t count, 
 }
 #define FIELD(row, names, which) field(row, names, sizeof names / sizeof *names, which)
 
-/* The index of the right choice, or -1. */
+/* Returns the index of the right choice, or -1. */
 static int answer_of(const json_t *value, const json_t *labels, int count) {
   const char *text = json_string_value(value);
   int64_t number = -1;
@@ -71,9 +75,8 @@ static int64_t characters_of(const char *text) {
   return count;
 }
 
-/* Encodes context and choice as one text, so that tokens may form across the boundary. The first
- * tokens count as context, as many as the context has when encoded alone. All other tokens count as
- * the choice. */
+/* Encodes context and choice as one text, because a token may span the boundary. If the context
+ * alone has n tokens, the first n tokens count as context. All other tokens count as the choice. */
 static rf_status add_choice(rf_evaluation *e, sheet *s, const char *context, const char *text,
                             const char *where, rf_error *error) {
   const char *gap =
@@ -86,7 +89,7 @@ static rf_status add_choice(rf_evaluation *e, sheet *s, const char *context, con
   rf_status status = RAFTER_OK;
   if (!whole) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
   size_t context_bytes = strlen(context);
-  /* Blanks between context and choice belong to the choice, as in most tokenizers. */
+  /* Spaces between context and choice belong to the choice, as in most tokenizers. */
   while (context_bytes && context[context_bytes - 1] == ' ') context_bytes--;
   snprintf(whole, bytes + 1, "%s%s%s", context, gap, text);
   RF_GO(rf_eval_encode(e, context, context_bytes, RF_ENCODE_MARKS, &behind, error));
@@ -95,7 +98,7 @@ static rf_status add_choice(rf_evaluation *e, sheet *s, const char *context, con
   if (rf_options_given(e->options, "seq")) most = rf_options_int(e->options, "seq");
   int32_t start =
       rf_tokenizer_bos(e->tokenizer) >= 0 ? rf_tokenizer_bos(e->tokenizer) : rf_tokenizer_eos(e->tokenizer);
-  bool alone = behind.count == 0; /* without a context, a start token must come first */
+  bool alone = behind.count == 0; /* without a context, the choice follows a start token */
   if (own < 1 || (alone && start < 0) || own + 1 > most) {
     status = RF_FAIL(error, RAFTER_FAILED, NULL, "a choice cannot be scored (%s: %s)", where,
                      own < 1 ? "the choice has no tokens of its own"
@@ -199,8 +202,8 @@ done:
   return status;
 }
 
-/* The likeliest choice of a question, by total or by mean log-probability per character. The first
- * of equal choices wins. */
+/* The likeliest choice of a question, by total log-probability, or by mean log-probability per
+ * character if `by_character`. If choices are equal, the first choice wins. */
 static int likeliest(const sheet *s, const question *q, bool by_character) {
   int best = 0;
   double most = -INFINITY;

@@ -1,6 +1,6 @@
-/* eval_gsm8k.c - grade-school arithmetic (Cobbe et al., 2021): rows {"question", "answer"} whose
- * answer ends in "#### NUMBER". The model's answer is right if its final number equals NUMBER.
- * The prompt is plain text with worked examples, or the model's chat template. */
+/* eval_gsm8k.c - grade-school arithmetic (Cobbe et al., 2021). A row is {"question", "answer"}, and
+ * the answer ends in "#### NUMBER". The model's answer is right if its final number equals NUMBER.
+ * The prompt is plain text with worked examples, or uses the model's chat template. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #define _GNU_SOURCE
 #include "api/answers.h"
@@ -20,16 +20,16 @@ enum { BATCH = 8, PLAIN_SHOTS = 5 };
 typedef struct problem {
   rf_ids ids;
   rf_replies answer;
-  bool ended;         /* answered, now or in an earlier evaluation */
-  const json_t *kept; /* the problem's row from an earlier evaluation */
+  bool ended;         /* true if this or an earlier evaluation has the answer */
+  const json_t *kept; /* result of an earlier evaluation; NULL: none */
 } problem;
 
 typedef struct exam {
   rf_evaluation *e;
-  json_t *rows, *shots; /* shots: worked examples before every question */
+  json_t *rows, *shots; /* shots: worked examples that precede every question */
   rf_chat *chat;        /* NULL: plain text */
   problem *problem;
-  int count, done, left; /* done: number of finished answers; left: answers still to generate */
+  int count, done, left; /* done: number of finished answers. left: number of answers to generate. */
   rf_generator *g;
   double start;
   rf_marks marks;
@@ -58,7 +58,8 @@ static rf_status check_rows(const exam *x, const json_t *rows, const char *path,
   return RAFTER_OK;
 }
 
-/* Reads the worked examples: the first rows of --shots-from, or of train.jsonl next to the data. */
+/* Reads the worked examples: the first rows of --shots-from. Without this option, reads the first
+ * rows of train.jsonl next to the data. */
 static rf_status read_shots(exam *x, rf_error *error) {
   const rf_options *o = x->e->options;
   int64_t shots = rf_options_given(o, "shots") ? rf_options_int(o, "shots") : x->chat ? 0 : PLAIN_SHOTS;
@@ -98,8 +99,8 @@ static rf_status encode_chat(exam *x, const json_t *row, problem *p, rf_error *e
   return status;
 }
 
-/* The prompt of lm-evaluation-harness: "Question: ...\nAnswer: ...\n\n" for every example, then
- * "Question: ...\nAnswer:". */
+/* Encodes the prompt of lm-evaluation-harness: "Question: ...\nAnswer: ...\n\n" for every example,
+ * then "Question: ...\nAnswer:". */
 static rf_status encode_plain(exam *x, const json_t *row, problem *p, rf_error *error) {
   char *text = NULL;
   size_t bytes = 0, i;
@@ -175,7 +176,8 @@ static rf_status answer_all(exam *x, rf_error *error) {
   int64_t most = rf_options_given(o, "seq") ? rf_options_int(o, "seq") : e->settings.model.max_seq,
           answer_tokens = rf_options_int(o, "max-tokens");
   rf_request request = {.max_tokens = answer_tokens, .stop = x->marks.id, .stop_count = x->marks.count};
-  rf_sampling_typed(o, &request.sampler); /* ignores generation_config.json; the result lists the settings */
+  /* Does not read generation_config.json. The result lists all settings. */
+  rf_sampling_typed(o, &request.sampler);
   json_object_set_new(e->result, "sampling", rf_sampling_json(&request.sampler));
   json_object_set_new(e->result, "max_tokens", json_integer(answer_tokens));
   if (x->longest >= most)
@@ -227,7 +229,8 @@ done:
 
 /* ---- numbers --------------------------------------------------------------------------------- */
 
-/* Finds the first or last number in `text` and drops its commas; false if there is no number. */
+/* Finds the first or last number in `text` and removes its commas. Returns false if there is no
+ * number. */
 static bool number_in(const exam *x, const char *text, bool last, char number[64]) {
   pcre2_match_data *match = pcre2_match_data_create_from_pattern(x->number, NULL);
   size_t bytes = strlen(text), from = 0;
@@ -246,7 +249,7 @@ static bool number_in(const exam *x, const char *text, bool last, char number[64
   return found;
 }
 
-/* The first number after "####", otherwise the last number of the text. */
+/* The first number after "####". Without "####", the last number of the text. */
 static bool final_number(const exam *x, const char *text, bool *marked, char number[64]) {
   const char *mark = strstr(text, "####");
   *marked = mark && number_in(x, mark + 4, false, number);

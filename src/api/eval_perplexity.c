@@ -1,5 +1,6 @@
-/* eval_perplexity.c - perplexity of texts of any length. Windows advance by the stride; each
- * window scores the tokens that the previous window did not score. */
+/* eval_perplexity.c - perplexity of texts of any length. A window is a range of a text that fits
+ * one forward pass. The next window begins `stride` tokens later. It scores only the tokens that
+ * the previous window did not score. */
 #define _GNU_SOURCE
 #include "api/eval.h"
 
@@ -10,18 +11,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WINDOW = 2048 }; /* default tokens of a window, if the model has as many positions */
+enum { WINDOW = 2048 }; /* default tokens of a window; a model with fewer positions has shorter windows */
 
 typedef struct window {
-  int64_t begin, count, from; /* range of the text's tokens; tokens before `from` are only context */
+  int64_t begin, count, from; /* range of the text's tokens; the tokens before `from` are only context */
 } window;
 
 typedef struct document {
   json_t *id;
   rf_ids ids; /* without special tokens */
   double nll, squares;
-  int64_t scored, bytes; /* number of scored tokens, and the bytes of their text */
-  int64_t windows;       /* number of windows to score, starting with the first */
+  int64_t scored, bytes; /* scored: number of scored tokens. bytes: length of their text. */
+  int64_t windows;       /* number of windows to score, from the first on */
 } document;
 
 typedef struct texts {
@@ -82,7 +83,7 @@ static rf_status resolve_windows(rf_evaluation *e, texts *t, rf_error *error) {
                    "a window is too short for two tokens (--seq: expected at least 3, got %lld)",
                    (long long)t->seq);
   t->stride = rf_options_given(o, "stride") ? rf_options_int(o, "stride") : t->own;
-  /* --limit counts rows of a .jsonl file and was applied when the rows were read. */
+  /* For a .jsonl file, --limit counts rows and was applied when the rows were read. */
   t->limit = rf_text_ends_with(rf_options_text(o, "data"), ".jsonl") ? 0 : rf_options_int(o, "limit");
   if (t->stride > t->own)
     return RF_FAIL(error, RAFTER_INVALID, "a window cannot score more new tokens than it has tokens",
@@ -91,8 +92,8 @@ static rf_status resolve_windows(rf_evaluation *e, texts *t, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* Sets *w to the k-th window of a text. Returns false if the text has no k-th window. The last
- * window may have fewer new tokens than the others. */
+/* Sets *w to window k of a text. Returns false if the text has no window k. The last window may
+ * have fewer new tokens than the other windows. */
 static bool window_at(const texts *t, int64_t count, int64_t k, window *w) {
   int64_t end = t->own + k * t->stride, from = k ? end - t->stride : 0;
   if (end > count) end = count;
@@ -106,7 +107,7 @@ static bool window_at(const texts *t, int64_t count, int64_t k, window *w) {
 
 static void account(rf_evaluation *e, const texts *t, document *d, const window *w, const rf_scored *scored) {
   for (int64_t i = w->from; i < w->count; i++) {
-    if (i + t->bos == 0) continue; /* nothing precedes it */
+    if (i + t->bos == 0) continue; /* no token precedes this token */
     double nll = -(double)scored->logprobs[i + t->bos];
     d->nll += nll;
     d->squares += nll * nll;
@@ -116,7 +117,7 @@ static void account(rf_evaluation *e, const texts *t, document *d, const window 
   d->windows++;
 }
 
-/* Takes over the sums that an earlier evaluation stored for a text. */
+/* Adopts the sums of a text from an earlier evaluation. */
 static void take_kept(const json_t *row, document *d) {
   d->nll = json_number_value(json_object_get(row, "nll"));
   d->squares = json_number_value(json_object_get(row, "squares"));
@@ -194,8 +195,8 @@ static rf_status answer(rf_evaluation *e, const texts *t, rf_error *error) {
     return RF_FAIL(error, RAFTER_FAILED, "give a longer text",
                    "nothing to score (%s: expected at least 2 tokens)", rf_options_text(e->options, "data"));
   double n = (double)all.scored, mean = all.nll / n, perplexity = exp(mean);
-  /* The standard error of the mean assumes independent tokens. The standard error of the
-   * perplexity is that of the mean times the derivative of the perplexity. */
+  /* The standard error of the mean assumes independent tokens. Multiplying it by the derivative
+   * exp(mean) gives the standard error of the perplexity. */
   double error_of_mean = n > 1 ? sqrt(fmax(0, all.squares / n - mean * mean) / (n - 1)) : 0;
   double bits = all.bytes ? all.nll / log(2) / (double)all.bytes : 0;
   rf_say(e->sink, "windows of %lld tokens%s, %lld new tokens each; %d text%s, %lld tokens scored\n",

@@ -1,5 +1,5 @@
-/* export.c - `rafter export MODEL OUT`: writes a model, or the newest checkpoint of a run, in the
- * file formats of other programs. */
+/* export.c - `rafter export MODEL OUT`: writes a model, or the newest checkpoint of a run, as a
+ * file or folder for other programs. */
 #define _GNU_SOURCE
 #include "api/api.h"
 #include "base/file.h"
@@ -22,12 +22,12 @@ typedef struct export {
   rf_model model;
   rf_params params;
   rf_weights_form form;
-  /* `from`: file or folder of the weights. `folder`: folder of config.json and the tokenizer; ""
-   * for a single file. */
+  /* from: file or folder of the weights. folder: folder of config.json and the tokenizer; "" if the
+   * source is a single file. */
   char from[4096], folder[4096];
   rf_weights_writer *writer;
-  rf_merger *merger; /* adapters to merge into the weights or to export alone; NULL: none */
-  float *merged;     /* (room) sums of base weights and adapter */
+  rf_merger *merger; /* adapters to merge into the weights, or to export without the weights; NULL: none */
+  float *merged;     /* (room) sums of base weights and adapter products */
   int64_t room;
   int64_t values;
   int files, tokenizer_files;
@@ -93,8 +93,8 @@ static rf_status write_weights(export *e, const char *out, rf_error *error) {
   return status;
 }
 
-/* Copies the source's config.json with the new dtype. Writes a new config.json if the source has
- * none, or if it describes the model only in its "text_config". */
+/* Copies the source's config.json and changes the dtype. Writes a new config.json if the source has
+ * none, or if the model's shape is only in its "text_config". */
 static rf_status write_config(const export *e, const char *out, rf_error *error) {
   static const char *const keys[] = {"torch_dtype", "dtype"};
   char path[4400];
@@ -112,13 +112,13 @@ static rf_status write_config(const export *e, const char *out, rf_error *error)
   for (int i = 0; i < 2; i++)
     if (json_object_get(json, keys[i]) || (i == 0 && !json_object_get(json, keys[1])))
       json_object_set_new(json, keys[i], json_string(name));
-  json_object_del(json, "quantization_config"); /* the written values are not quantized */
+  json_object_del(json, "quantization_config"); /* the values are written without quantization */
   rf_status status = rf_json_write(path, json, 2, error);
   json_decref(json);
   return status;
 }
 
-/* Writes generation_config.json with the BOS and EOS ids, if the source has none. */
+/* If the source has no generation_config.json, writes one with the BOS and EOS ids. */
 static rf_status write_generation(const export *e, const char *out, rf_error *error) {
   char path[4400];
   if (has(out, "generation_config.json") || (e->model.bos_id < 0 && e->model.eos_id < 0)) return RAFTER_OK;
@@ -150,7 +150,7 @@ static rf_status fill_model(export *e, const char *part, rf_error *error) {
   return write_generation(e, part, error);
 }
 
-/* Writes the adapters alone, in PEFT's format. */
+/* Writes only the adapters, in PEFT's format. */
 static rf_status fill_adapter(export *e, const char *part, rf_error *error) {
   char base[4096];
   if (!realpath(e->from, base)) snprintf(base, sizeof base, "%s", e->from);
@@ -177,7 +177,7 @@ static rf_status export_safetensors(export *e, const rf_options *o, const char *
   char size[32];
   RF_TRY(check_out(out, error));
   RF_TRY(rf_weights_form_of(e->from, &e->model, &e->params, &e->form, error));
-  static const rf_dtype dtypes[] = {RF_F32, RF_BF16, RF_F16}; /* in the order of --dtype's choices */
+  static const rf_dtype dtypes[] = {RF_F32, RF_BF16, RF_F16}; /* in the order of the choices of --dtype */
   if (rf_options_is_set(o, "dtype")) e->form.dtype = dtypes[rf_options_choice(o, "dtype")];
   e->form.file_bytes = rf_options_int(o, "shard-size");
   RF_TRY(export_folder(e, out, fill_model, error));
@@ -217,7 +217,8 @@ static rf_status export_gguf(export *e, const rf_options *o, const char *out, rf
   return rf_write_gguf(e->from, out, type, omp_get_max_threads(), e->sink, error);
 }
 
-/* Opens the adapter of --adapter or of MODEL. With --merge, the exported model has no adapter. */
+/* Opens the adapter that --adapter or MODEL names. With --merge, the exported model has no
+ * adapter. */
 static rf_status find_adapter(export *e, const rf_options *o, rf_error *error) {
   bool merge = rf_options_flag(o, "merge");
   if (rf_options_is_set(o, "adapter")) {
@@ -269,8 +270,6 @@ static rf_status rf_command_export(const rafter_job *job, const rafter_sink *sin
   free(e);
   return status;
 }
-
-/* ---- the command ------------------------------------------------------------------------------ */
 
 static const rf_option EXPORT[] = {
     RF_CHOICE("format", "safetensors|gguf", "safetensors", "Output",

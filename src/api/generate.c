@@ -1,4 +1,5 @@
-/* generate.c - `rafter generate`: streams one answer, or answers the prompts of a file. */
+/* generate.c - `rafter generate`: prints one answer while it is generated, or answers the prompts
+ * of a file. */
 #define _GNU_SOURCE
 #include "api/answers.h"
 #include "journal/journal.h"
@@ -21,7 +22,7 @@ typedef struct answers {
 
 typedef struct job {
   rf_prompts prompts;
-  answers *of; /* (rows) */
+  answers *of; /* (rows) answers to each prompt */
   const rafter_sink *sink;
   rf_generator *generator;
   rf_out_file *out;
@@ -29,9 +30,10 @@ typedef struct job {
   rf_record *record; /* --trace */
   bool json, streams, verbose, converts;
   int top;
-  int64_t written; /* number of prompts whose answers are written */
+  int64_t written; /* number of prompts whose answers were written */
   double start, first_seconds, seconds;
-  /* Seconds to open the model, and seconds from the start of the process to the first token. */
+  /* load_seconds: time to open the model. process_seconds: from program start to the first
+   * token. */
   double load_seconds, process_seconds;
 } job;
 
@@ -48,7 +50,7 @@ static json_t *ids_json(const int32_t *ids, int64_t count) {
   return list;
 }
 
-/* Adds the fields of an answer that all forms of output have. */
+/* Adds the fields of an answer that every output format has. */
 static void put_answer(const job *j, const rf_reply *r, json_t *json) {
   json_object_set_new(json, "tokens", ids_json(r->tokens.at, r->tokens.count));
   json_object_set_new(json, "logprobs", numbers(r->logprobs, r->tokens.count));
@@ -82,7 +84,7 @@ static rf_status put_row(job *j, const answers *a, int sample, rf_error *error) 
   return status;
 }
 
-/* Writes finished answers in the order of the prompts. */
+/* Writes finished answers, in the order of the prompts. */
 static rf_status put_ready(job *j, rf_error *error) {
   for (; j->written < j->prompts.rows && j->of[j->written].of.ended == j->of[j->written].row->samples;
        j->written++) {
@@ -102,16 +104,15 @@ static rf_status put_ready(job *j, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* Predicted seconds to load the weights; -1 (unknown) if the weights are converted or do not come
- * from a file. */
+/* Predicted seconds to load the weights. Returns -1 (unknown) if the weights are converted, or if
+ * there is no file of weights. */
 static double planned_load(const job *j) {
   const rf_settings *s = &j->prompts.settings;
   return *s->weights_folder && !j->converts ? rf_plan_load_seconds(j->generator->prefill) : -1;
 }
 
-/* Predicted seconds to open the tokenizer, from the bytes of its tokenizer.json or of its
- * vocabulary with scores. Returns 0 if the machine file has no measurements of opening
- * tokenizers. */
+/* Predicted seconds to open the tokenizer. The prediction depends on the bytes of tokenizer.json,
+ * or on the size of a vocabulary with scores. Returns 0 if the machine file has no measurement. */
 static double planned_tokenizer(const job *j) {
   const rf_tokenizer *tokenizer = j->prompts.tokenizer;
   bool json = tokenizer && rf_tokenizer_json_bytes(tokenizer) > 0;
@@ -308,8 +309,6 @@ static rf_status rf_command_generate(const rafter_job *asked, const rafter_sink 
   rf_options_free(o);
   return status;
 }
-
-/* ---- the command ------------------------------------------------------------------------------ */
 
 static const rf_option GENERATE[] = {
     RF_WORDS("prompt", TEXT, "TEXT", NULL, "Prompt", "text to continue"),

@@ -8,15 +8,15 @@
 
 enum { CONTEXT = 4096, AT_ONCE = 8 }; /* defaults of --seq and --batch */
 
-/* A request. The entry of a request is kept until the generator has reported the end of all answers
- * to the request. */
+/* A request. The entry exists until the generator has reported the end of all answers to the
+ * request. */
 typedef struct entry {
   struct entry *next, *before;
   void *owner;
   rf_logit_bias *bias;
   rf_stop stop;
   rf_reply *reply;   /* (samples) */
-  int samples, left; /* left: answers that have not ended */
+  int samples, left; /* left: number of answers that have not ended */
 } entry;
 
 struct rafter_generator {
@@ -24,7 +24,7 @@ struct rafter_generator {
   rafter_tokenizer *tokenizer;
   rf_generator *g;
   rf_marks marks;
-  entry *first, *spent; /* spent: ended requests, whose texts are valid until the next step */
+  entry *first, *spent; /* spent: ended requests; their texts are valid until the next step */
   rafter_event *event;  /* (2 batch) events of the last step */
   rf_error *why;        /* (2 batch) error of each event */
   int events, taken;
@@ -53,7 +53,7 @@ static rf_status open_model(rafter_generator *h, const rf_options *o, rf_error *
   if (!rf_options_given(o, "batch")) b->microbatch = AT_ONCE;
   b->accumulate = 1;
   if (b->sequences < b->microbatch) b->sequences = b->microbatch;
-  /* A model without a tokenizer works with token ids only. */
+  /* A model without a tokenizer accepts and returns only token ids. */
   rf_tokenizer_handle(o, &h->settings.model, h->settings.weights_folder, &h->tokenizer, NULL);
   RF_TRY(rf_marks_of(&h->settings, h->tokenizer ? h->tokenizer->tokenizer : NULL, &h->marks, error));
   RF_TRY(rf_open_generator(&h->settings, o, NULL, &h->g, error));
@@ -168,7 +168,8 @@ static const rafter_finish FINISH[] = {
     [RF_FINISH_CANCELLED] = RAFTER_FINISH_CANCELLED,
 };
 
-/* Called at the end of an answer. After a request's last answer, moves the request to h->spent. */
+/* Called at the end of an answer. After the last answer to a request, moves the request to
+ * h->spent. */
 static void end_answer(rafter_generator *h, entry *e) {
   if (--e->left) return;
   if (e->before) e->before->next = e->next;
@@ -184,7 +185,7 @@ static void take(rafter_generator *h, const rf_event *from) {
   rf_reply *r = &e->reply[from->sample];
   bool had_ended = r->finish != RF_FINISH_NONE;
   if (from->finish != RF_FINISH_NONE) end_answer(h, e);
-  if (had_ended) return; /* the answer's end by a stop text was already reported */
+  if (had_ended) return; /* a stop text ended the answer, and its end was already reported */
   rf_error *why = &h->why[h->events];
   rf_status status = rf_reply_take(r, from, why);
   if (status != RAFTER_OK) r->finish = RF_FINISH_ERROR;

@@ -189,19 +189,18 @@ static rf_status rf_command_inspect(const rafter_job *job, const rafter_sink *si
   else if (rf_text_ends_with(path, ".shard")) status = inspect_shard(path, sink, json, error);
   else if (rf_text_ends_with(path, ".gguf") || rf_text_ends_with(path, ".bin")) {
     status = rf_inspect_blocks(path, sink, json, error);
-    rf_model known; /* a model of an unknown architecture is printed without its shape */
+    rf_model known; /* if the architecture is unknown, the model's shape is not printed */
     if (status == RAFTER_OK && rf_model_resolve(path, &known, NULL, NULL) == RAFTER_OK)
       status = inspect_model(path, sink, json, error);
   } else if (there)
     status = RF_FAIL(error, RAFTER_FAILED, "rename it to end in .safetensors, .gguf, .shard or .json",
                      "inspect does not recognise the name of %s", path);
-  else status = inspect_model(path, sink, json, error); /* a preset or an inline shape */
+  /* the name of a preset, or a shape such as gpt:layers=4 */
+  else status = inspect_model(path, sink, json, error);
   if (status == RAFTER_OK) rf_put_json(sink, json);
   else json_decref(json);
   return status;
 }
-
-/* ---- the command ------------------------------------------------------------------------------ */
 
 const rf_command RF_COMMAND_INSPECT = {
     RF_COMMAND_HEAD("inspect", "FILE", 1, 1, "Look",

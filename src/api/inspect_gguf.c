@@ -11,7 +11,7 @@
 
 enum { TEXT_MOST = 100 }; /* maximum bytes of a text value to print */
 
-/* Appends a text and leaves out its control characters, which a terminal would obey. */
+/* Appends a text without its control characters, which a terminal would obey. */
 static void append_text(char *line, size_t size, rf_gguf_text text) {
   for (int64_t i = 0; i < text.bytes && i < TEXT_MOST; ++i) {
     unsigned char c = (unsigned char)text.at[i];
@@ -25,8 +25,8 @@ static json_t *json_of(rf_gguf_text text) {
   return value ? value : json_null(); /* not UTF-8 */
 }
 
-/* Returns a metadata value as JSON and appends it to the line. An array is shown as type and
- * length. */
+/* Returns a metadata value as JSON and appends it to the line. For an array, shows only its type
+ * and length. */
 static json_t *describe(const rf_gguf *file, const rf_gguf_value *v, char *line, size_t size) {
   rf_gguf_text text;
   int64_t whole;
@@ -50,7 +50,7 @@ static json_t *describe(const rf_gguf *file, const rf_gguf_value *v, char *line,
     rf_text_append(line, size, "%lld", (long long)whole);
     return json_integer((json_int_t)whole);
   }
-  /* not a finite number */
+  /* the value is not a finite number */
   if (rf_gguf_float(file, v->key, -1e308, 1e308, &real, NULL) != RAFTER_OK) return json_null();
   rf_text_append(line, size, "%.9g", real);
   return json_real(real);

@@ -22,7 +22,8 @@ rafter_status rafter_plan_text(const rafter_plan *plan, char **text, rafter_erro
   return rf_plan_table(plan, text, error);
 }
 
-/* The plan's JSON object is made once and kept for rafter_plan_number. One thread at a time. */
+/* Makes the plan's JSON object at the first call and keeps the object for later calls. Two threads
+ * may not call this function at the same time. */
 rafter_status rafter_plan_number(const rafter_plan *plan, const char *pointer, double *value,
                                  rafter_error *error) {
   char part[128];

@@ -34,7 +34,7 @@ done:
   return status;
 }
 
-/* Makes a plan's JSON object, draws --plot, and prints the plan's table if `sink` is given. */
+/* Makes a plan's JSON object and draws --plot. If `sink` is given, also prints the plan's table. */
 static rf_status show(const rafter_job *job, const rafter_plan *plan, const rafter_sink *sink, json_t **json,
                       rf_error *error) {
   char *text = NULL;
@@ -56,13 +56,14 @@ done:
   return status;
 }
 
-/* If the plan does not fit, a second thread searches for settings that fit while this thread prices
- * changes. */
+/* If the plan does not fit, a second thread searches for settings that fit. Meanwhile, this thread
+ * computes advice. */
 typedef struct refusal {
   const rafter_job *job;
   const rafter_plan *plan;
   pthread_t thread;
-  rf_idle idle; /* set when the first thread has shown the plan and can join the search */
+  /* set when the first thread has shown the plan; from then on, it can help the second thread */
+  rf_idle idle;
   bool begun;
   rf_status status;
   rf_error error;
@@ -118,8 +119,6 @@ static rf_status rf_command_plan(const rafter_job *job, const rafter_sink *sink,
   rafter_plan_free(plan);
   return status;
 }
-
-/* ---- the command ------------------------------------------------------------------------------ */
 
 static const rf_option PLAN[] = {
     RF_CHOICE("job", "train|generate|prefill|score|rollout|serve|rl", "train", "Job",

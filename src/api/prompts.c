@@ -35,7 +35,7 @@ static rf_status read_bias(const rf_options *o, rf_prompts *p, rf_error *error) 
   return RAFTER_OK;
 }
 
-/* Reads the sampling settings for prompts whose row sets none. */
+/* Reads the sampling settings for prompts without own settings. */
 static rf_status read_common(const rf_options *o, rf_prompts *p, const rafter_sink *sink, rf_error *error) {
   rf_prompt *c = &p->common;
   RF_TRY(rf_sampling_of(o, &p->settings, sink, &c->sampler, error));
@@ -77,13 +77,14 @@ static rf_status add_row(rf_prompts *p, rf_prompt **row, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* Encodes a conversation with the model's chat template, up to the answer. */
+/* Encodes a conversation with the model's chat template. The result ends with the beginning of the
+ * answer. */
 static rf_status render(rf_prompts *p, const rf_options *o, const json_t *messages, rf_prompt *row,
                         rf_error *error) {
   rf_rendered rendered = {0};
   if (!p->chat) RF_TRY(rf_chat_of(o, &p->settings, p->tokenizer, &p->chat, error));
   rf_status status = rf_chat_text(p->chat, messages, true, &rendered, error);
-  if (status == RAFTER_OK) /* the template has already written its special tokens */
+  if (status == RAFTER_OK) /* the template has already added the special tokens */
     status = rf_tokenizer_encode(p->tokenizer, rendered.text, rendered.bytes, RF_ENCODE_PARSE, &row->tokens,
                                  error);
   if (status == RAFTER_OK) {
@@ -162,7 +163,7 @@ static rf_status read_numbers(const json_t *json, const char *where, rf_prompt *
   return RAFTER_OK;
 }
 
-/* Checks a key of a row. An unknown key that is close to a known one is an error; other unknown
+/* Checks a key of a row. If an unknown key is similar to a known key, it is an error. Other unknown
  * keys are collected in p->unread. */
 static rf_status check_key(rf_prompts *p, const char *key, const char *where, rf_error *error) {
   static const char *const KNOWN[] = {"id",
@@ -272,8 +273,8 @@ done:
 
 /* ---- all prompts ----------------------------------------------------------------------------- */
 
-/* Sets the context length to --seq, or else to that of the longest prompt with its answer. Without
- * --seq, the context is at most the model's number of positions. */
+/* Sets the context length to --seq. Without --seq, the context length is that of the longest prompt
+ * with its answer, but not more than the model's number of positions. */
 static rf_status resolve_context(const rf_options *o, rf_prompts *p, rf_error *error) {
   rf_build_options *b = &p->settings.plan.build;
   int64_t most = p->settings.model.max_seq, longest = 0, answers = 0, samples = 1;
@@ -286,7 +287,7 @@ static rf_status resolve_context(const rf_options *o, rf_prompts *p, rf_error *e
   }
   if (!rf_options_is_set(o, "seq")) b->seq = longest < most ? longest : most;
   b->microbatch = rf_options_int_or(o, "batch", answers < 8 ? answers : 8);
-  /* If a prompt has more samples than slots, one more cached sequence keeps the prompt. */
+  /* If a prompt has more samples than there are cache slots, one more slot caches the prompt. */
   b->accumulate = 1;
   b->sequences = b->microbatch + (samples > b->microbatch);
   for (int64_t i = 0; i < p->rows; i++) {
@@ -301,7 +302,7 @@ static rf_status resolve_context(const rf_options *o, rf_prompts *p, rf_error *e
   return RAFTER_OK;
 }
 
-/* Checks that options give the prompt in one form only, and that chat options come with --chat. */
+/* Checks that options give the prompt in one form only. Chat options need --chat. */
 static rf_status check_typed(const rf_options *o, rf_error *error) {
   static const char *const FORMS[] = {"input", "prompt", "tokens"};
   static const char *const OF_CHAT[] = {"system", "template"};

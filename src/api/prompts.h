@@ -1,5 +1,5 @@
-/* prompts.h - prompts from the command line or from rows of a file, with their sampling settings
- * and stop texts. */
+/* prompts.h - prompts with their sampling settings and stop texts. Prompts come from the command
+ * line, or from a JSON Lines file. A row is one JSON object of this file. */
 #ifndef RF_PROMPTS_H
 #define RF_PROMPTS_H
 
@@ -8,36 +8,36 @@
 #include "text/chat.h"
 
 typedef struct rf_prompt {
-  json_t *id; /* "id" of the row, or NULL */
+  json_t *id; /* "id" of the row; NULL: none */
   char *text; /* NULL: the prompt was given as ids */
   rf_ids tokens;
-  int64_t line; /* line of the file; 0: command line */
+  int64_t line; /* line in the file; 0: the prompt is from the command line */
   int64_t max_tokens;
   int samples;
-  rf_sampler_options sampler; /* rf_prompts owns its lists */
-  rf_stop own_stop;           /* "stop" of the row */
+  rf_sampler_options sampler; /* sampling settings; rf_prompts owns the lists in it */
+  rf_stop own_stop;           /* stop texts in "stop" of the row */
   const rf_stop *stop;
 } rf_prompt;
 
 typedef struct rf_prompts {
   rf_settings settings;
-  rf_tokenizer *tokenizer;  /* NULL: prompts and answers are ids */
+  rf_tokenizer *tokenizer;  /* NULL: prompts and answers are token ids */
   double tokenizer_seconds; /* time to open the tokenizer */
-  rf_chat *chat;            /* opened when first needed */
+  rf_chat *chat;            /* opened at first use */
   bool chats;
   rf_prompt *row;
   int64_t rows, capacity;
-  rf_prompt common; /* settings for rows that set none */
+  rf_prompt common; /* settings for prompts without own settings */
   rf_marks marks;   /* tokens that end an answer */
   rf_logit_bias *bias;
   int bias_count;
-  const char *path; /* file of the rows, or NULL */
-  char unread[256]; /* unknown keys of rows, quoted */
+  const char *path; /* file of the prompts; NULL: none */
+  char unread[256]; /* unknown keys of rows, in quotes */
 } rf_prompts;
 
-/* Reads the prompts and settings that the options name. Where an option is not given, its value
- * comes from generation_config.json; a note to the sink lists the values from that file.
- * RAFTER_INVALID names the option, RAFTER_FAILED the file, line and field. */
+/* Reads the prompts and the settings that the options name. If an option is not given, its value
+ * comes from generation_config.json. A note to the sink lists the values from this file. Errors are
+ * RAFTER_INVALID for a wrong option, or RAFTER_FAILED for a wrong field of the file. */
 rf_status rf_prompts_read(const rf_options *options, const rafter_sink *sink, rf_prompts *prompts,
                           rf_error *error);
 void rf_prompts_free(rf_prompts *prompts);

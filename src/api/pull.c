@@ -21,7 +21,7 @@ typedef struct pull {
   rf_hub_listing listing;
   rf_http *http;
   char endpoint[1024], folder_name[1024];
-  int folder, number, count; /* folder: descriptor of the folder; number: current file, 1 to count */
+  int folder, number, count; /* folder: its file descriptor. number: the current file, from 1 to count. */
   int64_t total_bytes, transferred_bytes;
   double start, said;  /* seconds */
   int64_t start_bytes; /* bytes of the file at time `start` */
@@ -69,7 +69,7 @@ static rf_status open_hub(const rf_options *o, pull *p, rf_error *error) {
   return rf_http_open(&settings, &p->http, error);
 }
 
-/* Sums up the bytes of all chosen files and compares the sum with --max-size. */
+/* Sums the bytes of all chosen files and compares the sum with --max-size. */
 static rf_status check_total(const rf_options *o, pull *p, rf_error *error) {
   for (int i = 0; i < p->listing.count; i++) {
     const rf_hub_file *file = &p->listing.file[i];
@@ -165,7 +165,7 @@ static rf_status fetch_all(pull *p, int64_t room, json_t *files, rf_error *error
   return RAFTER_OK;
 }
 
-/* The MODEL for other commands: the folder, or its first GGUF file. */
+/* Writes the name that other commands take as MODEL: the folder, or its first GGUF file. */
 static void model_of(const pull *p, char *model, size_t size) {
   const char *gguf = NULL;
   bool folder = false;
@@ -223,8 +223,6 @@ static rf_status rf_command_pull(const rafter_job *job, const rafter_sink *sink,
   free(p);
   return status;
 }
-
-/* ---- the command ------------------------------------------------------------------------------ */
 
 static const rf_option PULL[] = {
     RF_WORDS("include", TEXTS, "PATTERN", NULL, "Files",

@@ -12,12 +12,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A tensor is read in chunks of PARTS parts with PART values each. A thread quantizes one part at a
- * time. PART is a multiple of every block size. */
+/* A chunk is up to PARTS parts of PART values. A thread quantizes one part at a time. PART is a
+ * multiple of every block size. */
 enum { PART = 1 << 14, PARTS = 64 };
 
-/* Values of general.file_type. The numbers are those of llama.cpp's enum llama_ftype. For K types,
- * the table has the numbers of files that do not mix types. */
+/* Values of general.file_type, from llama.cpp's enum llama_ftype. For K types, these are the
+ * numbers of files in which all matrices have the same type. */
 static const struct {
   const char *type;
   int number;
@@ -29,29 +29,30 @@ typedef struct work {
   const rafter_sink *sink;
   rf_gguf_source *source;
   rf_gguf_writer *writer;
-  rf_quant_tensor *out; /* the tensors of the source, each with its new type */
-  double *error;        /* per tensor: RMS of errors / RMS of values; negative: the tensor is copied */
+  rf_quant_tensor *out; /* the tensors of the source with their new types */
+  /* error of each tensor: RMS of errors / RMS of values; negative: the tensor is copied */
+  double *error;
   int count, threads;
   int64_t bytes_in, bytes_out, bytes_done;
   float *value;                    /* (PARTS, PART) */
-  float *back;                     /* (PARTS, PART) dequantized values */
+  float *back;                     /* (PARTS, PART) values after quantizing and dequantizing */
   uint8_t *block;                  /* quantized blocks of the chunk */
-  double wrong[PARTS], all[PARTS]; /* sums of squares */
+  double wrong[PARTS], all[PARTS]; /* wrong: sums of squared errors. all: sums of squared values. */
 } work;
 
 /* ---- the type of a tensor -------------------------------------------------------------------- */
 
 static bool is_matrix(const rf_quant_tensor *t) {
-  /* Vectors (norms, biases) keep their type. Positions, routers and rotary factors also keep
-   * their type, because they are small and their errors do not average out. */
+  /* Vectors (norms, biases) keep their type. Positions, routers and rotary factors are small and
+   * sensitive, so these matrices keep their type too. */
   static const char *const KEPT[] = {"position_embd.weight", "ffn_gate_inp.weight", "rope_freqs.weight"};
   for (size_t i = 0; i < sizeof KEPT / sizeof *KEPT; ++i)
     if (rf_text_ends_with(t->name, KEPT[i])) return false;
   return t->rank >= 2 && rf_text_ends_with(t->name, ".weight");
 }
 
-/* The head (or a tied model's token table) gets six bits or more, because its errors reach every
- * logit. */
+/* The head gets six bits or more, because its errors reach every logit. In a tied model, the token
+ * table is the head. */
 static const rf_quant_type *type_for(const rf_quant_tensor *t, const rf_quant_type *wanted, bool tied) {
   const rf_quant_type *least = rf_quant_type_of(RF_Q_Q6_K);
   if (!is_matrix(t)) return t->type;
@@ -73,7 +74,7 @@ static rf_status choose_types(work *w, const rf_quant_type *wanted, rf_error *er
     w->error[i] = -1;
     w->bytes_in += t->bytes;
     w->bytes_out += w->out[i].bytes;
-    /* Fail now if the source's type cannot be read. */
+    /* Fails early if the source's type cannot be read. */
     if (w->out[i].type != t->type) RF_TRY(rf_gguf_source_read(w->source, i, 0, 0, w->value, error));
   }
   return RAFTER_OK;
@@ -81,7 +82,8 @@ static rf_status choose_types(work *w, const rf_quant_type *wanted, rf_error *er
 
 /* ---- one tensor ------------------------------------------------------------------------------ */
 
-/* Quantizes part `p` of a chunk and sums the part's squared errors; a NaN makes the sums NaN. */
+/* Quantizes part `p` of a chunk and sums its squared errors. If the part has a NaN, the sums are
+ * NaN. */
 static void do_part(work *w, const rf_quant_type *type, int p, int64_t values) {
   float *x = w->value + (int64_t)p * PART, *y = w->back + (int64_t)p * PART;
   uint8_t *block = w->block + (int64_t)p * (PART / type->values) * type->bytes;
@@ -119,7 +121,7 @@ static rf_status convert(work *w, int index, double *wrong, double *all, rf_erro
 #pragma omp parallel for num_threads(w->threads) schedule(dynamic, 1)
     for (int p = 0; p < parts; ++p)
       do_part(w, t->type, p, values - (int64_t)p * PART < PART ? values - (int64_t)p * PART : PART);
-    /* The parts are added in order, so that the sum does not depend on the number of threads. */
+    /* The parts are added in order. Then the sum does not depend on the number of threads. */
     for (int p = 0; p < parts; ++p) {
       *wrong += w->wrong[p];
       *all += w->all[p];
@@ -136,8 +138,7 @@ static rf_status convert(work *w, int index, double *wrong, double *all, rf_erro
   return RAFTER_OK;
 }
 
-/* Copies a tensor that keeps its type. Copies the bytes of the file, or the values if the source
- * has only values. */
+/* Copies a tensor that keeps its type. If the source has no bytes of this type, copies values. */
 static rf_status keep(work *w, int index, rf_error *error) {
   const rf_quant_tensor *t = &w->out[index];
   if (t->data) return rf_gguf_writer_put_bytes(w->writer, t->data, t->bytes, error);
@@ -247,8 +248,6 @@ static rf_status rf_command_quantize(const rafter_job *job, const rafter_sink *s
   RF_TRY(rf_run_weights(in, folder, error));
   return rf_write_gguf(folder, out, rf_options_text(o, "weights"), threads, sink, error);
 }
-
-/* ---- the command ------------------------------------------------------------------------------ */
 
 static const rf_option QUANTIZE[] = {
     RF_CHOICE("weights", "f32|f16|bf16|q8_0|q4_0|q4_1|q5_0|q5_1|q2_k|q3_k|q4_k|q5_k|q6_k", "q4_k", "Model",

@@ -17,11 +17,11 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Maximum rows of each list of a comparison, given the number of entries of the page. The maximum
- * keeps the page small enough to mail. */
+/* Maximum rows of each list in a comparison. `entries` is the number of runs and plans on the page.
+ * The maximum keeps the page small enough to mail. */
 static size_t page_rows(size_t entries) { return entries < 4 ? 200 : entries < 6 ? 120 : 70; }
 
-/* --against plans the first run again with each of its changes. */
+/* Plans the first run again with each change of --against. */
 static rf_status add_against(const rf_options *o, json_t *model, rf_error *error) {
   int count = 0;
   const char *const *changes = rf_options_texts(o, "against", &count);
@@ -43,8 +43,8 @@ static rf_status add_against(const rf_options *o, json_t *model, rf_error *error
   return RAFTER_OK;
 }
 
-/* The page goes to --out, otherwise to report.html in the folder of the first run or, without a
- * run, in the working directory. */
+/* Path of the page: --out, or else report.html. The folder of report.html is the folder of the
+ * first run. Without a run, it is the working directory. */
 static void page_path(const rf_options *o, const json_t *model, char path[4200]) {
   const json_t *first = json_array_get(json_object_get(model, "runs"), 0);
   const char *folder = json_string_value(json_object_get(first, "folder"));
@@ -52,7 +52,7 @@ static void page_path(const rf_options *o, const json_t *model, char path[4200])
   else snprintf(path, 4200, "%s%sreport.html", folder ? folder : "", folder ? "/" : "");
 }
 
-/* Makes the page's report model, with comparisons, and with fewer metrics rows for long runs. */
+/* Makes the report model of the page: adds comparisons, and thins the metrics of long runs. */
 static json_t *page_model(const json_t *model) {
   json_t *shown = json_copy((json_t *)model), *runs = json_array(), *entry;
   size_t i;
@@ -80,8 +80,8 @@ static rf_status write_page(const rf_options *o, const json_t *model, const raft
   return status;
 }
 
-/* Adds the summary of a run. If this machine makes the same plan for the run, possible changes of
- * the run's options are priced again, because a run that ended early recorded no advice. */
+/* Adds the summary of a run. A run that ended early recorded no advice. If this machine makes the
+ * same plan for the run, computes advice again. */
 static void sum_up(json_t *entry) {
   json_t *advice = json_object_get(entry, "run") ? rf_advise_changes(&RF_ALL_COMMANDS, entry, 10) : NULL;
   if (json_array_size(advice) ||
@@ -91,7 +91,7 @@ static void sum_up(json_t *entry) {
   json_object_set_new(entry, "summary", rf_report_summary(entry));
 }
 
-/* Serves --perfetto and --csv: writes the trace of the first run that has one. */
+/* Writes the trace of the first run that has one, for --perfetto and --csv. */
 static rf_status write_traces(const rf_options *o, const json_t *model, const rafter_sink *sink,
                               rf_error *error) {
   static const struct {
@@ -125,7 +125,7 @@ static rf_status rf_command_report(const rafter_job *job, const rafter_sink *sin
   json_t *model = rf_report_model();
   rf_status status = RAFTER_OK;
   for (int i = 0; i < rf_options_argument_count(o); i++) {
-    char folder[4096], named[4400]; /* folder: the folder of a run given by its number in the history */
+    char folder[4096], named[4400]; /* folder of a run that is given by its number in the history */
     snprintf(named, sizeof named, "%.300s/%.4000s", rf_runs_root(), rf_options_argument(o, i));
     *folder = 0;
     if (access(named, F_OK)) RF_GO(rf_runs_folder(rf_options_argument(o, i), folder, error));
@@ -146,8 +146,6 @@ done:
   json_decref(model);
   return status;
 }
-
-/* ---- the command ------------------------------------------------------------------------------ */
 
 static const rf_option REPORT[] = {
     RF_WORDS("out", PATH, "FILE", NULL, "Output",

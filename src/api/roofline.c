@@ -81,8 +81,6 @@ done:
   return status;
 }
 
-/* ---- the command ------------------------------------------------------------------------------ */
-
 const rf_command RF_COMMAND_ROOFLINE = {
     RF_COMMAND_HEAD("roofline", "OP", 0, 8, "Plan",
                     "Compute FLOPs, bytes, time and bound of one operation on a machine; without OP, list "

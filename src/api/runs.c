@@ -25,7 +25,7 @@ static void when_text(double seconds, char text[32]) {
   if (!known || !strftime(text, 32, "%Y-%m-%d %H:%M", &broken)) snprintf(text, 32, "?");
 }
 
-/* Returns a row's text without control characters: any program may have written the file. */
+/* Copies a text without control characters, because any program may have written the history. */
 static const char *clean(const json_t *object, const char *key, char out[512]) {
   const char *from = rf_json_text_at(object, key);
   size_t n = 0;
@@ -42,7 +42,7 @@ static const char *clean(const json_t *object, const char *key, char out[512]) {
   return out;
 }
 
-/* A number of an object as text; "" if it is unknown. */
+/* A number of an object as text. If the number is unknown, "". */
 static const char *shown(const json_t *object, const char *key, char *(*text)(double, char[32]),
                          char out[32]) {
   *out = 0;
@@ -60,7 +60,7 @@ static const char *folder_note(const json_t *row, char note[64]) {
   return snprintf(note, 64, " (run %lld uses that folder now)", (long long)json_integer_value(taken)), note;
 }
 
-/* Shows the end of a long name, because paths often differ only at the end. */
+/* Shortens a long name to its end, because paths often differ only at the end. */
 static const char *end_of(const char *name, char text[32]) {
   size_t all = strlen(name), from = all > 24 ? all - 22 : 0;
   /* Do not split a UTF-8 character. */
@@ -100,8 +100,8 @@ static void say_rows(const rafter_sink *sink, const json_t *rows, int64_t limit,
 
 enum { LEFT_BYTES = 1 << 16 };
 
-/* Returns the figures of the last step, and the median rate. `text` is the end of metrics.jsonl, of
- * which only complete lines are read. NULL: no step. */
+/* Returns the figures of the last step, and the median rate. `text` is the end of metrics.jsonl.
+ * Only complete lines are read. Returns NULL if there is no step. */
 static json_t *last_steps(const char *text, size_t bytes) {
   static const char *const taken[] = {"loss", "tokens", "mfu", "val_loss"};
   double rate[LEFT_BYTES / 64];
@@ -129,8 +129,8 @@ static json_t *last_steps(const char *text, size_t bytes) {
   return left;
 }
 
-/* Adds results from metrics.jsonl to a training run that is still running, failed, or was killed
- * before it wrote its results. */
+/* Adds results from metrics.jsonl to a training run that has not written its results: the run is
+ * still running, failed, or was killed. */
 static void add_left(json_t *row) {
   char path[4400], text[LEFT_BYTES + 1];
   json_t *results = json_object_get(row, "results"), *left;
@@ -153,7 +153,7 @@ static void add_left(json_t *row) {
 
 /* ---- finding a run --------------------------------------------------------------------------- */
 
-/* Finds a run by number, name or folder. If several runs have the name, the newest is found. */
+/* Finds a run by its number, name or folder. If several runs have the name, finds the newest. */
 static rf_status find(rf_history *history, const char *which, json_t **row, rf_error *error) {
   rf_history_filter filter = {0};
   json_t *rows = NULL;
@@ -162,7 +162,7 @@ static rf_status find(rf_history *history, const char *which, json_t **row, rf_e
   if (rf_text_int(which, &id) && id > 0) filter.id = id;
   else filter.name = which;
   RF_TRY(rf_history_rows(history, &filter, &rows, error));
-  if (!json_array_size(rows) && filter.id) { /* a folder's name may be a number */
+  if (!json_array_size(rows) && filter.id) { /* the name of a folder may be a number */
     json_decref(rows);
     filter = (rf_history_filter){.name = which};
     RF_TRY(rf_history_rows(history, &filter, &rows, error));
@@ -260,7 +260,7 @@ static rf_status show(rf_history *history, const rf_options *o, const rafter_sin
   return RAFTER_OK;
 }
 
-/* Lists the numbers that the results of both runs contain. */
+/* Lists the numbers that are in the results of both runs. */
 static json_t *results_json(const json_t *a, const json_t *b) {
   json_t *list = json_array(), *x;
   const char *key;
@@ -272,7 +272,8 @@ static json_t *results_json(const json_t *a, const json_t *b) {
   return list;
 }
 
-/* Compares two runs: op by op if both folders exist, otherwise only by options and results. */
+/* Compares two runs. If both folders exist, compares them op by op. If not, compares only options
+ * and results. */
 static rf_status compare(rf_history *history, const rf_options *o, const rafter_sink *sink, rf_error *error) {
   json_t *a = NULL, *b = NULL, *model = rf_report_model(), *json = NULL, *row;
   rf_status status = RAFTER_OK;
@@ -338,9 +339,9 @@ static int better_first(const void *x, const void *y, void *metric) {
   return small_is_best(metric) ? (a > b) - (a < b) : (a < b) - (a > b);
 }
 
-/* Keeps only the runs of one command, because rates of training and scoring are not comparable.
- * The command is train if there are training runs, otherwise the most frequent one. `others`
- * receives the number of dropped runs by command. */
+/* Keeps only the runs of one command, because the rates of training and scoring are not comparable.
+ * The command is train if there are training runs, else the most frequent command. `others` gets
+ * the number of dropped runs of each command. */
 static void keep_one_command(json_t *rows, char command[32], json_t *others) {
   json_t *row, *count;
   const char *of;
@@ -434,8 +435,6 @@ static rf_status rf_command_runs(const rafter_job *job, const rafter_sink *sink,
   return RF_FAIL(error, RAFTER_INVALID, "use list, show, compare or best", "runs has no subcommand '%.60s'",
                  verb);
 }
-
-/* ---- the command ------------------------------------------------------------------------------ */
 
 static const rf_option RUNS[] = {
     RF_WORDS("model", TEXT, "TEXT", NULL, "Filter (list, best)", "only runs whose model name contains TEXT"),

@@ -1,5 +1,5 @@
-/* score.c - `rafter score`: log-probabilities of the tokens of given texts, and their
- * perplexity. */
+/* score.c - `rafter score`: log-probabilities of the tokens of given texts, and perplexity. A row
+ * is one text with its results. */
 #define _GNU_SOURCE
 #include "api/answers.h"
 #include "journal/journal.h"
@@ -17,7 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Default rows (tokens) of a forward pass: enough for fast matrix products. */
+/* Default tokens of a forward pass, enough for fast matrix products. */
 enum { WALK_ROWS = 1024 };
 
 typedef struct text_row {
@@ -27,7 +27,7 @@ typedef struct text_row {
   int32_t *top_ids;
 } text_row;
 
-/* A range of a row's tokens in one forward pass; tokens before `from` are only context. */
+/* A range of a row's tokens for one forward pass. The tokens before `from` are only context. */
 typedef struct window {
   int row;
   int64_t begin, count, from;
@@ -37,7 +37,7 @@ typedef struct work {
   rf_settings settings;
   rf_tokenizer *tokenizer;
   text_row *row;
-  int rows, capacity, put; /* put: number of rows written and freed so far */
+  int rows, capacity, put; /* put: number of rows that were written and freed */
   double nll;              /* sum of -log p over all tokens of the written rows */
   int64_t scored;
   rf_out_file *out; /* NULL: rows go to the sink */
@@ -114,7 +114,7 @@ done:
   return status;
 }
 
-/* Reads one text: --text, or a file that is not JSON Lines. */
+/* Reads one text: --text, or the text of a file that is not JSON Lines. */
 static rf_status read_text(work *w, const rf_options *o, const char *path, rf_error *error) {
   text_row *row;
   char *text = NULL;
@@ -142,8 +142,9 @@ static rf_status read_rows(work *w, const rf_options *o, rf_error *error) {
 
 /* ---- windows --------------------------------------------------------------------------------- */
 
-/* Splits rows into windows of at most --seq tokens. Windows of a longer row advance by --stride;
- * each window scores only the tokens that the previous window did not score. */
+/* Splits rows into windows of at most --seq tokens. In a longer row, each window begins --stride
+ * tokens after the previous window. It scores only the tokens that the previous window did not
+ * score. */
 static rf_status cut_windows(work *w, const rf_options *o, rf_error *error) {
   rf_build_options *b = &w->settings.plan.build;
   int64_t longest = 0, total = 0, most = w->settings.model.max_seq;
@@ -181,7 +182,7 @@ static rf_status cut_windows(work *w, const rf_options *o, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* Allocates the results of a row when its first window has been scored. */
+/* Allocates the results of a row, when its first window was scored. */
 static rf_status make_answers(const work *w, text_row *row, rf_error *error) {
   size_t count = (size_t)row->ids.count, top = count * (size_t)w->top;
   row->logprobs = malloc(count * sizeof *row->logprobs);
@@ -244,8 +245,8 @@ static json_t *row_json(const work *w, const text_row *row, double nll) {
   return json;
 }
 
-/* Writes and frees all finished rows (those before row `whole`), so that memory does not grow
- * with the number of rows. */
+/* Writes and frees the finished rows, which are before row `whole`. So memory does not grow with
+ * the number of rows. */
 static rf_status put_rows(work *w, int whole, const rafter_sink *sink, rf_error *error) {
   rf_status status = RAFTER_OK;
   int64_t began = rf_phase_begin();
@@ -268,7 +269,7 @@ static rf_status put_rows(work *w, int whole, const rafter_sink *sink, rf_error 
 
 /* ---- scoring --------------------------------------------------------------------------------- */
 
-/* Scores all windows. *seconds receives the time of the forward passes only. */
+/* Scores all windows. *seconds gets the time of the forward passes only. */
 static rf_status walk_all(work *w, rf_scorer *scorer, const rafter_sink *sink, int64_t *walked,
                           double *seconds, rf_error *error) {
   int64_t rows = rf_scorer_rows(scorer), done = 0;
@@ -364,7 +365,7 @@ static rf_status score(work *w, const rf_options *o, const rafter_sink *sink, rf
   if (rf_options_is_set(o, "output")) RF_GO(rf_out_open(rf_options_text(o, "output"), 0, &w->out, error));
   status = walk_all(w, scorer, sink, &walked, &seconds, error);
   if (status != RAFTER_OK && status != RAFTER_INTERRUPTED) goto done;
-  rf_out_file *out = w->put ? w->out : NULL; /* after an interruption, complete rows are still written */
+  rf_out_file *out = w->put ? w->out : NULL; /* complete rows are also written after an interruption */
   rf_status saved = out ? rf_out_commit(out, error) : RAFTER_OK;
   if (out) w->out = NULL;
   if (status == RAFTER_INTERRUPTED) {
@@ -399,8 +400,6 @@ static rf_status rf_command_score(const rafter_job *job, const rafter_sink *sink
   rf_options_free(o);
   return status;
 }
-
-/* ---- the command ------------------------------------------------------------------------------ */
 
 const rf_option RF_SPECIAL_OPTIONS[] = {
     RF_FLAG("no-bos", "Text", "do not add the tokenizer's begin and end tokens to a text"),

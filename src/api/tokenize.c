@@ -11,8 +11,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* Opens the tokenizer of MODEL, which may be a tokenizer without a model. *vocab: vocabulary size
- * of the model, or of the tokenizer if there is no model. */
+/* Opens the tokenizer of MODEL. MODEL may be a tokenizer without a model. Sets *vocab to the
+ * vocabulary size of the model, or else of the tokenizer. */
 static rf_status open_tokenizer(const char *spec, rf_tokenizer **tokenizer, int64_t *vocab, rf_error *error) {
   static const char *const ENDINGS[] = {".json", ".model", ".gguf"};
   struct stat info;
@@ -67,7 +67,7 @@ static rf_status write_shard(const char *path, const int32_t *ids, int64_t count
                              const rafter_sink *sink, rf_error *error) {
   rf_shard_writer *writer = NULL;
   RF_TRY(rf_shard_create(path, vocab, &writer, error));
-  /* Writes the text as one document without an end-of-document token. */
+  /* Writes the text as one document, without an end-of-document token. */
   rf_status status = rf_shard_append_stream(writer, ids, count, error);
   if (status == RAFTER_OK) status = rf_shard_finish(writer, error);
   else rf_shard_discard(writer);
@@ -140,8 +140,6 @@ static rf_status rf_command_tokenize(const rafter_job *job, const rafter_sink *s
   rf_tokenizer_close(tokenizer);
   return status;
 }
-
-/* ---- the command ------------------------------------------------------------------------------ */
 
 static const rf_option TOKENIZE[] = {
     RF_WORDS("text", TEXT, "TEXT", NULL, "Text", "text to convert to tokens"),

@@ -27,7 +27,8 @@ struct rafter_trainer {
 
 /* ---- the run folder -------------------------------------------------------------------------- */
 
-/* The folder of the run that `resume` names, directly or by one of its checkpoints. */
+/* Sets `run` to the folder of the run that `resume` names. `resume` is this folder or one of its
+ * checkpoints. */
 static void run_of(const char *resume, char run[4096]) {
   char path[4200];
   snprintf(run, 4096, "%s", resume);
@@ -42,7 +43,7 @@ static bool same_folder(const char *a, const char *b) {
   return !stat(a, &x) && !stat(b, &y) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
 
-/* Whether `path` does not exist or is an empty folder. */
+/* True if `path` does not exist or is an empty folder. */
 static bool is_bare(const char *path) {
   DIR *folder = opendir(path);
   int entries = 0;
@@ -52,8 +53,7 @@ static bool is_bare(const char *path) {
   return entries < 3;
 }
 
-/* Fails if the folder has checkpoints of another run: two runs must not share records and
- * checkpoints. */
+/* Fails if the folder has checkpoints of another run. Two runs must not share checkpoints. */
 static rf_status check_out(const rafter_trainer *t, const char *resume, rf_error *error) {
   char run[4096] = "";
   if (resume) run_of(resume, run);
@@ -79,8 +79,8 @@ static rf_status schedule_of(const rf_options *o, int64_t steps, rf_schedule *s,
   return RAFTER_OK;
 }
 
-/* Whether --epochs sets the length of the run. A file may set both --steps and --epochs, as
- * run.json does. --steps or --epochs on the command line wins over the file. */
+/* True if --epochs sets the length of the run. A file of options may have both --steps and
+ * --epochs, as run.json does. Then the option on the command line takes precedence. */
 static bool by_epochs(const rf_options *o) {
   return rf_options_is_set(o, "epochs") && !(rf_options_source(o, "steps") == RF_OPTION_GIVEN &&
                                              rf_options_source(o, "epochs") != RF_OPTION_GIVEN);
@@ -107,7 +107,8 @@ static rf_status trainer_settings(rafter_trainer *t, const rf_options *o, rf_tra
                            .seed = (uint64_t)rf_options_int(o, "seed"),
                            .weights_folder = t->settings.weights_folder,
                            .work_folder = t->out};
-  if (strcmp(rf_options_command(o), "train")) { /* bench: random tokens, constant learning rate */
+  /* bench trains on random tokens with a constant learning rate */
+  if (strcmp(rf_options_command(o), "train")) {
     s->data = "random:seed=0";
     s->pack = true;
     s->schedule =
@@ -128,13 +129,13 @@ static rf_status trainer_settings(rafter_trainer *t, const rf_options *o, rf_tra
   return schedule_of(o, rf_options_int(o, "steps"), &s->schedule, error);
 }
 
-/* Whether to record a trace. A resumed run records a trace only if --trace is given again. */
+/* True if the run records a trace. A resumed run records a trace only if --trace is given again. */
 static bool traces(const rf_options *o) {
   return rf_options_is_set(o, "trace") &&
          (!rf_options_is_set(o, "resume") || rf_options_source(o, "trace") == RF_OPTION_GIVEN);
 }
 
-/* Opens a trainer. If `sink` is NULL, a caller of rafter.h opens the trainer and runs its steps. */
+/* Opens a trainer. `sink` is NULL for a trainer of rafter.h, whose caller runs the steps. */
 static rf_status open_trainer(const rafter_job *job, const rafter_sink *sink, rafter_trainer **out,
                               rf_error *error) {
   rf_status status = RAFTER_OK;
@@ -159,21 +160,22 @@ static rf_status open_trainer(const rafter_job *job, const rafter_sink *sink, ra
   RF_GO(trainer_settings(t, o, s, error));
   if (sink) s->progress = rf_load_bar(sink);
   if (trains && !unnamed) RF_GO(check_out(t, resume, error));
-  /* A trainer opened through rafter.h needs a folder only for token shards made from text. */
+  /* A trainer of rafter.h needs a folder only for token shards that are made from text. */
   bool writes = trains && (sink || !unnamed || strncmp(s->data, "random", 6));
   bool ours = writes && (unnamed || is_bare(t->out));
   if (writes) RF_GO(unnamed ? rf_journal_make_folder(o, t->out, error) : rf_make_folders(t->out, error));
-  /* Remove incomplete checkpoints, which may fill the disk. */
+  /* Incomplete checkpoints may fill the disk. */
   if (trains && resume) RF_GO(rf_checkpoint_prune(t->out, 0, -1, error));
   status = rf_trainer_open(s, &t->trainer, error);
-  if (status == RAFTER_OK && trains && by_epochs(o)) { /* the loaded data gives the steps per epoch */
+  /* the steps per epoch are known after loading the data */
+  if (status == RAFTER_OK && trains && by_epochs(o)) {
     int64_t steps = 0;
     status = rf_loader_steps(&t->trainer->loader, rf_options_float(o, "epochs"), &steps, error);
     if (status == RAFTER_OK) status = schedule_of(o, steps, &t->trainer->settings.schedule, error);
   }
   if (status == RAFTER_OK && trains && traces(o))
     status = rf_traced_check(o, t->trainer->step + 1, t->trainer->settings.schedule.steps, error);
-  if (ours && status != RAFTER_OK) rf_remove_folder(t->out); /* removes the data's token shards too */
+  if (ours && status != RAFTER_OK) rf_remove_folder(t->out); /* also removes token shards of the data */
 done:
   free(s);
   if (status == RAFTER_OK) *out = t;
@@ -218,7 +220,8 @@ rafter_status rafter_trainer_memory(const rafter_trainer *t, int64_t *arena_byte
   return RAFTER_OK;
 }
 
-/* Lists the trainer's plans (training, validation) with their measurements; returns the count. */
+/* Lists the trainer's plans (training, validation) with their measurements. Returns their
+ * number. */
 static int walks_of(const rafter_trainer *t, rf_report_walk walk[2]) {
   const rf_trainer *r = t->trainer;
   walk[0] = (rf_report_walk){
@@ -266,23 +269,23 @@ void rafter_trainer_close(rafter_trainer *t) {
 typedef struct run_log {
   const rafter_sink *sink;
   FILE *metrics;
-  double start, seconds_limit; /* 0: none */
+  double start, seconds_limit; /* seconds_limit: 0 means no limit */
   int64_t steps, first_step, val_every, val_rows, save_every;
-  int64_t first_tokens; /* tokens read before this process began */
+  int64_t first_tokens; /* tokens read before this process started */
   int64_t saved_step;   /* step of the last checkpoint; -1: none */
   int keep;
-  bool json, continued; /* continued: metrics.jsonl already has lines of this run */
+  bool json, continued; /* continued: metrics.jsonl already has steps of this run */
   double step_seconds;  /* sum over all steps */
-  double mfu_seconds;   /* sum of MFU x seconds over all steps */
+  double mfu_seconds;   /* sum of MFU x seconds of all steps */
   rafter_step last;
-  double val_loss; /* last validation; NaN: none */
+  double val_loss; /* loss of the last validation; NaN: none */
 } run_log;
 
-/* Replaces a number that is not finite by 0, because JSON has only finite numbers. */
+/* JSON has no infinite numbers and no NaN. */
 static double or_zero(double x) { return isfinite(x) ? x : 0; }
 
-/* Steps between two lines of output: 1, 2, 5, 10 and so on, chosen so that a run prints about
- * twenty lines. metrics.jsonl has every step. */
+/* Number of steps between two lines of output: 1, 2, 5, 10 and so on. A run prints about twenty
+ * lines. metrics.jsonl has every step. */
 static int64_t line_every(int64_t steps) {
   static const int64_t factor[] = {2, 5};
   for (int64_t unit = 1;; unit *= 10) {
@@ -337,7 +340,7 @@ static void log_step(run_log *log, const rafter_step *s, const double *val_loss)
 
 static rf_status save_checkpoint(rafter_trainer *t, run_log *log, rf_error *error) {
   char folder[4200];
-  /* Nothing to save: the step is already saved, or the null backend has computed nothing. */
+  /* The step is already saved, or the null backend has computed nothing. */
   if (log->saved_step == t->trainer->step || !t->trainer->batch.tokens) return RAFTER_OK;
   snprintf(folder, sizeof folder, "%s/checkpoint-%08lld", t->out, (long long)t->trainer->step);
   RF_TRY(rf_checkpoint_save(t->trainer, folder, error));
@@ -350,7 +353,7 @@ static rf_status save_checkpoint(rafter_trainer *t, run_log *log, rf_error *erro
 }
 
 /* The options for run.json, with which the run can be repeated. If a run continues in its own
- * folder, the recorded options leave out --resume, so that they repeat the run from its start. */
+ * folder, --resume is left out, so that the options repeat the run from its start. */
 static json_t *recorded_options(const rafter_trainer *t, const rf_options *o) {
   char run[4096];
   json_t *options = rf_options_json(o);
@@ -361,8 +364,8 @@ static json_t *recorded_options(const rafter_trainer *t, const rf_options *o) {
   return options;
 }
 
-/* Number of bytes of metrics.jsonl that a run resumed at `step` keeps: the complete lines of all
- * steps up to `step`. */
+/* Number of bytes of metrics.jsonl that remain when a run is resumed at `step`: the complete lines
+ * of all steps up to `step`. */
 static size_t kept_bytes(const char *text, int64_t step) {
   const char *at = text, *end;
   for (; (end = strchr(at, '\n')) != NULL; at = end + 1) {
@@ -462,8 +465,8 @@ static rf_status train_loop(rafter_trainer *t, run_log *log, bool *stopped, rf_e
   return RAFTER_OK;
 }
 
-/* The options of a resumed run are those of its run.json, except where the command line gives
- * another value. The run continues in its current folder, which may have been moved. */
+/* The options of a resumed run: those of its run.json, and options on the command line, which take
+ * precedence. The run continues in its folder, even if the folder was moved. */
 static rf_status with_recorded_options(const rafter_job *job, rafter_job *merged, rf_error *error) {
   const rf_options *o = job->options;
   char path[4200], checkpoint[4096], run[4096];
@@ -526,8 +529,8 @@ static rf_status train(const rafter_job *job, const rafter_sink *sink, rf_error 
   log.steps = t->trainer->settings.schedule.steps;
   rf_report_walk walk[2];
   int walks = walks_of(t, walk);
-  /* run.json and plan.json are written before the first step, so that a killed run can be
-   * understood and repeated. */
+  /* run.json and plan.json are written before the first step. Then a killed run can be understood
+   * and repeated. */
   RF_GO(rf_journal_begin(&journal, sink, o, recorded_options(t, o), t->out, walk, walks, error));
   RF_GO(open_metrics(t, &log, error));
   RF_GO(say_start(t, &log, error));
@@ -537,7 +540,7 @@ static rf_status train(const rafter_job *job, const rafter_sink *sink, rf_error 
   RF_GO(save_checkpoint(t, &log, error));
   RF_GO(rf_traced_write(traced, &journal, walk, walks, error));
   if (t->trainer->counted.steps) {
-    walks_of(t, walk); /* list the plans again, with their measurements */
+    walks_of(t, walk); /* lists the plans again, now with measurements */
     RF_GO(rf_journal_sum_up(&journal, t->trainer->run, walk, walks, rf_now_seconds() - log.start, error));
   }
   if (stopped)

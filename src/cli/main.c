@@ -1,4 +1,4 @@
-/* main.c - `rafter COMMAND [MODEL] [--option value]`: the only file that prints, exits and handles
+/* main.c - `rafter COMMAND [MODEL] [--option value]`. Only this file prints, exits and handles
  * signals. */
 #define _GNU_SOURCE
 #include "rafter.h"
@@ -15,17 +15,17 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-static volatile int stop_asked; /* Read and written atomically. */
+static volatile int stop_asked; /* read and written atomically */
 
 static void ask_stop(int signal_number) {
   (void)signal_number;
-  /* The second signal exits the program without saving. */
+  /* The second signal ends the program without saving. */
   if (__atomic_exchange_n(&stop_asked, 1, __ATOMIC_RELAXED)) _exit(RAFTER_INTERRUPTED);
 }
 
 typedef struct terminal {
   bool only_results; /* --quiet also hides text output, as for train and calibrate */
-  FILE *people;      /* where text goes: stdout, or stderr if stdout carries JSON */
+  FILE *people;      /* where text goes: stdout, or stderr if stdout has JSON */
   bool json, bar_is_up, quiet, is_terminal;
 } terminal;
 
@@ -70,7 +70,7 @@ static void put_bar(void *self, const char *line) {
   fflush(stderr);
 }
 
-/* chat: reads a line, with editing and history at a terminal, otherwise from stdin. */
+/* Reads a line for chat. At a terminal, the user can edit the line and recall earlier lines. */
 static char *ask_line(void *self, const char *prompt) {
   terminal *t = self;
   char *line = NULL;
@@ -134,17 +134,17 @@ static bool is_help(const char *word) {
   return !strcmp(word, "--help") || !strcmp(word, "-h") || !strcmp(word, "--help-all");
 }
 
-/* OpenMP's threads spin for milliseconds while they wait, which slows a shared machine. The
- * OpenMP library reads its settings before main, so the program sets a short spin time and
- * restarts itself. */
+/* OpenMP's threads spin for milliseconds while they wait, which slows a shared machine. The OpenMP
+ * library reads its settings before main. So the program sets a short spin time and restarts
+ * itself. */
 static void wait_politely(char **argv) {
   if (getenv("OMP_WAIT_POLICY") || getenv("GOMP_SPINCOUNT") || getenv("KMP_BLOCKTIME")) return;
-  setenv("GOMP_SPINCOUNT", "20000", 1); /* about 50 us of spinning: longer than the gap between two ops */
+  setenv("GOMP_SPINCOUNT", "20000", 1); /* about 50 us of spinning, longer than the time between two ops */
   setenv("KMP_BLOCKTIME", "1", 1);      /* milliseconds */
-  execv("/proc/self/exe", argv);        /* on failure, continue unchanged */
+  execv("/proc/self/exe", argv);        /* if the restart fails, continue without it */
 }
 
-/* Commands that have nothing to save when a signal comes. */
+/* True if the command has nothing to save when a signal comes. */
 static bool may_just_end(const char *command) {
   static const char *const names[] = {"plan", "roofline", "inspect", "doctor"};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++)
@@ -152,14 +152,15 @@ static bool may_just_end(const char *command) {
   return false;
 }
 
-/* Whether the reader closed the pipe, as `| head` does, which is not a failure. */
+/* True if the reader closed the pipe, as `| head` does. This is not a failure. */
 static bool reader_is_gone(void) {
   struct pollfd out = {.fd = STDOUT_FILENO};
   return poll(&out, 1, 0) == 1 && (out.revents & POLLERR);
 }
 
 /* Keeps freed memory in the heap, mostly in huge pages. Planning makes and frees dozens of plans.
- * If freed pages went back to the kernel, it would have to clear each page before its next use. */
+ * If freed pages went back to the kernel, the kernel would have to clear each page before its next
+ * use. */
 static void keep_memory(void) {
 #ifdef M_ARENA_MAX
   enum { HEAP = 31 << 20, SMALL = 6 << 20, LARGE = 2 << 20 };
@@ -169,7 +170,7 @@ static void keep_memory(void) {
   mallopt(M_TOP_PAD, 16 << 20);
   char *heap = malloc(HEAP), *from = heap ? heap + SMALL + (LARGE - ((uintptr_t)heap + SMALL) % LARGE) : NULL;
   if (heap) madvise(from, (size_t)(heap + HEAP - from) / LARGE * LARGE, MADV_HUGEPAGE);
-  free(heap); /* the heap keeps these pages, which are still untouched */
+  free(heap); /* the heap keeps these pages; no program has written them yet */
 #endif
 }
 
@@ -199,7 +200,8 @@ int main(int argc, char **argv) {
       sigaction(SIGINT, &action, NULL);
       sigaction(SIGTERM, &action, NULL);
     }
-    /* Ignore SIGPIPE and SIGXFSZ, so that write() returns an error whose message names the file. */
+    /* If SIGPIPE and SIGXFSZ are ignored, write() returns an error, and its message names the
+     * file. */
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN);
     terminal t = {
@@ -217,7 +219,7 @@ int main(int argc, char **argv) {
                         .line = ask_line};
     status = (int)rafter_run(job, &sink, &error);
     clear_bar(&t);
-    if (fflush(stdout) || ferror(stdout)) { /* flush, so that a full disk is reported as an error */
+    if (fflush(stdout) || ferror(stdout)) { /* with fflush, a full disk is reported as an error */
       if (status == RAFTER_OK && !reader_is_gone()) {
         snprintf(error.message, sizeof error.message, "cannot write the output");
         snprintf(error.hint, sizeof error.hint, "free some space or choose another place");

@@ -1,5 +1,5 @@
-/* bench_rows.c - reads and checks the JSON Lines of `rafter bench --json`. The first row has the
- * run's calibration. Each further row has one test. */
+/* bench_rows.c - reads and checks the output of `rafter bench --json`. The first line has the run's
+ * calibration. Each other line has one test. */
 #include "report/bench_rows.h"
 
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* bench_rows.h - adds the output of `rafter bench` to the report model. docs/formats.md, "The
- * report model". */
+/* bench_rows.h - adds the output of `rafter bench` to the report model. Format: docs/formats.md,
+ * "The report model". */
 #ifndef RF_REPORT_BENCH_ROWS_H
 #define RF_REPORT_BENCH_ROWS_H
 
@@ -7,9 +7,9 @@
 
 #include "base/base.h"
 
-/* Whether the first line of a file is a row of `rafter bench --json`. */
+/* True if the first line of a file is output of `rafter bench --json`. */
 bool rf_report_is_bench(const char *path);
-/* Checks the rows of a file and adds them to the model's "benches" under `name`. */
+/* Checks the lines of a file and adds them to the model's "benches" under `name`. */
 rf_status rf_report_add_bench(json_t *model, const char *path, const char *name, rf_error *error);
 
 #endif

@@ -1,5 +1,5 @@
-/* compare.c - see compare.h. Ops of two plans are matched by name. Ops of the same name in all
- * layers are also summed into one row ("block.*"). */
+/* compare.c - see compare.h. A row compares an op or tensor of plan A with that of plan B. Ops are
+ * matched by name. Another row sums the ops that have the same name in all layers ("block.*"). */
 #define _GNU_SOURCE
 #include "report/compare.h"
 
@@ -15,7 +15,7 @@
 #include "report/summary.h"
 #include "report/thin.h"
 
-static const char ARROW[] = " \u2192 "; /* between kernel A and kernel B */
+static const char ARROW[] = " \u2192 "; /* between the names of kernel A and kernel B */
 
 /* Options that do not change a run's work. */
 static const char *const SILENT[] = {"command", "out", "json", "quiet", "verbose", "config", "trace"};
@@ -42,8 +42,7 @@ json_t *rf_report_options_that_differ(const json_t *a, const json_t *b) {
   return list;
 }
 
-/* The options of the run; the settings of the plan instead if `settings` is set or the plan was
- * never run. */
+/* The options of the run. If `settings` is true, or the plan was never run, the plan's settings. */
 static const json_t *options_of(const json_t *entry, bool settings) {
   const json_t *options = json_object_get(json_object_get(entry, "run"), "options");
   return options && !settings ? options : json_object_get(json_object_get(entry, "plan"), "settings");
@@ -51,7 +50,8 @@ static const json_t *options_of(const json_t *entry, bool settings) {
 
 /* ---- ops and tensors ------------------------------------------------------------------------- */
 
-/* Adds an op or tensor to the row `name`; creates a missing row. `side`: "a" or "b". */
+/* Adds the time and bytes of an op or tensor to the row `name`, which may be new. `side`: "a" or
+ * "b". */
 static json_t *add_to(json_t *rows, const char *name, const char *side, double seconds, double bytes) {
   json_t *row = json_object_get(rows, name);
   char key[32];
@@ -70,8 +70,8 @@ static json_t *add_to(json_t *rows, const char *name, const char *side, double s
   return row;
 }
 
-/* Sets the op and the kernel of a row. If the two sides use different kernels, the row names both.
- * A row for all layers shows the kernels of the first op. */
+/* Sets the op and the kernel of a row. If A and B use different kernels, the row names both
+ * kernels. A row for all layers names the kernels of the first op. */
 static void say_op(json_t *row, const json_t *planned, const char *side) {
   const char *kernel = rf_json_text_at(planned, "kernel"), *other = rf_json_text_at(row, "kernel");
   char both[160];
@@ -84,7 +84,7 @@ static void say_op(json_t *row, const json_t *planned, const char *side) {
   }
 }
 
-/* The measurements of the plan with this name in an entry, or NULL. */
+/* The measurements of the plan `name` in an entry, or NULL. */
 static const json_t *measured_walk(const json_t *entry, const char *name) {
   const json_t *walk = rf_report_walk_of(entry, name);
   return rf_json_number_at(walk, "count") > 0 ? walk : NULL;
@@ -125,7 +125,8 @@ static int larger_first(const void *x, const void *y) {
   return (a < b) - (a > b);
 }
 
-/* Lists the rows whose sides differ, with the differences, largest first. Takes `rows`. */
+/* Lists the rows that differ between A and B, the largest difference first. Takes ownership of
+ * `rows`. */
 static json_t *sorted(json_t *rows, bool by_bytes) {
   json_t *list = json_array(), *row;
   const char *name;
@@ -151,7 +152,7 @@ static json_t *sorted(json_t *rows, bool by_bytes) {
 
 /* ---- one comparison -------------------------------------------------------------------------- */
 
-/* Waiting for a core is reported if it takes at least this share of the threads' time. */
+/* Waiting for a core is reported from this fraction of the threads' time. */
 #define OTHERS_WORTH 0.02
 /* Two ratios of A to B contradict each other if they differ by more than this factor. */
 #define ANOTHER 1.5
@@ -197,16 +198,16 @@ static json_t *side_json(const json_t *entry, const char *walk_name, bool measur
   return json;
 }
 
-enum { TEXT = 2400 }; /* maximum bytes of a sentence and its doubts */
+enum { TEXT = 2400 }; /* maximum bytes of a sentence with its doubts */
 
-/* B's number `key` divided by A's; 0 if it is unknown. */
+/* B's number `key` divided by A's number `key`; 0: unknown */
 static double ratio_of(const json_t *a, const json_t *b, const char *key) {
   return rf_json_number_at(a, key) > 0 ? rf_json_number_at(b, key) / rf_json_number_at(a, key) : 0;
 }
 
-/* Appends why a difference of measured times may not be real. Either both sides ran the same plan
- * on the same machine, or the steps of one side vary by as much as the difference. The text names
- * both sides by their ids, so it does not depend on which side is A. */
+/* Appends why a difference of measured times may not be real. Either A and B ran the same plan on
+ * the same machine. Or the steps of one of them vary by as much as the difference. The text has the
+ * ids of A and B, so swapping A and B does not change it. */
 static void add_doubts(char text[TEXT], const json_t *a, const json_t *b) {
   const json_t *x = json_object_get(a, "step_seconds"), *y = json_object_get(b, "step_seconds");
   const char *digest = rf_json_text_at(a, "digest"), *id_a = rf_json_text_at(a, "id"),
@@ -243,8 +244,8 @@ static void add_doubts(char text[TEXT], const json_t *a, const json_t *b) {
                    rf_text_seconds(rf_json_number_at(b, "least_seconds"), t), id_b);
 }
 
-/* Appends a doubt about calibrations: the machine may have been calibrated again since the run,
- * and changes to the run are priced with the new calibration. */
+/* Appends a doubt about calibrations. After the run, the machine may have been calibrated again.
+ * Then changes to the run are predicted with the new calibration. */
 static void add_calibration(char text[TEXT], const json_t *a, const json_t *b) {
   const json_t *run = *rf_json_text_at(b, "of") ? a : *rf_json_text_at(a, "of") ? b : NULL;
   const char *id = rf_json_text_at(run, "id"), *blank = *text ? " " : "";
@@ -288,8 +289,8 @@ static json_t *classes_json(const json_t *a, const json_t *b) {
   return sorted(rows, true);
 }
 
-/* Compares the plans named `walk` of two entries. `a_ran`, `b_ran`: use measured times. `one`:
- * only one of the entries was measured. */
+/* Compares the plans named `walk` of two entries. a_ran, b_ran: use measured times. one: only one
+ * of the entries was measured. */
 static json_t *compare(const json_t *a, bool a_ran, const json_t *b, bool b_ran, const char *walk, bool one) {
   bool runs = json_object_get(a, "run") && json_object_get(b, "run");
   json_t *each = json_object(), *kinds = json_object(), *tensors = json_object();
@@ -330,7 +331,7 @@ bool rf_report_comparable(const json_t *a, const json_t *b) {
 json_t *rf_report_compare(const json_t *a, const json_t *b) {
   const char *walk = json_string_value(json_object_get(json_object_get(a, "plan"), "name"));
   if (!walk) walk = json_string_value(json_object_get(json_object_get(b, "plan"), "name"));
-  /* A measured time is never compared with a predicted one: an error of the prediction would look
+  /* A measured time is never compared with a predicted time. An error of the prediction would look
    * like a saving. */
   bool of_a = measured_walk(a, walk), of_b = measured_walk(b, walk);
   return compare(a, of_a && of_b, b, of_a && of_b, walk, of_a != of_b);
@@ -338,12 +339,12 @@ json_t *rf_report_compare(const json_t *a, const json_t *b) {
 
 /* ---- all pairs ------------------------------------------------------------------------------- */
 
-/* With up to ALL_WALKS entries, all pairs are compared in all their plans. With up to ALL_PAIRS
- * entries, all pairs are compared in their first plan. With more entries, only the first entry is
- * compared with the next FIRST_PAIRS entries. */
+/* Up to ALL_WALKS entries: all pairs are compared in all their plans. Up to ALL_PAIRS entries: all
+ * pairs are compared in their first plan. More entries: only the first entry is compared, with the
+ * next FIRST_PAIRS entries. */
 enum { ALL_WALKS = 3, ALL_PAIRS = 8, FIRST_PAIRS = 32 };
 
-/* Appends a comparison with at most `ops` rows in each of its lists; 0: all rows. */
+/* Appends a comparison. Each of its lists keeps at most `ops` rows (0: all rows). */
 static void append_cut(json_t *list, json_t *comparison, size_t ops) {
   static const char *const lists[] = {"ops", "kinds", "tensors"};
   for (size_t i = 0; ops && i < sizeof lists / sizeof *lists; i++) {
@@ -391,7 +392,7 @@ static void print_line(FILE *out, const char *what, char *(*text)(double, char[3
   fputc('\n', out);
 }
 
-/* Prints the row of an op that only one of the two plans has. */
+/* Prints an op that only one of the two plans has. */
 static void print_half(FILE *out, const json_t *row) {
   const char *sides[] = {"a_count", "b_count"}, *times[] = {"a_seconds", "b_seconds"};
   char text[32];
@@ -402,7 +403,7 @@ static void print_half(FILE *out, const json_t *row) {
   fputc('\n', out);
 }
 
-/* Prints the rows whose bytes differ, the largest difference first. */
+/* Prints the rows with different bytes, the largest difference first. */
 static json_t *by_bytes_of(const json_t *list) {
   json_t *rows = json_object(), *row;
   size_t i;

@@ -1,4 +1,5 @@
-/* diagnose.c - finds a run's bound and best change, and whether its times support advice. */
+/* diagnose.c - finds a run's bound and best change. Also decides whether the run's times support
+ * advice. */
 #include "report/diagnose.h"
 
 #include <math.h>
@@ -10,10 +11,10 @@
 #include "report/summary.h"
 #include "report/thin.h"
 
-/* If outlier steps take more than this share of the time, mean times are useless. */
+/* If outlier steps take more than this fraction of the time, mean times are useless. */
 static const double STOOD = 0.1;
-/* If other programs take this share of the threads' time and at least half a core, they delay
- * all threads, because each op waits for the thread without a core. */
+/* If other programs take this fraction of the threads' time and at least half a core, they delay
+ * all threads. The reason is that each op waits for the thread without a core. */
 static const double CROWDED = 0.1, HALF = 0.5;
 
 /* ---- reading --------------------------------------------------------------------------------- */
@@ -33,7 +34,7 @@ static bool read_walks(rf_diagnosis *d) {
   return rf_diagnose_walk(d->plan, NULL, &d->walk[d->walks++]);
 }
 
-/* Picks the training step, if there is one; otherwise the forward pass that took most time. */
+/* Picks the training step. If there is none, picks the forward pass that took most of the time. */
 static int walk_most(const rf_diagnosis *d) {
   int most = d->walks ? 0 : -1;
   for (int i = 0; i < d->walks; i++) {
@@ -85,8 +86,8 @@ static bool is_others(const char *bound) {
   return !strcmp(bound, RF_BOUND_OTHERS) || !strcmp(bound, "other threads");
 }
 
-/* Returns the cause that kept the threads idle longest (a gap). Returns NULL if this gap is shorter
- * than `bound * threads->work`, the share of work that the first bound limits. */
+/* A gap is time in which threads are idle, with a cause. Returns the largest gap. If it is not
+ * larger than `bound * threads->work`, the time under the first bound, returns NULL. */
 static const rf_share *bound_by_gap(const rf_diagnosed_threads *threads, double bound) {
   const rf_share *largest = NULL;
   for (int i = 0; i < threads->gaps.count; i++)
@@ -94,8 +95,8 @@ static const rf_share *bound_by_gap(const rf_diagnosed_threads *threads, double 
   return largest && largest->part > bound * threads->work ? largest : NULL;
 }
 
-/* Whether other programs limit the run. With a trace, their share of the steps' time is measured.
- * Time in which threads wait for a thread without a core counts as theirs. */
+/* True if other programs limit the run. A trace measures the part of the time that they took. This
+ * part includes the time in which threads wait for a thread without a core. */
 static bool taken_by_others(const rf_diagnosis *d, const rf_diagnosed_walk *walk, double bound,
                             const rf_share *gap) {
   const json_t *others = json_object_get(json_object_get(d->entry, "measured"), "others");
@@ -121,7 +122,8 @@ static void find_bound(rf_diagnosis *d, const rf_diagnosed_walk *walk) {
       !strcmp(d->bound, RF_BOUND_STOPPED) || (d->measured && d->by_others && walk->alone >= RF_ALONE_HELD);
 }
 
-/* More threads are not advised if threads wait for each other or for a core. */
+/* Picks the best change. More threads are not advised if threads wait for each other or for a
+ * core. */
 static const rf_change *best_of(const rf_diagnosis *d) {
   for (int i = 0; i < d->changes; i++) {
     const rf_change *change = &d->change[i];
@@ -146,7 +148,7 @@ bool rf_diagnose(const json_t *entry, rf_diagnosis *d) {
   } else if (rf_json_number_at(json_object_get(d->plan, "time"), "seconds") > 0)
     d->bound = rf_json_text_at(json_object_get(d->plan, "time"), "bound");
   rf_diagnose_changes(d, d->measured && d->by_others);
-  /* A run without report.json gets no advice: it may be far from its prediction. */
+  /* A run without report.json gets no advice, because its times may be far from the prediction. */
   if (d->bound && !d->useless && !(d->last.seconds > 0)) d->best = best_of(d);
   return true;
 }

@@ -1,6 +1,6 @@
-/* diagnose.h - the limits of a run and the gains of changes, as numbers. rf_diagnose reads an
- * entry of a report model into the structs below; summary.c writes them as JSON and
- * summary_words.c as sentences. Seconds are of one step or forward pass, unless a comment says
+/* diagnose.h - the limits of a run and the gains of changes, as numbers. rf_diagnose reads an entry
+ * of a report model into the structs below. summary.c writes the structs as JSON, and
+ * summary_words.c as sentences. Seconds are per step or forward pass, unless a comment says
  * otherwise. The entry owns all texts. Private to src/report. */
 #ifndef RF_REPORT_DIAGNOSE_H
 #define RF_REPORT_DIAGNOSE_H
@@ -10,19 +10,20 @@
 #include <stddef.h>
 
 enum { RF_SUMS = 32, RF_LOSSES = 10, RF_CHANGES = 64, RF_OUTLIER = 10 };
-/* Names of bounds that only a whole run can have, not a single op. */
+/* Names of bounds that only a whole run can have, and not an op. */
 #define RF_BOUND_OTHERS "other programs"
 #define RF_BOUND_STOPPED "stopped"
 #define RF_BOUND_BUBBLE "pipeline bubble"
-/* A measured time is reported as a miss if it differs from its prediction by more than the factor
- * RF_MISSED. A gain is reported if it exceeds the share RF_WORTH of the step. */
+/* A measured time counts as a miss if it differs from the prediction by more than the factor
+ * RF_MISSED. A gain is reported if it exceeds the fraction RF_WORTH of the step. */
 static const double RF_MISSED = 1.1, RF_WORTH = 0.02;
-/* If a forward pass takes longer than RF_FAR times its prediction, not only its kernels slow it. */
+/* If a forward pass takes longer than RF_FAR times its prediction, kernels are not the only
+ * cause. */
 static const double RF_FAR = 2;
 
-/* Sums over all ops of a kind, of a phase, of a bound or of a layer. */
+/* Sums over all ops of a kind, a phase, a bound or a layer. */
 typedef struct rf_sum {
-  const char *name; /* NULL for a layer */
+  const char *name; /* NULL if the sum is over a layer */
   int layer;        /* -1: the ops outside all layers */
   double seconds, fastest, predicted, limit, flops, bytes, calls;
 } rf_sum;
@@ -31,40 +32,40 @@ typedef struct rf_sums {
   int count;
 } rf_sums;
 
-/* An op whose measured time exceeds its limit by much. */
+/* An op whose measured time is much longer than its limit. */
 typedef struct rf_loss {
   const char *name, *kernel;
   int id;
   double seconds, predicted, limit;
 } rf_loss;
 
-/* Tokens per second. A plan that has not run has only `predicted` and perhaps `limit`. */
+/* Tokens per second. A plan that has not run has `predicted` and maybe `limit`. */
 typedef struct rf_rate {
   bool known, measured, limited; /* limited: `limit` is known */
-  bool full;                     /* every step used all planned rows */
+  bool full;                     /* true if every step had as many rows as planned */
   double tokens, predicted, limit, mfu;
 } rf_rate;
 
-/* Whether the fastest calls show how long a run would take without other programs. HELD: no,
- * even the fastest calls were delayed. MIXED: no, calls had different numbers of rows. */
+/* True time of a run without other programs: do the fastest calls show it? HELD: no, because even
+ * the fastest calls were delayed. MIXED: no, because calls had different numbers of rows. */
 typedef enum rf_alone { RF_ALONE_UNKNOWN, RF_ALONE_KNOWN, RF_ALONE_HELD, RF_ALONE_MIXED } rf_alone;
 
 typedef struct rf_diagnosed_walk {
   const char *name;
-  double count; /* measured steps or forward passes; 0: only planned */
+  double count; /* number of measured steps or forward passes; 0: only planned */
   double seconds, inside, gaps, predicted, limit, fastest, flops, bytes;
   rf_sums bounds, phases, kinds; /* slowest first */
-  rf_sum bound_kind;             /* slowest kind of op limited by bounds.at[0], or name NULL */
-  rf_sum *layer;                 /* layers in order, then the ops outside all layers */
+  rf_sum bound_kind;             /* slowest kind of op that bounds.at[0] limits; its name may be NULL */
+  rf_sum *layer;                 /* layers in order; the last entry has the ops outside all layers */
   int layers;                    /* number of entries of `layer` */
   rf_loss loss[RF_LOSSES];       /* largest first */
   int losses;
   rf_rate rate;
-  bool trains, alike; /* alike: all forward passes have the same number of rows, unlike prefill */
+  bool trains, alike; /* alike: all forward passes have the same number of rows (not so in prefill) */
   rf_alone alone;
 } rf_diagnosed_walk;
 
-/* Shares of all threads' time in the recorded steps of a trace. */
+/* Fractions of all threads' time in the recorded steps of a trace, by cause. */
 typedef struct rf_share {
   const char *name;
   double part;
@@ -76,26 +77,27 @@ typedef struct rf_shares {
 typedef struct rf_diagnosed_threads {
   bool traced;
   int steps;
-  double work, phases; /* phases: outside ops */
+  double work, phases; /* fractions of time. work: in ops. phases: outside ops. */
   rf_shares gaps;
-  double between_seconds, between_part, between_unexplained; /* between two recorded steps; 0: unknown */
+  /* Time between two recorded steps. 0: unknown. */
+  double between_seconds, between_part, between_unexplained;
   rf_shares between_phases;
 } rf_diagnosed_threads;
 
-/* A change of one option, with its predicted gain corrected by this run's measured efficiency. */
+/* A change of one option. Its predicted gain is corrected by this run's measured efficiency. */
 typedef struct rf_change {
   const char *change;
   double seconds, now_seconds, gain, predicted, peak_bytes, more_bytes;
   bool approximate, exact, fits;
 } rf_change;
 
-/* Training steps of more than RF_OUTLIER times the median; `part`: these steps' share of all
- * time. */
+/* Outliers: training steps that took more than RF_OUTLIER times the median. `part`: the outliers'
+ * fraction of all time. */
 typedef struct rf_outliers {
   double count, steps, part, median;
 } rf_outliers;
 
-/* The last step of a run without report.json; `seconds` is 0 if the run has a report. */
+/* The last step of a run without report.json. If the run has a report, `seconds` is 0. */
 typedef struct rf_last_step {
   double step, seconds, predicted, tokens_per_second;
 } rf_last_step;
@@ -104,18 +106,18 @@ typedef struct rf_diagnosis {
   const json_t *entry, *plan;
   bool measured;
   rf_diagnosed_walk *walk;
-  int walks, most; /* most: index of the `walk` that the sentence describes; -1: none */
+  int walks, most; /* most: index in `walk` of the pass that the sentence describes; -1: none */
   rf_diagnosed_threads threads;
-  double others; /* see rf_report_others_part */
+  double others; /* result of rf_report_others_part */
   rf_outliers outliers;
   rf_last_step last;
   const char *bound; /* name of the bound; NULL: unknown */
-  double gap_part;   /* the gap's share of threads' time, if the bound is a gap; otherwise 0 */
-  bool taken;        /* other programs take so much of the time that they are the bound */
-  bool stood;        /* outlier steps took too much time, so mean times are useless */
+  double gap_part;   /* if the bound is a gap: its fraction of the threads' time; otherwise 0 */
+  bool taken;        /* other programs took so much time that they are the bound */
+  bool stood;        /* outlier steps took so much time that mean times are useless */
   bool useless;      /* the measured times do not support advice */
   bool by_others;    /* other programs or other threads are the bound */
-  bool crowded;      /* threads waited for each other or for a core, so more threads gain nothing */
+  bool crowded;      /* threads waited for each other or for a core, so more threads would gain nothing */
   rf_change change[RF_CHANGES]; /* largest gain first */
   int changes;
   const rf_change *best; /* NULL: none */
@@ -125,15 +127,16 @@ typedef struct rf_diagnosis {
 bool rf_diagnose(const json_t *entry, rf_diagnosis *diagnosis);
 void rf_diagnosis_free(rf_diagnosis *diagnosis);
 
-/* diagnose_walk.c: sums over one forward pass or step; predicted times if `measured` is NULL. */
+/* diagnose_walk.c: sums over one forward pass or step. If `measured` is NULL, sums predicted
+ * times. */
 bool rf_diagnose_walk(const json_t *plan, const json_t *measured, rf_diagnosed_walk *walk);
 const rf_sum *rf_sum_named(const rf_sums *sums, const char *name);
 /* diagnose_threads.c */
 rf_diagnosed_threads rf_diagnose_threads(const json_t *entry);
-/* diagnose_change.c: fills change and changes; `quiet`: use times without other programs. */
+/* diagnose_change.c: fills `change` and `changes`. `quiet`: leave out delays by other programs. */
 void rf_diagnose_changes(rf_diagnosis *diagnosis, bool quiet);
 
-/* summary_words.c: the texts are malloc'ed. rf_words_sentence returns "" if nothing is known. */
+/* summary_words.c: the texts are malloc'ed. If nothing is known, rf_words_sentence returns "". */
 char *rf_words_sentence(const rf_diagnosis *diagnosis);
 char *rf_words_threads(const rf_diagnosed_threads *threads);
 /* Appends the reasons why measured and predicted times differ. */

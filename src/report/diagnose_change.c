@@ -1,5 +1,5 @@
-/* diagnose_change.c - the time of a run with one option changed: the prediction for the changed
- * plan, times the ratio of this run's measured to its predicted time. */
+/* diagnose_change.c - the time of a run with one option changed. The prediction for the changed
+ * plan is multiplied by the ratio of this run's measured time to its predicted time. */
 #include "report/diagnose.h"
 
 #include <stdlib.h>
@@ -34,9 +34,10 @@ static double sum_of(const json_t *kinds) {
   return sum;
 }
 
-/* Seconds of a changed plan, at this run's own efficiency. Each kind of op takes the time of its
- * fastest measured calls times the ratio of the changed to the old prediction. `alone` leaves
- * out delays by other programs: the excess of slower calls and the time between ops. */
+/* Seconds of a changed plan at this run's efficiency. Each kind of op takes its fastest measured
+ * time, multiplied by the ratio of the changed prediction to the old prediction. Then the delays
+ * are added: the excess of slower calls, and the time between ops. `alone` leaves out the delays,
+ * which other programs cause. */
 static double repriced(const rf_diagnosed_walk *walk, const json_t *now, const json_t *then, bool alone) {
   bool fastest = walk->alike && walk->count > 0;
   double seconds = alone ? 0 : walk->gaps, missed = 1;
@@ -52,8 +53,8 @@ static double repriced(const rf_diagnosed_walk *walk, const json_t *now, const j
   return seconds;
 }
 
-/* Ratio of measured to predicted time without other programs. The ratio comes from a forward pass
- * whose fastest calls were not delayed; 0: there is no such pass. */
+/* Ratio of measured time to predicted time without other programs. The ratio is from a forward pass
+ * whose fastest calls were not delayed. Returns 0 if there is no such pass. */
 static double pace_alone(const rf_diagnosis *d) {
   for (int i = 0; i < d->walks; i++)
     if (d->walk[i].alone == RF_ALONE_KNOWN && d->walk[i].predicted > 0)
@@ -62,7 +63,7 @@ static double pace_alone(const rf_diagnosis *d) {
 }
 
 /* Adds the seconds of all forward passes of `walk` to `sum`: the time now, and the time with the
- * change of `row`. */
+ * change in `row`. */
 static void price_walk(const rf_diagnosis *d, const rf_diagnosed_walk *walk, const json_t *row, double pace,
                        bool quiet, rf_change *sum) {
   const json_t *plans = json_object_get(row, "plans"), *kinds = kinds_in(plans, walk->name);
@@ -90,7 +91,7 @@ static rf_change read_change(const rf_diagnosis *d, const json_t *row, bool quie
                       .approximate = json_is_true(json_object_get(row, "approximate")),
                       .exact = json_is_true(json_object_get(row, "exact")),
                       .fits = !json_is_false(json_object_get(row, "fits"))};
-  /* A change to a training run is priced by the training step, without validation. */
+  /* For a training run, a change is judged by the training step, without validation. */
   for (int i = 0; i < d->walks; i++)
     if (!trains || d->walk[i].trains) price_walk(d, &d->walk[i], row, pace, quiet, &change);
   if (!d->walks) {

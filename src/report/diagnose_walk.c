@@ -1,5 +1,5 @@
 /* diagnose_walk.c - sums the time of one forward pass or step by kind of op, phase, bound and
- * layer; finds its largest losses and its rate. */
+ * layer. Also finds the largest losses and the rate. */
 #include "report/diagnose.h"
 
 #include <math.h>
@@ -9,10 +9,11 @@
 #include "base/json.h"
 
 enum { LAYERS = 4096 };
-/* If the fastest calls take more than this times their prediction, they were delayed. */
+/* Fastest calls that take longer than HELD times their prediction were delayed. */
 static const double HELD = 1.5;
 
-/* One op with sums over its calls in a step: predicted and, if the op ran, measured sums. */
+/* One op, with sums over its calls in a step. The sums are predicted and, if the op ran,
+ * measured. */
 typedef struct op_cost {
   const char *name, *kind, *phase, *bound, *kernel;
   int id;
@@ -24,7 +25,7 @@ typedef struct costs {
   size_t count;
 } costs;
 
-/* The layer's number in an op's name: 3 for "step/micro/block.3/mlp/up/fwd"; -1: no layer. */
+/* The number of the layer in an op's name: 3 for "step/micro/block.3/mlp/up/fwd". -1: no layer. */
 static int layer_of(const char *name) {
   for (const char *at = strstr(name, "block."); at; at = strstr(at + 1, "block.")) {
     char *end;
@@ -111,7 +112,7 @@ static int largest_loss_first(const void *a, const void *b) {
   return (x < y) - (x > y);
 }
 
-/* Fills walk->loss with the ops that lose most time; sorts `ops`. */
+/* Fills walk->loss with the ops that lose most time against their limit. Sorts `ops`. */
 static void find_losses(rf_diagnosed_walk *walk, costs ops) {
   qsort(ops.at, ops.count, sizeof *ops.at, largest_loss_first);
   for (size_t i = 0; i < ops.count && i < RF_LOSSES; i++) {
@@ -153,8 +154,8 @@ static void find_bound_kind(rf_diagnosed_walk *walk, costs ops) {
 
 /* ---- a plan's own time ----------------------------------------------------------------------- */
 
-/* Takes the bounds from the parts of the plan's "time", which count transfers only where ops do
- * not hide them. Returns false for an older plan, whose "time" has no such parts. */
+/* Takes the bounds from the plan's "time". There, a transfer counts only if ops do not hide it.
+ * Returns false if the plan is older and its "time" has no parts. */
 static bool bounds_of_time(rf_sums *bounds, const json_t *time) {
   static const struct {
     const char *key, *name;
@@ -177,8 +178,8 @@ static bool bounds_of_time(rf_sums *bounds, const json_t *time) {
   return true;
 }
 
-/* With several chips, ops hide transfers and pipeline stages wait for each other, so the plan's own
- * time replaces the sum over its ops. */
+/* With several chips, ops hide transfers, and pipeline stages wait for each other. So the plan's
+ * total time takes the place of the sum over its ops. */
 static void take_planned_time(rf_diagnosed_walk *walk, const json_t *time) {
   double bubble = rf_json_number_at(time, "bubble_seconds"),
          rest = rf_json_number_at(time, "seconds") - walk->predicted - bubble;

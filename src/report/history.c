@@ -1,5 +1,5 @@
-/* history.c - see history.h. The database has a rollback journal instead of a write-ahead log, so
- * it is one file and works on network file systems. A run makes only two short writes. */
+/* history.c - see history.h. The database has a rollback journal, not a write-ahead log. It is
+ * therefore one file, and works on network file systems. A run makes only two short writes. */
 #define _GNU_SOURCE
 #include "report/history.h"
 
@@ -24,7 +24,7 @@ struct rf_history {
   char path[4400];
 };
 
-/* Row i is SQL that updates a file from version i to i + 1; a new file runs all rows. */
+/* STEPS[i] is the SQL that updates a file from version i to i + 1. A new file runs all steps. */
 static const char *const STEPS[RF_HISTORY_VERSION] = {
     "CREATE TABLE runs (id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT, started REAL NOT NULL, ended REAL, "
     "command TEXT NOT NULL, model TEXT NOT NULL, options TEXT NOT NULL, directory TEXT, folder TEXT, digest "
@@ -54,7 +54,8 @@ static int64_t number_of(rf_history *h, const char *sql) {
   return value;
 }
 
-/* If two processes open an old file at once, the second one waits and finds the file updated. */
+/* If two processes open an old file at once, the second process waits and then finds the file
+ * updated. */
 static rf_status update(rf_history *h, rf_error *error) {
   rf_status status = run_sql(h, "BEGIN IMMEDIATE", "update", error);
   if (status != RAFTER_OK) return status;
@@ -92,8 +93,8 @@ rf_status rf_history_open(const char *root, bool writes, rf_history **out, rf_er
   snprintf(h->path, sizeof h->path, "%.4000s/history.db", root);
   if (!writes && stat(h->path, &info) && errno == ENOENT) goto done;
   if (writes) RF_GO(rf_make_folders(root, error));
-  /* Opening the database to read also needs write access, because SQLite may have to roll back
-   * the transaction of a killed run. */
+  /* Reading also needs write access, because SQLite may have to roll back the transaction of a
+   * killed run. */
   int flags = SQLITE_OPEN_READWRITE | (writes ? SQLITE_OPEN_CREATE : 0);
   int opened = sqlite3_open_v2(h->path, &h->db, flags, NULL);
   if (opened != SQLITE_OK && !writes) {
@@ -131,15 +132,15 @@ static void boot_id(char boot[64]) {
   fclose(file);
 }
 
-/* Start of a process in clock ticks since boot; -1: no such process. A process id may be reused,
- * but not with the same start time. */
+/* Start of a process in clock ticks since boot; -1: no such process. The system may use a process
+ * id again, but not with the same start time. */
 static double process_start(int64_t pid) {
   char path[64], line[1024];
   double start = -1;
   snprintf(path, sizeof path, "/proc/%lld/stat", (long long)pid);
   FILE *file = fopen(path, "re");
   if (!file) return -1;
-  /* The process name, which is in parentheses, may itself contain blanks and parentheses. */
+  /* The process name is in parentheses. It may contain blanks and parentheses itself. */
   char *at = fgets(line, sizeof line, file) ? strrchr(line, ')') : NULL;
   for (int field = 2; at && field < 22; field++) at = strchr(at + 1, ' ');
   if (at) start = strtod(at, NULL);
@@ -147,10 +148,11 @@ static double process_start(int64_t pid) {
   return start;
 }
 
-/* Whether a run marked as running may still run. Runs on other machines are assumed to run. */
+/* True if a run that is marked as running may still run. A run on another machine is assumed to
+ * run. */
 static bool may_run(const char *host, const char *boot, int64_t pid, double process) {
   char here[256], now[64];
-  if (!host || pid <= 0) return false; /* a row written by version 1 has no process */
+  if (!host || pid <= 0) return false; /* an entry of version 1 has no process */
   host_name(here);
   boot_id(now);
   if (strcmp(host, here)) return true;
@@ -170,7 +172,7 @@ static void bind_text(sqlite3_stmt *query, int at, const char *text) {
   sqlite3_bind_text(query, at, text, -1, SQLITE_TRANSIENT);
 }
 
-/* Runs and frees a statement that changes one row, in its own transaction. */
+/* Runs a statement that changes one row, in its own transaction. Frees the statement. */
 static rf_status finish(rf_history *h, sqlite3_stmt *query, rf_error *error) {
   int code = sqlite3_step(query);
   rf_status status = code == SQLITE_DONE ? RAFTER_OK : failed(h, "write", error);
@@ -259,7 +261,7 @@ static json_t *row_of(sqlite3_stmt *query) {
                           text_at(query, 7), "digest", text_at(query, 8), "machine", text_at(query, 9),
                           "version", text_at(query, 10), "status", status, "message", text_at(query, 12),
                           "results", object_at(query, 13), "host", text_at(query, 14));
-  /* If several runs used a folder, the folder belongs to the latest of these runs. */
+  /* If several runs used a folder, it belongs to the latest of these runs. */
   int64_t last = sqlite3_column_int64(query, 19);
   bool taken = last > sqlite3_column_int64(query, 0);
   if (row && folder)
@@ -279,7 +281,7 @@ rf_status rf_history_rows(rf_history *h, const rf_history_filter *f, json_t **ro
   if (!f) f = &any;
   *rows = json_array();
   if (!h->db || number_of(h, "PRAGMA user_version") == 0) return RAFTER_OK;
-  /* A read-only file of version 1 has no columns for the process of a run. */
+  /* A read-only file of version 1 lacks the columns for a run's process. */
   bool owners = number_of(h, "PRAGMA user_version") >= 2;
   if (f->metric) snprintf(path, sizeof path, "$.\"%.100s\"", f->metric);
   snprintf(

@@ -1,4 +1,4 @@
-/* largest.c - the tensors alive at a plan's peak, summed by kind over all blocks. */
+/* largest.c - the tensors that are alive at a plan's peak, summed by kind over all blocks. */
 #include "report/parts.h"
 
 #include <stdio.h>
@@ -32,7 +32,8 @@ rf_report_buffers *rf_report_largest(const rf_plan *plan, int *count) {
     const rf_plan_tensor *p = &plan->tensor[t];
     const rf_tensor *tensor = rf_plan_content(plan, t);
     bool holds = p->offset >= 0 && !tensor->host && p->first + (p->shares != RF_NONE) <= plan->peak_op &&
-                 p->last >= plan->peak_op; /* a tensor in an input's memory counts from its second op on */
+                 /* an output in its input's memory counts only after its first op */
+                 p->last >= plan->peak_op;
     if (!holds) continue;
     rf_report_kind_name(tensor->name, name);
     int k = 0;

@@ -15,7 +15,7 @@ static int slower_first(const void *a, const void *b) {
   return (x < y) - (x > y);
 }
 
-/* Sums over all measured calls by kind of op; at most `capacity` kinds, slowest first. */
+/* Sums all measured calls by kind of op. Writes at most `capacity` kinds, the slowest first. */
 static int kinds_of(const rf_plan *plan, const rf_measured *measured, kind *kinds, int capacity) {
   int count = 0;
   for (int i = 0; i < plan->graph->op_count; i++) {
@@ -44,8 +44,8 @@ json_t *rf_report_measured_json(const rf_plan *plan, const rf_measured *measured
   return list;
 }
 
-/* Adds the rates that an op reached. If its calls had fewer rows than planned, the op's work is
- * scaled by the ratio of the actual to the planned limit. */
+/* Adds the rates that an op reached. If calls had fewer rows than planned, the op's work is scaled
+ * by the ratio of the actual limit to the planned limit. */
 static void put_rates(json_t *row, const rf_plan *plan, int i, double seconds, double limit) {
   rf_work work = plan->op[i].work;
   double planned = rf_plan_limit(plan, i, NULL), done = planned > 0 ? limit / planned : 1;

@@ -1,4 +1,4 @@
-/* model.c - reads run folders, plans and sweeps into the report model and checks all of them. */
+/* model.c - reads run folders, plans and sweeps into the report model. All input is checked. */
 #include "report/model.h"
 
 #include <errno.h>
@@ -50,7 +50,7 @@ static rf_status check_text(const json_t *object, const char *key, const char *w
   return rf_json_string(object, key, where, &text, error);
 }
 
-/* Reads an optional field, which older files may not have. */
+/* A field that older files may not have, and its type. */
 typedef struct field {
   const char *key;
   bool number;
@@ -94,7 +94,8 @@ static rf_status check_tensors(const json_t *plan, int64_t arena, const char *wh
     RF_TRY(check_text(tensor, "name", at, error));
     RF_TRY(check_text(tensor, "class", at, error));
     RF_TRY(check_text(tensor, "dtype", at, error));
-    const json_t *memory = json_object_get(tensor, "memory"); /* "host" memory is not in the arena */
+    /* a tensor in "host" memory is not in the arena */
+    const json_t *memory = json_object_get(tensor, "memory");
     int64_t room = json_is_string(memory) && !strcmp(json_string_value(memory), "host") ? INT64_MAX : arena;
     RF_TRY(rf_json_int(tensor, "bytes", at, 0, room, &bytes, error));
     RF_TRY(rf_json_int(tensor, "offset", at, 0, room - bytes, &offset, error));
@@ -148,7 +149,7 @@ static rf_status check_ops(const json_t *plan, const char *where, int64_t most_i
   return RAFTER_OK;
 }
 
-/* Checks the fields of a plan that the page shows in addition to tensors and ops. */
+/* Checks the other fields of a plan that the page shows, besides tensors and ops. */
 static rf_status check_shown(const json_t *plan, const char *where, rf_error *error) {
   static const field memory[] = {{"persistent_bytes", true}, {"live_bytes", true}, {"host_bytes", true}},
                      largest[] = {{"name", false},      {"class", false}, {"dtype", false}, {"count", true},
@@ -189,8 +190,8 @@ static rf_status check_shown(const json_t *plan, const char *where, rf_error *er
   return RAFTER_OK;
 }
 
-/* Checks a plan object of `rafter plan --json`: the fields that the report reads exist with the
- * right types, tensors are inside the arena, ops are numbered in order and name existing
+/* Checks a plan object of `rafter plan --json`. The fields that the report reads must have the
+ * right types. Tensors must be inside the arena. Ops must be numbered in order and use existing
  * tensors. */
 static rf_status check_plan(const json_t *plan, const char *where, rf_error *error) {
   static const struct {
@@ -215,19 +216,19 @@ static rf_status check_plan(const json_t *plan, const char *where, rf_error *err
   RF_TRY(object_at(json_object_get(plan, "memory"), "by_class", where, &part, error));
   RF_TRY(rf_json_int(json_object_get(plan, "memory"), "peak_bytes", where, 0, (int64_t)MOST, &arena, error));
   RF_TRY(check_shown(plan, where, error));
-  /* If two plans share an arena, peak_bytes is the larger peak and bounds the tensors of both. */
+  /* If two plans share an arena, peak_bytes is the larger peak. It limits the tensors of both
+   * plans. */
   RF_TRY(check_tensors(plan, arena, where, &most_id, error));
   return check_ops(plan, where, most_id, error);
 }
 
-/* Checks report.json. The ops of report.json are matched with the plan's ops by id, so the plan
- * needs every id. */
+/* Checks report.json. Its ops refer to the plan's ops by id, so every id must be in the plan. */
 static rf_status check_measured(const json_t *run, const json_t *report, const char *where, rf_error *error) {
   static const char *const numbers[] = {"calls", "seconds", "least_seconds", "predicted_seconds",
                                         "limit_seconds"};
   const json_t *walks = json_object_get(report, "walks"), *walk, *ops, *op;
   size_t w, i;
-  if (!walks) return RAFTER_OK; /* an older version of rafter wrote the file */
+  if (!walks) return RAFTER_OK; /* the file is from an older version of rafter */
   RF_TRY(list_at(report, "walks", where, &walks, error));
   json_array_foreach ((json_t *)walks, w, walk) {
     const char *name;
@@ -288,7 +289,7 @@ const json_t *rf_report_plan_of(const json_t *run, const char *walk) {
   return NULL;
 }
 
-/* Makes a unique id: the name, followed by a number if another entry has the name. */
+/* Makes a unique id from the name. If another entry has the name, adds a number. */
 static void name_entry(const json_t *model, const char *name, char id[320]) {
   snprintf(id, 320, "%.280s", name);
   for (int n = 2; run_of(model, id); n++) snprintf(id, 320, "%.280s (%d)", name, n);
@@ -335,7 +336,7 @@ static rf_status read_metrics(const char *path, json_t *entry, rf_error *error) 
       break;
     }
   }
-  /* A run that is killed while writing leaves an incomplete last line, which is skipped. */
+  /* A run that is killed while it writes leaves an incomplete last line. This line is skipped. */
   if (status != RAFTER_OK && json_array_size(rows) && lines.text && lines.bytes &&
       lines.text[lines.bytes - 1] != '\n')
     status = RAFTER_OK;
@@ -356,7 +357,8 @@ static rf_status check_metrics(const json_t *entry, const char *where, rf_error 
   return RAFTER_OK;
 }
 
-/* Fails if a file in the folder belongs to another run: its digest differs from the plan's. */
+/* Fails if a file in the folder belongs to another run, because its digest differs from the plan's
+ * digest. */
 static rf_status check_digest(const json_t *digest, const json_t *plan, const char *where, rf_error *error) {
   const char *given = json_string_value(digest),
              *planned = json_string_value(json_object_get(plan, "digest"));
@@ -381,7 +383,7 @@ static rf_status check_trace_plans(const json_t *entry, const json_t *header, co
   return RAFTER_OK;
 }
 
-/* Reads and checks trace.bin, and adds the trace in the packed form that the page reads. */
+/* Reads and checks trace.bin. Adds the trace in the packed form that the page reads. */
 static rf_status add_trace(json_t *entry, const char *path, rf_error *error) {
   rf_trace_file file;
   json_t *trace = NULL;

@@ -1,5 +1,5 @@
-/* page.c - makes the report's page: the HTML that the build composes from page/, with the report
- * model inserted as data. */
+/* page.c - makes the report's page. The build composes the HTML from page/, and this file inserts
+ * the report model as data. */
 #include "report/page.h"
 
 #include "base/json.h"
@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The build composes page/ into the file RF_REPORT_PAGE, which contains MARKER once. */
+/* RF_REPORT_PAGE is the file that the build composes from page/. It contains MARKER once. */
 #ifndef RF_REPORT_PAGE
 #error "RF_REPORT_PAGE must be the path of the composed page"
 #endif
@@ -19,9 +19,9 @@ extern const char rf_report_frame[];
 
 static const char MARKER[] = "@@model@@";
 
-/* If a character at `at` might end the script element or a line of script, returns its bytes and
- * sets *other to its JSON escape; otherwise returns 0. In JSON, such characters occur only in
- * strings. */
+/* Some characters could end the script element or a line of script. If such a character is at `at`,
+ * returns its number of bytes and sets *other to its JSON escape. If not, returns 0. In JSON, these
+ * characters occur only in strings. */
 static size_t spelled(const unsigned char *at, const char **other) {
   static const struct {
     const char *raw, *other;

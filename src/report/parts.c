@@ -19,7 +19,7 @@ void rf_report_put_parameters(json_t *model, const rf_plan *plan) {
       {"parameters_out", part[RF_PART_OUT]},
       {"parameters_mlp", part[RF_PART_MLP]},
       {"parameters_experts", part[RF_PART_EXPERTS]},
-      /* One expert of each layer that has experts, summed over these layers. */
+      /* one expert of each layer with experts, summed over these layers */
       {"parameters_one_expert", experts > 0 ? part[RF_PART_EXPERTS] / experts : 0},
       {"parameters_shared", part[RF_PART_SHARED]},
       {"parameters_router", part[RF_PART_ROUTER]},
@@ -66,7 +66,7 @@ void rf_report_print_parameters(FILE *out, const rf_plan *plan) {
 
 /* ---- work ------------------------------------------------------------------------------------ */
 
-/* The groups that "by_part" in "work" lists, and the model parts in each group. */
+/* The groups of model parts in "by_part" of the object "work". */
 static const struct group {
   const char *name;
   rf_part part[5];
@@ -115,7 +115,7 @@ void rf_report_put_work(json_t *json, const rf_plan *plan) {
   json_object_set_new(json, "forward_flops", json_real(all.forward));
   json_object_set_new(json, "forward_flops_full_square", json_real(all.forward_full));
   json_object_set_new(json, "weight_flops",
-                      json_real(weights)); /* without the products Q K^T and P V of attention */
+                      json_real(weights)); /* without the attention products Q K^T and P V */
   json_object_set_new(json, "weight_share", json_real(all.step > 0 ? weights / all.step : 0));
   json_object_set_new(json, "by_part", parts);
 }

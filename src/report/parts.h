@@ -1,5 +1,5 @@
-/* parts.h - parts of a plan's JSON and text: model parts, pipeline stages, largest buffers.
- * Private to src/report. */
+/* parts.h - model parts, pipeline stages and largest buffers in a plan's JSON and text. Private to
+ * src/report. */
 #ifndef RF_REPORT_PARTS_H
 #define RF_REPORT_PARTS_H
 
@@ -9,7 +9,7 @@
 void rf_report_put_parameters(json_t *model, const rf_plan *plan);
 /* Adds "by_part" (FLOPs of each model part) and the sums of its groups to the object `work`. */
 void rf_report_put_work(json_t *work, const rf_plan *plan);
-/* The next two functions print one line of text each. */
+/* Each of these two functions prints one line of text. */
 void rf_report_print_parameters(FILE *out, const rf_plan *plan);
 void rf_report_print_work(FILE *out, const rf_plan *plan);
 /* pipeline.c: the stages of a plan with pipeline parallelism. */
@@ -17,18 +17,20 @@ json_t *rf_report_pipeline_json(const rf_plan *plan);
 void rf_report_print_pipeline(FILE *out, const rf_plan *plan);
 
 json_t *rf_report_shape_json(const rf_tensor *tensor);
-/* The name of an op or tensor with "*" in place of the number of its block. */
+/* Copies the name of an op or tensor, with "*" in place of the block's number. */
 void rf_report_kind_name(const char *name, char kind[160]);
 
-/* All buffers whose names differ only in the block's number; `name` has "*" for the number. */
+/* Buffers whose names differ only in the number of the block. `name` has "*" in place of the
+ * number. */
 typedef struct rf_report_buffers {
   char name[160];
-  int tensor, count; /* tensor: the first buffer */
-  int64_t bytes;     /* sum over all `count` buffers, with alignment */
+  int tensor, count; /* tensor: index of the first buffer. count: number of buffers. */
+  int64_t bytes;     /* sum over all buffers, with alignment */
   int64_t each_bytes;
 } rf_report_buffers;
 
-/* The buffers alive at the peak by kind, largest first. malloc'ed; NULL when out of memory. */
+/* The buffers that are alive at the peak, by kind, largest first. malloc'ed. NULL: out of
+ * memory. */
 rf_report_buffers *rf_report_largest(const rf_plan *plan, int *count);
 json_t *rf_report_largest_json(const rf_plan *plan);
 

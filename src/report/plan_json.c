@@ -24,7 +24,7 @@ static json_t *model_json(const rf_plan *plan) {
   return json;
 }
 
-/* "ceilings" are per chip, like the work of ops; an unknown ceiling is null. */
+/* "ceilings" are per chip, as the work of ops is. If a ceiling is unknown, it is null. */
 static json_t *machine_json(const rf_plan *plan) {
   const rf_machine *m = &plan->machine;
   double flops = rf_plan_peak_flops(plan) / m->chips, matmul = rf_plan_matmul_peak_flops(plan) / m->chips,
@@ -89,8 +89,8 @@ static json_t *memory_json(const rf_plan *plan, const rf_plan *largest) {
                    host > 0 ? json_integer((json_int_t)host) : json_null());
 }
 
-/* Memory of a JAX program as XLA's memory analysis reports it, and the parts of its temporaries
- * at the peak. */
+/* Memory of a JAX program, as in XLA's memory analysis, and the parts of its temporaries at the
+ * peak. */
 static json_t *program_json(const rf_plan *plan) {
   const rf_program_memory *m = &plan->program;
   return json_pack("{ss sI sI sI sI sI sI sI sI sI}", "name", rf_program_name(plan->options.program.program),
@@ -124,7 +124,7 @@ static json_t *rate_json(const rf_plan *plan) {
                        : 0);
 }
 
-/* Lists all known price tiers, each with the price of a million tokens. */
+/* Lists all known price tiers, and for each tier the price of a million tokens. */
 static json_t *prices_json(const rf_plan *plan, double rate) {
   json_t *list = json_array();
   for (int i = 0; i < plan->machine.price_count; i++) {
@@ -138,7 +138,7 @@ static json_t *prices_json(const rf_plan *plan, double rate) {
   return list;
 }
 
-/* Costs of all chips. An unknown price is null, not 0; `assumptions` mentions it. */
+/* Costs of all chips. If the price is unknown, costs are null, and `assumptions` says so. */
 static json_t *cost_json(const rf_report_plan *report) {
   const rf_plan *plan = report->plan;
   double usd = plan->machine.usd_per_chip_hour * plan->machine.chips,
@@ -161,7 +161,7 @@ static json_t *cost_json(const rf_report_plan *report) {
       real_or_null(seconds / 3600 * watts / 1000, asked && rate > 0 && watts > 0));
 }
 
-/* Adds "budget": the number of complete steps in the given time, their tokens and their price. */
+/* The object "budget": number of complete steps in the given time, their tokens and their price. */
 static json_t *budget_json(const rf_report_plan *report) {
   const rf_plan *plan = report->plan;
   double steps = plan->step_seconds > 0 ? floor(report->budget_seconds / plan->step_seconds) : 0,
@@ -331,7 +331,7 @@ static json_t *serving_json(const rf_report_plan *report) {
   const rf_plan *plan = report->plan;
   const rf_build_options *b = &plan->options.build;
   rf_kv cache = rf_kv_of(&plan->graph->model, b);
-  /* A sequence occupies whole pages. */
+  /* a sequence takes whole pages of the cache */
   int64_t kv = rf_kv_sequence_bytes(&cache, b->seq), token = rf_kv_read_bytes(&cache, 1);
   double rate = plan->step_seconds > 0 ? (double)b->microbatch / plan->step_seconds : 0;
   json_t *json =

@@ -32,7 +32,7 @@ static void put_classes(FILE *out, const rf_plan *plan, double peak, double room
               100 * bytes[c] / peak);
 }
 
-/* Prints the memory of a job with several phases, which is the peak over all phases. */
+/* Prints the memory of a job with several phases. It is the peak over all phases. */
 static void put_phases_memory(FILE *out, const rf_report_plan *report) {
   char a[32];
   double bytes[RF_CLASSES];
@@ -93,7 +93,7 @@ static void put_cache(FILE *out, const rf_plan *plan) {
         rf_experts_met((double)model->experts, (double)model->experts_used, rows), (long long)model->experts);
 }
 
-/* Prints the largest buffers alive at the peak, by kind, and why they are alive. */
+/* Prints the largest buffers at the peak, by kind, and why each buffer is alive. */
 static void put_largest(FILE *out, const rf_plan *plan) {
   enum { SHOWN = 8 };
   char a[32], b[32];

@@ -9,20 +9,20 @@
 #include "run/run.h"
 
 typedef struct rf_report_plan {
-  const rf_plan *plan;    /* train: the step; generate: one decode step */
-  const rf_plan *prefill; /* generate: one prefill step; otherwise NULL */
+  const rf_plan *plan;    /* train: the plan of a step; generate: the plan of one decode step */
+  const rf_plan *prefill; /* generate: the plan of one prefill step; otherwise NULL */
   const char *job;        /* "train", "generate" and so on */
   const rf_advice *advice;
   int advice_count;
-  /* The object "memory" of a job with several phases; if NULL, "memory" is made from `plan`. */
+  /* The object "memory" of a job with several phases. If NULL, "memory" is made from `plan`. */
   const json_t *memory;
   const rf_fit_found *found; /* results of --fit, fastest first; NULL: no search */
-  double tokens;             /* print time and cost of this many tokens; 0: none */
-  double budget_seconds;     /* print the steps possible in this time; 0: none */
-  bool tensors, ops;         /* add tensors[], ops[] */
+  double tokens;             /* print time and cost of this number of tokens; 0: do not print */
+  double budget_seconds;     /* print how many steps fit into this time; 0: do not print */
+  bool tensors, ops;         /* add the lists "tensors" and "ops" */
 } rf_report_plan;
 
-/* See docs/formats.md, "plan". The caller owns the object; it is NULL only when out of memory. */
+/* A plan as JSON: docs/formats.md, "plan". The caller owns the object. NULL: out of memory. */
 json_t *rf_report_plan_json(const rf_report_plan *report);
 /* The plan as text. malloc'ed. */
 char *rf_report_plan_text(const rf_report_plan *report);
@@ -30,21 +30,23 @@ char *rf_report_plan_text(const rf_report_plan *report);
 /* Predicted and measured seconds of each kind of op, summed over all calls. */
 json_t *rf_report_measured_json(const rf_plan *plan, const rf_measured *measured);
 
-/* A plan of a run, with the measurements of its steps or forward passes. */
+/* A plan of a run, and the measurements of its steps or forward passes. */
 typedef struct rf_report_walk {
   const char *name; /* "train", "validation", "prefill", "decode", "score" */
   const rf_plan *plan;
   const rf_measured *measured; /* NULL before the run */
-  int64_t count;               /* steps or forward passes */
-  double tokens;               /* tokens that all passes processed; 0: not counted */
-  double seconds;              /* wall-clock time of all passes; 0: not measured */
-  /* (ops): total seconds of each op if passes had fewer rows than planned; NULL: as planned */
+  int64_t count;               /* number of steps or forward passes */
+  double tokens;               /* tokens in all passes; 0: not counted */
+  double seconds;              /* wall-clock seconds of all passes; 0: not measured */
+  /* (ops) total seconds of each op. NULL unless passes had fewer rows than planned. */
   const double *predicted, *limit;
 } rf_report_walk;
-/* Predicted, measured and limit seconds of a call of each op: docs/formats.md, "report.json". */
+/* Predicted seconds, measured seconds and limit of a call of each op: docs/formats.md,
+ * "report.json". */
 json_t *rf_report_walk_json(const rf_report_walk *walk);
 
-/* These four functions write a number with its unit into `text` and return `text`: "5.94 GiB". */
+/* The next four functions write a number with its unit into `text` and return `text`: "5.94
+ * GiB". */
 char *rf_text_bytes(double bytes, char text[32]);
 /* "1.23 s", "45.6 ms", "789 us". */
 char *rf_text_seconds(double seconds, char text[32]);

@@ -1,4 +1,4 @@
-/* summary_text.c - a summary for the terminal, in at most 30 lines. */
+/* summary_text.c - a summary as text for the terminal, with at most 30 lines. */
 #define _GNU_SOURCE
 #include "report/summary.h"
 
@@ -92,7 +92,7 @@ static void print_rate(FILE *out, const json_t *walk) {
   fputc('\n', out);
 }
 
-/* Breaks `text` into lines at blanks and indents all lines but the first. */
+/* Breaks `text` into lines at blanks. Indents all lines except the first. */
 static void print_wrapped(FILE *out, const char *text, const char *indent) {
   size_t room = COLUMNS;
   for (bool first = true; *text; first = false) {
@@ -114,7 +114,7 @@ char *rf_report_summary_text(const json_t *summary) {
   const json_t *walks = json_object_get(summary, "walks"), *walk, *note;
   FILE *out = open_memstream(&text, &bytes);
   if (!out) return NULL;
-  /* For a training run, only the training step is shown, not validation. */
+  /* A training run shows its training step, but not its validation. */
   bool trains = !strcmp(rf_json_text_at(json_array_get(walks, 0), "walk"), "train");
   size_t shown = trains ? 1 : WALKS;
   json_array_foreach ((json_t *)walks, i, walk)

@@ -13,7 +13,8 @@
 #include "report/report.h"
 
 enum { NOTES = 4 };
-/* An op below this share of its roofline is limited by its kernel, not by the machine. */
+/* If an op reaches less than this fraction of its roofline, its kernel limits it, not the
+ * machine. */
 static const double NEAR_LIMIT = 0.6;
 
 static char *join(const char *format, ...) __attribute__((format(printf, 1, 2)));
@@ -32,7 +33,7 @@ static void append(json_t *list, char *text) {
 }
 
 static const char *or_empty(const char *text) { return text ? text : ""; }
-/* Ratios below 10 are printed with two decimals. */
+/* a ratio below 10 is printed with two decimals */
 static int decimals(double ratio) { return ratio < 10 ? 2 : 0; }
 static bool missed(double ratio) { return ratio > RF_MISSED || ratio < 1 / RF_MISSED; }
 
@@ -66,7 +67,8 @@ static char *planned_sentence(const rf_diagnosed_walk *walk, const char *of) {
               kind->seconds > 0 ? 100 * (kind->limit / kind->seconds) : 0, idle);
 }
 
-/* Whether kernels limit the pass: fastest calls miss the machine's limit, not the prediction. */
+/* True if kernels limit the pass: the fastest calls miss the machine's limit, but not the
+ * prediction. */
 static bool kernels_bind(const rf_diagnosed_walk *walk, const rf_sum *kind) {
   return walk->alike && kind->fastest > 0 && kind->limit / kind->fastest < NEAR_LIMIT &&
          kind->fastest < RF_FAR * kind->predicted;
@@ -95,8 +97,8 @@ static char *measured_sentence(const rf_diagnosed_walk *walk, const char *of) {
       kernels_bind(walk, kind) ? ": the kernels are the bottleneck, not the machine" : "", times);
 }
 
-/* The sentence about a slowed run. The run's fastest calls show how long the run would take
- * alone. */
+/* The sentence about a run that other programs slowed. The fastest calls show how long the run
+ * would take alone. */
 static char *alone_sentence(const rf_diagnosed_walk *walk) {
   const rf_sum *kind = &walk->kinds.at[0];
   char a[32], b[32], c[32];
@@ -119,7 +121,7 @@ static char *held_sentence(const rf_diagnosed_walk *walk) {
               rf_text_seconds(walk->fastest, a), rf_text_seconds(walk->predicted, b));
 }
 
-/* The sentence of a run in which a few outlier steps took a large part of the time. */
+/* The sentence about a run in which a few outlier steps took a large part of the time. */
 static char *outliers_sentence(const rf_outliers *found, const rf_diagnosed_walk *walk) {
   double ratio = walk->predicted > 0 ? found->median / walk->predicted : 1;
   char a[32], times[64] = "";
@@ -179,7 +181,7 @@ static char *change_sentence(const rf_diagnosis *d) {
               best->approximate ? "; it changes results" : "");
 }
 
-/* The sentence of a run that has metrics of steps but no report.json. */
+/* The sentence about a run that has metrics of steps but no report.json. */
 static char *last_step_sentence(const rf_last_step *last) {
   double ratio = last->predicted > 0 ? last->seconds / last->predicted : 0;
   char a[32], b[32], c[32];
@@ -189,7 +191,7 @@ static char *last_step_sentence(const rf_last_step *last) {
               decimals(ratio), ratio, rf_text_count(last->tokens_per_second, c));
 }
 
-/* The first sentence of a plan that has not run and does not fit. */
+/* The first sentence about a plan that has not run and does not fit. */
 static char *misfit_sentence(const rf_diagnosis *d) {
   const json_t *memory = json_object_get(d->plan, "memory");
   double headroom = rf_json_number_at(memory, "headroom_bytes");
@@ -200,7 +202,7 @@ static char *misfit_sentence(const rf_diagnosis *d) {
               rf_text_bytes(rf_json_number_at(memory, "peak_bytes") + headroom, b));
 }
 
-/* The sentence of a plan that lists no ops: its total time and rate. */
+/* The sentence about a plan that lists no ops: its total time and rate. */
 static char *sums_sentence(const rf_diagnosis *d) {
   const char *of = subject(rf_json_text_at(d->plan, "job"));
   double rate = rf_json_number_at(json_object_get(d->plan, "rate"), "tokens_per_second");

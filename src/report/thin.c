@@ -1,5 +1,5 @@
-/* thin.c - see thin.h. A thinned row summarizes a range of steps: rates and losses as mean,
- * minimum and maximum; counts are those at the end of the range. */
+/* thin.c - see thin.h. An entry of thinned metrics stands for a range of steps. It has the mean,
+ * minimum and maximum of rates and losses, and the counts of the last step. */
 #include "report/thin.h"
 
 #include "base/base.h"
@@ -54,7 +54,7 @@ static json_t *row_of(const json_t *rows, size_t from, size_t to) {
   return row;
 }
 
-/* Leaves out the first step, in which the caches are still cold. */
+/* Leaves out the first step, because its caches are cold. */
 json_t *rf_report_step_seconds(const json_t *entry) {
   const json_t *rows = json_object_get(entry, "metrics");
   size_t count = 0, all = json_array_size(rows);

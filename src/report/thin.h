@@ -6,12 +6,13 @@
 
 enum { RF_THIN_FROM = 2000, RF_THIN_TO = 1000 };
 
-/* Returns a copy of an entry with `step_seconds` added; more than RF_THIN_FROM rows of metrics
- * become RF_THIN_TO rows. The result is a new reference, and NULL only when out of memory. */
+/* Returns a copy of a report entry with `step_seconds`. If `metrics` has more than RF_THIN_FROM
+ * steps, the copy has RF_THIN_TO ranges of steps. The result is a new reference. NULL: out of
+ * memory. */
 json_t *rf_report_thin(json_t *entry);
 
-/* Seconds of all steps of an entry except the first: an object with "least", "median", "p90" and
- * "most", or an empty object if the entry has only one step. A new reference. */
+/* Seconds of all steps of an entry except the first. The object has "least", "median", "p90" and
+ * "most". If the entry has only one step, the object is empty. A new reference. */
 json_t *rf_report_step_seconds(const json_t *entry);
 
 #endif

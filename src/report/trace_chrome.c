@@ -1,5 +1,5 @@
-/* trace_chrome.c - writes a trace as Chrome trace events, which Perfetto opens, and as CSV. Format:
- * "Trace Event Format", Google, 2016. */
+/* trace_chrome.c - writes a trace as Chrome trace events (Perfetto opens these files), and as CSV.
+ * Format: "Trace Event Format", Google, 2016. */
 #define _GNU_SOURCE
 #include "report/trace_file.h"
 #include "base/file.h"
@@ -63,11 +63,11 @@ static rf_status pen_close(pen *p) {
 /* ---- ops ------------------------------------------------------------------------------------- */
 
 typedef struct op_text {
-  char *name, *args; /* JSON: "...", "op":3,"kernel":"..." */
+  char *name, *args; /* JSON of op 3, for example: "...", "op":3,"kernel":"..." */
   double seconds, limit_seconds, flops, bytes;
 } op_text;
 typedef struct ops {
-  op_text **of; /* by plan */
+  op_text **of; /* ops by plan */
   size_t plans, *count;
 } ops;
 
@@ -125,7 +125,7 @@ static const char *list_name(const rf_trace_file *file, const char *list, size_t
   return json_string_value(json_is_object(entry) ? json_object_get(entry, "name") : entry);
 }
 
-/* Position of a track from the top: steps, phases and predictions come before the threads. */
+/* Position of a track from the top. Steps, phases and predictions are above the threads. */
 static int order_of(const char *kind, size_t lane) {
   static const char *const above[] = {"steps", "phases", "predicted"};
   for (int i = 0; i < 3; i++)
@@ -161,29 +161,30 @@ static void put_lanes(pen *p, const rf_trace_file *file) {
   }
 }
 
-/* The end of a span as drawn. Spans of a track may not overlap, so a predicted span ends at the
- * latest when the next predicted span begins. */
+/* The end of a span in the drawing. Spans of a track may not overlap. So a predicted span ends
+ * before the next predicted span. */
 static int64_t end_on_track(const rf_trace_file *file, int64_t i) {
   bool reaches = file->kind[i] == RF_SPAN_PREDICTED && i + 1 < file->count &&
                  file->kind[i + 1] == RF_SPAN_PREDICTED && file->begin[i + 1] < file->end[i];
   return reaches ? file->begin[i + 1] : file->end[i];
 }
 
-/* Writes the fields of an event that come before "args". Times are in microseconds. */
+/* Writes the fields of an event before "args". Times are in microseconds. */
 static void put_head(pen *p, const rf_trace_file *file, int64_t i, const char *category) {
   putf(p, "\"ph\":\"X\",\"pid\":1,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,\"cat\":\"%s\"", file->lane[i] + 1,
        1e-3 * (double)file->begin[i], 1e-3 * (double)(end_on_track(file, i) - file->begin[i]), category);
 }
 
-/* Finds the predicted span of the next measured op; measured and predicted spans are both in
- * execution order. -1: the file has no such span. */
+/* Finds the predicted span of the next measured op. Both kinds of spans are in execution order.
+ * Returns -1 if the file has no such span. */
 static int64_t prediction_of(const rf_trace_file *file, int64_t op, int64_t *next) {
   while (*next < file->count && file->kind[*next] != RF_SPAN_PREDICTED) ++*next;
   bool fits = *next < file->count && file->id[*next] == file->id[op] && file->plan[*next] == file->plan[op];
   return fits ? (*next)++ : -1;
 }
 
-/* Takes an op's predicted seconds and limit from the span `of`, or from the plan if `of` is -1. */
+/* Gets an op's predicted seconds and limit from the span `of`. If `of` is -1, gets them from the
+ * plan. */
 static void price_of(const rf_trace_file *file, const op_text *op, int64_t of, double *seconds,
                      double *limit) {
   *seconds = of < 0 ? op->seconds : 1e-9 * (double)(file->end[of] - file->begin[of]);
@@ -244,7 +245,7 @@ static void put_event(pen *p, const rf_trace_file *file, const ops *o, int64_t i
          name ? name : "count", 1e-3 * (double)file->begin[i], unit ? unit : "count", file->value[i]);
     break;
   }
-  default: /* Spans of lost time (from the system) overlap other spans, so only trace.bin has them. */ break;
+  default: /* Spans of lost time overlap other spans, so only trace.bin has them. */ break;
   }
 }
 
@@ -281,7 +282,7 @@ done:
 
 /* ---- CSV ------------------------------------------------------------------------------------- */
 
-/* Writes a field in quotes, with inner quotes doubled (RFC 4180). */
+/* Writes a field in quotes and doubles inner quotes (RFC 4180). */
 static void put_quoted(pen *p, const char *text) {
   put(p, "\"");
   for (; *text; text++) {

@@ -1,4 +1,4 @@
-/* trace_file.c - trace.bin: one line of JSON as header, then the columns. */
+/* trace_file.c - trace.bin: a header, which is one line of JSON, and then the columns. */
 #define _GNU_SOURCE
 #include "report/trace_file.h"
 #include "base/file.h"
@@ -11,9 +11,9 @@
 
 enum { VERSION = 1, ALIGN = 8 };
 static const size_t MOST_FILE = (size_t)1 << 33, MOST_HEADER = (size_t)1 << 28;
-static const int64_t MOST_NS = (int64_t)1 << 53; /* a double holds every time up to MOST_NS exactly */
+static const int64_t MOST_NS = (int64_t)1 << 53; /* a double represents every integer up to this one */
 
-/* The columns in file order. Wider values come first, so that each column is aligned. */
+/* The columns in file order. Wider types come first, so that each column is aligned. */
 static const struct {
   const char *name, *type;
   size_t bytes;
@@ -45,7 +45,7 @@ static void point_into(rf_trace_file *file) {
 
 /* ---- the header ------------------------------------------------------------------------------ */
 
-/* The tensor whose shape the trace shows for an op: its first output, otherwise its first input. */
+/* The tensor whose shape the trace shows for an op: the first output, or else the first input. */
 static const rf_tensor *subject(const rf_graph *graph, const rf_op *op) {
   for (int i = 0; i < op->output_count; i++)
     if (op->output[i] != RF_NONE) return &graph->tensor[op->output[i]];
@@ -221,7 +221,7 @@ static rf_status write_file(const rf_trace_file *file, const char *path, rf_erro
   rf_status status = RAFTER_OK;
   char *text = rf_json_text(file->header, 0);
   if (!text) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while writing a trace");
-  /* Pad the header so that the columns start at a multiple of 8 bytes. */
+  /* The padding lets the columns start at a multiple of 8 bytes. */
   size_t bytes = strlen(text), padding = (ALIGN - (bytes + 1) % ALIGN) % ALIGN;
   RF_GO(rf_out_open(path, (int64_t)(bytes + padding + 1 + file->column_bytes), &out, error));
   RF_GO(rf_out_write(out, text, bytes, error));
@@ -237,7 +237,7 @@ done:
   return status;
 }
 
-/* How many of the first steps have at most `most` spans in total; at least 1. */
+/* The largest number of first steps that have at most `most` spans together; at least 1. */
 static int steps_within(const rf_trace *trace, int64_t most) {
   int low = 1, high = trace->steps;
   while (trace->count > most && low < high) {
@@ -320,7 +320,7 @@ static rf_status check_columns(const json_t *list, const char *path, rf_error *e
   return RAFTER_OK;
 }
 
-/* Checks the fields of all ops that other code reads. */
+/* Checks the fields of ops that other code reads. */
 static rf_status check_ops(const json_t *plans, const char *path, rf_error *error) {
   size_t p, i;
   json_t *op, *ops;
@@ -360,7 +360,7 @@ static rf_status check_plans(const json_t *header, const char *path, rf_error *e
   return check_ops(ops, path, error);
 }
 
-/* Checks the numbers that say how threads spent a step, or the time between two steps. */
+/* Checks how threads spent the time of a step, or the time between two steps. */
 static rf_status check_seconds(const json_t *went, size_t gap_count, const char *path, size_t step,
                                rf_error *error) {
   double number;

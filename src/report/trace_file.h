@@ -1,4 +1,5 @@
-/* trace_file.h - reads and writes trace.bin, the file of a recorded trace. See docs/formats.md. */
+/* trace_file.h - reads and writes trace.bin, the file of a recorded trace. Format:
+ * docs/formats.md. */
 #ifndef RF_TRACE_FILE_H
 #define RF_TRACE_FILE_H
 
@@ -6,40 +7,42 @@
 
 #include "run/record.h"
 
-/* A trace as stored in the file. Each column has one entry for each of the `count` spans, which
- * are sorted by lane and begin. */
+/* A trace as in the file. Each column has one value per span. Spans are sorted by lane, then by
+ * begin. */
 typedef struct rf_trace_file {
   json_t *header;
   int64_t count;
   const int64_t *begin, *end; /* ns since the origin */
-  const double *value;        /* meaning depends on the kind */
+  const double *value;        /* its meaning depends on the span's kind */
   const int32_t *id;
   const uint16_t *lane;
   const uint8_t *kind, *plan;
   const void *columns; /* all columns, as in the file */
   size_t column_bytes;
-  void *memory; /* allocation that contains the columns */
+  void *memory; /* allocation with the columns */
 } rf_trace_file;
 
-/* Reads a trace and checks all sizes, kinds, lanes, ids and the order of spans. RAFTER_FAILED
- * names the file and the field. */
+/* Reads a trace and checks all sizes, kinds, lanes, ids and the order of spans. RAFTER_FAILED: the
+ * error names the file and the field. */
 rf_status rf_trace_file_read(const char *path, rf_trace_file *file, rf_error *error);
-/* Like rf_trace_file_read, for a file in memory; takes over `text`, which is malloc'ed. */
+/* Like rf_trace_file_read, for the contents of a file. Takes ownership of `text`, which is
+ * malloc'ed. */
 rf_status rf_trace_file_parse(const char *path, char *text, size_t bytes, rf_trace_file *file,
                               rf_error *error);
 void rf_trace_file_free(rf_trace_file *file);
 
-/* Writes Chrome trace events, which Perfetto opens: lanes become threads of one process, counters
- * become its counter tracks. */
+/* Writes Chrome trace events, which Perfetto opens. Lanes become threads of one process. Counters
+ * become counter tracks. */
 rf_status rf_trace_file_chrome(const rf_trace_file *file, const char *path, rf_error *error);
-/* Like rf_trace_file_chrome, but only with spans that begin before `until` (ns). */
+/* Like rf_trace_file_chrome, but writes only spans that begin before `until` (ns). */
 rf_status rf_trace_file_chrome_until(const rf_trace_file *file, int64_t until, const char *path,
                                      rf_error *error);
 rf_status rf_trace_file_csv(const rf_trace_file *file, const char *path, rf_error *error);
 
-/* Writes trace.bin and trace.json into a run's folder. trace.json has the first steps that fit
- * in RF_TRACE_JSON_SPANS spans, at least one; *in_json (may be NULL) counts these steps.
- * `about`: keys for the header; may be NULL. *header (may be NULL) is owned by the caller. */
+/* Writes trace.bin and trace.json into a run's folder. trace.json has as many first steps as fit in
+ * RF_TRACE_JSON_SPANS spans, but at least one.
+ * about: keys for the header; may be NULL. *in_json gets the number of steps in trace.json. *header
+ * gets the header, which the caller owns. in_json and header may be NULL. */
 enum { RF_TRACE_JSON_SPANS = 100000 };
 rf_status rf_trace_write(const rf_trace *trace, json_t *about, const char *folder, json_t **header,
                          int *in_json, rf_error *error);

@@ -1,5 +1,5 @@
-/* trace_pack.c - packs the columns of a trace for the page. Times become differences, bytes are
- * grouped by significance, and the result is gzip'ed and coded as base64. */
+/* trace_pack.c - packs the columns of a trace for the page. Times become differences, and bytes are
+ * grouped by significance. The result is gzip'ed and coded as base64. */
 #include "report/trace_pack.h"
 
 #include <stdlib.h>
@@ -23,8 +23,8 @@ static uint64_t little(const unsigned char *at) {
   return value;
 }
 
-/* Replaces times by differences: a begin by its distance to the previous begin, an end by its
- * distance to its begin. The differences are modulo 2^64, so no information is lost. */
+/* Replaces times by differences. A begin becomes its distance to the previous begin. An end becomes
+ * its distance to its own begin. Differences are modulo 2^64, so no information is lost. */
 static void difference(const unsigned char *column, const unsigned char *begins, size_t count,
                        unsigned char *values) {
   uint64_t before = 0;
@@ -36,8 +36,8 @@ static void difference(const unsigned char *column, const unsigned char *begins,
   }
 }
 
-/* Writes the first bytes of all values, then all second bytes, and so on. Bytes in this order
- * compress well. */
+/* Writes the first bytes of all values, then all second bytes, and so on. This order compresses
+ * well. */
 static void by_byte(const unsigned char *values, size_t size, size_t count, unsigned char *out) {
   for (size_t b = 0; b < size; b++)
     for (size_t i = 0; i < count; i++) *out++ = values[i * size + b];
@@ -57,17 +57,17 @@ static char *base64(const unsigned char *bytes, size_t count, size_t *length) {
   return text;
 }
 
-/* The gzip'ed bytes, malloc'ed; NULL: out of memory. */
+/* Returns the gzip'ed bytes, malloc'ed. NULL: out of memory. */
 static unsigned char *gzip(const unsigned char *bytes, size_t count, size_t *packed) {
   z_stream stream = {0};
   if (deflateInit2(&stream, 6, Z_DEFLATED, 15 + 16 /* a gzip header */, 8, Z_DEFAULT_STRATEGY) != Z_OK)
     return NULL;
-  /* deflateBound takes an unsigned long, which has the size of size_t on this platform. */
+  /* deflateBound takes an unsigned long, which has the size of size_t here. */
   size_t room = count + count / 1000 + 128;
   if (room < deflateBound(&stream, (uLong)count)) room = deflateBound(&stream, (uLong)count);
   unsigned char *out = malloc(room);
   int state = Z_OK;
-  while (out && state == Z_OK) { /* zlib's counts of available bytes have 32 bits */
+  while (out && state == Z_OK) { /* zlib counts available bytes in 32 bits */
     size_t in_left = count - stream.total_in, out_left = room - stream.total_out;
     stream.next_in = (unsigned char *)bytes + stream.total_in;
     stream.avail_in = in_left < 1u << 30 ? (uInt)in_left : 1u << 30;
@@ -84,7 +84,7 @@ static unsigned char *gzip(const unsigned char *bytes, size_t count, size_t *pac
   return out;
 }
 
-/* Codes the columns into `coded` and adds the coding of each column to `list`. */
+/* Codes the columns into `coded`. Adds the coding of each column to `list`. */
 static rf_status code_columns(const json_t *list, size_t count, const unsigned char *columns, size_t bytes,
                               unsigned char *coded, unsigned char *scratch, rf_error *error) {
   const unsigned char *begins = NULL;

@@ -6,9 +6,9 @@
 
 #include "base/base.h"
 
-/* Makes {"header", "columns"} of a trace.bin: its header with a "coding" added to each column, and
- * base64 of the gzip'ed columns (page/README.md). `columns`: the `bytes` bytes of the file's
- * columns, each with header["count"] little-endian values. */
+/* Makes {"header", "columns"} from a trace.bin. "header" is the file's header with a "coding" for
+ * each column. "columns" is base64 of the gzip'ed columns (page/README.md). `columns`: the `bytes`
+ * bytes of the file's columns. Each column has header["count"] little-endian values. */
 rf_status rf_report_pack_trace(const json_t *header, const void *columns, size_t bytes, json_t **trace,
                                rf_error *error);
 
