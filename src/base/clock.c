@@ -17,7 +17,7 @@ int64_t rf_now_ns(void) { return ns_of(CLOCK_MONOTONIC); }
 double rf_now_seconds(void) { return 1e-9 * (double)rf_now_ns(); }
 
 double rf_process_seconds(void) {
-  /* the field of /proc/self/stat that holds the process's start, in clock ticks since boot */
+  /* the field of /proc/self/stat with the start of the process, in clock ticks since boot */
   enum { START = 22 };
   char text[1024];
   double now = 1e-9 * (double)ns_of(CLOCK_BOOTTIME);

@@ -5,8 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Returns the part of a source path that starts at its last "src/", "include/" or "tests/". This
- * part is the same on all machines. */
+/* Returns the end of a source path, from the last "src/", "include/" or "tests/" on. This part of
+ * the path is the same on all machines. */
 static const char *short_path(const char *file) {
   static const char *const roots[] = {"src/", "include/", "tests/"};
   const char *shortest = NULL;
@@ -19,8 +19,7 @@ static const char *short_path(const char *file) {
 rf_status rf_fail(rf_error *error, rf_status status, const char *file, int line, const char *hint,
                   const char *format, ...) {
   if (!error) return status;
-  /* Format into another buffer, because a caller may pass the old text of `error` as an
-   * argument. */
+  /* Formats into another buffer, because an argument may be the old text of `error`. */
   char message[sizeof error->message], advice[sizeof error->hint];
   va_list arguments;
   va_start(arguments, format);

@@ -69,15 +69,15 @@ enum { OUT_BUFFER = 1 << 16 };
 
 struct rf_out_file {
   int fd;
-  size_t used; /* bytes in `buffer` */
+  size_t used; /* number of bytes in `buffer` */
   int64_t bytes;
   char *path, *beside;
   unsigned char buffer[OUT_BUFFER];
 };
 
-/* Follows the symbolic links of `path`; the last target may not exist yet. The result is malloc'ed;
- * NULL means too many links or no memory. Pipes and devices keep their path, because the target of
- * some links (/dev/stdout) has no path. */
+/* Follows the symbolic links of `path`. The last target may not exist yet. The result is malloc'ed;
+ * NULL: too many links, or out of memory. Pipes and devices keep their path, because the target of
+ * a link such as /dev/stdout may have no path. */
 static char *resolve_links(const char *path) {
   enum { LINKS_MOST = 40 };
   struct stat info;
@@ -85,7 +85,7 @@ static char *resolve_links(const char *path) {
   char target[4096], *now = strdup(path);
   for (int i = 0; now && i <= LINKS_MOST; i++) {
     ssize_t n = readlink(now, target, sizeof target - 1);
-    if (n < 0) return now; /* `now` is not a symbolic link, or no such file exists. */
+    if (n < 0) return now; /* `now` is not a link, or does not exist */
     target[n] = 0;
     const char *slash = target[0] == '/' ? NULL : strrchr(now, '/');
     char *next = NULL;
@@ -97,7 +97,7 @@ static char *resolve_links(const char *path) {
   return NULL;
 }
 
-/* A pipe or a device is written directly, because a rename would replace it by a regular file. */
+/* A pipe or a device is written directly. A rename would replace it by a regular file. */
 static int open_target(rf_out_file *out, size_t size) {
   struct stat info;
   if (stat(out->path, &info) == 0 && !S_ISREG(info.st_mode)) {
@@ -172,8 +172,8 @@ rf_status rf_out_write(rf_out_file *out, const void *data, size_t bytes, rf_erro
 
 int64_t rf_out_bytes(const rf_out_file *out) { return out->bytes + (int64_t)out->used; }
 
-/* Syncs the folder of a renamed file, which makes the rename durable. The rename is valid even if
- * this sync fails. */
+/* Syncs the folder of a renamed file, so that the rename survives a power failure. If this sync
+ * fails, the rename is still valid. */
 static void sync_folder(const char *path) {
   char *copy = strdup(path);
   int fd = copy ? open(dirname(copy), O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
@@ -196,7 +196,7 @@ rf_status rf_out_commit(rf_out_file *out, rf_error *error) {
   }
   if (status == RAFTER_OK) {
     sync_folder(out->path);
-    out->beside[0] = 0; /* The file has its final name: there is no temporary file to remove. */
+    out->beside[0] = 0; /* after the rename, no temporary file exists */
   }
   rf_out_discard(out);
   return status;

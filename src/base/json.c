@@ -1,4 +1,4 @@
-/* json.c - reads and writes JSON files and fields. Errors name the place. */
+/* json.c - reads and writes JSON files and fields. Errors name the file and the field. */
 #include "base/json.h"
 
 #include <inttypes.h>
@@ -206,8 +206,8 @@ static void put(FILE *out, const json_t *value, int indent, int depth) {
   }
 }
 
-/* The length in bytes of the UTF-8 character at `at`. If the character is invalid: minus the length
- * of its longest valid prefix, at least 1. */
+/* Returns the length in bytes of the UTF-8 character at `at`. If the character is invalid, returns
+ * minus the length of its longest valid prefix, but at most -1. */
 static int character(const unsigned char *at, size_t room) {
   static const struct {
     /* ranges of byte 1 (first, last) and byte 2 (low, high) */
@@ -278,7 +278,7 @@ rf_status rf_json_write(const char *path, const json_t *json, int indent, rf_err
   char *text = rf_json_text(json, indent);
   if (!text) return RF_FAIL(error, RAFTER_FAILED, NULL, "no memory to write %s", path);
   size_t bytes = strlen(text);
-  text[bytes] = '\n'; /* the newline replaces the NUL; rf_file_write needs no NUL */
+  text[bytes] = '\n'; /* rf_file_write needs no NUL */
   rf_status status = rf_file_write(path, text, bytes + 1, error);
   free(text);
   return status;

@@ -1,4 +1,5 @@
-/* json.h - reads and writes JSON files and fields. Errors name the place. Values are jansson's. */
+/* json.h - reads and writes JSON files and fields (jansson's). Errors name the file and the
+ * field. */
 #ifndef RF_JSON_H
 #define RF_JSON_H
 
@@ -6,13 +7,13 @@
 
 #include "base/file.h"
 
-/* Parses a file of at most `most` bytes. The caller owns the result. Rejects duplicate names. */
+/* Parses a file of at most `most` bytes. The caller owns *json. Duplicate names are an error. */
 rf_status rf_json_read(const char *path, size_t most, json_t **json, rf_error *error);
 rf_status rf_json_parse(const char *text, size_t bytes, const char *where, json_t **json, rf_error *error);
 
-/* These functions read fields of an object. `where` names the object in errors
- * ("model/config.json"). A missing field is an error; for the functions with _or, a missing or null
- * field counts as `otherwise`. An integer also serves as a float, and 3.0 serves as an integer. */
+/* Functions that read a field of an object. `where` names the object in errors
+ * ("model/config.json"). A missing field is an error. For the functions with _or, a missing or null
+ * field has the value `otherwise`. An integer can be read as a float, and 3.0 as an integer. */
 rf_status rf_json_int(const json_t *object, const char *key, const char *where, int64_t least, int64_t most,
                       int64_t *value, rf_error *error);
 rf_status rf_json_float(const json_t *object, const char *key, const char *where, double least, double most,
@@ -31,21 +32,21 @@ rf_status rf_json_bool_or(const json_t *object, const char *key, const char *whe
 rf_status rf_json_string_or(const json_t *object, const char *key, const char *where, const char *otherwise,
                             const char **value, rf_error *error);
 
-/* Read a field of an object that was checked before. A missing field counts as 0 or "". */
+/* Functions that read a field of an object that was checked before. A missing field is 0 or "". */
 double rf_json_number_at(const json_t *object, const char *key);
 const char *rf_json_text_at(const json_t *object, const char *key);
 
 /* The shortest decimal number that reads back as this float: 1e-05 instead of 9.99999974e-06. */
 json_t *rf_json_decimal(float value);
 
-/* A JSON string of any bytes. Where the bytes are not valid UTF-8, each longest valid prefix of a
- * character becomes one U+FFFD. NULL if there is no memory. */
+/* Makes a JSON string from any bytes. If a character is not valid UTF-8, its longest valid prefix
+ * becomes one U+FFFD. NULL: out of memory. */
 json_t *rf_json_bytes(const char *at, size_t bytes);
 
-/* Text of a value, malloc'ed. Keys keep their order; doubles have the fewest digits that read back
- * as the same number. `indent` 0 gives one line. */
+/* Returns the text of a value, malloc'ed. Keys keep their order. Doubles have the fewest digits
+ * that read back as the same number. If `indent` is 0, the text has one line. */
 char *rf_json_text(const json_t *json, int indent);
-/* Writes the text of rf_json_text and a newline. The file appears when it is complete. */
+/* Writes the text of rf_json_text and a newline. The file appears only when it is complete. */
 rf_status rf_json_write(const char *path, const json_t *json, int indent, rf_error *error);
 rf_status rf_json_write_line(rf_out_file *out, const json_t *json, rf_error *error);
 

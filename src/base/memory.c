@@ -1,4 +1,4 @@
-/* memory.c - pages from the kernel for the arena, and pools of memory that is freed together. */
+/* memory.c - pages from the kernel for the arena, and pools, whose memory is freed together. */
 #include "base/base.h"
 
 #include <errno.h>
@@ -13,7 +13,7 @@
 
 /* ---- how much memory there is ---------------------------------------------------------------- */
 
-/* The first number in a small kernel file; -1 if the file is missing or contains "max". */
+/* Returns the first number in a small kernel file; -1: no file, or "max" instead of a number. */
 static int64_t read_number(const char *path) {
   FILE *file = fopen(path, "re");
   if (!file) return -1;
@@ -26,7 +26,7 @@ static int64_t read_number(const char *path) {
   return end == text || value < 0 ? -1 : (int64_t)value;
 }
 
-/* The number after `key` at the start of a line, multiplied by `unit`; -1 if no line has it. */
+/* Returns the number after `key` at the start of a line, times `unit`; -1: no such line. */
 static int64_t read_field(const char *path, const char *key, int64_t unit) {
   FILE *file = fopen(path, "re");
   if (!file) return -1;
@@ -41,7 +41,7 @@ static int64_t read_field(const char *path, const char *key, int64_t unit) {
 
 static int64_t smaller(int64_t a, int64_t b) { return b >= 0 && b < a ? b : a; }
 
-/* Bytes that one control group still allows: limit - use, not counting droppable page cache. */
+/* Bytes that a control group still allows: limit - use. Droppable page cache is not use. */
 static int64_t group_available(const char *folder, const char *limit_name, const char *used_name,
                                const char *cache_key) {
   char path[4200];
@@ -57,7 +57,7 @@ static int64_t group_available(const char *folder, const char *limit_name, const
   return left > 0 ? left : 0;
 }
 
-/* Available bytes of the tightest control group of this process (version 1 or 2); -1: no limit. */
+/* Available bytes of the control group of this process that allows the fewest; -1: no limit. */
 static int64_t groups_available(void) {
   FILE *file = fopen("/proc/self/cgroup", "re");
   if (!file) return -1;
@@ -106,7 +106,7 @@ rf_status rf_pages_map(size_t bytes, void **base, size_t *huge_bytes, rf_error *
       "choose a smaller batch, sequence or model, or more rematerialisation (--fit searches for one)";
   if (bytes == 0 || bytes > SIZE_MAX / 2)
     return RF_FAIL(error, RAFTER_FAILED, NULL, "cannot map %zu bytes of memory", bytes);
-  /* The kernel grants more memory than exists, then kills the process: refuse such sizes here. */
+  /* The kernel would grant more memory than exists and later kill the process: refuse it here. */
   int64_t available = rf_memory_available();
   if (available >= 0 && bytes > (size_t)available)
     return RF_FAIL(error, RAFTER_FAILED, hint,
@@ -137,7 +137,7 @@ void rf_pages_unmap(void *base, size_t bytes) {
 
 typedef struct chunk {
   struct chunk *next;
-  size_t used, size; /* bytes of `bytes` */
+  size_t used, size; /* `size` bytes in `bytes`, of which `used` are in use */
   _Alignas(16) unsigned char bytes[];
 } chunk;
 

@@ -1,4 +1,4 @@
-/* options.c - the checked values of one command, from defaults, a JSON file and arguments. */
+/* options.c - the checked option values of a command: defaults, a JSON file, arguments. */
 #include "base/options.h"
 
 #include <assert.h>
@@ -16,12 +16,12 @@ enum { MOST_VALUES = 4096, CONFIG_MOST = 16 << 20 };
 typedef struct value {
   rf_option_source source;
   bool bare;
-  /* value of INT, SIZE, TOKENS, COUNT or FLAG; for CHOICE, the index of the choice */
+  /* INT, SIZE, TOKENS, COUNT, FLAG: the value; CHOICE: index of the choice */
   int64_t whole;
   double real; /* value of FLOAT or DURATION; for other numbers, `whole` as a double */
-  int count;   /* number of texts or of list entries */
-  /* text[0] is the value as typed. TEXTS has one entry for each value. SWEEP has the typed text,
-   * the option's name and the option's values. */
+  int count;   /* FLOAT, DURATION: the value; other numbers: `whole` as a double */
+  /* text[0] is the value as typed. TEXTS: one entry for each value. SWEEP: the typed text, then the
+   * name of the varied option, then its values. */
   char **text;
   int64_t *list;
   double *floats;
@@ -31,12 +31,12 @@ struct rf_options {
   const rf_commands *commands;
   const rf_command *command;
   const rf_option **row;
-  value *values; /* one for each row */
+  value *values; /* the values of all entries of `row` */
   int count;
   int argument_count;
   rf_option_source argument_source;
   char **argument;
-  char *joined; /* result of the last rf_options_text of a TEXTS option */
+  char *joined; /* text that rf_options_text returned last for a TEXTS option */
 };
 
 /* ---- small pieces ---------------------------------------------------------------------------- */
@@ -63,14 +63,14 @@ static void push(char ***list, const char *text) {
   (*list)[n + 1] = NULL;
 }
 
-/* Whether two names are equal if '_' counts as '-'. */
+/* Returns true if two names are equal, where '_' and '-' are the same character. */
 static bool same_name(const char *a, const char *b) {
   for (; *a && *b; ++a, ++b)
     if ((*a == '_' ? '-' : *a) != (*b == '_' ? '-' : *b)) return false;
   return *a == *b;
 }
 
-/* Whether `name` is in `list`, whose names are separated by blanks. NULL lists every name. */
+/* True if `name` is in `list`, whose names are separated by blanks. NULL contains every name. */
 static bool is_listed(const char *list, const char *name) {
   size_t length = strlen(name);
   for (const char *at = list; at && *at; at += strspn(at, " ")) {
@@ -112,8 +112,8 @@ static bool any_command_has(const rf_commands *commands, const char *name) {
   return false;
 }
 
-/* Index of `word` in "a|b|c", or -1. A choice like "c:NAMES" accepts any text after the colon; the
- * code that reads the option checks the text. */
+/* Returns the index of `word` in "a|b|c", or -1. A choice such as "c:NAMES" accepts any text after
+ * the colon. The code that reads the option checks this text. */
 static int choice_index(const char *choices, const char *word) {
   size_t length = strlen(word);
   for (int i = 0;; ++i) {
@@ -151,7 +151,7 @@ static rf_status parse_choice(const rf_option *row, const char *text, value *v, 
                  nearest ? " (did you mean '" : "", nearest ? nearest : "", nearest ? "'?)" : "");
 }
 
-/* Parses OPTION=LIST; LIST has numbers, or words separated by commas. Each entry of LIST must be a
+/* Parses OPTION=LIST. LIST has numbers, or words separated by commas. Each entry of LIST must be a
  * valid value of OPTION. */
 static rf_status parse_value(const rf_options *o, const rf_option *row, const char *text, value *v,
                              rf_error *error);
@@ -165,7 +165,7 @@ static rf_status parse_sweep(const rf_options *o, const rf_option *row, const ch
   snprintf(name, sizeof name, "%.*s", (int)(equals - text), text);
   bool shape = !strncmp(name, "MODEL", 5) && (!name[5] || (name[5] == ':' && name[6])) &&
                !strcmp(o->command->arguments, "MODEL");
-  /* The name `chips` stands for the number of chips that --on gives. */
+  /* `chips` varies the number of chips in the value of --on. */
   shape = shape || (!strcmp(name, "chips") && find_row(o, name) < 0 && find_row(o, "mesh") >= 0);
   int swept = shape ? -1 : find_row(o, name);
   const rf_option *varied = swept >= 0 ? o->row[swept] : NULL;
@@ -197,7 +197,7 @@ static rf_status parse_sweep(const rf_options *o, const rf_option *row, const ch
   char word[128];
   if (rf_parse_list(equals + 1, number, MOST_VALUES, &count, NULL) != RAFTER_OK) {
     count = 0;
-    /* Meshes contain commas, so ';' may separate them. */
+    /* If a value contains commas, as meshes do, the values are separated by ';'. */
     const char *between = strchr(equals, ';') ? ";" : ",";
     for (const char *at = equals + 1; count < MOST_VALUES; ++at) {
       at += *between == ';' ? strspn(at, " ") : 0;
@@ -228,7 +228,7 @@ static rf_status parse_sweep(const rf_options *o, const rf_option *row, const ch
   return RAFTER_OK;
 }
 
-/* Text that is not UTF-8 cannot be stored in run.json, and then the run could not be repeated. */
+/* Text that is not UTF-8 cannot be stored in run.json, so the run could not be repeated. */
 static rf_status check_utf8(const char *what, const char *text, rf_error *error) {
   json_t *json = json_string(text);
   if (!json)
@@ -238,7 +238,7 @@ static rf_status check_utf8(const char *what, const char *text, rf_error *error)
   return RAFTER_OK;
 }
 
-/* Fills `v`, which is empty on entry. Errors name the option. */
+/* Fills `v`, which is empty before. Errors name the option. */
 static rf_status parse_value(const rf_options *o, const rf_option *row, const char *text, value *v,
                              rf_error *error) {
   rf_error inner = {0};
@@ -311,7 +311,7 @@ static rf_status parse_value(const rf_options *o, const rf_option *row, const ch
   return RAFTER_OK;
 }
 
-/* Sets row `i`. Values of a TEXTS option from one source accumulate; other values are replaced. */
+/* Sets option `i`. Values of a TEXTS option from one source accumulate; others are replaced. */
 static rf_status set_row(rf_options *o, int i, const char *text, rf_option_source source, rf_error *error) {
   const rf_option *row = o->row[i];
   value fresh = {0};
@@ -365,7 +365,7 @@ rf_status rf_options_new(const rf_commands *commands, const char *name, rf_optio
     if (!o->row[i]->fallback) continue;
     rf_status status = set_row(o, i, o->row[i]->fallback, RF_OPTION_DEFAULT, error);
     if (status == RAFTER_OK) continue;
-    /* The default of a row is outside the row's own bounds. A test checks all defaults. */
+    /* The default is outside the bounds of the option. A test checks all defaults. */
     rf_options_free(o);
     return status;
   }
@@ -385,7 +385,7 @@ void rf_options_free(rf_options *o) {
 }
 
 static void add_argument(rf_options *o, const char *text, rf_option_source source) {
-  /* Arguments of this source replace the arguments of an earlier source, such as a config file. */
+  /* Arguments from this source replace those from an earlier source, such as a config file. */
   if (o->argument_source != source) {
     for (int i = 0; i < o->argument_count; ++i) free(o->argument[i]);
     o->argument_count = 0;
@@ -432,8 +432,8 @@ static bool looks_like_value(const rf_option *row, const char *text) {
   return row->type != RF_OPTION_SIZE || rf_parse_size(text, &bytes, NULL) == RAFTER_OK;
 }
 
-/* Whether an argument after an option may be the option's value, because it is not an option
- * itself. For an option with `pair`, a text with blanks is always a value. */
+/* Returns true if an argument can be the value of the option before it: it is not an option itself.
+ * For an option with `pair`, a text with blanks is always a value. */
 static bool is_value(const rf_option *row, const char *text) {
   return strncmp(text, "--", 2) != 0 || (row->pair && strchr(text, ' '));
 }
@@ -472,7 +472,7 @@ rf_status rf_options_parse(rf_options *o, int argc, char *const *argv, rf_error 
   const rf_command *command = o->command;
   bool *seen = rf_must(calloc((size_t)o->count + 1, sizeof *seen));
   rf_status status = RAFTER_OK;
-  /* The file of --config is read first: typed options override it wherever --config is typed. */
+  /* The file of --config is read first. So typed options override it, whatever the order. */
   for (int pass = 0; pass < 2 && status == RAFTER_OK; ++pass) {
     bool options_ended = false;
     for (int i = 0; i < argc && status == RAFTER_OK; ++i) {
@@ -490,9 +490,9 @@ rf_status rf_options_parse(rf_options *o, int argc, char *const *argv, rf_error 
   if (status != RAFTER_OK) return status;
   char hint[128];
   snprintf(hint, sizeof hint, "rafter %s %s [--option value]", command->name, command->arguments);
-  /* A resumed run takes its model from the run's folder. */
+  /* A resumed run reads its model from the run's folder. */
   bool continues = rf_options_knows(o, "resume") && rf_options_is_set(o, "resume");
-  /* Each side of a comparison may name its own model. */
+  /* In a comparison, each of the two compared jobs may name its own model. */
   continues = continues || (rf_options_knows(o, "compare") && rf_options_is_set(o, "compare"));
   if (o->argument_count < command->least && !continues)
     return RF_FAIL(error, RAFTER_INVALID, hint, "%s needs %s", command->name, command->arguments);
@@ -502,7 +502,7 @@ rf_status rf_options_parse(rf_options *o, int argc, char *const *argv, rf_error 
   return RAFTER_OK;
 }
 
-/* Sets KEY=VALUE in the shape of the model argument and removes an existing value of KEY. */
+/* Sets KEY=VALUE in the shape of the model argument. Replaces an existing value of KEY. */
 static rf_status set_shape(rf_options *o, const char *key, const char *text, rf_error *error) {
   char spec[1024] = "";
   const char *model = rf_options_argument(o, 0);
@@ -538,7 +538,7 @@ rf_status rf_options_set(rf_options *o, const char *name, const char *text, rf_e
 
 /* ---- JSON ------------------------------------------------------------------------------------ */
 
-/* A JSON scalar as a user would type it. False for objects, lists and null. */
+/* Writes a JSON scalar as a user would type it. Returns false for objects, lists and null. */
 static bool scalar_text(const json_t *json, char *text, size_t size) {
   switch (json_typeof(json)) {
   case JSON_STRING: return (size_t)snprintf(text, size, "%s", json_string_value(json)) < size;
@@ -587,7 +587,7 @@ rf_status rf_options_read_json(rf_options *o, const json_t *json, const char *wh
   if (json_is_object(json_object_get(json, "options"))) json = json_object_get(json, "options");
   const char *key;
   json_t *item;
-  for (int i = 0; i < o->count; ++i) /* A list in this file replaces the list of an earlier file. */
+  for (int i = 0; i < o->count; ++i) /* a list in this file replaces an earlier file's list */
     if (o->row[i]->type == RF_OPTION_TEXTS && o->values[i].source == RF_OPTION_CONFIG &&
         json_object_get(json, o->row[i]->name))
       clear(&o->values[i]);

@@ -1,5 +1,5 @@
-/* options.h - the options engine: parses and checks arguments and prints --help, the man page, the
- * shell completion and the JSON record, from tables of rows next to the code that reads them. */
+/* options.h - the options engine. It reads tables of options, which are next to the code that uses
+ * the options. It checks arguments and makes --help, man page, completion and JSON record. */
 #ifndef RF_OPTIONS_H
 #define RF_OPTIONS_H
 
@@ -29,19 +29,19 @@ typedef enum rf_option_type {
 typedef struct rf_option {
   const char *name;
   rf_option_type type;
-  /* kind of value that --help prints: "N", "BYTES", "SECONDS"; NULL: from the type */
+  /* word for the value in --help: "N", "BYTES", "SECONDS"; NULL: a word for the type */
   const char *unit;
-  double least, most;   /* minimum and maximum of a number; 0 and 0: no bounds */
+  double least, most;   /* minimum and maximum of a number; both 0: no bounds */
   const char *fallback; /* default, as a user would type it; NULL: unset */
-  const char *choices;  /* "a|b|c"; in "a|b:TEXT" the last choice takes a text after the colon */
-  const char *heading;  /* heading of --help that lists the option: "Training" */
-  /* --help prints line 1, which begins with a noun or a verb; --help-all prints all lines */
+  const char *choices;  /* "a|b|c". In "a|b:TEXT", the last choice takes a text after the colon. */
+  const char *heading;  /* heading under which --help lists the option: "Training" */
+  /* --help prints line 1, which begins with a noun or a verb. --help-all prints all lines. */
   const char *help;
   bool bare; /* the option may be typed without a value */
   bool pair; /* for TEXTS: two values may follow the name */
 } rf_option;
 
-/* Rows of a table. An empty row ends the table: {.name = NULL}. */
+/* Entries of an option table. An empty entry ends the table: {.name = NULL}. */
 #define RF_FLAG(name, heading, help) \
   { name, RF_OPTION_FLAG, NULL, 0, 0, "false", NULL, heading, help, false, false }
 #define RF_CHOICE(name, choices, fallback, heading, help) \
@@ -51,22 +51,22 @@ typedef struct rf_option {
 #define RF_WORDS(name, type, unit, fallback, heading, help) \
   { name, RF_OPTION_##type, unit, 0, 0, fallback, NULL, heading, help, false, false }
 
-/* A table of options that a command takes, or some rows of the table. */
+/* A table of options that a command takes, or some entries of the table. */
 typedef struct rf_option_use {
   const rf_option *rows;
-  const char *only; /* names of the rows to use, as "threads cpu"; NULL: every row */
+  const char *only; /* names of the entries to use, as "threads cpu"; NULL: every entry */
 } rf_option_use;
 
 typedef struct rf_command {
   const char *name;
   const char *arguments; /* "MODEL", "FILE", "" */
   int least, most;       /* minimum and maximum number of arguments */
-  const char *group;     /* heading in `rafter --help`: "Run" */
+  const char *group;     /* heading of the command in `rafter --help`: "Run" */
   const char *help;
-  rf_option_use options[12]; /* an entry with rows NULL ends the list; every name occurs once */
-  /* names of the options that --help prints, in their order, as "batch seq"; NULL: all */
+  rf_option_use options[12]; /* an entry whose `rows` is NULL ends the list; every option name occurs once */
+  /* names of the options that --help prints, in this order, as "batch seq"; NULL: all options */
   const char *common;
-  const char *examples[5]; /* as typed after `rafter`, with a comment after #; NULL ends the list */
+  const char *examples[5]; /* as typed after `rafter`, with a comment after '#'; NULL ends the list */
   rafter_status (*run)(const struct rafter_job *job, const struct rafter_sink *sink, rf_error *error);
 } rf_command;
 
@@ -75,7 +75,7 @@ typedef struct rf_commands {
   int count;
 } rf_commands;
 
-/* Writes at most `capacity` rows of a command and returns how many rows the command has. */
+/* Writes at most `capacity` options of a command to `row`. Returns how many options it has. */
 int rf_command_options(const rf_command *command, const rf_option **row, int capacity);
 const rf_command *rf_command_named(const rf_commands *commands, const char *name);
 
@@ -87,29 +87,30 @@ typedef enum rf_option_source {
   RF_OPTION_GIVEN
 } rf_option_source;
 
-/* All options of a command at their defaults. The error names the nearest command. */
+/* The options of a command, at their defaults. For an unknown command, errors name a similar
+ * one. */
 rf_status rf_options_new(const rf_commands *commands, const char *command, rf_options **options,
                          rf_error *error);
 void rf_options_free(rf_options *options);
 rf_options *rf_options_copy(const rf_options *options);
 
-/* Reads the arguments after the command; `--` ends the options. Typed options override the file of
- * --config. Errors name the option and its bounds, or the nearest option. */
+/* Reads the arguments after the command. `--` ends the options. Typed options override --config.
+ * Errors name the option and its bounds. For an unknown option, errors name a similar option. */
 rf_status rf_options_parse(rf_options *options, int argc, char *const *argv, rf_error *error);
-/* Sets one option from text, as if a user had typed it. The name may also be "MODEL" (the argument)
- * or "MODEL:KEY" (a field of its shape). */
+/* Sets one option from text, as if a user had typed it. "MODEL" is the name of the argument.
+ * "MODEL:KEY" is the name of a field of the model's shape. */
 rf_status rf_options_set(rf_options *options, const char *name, const char *text, rf_error *error);
-/* Reads options from a JSON object, or from its "options" as in run.json. The names are those of
- * the options ('_' counts as '-'); the name "model" stands for the argument. Options of other
+/* Reads options from a JSON object or, as in run.json, from its field "options". The names are
+ * those of the options, with '_' or '-'. The name "model" is the argument. Options of other
  * commands are skipped. */
 rf_status rf_options_read_json(rf_options *options, const json_t *json, const char *where, rf_error *error);
 rf_status rf_options_read_file(rf_options *options, const char *path, rf_error *error);
 
-/* These functions read values. A name that the command does not have is a fault of the program and
- * aborts it. Unset numbers are 0; unset texts are NULL. */
+/* These functions read values. If the command does not have the option, the program aborts, because
+ * this is a programming error. Unset numbers are 0, and unset texts are NULL. */
 rf_option_source rf_options_source(const rf_options *options, const char *name);
-bool rf_options_is_set(const rf_options *options, const char *name); /* set, or has a default */
-/* Whether the value comes from the command line, a config file or rf_options_set. */
+bool rf_options_is_set(const rf_options *options, const char *name); /* has a value or a default */
+/* True if the value comes from the command line, a config file or rf_options_set. */
 bool rf_options_given(const rf_options *options, const char *name);
 /* Like rf_options_given, but ignores config files, which may have options of other jobs. */
 bool rf_options_is_typed(const rf_options *options, const char *name);
@@ -118,18 +119,18 @@ bool rf_options_flag(const rf_options *options, const char *name);
 int64_t rf_options_int(const rf_options *options, const char *name); /* INT, SIZE, TOKENS, COUNT */
 /* FLOAT, DURATION and the types of rf_options_int */
 double rf_options_float(const rf_options *options, const char *name);
-/* Index of the value in the row's choices; -1: unset. */
+/* Index of the value in the option's choices; -1: unset. */
 int rf_options_choice(const rf_options *options, const char *name);
-/* The value as typed (or the default), for any type. Values of TEXTS are joined by ','. */
+/* The value as typed, or the default, for any type. Values of TEXTS are joined by ','. */
 const char *rf_options_text(const rf_options *options, const char *name);
-/* These functions return `otherwise` if the option is unset or the command lacks it. */
+/* These functions return `otherwise` if the option is unset or if the command does not have it. */
 int64_t rf_options_int_or(const rf_options *options, const char *name, int64_t otherwise);
 double rf_options_float_or(const rf_options *options, const char *name, double otherwise);
 const char *rf_options_text_or(const rf_options *options, const char *name, const char *otherwise);
 const char *const *rf_options_texts(const rf_options *options, const char *name, int *count);
 const int64_t *rf_options_list(const rf_options *options, const char *name, int *count);
 const double *rf_options_floats(const rf_options *options, const char *name, int *count);
-bool rf_options_bare(const rf_options *options, const char *name); /* given without a value */
+bool rf_options_bare(const rf_options *options, const char *name); /* true: given without a value */
 int rf_options_argument_count(const rf_options *options);
 /* the argument, or NULL if it is missing */
 const char *rf_options_argument(const rf_options *options, int index);
@@ -138,18 +139,18 @@ const rf_commands *rf_options_commands(const rf_options *options); /* all comman
 int rf_options_count(const rf_options *options);
 const char *rf_options_name(const rf_options *options, int index);
 
-/* Gets the option that --sweep varies, and the texts of that option's values. Returns the number of
- * values; 0 if --sweep is unset. */
+/* Gets the option that --sweep varies, and the texts of its values. Returns the number of values;
+ * 0: --sweep is unset. */
 int rf_options_sweep(const rf_options *options, const char *name, const char **option,
                      const char *const **values);
 
-/* Returns all options that have a value, as numbers (in bytes or seconds), texts and arrays. */
+/* Returns all options that have a value as numbers (in bytes or seconds), texts and arrays. */
 json_t *rf_options_json(const rf_options *options);
 
 /* ---- texts made from the tables: malloc'ed --------------------------------------------------- */
 
-/* The help of one command. If `command` is NULL, the list of commands. If `all` is set, the help
- * shows every option, otherwise only the common ones. Lines have at most `width` columns. */
+/* The help of one command. If `command` is NULL, the list of all commands. If `all` is true, shows
+ * every option, otherwise only the common ones. Lines have at most `width` columns. */
 char *rf_options_help(const rf_commands *commands, const char *command, bool all, int width);
 char *rf_options_man(const rf_commands *commands);        /* man page, roff */
 char *rf_options_completion(const rf_commands *commands); /* bash */
@@ -158,9 +159,9 @@ rf_status rf_parse_size(const char *text, int64_t *bytes, rf_error *error);
 rf_status rf_parse_duration(const char *text, double *seconds, rf_error *error);
 rf_status rf_parse_tokens(const char *text, int64_t *tokens, rf_error *error);
 rf_status rf_parse_count(const char *text, int64_t *count, rf_error *error);
-/* Parses `1,2,4`, `1..256`, `64..132:4`, joined by commas. At most `capacity` values. */
+/* Parses `1,2,4`, `1..256`, `64..132:4`, also joined by commas, into at most `capacity` values. */
 rf_status rf_parse_list(const char *text, int64_t *values, int capacity, int *count, rf_error *error);
-/* Parses lists of numbers above 0 with fractions: `0.5,1`, `0.25..8`, `0.5..2:0.5`. */
+/* Parses lists of numbers above 0, with fractions, such as `0.5,1`, `0.25..8` and `0.5..2:0.5`. */
 rf_status rf_parse_floats(const char *text, double *values, int capacity, int *count, rf_error *error);
 
 #endif

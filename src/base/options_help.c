@@ -33,8 +33,8 @@ static void put_number(FILE *out, double value) {
   else fprintf(out, fabs(value) < 1e9 ? "%.10g" : "%.6g", value);
 }
 
-/* The text "help [a|b; 1 to 8; default 2]", malloc'ed. If `full` is false, the text has only the
- * first line of the help, no range and no long list of choices. */
+/* Returns the text "help [a|b; 1 to 8; default 2]", malloc'ed. If `full` is false, the text has
+ * only the first line of the help, and no range. A long list of choices is also left out. */
 static char *describe(const rf_option *row, bool full) {
   char *text = NULL;
   size_t size = 0;
@@ -62,14 +62,14 @@ static char *describe(const rf_option *row, bool full) {
   return text;
 }
 
-/* Returns how many letters of `text` must stay on one line: the next word, or, if that word is
- * longer than `room`, its letters up to the first bar. */
+/* Returns how many characters of `text` must stay on one line. This is the length of the next word.
+ * If the word is longer than `room`, it may be broken after its first bar. */
 static int unbroken(const char *text, int room) {
   int length = (int)strcspn(text, " "), part = (int)strcspn(text, "|") + 1;
   return length > room && part < length ? part : length;
 }
 
-/* Prints `text` from `column` on, in lines that begin at column `indent` and end before `width`. */
+/* Prints `text` from `column` on. New lines begin at column `indent`. Lines end before `width`. */
 static void wrap(FILE *out, const char *text, int column, int indent, int width) {
   while (*text) {
     int length = unbroken(text, width - indent);
@@ -104,7 +104,7 @@ static int name_width(const rf_option *row) {
   return (int)(4 + strlen(row->name) + (*unit ? 1 + strlen(unit) : 0) + (row->bare ? 2 : 0));
 }
 
-/* Gets the rows that --help prints: those that command->common names, or all rows. */
+/* Gets the options that --help prints: all options, or those in command->common. */
 static int rows_of(const rf_command *command, bool all, const rf_option *row[MOST_ROWS]) {
   const rf_option *every[MOST_ROWS];
   int count = rf_command_options(command, every, MOST_ROWS), shown = 0;
@@ -208,7 +208,7 @@ char *rf_options_help(const rf_commands *commands, const char *name, bool all, i
   return text;
 }
 
-/* Escapes text for roff, which reads '-' as a hyphen. Choices may break after each bar. */
+/* Escapes text for roff, where a plain '-' is a hyphen. Choices may break after each bar. */
 static void put_roff(FILE *out, const char *text) {
   for (; *text; ++text) {
     if (*text == '-') putc('\\', out);
@@ -218,7 +218,7 @@ static void put_roff(FILE *out, const char *text) {
   }
 }
 
-/* The text that `put` prints, malloc'ed. */
+/* Returns the text that `put` prints, malloc'ed. */
 static char *text_of(void (*put)(FILE *out, const rf_commands *commands), const rf_commands *commands) {
   char *text = NULL;
   size_t size = 0;

@@ -35,7 +35,7 @@ static uint64_t mix(uint64_t x) {
 
 uint64_t rf_key(uint64_t seed, uint64_t a, uint64_t b) {
   uint64_t h = mix(seed ^ 0x9E3779B97F4A7C15u);
-  /* The mixing between `a` and `b` makes (a, b) and (b, a) differ. */
+  /* The mixing between `a` and `b` makes the keys of (a, b) and (b, a) differ. */
   h = mix(h ^ mix(a ^ 0x3C6EF372FE94F82Au)) * 5 + 1;
   return mix(h ^ mix(b ^ 0xDAA66D2C7DDF743Fu));
 }
@@ -48,9 +48,9 @@ uint64_t rf_name_key(const char *name) {
 
 float rf_uniform(uint32_t word) { return (float)(word >> 8) * 0x1p-24f; }
 
-/* Box-Muller with its own logarithm, sine and cosine (plain double operations in a fixed order),
- * because the bits of initial weights must not depend on the C library. The error is below 1e-12,
- * which is far below the precision of a float. */
+/* Box-Muller. The bits of initial weights must not depend on the C library, so logarithm, sine and
+ * cosine are computed here, by plain double operations in a fixed order. The error is below 1e-12,
+ * far below the precision of a float. */
 void rf_normal_pair(uint32_t a, uint32_t b, float out[2]) {
   /* u in (0, 1]: (a + 1) / 2^32 = mantissa * 2^exponent, mantissa in [sqrt(1/2), sqrt(2)) */
   union {

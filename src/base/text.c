@@ -23,7 +23,7 @@ bool rf_text_int(const char *text, int64_t *value) {
 
 bool rf_text_float(const char *text, double *value) {
   if (!text || !(isdigit((unsigned char)text[0]) || text[0] == '-' || text[0] == '.')) return false;
-  for (const char *c = text; *c; ++c) /* Rejects hexadecimal numbers, infinity and NaN. */
+  for (const char *c = text; *c; ++c) /* hexadecimal numbers, infinity and NaN are refused */
     if (!strchr("0123456789.eE+-", *c)) return false;
   char *end;
   errno = 0;
@@ -67,7 +67,7 @@ void rf_text_append(char *buffer, size_t size, const char *format, ...) {
 static int letter(char c) { return c == '_' ? '-' : tolower((unsigned char)c); }
 
 int rf_edit_distance(const char *a, const char *b) {
-  enum { LONGEST = 63 }; /* Letters after the 63rd are ignored. */
+  enum { LONGEST = 63 }; /* letters after the 63rd are ignored */
   int rows[3][LONGEST + 1], *before = rows[0], *last = rows[1], *now = rows[2];
   int n = (int)strnlen(a, LONGEST), m = (int)strnlen(b, LONGEST);
   for (int j = 0; j <= m; ++j) last[j] = j;
@@ -93,7 +93,7 @@ int rf_edit_distance(const char *a, const char *b) {
 
 const char *rf_nearest(const char *word, const char *const *names, int count) {
   const char *best = NULL;
-  /* the smallest distance that counts as too far */
+  /* from this distance on, two words are not similar */
   int least = (int)strlen(word) <= 3 ? 2 : (int)strlen(word) / 3 + 2;
   for (int i = 0; i < count; ++i) {
     int distance = names[i] ? rf_edit_distance(word, names[i]) : least;

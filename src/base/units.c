@@ -14,8 +14,8 @@ typedef struct unit {
   double scale;
 } unit;
 
-/* Parses a number and a unit, which `compare` looks up in `units`. A number without a unit is
- * multiplied by the unit whose name is "". */
+/* Parses a number and a unit. Finds the unit in `units` with `compare`. The unit of a number
+ * without a unit has the name "". */
 static bool with_unit(const char *text, const unit *units, int count,
                       int (*compare)(const char *, const char *), double *value) {
   char number[64];
@@ -24,7 +24,7 @@ static bool with_unit(const char *text, const unit *units, int count,
   memcpy(number, text, length);
   number[length] = 0;
   double amount;
-  /* The text may have an exponent. */
+  /* the letters may be an exponent, such as in 2e6 */
   if (!rf_text_float(number, &amount)) return rf_text_float(text, value);
   for (int i = 0; i < count; ++i)
     if (compare(text + length, units[i].name) == 0) {
@@ -89,7 +89,7 @@ typedef struct range {
   const char *first, *last, *step;
 } range;
 
-/* Reads the part of a list from *at to the next comma or the end, and moves *at past it. */
+/* Reads the part of a list from *at to the next comma or to the end. Moves *at after this part. */
 static bool next_range(const char **at, range *r) {
   size_t length = strcspn(*at, ",");
   if (length == 0 || length >= sizeof r->item) return false;

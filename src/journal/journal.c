@@ -47,7 +47,7 @@ rf_status rf_journal_make_folder(const rf_options *o, char folder[4096], rf_erro
 }
 
 rf_status rf_journal_folder(const rf_options *o, char folder[4096], rf_error *error) {
-  /* an --out that comes from a run.json is the folder of the old run, not of this run */
+  /* If --out comes from a run.json, it is the folder of the old run, not of this run. */
   bool out = rf_options_knows(o, "out") && rf_options_source(o, "out") == RF_OPTION_GIVEN;
   bool traced = rf_options_knows(o, "trace") && rf_options_is_set(o, "trace");
   char path[4200];
@@ -81,13 +81,13 @@ static rf_status write_in(const char *folder, const char *name, json_t *json, in
 /* ---- the history: a run does not fail if its row cannot be written
  * -------------------------------- */
 
-/* If $RAFTER_RUNS is set, a non-empty value says yes; otherwise the sink decides. */
+/* A history is kept if $RAFTER_RUNS is not empty. If it is unset, the sink decides. */
 static bool keeps_history(const rafter_sink *sink) {
   const char *root = getenv("RAFTER_RUNS");
   return root ? *root : sink->history;
 }
 
-/* The null backend computes nothing: its runs are not worth comparing. */
+/* The null backend computes nothing, so its runs are not worth comparing. */
 static bool computes(const rf_plan *plan) { return plan->options.backend->device != NULL; }
 
 static void begin_history(rf_journal *journal, const char *command, const rf_plan *plan) {
@@ -128,7 +128,7 @@ static void end_history(const rf_journal *journal, rf_status status, const char 
   rf_history_close(history);
 }
 
-/* When a run resumes with another plan, renames its old report and trace, which have other ops. */
+/* If a run resumes with another plan, its old report and trace have other ops. Renames them. */
 static void set_aside(const char *folder, const char *digest) {
   static const char *const NAMES[] = {"report.json", "trace.bin", "trace.json"};
   char from[4200], to[4200];
@@ -140,7 +140,7 @@ static void set_aside(const char *folder, const char *digest) {
   for (size_t i = 0; was && strcmp(was, digest) && i < sizeof NAMES / sizeof *NAMES; i++) {
     snprintf(from, sizeof from, "%s/%s", folder, NAMES[i]);
     snprintf(to, sizeof to, "%s/before-%s", folder, NAMES[i]);
-    rename(from, to); /* may fail: most runs have no trace */
+    rename(from, to); /* may fail: many runs have no trace */
   }
   json_decref(before);
 }
@@ -154,7 +154,7 @@ rf_status rf_journal_begin(rf_journal *journal, const rafter_sink *sink, const r
   *journal = (rf_journal){.sink = sink, .beside = journal->beside, .commands = rf_options_commands(o)};
   const char *command = rf_options_command(o);
   snprintf(journal->folder, sizeof journal->folder, "%s", folder);
-  /* no slash at the end: the name of the run is the last part */
+  /* The last part of the path is the name of the run, so the path must not end with a slash. */
   for (size_t n = strlen(journal->folder); n > 1 && journal->folder[n - 1] == '/'; n--)
     journal->folder[n - 1] = 0;
   now_text(now);
@@ -162,7 +162,7 @@ rf_status rf_journal_begin(rf_journal *journal, const rafter_sink *sink, const r
                            "options", options, "digest", plan->digest, "machine", plan->machine.name,
                            "threads", plan->options.threads, "started", now, "directory", here);
   free(here);
-  int64_t peak = 0; /* size of the largest arena */
+  int64_t peak = 0; /* bytes of the largest arena */
   for (int i = 0; i < walks; i++) peak = walk[i].plan->arena_bytes > peak ? walk[i].plan->arena_bytes : peak;
   journal->results = json_pack("{sI sf sf}", "peak_bytes", (json_int_t)peak, "predicted_seconds",
                                plan->step_seconds, "predicted_tokens_per_second",
@@ -190,7 +190,7 @@ json_t *rf_journal_report(const rf_run *run, const rf_report_walk *walk, int wal
                    rf_report_measured_json(walk[0].plan, walk[0].measured), "walks", list);
 }
 
-/* Copies the figures by which runs are mostly compared. Keeps figures that the command set. */
+/* Copies the figures by which runs are often compared. Does not replace the command's figures. */
 static void take_results(json_t *results, const json_t *summary, double seconds) {
   const json_t *walk = json_array_get(json_object_get(summary, "walks"), 0),
                *rate = json_object_get(walk, "rate");
@@ -229,7 +229,7 @@ rf_status rf_journal_sum_up(rf_journal *journal, const rf_run *run, const rf_rep
                         json_pack("{sf sf si}", "seconds", rf_now_seconds() - journal->began,
                                   "delayed_seconds", delayed - journal->delayed, "threads",
                                   walk[0].plan->options.threads));
-  /* A short run does not wait long for advice, because `rafter report` can compute all of it. */
+  /* After a short run, advice gets little time: `rafter report` can compute all of it later. */
   double patience = 0.02 * seconds < 0.05 ? 0.05 : 0.02 * seconds < 2 ? 0.02 * seconds : 2;
   json_object_set_new(report, "advice", rf_advise_changes(journal->commands, entry, patience));
   json_t *summary = rf_report_summary(entry);

@@ -29,7 +29,7 @@ rf_status rf_traced_check(const rf_options *options, int64_t first, int64_t last
 
 typedef void (*say_fn)(const rafter_sink *sink, const char *format, ...);
 
-/* Prints the causes of idle gaps in one line, the largest first. */
+/* Prints in one line why threads were idle, the cause with the most time first. */
 static void say_gaps(const rf_trace *trace, const char *of, const rafter_sink *sink, say_fn say) {
   double all = 0, behind = 0, seconds[RF_GAPS] = {0}, work = 0, phases = 0;
   for (int s = 0; s < trace->steps; s++) {
@@ -74,7 +74,7 @@ rf_status rf_traced_write(const rf_record *record, rf_journal *journal, const rf
     names[i] = walk[i].name;
   }
   RF_TRY(rf_trace_collect(record, plans, names, walks, &trace, error));
-  if (!trace->steps) { /* keep an existing trace */
+  if (!trace->steps) { /* keep the old trace if there is one */
     say(sink, "hint: no step of --trace was reached; steps are counted from 1\n");
     rf_trace_free(trace);
     return RAFTER_OK;

@@ -1,24 +1,24 @@
-/* traced.h - `--trace`: records the threads of a command, then writes trace.bin and trace.json. */
+/* traced.h - `--trace`: records what a command's threads do; writes trace.bin and trace.json. */
 #ifndef RF_TRACED_H
 #define RF_TRACED_H
 
 #include "journal/journal.h"
 #include "run/record.h"
 
-/* Opens a record if --trace is given; otherwise *record is NULL. Call it before the first phase. */
+/* If --trace is given, opens a record, else *record is NULL. Call this before the first phase. */
 rf_status rf_traced_open(const rf_options *options, rf_record **record, rf_error *error);
-/* Refuses a --trace whose steps are all outside first .. last, the steps of the run. */
+/* Fails if the run, which has the steps first .. last, has none of the steps of --trace. */
 rf_status rf_traced_check(const rf_options *options, int64_t first, int64_t last, rf_error *error);
-/* Writes the trace into the journal's folder. Call it before rf_journal_sum_up, whose summary uses
- * the trace. `walk`: the plans in the order of the run. Does nothing if `record` is NULL. */
+/* Writes the trace into the journal's folder. Call this before rf_journal_sum_up, because the
+ * summary uses the trace. `walk`: the plans in the order of the run. NULL as `record`: no trace. */
 rf_status rf_traced_write(const rf_record *record, rf_journal *journal, const rf_report_walk *walk, int walks,
                           rf_error *error);
 
-/* A traced run of a command that makes a folder only to write the trace. */
+/* The traced run of a command that makes a folder only for the trace. */
 typedef struct rf_traced_run {
-  const rf_record *record; /* NULL: nothing to write */
+  const rf_record *record; /* NULL: rf_traced_leave writes nothing */
   const rf_run *run;
-  const rf_report_walk *walk; /* `walks` plans in the order of the run */
+  const rf_report_walk *walk; /* the plans in the order of the run */
   int walks;
 } rf_traced_run;
 /* Writes run.json, plan.json, report.json and the trace into --out or a new folder. `part` (may be

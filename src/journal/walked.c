@@ -16,7 +16,7 @@ rf_status rf_walked_of(const rf_generator *g, rf_walked *w, rf_error *error) {
   rf_status status = RAFTER_OK;
   *w = (rf_walked){0};
   rf_walked_plans(g, w->walk);
-  for (int i = 0; i < 2; i++) { /* in a run, plan 0 is prefill, and plan 1 is decode */
+  for (int i = 0; i < 2; i++) { /* the run's plan 0 is prefill, plan 1 is decode */
     size_t ops = (size_t)w->walk[i].plan->graph->op_count + 1;
     int64_t rows = 0;
     w->walk[i].predicted = w->share[2 * i] = calloc(ops, sizeof(double));
@@ -77,7 +77,7 @@ rf_status rf_walked_leave_scores(const rf_scorer *scorer, const rf_record *recor
   rf_walked w;
   RF_TRY(rf_walked_of_scores(scorer, walks, rows, seconds, &w, error));
   rf_status status = rf_traced_write(record, journal, w.walk, 1, error);
-  /* walks = 0: the run stopped before its first forward pass */
+  /* walks is 0 if the run stopped before its first forward pass */
   if (status == RAFTER_OK && walks)
     status = rf_journal_sum_up(journal, scorer->run, w.walk, 1, seconds, error);
   rf_walked_free(&w);

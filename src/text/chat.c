@@ -14,7 +14,7 @@
 #include "base/text.h"
 #include "text/tokenizer.h"
 
-enum { TEMPLATE_MOST = 1 << 20, MESSAGES_MOST = 10000 }; /* bytes, messages */
+enum { TEMPLATE_MOST = 1 << 20, MESSAGES_MOST = 10000 }; /* bytes of a template; number of messages */
 
 struct rf_chat {
   rf_template *parsed;
@@ -23,7 +23,7 @@ struct rf_chat {
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-/* Reads from a config the special tokens that transformers passes to templates, as strings. */
+/* Reads the special tokens in a config that transformers passes to templates, as strings. */
 static rf_status take_tokens(const json_t *config, const char *where, json_t **tokens, rf_error *error) {
   static const char *const names[] = {"bos_token", "eos_token", "unk_token", "sep_token",
                                       "pad_token", "cls_token", "mask_token"};
@@ -151,7 +151,7 @@ rf_status rf_chat_read(const char *path, const rf_tokenizer *tokenizer, rf_chat 
   return status;
 }
 
-/* `text` is a template, `config` the configuration next to it. Either is NULL if it is missing. */
+/* A template and its configuration. `text` or `config` is NULL if it is missing. */
 typedef struct source {
   char path[4200]; /* the file from which the template was read */
   char *text;
@@ -210,7 +210,8 @@ rf_status rf_chat_find(const char *folder, rf_chat **chat, rf_error *error) {
   rf_status status = source_read(folder, &s, error);
   snprintf(inside, sizeof inside, "%.4000s/tokenizer.gguf", folder);
   bool vocabulary = access(inside, F_OK) == 0;
-  /* A model that rafter trained may have a template file and a tokenizer.gguf. */
+  /* A model that rafter trained may have a template file and a tokenizer.gguf. Then the GGUF file
+   * gives the special tokens. */
   if (status == RAFTER_OK && s.text && vocabulary && !s.config) {
     rf_tokenizer *tokenizer = NULL;
     status = rf_tokenizer_open(folder, &tokenizer, error);
@@ -279,8 +280,8 @@ rf_status rf_chat_render(const rf_chat *chat, const json_t *messages, const rf_c
                          options, rendered, error);
 }
 
-/* Renders the first `count` messages to a text of *bytes bytes. Fails if `whole` does not begin
- * with this text. */
+/* Renders the first `count` messages. *bytes is the size of the rendered text. Fails if `whole`
+ * does not begin with this text. */
 static rf_status prefix_bytes(const rf_chat *chat, const json_t *messages, size_t count, bool prompt,
                               const rf_chat_options *options, const rf_rendered *whole, size_t *bytes,
                               rf_error *error) {

@@ -9,15 +9,16 @@ typedef struct rf_chat rf_chat;
 typedef struct rf_chat_options {
   bool add_generation_prompt; /* end the text with the header of the assistant's turn */
   const json_t *tools;        /* a list of tool descriptions, or NULL */
-  const json_t *variables;    /* an object of template variables ("enable_thinking": false), or NULL */
-  const struct tm *now;       /* time for strftime_now(); if NULL, strftime_now() is an error */
+  const json_t *variables;    /* object with template variables ({"enable_thinking": false}), or NULL */
+  const struct tm *now;       /* the result of strftime_now(); NULL: a call of strftime_now() is an error */
 } rf_chat_options;
 
-/* Reads the template of a .gguf file or of a model folder. In a folder, the template is
- * chat_template.jinja, otherwise chat_template in tokenizer_config.json, otherwise chat_template in
- * chat_template.json. If chat_template is a list of named templates, one must be named "default". A
- * folder with only additional_chat_templates/ is an error; rf_chat_read can read a file in it.
- * Special tokens come from tokenizer_config.json. RAFTER_FAILED: none found. */
+/* Reads the template of a .gguf file or a folder. In a folder, the first of these is the template:
+ * chat_template.jinja, the field chat_template of tokenizer_config.json, the field chat_template of
+ * chat_template.json. If the field is a list of named templates, its entry "default" is the
+ * template. A folder with only additional_chat_templates/ is an error; for a file in it, use
+ * rf_chat_read. Special tokens come from tokenizer_config.json. Returns RAFTER_FAILED if the folder
+ * has no template. */
 rf_status rf_chat_open(const char *folder, rf_chat **chat, rf_error *error);
 /* Like rf_chat_open, but if there is no template, *chat is NULL. */
 rf_status rf_chat_find(const char *folder, rf_chat **chat, rf_error *error);
@@ -43,8 +44,8 @@ rf_status rf_chat_render(const rf_chat *chat, const json_t *messages, const rf_c
  * begins after the generation prompt and includes what the template adds after the turn (usually
  * the end-of-turn token and a newline). The {% generation %} blocks of a template give the spans.
  * If a template has no such blocks, the conversation is also rendered up to the start and up to the
- * end of each assistant turn. The text of the whole conversation must begin with both results.
- * RAFTER_FAILED names a turn whose text depends on later turns. */
+ * end of each assistant turn. The text of the whole conversation must begin with both results. If
+ * the text of a turn depends on later turns, the error is RAFTER_FAILED and names the turn. */
 rf_status rf_chat_render_spans(const rf_chat *chat, const json_t *messages, const rf_chat_options *options,
                                rf_rendered *rendered, rf_error *error);
 

@@ -1,8 +1,8 @@
 /* template.h - chat templates: the part of Jinja that published chat templates use, rendered as in
  * transformers (with trim_blocks and lstrip_blocks). An unsupported feature is an error with its
- * name, line and column. One difference from Jinja is known, on which no published template
- * depends. In Jinja, a variable of the caller is undefined if an inner scope sets it after only
- * inner scopes read it. In this program, such a variable has the caller's value. */
+ * name, line and column. Known difference from Jinja: if inner scopes read a variable of the caller
+ * before an inner scope sets the variable, Jinja calls the variable undefined, but this program
+ * uses the caller's value. No published template depends on this difference. */
 #ifndef RF_TEMPLATE_H
 #define RF_TEMPLATE_H
 

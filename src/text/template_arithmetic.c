@@ -1,5 +1,5 @@
-/* template_arithmetic.c - Python's operators on numbers, strings and lists. Integers beyond 64 bits
- * are errors. */
+/* template_arithmetic.c - Python's operators on numbers, strings and lists. An integer that needs
+ * more than 64 bits is an error. */
 #include "text/template_parts.h"
 
 #include <math.h>

@@ -10,8 +10,8 @@ typedef struct tpl_variable {
   struct tpl_variable *next;
 } tpl_variable;
 
-/* The names of one scope. The template, an iteration of a loop, a call of a macro and a captured
- * block each have a scope; an if block has none. */
+/* The names of one scope. The template, each iteration of a loop, each call of a macro and each
+ * captured block have their own scope. An if block has no scope. */
 struct tpl_frame {
   tpl_frame *parent;
   tpl_variable *first;
@@ -20,7 +20,7 @@ struct tpl_frame {
 rf_status rf_tpl_new_frame(tpl_run *run, tpl_frame *parent, tpl_frame **frame);
 rf_status rf_tpl_assign(tpl_run *run, tpl_text name, const tpl_value *value); /* in run->frame */
 rf_status rf_tpl_eval(tpl_run *run, const tpl_node *node, tpl_value *value);
-/* Compares a with b. `op` is a TPL_OP, or 'i' for "in", or 'n' for "not in". */
+/* Compares a with b. `op` is a TPL_OP, 'i' for "in" or 'n' for "not in". */
 rf_status rf_tpl_compare(tpl_run *run, int op, const tpl_value *a, const tpl_value *b, bool *holds);
 
 #endif

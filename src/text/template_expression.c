@@ -272,7 +272,7 @@ static rf_status parse_unary(tpl_parser *p, bool filters, tpl_node **expression)
 
 enum { LEVEL_OR, LEVEL_AND, LEVEL_NOT, LEVEL_COMPARE, LEVEL_SUM, LEVEL_JOIN, LEVEL_PRODUCT, LEVEL_UNARY };
 static const struct {
-  int op; /* or 0 for a word */
+  int op; /* TPL_OP of the operator; 0: the operator is a word */
   const char *word;
   int level;
 } BINARY[] = {
@@ -294,8 +294,8 @@ static const struct {
     {'%', NULL, LEVEL_PRODUCT},
 };
 
-/* Consumes an operator of `level` and returns it; -1 if the current token is not such an
- * operator. An operator that is a word is returned as its first letter. */
+/* If the current token is an operator of precedence `level`, consumes and returns the operator. If
+ * not, returns -1. An operator that is a word is returned as its first letter. */
 static int take_operator(tpl_parser *p, int level) {
   for (size_t i = 0; i < sizeof BINARY / sizeof BINARY[0]; ++i) {
     if (BINARY[i].level != level) continue;

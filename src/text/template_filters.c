@@ -1,4 +1,4 @@
-/* template_filters.c - filters as rows of a table. template_lists.c has the filters on lists. */
+/* template_filters.c - the table of filters. template_lists.c has the filters on lists. */
 #include "text/template_lists.h"
 
 #include <math.h>
@@ -21,8 +21,8 @@ rf_status rf_tpl_wants_whole(tpl_run *run, const tpl_value *value, const char *w
   return TPL_FAIL(run, "%s must be an integer, not %s", what, rf_tpl_kind_name(value));
 }
 
-/* Whether a character belongs to a script without upper and lower case. Other characters would need
- * Python's tables of case (ß to SS), which no template needs. */
+/* True if the character belongs to a script without upper and lower case. For other non-ASCII
+ * characters, changing the case would need Python's tables (ß becomes SS). */
 static bool has_no_case(uint32_t point) {
   static const uint32_t ranges[][2] = {
       {0xa0, 0xa9},     {0x5d0, 0x6ff},   {0x900, 0xe7f},   {0x2000, 0x206f},   {0x3000, 0x312f},
@@ -43,7 +43,7 @@ rf_status rf_tpl_case(tpl_run *run, tpl_text text, int how, tpl_value *result) {
   for (size_t i = 0; i < text.bytes; ++i) {
     char c = text.at[i];
     uint32_t point = 0;
-    bool follows = ((unsigned char)c & 0xc0) == 0x80; /* a continuation byte, already checked */
+    bool follows = ((unsigned char)c & 0xc0) == 0x80; /* a continuation byte: `text` is valid UTF-8 */
     if ((unsigned char)c >= 0x80 && !follows &&
         (!rf_tpl_point(text.at + i, text.bytes - i, &point) || !has_no_case(point)))
       return TPL_FAIL(run, "changing the case of U+%04X is not supported (only of ASCII)", point);
@@ -138,8 +138,8 @@ static rf_status filter_case(tpl_run *run, const tpl_call *c) {
   return rf_tpl_case(run, text, c->variant, c->result);
 }
 
-/* Jinja's title filter starts words only after white space, '-' and opening brackets, unlike
- * str.title(). */
+/* Jinja's title filter starts words only after white space, '-' and opening brackets. Python's
+ * str.title() also starts words after other characters. */
 static rf_status filter_title(tpl_run *run, const tpl_call *c) {
   RF_TRY(filter_case(run, c));
   char *out;
@@ -164,7 +164,7 @@ static rf_status filter_replace(tpl_run *run, const tpl_call *c) {
   return rf_tpl_replace(run, text, old, new, most, c->result);
 }
 
-/* Makes the text of an indentation from a string or from a number of spaces. */
+/* Sets *text to an indentation. `given` is the indentation itself or a number of spaces. */
 static rf_status read_indentation(tpl_run *run, const tpl_value *given, tpl_text *text) {
   tpl_value spaces = *given, one = tpl_string(" ", 1);
   if (spaces.kind != TPL_STRING) RF_TRY(rf_tpl_arithmetic(run, '*', &one, given, &spaces));
@@ -208,15 +208,15 @@ static rf_status filter_safe(tpl_run *run, const tpl_call *c) {
 
 /* ---- numbers --------------------------------------------------------------------------------- */
 
-/* Parses a string as Python's int() or float() would, into a double or an exact int64_t. *form is
- * 'i' for an integer, 'f' for a float, 0 if the string is no number. */
+/* Parses a string like Python's int() or float(). *form is 'i' if the string is an integer (in
+ * *whole), 'f' if the string is a float (in *real), and 0 if the string is not a number. */
 static rf_status read_number(tpl_run *run, tpl_text text, int *form, int64_t *whole, double *real) {
   text = rf_tpl_strip(text, (tpl_text){0}, 3);
   *form = 0;
   char copy[64];
   size_t i = 0, digits = 0;
   if (text.bytes == 0) return RAFTER_OK;
-  for (size_t k = 0, n; k < text.bytes; k += n) { /* Python also accepts other scripts' digits and 1_000 */
+  for (size_t k = 0, n; k < text.bytes; k += n) { /* Python also accepts 1_000 and other digits */
     uint32_t point = 0;
     n = rf_tpl_point(text.at + k, text.bytes - k, &point);
     bool letter = is_letter((char)point) && point < 0x80 && !strchr("eEinfatyINFATY", (int)point);
@@ -254,8 +254,8 @@ static rf_status read_number(tpl_run *run, tpl_text text, int *form, int64_t *wh
   return RAFTER_OK;
 }
 
-/* Converts a value like Python's int() (variant 'i') or float() ('f'). The result is the default if
- * the value is no number. */
+/* Converts a value like Python's int() (variant 'i') or float() ('f'). If the value is not a
+ * number, the result is the default. */
 static rf_status filter_number(tpl_run *run, const tpl_call *c) {
   int64_t whole = 0;
   double real = 0;

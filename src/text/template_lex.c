@@ -42,8 +42,8 @@ static void skip_space(lexer *l) {
   l->at = l->source.bytes - rf_tpl_strip(rest, (tpl_text){0}, 1).bytes;
 }
 
-/* Removes white space after a block or comment: all of it if the tag ends with '-', nothing if the
- * tag ends with '+', otherwise one newline. */
+/* Removes white space after a block or comment. If the tag ends with '-', removes all of the white
+ * space; if the tag ends with '+', removes nothing; otherwise removes one newline. */
 static void trim_after(lexer *l, char sign) {
   if (sign == '-') skip_space(l);
   else if (sign != '+' && peek_char(l, 0) == '\n') ++l->at;
@@ -105,7 +105,7 @@ static rf_status lex_text(lexer *l) {
   size_t end = start + 1 + length;
   if (end >= l->source.bytes)
     return TPL_FAIL_AT(l->parsed, start, l->error, "a string that starts with %c does not end", quote);
-  char *out = rf_pool_alloc(l->parsed->pool, length + 1); /* no escape is shorter than its result */
+  char *out = rf_pool_alloc(l->parsed->pool, length + 1); /* an escape is not shorter than its character */
   size_t bytes = 0;
   for (l->at = start + 1; l->at < end;) {
     char c = l->source.at[l->at++];
@@ -235,7 +235,8 @@ static rf_status lex_comment(lexer *l, size_t start) {
   return RAFTER_OK;
 }
 
-/* Removes the white space before a block or comment when nothing else precedes it on its line. */
+/* Removes the white space before a block or comment if nothing else precedes the tag on its
+ * line. */
 static tpl_text trim_line(const lexer *l, tpl_text data, size_t from) {
   size_t line = data.bytes;
   while (line > 0 && data.at[line - 1] != '\n') --line;

@@ -99,8 +99,8 @@ static rf_status named_row(tpl_run *run, const tpl_arguments *arguments, int ind
   return *row ? RAFTER_OK : TPL_FAIL(run, "unknown %s \"%.*s\"", what, TPL_SHOWN(name));
 }
 
-/* Returns the arguments after the first `skip` ones. A call without arguments has no arrays, so
- * their pointers must not be advanced. */
+/* Returns the arguments after the first `skip` ones. A call without arguments has NULL pointers,
+ * which must not be advanced. */
 static tpl_arguments arguments_after(const tpl_arguments *arguments, int skip) {
   return skip ? (tpl_arguments){arguments->value + skip, arguments->name + skip, arguments->count - skip}
               : *arguments;
@@ -137,9 +137,9 @@ rf_status rf_tpl_filter_map(tpl_run *run, const tpl_call *c) {
   return rf_tpl_list(run, FORM_LAZY, got, items.count, c->result);
 }
 
-/* With RF_TPL_KEEP, keeps the items that pass a test, otherwise the items that fail the test. If
- * the call names no test, an item passes if it is true. With RF_TPL_ATTRIBUTE, the test applies to
- * the item's attribute that argument 0 names. */
+/* Filters the items by a test. With RF_TPL_KEEP, keeps the items that pass the test, otherwise the
+ * items that fail. If the call names no test, an item passes if it is true. With RF_TPL_ATTRIBUTE,
+ * argument 0 names an attribute, and the test applies to this attribute of the item. */
 rf_status rf_tpl_filter_choose(tpl_run *run, const tpl_call *c) {
   bool by_path = c->variant & RF_TPL_ATTRIBUTE, wanted = c->variant & RF_TPL_KEEP;
   const tpl_arguments *arguments = c->arguments;

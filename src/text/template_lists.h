@@ -1,4 +1,4 @@
-/* template_lists.h - filters on lists; the table in template_filters.c lists them. */
+/* template_lists.h - filters on lists, for the table of filters in template_filters.c. */
 #ifndef RF_TEMPLATE_LISTS_H
 #define RF_TEMPLATE_LISTS_H
 
@@ -6,8 +6,8 @@
 
 tpl_body rf_tpl_filter_first, rf_tpl_filter_last, rf_tpl_filter_list, rf_tpl_filter_items, rf_tpl_filter_join,
     rf_tpl_filter_map, rf_tpl_filter_choose;
-/* Bits of rf_tpl_filter_choose's variant. KEEP: keep items that pass. ATTRIBUTE: test an
- * attribute. */
+/* Bits of rf_tpl_filter_choose's variant. KEEP: keep the items that pass the test. ATTRIBUTE: test
+ * an attribute of each item. */
 enum { RF_TPL_KEEP = 1, RF_TPL_ATTRIBUTE = 2 };
 
 #endif

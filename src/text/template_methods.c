@@ -1,13 +1,13 @@
-/* template_methods.c - methods of strings and dicts, and the global functions, as rows of tables.
- * Methods that change a value, and methods that no template needs, are listed as unsupported. An
- * unlisted method would look like a missing key of a dict. */
+/* template_methods.c - the tables of string methods, dict methods and global functions. Methods
+ * that change a value, and methods that no template needs, are in the tables without a function. If
+ * they were not in the tables, a call would report a missing key of a dict. */
 #include "text/template_parts.h"
 
 #include <string.h>
 
 /* ---- strings --------------------------------------------------------------------------------- */
 
-/* Bits of the variant: 1 strips the left side, 2 the right side. */
+/* Bits of the variant: 1 strips the start of the string, 2 the end. */
 static rf_status method_strip(tpl_run *run, const tpl_call *c) {
   tpl_text set = {0};
   if (TPL_GIVEN(c->argument[0]) && c->argument[0].kind != TPL_NONE) {
@@ -24,7 +24,7 @@ static rf_status method_case(tpl_run *run, const tpl_call *c) {
   return rf_tpl_case(run, c->self->text, c->variant, c->result);
 }
 
-/* Whether `self` starts (variant 0) or ends (variant 1) with argument 0. */
+/* Returns true if `self` starts (variant 0) or ends (variant 1) with argument 0. */
 static rf_status method_has_end(tpl_run *run, const tpl_call *c) {
   tpl_text part;
   RF_TRY(rf_tpl_wants_text(run, &c->argument[0], "the prefix or suffix", &part));
@@ -52,7 +52,7 @@ static rf_status method_replace(tpl_run *run, const tpl_call *c) {
   return rf_tpl_replace(run, c->self->text, old, new, most, c->result);
 }
 
-/* Splits `self` at a separator, or at runs of white space when no separator is given. */
+/* Splits `self` at a separator. Without a separator, splits at each sequence of white space. */
 static rf_status method_split(tpl_run *run, const tpl_call *c) {
   tpl_text rest = c->self->text, between = {0};
   int64_t most;
@@ -133,7 +133,7 @@ static const char *const STRING_REFUSED[] = {
 
 /* ---- dicts ----------------------------------------------------------------------------------- */
 
-/* Returns a view of a dict's items ('i'), keys ('k') or values ('v'). */
+/* Returns a list of a dict's items ('i'), keys ('k') or values ('v'). */
 static rf_status method_view(tpl_run *run, const tpl_call *c) {
   const tpl_dict *dict = c->self->dict;
   tpl_value *items;
@@ -248,7 +248,8 @@ static rf_status function_range(tpl_run *run, const tpl_call *c) {
   return rf_tpl_list(run, FORM_RANGE, items, (size_t)count, c->result);
 }
 
-/* namespace(...) and dict(...) copy the fields of a dict argument, then add the named arguments. */
+/* namespace(...) and dict(...) copy the fields of a dict argument. Then they add named
+ * arguments. */
 static rf_status function_dict(tpl_run *run, const tpl_call *c) {
   RF_TRY(rf_tpl_dict(run, c->result));
   for (int i = 0; i < c->arguments->count; ++i) {

@@ -7,7 +7,8 @@
 typedef struct tpl_parser {
   rf_template *parsed;
   const tpl_token *token; /* current token; the last token is TOKEN_END */
-  int depth, loops;       /* nesting of bodies and expressions; number of enclosing loops */
+  int depth,              /* nesting depth of bodies and expressions */
+      loops;              /* number of enclosing loops */
   rf_error *error;
 } tpl_parser;
 
@@ -17,19 +18,19 @@ bool rf_tpl_skip_op(tpl_parser *p, int op);
 bool rf_tpl_skip_name(tpl_parser *p, const char *name);
 rf_status rf_tpl_expect_op(tpl_parser *p, int op);
 rf_status rf_tpl_unexpected(tpl_parser *p, const char *expected); /* an error at the current token */
-bool rf_tpl_reserved(tpl_text name);                              /* keywords and names that Jinja reserves */
-bool rf_tpl_constant_name(tpl_text name);                         /* true, None, ... */
+bool rf_tpl_reserved(tpl_text name);                              /* true for a name that Jinja reserves */
+bool rf_tpl_constant_name(tpl_text name);                         /* true for "true", "None", ... */
 
 tpl_node *rf_tpl_node(tpl_parser *p, tpl_node_kind kind, size_t at);
-/* Sets the depth of `node` above that of `child` (may be NULL); fails beyond the maximum depth. */
+/* Makes `node` deeper than its child `child` (may be NULL). Fails if the tree is too deep. */
 rf_status rf_tpl_own(tpl_parser *p, tpl_node *node, const tpl_node *child);
 rf_status rf_tpl_append(tpl_parser *p, tpl_node *node, tpl_node *child, tpl_text name, int op);
 
 rf_status rf_tpl_parse_expression(tpl_parser *p, tpl_node **expression);
-/* Parses one expression, or several separated by commas. `choice` allows "x if y else z", which
- * is not allowed after "for" and "if". */
+/* Parses one expression, or several separated by commas. If `choice` is true, "x if y else z" is
+ * allowed. It is not allowed after "for" and "if". */
 rf_status rf_tpl_parse_tuple(tpl_parser *p, bool choice, tpl_node **expression);
-/* Parses a filter's name and arguments. The current token is the one before the name. */
+/* Parses a filter's name and arguments. The current token is the token before the name. */
 rf_status rf_tpl_parse_filter(tpl_parser *p, tpl_node *input, tpl_node **filtered);
 
 #endif

@@ -10,22 +10,22 @@ typedef struct tpl_text {
   const char *at; /* UTF-8, not NUL-terminated */
   size_t bytes;
 } tpl_text;
-/* Arguments of "%.*s" that print at most 60 bytes of a text. */
+/* Arguments of "%.*s" that print a text, cut after 60 bytes. */
 #define TPL_SHOWN(text) (int)((text).bytes < 60 ? (text).bytes : 60), (text).at
 
 #define TPL_TEXT(literal) ((tpl_text){(literal), sizeof(literal) - 1})
 bool rf_tpl_same(tpl_text a, tpl_text b);
 bool rf_tpl_is(tpl_text a, const char *word);
-/* Decodes the UTF-8 sequence at `at` into *point; returns its size, 0 if it is invalid. */
+/* Decodes the UTF-8 sequence at `at` into *point. Returns its size, or 0 if it is invalid. */
 size_t rf_tpl_point(const char *at, size_t left, uint32_t *point);
 int64_t rf_tpl_points(tpl_text text);
 /* Byte offset of code point `index`, or text.bytes if the text is shorter. */
 size_t rf_tpl_offset(tpl_text text, int64_t index);
 bool rf_tpl_space(uint32_t point); /* Python's str.isspace() */
-/* Strips the code points in `set`, or white space if set.at is NULL, like Python's strip(). Bit 1
- * of `sides` strips the left end, bit 2 the right end. */
+/* Like Python's strip(): strips the code points in `set`. If set.at is NULL, strips white space.
+ * Bit 1 of `sides` strips the start of the text, bit 2 the end. */
 tpl_text rf_tpl_strip(tpl_text text, tpl_text set, int sides);
-/* Byte offset of the first occurrence of `part` in `text` from byte `from` on, or SIZE_MAX. */
+/* Byte offset of the first occurrence of `part` in `text` at or after `from`; SIZE_MAX: none. */
 size_t rf_tpl_find(tpl_text text, tpl_text part, size_t from);
 
 /* ---- tokens ---------------------------------------------------------------------------------- */
@@ -44,7 +44,7 @@ typedef enum tpl_token_kind {
   TOKEN_END,
 } tpl_token_kind;
 
-#define TPL_OP(a, b) ((a) | (b) << 8) /* an operator as a number: TPL_OP('=', '=') */
+#define TPL_OP(a, b) ((a) | (b) << 8) /* an operator of two characters as a number: TPL_OP('=', '=') */
 
 typedef struct tpl_token {
   tpl_token_kind kind;
@@ -75,9 +75,10 @@ typedef enum tpl_kind {
   TPL_METHOD,
 } tpl_kind;
 
-/* Forms of a list. The forms differ in printing, indexing and length, as the Python types do. */
+/* Forms of a list. As in Python, the forms differ in printing, indexing and length. */
 enum { FORM_LIST, FORM_TUPLE, FORM_RANGE, FORM_VIEW, FORM_LAZY };
-/* Forms of a string. SAFE: the filter "safe" marked the string, so Jinja joins it differently. */
+/* Forms of a string. FORM_SAFE: marked by the filter "safe", so Jinja joins the string
+ * differently. */
 enum { FORM_PLAIN, FORM_SAFE };
 
 typedef struct tpl_value tpl_value;
@@ -86,7 +87,7 @@ typedef struct tpl_run tpl_run;
 
 typedef struct tpl_list {
   tpl_value *item;
-  size_t count, next; /* next: first item that a lazy list has not returned */
+  size_t count, next; /* next: index of the first item that a lazy list has not returned */
 } tpl_list;
 
 typedef struct tpl_dict {
@@ -129,32 +130,32 @@ struct tpl_value {
   };
 };
 
-/* Arguments of a call, filter, test or method: positional first, then named. */
+/* Arguments of a call, filter, test or method. Positional arguments come before named ones. */
 typedef struct tpl_arguments {
   const tpl_value *value;
-  const tpl_text *name; /* .at NULL: positional */
+  const tpl_text *name; /* name of each argument; .at is NULL for a positional argument */
   int count;
 } tpl_arguments;
 
 /* A call of a filter, test, method or global function. */
 typedef struct tpl_call {
   const tpl_value *self;          /* value that a filter, test or method is applied to */
-  const tpl_value *argument;      /* in parameter order; a missing argument is undefined with .form 1 */
+  const tpl_value *argument;      /* in the order of the parameters; a missing argument has .form 1 */
   const tpl_arguments *arguments; /* the arguments as written in the template */
-  int variant;                    /* of the row */
+  int variant;                    /* `variant` of the called function */
   tpl_value *result;
 } tpl_call;
 typedef rf_status tpl_body(tpl_run *run, const tpl_call *c);
 
-/* A filter, test, method or global function, as a row of a table. */
+/* A filter, test, method or global function: an entry of a table. */
 enum { TPL_PARAMETERS = 6 };
 struct tpl_function {
   const char *name;
-  tpl_body *call; /* NULL: Python has this function, but this program does not */
+  tpl_body *call; /* NULL: Python has this function, but this program does not support it */
   const char *parameter[TPL_PARAMETERS];
   int needed;   /* number of required arguments */
-  int variant;  /* distinguishes rows with the same `call` */
-  bool unbound; /* `call` accepts any number of arguments and reads `arguments` */
+  int variant;  /* distinguishes entries with the same `call` */
+  bool unbound; /* `call` takes any number of arguments from tpl_call.arguments */
 };
 #define TPL_GIVEN(value) ((value).kind != TPL_UNDEFINED || (value).form == 0)
 
@@ -201,7 +202,7 @@ typedef enum tpl_node_kind {
 
 struct tpl_node {
   tpl_node_kind kind;
-  int op, depth; /* depth of the subtree, which bounds the recursion of evaluation */
+  int op, depth; /* depth: nesting depth of the subtree; limits the recursion of the evaluation */
   size_t at;
   tpl_text name;
   tpl_node *kid[5];
@@ -216,7 +217,7 @@ struct tpl_node {
 struct rf_template {
   rf_pool *pool;
   const char *where;
-  tpl_text source; /* as in Jinja, newlines are \n and a final newline is dropped */
+  tpl_text source; /* the template's text; as in Jinja, newlines are \n and a final newline is dropped */
   tpl_node *body;
   bool marks_generation;
 };
@@ -237,12 +238,12 @@ rf_status rf_tpl_fail_at(const rf_template *parsed, size_t at, rf_error *error, 
 
 rf_status rf_tpl_lex(const rf_template *parsed, tpl_token **tokens, rf_error *error);
 
-/* Each function returns the row of the filter, test or global function `name`, or NULL. */
+/* Each function returns the table entry of the filter, test or global function `name`, or NULL. */
 const tpl_function *rf_tpl_filter(tpl_text name);
 const tpl_function *rf_tpl_test(tpl_text name);
 const tpl_function *rf_tpl_global(tpl_text name);
-/* Returns the method `name` of values of the kind of `self`, or NULL if Python has no such method.
- * If `call` of the row is NULL, this program does not support the method. */
+/* Returns the method `name` for values of the same kind as `self`, or NULL if Python has no such
+ * method. If the entry's `call` is NULL, this program does not support the method. */
 const tpl_function *rf_tpl_method(const tpl_value *self, tpl_text name);
 
 /* ---- one rendering --------------------------------------------------------------------------- */
@@ -260,10 +261,10 @@ struct tpl_run {
   int64_t steps_left;
   size_t room_left, text_most;
   int depth;
-  int leave;     /* NODE_BREAK or NODE_CONTINUE until the loop handles it; otherwise 0 */
-  size_t at;     /* byte offset of the evaluated node in the source, for errors */
+  int leave;     /* NODE_BREAK or NODE_CONTINUE while such a statement leaves its loop; otherwise 0 */
+  size_t at;     /* for errors: byte offset in the source of the node that is being evaluated */
   tpl_out *out;  /* receives printed text */
-  tpl_out *main; /* the output of the rendering, outside captured blocks */
+  tpl_out *main; /* the output of the rendering; captured blocks have their own output */
   tpl_frame *frame;
   tpl_text captured;
   rf_range *span;
@@ -271,9 +272,9 @@ struct tpl_run {
 };
 
 #define TPL_FAIL(run, ...) TPL_FAIL_AT((run)->parsed, (run)->at, (run)->error, __VA_ARGS__)
-/* Takes `steps` from the budget of steps; fails when the budget is used up. */
+/* Subtracts `steps` from the steps that remain. Fails if too few steps remain. */
 rf_status rf_tpl_step(tpl_run *run, size_t steps);
-/* Allocates `count` items of `size` bytes from the rendering's pool, within its memory limit. */
+/* Allocates `count` items of `size` bytes from the rendering's pool. Fails at the memory limit. */
 rf_status rf_tpl_room(tpl_run *run, size_t count, size_t size, void *memory);
 rf_status rf_tpl_put(tpl_run *run, tpl_out *out, tpl_text text);
 
@@ -295,7 +296,7 @@ bool rf_tpl_truth(const tpl_value *value);
 bool rf_tpl_number(const tpl_value *value, double *real);  /* ints, floats and bools */
 bool rf_tpl_whole(const tpl_value *value, int64_t *whole); /* ints and bools */
 rf_status rf_tpl_equal(tpl_run *run, const tpl_value *a, const tpl_value *b, bool *equal);
-/* Orders numbers, strings and lists like Python; *order is -1, 0, 1, or 2 for NaN. */
+/* Compares numbers, strings or lists like Python. *order is -1, 0 or 1, or 2 if a value is NaN. */
 rf_status rf_tpl_order(tpl_run *run, const tpl_value *a, const tpl_value *b, int *order);
 rf_status rf_tpl_contains(tpl_run *run, const tpl_value *container, const tpl_value *item, bool *found);
 rf_status rf_tpl_arithmetic(tpl_run *run, int op, const tpl_value *a, const tpl_value *b, tpl_value *result);
@@ -305,7 +306,7 @@ rf_status rf_tpl_dict(tpl_run *run, tpl_value *dict);
 /* *index is SIZE_MAX when the key is missing. */
 rf_status rf_tpl_dict_find(tpl_run *run, const tpl_dict *dict, const tpl_value *key, size_t *index);
 rf_status rf_tpl_dict_set(tpl_run *run, tpl_value *dict, const tpl_value *key, const tpl_value *value);
-/* The items that a for loop over `value` visits. Consumes a lazy list. */
+/* Sets *items to the items that a for loop over `value` visits. Empties a lazy list. */
 rf_status rf_tpl_iterate(tpl_run *run, const tpl_value *value, tpl_list *items);
 rf_status rf_tpl_attribute(tpl_run *run, const tpl_value *object, tpl_text name, tpl_value *result);
 rf_status rf_tpl_item(tpl_run *run, const tpl_value *object, const tpl_value *index, tpl_value *result);
@@ -321,19 +322,19 @@ typedef struct tpl_json_style {
 rf_status rf_tpl_json(tpl_run *run, tpl_out *out, const tpl_value *value, const tpl_json_style *style,
                       int depth);
 
-/* String functions shared by filters and methods. rf_tpl_case fails on non-ASCII letters. */
+/* String functions for filters and methods. rf_tpl_case fails on non-ASCII letters. */
 /* `how` is 'u' (upper), 'l' (lower), 'c' (capitalize) or 't' (title). */
 rf_status rf_tpl_case(tpl_run *run, tpl_text text, int how, tpl_value *result);
 rf_status rf_tpl_replace(tpl_run *run, tpl_text text, tpl_text old, tpl_text new, int64_t most,
                          tpl_value *result);
 rf_status rf_tpl_lines(tpl_run *run, tpl_text text, tpl_value *lines);
-/* `strict`: all items must be strings. */
+/* If `strict` is true, all items must be strings. */
 rf_status rf_tpl_join(tpl_run *run, tpl_text between, const tpl_list *items, bool strict, tpl_value *result);
 rf_status rf_tpl_wants_text(tpl_run *run, const tpl_value *value, const char *what, tpl_text *text);
 rf_status rf_tpl_wants_whole(tpl_run *run, const tpl_value *value, const char *what, int64_t otherwise,
                              int64_t *whole);
 
-/* Binds arguments to the parameters of `row` and calls the row's function. */
+/* Assigns the arguments to the parameters of `row` and calls the function of `row`. */
 rf_status rf_tpl_call_row(tpl_run *run, const tpl_function *row, const tpl_value *self,
                           const tpl_arguments *arguments, tpl_value *result);
 rf_status rf_tpl_call_macro(tpl_run *run, const tpl_macro *macro, const tpl_arguments *arguments,

@@ -37,7 +37,7 @@ static void print_real(double value, char text[40]) {
   }
   char digits[40];
   for (int precision = 0; precision <= 16;
-       ++precision) { /* the fewest digits that read back as the same value */
+       ++precision) { /* the fewest digits from which the value can be read exactly */
     snprintf(digits, sizeof digits, "%.*e", precision, value);
     if (strtod(digits, NULL) == value) break;
   }
@@ -65,7 +65,7 @@ static void print_real(double value, char text[40]) {
 
 /* ---- repr ------------------------------------------------------------------------------------ */
 
-/* Characters that Python's repr() never escapes. Other non-ASCII characters are errors. */
+/* True for characters that Python's repr() never escapes. Other non-ASCII characters are errors. */
 static bool surely_printable(uint32_t point) {
   static const uint32_t ranges[][2] = {
       {0x20, 0x7e},     {0xa1, 0xac},     {0xae, 0x377},      {0x3a3, 0x52f},    {0x5d0, 0x5ea},
@@ -131,7 +131,7 @@ static rf_status put_dict(tpl_run *run, tpl_out *out, const tpl_dict *dict) {
   return put_text(run, out, "}");
 }
 
-/* Prints numbers and constants; false for other kinds. */
+/* Prints a number or a constant; returns false for other kinds of values. */
 static bool simple_text(const tpl_value *value, char text[40]) {
   if (value->kind == TPL_NONE) strcpy(text, "None");
   else if (value->kind == TPL_BOOL) strcpy(text, value->truth ? "True" : "False");
@@ -208,8 +208,8 @@ static rf_status json_line(tpl_run *run, tpl_out *out, const tpl_json_style *sty
   return RAFTER_OK;
 }
 
-/* Lists a dict's keys in insertion order or sorted. Insertion sort is enough for few keys, and
- * every comparison counts as a step. */
+/* Lists a dict's keys, sorted or in insertion order. Insertion sort is fast enough for few keys.
+ * Every comparison counts as a step. */
 static rf_status key_order(tpl_run *run, const tpl_dict *dict, bool sorted, size_t **order) {
   RF_TRY(rf_tpl_room(run, dict->count, sizeof **order, order));
   for (size_t i = 0; i < dict->count; ++i) {

@@ -101,7 +101,7 @@ static rf_status exec_if(tpl_run *run, const tpl_node *node) {
   return node->kid[0] ? execute_node(run, node->kid[0]) : RAFTER_OK;
 }
 
-/* Keeps the items that pass the loop's "if", which may use the loop's targets but not `loop`. */
+/* Keeps the items that pass the loop's "if". It may use the loop's targets but not `loop`. */
 static rf_status choose_items(tpl_run *run, const tpl_node *node, tpl_list *items) {
   if (!node->kid[2]) return RAFTER_OK;
   tpl_list chosen = {0};
@@ -165,7 +165,7 @@ static rf_status exec_macro(tpl_run *run, const tpl_node *node) {
   return rf_tpl_assign(run, node->name, &(tpl_value){.kind = TPL_MACRO, .macro = macro});
 }
 
-/* Assigns the arguments in the macro's scope. A default value may use earlier parameters. */
+/* Assigns the arguments in the macro's scope. A default value may use parameters before its own. */
 static rf_status bind_macro(tpl_run *run, const tpl_node *node, const tpl_arguments *arguments) {
   int used = 0;
   for (int slot = 0; slot < node->count; ++slot) {
@@ -201,8 +201,8 @@ rf_status rf_tpl_call_macro(tpl_run *run, const tpl_macro *macro, const tpl_argu
   return RAFTER_OK;
 }
 
-/* Records the span of the assistant's text. Spans are recorded only in the main output, where
- * byte offsets are final. */
+/* Records the span of bytes that a generation block prints. In a macro or a captured block, byte
+ * offsets are not final, so a generation block there is an error. */
 static rf_status exec_generation(tpl_run *run, const tpl_node *node) {
   tpl_frame *around = run->frame;
   if (run->out != run->main)
@@ -280,7 +280,7 @@ rf_status rf_template_render(const rf_template *parsed, const json_t *variables,
   rf_status status;
   RF_GO(rf_tpl_new_frame(&run, NULL, &run.frame));
   RF_GO(set_variables(&run, variables));
-  RF_GO(rf_tpl_new_frame(&run, run.frame, &run.frame)); /* names set by the template shadow variables */
+  RF_GO(rf_tpl_new_frame(&run, run.frame, &run.frame)); /* a name that the template sets hides a variable */
   RF_GO(execute_node(&run, parsed->body));
   rf_rendered made = {
       .text = malloc(out.bytes + 1), .bytes = out.bytes, .generated_count = (int64_t)run.spans};

@@ -64,7 +64,7 @@ bool rf_tpl_number(const tpl_value *value, double *real) {
 
 /* ---- equality and order ---------------------------------------------------------------------- */
 
-/* Compares an int with a float exactly; converting a large int to double would round it. */
+/* Compares an int with a float exactly. Converting a large int to double would round the int. */
 static int order_numbers(const tpl_value *a, const tpl_value *b) {
   int64_t x, y;
   if (rf_tpl_whole(a, &x) && rf_tpl_whole(b, &y)) return x < y ? -1 : x > y;
@@ -74,7 +74,7 @@ static int order_numbers(const tpl_value *a, const tpl_value *b) {
   long double v = b->kind == TPL_FLOAT ? (long double)b->real
                   : b->kind == TPL_INT ? (long double)b->whole
                                        : b->truth;
-  return u < v ? -1 : u > v ? 1 : u == v ? 0 : 2; /* 2: NaN */
+  return u < v ? -1 : u > v ? 1 : u == v ? 0 : 2; /* 2: one value is NaN */
 }
 
 static rf_status equal_dicts(tpl_run *run, const tpl_dict *a, const tpl_dict *b, bool *equal) {
@@ -117,7 +117,7 @@ rf_status rf_tpl_order(tpl_run *run, const tpl_value *a, const tpl_value *b, int
     *order = order_numbers(a, b);
     return RAFTER_OK;
   }
-  /* Comparing UTF-8 bytes gives the order of code points. */
+  /* The order of UTF-8 bytes is the order of code points. */
   if (a->kind == TPL_STRING && b->kind == TPL_STRING) {
     size_t shorter = a->text.bytes < b->text.bytes ? a->text.bytes : b->text.bytes;
     RF_TRY(rf_tpl_step(run, shorter / 64));
@@ -205,7 +205,7 @@ rf_status rf_tpl_dict_find(tpl_run *run, const tpl_dict *dict, const tpl_value *
   return RAFTER_OK;
 }
 
-/* Appends an entry without checking whether its key exists. */
+/* Appends an entry. The caller has checked that the dict does not have the key. */
 static rf_status dict_append(tpl_run *run, tpl_value *value, const tpl_value *key, const tpl_value *item) {
   tpl_dict *dict = value->dict;
   if (dict->count == dict->capacity) {
@@ -229,7 +229,7 @@ static rf_status dict_append(tpl_run *run, tpl_value *value, const tpl_value *ke
 rf_status rf_tpl_dict_set(tpl_run *run, tpl_value *value, const tpl_value *key, const tpl_value *item) {
   size_t index;
   RF_TRY(rf_tpl_dict_find(run, value->dict, key, &index));
-  /* Namespaces are never traversed, so their values are not checked for depth. */
+  /* No function recurses into a namespace, so the depth of its values needs no check. */
   if (value->kind == TPL_DICT) RF_TRY(check_nesting(run, value, item));
   if (index == SIZE_MAX) return dict_append(run, value, key, item);
   value->dict->value[index] = *item;
@@ -357,7 +357,7 @@ rf_status rf_tpl_item(tpl_run *run, const tpl_value *object, const tpl_value *in
   return index->kind == TPL_STRING ? rf_tpl_attribute(run, object, index->text, result) : RAFTER_OK;
 }
 
-/* Clamps one bound of a slice as Python does. */
+/* Reads one bound of a slice and limits it to least..most, as Python does. */
 static rf_status slice_bound(tpl_run *run, const tpl_value *value, int64_t otherwise, int64_t least,
                              int64_t most, int64_t count, int64_t *bound) {
   *bound = otherwise;
@@ -389,7 +389,7 @@ rf_status rf_tpl_slice(tpl_run *run, const tpl_value *object, const tpl_value bo
   tpl_value *taken;
   size_t length = 0, bytes = 0;
   RF_TRY(rf_tpl_room(run, items.count, sizeof *taken, &taken));
-  if (step > count) step = count + 1; /* count + 1 selects the same items and cannot overflow */
+  if (step > count) step = count + 1; /* a larger step selects the same items, but could overflow */
   if (step < -count) step = -count - 1;
   for (int64_t i = start; step > 0 ? i < stop : i > stop; i += step) {
     taken[length] = items.item[i];

@@ -45,10 +45,10 @@ static const struct reader {
   const char *file, *ending;
   rf_status (*read)(const char *text, size_t bytes, const char *where, rf_tokenizer **tokenizer,
                     rf_error *error);
-  bool says_marks; /* tokenizer_config.json decides whether BOS and EOS are added */
+  bool says_marks; /* for this format, tokenizer_config.json decides whether BOS and EOS are added */
 } READERS[] = {
     {"tokenizer.json", ".json", rf_tokenizer_json_read, false},
-    /* A vocabulary that rf_tokenizer_files_copy took from a GGUF file; mapped, not read. */
+    /* Written by rf_tokenizer_files_copy from a GGUF file's vocabulary; mapped, not read. */
     {"tokenizer.gguf", ".gguf", NULL, false},
     {"tokenizer.model", ".model", rf_tokenizer_sentencepiece_read, true},
     {"tokenizer.bin", ".bin", rf_tokenizer_llama2c_read, false},
@@ -131,7 +131,7 @@ rf_status rf_tokenizer_for(const char *model, int64_t vocab, const char *folder,
   char own[4096];
   bool gguf = folder && rf_text_ends_with(folder, ".gguf");
   if (!folder || !*folder)
-    return rf_tokenizer_byte(model, vocab, tokenizer, error); /* a model that is given only by its shape */
+    return rf_tokenizer_byte(model, vocab, tokenizer, error); /* the model is given only by its shape */
   rf_tokenizer_folder(folder, own);
   if (!gguf && !rf_tokenizer_in(own)) {
     *tokenizer = NULL;
@@ -142,7 +142,7 @@ rf_status rf_tokenizer_for(const char *model, int64_t vocab, const char *folder,
                    "%s has no tokenizer to read text with", folder);
   }
   RF_TRY(rf_tokenizer_open(gguf ? folder : own, tokenizer, error));
-  /* Normal tokens must have ids below `vocab`; special tokens need not. */
+  /* Every normal token must have an id below `vocab`. A special token may have a larger id. */
   for (int64_t id = vocab; id < (*tokenizer)->pieces.count; id++) {
     if ((*tokenizer)->pieces.row[id].type != RF_PIECE_NORMAL) continue;
     rf_tokenizer_close(*tokenizer);
@@ -269,7 +269,7 @@ static rf_status encode_words(rf_encoding *e, rf_span text, bool first, rf_error
   return rf_split_words(splits, e->match, text.at, text.bytes, word, e, error);
 }
 
-/* Encodes a segment of text that contains no raw added tokens. */
+/* Encodes a segment of text. The segment contains no token of tokenizer->raw. */
 static rf_status encode_segment(rf_encoding *e, const char *at, const char *end, rf_error *error) {
   const rf_tokenizer *tokenizer = e->tokenizer;
   rf_span text = {at, (size_t)(end - at)};

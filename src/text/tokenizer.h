@@ -1,10 +1,9 @@
-/* tokenizer.h - converts text to token ids and back. A tokenizer is read from tokenizer.json
- * (Hugging Face), tokenizer.model (SentencePiece), the .bin of llama2.c, or a vocabulary in memory
- * (of a GGUF file). A model without a tokenizer uses the byte tokenizer: ids 0..255 are the bytes,
- * and id 256 ends a document if the vocabulary has room for it.
- *
- * An open tokenizer never changes, so several threads may use it at once. An unsupported setting
- * that would change the ids is an error that names the setting. */
+/* tokenizer.h - converts text to token ids and back. A tokenizer is read from one of these:
+ * tokenizer.json (Hugging Face), tokenizer.model (SentencePiece), the .bin of llama2.c, the
+ * vocabulary of a GGUF file. A model without a tokenizer uses the byte tokenizer. Its ids 0..255
+ * are the bytes. Id 256 ends a document if the vocabulary has more than 256 ids. An open tokenizer
+ * never changes, so several threads may use it at once. An unsupported setting that would change
+ * the ids is an error that names the setting. */
 #ifndef RF_TOKENIZER_H
 #define RF_TOKENIZER_H
 
@@ -12,7 +11,7 @@
 
 typedef struct rf_tokenizer rf_tokenizer;
 
-/* A view of bytes that are owned elsewhere; not NUL-terminated. */
+/* A reference to bytes that another object owns. The bytes do not end with a NUL. */
 typedef struct rf_span {
   const char *at;
   size_t bytes;
@@ -23,7 +22,8 @@ typedef struct rf_ids {
   int32_t *at;
   int64_t count, capacity;
 } rf_ids;
-rf_status rf_ids_reserve(rf_ids *ids, int64_t more, rf_error *error); /* makes room for `more` new ids */
+/* reserves memory for `more` further ids */
+rf_status rf_ids_reserve(rf_ids *ids, int64_t more, rf_error *error);
 rf_status rf_ids_add(rf_ids *ids, int32_t id, rf_error *error);
 void rf_ids_free(rf_ids *ids);
 
@@ -31,62 +31,63 @@ void rf_ids_free(rf_ids *ids);
 
 /* `path` is a tokenizer file, any .gguf file, or a folder. In a folder, the first of
  * tokenizer.json, tokenizer.gguf, tokenizer.model and tokenizer.bin is opened. A
- * tokenizer_config.json in the same folder tells only which tokens are BOS and EOS, and whether
- * encoding adds them. */
+ * tokenizer_config.json in the same folder only says which tokens are BOS and EOS and whether
+ * encoding adds these tokens. */
 rf_status rf_tokenizer_open(const char *path, rf_tokenizer **tokenizer, rf_error *error);
 /* Copies the tokenizer of a model to `to_folder`, next to saved weights. `from` is the path that
- * rf_model_resolve returns. If `from` is a folder or a weight file in a folder, the folder's
- * files are copied (tokenizer.json, tokenizer.model, chat template, generation_config.json,
- * ...). If `from` is a .gguf file, its tokenizer.* metadata becomes tokenizer.gguf, a GGUF file
- * without tensors. A byte-level BPE is also written as tokenizer.json, and a SentencePiece
- * vocabulary as tokenizer.model. *copied is the number of tokenizer files found. */
+ * rf_model_resolve returns. If `from` is a folder, or a weight file in a folder, the following
+ * files are copied: tokenizer.json, tokenizer.model, the chat template, generation_config.json, ...
+ * If `from` is a .gguf file, its tokenizer.* metadata becomes tokenizer.gguf, a GGUF file without
+ * tensors. A byte-level BPE is also written as tokenizer.json, and a SentencePiece vocabulary as
+ * tokenizer.model. *copied is the number of tokenizer files found. */
 rf_status rf_tokenizer_files_copy(const char *from, const char *to_folder, int *copied, rf_error *error);
-/* Writes a tokenizer_config.json that marks a model as trained on bytes. */
+/* Writes a tokenizer_config.json which says that the model was trained on bytes. */
 rf_status rf_tokenizer_bytes_write(const char *to_folder, int64_t vocab, rf_error *error);
 /* Reads a tokenizer_config.json or chat_template.json. */
 struct json_t;
 rf_status rf_tokenizer_config_read(const char *path, struct json_t **config, rf_error *error);
-/* Whether the folder has a tokenizer file. */
+/* Returns true if the folder has a tokenizer file. */
 bool rf_tokenizer_in(const char *folder);
-/* The byte tokenizer for a vocabulary of `vocab` rows; `model` names the model in errors. Returns
- * RAFTER_INVALID when the vocabulary has fewer than 256 rows. */
+/* Makes the byte tokenizer for a vocabulary of `vocab` ids. `model` is the model's name in errors.
+ * Returns RAFTER_INVALID if the vocabulary has fewer than 256 ids. */
 rf_status rf_tokenizer_byte(const char *model, int64_t vocab, rf_tokenizer **tokenizer, rf_error *error);
-/* The tokenizer of a model. `folder` is the path that rf_model_resolve returns. An empty path (a
- * model given only by its shape) and a folder marked as trained on bytes use the byte tokenizer.
- * Any other folder must have a tokenizer file, else RAFTER_INVALID. Returns RAFTER_FAILED when an
- * id of the tokenizer has no row in the model's vocabulary. */
+/* Opens the tokenizer of a model. `folder` is the path that rf_model_resolve returns. If `folder`
+ * is empty (the model is given only by its shape), or its tokenizer_config.json says that the model
+ * was trained on bytes, the result is the byte tokenizer. Any other folder must have a tokenizer
+ * file, else RAFTER_INVALID. RAFTER_FAILED: an id of the tokenizer is outside the model's
+ * vocabulary. */
 rf_status rf_tokenizer_for(const char *model, int64_t vocab, const char *folder, rf_tokenizer **tokenizer,
                            rf_error *error);
 void rf_tokenizer_close(rf_tokenizer *tokenizer); /* NULL is allowed */
 
-/* SentencePiece and GGUF (tokenizer.ggml.token_type) number the types of pieces in this way. */
+/* Types of pieces, with the numbers that SentencePiece and GGUF (tokenizer.ggml.token_type) use. */
 typedef enum rf_piece_type {
   RF_PIECE_NORMAL = 1,
   RF_PIECE_UNKNOWN,
   RF_PIECE_CONTROL, /* matched in text only with RF_ENCODE_PARSE */
-  RF_PIECE_USER,    /* always matched in text as a whole, never formed by merges */
+  RF_PIECE_USER,    /* found in the text before it is split into words; merges never form this piece */
   RF_PIECE_UNUSED,
   RF_PIECE_BYTE, /* "<0x41>" */
 } rf_piece_type;
 
-/* A vocabulary in memory, copied by the tokenizer. The index in `pieces` is the id. */
+/* A vocabulary in memory, from which rf_tokenizer_build copies. The index in `pieces` is the id. */
 typedef struct rf_vocabulary {
   const char *kind; /* "llama": SentencePiece BPE; "unigram": SentencePiece unigram; "gpt2": byte-level BPE */
-  /* gpt2: the pre-tokenizer's name in GGUF files: "gpt-2", "llama-bpe", "qwen2", ... */
+  /* gpt2: name of the pre-tokenizer in GGUF files: "gpt-2", "llama-bpe", "qwen2", ... */
   const char *pre;
   int64_t count;
-  const rf_span *pieces; /* llama, unigram: UTF-8, U+2581 for spaces; gpt2: GPT-2's byte alphabet */
-  const float *scores;   /* llama, unigram */
-  /* rf_piece_type of each piece. NULL: all pieces are normal except the four special ids below and,
-   * for "llama" and "unigram", pieces spelled "<0xHH>". */
+  const rf_span *pieces; /* llama, unigram: UTF-8 with U+2581 for spaces; gpt2: GPT-2's byte alphabet */
+  const float *scores;   /* llama, unigram: score of each piece */
+  /* rf_piece_type of each piece. If `types` is NULL, all pieces are normal, with two exceptions:
+   * the four special ids below and, for "llama" and "unigram", pieces that are spelled "<0xHH>". */
   const int32_t *types;
-  int64_t merge_count; /* gpt2: merges "left right", sorted by rank */
-  const rf_span *merges;
-  int32_t bos_id, eos_id, pad_id, unk_id; /* -1: none */
+  int64_t merge_count;                    /* gpt2: number of merges */
+  const rf_span *merges;                  /* gpt2: merges "left right", sorted by rank */
+  int32_t bos_id, eos_id, pad_id, unk_id; /* -1: the vocabulary has no such token */
   bool add_bos, add_eos;
   bool dummy_prefix;            /* llama, unigram: encoding puts a space before the text */
   bool plain_spaces;            /* pieces contain plain spaces, not U+2581 (llama2.c) */
-  bool remove_extra_whitespace; /* runs of spaces become one space; spaces at both ends are removed */
+  bool remove_extra_whitespace; /* encoding joins adjacent spaces and strips both ends */
 } rf_vocabulary;
 rf_status rf_tokenizer_build(const rf_vocabulary *vocabulary, const char *where, rf_tokenizer **tokenizer,
                              rf_error *error);
@@ -94,12 +95,12 @@ rf_status rf_tokenizer_build(const rf_vocabulary *vocabulary, const char *where,
 rf_status rf_tokenizer_json_read(const char *text, size_t bytes, const char *where, rf_tokenizer **tokenizer,
                                  rf_error *error);
 
-/* Writes the tokenizer as metadata of a GGUF file for a model with `vocab` rows. Returns
- * RAFTER_INVALID with the reason when GGUF cannot represent the tokenizer. */
 struct rf_gguf_meta;
 struct rf_gguf;
 /* Copies the tokenizer.* metadata of a GGUF file unchanged. */
 rf_status rf_tokenizer_gguf_copy(const struct rf_gguf *file, struct rf_gguf_meta *meta, rf_error *error);
+/* Writes the tokenizer as metadata of a GGUF file for a model with `vocab` ids. Returns RAFTER_INVALID
+ * with the reason if GGUF cannot represent the tokenizer. */
 rf_status rf_tokenizer_gguf_write(const rf_tokenizer *tokenizer, int64_t vocab, const char *where,
                                   struct rf_gguf_meta *meta, rf_error *error);
 
@@ -107,29 +108,29 @@ rf_status rf_tokenizer_gguf_write(const rf_tokenizer *tokenizer, int64_t vocab, 
 
 enum {
   RF_ENCODE_MARKS = 1, /* add BOS and EOS around a text if the tokenizer does so */
-  /* Special tokens spelled in the text become ids. Without this flag, they stay plain text. */
+  /* Special tokens that are spelled in the text become ids. Without this flag, they stay text. */
   RF_ENCODE_PARSE = 2,
 };
-/* Appends the ids of a text. Any bytes are accepted: bytes that are not valid UTF-8 become byte
- * pieces or the unknown id. Returns RAFTER_FAILED when a character has no piece and the vocabulary
+/* Appends the ids of a text. Any bytes are accepted. Bytes that are not valid UTF-8 become byte
+ * pieces or the unknown id. Returns RAFTER_FAILED if a character has no piece and the vocabulary
  * has no unknown id. */
 rf_status rf_tokenizer_encode(const rf_tokenizer *tokenizer, const char *text, size_t bytes, int flags,
                               rf_ids *ids, rf_error *error);
 
 /* ---- ids to text ----------------------------------------------------------------------------- */
 
-/* The bytes that one id decodes to: U+2581 becomes a space, "<0x41>" becomes 'A', and
- * "\xC4\xA0the" of a byte-level vocabulary becomes " the". A special id gives its name; an
- * unknown id gives no bytes. The bytes are valid as long as the tokenizer. */
+/* The bytes that one id decodes to. U+2581 becomes a space, "<0x41>" becomes 'A', and "\xC4\xA0the"
+ * of a byte-level vocabulary becomes " the". A special id gives its name. An unknown id gives no
+ * bytes. The bytes are valid until the tokenizer is closed. */
 rf_span rf_tokenizer_text_of(const rf_tokenizer *tokenizer, int32_t id);
-/* Returns a piece as the file spells it or, if the vocabulary is byte-level, the piece's bytes. */
+/* Returns a piece as the file spells it or, for a byte-level vocabulary, the piece's bytes. */
 rf_span rf_tokenizer_piece(const rf_tokenizer *tokenizer, int32_t id);
-/* The id of a piece or of a special token's name, or -1. */
+/* Returns the id of a piece, or of the special token with this name; -1: none. */
 int32_t rf_tokenizer_find(const rf_tokenizer *tokenizer, const char *piece, size_t bytes);
 
 enum {
   RF_DECODE_SPECIALS = 1, /* special ids decode to their names; without this flag, to nothing */
-  /* The text continues an earlier text (an answer after its prompt), so a leading space is kept. */
+  /* The ids continue an earlier text (an answer after its prompt), so a leading space is kept. */
   RF_DECODE_CONTINUES = 2,
 };
 /* *text is allocated with malloc and NUL-terminated; *bytes does not count the NUL. Decoding
@@ -143,30 +144,31 @@ typedef struct rf_decoder {
   const rf_tokenizer *tokenizer;
   int flags;
   bool begun; /* some text was already returned, so a leading space is kept */
-  int held;   /* bytes of an unfinished character */
+  int held;   /* number of bytes of an unfinished character */
   char hold[4];
 } rf_decoder;
 void rf_decoder_start(rf_decoder *decoder, const rf_tokenizer *tokenizer, int flags);
-/* Writes at most rf_decoder_room() bytes without a NUL and returns their number. */
+/* Decodes one more id. Writes at most rf_decoder_room() bytes without a NUL; returns their
+ * number. */
 size_t rf_decoder_next(rf_decoder *decoder, int32_t id, char *out);
 size_t rf_decoder_end(rf_decoder *decoder, char *out); /* writes the bytes of an unfinished last character */
-size_t rf_decoder_room(
-    const rf_tokenizer *tokenizer); /* the longest text of one id plus an unfinished character, in bytes */
+size_t
+rf_decoder_room(const rf_tokenizer *tokenizer); /* upper limit for the bytes that rf_decoder_next writes */
 
 /* ---- facts ----------------------------------------------------------------------------------- */
 
 const char *rf_tokenizer_name(const rf_tokenizer *tokenizer); /* "byte", "bpe", "byte-level bpe", "unigram" */
-int64_t rf_tokenizer_vocab(const rf_tokenizer *tokenizer);    /* every id is below this */
-/* Total bytes of the pieces that are merged by score (SentencePiece). These pieces take most of the
- * time to open the vocabulary. The result is 0 if the file lists merges or has none. */
+int64_t rf_tokenizer_vocab(const rf_tokenizer *tokenizer);    /* every id is smaller than this number */
+/* Total bytes of the pieces that are merged by score (SentencePiece). Opening a vocabulary spends
+ * most of its time on these pieces. 0: the file lists merges or has none. */
 int64_t rf_tokenizer_scored_bytes(const rf_tokenizer *tokenizer);
-/* Size of the tokenizer.json in bytes; 0 when the tokenizer was read from another file. */
+/* Size of the tokenizer.json in bytes; 0: the tokenizer was read from another file. */
 int64_t rf_tokenizer_json_bytes(const rf_tokenizer *tokenizer);
 bool rf_tokenizer_is_special(const rf_tokenizer *tokenizer, int32_t id);
-int32_t rf_tokenizer_bos(const rf_tokenizer *tokenizer); /* -1: none (also below) */
+int32_t rf_tokenizer_bos(const rf_tokenizer *tokenizer); /* -1: none; the same holds for the next functions */
 int32_t rf_tokenizer_eos(const rf_tokenizer *tokenizer);
 int32_t rf_tokenizer_pad(const rf_tokenizer *tokenizer);
 int32_t rf_tokenizer_unk(const rf_tokenizer *tokenizer);
-bool rf_tokenizer_is_byte(const rf_tokenizer *tokenizer); /* whether it is the built-in byte tokenizer */
+bool rf_tokenizer_is_byte(const rf_tokenizer *tokenizer); /* true for the built-in byte tokenizer */
 
 #endif

@@ -1,4 +1,4 @@
-/* tokenizer_added.c - finds added tokens in text: the longest of the leftmost matches. */
+/* tokenizer_added.c - finds added tokens in text: of all matches that start first, the longest. */
 #include "text/tokenizer_parts.h"
 
 #include <stdlib.h>
@@ -40,7 +40,8 @@ rf_status rf_matcher_sort(rf_matcher *matcher, const char *where, rf_error *erro
   return RAFTER_OK;
 }
 
-/* Finds the first of the sorted rows [low, high) whose byte at index `depth` is >= `byte`. */
+/* Finds the first of the sorted tokens [low, high) whose byte at index `depth` is at least
+ * `byte`. */
 static int first_row(const rf_matcher *matcher, int low, int high, size_t depth, int byte) {
   while (low < high) {
     int middle = low + (high - low) / 2;
@@ -50,12 +51,12 @@ static int first_row(const rf_matcher *matcher, int low, int high, size_t depth,
   return low;
 }
 
-/* The longest added token that may match at `at`, or NULL. */
+/* Returns the longest added token that matches the text at `at`, or NULL. */
 static const rf_added *longest_at(const rf_matcher *matcher, const char *at, const char *end, bool specials) {
   unsigned char c = (unsigned char)*at;
   int low = matcher->first[c], high = matcher->first[c + 1];
   const rf_added *best = NULL;
-  /* All tokens in [low, high) begin with the `depth` bytes at `at`. */
+  /* Here, all tokens in [low, high) begin with the first `depth` bytes of the text at `at`. */
   for (size_t depth = 1; low < high; depth++) {
     const rf_added *row = matcher->at + low;
     if (row->text.bytes == depth) {

@@ -1,9 +1,9 @@
-/* tokenizer_bpe.c - byte pair encoding: the two neighbouring symbols with the lowest rank are
- * merged first (the leftmost of equal ranks), until no pair can be merged.
- *
- * If two characters are neighbours in no piece, no merge can join them. So if there is no
- * pre-tokenizer (SentencePiece), a text is cut between such characters into short words, and the
- * ids of each word are cached. Long words use a heap, which takes O(n log n) time for any text. */
+/* tokenizer_bpe.c - byte pair encoding: repeatedly merges the two neighbouring symbols whose pair
+ * has the lowest rank. Of pairs with equal ranks, the leftmost is merged first. It ends when no
+ * pair can be merged. If no piece contains two characters as neighbours, no merge can join the two
+ * characters. So without a pre-tokenizer (SentencePiece), a text is cut between such characters
+ * into short words. The ids of each word are cached. Long words use a heap, which takes O(n log n)
+ * time for any text. */
 #include "text/tokenizer_parts.h"
 
 #include <stdlib.h>
@@ -106,8 +106,8 @@ void rf_bpe_free(rf_bpe *bpe) {
 
 /* ---- symbols --------------------------------------------------------------------------------- */
 
-/* Returns the symbol of the character or byte at `at`, and its size in *bytes; NO_ID if the
- * vocabulary does not have it. */
+/* Returns the symbol of the character or byte at `at`, or NO_ID if the vocabulary does not have it.
+ * *bytes is the size of the character. */
 static inline uint32_t symbol_at(const rf_tokenizer *tokenizer, const char *at, const char *end, int *bytes) {
   unsigned char c = (unsigned char)*at;
   *bytes = 1;
@@ -120,8 +120,8 @@ static inline uint32_t symbol_at(const rf_tokenizer *tokenizer, const char *at, 
   return (uint32_t)rf_pieces_find(&tokenizer->pieces, at, (size_t)*bytes);
 }
 
-/* Sets the rank and the result of merging `left` with `right`. The text of `right` ends at byte
- * `end` of the word. A symbol without text marks the end of the word. */
+/* Looks up the merge of `left` with `right`, and stores its rank and result in `left`. The text of
+ * `right` ends at byte `end` of the word. A symbol without text marks the end of the word. */
 static inline void rank_symbol(const rf_tokenizer *tokenizer, const char *word, rf_symbol *left,
                                const rf_symbol *right, uint32_t end) {
   const rf_bpe *bpe = &tokenizer->bpe;
@@ -180,7 +180,7 @@ static rf_status merge_short(rf_encoding *e, const char *word, size_t bytes, rf_
   return RAFTER_OK;
 }
 
-/* A binary heap of rank << 32 | symbol: lowest rank first, then the leftmost symbol. */
+/* A binary heap of rank << 32 | symbol: the lowest rank first, then the leftmost symbol. */
 static void sift_down(uint64_t *heap, size_t count, size_t i) {
   uint64_t value = heap[i];
   for (size_t child; (child = 2 * i + 1) < count; i = child) {
@@ -200,8 +200,8 @@ static void push_heap(uint64_t *heap, size_t *count, uint64_t value) {
   heap[i] = value;
 }
 
-/* Each merge creates at most two new pairs and removes a symbol, so the heap never holds more than
- * three entries for each symbol. */
+/* Each merge adds at most two pairs to the heap and removes a symbol. So the heap never has more
+ * than three entries for each symbol. */
 static rf_status reserve_symbols(rf_encoding *e, size_t symbols, rf_error *error) {
   if (symbols <= e->symbol_capacity) return RAFTER_OK;
   free(e->symbols);
@@ -241,7 +241,7 @@ static rf_status merge_long(rf_encoding *e, const char *word, size_t bytes, rf_e
     uint32_t i = (uint32_t)e->heap[0], rank = (uint32_t)(e->heap[0] >> 32);
     e->heap[0] = e->heap[--waiting];
     if (waiting) sift_down(e->heap, waiting, 0);
-    if (s[i].rank != rank) continue; /* stale entry: the symbol was merged, or its neighbour changed */
+    if (s[i].rank != rank) continue; /* an old entry: the symbol was merged, or its neighbour changed */
     uint32_t gone = next[i], after = next[gone];
     s[i].id = s[i].merged;
     s[gone].rank = RF_NO_RANK;
@@ -262,7 +262,7 @@ static rf_status merge_long(rf_encoding *e, const char *word, size_t bytes, rf_e
 
 /* ---- words ----------------------------------------------------------------------------------- */
 
-/* A cache of encoded words. A slot is one cache line; a new word replaces the slot's old word. */
+/* An entry of the cache of encoded words. A new word overwrites the word in its entry. */
 enum { CACHED_BYTES = 26, CACHED_IDS = 9, CACHE_LEAST = 1 << 12 };
 struct rf_cache {
   int32_t id[CACHED_IDS];
@@ -298,7 +298,7 @@ static rf_status merge_word(rf_encoding *e, const char *word, size_t bytes, rf_e
   int64_t first = e->ids->count;
   RF_TRY(merge_short(e, word, bytes, error));
   int64_t count = e->ids->count - first;
-  /* Words with an unknown id are not cached, because the id may fuse with the previous word's. */
+  /* A word with an unknown id is not cached: the id may fuse with an unknown id before the word. */
   if (count < 1 || count > CACHED_IDS ||
       (e->tokenizer->unk_id >= 0 && e->ids->at[first] == e->tokenizer->unk_id))
     return RAFTER_OK;

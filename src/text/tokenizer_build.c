@@ -4,8 +4,8 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* GPT-2's alphabet writes each byte as one printable character: printable Latin-1 bytes as
- * themselves, the others (0..32, 127..160, 173) as U+0100 and up, in this order. */
+/* GPT-2's alphabet: printable Latin-1 bytes are the characters with the same codes. The other bytes
+ * (0..32, 127..160, 173) are the characters from U+0100 on, in this order. */
 static int alphabet_byte(uint32_t code) {
   enum { LOW = 33, MIDDLE = 34 };
   if ((code >= 33 && code <= 126) || (code >= 161 && code <= 172) || (code >= 174 && code <= 255))
@@ -45,7 +45,8 @@ static int type_of(const rf_vocabulary *v, int64_t id, bool byte_pieces) {
   return byte_pieces && rf_byte_piece(v->pieces[id]) >= 0 ? RF_PIECE_BYTE : RF_PIECE_NORMAL;
 }
 
-/* Adds all pieces, and a matcher row for each piece that is matched in text as a whole. */
+/* Adds all pieces. Special pieces and user pieces are also added to a matcher, which finds them in
+ * the text before the model runs. */
 static rf_status add_pieces(rf_tokenizer *t, const rf_vocabulary *v, bool byte_level, const char *where,
                             rf_error *error) {
   char bytes[RF_PIECE_MOST];
@@ -58,7 +59,7 @@ static rf_status add_pieces(rf_tokenizer *t, const rf_vocabulary *v, bool byte_l
                      "a piece has an unknown type (%s, id %lld: expected 1 to 6, got %d)", where,
                      (long long)id, type);
     bool special = type == RF_PIECE_CONTROL || type == RF_PIECE_UNKNOWN,
-         /* Scores, not the matcher, make a unigram model choose user pieces. */
+         /* A unigram model chooses user pieces by their scores, without the matcher. */
         found = special || (type == RF_PIECE_USER && t->kind == RF_TOKENS_BPE);
     if (byte_level && type == RF_PIECE_NORMAL && piece.bytes <= RF_PIECE_MOST) {
       int64_t n = rf_alphabet_bytes(piece, bytes);
@@ -76,8 +77,8 @@ static rf_status add_pieces(rf_tokenizer *t, const rf_vocabulary *v, bool byte_l
       t->byte_fallback = true;
     }
     if (!found || !piece.bytes) continue;
-    /* SentencePiece matches user pieces after spaces became U+2581, but GGUF may spell user pieces
-     * with spaces. */
+    /* SentencePiece searches for user pieces after it replaced spaces by U+2581. GGUF may spell
+     * user pieces with spaces. */
     rf_buffer marked = {0};
     rf_status status = RAFTER_OK;
     bool normalized = !special && !byte_level;
@@ -107,9 +108,9 @@ static int by_score(const void *a, const void *b) {
                               : (x->id > y->id) - (x->id < y->id);
 }
 
-/* SentencePiece merges two symbols whose joined text is a piece, the best score first. Each
- * distinct score gets a rank. The pairs are not listed, because listing them (1.6 million for
- * Gemma) would take longer than most encodings. */
+/* SentencePiece merges two symbols if their joined text is a piece; the piece with the best score
+ * is merged first. So each distinct score gets a rank. The pairs are not listed, because listing
+ * them (1.6 million for Gemma) would take longer than most encodings. */
 static rf_status add_ranks(rf_tokenizer *t, const rf_vocabulary *v, const char *where, rf_error *error) {
   rf_status status = RAFTER_OK;
   ranked *order = malloc(((size_t)v->count + 1) * sizeof *order);
@@ -232,8 +233,7 @@ rf_status rf_tokenizer_build(const rf_vocabulary *v, const char *where, rf_token
   *tokenizer = NULL;
   for (size_t i = 0; i < sizeof KINDS / sizeof KINDS[0]; i++)
     if (v->kind && !strcmp(KINDS[i].name, v->kind)) kind = &KINDS[i];
-  if (v->kind &&
-      (!strcmp(v->kind, "no_vocab") || !strcmp(v->kind, "none"))) /* llama.cpp's two names for this */
+  if (v->kind && (!strcmp(v->kind, "no_vocab") || !strcmp(v->kind, "none"))) /* llama.cpp uses both names */
     return RF_FAIL(error, RAFTER_INVALID, "give token ids instead of text",
                    "%s has no tokenizer to read text with", where);
   if (!kind)

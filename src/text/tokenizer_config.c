@@ -1,5 +1,5 @@
 /* tokenizer_config.c - applies tokenizer_config.json, which names the special tokens. For a
- * tokenizer.model, tokenizer_config.json also decides if BOS and EOS are added around a text. */
+ * tokenizer.model, the file also decides whether BOS and EOS are added around a text. */
 #include "text/tokenizer_parts.h"
 
 #include "base/file.h"

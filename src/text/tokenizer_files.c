@@ -10,14 +10,14 @@
 #include "base/text.h"
 #include "text/tokenizer_parts.h"
 
-/* The tokenizer_class of a model trained on bytes; other programs report this class as unknown. */
+/* The tokenizer_class of a model trained on bytes. Other programs report this class as unknown. */
 static const char BYTES_CLASS[] = "RafterByteTokenizer";
 
 void rf_tokenizer_folder(const char *from, char folder[4096]) {
   struct stat info;
   snprintf(folder, 4096, "%s", from);
   if (stat(folder, &info) || S_ISDIR(info.st_mode)) return;
-  const char *parent = dirname(folder); /* a weight file: its folder */
+  const char *parent = dirname(folder); /* `from` is a weight file: the parent is its folder */
   memmove(folder, parent, strlen(parent) + 1);
 }
 
@@ -56,7 +56,7 @@ rf_status rf_tokenizer_bytes_write(const char *to_folder, int64_t vocab, rf_erro
   char path[4400];
   snprintf(path, sizeof path, "%.4300s/tokenizer_config.json", to_folder);
   json_t *json = json_pack("{ss}", "tokenizer_class", BYTES_CLASS);
-  if (vocab > 256) { /* the name of rf_tokenizer_byte's end token; chat templates may use it */
+  if (vocab > 256) { /* id 256 ends a document; chat templates may use its name */
     json_object_set_new(json, "bos_token", json_string("<end>"));
     json_object_set_new(json, "eos_token", json_string("<end>"));
   }

@@ -50,7 +50,7 @@ rf_status rf_tokenizer_gguf_copy(const rf_gguf *file, rf_gguf_meta *meta, rf_err
               : RF_FAIL(error, RAFTER_FAILED, NULL, "no memory for the vocabulary of %s", rf_gguf_path(file));
 }
 
-/* Writes the vocabulary to the folder of `to`, in a format that other libraries can read. */
+/* Writes the vocabulary to the folder of `to`, in formats that other libraries can read. */
 static rf_status write_others(const rf_gguf *file, const char *to, rf_error *error) {
   char folder[4400];
   bool written;

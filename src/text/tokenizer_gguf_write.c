@@ -1,10 +1,9 @@
 /* tokenizer_gguf_write.c - writes a tokenizer as GGUF metadata, with the same values as llama.cpp's
  * converter. Source: llama.cpp, convert_hf_to_gguf.py (set_vocab and its helpers) and
- * llama-vocab.cpp, which reads the metadata.
- *
- * SentencePiece's merge order becomes scores: the score of a piece is minus the rank of the
- * first merge that makes the piece. Only the order of scores matters. Byte-level BPE keeps its
- * merges and names its pre-tokenizer; a pre-tokenizer without a GGUF name cannot be written. */
+ * llama-vocab.cpp, which reads the metadata. SentencePiece's merge order becomes scores: the score
+ * of a piece is minus the rank of the first merge that makes the piece. Only the order of scores
+ * matters. A byte-level BPE keeps its merges and has the name of its pre-tokenizer. If the
+ * pre-tokenizer has no name in GGUF, the tokenizer cannot be written. */
 #include "text/tokenizer_parts.h"
 
 #include "formats/gguf.h"
@@ -16,9 +15,9 @@ typedef struct writing {
   const rf_tokenizer *t;
   const char *where;
   rf_error *error;
-  int64_t count;       /* rows of the model's embedding table */
+  int64_t count;       /* number of ids, which is the number of rows of the model's embedding table */
   rf_buffer text;      /* all pieces and merges */
-  rf_gguf_text *piece; /* of each id; until all pieces are added, `at` is an offset into `text` */
+  rf_gguf_text *piece; /* piece of each id; until all pieces are added, `at` is an offset into `text` */
   int32_t *type;
   float *score;
 } writing;
@@ -35,7 +34,7 @@ static bool is_literal(const rf_normal *n, const char *from, const char *to) {
          !memcmp(n->from, from, n->from_bytes) && !memcmp(n->to, to, n->to_bytes);
 }
 
-/* Accepts only normalizers that replace spaces with U+2581 and may put one before the text. */
+/* Accepts only two normalizers: replace spaces by U+2581, and put U+2581 before the text. */
 static rf_status check_pieces(const writing *w, bool *space_prefix) {
   const rf_tokenizer *t = w->t;
   bool marks = t->splits.mark;
@@ -48,8 +47,8 @@ static rf_status check_pieces(const writing *w, bool *space_prefix) {
     else return no_place(w, "its normalizer");
   }
   if (!marks) return no_place(w, "its pieces contain plain spaces");
-  /* A split at spaces has no effect, because no spaces are left. A split before U+2581 has no
-   * effect either, because U+2581 occurs only at the start of pieces. */
+  /* A split at spaces has no effect, because the normalizers replaced all spaces. A split before
+   * U+2581 has no effect either, because U+2581 occurs only at the start of pieces. */
   for (int i = 0; i < t->splits.count; i++) {
     const char *text = rf_pattern_literal(t->splits.at[i].pattern);
     if (!text || (strcmp(text, " ") != 0 && strcmp(text, RF_SPACE_MARK) != 0))
@@ -58,7 +57,7 @@ static rf_status check_pieces(const writing *w, bool *space_prefix) {
   return RAFTER_OK;
 }
 
-/* Like llama.cpp's converter, this program drops the NFC that Qwen's tokenizer.json asks for. */
+/* Qwen's tokenizer.json normalizes to NFC. As in llama.cpp's converter, this step is dropped. */
 static rf_status check_bytes(const writing *w, const char **pre) {
   const rf_tokenizer *t = w->t;
   for (int i = 0; i < t->normals.count; i++)
@@ -101,12 +100,12 @@ static rf_status put_piece(writing *w, int64_t id) {
   return put_text(w, &w->piece[id], piece.at, piece.bytes);
 }
 
-/* An added token is written with the text that it matches. User tokens get spaces instead of
- * U+2581, as in files of llama.cpp's converter. */
+/* Writes each added token as the text that the token matches. As in files of llama.cpp's converter,
+ * user tokens have spaces instead of U+2581. */
 static rf_status put_added(writing *w, const rf_matcher *matcher) {
   for (int i = 0; i < matcher->count; i++) {
     const rf_added *added = &matcher->at[i];
-    /* Tokens outside t->raw have normalized text; their pieces have the original spelling. */
+    /* Tokens outside t->raw match normalized text; their pieces have the original spelling. */
     bool as_written = matcher == &w->t->raw;
     if (added->id >= w->count) return no_place(w, "an added token has no row in the embedding table");
     if (!added->special && w->type[added->id] != RF_PIECE_CONTROL) w->type[added->id] = RF_PIECE_USER;
@@ -172,7 +171,7 @@ static void fill_scores(const writing *w) {
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
-/* llama.cpp assumes Llama's id if a SentencePiece file gives none; UINT32_MAX means no id. */
+/* Writes a special id; UINT32_MAX: none. Without the key, llama.cpp assumes Llama's id. */
 static bool set_id(const writing *w, rf_gguf_meta *meta, const char *key, int32_t id) {
   if (id < 0 && w->t->bpe.byte_level) return true;
   return rf_gguf_set_int(meta, key, RF_GGUF_U32, id < 0 ? (int64_t)UINT32_MAX : id);
@@ -189,7 +188,7 @@ static bool put_marks(const writing *w, bool bos, bool eos, rf_gguf_meta *meta) 
          rf_gguf_set_bool(meta, "tokenizer.ggml.add_eos_token", eos);
 }
 
-/* All checks come first, so the metadata is unchanged if the tokenizer cannot be written. */
+/* All checks come first. So if the tokenizer cannot be written, the metadata is unchanged. */
 static rf_status write_all(writing *w, rf_gguf_meta *meta) {
   const rf_tokenizer *t = w->t;
   const char *pre = "default";

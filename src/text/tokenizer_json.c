@@ -1,6 +1,6 @@
 /* tokenizer_json.c - reads Hugging Face's tokenizer.json. The vocabulary and the merges are nearly
- * all of the file. A scanner of strict JSON without recursion reads the vocabulary and, with all
- * threads, the merges (33 MB in a fraction of a second). Jansson reads all other parts. */
+ * all of the file. A scanner for strict JSON, without recursion, reads these parts. All threads
+ * read the merges: 33 MB take a fraction of a second. Jansson reads all other parts. */
 #include "text/tokenizer_parts.h"
 
 #include "base/json.h"
@@ -51,7 +51,7 @@ static int read_hex4(const char *at, const char *end) {
   return value;
 }
 
-/* Decodes one escape after its backslash into UTF-8; returns its bytes, 0 if it is invalid. */
+/* Decodes one escape into UTF-8; s->at is after the backslash. Returns its bytes; 0: invalid. */
 static int read_escape(scan *s, char out[4]) {
   static const char NAMES[] = "\"\\/bfnrt", VALUES[] = "\"\\/\b\f\n\r\t";
   if (s->at == s->end) return 0;
@@ -96,8 +96,8 @@ static rf_status read_string(scan *s, char out[RF_PIECE_MOST], size_t *bytes) {
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
-/* Positions of some commas between the items of a long array. Threads read the stretches between
- * these commas independently. */
+/* Positions of some commas between the items of a long array. The parts of the array between these
+ * commas are called stretches. Each stretch is read by one thread. */
 #ifdef RF_FUZZ
 enum { CUTS_MOST = 64, CUT_BYTES = 64 }; /* the inputs are small */
 #else
@@ -108,8 +108,8 @@ typedef struct cuts {
   const char *at[CUTS_MOST];
 } cuts;
 
-/* Skips a value and stores its span. To find the end of the value, only strings and brackets
- * matter; its content is parsed later. */
+/* Skips a value and stores its bytes in *value. Only strings and brackets matter to find the end of
+ * the value. The content is parsed later. */
 static rf_status skip_value(scan *s, rf_span *value, cuts *cut) {
   static const char PLAIN[256] = {['"'] = 1, ['['] = 1, [']'] = 1, ['{'] = 1, ['}'] = 1, [','] = 1};
   int depth = 0;
@@ -125,7 +125,7 @@ static rf_status skip_value(scan *s, rf_span *value, cuts *cut) {
       if (s->at >= s->end) break;
     } else if (c == '[' || c == '{') {
       if (++depth > DEPTH_MOST) return fail_expected(s, "fewer nested brackets");
-    } else if (depth == 0) break; /* a comma or the bracket that encloses the value */
+    } else if (depth == 0) break; /* a comma, or the bracket that encloses the value */
     else if (c != ',') depth--;
     else if (cut && depth == 1 && cut->count < CUTS_MOST && s->at - last >= CUT_BYTES)
       cut->at[cut->count++] = last = s->at;
@@ -158,13 +158,13 @@ static rf_status read_real(scan *s, double *value) {
   return n && !*end ? RAFTER_OK : fail_expected(s, "a number");
 }
 
-/* Fails if anything but white space follows the parsed part of a skipped value. */
+/* Fails unless only white space follows the parsed part of a skipped value. */
 static rf_status expect_end(scan *s) {
   skip_blanks(s);
   return s->at == s->end ? RAFTER_OK : fail_expected(s, "a comma or a closing bracket");
 }
 
-/* Reads the comma or closing bracket after a value. *follows tells if a value follows. */
+/* Reads the comma or closing bracket after a value. Sets *follows: another value follows. */
 static rf_status read_separator(scan *s, char closing, bool *first, bool *follows) {
   if (take_char(s, closing)) return *follows = false, RAFTER_OK;
   if (!*first && !take_char(s, ',')) return fail_expected(s, "a comma or a closing bracket");
@@ -178,7 +178,7 @@ static rf_status read_separator(scan *s, char closing, bool *first, bool *follow
 typedef struct parts {
   json_t *small;         /* the top level of the file without `model` */
   json_t *model;         /* the settings of `model` without vocabulary and merges */
-  rf_span vocab, merges; /* bytes 0: missing */
+  rf_span vocab, merges; /* `bytes` is 0 if the file has no such part */
   cuts cut;              /* cuts of `merges` */
 } parts;
 
@@ -215,7 +215,7 @@ static rf_status read_object(scan *s, parts *p, bool in_model) {
     if (!in_model && key_is(key, bytes, "model")) {
       if (p->model) return RF_FAIL(s->error, RAFTER_FAILED, NULL, "%s has a field twice (model)", s->where);
       if (!(p->model = json_object())) return RF_FAIL(s->error, RAFTER_FAILED, NULL, "out of memory");
-      RF_TRY(read_object(s, p, true)); /* recursion ends here, because a model contains no other model */
+      RF_TRY(read_object(s, p, true)); /* at most one recursion, because a model contains no other model */
       continue;
     }
     rf_span value, *large = !in_model                      ? NULL
@@ -281,21 +281,21 @@ static rf_status read_scores(scan *s, rf_tokenizer *t, double **scores) {
   }
 }
 
-/* Merges are read in blocks; one call looks up all pieces of a block. */
+/* Merges are read in blocks. One call looks up all pieces of a block. */
 enum { BLOCK = RF_FIND_MOST / 3 };
 typedef struct block {
   int count;
-  const char *from[BLOCK];                        /* position of each merge in the file */
-  size_t first[BLOCK], left[BLOCK], right[BLOCK]; /* offsets in `text` of the left and the right piece */
+  const char *from[BLOCK];                        /* the text of each merge in the file */
+  size_t first[BLOCK], left[BLOCK], right[BLOCK]; /* left, right: number of bytes of the piece */
   rf_buffer text;
 } block;
 
-/* The merges between two cuts, as pairs of ids; a stretch is read by one thread. */
+/* The merges between two cuts, as pairs of ids. */
 typedef struct stretch {
   scan s;
-  bool last;           /* the stretch ends with the bracket of the array */
-  rf_buffer found;     /* rf_pair in file order, without ranks */
-  const char *unknown; /* a merge whose part or result is not in the vocabulary, or NULL */
+  bool last;           /* the closing bracket of the array follows the stretch */
+  rf_buffer found;     /* entries of type rf_pair in the order of the file, without ranks */
+  const char *unknown; /* a merge that has a piece which is not in the vocabulary, or NULL */
   rf_status status;
   rf_error error;
 } stretch;
@@ -360,7 +360,7 @@ static rf_status find_merges(stretch *s, const rf_tokenizer *t, block *b) {
   return RAFTER_OK;
 }
 
-/* `after_comma`: the stretch begins after a comma, so an item must follow. */
+/* Reads all merges of a stretch. With `after_comma`, the stretch must not be empty. */
 static rf_status read_stretch(stretch *s, bool after_comma, const rf_tokenizer *t) {
   rf_status status = RAFTER_OK;
   block b = {0};
@@ -369,7 +369,7 @@ static rf_status read_stretch(stretch *s, bool after_comma, const rf_tokenizer *
     skip_blanks(&s->s);
     if (first && after_comma) first = false;
     else if (s->last) RF_GO(read_separator(&s->s, ']', &first, &follows));
-    else if (first) first = false; /* the first item of the array; an empty array has no cuts */
+    else if (first) first = false; /* first item of the array; an empty array has no cuts */
     else if ((follows = s->s.at < s->s.end)) RF_GO(expect_char(&s->s, ',', "a comma or a closing bracket"));
     if (follows) RF_GO(read_merge(&s->s, t->bpe.byte_level, &b));
     if (b.count == BLOCK || !follows) RF_GO(find_merges(s, t, &b));
@@ -381,7 +381,7 @@ done:
 
 static rf_status put_merges(const scan *s, rf_tokenizer *t, const stretch *all, int count) {
   int64_t merges = 0;
-  for (int k = 0; k < count; k++) { /* in file order, so that the first error of the file is reported */
+  for (int k = 0; k < count; k++) { /* in file order, to report the file's first error */
     int64_t here = (int64_t)(all[k].found.bytes / sizeof(rf_pair));
     if (all[k].status != RAFTER_OK && all[k].unknown)
       return RF_FAIL(s->error, RAFTER_FAILED, NULL,
@@ -408,7 +408,7 @@ static rf_status put_merges(const scan *s, rf_tokenizer *t, const stretch *all, 
   return RAFTER_OK;
 }
 
-/* All threads look up ids in parallel; afterwards, one thread enters the pairs into the table. */
+/* Looks up ids on all threads. Then one thread enters the pairs into the table. */
 static rf_status read_merges(scan *s, rf_tokenizer *t, const cuts *cut) {
   int count = cut->count + 1;
   RF_TRY(expect_char(s, '[', "the merges as an array"));
@@ -430,7 +430,7 @@ static rf_status read_merges(scan *s, rf_tokenizer *t, const cuts *cut) {
 
 /* ---- the model's settings -------------------------------------------------------------------- */
 
-/* `list`: words between spaces. */
+/* Returns true if `word` is in `list`, which has words separated by spaces. */
 static bool is_listed(const char *list, const char *word) {
   char spaced[40];
   snprintf(spaced, sizeof spaced, " %.37s ", word);
@@ -556,7 +556,7 @@ static rf_status read_added(const scan *s, rf_tokenizer *t, json_t *token) {
   rf_status status =
       normalized ? rf_normalize(&t->normals, added.text, &buffer, &spare, &spelled, s->error) : RAFTER_OK;
   /* An added token decodes to the text that it matches. If the normalizer puts U+2581 before this
-   * text, the U+2581 decodes to a space. Special tokens decode to their names. */
+   * text, this U+2581 decodes to a space. Special tokens decode to their names. */
   bool named = added.special || !spelled.bytes || spelled.bytes > RF_PIECE_MOST;
   if (status == RAFTER_OK && put)
     status = rf_pieces_put(&t->pieces, id, named ? added.text : spelled,
@@ -577,7 +577,7 @@ static rf_status read_parts(scan *s, parts *p, rf_tokenizer **made) {
   bool bytes = false, spaces = false;
   rf_json_steps steps = {json_object_get(p->small, "normalizer"), json_object_get(p->small, "pre_tokenizer"),
                          json_object_get(p->small, "decoder"), json_object_get(p->small, "post_processor")};
-  /* Truncation and padding are ignored: they are settings of the program that saved the file. */
+  /* Truncation and padding are settings of the program that saved the file: ignore them. */
   RF_TRY(rf_json_string_or(p->small, "version", s->where, "1.0", &type, s->error));
   if (strcmp(type, "1.0") != 0)
     return RF_FAIL(s->error, RAFTER_FAILED, NULL,

@@ -1,6 +1,6 @@
 /* tokenizer_json_steps.c - reads the steps of tokenizer.json that run before and after the model.
- * Each supported type of step is a row of a table, named as in Hugging Face's tokenizers; other
- * types are errors. */
+ * Each supported type of step has a table entry with its name in Hugging Face's tokenizers. All
+ * other types are errors. */
 #include "text/tokenizer_parts.h"
 
 #include "base/json.h"
@@ -11,11 +11,12 @@ typedef struct reading {
   rf_tokenizer *t;
   const char *where;
   rf_error *error;
-  bool bytes, spaces; /* whether decoding turns "<0x41>" into a byte, and U+2581 into a space */
-  bool byte_level;    /* a ByteLevel pre-tokenizer was read, which must be the last one */
-  bool begun;         /* a pre-tokenizer was read; a step that adds a prefix must be the first */
+  bool bytes,      /* decoding converts "<0x41>" to a byte */
+      spaces;      /* decoding converts U+2581 to a space */
+  bool byte_level; /* a ByteLevel pre-tokenizer was read; no other pre-tokenizer may follow */
+  bool begun;      /* a pre-tokenizer was read; a step that adds a prefix must come before all others */
   bool templated;
-  const struct step_row *row; /* table row of the step that is being read */
+  const struct step_row *row; /* table entry of the step that is being read */
 } reading;
 
 typedef struct step_row {
@@ -29,8 +30,8 @@ static rf_status refuse_setting(const reading *r, const char *what, const char *
                  "unsupported %s (%s: %s)", what, r->where, which);
 }
 
-/* The steps that a section of tokenizer.json may have; `list`: the field with a Sequence's
- * steps. */
+/* A section of tokenizer.json with the steps that it may have. `list` is the name of the field that
+ * has the steps of a Sequence. */
 typedef struct section {
   const char *what, *list;
   const step_row *rows;

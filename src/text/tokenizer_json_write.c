@@ -1,5 +1,5 @@
-/* tokenizer_json_write.c - writes a byte-level BPE, read from a GGUF file, as tokenizer.json and
- * tokenizer_config.json for other libraries. */
+/* tokenizer_json_write.c - writes a byte-level BPE that was read from a GGUF file as tokenizer.json
+ * and tokenizer_config.json, for other libraries. */
 #include "text/tokenizer_parts.h"
 
 #include "base/json.h"
@@ -9,7 +9,8 @@
 
 static json_t *text_of(rf_span span) { return json_stringn(span.at, span.bytes); }
 
-/* Spells a piece for tokenizer.json: normal pieces in GPT-2's byte alphabet, others unchanged. */
+/* Spells a piece as tokenizer.json does: a normal piece in GPT-2's byte alphabet, others
+ * unchanged. */
 static json_t *make_spelling(const rf_tokenizer *t, int64_t id) {
   char out[2 * RF_PIECE_MOST];
   rf_span piece = rf_pieces_at(&t->pieces, id);
@@ -24,13 +25,13 @@ static json_t *make_vocabulary(const rf_tokenizer *t) {
   size_t count = 0;
   for (int64_t id = 0; id < t->pieces.count; id++) {
     if (!t->pieces.row[id].type) continue;
-    json_t *text = make_spelling(t, id); /* NULL: not valid UTF-8 */
+    json_t *text = make_spelling(t, id); /* NULL: the spelling is not valid UTF-8 */
     if (text) json_object_set_new(vocab, json_string_value(text), json_integer(id));
     json_decref(text);
     count++;
   }
   if (json_object_size(vocab) == count) return vocab;
-  json_decref(vocab); /* tokenizer.json cannot store two pieces with one spelling, or invalid UTF-8 */
+  json_decref(vocab); /* tokenizer.json cannot store invalid UTF-8 or equal spellings */
   return NULL;
 }
 
@@ -58,7 +59,7 @@ static json_t *make_added(const rf_tokenizer *t) {
 }
 
 static json_t *pre_tokenizer(const rf_tokenizer *t) {
-  /* In the order of rf_behaviour. */
+  /* in the order of rf_behaviour */
   static const char *const NAMES[] = {"Isolated", "Removed", "MergedWithPrevious", "MergedWithNext",
                                       "Contiguous"};
   json_t *list = json_array();
@@ -125,7 +126,7 @@ rf_status rf_tokenizer_config_write(const rf_tokenizer *t, const char *class, co
   json_t *json = json_pack("{ss* sb}", "tokenizer_class", class, "clean_up_tokenization_spaces", false);
   for (size_t i = 0; i < sizeof marks / sizeof *marks; i++)
     if (marks[i].id >= 0) json_object_set_new(json, marks[i].name, make_spelling(t, marks[i].id));
-  if (!class) { /* tokenizer.model cannot store these flags */
+  if (!class) { /* tokenizer.model cannot store these two flags */
     json_object_set_new(json, "add_bos_token", json_boolean(t->prefix_count > 0));
     json_object_set_new(json, "add_eos_token", json_boolean(t->suffix_count > 0));
   }

@@ -1,6 +1,7 @@
-/* tokenizer_llama2c.c - reads the tokenizer.bin of llama2.c, a little-endian file. It has an i32
- * (bytes of the longest piece), then for each id an f32 (score), an i32 (bytes) and the piece. It
- * is a SentencePiece vocabulary with plain spaces. Id 0 is the unknown token, 1 BOS, 2 EOS. */
+/* tokenizer_llama2c.c - reads the tokenizer.bin of llama2.c, a little-endian file. It begins with
+ * an i32, the number of bytes of the longest piece. Each id has an f32 (score), an i32 (bytes) and
+ * the piece. It is a SentencePiece vocabulary with plain spaces. Id 0 is the unknown token, 1 BOS,
+ * 2 EOS. */
 #include "text/tokenizer_parts.h"
 
 #include <stdlib.h>
@@ -53,7 +54,7 @@ rf_status rf_tokenizer_llama2c_read(const char *text, size_t bytes, const char *
                      where, LEAST, (long long)v.count);
     goto done;
   }
-  /* The file has newlines around BOS and EOS. Use SentencePiece's spellings. */
+  /* The file has newlines around BOS and EOS, so SentencePiece's spellings replace them. */
   pieces[1] = (rf_span){"<s>", 3};
   pieces[2] = (rf_span){"</s>", 4};
   v.pieces = pieces;

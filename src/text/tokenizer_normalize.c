@@ -54,7 +54,7 @@ static rf_status replace_pattern(const rf_normal *step, rf_span text, rf_buffer 
   rf_status status = RAFTER_OK;
   void *match = rf_match_new();
   if (!match) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
-  while (at < end) { /* each pass takes one run of valid UTF-8, which patterns need */
+  while (at < end) { /* each iteration handles a section of valid UTF-8, because patterns need valid UTF-8 */
     const char *stop = rf_utf8_valid(at, end), *from = at, *hit = NULL, *after = NULL;
     int found = 0;
     while (from < stop &&
@@ -97,9 +97,9 @@ static rf_status unicode_form(const rf_normal *step, rf_span text, rf_buffer *ou
   return RAFTER_OK;
 }
 
-/* SentencePiece removes blanks at both ends and turns runs of spaces into one space. With `marks`,
- * SentencePiece strips the end after spaces became U+2581, so every U+2581 at the end is
- * removed. */
+/* Squeezes spaces as SentencePiece does: removes the spaces at both ends, and makes each run of
+ * spaces one space. With `marks`, also removes every U+2581 at the end, because SentencePiece
+ * strips the end after it replaced spaces by U+2581. */
 static rf_status squeeze_blanks(rf_span text, bool marks, rf_buffer *out, rf_error *error) {
   const char *at = text.at, *end = text.at + text.bytes;
   while (at < end && *at == ' ') at++;

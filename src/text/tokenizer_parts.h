@@ -23,34 +23,34 @@ rf_status rf_buffer_add(rf_buffer *buffer, const char *at, size_t bytes, rf_erro
 
 /* ---- pieces (tokenizer_pieces.c) ------------------------------------------------------------- */
 
-/* Maximum bytes of one piece. The limit bounds work that is quadratic in the length of a piece. */
+/* Maximum bytes of a piece. It limits the work that is quadratic in the length of a piece. */
 enum { RF_PIECE_MOST = 4096 };
 
 typedef struct rf_piece_row {
-  uint32_t first, bytes; /* spelling in pieces.text; bytes 0: unused id */
-  uint8_t type;          /* rf_piece_type, 0: unused id */
+  uint32_t first, bytes; /* position of the spelling in pieces.text; `bytes` is 0 if the id is unused */
+  uint8_t type;          /* rf_piece_type; 0: the id is unused */
   bool special;
 } rf_piece_row;
 
 typedef struct rf_pieces {
-  int64_t count, capacity; /* number of ids; number of allocated rows */
+  int64_t count, capacity; /* `count`: number of ids; `capacity`: number of allocated entries */
   rf_piece_row *row;
   rf_buffer text;
-  uint64_t *slots; /* open-addressing hash table of (upper 32 bits of the hash, id + 1) */
+  uint64_t *slots; /* open addressing; an entry is (upper 32 bits of the hash, id + 1) */
   uint64_t mask, used;
 } rf_pieces;
 
 rf_status rf_pieces_reserve(rf_pieces *pieces, int64_t ids, rf_error *error);
-/* Stores a piece under its id; rf_pieces_find finds the piece only after rf_pieces_list. Returns
- * RAFTER_FAILED when the id is taken. */
+/* Stores a piece under its id. Only after rf_pieces_list can rf_pieces_find find the piece. Returns
+ * RAFTER_FAILED if the id already has a piece. */
 rf_status rf_pieces_put(rf_pieces *pieces, int64_t id, rf_span text, rf_piece_type type, const char *where,
                         rf_error *error);
-/* Enters all normal pieces (with `users`, also RF_PIECE_USER) into the hash table, with several
- * cache misses in flight at once. RAFTER_FAILED when two pieces have the same spelling. */
+/* Enters all normal pieces into the hash table; with `users`, also RF_PIECE_USER. Several cache
+ * misses are in flight at once. RAFTER_FAILED: two pieces have the same spelling. */
 rf_status rf_pieces_list(rf_pieces *pieces, bool users, const char *where, rf_error *error);
 int32_t rf_pieces_find(const rf_pieces *pieces, const char *at, size_t bytes); /* -1: none */
 /* Finds up to RF_FIND_MOST pieces in one call, so that the cache misses of the lookups overlap.
- * Most of the time to read merges is spent on cache misses. */
+ * Cache misses take most of the time to read merges. */
 enum { RF_FIND_MOST = 96 };
 void rf_pieces_find_many(const rf_pieces *pieces, const rf_span *keys, int count, int32_t *ids);
 static inline rf_span rf_pieces_at(const rf_pieces *pieces, int64_t id) {
@@ -70,14 +70,14 @@ typedef struct rf_added {
 typedef struct rf_matcher {
   int count, capacity;
   rf_added *at;
-  int first[257]; /* index of the first token with each first byte */
+  int first[257]; /* for each byte: index in `at` of the first token that begins with this byte */
 } rf_matcher;
 
 /* Copies the text of `added`. */
 rf_status rf_matcher_add(rf_matcher *matcher, const rf_added *added, rf_error *error);
 rf_status rf_matcher_sort(rf_matcher *matcher, const char *where, rf_error *error);
-/* Finds the longest of the leftmost matches in [at, end); false if nothing matches. [*start, *stop)
- * is the match and the blanks around it that the token strips. */
+/* Of the first matches in [at, end), finds the longest; returns false if nothing matches. [*start,
+ * *stop) is the match with the blanks that the token strips around it. */
 bool rf_matcher_next(const rf_matcher *matcher, const char *text, const char *at, const char *end,
                      bool specials, const char **start, const char **stop, int32_t *id);
 void rf_matcher_free(rf_matcher *matcher);
@@ -95,10 +95,10 @@ typedef enum rf_normal_kind {
 typedef struct rf_normal {
   rf_normal_kind kind;
   rf_pattern *pattern; /* replace */
-  char *from, *to;     /* a literal replacement uses both fields; prepend uses `to` */
+  char *from, *to;     /* literal replacement: both fields; prepend: only `to` */
   size_t from_bytes, to_bytes;
-  int unicode;      /* options of utf8proc */
-  bool left, right; /* sides to strip; for squeeze, `right` also removes U+2581 at the end */
+  int unicode;      /* options for utf8proc */
+  bool left, right; /* strip: the ends to strip; squeeze: `right` also removes U+2581 at the end */
 } rf_normal;
 
 enum { RF_STEPS_MOST = 16 };
@@ -106,7 +106,7 @@ typedef struct rf_normals {
   int count;
   rf_normal at[RF_STEPS_MOST];
 } rf_normals;
-/* *result is `text` itself when no step changes it, otherwise a text in `buffer` or `spare`. */
+/* *result is `text` itself if no step changes the text. Otherwise it is in `buffer` or `spare`. */
 rf_status rf_normalize(const rf_normals *normals, rf_span text, rf_buffer *buffer, rf_buffer *spare,
                        rf_span *result, rf_error *error);
 rf_status rf_normals_add(rf_normals *normals, rf_normal_kind kind, rf_span from, rf_span to,
@@ -130,7 +130,7 @@ typedef struct rf_split {
 typedef struct rf_splits {
   int count;
   rf_split at[RF_STEPS_MOST];
-  /* The three fields below apply to each segment before the first split. */
+  /* The fields below apply to each segment before the first split. */
   bool prefix;       /* put `mark` or a space before the segment unless it begins with one */
   bool prefix_first; /* put the prefix only before the first segment of the text */
   bool mark;         /* spaces become U+2581 */
@@ -142,18 +142,18 @@ rf_status rf_pattern_new(const char *text, size_t bytes, bool literal, const cha
 void rf_pattern_free(rf_pattern *pattern);
 const char *rf_pattern_literal(const rf_pattern *pattern); /* NULL for a regular expression */
 const char *rf_pattern_text(const rf_pattern *pattern);    /* the pattern as rf_pattern_new received it */
-/* Finds the next match in [at, end) that is not empty. Returns 1 if there is one, 0 if not, -1 if
- * the pattern exceeds its work limit. A lookbehind may read bytes before `at`, from `text` on. */
+/* Finds the next match in [at, end) that is not empty. Returns 1: found; 0: none; -1: the pattern
+ * exceeds its work limit. A lookbehind may read the bytes between `text` and `at`. */
 int rf_pattern_next(const rf_pattern *pattern, void *match, const char *text, const char *at, const char *end,
                     const char **start, const char **stop);
 void *rf_match_new(void);
 void rf_match_free(void *match);
 rf_status rf_splits_add(rf_splits *splits, const char *text, size_t bytes, bool literal,
                         rf_behaviour behaviour, bool invert, const char *where, rf_error *error);
-/* Adds the splits of a pre-tokenizer, given its name in GGUF files. Sets *ignore_merges. */
+/* Adds the splits of the pre-tokenizer `name` (as in GGUF files). Sets *ignore_merges. */
 rf_status rf_splits_named(const char *name, rf_splits *splits, bool *ignore_merges, const char *where,
                           rf_error *error);
-/* The name that GGUF files give to a pre-tokenizer with these splits, or NULL. */
+/* The name in GGUF files of the pre-tokenizer with these splits, or NULL. */
 const char *rf_splits_name(const rf_splits *splits, bool ignore_merges);
 typedef rf_status rf_word_function(void *self, const char *word, size_t bytes, rf_error *error);
 rf_status rf_split_words(const rf_splits *splits, void *match, const char *text, size_t bytes,
@@ -163,7 +163,7 @@ void rf_splits_free(rf_splits *splits);
 /* ---- models (tokenizer_bpe.c, tokenizer_unigram.c) ------------------------------------------- */
 
 typedef struct rf_pair {
-  uint32_t left, right, rank, id; /* rank RF_NO_RANK: an empty slot */
+  uint32_t left, right, rank, id; /* `rank` is RF_NO_RANK in an empty slot of the hash table */
 } rf_pair;
 #define RF_NO_RANK UINT32_MAX
 
@@ -171,27 +171,27 @@ typedef struct rf_bpe {
   rf_pair *slots;
   uint64_t mask;
   int64_t pairs;
-  /* For SentencePiece, the rank of each piece: two neighbours whose joined text is the piece merge
-   * with this rank. NULL when the merges are listed as pairs. */
+  /* SentencePiece: rank of each piece. If the joined text of two neighbours is a piece, they merge
+   * with the rank of this piece. NULL: the merges are listed as pairs. */
   uint32_t *rank;
-  uint32_t longest;    /* bytes of the longest piece that has a rank */
+  uint32_t longest;    /* number of bytes of the longest piece that has a rank */
   bool byte_level;     /* symbols are bytes; otherwise symbols are characters */
-  bool ignore_merges;  /* a word that is itself a piece is not built by merges */
+  bool ignore_merges;  /* a word that is a piece becomes this piece, without merges */
   int32_t symbol[256]; /* id of each byte (byte_level) or ASCII character; -1: none */
-  /* A hashed bit set of the character pairs that occur inside any piece. Text can be cut between
-   * two characters if the bit of the pair is not set. */
+  /* A hashed bit set: the pairs of characters that are neighbours in some piece. Between the
+   * characters of any other pair, a text can be cut. */
   uint64_t *inside;
 } rf_bpe;
 
 typedef struct rf_edge {
-  uint32_t node, child; /* child 0: an empty slot */
+  uint32_t node, child; /* `child` is 0 in an empty slot of the hash table */
   uint8_t byte;
 } rf_edge;
 typedef struct rf_unigram {
-  rf_edge *edges; /* the trie as a hash table: (node, byte) -> child */
+  rf_edge *edges; /* the trie as a hash table: maps (node, byte) to the child node */
   uint64_t mask;
   uint32_t nodes, node_capacity;
-  int32_t *piece; /* piece that ends at each node; -1: none */
+  int32_t *piece; /* id of the piece that ends at each node; -1: none */
   double *score;  /* score of each piece */
   double unknown; /* score of an unknown character */
   bool single;    /* round sums of scores to float, as SentencePiece does */
@@ -202,33 +202,33 @@ typedef enum rf_model_kind { RF_TOKENS_BYTE, RF_TOKENS_BPE, RF_TOKENS_UNIGRAM } 
 struct rf_tokenizer {
   rf_model_kind kind;
   rf_pieces pieces;
-  rf_matcher raw, normalized; /* added tokens that match in raw text, and in normalized text */
+  rf_matcher raw, normalized; /* added tokens in raw text; added tokens in normalized text */
   rf_normals normals;
   rf_splits splits;
   rf_bpe bpe;
   rf_unigram unigram;
   bool fuse_unknown;
-  int32_t fallback[256]; /* id of each byte's piece; -1: none */
+  int32_t fallback[256]; /* id of the piece of each byte; -1: none */
   bool byte_fallback;
   int32_t bos_id, eos_id, pad_id, unk_id;
   int32_t *prefix, *suffix; /* ids added before and after a text (BOS, EOS) */
   int prefix_count, suffix_count;
-  rf_buffer decoded;    /* decoded texts of pieces that do not decode to their spelling */
-  uint64_t *decoded_at; /* for each id: offset in `decoded` << 16 | bytes; UINT64_MAX: spelling */
-  size_t longest;       /* bytes of the longest text that one id decodes to */
-  int64_t scored_bytes; /* total bytes of the pieces that are merged by score */
-  int64_t json_bytes;   /* size of the tokenizer.json; 0: the tokenizer came from another file */
+  rf_buffer decoded;    /* texts of the pieces that decode to something other than their spelling */
+  uint64_t *decoded_at; /* for each id: offset in `decoded` << 16 | bytes; UINT64_MAX: the spelling */
+  size_t longest;       /* number of bytes of the longest text that one id decodes to */
+  int64_t scored_bytes; /* total number of bytes of the pieces that are merged by score */
+  int64_t json_bytes;   /* size of the tokenizer.json in bytes; 0: the tokenizer was read from another file */
   bool strip_leading;   /* decoding removes one space at the beginning */
 };
 
 /* The state of one call to rf_tokenizer_encode. */
 typedef struct rf_encoding rf_encoding;
-/* Encodes unknown bytes as byte pieces or as the unknown id. With fuse_unknown, unknown text
- * that follows an unknown id of the same segment adds no further id. */
+/* Encodes unknown bytes as byte pieces or as the unknown id. With fuse_unknown, unknown text adds
+ * no id if the id before it in the same segment is already the unknown id. */
 rf_status rf_encode_unknown(rf_encoding *e, const char *at, size_t bytes, rf_error *error);
 struct rf_cache;
 typedef struct rf_symbol {
-  uint32_t id, rank, merged; /* the symbol's id; rank and result of its merge with the next symbol */
+  uint32_t id, rank, merged; /* rank and result (`merged`) of the symbol's merge with the next symbol */
   uint32_t first;            /* offset of the symbol's first byte in the word */
 } rf_symbol;
 struct rf_encoding {
@@ -245,18 +245,18 @@ struct rf_encoding {
   uint32_t *next, *previous;
   uint64_t *heap;
   size_t symbol_capacity, heap_capacity;
-  double *path_score; /* unigram: one entry for each byte of a segment */
+  double *path_score; /* unigram: the fields below have one entry for each byte of a segment */
   uint32_t *path_from;
   int32_t *path_id;
   size_t path_capacity;
 };
 
 rf_status rf_bpe_reserve(rf_bpe *bpe, int64_t pairs, rf_error *error);
-/* Prefetches the slot of a pair. */
+/* Prefetches the hash table slot of a pair. */
 void rf_bpe_expect(const rf_bpe *bpe, uint32_t left, uint32_t right);
-/* Adds a pair; a pair that is added again gets the later rank. */
+/* Adds a pair. If the pair exists, it gets the new rank. */
 void rf_bpe_pair(rf_bpe *bpe, uint32_t left, uint32_t right, uint32_t rank, uint32_t id);
-/* Lists all pairs in ascending rank, allocated with malloc; NULL when memory runs out. */
+/* Returns all pairs in ascending order of rank, allocated with malloc; NULL: out of memory. */
 rf_pair *rf_bpe_sorted(const rf_bpe *bpe);
 /* Fills the tables `symbol` and `inside`. Call it after all pieces and pairs are added. */
 rf_status rf_bpe_finish(rf_tokenizer *tokenizer, const char *where, rf_error *error);
@@ -264,7 +264,7 @@ rf_status rf_bpe_word(void *encoding, const char *word, size_t bytes, rf_error *
 void rf_bpe_free(rf_bpe *bpe);
 rf_status rf_cache_new(rf_encoding *e, size_t bytes, rf_error *error);
 
-/* `scores` has one score for each id. */
+/* `scores` has the score of each id. */
 rf_status rf_unigram_build(rf_tokenizer *tokenizer, const double *scores, bool sentencepiece,
                            const char *where, rf_error *error);
 rf_status rf_unigram_word(void *encoding, const char *word, size_t bytes, rf_error *error);
@@ -273,17 +273,17 @@ void rf_unigram_free(rf_unigram *unigram);
 /* ---- readers --------------------------------------------------------------------------------- */
 
 rf_tokenizer *rf_tokenizer_new(rf_model_kind kind, rf_error *error);
-/* The last step of every reader: finds the byte pieces, sorts the matchers and prepares the decoded
- * texts. With `bytes`, "<0x41>" decodes to a byte; with `spaces`, U+2581 decodes to a space. */
+/* The last step of every reader. Finds the byte pieces, sorts the matchers and prepares the decoded
+ * texts. With `bytes`, "<0x41>" decodes to a byte. With `spaces`, U+2581 decodes to a space. */
 rf_status rf_tokenizer_finish(rf_tokenizer *tokenizer, bool bytes, bool spaces, const char *where,
                               rf_error *error);
 rf_status rf_tokenizer_marks(rf_tokenizer *tokenizer, const int32_t *prefix, int prefix_count,
                              const int32_t *suffix, int suffix_count, rf_error *error);
-/* Decodes a spelling in GPT-2's byte alphabet into `out` (room for `piece.bytes`). Returns the
- * number of bytes, or -1 when a character of the spelling is not in the alphabet. */
+/* Decodes a spelling in GPT-2's byte alphabet into `out`, which needs piece.bytes bytes. Returns
+ * the number of bytes, or -1 if a character of the spelling is not in the alphabet. */
 int64_t rf_alphabet_bytes(rf_span piece, char *out);
-/* Encodes bytes in GPT-2's byte alphabet into `out`, which needs room for twice the bytes;
- * returns the encoded size. */
+/* Encodes bytes in GPT-2's byte alphabet. `out` needs twice as many bytes. Returns the encoded
+ * size. */
 size_t rf_alphabet_text(rf_span bytes, char *out);
 int rf_byte_piece(rf_span piece); /* "<0x41>" -> 65; -1 for any other piece */
 
@@ -291,23 +291,23 @@ rf_status rf_tokenizer_sentencepiece_read(const char *text, size_t bytes, const 
                                           rf_tokenizer **tokenizer, rf_error *error);
 rf_status rf_tokenizer_llama2c_read(const char *text, size_t bytes, const char *where,
                                     rf_tokenizer **tokenizer, rf_error *error);
-/* Applies the tokenizer_config.json in the tokenizer's folder, if there is one. With `says_marks`,
- * the config also decides whether BOS and EOS are added around a text. */
+/* Applies the tokenizer_config.json in the tokenizer's folder, if the folder has this file. With
+ * `says_marks`, the file also decides whether BOS and EOS are added around a text. */
 rf_status rf_tokenizer_config_apply(rf_tokenizer *tokenizer, const char *tokenizer_path, bool says_marks,
                                     rf_error *error);
-/* The folder that holds the tokenizer of `from`, which is a folder or a weight file. */
+/* Sets `folder` to the folder of the tokenizer. `from` is this folder, or a weight file in it. */
 void rf_tokenizer_folder(const char *from, char folder[4096]);
-/* Whether the folder's tokenizer_config.json marks its model as trained on bytes. */
+/* True if the folder's tokenizer_config.json says that the model was trained on bytes. */
 bool rf_tokenizer_says_bytes(const char *folder);
 /* Writes the tokenizer.* metadata of a GGUF file as a GGUF file without tensors. *written is false
- * when the file has no vocabulary. */
+ * if the file has no vocabulary. */
 rf_status rf_tokenizer_gguf_extract(const char *from, const char *to, bool *written, rf_error *error);
-/* Writes tokenizer.json and tokenizer_config.json of a byte-level BPE, with its chat template (may
- * be NULL). *written is false for any other tokenizer. */
+/* Writes a byte-level BPE and its chat template (may be NULL) as tokenizer.json and
+ * tokenizer_config.json. *written is false for any other tokenizer. */
 rf_status rf_tokenizer_json_write(const rf_tokenizer *tokenizer, const char *chat_template,
                                   size_t template_bytes, const char *folder, bool *written, rf_error *error);
-/* Writes tokenizer_config.json with special tokens and chat template. If `class` is NULL, the
- * file names no tokenizer class and says whether BOS and EOS are added around a text. */
+/* Writes tokenizer_config.json with the special tokens and the chat template. If `class` is NULL,
+ * the file names no tokenizer class but says whether BOS and EOS are added around a text. */
 rf_status rf_tokenizer_config_write(const rf_tokenizer *tokenizer, const char *class,
                                     const char *chat_template, size_t template_bytes, const char *folder,
                                     rf_error *error);
@@ -317,8 +317,8 @@ struct rf_gguf_vocab;
 rf_status rf_tokenizer_model_write(const struct rf_gguf_vocab *vocab, const char *folder, bool *written,
                                    rf_error *error);
 rf_status rf_tokenizer_gguf_open(const char *path, rf_tokenizer **tokenizer, rf_error *error);
-/* The sections normalizer, pre_tokenizer, decoder and post_processor of tokenizer.json
- * (tokenizer_json_steps.c); each may be NULL or JSON null. */
+/* Four sections of tokenizer.json, which tokenizer_json_steps.c reads. Each field may be NULL or
+ * JSON null. */
 typedef struct rf_json_steps {
   struct json_t *normalizer, *pre_tokenizer, *decoder, *post_processor;
 } rf_json_steps;

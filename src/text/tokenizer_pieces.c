@@ -1,4 +1,4 @@
-/* tokenizer_pieces.c - the vocabulary (from ids to spellings and back) and growing buffers. */
+/* tokenizer_pieces.c - the vocabulary: from ids to spellings and back; growing buffers. */
 #include "text/tokenizer_parts.h"
 
 #include <stdlib.h>
@@ -147,7 +147,7 @@ int32_t rf_pieces_find(const rf_pieces *pieces, const char *at, size_t bytes) {
 
 void rf_pieces_find_many(const rf_pieces *pieces, const rf_span *keys, int count, int32_t *ids) {
   uint64_t hash[RF_FIND_MOST];
-  uint32_t row[RF_FIND_MOST]; /* row + 1 of the first candidate; 0: no candidate */
+  uint32_t row[RF_FIND_MOST]; /* 1 + id of the first candidate for each key; 0: no candidate */
   for (int i = 0; i < count; i++) ids[i] = -1;
   if (!pieces->slots) return;
   for (int i = 0; i < count; i++) {

@@ -18,7 +18,7 @@ typedef struct message {
 } message;
 
 typedef struct field {
-  uint64_t number, value; /* number of the field; value of a varint or of four bytes */
+  uint64_t number, value; /* `number` of the field; `value` of a varint or of a four-byte field */
   rf_span bytes;          /* content of a length-delimited field */
   int wire;
 } field;
@@ -35,7 +35,7 @@ static uint64_t read_varint(message *m) {
   return 0;
 }
 
-/* Reads the next field; false at the end or when the message is broken. */
+/* Reads the next field. Returns false at the end of the message, and if the message is broken. */
 static bool next_field(message *m, field *f) {
   enum { VARINT = 0, EIGHT = 1, BYTES = 2, FOUR = 5 };
   if (m->broken || m->at == m->end) return false;
@@ -58,7 +58,7 @@ static message message_of(rf_span bytes) {
   return (message){(const unsigned char *)bytes.at, (const unsigned char *)bytes.at + bytes.bytes, false};
 }
 
-/* The fields read from TrainerSpec and NormalizerSpec, with the defaults of the .proto file. */
+/* The fields of TrainerSpec and NormalizerSpec that are read, with the .proto file's defaults. */
 typedef struct specification {
   uint64_t model_type, suffix, byte_fallback, dummy_prefix, remove_extra, escape;
   rf_span charsmap, normalizer, rules, unk, bos, eos, pad;
@@ -68,7 +68,7 @@ enum { TRAINER = 2, NORMALIZER = 3 }; /* field numbers in ModelProto */
 #define AT(field) offsetof(specification, field)
 static const struct {
   uint64_t message, number;
-  bool text; /* rf_span, otherwise uint64_t */
+  bool text; /* true: the field is an rf_span; false: it is a uint64_t */
   size_t offset;
 } FIELDS[] = {
     {TRAINER, 3, false, AT(model_type)},

@@ -1,5 +1,5 @@
-/* tokenizer_split.c - splits text into words, which are encoded separately, by regular expressions
- * (PCRE2) applied one after another. */
+/* tokenizer_split.c - splits text into words by a list of regular expressions (PCRE2). Each
+ * expression splits the results of the expression before it. The words are encoded separately. */
 #define _GNU_SOURCE
 #include "text/tokenizer_parts.h"
 
@@ -10,15 +10,15 @@
 enum { PATTERN_MOST = 1 << 16, MATCH_LIMIT = 10000000 };
 
 struct rf_pattern {
-  pcre2_code *code; /* NULL: a literal */
+  pcre2_code *code; /* NULL: the pattern is a literal */
   bool jit;
   size_t bytes;
   char text[]; /* NUL-terminated */
 };
 
-/* Translates character classes of Oniguruma, the engine of Hugging Face's tokenizers, for PCRE2: \s
- * excludes U+180E (White_Space), \w includes marks, and \h is a hexadecimal digit. Sets within sets
- * are errors, and so is \b, which in Oniguruma treats a cluster of characters as one. */
+/* Hugging Face's tokenizers use the engine Oniguruma. In PCRE2, the classes below do the same: \s
+ * excludes U+180E (White_Space), \w includes marks, and \h is a hexadecimal digit. Sets inside sets
+ * are errors. \b is an error too: Oniguruma treats a cluster of characters as one. */
 #define BLANKS "\\t-\\r\\x{85}\\p{Z}"
 #define WORDS "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}"
 static const struct {
@@ -145,7 +145,7 @@ int rf_pattern_next(const rf_pattern *pattern, void *match, const char *text, co
     if (found == PCRE2_ERROR_NOMATCH) return 0;
     if (found < 0) return -1;
     const PCRE2_SIZE *span = pcre2_get_ovector_pointer(m->data);
-    /* A match does not count if it is empty or if \K made it start outside the searched range. */
+    /* A match does not count if it is empty, or if \K moved its start out of the searched range. */
     if (span[1] > span[0] && span[0] >= from && span[1] <= bytes) {
       *start = text + span[0];
       *stop = text + span[1];
@@ -168,7 +168,7 @@ const char RF_GPT2_PATTERN[] =
   "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| " \
   "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 
-/* Pre-tokenizers by their names in GGUF files (tokenizer.ggml.pre), with their patterns. */
+/* Pre-tokenizers: the name in GGUF files (tokenizer.ggml.pre) and the patterns. */
 static const struct named {
   const char *name, *pattern[2];
   bool ignore_merges;
@@ -234,8 +234,7 @@ void rf_splits_free(rf_splits *splits) {
   splits->count = 0;
 }
 
-/* One split of a text into sections. A section may have to wait, because the next section may be
- * joined to it. */
+/* The state of one split of a text into sections. */
 typedef struct cutting {
   const rf_splits *splits;
   void *match;
@@ -244,7 +243,7 @@ typedef struct cutting {
   rf_error *error;
 } cutting;
 typedef struct pending {
-  const char *at, *end; /* NULL: no section waits */
+  const char *at, *end; /* the section that waits, because the next section may be joined to it; NULL: none */
   bool is_match;
 } pending;
 
@@ -285,11 +284,11 @@ static rf_status add_section(const cutting *c, int step, pending *wait, const ch
   return split_text(c, step + 1, at, end);
 }
 
-/* The recursion goes one level deeper for each split in the list. */
+/* The depth of the recursion is the number of splits. */
 static rf_status split_text(const cutting *c, int step, const char *at, const char *end) {
   if (step == c->splits->count) return c->word(c->self, at, (size_t)(end - at), c->error);
   pending wait = {0};
-  while (at < end) { /* takes one run of valid UTF-8 at a time; an invalid byte becomes a word */
+  while (at < end) { /* handles one section of valid UTF-8 at a time; an invalid byte becomes a word */
     const char *stop = rf_utf8_valid(at, end), *from = at, *hit = NULL, *after = NULL;
     int found = 0;
     while (from < stop && (found = rf_pattern_next(c->splits->at[step].pattern, c->match, at, from, stop,

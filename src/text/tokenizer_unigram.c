@@ -1,6 +1,6 @@
 /* tokenizer_unigram.c - SentencePiece's unigram model: splits a text into the pieces with the
- * highest sum of scores (log probabilities), from left to right (Viterbi). Source: Kudo 2018,
- * "Subword Regularization". Ties are resolved as in SentencePiece's EncodeOptimized. */
+ * highest sum of scores (log probabilities). The Viterbi search runs from left to right. Source:
+ * Kudo 2018, "Subword Regularization". Ties are resolved as in SentencePiece's EncodeOptimized. */
 #include "text/tokenizer_parts.h"
 
 #include <float.h>
@@ -66,7 +66,7 @@ rf_status rf_unigram_build(rf_tokenizer *tokenizer, const double *scores, bool s
   for (int64_t id = 0; id < pieces->count; id++) {
     int type = pieces->row[id].type;
     rf_span piece = rf_pieces_at(pieces, id);
-    /* A user piece scores its bytes times the best score, so it wins over every other split. */
+    /* The score of a user piece is its bytes times the best score, so it wins over other splits. */
     u->score[id] =
         sentencepiece && type == RF_PIECE_USER ? (float)((double)piece.bytes * most - 0.1) : scores[id];
     if (sentencepiece ? type == RF_PIECE_NORMAL || type == RF_PIECE_USER : type != 0)
@@ -99,8 +99,8 @@ enum { NOT_REACHED = -2, UNKNOWN = -1 };
 static inline void update_path(rf_encoding *e, uint32_t from, uint32_t to, int32_t id, double score) {
   double sum = e->path_score[from] + score;
   bool single = e->tokenizer->unigram.single;
-  /* SentencePiece stores path scores as floats. SentencePiece compares a stored score with a sum in
-   * double for a piece, but with a sum in float for an unknown character. */
+  /* SentencePiece stores path scores as floats. To compare a stored score with a new sum, it
+   * computes the sum in double for a piece, but in float for an unknown character. */
   if (single && id == UNKNOWN) sum = (float)sum;
   if (e->path_id[to] != NOT_REACHED && !(sum > e->path_score[to])) return;
   e->path_score[to] = single ? (float)sum : sum;
@@ -129,7 +129,7 @@ rf_status rf_unigram_word(void *encoding, const char *word, size_t bytes, rf_err
   for (uint32_t at = 0; at < bytes;) {
     int n = rf_utf8_length(word + at, word + bytes);
     uint32_t character = n ? (uint32_t)n : 1, node = 0;
-    bool alone = false; /* some piece is exactly this character */
+    bool alone = false; /* true: some piece is exactly this character */
     for (uint32_t to = at; to < bytes && (node = child_of(u, node, (uint8_t)word[to])); to++) {
       int32_t id = u->piece[node];
       if (id < 0) continue;
@@ -139,7 +139,7 @@ rf_status rf_unigram_word(void *encoding, const char *word, size_t bytes, rf_err
     if (!alone) update_path(e, at, at + character, UNKNOWN, u->unknown);
     at += character;
   }
-  /* Reverses the path in place: path_from[i] becomes the end of the piece that begins at i. */
+  /* Reverses the path in place. Then path_from[i] is the end of the piece that begins at i. */
   uint32_t end = (uint32_t)bytes;
   for (uint32_t at = end; at > 0;) {
     uint32_t from = e->path_from[at];
@@ -148,10 +148,10 @@ rf_status rf_unigram_word(void *encoding, const char *word, size_t bytes, rf_err
     at = from;
   }
   e->path_from[0] = end;
-  /* Adjacent unknown characters are one run, encoded as its bytes or as one unknown id. Only
-   * Hugging Face's model also matches the spelled-out name of the unknown piece. Such a name joins
-   * a run of unknown characters, but keeps its id if it is the whole run. */
-  uint32_t unknown = 0, pieces = 0; /* start of the unknown run, and number of pieces in the run */
+  /* Adjacent unknown characters are one run. The run is encoded as its bytes or as one unknown id.
+   * In Hugging Face's model, the name of the unknown piece also matches in the text. Such a name
+   * joins a run; if it is the whole run, it keeps its id. */
+  uint32_t unknown = 0, pieces = 0; /* start of the run of unknown characters; number of pieces in the run */
   for (uint32_t at = 0; at < bytes;) {
     uint32_t to = at ? e->path_from[at] : end;
     int32_t id = e->path_id[to];

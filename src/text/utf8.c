@@ -15,7 +15,7 @@ int rf_utf8_length(const char *at, const char *end) {
   if (left < bytes) return 0;
   for (int i = 1; i < bytes; i++)
     if ((s[i] & 0xC0) != 0x80) return 0;
-  /* Rejects overlong forms, surrogates, and codes above U+10FFFF. */
+  /* Rejects overlong forms, surrogates and codes above U+10FFFF. */
   if ((s[0] == 0xE0 && s[1] < 0xA0) || (s[0] == 0xED && s[1] > 0x9F) || (s[0] == 0xF0 && s[1] < 0x90) ||
       (s[0] == 0xF4 && s[1] > 0x8F))
     return 0;
@@ -63,7 +63,6 @@ bool rf_code_is_blank(uint32_t code) {
 }
 
 bool rf_code_is_word(uint32_t code) {
-  /* Joiners and circled letters. */
   if (code == 0x200C || code == 0x200D || (code >= 0x24B6 && code <= 0x24E9)) return true;
   switch (utf8proc_category((utf8proc_int32_t)code)) {
   case UTF8PROC_CATEGORY_LU:

@@ -11,14 +11,14 @@ int rf_utf8_length(const char *at, const char *end);
 uint32_t rf_utf8_code(const char *at, int bytes);
 /* Encodes a code point into `out` and returns the number of bytes. */
 int rf_utf8_put(uint32_t code, char out[4]);
-/* Returns where the run of valid UTF-8 that begins at `at` ends. */
+/* Returns the end of the section of valid UTF-8 that begins at `at`. */
 const char *rf_utf8_valid(const char *at, const char *end);
-/* Returns the start of the character that ends at `at`, which must be after `text`. */
+/* Returns the start of the character that ends at `at`. `at` must be after `text`. */
 const char *rf_utf8_before(const char *text, const char *at);
 bool rf_code_is_blank(uint32_t code); /* the Unicode property White_Space */
 bool rf_code_is_word(uint32_t code);  /* a letter, mark, digit or connector */
-/* Number of bytes of the blank character that begins at `at` or, in the second function, ends at
- * `at`; 0 if that character is not blank. */
+/* rf_blank_at returns the number of bytes of the blank character that begins at `at`;
+ * rf_blank_before, of the one that ends at `at`. Returns 0 if this character is not blank. */
 int rf_blank_at(const char *at, const char *end);
 int rf_blank_before(const char *text, const char *at, const char *end);
 
