@@ -1,5 +1,4 @@
-/* json.h - reads and writes JSON files and fields (jansson's). Errors name the file and the
- * field. */
+/* json.h - reads and writes JSON files and fields (jansson). Errors name the file and the field. */
 #ifndef RF_JSON_H
 #define RF_JSON_H
 

@@ -87,8 +87,7 @@ typedef enum rf_option_source {
   RF_OPTION_GIVEN
 } rf_option_source;
 
-/* The options of a command, at their defaults. For an unknown command, errors name a similar
- * one. */
+/* The options of a command at their defaults. Errors name the command most similar to `command`. */
 rf_status rf_options_new(const rf_commands *commands, const char *command, rf_options **options,
                          rf_error *error);
 void rf_options_free(rf_options *options);

@@ -13,8 +13,8 @@
 #include "formats/gguf_parts.h"
 #include "formats/quant_blocks.h"
 
-/* VALUE_LEAST and TENSOR_LEAST are the bytes of the smallest value (empty key, u8) and of the
- * smallest tensor (empty name, no axes). NAME_MOST limits the bytes of a name. */
+/* VALUE_LEAST: bytes of the smallest metadata value (empty key, u8). TENSOR_LEAST: bytes of the
+ * smallest tensor (empty name, no axes). NAME_MOST: maximum bytes of a name. */
 enum { VALUE_LEAST = 13, TENSOR_LEAST = 24, NAME_MOST = 4096, ALIGNMENT_MOST = 1 << 20, ALIGNMENT = 32 };
 static const char CUT[] = "the file may be truncated: copy it again";
 
@@ -34,7 +34,7 @@ struct rf_gguf {
 };
 
 // clang-format off
-/* `bytes` is 0 for a kind whose items have no fixed size */
+/* `bytes` is 0 if the items of a kind have no fixed size */
 static const struct { const char *name; int bytes; } KINDS[RF_GGUF_KINDS] = {
   [RF_GGUF_U8] = {"u8", 1},     [RF_GGUF_I8] = {"i8", 1},     [RF_GGUF_U16] = {"u16", 2},   [RF_GGUF_I16] = {"i16", 2},
   [RF_GGUF_U32] = {"u32", 4},   [RF_GGUF_I32] = {"i32", 4},   [RF_GGUF_U64] = {"u64", 8},   [RF_GGUF_I64] = {"i64", 8},
@@ -50,7 +50,6 @@ int rf_gguf_kind_bytes(rf_gguf_kind kind) { return (unsigned)kind < RF_GGUF_KIND
 
 /* ---- the header ------------------------------------------------------------------------------ */
 
-/* The position of the reader in the file. */
 typedef struct cursor {
   const uint8_t *base;
   size_t at, bytes;
@@ -77,7 +76,7 @@ static rf_status take_u64(cursor *c, const char *what, uint64_t *value, rf_error
   return RAFTER_OK;
 }
 
-/* Appends a key or a tensor's name to `names` and adds a NUL. `names` has room for all names. */
+/* Appends a key or a tensor's name to `names` and adds a NUL. `names` has memory for all names. */
 static rf_status take_name(cursor *c, const char *what, rf_gguf *file, const char **name, rf_error *error) {
   uint64_t bytes;
   size_t at = c->at;
@@ -137,7 +136,7 @@ static rf_status take_value(cursor *c, rf_gguf *file, rf_gguf_value *value, rf_e
     if (value->item == RF_GGUF_ARRAY)
       return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: %s is an array of arrays (byte %zu)", c->where, what,
                      c->at);
-    if (count > c->bytes - c->at) /* Every array item has at least one byte. */
+    if (count > c->bytes - c->at) /* an array item has at least one byte */
       return RF_FAIL(
           error, RAFTER_FAILED, CUT,
           "%s: %s has more items than the file has bytes (byte %zu: expected at most %zu, got %llu)",
@@ -147,7 +146,7 @@ static rf_status take_value(cursor *c, rf_gguf *file, rf_gguf_value *value, rf_e
   size_t from = c->at;
   int width = KINDS[value->item].bytes;
   if (width) {
-    /* `count` does not exceed the size of the file. */
+    /* `count` is not greater than the size of the file, so the product cannot overflow. */
     RF_TRY(need(c, (uint64_t)value->count * (uint64_t)width, what, error));
     c->at += (size_t)value->count * (size_t)width;
   } else {
@@ -163,8 +162,8 @@ static rf_status take_value(cursor *c, rf_gguf *file, rf_gguf_value *value, rf_e
   return RAFTER_OK;
 }
 
-/* Reads name, shape, type and offset of a tensor. Offsets count from the start of the data, which
- * comes after all headers; place_tensors checks them. */
+/* Reads name, shape, type and offset of a tensor. The offset counts from the start of the data,
+ * which follows all headers. place_tensors checks the offset. */
 static rf_status take_tensor(cursor *c, rf_gguf *file, rf_quant_tensor *tensor, uint64_t *offset,
                              rf_error *error) {
   char what[160];
@@ -179,7 +178,7 @@ static rf_status take_tensor(cursor *c, rf_gguf *file, rf_quant_tensor *tensor, 
                    "%s: %s has too many axes (byte %zu: expected at most %d, got %u)", c->where, what,
                    c->at - 4, RF_QUANT_RANK, axes);
   tensor->rank = (int)axes;
-  for (int i = tensor->rank - 1; i >= 0; --i) { /* The file lists the innermost axis first. */
+  for (int i = tensor->rank - 1; i >= 0; --i) { /* the file lists the innermost axis first */
     RF_TRY(take_u64(c, what, &size, error));
     if (size == 0) empty = true;
     else if (size > INT64_MAX || __builtin_mul_overflow(count, size, &count) ||
@@ -206,7 +205,7 @@ static rf_status take_tensor(cursor *c, rf_gguf *file, rf_quant_tensor *tensor, 
 
 /* ---- order: duplicates, overlaps, look-ups --------------------------------------------------- */
 
-/* Compares pointers to tensors or to values, whose first field is the name or the key. */
+/* Compares pointers to tensors (by name) or to values (by key). */
 static int by_name(const void *a, const void *b) {
   return rf_compare_names(*(const void *const *)a, *(const void *const *)b);
 }
@@ -275,8 +274,9 @@ static rf_status check_start(cursor *c, int *version, rf_error *error) {
                  swapped ? "a big-endian" : "an unknown", swapped ? __builtin_bswap32(number) : number);
 }
 
-/* Reads the counts. A file has room for at most size / (bytes of the smallest entry) entries.
- * Larger counts are refused, so that allocations stay proportional to the file's size. */
+/* Reads the numbers of tensors and values. A file has at most its size / (bytes of the smallest
+ * entry) entries. Larger numbers are refused, so that allocations stay proportional to the file's
+ * size. */
 static rf_status take_counts(cursor *c, rf_gguf *file, rf_error *error) {
   uint64_t tensors, values;
   RF_TRY(take_u64(c, "the number of tensors", &tensors, error));
@@ -294,7 +294,7 @@ static rf_status take_counts(cursor *c, rf_gguf *file, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* Computes addresses from offsets. The headers were read, so the start of the data is known. */
+/* Computes the addresses of tensors. The headers were read, so the start of the data is known. */
 static rf_status place_tensors(rf_gguf *file, const uint64_t *offset, size_t header_end, rf_error *error) {
   uint64_t align = (uint64_t)file->alignment, start = ((uint64_t)header_end + align - 1) / align * align;
   uint64_t room = file->bytes > start ? file->bytes - start : 0;
@@ -327,8 +327,8 @@ static rf_status read_all(rf_gguf *file, rf_error *error) {
   file->tensor_by_name = calloc(tensors + 1, sizeof *file->tensor_by_name);
   file->value_by_key = calloc(values + 1, sizeof *file->value_by_key);
   offset = calloc(tensors + 1, sizeof *offset);
-  /* A copied name and its NUL take fewer bytes than the name in the file with its 8-byte length.
-   * NAME_MOST also limits the memory. */
+  /* A name in the file has a length of 8 bytes before it. Its copy has only a NUL, so all copies
+   * fit in as many bytes as the file has. NAME_MOST also limits the memory. */
   size_t names = (tensors + values) * (NAME_MOST + 1);
   file->names = malloc((names < file->bytes ? names : file->bytes) + 1);
   if (!file->tensor || !file->value || !file->tensor_by_name || !file->value_by_key || !offset ||

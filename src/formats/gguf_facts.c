@@ -1,4 +1,4 @@
-/* gguf_facts.c - reads the architecture from the metadata of a file. ARCHS has a row for each. */
+/* gguf_facts.c - reads the architecture of a model from the metadata of a file. */
 #include "formats/gguf_facts.h"
 
 #include <math.h>
@@ -8,15 +8,15 @@
 
 #include "base/text.h"
 
-/* Properties that files omit. Source: llama.cpp, load_hparams and convert_hf_to_gguf.py. */
+/* Properties that files do not have. Source: llama.cpp, load_hparams, convert_hf_to_gguf.py. */
 typedef struct arch_row {
   const char *name;
   rf_gguf_arch arch;
   bool layernorm, interleaved, qkv_bias, qk_norm, post_norms, embed_scale;
-  double norm_offset, local_theta;    /* local_theta 0: one theta for all layers */
-  int64_t window, window_period;      /* used if the file has none */
-  double attn_softcap, final_softcap; /* used if the file has none */
-  /* A model with this many layers scales scores by 1/sqrt(D/N) instead of 1/sqrt(H); 0: none. */
+  double norm_offset, local_theta;    /* `local_theta` 0: all layers have the same theta */
+  int64_t window, window_period;      /* used if the file has no window */
+  double attn_softcap, final_softcap; /* used if the file has no softcap */
+  /* If a model has this number of layers, its scores are scaled by 1/sqrt(D/N), not 1/sqrt(H). */
   int64_t wide_layers;
 } arch_row;
 
@@ -36,7 +36,7 @@ static const arch_row ARCHS[] = {
 // clang-format on
 enum { ARCH_COUNT = sizeof ARCHS / sizeof ARCHS[0] };
 
-/* Maximum sizes of a model. Known models are smaller. No size of a tensor can overflow. */
+/* Maximum sizes of a model. With these sizes, the size of a tensor cannot overflow. */
 enum {
   WIDTH_MOST = 1 << 20,
   HEADS_MOST = 1 << 14,
@@ -45,7 +45,7 @@ enum {
   EXPERTS_MOST = 1 << 14
 };
 
-/* Reads keys of one architecture: key_of() turns "block_count" into "llama.block_count". */
+/* Reads the keys of one architecture: key_of() makes "llama.block_count" from "block_count". */
 typedef struct reader {
   const rf_gguf *file;
   const char *arch;
@@ -59,8 +59,8 @@ static const char *key_of(reader *r, const char *name) {
 }
 static bool has(reader *r, const char *name) { return rf_gguf_value_find(r->file, key_of(r, name)) != NULL; }
 
-/* Reads a number, or an array that repeats this number for each layer. An array with different
- * numbers is refused. `otherwise` -1 means that the key is required. */
+/* Reads a number. The file may have an array that repeats this number for each layer, but not an
+ * array with different numbers. If `otherwise` is -1, the key is required. */
 static rf_status take_int(reader *r, const char *name, int64_t least, int64_t most, int64_t otherwise,
                           int64_t *value) {
   const rf_gguf_value *found = rf_gguf_value_find(r->file, key_of(r, name));
@@ -95,7 +95,7 @@ static rf_status find_arch(const rf_gguf *file, const arch_row **row, rf_error *
       return *row = &ARCHS[i], RAFTER_OK;
     rf_text_append(list, sizeof list, "%s%s", i ? ", " : "", ARCHS[i].name);
   }
-  char shown[64]; /* The file's text may have bytes that cannot be printed. */
+  char shown[64]; /* the file's text without bytes that cannot be printed */
   int n = 0;
   for (; n < 40 && n < name.bytes; ++n)
     shown[n] = (unsigned char)name.at[n] >= 0x20 && (unsigned char)name.at[n] < 0x7f ? name.at[n] : '?';
@@ -119,7 +119,7 @@ static rf_status read_rope(reader *r, const arch_row *row, rf_gguf_facts *f) {
                    rf_gguf_path(r->file), r->key, (long long)type.bytes);
   memcpy(f->rope_scaling, type.at, (size_t)type.bytes);
   f->rope_scaling[type.bytes] = 0;
-  /* key of older files */
+  /* the key in older files */
   RF_TRY(take_float(r, "rope.scale_linear", 1e-6, 1e6, 0, &f->rope_factor));
   if (f->rope_factor > 0 && !has(r, "rope.scaling.type"))
     strcpy(f->rope_scaling, f->rope_factor == 1 ? "none" : "linear");
@@ -131,8 +131,8 @@ static rf_status read_rope(reader *r, const arch_row *row, rf_gguf_facts *f) {
   return RAFTER_OK;
 }
 
-/* Finds the layers with an attention window. If the file has a bool per layer, the bools must
- * repeat, with no window in the last layer of each period. */
+/* Finds the layers with an attention window. The file may have one bool for each layer. These bools
+ * must be periodic, and only the last layer of each period has no window. */
 static rf_status read_window(reader *r, const arch_row *row, rf_gguf_facts *f) {
   RF_TRY(take_int(r, "attention.sliding_window", 0, POSITIONS_MOST, row->window, &f->window));
   f->window_period = row->window_period;
@@ -175,7 +175,7 @@ rf_status rf_gguf_facts_check(const rf_gguf_facts *f, const char *where, rf_erro
 }
 
 /* The vocabulary size is the number of rows of the token table. The tokenizer must not have more
- * tokens than the table has rows. */
+ * tokens than this. */
 static rf_status read_vocab_size(reader *r, rf_gguf_facts *f) {
   const rf_quant_tensor *table = rf_gguf_find(r->file, "token_embd.weight");
   const rf_gguf_value *tokens = rf_gguf_value_find(r->file, "tokenizer.ggml.tokens");
@@ -186,7 +186,7 @@ static rf_status read_vocab_size(reader *r, rf_gguf_facts *f) {
                    "%s: tensor \"token_embd.weight\" has the wrong shape (expected (vocabulary, %lld))",
                    rf_gguf_path(r->file), (long long)f->width);
   RF_TRY(take_int(r, "vocab_size", 1, VOCAB_MOST, table ? table->shape[0] : listed ? listed : -1, &f->vocab));
-  /* Some token tables have padding rows after the vocabulary. rafter uses all stored rows. */
+  /* Some token tables have padding rows after the vocabulary. rafter treats them as vocabulary. */
   if (table) f->vocab = table->shape[0];
   if (listed > f->vocab)
     return RF_FAIL(r->error, RAFTER_FAILED, NULL,

@@ -1,10 +1,10 @@
-/* gguf_facts.h - architecture, tokenizer and names of the tensors in a GGUF or llama2.c file. */
+/* gguf_facts.h - architecture, tokenizer and tensor names of a GGUF or llama2.c file. */
 #ifndef RF_GGUF_FACTS_H
 #define RF_GGUF_FACTS_H
 
 #include "formats/gguf.h"
 
-/* Architectures are bits, so that a row of RF_GGUF_NAMES can combine them. */
+/* Architectures are bits, so that an entry of RF_GGUF_NAMES can combine them. */
 typedef enum rf_gguf_arch {
   RF_GGUF_LLAMA = 1, /* llama, mistral, mixtral, smollm2, ... */
   RF_GGUF_GEMMA = 2,
@@ -20,74 +20,75 @@ typedef enum rf_gguf_arch {
 enum { RF_GGUF_LAYERS_MOST = 4096 };
 
 typedef struct rf_gguf_facts {
-  char name[96]; /* general.name, or "" */
+  char name[96]; /* value of general.name, or "" */
   rf_gguf_arch arch;
   const char *arch_name;                                        /* "gemma3" */
   int64_t layers, width, heads, kv_heads, ff, vocab, positions; /* L D N K F V T */
-  /* H; equal in all supported architectures */
+  /* number of elements of a head (H); both are equal in all supported architectures */
   int64_t key_length, value_length;
   bool layernorm; /* true: LayerNorm (gpt2, gptneox); false: RMSNorm */
   double norm_eps;
-  double rope_theta;       /* theta of layers without a window; 0: learned positions */
+  double rope_theta;       /* theta of the layers without a window; 0: the model has learned positions */
   double rope_local_theta; /* theta of windowed layers */
   int64_t rope_dim;        /* number of elements of a head that are rotated */
   char rope_scaling[16];   /* "none", "linear", "yarn", "longrope", ... */
-  double rope_factor;      /* factor of linear and yarn scaling; 1: no scaling */
-  int64_t rope_original;   /* positions of the original training; 0: unknown */
-  /* The file has "rope_freqs.weight": rope_dim / 2 divisors of frequencies (llama3's scaling). */
+  double rope_factor;      /* factor of the scalings "linear" and "yarn"; 1: no scaling */
+  int64_t rope_original;   /* number of positions in the original training; 0: unknown */
+  /* The file has "rope_freqs.weight": rope_dim / 2 numbers that divide the frequencies (llama3). */
   bool rope_freqs;
-  /* Rows of q and k are permuted: elements (2i, 2i + 1) of a head form a pair instead of (i, i +
-   * rope_dim/2). See rf_gguf_permuted_row. */
+  /* The rows of q and k are permuted. A rotary pair is elements (2i, 2i + 1) of a head, not
+   * elements (i, i + rope_dim/2). See rf_gguf_permuted_row. */
   bool interleaved;
-  /* The file stores each RMSNorm gain plus this number (gemma: 1). */
+  /* Every RMSNorm gain in the file is the model's gain plus this number (gemma: 1). */
   double norm_offset;
-  int64_t window; /* number of keys that a windowed layer sees; 0: no layer has a window */
-  /* Layers with layer % period == period - 1 have no window. 0: every layer has the window. */
+  int64_t window; /* number of keys that a layer with a window reads; 0: no layer has a window */
+  /* Layers with layer % period == period - 1 have no window. 0: all layers have the window. */
   int64_t window_period;
   double attn_softcap, final_softcap; /* 0: no cap */
-  /* factor of scores: 1/sqrt(H), except in gemma2-27b and gemma3-27b */
+  /* factor of the scores: 1/sqrt(H), but 1/sqrt(D/N) in gemma2-27b and gemma3-27b */
   double attn_scale;
-  double embed_scale; /* sqrt(D) for gemma models (not in the file); otherwise 1 */
+  double embed_scale; /* factor of embeddings: sqrt(D) for gemma models (not in the file); otherwise 1 */
   bool tied;          /* the file has no output.weight */
-  /* `parallel` is gptneox.use_parallel_residual. */
+  /* `parallel`: the value of gptneox.use_parallel_residual. */
   bool qkv_bias, out_bias, mlp_bias, qk_norm, post_norms, parallel;
-  int64_t experts, experts_used, expert_ff; /* 0: no experts */
+  int64_t experts, experts_used, expert_ff; /* `experts` 0: the model has no experts */
 } rf_gguf_facts;
 
 /* Reads the metadata and the list of tensors. An error names the key that is missing, has another
- * kind or is out of range. For an unknown architecture, the error lists the known architectures. */
+ * kind or is out of range. An error for an unknown architecture lists the known ones. */
 rf_status rf_gguf_facts_read(const rf_gguf *file, rf_gguf_facts *facts, rf_error *error);
-/* Checks that the numbers are consistent: heads, rotated elements, experts. */
+/* Checks that the numbers of heads, rotated elements and experts are consistent. */
 rf_status rf_gguf_facts_check(const rf_gguf_facts *facts, const char *where, rf_error *error);
 
-/* Maps row `row` (head h, element e: h * head_dim + e) of q or k in Hugging Face's order to its row
- * in the file. llama.cpp's converter reshapes (heads, 2, H/2, D) to (heads, H/2, 2, D). It moves
- * row e of a head to 2e if e < H/2, otherwise to 2 (e - H/2) + 1. Biases move as rows do. */
+/* Maps a row of q or k in Hugging Face's order to its row in the file. Element e of head h is the
+ * row h * head_dim + e. llama.cpp's converter reshapes (heads, 2, H/2, D) to (heads, H/2, 2, D). So
+ * row e of a head becomes row 2e if e < H/2, else row 2 (e - H/2) + 1. Biases move like rows. */
 int64_t rf_gguf_permuted_row(int64_t row, int64_t head_dim);
 
 /* ---- names ----------------------------------------------------------------------------------- */
 
 enum { RF_GGUF_PARTS = 3 };
-/* A parameter (rf_param_row_name) in GGUF files. The tensors `part` together make the parameter. In
- * files, linear weights are (out, in); tables and head are (V, D). "%d" is the layer. */
+/* The name of a parameter (rf_param_row_name) in GGUF files. The tensors in `part` together are the
+ * parameter. Shapes in files are (out, in) for linear weights and (V, D) for tables and head. "%d"
+ * is the layer. */
 typedef struct rf_gguf_name {
   const char *row;
   const char *part[RF_GGUF_PARTS];
-  unsigned archs;    /* bits of rf_gguf_arch */
+  unsigned archs;    /* bit set of rf_gguf_arch: the architectures with this name */
   bool turned;       /* the file stores (out, in), but the parameter is (in, out) */
-  unsigned permuted; /* bit i: rows of the tensor part[i] are permuted if facts.interleaved */
-  bool norm;         /* facts.norm_offset was added */
+  unsigned permuted; /* bit i: the rows of tensor part[i] are permuted if facts.interleaved */
+  bool norm;         /* the file has the values plus facts.norm_offset */
 } rf_gguf_name;
 extern const rf_gguf_name RF_GGUF_NAMES[];
 extern const int RF_GGUF_NAME_COUNT;
-/* The row of a parameter in files of `arch`, or NULL. */
+/* The entry of a parameter for files of `arch`, or NULL. */
 const rf_gguf_name *rf_gguf_name_of(rf_gguf_arch arch, const char *row);
-/* Whether a tensor can be ignored because it is no parameter. False for rope_freqs.weight. */
+/* True if a tensor can be ignored, because it is not a parameter. False for rope_freqs.weight. */
 bool rf_gguf_name_is_extra(const char *name);
 
 /* ---- the tokenizer --------------------------------------------------------------------------- */
 
-/* Types of tokens, numbered as in GGUF files. */
+/* Types of tokens, with the numbers of GGUF files. */
 enum {
   RF_GGUF_TOKEN_NORMAL = 1,
   RF_GGUF_TOKEN_UNKNOWN,
@@ -98,26 +99,26 @@ enum {
 };
 
 typedef struct rf_gguf_vocab {
-  rf_gguf_text model; /* "llama" (SentencePiece), "gpt2" (byte-level BPE), "none" */
-  /* how to split text before BPE: "default", "smollm", "llama-bpe", "qwen2", ... or "" */
+  rf_gguf_text model; /* kind of tokenizer: "llama" (SentencePiece), "gpt2" (byte-level BPE), "none" */
+  /* name of the pre-tokenizer: "default", "smollm", "llama-bpe", "qwen2", ... or "" */
   rf_gguf_text pre;
   int64_t count; /* number of tokens */
-  /* texts of the tokens; gpt2 stores bytes as printable letters, llama stores U+2581 for a blank */
+  /* texts of the tokens; gpt2: bytes as printable letters; llama: U+2581 for a blank */
   rf_gguf_text *token;
   float *score;   /* NULL: no scores */
-  int32_t *kind;  /* types of the tokens; NULL: all normal */
-  int64_t merges; /* number of BPE merges "left right"; the first merge has priority */
+  int32_t *kind;  /* types of the tokens; NULL: all tokens are normal */
+  int64_t merges; /* number of BPE merges "left right"; earlier merges have priority */
   rf_gguf_text *merge;
   int32_t bos, eos, eot, unknown, pad; /* token ids; -1: no such token */
   bool add_bos, add_eos, add_space_prefix;
   rf_gguf_text chat_template; /* `at` is NULL if the file has no template */
 } rf_gguf_vocab;
 
-/* The texts point into the mapped file and are valid until rf_gguf_close. Returns RAFTER_FAILED if
- * arrays differ in length or ids are out of range. Without a tokenizer, `model` is "none". */
+/* The texts point into the mapped file and are valid until rf_gguf_close. RAFTER_FAILED: arrays
+ * differ in length, or an id is out of range. If the file has no tokenizer, `model` is "none". */
 rf_status rf_gguf_vocab_read(const rf_gguf *file, rf_gguf_vocab *vocab, rf_error *error);
 void rf_gguf_vocab_free(rf_gguf_vocab *vocab);
-/* Like rf_gguf_vocab_read, but reads no arrays and no chat template. Nothing must be freed. */
+/* Like rf_gguf_vocab_read, but reads no arrays and no chat template. The result needs no free. */
 rf_status rf_gguf_vocab_marks(const rf_gguf *file, rf_gguf_vocab *vocab, rf_error *error);
 
 #endif

@@ -5,7 +5,7 @@
 #include "base/file.h"
 #include "formats/gguf.h"
 
-/* Bytes of one item of this kind; 0 if the size is not fixed or the kind does not exist. */
+/* Bytes of one item of this kind. 0: the size is not fixed, or the kind does not exist. */
 int rf_gguf_kind_bytes(rf_gguf_kind kind);
 
 #endif

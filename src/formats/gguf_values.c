@@ -7,8 +7,8 @@
 #include "formats/gguf_parts.h"
 #include "formats/quant_blocks.h"
 
-/* Reads item `i` of a value of an integer kind. A u64 above INT64_MAX becomes INT64_MAX, which
- * every caller refuses as too large. */
+/* Reads item `i` of a value with an integer kind. A u64 above INT64_MAX becomes INT64_MAX. Every
+ * caller refuses this number as too large. */
 static int64_t int_at(rf_gguf_kind kind, const uint8_t *at, int64_t i) {
   switch (kind) {
   case RF_GGUF_U8: return at[i];
@@ -113,7 +113,7 @@ rf_status rf_gguf_bool_or(const rf_gguf *file, const char *key, bool otherwise, 
   return RAFTER_OK;
 }
 
-/* Reads the text whose length field is at `at`. The length was checked when the file was opened. */
+/* Returns the text whose length is at `at`. rf_gguf_open has checked the length. */
 static rf_gguf_text text_at(const uint8_t *at) {
   return (rf_gguf_text){(const char *)at + 8, (int64_t)rf_load_u64(at)};
 }

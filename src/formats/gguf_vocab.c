@@ -8,7 +8,7 @@ static bool same(rf_gguf_text text, const char *other) {
   return text.bytes == (int64_t)strlen(other) && memcmp(text.at, other, (size_t)text.bytes) == 0;
 }
 
-/* Reads the id of a special token. The id 4294967295 means that there is no such token. */
+/* Reads the id of a special token. 4294967295 means that there is no such token. */
 static rf_status read_id(const rf_gguf *file, const char *key, int64_t count, int32_t otherwise, int32_t *id,
                          rf_error *error) {
   int64_t value;
@@ -30,16 +30,16 @@ static rf_status check_length(const rf_gguf *file, const char *key, int64_t expe
                  rf_gguf_path(file), key, (long long)expected, (long long)got);
 }
 
-/* Reads the special tokens' ids and whether prompts get them. Needs `model`, `pre` and `count`. */
+/* Reads the special tokens' ids, and which ids prompts get. Needs `model`, `pre` and `count`. */
 static rf_status read_ids(const rf_gguf *file, rf_gguf_vocab *v, rf_error *error) {
-  /* A SentencePiece model without ids uses the ids of llama. Byte-level BPE has no default ids. */
+  /* Default ids: those of llama for a SentencePiece model, none for byte-level BPE. */
   bool pieces = same(v->model, "llama");
   RF_TRY(read_id(file, "tokenizer.ggml.bos_token_id", v->count, pieces ? 1 : -1, &v->bos, error));
   RF_TRY(read_id(file, "tokenizer.ggml.eos_token_id", v->count, pieces ? 2 : -1, &v->eos, error));
   RF_TRY(read_id(file, "tokenizer.ggml.eot_token_id", v->count, -1, &v->eot, error));
   RF_TRY(read_id(file, "tokenizer.ggml.unknown_token_id", v->count, pieces ? 0 : -1, &v->unknown, error));
   RF_TRY(read_id(file, "tokenizer.ggml.padding_token_id", v->count, -1, &v->pad, error));
-  /* add_bos_token is true by default for llama3's BPE and false for other BPE models. */
+  /* If the file has no add_bos_token, it is true for llama3's BPE, and false for all other BPE. */
   bool llama3 = same(v->pre, "llama-bpe") || same(v->pre, "llama3") || same(v->pre, "llama-v3");
   RF_TRY(rf_gguf_bool_or(file, "tokenizer.ggml.add_bos_token", pieces || llama3, &v->add_bos, error));
   RF_TRY(rf_gguf_bool_or(file, "tokenizer.ggml.add_eos_token", false, &v->add_eos, error));

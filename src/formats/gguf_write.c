@@ -8,7 +8,8 @@
 #include "formats/quant_blocks.h"
 #include "formats/tensors_out.h"
 
-/* alignment in bytes; ggml's maximum bytes of a tensor's name; values quantized at a time */
+/* alignment in bytes; ggml's maximum bytes of a tensor's name; number of values quantized at a
+ * time */
 enum { ALIGNMENT = 32, NAME_MOST = 63, BLOCK = 16384 };
 
 /* ---- metadata -------------------------------------------------------------------------------- */
@@ -65,7 +66,7 @@ bool rf_gguf_set(rf_gguf_meta *meta, const rf_gguf_value *value) {
 }
 
 bool rf_gguf_copy(rf_gguf_meta *meta, const rf_gguf *file) {
-  /* a file has no duplicate keys, so copying its values into an empty `meta` needs no search */
+  /* A file has no duplicate keys. So if `meta` is empty, no search for the key is needed. */
   bool empty = meta->count == 0, done = true;
   for (int i = 0; done && i < rf_gguf_value_count(file); ++i) {
     const rf_gguf_value *value = rf_gguf_value_at(file, i);
@@ -81,7 +82,7 @@ static bool set_one(rf_gguf_meta *meta, const char *key, rf_gguf_kind kind, cons
 
 bool rf_gguf_set_int(rf_gguf_meta *meta, const char *key, rf_gguf_kind kind, int64_t value) {
   uint8_t data[8];
-  /* on a little-endian machine, the low bytes of a number are that number in a narrower type */
+  /* On a little-endian machine, the number in a narrower type is the low bytes of the number. */
   rf_store_u64(data, (uint64_t)value);
   return set_one(meta, key, kind, data, rf_gguf_kind_bytes(kind));
 }
@@ -135,7 +136,7 @@ bool rf_gguf_set_texts(rf_gguf_meta *meta, const char *key, const rf_gguf_text *
 struct rf_gguf_writer {
   rf_tensors_out to;
   const rf_quant_type **type; /* type of each tensor */
-  int held;                   /* number of values in the incomplete block `hold` */
+  int held;                   /* number of values in `hold`, which has an incomplete block */
   float hold[RF_QUANT_BLOCK_MOST];
   uint8_t block[BLOCK * 4]; /* quantized values to write */
 };
@@ -200,7 +201,7 @@ static rf_status put_header(rf_gguf_writer *writer, const rf_gguf_meta *meta, co
   RF_TRY(put_u64(out, (uint64_t)values, error));
   for (int i = 0; i < meta->count; ++i) {
     const rf_gguf_value *v = &meta->value[i];
-    /* files have the default alignment, which is not written */
+    /* the output has the default alignment, so this key is left out */
     if (strcmp(v->key, "general.alignment") == 0) continue;
     RF_TRY(put_name(out, v->key, error));
     RF_TRY(put_u32(out, v->kind, error));
@@ -259,7 +260,7 @@ rf_status rf_gguf_writer_put_bytes(rf_gguf_writer *writer, const void *data, int
   return rf_tensors_out_put(&writer->to, data, bytes, error);
 }
 
-/* Quantizes and writes whole blocks of the current tensor. */
+/* Quantizes whole blocks of the current tensor and writes them. */
 static rf_status put_blocks(rf_gguf_writer *writer, const rf_quant_type *type, const float *values,
                             int64_t blocks, rf_error *error) {
   for (int64_t most = BLOCK / type->values, part; blocks > 0; blocks -= part, values += part * type->values) {
@@ -284,7 +285,7 @@ rf_status rf_gguf_writer_put(rf_gguf_writer *writer, const float *values, int64_
       if (whole > left) whole = left;
       RF_TRY(put_blocks(writer, type, values, whole, error));
       taken = whole * type->values;
-    } else { /* The values continue or complete a block that an earlier call began. */
+    } else { /* the values complete the block that an earlier call began */
       taken = type->values - writer->held < count ? type->values - writer->held : count;
       memcpy(writer->hold + writer->held, values, (size_t)taken * sizeof *values);
       writer->held += (int)taken;

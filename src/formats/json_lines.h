@@ -1,5 +1,5 @@
-/* json_lines.h - reads JSON Lines: one object on each line. Blank lines are skipped; a name that
- * occurs twice in an object is an error. */
+/* json_lines.h - reads JSON Lines: one object on each line. Blank lines are skipped. A duplicate
+ * name in an object is an error. */
 #ifndef RF_JSON_LINES_H
 #define RF_JSON_LINES_H
 
@@ -11,14 +11,14 @@
 typedef struct rf_json_lines {
   const char *path; /* belongs to the caller */
   FILE *file;
-  char *text; /* current line, with its newline */
+  char *text; /* current line, including its newline */
   size_t bytes, capacity;
   int64_t line; /* number of the current line, from 1 */
 } rf_json_lines;
 
-/* `hint` is the advice if the file is missing; it may be NULL. */
+/* If the file is missing, the error has the hint `hint` (may be NULL). */
 rf_status rf_json_lines_open(const char *path, const char *hint, rf_json_lines *lines, rf_error *error);
-/* Reads the next line that is not blank, without parsing it. *more is false at the end. */
+/* Reads the next line that is not blank, without parsing it. *more is false after the last line. */
 rf_status rf_json_lines_text(rf_json_lines *lines, bool *more, rf_error *error);
 /* Reads the next line as an object, which the caller owns. At the end of the file, *row is NULL. */
 rf_status rf_json_lines_next(rf_json_lines *lines, json_t **row, rf_error *error);

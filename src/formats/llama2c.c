@@ -1,4 +1,4 @@
-/* llama2c.c - the reader of llama2.c's `.bin` files: one row for each kind of tensor. */
+/* llama2c.c - the reader of llama2.c's `.bin` files. */
 #include "formats/llama2c.h"
 
 #include <math.h>
@@ -23,10 +23,10 @@ struct rf_llama2c {
   char (*name)[NAME_BYTES];
 };
 
-/* One kind of tensor. Each letter of a shape is one size. D, F and V are the model's sizes. Q is N
- * H, and K is K H. R is T H/2, the size of the cos and sin tables, which rafter does not use. */
+/* One kind of tensor. Each letter of `shape` is a size: D, F, V: sizes of the model; Q: N H; K: K
+ * H; R: T H/2. R is the size of the cos and sin tables, which rafter does not use. */
 typedef struct layout_row {
-  const char *name; /* without "blk.LAYER." if layered; NULL: skip the tensor */
+  const char *name; /* if `layered`, "blk.LAYER." comes before the name; NULL: skip the tensor */
   const char *shape;
   bool layered;
 } layout_row;
@@ -133,9 +133,9 @@ static int64_t size_of(const rf_gguf_facts *f, char letter) {
   }
 }
 
-/* Computes the addresses of all tensors. V and T are at most 2^24, other sizes 2^20, layers 2^12,
- * so no product overflows. The caller uses no address before it has compared the end with the
- * file's length. */
+/* Computes the addresses of all tensors. V and T are at most 2^24, other sizes at most 2^20, and
+ * layers at most 2^12, so no product overflows. The caller compares the end with the file's length
+ * before it uses an address. */
 static rf_status place_tensors(rf_llama2c *file, const uint8_t *base, size_t at, rf_error *error) {
   const rf_gguf_facts *f = &file->facts;
   const rf_quant_type *f32 = rf_quant_type_of(RF_Q_F32);

@@ -111,10 +111,10 @@ const char *rf_panels_name(const rf_panels *panels, char text[64]) {
 typedef uint32_t four __attribute__((vector_size(16), aligned(1), may_alias));
 typedef uint16_t eight __attribute__((vector_size(16), aligned(1), may_alias));
 #define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
-/* Lanes without an output read these zeros, which are as long as the largest block. */
+/* A lane without an output reads these zeros. They are as long as the largest block. */
 static const uint8_t ZEROS[RF_Q6_K_BYTES];
 
-/* Copies dword j of lane i from from[i] + 4 j to `to` + 4 (j lanes + i). */
+/* For lane i and j < count, copies the 32-bit word from[i] + 4 j to `to` + 4 (j lanes + i). */
 static void pack_dwords(const uint8_t *const from[RF_PANEL_GRAIN], int64_t count, int lanes, uint8_t *to) {
   int64_t j = 0;
   for (; j + 4 <= count; j += 4) {
@@ -142,7 +142,7 @@ static void pack_halves(const uint8_t *const from[RF_PANEL_GRAIN], int64_t count
     for (int i = 0; i < RF_PANEL_GRAIN; i += 8) {
       eight r[8], s[8];
       for (int k = 0; k < 8; k++) r[k] = *(const eight *)(from[i + k] + 2 * j);
-      /* Exchange lanes k and k + 4, then k and k + 2, then neighbours. This orders them by j. */
+      /* Exchange lanes k and k + 4, then k and k + 2, then k and k + 1. Then the order is by j. */
       for (int k = 0; k < 4; k++) {
         s[2 * k] = SHUFFLE(r[k], r[k + 4], 0, 8, 1, 9, 2, 10, 3, 11);
         s[2 * k + 1] = SHUFFLE(r[k], r[k + 4], 4, 12, 5, 13, 6, 14, 7, 15);
@@ -162,7 +162,7 @@ static void pack_halves(const uint8_t *const from[RF_PANEL_GRAIN], int64_t count
     for (int i = 0; i < RF_PANEL_GRAIN; i++) memcpy(to + 2 * (j * lanes + i), from[i] + 2 * j, 2);
 }
 
-/* Packs lanes [lane, lane + 16). Numbers of f32, bf16 or f16 are packed thirty-two at a time. */
+/* Packs lanes [lane, lane + 16). Plain numbers (f32, bf16, f16) are packed thirty-two at a time. */
 static void pack_lanes(const rf_panel *panel, int64_t inner, int lane, const void *const row[RF_PANEL_GRAIN],
                        uint8_t *to) {
   enum { RUN = 32 };

@@ -1,16 +1,15 @@
-/* panels.h - packed matrices: constant weights, quantized as in their file and stored in the order
- * in which a matrix product reads them.
+/* panels.h - packed matrices: constant weights in the order in which a matrix product reads them.
  *
- * A matrix has `outputs` rows. A product sums over the `inner` values of a row (index k). The
- * values are in blocks of a storage type (quant.h). A panel has sixty-four rows, which are called
- * its lanes. The last panel of a part of the matrix may have fewer lanes: a multiple of sixteen. A
- * panel stores the first block of all lanes, then the second, and so on. Of such a block it stores
- * first the 16-bit words, then the 32-bit words, each word for all lanes before the next:
+ * A matrix has `outputs` rows of `inner` values; a product sums over the values of a row (index k).
+ * The values are in blocks of the storage type of the model file (quant.h). A plain number (f32,
+ * bf16, f16) is a block of one value. A panel has sixty-four rows, which are called its lanes. The
+ * last panel of a part of the matrix may have fewer lanes, but always a multiple of sixteen. A
+ * panel stores the first block of all lanes, then the second block of all lanes, and so on. It
+ * stores the words of such a block separately: a word of all lanes, then the next word:
  *   u16 half[halves][lanes], u32 dword[dwords][lanes]
- * Before the blocks come the heads of the lanes (int8: f32 scale[lanes]). A product of one
- * activation row thus reads a panel from its first byte to its last, with one running sum over k
- * per lane. Panels reorder the bytes of the model file but change none. A plain number (f32, bf16,
- * f16) is a block of one value. */
+ * Before the blocks come the heads of the lanes (int8: f32 scale[lanes]). So a product with one row
+ * of activations reads a panel from its first byte to its last, with one sum over k for each lane.
+ * Panels reorder the bytes of the model file but change none. */
 #ifndef RF_PANELS_H
 #define RF_PANELS_H
 
@@ -19,10 +18,10 @@
 enum { RF_PANEL_LANES = 64, RF_PANEL_GRAIN = 16, RF_PANEL_PARTS = 3 };
 
 typedef struct rf_panels {
-  bool outputs_first; /* true: shape (outputs, inner), as a token table; else (inner, outputs) */
+  bool outputs_first; /* true: the shape is (outputs, inner), as in a token table; false: (inner, outputs) */
   int64_t inner;
-  int64_t experts; /* number of matrices of this shape, stored one after the other; 0: one matrix */
-  int parts;       /* number of ranges of outputs, each with its own type */
+  int64_t experts; /* number of matrices of this shape, one after the other; 0: one matrix */
+  int parts;       /* number of ranges of outputs; each range has its own type */
   struct {
     const rf_quant_type *type;
     int64_t outputs;
@@ -35,53 +34,57 @@ static inline int64_t rf_panels_experts(const rf_panels *panels) {
 
 /* The 16-bit and 32-bit words of a stored block. */
 typedef struct rf_panel_form {
-  int type;             /* number of the storage type */
-  int halves, half_at;  /* number of 16-bit words; byte offset of the first in a stored block */
-  int dwords, dword_at; /* number of 32-bit words; byte offset of the first in a stored block */
+  int type;     /* number of the storage type */
+  int halves,   /* number of 16-bit words */
+      half_at;  /* byte offset of the first 16-bit word in a stored block */
+  int dwords,   /* number of 32-bit words */
+      dword_at; /* byte offset of the first 32-bit word in a stored block */
 } rf_panel_form;
 
 typedef struct rf_panel {
   const rf_quant_type *type;
   const rf_panel_form *form;
-  int64_t first;   /* output in lane 0 */
-  int used, lanes; /* lanes that have an output; all stored lanes */
-  /* bytes from the start of the matrix to the panel's first block; its heads end there */
+  int64_t first; /* index of the output in lane 0 */
+  int used,      /* number of lanes that have an output */
+      lanes;     /* number of stored lanes */
+  /* Bytes from the start of the matrix to the panel's first block. The heads end at this offset. */
   int64_t offset;
-  int64_t block_bytes; /* bytes of one block of all lanes */
+  int64_t block_bytes; /* bytes of one block of every lane */
 } rf_panel;
 
-/* Whether a type can be packed: every readable type except f64. */
+/* True if a type can be packed. All types that can be read, except f64, can be packed. */
 bool rf_panels_take(const rf_quant_type *type);
-/* Whether every value is a scale times a small integer (plus an offset), so that integers can be
- * multiplied. False for q2_k, q3_k and plain numbers, and for int8 beside another type. */
+/* True if every value is a scale times a small integer, plus an offset. Then a product can multiply
+ * integers. False for q2_k, q3_k and plain numbers, and for int8 together with another type. */
 bool rf_panels_have_codes(const rf_panels *panels);
 int64_t rf_panels_bytes(const rf_panels *panels);
-/* The layout of one of the `experts` matrices. Matrix i starts at i * rf_panels_bytes(&one). */
+/* Layout of one of the `experts` matrices. Matrix i starts at byte i * rf_panels_bytes(&one). */
 rf_panels rf_panels_one(const rf_panels *panels);
 int64_t rf_panels_count(const rf_panels *panels);
-rf_panel rf_panels_at(const rf_panels *panels, int64_t index);    /* in the order of outputs */
-rf_panel rf_panels_find(const rf_panels *panels, int64_t output); /* panel of this output */
-/* The types of the parts, each once: "q4_k", or "q4_k+q6_k". */
+rf_panel rf_panels_at(const rf_panels *panels, int64_t index);    /* panels are in the order of outputs */
+rf_panel rf_panels_find(const rf_panels *panels, int64_t output); /* the panel with this output */
+/* The types of all parts, each type once: "q4_k", or "q4_k+q6_k". */
 const char *rf_panels_name(const rf_panels *panels, char text[64]);
 
-/* Packs one panel into `to`. row[i]: stored blocks of lane i, unaligned; NULL: the lane is 0. */
+/* Packs one panel into `to`. row[i] has the stored blocks of lane i, unaligned. NULL: all zeros. */
 void rf_panel_pack(const rf_panel *panel, int64_t inner, const void *const row[RF_PANEL_LANES], void *to);
-/* Rebuilds stored block `block` of one lane, with the lane's head (scale per row) before it. */
+/* Writes a stored block of one lane to `stored`, after the lane's head (its scale) if it has
+ * one. */
 void rf_panel_block(const rf_panel *panel, const void *at, int lane, int64_t block, void *stored);
-/* Reads values [first, first + count) of one output of one matrix, as rf_quant_read does. Slow. */
+/* Slow: reads values [first, first + count) of one output of a matrix, like rf_quant_read. */
 void rf_panels_read(const rf_panels *panels, const void *data, int64_t output, int64_t first, int64_t count,
                     float *out);
 
-/* Where the values of a matrix come from. */
+/* The source of the values of a matrix. */
 typedef struct rf_panel_source {
   void *self;
-  /* Returns the stored blocks of an output if they have this type and are contiguous. Returns NULL
-   * otherwise, and the caller uses `read`. */
+  /* Returns the stored blocks of an output if they have this type and are contiguous. Otherwise,
+   * returns NULL, and the caller uses `read`. */
   const void *(*stored)(void *self, int64_t output, const rf_quant_type *type);
-  /* Reads the values of `count` outputs from `first`, one output after the other. */
+  /* Reads the values of outputs [first, first + count), one output after the other. */
   rf_status (*read)(void *self, int64_t first, int count, float *values, rf_error *error);
 } rf_panel_source;
-/* On all threads, fills a matrix and its padding with stored blocks, or quantizes values. */
+/* Fills a matrix and its padding on all threads. Copies stored blocks, or quantizes values. */
 rf_status rf_panels_fill(const rf_panels *panels, const rf_panel_source *source, void *data, rf_error *error);
 /* Fills panels [from, end). */
 rf_status rf_panels_fill_some(const rf_panels *panels, int64_t from, int64_t end,

@@ -1,10 +1,11 @@
-/* panels_fill.c - fills the panels of a matrix on all threads. Each byte is written once, by the
- * thread that is the first to touch its page. */
+/* panels_fill.c - fills the panels of a matrix on all threads. Each byte is written once. The
+ * thread that writes it is the first to touch its page. */
 #include "formats/panels.h"
 
 #include <stdlib.h>
 
-/* Scratch memory of one thread: the values of a panel's outputs, and their quantized blocks. */
+/* Scratch memory of one thread: values of a panel's outputs, and the quantized blocks of the
+ * values. */
 typedef struct scratch {
   float *values;
   char *blocks;
@@ -19,7 +20,7 @@ static rf_status quantize_panel(const rf_panel *panel, int64_t inner, const rf_p
   int64_t row_bytes = panel->type->head + inner / panel->type->values * panel->type->bytes;
   if (!room->values) {
     room->values = malloc((size_t)(RF_PANEL_LANES * inner) * sizeof *room->values);
-    /* No stored type takes more bytes per value than a float. */
+    /* A stored type has at most as many bytes per value as a float. */
     room->blocks = malloc((size_t)(RF_PANEL_LANES * inner) * sizeof(float));
   }
   if (!room->values || !room->blocks) return no_memory(error);

@@ -1,4 +1,5 @@
-/* quant.c - the table of storage types, plain numbers, and reading a range of a tensor. */
+/* quant.c - storage types: their table, conversions of plain numbers, reading a part of a
+ * tensor. */
 #include "formats/quant.h"
 
 #include <string.h>
@@ -63,7 +64,7 @@ const rf_quant_type RF_QUANT_TYPES[] = {
   {"q6_k",    RF_Q_Q6_K,   256, RF_Q6_K_BYTES, RF_Q_Q8_0,  rf_dequantize_q6_k, rf_quantize_q6_k, 0},
   {"f64",     RF_Q_F64,    1,   8,             NONE,       dequantize_f64,     NULL, 0},
   {"int8",    RF_Q_INT8,   32,  32,            RF_Q_F16,   rf_dequantize_int8, rf_quantize_int8, RF_INT8_HEAD},
-  /* Of the following types, only the sizes are known. Tensors of these types cannot be read. */
+  /* Only the sizes of the following types are known. Tensors of these types cannot be read. */
   {"i8",      24, 1,   1,   NONE, NULL, NULL, 0}, {"i16",     25, 1,   2,   NONE, NULL, NULL, 0},
   {"i32",     26, 1,   4,   NONE, NULL, NULL, 0}, {"i64",     27, 1,   8,   NONE, NULL, NULL, 0},
   {"iq2_xxs", 16, 256, 66,  NONE, NULL, NULL, 0}, {"iq2_xs",  17, 256, 74,  NONE, NULL, NULL, 0},
@@ -97,7 +98,7 @@ const rf_quant_type *rf_quant_fit(const rf_quant_type *wanted, int64_t columns) 
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-/* Reads some values of one block. */
+/* Reads `count` values of one block, from value `first` on. */
 static void read_inside(const rf_quant_type *type, const uint8_t *block, int64_t first, int64_t count,
                         float *out) {
   float whole[RF_QUANT_BLOCK_MOST];

@@ -1,7 +1,7 @@
 /* quant.h - storage types of GGUF files: blocks of values that share a scale, and tensors made of
- * such blocks. Layouts and the order of operations are as in ggml (ggml-common.h, ggml-quants.c,
- * dequantize_row_*), so dequantized values are bit-identical to ggml's. In formulas, d and m are
- * the scale and the offset of a block (stored as f16, widened before use) and q is a small
+ * such blocks. Layouts and the order of operations are as in ggml (ggml-common.h; ggml-quants.c,
+ * dequantize_row_*). So dequantized values are bit-identical to ggml's. In formulas, d is the scale
+ * of a block, and m is its offset. They are stored as f16 and widened before use. q is a small
  * integer. */
 #ifndef RF_QUANT_H
 #define RF_QUANT_H
@@ -13,7 +13,7 @@ enum {
   RF_QUANT_BLOCK_MOST = 256
 }; /* maximum number of axes; maximum number of values in a block */
 
-/* Storage types, numbered as in GGUF files. */
+/* Storage types, with the numbers of GGUF files. */
 typedef enum rf_quant_kind {
   RF_Q_F32 = 0,
   RF_Q_F16 = 1,
@@ -29,20 +29,20 @@ typedef enum rf_quant_kind {
   RF_Q_Q6_K = 14,
   RF_Q_F64 = 28,
   RF_Q_BF16 = 30,
-  RF_Q_INT8 = 200 /* rafter's own number; no file contains this type */
+  RF_Q_INT8 = 200 /* rafter's own number: files do not have this type */
 } rf_quant_kind;
 
 typedef struct rf_quant_type {
-  const char *name; /* name that users type, "q4_0" */
-  int number;       /* ggml's number; rafter's own number for a type that exists only in memory */
-  int values;       /* values in a block */
+  const char *name; /* name that users type, such as "q4_0" */
+  int number;       /* ggml's number, or rafter's own number if the type exists only in memory */
+  int values;       /* number of values in a block */
   int bytes;        /* bytes of a block */
-  int fallback;     /* the type to use if rows do not fill whole blocks; -1: none */
-  /* Convert `blocks` blocks at any address, because files are not aligned. NULL: not supported. */
+  int fallback;     /* type to use if a row cannot be divided into whole blocks; -1: none */
+  /* Convert `blocks` blocks. NULL: not supported. Blocks need no alignment, as files have none. */
   void (*dequantize)(const void *from, int64_t blocks, float *out);
   void (*quantize)(const float *values, int64_t blocks, void *out);
-  /* Bytes of the scale that precedes the blocks of a row; `from` and `out` then point to this
-   * scale. 0 for all types of files. */
+  /* Bytes of the scale before the blocks of a row. If it is not 0, `from` and `out` point to this
+   * scale. It is 0 for all types that files have. */
   int head;
 } rf_quant_type;
 
@@ -51,11 +51,11 @@ extern const int RF_QUANT_TYPE_COUNT;
 const rf_quant_type *rf_quant_type_of(int64_t number); /* NULL: unknown number */
 /* ignores case; NULL: unknown name */
 const rf_quant_type *rf_quant_type_named(const char *name);
-/* Bits per value, with its share of the scales: 4.5 for q4_0. */
+/* Bits per value, including the value's part of the scales: 4.5 for q4_0. */
 double rf_quant_bits(const rf_quant_type *type);
 
-/* One tensor of a GGUF or llama2.c file. `shape` has the contiguous axis last, a GGUF file has it
- * first. Blocks run along the last axis. */
+/* One tensor of a GGUF or llama2.c file. The last axis of `shape` is contiguous, while a GGUF file
+ * lists this axis first. Blocks are along the last axis. */
 typedef struct rf_quant_tensor {
   const char *name;
   const rf_quant_type *type;
@@ -65,13 +65,13 @@ typedef struct rf_quant_tensor {
   const void *data; /* address in the mapped file, not aligned */
 } rf_quant_tensor;
 
-/* Reads elements [first, first + count) as f32. The range may start inside a block. RAFTER_FAILED
- * if the range is outside the tensor or the type cannot be read. */
+/* Reads elements [first, first + count) as f32. The range may start inside a block. RAFTER_FAILED:
+ * the range is outside the tensor, or the type cannot be read. */
 rf_status rf_quant_read(const rf_quant_tensor *tensor, int64_t first, int64_t count, float *out,
                         rf_error *error);
 
-/* The storage type for rows of `columns` values: `wanted` if its blocks fill the rows, otherwise a
- * fallback with smaller blocks. */
+/* Returns the storage type for rows of `columns` values. This is `wanted` if a row can be divided
+ * into its blocks, otherwise a fallback with smaller blocks. */
 const rf_quant_type *rf_quant_fit(const rf_quant_type *wanted, int64_t columns);
 
 #endif

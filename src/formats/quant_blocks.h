@@ -1,10 +1,10 @@
-/* quant_blocks.h - block sizes and conversions of the types in quant.c; little-endian access. */
+/* quant_blocks.h - sizes and conversions of blocks of storage types, and little-endian access. */
 #ifndef RF_QUANT_BLOCKS_H
 #define RF_QUANT_BLOCKS_H
 
 #include "formats/quant.h"
 
-/* Block sizes in bytes. Comments at the conversion functions give the order of a block's fields. */
+/* Block sizes in bytes. Comments of the conversion functions list a block's fields in order. */
 enum { RF_Q4_0_BYTES = 18, RF_Q4_1_BYTES = 20, RF_Q5_0_BYTES = 22, RF_Q5_1_BYTES = 24, RF_Q8_0_BYTES = 34 };
 enum { RF_Q2_K_BYTES = 84, RF_Q3_K_BYTES = 110, RF_Q4_K_BYTES = 144 };
 enum { RF_Q5_K_BYTES = 176, RF_Q6_K_BYTES = 210 };

@@ -26,8 +26,9 @@ void rf_dequantize_q2_k(const void *from, int64_t blocks, float *out) {
   }
 }
 
-/* Six-bit scales of q3_k. The low four bits of scale s are in byte s%8: in its low nibble for s <
- * 8, else in its high nibble. The two high bits are in byte 8 + s%4, shift 2 (s/4). */
+/* Returns one six-bit scale of q3_k. The low four bits of scale s are in byte s%8: in its low
+ * nibble if s < 8, else in its high nibble. The two high bits are in byte 8 + s%4, shift 2
+ * (s/4). */
 static int scale_of_q3_k(const uint8_t *packed, int s) {
   int low = s < 8 ? packed[s] & 15 : packed[s - 8] >> 4, high = packed[8 + s % 4] >> 2 * (s / 4) & 3;
   return (low | high << 4) - 32;
@@ -52,9 +53,9 @@ void rf_dequantize_q3_k(const void *from, int64_t blocks, float *out) {
   }
 }
 
-/* Six-bit scales and offsets of q4_k and q5_k, in 12 bytes. Sub-blocks s = 0..3 use the low six
- * bits of bytes s and 4 + s. Sub-blocks s = 4..7 use the two nibbles of byte 4 + s, and as high
- * bits the top two bits of bytes s - 4 and s. */
+/* Returns a six-bit scale and offset of q4_k or q5_k, from 12 bytes. Sub-blocks s = 0..3 use the
+ * low six bits of bytes s and 4 + s. Sub-blocks s = 4..7 use the two nibbles of byte 4 + s as low
+ * bits, and the top two bits of bytes s - 4 and s as high bits. */
 static void scale_of_q4_k(const uint8_t *packed, int s, int *scale, int *offset) {
   if (s < 4) {
     *scale = packed[s] & 63;
@@ -81,7 +82,7 @@ void rf_dequantize_q4_k(const void *from, int64_t blocks, float *out) {
   }
 }
 
-/* q5_k: like q4_k, with 32 bytes of fifth bits before the nibbles. */
+/* q5_k: like q4_k, with the fifth bits of the values in 32 bytes before the nibbles. */
 void rf_dequantize_q5_k(const void *from, int64_t blocks, float *out) {
   const uint8_t *at = from;
   for (; blocks > 0; --blocks, at += RF_Q5_K_BYTES) {
@@ -97,8 +98,8 @@ void rf_dequantize_q5_k(const void *from, int64_t blocks, float *out) {
   }
 }
 
-/* q6_k: 128 bytes of low nibbles, 64 of two high bits, 16 signed scales, f16 d. value = d sc q, q =
- * -32..31. */
+/* q6_k: 128 bytes of low nibbles, 64 bytes of pairs of high bits, 16 signed scales, f16 d. value =
+ * d sc q, q = -32..31. */
 void rf_dequantize_q6_k(const void *from, int64_t blocks, float *out) {
   const uint8_t *at = from;
   for (; blocks > 0; --blocks, at += RF_Q6_K_BYTES) {

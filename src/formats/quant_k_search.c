@@ -15,13 +15,13 @@ enum { VALUES = RF_K_VALUES, SUBS_MOST = 16, ROUNDS = 3 };
 /* Constants of a type. */
 typedef struct shape {
   int subs;        /* number of sub-blocks */
-  int levels;      /* with offsets: q = 0..levels; without: q = -levels..levels-1 */
+  int levels;      /* with offsets: q = 0..levels; without offsets: q = -levels..levels-1 */
   int least, most; /* minimum and maximum of the integer scale of a sub-block */
-  int tries;       /* number of scales to try on each side of the full-range scale */
-  float step;      /* distance between two of these scales, in levels */
+  int tries;       /* number of scales that are tried on each side of the full-range scale */
+  float step;      /* distance between two of the tried scales, in levels */
 } shape;
 
-/* A super-block before packing. q is at least 0, also for types without offsets. */
+/* A super-block before packing. q is at least 0, even for types without offsets. */
 typedef struct super {
   float d, dmin;
   int scale[SUBS_MOST], offset[SUBS_MOST];
@@ -29,14 +29,14 @@ typedef struct super {
 } super;
 
 static inline float to_f16(float x) { return rf_f16_to_f32(rf_f32_to_f16(x)); }
-/* The integer nearest to x in least..most, ties to even; NaN gives `least`. Adding and then
- * subtracting 1.5 * 2^23 rounds to an integer on every vector unit. */
+/* Returns the integer in least..most that is nearest to x, ties to even. NaN gives `least`. Adding
+ * and then subtracting 1.5 * 2^23 rounds to an integer on every vector unit. */
 static inline float nearest(float x, float least, float most) {
   float bounded = x > least ? (x < most ? x : most) : least;
   return (bounded + 12582912.0f) - 12582912.0f;
 }
-/* A sum is made of eight partial sums, which are added in a fixed order, so that files do not
- * depend on the compiler's vectorization. */
+/* Sums are computed as eight partial sums, which are added in a fixed order. So files do not depend
+ * on the compiler's vectorization. */
 enum { LANES = 8 };
 static inline float lane_sum(const float v[LANES]) {
   return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7]));
@@ -61,7 +61,7 @@ static sums level_sums(const float *x, int n, float inverse, float offset, float
   return (sums){lane_sum(sum_q), lane_sum(sum_qq), lane_sum(sum_qx)};
 }
 
-/* Squared error of a sub-block if each value takes its nearest level. */
+/* Squared error of a sub-block if each value is rounded to the nearest level. */
 static float offset_error(const float *x, int n, float scale, float offset, float levels) {
   float inverse = scale > 0 ? 1 / scale : 0, sum[LANES] = {0};
   for (int i = 0; i < n; i += LANES)
@@ -72,7 +72,7 @@ static float offset_error(const float *x, int n, float scale, float offset, floa
   return lane_sum(sum);
 }
 
-/* Finds the best scale and offset of one sub-block, both at least 0. */
+/* Finds the best scale and offset of one sub-block. Neither is negative. */
 static void fit_offset(const shape *s, const float *x, int n, float *scale, float *offset) {
   float least = 0, most = x[0], sum = 0, best = INFINITY, levels = (float)s->levels;
   for (int i = 0; i < n; ++i) {
@@ -86,7 +86,7 @@ static void fit_offset(const shape *s, const float *x, int n, float *scale, floa
   for (int t = -s->tries; t <= s->tries; ++t) {
     float a = (most - least) / (levels + s->step * (float)t), b = -least;
     if (!(levels + s->step * (float)t > 0.5f)) continue;
-    for (int again = 0; again < 2; ++again) { /* alternate twice between rounding and fitting */
+    for (int again = 0; again < 2; ++again) { /* two rounds: first round the values, then fit */
       sums v = level_sums(x, n, 1 / a, b, levels);
       float det = (float)n * v.qq - v.q * v.q;
       if (!(det > 0)) break;
@@ -107,8 +107,8 @@ static void fit_offset(const shape *s, const float *x, int n, float *scale, floa
   }
 }
 
-/* Chooses the integer scale and offset of sub-block `sub`, given d and dmin of `to`: the best pair
- * among the rounded quotients and their neighbours. Returns the squared error. */
+/* Chooses the integer scale and offset of sub-block `sub`, given d and dmin of `to`. Of the rounded
+ * quotients and their neighbours, keeps the best pair. Returns the squared error. */
 static float choose_integers(const shape *s, const float *x, float scale, float offset, int sub, super *to) {
   float most = (float)s->most, best = INFINITY;
   int a = (int)nearest(to->d > 0 ? scale / to->d : 0, 0, most),
@@ -134,7 +134,7 @@ static void put_levels(const shape *s, const float *x, super *out) {
   }
 }
 
-/* The d and dmin that fit x = d (sc q) - dmin mn best, by least squares, for given sc, q and mn. */
+/* Finds d and dmin that fit x = d (sc q) - dmin mn best (least squares), for given sc, q, mn. */
 static void refit_factors(const shape *s, const float *x, const super *from, float *d, float *dmin) {
   int n = VALUES / s->subs;
   double uu = 0, vv = 0, uv = 0, ux = 0, vx = 0;
@@ -188,8 +188,9 @@ static float plain_error(const float *x, int n, float scale, float levels) {
   return lane_sum(sum);
 }
 
-/* The best scale of one sub-block. The value of the largest magnitude gets a negative q, because q
- * can be -levels but at most levels - 1. The scale is thus negative if that value is positive. */
+/* Returns the best scale of one sub-block. The value with the largest magnitude gets a negative q,
+ * because q can be -levels but at most levels - 1. If this value is positive, the scale is
+ * negative. */
 static float fit_plain(const shape *s, const float *x, int n) {
   float far = 0, best = INFINITY, found = 0, levels = (float)s->levels;
   for (int i = 0; i < n; ++i)
@@ -260,19 +261,19 @@ static void search_plain(const shape *s, const float *x, super *best) {
 
 /* ---- packing: quant_k.c describes the positions of the bits ---------------------------------- */
 
-/* Writes 64 bytes with bits `shift` and `shift` + 1 of every q. */
+/* Writes bits `shift` and `shift` + 1 of every q (64 bytes). */
 static void put_two_bits(const super *from, int shift, uint8_t *at) {
   for (int i = 0; i < VALUES; ++i)
     at[32 * (i / 128) + i % 32] |= (uint8_t)((from->q[i] >> shift & 3) << 2 * (i / 32 % 4));
 }
-static void put_one_bit(const super *from, int bit, uint8_t *at) { /* 32 bytes */
+static void put_one_bit(const super *from, int bit, uint8_t *at) { /* writes 32 bytes */
   for (int i = 0; i < VALUES; ++i) at[i % 32] |= (uint8_t)((from->q[i] >> bit & 1) << i / 32);
 }
-static void put_nibbles(const super *from, uint8_t *at) { /* 128 bytes */
+static void put_nibbles(const super *from, uint8_t *at) { /* writes 128 bytes */
   for (int i = 0; i < VALUES; ++i)
     at[32 * (i / 64) + i % 32] |= (uint8_t)((from->q[i] & 15) << 4 * (i / 32 % 2));
 }
-static void put_scales_4(const super *from, uint8_t *at) { /* 12 bytes */
+static void put_scales_4(const super *from, uint8_t *at) { /* writes 12 bytes */
   for (int s = 0; s < 4; ++s) {
     at[s] = (uint8_t)(from->scale[s] | from->scale[s + 4] >> 4 << 6);
     at[s + 4] = (uint8_t)(from->offset[s] | from->offset[s + 4] >> 4 << 6);

@@ -1,6 +1,7 @@
 /* quant_simple.c - blocks of 32 values with one scale (q4_0, q4_1, q5_0, q5_1, q8_0), and rows with
- * one scale (int8). Quantized blocks are bit-identical to those of ggml's reference code. Byte j
- * has value j (low nibble) and value j + 16 (high). Bit i of a word is the fifth bit of value i. */
+ * one scale (int8). Quantized blocks are bit-identical to those of ggml's reference code. The low
+ * nibble of byte j is value j; its high nibble is value j + 16. Bit i of a word is the fifth bit of
+ * value i. */
 #include <math.h>
 #include <string.h>
 
@@ -8,7 +9,7 @@
 
 enum { N = 32, HALF = 16 };
 
-/* Truncates x to 0..most. NaN becomes 0, because C does not define its conversion. */
+/* Truncates x to 0..most. NaN becomes 0, because C does not define the conversion of NaN. */
 static inline unsigned level(float x, int most) {
   return x >= (float)most ? (unsigned)most : x > 0 ? (unsigned)x : 0;
 }
@@ -16,7 +17,7 @@ static inline unsigned level(float x, int most) {
 /* 1/d, or 0 for a block of zeros. */
 static inline float inverse(float d) { return d != 0 ? 1.0f / d : 0; }
 
-/* The value with the largest magnitude, with its sign; the first of several such values. */
+/* Returns the value with the largest magnitude, with its sign. Of equal ones, the first. */
 static float farthest(const float *x) {
   float most = 0, value = 0;
   for (int i = 0; i < N; ++i)
@@ -85,7 +86,7 @@ void rf_quantize_q4_1(const float *x, int64_t blocks, void *to) {
 
 static inline int fifth(uint32_t high, int i) { return (int)(high >> i & 1) << 4; }
 
-/* Writes 32 values of five bits: the high bits as a word at `high`, the nibbles at `low`. */
+/* Writes 32 values of five bits: the high bits at `high`, as one word, and the nibbles at `low`. */
 static void put_five(const unsigned *q, uint8_t *high, uint8_t *low) {
   uint32_t word = 0;
   for (int i = 0; i < N; ++i) word |= (uint32_t)(q[i] >> 4) << i;
@@ -165,9 +166,9 @@ void rf_quantize_q8_0(const float *x, int64_t blocks, void *to) {
   }
 }
 
-/* int8: f32 d, then the signed bytes of a row (the weights of one output); value = q d, symmetric,
- * as XLA and TPU serving store them. d is the largest magnitude / 127, with its significand rounded
- * to sixteen bits, so that d times an 8-bit integer is exact in f32. Ties round to even. */
+/* int8: f32 d, then the signed bytes of a row (the weights of one output). value = q d, symmetric,
+ * as in XLA and TPU serving. d is the largest magnitude / 127. Its significand is rounded to
+ * sixteen bits, so that d times an 8-bit integer is exact in f32. Ties round to even. */
 void rf_dequantize_int8(const void *from, int64_t blocks, float *out) {
   const int8_t *q = (const int8_t *)from + RF_INT8_HEAD;
   float d;
@@ -179,7 +180,7 @@ static float to_sixteen_bits(float x) {
   uint32_t bits;
   memcpy(&bits, &x, sizeof bits);
   bits += 0x7f + (bits >> 8 & 1);
-  bits &= ~0xffu; /* An infinity stays infinite. */
+  bits &= ~0xffu; /* infinity stays infinity */
   memcpy(&x, &bits, sizeof x);
   return x;
 }
@@ -191,7 +192,7 @@ void rf_quantize_int8(const float *x, int64_t blocks, void *to) {
   float most = 0;
   for (int64_t i = 0; i < blocks * N; ++i) most = fabsf(x[i]) > most ? fabsf(x[i]) : most;
   float d = to_sixteen_bits(most / 127);
-  if (d < 0x1p-126f) d = 0; /* A subnormal scale is treated as zero. */
+  if (d < 0x1p-126f) d = 0; /* a subnormal scale becomes zero */
   memcpy(to, &d, sizeof d);
   for (int64_t i = 0; i < blocks * N; ++i) {
     float y = d > 0 ? x[i] / d : 0;

@@ -15,7 +15,7 @@
 #include "base/text.h"
 #include "formats/stored_types.h"
 
-/* most bytes of a header, and of an index; most files of a model */
+/* maximum bytes of a header; maximum bytes of an index; maximum files of a model */
 enum { HEADER_MOST = 100000000, INDEX_MOST = 100000000, SHARDS_MOST = 4096 };
 
 const rf_stored_type RF_STORED_TYPES[] = {
@@ -43,7 +43,7 @@ struct rf_tensor_file {
 
 /* ---- the header ------------------------------------------------------------------------------ */
 
-/* Reads shape, dtype and byte range of one tensor. `data` has `data_bytes` bytes. */
+/* Reads shape, dtype and byte range of one tensor. The file's `data` has `data_bytes` bytes. */
 static rf_status read_entry(const char *where, const char *name, const json_t *entry,
                             const unsigned char *data, uint64_t data_bytes, rf_stored *tensor,
                             uint64_t span[2], rf_error *error) {
@@ -131,8 +131,8 @@ static rf_status check_places(const char *where, place *places, int count, uint6
   return RAFTER_OK;
 }
 
-/* Checks a complete file in memory. *header gets the parsed object, which owns the names. *tensors
- * is malloc'ed. */
+/* Checks a complete file in memory. *header gets the parsed object, which owns the names of the
+ * tensors. *tensors is malloc'ed. */
 static rf_status read_header(const unsigned char *bytes, size_t size, const char *where, json_t **header,
                              rf_stored **tensors, int *count, rf_error *error) {
   static const char hint[] = "the file may be truncated or not a safetensors file: copy it again";
@@ -206,7 +206,7 @@ rf_status rf_safetensors_check(const void *data, size_t bytes, const char *where
 /* ---- files ----------------------------------------------------------------------------------- */
 
 /* Maps and checks one file and appends its tensors. `wanted` is the weight_map of an index, or
- * NULL. If given, only tensors that it assigns to `shard` are appended. */
+ * NULL. With an index, only the tensors that it assigns to `shard` are appended. */
 static rf_status add_file(rf_tensor_file *file, const char *path, const json_t *wanted, const char *shard,
                           rf_error *error) {
   mapping *map = &file->map[file->map_count++];
@@ -232,7 +232,7 @@ static rf_status add_file(rf_tensor_file *file, const char *path, const json_t *
   return RAFTER_OK;
 }
 
-/* Reports the first tensor that an index lists and the files do not contain. */
+/* Reports the first tensor that is in the index but not in the files. */
 static rf_status name_lacking(rf_tensor_file *file, const char *path, json_t *weights, rf_error *error) {
   const char *name = NULL;
   json_t *home = NULL;
@@ -245,7 +245,7 @@ static rf_status name_lacking(rf_tensor_file *file, const char *path, json_t *we
                  home ? json_string_value(home) : "");
 }
 
-/* Whether `name` has no folder, because a shard must be in the folder of its index. */
+/* True if `name` has no folder. A shard must be in the folder of its index. */
 static bool plain_name(const char *name) {
   return *name && *name != '.' && !strchr(name, '/') && strlen(name) < 256;
 }
@@ -271,7 +271,7 @@ static rf_status add_shards(rf_tensor_file *file, const char *path, rf_error *er
                        path, name);
       goto done;
     }
-    int i = shards; /* most neighbours in an index are in the same shard */
+    int i = shards; /* search backwards: neighbours in an index are often in the same shard */
     while (i > 0 && strcmp(shard[i - 1], home) != 0) --i;
     if (i > 0) continue;
     if (shards == SHARDS_MOST) {

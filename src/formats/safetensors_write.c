@@ -13,7 +13,7 @@ enum { BLOCK = 16384 }; /* number of values that are rounded at a time */
 
 struct rf_tensor_writer {
   rf_tensors_out to;
-  rf_dtype *dtype; /* of each tensor */
+  rf_dtype *dtype; /* dtype of each tensor */
 };
 
 static const rf_stored_type *type_of(rf_dtype dtype) {
@@ -46,7 +46,7 @@ rf_status rf_tensor_writer_open(const char *path, const rf_stored *tensors, int 
     status = RF_FAIL(error, RAFTER_FAILED, NULL, "no memory to write %s", path);
     goto done;
   }
-  /* Some other programs refuse to load a file without the key "format". */
+  /* Some programs do not load a file without the key "format". */
   json_object_set_new(notes, "format", json_string("pt"));
   for (int i = 0; metadata && metadata[i]; i += 2)
     json_object_set_new(notes, metadata[i], json_string(metadata[i + 1]));
@@ -67,7 +67,7 @@ rf_status rf_tensor_writer_open(const char *path, const rf_stored *tensors, int 
     status = RF_FAIL(error, RAFTER_FAILED, NULL, "no memory to write %s", path);
     goto done;
   }
-  /* Align the data to 64 bytes for readers that map the file. */
+  /* The data starts at a multiple of 64 bytes, for readers that map the file. */
   size_t length = strlen(text), padded = (length + 8 + 63) / 64 * 64 - 8;
   unsigned char size[8];
   for (int i = 0; i < 8; ++i) size[i] = (unsigned char)(padded >> 8 * i);

@@ -10,24 +10,24 @@ typedef struct rf_tensors_out {
   char *path;
   int count, current;
   int64_t alignment; /* each tensor is padded to a multiple of this many bytes */
-  int64_t done;      /* bytes written of the current tensor */
+  int64_t done;      /* number of bytes of the current tensor that are written */
   int64_t *bytes;    /* bytes of each tensor; the caller fills this array */
 } rf_tensors_out;
 
 /* Initializes `to`. */
 rf_status rf_tensors_out_begin(rf_tensors_out *to, const char *path, int count, int64_t alignment,
                                rf_error *error);
-/* Call this function after writing the header. The first non-empty tensor becomes current. */
+/* Call this after writing the header. The first tensor that is not empty becomes current. */
 rf_status rf_tensors_out_ready(rf_tensors_out *to, rf_error *error);
-/* Pads the file with zeros to the alignment. */
+/* Writes zeros until the size of the file is a multiple of the alignment. */
 rf_status rf_tensors_out_pad(rf_tensors_out *to, rf_error *error);
-/* Sets *left to the bytes that the current tensor needs. Fails if all tensors are complete. */
+/* Sets *left to the bytes that the current tensor still needs. Fails after the last tensor. */
 rf_status rf_tensors_out_left(const rf_tensors_out *to, int64_t *left, rf_error *error);
-/* Writes `bytes` bytes of the current tensor, at most the number that it still needs. */
+/* Writes `bytes` bytes of the current tensor. Fails if this is more than the tensor needs. */
 rf_status rf_tensors_out_put(rf_tensors_out *to, const void *data, int64_t bytes, rf_error *error);
-/* Returns RAFTER_FAILED and leaves no file if a tensor is incomplete. */
+/* Gives the file its name. RAFTER_FAILED: a tensor is incomplete. */
 rf_status rf_tensors_out_commit(rf_tensors_out *to, rf_error *error);
-/* Frees `to` and removes its file unless the file was committed. */
+/* Frees `to`. Removes the file if it was not committed. */
 void rf_tensors_out_free(rf_tensors_out *to);
 
 #endif

@@ -99,8 +99,8 @@ struct rf_gguf_meta;
 struct rf_gguf;
 /* Copies the tokenizer.* metadata of a GGUF file unchanged. */
 rf_status rf_tokenizer_gguf_copy(const struct rf_gguf *file, struct rf_gguf_meta *meta, rf_error *error);
-/* Writes the tokenizer as metadata of a GGUF file for a model with `vocab` ids. Returns RAFTER_INVALID
- * with the reason if GGUF cannot represent the tokenizer. */
+/* Writes the tokenizer as metadata of a GGUF file for a model with `vocab` ids. Returns
+ * RAFTER_INVALID with the reason if GGUF cannot represent the tokenizer. */
 rf_status rf_tokenizer_gguf_write(const rf_tokenizer *tokenizer, int64_t vocab, const char *where,
                                   struct rf_gguf_meta *meta, rf_error *error);
 
