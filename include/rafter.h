@@ -8,33 +8,32 @@
  *   `rafter_scorer`: log-probabilities of given texts.
  *   `rafter_tokenizer`: text to token ids and back, and conversations to ids.
  *
- * Errors. A call that can fail returns a status and, unless it is RAFTER_OK, fills the caller's
- * error (which may be NULL). Out-parameters are written on success only. A call that cannot
- * allocate an arena, a cache, a queue or a file buffer returns RAFTER_FAILED. When the allocation
- * of a small object fails (an option, a graph, a plan, a template), the library prints one line to
- * stderr and aborts the process.
+ * Errors. A call that can fail returns a status. If the status is not RAFTER_OK, the call fills the
+ * caller's error (which may be NULL). A call writes its out-parameters only on success. A call that
+ * cannot allocate an arena, a cache, a queue or a file buffer returns RAFTER_FAILED. If a small
+ * object cannot be allocated (an option, a graph, a plan, a template), the library prints one line
+ * to stderr and aborts the process.
  *
- * Ownership. A handle is freed by its _free or _close, which accept NULL. The caller owns each text
- * returned through a `char **` and frees it with rafter_text_free(). The caller frees ids returned
- * through an `int32_t **` with rafter_ids_free().
+ * Ownership. The caller frees a handle with its function _free or _close, which accepts NULL. The
+ * caller owns each text that is returned through a `char **` and frees it with rafter_text_free().
+ * The caller frees ids that are returned through an `int32_t **` with rafter_ids_free().
  *
- * Units. Sizes are in bytes, times in seconds, counts in elements; token ids are in [0, vocab).
+ * Units. Sizes are in bytes, times in seconds, counts in elements. Token ids are in [0, vocab).
  * Strings are UTF-8.
  *
  * Sized structs. Later versions may add fields at the end of a struct whose first field is `size`.
- * Set `size` to sizeof of the struct, and set every field that you do not use to zero, which means
- * unset. A size of 0 is RAFTER_INVALID.
+ * Set `size` to sizeof of the struct. Set every field that you do not use to zero, which means
+ * unset. If `size` is 0, the call returns RAFTER_INVALID.
  *
- * Threads. One thread at a time may use a handle; different handles may be used from different
- * threads at the same time. A rafter_tokenizer never changes: any number of threads may use one.
- * The caller does all locking. The option `threads` says with how many threads a call computes. At
- * most one job with the option `trace` may run in a process at a time.
+ * Threads. One thread at a time may use a handle. Different threads may use different handles at
+ * the same time. Any number of threads may use one rafter_tokenizer, because it never changes. The
+ * caller does all locking. The option `threads` is the number of threads that a call computes with.
+ * Only one job with the option `trace` may run in a process at a time.
  *
- * Side effects. Apart from the abort above, the library never exits, prints or handles signals. The
- * library writes files where the options out, output and trace say. If the option out is not set,
- * training writes the token shards that it makes from text files to runs/. In that case
- * rafter_run() also writes the run's folder to runs/. For the history of runs see
- * rafter_sink.history. */
+ * Side effects. Apart from the abort above, the library never exits, prints or handles signals. It
+ * writes files to the paths of the options out, output and trace. Training makes token shards from
+ * text files. If the option out is not set, training writes these shards to runs/, and rafter_run()
+ * writes the run's folder to runs/. The history of runs: see rafter_sink.history. */
 #ifndef RAFTER_H
 #define RAFTER_H
 
@@ -52,112 +51,112 @@ extern "C" {
 #define RAFTER_VERSION_MAJOR 0
 #define RAFTER_VERSION_MINOR 1
 #define RAFTER_VERSION_PATCH 0
-#define RAFTER_VERSION "0.1.0" /* the header's version; rafter_version() gives the library's */
+#define RAFTER_VERSION "0.1.0" /* of the header; rafter_version() returns the library's version */
 
 /* The result of a call; the numbers are also the exit statuses of the program `rafter`. */
 typedef enum rafter_status {
   RAFTER_OK = 0,
-  RAFTER_FAILED = 1,        /* the work failed: bad input, an I/O error or a non-finite number */
+  RAFTER_FAILED = 1,        /* the work failed: bad input, an I/O error or a number that is not finite */
   RAFTER_INVALID = 2,       /* an option or argument is wrong */
-  RAFTER_NO_FIT = 3,        /* the plan does not fit the memory it was given */
+  RAFTER_NO_FIT = 3,        /* the plan needs more memory than the job may use */
   RAFTER_INTERRUPTED = 130, /* stopped by a signal after saving */
 } rafter_status;
 
-/* The error of a failed call, with a hint what to do. The caller owns the struct. */
+/* The error of a failed call, with advice. The caller owns the struct. */
 typedef struct rafter_error {
   rafter_status status;
-  char message[768]; /* WHAT (where: expected X, got Y) */
-  char hint[512];    /* what to do; may be empty */
+  char message[768]; /* what failed, and where: "WHAT (WHERE: expected X, got Y)" */
+  char hint[512];    /* advice; may be empty */
   char source[96];   /* file:line in rafter's source, for bug reports */
 } rafter_error;
 
-/* "rafter 0.1.0 (commit abc1234)"; static storage. */
+/* Returns "rafter 0.1.0 (commit abc1234)" in static storage. */
 const char *rafter_version(void);
-/* Frees a text that a function of this header returned; `text` may be NULL. */
+/* Frees a text that a function of this header returned. `text` may be NULL. */
 void rafter_text_free(char *text);
-/* Frees a list of ids that a function of this header returned; `ids` may be NULL. */
+/* Frees a list of ids that a function of this header returned. `ids` may be NULL. */
 void rafter_ids_free(int32_t *ids);
 
 /* ---- jobs: the resolved options of one command ----------------------------------------------- */
-/* `command` is a command that `rafter --help` lists, such as plan, train or generate. Every
- * option of `rafter COMMAND --help-all` may be set by name, without its dashes: "batch",
- * "remat", "max-seconds". The argument MODEL of a command is set as the option "model". */
+/* `command` is a command that `rafter --help` lists, such as plan, train or generate. Options have
+ * the names that `rafter COMMAND --help-all` lists, without dashes: "batch", "remat",
+ * "max-seconds". The argument MODEL of a command is the option "model". */
 typedef struct rafter_job rafter_job;
 
-/* Makes a job with every option at its default. RAFTER_INVALID: unknown command. */
+/* Makes a job. Every option has its default. RAFTER_INVALID: unknown command. */
 rafter_status rafter_job_new(const char *command, rafter_job **job, rafter_error *error);
 void rafter_job_free(rafter_job *job);
-/* Sets one option from its text form ("16GiB", "4k", "bf16"). RAFTER_INVALID: unknown name, bad
- * value, out of range. */
+/* Sets one option from its text form ("16GiB", "4k", "bf16"). RAFTER_INVALID: the name is unknown,
+ * or the value is wrong or out of range. */
 rafter_status rafter_job_set(rafter_job *job, const char *name, const char *value, rafter_error *error);
-/* Sets options from a command line without program and command: argv[0] is the first argument.
- * RAFTER_INVALID: as for rafter_job_set. */
+/* Sets options from the arguments of a command line. argv[0] is the first argument after the
+ * command. RAFTER_INVALID: as for rafter_job_set. */
 rafter_status rafter_job_parse(rafter_job *job, int argc, char **argv, rafter_error *error);
-/* The value of one option in its text form; "" when unset. RAFTER_INVALID: unknown name. */
+/* Gets one option in its text form; "" if unset. RAFTER_INVALID: unknown name. */
 rafter_status rafter_job_get(const rafter_job *job, const char *name, char **value, rafter_error *error);
-/* Returns all resolved options as one JSON object, as run.json records them. */
+/* Gets all resolved options as one JSON object, in the form of run.json. */
 rafter_status rafter_job_json(const rafter_job *job, char **json, rafter_error *error);
-/* Help text made from the options table. If `command` is NULL, the text is the help of the program.
- * `form`: "text", "all" (with all options), "man" or "completion" (bash); "text:80" sets the width
- * in columns. */
+/* Gets the help of a command, or of the program if `command` is NULL. `form` is "text", "all" (with
+ * all options), "man" or "completion" (for bash). "text:80" sets the width in columns. */
 rafter_status rafter_help(const char *command, const char *form, char **text, rafter_error *error);
 
 /* ---- plans: memory and time of a job, without a device and without weights ------------------- */
 typedef struct rafter_plan rafter_plan;
 
-/* Plans a job of command plan, train, generate or bench. Allocates no tensor. A plan that does
- * not fit the memory is returned with fits = false. With the option "fit", the smallest plan is
- * returned if no plan fits. RAFTER_INVALID: shapes or options that cannot be combined. */
+/* Makes a plan for a job of command plan, train, generate or bench. Allocates no tensor. If the
+ * plan does not fit the memory, it is returned with fits = false. With the option "fit", the
+ * smallest plan is returned if no plan fits. RAFTER_INVALID: shapes or options that cannot be
+ * combined. */
 rafter_status rafter_plan_new(const rafter_job *job, rafter_plan **plan, rafter_error *error);
 void rafter_plan_free(rafter_plan *plan);
-/* The plan as `rafter plan --json` prints it (docs/formats.md), or as its text output. */
+/* Gets the plan as the JSON of `rafter plan --json` (docs/formats.md), or as text. */
 rafter_status rafter_plan_json(const rafter_plan *plan, char **json, rafter_error *error);
 rafter_status rafter_plan_text(const rafter_plan *plan, char **text, rafter_error *error);
-/* One number of the JSON by its JSON Pointer: "/memory/peak_bytes" (bytes), "/time/seconds"
- * (seconds per step), "/model/parameters". RAFTER_INVALID: no such number. */
+/* Gets one number of the plan's JSON. `pointer` is a JSON Pointer: "/memory/peak_bytes" (bytes),
+ * "/time/seconds" (seconds per step), "/model/parameters". RAFTER_INVALID: no such number. */
 rafter_status rafter_plan_number(const rafter_plan *plan, const char *pointer, double *value,
                                  rafter_error *error);
 
 /* ---- training, step by step ------------------------------------------------------------------ */
 typedef struct rafter_trainer rafter_trainer;
 
-/* Results of one optimizer step. `loss` is the mean over all labels that the loss counts, in nats
- * per token. */
+/* Results of one optimizer step. `loss` is in nats per token, the mean over all labels in the
+ * loss. */
 typedef struct rafter_step {
   size_t size;
-  int64_t step;                      /* 1-based */
+  int64_t step;                      /* number of the step, from 1 */
   int64_t tokens;                    /* tokens read since step 1, including prompts */
-  double loss, accuracy;             /* accuracy: share of labels that were the most likely token */
+  double loss, accuracy;             /* accuracy: fraction of labels that were the most likely token */
   double lr, grad_norm;              /* grad_norm: global L2 norm before clipping */
-  double seconds, predicted_seconds; /* time of this step */
+  double seconds, predicted_seconds; /* time of this step: measured, predicted */
   double tokens_per_second;
-  /* MFU: the step's model FLOPs (causal) / (seconds x the machine's f32 or bf16 peak) */
+  /* MFU: the step's causal model FLOPs / (seconds x the machine's f32 or bf16 peak) */
   double mfu;
-  int64_t loss_tokens; /* how many of `tokens` the loss counts */
+  int64_t loss_tokens; /* the part of `tokens` that is in the loss */
   double epoch;        /* passes over the data so far; 0 for random data */
 } rafter_step;
 
-/* Plans the job, maps its arena, opens its data and sets the weights (random, from the model's
- * files, or resumed). RAFTER_NO_FIT: the plan does not fit, and nothing was allocated.
- * RAFTER_FAILED: the data or a checkpoint cannot be read, or memory is short. */
+/* Plans the job, maps its arena, opens its data and sets the weights. The weights are random, from
+ * the model's files, or from a checkpoint. RAFTER_NO_FIT: the plan does not fit, and nothing was
+ * allocated. RAFTER_FAILED: the data or a checkpoint cannot be read, or memory is short. */
 rafter_status rafter_trainer_open(const rafter_job *job, rafter_trainer **trainer, rafter_error *error);
-/* Number of steps done, and number of all steps of the run. */
+/* Gets the number of finished steps, and the number of all steps of the run. */
 void rafter_trainer_progress(const rafter_trainer *trainer, int64_t *done, int64_t *of);
-/* Runs one optimizer step over the next batch. Allocates nothing. RAFTER_FAILED: the data could
- * not be read, or a number is not finite (the message names the op). */
+/* Runs one optimizer step over the next batch. Allocates nothing. RAFTER_FAILED: the data cannot be
+ * read, or a number is not finite (then the message names the op). */
 rafter_status rafter_trainer_step(rafter_trainer *trainer, rafter_step *step, rafter_error *error);
-/* Mean loss (nats per token) over at most `rows` rows of the validation split. RAFTER_INVALID:
- * there is no validation split. */
+/* Gets the mean loss (nats per token) over at most `rows` rows of the validation split.
+ * RAFTER_INVALID: the data has no validation split. */
 rafter_status rafter_trainer_validate(rafter_trainer *trainer, int64_t rows, double *loss,
                                       rafter_error *error);
-/* Writes a checkpoint folder, which is complete when it contains DONE. RAFTER_FAILED: an I/O
- * error; the incomplete folder is removed. */
+/* Writes a checkpoint folder. It is complete when it contains the file DONE. RAFTER_FAILED: an I/O
+ * error. Then the incomplete folder is removed. */
 rafter_status rafter_trainer_save(rafter_trainer *trainer, const char *folder, rafter_error *error);
 /* `arena_bytes`: size of the arena, which equals the plan's peak. `outside_bytes`: resident memory
  * of this process outside the arena. */
 rafter_status rafter_trainer_memory(const rafter_trainer *trainer, int64_t *arena_bytes,
                                     int64_t *outside_bytes, rafter_error *error);
-/* JSON with the memory of the trainer's plan, and the predicted and measured seconds of each op. */
+/* Gets JSON with the memory of the plan, and with the predicted and measured seconds of each op. */
 rafter_status rafter_trainer_report(const rafter_trainer *trainer, char **json, rafter_error *error);
 void rafter_trainer_close(rafter_trainer *trainer);
 
@@ -165,13 +164,14 @@ void rafter_trainer_close(rafter_trainer *trainer);
 typedef struct rafter_generator rafter_generator;
 typedef struct rafter_tokenizer rafter_tokenizer;
 
-/* Opens a model to answer requests, from a job of command "generate". Option batch: answers
- * generated at once (unset: 8). Option seq: context in tokens (unset: 4096, or the model's limit).
- * Options for prompts and sampling are ignored. RAFTER_NO_FIT: the plan does not fit, and nothing
- * was allocated. RAFTER_FAILED: files or memory. */
+/* Opens a model to answer requests, from a job of command "generate". The option batch is the
+ * number of answers generated at once (unset: 8). The option seq is the context in tokens (unset:
+ * 4096, or the model's limit). Options for prompts and sampling are ignored. RAFTER_NO_FIT: the
+ * plan does not fit, and nothing was allocated. RAFTER_FAILED: a file cannot be read, or memory
+ * is short. */
 rafter_status rafter_generator_open(const rafter_job *job, rafter_generator **generator, rafter_error *error);
 void rafter_generator_close(rafter_generator *generator);
-/* The generator's tokenizer, valid as long as the generator; NULL: the model has no tokenizer. */
+/* The generator's tokenizer, valid as long as the generator. NULL: the model has no tokenizer. */
 const rafter_tokenizer *rafter_generator_tokenizer(const rafter_generator *generator);
 
 typedef struct rafter_logit_bias {
@@ -179,26 +179,26 @@ typedef struct rafter_logit_bias {
   float bias; /* added to the logit; -INFINITY excludes the token */
 } rafter_logit_bias;
 
-/* One prompt with its sampling settings. Everything except `owner` is copied. */
+/* One prompt with its sampling settings. Everything is copied except what `owner` points to. */
 typedef struct rafter_request {
   size_t size;
   const int32_t *tokens; /* (count) the prompt */
   int64_t count;
   int64_t max_tokens; /* maximum tokens of an answer; 0: up to the end of the context */
-  int32_t samples;    /* number of answers, each with its own seed; 0: 1 */
-  int32_t top_k;      /* 0: all */
+  int32_t samples;    /* number of answers, each with its own seed; 0 means 1 */
+  int32_t top_k;      /* 0: all tokens */
   float temperature;  /* 0: greedy */
   float top_p;        /* in (0, 1]; 0: unset */
   float min_p;        /* 0: unset */
-  float repetition_penalty, frequency_penalty, presence_penalty; /* 0: none */
+  float repetition_penalty, frequency_penalty, presence_penalty; /* 0: no penalty */
   uint64_t seed;
   int64_t min_tokens;            /* minimum tokens before an end-of-text token is allowed */
   const rafter_logit_bias *bias; /* (bias_count) */
   int64_t bias_count;
   const char *const *stop; /* (stop_count) texts that end an answer and are not part of it */
   int32_t stop_count;
-  int32_t top_logprobs; /* number of likeliest tokens reported with each token, 0 to 32 */
-  bool ignore_eos;      /* exclude the model's end-of-text tokens; otherwise they end an answer */
+  int32_t top_logprobs; /* number of likeliest tokens to report with each token, 0 to 32 */
+  bool ignore_eos;      /* exclude the model's end-of-text tokens; if false, they end an answer */
   bool keep;            /* keep the answer cached for the next turn of its conversation */
   void *owner;          /* the caller's pointer, returned with every event */
 } rafter_request;
@@ -207,125 +207,125 @@ typedef enum rafter_finish {
   RAFTER_FINISH_NONE = 0,
   RAFTER_FINISH_STOP = 1,      /* an end-of-text token or a stop text */
   RAFTER_FINISH_LENGTH = 2,    /* max_tokens, or the end of the context */
-  RAFTER_FINISH_ERROR = 3,     /* the event's status and message name the error */
-  RAFTER_FINISH_CANCELLED = 4, /* rafter_generator_cancel */
+  RAFTER_FINISH_ERROR = 3,     /* an error; the event's status and message describe it */
+  RAFTER_FINISH_CANCELLED = 4, /* the caller called rafter_generator_cancel */
 } rafter_finish;
 
 /* One token of one answer, or the end of an answer. Only the last event of an answer has a finish
  * other than RAFTER_FINISH_NONE. Pointers are valid until the next step. */
 typedef struct rafter_event {
   size_t size;
-  int64_t request; /* from rafter_generator_submit */
+  int64_t request; /* id from rafter_generator_submit */
   int32_t sample;
   int32_t token; /* -1: the answer ends without a token */
   int64_t index; /* position of the token in its answer, from 0; -1: no token */
   void *owner;
   /* New text of the answer: text_bytes bytes of complete characters, then a NUL. Text that may
-   * begin a stop text comes with a later event. "" without a tokenizer. */
+   * begin a stop text comes with a later event. Without a tokenizer, "". */
   const char *text;
   size_t text_bytes;
   float logprob;             /* natural log of the token's probability in the full softmax */
   int32_t top;               /* number of reported likeliest tokens */
-  const int32_t *top_ids;    /* (top) likeliest first */
-  const float *top_logprobs; /* (top) */
-  rafter_finish finish;      /* NONE: the answer continues */
-  rafter_status status;      /* RAFTER_FINISH_ERROR; otherwise RAFTER_OK */
-  const char *message;       /* RAFTER_FINISH_ERROR; otherwise "" */
+  const int32_t *top_ids;    /* (top) token ids, likeliest first */
+  const float *top_logprobs; /* (top) logprob of each of top_ids */
+  rafter_finish finish;      /* RAFTER_FINISH_NONE: the answer continues */
+  rafter_status status;      /* the error if `finish` is RAFTER_FINISH_ERROR; otherwise RAFTER_OK */
+  const char *message;       /* the error's message; otherwise "" */
 } rafter_event;
 
-/* Queues a request; requests start in the order of their submission. RAFTER_INVALID: the prompt
- * is empty or longer than the context, or a token or an option is out of range. */
+/* Queues a request. Requests start in the order of submission. RAFTER_INVALID: the prompt is empty,
+ * the prompt is longer than the context, or a token or an option is out of range. */
 rafter_status rafter_generator_submit(rafter_generator *generator, const rafter_request *request, int64_t *id,
                                       rafter_error *error);
-/* Whether another step is needed: an answer is running or waiting, or an event is still to be
- * delivered. */
+/* True if another step is needed, because an answer is running or waiting, or because an event is
+ * not yet delivered. */
 bool rafter_generator_busy(const rafter_generator *generator);
-/* Runs one forward pass: it adds a token to every running answer and reads chunks of prompts. An
- * error of a single request becomes an event; the call fails only for errors that concern all
+/* Runs one forward pass. The pass adds a token to every running answer and reads chunks of prompts.
+ * An error of a single request becomes an event. The call fails only for an error that concerns all
  * requests. */
 rafter_status rafter_generator_step(rafter_generator *generator, rafter_error *error);
-/* Gets the next event of the last step; false: no more events. */
+/* Gets the next event of the last step. Returns false after the last event. */
 bool rafter_generator_next(rafter_generator *generator, rafter_event *event);
-/* Ends the answer `sample` of a request, or all its answers if `sample` is -1. The last event of
+/* Ends the answer `sample` of a request, or all answers to it if `sample` is -1. The last event of
  * each ended answer comes with a later step. */
 void rafter_generator_cancel(rafter_generator *generator, int64_t request, int32_t sample);
-/* Bytes of the generator's arena, which equal the plan's peak. */
+/* Bytes of the generator's arena. They equal the plan's peak. */
 int64_t rafter_generator_arena_bytes(const rafter_generator *generator);
 
 /* ---- scoring --------------------------------------------------------------------------------- */
 typedef struct rafter_scorer rafter_scorer;
 
-/* One text, and the arrays for its results. */
+/* A text to score, and the arrays for its results. */
 typedef struct rafter_score {
   size_t size;
   const int32_t *tokens; /* (count) */
-  int64_t count;         /* 1 to the option seq */
+  int64_t count;         /* from 1 to the value of the option seq */
   float *logprobs;       /* (count) log-probability of each token given the tokens before it; [0] is 0 */
-  int32_t *top_ids;      /* (count, top) or NULL: likeliest tokens at each position; row 0 is -1 */
-  float *top_logprobs;   /* (count, top) or NULL */
+  int32_t *top_ids;      /* (count, top) likeliest tokens at each position; row 0 is -1; may be NULL */
+  float *top_logprobs;   /* (count, top) log-probabilities of these tokens; may be NULL */
 } rafter_score;
 
-/* Opens a model to score texts, from a job of command "score". Option seq: maximum tokens of a text
- * (unset: 1024, or the model's limit). One call scores at most batch times seq tokens (1 times seq
- * if batch is unset). Option top: likeliest tokens per position. Errors: as for
- * rafter_generator_open. */
+/* Opens a model to score texts, from a job of command "score". The option seq is the maximum number
+ * of tokens of a text (unset: 1024, or the model's limit). One call scores at most batch x seq
+ * tokens (seq tokens if batch is unset). The option top is the number of likeliest tokens per
+ * position. Errors: as for rafter_generator_open. */
 rafter_status rafter_scorer_open(const rafter_job *job, rafter_scorer **scorer, rafter_error *error);
 void rafter_scorer_close(rafter_scorer *scorer);
-/* Maximum tokens of one call, over all its texts. */
+/* Maximum number of tokens of one call, over all its texts. */
 int64_t rafter_scorer_tokens(const rafter_scorer *scorer);
-/* Scores `count` texts in one forward pass; the results of a text do not depend on the other
- * texts. All `count` structs must have the same `size`. RAFTER_INVALID: too many tokens, or one
- * is out of range. */
+/* Scores `count` texts in one forward pass. The results of a text do not depend on the other texts.
+ * All `count` structs must have the same `size`. RAFTER_INVALID: there are too many tokens, or a
+ * token is out of range. */
 rafter_status rafter_scorer_score(rafter_scorer *scorer, const rafter_score *text, int32_t count,
                                   rafter_error *error);
 
 /* ---- tokens ---------------------------------------------------------------------------------- */
 
-/* Opens the tokenizer of a job's model. The job may be of any command that has a model. The option
- * template, if the command has it, replaces the model's chat template. */
+/* Opens the tokenizer of a job's model. The job may be of any command that has a model. If the
+ * command has the option template, this option replaces the model's chat template. */
 rafter_status rafter_tokenizer_open(const rafter_job *job, rafter_tokenizer **tokenizer, rafter_error *error);
 void rafter_tokenizer_close(rafter_tokenizer *tokenizer);
-/* Size of the vocabulary: ids are below this number. */
+/* Size of the vocabulary. Every id is below this number. */
 int64_t rafter_tokenizer_vocab(const rafter_tokenizer *tokenizer);
-/* Token ids of a text. If `special` is set, adds the tokenizer's begin and end tokens, and encodes
- * special tokens that the text spells out as their ids. Otherwise the whole text is treated as
- * plain text. */
+/* Gets the token ids of a text. If `special` is true, adds the tokenizer's begin and end tokens.
+ * The text of a special token, such as "</s>", then becomes the id of this token. If `special` is
+ * false, the whole text is plain text. */
 rafter_status rafter_tokenizer_encode(const rafter_tokenizer *tokenizer, const char *text, size_t bytes,
                                       bool special, int32_t **ids, int64_t *count, rafter_error *error);
-/* NUL-terminated text of token ids; special tokens are left out. RAFTER_INVALID: id out of
- * range. */
+/* Gets the text of token ids, with a NUL at the end. Special tokens are left out. RAFTER_INVALID:
+ * an id is out of range. */
 rafter_status rafter_tokenizer_decode(const rafter_tokenizer *tokenizer, const int32_t *ids, int64_t count,
                                       char **text, size_t *bytes, rafter_error *error);
-/* Token ids of a conversation in the model's chat template. `messages`: a JSON list of {"role",
- * "content"}. `opens_answer`: add the beginning of the assistant's turn. RAFTER_FAILED: the model
- * has no template. */
+/* Gets the token ids of a conversation in the model's chat template. `messages` is a JSON list of
+ * {"role", "content"}. If `opens_answer` is true, adds the beginning of the assistant's turn.
+ * RAFTER_FAILED: the model has no template. */
 rafter_status rafter_tokenizer_chat(const rafter_tokenizer *tokenizer, const char *messages,
                                     bool opens_answer, int32_t **ids, int64_t *count, rafter_error *error);
 
 /* ---- whole commands -------------------------------------------------------------------------- */
 
-/* Receives a command's output. Any function pointer may be NULL. A text passed to one of the
- * functions is valid only until the function returns. */
+/* Receives a command's output. Any function pointer may be NULL. A text that is passed to one of
+ * these functions is valid only until the function returns. */
 typedef struct rafter_sink {
   size_t size;
   void *self;
-  void (*text)(void *self, const char *text); /* text output, not always complete lines */
-  void (*json)(void *self, const char *line); /* one JSON object, no newline */
+  void (*text)(void *self, const char *text); /* text output; not always complete lines */
+  void (*json)(void *self, const char *line); /* one JSON object without a newline */
   void (*bar)(void *self, const char *line);  /* replaces the last progress line; "" ends the progress */
   /* If *stop becomes non-zero, the command saves and returns RAFTER_INTERRUPTED. A signal handler
    * or another thread sets it with an atomic store; the library reads it atomically. */
   const volatile int *stop;
-  /* Shows `prompt`, reads a line for chat, and returns it malloc'ed and without its newline; NULL
-   * means end of input. During a chat, a non-zero *stop ends only the current answer. After that,
-   * the function `line` must set *stop to 0. */
+  /* Shows `prompt` and reads a line for chat. Returns the line without its newline, malloc'ed, or
+   * NULL at the end of input. During a chat, a non-zero *stop ends only the current answer. After
+   * that, this function must set *stop to 0. */
   char *(*line)(void *self, const char *prompt);
-  void (*note)(void *self, const char *text); /* notices that are not results; NULL: `text` gets them */
-  /* Keep the history of runs in $RAFTER_RUNS, or in `runs` of the working directory. If `history`
-   * is false, the history is kept only if RAFTER_RUNS is set and not empty. */
+  void (*note)(void *self, const char *text); /* messages that are not results; if NULL, `text` gets them */
+  /* true: keep the history of runs in $RAFTER_RUNS, or in `runs` of the working directory. false:
+   * keep the history only if RAFTER_RUNS is set and not empty. */
   bool history;
 } rafter_sink;
 
-/* Runs a job's command in the same way as the program `rafter`. May return any status. */
+/* Runs a job's command in the same way as the program `rafter` does. May return any status. */
 rafter_status rafter_run(const rafter_job *job, const rafter_sink *sink, rafter_error *error);
 
 #if defined(__GNUC__)

@@ -16,8 +16,8 @@ static const char *job_of(const json_t *run, const json_t *plan) {
   return command && !strcmp(command, "train") ? "train" : job;
 }
 
-/* The options that plan a run again: the options in run.json, and the sizes that the run's
- * command chose. */
+/* The options that plan a run again: options of run.json, and sizes that the run's command
+ * chose. */
 static rf_status plan_options(const rf_commands *commands, const json_t *entry, rf_options **out,
                               rf_error *error) {
   const json_t *run = json_object_get(entry, "run"), *plan = json_object_get(entry, "plan"),
@@ -80,8 +80,7 @@ static const struct {
     {"train", "remat=block", EXACT},
 };
 
-/* Writes the change into `text` as options. Returns false if the change does not apply to this
- * plan. */
+/* Writes the change into `text` as options. Returns false if the change does not apply here. */
 static bool options_of(const json_t *plan, const char *change, char text[96]) {
   const json_t *settings = json_object_get(plan, "settings");
   long long micro = json_integer_value(json_object_get(settings, "microbatch")),
@@ -124,8 +123,7 @@ static json_t *walks_of(const rafter_plan *made) {
   return plans;
 }
 
-/* `now`: the predicted times of the run without a change, from the same calibration as the times
- * of `made`. */
+/* `now`: predicted times of the unchanged run, from the same calibration as those of `made`. */
 static json_t *row_of(const rafter_plan *made, const char *change, int results, json_t *now) {
   const rf_plan *plan = made->plan, *largest = rf_plan_larger(plan, made->prefill);
   return json_pack("{ss sf sI sb sb sb so sO}", "change", change, "seconds", plan->step_seconds, "peak_bytes",

@@ -4,9 +4,8 @@
 
 #include "advise/planned.h"
 
-/* Plans a run again. `entry` is the run's entry in a report model (report/model.h). `change` is
- * a change of the options, or "". The new plan lists its tensors and ops. `commands` must
- * contain "plan". */
+/* Plans a run again. `entry` is the run's entry in a report model (report/model.h). `change` is a
+ * change of the options, or "". The plan lists tensors and ops. `commands` must contain "plan". */
 rf_status rf_plan_run_again(const rf_commands *commands, const json_t *entry, const char *change,
                             rafter_plan **plan, rf_error *error);
 /* Plans a run with one change at a time. Returns an array, which the caller frees, with the memory

@@ -1,5 +1,4 @@
-/* compare.c - `rafter plan --compare A B`: shows two plans next to each other, with all
- * differences. */
+/* compare.c - `rafter plan --compare A B`: prints two plans in one table, with all differences. */
 #include "advise/set.h"
 #include "advise/vary.h"
 

@@ -16,8 +16,7 @@ typedef struct lengths {
   int samples;
 } lengths;
 
-/* Reads prompt and answer lengths. Without --seq, a cache slot has the length of a prompt and
- * its answer. */
+/* Reads prompt and answer lengths. Without --seq, a cache slot is as long as both together. */
 static rf_status resolve_lengths(rafter_plan *p, const rf_options *o, lengths *l, rf_error *error) {
   rf_settings *s = &p->settings;
   int64_t half = s->model.max_seq > 1 ? s->model.max_seq / 2 : 1;
@@ -48,9 +47,9 @@ static rf_generate_settings generate_settings(const rafter_plan *p) {
   return (rf_generate_settings){.model = p->settings.model, .plan = p->settings.plan};
 }
 
-/* Scales a simulation of one copy of the model to all copies. The simulated copy had `each` of
- * the `requests` requests. The longest queue is not scaled, because the queues of the copies do
- * not peak at the same time. */
+/* Scales a simulation of one copy of the model, with `each` of the `requests` requests, to all
+ * copies. The longest queue is not scaled: the queues of the copies do not peak at the same
+ * time. */
 static void add_copies(rf_serve_stats *served, int64_t requests, int64_t each) {
   rf_generate_counts *c = &served->counts;
   int64_t *counts[] = {&c->walks,  &c->rows,    &c->parts, &c->prompt_tokens,
@@ -371,8 +370,7 @@ typedef struct phase {
 static const char RL_NOTE[] = "RL steps can be planned but cannot be run yet; rollouts, the reference's log "
                               "probabilities and the policy's step use one arena in turn";
 
-/* Bytes of a phase by class of tensor. Weights that are not trained count as 0, because all
- * phases share them. */
+/* Bytes of a phase by class of tensor, without untrained weights, which all phases share. */
 static void own_bytes(const rf_plan *plan, bool trains, int64_t own[RF_CLASSES]) {
   for (int c = 0; c < RF_CLASSES; c++) {
     bool base = c == RF_CLASS_WEIGHT || c == RF_CLASS_ADAPTER;
@@ -532,8 +530,7 @@ static rf_status rl_cost(void *self, const rf_plan *plan, rf_fit_cost *cost, rf_
   return RAFTER_OK;
 }
 
-/* Plans the policy's training step. With remat=auto, reserves memory for the reference model's
- * weights. */
+/* Plans the policy's step. With remat=auto, reserves memory for the reference model's weights. */
 static rf_status plan_policy(rl_step *s, rf_error *error) {
   rf_settings *from = &s->p->settings;
   int64_t copy = from->model.lora.rank == 0 ? s->reference->by_class[RF_CLASS_WEIGHT] : 0;

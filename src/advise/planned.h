@@ -65,9 +65,9 @@ typedef struct rf_idle {
   pthread_cond_t changed;
   bool is;
 } rf_idle;
-/* Returns RAFTER_OK if the plan fits. Otherwise, returns RAFTER_NO_FIT, and the error names the
- * largest tensors and a setting that fits. When a core becomes idle, a second thread helps to
- * search. */
+/* Returns RAFTER_OK if the plan fits. If not, returns RAFTER_NO_FIT, and the error names the
+ * largest tensors and a setting that fits. A second thread helps to search when a core becomes
+ * idle. */
 rf_status rf_plan_refuse(const rf_options *options, const rafter_plan *plan, rf_idle *idle, rf_error *error);
 
 #endif

@@ -14,8 +14,7 @@ enum { COLOURS = sizeof COLOUR / sizeof *COLOUR };
 #define LIMIT_COLOUR "#d00000"
 enum { NEAR = 6 }; /* a limit above NEAR times the largest value gets a label, not a line */
 
-/* Draws the machine's memory limit as a line. If the limit is far above the data, writes only a
- * label. */
+/* Draws the machine's memory limit as a line. If it is far above the data, writes only a label. */
 static void put_limit(rf_gnuplot *p, const char *machine, double room, double most) {
   char label[120], size[32];
   bool near = room < NEAR * most;

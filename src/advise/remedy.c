@@ -199,9 +199,8 @@ static int64_t lasting_bytes(const rafter_plan *p) {
   return p->lasts > 0 ? p->lasts : p->plan->persistent_bytes;
 }
 
-/* A machine with more chips and its smallest training step. In this step, each chip has one
- * sequence and recomputes blocks. If there are more chips than sequences, several chips shard
- * each matrix. */
+/* A machine with more chips and its smallest training step: one sequence per chip, and recomputed
+ * blocks. If there are more chips than sequences, several chips shard each matrix. */
 typedef struct larger {
   char on[300], mesh[80];
   int64_t micro, accumulate; /* 0: unchanged */
@@ -313,8 +312,7 @@ static void try_ahead(remedy *r) {
   try_larger_ahead(r);
 }
 
-/* Finds a change that fits and writes the change as options. Returns false if no change was
- * found. */
+/* Finds a change that fits and writes it as options. Returns false if no change was found. */
 static bool find(remedy *r, char text[400]) {
   if (!strcmp(r->plan->job, "rl")) {
     int64_t batch = r->plan->plan->options.build.microbatch * r->plan->plan->options.build.accumulate;

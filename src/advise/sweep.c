@@ -25,8 +25,7 @@ static void row_of(rf_sweep_row *row, const json_t *plan) {
   row->room = rf_json_at(plan, "memory", "capacity_bytes") - rf_json_at(plan, "memory", "reserve_bytes");
 }
 
-/* The factor by which bytes or seconds should grow from row i - 1 to row i, if the trend of the
- * earlier rows continues. */
+/* The factor by which bytes or seconds should grow from row i - 1 to i, by the earlier trend. */
 static double growth(const rf_sweep_row *row, int i, bool memory) {
 #define AT(k) (memory ? row[k].bytes : row[k].seconds)
   double before = AT(i - 1), step = row[i].x - row[i - 1].x, last = i > 1 ? row[i - 1].x - row[i - 2].x : 0;
@@ -36,8 +35,7 @@ static double growth(const rf_sweep_row *row, int i, bool memory) {
              : row[i].rate * row[i].seconds / (row[i - 1].rate * before);
 }
 
-/* The part of row `i` that exceeds the trend of the neighbouring rows, as a fraction of row i -
- * 1. 0: no cliff. */
+/* The growth from row i - 1 to `i` above the neighbours' trend, as a fraction. 0: no cliff. */
 static double step_of(const rf_sweep_row *row, int count, int i, bool memory) {
   double slope[3] = {0}, most = 0;
   for (int k = -1; k <= 1; k++) {
@@ -58,8 +56,7 @@ static void add_cliff(json_t *cliffs, const char *at, const char *what, double s
                                           kind, "cause", cause));
 }
 
-/* Reports a row if it has more chips than the row before and each chip computes clearly fewer
- * tokens. */
+/* Reports a row with more chips than the row before if each chip computes clearly fewer tokens. */
 static void find_kink(json_t *cliffs, const rf_sweep_row *row, int i) {
   char text[400];
   double each = row[i].rate / row[i].chips, before = row[i - 1].rate / row[i - 1].chips;
@@ -78,8 +75,7 @@ static json_t *find_cliffs(const rf_sweep_row *row, int count) {
   for (int i = 1; i < count; i++) {
     if (!row[i].planned || !row[i - 1].planned) continue;
     double time = step_of(row, count, i, false), memory = step_of(row, count, i, true);
-    /* Fewer tokens per second may only mean more work per token. Only if FLOP/s fall too, it is
-     * a cliff. */
+    /* Fewer tokens per second may only mean more work per token. Fewer FLOP/s are a cliff. */
     double fall = row[i - 1].rate > 0 ? 1 - row[i].rate / row[i - 1].rate : 0,
            slower = row[i - 1].speed > 0 ? 1 - row[i].speed / row[i - 1].speed : 0;
     if (slower < fall) fall = slower;
@@ -111,9 +107,8 @@ static double number_of(const char *text) {
   return *text && !*end ? x : NAN;
 }
 
-/* Finds one batch for all rows of a sweep over microbatch or accumulate. If --batch is unset,
- *batch is the smallest common multiple of the values that is at least the default. *batch = 0:
- * no change. */
+/* Finds one batch for all rows of a sweep over microbatch or accumulate. Without --batch, *batch is
+ * the smallest common multiple of the values from the default up. *batch = 0: no change. */
 static rf_status common_batch(const rf_options *o, const char *name, const char *const *values, int count,
                               int64_t *batch, rf_error *error) {
   enum { MOST = 1 << 20 };

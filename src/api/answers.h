@@ -43,8 +43,7 @@ rf_status rf_ids_of_json(const json_t *list, int64_t vocab, const char *where, r
 /* Appends the token ids of a list option, such as --tokens. */
 rf_status rf_ids_given(const rf_options *options, const char *option, int64_t vocab, rf_ids *ids,
                        rf_error *error);
-/* rf_stop_of collects stop texts from a list, rf_stop_given from --stop. Free with
- * rf_stop_close(). */
+/* Stop texts from a list, or from --stop. Free with rf_stop_close(). */
 rf_status rf_stop_of(const char *const *texts, int count, rf_stop *stop, rf_error *error);
 rf_status rf_stop_given(const rf_options *options, rf_stop *stop, rf_error *error);
 

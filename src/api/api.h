@@ -16,8 +16,7 @@ struct rafter_job {
   rf_options *options;
 };
 
-/* All commands. `TRAIN` means RF_COMMAND_TRAIN in train.c. A new command adds its name to this
- * list. */
+/* All commands: `TRAIN` means RF_COMMAND_TRAIN in train.c. Add the name of a new command here. */
 // clang-format off
 #define RF_COMMANDS(X) \
   X(PLAN) X(CALIBRATE) X(ROOFLINE) \
@@ -31,14 +30,12 @@ struct rafter_job {
 RF_COMMANDS(RF_DECLARE_COMMAND)
 extern const rf_commands RF_ALL_COMMANDS;
 
-/* Tables of options, and the commands that have them. EVERY: all commands. DEBUG: commands that
- * compute. EXAMPLE: tokenize and train. SPECIAL: tokenize and score. ROWS_OUT: score and eval. TOP:
- * score and bench. */
+/* Tables of options, and the commands with these options. EVERY: all. DEBUG: commands that compute.
+ * EXAMPLE: tokenize, train. SPECIAL: tokenize, score. ROWS_OUT: score, eval. TOP: score, bench. */
 extern const rf_option RF_EVERY_OPTIONS[], RF_DEBUG_OPTIONS[], RF_EXAMPLE_OPTIONS[], RF_SPECIAL_OPTIONS[],
     RF_ROWS_OUT_OPTIONS[], RF_TOP_OPTIONS[];
-/* RF_TABLE(rows) names all entries of an option table. RF_INFERENCE_TABLES lists the tables of
- * commands that run a model. RF_LEFT_TABLES lists the tables of commands that may write a run
- * folder. */
+/* RF_TABLE(rows) names all entries of an option table. RF_INFERENCE_TABLES: for commands that run a
+ * model. RF_LEFT_TABLES: for commands that may write a run folder. */
 #define RF_TABLE(rows) \
   { rows, NULL }
 #define RF_INFERENCE_TABLES RF_TABLE(RF_MODEL_OPTIONS), RF_TABLE(RF_INFERENCE_OPTIONS)
@@ -65,8 +62,8 @@ rf_status rf_runs_folder(const char *which, char folder[4096], rf_error *error);
 
 const rf_plan *rf_plan_of_trainer(const rafter_trainer *trainer);
 struct rf_record;
-/* Writes the trace of a trainer's steps into the folder `part` below --out, as rf_traced_leave
- * does. */
+/* Writes the trace of a trainer's steps into the folder `part` below --out (see
+ * rf_traced_leave). */
 rf_status rf_trainer_leave_trace(const rafter_trainer *trainer, const struct rf_record *record,
                                  const rf_options *options, const char *part, json_t *results,
                                  const rafter_sink *sink, rf_error *error);

@@ -145,8 +145,7 @@ typedef struct limits {
   const char *counted; /* formula of the FLOPs, for the output */
 } limits;
 
-/* Adds all sampled ceilings to `rates`. Adds the fraction of each ceiling that the test reached to
- * `fractions`. */
+/* Adds all ceilings to `rates`, and the fraction of each that the test reached to `fractions`. */
 static void put_fractions(const ceilings *c, const limits *l, double seconds, json_t *rates,
                           json_t *fractions) {
   for (int i = 0; i < PEAK_COUNT; i++) {
@@ -228,9 +227,8 @@ static void list_test(const bench *b, const rf_plan *plan, json_t *results) {
   json_decref(results);
 }
 
-/* Measures a training step. The limit counts `6 P + 12 L T D` FLOPs per token at the measured peak
- * rate, for P matmul weights, L layers, T tokens and width D. `12 L T D` includes masked attention
- * scores. */
+/* Measures a training step. The limit counts `6 P + 12 L T D` FLOPs per token at the measured peak,
+ * for P matmul weights, L layers, T tokens and width D. `12 L T D` includes masked scores. */
 static rf_status bench_train(bench *b, rf_error *error) {
   rf_status status = RAFTER_OK;
   rafter_trainer *trainer = NULL;
@@ -266,8 +264,7 @@ done:
   return status;
 }
 
-/* Writes the test's trace. Without a trace, adds the test to the history. Takes ownership of
- * `results`. */
+/* Writes the test's trace, or else adds the test to the history. Takes ownership of `results`. */
 static rf_status leave(const bench *b, const rf_generator *g, const rf_plan *plan, json_t *results,
                        rf_error *error) {
   rf_walked w;
@@ -292,8 +289,8 @@ static rf_status feed_random(rf_generator *g, int64_t count, const float **logit
   return status;
 }
 
-/* Number of positions that a prefill or decoding test needs. Returns 0 for other tests, which check
- * positions themselves. */
+/* Positions that a prefill or decoding test needs. 0 for other tests, which check this
+ * themselves. */
 static int64_t positions_of(const test *t) {
   return t->kind == 'p' || t->kind == 't' ? t->tokens + t->depth + (t->kind == 't') : 0;
 }
@@ -398,8 +395,8 @@ static rf_status bench_batch(bench *b, rf_error *error) {
           rows = chunk > t->tokens ? chunk : t->tokens;
   int64_t length = PROMPT, most = 0,
           room = s->model.position == RF_POSITION_LEARNED ? s->model.max_seq : INT64_MAX;
-  /* Every answer must last longer than the measurement. If the model has few positions, prompts are
-   * short. */
+  /* Answers must last longer than the measurement. A model with few positions gets short
+   * prompts. */
   do {
     if (most) length /= 2;
     most = walks_to_start(t->tokens, length, rows) + STEPS + 1;
@@ -454,8 +451,7 @@ done:
   return status;
 }
 
-/* Scores t->tokens tokens in texts of 1,024 tokens. If the model has fewer positions, the texts are
- * shorter. */
+/* Scores t->tokens tokens in texts of 1,024 tokens, or of as many as the model has positions. */
 static rf_status bench_score(bench *b, rf_error *error) {
   enum { TEXT = 1024 };
   rf_status status = RAFTER_OK;

@@ -170,8 +170,7 @@ static rf_status remember(conversation *c, turn *t, rf_error *error) {
 }
 
 static void tell(conversation *c, const turn *t) {
-  /* Predicts the rate at the middle of the answer. The rate in the plan assumes the longest
-   * context. */
+  /* Predicts the rate at the middle of the answer. The plan's rate is for the longest context. */
   const rf_extent middle = {1, c->ids.count - t->answer.reply->tokens.count / 2};
   double seconds = t->seconds - t->first_seconds,
          rate = seconds > 0 ? (double)(t->answer.reply->tokens.count - 1) / seconds : 0,

@@ -1,5 +1,4 @@
-/* doctor.c - `rafter doctor`: lists what this machine has. For missing parts, prints how to get
- * them. */
+/* doctor.c - `rafter doctor`: lists what this machine has, and how to get what is missing. */
 #define _GNU_SOURCE
 #include "api/api.h"
 

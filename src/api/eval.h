@@ -1,5 +1,4 @@
-/* eval.h - what the tasks of `rafter eval` share. A row is one JSON object of a .jsonl file. Row
- * numbers count from 0. */
+/* eval.h - what the tasks of `rafter eval` share. A row is a JSON object of a .jsonl file. */
 #ifndef RF_EVAL_H
 #define RF_EVAL_H
 
@@ -18,19 +17,16 @@ typedef struct rf_evaluation {
   json_t *result; /* --json: object to which the task adds its figures */
   json_t *rows;   /* --output: rows that rf_eval_put_row added */
   json_t *kept;   /* --continue: rows that are already in the file --output, by row number */
-  /* hex XXH3 of the options that may change a result; all rows of one evaluation have the same
-   * value */
+  /* hex XXH3 of the options that may change a result; identifies the evaluation in its rows */
   char of[17];
   rf_record *record; /* --trace */
   rf_journal journal;
   bool stopped; /* true after a signal; the task then reports the rows evaluated so far */
 } rf_evaluation;
 
-/* Adds the result `row` to the rows of --output. `index` is the row's number in --data. Takes
- * ownership of `row`. */
+/* Adds `row`, the result for row `index` of --data, to the rows of --output. Takes ownership. */
 void rf_eval_put_row(rf_evaluation *e, int64_t index, json_t *row);
-/* Returns the result for row `index` of --data from an earlier, stopped evaluation. NULL: there is
- * none. */
+/* Returns the result for row `index` of --data from an earlier, stopped evaluation, or NULL. */
 const json_t *rf_eval_kept(const rf_evaluation *e, int64_t index);
 
 /* A task reads --data, runs the model, prints its figures, and fills `result` and `rows`. */

@@ -17,13 +17,11 @@
 static const char *const CONTEXTS[] = {"context", "query", "ctx", "question"};
 /* Keys of the choices. The value is a list, or {"text": [...], "label": [...]}. */
 static const char *const CHOICES[] = {"choices", "endings", "options"};
-/* Keys of the right choice. The value is an index from 0 (a number or its digits), or a label such
- * as "B". */
+/* Keys of the right choice: an index from 0 (a number or its digits), or a label such as "B". */
 static const char *const ANSWERS[] = {"answer", "label", "gold", "answerKey"};
 
 typedef struct choice {
-  /* first, count: range in sheet.ids. own: number of the choice's tokens at the end of the
-   * range. */
+  /* first, count: range in sheet.ids. own: the last `own` tokens of it are the choice. */
   int64_t first, count, own;
   int64_t characters;
   double logprob;

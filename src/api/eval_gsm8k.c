@@ -229,8 +229,7 @@ done:
 
 /* ---- numbers --------------------------------------------------------------------------------- */
 
-/* Finds the first or last number in `text` and removes its commas. Returns false if there is no
- * number. */
+/* Finds the first or last number in `text` without its commas. Returns false if there is none. */
 static bool number_in(const exam *x, const char *text, bool last, char number[64]) {
   pcre2_match_data *match = pcre2_match_data_create_from_pattern(x->number, NULL);
   size_t bytes = strlen(text), from = 0;

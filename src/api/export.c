@@ -22,8 +22,8 @@ typedef struct export {
   rf_model model;
   rf_params params;
   rf_weights_form form;
-  /* from: file or folder of the weights. folder: folder of config.json and the tokenizer; "" if the
-   * source is a single file. */
+  /* from: file or folder of the weights. folder: config.json and tokenizer; "" for a single
+   * file. */
   char from[4096], folder[4096];
   rf_weights_writer *writer;
   rf_merger *merger; /* adapters to merge into the weights, or to export without the weights; NULL: none */
@@ -217,8 +217,7 @@ static rf_status export_gguf(export *e, const rf_options *o, const char *out, rf
   return rf_write_gguf(e->from, out, type, omp_get_max_threads(), e->sink, error);
 }
 
-/* Opens the adapter that --adapter or MODEL names. With --merge, the exported model has no
- * adapter. */
+/* Opens the adapter of --adapter or of MODEL. With --merge, the exported model has no adapter. */
 static rf_status find_adapter(export *e, const rf_options *o, rf_error *error) {
   bool merge = rf_options_flag(o, "merge");
   if (rf_options_is_set(o, "adapter")) {

@@ -1,5 +1,4 @@
-/* generate.c - `rafter generate`: prints one answer while it is generated, or answers the prompts
- * of a file. */
+/* generate.c - `rafter generate`: prints an answer as it grows, or answers prompts of a file. */
 #define _GNU_SOURCE
 #include "api/answers.h"
 #include "journal/journal.h"
@@ -32,8 +31,7 @@ typedef struct job {
   int top;
   int64_t written; /* number of prompts whose answers were written */
   double start, first_seconds, seconds;
-  /* load_seconds: time to open the model. process_seconds: from program start to the first
-   * token. */
+  /* load_seconds: to open the model. process_seconds: from program start to the first token. */
   double load_seconds, process_seconds;
 } job;
 

@@ -8,8 +8,7 @@
 
 enum { CONTEXT = 4096, AT_ONCE = 8 }; /* defaults of --seq and --batch */
 
-/* A request. The entry exists until the generator has reported the end of all answers to the
- * request. */
+/* A request. The entry exists until the end of all answers to the request was reported. */
 typedef struct entry {
   struct entry *next, *before;
   void *owner;
@@ -168,8 +167,7 @@ static const rafter_finish FINISH[] = {
     [RF_FINISH_CANCELLED] = RAFTER_FINISH_CANCELLED,
 };
 
-/* Called at the end of an answer. After the last answer to a request, moves the request to
- * h->spent. */
+/* Called at the end of an answer. After the last one, moves the request to h->spent. */
 static void end_answer(rafter_generator *h, entry *e) {
   if (--e->left) return;
   if (e->before) e->before->next = e->next;

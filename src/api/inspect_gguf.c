@@ -25,8 +25,7 @@ static json_t *json_of(rf_gguf_text text) {
   return value ? value : json_null(); /* not UTF-8 */
 }
 
-/* Returns a metadata value as JSON and appends it to the line. For an array, shows only its type
- * and length. */
+/* Returns a metadata value as JSON and appends it to the line. An array shows type and length. */
 static json_t *describe(const rf_gguf *file, const rf_gguf_value *v, char *line, size_t size) {
   rf_gguf_text text;
   int64_t whole;

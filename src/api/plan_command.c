@@ -56,8 +56,8 @@ done:
   return status;
 }
 
-/* If the plan does not fit, a second thread searches for settings that fit. Meanwhile, this thread
- * computes advice. */
+/* If the plan does not fit, a second thread searches settings that fit while this one plans
+ * advice. */
 typedef struct refusal {
   const rafter_job *job;
   const rafter_plan *plan;

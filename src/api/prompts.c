@@ -77,8 +77,7 @@ static rf_status add_row(rf_prompts *p, rf_prompt **row, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* Encodes a conversation with the model's chat template. The result ends with the beginning of the
- * answer. */
+/* Encodes a conversation with the model's chat template, up to the beginning of the answer. */
 static rf_status render(rf_prompts *p, const rf_options *o, const json_t *messages, rf_prompt *row,
                         rf_error *error) {
   rf_rendered rendered = {0};

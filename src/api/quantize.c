@@ -51,8 +51,7 @@ static bool is_matrix(const rf_quant_tensor *t) {
   return t->rank >= 2 && rf_text_ends_with(t->name, ".weight");
 }
 
-/* The head gets six bits or more, because its errors reach every logit. In a tied model, the token
- * table is the head. */
+/* The head (a tied model's token table) gets six bits or more: its errors reach every logit. */
 static const rf_quant_type *type_for(const rf_quant_tensor *t, const rf_quant_type *wanted, bool tied) {
   const rf_quant_type *least = rf_quant_type_of(RF_Q_Q6_K);
   if (!is_matrix(t)) return t->type;
@@ -82,7 +81,7 @@ static rf_status choose_types(work *w, const rf_quant_type *wanted, rf_error *er
 
 /* ---- one tensor ------------------------------------------------------------------------------ */
 
-/* Quantizes part `p` of a chunk and sums its squared errors. If the part has a NaN, the sums are
+/* Quantizes part `p` of a chunk and sums its squared errors. A NaN in the part makes the sums
  * NaN. */
 static void do_part(work *w, const rf_quant_type *type, int p, int64_t values) {
   float *x = w->value + (int64_t)p * PART, *y = w->back + (int64_t)p * PART;

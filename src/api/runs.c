@@ -272,8 +272,7 @@ static json_t *results_json(const json_t *a, const json_t *b) {
   return list;
 }
 
-/* Compares two runs. If both folders exist, compares them op by op. If not, compares only options
- * and results. */
+/* Compares two runs op by op. If a folder is missing, compares only options and results. */
 static rf_status compare(rf_history *history, const rf_options *o, const rafter_sink *sink, rf_error *error) {
   json_t *a = NULL, *b = NULL, *model = rf_report_model(), *json = NULL, *row;
   rf_status status = RAFTER_OK;

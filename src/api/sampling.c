@@ -8,8 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* End-of-turn tokens of known chat templates. A model's files often name only the end-of-text
- * token. */
+/* End-of-turn tokens of known chat templates. Models often name only the end-of-text token. */
 static const char *const TURN_ENDS[] = {"<|im_end|>", "<end_of_turn>", "<|eot_id|>", "<|end|>",
                                         "<|endoftext|>"};
 
@@ -35,8 +34,8 @@ enum {
   OF_THE_MODEL = PRESENCE
 };
 
-/* --top-p 0 keeps only the likeliest token. In rf_sampler_options, 0 means unset, so ONLY_ONE
- * replaces it. */
+/* Replaces --top-p 0, which keeps only the likeliest token. In rf_sampler_options, 0 means
+ * unset. */
 static const float ONLY_ONE = FLT_MIN;
 
 static double get(const rf_sampler_options *s, int which) {
@@ -58,8 +57,7 @@ static void set(rf_sampler_options *s, int which, double value) {
   else *places[which] = (float)value;
 }
 
-/* Reads generation_config.json next to the weights. If there is no such file, sets *json to
- * NULL. */
+/* Reads generation_config.json next to the weights. Without such a file, *json is NULL. */
 static rf_status read_config(const rf_settings *settings, json_t **json, char path[4200], rf_error *error) {
   *json = NULL;
   snprintf(path, 4200, "%s/generation_config.json", settings->weights_folder);

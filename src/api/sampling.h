@@ -1,5 +1,4 @@
-/* sampling.h - sampling settings and end tokens. Both come from options or from the model's
- * generation_config.json. */
+/* sampling.h - sampling settings and end tokens, from options and generation_config.json. */
 #ifndef RF_SAMPLING_H
 #define RF_SAMPLING_H
 
@@ -8,9 +7,8 @@
 #include "generate/sampler.h"
 #include "text/tokenizer.h"
 
-/* Token ids that end an answer: the end tokens of the model, the tokenizer and
- * generation_config.json, and the end-of-turn tokens of known chat templates. `tokenizer` may be
- * NULL. */
+/* Token ids that end an answer: end tokens of the model, the tokenizer and generation_config.json,
+ * and end-of-turn tokens of known chat templates. `tokenizer` may be NULL. */
 enum { RF_MARKS = 32 };
 typedef struct rf_marks {
   int32_t id[RF_MARKS];

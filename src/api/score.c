@@ -142,9 +142,8 @@ static rf_status read_rows(work *w, const rf_options *o, rf_error *error) {
 
 /* ---- windows --------------------------------------------------------------------------------- */
 
-/* Splits rows into windows of at most --seq tokens. In a longer row, each window begins --stride
- * tokens after the previous window. It scores only the tokens that the previous window did not
- * score. */
+/* Splits rows into windows of at most --seq tokens, which begin --stride tokens apart. A window
+ * scores only the tokens that the previous window did not score. */
 static rf_status cut_windows(work *w, const rf_options *o, rf_error *error) {
   rf_build_options *b = &w->settings.plan.build;
   int64_t longest = 0, total = 0, most = w->settings.model.max_seq;
@@ -245,8 +244,7 @@ static json_t *row_json(const work *w, const text_row *row, double nll) {
   return json;
 }
 
-/* Writes and frees the finished rows, which are before row `whole`. So memory does not grow with
- * the number of rows. */
+/* Writes and frees the finished rows, those before row `whole`, to limit the use of memory. */
 static rf_status put_rows(work *w, int whole, const rafter_sink *sink, rf_error *error) {
   rf_status status = RAFTER_OK;
   int64_t began = rf_phase_begin();

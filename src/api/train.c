@@ -27,8 +27,7 @@ struct rafter_trainer {
 
 /* ---- the run folder -------------------------------------------------------------------------- */
 
-/* Sets `run` to the folder of the run that `resume` names. `resume` is this folder or one of its
- * checkpoints. */
+/* Sets `run` to the folder of the run `resume`, which may also name one of its checkpoints. */
 static void run_of(const char *resume, char run[4096]) {
   char path[4200];
   snprintf(run, 4096, "%s", resume);
@@ -220,8 +219,7 @@ rafter_status rafter_trainer_memory(const rafter_trainer *t, int64_t *arena_byte
   return RAFTER_OK;
 }
 
-/* Lists the trainer's plans (training, validation) with their measurements. Returns their
- * number. */
+/* Lists the trainer's plans (training, validation) with measurements. Returns their number. */
 static int walks_of(const rafter_trainer *t, rf_report_walk walk[2]) {
   const rf_trainer *r = t->trainer;
   walk[0] = (rf_report_walk){
@@ -364,8 +362,8 @@ static json_t *recorded_options(const rafter_trainer *t, const rf_options *o) {
   return options;
 }
 
-/* Number of bytes of metrics.jsonl that remain when a run is resumed at `step`: the complete lines
- * of all steps up to `step`. */
+/* Bytes of metrics.jsonl that a run resumed at `step` keeps: complete lines of steps up to
+ * `step`. */
 static size_t kept_bytes(const char *text, int64_t step) {
   const char *at = text, *end;
   for (; (end = strchr(at, '\n')) != NULL; at = end + 1) {
@@ -529,8 +527,7 @@ static rf_status train(const rafter_job *job, const rafter_sink *sink, rf_error 
   log.steps = t->trainer->settings.schedule.steps;
   rf_report_walk walk[2];
   int walks = walks_of(t, walk);
-  /* run.json and plan.json are written before the first step. Then a killed run can be understood
-   * and repeated. */
+  /* Write run.json and plan.json first, so that a killed run can be understood and repeated. */
   RF_GO(rf_journal_begin(&journal, sink, o, recorded_options(t, o), t->out, walk, walks, error));
   RF_GO(open_metrics(t, &log, error));
   RF_GO(say_start(t, &log, error));

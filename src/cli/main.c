@@ -1,5 +1,4 @@
-/* main.c - `rafter COMMAND [MODEL] [--option value]`. Only this file prints, exits and handles
- * signals. */
+/* main.c - `rafter COMMAND [--option value]`. Only this file prints, exits and handles signals. */
 #define _GNU_SOURCE
 #include "rafter.h"
 
@@ -134,9 +133,8 @@ static bool is_help(const char *word) {
   return !strcmp(word, "--help") || !strcmp(word, "-h") || !strcmp(word, "--help-all");
 }
 
-/* OpenMP's threads spin for milliseconds while they wait, which slows a shared machine. The OpenMP
- * library reads its settings before main. So the program sets a short spin time and restarts
- * itself. */
+/* OpenMP's threads spin for milliseconds while they wait, which slows a shared machine. OpenMP
+ * reads its settings before main. So the program sets a short spin time and restarts itself. */
 static void wait_politely(char **argv) {
   if (getenv("OMP_WAIT_POLICY") || getenv("GOMP_SPINCOUNT") || getenv("KMP_BLOCKTIME")) return;
   setenv("GOMP_SPINCOUNT", "20000", 1); /* about 50 us of spinning, longer than the time between two ops */
@@ -159,8 +157,7 @@ static bool reader_is_gone(void) {
 }
 
 /* Keeps freed memory in the heap, mostly in huge pages. Planning makes and frees dozens of plans.
- * If freed pages went back to the kernel, the kernel would have to clear each page before its next
- * use. */
+ * The kernel would have to clear every page that was given back. */
 static void keep_memory(void) {
 #ifdef M_ARENA_MAX
   enum { HEAP = 31 << 20, SMALL = 6 << 20, LARGE = 2 << 20 };
@@ -200,8 +197,7 @@ int main(int argc, char **argv) {
       sigaction(SIGINT, &action, NULL);
       sigaction(SIGTERM, &action, NULL);
     }
-    /* If SIGPIPE and SIGXFSZ are ignored, write() returns an error, and its message names the
-     * file. */
+    /* If SIGPIPE and SIGXFSZ are ignored, write() fails, and its error names the file. */
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN);
     terminal t = {

@@ -9,8 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Files in the top folder that describe the weights. Rafter needs these files, so they are
- * always chosen. */
+/* Files in the top folder that are always chosen, because rafter needs them to use the weights. */
 static const char *const DESCRIPTIONS[] = {"config.json",
                                            "generation_config.json",
                                            "tokenizer.json",
@@ -112,8 +111,7 @@ static rf_status want_gguf(rf_hub_listing *listing, const rf_hub_name *name, int
                  "%s@%s has %d GGUF variants: %s", name->repository, name->revision, variants, names);
 }
 
-/* Reports that a repository has no readable weights. The error names the repository's layout and
- * what to get instead. */
+/* Reports that no weights are readable. The error names the layout and what to get instead. */
 static rf_status say_layout(const rf_hub_listing *listing, const rf_hub_name *name, rf_error *error) {
   char repository[208], hint[400];
   const char *layout = NULL;

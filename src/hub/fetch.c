@@ -21,8 +21,7 @@ enum { CHUNK = 1 << 20 };
 typedef struct arrival {
   const rf_hub_place *place;
   const rf_hub_file *file;
-  /* names in `folder`: base: the file. part: the partial download. mark: the record of the
-   * partial download. */
+  /* file names in `folder`: the file, its partial download, and the record of this download */
   char base[256], part[272], mark[280];
   int folder, fd;
   rf_hash *hash;
@@ -267,8 +266,7 @@ rf_status rf_hub_fetch(const rf_hub_place *place, const rf_hub_file *file, rf_hu
     resumed = a.body.at > 0;
     if (status == RAFTER_OK) status = transfer(&a, error);
     if (status == RAFTER_OK) status = complete(&a, &wrong, error);
-    /* Different parts of the file may come from different versions, so download the whole file
-     * again. */
+    /* Parts of the file may come from different versions, so download the whole file again. */
     bool again = status != RAFTER_OK && wrong && (resumed || a.answers > 1);
     close_arrival(&a);
     if (!again) break;

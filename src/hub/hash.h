@@ -13,8 +13,7 @@ rf_status rf_hash_open(rf_hash_kind kind, int64_t bytes, rf_hash **hash, rf_erro
 void rf_hash_add(rf_hash *hash, const void *data, size_t bytes);
 /* Writes the checksum in hexadecimal ("" for RF_HASH_NONE) and frees `hash`. */
 void rf_hash_end(rf_hash *hash, char text[RF_HASH_TEXT]);
-/* True if a text has the form of this kind of checksum: 64 (SHA-256) or 40 (Git) hexadecimal
- * digits in lower case. */
+/* True if a text has the form of a checksum: 64 (SHA-256) or 40 (Git) lower-case hex digits. */
 bool rf_hash_is(rf_hash_kind kind, const char *text);
 
 #endif

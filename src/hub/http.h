@@ -17,8 +17,7 @@ typedef struct rf_http_settings {
   void *self;
 } rf_http_settings;
 
-/* Receives the body of a response. After a lost connection, the next attempt continues at byte
- * `at`. */
+/* Receives the body of a response. After a lost connection, `at` is the byte to continue from. */
 typedef struct rf_http_body {
   int64_t at;
   int64_t most; /* maximum size in bytes, at least 1; more bytes are an error */
@@ -26,8 +25,7 @@ typedef struct rf_http_body {
   /* The server's ETag for the bytes before `at`; "": the server sent none. If a later response
    * has another ETag, the download starts from the beginning. */
   char etag[256];
-  /* Called once for each response. `at` (0 or body->at) is the position of the response's first
-   * byte. */
+  /* Called once for each response. `at` (0 or body->at) is the position of its first byte. */
   rf_status (*begin)(void *self, int64_t at, rf_error *error);
   rf_status (*take)(void *self, const void *data, size_t bytes, rf_error *error);
   void *self;

@@ -50,9 +50,8 @@ void rf_hub_listing_free(rf_hub_listing *listing);
  * no backslash, no empty part and no part that is too long. */
 bool rf_hub_path_is_safe(const char *path);
 
-/* Marks the files that rafter reads. If `patterns` are given, marks the files that match one of
- * them; '*' also matches '/'. The error gives advice for pickles, for missing weights, and for
- * several GGUF variants. */
+/* Marks the files that rafter reads, or that match one of `patterns` ('*' also matches '/'). The
+ * error gives advice for pickles, for missing weights, and for several GGUF variants. */
 rf_status rf_hub_choose(rf_hub_listing *listing, const rf_hub_name *name, const char *const *patterns,
                         int pattern_count, rf_error *error);
 
@@ -78,9 +77,8 @@ typedef struct rf_hub_place {
   const volatile int *stop; /* may be NULL */
 } rf_hub_place;
 
-/* Downloads one file of the listing. A file that is already correct is kept. The file gets its
- * name after its checksum was verified. PATH.part and PATH.part.etag keep a partial download for
- * the next call. */
+/* Downloads one file of the listing, or keeps a correct file. The file gets its name after its
+ * checksum was verified. PATH.part and PATH.part.etag keep a partial download for the next call. */
 rf_status rf_hub_fetch(const rf_hub_place *place, const rf_hub_file *file, rf_hub_state *state,
                        rf_error *error);
 

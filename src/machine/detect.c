@@ -1,6 +1,5 @@
-/* detect.c - describes this machine from what the operating system and the CPU report. Detection
- * measures nothing. The result has peak rates, as a data sheet has, but no measured curves
- * (rf_curve). */
+/* detect.c - describes this machine from what the operating system and the CPU report, without
+ * measuring. The result has peak rates, as a data sheet has, but no measured curves (rf_curve). */
 #include "machine/isa.h"
 #include "machine/machine.h"
 
@@ -87,8 +86,7 @@ void rf_machine_cpu(char cpu[128]) {
 #endif
 }
 
-/* f32 FLOPs per cycle of one core, which is assumed to have two vector units. A fused
- * multiply-add is two FLOPs. */
+/* f32 FLOPs per cycle of a core with two vector units. A fused multiply-add is two FLOPs. */
 static double flops_per_cycle(rf_isa isa) {
 #if defined(__x86_64__) || defined(__i386__)
   /* AMD's first AVX-512 cores split each 512-bit operation into two 256-bit operations. Intel's

@@ -79,8 +79,7 @@ static rf_status parse_rates(const json_t *object, const char *name, bool requir
 }
 
 bool rf_curve_multiplies(const char *op) {
-  /* Some curves belong to no op: the curves of packed products, of the head's rows, and of
-   * sampling. */
+  /* These curves belong to no op: packed products, the head's rows, and sampling. */
   static const char *const parts[] = {"matmul_", "head_rows", "sample"};
   const rf_op_def *def = rf_op_find(op);
   if (def) return def->timing != RF_TIMING_BYTES;

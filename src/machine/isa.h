@@ -13,8 +13,7 @@ typedef enum rf_isa {
   RF_ISA_AMX,
   RF_ISAS
 } rf_isa;
-/* The highest instruction set that this CPU reports through cpuid and whose registers the
- * operating system saves. */
+/* The highest level that cpuid reports and whose registers the operating system saves. */
 rf_isa rf_isa_detect(void);
 const char *rf_isa_name(rf_isa isa); /* "base", "avx2", "avx512", "avx512bf16", "amx" */
 /* Converts a name to a level. "auto" is the level of this CPU. RAFTER_INVALID: the name is

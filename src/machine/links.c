@@ -8,8 +8,7 @@
 
 /* ---- a mesh on a torus ----------------------------------------------------------------------- */
 
-/* The part of a mesh axis that is placed on one torus axis: `extent` chips that are `stride`
- * links apart. */
+/* The part of a mesh axis on one torus axis: `extent` chips that are `stride` links apart. */
 typedef struct piece {
   int extent, stride;
 } piece;
@@ -31,8 +30,7 @@ static double ring_bps(const rf_ring *ring, double oneway) {
 typedef struct search {
   const rf_machine *machine;
   const layout *layout;
-  /* left: chips of each torus axis that inner mesh axes leave free. stride: distance of these
-   * chips in links. */
+  /* left: chips of each torus axis that inner mesh axes leave free. stride: links between them. */
   int left[RF_TORUS_AXES], stride[RF_TORUS_AXES];
   int now[RF_TORUS_AXES], best[RF_TORUS_AXES];
   int best_broken;
@@ -257,9 +255,8 @@ static double rings_gather(const rf_group *g, double bytes, bool literature) {
   return bps > 0 ? bytes / bps * (literature && close ? 1 : (members - 1) / members) : 0;
 }
 
-/* Seconds of an all-to-all of V bytes over rings. In each direction, V/4 bytes cross the middle
- * of an axis. One link for each chip of the other axes crosses the middle, and these links share
- * the V/4 bytes. */
+/* Seconds of an all-to-all of V bytes over rings. In each direction, V/4 bytes cross the middle of
+ * an axis. They use as many links as the other axes have chips. */
 static double rings_exchange(const rf_group *g, double bytes) {
   double members = 1, most = 0;
   for (int i = 0; i < g->rings; i++) members *= g->ring[i].extent;

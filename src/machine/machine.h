@@ -10,8 +10,7 @@
  * of `size`. Between two points, the rate work/seconds is interpolated linearly in log(size). */
 enum { RF_CURVE_POINTS = 32 };
 typedef struct rf_curve {
-  /* name of an op, or "load", or a class of products with packed matrices (rf_cost_classes in
-   * plan) */
+  /* name of an op, "load", or a class of products with packed matrices (rf_cost_classes) */
   char op[32];
   rf_dtype dtype;
   int count;
@@ -27,8 +26,7 @@ typedef struct rf_curve {
  * the bytes that the op moves. */
 bool rf_curve_multiplies(const char *op);
 
-/* Measured rates with fewer threads than the machine has. `flops` is FLOP/s in f32. `read_bps`
- * is bytes/s of reading. */
+/* Rates with fewer threads than the machine has: FLOP/s in f32, and bytes/s of reading. */
 enum { RF_SCALING_POINTS = 16 };
 typedef struct rf_scaling {
   int threads;
@@ -103,14 +101,12 @@ typedef struct rf_machine {
   char source_note[256]; /* where the figures come from */
   int chips, threads;
   double flops[RF_DTYPES]; /* peak FLOP/s of one chip for products of a dtype; 0: unknown */
-  /* peak FLOP/s of the vector units, if `flops` is the peak of tiles; 0: the same as `flops`, or
-   * unknown */
+  /* peak FLOP/s of the vector units, if `flops` is of tiles; 0: as `flops`, or unknown */
   double flops_vectors[RF_DTYPES];
   double flops_tf32, flops_f4; /* FLOP/s of formats that have no rf_dtype; 0: unknown */
   double memory_bytes;         /* capacity of one chip */
   double reserve_bytes;        /* bytes of memory_bytes that the runtime reserves */
-  /* read_bps: bytes/s of reading. copy_bps: bytes/s of copying. In a data sheet, both are the
-   * memory bandwidth. */
+  /* bytes/s of reading, and of copying; in a data sheet, both are the memory bandwidth */
   double read_bps, copy_bps;
   double launch_seconds; /* overhead of one op */
   double watts;          /* power of one busy chip; 0: unknown */
@@ -120,12 +116,10 @@ typedef struct rf_machine {
   int price_count;
   rf_price price[RF_PRICE_TIERS]; /* all price tiers that have a source */
   double vmem_bytes, vmem_bps;    /* vmem: on-chip memory that programs address; 0: none, or unknown */
-  /* The matrix unit rounds rows up to a multiple of tile[0], and columns up to a multiple of
-   * tile[1]. 0: no rounding. */
+  /* rows and columns are rounded up to multiples of tile[0] and tile[1]; 0: not rounded */
   int tile[2];
   double dcn_bps, dcn_hop_seconds; /* dcn: data-centre network; bytes/s out of one chip, and latency */
-  /* pcie_bps: bytes/s in one direction between a chip and its host. host_bytes: memory of the
-   * host. */
+  /* pcie_bps: bytes/s in one direction between chip and host. host_bytes: the host's memory. */
   double pcie_bps, host_bytes;
   int devices_per_chip; /* 1, or 2 devices that are joined with topology.die_bps */
   bool by_device;       /* all figures are for one device, and `chips` counts devices */
@@ -158,13 +152,11 @@ rf_status rf_machine_find(const char *spec, rf_machine *machine, rf_error *error
 void rf_machine_shape_for(const rf_machine *machine, int64_t chips, char *text, size_t capacity);
 /* Sets SHAPE and SLICES of a spec ("4x4", "4x4*2" or "*2"). */
 rf_status rf_machine_set_shape(rf_machine *machine, const char *shape, rf_error *error);
-/* Sets the price of a chip-hour. `text` is the name of a tier or an amount in USD. Errors list
- * the tiers. */
+/* Sets the price of a chip-hour: the name of a tier, or an amount in USD. Errors list the tiers. */
 rf_status rf_machine_set_price(rf_machine *machine, const char *text, rf_error *error);
 /* The prices as text, "list 2.70, committed 1.61"; "" if no price is known. */
 const char *rf_machine_prices_text(const rf_machine *machine, char text[200]);
-/* Checks that a slice with these extents, in any order, fits a pod. Errors call the slice
- * `what`. */
+/* Checks that a slice with these extents, in any order, fits a pod. Errors call it `what`. */
 rf_status rf_machine_check_pod(const rf_machine *machine, const int *shape, int rank, const char *what,
                                const char *hint, rf_error *error);
 /* Treats each of the two devices of a chip as a chip: doubles the number of chips and halves
@@ -179,8 +171,7 @@ bool rf_machine_wraps(const rf_machine *machine, int extent);
 rf_status rf_machine_read(const char *path, rf_machine *machine, rf_error *error);
 /* The file gets its name only when it is complete. */
 rf_status rf_machine_write(const rf_machine *machine, const char *path, rf_error *error);
-/* Describes this machine without measuring it. The figures are rough. Sets `source` to
- * "detected". */
+/* Describes this machine roughly, without measuring it. Sets `source` to "detected". */
 rf_status rf_machine_detect(rf_machine *machine, rf_error *error);
 /* True if this CPU has tiles for int8 and bf16 products and this process may use them. Asks the
  * system for permission, which tiles need because their registers are large. */
@@ -211,8 +202,7 @@ typedef struct rf_group {
   int chips; /* number of chips in the group */
   int rings; /* TORUS: number of rings */
   rf_ring ring[RF_TORUS_AXES];
-  /* oneway_bps: bytes/s. hop_seconds: latency. Both are of one link (TORUS), or out of one chip
-   * (SWITCH). */
+  /* bytes/s, and latency in seconds, of one link (TORUS) or out of one chip (SWITCH) */
   double oneway_bps, hop_seconds;
   int inside, nodes; /* SWITCH. inside: the group's chips in one node. nodes: number of nodes. */
   double node_bps;   /* SWITCH: the group's part of the bytes/s out of a node */
@@ -220,8 +210,7 @@ typedef struct rf_group {
   double dcn_bps, dcn_hop_seconds;
   bool die; /* true if the group uses the link between the two devices of a chip */
   double die_bps;
-  /* fraction of the links' bandwidth that transfers reach; the caller multiplies the bandwidth
-   * by it */
+  /* fraction of the links' bandwidth that transfers reach; callers multiply by it */
   double fraction;
   uint32_t resources; /* links in use: bit i is torus axis i; other bits are RF_RESOURCE_* */
 } rf_group;

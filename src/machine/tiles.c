@@ -11,9 +11,8 @@ static int64_t power_of_two(int64_t n, int64_t most) {
   return p;
 }
 
-/* Rounds the second-to-last dimension `n` up to whole tiles. If the dimension is short, the tile
- * has fewer rows. The number of rows is then a power of two and at least `pack`, because `pack`
- * rows share a 32-bit word. */
+/* Rounds the second-to-last dimension `n` up to whole tiles. A short dimension has tiles with fewer
+ * rows: a power of two, and at least `pack`, the number of rows that share a 32-bit word. */
 static int64_t on_sublanes(int64_t n, int64_t pack) {
   int64_t rows = power_of_two(n, SUBLANES);
   if (rows < pack) rows = pack < SUBLANES ? pack : SUBLANES;

@@ -372,8 +372,7 @@ void rf_machine_by_device(rf_machine *m) {
 
 /* ---- the shape for a number of chips --------------------------------------------------------- */
 
-/* Chooses extents for this many chips, as close to a cube as possible. Returns false if the pod
- * is too small. */
+/* Chooses extents for this many chips, nearly a cube. Returns false if the pod is too small. */
 static bool cube_of(const rf_topology *t, int64_t chips, int64_t best[3]) {
   int64_t least = INT64_MAX;
   for (int64_t x = 1; x * x <= chips && (x == 1 || t->axes > 2); x++)

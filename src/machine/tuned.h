@@ -8,8 +8,7 @@
 /* A product with at most this many rows does not pack its weights and has no blocks to tune. */
 enum { RF_FEW_ROWS = 16 };
 
-/* The shape class of a product, from its number of rows and its weight's size. -1: the op has no
- * blocks to tune. */
+/* The shape class of a product, from its rows and its weight's size. -1: no blocks to tune. */
 int rf_tuned_class(const rf_graph *graph, const rf_op *op);
 /* The name of a shape class. */
 const char *rf_tuned_class_name(int class);

@@ -1,5 +1,4 @@
-/* bench_rows.h - adds the output of `rafter bench` to the report model. Format: docs/formats.md,
- * "The report model". */
+/* bench_rows.h - adds the output of `rafter bench` to the report model (see docs/formats.md). */
 #ifndef RF_REPORT_BENCH_ROWS_H
 #define RF_REPORT_BENCH_ROWS_H
 

@@ -50,8 +50,7 @@ static const json_t *options_of(const json_t *entry, bool settings) {
 
 /* ---- ops and tensors ------------------------------------------------------------------------- */
 
-/* Adds the time and bytes of an op or tensor to the row `name`, which may be new. `side`: "a" or
- * "b". */
+/* Adds the time and bytes of an op or tensor to the row `name`. `side`: plan "a" or "b". */
 static json_t *add_to(json_t *rows, const char *name, const char *side, double seconds, double bytes) {
   json_t *row = json_object_get(rows, name);
   char key[32];
@@ -125,8 +124,7 @@ static int larger_first(const void *x, const void *y) {
   return (a < b) - (a > b);
 }
 
-/* Lists the rows that differ between A and B, the largest difference first. Takes ownership of
- * `rows`. */
+/* Lists the rows that differ between A and B, the largest difference first. Owns `rows`. */
 static json_t *sorted(json_t *rows, bool by_bytes) {
   json_t *list = json_array(), *row;
   const char *name;
@@ -331,17 +329,15 @@ bool rf_report_comparable(const json_t *a, const json_t *b) {
 json_t *rf_report_compare(const json_t *a, const json_t *b) {
   const char *walk = json_string_value(json_object_get(json_object_get(a, "plan"), "name"));
   if (!walk) walk = json_string_value(json_object_get(json_object_get(b, "plan"), "name"));
-  /* A measured time is never compared with a predicted time. An error of the prediction would look
-   * like a saving. */
+  /* A measured time is never compared with a prediction, whose error would look like a saving. */
   bool of_a = measured_walk(a, walk), of_b = measured_walk(b, walk);
   return compare(a, of_a && of_b, b, of_a && of_b, walk, of_a != of_b);
 }
 
 /* ---- all pairs ------------------------------------------------------------------------------- */
 
-/* Up to ALL_WALKS entries: all pairs are compared in all their plans. Up to ALL_PAIRS entries: all
- * pairs are compared in their first plan. More entries: only the first entry is compared, with the
- * next FIRST_PAIRS entries. */
+/* Up to ALL_WALKS entries: all pairs are compared in all plans. Up to ALL_PAIRS entries: all pairs
+ * in their first plan. More entries: only the first entry with the next FIRST_PAIRS entries. */
 enum { ALL_WALKS = 3, ALL_PAIRS = 8, FIRST_PAIRS = 32 };
 
 /* Appends a comparison. Each of its lists keeps at most `ops` rows (0: all rows). */

@@ -19,8 +19,7 @@ bool rf_report_comparable(const json_t *a, const json_t *b);
 json_t *rf_report_comparisons(const json_t *runs, size_t rows);
 /* A comparison as tables in text form, with at most `rows` rows each. malloc'ed. */
 char *rf_report_compare_text(const json_t *comparison, int rows);
-/* The options that differ between two runs: a list of {"name", "a", "b"}. The value of an unset
- * option is null. */
+/* The options that differ between two runs: {"name", "a", "b"}. An unset option is null. */
 json_t *rf_report_options_that_differ(const json_t *a, const json_t *b);
 
 #endif

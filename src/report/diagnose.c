@@ -1,5 +1,4 @@
-/* diagnose.c - finds a run's bound and best change. Also decides whether the run's times support
- * advice. */
+/* diagnose.c - finds a run's bound and best change, and whether its times support advice. */
 #include "report/diagnose.h"
 
 #include <math.h>
@@ -122,8 +121,7 @@ static void find_bound(rf_diagnosis *d, const rf_diagnosed_walk *walk) {
       !strcmp(d->bound, RF_BOUND_STOPPED) || (d->measured && d->by_others && walk->alone >= RF_ALONE_HELD);
 }
 
-/* Picks the best change. More threads are not advised if threads wait for each other or for a
- * core. */
+/* Picks the best change. More threads cannot help if threads wait for each other or for a core. */
 static const rf_change *best_of(const rf_diagnosis *d) {
   for (int i = 0; i < d->changes; i++) {
     const rf_change *change = &d->change[i];

@@ -91,8 +91,7 @@ typedef struct rf_change {
   bool approximate, exact, fits;
 } rf_change;
 
-/* Outliers: training steps that took more than RF_OUTLIER times the median. `part`: the outliers'
- * fraction of all time. */
+/* Training steps that took more than RF_OUTLIER times the median. part: fraction of all time. */
 typedef struct rf_outliers {
   double count, steps, part, median;
 } rf_outliers;
@@ -127,8 +126,7 @@ typedef struct rf_diagnosis {
 bool rf_diagnose(const json_t *entry, rf_diagnosis *diagnosis);
 void rf_diagnosis_free(rf_diagnosis *diagnosis);
 
-/* diagnose_walk.c: sums over one forward pass or step. If `measured` is NULL, sums predicted
- * times. */
+/* diagnose_walk.c: sums over a forward pass or step; predicted times if `measured` is NULL. */
 bool rf_diagnose_walk(const json_t *plan, const json_t *measured, rf_diagnosed_walk *walk);
 const rf_sum *rf_sum_named(const rf_sums *sums, const char *name);
 /* diagnose_threads.c */

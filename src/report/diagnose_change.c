@@ -62,8 +62,7 @@ static double pace_alone(const rf_diagnosis *d) {
   return 0;
 }
 
-/* Adds the seconds of all forward passes of `walk` to `sum`: the time now, and the time with the
- * change in `row`. */
+/* Adds the seconds of all passes of `walk` to `sum`: now, and with the change in `row`. */
 static void price_walk(const rf_diagnosis *d, const rf_diagnosed_walk *walk, const json_t *row, double pace,
                        bool quiet, rf_change *sum) {
   const json_t *plans = json_object_get(row, "plans"), *kinds = kinds_in(plans, walk->name);

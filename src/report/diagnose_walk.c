@@ -12,8 +12,7 @@ enum { LAYERS = 4096 };
 /* Fastest calls that take longer than HELD times their prediction were delayed. */
 static const double HELD = 1.5;
 
-/* One op, with sums over its calls in a step. The sums are predicted and, if the op ran,
- * measured. */
+/* One op, with predicted sums over its calls in a step. If the op ran, also measured sums. */
 typedef struct op_cost {
   const char *name, *kind, *phase, *bound, *kernel;
   int id;

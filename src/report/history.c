@@ -54,8 +54,7 @@ static int64_t number_of(rf_history *h, const char *sql) {
   return value;
 }
 
-/* If two processes open an old file at once, the second process waits and then finds the file
- * updated. */
+/* If two processes open an old file at once, the second waits and then finds it updated. */
 static rf_status update(rf_history *h, rf_error *error) {
   rf_status status = run_sql(h, "BEGIN IMMEDIATE", "update", error);
   if (status != RAFTER_OK) return status;
@@ -93,8 +92,7 @@ rf_status rf_history_open(const char *root, bool writes, rf_history **out, rf_er
   snprintf(h->path, sizeof h->path, "%.4000s/history.db", root);
   if (!writes && stat(h->path, &info) && errno == ENOENT) goto done;
   if (writes) RF_GO(rf_make_folders(root, error));
-  /* Reading also needs write access, because SQLite may have to roll back the transaction of a
-   * killed run. */
+  /* Reading needs write access too: SQLite may have to roll back a transaction of a killed run. */
   int flags = SQLITE_OPEN_READWRITE | (writes ? SQLITE_OPEN_CREATE : 0);
   int opened = sqlite3_open_v2(h->path, &h->db, flags, NULL);
   if (opened != SQLITE_OK && !writes) {
@@ -148,8 +146,7 @@ static double process_start(int64_t pid) {
   return start;
 }
 
-/* True if a run that is marked as running may still run. A run on another machine is assumed to
- * run. */
+/* True if a run marked as running may still run, or runs on another machine. */
 static bool may_run(const char *host, const char *boot, int64_t pid, double process) {
   char here[256], now[64];
   if (!host || pid <= 0) return false; /* an entry of version 1 has no process */

@@ -28,8 +28,7 @@ typedef struct rf_history_run {
   const json_t *results; /* results that are known at the start, such as predictions; may be NULL */
 } rf_history_run;
 rf_status rf_history_begin(rf_history *history, const rf_history_run *run, int64_t *id, rf_error *error);
-/* `status`: "done", "failed" or "interrupted". `message`: the error's message. `results`: an object
- * of numbers and texts. */
+/* status: "done", "failed" or "interrupted". message: the error. results: numbers and texts. */
 rf_status rf_history_end(rf_history *history, int64_t id, const char *status, const char *message,
                          const json_t *results, rf_error *error);
 

@@ -190,9 +190,8 @@ static rf_status check_shown(const json_t *plan, const char *where, rf_error *er
   return RAFTER_OK;
 }
 
-/* Checks a plan object of `rafter plan --json`. The fields that the report reads must have the
- * right types. Tensors must be inside the arena. Ops must be numbered in order and use existing
- * tensors. */
+/* Checks a plan of `rafter plan --json`: the types of the fields that the report reads, that
+ * tensors are inside the arena, and that ops are in order and use existing tensors. */
 static rf_status check_plan(const json_t *plan, const char *where, rf_error *error) {
   static const struct {
     const char *object, *key;
@@ -216,8 +215,7 @@ static rf_status check_plan(const json_t *plan, const char *where, rf_error *err
   RF_TRY(object_at(json_object_get(plan, "memory"), "by_class", where, &part, error));
   RF_TRY(rf_json_int(json_object_get(plan, "memory"), "peak_bytes", where, 0, (int64_t)MOST, &arena, error));
   RF_TRY(check_shown(plan, where, error));
-  /* If two plans share an arena, peak_bytes is the larger peak. It limits the tensors of both
-   * plans. */
+  /* If two plans share an arena, peak_bytes is the larger peak and the limit for both plans. */
   RF_TRY(check_tensors(plan, arena, where, &most_id, error));
   return check_ops(plan, where, most_id, error);
 }
@@ -357,8 +355,7 @@ static rf_status check_metrics(const json_t *entry, const char *where, rf_error 
   return RAFTER_OK;
 }
 
-/* Fails if a file in the folder belongs to another run, because its digest differs from the plan's
- * digest. */
+/* Fails if a file in the folder has the digest of another run's plan. */
 static rf_status check_digest(const json_t *digest, const json_t *plan, const char *where, rf_error *error) {
   const char *given = json_string_value(digest),
              *planned = json_string_value(json_object_get(plan, "digest"));

@@ -10,13 +10,11 @@
 /* An empty model: {"rafter", "runs": [], "sweeps": [], "benches": []}. */
 json_t *rf_report_model(void);
 
-/* Adds the folder of a run (or its name below `root`), or a file. The file has the output of
- * `rafter plan --json`, of `rafter plan --sweep --json` or of `rafter bench --json`. All fields are
- * checked. RAFTER_FAILED: the error names the file, the field and the expected value. The model is
- * unchanged. */
+/* Adds the folder of a run (or its name below `root`), or a file with the output of `rafter plan
+ * --json`, `rafter plan --sweep --json` or `rafter bench --json`. All fields are checked.
+ * RAFTER_FAILED names the file, the field and the expected value. Then the model is unchanged. */
 rf_status rf_report_add(json_t *model, const char *root, const char *path, rf_error *error);
-/* Adds a plan and takes ownership of it. `of`: id of the run to compare the plan with; may be
- * NULL. */
+/* Adds a plan and takes ownership. `of`: id of the run to compare the plan with; may be NULL. */
 rf_status rf_report_add_plan(json_t *model, const char *name, const char *of, json_t *plan, rf_error *error);
 
 /* rf_report_walk_of returns the measurements of a plan ("train", "decode", ...) of a run.

@@ -1,5 +1,4 @@
-/* page.c - makes the report's page. The build composes the HTML from page/, and this file inserts
- * the report model as data. */
+/* page.c - makes the report's page: inserts the report model as data into the composed HTML. */
 #include "report/page.h"
 
 #include "base/json.h"

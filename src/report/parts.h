@@ -1,5 +1,4 @@
-/* parts.h - model parts, pipeline stages and largest buffers in a plan's JSON and text. Private to
- * src/report. */
+/* parts.h - parts of a plan's JSON and text: model parts, pipeline stages, largest buffers. */
 #ifndef RF_REPORT_PARTS_H
 #define RF_REPORT_PARTS_H
 
@@ -20,8 +19,7 @@ json_t *rf_report_shape_json(const rf_tensor *tensor);
 /* Copies the name of an op or tensor, with "*" in place of the block's number. */
 void rf_report_kind_name(const char *name, char kind[160]);
 
-/* Buffers whose names differ only in the number of the block. `name` has "*" in place of the
- * number. */
+/* Buffers whose names differ only in the block's number. `name` has "*" for this number. */
 typedef struct rf_report_buffers {
   char name[160];
   int tensor, count; /* tensor: index of the first buffer. count: number of buffers. */
@@ -29,8 +27,7 @@ typedef struct rf_report_buffers {
   int64_t each_bytes;
 } rf_report_buffers;
 
-/* The buffers that are alive at the peak, by kind, largest first. malloc'ed. NULL: out of
- * memory. */
+/* The buffers that are alive at the peak, by kind, largest first. malloc'ed, or NULL. */
 rf_report_buffers *rf_report_largest(const rf_plan *plan, int *count);
 json_t *rf_report_largest_json(const rf_plan *plan);
 

@@ -34,8 +34,7 @@ static bool alike(const rf_plan_stage *a, const rf_plan_stage *b) {
 
 void rf_report_print_pipeline(FILE *out, const rf_plan *plan) {
   const rf_mesh *mesh = &plan->graph->mesh;
-  /* The first stages are printed, then "...". The planned stage and the last stage are always
-   * printed. */
+  /* The first stages are printed, then "...". The planned and the last stage are always printed. */
   enum { FIRST = 16 };
   char a[32], b[32], c[32], d[32], which[32], chunks[32] = "";
   int micros = plan->graph->accumulate;

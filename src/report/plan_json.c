@@ -89,8 +89,7 @@ static json_t *memory_json(const rf_plan *plan, const rf_plan *largest) {
                    host > 0 ? json_integer((json_int_t)host) : json_null());
 }
 
-/* Memory of a JAX program, as in XLA's memory analysis, and the parts of its temporaries at the
- * peak. */
+/* Memory of a JAX program, as XLA's memory analysis reports it, and `temp` at its peak. */
 static json_t *program_json(const rf_plan *plan) {
   const rf_program_memory *m = &plan->program;
   return json_pack("{ss sI sI sI sI sI sI sI sI sI}", "name", rf_program_name(plan->options.program.program),

@@ -1,5 +1,4 @@
-/* plans.h - a run's plans as one JSON object. The object is the first plan. Its list "plans" has
- * the others. */
+/* plans.h - a run's plans as one JSON object: the first plan, with the others in "plans". */
 #ifndef RF_REPORT_PLANS_H
 #define RF_REPORT_PLANS_H
 
@@ -9,8 +8,7 @@
 
 /* Makes the JSON object of a run's plan.json; the caller owns the object. */
 json_t *rf_report_plans_json(const rf_report_walk *walk, int walks);
-/* Sets the name of the plan object `json`. If `prefill` is given, adds the prefill plan to the list
- * "plans" of `json`. */
+/* Sets the name of the plan object `json`, and adds `prefill` (may be NULL) to its "plans". */
 void rf_report_name_plans(json_t *json, const rf_plan *plan, const rf_plan *prefill);
 
 #endif

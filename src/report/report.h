@@ -41,12 +41,10 @@ typedef struct rf_report_walk {
   /* (ops) total seconds of each op. NULL unless passes had fewer rows than planned. */
   const double *predicted, *limit;
 } rf_report_walk;
-/* Predicted seconds, measured seconds and limit of a call of each op: docs/formats.md,
- * "report.json". */
+/* Predicted, measured and limit seconds of a call of each op (docs/formats.md, "report.json"). */
 json_t *rf_report_walk_json(const rf_report_walk *walk);
 
-/* The next four functions write a number with its unit into `text` and return `text`: "5.94
- * GiB". */
+/* The next four functions write a number with its unit into `text` and return it: "5.94 GiB". */
 char *rf_text_bytes(double bytes, char text[32]);
 /* "1.23 s", "45.6 ms", "789 us". */
 char *rf_text_seconds(double seconds, char text[32]);

@@ -9,8 +9,7 @@
 /* Makes the summary of an entry that rf_report_add has checked. If the run has no measurements, the
  * summary has the predictions of the plan. Returns NULL only when out of memory. */
 json_t *rf_report_summary(const json_t *entry);
-/* A lower bound for the time in which threads waited for a core, as a fraction of forward-pass
- * time. */
+/* A lower bound: fraction of forward-pass time in which threads waited for a core. */
 double rf_report_others_part(const json_t *entry);
 /* A summary as text with at most 30 lines of 110 columns. malloc'ed. */
 char *rf_report_summary_text(const json_t *summary);

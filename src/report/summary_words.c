@@ -13,8 +13,7 @@
 #include "report/report.h"
 
 enum { NOTES = 4 };
-/* If an op reaches less than this fraction of its roofline, its kernel limits it, not the
- * machine. */
+/* If an op reaches less than this fraction of its roofline, its kernel limits it. */
 static const double NEAR_LIMIT = 0.6;
 
 static char *join(const char *format, ...) __attribute__((format(printf, 1, 2)));
@@ -67,8 +66,7 @@ static char *planned_sentence(const rf_diagnosed_walk *walk, const char *of) {
               kind->seconds > 0 ? 100 * (kind->limit / kind->seconds) : 0, idle);
 }
 
-/* True if kernels limit the pass: the fastest calls miss the machine's limit, but not the
- * prediction. */
+/* True if kernels limit the pass: fastest calls miss the machine's limit, not the prediction. */
 static bool kernels_bind(const rf_diagnosed_walk *walk, const rf_sum *kind) {
   return walk->alike && kind->fastest > 0 && kind->limit / kind->fastest < NEAR_LIMIT &&
          kind->fastest < RF_FAR * kind->predicted;
@@ -97,8 +95,7 @@ static char *measured_sentence(const rf_diagnosed_walk *walk, const char *of) {
       kernels_bind(walk, kind) ? ": the kernels are the bottleneck, not the machine" : "", times);
 }
 
-/* The sentence about a run that other programs slowed. The fastest calls show how long the run
- * would take alone. */
+/* The sentence about a run that other programs slowed: its fastest calls show its own speed. */
 static char *alone_sentence(const rf_diagnosed_walk *walk) {
   const rf_sum *kind = &walk->kinds.at[0];
   char a[32], b[32], c[32];

@@ -6,9 +6,8 @@
 
 enum { RF_THIN_FROM = 2000, RF_THIN_TO = 1000 };
 
-/* Returns a copy of a report entry with `step_seconds`. If `metrics` has more than RF_THIN_FROM
- * steps, the copy has RF_THIN_TO ranges of steps. The result is a new reference. NULL: out of
- * memory. */
+/* Returns a copy of a report entry, with `step_seconds`. If it has more than RF_THIN_FROM steps of
+ * metrics, the copy has RF_THIN_TO ranges of steps. A new reference; NULL: out of memory. */
 json_t *rf_report_thin(json_t *entry);
 
 /* Seconds of all steps of an entry except the first. The object has "least", "median", "p90" and

@@ -1,5 +1,4 @@
-/* trace_file.h - reads and writes trace.bin, the file of a recorded trace. Format:
- * docs/formats.md. */
+/* trace_file.h - reads and writes trace.bin, the file of a recorded trace (docs/formats.md). */
 #ifndef RF_TRACE_FILE_H
 #define RF_TRACE_FILE_H
 
@@ -7,8 +6,7 @@
 
 #include "run/record.h"
 
-/* A trace as in the file. Each column has one value per span. Spans are sorted by lane, then by
- * begin. */
+/* A trace as in the file. Each column has one value per span, sorted by lane, then by begin. */
 typedef struct rf_trace_file {
   json_t *header;
   int64_t count;
@@ -25,14 +23,13 @@ typedef struct rf_trace_file {
 /* Reads a trace and checks all sizes, kinds, lanes, ids and the order of spans. RAFTER_FAILED: the
  * error names the file and the field. */
 rf_status rf_trace_file_read(const char *path, rf_trace_file *file, rf_error *error);
-/* Like rf_trace_file_read, for the contents of a file. Takes ownership of `text`, which is
- * malloc'ed. */
+/* Like rf_trace_file_read, for a file's contents. Takes ownership of `text`, which is malloc'ed. */
 rf_status rf_trace_file_parse(const char *path, char *text, size_t bytes, rf_trace_file *file,
                               rf_error *error);
 void rf_trace_file_free(rf_trace_file *file);
 
-/* Writes Chrome trace events, which Perfetto opens. Lanes become threads of one process. Counters
- * become counter tracks. */
+/* Writes Chrome trace events, which Perfetto opens: lanes as threads, counters as counter
+ * tracks. */
 rf_status rf_trace_file_chrome(const rf_trace_file *file, const char *path, rf_error *error);
 /* Like rf_trace_file_chrome, but writes only spans that begin before `until` (ns). */
 rf_status rf_trace_file_chrome_until(const rf_trace_file *file, int64_t until, const char *path,

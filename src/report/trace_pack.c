@@ -36,8 +36,7 @@ static void difference(const unsigned char *column, const unsigned char *begins,
   }
 }
 
-/* Writes the first bytes of all values, then all second bytes, and so on. This order compresses
- * well. */
+/* Writes the first bytes of all values, then all second bytes, and so on, to compress well. */
 static void by_byte(const unsigned char *values, size_t size, size_t count, unsigned char *out) {
   for (size_t b = 0; b < size; b++)
     for (size_t i = 0; i < count; i++) *out++ = values[i * size + b];

@@ -60,9 +60,9 @@ typedef struct rf_program_job {
 rf_status rf_program_size(const rf_model *model, const rf_program_job *job, rf_program_memory *memory,
                           rf_error *error);
 
-/* The default of xla_tpu_scoped_vmem_limit_kib: bytes of a TPU's vector memory that kernels use
- * as scratch. rf_program_chip_bytes returns the rest of the vector memory, which holds
- * short-lived arrays. */
+/* Bytes of a TPU's vector memory that kernels use as scratch (default of
+ * xla_tpu_scoped_vmem_limit_kib). rf_program_chip_bytes returns the rest, which holds short-lived
+ * arrays. */
 enum { RF_PROGRAM_SCOPED_BYTES = 16384 << 10 };
 int64_t rf_program_chip_bytes(const rf_machine *machine);
 const char *rf_program_name(rf_program_kind program); /* "rafter", "jax-scan" or "jax-unrolled" */

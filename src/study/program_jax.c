@@ -60,8 +60,7 @@ static void add(sizing *s, kind what, bool brief, int64_t bytes, int first, int 
 }
 
 static bool on_tpu(const sizing *s) { return s->job->machine->kind == RF_MACHINE_TPU; }
-/* On a TPU, f32 products use bf16 operands by default. XLA then stores an array in bf16 if only
- * products read it. */
+/* On a TPU, f32 products use bf16 operands, and arrays that only products read are bf16. */
 static rf_dtype product_dtype(const sizing *s) {
   return on_tpu(s) && s->job->build.dtype == RF_F32 ? RF_BF16 : s->job->build.dtype;
 }
@@ -133,9 +132,8 @@ typedef struct shapes {
     memcpy((s).dim[(s).count++], dims_, sizeof dims_); \
   } while (0)
 
-/* The arrays of a JAX program for one parameter of our graph. Heads are a separate dimension.
- * Gate and up are two arrays. Queries are a separate array if there are fewer key and value
- * heads than query heads. */
+/* The arrays of a JAX program for one parameter of our graph. Heads are a separate dimension. Gate
+ * and up are two arrays. With fewer key heads than query heads, queries are a separate array. */
 static shapes shapes_of(const rf_model *m, const rf_param *p) {
   shapes s = {0};
   int64_t d = m->width, n = m->heads, k = m->kv_heads, h = m->head_dim;
@@ -252,8 +250,7 @@ static void size_parameters(sizing *s, rf_program_memory *m) {
     if (!param->matmul || product == RF_F32) continue;
     /* A loop over layers with a backward pass stores a second copy of the converted matrix. */
     bool twice = in_scan && s->region[reader] == RF_NONE && dtype != RF_F32;
-    /* The converted matrix lives from time 0. If there is a loop over microbatches, it lives
-     * until the loop ends. */
+    /* The converted matrix lives from time 0 to the end of the loop over microbatches, if any. */
     add(s, COPIES, false, copy, 0, twice && s->job->build.accumulate == 1 ? s->scan_last : s->end - 1);
     if (twice) add(s, COPIES, false, copy, s->scan_first, backward_of(s, s->scan_first));
   }

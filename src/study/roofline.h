@@ -36,8 +36,7 @@ typedef struct rf_answer {
   char note[RF_NOTES_MOST][160]; /* assumptions of the answer, and options without effect */
 } rf_answer;
 
-/* The name of operation i, or NULL if i is too large. *help gets a description of the answer;
- * `help` may be NULL. */
+/* The name of operation i, or NULL. *help describes the answer; `help` may be NULL. */
 const char *rf_roofline_op(int i, const char **help);
 /* Answers one question of `rafter roofline`. RAFTER_INVALID: an option is missing or out of
  * range. The error names the option. */

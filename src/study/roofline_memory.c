@@ -9,8 +9,7 @@
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-/* Sets *elements to the number of stored elements per token and layer. `names` is the list of
- * --saved. */
+/* Sets *elements to the stored elements per token and layer. `names` is the list of --saved. */
 static rf_status saved_elements(rf_question *q, const char *names, double *elements, rf_error *error) {
   double width, ff, heads = rf_value(q, "heads"), dim = rf_value(q, "head-dim"),
                     kv = rf_value_or(q, "kv-heads", heads);

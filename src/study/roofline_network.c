@@ -82,8 +82,7 @@ static rf_status parse_mesh(const char *text, named_mesh *mesh, rf_error *error)
   return RAFTER_OK;
 }
 
-/* Parses --spec. For each dimension, --spec has the letters of the axes that shard it: "XY,-" or
- * "XY,". */
+/* Parses --spec: for each dimension, the letters of the axes that shard it ("XY,-" or "XY,"). */
 static rf_status parse_spec(const char *spec, const named_mesh *mesh, int rank, double split[RANK_MOST],
                             rf_error *error) {
   bool seen[MESH_AXES_MOST] = {false};

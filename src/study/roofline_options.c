@@ -1,5 +1,4 @@
-/* roofline_options.c - options of `rafter roofline`. A machine option replaces a figure of the
- * data sheet. */
+/* roofline_options.c - options of `rafter roofline`. Machine options replace data-sheet figures. */
 #include "study/roofline.h"
 
 #define NUMBER_TYPES "f32|bf16|f16|f64|f8_e4m3|f8_e5m2|fp8|i8|int8|i4|int4"

@@ -14,9 +14,8 @@ typedef struct strategy {
   double peak, bps, matrices;
 } strategy;
 
-/* The MLP experts of a layer. one: width of one expert. held: number of experts. met: number of
- * experts that a token uses. A dense MLP is one expert. --ff and --experts take precedence over
- * the model. */
+/* Experts of a layer. one: width of an expert. held: number of experts. met: number that a token
+ * uses. A dense MLP is one expert. --ff and --experts take precedence over the model. */
 typedef struct widths {
   double one, met, held;
 } widths;
@@ -70,8 +69,7 @@ static void cross_nodes(rf_question *q, strategy *s, double ways) {
   rf_fact_note(q, "with more than two nodes, %.4g GB/s out of a node limit the rate", bps * 1e-9);
 }
 
-/* Adds the minimum tokens of a compute-bound batch, and the maximum number of chips for this
- * batch. */
+/* Adds the minimum tokens of a compute-bound batch, and the maximum chips for this batch. */
 static void add_tokens(rf_question *q, double critical, double pod) {
   double tokens = rf_value_or(q, "tokens", NAN), chips = q->chips;
   rf_add_number(q, "critical_tokens", "minimum tokens of a batch over all chips", critical * chips);
@@ -93,9 +91,8 @@ static const char *bound_of(double have, double need) {
   return isnan(have) ? "" : have >= need ? "compute" : "network";
 }
 
-/* Adds the bytes that a layer sends in forward and backward. If all sizes are known, also adds
- * the layer's seconds. The layer has s->matrices matrices of F x D. A token uses `ff` of the F
- * columns. */
+/* Adds the bytes that a layer sends in forward and backward, and its seconds if all sizes are
+ * known. The layer has s->matrices matrices of F x D. A token uses `ff` of the F columns. */
 static void add_layer(rf_question *q, const strategy *s, double ff, double forward, double backward,
                       double ways) {
   double tokens = rf_value_or(q, "tokens", NAN), width = rf_value_or(q, "width", NAN);
@@ -255,8 +252,7 @@ static rf_status context_parallel(rf_question *q, strategy *s, rf_error *error) 
   return RAFTER_OK;
 }
 
-/* Shards weights in two dimensions for decoding. D is sharded over sqrt(c/8) of c chips, F over
- * sqrt(8c). */
+/* Shards weights in two dimensions for decoding: D over sqrt(c/8) of c chips, F over sqrt(8c). */
 static rf_status tensor_2d(rf_question *q, rf_error *error) {
   double ff, width;
   RF_TRY(rf_need(q, "ff", &ff, error));

@@ -36,16 +36,15 @@ double rf_usd_per_hour(rf_question *q);                /* USD per chip and hour 
 const char *rf_word(rf_question *q, const char *name); /* as given, or the default; NULL: unset */
 bool rf_flag(rf_question *q, const char *name);
 rf_status rf_need(rf_question *q, const char *name, double *value, rf_error *error);
-/* Sets *experts per layer and *used per token (0: none). RAFTER_INVALID: a token uses more
- * experts than there are. */
+/* Sets *experts per layer and *used per token (0: none). RAFTER_INVALID: a token uses too many. */
 rf_status rf_experts(rf_question *q, double *experts, double *used, rf_error *error);
 
 /* ---- the machine ---- */
 
 rf_status rf_peak(rf_question *q, double *flops, rf_error *error); /* peak FLOP/s for q->dtype */
-/* Sets *bps to the bytes/s of one chip over hbm, vmem, pcie, ici or dcn. On a torus, ici is one
- * axis in both directions. With a switch, ici is the link to the switch, and dcn is the chip's
- * part of its node's rate. */
+/* Sets *bps to the bytes/s of one chip over hbm, vmem, pcie, ici or dcn. ici: one torus axis in
+ * both directions, or the link to the switch. dcn, with a switch: the chip's part of its node's
+ * rate. */
 rf_status rf_link_bps(rf_question *q, const char *link, double *bps, rf_error *error);
 /* Sets *group to the chips that --axes, --wrap and --slices describe. */
 rf_status rf_asked_group(rf_question *q, rf_group *group, rf_error *error);
