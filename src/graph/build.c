@@ -109,7 +109,6 @@ static int emit_to(builder *b, const rf_op_def *def, const char *part, rf_slots 
   return id < 0 ? RF_NONE : b->graph->op[id].output[0];
 }
 
-/* Like emit_to, but with new outputs. */
 static int emit(builder *b, const rf_op_def *def, const char *part, rf_slots inputs, const rf_attr *attr) {
   return emit_to(b, def, part, inputs, RF_ALL_NEW, attr);
 }
@@ -510,7 +509,6 @@ static rf_status options_check(const rf_model *model, const rf_build_options *o,
   return RAFTER_OK;
 }
 
-/* The forward graph of a job, as `plan --after build` prints it. */
 static rf_status build_forward(const rf_model *model, const rf_build_options *options, rf_graph **out,
                                rf_error *error) {
   RF_TRY(options_check(model, options, error));

@@ -19,7 +19,6 @@ static rf_op *sole_source(const fuser *f, int t, const rf_op_def *def) {
   return source->def == def ? source : NULL;
 }
 
-/* Whether tensor t is complete before op `source` runs. */
 static bool ready_before(const fuser *f, int t, const rf_op *source) {
   return f->writer[t] < (int)(source - f->graph->op);
 }

@@ -156,7 +156,7 @@ rf_status rf_adapter_base(const char *folder, char base[4096], rf_error *error) 
   if (status == RAFTER_OK && !*text)
     status = RF_FAIL(error, RAFTER_FAILED, "give the base as MODEL, and the adapter with --adapter",
                      "%s does not name its base model", s.path);
-  /* A path that does not exist below the adapter's folder is relative to the working directory. */
+  /* If the path does not exist in the adapter's folder, it is relative to the working directory. */
   if (*text == '/' || snprintf(base, 4096, "%s/%s", folder, text) >= 4096 || access(base, F_OK))
     snprintf(base, 4096, "%s", text);
   free_settings(&s);
@@ -284,7 +284,7 @@ static rf_status open_file(const char *folder, rf_tensor_file **file, rf_error *
   return rf_tensor_file_open(path, file, error);
 }
 
-/* Whether a tensor's name, as the families spell it, is that of a token embedding or a head. */
+/* True if a tensor belongs to a token embedding or a head, by the names that the families use. */
 static bool is_of_vocabulary(const char *name) {
   static const char *const WORDS[] = {"embed_tokens.", "lm_head.", "wte.", "embed_in.", "embed_out."};
   for (size_t i = 0; i < sizeof WORDS / sizeof *WORDS; ++i)
@@ -363,8 +363,8 @@ rf_status rf_adapter_open(const char *path, const rf_model *model, rf_lora *lora
   }
   RF_GO(find_sites(file, &bare, &params, lora, seen, error));
   RF_GO(check_patterns_met(&s, file, error));
-  /* The model gets the scale that the file's default alpha and rank give. If a layer has another
-   * scale, its B is multiplied by that scale / the model's scale. */
+  /* The model's scale follows from the file's default alpha and rank. If a layer has another scale,
+   * its B is multiplied by the layer's scale / the model's scale. */
   lora->rank_stabilized = s.rank_stabilized;
   lora->alpha = (float)(scale_of(&s, s.alpha, (double)s.rank) *
                         (s.rank_stabilized ? __builtin_sqrt((double)lora->rank) : (double)lora->rank));
@@ -378,7 +378,7 @@ done:
   return status;
 }
 
-/* A tensor (an A or a B) of the file, and the columns of the parameter that the tensor fills. */
+/* A tensor (an A or a B) of the file, and the columns of a parameter that this tensor fills. */
 typedef struct part {
   const rf_stored *tensor;
   const rf_name *order; /* the file's column order; NULL: the parameter's own order */
@@ -403,7 +403,7 @@ static rf_status read_part(const part *p, const rf_param *param, float *values, 
   return status;
 }
 
-/* Files that store the columns of a fused weight head by head do the same for its LoRA matrix B. */
+/* If a file stores the columns of a fused weight head by head, its LoRA matrix B does the same. */
 static const rf_name *order_of(const rf_model *model, const rf_param *param, rf_name *name) {
   *name = rf_param_name(model, param, false);
   return name->order[0] == RF_NAME_BY_HEAD ? name : NULL;
@@ -486,7 +486,7 @@ static bool has_site(const rf_model *model, const rf_param *param, int site) {
   return rf_lora_site_columns(model, param, site, &at, &columns);
 }
 
-/* Lists the adapted layers' full names or, if not `whole`, the names' last words, each once. */
+/* Lists the adapted layers' full names. If not `whole`, lists the last words of these names. */
 static json_t *modules_of(const rf_model *model, const rf_params *params, bool whole) {
   json_t *modules = json_array();
   char prefix[128];
@@ -504,7 +504,7 @@ static json_t *modules_of(const rf_model *model, const rf_params *params, bool w
   return modules;
 }
 
-/* Whether `words`, in each block that has an adapter, match adapted linear layers only. A word may
+/* True if `words`, in each block that has an adapter, match only adapted linear layers. A word may
  * match too much: GPT-2 has two linear layers named c_proj in each block. */
 static bool words_suffice(const rf_model *model, const rf_params *params, const json_t *words) {
   for (int p = 0; p < params->base; ++p) {
@@ -554,7 +554,6 @@ static rf_status write_config(const char *folder, const rf_model *model, const r
   return status;
 }
 
-/* Lists the tensors of an adapter file in parameter order and returns how many there are. */
 static int list_tensors(const rf_model *model, const rf_params *params, rf_pool *pool, rf_stored *list) {
   int count = 0;
   char prefix[128];
@@ -675,7 +674,7 @@ rf_status rf_merger_values(void *merger, int param, int64_t first, int64_t count
   return RAFTER_OK;
 }
 
-/* Adds columns [from, to) of row k of scale (A B) to `values`. */
+/* Adds a part of a row of scale * A * B to `values`: row k, columns from `from` to `to` - 1. */
 static void add_row(const rf_merger *m, const rf_lora_parts *parts, int a, int64_t k, int64_t from,
                     int64_t to, float *values) {
   const float *down = m->values[a - m->params.base] + k * m->params.at[a].shape[1],

@@ -12,9 +12,9 @@ bool rf_adapter_is(const char *folder);
 rf_status rf_adapter_base(const char *folder, char base[4096], rf_error *error);
 
 /* Reads the sites, rank and scale of the adapters in a folder, or in the newest checkpoint of a
- * run; sets lora->folder. An adapter of smaller rank is padded to the largest rank. An adapter with
- * its own alpha is rescaled to the common scale. RAFTER_FAILED names a file, tensor or field that
- * is unsupported (DoRA, biases, full modules, ...) or does not fit the model. */
+ * run. Sets lora->folder. An adapter of smaller rank is padded to the largest rank. An adapter with
+ * its own alpha is rescaled to the common scale. RAFTER_FAILED: the error names a file, tensor or
+ * field that is unsupported (DoRA, biases, full modules, ...) or does not fit the model. */
 rf_status rf_adapter_open(const char *folder, const rf_model *model, rf_lora *lora, rf_error *error);
 /* Calls `visit` with all values of each adapter parameter (index params->base and up). */
 rf_status rf_adapter_read(const char *folder, const rf_model *model, const rf_params *params,
@@ -34,7 +34,7 @@ void rf_merger_close(rf_merger *merger); /* NULL is allowed */
 /* An rf_weights_source that returns values of adapter parameters (index params->base and up). */
 rf_status rf_merger_values(void *merger, int param, int64_t first, int64_t count, float *values,
                            rf_error *error);
-/* Adds scale (A B), summed in f64, to elements [first, first + count) of base parameter `param`. */
+/* Adds scale * A * B, summed in f64: elements first to first + count - 1 of parameter `param`. */
 void rf_merger_add(const rf_merger *merger, int param, int64_t first, int64_t count, float *values);
 
 #endif

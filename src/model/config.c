@@ -1,5 +1,5 @@
-/* config.c - reads and writes Hugging Face's config.json. A model without a Hugging Face class is
- * stored with fields of this program. The same tables of fields serve reading and writing. */
+/* config.c - reads and writes Hugging Face's config.json. Models without a Hugging Face class are
+ * stored with fields of this program. Reading and writing use the same tables of fields. */
 #include <libgen.h>
 #include <limits.h>
 #include <math.h>
@@ -33,7 +33,7 @@ static const config_field RAFTER_GPT[] = {
     {"bias", NULL, BOOL, true, 1, AT(bias)},           {"head_bias", NULL, BOOL, true, 0, AT(head_bias)},
     {"mlp_first", NULL, BOOL, true, 0, AT(mlp_first)},
 };
-/* Fields of Llama and the types derived from it. A type's defaults are in its row of TYPES. */
+/* Fields of Llama and the types derived from it. The entries of TYPES have the defaults. */
 static const config_field SHARED[] = {
     {"num_hidden_layers", NULL, INT, true, 0, AT(layers)},
     {"hidden_size", NULL, INT, true, 0, AT(width)},
@@ -53,7 +53,7 @@ static const config_field LLAMA[] = {
     {"mlp_bias", NULL, BOOL, false, 0, AT(mlp_bias)},
 };
 #define RMS LLAMA, 1      /* the first field of LLAMA */
-#define RMS_BIAS LLAMA, 2 /* its first two fields */
+#define RMS_BIAS LLAMA, 2 /* the first two fields of LLAMA */
 static const config_field GEMMA2[] = {
     {"rms_norm_eps", NULL, FLOAT, false, 1e-6, AT(norm_eps)},
     {"attention_bias", NULL, BOOL, false, 0, AT(attn_bias)},
@@ -101,7 +101,7 @@ static const activation GPT2_UP[] = {
     {"gelu_new", RF_MLP_GELU},         {"gelu", RF_MLP_GELU_ERF},      {"gelu_python", RF_MLP_GELU_ERF},
     {"gelu_new", RF_MLP_GELU},         {"gelu_fast", RF_MLP_GELU},     {"gelu_pytorch_tanh", RF_MLP_GELU},
     {"gelu_python_tanh", RF_MLP_GELU}, {"gelu_accurate", RF_MLP_GELU}, {NULL, 0}};
-#define GELU_UP (GPT2_UP + 1) /* without the first row of GPT2_UP, so the default is "gelu" */
+#define GELU_UP (GPT2_UP + 1) /* without the first entry of GPT2_UP, so the default is "gelu" */
 
 #define RMS_ROPE .norm = RF_NORM_RMSNORM, .position = RF_POSITION_ROPE, .init = "llama"
 
@@ -277,7 +277,6 @@ static bool is_full_layer(const json_t *layers, size_t i) {
   return name && strcmp(name, "full_attention") == 0;
 }
 
-/* Marks a layer as having full attention, for models whose windowed layers follow no period. */
 static void mark_full_layer(rf_model *model, int64_t layer) {
   model->window_listed = true;
   model->window_full[layer / 8] |= (uint8_t)(1u << layer % 8);
@@ -342,7 +341,7 @@ static rf_status read_windows(const json_t *json, const char *where, const confi
   return RAFTER_OK;
 }
 
-/* The model's loss includes the loss that balances experts only if output_router_logits is true. */
+/* If output_router_logits is false, the model's loss has no term that balances experts. */
 static rf_status read_router(const json_t *json, const char *where, rf_model *model, rf_error *error) {
   double share;
   if (model->experts == 0) return RAFTER_OK;

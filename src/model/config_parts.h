@@ -9,25 +9,25 @@
 
 enum { INT, FLOAT, BOOL };
 typedef struct config_field {
-  const char *key, *other; /* `other`: another name of the same field */
+  const char *key, *other; /* `other`: a second name of the same field, or NULL */
   int type;
   bool required;
-  double otherwise; /* value if the field is missing; a field that is null gives 0 */
+  double otherwise; /* value of a missing field; the value of a null field is 0 */
   size_t offset;
 } config_field;
 
-/* Maps an activation's name in config.json to an MLP kind. In a table of such rows, the first row
- * is the default, and a row without a name ends the table. */
+/* Maps an activation's name in config.json to an MLP kind. In a table of such entries, the first
+ * entry is the default, and an entry without a name is the end. */
 typedef struct activation {
   const char *text;
   rf_mlp_kind mlp;
 } activation;
 
-/* How to decide which layers are windowed if config.json has no "layer_types". */
+/* How to decide which layers have a window if config.json has no "layer_types". */
 enum { NO_WINDOW, ALL_WINDOWED, EVERY_SECOND, PATTERN, QWEN_SWITCH };
 
-/* A model type of config.json. A separate function reads GPT-2. `base` has the values that the type
- * implies. Defaults for missing fields are those of the type's class in transformers. */
+/* A model type of config.json, except GPT-2, which has a function of its own. `base` has the values
+ * that the type implies. Defaults of missing fields are those of transformers. */
 typedef struct config_type {
   const char *type, *class;
   rf_model base;
@@ -54,8 +54,8 @@ typedef struct config_type {
   const char *on;     /* a field that must be true or absent */
 } config_type;
 
-/* Reads the rotary parameters: theta, the rotated share of a head, and the scaling. Needs
- * model->head_dim and attn_scale. */
+/* Reads the rotary parameters: theta, the fraction of a head that is rotated, and the scaling.
+ * Needs model->head_dim and attn_scale. */
 rf_status rf_config_read_rope(const json_t *json, const char *where, const config_type *type, rf_model *model,
                               rf_error *error);
 void rf_config_write_rope(json_t *json, const config_type *type, const rf_model *model);

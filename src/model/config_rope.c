@@ -36,9 +36,9 @@ static double yarn_weight(double factor, double scale) {
 /* How YaRN scales attention scores. Below, w(m) is yarn_weight() of the field m. Latent attention
  * multiplies scores by w(mscale_all_dim)^2, and rotated queries and keys by w(mscale) /
  * w(mscale_all_dim). This program requires that mscale equals mscale_all_dim. Ordinary attention
- * multiplies cosines and sines by one factor, so the scores of fully rotated heads are multiplied
- * by the square of the factor. Source: transformers, modeling_rope_utils, _compute_yarn_parameters,
- * and modeling_deepseek_v3. */
+ * multiplies cosines and sines by one factor. So if heads are fully rotated, the scores are
+ * multiplied by the square of the factor. Source: transformers, modeling_rope_utils,
+ * _compute_yarn_parameters, and modeling_deepseek_v3. */
 static rf_status yarn_scores(const json_t *json, const char *where, double factor, double *weight,
                              bool *computed, bool latent, rf_error *error) {
   double scale, all, given;
@@ -85,7 +85,7 @@ static rf_status read_yarn(const json_t *json, const char *where, rf_rope *rope,
   return RAFTER_OK;
 }
 
-/* Reads one set of rotary parameters: theta, the rotated share of a head, the scaling. A model
+/* Reads one set of rotary parameters: theta, the rotated fraction of a head, the scaling. A model
  * with unsupported scaling can be planned but not run. */
 static rf_status read_rope_object(const json_t *json, const char *where, rf_rope *rope, double *share,
                                   rf_model *model, rf_error *error) {

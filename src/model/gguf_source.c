@@ -13,15 +13,15 @@
 #include "formats/safetensors.h"
 #include "text/tokenizer.h"
 
-/* Where a folder stores the values of one GGUF tensor. A linear layer has a row for each output and
- * a column for each input. A vector is one column. */
+/* Where a folder stores the values of one GGUF tensor. A linear layer is a matrix with a row for
+ * each output and a column for each input. A vector is one column. */
 typedef struct origin {
   /* One tensor, or one for each expert; NULL for the rotary factors, which are computed. */
   const rf_stored **stored;
   int64_t slices;
   rf_name name;          /* for GPT-NeoX: order of the rows */
   int64_t rows, columns; /* rows and columns of one tensor or one expert's matrix */
-  int64_t moved;         /* width of a head if GGUF interleaves a head's rows, otherwise 0 */
+  int64_t moved;         /* width of a head if GGUF reorders the rows of a head in pairs, otherwise 0 */
   bool turned;           /* the folder stores the matrix as (in, out) */
   float offset;          /* added to every value of a norm */
 } origin;
@@ -202,7 +202,7 @@ static rf_status open_folder(rf_gguf_source *s, const char *path, rf_error *erro
   return add_tokenizer(s, path, error);
 }
 
-/* Returns which row of the folder's tensor becomes row `row` of the GGUF tensor. */
+/* Returns the row of the folder's tensor that becomes row `row` of the GGUF tensor. */
 static int64_t source_row(const origin *o, int64_t row) {
   if (o->moved) {
     int64_t head = row / o->moved, e = row % o->moved;

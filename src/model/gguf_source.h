@@ -8,8 +8,8 @@
 
 typedef struct rf_gguf_source rf_gguf_source;
 /* Opens a .gguf file, a llama2.c .bin file, or a folder with config.json and safetensors files in
- * which tensors have Hugging Face's names. Checks names, shapes and types; RAFTER_FAILED says what
- * is missing or cannot be written to a GGUF file. */
+ * which tensors have Hugging Face's names. Checks names, shapes and types. RAFTER_FAILED: the error
+ * says what is missing or cannot be written to a GGUF file. */
 rf_status rf_gguf_source_open(const char *path, rf_gguf_source **source, rf_error *error);
 void rf_gguf_source_close(rf_gguf_source *source); /* NULL is allowed */
 /* The metadata to write, owned by the source; the caller may add to it. The metadata includes a
@@ -24,9 +24,9 @@ const rf_quant_tensor *rf_gguf_source_at(const rf_gguf_source *source, int index
 rf_status rf_gguf_source_read(const rf_gguf_source *source, int index, int64_t first, int64_t count,
                               float *out, rf_error *error);
 
-/* Writes the keys that rf_gguf_facts_read reads; false when memory runs out. */
+/* Writes the keys that rf_gguf_facts_read reads. Returns false if memory runs out. */
 bool rf_gguf_facts_write(const rf_gguf_facts *facts, rf_gguf_meta *meta);
-/* The facts of a model. Returns RAFTER_FAILED when GGUF has no architecture for the model. */
+/* The facts of a model. RAFTER_FAILED: GGUF has no architecture for the model. */
 rf_status rf_gguf_facts_of(const rf_model *model, rf_gguf_facts *facts, rf_error *error);
 
 #endif

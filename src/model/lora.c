@@ -12,8 +12,8 @@
 
 enum { TARGETS_MOST = 64, TEXT_MOST = 1024 };
 
-/* `columns` says which columns of a fused weight a site covers, with a letter for each part. Q has
- * N*H columns, K and V have K*H each, G (gate) and U (up) have F each; '*' means all columns. */
+/* `columns` says which columns of a fused weight a site covers. Letter Q stands for N*H columns, K
+ * and V for K*H columns each, G (gate) and U (up) for F columns each, and '*' for all columns. */
 typedef struct site_row {
   const char *name, *weight, *columns;
 } site_row;
@@ -85,7 +85,8 @@ rf_lora_parts rf_lora_parts_of(const rf_model *model, const rf_param *param) {
 typedef struct target {
   const char *text;         /* a word, or '~' and a regular expression */
   rf_name_pattern *pattern; /* the compiled regular expression */
-  bool met, slow;           /* slow: matching `pattern` took too long */
+  bool met,                 /* the target matches a site */
+      slow;                 /* matching `pattern` took too long */
 } target;
 
 /* Last word of a module or site name: "attn/q" -> "q", "h.0.attn.c_attn.weight" -> "c_attn". */
@@ -124,8 +125,8 @@ rf_lora_module_name rf_lora_module(const rf_model *model, const rf_param *param,
   return module;
 }
 
-/* Whether a site is exactly one tensor in the family's files. General targets ("all", regular
- * expressions) select only sites that are one tensor. */
+/* True if a site is exactly one tensor in the family's files. General targets ("all", regular
+ * expressions) select only such sites. */
 static bool is_plain(const rf_model *model, const rf_param *param, int site) {
   rf_name name = rf_param_name(model, param, false);
   int64_t at, columns;
@@ -232,7 +233,7 @@ static int key_at(const char *text, size_t *length) {
   return -1;
 }
 
-/* Finds a value's end, the comma before the next key or list item. A regex may contain commas. */
+/* Finds a value's end: the comma before the next key or list item. A regex may contain commas. */
 static char *value_end(char *value, bool regex) {
   size_t length;
   for (char *c = value; *c; ++c)

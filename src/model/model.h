@@ -10,8 +10,8 @@
 
 #include "base/base.h"
 
-/* The family decides tensor names, config.json and chat format. What the model computes is in
- * the other fields of rf_model. */
+/* The family decides tensor names, config.json and chat format. The other fields of rf_model say
+ * what the model computes. */
 typedef enum rf_family {
   RF_FAMILY_GPT,
   RF_FAMILY_LLAMA,
@@ -50,35 +50,34 @@ typedef struct rf_rope {
   float theta;
   int32_t dim; /* even, at most H; the other elements of a head are not rotated */
   rf_rope_scaling scaling;
-  float factor, low,
-      /* Parameters of the scaling, by their names in config.json. LINEAR: factor; LLAMA3:
-       * factor, low_freq_factor, high_freq_factor; YARN: factor, beta_slow, beta_fast. */
-      high;
+  /* Parameters of the scaling, with their names in config.json. LINEAR: factor. LLAMA3: factor, low
+   * (low_freq_factor), high (high_freq_factor). YARN: factor, low (beta_slow), high (beta_fast). */
+  float factor, low, high;
   float original; /* LLAMA3, YARN: positions of the original training */
-  /* If set, rotates the last `dim` elements of a head as pairs (2i, 2i+1); otherwise rotates the
-   * first `dim` elements as pairs (i, i + dim/2). */
+  /* True: the last `dim` elements of a head are rotated, in pairs (2i, 2i+1). False: the first
+   * `dim` elements are rotated, in pairs (i, i + dim/2). */
   bool tail;
   const float *divisor; /* TABLE: one divisor for each pair; an array of the rf_model */
 } rf_rope;
-/* The frequency of pair i, in radians per position. PLAIN: theta^(-2i/dim). LINEAR divides the
- * plain frequency by factor. LLAMA3 divides the frequency by factor for wavelengths above
- * original/low, keeps the frequency for wavelengths below original/high, and blends in between.
- * YARN (Peng et al. 2023) differs from LLAMA3 only in that the blend is linear over pairs. TABLE
- * divides the frequency by the divisor of the pair. Source: transformers, modeling_rope_utils. */
+/* The frequency of pair i, in radians per position. PLAIN: theta^(-2i/dim). LINEAR: plain frequency
+ * / factor. LLAMA3 divides the frequency by factor for wavelengths above original/low, keeps the
+ * frequency for wavelengths below original/high, and blends in between. YARN (Peng et al. 2023) is
+ * like LLAMA3, but blends linearly over the pairs. TABLE divides the frequency by the divisor of
+ * the pair. Source: transformers, modeling_rope_utils. */
 double rf_rope_frequency(const rf_rope *rope, int64_t i);
 
-/* Low-rank adapters (LoRA, Hu et al. 2021) next to frozen linear weights: `y = x W + scale (x A)
- * B`. A site is a range of a weight's columns with its own A and B; q, k and v of a fused weight
- * are three sites. The A of all sites of a weight are side by side in one parameter (K,
- * sites*rank). The B of all sites are in another parameter. */
+/* Low-rank adapters (LoRA, Hu et al. 2021) of frozen linear weights: `y = x W + scale (x A) B`. A
+ * site is a range of a weight's columns with its own A and B. For example, q, k and v of a fused
+ * weight are three sites. One parameter (K, sites*rank) holds the A matrices of all sites of a
+ * weight, side by side. Another parameter holds the B matrices. */
 enum { RF_LORA_LAYERS = 256, RF_LORA_PARTS = 3 };
 typedef struct rf_lora {
   int32_t rank; /* r; 0: no adapters */
   float alpha;  /* scale = alpha / r, or alpha / sqrt(r) when rank_stabilized */
   bool rank_stabilized;
   float dropout;                  /* dropout of the input of A, in training */
-  uint16_t sites[RF_LORA_LAYERS]; /* of each layer: bit i is set if site i is adapted */
-  char folder[1024];              /* folder that A and B are loaded from; "": initialise them */
+  uint16_t sites[RF_LORA_LAYERS]; /* for each layer: bit i is set if site i has an adapter */
+  char folder[1024];              /* folder to load A and B from; "": initialise A and B */
 } rf_lora;
 static inline float rf_lora_scale(const rf_lora *lora) {
   return lora->alpha / (lora->rank_stabilized ? __builtin_sqrtf((float)lora->rank) : (float)lora->rank);
@@ -94,19 +93,19 @@ typedef struct rf_model {
    * `experts` is 0, the layer has one plain MLP. */
   int64_t experts, experts_used;
   int64_t expert_ff; /* F of one expert; 0: ff */
-  /* Number of experts that every token uses in addition. They form one MLP (experts_shared *
-   * expert_ff). */
+  /* Number of shared experts: every token uses them, in addition to its chosen experts. The shared
+   * experts form one MLP of width experts_shared * expert_ff. */
   int64_t experts_shared;
   int64_t first_dense; /* number of first layers with one plain MLP of width ff */
-  /* Each expert has a number that is added to the expert's score when the router chooses experts,
-   * but not when it weights them. Training does not update these numbers. */
+  /* Each expert has a number that is added to its score when the router chooses experts. When the
+   * router weights the chosen experts, it is not added. Training does not update these numbers. */
   bool router_choice;
-  bool router_sigmoid; /* scores are the sigmoid of the router's logits, otherwise their softmax */
-  bool router_as_is;   /* expert's weight = score; if false, score / sum of chosen scores */
-  float router_scale;  /* multiplies the experts' weights; 0: no factor */
-  int32_t router_groups,
-      /* Experts are chosen only from the best router_groups_used groups (0: from all). A group's
-       * score is its best expert's score or, with sigmoids, the sum of its best two scores. */
+  bool router_sigmoid;   /* scores are the sigmoid of the router's logits, otherwise their softmax */
+  bool router_as_is;     /* expert's weight = score; if false, score / sum of chosen scores */
+  float router_scale;    /* multiplies the experts' weights; 0: no factor */
+  int32_t router_groups, /* the experts form this many groups; 0: no groups */
+      /* Experts are chosen only from the best router_groups_used groups. A group's score is its
+       * best expert's score or, with sigmoids, the sum of its best two scores. */
       router_groups_used;
   /* Coefficient of the loss that balances experts. This program does not compute that loss. */
   float router_aux;
@@ -120,7 +119,7 @@ typedef struct rf_model {
   bool mlp_first; /* a block runs the MLP before attention (uva) */
   float norm_eps;
   rf_rope rope; /* of layers with full attention; rope.dim 0 means H */
-  /* theta of windowed layers, which then have no scaling; 0: windowed layers use `rope` */
+  /* theta of windowed layers, whose rotary positions are then not scaled; 0: they use `rope` */
   float local_theta;
   int32_t rope_divisors; /* rope.scaling TABLE: number of divisors, one for each pair */
   float rope_divisor[RF_ROPE_TABLE_MOST];
@@ -132,10 +131,10 @@ typedef struct rf_model {
   bool post_norms;
   bool parallel; /* attention and MLP both read the block's input (gpt-neox) */
   bool one_norm; /* attention and MLP share one norm (palm) */
-  /* Latent attention (DeepSeek-V2, arXiv 2405.04434). If kv_rank is 0, attention is ordinary.
-   * Otherwise, keys and values are computed from a normalised row of kv_rank numbers. All heads'
-   * keys share rope_dim more numbers, which are rotated. Of a query head's head_dim elements,
-   * rope_dim are rotated. Queries are computed from a row of q_rank numbers (0: from the input). */
+  /* Latent attention (DeepSeek-V2, arXiv 2405.04434); kv_rank 0: ordinary attention. Keys and
+   * values are computed from a normalised row of kv_rank numbers. The keys of all heads share
+   * rope_dim more elements, which are rotated. Of a query head's head_dim elements, rope_dim are
+   * rotated. Queries are computed from a row of q_rank numbers (0: from the input). */
   int64_t kv_rank, q_rank, rope_dim, value_dim;
   float norm_offset;     /* RMSNorm multiplies by offset + gain (gemma: 1) */
   float embed_scale;     /* factor of the token embeddings; 0: none */
@@ -144,7 +143,7 @@ typedef struct rf_model {
   float final_softcap;   /* logits become cap tanh(logit / cap); 0: no cap */
   int64_t window;        /* number of keys that a windowed layer attends to; 0: no layer is windowed */
   int32_t window_period; /* every window_period-th layer attends to all keys (gemma2: 2); 0: none */
-  bool window_listed;    /* window_full replaces the period: one bit per layer, 1 for full attention */
+  bool window_listed;    /* window_full replaces the period; its bit i is 1 if layer i has full attention */
   uint8_t window_full[RF_LAYERS_MOST / 8];
   float dropout;          /* the model's default dropout of block outputs */
   int32_t bos_id, eos_id; /* -1: none */
@@ -165,25 +164,25 @@ static inline int64_t rf_model_value_dim(const rf_model *model) {
 
 const char *rf_family_name(rf_family family); /* "gpt", "llama", "gemma3", ... */
 /* rf_model_window returns the number of keys that a layer attends to; 0 means all keys.
- * rf_model_rope returns the rotary positions of a layer. */
+ * rf_model_rope returns the rotary parameters of a layer. */
 int64_t rf_model_window(const rf_model *model, int layer);
 rf_rope rf_model_rope(const rf_model *model, int layer);
 
-/* Checks that sizes are positive, kv_heads divides heads, no product overflows, and the like.
- * `where` begins the error message. */
+/* Checks the model: for example, that sizes are positive, that kv_heads divides heads and that no
+ * product overflows. `where` begins the error message. */
 rf_status rf_model_check(const rf_model *model, const char *where, rf_error *error);
 /* If this version can plan the model but not run it, returns RAFTER_INVALID with the reason. */
 rf_status rf_model_require_runnable(const rf_model *model, rf_error *error);
 /* Reads config.json of Hugging Face (gpt2, gpt_neox, llama, mistral, mixtral, gemma, gemma2,
- * gemma3_text, qwen2, qwen3, deepseek_v2, deepseek_v3). RAFTER_FAILED names a wrong field. */
+ * gemma3_text, qwen2, qwen3, deepseek_v2, deepseek_v3). RAFTER_FAILED: for a wrong field. */
 rf_status rf_model_config_read(const char *path, rf_model *model, rf_error *error);
 rf_status rf_model_config_parse(const char *text, size_t bytes, const char *where, rf_model *model,
                                 rf_error *error);
 /* Whether Hugging Face has a class for this model. Other models (MLP first, a head with a bias,
  * ...) are written with rafter's own names. */
 bool rf_model_is_hugging_face(const rf_model *model);
-/* Writes a config.json. This program can read the same model from it; other programs can too if
- * rf_model_is_hugging_face() is true. `dtype` is the type of the weights in that folder. */
+/* Writes a config.json, from which this program can read the same model. Other programs can read
+ * the file if rf_model_is_hugging_face() is true. `dtype` is the type of the folder's weights. */
 rf_status rf_model_config_write(const rf_model *model, rf_dtype dtype, const char *path, rf_error *error);
 /* Returns the constant string for rf_model.init that equals `name`, or NULL. */
 const char *rf_model_init(const char *name);
@@ -192,10 +191,10 @@ const char *rf_model_preset(int index);
 
 /* Resolves MODEL of the command line: a preset, an inline shape `gpt:layers=4,width=512,...`, a
  * folder with config.json, a .safetensors file with its config.json in the same folder, a .gguf
- * file or a llama2.c .bin file. A folder with config.json wins over a preset of the same name. For
- * a folder with PEFT's adapter_config.json, the model is the base model that this file names, with
- * lora.folder set. For an unknown name, RAFTER_INVALID suggests the nearest preset. `folder` (may
- * be NULL) receives the folder or file of the weights; "" if there are none. */
+ * file or a llama2.c .bin file. A folder with config.json wins over a preset of the same name. If a
+ * folder has PEFT's adapter_config.json, the model is the base model that this file names, and
+ * lora.folder is set. For an unknown name, the error suggests the nearest preset. `folder` (may be
+ * NULL) receives the folder or file of the weights, or "" if there are none. */
 rf_status rf_model_resolve(const char *spec, rf_model *model, char folder[4096], rf_error *error);
 
 /* Names of the parameters, in the model's order (i = 0 .. layers - 1; with mlp_first, a block's mlp
@@ -242,10 +241,10 @@ typedef struct rf_param {
   int64_t shape[2];
   int64_t count;   /* elements */
   int64_t experts; /* number of equal matrices stacked in `shape`; 0: one matrix */
-  int expert;      /* of one expert's slice: index of the expert */
+  int expert;      /* index of the expert, if this is the slice of one expert (rf_param_slice) */
   bool decays;     /* weight decay applies (parameters with two axes) */
   bool lora;       /* a linear weight that LoRA may adapt */
-  bool matmul;     /* every token is multiplied by this matrix, so P_mm counts it */
+  bool matmul;     /* products multiply every token by this matrix, so P_mm counts it */
   bool frozen;     /* never updated by gradients */
   bool embedding;  /* a lookup table */
   int shard_axis;  /* axis that tensor parallelism shards; -1: replicated */
@@ -264,16 +263,16 @@ typedef struct rf_params {
    * router did not choose do not count. */
   int64_t matmul;
   int64_t embedding; /* elements of lookup tables */
-  /* The first `base` parameters are the model's own, the others are adapters; total, matmul and
-   * embedding do not count adapters. */
+  /* The first `base` parameters are the model's own. The others are adapters, which total, matmul
+   * and embedding do not count. */
   int base;
   int64_t adapter;        /* elements of adapters: P_lora */
   int64_t part[RF_PARTS]; /* elements of each part; without RF_PART_ADAPTER, they sum to `total` */
 } rf_params;
 
 rf_params rf_model_params(const rf_model *model, rf_pool *pool);
-/* Returns one expert's slice of a parameter as a parameter. The slice starts at element `expert *
- * slice.count` of the whole parameter. A parameter without experts is returned unchanged. */
+/* Returns one expert's slice of a parameter, as a parameter. The slice starts at element `expert *
+ * slice.count` of the whole parameter. If the parameter has no experts, returns it unchanged. */
 rf_param rf_param_slice(const rf_param *param, int expert);
 /* Rows and columns of a parameter as a matrix; a vector is one row. */
 static inline int64_t rf_param_height(const rf_param *param) {
@@ -291,8 +290,8 @@ static inline rf_params rf_params_of_base(const rf_params *params) {
   return base;
 }
 
-/* The adapters of one weight. Part i multiplies columns [i r, (i+1) r) of x A by its B and adds
- * the result to columns [at[i], at[i] + columns[i]) of x W. The parts' B matrices are adjacent. */
+/* The adapters of one weight. Part i multiplies columns i*r to (i+1)*r - 1 of x A by its B. It adds
+ * the result to `columns[i]` columns of x W, from at[i] on. The parts' B matrices are adjacent. */
 typedef struct rf_lora_parts {
   int32_t count, rank;
   int32_t at[RF_LORA_PARTS], columns[RF_LORA_PARTS], site[RF_LORA_PARTS];
@@ -301,30 +300,30 @@ typedef struct rf_lora_parts {
 /* The name of a site: "attn/q", "attn/k", "attn/v", "attn/kv", "attn/qkv", "attn/out", "mlp/gate",
  * "mlp/up", "mlp/gate_up" or "mlp/down"; NULL after the last. */
 const char *rf_lora_site_name(int site);
-/* Finds which columns of `param` (of a block) a site covers; false if `param` has no such site. The
- * family's files must store these columns as one tensor or as several complete tensors. */
+/* Finds which columns of `param` (of a block) a site covers. Returns false if `param` has no such
+ * site, or if the family's files do not store these columns as complete tensors. */
 bool rf_lora_site_columns(const rf_model *model, const rf_param *param, int site, int64_t *at,
                           int64_t *columns);
 /* The sites of model->lora in `param`, in column order; count is 0 if `param` has no site. */
 rf_lora_parts rf_lora_parts_of(const rf_model *model, const rf_param *param);
 /* The name of a site's linear layer in Hugging Face's files, without the family's prefix:
- * "layers.3.self_attn.q_proj"; "" when there is none. */
+ * "layers.3.self_attn.q_proj", or "" if these files have no such layer. */
 typedef struct rf_lora_module_name {
   char text[128];
 } rf_lora_module_name;
 rf_lora_module_name rf_lora_module(const rf_model *model, const rf_param *param, int site);
 /* Parses `rank=16,alpha=32,targets=q,v,dropout=0.05,rslora` for this model. Defaults: rank 16,
- * alpha 2 rank, every linear layer, no dropout. A target is the last word of a site, a module name
- * of Hugging Face (q_proj, c_attn, ...), "all", or ~REGEX over full names of sites
- * ("block.3/attn/q") or parameters. RAFTER_INVALID names an unknown key or target. */
+ * alpha = 2 * rank, every linear layer, no dropout. A target is the last word of a site, a module
+ * name of Hugging Face (q_proj, c_attn, ...), "all", or ~REGEX over full names of sites
+ * ("block.3/attn/q") or parameters. RAFTER_INVALID: the error names the unknown key or target. */
 rf_status rf_lora_parse(const char *text, const rf_model *model, rf_lora *lora, rf_error *error);
 
-/* The number of rows in the parameter table, and a row's name ("attn/qkv/weight"). */
+/* The parameter table has one row for each kind of parameter. A row's name: "attn/qkv/weight". */
 int rf_param_rows(void);
 const char *rf_param_row_name(int row);
 
 /* Fills `count` initial values (f32) from element `first` on. The generator is Philox, keyed by
- * seed and name, so the values do not depend on how they are split into calls. */
+ * seed and name. So the values are the same if a caller splits the elements into several calls. */
 void rf_param_init(const rf_param *param, uint64_t seed, int64_t first, int64_t count, float *out);
 
 #endif

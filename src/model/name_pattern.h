@@ -11,8 +11,8 @@ typedef struct rf_name_pattern rf_name_pattern;
  * expression is invalid or memory runs out. */
 rf_name_pattern *rf_name_pattern_new(const char *text);
 void rf_name_pattern_free(rf_name_pattern *pattern); /* NULL is allowed */
-/* Returns 1 if the pattern matches, 0 if not, -1 if matching exceeds the step limit. Only a few
- * calls for a pattern may take many steps, so the total work for a pattern is bounded. Not
+/* Returns 1 if the pattern matches, 0 if not, -1 if matching exceeds the step limit. Only the first
+ * few calls that need many steps get a high limit, so the total work for a pattern is bounded. Not
  * thread-safe. */
 int rf_name_pattern_matches(rf_name_pattern *pattern, const char *name, size_t length);
 

@@ -1,4 +1,4 @@
-/* names.c - tensor names in Hugging Face's files, one row for each parameter and family. */
+/* names.c - tensor names in Hugging Face's files, for each parameter and family. */
 #include "model/names.h"
 
 #include <fnmatch.h>
@@ -11,8 +11,8 @@
  * head: q, k and v of the first head, then of the second head, and so on. */
 enum { TRANSPOSED = 1, BARE = 2, BY_HEAD = 4 };
 /* `part`: up to three tensor names, in which '#' stands for the block's number and '*' for the
- * expert's. `columns`: a letter for the width of each part of an axis (C = N*H, K = K*H, F = MLP, E
- * = one expert, S = shared experts). */
+ * expert's number. `columns`: one letter for each part, which gives the part's width (C = N*H, K =
+ * K*H, F = MLP, E = one expert, S = shared experts). */
 typedef struct name_row {
   const char *row;
   const char *part[RF_NAME_PARTS];
@@ -76,7 +76,7 @@ static const name_row MIXTRAL[] = {
     {"mlp/experts/down/weight", {"layers.#.block_sparse_moe.experts.*.w2.weight"}, NULL, TRANSPOSED},
 };
 /* Files store the columns of q_proj, kv_a_proj_with_mqa and kv_b_proj in the order of the
- * parameters. Columns without rotation come first, then the rotated ones or the value. */
+ * parameters: columns without rotation first, then rotated columns or columns of the value. */
 static const name_row DEEPSEEK[] = {
     LLAMA_LIKE,
     {"mlp/norm/gain", {"layers.#.post_attention_layernorm.weight"}, NULL, 0},
@@ -144,8 +144,8 @@ static const struct {
 #undef NAMES_OF
 };
 
-/* Name prefixes in a text-only Gemma 3 (`text`) and in a multimodal one (`pictures`), where the
- * last row is for files since transformers 4.52. */
+/* Name prefixes in a text-only Gemma 3 (`text`) and in a multimodal one (`pictures`). The last
+ * entry is for files since transformers 4.52. */
 static const struct {
   const char *text, *pictures;
 } INSIDE[] = {{"model.", "language_model.model."},

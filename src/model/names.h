@@ -8,7 +8,7 @@
 enum { RF_NAME_PARTS = 3 };
 
 /* Column order of a tensor in a file. PLAIN: the parameter's order. BY_HEAD: first q, k and v of
- * head 0, then of head 1, ... (GPT-NeoX). PAIRS: a head's two halves alternate (GGUF's llama). */
+ * head 0, then of head 1, ... (GPT-NeoX). PAIRS: i and i + H/2 are adjacent (GGUF's llama). */
 typedef enum rf_name_order { RF_NAME_PLAIN, RF_NAME_BY_HEAD, RF_NAME_PAIRS } rf_name_order;
 
 /* How a file stores a parameter: as `count` tensors, each with some of the columns. */
@@ -23,17 +23,17 @@ typedef struct rf_name {
 } rf_name;
 
 /* Tensor names of `param` in Hugging Face's files, or rafter's own names. If the parameter has
- * experts, `param` must be the slice of one expert. `prefixed`: all names but the head's begin with
- * "transformer." or "model.". */
+ * experts, `param` must be the slice of one expert. If `prefixed`, all names except the head's
+ * begin with "transformer." or "model.". */
 rf_name rf_param_name(const rf_model *model, const rf_param *param, bool prefixed);
-/* Column counts of a parameter's tensors in files: q, k and v; gate and up; or one tensor. */
+/* Number of columns of each of a parameter's tensors in files: q, k, v; gate, up; or one tensor. */
 void rf_param_parts(const rf_model *model, const rf_param *param, int count, int64_t columns[RF_NAME_PARTS]);
 /* Maps a column number of tensor `part` from the parameter's order to the file's order. */
 int64_t rf_name_column(const rf_name *name, int part, int64_t column);
-/* Finds a tensor by name. In a multimodal file, looks for the text model's prefix and the name.
- * NULL: none. */
+/* Finds a tensor by name. In a multimodal file, looks for the name with the text model's prefix.
+ * NULL: the file has no such tensor. */
 const rf_stored *rf_name_find(const rf_tensor_file *file, const char *name);
-/* Whether a file may have this tensor in addition to the parameters: buffers, the head of a tied
+/* True if a file may have this tensor in addition to the parameters: buffers, the head of a tied
  * model, the image encoder of a Gemma 3. */
 bool rf_name_is_extra(const rf_model *model, const char *name);
 

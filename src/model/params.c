@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Conditions of a row: a model has the parameter if all bits of the row hold for the model. */
+/* Conditions of a row. A model has the row's parameter if it meets all conditions of the row. */
 enum {
   IF_OUT_BIAS = 1,
   IF_LAYERNORM = 2,
@@ -179,9 +179,9 @@ static void add_param(const rf_model *model, rf_pool *pool, int row_index, int l
   if (param->embedding) params->embedding += param->count;
 }
 
-/* Adds two parameters for the sites of a weight: one with every A, one with every B. A starts with
+/* Adds two parameters for the sites of a weight: the A matrices and the B matrices. A starts with
  * the standard deviation of PEFT's initialisation (kaiming uniform, a = sqrt 5), which is
- * 1/sqrt(3K); B starts at 0. */
+ * 1/sqrt(3K). B starts at 0. */
 static void add_adapter(const rf_lora_parts *parts, rf_pool *pool, int adapts, rf_params *params,
                         rf_param *param) {
   const rf_param *base = &params->at[adapts];

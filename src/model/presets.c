@@ -179,7 +179,7 @@ static rf_status check_latent(const rf_model *model, const char *where, rf_error
 }
 
 /* Checks that the bytes of all parameters, with gradients and moments in f32, stay below 2^63. The
- * bounds in rf_model_check limit each product to 2^63, but not the sum of products. */
+ * bounds in rf_model_check limit each product, but do not limit the sum of products. */
 static rf_status check_total(const rf_model *model, const char *where, rf_error *error) {
   enum { BYTES_EACH = 16 };
   rf_pool *pool = rf_pool_new();
@@ -303,7 +303,7 @@ static const struct shape_key {
     {"value_dim", KEY_INT, DEEP, offsetof(rf_model, value_dim)},
 };
 enum { KEY_COUNT = sizeof KEYS / sizeof KEYS[0] };
-/* Indices of the first rows of KEYS, which derive_sizes() uses. */
+/* Indices of the first entries of KEYS, which derive_sizes() uses. */
 enum { LAYERS, WIDTH, HEADS, KV_HEADS, HEAD_DIM, FF };
 
 const char *rf_model_init(const char *name) {
@@ -370,7 +370,7 @@ static float scale_of_tokens(const rf_model *model) {
   return model->norm_offset > 0 ? sqrtf((float)model->width) : 0;
 }
 
-/* Derives sizes that were not given: heads (from width and the base's head_dim), kv_heads, ff. */
+/* Derives sizes that were not given: heads (width / head_dim of the base), kv_heads, ff. */
 static rf_status derive_sizes(const rf_model *base, const bool *given, const char *spec, rf_model *model,
                               rf_error *error) {
   if (given[WIDTH] && !given[HEADS] && model->kv_rank == 0) {
@@ -390,7 +390,7 @@ static rf_status derive_sizes(const rf_model *base, const bool *given, const cha
   }
   if ((given[WIDTH] || given[HEADS]) && !given[KV_HEADS]) model->kv_heads = model->heads;
   model->embed_scale = scale_of_tokens(model);
-  /* The attention scale and the rotary share of `base` do not fit another head width. */
+  /* attn_scale and rope.dim of `base` do not fit another head width. */
   if (model->head_dim != base->head_dim) {
     model->attn_scale = 0;
     model->rope.dim = 0;

@@ -170,8 +170,8 @@ static const struct {
     {RF_GGUF_NEOX, RF_FAMILY_NEOX, RF_MLP_GELU_ERF, "gpt2"},
 };
 
-/* "rope_freqs.weight" has a divisor for each frequency. The scaling is LLAMA3 if Llama 3's rule
- * (factor 8 or 32; low 1, high 4, original 8192) gives the file's divisors; otherwise TABLE. */
+/* "rope_freqs.weight" has a divisor for each frequency. If Llama 3's rule (factor 8 or 32; low 1,
+ * high 4, original 8192) gives these divisors, the scaling is LLAMA3, otherwise TABLE. */
 static bool is_llama3(const rf_rope *rope, const float *table, int64_t pairs, rf_rope *scaled) {
   *scaled = *rope;
   scaled->scaling = RF_ROPE_LLAMA3;
@@ -255,7 +255,7 @@ static rf_status model_from(const rf_weight_file *file, rf_model *model, rf_erro
                       .eos_id = -1,
                       .init = ARCHS[row].init};
   if (model->family == RF_FAMILY_LLAMA && f->window > 0) model->family = RF_FAMILY_MISTRAL;
-  /* Hugging Face stores a llama whose only biases are those of q, k and v as Qwen2. */
+  /* If a llama has biases only for q, k and v, Hugging Face stores it as Qwen2. */
   if (model->family == RF_FAMILY_LLAMA && model->qkv_bias && !model->mlp_bias)
     model->family = RF_FAMILY_QWEN2;
   if (f->experts > 0) model->family = RF_FAMILY_MIXTRAL;

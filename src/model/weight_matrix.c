@@ -11,7 +11,7 @@
 /* Whether the weights of one output are contiguous in the file. */
 static bool rows_are_outputs(const rf_weight_matrix *m) { return m->outputs_first != m->name->turned; }
 
-/* Finds the file's tensor that holds an output, and the output's column in the tensor. */
+/* Finds the file's tensor that holds an output, and the output's column in that tensor. */
 static int locate_output(const rf_weight_matrix *m, int64_t output, int64_t *column) {
   int part = 0;
   if (!m->outputs_first) /* the file splits the columns into tensors */
@@ -125,7 +125,7 @@ rf_panels rf_weight_panels(const rf_model *model, const rf_param *param, const u
   return panels;
 }
 
-/* From a GGUF file, takes each tensor's type. Parameters of other files get the plan's dtype. */
+/* A GGUF file decides the type of each matrix. With other files, matrices have the plan's dtype. */
 static rf_status types_of_file(const char *path, const rf_model *model, const rf_params *params,
                                rf_weight_types *types, rf_error *error) {
   rf_weight_file *file = NULL;
@@ -133,7 +133,7 @@ static rf_status types_of_file(const char *path, const rf_model *model, const rf
   types->count = params->count;
   for (int p = 0; p < params->count; p++) {
     rf_name name = rf_weight_file_name(file, model, &params->at[p]);
-    /* A missing tensor is not an error here; loading the file reports it. */
+    /* A missing tensor is not an error here, because loading the file reports it. */
     for (int i = 0; i < name.count && params->at[p].rank == 2; i++) {
       rf_weight_part part;
       int type = rf_weight_file_find(file, name.part[i], &part) ? rf_weight_part_type(&part) : RF_Q_F32;

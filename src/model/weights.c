@@ -8,8 +8,8 @@
 
 #include "model/weight_file.h"
 
-/* TURN_LEAST and TURN_MOST bound how many rows are transposed at a time. TILE is how many columns
- * are transposed at a time; they fill a cache line. */
+/* A transposition takes TURN_LEAST to TURN_MOST rows and TILE columns at a time. TILE values fill a
+ * cache line. */
 enum { BLOCK_VALUES = RF_WEIGHTS_CHUNK, TURN_LEAST = 16, TURN_MOST = 256, TILE = 16 };
 
 /* ---- reading --------------------------------------------------------------------------------- */
@@ -72,7 +72,7 @@ static rf_status find_parts(const rf_weight_file *file, const rf_model *model, c
   return RAFTER_OK;
 }
 
-/* Fails when the file has a tensor that the model does not use, such as one of a further layer. */
+/* Fails if the file has a tensor that the model does not use, for example of a further layer. */
 static rf_status check_rest(const rf_weight_file *file, const rf_model *model, const bool *seen,
                             rf_error *error) {
   for (int i = 0; i < rf_weight_file_count(file); ++i) {
@@ -143,7 +143,7 @@ static rf_status read_rows(const block *b, float *out, rf_error *error) {
       RF_TRY(read_transposed(b, i, out, error));
       continue;
     }
-    /* Number of adjacent columns. */
+    /* number of columns that are adjacent in the file */
     int64_t run = name->order[i] == RF_NAME_PLAIN   ? name->columns[i]
                   : name->order[i] == RF_NAME_PAIRS ? 1
                                                     : name->head_dim;
@@ -203,7 +203,7 @@ static rf_status pack_param(const rf_name *name, const rf_weight_part *part, con
   rf_panel_source source = rf_weight_matrix_source(&matrix);
   rf_panels one = rf_panels_one(panels);
   int64_t count = rf_panels_count(&one), from = 0, outputs = 0;
-  /* The outputs of q come first, then of k, then of v, so only one tensor is mapped at a time. */
+  /* All outputs of q come first, then k, then v, so only one tensor is mapped at a time. */
   for (int i = 0; i < name->count; i++) {
     int64_t end = from;
     outputs += name->columns[i];

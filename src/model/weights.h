@@ -1,5 +1,5 @@
-/* weights.h - reads and writes a model's parameters in files of other programs. A table says how
- * the files name, transpose and split each parameter. */
+/* weights.h - reads and writes a model's parameters in files of other programs. A table (names.c)
+ * says how the files name, transpose and split each parameter. */
 #ifndef RF_WEIGHTS_H
 #define RF_WEIGHTS_H
 
@@ -8,7 +8,7 @@
 
 enum { RF_WEIGHTS_CHUNK = 1 << 20 }; /* maximum values per call of visit or source */
 
-/* A visit receives, and a source returns, elements [first, first + count) of `param`, row-major. */
+/* A visit receives values of `param`, a source returns them: row-major, from element `first` on. */
 typedef rf_status (*rf_weights_visit)(void *context, int param, int64_t first, int64_t count,
                                       const float *values, rf_error *error);
 typedef rf_status (*rf_weights_source)(void *context, int param, int64_t first, int64_t count, float *values,
@@ -16,7 +16,7 @@ typedef rf_status (*rf_weights_source)(void *context, int param, int64_t first, 
 
 /* Reads each parameter once, in table order, as f32, in chunks of a few MiB at most. `path` is a
  * folder, a .safetensors file or an index file. All names and shapes are checked before the first
- * visit; RAFTER_FAILED names a tensor that is missing, unknown or of another shape. */
+ * visit. RAFTER_FAILED: the error names a tensor that is missing, unknown or of another shape. */
 rf_status rf_weights_read(const char *path, const rf_model *model, const rf_params *params,
                           rf_weights_visit visit, void *context, rf_error *error);
 
@@ -36,23 +36,21 @@ typedef struct rf_weight_types {
   int count; /* number of parameters; 0: all matrices have the plan's dtype */
   uint8_t at[RF_WEIGHT_TYPES_MOST][RF_NAME_PARTS];
 } rf_weight_types;
-/* FILE: a matrix of a GGUF file keeps its type; a matrix of another file gets the plan's dtype.
- * INT8: signed bytes with an f32 scale for each output. Q4: q4_0, embeddings q8_0. FP8, INT4: for
- * plans only. If the length of a matrix's rows is not a multiple of the type's group size, the
- * matrix gets another type, the fallback of that type. */
+/* Storage types of matrices. Some types store groups of values. If the group size of a type does
+ * not divide the length of a matrix's rows, the matrix gets the fallback of the type. */
 typedef enum rf_weights_as {
-  RF_WEIGHTS_FILE,
+  RF_WEIGHTS_FILE, /* a matrix of a GGUF file keeps its type; other files: the plan's dtype */
   RF_WEIGHTS_F32,
   RF_WEIGHTS_BF16,
-  RF_WEIGHTS_INT8,
-  RF_WEIGHTS_Q4,
-  RF_WEIGHTS_FP8,
-  RF_WEIGHTS_INT4
+  RF_WEIGHTS_INT8, /* signed bytes with an f32 scale for each output */
+  RF_WEIGHTS_Q4,   /* q4_0; for embeddings q8_0 */
+  RF_WEIGHTS_FP8,  /* for plans only */
+  RF_WEIGHTS_INT4  /* for plans only */
 } rf_weights_as;
 /* Reads names and types of the weights at `path` ("": no weights), but no values. */
 rf_status rf_weight_types_read(const char *path, const rf_model *model, rf_weights_as as,
                                rf_weight_types *types, rf_error *error);
-/* The panels of a parameter. `row` has its tensors' storage types; if NULL, all have `dtype`. */
+/* The panels of a parameter. `row`: storage types of its tensors; NULL: all have `dtype`. */
 rf_panels rf_weight_panels(const rf_model *model, const rf_param *param, const uint8_t row[RF_NAME_PARTS],
                            rf_dtype dtype);
 

@@ -11,7 +11,7 @@
 #include "model/names.h"
 #include "formats/safetensors.h"
 
-/* TURN_LEAST: how many columns are transposed at a time; they fill one cache line. */
+/* TURN_LEAST is how many columns are transposed at a time. So many values fill one cache line. */
 enum { BLOCK_VALUES = RF_WEIGHTS_CHUNK, TURN_LEAST = 16 };
 
 /* Number of values in the buffer that write_part needs. */
@@ -27,7 +27,7 @@ static int64_t writer_values(const rf_params *params) {
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
-/* A piece, which is written in one go: a parameter or one expert's slice, with its tensor names. */
+/* A parameter or one expert's slice, which is written at once, with the names of its tensors. */
 typedef struct piece {
   int param, file;
   rf_param slice;
@@ -40,9 +40,10 @@ struct rf_weights_writer {
   piece *piece;
   rf_stored *stored;
   int count, stored_count, files, current;
-  int64_t bytes, held; /* bytes of all tensors; how many values of the current piece arrived */
-  float *block;        /* buffer for transposing */
-  float *values;       /* values of the current piece that rf_weights_writer_put received */
+  int64_t bytes, /* of all tensors */
+      held;      /* number of values of the current piece that have arrived */
+  float *block;  /* buffer for transposing */
+  float *values; /* values of the current piece that rf_weights_writer_put received */
   rf_tensor_writer *out;
 };
 
@@ -97,7 +98,7 @@ static rf_status open_file_of_piece(rf_weights_writer *w, rf_error *error) {
                                error);
 }
 
-/* Returns the parameter's column that is column f of a file with q, k and v head by head. */
+/* If a file stores q, k and v head by head, returns the parameter's column for its column f. */
 static int64_t own_column(const rf_name *name, int64_t f) {
   int64_t size = name->head_dim, third = name->columns[0] / 3;
   return f / size % 3 * third + f / (3 * size) * size + f % size;
@@ -179,7 +180,6 @@ rf_status rf_weights_writer_open(const char *folder, const rf_model *model, cons
   return RAFTER_OK;
 }
 
-/* A source that reads the current piece from w->values. */
 static rf_status held_values(void *context, int param, int64_t first, int64_t count, float *values,
                              rf_error *error) {
   const rf_weights_writer *w = context;

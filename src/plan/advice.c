@@ -77,7 +77,7 @@ static void make_others(rf_advice_ahead *a) {
 
 static void make_same(rf_advice_ahead *a) {
   rf_pool *pool = rf_pool_new();
-  /* the first `same` changes differ from the plan only in remat */
+  /* the first `same` changes differ only in remat, so one trial serves all of them */
   rf_trial *trial = a->weighed ? rf_trial_open(a->base, &a->list->options, pool) : NULL;
   for (int i; (i = atomic_fetch_add(&a->next_same, 1)) < a->same;) {
     variant *v = &a->list[i];
@@ -132,7 +132,6 @@ void rf_advice_forget(rf_advice_ahead *ahead) {
   free(ahead);
 }
 
-/* Appends the change to the advice if it lowers memory or time. */
 static bool write_row(const rf_plan *plan, const variant *v, bool same, rf_advice *row) {
   /* if the changed plan does not fit, v->bytes are live bytes, so compare them with live bytes */
   const int64_t now = v->bytes > rf_plan_room(&plan->options) ? plan->live_bytes : plan->arena_bytes;

@@ -1,10 +1,10 @@
-/* by_part.c - the FLOPs of a step by the part of the model they belong to. */
+/* by_part.c - the FLOPs of a step for each part of the model. */
 #include "plan/plan.h"
 
 #include <string.h>
 
-/* A product with a weight counts for the part of the model that has the weight. The ops of
- * attention and of the head tell their part by their kind. */
+/* A product with a weight counts for the part of the model that has the weight. For the ops of
+ * attention and of the head, the op's kind decides. */
 static rf_part part_of(const rf_graph *graph, const rf_op *op) {
   if (op->def->kind == RF_KIND_ATTENTION) return RF_PART_SCORES;
   if (op->def->kind == RF_KIND_HEAD) return RF_PART_HEAD;

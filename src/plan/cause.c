@@ -30,8 +30,8 @@ static int find_op(const rf_plan *plan, const char *name, int near) {
   return -1;
 }
 
-/* Among ops of this definition in both plans, finds the op whose time in `after` exceeds its
- * expected time the most. False: there is none. */
+/* Looks at ops with this definition that are in both plans. Finds the op whose time in `after` most
+ * exceeds the expected time. False: there is none. */
 static bool namesakes(const rf_plan *before, const rf_plan *after, const rf_op_def *def, double growth,
                       int *b, int *a) {
   double most = 0;
@@ -80,7 +80,6 @@ static int64_t pages_of(const rf_plan *plan) {
   return kv.of[RF_KV_GLOBAL].most + kv.of[RF_KV_LOCAL].most;
 }
 
-/* Names pages as the cause if a sequence takes different numbers of pages in the two plans. */
 static bool find_page(const rf_plan *before, const rf_plan *after, rf_cause *cause) {
   if (pages_of(before) == pages_of(after)) return false;
   cause->kind = "page";

@@ -1,4 +1,4 @@
-/* cause.h - why one plan takes more time or memory than another plan of the same model predicts. */
+/* cause.h - why one plan takes more time or memory than expected from another plan of the model. */
 #ifndef RF_CAUSE_H
 #define RF_CAUSE_H
 

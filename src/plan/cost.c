@@ -25,8 +25,8 @@ double rf_cost_size(const rf_graph *graph, const rf_op *op, rf_work work) {
     return (double)rf_tensor_count(out) /
            (double)(op->attr.attention.heads * (sequences > 0 ? sequences : 1));
   }
-  /* Incomplete tiles and softmax slow down short sequences with narrow heads, however many
-   * sequences there are. */
+  /* Short sequences with narrow heads are slow because of incomplete tiles and softmax. The number
+   * of sequences does not change this. */
   if (op->def->curve_size == RF_CURVE_SEGMENT && graph->seq > 0)
     return (double)graph->seq * op->attr.attention.head_dim;
   return rf_cost_work(work);
@@ -43,9 +43,9 @@ static rf_dtype dtype_of(const rf_graph *graph, const rf_op *op) {
   return RF_F32;
 }
 
-/* Whether the op has few rows and therefore reads quantised blocks directly, so that curves
- * measured with plain matrices do not apply. With many rows, the blocks are first converted to
- * floats, and these curves apply. */
+/* True if the op has few rows and so reads quantised blocks directly. Then curves measured with
+ * plain matrices do not apply. With many rows, the blocks are first converted to floats, and these
+ * curves apply. */
 static bool streams_blocks(const rf_graph *graph, const rf_op *op) {
   int many = op->input[op->def->rows_slot];
   if (many >= 0 && graph->tensor[many].shape[0] > RF_FEW_ROWS) return false;
@@ -57,13 +57,12 @@ static bool streams_blocks(const rf_graph *graph, const rf_op *op) {
   return false;
 }
 
-/* The packed matrix that an op multiplies, or NULL. */
 static const rf_tensor *packed_of(const rf_graph *graph, const rf_op *op) {
   const rf_tensor *w = op->def->packed ? &graph->tensor[op->input[1]] : NULL;
   return w && w->dtype == RF_PACKED ? w : NULL;
 }
 
-/* Rows that are multiplied with one matrix; with experts, rows of each expert that has rows. */
+/* Rows that are multiplied with one matrix. With experts: rows of an expert that has any rows. */
 static double rows_of(const rf_op *op, const rf_tensor *w, rf_work work) {
   double experts = (double)rf_panels_experts(&w->panels), group = op->attr.group > 1 ? op->attr.group : 1,
          used = op->attr.experts.used;
@@ -136,7 +135,7 @@ static bool is_reference(const rf_kernel *kernel) {
   return kernel && !strncmp(kernel->name, "reference_", 10);
 }
 
-/* The curve of this reference kernel, or one for all of them. NULL for other kernels. */
+/* The curve of this reference kernel, or of all reference kernels. NULL for other kernels. */
 static const rf_curve *reference_curve(const rf_machine *machine, const char *op, const rf_kernel *kernel,
                                        bool multiplies) {
   if (!is_reference(kernel)) return NULL;
@@ -233,7 +232,7 @@ double rf_cost_rows_seconds(const rf_machine *machine, const char *op, const cha
   int64_t threads = machine->threads > 0 ? machine->threads : 1;
   return curve ? (double)((rows + threads - 1) / threads * threads * numbers) /
                      curve_rate(curve, (double)numbers)
-               : 0; /* the last round takes as long as a full one */
+               : 0; /* the last round may have fewer rows than threads, and takes as long as the others */
 }
 
 /* Seconds of the passes over rows of logits after the product that computes the logits. */
@@ -259,11 +258,11 @@ static double peak_flops(const rf_machine *machine, rf_dtype dtype) {
   return 1e12;
 }
 
-/* Factors by which other ops differ from the efficiency of a data sheet, which is that of large
- * plain products. Attention: on an A100, FlashAttention-2 reaches 73 % of peak in the forward and
- * 63 % in the backward pass, and products reach about 86 % (Dao 2023, section 4.1). GROUPED is for
- * experts. EIGHT_BITS is for 8-bit products, whose operands are cast and scaled in an extra pass.
- * Both factors were chosen with the runs of tests/published_runs in view. */
+/* A data sheet gives the efficiency of large plain products. These factors are the efficiencies of
+ * other ops, relative to it. Attention: on an A100, FlashAttention-2 reaches 73 % of peak in the
+ * forward and 63 % in the backward pass, and products reach about 86 % (Dao 2023, section 4.1).
+ * GROUPED is for experts. EIGHT_BITS is for 8-bit products, whose operands are cast and scaled in
+ * an extra pass. GROUPED and EIGHT_BITS were chosen to suit the runs of tests/published_runs. */
 enum { NARROW_HEAD = 128 };
 /* Fraction of one thread's peak that a reference kernel reaches, if calibration has not timed it.
  * Measured on a Granite Rapids: 0.43 of 215 GFLOP/s. */
@@ -299,8 +298,8 @@ static double share_of_peak(const rf_machine *machine, const rf_graph *graph, co
   return share;
 }
 
-/* Seconds that a product of `rows` rows takes for its `count` outputs, or for its `count` steps of
- * k, in addition to multiplying. */
+/* Seconds that a product of `rows` rows takes in addition to the multiplications: for its `count`
+ * outputs, or for its `count` steps of k. */
 static double edge_seconds(const rf_machine *machine, const char *op, const char *products, double rows,
                            double count) {
   const rf_curve *curve = curve_of(machine, op, RF_F32, products);
@@ -324,7 +323,7 @@ static double packed_seconds(const rf_machine *machine, const rf_graph *graph, c
   if (op->def->product == RF_PRODUCT_DX) return seconds;
   const rf_panels *panels = &packed_of(graph, op)->panels;
   for (int k = 0; k < classes; k++) outputs += (double)panels->part[k].outputs;
-  /* `times`: number of equal products; it exceeds 1 if several experts have rows */
+  /* `times`: number of equal products, which is above 1 if several experts have rows */
   double inner = (double)panels->inner, rows = class->size, times = flops / (2 * rows * inner * outputs);
   return seconds + row_passes_seconds(machine, graph, op) +
          times * (edge_seconds(machine, "matmul_start", class->name, rows, 1) +
@@ -383,8 +382,8 @@ static double best_rate(const rf_curve *c, double from_size) {
   return best;
 }
 
-/* Highest bandwidth for moving `bytes`: that of memory, or of the fastest op without products that
- * was calibrated with at least this size. Small tensors thus get the bandwidth of a cache. */
+/* Highest known bandwidth for this many bytes. It exceeds `bandwidth` (of memory) if calibration
+ * measured a faster op without products at this size or above. Small tensors fit in a cache. */
 static double reach_bps(const rf_machine *machine, double bytes, double bandwidth) {
   for (int i = 0; i < machine->curve_count; i++) {
     const rf_curve *c = &machine->curve[i];
@@ -394,8 +393,8 @@ static double reach_bps(const rf_machine *machine, double bytes, double bandwidt
   return bandwidth;
 }
 
-/* Highest FLOP/s: the largest of the dtype's peak, the f32 peak of a CPU (which may widen narrow
- * operands to f32), and what the kernel reached in calibration. */
+/* Highest FLOP/s: the largest of the dtype's peak, the kernel's best rate in calibration and, on a
+ * CPU, the f32 peak. (A CPU may widen narrow operands to f32.) */
 static double reach_flops(const rf_machine *machine, const rf_curve *curve, rf_dtype dtype) {
   double peak = peak_flops(machine, dtype);
   if (machine->kind == RF_MACHINE_CPU && machine->flops[RF_F32] > peak && dtype != RF_F64)

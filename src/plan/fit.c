@@ -10,23 +10,26 @@
 
 /* ---- the search ------------------------------------------------------------------------------ */
 
-/* Limits of a search: the rows and meshes that it stores, and the ops in all graphs that it
- * searches for single tensors. */
-enum { MOST_TRIED = 1024, MOST_MESHES = 256, AUTO_OPS = 12000 };
-/* A mesh. Its seconds are those with the fewest microbatches and no recomputation, which are close
- * to the best. */
+enum {
+  MOST_TRIED = 1024, /* results that a search stores */
+  MOST_MESHES = 256, /* meshes that a search stores */
+  AUTO_OPS = 12000   /* on several chips: ops, over all searches with remat=auto */
+};
+/* A mesh that was tried. `seconds` is the time with the fewest microbatches and no recomputation,
+ * which is close to the best time on this mesh. */
 typedef struct mesh_seen {
   rf_mesh mesh;
   double seconds;
-  bool keeps; /* whether the persistent region of the plan on this mesh fits */
+  bool keeps; /* the persistent region of the plan on this mesh fits */
 } mesh_seen;
 typedef struct fitter {
   const rf_model *model;
   rf_plan_options from;      /* the user's options, with budget_bytes = room */
   const rf_fit_whole *whole; /* NULL: the plan is the whole job */
   int64_t room;
-  rf_plan *best, *least; /* the fastest plan that fits; the smallest plan that does not fit */
-  double best_seconds;   /* of the whole job */
+  rf_plan *best,       /* the fastest plan that fits */
+      *least;          /* the smallest plan that does not fit */
+  double best_seconds; /* of the whole job */
   int64_t least_bytes;
   mesh_seen seen[MOST_MESHES];
   int meshes, autos; /* autos: number of remat=auto searches on several chips */
@@ -91,7 +94,7 @@ typedef struct setting {
   bool worth_auto; /* the setting does not fit, but may fit with recomputation */
 } setting;
 
-/* Microbatches to try are the eight largest divisors of the batch; smaller ones are of no use. */
+/* Only the eight largest divisors of the batch are tried as microbatches. */
 enum { MAX_DIVISORS = 8 };
 
 /* The axes that shard the sequences of a microbatch. */
@@ -122,13 +125,13 @@ static int list_settings(const rf_plan_options *options, rf_fit_vary vary, setti
           list[count++] = (setting){.dtype = dtype, .microbatch = micro};
           tried++;
         }
-    /* if no setting is valid, plan this one, whose error says why */
+    /* if no setting is valid, plan this setting: its error says why */
     if (!count) list[count++] = (setting){.dtype = dtype, .microbatch = options->build.microbatch};
   }
   return count;
 }
 
-/* Plans a setting with a remat policy. Stores its row, or zeros, in *made. */
+/* Plans a setting with a remat policy. *made gets the result; all zero if it was not planned. */
 static rf_status try_setting(fitter *f, const rf_plan_options *from, setting *s, rf_remat remat,
                              rf_fit_row *made, rf_error *error) {
   rf_plan_options options = *from;
@@ -157,8 +160,8 @@ static rf_remat most_remat(const rf_plan_options *options) {
 }
 
 /* Tries remat=auto from the smallest microbatch up. Stops at a microbatch that does not fit,
- * because then no larger one fits. On several chips it also stops when the time grows again. In
- * large graphs, where each search takes a second, it stops after a few searches. */
+ * because larger microbatches do not fit either. On several chips, stops also when the time grows
+ * again. In large graphs, where each search takes a second, stops after a few searches. */
 static rf_status try_auto(fitter *f, const rf_plan_options *from, setting *list, int count, rf_dtype dtype,
                           rf_error *error) {
   const bool several = rf_mesh_chips(&from->build.mesh) > 1;
@@ -207,7 +210,7 @@ static int compare_rows(const void *a, const void *b) {
   return x->peak_bytes < y->peak_bytes ? -1 : x->peak_bytes > y->peak_bytes;
 }
 
-/* Sorts the rows by time. Keeps each row that needs less memory than all faster rows. */
+/* Sorts the results by time. Keeps each result that needs less memory than all faster results. */
 static int frontier(fitter *f, rf_fit_row *out) {
   qsort(f->row, (size_t)f->rows, sizeof *f->row, compare_rows);
   int count = 0;
@@ -242,8 +245,8 @@ static void add_mesh(mesh_list *list, const rf_mesh *from, const int64_t of[RF_A
   if (list->count < MOST_MESHES) list->mesh[list->count++] = mesh;
 }
 
-/* For each extent of the tensor axis, lists meshes in which the other chips share one copy of the
- * weights (fsdp), each hold a copy (data), or share a copy in groups of NODE chips. Other listed
+/* For each extent of the tensor axis, lists three meshes. The other chips share one copy of the
+ * weights (fsdp), hold a copy each (data), or share a copy in groups of NODE chips. Other listed
  * meshes shard experts, rows or sequences over as many of these chips as possible. */
 static void list_meshes(const rf_model *model, const rf_mesh *from, int64_t microbatch, mesh_list *list) {
   int64_t slices = rf_mesh_extent(from, RF_AXIS_SLICE), chips = rf_mesh_chips(from) / slices;
@@ -361,7 +364,7 @@ static void refine_meshes(fitter *f, rf_fit_vary vary) {
   }
 }
 
-/* Tries the listed meshes, then the neighbours of the best mesh, until none of them is faster. */
+/* Tries the listed meshes, then the neighbours of the best mesh until no neighbour is faster. */
 static rf_status try_meshes(fitter *f, rf_fit_vary vary, rf_error *error) {
   mesh_list *list = calloc(1, sizeof *list);
   rf_error last = {0};
@@ -388,7 +391,6 @@ static rf_status try_meshes(fitter *f, rf_fit_vary vary, rf_error *error) {
   return RAFTER_INVALID;
 }
 
-/* Writes the sentence `why` of each row of the frontier. */
 static void explain(rf_fit_row *row, int count) {
   for (int i = 1; i < count; i++) {
     const rf_fit_row *from = &row[i - 1];

@@ -246,7 +246,6 @@ static rf_status resolve_lora(const rf_options *options, rf_settings *s, rf_erro
   return RAFTER_OK;
 }
 
-/* Sets the storage types of frozen weights: as in the model file, or as --weights says. */
 static rf_status resolve_weights(const rf_options *options, rf_settings *s, rf_error *error) {
   rf_build_options *build = &s->plan.build;
   rf_weights_as as = (rf_weights_as)choice_or(options, "weights", RF_WEIGHTS_FILE);
@@ -275,7 +274,7 @@ static rf_status resolve_optimizer(const rf_options *options, rf_build_options *
                  "adam has no weight decay (--weight-decay: expected 0, got %g)", decay);
 }
 
-/* Whose program is planned. The values of the enum have the order of the option's choices. */
+/* Resolves --program and --returns. The enums have the order of the option's choices. */
 static rf_status resolve_program(const rf_options *options, const char *job, rf_plan_options *plan,
                                  rf_error *error) {
   bool score = plan->build.job == RF_JOB_SCORE;
@@ -295,7 +294,6 @@ static rf_status resolve_program(const rf_options *options, const char *job, rf_
                  rf_program_name(plan->program.program), rf_options_text_or(options, "job", job));
 }
 
-/* Resolves the model, adapters, machine and backend. */
 static rf_status resolve_where(const rf_options *options, rf_settings *s, rf_error *error) {
   static const char *const texts[] = {"on", "price", "lora", "adapter"};
   const char *spec = rf_options_argument(options, 0);

@@ -1,4 +1,4 @@
-/* job.h - the settings of a plan from the options of a command: model, machine and step. */
+/* job.h - computes the settings of a plan (model, machine, step) from the options of a command. */
 #ifndef RF_JOB_H
 #define RF_JOB_H
 
@@ -17,17 +17,17 @@ typedef struct rf_settings {
   bool fit;
 } rf_settings;
 
-/* Resolves the options into settings and reports all errors that need no device to be found.
- * RAFTER_INVALID names the option. `job` is "train", "generate" or "score". */
+/* Resolves the options into settings. Reports every error that can be found without a device.
+ * RAFTER_INVALID: the error names the option. `job` is "train", "generate" or "score". */
 rf_status rf_settings_resolve(const rf_options *options, const char *job, rf_settings *settings,
                               rf_error *error);
 
-/* Tables of the options that rf_settings_resolve reads, grouped by the commands that take them. */
+/* Tables of the options that rf_settings_resolve reads, one for each kind of command. */
 extern const rf_option RF_MODEL_OPTIONS[];     /* all commands that plan a model */
 extern const rf_option RF_INFERENCE_OPTIONS[]; /* commands that run a model without training it */
 extern const rf_option RF_CACHE_OPTIONS[];     /* commands that can generate */
 extern const rf_option RF_STEP_OPTIONS[];      /* commands that can train */
 extern const rf_option RF_OFFLOAD_OPTIONS[];
-extern const rf_option RF_LAYOUT_OPTIONS[]; /* only for `rafter plan`; and --fit */
+extern const rf_option RF_LAYOUT_OPTIONS[]; /* options that only `rafter plan` has, and --fit */
 
 #endif

@@ -25,7 +25,7 @@ typedef struct bucket {
  * the end above all these blocks. */
 typedef struct gap_search {
   int64_t bytes, top, best; /* top: end of the blocks visited so far */
-  uint64_t over;            /* free bytes left in the best gap */
+  uint64_t over;            /* bytes that the block would leave free in the best gap */
 } gap_search;
 
 static inline void pass_gap(gap_search *f, int64_t start, int64_t end) {
@@ -145,7 +145,7 @@ static void bucket_insert(bucket *s, const rf_block *b) {
 }
 
 /* An index of placed blocks, in buckets sorted by offset. Each bucket has a summary, so that a
- * search can skip the bucket or treat it as one block: neighbours often live at the same time. */
+ * search can skip the bucket or treat it as one block. Adjacent blocks often live together. */
 enum { BUCKET_SIZE = 64 };
 typedef struct summary {
   int least_first, most_first, least_last, most_last;
@@ -216,7 +216,7 @@ static void split(block_index *r, int at) {
   r->summary[r->order[at + 1]] = sum_up(high);
 }
 
-/* Inserts a block into the highest bucket that starts below it, or into the lowest bucket. */
+/* Inserts a block into the highest bucket that starts below the block, else the lowest bucket. */
 static void insert(block_index *r, const rf_block *b) {
   int low = 0, high = r->count - 1;
   while (low < high) {
@@ -250,7 +250,8 @@ typedef struct gap {
 typedef struct packer {
   rf_pool *pool;
   const rf_block *shape; /* blocks in the order of the caller */
-  int count, ops, base;  /* ops: number of ops that the lifetimes span; base: the first */
+  int count, ops,        /* ops: number of ops that the lifetimes span */
+      base;              /* the first of these ops */
   int shortest;          /* ops that a block must span to be placed in the first phase */
   int64_t *offset;
   block_index longs;
@@ -447,7 +448,6 @@ static bool promote(const packer *p, int *order, int *scratch, int64_t limit) {
 
 enum { PATIENCE = 3 }; /* rounds without progress before an order is dropped */
 
-/* Stores the height and offsets of the last placement if it is lower than all earlier ones. */
 static void keep(const packer *p, int64_t height, int64_t *kept, int64_t *best) {
   if (height < *best) {
     *best = height;
@@ -482,12 +482,12 @@ int64_t rf_layout_blocks(rf_block *block, int count, int64_t waste) {
   int64_t least = lower_bound(&p), best = INT64_MAX;
   int64_t *kept = rf_pool_raw(pool, n * sizeof *kept), *of_last = rf_pool_raw(pool, n * sizeof *of_last);
   const int64_t enough = least + waste;
-  /* Tries every order once. Then improves the lowest orders, each as long as its height falls. */
+  /* Tries every order once. Then improves the lowest orders, each while its height falls. */
   const int rounds = count < 1000 ? 12 : count < 3000 ? 4 : 1;
   int64_t reached[BY_RANKS] = {0};
   bool other[BY_RANKS] = {false}; /* whether the last call of promote() changed the order */
-  /* The first order that is low enough wins. Each placement stops when it gets too high, except
-   * that of the last order, from which later rounds start. */
+  /* The first order that is low enough wins. A placement stops when it gets too high. The last
+   * order's placement never stops, because later rounds start from it. */
   for (int by = 0; by < BY_RANKS && best > enough; by++) {
     int64_t most = rounds == 1 ? best : by < BY_RANKS - 1 && enough < INT64_MAX ? enough + 1 : INT64_MAX;
     order[by] = rf_pool_raw(pool, n * sizeof(int));
@@ -512,7 +512,7 @@ int64_t rf_layout_blocks(rf_block *block, int count, int64_t waste) {
     int64_t lowest = reached[by];
     reached[by] = INT64_MAX;
     for (int round = 1, idle = 0; other[by] && round < rounds && idle < PATIENCE && best > enough; round++) {
-      /* the last round gives up when it is no lower than the lowest height so far */
+      /* the last round stops when it is as high as the lowest placement so far */
       bool last = idle + 1 == PATIENCE || round + 1 == rounds;
       int64_t height = place(&p, order[by], last ? lowest : INT64_MAX);
       keep(&p, height, kept, &best);
@@ -569,7 +569,7 @@ static void place_persistent(rf_plan *plan, rf_pool *scratch, bool host) {
 int64_t rf_flow_layout(rf_flow *flow, bool host, int64_t persistent, int64_t waste) {
   rf_pool *scratch = rf_pool_new();
   size_t tensors = (size_t)flow->tensors + 1;
-  /* Tensors that reuse the bytes of one tensor in place form one block with it. */
+  /* Tensors that reuse the bytes of another tensor in place are in one block with that tensor. */
   int *block_of = rf_pool_raw(scratch, tensors * sizeof *block_of), count = 0;
   rf_block *block = rf_pool_raw(scratch, tensors * sizeof *block);
   for (int t = 0; t < flow->tensors; t++) {
@@ -596,8 +596,8 @@ int64_t rf_flow_layout(rf_flow *flow, bool host, int64_t persistent, int64_t was
   return height;
 }
 
-/* Places all tensors in the memory of the chip or of the host. Returns the height in bytes.
- * *persistent: end of the persistent region. */
+/* Places all tensors in the memory of the chip, or of the host if `host`. Returns the height in
+ * bytes. *persistent gets the end of the persistent region. */
 static int64_t lay_out(rf_plan *plan, bool host, int64_t waste, int64_t *persistent) {
   rf_pool *scratch = rf_pool_new();
   place_persistent(plan, scratch, host);

@@ -17,8 +17,10 @@ static int64_t bytes_of(const rf_machine *machine, const rf_tensor *tensor) {
 /* ---- lifetimes ------------------------------------------------------------------------------- */
 
 typedef struct life {
-  bool read_first, written, in_micro;
-} life; /* in the micro section: is it read before its first write, written, used at all */
+  bool read_first, /* in the micro section, the tensor is read before it is written */
+      written,     /* in the micro section, the tensor is written */
+      in_micro;    /* the micro section uses the tensor */
+} life;
 
 typedef struct walk {
   rf_flow *flow;
@@ -49,9 +51,9 @@ static void touch_op(walk *w) {
   if (op->workspace >= 0) touch(w, op->workspace, false, true);
 }
 
-/* Extends a lifetime beyond the uses of the tensor. Inputs live from the start of their section,
- * outputs to the end of the step, and tensors that one microbatch passes to the next, for the whole
- * micro section. */
+/* Extends a lifetime beyond the uses of the tensor. Inputs live from the start of their section.
+ * Outputs live to the end of the step. Tensors that one microbatch passes to the next live for the
+ * whole micro section. */
 static void extend(walk *w, int t) {
   const rf_flow *flow = w->flow;
   const rf_flow_tensor *tensor = &flow->tensor[t];
@@ -175,8 +177,8 @@ static bool is_used(const rf_flow *flow, int t) {
   return !flow->tensor[t].host && (flow->tensor[t].persistent || flow->at[t].last != RF_NONE);
 }
 
-/* change[i + 1] is by how much the sum of live bytes changes at op i. A tensor that reuses the
- * bytes of an input counts from the op after its first op, where the input ends. */
+/* change[i + 1] is by how much the sum of live bytes changes at op i. If a tensor reuses the bytes
+ * of an input, it counts from the op after its first op, because the input counts until then. */
 static int64_t *live_changes(const rf_flow *flow, rf_pool *pool) {
   int64_t *change = rf_pool_alloc(pool, ((size_t)flow->ops + 4) * sizeof *change);
   for (int t = 0; t < flow->tensors; t++) {

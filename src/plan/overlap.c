@@ -13,7 +13,7 @@
 /* resources of a chip; LINKS + i is bit i of rf_group.resources */
 enum { CORE, LINKS, LINK_COUNT = 12, HOST_OUT = LINKS + LINK_COUNT, HOST_IN, LANES };
 
-/* The collective that an op performs, or -1. A receive gives -1, because its send is timed. */
+/* The collective that an op performs, or -1. A receive gives -1, because the send has the time. */
 static int kind_of(const rf_op *op) {
   static const int kinds[RF_EXCHANGES] = {[RF_EXCHANGE_NONE] = -1,
                                           [RF_EXCHANGE_ALL_GATHER] = RF_ALL_GATHER,
@@ -76,7 +76,7 @@ void rf_plan_price_transfers(rf_plan *plan) {
       p->seconds = 0;
       p->work = (rf_work){0};
       p->bound = RF_BOUND_NETWORK;
-    } /* a receive takes no time: the time is that of its send */
+    } /* a receive takes no time, because the send has the time */
     if (to_host(op) || from_host(op)) {
       p->lanes = 1u << (to_host(op) ? HOST_OUT : HOST_IN);
       p->seconds = m->pcie_bps > 0 ? p->work.sent_bytes / m->pcie_bps : 0;
@@ -134,8 +134,8 @@ static bool overwrites(const rf_plan *plan, int i, int j) {
   return false;
 }
 
-/* Time when op `i` may write: `now`, or later, when no transfer uses its output bytes any more.
- * Drops transfers that ended before `now`. If the list is full, waits for the oldest transfer. */
+/* Time when op `i` may write. This is `now`, or the time when the last transfer of its output bytes
+ * ends. Drops transfers that ended before `now`. If the list is full, waits for the oldest one. */
 static double wait_for_flights(timeline *t, int i, double now) {
   double until = now;
   int kept = 0;

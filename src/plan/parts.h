@@ -9,16 +9,19 @@ static inline int64_t rf_align(int64_t bytes) {
   return (bytes + RF_ALIGNMENT - 1) / RF_ALIGNMENT * RF_ALIGNMENT;
 }
 
-/* How complete a plan is. BYTES has kernels, lifetimes and live bytes. SIZE adds offsets if the
- * live bytes fit; otherwise arena_bytes is live_bytes. PRICES adds times and, on several chips,
- * offsets in any case, but no digest and no workspace names. WHOLE is complete. */
-typedef enum rf_plan_depth { RF_PLAN_BYTES, RF_PLAN_SIZE, RF_PLAN_PRICES, RF_PLAN_WHOLE } rf_plan_depth;
+/* How complete a plan is. */
+typedef enum rf_plan_depth {
+  RF_PLAN_BYTES,  /* kernels, lifetimes and live bytes */
+  RF_PLAN_SIZE,   /* also offsets; if the live bytes do not fit, arena_bytes is live_bytes */
+  RF_PLAN_PRICES, /* also times; with several chips, offsets in any case */
+  RF_PLAN_WHOLE   /* also the digest and names of workspaces */
+} rf_plan_depth;
 
 /* choose.c: sets the kernel, work and workspace of each op. Allocates plan->op, plan->tensor and
  * plan->workspace. */
 void rf_plan_choose(rf_plan *plan, rf_plan_depth depth);
-/* Input of the lifetime and layout passes: the ops and tensors of a graph, which may be one that
- * trial.c only estimates. */
+/* Input of the lifetime and layout passes: the ops and tensors of a graph. trial.c makes this input
+ * without the graph. */
 typedef struct rf_flow_op {
   const int *input, *output;
   const rf_accumulate *accumulate; /* one entry per output; NULL: the op overwrites every output */
@@ -37,7 +40,7 @@ typedef struct rf_flow {
   rf_flow_tensor *tensor;
   rf_plan_tensor *at; /* result of the passes: one entry per tensor */
 } rf_flow;
-/* The flow of a plan; `at` is the tensor array of `plan`, which may be a copy of the plan. */
+/* The flow of a plan. `at` is set again, because `plan` may be a copy of the plan. */
 static inline rf_flow rf_plan_flow(const rf_plan *plan) {
   rf_flow flow = *plan->flow;
   flow.at = plan->tensor;
@@ -54,18 +57,18 @@ void rf_plan_digest(rf_plan *plan);
  * plan->flow. */
 void rf_flow_lifetimes(rf_flow *flow);
 void rf_plan_lifetimes(rf_plan *plan);
-/* Size of the persistent region of the chip or the host in bytes; on the chip at least
- * options->persistent_bytes. */
+/* Bytes of the persistent region of the chip, or of the host if `host`. On the chip, the region has
+ * at least options->persistent_bytes. */
 int64_t rf_flow_persistent(const rf_flow *flow, bool host, const rf_plan_options *options);
-/* Return the largest sum of live bytes, without alignment. peak_op gets the op with this sum,
- * by_class the sum's bytes by class of tensor; both may be NULL. */
+/* Return the largest sum of live bytes, without alignment. *peak_op gets the op with this sum, and
+ * by_class the bytes of each class of tensor at this op. Both pointers may be NULL. */
 int64_t rf_flow_live_bytes(const rf_flow *flow, int *peak_op);
 int64_t rf_plan_live_bytes(const rf_plan *plan, int *peak_op, int64_t by_class[RF_CLASSES]);
 
 /* layout.c: sets the offset of every tensor, persistent_bytes and arena_bytes. */
 void rf_plan_layout(rf_plan *plan);
 /* Places the non-persistent tensors of the chip or the host after `persistent` bytes. Returns the
- * height. `waste` is the largest sum of live bytes; holes may waste a small fraction of it. */
+ * end of the highest tensor. The search accepts holes of a small fraction of `waste` bytes. */
 int64_t rf_flow_layout(rf_flow *flow, bool host, int64_t persistent, int64_t waste);
 /* A range of bytes that ops `first` to `last` need. */
 typedef struct rf_block {
@@ -73,8 +76,8 @@ typedef struct rf_block {
   int first, last;
 } rf_block;
 /* Chooses offsets from 0 so that blocks with overlapping lifetimes do not overlap in memory.
- * Offsets are multiples of the common divisor of all sizes. Returns the height. The search ends at
- * a layout within `waste` bytes of the largest sum of live blocks. */
+ * Offsets are multiples of the common divisor of all sizes. Returns the end of the highest block.
+ * The search ends at a layout within `waste` bytes of the largest sum of live blocks. */
 int64_t rf_layout_blocks(rf_block *block, int count, int64_t waste);
 
 /* cost.c: scales a CPU's peak rates and curves to a plan with fewer threads than were measured. */
@@ -91,31 +94,31 @@ double rf_cost_limit(const rf_machine *machine, const rf_graph *graph, const rf_
 /* overlap.c: sets the time and links of every transfer; simulates a step on one timeline. */
 void rf_plan_price_transfers(rf_plan *plan);
 rf_step_time rf_plan_schedule(const rf_plan *plan);
-/* RAFTER_INVALID: the machine does not connect the mesh's chips or has no known bandwidth. */
+/* RAFTER_INVALID: the machine does not connect the mesh's chips, or its bandwidth is unknown. */
 rf_status rf_plan_check_transfers(const rf_graph *graph, const rf_machine *machine, rf_error *error);
 
-/* trial.c: estimates, without making them, plans that recompute different tensors of one graph. The
- * graph has no kernels yet. A trial is allocated in `pool`. */
+/* trial.c: estimates plans that recompute different tensors of one graph, without making the plans.
+ * The graph has no kernels yet. A trial is allocated in `pool`. */
 typedef struct rf_trial rf_trial;
 /* Returns false with pipeline stages or offload, because their passes run after recomputation. */
 bool rf_trial_can(const rf_graph *base, const rf_plan_options *options);
 rf_trial *rf_trial_open(const rf_graph *base, const rf_plan_options *options, rf_pool *pool);
-/* Sets *live (bytes) and *seconds (recomputation per step) for recomputing tensors in `drop`. */
+/* Estimates a plan that recomputes the tensors in `drop`: live bytes, recomputation per step. */
 void rf_trial_weigh(rf_trial *trial, const bool *drop, int64_t *live, double *seconds);
-/* Estimates a named policy: its arena size, or its live bytes if they exceed `room`. */
+/* Returns the arena size with a named policy, or the live bytes if they exceed `room`. */
 int64_t rf_trial_policy(rf_trial *trial, rf_remat remat, int64_t room);
 /* Arena size, and step seconds on one chip, for the last set given to rf_trial_weigh. */
 int64_t rf_trial_layout(rf_trial *trial);
 double rf_trial_seconds(rf_trial *trial);
 int64_t rf_trial_persistent(const rf_trial *trial); /* size of the persistent region */
 
-/* remat.c: marks in `drop`, which has one entry per tensor of `base`, the tensors to recompute so
- * that the plan fits `room` bytes. If nothing fits, marks the set with the smallest peak. *arena
- * gets the size of the arena. `base` has no kernels yet. */
+/* remat.c: chooses tensors to recompute so that the plan fits `room` bytes, and marks them in
+ * `drop`, which has one entry per tensor of `base`. If no set fits, chooses the set with the
+ * smallest peak. *arena gets the size of the arena. `base` has no kernels yet. */
 rf_status rf_plan_auto_remat(const rf_graph *base, const rf_plan_options *options, int64_t room, bool *drop,
                              int64_t *arena, rf_error *error);
 
-/* overlap.c: seconds of ops i with part[i] == which, except sends and receives between stages. */
+/* overlap.c: sum of the seconds of ops i with part[i] == which, without sends and receives. */
 double rf_plan_seconds_of(const rf_plan *plan, const int *part, int which);
 
 /* pipeline.c: plans all stages and returns the plan of the stage with the largest peak. */
@@ -125,11 +128,11 @@ rf_status rf_plan_make_stages(const rf_model *model, const rf_plan_options *opti
 /* plan.c: applies remat and offload to a graph and plans it. Takes ownership of the graph. */
 rf_status rf_plan_finish(rf_graph *graph, const rf_plan_options *options, rf_plan_depth depth, rf_plan **plan,
                          rf_error *error);
-/* plan.c: the graph of a plan before recomputation and offload. Returns the plan's own graph, or a
- * new graph that the caller frees through *built. NULL for pipeline stages. */
+/* plan.c: the graph of a plan before recomputation and offload. If plan->graph differs from it,
+ * builds it, and the caller frees *built. Returns NULL for pipeline stages. */
 const rf_graph *rf_plan_graph_before(const rf_plan *plan, rf_graph **built);
-/* plan.c: rf_plan_of_graph plans a graph as it is and takes ownership. rf_plan_make_to plans a
- * model; `base` (may be NULL) is the model's unplanned graph and must outlive the plan. */
+/* plan.c: rf_plan_of_graph plans a graph as it is, and takes ownership. rf_plan_make_to plans a
+ * model. `base`, the model's unplanned graph, may be NULL and must outlive the plan. */
 rf_plan *rf_plan_of_graph(rf_graph *graph, const rf_plan_options *options, rf_plan_depth depth);
 rf_status rf_plan_make_to(rf_plan_depth depth, const rf_model *model, const rf_plan_options *options,
                           const rf_graph *base, rf_plan **plan, rf_error *error);

@@ -13,11 +13,11 @@ typedef struct line {
   const rf_mesh *mesh;
   int stages, chunks, pieces, micros;
   const rf_piece_times *piece;
-  /* Index 0: forward, 1: backward. For each piece and microbatch, done[] has the time when this
-   * pass ended and came[] the time when its input arrived; below 0: not yet. */
-  double *done[2], *came[2];
-  int *places;    /* for each piece: number of slots for forward inputs */
-  rf_half *order; /* schedules of all stages, concatenated */
+  /* Times of each pass, by direction, piece and microbatch; below 0: unknown. */
+  double *done[2], /* end of the pass */
+      *came[2];    /* arrival of the input */
+  int *places;     /* for each piece: number of slots for forward inputs */
+  rf_half *order;  /* schedules of all stages, concatenated */
 } line;
 
 static size_t cell(const line *l, int piece, int micro) {
@@ -129,7 +129,6 @@ double rf_pipeline_simulate(const rf_mesh *mesh, int micros, const rf_piece_time
 
 /* ---- one stage ------------------------------------------------------------------------------- */
 
-/* Copies the times of a stage's pieces from the stage's plan. */
 static bool time_pieces(const rf_plan *plan, rf_piece_times *piece, rf_plan_stage *stage) {
   const rf_graph *graph = plan->graph;
   int chunks = rf_pipeline_chunks(&graph->mesh), *half = malloc(((size_t)graph->op_count + 1) * sizeof *half);
@@ -175,7 +174,7 @@ typedef struct sums {
   rf_part_work part[RF_PARTS];
 } sums;
 
-/* A stage's plan counts ops as if all chips ran them. `share` is the stage's fraction of chips. */
+/* A stage's plan counts its ops as if all chips ran them. `share`: fraction of chips in a stage. */
 static void add_work(sums *s, const rf_plan *plan, double share) {
   rf_part_work part[RF_PARTS];
   rf_plan_work_by_part(plan, part);

@@ -6,7 +6,7 @@
 #include "graph/mesh/pipeline.h"
 #include "plan/plan.h"
 
-/* Seconds of a piece's forward and backward pass, and of sending to the next and previous piece. */
+/* Seconds of one microbatch: the passes of a piece, and sending to the next or previous piece. */
 typedef struct rf_piece_times {
   double forward, backward, to_next, to_before;
 } rf_piece_times;

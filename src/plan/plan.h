@@ -19,7 +19,7 @@ typedef enum rf_bound {
 } rf_bound;
 
 typedef struct rf_plan_tensor {
-  /* Bytes from the start of the arena, or of the host region for host tensors. RF_NONE: unused. */
+  /* Offset in the arena, or in the host region for host tensors. RF_NONE: the tensor is unused. */
   int64_t offset;
   int64_t bytes; /* rounded up to the alignment */
   /* Indices of the first and last op that need the bytes. Persistent tensors have -1 and op_count.
@@ -36,7 +36,7 @@ typedef struct rf_plan_op {
   int workspace; /* index in plan->tensor, or RF_NONE */
   rf_work work;
   double seconds; /* predicted time of one call */
-  double wait;    /* seconds of a collective that more bandwidth would not shorten */
+  double wait;    /* latency: part of a collective's seconds that does not depend on the bandwidth */
   rf_bound bound;
   uint32_t lanes; /* bit mask of the links that a transfer uses; 0: the op runs on the core */
   int calls;      /* per step: number of microbatches for ops of the micro section, otherwise 1 */
@@ -54,20 +54,20 @@ typedef struct rf_plan_options {
   rf_remat remat;
   const rf_backend *backend;
   rf_isa isa;
-  int threads; /* the number of threads changes workspaces, but no results */
+  int threads; /* changes workspaces, but not results */
   const rf_machine *machine;
   rf_collectives collectives;
-  rf_program_options program; /* JAX program to size and time; all zero: rafter's own */
+  rf_program_options program; /* JAX program to plan; all zero: rafter's own program */
   int64_t budget_bytes;       /* limit for --fit and remat=auto; 0: machine memory minus reserve */
   int64_t taken_bytes;        /* part of the budget that remat=auto must leave free */
   bool searched;              /* the search of --fit chose these settings, not the user */
   int guard_bytes;            /* gap after each tensor; debug runs check that nothing writes there */
-  /* Minimum size of the persistent region; lets validation run in the arena of training. */
+  /* Minimum bytes of the persistent region, so that validation can run in the arena of training. */
   int64_t persistent_bytes;
 } rf_plan_options;
 
-/* Predicted time of a step in seconds. `by` splits `seconds`: an op of the core counts under its
- * bound, and waiting for other chips, the host or other stages counts under RF_BOUND_NETWORK. */
+/* Predicted time of a step in seconds. `by` splits `seconds` by bound. Ops of the core count under
+ * their bound. Waits for other chips, the host or other stages count under RF_BOUND_NETWORK. */
 typedef struct rf_step_time {
   double seconds, by[RF_BOUNDS];
   rf_bound bound;
@@ -81,18 +81,22 @@ typedef struct rf_step_time {
 /* A stage of a pipeline. A stage has one run of consecutive layers, or V runs with
  * interleaved:V. */
 typedef struct rf_plan_stage {
-  int64_t first_layer, layers; /* first layer of the first run; number of layers in all runs */
-  int in_flight;               /* most microbatches in flight at a time, summed over all runs */
+  int64_t first_layer, /* first layer of the first run */
+      layers;          /* number of layers in all runs */
+  int in_flight;       /* maximum number of microbatches in flight, summed over all runs */
   int64_t peak_bytes, persistent_bytes;
-  int64_t held_bytes;                       /* tensors that have a slot for each microbatch in flight */
+  int64_t held_bytes; /* bytes of tensors that have a slot for each microbatch in flight */
   double forward_seconds, backward_seconds; /* time of one microbatch through all runs */
-  /* A step is the sum of busy (all microbatches), end (ops after the last) and idle (waiting). */
-  double busy_seconds, end_seconds, idle_seconds;
-  double fill_seconds, drain_seconds; /* idle time before the first and after the last work */
+  double busy_seconds,                      /* passes of all microbatches in a step */
+      end_seconds,                          /* ops after the last microbatch */
+      idle_seconds;                         /* waits; busy + end + idle is the time of the step */
+  double fill_seconds,                      /* idle time before the first work */
+      drain_seconds;                        /* idle time after the last work */
 } rf_plan_stage;
 
-/* FLOPs of a step on all chips for one part of the model, without recomputation. The sum of `step`
- * over all parts is model_flops, and the sum of `step_full` is flops_full_square. */
+/* FLOPs on all chips for one part of the model, in the forward pass of a step and in the whole
+ * `step`, without recomputation. The sum of `step` over all parts is model_flops, and the sum of
+ * `step_full` is flops_full_square. */
 typedef struct rf_part_work {
   double forward, step;           /* attention counts only the pairs inside the mask */
   double forward_full, step_full; /* attention counts all (query, key) pairs */
@@ -112,19 +116,19 @@ typedef struct rf_plan {
   int64_t persistent_bytes;
   int64_t arena_bytes;                       /* size of the arena = predicted peak memory */
   int64_t live_bytes;                        /* largest sum of live tensors, without holes and alignment */
-  int64_t host_bytes, host_persistent_bytes; /* size and persistent bytes of the host region */
+  int64_t host_bytes, host_persistent_bytes; /* bytes of the host region; bytes of its persistent part */
   int peak_op;                               /* op with the most live bytes */
-  int64_t by_class[RF_CLASSES];              /* live bytes at peak_op; with padding, arena_bytes */
+  int64_t by_class[RF_CLASSES]; /* live bytes at peak_op; RF_CLASS_PADDING: the rest of arena_bytes */
   rf_step_time time;
-  double sent_bytes; /* whole arrays that pass through one chip's collectives in a step */
+  double sent_bytes; /* sum of the sizes of the whole arrays in one chip's collectives of a step */
   double step_seconds, model_flops, hardware_flops, flops_full_square, bytes; /* of a step, all chips */
   double build_seconds;                                                       /* time that planning took */
-  /* A pipeline has one entry per stage. The plan has the graph and the memory of the stage with the
-   * largest peak (graph->mesh.stage), and the time, FLOPs and bytes of all stages. */
+  /* One entry per stage of a pipeline. The plan has the graph and the memory of the stage with the
+   * largest peak (graph->mesh.stage), but the time, FLOPs and bytes of all stages. */
   rf_plan_stage *stage;
   int stages;                        /* 0: no pipeline */
   rf_part_work stage_work[RF_PARTS]; /* sums over all stages of a pipeline */
-  /* Memory of a JAX program. For a JAX program, arena_bytes and by_class describe the JAX program,
+  /* Memory of a JAX program. For such a program, arena_bytes and by_class describe the JAX program,
    * but the offsets belong to rafter's own program. */
   rf_program_memory program;
   char digest[17]; /* hex XXH3 of everything that the results of a run depend on */
@@ -145,12 +149,12 @@ rf_status rf_plan_make_size(const rf_model *model, const rf_plan_options *option
 void rf_plan_free(rf_plan *plan);
 /* Memory that a plan may use, in bytes: the budget, or the machine's memory minus its reserve. */
 int64_t rf_plan_room(const rf_plan_options *options);
-/* Fills two arrays of op_count entries. live[i] is the live bytes at op i, at most live_bytes.
- * top[i] is the end of the arena in use at op i; its maximum is arena_bytes without guard bytes. */
+/* Fills two arrays of op_count entries. live[i]: live bytes at op i, at most live_bytes. top[i]:
+ * end of the used part of the arena at op i. The maximum is arena_bytes without guard bytes. */
 void rf_plan_memory_curve(const rf_plan *plan, int64_t *live, int64_t *top);
-/* Host memory that one chip may use: an even share of its host, in bytes. 0: unknown. */
+/* Bytes of host memory that one chip may use, an equal part of its host's memory. 0: unknown. */
 int64_t rf_plan_host_room(const rf_machine *machine);
-/* Whether the arena fits rf_plan_room and the host region fits rf_plan_host_room, if known. */
+/* True if the arena fits rf_plan_room and, if known, the host region fits rf_plan_host_room. */
 bool rf_plan_fits(const rf_plan *plan);
 /* Returns the plan that needs the larger arena. `prefill` may be NULL. */
 const rf_plan *rf_plan_larger(const rf_plan *plan, const rf_plan *prefill);
@@ -167,7 +171,7 @@ void rf_plan_work_by_part(const rf_plan *plan, rf_part_work work[RF_PARTS]);
 typedef struct rf_fit_vary {
   bool remat, microbatch, dtype, mesh;
 } rf_fit_vary;
-/* The result of one setting that the search planned. */
+/* One setting that the search planned, and the result. */
 typedef struct rf_fit_row {
   rf_dtype dtype;
   rf_remat remat; /* AUTO: a set of single tensors chosen for the budget */
@@ -177,19 +181,19 @@ typedef struct rf_fit_row {
   double seconds; /* per step */
   bool fits;
   rf_mesh mesh;
-  char why[256]; /* in the frontier: memory saved against the previous row, and its cost in time */
+  char why[256]; /* on the frontier: memory saved and time lost, compared with the previous entry */
 } rf_fit_row;
 enum { RF_MAX_FIT_ROWS = 64 };
 typedef struct rf_fit_found {
-  rf_fit_row row[RF_MAX_FIT_ROWS]; /* the frontier: no row beats another in both memory and time */
-  int rows, tried;                 /* tried: number of settings planned */
-  bool fits;                       /* whether any setting fits */
+  rf_fit_row row[RF_MAX_FIT_ROWS]; /* the frontier: no entry beats another in both memory and time */
+  int rows, tried;                 /* number of entries in `row`; number of settings planned */
+  bool fits;                       /* at least one setting fits */
 } rf_fit_found;
-/* Cost of a job with several phases, one of which is the plan: the largest memory of a phase, the
- * bytes that other phases keep while the plan runs (beside), and the seconds of all phases. */
+/* Cost of a job with several phases. The plan is one of the phases. */
 typedef struct rf_fit_cost {
-  int64_t bytes, beside;
-  double seconds;
+  int64_t bytes,  /* memory of the phase that needs the most */
+      beside;     /* bytes that other phases keep while the plan runs */
+  double seconds; /* of all phases */
 } rf_fit_cost;
 /* Computes the cost of the whole job for one plan of the search. RAFTER_INVALID: another phase
  * cannot use these settings. */
@@ -198,21 +202,21 @@ typedef struct rf_fit_whole {
   rf_status (*cost)(void *self, const rf_plan *plan, rf_fit_cost *cost, rf_error *error);
 } rf_fit_whole;
 /* Finds the fastest plan that fits rf_plan_room(options), or the smallest plan if none fits. The
- * batch, microbatch x accumulate, does not change. On several chips the search plans meshes of
- * data, fsdp, tensor and expert, in bf16 unless the dtype is fixed, then neighbours of the best
- * mesh. Last it varies the other settings on the best few meshes. `whole` (may be NULL) replaces
- * the plan's own memory and time. `found` (may be NULL) receives the frontier, fastest first. */
+ * batch, microbatch * accumulate, does not change. On several chips, the search first plans meshes
+ * of data, fsdp, tensor and expert, in bf16 unless the dtype is fixed. Next it plans meshes similar
+ * to the best mesh, and last it varies the other settings on the best few meshes. `whole` (may be
+ * NULL) replaces the plan's memory and time. `found` (may be NULL) gets the frontier by time. */
 rf_status rf_plan_fit(const rf_model *model, const rf_plan_options *options, rf_fit_vary vary,
                       const rf_fit_whole *whole, rf_plan **plan, rf_fit_found *found, rf_error *error);
 
-/* The size at which an op's curve is read. Attention: sequence length x head width. Attention over
- * a cache: rows per sequence x head width. Other ops: rf_cost_work. */
+/* The size of an op in its curve, which has measured rates by size. Attention: sequence length *
+ * head width. Attention over a cache: rows per sequence * head width. Other ops: rf_cost_work. */
 double rf_cost_size(const rf_graph *graph, const rf_op *op, rf_work work);
-/* Kinds of products with a packed matrix. Each kind has one curve per storage type over the number
- * of rows. A curve's op is the kind's name, and its kernel is the storage type. Each
- * kind that does not transpose the matrix has three more curves. The kernel of these curves is the
- * kind's name, and their ops are "matmul_start"
- * (seconds per call), "matmul_outputs" (per output) and "matmul_inner" (per step of k). */
+/* Kinds of products with a packed matrix. Each kind has a curve for each storage type, by number of
+ * rows. The curve's op is the kind's name, and its kernel is the storage type. A kind that does not
+ * transpose the matrix has three more curves. Their kernel is the kind's name. Their ops are
+ * "matmul_start" (seconds per call), "matmul_outputs" (seconds per output) and "matmul_inner"
+ * (seconds per step of k). */
 typedef enum rf_cost_products {
   RF_PRODUCTS_EXACT,       /* all other products */
   RF_PRODUCTS_FAST,        /* --compute fast: activations rounded to 8 bits */
@@ -223,15 +227,17 @@ typedef enum rf_cost_products {
 } rf_cost_products;
 extern const char *const RF_COST_PRODUCT_NAMES[RF_COST_PRODUCTS];
 typedef struct rf_cost_class {
-  const char *name, *type; /* names of the kind of product and of the storage type */
-  double share, size;      /* the part's fraction of the op's FLOPs; number of rows */
+  const char *name, /* kind of product */
+      *type;        /* storage type */
+  double share,     /* the part's fraction of the op's FLOPs */
+      size;         /* number of rows */
 } rf_cost_class;
-/* Fills one entry for each part of an op's packed matrix and returns their number. 0: the op has no
- * packed matrix, so its curve is named after the op. */
+/* Fills one entry for each part of an op's packed matrix, and returns the number of parts. 0: the
+ * op has no packed matrix, so its curve is named after the op. */
 int rf_cost_classes(const rf_graph *graph, const rf_op *op, rf_work work,
                     rf_cost_class class[RF_PANEL_PARTS]);
-/* Reference kernels without own curves use that of op "reference" and kernel "flops" if they
- * multiply, or kernel "bytes" otherwise. */
+/* Names of curves for reference kernels without a curve of their own. The op is "reference". The
+ * kernel is "flops" for ops that multiply, else "bytes". */
 #define RF_COST_REFERENCE "reference"
 #define RF_COST_FLOPS "flops"
 #define RF_COST_BYTES "bytes"
@@ -242,20 +248,20 @@ const char *rf_cost_curve_name(const rf_graph *graph, const rf_op *op);
 double rf_cost_flops(rf_work work);
 /* Work of an op as its curve counts it: FLOPs if the op multiplies, else bytes moved. */
 double rf_cost_work(rf_work work);
-/* Predicted seconds of one call of an op: of its arithmetic or memory traffic, whichever is longer.
- * Rates come from the machine's curve for this op, or from its peak rates without a curve. *bound
- * (may be NULL) gets what limits the op. */
+/* Predicted seconds of one call of an op: the larger of the time of its arithmetic and the time of
+ * its memory traffic. Rates come from the machine's curve for this op or, without a curve, from the
+ * machine's peak rates. *bound (may be NULL) gets what limits the op. */
 double rf_cost_op(const rf_machine *machine, const rf_graph *graph, const rf_op *op, const rf_kernel *kernel,
                   rf_work work, rf_bound *bound);
 
-/* Lower bound of the seconds of one call; no prediction is below it. The bound is the time of the
- * FLOPs at the machine's highest rate, or of the bytes at the highest bandwidth for their number,
- * whichever is longer. Small tensors get the bandwidth of a cache. The bound of a transfer is its
- * time on the links without latency. *bound (may be NULL) gets what limits the op. */
+/* Lower bound of the seconds of one call; no prediction is below it. The bound is the larger of two
+ * times: for the FLOPs at the machine's highest rate, and for the bytes at the highest bandwidth at
+ * this size (for small tensors, that of a cache). The bound of a transfer is its time on the links
+ * without latency. *bound (may be NULL) gets what limits the op. */
 double rf_plan_limit(const rf_plan *plan, int op, rf_bound *bound);
 /* Predicted seconds to touch the arena and to load the packed weights from files in the page cache.
- * The rates come from the "load" curves, whose kernels are "touch" and the storage types, or from
- * the copy bandwidth if the machine is not calibrated. */
+ * Rates come from curves with op "load" and kernel "touch" or a storage type. If the machine is not
+ * calibrated, rates come from the copy bandwidth. */
 double rf_plan_load_seconds(const rf_plan *plan);
 /* Seconds to load `bytes` by the "load" curve with kernel `what`, or -1 without that curve. */
 double rf_cost_load_seconds(const rf_machine *machine, const char *what, double bytes);

@@ -1,6 +1,6 @@
-/* program_time.c - the time of a JAX program. A JAX program differs from rafter's: attention scores
- * pass through memory, attention computes masked pairs too, loops copy residuals to and from
- * stacks, and f32 products use the lower precision that is JAX's default. */
+/* program_time.c - the time of a JAX program. It differs from rafter's: attention scores pass
+ * through memory, attention computes masked pairs too, loops copy residuals to and from stacks, and
+ * f32 products use the lower precision that is JAX's default. */
 #include "plan/parts.h"
 
 #include <string.h>

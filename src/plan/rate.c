@@ -1,4 +1,4 @@
-/* rate.c - tokens per step, and the peak FLOP/s to which utilisation is relative. */
+/* rate.c - tokens per step, and the peak FLOP/s, which utilisation is measured against. */
 #include "plan/plan.h"
 
 #include <string.h>

@@ -22,20 +22,20 @@ static int find_largest(const rf_plan *plan, int largest[5]) {
   return count;
 }
 
-/* A search for single tensors to recompute pays if the excess is below 1/NEAR of the room. */
+/* A search for single tensors is tried if the plan exceeds the room by less than 1/NEAR of it. */
 enum { NEAR = 20 };
 
-/* A setting to try: recomputation, the divisor `part` of the microbatch, and the stage of ZeRO. */
 typedef struct remedy {
   rf_remat remat;
-  int64_t part;
-  int zero;
+  int64_t part; /* the microbatch is divided by this number */
+  int zero;     /* stage of ZeRO */
 } remedy;
 typedef struct remedies {
   const rf_plan *plan;
   const rf_graph *base; /* graph before recomputation; NULL: make a plan per attempt */
   int64_t room;
-  int64_t least, persistent; /* bytes of the smallest plan tried, and of its persistent region */
+  int64_t least,  /* bytes of the smallest plan tried */
+      persistent; /* bytes of that plan's persistent region */
   bool fits;
   char *text;
   size_t capacity;
@@ -63,7 +63,7 @@ static void say_remedy(remedies *r, const rf_plan_options *to, int64_t bytes) {
     rf_text_append(r->text, r->capacity, " --zero %d", to->build.mesh.zero);
 }
 
-/* Result of one attempt. `bytes`: arena size, or live bytes if these do not fit; -1: no plan. */
+/* Result of one attempt. `bytes`: arena size, or live bytes if they do not fit; -1: no plan. */
 typedef struct outcome {
   int64_t bytes, persistent;
   bool fits;
@@ -210,7 +210,6 @@ static void list_largest(const rf_plan *plan, char *list, size_t capacity) {
                    (double)plan->tensor[largest[i]].bytes / 0x1p30);
 }
 
-/* Writes small sizes in MiB, larger sizes in GiB. */
 static const char *bytes_text(int64_t bytes, char text[32]) {
   bool small = bytes < (int64_t)(0.01 * 0x1p30);
   snprintf(text, 32, "%.2f %s", (double)bytes / (small ? 0x1p20 : 0x1p30), small ? "MiB" : "GiB");

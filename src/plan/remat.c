@@ -1,10 +1,10 @@
 /* remat.c - chooses which activations remat=auto recomputes: a set that makes the plan fit with the
  * fewest seconds of recomputation. Layers repeat, so activations fall into a few kinds ("mlp/up/u"
  * of every block). The search first drops whole kinds (a dropped tensor is recomputed). In each
- * round it drops the kind that frees the most bytes per second of recomputation. (If a dropped
- * tensor is computed from another, both are recomputed.) Then, starting with the most expensive
- * kind, it drops each kind in as few blocks as still fit. trial.c estimates each set. With stages
- * or offload, whose passes run after recomputation, the graph is rewritten and planned instead. */
+ * round it drops the kind that frees the most bytes per second of recomputation. Then it tries to
+ * drop each kind in fewer blocks, as long as the plan fits, and starts with the most expensive
+ * kind. trial.c estimates each set. The passes for stages and offload run after recomputation, so
+ * with stages or offload the graph is rewritten and planned instead. */
 #include "plan/parts.h"
 
 #include <stdlib.h>
@@ -12,14 +12,15 @@
 
 enum { MAX_KINDS = 64, KNOWN = 1024, MAX_FOUND = RF_REMAT_NAMED + 3, ROUNDS = 6 };
 
+/* tensors in graph order, block 0 first */
 typedef struct kind {
   int count, capacity, *tensor;
-} kind; /* tensors in graph order, block 0 first */
+} kind;
 
 typedef struct trial {
-  int64_t bytes;
-  double seconds;
-} trial; /* bytes: live peak, or arena size; seconds: recomputation per step */
+  int64_t bytes;  /* live peak, or arena size */
+  double seconds; /* of recomputation per step */
+} trial;
 
 /* A set of tensors that may be the answer. Without a layout, result.bytes are live bytes. */
 typedef struct candidate {
@@ -180,9 +181,9 @@ static rf_status try_now(search *s, trial *result) {
 /* ---- the search ------------------------------------------------------------------------------ */
 
 /* Drops whole kinds until the live bytes are at most `room`, or no kind helps. Each round drops the
- * kind that saves the most bytes per second. `thrifty`: bytes saved below `room` do not count, so a
- * small cheap kind may win. Without `thrifty`, bytes below `room` count too; shrink_kind then drops
- * the kind in fewer blocks. *now receives the bytes and time of the final set. */
+ * kind that saves the most bytes per second. If `thrifty`, bytes saved below `room` do not count,
+ * so a small cheap kind may win. Otherwise these bytes count too, and shrink_kind later drops the
+ * kind in fewer blocks. *now receives the bytes and time of the final set. */
 static rf_status drop_kinds(search *s, int64_t room, bool thrifty, trial *now) {
   RF_TRY(try_now(s, now));
   while (now->bytes > room) {
@@ -272,8 +273,7 @@ static rf_status lay_out(search *s, const bool *drop, trial *result) {
 
 /* Runs one greedy search and adds its set to the list of sets found. */
 static rf_status greedy(search *s, bool thrifty) {
-  /* The search compares live bytes with `target`. After a layout that does not fit, `target`
-   * falls. */
+  /* The search compares live bytes with `target`. If a layout does not fit, `target` is lowered. */
   int64_t target = s->room;
   for (int round = 0;; round++) {
     trial now;
@@ -289,8 +289,8 @@ static rf_status greedy(search *s, bool thrifty) {
   }
 }
 
-/* Finds the best set: the fastest that fits, or the smallest if none fits; of equal sets, the
- * first. Computes a memory layout only for sets that may be the best. */
+/* Finds the best set: the fastest set that fits, or the smallest if none fits. Of equal sets, takes
+ * the first. Computes a memory layout only for sets that may be the best. */
 static rf_status best_found(search *s, candidate **best) {
   for (;;) {
     *best = NULL;

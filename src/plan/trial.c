@@ -1,5 +1,5 @@
 /* trial.c - estimates plans that recompute different tensors of one graph: live bytes, arena, and
- * seconds of recomputation. An estimate is exactly that of a real plan, but takes far less time. */
+ * seconds of recomputation. An estimate equals the real plan's value, but takes far less time. */
 #include "plan/parts.h"
 
 #include "graph/remat.h"
@@ -14,7 +14,7 @@ typedef struct again {
   double seconds;
 } again;
 
-/* A recomputed op may do less: only the GELU of a fused pair, or some outputs of a matmul. */
+/* A recomputed op may have fewer outputs, or be only the GELU of a product with GELU. */
 enum { FORMS = 4 };
 
 struct rf_trial {
@@ -27,7 +27,7 @@ struct rf_trial {
   rf_flow_op *op;
   rf_pool *pool;
   again *again; /* FORMS entries per op */
-  rf_flow flow; /* graph for the last set; the base graph's tensors come first */
+  rf_flow flow; /* input of the layout for the last set; the base graph's tensors come first */
   int64_t persistent, live;
 };
 

@@ -6,7 +6,7 @@
 #include <string.h>
 
 /* Number of (row, key) pairs of the last `rows` rows of a sequence of `context` rows. A row attends
- * to itself and the rows before it, in all to at most `window` rows. */
+ * to itself and to rows before it, at most `window` rows in total. */
 static double sum_of_keys(double rows, double context, double window) {
   double first = context - rows + 1;
   if (window <= 0 || context <= window) return rows * (first + context) / 2;
@@ -82,7 +82,7 @@ rf_work rf_plan_walk_work(const rf_plan *plan, int op, const rf_extent *part, in
   return work_of(plan->graph, &plan->graph->op[op], part, parts);
 }
 
-/* Rows of a tensor on one chip in a forward pass of `rows` rows: a share, or all after a gather. */
+/* Rows of a tensor on one chip in a forward pass of `rows` rows: a part, or all after a gather. */
 static int64_t rows_of(const rf_graph *graph, int64_t bound, int64_t rows) {
   int64_t chips = rf_mesh_size(&graph->mesh, RF_AXES_OF_WALK), all = graph->rows * chips;
   if (chips > 1 && bound == all) return rows < all ? rows : all;
@@ -114,7 +114,7 @@ static void cut_rows(rf_graph *graph, int64_t rows, int64_t sequences) {
       graph->tensor[rf_cached_of(graph, &graph->op[i]).table].shape[0] = sequences;
 }
 
-/* Seconds that the chip is busy, and the host link in each direction. All three work at once. */
+/* Seconds that the chip and each direction of the host link are busy. All three work at once. */
 typedef struct spans {
   double chip, in, out;
 } spans;
@@ -138,8 +138,8 @@ static double walk_op_seconds(const rf_plan *plan, const rf_graph *graph, int i,
   return (p->wait + (p->seconds - p->wait) * part) * p->calls;
 }
 
-/* Copies the graph with only as many rows in its tensors as these sequences have. The caller frees
- * graph->tensor, which is NULL if there is no memory. */
+/* Copies the graph, with only as many rows in its tensors as these sequences have. The caller frees
+ * graph->tensor. Out of memory: graph->tensor is NULL. */
 static rf_graph cut_graph(const rf_plan *plan, const rf_extent *part, int parts) {
   rf_graph graph = *plan->graph;
   size_t bytes = (size_t)graph.tensor_count * sizeof *graph.tensor;
