@@ -1,7 +1,7 @@
 /* differentiate.c - reverse-mode differentiation. The pass visits the forward ops in reverse order,
- * and the op table says which backward ops to emit for each. If several ops read a tensor, each
- * gives a gradient, and `add` ops sum these gradients in the order of the visits. A parameter's
- * gradient is one tensor: the first backward op writes it, and later backward ops add to it. */
+ * and emits their backward ops, which the op table defines. If several ops read a tensor, each of
+ * these ops gives a gradient. `add` ops sum these gradients in the order of the visits. A
+ * parameter's gradient is one tensor: the first backward op writes it, and later ones add to it. */
 #include "graph/passes.h"
 
 #include <string.h>

@@ -267,7 +267,7 @@ typedef struct rf_op_def {
   rf_exchange_kind exchange;
   rf_timing timing;
   rf_curve_size curve_size;
-  /* If the op has no measured curve, the first of these ops that has one lends its curve. */
+  /* If the op has no measured curve, it uses the curve of the first of these ops that has a curve. */
   const struct rf_op_def *timed_like[RF_TIMED_LIKE];
   const char *narrow_curve; /* name of the curve for products with an adapter's narrow weight; NULL: none */
   rf_product product;
@@ -302,7 +302,7 @@ double rf_cache_position_bytes(const rf_tensor *cache);
 extern const rf_op_def *const RF_OPS[];
 const rf_op_def *rf_op_find(const char *name);
 /* Ops that only move bytes. If a memory-bound op has no measured curve, it uses the curve of the
- * first op in this list that has one. */
+ * first op in this list that has a curve. */
 extern const rf_op_def *const RF_OPS_OF_BYTES[];
 static inline bool rf_op_is_exchange(const rf_op_def *def) { return def->exchange != RF_EXCHANGE_NONE; }
 /* The tensors that XLA stores for the op's backward pass. An op without a rule counts as an
