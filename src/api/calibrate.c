@@ -121,8 +121,8 @@ static rf_status rf_command_calibrate(const rafter_job *job, const rafter_sink *
 static const rf_option CALIBRATE[] = {
     RF_FLAG("quick", "Calibration", "measure coarser curves, in a few seconds instead of a minute"),
     RF_FLAG("tune", "Calibration",
-            "first search block sizes of f32 and bf16 products by shape and save clear winners for this CPU "
-            "and number of threads; results do not change; takes about two minutes more"),
+            "first find faster block sizes for f32 and bf16 products, and save them for this CPU and number "
+            "of threads; takes about two more minutes; results do not change"),
     RF_WORDS("out", PATH, "FILE", NULL, "Output", "machine file to write; unset: the file of --on local"),
     {.name = NULL},
 };

@@ -280,7 +280,7 @@ static const rf_option EVAL[] = {
              "perplexity: a text, or .jsonl rows with \"text\"; choices: rows with \"context\", \"choices\" "
              "and \"answer\"; gsm8k: rows of GSM8K"),
     RF_NUMBER("limit", INT, "N", 0, 1e12, "0", "Task",
-              "number of rows of a .jsonl file, or of windows of a text, to use; 0: all"),
+              "use only this number of rows (.jsonl) or windows (text); 0: all"),
     RF_NUMBER("stride", TOKENS, NULL, 1, 1 << 24, NULL, "Task",
               "new tokens in each window (perplexity); unset: --seq, so windows do not overlap"),
     RF_NUMBER("shots", INT, "N", 0, 1000, NULL, "Task",
@@ -293,11 +293,12 @@ static const rf_option EVAL[] = {
     RF_NUMBER("temperature", FLOAT, NULL, 0, 100, "0", "Sampling",
               "divisor of the logits (gsm8k); 0: always the likeliest token"),
     RF_NUMBER("batch", INT, "SEQUENCES", 1, 1 << 20, NULL, "Memory",
-              "answers generated at once (gsm8k; unset: 8), or texts in one forward pass (unset: about 1024 "
-              "tokens)"),
-    RF_NUMBER("seq", TOKENS, NULL, 1, 1 << 24, NULL, "Memory",
-              "tokens of a window (perplexity; unset: at most 2048), maximum tokens of a text (choices) or "
-              "of a prompt with its answer (gsm8k); unset: the longest, within the model's limit"),
+              "gsm8k: answers generated at once (unset: 8); other tasks: texts in one forward pass (unset: "
+              "about 1024 tokens)"),
+    RF_NUMBER(
+        "seq", TOKENS, NULL, 1, 1 << 24, NULL, "Memory",
+        "perplexity: tokens of a window (unset: at most 2048); choices, gsm8k: maximum tokens of a text, or "
+        "of a prompt with its answer (unset: enough for the longest, within the model's limit)"),
     RF_FLAG("continue", "Output",
             "keep the rows that a stopped run of this command wrote to --output, and add the missing rows"),
     {.name = NULL},

@@ -331,7 +331,7 @@ static const rf_option GENERATE[] = {
     RF_NUMBER("batch", INT, "ANSWERS", 1, 1024, NULL, "Memory",
               "answers generated at once; unset: 1, or up to 8 for several answers"),
     RF_NUMBER("seq", TOKENS, NULL, 1, 1 << 24, NULL, "Memory",
-              "maximum tokens of a prompt and its answer; unset: enough for the longest one, within the "
+              "maximum tokens of a prompt and its answer; unset: enough for the longest prompt, within the "
               "model's limit"),
     RF_WORDS("output", PATH, "FILE", NULL, "Output",
              "file for the answers as JSON Lines, in the order of --input"),

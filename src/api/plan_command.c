@@ -56,8 +56,7 @@ done:
   return status;
 }
 
-/* If the plan does not fit, a second thread searches settings that fit while this one plans
- * advice. */
+/* If the plan does not fit, a second thread searches for a fit while this one computes advice. */
 typedef struct refusal {
   const rafter_job *job;
   const rafter_plan *plan;
@@ -121,19 +120,21 @@ static rf_status rf_command_plan(const rafter_job *job, const rafter_sink *sink,
 }
 
 static const rf_option PLAN[] = {
-    RF_CHOICE("job", "train|generate|prefill|score|rollout|serve|rl", "train", "Job",
-              "job to plan\nrollout generates answers to a fixed set of prompts, serve answers requests as "
-              "they arrive, rl is a rollout, a reference pass and a policy step."),
+    RF_CHOICE(
+        "job", "train|generate|prefill|score|rollout|serve|rl", "train", "Job",
+        "job to plan\nrollout generates answers to a fixed set of prompts. serve answers requests as they "
+        "arrive. rl is a step of reinforcement learning: a rollout, a reference pass and a policy step."),
     RF_NUMBER("batch", INT, "SEQUENCES", 1, 1 << 20, "8", "Job",
               "sequences in a training step, or answers generated at once"),
     RF_NUMBER("tokens", COUNT, NULL, 1, 0x1p62, NULL, "Job",
               "print the time and cost of this many tokens, trained or generated"),
     RF_NUMBER("budget", DURATION, NULL, 1e-6, 1e10, NULL, "Job",
               "print how many tokens and steps fit into this time, and their cost: 9h or 30d"),
-    RF_WORDS("sweep", SWEEP, "OPTION=LIST", NULL, "Search and compare",
-             "print one row for each value: batch=1..256 or dtype=f32,bf16\nMODEL:layers=12,24 varies the "
-             "model's shape, chips=4,8 varies the chips of --on. Separate values that contain commas by ;: "
-             "'mesh=fsdp=16;fsdp=8,tensor=2'."),
+    RF_WORDS(
+        "sweep", SWEEP, "OPTION=LIST", NULL, "Search and compare",
+        "print one row for each value: batch=1..256 or dtype=f32,bf16\nMODEL:layers=12,24 varies the model's "
+        "shape. chips=4,8 varies the chips of --on. If values contain commas, separate the values by ;: "
+        "'mesh=fsdp=16;fsdp=8,tensor=2'."),
     {"compare", RF_OPTION_TEXTS, "A [B]", 0, 0, NULL, NULL, "Search and compare",
      "compare two plans; A and B are models, or options such as dtype=bf16,batch=64\nWithout B, MODEL is "
      "compared with A. published:ID compares a published run with its plan.",

@@ -233,7 +233,7 @@ static const rf_option PULL[] = {
              "hub to fetch from; unset: HF_ENDPOINT, or https://huggingface.co\nHF_TOKEN is sent to this hub "
              "only."),
     RF_NUMBER("retries", INT, NULL, 0, 100, "5", "Network",
-              "consecutive tries without a new byte before the command fails"),
+              "attempts in a row without a new byte after which the command fails"),
     RF_NUMBER("timeout", DURATION, NULL, 0.1, 3600, "30s", "Network",
               "time without a byte after which the connection is retried"),
     {.name = NULL},

@@ -561,9 +561,9 @@ static rf_status rf_command_train(const rafter_job *job, const rafter_sink *sink
 }
 
 const rf_option RF_EXAMPLE_OPTIONS[] = {
-    RF_CHOICE(
-        "loss-on", "assistant|completion|all", "assistant", "Data",
-        "tokens in the loss: all turns of the assistant, its last turn or the completion, or all tokens"),
+    RF_CHOICE("loss-on", "assistant|completion|all", "assistant", "Data",
+              "tokens in the loss; assistant: all turns of the assistant; completion: its last turn, or the "
+              "completion; all: all tokens"),
     RF_WORDS("fields", TEXT, "OURS=THEIRS", NULL, "Data",
              "field names in .jsonl rows, such as prompt=question,completion=answer"),
     RF_WORDS("template", TEXT, "FILE", NULL, "Data",
@@ -574,8 +574,8 @@ const rf_option RF_EXAMPLE_OPTIONS[] = {
 
 static const rf_option TRAIN[] = {
     RF_WORDS("data", TEXTS, "SOURCE", NULL, "Data",
-             "text, .jsonl (text, tokens, messages, or prompt and completion) or .shard file, or "
-             "random:seed=0; FILE:WEIGHT mixes several; may be repeated"),
+             "a text, .jsonl or .shard file, or random:seed=0; .jsonl rows have text, tokens, messages, or "
+             "prompt and completion; may be repeated, and FILE:WEIGHT sets a file's weight in the mix"),
     RF_CHOICE("packing", "fit|none", "fit", "Data",
               "fit: several documents per row of tokens; none: one document per row"),
     RF_NUMBER("val-fraction", FLOAT, "PART", 0, 0.5, "0.05", "Validation", "part of the data to hold out"),

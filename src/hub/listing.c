@@ -179,8 +179,8 @@ rf_status rf_hub_refused(const rf_http_answer *answer, const rf_hub_name *name, 
     return RF_FAIL(error, RAFTER_FAILED, hint, "%s needs a token, or does not exist on the hub (401%s)", what,
                    said);
   case 403:
-    snprintf(hint, sizeof hint, "open %s/%s with the account of %s and accept its terms", endpoint,
-             name->repository, has_token ? "the token" : "a token, set HF_TOKEN");
+    snprintf(hint, sizeof hint, "accept the terms at %s/%s with the account of %s", endpoint,
+             name->repository, has_token ? "the token" : "a token, and set HF_TOKEN");
     return RF_FAIL(error, RAFTER_FAILED, hint, "no access to %s (403%s)", what, said);
   case 404:
     return RF_FAIL(error, RAFTER_FAILED, "check the organisation, the name and the revision",

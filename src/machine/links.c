@@ -185,8 +185,8 @@ static rf_status check_mesh(const rf_machine *machine, const rf_mesh *mesh, rf_e
           have = machine->slices > 1 ? machine->slices : 1;
   if (chips != machine->chips)
     return RF_FAIL(error, RAFTER_INVALID, "let the axes of --mesh multiply to the number of chips",
-                   "the size of the mesh differs from that of %s (expected %d %s, got %lld)", machine->name,
-                   machine->chips, machine->by_device ? "devices" : "chips", (long long)chips);
+                   "the mesh and %s differ in size (expected %d %s, got %lld)", machine->name, machine->chips,
+                   machine->by_device ? "devices" : "chips", (long long)chips);
   if (slices == have) return RAFTER_OK;
   return RF_FAIL(error, RAFTER_INVALID, "write slice=N in --mesh and *N after the machine",
                  "mesh and machine differ in slices (expected slice=%lld, got %lld)", (long long)have,

@@ -326,10 +326,10 @@ rf_status rf_machine_set_shape(rf_machine *m, const char *text, rf_error *error)
       rank = 2;
     }
     if (rank && shape[0] > t->domain)
-      return RF_FAIL(error, RAFTER_INVALID, SHAPES,
-                     "a node of %s joins at most %d chips (--on: expected at most that number, or a multiple "
-                     "of it, got '%.60s')",
-                     m->name, t->domain, text);
+      return RF_FAIL(
+          error, RAFTER_INVALID, SHAPES,
+          "a node of %s joins at most %d chips (--on: expected one node, or several full nodes, got '%.60s')",
+          m->name, t->domain, text);
     if (rank == 2 && shape[1] > 1 && t->node_bps <= 0)
       return RF_FAIL(error, RAFTER_INVALID, "stay within one node",
                      "%s has no figure for the network between nodes (--on: expected one node, got %d)",

@@ -124,7 +124,7 @@ static int larger_first(const void *x, const void *y) {
   return (a < b) - (a > b);
 }
 
-/* Lists the rows that differ between A and B, the largest difference first. Owns `rows`. */
+/* Lists the rows that differ between A and B, the largest difference first. Frees `rows`. */
 static json_t *sorted(json_t *rows, bool by_bytes) {
   json_t *list = json_array(), *row;
   const char *name;
@@ -225,7 +225,7 @@ static void add_doubts(char text[TEXT], const json_t *a, const json_t *b) {
            fabs(median_a - median_b) <= fmax(spread_a, spread_b))
     rf_text_append(text, TEXT,
                    "This is not certain: the median steps take %s and %s, and the steps of %.80s vary by as "
-                   "much (a tenth take %s or more).",
+                   "much (the slowest tenth take %s or more).",
                    rf_text_seconds(median_a, s), rf_text_seconds(median_b, t), of_a ? id_a : id_b,
                    rf_text_seconds(rf_json_number_at(of_a ? x : y, "p90"), u));
   if (fmax(others_a, others_b) > OTHERS_WORTH)

@@ -179,13 +179,13 @@ static void say_chips(json_t *list, const rf_plan *plan) {
   char line[400], mesh[160];
   if (rf_mesh_chips(&plan->graph->mesh) > 1) {
     snprintf(line, sizeof line,
-             "the chips form a mesh of %s; memory is per chip; collectives reach %.0f %% of the links' rate "
-             "and are moved by %s",
+             "the chips form a mesh of %s; memory is per chip; collectives reach %.0f %% of the links' rate; "
+             "their data is moved by %s",
              rf_mesh_text(&plan->graph->mesh, mesh), 100 * reached, movers[plan->options.collectives]);
     json_array_append_new(list, json_string(line));
-    json_array_append_new(list, json_string("every chip holds all norm gains and biases; a matrix that does "
-                                            "not divide evenly is padded; bytes of a token's keys and values "
-                                            "are those of the entire model"));
+    json_array_append_new(
+        list, json_string("every chip holds all norm gains and biases; a matrix that does not divide evenly "
+                          "is padded; bytes of keys and values per token are for the entire model"));
     const rf_model *model = &plan->graph->model;
     if (model->kv_rank > 0 && rf_mesh_extent(&plan->graph->mesh, RF_AXIS_TENSOR) > 1)
       json_array_append_new(
@@ -199,11 +199,11 @@ static void say_chips(json_t *list, const rf_plan *plan) {
                             json_string("the plan drops rows beyond an expert's capacity (--capacity)"));
   }
   if (plan->graph && plan->options.build.offload) {
-    snprintf(line, sizeof line,
-             "tensors in host memory are fetched one block ahead at %.3g GB/s per direction, both directions "
-             "at once; a copy stays on the chip while ops use it, and the activations of the last block "
-             "stay on the chip",
-             m->pcie_bps * 1e-9);
+    snprintf(
+        line, sizeof line,
+        "tensors in host memory are copied to the chip one block ahead, at %.3g GB/s in each direction at "
+        "once; a copy stays on the chip while ops use it; the activations of the last block stay on the chip",
+        m->pcie_bps * 1e-9);
     json_array_append_new(list, json_string(line));
   }
   if (!m->by_device) return;
@@ -213,9 +213,10 @@ static void say_chips(json_t *list, const rf_plan *plan) {
   for (int i = 0; plan->graph && i < RF_AXES; i++) {
     long long ways = (long long)rf_mesh_extent(&plan->graph->mesh, (rf_axis)i);
     if (!(plan->graph->mesh.pinned & RF_AXIS_BIT(i)) || ways <= 2) continue;
-    snprintf(line, sizeof line,
-             "%s=%lld@d2d: each pair uses the link between two dies; the %lld pairs use the network",
-             rf_axis_name((rf_axis)i), ways, ways / 2);
+    snprintf(
+        line, sizeof line,
+        "%s=%lld@d2d: the two devices of a chip use the link between them; the %lld chips use the network",
+        rf_axis_name((rf_axis)i), ways, ways / 2);
     json_array_append_new(list, json_string(line));
   }
 }

@@ -117,7 +117,7 @@ rf_status rf_roofline_array(rf_question *q, rf_error *error) {
   RF_TRY(parse_spec(rf_word(q, "spec"), &mesh, rank, split, error));
   for (int i = 0; i < rank; i++) {
     if (shape[i] % (int64_t)split[i])
-      return RF_FAIL(error, RAFTER_INVALID, "choose axes that divide it",
+      return RF_FAIL(error, RAFTER_INVALID, "choose axes whose chips divide the dimension",
                      "dimension %d does not divide over its axes (expected a multiple of %g, got %lld)", i,
                      split[i], (long long)shape[i]);
     ways *= split[i];
