@@ -11,7 +11,7 @@ typedef struct tape {
   rf_error *error;
   int count;     /* number of forward tensors */
   bool *needs;   /* for each tensor: true if it depends on a trained parameter */
-  int *grad;     /* for each tensor: id of its gradient so far, or RF_NONE */
+  int *grad;     /* for each tensor: id of the gradient that is summed so far, or RF_NONE */
   bool *written; /* for each parameter: true if an op has already written its gradient */
 } tape;
 

@@ -4,7 +4,7 @@
 
 #include "graph/ops/ops.h"
 
-/* Reserves room for tensors and ops, so that a pass need not enlarge the arrays. */
+/* Enlarges the arrays, so that a pass can add this many tensors and ops. */
 void rf_graph_reserve(rf_graph *graph, int64_t tensors, int64_t ops);
 /* Copies `count` elements of `size` bytes to a new array, and makes *capacity larger. */
 void *rf_pool_grown(rf_pool *pool, const void *old, int count, int *capacity, size_t size);

@@ -403,7 +403,7 @@ static rf_status read_part(const part *p, const rf_param *param, float *values, 
   return status;
 }
 
-/* If a file stores the columns of a fused weight head by head, its LoRA matrix B does the same. */
+/* If files store the columns of a fused weight head by head, B has the same order of columns. */
 static const rf_name *order_of(const rf_model *model, const rf_param *param, rf_name *name) {
   *name = rf_param_name(model, param, false);
   return name->order[0] == RF_NAME_BY_HEAD ? name : NULL;
@@ -486,7 +486,7 @@ static bool has_site(const rf_model *model, const rf_param *param, int site) {
   return rf_lora_site_columns(model, param, site, &at, &columns);
 }
 
-/* Lists the adapted layers' full names. If not `whole`, lists the last words of these names. */
+/* Lists the full names of adapted layers or, if not `whole`, each last word of these names once. */
 static json_t *modules_of(const rf_model *model, const rf_params *params, bool whole) {
   json_t *modules = json_array();
   char prefix[128];

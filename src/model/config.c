@@ -45,7 +45,7 @@ static const config_field SHARED[] = {
     {"max_position_embeddings", NULL, INT, false, 0, AT(max_seq)},
 };
 enum { SHAPE_COUNT = sizeof SHARED / sizeof SHARED[0] };
-/* Gemma 3's defaults of SHARED's fields. Google's files of larger models omit some fields. */
+/* Gemma 3's defaults for the fields of SHARED. Google's files of larger models omit some fields. */
 static const int64_t GEMMA3_SHAPE[SHAPE_COUNT] = {26, 2304, 8, 4, 256, 9216, 262208, 131072};
 static const config_field LLAMA[] = {
     {"rms_norm_eps", NULL, FLOAT, false, 1e-6, AT(norm_eps)},

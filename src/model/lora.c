@@ -29,7 +29,7 @@ enum { SITE_COUNT = sizeof SITES / sizeof *SITES };
 
 const char *rf_lora_site_name(int site) { return site >= 0 && site < SITE_COUNT ? SITES[site].name : NULL; }
 
-/* Whether columns [at, at + columns) are complete tensors; *one: whether they are one tensor. */
+/* True if columns `at` to `at + columns - 1` are complete tensors. *one: they are one tensor. */
 static bool are_whole_tensors(const rf_name *name, int64_t at, int64_t columns, bool *one) {
   bool begins = false, ends = false;
   int64_t from = 0;

@@ -97,8 +97,8 @@ typedef struct rf_model {
    * experts form one MLP of width experts_shared * expert_ff. */
   int64_t experts_shared;
   int64_t first_dense; /* number of first layers with one plain MLP of width ff */
-  /* Each expert has a number that is added to its score when the router chooses experts. When the
-   * router weights the chosen experts, it is not added. Training does not update these numbers. */
+  /* Each expert has a number that is added to its score when the router chooses experts. The number
+   * does not affect the weight of a chosen expert. Training does not update these numbers. */
   bool router_choice;
   bool router_sigmoid;   /* scores are the sigmoid of the router's logits, otherwise their softmax */
   bool router_as_is;     /* expert's weight = score; if false, score / sum of chosen scores */
@@ -233,7 +233,7 @@ const char *rf_part_name(rf_part part); /* "embedding", "qkv", ... */
 typedef enum rf_init { RF_INIT_ZEROS, RF_INIT_ONES, RF_INIT_NORMAL, RF_INIT_LECUN } rf_init;
 typedef struct rf_param {
   const char *name; /* "block.3/attn/qkv/weight", also the tensor's name in the graph */
-  int row;          /* row of the table; an adapter has the row of its base weight */
+  int row;          /* row of the parameter table; for an adapter, the row of its base weight */
   int adapts;       /* index of the base parameter of an adapter; -1: not an adapter */
   int layer;        /* -1: not in a block */
   int rank;

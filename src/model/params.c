@@ -1,5 +1,5 @@
-/* params.c - the parameter table: it has one row for each kind of parameter, and is expanded for
- * a model. All code that handles parameters reads this table. */
+/* params.c - the parameter table, which has one row for each kind of parameter, and the list of a
+ * model's parameters, which follows from the table. All code that handles parameters uses both. */
 #include "model/model.h"
 
 #include <math.h>

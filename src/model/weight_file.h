@@ -38,7 +38,7 @@ rf_status rf_weight_part_read(const rf_weight_part *part, int64_t first, int64_t
 
 /* The storage type, as a number of quant.h. RF_Q_F64 means a safetensors type that GGUF lacks. */
 int rf_weight_part_type(const rf_weight_part *part);
-/* Address of element `first` in the mapped file. `first` must begin a block. Not valid for
+/* Address of element `first` in the mapped file. A block must begin with this element. Not valid for
  * RF_Q_F64. */
 const void *rf_weight_part_data(const rf_weight_part *part, int64_t first);
 

@@ -30,7 +30,7 @@ static const void *stored_output(void *self, int64_t output, const rf_quant_type
   return rf_weight_part_data(&m->part[part], row * m->inner);
 }
 
-/* Reads the weights of outputs that are columns of the file, several adjacent columns at a time. */
+/* For outputs whose weights are columns in the file: reads several adjacent columns at a time. */
 static rf_status read_columns(const rf_weight_matrix *m, int64_t first, int count, float *values,
                               rf_error *error) {
   float strip[RF_PANEL_LANES];

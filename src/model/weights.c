@@ -21,7 +21,7 @@ static void shape_text(const int64_t *shape, int rank, char text[128]) {
   snprintf(text + used, 128 - (size_t)used, ")");
 }
 
-/* Path of the file that holds the part, because a model may have several files. */
+/* Path of the file that holds the part. A model may have several files. */
 static const char *path_of(const rf_weight_file *file, const rf_weight_part *part) {
   return part->stored ? part->stored->file : rf_weight_file_path(file);
 }

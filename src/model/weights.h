@@ -60,8 +60,9 @@ rf_panels rf_weight_panels(const rf_model *model, const rf_param *param, const u
 rf_status rf_weights_write(const char *folder, const rf_model *model, const rf_params *params, rf_dtype dtype,
                            rf_weights_source source, void *context, rf_error *error);
 
-/* A writer that keeps only one parameter (or one expert's slice) in memory. rf_weights_writer_put
- * is a visitor for rf_weights_read; its context is the writer. The caller writes config.json. */
+/* Writes parameters one by one. Only one parameter (or one expert's slice) is in memory at a time.
+ * Pass rf_weights_writer_put as `visit` and the writer as `context` to rf_weights_read. The caller
+ * writes config.json. */
 typedef struct rf_weights_form {
   rf_dtype dtype;
   bool bare;          /* omit the prefix "model.", "transformer.", ... */

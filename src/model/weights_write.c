@@ -11,7 +11,7 @@
 #include "model/names.h"
 #include "formats/safetensors.h"
 
-/* TURN_LEAST is how many columns are transposed at a time. So many values fill one cache line. */
+/* TURN_LEAST is how many columns are transposed at a time. This many values fill one cache line. */
 enum { BLOCK_VALUES = RF_WEIGHTS_CHUNK, TURN_LEAST = 16 };
 
 /* Number of values in the buffer that write_part needs. */

@@ -315,7 +315,7 @@ static double packed_seconds(const rf_machine *machine, const rf_graph *graph, c
   if (!classes || !(flops > 0)) return -1;
   for (int k = 0; k < classes; k++) {
     const rf_curve *curve = curve_of(machine, class[k].name, RF_F32, class[k].type);
-    /* calibration measures types of files, and the nearest one to int8 is q8_0 */
+    /* calibration measures only types that files have; q8_0 is the type most similar to int8 */
     if (!curve && !strcmp(class[k].type, "int8")) curve = curve_of(machine, class[k].name, RF_F32, "q8_0");
     if (!curve) return -1;
     seconds += class[k].share * flops / curve_rate(curve, class[k].size);

@@ -13,7 +13,7 @@
 enum {
   MOST_TRIED = 1024, /* results that a search stores */
   MOST_MESHES = 256, /* meshes that a search stores */
-  AUTO_OPS = 12000   /* on several chips: ops, over all searches with remat=auto */
+  AUTO_OPS = 12000   /* limit of the sum of ops over all searches with remat=auto on several chips */
 };
 /* A mesh that was tried. `seconds` is the time with the fewest microbatches and no recomputation,
  * which is close to the best time on this mesh. */
@@ -64,8 +64,8 @@ static void keep(fitter *f, rf_plan *plan, const rf_fit_row *row) {
   else f->least_bytes = row->peak_bytes;
 }
 
-/* Plans one setting. `row` gets the result of the setting, `cost` the cost of the whole job, and
- * `persistent` the bytes that recomputation cannot lower. */
+/* Plans one setting. *row gets the result of the setting. *cost gets the cost of the whole job.
+ * *persistent gets the bytes that recomputation cannot lower. */
 static rf_status plan_one(fitter *f, const rf_plan_options *options, rf_fit_row *row, rf_fit_cost *cost,
                           int64_t *persistent, rf_error *error) {
   rf_plan *plan = NULL;

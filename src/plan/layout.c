@@ -21,8 +21,8 @@ typedef struct bucket {
   int64_t *start, *end;
 } bucket;
 
-/* Finds the smallest gap that holds a block between placed blocks with overlapping lifetimes, or
- * the end above all these blocks. */
+/* A search for the smallest gap that holds a block. Gaps are between placed blocks whose lifetimes
+ * overlap with the block's lifetime. If no gap fits, `best` is -1, and `top` ends these blocks. */
 typedef struct gap_search {
   int64_t bytes, top, best; /* top: end of the blocks visited so far */
   uint64_t over;            /* bytes that the block would leave free in the best gap */

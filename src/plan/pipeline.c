@@ -1,5 +1,5 @@
 /* pipeline.c - plans every stage of a pipeline as the program of its own chips. Returns the plan of
- * the stage with the largest peak, with the step time of a simulation of all stages. */
+ * the stage with the largest peak. A simulation of all stages gives the step time of this plan. */
 #include "plan/pipeline.h"
 
 #include "plan/parts.h"

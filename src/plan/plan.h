@@ -94,9 +94,9 @@ typedef struct rf_plan_stage {
       drain_seconds;                        /* idle time after the last work */
 } rf_plan_stage;
 
-/* FLOPs on all chips for one part of the model, in the forward pass of a step and in the whole
- * `step`, without recomputation. The sum of `step` over all parts is model_flops, and the sum of
- * `step_full` is flops_full_square. */
+/* FLOPs of one part of the model on all chips, without recomputation: of the forward pass, and of a
+ * whole step. The sum of `step` over all parts is model_flops. The sum of `step_full` is
+ * flops_full_square. */
 typedef struct rf_part_work {
   double forward, step;           /* attention counts only the pairs inside the mask */
   double forward_full, step_full; /* attention counts all (query, key) pairs */
@@ -205,7 +205,7 @@ typedef struct rf_fit_whole {
  * batch, microbatch * accumulate, does not change. On several chips, the search first plans meshes
  * of data, fsdp, tensor and expert, in bf16 unless the dtype is fixed. Next it plans meshes similar
  * to the best mesh, and last it varies the other settings on the best few meshes. `whole` (may be
- * NULL) replaces the plan's memory and time. `found` (may be NULL) gets the frontier by time. */
+ * NULL) replaces the plan's memory and time. `found` (or NULL) gets the frontier, fastest first. */
 rf_status rf_plan_fit(const rf_model *model, const rf_plan_options *options, rf_fit_vary vary,
                       const rf_fit_whole *whole, rf_plan **plan, rf_fit_found *found, rf_error *error);
 
@@ -279,12 +279,12 @@ rf_work rf_plan_walk_work(const rf_plan *plan, int op, const rf_extent *part, in
 /* Predicted seconds of a forward pass of a prefill or decode plan over `parts` sequences, with one
  * row of logits for each sequence. The plan's own step_seconds assumes full rows and contexts. */
 double rf_plan_walk_seconds(const rf_plan *plan, const rf_extent *part, int parts);
-/* Adds each op's predicted time in `times` equal forward passes to `seconds`, and its lower bound
- * (rf_plan_limit) to `limit`. Both arrays have op_count entries. RAFTER_FAILED: out of memory. */
+/* For `times` equal forward passes, adds each op's predicted time to `seconds`, and the op's lower
+ * bound (rf_plan_limit) to `limit`. Both arrays have op_count entries. RAFTER_FAILED: no memory. */
 rf_status rf_plan_walk_ops(const rf_plan *plan, const rf_extent *part, int parts, double times,
                            double *seconds, double *limit, rf_error *error);
 /* Like rf_plan_walk_seconds, for many forward passes of one plan. The plan must outlive the prices.
- * Open returns NULL without memory; close accepts NULL. */
+ * rf_walk_prices_open returns NULL if memory runs out. rf_walk_prices_close accepts NULL. */
 typedef struct rf_walk_prices rf_walk_prices;
 rf_walk_prices *rf_walk_prices_open(const rf_plan *plan);
 double rf_walk_price(rf_walk_prices *prices, const rf_extent *part, int parts);

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Number of (row, key) pairs of the last `rows` rows of a sequence of `context` rows. A row attends
- * to itself and to rows before it, at most `window` rows in total. */
+/* Number of (row, key) pairs of attention, for the last `rows` rows of a sequence with `context`
+ * rows. A row attends to itself and to rows before it, at most `window` rows in total. */
 static double sum_of_keys(double rows, double context, double window) {
   double first = context - rows + 1;
   if (window <= 0 || context <= window) return rows * (first + context) / 2;

@@ -35,11 +35,11 @@ typedef struct rf_mesh {
   int32_t of[RF_AXES]; /* chips along each axis; 0 means 1 */
   /* ZeRO stage: 1 shards optimizer states, 2 also gradients, 3 also weights; 0: none */
   int32_t zero;
-  /* How many rows an expert accepts from each source chip, as a multiple of an even share; 0 means
-   * 1. The expert drops all further rows. */
+  /* How many rows an expert accepts from a source chip, as a multiple of the number with even
+   * routing; 0 means 1. The expert drops all further rows. */
   float capacity;
   rf_pipeline_schedule schedule;
-  int32_t chunks; /* runs of layers on each pipeline stage; 0 means 1 */
+  int32_t chunks; /* number of runs of layers on each pipeline stage; 0 means 1 */
   int32_t stage;  /* number of the pipeline stage whose program is built */
   rf_axes pinned; /* bit of the axis that uses the link between the two dies of a chip; 0: none */
 } rf_mesh;

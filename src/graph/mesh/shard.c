@@ -50,7 +50,7 @@ static rf_spec input_spec(const rf_sharder *s, const rf_tensor *tensor, int64_t 
   return rf_spec_of(rows, 0, RF_FORM_BLOCKS);
 }
 
-/* Each chip caches the keys and values of its heads. A latent row serves all heads. */
+/* Each chip caches the keys and values of its heads. All heads need the full latent row. */
 static rf_spec cache_spec(const rf_sharder *s) {
   if (s->whole.model.kv_rank > 0) return (rf_spec){.split = {0}};
   return (rf_spec){

@@ -11,7 +11,7 @@ struct rf_sharding {
   const rf_op *op;
   const rf_mesh *mesh;
   rf_error *error;
-  rf_attr attr; /* the op's attributes; the rule makes them those of one chip */
+  rf_attr attr; /* the op's attributes, which the rule changes to the attributes of one chip */
   /* on entry, how operands are sharded; the rule sets what the op needs */
   rf_spec in[RF_MAX_INPUTS];
   /* on entry, how gradients and states are sharded; the rule sets the sharding of results */
@@ -61,7 +61,7 @@ typedef struct rf_copies {
   int64_t chips, own;
 } rf_copies;
 rf_copies rf_shard_copies(const rf_graph *graph, const rf_mesh *mesh, int param);
-/* Extent on one chip of dimension `dim` of a parameter with sharding `spec`. */
+/* How much of the extent `whole` of dimension `dim` a chip has, if `spec` shards the parameter. */
 int64_t rf_shard_extent(const rf_graph *graph, const rf_mesh *mesh, int param, const rf_spec *spec, int dim,
                         int64_t whole);
 

@@ -20,7 +20,7 @@ static const char *const KINDS[RF_EXCHANGES] = {
     [RF_EXCHANGE_ALL_REDUCE] = "reduced", [RF_EXCHANGE_REDUCE_SCATTER] = "scattered",
     [RF_EXCHANGE_PERMUTE] = "exchanged",  [RF_EXCHANGE_ALL_TO_ALL] = "exchanged"};
 
-/* Sets the layout of a gathered packed matrix: its parts keep their types. */
+/* Sets the layout of a gathered packed matrix. The parts of the matrix keep their types. */
 static void gather_panels(rf_tensor *to, const rf_tensor *from) {
   int outputs = from->panels.outputs_first ? 0 : 1;
   to->panels = from->panels;

@@ -102,8 +102,8 @@ static rf_form form_of(const rf_graph *graph, int p) {
   return RF_FORM_BLOCKS;
 }
 
-/* The dimension that tensor parallelism shards, or -1. For an adapter: the dimension of its weight
- * that is sharded, if matrix A or B has that dimension. */
+/* The dimension that tensor parallelism shards, or -1. For matrix A or B of an adapter: the sharded
+ * dimension of the adapted weight, if the matrix has that dimension. */
 static int tensor_axis(const rf_graph *graph, int p) {
   const rf_param *param = &graph->params.at[p];
   if (param->adapts < 0) return param->shard_axis;

@@ -133,7 +133,7 @@ rf_work rf_cached_work(const rf_graph *graph, const rf_op *op) {
   return work;
 }
 
-/* Heads are sharded. Along the axis sequence, chips exchange shards of rows for shards of heads. */
+/* Heads are sharded. Along the axis sequence, an all-to-all replaces shards of rows by heads. */
 static rf_status attention_shard(rf_sharding *s) {
   rf_axes sequence = RF_AXIS_BIT(RF_AXIS_SEQUENCE), here = sequence | RF_AXIS_BIT(RF_AXIS_TENSOR);
   bool backward = s->op->def == &RF_OP_ATTENTION_BWD;
@@ -149,8 +149,8 @@ static rf_status attention_shard(rf_sharding *s) {
   return rf_shard_heads(s, heads);
 }
 
-/* Each chip caches the heads that it computes. Along the axis sequence, chips exchange shards of
- * rows for shards of heads. */
+/* Each chip caches the heads that it computes. Along the axis sequence, an all-to-all replaces
+ * shards of rows by shards of heads. */
 static rf_status attention_kv_shard(rf_sharding *s) {
   rf_axes heads = s->in[0].split[1] | (s->in[0].split[0] & RF_AXIS_BIT(RF_AXIS_SEQUENCE));
   s->in[0] = rf_spec_of(0, heads, RF_FORM_HEADS);

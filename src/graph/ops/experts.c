@@ -264,7 +264,7 @@ double rf_experts_met(double experts, double used, double rows) {
   return experts * (1 - pow(used < experts ? 1 - used / experts : 0, rows));
 }
 
-/* Model FLOPs count all rows, including dropped ones, but not rows reserved beyond an even share
+/* Model FLOPs count all rows, including dropped ones, but not rows reserved beyond even routing
  * (--capacity). Only the weights of experts that get a row are read (rf_experts_met). Reserved rows
  * that are expected to stay empty move no bytes. */
 static rf_work product_work(const rf_graph *graph, const rf_op *op) {

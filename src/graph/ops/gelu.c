@@ -1,4 +1,4 @@
-/* gelu.c - GELU, as the tanh approximation and exactly, and both backward ops. */
+/* gelu.c - GELU in two forms (tanh approximation, exact), and their backward ops. */
 #include "graph/mesh/shard.h"
 
 const rf_op_def RF_OP_GELU = {

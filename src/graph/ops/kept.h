@@ -11,8 +11,8 @@
 /* Shape of an array, relative to its op. */
 typedef enum rf_kept_extent {
   RF_EXTENT_INPUT,  /* shape of the op's first input */
-  RF_EXTENT_SECOND, /* shape of its second input */
-  RF_EXTENT_OUTPUT, /* shape of its first output */
+  RF_EXTENT_SECOND, /* shape of the op's second input */
+  RF_EXTENT_OUTPUT, /* shape of the op's first output */
   RF_EXTENT_ROW,    /* one number per row */
   RF_EXTENT_SCORES, /* one number per head, query and key */
   RF_EXTENT_LOGITS, /* one number per row and vocabulary entry */

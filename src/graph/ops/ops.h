@@ -4,8 +4,8 @@
 
 #include "graph/graph.h"
 
-/* A slot accepts one fixed rf_dtype, any float dtype (RF_ANY_FLOAT), or any float, packed or narrow
- * (i8, i4, fp8) matrix (RF_ANY_WEIGHT). */
+/* What a slot accepts: one fixed rf_dtype, any float dtype (RF_ANY_FLOAT), or any dtype of a weight
+ * (RF_ANY_WEIGHT: float, packed, i8, i4, fp8). */
 enum { RF_ANY_FLOAT = -1, RF_ANY_WEIGHT = -2 };
 
 /* ---- shape rules ----------------------------------------------------------------------------- */

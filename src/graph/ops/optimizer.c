@@ -1,7 +1,7 @@
 /* optimizer.c - gradient norms, clipping by the global norm, and AdamW with f32 masters. */
 #include "graph/mesh/shard.h"
 
-/* Checks an output with one sum per gradient, of which the op writes one element. */
+/* Checks an output that has one sum for each gradient. The op writes one of these sums. */
 static rf_status sums_shape(rf_graph *graph, rf_op *op, int slot, rf_error *error) {
   if (op->output[slot] == RF_WANTED || op->output[slot] >= graph->tensor_count)
     return RF_FAIL(error, RAFTER_INVALID, NULL,
