@@ -51,7 +51,7 @@ extern "C" {
 #define RAFTER_VERSION_MAJOR 0
 #define RAFTER_VERSION_MINOR 1
 #define RAFTER_VERSION_PATCH 0
-#define RAFTER_VERSION "0.1.0" /* of the header; rafter_version() returns the library's version */
+#define RAFTER_VERSION "0.1.0" /* version of this header; rafter_version() is that of the library */
 
 /* The result of a call; the numbers are also the exit statuses of the program `rafter`. */
 typedef enum rafter_status {
@@ -246,8 +246,8 @@ bool rafter_generator_busy(const rafter_generator *generator);
 rafter_status rafter_generator_step(rafter_generator *generator, rafter_error *error);
 /* Gets the next event of the last step. Returns false after the last event. */
 bool rafter_generator_next(rafter_generator *generator, rafter_event *event);
-/* Ends the answer `sample` of a request, or all answers to it if `sample` is -1. The last event of
- * each ended answer comes with a later step. */
+/* Ends the answer `sample` of a request. If `sample` is -1, ends all answers to the request. The
+ * last event of each ended answer comes with a later step. */
 void rafter_generator_cancel(rafter_generator *generator, int64_t request, int32_t sample);
 /* Bytes of the generator's arena. They equal the plan's peak. */
 int64_t rafter_generator_arena_bytes(const rafter_generator *generator);

@@ -292,8 +292,8 @@ done:
   return status;
 }
 
-/* Sets the bytes/s of sending the cache from the prefill machine to the other machine:
- * --kv-link, or the data-centre bandwidth of the machine with the lower one. */
+/* Sets the bytes/s from the prefill machine to the other machine: --kv-link, or else the lower
+ * data-centre bandwidth of the two machines. */
 static rf_status resolve_link(service *s, rf_error *error) {
   const rf_machine *here = &s->p->settings.machine, *there = &s->prefill_on->machine;
   double out = there->chips * rf_machine_dcn_bps(there), in = here->chips * rf_machine_dcn_bps(here);
@@ -430,7 +430,7 @@ static json_t *rl_memory(rafter_plan *p, const phase *list, json_t *phases) {
   for (int c = 0; c < RF_CLASSES; c++)
     json_object_set_new(by_class, rf_class_name((rf_class)c), json_integer((json_int_t)bytes.by_class[c]));
   int64_t room = rf_plan_room(&p->settings.plan),
-          /* the host holds optimizer states, and caches during rollouts */
+          /* the rollout's caches and the policy's optimizer states may be in host memory */
       host = list[0].plan->host_bytes + list[2].plan->host_bytes;
   p->needs = bytes.peak;
   p->lasts = bytes.persistent;

@@ -27,7 +27,7 @@ enum { MOST_ATTEMPTS = 12, CHIP_TRIES = 4 };
 typedef struct remedy {
   const rf_options *from;
   const rafter_plan *plan; /* the plan that does not fit */
-  rafter_plan *fits;       /* the plan with the last change that made it fit */
+  rafter_plan *fits;       /* the plan with the last change that fits */
   attempt attempt[MOST_ATTEMPTS];
   /* bf16 and chips: indices of attempts in `attempt`; RF_NONE: not tried */
   int attempts, bf16, chips[CHIP_TRIES], chip_tries;
@@ -375,7 +375,7 @@ rf_status rf_plan_refuse(const rf_options *options, const rafter_plan *plan, rf_
   rf_status status = say_why(plan, &find_more, &why);
   if (find_more && find(&r, change)) {
     char bytes[48] = "";
-    /* --fit uses all memory that saves time, so these bytes would not inform */
+    /* with --fit, a plan may fill all memory, so its bytes say little */
     if (!plan->plan->options.searched)
       snprintf(bytes, sizeof bytes, ", in %.2f GiB", (double)bytes_of(r.fits) / 0x1p30);
     snprintf(why.hint, sizeof why.hint, RF_THIS_FITS "%s: %.300s", bytes, change);

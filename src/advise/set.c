@@ -63,7 +63,8 @@ static rf_status set_words(rf_options *options, char *words, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* True for a text NAME=VALUE, which is an error unless it names an option, a file or a model. */
+/* True if a text has the form NAME=VALUE. Then it is read as an option, and an unknown NAME is an
+ * error. */
 static bool is_pair(const char *text) { return text[strcspn(text, "=:/")] == '='; }
 
 rf_status rf_options_apply(rf_options *options, const char *text, rf_error *error) {

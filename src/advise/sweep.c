@@ -8,10 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Thresholds. Growth between two rows is a cliff if two conditions hold. It is STANDS_OUT times
- * as steep as between the neighbouring rows. It is at least the fraction WORTH_SAYING of the
- * first row. FALLS is the smallest reported drop of the speed. SCALES is the smallest reported
- * drop of the tokens per chip. */
+/* Thresholds. Growth between two rows is a cliff if two conditions hold. First, the growth is
+ * STANDS_OUT times as steep as between the neighbouring rows. Second, it is at least the fraction
+ * WORTH_SAYING of the first row. FALLS and SCALES are the smallest reported drops of the speed and
+ * of the tokens per chip. */
 static const double STANDS_OUT = 1.5, WORTH_SAYING = 0.02, FALLS = 0.2, SCALES = 0.1;
 
 static void row_of(rf_sweep_row *row, const json_t *plan) {
@@ -108,7 +108,7 @@ static double number_of(const char *text) {
 }
 
 /* Finds one batch for all rows of a sweep over microbatch or accumulate. Without --batch, *batch is
- * the smallest common multiple of the values from the default up. *batch = 0: no change. */
+ * a common multiple of the values: the smallest one that is not below the default. 0: no change. */
 static rf_status common_batch(const rf_options *o, const char *name, const char *const *values, int count,
                               int64_t *batch, rf_error *error) {
   enum { MOST = 1 << 20 };

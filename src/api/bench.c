@@ -138,8 +138,8 @@ static rf_status parse_tests(const char *text, test tests[MOST_TESTS], int *coun
   return RAFTER_OK;
 }
 
-/* The work of a test. From the work and the ceilings follows the shortest possible time. If a field
- * is 0, it is not used. `causal`: FLOPs without masked attention scores. */
+/* The work of a test. Work divided by a ceiling is the shortest possible time. A field of 0 is not
+ * used. `causal`: FLOPs without masked attention scores. */
 typedef struct limits {
   double flops, causal, bytes;
   const char *counted; /* formula of the FLOPs, for the output */

@@ -21,7 +21,7 @@ static const char *const CHOICES[] = {"choices", "endings", "options"};
 static const char *const ANSWERS[] = {"answer", "label", "gold", "answerKey"};
 
 typedef struct choice {
-  /* first, count: range in sheet.ids. own: the last `own` tokens of it are the choice. */
+  /* first, count: range in sheet.ids, whose last `own` tokens are the choice */
   int64_t first, count, own;
   int64_t characters;
   double logprob;

@@ -195,8 +195,8 @@ static rf_status answer(rf_evaluation *e, const texts *t, rf_error *error) {
     return RF_FAIL(error, RAFTER_FAILED, "give a longer text",
                    "nothing to score (%s: expected at least 2 tokens)", rf_options_text(e->options, "data"));
   double n = (double)all.scored, mean = all.nll / n, perplexity = exp(mean);
-  /* The standard error of the mean assumes independent tokens. Multiplying it by the derivative
-   * exp(mean) gives the standard error of the perplexity. */
+  /* The standard error of the mean assumes independent tokens. Times the derivative exp(mean), it
+   * is the standard error of the perplexity. */
   double error_of_mean = n > 1 ? sqrt(fmax(0, all.squares / n - mean * mean) / (n - 1)) : 0;
   double bits = all.bytes ? all.nll / log(2) / (double)all.bytes : 0;
   rf_say(e->sink, "windows of %lld tokens%s, %lld new tokens each; %d text%s, %lld tokens scored\n",

@@ -35,7 +35,7 @@ static rf_status read_bias(const rf_options *o, rf_prompts *p, rf_error *error) 
   return RAFTER_OK;
 }
 
-/* Reads the sampling settings for prompts without own settings. */
+/* Reads the sampling settings for prompts without settings of their own. */
 static rf_status read_common(const rf_options *o, rf_prompts *p, const rafter_sink *sink, rf_error *error) {
   rf_prompt *c = &p->common;
   RF_TRY(rf_sampling_of(o, &p->settings, sink, &c->sampler, error));
@@ -162,7 +162,7 @@ static rf_status read_numbers(const json_t *json, const char *where, rf_prompt *
   return RAFTER_OK;
 }
 
-/* Checks a key of a row. If an unknown key is similar to a known key, it is an error. Other unknown
+/* Checks a key of a row. An unknown key that is similar to a known key is an error. Other unknown
  * keys are collected in p->unread. */
 static rf_status check_key(rf_prompts *p, const char *key, const char *where, rf_error *error) {
   static const char *const KNOWN[] = {"id",

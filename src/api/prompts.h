@@ -27,7 +27,7 @@ typedef struct rf_prompts {
   bool chats;
   rf_prompt *row;
   int64_t rows, capacity;
-  rf_prompt common; /* settings for prompts without own settings */
+  rf_prompt common; /* settings for prompts without settings of their own */
   rf_marks marks;   /* tokens that end an answer */
   rf_logit_bias *bias;
   int bias_count;

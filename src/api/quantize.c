@@ -43,8 +43,8 @@ typedef struct work {
 /* ---- the type of a tensor -------------------------------------------------------------------- */
 
 static bool is_matrix(const rf_quant_tensor *t) {
-  /* Vectors (norms, biases) keep their type. Positions, routers and rotary factors are small and
-   * sensitive, so these matrices keep their type too. */
+  /* Vectors (norms, biases) keep their type. Positions, routers and rotary factors keep theirs too:
+   * they are small, and their errors do not average out. */
   static const char *const KEPT[] = {"position_embd.weight", "ffn_gate_inp.weight", "rope_freqs.weight"};
   for (size_t i = 0; i < sizeof KEPT / sizeof *KEPT; ++i)
     if (rf_text_ends_with(t->name, KEPT[i])) return false;

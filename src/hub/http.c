@@ -329,8 +329,8 @@ static bool is_passing(long code) {
   return code == 408 || code == 425 || code == 429 || code == 500 || (code >= 502 && code <= 504);
 }
 
-/* Seconds to wait before the next attempt: half a second, doubled after each failure. A random
- * quarter more or less keeps clients that were disconnected together from returning together. */
+/* Seconds to wait before the next attempt: half a second, doubled after each failure. The time
+ * varies by a random quarter, so that disconnected clients do not return all at once. */
 static double pause_of(int failures, double asked) {
   double seconds = 0.5 * (double)(1 << (failures < 8 ? failures : 8));
   if (seconds > LONGEST_PAUSE) seconds = LONGEST_PAUSE;

@@ -1,6 +1,6 @@
-/* links.c - places a group of chips on the network and predicts the time of a collective. The
+/* links.c - places a group of chips on the network and predicts the time of a collective. Most
  * formulas are from "How to Scale Your Model", chapters on sharding and GPUs. docs/planning.md
- * derives the other formulas. */
+ * derives the others. */
 #include "machine/parts.h"
 
 #include <math.h>
@@ -18,7 +18,7 @@ typedef struct layout {
   piece piece[RF_AXES][RF_TORUS_AXES];
 } layout;
 
-/* Bytes/s of one chip in one ring. A closed ring uses both directions. Rings with a stride share
+/* Bytes/s of one chip in one ring. A closed ring uses both directions. A ring with a stride shares
  * each link with stride - 1 other rings. */
 static double ring_bps(const rf_ring *ring, double oneway) {
   return (ring->wraps ? 2 : 1) * oneway / ring->stride;
@@ -289,7 +289,8 @@ static double neighbour(const rf_group *g, double bytes) {
 
 /* Seconds of an all-gather or an all-to-all. Transfers within a slice, between slices and between
  * devices run one after the other. Between slices, each chip sends its own shard of its slice's
- * data. Each device of a chip sends its other device a half of the data (all-to-all: a quarter). */
+ * data. Each device of a chip sends half of the data to the other device (all-to-all: a
+ * quarter). */
 static double staged(const rf_group *g, double bytes, bool exchange, bool literature) {
   double within = bytes / (g->die ? 2 : 1), seconds = 0;
   double chips = (double)g->chips / g->slices, slices = g->slices;

@@ -165,7 +165,7 @@ void rf_machine_by_device(rf_machine *machine);
 /* Bytes/s of one chip into the data-centre network. On a GPU, this is the chip's part of its
  * node's bytes/s. 0: unknown. */
 double rf_machine_dcn_bps(const rf_machine *machine);
-/* Whether an axis of this length closes to a ring. */
+/* True if an axis of this length closes to a ring. */
 bool rf_machine_wraps(const rf_machine *machine, int extent);
 #define RF_MACHINE_FORMAT "rafter-machine-1" /* field "format" of the files that rafter writes */
 rf_status rf_machine_read(const char *path, rf_machine *machine, rf_error *error);

@@ -203,9 +203,9 @@ static double ratio_of(const json_t *a, const json_t *b, const char *key) {
   return rf_json_number_at(a, key) > 0 ? rf_json_number_at(b, key) / rf_json_number_at(a, key) : 0;
 }
 
-/* Appends why a difference of measured times may not be real. Either A and B ran the same plan on
- * the same machine. Or the steps of one of them vary by as much as the difference. The text has the
- * ids of A and B, so swapping A and B does not change it. */
+/* Appends why a difference of measured times may not be real. A and B ran the same plan on the same
+ * machine, steps vary by as much as the difference, or other programs used the cores. The text has
+ * the ids of A and B, so swapping A and B does not change it. */
 static void add_doubts(char text[TEXT], const json_t *a, const json_t *b) {
   const json_t *x = json_object_get(a, "step_seconds"), *y = json_object_get(b, "step_seconds");
   const char *digest = rf_json_text_at(a, "digest"), *id_a = rf_json_text_at(a, "id"),

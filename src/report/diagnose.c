@@ -94,8 +94,8 @@ static const rf_share *bound_by_gap(const rf_diagnosed_threads *threads, double 
   return largest && largest->part > bound * threads->work ? largest : NULL;
 }
 
-/* True if other programs limit the run. A trace measures the part of the time that they took. This
- * part includes the time in which threads wait for a thread without a core. */
+/* True if other programs limit the run. A trace measures the part of the time that other programs
+ * took. It includes the time in which threads wait for a thread without a core. */
 static bool taken_by_others(const rf_diagnosis *d, const rf_diagnosed_walk *walk, double bound,
                             const rf_share *gap) {
   const json_t *others = json_object_get(json_object_get(d->entry, "measured"), "others");

@@ -46,7 +46,7 @@ typedef struct rf_rate {
   double tokens, predicted, limit, mfu;
 } rf_rate;
 
-/* True time of a run without other programs: do the fastest calls show it? HELD: no, because even
+/* Whether the fastest calls show the time of a run without other programs. HELD: no, because even
  * the fastest calls were delayed. MIXED: no, because calls had different numbers of rows. */
 typedef enum rf_alone { RF_ALONE_UNKNOWN, RF_ALONE_KNOWN, RF_ALONE_HELD, RF_ALONE_MIXED } rf_alone;
 

@@ -316,8 +316,8 @@ static bool is_activation(const sizing *s, int t) {
 }
 static bool in_layers(const sizing *s, int op) { return op >= s->scan_first && op <= s->scan_last; }
 
-/* Finds the last forward op that reads each tensor. XLA recomputes a fused op in each op that
- * reads its result, so that op reads the inputs of the fused op too. */
+/* Finds the last forward op that reads each tensor. XLA recomputes a fused op in each of its
+ * readers, so these readers also read the fused op's inputs. */
 static void find_reads(sizing *s) {
   for (int t = 0; t < s->graph->tensor_count; t++) {
     s->producer[t] = RF_NONE;
@@ -530,8 +530,8 @@ static void size_scoring(sizing *s, rf_program_memory *m) {
   case RF_RESULT_TOP:
     m->output = likeliest;
     /* Sorting returns the sorted logits and, for each of them, its position before sorting. The
-     * sorted logits reuse the memory of the logits. If memory is too small for this, only the
-     * sorted positions reuse memory, that of the unsorted positions. */
+     * sorted logits reuse the memory of the logits. If this does not fit, the sorted positions
+     * reuse the memory of the unsorted positions instead. */
     apart = all + 2 * places;
     within = 2 * all + places;
     add(s, WORKING, false, m->argument + m->output + apart > s->job->room_bytes ? within : apart, s->end,

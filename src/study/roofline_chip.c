@@ -196,7 +196,7 @@ rf_status rf_roofline_einsum(rf_question *q, rf_error *error) {
   bool sums = out < all;
   double exact = (e.operands - 1) * all + (all - out),
          flops = sums && e.operands > 1 ? e.operands * all : exact;
-  bool batch = e.operands == 2 && rows && letters > longest; /* a letter that operand 2 lacks */
+  bool batch = e.operands == 2 && rows && letters > longest; /* operand 2 lacks some letters */
   RF_TRY(asymptotic_batch(q, "hbm", &asymptote, error));
   RF_TRY(rf_fact_roofline(q, flops, bytes, "hbm", batch ? asymptote : NAN, error));
   rf_add_flops(q, "flops_exact", "arithmetic with exact additions", exact);
