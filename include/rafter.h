@@ -128,7 +128,7 @@ typedef struct rafter_step {
   int64_t tokens;                    /* tokens read since step 1, including prompts */
   double loss, accuracy;             /* accuracy: fraction of labels that were the most likely token */
   double lr, grad_norm;              /* grad_norm: global L2 norm before clipping */
-  double seconds, predicted_seconds; /* time of this step: measured, predicted */
+  double seconds, predicted_seconds; /* measured and predicted time of this step */
   double tokens_per_second;
   /* MFU: the step's causal model FLOPs / (seconds x the machine's f32 or bf16 peak) */
   double mfu;

@@ -24,8 +24,8 @@ struct rafter_generator {
   rf_generator *g;
   rf_marks marks;
   entry *first, *spent; /* spent: ended requests; their texts are valid until the next step */
-  rafter_event *event;  /* (2 batch) events of the last step */
-  rf_error *why;        /* (2 batch) error of each event */
+  rafter_event *event;  /* (2 x batch) events of the last step */
+  rf_error *why;        /* (2 x batch) error of each event */
   int events, taken;
 };
 

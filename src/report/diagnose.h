@@ -79,7 +79,7 @@ typedef struct rf_diagnosed_threads {
   int steps;
   double work, phases; /* fractions of time. work: in ops. phases: outside ops. */
   rf_shares gaps;
-  /* Time between two recorded steps. 0: unknown. */
+  /* time between two recorded steps: seconds, and fractions of all time; 0: unknown */
   double between_seconds, between_part, between_unexplained;
   rf_shares between_phases;
 } rf_diagnosed_threads;

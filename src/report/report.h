@@ -38,7 +38,8 @@ typedef struct rf_report_walk {
   int64_t count;               /* number of steps or forward passes */
   double tokens;               /* tokens in all passes; 0: not counted */
   double seconds;              /* wall-clock seconds of all passes; 0: not measured */
-  /* (ops) total seconds of each op. NULL unless passes had fewer rows than planned. */
+  /* (ops) total predicted or limit seconds of each op, if passes had fewer rows than planned;
+   * NULL: as planned */
   const double *predicted, *limit;
 } rf_report_walk;
 /* Predicted, measured and limit seconds of a call of each op (docs/formats.md, "report.json"). */

@@ -63,7 +63,7 @@ static rf_status pen_close(pen *p) {
 /* ---- ops ------------------------------------------------------------------------------------- */
 
 typedef struct op_text {
-  char *name, *args; /* JSON of op 3, for example: "...", "op":3,"kernel":"..." */
+  char *name, *args; /* JSON. name: a string. args: fields, as in "op":3,"kernel":"..." */
   double seconds, limit_seconds, flops, bytes;
 } op_text;
 typedef struct ops {
