@@ -469,7 +469,7 @@ static rf_status options_check(const rf_model *model, const rf_build_options *o,
                    "empty microbatch (microbatch, seq: expected >= 1, got %lld and %lld)",
                    (long long)o->microbatch, (long long)o->seq);
   if (model->position == RF_POSITION_LEARNED && o->seq > model->max_seq)
-    return RF_FAIL(error, RAFTER_INVALID, "the model's position table has no later rows",
+    return RF_FAIL(error, RAFTER_INVALID, "the model's position table ends there",
                    "sequence too long (seq: expected <= %lld, got %lld)", (long long)model->max_seq,
                    (long long)o->seq);
   if (o->job == RF_JOB_TRAIN && o->accumulate < 1)

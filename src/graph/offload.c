@@ -42,7 +42,7 @@ rf_status rf_offload_parse(const char *text, unsigned *what, rf_error *error) {
     while (bit < RF_OFFLOADS && (strlen(NAMES[bit]) != length || strncmp(NAMES[bit], at, length))) bit++;
     if (bit == RF_OFFLOADS)
       return RF_FAIL(error, RAFTER_INVALID,
-                     "write a list of optimizer, activations, kv and weights, as optimizer,activations",
+                     "write names separated by commas, for example optimizer,activations",
                      "unknown entry in a list (--offload: expected optimizer, activations, kv "
                      "or weights, got '%.*s')",
                      (int)(length < 40 ? length : 40), at);

@@ -86,7 +86,7 @@ rf_status rf_gguf_facts_of(const rf_model *model, rf_gguf_facts *f, rf_error *er
       model->family == RF_FAMILY_NEOX && model->mlp != RF_MLP_GELU_ERF ? "the tanh form of GELU in a GPT-NeoX"
       : model->family == RF_FAMILY_GPT && model->mlp != RF_MLP_GELU    ? "the erf form of GELU in a GPT-2"
       : model->rope.scaling == RF_ROPE_YARN                            ? "rotary positions scaled by YaRN"
-      : model->window_listed                                           ? "windows of layers without a period"
+      : model->window_listed                                           ? "windows in layers without a period"
       : biased && ARCHS[model->family].arch != RF_GGUF_LLAMA
           ? "biases of attention or the MLP, which only GGUF's llama has"
           : NULL;

@@ -13,7 +13,7 @@ static inline int64_t rf_align(int64_t bytes) {
 typedef enum rf_plan_depth {
   RF_PLAN_BYTES,  /* kernels, lifetimes and live bytes */
   RF_PLAN_SIZE,   /* also offsets; if the live bytes do not fit, arena_bytes is live_bytes */
-  RF_PLAN_PRICES, /* also times; with several chips, offsets in any case */
+  RF_PLAN_PRICES, /* also times; with several chips or offload, offsets in any case */
   RF_PLAN_WHOLE   /* also the digest and names of workspaces */
 } rf_plan_depth;
 

@@ -68,7 +68,7 @@ static rf_status parse_part(const char *part, size_t length, rf_mesh *mesh, rf_e
   bool number = equals[1] >= '0' && equals[1] <= '9',
        pinned = number && part + length - end == 4 && strncmp(end, "@d2d", 4) == 0;
   if (!number || (end != part + length && !pinned) || count < 1 || count > MOST)
-    return RF_FAIL(error, RAFTER_INVALID, "leave out axes of one chip",
+    return RF_FAIL(error, RAFTER_INVALID, "leave out axes that have one chip",
                    "bad number of chips (--mesh %s: expected 1 to %d, got '%.*s')", NAMES[axis], MOST,
                    (int)(part + length - equals - 1), equals + 1);
   if (mesh->of[axis])

@@ -80,7 +80,7 @@ rf_status rf_shard_adapters(rf_sharding *s, rf_axes axes, rf_form form) {
     }
     if (parts->at[i] % chips || parts->columns[i] % chips)
       return RF_FAIL(s->error, RAFTER_INVALID, "choose fewer chips along tensor",
-                     "the columns of an adapter cannot be sharded (%s: %d columns at %d over %d chips)",
+                     "an adapter's columns cannot be sharded (%s: %d columns from %d on over %d chips)",
                      s->op->name, parts->columns[i], parts->at[i], chips);
     parts->at[i] /= chips;
     parts->columns[i] /= chips;

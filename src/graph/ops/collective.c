@@ -14,7 +14,7 @@ static rf_status dims_check(const rf_op *op, const rf_tensor *x, rf_error *error
   const rf_attr_collective *attr = &op->attr.collective;
   if (attr->dim >= 0 && attr->dim < x->rank && attr->to >= 0 && attr->to < x->rank) return RAFTER_OK;
   return RF_FAIL(error, RAFTER_INVALID, NULL,
-                 "bad dimensions (%s %s: expected those of a %d-dimensional tensor, got %d, %d)",
+                 "bad dimensions (%s %s: expected dimensions of a %d-dimensional tensor, got %d, %d)",
                  op->def->name, op->name, x->rank, attr->dim, attr->to);
 }
 
