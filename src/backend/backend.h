@@ -13,14 +13,14 @@ typedef struct rf_device rf_device;
 typedef struct rf_program_source rf_program_source;
 typedef struct rf_program rf_program;
 
-/* Memory of a device, addressed by byte offset. A program uses one memory. */
+/* A block of device memory, addressed by byte offset. A program uses one such block. */
 typedef struct rf_memory {
   rf_device *device;
   int64_t bytes;
   unsigned char *host; /* address of the first byte; NULL if the host cannot access the memory directly */
 } rf_memory;
 
-/* Kinds of hardware unit: one multiplies vectors, the other whole matrices (tiles). */
+/* Arithmetic units of a device: the vector unit, and the unit that multiplies matrices (tiles). */
 typedef enum rf_alu { RF_ALU_VECTOR, RF_ALU_MATRIX } rf_alu;
 typedef enum rf_traffic { RF_TRAFFIC_READ, RF_TRAFFIC_COPY } rf_traffic;
 
@@ -32,27 +32,26 @@ typedef struct rf_device_type {
   /* Allocates zeroed memory, aligned to at least 64 bytes. */
   rf_status (*allocate)(rf_device *device, int64_t bytes, rf_memory **memory, rf_error *error);
   void (*release)(rf_memory *memory);
-  /* Maps a range of memory before its first use. NULL: all memory is always mapped. */
+  /* Maps a range of memory before its first use. NULL if all memory is always mapped. */
   rf_status (*reserve)(rf_memory *memory, int64_t at, int64_t bytes, rf_error *error);
-  /* `fill`, `upload` and `download` are NULL if memory has a host address. Callers use
-   * rf_memory_fill, _write and _read. A range never covers two tensors. Several threads may call
-   * fill, upload and download at once. */
+  /* `fill`, `upload` and `download` are NULL if memory has a host address. Only rf_memory_fill,
+   * rf_memory_write and rf_memory_read call these functions. The range of a call never covers two
+   * tensors. Several threads may call at once. */
   rf_status (*fill)(rf_memory *memory, int64_t at, uint32_t word, int64_t bytes, rf_error *error);
   rf_status (*upload)(rf_memory *memory, int64_t at, const void *from, int64_t bytes, rf_error *error);
   rf_status (*download)(rf_memory *memory, int64_t at, void *to, int64_t bytes, rf_error *error);
-  /* Waits for all queued work and reports its errors. NULL if no call leaves work queued. */
+  /* Waits for all queued work and reports its errors. NULL if the device never queues work. */
   rf_status (*synchronise)(rf_device *device, rf_error *error);
-  /* Compiles a plan to a program. The device and the pointers in `source` must outlive the
-   * program. */
+  /* Compiles a plan to a program. The device must outlive the program. */
   rf_status (*compile)(rf_device *device, const rf_program_source *source, rf_program **program,
                        rf_error *error);
-  /* Measure the device's ceilings. has_alu, flops, bandwidth and launch_seconds are NULL if the
-   * device cannot measure itself. `flops` returns the FLOP/s of products in registers during
-   * `seconds`, or 0 if the device lacks the unit `alu`. */
+  /* The next four functions measure the highest rates of the device. They are NULL if the device
+   * cannot measure itself. `flops` multiplies values in registers for `seconds` and returns the
+   * FLOP/s. It returns 0 if the device lacks the unit `alu`. */
   bool (*has_alu)(const rf_device *device, rf_dtype dtype, rf_alu alu);
   double (*flops)(const rf_device *device, rf_dtype dtype, rf_alu alu, double seconds);
-  /* Bytes/s of the best of `passes` passes over the complete memory, which the caller has written.
-   * A copy counts bytes read plus bytes written. */
+  /* Reads or copies the complete memory `passes` times and returns the bytes/s of the fastest pass.
+   * The caller has written the memory before. A copy counts bytes read plus bytes written. */
   double (*bandwidth)(const rf_device *device, rf_memory *memory, rf_traffic traffic, int passes);
   double (*launch_seconds)(const rf_device *device); /* time of an op that computes nothing */
 } rf_device_type;
@@ -61,14 +60,15 @@ typedef struct rf_device_type {
 struct rf_device {
   const rf_device_type *type;
   int level;   /* instruction-set level of the backend: rf_isa on a CPU */
-  int workers; /* number of workers that share an op, as in the plan; on a CPU, its threads */
+  int workers; /* number of workers (CPU: threads) that share an op; the same as in the plan */
 };
 
-/* Opens the device of a backend that has one. Close it with device->type->close. */
+/* Opens the device of `backend`, whose `device` is not NULL. (*device)->type->close closes it. */
 rf_status rf_device_open(const rf_backend *backend, int level, int workers, rf_device **device,
                          rf_error *error);
 
-/* Copy bytes to or from a memory. rf_memory_fill writes a word of 4 bytes (`bytes` % 4 == 0). */
+/* These functions access `bytes` bytes of `memory` from offset `at` on. rf_memory_fill repeats the
+ * 4-byte value `word`; `bytes` is then a multiple of 4. */
 rf_status rf_memory_write(rf_memory *memory, int64_t at, const void *from, int64_t bytes, rf_error *error);
 rf_status rf_memory_read(rf_memory *memory, int64_t at, void *to, int64_t bytes, rf_error *error);
 rf_status rf_memory_fill(rf_memory *memory, int64_t at, uint32_t word, int64_t bytes, rf_error *error);
@@ -81,22 +81,23 @@ typedef struct rf_run_inputs {
   uint64_t seed;
   int64_t step;  /* optimizer step, from 1 (Adam's bias correction) */
   int32_t micro; /* microbatch of this step, from 0 */
-  /* index of row 0 of this microbatch among the tokens of the step: micro * n */
+  /* tokens of this step before this microbatch: micro * n, with n tokens in each microbatch */
   int64_t first_token;
   float loss_scale; /* 1 / (valid tokens of the step) */
   float lr;
-  int64_t rows;           /* rows in use, at most the graph's rows; all rows in training */
+  int64_t rows;           /* number of rows in use; in training, all rows of the graph */
   int32_t place[RF_AXES]; /* coordinates of this chip in the graph's mesh */
 } rf_run_inputs;
 
-/* Measured seconds of an op since the last reset: sum and minimum. */
+/* Measured times of an op since the last reset. `seconds` is the sum over all calls, and `least` is
+ * the time of the fastest call. */
 typedef struct rf_measured {
   double seconds, least;
   int64_t calls;
 } rf_measured;
 
-/* Callbacks between two ops of a run, for programs that can pause between ops. Element i of the
- * array `op` is the RF_WATCH_* flags of op i; it changes only between sections. */
+/* Callbacks for programs that can pause between ops. op[i] says with RF_WATCH_* flags whether the
+ * program calls `before` and `after` for op i. The flags change only between sections. */
 enum { RF_WATCH_BEFORE = 1, RF_WATCH_AFTER = 2 };
 typedef struct rf_watch {
   void *self;
@@ -105,17 +106,17 @@ typedef struct rf_watch {
   rf_status (*after)(void *self, int op, const rf_run_inputs *inputs, rf_error *error);
 } rf_watch;
 
-/* The plan of a program. The caller keeps the arrays valid during `compile`, and the other pointers
- * until the program is released. */
+/* The input of `compile`. The arrays `offset` and `op` must stay valid during `compile`, and all
+ * other pointers until the program is released. */
 struct rf_program_source {
   const rf_graph *graph;
   rf_memory *memory;
   /* byte offset of each tensor and each workspace in `memory`; negative if not stored */
   const int64_t *offset;
-  const struct rf_chosen *op; /* kernels and workspace of each op */
-  int number;                 /* index of this plan among the run's plans, for recorded spans */
+  const struct rf_chosen *op; /* kernels and workspace that the plan chose for each op */
+  int number;                 /* index of this plan in the run; recorded spans contain it */
   int workers;                /* number of workers for which the workspaces are sized */
-  /* One for each op. A program that cannot time single ops leaves `calls` at 0. */
+  /* one element for each op; a program that cannot time single ops leaves `calls` at 0 */
   rf_measured *measured;
   rf_watch watch;
 };
@@ -131,10 +132,10 @@ struct rf_program {
 
 struct rf_backend {
   const char *name; /* "reference", "cpu", "null", "sheet" */
-  /* NULL-terminated list of tables. A row with op NULL ends a table. A plan chooses the first row
-   * that accepts the op. A backend without tables uses the kernels of `kernels_of`. */
+  /* NULL-terminated list of kernel tables. An entry with op NULL ends a table. A plan chooses the
+   * first entry that accepts the op. */
   const struct rf_kernel *const *tables;
-  const rf_backend *kernels_of;
+  const rf_backend *kernels_of; /* backend whose tables this backend uses; NULL: its own tables */
   /* NULL: the backend can only plan, and a run of its plans does nothing */
   const rf_device_type *device;
   /* Gets the default block sizes of a kernel; a plan may replace them (rf_op.blocks). Returns false

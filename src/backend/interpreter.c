@@ -15,7 +15,7 @@ typedef struct interpreter {
 } interpreter;
 
 /* Makes op `i` the recorded op and returns its start time in ns. The start time is `before`, the
- * end of the previous op, unless system counters are read between the ops. */
+ * end of the previous op. If system counters are read first, the op starts after this reading. */
 static int64_t begin_op(rf_lanes *lanes, int plan, int i, int64_t before) {
   lanes->op = i;
   lanes->plan = (uint8_t)plan;

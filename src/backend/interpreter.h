@@ -5,7 +5,7 @@
 
 #include "backend/kernel.h"
 
-/* `base` is the address of the memory `source->memory` while the program runs. */
+/* `base` is the host address of `source->memory`. */
 rf_status rf_interpreter_compile(const rf_program_source *source, unsigned char *base, rf_program **program,
                                  rf_error *error);
 

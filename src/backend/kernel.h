@@ -5,7 +5,8 @@
 
 #include "backend/backend.h"
 
-/* One kernel call. `in` and `out` have a tensor per slot, or NULL. Kernels never allocate. */
+/* The arguments of one kernel call. in[i] and out[i] point to the elements of input and output i,
+ * or are NULL if the op lacks this input or output. Kernels never allocate memory. */
 typedef struct rf_call {
   const rf_graph *graph;
   const rf_op *op;
@@ -15,7 +16,7 @@ typedef struct rf_call {
   int threads;
   const rf_run_inputs *run;
 } rf_call;
-/* Rank of this chip in the group that shares the op. */
+/* Rank of this chip among the chips that share the op. */
 static inline int64_t rf_rank_of(const rf_call *call) {
   return call->op->attr.axes ? rf_mesh_rank(&call->graph->mesh, call->op->attr.axes, call->run->place) : 0;
 }
@@ -29,14 +30,14 @@ static inline const rf_tensor *rf_out(const rf_call *call, int i) {
 #define RF_ANY_OP "*"
 typedef struct rf_kernel {
   const char *op;   /* name of the op, or RF_ANY_OP */
-  const char *name; /* name of the technique, "gemm_avx512_12x32" */
+  const char *name; /* name of the kernel, such as "gemm_avx512_12x32" */
   int level;        /* lowest instruction-set level that the kernel needs: rf_isa on a CPU */
   bool (*accepts)(const rf_graph *graph, const rf_op *op); /* NULL: accepts every op */
   /* NULL: no workspace */
   size_t (*workspace_bytes)(const rf_graph *graph, const rf_op *op, int threads);
   void (*run)(const rf_call *call);
   int max_rows;      /* maximum rows of the op's first input; 0: any number */
-  const char *curve; /* name of the kernel's curves in machine files; NULL: the kernel's name */
+  const char *curve; /* name of the kernel's measured times in machine files; NULL: `name` */
 } rf_kernel;
 static inline const char *rf_kernel_curve(const rf_kernel *kernel) {
   return kernel->curve ? kernel->curve : kernel->name;
@@ -44,21 +45,21 @@ static inline const char *rf_kernel_curve(const rf_kernel *kernel) {
 
 /* The kernels that a plan chose for an op. */
 typedef struct rf_chosen {
-  const rf_kernel *kernel; /* kernel of steps with all rows of the plan */
-  const rf_kernel *few;    /* kernel of steps with at most `few_rows` rows; NULL: `kernel` */
+  const rf_kernel *kernel; /* kernel for steps with more than `few_rows` rows */
+  const rf_kernel *few;    /* kernel for all other steps; NULL: `kernel` runs all steps */
   int64_t few_rows;
   int workspace; /* index of the workspace in rf_program_source.offset; RF_NONE: no workspace */
 } rf_chosen;
-/* The kernel for a step with `rows` rows; 0 means all rows. */
+/* The kernel for a step with `rows` rows. 0 means all rows of the plan. */
 static inline const rf_kernel *rf_kernel_of(const rf_chosen *chosen, int64_t rows) {
   return chosen->few && rows > 0 && rows <= chosen->few_rows ? chosen->few : chosen->kernel;
 }
 
-/* The number of rows whose logits RF_BACKEND_CPU computes with one matmul, on every instruction
- * set. The workspace has room for these logits. */
+/* The number of rows whose logits RF_BACKEND_CPU computes with one matmul. The number is the same
+ * on every instruction set. The workspace has room for these logits. */
 int64_t rf_head_chunk_rows(int64_t rows, int64_t vocab);
-/* Returns the first row of the backend's tables that accepts the op at this level, otherwise the
- * reference kernel. The result is never NULL for an op of RF_OPS. */
+/* Returns the first kernel in the backend's tables that accepts the op at this level. If no kernel
+ * does, returns the reference kernel. The result is never NULL for an op of RF_OPS. */
 const rf_kernel *rf_kernel_choose(const rf_backend *backend, int level, const rf_graph *graph,
                                   const rf_op *op);
 /* Like rf_kernel_choose, but for calls that use only `rows` rows of the op's first input. */

@@ -1,4 +1,4 @@
-/* lanes.c - records spans, and each thread's CPU time, page faults and wait for a core. */
+/* lanes.c - records spans, and the CPU time, page faults and waiting time of each thread. */
 #define _GNU_SOURCE
 #include "backend/lanes.h"
 
@@ -18,7 +18,8 @@ static int this_thread(void) {
   return id;
 }
 
-/* Reads from schedstat the ns that a thread ran, and that it waited for a core; -1 if unknown. */
+/* Reads the file schedstat of a thread. Sets *ran to the ns that the thread ran, and *delay to the
+ * ns that it waited for a core. Both are -1 if the file cannot be read. */
 static void read_schedstat(int file, int64_t *ran, int64_t *delay) {
   char text[96];
   ssize_t got = file < 0 ? -1 : pread(file, text, sizeof text - 1, 0);
@@ -37,8 +38,8 @@ static int64_t delay_ns(int file) {
 
 enum { NS_WORTH_A_SPAN = 1000 }; /* two clocks read one after the other differ by less than this */
 
-/* Samples the counters. `from` is the previous sample or NULL. If the thread never left its core,
- * it did not wait. schedstat, the most expensive counter, is then not read. */
+/* Samples the counters. `from` is the previous sample or NULL. A thread that never left its core
+ * did not wait, so schedstat, which is slow to read, is then not read. */
 static rf_lane_look look(int file, int64_t now, const rf_lane_look *from) {
   struct rusage use;
   struct timespec cpu;

@@ -1,9 +1,9 @@
-/* lanes.h - records what each thread does, as spans of time. Kernels stamp these spans in their
+/* lanes.h - records what each thread does, as spans of time. Kernels record spans (stamps) in their
  * parallel regions.
  *
- * A lane is the ring buffer of the spans of one thread. A lane is allocated in advance. Only the
- * thread of a lane writes the lane, without a lock. If nothing is recorded, a stamp costs one load
- * and one branch. A parallel region has this form:
+ * Each thread has a lane: a ring buffer for its spans, allocated in advance. In a parallel region,
+ * a thread writes only to its own lane, so no lock is needed. If recording is off, a stamp costs
+ * one load and one branch. A parallel region has this form:
  *
  *   #pragma omp parallel num_threads(threads)
  *   {
@@ -24,22 +24,22 @@
 #include <omp.h>
 
 typedef enum rf_stamp_kind {
-  RF_SPAN_OP,        /* id: op of `plan`; value: microbatch or 0. Lane 0 has all op spans */
+  RF_SPAN_OP,        /* one op, in lane 0; id: index of the op in `plan`; value: microbatch or 0 */
   RF_SPAN_BUSY,      /* work of one thread in a parallel region; id: op */
   RF_SPAN_WAIT,      /* wait at a barrier inside a parallel region; id: op */
   RF_SPAN_PHASE,     /* id: rf_phase */
   RF_SPAN_STEP,      /* id: index in the list of steps; value: number of the step */
-  RF_SPAN_COUNTER,   /* id: rf_counter; value: what the counter holds from `begin` on */
+  RF_SPAN_COUNTER,   /* id: rf_counter; value: value of the counter from time `begin` on */
   RF_SPAN_LOST,      /* id: rf_lost; value: change of a system counter between begin and end */
   RF_SPAN_GAP,       /* id: rf_gap; computed when a trace is collected */
-  RF_SPAN_PREDICTED, /* id: op; value: its ns at peak rates; computed when a trace is collected */
+  RF_SPAN_PREDICTED, /* id: op; value: ns of the op at peak rates; computed like RF_SPAN_GAP */
   RF_SPAN_KINDS
 } rf_stamp_kind;
 
-/* The system's counters of a thread, whose changes between two samples are recorded. */
+/* Counters that the system keeps for each thread. A span records the change between two samples. */
 typedef enum rf_lost {
-  RF_LOST_FAULTS,      /* pages mapped without reading (ru_minflt) */
-  RF_LOST_READ_FAULTS, /* pages read from a disk (ru_majflt) */
+  RF_LOST_FAULTS,      /* page faults that read nothing from a disk (ru_minflt) */
+  RF_LOST_READ_FAULTS, /* page faults that read a page from a disk (ru_majflt) */
   /* ns in which the thread could run but another thread had the core (schedstat) */
   RF_LOST_DELAY,
   RF_LOST_OFF,      /* ns in which the thread was not on a core: delay, sleep and waiting */
@@ -57,31 +57,32 @@ typedef struct rf_stamp {
 
 /* A sample of the system's counters of one thread. */
 typedef struct rf_lane_look {
-  /* `faults` is -1 if unknown, because another thread took the sample. */
+  /* `at`, `cpu` and `delay` are ns. The last three are -1 if another thread took the sample. */
   int64_t at, cpu, delay, faults, read_faults, switches;
 } rf_lane_look;
 
 typedef struct rf_lane {
   _Alignas(64) rf_stamp *ring;
-  /* `capacity` is a power of two. `count` spans were written, and the last `capacity` are kept. */
+  /* `capacity` is the size of the ring, a power of two. `count` is the number of spans written so
+   * far, of which the ring keeps the last `capacity`. */
   int64_t capacity, count;
   rf_lane_look last;
   int64_t look_after; /* time in ns of the next sample of the system's counters */
-  int thread;         /* system's id of the thread that `last` is a sample of */
-  int file;           /* the thread's schedstat file; -1: none */
+  int thread;         /* system's id of the lane's thread; 0: the thread has recorded nothing */
+  int file;           /* descriptor of the thread's file schedstat; -1: none */
 } rf_lane;
 
 typedef struct rf_lanes {
   int count;
   rf_lane *lane;
   int64_t look_ns; /* minimum ns between two samples of the system's counters */
-  int32_t op;      /* current op, set only between regions; below 0: regions are not recorded */
+  int32_t op;      /* current op; changes only outside regions; below 0: regions are not recorded */
   uint8_t plan;
 } rf_lanes;
 
 extern rf_lanes *rf_lanes_on; /* NULL: nothing is recorded */
 
-/* The cache line of the next spans is prefetched, because the ring is larger than the caches. */
+/* Also prefetches the cache line of the next spans, because the ring is larger than the caches. */
 static inline void rf_lane_put(rf_lane *lane, rf_stamp span) {
   lane->ring[lane->count & (lane->capacity - 1)] = span;
   lane->count++;
@@ -95,7 +96,7 @@ void rf_lanes_settle(const rf_lanes *lanes);
 void rf_lanes_forget(rf_lanes *lanes);
 /* Samples the system's counters of this thread and records the changes in its lane. */
 void rf_lane_look_at(rf_lanes *lanes, int lane, int64_t now);
-/* The lane of the calling thread, or NULL if there are too few lanes. */
+/* Returns lane number `lane`, which must be that of the calling thread; NULL: too few lanes. */
 rf_lane *rf_lane_begin(rf_lanes *lanes, int lane, int64_t now);
 
 typedef struct rf_busy {

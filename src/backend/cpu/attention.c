@@ -1,5 +1,5 @@
-/* attention.c - the attention rows of the CPU kernel table, with the shape and workspace of each
- * kernel. */
+/* attention.c - lists the attention kernels of the CPU, computes the size of their workspace, and
+ * divides their work among threads. */
 #include "backend/cpu/attention.h"
 #include "backend/cpu/cpu.h"
 #include "graph/kv.h"
@@ -40,14 +40,14 @@ rf_attention rf_attention_of(const rf_graph *graph, const rf_op *op) {
   return a;
 }
 
-/* A query sees min(length, window) keys at most, so a unit's work is length times this number. */
+/* Work of a segment of `length` queries. A query sees at most min(length, window) keys. */
 static double unit_work(const rf_attention *a, int64_t length) {
   return (double)length * (double)rf_min64(length, a->window);
 }
 
-/* All threads share a unit (segment, KV head) if one thread per unit would leave more than a fifth
- * of all thread time idle. A last round of units that would occupy at most 0.15 of the threads is
- * not counted, because short units fill the gaps. */
+/* True if all threads share a unit (one KV head of one segment). They share it if more than a fifth
+ * of all thread time would be idle with one thread per unit. A last round of units that occupies at
+ * most 0.15 of the threads is not counted, because short units fill the gaps. */
 static bool is_shared(const rf_attention *a, int64_t length, double total, int threads) {
   if (threads < 2 || length <= RF_ATTENTION_TILE) return false;
   double units = total / unit_work(a, length), rounds = units / threads, whole = ceil(rounds - 0.15);
@@ -110,7 +110,8 @@ static size_t team_floats(const rf_attention *a) {
 static bool accepts(const rf_graph *graph, const rf_op *op) {
   const rf_attr_attention *attr = &op->attr.attention;
   rf_dtype dtype = graph->tensor[op->input[0]].dtype;
-  bool positive = attr->scale > 0; /* kernels find a row's maximum before they multiply by the scale */
+  /* kernels find the maximum of a row before they multiply the row by the scale */
+  bool positive = attr->scale > 0;
   return (dtype == RF_F32 || dtype == RF_BF16) && positive && attr->kv_heads > 0 &&
          attr->heads % attr->kv_heads == 0;
 }
@@ -145,7 +146,7 @@ static size_t tiles_bytes(const rf_graph *graph, const rf_op *op, int threads) {
   return sizeof(float) * (size_t)threads * rf_attention_tiles_floats(&a);
 }
 
-/* RF_ATTENTION_ROWS(attention_kv, rf_attention_kv, ...) is a row each for AVX-512, AVX2 and C. */
+/* Three entries of the kernel table for the op `op`: for AVX-512, for AVX2 and for plain C. */
 #define RF_ATTENTION_ROWS(op, function, takes, bytes) \
   RF_KERNEL(#op, #op "_avx512_12x32", RF_ISA_AVX512, takes, bytes, function##_avx512), \
       RF_KERNEL(#op, #op "_avx2_6x16", RF_ISA_AVX2, takes, bytes, function##_avx2), \

@@ -1,14 +1,14 @@
 /* attention.h - defines the arithmetic of attention, and the shapes and workspace sizes that the
- * kernels of all ISAs share. This definition fixes every bit of the outputs. Outputs do not depend
- * on the ISA, the number of threads, the height of a strip of queries, the other segments of the
- * batch, the page size of the cache, or whether keys come from the batch or from a cache. All
+ * kernels of all ISAs share. This definition fixes every bit of the outputs. Outputs are thus the
+ * same for any ISA, number of threads, height of a strip of queries, other segments of the batch
+ * and page size of the cache. Cached keys give the same outputs as keys of the batch. All
  * arithmetic is f32. A "chain" is one running sum of fused multiply-adds, from 0. A masked key has
  * p = 0, which changes no sum of finite values. i is a query, j a key, d an element of a head.
  *   a_ij   = chain over ascending d of q_id k_jd
- *   s_ij   = a_ij, and c = scale log2(e), with an f32 softmax and no softcap
- *   s_ij   = softcap tanh(scale a_ij / softcap), and c = log2(e), with a softcap
- *   With a bf16 softmax, s_ij is round_bf16 of the line above if there is a softcap, otherwise
- *   s_ij   = round_bf16(scale a_ij), and c = log2(e).
+ *   f32 softmax:               s_ij = a_ij, and c = scale log2(e)
+ *   f32 softmax with softcap:  s_ij = softcap tanh(scale a_ij / softcap), and c = log2(e)
+ *   bf16 softmax:              s_ij = round_bf16(scale a_ij), and c = log2(e)
+ *   bf16 softmax with softcap: s_ij = round_bf16(softcap tanh(scale a_ij / softcap)), c = log2(e).
  * Keys are read in ascending blocks of RF_ATTENTION_BLOCK keys, counted from position 0 of the
  * segment. Before the first block, m = -1e30, and l and o are 0. For each block:
  *   m'     = max(m, max_j s_ij), which is m of the next block
@@ -21,7 +21,8 @@
  * After the last block:
  *   ctx_id = round(fma(o_id, 1 / l, 0))
  *   lse_i  = m c / log2(e) + log l.
- * Backward has one chain per sum. h is a query head of the group; (h, i) ascends over h, then i:
+ * In the backward pass, each sum is one chain. h is a query head of the group. "Ascending (h, i)"
+ * means that h ascends, and that i ascends for each h:
  *   p_ij   = 2^fma(s_ij, c, -(lse_i log2 e))
  *   D_i    = sixteen chains over d of dctx_id ctx_id, lane = d mod 16, then the same tree
  *   e_ij   = chain over d of dctx_id v_jd
@@ -29,10 +30,10 @@
  *   dq_id  = scale * chain over ascending j of t_ij k_jd
  *   dk_jd  = scale * chain over ascending (h, i) of t_ij q_id
  *   dv_jd  = chain over ascending (h, i) of p_ij dctx_id.
- * At level amx, the backward pass of bf16 computes a_ij, e_ij, dq, dk and dv as tile products
- * (gemm.h). The steps of 32 of these products are counted from d = 0 and from position 0 of the
- * segment; for dk and dv, each query head starts a new count. p_ij and t_ij are rounded to bf16,
- * and subnormal values become zeros. All other arithmetic is as above. */
+ * On AMX, the backward pass of bf16 computes a_ij, e_ij, dq, dk and dv as tile products (gemm.h),
+ * in steps of 32 values of the summed index. Steps over d start at d = 0, and steps over keys or
+ * queries at position 0 of the segment. For dk and dv, each query head starts a new step. p_ij and
+ * t_ij are rounded to bf16, and subnormal values become zeros. All other arithmetic is as above. */
 #ifndef RF_ATTENTION_H
 #define RF_ATTENTION_H
 
@@ -46,27 +47,25 @@ enum {
   RF_ATTENTION_QUERIES = 192,
   /* number of query rows of one pass for a single token; STRIP_ROWS has room for a strip per row */
   RF_ATTENTION_DECODE = 32,
-  RF_ATTENTION_SCORES = 64, /* room for the rows of scores of DECODE query rows, in strips of any height */
-  /* In the backward pass, a block of probabilities has this many queries and this many keys. The
-   * number is a multiple of every tile height and of PANEL. */
+  RF_ATTENTION_SCORES = 64, /* rows of scores in the workspace of such a pass, including padding */
+  /* backward: queries, and also keys, of a block; a multiple of PANEL and of every strip height */
   RF_ATTENTION_TILE = 96,
-  /* backward: number of blocks of queries between two barriers if threads share a unit */
+  /* backward: number of blocks of queries between two barriers if all threads share a unit */
   RF_ATTENTION_TEAM = 4,
-  /* backward with AMX tiles: a span is this many blocks of 32 queries */
+  /* backward on AMX: number of blocks of 32 queries (a span) that are computed together */
   RF_ATTENTION_SPAN = 8,
   RF_ATTENTION_MAX_HEIGHT = 12, /* rows of the tallest strip on any ISA */
-  /* maximum number of strips of one pass: 2 x 192 / 4 + 1. The factor 2 is for heads that leave a
-   * strip unfilled, and 4 is the lowest strip height of all ISAs. */
+  /* maximum number of strips of one pass: 2 x 192 / 4 + 1. The factor 2 is for heads that do not
+   * fill their last strip. 4 is the smallest strip height of all ISAs. */
   RF_ATTENTION_STRIPS = 97,
-  /* maximum total rows of the strips of a pass on any ISA: 33 strips of 12 rows, 65 of 6 or 97 of
-   * 4 */
+  /* maximum rows of all strips of a pass: 33 strips of 12 rows, 65 of 6 or 97 of 4, by ISA */
   RF_ATTENTION_STRIP_ROWS = 400
 };
 
 typedef struct rf_attention {
   int64_t rows;                           /* rows of the batch (n) */
   int64_t longest;                        /* T: maximum length of a segment or cached context */
-  int heads, kv_heads, group, dim, width; /* N, K, N/K, H, and H rounded up to 16 */
+  int heads, kv_heads, group, dim, width; /* N, K, N/K, H, and H rounded up to a multiple of 16 */
   int64_t ld;                             /* (N + 2K) H: elements of a row of qkv */
   float scale;
   int64_t window; /* maximum number of keys that a query sees; INT64_MAX/2 without a window */
@@ -81,8 +80,8 @@ rf_attention rf_attention_of(const rf_graph *graph, const rf_op *op);
 /* A strip is up to MAX_HEIGHT query rows that one register tile computes. The rows may belong to
  * different heads of a group. */
 typedef struct rf_attention_strip {
-  /* _Alignas rounds the size to cache lines, because vectors read the workspace after the
-   * strips. */
+  /* _Alignas makes the size a multiple of cache lines. The vectors that follow the strips in the
+   * workspace are then aligned. */
   _Alignas(64) int rows;
   int height;                         /* height of the register tile that computes these rows */
   int64_t first, last;                /* the strip's rows see no keys outside [first, last) */
@@ -100,15 +99,15 @@ typedef struct rf_attention_unit {
   int kv_head;
 } rf_attention_unit;
 typedef void rf_attention_unit_fn(void *job, const rf_attention_unit *unit, bool together);
-/* Runs all units. Every thread of a parallel region calls this function with its own job. All
- * threads share a long unit, and one thread runs a short unit. */
+/* Runs all units. Every thread of a parallel region calls this function with its own job. A long
+ * unit runs on all threads (`together`), and a short unit on one thread. */
 void rf_attention_units(const rf_attention *a, const int32_t *segment, rf_attention_unit_fn *run, void *job);
 
 size_t rf_attention_forward_floats(const rf_attention *a);
 size_t rf_attention_cached_floats(const rf_attention *a);
 size_t rf_attention_backward_floats(const rf_attention *a);
-/* Floats of workspace for backward with AMX tiles. Threads that share a unit use the first thread's
- * workspace. */
+/* Floats of workspace of each thread for backward on AMX. Threads that share a unit use the
+ * workspace of the first thread. */
 size_t rf_attention_tiles_floats(const rf_attention *a);
 
 void rf_attention_avx512(const rf_call *call);

@@ -1,10 +1,9 @@
 /* attention_amx.c - gradients of attention over bf16 with AMX tiles. attention.h defines the
- * arithmetic. Scores and e = dctx v^T are computed transposed, 32 keys by 32 queries at a time. In
- * this layout, the rows of the rounded p and t are row operands of the products for dv and dk.
- * Pairs of adjacent rows of t are column operands of the product for dq, which is also transposed.
- * A span is SPAN blocks of queries. dq sums over all keys, so t of one span and all its visible
- * keys stays in L2. The sums of dk and dv continue from span to span. gemm_amx.c describes the
- * packing. */
+ * arithmetic, and gemm_amx.c the packing. Scores and e = dctx v^T are computed transposed, 32 keys
+ * by 32 queries at a time. Rows of the rounded p and t can then be left operands of the products
+ * for dv and dk. Pairs of adjacent rows of t can be the right operand of the product for dq^T. The
+ * passes over the keys take one span (SPAN blocks of 32 queries) at a time. The sums of dk and dv
+ * continue from span to span. dq sums over all keys, so t of the whole span is kept, in L2. */
 #include "backend/cpu/attention_lanes.h"
 #include "backend/cpu/gemm_tiles.h"
 #include "backend/lanes.h"
@@ -16,20 +15,19 @@ enum {
   HALF = UNIT / 2,
   SPAN = RF_ATTENTION_SPAN,
   TILE_FLOATS = HALF * RF_TILE_DEPTH / 2,
-  STEP = 2 * TILE_FLOATS, /* floats of a packed step of 32 values of the summed index: two tiles */
+  STEP = 2 * TILE_FLOATS, /* floats of two packed tiles, with 32 values of the summed index */
   SUMS = UNIT * UNIT
 };
 
-/* Packed operands. The first line of fields has buffers of a unit (segment, KV head), in strips of
- * 32 rows. Steps of packed keys and values run along d, and steps of transposed keys run along the
- * key. dk and dv are (block of keys, 32 of d, 32, 32). The second line of fields has buffers of a
- * span of queries of one head: q and dctx in panels of 32 columns. Steps run along d in q and g,
- * and along the query in q_by_query and g_by_query. t_all is (panel of queries, block of keys). */
 typedef struct room {
+  /* For a unit (segment, KV head): keys and values packed for sums over d, keys packed for sums
+   * over keys, and the sums dk and dv as (block of 32 keys, 32 elements of d, 32, 32). */
   float *k, *v, *k_transposed, *dk, *dv;
+  /* For a span of queries of one head: q and g (dctx) packed for sums over d, q and g packed for
+   * sums over queries, -lse log2(e), -D, and t as (panel of 32 queries, block of 32 keys). */
   float *q, *g, *q_by_query, *g_by_query, *less, *minus_d, *t_all;
 } room;
-/* One thread's buffers for a block of keys: p and t packed as rows, scores s, and e = dctx v^T. */
+/* Buffers of one thread for a block of keys: packed p, packed t, scores s, and e = dctx v^T. */
 typedef struct own {
   float *p, *t, *s, *e;
 } own;
@@ -37,10 +35,10 @@ typedef struct own {
 typedef struct unit {
   const rf_attention *a;
   const rf_call *call;
-  int64_t origin, length, blocks; /* number of blocks of 32 keys or queries */
-  int64_t widths;                 /* number of steps of 32 in d */
+  int64_t origin, length, blocks; /* first row, rows, and blocks of 32 rows of the segment */
+  int64_t widths;                 /* H / 32, rounded up */
   int kv_head, head;
-  int64_t first, panels; /* first block of the span, and its number of blocks */
+  int64_t first, panels; /* first block of 32 queries of the span, and number of these blocks */
   room at;
 } unit;
 
@@ -77,8 +75,8 @@ size_t rf_attention_tiles_floats(const rf_attention *a) {
 
 /* ---- packing --------------------------------------------------------------------------------- */
 
-/* Packs rows [row, row + 32) by `steps` [step, step + 32) into two tiles, with zeros out of
- * range. */
+/* Packs values [step, step + 32) of the summed index of rows [row, row + 32) into two tiles. Zeros
+ * replace values after the end of `rows` and `steps`. */
 static void pack_rows(const void *from, int64_t row_step, int64_t k_step, int64_t row, int64_t rows,
                       int64_t step, int64_t steps, float *to) {
   rf_gemm g = {.a = from, .a_row = row_step, .a_step = k_step, .a_dtype = RF_BF16};
@@ -119,8 +117,8 @@ static void pack_block(const unit *u, int64_t block) {
   }
 }
 
-/* Packs queries and dctx of one panel of the span, and computes the lse and D terms of each query.
- * Padding queries get probabilities of 0. */
+/* Packs q and dctx of 32 queries of the span, and computes -lse log2(e) and -D of each query. The
+ * value -inf makes all probabilities of a padding query 0. */
 static void pack_panel(const unit *u, int64_t panel) {
   const rf_attention *a = u->a;
   const float *lse = (const float *)u->call->in[2] + (int64_t)u->head * a->rows + u->origin;
@@ -158,21 +156,21 @@ static void multiply(bool rows_stay, int64_t steps, const float *rows, const flo
   RF_TILE_MICROS[0][rows_stay][1](steps, rows, columns, from, to, NULL);
 }
 
-/* Sets [*from, *to) to the panels of the span whose queries see some key of the block. */
+/* Sets [*from, *to) to the panels of the span that have a query that sees a key of the block. */
 static void panels_that_see(const unit *u, int64_t block, int64_t *from, int64_t *to) {
   int64_t last = rf_min64(u->length, (block + 1) * UNIT) - 1; /* index of the block's last key */
   *from = rf_max64(block - u->first, 0);
   *to = u->a->window >= u->length ? u->panels
                                   : rf_min64(u->panels, (last + u->a->window - 1) / UNIT + 1 - u->first);
 }
-/* Sets [*from, *to) to the blocks of keys that hold a key visible to a query of the panel. */
+/* Sets [*from, *to) to the blocks of keys that have a key that a query of the panel sees. */
 static void blocks_seen(const unit *u, int64_t panel, int64_t *from, int64_t *to) {
   *from = rf_max64(0, (u->first + panel) * UNIT + 1 - u->a->window) / UNIT;
   *to = u->first + panel + 1;
 }
 
-/* Computes rounded p and t of 32 keys by 32 queries; packs p and t as rows, and t also as columns.
- * Lanes are queries. */
+/* Computes p and t of 32 keys by 32 queries and rounds them to bf16. Packs p and t as left
+ * operands, and t also as a right operand. Lanes are queries. */
 static void round_scores(const unit *u, int64_t block, int64_t panel, const own *o, float *p_rows,
                          float *t_rows, float *t_columns) {
   const rf_attention *a = u->a;
@@ -243,8 +241,8 @@ static void block_of_keys(const unit *u, int64_t block, const own *o) {
 
 /* ---- results --------------------------------------------------------------------------------- */
 
-/* Writes round(factor x) for 32 elements of a row, with streaming stores if the 32 results fill
- * whole cache lines. Adding +0 turns a result of -0 into +0. */
+/* Writes round(factor x) for 32 elements of a row. Uses streaming stores if the results fill a
+ * cache line. Adding +0 turns a result of -0 into +0. */
 static void write_line(const unit *u, const rf_v16 x[2], float factor, int64_t row, int64_t at, int64_t d) {
   const rf_attention *a = u->a;
   if (row >= u->length) return;
@@ -289,8 +287,8 @@ static void panel_dq(const unit *u, int64_t panel, const own *o) {
 
 /* ---- units ----------------------------------------------------------------------------------- */
 
-/* Runs `what` for each item, on one thread or on all threads. A barrier ends each shared loop: all
- * threads pack the panels of a span, then run its blocks of keys, then compute its dq. */
+/* Runs `what` for i < count: on all threads if `together`, otherwise on this thread. A barrier ends
+ * each loop on all threads, because the next loop reads the results. */
 #define EACH(i, count, together, what) \
   if (together) { \
     _Pragma("omp for schedule(dynamic) nowait") for (int64_t i = 0; i < (count); i++) what; \
@@ -310,7 +308,7 @@ static void run_unit(unit *u, bool together, const own *o) {
   EACH(block, u->blocks, together, write_block(u, block))
 }
 
-/* The workspace of one thread, and the workspace for a unit that all threads share. */
+/* `alone` is workspace for a unit on this thread, and `shared` for a unit on all threads. */
 typedef struct tiles_job {
   const rf_attention *a;
   const rf_call *call;

@@ -1,8 +1,8 @@
-/* attention_backward.h - gradients of attention, compiled once per ISA. For each block of 96
- * queries by 96 keys, strips of queries compute the scores and e = dctx v^T, then probabilities
- * from the saved lse. Then strips of queries continue the sums of dq, and strips of keys continue
- * the sums of dk and dv. The workspace keeps each sum between blocks. A sum is thus one chain, and
- * results do not depend on the block size. */
+/* attention_backward.h - gradients of attention, compiled once per ISA. The work is divided into
+ * blocks of 96 queries by 96 keys, and a block into strips of MR queries or keys. In a block, the
+ * scores and e = dctx v^T are computed first, then the probabilities from the saved lse. Then the
+ * sums of dq, dk and dv continue. The workspace keeps these sums between blocks. A sum is thus one
+ * chain, and results do not depend on the block size. */
 #ifndef RF_ATTENTION_BACKWARD_H
 #define RF_ATTENTION_BACKWARD_H
 
@@ -13,7 +13,7 @@
 
 enum { TILE = RF_ATTENTION_TILE, LDT = RF_ATTENTION_TILE + RF_LANES };
 
-/* Packed keys of a unit (segment, KV head), and their gradients. */
+/* The packed keys and values of a unit (segment, KV head), and their gradients. */
 typedef struct key_side {
   float *k_columns, *v_columns; /* panels of 32 keys, for scores and e */
   float *k_rows;                /* panels of 32 columns (d), for dq */
@@ -27,7 +27,7 @@ typedef struct query_side {
   float *q_rows, *g_rows;     /* panels of 32 columns (panel, TILE, 32) */
   float *dq;                  /* (TILE, width) */
   float *less, *minus_d;      /* -lse log2(e) and -D of each query */
-  int64_t first, count;       /* positions in the segment */
+  int64_t first, count;       /* position of the first query in the segment; number of queries */
 } query_side;
 
 typedef struct tiles {
@@ -57,8 +57,7 @@ static float *query_side_at(const rf_attention *a, float *memory, query_side *q)
   return q->minus_d + TILE;
 }
 
-/* Packs keys [first, last) of the unit. `first` is a multiple of TILE, and so is `last` unless it
- * is the unit's end. */
+/* Packs keys [first, last) of the unit. Both are multiples of TILE, or the end of the unit. */
 static void pack_keys(const rf_attention *a, key_side *k, const void *qkv, int64_t origin, int64_t first,
                       int64_t last, int kv_head) {
   int64_t at = (origin + first) * a->ld + (int64_t)(a->heads + kv_head) * a->dim, keys = last - first,
@@ -72,7 +71,7 @@ static void pack_keys(const rf_attention *a, key_side *k, const void *qkv, int64
   memset(k->dv + first * a->width, 0, sizeof(float) * (size_t)((end - first) * a->width));
 }
 
-/* Packs strip `i` of the block of queries, and computes its lse and D terms. */
+/* Packs strip `i` of the block of queries, and computes -lse log2(e) and -D of its queries. */
 static void pack_query_strip(const rf_attention *a, query_side *q, const rf_call *call, int64_t origin,
                              int head, int i) {
   const void *qkv = call->in[0], *ctx = call->in[1], *dctx = call->in[3], *rows[RF_LANES] = {0},
@@ -99,7 +98,7 @@ static void pack_query_strip(const rf_attention *a, query_side *q, const rf_call
   memset(q->dq + first * a->width, 0, sizeof(float) * MR * (size_t)a->width);
 }
 
-/* The first key that some query of strip `i` sees; strip_last_key returns the end of these keys. */
+/* The queries of strip `i` see no keys outside [strip_first_key, strip_last_key). */
 static int64_t strip_first_key(const rf_attention *a, const query_side *q, int64_t i) {
   return rf_max64(0, q->first + i * MR + 1 - a->window);
 }
@@ -161,8 +160,7 @@ static void strip_dq(const rf_attention *a, const query_side *q, const key_side 
                                          .width = a->width});
 }
 
-/* For one strip of keys, adds x[query][key] y[query][column] to to[key][column] for ascending
- * queries. */
+/* to[key][column] += x[query][key] y[query][column], for a strip of keys and ascending queries. */
 static void key_chain(const rf_attention *a, const float *x, const float *y, int64_t queries, float *to) {
   for (int64_t column = 0; column < a->width;) {
     const float *b = y + column / PANEL * TILE * PANEL + column % PANEL;
@@ -182,7 +180,7 @@ static void block_dkdv(const rf_attention *a, const query_side *q, key_side *k, 
                        const tiles *tile) {
   int64_t strips = (q->count + MR - 1) / MR;
   for (int64_t key = 0; key < TILE; key += MR) {
-    int64_t from = 0, to = strips; /* strips [from, to) are those that see some of these keys */
+    int64_t from = 0, to = strips; /* strips [from, to) of queries see keys of this strip */
     while (from < to && strip_last_key(q, from) <= block + key) from++;
     while (to > from && strip_first_key(a, q, to - 1) >= block + key + MR) to--;
     int64_t begin = from * MR, queries = rf_min64(q->count, to * MR) - begin;
@@ -220,7 +218,7 @@ static void write_queries(const rf_attention *a, const query_side *q, int64_t st
              (origin + q->first + first) * a->ld + (int64_t)head * a->dim);
 }
 
-/* The workspace of one thread, and the workspace for a unit that all threads share. */
+/* `shared_keys`, `team` and `shared_t` are for a unit that all threads run. */
 typedef struct backward_job {
   const rf_attention *a;
   const rf_call *call;
@@ -255,9 +253,9 @@ static void unit_alone(backward_job *j, const rf_attention_unit *u) {
   write_keys(a, k, call->out[0], u->origin, 0, u->length, u->kv_head);
 }
 
-/* Runs one unit on all threads, RF_ATTENTION_TEAM blocks of queries at a time, in three steps. The
- * blocks may belong to several heads. Threads share strips of queries in step one, blocks of keys
- * in step two, and strips of queries in step three. Barriers between the steps keep every sum in
+/* Runs one unit on all threads. RF_ATTENTION_TEAM blocks of queries, of one or several heads, take
+ * three steps: packing queries, then dk and dv, then dq. Threads divide strips of queries in steps
+ * one and three, and blocks of keys in step two. Barriers between the steps keep every sum in
  * ascending order. */
 static void unit_together(backward_job *j, const rf_attention_unit *u) {
   const rf_attention *a = j->a;

@@ -1,9 +1,8 @@
 /* attention_cached.h - attention of new rows over a cache of keys and values, compiled once per
- * ISA. In prefill, consecutive rows of one slot share a pass over the keys. The pass packs each
- * block of a KV head's keys once. In decode, the main cost is reading the cache. The cache
- * interleaves the keys of all KV heads, so a single row reads all KV heads at once, 32 keys at a
- * time. Prefill and decode follow attention.h, so results are bit-identical to attention over a
- * batch. */
+ * ISA. In prefill, a pass over the keys computes several consecutive rows of one slot, and packs
+ * each block of keys once. In decode, the main cost is reading the cache. The cache interleaves the
+ * keys of all KV heads, so decode of a row reads the keys of all heads, 32 keys at a time. Prefill
+ * and decode follow attention.h, so results are bit-identical to attention over a batch. */
 #ifndef RF_ATTENTION_CACHED_H
 #define RF_ATTENTION_CACHED_H
 
@@ -15,7 +14,7 @@
 typedef struct kv_cache {
   char *data;           /* (P, 2, G, K H) */
   float *scale;         /* (P, 2, G, K), for an i8 cache */
-  const int32_t *table; /* (slots, C): page number of each G positions of a slot */
+  const int32_t *table; /* (slots, C): page numbers; each page has G positions of one slot */
   rf_dtype dtype;
   int64_t unit, page, columns, heads, width; /* bytes of an element; G; C; K; K H */
 } kv_cache;
@@ -32,7 +31,7 @@ static kv_cache cache_of(const rf_call *call, const rf_attention *a) {
                     .width = (int64_t)a->kv_heads * a->dim};
 }
 
-/* Row of a slot's key (which = 0) or value (which = 1) at a position, counted over all pages.
+/* Row, counted over all pages, of the key (which = 0) or value (which = 1) at a position of a slot.
  * Adjacent positions in a page have adjacent rows. */
 static int64_t cache_row(const kv_cache *c, int64_t slot, int which, int64_t position) {
   return (c->table[slot * c->columns + position / c->page] * 2 + which) * c->page + position % c->page;
@@ -53,9 +52,9 @@ static void copy_row(const void *from, rf_dtype dtype, int64_t at, void *to, rf_
 }
 
 /* Quantises one head to 8 bits: q = rint(x (127 / m)) and scale = m / 127, where m is the largest
- * |x|. Adding and subtracting MAGIC rounds to the nearest integer, ties to even. A non-finite value
- * gives a scale of NaN, so all values read back are NaN. If m is so small that 127 / m overflows,
- * the head becomes zeros. */
+ * |x|. Adding and subtracting MAGIC rounds to the nearest integer, ties to even. A NaN or infinity
+ * in x makes the scale NaN, so that the cache returns only NaNs. If m is so small that 127 / m
+ * overflows, the head becomes zeros. */
 static void narrow_head(const float *x, int64_t dim, int8_t *q, float *scale) {
   const float MAGIC = 12582912.0f;
   float most = 0, finite = 0;
@@ -97,14 +96,14 @@ static const void *widen_rows(pass *w, const rf_attention *a, const kv_cache *c,
   return w->widened;
 }
 
-/* The part of the cache that one decoded row reads: keys [low, high) of a slot, in the columns of
- * some KV heads. If high is 0, the row reads no keys. */
+/* The part of the cache that one decoded row reads: keys and values [low, high) of a slot, and of
+ * each the `bytes` bytes from `column` on. If high is 0, the row reads nothing. */
 typedef struct span {
   int64_t slot, low, high, column, bytes;
 } span;
-/* Prefetches the cache some distance before decode reads it, also beyond the last key of a row.
- * Hardware prefetchers cannot find the next head, page or slot. Without these prefetches, 16 rows
- * of 48 keys read only 5.9 GB/s on one thread (Emerald Rapids). */
+/* State of the prefetches. Decode prefetches the cache some distance ahead, also across the end of
+ * a row. Hardware prefetchers cannot find the next head, page or slot. Without these prefetches, 16
+ * rows of 48 keys read only 5.9 GB/s on one thread (Emerald Rapids). */
 typedef struct reader {
   const kv_cache *cache;
   span now, after;
@@ -120,7 +119,7 @@ static void reader_enter(reader *r, span now) {
   r->block = now.low / BLOCK * BLOCK;
   r->key = now.low / PANEL * PANEL;
 }
-/* Moves the reader to the next contiguous bytes. Returns false if the next row is unknown. */
+/* Moves the reader to the next contiguous bytes. Returns false if `after` is not set yet. */
 static bool reader_move(reader *r) {
   const kv_cache *c = r->cache;
   while (r->left <= 0) {
@@ -145,8 +144,9 @@ static bool reader_move(reader *r) {
   }
   return true;
 }
-/* Returns the address of the next `bytes` bytes for the caller to prefetch, or NULL if none remain.
- * If the bytes are not contiguous, the function itself prefetches them. */
+/* Moves the reader by `bytes` bytes, which the caller prefetches from the returned address on. If
+ * these bytes are not contiguous, prefetches them here, except the last contiguous part, and
+ * returns the address of this part. Returns NULL if fewer bytes remain. */
 static const char *reader_take(reader *r, int64_t bytes) {
   while (bytes > 0 && reader_move(r)) {
     const char *at = r->at;
@@ -183,8 +183,8 @@ static void pack_pages(pass *w, const rf_attention *a, const key_source *from, i
   }
 }
 
-/* Cuts the rows into pieces. A piece is at most `most` rows at consecutive positions of one slot. A
- * pass then has room for all query heads of a group. */
+/* Cuts the rows into pieces of at most `most` rows at consecutive positions of one slot. Sets
+ * start[i] to the first row of piece i, and returns the number of pieces. */
 static int64_t cut_pieces(const int32_t *slots, const int32_t *positions, int64_t rows, int64_t most,
                           int32_t *start) {
   int64_t pieces = 0;
@@ -206,7 +206,8 @@ static int64_t bytes_read(const rf_attention *a, const kv_cache *c, const int32_
   return sum;
 }
 
-/* The pieces of a call, and how these pieces are divided into tasks. */
+/* The pieces of a call. Each piece is divided into kv_parts * parts tasks: the KV heads into
+ * kv_parts ranges, and the query heads of each group into `parts` ranges of `heads` heads. */
 typedef struct cached_work {
   const rf_attention *a;
   const kv_cache *cache;
@@ -216,7 +217,7 @@ typedef struct cached_work {
 } cached_work;
 typedef struct cached_task {
   int64_t first, count; /* first row, number of rows */
-  int kv0, kv1, g0, g1;
+  int kv0, kv1, g0, g1; /* KV heads [kv0, kv1); query heads [g0, g1) of each group */
 } cached_task;
 static cached_task task_at(const cached_work *k, int64_t task) {
   int64_t piece = task / k->parts / k->kv_parts, part = task / k->parts % k->kv_parts;
@@ -350,7 +351,7 @@ static void attention_kv_run(const rf_call *call) {
         cache_write(&w, &a, &cache, call->in[0], at, cache_row(&cache, slots[r], which, positions[r]));
       }
     }
-    /* takes the next task before the current one ends, to prefetch its keys */
+    /* A thread takes its next task before the current task ends, to prefetch the keys. */
     int64_t task = atomic_fetch_add(&tickets, 1), next;
     reader ahead = {.cache = &cache};
     reader_enter(&ahead, span_of(&work, task));

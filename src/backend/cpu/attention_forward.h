@@ -16,7 +16,7 @@ enum { BLOCK = RF_ATTENTION_BLOCK, LDS = RF_ATTENTION_BLOCK + RF_LANES };
 
 typedef rf_attention_strip strip;
 
-/* The workspace of one thread for a pass, in which several strips of queries read their keys. */
+/* The workspace of one thread for a pass. In a pass, several strips read the same keys. */
 typedef struct pass {
   strip *strip;
   int strips;
@@ -26,8 +26,8 @@ typedef struct pass {
   float *widened;          /* (PANEL, dim) keys or values of an i8 cache as f32 */
 } pass;
 
-/* Source of the keys and values of a group of query heads. For a batch, all keys and values are
- * packed before the pass. A pass over a cache packs keys and values block by block. */
+/* Source of the keys and values of a group of query heads. If `packed`, all keys and values are
+ * packed before the pass. Otherwise the pass packs blocks of keys and values from `cache`. */
 typedef struct key_source {
   bool packed;
   int64_t value_step; /* floats between two panels of packed values */
@@ -38,7 +38,7 @@ typedef struct key_source {
 static void pack_pages(pass *w, const rf_attention *a, const key_source *from, int64_t block, int64_t begin,
                        int64_t end, int64_t value_step);
 
-/* Divides one thread's memory into room for `bound` packed keys and `lines` rows of scores. */
+/* Divides one thread's memory into buffers for `bound` packed keys and `lines` rows of scores. */
 static pass pass_at(const rf_attention *a, float *memory, int64_t bound, int64_t lines) {
   pass w = {.strip = (strip *)(void *)memory};
   w.s = memory + RF_ATTENTION_STRIPS * sizeof(strip) / sizeof(float);
@@ -69,9 +69,8 @@ static void pass_row(strip *s, const rf_attention *a, int64_t row, int64_t posit
   s->height = tile_height(s->rows);
 }
 
-/* Appends query rows [first, first + count) of one head to the last strip if all these rows fit
- * there. Otherwise appends these rows to new strips of equal height. Row r has position r -
- * origin. */
+/* Appends query rows [first, first + count) of one head to the last strip if all of them fit there,
+ * otherwise to new strips of equal height. Row r has position r - origin in its segment. */
 static void pass_add(pass *w, const rf_attention *a, int64_t first, int64_t count, int64_t origin, int head) {
   int64_t pieces = (count + MR - 1) / MR;
   strip *s = w->strips > 0 ? &w->strip[w->strips - 1] : NULL;
@@ -214,15 +213,15 @@ static void pack_segment(pass *w, const rf_attention *a, const void *qkv, int64_
             value_step);
 }
 
-/* A thread's own workspace. If all threads share a unit, the first thread's workspace has the
- * unit's packed keys. */
+/* `own` is the workspace of this thread, and `first` that of thread 0. If all threads share a unit,
+ * `first` has the packed keys of the unit. */
 typedef struct forward_job {
   const rf_attention *a;
   const rf_call *call;
   pass own, first;
 } forward_job;
 
-/* All threads together pack the keys of a unit, then share the unit's groups of queries. */
+/* Runs a unit on all threads: they pack its keys, then take groups of its queries. */
 static void unit_of_all(const forward_job *j, const rf_attention_unit *u) {
   const rf_attention *a = j->a;
   pass w = j->own, shared = j->first;
@@ -238,7 +237,7 @@ static void unit_of_all(const forward_job *j, const rf_attention_unit *u) {
   RF_STAMP_BARRIER;
 #pragma omp for schedule(dynamic) nowait
   for (int64_t i = 0; i < groups * a->group; i++) {
-    /* groups of queries that see the most keys come first */
+    /* The last queries of a segment come first, because they see more keys and take longer. */
     int64_t first = (groups - 1 - i / a->group) * group;
     attend_queries(&w, a, j->call, u->origin, u->origin + first,
                    u->origin + rf_min64(u->length, first + group),

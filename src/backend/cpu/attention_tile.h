@@ -7,13 +7,13 @@
 
 #include "backend/cpu/attention_lanes.h"
 
-/* Rows and vectors of a tile. The registers hold all sums, the column vectors of one step of k, and
- * one broadcast value. */
+/* MR is the number of rows of a tile, and NV the number of vectors in a row. The registers hold all
+ * sums, the vectors of b for one step of k, and one broadcast value of a. */
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
-enum { MR = 12, NV = 2 }; /* 24 + 2 + 1 of 32 zmm */
+enum { MR = 12, NV = 2 }; /* 24 + 2 + 1 of the 32 zmm registers */
 #define RF_EACH_HEIGHT(X) X(12) X(8) X(4) X(2) X(1)
 #elif defined(__AVX2__) && defined(__FMA__)
-enum { MR = 6, NV = 1 }; /* 12 + 2 + 1 of 16 ymm */
+enum { MR = 6, NV = 1 }; /* 12 + 2 + 1 of the 16 ymm registers */
 #define RF_EACH_HEIGHT(X) X(6) X(4) X(2) X(1)
 #else
 enum { MR = 4, NV = 1 };
@@ -32,9 +32,8 @@ RF_INLINE int tile_height(int rows) {
 
 /* ---- tiles ----------------------------------------------------------------------------------- */
 
-/* The operands of a tile's chains: a[r row_step + k k_step] and b[k ldb + column], for `steps`
- * steps of k. If `ahead` is not NULL, the tile prefetches as many bytes from `ahead` on as b
- * has. */
+/* The operands of the chains of a tile: a[r row_step + k k_step] and b[k ldb + column], for `steps`
+ * steps of k. If `ahead` is not NULL, the tile prefetches from there as many bytes as b has. */
 typedef struct chain {
   const float *a;
   int64_t row_step, k_step;
@@ -44,10 +43,10 @@ typedef struct chain {
   const char *ahead;
 } chain;
 
-/* Continues the chains acc[r][v]; m and nv are constants at every call. If this loop is unrolled by
- * four, the forward pass reaches 55 % of peak FMA speed at head size 64, and 69 % at head size 128
- * (Granite Rapids). Without unrolling, it reaches 52 and 65 % at these head sizes; with unrolling
- * by eight, 54 and 69 %. */
+/* Continues the chains acc[r][v]. m and nv are constants at every call. The loop is unrolled by
+ * four, because the forward pass then reaches 55 % of peak FMA speed at head size 64, and 69 % at
+ * head size 128 (Granite Rapids). It reaches 52 and 65 % without unrolling. It reaches 54 and 69 %
+ * if the loop is unrolled by eight. */
 RF_INLINE void tile_chain(int m, int nv, const chain x, rf_v16 acc[MR][2]) {
 #pragma GCC unroll 4
   for (int64_t k = 0; k < x.steps; k++) {
@@ -64,8 +63,8 @@ RF_INLINE void tile_chain(int m, int nv, const chain x, rf_v16 acc[MR][2]) {
   }
 }
 
-/* Computes chains into c[r][column]. A chain starts from zero; if `resume`, it starts from c, or
- * from c * factor[r] if `factor` is not NULL. */
+/* Computes chains into c[r][column]. A chain starts from zero. If `resume`, it starts from
+ * c[r][column]. If `factor` is not NULL, this start is multiplied by factor[r]. */
 RF_INLINE void tile(int m, int nv, chain x, bool resume, float *c, int64_t ldc, const float *factor) {
   rf_v16 acc[MR][2];
 #pragma GCC unroll 12
@@ -82,9 +81,8 @@ RF_INLINE void tile(int m, int nv, chain x, bool resume, float *c, int64_t ldc, 
   }
 }
 
-/* Sets s[r][key] to the product of row r of a strip and a key, for keys [first, last). The strip is
- * packed as [d][MR], and `panels` as [panel][d][32]. first and last are multiples of 16; rows of s
- * are lds floats apart. */
+/* Sets s[r lds + key] to the product of row r of a strip and a key, for keys [first, last), which
+ * are multiples of 16. The strip is packed as [d][MR], and `panels` as [panel][d][32]. */
 #define RF_TILE_PRODUCTS(h) \
   static void products_##h(const float *strip, const float *panels, int64_t dim, int64_t first, \
                            int64_t last, float *s, int64_t lds) { \
@@ -126,7 +124,7 @@ typedef struct weighted {
   int64_t width;
   const float *factor;
   rf_dtype dtype;    /* type of v in context_rows; panels are f32 */
-  const char *ahead; /* context_rows prefetches as many bytes from `ahead` on as v has; NULL: none */
+  const char *ahead; /* context_rows prefetches from here as many bytes as v has; NULL: none */
 } weighted;
 RF_INLINE void context_columns(int h, bool panels, rf_dtype dtype, const weighted *w) {
   const int64_t step = w->step, keys = w->keys, width = w->width;
@@ -175,9 +173,8 @@ RF_INLINE void context_rows(int height, const weighted *w) {
 
 /* ---- packing --------------------------------------------------------------------------------- */
 
-/* to[d ld + r] = row[r][d] for d < dim, where row[r] points to elements of `dtype`. Writes `width`
- * lanes; lanes from `rows` on are zero. If `ahead` is not NULL, prefetches as many bytes from
- * `ahead` on as sixteen rows have. */
+/* to[d ld + r] = row[r][d] for d < dim and r < width, with zeros for r >= rows. If `ahead` is not
+ * NULL, prefetches from there as many bytes as sixteen rows have. */
 RF_INLINE void pack_transposed(const void *const row[RF_LANES], rf_dtype dtype, int rows, int64_t dim,
                                float *to, int64_t ld, int width, const char *ahead) {
   int64_t d = 0;

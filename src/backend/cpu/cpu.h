@@ -8,12 +8,12 @@
 
 #include <omp.h>
 
-/* A row whose op is NULL ends each table. Stronger ISAs come first in each table, and in cpu.c's
- * list of tables. */
+/* An entry whose op is NULL ends each table. Kernels of stronger ISAs come first, in each table and
+ * in the list of tables in cpu.c. */
 extern const rf_kernel RF_CPU_MATMUL[], RF_CPU_EXPERTS[], RF_CPU_LORA[], RF_CPU_HEAD[], RF_CPU_ATTENTION[];
 extern const rf_kernel RF_CPU_ELEMENTWISE_AVX512[], RF_CPU_ELEMENTWISE_AVX2[], RF_CPU_ELEMENTWISE_BASE[];
 
-int64_t rf_l2_bytes(void); /* L2 bytes of one core; 0 when unknown */
+int64_t rf_l2_bytes(void); /* bytes of the L2 cache of one core; 0 if unknown */
 
 /* The kernels of this folder take f32 and bf16 activations; only the reference kernels take f64. */
 static inline bool rf_is_activation(rf_dtype dtype) { return dtype == RF_F32 || dtype == RF_BF16; }
@@ -37,8 +37,7 @@ static inline size_t rf_larger(size_t a, size_t b) { return a > b ? a : b; }
     return op##_workspace(&table, graph, node, threads); \
   } \
   static void op##_##isa##_run(const rf_call *call) { op##_run(&table, call); }
-/* The kernel row of the functions that RF_BIND defined. The row uses the including file's function
- * `accepts`. */
+/* The table entry of the functions that RF_BIND defined. The including file defines `accepts`. */
 #define RF_BOUND_ROW(op, isa, name, level) \
   RF_KERNEL(#op, name, level, accepts, op##_##isa##_workspace, op##_##isa##_run)
 
@@ -52,8 +51,8 @@ static inline bool rf_accumulates(const rf_call *call, int slot) {
   return how == RF_ACCUMULATE_ADD || (how == RF_ACCUMULATE_MICRO && call->run->micro > 0);
 }
 
-/* Sets [begin, end) to the items that thread `id` of `of` threads takes from `count` items. Shares
- * are multiples of `grain`. */
+/* Divides `count` items into `of` ranges, which start at multiples of `grain`. Sets [*begin, *end)
+ * to range `id`. */
 static inline void rf_share(int64_t count, int64_t grain, int id, int of, int64_t *begin, int64_t *end) {
   int64_t grains = (count + grain - 1) / grain;
   *begin = grains * id / of * grain;
@@ -64,9 +63,9 @@ static inline void rf_share(int64_t count, int64_t grain, int id, int of, int64_
 
 typedef void (*rf_range_fn)(const rf_call *call, int64_t begin, int64_t end);
 
-/* Divides [0, count) over threads in multiples of `grain`; each thread calls `range` on its share.
- * `item_bytes` is the memory that one item touches. If the work would end before a second thread
- * wakes up, one thread does it all. */
+/* Divides [0, count) into one range for each thread, starting at multiples of `grain`. Each thread
+ * calls `range` for its range. `item_bytes` is the memory that one item touches. If the work would
+ * end before a second thread wakes up, one thread does all work. */
 static inline void rf_split(const rf_call *call, int64_t count, int64_t grain, int64_t item_bytes,
                             rf_range_fn range) {
   enum { BYTES_WORTH_A_THREAD = 64 * 1024 };

@@ -1,13 +1,13 @@
-/* dropout.h - the keep mask of sixteen consecutive channels of one token. Philox runs four counters
- * at once here, and gives the same words as the scalar rf_philox on every ISA. */
+/* dropout.h - computes which of sixteen consecutive channels of a token dropout keeps. Philox runs
+ * four counters at once, and gives the same words as the scalar rf_philox on every ISA. */
 #ifndef RF_DROPOUT_H
 #define RF_DROPOUT_H
 
 #include "backend/kernel.h"
 #include "backend/cpu/simd.h"
 
-/* One dropout site of one step. A channel is kept if rf_uniform(word) >= p. rf_uniform(word) and p
- * are multiples of 2^-24, so kernels compare integers instead: word >= threshold. */
+/* The dropout of one op in one step. A channel is kept if rf_uniform(word) >= p. rf_uniform(word)
+ * is a multiple of 2^-24, so kernels can compare integers instead: word >= threshold. */
 typedef struct rf_dropout {
   uint64_t key;
   uint32_t round_key[10][2]; /* the two 32-bit words of the key in each round of Philox */
@@ -65,7 +65,7 @@ RF_INLINE void rf_philox_x4(const uint32_t round_key[10][2], uint64_t counter_lo
 }
 #endif
 
-/* The mask of kept channels of `token`. Lane 0 is `channel`, which is a multiple of 4. */
+/* The mask of the kept channels of `token`. Lane 0 is `channel`, a multiple of 4. */
 RF_INLINE rf_m16 rf_dropout_keep(const rf_dropout *drop, int64_t token, int64_t channel) {
 #if defined(__AVX2__) && defined(__FMA__)
   __m256i first, second, least = _mm256_set1_epi32((int32_t)drop->threshold);
@@ -88,9 +88,8 @@ RF_INLINE rf_m16 rf_dropout_keep(const rf_dropout *drop, int64_t token, int64_t 
 #endif
 }
 
-/* The masks of 32 consecutive channels. AVX-512 runs eight counters at once. A shuffle, not a
- * shift, moves down the upper dword of each product, because shifts use the same execution port as
- * multiplications. */
+/* The masks of 32 consecutive channels. AVX-512 runs eight counters at once. A shuffle moves down
+ * the upper dword of each product. A shift would use the same execution port as multiplications. */
 RF_INLINE void rf_dropout_keep_pair(const rf_dropout *drop, int64_t token, int64_t channel, rf_m16 keep[2]) {
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
   const __m512i m0 = _mm512_set1_epi64(0xD2511F53), m1 = _mm512_set1_epi64(0xCD9E8D57),

@@ -15,9 +15,9 @@ enum { RF_ELEMENT_GRAIN = 64 };
     else f(__VA_ARGS__, RF_BF16); \
   } while (0)
 
-/* RF_ELEMENTS(add, 12) defines add_run, which calls add_elements; an element touches 12 bytes.
- * RF_ROWS(rope, 8, rope_rows, call, begin, end) defines rope_run, which calls rope_rows(call,
- * begin, end, dtype) and touches 8 bytes per channel of input 0. */
+/* RF_ELEMENTS(add, 12) defines add_run, which calls add_elements and touches 12 bytes for each
+ * element. RF_ROWS(rope, 8, rope_rows, call, begin, end) defines rope_run, which calls
+ * rope_rows(call, begin, end, dtype) and touches 8 bytes for each channel of input 0. */
 #define RF_ELEMENTS(op, bytes) \
   static void op##_range(const rf_call *call, int64_t begin, int64_t end) { \
     RF_FOR_DTYPE(op##_elements, rf_in(call, 0)->dtype, call, begin, end); \
@@ -147,8 +147,8 @@ RF_ROWS(dropout, 8, dropout_rows, call, begin, end)
 
 enum { RF_ROPE_PAIRS = 512 }; /* maximum of H / 2 */
 
-/* Rotates the pairs (i, i + R/2) of the q and k heads of qkv (n, (N+2K) H), where R = rope.dim. The
- * v heads and elements that are not rotated are copied. */
+/* Rotates the pairs (i, i + R/2) of the q and k heads of qkv (n, (N+2K) H), where R = rope.dim.
+ * Copies the v heads, and the elements of q and k heads that are not rotated. */
 RF_INLINE void rope_rows(const rf_call *call, int64_t begin, int64_t end, rf_dtype dtype) {
   const rf_attr_rope *attr = &call->op->attr.rope;
   const int32_t *positions = call->in[1];

@@ -1,6 +1,6 @@
-/* elementwise_table.h - the kernel rows of the *_body.h files for one ISA, and the ops and dtypes
- * that they accept. elementwise_*.c include this file and define RF_TABLE (name of the table),
- * RF_TABLE_ISA (its level) and RF_TABLE_SUFFIX (end of kernel names). */
+/* elementwise_table.h - the table of the kernels in *_body.h for one ISA, with the ops and dtypes
+ * that each kernel accepts. elementwise_*.c include this file and define RF_TABLE (name of the
+ * table), RF_TABLE_ISA (the ISA) and RF_TABLE_SUFFIX (end of kernel names). */
 
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/dropout.h"
@@ -25,7 +25,7 @@ static bool accepts_f32(const rf_graph *graph, const rf_op *op) { return dtype_i
 static bool accepts_f32_prefetch(const rf_graph *graph, const rf_op *op) {
   return accepts_f32(graph, op) && wants_prefetch();
 }
-/* Accepts f32 or bf16 for both dtypes, and bf16 activations with f32 parameters. */
+/* True if both dtypes are f32, both are bf16, or only the activation is bf16. */
 static bool accepts_pair(rf_dtype activation, rf_dtype parameter) {
   return rf_is_activation(activation) && rf_is_activation(parameter) &&
          !(activation == RF_F32 && parameter == RF_BF16);

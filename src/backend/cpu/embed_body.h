@@ -21,7 +21,7 @@ RF_INLINE void embed_rows(const rf_call *call, int64_t begin, int64_t end, bool 
     }
   }
 }
-/* The lookup in a packed table. The lookup unpacks PIECE channels of a row at a time. */
+/* Lookup in a packed table. Unpacks PIECE channels of a row at a time. */
 RF_INLINE void embed_packed_rows(const rf_call *call, int64_t begin, int64_t end, bool positional,
                                  rf_dtype dtype) {
   enum { PIECE = 256 };
@@ -58,8 +58,7 @@ static void embed_run(const rf_call *call) {
   rf_split(call, rf_rows_used(call, 0), 1, 12 * rf_in(call, 2)->shape[1], embed_range);
 }
 
-/* Adds row r of scale * dx (n, D) to row index[r] of `table`, for ascending r and channels [from,
- * to). */
+/* table[index[r]] += scale * dx[r] for ascending rows r of dx (n, D), in channels [from, to). */
 RF_INLINE void scatter_add(const rf_call *call, float *table, const int32_t *index, float scale, int64_t from,
                            int64_t to, rf_dtype dtype) {
   int64_t width = rf_in(call, 2)->shape[1], rows = rf_rows_used(call, 0);
@@ -73,7 +72,7 @@ RF_INLINE void scatter_add(const rf_call *call, float *table, const int32_t *ind
     }
   }
 }
-/* Threads divide the channels, so one thread sums each table element over ascending tokens. */
+/* Each thread adds its own range of channels, in ascending order of tokens. */
 static void embed_bwd_columns(const rf_call *call, int64_t from, int64_t to) {
   for (int slot = 0; slot < 2; slot++) {
     float scale = slot == 0 ? token_scale(call) : 1.0f;

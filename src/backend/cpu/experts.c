@@ -1,5 +1,5 @@
-/* experts.c - linear layers of experts: one product of gemm.h per expert over its consecutive rows.
- * The workspace has room for an expert that all tokens choose. */
+/* experts.c - linear layers of experts. The rows of an expert are consecutive, so each expert takes
+ * one product of gemm.h. The workspace is large enough for an expert that all tokens choose. */
 #include "backend/cpu/product.h"
 
 #include <string.h>
@@ -34,7 +34,7 @@ static rf_gemm matmul_experts_dw_product(const rf_graph *graph, const rf_op *op)
                     rf_row_major(dy->dtype, n), RF_F32, n);
 }
 
-/* Multiplies each expert's rows by its matrix: the forward pass, or the gradient of the input. */
+/* Multiplies the rows of each expert by its matrix. */
 static void each_expert(rf_gemm_path *path, const rf_gemm_isa *isa, const rf_call *call, rf_gemm g) {
   const int32_t *starts = call->in[2];
   const void *x = call->in[0], *w = call->in[1];
@@ -75,7 +75,7 @@ static void matmul_experts_dw_call(rf_gemm_path *path, const rf_gemm_isa *isa, c
   }
 }
 
-/* The number of rows of an expert is known only at run time, so rf_gemm_run then chooses the path.
- * If no expert can have more than RF_FEW_ROWS rows, the plan takes the kernel for few rows. */
+/* The number of rows of an expert is known only at run time, so rf_gemm_run chooses the path. If no
+ * expert can have more than RF_FEW_ROWS rows, the plan chooses the kernel for few rows. */
 RF_PRODUCTS(matmul_experts, RF_HAS_FEW_ROWS, run, run)
 const rf_kernel RF_CPU_EXPERTS[] = {RF_PRODUCT_ROWS(matmul_experts, 0, run, run){.op = NULL}};

@@ -11,7 +11,7 @@ RF_INLINE void route_rows(const rf_call *call, int64_t begin, int64_t end, rf_dt
     int32_t *chosen = (int32_t *)call->out[1] + r * used;
     float last = INFINITY;
     int64_t last_id = -1;
-    /* the next expert in descending order of logits, then ascending order of ids */
+    /* finds the next expert in descending order of logits, then in ascending order of ids */
     for (int64_t j = 0; j < used; j++) {
       float best = -INFINITY;
       int64_t best_id = -1;
@@ -52,8 +52,7 @@ static void route_run(const rf_call *call) {
   const int32_t *chosen = call->out[1];
   int32_t *place = call->out[2], *starts = call->out[3];
   rf_split(call, rows, 16, 4 * experts * used, route_range);
-  /* This is a counting sort. While it places rows, starts[e + 1] moves from the first row of expert
-   * e to the end of its rows. */
+  /* A counting sort. The last loop moves starts[e + 1] from the start to the end of expert e. */
   memset(starts, 0, (size_t)(experts + 1) * sizeof *starts);
   for (int64_t i = 0; i < rows * used; i++) starts[chosen[i] + 1]++;
   for (int64_t e = 0, at = 0; e < experts; e++) {
@@ -92,7 +91,7 @@ static void route_bwd_run(const rf_call *call) {
   rf_split(call, rf_rows_used(call, 0), 16, 8 * call->op->attr.experts.experts, route_bwd_range);
 }
 
-/* Number of tokens of this run. Input `slot` has one row for each expert that a token chose. */
+/* Number of tokens of this run. Input `slot` has `used` rows for each token. */
 RF_INLINE int64_t tokens_used(const rf_call *call, int slot) {
   return rf_rows_of_walk(call->graph, rf_in(call, slot)->shape[0] / call->op->attr.experts.used,
                          call->run->rows);
@@ -112,8 +111,8 @@ static void dispatch_run(const rf_call *call) {
            dispatch_range);
 }
 
-/* Sets each token's row of out[0] to the sum of its rows of in[0]. If `weighted`, first multiplies
- * each of these rows by its weight in in[1]. */
+/* Sets row r of out[0] to the sum of the rows of token r in in[0]. If `weighted`, the sum
+ * multiplies each row by its weight in in[1]. */
 RF_INLINE void sum_of_choices(const rf_call *call, int64_t begin, int64_t end, bool weighted,
                               rf_dtype dtype) {
   int64_t width = rf_in(call, 0)->shape[1], used = call->op->attr.experts.used;

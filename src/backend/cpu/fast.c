@@ -7,9 +7,8 @@
 
 #include <omp.h>
 
-/* A thread multiplies up to STRIPS_MOST strips of A by a range of k of one panel of B. The thread
- * repeats this range for up to PANELS_MOST panels before the next range of k. The sums of the
- * strips, and their values in the range, thus stay in L2. */
+/* A thread multiplies RF_FAST_KC values of k of up to STRIPS_MOST strips of A by up to PANELS_MOST
+ * panels of B, then the next values of k. These values of A, and the sums, thus stay in L2. */
 enum { STRIPS_MOST = 32, PANELS_MOST = 4, STRIP_SUMS = RF_FAST_ROWS * RF_PANEL_LANES };
 
 static bool is_many(const rf_fast_isa *fast, int64_t m) { return fast->many && m > RF_FAST_FEW; }
@@ -17,7 +16,7 @@ static int64_t strip_rows(const rf_fast_isa *fast, int64_t m) {
   return is_many(fast, m) ? RF_FAST_ROWS : RF_FAST_FEW;
 }
 static bool is_wide(const rf_gemm *g) { return g->panels->part[0].type->number == RF_Q_INT8; }
-/* Bytes of one strip of A packed in short or long blocks; 0 if no panel of B uses this length. */
+/* Bytes of one strip of A in short or long blocks; 0 if no panel of B needs such blocks. */
 static int64_t strip_bytes(const rf_fast_isa *fast, const rf_gemm *g, int64_t m, bool is_long) {
   bool has = false;
   for (int i = 0; i < g->panels->parts; i++) has |= rf_fast_is_long(g->panels->part[i].type) == is_long;
@@ -52,14 +51,14 @@ typedef struct job {
   int64_t bytes[2];
   int64_t rows, count; /* rows per strip; number of strips */
   int64_t panels;
-  rf_shares shares; /* shares of the panels */
+  rf_shares shares; /* the panels, divided among threads */
 } job;
 
 static int used_of(const job *j, int64_t strip) {
   int64_t left = j->g->m - strip * j->rows;
   return (int)(left < j->rows ? left : j->rows);
 }
-/* Padded number of rows of a strip of `used` rows: sixteen, or the next of 1, 2, 4 and 8. */
+/* Rows of a strip of `used` rows after padding: sixteen, or for few rows 1, 2, 4 or 8. */
 static int packed_for(const job *j, int used) {
   return j->rows == RF_FAST_ROWS ? RF_FAST_ROWS : used > 4 ? 8 : used > 2 ? 4 : used;
 }
@@ -85,7 +84,7 @@ static void few_rows(job *j, int thread, int threads, char *room) {
 }
 
 /* Multiplies strips [s0, s1) by `count` panels from p0 on. Prefetches the part of B that is read
- * next. `after` is the address of that part at the end of k. */
+ * next. `after` is the part of B that is read after the end of k. */
 static void panels_of_strips(const job *j, int64_t p0, int count, int64_t s0, int64_t s1, const char *after,
                              char *room) {
   float *sums = (float *)(void *)(room + RF_FAST_ROOM);

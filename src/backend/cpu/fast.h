@@ -1,23 +1,23 @@
 /* fast.h - products of a packed matrix B with activations A in 8 bits (--compute fast). A row of A
- * is cut along k into blocks of 32 values, or of 128 values if B is q4_k or q5_k. For a block x of
- * A:
+ * is cut along k into blocks of 32 values, or of 128 values if B is q4_k or q5_k. A block x of A
+ * becomes a scale s and integers a:
  *   s = max|x| / 127
  *   a = round(x / s), halves to even.
- * Integer sums are exact, so results are bit-identical on every ISA and number of threads. The
- * results differ from an f32 product. An element of C is one f32 sum acc over ascending k, from 0.
- * q are the stored codes of B. If B is not q4_k or q5_k, a run of 32 values of B (16 for q6_k) is d
- * (q - z) + e. d is the scale of the run. z is 128 for q8_0, 8 for q4_0, 16 for q5_0, 32 for q6_k,
- * and 0 for other types. e is an offset; it is 0 for types with a z. Each run adds:
+ * A NaN or an infinity in a block of A makes its row of C NaN. Integer sums are exact, so results
+ * are bit-identical on every ISA and number of threads, but differ from an f32 product.
+ *
+ * An element of C is one f32 sum acc over ascending k, from 0. q is a stored code of B. For most
+ * types, a run of 32 values of B (16 for q6_k) is d (q - z) + e, with a scale d of the run. z is
+ * 128 for q8_0, 8 for q4_0, 16 for q5_0 and 32 for q6_k. All other types have z = 0 and an offset
+ * e. Each run adds:
  *   acc = fmaf(d, s * (float)sum((q - z) a), acc)
  *   acc = fmaf(e, s * (float)sum(a), acc), only for types with offsets.
  * If B is q4_k or q5_k, 128 values of B are d c q - e m, with a six-bit c and m for each run of 32.
  * These 128 values add:
- *   acc = fmaf(d, s * (float)sum over runs(c sum(q a)), acc)
- *   acc = fmaf(-e, s * (float)sum over runs(m sum(a)), acc).
- * In the last two lines, the sums of c stay below 2^25, and the sums of m below 2^20. A NaN or an
- * infinity in a block of A makes its row of C NaN. If B is int8, with one scale d per output,
- * blocks of A have 256 values (the last may have fewer). Integers a then have two bytes, which
- * keeps the precision of blocks with single large values:
+ *   acc = fmaf(d, s * (float)sum over runs(c sum(q a)), acc), with an integer sum below 2^25
+ *   acc = fmaf(-e, s * (float)sum over runs(m sum(a)), acc), with an integer sum below 2^20.
+ * If B is int8, with one scale d per output, blocks of A have 256 values (the last may have fewer).
+ * An integer a then has two bytes, which keeps the precision of blocks with single large values:
  *   s   = max|x| / 32639
  *   a   = round(x / s) = 256 high + low, with signed bytes high and low
  *   acc = fmaf(d, s * (float)sum(q a), acc).
@@ -28,10 +28,11 @@
 #include "backend/cpu/gemm.h"
 #include "graph/graph.h"
 
-/* A strip is a group of 1, 2, 4, 8 or 16 packed rows of A. Rows are packed once for each block
- * length that B needs. A block of 32 starts with int8 a[rows][32]. Arrays over the rows follow: f32
- * s, f32 s * sum(a), int32 -128 sum(a), and int32 -128 times the sum of each half of a. A block of
- * 128 is int8 a[2][rows][64], f32 s[rows], and [2][rows] pairs of int16: sum(a) of two runs. */
+/* A strip is 1, 2, 4, 8 or 16 packed rows of A. Rows are packed once for each block length that B
+ * needs. A packed block is a sequence of arrays:
+ *   32 values: int8 a[rows][32], f32 s[rows], f32 s * sum(a) [rows], int32 -128 sum(a) [rows], and
+ *     the same sum for the first 16 values and for the last 16 values
+ *   128 values: int8 a[2][rows][64], f32 s[rows], int16 sum(a) of each run of 32 [2][rows][2]. */
 enum { RF_FAST_LONG = 128, RF_FAST_ITEMS = 13, RF_FAST_LONG_ITEMS = 35 }; /* ITEMS: 32-bit words per row */
 enum { RF_FAST_ROWS = 16, RF_FAST_FEW = 8, RF_FAST_KC = 256, RF_FAST_PANELS = 2 };
 static inline bool rf_fast_is_long(const rf_quant_type *type) {
@@ -50,10 +51,10 @@ static inline rf_fast_long rf_fast_long_at(const void *block, int64_t rows) {
   return (rf_fast_long){scale, (int32_t *)(void *)(scale + rows)};
 }
 
-/* RF_FAST_KC values of k of one panel of B, unpacked once for all rows of A. Codes are quadruples
- * of k: [block of 32][8][RF_PANEL_LANES]. If the ISA multiplies unsigned bytes, 128 is added to the
- * codes of types with a z. For AMX, zeros separate runs of 16, and codes of q4_k and q5_k are
- * multiplied by c (fast_amx.c). */
+/* RF_FAST_KC values of k of one panel of B, unpacked once for all rows of A. The codes are words
+ * [block of 32][8][RF_PANEL_LANES], and each word has four adjacent k. If the ISA multiplies
+ * unsigned bytes, 128 is added to the codes of types with a z. For AMX, zeros separate runs of 16,
+ * and codes of q4_k and q5_k are multiplied by c (fast_amx.c). */
 typedef struct rf_fast_block {
   const char *codes;
   int64_t stride; /* bytes from one block of 32 codes to the next */
@@ -62,9 +63,9 @@ typedef struct rf_fast_block {
   int count, lanes; /* number of blocks of 32; lanes of the panel */
   bool halves;      /* true for runs of 16 */
   const int32_t *c; /* for q4_k and q5_k: [run][RF_PANEL_LANES] */
-  const int32_t *m; /* for q4_k and q5_k: [4][RF_PANEL_LANES] pairs, each of m of two runs */
+  const int32_t *m; /* for q4_k and q5_k: [4][RF_PANEL_LANES] pairs with the m of two runs */
 } rf_fast_block;
-/* bytes of the codes, and of all data of an rf_fast_block */
+/* CODES: bytes of the codes. ROOM: bytes of all data of an rf_fast_block. */
 enum {
   RF_FAST_CODES = 2 * RF_FAST_KC * RF_PANEL_LANES,
   RF_FAST_ROOM = RF_FAST_CODES + 32 * RF_PANEL_LANES * 4
@@ -82,18 +83,18 @@ typedef struct rf_fast_isa {
    * RF_FAST_PANELS panels of the matrix at b. `strip` is indexed by is_long. */
   void (*panels)(const rf_panel *panel, int count, const char *b, int64_t inner, const char *const strip[2],
                  int rows, float *y);
-  /* The next four functions are for more rows. If these functions are NULL, `panels` runs
-   * RF_FAST_FEW rows at a time. `unpack` unpacks steps [k0, k1) of a panel into `room`. `many` adds
-   * a block to the sums [rows][RF_PANEL_LANES] of `used` rows of a strip of sixteen, and prefetches
-   * `ahead`. Each thread calls `open` first and `close` last. */
+  /* The next four functions are for more than RF_FAST_FEW rows. If these functions are NULL,
+   * `panels` runs RF_FAST_FEW rows at a time. `unpack` unpacks steps [k0, k1) of a panel into
+   * `room`. `many` multiplies `used` rows of a strip of sixteen by a block, adds the products to
+   * sums[row][RF_PANEL_LANES], and prefetches `ahead`. `open` is called first, `close` last. */
   rf_fast_block (*unpack)(const rf_panel *panel, const char *at, int64_t k0, int64_t k1, void *room);
   void (*many)(const rf_fast_block *block, const void *strip, int used, bool first, float *sums,
                const char *ahead, int64_t ahead_bytes);
   void (*open)(void);
   void (*close)(void);
-  int steps, row_bytes;           /* values of k per block; bytes per row */
+  int steps, row_bytes;           /* values of k in a packed block; bytes of a row of this block */
   const struct rf_fast_isa *wide; /* the functions for int8 */
-  const struct rf_fast_isa *few;  /* if `pack` and `panels` are NULL, the ISA that has these two functions */
+  const struct rf_fast_isa *few;  /* ISA whose `pack` and `panels` are used; NULL: this ISA */
 } rf_fast_isa;
 extern const rf_fast_isa RF_FAST_AVX2, RF_FAST_AVX512, RF_FAST_AVX512BF16, RF_FAST_AMX;
 

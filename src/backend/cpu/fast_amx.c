@@ -1,7 +1,7 @@
 /* fast_amx.c - products in 8 bits of many rows with AMX tiles. A tile product multiplies integers
  * of sixteen rows of A by a run of codes in sixteen lanes of B. Vector instructions then scale and
  * add the integer results. Integer sums are exact, so results are bit-identical to other ISAs.
- * Products with few rows use vector dot products of byte quadruples instead of tiles. */
+ * Products with few rows use vector dot products of four bytes instead of tiles. */
 #include "backend/cpu/fast_codes.h"
 #include "backend/cpu/tiles.h"
 
@@ -10,8 +10,8 @@
 enum { CODE_BIAS = 0 };
 #include "backend/cpu/fast_unpack.h"
 
-/* Tiles 0 to 3 hold sums. For 32 values of k, tile 4 holds rows and tile 6 codes. For 64 values,
- * tile 5 holds rows and tile 7 codes. */
+/* Tiles 0 to 3 hold sums. For products of 32 values of k, tile 4 holds rows of A and tile 6 codes
+ * of B. For products of 64 values of k, tile 5 holds rows and tile 7 codes. */
 static const rf_tile_shapes TILES = {
     .palette = 1, .row_bytes = {64, 64, 64, 64, 32, 64, 64, 64}, .rows = {16, 16, 16, 16, 16, 16, 8, 16}};
 static void open_tiles(void) { _tile_loadconfig(&TILES); }
@@ -19,8 +19,8 @@ static void close_tiles(void) { _tile_release(); }
 
 /* Tiles store the sums of a run to memory AHEAD runs before vectors read these sums. A run of 16 x
  * 16 x 32 takes 20 ns on a Sapphire Rapids core: 5 ns for the product, 5 ns for the store and 8 ns
- * for the vectors. Three other orders were slower. Scaling two runs together reached 85 % of this
- * rate, starting the next lanes early 90 %, and four runs of all lanes at once 97 %. */
+ * for the vectors. Three other orders were slower: scaling two runs together (85 % of this speed),
+ * starting the next lanes early (90 %), and four runs for all lanes at once (97 %). */
 #define SIXTEEN(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14) X(15)
 #define ROW_LOAD(r) w_float acc##r = first ? w_set(0) : _mm512_loadu_ps(y + (r)*RF_PANEL_LANES);
 #define ROW_STORE(r) _mm512_storeu_ps(y + (r)*RF_PANEL_LANES, acc##r);
@@ -86,10 +86,9 @@ RF_INLINE void kind_of_tiles(int count, const tiles_part *p) {
 
 /* ---- q4_k and q5_k ------------------------------------------------------------------------------
  *
- * Unpacking multiplies each code q by the c of its run and stores the product in two bytes, so 128
- * values need one integer sum. Layout: [sixteen lanes][64 of k][low and high][quadruple of
- * k][lane], with q (c % 8) as low and q (c / 8) as high. Both bytes are unsigned and at most 31 *
- * 7. */
+ * Unpacking multiplies each code q by the c of its run, so 128 values need one integer sum. The
+ * product has two unsigned bytes: low = q (c % 8) and high = q (c / 8), each at most 31 * 7. The
+ * layout is [sixteen lanes][64 values of k][low, high][four values of k][lane]. */
 enum { CODE_PLANE = 1024, LANES_BYTES = 2 * RF_FAST_KC * W_LANES };
 
 RF_INLINE rf_fast_block unpack_long(int type, const rf_panel *panel, const char *at, int64_t k0, char *room) {
@@ -125,9 +124,8 @@ RF_INLINE rf_fast_block unpack_long(int type, const rf_panel *panel, const char 
   return block;
 }
 
-/* While tiles compute the sums of 128 values of k, vectors add the stored sums of the previous 128
- * values. Tiles and 512-bit vectors slow each other down, so fewer vector instructions give more
- * speed. */
+/* While tiles compute the sums of 128 values of k, vectors add the stored sums of the 128 values
+ * before. Tiles and 512-bit vectors slow each other down, so there are few vector instructions. */
 typedef int32_t long_sums[2][16 * 16];
 #define L_JOIN(r) \
   { \
@@ -163,8 +161,8 @@ typedef int32_t long_sums[2][16 * 16];
   if (before) { \
     SIXTEEN(L_JOIN) \
   }
-/* If `more`, tiles multiply half `half` (128 values of k) of lanes [lane, lane + 16). If `before`,
- * vectors add the sums of the previous half. */
+/* A half is 128 of the RF_FAST_KC values of k. If `more`, tiles multiply half `half` of lanes
+ * [lane, lane + 16). If `before`, vectors add the sums of the previous half. */
 RF_INLINE void long_tiles(int half, bool more, bool before, int lane, const tiles_part *p) {
   enum { HALF = RF_FAST_LONG_ITEMS * 4 * RF_FAST_ROWS };
   const int past = half ? lane : before ? lane - W_LANES : 0;
@@ -226,12 +224,12 @@ static rf_fast_block unpack_signed(const rf_panel *panel, const char *at, int64_
                          .lanes = RF_PANEL_LANES};
 }
 
-/* ---- int8: both bytes of sixteen rows of A times 32 lanes of B, not unpacked ----------------- */
+/* ---- int8: sixteen rows of A, high and low bytes, times 32 lanes of B, read in place --------- */
 
 static const rf_tile_shapes WHOLE = RF_WHOLE_TILES;
 static void open_whole(void) { _tile_loadconfig(&WHOLE); }
 
-/* Copies the codes at the end of k and appends zeros to fill a tile. */
+/* If the last codes do not fill a tile, copies these codes and appends zeros. */
 static rf_fast_block wide_codes(const rf_panel *panel, const char *at, int64_t k0, int64_t k1, void *room) {
   const int64_t stride = 4 * (int64_t)panel->lanes, bytes = (k1 - k0) * panel->lanes;
   const char *codes = at + k0 * panel->lanes;

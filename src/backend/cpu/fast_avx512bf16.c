@@ -8,7 +8,7 @@ enum { CODE_BIAS = 128 };
 /* ---- many rows: up to six rows by two vectors of lanes; unpacked codes stay in L1 ------------ */
 
 #define SIX(X) X(0, 0) X(0, 1) X(1, 0) X(1, 1) X(2, 0) X(2, 1) X(3, 0) X(3, 1) X(4, 0) X(4, 1) X(5, 0) X(5, 1)
-/* Arguments: a strip's rows from `row` on are multiplied by two vectors of lanes from `lane` on. */
+/* Arguments. The rows of `strip` from `row` on are multiplied by the 32 lanes from `lane` on. */
 typedef struct quads_part {
   const rf_fast_block *block;
   int lane, row;
@@ -123,8 +123,8 @@ RF_INLINE void quads_of_long(int rows, bool first, const quads_part *p) {
   }
 }
 /* QUADS(3) defines quads_K_3(part, first) for three rows. K is the kind of block: 0 plain, 1 with
- * runs of 16, 2 with offsets, 3 with 128 values. The buffer of a panel of 16 or 48 lanes is rounded
- * up to whole pairs of vectors. */
+ * runs of 16, 2 with offsets, 3 with 128 values. The functions also read 32 lanes of a panel of 16
+ * or 48 lanes, because its unpacked codes have room for RF_PANEL_LANES lanes. */
 RF_INLINE void quads_of(int kind, int rows, bool first, const quads_part *p) {
   if (kind == 3) quads_of_long(rows, first, p);
   else quads(rows, kind == 1, kind == 2, first, p);
@@ -155,7 +155,7 @@ static void many(const rf_fast_block *block, const void *strip, int used, bool f
   }
 }
 
-/* Unpacks codes without scaling them, and c and m as integers. */
+/* Unpacks the codes, and c and m as integers. The codes are not multiplied by c. */
 RF_INLINE rf_fast_block unpack_long(int type, const rf_panel *panel, const char *at, int64_t k0, char *room) {
   const char *stored = at + k0 / RF_FAST_KC * panel->block_bytes;
   rf_fast_block block = long_block(panel, room);

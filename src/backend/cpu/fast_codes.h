@@ -1,5 +1,5 @@
-/* fast_codes.h - loads codes and scales of a panel's runs as vectors of lanes, and multiplies codes
- * by bytes. Included by fast_*.c only. */
+/* fast_codes.h - loads the codes and scales of a run of a panel as vectors of lanes, and multiplies
+ * codes by bytes. Only fast_*.c include this file. */
 #include "backend/cpu/fast.h"
 #include "backend/cpu/panel_codes.h"
 #include "backend/cpu/simd.h"
@@ -57,7 +57,7 @@ RF_INLINE w_word run_codes(int type, w_word low, w_word high) {
 RF_INLINE int zero_bits(int type) {
   return type == RF_Q_Q8_0 ? 7 : type == RF_Q_Q4_0 ? 3 : type == RF_Q_Q5_0 ? 4 : type == RF_Q_Q6_K ? 5 : -1;
 }
-/* Scale d and offset e of run `run`; for q6_k, the scale of the run's half h. */
+/* Gets scale d and offset e of run `run`. For q6_k, gets the scale of half `h` of the run. */
 RF_INLINE void run_scale(int type, const w_block *b, int run, int h, w_float *d, w_float *e) {
   if (type == RF_Q_Q6_K) *d = scale_of_k6(b, run, h);
   else *d = block_half(b, 0);

@@ -1,5 +1,5 @@
-/* fast_kernels.h - packs rows into 8 bits and multiplies them by panels. Included by fast_*.c only,
- * and compiled once per ISA. */
+/* fast_kernels.h - packs rows of A into 8 bits and multiplies the packed rows by panels of B. Only
+ * fast_*.c include this file, so it is compiled once per ISA. */
 #include "backend/cpu/fast_codes.h"
 
 #include <math.h>
@@ -8,13 +8,13 @@
 /* ---- packing A ------------------------------------------------------------------------------- */
 
 /* Returns the factor that maps the largest magnitude of a block to `levels`, and sets *scale to the
- * inverse of the factor. `most` is the bits of the largest magnitude. */
+ * inverse of the factor. `most` has the bits of the largest magnitude, an f32. */
 RF_INLINE float block_steps(float levels, int32_t most, float *scale) {
   float largest;
   memcpy(&largest, &most, sizeof largest);
   float steps = largest > 0 ? levels / largest : 0.0f;
   *scale = largest / levels;
-  if (isinf(steps)) { /* subnormal magnitudes count as 0 */
+  if (isinf(steps)) { /* the magnitudes are so small that they count as 0 */
     steps = 0.0f;
     *scale = 0.0f;
   }
@@ -40,8 +40,8 @@ RF_INLINE sixteen sixteen_get(const void *from, rf_dtype dtype, int64_t at) {
 #endif
   return v;
 }
-/* Bits of the largest magnitude of `count` groups of sixteen values. Compared as integers, these
- * bits have the same order as the magnitudes. */
+/* Returns the bits of the largest magnitude of 16 * `count` values. Compared as integers, the bits
+ * of f32 magnitudes have the same order as the magnitudes. */
 RF_INLINE int32_t most_of(int count, const void *from, rf_dtype dtype, int64_t at) {
 #if defined(__AVX512F__)
   __m512i most = _mm512_setzero_si512();
@@ -80,8 +80,8 @@ RF_INLINE int32_t sixteen_put(const sixteen *v, float steps, char *a) {
   return sum;
 #endif
 }
-/* Packs a block of `count` groups of sixteen values into a, where runs of 64 bytes start `step`
- * bytes apart. Writes the sum of each group and returns the scale. */
+/* Packs a block of 16 * `count` values. Each 64 bytes of the result start `step` bytes after the
+ * previous 64 bytes. Sets sum[i] to the sum of the i-th sixteen integers. Returns the scale. */
 RF_INLINE float pack_block(int count, const void *from, rf_dtype dtype, int64_t at, char *a, int64_t step,
                            int32_t *sum) {
   float scale, steps = block_steps(127, most_of(count, from, dtype, at), &scale);
@@ -175,8 +175,8 @@ typedef struct part {
     if (zero < 0) acc = W(fmadd_ps)(e##l, w_set(total[r]), acc); \
     W(storeu_ps)(to, acc); \
   }
-/* In q6_k, four runs share their low words, and the high words lie elsewhere. Each run therefore
- * prefetches a quarter of the low and high words of the next four runs. */
+/* In q6_k, four runs share their low words, and high words are in another part of the block. Each
+ * run therefore prefetches a quarter of the low and high words of the next four runs. */
 RF_INLINE void fetch_four_runs(const part *p, const char *block, int64_t block_bytes, int run, int vectors) {
   int quarter = run % 4, next = run < 4;
   const char *after = next ? block : block + block_bytes, *word = after + 2 * p->lanes + 4 * p->lane;
@@ -262,7 +262,7 @@ RF_INLINE void product(int type, int rows, int vectors, const part *p) {
             acc = W(fmadd_ps)(d##l, W(mul_ps)(s, w_integer(all_##r##_##l)), W(loadu_ps)(to)); \
     W(storeu_ps)(to, W(fmadd_ps)(e##l, W(mul_ps)(s, w_integer(off_##r##_##l)), acc)); \
   }
-/* Moves m to the half of the 16-bit pair that belongs to this run; the other run's half is zero. */
+/* Each word of rest.pairs has sums of two runs. Moves m to the 16 bits of this run. */
 #define RUN_TURN(r, l) m##l = odd ? w_left(m##l, 16) : m##l;
 RF_INLINE void product_long(int type, int rows, int vectors, const part *p) {
   enum { AHEAD = 2048, STORED = 256, RUNS = RF_FAST_LONG / RF_FAST_BLOCK };
@@ -298,7 +298,7 @@ RF_INLINE void product_long(int type, int rows, int vectors, const part *p) {
       EACH_VECTOR(RUN_TURN, 0)
       EACH(PAIR_ADD)
     }
-    /* with more than two rows, sums fill the registers */
+    /* with more than two rows, the loop above has no register left for these sums */
     for (int i = 0; i < RUNS / 2 && rows > 2; i++) {
       EACH_VECTOR(PAIR_OF, 0)
       EACH(PAIR_ADD)
@@ -308,7 +308,8 @@ RF_INLINE void product_long(int type, int rows, int vectors, const part *p) {
   }
 }
 
-/* Defines q4_0_2(part) for two rows of full panels, and q4_0_narrow_2(part) for sixteen lanes. */
+/* BODY(q4_0, type, 2, 4) defines q4_0_2(part) for two rows by four vectors of lanes, and
+ * q4_0_narrow_2(part) for two rows by sixteen lanes. */
 #define BODY(name, type, rows, vectors) \
   static __attribute__((noinline)) void name##_##rows(const part *p) { body_of(type, rows, vectors, p); } \
   static __attribute__((noinline)) void name##_narrow_##rows(const part *p) { \
@@ -346,7 +347,7 @@ static void panels_product(const rf_panel *panel, int count, const char *b, int6
   part parts[RF_FAST_PANELS];
   void (*body[RF_FAST_PANELS])(const part *p);
   for (int i = 0; i < count; i++) {
-    /* number of steps of k before the product turns to the other panel */
+    /* number of steps of k before the product changes to the other panel */
     int own = rf_fast_is_long(panel[i].type) ? RF_FAST_LONG : panel[i].type->values;
     if (own > steps) steps = own;
     size_t t = 0;

@@ -1,6 +1,5 @@
-/* fast_unpack.h - unpacks a part of a panel for products of many rows, with 512-bit vectors.
- * Included after fast_codes.h. Unpacking adds CODE_BIAS to each (q - z). The including file defines
- * CODE_BIAS as 128 or 0. */
+/* fast_unpack.h - unpacks a part of a panel for products of many rows, with 512-bit vectors. Adds
+ * CODE_BIAS, which the including file defines as 128 or 0, to each (q - z). */
 
 RF_INLINE rf_fast_block unpack_blocks(int type, const rf_panel *panel, const char *at, int64_t k0, int64_t k1,
                                       char *room) {
@@ -71,7 +70,7 @@ RF_INLINE rf_fast_block long_block(const rf_panel *panel, char *room) {
   return block;
 }
 
-/* A prefetch cursor over [at, end). Each of `times` steps prefetches the next `each` bytes. */
+/* A prefetch cursor over [at, end). Each call of come() prefetches the next `each` bytes. */
 typedef struct coming {
   const char *at, *end;
   int64_t each;

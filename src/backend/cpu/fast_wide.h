@@ -1,11 +1,10 @@
-/* fast_wide.h - products of int8, with one scale per output, and activations in two bytes (fast.h).
- * Included after fast_kernels.h by fast_*.c only, and compiled once per ISA. */
+/* fast_wide.h - products of an int8 matrix, with one scale per output, and activations in two bytes
+ * (fast.h). Only fast_*.c include this file, after fast_kernels.h. It is compiled once per ISA. */
 
 /* CHUNK: contiguous values of a row */
 enum { WIDE_QUADS = RF_FAST_WIDE / 4, WIDE_CHUNK = 64, WIDE_PLANE = RF_FAST_WIDE / WIDE_CHUNK };
 
-/* Rounds sixteen values to integers, writes the high and low bytes of these integers, and returns
- * the sum of the integers. */
+/* Rounds sixteen values to integers, writes their high and low bytes, and returns their sum. */
 RF_INLINE int32_t sixteen_put_wide(const sixteen *v, float steps, char *high, char *low) {
 #if defined(__AVX512F__)
   __m512i a = _mm512_cvtps_epi32(_mm512_mul_ps(v->x, _mm512_set1_ps(steps)));
@@ -70,7 +69,7 @@ static void pack_wide(const rf_gemm *g, bool is_long, int64_t i0, int used, int 
     w_word sum = W(add_epi32)(low_##r##_##l, W(slli_epi32)(high_##r##_##l, 8)); \
     W(storeu_ps)(to, W(fmadd_ps)(d##l, W(mul_ps)(w_set(scale[r]), w_integer(sum)), acc)); \
   }
-/* Arguments: some rows of a strip of `packed` rows are multiplied by some vectors of lanes. */
+/* Arguments of wide_block, which multiplies some rows of a strip by some vectors of lanes. */
 typedef struct wide_part {
   int count, row; /* steps of k; first row in the strip */
   const char *strip, *codes;
@@ -107,7 +106,8 @@ RF_INLINE void wide_block(int rows, int vectors, int packed, const wide_part *p)
 /* ---- few rows -------------------------------------------------------------------------------- */
 
 typedef void (*wide_fn)(const wide_part *p);
-/* For two rows, WIDE_FEW(2, 4) defines wide_2(part), and wide_narrow_2(part) for 16 lanes. */
+/* WIDE_FEW(2, 4) defines wide_2(part) for two rows by four vectors of lanes, and
+ * wide_narrow_2(part) for two rows by sixteen lanes. */
 #define WIDE_FEW(rows, vectors) \
   static __attribute__((noinline)) void wide_##rows(const wide_part *p) { \
     wide_block(rows, vectors, rows, p); \
@@ -130,7 +130,7 @@ static const wide_fn WIDE_BODIES[4][2] = {
 
 static void panels_wide(const rf_panel *panel, int count, const char *b, int64_t inner,
                         const char *const strips[2], int rows, float *y) {
-  enum { AHEAD = 16 }; /* quadruples of k */
+  enum { AHEAD = 16 }; /* prefetch distance; 1 is four steps of k */
   int shape = rows == 8 ? 3 : rows / 2;
   for (int64_t k = 0; k < inner; k += RF_FAST_WIDE)
     for (int i = 0; i < count; i++) {

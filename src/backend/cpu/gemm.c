@@ -1,12 +1,12 @@
-/* gemm.c - cuts a product into blocks and distributes the blocks over threads. gemm_kernels.h and
- * gemm_*.c have the instructions of each ISA. Columns are cut in blocks of about nc columns, and k
- * in blocks of at most kc steps. A block of rows has about a_bytes of packed A for each group of
- * threads. For each block, all threads pack A and B. Then each thread multiplies all strips of A of
- * its group by one panel of B at a time. The packed rows of a group stay in the L2 of a core, and
- * the core prefetches the next panel of B. While a block is multiplied, a second buffer takes the
- * operands of the next block, so one barrier per block is enough. Between blocks of k, contiguous
- * scratch keeps the sums of a tile, because rows of C at a power-of-two stride would share a few
- * sets of the L1. */
+/* gemm.c - cuts a product into blocks and distributes the work over threads. gemm_kernels.h and
+ * gemm_*.c have the instructions of each ISA. A strip is up to mr rows of A, and a panel up to nr
+ * columns of B. Columns are cut in blocks of about nc columns, and k in blocks of at most kc steps.
+ * The strips of a block are divided into groups of about a_bytes of packed A. All threads pack a
+ * block. Then a thread multiplies all strips of a group by one panel at a time. The strips of the
+ * group stay in the L2 of the core, and the core prefetches the next panel. Meanwhile, the threads
+ * pack the next block into second buffers, so one barrier per block is enough. Between blocks of k,
+ * contiguous scratch memory keeps the sums of a tile, because rows of C at a power-of-two stride
+ * would share a few sets of the L1. */
 #include "backend/cpu/fast.h"
 #include "backend/cpu/gemm_tiles.h"
 
@@ -58,15 +58,15 @@ static bool b_is_bf16(const rf_gemm *g) {
   return g->panels ? panels_are_bf16(g->panels) : g->b_dtype == RF_BF16;
 }
 bool rf_gemm_is_bf16(const rf_gemm *g) { return g->a_dtype == RF_BF16 && b_is_bf16(g); }
-/* The vector kernels of an ISA, or its tile kernels if an operand is bf16. */
+/* The tile kernels of an ISA if tiles can compute the product, otherwise its vector kernels. */
 static const rf_gemm_isa *select_isa(const rf_gemm_isa *isa, const rf_gemm *g) {
   bool a_half = g->a_dtype == RF_BF16, b_half = b_is_bf16(g);
   if (!isa->tiles || g->fast || !(a_half || b_half) || (g->panels && !b_half)) return isa;
   return &isa->tiles[!a_half ? 1 : !b_half ? 2 : 0];
 }
 
-/* A block of k must start where unpacking of a packed B can start: at a run of values or a
- * panel. */
+/* Blocks of k start at multiples of this number, because unpacking of a packed B starts at a run of
+ * values. If B is transposed, unpacking starts at a panel. */
 static int64_t k_grain(const rf_gemm *g) {
   return !g->panels ? 1 : g->transposed ? RF_PANEL_LANES : RF_GEMM_RUN;
 }
@@ -100,7 +100,7 @@ static layout layout_of(const rf_gemm_isa *isa, const rf_gemm *g, int threads) {
   l.block_panels = rf_ceil_div(l.panels, l.col_blocks);
   l.a_buffers = l.row_blocks * l.k_blocks > 1 ? 2 : 1;
   l.b_buffers = l.col_blocks * l.k_blocks > 1 ? 2 : 1;
-  /* packing stores whole vectors, so the last vector may pass the end */
+  /* packing stores whole vectors, so the last vector may pass the end of the strips */
   l.a_floats = round_16(l.block_strips * isa->mr * l.kc + 16);
   l.b_floats = round_16(l.block_panels * isa->nr * l.kc);
   l.tile_floats = l.k_blocks > 1 ? round_16(l.block_strips * l.block_panels * isa->mr * isa->nr) : 0;
@@ -115,9 +115,9 @@ static int64_t stream_cols(int64_t n, int threads) {
 }
 
 bool rf_gemm_may_stream(const rf_gemm *g) { return !g->sums_columns && !g->transposed; }
-/* Few rows with tiles: panels that a thread takes at once, and steps of B that it packs at once. */
+/* For few rows with tiles: panels that a thread takes, and steps of B that it packs, at a time. */
 enum { FEW_PANELS = 2, FEW_STEPS = 256 };
-/* Floats of all rows of A packed as one strip, with padding because vectors read past its end. */
+/* Floats of A packed as one strip. Padding follows, because vectors read past the end. */
 static int64_t few_floats(const rf_gemm_isa *isa, int64_t few, int64_t k) {
   return isa->depth > 1 ? packed_floats(isa, isa->a_words, RF_FEW_ROWS, k) : few * k + RF_FEW_ROWS;
 }
@@ -156,7 +156,7 @@ static void pack_few(const rf_gemm_isa *isa, const rf_gemm *g, float *a) {
   RF_STAMP_BARRIER;
 }
 
-/* Panels that a thread takes at a time. One row alternates between these panels. */
+/* Panels that a thread takes at a time. A product with one row alternates between these panels. */
 static int panels_at_once(const rf_gemm *g, int64_t panels, int threads) {
   return g->m == 1 ? rf_shares_at_once(panels, RF_GEMM_PANELS, threads) : 1;
 }
@@ -201,7 +201,8 @@ void rf_gemm_stream(const rf_gemm_isa *isa, const rf_gemm *g, int threads, void 
   }
 }
 
-/* True if tiles use non-temporal stores, because no op reads u and out soon or they exceed L2. */
+/* True if tiles use non-temporal stores. They do if no op reads u and out soon, and if bf16 outputs
+ * are too large for L2. They never do if the product accumulates. */
 static bool is_nontemporal(const rf_gemm *g) {
   return !g->accumulate && (g->read_later || (g->dtype == RF_BF16 && g->m * g->n >= TOO_LARGE));
 }
@@ -273,8 +274,8 @@ typedef struct job {
   layout l;
   float *a, *b, *tiles;
   int64_t blocks;
-  /* Ticket counters. Block i uses counter i % 3. A counter is cleared during block i-2, because
-   * block i-3, which used this counter before, is then over. */
+  /* Ticket counters. Block i uses counter i % 3. This counter is cleared during block i-2. Block
+   * i-3, which used the same counter, is then over. */
   struct {
     _Alignas(64) atomic_long next;
   } pack[3], work[3][RF_GEMM_MAX_GROUPS];
@@ -290,7 +291,7 @@ static block block_at(const job *j, int64_t i) {
              .k0 = k_cut(j->g, l->k_blocks, kb),
              .k1 = k_cut(j->g, l->k_blocks, kb + 1),
              .first_rows = rb == 0};
-  /* how often A was packed before; b_changes: how often B was */
+  /* a_changes, b_changes: how many times A and B were packed before */
   int64_t a_changes = l->row_blocks * l->k_blocks > 1 ? i : 0;
   int64_t b_changes = l->k_blocks > 1 ? i : cb;
   b.pack_a = i == 0 || l->row_blocks * l->k_blocks > 1;
@@ -309,7 +310,7 @@ static float *packed_b(const job *j, const block *b, int64_t panel) {
   return j->b + (int64_t)j->l.b_floats * b->b_buffer + (panel - b->p0) * j->isa->nr * (b->k1 - b->k0);
 }
 
-/* ---- packing: a ticket stands for one unit: one panel of B or one strip of A ----------------- */
+/* ---- packing: a ticket is the number of a unit (a panel of B or a strip of A) ---------------- */
 
 static int64_t b_units(const block *b) { return b->pack_b ? b->p1 - b->p0 : 0; }
 static int64_t a_units(const block *b) { return b->pack_a ? b->s1 - b->s0 : 0; }
@@ -340,8 +341,8 @@ static pieces pieces_from(const void *from, int64_t item, int64_t step, int64_t 
   if (along) return (pieces){at, wide * item, count, rf_ceil_div(kc * item, 128)};
   return (pieces){at, step * item, kc, rf_ceil_div(count * item, 128)};
 }
-/* The bytes of steps [k0, k0 + kc) of k in the packed panel of column `col`. Software prefetches
- * them, because hardware prefetchers stop at the end of a 4 KiB page. */
+/* The bytes of steps [k0, k0 + kc) of k in the packed panel of column `col`. Hardware prefetchers
+ * would stop at the end of each 4 KiB page of these bytes. */
 static pieces pieces_of_panel(const rf_gemm *g, int64_t k0, int64_t kc, int64_t col) {
   if (g->transposed) return (pieces){0};
   rf_panel panel = rf_panels_find(g->panels, col);
@@ -389,8 +390,8 @@ static void fetch(pieces p) {
     }
   }
 }
-/* Packs the units of block i that no thread packed between tiles. Each turn prefetches AT_ONCE
- * units and packs the AT_ONCE units that the previous turn prefetched. */
+/* Packs the units of block i that are not packed yet. Each turn of the loop prefetches AT_ONCE
+ * units, and packs the AT_ONCE units that the previous turn prefetched. */
 static void pack_rest(job *j, int64_t i) {
   enum { AT_ONCE = 4 }; /* adjacent strips of a transposed A share cache lines */
   block b = block_at(j, i);
@@ -459,7 +460,7 @@ static void multiply(const job *j, const block *b, int group, int64_t panel, int
     far->stride = now->stride;
     far->lines = column >= now->columns ? 0 : share < now->lines - line ? share : now->lines - line;
     tile_pieces[0] = NULL;
-    /* prefetches the values of C for the next tile, because those of this tile are being read */
+    /* prefetches the values of C for the next tile; the values for this tile are used right now */
     if (first && g->accumulate) {
       if (s + 1 < s1) pieces_of_tile(g, row + rows, fewest + (owed + more >= j->l.strips), col, tile_pieces);
     } else if (last) {
@@ -493,7 +494,7 @@ static void compute(job *j, int64_t i, int thread, int threads) {
   for (int turn = 0; turn < groups; turn++) {
     int group = (thread + turn) % groups;
     atomic_long *next = &j->work[i % 3][group].next;
-    for (;;) { /* stops helping a group that is nearly done, because its own thread would then only wait */
+    for (;;) { /* gives no help to a group that is nearly done, because its own thread would then wait */
       bool help = turn > 0 && group < threads;
       if (help && panels - atomic_load_explicit(next, memory_order_relaxed) < 3) break;
       int64_t t = ticket(next);

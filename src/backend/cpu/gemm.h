@@ -1,23 +1,24 @@
 /* gemm.h - the matrix product of every linear layer: C[M,N] (+)= A[M,K] B[K,N], with epilogues. The
- * rounding of every operation is defined: an element of C is one f32 chain over ascending k:
+ * rounding of every operation is defined. An element of C is one chain of f32 operations over
+ * ascending k:
  *   acc = fmaf(a, b, acc).
- * The sum acc starts from 0, or from the value in C when accumulating. bf16 operands are first
- * widened to f32, which is exact. Results do not depend on block sizes, threads or ISA. A running
- * sum stays one f32 between blocks of k. On ISAs with tiles (`tiles`), products with a bf16 operand
- * have another definition. k is cut in steps of 32 from k = 0; zeros fill the last step. In a step,
- * even and odd start from +0, and i ascends:
+ * acc starts from 0, or from the value in C if the product accumulates. bf16 operands are first
+ * widened to f32, which is exact. Between blocks of k, acc stays f32. Results thus do not depend on
+ * block sizes, threads and ISA, with one exception: on ISAs with tiles (`tiles`), products with a
+ * bf16 operand are defined as follows. k is cut in steps of 32 from k = 0, and zeros fill the last
+ * step. In a step, even and odd start from +0, and i ascends:
  *   even = fmaf(a[2i], b[2i], even)
  *   odd  = fmaf(a[2i+1], b[2i+1], odd)
  *   acc  = acc + (even + odd), once at the end of the step.
  * All operations round to nearest even. Subnormal operands and results become zeros of their sign
- * (tdpbf16ps; Intel SDM volume 2). An f32 operand is split in two bf16: its upper half, and the
- * rounded remainder. These two bf16 keep 16 of the 24 bits of the f32. Each step uses the first
- * bf16 of the operand's values, then the second bf16. An element of C thus depends only on its row
- * of A and its column of B. If all values of an f32 operand are bf16 values, the result is
- * bit-identical to the bf16 product. A packed B (formats/panels.h) is dequantised in registers to
- * exactly the file's values. Strides of A and B express NN, NT and TN products; only the packing of
- * a block depends on them. With up to RF_FEW_ROWS rows, the weights are not packed but read once,
- * at memory speed. */
+ * (tdpbf16ps; Intel SDM volume 2). An f32 value is split into two bf16 values: its upper 16 bits,
+ * and the rounded remainder. Both together keep 16 of the 24 significant bits. A step uses the
+ * first bf16 values of the 32 values of k, then the second bf16 values. If all values of an f32
+ * operand are bf16 values, the result is bit-identical to the bf16 product.
+ *
+ * A packed B (formats/panels.h) is dequantised in registers to exactly the values of the file. The
+ * strides of A and B say which operand is transposed, and only packing depends on these strides.
+ * With up to RF_FEW_ROWS rows, B is not packed but read once, at memory speed. */
 #ifndef RF_GEMM_H
 #define RF_GEMM_H
 
@@ -35,9 +36,9 @@ typedef enum rf_gemm_epilogue {
 
 /* RF_GEMM_RUN: number of steps of k of a packed B that are converted to f32 at a time */
 enum { RF_GEMM_MAX_GROUPS = 16, RF_GEMM_RUN = 64 };
-/* one row alternates between this many panels, because hardware prefetchers follow both streams */
+/* a product with one row alternates between two panels, because hardware prefetchers follow both */
 enum { RF_GEMM_PANELS = 2 };
-/* FORMS: both operands bf16; A f32 and B bf16; A bf16 and B f32 */
+/* RF_TILE_FORMS: both operands are bf16, only A is f32, or only B is f32 */
 enum { RF_TILE_DEPTH = 32, RF_TILE_FORMS = 3 };
 
 typedef struct rf_gemm {
@@ -47,11 +48,11 @@ typedef struct rf_gemm {
   rf_blocks blocks;
   const void *a; /* (M,K): element (i,p) at a[i a_row + p a_step] */
   int64_t a_row, a_step;
-  rf_dtype a_dtype; /* all dtypes are RF_F32 or RF_BF16 */
+  rf_dtype a_dtype; /* RF_F32 or RF_BF16, as all dtypes of this struct */
   const void *b;    /* (K,N): element (p,j) at b[p b_step + j b_col] */
   int64_t b_step, b_col;
   rf_dtype b_dtype;
-  /* Panels of a packed B or NULL. With panels, element (p,j) is value p of output j. */
+  /* panels of a packed B, or NULL; element (p,j) of a packed B is value p of output j */
   const rf_panels *panels;
   bool fast;        /* rounds A to 8 bits (fast.h); needs a B that is packed as codes and not transposed */
   bool transposed;  /* for a packed B: element (p,j) is value j of output p */
@@ -87,34 +88,31 @@ typedef struct rf_gemm_sums {
 } rf_gemm_sums;
 
 /* Computes tile = a b over kc steps, or continues the sums of `tile` if `resume`. Prefetches the
- * next packed panel (ahead[0]) and the next operands to pack (ahead[1]) to L2. Prefetches two lines
- * to L1 at each address in `tile_pieces`, a list that ends with NULL. These addresses in C are used
- * after this tile. */
+ * next packed panel (ahead[0]) and the next operands to pack (ahead[1]) to L2. Prefetches to L1 two
+ * cache lines at each address of the list `tile_pieces`, which ends with NULL. */
 typedef void (*rf_gemm_micro)(int64_t kc, const float *a, const float *b, float *tile, bool resume,
                               const rf_gemm_ahead ahead[2], const char *const *tile_pieces);
 
 /* Like rf_gemm_micro, with AMX tiles and `steps` steps of 32 values of k. Sums start with the
- * values at `from`, or with zero if it is NULL, and are stored at `to`.
- * `errands` runs after each step. */
+ * values at `from`, or with zero if `from` is NULL. `errands` runs after each step. */
 struct rf_tile_errands;
 typedef void (*rf_tile_micro)(int64_t steps, const float *a, const float *b, const float *from, float *to,
                               struct rf_tile_errands *errands);
 
-/* The functions of one ISA. A packed strip of mr rows of A is [k][row of the strip]. A packed panel
- * of nr columns of B is [k][nr]. Sums are f32 [rows][nr]. gemm_amx.c describes the packing for AMX
- * tiles. */
+/* The functions of one ISA. A packed strip of mr rows of A is [k][mr]. A packed panel of nr columns
+ * of B is [k][nr]. Sums are f32 [rows][nr]. gemm_amx.c describes the packing for AMX tiles. */
 struct rf_fast_isa;
 typedef struct rf_gemm_isa {
   const char *name;
   int mr, nr;
   int a_words, b_words; /* 16-bit words of a packed element: 1 for bf16, 2 for f32 or a pair of bf16 */
-  /* this number of steps of k is packed together; blocks of k start at its multiples */
+  /* number of steps of k that are packed together; blocks of k start at multiples of `depth` */
   int depth;
   void (*pack_a)(const rf_gemm *g, int64_t i0, int rows, int64_t k0, int64_t kc, float *to);
   void (*pack_b)(const rf_gemm *g, int64_t j0, int cols, int64_t k0, int64_t kc, float *to, float *sum);
-  /* functions by number of rows */
+  /* micro[r] computes a tile of r rows */
   const rf_gemm_micro *micro;
-  /* `begin` loads sums from u; `finish` rounds sums and stores them to u and out. */
+  /* `begin` loads sums from u. `finish` rounds sums and stores the results to u and out. */
   void (*begin)(const rf_gemm *g, const rf_gemm_sums *sums);
   void (*finish)(const rf_gemm *g, const rf_gemm_sums *sums);
   /* Computes columns [j0, j0+cols) of a product with few rows, over all of K. `a` is A packed as
@@ -128,7 +126,7 @@ typedef struct rf_gemm_isa {
   /* NULL, or an array [RF_TILE_FORMS] of ISA tables for products with bf16. These tables have no
    * `micro` and no `stream`. Threads call `open` of such a table first, `close` last. */
   const struct rf_gemm_isa *tiles;
-  const rf_tile_micro (*tile_micros)[2]; /* for tiles: [0: B, 1: A stays in L1][tiles of rows - 1] */
+  const rf_tile_micro (*tile_micros)[2]; /* for tiles: [A stays in L1, not B][tiles of rows - 1] */
   void (*open)(void);
   void (*close)(void);
 } rf_gemm_isa;

@@ -1,9 +1,8 @@
 /* gemm_amx.c - products with bf16 operands on AMX tiles (gemm.h defines the arithmetic). A product
  * of 32 rows by 32 columns uses four tiles for sums, two tiles for rows and two tiles for columns.
- * Packed data are tiles of 1 KiB, ordered by step of 32 values of k, then by piece, then by sixteen
- * rows or columns. An f32 value has two pieces, both bf16; a bf16 value is one piece. A tile of
- * rows is [row][k], and a tile of columns is [pair of k][column][2]. Zeros stand for missing rows,
- * columns and k. */
+ * A tile of 16 rows is [row][32 values of k], and a tile of 16 columns is [pair of k][column][2].
+ * Zeros fill an incomplete tile. Packed tiles are ordered by k, then by piece, then by row or
+ * column. Pieces are bf16. An f32 value has two pieces, and a bf16 value has one. */
 #include "backend/cpu/gemm_tiles.h"
 #include "backend/cpu/tiles.h"
 
@@ -12,15 +11,15 @@
 
 enum { SIXTEEN = 16, DEPTH = RF_TILE_DEPTH, TILE_BYTES = 1024, PIECES = 2 };
 
-/* ---- sixteen rows or columns of one step of 32 values of k, in registers --------------------- */
+/* ---- packing one tile ------------------------------------------------------------------------ */
 
-/* A block of `lines` rows or columns in memory. Element (line, k) is at from[line * line_step + k *
- * k_step]. One of these two strides is 1. */
+/* The source of a tile. A line is a row of A or a column of B. Element k of line i is from[i *
+ * line_step + k * k_step]. One of these two strides is 1. */
 typedef struct block {
   const void *from;
   rf_dtype dtype;
   int64_t line_step, k_step;
-  int lines, steps; /* number of lines and of steps of k in use; all others are zeros */
+  int lines, steps; /* number of lines; number of values of k */
 } block;
 static const void *element_at(const void *from, rf_dtype dtype, int64_t i) {
   return (const char *)from + i * (dtype == RF_BF16 ? 2 : 4);
@@ -40,7 +39,7 @@ static inline void cut(__m512 x, __m512i piece[PIECES]) {
   piece[1] =
       _mm512_and_si512(_mm512_add_epi32(left, _mm512_add_epi32(even, _mm512_set1_epi32(0x7fff))), upper);
 }
-/* Loads sixteen lines of 32 consecutive values of k. `full`: no line and no k is missing. */
+/* Sets v[i] to the 32 values of k of line i. `full`: the block has 16 lines and 32 values of k. */
 static inline void lines_of_bf16(const block *b, bool full, __m512i v[SIXTEEN]) {
   __mmask32 mask = full || b->steps >= DEPTH ? 0xffffffffu : (1u << b->steps) - 1;
 #pragma GCC unroll 16
@@ -48,7 +47,7 @@ static inline void lines_of_bf16(const block *b, bool full, __m512i v[SIXTEEN]) 
     v[i] = full || i < b->lines ? _mm512_maskz_loadu_epi16(mask, (const uint16_t *)b->from + i * b->line_step)
                                 : _mm512_setzero_si512();
 }
-/* Loads sixteen pairs of adjacent k; each vector has one pair for sixteen lines. */
+/* Sets v[p] to values 2p and 2p + 1 of k of all sixteen lines. */
 static inline void pairs_of_bf16(const block *b, bool full, __m512i v[SIXTEEN]) {
   __mmask16 mask = full || b->lines >= SIXTEEN ? 0xffff : (__mmask16)((1u << b->lines) - 1);
   const uint16_t *at = b->from;
@@ -60,7 +59,7 @@ static inline void pairs_of_bf16(const block *b, bool full, __m512i v[SIXTEEN]) 
     v[p] = _mm512_or_si512(_mm512_cvtepu16_epi32(even), _mm512_slli_epi32(_mm512_cvtepu16_epi32(odd), 16));
   }
 }
-/* Load f32 as lines or as pairs of k, and split the values into bf16 pieces. */
+/* The next two functions also split f32 values into bf16 pieces. */
 static inline void lines_of_f32(const block *b, __m512i v[PIECES][SIXTEEN]) {
   static const uint16_t upper[32] = {1,  3,  5,  7,  9,  11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31,
                                      33, 35, 37, 39, 41, 43, 45, 47, 49, 51, 53, 55, 57, 59, 61, 63};
@@ -88,7 +87,7 @@ static inline void pairs_of_f32(const block *b, __m512i v[PIECES][SIXTEEN]) {
                                 _mm512_and_si512(odd[i], _mm512_set1_epi32((int)0xffff0000u)));
   }
 }
-/* Transposes sixteen by sixteen pairs: lines become pairs, and pairs become lines. */
+/* Transposes 16 x 16 dwords, which converts between lines and pairs. */
 static inline void transpose(__m512i v[SIXTEEN]) {
   rf_v16 x[SIXTEEN];
 #pragma GCC unroll 16
@@ -110,7 +109,7 @@ static inline void pack_bf16(const block *b, bool full, bool as_lines, char *to)
   if (lines != as_lines) transpose(v);
   store(v, to);
 }
-/* Packs an f32 block as one tile per piece, `apart` bytes from each other. */
+/* Packs an f32 block as two tiles, one for each piece, `apart` bytes apart. */
 static void pack_f32(const block *b, bool as_lines, char *to, int64_t apart) {
   __m512i v[PIECES][SIXTEEN];
   bool lines = b->k_step == 1;
@@ -158,7 +157,7 @@ void rf_tiles_pack_a(const rf_gemm *g, int64_t i0, int rows, int64_t k0, int64_t
     }
 }
 
-/* Packs sixteen columns that are not contiguous in one panel. First copies them to [k][16]. */
+/* Packs sixteen columns that are not contiguous in one panel. Copies them to [k][16] first. */
 static void pack_gathered(const rf_gemm *g, int64_t j, int cols, int64_t k, int steps, char *to) {
   _Alignas(64) uint16_t room[DEPTH * SIXTEEN] = {0};
   for (int p = 0; p < steps; p++)
@@ -186,7 +185,7 @@ static void pack_lanes(const rf_gemm *g, int64_t j, int cols, int64_t k0, int64_
     pack(&(block){at, RF_BF16, 1, panel.lanes, cols, steps}, false, to, TILE_BYTES);
   }
 }
-/* Packs transposed panels, whose lanes are k and whose values are columns. */
+/* For a transposed B: the lanes of a panel are k, and the values of a lane are columns. */
 static void pack_transposed(const rf_gemm *g, int64_t j, int cols, int64_t k0, int64_t kc, char *to) {
   for (int64_t k = 0; k < kc; k += DEPTH, to += 2 * TILE_BYTES) {
     rf_panel panel = rf_panels_find(g->panels, k0 + k);
@@ -246,11 +245,11 @@ void rf_tiles_close(void) {
   _tile_release();
 }
 
-/* One operand stays in L1; tile loads of the other operand bypass L1 (tileloaddt1). With 512 steps
+/* One operand stays in L1. Tile loads of the other operand bypass L1 (tileloaddt1). With 512 steps
  * and 1 MiB of rows in L2, a Sapphire Rapids core reaches 2.9 of 3.0 TFLOP/s. With ordinary loads
- * of both operands, it reaches 2.0 TFLOP/s. `tiles` is the number of tiles of rows, 1 or 2.
- * a_pieces and b_pieces are the bf16 pieces per element; at least one is 1. All fields are
- * compile-time constants. */
+ * of both operands, the core reaches 2.0 TFLOP/s. `tiles` is the number of tiles of rows, 1 or 2.
+ * a_pieces and b_pieces are the pieces of an element. A 2 in one of these two fields requires a 1
+ * in the other. All fields are compile-time constants. */
 #define LOAD_A(tile, at) \
   if (a_stays) _tile_loadd(tile, at, 64); \
   else _tile_stream_loadd(tile, at, 64);
@@ -316,11 +315,11 @@ RF_INLINE void micro(form f, int64_t steps, const float *a, const float *b, cons
     _tile_stored(3, to + 16 * 32 + 16, ROW);
   }
 }
-/* Multiplies up to sixteen rows by a full panel at memory speed; tiles 0 to 3 keep the sums for all
- * k. Vectors pair the values of k of a step of 32 and store the pairs in one of SLOTS buffers. A
- * tile loads the buffer DELAY steps later, because a load of just-stored data must wait. Pairing
- * within 128-bit quarters of a vector permutes the lanes, so the sums are permuted back. Memory
- * AHEAD steps ahead is prefetched, because hardware prefetchers stop at the end of a 4 KiB page. */
+/* These constants are for up to sixteen rows times a full panel, at memory speed. Tiles 0 to 3 keep
+ * the sums for all k. In each step of 32 values of k, vector instructions interleave adjacent k and
+ * store the pairs in one of SLOTS buffers. A tile loads the buffer DELAY steps later, because a
+ * load of just-stored data must wait. Interleaving permutes the lanes, so the sums are permuted
+ * back. Memory AHEAD steps ahead is prefetched, because hardware prefetchers stop at page ends. */
 enum { SLOTS = 4, DELAY = 2, AHEAD = 32 };
 static inline void pair_lanes(const char *at, const char *later, char *to) {
 #pragma GCC unroll 4
@@ -337,8 +336,8 @@ static inline void pair_lanes(const char *at, const char *later, char *to) {
 }
 /* One or two rows use vectors, which reach 96 % of memory bandwidth; tiles reach 81 %. The low half
  * of a dword is the even lane, and the high half is the odd lane. LANES(X, r) is X(r, vector) for
- * all vectors. r is the row if there is one panel, and the panel if there is one row. Even k, odd k
- * and whole steps have separate sums. */
+ * all vectors. r is the row if there is one panel, and the panel if there is one row. sum, even and
+ * odd are the sums over whole steps, and over even k and odd k of this step. */
 enum { STEP_BYTES = DEPTH * RF_PANEL_LANES * 2, FEWEST = 2 };
 /* SOON: bytes to prefetch ahead. FLUSH: subnormal operands and results become zeros. */
 enum { SOON = 2 << 10, FLUSH = 0x8040 };
@@ -349,7 +348,7 @@ enum { SOON = 2 << 10, FLUSH = 0x8040 };
   if ((r) < rows) even_##r##_##l = _mm512_fmadd_ps(x##r, w##l, even_##r##_##l);
 #define ROW_ODD(r, l) \
   if ((r) < rows) odd_##r##_##l = _mm512_fmadd_ps(x##r, w##l, odd_##r##_##l);
-/* Adds 0 for the steps that pad k. The addition turns -0 into 0. */
+/* Adds the 0 that tiles add for padding after the end of k. The addition turns -0 into 0. */
 #define ROW_EVEN_ZERO(r, l) even_##r##_##l = _mm512_add_ps(even_##r##_##l, _mm512_setzero_ps());
 #define ROW_ODD_ZERO(r, l) odd_##r##_##l = _mm512_add_ps(odd_##r##_##l, _mm512_setzero_ps());
 #define ROW_JOIN(r, l) \

@@ -23,7 +23,7 @@ static const rf_gemm_micro micros[] = {
 
 #define NAME .name = "gemm_avx512_12x32"
 const rf_gemm_isa RF_GEMM_AVX512 = {NAME, RF_GEMM_KERNELS, .fast = &RF_FAST_AVX512};
-/* for products in 8 bits, avx512bf16 also has dot products of byte quadruples */
+/* for products in 8 bits, avx512bf16 also has dot products of four bytes */
 const rf_gemm_isa RF_GEMM_AVX512BF16 = {NAME, RF_GEMM_KERNELS, .fast = &RF_FAST_AVX512BF16};
 
 /* Products with AMX tiles use the vector kernels' epilogues. */

@@ -1,5 +1,5 @@
-/* gemm_kernels.h - packing, epilogues and the product with few rows, over simd.h. Each gemm_*.c
- * includes this file and adds a micro-kernel for one ISA. */
+/* gemm_kernels.h - packing, epilogues and the product with few rows, with the vectors of simd.h.
+ * Each gemm_*.c includes this file and adds a micro-kernel for one ISA. */
 #include "backend/cpu/gemm.h"
 #include "backend/cpu/simd.h"
 
@@ -36,10 +36,10 @@ RF_INLINE void eight(v8 *to, const void *p, rf_dtype dtype, int64_t at) {
 /* ---- packing A: [k][rows] -------------------------------------------------------------------- */
 
 /* Packs rows that are contiguous in k. Transposes blocks of 8 steps in registers. Each store writes
- * a whole vector, and the next store overwrites its surplus floats. The last steps are stored by
- * element, because their surplus would leave the strip. */
+ * 8 or 16 floats, and the next store overwrites the floats after the first `rows`. The last steps
+ * are stored one float at a time, because a whole vector would leave the strip. */
 RF_INLINE void pack_a_rows(const void *a, rf_dtype dtype, int64_t a_row, int rows, int64_t kc, float *to) {
-  int64_t safe = kc - 16; /* for k < safe, the at most 15 surplus floats stay inside the strip */
+  int64_t safe = kc - 16; /* for k < safe, a whole vector stays inside the strip */
   int64_t k = 0;
   if (rows > 8) {
     for (; k + 8 <= safe; k += 8) {
@@ -214,7 +214,7 @@ RF_INLINE void finish_columns(const rf_gemm *g, rf_dtype dtype, rf_gemm_epilogue
     else rf_v16_put_n(g->out, dtype, at, x, lanes);
   }
 }
-/* Stores 32 bf16 columns of a row. If non-temporal, one store writes the whole cache line. */
+/* Stores 32 bf16 columns of a row. A non-temporal store writes the whole cache line at once. */
 RF_INLINE void put_line(bool nontemporal, void *to, int64_t at, const rf_v16 x[2]) {
   if (nontemporal) rf_v16_stream_bf16_pair((rf_bf16 *)to + at, x[0], x[1]);
   for (int h = 0; !nontemporal && h < 2; h++) rf_v16_store_bf16((rf_bf16 *)to + at + RF_LANES * h, x[h]);
@@ -298,11 +298,10 @@ static void finish_tile(const rf_gemm *g, const rf_gemm_sums *s) {
 
 /* `a` is A packed as one strip, [k][m]. `y` holds the sums, [m][cols]. */
 
-/* B is (K,N) row-major. The sums of all columns of the chunk stay in scratch (L1 or L2). Each pass
- * adds eight steps of k, so it reads eight long rows of memory at once. The next rows are
- * prefetched to L2, because they would evict each other from L1. With one row of f32 on one thread,
- * prefetching to L2 reaches 24 GB/s, prefetching to L1 19 GB/s, and sixteen steps of k per pass 22
- * GB/s. */
+/* For B (K,N), row-major. The sums of all columns of the chunk stay in scratch memory (L1 or L2).
+ * Each turn of the loop adds eight steps of k, so it reads eight long rows of B at once. The next
+ * eight rows are prefetched to L2, because they would evict each other in L1. This loop reaches 24
+ * GB/s, prefetching to L1 19 GB/s, and sixteen steps at once 22 GB/s (one row, f32, one thread). */
 enum { STREAM_STEPS = 8 };
 
 RF_INLINE void stream_steps(const rf_gemm *g, rf_dtype b_dtype, const float *a, int64_t j0, int cols,
@@ -338,9 +337,9 @@ RF_INLINE void stream_steps(const rf_gemm *g, rf_dtype b_dtype, const float *a, 
   }
 }
 
-/* B is (N,K); a lane computes one output column. Loads a cache line of each of 16 columns and
- * transposes them in registers, because an L1 set cannot keep 16 lines at a power-of-two stride.
- * Loading half lines reaches 9 GB/s, and whole lines 22 GB/s (one row, one thread). */
+/* For B (N,K). A lane computes one output column. Loads a cache line of each of 16 columns and
+ * transposes these lines in registers, because an L1 set cannot keep 16 lines at a power-of-two
+ * stride. Loading whole lines reaches 22 GB/s, half lines 9 GB/s (one row, one thread). */
 /* Sets to[d] to dword d of each of the 16 lines. */
 RF_INLINE void transposed_lines(const char *p, int64_t stride, rf_v16 to[16]) {
 #if defined(__AVX512F__)
@@ -364,7 +363,7 @@ RF_INLINE void transposed_lines(const char *p, int64_t stride, rf_v16 to[16]) {
   for (int d = 0; d < 16; d++) to[d] = rf_v16_load(dword[d]);
 #endif
 }
-/* The bf16 value of each dword at odd k if `odd`, otherwise at even k, as f32. */
+/* Each dword has the bf16 values of an even k and the next odd k. Returns one of the two as f32. */
 RF_INLINE rf_v16 half_of(rf_v16 x, bool odd) {
 #if defined(__AVX512F__)
   __m512i u = _mm512_castps_si512(x);
@@ -381,7 +380,7 @@ RF_INLINE rf_v16 half_of(rf_v16 x, bool odd) {
 #endif
 }
 /* Computes sixteen columns from `column` on for up to `most` (constant) rows. EACH_SUM(X) is X(0)
- * .. X(15): sums are named variables, so that they stay in registers. */
+ * .. X(15). Each sum is a named variable, so that it stays in a register. */
 #define EACH_SUM(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14) X(15)
 #define SUM_LOAD(i) rf_v16 sum##i = (i) < rows ? rf_v16_load(y + (int64_t)(i)*cols) : rf_v16_zero();
 #define SUM_STORE(i) \
@@ -396,7 +395,7 @@ RF_INLINE void stream_columns(const rf_gemm *g, rf_dtype b_dtype, int most, cons
   const char *b = (const char *)g->b + column * stride;
   EACH_SUM(SUM_LOAD)
   for (; k + step <= g->k; k += step) {
-    /* prefetches further steps of these columns; near their end, prefetches the next columns */
+    /* prefetches later steps of these columns, or the next columns near the end of these columns */
     int64_t ahead =
         (k + step) * item + STREAM_AHEAD <= row_bytes ? STREAM_AHEAD : STREAM_AHEAD - row_bytes + 16 * stride;
     for (int i = 0; i < 16; i++) __builtin_prefetch(b + i * stride + k * item + ahead, 0, 2);

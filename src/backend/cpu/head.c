@@ -1,8 +1,8 @@
 /* head.c - the output head in chunks of rows: logits = x w + bias in f32, cross-entropy, and its
- * gradients. The workspace has the logits of one chunk of rows, which their gradient overwrites. No
- * (n,V) array exists. The chunk size is a multiple of the tile depth and depends only on the shape.
- * Results do not depend on the chunk size, because every logit and every element of dx and dw is
- * one chain. */
+ * gradients. The workspace has the logits of one chunk of rows, and later the gradient of these
+ * logits. No (n,V) array exists. The chunk size is a multiple of RF_TILE_DEPTH and depends only on
+ * the shape. Every logit and every element of dx and dw is one chain, so results do not depend on
+ * the chunk size. */
 #include "backend/cpu/head.h"
 #include "backend/cpu/product.h"
 
@@ -11,7 +11,7 @@
 enum { CHUNK_BYTES = 128 << 20, CHUNK_LEAST_ROWS = 64 };
 
 typedef struct dims {
-  int64_t rows, width, vocab, chunk, ld; /* ld: floats of a row of logits with its padding */
+  int64_t rows, width, vocab, chunk, ld; /* ld: floats of a row of logits, including padding */
 } dims;
 
 int64_t rf_head_chunk_rows(int64_t rows, int64_t vocab) {
@@ -105,7 +105,7 @@ WORKSPACE(head_score, -1)
 
 /* ---- the loop over chunks -------------------------------------------------------------------- */
 
-/* Writes the logits of rows [r0, r0 + count) to z; `product` is workspace for the products. */
+/* Writes the logits of rows [r0, r0 + count) to z. `product` is workspace for the product. */
 static void chunk_logits(const rf_head_isa *isa, const rf_call *call, const dims *d, int64_t r0,
                          int64_t count, float *z, void *product) {
   rf_gemm g = logits_product(call->graph, call->op, d, d->chunk);
@@ -118,7 +118,8 @@ static void chunk_logits(const rf_head_isa *isa, const rf_call *call, const dims
   rf_gemm_run(isa->gemm, &g, call->threads, product);
 }
 
-/* Runs head_loss (gradient_slot < 0), head_loss_bwd (with saved_lse) and head_loss_grad. */
+/* Runs head_loss if gradient_slot < 0, head_loss_bwd if saved_lse is not NULL, and otherwise
+ * head_loss_grad. gradient_slot is the index of the output dx. */
 static void loss_chunks(const rf_head_isa *isa, const rf_call *call, float *nll, int32_t *argmax, float *lse,
                         const float *saved_lse, int gradient_slot) {
   const rf_graph *graph = call->graph;
@@ -225,7 +226,7 @@ static void head_score_run(const rf_head_isa *isa, const rf_call *call) {
 }
 
 /* head_logits gathers the chosen rows of x, then runs one product. A row index of -1 gives zeros.
- * Indices of -1 at the end of the list take no time. */
+ * The product leaves out indices of -1 at the end of the list. */
 static size_t head_logits_workspace(const rf_head_isa *isa, const rf_graph *graph, const rf_op *op,
                                     int threads) {
   dims d = dims_of(graph, op);

@@ -1,5 +1,5 @@
 /* head_norm_body.h - RMSNorm on each query and key head of a fused qkv row, forward and backward.
- * elementwise_*.c include it after norm_body.h, whose functions treat heads as rows. */
+ * elementwise_*.c include this file after norm_body.h, whose functions get a head as a row. */
 
 RF_INLINE void head_norm_rows(const rf_call *call, int64_t begin, int64_t end, rf_dtype dtype,
                               rf_dtype gain_dtype) {
@@ -56,7 +56,8 @@ static void head_norm_dx_range(const rf_call *call, int64_t begin, int64_t end) 
   RF_BY_DTYPE(head_norm_dx_rows, rf_in(call, 0)->dtype, rf_in(call, 1)->dtype, call, begin, end);
 }
 
-/* Sums channels [from, to) of the gains' gradients: rows ascend, and heads ascend in a row. */
+/* Computes channels [from, to) of the gradients of the gains. Adds rows in ascending order, and the
+ * heads of a row in ascending order. */
 RF_INLINE void head_norm_gain_columns(const rf_call *call, int64_t from, int64_t to, rf_dtype dtype,
                                       rf_dtype gain_dtype) {
   const rf_attr_head_norm *attr = &call->op->attr.head_norm;

@@ -74,7 +74,7 @@ static void row_gradient(float *z, int64_t vocab, int32_t label, float lse, floa
   else row_gradient_of(z, vocab, label, lse, scale, 0.0f, false);
 }
 
-/* Keeps a sorted list. Skips sixteen logits at once if none exceeds the last entry. */
+/* Keeps a sorted list of the largest logits. Skips sixteen logits if all are <= the last entry. */
 static void row_top(const float *z, int64_t vocab, int most, int32_t *ids, float *values) {
   int held = 0;
   for (int64_t v = 0; v < vocab; v += RF_LANES) {

@@ -1,5 +1,5 @@
-/* lora.c - LoRA adapters of a linear layer, as products of gemm.h over ranges of columns. These
- * kernels copy and scale the small operand (b or h), and read or write large operands once. */
+/* lora.c - LoRA adapters of a linear layer, as products of gemm.h over ranges of columns. Kernels
+ * copy and scale the small operand (b or h), and read or write each large operand once. */
 #include "backend/cpu/lora.h"
 #include "backend/cpu/product.h"
 
@@ -130,7 +130,7 @@ static rf_lora_part part_of(const dims *d, const rf_lora_parts *parts, int p, in
 }
 static int64_t whole_ranks(const rf_lora_parts *parts) { return (parts->rank + 15) / 16 * 16; }
 
-/* Workspace: scaled `b` and f32 `h` in forward; `b` in blocks of 16 and scaled `h` in backward. */
+/* Forward needs scaled b and f32 h. Backward needs scaled h, and scaled b in blocks of 16 ranks. */
 static size_t lora_wide_workspace(const rf_graph *graph, const rf_op *op, int threads) {
   dims d = dims_of(graph, op);
   (void)threads;

@@ -9,7 +9,7 @@
 typedef struct rf_lora_part {
   rf_dtype dtype; /* type of u, y, dy and dh */
   int64_t rows, columns, rank;
-  int64_t ld, ranks, joined; /* row strides: ld of u, y and dy; ranks of h and dh; joined of b and db */
+  int64_t ld, ranks, joined; /* row strides of u, y and dy; of h and dh; of b and db */
   int threads;
 } rf_lora_part;
 

@@ -14,7 +14,7 @@ RF_INLINE void put_n(void *p, rf_dtype dtype, int64_t i, rf_v16 x, int n) {
 }
 static int least(int64_t a, int64_t b) { return (int)(a < b ? a : b); }
 
-/* Computes `rows` rows of COLUMNS columns, or of `left` columns at the right edge. */
+/* Computes `rows` rows by `left` columns: COLUMNS, or fewer at the right edge. */
 RF_INLINE void forward_block(const rf_lora_part *p, int rows, int left, const void *u, const float *h,
                              const float *b, void *y, int64_t at) {
   rf_v16 acc[ROWS][VECTORS];
@@ -58,7 +58,7 @@ void rf_lora_forward_avx512(const rf_lora_part *p, const void *u, const float *h
   }
 }
 
-/* Computes up to SIDE rows by SIDE ranks; zeros stand for missing rows and ranks. */
+/* Computes up to SIDE rows by SIDE ranks. Zeros replace missing rows and ranks. */
 static void backward_h_block(const rf_lora_part *p, int64_t first, int rows, const void *dy,
                              const float *ranks16, void *dh, int64_t rank) {
   float x[SIDE][DEEP] = {{0}};

@@ -1,5 +1,5 @@
 /* matmul.c - the three ops of a linear layer as products of gemm.h: the operands A and B, and the
- * epilogue. A weight is (K,N), or (N,K) with attr.transpose; only the strides of both differ. */
+ * epilogue. A weight is (K,N), or (N,K) with attr.transpose. Only the strides differ. */
 #include "backend/cpu/product.h"
 
 static bool takes_numbers(const rf_graph *graph, const rf_op *op) { /* f64 runs on the reference */

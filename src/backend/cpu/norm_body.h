@@ -107,7 +107,7 @@ typedef struct norm_gradient {
   float offset;
 } norm_gradient;
 
-/* Adds dy unit(x) to dgain and dy to dbias, for channels [from, to) and rows [row, row_end). */
+/* dgain += dy (x - mean) rstd and dbias += dy, for channels [from, to) and rows [row, row_end). */
 RF_INLINE void norm_gain_rows(const norm_gradient *g, int64_t row, int64_t row_end, int64_t from, int64_t to,
                               bool centre, rf_dtype dtype, rf_dtype gain_dtype) {
   (void)gain_dtype;
@@ -124,8 +124,8 @@ RF_INLINE void norm_gain_rows(const norm_gradient *g, int64_t row, int64_t row_e
   }
 }
 
-/* dx = round(round(rstd (g - mean(g) - unit mean(g unit))) + dres), g = dy gain. RMSNorm has no
- * mean(g) term. */
+/* dx = round(round(rstd (g - mean(g) - unit mean(g unit))) + dres), where g = dy gain and unit = (x
+ * - mean) rstd. RMSNorm has no mean(g) and no mean. */
 RF_INLINE void norm_dx_rows(const norm_gradient *g, int64_t row, int64_t row_end, bool centre, rf_dtype dtype,
                             rf_dtype gain_dtype) {
   int64_t width = g->width;
@@ -157,11 +157,11 @@ RF_INLINE void norm_dx_rows(const norm_gradient *g, int64_t row, int64_t row_end
   }
 }
 
-/* Runs blocks of rows that stay in cache. In a block, a thread first sums its channels of dgain and
- * dbias over all rows, then computes dx of its share of the rows. Threads wait between these two
- * steps only if dx overwrites x or dy, because the sums must read the rows before they change. An
- * alternative design, which passes channel sums from thread to thread, is as fast on an idle Zen 4,
- * but 2.5 times slower if another program uses a core. */
+/* Runs blocks of rows that stay in cache. In a block, each thread first sums dgain and dbias over
+ * all rows for its part of the channels. Then it computes dx for its part of the rows. If dx
+ * overwrites x or dy, threads wait between these two steps. Another design, in which threads pass
+ * on channel sums, is as fast on an idle Zen 4, but 2.5 times slower if another program uses a
+ * core. */
 static void norm_backward(const rf_call *call, bool centre) {
   enum { BLOCK_BYTES = 256 * 1024 }; /* bytes of x and dy per thread */
   rf_dtype dtype = rf_in(call, 0)->dtype, gain_dtype = rf_in(call, 1)->dtype;

@@ -10,9 +10,9 @@ static size_t norm_sq_workspace(const rf_graph *graph, const rf_op *op, int thre
   return (size_t)norm_sq_chunks(&graph->tensor[op->input[0]]) * sizeof(double);
 }
 
-/* Sums squares in sixteen doubles, which the tree of rf_v16_fold_sum then adds. Squares of floats
- * are exact in double, so fused multiply-adds give the same sums. The code uses intrinsics, because
- * gcc 12 would convert floats to doubles one by one. */
+/* Sums squares in sixteen doubles, and adds these in the order of rf_v16_fold_sum. Squares of
+ * floats are exact in double, so fused multiply-adds give the same sums. The code uses intrinsics,
+ * because gcc 12 would convert floats to doubles one by one. */
 #if defined(__AVX512F__)
 RF_INLINE int64_t squares_of_vectors(const float *x, int64_t count, double lane[RF_LANES]) {
   __m512d low = _mm512_setzero_pd(), high = low;
@@ -56,8 +56,7 @@ RF_INLINE double sum_of_squares(const float *x, int64_t count) {
   }
   return lane[0];
 }
-/* Divides squares in columns from `own_columns` on by `copies`, the number of chips that have
- * them. */
+/* Divides the squares of columns that `copies` chips have (from `own_columns` on) by `copies`. */
 static double sum_of_shared(const rf_call *call, int64_t first, int64_t count) {
   const rf_tensor *grad = rf_in(call, 0);
   const float *x = call->in[0];
@@ -122,9 +121,9 @@ RF_INLINE rf_v16 adamw_piece(const adamw_constants *k, const float *grad, float 
   return w;
 }
 
-/* Updates master, m and v in place, and the bf16 weights if there are any. Ordinary stores write
- * master, m and v, whose cache lines were just read; non-temporal stores would give 0.82 of the
- * speed. Non-temporal stores write the weights, which are not read. */
+/* Updates master, m and v in place, and writes the bf16 weights if there are any. master, m and v
+ * take ordinary stores, because their cache lines were just read; non-temporal stores would give
+ * 0.82 of the speed. The weights are not read, so they take non-temporal stores. */
 enum { AHEAD = 1024 }; /* prefetch distance in elements: 4 KiB of each array */
 RF_INLINE void adamw_elements(const adamw_constants *k, const rf_call *call, int64_t begin, int64_t end,
                               bool prefetch, int64_t grad_ahead) {
@@ -173,9 +172,8 @@ static bool updates_with_sums(const rf_op *op) { return op->output_count > 4 && 
 static size_t adamw_workspace(const rf_graph *graph, const rf_op *op, int threads) {
   return updates_with_sums(op) ? norm_sq_workspace(graph, op, threads) : 0;
 }
-/* Updates elements [begin, end); if the op also sums squares, updates chunks [begin, end). A
- * chunk's squares are summed before its update, because a non-finite gradient must not change the
- * chunk. */
+/* Updates elements [begin, end). If the op also sums squares, updates chunks [begin, end). The
+ * squares of a chunk are summed first, because a non-finite gradient must not change the chunk. */
 RF_INLINE void adamw_share(const rf_call *call, int64_t begin, int64_t end, bool prefetch) {
   const adamw_constants k = adamw_constants_of(call);
   const int64_t count = rf_tensor_count(rf_in(call, 0));

@@ -97,7 +97,7 @@ RF_INLINE w_float w_code5(w_word x, const w_tables *t) {
   X(q5_k, RF_Q_Q5_K, 256, 2, 43) X(q6_k, RF_Q_Q6_K, 256, 1, 52)
 // clang-format on
 typedef struct code_form {
-  int values, halves, bytes; /* numbers for a stored block */
+  int values, halves, bytes; /* values, 16-bit words and bytes of a lane in a stored block */
 } code_form;
 RF_INLINE code_form form_of(int type) { /* `type` is a constant */
   switch (type) {
@@ -126,8 +126,8 @@ RF_INLINE w_word block_word(const w_block *b, int i) {
   return w_load_word(b->word + 4 * (int64_t)i * b->lanes);
 }
 
-/* Scale and offset of a run of q4_k or q5_k. parts_of_k4 gets both as six-bit integers;
- * scales_of_k4 multiplies these by the scales of the block, as quant_k.c does. */
+/* Scale and offset of a run of q4_k or q5_k. parts_of_k4 gets both as six-bit integers.
+ * scales_of_k4 multiplies these integers by the scales of the block, as quant_k.c does. */
 RF_INLINE void parts_of_k4(const w_block *b, int run, w_word *scale, w_word *offset) {
   w_word low = block_word(b, 0), middle = block_word(b, 1), high = block_word(b, 2);
   int at = 8 * (run % 4);

@@ -60,9 +60,9 @@ static void pack_b_transposed(const rf_gemm *g, int64_t j0, int cols, int64_t k0
 
 /* ---- few rows -------------------------------------------------------------------------------- */
 
-/* Some steps of k of a panel: `a` is A with a_step floats per step, `w` is B as f32 with ld floats
- * per step, and y[row][RF_PANEL_LANES] is the sums. Each step prefetches one line at `ahead` and
- * then adds ahead_step bytes to `ahead`. */
+/* Some steps of k of a panel. `a` is A with a_step floats per step, `w` is B as f32 with ld floats
+ * per step, and y[row][RF_PANEL_LANES] has the sums. Each step prefetches the cache line at `ahead`
+ * and then adds ahead_step bytes to `ahead`. */
 typedef struct chain_part {
   int steps;
   const float *a, *w;
@@ -133,7 +133,7 @@ static const struct chain_row {
 } CHAIN_ROWS[] = {CHAIN_SHAPES(CHAIN_ROW)};
 // clang-format on
 
-/* Returns the shape with the most rows (at most `rows`) whose vectors divide `lanes` evenly. */
+/* Returns the shape with the largest number of rows, up to `rows`, whose vectors divide `lanes`. */
 static const struct chain_row *chain_row_of(int rows, int lanes) {
   const struct chain_row *best = NULL;
   for (size_t i = 0; i < sizeof CHAIN_ROWS / sizeof *CHAIN_ROWS; i++) {
@@ -144,9 +144,9 @@ static const struct chain_row *chain_row_of(int rows, int lanes) {
   return best;
 }
 
-/* Runs all rows of a part with `lanes` lanes of `y`. Prefetches `bytes` bytes at `ahead`, because
- * hardware prefetchers stop at the end of a 4 KiB page. The prefetches are spread over the part,
- * because a burst would delay other loads. */
+/* Runs all rows of a part for `lanes` lanes. Prefetches `bytes` bytes at `ahead`, because hardware
+ * prefetchers stop at page ends. Spreads the prefetches, because a burst would delay other
+ * loads. */
 static void chain_panel(int lanes, const chain_part *all, int64_t bytes) {
   const struct chain_row *row[RF_FEW_ROWS];
   const int m = (int)all->a_step;

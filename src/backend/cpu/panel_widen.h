@@ -1,13 +1,12 @@
-/* panel_widen.h - converts packed panels to f32, lane by lane in vectors, for AVX2 and AVX-512.
- * Plain C calls the functions of formats/. Included by gemm_kernels.h. A value is d q + e, rounded
- * once. q is the stored code, at least 0. A run of 16 or 32 values shares d and e. If the type has
- * no offset, e = -zero d. If the scales are finite, the result is bit-identical to ggml's: the
- * product d q is exact in f32 for all types, so only the addition rounds. A zero may have the other
- * sign; the result does not show it, because every sum starts at 0. */
+/* panel_widen.h - converts packed panels to f32 in vectors of lanes, for AVX2 and AVX-512. Plain C
+ * calls the functions of formats/. gemm_kernels.h includes this file. A value is d q + e, rounded
+ * once. q is the stored code, which is not negative. A run of 16 or 32 values shares d and e. If
+ * the type has no offset, e = -z d, where z is the code of the value 0. d q is exact in f32, so
+ * only the addition rounds, and results are bit-identical to ggml's if the scales are finite. Only
+ * the sign of a zero may differ. It changes no sum, because every sum starts at 0. */
 
 /* Writes steps [k0, k0 + steps) of lanes [lane, lane + lanes) to to[step][RF_PANEL_LANES]. `lane`
- * and `lanes` are multiples of 16; for types with blocks, k0 and `steps` are multiples of
- * HALF_RUN. */
+ * and `lanes` are multiples of 16. For types with codes, k0 and `steps` are too. */
 typedef void (*widen_fn)(const rf_panel *panel, const char *at, int64_t k0, int steps, int lane, int lanes,
                          float *to);
 enum { HALF_RUN = 16 }; /* `widen` may begin at multiples of this number of values */
@@ -79,9 +78,10 @@ RF_INLINE void widen_plain(int type, const rf_panel *panel, const char *at, int6
 }
 
 /* A product of up to FEW_ROWS_MOST rows with a full panel. It converts codes to f32 in registers.
- * Few rows run all of k for four vectors of lanes at a time. More rows run RUN steps of k for fewer
- * vectors before the next vectors, so that the rows stay in L1. FEW_EACH(X) is X(row, vector) for
- * each row and each vector. docs/measurements.md has the other orders that were tried. */
+ * Up to four rows run over all k for several vectors of lanes, then for the next vectors. More rows
+ * run only over RUN steps of k before the next vectors, so that these steps of A stay in L1
+ * (docs/measurements.md has other orders). FEW_EACH(X) is X(row, vector) for all rows and
+ * vectors. */
 #define FOUR_ROWS(X, r0, r1, r2, r3) \
   EACH_VECTOR(X, r0) EACH_VECTOR(X, r1) EACH_VECTOR(X, r2) EACH_VECTOR(X, r3)
 #if defined(__AVX512F__)
@@ -92,12 +92,12 @@ enum { FEW_ROWS_MOST = 16 };
 enum { FEW_ROWS_MOST = 2 };
 #define FEW_EACH(X) EACH_VECTOR(X, 0) EACH_VECTOR(X, 1)
 #endif
-/* Arguments: some rows times some vectors of lanes, over whole 32-step blocks of a panel. */
+/* Arguments of a product of all rows with some vectors of lanes, over steps [k0, k1) of k. */
 typedef struct few_part {
   const char *at; /* codes of the panel */
   int64_t k0, k1;
   int lane;       /* first lane of the vectors */
-  const float *a; /* A as [k][m] from k0 on; a variant for fewer rows than m reads only its rows */
+  const float *a; /* A as [k][m] from k0 on; a variant for more rows than m also reads the next step */
   int m;
   float *y;          /* [m][RF_PANEL_LANES] */
   const char *ahead; /* prefetches start here and are spread evenly over the call */
@@ -169,9 +169,9 @@ RF_INLINE void few_plain(int type, int rows, int vectors, const few_part *p) {
 
 #if defined(__AVX512F__)
 /* bf16: one load has two vectors of lanes: even lanes in the low halves of dwords, odd lanes in the
- * high halves. Six or eight rows run at a time. The second group of rows finds the panel's lanes in
- * L1. Each of the two groups prefetches half of the next data. This order reaches 158 GFLOP/s;
- * sixteen rows and one vector reach 148 (M = 16, one thread, Sapphire Rapids). */
+ * high halves. Six or eight rows run at a time. If rows remain, they run next and find the lanes in
+ * L1; each of the two passes prefetches half of the next data. This order reaches 158 GFLOP/s.
+ * Sixteen rows and one vector at a time reach 148 (M = 16, one thread, Sapphire Rapids). */
 // clang-format off
 #define PAIR_EACH(X) \
   X(0, 0) X(0, 1) X(1, 0) X(1, 1) X(2, 0) X(2, 1) X(3, 0) X(3, 1) \
@@ -275,7 +275,7 @@ static const struct panel_type *panel_type_of(const rf_panel *panel) {
     if (PANEL_TYPES[i].type == panel->type->number) return &PANEL_TYPES[i];
   return NULL;
 }
-/* Returns false if the panel is not full, there are too many rows, or the type has no variant. */
+/* Runs the product if the panel is full and a variant for its type and m exists; else false. */
 static bool few_run(const rf_panel *panel, const char *at, int64_t inner, const float *a, int m, float *y) {
   enum { RUN = 256, AHEAD = 2048 }; /* steps; bytes */
   const struct panel_type *type = panel_type_of(panel);

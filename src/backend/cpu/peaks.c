@@ -1,11 +1,11 @@
-/* peaks.c - measures arithmetic speed at a given ISA level, and memory speed at the strongest. */
+/* peaks.c - measures arithmetic speed with any ISA, and memory speed with the widest vectors. */
 #include "backend/cpu/peaks.h"
 #include "backend/cpu/peaks_loops.h"
 
 #include <omp.h>
 #include <stdlib.h>
 
-/* Lowest level first. The last row that does not exceed a level is the fastest at this level. */
+/* For each dtype, ISAs ascend. The last entry that a CPU supports is its fastest. */
 typedef struct arithmetic {
   rf_dtype dtype;
   rf_isa isa;

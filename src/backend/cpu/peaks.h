@@ -1,25 +1,24 @@
-/* peaks.h - measures the machine's peak rates, for comparison with kernel speeds. A measurement is
- * a short burst. The caller sets the length of a burst, and times a kernel between two bursts,
- * because other programs may slow down both. */
+/* peaks.h - measures the peak rates of this machine, for comparison with kernel speeds. A
+ * measurement is a short burst, whose length the caller sets. Callers time a kernel between two
+ * bursts, because another program slows down bursts and kernel alike. */
 #ifndef RF_PEAKS_H
 #define RF_PEAKS_H
 
 #include "backend/kernel.h"
 #include "machine/isa.h"
 
-/* The unit that multiplies a dtype fastest on a CPU of this level. RF_F32 uses fused multiply-adds
+/* The unit that multiplies a dtype fastest on a CPU with this ISA. RF_F32 uses fused multiply-adds
  * of the widest vectors. RF_BF16 and RF_I8 use vectors (vdpbf16ps, vpdpbusd) or tiles (tdpbf16ps,
- * tdpbssd). NONE means that no instruction multiplies the dtype, so that kernels widen its
- * operands. */
+ * tdpbssd). NONE: no instruction multiplies the dtype. */
 typedef enum rf_peak_unit { RF_PEAK_NONE, RF_PEAK_VECTORS, RF_PEAK_TILES } rf_peak_unit;
 rf_peak_unit rf_peak_unit_of(rf_dtype dtype, rf_isa isa);
 /* FLOP/s of `threads` threads that run products in registers for `seconds` on the fastest unit of
- * the dtype; 0 for NONE. A multiply-add counts as two. `isa` must not exceed this CPU's level. For
- * the vectors of a CPU with tiles, pass RF_PEAK_VECTORS_OF(isa). */
+ * the dtype; 0 for NONE. A multiply-add counts as two. This CPU must support `isa`. For the vectors
+ * of a CPU with tiles, pass RF_PEAK_VECTORS_OF(isa). */
 double rf_peak_flops(rf_dtype dtype, rf_isa isa, int threads, double seconds);
 #define RF_PEAK_VECTORS_OF(isa) ((isa) < RF_ISA_AMX ? (isa) : RF_ISA_AVX512BF16)
 
-/* Bytes/s of the best of `loops` passes over a buffer that the caller has already written. The
+/* Bytes/s of the fastest of `loops` passes over a buffer that the caller has already written. The
  * buffer should be far larger than the caches (at least 1 GiB for printed figures). `bytes` is
  * rounded down to a multiple of 4 KiB per thread. */
 double rf_peak_read_bps(const void *buffer, size_t bytes, int threads, int loops);

@@ -15,8 +15,7 @@ static void peak_stream(float *to, rf_v16 x) {
 #include "backend/cpu/peaks_body.h"
 const rf_peak_memory RF_PEAK_MEMORY_BASE = {peak_read, peak_copy, peak_nt_copy};
 
-/* Twelve independent chains. Empty asm hides values from the compiler, so that it skips no
- * round. */
+/* Twelve independent chains. Empty asm hides the values, so that the compiler skips no round. */
 static void multiply_add(long rounds) {
   rf_v4 sum[12] = {{0}}, factor = {0.5f, 0.5f, 0.5f, 0.5f}, term = {1.0f, 1.0f, 1.0f, 1.0f};
   for (long n = 0; n < rounds; n++) {

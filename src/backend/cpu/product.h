@@ -1,5 +1,5 @@
-/* product.h - builds the rf_gemm of matmul.c, experts.c, head.c and lora.c from their operands, and
- * the kernel rows of linear layers, one per path. */
+/* product.h - builds an rf_gemm from operands, for matmul.c, experts.c, head.c and lora.c. Defines
+ * the kernels of linear layers, one for each path of gemm.h. */
 #ifndef RF_PRODUCT_H
 #define RF_PRODUCT_H
 
@@ -27,7 +27,7 @@ static inline rf_operand rf_weight(const rf_tensor *w, int64_t k, int64_t n, boo
   stored.panels = rf_panels_of(w);
   return stored;
 }
-/* (M,N) = a (M,K) b (K,N). m and k bound the workspace; a call may have fewer rows or steps. */
+/* (M,N) = a (M,K) b (K,N). The workspace is for m and k, and a call may have a smaller m and k. */
 static inline rf_gemm rf_gemm_of(int64_t m, int64_t n, int64_t k, rf_operand a, rf_operand b, rf_dtype dtype,
                                  int64_t ld) {
   return (rf_gemm){.m = m,
@@ -47,7 +47,7 @@ static inline rf_gemm rf_gemm_of(int64_t m, int64_t n, int64_t k, rf_operand a, 
                    .ld = ld};
 }
 
-/* True if the path of this name can compute the product, whatever the number of rows. */
+/* True if the path of this name can compute the product. The number of rows does not matter. */
 static inline bool rf_takes_fast(const rf_gemm *g) { return g->fast; }
 static inline bool rf_takes_tiles(const rf_gemm *g) { return !g->fast && rf_gemm_is_bf16(g); }
 static inline bool rf_takes_few(const rf_gemm *g) { return rf_takes_tiles(g) && rf_gemm_may_stream(g); }
@@ -61,12 +61,11 @@ static inline bool rf_takes_stream(const rf_gemm *g) {
 
 /* ---- the kernels of a linear layer ----------------------------------------------------------- */
 
-/* matmul.c and experts.c define takes_numbers(graph, op). For each OP, OP_dx and OP_dw, both files
- * also define OP_product(graph, op), and OP_call(path, isa, call), which runs the product on
- * `path`.
+/* matmul.c and experts.c define takes_numbers(graph, op). For each of OP, OP_dx and OP_dw, both
+ * files also define OP_product(graph, op), and OP_call(path, isa, call), which runs the product.
  *
- * RF_TAKES(matmul, panels, true) defines matmul_takes_panels(graph, op): true if takes_numbers is
- * true, the path can run the product, and `also` is true. */
+ * RF_TAKES(matmul, panels, also) defines matmul_takes_panels(graph, op). It returns true if
+ * takes_numbers returns true, the path can compute the product, and `also` is true. */
 #define RF_TAKES(op, path, also) \
   static bool op##_takes_##path(const rf_graph *graph, const rf_op *node) { \
     if (!takes_numbers(graph, node)) return false; \
@@ -82,8 +81,8 @@ static inline bool rf_takes_stream(const rf_gemm *g) {
     const rf_gemm g = op##_product(graph, node); \
     return rf_gemm_workspace(&table, &g, threads); \
   }
-/* The table row of kernel OP_ISA_PATH for at most `rows` rows. Curves of `family` predict its
- * time. */
+/* The table entry of a kernel for at most `rows` rows, whose time the curves of `family`
+ * predict. */
 #define RF_PATH_ROW(of, variant, path, takes, lowest, rows, family, suffix) \
   {.op = #of, \
    .name = family suffix, \
@@ -124,9 +123,9 @@ static inline bool rf_takes_stream(const rf_gemm *g) {
   RF_PATH_ROW(op, amx, many, tiles, RF_ISA_AMX, 0, "gemm_amx_32x32", "")
 #define RF_FAST_ROW(op, isa, level) RF_PATH_ROW(op, isa, fast, fast, level, 0, "fast_" #isa, "")
 
-/* All kernels of `op`, its dx and its dw, with their rows. `also` is the condition that a product
- * has few rows, and `rows` the maximum number of few rows. Other products use the path `many` or
- * `many_tiles`. */
+/* RF_PRODUCTS defines all kernels of op, op_dx and op_dw. RF_PRODUCT_ROWS lists their table
+ * entries. Kernels for few rows require the condition `also` and at most `rows` rows. Other
+ * products use the path `many`, or `many_tiles` on AMX. */
 #if defined(__x86_64__)
 #define RF_PRODUCTS_X86(op, also, many, many_tiles) \
   RF_TAKES(op, fast, true) \

@@ -1,7 +1,7 @@
-/* shares.h - distributes items over threads. A thread takes items from the front of its share, so
- * that it reads contiguous memory. When its share is empty, it takes items from the end of another
- * share. If threads took items alternately, each panel would start with cold caches: 0.87 of the
- * speed (one row, q4_0, 2,048 values of k, two threads, Granite Rapids). */
+/* shares.h - distributes items over threads. Each thread has a share, a range of consecutive items.
+ * It takes items from the front of this range, and so reads contiguous memory. When its share is
+ * empty, it takes items from the end of another share. Taking items in turn would have cold caches
+ * and 0.87 of the speed (one row, q4_0, 2,048 values of k, two threads, Granite Rapids). */
 #ifndef RF_SHARES_H
 #define RF_SHARES_H
 
@@ -31,8 +31,8 @@ static inline int rf_shares_at_once(int64_t count, int most, int threads) {
   return most;
 }
 
-/* Takes up to `most` items for a thread: sets *first and returns their number, or 0 if none remain.
- * A call takes at most half of a share, so that threads end at about the same time. */
+/* Takes up to `most` items for a thread. Sets *first to the first item and returns the number of
+ * items; 0: none remain. A call takes at most half of a share, so that threads end together. */
 static inline int rf_shares_take(rf_shares *shares, int thread, int most, int64_t *first) {
   for (int turn = 0; turn < shares->parts; turn++) {
     _Atomic uint64_t *place = &shares->part[(thread + turn) % shares->parts].left;

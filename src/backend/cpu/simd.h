@@ -1,8 +1,8 @@
 /* simd.h - vectors of sixteen f32 lanes, in which all CPU kernels are written: one zmm with
  * AVX-512, two ymm with AVX2, otherwise four vectors of four in plain C. The compiler's target
- * macros choose the vector type, so other compiler flags give the kernel of another ISA. Results
- * are bit-identical on all ISAs, except NaN payloads. Each function is one sequence of IEEE
- * additions, products and fused multiply-adds; one tree folds horizontal sums and maxima. */
+ * macros choose the vector type, so other compiler flags give the kernel of another ISA. On all
+ * ISAs, a function is the same sequence of IEEE operations, and sums over lanes use the same tree.
+ * So results are bit-identical, except for the payloads of NaNs. */
 #ifndef RF_SIMD_H
 #define RF_SIMD_H
 
@@ -142,8 +142,8 @@ RF_INLINE rf_v16 rf_v16_load_bf16_n(const rf_bf16 *p, int n) {
 RF_INLINE void rf_v16_store_bf16_n(rf_bf16 *p, rf_v16 x, int n) {
   _mm256_mask_storeu_epi16(p, rf_m16_first(n), rf_v16_narrow(x));
 }
-/* Non-temporal stores of sixteen f32 or thirty-two bf16 to a 64-byte aligned address, or ordinary
- * stores if the ISA has none. rf_stream_fence before a barrier makes these stores visible. */
+/* Non-temporal stores of sixteen f32 or thirty-two bf16 to a 64-byte aligned address. In plain C,
+ * these are ordinary stores. rf_stream_fence before a barrier makes the stores visible. */
 RF_INLINE void rf_v16_stream(float *p, rf_v16 x) { _mm512_stream_ps(p, x); }
 RF_INLINE void rf_v16_stream_bf16_pair(rf_bf16 *p, rf_v16 a, rf_v16 b) {
   _mm512_stream_si512((__m512i *)(void *)p,
@@ -398,7 +398,7 @@ RF_INLINE rf_v16 rf_v16_load(const float *p) { return rf_v16_load_n(p, RF_LANES)
 RF_INLINE void rf_v16_store_n(float *p, rf_v16 x, int n) { memcpy(p, &x, (size_t)n * sizeof *p); }
 RF_INLINE void rf_v16_store(float *p, rf_v16 x) { rf_v16_store_n(p, x, RF_LANES); }
 
-/* Not inlined, because each call of fmaf in the library would only add code size. */
+/* Not inlined, because sixteen library calls each time would only add code size. */
 #define RF_CALLED static __attribute__((noinline, unused))
 RF_CALLED rf_v16 rf_v16_fma(rf_v16 a, rf_v16 b, rf_v16 c) {
   for (int i = 0; i < RF_LANES; i++)
@@ -507,9 +507,9 @@ RF_INLINE rf_v16 rf_v16_round(rf_v16 x, rf_dtype dtype) {
 
 #define RF_C(x) rf_v16_set1(x)
 
-/* e^x within 1 ulp. 0 below x = -87.33, where e^x leaves the normal numbers; inf above 88.72;
- * e^-inf = 0; NaN stays NaN. x = k ln 2 + r, and e^r is a polynomial fitted on |r| <= ln 2 / 2
- * (equal ripple, relative error 3e-9). */
+/* e^x within 1 ulp. The result is 0 for x < -87.33 (e^x would be subnormal), inf for x > 88.72, and
+ * NaN for NaN. x = k ln 2 + r, and e^r is a polynomial fitted on |r| <= ln 2 / 2 (equal ripple,
+ * relative error 3e-9). */
 RF_INLINE rf_v16 rf_v16_exp(rf_v16 x) {
   /* adding 1.5 2^23 rounds x / ln 2 to an integer */
   rf_v16 t = rf_v16_fma(x, RF_C(0x1.715476p+0f), RF_C(12582912.0f));
@@ -590,8 +590,7 @@ RF_INLINE rf_v16 rf_v16_gelu_argument(rf_v16 u) {
   rf_v16 u2 = rf_v16_mul(u, u);
   return rf_v16_mul(u, rf_v16_fma(u2, RF_C(2.0f * 0.7978845608f * 0.044715f), RF_C(2.0f * 0.7978845608f)));
 }
-/* GELU with tanh: 0.5 u (1 + tanh z) = u sigmoid(2 z). The sigmoid loses no digits for negative
- * u. */
+/* GELU with tanh: 0.5 u (1 + tanh z) = u sigmoid(2 z), which loses no digits for negative u. */
 RF_INLINE rf_v16 rf_v16_gelu_tanh(rf_v16 u) { return rf_v16_mul(u, rf_v16_sigmoid(rf_v16_gelu_argument(u))); }
 /* Derivative of tanh GELU: s + u s (1 - s) (2 z)', (2 z)' = 2 sqrt(2/pi) (1 + 3 0.044715 u^2). The
  * second term is 0 for |u| > 30. Clamping u to 30 avoids inf times 0 if u^2 = inf. */
@@ -603,9 +602,9 @@ RF_INLINE rf_v16 rf_v16_gelu_tanh_grad(rf_v16 u) {
   return rf_v16_fma(rf_v16_mul(b, slope), rf_v16_mul(s, mirror), s);
 }
 
-/* Sets *density to the normal density at u. Returns the integral of the density up to u, accurate
- * also for u < 0. The integral up to -|u| is e^(-u^2/2) times a polynomial in 1 / (1 + 0.3 |u|),
- * with a fitted error of 3e-7 for |u| < 14. */
+/* Sets *density to the normal density at u. Returns the integral of the density up to u, which is
+ * accurate also for u < 0. The integral up to -|u| is e^(-u^2/2) times a polynomial in 1 / (1 + 0.3
+ * |u|), with a fitted error of 3e-7 for |u| < 14. */
 RF_INLINE rf_v16 rf_v16_normal(rf_v16 u, rf_v16 *density) {
   rf_v16 a = rf_v16_min(rf_v16_abs(u), RF_C(14.0f)),
          e = rf_v16_exp(rf_v16_mul(rf_v16_mul(a, a), RF_C(-0.5f)));
@@ -634,9 +633,8 @@ RF_INLINE rf_v16 rf_v16_gelu_erf_grad(rf_v16 u) {
   return rf_v16_fma(b, density, below);
 }
 
-/* Returns the sine of the angle high + low and sets *cosine; absolute error 1e-7. |high| is below
- * 1e5, and |low| far below |high|. A single f32 angle would be off by 1e-4 at position 4096,
- * because of rounding. */
+/* Returns the sine of the angle high + low and sets *cosine, with an absolute error of 1e-7 for
+ * |high| < 1e5. Rounding the angle to one f32 would cost an error of 1e-4 at position 4096. */
 RF_INLINE rf_v16 rf_v16_sincos(rf_v16 high, rf_v16 low, rf_v16 *cosine) {
   /* number of quarter circles, rounded as in rf_v16_exp */
   rf_v16 t = rf_v16_fma(high, RF_C(0x1.45f306p-1f), RF_C(12582912.0f));

@@ -18,7 +18,7 @@ typedef enum rf_simd_function {
   RF_SIMD_SIN,
   RF_SIMD_COS,
   RF_SIMD_SQRT,
-  RF_SIMD_BF16, /* EXP to BF16 are f(a); SIN and COS take a + b; BF16 rounds to bf16 and back */
+  RF_SIMD_BF16, /* EXP to BF16 are f(a), SIN and COS f(a + b); BF16 rounds to bf16 and back */
   RF_SIMD_DIV,
   RF_SIMD_MIN,
   RF_SIMD_MAX,
@@ -31,8 +31,8 @@ typedef enum rf_simd_function {
   RF_SIMD_FUNCTIONS
 } rf_simd_function;
 
-/* out[i] = f(a[i], b[i], c[i]) for i < count; missing lanes of the last vector are 0. Returns false
- * if this CPU does not have `isa`. */
+/* out[i] = f(a[i], b[i], c[i]) for i < count. Zeros fill the last vector. Returns false if this CPU
+ * does not have `isa`. */
 bool rf_simd_map(rf_isa isa, rf_simd_function f, const float *a, const float *b, const float *c, float *out,
                  int64_t count);
 

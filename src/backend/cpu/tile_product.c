@@ -1,13 +1,13 @@
-/* tile_product.c - cuts a product of bf16 into tiles and distributes them over threads. gemm.h
- * defines the arithmetic; gemm_amx.c packs and multiplies. A unit is 32 rows of A or 32 columns of
- * B. Units of one operand are "held": all threads first pack a block of held units, which fits in
- * an L2. Units of the other operand are "passing": a thread packs a few of them and multiplies each
- * by all held units of the block. Packed passing units thus never leave the L2 of the thread. While
- * tiles multiply, vectors run the epilogue of finished sums, a few rows after each step. The
- * epilogue uses non-temporal stores (rf_gemm.nontemporal). Ordinary stores wait for a line of C,
- * and meanwhile delay tile loads at the same offset in another page. A passing unit enters L1 one
- * range of steps at a time. Each range is multiplied by GROUP held units, and the sums wait in a
- * ring. */
+/* tile_product.c - cuts a product of bf16 into tiles and distributes the tiles over threads. gemm.h
+ * defines the arithmetic, and gemm_amx.c packs and multiplies. A unit is 32 rows of A or 32 columns
+ * of B. The units of one operand are "held", and the units of the other operand are "passing". All
+ * threads first pack a block of held units, which fits in an L2. Then each thread packs a few
+ * passing units and multiplies each by all held units of the block. A packed passing unit thus
+ * never leaves the L2 of the thread. A part of its steps stays in L1 while it is multiplied by
+ * GROUP held units. The sums wait in a ring of buffers for the epilogue, which vectors run while
+ * tiles multiply, a few rows after each step. Non-temporal stores (rf_gemm.nontemporal) are faster,
+ * because an ordinary store waits for a cache line of C, and meanwhile delays tile loads at the
+ * same offset in another page. */
 #include "backend/cpu/gemm_tiles.h"
 
 #include "backend/cpu/cpu.h"
@@ -67,8 +67,7 @@ typedef struct job {
   const rf_gemm *g;
   shape s;
   int64_t strips, panels, held, passed; /* units of this call */
-  /* number of blocks of held units; number of bundles of passing units, which are packed
-   * together */
+  /* number of blocks of held units; number of bundles of `together` passing units */
   int64_t blocks, bundles;
   int64_t k0, k1; /* steps [k0, k1) of the current block of k */
   float *packed, *sums;
@@ -77,7 +76,8 @@ typedef struct job {
 
 static int64_t row_of(const job *j, int64_t strip) { return cut(j->g->m, j->strips, strip); }
 
-/* Packs `count` units from u on, one step of all units at a time. `sums`: also sums B's columns. */
+/* Packs `count` units from u on, one step of all units at a time. `sums`: also sums columns of
+ * B. */
 static void pack(const job *j, bool a, int64_t u, int64_t count, float *to, bool sums) {
   const rf_gemm *g = j->g;
   const int64_t unit_floats = a == j->s.hold_a ? j->s.held_floats : j->s.passed_floats;
@@ -97,14 +97,14 @@ static void pack(const job *j, bool a, int64_t u, int64_t count, float *to, bool
   }
 }
 
-/* A thread's ring of sums. Entries from `done` to `made` wait for their epilogue. */
+/* The ring of sums of one thread. Entries from `done` to `made` - 1 wait for the epilogue. */
 typedef struct worker {
   rf_tile_errands errands;
   const job *j;
   float *ring;
   rf_gemm_sums end[RING];
   unsigned made, done;
-  int at, rate; /* number of finished rows of entry `done`; number of rows to finish after each step */
+  int at, rate; /* finished rows of entry `done`; rows to finish after each step */
 } worker;
 
 static void finish_rows(worker *w, int rows) {
@@ -130,8 +130,8 @@ typedef struct pair {
   rf_gemm_sums out;
 } pair;
 
-/* Prefetches the part of an array of C's shape that is for unit `u` and the held units of a
- * group. */
+/* Prefetches the elements of `array`, which has the shape of C, for unit `u` and the GROUP held
+ * units from `group` on. */
 static void fetch_group(const job *j, const void *array, rf_dtype dtype, int64_t u, int64_t group,
                         int64_t h1) {
   const int64_t item = rf_dtype_bytes(dtype);
@@ -157,7 +157,7 @@ static void pass(worker *w, int64_t u, const float *passing, int64_t h0, int64_t
     const int count = (int)least(GROUP, h1 - group);
     pair pairs[GROUP];
     while (w->made + (unsigned)count - w->done > RING) finish_rows(w, UNIT);
-    /* the next group of held units starts with reading g->u */
+    /* the sums of the next group start from g->u */
     if (first && g->accumulate) fetch_group(j, g->u, RF_F32, u, group + GROUP, h1);
     /* the epilogue of this group reads `side` */
     if (last && beside) fetch_group(j, g->side, g->dtype, u, group, h1);

@@ -1,5 +1,6 @@
-/* attention.c - causal attention within segments of (n,(N+2K)H) rows of query, key and value heads,
- * and over a cache. Query i of a segment sees keys j <= i, and with a window j > i - window. */
+/* attention.c - causal attention over the segments of a batch, and over a cache. A row of qkv
+ * (n,(N+2K)H) has N query heads, K key heads and K value heads of H elements. Query i of a segment
+ * sees keys j <= i. With a window, it sees only those of these keys that have j > i - window. */
 #include "backend/reference/kernels.h"
 #include "graph/kv.h"
 
@@ -10,13 +11,12 @@ size_t rf_reference_attention_workspace(const rf_graph *graph, const rf_op *op, 
   return 2 * (size_t)op->attr.attention.head_dim * sizeof(double);
 }
 
-/* The KV cache of a call: pages (P,2,G,KH) of keys and values, the table (slots,C) of each slot's
- * pages, and the scales (P,2,G,K) of an i8 cache. */
+/* The KV cache of a call. */
 typedef struct paged {
-  rf_view data;
-  float *scale;
-  const int32_t *table;
-  int64_t columns, page, heads, dim;
+  rf_view data;                      /* pages of keys and values (P,2,G,KH) */
+  float *scale;                      /* scales of an i8 cache (P,2,G,K) */
+  const int32_t *table;              /* page numbers of each slot (slots,C) */
+  int64_t columns, page, heads, dim; /* C, G, K and H */
 } paged;
 
 /* The row of the cache that holds a position of a slot. `which` is 0 for keys and 1 for values. */
@@ -52,8 +52,9 @@ static void paged_store(const paged *p, int64_t slot, int64_t which, int64_t pos
         finite ? (int8_t)nearbyintf((float)load(from, from_at + c) * steps) : 0;
 }
 
-/* The rows of one key/value head. Element (j, c) of the keys is at key_at + j * stride + c, and of
- * the values at value_at + j * stride + c. If there is a cache, the rows belong to one slot. */
+/* The keys and values of one head. If `cache` is not NULL, they are in slot `slot` of the cache.
+ * Otherwise element c of key j is data[key_at + j * stride + c], and element c of value j is
+ * data[value_at + j * stride + c]. */
 typedef struct head_rows {
   rf_view data;
   int64_t key_at, value_at, stride;
@@ -77,9 +78,9 @@ typedef struct query {
   head_rows keys;
 } query;
 
-/* The scaled score of a query and key j. With a bf16 softmax, the score is an f32 chain as in a
- * matmul, because its rounding to bf16 is part of the definition. Otherwise the score is a sum in
- * double. */
+/* The scaled score of a query and key j. With a bf16 softmax, the score is a chain of f32 fused
+ * multiply-adds, because the rounding of this result to bf16 is part of the definition. Otherwise
+ * the score is a sum in double. */
 static double score(const query *of, int64_t j) {
   const rf_attr_attention *attr = of->attr;
   bool chain = attr->softmax == RF_BF16 && of->q.dtype != RF_F64;
@@ -97,8 +98,8 @@ static int64_t first_key(const rf_attr_attention *attr, int64_t i) {
   return attr->window > 0 && i >= attr->window ? i - attr->window + 1 : 0;
 }
 
-/* Attention of query i to keys `from` to i: writes H elements of ctx and returns
- * log(sum(exp(score))). `sums` has room for H. */
+/* Attention of a query to keys `from` to `last`. Writes H elements of ctx and returns
+ * log(sum(exp(score))). `sums` has room for H numbers. */
 static double attend(const query *of, int64_t from, int64_t last, rf_view ctx, int64_t ctx_at, double *sums) {
   int64_t dim = of->attr->head_dim;
   double largest = -INFINITY, sum = 0;
@@ -151,8 +152,8 @@ typedef struct pair {
   double p, ds;
 } pair;
 
-/* Probability of key j for query i of head h, and gradient of its score. The segment starts at
- * `begin`. */
+/* Returns the probability of key j for query i of head h, and the gradient of the score. The
+ * segment starts at row `begin`. */
 static pair pair_of(const rf_call *call, int64_t begin, int64_t h, int64_t i, int64_t j) {
   const rf_attr_attention *attr = &call->op->attr.attention;
   rf_view qkv = in_view(call, 0), ctx = in_view(call, 1), lse = in_view(call, 2), dctx = in_view(call, 3);
@@ -183,8 +184,8 @@ static void query_gradient(const rf_call *call, int64_t begin, int64_t h, int64_
   for (int64_t c = 0; c < head_dim; c++) store(dqkv, at + c, dq[c]);
 }
 
-/* Computes dk and dv of key j of head g, sums over queries that see j in all query heads of the
- * group. */
+/* Computes dk and dv of key j of key/value head g. Both are sums over the queries that see key j,
+ * in all query heads that share head g. */
 static void key_gradient(const rf_call *call, int64_t begin, int64_t length, int64_t g, int64_t j,
                          double *dk) {
   const rf_attr_attention *attr = &call->op->attr.attention;
@@ -224,7 +225,7 @@ void rf_reference_attention_bwd(const rf_call *call) {
 
 /* ---- over a cache ---------------------------------------------------------------------------- */
 
-/* Number of positions below `end` that one chip of a group stores. */
+/* Number of positions below `end` that chip `rank` stores: those with position % chips == rank. */
 static int64_t held(int64_t end, int64_t chips, int64_t rank) { return (end - rank + chips - 1) / chips; }
 
 /* qkv (n,(N+2K)H), cache (P,2,G,K*H), table (slots,C), slots (n), positions (n), scale (P,2,G,K)?

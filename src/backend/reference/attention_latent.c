@@ -1,6 +1,7 @@
 /* attention_latent.c - multi-head latent attention over rows, its backward pass, and the same
- * attention over a cache of latent rows. The query of a head has P numbers for latent keys and R
- * rotated numbers. A head of kv has P numbers of its key and W numbers of its value. */
+ * attention over a cache of latent rows. The query of a head has P plain and R rotated numbers. A
+ * head of kv has the P plain numbers of its key, then the W numbers of its value. The R rotated
+ * numbers of a key (`turns`) are the same for all heads. */
 #include "backend/reference/kernels.h"
 
 /* ---- the latent row -------------------------------------------------------------------------- */
@@ -75,7 +76,7 @@ static latent latent_of(const rf_call *call) {
                   .turns = in_view(call, 2)};
 }
 
-/* Three functions: element c of head h of row i's query, of row j's key, of row j's value. */
+/* These functions return element c of the query (row i, head h), key or value (row j, head h). */
 static double query_of(const latent *l, int64_t i, int64_t h, int64_t c) {
   return load(l->q, (i * l->heads + h) * l->query + c);
 }
@@ -121,7 +122,7 @@ typedef struct pair {
   double p, ds;
 } pair;
 
-/* Returns the probability of key j for query i of head h, and the gradient of its score. */
+/* Returns the probability of key j for query i of head h, and the gradient of the score. */
 static pair pair_of(const rf_call *call, const latent *l, int64_t i, int64_t j, int64_t h) {
   rf_view ctx = in_view(call, 3), lse = in_view(call, 4), dctx = in_view(call, 5);
   double p = exp(score(l, i, j, h) - load(lse, h * l->rows + i)), delta = 0, dp = 0;
@@ -140,7 +141,7 @@ void rf_reference_attention_latent_bwd(const rf_call *call) {
   rf_view dctx = in_view(call, 5), dq = out_view(call, 0), dkv = out_view(call, 1),
           dturns = out_view(call, 2);
   double *query = call->workspace, *pairs = query + l.query, *turns = pairs + l.pair;
-  /* Each row `at` is used first as a query, then as a key. */
+  /* row `at` is first the query for dq, then the key for dkv and dturns */
   for (int64_t s = 0; s < l.rows && segments[s] < l.rows; s++)
     for (int64_t at = segments[s]; at < segments[s + 1]; at++) {
       for (int64_t c = 0; c < l.rotated; c++) turns[c] = 0;

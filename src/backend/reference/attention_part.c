@@ -1,4 +1,4 @@
-/* attention_part.c - attention of some queries to all keys: double scores, one softmax per row. */
+/* attention_part.c - attention of this chip's queries to the keys of all chips, in double. */
 #include "backend/reference/kernels.h"
 
 #include <string.h>
@@ -47,7 +47,7 @@ static double score(const part *p, int64_t row, int64_t key, int64_t h) {
   return p->attr->softmax == RF_BF16 ? rounded(RF_BF16, sum) : sum;
 }
 
-/* The first key that query `at` sees, within its segment and window. The last is `at`. */
+/* The first key that query `at` sees in its segment and window. The last key is `at` itself. */
 static int64_t first_key(const part *p, int64_t at) {
   int64_t s = 0;
   while (s + 1 < p->keys && p->segments[s + 1] <= at) s++;

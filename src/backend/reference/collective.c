@@ -1,5 +1,5 @@
-/* collective.c - collectives in a group of one chip, and offloads to host memory. The kernels of
- * the collectives copy x to y, or add x to the sum in y. */
+/* collective.c - collectives in a group of one chip, and offloads to host memory. Most of these
+ * kernels copy x to y. If the output accumulates, they add x to y. */
 #include "backend/reference/kernels.h"
 
 #include <string.h>
@@ -20,7 +20,7 @@ void rf_reference_reduce_scatter(const rf_call *call) { copy(call); }
 void rf_reference_all_reduce(const rf_call *call) { copy(call); }
 void rf_reference_all_to_all(const rf_call *call) { copy(call); }
 void rf_reference_permute(const rf_call *call) { copy(call); }
-/* In a group of one chip, send has no receiver, and recv has no sender and sets y to zero. */
+/* In a group of one chip, send has no receiver and does nothing. recv gives zeros. */
 void rf_reference_send(const rf_call *call) { (void)call; }
 void rf_reference_recv(const rf_call *call) {
   if (!adds(call, 0)) memset(call->out[0], 0, (size_t)rf_tensor_bytes(rf_out(call, 0)));

@@ -31,7 +31,7 @@ static void scatter(const rf_call *call, int slot, const int32_t *index, int64_t
     for (int64_t i = 0; i < rf_tensor_count(rf_out(call, slot)); i++) store(table, i, 0.0);
   for (int64_t r = 0; r < rows; r++)
     for (int64_t d = 0; d < width; d++) {
-      /* a row of another chip */
+      /* another chip has this table row */
       if (index[r] < first || index[r] >= first + rf_out(call, slot)->shape[0]) continue;
       int64_t at = (index[r] - first) * width + d;
       store(table, at, load(table, at) + load(dx, r * width + d) * scale);

@@ -16,8 +16,8 @@ static double all_of(rf_view logits, int64_t row, int64_t experts) {
   return top + log(sum);
 }
 
-/* The value that ranks an expert is its logit, because softmax does not change the order of logits.
- * If there is a choice bias, this value is the score (softmax or sigmoid) plus the bias. */
+/* Experts are ranked by their logits, because softmax does not change the order. With a choice
+ * bias, experts are ranked by score (softmax or sigmoid) plus bias. */
 static double rank_of(const rf_call *call, int64_t row, int64_t e, double all) {
   rf_view logits = in_view(call, 0), choice = in_view(call, 1);
   double z = logit(logits, row + e);
@@ -25,7 +25,8 @@ static double rank_of(const rf_call *call, int64_t row, int64_t e, double all) {
   return (call->op->attr.experts.router.sigmoid ? sigmoid(z) : exp(z - all)) + load(choice, e);
 }
 
-/* A group ranks by its best expert's value; with sigmoids, by the sum of its two best values. */
+/* A group of experts is ranked by the value of its best expert. With sigmoids, the group is ranked
+ * by the sum of its two best values. */
 static double group_rank(const rf_call *call, int64_t row, int64_t group, double all) {
   const rf_attr_experts *attr = &call->op->attr.experts;
   int64_t size = attr->experts / attr->router.groups;
@@ -42,8 +43,8 @@ static double group_rank(const rf_call *call, int64_t row, int64_t group, double
   return attr->router.sigmoid ? first + second : first;
 }
 
-/* Returns whether the group of expert e is among the best groups. Of equal groups, the lower index
- * wins. */
+/* True if the group of expert e is one of the `groups_used` best groups. Of two equal groups, the
+ * group with the lower index is better. */
 static bool is_open(const rf_call *call, int64_t row, int64_t e, double all) {
   const rf_router *router = &call->op->attr.experts.router;
   if (router->groups == 0) return true;
@@ -154,7 +155,7 @@ void rf_reference_dispatch_bwd(const rf_call *call) {
     }
 }
 
-/* Number of runs of rows. Run r has the rows of expert r modulo the number of experts. */
+/* Number of runs of consecutive rows. Run r has rows of expert r % experts. */
 static int64_t runs(const rf_call *call) {
   return call->op->attr.experts.experts * (int64_t)(call->op->attr.group > 1 ? call->op->attr.group : 1);
 }

@@ -1,6 +1,6 @@
 /* head.c - the output head: logits of chosen rows, and cross-entropy with its gradient, without an
- * (n,V) array of logits. A logit is an f32 chain as in a matmul, plus the bias. Logits are not
- * rounded to the activation dtype, because no tensor stores them. */
+ * (n,V) array of logits. A logit is a chain of f32 fused multiply-adds as in a matmul, plus the
+ * bias. Logits are not rounded to the activation dtype, because no tensor stores logits. */
 #include "backend/reference/kernels.h"
 
 /* The operands of all ops in this file: x (n,D), w (D,V) or (V,D), bias (V)?. */
@@ -46,8 +46,8 @@ static double logit(const head *of, int64_t r, int64_t v) {
   return capped(of->cap, of->bias.data ? exact_add(of->wide, sum, load(of->bias, v)) : sum);
 }
 
-/* Sum of exp(logit - largest) of row r. Sets *most to the largest logit, *best to its first
- * token. */
+/* Returns the sum of exp(logit - largest) over row r. Sets *most to the largest logit, and *best to
+ * the first token with this logit. */
 static double row_sum(const head *of, int64_t r, int32_t *best, double *most) {
   double largest = -INFINITY, sum = 0;
   for (int64_t v = 0; v < of->words; v++) {
@@ -80,16 +80,16 @@ static void loss_rows(const rf_call *call, const head *of, const int32_t *labels
   }
 }
 
-/* The workspace has the gradients (n) of one token's logits, sums dx (n,D), and lse (n) for
- * head_loss_grad. */
+/* The workspace has the gradients (n) of the logits of one token, the sums of dx (n,D) and, for
+ * head_loss_grad, lse (n). */
 size_t rf_reference_head_workspace(const rf_graph *graph, const rf_op *op, int threads) {
   (void)threads;
   const rf_tensor *x = &graph->tensor[op->input[0]];
   return (size_t)(x->shape[0] * (x->shape[1] + 2)) * sizeof(double);
 }
 
-/* dlogits = (softmax - onehot) * loss_scale, one token at a time. dx, dw and dbias are the outputs
- * from `slot` on. */
+/* Computes dlogits = (softmax - onehot) * loss_scale for one token of the vocabulary at a time, and
+ * from dlogits the outputs dx (index `slot`), dw (`slot` + 1) and dbias (`slot` + 2). */
 static void gradients(const rf_call *call, const head *of, const int32_t *labels, rf_view lse, int slot) {
   rf_view dx = out_view(call, slot), dw = out_view(call, slot + 1), dbias = out_view(call, slot + 2);
   double *column = call->workspace, *sums = column + of->rows;
@@ -124,8 +124,7 @@ void rf_reference_head_loss(const rf_call *call) {
   loss_rows(call, &of, ids(call, 3), out_view(call, 2));
 }
 
-/* x, w, bias?, labels (n) -> part (n,4): this chip's largest logit, sum, label's logit, best
- * token */
+/* x, w, bias?, labels (n) -> part (n,4): largest logit, sum, logit of the label, best token */
 void rf_reference_head_part(const rf_call *call) {
   head of = head_of(call);
   const int32_t *labels = ids(call, 3);
@@ -173,8 +172,8 @@ void rf_reference_head_loss_bwd(const rf_call *call) {
   gradients(call, &of, ids(call, 3), in_view(call, 4), 0);
 }
 
-/* x, w, bias?, labels -> nll, argmax, dx, dw, dbias?: head_loss and head_loss_bwd, with lse
- * rounded */
+/* x, w, bias?, labels -> nll, argmax, dx, dw, dbias?: the results of head_loss, then of
+ * head_loss_bwd. In between, lse is rounded to its dtype. */
 void rf_reference_head_loss_grad(const rf_call *call) {
   head of = head_of(call);
   double *space = call->workspace;
@@ -224,7 +223,7 @@ void rf_reference_head_score(const rf_call *call) {
     double lse = rounded(of.wide ? RF_F64 : RF_F32, row_lse(&of, r, &best)), before = INFINITY;
     store(logprob, r, labels[r] < 0 ? 0.0 : logit(&of, r, labels[r]) - lse);
     int64_t last = -1;
-    /* Finds the token that comes after the pair (before, last) in descending order of logits. */
+    /* finds the next token in descending order of logits, after token `last` with logit `before` */
     for (int64_t k = 0; k < most && (top_ids || top.data); k++) {
       double largest = -INFINITY;
       int64_t at = -1;

@@ -1,4 +1,4 @@
-/* lora.c - the adapters of a linear layer. Each part covers a range of the layer's columns. */
+/* lora.c - the LoRA adapters of a linear layer. Each adapter (part) adds to a range of columns. */
 #include "backend/reference/kernels.h"
 
 /* First column of part p in the matrix b. */

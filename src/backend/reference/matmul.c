@@ -1,5 +1,5 @@
 /* matmul.c - the matmul family. Each output element is one chain of f32 fused multiply-adds in
- * ascending order of the summed index, or a double sum for f64. Every other kernel must give
+ * ascending order of the summed index. For f64, it is a sum in double. Every other kernel must give
  * bit-identical results, except products of bf16 with tiles (backend/cpu/gemm.h). */
 #include "backend/reference/kernels.h"
 
@@ -56,8 +56,8 @@ void rf_reference_matmul_dx(const rf_call *call) {
     }
 }
 
-/* x (M,K), dy (M,N) -> dw with the shape of w, dbias (N)?: sums over ascending rows. When
- * accumulating, sums start from the present value. */
+/* x (M,K), dy (M,N) -> dw with the shape of w, dbias (N)?: sums over ascending rows. If the output
+ * accumulates, a sum starts from the present value. */
 void rf_reference_matmul_dw(const rf_call *call) {
   rf_view x = in_view(call, 0), dy = in_view(call, 1), dw = out_view(call, 0), dbias = out_view(call, 1);
   int64_t rows = rows_in_use(call, rf_in(call, 0)->shape[0]), inner = rf_in(call, 0)->shape[1],

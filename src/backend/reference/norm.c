@@ -1,5 +1,5 @@
-/* norm.c - LayerNorm and RMSNorm over rows and over heads, forward and backward. The backward pass
- * reads the forward pass's statistics, (mean, rstd) or (rstd). */
+/* norm.c - LayerNorm and RMSNorm over rows, and RMSNorm over heads, forward and backward. The
+ * backward pass reads the statistics of the forward pass: mean and rstd, or only rstd. */
 #include "backend/reference/kernels.h"
 
 /* x (n,D), gain (D), bias (D) -> y (n,D), stats (n,2); RMSNorm: x, gain -> y, stats (n,1) */

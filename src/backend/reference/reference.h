@@ -1,4 +1,4 @@
-/* reference.h - the kernel table with a row for every op, which accepts every dtype and shape. */
+/* reference.h - the table of the reference kernels: one for every op, any dtype and any shape. */
 #ifndef RF_BACKEND_REFERENCE_H
 #define RF_BACKEND_REFERENCE_H
 

@@ -1,9 +1,9 @@
-/* rope.c - rotary positions: pair i of elements of each query and key head is rotated by position
- * times frequency i. With R = rope.dim, pair i is elements (i, i + R/2) of the head. With
- * rope.tail, pair i is elements (2i, 2i + 1) of the last R elements of the head. */
+/* rope.c - rotary positions. In each query and key head, pair i of elements is rotated by the angle
+ * position times frequency i. With R = rope.dim, pair i is elements i and i + R/2 of the head. With
+ * rope.tail, pair i is elements 2i and 2i + 1 of the last R elements of the head. */
 #include "backend/reference/kernels.h"
 
-/* qkv (n,(N+2K)H), positions (n) -> qkv with q and k rotated. `inverse`: backward rotates back. */
+/* qkv (n,(N+2K)H), positions (n) -> qkv with q and k rotated. The backward pass uses `inverse`. */
 void rf_reference_rope(const rf_call *call) {
   const rf_attr_rope *attr = &call->op->attr.rope;
   const int32_t *positions = ids(call, 1);

@@ -1,4 +1,4 @@
-/* table.c - the kernel table: one row for each op. Every kernel accepts every dtype and shape. */
+/* table.c - the kernel table: one kernel for each op. Each accepts every dtype and shape. */
 #include "backend/reference/kernels.h"
 #include "backend/reference/reference.h"
 
@@ -23,7 +23,7 @@ static size_t workspace(const rf_graph *graph, const rf_op *op, int threads) {
   return 0;
 }
 
-/* ROW(ROPE, rope) is the row of the op rope, which rf_reference_rope runs. */
+/* ROW(ROPE, rope) is the table entry of the op rope; its kernel is rf_reference_rope. */
 #define ROW(NAME, of) \
   {.op = #of, .name = "reference_" #of, .workspace_bytes = workspace, .run = rf_reference_##of},
 const rf_kernel RF_REFERENCE_KERNELS[] = {RF_OPS_LIST(ROW){.op = NULL}};

@@ -1,11 +1,11 @@
 /* sheet.c - kernels of accelerators that are known only by their data sheet. A plan gets kernel
- * names and workspace sizes. Names and sizes depend on shapes alone, not on the machine that
- * plans. */
+ * names and workspace sizes. Names and sizes depend only on shapes. */
 #include "backend/kernel.h"
 #include "machine/isa.h"
 
-/* A training step computes logits for one panel of rows at a time, as on the CPU. A panel has so
- * many rows (about 250 FLOPs per byte of table) that reading the table does not limit its speed. */
+/* As on the CPU, a training step computes logits for one block of rows (a panel) at a time. With
+ * 256 rows, the product has about 250 FLOPs per byte of the table, so that reading the table does
+ * not limit its speed. */
 enum { PANEL_BYTES = 64 << 20, PANEL_LEAST_ROWS = 256 };
 
 static size_t head_panel(const rf_graph *graph, const rf_op *op, int threads) {
@@ -18,8 +18,8 @@ static size_t head_panel(const rf_graph *graph, const rf_op *op, int threads) {
   return (size_t)panel * (size_t)(vocab + 1) * sizeof(float); /* logits and lse of the rows */
 }
 
-/* Bytes of f32 sums of the backward pass (FlashAttention-2, algorithm 2): dQ, summed over blocks of
- * keys, and delta = dctx . ctx, one number for each row and head. */
+/* Bytes of the f32 sums of the backward pass (FlashAttention-2, algorithm 2): the sums of dQ over
+ * blocks of keys, and the number delta = dctx . ctx for each row and head. */
 static size_t attention_sums(const rf_graph *graph, const rf_op *op, int threads) {
   (void)threads;
   const rf_tensor *qkv = &graph->tensor[op->input[0]];
@@ -28,7 +28,8 @@ static size_t attention_sums(const rf_graph *graph, const rf_op *op, int threads
   return (size_t)(qkv->shape[0] * op->attr.attention.heads * sums) * sizeof(float);
 }
 
-/* Bytes of the gradient with `rank` columns that the first of two matmuls gives to the second. */
+/* Bytes of an f32 gradient with the shape of input 1. The first of two matmuls computes it, and the
+ * second reads it. */
 static size_t lora_between(const rf_graph *graph, const rf_op *op, int threads) {
   (void)threads;
   return (size_t)rf_tensor_count(&graph->tensor[op->input[1]]) * sizeof(float);
