@@ -1,16 +1,15 @@
-/* admit.c - decides when a waiting answer starts, and which cached prefix it uses.
- *
- * First come, first served. The first waiting answer needs a slot and enough pages for its maximum
- * length; no other answer overtakes it. The waiting answer reuses its longest common prefix with a
- * cached sequence. The waiting answer goes on waiting while another answer prefills a longer prefix
- * that both share. If pages are missing, sequences kept for reuse are evicted, least recently used
- * first. */
+/* admit.c - decides when a waiting answer starts, and which cached prefix it uses. First come,
+ * first served: no answer overtakes the first waiting answer. To start, an answer needs a slot and
+ * enough pages for its maximum length. It uses the cached sequence with which it has the longest
+ * common prefix. If a running answer is prefilling a longer common prefix, the waiting answer waits
+ * for this prefix. If pages are missing, sequences that were kept for reuse are evicted, least
+ * recently used first. */
 #include "generate/batch.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { MIN_PREFIX = 16 }; /* Copying the last page of a shorter prefix costs more than it saves. */
+enum { MIN_PREFIX = 16 }; /* copying the last page of a shorter prefix costs more than it saves */
 
 static int64_t common(const int32_t *a, int64_t a_count, const int32_t *b, int64_t b_count) {
   int64_t most = a_count < b_count ? a_count : b_count, n = 0;
@@ -30,8 +29,8 @@ static void drop_sequence(rf_batch *b, rf_cached_seq *c) {
   c->pin = NULL;
 }
 
-/* Returns the least recently used kept sequence that is not pinned. Returns `other` only if no
- * other sequence qualifies, and NULL if `other` is not kept either. */
+/* Returns the least recently used of the kept sequences that are not pinned. If `other` is the only
+ * kept sequence, returns `other`. Returns NULL if none is kept. */
 static rf_cached_seq *oldest(rf_batch *b, rf_cached_seq *other) {
   rf_cached_seq *best = NULL;
   for (int i = 0; i < b->cached_count; i++) {
@@ -48,8 +47,8 @@ static bool has_room(const rf_batch *b) {
   return rf_pages_room(&b->pages, b->live, count);
 }
 
-/* Returns the cached sequence that shares the longest usable prefix with a prompt. The prompt's
- * last token is always computed, because its logits are needed. */
+/* Returns the cached sequence that has the longest usable common prefix with the prompt. The last
+ * token of the prompt is always computed, because its logits are needed. */
 static rf_cached_seq *best_prefix(rf_generator *g, rf_batch *b, const rf_request *r, int64_t *length) {
   rf_cached_seq *best = NULL;
   *length = 0;
@@ -67,8 +66,7 @@ static rf_cached_seq *best_prefix(rf_generator *g, rf_batch *b, const rf_request
   return best;
 }
 
-/* Whether a running answer is prefilling a prefix that it shares with `r` and that has more than
- * `have` tokens. */
+/* True if a running answer is prefilling a common prefix with `r` of more than `have` tokens. */
 static bool worth_waiting(const rf_generator *g, const rf_batch *b, const rf_request *r, int64_t have) {
   if (g->settings.no_sharing) return false;
   for (int i = 0; i < b->slots; i++) {
@@ -80,8 +78,8 @@ static bool worth_waiting(const rf_generator *g, const rf_batch *b, const rf_req
   return false;
 }
 
-/* Returns a sequence that begins with `length` tokens of `from` and has room for `total` tokens.
- * Evicts kept sequences as needed. Returns NULL if the answer must wait. */
+/* Returns a sequence that begins with the first `length` tokens of `from`, with enough pages for
+ * `total` tokens. Evicts kept sequences if needed. Returns NULL if the answer must wait. */
 static rf_cached_seq *begin_sequence(rf_batch *b, rf_cached_seq *from, int64_t *length, int64_t total) {
   rf_pages *pages = &b->pages;
   for (;;) {
@@ -95,7 +93,7 @@ static rf_cached_seq *begin_sequence(rf_batch *b, rf_cached_seq *from, int64_t *
     }
     rf_cached_seq *victim = oldest(b, from);
     if (!victim) return NULL;
-    if (victim == from) { /* Nothing else can be evicted: continue in `from` itself. */
+    if (victim == from) { /* nothing else can be evicted: continue in `from` itself */
       rf_sequence_cut(pages, &from->sequence, *length);
       from->state = RF_CACHED_RUNS;
       from->pin = NULL;
@@ -154,8 +152,8 @@ static bool is_pinned(const rf_batch *b, const rf_pending *p) {
   return false;
 }
 
-/* Pins (protects from eviction) the prompt of a request with more waiting answers than free slots.
- * The last token of the prompt is not pinned, because every answer computes it. */
+/* Pins the prompt of a request with more waiting answers than free slots, so that it is not
+ * evicted. Does not pin the prompt's last token, because every answer computes that token. */
 void rf_pin(rf_generator *g) {
   rf_batch *b = g->batch;
   for (int i = 0; i < b->slots; i++) {

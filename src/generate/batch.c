@@ -1,4 +1,4 @@
-/* batch.c - queues requests, takes a step of all running answers, and makes the events of the
+/* batch.c - queues requests, runs the steps of all running answers, and makes the events of a
  * step. */
 #include "generate/batch.h"
 #include "run/record.h"
@@ -100,7 +100,7 @@ static rf_status check_request(const rf_generator *g, const rf_request *r, rf_er
   return rf_sampler_check(&r->sampler, vocab, error);
 }
 
-/* Copies a request's ids and allocates its samples' states, reusing an ended request's memory. */
+/* Copies a request's ids and allocates its samples' states. May use an ended request's memory. */
 static rf_pending *take_pending(rf_batch *b, const rf_request *request) {
   size_t ids = (size_t)(request->count + request->stop_count) * sizeof(int32_t),
          samples = request->samples ? (size_t)request->samples : 1;
@@ -133,10 +133,10 @@ rf_status rf_generator_submit(rf_generator *g, const rf_request *request, int64_
   RF_TRY(check_request(g, request, error));
   rf_pending *p = take_pending(b, request);
   if (!p) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while queueing a request");
-  /* The last token of an answer is not cached, so this token may lie beyond the context. */
+  /* The last token of an answer is not cached, so it may be beyond the context. */
   int64_t room = g->settings.plan.build.seq - request->count + 1;
   if (!p->of.max_tokens || p->of.max_tokens > room) p->of.max_tokens = room;
-  if (!b->first) { /* Release the pages of the sequence of rf_generator_feed. */
+  if (!b->first) { /* release the pages of the sequence of rf_generator_feed */
     rf_sequence_release(&b->pages, &b->hand);
     g->length = 0;
   }
@@ -152,7 +152,7 @@ rf_status rf_generator_submit(rf_generator *g, const rf_request *request, int64_
 bool rf_generator_busy(const rf_generator *g) { return g->batch->first != NULL; }
 rf_generate_counts rf_generator_counts(const rf_generator *g) { return g->batch->counts; }
 
-/* Marks an answer as ended after its last event. The request ends with its last answer. */
+/* Marks an answer as ended, after its last event. With its last answer, the request ends too. */
 static void retire(rf_generator *g, rf_pending *p, int sample) {
   rf_batch *b = g->batch;
   p->state[sample] = RF_SAMPLE_ENDED;
@@ -206,7 +206,7 @@ void rf_batch_forget(rf_generator *g) {
     }
 }
 
-/* Rows that an answer needs next: one per uncached prompt token, or one for its latest token. */
+/* Rows that an answer needs next: the uncached tokens of its prompt, or its latest token. */
 static int64_t rows_left(const rf_slot *a) {
   int64_t left = a->to->of.count - a->cached->sequence.length;
   return left > 0 ? left : 1;
@@ -222,8 +222,8 @@ static void add_part(rf_batch *b, int slot, int64_t count) {
                                           .wanted = length + count >= prompt};
 }
 
-/* Composes a forward pass: first one row for every answer that needs only one row. Chunks of
- * prompts, oldest first, fill the other rows. */
+/* Composes a forward pass. Every answer that needs only one row gets this row. The other rows get
+ * chunks of prompts, oldest first. */
 static void compose(rf_batch *b) {
   int64_t rows = b->engine.rows;
   b->parts = 0;
@@ -254,7 +254,7 @@ static bool stops(const rf_request *r, int32_t id) {
   return false;
 }
 
-/* Adds the last events of cancelled answers, while the event list has room. */
+/* Adds the last events of cancelled answers until the list of events is full. */
 static void report_cancelled(rf_generator *g, rf_batch *b) {
   for (rf_pending *p = b->first, *next; p && b->cancelled && b->events < b->slots; p = next) {
     next = p->next;
@@ -273,7 +273,7 @@ static void report_cancelled(rf_generator *g, rf_batch *b) {
   }
 }
 
-/* Adds the event of an answer that chose a token or failed to choose one. */
+/* Adds the event of an answer that has chosen a token or has failed. */
 static void report(rf_generator *g, rf_batch *b, rf_slot *a) {
   rf_pending *p = a->to;
   rf_event *event = &b->event[b->events++];
@@ -304,8 +304,8 @@ static void choose(rf_batch *b, int i, int worker) {
       b->part[i].wanted ? b->engine.choose(b->engine.self, a, &b->part[i], worker, &a->error) : RAFTER_OK;
 }
 
-/* Chooses the next token of each sequence in the pass that has `wanted` set. Thread i % threads
- * serves sequence i. */
+/* Chooses the next token of each sequence whose part of the pass has `wanted` set. With n threads,
+ * thread t serves the sequences t, t + n, t + 2 n, ... */
 static void choose_all(rf_generator *g, rf_batch *b) {
   if (b->threads > 1 && b->parts > 1) {
 #pragma omp parallel num_threads(b->threads)
@@ -324,7 +324,7 @@ static rf_status prove(const rf_batch *b, rf_error *error) {
   return rf_pages_check(&b->pages, b->live, count, error);
 }
 
-/* Records the trace's counters after a pass: queued answers, answers in the pass, used pages. */
+/* Records counters of the trace after a pass: queued answers, answers in the pass, used pages. */
 static void count_all(const rf_batch *b) {
   int64_t waiting = 0, pages = 0;
   for (const rf_pending *p = b->first; p; p = p->next) waiting += p->of.samples - p->started;

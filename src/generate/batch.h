@@ -1,12 +1,12 @@
-/* batch.h - the internals of a generator: cached sequences, requests, and the engine that carries
- * out a step. Shared by generate.c, batch.c, admit.c, compute.c and simulate.c. */
+/* batch.h - the internals of a generator: cached sequences, requests, the engine. Shared by
+ * generate.c, batch.c, admit.c, compute.c and simulate.c. */
 #ifndef RF_BATCH_H
 #define RF_BATCH_H
 
 #include "generate/generate.h"
 #include "generate/pages.h"
 
-/* Maximum number of sequences kept in spare pages, in addition to the running sequences. */
+/* Maximum number of cached sequences that do not run. Their pages are spare pages. */
 enum { RF_KEPT = 32 };
 
 /* The next tokens of one sequence: consecutive rows of a forward pass. */
@@ -14,22 +14,22 @@ typedef struct rf_forward_part {
   rf_sequence *sequence;
   const int32_t *tokens; /* (count) */
   int64_t count;
-  bool wanted;         /* The logits after the last token are needed. */
-  const float *logits; /* Out: f32 (V), valid until the next forward pass. */
-  float lse;           /* Out: natural log of the sum of exp(logits). */
+  bool wanted;         /* true: the logits after the last token are needed */
+  const float *logits; /* output, f32 (V): the logits, valid until the next forward pass */
+  float lse;           /* output: natural log of the sum of exp(logits) */
 } rf_forward_part;
 
 typedef struct rf_slot rf_slot;
 
-/* Carries out forward passes: computes them (compute.c) or predicts their time (simulate.c).
- * Allocates nothing. */
+/* An engine either computes forward passes (compute.c) or predicts their time (simulate.c). The
+ * functions allocate nothing. */
 typedef struct rf_engine {
   void *self;
-  /* Maximum rows of one forward pass, and maximum tokens of one prompt in it. */
-  int64_t rows, chunk;
+  int64_t rows, /* Maximum number of rows of a forward pass. */
+      chunk;    /* Maximum number of tokens of one prompt in a forward pass. */
   rf_status (*forward)(void *self, int plan, rf_forward_part *part, int count, rf_error *error);
-  /* Chooses a token: sets answer->last and the fields that the answer's event reports. Several
-   * workers may call `choose` at the same time for different sequences of one pass. Errors: see
+  /* Chooses a token. Sets answer->last and the fields for the answer's event. Several workers may
+   * call `choose` at the same time for different sequences of a pass. Errors: see
    * rf_sampler_choose. */
   rf_status (*choose)(void *self, rf_slot *answer, const rf_forward_part *part, int worker, rf_error *error);
   void (*close)(void *self);
@@ -37,16 +37,16 @@ typedef struct rf_engine {
 
 enum { RF_SAMPLE_WAITS, RF_SAMPLE_RUNS, RF_SAMPLE_CANCELLED, RF_SAMPLE_ENDED };
 
-/* A submitted request, which exists until the last event of its last answer. */
+/* A submitted request. It exists until the last event of its last answer. */
 typedef struct rf_pending {
   struct rf_pending *next, *before;
-  rf_request of; /* tokens and stop are copies; samples and max_tokens are never 0. */
+  rf_request of; /* `tokens` and `stop` are copies; `samples` and `max_tokens` are not 0. */
   int64_t id;
-  int started;    /* Samples below this index no longer wait to start. */
-  int cancelled;  /* Cancelled samples whose last event is still due. */
-  int ended;      /* Samples whose last event was delivered. */
-  uint8_t *state; /* (samples): RF_SAMPLE_*; allocated in one block with tokens and stop. */
-  size_t room;    /* Bytes allocated for state, tokens and stop. */
+  int started;    /* Samples with a smaller index have left the queue. */
+  int cancelled;  /* Number of cancelled samples whose last event is still due. */
+  int ended;      /* Number of samples whose last event was delivered. */
+  uint8_t *state; /* (samples): RF_SAMPLE_*. In the same allocation as `tokens` and `stop`. */
+  size_t room;    /* Bytes allocated for `state`, `tokens` and `stop`. */
 } rf_pending;
 
 typedef enum rf_cached_state { RF_CACHED_FREE, RF_CACHED_RUNS, RF_CACHED_KEPT } rf_cached_state;
@@ -54,16 +54,16 @@ typedef enum rf_cached_state { RF_CACHED_FREE, RF_CACHED_RUNS, RF_CACHED_KEPT } 
 typedef struct rf_cached_seq {
   rf_sequence sequence;
   rf_cached_state state;
-  int64_t used;          /* Clock value of its last use; the smallest value is evicted first. */
-  const rf_pending *pin; /* Request whose waiting answers need this prompt; NULL: none. */
+  int64_t used;          /* Clock value of the last use. The smallest is evicted first. */
+  const rf_pending *pin; /* Request with waiting answers that need this prompt; NULL: none. */
 } rf_cached_seq;
 
-/* One slot of the batch, which holds a running answer or is free. */
+/* One slot of the batch. A slot holds a running answer or is free. */
 struct rf_slot {
   rf_pending *to; /* NULL: the slot is free. */
   rf_cached_seq *cached;
   int slot, sample;
-  int64_t serial; /* Serial number: answers that begin later have larger numbers. */
+  int64_t serial; /* Answers that begin later have larger numbers. */
   int64_t count;  /* Number of tokens of the answer so far. */
   int32_t last;   /* The latest token. */
   float logprob;
@@ -78,46 +78,47 @@ typedef struct rf_batch {
   rf_engine engine;
   rf_pages pages;
   rf_sequence hand;           /* The sequence of rf_generator_feed. */
-  rf_pending *first, *newest; /* All requests that have not ended, in order of submission. */
-  rf_pending *spent;          /* Ended requests whose memory later requests reuse. */
+  rf_pending *first, *newest; /* First and last request of those that have not ended. */
+  rf_pending *spent;          /* Ended requests, whose memory later requests reuse. */
   int64_t next_id, clock;
   int slots, cached_count, threads;
-  int cancelled; /* Number of samples whose RF_FINISH_CANCELLED event is still due. */
+  int cancelled; /* Number of samples whose event RF_FINISH_CANCELLED is still due. */
   rf_slot *slot;
   rf_cached_seq *cached;
-  rf_forward_part *part; /* The next tokens of each sequence in this step. */
+  rf_forward_part *part; /* The next tokens of each sequence that takes part in this step. */
   int *order;            /* (parts): slot of each entry of `part`. */
   int parts;
   rf_event *event; /* (2 slots): events of cancelled and of running answers. */
   int events;
-  const rf_sequence **live; /* (cached_count + 1): scratch for a list of sequences. */
+  const rf_sequence **live; /* (cached_count + 1): scratch memory for a list of sequences. */
   rf_generate_counts counts;
 } rf_batch;
 
 /* Allocates a generator with its cache and queues, but without an engine. */
 rf_status rf_generator_new(const rf_generate_settings *settings, rf_plan *prefill, rf_plan *decode,
                            rf_generator **generator, rf_error *error);
-/* Gives the generator the engine that computes on generator->run. */
+/* Gives the generator an engine that computes on generator->run. */
 rf_status rf_compute_open(rf_generator *generator, rf_error *error);
 
-/* RAFTER_INVALID: a token id is outside the vocabulary. `what` names the list in the message. */
+/* RAFTER_INVALID: a token id is outside the vocabulary. `what` names the list in errors. */
 rf_status rf_check_ids(const int32_t *ids, int64_t count, int64_t vocab, const char *what, rf_error *error);
 
 rf_status rf_batch_open(rf_generator *generator, rf_error *error);
 void rf_batch_close(rf_generator *generator);
-/* Releases the pages of kept sequences. */
+/* Releases the pages of all kept sequences. */
 void rf_batch_forget(rf_generator *generator);
 
-/* Runs one forward pass over the next tokens of at most build.microbatch sequences, which must fit
- * in the prefill plan's rows. The decode plan runs if every sequence has one row. */
+/* Runs one forward pass over the next tokens of at most build.microbatch sequences. The prefill
+ * plan must have rows for all tokens. If each sequence has one row, the decode plan runs. */
 rf_status rf_forward(rf_generator *generator, rf_forward_part *part, int count, rf_error *error);
 
-/* Starts waiting answers in order, while there are free slots and pages. */
+/* Starts waiting answers in order, as long as there are free slots and pages. */
 void rf_admit(rf_generator *generator);
-/* Called after a forward pass: keeps a prompt in the cache while answers to it wait for a slot. */
+/* Call this after a forward pass. Keeps a prompt cached while other answers to it wait for a
+ * slot. */
 void rf_pin(rf_generator *generator);
 void rf_unpin(rf_generator *generator, const rf_pending *pending);
-/* Skips samples that were cancelled while they waited. */
+/* Skips samples that were cancelled before they started. */
 void rf_skip_cancelled(rf_pending *pending);
 
 #endif

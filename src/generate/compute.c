@@ -1,5 +1,5 @@
-/* compute.c - the engine that computes: writes the inputs of a pass, runs the plan, and samples.
- * Sequence i of a pass uses row i of the page tables, which are rewritten for each pass. */
+/* compute.c - the engine that computes: writes the inputs of a forward pass, runs the plan, and
+ * chooses tokens. The page tables are written for each pass: row i is for sequence i. */
 #include "generate/batch.h"
 #include "run/record.h"
 
@@ -15,27 +15,28 @@ typedef struct compute {
     int32_t *tokens, *positions, *slots, *rows;
     float *logits, *lse;
     int32_t *table[RF_KV_CLASSES]; /* (slots, columns) */
-  } io[2];                         /* Inputs and outputs of the prefill and decode plans. */
+  } io[2];                         /* Inputs and outputs: [0] of the prefill plan, [1] of the decode plan. */
   struct kv_bytes {
-    int tensor; /* Cache tensor of one layer, shape (pool, ...): keys and values, or their scales. */
+    int tensor; /* Cache tensor of one layer, (pool, ...): keys and values, or their scales. */
     int64_t page_bytes;
     rf_kv_class class;
   } * bytes;
   int count;
-  rf_status moved; /* First failure of a page copy, reported by the next pass with `move_error`. */
+  rf_status moved; /* First failure of a page copy. The next pass reports it, with `move_error`. */
   rf_error move_error;
   rf_sampler *sampler;    /* (slots) */
   rf_sampler_work **work; /* (workers) */
   int workers;
-  /* Forward passes of the prefill and decode plans, grouped by number of rows and sequences. The
-   * last group collects all passes that match no other group. */
+  /* Sums over groups of passes: [0] of the prefill plan, [1] of the decode plan. The passes of a
+   * group have equal numbers of rows and sequences. The last group has all other passes. */
   struct shape {
-    int64_t passes, rows, parts, context; /* Sums over passes; context: keys of all sequences. */
+    int64_t passes, rows, parts, context; /* context: keys of all sequences */
   } shape[2][SHAPES];
   double seconds[2];
 } compute;
 
-/* Copies a page in every layer of its class (from >= 0), or poisons a released page (from -1). */
+/* Copies page `from` to page `to` in every layer of the class. If `from` is -1, poisons page
+ * `to`. */
 static void move_page(void *self, rf_kv_class class, int32_t from, int32_t to) {
   compute *c = self;
   rf_run *run = c->g->run;
@@ -50,7 +51,7 @@ static void move_page(void *self, rf_kv_class class, int32_t from, int32_t to) {
   }
 }
 
-/* Writes the inputs of one sequence, beginning at row `row` of the pass. */
+/* Writes the inputs of one sequence. Its first row in the pass is `row`. */
 static void write_part(const compute *c, const struct inputs *io, const rf_forward_part *part, int slot,
                        int64_t row) {
   int64_t columns = c->g->batch->pages.kv.columns;
@@ -86,8 +87,7 @@ static void write_inputs(const compute *c, int plan, const rf_forward_part *part
 
 static rf_status run_plan(const compute *c, int plan, int64_t rows, rf_error *error) {
   const rf_run_debug *debug = &c->g->settings.debug;
-  /* The debug options poison and find_nan check unused rows too, so the run must compute all
-   * rows. */
+  /* The debug options poison and find_nan also check unused rows, so all rows must be computed. */
   bool all = debug->poison || debug->find_nan;
   rf_run_inputs inputs = {.rows = all ? rf_generator_plan(c->g, plan)->graph->rows : rows, .step = 1};
   return rf_run_all(c->g->run, c->g->first + plan, &inputs, error);
@@ -214,7 +214,7 @@ rf_status rf_compute_open(rf_generator *g, rf_error *error) {
     find_layer(c, layer, "attn/cache/scale");
   }
   for (int p = 0; p < 2; p++) find_inputs(g, p, &c->io[p]);
-  g->computes = c->io[0].tokens != NULL; /* The null backend has no memory. */
+  g->computes = c->io[0].tokens != NULL; /* the null backend has no memory */
   b->pages.moved = move_page;
   b->pages.self = c;
   return RAFTER_OK;

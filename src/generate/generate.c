@@ -1,12 +1,12 @@
-/* generate.c - opens a generator (two plans, a run, weights), and feeds one sequence by hand. */
+/* generate.c - opens a generator (two plans, a run, weights). Feeds one sequence by hand. */
 #include "generate/batch.h"
 #include "run/record.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* The prefill plan has a row for each token of the requested chunk. If the requested chunk is
- * longer than the context, the rows hold chunks of several prompts. */
+/* The prefill plan has as many rows as the chunk has tokens. If the chunk is longer than the
+ * context, its rows hold chunks of several prompts. */
 rf_status rf_generate_plans(const rf_generate_settings *settings, rf_plan **prefill, rf_plan **decode,
                             rf_error *error) {
   rf_plan_options options = settings->plan;

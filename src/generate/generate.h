@@ -1,5 +1,5 @@
 /* generate.h - generates answers to prompts, token by token, with a KV cache. Each step is one
- * forward pass. The rows of a step are one token of every running answer and, while rows are left,
+ * forward pass. Each running answer has one row in a step, for its latest token. The other rows are
  * chunks of prompts.
  * Example:
  *   rf_generator_submit(g, &(rf_request){.tokens = ids, .count = n, .max_tokens = 64}, &id, error);
@@ -8,9 +8,8 @@
  *     for (int i = 0; i < events; i++) ... event[i].token ...
  *   } // end of the example.
  *
- * The answer to a request is bit-identical whatever other requests run, however its prompt is split
- * into chunks, and whether or not its prompt shares a cached prefix. A generator is not
- * thread-safe: only one thread may use it at a time. */
+ * Three things never change a bit of an answer: other requests, the chunks into which the prompt is
+ * split, and the use of a cached prefix. Only one thread may use a generator at a time. */
 #ifndef RF_GENERATE_H
 #define RF_GENERATE_H
 
@@ -20,28 +19,28 @@
 
 typedef struct rf_generate_settings {
   rf_model model;
-  /* build.seq: context in tokens; build.microbatch: answers that run at the same time;
-   * build.sequences: running and kept sequences that fit in the cache. */
+  /* build.seq: context in tokens. build.microbatch: number of answers that run at the same time.
+   * build.sequences: number of running and kept sequences for which the cache has memory. */
   rf_plan_options plan;
   const char *weights_folder;
-  uint64_t seed; /* Seed of random weights, used without a weights folder. */
+  uint64_t seed; /* Seed of the random weights that are used if there is no weights folder. */
   rf_run_debug debug;
-  bool no_sharing;      /* true: prompts reuse no cached prefixes, which changes no answer. */
+  bool no_sharing;      /* true: prompts do not reuse cached prefixes. The answers are the same. */
   rf_progress progress; /* Reports the loading of weights; may be {0}. */
 } rf_generate_settings;
 
-/* Index of a plan: many rows (prefill), or one row per answer (decode). */
+/* The two plans of a generator: RF_PREFILL has many rows, RF_DECODE has one row per answer. */
 enum { RF_PREFILL, RF_DECODE };
 
 typedef struct rf_generator {
   rf_generate_settings settings;
   rf_plan *prefill, *decode; /* Both plans use one arena and the same weights and KV cache. */
   rf_run *run;
-  int first;              /* Index of the prefill plan in the run; the decode plan follows it. */
+  int first;              /* Index of the prefill plan in the run. The decode plan has the next index. */
   bool owns;              /* true: rf_generator_close frees the plans and the run. */
-  bool computes;          /* false: no logits, because of simulation or the null backend. */
+  bool computes;          /* false: there are no logits, because of a simulation or the null backend. */
   struct rf_batch *batch; /* Cache and requests, see batch.h. */
-  /* Used by rf_generator_feed: tokens in the cache, and the last token's logits (V). */
+  /* For rf_generator_feed: number of tokens in the cache; the logits (V) of the last token. */
   int64_t length;
   const float *logits;
   float lse;
@@ -51,45 +50,46 @@ static inline rf_plan *rf_generator_plan(const rf_generator *generator, int plan
   return plan == RF_DECODE ? generator->decode : generator->prefill;
 }
 
-/* Makes the two plans of a generate job: prefill has build.chunk rows (0: RF_PREFILL_ROWS), decode
- * has build.microbatch rows, one per answer. */
+/* Makes the two plans of a generate job. Prefill has build.chunk rows (0: RF_PREFILL_ROWS). Decode
+ * has build.microbatch rows, one for each answer. */
 rf_status rf_generate_plans(const rf_generate_settings *settings, rf_plan **prefill, rf_plan **decode,
                             rf_error *error);
-/* Returns how many groups of chips answer separate requests. The slots are divided evenly among the
- * groups. With several groups, the generator only simulates, and it simulates one group. */
+/* Returns the number of groups of chips that answer separate requests. The slots are divided evenly
+ * among the groups. If there are several groups, the generator only simulates one of them. */
 int64_t rf_generate_copies(const rf_plan *decode);
 /* Makes both plans, allocates an arena and loads the weights. */
 rf_status rf_generator_open(const rf_generate_settings *settings, rf_generator **generator, rf_error *error);
-/* Opens a generator on a run that already holds the weights. Plans `first` and first + 1 of the run
- * must be `prefill` and `decode` from rf_generate_plans. The caller still owns the run and the
- * plans, which must outlive the generator. Call rf_generator_reset when the weights change. */
+/* Opens a generator on a run that already has the weights. Plan `first` of the run must be
+ * `prefill`, and plan first + 1 must be `decode`. Both must come from rf_generate_plans. The caller
+ * owns the run and the plans, which must outlive the generator. If the weights change, call
+ * rf_generator_reset. */
 rf_status rf_generator_bind(const rf_generate_settings *settings, rf_run *run, int first, rf_plan *prefill,
                             rf_plan *decode, rf_generator **generator, rf_error *error);
 void rf_generator_close(rf_generator *generator);
-/* RAFTER_INVALID: the backend computes no numbers (null), so the generator cannot answer. */
+/* RAFTER_INVALID: the null backend computes no numbers, so the generator cannot answer. */
 rf_status rf_generator_require_numbers(const rf_generator *generator, rf_error *error);
 
-/* One prompt and how to answer it. A field of 0 is unset. */
+/* A prompt, and how to answer it. A field that is 0 is unset. */
 typedef struct rf_request {
-  const int32_t *tokens; /* (count): the full prompt; copied. */
+  const int32_t *tokens; /* (count): the full prompt. The generator copies it. */
   int64_t count;
-  int64_t max_tokens; /* Maximum length of an answer; 0: as long as the context allows. */
-  /* Number of answers to this prompt, which is computed only once; 0 means 1. Answer s uses the
-   * seed rf_sample_seed(sampler.seed, s). */
+  int64_t max_tokens; /* Maximum number of tokens of an answer; 0: as many as the context allows. */
+  /* Number of answers to this prompt; 0 means 1. The prompt is computed only once. Answer s uses
+   * the seed rf_sample_seed(sampler.seed, s). */
   int samples;
-  rf_sampler_options sampler; /* The caller keeps lists in `sampler` until the last event. */
-  /* (stop_count), copied: token ids that end an answer. The answer includes the id that ended
-   * it. */
+  rf_sampler_options sampler; /* The caller keeps the lists in `sampler` until the last event. */
+  /* (stop_count): token ids that end an answer. The generator copies them. The answer includes the
+   * id that ends it. */
   const int32_t *stop;
   int64_t stop_count;
-  int top; /* Alternatives reported with each token, 0 to RF_TOP_LOGPROBS. */
-  /* true: the answer stays in the cache after its end, until its pages are needed. The next turn of
-   * the conversation can then reuse the tokens of this turn. */
+  int top; /* Number of alternatives to report with each token, 0 to RF_TOP_LOGPROBS. */
+  /* true: when the answer has ended, it stays in the cache until its pages are needed. Then the
+   * next turn of the conversation can reuse its tokens. */
   bool keep;
-  void *owner; /* Returned in every event of the request. */
+  void *owner; /* In every event of the request. */
 } rf_request;
 
-/* An answer that ends with ERROR or CANCELLED has no token in its last event. */
+/* If an answer ends with ERROR or CANCELLED, its last event has no token. */
 typedef enum rf_finish {
   RF_FINISH_NONE,
   RF_FINISH_STOP,
@@ -99,75 +99,75 @@ typedef enum rf_finish {
 } rf_finish;
 const char *rf_finish_name(rf_finish finish); /* "stop", "length", ...; "" for NONE. */
 
-/* One token of an answer, or the end of an answer. The last event of each answer, and no other, has
- * a finish that is not NONE. Pointers are valid until the next step. */
+/* One token of an answer, or the end of an answer. Only the last event of an answer has a `finish`
+ * that is not NONE. Pointers are valid until the next step. */
 typedef struct rf_event {
   int64_t request; /* Id from rf_generator_submit. */
   int sample;
   void *owner;
   int64_t index; /* Position of the token in its answer, from 0; -1: no token. */
-  int32_t token; /* Chosen token, which may be a stop id; -1: none. */
-  /* Natural log of the token's unfiltered probability; rf_scorer_walk gives a bit-identical
-   * value. */
+  int32_t token; /* The chosen token, which may be a stop id; -1: none. */
+  /* Natural log of the token's probability before any filter. rf_scorer_walk gives the same
+   * bits. */
   float logprob;
-  int top;                   /* Number of alternatives, most likely first. */
+  int top;                   /* Number of alternatives. The most likely alternative is first. */
   const int32_t *top_ids;    /* (top) */
   const float *top_logprobs; /* (top) */
   rf_finish finish;          /* NONE: the answer continues. */
-  const rf_error *error;     /* Set with RF_FINISH_ERROR (see rf_sampler_choose), otherwise NULL. */
+  const rf_error *error;     /* The error of RF_FINISH_ERROR (see rf_sampler_choose), otherwise NULL. */
 } rf_event;
 
 /* Queues a request. Requests start in the order of submission. RAFTER_INVALID: the prompt is empty
- * or longer than the context, a token is out of range, or an option is bad. */
+ * or longer than the context, a token is out of range, or an option is wrong. */
 rf_status rf_generator_submit(rf_generator *generator, const rf_request *request, int64_t *id,
                               rf_error *error);
 /* Predicted seconds of the forward passes over a prompt of `tokens` tokens that runs alone. */
 double rf_generator_prompt_seconds(const rf_generator *generator, int64_t tokens);
-/* true while an answer runs or waits, or an event is not yet delivered. */
+/* True while an answer runs or waits, and while an event is not yet delivered. */
 bool rf_generator_busy(const rf_generator *generator);
-/* Runs one step. *events lists *count events, at most 2 * build.microbatch; *count is 0 if no
- * answer chose a token or ended. The error of one answer is reported in its event. A step fails
- * only when the run fails; a failed step must not be repeated. Allocates nothing. */
+/* Runs one step. *events lists *count events, at most 2 * build.microbatch. *count may be 0. The
+ * error of one answer is in its event. The step fails only if the run fails, and must then not be
+ * repeated. Allocates nothing. */
 rf_status rf_generator_step(rf_generator *generator, const rf_event **events, int *count, rf_error *error);
-/* Cancels an answer that runs or waits; sample -1 cancels all answers of the request. The answer
- * stays cached if the request asked to keep it. The next steps report RF_FINISH_CANCELLED. An
- * answer that has ended is not changed. */
+/* Cancels an answer that runs or waits. Sample -1 means all answers of the request. If the request
+ * has `keep`, the answer stays cached. The next steps report RF_FINISH_CANCELLED. An answer that
+ * has ended does not change. */
 void rf_generator_cancel(rf_generator *generator, int64_t request, int sample);
 
 /* Totals since the generator was opened. */
 typedef struct rf_generate_counts {
-  int64_t walks, rows; /* Forward passes, and their rows in total. */
-  /* Answers per forward pass: the sum over all passes, and the maximum. */
+  int64_t walks, rows; /* Number of forward passes, and of all their rows. */
+  /* Sum of the numbers of answers in all forward passes, and the maximum of these numbers. */
   int64_t parts, most_parts;
-  /* Prompt tokens, and how many of them were found in the cache. */
+  /* Number of prompt tokens, and of those that were found in the cache. */
   int64_t prompt_tokens, reused;
-  int64_t answers, tokens; /* Answers that have begun, and their tokens in total. */
+  int64_t answers, tokens; /* Number of answers that have begun, and of all their tokens. */
 } rf_generate_counts;
 rf_generate_counts rf_generator_counts(const rf_generator *generator);
 
-/* Totals of one plan: computed forward passes, their rows, and their measured seconds. */
+/* Totals of one plan: number of computed forward passes, number of their rows, measured seconds. */
 void rf_generator_passes(const rf_generator *generator, int plan, int64_t *passes, int64_t *rows,
                          double *seconds);
-/* Adds to `seconds` (op_count) the predicted time of each op in all forward passes of one plan, at
- * their real rows and contexts. Adds to `limit` (op_count) the time that each op would take at the
- * machine's peak rates. */
+/* For each op and all forward passes of a plan, with their real rows and contexts: adds the
+ * predicted seconds to `seconds` (op_count), and the seconds at the machine's peak rates to `limit`
+ * (op_count). */
 rf_status rf_generator_predicted(const rf_generator *generator, int plan, double *seconds, double *limit,
                                  rf_error *error);
 
-/* Seed of answer number `sample` of a request: `seed` itself for sample 0, otherwise a derived seed
- * below 2^62. A request for one sample with this derived seed gives the same answer. */
+/* Seed of answer `sample` of a request: `seed` for sample 0, otherwise a derived seed below 2^62. A
+ * request for one sample with the derived seed gives the same answer. */
 uint64_t rf_sample_seed(uint64_t seed, int sample);
 
 /* ---- one sequence by hand -------------------------------------------------------------------- */
-/* For callers that read logits. Do not mix rf_generator_feed with requests. */
+/* For callers that read logits. Use rf_generator_feed or requests, not both. */
 
-/* Appends `count` tokens to the cached sequence; *logits: f32 (V) after the last token, valid until
- * the next call. RAFTER_INVALID: the context is full, or a token is out of range. */
+/* Appends `count` tokens to the cached sequence. *logits is f32 (V), for the last token, valid
+ * until the next call. RAFTER_INVALID: the context is full, or a token is out of range. */
 rf_status rf_generator_feed(rf_generator *generator, const int32_t *tokens, int64_t count,
                             const float **logits, rf_error *error);
-/* Natural log of the unfiltered probability that token `id` comes next, as in rf_scorer_walk. */
+/* Natural log of the unfiltered probability that the next token is `id`, as in rf_scorer_walk. */
 float rf_generator_logprob(const rf_generator *generator, int32_t id);
-/* Forgets the sequence fed by hand and all kept sequences. */
+/* Forgets the sequence of rf_generator_feed and all kept sequences. */
 void rf_generator_reset(rf_generator *generator);
 
 #endif

@@ -20,7 +20,7 @@ static const char *kind_of(const rf_sampler_options *o) {
   return o->temperature <= 0 ? KINDS[0].name : filters ? KINDS[2].name : KINDS[1].name;
 }
 
-/* Fills distinct logits that resemble a language model's: most are far below the maximum. */
+/* Fills in different logits that are like a language model's: few are near the maximum. */
 static void fill(float *logits, int64_t count) {
   for (int64_t i = 0; i < count; i++) {
     uint32_t a = (uint32_t)i * 2654435761u, b = a ^ a >> 15, c = b * 2246822519u;
@@ -29,16 +29,15 @@ static void fill(float *logits, int64_t count) {
   }
 }
 
-/* Chooses ROWS_EACH tokens on each thread, as for a batch of answers, and measures the seconds. All
- * threads read the same rows, which exceed the caches of one core. */
+/* Measures the seconds to choose ROWS_EACH tokens on each thread, as for a batch of answers. All
+ * threads read the same rows, which are larger than the caches of a core. */
 static rf_status choose_rows(rf_sampler *sampler, int threads, const float *logits, int64_t vocab,
                              int64_t step, double *seconds, rf_error *error) {
   rf_status status = RAFTER_OK;
   double start = rf_now_seconds();
 #pragma omp parallel for num_threads(threads) schedule(static)
   for (int64_t i = 0; i < (int64_t)threads * ROWS_EACH; i++) {
-    /* In generation, the head computes the log-sum-exp. The value of `lse` does not change the
-     * choice. */
+    /* In generation, the head computes the log-sum-exp. Its value does not change the choice. */
     const float lse = 12;
     rf_logprobs none = {.lse = &lse};
     rf_error own;
@@ -93,8 +92,8 @@ done:
 
 double rf_pace_seconds(const rf_machine *m, const rf_sampler_options *o, int64_t vocab, int64_t rows) {
   double each = rf_cost_rows_seconds(m, "sample", kind_of(o), rows, vocab);
-  /* A choice with penalties copies the row. The copy takes the time of a penalized choice minus
-   * that of a greedy choice. */
+  /* A choice with penalties first copies the row of logits. The seconds of the copy are those of a
+   * choice with penalties minus those of a greedy choice. */
   double copied = rf_sampler_adjusts(o) ? rf_cost_rows_seconds(m, "sample", "penalized", rows, vocab) -
                                               rf_cost_rows_seconds(m, "sample", "likeliest", rows, vocab)
                                         : 0;

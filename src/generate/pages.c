@@ -79,8 +79,8 @@ static int64_t columns_of(const rf_pages *pages, int64_t tokens) {
 }
 
 static void drop_columns(rf_pages *pages, int class, page_table *t, int64_t from, int64_t to) {
-  /* Pages are released in descending order. The stack of unused pages then gives them out in
-   * ascending order. */
+  /* Pages are released in descending order. The list of unused pages is a stack, so later sequences
+   * take these pages in ascending order. */
   for (int64_t i = to - 1; i >= from; i--) {
     leave_page(pages, class, t->page[i]);
     t->page[i] = -1;
@@ -94,7 +94,7 @@ static rf_status out_of_pages(const rf_pages *pages, int class, rf_error *error)
                  (long long)pages->kv.page);
 }
 
-/* Prepares a write to a partly filled last page: copies the page if other sequences list it. */
+/* Prepares a write to a partly filled last page: copies the page if other sequences have it. */
 static rf_status own_last_page(rf_pages *pages, int class, page_table *t, rf_error *error) {
   int32_t *last = &t->page[t->end - 1];
   if (t->writes || pages->pool[class].holders[*last] == 1) return RAFTER_OK;
@@ -162,7 +162,7 @@ bool rf_sequence_cut(rf_pages *pages, rf_sequence *s, int64_t length) {
       t->first = 0;
     } else drop_columns(pages, c, t, end, t->end);
     t->end = end;
-    t->writes = false; /* Other sequences may read the positions after `length`. */
+    t->writes = false; /* other sequences may read the positions after `length` */
   }
   s->length = length;
   return true;
@@ -176,9 +176,9 @@ void rf_sequence_release(rf_pages *pages, rf_sequence *s) {
   s->length = 0;
 }
 
-/* Pages of global layers stay until a sequence ends, so the free pages must cover the future need
- * of all sequences. Local layers release pages, but a shared page may stay in use for another
- * sequence. Each sequence is therefore counted with its maximum number of local pages. */
+/* A sequence keeps its pages of global layers until it ends. So there must be free pages for the
+ * expected lengths of all sequences. Local layers release pages, but another sequence may still use
+ * a shared page. So each sequence counts with its maximum number of local pages. */
 bool rf_pages_room(const rf_pages *pages, const rf_sequence *const *sequence, int count) {
   int64_t global = 0, local = 0;
   for (int i = 0; i < count; i++) {
@@ -241,8 +241,8 @@ static rf_status check_class(const rf_pages *pages, int c, const rf_sequence *co
   return RAFTER_OK;
 }
 
-/* Checks all pages that both `a` and `b` list. Up to the end of such a page, or of the shorter
- * sequence, both sequences must have the same tokens. */
+/* Checks all pages that both `a` and `b` have. The tokens of both sequences must be equal up to the
+ * end of such a page or, if that is before, up to the end of the shorter sequence. */
 static rf_status check_shared(const rf_pages *pages, int c, const rf_sequence *a, const rf_sequence *b,
                               rf_error *error) {
   for (int64_t k = 0; k < pages->kv.columns; k++) {

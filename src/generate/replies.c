@@ -27,7 +27,7 @@ void rf_replies_free(rf_replies *a) {
 static rf_status take(rf_generator *g, const rf_reply_loop *loop, const rf_event *e, rf_error *error) {
   rf_replies *a = e->owner;
   rf_reply *r = &a->reply[e->sample];
-  /* The reply has ended and may be freed. */
+  /* after this event, the reply may be freed */
   if (e->finish == RF_FINISH_CANCELLED) return RAFTER_OK;
   RF_TRY(rf_reply_take(r, e, error));
   if (r->finish != RF_FINISH_NONE && e->finish == RF_FINISH_NONE)
@@ -36,8 +36,8 @@ static rf_status take(rf_generator *g, const rf_reply_loop *loop, const rf_event
   return loop->taken ? loop->taken(loop->self, a, e->sample, error) : RAFTER_OK;
 }
 
-/* One step: adds each event to its reply, and cancels an answer whose reply met a stop string.
- * Fails with the error of the first answer that failed. */
+/* Runs one step and adds each event to its reply. If a reply has met a stop string, cancels its
+ * answer. If answers failed, returns the error of the first of them. */
 static rf_status step(rf_generator *g, const rf_reply_loop *loop, rf_error *error) {
   rf_status status = RAFTER_OK;
   const rf_event *event;

@@ -1,4 +1,4 @@
-/* reply.h - collects one answer: tokens, log-probabilities, and the text up to a stop string. */
+/* reply.h - collects an answer: tokens, log-probabilities, and the text up to a stop string. */
 #ifndef RF_REPLY_H
 #define RF_REPLY_H
 
@@ -8,11 +8,11 @@
 typedef struct rf_reply {
   rf_ids tokens;
   float *logprobs;     /* (tokens.count) */
-  int top;             /* Alternatives kept for each token. */
-  int32_t *top_ids;    /* (tokens.count, top): -1 for missing alternatives. */
+  int top;             /* Number of alternatives for each token. */
+  int32_t *top_ids;    /* (tokens.count, top): -1 for alternatives that are missing. */
   float *top_logprobs; /* (tokens.count, top) */
-  char *text;          /* Text that may be shown; a NUL that `bytes` does not count follows it. */
-  size_t bytes, shown; /* Only the caller uses `shown`. */
+  char *text;          /* Text that may be shown, followed by a NUL that `bytes` does not count. */
+  size_t bytes, shown; /* `shown` is for the caller; this file does not use it. */
   rf_finish finish;
   rf_decoder decoder;
   rf_stop_state state;
@@ -23,17 +23,17 @@ typedef struct rf_reply {
   char *piece;
 } rf_reply;
 
-/* Without a tokenizer (NULL), the text is the token ids, separated by commas. The tokenizer and
- * `stop` must outlive the reply. The generator, not the reply, checks an answer for the stop ids of
- * its request. */
+/* If `tokenizer` is NULL, the text is the token ids, separated by commas. The tokenizer and `stop`
+ * must outlive the reply. The reply does not check the stop ids of the request; the generator
+ * does. */
 rf_status rf_reply_start(rf_reply *reply, const rf_tokenizer *tokenizer, const rf_stop *stop, int top,
                          rf_error *error);
 void rf_reply_free(rf_reply *reply); /* Accepts {0}. */
-/* Adds one event of the answer. If this sets reply->finish although event->finish is NONE, a stop
- * string was found: then call rf_generator_cancel() for the answer. A stop id adds no text. */
+/* Adds one event of the answer. If it sets reply->finish, but event->finish is NONE, the text met a
+ * stop string. Then call rf_generator_cancel(). A stop id adds no text. */
 rf_status rf_reply_take(rf_reply *reply, const rf_event *event, rf_error *error);
-/* Ends the answer when something other than a generator event ends it. Releases the text held back
- * for a possible stop string. Does nothing if the answer has ended. */
+/* Ends an answer that no event of the generator ends. Adds the text that was held back because it
+ * may begin a stop string. Does nothing if the answer has already ended. */
 rf_status rf_reply_end(rf_reply *reply, rf_finish finish, rf_error *error);
 
 #endif

@@ -8,11 +8,11 @@
 typedef struct rf_candidate candidate;
 
 enum {
-  BLOCK = 32,     /* Logits per block; each block has one maximum and one total weight. */
-  BUCKETS = 4096, /* Maximum number of buckets (intervals of logits), each for about 64 tokens. */
+  BLOCK = 32,     /* Logits per block. A block has one maximum and one total weight. */
+  BUCKETS = 4096, /* Maximum number of buckets. A bucket is an interval of logits, for about 64 tokens. */
   SORTED = 1024,  /* If top-k is at most SORTED, the kept tokens are sorted. */
-  /* Number of most likely tokens that are tried before buckets are filled. In language models,
-   * these few tokens usually reach top-p. */
+  /* Number of most likely tokens that are tried before buckets are used. In language models, these
+   * few tokens often reach top-p. */
   GUESS = 256,
 };
 
@@ -20,15 +20,15 @@ struct rf_sampler_work {
   int64_t vocab, blocks, buckets;
   candidate *candidate;  /* (V) */
   candidate *peak;       /* (V/BLOCK): maximum logit of each block. */
-  candidate *peak_order; /* (V/BLOCK): scratch copy of `peak` for sorting. */
+  candidate *peak_order; /* (V/BLOCK): copy of `peak` for sorting. */
   double *block_weight;  /* (V/BLOCK) */
   float *adjusted;       /* (V): logits after bias and penalties. */
   uint16_t *bucket;      /* (V): bucket of each token. */
   struct tally {
     double mass;
     int64_t count;
-  } * tally;      /* (buckets): total weight and number of tokens. */
-  int64_t opened; /* Bucket whose tokens are in `candidate`; -1: none. */
+  } * tally;      /* (buckets): total weight and number of the tokens of each bucket. */
+  int64_t opened; /* Index of the bucket whose tokens are in `candidate`; -1: none. */
 };
 
 typedef double lanes __attribute__((vector_size(16)));
@@ -40,10 +40,10 @@ typedef uint32_t quad_bits __attribute__((vector_size(16)));
 #define LOG2E 1.4426950408889634
 static const double TINY = -1022; /* Weights below 2^TINY are zero. */
 
-/* Computes 2^t for t <= 0 with relative error below 1e-15. The result is exactly 1 for t = 0, 0 for
- * t below TINY, and NaN for NaN. The polynomial is the Chebyshev fit of (2^f - 1)/f on [-1/2, 1/2]
- * with error 6e-16. Adding SHIFT rounds t to an integer n; the lowest bits of the sum are the
- * exponent field of 2^n. */
+/* Computes 2^t for t <= 0 with a relative error below 1e-15. The result is exactly 1 for t = 0, 0
+ * for t below TINY, and NaN for NaN. The polynomial is the Chebyshev fit of (2^f - 1)/f on [-1/2,
+ * 1/2], with error 6e-16. Adding SHIFT rounds t to an integer n. The lowest bits of the sum are
+ * then the exponent field of 2^n. */
 static inline __attribute__((always_inline)) lanes exp2_lanes(lanes t) {
   const double SHIFT = 0x1.8p52 + 1023;
   lanes z = t + SHIFT, f = t - (z - SHIFT);
@@ -61,7 +61,7 @@ static inline __attribute__((always_inline)) lanes exp2_lanes(lanes t) {
   return (lanes)((lane_bits)w & ~(lane_bits)(t <= TINY));
 }
 
-/* A row of logits and its softmax: logit l has the weight 2^((l - top) * scale), at most 1. */
+/* A row of logits and its softmax. Logit l has the weight 2^((l - top) * scale), at most 1. */
 typedef struct softmax {
   const float *logits; /* (V) */
   int64_t n;
@@ -73,7 +73,8 @@ static double weight_of(const softmax *s, float logit) {
   return exp2_lanes((lanes){t, t})[0];
 }
 
-/* BLOCK logits of the row. The last block is copied to `room` and padded with -INFINITY. */
+/* Returns BLOCK logits of the row. Copies an incomplete last block to `room`, padded with
+ * -INFINITY. */
 static const float *block_at(const float *logits, int64_t n, int64_t block, float room[BLOCK]) {
   const float *at = logits + block * BLOCK;
   int64_t here = n - block * BLOCK;
@@ -83,7 +84,7 @@ static const float *block_at(const float *logits, int64_t n, int64_t block, floa
 }
 
 /* Sums the weights of each block and of the row. The partial sums of the SIMD lanes are added in a
- * fixed order, so the result is bit-identical on every machine. */
+ * fixed order. So the result is bit-identical on every machine. */
 static double weigh(rf_sampler_work *work, const softmax *s) {
   double total = 0;
   float room[BLOCK];
@@ -103,7 +104,7 @@ static double weigh(rf_sampler_work *work, const softmax *s) {
   return total;
 }
 
-/* Returns, for each SIMD lane, x if x > m, otherwise m (also for NaN in x; m is never NaN). */
+/* For each SIMD lane, returns x if x > m, otherwise m. So NaN in x gives m. m is never NaN. */
 static inline __attribute__((always_inline)) quads larger(quads x, quads m) {
 #if defined(__SSE__)
   return __builtin_ia32_maxps(x, m);
@@ -113,15 +114,15 @@ static inline __attribute__((always_inline)) quads larger(quads x, quads m) {
 #endif
 }
 
-/* Finds the maximum of each block, ignoring NaN. Returns the lowest token id with the row's
- * maximum, or 0 if every logit is -INFINITY or NaN. */
+/* Finds the maximum of each block, ignoring NaN. Returns the token with the row's maximum; of equal
+ * ones, the lowest id. Returns 0 if every logit is -INFINITY or NaN. */
 static int32_t find_peaks(rf_sampler_work *work, const float *logits) {
   float room[BLOCK], top = -INFINITY;
   int64_t best = 0;
   for (int64_t b = 0; b < work->blocks; b++) {
     const float *at = block_at(logits, work->vocab, b, room);
     const quads none = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};
-    quads of[4] = {none, none, none, none}; /* Four independent chains. */
+    quads of[4] = {none, none, none, none}; /* four independent chains of operations */
     for (int i = 0; i < BLOCK; i += 16)
       for (int j = 0; j < 4; j++) {
         quads x;
@@ -156,12 +157,12 @@ static void sift(candidate *c, int64_t n, int64_t at) {
   c[at] = moved;
 }
 
-/* Sorts the k most likely of n candidates to the front. Pops a heap k times, because qsort may
- * allocate and quickselect takes quadratic time on some rows. */
+/* Sorts the k most likely of n candidates to the front. Uses a heap, because qsort may allocate,
+ * and quickselect takes quadratic time on some rows. */
 static void order_first(candidate *c, int64_t n, int64_t k) {
   int64_t ordered = 1;
   while (ordered < n && likelier(c[ordered - 1], c[ordered])) ordered++;
-  if (ordered >= n) return; /* The candidates are already sorted, for instance in a bucket of equal logits. */
+  if (ordered >= n) return; /* already sorted, for instance in a bucket of equal logits */
   for (int64_t i = n / 2 - 1; i >= 0; i--) sift(c, n, i);
   for (int64_t i = 0; i < k; i++) {
     candidate likeliest = c[0];
@@ -177,9 +178,9 @@ static void order_first(candidate *c, int64_t n, int64_t k) {
   }
 }
 
-/* Sorts the k most likely tokens of the row into work->candidate, after find_peaks. These k tokens
- * are in the k blocks with the largest maxima, and none of the k logits is below the smallest of
- * these maxima. */
+/* Sorts the k most likely tokens of the row into work->candidate. find_peaks was called before.
+ * Only the k blocks with the largest maxima can have these tokens, and only logits that are not
+ * below the smallest of these maxima. */
 static void take_likeliest(rf_sampler_work *work, const float *logits, int64_t k) {
   candidate *c = work->candidate, *p = work->peak_order;
   int64_t n = 0, blocks = work->blocks;
@@ -199,7 +200,7 @@ static void take_likeliest(rf_sampler_work *work, const float *logits, int64_t k
   order_first(c, n, k);
 }
 
-/* Returns the token whose cumulative weight, in order of ids, first exceeds `target`. */
+/* Adds the weights in the order of ids. Returns the token where the sum first exceeds `target`. */
 static int32_t draw_by_id(const rf_sampler_work *work, const softmax *s, double target) {
   double run = 0;
   int64_t b = 0, chosen = 0;
@@ -213,17 +214,17 @@ static int32_t draw_by_id(const rf_sampler_work *work, const softmax *s, double 
   return (int32_t)chosen;
 }
 
-/* The filters top-p and min-p, applied after top-k to tokens in order of falling probability. */
+/* The filters top-p and min-p. They apply after top-k, from the most likely token on. */
 typedef struct filters {
-  double need;  /* Weight at which top-p is reached. */
-  double least; /* Weight below which min-p drops a token. */
+  double need;  /* Top-p keeps tokens until their weights sum to this. */
+  double least; /* Min-p drops tokens with a smaller weight. */
   double kept;
 } filters;
 
 static bool drops(const filters *f, double w) { return f->kept > 0 && (f->kept >= f->need || w < f->least); }
 
-/* Draws among n sorted candidates. Returns false if all n candidates pass the filters and `all` is
- * false: tokens beyond these n candidates may then pass too. */
+/* Draws one of n sorted candidates. If all n candidates pass the filters and `all` is false,
+ * returns false: other tokens may pass too. */
 static bool draw_ordered(const softmax *s, const candidate *c, int64_t n, filters f, double uniform, bool all,
                          int32_t *chosen) {
   int64_t keep = 0;
@@ -248,14 +249,14 @@ static int64_t bucket_of(const rf_sampler_work *work, double t, double per_bit) 
   return x < (double)(work->buckets - 1) ? (x > 0 ? (int64_t)x : 0) : work->buckets - 1;
 }
 
-/* Divides the row's logits into buckets (intervals), highest first, and sums weight and number of
- * tokens in each bucket. Returns the number of buckets per factor of 2 in weight. */
+/* Divides the row's logits into buckets, highest first. Sums the weights and counts the tokens of
+ * each bucket. Returns the number of buckets in which the weight falls by a factor of 2. */
 static double fill_buckets(rf_sampler_work *work, const softmax *s) {
   float lowest = (float)s->top;
   for (int64_t i = 0; i < s->n; i++)
     if (s->logits[i] < lowest && s->logits[i] > -INFINITY) lowest = s->logits[i];
   double bits = (s->top - (double)lowest) * s->scale;
-  /* Buckets cover weights down to 2^-96 at most, because smaller weights are negligible. */
+  /* The buckets cover weights down to 2^-96. Smaller weights are negligible. */
   double per_bit = (double)work->buckets / (bits > 0 ? (bits < 96 ? bits : 96) : 1);
   memset(work->tally, 0, (size_t)work->buckets * sizeof *work->tally);
   work->opened = -1;
@@ -294,8 +295,8 @@ static int64_t open_bucket(rf_sampler_work *work, const softmax *s, int64_t buck
   return n;
 }
 
-/* Draws the token that draw_ordered would draw, without sorting the row: sorts only the buckets
- * that contain the drawn token or a filter's limit. `limit`: top-k, or the vocabulary size. */
+/* Draws the same token as draw_ordered, but does not sort the row. Sorts only the bucket with the
+ * drawn token, and the buckets where a filter ends. `limit`: top-k, or the vocabulary size. */
 static int32_t draw_from_buckets(rf_sampler_work *work, const softmax *s, const rf_sampler_options *o,
                                  int64_t limit, double uniform, int32_t best) {
   const candidate *c = work->candidate;
@@ -305,7 +306,7 @@ static int32_t draw_from_buckets(rf_sampler_work *work, const softmax *s, const 
     taken += work->tally[last].count;
     total += work->tally[last].mass;
   }
-  /* In the last bucket that top-k reaches, top-k keeps this many tokens. */
+  /* Number of tokens that top-k keeps in the last bucket that it reaches. */
   int64_t last_count = limit - taken < work->tally[last].count ? limit - taken : work->tally[last].count;
   if (last_count < work->tally[last].count) open_bucket(work, s, last);
   else total += work->tally[last].mass;
@@ -315,7 +316,7 @@ static int32_t draw_from_buckets(rf_sampler_work *work, const softmax *s, const 
   filters f = {o->top_p < 1 ? (double)o->top_p * total : INFINITY, (double)o->min_p, 0};
   int64_t floor_bucket =
       o->min_p > 0 ? bucket_of(work, log2((double)o->min_p) + 1e-9, per_bit) : work->buckets;
-  /* Last bucket with kept tokens, and how many tokens of this bucket are kept. */
+  /* Last bucket with kept tokens; number of tokens that are kept in this bucket. */
   int64_t end = 0, end_count = 0;
   for (bool open = true; open && end <= last; end += open) {
     end_count = work->tally[end].count;
@@ -359,7 +360,7 @@ static double uniform_at(uint64_t seed, int64_t position) {
   return ((double)words[0] + (double)words[1] * 0x1p-32) * 0x1p-32;
 }
 
-/* `weighed`: the row's total weight if work->block_weight is filled already, else 0. */
+/* `weighed` is the total weight of the row if work->block_weight is already filled, otherwise 0. */
 static int32_t draw(rf_sampler_work *work, const softmax *s, const rf_sampler_options *o, int64_t position,
                     double weighed, int32_t best) {
   double uniform = uniform_at(o->seed, position);
@@ -377,13 +378,13 @@ static int32_t draw(rf_sampler_work *work, const softmax *s, const rf_sampler_op
     f.need = (double)o->top_p * total;
   }
   int32_t chosen = best;
-  /* top-p needs the total weight of all top-k tokens, which the first GUESS tokens do not give. */
+  /* Top-p needs the total weight of all top-k tokens. The first GUESS tokens do not give it. */
   bool guessed = limit > SORTED && !whole && o->top_p < 1;
   if (!guessed && draw_ordered(s, work->candidate, n, f, uniform, n == limit, &chosen)) return chosen;
   return draw_from_buckets(work, s, o, limit, uniform, best);
 }
 
-/* Clamps an overflowed logit to the largest finite number, so that the softmax stays defined. */
+/* Replaces an infinite logit by the largest finite number, and NaN by -INFINITY. */
 static float within(float logit) { return logit <= FLT_MAX ? logit : logit > FLT_MAX ? FLT_MAX : -INFINITY; }
 
 static bool penalizes(const rf_sampler_options *o) {
@@ -571,9 +572,9 @@ rf_status rf_sampler_accept(rf_sampler *sampler, int32_t id, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* Finds the blocks' maxima, the log-sum-exp at temperature 1 and the alternatives. Sets *total to
- * the row's total weight. If the caller gave the log-sum-exp, sets *total to 0 and does not fill
- * work->block_weight. */
+/* Finds the maxima of the blocks, the log-sum-exp at temperature 1 and the alternatives. Sets
+ * *total to the total weight of the row. If the caller has given the log-sum-exp, sets *total to 0,
+ * and does not fill work->block_weight. */
 static rf_status read_row(rf_sampler_work *work, const float *logits, rf_logprobs *out, int32_t *best,
                           double *log_sum, double *total, rf_error *error) {
   *best = find_peaks(work, logits);

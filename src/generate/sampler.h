@@ -1,7 +1,6 @@
 /* sampler.h - chooses one token from one row of logits.
  *
- * Adjustments are applied in the order of Hugging Face's transformers (vLLM applies min-p before
- * top-k instead):
+ * Adjustments have the order of Hugging Face's transformers (vLLM applies min-p before top-k):
  *   logit bias, repetition penalty, frequency penalty, presence penalty, barred stop ids,
  *     temperature, top-k, top-p, min-p.
  * Log-probabilities are computed from the model's logits before any adjustment. */
@@ -15,46 +14,46 @@ typedef struct rf_logit_bias {
   float bias; /* Added to the logit; -INFINITY bars the token. */
 } rf_logit_bias;
 
-/* A field of 0 is unset. The caller keeps the lists while the sampler uses them. */
+/* A field that is 0 is unset. The caller keeps the lists while the sampler uses them. */
 typedef struct rf_sampler_options {
   float temperature; /* 0: greedy */
   int32_t top_k;     /* 0: all */
-  /* Keeps the fewest most likely tokens whose probabilities sum to top_p or more; 0 or 1: all. */
+  /* Keeps the fewest most likely tokens whose sum of probabilities is at least top_p; 0, 1: all. */
   float top_p;
-  float min_p; /* Drops tokens less likely than min_p times the most likely one; 0: none. */
+  float min_p; /* Drops tokens less likely than min_p times the most likely token; 0: none. */
   uint64_t seed;
-  /* For tokens of prompt and answer, a logit > 0 is divided by this penalty and a logit < 0 is
-   * multiplied by it (Keskar et al., 2019). 0 or 1: no penalty. */
+  /* For tokens of the prompt and the answer: a logit > 0 is divided by this number, and a logit < 0
+   * is multiplied by it (Keskar et al., 2019). 0 or 1: no penalty. */
   float repetition_penalty;
-  /* Subtracted from the logit for each occurrence of the token in the answer (OpenAI). */
+  /* Subtracted from a token's logit for each occurrence of the token in the answer (OpenAI). */
   float frequency_penalty;
-  float presence_penalty; /* Subtracted from the logit if the token is in the answer. */
+  float presence_penalty; /* Subtracted from a token's logit if it is in the answer. */
   const rf_logit_bias *bias;
   int64_t bias_count;
-  /* Ids that end an answer; barred (not chosen) with ignore_eos or before min_tokens tokens. */
+  /* Ids that end an answer. They are barred (never chosen) with ignore_eos or before min_tokens. */
   const int32_t *eos;
   int64_t eos_count;
   int64_t min_tokens;
   bool ignore_eos;
 } rf_sampler_options;
 
-/* Scratch memory, 15 bytes per vocabulary token. Samplers that never run at the same time may share
- * scratch memory. */
+/* Scratch memory of 15 bytes per token of the vocabulary. Samplers that never run at the same time
+ * may share it. */
 typedef struct rf_sampler_work rf_sampler_work;
 rf_status rf_sampler_work_open(int64_t vocab, rf_sampler_work **work, rf_error *error);
 void rf_sampler_work_close(rf_sampler_work *work); /* NULL is allowed. */
 
-/* The state of one answer: options and seen tokens. 8 bytes per vocabulary token. */
+/* The state of one answer: options and seen tokens. 8 bytes per token of the vocabulary. */
 typedef struct rf_sampler {
   rf_sampler_options options;
   int64_t vocab;
   struct rf_candidate {
     float logit;
     int32_t id;
-    /* (V), part of `work`: after a draw with top_k <= 1024, the k most likely tokens in order. */
+    /* (V), in `work`. After a draw with top_k <= 1024: first the k most likely tokens in order. */
   } * candidate;
-  uint32_t *seen;   /* (V): occurrences in the answer, and the flag RF_SEEN_PROMPT. */
-  int32_t *touched; /* (touched_count): ids with seen != 0, in order of appearance. */
+  uint32_t *seen;   /* (V): number of occurrences in the answer, and the flag RF_SEEN_PROMPT. */
+  int32_t *touched; /* (touched_count): ids whose `seen` is not 0, in order of appearance. */
   int64_t touched_count, generated;
   rf_sampler_work *work;
   bool owns_work;
@@ -65,18 +64,18 @@ enum { RF_TOP_LOGPROBS = 32 };
 
 /* Log-probabilities of the chosen token and of alternatives. */
 typedef struct rf_logprobs {
-  /* In: log of the sum of exp(logits) of the row, if the caller has it; NULL: it is computed. */
+  /* Input: natural log of the sum of exp(logits) of the row. NULL: the sampler computes it. */
   const float *lse;
-  /* Natural log of the chosen token's probability under the unfiltered softmax at temperature 1. */
+  /* Output: natural log of the chosen token's unfiltered probability at temperature 1. */
   double logprob;
-  int32_t wanted; /* In: number of alternatives, 0 to RF_TOP_LOGPROBS. */
-  /* Out: number of alternatives; below `wanted` only if fewer tokens are possible. */
+  int32_t wanted; /* Input: number of alternatives, 0 to RF_TOP_LOGPROBS. */
+  /* Output: number of alternatives, less than `wanted` only if too few tokens are possible. */
   int32_t count;
-  int32_t *ids;     /* (wanted), the caller's array: most likely first, ties to the lower id. */
+  int32_t *ids;     /* Array (wanted) of the caller: most likely first; of equal ones, the lower id. */
   double *logprobs; /* (wanted) */
 } rf_logprobs;
 
-/* Whether penalties or biases change logits, so that each choice needs a copy of the row. */
+/* True if penalties or biases change logits. Then each choice needs a copy of the row. */
 bool rf_sampler_adjusts(const rf_sampler_options *options);
 /* RAFTER_INVALID: a number is NaN, a penalty is negative, or an id is outside the vocabulary. */
 rf_status rf_sampler_check(const rf_sampler_options *options, int64_t vocab, rf_error *error);
@@ -87,22 +86,22 @@ rf_status rf_sampler_open(const rf_sampler_options *options, int64_t vocab, rf_s
 rf_status rf_sampler_open_with(const rf_sampler_options *options, rf_sampler_work *work, rf_sampler *sampler,
                                rf_error *error);
 void rf_sampler_close(rf_sampler *sampler);
-/* Replaces the scratch memory for the next calls, for instance on another thread. */
+/* Sets the scratch memory of the next calls, for instance on another thread. */
 void rf_sampler_use(rf_sampler *sampler, rf_sampler_work *work);
-/* Starts another request: forgets the tokens seen, in time proportional to their number.
- * RAFTER_INVALID: the options are bad; the sampler is unchanged. */
+/* Starts another request: forgets the seen tokens. The time is proportional to their number.
+ * RAFTER_INVALID: an option is wrong. Then the sampler does not change. */
 rf_status rf_sampler_reset(rf_sampler *sampler, const rf_sampler_options *options, rf_error *error);
 
-/* rf_sampler_prompt records the prompt's tokens for the penalties. rf_sampler_accept records one
- * chosen token. rf_sampler_choose does not record its choice. RAFTER_INVALID: a token is out of
- * range. */
+/* For the penalties, rf_sampler_prompt records the tokens of the prompt, and rf_sampler_accept
+ * records one chosen token. rf_sampler_choose does not record the token that it chooses.
+ * RAFTER_INVALID: a token is out of range. */
 rf_status rf_sampler_prompt(rf_sampler *sampler, const int32_t *tokens, int64_t count, rf_error *error);
 rf_status rf_sampler_accept(rf_sampler *sampler, int32_t id, rf_error *error);
 
-/* Chooses from f32 logits (V). The draw depends only on (seed, position), the logits and the
- * recorded tokens. Of equally likely tokens, the lower id comes first. RAFTER_FAILED: a logit is
- * NaN or +INFINITY. RAFTER_INVALID: every token is barred; *id is then the most likely token of the
- * row. `logprobs` must not be NULL; {0} asks for no alternatives. Allocates nothing. */
+/* Chooses a token from f32 logits (V). The draw depends only on seed, position, logits and recorded
+ * tokens. Of equally likely tokens, the lower id comes first. RAFTER_FAILED: a logit is NaN or
+ * +INFINITY. RAFTER_INVALID: every token is barred; *id is then the most likely token. `logprobs`
+ * must not be NULL; {0} means no alternatives. Allocates nothing. */
 rf_status rf_sampler_choose(rf_sampler *sampler, const float *logits, int64_t position, int32_t *id,
                             rf_logprobs *logprobs, rf_error *error);
 

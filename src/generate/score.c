@@ -33,7 +33,7 @@ rf_status rf_scorer_open(const rf_score_settings *settings, rf_scorer **out, rf_
     s->top_ids = rf_run_named(s->run, 0, "top_ids", NULL);
     s->top_logprobs = rf_run_named(s->run, 0, "top_logprobs", NULL);
   }
-  if (!s->tokens) goto done; /* The null backend has no memory to fill. */
+  if (!s->tokens) goto done; /* the null backend has no memory */
   int64_t began = rf_phase_begin();
   status = rf_fill_weights(s->run, 0, s->plan, settings->weights_folder, settings->seed, settings->progress,
                            error);
@@ -74,8 +74,8 @@ static rf_status check(const rf_scorer *s, const rf_scored *text, int count, rf_
   return RAFTER_OK;
 }
 
-/* Copies the results of one sequence. The row that holds token t predicts token t + 1, so the
- * result of this row belongs to position t + 1. */
+/* Copies the results of one sequence. The row of token t predicts token t + 1. So the result of
+ * this row is for position t + 1. */
 static void give(const rf_scorer *s, const rf_scored *text, int64_t first) {
   int64_t top = s->settings.plan.build.top;
   if (text->logprobs) text->logprobs[0] = 0;
@@ -108,8 +108,7 @@ rf_status rf_scorer_walk(rf_scorer *s, const rf_scored *text, int count, rf_erro
     }
   }
   int64_t used = row, segment = count;
-  /* Each unused row is a segment of its own, because attention takes the least time with short
-   * segments. */
+  /* Each unused row is a segment of its own: attention takes less time with short segments. */
   for (; row < rows; row++, segment++) {
     s->segments[segment] = (int32_t)row;
     s->tokens[row] = 0;
@@ -117,8 +116,7 @@ rf_status rf_scorer_walk(rf_scorer *s, const rf_scored *text, int count, rf_erro
     s->labels[row] = -1;
   }
   for (; segment <= rows; segment++) s->segments[segment] = (int32_t)rows;
-  /* The debug options poison and find_nan check unused rows too, so the run must compute all
-   * rows. */
+  /* The debug options poison and find_nan also check unused rows, so all rows must be computed. */
   bool whole = s->settings.debug.poison || s->settings.debug.find_nan;
   rf_run_inputs inputs = {.rows = whole ? rows : used, .step = 1};
   rf_phase_end(RF_PHASE_DATA, began);

@@ -1,5 +1,5 @@
-/* simulate.c - see simulate.h. admit.c and batch.c admit and batch the requests; this file adds
- * arrivals, the clock and the statistics. */
+/* simulate.c - see simulate.h. admit.c and batch.c handle the requests. This file adds arrivals,
+ * the clock and statistics. */
 #include "generate/simulate.h"
 
 #include "generate/batch.h"
@@ -102,7 +102,8 @@ done:
   return status;
 }
 
-/* Percentiles by nearest rank: the least value that is not below the given share of all values. */
+/* Percentiles by nearest rank: the smallest value that a fraction `part` of all values does not
+ * exceed. */
 static void percentiles(double *list, int64_t count, double out[RF_PERCENTILES]) {
   static const double part[] = {0.50, 0.95, 0.99};
   qsort(list, (size_t)count, sizeof *list, rf_compare_doubles);
@@ -115,17 +116,17 @@ typedef struct simulation {
   rf_plan *plan[2];
   rf_walk_prices *prices[2];
   rf_extent *extent; /* (slots) */
-  /* true: decoding only. Prompts arrive with their cache; only their last token is computed. */
+  /* true: only decoding. Prompts arrive with their cache, and only their last token is computed. */
   bool remote_prefill;
   double seconds; /* Predicted seconds of all forward passes so far. */
   const rf_arrival *list;
   int64_t count, next, told, gaps;
   double clock;
-  double *first, *last; /* (count): seconds of each request's first and last token. */
-  double *began;        /* (answers): seconds of each answer's first token, by request and sample. */
-  /* (answers). All arrays from `first` to `latency` are one allocation. */
+  double *first, *last; /* (count): time of each request's first and last token. */
+  double *began;        /* (answers): time of each answer's first token, in order of request and sample. */
+  /* (answers): see rf_serve_stats. All arrays from `first` to `latency` are one allocation. */
   double *ttft, *tpot, *latency;
-  int64_t *base; /* (count): index of a request's first answer in `began`. */
+  int64_t *base; /* (count): index in `began` of the request's first answer. */
   int32_t *tokens;
 } simulation;
 
@@ -139,7 +140,7 @@ static rf_status forward(void *self, int plan, rf_forward_part *part, int count,
   return RAFTER_OK;
 }
 
-/* Returns an arbitrary token that depends only on request, sample and position. */
+/* Chooses an arbitrary token. It depends only on request, sample and position. */
 static rf_status choose(void *self, rf_slot *a, const rf_forward_part *part, int worker, rf_error *error) {
   const simulation *s = self;
   (void)part, (void)worker, (void)error;
@@ -211,7 +212,7 @@ static void close_simulation(simulation *s) {
   free(s->tokens);
 }
 
-/* Submits a prompt; its first `shared` tokens are common to all requests, the others unique. */
+/* Submits a prompt. Its first `shared` tokens are equal in all requests, the others unique. */
 static rf_status submit(simulation *s, int64_t i, rf_error *error) {
   const rf_arrival *a = &s->list[i];
   uint64_t vocab = (uint64_t)s->g->settings.model.vocab;
@@ -226,7 +227,7 @@ static rf_status submit(simulation *s, int64_t i, rf_error *error) {
   return rf_generator_submit(s->g, &request, NULL, error);
 }
 
-/* Request ids count from 0 in the order of submission, so they index the list of arrivals. */
+/* Request ids count from 0 in the order of submission: they index the list of arrivals. */
 static void count_events(simulation *s, const rf_event *event, int count) {
   for (int e = 0; e < count; e++) {
     int64_t i = event[e].request, at = s->base[i] + event[e].sample;
@@ -306,9 +307,9 @@ rf_status rf_simulate(const rf_generate_settings *settings, const rf_arrival *li
 typedef struct apart {
   const rf_arrival *list;
   int64_t count;
-  /* (count) in one allocation: seconds of each request's first and last token, and scratch. */
+  /* (count) each, in one allocation: time of each request's first and last token, and scratch. */
   double *first, *last, *scratch;
-  rf_arrival *stage; /* Arrivals at the machine that is simulated. */
+  rf_arrival *stage; /* Requests for the machine that is simulated. */
 } apart;
 
 static rf_status open_apart(apart *a, const rf_arrival *list, int64_t count, rf_error *error) {
@@ -322,7 +323,7 @@ static rf_status open_apart(apart *a, const rf_arrival *list, int64_t count, rf_
 }
 
 /* Delays the first token of each request until its cache has arrived. The link sends one cache at a
- * time, in list order. */
+ * time, in the order of the list. */
 static void transfer(apart *a, const rf_generate_settings *decode, double link_bps, rf_serve_stats *served) {
   rf_kv kv = rf_kv_of(&decode->model, &decode->plan.build);
   double free_at = 0, bytes = 0;
@@ -339,8 +340,8 @@ static void transfer(apart *a, const rf_generate_settings *decode, double link_b
   served->saturated = a->list[a->count - 1].at > a->list[0].at && waiting > 1 + a->count / 20;
 }
 
-/* Simulates the decoding of all tokens but the first. An answer of one token ends with its first
- * token. */
+/* Simulates the decoding of all tokens after the first token. An answer of one token ends with its
+ * first token. */
 static rf_status decode_apart(apart *a, const rf_generate_settings *decode, rf_serve_stats *served,
                               rf_error *error) {
   int64_t given = 0;
@@ -350,7 +351,7 @@ static rf_status decode_apart(apart *a, const rf_generate_settings *decode, rf_s
     a->stage[given] = a->list[i];
     a->stage[given].at = a->first[i];
     a->stage[given].samples = 1;
-    /* The prompt includes the first token of the answer. */
+    /* here, the prompt includes the first token of the answer */
     a->stage[given].prompt = a->list[i].prompt + 1;
     a->stage[given++].answer = a->list[i].answer - 1;
   }

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Finds the longest border of each prefix of a string in linear time (Knuth, Morris and Pratt,
+/* For each prefix of a string, finds its longest border, in linear time (Knuth, Morris and Pratt,
  * 1977). A border is a shorter prefix that is also a suffix. */
 static void find_borders(struct rf_stop_string *s) {
   int32_t k = 0;
@@ -11,7 +11,7 @@ static void find_borders(struct rf_stop_string *s) {
   for (int32_t i = 1; i < s->bytes; i++) {
     while (k > 0 && s->text[i] != s->text[k]) k = s->border[k - 1];
     if (s->text[i] == s->text[k]) k++;
-    s->border[i] = (uint8_t)k; /* At most 255. */
+    s->border[i] = (uint8_t)k; /* at most 255 */
   }
 }
 
@@ -44,7 +44,7 @@ void rf_stop_close(rf_stop *stop) {
 
 void rf_stop_start(const rf_stop *stop, rf_stop_state *state) { *state = (rf_stop_state){.stop = stop}; }
 
-/* Adds one byte. Returns the index of the first string that ends with this byte, or -1. */
+/* Adds one byte. Returns the index of the first stop string that ends with this byte, or -1. */
 static int32_t step(rf_stop_state *state, uint8_t byte) {
   int32_t found = -1;
   for (int32_t i = 0; i < (int32_t)state->stop->string_count; i++) {
@@ -53,13 +53,13 @@ static int32_t step(rf_stop_state *state, uint8_t byte) {
     while (k > 0 && s->text[k] != byte) k = s->border[k - 1];
     if (s->text[k] == byte) k++;
     if (k == s->bytes && found < 0) found = i;
-    state->matched[i] = (uint8_t)k; /* k fits in 8 bits unless a stop string ends here. */
+    state->matched[i] = (uint8_t)k; /* k fits in 8 bits, unless a stop string ends here */
   }
   return found;
 }
 
-/* The text is the bytes held back earlier, followed by `bytes`. Releases the first `upto` bytes of
- * this text and holds back the next `keep` bytes. */
+/* The text is the bytes that were held back, followed by `bytes`. Releases the first `upto` bytes
+ * of the text and holds back the next `keep` bytes. */
 static void release(rf_stop_state *state, const char *bytes, size_t upto, size_t keep, rf_stop_text *text) {
   const uint8_t *old = state->held[state->side];
   uint8_t *fresh = state->held[!state->side];
@@ -84,7 +84,7 @@ bool rf_stop_next(rf_stop_state *state, const char *bytes, size_t count, rf_stop
     state->found = found + 1;
     return true;
   }
-  size_t keep = 0; /* Length of the longest prefix of a stop string with which the text ends. */
+  size_t keep = 0; /* Length of the longest prefix of a stop string that is the end of the text. */
   for (int64_t i = 0; i < state->stop->string_count; i++)
     if (state->matched[i] > keep) keep = state->matched[i];
   release(state, bytes, (size_t)state->held_bytes + count - keep, keep, text);

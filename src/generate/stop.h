@@ -11,9 +11,9 @@
 enum { RF_STOP_STRINGS = 64, RF_STOP_BYTES = 256 };
 
 typedef struct rf_stop_options {
-  const rf_span *strings; /* Any bytes; copied. */
-  int64_t string_count;   /* 0 to RF_STOP_STRINGS strings of 1 to RF_STOP_BYTES bytes. */
-  bool include;           /* The text includes the stop string. */
+  const rf_span *strings; /* May have any bytes; rf_stop_open copies the strings. */
+  int64_t string_count;   /* 0 to RF_STOP_STRINGS strings; a string has 1 to RF_STOP_BYTES bytes. */
+  bool include;           /* true: the text includes the stop string. */
 } rf_stop_options;
 
 typedef struct rf_stop {
@@ -27,34 +27,34 @@ typedef struct rf_stop {
   bool include;
 } rf_stop;
 
-/* State of one answer; {.stop = stop} is the initial state. */
+/* The state of one answer. The initial state is {.stop = stop}. */
 typedef struct rf_stop_state {
   const rf_stop *stop;
   /* For each stop string: length of its longest prefix that is a suffix of the text so far. */
   uint8_t matched[RF_STOP_STRINGS];
-  /* held[side]: the bytes held back now. held[!side]: the bytes held back before the last call. */
+  /* held[side]: the bytes that are held back now. held[!side]: those before the last call. */
   uint8_t held[2][RF_STOP_BYTES];
   int32_t held_bytes, side;
   int32_t found; /* 1 + index of the stop string that was found; 0: none. */
 } rf_stop_state;
 
-/* Text that may be shown now: released[0], then released[1]. The text is valid until the next call
- * with the same state, and only while the input bytes exist. */
+/* Text that may be shown now: released[0], then released[1]. It is valid until the next call with
+ * the same state, and while the input bytes exist. */
 typedef struct rf_stop_text {
   rf_span released[2];
 } rf_stop_text;
 
-/* RAFTER_INVALID: too many strings, an empty string, or a string that is too long. */
+/* RAFTER_INVALID: there are too many strings, or a string is empty or too long. */
 rf_status rf_stop_open(const rf_stop_options *options, rf_stop *stop, rf_error *error);
 void rf_stop_close(rf_stop *stop);
 void rf_stop_start(const rf_stop *stop, rf_stop_state *state);
 
-/* Adds the next bytes of an answer, which may end inside a UTF-8 character. Releases bytes that
- * cannot be part of a stop string. Returns true once a string was found, and then sets
- * state->found. Finds the stop string that ends first in the text. If several end at the same byte,
- * finds the first of them in the list. Text after a stop string is dropped. Allocates nothing. */
+/* Adds the next bytes of an answer, which may end inside a UTF-8 character. Releases the bytes that
+ * cannot be part of a stop string. When a stop string was found, returns true and sets
+ * state->found. This is the stop string that ends first in the text. If several end there, it is
+ * the first of them in the list. The text after a stop string is dropped. Allocates nothing. */
 bool rf_stop_next(rf_stop_state *state, const char *bytes, size_t count, rf_stop_text *text);
-/* Ends an answer that met no stop string: releases the bytes held back. */
+/* Ends an answer without a stop string: releases the bytes that were held back. */
 void rf_stop_end(rf_stop_state *state, rf_stop_text *text);
 
 #endif
