@@ -1,4 +1,4 @@
-/* calibrate.c - measures ceilings, then runs small real plans and records the time of each op. */
+/* calibrate.c - measures peak rates. Then runs small real plans and records the time of each op. */
 #define _GNU_SOURCE
 #include "run/calibrate_parts.h"
 
@@ -70,14 +70,14 @@ done:
   return status;
 }
 
-/* A small plan to measure: it has one or two layers, runs quickly, and exceeds the caches. */
+/* A small plan to measure. It runs quickly (one or two layers), but exceeds the caches. */
 typedef struct shape {
   const char *model;
-  int64_t microbatch, rows; /* rows: number of rows in a generate step; 0: training. */
+  int64_t microbatch, rows; /* `rows`: number of rows in a generate step; 0: training. */
   float dropout;
-  bool quick, lora; /* lora: record only the ops of adapters. */
+  bool quick, lora; /* `lora` true: record only the ops of adapters. */
 } shape;
-/* The plan for reference kernels, which all share one curve. */
+/* The plan for reference kernels. All of these kernels share one curve. */
 static const shape REFERENCE = {"gpt:layers=1,width=32,heads=2,ff=128,vocab=64,seq=32", 1, 0, 0, true, false};
 static const shape SHAPES[] = {
     {"gpt:layers=1,width=64,heads=2,ff=256,vocab=256,seq=64", 1, 0, 0, true, false},
@@ -127,9 +127,9 @@ rf_status rf_calibrate_fill(rf_run *run, const rf_plan *plan, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* Writes reproducible inputs: ids within the vocabulary, and one segment per row. For generation,
- * the rows are the last tokens of one sequence, which has its pages in order. Called before each
- * step, because other tensors reuse the bytes of inputs. */
+/* Writes reproducible inputs: ids within the vocabulary, and one segment for each row. For
+ * generation, the rows are the last tokens of one sequence, whose pages are in order. Called before
+ * each step, because other tensors reuse the memory of inputs. */
 static void fill_inputs(rf_run *run, const rf_plan *plan) {
   const rf_graph *graph = plan->graph;
   int64_t n = graph->rows;
@@ -163,7 +163,7 @@ static rf_curve *curve_of(rf_machine *m, const char *op, rf_dtype dtype, const c
   return c;
 }
 
-/* Adds a point in order of size. Merges points whose sizes differ by up to 25 %. */
+/* Adds a point in order of size. If the sizes of two points differ by at most 25 %, merges them. */
 static void add_point(rf_curve *c, double size, double work, double seconds) {
   int at = 0;
   while (at < c->count && c->size[at] < size) at++;
@@ -219,14 +219,14 @@ rf_status rf_calibrate_kernel(const rf_calibrate_options *o, const rf_graph *gra
   return RAFTER_OK;
 }
 
-/* Uses the median of several steps: an interrupted op can take a thousand times as long. */
+/* Takes the median of several steps: an interrupted op can take a thousand times as long. */
 enum { MAX_STEPS = 200 };
 static rf_status time_ops(const rf_calibrate_options *o, rf_run *run, const rf_plan *plan, double *took,
                           int *steps, rf_error *error) {
   double start = 0, budget = o->quick ? 0.08 : 0.7;
   int step = -1;
   for (; step < 2 || (rf_now_seconds() - start < budget && step < MAX_STEPS); step++) {
-    if (step == 0) start = rf_now_seconds(); /* The first step wakes threads and fills caches. */
+    if (step == 0) start = rf_now_seconds(); /* the first step wakes threads and fills caches */
     rf_run_measured_reset(run);
     rf_run_inputs inputs = {
         .seed = 1, .step = step + 2, .loss_scale = 1e-3f, .lr = 1e-6f, .rows = plan->graph->rows};
@@ -266,7 +266,7 @@ static rf_status measure_shape(const rf_calibrate_options *o, const shape *s, rf
                              .isa = o->isa,
                              .threads = o->threads,
                              .machine = m};
-  rf_machine bare = *m; /* Plans made during calibration use no curves. */
+  rf_machine bare = *m; /* plans that are made during calibration use no curves */
   bare.curve_count = 0;
   options.machine = &bare;
   RF_GO(rf_plan_make(&model, &options, &plan, error));
@@ -316,7 +316,7 @@ static const void *stored_row(void *self, int64_t output, const rf_quant_type *t
   return m->at + output * m->row_bytes;
 }
 
-/* Seconds to map a cached file and pack its matrix into pages that were touched before. */
+/* Measures the seconds to map a cached file and pack its matrix into pages already touched. */
 static rf_status load_once(int fd, size_t bytes, const rf_panels *panels, void *to, double *seconds,
                            rf_error *error) {
   void *from = mmap(NULL, bytes, PROT_READ, MAP_PRIVATE, fd, 0);
@@ -336,9 +336,9 @@ static void touch(void *at, size_t bytes, int threads) {
   for (size_t i = 0; i < bytes; i += 4096) *((volatile char *)at + i) = 0;
 }
 
-/* Times the first touch of pages. A virtual machine may have to find pages first, which takes ten
- * times as long as reusing freed pages. All sizes are therefore mapped at the same time. The
- * function runs before and after all other measurements, and the slower time counts. */
+/* Measures the time to touch new pages. On a virtual machine, the host may first have to find
+ * pages. This takes ten times as long as using freed pages again, so all sizes are mapped at the
+ * same time. The function runs before and after all other measurements; the longer time counts. */
 enum { TOUCHES = 3 };
 static void touch_fresh(const rf_calibrate_options *o, size_t bytes[TOUCHES], double seconds[TOUCHES]) {
   void *at[TOUCHES] = {NULL};
@@ -353,7 +353,7 @@ static void touch_fresh(const rf_calibrate_options *o, size_t bytes[TOUCHES], do
     if (at[i]) rf_pages_unmap(at[i], bytes[i]);
 }
 
-/* Adds the median of `seconds` for one size: beyond the caches, size does not change the rate. */
+/* Adds the median of `seconds` for one size: beyond the caches, all sizes have the same rate. */
 static void add_load(rf_machine *m, const char *kernel, double bytes, double *seconds, int count) {
   rf_curve *c = curve_of(m, "load", RF_F32, kernel);
   double middle = rf_ceiling_of(seconds, count).median;
@@ -362,7 +362,7 @@ static void add_load(rf_machine *m, const char *kernel, double bytes, double *se
 
 static rf_status measure_loading(const rf_calibrate_options *o, rf_machine *m, rf_error *error) {
   enum { INNER = 2048, TIMES = 3 };
-  /* Lanes are rounded up. */
+  /* 1/8 more, because the number of lanes is rounded up */
   size_t bytes = (size_t)(o->quick ? 16 : 256) << 20, room = bytes + bytes / 8;
   double seconds[TIMES];
   rf_status status = RAFTER_OK;
@@ -396,8 +396,8 @@ done:
   return status;
 }
 
-/* Writes word number `word` of the list of all words of one to four letters, short words first. A
- * longer word is an earlier word plus a letter, so every merge exists. */
+/* Spells word number `word` in the list of all words of one to four letters, short words first.
+ * Without its last letter, a word is an earlier word. So there is a merge for each long word. */
 enum { LETTERS = 26, MAX_WORD = 4 };
 static int spell(int64_t word, char text[MAX_WORD]) {
   int64_t length = 1, of_length = LETTERS;
@@ -418,8 +418,8 @@ static rf_status build_once(const rf_vocabulary *v, double *seconds, rf_error *e
   return status;
 }
 
-/* Times the loading of vocabularies with scores, as in SentencePiece and most GGUF files, by their
- * bytes. A small vocabulary fits in the caches. */
+/* Measures the seconds to load a vocabulary with scores, by its bytes. SentencePiece and many GGUF
+ * files have scores. A small vocabulary fits in the caches. */
 static rf_status measure_vocabulary(const rf_calibrate_options *o, rf_machine *m, rf_error *error) {
   enum { TIMES = 3 };
   int64_t count = o->quick ? 1 << 14 : 1 << 18;
@@ -456,7 +456,7 @@ done:
   return status;
 }
 
-/* Writes a tokenizer.json with byte-level BPE. Each merge joins a word's prefix and last letter. */
+/* Writes a tokenizer.json with byte-level BPE. Its merges add one letter to a word. */
 static char *write_json(int64_t count, size_t *bytes) {
   char *text = malloc((size_t)count * 40 + 200), word[MAX_WORD], *at = text;
   if (!text) return NULL;

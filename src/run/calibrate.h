@@ -8,12 +8,12 @@
 typedef struct rf_calibrate_options {
   rf_isa isa;
   int threads;
-  /* First find the best block sizes of products; later measurements use them. */
+  /* true: first find the best block sizes of products, which later measurements use. */
   bool tune;
-  const rf_tuned *tuned; /* Block sizes to use without `tune`; may be NULL. */
-  /* Fewer and shorter measurements: seconds instead of a minute. */
+  const rf_tuned *tuned; /* Block sizes to use if `tune` is false; may be NULL. */
+  /* true: fewer and shorter measurements, which take seconds instead of a minute. */
   bool quick;
-  void (*say)(void *self, const char *what, double part); /* Progress in [0, 1]; may be NULL. */
+  void (*say)(void *self, const char *what, double part); /* Reports progress, from 0 to 1; may be NULL. */
   void *self;
 } rf_calibrate_options;
 
@@ -22,26 +22,26 @@ typedef struct rf_ceiling {
   int count;
 } rf_ceiling;
 
-/* Median, minimum and maximum of values[count]; reorders them. */
+/* Returns median, minimum and maximum of values[count], and changes the order of the values. */
 rf_ceiling rf_ceiling_of(double *values, int count);
 
-/* Buffer size for bandwidth: 1 GiB, or less on a machine with little memory. */
+/* Size of the buffer for measuring bandwidth: 1 GiB, or less if the machine has little memory. */
 size_t rf_bandwidth_buffer_bytes(void);
 /* Allocates memory for rf_device_type.bandwidth and writes every byte. */
 rf_status rf_bandwidth_memory(rf_device *device, int64_t bytes, rf_memory **memory, rf_error *error);
 
-/* Fills a plan's persistent tensors with reproducible values before a measurement. Every byte is
- * written, because unwritten pages all map to one cached page of zeros. Moments stay zero. */
+/* Fills a plan's persistent tensors with reproducible values before a measurement. Writes every
+ * byte, because all unwritten pages are mapped to one cached page of zeros. Moments stay zero. */
 rf_status rf_calibrate_fill(rf_run *run, const rf_plan *plan, rf_error *error);
 
-/* Adds a point to an f32 curve, which is created if needed. Call in ascending order of `size`. */
+/* Adds a point to an f32 curve. Creates the curve if needed. Call in ascending order of `size`. */
 void rf_calibrate_add(rf_machine *machine, const char *op, const char *kernel, double size, double work,
                       double seconds);
 
-/* Fills `machine` (source "calibrated") with the detected data sheet; peak arithmetic in f32, bf16
- * and i8 at level `isa`, in tiles and in vectors; read and copy bandwidth; thread scaling; launch
- * time; curves of ops by dtype and kernel; curves of packed products by storage type and rows.
- * Takes about a minute. RAFTER_FAILED: not enough memory. */
+/* Fills `machine` (source "calibrated"). The time is about a minute. RAFTER_FAILED: not enough
+ * memory. The measurements are: the detected data sheet; peak arithmetic in f32, bf16 and i8, in
+ * tiles and in vectors, at level `isa`; read and copy bandwidth; thread scaling; launch time;
+ * curves of ops by dtype and kernel; curves of packed products by storage type and rows. */
 rf_status rf_calibrate(const rf_calibrate_options *options, rf_machine *machine, rf_error *error);
 
 #endif

@@ -1,4 +1,5 @@
-/* calibrate_heads.c - measures a head's work per row: log-sum-exp, softcap, most likely tokens. */
+/* calibrate_heads.c - measures the work of an output head per row: log-sum-exp, softcap, top
+ * tokens. */
 #include "run/calibrate_parts.h"
 
 #include <math.h>
@@ -6,9 +7,10 @@
 
 enum { INNER = 16, ROWS_EACH = 8, PASSES = 9, TOP = 64 };
 
-/* A head with one feature more than the head before. `curve` names the difference in time. */
+/* A head that does one thing more than the head before. `curve` gets the difference of the
+ * times. */
 typedef struct head {
-  const char *curve; /* NULL: no curve, only the base of the next curve. */
+  const char *curve; /* NULL: no curve; this head is only the base of the next curve. */
   bool scores, sums, caps, top;
 } head;
 static const head HEADS[] = {{NULL, .sums = false},
@@ -17,7 +19,7 @@ static const head HEADS[] = {{NULL, .sums = false},
                              {NULL, .scores = true},
                              {"likeliest", .scores = true, .top = true}};
 
-/* All operands are one allocation, which begins at x. */
+/* All operands are in one allocation, which begins at `x`. */
 typedef struct operands {
   float *x, *w, *logits, *sums, *top;
   int32_t *rows, *ids;
@@ -56,7 +58,7 @@ static rf_status measure(const rf_calibrate_options *o, const rf_model *model, c
     call.out[2] = h->top ? p->top : NULL;
   }
   int passes = o->quick ? 3 : PASSES;
-  for (int i = -1; i < passes; i++) { /* The first call wakes threads. */
+  for (int i = -1; i < passes; i++) { /* the first call wakes threads */
     double start = rf_now_seconds();
     kernel->run(&call);
     seconds[i < 0 ? 0 : i] = rf_now_seconds() - start;

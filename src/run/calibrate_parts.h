@@ -4,26 +4,26 @@
 
 #include "run/calibrate.h"
 
-/* calibrate_tune.c: best block sizes by op, class of shapes and dtype. */
+/* calibrate_tune.c: finds the best block sizes for each op, class of shapes and dtype. */
 rf_status rf_calibrate_tune(const rf_calibrate_options *options, rf_tuned *tuned, rf_error *error);
-/* calibrate_heads.c: curves "head_rows" by row length (vocabulary). */
+/* calibrate_heads.c: measures the curves "head_rows", by row length (vocabulary size). */
 rf_status rf_calibrate_heads(const rf_calibrate_options *options, rf_machine *machine, rf_error *error);
-/* calibrate_products.c: curves of packed products by storage type and rows. */
+/* calibrate_products.c: measures the curves of packed products, by storage type and rows. */
 rf_status rf_calibrate_products(const rf_calibrate_options *options, rf_machine *machine, rf_error *error);
 
-/* A workspace that grows to the largest request. Initially {0}; the caller frees `at`. */
+/* A workspace that grows to the largest request. Initially {0}. The caller frees `at`. */
 typedef struct rf_calibrate_room {
   void *at;
   size_t bytes;
 } rf_calibrate_room;
-/* Chooses the kernel of a graph with one op and prepares a call without operands. Every byte of the
- * call's workspace is written. `what` is for error messages. */
+/* Chooses the kernel of a graph with one op, and prepares a call without operands. Writes every
+ * byte of the call's workspace. `what` is for error messages. */
 rf_status rf_calibrate_kernel(const rf_calibrate_options *options, const rf_graph *graph,
                               rf_calibrate_room *room, const char *what, const rf_kernel **kernel,
                               rf_call *call, rf_error *error);
-/* Fills memory with numbers in [-0.5, 0.5) that are valid as f32 and, in both halves, as bf16. */
+/* Fills memory with numbers in [-0.5, 0.5). Words are valid as f32, and as two values of bf16. */
 void rf_calibrate_values(void *at, size_t bytes);
-/* A small model for graphs of one op; its fields do not affect the measurements. */
+/* Makes a model for graphs of one op. Its fields do not affect the measurements. */
 rf_status rf_calibrate_model(rf_model *model, rf_error *error);
 
 #endif

@@ -1,6 +1,6 @@
-/* calibrate_products.c - times products with packed matrices of every storage type, exact and with
- * int8 activations, for several numbers of rows. Successive calls use different copies of the
- * matrix, which together exceed the caches, so that weights come from memory as in a model. */
+/* calibrate_products.c - measures products with packed matrices of every storage type, exact and
+ * with int8 activations, for several numbers of rows. Successive calls use different copies of the
+ * matrix. The copies together exceed the caches, so weights are read from memory, as in a model. */
 #include "run/calibrate_parts.h"
 
 #include <math.h>
@@ -9,7 +9,7 @@
 
 enum { INNER = 2048, OUTPUTS = 4096, STORED = 16, MAX_ROWS = 512, PASSES = 4, MAX_EACH = 12 };
 enum { SHORT = INNER / 4, NARROW = OUTPUTS / 8 };
-/* Numbers of rows to measure. From 9 rows on, and again from 17 rows on, another kernel runs. */
+/* Numbers of rows to measure. Another kernel runs from 9 rows on, and a third from 17 rows on. */
 static const struct {
   int rows;
   bool quick;
@@ -23,9 +23,9 @@ typedef struct ring {
   rf_machine *machine;
   rf_model model;
   void *at;
-  size_t bytes;                  /* Bytes of all copies. */
-  int64_t each, count, next;     /* Bytes per matrix; number of matrices; the next matrix. */
-  unsigned char *stored, *x, *y; /* stored: rows as in a file; x, y: operands. */
+  size_t bytes;                  /* Bytes of all copies of the matrix. */
+  int64_t each, count, next;     /* Bytes of one copy; number of copies; index of the next copy. */
+  unsigned char *stored, *x, *y; /* stored: rows as in a file; x: activations; y: result. */
   rf_calibrate_room room;
   int64_t row_bytes;
 } ring;
@@ -80,7 +80,7 @@ static rf_status build(const ring *r, const rf_panels *panels, int64_t rows, rf_
   return RAFTER_OK;
 }
 
-/* Seconds per call. Several passes, so that a disturbance affects few samples. */
+/* Seconds of calls. There are several passes, so that a disturbance affects few samples. */
 typedef struct samples {
   double seconds[PASSES * MAX_EACH];
   int count;
@@ -95,7 +95,7 @@ static rf_status measure(ring *r, const rf_graph *graph, samples *s, rf_error *e
   call.out[0] = r->y;
   call.run = &inputs;
   double start = rf_now_seconds(), budget = r->options->quick ? 0.002 : 0.005;
-  bool warm = s->count > 0; /* The first call wakes threads and fills caches. */
+  bool warm = s->count > 0; /* the first call wakes threads and fills caches */
   for (int i = warm ? 0 : -1; i < 1 || (i < MAX_EACH && rf_now_seconds() - start < budget); i++) {
     call.in[1] = (const char *)r->at + r->next * r->each;
     r->next = (r->next + 1) % r->count;
@@ -106,19 +106,19 @@ static rf_status measure(ring *r, const rf_graph *graph, samples *s, rf_error *e
   return RAFTER_OK;
 }
 
-/* Seconds that a product with the INNER x OUTPUTS matrix takes besides its multiplications.
- * `start`: a constant. `outputs`: storing the sums. `inner`: packing the rows. */
+/* Seconds that a product with the INNER x OUTPUTS matrix takes in addition to its multiplications.
+ * `start`: a constant. `outputs`: to store the sums. `inner`: to pack the rows. */
 typedef struct edges {
   double start, outputs[ROW_COUNT], inner[ROW_COUNT];
 } edges;
 
-/* Whether to measure ROWS[row]. Products for gradients always have many rows. */
+/* True if ROWS[row] is measured. Products for gradients always have many rows. */
 static bool is_measured(int row, bool quick, rf_cost_products how) {
   return (ROWS[row].quick || !quick) && (!is_turned(how) || ROWS[row].rows >= 128);
 }
 
-/* Measures the seconds of products with the ring's matrices for the first `most` entries of ROWS;
- * negative: not measured. `quick` measures fewer entries. */
+/* Measures products with the ring's matrices, for the first `most` entries of ROWS. An entry of
+ * `seconds` is negative if it was not measured. With `quick`, measures fewer entries. */
 static rf_status measure_products(ring *r, const rf_panels *panels, rf_cost_products how, bool quick,
                                   int most, double seconds[ROW_COUNT], rf_error *error) {
   samples of[ROW_COUNT] = {{.count = 0}};
@@ -138,8 +138,8 @@ static rf_status measure_products(ring *r, const rf_panels *panels, rf_cost_prod
   return RAFTER_OK;
 }
 
-/* Fits `t = c K N + outputs N / OUTPUTS + inner K / INNER` to the times for three sizes K x N. The
- * constant comes from a small matrix that fits in the caches and has one panel per thread. */
+/* Fits `t = c K N + outputs N / OUTPUTS + inner K / INNER` to the times for three sizes K x N. A
+ * small matrix gives the constant: it fits in the caches and has one panel for each thread. */
 static rf_status measure_edges(ring *r, rf_cost_products how, edges *e, rf_error *error) {
   const rf_quant_type *type = rf_quant_type_of(how == RF_PRODUCTS_BF16 ? RF_Q_BF16 : RF_Q_Q8_0);
   int64_t lanes = (int64_t)RF_PANEL_LANES * r->options->threads;
@@ -172,10 +172,10 @@ static rf_status measure_edges(ring *r, rf_cost_products how, edges *e, rf_error
   return RAFTER_OK;
 }
 
-/* Adds the curves of one storage type, for every kind of product that supports it. */
+/* Adds the curves of one storage type, for all kinds of products that the type supports. */
 static rf_status measure_type(ring *r, const rf_quant_type *type, const edges *edge, rf_error *error) {
   rf_panels panels = {.inner = INNER, .parts = 1, .part = {{type, OUTPUTS}}};
-  /* Weights without integer codes are decoded value by value, whatever the number of rows. */
+  /* Weights without integer codes are decoded one by one, for any number of rows. */
   bool codes = rf_panels_have_codes(&panels), slow = type->values > 1 && !codes;
   RF_TRY(fill(r, &panels, error));
   for (rf_cost_products how = 0; how < RF_COST_PRODUCTS; how++) {
@@ -195,7 +195,7 @@ static rf_status measure_type(ring *r, const rf_quant_type *type, const edges *e
 rf_status rf_calibrate_products(const rf_calibrate_options *o, rf_machine *m, rf_error *error) {
   ring r = {.options = o, .machine = m, .bytes = rf_bandwidth_buffer_bytes() / (o->quick ? 8 : 2)};
   rf_status status = RAFTER_OK;
-  edges edge[RF_COST_PRODUCTS] = {{0}}; /* Transposed products have none. */
+  edges edge[RF_COST_PRODUCTS] = {{0}}; /* zero for transposed products */
   RF_TRY(rf_calibrate_model(&r.model, error));
   RF_TRY(rf_pages_map(r.bytes, &r.at, NULL, error));
   r.stored = malloc((size_t)STORED * INNER * 4);

@@ -1,6 +1,6 @@
 /* calibrate_tune.c - finds the fastest block sizes of products (`rafter calibrate --tune`). Block
- * sizes change where partial sums are stored and resumed, never the order of additions. One field
- * after the other is tuned, then the result is compared with the default in new rounds. */
+ * sizes only change where a sum is interrupted, not the order of its additions. One field after the
+ * other is tuned. Then new rounds compare the result with the default. */
 #include "run/calibrate_parts.h"
 
 #include "machine/tuned.h"
@@ -10,8 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Two products per class of weights, from real models. The second product has a transposed
- * weight. */
+/* Two products from real models for each class of weights. The second has a transposed weight. */
 enum { SHAPES = 2, ROW_CLASSES = 3, WEIGHT_CLASSES = 3 };
 static const int64_t ROWS[ROW_CLASSES] = {128, 512, 1024};
 static const struct {
@@ -21,14 +20,14 @@ static const struct {
 static const rf_op_def *const OPS[] = {&RF_OP_MATMUL, &RF_OP_MATMUL_DX, &RF_OP_MATMUL_DW};
 enum { OP_COUNT = sizeof OPS / sizeof *OPS };
 
-/* Values tried for each field; a 0 ends the list. */
+/* The values that are tried for each field. A 0 ends the list. */
 enum { FIELDS = 3, MAX_TRIED = 9 };
 static const int64_t TRIED[FIELDS][MAX_TRIED] = {{192, 256, 320, 384, 448, 512, 768, 0},
                                                  {512 << 10, 1 << 20, 1500 << 10, 2 << 20, 0},
                                                  {1024, 2048, 4096, 8192, 0}};
 static int64_t *field(rf_blocks *b, int i) { return i == 0 ? &b->kc : i == 1 ? &b->a_bytes : &b->nc; }
 
-/* A change must gain at least 1 % and twice the interquartile range of the rounds' gains. */
+/* A change must gain at least 1 %, and twice the interquartile range of the gains of all rounds. */
 static const double WORTH = 0.01, SPREADS = 2;
 enum { CHOOSING = 3, CHOOSING_QUICK = 1, PROVING = 15, PROVING_QUICK = 5, MAX_PROVING = 15 };
 
@@ -44,7 +43,7 @@ typedef struct product {
 typedef struct bench {
   const rf_calibrate_options *options;
   rf_model model;
-  void *at[3], *room; /* Operands and result; workspace. */
+  void *at[3], *room; /* `at`: operands and result; `room`: workspace. */
   size_t bytes[3], room_bytes;
   product product[SHAPES];
 } bench;
@@ -95,7 +94,7 @@ static rf_status time_product(bench *b, product *p, const rf_blocks *blocks, dou
     b->room_bytes = room;
   }
   p->call.workspace = b->room;
-  if (!p->calls) { /* The first call wakes threads, the second gives the duration of a call. */
+  if (!p->calls) { /* the first call wakes threads; the second measures one call */
     p->kernel->run(&p->call);
     double start = rf_now_seconds();
     p->kernel->run(&p->call);
@@ -108,8 +107,8 @@ static rf_status time_product(bench *b, product *p, const rf_blocks *blocks, dou
   return RAFTER_OK;
 }
 
-/* Finds the fastest candidate by medians; the first candidate is the current choice. Every round
- * times each candidate once. */
+/* Finds the candidate with the lowest median time. The first candidate is the current choice. Every
+ * round times each candidate once. */
 static rf_status fastest(bench *b, const rf_blocks *candidate, int count, int *best, rf_error *error) {
   double took[SHAPES][MAX_TRIED + 1][CHOOSING], score[MAX_TRIED + 1] = {0};
   int rounds = b->options->quick ? CHOOSING_QUICK : CHOOSING;
@@ -128,7 +127,7 @@ static rf_status fastest(bench *b, const rf_blocks *candidate, int count, int *b
   return RAFTER_OK;
 }
 
-/* Times default and fastest block sizes in turn. A round's gain is the mean over shapes. */
+/* Times the default and the best block sizes in turn. A round's gain is the mean over shapes. */
 static rf_status prove(bench *b, const rf_blocks *usual, const rf_blocks *best, rf_tuned_row *row,
                        rf_error *error) {
   double gain[MAX_PROVING], of[SHAPES][MAX_PROVING], seconds[2];
@@ -146,7 +145,7 @@ static rf_status prove(bench *b, const rf_blocks *usual, const rf_blocks *best, 
   }
   bool worse = false;
   for (int s = 0; s < SHAPES; s++) worse = worse || rf_ceiling_of(of[s], rounds).median < 0;
-  row->gain = rf_ceiling_of(gain, rounds).median; /* Also sorts them. */
+  row->gain = rf_ceiling_of(gain, rounds).median; /* also sorts `gain` */
   row->spread = gain[3 * rounds / 4] - gain[rounds / 4];
   if (!worse && row->gain >= WORTH && row->gain > SPREADS * row->spread) row->best = *best;
   return RAFTER_OK;

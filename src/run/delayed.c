@@ -14,7 +14,7 @@ double rf_run_delayed(void) {
     if (*task->d_name == '.') continue;
     snprintf(path, sizeof path, "/proc/self/task/%.16s/schedstat", task->d_name);
     FILE *file = fopen(path, "re");
-    if (!file) continue; /* The thread has just ended. */
+    if (!file) continue; /* the thread has just ended */
     if (fscanf(file, "%llu %llu", &ran, &waited) == 2) sum += 1e-9 * (double)waited;
     fclose(file);
   }

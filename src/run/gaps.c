@@ -1,72 +1,70 @@
-/* gaps.c - explains idle time: every nanosecond of every thread in a step is work or has one
- * cause.
- *
- * Timestamps explain time outside the bodies of ops. Time between two ops, and time before a
- * thread's own part of a parallel region, is launch. Time after the thread's own part is wait. Time
- * outside regions is serial. The system counts mapped pages, time in a core's queue and time asleep
- * (RF_SPAN_LOST). If a launch takes longer than a bound, the counts must explain the excess;
- * otherwise its cause is UNEXPLAINED. Counts that remain explain time inside the bodies of ops. If
- * all threads slept at the same time, the process was stopped, and the gaps of all threads get the
- * cause STOPPED. */
+/* gaps.c - explains idle time. In a step, every nanosecond of every thread is work or has one
+ * cause. Timestamps explain the time outside the bodies of ops. The time between two ops has the
+ * cause LAUNCH, and so has the time before a thread begins its part of a parallel region. The time
+ * after this part has the cause WAIT. The time outside regions has the cause SERIAL. The system
+ * counts mapped pages, the time in a core's queue, and the time asleep (RF_SPAN_LOST). If a launch
+ * is longer than a bound, these counts must explain the rest; otherwise the cause is UNEXPLAINED.
+ * Counts that are left explain time inside the bodies of ops. If all threads slept at the same
+ * time, the process was stopped. Then all gaps get the cause STOPPED. */
 #include "run/trace.h"
 
 #include <stdlib.h>
 
-/* An op's launch takes at most DISPATCH_NS. A thread wakes in about 50 us, at most WAKE_NS. Gaps
- * below SHOWN_NS get no span. Counters err by up to NOISE_NS. */
+/* DISPATCH_NS: maximum time to launch an op. WAKE_NS: maximum time to wake a thread; about 50 us
+ * are normal. SHOWN_NS: shorter gaps get no span. NOISE_NS: maximum error of a counter. */
 enum { DISPATCH_NS = 10000, WAKE_NS = 100000, SHOWN_NS = 500, NOISE_NS = 20000 };
-/* Minimum length of a stop of all threads. Sleeps inside ops and in the system are far shorter. */
+/* Minimum time of a stop of all threads. Other sleeps are far shorter. */
 enum { STOPPED_NS = 50000000 };
 
-/* A parallel region. The main thread's part ends at own_end, the last thread's part at end, and the
- * op at op_end. */
+/* A parallel region. At own_end, the main thread's part ends. At `end`, the last thread's part
+ * ends. At op_end, the op ends. */
 typedef struct region {
   int64_t begin, own_end, end, op_end;
 } region;
 
-/* System counts of a thread from begin to end. `left`: the part that has explained no time yet. */
+/* System counts of a thread from `begin` to `end`. `left`: counts that explain no time yet. */
 typedef struct look {
   int64_t begin, end;
   double counted[RF_LOSTS], left[RF_LOSTS];
 } look;
 
-/* A step, or the time after a step. The pointers point to sums in the trace. */
+/* A piece is a step, or the time after a step. Pointers point to sums in the trace. */
 typedef struct piece {
   int64_t begin, end;
-  bool whole; /* No span was dropped. */
+  bool whole; /* true: no span was dropped. */
   double (*gaps)[RF_GAPS];
   double *work, *phases;
   int64_t *faults;
-  double heap_pages; /* Pages by which the heap grew, without a page fault yet. */
-  double *body;      /* (threads): seconds inside the bodies of ops without a cause. */
+  double heap_pages; /* Pages by which the heap grew and whose page faults are not found yet. */
+  double *body;      /* (threads): seconds inside the bodies of ops that have no cause. */
 } piece;
 
 typedef struct work {
   rf_trace *trace;
   const rf_stamps *spans;
-  int64_t *lane_at; /* (lanes + 1): spans of lane l are [lane_at[l], lane_at[l + 1]). */
-  rf_stamps gap;    /* New spans, one per gap. */
-  bool failed;      /* Out of memory. */
-  region *region;   /* Of the current piece. */
+  int64_t *lane_at; /* (lanes + 1): lane l has the spans lane_at[l] to lane_at[l + 1] - 1. */
+  rf_stamps gap;    /* New spans: one for each gap. */
+  bool failed;      /* true: out of memory. */
+  region *region;   /* Regions of the current piece. */
   int64_t regions;
   look *look;
-  int64_t *look_at, *look_next; /* (threads + 1): index of each thread's first and current look. */
+  int64_t *look_at, *look_next; /* (threads + 1): index of each thread's first look; of its current look. */
   piece *piece;
   int pieces;
 } work;
 
-/* One thread in one step, or in the time after a step. */
+/* One thread in one piece. */
 typedef struct thread {
   work *w;
   piece *piece;
   int lane;
-  const rf_stamp *first, *end; /* Its spans. */
+  const rf_stamp *first, *end; /* Spans of the thread in the piece. */
   int64_t idle;                /* Nanoseconds outside the bodies of ops. */
 } thread;
 
 static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-/* ns that [a, a_end) and [b, b_end) have in common. */
+/* Returns the number of ns that are in both [a, a_end) and [b, b_end). */
 static int64_t common(int64_t a, int64_t a_end, int64_t b, int64_t b_end) {
   return larger(0, smaller(a_end, b_end) - larger(a, b));
 }
@@ -84,7 +82,7 @@ static void put_gap(work *w, int lane, int gap, int64_t begin, int64_t end) {
   put(w, &w->gap, (rf_stamp){begin, end, 0, gap, (uint16_t)lane, RF_SPAN_GAP, 0});
 }
 
-/* The first span of a lane that begins at or after `at`. */
+/* Returns the first span of a lane that begins at `at` or later. */
 static const rf_stamp *first_from(const work *w, int lane, int64_t at) {
   int64_t low = w->lane_at[lane], high = w->lane_at[lane + 1];
   while (low < high) {
@@ -99,7 +97,7 @@ static thread thread_of(work *w, int lane, piece *p) {
   return (thread){w, p, lane, first_from(w, lane, p->begin), first_from(w, lane, p->end), 0};
 }
 
-/* The phases of the main thread that begin in [begin, end). */
+/* Returns the phases of the main thread that begin in [begin, end). */
 static thread phases_of(work *w, piece *p, int64_t begin, int64_t end) {
   int lane = w->trace->threads + RF_TRACE_LANE_PHASES;
   return (thread){w, p, lane, first_from(w, lane, begin), first_from(w, lane, end), 0};
@@ -108,8 +106,8 @@ static bool is_outside_ops(const rf_stamp *s) {
   return s->kind == RF_SPAN_PHASE && (s->id < RF_PHASE_FORWARD || s->id > RF_PHASE_OPTIMIZER);
 }
 
-/* Returns the region of a worker thread's span: the last region that began before the span ended. A
- * worker may finish its part before the main thread has recorded the region's begin. */
+/* Returns the region of a worker thread's span: the last region that began before the end of the
+ * span. A worker may end its part before the main thread has recorded the region's begin. */
 static int64_t region_of(const work *w, const rf_stamp *span, int64_t from) {
   while (from + 1 < w->regions &&
          (w->region[from + 1].begin <= span->end || w->region[from].op_end <= span->begin))
@@ -148,9 +146,9 @@ static void give(thread *t, rf_gap gap, int64_t begin, int64_t end) {
   if (end - begin >= SHOWN_NS) put_gap(t->w, t->lane, gap, begin, end);
 }
 
-/* Takes up to `most` ns in [begin, end) from a system counter, whose counts mean `each_ns` ns each.
- * Returns the ns taken. A count may cover several short steps, because not every step reads the
- * counters. */
+/* Takes up to `most` ns in [begin, end) from a system counter. One count means `each_ns` ns.
+ * Returns the ns taken. The counters are not read in every step, so their counts may cover several
+ * short steps. */
 static int64_t take(thread *t, rf_lost lost, double each_ns, int64_t begin, int64_t end, int64_t most) {
   work *w = t->w;
   int64_t taken = 0, last = w->look_at[t->lane + 1], *next = &w->look_next[t->lane];
@@ -164,7 +162,7 @@ static int64_t take(thread *t, rf_lost lost, double each_ns, int64_t begin, int6
   return taken;
 }
 
-/* Adds up to `bound` ns of launch. System counts explain the remaining time, surest cause first. */
+/* Calls up to `bound` ns launch. For the rest, tries the system counts, the surest cause first. */
 static void give_launch(thread *t, int64_t bound, int64_t begin, int64_t end) {
   const struct {
     rf_lost lost;
@@ -178,7 +176,7 @@ static void give_launch(thread *t, int64_t bound, int64_t begin, int64_t end) {
   for (size_t i = 0; i < sizeof causes / sizeof *causes && at < end; i++) {
     rf_gap gap = causes[i].gap;
     int64_t took = take(t, causes[i].lost, causes[i].each_ns, begin, end, end - at);
-    /* The time in a core's queue is also part of the time off the core. */
+    /* the time in a core's queue also counts as time off the core */
     if (gap == RF_GAP_OTHERS) take(t, RF_LOST_OFF, 1, begin, end, took);
     /* The thread slept until the disk answered. */
     if (gap == RF_GAP_WAIT && take(t, RF_LOST_READ_FAULTS, 1, begin, end, 1)) gap = RF_GAP_IO;
@@ -188,7 +186,7 @@ static void give_launch(thread *t, int64_t bound, int64_t begin, int64_t end) {
   give(t, RF_GAP_UNEXPLAINED, at, end);
 }
 
-/* Explains the main thread's time between two ops: phases, and launches around the phases. */
+/* Explains the main thread's time between two ops: phases, and launches between them. */
 static void between_ops(thread *t, int64_t begin, int64_t end) {
   thread phases = phases_of(t->w, t->piece, begin, end);
   int64_t at = begin;
@@ -221,7 +219,7 @@ static void main_thread(thread *t) {
   between_ops(t, at, t->piece->end);
 }
 
-/* Adds a wait from `at` to the region's end or to `limit`. Returns the end of the wait. */
+/* Adds a wait from `at` to the region's end, but not after `limit`. Returns the wait's end. */
 static int64_t wait_in(thread *t, const region *r, int64_t at, int64_t limit) {
   int64_t over = smaller(larger(at, r->end), limit);
   give(t, RF_GAP_WAIT, at, over);
@@ -267,8 +265,8 @@ static int by_lane_and_begin(const void *a, const void *b) {
   return (x->begin > y->begin) - (x->begin < y->begin);
 }
 
-/* Gives the cause `gap` to `seconds` inside bodies of ops. Each step gets seconds in proportion to
- * the time that it shares with `l`. */
+/* Gives the cause `gap` to `seconds` inside bodies of ops. The pieces share the seconds in
+ * proportion to their time in `l`. */
 static void give_body(work *w, piece *first, int lane, const look *l, rf_gap gap, double seconds) {
   double all = 0;
   for (const piece *p = first; p < w->piece + w->pieces && p->begin < l->end; p++)
@@ -280,7 +278,7 @@ static void give_body(work *w, piece *first, int lane, const look *l, rf_gap gap
   }
 }
 
-/* Assigns the pages mapped from l->begin to l->end to the step that shares most of this time. */
+/* Assigns the pages that were mapped during `l` to the piece with the longest time in `l`. */
 static void give_faults(work *w, piece *first, int lane, const look *l) {
   piece *most = NULL;
   for (piece *p = first; p < w->piece + w->pieces && p->begin < l->end; p++)
@@ -293,19 +291,19 @@ static void give_faults(work *w, piece *first, int lane, const look *l) {
   give_body(w, first, lane, l, RF_GAP_FAULT, 1e-9 * (left - grown) * w->trace->fault_ns);
 }
 
-/* Explains time inside bodies of ops with the counts that explained no gap. [gap, gap_end): the
- * thread's gaps. */
+/* Explains time inside the bodies of ops with the counts that explain no gap. The thread has the
+ * gaps [gap, gap_end). */
 static void inside_bodies(work *w, int lane, int64_t gap, int64_t gap_end) {
   piece *first = w->piece, *end = w->piece + w->pieces;
   for (look *l = w->look + w->look_at[lane]; l < w->look + w->look_at[lane + 1]; l++) {
-    int64_t idle = l->end - l->begin; /* Nanoseconds in gaps or outside steps. */
+    int64_t idle = l->end - l->begin; /* ns in gaps or outside pieces */
     while (gap < gap_end && w->gap.at[gap].end <= l->begin) gap++;
     while (first < end && first->end <= l->begin) first++;
     for (int64_t k = gap; k < gap_end && w->gap.at[k].begin < l->end; k++)
       idle += overlap(&w->gap.at[k], l->begin, l->end);
     for (const piece *p = first; p < end && p->begin < l->end; p++) idle -= shared(p, l);
     give_faults(w, first, lane, l);
-    /* A thread that was off the core for longer than it was idle slept inside bodies of ops. */
+    /* If a thread was off the core for longer than it was idle, it slept inside bodies of ops. */
     double still = l->counted[RF_LOST_OFF] - (double)idle, delay = l->left[RF_LOST_DELAY];
     if (still <= NOISE_NS) continue;
     if (delay > still) delay = still;
@@ -316,7 +314,7 @@ static void inside_bodies(work *w, int lane, int64_t gap, int64_t gap_end) {
   }
 }
 
-/* Maximum ns of [begin, end) in which a thread worked, was ready to work, or read from a disk. */
+/* Maximum ns of [begin, end) in which a thread worked, could have worked, or read from a disk. */
 static double awake_in(const work *w, int lane, int64_t begin, int64_t end) {
   double awake = (double)(end - begin);
   for (const look *l = w->look + w->look_at[lane]; l < w->look + w->look_at[lane + 1]; l++) {
@@ -328,7 +326,7 @@ static double awake_in(const work *w, int lane, int64_t begin, int64_t end) {
   return awake > 0 ? awake : 0;
 }
 
-/* ns of [begin, end) in phases outside ops, which may sleep for files and requests. */
+/* Returns the ns of [begin, end) in phases outside ops. They may wait for files and requests. */
 static double phases_in(work *w, int64_t begin, int64_t end) {
   double sum = 0;
   thread phases = phases_of(w, NULL, INT64_MIN, end);
@@ -337,13 +335,13 @@ static double phases_in(work *w, int64_t begin, int64_t end) {
   return sum;
 }
 
-/* Returns entry k of the list of all spans followed by all gaps. */
+/* Returns entry k of a list that has first all spans, then all gaps. */
 static const rf_stamp *span_at(const work *w, int64_t k) {
   return k < w->spans->count ? &w->spans->at[k] : &w->gap.at[k - w->spans->count];
 }
 
-/* Returns the next edge of a span after `at`, or `end`. *busy: no gap or phase covers the time from
- * `at` to this edge. */
+/* Returns the first time after `at` at which a span begins or ends, but not after `end`. Sets *busy
+ * to true if there is no gap and no phase from `at` to this time. */
 static int64_t next_edge(const rf_stamps *near, int64_t at, int64_t end, bool *busy) {
   int64_t edge = end;
   *busy = true;
@@ -356,7 +354,7 @@ static int64_t next_edge(const rf_stamps *near, int64_t at, int64_t end, bool *b
   return edge;
 }
 
-/* Within [begin, end), the cause of gap k becomes STOPPED; outside, the gap keeps its cause. */
+/* In [begin, end), changes the cause of gap k to STOPPED. Elsewhere, the gap keeps its cause. */
 static void stop_gap(work *w, piece *p, int64_t k, int64_t begin, int64_t end) {
   rf_stamp gap = w->gap.at[k];
   int64_t from = larger(begin, gap.begin), to = smaller(end, gap.end);
@@ -369,7 +367,7 @@ static void stop_gap(work *w, piece *p, int64_t k, int64_t begin, int64_t end) {
 }
 
 static void stop_lane(work *w, piece *p, int lane, int64_t begin, int64_t end) {
-  rf_stamps near = {0}; /* The thread's spans in [begin, end); for the main thread also phases. */
+  rf_stamps near = {0}; /* The thread's spans in [begin, end). The main thread has also its phases. */
   int64_t gaps = w->gap.count, count = w->spans->count + gaps;
   int phases = lane ? -1 : w->trace->threads + RF_TRACE_LANE_PHASES;
   for (int64_t k = 0; k < count; k++) {
@@ -394,8 +392,8 @@ static void stop_lane(work *w, piece *p, int lane, int64_t begin, int64_t end) {
   free(near.at);
 }
 
-/* Returns the likely begin of a stop of `length` ns: the stop is centred in the main thread's
- * longest op or gap. */
+/* Returns the likely begin of a stop of `length` ns. The longest op or gap of the main thread is
+ * found, and the stop is put in its middle. */
 static int64_t begin_of_stop(const work *w, const look *l, int64_t length) {
   int64_t begin = l->begin, end = l->end, longest = 0;
   for (int64_t k = 0; k < w->spans->count + w->gap.count; k++) {
@@ -410,8 +408,8 @@ static int64_t begin_of_stop(const work *w, const look *l, int64_t length) {
   return smaller(larger(begin + (end - begin - length) / 2, l->begin), l->end - length);
 }
 
-/* A stop is as long as the main thread slept, minus all time in which another thread may have been
- * awake. */
+/* The length of a stop is the time that the main thread slept, minus the time in which another
+ * thread may have been awake. */
 static void find_stops(work *w) {
   int threads = w->trace->threads;
   for (look *l = w->look; threads && l < w->look + w->look_at[1]; l++) {
@@ -429,8 +427,8 @@ static void find_stops(work *w) {
   }
 }
 
-/* Sums the seconds of phases outside ops, by name. A nested phase is subtracted from the phase
- * around it, which comes first in the list. */
+/* Sums the seconds of phases outside ops, by name. If a phase is inside another phase, its time is
+ * subtracted from the outer phase, which comes first in the list. */
 static void sum_phases(work *w, piece *p, double by_phase[RF_PHASES]) {
   int open[8], depth = 0;
   int64_t until[8];
@@ -448,7 +446,7 @@ static void sum_phases(work *w, piece *p, double by_phase[RF_PHASES]) {
   }
 }
 
-/* Lists each step and the time after it as two pieces. Page faults are reported only in steps. */
+/* Lists each step and the time after it as two pieces. Reports page faults only for steps. */
 static void take_pieces(work *w, double *body, int64_t *ignored) {
   for (int s = 0; s < w->trace->steps; s++) {
     rf_traced_step *step = &w->trace->step[s];
@@ -463,7 +461,7 @@ static void take_pieces(work *w, double *body, int64_t *ignored) {
   }
 }
 
-/* Groups counts that were read together: their spans have the same begin and end. */
+/* Makes one look from counts that were read together. Their spans have the same begin and end. */
 static void take_looks(work *w) {
   int64_t count = 0;
   for (int lane = 0; lane < w->trace->threads; lane++) {

@@ -1,5 +1,5 @@
-/* guard.c - makes allocations during a step fatal. With RF_DEBUG_GUARD the allocator's functions
- * are replaced: they call glibc's, and abort with the phase's name while a guard is active. */
+/* guard.c - makes allocations during a step fatal. With RF_DEBUG_GUARD, it replaces the allocator's
+ * functions. They abort with the phase's name while a guard is active, and otherwise call glibc. */
 #define _GNU_SOURCE
 #include "run/run.h"
 
@@ -20,16 +20,16 @@ extern void __libc_free(void *);
 
 static _Atomic(const char *) phase_up;
 
-/* The OpenMP runtime allocates a team when the number of threads changes, and the loader allocates
- * the thread-local memory of its new threads. Both are allowed. */
+/* True for callers that may allocate during a step. When the number of threads changes, OpenMP
+ * allocates a team, and the loader allocates the thread-local memory of new threads. */
 static bool is_openmp(const void *caller) {
   Dl_info library;
   return dladdr(caller, &library) && library.dli_fname &&
          (strstr(library.dli_fname, "omp.so") || strstr(library.dli_fname, "/ld-linux"));
 }
 
-/* The OpenMP runtime frees a team with a tail call, which makes the free look like a call of our
- * code. The aligned blocks of the runtime are therefore remembered. */
+/* The OpenMP runtime frees a team by a tail call, so the free seems to come from our code.
+ * Therefore the aligned blocks of the runtime are remembered. */
 enum { TEAMS = 256 };
 static _Atomic(void *) team[TEAMS];
 static atomic_uint teams;

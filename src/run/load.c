@@ -6,16 +6,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CHUNK = 1 << 13 }; /* Values written at a time. */
+enum { CHUNK = 1 << 13 }; /* number of values that are written at a time */
 
 typedef struct target {
   rf_run *run;
   int plan;
   const rf_plan *of;
   rf_progress progress;
-  int64_t done, all; /* Number of parameter values loaded, and in total; all = 0: no reports. */
-  int said;          /* Last percentage reported. */
-  /* Packed parameter on the host until its upload, if the host cannot address the arena. */
+  int64_t done, all; /* Number of parameter values that are loaded, and of all values. `all` 0: no reports. */
+  int said;          /* The percentage that was reported last. */
+  /* If the host cannot address the arena: a packed parameter on the host, until its upload. */
   void *packed;
   int packed_id;
 } target;
@@ -28,7 +28,7 @@ static void tell(target *t, int64_t values) {
   t->progress.report(t->progress.self, "loading", part / 100.0);
 }
 
-/* Writes values to a parameter's persistent tensors: f32 master or adapter, and rounded weight. */
+/* Writes values to a parameter's persistent tensors: f32 master or adapter, rounded weight. */
 static rf_status put_values(const target *t, int param, int64_t first, int64_t count, const float *values,
                             rf_error *error) {
   const rf_graph *graph = t->of->graph;
@@ -59,7 +59,7 @@ static rf_status visit(void *context, int param, int64_t first, int64_t count, c
   return put_values(context, param, first, count, values, error);
 }
 
-/* Uploads the packed parameter that was filled on the host, if any. */
+/* If a packed parameter was filled on the host, uploads it. */
 static rf_status flush(target *t, rf_error *error) {
   rf_status status = RAFTER_OK;
   if (t->packed)
@@ -70,8 +70,8 @@ static rf_status flush(target *t, rf_error *error) {
   return status;
 }
 
-/* Sets *memory to the place, in the arena or on the host, that the caller fills with the packed
- * parameter. *memory is NULL if the parameter is not packed. */
+/* Sets *memory to the memory that the caller fills with the packed parameter. It is in the arena or
+ * on the host. If the parameter is not packed, sets *memory to NULL. */
 static rf_status place(void *context, int param, const rf_panels **panels, void **memory, rf_error *error) {
   target *t = context;
   const rf_graph *graph = t->of->graph;

@@ -48,7 +48,7 @@ bool rf_trace_wants(const rf_trace_when *when, int64_t step) {
   return step >= when->first && step <= when->last && (step - when->first) % when->stride == 0;
 }
 
-/* Spans per ring: OWN_SPANS for the main thread, a bounded share of ALL_SPANS for the others. */
+/* Spans per ring. OWN_SPANS: main thread. ALL_SPANS: all other threads (at most MAX_SPANS each). */
 enum {
   OWN_SPANS = 1 << 19,
   MAX_SPANS = 1 << 18,
@@ -59,11 +59,11 @@ enum {
   LOOK_NS = 200000
 };
 
-/* Median nanoseconds to map one page. */
 static int compare_ns(const void *a, const void *b) {
   int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
   return (x > y) - (x < y);
 }
+/* Returns the median nanoseconds to map one page. */
 static double measure_fault(void) {
   int64_t took[FAULT_PAGES];
   size_t bytes = FAULT_PAGES * 4096;
@@ -86,7 +86,7 @@ static rf_status open_lane(rf_lane *lane, int64_t capacity, rf_error *error) {
   void *pages = NULL;
   RF_TRY(rf_pages_map((size_t)capacity * sizeof *lane->ring, &pages, NULL, error));
   lane->ring = pages;
-  /* Touch the ring now, so that writing a span never faults. */
+  /* Touch the ring now, so that a later write of a span causes no page fault. */
   memset(lane->ring, 0, (size_t)capacity * sizeof *lane->ring);
   return RAFTER_OK;
 }
@@ -153,7 +153,7 @@ void rf_record_close(rf_record *record) {
   free(record);
 }
 
-/* Size of the data segment, which grows with the heap. Calling mallinfo would be slower. */
+/* Returns the size of the data segment, which grows with the heap. mallinfo would be slower. */
 static int64_t data_bytes(int file) {
   char text[160];
   ssize_t got = file < 0 ? -1 : pread(file, text, sizeof text - 1, 0);
@@ -161,12 +161,12 @@ static int64_t data_bytes(int file) {
   text[got] = 0;
   char *at = text;
   int64_t pages = 0;
-  /* The file has `size resident shared text lib data`, so `data` is the sixth value. */
+  /* The file has the values `size resident shared text lib data`; `data` is the sixth. */
   for (int i = 0; i < 6; i++) pages = strtoll(at, &at, 10);
   return pages * sysconf(_SC_PAGESIZE);
 }
 
-/* Returns data_bytes(), called again only after another page fault of the main thread. */
+/* Returns data_bytes(). Reads the file again only if the main thread had another page fault. */
 static int64_t heap_bytes(rf_record *record) {
   struct rusage use;
   bool known = !getrusage(RUSAGE_THREAD, &use);
@@ -212,7 +212,7 @@ void rf_record_put_step(int64_t step) {
   rf_recorded_step *s = step_at(record, record->steps);
   *s = (rf_recorded_step){.step = step};
   if (follows) rf_lane_begin(&record->lanes, 0, now);
-  else rf_lanes_forget(&record->lanes); /* Forget counts from time that was not recorded. */
+  else rf_lanes_forget(&record->lanes); /* drop the counts of time that was not recorded */
   s->heap[0] = heap_bytes(record);
   rf_lanes_on = &record->lanes;
   record->in_step = true;

@@ -1,5 +1,4 @@
-/* record.h - records a run: its ops, phases and counters by thread, and the trace made from
- * them.
+/* record.h - records ops, phases and counters of a run, by thread, and makes a trace from them.
  * Example:
  *   rf_record_open(&when, threads, &record, error);   // once, before the first phase to record
  *   rf_record_step(10);                               // starts recording if step 10 is selected
@@ -17,10 +16,10 @@
 
 typedef enum rf_phase {
   RF_PHASE_DATA,
-  RF_PHASE_FORWARD, /* FORWARD to OPTIMIZER are derived from ops when a trace is collected. */
+  RF_PHASE_FORWARD, /* FORWARD to OPTIMIZER come from the ops when a trace is collected. */
   RF_PHASE_RECOMPUTE,
   RF_PHASE_BACKWARD,
-  /* Ops that add to a gradient of earlier microbatches; this phase lies within another phase. */
+  /* Ops that add to a gradient of earlier microbatches. This phase is inside another phase. */
   RF_PHASE_ACCUMULATE,
   RF_PHASE_OPTIMIZER,
   RF_PHASE_SAMPLE,
@@ -35,7 +34,7 @@ typedef enum rf_phase {
 const char *rf_phase_name(rf_phase phase);
 
 typedef enum rf_counter {
-  /* Live bytes of the arena according to the plan, added when a trace is collected. */
+  /* Live bytes of the arena, from the plan, when a trace is collected. */
   RF_COUNTER_LIVE,
   RF_COUNTER_QUEUE,
   RF_COUNTER_ANSWERS,
@@ -45,27 +44,27 @@ typedef enum rf_counter {
 const char *rf_counter_name(rf_counter counter);
 const char *rf_counter_unit(rf_counter counter);
 
-/* Why a thread did no work. Gaps inside and outside the bodies of ops have separate sums. */
+/* Why a thread did no work. Time inside and outside the bodies of ops is summed separately. */
 typedef enum rf_gap {
-  RF_GAP_LAUNCH, /* Idle between two ops, or until a thread begins its part of an op. */
-  /* Idle at a barrier or after a thread's own part of an op, or asleep inside this part. */
+  RF_GAP_LAUNCH, /* Idle between two ops, or before a thread begins its part of an op. */
+  /* Idle at a barrier, or after a thread's part of an op, or asleep inside its part. */
   RF_GAP_WAIT,
-  RF_GAP_SERIAL,     /* Other threads work alone: in an op for fewer threads, or in a phase. */
-  RF_GAP_FAULT,      /* Mapping of pages. */
-  RF_GAP_ALLOCATION, /* Mapping of pages for a heap that grew. */
-  RF_GAP_IO,         /* Reading of pages from a disk, writing of files. */
-  RF_GAP_OTHERS,     /* Ready to run, but another thread or process used the core. */
+  RF_GAP_SERIAL,     /* Idle while other threads work: an op for fewer threads, or a phase. */
+  RF_GAP_FAULT,      /* The system mapped pages. */
+  RF_GAP_ALLOCATION, /* The system mapped pages for a heap that grew. */
+  RF_GAP_IO,         /* The thread read pages from a disk or wrote files. */
+  RF_GAP_OTHERS,     /* Ready to run, but the core ran another thread or process. */
   RF_GAP_UNEXPLAINED,
-  RF_GAP_STOPPED, /* All threads were asleep at the same time: the process was stopped. */
+  RF_GAP_STOPPED, /* All threads slept at the same time, because the process was stopped. */
   RF_GAPS
 } rf_gap;
 const char *rf_gap_name(rf_gap gap);
 const char *rf_lost_name(rf_lost lost);
 
 typedef struct rf_trace_when {
-  int64_t first, last, stride; /* Steps first, first + stride, ..., at most last. */
+  int64_t first, last, stride; /* The steps first, first + stride, ..., up to `last`. */
 } rf_trace_when;
-/* "steps=10..12", "steps=10..100:10", "steps=7", "all". */
+/* Parses "steps=10..12", "steps=10..100:10", "steps=7" or "all". */
 rf_status rf_trace_when_parse(const char *text, rf_trace_when *when, rf_error *error);
 bool rf_trace_wants(const rf_trace_when *when, int64_t step);
 
@@ -74,12 +73,12 @@ typedef struct rf_record rf_record;
 rf_status rf_record_open(const rf_trace_when *when, int threads, rf_record **record, rf_error *error);
 void rf_record_close(rf_record *record); /* NULL is allowed */
 
-/* Functions for the run's main thread only. Without an open record, these functions do nothing. */
+/* Functions for the main thread of the run. If no record is open, they do nothing. */
 extern rf_lanes *rf_record_lanes;
 void rf_record_put_step(int64_t step);
 void rf_record_put_end(int64_t tokens);
-/* Begins step number `step`; -1: the number after the previous step's, from 1. If the step is
- * selected, everything until the next step is recorded. */
+/* Begins step number `step`. -1 means the number after that of the previous step, or 1. If the step
+ * is selected, everything until the next step is recorded. */
 static inline void rf_record_step(int64_t step) {
   if (__builtin_expect(rf_record_lanes != NULL, 0)) rf_record_put_step(step);
 }
@@ -92,7 +91,7 @@ static inline void rf_record_pause(void) {
   if (__builtin_expect(rf_lanes_on != NULL, 0)) rf_record_put_pause();
 }
 void rf_record_put_extent(int64_t parts, int64_t rows, int64_t context);
-/* Records how many sequences, rows and keys a step has, for the prediction of its times. */
+/* Records the numbers of sequences, rows and keys of a step, for the prediction of its times. */
 static inline void rf_record_extent(int64_t parts, int64_t rows, int64_t context) {
   if (__builtin_expect(rf_lanes_on != NULL, 0)) rf_record_put_extent(parts, rows, context);
 }
@@ -108,43 +107,44 @@ static inline void rf_count(rf_counter counter, double value) {
   if (__builtin_expect(rf_lanes_on != NULL, 0)) rf_count_put(counter, value);
 }
 
-/* The time after a step's sections: validation, checkpoints, logs. As in a step, gaps, work and
- * phases sum to the length of this time multiplied by `threads`. */
+/* The time between a step's sections and the next step: validation, checkpoints, logs. The sum of
+ * gaps, work and phases is the length of this time multiplied by `threads`, as in a step. */
 typedef struct rf_traced_after {
-  /* end: begin of the next step; after the last step, end of its last phase. */
+  /* `end`: begin of the next step or, after the last step, end of its last phase. */
   int64_t end, heap_bytes;
   double gaps[2][RF_GAPS], work, phases;
-  /* Seconds of the main thread in each phase outside ops; nested phases are counted once. */
+  /* Seconds of the main thread in each phase outside ops. Nested phases count once. */
   double by_phase[RF_PHASES];
 } rf_traced_after;
 
 typedef struct rf_traced_step {
   int64_t step, begin, end, tokens;
-  /* Sequences, rows and keys of a generate step; if parts is 0, they are as in the plan. */
+  /* Sequences, rows and keys of a generate step. If `parts` is 0, they are as in the plan. */
   int64_t parts, rows, context;
-  bool whole; /* No span of the step was dropped. */
-  /* Seconds of all threads: [0] outside the bodies of ops, [1] inside them. */
+  bool whole; /* true: no span of the step was dropped. */
+  /* Seconds of all threads, [0] outside and [1] inside the bodies of ops. */
   double gaps[2][RF_GAPS];
-  double work; /* Seconds of all threads in ops, without gaps. */
+  double work; /* Seconds of all threads in ops, without the gaps. */
   /* Seconds of the main thread in phases outside ops (data, sample, ...). */
   double phases;
-  int64_t faults, heap_bytes; /* Pages mapped, and growth of the process's data in bytes. */
+  int64_t faults, /* Number of pages mapped. */
+      heap_bytes; /* Growth of the process's data. */
   rf_traced_after after;
 } rf_traced_step;
 
 typedef struct rf_trace {
-  /* Sorted by lane, then by begin, then by falling length. Lanes: threads, then rf_trace_lane. */
+  /* Sorted by lane, then begin, then length (longest first). Lanes: threads, then rf_trace_lane. */
   rf_stamp *span;
   int64_t count, dropped;
   int threads;
   int64_t origin; /* Value of rf_now_ns() at time 0 of spans and steps. */
-  double wall;    /* Seconds since 1970 at the origin. */
+  double wall;    /* Seconds from 1970 to `origin`. */
   rf_traced_step *step;
   int steps;
   int plans;
-  const rf_plan *plan[4]; /* The caller's. */
+  const rf_plan *plan[4]; /* The plans belong to the caller. */
   char plan_name[4][32];  /* "train", "validation", "prefill", "decode", "score" */
-  double fault_ns;        /* Nanoseconds to map one page, measured. */
+  double fault_ns;        /* Measured nanoseconds to map one page. */
 } rf_trace;
 
 typedef enum rf_trace_lane {
@@ -156,20 +156,20 @@ typedef enum rf_trace_lane {
 } rf_trace_lane;
 const char *rf_trace_lane_name(rf_trace_lane lane);
 
-/* Makes a trace of everything recorded so far, with phases of ops, predicted times, live bytes and
- * gaps. The plans must outlive the trace. */
+/* Makes a trace of everything that was recorded so far. Adds phases of ops, predicted times, live
+ * bytes and gaps. The plans must outlive the trace. */
 rf_status rf_trace_collect(const rf_record *record, const rf_plan *const *plans, const char *const *names,
                            int count, rf_trace **trace, rf_error *error);
 void rf_trace_free(rf_trace *trace);
 
-/* For `times` steps, adds each op's predicted seconds to `seconds` (op_count), and its seconds at
- * the machine's peak rates to `limit` (op_count). In each step, `parts` sequences of `context` keys
- * each share `rows` rows evenly. */
+/* Predicts `times` steps in which `parts` sequences of `context` keys each share `rows` rows
+ * evenly. For each op, adds the predicted seconds to `seconds` (op_count), and the seconds at the
+ * machine's peak rates to `limit` (op_count). */
 rf_status rf_trace_price(const rf_plan *plan, int64_t parts, int64_t rows, int64_t context, double times,
                          double *seconds, double *limit, rf_error *error);
 
-/* For each op (op_count), sets `live` to the live bytes of the arena and `end` (may be NULL) to the
- * offset after the last live byte. At the op with the plan's memory peak, `end` is arena_bytes. */
+/* For each op (op_count), sets `live` to the live bytes of the arena, and `end` (may be NULL) to
+ * the offset after the last live byte. At the op with the memory peak, `end` is arena_bytes. */
 void rf_plan_live(const rf_plan *plan, int64_t *live, int64_t *end);
 
 #endif

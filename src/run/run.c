@@ -5,10 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Poison patterns: NaN when read as bf16, f32 or f64, and negative when read as an id. */
+/* Poison patterns. As bf16, f32 or f64, they are NaN. As an id, they are negative. */
 static const uint32_t POISON_DEAD = 0xfffafffau, POISON_FRESH = 0xfffcfffcu;
-/* UNTOUCHED fills the arena and the slack after it in debug runs, to detect writes past the end.
- * GUARD fills the guard bytes after each tensor. */
+/* UNTOUCHED: in debug runs, fills the arena and the slack after it, to find writes past the end.
+ * GUARD: fills the guard bytes after each tensor. */
 static const uint32_t UNTOUCHED = 0xa7a7a7a7u, GUARD = 0x5c5c5c5cu;
 enum { SLACK_BYTES = 1 << 16, BLOCK_BYTES = 1 << 16 };
 
@@ -18,24 +18,24 @@ typedef struct rf_bound_plan {
   rf_program *program;
   rf_measured *measured;
   uint8_t *probe;   /* (ops): rf_probe. */
-  uint8_t *watched; /* (ops): whether the program calls before_op and after_op. */
-  /* Inputs and outputs. If the host cannot address the arena, `view` points into `copies`. */
+  uint8_t *watched; /* (ops): 1 if the program calls before_op and after_op. */
+  /* Tensor ids of inputs and outputs. Without an arena on the host, `view` points into `copies`. */
   int *io, io_count;
   void **view;
   unsigned char *copies;
-  /* Debug: tensors that become live (fresh) or dead. Entries [fresh_at[i], fresh_at[i + 1]) of
-   * `fresh` belong to op i. */
+  /* For debugging: tensors that become live (fresh) or dead. For op i, the entries fresh_at[i] to
+   * fresh_at[i + 1] - 1 of `fresh` become live. */
   int *fresh_at, *dead_at, *fresh, *dead;
 } rf_bound_plan;
 
 struct rf_run {
-  rf_device *device; /* NULL for the null backend. */
+  rf_device *device; /* NULL: the null backend. */
   rf_memory *memory;
   int64_t arena_bytes;
   int count;
   rf_bound_plan *bound;
   rf_run_debug debug;
-  bool watched; /* Opened with poison: the arena was filled with UNTOUCHED and has slack. */
+  bool watched; /* true: opened with poison, so the arena was filled with UNTOUCHED and has slack. */
 };
 
 static int64_t offset_of(const rf_plan *plan, int tensor) { return plan->tensor[tensor].offset; }
@@ -45,7 +45,7 @@ static rf_probe probe_of(const rf_op *op) {
   return op->def->probe == RF_PROBE_UPDATE && !sums ? RF_PROBE_NONE : op->def->probe;
 }
 
-/* Lists tensors by their first (or last) op: list[at[i] .. at[i + 1]) belongs to op i. */
+/* Lists tensors by their first (or last) op. Op i has the entries at[i] to at[i + 1] - 1. */
 static rf_status list_by_op(const rf_plan *plan, bool by_first, int **at_out, int **list_out,
                             rf_error *error) {
   const rf_graph *graph = plan->graph;
@@ -77,7 +77,7 @@ static rf_status poison_fresh(const rf_bound_plan *b, int op, rf_error *error) {
   const rf_plan *plan = b->plan;
   for (int k = b->fresh_at[op]; k < b->fresh_at[op + 1]; k++) {
     int t = b->fresh[k];
-    /* Do not poison a tensor that reuses live bytes or that the caller has written. */
+    /* Skip tensors that reuse live bytes, and inputs, which the caller has written. */
     if (plan->tensor[t].shares != RF_NONE || rf_plan_content(plan, t)->input) continue;
     RF_TRY(fill(b, t, POISON_FRESH, error));
     RF_TRY(rf_memory_fill(b->run->memory, offset_of(plan, t) + plan->tensor[t].bytes, GUARD,
@@ -127,7 +127,7 @@ static bool is_finite(rf_dtype dtype, const void *data, int64_t i) {
   return dtype != RF_BF16 || isfinite(rf_bf16_to_f32(((const rf_bf16 *)data)[i]));
 }
 
-/* Finds the first element that is not finite; -1: none. */
+/* Sets *at to the index of the first element that is not finite; -1: all are finite. */
 static rf_status first_not_finite(const rf_bound_plan *b, int tensor, int64_t *at, rf_error *error) {
   _Alignas(8) unsigned char block[BLOCK_BYTES];
   const rf_tensor *t = &b->plan->graph->tensor[tensor];
@@ -153,8 +153,8 @@ static bool is_stored(const rf_plan *plan, int tensor) {
   return tensor != RF_NONE && offset_of(plan, tensor) >= 0;
 }
 
-/* The KV cache is skipped, because its unused pages hold no numbers. Keys and values are checked
- * before, as outputs of the ops that produce them. */
+/* The KV cache is not checked, because its unused pages contain no numbers. Keys and values are
+ * checked as outputs of other ops. */
 static rf_status check_finite(const rf_bound_plan *b, int op, const rf_run_inputs *inputs, rf_error *error) {
   const rf_op *o = &b->plan->graph->op[op];
   for (int k = 0; k < o->output_count; k++) {
@@ -211,7 +211,7 @@ void rf_run_set_debug(rf_run *run, rf_run_debug debug) {
   }
 }
 
-/* Rejects features that can only be planned: host tensors, narrow dtypes without a kernel. */
+/* Refuses what can only be planned: host tensors, and narrow dtypes without a kernel. */
 static rf_status check_kernels(const rf_graph *graph, rf_error *error) {
   bool latent = graph->model.kv_rank > 0, unknown = graph->matmul != RF_DTYPES;
   const char *what = unknown ? "products in 8 bits" : NULL;
@@ -298,7 +298,7 @@ static rf_status bind(rf_run *run, int number, const rf_plan *plan, rf_error *er
   return compile(b, number, error);
 }
 
-/* Bytes of [at, end) that hold packed matrices. The loader touches the pages of these matrices. */
+/* Bytes of [at, end) in packed matrices. The loader touches the pages of these matrices. */
 static int64_t packed_bytes(const rf_plan *plan, int64_t at, int64_t end) {
   int64_t sum = 0;
   for (int t = 0; t < plan->graph->tensor_count; t++) {
@@ -311,10 +311,10 @@ static int64_t packed_bytes(const rf_plan *plan, int64_t at, int64_t end) {
   return sum;
 }
 
-/* Touches all pages except those of packed matrices, so that no step faults and lack of memory
- * shows now. */
+/* Touches all pages except those of packed matrices. So no step has page faults, and a lack of
+ * memory is found now. */
 static rf_status reserve(const rf_run *run, const rf_plan *plan, rf_error *error) {
-  enum { PIECE = 2 << 20 }; /* A huge page. */
+  enum { PIECE = 2 << 20 }; /* one huge page */
   rf_memory *memory = run->memory;
   if (!run->device->type->reserve) return RAFTER_OK;
   for (int64_t from = 0, at = 0, end; at < memory->bytes; at = end) {
@@ -468,7 +468,7 @@ rf_status rf_run_section(rf_run *run, int plan, rf_section section, const rf_run
   rf_program *program = run->bound[plan].program;
   if (!program) return RAFTER_OK;
   RF_TRY(program->run(program, section, inputs, error));
-  /* Wait for the device at the end of a step, so that its time and errors belong to this step. */
+  /* At the end of a step, wait for the device: its time and errors belong to this step. */
   if (section != RF_SECTION_END || !run->device->type->synchronise) return RAFTER_OK;
   return run->device->type->synchronise(run->device, error);
 }

@@ -15,78 +15,77 @@
 typedef struct rf_run rf_run;
 
 typedef struct rf_run_debug {
-  /* Fill new outputs, workspaces and dead ranges with NaN, and check guard bytes after every op. */
+  /* true: fills new outputs, workspaces, dead ranges with NaN; checks guard bytes after each op. */
   bool poison;
-  bool find_nan; /* Check every float output after every op; the error names the op. */
+  bool find_nan; /* true: checks every float output after every op. The error names the op. */
 } rf_run_debug;
 
-/* Allocates one arena for plans with the same backend and the same persistent region (model,
- * dtypes, optimizer). The arena's size is the persistent region plus the largest transient region.
- * The arena's pages are reserved now, so that no step has page faults. The caller still owns the
- * plans, which must outlive the run. The null backend gets no arena. RAFTER_FAILED: not enough
- * memory. RAFTER_INVALID: the persistent regions differ. */
+/* Allocates one arena for several plans. The plans must have the same backend and the same
+ * persistent region (model, dtypes, optimizer). The arena has the persistent region and the largest
+ * transient region. Its pages are reserved now, so that no step has page faults. The caller still
+ * owns the plans, which must outlive the run. For the null backend, there is no arena.
+ * RAFTER_FAILED: not enough memory. RAFTER_INVALID: the persistent regions differ. */
 rf_status rf_run_open(const rf_plan *const *plans, int count, rf_run_debug debug, rf_run **run,
                       rf_error *error);
 void rf_run_close(rf_run *run);
 
 int64_t rf_run_arena_bytes(const rf_run *run);
-/* Host pointer to a tensor, by the plan's tensor id. If the host cannot address the device's
- * memory, inputs and outputs of the graph have a host copy, and other tensors have NULL. The result
- * is NULL, too, for an absent tensor and with the null backend. */
+/* Returns the host pointer to a tensor of the plan, by its id. If the host cannot address the
+ * device's memory, only inputs and outputs of the graph have a pointer, to a host copy. NULL: no
+ * pointer, no such tensor, or the null backend. */
 void *rf_run_tensor(rf_run *run, int plan, int tensor);
-/* Id of the tensor with this name ("tokens", "block.3/mlp/up/weight"); RF_NONE: no such tensor. */
+/* Returns the id of a tensor by its name ("tokens", "block.3/mlp/up/weight"); RF_NONE: none. */
 int rf_run_find(const rf_run *run, int plan, const char *name);
-/* Host pointer to the named tensor, see rf_run_tensor. If the tensor exists, sets *tensor (`tensor`
- * may be NULL). */
+/* Like rf_run_tensor, by name. If the tensor exists, sets *tensor (`tensor` may be NULL). */
 void *rf_run_named(rf_run *run, int plan, const char *name, const rf_tensor **tensor);
 
-/* rf_run_push copies inputs to the device: call it after writing inputs and before a section.
- * rf_run_pull copies outputs back: call it before reading outputs. Neither function copies anything
- * if the host addresses the arena. */
+/* rf_run_push copies inputs to the device. Call it after writing inputs and before a section.
+ * rf_run_pull copies outputs to the host. Call it before reading outputs. If the host can address
+ * the arena, neither function copies anything. */
 rf_status rf_run_push(rf_run *run, int plan, rf_error *error);
 rf_status rf_run_pull(rf_run *run, int plan, rf_error *error);
-/* The next three functions access `bytes` bytes of a tensor, from byte `at` on, on every device.
- * Safe to call concurrently. */
+/* The next three functions access `bytes` bytes of a tensor, from byte `at` on. They work on every
+ * device, and several threads may call them at the same time. */
 rf_status rf_run_write(rf_run *run, int plan, int tensor, int64_t at, const void *from, int64_t bytes,
                        rf_error *error);
 rf_status rf_run_read(const rf_run *run, int plan, int tensor, int64_t at, void *to, int64_t bytes,
                       rf_error *error);
 rf_status rf_run_fill(rf_run *run, int plan, int tensor, int64_t at, uint32_t word, int64_t bytes,
                       rf_error *error);
-/* Copies within one tensor; the ranges must not overlap. */
+/* Copies bytes within a tensor. The ranges must not overlap. */
 rf_status rf_run_copy(rf_run *run, int plan, int tensor, int64_t to, int64_t from, int64_t bytes,
                       rf_error *error);
 
-/* Runs one section of a plan. RAFTER_FAILED: a loss, a gradient norm or (with find_nan) any output
- * is not finite; the message names the op, and later ops do not run. */
+/* Runs one section of a plan. RAFTER_FAILED: a loss or a gradient norm is not finite; with
+ * find_nan, any output. The message names the op, and later ops do not run. */
 rf_status rf_run_section(rf_run *run, int plan, rf_section section, const rf_run_inputs *inputs,
                          rf_error *error);
-/* Runs all sections once, with rf_run_push before and rf_run_pull after them. */
+/* Calls rf_run_push, runs all sections once, and calls rf_run_pull. */
 rf_status rf_run_all(rf_run *run, int plan, const rf_run_inputs *inputs, rf_error *error);
 void rf_run_set_debug(rf_run *run, rf_run_debug debug);
 
-/* Measured time of each op (op_count) since the last reset. */
+/* Returns the measured time of each op (op_count) since the last reset. */
 const rf_measured *rf_run_measured(const rf_run *run, int plan);
 void rf_run_measured_reset(rf_run *run);
 
-/* With debug.poison: returns the bytes from the arena's start to the last byte ever written.
- * *slack_intact: whether the slack after the arena is untouched. */
+/* With debug.poison, returns the bytes from the arena's start to the last byte that was ever
+ * written. *slack_intact is false if the slack after the arena was written. */
 int64_t rf_run_high_water(const rf_run *run, bool *slack_intact);
 
 typedef struct rf_outside {
   int64_t resident_bytes; /* Of the process. */
   int64_t arena_bytes;    /* Resident part of the arena. */
-  int64_t outside_bytes;  /* resident_bytes - arena_bytes = file_bytes + other_bytes. */
+  int64_t outside_bytes;  /* resident_bytes - arena_bytes, which is also file_bytes + other_bytes. */
   int64_t file_bytes;     /* Code and data mapped from files: the program and its libraries. */
   int64_t other_bytes;    /* Heap and thread stacks. */
 } rf_outside;
 rf_status rf_run_outside(const rf_run *run, rf_outside *outside, rf_error *error);
 
-/* Seconds that all threads of this process waited for a core; < 0: unknown. */
+/* Seconds that all threads of this process waited for a core; negative: unknown. */
 double rf_run_delayed(void);
 
-/* Between begin and end, in builds with RF_DEBUG_GUARD, any malloc, free, mmap or munmap of this
- * process is fatal and the message names `phase`. Other builds do nothing. Not nested. */
+/* In builds with RF_DEBUG_GUARD, any malloc, free, mmap or munmap of this process between begin and
+ * end is fatal. The message names `phase`. Other builds do nothing. Guards cannot be nested. */
 void rf_guard_begin(const char *phase);
 void rf_guard_end(void);
 bool rf_guard_built(void);

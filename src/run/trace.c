@@ -25,7 +25,7 @@ void rf_plan_live(const rf_plan *plan, int64_t *live, int64_t *end) {
   for (int t = 0; t < plan->tensor_count; t++) {
     const rf_plan_tensor *p = &plan->tensor[t];
     if (p->offset < 0) continue;
-    /* A tensor that takes over another's bytes is counted from the op after its first op. */
+    /* If a tensor takes over another tensor's bytes, it counts from the op after its first op. */
     int first = p->first + (p->shares != RF_NONE), last = p->last < ops ? p->last : ops - 1;
     for (int i = first < 0 ? 0 : first; i <= last; i++) {
       live[i] += p->bytes;
@@ -50,7 +50,7 @@ rf_status rf_stamps_add(rf_stamps *spans, rf_stamp span, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* Sort order: lane, begin, longest first, kind, id. */
+/* Sort order: lane, begin, length (longest first), kind, id. */
 static int in_order(const void *a, const void *b) {
   const rf_stamp *x = a, *y = b;
   if (x->lane != y->lane) return x->lane < y->lane ? -1 : 1;
@@ -60,7 +60,7 @@ static int in_order(const void *a, const void *b) {
   return (x->id > y->id) - (x->id < y->id);
 }
 
-/* Lane of a span. Phases and counters of the main thread have lanes of their own. */
+/* Returns the lane of a span. Phases and counters of the main thread have their own lanes. */
 static uint16_t shown_in(const rf_trace *trace, const rf_stamp *span) {
   int extra = span->kind == RF_SPAN_PHASE     ? RF_TRACE_LANE_PHASES
               : span->kind == RF_SPAN_COUNTER ? RF_TRACE_LANE_COUNTERS
@@ -89,7 +89,7 @@ static rf_status take_rings(const rf_record *record, rf_trace *trace, rf_stamps 
   return RAFTER_OK;
 }
 
-/* End of the time after a step: begin of the next step, or end of the last phase. */
+/* Returns the end of the time after a step: begin of the next step, or end of the last phase. */
 static int64_t until_of(const rf_recorded_step *step, int64_t origin, const rf_stamps *spans) {
   int64_t until = step->until - origin, end = step->end - origin;
   if (step->until) return until;
@@ -132,12 +132,12 @@ static rf_status take_steps(const rf_record *record, rf_trace *trace, rf_stamps 
 typedef struct follow {
   rf_trace *trace;
   rf_stamps *spans;
-  int last; /* Op of the previous span; a smaller id begins a new section. */
+  int last; /* Op of the previous span. If the next op has a smaller id, a new section begins. */
   int step; /* Current step; -1: none yet. */
-  /* The phase that is being extended, and the ACCUMULATE phase within it; end 0: none. */
+  /* The current phase, and the ACCUMULATE phase inside it. Its `end` is 0 if there is none. */
   rf_stamp phase, sum;
-  int64_t live, *of[4];    /* live: live bytes last reported; of: live bytes by plan and op. */
-  double *seconds, *limit; /* (ops): predicted seconds and limits for the priced step. */
+  int64_t live, *of[4];    /* live: the live bytes that were reported last; of: live bytes by plan and op. */
+  double *seconds, *limit; /* (ops): predicted seconds, and seconds at peak rates, for step `priced`. */
   int priced, priced_plan; /* Step and plan of `seconds` and `limit`; -1: none. */
 } follow;
 
@@ -188,7 +188,7 @@ static rf_status end_phase(follow *f, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* Whether an op adds to an existing gradient in this microbatch. */
+/* True if an op adds to an existing gradient in this microbatch. */
 static bool accumulates(const rf_graph *graph, const rf_op *op, double micro) {
   for (int k = 0; k < op->output_count; k++) {
     rf_accumulate how = op->output[k] == RF_NONE ? RF_WRITE : op->attr.accumulate[k];
@@ -209,7 +209,7 @@ static rf_status follow_op(follow *f, const rf_stamp *op, rf_error *error) {
   }
   RF_TRY(price(f, op->plan, error));
   int64_t takes = (int64_t)(f->seconds[op->id] * 1e9);
-  /* The predicted span begins with the op's span, even if the run is far from its plan. */
+  /* The predicted span begins with the op's span, even if the run is much slower than its plan. */
   rf_stamp predicted = {op->begin,
                         op->begin + takes,
                         1e9 * f->limit[op->id],
@@ -262,7 +262,7 @@ static rf_status follow_ops(rf_trace *trace, rf_stamps *spans, rf_error *error) 
     rf_plan_live(trace->plan[p], f.of[p], NULL);
   }
   for (int64_t i = 0; i < had; i++) {
-    rf_stamp span = spans->at[i]; /* A copy, because the list of spans grows. */
+    rf_stamp span = spans->at[i]; /* a copy, because the list of spans grows */
     if (span.kind == RF_SPAN_OP) RF_GO(follow_op(&f, &span, error));
   }
   status = end_phase(&f, error);
@@ -288,7 +288,7 @@ rf_status rf_trace_collect(const rf_record *record, const rf_plan *const *plans,
     trace->plan[trace->plans] = plans[p];
     strncpy(trace->plan_name[trace->plans++], names[p], sizeof trace->plan_name[0] - 1);
   }
-  if (record->in_step || record->after) { /* After a pause, the counters were read before. */
+  if (record->in_step || record->after) { /* after a pause, the counters were read before */
     rf_lanes lanes = record->lanes;
     rf_lane_look_at(&lanes, 0, rf_now_ns());
     rf_lanes_settle(&lanes);

@@ -6,10 +6,10 @@
 
 typedef struct rf_recorded_step {
   int64_t step, begin, end, tokens;
-  int64_t until; /* End of the time after the step; 0: not yet known. */
-  /* Bytes of the process's data at begin, end and until. */
+  int64_t until; /* End of the time after the step; 0: not known yet. */
+  /* Size of the process's data at `begin`, `end` and `until`. */
   int64_t heap[3];
-  /* Generate step: sequences, rows, and sum of keys of their last rows. parts 0: as in the plan. */
+  /* Generate step: sequences, rows, sum of the keys of all sequences. `parts` 0: as in the plan. */
   int64_t parts, rows, context;
 } rf_recorded_step;
 
@@ -17,12 +17,12 @@ struct rf_record {
   rf_lanes lanes;
   rf_trace_when when;
   rf_recorded_step *step;
-  int64_t begun;                /* Steps begun, recorded or not. */
-  int64_t steps, step_capacity; /* Steps recorded; only the last step_capacity are kept. */
+  int64_t begun;                /* Number of steps that began, recorded or not. */
+  int64_t steps, step_capacity; /* Number of recorded steps; the last step_capacity steps are kept. */
   int64_t origin;
-  bool in_step, after; /* Inside a recorded step, or in the time after it. */
-  int statm;           /* File descriptor of /proc/self/statm; <= 0: none. */
-  /* Bytes of the process's data when last read, and the main thread's page faults at that time. */
+  bool in_step, after; /* in_step: inside a recorded step; after: in the time after it. */
+  int statm;           /* File descriptor of /proc/self/statm; 0 or less: none. */
+  /* When last read: size of the process's data, and number of the main thread's page faults. */
   int64_t heap, heap_faults;
   double wall, fault_ns;
 };
@@ -34,7 +34,7 @@ typedef struct rf_stamps {
 rf_status rf_stamps_add(rf_stamps *spans, rf_stamp span, rf_error *error);
 rf_status rf_trace_no_memory(rf_error *error); /* Reports that a trace does not fit in memory. */
 
-/* Attributes the idle time of every step: adds gaps to the sorted `spans` and fills the sums. */
+/* Explains the idle time of every step: adds gaps to the sorted `spans` and fills the sums. */
 rf_status rf_trace_find_gaps(rf_trace *trace, rf_stamps *spans, rf_error *error);
 
 #endif
