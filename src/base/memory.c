@@ -133,8 +133,6 @@ void rf_pages_unmap(void *base, size_t bytes) {
   if (base) munmap(base, page_round(bytes));
 }
 
-/* ---- pool ------------------------------------------------------------------------------------ */
-
 typedef struct chunk {
   struct chunk *next;
   size_t used, size; /* `size` bytes in `bytes`, of which `used` are in use */

@@ -133,8 +133,6 @@ rf_status rf_gguf_text_of(const rf_gguf *file, const char *key, rf_gguf_text *re
   return rf_gguf_text_or(file, key, NULL, result, error);
 }
 
-/* ---- arrays ---------------------------------------------------------------------------------- */
-
 static rf_status no_memory(const rf_gguf *file, const char *key, rf_error *error) {
   return RF_FAIL(error, RAFTER_FAILED, NULL, "no memory for metadata \"%s\" of %s", key, rf_gguf_path(file));
 }

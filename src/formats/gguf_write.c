@@ -12,8 +12,6 @@
  * time */
 enum { ALIGNMENT = 32, NAME_MOST = 63, BLOCK = 16384 };
 
-/* ---- metadata -------------------------------------------------------------------------------- */
-
 struct rf_gguf_meta {
   rf_gguf_value *value; /* owns copies of the keys and the data */
   int count, room;

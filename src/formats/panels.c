@@ -193,8 +193,6 @@ void rf_panel_pack(const rf_panel *panel, int64_t inner, const void *const row[R
     pack_lanes(panel, inner, lane, row + lane, to);
 }
 
-/* ---- reading back ---------------------------------------------------------------------------- */
-
 void rf_panel_block(const rf_panel *panel, const void *at, int lane, int64_t block, void *stored) {
   const rf_panel_form *form = panel->form;
   const uint8_t *from = (const uint8_t *)at + block * panel->block_bytes;

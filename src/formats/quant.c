@@ -44,8 +44,6 @@ static void dequantize_f64(const void *from, int64_t blocks, float *out) {
   }
 }
 
-/* ---- the table ------------------------------------------------------------------------------- */
-
 // clang-format off
 const rf_quant_type RF_QUANT_TYPES[] = {
   /* name     number      values bytes         fallback  dequantize          quantize        head */
@@ -95,8 +93,6 @@ const rf_quant_type *rf_quant_fit(const rf_quant_type *wanted, int64_t columns) 
   while (columns % wanted->values && wanted->fallback != NONE) wanted = rf_quant_type_of(wanted->fallback);
   return wanted;
 }
-
-/* ---- reading --------------------------------------------------------------------------------- */
 
 /* Reads `count` values of one block, from value `first` on. */
 static void read_inside(const rf_quant_type *type, const uint8_t *block, int64_t first, int64_t count,

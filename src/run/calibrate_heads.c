@@ -1,5 +1,4 @@
-/* calibrate_heads.c - measures the work of an output head per row: log-sum-exp, softcap, top
- * tokens. */
+/* calibrate_heads.c - measures an output head's work per row: log-sum-exp, softcap, top tokens. */
 #include "run/calibrate_parts.h"
 
 #include <math.h>

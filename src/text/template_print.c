@@ -28,8 +28,6 @@ static rf_status put_text(tpl_run *run, tpl_out *out, const char *text) {
   return rf_tpl_put(run, out, (tpl_text){text, strlen(text)});
 }
 
-/* ---- numbers --------------------------------------------------------------------------------- */
-
 static void print_real(double value, char text[40]) {
   if (isnan(value) || isinf(value)) {
     strcpy(text, isnan(value) ? "nan" : value < 0 ? "-inf" : "inf");

@@ -95,8 +95,6 @@ static rf_status add_pieces(rf_tokenizer *t, const rf_vocabulary *v, bool byte_l
   return rf_pieces_list(&t->pieces, !byte_level, where, error);
 }
 
-/* ---- SentencePiece's ranks ------------------------------------------------------------------- */
-
 typedef struct ranked {
   float score;
   int32_t id;
@@ -145,8 +143,6 @@ done:
   free(order);
   return status;
 }
-
-/* ---- GPT-2's pairs --------------------------------------------------------------------------- */
 
 static rf_status add_merges(rf_tokenizer *t, const rf_vocabulary *v, const char *where, rf_error *error) {
   char text[2 * RF_PIECE_MOST];

@@ -129,8 +129,6 @@ static rf_status put_pieces(writing *w) {
   return put_added(w, &w->t->normalized);
 }
 
-/* ---- merges ---------------------------------------------------------------------------------- */
-
 static rf_status put_merges(writing *w, rf_gguf_meta *meta) {
   const rf_bpe *bpe = &w->t->bpe;
   rf_status status = RAFTER_OK;

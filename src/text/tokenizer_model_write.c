@@ -40,8 +40,6 @@ static rf_status put_float(rf_buffer *to, int field, float value, rf_error *erro
   return rf_buffer_add(to, out, sizeof out, error);
 }
 
-/* ---- pieces ---------------------------------------------------------------------------------- */
-
 static int kind_of(const rf_gguf_vocab *v, int64_t id) {
   return id == v->unknown ? RF_GGUF_TOKEN_UNKNOWN : v->kind[id];
 }

@@ -24,7 +24,7 @@
 
 enum { PATH_BYTES = 4300 };
 
-/* Removes DONE first, so that a partly removed folder is not a complete checkpoint. */
+/* Removes DONE first. So a folder that is only partly removed is not a complete checkpoint. */
 static void remove_folder(const char *folder) {
   char path[PATH_BYTES + 400];
   snprintf(path, sizeof path, "%s/DONE", folder);
@@ -32,14 +32,14 @@ static void remove_folder(const char *folder) {
   rf_remove_folder(folder);
 }
 
-/* Renames `part` to `folder`. If `folder` is an old checkpoint, exchanges both names: a complete
- * checkpoint exists at all times. */
+/* Renames `part` to `folder`. If `folder` is an old checkpoint, exchanges both names, so that there
+ * is a complete checkpoint at any time. */
 static rf_status take_name(const char *part, const char *folder, rf_error *error) {
   if (!rename(part, folder)) return RAFTER_OK;
   if ((errno == ENOTEMPTY || errno == EEXIST) &&
       !renameat2(AT_FDCWD, part, AT_FDCWD, folder, RENAME_EXCHANGE))
     return remove_folder(part), RAFTER_OK;
-  if (errno == EINVAL || errno == ENOSYS) { /* This file system cannot exchange names. */
+  if (errno == EINVAL || errno == ENOSYS) { /* this file system cannot exchange names */
     remove_folder(folder);
     if (!rename(part, folder)) return RAFTER_OK;
   }
@@ -61,9 +61,9 @@ static rf_status master_values(void *context, int param, int64_t first, int64_t 
   return rf_run_read(t->run, 0, t->state[param].master, first * 4, values, count * 4, error);
 }
 
-/* Moments m and v of each trained parameter in turn, and the plan's tensor of each moment. */
+/* The moments m and v of all trained parameters: m, v of the first parameter, then of the next. */
 typedef struct moments {
-  rf_pool *pool; /* Memory of the lists and names. */
+  rf_pool *pool; /* Memory of the arrays and names. */
   rf_stored *stored;
   int *tensor, count;
   char path[PATH_BYTES + 32];
@@ -89,7 +89,7 @@ static moments list_moments(const rf_trainer *t, const char *folder) {
   return m;
 }
 
-enum { BLOCK = 1 << 14 }; /* Values copied at a time. */
+enum { BLOCK = 1 << 14 }; /* number of values that are copied at a time */
 
 static rf_status save_moment(const rf_trainer *t, int tensor, int64_t count, rf_tensor_writer *writer,
                              rf_error *error) {
@@ -157,8 +157,8 @@ static rf_status save_state(const rf_trainer *t, const char *folder, rf_error *e
   return status;
 }
 
-/* Saves the tokenizer and the chat template with the weights. A model without files uses the byte
- * tokenizer, unless it was trained on shards with other ids. */
+/* Saves the tokenizer and the chat template with the weights. A model without tokenizer files uses
+ * the byte tokenizer, unless it was trained on shards with other ids. */
 static rf_status save_tokenizer(const rf_trainer *t, const char *folder, rf_error *error) {
   enum { BYTE_IDS = 257 };
   int copied;
@@ -175,7 +175,7 @@ static rf_status save_tokenizer(const rf_trainer *t, const char *folder, rf_erro
   return rf_file_write(path, t->template, t->template_bytes, error);
 }
 
-/* Names the base model of an adapter: the path of the base's weights, or the model's name. */
+/* Sets `base` to the base model of an adapter: the path of its weights or, without it, its name. */
 static void base_of(const rf_train_settings *settings, char base[PATH_BYTES]) {
   const char *weights = settings->weights_folder;
   if (!weights || !*weights || !realpath(weights, base))
@@ -189,7 +189,7 @@ rf_status rf_checkpoint_can_save(const rf_train_settings *settings, rf_error *er
   return rf_adapter_base_check(base, error);
 }
 
-/* Saves the full model or, for LoRA, only the adapters and the name of their base model. */
+/* Saves the full model. For LoRA, saves only the adapters and the name of their base model. */
 static rf_status save_weights(rf_trainer *t, const char *folder, rf_error *error) {
   const rf_params *params = &t->plan->graph->params;
   char base[PATH_BYTES];
@@ -212,7 +212,7 @@ rf_status rf_checkpoint_save(rf_trainer *t, const char *folder, rf_error *error)
   RF_GO(save_moments(t, part, error));
   RF_GO(save_state(t, part, error));
   snprintf(path, sizeof path, "%s/DONE", part);
-  /* DONE is written last, because it says that all other files are on the disk. */
+  /* DONE is written last, because it means that all other files are on the disk. */
   RF_GO(rf_file_write(path, "", 0, error));
   sync_folder(part);
   RF_GO(take_name(part, folder, error));
@@ -247,7 +247,7 @@ bool rf_checkpoint_any(const char *run_folder) {
 
 rf_status rf_checkpoint_prune(const char *run_folder, int keep, int64_t saved, rf_error *error) {
   char path[PATH_BYTES + 300];
-  for (;;) { /* Remove the oldest checkpoint until `keep` are left. */
+  for (;;) { /* remove the oldest checkpoint until `keep` remain */
     long long oldest = -1;
     int complete = 0;
     char oldest_path[PATH_BYTES + 300] = "";

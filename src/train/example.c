@@ -15,9 +15,9 @@ static const char *const FIELD_NAMES[FIELDS] = {"text",  "tokens", "mask",      
 
 struct rf_example_reader {
   rf_example_options options;
-  char *names[FIELDS]; /* Field names of the rows. */
+  char *names[FIELDS]; /* Names of the fields in the .jsonl file. */
   rf_chat *chat;
-  bool chat_sought; /* true: a row needed `chat`, so it was looked for. */
+  bool chat_sought; /* true: `chat` was searched for, because a row needed it. */
 };
 
 typedef struct row_place {
@@ -68,7 +68,7 @@ void rf_example_free(rf_example *example) {
   *example = (rf_example){0};
 }
 
-/* Opens reader->chat; it stays NULL if the model has no template. */
+/* Opens reader->chat. If the model has no template, reader->chat stays NULL. */
 static rf_status seek_chat(rf_example_reader *reader, rf_error *error) {
   const char *template = reader->options.template ? reader->options.template : "",
              *folder = reader->options.model_folder;
@@ -118,8 +118,8 @@ static void reserve_mask(rf_example *example) {
   example->mask = rf_must(realloc(example->mask, (size_t)example->mask_capacity));
 }
 
-/* Masks the tokens that overlap a range of bytes, by comparing each token's bytes with the text.
- * Returns false if tokens and text differ because the tokenizer normalizes text. */
+/* Masks the tokens that overlap a range of bytes of the text. Compares each token's bytes with the
+ * text to find its position. If the tokenizer normalizes text, they may differ: returns false. */
 static bool mask_by_walking(const rf_tokenizer *tokenizer, const char *text, size_t bytes,
                             const rf_range *range, int64_t count, rf_example *example) {
   size_t at = 0;
@@ -139,7 +139,8 @@ static bool mask_by_walking(const rf_tokenizer *tokenizer, const char *text, siz
   return at == bytes;
 }
 
-/* Counts the tokens that begin both `whole` and the encoding of the text's first `bytes` bytes. */
+/* Counts the first tokens of `whole` that also begin the encoding of the text's first `bytes`
+ * bytes. */
 static rf_status tokens_before(const rf_tokenizer *tokenizer, const char *text, size_t bytes, int flags,
                                const rf_ids *whole, int64_t *tokens, rf_error *error) {
   rf_ids part = {0};
@@ -166,7 +167,7 @@ static rf_status mask_ranges(const rf_tokenizer *tokenizer, const char *text, si
   return RAFTER_OK;
 }
 
-/* The date for chat templates that print one, fixed so that every run makes the same tokens. */
+/* A fixed date for chat templates that print the date, so that every run has the same tokens. */
 static const struct tm TODAY = {.tm_year = 125, .tm_mon = 0, .tm_mday = 1, .tm_wday = 3};
 
 static int64_t assistant_turns(const json_t *messages) {
@@ -180,7 +181,7 @@ static int64_t assistant_turns(const json_t *messages) {
   return turns;
 }
 
-/* `given`: number of assistant turns that belong to the prompt, which the loss does not count. */
+/* The first `given` assistant turns belong to the prompt, so the loss does not count them. */
 static rf_status read_conversation(rf_example_reader *reader, const json_t *messages, const json_t *tools,
                                    int64_t given, rf_example *example, rf_error *error) {
   rf_rendered rendered;
@@ -208,7 +209,7 @@ static rf_status read_conversation(rf_example_reader *reader, const json_t *mess
     count -= given;
   }
   RF_GO(rf_tokenizer_encode(tokenizer, rendered.text, rendered.bytes, RF_ENCODE_PARSE, &example->ids,
-                            error)); /* The template writes the special tokens itself. */
+                            error)); /* the template writes the special tokens */
   status = mask_ranges(tokenizer, rendered.text, rendered.bytes, range, count, example, error);
 done:
   rf_rendered_free(&rendered);
@@ -235,7 +236,7 @@ static rf_status read_messages(rf_example_reader *reader, row_place place, const
 }
 
 /* Tokenizes prompt and completion as one text, as TRL does. The completion begins at the first
- * token that differs from the tokens of the prompt alone. */
+ * token that is not also a token of the prompt alone. */
 static rf_status join_texts(rf_example_reader *reader, const json_t *prompt, const json_t *completion,
                             rf_example *example, rf_error *error) {
   const rf_tokenizer *tokenizer = reader->options.tokenizer;
@@ -243,7 +244,7 @@ static rf_status join_texts(rf_example_reader *reader, const json_t *prompt, con
   char *text = rf_must(malloc(bytes + 1));
   rf_status status = RAFTER_OK;
   int64_t given = 0;
-  const int flags = RF_ENCODE_MARKS | RF_ENCODE_PARSE; /* As generate reads a prompt. */
+  const int flags = RF_ENCODE_MARKS | RF_ENCODE_PARSE; /* as generate reads a prompt */
   memcpy(text, json_string_value(prompt), before);
   memcpy(text + before, json_string_value(completion), bytes - before);
   RF_GO(rf_tokenizer_encode(tokenizer, text, bytes, flags, &example->ids, error));

@@ -1,47 +1,47 @@
-/* example.h - reads one row of a .jsonl file as tokens, with the tokens that the loss counts.
+/* example.h - reads one row of a .jsonl file as tokens, and marks those that the loss counts.
  * A row has one of these forms.
  *   Form {"messages":[{"role","content"},...], "tools"?}:
  *       The chat template renders the messages. The loss counts the assistant's text and end token.
  *   Form {"prompt","completion"}:
- *       Two texts are rendered by the chat template if there is one, otherwise joined and followed
- *       by the end token. Two lists of messages form one chat. The loss counts the completion.
+ *       The chat template renders two texts. Without a template, the texts are joined, and the end
+ *       token follows. Two lists of messages form one chat. The loss counts the completion.
  *   Form {"tokens":[...], "mask":[...]}:
  *       Token ids. The loss counts the tokens with mask 1.
  *   Forms {"text"} and {"tokens"}:
- *       Plain text. The loss counts every token, and a long text continues in other rows. */
+ *       Plain text. The loss counts every token. A long text continues in other rows. */
 #ifndef RF_EXAMPLE_H
 #define RF_EXAMPLE_H
 
 #include "text/chat.h"
 #include "text/tokenizer.h"
 
-/* Tokens of a conversation that the loss counts: every turn of the assistant, its last turn, or all
- * tokens. For a prompt with its completion, ASSISTANT and COMPLETION both mean the completion. */
+/* The tokens of a conversation that the loss counts: all turns of the assistant, its last turn, or
+ * all tokens. If a row is a prompt with its completion, the first two both mean the completion. */
 typedef enum rf_loss_on { RF_LOSS_ON_ASSISTANT, RF_LOSS_ON_COMPLETION, RF_LOSS_ON_ALL } rf_loss_on;
 
 typedef struct rf_example_options {
-  const rf_tokenizer *tokenizer; /* NULL: only rows of token ids can be read. */
-  const char *model_folder;      /* Folder with the model's chat template; NULL or "": none. */
-  const char *template;          /* A template file, or "none"; NULL or "": the model's own. */
-  int64_t vocab;                 /* Every token id must be below `vocab`. */
+  const rf_tokenizer *tokenizer; /* NULL: rows with text cannot be read, only rows of token ids. */
+  const char *model_folder;      /* Folder with the chat template of the model; NULL or "": none. */
+  const char *template;          /* A template file, or "none"; NULL or "": the template of the model. */
+  int64_t vocab;                 /* Every token id must be less than `vocab`. */
   rf_loss_on loss_on;
-  /* Field names, such as "prompt=question,completion=answer"; NULL or "": the names above. */
+  /* Field names, such as "prompt=question,completion=answer"; NULL or "": those listed above. */
   const char *fields;
 } rf_example_options;
 
 typedef struct rf_example {
   rf_ids ids;
-  uint8_t *mask; /* (ids.count): 1 for tokens that the loss counts. Only if is_example. */
+  uint8_t *mask; /* (ids.count): 1 if the loss counts the token. Set only if is_example. */
   int64_t mask_capacity;
-  bool is_example; /* false: plain text; the loss counts every token. */
+  bool is_example; /* false: the row is plain text, and the loss counts every token. */
 } rf_example;
 
 typedef struct rf_example_reader rf_example_reader;
-/* RAFTER_INVALID: `fields` names an unknown field. The tokenizer must outlive the reader. */
+/* RAFTER_INVALID: `fields` has an unknown field. The tokenizer must outlive the reader. */
 rf_status rf_example_open(const rf_example_options *options, rf_example_reader **reader, rf_error *error);
 void rf_example_close(rf_example_reader *reader);
-/* Reads one line into `example`, which is {0} or the result of an earlier call. Error messages name
- * `path` and `line`. An empty text gives no ids. */
+/* Reads one line into `example`, which is {0} or the result of an earlier call. Errors name `path`
+ * and `line`. An empty text has no ids. */
 rf_status rf_example_read(rf_example_reader *reader, const char *path, int64_t line, const char *text,
                           size_t bytes, rf_example *example, rf_error *error);
 void rf_example_free(rf_example *example);

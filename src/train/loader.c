@@ -9,8 +9,8 @@ int64_t rf_shuffle(uint64_t key, int64_t epoch, int64_t index, int64_t count) {
   int half = 1;
   while ((INT64_C(1) << (2 * half)) < count) half++;
   uint64_t mask = (UINT64_C(1) << half) - 1, x = (uint64_t)index;
-  /* The Feistel network permutes [0, 4^half). Repeated until the result is below `count`, the
-   * network permutes [0, count). */
+  /* The Feistel network permutes [0, 4^half). Repeating it until the result is below `count` gives
+   * a permutation of [0, count). */
   do {
     uint64_t left = x >> half, right = x & mask;
     for (uint64_t round = 0; round < 4; round++) {
@@ -25,7 +25,7 @@ int64_t rf_shuffle(uint64_t key, int64_t epoch, int64_t index, int64_t count) {
   return (int64_t)x;
 }
 
-/* Splits `FILE:WEIGHT`. A last colon without a number belongs to the name (random:seed=0). */
+/* Splits `FILE:WEIGHT`. If the last colon has no number, it belongs to the name (random:seed=0). */
 static double split_weight(char *spec) {
   char *colon = strrchr(spec, ':'), *end = NULL;
   if (!colon || !colon[1]) return 1;
@@ -74,7 +74,7 @@ void rf_loader_close(rf_loader *loader) {
   loader->count = 0;
 }
 
-/* Returns the source that has supplied the fewest rows compared with its share. */
+/* Returns the source that has supplied the fewest rows in proportion to its weight. */
 static int next_source(const rf_loader *loader) {
   double sum = 0, most = -1e300;
   int best = 0;

@@ -1,5 +1,5 @@
-/* loader.h - the order of training rows: shuffled without replacement, mixed by weight, identical
- * for the same seed, and resumable from a few counters. An open loader allocates nothing. */
+/* loader.h - the order of training rows. Each epoch has every row once, shuffled. Sources are mixed
+ * by weight. The seed and a few counters determine the order. An open loader allocates nothing. */
 #ifndef RF_LOADER_H
 #define RF_LOADER_H
 
@@ -17,40 +17,41 @@ typedef struct rf_loader {
   rf_source source[RF_MAX_SOURCES];
   uint64_t seed;
   int64_t seq;
-  rf_loader_state state; /* Saved in a checkpoint; advanced by rf_loader_draw. */
+  rf_loader_state state; /* Saved in checkpoints. rf_loader_draw changes it. */
   int64_t step_rows;
   struct rf_draw {
     int source;
     int64_t row;
-  } * draw, *held; /* (step_rows) each: rows of the current step, and of a validation batch. */
+  } * draw,  /* (step_rows): rows of the current step. */
+      *held; /* (step_rows): rows of a validation batch. */
 } rf_loader;
 
-/* `data`: sources separated by commas, each `FILE` or `FILE:WEIGHT`. Sources supply rows in
- * proportion to their weights; the default weight is 1. `step_rows`: rows of one optimizer step. */
+/* `data` lists sources, separated by commas: `FILE` or `FILE:WEIGHT` (default weight 1). Sources
+ * supply rows in proportion to their weights. `step_rows`: rows of one optimizer step. */
 rf_status rf_loader_open(const char *data, const rf_source_options *options, uint64_t seed, int64_t step_rows,
                          rf_loader *loader, rf_error *error);
 void rf_loader_close(rf_loader *loader);
-/* Chooses the rows of the next step and advances the state. *tokens: the number of tokens in these
- * rows. *valid: the number of labels that the loss counts, by which the mean loss divides. */
+/* Chooses the rows of the next step and changes the state. *tokens is the number of tokens in these
+ * rows. The mean loss divides by *valid, the number of labels that the loss counts. */
 void rf_loader_draw(rf_loader *loader, int64_t *tokens, int64_t *valid);
-/* Sum of rf_source_pairs over the rows of the drawn step. */
+/* Returns the sum of rf_source_pairs over the rows of the drawn step. */
 double rf_loader_pairs(const rf_loader *loader, int window);
-/* Passes over the data so far: rows drawn / rows in the data; for random data 0. */
+/* Returns the number of epochs so far: rows drawn / rows in the data; 0 for random data. */
 double rf_loader_epoch(const rf_loader *loader);
-/* Number of steps that cover the data `epochs` times; the last step is completed with rows of the
- * next epoch. RAFTER_INVALID: random data has no end. */
+/* Returns the number of steps for `epochs` passes over the data. Rows of the next epoch complete
+ * the last step. RAFTER_INVALID: random data has no end. */
 rf_status rf_loader_steps(const rf_loader *loader, double epochs, int64_t *steps, rf_error *error);
 /* Fills rows [first, first + count) of the drawn step. */
 rf_status rf_loader_fill(const rf_loader *loader, int64_t first, int64_t count, rf_token_batch batch,
                          rf_error *error);
 /* rf_loader_held_out returns the number of validation rows. rf_loader_fill_held_out fills `count`
- * <= step_rows of these rows, from `first` on. Like rf_loader_draw, the function sets *valid. Rows
- * beyond the last validation row are filled as unused. */
+ * validation rows from `first` on; `count` is at most step_rows. Like rf_loader_draw, it sets
+ * *valid. Rows after the last validation row are filled as unused. */
 int64_t rf_loader_held_out(const rf_loader *loader);
 rf_status rf_loader_fill_held_out(const rf_loader *loader, int64_t first, int64_t count, rf_token_batch batch,
                                   int64_t *valid, rf_error *error);
-/* Position of `index` in a pseudorandom permutation of [0, count) for `epoch`: a Feistel network
- * over Philox, repeated until the result is below `count`. */
+/* Returns the position of `index` in a pseudorandom permutation of [0, count) for `epoch`. The
+ * permutation is a Feistel network over Philox, repeated until the result is below `count`. */
 int64_t rf_shuffle(uint64_t key, int64_t epoch, int64_t index, int64_t count);
 
 #endif

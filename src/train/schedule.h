@@ -14,9 +14,9 @@ typedef enum rf_schedule_kind {
 typedef struct rf_schedule {
   rf_schedule_kind kind;
   double peak, floor; /* Learning rates. */
-  /* Linear warmup: peak / warmup at step 1, peak at step `warmup`. `steps`: the last step. */
+  /* Linear warmup: peak / warmup at step 1, peak at step `warmup`. `steps` is the last step. */
   int64_t warmup, steps;
-  int64_t decay; /* wsd: steps of the final linear decay. */
+  int64_t decay; /* wsd: number of steps of the final linear decay. */
 } rf_schedule;
 
 /* Learning rate of step 1..steps; later steps keep the last value. `x` rises from 0 after the

@@ -187,7 +187,7 @@ rf_status rf_shard_scan(const rf_shard *shard, int64_t vocab, uint64_t *digest, 
     int64_t start = 0;
     bool example = false;
     RF_TRY(rf_shard_document(shard, d, &start, &example, error));
-    start |= (int64_t)example << 62; /* Above every token position. */
+    start |= (int64_t)example << 62; /* a bit above every token position */
     sum = XXH3_64bits_withSeed(&start, sizeof start, sum);
   }
   for (int64_t at = 0; shard->mask_byte && at < shard->tokens; at += 4096) {
@@ -201,11 +201,11 @@ rf_status rf_shard_scan(const rf_shard *shard, int64_t vocab, uint64_t *digest, 
 }
 
 struct rf_shard_writer {
-  /* Document table and loss mask have their own temporary files. mask NULL: every token counts. */
+  /* Document table and loss mask have temporary files. `mask` NULL: the loss counts all tokens. */
   FILE *file, *starts, *mask;
   char path[1024], part[1040];
   header head;
-  unsigned char bits; /* Bits of the mask's last, incomplete byte. */
+  unsigned char bits; /* Bits of the last byte of the mask, which is incomplete. */
 };
 
 void rf_shard_discard(rf_shard_writer *writer) {
@@ -267,7 +267,7 @@ rf_status rf_shard_append_stream(rf_shard_writer *writer, const int32_t *ids, in
   return RAFTER_OK;
 }
 
-/* Writes the mask bits of tokens [at, at + count). NULL `mask`: the loss counts all tokens. */
+/* Writes the mask bits of tokens [at, at + count). `mask` NULL: the loss counts all of them. */
 static bool put_mask(rf_shard_writer *writer, uint64_t at, const uint8_t *mask, int64_t count) {
   for (int64_t i = 0; i < count; i++, at++) {
     writer->bits |= (unsigned char)((!mask || mask[i]) << (at % 8));
@@ -282,7 +282,7 @@ static rf_status append(rf_shard_writer *writer, const int32_t *ids, const uint8
                         rf_error *error) {
   uint64_t before = writer->head.tokens;
   RF_TRY(rf_shard_append_stream(writer, ids, count, error));
-  if (mask && !writer->mask) { /* The loss counts all tokens before the first mask. */
+  if (mask && !writer->mask) { /* the loss counts all tokens before the first mask */
     writer->mask = tmpfile();
     if (!writer->mask || !put_mask(writer, 0, NULL, (int64_t)before)) return write_failed(writer, error);
   }

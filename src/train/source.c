@@ -34,8 +34,8 @@ static int longer_first(const void *a, const void *b) {
   return (x->start > y->start) - (x->start < y->start);
 }
 
-/* Rows by unused space. For each number of free tokens there is a list of rows, and a bit that is
- * set if the list has rows. The best fit is found in T / 64 steps. */
+/* Rows by their number of free tokens. Each number has a list of rows, and a bit that is set if the
+ * list is not empty. The best fit is found in T / 64 steps. */
 typedef struct open_rows {
   int64_t *head, *next;
   uint64_t *bits;
@@ -61,7 +61,7 @@ static int64_t open_take(open_rows *open, int64_t at_least, int64_t *space) {
 }
 
 /* Packs pieces of documents into rows by best fit, longest first. Pieces of equal length are packed
- * by position, so equal documents always give equal rows. */
+ * in the order of their positions. So equal documents always give equal rows. */
 static rf_status pack(piece_list *pieces, int64_t seq, bool share_rows, rf_rows *rows, rf_error *error) {
   rf_status status = RAFTER_OK;
   int64_t n = pieces->count, used = 0;
@@ -107,8 +107,8 @@ done:
   return status;
 }
 
-/* Counts a piece's labels that enter the loss. A token's label is the next token of the document;
- * the piece's last token has a label only if `next` is set. */
+/* Counts the labels of a piece that the loss counts. The label of a token is the next token of the
+ * document. The last token of the piece has a label only if `next` is set. */
 static rf_status count_valid(const rf_source *source, int64_t start, int64_t count, bool next, int64_t *valid,
                              rf_error *error) {
   uint8_t mask[4096];
@@ -133,7 +133,8 @@ static rf_status add_piece(rf_source *source, piece_list *pieces, int64_t start,
                  source->spec);
 }
 
-/* Adds a plain text in pieces of `seq` tokens, or the first `seq` tokens of an example. */
+/* Adds a document: a plain text in pieces of `seq` tokens; of an example, the first `seq`
+ * tokens. */
 static rf_status add_document(rf_source *source, piece_list *pieces, int64_t start, int64_t end, bool example,
                               rf_error *error) {
   int64_t seq = source->seq;
@@ -143,7 +144,7 @@ static rf_status add_document(rf_source *source, piece_list *pieces, int64_t sta
     end = start + seq + 1;
   }
   if (example && end - start < 2) source->skipped++;
-  for (int64_t at = start; end - at >= 2; at += seq) { /* A single token has no label. */
+  for (int64_t at = start; end - at >= 2; at += seq) { /* a single token has no label */
     int64_t tokens = end - at < seq ? end - at : seq;
     RF_TRY(add_piece(source, pieces, at, tokens, at + tokens < end, example, error));
     if (end - at <= seq) break;
@@ -172,10 +173,10 @@ done:
   return status;
 }
 
-/* Maximum bytes of a text file, which is read into memory. Shards and JSON Lines may be larger. */
+/* Maximum bytes of a text file, because it is read into memory. Other files may be larger. */
 static const size_t TEXT_MOST = (size_t)4 << 30;
 
-/* Opens the tokenizer for texts. If there is none and `needed` is false, *tokenizer is NULL. */
+/* Opens the tokenizer for texts. If there is none, and `needed` is false, *tokenizer is NULL. */
 static rf_status open_tokenizer(const rf_source_options *options, bool needed, rf_tokenizer **tokenizer,
                                 rf_error *error) {
   const char *folder = options->model_folder ? options->model_folder : "";
@@ -239,8 +240,7 @@ done:
   return status;
 }
 
-/* Converts a .jsonl file to a shard in the run's folder: the memory used does not depend on the
- * size of the file. */
+/* Converts a .jsonl file to a shard in the run's folder. So a large file needs no more memory. */
 static rf_status convert_jsonl(const char *path, const rf_source_options *options, char shard_path[1200],
                                rf_error *error) {
   rf_tokenizer *tokenizer = NULL;
@@ -276,8 +276,8 @@ static rf_status open_random(const char *spec, int64_t vocab, rf_source *source,
   return RAFTER_OK;
 }
 
-/* Returns how many of `count` rows or documents are held out for validation. At least 1 is held out
- * if `fraction` is above 0, but never all. */
+/* Returns how many of `count` rows or documents are held out for validation. If `fraction` is above
+ * 0, at least one is held out, but never all. */
 static int64_t held_out(int64_t count, double fraction) {
   int64_t held = (int64_t)((double)count * fraction + 0.5);
   if (fraction > 0 && !held) held = 1;
@@ -402,7 +402,7 @@ static rf_status mask_labels(const rf_source *source, int64_t first, int64_t cou
   return RAFTER_OK;
 }
 
-/* Fills a segment; each token's label is the next token of the document. */
+/* Fills a segment. The label of a token is the next token of the document. */
 static rf_status fill_segment(const rf_source *source, rf_piece piece, int64_t at, rf_token_batch *batch,
                               rf_error *error) {
   int32_t after = -1, *tokens = batch->tokens + at, *labels = batch->labels + at;

@@ -72,7 +72,7 @@ rf_status rf_trainer_open(const rf_train_settings *settings, rf_trainer **out, r
     options.build.loss_only = true;
     options.build.accumulate = 1;
     options.remat = RF_REMAT_NONE;
-    /* Both plans share one persistent region, which begins with the weights. */
+    /* Both plans have the same persistent region. It begins with the weights. */
     options.persistent_bytes = trainer->plan->persistent_bytes;
     RF_GO(rf_plan_make(&settings->model, &options, &trainer->val_plan, error));
   }
@@ -87,7 +87,7 @@ rf_status rf_trainer_open(const rf_train_settings *settings, rf_trainer **out, r
     trainer->val_batch = batch_of(trainer->run, 1);
     trainer->val_metrics = rf_run_named(trainer->run, 1, "metrics", NULL);
   }
-  if (trainer->batch.tokens) { /* `tokens` is NULL with the null backend. */
+  if (trainer->batch.tokens) { /* NULL with the null backend */
     began = rf_phase_begin();
     if (settings->resume_folder) RF_GO(rf_checkpoint_load(trainer, settings->resume_folder, error));
     else
@@ -149,14 +149,14 @@ static rf_status run_step(rf_trainer *trainer, int64_t *tokens, int64_t *valid, 
   return rf_run_pull(trainer->run, 0, error);
 }
 
-/* Called after a loss or gradient norm that is not finite. Repeats the microbatches and checks
- * every output, so that the error names the first op with such an output. */
+/* Called if a loss or gradient norm is not finite. Runs the microbatches again and checks every
+ * output. So the error can name the first op with such an output. */
 static rf_status name_first_op(rf_trainer *trainer, rf_run_inputs *inputs, rf_error *error) {
   rf_error first = {0};
   rf_run_set_debug(trainer->run, (rf_run_debug){.find_nan = true, .poison = trainer->settings.debug.poison});
   rf_status status = run_microbatches(trainer, inputs, &first);
   if (status == RAFTER_FAILED && error) *error = first;
-  return RAFTER_FAILED; /* If repeating finds no such op, the first error remains. */
+  return RAFTER_FAILED; /* no such op was found: the first error remains */
 }
 
 rf_status rf_trainer_step(rf_trainer *trainer, rafter_step *out, rf_error *error) {

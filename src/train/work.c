@@ -4,7 +4,7 @@
 static void add_pairs(rf_step_work *work, int window, double per_pair) {
   int i = 0;
   while (i < work->windows && work->at[i].window != window) i++;
-  if (i == RF_MAX_WINDOWS) i--; /* Further windows share the last entry; no known model has more. */
+  if (i == RF_MAX_WINDOWS) i--; /* further windows share the last entry; no known model has more */
   if (i == work->windows) work->at[work->windows++].window = window;
   work->at[i].per_pair += per_pair;
 }
@@ -16,7 +16,7 @@ rf_step_work rf_step_work_of(const rf_plan *plan) {
   for (int i = 0; i < graph->op_count; i++) {
     const rf_op *op = &graph->op[i];
     double flops = plan->op[i].work.flops;
-    if (op->recompute_of != RF_NONE) continue; /* Recomputation is not model work. */
+    if (op->recompute_of != RF_NONE) continue; /* recomputation is not model work */
     rf_timing timing = op->def->timing;
     if (timing == RF_TIMING_ATTENTION || timing == RF_TIMING_ATTENTION_BACKWARD) {
       int window = op->attr.attention.window;
