@@ -17,7 +17,7 @@ static int adapter_tensor(rf_graph *graph, int p, rf_dtype dtype) {
   return id;
 }
 
-/* Creates the tensors of all adapters. Returns them by index of the adapted parameter. */
+/* Creates the tensors of all adapters. Returns an array that the adapted parameter indexes. */
 static adapter *make_adapters(rf_graph *graph, rf_dtype dtype) {
   const rf_params *params = &graph->params;
   adapter *at = rf_pool_alloc(graph->pool, (size_t)params->base * sizeof *at);

@@ -1,5 +1,5 @@
 /* fuse.c - joins ops that one kernel computes in one pass over memory. A fused op keeps every
- * rounding of the ops it replaces, so its results are bit-identical. Two ops are joined only if
+ * rounding of the replaced ops, so its results are bit-identical. Two ops are joined only if
  * no third op reads the tensor between the two ops. */
 #include "graph/passes.h"
 

@@ -56,8 +56,8 @@ typedef struct rf_tensor {
   rf_role role;
   int rank;
   int64_t shape[RF_MAX_RANK]; /* maximum extents; a forward pass may use fewer rows */
-  /* Index of the parameter in the parameter table. RF_NONE: the tensor is not a weight, master,
-   * moment, adapter or gradient of a parameter. */
+  /* For weights, masters, moments, adapters and gradients of parameters: index of the parameter in
+   * the parameter table. RF_NONE for other tensors. */
   int param;
   bool persistent; /* keeps its bytes between steps: weights, masters, moments, KV cache */
   bool input;      /* the caller writes the tensor before each microbatch or forward pass */
@@ -267,7 +267,7 @@ typedef struct rf_op_def {
   rf_exchange_kind exchange;
   rf_timing timing;
   rf_curve_size curve_size;
-  /* If the op has no measured curve, it uses the curve of the first of these ops that has a curve. */
+  /* An op without a measured curve uses the curve of the first of these ops that has a curve. */
   const struct rf_op_def *timed_like[RF_TIMED_LIKE];
   const char *narrow_curve; /* name of the curve for products with an adapter's narrow weight; NULL: none */
   rf_product product;
@@ -420,7 +420,7 @@ typedef struct rf_build_options {
    * If false, the cache has the dtype of the activations. */
   bool kv_dtype_set;
   rf_dtype kv_dtype;
-  /* for planning only: true if matrices that are not trained, also those of experts, have dtype
+  /* for planning only: true if matrices that are not trained (including experts) have dtype
    * `narrow` (f8_e4m3, i4); token tables have at least 8 bits */
   bool narrow_set;
   rf_dtype narrow;

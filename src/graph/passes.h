@@ -11,7 +11,7 @@ void *rf_pool_grown(rf_pool *pool, const void *old, int count, int *capacity, si
 /* Moves op order[i] to position i for i < count, drops the other ops, and updates recompute_of. No
  * remaining op may recompute a dropped op. */
 void rf_graph_reorder(rf_graph *graph, const int *order, int count);
-/* Drops tensors that no op uses, unless they are persistent or the caller reads or writes them. */
+/* Drops tensors that no op uses. Keeps persistent tensors, and tensors that the caller uses. */
 void rf_graph_compact(rf_graph *graph);
 
 #endif

@@ -91,7 +91,7 @@ typedef struct rf_recompute {
 rf_recompute *rf_recompute_open(const rf_graph *graph, rf_pool *pool);
 /* Computes the steps that rf_pass_remat writes for `drop`, which has tensor_count entries. */
 void rf_recompute_decide(rf_recompute *recompute, const bool *drop);
-/* The op of a step. Tensor ids are those of original tensors, also in place of recomputed copies. */
+/* The op of a step. Its inputs and outputs are original tensors, also in place of copies. */
 rf_op rf_recompute_op(const rf_recompute *recompute, const rf_remat_step *step);
 
 /* True for a forward op of a microbatch that is not an optimizer update. */

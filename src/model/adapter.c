@@ -156,7 +156,7 @@ rf_status rf_adapter_base(const char *folder, char base[4096], rf_error *error) 
   if (status == RAFTER_OK && !*text)
     status = RF_FAIL(error, RAFTER_FAILED, "give the base as MODEL, and the adapter with --adapter",
                      "%s does not name its base model", s.path);
-  /* If the path does not exist in the adapter's folder, it is relative to the working directory. */
+  /* A path that is not in the adapter's folder is relative to the working directory. */
   if (*text == '/' || snprintf(base, 4096, "%s/%s", folder, text) >= 4096 || access(base, F_OK))
     snprintf(base, 4096, "%s", text);
   free_settings(&s);

@@ -27,7 +27,7 @@ typedef struct activation {
 enum { NO_WINDOW, ALL_WINDOWED, EVERY_SECOND, PATTERN, QWEN_SWITCH };
 
 /* A model type of config.json, except GPT-2, which has a function of its own. `base` has the values
- * that the type implies. Defaults of missing fields are those of transformers. */
+ * that the type implies. Missing fields get the defaults of transformers. */
 typedef struct config_type {
   const char *type, *class;
   rf_model base;

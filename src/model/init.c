@@ -1,5 +1,5 @@
 /* init.c - initial values of parameters. Element i depends only on (seed, name, i), so the
- * values do not depend on the chunk size or the number of threads. */
+ * values are the same with every chunk size and number of threads. */
 #include "model/model.h"
 
 #include <math.h>
@@ -8,7 +8,7 @@
  * divided by CUT_STD, so that they have the wanted standard deviation. */
 #define CUT_STD 0.87962566103423978
 
-/* Four standard normals for elements 4*group .. 4*group+3. If `cut`, redraws values with |x| > 2. */
+/* Standard normals for elements 4*group .. 4*group+3. If `cut`, redraws values with |x| > 2. */
 static void draw_normals(uint64_t key, uint64_t group, bool cut, float out[4]) {
   bool missing[4] = {true, true, true, true};
   for (uint64_t attempt = 0;; ++attempt) {

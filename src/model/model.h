@@ -257,7 +257,7 @@ typedef struct rf_params {
   int count;
   const rf_param *at; /* in the model's order */
   int64_t total;      /* elements: P */
-  /* Elements that one token uses: all except those of experts that the router did not choose. */
+  /* Elements that one token uses. Experts that the router did not choose do not count. */
   int64_t active;
   /* P_mm: elements of matrices that multiply a token. A tied table counts once. Experts that the
    * router did not choose do not count. */
@@ -300,8 +300,8 @@ typedef struct rf_lora_parts {
 /* The name of a site: "attn/q", "attn/k", "attn/v", "attn/kv", "attn/qkv", "attn/out", "mlp/gate",
  * "mlp/up", "mlp/gate_up" or "mlp/down"; NULL after the last. */
 const char *rf_lora_site_name(int site);
-/* Finds which columns of `param` (of a block) a site covers. Returns false if `param` has no such
- * site, or if the family's files do not store these columns as complete tensors. */
+/* Finds which columns of `param` (of a block) a site covers. Returns false if `param` lacks the
+ * site, or if only parts of tensors in the family's files cover these columns. */
 bool rf_lora_site_columns(const rf_model *model, const rf_param *param, int site, int64_t *at,
                           int64_t *columns);
 /* The sites of model->lora in `param`, in column order; count is 0 if `param` has no site. */

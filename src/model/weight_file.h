@@ -38,8 +38,8 @@ rf_status rf_weight_part_read(const rf_weight_part *part, int64_t first, int64_t
 
 /* The storage type, as a number of quant.h. RF_Q_F64 means a safetensors type that GGUF lacks. */
 int rf_weight_part_type(const rf_weight_part *part);
-/* Address of element `first` in the mapped file. A block must begin with this element. Not valid for
- * RF_Q_F64. */
+/* Address of element `first` in the mapped file. A block must begin with this element. Not valid
+ * for RF_Q_F64. */
 const void *rf_weight_part_data(const rf_weight_part *part, int64_t first);
 
 /* Tells the system that the tensor's bytes are not needed any more and may leave memory. */

@@ -258,11 +258,11 @@ static double peak_flops(const rf_machine *machine, rf_dtype dtype) {
   return 1e12;
 }
 
-/* A data sheet gives the efficiency of large plain products. These factors are the efficiencies of
- * other ops, relative to it. Attention: on an A100, FlashAttention-2 reaches 73 % of peak in the
- * forward and 63 % in the backward pass, and products reach about 86 % (Dao 2023, section 4.1).
- * GROUPED is for experts. EIGHT_BITS is for 8-bit products, whose operands are cast and scaled in
- * an extra pass. GROUPED and EIGHT_BITS were chosen to suit the runs of tests/published_runs. */
+/* A data sheet gives the efficiency of large plain products. The factors below are efficiencies of
+ * other ops, as fractions of this efficiency. Attention: on an A100, FlashAttention-2 reaches 73 %
+ * of peak in the forward and 63 % in the backward pass, and products reach about 86 % (Dao 2023,
+ * section 4.1). GROUPED is for experts. EIGHT_BITS is for 8-bit products, whose operands are cast
+ * and scaled in an extra pass. Both were chosen to suit the runs of tests/published_runs. */
 enum { NARROW_HEAD = 128 };
 /* Fraction of one thread's peak that a reference kernel reaches, if calibration has not timed it.
  * Measured on a Granite Rapids: 0.43 of 215 GFLOP/s. */

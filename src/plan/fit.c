@@ -125,7 +125,7 @@ static int list_settings(const rf_plan_options *options, rf_fit_vary vary, setti
           list[count++] = (setting){.dtype = dtype, .microbatch = micro};
           tried++;
         }
-    /* if no setting is valid, plan this setting: its error says why */
+    /* if no setting is valid, plan this setting, because the error then says why */
     if (!count) list[count++] = (setting){.dtype = dtype, .microbatch = options->build.microbatch};
   }
   return count;

@@ -320,8 +320,8 @@ static void vacate(packer *p, int64_t start, int64_t end) {
   else gap_insert(p, at + 1, (gap){start, end});
 }
 
-/* Fills p->around with the blocks whose lifetimes overlap with that of a short block: other short
- * blocks, and long blocks that begin after the current op. */
+/* Fills p->around with blocks whose lifetimes overlap with the lifetime of the short block b: other
+ * short blocks, and long blocks that begin after the current op. */
 static void gather(packer *p, const rf_block *b) {
   bucket *a = &p->around;
   a->count = 0;

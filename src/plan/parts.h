@@ -128,8 +128,8 @@ rf_status rf_plan_make_stages(const rf_model *model, const rf_plan_options *opti
 /* plan.c: applies remat and offload to a graph and plans it. Takes ownership of the graph. */
 rf_status rf_plan_finish(rf_graph *graph, const rf_plan_options *options, rf_plan_depth depth, rf_plan **plan,
                          rf_error *error);
-/* plan.c: the graph of a plan before recomputation and offload. If plan->graph has been changed by
- * them, builds a new graph, *built, which the caller frees. Returns NULL for pipeline stages. */
+/* plan.c: the graph of a plan before recomputation and offload. If remat or offload has changed
+ * plan->graph, builds a new graph; the caller frees *built. Returns NULL for pipeline stages. */
 const rf_graph *rf_plan_graph_before(const rf_plan *plan, rf_graph **built);
 /* plan.c: rf_plan_of_graph plans a graph as it is, and takes ownership. rf_plan_make_to plans a
  * model. `base`, the model's unplanned graph, may be NULL and must outlive the plan. */

@@ -114,13 +114,14 @@ typedef struct rf_plan {
   /* Bytes [0, persistent_bytes) of the arena keep their contents between steps. All plans of one
    * model and optimizer lay out these bytes alike. */
   int64_t persistent_bytes;
-  int64_t arena_bytes;                       /* size of the arena = predicted peak memory */
-  int64_t live_bytes;                        /* largest sum of live tensors, without holes and alignment */
-  int64_t host_bytes, host_persistent_bytes; /* bytes of the host region; bytes of its persistent part */
-  int peak_op;                               /* op with the most live bytes */
+  int64_t arena_bytes;          /* size of the arena = predicted peak memory */
+  int64_t live_bytes;           /* largest sum of live tensors, without holes and alignment */
+  int64_t host_bytes,           /* bytes of the host region */
+      host_persistent_bytes;    /* bytes of the host region that keep their contents between steps */
+  int peak_op;                  /* op with the most live bytes */
   int64_t by_class[RF_CLASSES]; /* live bytes at peak_op; RF_CLASS_PADDING: the rest of arena_bytes */
   rf_step_time time;
-  double sent_bytes; /* sum of the sizes of the whole arrays in one chip's collectives of a step */
+  double sent_bytes; /* in collectives of a step, on one chip; whole arrays count */
   double step_seconds, model_flops, hardware_flops, flops_full_square, bytes; /* of a step, all chips */
   double build_seconds;                                                       /* time that planning took */
   /* One entry per stage of a pipeline. The plan has the graph and the memory of the stage with the
@@ -186,7 +187,7 @@ typedef struct rf_fit_row {
 enum { RF_MAX_FIT_ROWS = 64 };
 typedef struct rf_fit_found {
   rf_fit_row row[RF_MAX_FIT_ROWS]; /* the frontier: no entry beats another in both memory and time */
-  int rows, tried;                 /* number of entries in `row`; number of settings planned */
+  int rows, tried;                 /* tried: number of settings planned */
   bool fits;                       /* at least one setting fits */
 } rf_fit_found;
 /* Cost of a job with several phases. The plan is one of the phases. */
@@ -256,7 +257,7 @@ double rf_cost_op(const rf_machine *machine, const rf_graph *graph, const rf_op 
 
 /* Lower bound of the seconds of one call; no prediction is below it. The bound is the larger of two
  * times: for the FLOPs at the machine's highest rate, and for the bytes at the highest bandwidth at
- * this size (for small tensors, that of a cache). The bound of a transfer is its time on the links
+ * this size (of a cache, for small tensors). The bound of a transfer is its time on the links,
  * without latency. *bound (may be NULL) gets what limits the op. */
 double rf_plan_limit(const rf_plan *plan, int op, rf_bound *bound);
 /* Predicted seconds to touch the arena and to load the packed weights from files in the page cache.

@@ -22,7 +22,7 @@ static int find_largest(const rf_plan *plan, int largest[5]) {
   return count;
 }
 
-/* A search for single tensors is tried if the plan exceeds the room by less than 1/NEAR of it. */
+/* A search for single tensors is tried if the excess over the room is below 1/NEAR of the room. */
 enum { NEAR = 20 };
 
 typedef struct remedy {
@@ -63,7 +63,7 @@ static void say_remedy(remedies *r, const rf_plan_options *to, int64_t bytes) {
     rf_text_append(r->text, r->capacity, " --zero %d", to->build.mesh.zero);
 }
 
-/* Result of one attempt. `bytes`: arena size, or live bytes if they do not fit; -1: no plan. */
+/* Result of one attempt. `bytes`: arena size; live bytes, if these do not fit; -1: no plan. */
 typedef struct outcome {
   int64_t bytes, persistent;
   bool fits;

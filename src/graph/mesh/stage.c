@@ -1,4 +1,4 @@
-/* stage.c - the program of one pipeline stage: those ops of the whole graph that its pieces have.
+/* stage.c - the program of one pipeline stage. It has the ops of the stage's pieces (pipeline.h).
  * A half is the forward or backward pass of a piece. Before the first op of a half, a stage
  * receives the tensors that the half reads. A stage sends a tensor right after the op that makes
  * it. If two stages use the same parameter, both store the parameter. After the last microbatch,

@@ -96,7 +96,7 @@ static rf_status matmul_dw_shape(rf_graph *graph, rf_op *op, rf_error *error) {
 /* Sharding of a (rows, k) times w. An axis that shards k in both operands makes the result a
  * partial sum over chips. If an axis shards k in one operand only, that operand is gathered. If an
  * axis shards both the rows and w's columns, the rows are gathered. If the axis `sequence` shards
- * the columns of x (heads), it is first moved to the rows. */
+ * the columns of x (heads), this axis is first moved to the rows. */
 static void product_shard(rf_sharding *s, int k, int n) {
   rf_spec *a = &s->in[0], *w = &s->in[1];
   rf_axes sum = a->split[1] & w->split[k], columns = w->split[n],

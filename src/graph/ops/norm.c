@@ -12,7 +12,7 @@ static rf_status norm_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* dx must not overwrite dy: gradients of gains read columns of dy while rows of dx are written. */
+/* dx must not overwrite dy: dgain reads columns of dy while rows of dx are written. */
 static rf_status norm_bwd_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   int64_t rows = rf_input_dim(graph, op, 0, 0), width = rf_input_dim(graph, op, 0, 1);
   rf_dtype dtype = rf_input_dtype(graph, op, 0), wide = rf_wide_dtype(dtype);
