@@ -83,7 +83,6 @@ static void add_candidate(search *s, int t) {
   to->tensor[to->count++] = t;
 }
 
-/* Adds the forward activations that the backward pass reads. */
 static void find_candidates(search *s) {
   const rf_graph *graph = s->base;
   bool *read = rf_pool_alloc(s->pool, (size_t)graph->tensor_count + 1);
@@ -271,7 +270,6 @@ static rf_status lay_out(search *s, const bool *drop, trial *result) {
   return try_drop(s, drop, true, result);
 }
 
-/* Runs one greedy search and adds its set to the list of sets found. */
 static rf_status greedy(search *s, bool thrifty) {
   /* The search compares live bytes with `target`. If a layout does not fit, `target` is lowered. */
   int64_t target = s->room;
