@@ -82,7 +82,7 @@ uint16_t rf_f32_to_f16(float x);
 rf_status rf_pages_map(size_t bytes, void **base, size_t *huge_bytes, rf_error *error);
 void rf_pages_unmap(void *base, size_t bytes);
 /* Bytes that the process can still allocate without swapping or being killed. It is the smaller of
- * the machine's available memory and the limits of the control groups; -1: unknown. */
+ * the machine's available memory and what the control groups allow; -1: unknown. */
 int64_t rf_memory_available(void);
 
 /* Returns `memory`. If `memory` is NULL, prints one line and aborts. For small allocations only. */

@@ -18,8 +18,8 @@ typedef struct value {
   bool bare;
   /* INT, SIZE, TOKENS, COUNT, FLAG: the value; CHOICE: index of the choice */
   int64_t whole;
-  double real; /* value of FLOAT or DURATION; for other numbers, `whole` as a double */
-  int count;   /* FLOAT, DURATION: the value; other numbers: `whole` as a double */
+  double real; /* FLOAT, DURATION: the value; other numbers: `whole` as a double */
+  int count;   /* number of texts or of list entries */
   /* text[0] is the value as typed. TEXTS: one entry for each value. SWEEP: the typed text, then the
    * name of the varied option, then its values. */
   char **text;
@@ -31,7 +31,7 @@ struct rf_options {
   const rf_commands *commands;
   const rf_command *command;
   const rf_option **row;
-  value *values; /* the values of all entries of `row` */
+  value *values; /* the value of each entry of `row` */
   int count;
   int argument_count;
   rf_option_source argument_source;

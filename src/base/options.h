@@ -143,7 +143,7 @@ const char *rf_options_name(const rf_options *options, int index);
 int rf_options_sweep(const rf_options *options, const char *name, const char **option,
                      const char *const **values);
 
-/* Returns all options that have a value as numbers (in bytes or seconds), texts and arrays. */
+/* Returns all options that have a value: numbers (in bytes or seconds), texts and arrays. */
 json_t *rf_options_json(const rf_options *options);
 
 /* ---- texts made from the tables: malloc'ed --------------------------------------------------- */

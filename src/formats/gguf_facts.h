@@ -75,9 +75,9 @@ typedef struct rf_gguf_name {
   const char *row;
   const char *part[RF_GGUF_PARTS];
   unsigned archs;    /* bit set of rf_gguf_arch: the architectures with this name */
-  bool turned;       /* the file stores (out, in), but the parameter is (in, out) */
+  bool turned;       /* true: the file stores (out, in), but the parameter is (in, out) */
   unsigned permuted; /* bit i: the rows of tensor part[i] are permuted if facts.interleaved */
-  bool norm;         /* the file has the values plus facts.norm_offset */
+  bool norm;         /* true: the file has the values plus facts.norm_offset */
 } rf_gguf_name;
 extern const rf_gguf_name RF_GGUF_NAMES[];
 extern const int RF_GGUF_NAME_COUNT;

@@ -8,8 +8,7 @@
 #include "formats/quant_blocks.h"
 #include "formats/tensors_out.h"
 
-/* alignment in bytes; ggml's maximum bytes of a tensor's name; number of values quantized at a
- * time */
+/* alignment in bytes; maximum bytes of a tensor's name in ggml; values quantized at a time */
 enum { ALIGNMENT = 32, NAME_MOST = 63, BLOCK = 16384 };
 
 struct rf_gguf_meta {

@@ -23,8 +23,8 @@ struct rf_llama2c {
   char (*name)[NAME_BYTES];
 };
 
-/* One kind of tensor. Each letter of `shape` is a size: D, F, V: sizes of the model; Q: N H; K: K
- * H; R: T H/2. R is the size of the cos and sin tables, which rafter does not use. */
+/* One kind of tensor. Each letter of `shape` is a size. D, F and V are sizes of the model, Q is N
+ * H, K is K H, and R is T H/2. The cos and sin tables have the size R; rafter does not use them. */
 typedef struct layout_row {
   const char *name; /* if `layered`, "blk.LAYER." comes before the name; NULL: skip the tensor */
   const char *shape;

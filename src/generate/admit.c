@@ -29,8 +29,8 @@ static void drop_sequence(rf_batch *b, rf_cached_seq *c) {
   c->pin = NULL;
 }
 
-/* Returns the least recently used of the kept sequences that are not pinned. If `other` is the only
- * kept sequence, returns `other`. Returns NULL if none is kept. */
+/* Returns the least recently used kept sequence that is not pinned. Returns `other` only if no
+ * other sequence qualifies. NULL: `other` is not kept either. */
 static rf_cached_seq *oldest(rf_batch *b, rf_cached_seq *other) {
   rf_cached_seq *best = NULL;
   for (int i = 0; i < b->cached_count; i++) {

@@ -6,7 +6,7 @@
 #include "generate/generate.h"
 #include "generate/pages.h"
 
-/* Maximum number of cached sequences that do not run. Their pages are spare pages. */
+/* Maximum number of cached sequences that do not run. They use spare pages. */
 enum { RF_KEPT = 32 };
 
 /* The next tokens of one sequence: consecutive rows of a forward pass. */

@@ -1,4 +1,4 @@
-/* generate.c - opens a generator (two plans, a run, weights). Feeds one sequence by hand. */
+/* generate.c - opens a generator (two plans, a run, weights). Feeds tokens without requests. */
 #include "generate/batch.h"
 #include "run/record.h"
 

@@ -241,8 +241,8 @@ static rf_status check_class(const rf_pages *pages, int c, const rf_sequence *co
   return RAFTER_OK;
 }
 
-/* Checks all pages that both `a` and `b` have. The tokens of both sequences must be equal up to the
- * end of such a page or, if that is before, up to the end of the shorter sequence. */
+/* Checks all pages that both `a` and `b` have. Up to the end of such a page, the tokens of both
+ * sequences must be equal. If a sequence ends in the page, they must be equal up to its end. */
 static rf_status check_shared(const rf_pages *pages, int c, const rf_sequence *a, const rf_sequence *b,
                               rf_error *error) {
   for (int64_t k = 0; k < pages->kv.columns; k++) {

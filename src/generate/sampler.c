@@ -384,7 +384,7 @@ static int32_t draw(rf_sampler_work *work, const softmax *s, const rf_sampler_op
   return draw_from_buckets(work, s, o, limit, uniform, best);
 }
 
-/* Replaces an infinite logit by the largest finite number, and NaN by -INFINITY. */
+/* Replaces +INFINITY by the largest finite number, and NaN by -INFINITY. */
 static float within(float logit) { return logit <= FLT_MAX ? logit : logit > FLT_MAX ? FLT_MAX : -INFINITY; }
 
 static bool penalizes(const rf_sampler_options *o) {

@@ -78,8 +78,7 @@ static rf_status write_in(const char *folder, const char *name, json_t *json, in
   return status;
 }
 
-/* ---- the history: a run does not fail if its row cannot be written
- * -------------------------------- */
+/* ---- the history (a run does not fail if its row cannot be written) -------------------------- */
 
 /* A history is kept if $RAFTER_RUNS is not empty. If it is unset, the sink decides. */
 static bool keeps_history(const rafter_sink *sink) {

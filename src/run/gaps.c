@@ -162,7 +162,7 @@ static int64_t take(thread *t, rf_lost lost, double each_ns, int64_t begin, int6
   return taken;
 }
 
-/* Calls up to `bound` ns launch. For the rest, tries the system counts, the surest cause first. */
+/* Gives up to `bound` ns the cause LAUNCH. For the rest, tries the system counts, surest first. */
 static void give_launch(thread *t, int64_t bound, int64_t begin, int64_t end) {
   const struct {
     rf_lost lost;
@@ -367,7 +367,7 @@ static void stop_gap(work *w, piece *p, int64_t k, int64_t begin, int64_t end) {
 }
 
 static void stop_lane(work *w, piece *p, int lane, int64_t begin, int64_t end) {
-  rf_stamps near = {0}; /* The thread's spans in [begin, end). The main thread has also its phases. */
+  rf_stamps near = {0}; /* The thread's spans in [begin, end). For the main thread, also its phases. */
   int64_t gaps = w->gap.count, count = w->spans->count + gaps;
   int phases = lane ? -1 : w->trace->threads + RF_TRACE_LANE_PHASES;
   for (int64_t k = 0; k < count; k++) {

@@ -1,8 +1,8 @@
 /* template.h - chat templates: the part of Jinja that published chat templates use, rendered as in
  * transformers (with trim_blocks and lstrip_blocks). An unsupported feature is an error with its
- * name, line and column. Known difference from Jinja: if inner scopes read a variable of the caller
- * before an inner scope sets the variable, Jinja calls the variable undefined, but this program
- * uses the caller's value. No published template depends on this difference. */
+ * name, line and column. One difference from Jinja is known; no published template depends on it.
+ * An inner scope may read a variable of the caller before an inner scope sets the variable. In
+ * Jinja, the variable is then undefined. In this program, it has the caller's value. */
 #ifndef RF_TEMPLATE_H
 #define RF_TEMPLATE_H
 

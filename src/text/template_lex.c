@@ -42,8 +42,8 @@ static void skip_space(lexer *l) {
   l->at = l->source.bytes - rf_tpl_strip(rest, (tpl_text){0}, 1).bytes;
 }
 
-/* Removes white space after a block or comment. If the tag ends with '-', removes all of the white
- * space; if the tag ends with '+', removes nothing; otherwise removes one newline. */
+/* Removes white space after a block or comment. If the tag ends with '-', removes all of it. If the
+ * tag ends with '+', removes nothing. Otherwise removes one newline. */
 static void trim_after(lexer *l, char sign) {
   if (sign == '-') skip_space(l);
   else if (sign != '+' && peek_char(l, 0) == '\n') ++l->at;

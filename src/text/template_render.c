@@ -101,7 +101,7 @@ static rf_status exec_if(tpl_run *run, const tpl_node *node) {
   return node->kid[0] ? execute_node(run, node->kid[0]) : RAFTER_OK;
 }
 
-/* Keeps the items that pass the loop's "if". It may use the loop's targets but not `loop`. */
+/* Keeps the items that pass the loop's "if". The condition may use the targets, not `loop`. */
 static rf_status choose_items(tpl_run *run, const tpl_node *node, tpl_list *items) {
   if (!node->kid[2]) return RAFTER_OK;
   tpl_list chosen = {0};

@@ -52,9 +52,9 @@ bool rf_tokenizer_in(const char *folder);
  * Returns RAFTER_INVALID if the vocabulary has fewer than 256 ids. */
 rf_status rf_tokenizer_byte(const char *model, int64_t vocab, rf_tokenizer **tokenizer, rf_error *error);
 /* Opens the tokenizer of a model. `folder` is the path that rf_model_resolve returns. If `folder`
- * is empty (the model is given only by its shape), or its tokenizer_config.json says that the model
- * was trained on bytes, the result is the byte tokenizer. Any other folder must have a tokenizer
- * file, else RAFTER_INVALID. RAFTER_FAILED: an id of the tokenizer is outside the model's
+ * is empty (the model is given only by its shape), this is the byte tokenizer. It is also used if
+ * tokenizer_config.json says that the model was trained on bytes. Any other folder must have a
+ * tokenizer file, else RAFTER_INVALID. RAFTER_FAILED: an id of the tokenizer is outside the model's
  * vocabulary. */
 rf_status rf_tokenizer_for(const char *model, int64_t vocab, const char *folder, rf_tokenizer **tokenizer,
                            rf_error *error);

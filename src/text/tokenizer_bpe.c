@@ -1,7 +1,7 @@
 /* tokenizer_bpe.c - byte pair encoding: repeatedly merges the two neighbouring symbols whose pair
- * has the lowest rank. Of pairs with equal ranks, the leftmost is merged first. It ends when no
- * pair can be merged. If no piece contains two characters as neighbours, no merge can join the two
- * characters. So without a pre-tokenizer (SentencePiece), a text is cut between such characters
+ * has the lowest rank. Of pairs with equal ranks, the leftmost is merged first. Merging ends when
+ * no pair can be merged. If no piece contains two characters as neighbours, no merge can join the
+ * two characters. So without a pre-tokenizer (SentencePiece), a text is cut between such characters
  * into short words. The ids of each word are cached. Long words use a heap, which takes O(n log n)
  * time for any text. */
 #include "text/tokenizer_parts.h"

@@ -1,9 +1,9 @@
 /* tokenizer_gguf_write.c - writes a tokenizer as GGUF metadata, with the same values as llama.cpp's
  * converter. Source: llama.cpp, convert_hf_to_gguf.py (set_vocab and its helpers) and
- * llama-vocab.cpp, which reads the metadata. SentencePiece's merge order becomes scores: the score
- * of a piece is minus the rank of the first merge that makes the piece. Only the order of scores
- * matters. A byte-level BPE keeps its merges and has the name of its pre-tokenizer. If the
- * pre-tokenizer has no name in GGUF, the tokenizer cannot be written. */
+ * llama-vocab.cpp, which reads the metadata. The order of SentencePiece's merges is written as
+ * scores: the score of a piece is minus the rank of the first merge that makes the piece. Only the
+ * order of scores matters. A byte-level BPE keeps its merges and has the name of its pre-tokenizer.
+ * If the pre-tokenizer has no name in GGUF, the tokenizer cannot be written. */
 #include "text/tokenizer_parts.h"
 
 #include "formats/gguf.h"

@@ -295,7 +295,7 @@ typedef struct stretch {
   scan s;
   bool last;           /* the closing bracket of the array follows the stretch */
   rf_buffer found;     /* entries of type rf_pair in the order of the file, without ranks */
-  const char *unknown; /* a merge that has a piece which is not in the vocabulary, or NULL */
+  const char *unknown; /* a merge with a piece or a result that is not in the vocabulary; NULL: none */
   rf_status status;
   rf_error error;
 } stretch;

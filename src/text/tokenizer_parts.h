@@ -131,7 +131,7 @@ typedef struct rf_splits {
   int count;
   rf_split at[RF_STEPS_MOST];
   /* The fields below apply to each segment before the first split. */
-  bool prefix;       /* put `mark` or a space before the segment unless it begins with one */
+  bool prefix;       /* put `mark` or a space before a segment that does not begin with one */
   bool prefix_first; /* put the prefix only before the first segment of the text */
   bool mark;         /* spaces become U+2581 */
 } rf_splits;

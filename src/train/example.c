@@ -119,7 +119,8 @@ static void reserve_mask(rf_example *example) {
 }
 
 /* Masks the tokens that overlap a range of bytes of the text. Compares each token's bytes with the
- * text to find its position. If the tokenizer normalizes text, they may differ: returns false. */
+ * text to find its position. If the tokenizer normalizes text, tokens and text may differ. Then
+ * returns false. */
 static bool mask_by_walking(const rf_tokenizer *tokenizer, const char *text, size_t bytes,
                             const rf_range *range, int64_t count, rf_example *example) {
   size_t at = 0;

@@ -16,7 +16,7 @@
 #include "text/tokenizer.h"
 
 /* The tokens of a conversation that the loss counts: all turns of the assistant, its last turn, or
- * all tokens. If a row is a prompt with its completion, the first two both mean the completion. */
+ * all tokens. For a prompt with its completion, ASSISTANT and COMPLETION mean the completion. */
 typedef enum rf_loss_on { RF_LOSS_ON_ASSISTANT, RF_LOSS_ON_COMPLETION, RF_LOSS_ON_ALL } rf_loss_on;
 
 typedef struct rf_example_options {

@@ -187,7 +187,7 @@ rf_status rf_shard_scan(const rf_shard *shard, int64_t vocab, uint64_t *digest, 
     int64_t start = 0;
     bool example = false;
     RF_TRY(rf_shard_document(shard, d, &start, &example, error));
-    start |= (int64_t)example << 62; /* a bit above every token position */
+    start |= (int64_t)example << 62; /* this bit is above every token position */
     sum = XXH3_64bits_withSeed(&start, sizeof start, sum);
   }
   for (int64_t at = 0; shard->mask_byte && at < shard->tokens; at += 4096) {

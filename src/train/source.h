@@ -5,7 +5,7 @@
  * by best fit: a row has several pieces of documents. A piece has at most T tokens and is a segment,
  * so no token attends to another document. No token is repeated. A plain text of more than T tokens
  * is several pieces. An example (a conversation, a prompt with its completion, tokens with a mask)
- * is one piece. If it has more than T tokens, the others are dropped and counted. */
+ * is one piece. Its tokens after the first T are dropped and counted. */
 #ifndef RF_SOURCE_H
 #define RF_SOURCE_H
 

@@ -64,10 +64,10 @@ typedef struct rf_trainer {
 /* Makes the plans before it reads data or allocates memory; so RAFTER_NO_FIT comes early. */
 rf_status rf_trainer_open(const rf_train_settings *settings, rf_trainer **trainer, rf_error *error);
 void rf_trainer_close(rf_trainer *trainer);
-/* Sets *loss to the mean loss per label of `rows` validation rows, rounded up to microbatches. */
+/* Takes one optimizer step and reports it in *step. RAFTER_FAILED: the loss or the gradient norm is
+ * not finite. The message names the first op whose output is not finite. */
 rf_status rf_trainer_step(rf_trainer *trainer, rafter_step *step, rf_error *error);
-/* *loss is the mean loss per label over `rows` validation rows. `rows` is rounded up to full
- * microbatches. */
+/* Sets *loss to the mean loss per label of `rows` validation rows, rounded up to microbatches. */
 rf_status rf_trainer_validate(rf_trainer *trainer, int64_t rows, double *loss, rf_error *error);
 
 #endif
