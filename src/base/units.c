@@ -14,8 +14,8 @@ typedef struct unit {
   double scale;
 } unit;
 
-/* Parses a number and a unit. Finds the unit in `units` with `compare`. The unit of a number
- * without a unit has the name "". */
+/* Parses a number and a unit. Finds the unit in `units` with `compare`. If the number has no unit,
+ * it has the unit whose name is "". */
 static bool with_unit(const char *text, const unit *units, int count,
                       int (*compare)(const char *, const char *), double *value) {
   char number[64];
@@ -24,14 +24,13 @@ static bool with_unit(const char *text, const unit *units, int count,
   memcpy(number, text, length);
   number[length] = 0;
   double amount;
-  /* the letters may be an exponent, such as in 2e6 */
   if (!rf_text_float(number, &amount)) return rf_text_float(text, value);
   for (int i = 0; i < count; ++i)
     if (compare(text + length, units[i].name) == 0) {
       *value = amount * units[i].scale;
       return true;
     }
-  return rf_text_float(text, value);
+  return rf_text_float(text, value); /* the text after the digits may be an exponent, as in 2e6 */
 }
 
 static bool whole(double value, int64_t *result) {

@@ -1,4 +1,4 @@
-/* chat.c - renders conversations with a model's chat template into the text it was trained on. */
+/* chat.c - converts conversations to text with a model's chat template. */
 #include "text/chat.h"
 
 #include <dirent.h>
@@ -23,7 +23,7 @@ struct rf_chat {
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-/* Reads the special tokens in a config that transformers passes to templates, as strings. */
+/* Reads a config's special tokens as strings, which transformers passes to templates. */
 static rf_status take_tokens(const json_t *config, const char *where, json_t **tokens, rf_error *error) {
   static const char *const names[] = {"bos_token", "eos_token", "unk_token", "sep_token",
                                       "pad_token", "cls_token", "mask_token"};
@@ -90,8 +90,8 @@ static rf_status config_template(const json_t *config, const char *where, const 
                  where, names);
 }
 
-/* Transformers may save several templates next to a default template. Several templates without
- * a default template are an error. */
+/* transformers may save further templates next to a default template. If the default template is
+ * missing, the further templates are an error. */
 static rf_status refuse_additional(const char *folder, rf_error *error) {
   char path[4200], names[200] = "";
   snprintf(path, sizeof path, "%.4000s/additional_chat_templates", folder);
@@ -193,7 +193,7 @@ static rf_status source_read(const char *folder, source *s, rf_error *error) {
   if (inside) return keep_text(s, inside), RAFTER_OK;
   snprintf(template_path, sizeof template_path, "%.4000s/chat_template.json", folder);
   if (access(template_path, F_OK) != 0) return RAFTER_OK;
-  json_t *processor = NULL; /* this file belongs to a multimodal model's processor */
+  json_t *processor = NULL; /* chat_template.json belongs to the processor of a multimodal model */
   memcpy(s->path, template_path, sizeof s->path);
   RF_TRY(rf_tokenizer_config_read(s->path, &processor, error));
   rf_status status = config_template(processor, s->path, &inside, error);

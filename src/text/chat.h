@@ -1,4 +1,4 @@
-/* chat.h - renders conversations with a model's chat template into the text it was trained on. */
+/* chat.h - converts conversations to text with a model's chat template. */
 #ifndef RF_CHAT_H
 #define RF_CHAT_H
 
@@ -22,21 +22,21 @@ typedef struct rf_chat_options {
 rf_status rf_chat_open(const char *folder, rf_chat **chat, rf_error *error);
 /* Like rf_chat_open, but if there is no template, *chat is NULL. */
 rf_status rf_chat_find(const char *folder, rf_chat **chat, rf_error *error);
-/* Reads a folder's template as malloc'ed text; *text is NULL if the folder has none. */
+/* Reads a folder's template as malloc'ed text. If the folder has no template, *text is NULL. */
 rf_status rf_chat_source(const char *folder, char **text, rf_error *error);
 rf_status rf_chat_find_gguf(const char *path, rf_chat **chat, rf_error *error);
 /* Reads a template file. The special tokens come from `tokenizer` (may be NULL). */
 struct rf_tokenizer;
 rf_status rf_chat_read(const char *path, const struct rf_tokenizer *tokenizer, rf_chat **chat,
                        rf_error *error);
-/* Parses a template in memory. `tokens` (may be NULL) has fields such as bos_token, each a string
- * or an object with "content". */
+/* Parses a template in memory. `tokens` (may be NULL) has fields such as bos_token. A field is a
+ * string, or an object with "content". */
 rf_status rf_chat_new(const char *text, size_t bytes, const char *where, const json_t *tokens, rf_chat **chat,
                       rf_error *error);
 void rf_chat_free(rf_chat *chat);
 
-/* Renders a list of messages, each an object with "role" and usually "content". `options` may be
- * NULL. Free the result with rf_rendered_free(). Only {% generation %} blocks give spans. */
+/* Renders a list of messages. A message is an object with "role" and usually "content". `options`
+ * may be NULL. Free the result with rf_rendered_free(). Only {% generation %} blocks give spans. */
 rf_status rf_chat_render(const rf_chat *chat, const json_t *messages, const rf_chat_options *options,
                          rf_rendered *rendered, rf_error *error);
 

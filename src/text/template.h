@@ -37,11 +37,11 @@ typedef struct rf_rendered {
 rf_status rf_template_parse(const char *text, size_t bytes, const char *where, rf_template **parsed,
                             rf_error *error);
 void rf_template_free(rf_template *parsed);
-/* Whether the template has a {% generation %} block, which marks the assistant's text. */
+/* True if the template has a {% generation %} block, which marks the assistant's text. */
 bool rf_template_marks_generation(const rf_template *parsed);
-/* Renders a template; the template's variables are the fields of the object `variables`. `now`
- * is the time for strftime_now(); if NULL, calling strftime_now() is an error. `limits` may be
- * NULL. When the template calls raise_exception(), the message of the call becomes the error. */
+/* Renders a template. The fields of the object `variables` are its variables. `now` is the result
+ * of strftime_now(); NULL: a call of strftime_now() is an error. `limits` may be NULL. If the
+ * template calls raise_exception(), the error has the message of this call. */
 rf_status rf_template_render(const rf_template *parsed, const json_t *variables, const struct tm *now,
                              const rf_template_limits *limits, rf_rendered *rendered, rf_error *error);
 void rf_rendered_free(rf_rendered *rendered);
