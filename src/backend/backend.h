@@ -138,13 +138,13 @@ struct rf_backend {
   const rf_backend *kernels_of; /* backend whose tables this backend uses; NULL: its own tables */
   /* NULL: the backend can only plan, and a run of its plans does nothing */
   const rf_device_type *device;
-  /* Gets the default block sizes of a kernel; a plan may replace them (rf_op.blocks). Returns false
-   * if the kernel has no block sizes. */
+  /* Gets the default block sizes of a kernel. A plan may use other block sizes (rf_op.blocks).
+   * Returns false if the kernel has no block sizes. */
   bool (*blocks)(const struct rf_kernel *kernel, rf_blocks *blocks);
 };
 
 extern const rf_backend RF_BACKEND_REFERENCE, RF_BACKEND_CPU, RF_BACKEND_NULL;
-/* The backend for machines that are known only by a data sheet. Users cannot choose it by name. */
+/* The backend for machines that are known only by a data sheet. Users cannot name this backend. */
 extern const rf_backend RF_BACKEND_SHEET;
 const rf_backend *rf_backend_find(const char *name); /* "auto" finds cpu; an unknown name gives NULL */
 

@@ -1,5 +1,5 @@
-/* kernel.h - kernels: plain functions that compute one op each, the tables that list them, and how
- * a plan chooses among them. The program of backend/interpreter.h calls them. */
+/* kernel.h - kernels (plain functions that compute one op each), tables of kernels, and the choice
+ * of a kernel for an op. The program of backend/interpreter.h calls the kernels. */
 #ifndef RF_KERNEL_H
 #define RF_KERNEL_H
 

@@ -89,9 +89,9 @@ static inline void rf_lane_put(rf_lane *lane, rf_stamp span) {
   __builtin_prefetch(&lane->ring[(lane->count + 2) & (lane->capacity - 1)], 1);
 }
 
-/* The run's own thread (lane 0) calls these functions while all other threads are idle.
- * rf_lanes_settle records the changes of the other threads' counters since their last samples.
- * rf_lanes_forget drops these changes, so that the next samples count from now. */
+/* The main thread (lane 0) calls these functions while all other threads are idle. rf_lanes_settle
+ * records the changes of the other threads' counters since their last samples. rf_lanes_forget
+ * drops these changes, so that the next samples count from now. */
 void rf_lanes_settle(const rf_lanes *lanes);
 void rf_lanes_forget(rf_lanes *lanes);
 /* Samples the system's counters of this thread and records the changes in its lane. */

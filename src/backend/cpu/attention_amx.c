@@ -35,7 +35,7 @@ typedef struct own {
 typedef struct unit {
   const rf_attention *a;
   const rf_call *call;
-  int64_t origin, length, blocks; /* first row, rows, and blocks of 32 rows of the segment */
+  int64_t origin, length, blocks; /* first row, number of rows, number of blocks of 32 rows */
   int64_t widths;                 /* H / 32, rounded up */
   int kv_head, head;
   int64_t first, panels; /* first block of 32 queries of the span, and number of these blocks */

@@ -57,7 +57,7 @@ static float *query_side_at(const rf_attention *a, float *memory, query_side *q)
   return q->minus_d + TILE;
 }
 
-/* Packs keys [first, last) of the unit. Both are multiples of TILE, or the end of the unit. */
+/* Packs keys [first, last) of the unit. `last` is a multiple of TILE or the end of the unit. */
 static void pack_keys(const rf_attention *a, key_side *k, const void *qkv, int64_t origin, int64_t first,
                       int64_t last, int kv_head) {
   int64_t at = (origin + first) * a->ld + (int64_t)(a->heads + kv_head) * a->dim, keys = last - first,

@@ -201,8 +201,8 @@ void rf_gemm_stream(const rf_gemm_isa *isa, const rf_gemm *g, int threads, void 
   }
 }
 
-/* True if tiles use non-temporal stores. They do if no op reads u and out soon, and if bf16 outputs
- * are too large for L2. They never do if the product accumulates. */
+/* True if tiles use non-temporal stores. They do if no op reads u and out soon. They also do if u
+ * and out are bf16 and too large for L2. They never do if the product accumulates. */
 static bool is_nontemporal(const rf_gemm *g) {
   return !g->accumulate && (g->read_later || (g->dtype == RF_BF16 && g->m * g->n >= TOO_LARGE));
 }

@@ -27,7 +27,7 @@ RF_INLINE void transpose_8x8(v8 r[8]) {
     r[i + 4] = SHUFFLE(b[i], b[i + 4], 4, 5, 6, 7, 12, 13, 14, 15);
   }
 }
-/* Loads eight elements as f32 bits. Writes them to `to`, as no ABI returns a v8 without AVX. */
+/* Loads eight elements as f32 bits. Sets *to, because no ABI returns a v8 without AVX. */
 RF_INLINE void eight(v8 *to, const void *p, rf_dtype dtype, int64_t at) {
   if (dtype == RF_BF16) *to = __builtin_convertvector(*(const h8 *)((const rf_bf16 *)p + at), v8) << 16;
   else *to = *(const v8 *)((const float *)p + at);

@@ -7,8 +7,8 @@
 
 typedef struct rf_head_isa {
   const rf_gemm_isa *gemm;
-  /* Returns log(sum exp z). Adds exp(z - max) to 16 partial sums (lane = index mod 16), then adds
-   * lane i+8, i+4, i+2, i+1 to lane i. Sets *best to the smallest index of the maximum. */
+  /* Returns log(sum exp z). Adds exp(z - max) to 16 partial sums (lane = index mod 16). Adds these
+   * as rf_v16_fold_sum does. Sets *best to the smallest index of the maximum. */
   float (*lse)(const float *z, int64_t vocab, int32_t *best);
   /* z = (exp(z - lse) - [v == label]) scale, times 1 - (z/cap)^2 if cap > 0; 0 if label < 0. */
   void (*gradient)(float *z, int64_t vocab, int32_t label, float lse, float scale, float cap);

@@ -125,7 +125,7 @@ RF_INLINE void norm_gain_rows(const norm_gradient *g, int64_t row, int64_t row_e
 }
 
 /* dx = round(round(rstd (g - mean(g) - unit mean(g unit))) + dres), where g = dy gain and unit = (x
- * - mean) rstd. RMSNorm has no mean(g) and no mean. */
+ * - mean) rstd. For RMSNorm, mean and mean(g) are 0. */
 RF_INLINE void norm_dx_rows(const norm_gradient *g, int64_t row, int64_t row_end, bool centre, rf_dtype dtype,
                             rf_dtype gain_dtype) {
   int64_t width = g->width;

@@ -56,7 +56,7 @@ RF_INLINE double sum_of_squares(const float *x, int64_t count) {
   }
   return lane[0];
 }
-/* Divides the squares of columns that `copies` chips have (from `own_columns` on) by `copies`. */
+/* Columns from `own_columns` on are on `copies` chips. Divides their squares by `copies`. */
 static double sum_of_shared(const rf_call *call, int64_t first, int64_t count) {
   const rf_tensor *grad = rf_in(call, 0);
   const float *x = call->in[0];

@@ -5,7 +5,7 @@ static int sixteens(int64_t x) { return (int)((x + 15) / 16 * 16); }
 
 /* ---- packing B for many rows: [k][NR] -------------------------------------------------------- */
 
-/* Packs columns of B that are outputs of the weight: lanes of one or several panels. */
+/* For a B that is not transposed. The columns are lanes of one or several panels. */
 static void pack_b_lanes(const rf_gemm *g, int64_t j0, int cols, int64_t k0, int64_t kc, float *to) {
   if (cols < NR) memset(to, 0, (size_t)(kc * NR) * sizeof *to);
   for (int j = 0, run; j < cols; j += run) {
@@ -31,7 +31,7 @@ static void pack_b_lanes(const rf_gemm *g, int64_t j0, int cols, int64_t k0, int
   }
 }
 
-/* Packs columns of B that are inputs of the weight: widens and transposes a range of each panel. */
+/* For a transposed B. The columns are values of lanes, so a range of each panel is transposed. */
 static void pack_b_transposed(const rf_gemm *g, int64_t j0, int cols, int64_t k0, int64_t kc, float *to) {
   float wide[NR * RF_PANEL_LANES];
   if (cols < NR) memset(to, 0, (size_t)(kc * NR) * sizeof *to);

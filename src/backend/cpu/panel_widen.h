@@ -275,7 +275,7 @@ static const struct panel_type *panel_type_of(const rf_panel *panel) {
     if (PANEL_TYPES[i].type == panel->type->number) return &PANEL_TYPES[i];
   return NULL;
 }
-/* Runs the product if the panel is full and a variant for its type and m exists; else false. */
+/* Runs the product and returns true if the panel is full and has a variant for its type and m. */
 static bool few_run(const rf_panel *panel, const char *at, int64_t inner, const float *a, int m, float *y) {
   enum { RUN = 256, AHEAD = 2048 }; /* steps; bytes */
   const struct panel_type *type = panel_type_of(panel);

@@ -81,8 +81,7 @@ static inline bool rf_takes_stream(const rf_gemm *g) {
     const rf_gemm g = op##_product(graph, node); \
     return rf_gemm_workspace(&table, &g, threads); \
   }
-/* The table entry of a kernel for at most `rows` rows, whose time the curves of `family`
- * predict. */
+/* The table entry of a kernel for at most `rows` rows. Machine files list its times by `family`. */
 #define RF_PATH_ROW(of, variant, path, takes, lowest, rows, family, suffix) \
   {.op = #of, \
    .name = family suffix, \

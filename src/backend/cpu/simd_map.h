@@ -1,5 +1,5 @@
-/* simd_map.h - applies functions of simd.h to arrays at a chosen ISA. Tests use it to check that
- * results are bit-identical on all ISAs. */
+/* simd_map.h - applies functions of simd.h to arrays at a chosen ISA. Tests use this function to
+ * check that results are bit-identical on all ISAs. */
 #ifndef RF_SIMD_MAP_H
 #define RF_SIMD_MAP_H
 

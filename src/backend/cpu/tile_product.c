@@ -3,11 +3,11 @@
  * of B. The units of one operand are "held", and the units of the other operand are "passing". All
  * threads first pack a block of held units, which fits in an L2. Then each thread packs a few
  * passing units and multiplies each by all held units of the block. A packed passing unit thus
- * never leaves the L2 of the thread. A part of its steps stays in L1 while it is multiplied by
- * GROUP held units. The sums wait in a ring of buffers for the epilogue, which vectors run while
- * tiles multiply, a few rows after each step. Non-temporal stores (rf_gemm.nontemporal) are faster,
- * because an ordinary store waits for a cache line of C, and meanwhile delays tile loads at the
- * same offset in another page. */
+ * never leaves the L2 of the thread. A part of its steps stays in L1 while GROUP held units are
+ * multiplied by this part. The sums wait in a ring of buffers for the epilogue, which vectors run
+ * while tiles multiply, a few rows after each step. Non-temporal stores (rf_gemm.nontemporal) are
+ * faster, because an ordinary store waits for a cache line of C, and meanwhile delays tile loads at
+ * the same offset in another page. */
 #include "backend/cpu/gemm_tiles.h"
 
 #include "backend/cpu/cpu.h"

@@ -1,5 +1,5 @@
-/* collective.c - collectives in a group of one chip, and offloads to host memory. Most of these
- * kernels copy x to y. If the output accumulates, they add x to y. */
+/* collective.c - collectives in a group of one chip, and offloads to host memory. Most kernels copy
+ * x to y, or add x to y if the output accumulates. */
 #include "backend/reference/kernels.h"
 
 #include <string.h>

@@ -140,7 +140,7 @@ RF_UNUSED static double exact_mul(bool wide, double a, double b) {
 
 RF_UNUSED static const int32_t *ids(const rf_call *call, int slot) { return call->in[slot]; }
 
-/* Number of rows that this run uses, of the `bound` rows of a tensor. */
+/* Number of the `bound` rows of a tensor that this run uses. */
 RF_UNUSED static int64_t rows_in_use(const rf_call *call, int64_t bound) {
   return rf_rows_of_walk(call->graph, bound, call->run->rows);
 }

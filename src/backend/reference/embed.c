@@ -1,4 +1,4 @@
-/* embed.c - the look-up in token and position tables, and the sum of gradients into their rows. */
+/* embed.c - the look-up in the token and position tables, and the gradients of both tables. */
 #include "backend/reference/kernels.h"
 
 static double token_scale(const rf_call *call) {

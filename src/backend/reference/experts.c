@@ -1,4 +1,4 @@
-/* experts.c - the router, moving rows to experts and back, and the experts' linear layers. */
+/* experts.c - the router, the ops that move rows to experts and back, and the linear layers. */
 #include "backend/reference/kernels.h"
 
 static double logit(rf_view logits, int64_t at) {
