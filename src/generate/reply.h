@@ -29,8 +29,8 @@ typedef struct rf_reply {
 rf_status rf_reply_start(rf_reply *reply, const rf_tokenizer *tokenizer, const rf_stop *stop, int top,
                          rf_error *error);
 void rf_reply_free(rf_reply *reply); /* Accepts {0}. */
-/* Adds one event of the answer. If the call sets reply->finish, but event->finish is NONE, the text met a
- * stop string. Then call rf_generator_cancel(). A stop id adds no text. */
+/* Adds one event of the answer. If this sets reply->finish, but event->finish is NONE, the text met
+ * a stop string. Then call rf_generator_cancel(). A stop id adds no text. */
 rf_status rf_reply_take(rf_reply *reply, const rf_event *event, rf_error *error);
 /* Ends an answer that no event of the generator ends. Adds the text that was held back because it
  * may begin a stop string. Does nothing if the answer has already ended. */

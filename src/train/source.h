@@ -1,11 +1,11 @@
 /* source.h - one source of training rows: where its tokens are, and which tokens form each row.
  *
  * A row has T tokens. A stream (a text file, a shard without documents) is split every T tokens. If
- * its last part is shorter, it is dropped. Documents (JSONL rows, a shard with documents) are packed
- * by best fit: a row has several pieces of documents. A piece has at most T tokens and is a segment,
- * so no token attends to another document. No token is repeated. A plain text of more than T tokens
- * is several pieces. An example (a conversation, a prompt with its completion, tokens with a mask)
- * is one piece. Its tokens after the first T are dropped and counted. */
+ * its last part is shorter, it is dropped. Documents (JSONL rows, a shard with documents) are
+ * packed by best fit: a row has several pieces of documents. A piece has at most T tokens and is a
+ * segment, so no token attends to another document. No token is repeated. A plain text of more than
+ * T tokens is several pieces. An example (a conversation, a prompt with its completion, tokens with
+ * a mask) is one piece. Its tokens after the first T are dropped and counted. */
 #ifndef RF_SOURCE_H
 #define RF_SOURCE_H
 
