@@ -38,8 +38,8 @@ static int64_t delay_ns(int file) {
 
 enum { NS_WORTH_A_SPAN = 1000 }; /* two clocks read one after the other differ by less than this */
 
-/* Samples the counters. `from` is the previous sample or NULL. schedstat is slow to read, so it is
- * not read for a thread that never left its core and thus did not wait. */
+/* Samples the counters. `from` is the previous sample or NULL. If the thread never left its core,
+ * its waiting time did not change, and schedstat, the slowest counter, is not read. */
 static rf_lane_look look(int file, int64_t now, const rf_lane_look *from) {
   struct rusage use;
   struct timespec cpu;

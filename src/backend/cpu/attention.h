@@ -1,9 +1,10 @@
 /* attention.h - defines the arithmetic of attention, and the shapes and workspace sizes that the
- * kernels of all ISAs share. This definition fixes every bit of the outputs. Outputs are thus the
- * same for any ISA, number of threads, height of a strip of queries, other segments of the batch
- * and page size of the cache. Cached keys give the same outputs as keys of the batch. All
- * arithmetic is f32. A "chain" is one running sum of fused multiply-adds, from 0. A masked key has
- * p = 0, which changes no sum of finite values. i is a query, j a key, d an element of a head.
+ * kernels of all ISAs share. This definition fixes every bit of the outputs. Five things thus have
+ * no influence on an output: the ISA (except AMX), the number of threads, the strip height, the
+ * other segments of the batch, and the page size of the cache. Cached keys give the same outputs as
+ * batch keys. All arithmetic is f32. A "chain" is one running sum of fused multiply-adds, from 0. A
+ * masked key has p = 0, which changes no sum of finite values. i is a query, j a key, d an element
+ * of a head.
  *   a_ij   = chain over ascending d of q_id k_jd
  *   f32 softmax:               s_ij = a_ij, and c = scale log2(e)
  *   f32 softmax with softcap:  s_ij = softcap tanh(scale a_ij / softcap), and c = log2(e)

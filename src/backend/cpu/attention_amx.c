@@ -169,8 +169,8 @@ static void blocks_seen(const unit *u, int64_t panel, int64_t *from, int64_t *to
   *to = u->first + panel + 1;
 }
 
-/* Computes p and t of 32 keys by 32 queries and rounds them to bf16. Packs p and t as left
- * operands, and t also as a right operand. Lanes are queries. */
+/* Computes p and t, rounded to bf16, of 32 keys by 32 queries. Packs p and t as left operands, and
+ * t also as a right operand. Lanes are queries. */
 static void round_scores(const unit *u, int64_t block, int64_t panel, const own *o, float *p_rows,
                          float *t_rows, float *t_columns) {
   const rf_attention *a = u->a;

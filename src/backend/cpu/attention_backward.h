@@ -144,7 +144,7 @@ static bool strip_probabilities(const rf_attention *a, const query_side *q, cons
   return true;
 }
 
-/* Adds the block of keys at `block` to the sums of dq of strip `i`. */
+/* Continues the sums of dq for the queries of strip `i` with the block of keys at `block`. */
 static void strip_dq(const rf_attention *a, const query_side *q, const key_side *k, int64_t i, int64_t block,
                      const float *t) {
   int64_t first = rf_max64(block, strip_first_key(a, q, i)),
@@ -175,7 +175,7 @@ static void key_chain(const rf_attention *a, const float *x, const float *y, int
   }
 }
 
-/* Adds the block of queries `q` to the sums of dk and dv of the block of keys at `block`. */
+/* Continues the sums of dk and dv for the keys from `block` on with the block of queries `q`. */
 static void block_dkdv(const rf_attention *a, const query_side *q, key_side *k, int64_t block,
                        const tiles *tile) {
   int64_t strips = (q->count + MR - 1) / MR;

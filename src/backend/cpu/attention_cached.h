@@ -249,7 +249,7 @@ static void decode_row(pass *w, const rf_call *call, const cached_work *k, const
   int64_t row = t->first, slot = k->slots[row], position = k->positions[row];
   int64_t ld = a->narrow ? a->dim : c->width, low = rf_max64(0, position + 1 - a->window),
           high = position + 1, column = (int64_t)t->kv0 * a->dim;
-  bool direct = a->dim % RF_LANES == 0; /* decode multiplies values without packing them */
+  bool direct = a->dim % RF_LANES == 0; /* true: multiplies values that are not packed */
   w->strips = 0;
   int each = 0; /* strips per KV head */
   for (int kv = t->kv0; kv < t->kv1; kv++) {

@@ -51,7 +51,7 @@ static inline rf_fast_long rf_fast_long_at(const void *block, int64_t rows) {
   return (rf_fast_long){scale, (int32_t *)(void *)(scale + rows)};
 }
 
-/* RF_FAST_KC values of k of one panel of B, unpacked once for all rows of A. The codes are words
+/* A panel of B for RF_FAST_KC values of k, unpacked once for all rows of A. The codes are words
  * [block of 32][8][RF_PANEL_LANES], and each word has four adjacent k. If the ISA multiplies
  * unsigned bytes, 128 is added to the codes of types with a z. For AMX, zeros separate runs of 16,
  * and codes of q4_k and q5_k are multiplied by c (fast_amx.c). */

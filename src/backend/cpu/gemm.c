@@ -430,8 +430,8 @@ static void multiply(const job *j, const block *b, int group, int64_t panel, int
   int cols = (int)(g->n - col < isa->nr ? g->n - col : isa->nr);
   bool first = b->k0 == 0, last = b->k1 == g->k;
   const float *panel_at = packed_b(j, b, panel);
-  /* During each strip, prefetches a share of the next panel of B, and of the source and destination
-   * of the units that are packed next. */
+  /* During each strip, prefetches a part of the next panel of B, and a part of the memory that
+   * packing reads and writes next. */
   int64_t strips = at_least_1(s1 - s0), ahead = next_panel < b->p1 ? rf_ceil_div(kc * isa->nr * 4, 128) : 0;
   rf_gemm_ahead prefetch[2] = {{(const char *)packed_b(j, b, next_panel), 128, rf_ceil_div(ahead, strips)}};
   rf_gemm_ahead *near = &prefetch[0], *far = &prefetch[1];

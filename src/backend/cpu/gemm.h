@@ -4,17 +4,19 @@
  *   acc = fmaf(a, b, acc).
  * acc starts from 0, or from the value in C if the product accumulates. bf16 operands are first
  * widened to f32, which is exact. Between blocks of k, acc stays f32. Results thus do not depend on
- * block sizes, threads and ISA, with one exception: on ISAs with tiles (`tiles`), products with a
- * bf16 operand are defined as follows. k is cut in steps of 32 from k = 0, and zeros fill the last
- * step. In a step, even and odd start from +0, and i ascends:
+ * block sizes, threads and ISA.
+ *
+ * Products with a bf16 operand have another definition on ISAs with tiles (`tiles`). k is cut in
+ * steps of 32 from k = 0, and zeros fill the last step. In a step, even and odd start from +0, and
+ * i ascends:
  *   even = fmaf(a[2i], b[2i], even)
  *   odd  = fmaf(a[2i+1], b[2i+1], odd)
  *   acc  = acc + (even + odd), once at the end of the step.
  * All operations round to nearest even. Subnormal operands and results become zeros of their sign
  * (tdpbf16ps; Intel SDM volume 2). An f32 value is split into two bf16 values: its upper 16 bits,
- * and the rounded remainder. Both together keep 16 of the 24 significant bits. A step uses the
- * first bf16 values of the 32 values of k, then the second bf16 values. If all values of an f32
- * operand are bf16 values, the result is bit-identical to the bf16 product.
+ * and the rounded remainder. These two keep 16 of the 24 significant bits. A step uses the first
+ * bf16 values of the 32 values of k, then the second bf16 values. If all values of an f32 operand
+ * are bf16 values, the result is bit-identical to the bf16 product.
  *
  * A packed B (formats/panels.h) is dequantised in registers to exactly the values of the file. The
  * strides of A and B say which operand is transposed, and only packing depends on these strides.

@@ -336,8 +336,8 @@ static inline void pair_lanes(const char *at, const char *later, char *to) {
 }
 /* One or two rows use vectors, which reach 96 % of memory bandwidth; tiles reach 81 %. The low half
  * of a dword is the even lane, and the high half is the odd lane. LANES(X, r) is X(r, vector) for
- * all vectors. r is the row if there is one panel, and the panel if there is one row. sum, even and
- * odd are the sums over whole steps, and over even k and odd k of this step. */
+ * all vectors. r is the row if there is one panel, and the panel if there is one row. `sum` is over
+ * whole steps. `even` and `odd` are over the even and odd k of one step. */
 enum { STEP_BYTES = DEPTH * RF_PANEL_LANES * 2, FEWEST = 2 };
 /* SOON: bytes to prefetch ahead. FLUSH: subnormal operands and results become zeros. */
 enum { SOON = 2 << 10, FLUSH = 0x8040 };

@@ -181,8 +181,8 @@ static void begin_tile(const rf_gemm *g, const rf_gemm_sums *s) {
   }
 }
 
-/* Rounds and stores up to sixteen columns of a tile, from column `c` on; dtype and epilogue are
- * compile-time constants. u is rounded once, and the epilogue uses the rounded u. */
+/* Rounds and stores up to sixteen columns of a tile, from column `c` on. dtype and epilogue are
+ * compile-time constants. The epilogue uses the rounded u. */
 RF_INLINE void finish_columns(const rf_gemm *g, rf_dtype dtype, rf_gemm_epilogue epilogue, bool nontemporal,
                               const rf_gemm_sums *s, int c) {
   const float *tile = s->at + c;

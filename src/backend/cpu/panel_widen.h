@@ -2,8 +2,8 @@
  * calls the functions of formats/. gemm_kernels.h includes this file. A value is d q + e, rounded
  * once. q is the stored code, which is not negative. A run of 16 or 32 values shares d and e. If
  * the type has no offset, e = -z d, where z is the code of the value 0. d q is exact in f32, so
- * only the addition rounds, and results are bit-identical to ggml's if the scales are finite. Only
- * the sign of a zero may differ. It changes no sum, because every sum starts at 0. */
+ * only the addition rounds. If the scales are finite, results are thus bit-identical to ggml's.
+ * Only the sign of a zero may differ, which changes no sum, because every sum starts at 0. */
 
 /* Writes steps [k0, k0 + steps) of lanes [lane, lane + lanes) to to[step][RF_PANEL_LANES]. `lane`
  * and `lanes` are multiples of 16. For types with codes, k0 and `steps` are too. */

@@ -508,8 +508,8 @@ RF_INLINE rf_v16 rf_v16_round(rf_v16 x, rf_dtype dtype) {
 #define RF_C(x) rf_v16_set1(x)
 
 /* e^x within 1 ulp. The result is 0 for x < -87.33 (e^x would be subnormal), inf for x > 88.72, and
- * NaN for NaN. x = k ln 2 + r, and e^r is a polynomial fitted on |r| <= ln 2 / 2 (equal ripple,
- * relative error 3e-9). */
+ * NaN for NaN. With x = k ln 2 + r, a polynomial computes e^r for |r| <= ln 2 / 2. The polynomial
+ * was fitted with equal ripple (relative error 3e-9). */
 RF_INLINE rf_v16 rf_v16_exp(rf_v16 x) {
   /* adding 1.5 2^23 rounds x / ln 2 to an integer */
   rf_v16 t = rf_v16_fma(x, RF_C(0x1.715476p+0f), RF_C(12582912.0f));

@@ -1,6 +1,6 @@
 /* attention.c - causal attention over the segments of a batch, and over a cache. A row of qkv
  * (n,(N+2K)H) has N query heads, K key heads and K value heads of H elements. Query i of a segment
- * sees keys j <= i. With a window, it sees only those of these keys that have j > i - window. */
+ * sees keys j <= i. With a window, query i sees keys i - window < j <= i. */
 #include "backend/reference/kernels.h"
 #include "graph/kv.h"
 
@@ -52,9 +52,9 @@ static void paged_store(const paged *p, int64_t slot, int64_t which, int64_t pos
         finite ? (int8_t)nearbyintf((float)load(from, from_at + c) * steps) : 0;
 }
 
-/* The keys and values of one head. If `cache` is not NULL, they are in slot `slot` of the cache.
- * Otherwise element c of key j is data[key_at + j * stride + c], and element c of value j is
- * data[value_at + j * stride + c]. */
+/* The keys and values of one head. If `cache` is not NULL, slot `slot` of the cache has the keys
+ * and values. Otherwise element c of key j is data[key_at + j * stride + c], and element c of value
+ * j is data[value_at + j * stride + c]. */
 typedef struct head_rows {
   rf_view data;
   int64_t key_at, value_at, stride;
@@ -225,7 +225,7 @@ void rf_reference_attention_bwd(const rf_call *call) {
 
 /* ---- over a cache ---------------------------------------------------------------------------- */
 
-/* Number of positions below `end` that chip `rank` stores: those with position % chips == rank. */
+/* Number of positions below `end` that a chip stores: all with position % chips == rank. */
 static int64_t held(int64_t end, int64_t chips, int64_t rank) { return (end - rank + chips - 1) / chips; }
 
 /* qkv (n,(N+2K)H), cache (P,2,G,K*H), table (slots,C), slots (n), positions (n), scale (P,2,G,K)?

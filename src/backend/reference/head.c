@@ -88,8 +88,8 @@ size_t rf_reference_head_workspace(const rf_graph *graph, const rf_op *op, int t
   return (size_t)(x->shape[0] * (x->shape[1] + 2)) * sizeof(double);
 }
 
-/* Computes dlogits = (softmax - onehot) * loss_scale for one token of the vocabulary at a time, and
- * from dlogits the outputs dx (index `slot`), dw (`slot` + 1) and dbias (`slot` + 2). */
+/* Computes dlogits = (softmax - onehot) * loss_scale for one token of the vocabulary at a time.
+ * Then computes the outputs dx (index `slot`), dw (`slot` + 1) and dbias (`slot` + 2). */
 static void gradients(const rf_call *call, const head *of, const int32_t *labels, rf_view lse, int slot) {
   rf_view dx = out_view(call, slot), dw = out_view(call, slot + 1), dbias = out_view(call, slot + 2);
   double *column = call->workspace, *sums = column + of->rows;
