@@ -368,10 +368,8 @@ static void put_table(FILE *out, row *rows, int count) {
             r->text[PRECISION], plan_text(r, text), bound_of(r->plan), r->rate, 100 * r->mfu,
             100 * (r->simple - 1), pooled, r->efficiency, 100 * (r->detailed - 1), pooled);
   }
-  fprintf(out,
-          "\nMedian error over %d runs, each left out of what predicts it: %.1f %% by the mean MFU, %.1f %% "
-          "op by op.\n",
-          count, 100 * median(rows, count, false), 100 * median(rows, count, true));
+  fprintf(out, "\nMedian error over %d runs: %.1f %% by the mean MFU, %.1f %% op by op.\n", count,
+          100 * median(rows, count, false), 100 * median(rows, count, true));
 }
 
 /* Writes the table into the document, between its marks. */
