@@ -161,8 +161,8 @@ def predictions(env):
 # Questions to the planner: a name, the command, and the maximum seconds for the answer.
 ONE_CHIP = ("a5000", "h100-sxm", "tpu-v5e")
 FITS = [("gpt2-xl", "h100-sxm", "64", "1024"), ("gpt2", "a5000", "32", "1024"), ("gemma3-1b", "tpu-v5e", "8", "1024"), ("llama3-8b", "h200", "8", "4096")]
-CLUSTERS = [("tpu-v5p:16x20x28", "17920", "fsdp=8960"), ("tpu-v5p:16x20x28", "17920", "fsdp=1120,tensor=8"), ("h100-sxm:8x2048", "16384", "fsdp=2048,tensor=8"),
-            ("h100-sxm:8x2048", "16384", "pipeline=16,fsdp=128,tensor=8")]
+CLUSTERS = [("tpu-v5p:16x20x28", "17920", "fsdp=8960"), ("tpu-v5p:16x20x28", "17920", "fsdp=1120,tensor=8"), ("h100-sxm:2048x8", "16384", "fsdp=2048,tensor=8"),
+            ("h100-sxm:2048x8", "16384", "pipeline=16,fsdp=128,tensor=8")]
 
 
 def presets():

@@ -91,6 +91,15 @@ rf_progress rf_load_bar(const rafter_sink *sink) {
   return (rf_progress){.report = say_loading, .self = (void *)(uintptr_t)sink};
 }
 
+void rf_note_nodes(const rf_options *options, const rafter_sink *sink) {
+  rf_machine machine;
+  char text[200];
+  const char *on = rf_options_text_or(options, "on", "");
+  if (strchr(on, ':') && rf_machine_find(on, &machine, NULL) == RAFTER_OK &&
+      rf_machine_odd_node(&machine, text))
+    rf_note(sink, "notice: %s\n", text);
+}
+
 const rf_option RF_EVERY_OPTIONS[] = {
     RF_FLAG("json", "Output", "print one JSON object (or JSON Lines) on stdout and all else on stderr"),
     RF_FLAG("quiet", "Output", "print results only: no progress, no notices"),

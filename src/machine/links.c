@@ -149,8 +149,8 @@ rf_status rf_machine_axes(const rf_machine *machine, const int *extent, int coun
       nodes = inside / t->domain;
       inside = t->domain;
     }
-    if (inside > t->domain)
-      return RF_FAIL(error, RAFTER_INVALID, "write chips of a node, then nodes: 8,4",
+    if (inside > t->domain && count == 1)
+      return RF_FAIL(error, RAFTER_INVALID, "write nodes, then the chips per node: 4,8",
                      "a node of %s joins at most %d chips (got %d)", machine->name, t->domain, inside);
     return add_nodes(machine, inside, nodes, (double)inside / t->domain, group, error);
   }

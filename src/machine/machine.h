@@ -143,15 +143,20 @@ typedef struct rf_machine {
 /* Finds a machine. `spec` is "local", the path of a machine file, or a name of a data sheet.
  * "local" is the calibrated machine, or the detected machine without a calibration.
  * A name has the form NAME[@EDITION][:SHAPE][*SLICES]. EDITION selects other figures of the
- * sheet. SHAPE is the number of chips along each axis (tpu-v5e:4x4), or nodes (h100-sxm:8x4 has
- * 4 nodes of 8 chips). SLICES is the number of such slices on the data-centre network. `chips`
- * becomes the product of SHAPE and SLICES. All other figures stay per chip. */
+ * sheet. SHAPE is the number of chips along each axis (tpu-v5e:4x4), or nodes and the
+ * chips per node (h100-sxm:4x8 has 4 nodes of 8 chips). SLICES is the number of such slices on the
+ * data-centre network. `chips` becomes the product of SHAPE and SLICES. All other figures stay per chip. */
 rf_status rf_machine_find(const char *spec, rf_machine *machine, rf_error *error);
 /* Sets `text` to the suffix of a machine's name for this many chips: ":8x8x8" (as close to a
- * cube as the torus allows), ":8x4" (4 nodes of 8 chips at a switch), or "" for one chip. */
+ * cube as the torus allows), ":4x8" (4 nodes of 8 chips at a switch), or "" for one chip. */
 void rf_machine_shape_for(const rf_machine *machine, int64_t chips, char *text, size_t capacity);
 /* Sets SHAPE and SLICES of a spec ("4x4", "4x4*2" or "*2"). */
 rf_status rf_machine_set_shape(rf_machine *machine, const char *shape, rf_error *error);
+/* The chips in words: "2 nodes of 8 chips", "16 chips (4x4)" or "2 slices of 16 chips (4x4)". */
+const char *rf_machine_chips_text(const rf_machine *machine, char text[120]);
+/* Whether the nodes of SHAPE are larger or smaller than the nodes of the data sheet. Then `text` is
+ * a sentence with both sizes. */
+bool rf_machine_odd_node(const rf_machine *machine, char text[200]);
 /* Sets the price of a chip-hour: the name of a tier, or an amount in USD. Errors list the tiers. */
 rf_status rf_machine_set_price(rf_machine *machine, const char *text, rf_error *error);
 /* The prices as text, "list 2.70, committed 1.61"; "" if no price is known. */

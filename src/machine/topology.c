@@ -184,6 +184,45 @@ static void set_whole(json_t *object, const char *key, int64_t value) {
   if (value > 0) json_object_set_new(object, key, json_integer(value));
 }
 
+/* Appends the shape as --on takes it. */
+static void put_shape(const rf_machine *m, char *text, size_t capacity) {
+  if (m->topology.form == RF_NETWORK_SWITCH && m->shape_rank == 2)
+    rf_text_append(text, capacity, "%dx%d", m->shape[1], m->shape[0]);
+  else
+    for (int i = 0; i < m->shape_rank; i++) rf_text_append(text, capacity, "%s%d", i ? "x" : "", m->shape[i]);
+  if (m->slices > 1) rf_text_append(text, capacity, "*%d", m->slices);
+}
+
+const char *rf_machine_chips_text(const rf_machine *m, char text[120]) {
+  const char *unit = m->by_device ? "devices" : "chips";
+  int per = m->by_device ? 2 : 1;
+  text[0] = 0;
+  if (m->topology.form == RF_NETWORK_SWITCH && m->shape_rank) {
+    int nodes = m->shape_rank > 1 ? m->shape[1] : 1;
+    rf_text_append(text, 120, "%d node%s of %d %s", nodes, nodes > 1 ? "s" : "", m->shape[0], unit);
+    return text;
+  }
+  if (m->slices > 1) rf_text_append(text, 120, "%d slices of ", m->slices);
+  rf_text_append(text, 120, "%d %s", m->chips / (m->slices > 1 ? m->slices : 1), unit);
+  if (m->shape_rank > 1) {
+    rf_machine one = *m;
+    one.slices = 1;
+    rf_text_append(text, 120, " (");
+    put_shape(&one, text, 120);
+    rf_text_append(text, 120, "%s)", per > 1 ? " chips of two devices" : "");
+  } else if (per > 1) rf_text_append(text, 120, ", two per chip");
+  return text;
+}
+
+bool rf_machine_odd_node(const rf_machine *m, char text[200]) {
+  const rf_topology *t = &m->topology;
+  text[0] = 0;
+  if (t->form != RF_NETWORK_SWITCH || m->shape_rank < 2 || m->shape[0] == t->domain) return false;
+  snprintf(text, 200, "%s is planned with %d chips per node, but its data sheet has nodes of %d chips",
+           m->name, m->shape[0], t->domain);
+  return true;
+}
+
 void rf_machine_network_json(const rf_machine *m, json_t *object) {
   const rf_topology *t = &m->topology;
   if (t->form) {
@@ -225,16 +264,14 @@ void rf_machine_network_json(const rf_machine *m, json_t *object) {
   json_decref(prices);
   if (!m->shape_rank && m->slices < 2) return;
   char shape[64] = "";
-  for (int i = 0; i < m->shape_rank; i++)
-    rf_text_append(shape, sizeof shape, "%s%d", i ? "x" : "", m->shape[i]);
-  if (m->slices > 1) rf_text_append(shape, sizeof shape, "*%d", m->slices);
+  put_shape(m, shape, sizeof shape);
   json_object_set_new(object, "shape", json_string(shape));
 }
 
 /* ---- shapes ---------------------------------------------------------------------------------- */
 
-static const char SHAPES[] = "write the chips along each axis: tpu-v5e:4x4, tpu-v5p:8x8x16*2 (two such "
-                             "slices) or h100-sxm:8x4 (4 nodes of 8)";
+static const char SHAPES[] = "write the chips along each axis, tpu-v5e:4x4 or tpu-v5p:8x8x16*2 (two such "
+                             "slices), or nodes x chips per node: h100-sxm:4x8 has 4 nodes of 8 chips";
 
 bool rf_machine_wraps(const rf_machine *machine, int extent) {
   rf_wrap rule = machine->topology.wrap;
@@ -288,6 +325,31 @@ rf_status rf_machine_check_pod(const rf_machine *m, const int *shape, int rank, 
   return RAFTER_OK;
 }
 
+/* Changes a shape as users write it to the order of rf_machine.shape: chips of a node, nodes. Users
+ * write nodes first, as Slurm, torchrun and NCCL do. One number is a number of chips. */
+static rf_status nodes_of(const rf_machine *m, const char *text, int shape[RF_TORUS_AXES], int *rank,
+                          rf_error *error) {
+  const rf_topology *t = &m->topology;
+  int chips = shape[*rank > 1], nodes = *rank > 1 ? shape[0] : 1;
+  if (*rank == 1 && chips > t->domain) {
+    if (chips % t->domain)
+      return RF_FAIL(
+          error, RAFTER_INVALID, SHAPES,
+          "a node of %s joins at most %d chips (--on: expected one node, or several full nodes, got '%.60s')",
+          m->name, t->domain, text);
+    nodes = chips / t->domain;
+    chips = t->domain;
+    *rank = 2;
+  }
+  if (nodes > 1 && t->node_bps <= 0)
+    return RF_FAIL(error, RAFTER_INVALID, "stay within one node",
+                   "%s has no figure for the network between nodes (--on: expected one node, got %d)",
+                   m->name, nodes);
+  shape[0] = chips;
+  shape[1] = *rank > 1 ? nodes : 0;
+  return RAFTER_OK;
+}
+
 rf_status rf_machine_set_shape(rf_machine *m, const char *text, rf_error *error) {
   const rf_topology *t = &m->topology;
   const char *at = text;
@@ -314,26 +376,13 @@ rf_status rf_machine_set_shape(rf_machine *m, const char *text, rf_error *error)
   if (rank > most)
     return RF_FAIL(error, RAFTER_INVALID, SHAPES,
                    "%s has %d %s (expected at most %d numbers, got %d in '%.60s')", m->name, most,
-                   t->form == RF_NETWORK_TORUS ? "axes" : "levels: chips of a node, and nodes", most, rank,
-                   text);
+                   t->form == RF_NETWORK_TORUS ? "axes" : "levels, the nodes and the chips per node", most,
+                   rank, text);
   if (slices > 1 && m->dcn_bps <= 0)
     return RF_FAIL(error, RAFTER_INVALID, "leave out *SLICES",
                    "%s has no figure for the network between slices (--on: got '*%d')", m->name, slices);
   if (t->form == RF_NETWORK_SWITCH) {
-    if (rank == 1 && shape[0] > t->domain && shape[0] % t->domain == 0) {
-      shape[1] = shape[0] / t->domain;
-      shape[0] = t->domain;
-      rank = 2;
-    }
-    if (rank && shape[0] > t->domain)
-      return RF_FAIL(
-          error, RAFTER_INVALID, SHAPES,
-          "a node of %s joins at most %d chips (--on: expected one node, or several full nodes, got '%.60s')",
-          m->name, t->domain, text);
-    if (rank == 2 && shape[1] > 1 && t->node_bps <= 0)
-      return RF_FAIL(error, RAFTER_INVALID, "stay within one node",
-                     "%s has no figure for the network between nodes (--on: expected one node, got %d)",
-                     m->name, shape[1]);
+    RF_TRY(nodes_of(m, text, shape, &rank, error));
   } else {
     char what[128];
     snprintf(what, sizeof what, "%.60s:%.40s", m->name, text);
@@ -396,7 +445,7 @@ void rf_machine_shape_for(const rf_machine *m, int64_t chips, char *text, size_t
   if (chips <= 1 || t->form == RF_NETWORK_NONE) return;
   if (t->form == RF_NETWORK_SWITCH) {
     if (chips <= t->domain) snprintf(text, capacity, ":%lld", (long long)chips);
-    else snprintf(text, capacity, ":%dx%lld", t->domain, (long long)(chips / t->domain));
+    else snprintf(text, capacity, ":%lldx%d", (long long)(chips / t->domain), t->domain);
     return;
   }
   while (slices < 64 && (chips % slices || !cube_of(t, chips / slices, best))) slices++;

@@ -352,8 +352,10 @@ rf_status rf_settings_resolve(const rf_options *options, const char *job, rf_set
 /* ---- options --------------------------------------------------------------------------------- */
 
 const rf_option RF_MODEL_OPTIONS[] = {
-    RF_WORDS("on", TEXT, "MACHINE", "local", "Machine",
-             "machine to plan for: local, a name such as h100-sxm:8, or a machine file"),
+    RF_WORDS(
+        "on", TEXT, "MACHINE", "local", "Machine",
+        "machine to plan for: local, a name such as tpu-v5e:4x4 or h100-sxm:2x8 (2 nodes of 8 chips), or a "
+        "machine file"),
     RF_CHOICE("backend", "auto|reference|cpu|null", "auto", "Machine",
               "kernels to run; null executes the plan but computes nothing"),
     RF_NUMBER("threads", INT, NULL, 1, 1024, NULL, "Machine", "threads to use; unset: one for each core"),

@@ -177,6 +177,7 @@ static void say_chips(json_t *list, const rf_plan *plan) {
   const rf_machine *m = &plan->machine;
   double reached = m->topology.fraction > 0 ? m->topology.fraction : 1;
   char line[400], mesh[160];
+  if (rf_machine_odd_node(m, line)) json_array_append_new(list, json_string(line));
   if (rf_mesh_chips(&plan->graph->mesh) > 1) {
     snprintf(line, sizeof line,
              "the chips form a mesh of %s; memory is per chip; collectives reach %.0f %% of the links' rate; "

@@ -247,16 +247,15 @@ static void put_ops(FILE *out, const rf_plan *plan) {
 char *rf_report_plan_text(const rf_report_plan *report) {
   const rf_plan *plan = report->plan;
   const rf_build_options *b = &plan->options.build;
-  char *text = NULL, a[32], c[32], mesh[160];
+  char *text = NULL, a[32], c[32], mesh[160], chips[120];
   size_t bytes = 0;
   FILE *out = open_memstream(&text, &bytes);
   if (!out) return NULL;
   fprintf(out, "%s: %s parameters, %s on %s", plan->graph->model.name,
           rf_text_count((double)plan->graph->params.total, a), report->job, plan->machine.name);
   if (rf_mesh_chips(&b->mesh) > 1)
-    fprintf(out, ", %d %s: %s; bytes are per %s", plan->machine.chips,
-            plan->machine.by_device ? "devices, two per chip" : "chips", rf_mesh_text(&b->mesh, mesh),
-            plan->machine.by_device ? "device" : "chip");
+    fprintf(out, ", %s: %s; bytes are per %s", rf_machine_chips_text(&plan->machine, chips),
+            rf_mesh_text(&b->mesh, mesh), plan->machine.by_device ? "device" : "chip");
   fputc('\n', out);
   rf_report_print_parameters(out, plan);
   if (!report->prefill)

@@ -85,6 +85,11 @@ double rf_value(rf_question *q, const char *name) {
   return rf_options_is_set(q->o, name) ? rf_options_float(q->o, name) : NAN;
 }
 
+double rf_multiplied(const rf_question *q, double parameters) {
+  bool typed = rf_options_given(q->o, "parameters") || rf_options_given(q->o, "active-parameters");
+  return q->has_model && !typed ? (double)q->params.matmul : parameters;
+}
+
 double rf_usd_per_hour(rf_question *q) {
   mark(q, "price");
   return q->machine.usd_per_chip_hour;
@@ -209,6 +214,12 @@ rf_status rf_asked_group(rf_question *q, rf_group *group, rf_error *error) {
   mark(q, "oneway");
   mark(q, "hop");
   if (axes) RF_TRY(read_axes(q, axes, extent, &count, error));
+  /* Users write nodes first; extents have the chips of a node first. */
+  if (axes && isdigit((unsigned char)*axes) && m->topology.form == RF_NETWORK_SWITCH && count == 2) {
+    int nodes = extent[0];
+    extent[0] = extent[1];
+    extent[1] = nodes;
+  }
   if (axes && m->topology.form == RF_NETWORK_TORUS)
     RF_TRY(rf_machine_check_pod(
         m, extent, count, "--axes",

@@ -4,11 +4,12 @@
 
 #include <math.h>
 
-/* FLOPs per token: 6 P for P parameters, or 2 P for forward only. Attention adds `12 * L * N * H
+/* FLOPs per token: 6 P for P parameters of matrices, or 2 P for forward only. Attention adds `12 * L * N * H
  * T` (forward: 4), with L layers, N heads, H columns per head and T = `seq` positions. A
  * causal mask halves the FLOPs of attention. */
 static rf_status per_token(rf_question *q, double *matmuls, double *attention, rf_error *error) {
-  double parameters = rf_value_or(q, "active-parameters", rf_value_or(q, "parameters", NAN)),
+  double parameters =
+             rf_multiplied(q, rf_value_or(q, "active-parameters", rf_value_or(q, "parameters", NAN))),
          layers = rf_value_or(q, "layers", NAN);
   double heads = rf_asked(q, "heads") || q->has_model ? rf_value(q, "heads") : NAN,
          dim = rf_asked(q, "head-dim") || q->has_model ? rf_value(q, "head-dim") : NAN;

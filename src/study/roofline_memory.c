@@ -117,8 +117,11 @@ rf_status rf_roofline_kv(rf_question *q, rf_error *error) {
 /* ---- decoding -------------------------------------------------------------------------------- */
 
 typedef struct weights {
-  /* parameters. total: all. active: used by one token. experts: of routed experts. */
-  double total, active, experts;
+  double total;       /* parameters */
+  double active;      /* parameters that one token uses */
+  double multiplied;  /* parameters of the matrices that multiply one token */
+  double experts;     /* parameters of routed experts */
+  double lookup;      /* parameters of tables from which a step reads only the rows of its tokens */
   double count, used; /* experts. count: per layer. used: per token. 0: no experts. */
 } weights;
 
@@ -129,7 +132,8 @@ static rf_status read_weights(rf_question *q, weights *w, rf_error *error) {
   if (isnan(w->total)) return rf_need(q, "parameters", &w->total, error);
   RF_TRY(rf_experts(q, &w->count, &w->used, error));
   w->active = rf_value_or(q, "active-parameters", w->total);
-  w->experts = 0;
+  w->multiplied = rf_multiplied(q, w->active);
+  w->experts = w->lookup = 0;
   if (w->active > w->total)
     return RF_FAIL(error, RAFTER_INVALID, "give fewer --active-parameters",
                    "a token cannot use more parameters than there are (expected at most %g, got %g)",
@@ -137,6 +141,9 @@ static rf_status read_weights(rf_question *q, weights *w, rf_error *error) {
   /* A token uses k of E routed experts. It does not use (E - k) / E of their parameters. */
   if (w->count > w->used && w->used > 0)
     w->experts = (w->total - w->active) * w->count / (w->count - w->used);
+  /* A tied token table is read in full, as the head. */
+  for (int i = 0; q->has_model && !rf_asked(q, "parameters") && i < q->params.base; i++)
+    if (q->params.at[i].embedding && !q->params.at[i].matmul) w->lookup += (double)q->params.at[i].count;
   return RAFTER_OK;
 }
 
@@ -170,14 +177,14 @@ rf_status rf_roofline_decode(rf_question *q, rf_error *error) {
   double met = w.count > 0 && w.used > 0 ? 1 - pow(1 - w.used / w.count, batch) : 1,
          rest = w.total - w.experts;
   double chip_weights = q->weight.bytes * (rest * replicas + w.experts) / chips,
-         chip_read = q->weight.bytes * (rest * replicas + w.experts * met) / chips;
+         chip_read = q->weight.bytes * ((rest - w.lookup) * replicas + w.experts * met) / chips;
   double attention = batch * kv / chips / bps, load = chip_read / bps,
-         compute = 2 * w.active * batch / chips / peak, linear = fmax(load, compute);
+         compute = 2 * w.multiplied * batch / chips / peak, linear = fmax(load, compute);
   double total = chip_weights * chips + batch * kv, room = q->machine.memory_bytes - q->machine.reserve_bytes,
          seconds = attention + linear, rate = batch / seconds;
   double sparsity = w.count > 0 && w.used > 0 ? w.count / w.used : 1,
          critical = peak / bps * q->weight.bytes / 2 * sparsity;
-  rf_fact_head(q, 2 * w.active * batch, chip_read * chips + batch * kv, seconds,
+  rf_fact_head(q, 2 * w.multiplied * batch, chip_read * chips + batch * kv, seconds,
                compute > load + attention ? "compute" : "memory", critical);
   rf_add_seconds(q, "attention_seconds", "reading the cache", attention);
   rf_add_seconds(q, "load_seconds", "reading the weights", load);

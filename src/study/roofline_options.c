@@ -71,7 +71,7 @@ const rf_option RF_ROOFLINE_OPTIONS[] = {
     RF_WORDS("mesh", TEXT, "X=N,..", NULL, "Collectives and transfers",
              "chips along axes that letters name: X=2,Y=8"),
     RF_WORDS("axes", TEXT, "EXTENTS", NULL, "Collectives and transfers",
-             "torus: chips along each axis (4,4), or axes of --on (x,y); switch: chips per node, nodes; "
+             "torus: chips along each axis (4,4), or axes of --on (x,y); switch: nodes, chips per node; "
              "parallelism: number of network axes per strategy (3 or 2,1); unset: all of --on"),
     RF_CHOICE("wrap", "auto|yes|no", "auto", "Collectives and transfers",
               "whether axes are closed rings; auto: as on the machine"),

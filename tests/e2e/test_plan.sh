@@ -240,7 +240,7 @@ case_mesh_search() {
   status 0 "$RAFTER" plan llama3.2-1b --on tpu-v5e:2x4 --batch 8 --seq 1024 --zero 1 --fit --json && holds out 'd["settings"]["mesh"]["zero"] == 1' '--fit with --zero'
   # If there are fewer sequences than chips, chips share the tokens of a sequence. Experts are on
   # separate chips if that is faster. The result is the plan that its mesh gives.
-  for search in "llama3.2-1b --on tpu-v5e:4x4 --batch 2 --seq 32768" "mixtral-8x22b --on h100-sxm:8x4 --batch 64 --seq 4096"; do
+  for search in "llama3.2-1b --on tpu-v5e:4x4 --batch 2 --seq 32768" "mixtral-8x22b --on h100-sxm:4x8 --batch 64 --seq 4096"; do
     # shellcheck disable=SC2086
     status 0 "$RAFTER" plan $search --fit --json && {
       holds out 'd["memory"]["fits"] and (bool({"context", "sequence"} & d["settings"]["mesh"].keys()) if "llama" in d["model"]["name"] else d["settings"]["mesh"].get("expert") == 8)' "the mesh that --fit finds for $search"
@@ -341,9 +341,19 @@ case_refusals() {
   refuses 2 'remat' "$RAFTER" plan "$TINY" --remat everything
 }
 
+case_nodes() {
+  status 0 "$RAFTER" plan llama3-8b --on h100-sxm:2x8 --dtype bf16 --batch 16 --seq 4096 --remat block &&
+    says '^llama3-8b: .* on h100-sxm, 2 nodes of 8 chips: fsdp=16' out
+  ! grep -q notice err || fail 'a notice is printed for nodes of the usual size'
+  status 0 "$RAFTER" plan llama3-8b --on h100-sxm:8x2 --dtype bf16 --batch 16 --seq 4096 --remat block --json &&
+    says 'notice: h100-sxm is planned with 2 chips per node, but its data sheet has nodes of 8 chips'
+  holds out 'any("2 chips per node" in a for a in d["assumptions"]) and d["machine"]["chips"] == 16'
+  status 0 "$RAFTER" plan gpt2 --on tpu-v5e:4x4 --batch 16 && says ' on tpu-v5e, 16 chips \(4x4\): fsdp=16' out
+}
+
 case_large_machines() {
   status 3 "$RAFTER" plan llama3-405b --on h100-sxm --batch 1 --seq 4096 --json && holds out 'd["plan_seconds"] < 2 and d["memory"]["peak_bytes"] > 16 * 405e9' 'the 405B plan is made in well under a second'
-  for pod in tpu-v5p:16x20x28=8960 h100-sxm:8x2048=16384; do
+  for pod in tpu-v5p:16x20x28=8960 h100-sxm:2048x8=16384; do
     status 0 "$RAFTER" plan llama3-405b --on "${pod%=*}" --batch "${pod#*=}" --seq 8192 --dtype bf16 --remat block --json &&
       holds out 'd["plan_seconds"] < 2 and d["memory"]["fits"] and d["time"]["network_hidden_seconds"] > 0' "the 405B plan on ${pod%=*} is made in well under two seconds"
   done

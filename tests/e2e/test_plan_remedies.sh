@@ -33,7 +33,7 @@ follows() { python3 follow.py "$@" 2>why || fail "plan ${*:2}: $(cat why)"; }
 follows '--remat' gpt2 --on a5000 --batch 64
 follows '--microbatch' uva --on a5000 --batch 2048 --dtype bf16 --remat block
 follows '--zero 1' gemma2-9b --on h100-sxm:8 --mesh data=8 --batch 8 --seq 512 --dtype bf16 --remat block
-follows '--zero' llama3-8b --on h100-sxm:8x4 --mesh data=32 --batch 32 --seq 512 --dtype bf16 --remat block
+follows '--zero' llama3-8b --on h100-sxm:4x8 --mesh data=32 --batch 32 --seq 512 --dtype bf16 --remat block
 follows '--on tpu-v5e:' gpt2-xl --on tpu-v5e --batch 16 --dtype bf16
 follows '--on h100-sxm:' llama3-8b --on h100-sxm --batch 64 --seq 2048 --dtype bf16
 follows '--on a5000:2 --remat block --microbatch 2' gemma3-1b --on a5000

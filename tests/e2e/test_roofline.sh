@@ -35,16 +35,35 @@ refuses 2 'no extent' "$RAFTER" roofline allreduce --bytes 1 --on tpu-v5e --axes
 refuses 2 'joins at most 8' "$RAFTER" roofline allreduce --bytes 1 --on h100-sxm --axes 12
 # Over nodes, the network between them is the limit: 989e12 / 400e9, where NVLink alone gives 989e12
 # / 450e9. Between two nodes, half of an array is sent.
-status 0 "$RAFTER" roofline parallelism --strategy fsdp --on h100-sxm:8x64 --json &&
+status 0 "$RAFTER" roofline parallelism --strategy fsdp --on h100-sxm:64x8 --json &&
   holds out 'abs(d["critical"] - 989e12 / 400e9) < 1e-6'
-for chips in 8 8x2; do status 0 "$RAFTER" roofline parallelism --strategy fsdp --on h100-sxm:$chips --json &&
+for chips in 8 2x8; do status 0 "$RAFTER" roofline parallelism --strategy fsdp --on h100-sxm:$chips --json &&
   holds out 'abs(d["critical"] - 989e12 / 450e9) < 1e-6'; done
-status 0 "$RAFTER" roofline parallelism --strategy fsdp --on b200:8x16 --json &&
+status 0 "$RAFTER" roofline parallelism --strategy fsdp --on b200:16x8 --json &&
   holds out 'abs(d["critical"] - 2.25e15 / 400e9) < 1e-6'
-status 0 "$RAFTER" roofline parallelism --strategy fsdp+tp --on h100-sxm:8x64 --ff 28672 --tokens 1M --json &&
+status 0 "$RAFTER" roofline parallelism --strategy fsdp+tp --on h100-sxm:64x8 --ff 28672 --tokens 1M --json &&
   holds out 'abs(d["critical"] / (989e12 / 400e9 * 989e12 / 450e9 / 28672) - 1) < 1e-9 and abs(d["optimal_fsdp"] / (1e6 / 28672 * 400 / 450 * 512) ** 0.5 - 1) < 1e-9'
-status 0 "$RAFTER" roofline parallelism --strategy fsdp --on h100-sxm:8x64 --link nvlink --json &&
+status 0 "$RAFTER" roofline parallelism --strategy fsdp --on h100-sxm:64x8 --link nvlink --json &&
   holds out 'abs(d["critical"] - 989e12 / 450e9) < 1e-6' 'a link that is typed'
+# The token table of an untied model is a lookup: no FLOPs, and a step reads only its tokens' rows. A
+# tied table is the head. P of matrices: 32 blocks, and the head of 128256 x 4096.
+MATRICES='(32 * (4096 * 6144 + 4096 * 4096 + 3 * 4096 * 14336) + 128256 * 4096)'
+status 0 "$RAFTER" roofline cost --model llama3-8b --tokens 1M --on h100-sxm --json &&
+  holds out "d['flops'] == 6e6 * $MATRICES" 'a lookup has no FLOPs'
+status 0 "$RAFTER" roofline decode --model llama3-8b --dtype bf16 --batch 4 --context 1 --on h100-sxm --json &&
+  holds out "d['flops'] == 8 * $MATRICES and abs(d['load_seconds'] * 3.35e12 - 2 * ($MATRICES + 65 * 4096)) < 1e3 and d['weight_bytes'] == 2 * 8030261248" 'a step reads no lookup table, the memory holds it'
+status 0 "$RAFTER" roofline cost --model gpt2 --tokens 1M --on h100-sxm --json &&
+  holds out "d['flops'] == 6e6 * (12 * 12 * 768 ** 2 + 50257 * 768)" 'a tied table counts once'
+status 0 "$RAFTER" roofline cost --model llama3-8b --parameters 8e9 --tokens 1M --on h100-sxm --json &&
+  holds out "d['flops'] == 6e6 * 8e9" 'given parameters count as they are'
+# GPUs are nodes x chips per node, as Slurm, torchrun and NCCL count.
+status 0 "$RAFTER" roofline allreduce --bytes 16GB --on h100-sxm:2x8 --json && cp out two_of_eight &&
+  status 0 "$RAFTER" roofline allreduce --bytes 16GB --on h100-sxm:16 --json &&
+  holds out 'd["seconds"] == json.load(open("two_of_eight"))["seconds"]' 'h100-sxm:2x8 is h100-sxm:16'
+status 0 "$RAFTER" roofline allreduce --bytes 16GB --on h100-sxm:8x2 && says 'notice: h100-sxm is planned with 2 chips per node'
+status 0 "$RAFTER" roofline allreduce --bytes 16GB --on h100-sxm --axes 8,2 --json && cp out axes &&
+  status 0 "$RAFTER" roofline allreduce --bytes 16GB --on h100-sxm:8x2 --json &&
+  holds out 'd["seconds"] == json.load(open("axes"))["seconds"]' '--axes on a switch: nodes, chips per node'
 refuses 2 'axes within 16x16, got 32' "$RAFTER" roofline allgather --bytes 1GB --axes 32 --on tpu-v5e
 refuses 2 'expected at most 2, got 3' "$RAFTER" roofline allgather --bytes 1GB --axes 4,4,4 --on tpu-v5e
 refuses 2 'does not fit a pod' "$RAFTER" roofline allreduce --bytes 1 --on tpu-v5e:2x64

@@ -146,12 +146,12 @@ static void slices_nodes_and_devices(void **state) {
             (rf_mesh){.of = {[RF_AXIS_SLICE] = 4, [RF_AXIS_FSDP] = 16, [RF_AXIS_TENSOR] = 16}}, INNER);
   assert_true(g.slices == 1 && g.chips == 16 && !(g.resources & RF_RESOURCE_DCN));
   /* The eight groups of a node share its network cards if each group has one member in the node. */
-  groups_of("h100-sxm:8x4", (rf_mesh){.of = {[RF_AXIS_FSDP] = 4, [RF_AXIS_TENSOR] = 8}}, OUTER);
+  groups_of("h100-sxm:4x8", (rf_mesh){.of = {[RF_AXIS_FSDP] = 4, [RF_AXIS_TENSOR] = 8}}, OUTER);
   assert_true(g.inside == 1 && g.nodes == 4);
   close_to(g.node_bps, 4e11 / 8, 1e-12);
-  groups_of("h100-sxm:8x4", (rf_mesh){.of = {[RF_AXIS_FSDP] = 4, [RF_AXIS_TENSOR] = 8}}, INNER);
+  groups_of("h100-sxm:4x8", (rf_mesh){.of = {[RF_AXIS_FSDP] = 4, [RF_AXIS_TENSOR] = 8}}, INNER);
   assert_true(g.inside == 8 && g.nodes == 1);
-  groups_of("h100-sxm:8x4", (rf_mesh){.of = {[RF_AXIS_FSDP] = 2, [RF_AXIS_TENSOR] = 16}}, INNER);
+  groups_of("h100-sxm:4x8", (rf_mesh){.of = {[RF_AXIS_FSDP] = 2, [RF_AXIS_TENSOR] = 16}}, INNER);
   assert_true(g.inside == 8 && g.nodes == 2);
   /* With two devices per chip, the inner axis uses the link between them, which is six times as
    * fast as a torus axis. */
