@@ -85,9 +85,10 @@ double rf_value(rf_question *q, const char *name) {
   return rf_options_is_set(q->o, name) ? rf_options_float(q->o, name) : NAN;
 }
 
-double rf_multiplied(const rf_question *q, double parameters) {
-  bool typed = rf_options_given(q->o, "parameters") || rf_options_given(q->o, "active-parameters");
-  return q->has_model && !typed ? (double)q->params.matmul : parameters;
+double rf_multiplied(rf_question *q, double otherwise) {
+  if (rf_asked(q, "active-parameters")) return rf_value(q, "active-parameters");
+  if (rf_asked(q, "parameters")) return rf_value(q, "parameters");
+  return q->has_model ? (double)q->params.matmul : otherwise;
 }
 
 double rf_usd_per_hour(rf_question *q) {

@@ -8,9 +8,7 @@
  * T` (forward: 4), with L layers, N heads, H columns per head and T = `seq` positions. A
  * causal mask halves the FLOPs of attention. */
 static rf_status per_token(rf_question *q, double *matmuls, double *attention, rf_error *error) {
-  double parameters =
-             rf_multiplied(q, rf_value_or(q, "active-parameters", rf_value_or(q, "parameters", NAN))),
-         layers = rf_value_or(q, "layers", NAN);
+  double parameters = rf_multiplied(q, NAN), layers = rf_value_or(q, "layers", NAN);
   double heads = rf_asked(q, "heads") || q->has_model ? rf_value(q, "heads") : NAN,
          dim = rf_asked(q, "head-dim") || q->has_model ? rf_value(q, "head-dim") : NAN;
   bool forward = rf_flag(q, "forward"), causal = !rf_flag(q, "non-causal"),

@@ -32,10 +32,10 @@ typedef struct rf_question {
 bool rf_asked(rf_question *q, const char *name);
 double rf_value(rf_question *q, const char *name);
 double rf_value_or(rf_question *q, const char *name, double otherwise);
-/* Parameters of the matrices that multiply one token. For a model without --parameters and
- * --active-parameters, this is P_mm of the model (rf_params.matmul): a lookup table does not count,
- * and a tied table counts once, as the head. Otherwise this is `parameters`. */
-double rf_multiplied(const rf_question *q, double parameters);
+/* Parameters of the matrices that multiply one token: --active-parameters, --parameters, or P_mm of
+ * --model (rf_params.matmul). P_mm leaves out lookup tables and counts a tied table once, as the
+ * head. Returns `otherwise` if none of the three is given. */
+double rf_multiplied(rf_question *q, double otherwise);
 double rf_usd_per_hour(rf_question *q);                /* USD per chip and hour (--price); 0: unknown */
 const char *rf_word(rf_question *q, const char *name); /* as given, or the default; NULL: unset */
 bool rf_flag(rf_question *q, const char *name);
