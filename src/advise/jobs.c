@@ -158,6 +158,12 @@ static json_t *rollout_json(const rafter_plan *p, const lengths *l, const rf_ser
                    usd_per_million(usd_an_hour(p), served->tokens_per_second));
 }
 
+/* The job answers `prompts` prompts. */
+static void set_prompts(rafter_plan *p, const lengths *l, int64_t prompts) {
+  p->prompts = prompts;
+  p->samples = l->samples;
+}
+
 static void put_rollout(FILE *out, const lengths *l, const rf_serve_stats *served, int64_t prompts) {
   char a[32], b[32];
   fprintf(out, "\nrollout   %lld prompts of %lld tokens, %d sample%s each of %lld: %s, %s tokens/s\n",
@@ -180,6 +186,7 @@ static rf_status make_rollout(rafter_plan *p, const rf_options *o, rf_error *err
   RF_TRY(roll_out(p, p->plan, o, &l, &served, &prompts, error));
   json_object_set_new(p->extra, "rollout", rollout_json(p, &l, &served, prompts));
   put_rollout(p->extra_text, &l, &served, prompts);
+  set_prompts(p, &l, prompts);
   return RAFTER_OK;
 }
 
@@ -364,7 +371,7 @@ done:
 typedef struct phase {
   const char *name;
   const rf_plan *plan;
-  double seconds;
+  rf_plan_totals totals;
 } phase;
 
 static const char RL_NOTE[] = "RL steps can be planned but cannot be run yet; rollouts, the reference's log "
@@ -440,25 +447,27 @@ static json_t *rl_memory(rafter_plan *p, const phase *list, json_t *phases) {
                    "host_bytes", (json_int_t)host);
 }
 
-static void put_rl(rafter_plan *p, const phase list[3], const json_t *memory, const json_t *phases) {
-  char a[32], b[32];
-  double all = 0;
-  for (int i = 0; i < 3; i++) all += list[i].seconds;
-  fprintf(p->extra_text, "\nRL step   %s, %s of memory, the peak in %s%s\n", rf_text_seconds(all, a),
-          rf_text_bytes(json_number_value(json_object_get(memory, "peak_bytes")), b),
-          json_string_value(json_object_get(memory, "peak_op")),
-          json_is_true(json_object_get(memory, "fits")) ? "" : ": DOES NOT FIT");
-  for (int i = 0; i < 3; i++)
-    fprintf(
-        p->extra_text, "  %-12s %10s %12s  %4.1f %%\n", list[i].name, rf_text_seconds(list[i].seconds, a),
-        rf_text_bytes(
-            json_number_value(json_object_get(json_array_get((json_t *)phases, (size_t)i), "peak_bytes")), b),
-        100 * list[i].seconds / all);
-  fprintf(p->extra_text, "  %s\n  %s\n",
+static void put_rl(rafter_plan *p) {
+  fprintf(p->extra_text, "\nRL step   %s\n          %s\n",
           p->settings.model.lora.rank
               ? "all phases share one copy of the base weights; only the adapters belong to the policy"
               : "without --lora the policy's weights change, so the reference model has its own copy",
           RL_NOTE);
+}
+
+/* Sums the phases: the time, rate and cost of the plan are those of the whole RL step. Tokens are
+ * the tokens that the policy is trained on. */
+static void sum_rl(rafter_plan *p, const phase list[3], double sequences, const json_t *phases) {
+  rf_report_whole *whole = &p->whole;
+  *whole = (rf_report_whole){.unit = "RL step", .main = "policy", .phases = 3};
+  for (int i = 0; i < 3; i++) {
+    rf_plan_totals_add(&whole->totals, &list[i].totals, 1);
+    const json_t *peak = json_object_get(json_array_get(phases, (size_t)i), "peak_bytes");
+    whole->phase[i] = (rf_report_phase){.name = list[i].name,
+                                        .seconds = list[i].totals.time.seconds,
+                                        .peak_bytes = (int64_t)json_integer_value(peak)};
+  }
+  whole->totals.tokens = sequences * (double)p->plan->options.build.seq;
 }
 
 typedef struct rl_step {
@@ -508,12 +517,23 @@ static rf_status plan_reference(rl_step *s, int64_t microbatch, rf_error *error)
 }
 
 static void time_phases(const rl_step *s, const rf_plan *policy, phase list[3]) {
-  double sequences = (double)s->prompts * s->l.samples,
-         of_plan = (double)policy->options.build.microbatch * policy->options.build.accumulate;
-  list[0] = (phase){"rollout", s->prefill, s->served.seconds};
-  list[1] = (phase){"reference", s->reference,
-                    s->reference->step_seconds * ceil(sequences / (double)policy->options.build.microbatch)};
-  list[2] = (phase){"policy", policy, policy->step_seconds * ceil(sequences / of_plan)};
+  double sequences = (double)s->prompts * s->l.samples, micro = (double)policy->options.build.microbatch,
+         of_plan = micro * policy->options.build.accumulate;
+  int64_t copies = rf_generate_copies(s->decode), each = (s->prompts + copies - 1) / copies;
+  const rf_plan_totals reference = rf_plan_totals_of(s->reference), step = rf_plan_totals_of(policy);
+  list[0] = (phase){.name = "rollout", .plan = s->prefill};
+  list[1] = (phase){.name = "reference", .plan = s->reference};
+  list[2] = (phase){.name = "policy", .plan = policy};
+  /* Some copies may have fewer prompts than the simulated one, which changes their work only. */
+  rf_plan_totals_add(&list[0].totals, &s->served.total, (double)s->prompts / (double)(each * copies));
+  list[0].totals.time = s->served.total.time;
+  list[0].totals.time.seconds = s->served.seconds;
+  rf_plan_totals_add(&list[1].totals, &reference, ceil(sequences / micro));
+  rf_plan_totals_add(&list[2].totals, &step, ceil(sequences / of_plan));
+}
+
+static double seconds_of(const phase list[3]) {
+  return list[0].totals.time.seconds + list[1].totals.time.seconds + list[2].totals.time.seconds;
 }
 
 /* A cost function for --fit: gives the cost of the whole RL step for one plan of the policy. */
@@ -524,9 +544,7 @@ static rf_status rl_cost(void *self, const rf_plan *plan, rf_fit_cost *cost, rf_
   RF_TRY(plan_reference(s, plan->options.build.microbatch, error));
   time_phases(s, plan, list);
   const rl_bytes bytes = count_rl((const rf_plan *const[]){s->prefill, s->reference, plan});
-  *cost = (rf_fit_cost){.bytes = bytes.peak,
-                        .beside = bytes.copy,
-                        .seconds = list[0].seconds + list[1].seconds + list[2].seconds};
+  *cost = (rf_fit_cost){.bytes = bytes.peak, .beside = bytes.copy, .seconds = seconds_of(list)};
   return RAFTER_OK;
 }
 
@@ -562,14 +580,16 @@ static rf_status make_rl(rafter_plan *p, const rf_options *o, rf_error *error) {
   if (!p->plan) RF_GO(plan_policy(&s, error));
   say_copies(p, s.decode);
   time_phases(&s, p->plan, list);
-  double sequences = (double)s.prompts * s.l.samples,
-         seconds = list[0].seconds + list[1].seconds + list[2].seconds;
+  double sequences = (double)s.prompts * s.l.samples, seconds = seconds_of(list);
   json_t *phases = json_array();
   for (int i = 0; i < 3; i++)
-    json_array_append_new(phases, json_pack("{ss sf ss}", "name", list[i].name, "seconds", list[i].seconds,
-                                            "digest", list[i].plan->digest));
+    json_array_append_new(phases, json_pack("{ss sf sf ss}", "name", list[i].name, "seconds",
+                                            list[i].totals.time.seconds, "model_flops",
+                                            list[i].totals.model_flops, "digest", list[i].plan->digest));
   json_t *memory = rl_memory(p, list, phases);
-  put_rl(p, list, memory, phases);
+  sum_rl(p, list, sequences, phases);
+  put_rl(p);
+  set_prompts(p, &s.l, s.prompts);
   json_object_set_new(p->extra, "memory", memory);
   json_object_set_new(p->extra, "rollout", rollout_json(p, &s.l, &s.served, s.prompts));
   json_object_set_new(p->extra, "rl",

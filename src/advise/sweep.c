@@ -101,6 +101,44 @@ static json_t *find_cliffs(const rf_sweep_row *row, int count) {
   return cliffs;
 }
 
+/* The phase of the job that explains why row `after` has more seconds (or peak bytes) than row
+ * `before`. Returns false if the job has no phases. */
+static bool cause_of_phases(const json_t *before, const json_t *after, bool memory, double growth_,
+                            rf_cause *cause) {
+  const json_t *old = json_object_get(json_object_get(before, "rl"), "phases"), *phase, *worst = NULL;
+  const char *key = memory ? "peak_bytes" : "seconds";
+  double most = 0, was = 0, is = 0;
+  size_t i;
+  char a[32], b[32];
+  json_array_foreach (json_object_get(json_object_get(after, "rl"), "phases"), i, phase) {
+    double left = json_number_value(json_object_get(json_array_get(old, i), key)),
+           right = json_number_value(json_object_get(phase, key)),
+           excess = memory ? right : right - growth_ * left; /* the largest phase is the peak */
+    if (worst && excess <= most) continue;
+    worst = phase;
+    most = excess;
+    was = left;
+    is = right;
+  }
+  if (!worst) return false;
+  char *(*text)(double, char[32]) = memory ? rf_text_bytes : rf_text_seconds;
+  cause->kind = "phase";
+  snprintf(cause->text, sizeof cause->text, "phase %s goes from %s to %s",
+           json_string_value(json_object_get(worst, "name")), text(was, a), text(is, b));
+  return true;
+}
+
+/* Finds why row i differs from the row before it. */
+static void explain(rf_sweep_row *row, int i, const rf_plan *before, const rf_plan *plan, const json_t *rows,
+                    const json_t *one) {
+  const json_t *last = json_array_get(rows, (size_t)i - 1);
+  double time = growth(row, i, false), memory = growth(row, i, true);
+  if (!cause_of_phases(last, one, false, time, &row[i].why_time))
+    row[i].why_time = rf_cause_of_time(before, plan, time);
+  if (!cause_of_phases(last, one, true, memory, &row[i].why_memory))
+    row[i].why_memory = rf_cause_of_memory(before, plan, memory);
+}
+
 static double number_of(const char *text) {
   char *end;
   double x = strtod(text, &end);
@@ -209,10 +247,7 @@ rf_status rf_plan_sweep(const rf_options *o, const rafter_sink *sink, rf_error *
     RF_GO(plan_value(o, name, batch, &row[i], &plan, &one, &refused, error));
     if (!row[i].planned && !first.message[0]) first = refused;
     any = any || row[i].planned;
-    if (plan && before) {
-      row[i].why_time = rf_cause_of_time(before->plan, plan->plan, growth(row, i, false));
-      row[i].why_memory = rf_cause_of_memory(before->plan, plan->plan, growth(row, i, true));
-    }
+    if (plan && before) explain(row, i, before->plan, plan->plan, rows, one);
     rafter_plan_free(before);
     before = plan;
     plan = NULL;

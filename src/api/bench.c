@@ -323,7 +323,7 @@ static double walks_seconds(const rf_plan *plan, int64_t sequences, int64_t dept
   for (int64_t at = 0; prices && part && at < count; at += rows) {
     int64_t here = count - at < rows ? count - at : rows;
     for (int64_t i = 0; i < sequences; i++) part[i] = (rf_extent){here, depth + at + here};
-    sum += rf_walk_price(prices, part, (int)sequences);
+    sum += rf_walk_price(prices, part, (int)sequences, NULL);
   }
   rf_walk_prices_close(prices);
   free(part);

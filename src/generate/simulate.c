@@ -119,6 +119,7 @@ typedef struct simulation {
   /* true: only decoding. Prompts arrive with their cache, and only their last token is computed. */
   bool remote_prefill;
   double seconds; /* Predicted seconds of all forward passes so far. */
+  rf_plan_totals total;
   const rf_arrival *list;
   int64_t count, next, told, gaps;
   double clock;
@@ -136,7 +137,7 @@ static rf_status forward(void *self, int plan, rf_forward_part *part, int count,
   (void)error;
   for (int i = 0; i < count; i++)
     s->extent[i] = (rf_extent){remote ? 1 : part[i].count, part[i].sequence->length + part[i].count};
-  s->seconds += rf_walk_price(s->prices[remote ? RF_DECODE : plan], s->extent, count);
+  s->seconds += rf_walk_price(s->prices[remote ? RF_DECODE : plan], s->extent, count, &s->total);
   return RAFTER_OK;
 }
 
@@ -284,6 +285,7 @@ static rf_status simulate(const rf_generate_settings *settings, bool remote_pref
   served->counts = rf_generator_counts(s.g);
   served->seconds = s.clock - list[0].at;
   served->busy_seconds = s.seconds;
+  served->total = s.total;
   served->tokens_per_second = served->seconds > 0 ? (double)served->counts.tokens / served->seconds : 0;
   double came = list[count - 1].at - list[0].at;
   served->arrivals_per_second = came > 0 ? (double)(count - 1) / came : 0;

@@ -27,8 +27,11 @@ rf_status rf_arrivals_read(const char *path, rf_arrival like, rf_arrival **list,
 enum { RF_P50, RF_P95, RF_P99, RF_PERCENTILES };
 typedef struct rf_serve_stats {
   rf_generate_counts counts;
-  double seconds;             /* Time from the first arrival to the last token. */
-  double busy_seconds;        /* Seconds in which a step ran. */
+  double seconds;      /* Time from the first arrival to the last token. */
+  double busy_seconds; /* Seconds in which a step ran. */
+  /* Time and work of all forward passes, as if all copies of the model ran them. rf_simulate_apart:
+   * only of the machine that decodes. */
+  rf_plan_totals total;
   double arrivals_per_second; /* Mean over the list of arrivals. */
   double ttft[RF_PERCENTILES], tpot[RF_PERCENTILES],
       /* In seconds. ttft: from arrival to first token; tpot: between tokens; latency: from arrival

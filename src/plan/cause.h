@@ -5,7 +5,7 @@
 #include "plan/plan.h"
 
 typedef struct rf_cause {
-  const char *kind; /* "kernel", "bound", "tile", "page", "topology", "class" or "op" */
+  const char *kind; /* "kernel", "bound", "tile", "page", "topology", "class", "op" or "phase" */
   char text[320];
 } rf_cause;
 

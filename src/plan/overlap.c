@@ -282,8 +282,7 @@ rf_step_time rf_plan_schedule(const rf_plan *plan) {
     if (time.network_hidden < 0) time.network_hidden = 0;
     free(t.made);
   }
-  for (int b = 1; b < RF_BOUNDS; b++)
-    if (time.by[b] > time.by[time.bound]) time.bound = (rf_bound)b;
+  time.bound = rf_largest_bound(&time);
   if (lane > core) time.bound = RF_BOUND_NETWORK; /* a link is busy for longer than the core */
   return time;
 }

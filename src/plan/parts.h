@@ -91,6 +91,9 @@ void rf_plan_cost(rf_plan *plan);
 double rf_cost_limit(const rf_machine *machine, const rf_graph *graph, const rf_op *op,
                      const rf_kernel *kernel, rf_work work, rf_bound *bound);
 
+/* rate.c: the bound that takes most time of a step. */
+rf_bound rf_largest_bound(const rf_step_time *time);
+
 /* overlap.c: sets the time and links of every transfer; simulates a step on one timeline. */
 void rf_plan_price_transfers(rf_plan *plan);
 rf_step_time rf_plan_schedule(const rf_plan *plan);

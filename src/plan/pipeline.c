@@ -205,9 +205,7 @@ static void set_time(rf_plan *plan, double seconds) {
   t->by[RF_BOUND_NETWORK] = seconds > core ? seconds - core : 0;
   t->network_hidden = sent - (t->by[RF_BOUND_NETWORK] - t->bubble);
   if (t->network_hidden < 0) t->network_hidden = 0;
-  t->bound = RF_BOUND_COMPUTE;
-  for (int b = 1; b < RF_BOUNDS; b++)
-    if (t->by[b] > t->by[t->bound]) t->bound = (rf_bound)b;
+  t->bound = rf_largest_bound(t);
   plan->step_seconds = seconds;
 }
 

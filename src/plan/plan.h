@@ -78,6 +78,13 @@ typedef struct rf_step_time {
   double offload_exposed; /* part of by[network]: the core waits for the host */
 } rf_step_time;
 
+/* Time and work of one or more steps or forward passes, over all chips. */
+typedef struct rf_plan_totals {
+  rf_step_time time;
+  double tokens, model_flops, hardware_flops, flops_full_square, bytes;
+  double sent_bytes; /* sum of the sizes of the whole arrays in one chip's collectives */
+} rf_plan_totals;
+
 /* A stage of a pipeline. A stage has one run of consecutive layers, or V runs with
  * interleaved:V. */
 typedef struct rf_plan_stage {
@@ -285,14 +292,19 @@ double rf_plan_walk_seconds(const rf_plan *plan, const rf_extent *part, int part
 rf_status rf_plan_walk_ops(const rf_plan *plan, const rf_extent *part, int parts, double times,
                            double *seconds, double *limit, rf_error *error);
 /* Like rf_plan_walk_seconds, for many forward passes of one plan. The plan must outlive the prices.
- * rf_walk_prices_open returns NULL if memory runs out. rf_walk_prices_close accepts NULL. */
+ * rf_walk_prices_open returns NULL if memory runs out. rf_walk_prices_close accepts NULL.
+ * rf_walk_price adds time and work of the pass to `sum` (may be NULL). */
 typedef struct rf_walk_prices rf_walk_prices;
 rf_walk_prices *rf_walk_prices_open(const rf_plan *plan);
-double rf_walk_price(rf_walk_prices *prices, const rf_extent *part, int parts);
+double rf_walk_price(rf_walk_prices *prices, const rf_extent *part, int parts, rf_plan_totals *sum);
 void rf_walk_prices_close(rf_walk_prices *prices);
 
 /* Tokens of a training step, or rows of a forward pass, over all chips. */
 double rf_plan_tokens(const rf_plan *plan);
+/* Time and work of one step of the plan. */
+rf_plan_totals rf_plan_totals_of(const rf_plan *plan);
+/* Adds `times` times `more` to `sum`. The bound of the sum is the one that takes most time. */
+void rf_plan_totals_add(rf_plan_totals *sum, const rf_plan_totals *more, double times);
 /* Peak FLOP/s of all chips in the plan's dtype. In bf16, a CPU without tiles has its f32 peak. */
 double rf_plan_peak_flops(const rf_plan *plan);
 /* Peak FLOP/s in the dtype of the linear layers (--matmul-dtype). MFU is relative to this peak.

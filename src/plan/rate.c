@@ -1,12 +1,49 @@
-/* rate.c - tokens per step, and the peak FLOP/s, which utilisation is measured against. */
-#include "plan/plan.h"
+/* rate.c - tokens per step, sums of time and work, and the peak FLOP/s, which utilisation is measured
+ * against. */
+#include "plan/parts.h"
 
 #include <string.h>
+
+rf_bound rf_largest_bound(const rf_step_time *time) {
+  rf_bound bound = RF_BOUND_COMPUTE;
+  for (int b = 1; b < RF_BOUNDS; b++)
+    if (time->by[b] > time->by[bound]) bound = (rf_bound)b;
+  return bound;
+}
 
 double rf_plan_tokens(const rf_plan *plan) {
   const rf_build_options *b = &plan->options.build;
   if (b->job != RF_JOB_GENERATE) return (double)(b->microbatch * b->seq * b->accumulate);
   return (double)(b->rows > 0 ? b->rows : b->microbatch);
+}
+
+rf_plan_totals rf_plan_totals_of(const rf_plan *plan) {
+  return (rf_plan_totals){.time = plan->time,
+                          .tokens = rf_plan_tokens(plan),
+                          .model_flops = plan->model_flops,
+                          .hardware_flops = plan->hardware_flops,
+                          .flops_full_square = plan->flops_full_square,
+                          .bytes = plan->bytes,
+                          .sent_bytes = plan->sent_bytes};
+}
+
+void rf_plan_totals_add(rf_plan_totals *sum, const rf_plan_totals *more, double times) {
+  rf_step_time *t = &sum->time;
+  const rf_step_time *add = &more->time;
+  t->seconds += times * add->seconds;
+  for (int b = 0; b < RF_BOUNDS; b++) t->by[b] += times * add->by[b];
+  t->bound = rf_largest_bound(t);
+  t->network_hidden += times * add->network_hidden;
+  t->network_latency += times * add->network_latency;
+  t->bubble += times * add->bubble;
+  t->offload += times * add->offload;
+  t->offload_exposed += times * add->offload_exposed;
+  sum->tokens += times * more->tokens;
+  sum->model_flops += times * more->model_flops;
+  sum->hardware_flops += times * more->hardware_flops;
+  sum->flops_full_square += times * more->flops_full_square;
+  sum->bytes += times * more->bytes;
+  sum->sent_bytes += times * more->sent_bytes;
 }
 
 double rf_plan_matmul_peak_flops(const rf_plan *plan) {

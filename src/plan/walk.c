@@ -114,28 +114,66 @@ static void cut_rows(rf_graph *graph, int64_t rows, int64_t sequences) {
       graph->tensor[rf_cached_of(graph, &graph->op[i]).table].shape[0] = sequences;
 }
 
-/* Seconds that the chip and each direction of the host link are busy. All three work at once. */
+/* Seconds that the chip and each direction of the host link are busy. All three work at once.
+ * `total`: work of the ops, and time on the chip by bound. */
 typedef struct spans {
   double chip, in, out;
+  rf_plan_totals total;
 } spans;
 
 static double longest(spans s) {
   return s.chip > s.in ? (s.chip > s.out ? s.chip : s.out) : s.in > s.out ? s.in : s.out;
 }
 
-static void add(spans *s, const rf_op *op, double seconds) {
-  *(op->def->exchange == RF_EXCHANGE_FROM_HOST ? &s->in
-    : op->def->exchange == RF_EXCHANGE_TO_HOST ? &s->out
-                                               : &s->chip) += seconds;
+/* Time and work of `calls` equal calls of an op on one chip. */
+typedef struct priced {
+  rf_work work; /* of one call */
+  double seconds, calls;
+  rf_bound bound;
+} priced;
+
+static void add(spans *s, const rf_op *op, priced p) {
+  rf_plan_totals *t = &s->total;
+  t->model_flops += p.work.flops * p.calls;
+  t->hardware_flops += rf_cost_flops(p.work) * p.calls;
+  t->flops_full_square += p.work.flops_full * p.calls;
+  t->bytes += (p.work.bytes_read + p.work.bytes_written) * p.calls;
+  t->sent_bytes += p.work.sent_bytes * p.calls;
+  if (op->def->exchange == RF_EXCHANGE_FROM_HOST) s->in += p.seconds;
+  else if (op->def->exchange == RF_EXCHANGE_TO_HOST) s->out += p.seconds;
+  else {
+    s->chip += p.seconds;
+    t->time.by[p.bound] += p.seconds;
+  }
 }
 
-/* Seconds of one op. The time of a transfer is proportional to its bytes, except for latency. A
+/* Adds a forward pass on all chips to `sum` and returns its seconds. */
+static double finish_pass(const rf_plan *plan, const spans *s, rf_plan_totals *sum) {
+  const double chips = (double)rf_mesh_chips(&plan->graph->mesh), seconds = longest(*s);
+  if (!sum) return seconds;
+  rf_plan_totals one = s->total;
+  one.time.seconds = seconds;
+  one.time.offload = s->in + s->out;
+  one.time.offload_exposed = seconds - s->chip;
+  one.time.by[RF_BOUND_NETWORK] += seconds - s->chip;
+  one.model_flops *= chips;
+  one.hardware_flops *= chips;
+  one.flops_full_square *= chips;
+  one.bytes *= chips;
+  rf_plan_totals_add(sum, &one, 1);
+  return seconds;
+}
+
+/* Prices one op. The time of a transfer is proportional to its bytes, except for latency. A
  * transfer between chips overlaps with nothing, because the next product needs its result. */
-static double walk_op_seconds(const rf_plan *plan, const rf_graph *graph, int i, rf_work work) {
+static priced price_op(const rf_plan *plan, const rf_graph *graph, int i, rf_work work) {
   const rf_plan_op *p = &plan->op[i];
-  if (!p->lanes) return rf_cost_op(&plan->machine, graph, &graph->op[i], p->kernel, work, NULL) * p->calls;
+  priced to = {.work = work, .calls = p->calls, .bound = RF_BOUND_NETWORK};
   double part = p->work.sent_bytes > 0 ? work.sent_bytes / p->work.sent_bytes : 1;
-  return (p->wait + (p->seconds - p->wait) * part) * p->calls;
+  to.seconds = p->lanes
+                   ? (p->wait + (p->seconds - p->wait) * part) * p->calls
+                   : rf_cost_op(&plan->machine, graph, &graph->op[i], p->kernel, work, &to.bound) * p->calls;
+  return to;
 }
 
 /* Copies the graph, with only as many rows in its tensors as these sequences have. The caller frees
@@ -156,7 +194,7 @@ double rf_plan_walk_seconds(const rf_plan *plan, const rf_extent *part, int part
   if (!graph.tensor) return plan->step_seconds;
   for (int i = 0; i < graph.op_count; i++) {
     const rf_op *op = &graph.op[i];
-    add(&sum, op, walk_op_seconds(plan, &graph, i, work_of(&graph, op, part, parts)));
+    add(&sum, op, price_op(plan, &graph, i, work_of(&graph, op, part, parts)));
   }
   free(graph.tensor);
   return longest(sum);
@@ -172,7 +210,7 @@ rf_status rf_plan_walk_ops(const rf_plan *plan, const rf_extent *part, int parts
     rf_work work = work_of(&graph, op, part, parts);
     double least = p->lanes ? rf_plan_limit(plan, i, NULL)
                             : rf_cost_limit(&plan->machine, &graph, op, p->kernel, work, NULL);
-    seconds[i] += times * walk_op_seconds(plan, &graph, i, work);
+    seconds[i] += times * price_op(plan, &graph, i, work).seconds;
     limit[i] += times * p->calls * least;
   }
   free(graph.tensor);
@@ -245,12 +283,12 @@ static spans all_but_attention(rf_walk_prices *w, int64_t rows, int parts) {
   for (int i = 0; i < w->graph.op_count; i++) {
     const rf_op *op = &w->graph.op[i];
     if (!depends_on_context(plan->graph, op))
-      add(&kept->spans, op, walk_op_seconds(plan, &w->graph, i, plain_work(&w->graph, op, rows)));
+      add(&kept->spans, op, price_op(plan, &w->graph, i, plain_work(&w->graph, op, rows)));
   }
   return kept->spans;
 }
 
-double rf_walk_price(rf_walk_prices *w, const rf_extent *part, int parts) {
+double rf_walk_price(rf_walk_prices *w, const rf_extent *part, int parts, rf_plan_totals *total) {
   const rf_plan *plan = w->plan;
   int64_t rows = sum_of_rows(part, parts);
   spans sum = all_but_attention(w, rows, parts);
@@ -258,17 +296,20 @@ double rf_walk_price(rf_walk_prices *w, const rf_extent *part, int parts) {
     const rf_op *op = &w->graph.op[w->alike[k]];
     const int own[] = {op->input[0], op->output[0]};
     if (moves_cache(plan->graph, op)) {
-      add(&sum, op,
-          walk_op_seconds(plan, &w->graph, w->alike[k], moved_work(&w->graph, op, part, parts)) /
-              plan->op[w->alike[k]].calls * w->count[k]);
+      priced one = price_op(plan, &w->graph, w->alike[k], moved_work(&w->graph, op, part, parts));
+      one.seconds = one.seconds / one.calls * w->count[k];
+      one.calls = w->count[k];
+      add(&sum, op, one);
       continue;
     }
     for (int t = 0; t < 2; t++)
       w->graph.tensor[own[t]].shape[0] = rows_of(plan->graph, plan->graph->tensor[own[t]].shape[0], rows);
     w->graph.tensor[rf_cached_of(&w->graph, op).table].shape[0] = parts;
-    rf_work work = cached_work(&w->graph, op, part, parts);
-    sum.chip +=
-        rf_cost_op(&plan->machine, &w->graph, op, plan->op[w->alike[k]].kernel, work, NULL) * w->count[k];
+    priced one = {.work = cached_work(&w->graph, op, part, parts), .calls = w->count[k]};
+    one.seconds =
+        rf_cost_op(&plan->machine, &w->graph, op, plan->op[w->alike[k]].kernel, one.work, &one.bound) *
+        w->count[k];
+    add(&sum, op, one);
   }
-  return longest(sum);
+  return finish_pass(plan, &sum, total);
 }

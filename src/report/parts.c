@@ -3,6 +3,10 @@
 
 #include <stdio.h>
 
+rf_plan_totals rf_report_totals(const rf_report_plan *report) {
+  return report->whole ? report->whole->totals : rf_plan_totals_of(report->plan);
+}
+
 /* ---- parameters ------------------------------------------------------------------------------ */
 
 void rf_report_put_parameters(json_t *model, const rf_plan *plan) {
@@ -120,7 +124,8 @@ void rf_report_put_work(json_t *json, const rf_plan *plan) {
   json_object_set_new(json, "by_part", parts);
 }
 
-void rf_report_print_work(FILE *out, const rf_plan *plan) {
+void rf_report_print_work(FILE *out, const rf_report_plan *report) {
+  const rf_plan *plan = report->plan;
   rf_part_work work[RF_PARTS];
   char a[32];
   double all = plan->model_flops;
@@ -134,5 +139,6 @@ void rf_report_print_work(FILE *out, const rf_plan *plan) {
     fprintf(out, "%s %s %s (%.1f %%)", before, GROUPS[g].name, rf_text_flops(step, a), 100 * step / all);
     before = ",";
   }
+  if (report->whole) fprintf(out, " of phase %s", report->whole->main);
   fputc('\n', out);
 }

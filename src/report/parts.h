@@ -4,13 +4,15 @@
 
 #include "report/report.h"
 
+/* Time and work of one step of the whole job. All figures of time, rate and cost come from here. */
+rf_plan_totals rf_report_totals(const rf_report_plan *report);
 /* Adds parameters_attention and the other parameter counts to the object `model`. */
 void rf_report_put_parameters(json_t *model, const rf_plan *plan);
 /* Adds "by_part" (FLOPs of each model part) and the sums of its groups to the object `work`. */
 void rf_report_put_work(json_t *work, const rf_plan *plan);
 /* Each of these two functions prints one line of text. */
 void rf_report_print_parameters(FILE *out, const rf_plan *plan);
-void rf_report_print_work(FILE *out, const rf_plan *plan);
+void rf_report_print_work(FILE *out, const rf_report_plan *report);
 /* pipeline.c: the stages of a plan with pipeline parallelism. */
 json_t *rf_report_pipeline_json(const rf_plan *plan);
 void rf_report_print_pipeline(FILE *out, const rf_plan *plan);

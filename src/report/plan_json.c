@@ -99,8 +99,7 @@ static json_t *program_json(const rf_plan *plan) {
                    "working", (json_int_t)m->working);
 }
 
-static json_t *time_json(const rf_plan *plan) {
-  const rf_step_time *t = &plan->time;
+static json_t *time_json(const rf_plan *plan, const rf_step_time *t) {
   return json_pack("{sf ss sf sf sf sf sf sf sf sf sf sf ss}", "seconds", t->seconds, "bound",
                    BOUND[t->bound], "compute_seconds", t->by[RF_BOUND_COMPUTE], "memory_seconds",
                    t->by[RF_BOUND_MEMORY], "network_seconds", t->by[RF_BOUND_NETWORK], "latency_seconds",
@@ -111,16 +110,16 @@ static json_t *time_json(const rf_plan *plan) {
                    !strcmp(plan->machine.source, "detected") ? "low" : "normal");
 }
 
-static json_t *rate_json(const rf_plan *plan) {
-  double t = plan->step_seconds, work = rf_plan_matmul_peak_flops(plan) * t,
+static json_t *rate_json(const rf_plan *plan, const rf_plan_totals *total) {
+  double t = total->time.seconds, work = rf_plan_matmul_peak_flops(plan) * t,
          wide = rf_plan_peak_flops(plan) * t;
-  return json_pack("{sf sf sf sf sf sf}", "tokens_per_second", t > 0 ? rf_plan_tokens(plan) / t : 0, "mfu",
-                   work > 0 ? plan->model_flops / work : 0, "hfu", work > 0 ? plan->hardware_flops / work : 0,
-                   "mfu_full_square", work > 0 ? plan->flops_full_square / work : 0, "emfu",
-                   wide > 0 ? plan->model_flops / wide : 0, "bandwidth_fraction",
-                   t > 0 && plan->machine.read_bps > 0
-                       ? plan->bytes / (t * plan->machine.read_bps * plan->machine.chips)
-                       : 0);
+  return json_pack(
+      "{sf sf sf sf sf sf}", "tokens_per_second", t > 0 ? total->tokens / t : 0, "mfu",
+      work > 0 ? total->model_flops / work : 0, "hfu", work > 0 ? total->hardware_flops / work : 0,
+      "mfu_full_square", work > 0 ? total->flops_full_square / work : 0, "emfu",
+      wide > 0 ? total->model_flops / wide : 0, "bandwidth_fraction",
+      t > 0 && plan->machine.read_bps > 0 ? total->bytes / (t * plan->machine.read_bps * plan->machine.chips)
+                                          : 0);
 }
 
 /* Lists all known price tiers, and for each tier the price of a million tokens. */
@@ -140,8 +139,9 @@ static json_t *prices_json(const rf_plan *plan, double rate) {
 /* Costs of all chips. If the price is unknown, costs are null, and `assumptions` says so. */
 static json_t *cost_json(const rf_report_plan *report) {
   const rf_plan *plan = report->plan;
-  double usd = plan->machine.usd_per_chip_hour * plan->machine.chips,
-         rate = plan->step_seconds > 0 ? rf_plan_tokens(plan) / plan->step_seconds : 0;
+  const rf_plan_totals total = rf_report_totals(report);
+  double usd = plan->machine.usd_per_chip_hour * plan->machine.chips, t = total.time.seconds,
+         rate = t > 0 ? total.tokens / t : 0;
   double seconds = rate > 0 ? report->tokens / rate : 0, tokens_per_usd = usd > 0 ? rate * 3600 / usd : 0;
   double watts = plan->machine.watts * plan->machine.chips;
   bool priced = usd > 0, asked = report->tokens > 0;
@@ -149,8 +149,7 @@ static json_t *cost_json(const rf_report_plan *report) {
       "{ss? so so so so so so so so so}", "price_tier", priced ? plan->machine.price_tier : NULL, "prices",
       prices_json(plan, rate),
       "performance_per_usd", /* model FLOPs per USD: peak times EMFU, divided by the price */
-      real_or_null(priced && rate > 0 ? plan->model_flops / plan->step_seconds * 3600 / usd : 0,
-                   priced && rate > 0),
+      real_or_null(priced && rate > 0 ? total.model_flops / t * 3600 / usd : 0, priced && rate > 0),
       "usd_per_chip_hour", real_or_null(plan->machine.usd_per_chip_hour, priced), "usd_per_million_tokens",
       real_or_null(tokens_per_usd > 0 ? 1e6 / tokens_per_usd : 0, priced && rate > 0), "tokens_per_usd",
       real_or_null(tokens_per_usd, priced), "peak_flops_per_usd",
@@ -163,12 +162,13 @@ static json_t *cost_json(const rf_report_plan *report) {
 /* The object "budget": number of complete steps in the given time, their tokens and their price. */
 static json_t *budget_json(const rf_report_plan *report) {
   const rf_plan *plan = report->plan;
-  double steps = plan->step_seconds > 0 ? floor(report->budget_seconds / plan->step_seconds) : 0,
+  const rf_plan_totals total = rf_report_totals(report);
+  double steps = total.time.seconds > 0 ? floor(report->budget_seconds / total.time.seconds) : 0,
          usd = plan->machine.usd_per_chip_hour;
   json_t *price =
       usd > 0 ? json_real(usd * plan->machine.chips * report->budget_seconds / 3600) : json_null();
   return json_pack("{sf sf sf so}", "seconds", report->budget_seconds, "steps", steps, "tokens",
-                   steps * rf_plan_tokens(plan), "usd", price);
+                   steps * total.tokens, "usd", price);
 }
 
 static void say_chips(json_t *list, const rf_plan *plan) {
@@ -363,6 +363,7 @@ static json_t *frontier_json(const rf_report_plan *report) {
 
 json_t *rf_report_plan_json(const rf_report_plan *report) {
   const rf_plan *plan = report->plan, *largest = rf_plan_larger(plan, report->prefill);
+  const rf_plan_totals total = rf_report_totals(report);
   const char *version = rafter_version();
   char number[32] = "";
   sscanf(version, "rafter %31s", number);
@@ -374,15 +375,16 @@ json_t *rf_report_plan_json(const rf_report_plan *report) {
                                             report->advice[i].peak_bytes <= rf_plan_room(&plan->options),
                                             "approximate", report->advice[i].approximate, "exact",
                                             report->advice[i].exact));
-  json_t *json = json_pack(
-      "{ss ss ss so so so so so so so so so so ss sf}", "rafter", number, "command", "plan", "job",
-      report->job, "model", model_json(plan), "machine", machine_json(plan), "settings", settings_json(plan),
-      "memory", memory_json(plan, largest), "work",
-      json_pack("{sf sf sf sf sf ss}", "model_flops", plan->model_flops, "hardware_flops",
-                plan->hardware_flops, "flops_full_square", plan->flops_full_square, "bytes", plan->bytes,
-                "collective_bytes", plan->sent_bytes, "flops_convention", "causal"),
-      "time", time_json(plan), "rate", rate_json(plan), "cost", cost_json(report), "advice", advice,
-      "assumptions", assumptions_json(plan), "digest", plan->digest, "plan_seconds", plan->build_seconds);
+  json_t *json =
+      json_pack("{ss ss ss so so so so so so so so so so ss sf}", "rafter", number, "command", "plan", "job",
+                report->job, "model", model_json(plan), "machine", machine_json(plan), "settings",
+                settings_json(plan), "memory", memory_json(plan, largest), "work",
+                json_pack("{sf sf sf sf sf ss}", "model_flops", total.model_flops, "hardware_flops",
+                          total.hardware_flops, "flops_full_square", total.flops_full_square, "bytes",
+                          total.bytes, "collective_bytes", total.sent_bytes, "flops_convention", "causal"),
+                "time", time_json(plan, &total.time), "rate", rate_json(plan, &total), "cost",
+                cost_json(report), "advice", advice, "assumptions", assumptions_json(plan), "digest",
+                plan->digest, "plan_seconds", plan->build_seconds);
   if (json && plan->options.program.program != RF_PROGRAM_RAFTER)
     json_object_set_new(json_object_get(json, "memory"), "program", program_json(largest));
   if (json) json_object_set(json, "fits", json_object_get(json_object_get(json, "memory"), "fits"));

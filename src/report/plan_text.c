@@ -114,8 +114,10 @@ static void put_largest(FILE *out, const rf_plan *plan) {
   free(list);
 }
 
-static void put_cost(FILE *out, const rf_report_plan *report, double t) {
+static void put_cost(FILE *out, const rf_report_plan *report) {
   const rf_plan *plan = report->plan;
+  const rf_plan_totals total = rf_report_totals(report);
+  double t = total.time.seconds;
   double chip = plan->machine.usd_per_chip_hour, usd = chip * plan->machine.chips / 3600;
   char a[32], b[32];
   if (t <= 0) return;
@@ -125,13 +127,13 @@ static void put_cost(FILE *out, const rf_report_plan *report, double t) {
   bool others = m->price_count > 1 || (m->price_count && strcmp(m->price_tier, m->price[0].tier) != 0);
   if (chip > 0)
     fprintf(out, "cost      %.4g USD per million tokens at %.2f USD per chip hour (%s%s%s)\n",
-            usd * t / rf_plan_tokens(plan) * 1e6, chip, m->price_tier, others ? "; --price takes " : "",
+            usd * t / total.tokens * 1e6, chip, m->price_tier, others ? "; --price takes " : "",
             others ? tiers : "");
   else if (m->price_count)
     fprintf(out, "cost      no list price of %s is known; --price takes %s\n", m->name, tiers);
   else if (m->kind != RF_MACHINE_CPU) fprintf(out, "cost      no price of %s is known\n", m->name);
   if (report->tokens <= 0) return;
-  double seconds = report->tokens / rf_plan_tokens(plan) * t;
+  double seconds = report->tokens / total.tokens * t;
   fprintf(out, "%s%s tokens take %s",
           chip > 0 || plan->machine.kind != RF_MACHINE_CPU ? "          " : "cost      ",
           rf_text_count(report->tokens, a), rf_text_seconds(seconds, b));
@@ -142,51 +144,75 @@ static void put_cost(FILE *out, const rf_report_plan *report, double t) {
   fputc('\n', out);
 }
 
-static void put_time(FILE *out, const rf_report_plan *report) {
-  const rf_plan *plan = report->plan;
+/* The phases of a job with their share of the time, and the memory of each phase. */
+static void put_phases(FILE *out, const rf_report_whole *whole) {
   char a[32], b[32];
-  const double *by = plan->time.by;
-  double peak = rf_plan_peak_flops(plan), t = plan->step_seconds;
-  fprintf(out, "\ntime      %s per %s on %s (%s figures)\n", rf_text_seconds(t, a),
-          report->prefill ? "token" : "step", plan->machine.name, plan->machine.source);
+  for (int i = 0; i < whole->phases; i++)
+    fprintf(out, "  phase %-12s %10s  %5.1f %%  %10s\n", whole->phase[i].name,
+            rf_text_seconds(whole->phase[i].seconds, a),
+            100 * whole->phase[i].seconds / whole->totals.time.seconds,
+            rf_text_bytes((double)whole->phase[i].peak_bytes, b));
+}
+
+static void put_bounds(FILE *out, const rf_step_time *time) {
+  char a[32], b[32];
+  const double t = time->seconds;
   for (int i = 0; i < RF_BOUNDS; i++)
-    if (by[i] > 0)
-      fprintf(out, "  %-18s %10s  %5.1f %%\n", BOUND[i], rf_text_seconds(by[i], a), 100 * by[i] / t);
-  if (plan->time.network_hidden > 0)
+    if (time->by[i] > 0)
+      fprintf(out, "  %-18s %10s  %5.1f %%\n", BOUND[i], rf_text_seconds(time->by[i], a),
+              100 * time->by[i] / t);
+  if (time->network_hidden > 0)
     fprintf(out, "  network, hidden    %10s while the chips compute\n",
-            rf_text_seconds(plan->time.network_hidden, a));
-  if (plan->time.offload > 0)
+            rf_text_seconds(time->network_hidden, a));
+  if (time->offload > 0)
     fprintf(out,
             "  waits for host     %10s  %5.1f %%, included in network; all transfers to and from the host "
             "take %s\n",
-            rf_text_seconds(plan->time.offload_exposed, a), 100 * plan->time.offload_exposed / t,
-            rf_text_seconds(plan->time.offload, b));
-  if (plan->time.bubble > 0)
+            rf_text_seconds(time->offload_exposed, a), 100 * time->offload_exposed / t,
+            rf_text_seconds(time->offload, b));
+  if (time->bubble > 0)
     fprintf(out, "  pipeline bubble    %10s  %5.1f %%, included in network\n",
-            rf_text_seconds(plan->time.bubble, a), 100 * plan->time.bubble / t);
+            rf_text_seconds(time->bubble, a), 100 * time->bubble / t);
+}
+
+static void put_time(FILE *out, const rf_report_plan *report) {
+  const rf_plan *plan = report->plan;
+  const rf_plan_totals total = rf_report_totals(report);
+  char a[32];
+  double peak = rf_plan_peak_flops(plan), t = total.time.seconds;
+  fprintf(out, "\ntime      %s per %s on %s (%s figures)\n", rf_text_seconds(t, a),
+          report->whole     ? report->whole->unit
+          : report->prefill ? "token"
+                            : "step",
+          plan->machine.name, plan->machine.source);
+  if (report->whole) put_phases(out, report->whole);
+  put_bounds(out, &total.time);
   if (plan->stages) rf_report_print_pipeline(out, plan);
   if (report->prefill)
     fprintf(out, "  prefill            %10s for %lld tokens\n",
             rf_text_seconds(report->prefill->step_seconds, a), (long long)report->prefill->graph->rows);
-  fprintf(out, "\nrate      %s tokens/s", rf_text_count(t > 0 ? rf_plan_tokens(plan) / t : 0, a));
+  fprintf(out, "\nrate      %s tokens/s%s", rf_text_count(t > 0 ? total.tokens / t : 0, a),
+          report->whole ? " trained" : "");
   if (peak > 0 && t > 0 && !report->prefill)
     fprintf(out, ", MFU %.1f %% (%.1f %% counting the full attention square), HFU %.1f %%",
-            100 * plan->model_flops / (peak * t), 100 * plan->flops_full_square / (peak * t),
-            100 * plan->hardware_flops / (peak * t));
+            100 * total.model_flops / (peak * t), 100 * total.flops_full_square / (peak * t),
+            100 * total.hardware_flops / (peak * t));
   if (plan->machine.read_bps > 0 && report->prefill)
     fprintf(out, ", %.1f %% of memory bandwidth",
-            100 * plan->bytes / (t * plan->machine.read_bps * (double)rf_mesh_chips(&plan->graph->mesh)));
+            100 * total.bytes / (t * plan->machine.read_bps * (double)rf_mesh_chips(&plan->graph->mesh)));
   fputc('\n', out);
-  put_cost(out, report, t);
+  put_cost(out, report);
 }
 
 static void put_budget(FILE *out, const rf_report_plan *report) {
   const rf_plan *plan = report->plan;
+  const rf_plan_totals total = rf_report_totals(report);
   char a[32], b[32], c[32];
-  double steps = plan->step_seconds > 0 ? floor(report->budget_seconds / plan->step_seconds) : 0,
+  double steps = total.time.seconds > 0 ? floor(report->budget_seconds / total.time.seconds) : 0,
          usd = plan->machine.usd_per_chip_hour;
-  fprintf(out, "budget    %s: %s steps, %s tokens", rf_text_seconds(report->budget_seconds, a),
-          rf_text_count(steps, b), rf_text_count(steps * rf_plan_tokens(plan), c));
+  fprintf(out, "budget    %s: %s %ss, %s tokens", rf_text_seconds(report->budget_seconds, a),
+          rf_text_count(steps, b), report->whole ? report->whole->unit : "step",
+          rf_text_count(steps * total.tokens, c));
   if (usd > 0) fprintf(out, ", %.2f USD\n", usd * plan->machine.chips * report->budget_seconds / 3600);
   else fprintf(out, "; no price of %s is known\n", plan->machine.name);
 }
@@ -210,7 +236,9 @@ static void put_frontier(FILE *out, const rf_report_plan *report) {
 
 static void put_advice(FILE *out, const rf_report_plan *report) {
   char a[32], b[32];
-  if (report->advice_count) fprintf(out, "\nwith one change\n");
+  if (report->advice_count)
+    fprintf(out, "\nwith one change%s%s%s\n", report->whole ? " (memory and time of phase " : "",
+            report->whole ? report->whole->main : "", report->whole ? " alone)" : "");
   for (int i = 0; i < report->advice_count; i++)
     fprintf(out, "  %-28s %10s  %10s  %s\n", report->advice[i].change,
             rf_text_bytes((double)report->advice[i].peak_bytes, a),
@@ -244,6 +272,23 @@ static void put_ops(FILE *out, const rf_plan *plan) {
   }
 }
 
+static void put_batch(FILE *out, const rf_report_plan *report) {
+  const rf_plan *plan = report->plan;
+  const rf_build_options *b = &plan->options.build;
+  if (!report->prefill)
+    fprintf(out, "batch %lld x %lld tokens (%d microbatch%s of %lld), %s, remat %s",
+            (long long)(b->microbatch * b->accumulate), (long long)b->seq, b->accumulate,
+            b->accumulate > 1 ? "es" : "", (long long)b->microbatch, rf_dtype_name(b->dtype),
+            rf_remat_name(plan->options.remat));
+  else
+    fprintf(out, "%lld sequences of up to %lld tokens, %s", (long long)b->microbatch, (long long)b->seq,
+            rf_dtype_name(b->dtype));
+  if (report->prompts)
+    fprintf(out, "; %lld prompt%s x %lld sample%s", (long long)report->prompts,
+            report->prompts > 1 ? "s" : "", (long long)report->samples, report->samples > 1 ? "s" : "");
+  fputc('\n', out);
+}
+
 char *rf_report_plan_text(const rf_report_plan *report) {
   const rf_plan *plan = report->plan;
   const rf_build_options *b = &plan->options.build;
@@ -258,18 +303,11 @@ char *rf_report_plan_text(const rf_report_plan *report) {
             rf_mesh_text(&b->mesh, mesh), plan->machine.by_device ? "device" : "chip");
   fputc('\n', out);
   rf_report_print_parameters(out, plan);
-  if (!report->prefill)
-    fprintf(out, "batch %lld x %lld tokens (%d microbatch%s of %lld), %s, remat %s\n",
-            (long long)(b->microbatch * b->accumulate), (long long)b->seq, b->accumulate,
-            b->accumulate > 1 ? "es" : "", (long long)b->microbatch, rf_dtype_name(b->dtype),
-            rf_remat_name(plan->options.remat));
-  else
-    fprintf(out, "%lld sequences of up to %lld tokens, %s\n", (long long)b->microbatch, (long long)b->seq,
-            rf_dtype_name(b->dtype));
+  put_batch(out, report);
   put_memory(out, report);
   if (report->prefill) put_cache(out, plan);
   if (plan->options.program.program == RF_PROGRAM_RAFTER) put_largest(out, plan);
-  rf_report_print_work(out, plan);
+  rf_report_print_work(out, report);
   put_time(out, report);
   if (report->budget_seconds > 0) put_budget(out, report);
   if (report->tensors) put_tensors(out, plan);

@@ -8,10 +8,29 @@
 #include "plan/advice.h"
 #include "run/run.h"
 
+/* A phase of one step of a job that runs several plans. */
+typedef struct rf_report_phase {
+  const char *name;
+  double seconds;
+  int64_t peak_bytes;
+} rf_report_phase;
+
+/* One step of a job that runs several plans in turn. */
+typedef struct rf_report_whole {
+  const char *unit; /* "RL step" */
+  const char *main; /* name of the phase whose plan is rf_report_plan.plan */
+  rf_plan_totals totals;
+  rf_report_phase phase[3];
+  int phases; /* 0: the job runs one plan */
+} rf_report_whole;
+
 typedef struct rf_report_plan {
   const rf_plan *plan;    /* train: the plan of a step; generate: the plan of one decode step */
   const rf_plan *prefill; /* generate: the plan of one prefill step; otherwise NULL */
   const char *job;        /* "train", "generate" and so on */
+  /* Time, rate, work and cost of the whole job. NULL: those of one step of `plan`. */
+  const rf_report_whole *whole;
+  int64_t prompts, samples; /* prompts of the job, and answers to each of them; 0: no prompts */
   const rf_advice *advice;
   int advice_count;
   /* The object "memory" of a job with several phases. If NULL, "memory" is made from `plan`. */

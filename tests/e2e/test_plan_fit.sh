@@ -40,6 +40,6 @@ beats "llama3-8b --on h100-sxm:8 --job rl --batch 512" "none"
 status 0 "$RAFTER" plan llama3-8b --on h100-sxm:8 --job rl --batch 64 --dtype bf16 --json &&
   peak=$(ask out '"%.1f" % (d["memory"]["peak_bytes"] / 2**30)')
 status 0 "$RAFTER" plan llama3-8b --on h100-sxm:8 --job rl --batch 64 --dtype bf16 &&
-  says "^memory +$peak GiB of .*: fits" out && says "^RL step .* $peak GiB of memory" out
+  says "^memory +$peak GiB of .*: fits" out && says "^  phase .* $peak GiB$" out
 beats "gpt2-xl --on h100-sxm --batch 64 --dtype bf16" "none mlp auto"
 finish

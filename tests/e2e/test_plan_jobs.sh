@@ -139,6 +139,49 @@ case_serving() {
   refuses 2 'too many answers' "$RAFTER" plan "${GEMMA[@]}" --job rollout --samples 65536 --requests 1048576
 }
 
+# Time, rate, cost and budget of an RL step are those of all phases: 16 answers of 1024 tokens.
+whole_step() {
+  RL=("${GEMMA[@]}" --job rl --lora rank=16 --batch 16 --samples 8 --prompt-tokens 256 --max-tokens 768)
+  RL+=(--remat block)
+  status 0 "$RAFTER" plan "${RL[@]}" --tokens 10M --budget 1h --json && cp out step
+  status 0 "$RAFTER" plan "${RL[@]}" --sweep batch=16,32 --json && cp out sweep
+  # twice as many prompts as slots: two steps of the policy, and two passes of the reference
+  status 0 "$RAFTER" plan "${RL[@]}" --requests 4 --json && cp out twice
+  python3 - <<'PY' || fail "an RL step is not the sum of its phases"
+import json
+from math import isclose
+d, sweep, twice = (json.load(open(f)) for f in ("step", "sweep", "twice"))
+time, rate, cost, budget, work = (d[k] for k in ("time", "rate", "cost", "budget", "work"))
+seconds, tokens = d["rl"]["seconds"], 16 * 1024
+flops = {p["name"]: p["model_flops"] for p in d["rl"]["phases"]}
+assert isclose(time["seconds"], seconds) and isclose(rate["tokens_per_second"], tokens / seconds)
+bounds = (time[k + "_seconds"] for k in ("compute", "memory", "network", "latency"))
+assert isclose(sum(bounds), seconds)
+assert isclose(cost["seconds_for_tokens"], 10e6 / tokens * seconds)
+assert isclose(cost["usd_for_tokens"], cost["seconds_for_tokens"] / 3600 * cost["usd_per_chip_hour"])
+assert budget["steps"] == 3600 // seconds and budget["tokens"] == budget["steps"] * tokens
+assert isclose(sum(flops.values()), work["model_flops"])
+assert isclose(rate["mfu"], work["model_flops"] / seconds / 197e12)
+# Rollout and reference both compute a forward pass, the rollout a shared prompt only once. With
+# adapters, the policy's backward pass has no products for the frozen weights.
+rows = d["rollout"]["walked_prompt_tokens"] + d["rollout"]["tokens"]
+assert abs(flops["rollout"] / flops["reference"] - rows / tokens) < 0.02
+assert 1.95 < flops["policy"] / flops["reference"] < 2.15
+assert isclose(sweep["rows"][0]["time"]["seconds"], seconds)
+assert sweep["rows"][1]["time"]["seconds"] == sweep["rows"][1]["rl"]["seconds"] > seconds
+assert twice["rl"]["sequences"] == 32
+assert isclose(twice["rate"]["tokens_per_second"] * twice["time"]["seconds"], 2 * tokens)
+PY
+  status 0 "$RAFTER" plan "${RL[@]}" && {
+    says '^batch 16 x 1024 tokens .*; 2 prompts x 8 samples$' out
+    says '^time .* per RL step on tpu-v5e' out
+    says '^  phase rollout .* % .* GiB$' out
+    says '^rate .* tokens/s trained, MFU' out
+  }
+  status 0 "$RAFTER" plan "${GEMMA[@]}" --batch 64 --job rollout --samples 8 &&
+    says '^64 sequences .*; 8 prompts x 8 samples$' out
+}
+
 # RL: one copy of the base model for adapters, and a second one if the policy itself changes. The
 # output says that RL cannot be run yet.
 case_rl() {
@@ -148,6 +191,7 @@ case_rl() {
     holds out 'max(p["peak_bytes"] for p in d["rl"]["phases"]) == d["memory"]["peak_bytes"] and d["memory"]["by_class"]["weight"] < 2.1e9' 'one base copy'
     holds out 'any("cannot be run yet" in a for a in d["assumptions"])' 'what is planned is not run'
   }
+  whole_step
   refuses 3 'fit' "$RAFTER" plan "${GEMMA[@]}" --batch 16 --microbatch 1 --samples 8 --job rl --json &&
     holds out 'd["memory"]["by_class"]["weight"] > 3.9e9 and not d["memory"]["fits"]' 'the reference model has its own copy'
 }

@@ -112,8 +112,8 @@ static void caches_come_as_long_as_texts_are(void **state) {
          b = rf_plan_walk_seconds(plan, full, 4);
   assert_true(fabs(a - 4 * 256 * way) < 1e-9 * a && fabs(b - 4 * 1024 * way) < 1e-9 * b);
   rf_walk_prices *prices = rf_walk_prices_open(plan);
-  assert_true(fabs(rf_walk_price(prices, shorter, 4) - a) < 1e-9 * a &&
-              fabs(rf_walk_price(prices, full, 4) - b) < 1e-9 * b);
+  assert_true(fabs(rf_walk_price(prices, shorter, 4, NULL) - a) < 1e-9 * a &&
+              fabs(rf_walk_price(prices, full, 4, NULL) - b) < 1e-9 * b);
   rf_walk_prices_close(prices);
   rf_plan_free(plan);
 }

@@ -118,7 +118,7 @@ static void many_walks_are_priced_like_each_alone(void **state) {
         part[k].rows = draw_in(&seed, 1, 4);
         part[k].context = part[k].rows + draw_in(&seed, 0, 4000);
       }
-      assert_true(near(rf_walk_price(prices, part, parts), rf_plan_walk_seconds(plan, part, parts)));
+      assert_true(near(rf_walk_price(prices, part, parts, NULL), rf_plan_walk_seconds(plan, part, parts)));
     }
     rf_walk_prices_close(prices);
     rf_plan_free(plan);
@@ -126,11 +126,33 @@ static void many_walks_are_priced_like_each_alone(void **state) {
   rf_walk_prices_close(NULL);
 }
 
+/* A pass that fills the plan has the totals of the plan, and two passes have twice these. */
+static void totals_are_those_of_the_plan(void **state) {
+  (void)state;
+  rf_plan *plan = generate_plan("tpu-v5e", "gpt2", RF_BF16, 8, 8, 1024);
+  rf_plan_totals sum = {0}, one = rf_plan_totals_of(plan), twice = {0};
+  rf_walk_prices *prices = rf_walk_prices_open(plan);
+  rf_extent part[8];
+  assert_non_null(prices);
+  for (int i = 0; i < 8; i++) part[i] = (rf_extent){1, 1024};
+  for (int i = 0; i < 2; i++) rf_walk_price(prices, part, 8, &sum);
+  rf_plan_totals_add(&twice, &one, 2);
+  assert_true(near(sum.time.seconds, twice.time.seconds) && sum.time.bound == one.time.bound);
+  for (int b = 0; b < RF_BOUNDS; b++) assert_true(near(sum.time.by[b], twice.time.by[b]));
+  assert_true(near(sum.model_flops, twice.model_flops) && sum.model_flops > 0);
+  assert_true(near(sum.hardware_flops, twice.hardware_flops));
+  assert_true(near(sum.flops_full_square, twice.flops_full_square));
+  assert_true(near(sum.bytes, twice.bytes) && near(sum.sent_bytes, twice.sent_bytes));
+  rf_walk_prices_close(prices);
+  rf_plan_free(plan);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(full_extents_take_the_time_of_the_step),
       cmocka_unit_test(keys_cost_their_bytes),
       cmocka_unit_test(rows_cost_their_products),
+      cmocka_unit_test(totals_are_those_of_the_plan),
       cmocka_unit_test(many_walks_are_priced_like_each_alone),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
