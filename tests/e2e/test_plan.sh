@@ -323,8 +323,8 @@ PY
 
 case_refusals() {
   refuses 2 "mesh.*got ''" "$RAFTER" plan uva --on a5000:2 --mesh fsdp=2,
-  status 0 "$RAFTER" plan uva --on tpu-v7x:2x2x1 --seq 512 --batch 8 --mesh fsdp=8@d2d --json && holds out 'any("fsdp=8@d2d" in a and "4 pairs" in a for a in d["assumptions"])' 'an axis longer than the link'
-  status 0 "$RAFTER" plan uva --on tpu-v7x:2x2x1 --seq 512 --batch 8 --mesh fsdp=4,data=2@d2d --json && holds out 'not any("@d2d pairs" in a for a in d["assumptions"])'
+  status 0 "$RAFTER" plan uva --on tpu-v7x:2x2x1 --seq 512 --batch 8 --mesh fsdp=8@d2d --json && holds out 'any("fsdp=8@d2d" in a and "the 4 chips use the network" in a for a in d["assumptions"])' 'an axis longer than the link'
+  status 0 "$RAFTER" plan uva --on tpu-v7x:2x2x1 --seq 512 --batch 8 --mesh fsdp=4,data=2@d2d --json && holds out 'not any("use the link between them" in a for a in d["assumptions"])'
   refuses 2 'it has no link between devices' "$RAFTER" plan uva --on tpu-v5e:2x2 --seq 512 --mesh fsdp=4@d2d
   refuses 2 'on is empty' "$RAFTER" plan uva --on ""
   refuses 2 'lora is empty' "$RAFTER" plan uva --lora ""
