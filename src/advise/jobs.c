@@ -43,8 +43,8 @@ static rf_status resolve_lengths(rafter_plan *p, const rf_options *o, lengths *l
   return RAFTER_OK;
 }
 
-static rf_generate_settings generate_settings(const rafter_plan *p) {
-  return (rf_generate_settings){.model = p->settings.model, .plan = p->settings.plan};
+static rf_infer_settings generate_settings(const rafter_plan *p) {
+  return (rf_infer_settings){.model = p->settings.model, .plan = p->settings.plan};
 }
 
 /* Scales a simulation of one copy of the model, with `each` of the `requests` requests, to all
@@ -103,14 +103,14 @@ static rf_status make_train(rafter_plan *p, const rf_options *o, rf_error *error
 }
 
 static rf_status make_generate(rafter_plan *p, const rf_options *o, rf_error *error) {
-  rf_generate_settings g = generate_settings(p);
+  rf_infer_settings g = generate_settings(p);
   (void)o;
   return rf_generate_plans(&g, &p->prefill, &p->plan, error);
 }
 
 /* Plans one forward pass over the whole prompts of all sequences. */
 static rf_status make_prefill(rafter_plan *p, const rf_options *o, rf_error *error) {
-  rf_generate_settings g = generate_settings(p);
+  rf_infer_settings g = generate_settings(p);
   rf_plan *decode = NULL;
   if (!rf_options_given(o, "prefill-chunk")) g.plan.build.chunk = g.plan.build.microbatch * g.plan.build.seq;
   RF_TRY(rf_generate_plans(&g, &p->plan, &decode, error));
@@ -119,7 +119,7 @@ static rf_status make_prefill(rafter_plan *p, const rf_options *o, rf_error *err
 }
 
 static rf_status make_score(rafter_plan *p, const rf_options *o, rf_error *error) {
-  rf_score_settings score = {.model = p->settings.model, .plan = p->settings.plan};
+  rf_infer_settings score = {.model = p->settings.model, .plan = p->settings.plan};
   (void)o;
   return rf_score_plan(&score, &p->plan, error);
 }
@@ -129,7 +129,7 @@ static rf_status make_score(rafter_plan *p, const rf_options *o, rf_error *error
 /* Simulates prompts that all arrive at once. Each prompt has `--samples` answers. */
 static rf_status roll_out(rafter_plan *p, const rf_plan *decode, const rf_options *o, const lengths *l,
                           rf_serve_stats *served, int64_t *prompts, rf_error *error) {
-  rf_generate_settings g = generate_settings(p);
+  rf_infer_settings g = generate_settings(p);
   int64_t slots = p->settings.plan.build.microbatch, copies = rf_generate_copies(decode);
   *prompts = rf_options_int_or(o, "requests", (slots + l->samples - 1) / l->samples);
   int64_t each = (*prompts + copies - 1) / copies;
@@ -207,14 +207,14 @@ typedef struct service {
 
 static rf_status simulate(const service *s, const rf_arrival *list, int64_t count, rf_serve_stats *served,
                           rf_error *error) {
-  rf_generate_settings g = generate_settings(s->p);
+  rf_infer_settings g = generate_settings(s->p);
   if (s->prefill_on && s->copies > 1)
     return RF_FAIL(
         error, RAFTER_INVALID, "plan one copy of the model",
         "--prefill-on needs a single copy of the model (--mesh: expected only tensor, got %lld copies)",
         (long long)s->copies);
   if (!s->prefill_on) return rf_simulate(&g, list, count, NULL, NULL, served, error);
-  rf_generate_settings first = {.model = s->prefill_on->model, .plan = s->prefill_on->plan};
+  rf_infer_settings first = {.model = s->prefill_on->model, .plan = s->prefill_on->plan};
   first.plan.build.seq = g.plan.build.seq;
   return rf_simulate_apart(&first, &g, s->link_bps, list, count, served, error);
 }
@@ -494,7 +494,7 @@ static rf_status plan_rollout(rl_step *s, const rf_plan_options *policy, rf_erro
   rf_plan_free(s->prefill);
   rf_plan_free(s->decode);
   s->prefill = s->decode = NULL;
-  rf_generate_settings g = generate_settings(s->roll);
+  rf_infer_settings g = generate_settings(s->roll);
   RF_TRY(rf_generate_plans(&g, &s->prefill, &s->decode, error));
   memset(&s->served, 0, sizeof s->served);
   to->budget_bytes = INT64_MAX; /* the memory of all phases is checked later */
@@ -507,7 +507,7 @@ static rf_status plan_rollout(rl_step *s, const rf_plan_options *policy, rf_erro
 }
 
 static rf_status plan_reference(rl_step *s, int64_t microbatch, rf_error *error) {
-  rf_score_settings score = {.model = s->p->settings.model, .plan = s->roll->settings.plan};
+  rf_infer_settings score = {.model = s->p->settings.model, .plan = s->roll->settings.plan};
   score.model.lora = (rf_lora){0};
   score.plan.build.microbatch = microbatch;
   score.plan.build.offload &= RF_OFFLOAD_WEIGHTS;

@@ -52,25 +52,29 @@ rf_run_debug rf_debug_of(const rf_options *o) {
   return (rf_run_debug){.poison = on, .find_nan = on};
 }
 
+static rf_infer_settings infer_of(const rf_settings *s, const rf_options *o, const rafter_sink *sink) {
+  return (rf_infer_settings){.model = s->model,
+                             .plan = s->plan,
+                             .weights_folder = s->weights_folder,
+                             .seed = (uint64_t)rf_options_int(o, "seed"),
+                             .debug = rf_debug_of(o),
+                             .progress = sink ? rf_load_bar(sink) : (rf_progress){0}};
+}
+
 rf_status rf_open_generator(const rf_settings *s, const rf_options *o, const rafter_sink *sink,
                             rf_generator **g, rf_error *error) {
-  rf_generate_settings settings = {.model = s->model,
-                                   .plan = s->plan,
-                                   .weights_folder = s->weights_folder,
-                                   .seed = (uint64_t)rf_options_int(o, "seed"),
-                                   .debug = rf_debug_of(o)};
-  if (sink) settings.progress = rf_load_bar(sink);
-  return rf_generator_open(&settings, g, error);
+  const rf_infer_settings settings = infer_of(s, o, sink);
+  RF_TRY(rf_generator_open(&settings, g, error));
+  rf_status status = rf_generator_require_numbers(*g, error);
+  if (status == RAFTER_OK) return status;
+  rf_generator_close(*g);
+  *g = NULL;
+  return status;
 }
 
 rf_status rf_open_scorer(const rf_settings *s, const rf_options *o, const rafter_sink *sink,
                          rf_scorer **scorer, rf_error *error) {
-  rf_score_settings settings = {.model = s->model,
-                                .plan = s->plan,
-                                .weights_folder = s->weights_folder,
-                                .seed = (uint64_t)rf_options_int(o, "seed"),
-                                .debug = rf_debug_of(o)};
-  if (sink) settings.progress = rf_load_bar(sink);
+  const rf_infer_settings settings = infer_of(s, o, sink);
   RF_TRY(rf_scorer_open(&settings, scorer, error));
   if ((*scorer)->tokens) return RAFTER_OK;
   rf_scorer_close(*scorer);

@@ -28,7 +28,7 @@ rf_status rf_chat_encode(const rf_chat *chat, const rf_tokenizer *tokenizer, con
                          bool opens_answer, rf_ids *ids, rf_error *error);
 
 /* Opens a generator or a scorer with --seed and --debug. `sink` shows the progress of loading and
- * may be NULL. Opening a scorer fails on the null backend, which computes nothing. */
+ * may be NULL. Fails on the null backend, which computes nothing. */
 rf_status rf_open_generator(const rf_settings *settings, const rf_options *options, const rafter_sink *sink,
                             rf_generator **generator, rf_error *error);
 rf_status rf_open_scorer(const rf_settings *settings, const rf_options *options, const rafter_sink *sink,

@@ -339,7 +339,7 @@ static rf_status bench_generate(bench *b, rf_error *error) {
   s->plan.build.microbatch = 1;
   s->plan.build.seq = positions_of(t);
   RF_TRY(check_positions(s, t, s->plan.build.seq, error));
-  rf_generate_settings settings = {.model = s->model, .plan = s->plan, .weights_folder = s->weights_folder};
+  rf_infer_settings settings = {.model = s->model, .plan = s->plan, .weights_folder = s->weights_folder};
   RF_TRY(rf_generator_open(&settings, &g, error));
   const rf_plan *plan = t->kind == 'p' ? g->prefill : g->decode;
   choose_product(b->c, plan);
@@ -404,7 +404,7 @@ static rf_status bench_batch(bench *b, rf_error *error) {
   s->plan.build.microbatch = t->tokens;
   s->plan.build.seq = length + most;
   RF_TRY(check_positions(s, t, s->plan.build.seq, error));
-  rf_generate_settings settings = {
+  rf_infer_settings settings = {
       .model = s->model, .plan = s->plan, .weights_folder = s->weights_folder, .no_sharing = true};
   RF_TRY(rf_generator_open(&settings, &g, error));
   choose_product(b->c, g->decode);
@@ -469,7 +469,7 @@ static rf_status bench_score(bench *b, rf_error *error) {
   top_ids = malloc(top * sizeof *top_ids);
   top_logprobs = malloc(top * sizeof *top_logprobs);
   if (!top_ids || !top_logprobs) RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory"));
-  rf_score_settings settings = {
+  rf_infer_settings settings = {
       .model = s->model, .plan = s->plan, .weights_folder = s->weights_folder, .seed = 1};
   RF_GO(rf_scorer_open(&settings, &scorer, error));
   choose_product(b->c, scorer->plan);

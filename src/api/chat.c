@@ -310,8 +310,7 @@ static rf_status open_model(const rf_options *o, conversation *c, rf_error *erro
   rf_build_options *b = &c->settings.plan.build;
   if (!rf_options_given(o, "seq") && b->seq > CONTEXT) b->seq = CONTEXT;
   b->microbatch = 1;
-  RF_TRY(rf_open_generator(&c->settings, o, c->sink, &c->g, error));
-  return rf_generator_require_numbers(c->g, error);
+  return rf_open_generator(&c->settings, o, c->sink, &c->g, error);
 }
 
 static rf_status talk(const rf_options *o, conversation *c, rf_error *error) {

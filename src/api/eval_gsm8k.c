@@ -191,7 +191,6 @@ static rf_status answer_all(exam *x, rf_error *error) {
                   : x->left < BATCH            ? x->left
                                                : BATCH;
   RF_GO(rf_open_generator(&e->settings, o, e->sink, &g, error));
-  RF_GO(rf_generator_require_numbers(g, error));
   rf_report_walk walk[2];
   rf_walked_plans(g, walk);
   RF_GO(rf_begin_journal(&e->journal, e->sink, o, walk, 2, error));

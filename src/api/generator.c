@@ -56,7 +56,6 @@ static rf_status open_model(rafter_generator *h, const rf_options *o, rf_error *
   rf_tokenizer_handle(o, &h->settings.model, h->settings.weights_folder, &h->tokenizer, NULL);
   RF_TRY(rf_marks_of(&h->settings, h->tokenizer ? h->tokenizer->tokenizer : NULL, &h->marks, error));
   RF_TRY(rf_open_generator(&h->settings, o, NULL, &h->g, error));
-  RF_TRY(rf_generator_require_numbers(h->g, error));
   h->event = calloc(2 * (size_t)b->microbatch, sizeof *h->event);
   h->why = calloc(2 * (size_t)b->microbatch, sizeof *h->why);
   return h->event && h->why ? RAFTER_OK

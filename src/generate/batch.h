@@ -95,7 +95,7 @@ typedef struct rf_batch {
 } rf_batch;
 
 /* Allocates a generator with its cache and queues, but without an engine. */
-rf_status rf_generator_new(const rf_generate_settings *settings, rf_plan *prefill, rf_plan *decode,
+rf_status rf_generator_new(const rf_infer_settings *settings, rf_plan *prefill, rf_plan *decode,
                            rf_generator **generator, rf_error *error);
 /* Gives the generator an engine that computes on generator->run. */
 rf_status rf_compute_open(rf_generator *generator, rf_error *error);

@@ -7,7 +7,7 @@
 
 /* The prefill plan has as many rows as the chunk has tokens. If the chunk is longer than the
  * context, its rows hold chunks of several prompts. */
-rf_status rf_generate_plans(const rf_generate_settings *settings, rf_plan **prefill, rf_plan **decode,
+rf_status rf_generate_plans(const rf_infer_settings *settings, rf_plan **prefill, rf_plan **decode,
                             rf_error *error) {
   rf_plan_options options = settings->plan;
   rf_build_options *b = &options.build;
@@ -33,7 +33,7 @@ rf_status rf_generate_plans(const rf_generate_settings *settings, rf_plan **pref
 
 int64_t rf_generate_copies(const rf_plan *decode) { return rf_mesh_copies(&decode->graph->mesh); }
 
-rf_status rf_generator_new(const rf_generate_settings *settings, rf_plan *prefill, rf_plan *decode,
+rf_status rf_generator_new(const rf_infer_settings *settings, rf_plan *prefill, rf_plan *decode,
                            rf_generator **out, rf_error *error) {
   rf_generator *g = calloc(1, sizeof *g);
   if (!g) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while opening a generator");
@@ -50,7 +50,7 @@ rf_status rf_generator_new(const rf_generate_settings *settings, rf_plan *prefil
   return status;
 }
 
-rf_status rf_generator_bind(const rf_generate_settings *settings, rf_run *run, int first, rf_plan *prefill,
+rf_status rf_generator_bind(const rf_infer_settings *settings, rf_run *run, int first, rf_plan *prefill,
                             rf_plan *decode, rf_generator **out, rf_error *error) {
   rf_generator *g = NULL;
   RF_TRY(rf_generator_new(settings, prefill, decode, &g, error));
@@ -62,23 +62,16 @@ rf_status rf_generator_bind(const rf_generate_settings *settings, rf_run *run, i
   return status;
 }
 
-rf_status rf_generator_open(const rf_generate_settings *settings, rf_generator **out, rf_error *error) {
+rf_status rf_generator_open(const rf_infer_settings *settings, rf_generator **out, rf_error *error) {
   rf_plan *prefill = NULL, *decode = NULL;
   rf_run *run = NULL;
   rf_generator *g = NULL;
   rf_status status = RAFTER_OK;
   RF_GO(rf_model_require_runnable(&settings->model, error));
   RF_GO(rf_generate_plans(settings, &prefill, &decode, error));
-  RF_GO(rf_plan_require_fit(prefill, error));
   const rf_plan *plans[] = {[RF_PREFILL] = prefill, [RF_DECODE] = decode};
-  RF_GO(rf_run_open(plans, 2, settings->debug, &run, error));
+  RF_GO(rf_infer_open(settings, plans, 2, &run, error));
   RF_GO(rf_generator_bind(settings, run, 0, prefill, decode, &g, error));
-  if (g->computes) {
-    int64_t began = rf_phase_begin();
-    status =
-        rf_fill_weights(run, 0, prefill, settings->weights_folder, settings->seed, settings->progress, error);
-    rf_phase_end(RF_PHASE_LOAD, began);
-  }
 done:
   if (status == RAFTER_OK) {
     g->owns = true;

@@ -14,26 +14,14 @@
 #define RF_GENERATE_H
 
 #include "generate/sampler.h"
+#include "generate/settings.h"
 #include "graph/kv.h"
-#include "run/load.h"
-
-typedef struct rf_generate_settings {
-  rf_model model;
-  /* build.seq: context in tokens. build.microbatch: number of answers that run at the same time.
-   * build.sequences: number of running and kept sequences for which the cache has memory. */
-  rf_plan_options plan;
-  const char *weights_folder;
-  uint64_t seed; /* Seed of the random weights that are used if there is no weights folder. */
-  rf_run_debug debug;
-  bool no_sharing;      /* true: prompts do not reuse cached prefixes. The answers are the same. */
-  rf_progress progress; /* Reports the loading of weights; may be {0}. */
-} rf_generate_settings;
 
 /* The two plans of a generator: RF_PREFILL has many rows, RF_DECODE has one row per answer. */
 enum { RF_PREFILL, RF_DECODE };
 
 typedef struct rf_generator {
-  rf_generate_settings settings;
+  rf_infer_settings settings;
   rf_plan *prefill, *decode; /* Both plans use one arena and the same weights and KV cache. */
   rf_run *run;
   int first;              /* Index of the prefill plan in the run. The decode plan has the next index. */
@@ -52,18 +40,18 @@ static inline rf_plan *rf_generator_plan(const rf_generator *generator, int plan
 
 /* Makes the two plans of a generate job. Prefill has build.chunk rows (0: RF_PREFILL_ROWS). Decode
  * has build.microbatch rows, one for each answer. */
-rf_status rf_generate_plans(const rf_generate_settings *settings, rf_plan **prefill, rf_plan **decode,
+rf_status rf_generate_plans(const rf_infer_settings *settings, rf_plan **prefill, rf_plan **decode,
                             rf_error *error);
 /* Returns the number of groups of chips that answer separate requests. The slots are divided evenly
  * among the groups. If there are several groups, the generator only simulates one of them. */
 int64_t rf_generate_copies(const rf_plan *decode);
 /* Makes both plans, allocates an arena and loads the weights. */
-rf_status rf_generator_open(const rf_generate_settings *settings, rf_generator **generator, rf_error *error);
+rf_status rf_generator_open(const rf_infer_settings *settings, rf_generator **generator, rf_error *error);
 /* Opens a generator on a run that already has the weights. Plan `first` of the run must be
  * `prefill`, and plan first + 1 must be `decode`. Both must come from rf_generate_plans. The caller
  * owns the run and the plans, which must outlive the generator. If the weights change, call
  * rf_generator_reset. */
-rf_status rf_generator_bind(const rf_generate_settings *settings, rf_run *run, int first, rf_plan *prefill,
+rf_status rf_generator_bind(const rf_infer_settings *settings, rf_run *run, int first, rf_plan *prefill,
                             rf_plan *decode, rf_generator **generator, rf_error *error);
 void rf_generator_close(rf_generator *generator);
 /* RAFTER_INVALID: the null backend computes no numbers, so the generator cannot answer. */

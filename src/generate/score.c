@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-rf_status rf_score_plan(const rf_score_settings *settings, rf_plan **plan, rf_error *error) {
+rf_status rf_score_plan(const rf_infer_settings *settings, rf_plan **plan, rf_error *error) {
   rf_plan_options options = settings->plan;
   options.build.job = RF_JOB_SCORE;
   options.build.accumulate = 1;
@@ -14,16 +14,15 @@ rf_status rf_score_plan(const rf_score_settings *settings, rf_plan **plan, rf_er
   return rf_plan_make(&settings->model, &options, plan, error);
 }
 
-rf_status rf_scorer_open(const rf_score_settings *settings, rf_scorer **out, rf_error *error) {
+rf_status rf_scorer_open(const rf_infer_settings *settings, rf_scorer **out, rf_error *error) {
   rf_status status = RAFTER_OK;
   rf_scorer *s = calloc(1, sizeof *s);
   if (!s) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while opening a scorer");
   s->settings = *settings;
   RF_GO(rf_model_require_runnable(&settings->model, error));
   RF_GO(rf_score_plan(settings, &s->plan, error));
-  RF_GO(rf_plan_require_fit(s->plan, error));
   const rf_plan *plans[] = {s->plan};
-  RF_GO(rf_run_open(plans, 1, settings->debug, &s->run, error));
+  RF_GO(rf_infer_open(settings, plans, 1, &s->run, error));
   s->tokens = rf_run_named(s->run, 0, "tokens", NULL);
   s->labels = rf_run_named(s->run, 0, "labels", NULL);
   s->positions = rf_run_named(s->run, 0, "positions", NULL);
@@ -33,11 +32,6 @@ rf_status rf_scorer_open(const rf_score_settings *settings, rf_scorer **out, rf_
     s->top_ids = rf_run_named(s->run, 0, "top_ids", NULL);
     s->top_logprobs = rf_run_named(s->run, 0, "top_logprobs", NULL);
   }
-  if (!s->tokens) goto done; /* the null backend has no memory */
-  int64_t began = rf_phase_begin();
-  status = rf_fill_weights(s->run, 0, s->plan, settings->weights_folder, settings->seed, settings->progress,
-                           error);
-  rf_phase_end(RF_PHASE_LOAD, began);
 done:
   if (status == RAFTER_OK) *out = s;
   else rf_scorer_close(s);

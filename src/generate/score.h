@@ -3,18 +3,7 @@
 #ifndef RF_SCORE_H
 #define RF_SCORE_H
 
-#include "run/load.h"
-
-typedef struct rf_score_settings {
-  rf_model model;
-  /* build.seq: tokens of the longest sequence. build.microbatch: rows of a forward pass /
-   * build.seq. build.top: number of alternatives for each token. */
-  rf_plan_options plan;
-  const char *weights_folder;
-  uint64_t seed; /* Seed of the random weights that are used if there is no weights folder. */
-  rf_run_debug debug;
-  rf_progress progress; /* Reports the loading of weights; may be {0}. */
-} rf_score_settings;
+#include "generate/settings.h"
 
 /* One sequence, and the arrays for its results. */
 typedef struct rf_scored {
@@ -30,15 +19,15 @@ typedef struct rf_scored {
 } rf_scored;
 
 typedef struct rf_scorer {
-  rf_score_settings settings;
+  rf_infer_settings settings;
   rf_plan *plan;
   rf_run *run;
   int32_t *tokens, *labels, *positions, *segments, *top_ids;
   float *logprobs, *top_logprobs;
 } rf_scorer;
 
-rf_status rf_score_plan(const rf_score_settings *settings, rf_plan **plan, rf_error *error);
-rf_status rf_scorer_open(const rf_score_settings *settings, rf_scorer **scorer, rf_error *error);
+rf_status rf_score_plan(const rf_infer_settings *settings, rf_plan **plan, rf_error *error);
+rf_status rf_scorer_open(const rf_infer_settings *settings, rf_scorer **scorer, rf_error *error);
 void rf_scorer_close(rf_scorer *scorer);
 int64_t rf_scorer_rows(const rf_scorer *scorer);
 /* Scores sequences in one forward pass, which must have enough rows for all of them. Results are

@@ -150,7 +150,7 @@ static rf_status choose(void *self, rf_slot *a, const rf_forward_part *part, int
   return RAFTER_OK;
 }
 
-static rf_status open_engine(const rf_generate_settings *settings, simulation *s, rf_error *error) {
+static rf_status open_engine(const rf_infer_settings *settings, simulation *s, rf_error *error) {
   RF_TRY(rf_generate_plans(settings, &s->plan[RF_PREFILL], &s->plan[RF_DECODE], error));
   RF_TRY(rf_plan_require_fit(s->plan[RF_PREFILL], error));
   RF_TRY(rf_generator_new(settings, s->plan[RF_PREFILL], s->plan[RF_DECODE], &s->g, error));
@@ -168,7 +168,7 @@ static rf_status open_engine(const rf_generate_settings *settings, simulation *s
              : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while simulating");
 }
 
-static rf_status open_simulation(const rf_generate_settings *settings, const rf_arrival *list, int64_t count,
+static rf_status open_simulation(const rf_infer_settings *settings, const rf_arrival *list, int64_t count,
                                  simulation *s, rf_error *error) {
   int64_t answers = 0, longest = 1;
   s->list = list;
@@ -270,7 +270,7 @@ static rf_status run(simulation *s, rf_serve_stats *served, rf_error *error) {
   return RAFTER_OK;
 }
 
-static rf_status simulate(const rf_generate_settings *settings, bool remote_prefill, const rf_arrival *list,
+static rf_status simulate(const rf_infer_settings *settings, bool remote_prefill, const rf_arrival *list,
                           int64_t count, double *first, double *last, rf_serve_stats *served,
                           rf_error *error) {
   simulation s = {.remote_prefill = remote_prefill};
@@ -301,8 +301,8 @@ done:
   return status;
 }
 
-rf_status rf_simulate(const rf_generate_settings *settings, const rf_arrival *list, int64_t count,
-                      double *first, double *last, rf_serve_stats *served, rf_error *error) {
+rf_status rf_simulate(const rf_infer_settings *settings, const rf_arrival *list, int64_t count, double *first,
+                      double *last, rf_serve_stats *served, rf_error *error) {
   return simulate(settings, false, list, count, first, last, served, error);
 }
 
@@ -326,7 +326,7 @@ static rf_status open_apart(apart *a, const rf_arrival *list, int64_t count, rf_
 
 /* Delays the first token of each request until its cache has arrived. The link sends one cache at a
  * time, in the order of the list. */
-static void transfer(apart *a, const rf_generate_settings *decode, double link_bps, rf_serve_stats *served) {
+static void transfer(apart *a, const rf_infer_settings *decode, double link_bps, rf_serve_stats *served) {
   rf_kv kv = rf_kv_of(&decode->model, &decode->plan.build);
   double free_at = 0, bytes = 0;
   int64_t waiting = 0;
@@ -344,7 +344,7 @@ static void transfer(apart *a, const rf_generate_settings *decode, double link_b
 
 /* Simulates the decoding of all tokens after the first token. An answer of one token ends with its
  * first token. */
-static rf_status decode_apart(apart *a, const rf_generate_settings *decode, rf_serve_stats *served,
+static rf_status decode_apart(apart *a, const rf_infer_settings *decode, rf_serve_stats *served,
                               rf_error *error) {
   int64_t given = 0;
   memcpy(a->last, a->first, (size_t)a->count * sizeof *a->last);
@@ -380,7 +380,7 @@ static void put_apart(apart *a, rf_serve_stats *served) {
   served->seconds = end - a->list[0].at;
 }
 
-rf_status rf_simulate_apart(const rf_generate_settings *prefill, const rf_generate_settings *decode,
+rf_status rf_simulate_apart(const rf_infer_settings *prefill, const rf_infer_settings *decode,
                             double link_bps, const rf_arrival *list, int64_t count, rf_serve_stats *served,
                             rf_error *error) {
   rf_status status = RAFTER_OK;

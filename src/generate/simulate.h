@@ -52,13 +52,13 @@ typedef struct rf_serve_stats {
 /* Simulates all arrivals until the last token. `first` and `last` (count; may be NULL) get the time
  * of each request's first and last token. RAFTER_NO_FIT: the plan does not fit. RAFTER_INVALID: a
  * request is longer than the context. */
-rf_status rf_simulate(const rf_generate_settings *settings, const rf_arrival *list, int64_t count,
-                      double *first, double *last, rf_serve_stats *served, rf_error *error);
+rf_status rf_simulate(const rf_infer_settings *settings, const rf_arrival *list, int64_t count, double *first,
+                      double *last, rf_serve_stats *served, rf_error *error);
 
 /* Simulates prefill on one machine and decoding on another. After its prefill, the cache of a
  * prompt is sent over a link of `link_bps` bytes per second, one cache at a time. The first token
  * of an answer counts when the cache has arrived. */
-rf_status rf_simulate_apart(const rf_generate_settings *prefill, const rf_generate_settings *decode,
+rf_status rf_simulate_apart(const rf_infer_settings *prefill, const rf_infer_settings *decode,
                             double link_bps, const rf_arrival *list, int64_t count, rf_serve_stats *served,
                             rf_error *error);
 

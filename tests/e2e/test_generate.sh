@@ -64,7 +64,8 @@ case_limits() {
   refuses 2 'empty' "${GEN[@]}" --prompt ""
   refuses 2 'max-tokens' "${GEN[@]}" --prompt a --max-tokens 0
   refuses 2 'temperature' "${GEN[@]}" --prompt a --temperature -1
-  refuses 2 'null' "${GEN[@]}" --prompt a --backend null
+  refuses 2 'null' "${GEN[@]}" --prompt a --backend null && { [ ! -s out ] ||
+    fail 'a generate that cannot answer prints the prompt'; }
   refuses 2 'nothere' "$RAFTER" generate nothere/run --prompt a
   mkdir bare && refuses 2 'bare' "$RAFTER" generate bare --prompt a
   cp -r run/checkpoint-00000060 cut && truncate -s -100 cut/model.safetensors &&

@@ -48,10 +48,10 @@ static rf_model model_of(const char *folder) {
 
 static void generate(const char *folder, rf_dtype dtype, int64_t batch, text texts[TEXTS][SAMPLES]) {
   static const int64_t chunks[] = {0, 1, 5, 16, 31, 3, 64, 8};
-  rf_generate_settings s = {.model = model_of(folder),
-                            .plan = plan_of(dtype, batch),
-                            .weights_folder = folder,
-                            .no_sharing = batch % 3 == 0};
+  rf_infer_settings s = {.model = model_of(folder),
+                         .plan = plan_of(dtype, batch),
+                         .weights_folder = folder,
+                         .no_sharing = batch % 3 == 0};
   rf_generator *g = NULL;
   rf_error error = {0};
   s.plan.build.chunk = chunks[batch - 1];
@@ -82,7 +82,7 @@ static void generate(const char *folder, rf_dtype dtype, int64_t batch, text tex
 }
 
 static void score(const char *folder, rf_dtype dtype, text texts[TEXTS][SAMPLES]) {
-  rf_score_settings s = {.model = model_of(folder), .plan = plan_of(dtype, TEXTS), .weights_folder = folder};
+  rf_infer_settings s = {.model = model_of(folder), .plan = plan_of(dtype, TEXTS), .weights_folder = folder};
   rf_scorer *scorer = NULL;
   rf_error error = {0};
   rf_scored list[TEXTS];

@@ -28,8 +28,8 @@ typedef struct answer {
   rf_finish finish;
 } answer;
 
-static rf_generate_settings settings_of(const char *model, int64_t batch) {
-  rf_generate_settings s = {.seed = 6};
+static rf_infer_settings settings_of(const char *model, int64_t batch) {
+  rf_infer_settings s = {.seed = 6};
   rf_error error = {0};
   if (rf_model_resolve(model, &s.model, NULL, &error) != RAFTER_OK) fail_msg("%s", error.message);
   s.plan = (rf_plan_options){
@@ -41,7 +41,7 @@ static rf_generate_settings settings_of(const char *model, int64_t batch) {
   return s;
 }
 
-static rf_generator *open_settings(const rf_generate_settings *s) {
+static rf_generator *open_settings(const rf_infer_settings *s) {
   rf_generator *g = NULL;
   rf_error error = {0};
   if (rf_generator_open(s, &g, &error) != RAFTER_OK) fail_msg("%s", error.message);
@@ -49,7 +49,7 @@ static rf_generator *open_settings(const rf_generate_settings *s) {
 }
 
 static rf_generator *open_or_fail(const char *model, int64_t batch) {
-  rf_generate_settings s = settings_of(model, batch);
+  rf_infer_settings s = settings_of(model, batch);
   return open_settings(&s);
 }
 
@@ -324,7 +324,7 @@ static void answer_with(rf_generator *g, answers *out) {
   run_all(g);
 }
 
-static rf_generate_counts answer_all(const rf_generate_settings *s, answers *out) {
+static rf_generate_counts answer_all(const rf_infer_settings *s, answers *out) {
   rf_generator *g = open_settings(s);
   answer_with(g, out);
   rf_generate_counts counts = rf_generator_counts(g);
@@ -350,7 +350,7 @@ static void answers_depend_on_nothing_else(void **state) {
   static const char *const models[] = {MODEL, WINDOWED};
   for (int m = 0; m < 2; m++)
     for (int d = 0; d < 3; d++) { /* f32, bf16, f32 over an int8 cache */
-      rf_generate_settings s = settings_of(models[m], 1);
+      rf_infer_settings s = settings_of(models[m], 1);
       s.plan.build.dtype = d == 1 ? RF_BF16 : RF_F32;
       s.plan.build.kv_dtype_set = d == 2;
       s.plan.build.kv_dtype = RF_I8;
@@ -393,7 +393,7 @@ static void samples_are_requests_of_their_own(void **state) {
   static const char *const models[] = {MODEL, WINDOWED};
   for (int m = 0; m < 2; m++)
     for (int64_t batch = 2; batch <= 8; batch += 3) {
-      rf_generate_settings s = settings_of(models[m], batch);
+      rf_infer_settings s = settings_of(models[m], batch);
       s.plan.build.kv_page = 32;
       s.plan.build.sequences = batch + 1;
       s.debug.poison = true;
@@ -431,7 +431,7 @@ static void what_is_kept_is_not_walked_again(void **state) {
   static const char *const models[] = {MODEL, WINDOWED};
   for (int m = 0; m < 2; m++)
     for (int spare = 0; spare < 2; spare++) {
-      rf_generate_settings s = settings_of(models[m], 1);
+      rf_infer_settings s = settings_of(models[m], 1);
       s.plan.build.kv_page = 32;
       s.plan.build.sequences = 1 + spare;
       s.debug.poison = true;
@@ -479,7 +479,7 @@ static void what_is_kept_is_not_walked_again(void **state) {
 static void a_bound_generator_is_an_opened_one(void **state) {
   (void)state;
   static answers want, got;
-  rf_generate_settings s = settings_of(MODEL, 3);
+  rf_infer_settings s = settings_of(MODEL, 3);
   rf_error error = {0};
   rf_plan *prefill = NULL, *decode = NULL;
   rf_run *run = NULL;
@@ -511,7 +511,7 @@ static void recycled_pages_change_nothing(void **state) {
   rf_error error = {0};
   for (int d = 0; d < 2; d++)
     for (int variant = 0; variant < 4; variant++) {
-      rf_generate_settings s = settings_of(WINDOWED, 1);
+      rf_infer_settings s = settings_of(WINDOWED, 1);
       s.plan.build.seq = LONG;
       s.plan.build.dtype = d ? RF_BF16 : RF_F32;
       s.plan.build.kv_page = variant ? 32 : 1024;
@@ -541,7 +541,7 @@ static void recycled_pages_change_nothing(void **state) {
 static void cache_dtypes(void **state) {
   (void)state;
   static answers plain, wide;
-  rf_generate_settings s = settings_of(WINDOWED, 3);
+  rf_infer_settings s = settings_of(WINDOWED, 3);
   s.plan.build.dtype = RF_BF16;
   answer_all(&s, &plain);
   s.plan.build.kv_dtype_set = true;

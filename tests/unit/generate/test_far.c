@@ -128,7 +128,7 @@ enum { TOKENS = 40, VOCAB = 203 };
 
 static rf_generator *open_generator(const rf_backend *backend, rf_weights_as as, rf_dtype dtype,
                                     rf_weight_types *types) {
-  rf_generate_settings s = {.seed = 3};
+  rf_infer_settings s = {.seed = 3};
   rf_generator *g = NULL;
   rf_error error = {0};
   const char *spec = "llama:layers=2,width=96,heads=6,kv_heads=3,ff=288,vocab=203,seq=64,init=flax";

@@ -29,9 +29,9 @@ enum { MODEL_COUNT = sizeof MODELS / sizeof *MODELS };
 static rf_machine machine;
 static int32_t ids[TOKENS];
 
-static rf_generate_settings settings_of(const char *model, rf_dtype dtype, rf_isa isa, int threads,
-                                        int64_t context) {
-  rf_generate_settings s = {.seed = SEED};
+static rf_infer_settings settings_of(const char *model, rf_dtype dtype, rf_isa isa, int threads,
+                                     int64_t context) {
+  rf_infer_settings s = {.seed = SEED};
   rf_error error;
   if (rf_model_resolve(model, &s.model, NULL, &error) != RAFTER_OK) fail_msg("%s", error.message);
   s.plan = (rf_plan_options){
@@ -43,7 +43,7 @@ static rf_generate_settings settings_of(const char *model, rf_dtype dtype, rf_is
   return s;
 }
 
-static rf_generator *open_or_fail(rf_generate_settings s) {
+static rf_generator *open_or_fail(rf_infer_settings s) {
   rf_generator *g = NULL;
   rf_error error = {0};
   if (rf_generator_open(&s, &g, &error) != RAFTER_OK) fail_msg("%s", error.message);
@@ -142,7 +142,7 @@ static void what_was_there_does_not_matter(void **state) {
   (void)state;
   for (int m = 0; m < MODEL_COUNT; m++)
     for (int d = 0; d < 2; d++) {
-      rf_generate_settings s = settings_of(MODELS[m], d ? RF_BF16 : RF_F32, rf_isa_detect(), 1, CONTEXT);
+      rf_infer_settings s = settings_of(MODELS[m], d ? RF_BF16 : RF_F32, rf_isa_detect(), 1, CONTEXT);
       rf_generator *g = open_or_fail(s);
       float *all = decode_all(g);
       rf_generator_close(g);
@@ -199,7 +199,7 @@ typedef struct losses {
 } losses;
 
 /* Loss per token of the training graph, with one row of documents of the given lengths. */
-static void train_forward(const rf_generate_settings *s, const int64_t *lengths, int documents, losses *out) {
+static void train_forward(const rf_infer_settings *s, const int64_t *lengths, int documents, losses *out) {
   rf_plan_options options = s->plan;
   rf_plan *plan = NULL;
   rf_run *run = NULL;
@@ -277,7 +277,7 @@ static void decoding_is_the_training_forward(void **state) {
   const int64_t one[] = {TOKENS}, packed[] = {70, 1, 129, 100};
   for (int m = 0; m < MODEL_COUNT; m++)
     for (int d = 0; d < 2; d++) {
-      rf_generate_settings s = settings_of(MODELS[m], d ? RF_BF16 : RF_F32, rf_isa_detect(), 1, CONTEXT);
+      rf_infer_settings s = settings_of(MODELS[m], d ? RF_BF16 : RF_F32, rf_isa_detect(), 1, CONTEXT);
       rf_generator *g = open_or_fail(s);
       train_forward(&s, one, 1, &want);
       double whole = compare_with_training(g, one, 1, &want);
@@ -343,7 +343,7 @@ static void limits_are_kept_and_harm_nothing(void **state) {
 
 static void more_context_than_the_model_has(void **state) {
   (void)state;
-  rf_generate_settings s = settings_of(MODELS[0], RF_F32, rf_isa_detect(), 1, CONTEXT + 1);
+  rf_infer_settings s = settings_of(MODELS[0], RF_F32, rf_isa_detect(), 1, CONTEXT + 1);
   rf_generator *g = NULL;
   rf_error error = {0};
   assert_int_equal(rf_generator_open(&s, &g, &error), RAFTER_INVALID);

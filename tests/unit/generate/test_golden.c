@@ -38,7 +38,7 @@ typedef enum feeding { FEED_ONE_BY_ONE, FEED_PREFIXES } feeding;
 static rf_generator *open_or_fail(const char *folder, const rf_backend *backend, rf_isa isa, int64_t context,
                                   bool poison) {
   static char weights[4096];
-  rf_generate_settings s = {.weights_folder = weights, .debug.poison = poison};
+  rf_infer_settings s = {.weights_folder = weights, .debug.poison = poison};
   rf_error error = {0};
   rf_generator *g = NULL;
   if (rf_model_resolve(folder, &s.model, weights, &error) != RAFTER_OK) fail_msg("%s", error.message);

@@ -83,7 +83,7 @@ static rf_status measure(const char *path, rf_weights_as as, const char *fault, 
   static rf_machine machine;
   static rf_weight_types types;
   char where[4096];
-  rf_generate_settings s = {.seed = 3};
+  rf_infer_settings s = {.seed = 3};
   rf_plan *plans[2] = {NULL, NULL};
   rf_run *run = NULL;
   RF_TRY(rf_machine_find("local", &machine, error));
@@ -310,7 +310,7 @@ static void long_loads_are_told(void **state) {
       heard h = {.last = -1, .grew = true};
       char where[4096];
       rf_error error = {0};
-      rf_generate_settings s = {.seed = 3, .progress = {hear, &h, rows[i].least}};
+      rf_infer_settings s = {.seed = 3, .progress = {hear, &h, rows[i].least}};
       rf_generator *g = NULL;
       assert_int_equal(rf_machine_find("local", &machine, &error), RAFTER_OK);
       if (rf_model_resolve(at(SOURCES[k].path), &s.model, where, &error) != RAFTER_OK)

@@ -17,8 +17,8 @@ static const char *model = PLAIN;
 static rf_machine machine;
 static rf_weight_types types;
 
-static rf_generate_settings settings_of(rf_weights_as as, rf_isa isa) {
-  rf_generate_settings s = {.seed = 3};
+static rf_infer_settings settings_of(rf_weights_as as, rf_isa isa) {
+  rf_infer_settings s = {.seed = 3};
   rf_error error;
   if (rf_model_resolve(model, &s.model, NULL, &error) != RAFTER_OK) fail_msg("%s", error.message);
   if (rf_weight_types_read("", &s.model, as, &types, &error) != RAFTER_OK) fail_msg("%s", error.message);
@@ -37,7 +37,7 @@ static rf_generate_settings settings_of(rf_weights_as as, rf_isa isa) {
 
 /* Logits after TOKENS tokens, fed `step` tokens at a time. */
 static void logits_of(rf_weights_as as, rf_isa isa, int64_t step, float *out) {
-  rf_generate_settings s = settings_of(as, isa);
+  rf_infer_settings s = settings_of(as, isa);
   rf_generator *g = NULL;
   rf_error error = {0};
   int32_t ids[TOKENS];
@@ -61,7 +61,7 @@ static void bytes_are_those_of_the_types(void **state) {
               {RF_WEIGHTS_INT8, 32, 32, 4},
               {RF_WEIGHTS_Q4, 18, 34, 0}};
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-    rf_generate_settings s = settings_of(rows[i].as, rf_isa_detect());
+    rf_infer_settings s = settings_of(rows[i].as, rf_isa_detect());
     rf_generator *g = NULL;
     rf_error error = {0};
     if (rf_generator_open(&s, &g, &error) != RAFTER_OK) fail_msg("%s", error.message);

@@ -34,7 +34,7 @@ static void read_types(const char *path, const rf_model *model, rf_weights_as as
 
 static rf_generator *open_over(const char *path, int64_t context, rf_dtype kv_dtype, rf_weights_as as,
                                bool fast) {
-  rf_generate_settings s = {.weights_folder = path};
+  rf_infer_settings s = {.weights_folder = path};
   rf_error error = {0};
   rf_generator *g = NULL;
   if (rf_model_resolve(path, &s.model, NULL, &error) != RAFTER_OK) fail_msg("%s", error.message);
@@ -182,7 +182,7 @@ static void check_perplexity(const char *path, const json_t *json) {
   rf_tokenizer *tokenizer = NULL;
   rf_scorer *scorer = NULL;
   rf_error error = {0};
-  rf_score_settings s = {.weights_folder = path};
+  rf_infer_settings s = {.weights_folder = path};
   rf_ids ids = {0};
   char *text = NULL;
   size_t bytes;

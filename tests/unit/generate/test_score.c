@@ -31,7 +31,7 @@ static char weights[4096]; /* path of the weights of the last resolved model */
 
 static rf_scorer *scorer_or_fail(const char *folder, int64_t seq, int64_t batch, int threads, rf_dtype dtype,
                                  bool poison) {
-  rf_score_settings s = {.weights_folder = weights, .debug.poison = poison};
+  rf_infer_settings s = {.weights_folder = weights, .debug.poison = poison};
   rf_error error = {0};
   rf_scorer *scorer = NULL;
   if (rf_model_resolve(folder, &s.model, weights, &error) != RAFTER_OK) fail_msg("%s", error.message);
@@ -41,7 +41,7 @@ static rf_scorer *scorer_or_fail(const char *folder, int64_t seq, int64_t batch,
   return scorer;
 }
 static rf_generator *generator_or_fail(const char *folder, rf_dtype dtype) {
-  rf_generate_settings s = {.weights_folder = weights};
+  rf_infer_settings s = {.weights_folder = weights};
   rf_error error = {0};
   rf_generator *g = NULL;
   if (rf_model_resolve(folder, &s.model, weights, &error) != RAFTER_OK) fail_msg("%s", error.message);
@@ -144,7 +144,7 @@ static void goldens_are_reproduced_with_the_bits_of_generation(void **state) {
  * their logits. */
 static void memory_does_not_hold_logits(void **state) {
   (void)state;
-  rf_score_settings s = {0};
+  rf_infer_settings s = {0};
   int64_t peak[2];
   assert_int_equal(
       rf_model_resolve("gpt:layers=1,width=64,heads=1,vocab=50000,seq=256", &s.model, NULL, NULL), RAFTER_OK);

@@ -16,8 +16,8 @@
 
 static rf_machine machine;
 
-static rf_generate_settings settings_of(const char *model, int64_t slots, int64_t context) {
-  rf_generate_settings s = {.seed = 6};
+static rf_infer_settings settings_of(const char *model, int64_t slots, int64_t context) {
+  rf_infer_settings s = {.seed = 6};
   rf_error error = {0};
   if (rf_model_resolve(model, &s.model, NULL, &error) != RAFTER_OK) fail_msg("%s", error.message);
   s.plan = (rf_plan_options){
@@ -34,7 +34,7 @@ static const char WINDOWED[] =
     "gemma3:layers=6,width=32,heads=4,kv_heads=2,head_dim=16,ff=64,vocab=203,seq=4096,window=24,init=flax";
 
 /* Runs requests that all arrive at once through a real generator. Their answers end by length. */
-static rf_generate_counts run_for_real(const rf_generate_settings *settings, const rf_arrival *list,
+static rf_generate_counts run_for_real(const rf_infer_settings *settings, const rf_arrival *list,
                                        int64_t count) {
   rf_generator *g = NULL;
   rf_error error = {0};
@@ -68,7 +68,7 @@ static void it_walks_what_the_generator_walks(void **state) {
   enum { REQUESTS = 12 };
   for (int windowed = 0; windowed < 2; windowed++)
     for (int samples = 1; samples < 6; samples += 4) {
-      rf_generate_settings s = settings_of(windowed ? WINDOWED : TINY, 4, 96);
+      rf_infer_settings s = settings_of(windowed ? WINDOWED : TINY, 4, 96);
       s.plan.build.sequences = 8;
       rf_arrival list[REQUESTS];
       for (int i = 0; i < REQUESTS; i++)
@@ -88,7 +88,7 @@ static void it_walks_what_the_generator_walks(void **state) {
  * predict. */
 static void one_request_takes_what_its_walks_take(void **state) {
   (void)state;
-  rf_generate_settings s = settings_of(TINY, 2, 96);
+  rf_infer_settings s = settings_of(TINY, 2, 96);
   rf_arrival one = {.at = 5, .prompt = 40, .answer = 4, .samples = 1};
   rf_serve_stats served;
   rf_error error = {0};
@@ -114,7 +114,7 @@ static void one_request_takes_what_its_walks_take(void **state) {
   rf_plan_free(decode);
 }
 
-static double served_rate(const rf_generate_settings *s, double rate, rf_serve_stats *served) {
+static double served_rate(const rf_infer_settings *s, double rate, rf_serve_stats *served) {
   enum { REQUESTS = 300 };
   static rf_arrival list[REQUESTS];
   rf_error error = {0};
@@ -127,7 +127,7 @@ static double served_rate(const rf_generate_settings *s, double rate, rf_serve_s
  * arrive at the machine's own rate. In between, waiting times grow. */
 static void it_saturates(void **state) {
   (void)state;
-  rf_generate_settings s = settings_of(TINY, 4, 96);
+  rf_infer_settings s = settings_of(TINY, 4, 96);
   rf_serve_stats alone, slow, fast, faster;
   served_rate(&s, 0.001, &alone);
   /* requests per second, if four at once took no longer than one */
@@ -169,7 +169,7 @@ static void arrivals_are_a_poisson_process(void **state) {
  * decoding machine. */
 static void prefill_and_decoding_apart(void **state) {
   (void)state;
-  rf_generate_settings s = settings_of(TINY, 4, 96);
+  rf_infer_settings s = settings_of(TINY, 4, 96);
   rf_arrival list[40];
   rf_serve_stats apart, instant, together;
   rf_error error = {0};
@@ -194,7 +194,7 @@ static void prefill_and_decoding_apart(void **state) {
 static void a_cache_takes_its_time_on_the_link(void **state) {
   (void)state;
   for (int windowed = 0; windowed < 2; windowed++) {
-    rf_generate_settings s = settings_of(windowed ? WINDOWED : TINY, 2, 96);
+    rf_infer_settings s = settings_of(windowed ? WINDOWED : TINY, 2, 96);
     rf_arrival one = {.at = 5, .prompt = 40, .answer = 4, .samples = 1};
     rf_serve_stats served;
     rf_error error = {0};
