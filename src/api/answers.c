@@ -1,15 +1,7 @@
-/* answers.c - opens models and encodes conversations for commands that generate answers. */
-#define _GNU_SOURCE
+/* answers.c - see answers.h. */
 #include "api/answers.h"
 
 #include "model/run_folder.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <time.h>
-#include <unistd.h>
 
 rf_status rf_options_with_model(const rf_options *options, const char *model, rf_options **copy,
                                 rf_error *error) {
@@ -21,31 +13,36 @@ rf_status rf_options_with_model(const rf_options *options, const char *model, rf
   return rf_options_set(*copy, "MODEL", folder, error);
 }
 
-rf_status rf_chat_of(const rf_options *o, const rf_settings *settings, const rf_tokenizer *tokenizer,
-                     rf_chat **chat, rf_error *error) {
-  if (rf_options_is_set(o, "template"))
-    return rf_chat_read(rf_options_text(o, "template"), tokenizer, chat, error);
-  return rf_chat_open(settings->weights_folder, chat, error);
+rf_prompt_reader rf_reader_of(const rf_options *o, const rf_settings *settings) {
+  return (rf_prompt_reader){.model = &settings->model,
+                            .folder = settings->weights_folder,
+                            .chat_template = rf_options_text_or(o, "template", NULL),
+                            .system = rf_options_text_or(o, "system", NULL)};
 }
 
-rf_status rf_chat_text(const rf_chat *chat, const json_t *messages, bool opens_answer, rf_rendered *rendered,
-                       rf_error *error) {
-  time_t seconds = time(NULL);
-  struct tm now;
-  rf_chat_options options = {.add_generation_prompt = opens_answer, .now = localtime_r(&seconds, &now)};
-  return rf_chat_render(chat, messages, &options, rendered, error);
+/* ---- sampling settings ----------------------------------------------------------------------- */
+
+void rf_sampling_typed(const rf_options *o, rf_sampler_options *s) {
+  s->seed = (uint64_t)rf_options_int(o, "seed");
+  for (int i = 0; i < RF_SAMPLING_NUMBERS; i++)
+    if (rf_options_knows(o, RF_SAMPLING[i].name))
+      rf_sampling_set(s, i, rf_options_float(o, RF_SAMPLING[i].name));
 }
 
-rf_status rf_chat_encode(const rf_chat *chat, const rf_tokenizer *tokenizer, const json_t *messages,
-                         bool opens_answer, rf_ids *ids, rf_error *error) {
-  rf_rendered rendered = {0};
-  rf_status status = rf_chat_text(chat, messages, opens_answer, &rendered, error);
-  ids->count = 0;
-  if (status == RAFTER_OK) /* the template has already added the special tokens */
-    status = rf_tokenizer_encode(tokenizer, rendered.text, rendered.bytes, RF_ENCODE_PARSE, ids, error);
-  rf_rendered_free(&rendered);
+rf_status rf_sampling_of(const rf_options *o, const rf_settings *settings, const rafter_sink *sink,
+                         rf_sampler_options *s, rf_error *error) {
+  char said[256];
+  unsigned given = 0;
+  rf_sampling_typed(o, s);
+  for (int i = 0; i < RF_SAMPLING_NUMBERS; i++)
+    if (rf_options_knows(o, RF_SAMPLING[i].name) && rf_options_given(o, RF_SAMPLING[i].name))
+      given |= 1u << i;
+  rf_status status = rf_sampling_prefer(settings->weights_folder, given, s, said, error);
+  if (*said) rf_note(sink, "generation_config.json: %s\n", said);
   return status;
 }
+
+/* ---- generators and scorers ------------------------------------------------------------------ */
 
 rf_run_debug rf_debug_of(const rf_options *o) {
   bool on = rf_options_knows(o, "debug") && rf_options_flag(o, "debug");
@@ -91,20 +88,6 @@ rf_status rf_begin_journal(rf_journal *journal, const rafter_sink *sink, const r
   return rf_journal_begin(journal, sink, o, rf_options_json(o), folder, walk, walks, error);
 }
 
-rf_status rf_ids_of_json(const json_t *list, int64_t vocab, const char *where, rf_ids *ids, rf_error *error) {
-  size_t i;
-  json_t *id;
-  json_array_foreach ((json_t *)list, i, id) {
-    json_int_t v = json_is_integer(id) ? json_integer_value(id) : -1;
-    if (v < 0 || v >= vocab)
-      return RF_FAIL(error, RAFTER_FAILED, "the ids belong to another tokenizer or model",
-                     "token out of range (%s, tokens, token %zu: expected an id below %lld, got %lld)", where,
-                     i, (long long)vocab, (long long)v);
-    RF_TRY(rf_ids_add(ids, (int32_t)v, error));
-  }
-  return RAFTER_OK;
-}
-
 rf_status rf_ids_given(const rf_options *o, const char *option, int64_t vocab, rf_ids *ids, rf_error *error) {
   int count = 0;
   const int64_t *id = rf_options_list(o, option, &count);
@@ -116,15 +99,6 @@ rf_status rf_ids_given(const rf_options *o, const char *option, int64_t vocab, r
     RF_TRY(rf_ids_add(ids, (int32_t)id[i], error));
   }
   return RAFTER_OK;
-}
-
-rf_status rf_stop_of(const char *const *texts, int count, rf_stop *stop, rf_error *error) {
-  rf_span *span = calloc((size_t)count + 1, sizeof *span);
-  if (!span) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
-  for (int i = 0; i < count; i++) span[i] = (rf_span){texts[i], strlen(texts[i])};
-  rf_status status = rf_stop_open(&(rf_stop_options){.strings = span, .string_count = count}, stop, error);
-  free(span);
-  return status;
 }
 
 rf_status rf_stop_given(const rf_options *o, rf_stop *stop, rf_error *error) {
@@ -143,5 +117,16 @@ const rf_option RF_STOP_OPTIONS[] = {
     RF_WORDS("stop", TEXTS, "TEXT", NULL, "Sampling",
              "text that ends an answer and is left out of it; may be repeated"),
     RF_FLAG("ignore-eos", "Sampling", "continue after the end-of-text token"),
+    {.name = NULL},
+};
+
+const rf_option RF_SAMPLING_OPTIONS[] = {
+    RF_NUMBER("top-k", INT, NULL, 0, 1 << 24, "0", "Sampling", "choose among the k likeliest tokens; 0: all"),
+    RF_NUMBER("top-p", FLOAT, NULL, 0, 1, "1", "Sampling",
+              "choose among the likeliest tokens whose probabilities sum to this value"),
+    RF_NUMBER("min-p", FLOAT, NULL, 0, 1, "0", "Sampling",
+              "drop tokens less likely than this fraction of the likeliest token's probability"),
+    RF_NUMBER("repetition-penalty", FLOAT, NULL, 0, 100, "1", "Sampling",
+              "divisor of the logits of all tokens in the prompt and the answer; 1: none"),
     {.name = NULL},
 };

@@ -1,31 +1,30 @@
-/* answers.h - functions that the answering commands share: resolving MODEL, and encoding
- * conversations as token ids. */
+/* answers.h - shared by commands that generate or score: MODEL, prompts and sampling settings from
+ * options, and opening a generator or a scorer. */
 #ifndef RF_ANSWERS_H
 #define RF_ANSWERS_H
 
-#include "api/sampling.h"
-
-#include "generate/reply.h"
+#include "api/api.h"
+#include "generate/prompts.h"
 #include "generate/score.h"
 #include "journal/journal.h"
-#include "text/chat.h"
-#include "text/tokenizer.h"
 
 /* Copies `options` and sets MODEL to `model`. If `model` is a run, sets MODEL to the run's newest
  * checkpoint. Free with rf_options_free(). */
 rf_status rf_options_with_model(const rf_options *options, const char *model, rf_options **copy,
                                 rf_error *error);
 
-/* Gets the chat template: --template, or else the model's own template. */
-rf_status rf_chat_of(const rf_options *options, const rf_settings *settings, const rf_tokenizer *tokenizer,
-                     rf_chat **chat, rf_error *error);
-/* Renders a conversation with the chat template. If `opens_answer`, adds the beginning of the
- * assistant's turn. Free the text with rf_rendered_free(). */
-rf_status rf_chat_text(const rf_chat *chat, const json_t *messages, bool opens_answer, rf_rendered *rendered,
-                       rf_error *error);
-/* Renders a conversation with the chat template and encodes it as token ids. */
-rf_status rf_chat_encode(const rf_chat *chat, const rf_tokenizer *tokenizer, const json_t *messages,
-                         bool opens_answer, rf_ids *ids, rf_error *error);
+/* A reader for the model of `settings`, with --template and --system. */
+rf_prompt_reader rf_reader_of(const rf_options *options, const rf_settings *settings);
+/* Sets numbers and seed of `sampling` from the options. The lists of `sampling` do not change. */
+void rf_sampling_typed(const rf_options *options, rf_sampler_options *sampling);
+/* Like rf_sampling_typed. If an option is not given, its value comes from generation_config.json,
+ * and a note to the sink says so. */
+rf_status rf_sampling_of(const rf_options *options, const rf_settings *settings, const rafter_sink *sink,
+                         rf_sampler_options *sampling, rf_error *error);
+/* Reads the prompts and settings that the options name, and sets the context and the batch of
+ * `settings`. RAFTER_INVALID names the option, RAFTER_FAILED the file, line and field. */
+rf_status rf_prompts_given(const rf_options *options, const rafter_sink *sink, rf_settings *settings,
+                           rf_prompt_reader *reader, rf_prompts *prompts, rf_error *error);
 
 /* Opens a generator or a scorer with --seed and --debug. `sink` shows the progress of loading and
  * may be NULL. Fails on the null backend, which computes nothing. */
@@ -38,16 +37,13 @@ rf_run_debug rf_debug_of(const rf_options *options);
  * this function after all checks of the input. */
 rf_status rf_begin_journal(rf_journal *journal, const rafter_sink *sink, const rf_options *options,
                            const rf_report_walk *walk, int walks, rf_error *error);
-/* Appends a JSON list of token ids below `vocab`. Errors name the source of the list: `where`. */
-rf_status rf_ids_of_json(const json_t *list, int64_t vocab, const char *where, rf_ids *ids, rf_error *error);
 /* Appends the token ids of a list option, such as --tokens. */
 rf_status rf_ids_given(const rf_options *options, const char *option, int64_t vocab, rf_ids *ids,
                        rf_error *error);
-/* Stop texts from a list, or from --stop. Free with rf_stop_close(). */
-rf_status rf_stop_of(const char *const *texts, int count, rf_stop *stop, rf_error *error);
+/* The stop texts of --stop. Free with rf_stop_close(). */
 rf_status rf_stop_given(const rf_options *options, rf_stop *stop, rf_error *error);
 
-/* RF_CHAT_OPTIONS: --system and --template. RF_STOP_OPTIONS: --stop and --ignore-eos. */
-extern const rf_option RF_CHAT_OPTIONS[], RF_STOP_OPTIONS[];
+/* --system and --template; --stop and --ignore-eos; --top-k and other numbers of RF_SAMPLING. */
+extern const rf_option RF_CHAT_OPTIONS[], RF_STOP_OPTIONS[], RF_SAMPLING_OPTIONS[];
 
 #endif

@@ -381,7 +381,8 @@ static int64_t walks_to_start(int64_t answers, int64_t prompt, int64_t rows) {
   return walks;
 }
 
-/* Measures steps that decode one token of every answer. Each answer has its own prompt. */
+/* Measures steps that decode one token of every answer. Each answer has its own prompt. Calls
+ * rf_generator_step, because rf_replies_step would add the time of collecting replies. */
 static rf_status bench_batch(bench *b, rf_error *error) {
   enum { PROMPT = 32, STEPS = 16 };
   rf_status status = RAFTER_OK;

@@ -32,14 +32,12 @@ rf_status rf_eval_read_rows(const char *path, int64_t limit, json_t **rows, rf_e
   *rows = NULL;
   RF_TRY(rf_json_lines_open(path, NULL, &lines, error));
   *rows = json_array();
-  while (!limit || (int64_t)json_array_size(*rows) < limit) {
-    RF_GO(rf_json_lines_next(&lines, &row, error));
-    if (!row) break;
+  while ((!limit || (int64_t)json_array_size(*rows) < limit) &&
+         (status = rf_json_lines_next(&lines, &row, error)) == RAFTER_OK && row)
     json_array_append_new(*rows, row);
-  }
-  if (!json_array_size(*rows)) status = RF_FAIL(error, RAFTER_FAILED, NULL, "%s has no rows", path);
-done:
   rf_json_lines_close(&lines);
+  if (status == RAFTER_OK && !json_array_size(*rows))
+    status = RF_FAIL(error, RAFTER_FAILED, NULL, "%s has no rows", path);
   if (status != RAFTER_OK) {
     json_decref(*rows);
     *rows = NULL;
@@ -49,9 +47,9 @@ done:
 
 rf_status rf_eval_encode(rf_evaluation *e, const char *text, size_t bytes, int flags, rf_ids *ids,
                          rf_error *error) {
-  RF_TRY(rf_tokenizer_encode(e->tokenizer, text, bytes, flags, ids, error));
+  RF_TRY(rf_tokenizer_encode(e->reader.tokenizer, text, bytes, flags, ids, error));
   if ((flags & RF_ENCODE_MARKS) && ids->count > 1 &&
-      ids->at[ids->count - 1] == rf_tokenizer_eos(e->tokenizer))
+      ids->at[ids->count - 1] == rf_tokenizer_eos(e->reader.tokenizer))
     ids->count--;
   return RAFTER_OK;
 }
@@ -212,8 +210,8 @@ static rf_status run(const rf_options *o, int task, rf_evaluation *e, rf_error *
     return RF_FAIL(error, RAFTER_INVALID, "give --output FILE",
                    "--continue needs the file with the earlier rows (--output is missing)");
   RF_TRY(rf_settings_resolve(o, TASKS[task].job, &e->settings, error));
-  RF_TRY(rf_tokenizer_for(e->settings.model.name, e->settings.model.vocab, e->settings.weights_folder,
-                          &e->tokenizer, error));
+  e->reader = rf_reader_of(o, &e->settings);
+  RF_TRY(rf_prompt_reader_open(&e->reader, false, error));
   e->rows = json_array();
   e->kept = json_object();
   e->result = json_pack("{ss ss ss ss}", "command", "eval", "task", TASKS[task].name, "model",
@@ -265,7 +263,7 @@ static rf_status rf_command_eval(const rafter_job *job, const rafter_sink *sink,
     add_results(e);
     rf_journal_close(&e->journal, status, error);
     rf_record_close(e->record);
-    rf_tokenizer_close(e->tokenizer);
+    rf_prompt_reader_close(&e->reader);
     json_decref(e->result);
     json_decref(e->rows);
     json_decref(e->kept);

@@ -6,14 +6,14 @@
 #include "journal/journal.h"
 #include "journal/traced.h"
 #include "journal/walked.h"
+#include "generate/prompts.h"
 #include "generate/score.h"
-#include "text/tokenizer.h"
 
 typedef struct rf_evaluation {
   const rf_options *options; /* argument 0 is MODEL */
   const rafter_sink *sink;
   rf_settings settings;
-  rf_tokenizer *tokenizer;
+  rf_prompt_reader reader;
   json_t *result; /* --json: object to which the task adds its figures */
   json_t *rows;   /* --output: rows that rf_eval_put_row added */
   json_t *kept;   /* --continue: rows that are already in the file --output, by row number */

@@ -94,8 +94,8 @@ static rf_status add_choice(rf_evaluation *e, sheet *s, const char *context, con
   RF_GO(rf_eval_encode(e, whole, bytes, RF_ENCODE_MARKS, &both, error));
   int64_t own = both.count - behind.count, most = e->settings.model.max_seq;
   if (rf_options_given(e->options, "seq")) most = rf_options_int(e->options, "seq");
-  int32_t start =
-      rf_tokenizer_bos(e->tokenizer) >= 0 ? rf_tokenizer_bos(e->tokenizer) : rf_tokenizer_eos(e->tokenizer);
+  int32_t start = rf_tokenizer_bos(e->reader.tokenizer) >= 0 ? rf_tokenizer_bos(e->reader.tokenizer)
+                                                             : rf_tokenizer_eos(e->reader.tokenizer);
   bool alone = behind.count == 0; /* without a context, the choice follows a start token */
   if (own < 1 || (alone && start < 0) || own + 1 > most) {
     status = RF_FAIL(error, RAFTER_FAILED, NULL, "a choice cannot be scored (%s: %s)", where,

@@ -6,8 +6,6 @@
 #include "api/answers.h"
 #include "api/eval.h"
 
-#include "generate/replies.h"
-
 #include <libgen.h>
 #include <pcre2.h>
 #include <stdio.h>
@@ -18,8 +16,7 @@ static const char NUMBER[] = "(?:(?<![0-9])-)?[0-9][0-9,]*(?:\\.[0-9]+)?";
 enum { BATCH = 8, PLAIN_SHOTS = 5 };
 
 typedef struct problem {
-  rf_ids ids;
-  rf_replies answer;
+  rf_prompt of;       /* first, because the owner of the replies is the prompt */
   bool ended;         /* true if this or an earlier evaluation has the answer */
   const json_t *kept; /* result of an earlier evaluation; NULL: none */
 } problem;
@@ -27,13 +24,10 @@ typedef struct problem {
 typedef struct exam {
   rf_evaluation *e;
   json_t *rows, *shots; /* shots: worked examples that precede every question */
-  rf_chat *chat;        /* NULL: plain text */
   problem *problem;
   int count, done, left; /* done: number of finished answers. left: number of answers to generate. */
   rf_generator *g;
   double start;
-  rf_marks marks;
-  rf_stop stop;
   pcre2_code *number;
   int64_t longest;
 } exam;
@@ -62,7 +56,9 @@ static rf_status check_rows(const exam *x, const json_t *rows, const char *path,
  * rows of train.jsonl next to the data. */
 static rf_status read_shots(exam *x, rf_error *error) {
   const rf_options *o = x->e->options;
-  int64_t shots = rf_options_given(o, "shots") ? rf_options_int(o, "shots") : x->chat ? 0 : PLAIN_SHOTS;
+  int64_t shots = rf_options_given(o, "shots") ? rf_options_int(o, "shots")
+                  : x->e->reader.chat          ? 0
+                                               : PLAIN_SHOTS;
   char path[4200], copy[4096];
   if (!shots)
     return (x->shots = json_array()) ? RAFTER_OK : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
@@ -94,7 +90,7 @@ static rf_status encode_chat(exam *x, const json_t *row, problem *p, rf_error *e
     add_turn(messages, "assistant", json_object_get(shot, "answer"));
   }
   add_turn(messages, "user", json_object_get(row, "question"));
-  rf_status status = rf_chat_encode(x->chat, x->e->tokenizer, messages, true, &p->ids, error);
+  rf_status status = rf_prompt_of_messages(&x->e->reader, messages, &p->of, error);
   json_decref(messages);
   return status;
 }
@@ -112,7 +108,7 @@ static rf_status encode_plain(exam *x, const json_t *row, problem *p, rf_error *
             json_string_value(json_object_get(shot, "answer")));
   fprintf(out, "Question: %s\nAnswer:", json_string_value(json_object_get(row, "question")));
   bool written = !fclose(out);
-  rf_status status = written ? rf_eval_encode(x->e, text, bytes, RF_ENCODE_MARKS, &p->ids, error)
+  rf_status status = written ? rf_eval_encode(x->e, text, bytes, RF_ENCODE_MARKS, &p->of.tokens, error)
                              : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
   free(text);
   return status;
@@ -120,20 +116,20 @@ static rf_status encode_plain(exam *x, const json_t *row, problem *p, rf_error *
 
 static rf_status prepare(exam *x, rf_error *error) {
   rf_evaluation *e = x->e;
+  rf_prompt_reader *r = &e->reader;
   const rf_options *o = e->options;
   const char *path = rf_options_text(o, "data");
-  static const rf_span stops[] = {{"Question:", 9}};
+  static const char *const stop = "Question:";
   int code;
   PCRE2_SIZE at;
   x->number = pcre2_compile((PCRE2_SPTR)NUMBER, PCRE2_ZERO_TERMINATED, 0, &code, &at, NULL);
   if (!x->number) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
   RF_TRY(rf_eval_read_rows(path, rf_options_int(o, "limit"), &x->rows, error));
   RF_TRY(check_rows(x, x->rows, path, error));
-  if (rf_options_flag(o, "chat")) RF_TRY(rf_chat_of(o, &e->settings, e->tokenizer, &x->chat, error));
+  RF_TRY(rf_prompt_reader_open(r, rf_options_flag(o, "chat"), error));
   RF_TRY(read_shots(x, error));
-  RF_TRY(rf_marks_of(&e->settings, e->tokenizer, &x->marks, error));
-  RF_TRY(
-      rf_stop_open(&(rf_stop_options){.strings = stops, .string_count = x->chat ? 0 : 1}, &x->stop, error));
+  RF_TRY(rf_end_ids_of(r->model, r->folder, r->tokenizer, &r->ends, error));
+  RF_TRY(rf_stop_of(&stop, r->chat ? 0 : 1, &r->common.stop, error));
   x->count = (int)json_array_size(x->rows);
   x->problem = calloc((size_t)x->count, sizeof *x->problem);
   if (!x->problem) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
@@ -142,18 +138,17 @@ static rf_status prepare(exam *x, rf_error *error) {
     const json_t *row = json_array_get(x->rows, (size_t)i);
     p->kept = rf_eval_kept(e, i);
     p->ended = p->kept != NULL;
-    RF_TRY(x->chat ? encode_chat(x, row, p, error) : encode_plain(x, row, p, error));
-    if (p->ids.count > x->longest) x->longest = p->ids.count;
+    RF_TRY(r->chat ? encode_chat(x, row, p, error) : encode_plain(x, row, p, error));
+    if (p->of.tokens.count > x->longest) x->longest = p->of.tokens.count;
   }
   return RAFTER_OK;
 }
 
 /* ---- the answers ----------------------------------------------------------------------------- */
 
-static rf_status taken(void *self, rf_replies *answer, int sample, rf_error *error) {
+static rf_status ended(void *self, rf_replies *answer, rf_error *error) {
   exam *x = self;
   (void)error;
-  if (answer->reply[sample].finish == RF_FINISH_NONE) return RAFTER_OK;
   ((problem *)answer->owner)->ended = true;
   x->done++;
   return RAFTER_OK;
@@ -175,7 +170,7 @@ static rf_status answer_all(exam *x, rf_error *error) {
   rf_generator *g = NULL;
   int64_t most = rf_options_given(o, "seq") ? rf_options_int(o, "seq") : e->settings.model.max_seq,
           answer_tokens = rf_options_int(o, "max-tokens");
-  rf_request request = {.max_tokens = answer_tokens, .stop = x->marks.id, .stop_count = x->marks.count};
+  rf_request request = {.max_tokens = answer_tokens, .samples = 1};
   /* Does not read generation_config.json. The result lists all settings. */
   rf_sampling_typed(o, &request.sampler);
   json_object_set_new(e->result, "sampling", rf_sampling_json(&request.sampler));
@@ -197,14 +192,13 @@ static rf_status answer_all(exam *x, rf_error *error) {
   for (int i = 0; i < x->count; i++) {
     problem *p = &x->problem[i];
     if (p->ended) continue;
-    request.tokens = p->ids.at;
-    request.count = p->ids.count;
-    p->answer.owner = p;
-    RF_GO(rf_replies_submit(g, &request, e->tokenizer, &x->stop, &p->answer, error));
+    p->of.request = request;
+    RF_GO(rf_prompt_submit(&x->e->reader, &p->of, g, error));
   }
   x->g = g;
   x->start = rf_now_seconds();
-  RF_GO(rf_replies_run(g, &(rf_reply_loop){x, taken, stepped}, &e->stopped, error));
+  RF_GO(
+      rf_replies_run(g, &(rf_reply_loop){.self = x, .ended = ended, .stepped = stepped}, &e->stopped, error));
   rf_put_bar(e->sink, "%s", "");
   double seconds = rf_now_seconds() - x->start;
   RF_GO(rf_walked_leave(g, e->record, &e->journal, seconds, error));
@@ -258,12 +252,12 @@ static json_t *mark(const exam *x, const problem *p, const json_t *given) {
   char expected[64] = "", number[64] = "";
   bool marked, ignored;
   final_number(x, json_string_value(json_object_get(given, "answer")), &ignored, expected);
-  bool found = final_number(x, p->answer.reply->text, &marked, number),
+  bool found = final_number(x, p->of.replies.reply->text, &marked, number),
        same = found && strtod(number, NULL) == strtod(expected, NULL);
   json_t *row =
       json_pack("{ss ss* ss sb sb}", "expected", expected, "number", found ? number : NULL, "finish_reason",
-                rf_finish_name(p->answer.reply->finish), "right", same, "marked", marked);
-  json_object_set_new(row, "text", rf_json_bytes(p->answer.reply->text, p->answer.reply->bytes));
+                rf_finish_name(p->of.replies.reply->finish), "right", same, "marked", marked);
+  json_object_set_new(row, "text", rf_json_bytes(p->of.replies.reply->text, p->of.replies.reply->bytes));
   if (json_object_get(given, "id")) json_object_set(row, "id", json_object_get(given, "id"));
   return row;
 }
@@ -286,11 +280,11 @@ static void mark_all(exam *x) {
   rf_say(e->sink,
          "%d questions, %s, %zu worked examples; an answer's number is the first after \"####\", otherwise "
          "the last, matched by /%s/\n",
-         (int)n, x->chat ? "chat template" : "plain text", json_array_size(x->shots), NUMBER);
+         (int)n, x->e->reader.chat ? "chat template" : "plain text", json_array_size(x->shots), NUMBER);
   if (cut) rf_say(e->sink, "%lld answers were cut by --max-tokens\n", (long long)cut);
   json_t *numbers =
       json_pack("{sI sI sb ss sI}", "n", (json_int_t)n, "shots", (json_int_t)json_array_size(x->shots),
-                "chat", x->chat != NULL, "number", NUMBER, "answers_cut", (json_int_t)cut);
+                "chat", x->e->reader.chat != NULL, "number", NUMBER, "answers_cut", (json_int_t)cut);
   json_object_update(e->result, numbers);
   json_decref(numbers);
   if (!n) return; /* the evaluation stopped before its first answer */
@@ -303,14 +297,9 @@ rf_status rf_eval_gsm8k(rf_evaluation *e, rf_error *error) {
   rf_status status = prepare(&x, error);
   if (status == RAFTER_OK) status = answer_all(&x, error);
   if (status == RAFTER_OK) mark_all(&x);
-  for (int i = 0; i < x.count && x.problem; i++) {
-    rf_ids_free(&x.problem[i].ids);
-    rf_replies_free(&x.problem[i].answer);
-  }
+  for (int i = 0; i < x.count && x.problem; i++) rf_prompt_free(&x.problem[i].of);
   json_decref(x.rows);
   json_decref(x.shots);
-  rf_chat_free(x.chat);
-  rf_stop_close(&x.stop);
   pcre2_code_free(x.number);
   free(x.problem);
   return status;

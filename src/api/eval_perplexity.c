@@ -38,7 +38,7 @@ static rf_status add_document(rf_evaluation *e, texts *t, const char *text, size
   if (!grown) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
   t->at = grown;
   t->at[t->count] = (document){.id = json_incref(id)};
-  return rf_tokenizer_encode(e->tokenizer, text, bytes, 0, &t->at[t->count++].ids, error);
+  return rf_tokenizer_encode(e->reader.tokenizer, text, bytes, 0, &t->at[t->count++].ids, error);
 }
 
 static rf_status read_texts(rf_evaluation *e, texts *t, rf_error *error) {
@@ -75,7 +75,7 @@ static rf_status resolve_windows(rf_evaluation *e, texts *t, rf_error *error) {
                                                 : WINDOW;
   rf_ids marks = {0};
   RF_TRY(rf_eval_encode(e, "a", 1, RF_ENCODE_MARKS, &marks, error));
-  t->bos = marks.count > 1 && marks.at[0] == rf_tokenizer_bos(e->tokenizer);
+  t->bos = marks.count > 1 && marks.at[0] == rf_tokenizer_bos(e->reader.tokenizer);
   rf_ids_free(&marks);
   t->own = t->seq - t->bos;
   if (t->own < 2)
@@ -112,7 +112,7 @@ static void account(rf_evaluation *e, const texts *t, document *d, const window 
     d->nll += nll;
     d->squares += nll * nll;
     d->scored++;
-    d->bytes += (int64_t)rf_tokenizer_text_of(e->tokenizer, d->ids.at[w->begin + i]).bytes;
+    d->bytes += (int64_t)rf_tokenizer_text_of(e->reader.tokenizer, d->ids.at[w->begin + i]).bytes;
   }
   d->windows++;
 }
@@ -155,7 +155,7 @@ static rf_status walk(rf_evaluation *e, texts *t, rf_error *error) {
   for (int d = 0; d < t->count; d++)
     for (int64_t k = t->at[d].windows; n < windows && window_at(t, t->at[d].ids.count, k, &w); k++, n++) {
       scored[n] = (rf_scored){.tokens = ids + at, .count = w.count + t->bos, .logprobs = logprobs + at};
-      if (t->bos) ids[at++] = rf_tokenizer_bos(e->tokenizer);
+      if (t->bos) ids[at++] = rf_tokenizer_bos(e->reader.tokenizer);
       memcpy(ids + at, t->at[d].ids.at + w.begin, (size_t)w.count * sizeof *ids);
       at += w.count;
     }

@@ -1,34 +1,24 @@
 /* generate.c - `rafter generate`: prints an answer as it grows, or answers prompts of a file. */
 #define _GNU_SOURCE
 #include "api/answers.h"
-#include "journal/journal.h"
-#include "api/prompts.h"
 #include "journal/traced.h"
 #include "journal/walked.h"
 #include "base/file.h"
-#include "generate/replies.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-
-typedef struct answers {
-  rf_replies of;
-  const rf_prompt *row;
-  int64_t index;
-} answers;
 
 typedef struct job {
+  rf_settings settings;
+  rf_prompt_reader reader;
   rf_prompts prompts;
-  answers *of; /* (rows) answers to each prompt */
+  const char *path; /* file of the prompts; NULL: none */
   const rafter_sink *sink;
   rf_generator *generator;
   rf_out_file *out;
   rf_journal journal;
   rf_record *record; /* --trace */
   bool json, streams, verbose, converts;
-  int top;
   int64_t written; /* number of prompts whose answers were written */
   double start, first_seconds, seconds;
   /* load_seconds: to open the model. process_seconds: from program start to the first token. */
@@ -52,7 +42,7 @@ static json_t *ids_json(const int32_t *ids, int64_t count) {
 static void put_answer(const job *j, const rf_reply *r, json_t *json) {
   json_object_set_new(json, "tokens", ids_json(r->tokens.at, r->tokens.count));
   json_object_set_new(json, "logprobs", numbers(r->logprobs, r->tokens.count));
-  json_object_set_new(json, "text", j->prompts.tokenizer ? rf_json_bytes(r->text, r->bytes) : json_null());
+  json_object_set_new(json, "text", j->reader.tokenizer ? rf_json_bytes(r->text, r->bytes) : json_null());
   json_object_set_new(json, "finish_reason", json_string(rf_finish_name(r->finish)));
   if (!r->top) return;
   json_t *tops = json_array();
@@ -64,14 +54,13 @@ static void put_answer(const job *j, const rf_reply *r, json_t *json) {
   json_object_set_new(json, "top", tops);
 }
 
-static rf_status put_row(job *j, const answers *a, int sample, rf_error *error) {
+static rf_status put_row(job *j, const rf_prompt *row, int sample, rf_error *error) {
   json_t *json = json_object();
-  if (a->row->id) json_object_set(json, "id", a->row->id);
-  else json_object_set_new(json, "id", json_integer(a->index));
-  json_object_set_new(json, "prompt",
-                      a->row->text ? rf_json_bytes(a->row->text, strlen(a->row->text)) : json_null());
-  put_answer(j, &a->of.reply[sample], json);
-  json_object_set_new(json, "seed", json_integer((json_int_t)rf_sample_seed(a->row->sampler.seed, sample)));
+  json_object_set_new(json, "id", row->id ? json_incref(row->id) : json_integer(row - j->prompts.row));
+  json_object_set_new(json, "prompt", row->text ? rf_json_bytes(row->text, strlen(row->text)) : json_null());
+  put_answer(j, &row->replies.reply[sample], json);
+  json_object_set_new(json, "seed",
+                      json_integer((json_int_t)rf_sample_seed(row->request.sampler.seed, sample)));
   json_object_set_new(json, "sample", json_integer(sample));
   if (!j->out) {
     rf_put_json(j->sink, json);
@@ -83,21 +72,20 @@ static rf_status put_row(job *j, const answers *a, int sample, rf_error *error) 
 }
 
 /* Writes finished answers, in the order of the prompts. */
-static rf_status put_ready(job *j, rf_error *error) {
-  for (; j->written < j->prompts.rows && j->of[j->written].of.ended == j->of[j->written].row->samples;
-       j->written++) {
-    answers *a = &j->of[j->written];
-    for (int s = 0; s < a->row->samples; s++) {
-      if (j->prompts.path || a->row->samples > 1) {
-        RF_TRY(put_row(j, a, s, error));
-        if (!j->json && !j->out) {
-          rf_say_text(j->sink, strdup(a->row->text && !j->prompts.chats ? a->row->text : ""));
-          rf_say_text(j->sink, strdup(a->of.reply[s].text));
-          rf_say(j->sink, "\n");
-        }
-      }
-      if (j->prompts.path) rf_reply_free(&a->of.reply[s]);
+static rf_status put_ready(void *self, rf_replies *last, rf_error *error) {
+  job *j = self;
+  (void)last;
+  for (; j->written < j->prompts.rows && !j->prompts.row[j->written].replies.left; j->written++) {
+    rf_prompt *row = &j->prompts.row[j->written];
+    if (!j->path && row->request.samples == 1) continue;
+    for (int s = 0; s < row->request.samples; s++) {
+      RF_TRY(put_row(j, row, s, error));
+      if (j->json || j->out) continue;
+      rf_say_text(j->sink, strdup(row->text && !j->reader.chats ? row->text : ""));
+      rf_say_text(j->sink, strdup(row->replies.reply[s].text));
+      rf_say(j->sink, "\n");
     }
+    if (j->path) rf_replies_free(&row->replies);
   }
   return RAFTER_OK;
 }
@@ -105,42 +93,43 @@ static rf_status put_ready(job *j, rf_error *error) {
 /* Predicted seconds to load the weights. Returns -1 (unknown) if the weights are converted, or if
  * there is no file of weights. */
 static double planned_load(const job *j) {
-  const rf_settings *s = &j->prompts.settings;
+  const rf_settings *s = &j->settings;
   return *s->weights_folder && !j->converts ? rf_plan_load_seconds(j->generator->prefill) : -1;
 }
 
 /* Predicted seconds to open the tokenizer. The prediction depends on the bytes of tokenizer.json,
  * or on the size of a vocabulary with scores. Returns 0 if the machine file has no measurement. */
 static double planned_tokenizer(const job *j) {
-  const rf_tokenizer *tokenizer = j->prompts.tokenizer;
+  const rf_tokenizer *tokenizer = j->reader.tokenizer;
   bool json = tokenizer && rf_tokenizer_json_bytes(tokenizer) > 0;
   double bytes = json        ? (double)rf_tokenizer_json_bytes(tokenizer)
                  : tokenizer ? (double)rf_tokenizer_scored_bytes(tokenizer)
                              : 0;
-  double seconds = bytes > 0 ? rf_cost_load_seconds(&j->prompts.settings.machine,
-                                                    json ? "tokenizer.json" : "vocabulary", bytes)
-                             : 0;
+  double seconds =
+      bytes > 0 ? rf_cost_load_seconds(&j->settings.machine, json ? "tokenizer.json" : "vocabulary", bytes)
+                : 0;
   return seconds > 0 ? seconds : 0;
 }
 
 static void put_single(const job *j) {
-  const rf_reply *r = &j->of[0].of.reply[0];
+  const rf_prompt *row = j->prompts.row;
+  const rf_reply *r = row->replies.reply;
   double decode = j->seconds - j->first_seconds, steps = (double)(r->tokens.count - 1),
-         bandwidth = j->prompts.settings.machine.read_bps;
+         bandwidth = j->settings.machine.read_bps;
   json_t *json = json_pack("{ss}", "command", "generate");
   put_answer(j, r, json);
   json_t *rest =
-      json_pack("{sI sI sf sf sf sI}", "prompt_tokens", (json_int_t)j->of[0].row->tokens.count,
-                "completion_tokens", (json_int_t)r->tokens.count, "seconds_to_first_token", j->first_seconds,
-                "tokens_per_second", decode > 0 ? steps / decode : 0, "bandwidth_fraction",
+      json_pack("{sI sI sf sf sf sI}", "prompt_tokens", (json_int_t)row->tokens.count, "completion_tokens",
+                (json_int_t)r->tokens.count, "seconds_to_first_token", j->first_seconds, "tokens_per_second",
+                decode > 0 ? steps / decode : 0, "bandwidth_fraction",
                 decode > 0 && bandwidth > 0 ? j->generator->decode->bytes * steps / decode / bandwidth : 0,
                 "arena_bytes", (json_int_t)rf_run_arena_bytes(j->generator->run));
   json_object_update(json, rest);
   json_decref(rest);
   double tokenizer = planned_tokenizer(j), load = planned_load(j),
-         prompt = rf_generator_prompt_seconds(j->generator, j->of[0].row->tokens.count);
+         prompt = rf_generator_prompt_seconds(j->generator, row->tokens.count);
   json_object_set_new(json, "load_seconds", json_real(j->load_seconds));
-  json_object_set_new(json, "tokenizer_seconds", json_real(j->prompts.tokenizer_seconds));
+  json_object_set_new(json, "tokenizer_seconds", json_real(j->reader.tokenizer_seconds));
   json_object_set_new(json, "process_seconds_to_first_token", json_real(j->process_seconds));
   json_object_set_new(json, "predicted_tokenizer_seconds", json_real(tokenizer));
   json_object_set_new(json, "predicted_prefill_seconds", json_real(prompt));
@@ -152,7 +141,7 @@ static void put_single(const job *j) {
     rf_note(j->sink,
             "first token %.2f s after the start of the program: tokenizer %.2f s (predicted %.2f), loading "
             "%.2f s (predicted %.2f), prompt %.2f s (predicted %.2f)\n",
-            j->process_seconds, j->prompts.tokenizer_seconds, tokenizer, j->load_seconds, load,
+            j->process_seconds, j->reader.tokenizer_seconds, tokenizer, j->load_seconds, load,
             j->first_seconds, prompt);
 }
 
@@ -178,43 +167,22 @@ static void say_sum(const job *j) {
 
 /* ---- the run --------------------------------------------------------------------------------- */
 
-static rf_status submit_all(job *j, const rf_options *o, rf_error *error) {
-  rf_prompts *p = &j->prompts;
-  bool ends = !rf_options_flag(o, "ignore-eos");
-  j->of = calloc((size_t)p->rows, sizeof *j->of);
-  if (!j->of) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
-  for (int64_t i = 0; i < p->rows; i++) {
-    const rf_prompt *row = &p->row[i];
-    answers *a = &j->of[i];
-    *a = (answers){.of = {.owner = a}, .row = row, .index = i};
-    rf_request r = {.tokens = row->tokens.at,
-                    .count = row->tokens.count,
-                    .max_tokens = row->max_tokens,
-                    .samples = row->samples,
-                    .sampler = row->sampler,
-                    .stop = p->marks.id,
-                    .stop_count = ends ? p->marks.count : 0,
-                    .top = j->top};
-    RF_TRY(rf_replies_submit(j->generator, &r, p->tokenizer, row->stop, &a->of, error));
-  }
-  return RAFTER_OK;
-}
-
-static rf_status taken(void *self, rf_replies *a, int sample, rf_error *error) {
+static rf_status taken(void *self, rf_replies *a, const rf_event *event, rf_error *error) {
   job *j = self;
-  rf_reply *r = &a->reply[sample];
+  rf_reply *r = &a->reply[event->sample];
+  (void)error;
   if (j->first_seconds == 0) {
     j->first_seconds = rf_now_seconds() - j->start;
     j->process_seconds = rf_process_seconds();
   }
   if (j->streams && r->bytes > r->shown && j->sink->text) j->sink->text(j->sink->self, r->text + r->shown);
   r->shown = r->bytes;
-  return r->finish == RF_FINISH_NONE ? RAFTER_OK : put_ready(j, error);
+  return RAFTER_OK;
 }
 
 static bool stepped(void *self, int events) {
   job *j = self;
-  if (j->prompts.path && events)
+  if (j->path && events)
     rf_put_bar(j->sink, "%lld of %lld prompts, %lld tokens", (long long)j->written,
                (long long)j->prompts.rows, (long long)rf_generator_counts(j->generator).tokens);
   j->seconds = rf_now_seconds() - j->start;
@@ -225,13 +193,15 @@ static rf_status run(job *j, rf_error *error) {
   bool stopped;
   j->start = rf_now_seconds();
   rf_run_measured_reset(j->generator->run);
-  RF_TRY(rf_replies_run(j->generator, &(rf_reply_loop){j, taken, stepped}, &stopped, error));
+  RF_TRY(rf_replies_run(j->generator,
+                        &(rf_reply_loop){.self = j, .taken = taken, .ended = put_ready, .stepped = stepped},
+                        &stopped, error));
   if (stopped)
     return RF_FAIL(error, RAFTER_INTERRUPTED, NULL,
                    "stopped after %lld tokens; the answers to %lld of %lld prompts were written",
                    (long long)rf_generator_counts(j->generator).tokens, (long long)j->written,
                    (long long)j->prompts.rows);
-  if (j->prompts.path) rf_put_bar(j->sink, "%s", "");
+  if (j->path) rf_put_bar(j->sink, "%s", "");
   j->seconds = rf_now_seconds() - j->start;
   return RAFTER_OK;
 }
@@ -253,27 +223,27 @@ static rf_status end_file(job *j, rf_error *error) {
 }
 
 static rf_status generate(const rf_options *o, job *j, rf_error *error) {
-  rf_prompts *p = &j->prompts;
+  const rf_prompts *p = &j->prompts;
   rf_report_walk walk[2];
-  RF_TRY(rf_prompts_read(o, j->sink, p, error));
-  if (rf_options_is_set(o, "output") && !p->path && p->row[0].samples == 1)
+  j->path = rf_options_text(o, "input");
+  RF_TRY(rf_prompts_given(o, j->sink, &j->settings, &j->reader, &j->prompts, error));
+  if (rf_options_is_set(o, "output") && !j->path && p->row[0].request.samples == 1)
     return RF_FAIL(error, RAFTER_INVALID, "give --input FILE, or leave --output out",
                    "--output needs a file of prompts (--input) or several samples (--samples)");
-  bool single = !p->path && p->row[0].samples == 1;
+  bool single = !j->path && p->row[0].request.samples == 1;
   j->json = rf_options_flag(o, "json");
   j->streams = single && !j->json;
-  j->top = (int)rf_options_int(o, "top-logprobs");
   RF_TRY(rf_traced_open(o, &j->record, error));
   j->verbose = rf_options_flag(o, "verbose");
   j->converts = rf_options_given(o, "weights");
   double start = rf_now_seconds();
-  RF_TRY(rf_open_generator(&p->settings, o, j->sink, &j->generator, error));
+  RF_TRY(rf_open_generator(&j->settings, o, j->sink, &j->generator, error));
   j->load_seconds = rf_now_seconds() - start;
   if (rf_options_is_set(o, "output")) RF_TRY(rf_out_open(rf_options_text(o, "output"), 0, &j->out, error));
-  RF_TRY(submit_all(j, o, error));
+  for (int64_t i = 0; i < p->rows; i++) RF_TRY(rf_prompt_submit(&j->reader, &p->row[i], j->generator, error));
   rf_walked_plans(j->generator, walk);
   RF_TRY(rf_begin_journal(&j->journal, j->sink, o, walk, 2, error));
-  if (j->streams && p->tokenizer && !p->chats && rf_options_is_set(o, "prompt"))
+  if (j->streams && j->reader.tokenizer && !j->reader.chats && rf_options_is_set(o, "prompt"))
     rf_say_text(j->sink, strdup(rf_options_text(o, "prompt")));
   rf_status status = run(j, error);
   if (status == RAFTER_INTERRUPTED && j->out && j->written) RF_TRY(end_file(j, error));
@@ -300,9 +270,8 @@ static rf_status rf_command_generate(const rafter_job *asked, const rafter_sink 
   rf_journal_close(&j->journal, status, error);
   rf_generator_close(j->generator);
   rf_record_close(j->record);
-  for (int64_t i = 0; j->of && i < j->prompts.rows; i++) rf_replies_free(&j->of[i].of);
-  free(j->of);
   rf_prompts_free(&j->prompts);
+  rf_prompt_reader_close(&j->reader);
   free(j);
   rf_options_free(o);
   return status;

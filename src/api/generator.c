@@ -1,28 +1,24 @@
 /* generator.c - the public generator of rafter.h: requests and their events. */
 #include "api/handles.h"
 #include "api/answers.h"
-#include "generate/reply.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 enum { CONTEXT = 4096, AT_ONCE = 8 }; /* defaults of --seq and --batch */
 
 /* A request. The entry exists until the end of all answers to the request was reported. */
 typedef struct entry {
+  rf_prompt of; /* first, because the owner of the replies is the prompt */
   struct entry *next, *before;
   void *owner;
   rf_logit_bias *bias;
-  rf_stop stop;
-  rf_reply *reply;   /* (samples) */
-  int samples, left; /* left: number of answers that have not ended */
 } entry;
 
 struct rafter_generator {
   rf_settings settings;
-  rafter_tokenizer *tokenizer;
+  rafter_tokenizer *tokenizer; /* NULL: the model has none */
+  rf_prompt_reader reader;     /* borrows the tokenizer */
   rf_generator *g;
-  rf_marks marks;
   entry *first, *spent; /* spent: ended requests; their texts are valid until the next step */
   rafter_event *event;  /* (2 x batch) events of the last step */
   rf_error *why;        /* (2 x batch) error of each event */
@@ -30,9 +26,7 @@ struct rafter_generator {
 };
 
 static void free_entry(entry *e) {
-  for (int s = 0; e->reply && s < e->samples; s++) rf_reply_free(&e->reply[s]);
-  rf_stop_close(&e->stop);
-  free(e->reply);
+  rf_prompt_free(&e->of);
   free(e->bias);
   free(e);
 }
@@ -54,7 +48,9 @@ static rf_status open_model(rafter_generator *h, const rf_options *o, rf_error *
   if (b->sequences < b->microbatch) b->sequences = b->microbatch;
   /* A model without a tokenizer accepts and returns only token ids. */
   rf_tokenizer_handle(o, &h->settings.model, h->settings.weights_folder, &h->tokenizer, NULL);
-  RF_TRY(rf_marks_of(&h->settings, h->tokenizer ? h->tokenizer->tokenizer : NULL, &h->marks, error));
+  h->reader.tokenizer = h->tokenizer ? h->tokenizer->tokenizer : NULL;
+  RF_TRY(rf_end_ids_of(&h->settings.model, h->settings.weights_folder, h->reader.tokenizer, &h->reader.ends,
+                       error));
   RF_TRY(rf_open_generator(&h->settings, o, NULL, &h->g, error));
   h->event = calloc(2 * (size_t)b->microbatch, sizeof *h->event);
   h->why = calloc(2 * (size_t)b->microbatch, sizeof *h->why);
@@ -96,47 +92,34 @@ void rafter_generator_cancel(rafter_generator *h, int64_t request, int32_t sampl
 
 /* ---- requests -------------------------------------------------------------------------------- */
 
-static rf_status open_entry(rafter_generator *h, const rafter_request *r, entry *e, rf_error *error) {
-  const rf_tokenizer *tokenizer = h->tokenizer ? h->tokenizer->tokenizer : NULL;
-  e->owner = r->owner;
-  e->samples = e->left = r->samples > 0 ? r->samples : 1;
-  e->reply = calloc((size_t)e->samples, sizeof *e->reply);
-  e->bias = calloc((size_t)r->bias_count + 1, sizeof *e->bias);
-  if (!e->reply || !e->bias)
-    return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while queueing a request");
-  for (int64_t i = 0; i < r->bias_count; i++) e->bias[i] = (rf_logit_bias){r->bias[i].id, r->bias[i].bias};
-  RF_TRY(rf_stop_of(r->stop, r->stop_count, &e->stop, error));
-  for (int s = 0; s < e->samples; s++) RF_TRY(rf_reply_start(&e->reply[s], tokenizer, &e->stop, 0, error));
-  return RAFTER_OK;
-}
-
 static rf_status submit(rafter_generator *h, const rafter_request *r, entry *e, int64_t *id,
                         rf_error *error) {
-  RF_TRY(open_entry(h, r, e, error));
-  const rf_request request = {.tokens = r->tokens,
-                              .count = r->count,
-                              .max_tokens = r->max_tokens,
-                              .samples = r->samples,
-                              .sampler = {.temperature = r->temperature,
-                                          .top_k = r->top_k,
-                                          .top_p = r->top_p,
-                                          .min_p = r->min_p,
-                                          .seed = r->seed,
-                                          .repetition_penalty = r->repetition_penalty,
-                                          .frequency_penalty = r->frequency_penalty,
-                                          .presence_penalty = r->presence_penalty,
-                                          .bias = e->bias,
-                                          .bias_count = r->bias_count,
-                                          .eos = h->marks.id,
-                                          .eos_count = h->marks.count,
-                                          .min_tokens = r->min_tokens,
-                                          .ignore_eos = r->ignore_eos},
-                              .stop = h->marks.id,
-                              .stop_count = r->ignore_eos ? 0 : h->marks.count,
-                              .top = r->top_logprobs,
-                              .keep = r->keep,
-                              .owner = e};
-  return rf_generator_submit(h->g, &request, id, error);
+  e->owner = r->owner;
+  e->bias = calloc((size_t)r->bias_count + 1, sizeof *e->bias);
+  if (!e->bias) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while queueing a request");
+  for (int64_t i = 0; i < r->bias_count; i++) e->bias[i] = (rf_logit_bias){r->bias[i].id, r->bias[i].bias};
+  RF_TRY(rf_stop_of(r->stop, r->stop_count, &e->of.stop, error));
+  e->of.request = (rf_request){.max_tokens = r->max_tokens,
+                               .samples = r->samples,
+                               .sampler = {.temperature = r->temperature,
+                                           .top_k = r->top_k,
+                                           .top_p = r->top_p,
+                                           .min_p = r->min_p,
+                                           .seed = r->seed,
+                                           .repetition_penalty = r->repetition_penalty,
+                                           .frequency_penalty = r->frequency_penalty,
+                                           .presence_penalty = r->presence_penalty,
+                                           .bias = e->bias,
+                                           .bias_count = r->bias_count,
+                                           .min_tokens = r->min_tokens,
+                                           .ignore_eos = r->ignore_eos},
+                               .top = r->top_logprobs,
+                               .keep = r->keep};
+  e->of.tokens = (rf_ids){.at = (int32_t *)(uintptr_t)r->tokens, .count = r->count};
+  rf_status status = rf_prompt_submit(&h->reader, &e->of, h->g, error);
+  e->of.tokens = (rf_ids){0}; /* the ids belong to the caller; the generator has copied them */
+  if (status == RAFTER_OK && id) *id = e->of.replies.request;
+  return status;
 }
 
 rafter_status rafter_generator_submit(rafter_generator *h, const rafter_request *request, int64_t *id,
@@ -166,34 +149,32 @@ static const rafter_finish FINISH[] = {
     [RF_FINISH_CANCELLED] = RAFTER_FINISH_CANCELLED,
 };
 
-/* Called at the end of an answer. After the last one, moves the request to h->spent. */
-static void end_answer(rafter_generator *h, entry *e) {
-  if (--e->left) return;
+/* Moves a request to h->spent. All its answers have ended. */
+static rf_status ended(void *self, rf_replies *of, rf_error *error) {
+  rafter_generator *h = self;
+  entry *e = of->owner;
+  (void)error;
   if (e->before) e->before->next = e->next;
   else h->first = e->next;
   if (e->next) e->next->before = e->before;
   e->before = NULL;
   e->next = h->spent;
   h->spent = e;
+  return RAFTER_OK;
 }
 
-static void take(rafter_generator *h, const rf_event *from) {
-  entry *e = from->owner;
-  rf_reply *r = &e->reply[from->sample];
-  bool had_ended = r->finish != RF_FINISH_NONE;
-  if (from->finish != RF_FINISH_NONE) end_answer(h, e);
-  if (had_ended) return; /* a stop text ended the answer, and its end was already reported */
+static rf_status taken(void *self, rf_replies *of, const rf_event *from, rf_error *error) {
+  rafter_generator *h = self;
+  rf_reply *r = &of->reply[from->sample];
   rf_error *why = &h->why[h->events];
-  rf_status status = rf_reply_take(r, from, why);
-  if (status != RAFTER_OK) r->finish = RF_FINISH_ERROR;
-  if (r->finish != RF_FINISH_NONE && from->finish == RF_FINISH_NONE)
-    rf_generator_cancel(h->g, from->request, from->sample);
+  (void)error;
+  if (from->error) *why = *from->error;
   h->event[h->events++] = (rafter_event){
       .request = from->request,
       .sample = from->sample,
       .token = from->token,
       .index = from->index,
-      .owner = e->owner,
+      .owner = ((entry *)of->owner)->owner,
       .text = h->tokenizer ? r->text + r->shown : "",
       .text_bytes = h->tokenizer ? r->bytes - r->shown : 0,
       .logprob = from->logprob,
@@ -201,20 +182,18 @@ static void take(rafter_generator *h, const rf_event *from) {
       .top_ids = from->top_ids,
       .top_logprobs = from->top_logprobs,
       .finish = FINISH[r->finish],
-      .status = status,
-      .message = status == RAFTER_OK ? "" : why->message,
+      .status = from->error ? why->status : RAFTER_OK,
+      .message = from->error ? why->message : "",
   };
   r->shown = r->bytes;
+  return RAFTER_OK;
 }
 
 rafter_status rafter_generator_step(rafter_generator *h, rafter_error *error) {
-  const rf_event *event;
-  int count;
+  const rf_reply_loop loop = {.self = h, .taken = taken, .ended = ended, .survives = true};
   free_entries(&h->spent);
   h->events = h->taken = 0;
-  RF_TRY(rf_generator_step(h->g, &event, &count, error));
-  for (int i = 0; i < count; i++) take(h, &event[i]);
-  return RAFTER_OK;
+  return rf_replies_step(h->g, &loop, error);
 }
 
 bool rafter_generator_next(rafter_generator *h, rafter_event *event) {

@@ -111,7 +111,7 @@ rafter_status rafter_tokenizer_chat(const rafter_tokenizer *t, const char *messa
     return RF_FAIL(error, RAFTER_INVALID, "for example [{\"role\": \"user\", \"content\": \"Hello\"}]",
                    "messages are not a JSON list");
   }
-  rf_status status = rf_chat_encode(t->chat, t->tokenizer, json, opens_answer, &list, error);
+  rf_status status = rf_chat_encode(t->chat, t->tokenizer, json, opens_answer, &list, NULL, error);
   json_decref(json);
   return give_ids(status, &list, ids, count);
 }

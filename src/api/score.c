@@ -2,15 +2,12 @@
  * is one text with its results. */
 #define _GNU_SOURCE
 #include "api/answers.h"
-#include "journal/journal.h"
 #include "journal/traced.h"
 #include "journal/walked.h"
 
 #include "base/file.h"
 #include "base/text.h"
 #include "formats/json_lines.h"
-#include "generate/score.h"
-#include "text/tokenizer.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -35,7 +32,7 @@ typedef struct window {
 
 typedef struct work {
   rf_settings settings;
-  rf_tokenizer *tokenizer;
+  rf_prompt_reader reader; /* only its tokenizer is used */
   text_row *row;
   int rows, capacity, put; /* put: number of rows that were written and freed */
   double nll;              /* sum of -log p over all tokens of the written rows */
@@ -46,12 +43,6 @@ typedef struct work {
   int64_t windows, walks;
   int top;
 } work;
-
-static rf_status need_tokenizer(work *w, rf_error *error) {
-  return w->tokenizer ? RAFTER_OK
-                      : rf_tokenizer_for(w->settings.model.name, w->settings.model.vocab,
-                                         w->settings.weights_folder, &w->tokenizer, error);
-}
 
 static rf_status add_row(work *w, text_row **row, rf_error *error) {
   if (w->rows == w->capacity) {
@@ -68,8 +59,8 @@ static rf_status add_row(work *w, text_row **row, rf_error *error) {
 
 static rf_status encode(work *w, const rf_options *o, const char *text, size_t bytes, rf_ids *ids,
                         rf_error *error) {
-  RF_TRY(need_tokenizer(w, error));
-  return rf_tokenizer_encode(w->tokenizer, text, bytes, rf_encode_flags(o), ids, error);
+  RF_TRY(rf_prompt_reader_open(&w->reader, false, error));
+  return rf_tokenizer_encode(w->reader.tokenizer, text, bytes, rf_encode_flags(o), ids, error);
 }
 
 static rf_status read_row(work *w, const rf_options *o, const char *where, const json_t *json,
@@ -94,22 +85,18 @@ static rf_status read_row(work *w, const rf_options *o, const char *where, const
 }
 
 static rf_status read_jsonl(work *w, const rf_options *o, const char *path, rf_error *error) {
-  rf_status status = RAFTER_OK;
+  rf_status status;
   rf_json_lines lines;
   json_t *json = NULL;
   char where[4200];
   RF_TRY(rf_json_lines_open(path, "check the path given to --input", &lines, error));
-  for (;;) {
-    RF_GO(rf_json_lines_next(&lines, &json, error));
-    if (!json) break;
+  while ((status = rf_json_lines_next(&lines, &json, error)) == RAFTER_OK && json) {
     snprintf(where, sizeof where, "%s, line %lld", path, (long long)lines.line);
-    RF_GO(read_row(w, o, where, json, error));
+    status = read_row(w, o, where, json, error);
     json_decref(json);
-    json = NULL;
+    if (status != RAFTER_OK) break;
   }
-  if (!w->rows) status = RF_FAIL(error, RAFTER_FAILED, NULL, "%s has no rows", path);
-done:
-  json_decref(json);
+  if (status == RAFTER_OK && !w->rows) status = RF_FAIL(error, RAFTER_FAILED, NULL, "%s has no rows", path);
   rf_json_lines_close(&lines);
   return status;
 }
@@ -353,6 +340,7 @@ static rf_status score(work *w, const rf_options *o, const rafter_sink *sink, rf
   double seconds = 0;
   rf_status status = RAFTER_OK;
   RF_TRY(rf_settings_resolve(o, "score", &w->settings, error));
+  w->reader = rf_reader_of(o, &w->settings);
   w->top = w->settings.plan.build.top;
   RF_TRY(read_rows(w, o, error));
   RF_TRY(cut_windows(w, o, error));
@@ -391,7 +379,7 @@ static rf_status rf_command_score(const rafter_job *job, const rafter_sink *sink
   rf_status status = rf_options_with_model(job->options, rf_options_argument(job->options, 0), &o, error);
   if (status == RAFTER_OK) status = score(w, o, sink, error);
   for (int i = w->put; i < w->rows; i++) forget(&w->row[i]);
-  rf_tokenizer_close(w->tokenizer);
+  rf_prompt_reader_close(&w->reader);
   free(w->window);
   free(w->row);
   free(w);

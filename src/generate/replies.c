@@ -9,8 +9,7 @@ rf_status rf_replies_submit(rf_generator *g, const rf_request *request, const rf
                             const rf_stop *stop, rf_replies *a, rf_error *error) {
   rf_request own = *request;
   own.owner = a;
-  a->samples = request->samples ? request->samples : 1;
-  a->ended = 0;
+  a->samples = a->left = request->samples > 0 ? request->samples : 1;
   a->reply = calloc((size_t)a->samples, sizeof *a->reply);
   if (!a->reply) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while queueing a request");
   for (int s = 0; s < a->samples; s++)
@@ -27,24 +26,35 @@ void rf_replies_free(rf_replies *a) {
 static rf_status take(rf_generator *g, const rf_reply_loop *loop, const rf_event *e, rf_error *error) {
   rf_replies *a = e->owner;
   rf_reply *r = &a->reply[e->sample];
-  /* after this event, the reply may be freed */
-  if (e->finish == RF_FINISH_CANCELLED) return RAFTER_OK;
-  RF_TRY(rf_reply_take(r, e, error));
+  rf_event own = *e;
+  rf_error why = {0};
+  if (rf_reply_take(r, e, &why) != RAFTER_OK) {
+    r->finish = RF_FINISH_ERROR;
+    own.error = &why;
+    if (!loop->survives) {
+      if (error) *error = why;
+      return why.status;
+    }
+  }
   if (r->finish != RF_FINISH_NONE && e->finish == RF_FINISH_NONE)
     rf_generator_cancel(g, e->request, e->sample);
-  a->ended += r->finish != RF_FINISH_NONE;
-  return loop->taken ? loop->taken(loop->self, a, e->sample, error) : RAFTER_OK;
+  return loop->taken ? loop->taken(loop->self, a, &own, error) : RAFTER_OK;
 }
 
-/* Runs one step and adds each event to its reply. If a reply has met a stop string, cancels its
- * answer. If answers failed, returns the error of the first of them. */
-static rf_status step(rf_generator *g, const rf_reply_loop *loop, rf_error *error) {
+rf_status rf_replies_step(rf_generator *g, const rf_reply_loop *loop, rf_error *error) {
   rf_status status = RAFTER_OK;
   const rf_event *event;
   int count;
   RF_TRY(rf_generator_step(g, &event, &count, error));
   int64_t began = rf_phase_begin();
-  for (int i = 0; i < count && status == RAFTER_OK; i++) status = take(g, loop, &event[i], error);
+  for (int i = 0; i < count && status == RAFTER_OK; i++) {
+    rf_replies *a = event[i].owner;
+    /* An answer that a stop string ended still gets the event of its cancellation. */
+    bool reported = a->reply[event[i].sample].finish != RF_FINISH_NONE;
+    if (!reported) status = take(g, loop, &event[i], error);
+    a->left -= event[i].finish != RF_FINISH_NONE;
+    if (status == RAFTER_OK && !a->left && loop->ended) status = loop->ended(loop->self, a, error);
+  }
   rf_phase_end(RF_PHASE_WRITE, began);
   return status;
 }
@@ -53,7 +63,7 @@ rf_status rf_replies_run(rf_generator *g, const rf_reply_loop *loop, bool *stopp
   *stopped = false;
   while (rf_generator_busy(g) && !*stopped) {
     int64_t before = rf_generator_counts(g).tokens;
-    RF_TRY(step(g, loop, error));
+    RF_TRY(rf_replies_step(g, loop, error));
     int tokens = (int)(rf_generator_counts(g).tokens - before);
     *stopped = loop->stepped && !loop->stepped(loop->self, tokens);
   }

@@ -66,7 +66,9 @@ static rf_status add_text(rf_reply *r, size_t bytes, rf_error *error) {
   return release(r, &text, error);
 }
 
-rf_status rf_reply_end(rf_reply *r, rf_finish finish, rf_error *error) {
+/* Ends the answer and releases the text held back for a possible stop string. Does nothing if the
+ * answer has ended. */
+static rf_status end(rf_reply *r, rf_finish finish, rf_error *error) {
   rf_stop_text text;
   if (r->finish != RF_FINISH_NONE) return RAFTER_OK;
   RF_TRY(add_text(r, r->tokenizer ? rf_decoder_end(&r->decoder, r->piece) : 0, error));
@@ -81,7 +83,7 @@ rf_status rf_reply_take(rf_reply *r, const rf_event *e, rf_error *error) {
     if (error) *error = *e->error;
     return e->error->status;
   }
-  if (e->finish == RF_FINISH_CANCELLED) return rf_reply_end(r, RF_FINISH_CANCELLED, error);
+  if (e->finish == RF_FINISH_CANCELLED) return end(r, RF_FINISH_CANCELLED, error);
   int64_t at = r->tokens.count;
   RF_TRY(grow(r, error));
   RF_TRY(rf_ids_add(&r->tokens, e->token, error));
@@ -95,5 +97,5 @@ rf_status rf_reply_take(rf_reply *r, const rf_event *e, rf_error *error) {
                                 : (size_t)sprintf(r->piece, "%s%d", at ? "," : "", e->token);
     RF_TRY(add_text(r, bytes, error));
   }
-  return e->finish == RF_FINISH_NONE ? RAFTER_OK : rf_reply_end(r, e->finish, error);
+  return e->finish == RF_FINISH_NONE ? RAFTER_OK : end(r, e->finish, error);
 }

@@ -32,8 +32,5 @@ void rf_reply_free(rf_reply *reply); /* Accepts {0}. */
 /* Adds one event of the answer. If this sets reply->finish, but event->finish is NONE, the text met
  * a stop string. Then call rf_generator_cancel(). A stop id adds no text. */
 rf_status rf_reply_take(rf_reply *reply, const rf_event *event, rf_error *error);
-/* Ends an answer that no event of the generator ends. Adds the text that was held back because it
- * may begin a stop string. Does nothing if the answer has already ended. */
-rf_status rf_reply_end(rf_reply *reply, rf_finish finish, rf_error *error);
 
 #endif

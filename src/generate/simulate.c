@@ -244,6 +244,8 @@ static void count_events(simulation *s, const rf_event *event, int count) {
   }
 }
 
+/* A loop of its own (compare replies.h): requests arrive on the simulated clock, and simulated
+ * tokens have no replies. */
 static rf_status run(simulation *s, rf_serve_stats *served, rf_error *error) {
   int64_t waiting = 0;
   double before = 0;

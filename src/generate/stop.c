@@ -37,6 +37,12 @@ rf_status rf_stop_open(const rf_stop_options *o, rf_stop *stop, rf_error *error)
   return RAFTER_OK;
 }
 
+rf_status rf_stop_of(const char *const *texts, int count, rf_stop *stop, rf_error *error) {
+  rf_span span[RF_STOP_STRINGS];
+  for (int i = 0; i < count && i < RF_STOP_STRINGS; i++) span[i] = (rf_span){texts[i], strlen(texts[i])};
+  return rf_stop_open(&(rf_stop_options){.strings = span, .string_count = count}, stop, error);
+}
+
 void rf_stop_close(rf_stop *stop) {
   free(stop->string);
   *stop = (rf_stop){0};

@@ -46,6 +46,8 @@ typedef struct rf_stop_text {
 
 /* RAFTER_INVALID: there are too many strings, or a string is empty or too long. */
 rf_status rf_stop_open(const rf_stop_options *options, rf_stop *stop, rf_error *error);
+/* Like rf_stop_open, from NUL-terminated strings. */
+rf_status rf_stop_of(const char *const *texts, int count, rf_stop *stop, rf_error *error);
 void rf_stop_close(rf_stop *stop);
 void rf_stop_start(const rf_stop *stop, rf_stop_state *state);
 

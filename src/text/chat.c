@@ -12,7 +12,6 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/text.h"
-#include "text/tokenizer.h"
 
 enum { TEMPLATE_MOST = 1 << 20, MESSAGES_MOST = 10000 }; /* bytes of a template; number of messages */
 
@@ -278,6 +277,23 @@ rf_status rf_chat_render(const rf_chat *chat, const json_t *messages, const rf_c
   RF_TRY(check_messages(messages, error));
   return render_messages(chat, messages, json_array_size(messages), options && options->add_generation_prompt,
                          options, rendered, error);
+}
+
+rf_status rf_chat_encode(const rf_chat *chat, const rf_tokenizer *tokenizer, const json_t *messages,
+                         bool opens_answer, rf_ids *ids, char **text, rf_error *error) {
+  rf_rendered rendered = {0};
+  time_t seconds = time(NULL);
+  struct tm now;
+  rf_chat_options options = {.add_generation_prompt = opens_answer, .now = localtime_r(&seconds, &now)};
+  rf_status status = rf_chat_render(chat, messages, &options, &rendered, error);
+  if (status == RAFTER_OK) /* the template has already added the special tokens */
+    status = rf_tokenizer_encode(tokenizer, rendered.text, rendered.bytes, RF_ENCODE_PARSE, ids, error);
+  if (status == RAFTER_OK && text) {
+    *text = rendered.text;
+    rendered.text = NULL;
+  }
+  rf_rendered_free(&rendered);
+  return status;
 }
 
 /* Renders the first `count` messages. *bytes is the size of the rendered text. Fails if `whole`

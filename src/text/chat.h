@@ -3,6 +3,7 @@
 #define RF_CHAT_H
 
 #include "text/template.h"
+#include "text/tokenizer.h"
 
 typedef struct rf_chat rf_chat;
 
@@ -26,9 +27,7 @@ rf_status rf_chat_find(const char *folder, rf_chat **chat, rf_error *error);
 rf_status rf_chat_source(const char *folder, char **text, rf_error *error);
 rf_status rf_chat_find_gguf(const char *path, rf_chat **chat, rf_error *error);
 /* Reads a template file. The special tokens come from `tokenizer` (may be NULL). */
-struct rf_tokenizer;
-rf_status rf_chat_read(const char *path, const struct rf_tokenizer *tokenizer, rf_chat **chat,
-                       rf_error *error);
+rf_status rf_chat_read(const char *path, const rf_tokenizer *tokenizer, rf_chat **chat, rf_error *error);
 /* Parses a template in memory. `tokens` (may be NULL) has fields such as bos_token. A field is a
  * string, or an object with "content". */
 rf_status rf_chat_new(const char *text, size_t bytes, const char *where, const json_t *tokens, rf_chat **chat,
@@ -39,6 +38,10 @@ void rf_chat_free(rf_chat *chat);
  * may be NULL. Free the result with rf_rendered_free(). Only {% generation %} blocks give spans. */
 rf_status rf_chat_render(const rf_chat *chat, const json_t *messages, const rf_chat_options *options,
                          rf_rendered *rendered, rf_error *error);
+/* Renders messages at the current time and appends their token ids. `opens_answer`: as
+ * add_generation_prompt. `text` (may be NULL) gets the rendered text, malloc'ed. */
+rf_status rf_chat_encode(const rf_chat *chat, const rf_tokenizer *tokenizer, const json_t *messages,
+                         bool opens_answer, rf_ids *ids, char **text, rf_error *error);
 
 /* Renders messages for training. rendered->generated has one span for each assistant turn. The span
  * begins after the generation prompt and includes what the template adds after the turn (usually

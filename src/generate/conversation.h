@@ -1,0 +1,34 @@
+/* conversation.h - a conversation as a list of token ids that only grows, so that each question
+ * reuses the cache of the turns before it.
+ * Example:
+ *   rf_conversation_restart(c, "Be brief.");
+ *   rf_conversation_ask(c, message, context, &dropped, error);
+ *   ... answer c->ids with rf_request.keep, and collect a reply ...
+ *   rf_conversation_answered(c, reply, error); // end of the example. */
+#ifndef RF_CONVERSATION_H
+#define RF_CONVERSATION_H
+
+#include "generate/prompts.h"
+
+typedef struct rf_conversation {
+  const rf_prompt_reader *reader; /* Has its tokenizer, chat template and end ids. */
+  json_t *messages;               /* The list of messages; a caller may append earlier turns. */
+  rf_ids ids;                     /* Tokens of the conversation: template text and sampled tokens. */
+  char *text;                     /* The text that `ids` encode; NULL: nothing is encoded. */
+  bool closed;                    /* The last id is the end-of-turn token. */
+} rf_conversation;
+
+/* Starts a conversation, also a new one in {.reader = reader}. `system` is the system message; "":
+ * none; NULL: the system message stays. The reader must outlive the conversation. */
+void rf_conversation_restart(rf_conversation *conversation, const char *system);
+/* Appends the user's message, takes its reference, and sets `ids` to the prompt. A prompt of
+ * `context` tokens or more has no room for an answer, so the oldest questions are removed with
+ * their answers; *dropped counts them. On failure the new message is removed. RAFTER_INVALID: the
+ * message alone is too long. */
+rf_status rf_conversation_ask(rf_conversation *conversation, json_t *message, int64_t context, int *dropped,
+                              rf_error *error);
+/* Appends the answer to `ids` and to the messages. */
+rf_status rf_conversation_answered(rf_conversation *conversation, const rf_reply *reply, rf_error *error);
+void rf_conversation_close(rf_conversation *conversation); /* Accepts {0}. */
+
+#endif
