@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Draws sentences at random: sentences.py SEED [COUNT] [--count].
+"""Draws sentences at random: sentences.py SEED [COUNT] [--context] [--count].
 
 They come from the comments and messages of src and include, and from the documents. A reader who
 knows C and machine learning, but not this project, reads each sentence once and counts those that
 need a second reading. docs/proof/plain-english.md has the results. The same seed draws the same
-list from the same tree. --count prints how many sentences each kind of text has.
+list from the same tree. --context also prints the lines around each sentence: the paragraph of a
+document, otherwise the comment and the next three lines. --count prints how many sentences each
+kind of text has.
 """
 import collections
 import glob
@@ -79,8 +81,25 @@ def readable(kind, sentence):
     return len(words) >= WORDS and len(words) * 2 >= len(sentence.split()) and not sentence.startswith("<")
 
 
+def context(kind, path, line, sentence):
+    """The lines around a sentence that begins in or after `line`."""
+    lines = open(path, encoding="utf8").read().split("\n")
+    first = last = line - 1
+    if kind == "document":
+        while first > 0 and lines[first - 1].strip():
+            first -= 1
+        while last < len(lines) and lines[last].strip():
+            last += 1
+        return lines[first:last]
+    end = re.sub(r"\W", "", sentence)[-12:]
+    bound = min(len(lines), first + 25)
+    while last + 1 < bound and end not in re.sub(r"\W", "", "".join(lines[first:last + 1])):
+        last += 1
+    return lines[max(0, first - 1):last + 4]
+
+
 def main():
-    arguments = [a for a in sys.argv[1:] if a != "--count"]
+    arguments = [a for a in sys.argv[1:] if not a.startswith("--")]
     pool = [s for s in all_sentences() if readable(s[0], s[3])]
     if "--count" in sys.argv:
         print(collections.Counter(s[0] for s in pool))
@@ -88,6 +107,8 @@ def main():
     seed, count = int(arguments[0]), int(arguments[1]) if len(arguments) > 1 else 60
     for i, (kind, path, line, sentence) in enumerate(random.Random(seed).sample(pool, count), 1):
         print(f"{i}. [{kind}] {path}:{line}: {sentence}")
+        if "--context" in sys.argv:
+            print("".join(f"    {text}\n" for text in context(kind, path, line, sentence)))
 
 
 if __name__ == "__main__":
