@@ -313,6 +313,18 @@ static double weight_bytes(const rf_plan *plan) {
   return sum;
 }
 
+/* FLOPs that a prompt needs: 2 P per token for the P parameters of the blocks, and the head once, for
+ * the last token. A tied head is the token table. */
+static double prompt_flops(const rf_params *params, int64_t tokens) {
+  double head = 0;
+  for (int i = 0; i < params->base; i++) {
+    const rf_param *param = &params->at[i];
+    if (param->matmul && (param->part == RF_PART_HEAD || param->part == RF_PART_EMBEDDING))
+      head += (double)param->count;
+  }
+  return 2 * ((double)params->matmul - head) * (double)tokens + 2 * head;
+}
+
 /* Predicted seconds to append `count` tokens to each of `sequences` sequences. Each sequence
  * already has `depth` tokens. Each step appends `rows` tokens per sequence. */
 static double walks_seconds(const rf_plan *plan, int64_t sequences, int64_t depth, int64_t count,
@@ -358,11 +370,11 @@ static rf_status bench_generate(bench *b, rf_error *error) {
   }
   int64_t depth = t->kind == 'p' || t->depth ? t->depth : 1,
           rows = t->kind == 'p' ? plan->options.build.chunk : 1;
-  double flops = t->kind == 'p' ? 2 * (double)plan->graph->params.matmul * (double)t->tokens : 0;
+  double flops = t->kind == 'p' ? prompt_flops(&plan->graph->params, t->tokens) : 0;
   const limits l = {.flops = flops,
                     .causal = flops,
                     .bytes = t->kind == 'p' ? 0 : weight_bytes(plan) * (double)t->tokens,
-                    .counted = "2 P per token"};
+                    .counted = "2 P per token, head once"};
   json_t *results = report_row(b, (double)t->tokens, walks_seconds(plan, 1, depth, t->tokens, rows), &l);
   status = leave(b, g, plan, results, error);
 done:

@@ -6,6 +6,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 static char *number_text(double value, char text[32]) {
   double size = fabs(value);
@@ -23,6 +24,13 @@ static const char *usd_text(double usd, char text[32]) {
   return text;
 }
 
+/* "256 B" would be read as bytes. */
+static const char *count_text(double count, char text[32]) {
+  char *unit = strchr(rf_text_count(count, text), 'B');
+  if (unit) strcpy(unit, "billion");
+  return text;
+}
+
 static const char *fact_text(const rf_fact *fact, char text[32]) {
   if (fact->unit == RF_UNIT_TEXT) return fact->text;
   if (!isfinite(fact->value)) return "never";
@@ -30,7 +38,7 @@ static const char *fact_text(const rf_fact *fact, char text[32]) {
   case RF_UNIT_BYTES: return rf_text_bytes(fact->value, text);
   case RF_UNIT_SECONDS: return rf_text_seconds(fact->value, text);
   case RF_UNIT_FLOPS: return rf_text_flops(fact->value, text);
-  case RF_UNIT_COUNT: return rf_text_count(fact->value, text);
+  case RF_UNIT_COUNT: return count_text(fact->value, text);
   case RF_UNIT_BPS: return snprintf(text, 32, "%.4g GB/s", fact->value * 1e-9), text;
   case RF_UNIT_PERCENT: return snprintf(text, 32, "%.4g %%", fact->value * 100), text;
   case RF_UNIT_USD: return usd_text(fact->value, text);

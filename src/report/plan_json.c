@@ -328,6 +328,11 @@ static json_t *ops_json(const rf_plan *plan) {
   return list;
 }
 
+/* One request alone does not wait, so its times have no spread. */
+static json_t *alone(double seconds) {
+  return json_pack("{sf sf sf}", "p50", seconds, "p95", seconds, "p99", seconds);
+}
+
 static json_t *serving_json(const rf_report_plan *report) {
   const rf_plan *plan = report->plan;
   const rf_build_options *b = &plan->options.build;
@@ -336,11 +341,12 @@ static json_t *serving_json(const rf_report_plan *report) {
   int64_t kv = rf_kv_sequence_bytes(&cache, b->seq), token = rf_kv_read_bytes(&cache, 1);
   double rate = plan->step_seconds > 0 ? (double)b->microbatch / plan->step_seconds : 0;
   json_t *json =
-      json_pack("{sI sI sI sf sI sf sf sf}", "slots", (json_int_t)b->microbatch, "kv_bytes_per_token",
+      json_pack("{sI sI sI sf sI sf sf sf so so}", "slots", (json_int_t)b->microbatch, "kv_bytes_per_token",
                 (json_int_t)token, "kv_bytes_per_sequence", (json_int_t)kv, "prefill_seconds",
                 report->prefill->step_seconds, "prefill_tokens", (json_int_t)report->prefill->graph->rows,
                 "decode_step_seconds", plan->step_seconds, "tokens_per_second", rate,
-                "tokens_per_second_per_chip", rate / plan->machine.chips);
+                "tokens_per_second_per_chip", rate / plan->machine.chips, "ttft_seconds",
+                alone(report->prefill->step_seconds), "tpot_seconds", alone(plan->step_seconds));
   double experts = (double)plan->graph->model.experts, used = (double)plan->graph->model.experts_used;
   if (json && experts > 0)
     json_object_set_new(json, "experts_met", json_real(rf_experts_met(experts, used, (double)b->microbatch)));

@@ -97,6 +97,9 @@ for damage in 's/"tokens_per_second":[0-9.e+-]*/"tokens_per_second":"fast"/ toke
   sed "${damage%% *}" bench.jsonl >bad.jsonl && refuses 1 "${damage#* }" "$RAFTER" report bad.jsonl --json
 done
 head -1 bench.jsonl >bad.jsonl && refuses 1 'no row with a test' "$RAFTER" report bad.jsonl --json
+# A prompt needs the head once: 2 blocks of 8192 parameters for 16 tokens, and a tied head of 4096 x 32.
+status 0 "$RAFTER" bench gpt:layers=2,width=32,heads=2,ff=64,vocab=4096,seq=64 --test pp16 --reps 1 --json &&
+  holds out 'rows[1]["limit_work"] == 2 * 2 * 8192 * 16 + 2 * 4096 * 32' 'a prompt needs its head once'
 refuses 2 '32' "$RAFTER" bench "$TINY" --test pp64 --threads 2
 refuses 2 'expected 32 at most' "$RAFTER" bench "$TINY" --test "$(printf 'tg4,%.0s' $(seq 33))tg4"
 finish

@@ -341,6 +341,12 @@ case_refusals() {
   refuses 2 'remat' "$RAFTER" plan "$TINY" --remat everything
 }
 
+case_serving_times() {
+  status 0 "$RAFTER" plan "$TINY" --job generate --json &&
+    holds out 'd["serving"]["ttft_seconds"]["p99"] == d["serving"]["prefill_seconds"]' &&
+    holds out 'd["serving"]["tpot_seconds"]["p50"] == d["serving"]["decode_step_seconds"]'
+}
+
 case_nodes() {
   local job='--dtype bf16 --batch 16 --seq 4096 --remat block'
   status 0 "$RAFTER" plan llama3-8b --on h100-sxm:2x8 $job &&

@@ -45,6 +45,8 @@ status 0 "$RAFTER" roofline parallelism --strategy fsdp+tp --on h100-sxm:64x8 --
   holds out 'abs(d["critical"] / (989e12 / 400e9 * 989e12 / 450e9 / 28672) - 1) < 1e-9 and abs(d["optimal_fsdp"] / (1e6 / 28672 * 400 / 450 * 512) ** 0.5 - 1) < 1e-9'
 status 0 "$RAFTER" roofline parallelism --strategy fsdp --on h100-sxm:64x8 --link nvlink --json &&
   holds out 'abs(d["critical"] - 989e12 / 450e9) < 1e-6' 'a link that is typed'
+status 0 "$RAFTER" roofline memory --parameters 7e9 --on tpu-v5e:16x16 &&
+  says 'parameters whose states fit +[0-9.]+ billion$' out
 # The token table of an untied model is a lookup: no FLOPs, and a step reads only its tokens' rows. A
 # tied table is the head. P of matrices: 32 blocks, and the head of 128256 x 4096.
 MATRICES='(32 * (4096 * 6144 + 4096 * 4096 + 3 * 4096 * 14336) + 128256 * 4096)'
