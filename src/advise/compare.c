@@ -46,13 +46,24 @@ static const struct {
              {"tokens_per_second", "rate"}, {"mfu", "rate"},
              {"model_flops", "work"},       {"hardware_flops", "work"},
              {"parameters", "model"},       {"usd_per_million_tokens", "cost"},
-             {"collective_bytes", "work"},  {"network_seconds", "time"}};
+             {"collective_bytes", "work"},  {"network_seconds", "time"},
+             {"tokens_per_usd", "cost"},    {"performance_per_usd", "cost"}};
 
 static void add_short(json_t *difference) {
   for (size_t i = 0; i < sizeof SHORT / sizeof *SHORT; i++) {
     json_t *value = json_object_get(json_object_get(difference, SHORT[i].object), SHORT[i].key);
     if (value) json_object_set(difference, SHORT[i].key, value);
   }
+}
+
+static char *percent(double value, char text[32]) {
+  snprintf(text, 32, "%.1f %%", 100 * value);
+  return text;
+}
+
+static char *usd(double value, char text[32]) {
+  snprintf(text, 32, "%.4g", value);
+  return text;
 }
 
 static void say_lines(const rafter_sink *sink, const json_t *a, const json_t *b) {
@@ -62,14 +73,21 @@ static void say_lines(const rafter_sink *sink, const json_t *a, const json_t *b)
   } LINES[] = {{"memory", "memory", "peak_bytes", rf_text_bytes},
                {"time", "time", "seconds", rf_text_seconds},
                {"tokens/s", "rate", "tokens_per_second", rf_text_count},
+               {"MFU", "rate", "mfu", percent},
+               {"USD/Mtokens", "cost", "usd_per_million_tokens", usd},
+               {"tokens/USD", "cost", "tokens_per_usd", rf_text_count},
+               {"MFU x peak/USD", "cost", "performance_per_usd", rf_text_flops},
                {"FLOPs", "work", "hardware_flops", rf_text_flops},
                {"parameters", "model", "parameters", rf_text_count}};
   char x[32], y[32];
   for (size_t i = 0; i < sizeof LINES / sizeof *LINES; i++) {
     double left = rf_json_at(a, LINES[i].object, LINES[i].key),
            right = rf_json_at(b, LINES[i].object, LINES[i].key);
-    rf_say(sink, "%-14s %16s %16s", LINES[i].label, LINES[i].text(left, x), LINES[i].text(right, y));
-    if (left > 0) rf_say(sink, " %+9.1f %%", 100 * (right / left - 1));
+    bool priced = !strcmp(LINES[i].object, "cost");
+    rf_say(sink, "%-14s %16s %16s", LINES[i].label,
+           priced && !(left > 0) ? "no price" : LINES[i].text(left, x),
+           priced && !(right > 0) ? "no price" : LINES[i].text(right, y));
+    if (left > 0 && (right > 0 || !priced)) rf_say(sink, " %+9.1f %%", 100 * (right / left - 1));
     rf_say(sink, "\n");
   }
   rf_say(sink, "%-14s %16s %16s\n", "fits", rf_json_fits(a) ? "yes" : "no", rf_json_fits(b) ? "yes" : "no");

@@ -1,5 +1,5 @@
 /* published.c - `rafter plan --compare published:ID`: compares a published training run with its
- * plan. `--fit` finds the settings that were not published. */
+ * plan. `--fit` finds the settings that were not published. `--compare published` lists the runs. */
 #include "advise/set.h"
 #include "advise/vary.h"
 #include "base/text.h"
@@ -35,15 +35,22 @@ static bool read_row(const char *line, published *row) {
   return row->text[ID][0] && row->text[ID][0] != '#' && strcmp(row->text[ID], "id") != 0;
 }
 
+/* Reads the first row at or after *line and moves *line past it. False: there is no further row. */
+static bool next_row(const char **line, published *row) {
+  while (**line) {
+    bool found = read_row(*line, row);
+    size_t n = strcspn(*line, "\n");
+    *line += n + ((*line)[n] == '\n');
+    if (found) return true;
+  }
+  return false;
+}
+
 static rf_status find_row(const char *id, published *row, rf_error *error) {
-  char hint[512] = "choose one of";
-  for (const char *line = rf_published_text; *line;) {
-    if (read_row(line, row)) {
-      if (!strcmp(row->text[ID], id)) return RAFTER_OK;
-      rf_text_append(hint, sizeof hint, " %s", row->text[ID]);
-    }
-    size_t n = strcspn(line, "\n");
-    line += n + (line[n] == '\n');
+  char hint[512] = "`rafter plan --compare published` lists the runs:";
+  for (const char *line = rf_published_text; next_row(&line, row);) {
+    if (!strcmp(row->text[ID], id)) return RAFTER_OK;
+    rf_text_append(hint, sizeof hint, " %s", row->text[ID]);
   }
   return RF_FAIL(error, RAFTER_INVALID, hint, "no published run is named '%.40s'", id);
 }
@@ -78,6 +85,70 @@ static rf_status apply_row(rf_options *o, const published *row, rf_error *error)
   return status;
 }
 
+/* Appends "WHAT: expected X, got Y" if the texts differ. */
+static void expect(char wrong[480], const char *what, const char *expected, const char *got) {
+  if (strcmp(expected, got) != 0)
+    rf_text_append(wrong, 480, "%s%s: expected %.60s, got %.60s", *wrong ? "; " : "", what, expected, got);
+}
+
+/* Does nothing if the row has no number. */
+static void expect_number(char wrong[480], const char *what, const char *expected, int64_t got) {
+  char text[32];
+  snprintf(text, sizeof text, "%lld", (long long)got);
+  if (*expected) expect(wrong, what, expected, text);
+}
+
+/* Compares the job's settings with everything that the row states. */
+static void compare_row(const published *row, const rf_settings *s, const rf_model *model, char wrong[480]) {
+  const rf_build_options *b = &s->plan.build;
+  const rf_machine *m = &s->machine;
+  char machine[64], mesh[160];
+  rf_model mine = s->model;
+  mine.lora = model->lora;
+  expect(wrong, "model", model->name, mine.name);
+  if (!*wrong && memcmp(&mine, model, sizeof mine) != 0)
+    expect(wrong, "model", model->name, "the same name with another shape");
+  snprintf(machine, sizeof machine, "%.*s", (int)strcspn(m->name, ":@*"), m->name);
+  expect(wrong, "machine", row->text[MACHINE], machine);
+  expect_number(wrong, "chips", row->text[CHIPS], m->by_device ? m->chips / 2 : m->chips);
+  expect_number(wrong, "sequence length", row->text[SEQ], b->seq);
+  expect(wrong, "dtype", row->text[PRECISION],
+         !b->matmul_set            ? rf_dtype_name(b->dtype)
+         : b->matmul == RF_F8_E4M3 ? "fp8"
+                                   : "int8");
+  expect_number(wrong, "batch", row->text[BATCH], b->microbatch * b->accumulate);
+  expect_number(wrong, "accumulate", row->text[ACCUMULATE], b->accumulate);
+  if (*row->text[REMAT]) expect(wrong, "remat", row->text[REMAT], rf_remat_name(s->plan.remat));
+  if (*row->text[MESH]) expect(wrong, "mesh", row->text[MESH], rf_mesh_text(&b->mesh, mesh));
+  if (s->model.lora.rank > 0) expect(wrong, "trained weights", "all", "adapters (--lora)");
+}
+
+/* Refuses a job that differs from the published run in something that the row states. */
+static rf_status check_row(const rf_options *o, const published *row, rf_error *error) {
+  rf_options *one = rf_options_copy(o);
+  rf_settings *s = calloc(1, sizeof *s);
+  rf_model *model = calloc(1, sizeof *model);
+  char wrong[480] = "", folder[4096];
+  rf_status status = RAFTER_OK;
+  if (!s || !model) RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while comparing plans"));
+  expect(wrong, "job", "train", rf_options_text(o, "job"));
+  if (!*wrong) {
+    RF_GO(apply_row(one, row, error));
+    RF_GO(rf_settings_resolve(one, "train", s, error));
+    RF_GO(rf_model_resolve(row->text[MODEL], model, folder, error));
+    compare_row(row, s, model, wrong);
+  }
+  if (*wrong)
+    status = RF_FAIL(error, RAFTER_INVALID,
+                     "leave these options and MODEL out, or compare two plans of your own with --compare A B",
+                     "the job is not the published run %s (%s)", row->text[ID], wrong);
+done:
+  rf_options_free(one);
+  free(s);
+  free(model);
+  return status;
+}
+
 /* Finds the fastest plan that fits. If no batch is given, tries 1 to 16 sequences per chip. */
 static rf_status plan_row(const rf_options *o, const published *row, json_t **best, rf_error *error) {
   rf_status status = RAFTER_OK;
@@ -109,12 +180,53 @@ static rf_status plan_row(const rf_options *o, const published *row, json_t **be
                  last.message[0] ? last.message : "it is too large");
 }
 
+static void list_rows(const rafter_sink *sink) {
+  static const struct {
+    const char *key;
+    int column, width;
+  } show[] = {{"id", ID, 4},
+              {"system", SYSTEM, 12},
+              {"machine", MACHINE, 10},
+              {"chips", CHIPS, 5},
+              {"model", MODEL, 14},
+              {"seq", SEQ, 5},
+              {"dtype", PRECISION, 5},
+              {"tokens_per_second_per_chip", RATE, 15},
+              {"source", SOURCE, 0}};
+  json_t *list = json_array();
+  published row;
+  for (size_t i = 0; i < sizeof show / sizeof *show; i++)
+    rf_say(sink, show[i].width ? "%-*s  " : "%*s", show[i].width,
+           show[i].column == RATE ? "tokens/s a chip" : show[i].key);
+  rf_say(sink, "\n");
+  for (const char *line = rf_published_text; next_row(&line, &row);) {
+    json_t *object = json_pack("{ss}", "published", row.text[PUBLISHED]);
+    for (size_t i = 0; i < sizeof show / sizeof *show; i++) {
+      const char *text = row.text[show[i].column];
+      bool number = show[i].column == CHIPS || show[i].column == SEQ, rate = show[i].column == RATE;
+      json_object_set_new(object, show[i].key,
+                          rate     ? json_real(strtod(text, NULL))
+                          : number ? json_integer(strtoll(text, NULL, 10))
+                                   : json_string(text));
+      rf_say(sink, show[i].width ? "%-*s  " : "%*s", show[i].width, text);
+    }
+    rf_say(sink, "\n");
+    json_array_append_new(list, object);
+  }
+  rf_put_json(sink, json_pack("{ss ss so}", "rafter", RF_VERSION, "command", "plan", "published", list));
+}
+
 rf_status rf_compare_published(const rf_options *o, const char *id, const rafter_sink *sink,
                                rf_error *error) {
   published row;
   json_t *a = NULL;
-  char text[200], setting[160];
+  char text[200], setting[160], a_chip[32], b_chip[32];
+  if (!id) {
+    list_rows(sink);
+    return RAFTER_OK;
+  }
   RF_TRY(find_row(id, &row, error));
+  RF_TRY(check_row(o, &row, error));
   double chips = strtod(row.text[CHIPS], NULL), rate = strtod(row.text[RATE], NULL);
   rf_status status = plan_row(o, &row, &a, error);
   if (status != RAFTER_OK) {
@@ -128,15 +240,15 @@ rf_status rf_compare_published(const rf_options *o, const char *id, const rafter
                 row.text[PRECISION], "published", row.text[PUBLISHED], "source", row.text[SOURCE], "rate",
                 "tokens_per_second", rate * chips, "tokens_per_second_per_chip", rate);
   snprintf(text, sizeof text,
-           "published %.4g tokens per second per chip, planned %.4g: the run reaches %.0f %% of the plan",
-           rate, planned, 100 * rate / planned);
+           "published %s tokens per second per chip, planned %s: the run reaches %.0f %% of the plan",
+           rf_text_count(rate, a_chip), rf_text_count(planned, b_chip), 100 * rate / planned);
   snprintf(setting, sizeof setting, "batch %lld, remat %.40s, %.12s",
            (long long)json_integer_value(json_object_get(settings, "batch")),
            json_string_value(json_object_get(settings, "remat")),
            json_string_value(json_object_get(settings, "dtype")));
-  rf_say(sink, "%s: %s, %s on %s chips of %s, %s tokens, %s (%s)\n", row.text[ID], row.text[SYSTEM],
-         row.text[MODEL], row.text[CHIPS], row.text[MACHINE], row.text[SEQ], row.text[PUBLISHED],
-         row.text[SOURCE]);
+  rf_say(sink, "%s: %s, %s on %s chip%s of %s, %s tokens, %s (%s)\n", row.text[ID], row.text[SYSTEM],
+         row.text[MODEL], row.text[CHIPS], chips > 1 ? "s" : "", row.text[MACHINE], row.text[SEQ],
+         row.text[PUBLISHED], row.text[SOURCE]);
   rf_say(sink, "planned with %s, %s-bound; the search chose the settings that were not published\n%s\n",
          setting, json_string_value(json_object_get(json_object_get(a, "time"), "bound")), text);
   json_t *difference = rf_json_between(a, b, false), *ratio = rf_json_between(a, b, true);

@@ -19,9 +19,10 @@ typedef struct rf_sweep_row {
   rf_cause why_time, why_memory; /* why this row differs from the previous row */
 } rf_sweep_row;
 
-/* `rafter plan --sweep`, `--compare`, `--compare published:ID`. */
+/* `rafter plan --sweep`, `--compare`, `--compare published[:ID]`. */
 rf_status rf_plan_sweep(const rf_options *options, const rafter_sink *sink, rf_error *error);
 rf_status rf_plan_compare(const rf_options *options, const rafter_sink *sink, rf_error *error);
+/* Lists the published runs if `id` is NULL. RAFTER_INVALID: the job is not the published run. */
 rf_status rf_compare_published(const rf_options *options, const char *id, const rafter_sink *sink,
                                rf_error *error);
 /* Returns an object with the differences b - a (or the ratios b / a if `ratio`). It has an entry

@@ -99,8 +99,9 @@ static rf_status rf_command_plan(const rafter_job *job, const rafter_sink *sink,
   if (rf_options_is_set(job->options, "compare")) {
     int sides = 0;
     const char *first = rf_options_texts(job->options, "compare", &sides)[0];
-    bool published = sides == 1 && !strncmp(first, "published:", 10);
-    return published ? rf_compare_published(job->options, first + 10, sink, error)
+    bool list = sides == 1 && !strcmp(first, "published"),
+         published = list || (sides == 1 && !strncmp(first, "published:", 10));
+    return published ? rf_compare_published(job->options, list ? NULL : first + 10, sink, error)
                      : rf_plan_compare(job->options, sink, error);
   }
   json_t *json = NULL;
@@ -138,7 +139,8 @@ static const rf_option PLAN[] = {
         "'mesh=fsdp=16;fsdp=8,tensor=2'."),
     {"compare", RF_OPTION_TEXTS, "A [B]", 0, 0, NULL, NULL, "Search and compare",
      "compare two plans; A and B are models, or options such as dtype=bf16,batch=64\nWithout B, MODEL is "
-     "compared with A. published:ID compares a published run with its plan.",
+     "compared with A. published:ID compares a published run with its plan; "
+     "published lists the runs.",
      false, true},
     RF_FLAG("tensors", "Output", "list every tensor"),
     RF_FLAG("ops", "Output", "list every operation"),

@@ -162,6 +162,52 @@ case_comparisons() {
   status 0 "$RAFTER" plan --compare published:P5 --json && holds out 'd["a"]["settings"]["batch"] == 96 and d["a"]["memory"]["fits"]' 'a batch that was published'
 }
 
+# A published run is compared only with the same job. Settings that its row leaves open may be set.
+case_published_runs() {
+  refuses 2 'P5 .model: expected deepseek2-16b, got llama3-8b; machine: expected tpu-v5p, got h200; chips' \
+    "$RAFTER" plan llama3-8b --on h200:8 --compare published:P5
+  for wrong in 'chips: expected 8, got 16;--on h100-sxm:2x8' \
+    'sequence length: expected 8192, got 4096;--seq 4096' \
+    'dtype: expected bf16, got f32;--dtype f32' 'dtype: expected bf16, got fp8;--matmul-dtype fp8' \
+    'job: expected train, got score;--job score' 'trained weights: expected all;--lora rank=8'; do
+    # shellcheck disable=SC2086
+    refuses 2 "P7 .${wrong%;*}" "$RAFTER" plan --compare published:P7 ${wrong#*;}
+  done
+  refuses 2 'model: expected uva, got uva:layers=3' "$RAFTER" plan uva:layers=3 --compare published:P14
+  refuses 2 'batch: expected 64, got 32' "$RAFTER" plan --compare published:P14 --batch 32
+  refuses 2 'remat: expected none, got block' "$RAFTER" plan --compare published:P12 --remat block
+  status 0 "$RAFTER" plan uva --on a5000 --seq 512 --dtype f32 --compare published:P14
+  status 0 "$RAFTER" plan --compare published:P7 --batch 16 --remat block
+  status 0 "$RAFTER" plan --compare published &&
+    says '^P14 +UvA tutorial +a5000 +1 +uva +512 +f32 +15604 ' out
+  status 0 "$RAFTER" plan --compare published --json && {
+    holds out '[r["id"] for r in d["published"]] == [f"P{i}" for i in range(1, 15)]'
+    holds out '(lambda r: r["tokens_per_second_per_chip"] == 8672.8 and r["chips"] == 4)(d["published"][4])'
+  }
+}
+
+# MFU and cost of two plans. Without a price, the cells say so.
+case_compared_costs() {
+  PAIR=(plan --compare gemma-7b llama2-7b --on tpu-v5e:16x16 --batch 256 --seq 4096 --dtype bf16)
+  PAIR+=(--remat block)
+  status 0 "$RAFTER" "${PAIR[@]}" && {
+    for row in MFU USD/Mtokens tokens/USD 'MFU x peak/USD'; do
+      says "^$row .* [+-][0-9.]+ %$" out
+    done
+  }
+  status 0 "$RAFTER" "${PAIR[@]}" --json && python3 - out <<'PY' || fail "the costs of two plans are wrong"
+import json, sys
+d = json.load(open(sys.argv[1]))
+a, b, ratio = d["a"], d["b"], d["ratio"]
+assert abs(ratio["tokens_per_usd"] - b["cost"]["tokens_per_usd"] / a["cost"]["tokens_per_usd"]) < 1e-12
+# on one machine, performance per dollar is in the ratio of MFU
+assert abs(ratio["performance_per_usd"] - b["rate"]["mfu"] / a["rate"]["mfu"]) < 1e-12
+assert abs(ratio["mfu"] - ratio["performance_per_usd"]) < 1e-12
+PY
+  status 0 "$RAFTER" plan --compare gpt2 gpt2-medium --on a5000 &&
+    says '^USD/Mtokens +no price +no price$' out
+}
+
 # Over a sweep of accumulation, the batch of a step stays the same. Without a sweep, the default
 # batch is raised to a multiple.
 case_divisors() {
