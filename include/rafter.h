@@ -323,6 +323,11 @@ typedef struct rafter_sink {
   /* true: keep the history of runs in $RAFTER_RUNS, or in `runs` of the working directory. false:
    * keep the history only if RAFTER_RUNS is set and not empty. */
   bool history;
+  /* Reads the prompt of a job that names none, or whose prompt is "-" (`asked`). Returns the text
+   * with a zero byte at its end, malloc'ed, and sets *bytes. NULL: no input. A text of more than
+   * `most` bytes may be cut after that many bytes, because the command refuses the text. If this
+   * function is NULL, there is no input. */
+  char *(*input)(void *self, bool asked, size_t most, size_t *bytes);
 } rafter_sink;
 
 /* Runs a job's command in the same way as the program `rafter` does. May return any status. */

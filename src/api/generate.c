@@ -222,6 +222,38 @@ static rf_status end_file(job *j, rf_error *error) {
   return rf_out_commit(out, error);
 }
 
+/* Without an option that gives the prompt, and with --prompt -, the prompt is the caller's input.
+ * The prompt becomes the value of --prompt, so run.json has it. */
+static rf_status take_input(rf_options *o, const rafter_sink *sink, rf_error *error) {
+  enum { MOST = 16 << 20 };
+  bool given = rf_options_is_set(o, "prompt"), asked = given && !strcmp(rf_options_text(o, "prompt"), "-");
+  size_t bytes = 0;
+  rf_status status = RAFTER_OK;
+  if (rf_options_is_set(o, "input") || rf_options_is_set(o, "tokens") || (given && !asked)) return RAFTER_OK;
+  char *text = sink->input ? sink->input(sink->self, asked, MOST, &bytes) : NULL;
+  if (bytes && bytes <= MOST && text[bytes - 1] == '\n') bytes--;
+  if (!text)
+    status =
+        RF_FAIL(error, RAFTER_INVALID,
+                "give --prompt TEXT, or a pipe: echo TEXT | rafter generate MODEL; --prompt '' begins at "
+                "the model's start token",
+                "there is no prompt (expected --prompt, --tokens, --input or text on standard input)");
+  else if (!bytes)
+    status =
+        RF_FAIL(error, RAFTER_INVALID, "give --prompt TEXT; --prompt '' begins at the model's start token",
+                "the prompt is empty (standard input has no text)");
+  else if (bytes > MOST || memchr(text, 0, bytes))
+    status = RF_FAIL(error, RAFTER_INVALID, "give a shorter text, or rows of a file with --input",
+                     "the prompt on standard input is not usable (expected at most 16 MiB of text, got %s)",
+                     bytes > MOST ? "more" : "a zero byte");
+  else {
+    text[bytes] = 0;
+    status = rf_options_set(o, "prompt", text, error);
+  }
+  free(text);
+  return status;
+}
+
 static rf_status generate(const rf_options *o, job *j, rf_error *error) {
   const rf_prompts *p = &j->prompts;
   rf_report_walk walk[2];
@@ -265,6 +297,7 @@ static rf_status rf_command_generate(const rafter_job *asked, const rafter_sink 
   if (!j) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
   j->sink = sink;
   rf_status status = rf_options_with_model(asked->options, rf_options_argument(asked->options, 0), &o, error);
+  if (status == RAFTER_OK) status = take_input(o, sink, error);
   if (status == RAFTER_OK) status = generate(o, j, error);
   rf_out_discard(j->out);
   rf_journal_close(&j->journal, status, error);
@@ -278,7 +311,8 @@ static rf_status rf_command_generate(const rafter_job *asked, const rafter_sink 
 }
 
 static const rf_option GENERATE[] = {
-    RF_WORDS("prompt", TEXT, "TEXT", NULL, "Prompt", "text to continue"),
+    RF_WORDS("prompt", TEXT, "TEXT", NULL, "Prompt",
+             "text to continue; -, or no prompt and a pipe: standard input, without its last newline"),
     RF_FLAG("chat", "Prompt", "put the prompt into the model's chat template as the user's message"),
     RF_WORDS("tokens", LIST, "IDS", NULL, "Prompt", "token ids to continue, in place of a prompt"),
     RF_WORDS("input", PATH, "FILE", NULL, "Prompt",

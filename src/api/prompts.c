@@ -52,7 +52,7 @@ static rf_status read_typed(const rf_options *o, rf_prompt_reader *reader, rf_pr
   if (rf_options_is_set(o, "tokens"))
     RF_TRY(rf_ids_given(o, "tokens", reader->model->vocab, &row->tokens, error));
   else {
-    const char *prompt = rf_options_text_or(o, "prompt", "\n");
+    const char *prompt = rf_options_text(o, "prompt");
     RF_TRY(rf_prompt_of_text(reader, prompt, strlen(prompt), row, error));
   }
   return row->tokens.count

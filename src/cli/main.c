@@ -91,6 +91,31 @@ static char *ask_line(void *self, const char *prompt) {
   return line;
 }
 
+/* Reads standard input as a prompt. A terminal is read only if the user asked for it. A signal ends
+ * the program meanwhile, because there is nothing to save. */
+static char *read_input(void *self, bool asked, size_t most, size_t *bytes) {
+  size_t capacity = 1 << 12, got = 1;
+  char *text = NULL;
+  struct sigaction kept[2], plain = {.sa_handler = SIG_DFL};
+  clear_bar(self);
+  *bytes = 0;
+  if (!asked && isatty(STDIN_FILENO)) return NULL;
+  sigaction(SIGINT, &plain, &kept[0]);
+  sigaction(SIGTERM, &plain, &kept[1]);
+  while (got && *bytes <= most) {
+    char *grown = realloc(text, 2 * capacity + 1);
+    if (!grown) break;
+    text = grown;
+    capacity *= 2;
+    got = fread(text + *bytes, 1, capacity - *bytes, stdin);
+    *bytes += got;
+    text[*bytes] = 0;
+  }
+  sigaction(SIGINT, &kept[0], NULL);
+  sigaction(SIGTERM, &kept[1], NULL);
+  return text;
+}
+
 static int say_error(const rafter_error *error, bool verbose) {
   fprintf(stderr, "rafter: %s\n", error->message);
   if (*error->hint) fprintf(stderr, "hint: %s\n", error->hint);
@@ -212,7 +237,8 @@ int main(int argc, char **argv) {
                         .bar = put_bar,
                         .note = put_note,
                         .stop = &stop_asked,
-                        .line = ask_line};
+                        .line = ask_line,
+                        .input = read_input};
     status = (int)rafter_run(job, &sink, &error);
     clear_bar(&t);
     if (fflush(stdout) || ferror(stdout)) { /* with fflush, a full disk is reported as an error */

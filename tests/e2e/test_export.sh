@@ -198,7 +198,7 @@ case_run() {
   status 0 "$RAFTER" quantize run run.gguf --weights q8_0 &&
     status 0 "$RAFTER" train run "${QUICK[@]}" --data words.txt --steps 1 --out onward
   mkdir bare && touch bare/file &&
-    for verb in plan generate score; do refuses 2 'bare has no model' "$RAFTER" $verb bare; done
+    for verb in plan generate score; do refuses 2 'bare has no model' "$RAFTER" $verb bare <<<text; done
   mkdir dead && cp run/run.json dead && refuses 1 'dead has no complete checkpoint' "$RAFTER" plan dead &&
     says 'save-every'
   refuses 2 'MODEL and OUT|MODEL OUT' "$RAFTER" export run

@@ -48,7 +48,27 @@ case_sampling() {
   status 0 "${GEN[@]}" --prompt "the " --max-tokens 20 --temperature 0 --stop "$stop" --json &&
     holds out "d['finish_reason'] == 'stop' and '$stop' not in d['text'] and open('greedy.txt').read().startswith('the ' + d['text'] + '$stop')" 'the answer ends before the stop text'
   status 0 "${GEN[@]}" --prompt "the " --max-tokens 20 --temperature 0 --stop "$stop" && { [ "$(cat out)" = "$(python3 -c 'import sys; t = open("greedy.txt").read(); print(t[:t.index(sys.argv[1], 4)])' "$stop")" ] || fail "the streamed text does not end before --stop '$stop'"; }
-  status 0 "${GEN[@]}" --max-tokens 3
+}
+
+# Without --prompt, --input and --tokens, a pipe is the prompt.
+case_input() {
+  piped() { "${GEN[@]}" --max-tokens 20 --temperature 0 "$@" 2>err; }
+  printf 'the ' | piped >out && same greedy.txt out 'a pipe is the prompt'
+  printf 'the \n' | piped --prompt - >out &&
+    same greedy.txt out '--prompt - reads a pipe and drops one newline'
+  printf 'the \n\n' | piped --json >out && holds out 'd["prompt_tokens"] == 5' 'only one newline is dropped'
+  echo ignored | piped --prompt 'the ' >out && same greedy.txt out '--prompt takes precedence over a pipe'
+  printf 'the ' | piped --out left >out &&
+    holds left/run.json 'd["options"]["prompt"] == "the "' 'run.json has the prompt'
+  refuses 2 'prompt is empty .*standard input' "${GEN[@]}" </dev/null && says "^hint: .*--prompt ''"
+  refuses 2 'prompt is empty' "${GEN[@]}" --prompt - <<<''
+  refuses 2 'a zero byte' "${GEN[@]}" < <(printf 'a\0b')
+  refuses 2 'at most 16 MiB .*more' "${GEN[@]}" < <(head -c 16777217 /dev/zero | tr '\0' a)
+  refuses 2 'both give a prompt' "${GEN[@]}" --prompt - --input plain.jsonl </dev/null
+  # no text, at a terminal
+  script -qec "${GEN[*]} --max-tokens 3; echo \$? >code" /dev/null >out </dev/null
+  [ "$(cat code)" = 2 ] && says 'there is no prompt' out ||
+    fail "no prompt at a terminal: $(cat code) $(cat out)"
 }
 
 # Limits: 32 positions.
