@@ -39,7 +39,7 @@ static const char *fact_text(const rf_fact *fact, char text[32]) {
   case RF_UNIT_SECONDS: return rf_text_seconds(fact->value, text);
   case RF_UNIT_FLOPS: return rf_text_flops(fact->value, text);
   case RF_UNIT_COUNT: return count_text(fact->value, text);
-  case RF_UNIT_BPS: return snprintf(text, 32, "%.4g GB/s", fact->value * 1e-9), text;
+  case RF_UNIT_BPS: return rf_text_rate(fact->value, text);
   case RF_UNIT_PERCENT: return snprintf(text, 32, "%.4g %%", fact->value * 100), text;
   case RF_UNIT_USD: return usd_text(fact->value, text);
   case RF_UNIT_TRUTH: return fact->value != 0 ? "yes" : "no";

@@ -70,6 +70,7 @@ char *rf_text_bytes(double bytes, char text[32]);
 char *rf_text_seconds(double seconds, char text[32]);
 /* "17.2 GFLOP". */
 char *rf_text_flops(double flops, char text[32]);
+char *rf_text_rate(double bps, char text[32]); /* bytes per second, "18.0 TB/s" */
 /* "156 M", "8.03 B". */
 char *rf_text_count(double count, char text[32]);
 

@@ -38,9 +38,17 @@ char *rf_text_count(double count, char text[32]) {
   return scaled(count, units, 5, text);
 }
 
+char *rf_text_rate(double bps, char text[32]) {
+  static const unit units[] = {{1e12, "TB/s"}, {1e9, "GB/s"}, {1e6, "MB/s"}, {1e3, "kB/s"}, {1, "B/s"}};
+  return scaled(bps, units, 5, text);
+}
+
 char *rf_text_flops(double flops, char text[32]) {
-  static const unit units[] = {{1e24, "YFLOP"}, {1e21, "ZFLOP"}, {1e18, "EFLOP"},
-                               {1e15, "PFLOP"}, {1e12, "TFLOP"}, {1e9, "GFLOP"},
+  static const unit units[] = {{1e18, "EFLOP"}, {1e15, "PFLOP"}, {1e12, "TFLOP"}, {1e9, "GFLOP"},
                                {1e6, "MFLOP"},  {1e3, "kFLOP"},  {1, "FLOP"}};
-  return scaled(flops, units, 9, text);
+  if (flops < 1e21) return scaled(flops, units, 7, text);
+  /* Papers write the FLOPs of a training run as a power of ten. */
+  int exponent = (int)floor(log10(flops));
+  snprintf(text, 32, "%.2fe%d FLOP", flops / pow(10, exponent), exponent);
+  return text;
 }
