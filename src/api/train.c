@@ -22,6 +22,7 @@
 struct rafter_trainer {
   rf_settings settings;
   char out[4096], resume[4096];
+  int lock; /* descriptor of the lock of `out`; -1: none */
   rf_trainer *trainer;
 };
 
@@ -60,6 +61,18 @@ static rf_status check_out(const rafter_trainer *t, const char *resume, rf_error
   return RF_FAIL(error, RAFTER_FAILED,
                  "choose another --out, remove the folder, or continue its run with --resume",
                  "%s holds a run already", t->out);
+}
+
+/* Creates the run folder and locks it. The state of the folder can change until it is locked. So the
+ * checks of the folder follow the lock. */
+static rf_status take_folder(rafter_trainer *t, const rf_options *o, bool unnamed, const char *resume,
+                             rf_error *error) {
+  RF_TRY(unnamed ? rf_journal_make_folder(o, t->out, error) : rf_make_folders(t->out, error));
+  RF_TRY(rf_lock_folder(t->out, &t->lock, error));
+  if (!unnamed) RF_TRY(check_out(t, resume, error));
+  if (!resume) return RAFTER_OK;
+  RF_TRY(rf_checkpoint_newest(resume, t->resume, error));
+  return rf_checkpoint_prune(t->out, 0, -1, error); /* incomplete checkpoints may fill the disk */
 }
 
 /* ---- settings -------------------------------------------------------------------------------- */
@@ -145,6 +158,7 @@ static rf_status open_trainer(const rafter_job *job, const rafter_sink *sink, ra
     status = RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while opening a trainer");
     goto done;
   }
+  t->lock = -1;
   bool trains = !strcmp(rf_options_command(o), "train");
   const char *resume = trains ? rf_options_text(o, "resume") : NULL;
   bool unnamed = false;
@@ -162,9 +176,7 @@ static rf_status open_trainer(const rafter_job *job, const rafter_sink *sink, ra
   /* A trainer of rafter.h needs a folder only for token shards that are made from text. */
   bool writes = trains && (sink || !unnamed || strncmp(s->data, "random", 6));
   bool ours = writes && (unnamed || is_bare(t->out));
-  if (writes) RF_GO(unnamed ? rf_journal_make_folder(o, t->out, error) : rf_make_folders(t->out, error));
-  /* Incomplete checkpoints may fill the disk. */
-  if (trains && resume) RF_GO(rf_checkpoint_prune(t->out, 0, -1, error));
+  if (writes) RF_GO(take_folder(t, o, unnamed, resume, error));
   status = rf_trainer_open(s, &t->trainer, error);
   /* the steps per epoch are known after loading the data */
   if (status == RAFTER_OK && trains && by_epochs(o)) {
@@ -259,6 +271,7 @@ rf_status rf_trainer_leave_trace(const rafter_trainer *t, const rf_record *recor
 void rafter_trainer_close(rafter_trainer *t) {
   if (!t) return;
   rf_trainer_close(t->trainer);
+  if (t->lock >= 0) close(t->lock);
   free(t);
 }
 

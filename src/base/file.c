@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -269,6 +270,22 @@ void rf_remove_folder(const char *path) {
     if (strcmp(entry->d_name, ".") && strcmp(entry->d_name, "..")) unlinkat(fd, entry->d_name, 0);
   closedir(folder);
   rmdir(path);
+}
+
+rf_status rf_lock_folder(const char *folder, int *lock, rf_error *error) {
+  char path[4400];
+  if ((size_t)snprintf(path, sizeof path, "%s/lock", folder) >= sizeof path)
+    return RF_FAIL(error, RAFTER_INVALID, "choose a shorter name",
+                   "the folder's path is too long (%.100s...)", folder);
+  int file = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
+  if (file < 0) return RF_FAIL(error, RAFTER_FAILED, NULL, "cannot write %s (%s)", path, strerror(errno));
+  if (flock(file, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    close(file);
+    return RF_FAIL(error, RAFTER_FAILED, "wait until that program has ended, or choose another --out",
+                   "%s is in use: another program writes its run there", folder);
+  }
+  *lock = file; /* a file system without locks gives another error; the run then has no lock */
+  return RAFTER_OK;
 }
 
 rf_status rf_map_file(const char *path, void **map, size_t *bytes, rf_error *error) {

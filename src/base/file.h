@@ -35,6 +35,10 @@ rf_status rf_make_folders(const char *path, rf_error *error);
  * and then renames it to `path`. `part` (`size` bytes) gets the name of the new folder. */
 rf_status rf_make_folder_beside(const char *path, char *part, size_t size, rf_error *error);
 
+/* Locks a folder by its file `lock`, which stays in the folder. close(*lock) and the end of the
+ * process unlock the folder. RAFTER_FAILED: another process has the lock. */
+rf_status rf_lock_folder(const char *folder, int *lock, rf_error *error);
+
 /* Removes a folder and its files. A folder that contains folders is not removed. */
 void rf_remove_folder(const char *path);
 

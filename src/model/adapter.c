@@ -443,6 +443,7 @@ rf_status rf_adapter_read(const char *folder, const rf_model *model, const rf_pa
   rf_tensor_file *file = NULL;
   float *values = NULL;
   RF_GO(read_settings(folder, &s, error));
+  RF_GO(rf_run_check_weights(folder, error));
   RF_GO(open_file(folder, &file, error));
   for (int p = params->base; p < params->count; ++p) {
     float *grown = realloc(values, (size_t)params->at[p].count * sizeof *values);

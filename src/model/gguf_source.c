@@ -1,4 +1,5 @@
 /* gguf_source.c - presents GGUF and llama2.c files unchanged, and folders as GGUF tensors. */
+#include "model/run_folder.h"
 #include "model/gguf_source.h"
 
 #include <stdio.h>
@@ -175,6 +176,7 @@ static rf_status open_folder(rf_gguf_source *s, const char *path, rf_error *erro
   snprintf(config, sizeof config, "%s/config.json", path);
   RF_TRY(rf_model_config_read(config, &s->model, error));
   RF_TRY(rf_gguf_facts_of(&s->model, &facts, error));
+  RF_TRY(rf_run_check_weights(path, error));
   RF_TRY(rf_tensor_file_open(path, &s->folder, error));
   rf_params params = rf_model_params(&s->model, s->pool);
   size_t most = (size_t)params.count * RF_GGUF_PARTS + 1;

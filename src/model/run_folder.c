@@ -1,13 +1,22 @@
 /* run_folder.c - see run_folder.h. docs/formats.md lists the files of a run's folder. */
+#define _GNU_SOURCE
 #include "model/run_folder.h"
 
+#include "base/file.h"
+
 #include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
-enum { PATH_BYTES = 4400 };
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+enum { PATH_BYTES = 4400, HASH_TEXT = 33, DONE_MOST = 1 << 20 };
 
 static bool has_file(const char *folder, const char *name) {
   char path[PATH_BYTES + 300];
@@ -48,4 +57,139 @@ rf_status rf_run_weights(const char *path, char folder[4096], rf_error *error) {
       error, RAFTER_FAILED,
       "continue the run until it saves one: `rafter train --config RUN/run.json --out OTHER --save-every N`",
       "%s has no complete checkpoint", path);
+}
+
+/* ---- the hashes in DONE ---------------------------------------------------------------------- */
+
+static rf_status hash_file(const char *path, char hash[HASH_TEXT], rf_error *error) {
+  enum { BLOCK = 1 << 20 };
+  rf_status status = RAFTER_OK;
+  ssize_t got = 0;
+  int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  XXH3_state_t *state = XXH3_createState();
+  unsigned char *block = malloc(BLOCK);
+  if (file < 0)
+    RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "%s of a checkpoint cannot be opened (%s)", path,
+                  strerror(errno)));
+  if (!state || !block) RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "no memory to check %s", path));
+  XXH3_128bits_reset(state);
+  while ((got = read(file, block, BLOCK)) > 0 || (got < 0 && errno == EINTR))
+    if (got > 0) XXH3_128bits_update(state, block, (size_t)got);
+  if (got < 0) RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "cannot read %s (%s)", path, strerror(errno)));
+  XXH128_hash_t sum = XXH3_128bits_digest(state);
+  snprintf(hash, HASH_TEXT, "%016llx%016llx", (unsigned long long)sum.high64, (unsigned long long)sum.low64);
+done:
+  if (file >= 0) close(file);
+  XXH3_freeState(state);
+  free(block);
+  return status;
+}
+
+rf_status rf_run_write_done(const char *folder, rf_error *error) {
+  rf_status status = RAFTER_OK;
+  struct dirent **entry = NULL;
+  char path[PATH_BYTES + 300], hash[HASH_TEXT], *text = NULL;
+  size_t bytes = 0;
+  int count = scandir(folder, &entry, NULL, alphasort);
+  FILE *out = open_memstream(&text, &bytes);
+  if (count < 0 || !out)
+    RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "cannot list the files of %s (%s)", folder, strerror(errno)));
+  for (int i = 0; i < count; i++) {
+    snprintf(path, sizeof path, "%s/%s", folder, entry[i]->d_name);
+    if (entry[i]->d_name[0] == '.' || !strcmp(entry[i]->d_name, "DONE")) continue;
+    RF_GO(hash_file(path, hash, error));
+    fprintf(out, "%s  %s\n", hash, entry[i]->d_name);
+  }
+  if (fflush(out)) RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while saving %s", folder));
+  snprintf(path, sizeof path, "%s/DONE", folder);
+  status = rf_file_write(path, text, bytes, error);
+done:
+  for (int i = 0; i < count; i++) free(entry[i]);
+  free(entry);
+  if (out) fclose(out);
+  free(text);
+  return status;
+}
+
+/* Only --resume reads these files. */
+static bool is_training_state(const char *name) {
+  return !strcmp(name, "optimizer.safetensors") || !strcmp(name, "state.json");
+}
+
+static rf_status check_line(const char *folder, const char *line, bool resumes, rf_error *error) {
+  char path[PATH_BYTES + 300], hash[HASH_TEXT];
+  const char *name = line + HASH_TEXT + 1;
+  if (strspn(line, "0123456789abcdef") != HASH_TEXT - 1 || strncmp(line + HASH_TEXT - 1, "  ", 2) || !*name ||
+      strchr(name, '/') || strlen(name) > 255)
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "%s/DONE has a broken line (expected a hash and a name)",
+                   folder);
+  if (!resumes && is_training_state(name)) return RAFTER_OK;
+  snprintf(path, sizeof path, "%s/%s", folder, name);
+  RF_TRY(hash_file(path, hash, error));
+  if (!strncmp(hash, line, HASH_TEXT - 1)) return RAFTER_OK;
+  return RF_FAIL(error, RAFTER_FAILED, "if you changed this file on purpose, empty the file DONE",
+                 "%s was damaged or changed after it was saved (expected the XXH128 hash %.32s, got %s)",
+                 path, line, hash);
+}
+
+static rf_status check_files(const char *folder, bool resumes, rf_error *error) {
+  rf_status status = RAFTER_OK;
+  char path[PATH_BYTES + 300], *text = NULL, *rest = NULL;
+  size_t bytes = 0;
+  snprintf(path, sizeof path, "%s/DONE", folder);
+  RF_TRY(rf_file_read(path, DONE_MOST, &text, &bytes, error));
+  for (char *line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest))
+    RF_GO(check_line(folder, line, resumes, error));
+done:
+  free(text);
+  return status;
+}
+
+/* Sets `whole` to the newest undamaged checkpoint of the run that is older than `folder`. */
+static bool find_older(const char *folder, char whole[PATH_BYTES + 300]) {
+  char run[PATH_BYTES], path[PATH_BYTES + 300];
+  snprintf(run, sizeof run, "%.4000s", folder);
+  char *slash = strrchr(run, '/');
+  long long before = rf_run_step_of(slash ? slash + 1 : run), found = -1;
+  snprintf(slash ? slash : run, 2, "%s", slash ? "" : ".");
+  if (before < 0) return false;
+  DIR *open_folder = opendir(slash == run ? "/" : run);
+  for (struct dirent *entry; open_folder && (entry = readdir(open_folder)) != NULL;) {
+    long long step = rf_run_step_of(entry->d_name);
+    snprintf(path, sizeof path, "%s/%s", run, entry->d_name);
+    if (step <= found || step >= before || !rf_run_is_complete(path) ||
+        check_files(path, true, NULL) != RAFTER_OK)
+      continue;
+    found = step;
+    memcpy(whole, path, sizeof path);
+  }
+  if (open_folder) closedir(open_folder);
+  return found >= 0;
+}
+
+rf_status rf_run_check(const char *path, bool resumes, rf_error *error) {
+  char folder[PATH_BYTES], older[PATH_BYTES + 300];
+  snprintf(folder, sizeof folder, "%.4000s", path);
+  size_t n = strlen(folder);
+  while (n > 1 && folder[n - 1] == '/') folder[--n] = 0;
+  if (!rf_run_is_complete(folder)) return RAFTER_OK;
+  rf_error found = {0};
+  rf_status status = check_files(folder, resumes, &found);
+  if (status == RAFTER_OK) return RAFTER_OK;
+  if (find_older(folder, older))
+    snprintf(found.hint, sizeof found.hint, "the older checkpoint %.400s is whole: %s", older,
+             resumes ? "give it to --resume" : "use it instead");
+  if (error) *error = found;
+  return status;
+}
+
+rf_status rf_run_check_weights(const char *path, rf_error *error) {
+  char folder[PATH_BYTES];
+  struct stat info;
+  snprintf(folder, sizeof folder, "%.4000s", path);
+  if (stat(path, &info) != 0 || S_ISDIR(info.st_mode)) return rf_run_check(folder, false, error);
+  char *slash = strrchr(folder, '/');
+  if (slash) slash[slash == folder] = 0;
+  else snprintf(folder, sizeof folder, ".");
+  return rf_run_check(folder, false, error);
 }

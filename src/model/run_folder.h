@@ -13,4 +13,14 @@ bool rf_run_newest(const char *run_folder, char newest[4096]);
  * RAFTER_FAILED when a run has no complete checkpoint. */
 rf_status rf_run_weights(const char *path, char folder[4096], rf_error *error);
 
+/* Writes DONE: the XXH128 hash of each file in the folder, as `xxh128sum` prints it. */
+rf_status rf_run_write_done(const char *folder, rf_error *error);
+/* Compares the files of a checkpoint with the hashes in DONE; without `resumes`, leaves out the
+ * files that only --resume reads. A folder without DONE, and an empty DONE of an earlier version,
+ * pass. RAFTER_FAILED: a file was damaged. The error names the file, and the newest whole
+ * checkpoint before this one. */
+rf_status rf_run_check(const char *folder, bool resumes, rf_error *error);
+/* Like rf_run_check without `resumes`. `path` is a checkpoint or its file of weights. */
+rf_status rf_run_check_weights(const char *path, rf_error *error);
+
 #endif

@@ -1,4 +1,5 @@
 /* weights.c - reads a model's parameters in blocks, to use little memory. */
+#include "model/run_folder.h"
 #include "model/weights.h"
 
 #include <assert.h>
@@ -227,6 +228,7 @@ rf_status rf_weights_load(const char *path, const rf_model *model, const rf_para
   rf_status status = RAFTER_OK;
   float *values = NULL;
   bool *seen = NULL;
+  RF_TRY(rf_run_check_weights(path, error));
   RF_TRY(rf_weight_file_open(path, &file, error));
   values = malloc((size_t)block_values(params) * sizeof *values);
   seen = calloc((size_t)rf_weight_file_count(file) + 1, sizeof *seen);

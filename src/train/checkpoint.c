@@ -211,9 +211,8 @@ rf_status rf_checkpoint_save(rf_trainer *t, const char *folder, rf_error *error)
   RF_GO(save_tokenizer(t, part, error));
   RF_GO(save_moments(t, part, error));
   RF_GO(save_state(t, part, error));
-  snprintf(path, sizeof path, "%s/DONE", part);
   /* DONE is written last, because it means that all other files are on the disk. */
-  RF_GO(rf_file_write(path, "", 0, error));
+  RF_GO(rf_run_write_done(part, error));
   sync_folder(part);
   RF_GO(take_name(part, folder, error));
   snprintf(path, sizeof path, "%s", folder);
@@ -356,6 +355,7 @@ rf_status rf_checkpoint_load(rf_trainer *t, const char *folder, rf_error *error)
   if (!rf_run_is_complete(folder))
     return RF_FAIL(error, RAFTER_FAILED, "resume from another checkpoint of the run",
                    "%s is not a complete checkpoint (DONE is missing)", folder);
+  RF_TRY(rf_run_check(folder, true, error));
   RF_TRY(load_state(t, folder, error));
   RF_TRY(load_weights(t, folder, error));
   return load_moments(t, folder, error);

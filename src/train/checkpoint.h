@@ -5,7 +5,7 @@
  *   LoRA instead: `adapter_config.json`, `adapter_model.safetensors`, in PEFT's format.
  *   `optimizer.safetensors`: the moments m/NAME and v/NAME in f32.
  *   `state.json`: step, tokens, loader counters, digests of the data.
- *   `DONE`: an empty file, written last. A folder without `DONE` is not a checkpoint. */
+ *   `DONE`: the hash of each file, written last. A folder without `DONE` is not a checkpoint. */
 #ifndef RF_CHECKPOINT_H
 #define RF_CHECKPOINT_H
 
@@ -17,8 +17,8 @@ rf_status rf_checkpoint_save(rf_trainer *trainer, const char *folder, rf_error *
 /* Before the first step, checks that checkpoints can be written. RAFTER_FAILED: an adapter's base
  * path cannot be stored in JSON. */
 rf_status rf_checkpoint_can_save(const rf_train_settings *settings, rf_error *error);
-/* Loads weights, moments, step number and loader state. RAFTER_FAILED: the checkpoint is incomplete
- * or for another model, or the data has changed. */
+/* Loads weights, moments, step number and loader state. RAFTER_FAILED: the checkpoint is incomplete,
+ * damaged or for another model, or the data has changed. */
 rf_status rf_checkpoint_load(rf_trainer *trainer, const char *folder, rf_error *error);
 /* Sets `folder` to the newest complete checkpoint in `run_folder`. `run_folder` may itself be a
  * checkpoint. RAFTER_FAILED: there is none. */

@@ -63,27 +63,79 @@ status 0 "${TRAIN[@]}" --steps 6 --save-every 3 --out base
 damage() { # damage NAME COMMAND...: damages a new copy of the run in the folder hurt
   rm -rf hurt && cp -r base hurt && (cd hurt/checkpoint-00000006 && "$@")
 }
+# A checkpoint of an earlier version has an empty DONE, and no hashes. Its readers notice missing bytes.
 for file in optimizer.safetensors model.safetensors state.json; do
   for size in 0 5 200; do
-    damage truncate -s $size $file
+    damage sh -c "truncate -s $size $file; : >DONE"
     refuses 1 "$file" "$RAFTER" train --resume hurt --steps 8
   done
-  damage rm $file
+  damage sh -c "rm $file; : >DONE"
   refuses 1 "$file" "$RAFTER" train --resume hurt --steps 8
 done
-damage truncate -s -1 model.safetensors
+damage sh -c 'truncate -s -1 model.safetensors; : >DONE'
 refuses 1 'model.safetensors' "$RAFTER" train --resume hurt --steps 8
-damage truncate -s -4096 optimizer.safetensors
+damage sh -c 'truncate -s -4096 optimizer.safetensors; : >DONE'
 refuses 1 'optimizer.safetensors' "$RAFTER" train --resume hurt --steps 8
+damage sh -c ': >DONE'
+status 0 "$RAFTER" train --resume hurt --steps 8
+
+# A new checkpoint has a hash of each file. One flipped bit is noticed, and the error names the older
+# checkpoint.
+flip() { python3 -c '
+import os, sys
+at = os.path.getsize(sys.argv[1]) * 2 // 3
+f = open(sys.argv[1], "r+b"); f.seek(at); b = f.read(1)[0]; f.seek(at); f.write(bytes([b ^ 4]))' "$1"; }
+for file in optimizer.safetensors model.safetensors state.json config.json; do
+  for how in flip rm 'truncate -s -1'; do
+    damage $how $file
+    refuses 1 "checkpoint-00000006/$file.*(damaged|cannot be opened)" "$RAFTER" train --resume hurt --steps 8
+    says '^hint: .*hurt/checkpoint-00000003'
+  done
+done
+flip hurt/checkpoint-00000003/state.json
+refuses 1 'checkpoint-00000006/config.json' "$RAFTER" train --resume hurt --steps 8
+! grep -q 'checkpoint-00000003' err || fail 'the hint names a checkpoint that is damaged too'
+damage sed -i '1s/^./x/' DONE
+refuses 1 'DONE has a broken line' "$RAFTER" train --resume hurt --steps 8
+damage sed -i '1s,  ,  ../,' DONE
+refuses 1 'DONE has a broken line' "$RAFTER" train --resume hurt --steps 8
+echo '{"text": "and the heaven"}' >rows.jsonl
+damage flip model.safetensors
+refuses 1 'model.safetensors.*damaged' "$RAFTER" generate hurt --prompt 'the ' --max-tokens 4
+says '^hint: .*hurt/checkpoint-00000003'
+WEIGHTS=hurt/checkpoint-00000006/model.safetensors
+refuses 1 'model.safetensors.*damaged' "$RAFTER" generate $WEIGHTS --prompt 'the ' --max-tokens 4
+refuses 1 'model.safetensors.*damaged' "$RAFTER" score hurt --input rows.jsonl --output scored.jsonl
+refuses 1 'model.safetensors.*damaged' "$RAFTER" export hurt exported
+refuses 1 'model.safetensors.*damaged' "$RAFTER" export hurt exported.gguf
+damage sh -c ': >>optimizer.safetensors; echo >>optimizer.safetensors'
+status 0 "$RAFTER" generate hurt --prompt 'the ' --max-tokens 4 # does not read the moments
+if command -v xxh128sum >/dev/null; then
+  (cd base/checkpoint-00000006 && xxh128sum -c DONE >../../out) || fail 'xxh128sum does not accept DONE'
+fi
+
+# One folder, one training at a time: the second is refused, and the first notices nothing.
+"${TRAIN[@]}" --steps 100000 --save-every 50 --out busy >first.out 2>first.err &
+pid=$!
+for _ in $(seq 400); do [ -e busy/metrics.jsonl ] && break; sleep 0.01; done
+for _ in $(seq 800); do [ -n "$(newest busy)" ] && break; sleep 0.01; done
+refuses 1 'busy is in use' "$RAFTER" train --resume busy
+says '^hint: '
+refuses 1 'busy' "${TRAIN[@]}" --steps 5 --out busy
+kill -9 $pid
+wait $pid 2>/dev/null
+status 0 "$RAFTER" train --resume busy --steps $((10#$(newest busy | grep -o '[0-9]*$') + 2)) || true
+holds busy/metrics.jsonl '[r["step"] for r in rows if "step" in r] == list(range(1, rows[-1]["step"] + 1))'
+
 damage rm DONE
 status 0 "$RAFTER" train --resume hurt --steps 8 && says 'checkpoint-00000003' out
 refuses 1 'checkpoint-00000009' "$RAFTER" train --resume hurt/checkpoint-00000009
-damage sh -c 'echo "{\"step\": -1}" >state.json'
+damage sh -c 'echo "{\"step\": -1}" >state.json; : >DONE'
 refuses 1 'state.json' "$RAFTER" train --resume hurt --steps 8
 damage python3 -c '
 import json, struct
 b = bytearray(open("model.safetensors", "rb").read()); n = struct.unpack("<Q", b[:8])[0]
-b[8 + n:8 + n + 4000] = b"\xff" * 4000; open("model.safetensors", "wb").write(b)'
+b[8 + n:8 + n + 4000] = b"\xff" * 4000; open("model.safetensors", "wb").write(b); open("DONE", "w")'
 refuses 1 'NaN|not finite|not a number|inf' "$RAFTER" train --resume hurt --steps 8
 says '[a-z0-9]+/[a-z0-9]+' # the op that gave the value
 [ -e hurt/checkpoint-00000003/DONE ] || fail 'a run with a NaN lost its earlier checkpoint'
