@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 static void say_progress(void *self, const char *what, double part) {
-  rf_put_bar(self, "calibrating %3.0f %%  %s", 100 * part, what);
+  rf_put_bar_left(self, rf_process_seconds(), part, "calibrating %3.0f %%  %s", 100 * part, what);
 }
 
 void rf_say_tuned(const rafter_sink *sink, const rf_tuned *tuned) {

@@ -82,17 +82,16 @@ rf_status rf_eval_score(rf_evaluation *e, rf_scorer *scorer, rf_scored *text, in
     *done += some;
     walked += at;
     double seconds = rf_now_seconds() - start;
-    rf_put_bar(e->sink, "%lld of %lld texts, %.0f tokens/s, %.0f s left", (long long)*done, (long long)count,
-               (double)walked / seconds, seconds * (double)(count - *done) / (double)*done);
+    rf_put_bar_left(e->sink, seconds, (double)*done / (double)count, "%lld of %lld texts, %.0f tokens/s",
+                    (long long)*done, (long long)count, (double)walked / seconds);
     rf_phase_end(RF_PHASE_WRITE, writes);
     e->stopped = *done < count && rf_asked_to_stop(e->sink);
   }
   rf_put_bar(e->sink, "%s", "");
   double seconds = rf_now_seconds() - start,
          predicted = scorer->plan->step_seconds * (double)walked / (double)rows;
-  rf_say(e->sink, "%.1f tokens/s in steps of up to %lld tokens (%.2f s; predicted %.2f s), arena %.1f MiB\n",
-         (double)walked / seconds, (long long)rows, seconds, predicted,
-         (double)rf_run_arena_bytes(scorer->run) / 0x1p20);
+  snprintf(e->rate, sizeof e->rate, "%lld tokens in %.2f s (predicted %.2f s), %.1f tokens/s\n",
+           (long long)walked, seconds, predicted, (double)walked / seconds);
   RF_TRY(rf_walked_leave_scores(scorer, e->record, &e->journal, walks, walked, seconds, error));
   json_object_set_new(e->result, "seconds", json_real(seconds));
   json_object_set_new(e->result, "predicted_seconds", json_real(predicted));
@@ -133,7 +132,7 @@ void rf_eval_put_share(rf_evaluation *e, const char *name, int64_t right, int64_
 static void identify(rf_evaluation *e, const char *task) {
   static const char *const FREE[] = {"output",  "continue", "limit", "batch",   "prefill-chunk",
                                      "threads", "json",     "quiet", "verbose", "debug",
-                                     "on",      "trace",    "out"};
+                                     "stats",   "on",       "trace", "out"};
   json_t *all = rf_options_json(e->options);
   json_object_set_new(all, "task", json_string(task));
   for (size_t i = 0; i < sizeof FREE / sizeof *FREE; i++) json_object_del(all, FREE[i]);
@@ -221,6 +220,7 @@ static rf_status run(const rf_options *o, int task, rf_evaluation *e, rf_error *
   if (rf_options_flag(o, "continue")) RF_TRY(read_kept(e, output, error));
   RF_TRY(rf_traced_open(o, &e->record, error));
   RF_TRY(TASKS[task].run(e, error));
+  rf_say(e->sink, "%s", e->rate);
   if (output && json_array_size(e->rows)) RF_TRY(write_rows(output, e->rows, error));
   if (e->stopped) json_object_set_new(e->result, "stopped", json_true());
   rf_put_json(e->sink, json_incref(e->result));

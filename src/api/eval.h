@@ -21,7 +21,8 @@ typedef struct rf_evaluation {
   char of[17];
   rf_record *record; /* --trace */
   rf_journal journal;
-  bool stopped; /* true after a signal; the task then reports the rows evaluated so far */
+  char rate[256]; /* the last line of the output: tokens, time, tokens per second */
+  bool stopped;   /* true after a signal; the task then reports the rows evaluated so far */
 } rf_evaluation;
 
 /* Adds `row`, the result for row `index` of --data, to the rows of --output. Takes ownership. */

@@ -157,8 +157,9 @@ static rf_status ended(void *self, rf_replies *answer, rf_error *error) {
 static bool stepped(void *self, int events) {
   exam *x = self;
   (void)events;
-  rf_put_bar(x->e->sink, "%d of %d answers, %.1f tokens/s", x->done, x->left,
-             (double)rf_generator_counts(x->g).tokens / (rf_now_seconds() - x->start));
+  double seconds = rf_now_seconds() - x->start;
+  rf_put_bar_left(x->e->sink, seconds, (double)x->done / x->left, "%d of %d answers, %.1f tokens/s", x->done,
+                  x->left, (double)rf_generator_counts(x->g).tokens / seconds);
   return !(rf_generator_busy(x->g) && rf_asked_to_stop(x->e->sink));
 }
 
@@ -203,12 +204,12 @@ static rf_status answer_all(exam *x, rf_error *error) {
   double seconds = rf_now_seconds() - x->start;
   RF_GO(rf_walked_leave(g, e->record, &e->journal, seconds, error));
   rf_generate_counts counts = rf_generator_counts(g);
-  rf_say(e->sink,
-         "%lld tokens in %.1f s, %.1f tokens/s (predicted %.1f with %lld answers at once); %lld of %lld "
-         "prompt tokens came from the cache\n",
-         (long long)counts.tokens, seconds, (double)counts.tokens / seconds,
-         (double)b->microbatch / g->decode->step_seconds, (long long)b->microbatch, (long long)counts.reused,
-         (long long)counts.prompt_tokens);
+  snprintf(e->rate, sizeof e->rate,
+           "%lld tokens in %.1f s, %.1f tokens/s (predicted %.1f with %lld answers at once); %lld of %lld "
+           "prompt tokens came from the cache\n",
+           (long long)counts.tokens, seconds, (double)counts.tokens / seconds,
+           (double)b->microbatch / g->decode->step_seconds, (long long)b->microbatch,
+           (long long)counts.reused, (long long)counts.prompt_tokens);
   json_t *numbers = json_pack(
       "{sf sI sI sf sI sI}", "seconds", seconds, "completion_tokens", (json_int_t)counts.tokens,
       "prompt_tokens", (json_int_t)counts.prompt_tokens, "tokens_per_second", (double)counts.tokens / seconds,

@@ -143,6 +143,8 @@ static void put_single(const job *j) {
             "%.2f s (predicted %.2f), prompt %.2f s (predicted %.2f)\n",
             j->process_seconds, j->reader.tokenizer_seconds, tokenizer, j->load_seconds, load,
             j->first_seconds, prompt);
+  rf_note(j->sink, "%lld tokens in %.2f s, the first after %.2f s: %.1f tokens/s\n",
+          (long long)r->tokens.count, j->seconds, j->first_seconds, decode > 0 ? steps / decode : 0);
 }
 
 static void put_sum(const job *j, const char *path) {
@@ -182,10 +184,11 @@ static rf_status taken(void *self, rf_replies *a, const rf_event *event, rf_erro
 
 static bool stepped(void *self, int events) {
   job *j = self;
-  if (j->path && events)
-    rf_put_bar(j->sink, "%lld of %lld prompts, %lld tokens", (long long)j->written,
-               (long long)j->prompts.rows, (long long)rf_generator_counts(j->generator).tokens);
   j->seconds = rf_now_seconds() - j->start;
+  if (j->path && events)
+    rf_put_bar_left(j->sink, j->seconds, (double)j->written / (double)j->prompts.rows,
+                    "%lld of %lld prompts, %lld tokens", (long long)j->written, (long long)j->prompts.rows,
+                    (long long)rf_generator_counts(j->generator).tokens);
   return !(rf_generator_busy(j->generator) && rf_asked_to_stop(j->sink));
 }
 

@@ -284,6 +284,8 @@ static rf_status walk_all(work *w, rf_scorer *scorer, const rafter_sink *sink, i
     *walked += at;
     w->walks++;
     *seconds += rf_now_seconds() - start;
+    rf_put_bar_left(sink, *seconds, (double)done / (double)w->windows, "%lld of %lld windows, %.0f tokens/s",
+                    (long long)done, (long long)w->windows, (double)*walked / *seconds);
     if (status == RAFTER_OK)
       status = put_rows(w, done < w->windows ? w->window[done].row : w->rows, sink, error);
     if (status == RAFTER_OK && done < w->windows && rf_asked_to_stop(sink))
@@ -291,6 +293,7 @@ static rf_status walk_all(work *w, rf_scorer *scorer, const rafter_sink *sink, i
                        "stopped after %lld of %lld windows; %d of %d rows were written", (long long)done,
                        (long long)w->windows, w->put, w->rows);
   }
+  rf_put_bar(sink, "%s", "");
   free(text);
   free(logprobs);
   free(top_logprobs);
@@ -308,9 +311,8 @@ static void say(const work *w, const rf_scorer *scorer, int64_t walked, double s
   rf_say(sink, "%d row%s, %lld tokens scored: mean log-probability %.5f, perplexity %.4f\n", w->rows,
          w->rows == 1 ? "" : "s", (long long)w->scored, w->scored ? -w->nll / (double)w->scored : 0,
          w->scored ? exp(w->nll / (double)w->scored) : 1);
-  rf_say(sink, "%.1f tokens/s in steps of up to %lld tokens (%.2f s; predicted %.2f s), arena %.1f MiB\n",
-         seconds > 0 ? (double)walked / seconds : 0, (long long)rows, seconds, planned,
-         (double)rf_run_arena_bytes(scorer->run) / 0x1p20);
+  rf_say(sink, "%lld tokens in %.2f s (predicted %.2f s), %.1f tokens/s\n", (long long)walked, seconds,
+         planned, seconds > 0 ? (double)walked / seconds : 0);
 }
 
 static void put_sum(const work *w, const rf_scorer *scorer, int64_t walked, double seconds, const char *path,

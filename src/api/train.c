@@ -445,6 +445,7 @@ static rf_status say_start(const rafter_trainer *t, run_log *log, rf_error *erro
       rf_say(log->sink, "data %s: %lld examples without a token in the loss were left out\n", s->spec,
              (long long)s->skipped);
   }
+  rf_put_bar(log->sink, "%lld/%lld", (long long)r->step, (long long)log->steps);
   if (r->step) rf_say(log->sink, "resumed from %s at step %lld\n", t->resume, (long long)r->step);
   return RAFTER_OK;
 }

@@ -35,6 +35,19 @@ void rf_put_bar(const rafter_sink *sink, const char *format, ...) {
   va_end(values);
 }
 
+void rf_put_bar_left(const rafter_sink *sink, double seconds, double part, const char *format, ...) {
+  char line[512];
+  double left = part > 0 && part <= 1 ? seconds * (1 - part) / part : -1;
+  va_list values;
+  va_start(values, format);
+  vsnprintf(line, sizeof line, format, values);
+  va_end(values);
+  if (left < 0) rf_put_bar(sink, "%s", line);
+  else if (left < 100) rf_put_bar(sink, "%s  %.0f s left", line, left);
+  else if (left < 6000) rf_put_bar(sink, "%s  %.0f min left", line, left / 60);
+  else rf_put_bar(sink, "%s  %.1f h left", line, left / 3600);
+}
+
 void rf_say_text(const rafter_sink *sink, char *text) {
   if (sink->text && text) sink->text(sink->self, text);
   free(text);

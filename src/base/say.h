@@ -12,6 +12,9 @@ void rf_say(const rafter_sink *sink, const char *format, ...) __attribute__((for
 void rf_note(const rafter_sink *sink, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void rf_say_text(const rafter_sink *sink, char *text); /* Prints `text` and frees it. */
 void rf_put_bar(const rafter_sink *sink, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* As rf_put_bar, with the time left at the end of the line: `part` (0 to 1) took `seconds`. */
+void rf_put_bar_left(const rafter_sink *sink, double seconds, double part, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
 /* Sends one JSON object to the sink. Takes the caller's reference. */
 void rf_put_json(const rafter_sink *sink, json_t *json);
 /* True if the program that uses the library wants the command to stop. */

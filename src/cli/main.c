@@ -5,6 +5,7 @@
 #include <editline/readline.h>
 #include <malloc.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -12,6 +13,8 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
+#include <time.h>
 #include <unistd.h>
 
 static volatile int stop_asked; /* read and written atomically */
@@ -26,47 +29,94 @@ typedef struct terminal {
   bool only_results; /* --quiet also hides text output, as for train and calibrate */
   FILE *people;      /* where text goes: stdout, or stderr if stdout has JSON */
   bool json, bar_is_up, quiet, is_terminal;
+  pthread_mutex_t lock; /* guards output and the fields below: show_life is a thread of its own */
+  char progress[256];   /* last progress line; "": none */
+  time_t shown;         /* time of the last output, in seconds */
 } terminal;
+
+static time_t seconds_now(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec;
+}
 
 static void clear_bar(terminal *t) {
   if (t->bar_is_up) fputs("\r\033[K", stderr);
   t->bar_is_up = false;
 }
 
+static void put(terminal *t, FILE *file, const char *text, bool line) {
+  pthread_mutex_lock(&t->lock);
+  clear_bar(t);
+  fputs(text, file);
+  if (line) fputc('\n', file);
+  fflush(file);
+  t->shown = seconds_now();
+  pthread_mutex_unlock(&t->lock);
+}
+
 static void put_text(void *self, const char *text) {
   terminal *t = self;
-  if (t->quiet && (t->people == stderr || t->only_results)) return;
-  clear_bar(t);
-  fputs(text, t->people);
-  fflush(t->people);
+  if (!t->quiet || (t->people != stderr && !t->only_results)) put(t, t->people, text, false);
 }
 
 static void put_note(void *self, const char *text) {
   terminal *t = self;
-  if (t->quiet) return;
-  clear_bar(t);
-  fputs(text, stderr);
+  if (!t->quiet) put(t, stderr, text, false);
 }
 
 static void put_json(void *self, const char *line) {
   terminal *t = self;
-  if (!t->json) return;
-  clear_bar(t);
-  puts(line);
-  fflush(stdout);
+  if (t->json) put(t, stdout, line, true);
 }
 
+/* Draws the progress line at a terminal. Elsewhere, show_life prints the line from time to time. */
 static void put_bar(void *self, const char *line) {
   terminal *t = self;
-  if (!t->is_terminal || t->quiet) return;
+  if (t->quiet) return;
   struct winsize size = {.ws_col = 80};
-  ioctl(2, TIOCGWINSZ, &size);
+  if (t->is_terminal) ioctl(2, TIOCGWINSZ, &size);
+  pthread_mutex_lock(&t->lock);
+  snprintf(t->progress, sizeof t->progress, "%s", line);
   if (!*line) clear_bar(t);
-  else {
+  else if (t->is_terminal) {
     fprintf(stderr, "\r\033[K%.*s", size.ws_col > 1 ? size.ws_col - 1 : 79, line);
     t->bar_is_up = true;
   }
   fflush(stderr);
+  pthread_mutex_unlock(&t->lock);
+}
+
+/* The thread that shows, where there is no terminal, that the command still runs: it prints the
+ * progress line if nothing was printed for nearly ten seconds. */
+static void *show_life(void *self) {
+  terminal *t = self;
+  for (;;) {
+    sleep(1);
+    pthread_mutex_lock(&t->lock);
+    if (*t->progress && seconds_now() - t->shown >= 9) {
+      fprintf(stderr, "%s\n", t->progress);
+      t->shown = seconds_now();
+    }
+    pthread_mutex_unlock(&t->lock);
+  }
+  return NULL;
+}
+
+/* Without this thread, only the signs of life are missing. The thread takes no signals. */
+static void start_showing_life(terminal *t) {
+  pthread_t thread;
+  pthread_attr_t small;
+  sigset_t all, kept;
+  t->shown = seconds_now();
+  pthread_attr_init(&small);
+  pthread_attr_setstacksize(&small, 128 << 10);
+  pthread_attr_setdetachstate(&small, PTHREAD_CREATE_DETACHED);
+  sigfillset(&all);
+  pthread_sigmask(SIG_BLOCK, &all, &kept);
+  pthread_create(&thread, &small, show_life, t);
+  pthread_sigmask(SIG_SETMASK, &kept, NULL);
+  pthread_attr_destroy(&small);
 }
 
 /* Reads a line for chat. At a terminal, the user can edit the line and recall earlier lines. */
@@ -74,7 +124,7 @@ static char *ask_line(void *self, const char *prompt) {
   terminal *t = self;
   char *line = NULL;
   size_t capacity = 0;
-  clear_bar(t);
+  put_bar(t, "");
   __atomic_store_n(&stop_asked, 0, __ATOMIC_RELAXED); /* the signal only ended an answer */
   if (isatty(0) && isatty(1) && !t->json) {
     rl_catch_signals = 1; /* readline restores the terminal before a signal ends this process */
@@ -97,7 +147,7 @@ static char *read_input(void *self, bool asked, size_t most, size_t *bytes) {
   size_t capacity = 1 << 12, got = 1;
   char *text = NULL;
   struct sigaction kept[2], plain = {.sa_handler = SIG_DFL};
-  clear_bar(self);
+  put_bar(self, "");
   *bytes = 0;
   if (!asked && isatty(STDIN_FILENO)) return NULL;
   sigaction(SIGINT, &plain, &kept[0]);
@@ -197,6 +247,7 @@ static void keep_memory(void) {
 }
 
 int main(int argc, char **argv) {
+  prctl(PR_SET_NAME, "rafter"); /* after the restart, the kernel calls the process "exe" */
   if (argc > 1 && may_just_end(argv[1])) keep_memory();
   if (argc < 2 || !may_just_end(argv[1])) wait_politely(argv);
   if (argc < 2 || is_help(argv[1]) || !strcmp(argv[1], "help"))
@@ -225,9 +276,13 @@ int main(int argc, char **argv) {
     /* If SIGPIPE and SIGXFSZ are ignored, write() fails, and its error names the file. */
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN);
-    terminal t = {
-        .json = option_is_on(job, "json"), .quiet = option_is_on(job, "quiet"), .is_terminal = isatty(2)};
+    static terminal t; /* static: show_life may outlive main */
+    t = (terminal){.json = option_is_on(job, "json"),
+                   .quiet = option_is_on(job, "quiet"),
+                   .is_terminal = isatty(2),
+                   .lock = PTHREAD_MUTEX_INITIALIZER};
     t.people = t.json ? stderr : stdout;
+    if (!t.is_terminal && !t.quiet && !may_just_end(argv[1])) start_showing_life(&t);
     t.only_results = !strcmp(argv[1], "train") || !strcmp(argv[1], "calibrate");
     rafter_sink sink = {.size = sizeof sink,
                         .history = true,
@@ -240,7 +295,7 @@ int main(int argc, char **argv) {
                         .line = ask_line,
                         .input = read_input};
     status = (int)rafter_run(job, &sink, &error);
-    clear_bar(&t);
+    put_bar(&t, "");
     if (fflush(stdout) || ferror(stdout)) { /* with fflush, a full disk is reported as an error */
       if (status == RAFTER_OK && !reader_is_gone()) {
         snprintf(error.message, sizeof error.message, "cannot write the output");

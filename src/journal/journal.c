@@ -152,6 +152,8 @@ rf_status rf_journal_begin(rf_journal *journal, const rafter_sink *sink, const r
   char now[32], *here = getcwd(NULL, 0);
   *journal = (rf_journal){.sink = sink, .beside = journal->beside, .commands = rf_options_commands(o)};
   const char *command = rf_options_command(o);
+  journal->table =
+      !rf_options_knows(o, "stats") || rf_options_flag(o, "stats") || rf_options_flag(o, "verbose");
   snprintf(journal->folder, sizeof journal->folder, "%s", folder);
   /* The last part of the path is the name of the run, so the path must not end with a slash. */
   for (size_t n = strlen(journal->folder); n > 1 && journal->folder[n - 1] == '/'; n--)
@@ -203,6 +205,17 @@ static void take_results(json_t *results, const json_t *summary, double seconds)
   json_decref(found);
 }
 
+static void print_summary(const rf_journal *journal, const json_t *summary) {
+  char *text = rf_report_summary_text(summary);
+  if (journal->beside) {
+    rf_note(journal->sink, "\n%s", text ? text : "");
+    free(text);
+  } else {
+    rf_say(journal->sink, "\n");
+    rf_say_text(journal->sink, text);
+  }
+}
+
 rf_status rf_journal_sum_up(rf_journal *journal, const rf_run *run, const rf_report_walk *walk, int walks,
                             double seconds, rf_error *error) {
   bool quiet = json_is_true(json_object_get(json_object_get(journal->run, "options"), "quiet"));
@@ -210,7 +223,8 @@ rf_status rf_journal_sum_up(rf_journal *journal, const rf_run *run, const rf_rep
     return rf_say(journal->sink, "\nnothing was computed: --backend %s only executes the plan\n",
                   walk[0].plan->options.backend->name),
            RAFTER_OK;
-  if (quiet && !*journal->folder && !journal->id) return RAFTER_OK; /* nobody reads the report */
+  if ((quiet || !journal->table) && !*journal->folder && !journal->id)
+    return RAFTER_OK; /* nobody reads the report */
   json_t *report = rf_journal_report(run, walk, walks), *plan = rf_report_plans_json(walk, walks);
   json_t *entry = json_pack("{ss sO sO sO}", "id", "", "run", journal->run, "plan", plan, "measured", report);
   if (entry && journal->traced)
@@ -234,14 +248,7 @@ rf_status rf_journal_sum_up(rf_journal *journal, const rf_run *run, const rf_rep
   json_t *summary = rf_report_summary(entry);
   json_object_set_new(report, "summary", summary);
   take_results(journal->results, summary, seconds);
-  char *text = rf_report_summary_text(summary);
-  if (journal->beside) {
-    rf_note(journal->sink, "\n%s", text ? text : "");
-    free(text);
-  } else {
-    rf_say(journal->sink, "\n");
-    rf_say_text(journal->sink, text);
-  }
+  if (journal->table) print_summary(journal, summary);
   if (*journal->folder) status = write_in(journal->folder, "report.json", json_incref(report), 0, error);
 done:
   json_decref(entry);
@@ -266,5 +273,7 @@ const rf_option RF_RUN_FOLDER_OPTIONS[] = {
 const rf_option RF_LEFT_FOLDER_OPTIONS[] = {
     RF_WORDS("out", PATH, "DIR", NULL, "Output",
              "folder for the record of the run, for `rafter report`; unset: none (runs/ID with --trace)"),
+    RF_FLAG("stats", "Output",
+            "print a table of the time by kind of op: measured, predicted and the machine's limit"),
     {.name = NULL},
 };

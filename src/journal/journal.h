@@ -19,6 +19,7 @@ typedef struct rf_journal {
   json_t *results;             /* numbers and texts for the history; a command may add more */
   json_t *traced;              /* the header of the run's trace; NULL: no trace */
   int64_t id;                  /* id of the run in the history; 0: not in the history */
+  bool table;                  /* true: the summary is printed, not only written */
   bool beside;                 /* true: the summary is a note, not a result; set before rf_journal_begin */
 } rf_journal;
 

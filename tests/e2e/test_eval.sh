@@ -35,7 +35,7 @@ PY
 # An evaluation is a run: it prints a summary after the results, and with --out writes a folder that
 # `report` shows.
 case_run() {
-  status 0 eval_ perplexity "$MODEL" --data long.txt --seq 64 --out evaluated && says '^score' err &&
+  status 0 eval_ perplexity "$MODEL" --data long.txt --seq 64 --stats --out evaluated && says '^score' err &&
     tr -s '\n ' ' ' <err >unfolded &&
     says 'best single change|No single change|run it again|would take alone' unfolded &&
     ! grep -q '^score x' out || fail 'the evaluation prints no summary'

@@ -50,6 +50,23 @@ case_sampling() {
   status 0 "${GEN[@]}" --prompt "the " --max-tokens 20 --temperature 0 --stop "$stop" && { [ "$(cat out)" = "$(python3 -c 'import sys; t = open("greedy.txt").read(); print(t[:t.index(sys.argv[1], 4)])' "$stop")" ] || fail "the streamed text does not end before --stop '$stop'"; }
 }
 
+# Everyday output: the text and one line. --stats and --verbose add the table of times.
+case_stats() {
+  asked=(--prompt "the " --max-tokens 5 --temperature 0)
+  for option in --stats --verbose; do
+    status 0 "${GEN[@]}" "${asked[@]}" "$option" && says '^decode x .* measured +predicted +limit'
+  done
+  status 0 "${GEN[@]}" "${asked[@]}" --out quiet && ! grep -q measured err ||
+    fail "a table without --stats: $(cat err)"
+  [ "$(grep -c 'tokens in .*tokens/s$' err)" = 1 ] || fail "not one line of tokens and time: $(cat err)"
+  holds quiet/report.json '"sentence" in d["summary"]' 'the run folder has the summary'
+  for job in "score run --text abcdef" "eval perplexity run --data book.txt --limit 2"; do
+    # shellcheck disable=SC2086
+    status 0 "$RAFTER" $job --threads 2 && ! grep -q measured out err &&
+      tail -1 out | grep -qE '^[0-9]+ tokens in .* tokens/s$' || fail "$job ends with $(tail -1 out)"
+  done
+}
+
 # Without --prompt, --input and --tokens, a pipe is the prompt.
 case_input() {
   piped() { "${GEN[@]}" --max-tokens 20 --temperature 0 "$@" 2>err; }

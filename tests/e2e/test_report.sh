@@ -138,7 +138,7 @@ case_plans_and_pages() {
 # Runs of generate and score: one sentence names the limit of each, and sums are those of the ops.
 case_summaries() {
   first
-  status 0 "$RAFTER" generate runs/first --prompt 'and the king ' --max-tokens 12 --temperature 0 --out runs/said &&
+  status 0 "$RAFTER" generate runs/first --prompt 'and the king ' --max-tokens 12 --temperature 0 --stats --out runs/said &&
     tr -s '\n ' ' ' <err >unfolded &&
     says 'best single change|No single change|run it again|would take alone' unfolded
   status 0 "$RAFTER" score runs/first --input book.txt --seq 32 --stride 16 --out runs/scored

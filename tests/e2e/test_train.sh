@@ -77,6 +77,18 @@ case_max_seconds() {
   }
 }
 
+# Redirected output: a progress line with the time left at least every 10 seconds. The process keeps
+# its name although the program restarts itself.
+case_signs_of_life() {
+  env -u OMP_WAIT_POLICY "${TRAIN[@]}" --data book.txt --steps 100000000 --max-seconds 13 --val-every 0 \
+    --out alive >out 2>err &
+  sleep 3
+  [ "$(cat /proc/$!/comm)" = rafter ] || fail "the process is called $(cat /proc/$!/comm)"
+  tr '\0' ' ' </proc/$!/cmdline | grep -q "^$RAFTER train" || fail 'the arguments are not those typed'
+  wait $! || fail "training fails: $(cat err)"
+  says '^\[[#.]+\] [0-9]+/100000000 .* left$'
+}
+
 # The kinds of data.
 case_kinds_of_data() {
   status 0 "${TRAIN[@]}" --data book.txt --steps 6 --val-every 3 --out run && losses run >first.txt
