@@ -13,6 +13,11 @@ const char *rf_class_name(rf_class class) {
   return (unsigned)class < RF_CLASSES ? names[class] : "?";
 }
 
+const char *rf_sublayer_name(rf_sublayer sublayer) {
+  static const char *const names[RF_SUBLAYERS] = {NULL, "embed", "attn", "mlp", "head"};
+  return names[sublayer];
+}
+
 /* ---- names ----------------------------------------------------------------------------------- */
 
 const char *rf_graph_join(rf_graph *graph, const char *a, const char *b, const char *c) {

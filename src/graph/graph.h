@@ -99,8 +99,10 @@ typedef enum rf_sublayer {
   RF_SUBLAYER_EMBED,
   RF_SUBLAYER_ATTN,
   RF_SUBLAYER_MLP,
-  RF_SUBLAYER_HEAD
+  RF_SUBLAYER_HEAD,
+  RF_SUBLAYERS
 } rf_sublayer;
+const char *rf_sublayer_name(rf_sublayer sublayer); /* "embed", "attn", "mlp", "head"; NONE: NULL */
 typedef struct rf_op_place {
   int32_t layer; /* layer number; RF_NONE: outside the layers */
   rf_sublayer sublayer;

@@ -25,7 +25,8 @@ typedef struct offload {
   int first_backward; /* index of the first backward op of `micro`, or op_count */
   stay *list;
   int count, capacity;
-  int *open; /* for each tensor: its last run of ops in `list`, or RF_NONE */
+  int *open;          /* for each tensor: its last run of ops in `list`, or RF_NONE */
+  rf_op_place *place; /* for each tensor: the layer that it belongs to */
   /* for each op: lists of the new ops that come before it and after it */
   int *before, *after, *next, *moved, moves;
 } offload;
@@ -168,6 +169,20 @@ static void place(offload *f, int *head, int o, int op) {
   *end = op;
 }
 
+/* A parameter and its optimizer states belong to the parameter's layer, other tensors to the op that
+ * writes them first. */
+static void find_places(offload *f) {
+  for (int t = 0; t < f->tensors; t++) {
+    int p = f->graph->tensor[t].param;
+    f->place[t] = (rf_op_place){p < 0 ? RF_NONE : f->graph->params.at[p].layer, RF_SUBLAYER_NONE};
+  }
+  for (int o = f->ops - 1; o >= 0; o--) {
+    const rf_op *op = &f->graph->op[o];
+    for (int i = 0; i < op->output_count; i++)
+      if (op->output[i] >= 0 && f->graph->tensor[op->output[i]].param < 0) f->place[op->output[i]] = op->at;
+  }
+}
+
 /* The start of the op's name ("step/micro/"), then the tensor's name, then the suffix. */
 static const char *path_of(offload *f, const rf_op *op, const char *tensor, const char *suffix) {
   const char *block = strstr(op->name, "block.");
@@ -180,7 +195,7 @@ static rf_status move(offload *f, const rf_op_def *def, int from, int to, int be
                       const char *suffix, rf_attr attr) {
   const rf_op like = f->graph->op[beside];
   attr.group = 1;
-  f->graph->at = like.at;
+  f->graph->at = f->place[def == &RF_OP_OFFLOAD_IN ? from : to];
   const char *name = path_of(f, &like, f->graph->tensor[def == &RF_OP_OFFLOAD_IN ? to : from].name, suffix);
   int id = rf_graph_emit(f->graph, def, name, like.section, RF_IDS(from), RF_IDS(to), &attr, f->error);
   if (id < 0) return RAFTER_INVALID;
@@ -255,6 +270,7 @@ static rf_status send_kept(offload *f, bool *there, int *source) {
     f->graph->tensor[host].host = true;
     f->graph->tensor[host].spec = tensor.spec;
     f->graph->tensor[host].reason = "stored in the host's memory until backward";
+    f->place[host] = f->place[t];
     RF_TRY(move(f, &RF_OP_OFFLOAD_OUT, t, host, o, false, "/out", (rf_attr){0}));
     source[t] = host;
     there[host] = true;
@@ -275,12 +291,14 @@ rf_status rf_pass_offload(rf_graph *graph, unsigned what, rf_error *error) {
   offload f = {.graph = graph, .error = error, .ops = graph->op_count, .tensors = graph->tensor_count};
   bool *there = rf_pool_alloc(pool, tensors), any = false;
   f.open = rf_pool_alloc(pool, tensors * sizeof(int));
+  f.place = rf_pool_alloc(pool, tensors * sizeof *f.place);
   f.next = rf_pool_alloc(pool, most * sizeof(int));
   f.before = rf_pool_alloc(pool, ops * sizeof(int));
   f.after = rf_pool_alloc(pool, ops * sizeof(int));
   for (size_t t = 0; t < tensors; t++) f.open[t] = RF_NONE;
   for (size_t o = 0; o < ops; o++) f.before[o] = f.after[o] = RF_NONE;
   find_backward(&f);
+  find_places(&f);
   if (what & RF_OFFLOAD_ACTIVATIONS) RF_TRY(send_kept(&f, there, find_kept(&f)));
   for (int t = 0; t < f.tensors; t++)
     if (stands_there(graph, &graph->tensor[t], what)) graph->tensor[t].host = there[t] = true;

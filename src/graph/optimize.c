@@ -88,6 +88,7 @@ static rf_status emit_update(rf_graph *graph, rf_section section, const char *pa
 static rf_status emit_clip(rf_graph *graph, int sums, int clip, const rf_build_options *options,
                            rf_error *error) {
   rf_attr attr = {.clip = {.limit = options->clip}};
+  graph->at = (rf_op_place){RF_NONE, RF_SUBLAYER_NONE};
   return rf_graph_emit(graph, &RF_OP_CLIP, "step/end/clip", RF_SECTION_END, RF_IDS(sums), RF_IDS(clip), &attr,
                        error) < 0
              ? RAFTER_INVALID

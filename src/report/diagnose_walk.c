@@ -24,14 +24,11 @@ typedef struct costs {
   size_t count;
 } costs;
 
-/* The number of the layer in an op's name: 3 for "step/micro/block.3/mlp/up/fwd". -1: no layer. */
-static int layer_of(const char *name) {
-  for (const char *at = strstr(name, "block."); at; at = strstr(at + 1, "block.")) {
-    char *end;
-    long layer = at[6] >= '0' && at[6] <= '9' ? strtol(at + 6, &end, 10) : -1;
-    if (layer >= 0 && layer < LAYERS && *end == '/' && (at == name || at[-1] == '/')) return (int)layer;
-  }
-  return -1;
+/* -1: the op belongs to no layer. */
+static int layer_of(const json_t *op) {
+  const json_t *layer = json_object_get(op, "layer");
+  json_int_t number = json_is_integer(layer) ? json_integer_value(layer) : -1;
+  return number >= 0 && number < LAYERS ? (int)number : -1;
 }
 
 static op_cost read_op(const json_t *planned, const json_t *measured, double per) {
@@ -45,7 +42,7 @@ static op_cost read_op(const json_t *planned, const json_t *measured, double per
                 .bound = strcmp(bound, "latency") ? bound : "launch",
                 .kernel = rf_json_text_at(planned, "kernel"),
                 .id = (int)rf_json_number_at(planned, "id")};
-  op.sum = (rf_sum){.layer = layer_of(op.name),
+  op.sum = (rf_sum){.layer = layer_of(planned),
                     .calls = calls,
                     .predicted = predicted,
                     .limit = calls * rf_json_number_at(from, "limit_seconds"),

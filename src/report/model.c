@@ -124,11 +124,9 @@ static rf_status check_ops(const json_t *plan, const char *where, int64_t most_i
   static const char *const numbers[] = {"flops", "bytes",          "seconds",
                                         "calls", "hardware_flops", "limit_seconds"};
   static const char *const texts[] = {"name", "op", "kernel", "bound", "kind", "phase", "limit"};
-  static const field later[] = {{"intensity", true},
-                                {"flops_per_second", true},
-                                {"bytes_per_second", true},
-                                {"live_bytes", true},
-                                {"top_bytes", true}};
+  static const field later[] = {{"intensity", true},  {"flops_per_second", true}, {"bytes_per_second", true},
+                                {"live_bytes", true}, {"top_bytes", true},        {"layer", true},
+                                {"sublayer", false}};
   const json_t *list = json_object_get(plan, "ops"), *op;
   size_t i;
   if (!list) return RAFTER_OK;

@@ -18,6 +18,8 @@ json_t *rf_report_pipeline_json(const rf_plan *plan);
 void rf_report_print_pipeline(FILE *out, const rf_plan *plan);
 
 json_t *rf_report_shape_json(const rf_tensor *tensor);
+/* plan_json.c: adds "layer" and "sublayer" to the object of an op, each only if the op has one. */
+void rf_report_put_place(json_t *row, const rf_op *op);
 /* Copies the name of an op or tensor, with "*" in place of the block's number. */
 void rf_report_kind_name(const char *name, char kind[160]);
 

@@ -286,6 +286,16 @@ static json_t *axes_json(rf_axes axes) {
   return list;
 }
 
+void rf_report_put_place(json_t *row, const rf_op *op) {
+  const char *sublayer = rf_sublayer_name(op->at.sublayer);
+  if (op->at.layer != RF_NONE) json_object_set_new(row, "layer", json_integer(op->at.layer));
+  if (sublayer) json_object_set_new(row, "sublayer", json_string(sublayer));
+}
+
+static json_t *few_json(int64_t rows, const char *kernel) {
+  return json_pack("{sI ss}", "rows", (json_int_t)rows, "kernel", kernel);
+}
+
 static json_t *ops_json(const rf_plan *plan) {
   json_t *list = json_array();
   size_t count = (size_t)plan->graph->op_count + 1;
@@ -309,9 +319,8 @@ static json_t *ops_json(const rf_plan *plan) {
                                           rf_op_phase(op), "hardware_flops", flops, "flops_per_second",
                                           flops * per_second, "bytes_per_second", bytes * per_second,
                                           "limit_seconds", limit, "limit", BOUND[roof]));
-    if (p->few)
-      json_object_set_new(row, "few",
-                          json_pack("{sI ss}", "rows", (json_int_t)p->few_rows, "kernel", p->few->name));
+    rf_report_put_place(row, op);
+    if (p->few) json_object_set_new(row, "few", few_json(p->few_rows, p->few->name));
     const rf_blocks *blocks = &op->blocks;
     if (blocks->kc)
       json_object_set_new(row, "blocks",

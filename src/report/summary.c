@@ -12,14 +12,18 @@ static json_t *number_or_null(double value, bool known) { return known ? json_re
 
 static json_t *sum_json(const rf_sum *sum, double all) {
   char layer[32];
-  if (!sum->name && sum->layer >= 0) snprintf(layer, sizeof layer, "block.%d", sum->layer);
+  const bool in_layer = !sum->name && sum->layer >= 0;
+  if (in_layer) snprintf(layer, sizeof layer, "block.%d", sum->layer);
   else snprintf(layer, sizeof layer, "outside of layers");
-  return json_pack("{ss sf sf sf sf sf so so sf sf sf}", "name", sum->name ? sum->name : layer, "calls",
-                   sum->calls, "seconds", sum->seconds, "least_seconds", sum->fastest, "predicted_seconds",
-                   sum->predicted, "limit_seconds", sum->limit, "missed",
-                   number_or_null(sum->seconds / sum->predicted, sum->predicted > 0), "limit_fraction",
-                   number_or_null(sum->limit / sum->seconds, sum->seconds > 0), "share",
-                   all > 0 ? sum->seconds / all : 0, "flops", sum->flops, "bytes", sum->bytes);
+  json_t *json =
+      json_pack("{ss sf sf sf sf sf so so sf sf sf}", "name", sum->name ? sum->name : layer, "calls",
+                sum->calls, "seconds", sum->seconds, "least_seconds", sum->fastest, "predicted_seconds",
+                sum->predicted, "limit_seconds", sum->limit, "missed",
+                number_or_null(sum->seconds / sum->predicted, sum->predicted > 0), "limit_fraction",
+                number_or_null(sum->limit / sum->seconds, sum->seconds > 0), "share",
+                all > 0 ? sum->seconds / all : 0, "flops", sum->flops, "bytes", sum->bytes);
+  if (in_layer) json_object_set_new(json, "layer", json_integer(sum->layer));
+  return json;
 }
 
 static json_t *sums_json(const rf_sum *sum, int count, double all) {

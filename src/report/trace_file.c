@@ -3,6 +3,7 @@
 #include "report/trace_file.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "report/parts.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -63,13 +64,15 @@ static json_t *op_json(const rf_plan *plan, int i, int64_t live, int64_t end) {
   json_t *shape = json_array();
   for (int d = 0; t && d < t->rank; d++) json_array_append_new(shape, json_integer((json_int_t)t->shape[d]));
   char type[64];
-  return json_pack("{si ss ss ss ss ss so ss sf sf sf sf ss si sI sI}", "id", i, "name", op->name, "op",
-                   op->def->name, "kernel", p->kernel->name, "section", sections[op->section], "phase",
-                   rf_op_phase(op), "shape", shape, "dtype", t ? rf_tensor_type(t, type) : "", "flops",
-                   p->work.flops + p->work.flops_again, "bytes", p->work.bytes_read + p->work.bytes_written,
-                   "seconds", p->seconds, "limit_seconds", rf_plan_limit(plan, i, NULL), "bound",
-                   bounds[p->bound], "calls", p->calls, "live_bytes", (json_int_t)live, "end_bytes",
-                   (json_int_t)end);
+  json_t *row = json_pack("{si ss ss ss ss ss so ss sf sf sf sf ss si sI sI}", "id", i, "name", op->name,
+                          "op", op->def->name, "kernel", p->kernel->name, "section", sections[op->section],
+                          "phase", rf_op_phase(op), "shape", shape, "dtype", t ? rf_tensor_type(t, type) : "",
+                          "flops", p->work.flops + p->work.flops_again, "bytes",
+                          p->work.bytes_read + p->work.bytes_written, "seconds", p->seconds, "limit_seconds",
+                          rf_plan_limit(plan, i, NULL), "bound", bounds[p->bound], "calls", p->calls,
+                          "live_bytes", (json_int_t)live, "end_bytes", (json_int_t)end);
+  rf_report_put_place(row, op);
+  return row;
 }
 
 static json_t *ops_json(const rf_trace *trace, int index, rf_error *error) {
@@ -341,6 +344,7 @@ static rf_status check_ops(const json_t *plans, const char *path, rf_error *erro
         RF_TRY(rf_json_string(op, texts[k], path, &text, error));
       for (size_t k = 0; k < sizeof numbers / sizeof *numbers; k++)
         RF_TRY(rf_json_float(op, numbers[k], path, 0, 1e40, &number, error));
+      if (json_object_get(op, "layer")) RF_TRY(rf_json_int(op, "layer", path, 0, INT32_MAX, &id, error));
       if (!json_is_array(json_object_get(op, "shape")))
         return RF_FAIL(error, RAFTER_FAILED, HINT, "an op has no shape (%s: op %zu)", path, i);
     }

@@ -79,6 +79,38 @@ PY
   status 0 "$RAFTER" plan "$TINY" --tensors --ops && { says 'step/' out; says 'block.1/' out; }
 }
 
+# Each op has its layer and sublayer. People read the layer in the op's name: field and name agree
+# for every pass that adds ops.
+MOE=mixtral:layers=3,width=32,heads=4,kv_heads=4,head_dim=8,ff=24,vocab=64,seq=64
+MOE=$MOE,experts=4,experts_used=2
+case_layers() {
+  while read -ra asked; do
+    status 0 "$RAFTER" plan "${asked[@]}" --ops --json || continue
+    python3 - out <<'PY' || fail "layers of plan ${asked[*]}"
+import json, re, sys
+ops = json.load(open(sys.argv[1]))["ops"]
+def named(o):
+    return next((int(n) for n in re.findall(r"(?:^|/)block\.(\d+)(?:/|$)", o["name"])), None)
+bad = [o["name"] for o in ops if o.get("layer") != named(o)]
+bad += [o["name"] for o in ops
+        if o["phase"] != "optimizer" and "layer" in o and o["kind"] != "exchange"
+        and f"/{o.get('sublayer')}/" not in o["name"]]
+print(bad[:5]) if bad else None
+sys.exit(bool(bad) or len({o.get("layer") for o in ops}) < 3)
+PY
+  done <<END
+$TINY --batch 4 --accumulate 2
+$TINY --batch 4 --remat block --lora rank=4,dropout=0.1
+$TINY --job generate --batch 4
+$TINY --job score --batch 4
+$MOE --batch 4 --remat mlp
+$MOE --on tpu-v5e:2x4 --batch 8 --mesh fsdp=2,tensor=2,expert=2
+$TINY --on h100-sxm:4 --batch 8 --microbatch 2 --mesh pipeline=2,data=2
+gpt2 --on a100-80g --batch 4 --offload optimizer,activations
+gpt2 --on a100-80g --job generate --batch 4 --offload weights,kv
+END
+}
+
 # Naming tensors to keep takes more memory and less time; a jax program keeps them too. Names are
 # checked before planning.
 case_named_tensors() {

@@ -58,6 +58,8 @@ case_training() {
   valid llama3-8b --on h100-sxm --dtype bf16 --batch 1 --seq 8192 --remat auto
   valid gemma3-1b --on tpu-v5e --lora rank=16,targets=q,v --seq 1024
   valid "$TINY" --batch 4 --threads 2 --tensors --ops
+  valid "$TINY" --batch 4 --threads 2 --lora rank=4 --ops
+  valid mixtral:layers=2,width=16,heads=4,ff=24,vocab=40,seq=64,experts=4 --batch 4 --ops
   valid "$TINY" --optimizer adam --clip 1 --dropout 0.1
   checked
 }

@@ -206,6 +206,7 @@ static rf_status exchange_shared(stager *s) {
 /* The norm of all gradients: each stage sums its squares, then the stages' totals are added. */
 static rf_status emit_clip(stager *s, const rf_op *op) {
   int sums = tensor_here(s, op->input[0]), clip = tensor_here(s, op->output[0]);
+  s->graph->at = op->at;
   int total = rf_graph_make(s->graph, &RF_OP_NORM_TOTAL, "step/end/norm_total", RF_SECTION_END, RF_IDS(sums),
                             NULL, s->error);
   if (total == RF_NONE) return RAFTER_INVALID;

@@ -38,9 +38,6 @@
     workspace: 'c7', io: 'c7', padding: 'c7'};
   rafter.tensorColour = (name) => TENSOR[name] || 'c7';
 
-  /* "block.3/mlp/up/weight" -> 3; none -> null. */
-  rafter.layerOf = (name) => { const found = /(?:^|\/)block\.(\d+)(?:\/|$)/.exec(name || ''); return found ? Number(found[1]) : null; };
-
   /* ---- tables ----------------------------------------------------------------------------------------------------------- */
 
   /* Copies text. If the browser denies the clipboard to a file:// page, the older execCommand is used. */

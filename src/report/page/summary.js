@@ -157,7 +157,7 @@
       config: () => ({
         type: 'bar',
         data: {
-          labels: layers.map((layer) => layer.name.replace('block.', '')),
+          labels: layers.map((group) => String(group.layer)),
           datasets: [measured && ['measured', 'seconds', 'c4'], ['predicted', 'predicted_seconds', 'c0'], ['limit', 'limit_seconds', 'c7']].filter(Boolean).map(([name, key, colour]) => ({
             label: name, data: layers.map((layer) => layer[key]), backgroundColor: rafter.colour(colour), borderWidth: 0, barPercentage: 0.95, categoryPercentage: 0.8}))
         },
@@ -179,7 +179,7 @@
     place.replaceChildren(glance(run.summary, walk, measured));
     const caption = captionOf(run, walk, measured);
     for (const [key, title, draw, more] of [['kinds', 'By kind of op', bars], ['phases', 'By phase', bars],
-      ['layers', 'By layer', (parent, label, groups) => layerBars(parent, label, groups.filter((group) => group.name.startsWith('block.')), measured), {sort: -1, limit: 13}]]) {
+      ['layers', 'By layer', (parent, label, groups) => layerBars(parent, label, groups.filter((group) => group.layer !== undefined), measured), {sort: -1, limit: 13}]]) {
       const groups = rafter.objects(walk[key]);
       if (!groups.length) continue;
       const chart = el('div');

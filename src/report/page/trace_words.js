@@ -94,8 +94,8 @@
     const parts = [el('h3', {}, title)];
     const facts = [['Lane', row.title || row.id], ['Begins at', seconds(viewer.trace.columns.begin[row.event[i]] - viewer.zero)]];
     if (op && kind !== 'wait') {
-      const layer = rafter.layerOf(op.name), took1 = kind === 'predicted' ? null : took / 1e9, {seconds: planned, limit, own} = rafter.priceOf(viewer.trace, viewer.selected.row.event[viewer.selected.i], op);
-      facts.push(['Layer', layer === null ? null : String(layer)], ['Op', op.op], ['Kernel', op.kernel],
+      const took1 = kind === 'predicted' ? null : took / 1e9, {seconds: planned, limit, own} = rafter.priceOf(viewer.trace, viewer.selected.row.event[viewer.selected.i], op);
+      facts.push(['Layer', op.layer === undefined ? null : String(op.layer)], ['Op', op.op], ['Kernel', op.kernel],
         ['Measured', kind === 'op' ? seconds(took) : null], ['Work of this thread', kind === 'busy' ? seconds(took) : null], ['Predicted', rafter.seconds(planned)],
         ['Measured / predicted', kind === 'op' && planned > 0 ? rafter.times(took1 / planned) : null],
         ['Limit', limit > 0 ? `${rafter.seconds(limit)}${op.limit ? ` (${op.limit})` : ''}` : null], ['Of the limit', kind === 'op' && limit > 0 ? rafter.percent(limit / took1) : null],

@@ -21,13 +21,16 @@
 typedef struct planted {
   const char *name, *kind, *phase, *bound;
   double calls, predicted, limit, measured, bytes;
+  int layers; /* number of its layer plus 1; 0: no layer */
 } planted;
 
 static inline json_t *op_json(int id, const planted *p) {
-  return json_pack("{si ss ss ss sf sf sf sf ss sf ss ss s[] s[] sf}", "id", id, "name", p->name, "op",
-                   p->kind, "kernel", "k", "flops", 0.0, "bytes", p->bytes, "seconds", p->predicted, "calls",
-                   p->calls, "bound", p->bound, "limit_seconds", p->limit, "kind", p->kind, "phase", p->phase,
-                   "inputs", "outputs", "hardware_flops", 0.0);
+  json_t *row = json_pack("{si ss ss ss sf sf sf sf ss sf ss ss s[] s[] sf}", "id", id, "name", p->name, "op",
+                          p->kind, "kernel", "k", "flops", 0.0, "bytes", p->bytes, "seconds", p->predicted,
+                          "calls", p->calls, "bound", p->bound, "limit_seconds", p->limit, "kind", p->kind,
+                          "phase", p->phase, "inputs", "outputs", "hardware_flops", 0.0);
+  if (p->layers) json_object_set_new(row, "layer", json_integer(p->layers - 1));
+  return row;
 }
 
 /* An entry with `steps` steps of a training run that took `wall` seconds each. 0: the run has not
@@ -77,10 +80,11 @@ static inline void near(double a, double b) {
 }
 
 /* One layer with a product forward and backward, a norm and the optimizer. */
-static const planted OPS[] = {{"block.0/mm/fwd", "matmul", "forward", "compute", 2, 0.10, 0.08, 0.10, 1000},
-                              {"block.0/mm/bwd", "matmul", "backward", "compute", 2, 0.20, 0.16, 0.25, 2000},
-                              {"block.0/norm", "norm", "forward", "memory", 2, 0.05, 0.04, 0.05, 500},
-                              {"w/adamw", "optimizer", "optimizer", "memory", 1, 0.10, 0.10, 0.10, 100}};
+static const planted OPS[] = {
+    {"block.0/mm/fwd", "matmul", "forward", "compute", 2, 0.10, 0.08, 0.10, 1000, 1},
+    {"block.0/mm/bwd", "matmul", "backward", "compute", 2, 0.20, 0.16, 0.25, 2000, 1},
+    {"block.0/norm", "norm", "forward", "memory", 2, 0.05, 0.04, 0.05, 500, 1},
+    {"w/adamw", "optimizer", "optimizer", "memory", 1, 0.10, 0.10, 0.10, 100, 0}};
 enum { COUNT = sizeof OPS / sizeof *OPS };
 
 static inline json_t *steps_of(double seconds, int count, double outlier) {

@@ -9,7 +9,7 @@ static void differences_stand_in_order(void **state) {
   other[1].measured = 0.75;
   other[2].bytes = 700;
   other[3].name = "w/adam";
-  other[COUNT] = (planted){"block.1/mm/fwd", "matmul", "forward", "compute", 2, 0.1, 0.08, 0.01, 10};
+  other[COUNT] = (planted){"block.1/mm/fwd", "matmul", "forward", "compute", 2, 0.1, 0.08, 0.01, 10, 2};
   json_t *a = entry_of("a", OPS, COUNT, 3, 1.0, 1e6), *b = entry_of("b", other, COUNT + 1, 5, 2.0, 3e6),
          *c = rf_report_compare(a, b);
   const json_t *ops = json_object_get(c, "ops");

@@ -35,25 +35,31 @@ static void sums_are_those_of_the_ops(void **state) {
   json_decref(entry);
 }
 
-/* Layers are listed in their order, also after layer nine. Names that only resemble a layer's
- * belong to no layer. */
+/* Layers are listed in their order, also after layer nine. The layer is the op's field `layer`,
+ * whatever its name. An op whose field is not a valid number counts as outside of layers. */
 static void layers_are_told_apart(void **state) {
   (void)state;
   static const planted ops[] = {
-      {"step/micro/block.10/mm/fwd", "matmul", "forward", "compute", 1, 0.1, 0.1, 0.3, 1},
-      {"step/micro/block.2/mm/fwd", "matmul", "forward", "compute", 1, 0.1, 0.1, 0.2, 1},
-      {"step/end/block.2/mm/weight/adamw", "optimizer", "optimizer", "memory", 1, 0.1, 0.1, 0.05, 1},
-      {"step/end/block.-1/w", "optimizer", "optimizer", "memory", 1, 0.1, 0.1, 0.01, 1},
-      {"block.99999999999/w", "optimizer", "optimizer", "memory", 1, 0.1, 0.1, 0.02, 1},
-      {"myblock.3/block./block.4", "optimizer", "optimizer", "memory", 1, 0.1, 0.1, 0.04, 1}};
-  json_t *entry = entry_of("a", ops, 6, 2, 1, 1e6), *summary = rf_report_summary(entry);
+      {"step/micro/block.10/mm/fwd", "matmul", "forward", "compute", 1, 0.1, 0.1, 0.3, 1, 11},
+      {"mm/fwd", "matmul", "forward", "compute", 1, 0.1, 0.1, 0.2, 1, 3},
+      {"step/end/block.7/mm/weight/adamw", "optimizer", "optimizer", "memory", 1, 0.1, 0.1, 0.05, 1, 3},
+      {"step/end/block.1/w", "optimizer", "optimizer", "memory", 1, 0.1, 0.1, 0.01, 1, 0},
+      {"block.2/w", "optimizer", "optimizer", "memory", 1, 0.1, 0.1, 0.02, 1, -1},
+      {"w", "optimizer", "optimizer", "memory", 1, 0.1, 0.1, 0.04, 1, 1 << 30}};
+  json_t *entry = entry_of("a", ops, 6, 2, 1, 1e6);
+  json_t *planned = json_object_get(json_object_get(entry, "plan"), "ops");
+  json_object_set_new(json_array_get(planned, 3), "layer", json_string("1"));
+  json_t *summary = rf_report_summary(entry);
   const json_t *layers = json_object_get(json_array_get(json_object_get(summary, "walks"), 0), "layers");
   static const char *const names[] = {"block.2", "block.10", "outside of layers"};
-  static const double seconds[] = {0.25, 0.3, 0.07};
+  static const double seconds[] = {0.25, 0.3, 0.07}, numbers[] = {2, 10};
   assert_int_equal(json_array_size(layers), 3);
   for (size_t i = 0; i < 3; i++) {
-    assert_string_equal(text(json_array_get(layers, i), "name"), names[i]);
-    near(at(json_array_get(layers, i), "seconds"), seconds[i]);
+    const json_t *layer = json_array_get(layers, i);
+    assert_string_equal(text(layer, "name"), names[i]);
+    near(at(layer, "seconds"), seconds[i]);
+    if (i < 2) near(at(layer, "layer"), numbers[i]);
+    else assert_null(json_object_get(layer, "layer"));
   }
   json_decref(summary);
   json_decref(entry);
