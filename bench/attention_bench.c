@@ -62,7 +62,7 @@ static void fill(void *to, rf_dtype dtype, int64_t count, uint64_t seed) {
 static void measure(const char *what, const shape *s, const rf_kernel *kernel, rf_call *call, double flops,
                     int repeats) {
   double fraction[MAX_REPEATS], rate[MAX_REPEATS], ceiling[MAX_REPEATS];
-  size_t bytes = kernel->workspace_bytes(call->graph, call->op, call->threads);
+  size_t bytes = kernel->workspace_bytes(call->graph, call->op, (rf_tiling){.threads = call->threads});
   call->workspace = pages(bytes);
   kernel->run(call);
   int inner = 1;
@@ -171,7 +171,7 @@ static void bench_decode(rf_dtype dtype, int slots, int context, int heads, int 
                   .threads = threads,
                   .run = &run};
   const rf_kernel *kernel = kernel_of("attention_kv");
-  size_t bytes = kernel->workspace_bytes(&graph, &op, threads);
+  size_t bytes = kernel->workspace_bytes(&graph, &op, (rf_tiling){.threads = threads});
   call.workspace = pages(bytes);
   double fraction[MAX_REPEATS], rate[MAX_REPEATS];
   kernel->run(&call);

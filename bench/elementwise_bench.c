@@ -181,7 +181,8 @@ int main(int argc, char **argv) {
       for (int64_t k = 0; k < PARAMS; k++) ((float *)call.out[2])[k] = 1e-4f;
     const rf_kernel *kernel = table;
     while (strcmp(kernel->op, c->op) != 0 || (kernel->accepts && !kernel->accepts(graph, &op))) kernel++;
-    if (kernel->workspace_bytes) call.workspace = take((int64_t)kernel->workspace_bytes(graph, &op, threads));
+    size_t workspace = rf_kernel_workspace(kernel, graph, &op, (rf_tiling){.threads = threads});
+    if (workspace) call.workspace = take((int64_t)workspace);
     rf_work work = op.def->work(graph, &op);
 
     /* Ceilings run over the end of the arena. The op reads operands there and may overwrite one

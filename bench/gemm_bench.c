@@ -27,6 +27,10 @@ static double now(void) {
   return ((double)t.tv_sec + 1e-9 * (double)t.tv_nsec) / (cpu_time ? threads : 1);
 }
 
+static void run_product(const rf_gemm_isa *isa, const rf_gemm *g, int workers, void *work) {
+  rf_gemm_choose(isa, g, g->m)->path(isa, g, workers, work);
+}
+
 /* Twenty-four chains of 512 bits, or twelve of 256, hide the latency of two ports. Inline assembly
  * and named variables keep the compiler from folding chains or storing them in memory. EACH(X)
  * expands to X(0) X(1) X(2) ... X(11). */
@@ -202,7 +206,7 @@ static void bench_products(const rf_gemm_isa *isa, const char *filter) {
       double start = now();
       int calls = 0;
       do {
-        rf_gemm_run(isa, &g, threads, work);
+        run_product(isa, &g, threads, work);
         calls++;
       } while (r >= 0 && now() - start < 0.01);
       double seconds = (now() - start) / calls, after = ceiling_burst(isa, w, 0.02);
@@ -266,7 +270,7 @@ static void bench_streams(const rf_gemm_isa *isa, const char *filter) {
         size_t done = 0;
         for (; done + one <= set_bytes; done += one) {
           g.b = set + done;
-          rf_gemm_run(isa, &g, threads, work);
+          run_product(isa, &g, threads, work);
         }
         double seconds = now() - start, after = read_burst();
         if (r >= 0) {
@@ -347,7 +351,7 @@ static void bench_panels(const rf_gemm_isa *isa, const char *filter) {
         size_t done = 0;
         for (; done + one <= (rows[t] > 16 ? 4 * one : set_bytes); done += one) {
           g.b = set + done;
-          rf_gemm_run(isa, &g, threads, work);
+          run_product(isa, &g, threads, work);
         }
         double seconds = now() - start, after = reads ? read_burst() : ceiling_burst(isa, &like, 0.03);
         double done_work = reads ? (double)done : 2.0 * (double)rows[t] * K * N * (double)(done / one);

@@ -5,6 +5,7 @@
 #define RF_BACKEND_H
 
 #include "graph/graph.h"
+#include "machine/machine.h"
 
 /* ---- device ---------------------------------------------------------------------------------- */
 
@@ -138,7 +139,7 @@ struct rf_backend {
   const rf_backend *kernels_of; /* backend whose tables this backend uses; NULL: its own tables */
   /* NULL: the backend can only plan, and a run of its plans does nothing */
   const rf_device_type *device;
-  /* Gets the default block sizes of a kernel. A plan may use other block sizes (rf_op.blocks).
+  /* Gets the default block sizes of a kernel. A plan may use other block sizes (rf_tiling).
    * Returns false if the kernel has no block sizes. */
   bool (*blocks)(const struct rf_kernel *kernel, rf_blocks *blocks);
 };

@@ -90,6 +90,8 @@ rf_status rf_interpreter_compile(const rf_program_source *source, unsigned char 
     rf_call *call = &in->call[i];
     in->chosen[i] = source->op[i];
     *call = (rf_call){.graph = graph, .op = op, .threads = source->workers};
+    call->blocks = source->op[i].blocks;
+    call->inner = source->op[i].inner;
     for (int k = 0; k < op->input_count; k++) call->in[k] = address(source, base, op->input[k]);
     for (int k = 0; k < op->output_count; k++) call->out[k] = address(source, base, op->output[k]);
     call->workspace = address(source, base, source->op[i].workspace);

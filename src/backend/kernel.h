@@ -5,6 +5,23 @@
 
 #include "backend/backend.h"
 
+/* A kernel of one product inside an op. A backend's own struct has rf_inner_kernel as its first
+ * field. */
+typedef struct rf_inner_kernel {
+  const char *name; /* name of the technique, as in rf_kernel */
+  int max_rows;     /* maximum rows of the product; 0: any number */
+} rf_inner_kernel;
+/* The kernels that a plan chose for one product inside an op, by the rows of a call. */
+typedef struct rf_inner {
+  const char *product; /* "logits", "dx", "dw", "expert", ...; NULL: the op has no such product */
+  const rf_inner_kernel *kernel;
+  const rf_inner_kernel *few; /* kernel for at most few->max_rows rows; NULL: `kernel` */
+} rf_inner;
+enum { RF_MAX_INNER = 3 };
+static inline const rf_inner_kernel *rf_inner_for(const rf_inner *inner, int64_t rows) {
+  return inner->few && rows <= inner->few->max_rows ? inner->few : inner->kernel;
+}
+
 /* The arguments of one kernel call. in[i] and out[i] point to the elements of input and output i,
  * or are NULL if the op lacks this input or output. Kernels never allocate memory. */
 typedef struct rf_call {
@@ -14,6 +31,8 @@ typedef struct rf_call {
   void *out[RF_MAX_OUTPUTS];
   void *workspace; /* workspace_bytes() bytes, aligned to 64 bytes */
   int threads;
+  rf_blocks blocks;      /* all zero: the default of the kernel */
+  const rf_inner *inner; /* RF_MAX_INNER entries, for a kernel with a function `inner` */
   const rf_run_inputs *run;
 } rf_call;
 /* Rank of this chip among the chips that share the op. */
@@ -27,6 +46,12 @@ static inline const rf_tensor *rf_out(const rf_call *call, int i) {
   return &call->graph->tensor[call->op->output[i]];
 }
 
+/* How a kernel divides the work of an op. */
+typedef struct rf_tiling {
+  int threads;
+  rf_blocks blocks; /* only products have blocks; all zero: the default of the kernel */
+} rf_tiling;
+
 #define RF_ANY_OP "*"
 typedef struct rf_kernel {
   const char *op;   /* name of the op, or RF_ANY_OP */
@@ -34,11 +59,18 @@ typedef struct rf_kernel {
   int level;        /* lowest instruction-set level that the kernel needs: rf_isa on a CPU */
   bool (*accepts)(const rf_graph *graph, const rf_op *op); /* NULL: accepts every op */
   /* NULL: no workspace */
-  size_t (*workspace_bytes)(const rf_graph *graph, const rf_op *op, int threads);
+  size_t (*workspace_bytes)(const rf_graph *graph, const rf_op *op, rf_tiling by);
+  /* Chooses the kernels of the products inside the op, at the level of this kernel. Leaves entries
+   * of absent products as they are (zero). NULL: the op has no inner products. */
+  void (*inner)(int level, const rf_graph *graph, const rf_op *op, rf_inner inner[RF_MAX_INNER]);
   void (*run)(const rf_call *call);
   int max_rows;      /* maximum rows of the op's first input; 0: any number */
   const char *curve; /* name of the kernel's measured times in machine files; NULL: `name` */
 } rf_kernel;
+static inline size_t rf_kernel_workspace(const rf_kernel *kernel, const rf_graph *graph, const rf_op *op,
+                                         rf_tiling by) {
+  return kernel->workspace_bytes ? kernel->workspace_bytes(graph, op, by) : 0;
+}
 static inline const char *rf_kernel_curve(const rf_kernel *kernel) {
   return kernel->curve ? kernel->curve : kernel->name;
 }
@@ -48,7 +80,9 @@ typedef struct rf_chosen {
   const rf_kernel *kernel; /* kernel for steps with more than `few_rows` rows */
   const rf_kernel *few;    /* kernel for all other steps; NULL: `kernel` runs all steps */
   int64_t few_rows;
-  int workspace; /* index of the workspace in rf_program_source.offset; RF_NONE: no workspace */
+  rf_blocks blocks;      /* all zero: the default of the kernel */
+  const rf_inner *inner; /* RF_MAX_INNER entries; NULL: the op has no inner products */
+  int workspace;         /* index of the workspace in rf_program_source.offset; RF_NONE: no workspace */
 } rf_chosen;
 /* The kernel for a step with `rows` rows. 0 means all rows of the plan. */
 static inline const rf_kernel *rf_kernel_of(const rf_chosen *chosen, int64_t rows) {

@@ -86,14 +86,6 @@ static inline int rf_fast_block_of(const rf_quant_type *type) {
   return type->number == RF_Q_Q4_K || type->number == RF_Q_Q5_K ? 128 : RF_FAST_BLOCK;
 }
 
-/* How the kernel of a product blocks its loops. Blocking does not affect results. If all fields are
- * 0, the kernel chooses. */
-typedef struct rf_blocks {
-  int64_t kc,  /* values of k in a block */
-      a_bytes, /* bytes of packed rows in a block, for each group of threads */
-      nc;      /* columns in a block */
-} rf_blocks;
-
 typedef enum rf_sublayer {
   RF_SUBLAYER_NONE,
   RF_SUBLAYER_EMBED,
@@ -120,9 +112,8 @@ typedef struct rf_op {
   int input_count, output_count; /* number of slots; an empty slot holds RF_NONE */
   int input[RF_MAX_INPUTS];      /* tensor ids */
   int output[RF_MAX_OUTPUTS];
-  rf_blocks blocks; /* chosen by the plan */
-  bool backward;    /* the differentiate pass added this op */
-  int32_t chunk;    /* index of the op's run of layers, in a pipeline with several runs per stage */
+  bool backward; /* the differentiate pass added this op */
+  int32_t chunk; /* index of the op's run of layers, in a pipeline with several runs per stage */
   /* Id of the op that this op recomputes (remat), or RF_NONE. Both ops have the same def and
    * kernel. Exception: if the input u of a fused GELU is stored, this op is only the GELU. */
   int recompute_of;

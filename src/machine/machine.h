@@ -66,6 +66,14 @@ typedef struct rf_price {
 /* ---- tuned block sizes of products (tuned.c) ---- */
 
 enum { RF_TUNED_ROWS = 64, RF_TUNED_CLASSES = 9 };
+/* How the kernel of a product blocks its loops. Blocking does not affect results. If all fields are
+ * 0, the kernel chooses. */
+typedef struct rf_blocks {
+  int64_t kc,  /* values of k in a block */
+      a_bytes, /* bytes of packed rows in a block, for each group of threads */
+      nc;      /* columns in a block */
+} rf_blocks;
+
 /* The best block sizes for one shape class of an op, and their speed-up over the default sizes. */
 typedef struct rf_tuned_row {
   char op[32], kernel[64];

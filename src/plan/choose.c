@@ -8,9 +8,8 @@
 /* Returns the index of op i's workspace in plan->tensor, or RF_NONE. */
 static int add_workspace(rf_plan *plan, int i, rf_plan_depth depth) {
   const rf_graph *graph = plan->graph;
-  const rf_kernel *kernel = plan->op[i].kernel;
-  const size_t bytes =
-      kernel->workspace_bytes ? kernel->workspace_bytes(graph, &graph->op[i], plan->options.threads) : 0;
+  const rf_tiling by = {plan->options.threads, plan->op[i].blocks};
+  const size_t bytes = rf_kernel_workspace(plan->op[i].kernel, graph, &graph->op[i], by);
   if (bytes == 0) return RF_NONE;
   plan->workspace[plan->tensor_count - graph->tensor_count] = (rf_tensor){
       .name = depth != RF_PLAN_WHOLE ? "workspace"
@@ -36,6 +35,14 @@ static void choose_few(const rf_plan *plan, const rf_op *op, rf_plan_op *p) {
   p->few_rows = few->max_rows / one;
 }
 
+/* Chooses the kernels of products inside an op, such as the logits of the head. */
+static void choose_inner(const rf_plan *plan, const rf_op *op, rf_plan_op *p) {
+  if (!p->kernel->inner) return;
+  rf_inner *inner = rf_pool_alloc(plan->graph->pool, RF_MAX_INNER * sizeof *inner);
+  p->kernel->inner(p->kernel->level, plan->graph, op, inner);
+  p->inner = inner;
+}
+
 void rf_plan_choose(rf_plan *plan, rf_plan_depth depth) {
   const rf_graph *graph = plan->graph;
   const rf_plan_options *options = &plan->options;
@@ -44,14 +51,15 @@ void rf_plan_choose(rf_plan *plan, rf_plan_depth depth) {
   plan->workspace = rf_pool_raw(graph->pool, ops * sizeof *plan->workspace);
   plan->tensor_count = graph->tensor_count;
   for (int i = 0; i < graph->op_count; i++) {
-    rf_op *op = &plan->graph->op[i];
+    const rf_op *op = &graph->op[i];
     int of = op->recompute_of;
     rf_plan_op *p = &plan->op[i];
     /* a recomputed op must give bit-identical results, so it uses the kernel of the first op */
     if (of >= 0 && of < i && graph->op[of].def == op->def) p->kernel = plan->op[of].kernel;
     else p->kernel = rf_kernel_choose(options->backend, options->isa, graph, op);
     choose_few(plan, op, p);
-    op->blocks = rf_tuned_blocks(&options->machine->tuned, graph, op, p->kernel->name, options->threads);
+    choose_inner(plan, op, p);
+    p->blocks = rf_tuned_blocks(&options->machine->tuned, graph, op, p->kernel->name, options->threads);
     /* a plan without times, for remat=auto, needs only the work of recomputed ops */
     if (depth >= RF_PLAN_PRICES || of >= 0) p->work = op->def->work(graph, op);
     p->calls = op->section == RF_SECTION_MICRO ? graph->accumulate : 1;

@@ -74,7 +74,7 @@ void rf_plan_digest(rf_plan *plan) {
     if (plan->op[i].few) hash_text(h, plan->op[i].few->name);
     hash_int(h, op->section);
     hash_attributes(h, op);
-    if (op->blocks.kc) hash_bytes(h, &op->blocks, sizeof op->blocks);
+    if (plan->op[i].blocks.kc) hash_bytes(h, &plan->op[i].blocks, sizeof plan->op[i].blocks);
     hash_bytes(h, op->input, (size_t)op->input_count * sizeof *op->input);
     hash_bytes(h, op->output, (size_t)op->output_count * sizeof *op->output);
   }

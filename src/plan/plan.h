@@ -33,7 +33,9 @@ typedef struct rf_plan_op {
   const rf_kernel *kernel; /* kernel for all steps, or for steps with more than few_rows rows */
   const rf_kernel *few;    /* for steps of at most few_rows rows; NULL: `kernel` runs all steps */
   int64_t few_rows;
-  int workspace; /* index in plan->tensor, or RF_NONE */
+  rf_blocks blocks;      /* tuned block sizes of `kernel`; all zero: its default */
+  const rf_inner *inner; /* kernels of the RF_MAX_INNER products inside the op; NULL: none */
+  int workspace;         /* index in plan->tensor, or RF_NONE */
   rf_work work;
   double seconds; /* predicted time of one call */
   double wait;    /* latency: part of a collective's seconds that does not depend on the bandwidth */

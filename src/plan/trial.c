@@ -32,11 +32,10 @@ struct rf_trial {
 };
 
 static int64_t workspace_of(const rf_trial *t, const rf_kernel *kernel, const rf_op *op) {
-  if (!kernel->workspace_bytes) return 0;
-  rf_op chosen = *op;
-  chosen.blocks =
-      rf_tuned_blocks(&t->options->machine->tuned, t->base, op, kernel->name, t->options->threads);
-  return (int64_t)kernel->workspace_bytes(t->base, &chosen, t->options->threads);
+  const int threads = t->options->threads;
+  const rf_tuned *tuned = &t->options->machine->tuned;
+  const rf_tiling by = {threads, rf_tuned_blocks(tuned, t->base, op, kernel->name, threads)};
+  return (int64_t)rf_kernel_workspace(kernel, t->base, op, by);
 }
 
 bool rf_trial_can(const rf_graph *base, const rf_plan_options *options) {

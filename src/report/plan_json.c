@@ -296,6 +296,19 @@ static json_t *few_json(int64_t rows, const char *kernel) {
   return json_pack("{sI ss}", "rows", (json_int_t)rows, "kernel", kernel);
 }
 
+/* The products inside an op, each with its kernel and, if that differs, the kernel for few rows. */
+static json_t *products_json(const rf_inner *inner) {
+  json_t *list = json_array();
+  for (int i = 0; i < RF_MAX_INNER; i++) {
+    const rf_inner *p = &inner[i];
+    if (!p->product) continue;
+    json_t *row = json_pack("{ss ss}", "product", p->product, "kernel", p->kernel->name);
+    if (p->few) json_object_set_new(row, "few", few_json(p->few->max_rows, p->few->name));
+    json_array_append_new(list, row);
+  }
+  return list;
+}
+
 static json_t *ops_json(const rf_plan *plan) {
   json_t *list = json_array();
   size_t count = (size_t)plan->graph->op_count + 1;
@@ -321,7 +334,8 @@ static json_t *ops_json(const rf_plan *plan) {
                                           "limit_seconds", limit, "limit", BOUND[roof]));
     rf_report_put_place(row, op);
     if (p->few) json_object_set_new(row, "few", few_json(p->few_rows, p->few->name));
-    const rf_blocks *blocks = &op->blocks;
+    if (p->inner) json_object_set_new(row, "products", products_json(p->inner));
+    const rf_blocks *blocks = &p->blocks;
     if (blocks->kc)
       json_object_set_new(row, "blocks",
                           json_pack("{sI sI sI}", "kc", (json_int_t)blocks->kc, "a_bytes",

@@ -259,6 +259,14 @@ static void put_tensors(FILE *out, const rf_plan *plan) {
   }
 }
 
+/* A line below an op: the kernels of a product inside the op. */
+static void put_product(FILE *out, const rf_inner *inner) {
+  if (!inner->product) return;
+  fprintf(out, "%34s%s %s", "", inner->product, inner->kernel->name);
+  if (inner->few) fprintf(out, ", up to %d rows %s", inner->few->max_rows, inner->few->name);
+  fputc('\n', out);
+}
+
 static void put_ops(FILE *out, const rf_plan *plan) {
   char a[32], b[32];
   fprintf(out, "\nops            work       time  kernel\n");
@@ -269,6 +277,7 @@ static void put_ops(FILE *out, const rf_plan *plan) {
             products ? rf_text_flops(p->work.flops, a)
                      : rf_text_bytes(p->work.bytes_read + p->work.bytes_written, a),
             rf_text_seconds(p->seconds, b), p->kernel->name, plan->graph->op[i].name);
+    for (int k = 0; p->inner && k < RF_MAX_INNER; k++) put_product(out, &p->inner[k]);
   }
 }
 

@@ -207,7 +207,7 @@ rf_status rf_calibrate_kernel(const rf_calibrate_options *o, const rf_graph *gra
                               const char *what, const rf_kernel **kernel, rf_call *call, rf_error *error) {
   const rf_op *op = &graph->op[0];
   const rf_kernel *k = *kernel = rf_kernel_choose(&RF_BACKEND_CPU, o->isa, graph, op);
-  size_t bytes = k->workspace_bytes ? (k->workspace_bytes(graph, op, o->threads) + 63) / 64 * 64 : 0;
+  size_t bytes = (rf_kernel_workspace(k, graph, op, (rf_tiling){.threads = o->threads}) + 63) / 64 * 64;
   if (bytes > room->bytes) {
     free(room->at);
     room->at = aligned_alloc(64, bytes);
@@ -215,7 +215,9 @@ rf_status rf_calibrate_kernel(const rf_calibrate_options *o, const rf_graph *gra
     if (!room->at) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while measuring %s", what);
     memset(room->at, 0, bytes);
   }
-  *call = (rf_call){.graph = graph, .op = op, .workspace = room->at, .threads = o->threads};
+  if (k->inner) k->inner(k->level, graph, op, memset(room->inner, 0, sizeof room->inner));
+  *call =
+      (rf_call){.graph = graph, .op = op, .workspace = room->at, .threads = o->threads, .inner = room->inner};
   return RAFTER_OK;
 }
 

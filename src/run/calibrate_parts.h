@@ -15,6 +15,7 @@ rf_status rf_calibrate_products(const rf_calibrate_options *options, rf_machine 
 typedef struct rf_calibrate_room {
   void *at;
   size_t bytes;
+  rf_inner inner[RF_MAX_INNER]; /* kernels of the products inside the op */
 } rf_calibrate_room;
 /* Chooses the kernel of a graph with one op, and prepares a call without operands. Writes every
  * byte of the call's workspace. `what` is for error messages. */

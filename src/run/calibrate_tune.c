@@ -82,9 +82,8 @@ static void free_products(bench *b) {
 
 static rf_status time_product(bench *b, product *p, const rf_blocks *blocks, double *seconds,
                               rf_error *error) {
-  rf_op *op = &p->graph->op[0];
-  op->blocks = *blocks;
-  size_t room = p->kernel->workspace_bytes(p->graph, op, b->options->threads);
+  const rf_tiling by = {b->options->threads, *blocks};
+  size_t room = rf_kernel_workspace(p->kernel, p->graph, p->call.op, by);
   if (room > b->room_bytes) {
     if (b->room) rf_pages_unmap(b->room, b->room_bytes);
     b->room = NULL;
@@ -94,6 +93,7 @@ static rf_status time_product(bench *b, product *p, const rf_blocks *blocks, dou
     b->room_bytes = room;
   }
   p->call.workspace = b->room;
+  p->call.blocks = *blocks;
   if (!p->calls) { /* the first call wakes threads; the second measures one call */
     p->kernel->run(&p->call);
     double start = rf_now_seconds();

@@ -264,7 +264,7 @@ static rf_status compile(rf_bound_plan *b, int number, rf_error *error) {
   for (int t = 0; t < plan->tensor_count; t++) offset[t] = offset_of(plan, t);
   for (int i = 0; i < graph->op_count; i++) {
     const rf_plan_op *op = &plan->op[i];
-    chosen[i] = (rf_chosen){op->kernel, op->few, op->few_rows, op->workspace};
+    chosen[i] = (rf_chosen){op->kernel, op->few, op->few_rows, op->blocks, op->inner, op->workspace};
   }
   const rf_program_source source = {.graph = graph,
                                     .memory = b->run->memory,

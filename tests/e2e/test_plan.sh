@@ -111,6 +111,34 @@ gpt2 --on a100-80g --job generate --batch 4 --offload weights,kv
 END
 }
 
+# The plan holds a kernel for each product inside an op, and for each range of its rows.
+case_products() {
+  status 0 "$RAFTER" plan $MOE --batch 4 --cpu base --ops --json && python3 - out <<'PY' || fail "products"
+import json, sys
+ops = json.load(open(sys.argv[1]))["ops"]
+of = lambda name: [(o["op"], p["product"], p["kernel"], p.get("few"))
+                   for o in ops if o["op"].startswith(name) for p in o["products"]]
+many, few = "gemm_base_4x16", {"rows": 16, "kernel": "gemm_base_4x16_stream"}
+head = [("head_loss_grad", name, many, few) for name in ("logits", "dx")]
+experts = [("matmul_experts" + name, "expert", many, few) for name in ("", "_dx")]
+bad = []
+if of("head_loss_grad") != head + [("head_loss_grad", "dw", many, None)]: bad += of("head_loss_grad")
+if [o for o in of("matmul_experts") if o not in experts + [("matmul_experts_dw", "expert", many, None)]]:
+    bad += of("matmul_experts")
+for o in ops:
+    inside = o["op"] == "head_loss_grad" or o["op"].startswith("matmul_experts")
+    if ("products" in o) != inside: bad.append(o["name"])
+print(bad) if bad else None
+sys.exit(bool(bad))
+PY
+  status 0 "$RAFTER" plan "$TINY" --batch 4 --cpu base --lora rank=4 --ops --json && {
+    holds out '{p["product"] for o in d["ops"] if o["op"] == "lora" for p in o["products"]} == {"y"}'
+    holds out 'all("db" in str(o["products"]) for o in d["ops"] if o["op"] == "lora_bwd")'
+  }
+  status 0 "$RAFTER" plan $MOE --batch 4 --cpu base --ops &&
+    says 'expert gemm_base_4x16, up to 16 rows gemm_base_4x16_stream' out
+}
+
 # Naming tensors to keep takes more memory and less time; a jax program keeps them too. Names are
 # checked before planning.
 case_named_tensors() {

@@ -291,10 +291,13 @@ bool op_try(op_harness *h, int op_id, const rf_kernel *kernel, int threads, cons
     }
     if (!is_output(op, op->input[i])) before[i] = op_copy(h, op->input[i]);
   }
-  size_t bytes = kernel->workspace_bytes ? kernel->workspace_bytes(h->graph, op, threads) : 0;
+  size_t bytes = rf_kernel_workspace(kernel, h->graph, op, (rf_tiling){.threads = threads});
   unsigned char *workspace = guarded(bytes);
   memset(workspace + GUARD_BYTES, 0xff, bytes);
   call.workspace = bytes ? workspace + GUARD_BYTES : NULL;
+  rf_inner inner[RF_MAX_INNER] = {0};
+  if (kernel->inner) kernel->inner(kernel->level, h->graph, op, inner);
+  call.inner = inner;
   kernel->run(&call);
   bool ok = guards_stand(h, op, kernel, workspace, bytes, text);
   for (int i = 0; i < op->input_count; i++) {

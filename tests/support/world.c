@@ -369,7 +369,7 @@ static int64_t first_row(const world *w, rf_axes axes, const int32_t *place, int
 
 static void run_op(world *w, const rf_op *op, int64_t chip) {
   const rf_kernel *kernel = rf_kernel_choose(&RF_BACKEND_REFERENCE, RF_ISA_BASE, w->graph, op);
-  size_t bytes = kernel->workspace_bytes ? kernel->workspace_bytes(w->graph, op, 1) : 0;
+  size_t bytes = rf_kernel_workspace(kernel, w->graph, op, (rf_tiling){.threads = 1});
   rf_run_inputs run = w->run;
   mesh_place(&w->graph->mesh, chip, run.place);
   run.rows = w->graph->rows;

@@ -127,23 +127,23 @@ static bool accepts_tiles(const rf_graph *graph, const rf_op *op) {
   return accepts(graph, op) && graph->tensor[op->input[0]].dtype == RF_BF16;
 }
 
-static size_t forward_bytes(const rf_graph *graph, const rf_op *op, int threads) {
+static size_t forward_bytes(const rf_graph *graph, const rf_op *op, rf_tiling by) {
   rf_attention a = rf_attention_of(graph, op);
-  return sizeof(float) * (size_t)threads * rf_attention_forward_floats(&a);
+  return sizeof(float) * (size_t)by.threads * rf_attention_forward_floats(&a);
 }
-static size_t cached_bytes(const rf_graph *graph, const rf_op *op, int threads) {
+static size_t cached_bytes(const rf_graph *graph, const rf_op *op, rf_tiling by) {
   rf_attention a = rf_attention_of(graph, op);
   return sizeof(int32_t) * (size_t)rf_round_up(a.rows + 1, 16) +
-         sizeof(float) * (size_t)threads * rf_attention_cached_floats(&a);
+         sizeof(float) * (size_t)by.threads * rf_attention_cached_floats(&a);
 }
-static size_t backward_bytes(const rf_graph *graph, const rf_op *op, int threads) {
+static size_t backward_bytes(const rf_graph *graph, const rf_op *op, rf_tiling by) {
   rf_attention a = rf_attention_of(graph, op);
   return sizeof(float) *
-         ((size_t)threads * rf_attention_backward_floats(&a) + (threads > 1 ? team_floats(&a) : 0));
+         ((size_t)by.threads * rf_attention_backward_floats(&a) + (by.threads > 1 ? team_floats(&a) : 0));
 }
-static size_t tiles_bytes(const rf_graph *graph, const rf_op *op, int threads) {
+static size_t tiles_bytes(const rf_graph *graph, const rf_op *op, rf_tiling by) {
   rf_attention a = rf_attention_of(graph, op);
-  return sizeof(float) * (size_t)threads * rf_attention_tiles_floats(&a);
+  return sizeof(float) * (size_t)by.threads * rf_attention_tiles_floats(&a);
 }
 
 /* Three entries of the kernel table for the op `op`: for AVX-512, for AVX2 and for plain C. */

@@ -28,18 +28,27 @@ static inline size_t rf_whole_lines(int64_t floats) {
 static inline size_t rf_larger(size_t a, size_t b) { return a > b ? a : b; }
 
 #define RF_KERNEL(of, title, lowest, takes, bytes, function) \
-  { .op = of, .name = title, .level = lowest, .accepts = takes, .workspace_bytes = bytes, .run = function }
+  RF_OUTER_KERNEL(of, title, lowest, takes, bytes, function, NULL)
+/* The row of a kernel whose op has inner products; the function `products` chooses their kernels. */
+#define RF_OUTER_KERNEL(of, title, lowest, takes, bytes, function, products) \
+  { \
+    .op = of, .name = title, .level = lowest, .accepts = takes, .workspace_bytes = bytes, .inner = products, \
+    .run = function \
+  }
 
 /* RF_BIND(matmul, avx2, RF_GEMM_AVX2) defines matmul_avx2_run(call) and matmul_avx2_workspace(...).
  * Both call matmul_run and matmul_workspace with RF_GEMM_AVX2. */
 #define RF_BIND(op, isa, table) \
-  static size_t op##_##isa##_workspace(const rf_graph *graph, const rf_op *node, int threads) { \
-    return op##_workspace(&table, graph, node, threads); \
-  } \
+  RF_BIND_WORKSPACE(op, isa, table) \
   static void op##_##isa##_run(const rf_call *call) { op##_run(&table, call); }
-/* The table entry of the functions that RF_BIND defined. The including file defines `accepts`. */
+#define RF_BIND_WORKSPACE(op, isa, table) \
+  static size_t op##_##isa##_workspace(const rf_graph *graph, const rf_op *node, rf_tiling by) { \
+    return op##_workspace(&table, graph, node, by.threads); \
+  }
+/* The table entry of the functions that RF_BIND defined. The including file defines `accepts` and
+ * OP_inner. */
 #define RF_BOUND_ROW(op, isa, name, level) \
-  RF_KERNEL(#op, name, level, accepts, op##_##isa##_workspace, op##_##isa##_run)
+  RF_OUTER_KERNEL(#op, name, level, accepts, op##_##isa##_workspace, op##_##isa##_run, op##_inner)
 
 static inline int64_t rf_rows_used(const rf_call *call, int slot) {
   return rf_rows_of_walk(call->graph, rf_in(call, slot)->shape[0], call->run->rows);

@@ -39,6 +39,7 @@ static void each_expert(rf_gemm_path *path, const rf_gemm_isa *isa, const rf_cal
   const int32_t *starts = call->in[2];
   const void *x = call->in[0], *w = call->in[1];
   int64_t packed_bytes = g.panels ? rf_panels_bytes(g.panels) / rf_panels_experts(g.panels) : 0;
+  g.inner = call->inner;
   for (int e = 0; e < call->op->attr.experts.experts; e++) {
     g.m = starts[e + 1] - starts[e];
     if (g.m == 0) continue;
@@ -61,6 +62,7 @@ static void matmul_experts_dw_call(rf_gemm_path *path, const rf_gemm_isa *isa, c
   const int32_t *starts = call->in[2];
   rf_gemm g = matmul_experts_dw_product(call->graph, call->op);
   g.accumulate = rf_accumulates(call, 0);
+  g.inner = call->inner;
   for (int e = 0; e < call->op->attr.experts.experts; e++) {
     float *dw = (float *)call->out[0] + e * g.m * g.n;
     g.k = starts[e + 1] - starts[e];
@@ -75,7 +77,18 @@ static void matmul_experts_dw_call(rf_gemm_path *path, const rf_gemm_isa *isa, c
   }
 }
 
-/* The number of rows of an expert is known only at run time, so rf_gemm_run chooses the path. If no
- * expert can have more than RF_FEW_ROWS rows, the plan chooses the kernel for few rows. */
-RF_PRODUCTS(matmul_experts, RF_HAS_FEW_ROWS, run, run)
-const rf_kernel RF_CPU_EXPERTS[] = {RF_PRODUCT_ROWS(matmul_experts, 0, run, run){.op = NULL}};
+/* The rows of an expert are known only at run time, so the plan holds a kernel for few rows and one
+ * for more rows. The gradient of an expert's weight always has the rows of the weight. */
+#define INNER(op, fewest) \
+  static void op##_inner(int level, const rf_graph *graph, const rf_op *node, rf_inner *inner) { \
+    const rf_gemm g = op##_product(graph, node); \
+    inner[0] = rf_gemm_inner(level, "expert", &g, fewest); \
+  }
+INNER(matmul_experts, 1)
+INNER(matmul_experts_dx, 1)
+INNER(matmul_experts_dw, g.m)
+#define RF_RUNS(path) rf_gemm_planned
+
+/* If no expert can have more than RF_FEW_ROWS rows, the kernel of the op is one for few rows. */
+RF_PRODUCTS(matmul_experts, RF_HAS_FEW_ROWS, blocked, tiles)
+const rf_kernel RF_CPU_EXPERTS[] = {RF_PRODUCT_ROWS(matmul_experts, 0, blocked, tiles){.op = NULL}};

@@ -98,7 +98,7 @@ typedef struct rf_fast_isa {
 } rf_fast_isa;
 extern const rf_fast_isa RF_FAST_AVX2, RF_FAST_AVX512, RF_FAST_AVX512BF16, RF_FAST_AMX;
 
-/* Counterparts of rf_gemm_workspace and rf_gemm_run. `gemm` provides the epilogues. */
+/* Counterparts of rf_gemm_workspace and of a path. `gemm` provides the epilogues. */
 size_t rf_fast_workspace(const rf_fast_isa *fast, const rf_gemm *g, int threads);
 void rf_fast_run(const rf_fast_isa *fast, const rf_gemm_isa *gemm, const rf_gemm *g, int threads,
                  void *workspace);

@@ -11,6 +11,7 @@
 #include "backend/cpu/gemm_tiles.h"
 
 #include "backend/cpu/cpu.h"
+#include "backend/cpu/product.h"
 #include "backend/cpu/shares.h"
 
 #include <omp.h>
@@ -552,14 +553,62 @@ void rf_gemm_tiles(const rf_gemm_isa *isa, const rf_gemm *g, int threads, void *
   rf_tile_product_run(select_isa(isa, g), &call, threads, workspace);
 }
 
-void rf_gemm_run(const rf_gemm_isa *isa, const rf_gemm *g, int threads, void *workspace) {
-  const bool few = g->m <= RF_FEW_ROWS && rf_gemm_may_stream(g), tiles = select_isa(isa, g) != isa;
-  rf_gemm_path *path = tiles && few ? rf_gemm_few
-                       : tiles      ? rf_gemm_tiles
-                       : !few       ? rf_gemm_blocked
-                       : g->panels  ? rf_gemm_panels
-                                    : rf_gemm_stream;
-  if (g->m > 0 && g->n > 0) (g->fast ? rf_gemm_fast : path)(isa, g, threads, workspace);
+/* ---- kernels of products inside an op -------------------------------------------------------- */
+
+#define ROW(at, table, title, rows, way, with_tiles, condition) \
+  {.inner = {title, rows}, \
+   .level = at, \
+   .isa = &table, \
+   .path = rf_gemm_##way, \
+   .tiles = with_tiles, \
+   .takes = condition},
+#define FAST_ROW(at, table, title) ROW(at, table, title, 0, fast, false, rf_takes_fast)
+#define TILE_ROWS(at, table, title) \
+  ROW(at, table, title "_few", RF_FEW_ROWS, few, true, rf_gemm_may_stream) \
+  ROW(at, table, title, 0, tiles, true, NULL)
+#define VECTOR_ROWS(at, table, title) \
+  ROW(at, table, title "_panels", RF_FEW_ROWS, panels, false, rf_takes_panels) \
+  ROW(at, table, title "_stream", RF_FEW_ROWS, stream, false, rf_takes_stream) \
+  ROW(at, table, title, 0, blocked, false, rf_takes_blocked)
+/* The first row that takes a product is its kernel. */
+// clang-format off
+static const rf_gemm_kernel KERNELS[] = {
+#if defined(__x86_64__)
+    FAST_ROW(RF_ISA_AMX, RF_GEMM_AMX, "fast_amx")
+    TILE_ROWS(RF_ISA_AMX, RF_GEMM_AMX, "gemm_amx_32x32")
+    VECTOR_ROWS(RF_ISA_AMX, RF_GEMM_AMX, "gemm_avx512_12x32")
+    FAST_ROW(RF_ISA_AVX512BF16, RF_GEMM_AVX512BF16, "fast_avx512bf16")
+    VECTOR_ROWS(RF_ISA_AVX512BF16, RF_GEMM_AVX512BF16, "gemm_avx512_12x32")
+    FAST_ROW(RF_ISA_AVX512, RF_GEMM_AVX512, "fast_avx512")
+    VECTOR_ROWS(RF_ISA_AVX512, RF_GEMM_AVX512, "gemm_avx512_12x32")
+    FAST_ROW(RF_ISA_AVX2, RF_GEMM_AVX2, "fast_avx2")
+    VECTOR_ROWS(RF_ISA_AVX2, RF_GEMM_AVX2, "gemm_avx2_6x16")
+#endif
+    VECTOR_ROWS(RF_ISA_BASE, RF_GEMM_BASE, "gemm_base_4x16")
+};
+// clang-format on
+
+const rf_gemm_kernel *rf_gemm_choose(const rf_gemm_isa *isa, const rf_gemm *g, int64_t rows) {
+  const bool tiles = select_isa(isa, g) != isa;
+  for (size_t i = 0; i < sizeof KERNELS / sizeof *KERNELS; i++) {
+    const rf_gemm_kernel *k = &KERNELS[i];
+    const bool holds = !k->inner.max_rows || rows <= k->inner.max_rows;
+    if (k->isa == isa && k->tiles == tiles && holds && (!k->takes || k->takes(g))) return k;
+  }
+  return NULL;
+}
+
+rf_inner rf_gemm_inner(int level, const char *product, const rf_gemm *g, int64_t fewest) {
+  const rf_gemm_kernel *at = KERNELS;
+  while (at->level != level) at++;
+  const rf_gemm_kernel *many = rf_gemm_choose(at->isa, g, g->m), *few = rf_gemm_choose(at->isa, g, fewest);
+  return (rf_inner){product, &many->inner, few == many ? NULL : &few->inner};
+}
+
+void rf_gemm_planned(const rf_gemm_isa *isa, const rf_gemm *g, int threads, void *workspace) {
+  (void)isa;
+  const rf_gemm_kernel *kernel = (const rf_gemm_kernel *)rf_inner_for(g->inner, g->m);
+  if (g->m > 0 && g->n > 0) kernel->path(kernel->isa, g, threads, workspace);
 }
 
 void rf_column_sums(const void *x, rf_dtype dtype, int64_t rows, int64_t cols, int64_t ld, float *sum,

@@ -73,6 +73,7 @@ typedef struct rf_gemm {
   float *column_sum;          /* (N) */
   bool column_sum_accumulate; /* column sums start from their present values */
   rf_dropout drop;            /* dropout of RESIDUAL */
+  const rf_inner *inner;      /* for rf_gemm_planned: the kernels that the plan holds */
   int64_t first_token;        /* token of row 0 */
 } rf_gemm;
 
@@ -153,10 +154,24 @@ rf_gemm_path rf_gemm_few;     /* few rows, with AMX tiles */
 rf_gemm_path rf_gemm_tiles;   /* with AMX tiles (tile_product.c) */
 rf_gemm_path rf_gemm_blocked; /* operands are packed in blocks */
 rf_gemm_path rf_gemm_fast;    /* activations in 8 bits (fast.c) */
+/* Uses the kernel of g->inner for g->m rows, and that kernel's ISA instead of `isa`. */
+rf_gemm_path rf_gemm_planned;
 /* True if a product with few rows can read B in place. */
 bool rf_gemm_may_stream(const rf_gemm *g);
-/* Chooses a path at run time, for ops whose number of rows depends on data, such as experts. */
-rf_gemm_path rf_gemm_run;
+
+/* A kernel of the products inside an op: a path with the functions of one ISA. */
+typedef struct rf_gemm_kernel {
+  rf_inner_kernel inner;
+  int level;
+  const rf_gemm_isa *isa;
+  rf_gemm_path *path;
+  bool tiles;                      /* takes only products that `isa` computes with tiles */
+  bool (*takes)(const rf_gemm *g); /* NULL: takes every product */
+} rf_gemm_kernel;
+/* The kernel of this ISA for a product like `g` with `rows` rows. */
+const rf_gemm_kernel *rf_gemm_choose(const rf_gemm_isa *isa, const rf_gemm *g, int64_t rows);
+/* The kernels of this level for a product inside an op whose calls have `fewest` to g->m rows. */
+rf_inner rf_gemm_inner(int level, const char *product, const rf_gemm *g, int64_t fewest);
 
 /* The panels of a packed weight; NULL for a plain weight. */
 static inline const rf_panels *rf_panels_of(const rf_tensor *w) {

@@ -75,39 +75,58 @@ static bool accepts_tiles(const rf_graph *graph, const rf_op *op) {
   return accepts(graph, op) && rf_gemm_is_bf16(&g);
 }
 
-/* ---- workspace: the chunk's logits, its lse, and the workspace of the largest product -------- */
+/* ---- workspace, and the kernels of the products ---------------------------------------------- */
 
+enum { LOGITS, DX, DW };
+/* Sets g[LOGITS], g[DX] and g[DW] to the products that the op computes for one chunk. The k of a
+ * product that the op does not compute is 0. `slot` is the output dx; negative: no gradients. */
+static void products_of(const rf_graph *graph, const rf_op *op, const dims *d, int slot,
+                        rf_gemm g[RF_MAX_INNER]) {
+  memset(g, 0, RF_MAX_INNER * sizeof *g);
+  g[LOGITS] = logits_product(graph, op, d, d->chunk);
+  if (slot >= 0 && op->output[slot] != RF_NONE) g[DX] = dx_product(graph, op, d);
+  if (slot >= 0 && op->output[slot + 1] != RF_NONE) g[DW] = dw_product(graph, op, d, slot + 2);
+}
+
+/* The workspace has the logits of a chunk, its lse, and the workspace of the largest product. */
 static size_t workspace(const rf_head_isa *isa, const rf_graph *graph, const rf_op *op, int threads,
-                        int gradient_slot) {
-  dims d = dims_of(graph, op);
-  rf_gemm g = logits_product(graph, op, &d, d.chunk);
-  size_t product = rf_gemm_workspace(isa->gemm, &g, threads);
-  if (gradient_slot >= 0 && op->output[gradient_slot] != RF_NONE) {
-    g = dx_product(graph, op, &d);
-    product = rf_larger(product, rf_gemm_workspace(isa->gemm, &g, threads));
-  }
-  if (gradient_slot >= 0 && op->output[gradient_slot + 1] != RF_NONE) {
-    g = dw_product(graph, op, &d, gradient_slot + 2);
-    product = rf_larger(product, rf_gemm_workspace(isa->gemm, &g, threads));
-  }
+                        int slot) {
+  const dims d = dims_of(graph, op);
+  rf_gemm g[RF_MAX_INNER];
+  size_t product = 0;
+  products_of(graph, op, &d, slot, g);
+  for (int i = 0; i < RF_MAX_INNER; i++)
+    if (g[i].k) product = rf_larger(product, rf_gemm_workspace(isa->gemm, &g[i], threads));
   return rf_whole_lines(d.chunk * d.ld) + rf_whole_lines(d.chunk) + product;
 }
 
-#define WORKSPACE(name, gradient_slot) \
+static void choose(int level, const rf_graph *graph, const rf_op *op, rf_inner *inner, int slot) {
+  static const char *const names[RF_MAX_INNER] = {"logits", "dx", "dw"};
+  const dims d = dims_of(graph, op);
+  rf_gemm g[RF_MAX_INNER];
+  products_of(graph, op, &d, slot, g);
+  for (int i = 0; i < RF_MAX_INNER; i++) /* dw always has the rows of the weight */
+    if (g[i].k) inner[i] = rf_gemm_inner(level, names[i], &g[i], i == DW ? g[i].m : 1);
+}
+
+#define SIZES(name, gradient_slot) \
   static size_t name##_workspace(const rf_head_isa *isa, const rf_graph *graph, const rf_op *op, \
                                  int threads) { \
     return workspace(isa, graph, op, threads, gradient_slot); \
+  } \
+  static void name##_inner(int level, const rf_graph *graph, const rf_op *op, rf_inner *inner) { \
+    choose(level, graph, op, inner, gradient_slot); \
   }
-WORKSPACE(head_loss, -1)
-WORKSPACE(head_loss_bwd, 0)
-WORKSPACE(head_loss_grad, 2)
-WORKSPACE(head_score, -1)
+SIZES(head_loss, -1)
+SIZES(head_loss_bwd, 0)
+SIZES(head_loss_grad, 2)
+SIZES(head_score, -1)
 
 /* ---- the loop over chunks -------------------------------------------------------------------- */
 
 /* Writes the logits of rows [r0, r0 + count) to z. `product` is workspace for the product. */
-static void chunk_logits(const rf_head_isa *isa, const rf_call *call, const dims *d, int64_t r0,
-                         int64_t count, float *z, void *product) {
+static void chunk_logits(const rf_call *call, const dims *d, int64_t r0, int64_t count, float *z,
+                         void *product) {
   rf_gemm g = logits_product(call->graph, call->op, d, d->chunk);
   g.m = count;
   g.read_later = count > RF_FEW_ROWS;
@@ -115,7 +134,7 @@ static void chunk_logits(const rf_head_isa *isa, const rf_call *call, const dims
   g.b = call->in[1];
   g.bias = call->in[2];
   g.u = z;
-  rf_gemm_run(isa->gemm, &g, call->threads, product);
+  rf_inner_run(call, LOGITS, g, product);
 }
 
 /* Runs head_loss if gradient_slot < 0, head_loss_bwd if saved_lse is not NULL, and otherwise
@@ -137,7 +156,7 @@ static void loss_chunks(const rf_head_isa *isa, const rf_call *call, float *nll,
     int64_t count = rows - r0 < d.chunk ? rows - r0 : d.chunk;
     const void *x = rf_element(call->in[0], x_dtype, r0 * d.width);
     rf_gemm g;
-    chunk_logits(isa, call, &d, r0, count, z, product);
+    chunk_logits(call, &d, r0, count, z, product);
 #pragma omp parallel num_threads(call->threads)
     {
       RF_STAMP_BUSY;
@@ -161,7 +180,7 @@ static void loss_chunks(const rf_head_isa *isa, const rf_call *call, float *nll,
       g.a = z;
       g.b = call->in[1];
       g.u = (char *)call->out[gradient_slot] + r0 * d.width * rf_dtype_bytes(x_dtype);
-      rf_gemm_run(isa->gemm, &g, call->threads, product);
+      rf_inner_run(call, DX, g, product);
     }
     bool resume_bias = r0 > 0 || rf_accumulates(call, gradient_slot + 2);
     if (dbias && (op->attr.head.transpose || !dw))
@@ -177,7 +196,7 @@ static void loss_chunks(const rf_head_isa *isa, const rf_call *call, float *nll,
       g.column_sum = dbias;
       g.column_sum_accumulate = resume_bias;
     }
-    rf_gemm_run(isa->gemm, &g, call->threads, product);
+    rf_inner_run(call, DW, g, product);
   }
 }
 
@@ -203,7 +222,7 @@ static void head_score_run(const rf_head_isa *isa, const rf_call *call) {
   int64_t rows = rf_rows_used(call, 0);
   for (int64_t r0 = 0; r0 < rows; r0 += d.chunk) {
     int64_t count = rows - r0 < d.chunk ? rows - r0 : d.chunk;
-    chunk_logits(isa, call, &d, r0, count, z, product);
+    chunk_logits(call, &d, r0, count, z, product);
 #pragma omp parallel num_threads(call->threads)
     {
       RF_STAMP_BUSY;
@@ -234,6 +253,12 @@ static size_t head_logits_workspace(const rf_head_isa *isa, const rf_graph *grap
   rf_gemm g = logits_product(graph, op, &d, picked);
   return rf_whole_lines(picked * d.width) + rf_gemm_workspace(isa->gemm, &g, threads);
 }
+static void head_logits_inner(int level, const rf_graph *graph, const rf_op *op,
+                              rf_inner inner[RF_MAX_INNER]) {
+  const dims d = dims_of(graph, op);
+  const rf_gemm g = logits_product(graph, op, &d, graph->tensor[op->input[3]].shape[0]);
+  inner[LOGITS] = rf_gemm_inner(level, "logits", &g, 1);
+}
 static void head_logits_run(const rf_head_isa *isa, const rf_call *call) {
   dims d = dims_of(call->graph, call->op);
   int64_t picked = rf_in(call, 3)->shape[0];
@@ -258,7 +283,7 @@ static void head_logits_run(const rf_head_isa *isa, const rf_call *call) {
   g.bias = call->in[2];
   g.u = call->out[0];
   g.ld = d.vocab;
-  rf_gemm_run(isa->gemm, &g, call->threads, (char *)call->workspace + rf_whole_lines(picked * d.width));
+  rf_inner_run(call, LOGITS, g, (char *)call->workspace + rf_whole_lines(picked * d.width));
 #pragma omp parallel num_threads(call->threads) if (used > 1)
   {
     RF_STAMP_BUSY;
@@ -285,10 +310,12 @@ static void head_logits_run(const rf_head_isa *isa, const rf_call *call) {
       RF_BOUND_ROW(head_score, isa, "head_rows_" #isa, level)
 
 #define FAST_ROW(op, isa, level) \
-  RF_KERNEL(#op, "head_fast_" #isa, level, accepts_fast, op##_##isa##_workspace, op##_##isa##_run)
+  RF_OUTER_KERNEL(#op, "head_fast_" #isa, level, accepts_fast, op##_##isa##_workspace, op##_##isa##_run, \
+                  op##_inner)
 #define FAST(isa, level) FAST_ROW(head_logits, isa, level), FAST_ROW(head_score, isa, level)
 #define TILE_ROW(op) \
-  RF_KERNEL(#op, "head_rows_amx", RF_ISA_AMX, accepts_tiles, op##_amx_workspace, op##_amx_run)
+  RF_OUTER_KERNEL(#op, "head_rows_amx", RF_ISA_AMX, accepts_tiles, op##_amx_workspace, op##_amx_run, \
+                  op##_inner)
 
 #if defined(__x86_64__)
 BIND_ALL(amx, RF_HEAD_AMX)

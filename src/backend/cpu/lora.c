@@ -47,6 +47,20 @@ static void scale_values(const void *from, rf_dtype dtype, int64_t count, float 
   }
 }
 
+/* The parts of an adapter differ in columns only, so one kernel computes them all. */
+static void lora_inner(int level, const rf_graph *graph, const rf_op *op, rf_inner inner[RF_MAX_INNER]) {
+  const dims d = dims_of(graph, op);
+  const rf_gemm g = forward(&d, &op->attr.lora.parts, 0);
+  inner[0] = rf_gemm_inner(level, "y", &g, 1);
+}
+enum { DH, DB };
+static void lora_bwd_inner(int level, const rf_graph *graph, const rf_op *op, rf_inner inner[RF_MAX_INNER]) {
+  const dims d = dims_of(graph, op);
+  const rf_gemm dh = backward_h(&d, &op->attr.lora.parts, 0), db = backward_b(&d, &op->attr.lora.parts, 0);
+  if (op->output[0] != RF_NONE) inner[DH] = rf_gemm_inner(level, "dh", &dh, 1);
+  if (op->output[1] != RF_NONE) inner[DB] = rf_gemm_inner(level, "db", &db, db.m);
+}
+
 static size_t lora_workspace(const rf_gemm_isa *isa, const rf_graph *graph, const rf_op *op, int threads) {
   dims d = dims_of(graph, op);
   size_t product = 0;
@@ -56,7 +70,7 @@ static size_t lora_workspace(const rf_gemm_isa *isa, const rf_graph *graph, cons
   }
   return rf_whole_lines(op->attr.lora.parts.rank * d.joined) + product;
 }
-static void lora_run(const rf_gemm_isa *isa, const rf_call *call) {
+static void lora_run(const rf_call *call) {
   const rf_lora_parts *parts = &call->op->attr.lora.parts;
   dims d = dims_of(call->graph, call->op);
   int64_t rows = rf_rows_used(call, 0), joined = 0;
@@ -73,7 +87,7 @@ static void lora_run(const rf_gemm_isa *isa, const rf_call *call) {
     g.out = (void *)(uintptr_t)rf_element(call->out[0], d.dtype, parts->at[p]);
     g.side = g.out;
     g.drop = (rf_dropout){.scale = 1.0f};
-    rf_gemm_run(isa, &g, call->threads, product);
+    rf_inner_run(call, 0, g, product);
   }
 }
 
@@ -89,7 +103,7 @@ static size_t lora_bwd_workspace(const rf_gemm_isa *isa, const rf_graph *graph, 
   return rf_larger(rf_whole_lines(op->attr.lora.parts.rank * d.joined), rf_whole_lines(d.rows * d.ranks)) +
          product;
 }
-static void lora_bwd_run(const rf_gemm_isa *isa, const rf_call *call) {
+static void lora_bwd_run(const rf_call *call) {
   const rf_lora_parts *parts = &call->op->attr.lora.parts;
   dims d = dims_of(call->graph, call->op);
   int64_t rows = rf_rows_used(call, 0), joined = 0;
@@ -104,7 +118,7 @@ static void lora_bwd_run(const rf_gemm_isa *isa, const rf_call *call) {
       g.a = rf_element(call->in[0], d.dtype, parts->at[p]);
       g.b = scaled + joined;
       g.u = (void *)(uintptr_t)rf_element(call->out[0], d.dtype, (int64_t)p * parts->rank);
-      rf_gemm_run(isa, &g, call->threads, product);
+      rf_inner_run(call, DH, g, product);
     }
   }
   if (!call->out[1]) return;
@@ -117,7 +131,7 @@ static void lora_bwd_run(const rf_gemm_isa *isa, const rf_call *call) {
     g.b = rf_element(call->in[0], d.dtype, parts->at[p]);
     g.u = (float *)call->out[1] + joined;
     g.accumulate = rf_accumulates(call, 1);
-    rf_gemm_run(isa, &g, call->threads, product);
+    rf_inner_run(call, DB, g, product);
   }
 }
 
@@ -131,9 +145,9 @@ static rf_lora_part part_of(const dims *d, const rf_lora_parts *parts, int p, in
 static int64_t whole_ranks(const rf_lora_parts *parts) { return (parts->rank + 15) / 16 * 16; }
 
 /* Forward needs scaled b and f32 h. Backward needs scaled h, and scaled b in blocks of 16 ranks. */
-static size_t lora_wide_workspace(const rf_graph *graph, const rf_op *op, int threads) {
+static size_t lora_wide_workspace(const rf_graph *graph, const rf_op *op, rf_tiling by) {
   dims d = dims_of(graph, op);
-  (void)threads;
+  (void)by;
   return rf_whole_lines(whole_ranks(&op->attr.lora.parts) * d.joined) + rf_whole_lines(d.rows * d.ranks);
 }
 
@@ -194,15 +208,16 @@ static void lora_bwd_wide_run(const rf_call *call) {
   RF_KERNEL(#op, "lora_rows_avx512", RF_ISA_AVX512, accepts, op##_wide_workspace, op##_wide_run)
 #endif
 
-#define ROWS(isa, level) \
-  RF_BOUND_ROW(lora, isa, "lora_gemm_" #isa, level), RF_BOUND_ROW(lora_bwd, isa, "lora_gemm_" #isa, level)
+#define ROW(op, isa, level) \
+  RF_OUTER_KERNEL(#op, "lora_gemm_" #isa, level, accepts, op##_##isa##_workspace, op##_run, op##_inner)
+#define ROWS(isa, level) ROW(lora, isa, level), ROW(lora_bwd, isa, level)
 
 #if defined(__x86_64__)
-RF_BIND(lora, avx2, RF_GEMM_AVX2)
-RF_BIND(lora_bwd, avx2, RF_GEMM_AVX2)
+RF_BIND_WORKSPACE(lora, avx2, RF_GEMM_AVX2)
+RF_BIND_WORKSPACE(lora_bwd, avx2, RF_GEMM_AVX2)
 #endif
-RF_BIND(lora, base, RF_GEMM_BASE)
-RF_BIND(lora_bwd, base, RF_GEMM_BASE)
+RF_BIND_WORKSPACE(lora, base, RF_GEMM_BASE)
+RF_BIND_WORKSPACE(lora_bwd, base, RF_GEMM_BASE)
 
 const rf_kernel RF_CPU_LORA[] = {
 #if defined(__x86_64__)

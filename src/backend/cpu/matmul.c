@@ -17,7 +17,6 @@ static rf_gemm matmul_product(const rf_graph *graph, const rf_op *op) {
   int64_t k = x->shape[1], n = w->shape[op->attr.matmul.transpose ? 0 : 1];
   rf_gemm g = rf_gemm_of(x->shape[0], n, k, rf_row_major(x->dtype, k),
                          rf_weight(w, k, n, op->attr.matmul.transpose), x->dtype, n);
-  g.blocks = op->blocks;
   g.fast = op->attr.matmul.fast;
   g.bias_dtype = op->input[2] == RF_NONE ? RF_F32 : graph->tensor[op->input[2]].dtype;
   return g;
@@ -26,10 +25,8 @@ static rf_gemm matmul_product(const rf_graph *graph, const rf_op *op) {
 static rf_gemm matmul_dx_product(const rf_graph *graph, const rf_op *op) {
   const rf_tensor *dy = &graph->tensor[op->input[0]], *w = &graph->tensor[op->input[1]];
   int64_t n = dy->shape[1], k = w->shape[op->attr.matmul.transpose ? 1 : 0];
-  rf_gemm g = rf_gemm_of(dy->shape[0], k, n, rf_row_major(dy->dtype, n),
-                         rf_transposed(rf_weight(w, k, n, op->attr.matmul.transpose)), dy->dtype, k);
-  g.blocks = op->blocks;
-  return g;
+  return rf_gemm_of(dy->shape[0], k, n, rf_row_major(dy->dtype, n),
+                    rf_transposed(rf_weight(w, k, n, op->attr.matmul.transpose)), dy->dtype, k);
 }
 /* dw (K,N) = x^T dy, or (N,K) = dy^T x, sums over tokens. */
 static rf_gemm matmul_dw_product(const rf_graph *graph, const rf_op *op) {
@@ -39,7 +36,6 @@ static rf_gemm matmul_dw_product(const rf_graph *graph, const rf_op *op) {
   int64_t m = a->shape[1], n = b->shape[1];
   rf_gemm g = rf_gemm_of(m, n, a->shape[0], rf_transposed(rf_row_major(a->dtype, m)),
                          rf_row_major(b->dtype, n), RF_F32, n);
-  g.blocks = op->blocks;
   g.read_later = true;
   /* the operand B is dy, whose column sums are the gradient of the bias */
   g.sums_columns = op->output[1] != RF_NONE && !transpose;
@@ -48,6 +44,7 @@ static rf_gemm matmul_dw_product(const rf_graph *graph, const rf_op *op) {
 
 static void matmul_call(rf_gemm_path *path, const rf_gemm_isa *isa, const rf_call *call) {
   rf_gemm g = matmul_product(call->graph, call->op);
+  g.blocks = call->blocks;
   g.m = rf_rows_used(call, 0);
   g.a = call->in[0];
   g.b = call->in[1];
@@ -66,6 +63,7 @@ static void matmul_call(rf_gemm_path *path, const rf_gemm_isa *isa, const rf_cal
 
 static void matmul_dx_call(rf_gemm_path *path, const rf_gemm_isa *isa, const rf_call *call) {
   rf_gemm g = matmul_dx_product(call->graph, call->op);
+  g.blocks = call->blocks;
   g.m = rf_rows_used(call, 0);
   g.a = call->in[0];
   g.b = call->in[1];
@@ -81,6 +79,7 @@ static void matmul_dx_call(rf_gemm_path *path, const rf_gemm_isa *isa, const rf_
 static void matmul_dw_call(rf_gemm_path *path, const rf_gemm_isa *isa, const rf_call *call) {
   bool transpose = call->op->attr.matmul.transpose;
   rf_gemm g = matmul_dw_product(call->graph, call->op);
+  g.blocks = call->blocks;
   g.k = rf_rows_used(call, 0);
   g.a = call->in[transpose ? 1 : 0];
   g.b = call->in[transpose ? 0 : 1];
@@ -97,6 +96,11 @@ static void matmul_dw_call(rf_gemm_path *path, const rf_gemm_isa *isa, const rf_
   if (g.u) path(isa, &g, call->threads, call->workspace);
 }
 
+/* A linear layer is one product, whose path is that of its kernel. */
+#define RF_RUNS(path) rf_gemm_##path
+#define matmul_inner NULL
+#define matmul_dx_inner NULL
+#define matmul_dw_inner NULL
 RF_PRODUCTS(matmul, true, blocked, tiles)
 const rf_kernel RF_CPU_MATMUL[] = {RF_PRODUCT_ROWS(matmul, RF_FEW_ROWS, blocked, tiles){.op = NULL}};
 

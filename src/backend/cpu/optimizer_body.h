@@ -5,8 +5,8 @@ enum { RF_NORM_CHUNK = 4096 };
 static int64_t norm_sq_chunks(const rf_tensor *grad) {
   return (rf_tensor_count(grad) + RF_NORM_CHUNK - 1) / RF_NORM_CHUNK;
 }
-static size_t norm_sq_workspace(const rf_graph *graph, const rf_op *op, int threads) {
-  (void)threads;
+static size_t norm_sq_workspace(const rf_graph *graph, const rf_op *op, rf_tiling by) {
+  (void)by;
   return (size_t)norm_sq_chunks(&graph->tensor[op->input[0]]) * sizeof(double);
 }
 
@@ -169,8 +169,8 @@ static adamw_constants adamw_constants_of(const rf_call *call) {
   };
 }
 static bool updates_with_sums(const rf_op *op) { return op->output_count > 4 && op->output[4] != RF_NONE; }
-static size_t adamw_workspace(const rf_graph *graph, const rf_op *op, int threads) {
-  return updates_with_sums(op) ? norm_sq_workspace(graph, op, threads) : 0;
+static size_t adamw_workspace(const rf_graph *graph, const rf_op *op, rf_tiling by) {
+  return updates_with_sums(op) ? norm_sq_workspace(graph, op, by) : 0;
 }
 /* Updates elements [begin, end). If the op also sums squares, updates chunks [begin, end). The
  * squares of a chunk are summed first, because a non-finite gradient must not change the chunk. */

@@ -59,10 +59,18 @@ static inline bool rf_takes_stream(const rf_gemm *g) {
   return !g->fast && !g->panels && rf_gemm_may_stream(g);
 }
 
+/* Runs a product inside the op of `call` with the kernel that the plan holds for its rows. */
+static inline void rf_inner_run(const rf_call *call, int product, rf_gemm g, void *workspace) {
+  g.inner = &call->inner[product];
+  rf_gemm_planned(NULL, &g, call->threads, workspace);
+}
+
 /* ---- the kernels of a linear layer ----------------------------------------------------------- */
 
-/* matmul.c and experts.c define takes_numbers(graph, op). For each of OP, OP_dx and OP_dw, both
- * files also define OP_product(graph, op), and OP_call(path, isa, call), which runs the product.
+/* matmul.c and experts.c define takes_numbers(graph, op), and RF_RUNS(path), the function that
+ * computes a product on this path. For each of OP, OP_dx and OP_dw, both files also define
+ * OP_product(graph, op), OP_inner (rf_kernel.inner, or NULL) and OP_call(path, isa, call), which
+ * runs the op.
  *
  * RF_TAKES(matmul, panels, also) defines matmul_takes_panels(graph, op). It returns true if
  * takes_numbers returns true, the path can compute the product, and `also` is true. */
@@ -75,11 +83,12 @@ static inline bool rf_takes_stream(const rf_gemm *g) {
 #define RF_HAS_FEW_ROWS (g.m <= RF_FEW_ROWS)
 /* RF_PATH(matmul, avx2, RF_GEMM_AVX2, panels) defines matmul_avx2_panels(call). */
 #define RF_PATH(op, isa, table, path) \
-  static void op##_##isa##_##path(const rf_call *call) { op##_call(rf_gemm_##path, &table, call); }
+  static void op##_##isa##_##path(const rf_call *call) { op##_call(RF_RUNS(path), &table, call); }
 #define RF_WORKSPACE(op, isa, table) \
-  static size_t op##_##isa##_workspace(const rf_graph *graph, const rf_op *node, int threads) { \
-    const rf_gemm g = op##_product(graph, node); \
-    return rf_gemm_workspace(&table, &g, threads); \
+  static size_t op##_##isa##_workspace(const rf_graph *graph, const rf_op *node, rf_tiling by) { \
+    rf_gemm g = op##_product(graph, node); \
+    g.blocks = by.blocks; \
+    return rf_gemm_workspace(&table, &g, by.threads); \
   }
 /* The table entry of a kernel for at most `rows` rows. Machine files list its times by `family`. */
 #define RF_PATH_ROW(of, variant, path, takes, lowest, rows, family, suffix) \
@@ -88,6 +97,7 @@ static inline bool rf_takes_stream(const rf_gemm *g) {
    .level = lowest, \
    .accepts = of##_takes_##takes, \
    .workspace_bytes = of##_##variant##_workspace, \
+   .inner = of##_inner, \
    .run = of##_##variant##_##path, \
    .max_rows = rows, \
    .curve = family},

@@ -5,9 +5,9 @@
 #include "graph/kv.h"
 
 /* The workspace has the unrounded sums of one row (ctx, dq, or dk and dv). */
-size_t rf_reference_attention_workspace(const rf_graph *graph, const rf_op *op, int threads) {
+size_t rf_reference_attention_workspace(const rf_graph *graph, const rf_op *op, rf_tiling by) {
   (void)graph;
-  (void)threads;
+  (void)by;
   return 2 * (size_t)op->attr.attention.head_dim * sizeof(double);
 }
 

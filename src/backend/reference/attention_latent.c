@@ -168,17 +168,17 @@ void rf_reference_attention_latent_bwd(const rf_call *call) {
     }
 }
 
-size_t rf_reference_attention_latent_workspace(const rf_graph *graph, const rf_op *op, int threads) {
+size_t rf_reference_attention_latent_workspace(const rf_graph *graph, const rf_op *op, rf_tiling by) {
   (void)graph;
-  (void)threads;
+  (void)by;
   return (size_t)(2 * op->attr.attention.head_dim + op->attr.attention.value_dim) * sizeof(double);
 }
 
 /* ---- over a cache ---------------------------------------------------------------------------- */
 
 /* The workspace has the query in latent space, and the weighted sum of latent rows. */
-size_t rf_reference_attention_latent_kv_workspace(const rf_graph *graph, const rf_op *op, int threads) {
-  (void)threads;
+size_t rf_reference_attention_latent_kv_workspace(const rf_graph *graph, const rf_op *op, rf_tiling by) {
+  (void)by;
   return 2 * (size_t)graph->tensor[op->input[1]].shape[1] * sizeof(double);
 }
 

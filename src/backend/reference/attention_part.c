@@ -78,8 +78,8 @@ void rf_reference_attention_part(const rf_call *call) {
 }
 
 /* The workspace has the sums of one row, and the gradients of all keys and values. */
-size_t rf_reference_attention_part_workspace(const rf_graph *graph, const rf_op *op, int threads) {
-  (void)threads;
+size_t rf_reference_attention_part_workspace(const rf_graph *graph, const rf_op *op, rf_tiling by) {
+  (void)by;
   return ((size_t)op->attr.attention.head_dim + (size_t)rf_tensor_count(&graph->tensor[op->input[1]])) *
          sizeof(double);
 }

@@ -82,8 +82,8 @@ static void loss_rows(const rf_call *call, const head *of, const int32_t *labels
 
 /* The workspace has the gradients (n) of the logits of one token, the sums of dx (n,D) and, for
  * head_loss_grad, lse (n). */
-size_t rf_reference_head_workspace(const rf_graph *graph, const rf_op *op, int threads) {
-  (void)threads;
+size_t rf_reference_head_workspace(const rf_graph *graph, const rf_op *op, rf_tiling by) {
+  (void)by;
   const rf_tensor *x = &graph->tensor[op->input[0]];
   return (size_t)(x->shape[0] * (x->shape[1] + 2)) * sizeof(double);
 }

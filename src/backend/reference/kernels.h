@@ -11,10 +11,10 @@
 RF_OPS_LIST(RF_REFERENCE_KERNEL)
 #undef RF_REFERENCE_KERNEL
 
-size_t rf_reference_attention_workspace(const rf_graph *graph, const rf_op *op, int threads);
-size_t rf_reference_attention_latent_workspace(const rf_graph *graph, const rf_op *op, int threads);
-size_t rf_reference_attention_latent_kv_workspace(const rf_graph *graph, const rf_op *op, int threads);
-size_t rf_reference_attention_part_workspace(const rf_graph *graph, const rf_op *op, int threads);
-size_t rf_reference_head_workspace(const rf_graph *graph, const rf_op *op, int threads);
+size_t rf_reference_attention_workspace(const rf_graph *graph, const rf_op *op, rf_tiling by);
+size_t rf_reference_attention_latent_workspace(const rf_graph *graph, const rf_op *op, rf_tiling by);
+size_t rf_reference_attention_latent_kv_workspace(const rf_graph *graph, const rf_op *op, rf_tiling by);
+size_t rf_reference_attention_part_workspace(const rf_graph *graph, const rf_op *op, rf_tiling by);
+size_t rf_reference_head_workspace(const rf_graph *graph, const rf_op *op, rf_tiling by);
 
 #endif

@@ -2,10 +2,10 @@
 #include "backend/reference/kernels.h"
 #include "backend/reference/reference.h"
 
-static size_t workspace(const rf_graph *graph, const rf_op *op, int threads) {
+static size_t workspace(const rf_graph *graph, const rf_op *op, rf_tiling by) {
   static const struct {
     const rf_op_def *op;
-    size_t (*bytes)(const rf_graph *graph, const rf_op *op, int threads);
+    size_t (*bytes)(const rf_graph *graph, const rf_op *op, rf_tiling by);
   } rows[] = {
       {&RF_OP_ATTENTION, rf_reference_attention_workspace},
       {&RF_OP_ATTENTION_BWD, rf_reference_attention_workspace},
@@ -19,7 +19,7 @@ static size_t workspace(const rf_graph *graph, const rf_op *op, int threads) {
       {&RF_OP_HEAD_LOSS_GRAD, rf_reference_head_workspace},
   };
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-    if (rows[i].op == op->def) return rows[i].bytes(graph, op, threads);
+    if (rows[i].op == op->def) return rows[i].bytes(graph, op, by);
   return 0;
 }
 

@@ -8,8 +8,8 @@
  * not limit its speed. */
 enum { PANEL_BYTES = 64 << 20, PANEL_LEAST_ROWS = 256 };
 
-static size_t head_panel(const rf_graph *graph, const rf_op *op, int threads) {
-  (void)threads;
+static size_t head_panel(const rf_graph *graph, const rf_op *op, rf_tiling by) {
+  (void)by;
   const rf_tensor *x = &graph->tensor[op->input[0]], *w = &graph->tensor[op->input[1]];
   int64_t rows = x->shape[0], vocab = w->shape[op->attr.head.transpose ? 0 : 1],
           most = PANEL_BYTES / (4 * vocab);
@@ -20,8 +20,8 @@ static size_t head_panel(const rf_graph *graph, const rf_op *op, int threads) {
 
 /* Bytes of the f32 sums of the backward pass (FlashAttention-2, algorithm 2): the sums of dQ over
  * blocks of keys, and the number delta = dctx . ctx for each row and head. */
-static size_t attention_sums(const rf_graph *graph, const rf_op *op, int threads) {
-  (void)threads;
+static size_t attention_sums(const rf_graph *graph, const rf_op *op, rf_tiling by) {
+  (void)by;
   const rf_tensor *qkv = &graph->tensor[op->input[0]];
   /* if dQ is f32, the output itself holds the sums */
   int64_t sums = qkv->dtype == RF_BF16 ? op->attr.attention.head_dim + 1 : 1;
@@ -30,8 +30,8 @@ static size_t attention_sums(const rf_graph *graph, const rf_op *op, int threads
 
 /* Bytes of an f32 gradient with the shape of input 1. The first of two matmuls computes it, and the
  * second reads it. */
-static size_t lora_between(const rf_graph *graph, const rf_op *op, int threads) {
-  (void)threads;
+static size_t lora_between(const rf_graph *graph, const rf_op *op, rf_tiling by) {
+  (void)by;
   return (size_t)rf_tensor_count(&graph->tensor[op->input[1]]) * sizeof(float);
 }
 

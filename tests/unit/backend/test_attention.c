@@ -120,7 +120,7 @@ static bool has_tiles(const problem *p) { return p->dtype == RF_BF16 && rf_isa_d
  * bytes. */
 static void call_kernel(const rf_kernel *kernel, rf_call *call) {
   assert_true(!kernel->accepts || kernel->accepts(call->graph, call->op));
-  size_t bytes = kernel->workspace_bytes(call->graph, call->op, call->threads),
+  size_t bytes = kernel->workspace_bytes(call->graph, call->op, (rf_tiling){.threads = call->threads}),
          whole = (bytes + 63) / 64 * 64 + 128;
   unsigned char *memory = aligned_alloc(64, whole);
   assert_non_null(memory);

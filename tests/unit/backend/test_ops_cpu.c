@@ -221,10 +221,10 @@ static void test_fused_kernels_give_the_bits_of_their_parts(void **state) {
 
 /* ---- the harness finds wrong kernels --------------------------------------------------------- */
 
-static size_t small_workspace(const rf_graph *graph, const rf_op *op, int threads) {
+static size_t small_workspace(const rf_graph *graph, const rf_op *op, rf_tiling by) {
   (void)graph;
   (void)op;
-  (void)threads;
+  (void)by;
   return 100;
 }
 static void good(const rf_call *call) { memset(call->workspace, 1, 100); }
@@ -322,7 +322,7 @@ static void test_heads_take_room_for_what_they_compute(void **state) {
     size_t room[3];
     for (int drop_more = 0; drop_more < 3; drop_more++) { /* all gradients; without dw; also without dx */
       if (drop_more) op->output[slot + 2 - drop_more] = RF_NONE;
-      room[drop_more] = kernel->workspace_bytes(h->graph, op, 2);
+      room[drop_more] = kernel->workspace_bytes(h->graph, op, (rf_tiling){.threads = 2});
     }
     if (room[0] < room[1] || room[1] < room[2] || room[0] == room[1])
       fail_msg("%s: %zu, %zu without dw, %zu without dx", ops[i], room[0], room[1], room[2]);

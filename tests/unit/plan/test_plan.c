@@ -520,7 +520,7 @@ static void rows_choose_the_kernel(void **state) {
       rf_plan *plan = plan_of(&model, &o);
       for (int i = 0; i < plan->graph->op_count; i++) {
         const rf_plan_op *op = &plan->op[i];
-        const rf_chosen chosen = {op->kernel, op->few, op->few_rows, op->workspace};
+        const rf_chosen chosen = {.kernel = op->kernel, .few = op->few, .few_rows = op->few_rows};
         const char *many = training || rows > RF_FEW_ROWS ? "gemm_avx512_12x32" : "gemm_avx512_12x32_panels";
         if (strcmp(plan->graph->op[i].def->name, "matmul")) continue;
         assert_string_equal(op->kernel->name, many);

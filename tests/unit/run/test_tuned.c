@@ -53,14 +53,15 @@ static void winners_reach_the_kernel(void **state) {
   for (int i = 0; i < b->graph->op_count; i++) {
     const rf_op *op = &b->graph->op[i];
     bool blocks = rf_tuned_class(b->graph, op) >= 0;
-    assert_int_equal(a->graph->op[i].blocks.kc, 0);
+    const rf_plan_op *p = &b->op[i];
+    assert_int_equal(a->op[i].blocks.kc, 0);
     if (!blocks) {
-      assert_int_equal(op->blocks.kc, 0);
+      assert_int_equal(p->blocks.kc, 0);
       continue;
     }
-    assert_true(rf_matmul_has_blocks(b->op[i].kernel));
-    assert_memory_equal(&op->blocks, &ODD, sizeof ODD);
-    assert_int_equal(workspace_bytes(b, i), b->op[i].kernel->workspace_bytes(b->graph, op, 2));
+    assert_true(rf_matmul_has_blocks(p->kernel));
+    assert_memory_equal(&p->blocks, &ODD, sizeof ODD);
+    assert_int_equal(workspace_bytes(b, i), p->kernel->workspace_bytes(b->graph, op, (rf_tiling){2, ODD}));
     chosen++;
     other += workspace_bytes(a, i) != workspace_bytes(b, i);
   }
@@ -90,6 +91,40 @@ static void winners_reach_the_kernel(void **state) {
     free(m);
   }
   rf_plan_free(a);
+  free(tuned);
+}
+
+/* A plan stores what it chooses next to the graph: planning changes no byte of an op or tensor. */
+static void planning_changes_no_graph(void **state) {
+  (void)state;
+  rf_machine *tuned = tuned_machine(2);
+  rf_model model = model_named(MODEL);
+  for (int job = RF_JOB_TRAIN; job <= RF_JOB_SCORE; job++) {
+    rf_plan_options options = cpu_options(tuned, RF_F32, RF_REMAT_NONE);
+    options.build.job = (rf_job_kind)job;
+    rf_graph *graph = NULL;
+    assert_int_equal(rf_graph_build(&model, &options.build, NULL, &graph, NULL), RAFTER_OK);
+    const size_t ops = (size_t)graph->op_count * sizeof *graph->op,
+                 tensors = (size_t)graph->tensor_count * sizeof *graph->tensor;
+    rf_graph *before = rf_graph_borrow(graph);
+    rf_op *op = memcpy(malloc(ops), graph->op, ops);
+    rf_tensor *tensor = memcpy(malloc(tensors), graph->tensor, tensors);
+    rf_plan *plan = rf_plan_of_graph(graph, &options, RF_PLAN_WHOLE);
+    int chosen = 0;
+    for (int i = 0; i < graph->op_count; i++) chosen += plan->op[i].blocks.kc != 0;
+    assert_true(job != RF_JOB_TRAIN || chosen > 0);
+    assert_ptr_equal(plan->graph, graph);
+    assert_int_equal(graph->op_count, before->op_count);
+    assert_int_equal(graph->tensor_count, before->tensor_count);
+    assert_memory_equal(graph->op, op, ops);
+    assert_memory_equal(graph->tensor, tensor, tensors);
+    rf_plan *again = rf_plan_of_graph(before, &options, RF_PLAN_WHOLE);
+    assert_string_equal(plan->digest, again->digest);
+    rf_plan_free(again);
+    rf_plan_free(plan);
+    free(op);
+    free(tensor);
+  }
   free(tuned);
 }
 
@@ -196,6 +231,7 @@ static void steps_keep_their_bits(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(winners_reach_the_kernel),
+      cmocka_unit_test(planning_changes_no_graph),
       cmocka_unit_test(trials_know_them),
       cmocka_unit_test(steps_keep_their_bits),
   };
