@@ -21,8 +21,8 @@
 
 struct rafter_trainer {
   rf_settings settings;
-  char out[4096], resume[4096];
-  int lock; /* descriptor of the lock of `out`; -1: none */
+  char out[4096], resume[4096], tokenizer[4200]; /* tokenizer: folder of the copy in `out`; "": none */
+  int lock;                                      /* descriptor of the lock of `out`; -1: none */
   rf_trainer *trainer;
 };
 
@@ -147,6 +147,20 @@ static bool traces(const rf_options *o) {
          (!rf_options_is_set(o, "resume") || rf_options_source(o, "trace") == RF_OPTION_GIVEN);
 }
 
+/* Copies the tokenizer of --tokenizer into the run's folder, so that the run does not depend on other
+ * files. A resumed run has the copy already. */
+static rf_status take_tokenizer(rafter_trainer *t, const rf_options *o, rf_train_settings *s,
+                                rf_error *error) {
+  const char *given = rf_options_text(o, "tokenizer"), *weights = s->weights_folder;
+  if (!given) return RAFTER_OK;
+  if (weights && *weights && rf_tokenizer_in(weights))
+    return RF_FAIL(error, RAFTER_INVALID, "leave --tokenizer out",
+                   "the model has a tokenizer of its own (%s, --tokenizer %.200s)", weights, given);
+  snprintf(t->tokenizer, sizeof t->tokenizer, "%s/tokenizer", t->out);
+  s->tokenizer_folder = t->tokenizer;
+  return rf_tokenizer_in(t->tokenizer) ? RAFTER_OK : rf_tokenizer_place(given, t->tokenizer, error);
+}
+
 /* Opens a trainer. `sink` is NULL for a trainer of rafter.h, whose caller runs the steps. */
 static rf_status open_trainer(const rafter_job *job, const rafter_sink *sink, rafter_trainer **out,
                               rf_error *error) {
@@ -177,7 +191,8 @@ static rf_status open_trainer(const rafter_job *job, const rafter_sink *sink, ra
   bool writes = trains && (sink || !unnamed || strncmp(s->data, "random", 6));
   bool ours = writes && (unnamed || is_bare(t->out));
   if (writes) RF_GO(take_folder(t, o, unnamed, resume, error));
-  status = rf_trainer_open(s, &t->trainer, error);
+  if (writes) status = take_tokenizer(t, o, s, error);
+  if (status == RAFTER_OK) status = rf_trainer_open(s, &t->trainer, error);
   /* the steps per epoch are known after loading the data */
   if (status == RAFTER_OK && trains && by_epochs(o)) {
     int64_t steps = 0;
@@ -186,6 +201,7 @@ static rf_status open_trainer(const rafter_job *job, const rafter_sink *sink, ra
   }
   if (status == RAFTER_OK && trains && traces(o))
     status = rf_traced_check(o, t->trainer->step + 1, t->trainer->settings.schedule.steps, error);
+  if (ours && status != RAFTER_OK && *t->tokenizer) rf_remove_folder(t->tokenizer);
   if (ours && status != RAFTER_OK) rf_remove_folder(t->out); /* also removes token shards of the data */
 done:
   free(s);
@@ -436,6 +452,10 @@ static rf_status say_start(const rafter_trainer *t, run_log *log, rf_error *erro
              "data %s: %s tokens, %lld rows of %lld (%.1f %% full), %lld held out for validation\n", s->spec,
              rf_text_count((double)s->tokens, a), (long long)s->train.count, (long long)s->seq,
              100 * s->train.efficiency, (long long)s->held_out.count);
+    if (s->tokenizer_vocab && !*r->settings.weights_folder && s->tokenizer_vocab < r->settings.model.vocab)
+      rf_note(log->sink,
+              "notice: data %s: the tokenizer has %lld ids, the model %lld; the others are unused\n", s->spec,
+              (long long)s->tokenizer_vocab, (long long)r->settings.model.vocab);
     if (s->cut)
       rf_say(log->sink,
              "data %s: %lld examples are longer than a row and were truncated; %s tokens are left out (a "
@@ -590,6 +610,9 @@ static const rf_option TRAIN[] = {
     RF_WORDS("data", TEXTS, "SOURCE", NULL, "Data",
              "a text, .jsonl or .shard file, or random:seed=0; .jsonl rows have text, tokens, messages, or "
              "prompt and completion; may be repeated, and FILE:WEIGHT sets a file's weight in the mix"),
+    RF_WORDS("tokenizer", PATH, "DIR|FILE", NULL, "Data",
+             "tokenizer.json, tokenizer.model or a folder with one, for a model without a tokenizer; unset: "
+             "texts are read as bytes"),
     RF_CHOICE("packing", "fit|none", "fit", "Data",
               "fit: several documents per row of tokens; none: one document per row"),
     RF_NUMBER("val-fraction", FLOAT, "PART", 0, 0.5, "0.05", "Validation", "part of the data to hold out"),
@@ -621,7 +644,8 @@ const rf_command RF_COMMAND_TRAIN = {
     .options = {RF_TABLE(TRAIN), RF_TABLE(RF_EXAMPLE_OPTIONS), RF_TABLE(RF_STEP_OPTIONS),
                 RF_TABLE(RF_OFFLOAD_OPTIONS), RF_TABLE(RF_MODEL_OPTIONS), RF_TABLE(RF_RUN_FOLDER_OPTIONS),
                 RF_TABLE(RF_TRACE_OPTIONS), RF_TABLE(RF_DEBUG_OPTIONS), RF_TABLE(RF_EVERY_OPTIONS)},
-    .common = "data batch steps max-seconds lr schedule lora seq accumulate remat dtype resume save-every "
+    .common = "data tokenizer batch steps max-seconds lr schedule lora seq accumulate remat dtype resume "
+              "save-every "
               "out seed json",
     .examples =
         {"train gpt:layers=4,width=256,heads=4 --data notes.txt --steps 500 # a small GPT from scratch",

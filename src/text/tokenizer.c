@@ -147,7 +147,8 @@ rf_status rf_tokenizer_for(const char *model, int64_t vocab, const char *folder,
     if ((*tokenizer)->pieces.row[id].type != RF_PIECE_NORMAL) continue;
     rf_tokenizer_close(*tokenizer);
     *tokenizer = NULL;
-    return RF_FAIL(error, RAFTER_FAILED, "the tokenizer belongs to another model",
+    return RF_FAIL(error, RAFTER_FAILED,
+                   "the tokenizer belongs to another model; a shape needs a larger vocab",
                    "a token has no row in the model (%s, id %lld: expected below %lld)", own, (long long)id,
                    (long long)vocab);
   }

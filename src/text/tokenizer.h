@@ -41,6 +41,9 @@ rf_status rf_tokenizer_open(const char *path, rf_tokenizer **tokenizer, rf_error
  * tensors. A byte-level BPE is also written as tokenizer.json, and a SentencePiece vocabulary as
  * tokenizer.model. *copied is the number of tokenizer files found. */
 rf_status rf_tokenizer_files_copy(const char *from, const char *to_folder, int *copied, rf_error *error);
+/* Copies the tokenizer `from`, a folder or a file of any name that rf_tokenizer_open reads, into the
+ * new folder `to_folder`, where rf_tokenizer_open finds the same tokenizer. */
+rf_status rf_tokenizer_place(const char *from, const char *to_folder, rf_error *error);
 /* Writes a tokenizer_config.json which says that the model was trained on bytes. */
 rf_status rf_tokenizer_bytes_write(const char *to_folder, int64_t vocab, rf_error *error);
 /* Reads a tokenizer_config.json or chat_template.json. */

@@ -21,12 +21,22 @@ void rf_tokenizer_folder(const char *from, char folder[4096]) {
   memmove(folder, parent, strlen(parent) + 1);
 }
 
+static const size_t FILE_MOST = (size_t)256 << 20;
+
+static rf_status copy_file(const char *from, const char *to, rf_error *error) {
+  char *text = NULL;
+  size_t bytes = 0;
+  RF_TRY(rf_file_read(from, FILE_MOST, &text, &bytes, error));
+  rf_status status = rf_file_write(to, text, bytes, error);
+  free(text);
+  return status;
+}
+
 rf_status rf_tokenizer_files_copy(const char *from, const char *to_folder, int *copied, rf_error *error) {
   static const char *const names[] = {
       "tokenizer.json",        "tokenizer.model",         "tokenizer.bin",      "tokenizer.gguf",
       "tokenizer_config.json", "special_tokens_map.json", "vocab.json",         "merges.txt",
       "added_tokens.json",     "chat_template.jinja",     "chat_template.json", "generation_config.json"};
-  const size_t most = (size_t)256 << 20;
   char folder[4096], source[4400], to[4400];
   *copied = 0;
   if (rf_text_ends_with(from, ".gguf")) {
@@ -38,18 +48,32 @@ rf_status rf_tokenizer_files_copy(const char *from, const char *to_folder, int *
   }
   rf_tokenizer_folder(from, folder);
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-    char *text = NULL;
-    size_t bytes = 0;
     snprintf(source, sizeof source, "%.4300s/%s", folder, names[i]);
     if (access(source, R_OK)) continue;
     snprintf(to, sizeof to, "%.4300s/%s", to_folder, names[i]);
-    RF_TRY(rf_file_read(source, most, &text, &bytes, error));
-    rf_status status = rf_file_write(to, text, bytes, error);
-    free(text);
-    RF_TRY(status);
+    RF_TRY(copy_file(source, to, error));
     *copied += i + 1 < sizeof names / sizeof *names; /* generation_config.json is not a tokenizer file */
   }
   return RAFTER_OK;
+}
+
+rf_status rf_tokenizer_place(const char *from, const char *to_folder, rf_error *error) {
+  struct stat info;
+  char source[4400], to[4400];
+  int copied;
+  rf_tokenizer *opened;
+  RF_TRY(rf_tokenizer_open(from, &opened, error)); /* a wrong file is an error before anything is copied */
+  rf_tokenizer_close(opened);
+  RF_TRY(rf_make_folders(to_folder, error));
+  bool folder = !stat(from, &info) && S_ISDIR(info.st_mode);
+  if (folder || rf_text_ends_with(from, ".gguf"))
+    return rf_tokenizer_files_copy(from, to_folder, &copied, error);
+  snprintf(to, sizeof to, "%.4300s/tokenizer%s", to_folder, strrchr(from, '.'));
+  RF_TRY(copy_file(from, to, error));
+  rf_tokenizer_folder(from, source);
+  rf_text_append(source, sizeof source, "/tokenizer_config.json");
+  snprintf(to, sizeof to, "%.4300s/tokenizer_config.json", to_folder);
+  return access(source, R_OK) ? RAFTER_OK : copy_file(source, to, error);
 }
 
 rf_status rf_tokenizer_bytes_write(const char *to_folder, int64_t vocab, rf_error *error) {

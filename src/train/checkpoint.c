@@ -164,7 +164,7 @@ static rf_status save_tokenizer(const rf_trainer *t, const char *folder, rf_erro
   int copied;
   bool bytes = true;
   char path[PATH_BYTES + 32];
-  const char *from = t->settings.weights_folder;
+  const char *from = rf_train_tokenizer(&t->settings);
   for (int i = 0; i < t->loader.count; i++)
     if (rf_text_ends_with(t->loader.source[i].spec, ".shard") && t->loader.source[i].shard.vocab > BYTE_IDS)
       bytes = false;

@@ -108,7 +108,7 @@ static rf_status need_tokenizer(const rf_example_reader *reader, row_place place
   if (reader->options.tokenizer) return RAFTER_OK;
   return RF_FAIL(
       error, RAFTER_FAILED,
-      "put the tokenizer into the model's folder (a shape: raise vocab to 256), or give rows with \"tokens\"",
+      "give --tokenizer DIR (a shape without one: train on bytes with vocab=256), or rows with \"tokens\"",
       "the model has no tokenizer (%s, line %lld)", place.path, (long long)place.line);
 }
 

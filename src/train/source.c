@@ -176,11 +176,25 @@ done:
 /* Maximum bytes of a text file, because it is read into memory. Other files may be larger. */
 static const size_t TEXT_MOST = (size_t)4 << 30;
 
+/* Larger vocabularies belong to tokenizers of subwords. A shape with a smaller vocabulary may train on
+ * bytes, as uva does with 2048 ids. */
+enum { BYTES_MOST = 4096 };
+
 /* Opens the tokenizer for texts. If there is none, and `needed` is false, *tokenizer is NULL. */
 static rf_status open_tokenizer(const rf_source_options *options, bool needed, rf_tokenizer **tokenizer,
                                 rf_error *error) {
   const char *folder = options->model_folder ? options->model_folder : "";
   rf_status status = rf_tokenizer_for(options->model->name, options->model->vocab, folder, tokenizer, error);
+  if (status == RAFTER_OK && !*folder && options->model->vocab > BYTES_MOST) {
+    rf_tokenizer_close(*tokenizer);
+    status =
+        RF_FAIL(error, RAFTER_INVALID,
+                "give --tokenizer DIR, or token shards from `rafter tokenize`, or train on bytes with "
+                "MODEL:vocab=256",
+                "%s has no tokenizer, and its vocabulary is not one of bytes (vocab: expected at most %d, "
+                "got %lld)",
+                options->model->name, BYTES_MOST, (long long)options->model->vocab);
+  }
   if (status != RAFTER_INVALID || needed) return status;
   *tokenizer = NULL;
   return RAFTER_OK;
@@ -242,7 +256,7 @@ done:
 
 /* Converts a .jsonl file to a shard in the run's folder. So a large file needs no more memory. */
 static rf_status convert_jsonl(const char *path, const rf_source_options *options, char shard_path[1200],
-                               rf_error *error) {
+                               int64_t *tokenizer_vocab, rf_error *error) {
   rf_tokenizer *tokenizer = NULL;
   const char *name = strrchr(path, '/');
   snprintf(shard_path, 1200, "%s/%s.shard", options->work_folder, name ? name + 1 : path);
@@ -255,6 +269,7 @@ static rf_status convert_jsonl(const char *path, const rf_source_options *option
                              .loss_on = options->loss_on,
                              .fields = options->fields};
   rf_status status = rf_source_write_shard(path, &rows, shard_path, error);
+  *tokenizer_vocab = tokenizer ? rf_tokenizer_vocab(tokenizer) : 0;
   rf_tokenizer_close(tokenizer);
   return status;
 }
@@ -316,7 +331,7 @@ rf_status rf_source_open(const char *spec, double weight, const rf_source_option
   }
   if (rf_text_ends_with(spec, ".jsonl")) {
     char path[1200];
-    RF_TRY(convert_jsonl(spec, options, path, error));
+    RF_TRY(convert_jsonl(spec, options, path, &source->tokenizer_vocab, error));
     RF_TRY(rf_shard_open(path, &source->shard, error));
   } else if (rf_text_ends_with(spec, ".shard")) {
     RF_TRY(rf_shard_open(spec, &source->shard, error));
@@ -325,6 +340,7 @@ rf_status rf_source_open(const char *spec, double weight, const rf_source_option
     RF_TRY(open_tokenizer(options, true, &tokenizer, error));
     char path[1200];
     bool bytes = rf_tokenizer_is_byte(tokenizer);
+    source->tokenizer_vocab = rf_tokenizer_vocab(tokenizer);
     status = bytes ? RAFTER_OK : convert_text(spec, options, tokenizer, path, error);
     rf_tokenizer_close(tokenizer);
     RF_TRY(status);

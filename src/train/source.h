@@ -43,7 +43,8 @@ typedef struct rf_source {
   bool random;
   uint64_t random_seed, digest; /* digest: hash of all tokens, document bounds and masks. */
   rf_shard shard;
-  int64_t seq; /* T: number of tokens in a row. */
+  int64_t seq;             /* T: number of tokens in a row. */
+  int64_t tokenizer_vocab; /* Number of ids of the tokenizer that read the text; 0: none. */
   int64_t tokens, documents;
   int64_t cut,    /* Number of examples with more than T tokens. */
       cut_tokens; /* Number of tokens that were dropped from these examples. */

@@ -27,11 +27,17 @@ typedef struct rf_train_settings {
   const char *work_folder; /* The run's folder, for shards made from the data. */
   rf_schedule schedule;
   uint64_t seed;
-  const char *weights_folder; /* Initial weights; NULL or "": random weights. */
-  const char *resume_folder;  /* A complete checkpoint; NULL: the run starts at step 1. */
+  const char *weights_folder;   /* Initial weights; NULL or "": random weights. */
+  const char *tokenizer_folder; /* Tokenizer of a model that has none; NULL or "": none. */
+  const char *resume_folder;    /* A complete checkpoint; NULL: the run starts at step 1. */
   rf_run_debug debug;
   rf_progress progress; /* Reports the progress of a long load. */
 } rf_train_settings;
+
+/* The folder or file whose tokenizer reads the data: "" or NULL stands for the byte tokenizer. */
+static inline const char *rf_train_tokenizer(const rf_train_settings *s) {
+  return s->tokenizer_folder && *s->tokenizer_folder ? s->tokenizer_folder : s->weights_folder;
+}
 
 /* A parameter's tensor ids in the training plan; RF_NONE: none. A master may be the f32 weight. */
 typedef struct rf_state_tensors {

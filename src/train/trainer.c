@@ -55,7 +55,7 @@ rf_status rf_trainer_open(const rf_train_settings *settings, rf_trainer **out, r
   RF_GO(rf_plan_make(&settings->model, &settings->plan, &trainer->plan, error));
   RF_GO(rf_plan_require_fit(trainer->plan, error));
   rf_source_options data = {.model = &settings->model,
-                            .model_folder = settings->weights_folder,
+                            .model_folder = rf_train_tokenizer(settings),
                             .seq = build->seq,
                             .pack = settings->pack,
                             .val_fraction = settings->val_fraction,

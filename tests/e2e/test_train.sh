@@ -89,6 +89,49 @@ case_signs_of_life() {
   says '^\[[#.]+\] [0-9]+/100000000 .* left$'
 }
 
+# --tokenizer: a model from scratch trains on the ids of a tokenizer, and its checkpoint has the
+# tokenizer. Without one, a large vocabulary is an error.
+case_tokenizer() {
+  mkdir bpe
+  python3 - <<'PY'
+import json
+kept = [*range(33, 127), *range(161, 173), *range(174, 256)]
+others = [b for b in range(256) if b not in kept]
+letter = {b: chr(b) for b in kept} | {b: chr(256 + n) for n, b in enumerate(others)}
+merges = [("t", "h"), ("th", "e"), (letter[32], "the"), ("a", "n")]
+vocab = {letter[b]: b for b in range(256)} | {a + b: 256 + n for n, (a, b) in enumerate(merges)}
+byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+json.dump({"version": "1.0", "truncation": None, "padding": None, "added_tokens": [], "normalizer": None,
+           "pre_tokenizer": byte_level, "post_processor": None, "decoder": byte_level,
+           "model": {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
+                     "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False, "vocab": vocab,
+                     "merges": [" ".join(m) for m in merges]}}, open("bpe/tokenizer.json", "w"))
+PY
+  cp bpe/tokenizer.json own.json
+  SPEC=gpt:layers=2,width=32,heads=2,ff=64,seq=32,vocab
+  from_scratch() { "$RAFTER" train "$@" "${QUICK[@]}" --data book.txt --steps 2 --val-every 0; }
+  status 0 "$RAFTER" tokenize bpe --input book.txt --output book.shard
+  status 0 from_scratch $SPEC=260 --tokenizer bpe --out bytes && ! grep -q notice err &&
+    cmp bytes/book.txt.shard book.shard || fail 'train --tokenizer does not read the ids of tokenize'
+  status 0 from_scratch $SPEC=300 --tokenizer own.json --out wide && says 'notice: .* 260 ids, the model 300'
+  cmp wide/checkpoint-00000002/tokenizer.json own.json || fail 'the checkpoint has another tokenizer'
+  status 0 "$RAFTER" generate wide --prompt 'the the' --max-tokens 2 --json &&
+    holds out 'd["prompt_tokens"] == 2'
+  rm -r bpe own.json
+  status 0 "$RAFTER" train --resume wide --steps 4 # the run has a copy
+  refuses 1 'id 258: expected below 258' from_scratch $SPEC=258 --tokenizer wide/tokenizer --out no
+  refuses 1 'nowhere' from_scratch $SPEC=260 --tokenizer nowhere --out no
+  refuses 2 'tokenizer of its own' from_scratch wide/checkpoint-00000002 --tokenizer wide/tokenizer --out no
+  refuses 2 'at most 4096, got 8192' from_scratch $SPEC=8192 --out no &&
+    says '^hint: .*--tokenizer.*vocab=256'
+  refuses 2 'at most 4096, got 50257' "$RAFTER" train gpt2 --batch 1 --seq 16 --data book.txt --out no
+  echo '{"text": "a text, not ids"}' >row.jsonl
+  refuses 1 'no tokenizer .*line 1' "$RAFTER" train $SPEC=8192 --data row.jsonl --out no &&
+    says '^hint: .*--tokenizer'
+  [ ! -e no ] || fail 'a refused run leaves a folder'
+  status 0 from_scratch $SPEC=2048 --out padded && says 'notice: .* 257 ids, the model 2048'
+}
+
 # The kinds of data.
 case_kinds_of_data() {
   status 0 "${TRAIN[@]}" --data book.txt --steps 6 --val-every 3 --out run && losses run >first.txt
