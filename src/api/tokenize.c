@@ -130,10 +130,50 @@ done:
   return status;
 }
 
+/* --train: makes a tokenizer from the text of a file. */
+static rf_status train(const rf_options *o, const rafter_sink *sink, rf_error *error) {
+  enum { MOST = 1 << 30 };
+  const char *input = rf_options_text(o, "train"), *folder = rf_options_text(o, "output");
+  int64_t vocab = rf_options_int(o, "vocab");
+  rf_tokenizer *tokenizer = NULL;
+  char *text = NULL;
+  size_t bytes = 0;
+  bool written;
+  rf_ids ids = {0};
+  rf_status status = RAFTER_OK;
+  if (!folder || rf_options_argument(o, 0))
+    return RF_FAIL(error, RAFTER_INVALID, "rafter tokenize --train book.txt --vocab 8192 --output DIR",
+                   folder ? "--train makes a new tokenizer (expected no MODEL, got %.200s)"
+                          : "--train needs a folder for the tokenizer (--output is missing)",
+                   rf_options_argument(o, 0));
+  RF_TRY(rf_file_read(input, MOST, &text, &bytes, error));
+  RF_GO(rf_tokenizer_train(text, bytes, vocab, sink->stop, &tokenizer, error));
+  RF_GO(rf_make_folders(folder, error));
+  RF_GO(rf_tokenizer_json_write(tokenizer, NULL, 0, folder, &written, error));
+  RF_GO(rf_tokenizer_encode(tokenizer, text, bytes, 0, &ids, error));
+  int64_t made = rf_tokenizer_vocab(tokenizer);
+  rf_say(sink, "%lld ids written to %s; %s becomes %lld tokens of %.2f bytes\n", (long long)made, folder,
+         input, (long long)ids.count, ids.count ? (double)bytes / (double)ids.count : 0);
+  if (made < vocab)
+    rf_note(sink, "notice: the text has too few repeated pairs for more ids (expected %lld, got %lld)\n",
+            (long long)vocab, (long long)made);
+  rf_put_json(sink, json_pack("{ss ss sI sI sI}", "command", "tokenize", "output", folder, "vocab",
+                              (json_int_t)made, "bytes", (json_int_t)bytes, "count", (json_int_t)ids.count));
+done:
+  rf_tokenizer_close(tokenizer);
+  rf_ids_free(&ids);
+  free(text);
+  return status;
+}
+
 static rf_status rf_command_tokenize(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
   const rf_options *o = job->options;
   rf_tokenizer *tokenizer = NULL;
   int64_t vocab = 0;
+  if (rf_options_is_set(o, "train")) return train(o, sink, error);
+  if (!rf_options_argument(o, 0))
+    return RF_FAIL(error, RAFTER_INVALID, "give a model or a tokenizer, or make one with --train FILE",
+                   "tokenize needs MODEL");
   RF_TRY(open_tokenizer(rf_options_argument(o, 0), &tokenizer, &vocab, error));
   rf_status status = rf_options_is_set(o, "decode") ? decode(o, tokenizer, sink, error)
                                                     : encode(o, tokenizer, vocab, sink, error);
@@ -145,17 +185,22 @@ static const rf_option TOKENIZE[] = {
     RF_WORDS("text", TEXT, "TEXT", NULL, "Text", "text to convert to tokens"),
     RF_WORDS("input", PATH, "FILE", NULL, "Text", "file to convert to tokens"),
     RF_WORDS("decode", LIST, "IDS", NULL, "Text", "token ids to convert to text"),
+    RF_WORDS("train", PATH, "FILE", NULL, "New tokenizer",
+             "text of at most 1 GiB from which to make a byte-level BPE, in the folder --output"),
+    RF_NUMBER("vocab", INT, "IDS", 257, 1 << 20, "8192", "New tokenizer",
+              "ids of the new tokenizer: 256 bytes, merged pairs and <|endoftext|>"),
     RF_WORDS("output", PATH, "FILE", NULL, "Output",
-             "shard file for the tokens; with loss masks for .jsonl rows"),
+             "shard file for the tokens, with loss masks for .jsonl rows; with --train: a folder"),
     {.name = NULL},
 };
 
 const rf_command RF_COMMAND_TOKENIZE = {
-    RF_COMMAND_HEAD("tokenize", "MODEL", 1, 1, "Files",
-                    "Convert text to tokens and back, or a file to a token shard."),
+    RF_COMMAND_HEAD("tokenize", "[MODEL]", 0, 1, "Files",
+                    "Convert text to tokens and back, or a file to a token shard; make a tokenizer."),
     .options = {RF_TABLE(TOKENIZE), RF_TABLE(RF_SPECIAL_OPTIONS), RF_TABLE(RF_EXAMPLE_OPTIONS),
                 RF_TABLE(RF_EVERY_OPTIONS)},
     .examples = {"tokenize models/org/name --text 'Hello, world'",
                  "tokenize models/org/name --decode 9906,11,1917",
-                 "tokenize models/org/name --input book.txt --output book.shard # for train --data"},
+                 "tokenize models/org/name --input book.txt --output book.shard # for train --data",
+                 "tokenize --train book.txt --vocab 8192 --output bpe # for train --tokenizer bpe"},
     .run = rf_command_tokenize};

@@ -41,8 +41,8 @@ rf_status rf_tokenizer_open(const char *path, rf_tokenizer **tokenizer, rf_error
  * tensors. A byte-level BPE is also written as tokenizer.json, and a SentencePiece vocabulary as
  * tokenizer.model. *copied is the number of tokenizer files found. */
 rf_status rf_tokenizer_files_copy(const char *from, const char *to_folder, int *copied, rf_error *error);
-/* Copies the tokenizer `from`, a folder or a file of any name that rf_tokenizer_open reads, into the
- * new folder `to_folder`, where rf_tokenizer_open finds the same tokenizer. */
+/* Copies the tokenizer `from`, a folder or a file of any name that rf_tokenizer_open reads. It goes
+ * to the new folder `to_folder`, where rf_tokenizer_open finds the same tokenizer. */
 rf_status rf_tokenizer_place(const char *from, const char *to_folder, rf_error *error);
 /* Writes a tokenizer_config.json which says that the model was trained on bytes. */
 rf_status rf_tokenizer_bytes_write(const char *to_folder, int64_t vocab, rf_error *error);
@@ -94,6 +94,17 @@ typedef struct rf_vocabulary {
 } rf_vocabulary;
 rf_status rf_tokenizer_build(const rf_vocabulary *vocabulary, const char *where, rf_tokenizer **tokenizer,
                              rf_error *error);
+/* Makes a byte-level BPE with at most `vocab` ids (at least 257) from a text. GPT-2's pattern splits
+ * the text into words. The first 256 ids are the bytes in GPT-2's order. Each further id joins the
+ * pair of ids that is adjacent in most places. Of equal pairs, the one with the smaller left id is
+ * joined, then the one with the smaller right id. Pairs in one place only, or of more than 1024
+ * bytes, are not joined. The last id is <|endoftext|>. RAFTER_INTERRUPTED: *stop became non-zero. */
+rf_status rf_tokenizer_train(const char *text, size_t bytes, int64_t vocab, const volatile int *stop,
+                             rf_tokenizer **tokenizer, rf_error *error);
+/* Writes a byte-level BPE as tokenizer.json and tokenizer_config.json to an existing folder.
+ * *written is false for any other tokenizer. `chat_template` may be NULL. */
+rf_status rf_tokenizer_json_write(const rf_tokenizer *tokenizer, const char *chat_template,
+                                  size_t template_bytes, const char *folder, bool *written, rf_error *error);
 /* Parses the text of a tokenizer.json; `where` is the file name in errors. */
 rf_status rf_tokenizer_json_read(const char *text, size_t bytes, const char *where, rf_tokenizer **tokenizer,
                                  rf_error *error);

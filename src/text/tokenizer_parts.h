@@ -302,10 +302,6 @@ bool rf_tokenizer_says_bytes(const char *folder);
 /* Writes the tokenizer.* metadata of a GGUF file as a GGUF file without tensors. *written is false
  * if the file has no vocabulary. */
 rf_status rf_tokenizer_gguf_extract(const char *from, const char *to, bool *written, rf_error *error);
-/* Writes a byte-level BPE and its chat template (may be NULL) as tokenizer.json and
- * tokenizer_config.json. *written is false for any other tokenizer. */
-rf_status rf_tokenizer_json_write(const rf_tokenizer *tokenizer, const char *chat_template,
-                                  size_t template_bytes, const char *folder, bool *written, rf_error *error);
 /* Writes tokenizer_config.json with the special tokens and the chat template. If `class` is NULL,
  * the file names no tokenizer class but says whether BOS and EOS are added around a text. */
 rf_status rf_tokenizer_config_write(const rf_tokenizer *tokenizer, const char *class,

@@ -39,4 +39,28 @@ refuses 1 'cut.json' "$RAFTER" tokenize cut.json --text a
 : >empty.model
 refuses 1 'empty.model' "$RAFTER" tokenize empty.model --text a
 
+# --train: a new tokenizer, with which a model trains from scratch and generates.
+text book.txt 20000
+status 0 "$RAFTER" tokenize --train book.txt --vocab 400 --output bpe --json &&
+  holds out '257 < d["vocab"] <= 400 and d["count"] < d["bytes"] / 2' && cp bpe/tokenizer.json first.json
+status 0 "$RAFTER" tokenize --train book.txt --vocab 400 --output bpe &&
+  same first.json bpe/tokenizer.json 'a second training'
+head -c 2000 book.txt >part.txt
+status 0 "$RAFTER" tokenize bpe --input part.txt --json &&
+  ids=$(ask out '",".join(map(str, d["tokens"]))') &&
+  status 0 "$RAFTER" tokenize bpe --decode "$ids" --json &&
+  holds out 'd["text"] == open("part.txt").read()' 'the tokens decode to the text'
+status 0 "$RAFTER" train gpt:layers=1,width=32,heads=2,ff=64,seq=32,vocab=8192 --tokenizer bpe \
+  --data book.txt --batch 2 --steps 2 --threads 2 --val-every 0 --out scratch &&
+  status 0 "$RAFTER" generate scratch --prompt 'unto them' --max-tokens 2 --json &&
+  holds out 'd["prompt_tokens"] < 9'
+printf 'ab' >short.txt
+status 0 "$RAFTER" tokenize --train short.txt --vocab 300 --output short &&
+  says 'notice: .*expected 300, got 257'
+refuses 2 'output is missing' "$RAFTER" tokenize --train book.txt
+refuses 2 'expected no MODEL' "$RAFTER" tokenize bpe --train book.txt --output other
+refuses 2 '257 to' "$RAFTER" tokenize --train book.txt --vocab 256 --output other
+refuses 1 'nothere' "$RAFTER" tokenize --train nothere.txt --output other
+refuses 2 'needs MODEL' "$RAFTER" tokenize --text a
+
 finish
