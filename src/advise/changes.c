@@ -35,7 +35,8 @@ static rf_status plan_options(const rf_commands *commands, const json_t *entry, 
   for (size_t i = 0; i < sizeof found / sizeof *found; i++) {
     char text[32];
     const json_t *value = json_object_get(settings, found[i]);
-    bool trains = !strcmp(job_of(run, plan), "train");
+    /* `train` and `plan` have different default lengths */
+    bool trains = !strcmp(job_of(run, plan), "train") && strcmp(found[i], "seq") != 0;
     snprintf(text, sizeof text, "%lld", (long long)json_integer_value(value));
     if (!trains && json_is_integer(value)) RF_GO(rf_options_set(o, found[i], text, error));
   }

@@ -24,6 +24,7 @@ static rf_status resolve_lengths(rafter_plan *p, const rf_options *o, lengths *l
   l->answer = rf_options_int_or(o, "max-tokens", half < 256 ? half : 256);
   l->samples = (int)rf_options_int_or(o, "samples", 1);
   if (!rf_options_given(o, "seq")) s->plan.build.seq = l->prompt + l->answer;
+  s->seq_default = false;
   if (s->model.position == RF_POSITION_LEARNED && s->plan.build.seq > s->model.max_seq)
     return RF_FAIL(error, RAFTER_INVALID, "lower --prompt-tokens or --max-tokens",
                    "%s has positions for fewer tokens (expected at most %lld, got %lld + %lld)",
@@ -677,13 +678,32 @@ static rf_status check_effect(const rf_options *o, const char *job, rf_error *er
   return RAFTER_OK;
 }
 
+/* Adds the defaults that the plan uses to the assumptions. */
+static void say_defaults(rafter_plan *p) {
+  const rf_settings *s = &p->settings;
+  const rf_build_options *b = &s->plan.build;
+  char line[240];
+  if (s->seq_default) {
+    snprintf(line, sizeof line, "sequences have %lld tokens (default of --seq; the model's maximum is %lld)",
+             (long long)b->seq, (long long)s->model.max_seq);
+    json_array_append_new(p->assumptions, json_string(line));
+  }
+  if (s->dtype_default && !s->fit) {
+    snprintf(line, sizeof line, "the dtype is %s (default of --dtype on %.60s)", rf_dtype_name(b->dtype),
+             s->machine.name);
+    json_array_append_new(p->assumptions, json_string(line));
+  }
+}
+
 rf_status rf_plan_job(rafter_plan *plan, const rf_options *options, const char *job, rf_error *error) {
   for (size_t i = 0; i < sizeof JOBS / sizeof *JOBS; i++) {
     if (strcmp(JOBS[i].name, job)) continue;
     plan->job = JOBS[i].name;
     RF_TRY(check_effect(options, job, error));
     RF_TRY(rf_settings_resolve(options, JOBS[i].settings, &plan->settings, error));
-    return (plan->sized ? JOBS[i].size : JOBS[i].make)(plan, options, error);
+    RF_TRY((plan->sized ? JOBS[i].size : JOBS[i].make)(plan, options, error));
+    say_defaults(plan);
+    return RAFTER_OK;
   }
   return RF_FAIL(error, RAFTER_INVALID, NULL, "unknown job %s", job);
 }

@@ -68,6 +68,8 @@ static rf_report_plan report_of(const rafter_plan *p) {
                           .prefill = p->prefill,
                           .job = p->job,
                           .whole = p->whole.phases ? &p->whole : NULL,
+                          .seq_default = p->settings.seq_default,
+                          .dtype_default = p->settings.dtype_default && !p->settings.fit,
                           .prompts = p->prompts,
                           .samples = p->samples,
                           .advice = p->advice,

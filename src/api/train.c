@@ -379,12 +379,14 @@ static rf_status save_checkpoint(rafter_trainer *t, run_log *log, rf_error *erro
   return RAFTER_OK;
 }
 
-/* The options for run.json, with which the run can be repeated. If a run continues in its own
- * folder, --resume is left out, so that the options repeat the run from its start. */
+/* The options for run.json, with which the run can be repeated and planned: `plan` has another
+ * default of --seq. If a run continues in its own folder, --resume is left out, so that the options
+ * repeat the run from its start. */
 static json_t *recorded_options(const rafter_trainer *t, const rf_options *o) {
   char run[4096];
   json_t *options = rf_options_json(o);
   if (!by_epochs(o)) json_object_del(options, "epochs");
+  json_object_set_new(options, "seq", json_integer((json_int_t)t->trainer->plan->options.build.seq));
   if (!rf_options_is_set(o, "resume")) return options;
   run_of(rf_options_text(o, "resume"), run);
   if (same_folder(run, t->out)) json_object_del(options, "resume");

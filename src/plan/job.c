@@ -120,9 +120,21 @@ static rf_status resolve_backend(const rf_options *options, const rf_machine *ma
                                  "unknown backend %s", rf_options_text_or(options, "backend", ""));
 }
 
+/* Without --seq, `rafter plan` uses a length that people train and serve with: many models take
+ * contexts that are far longer. Commands that run a model use its longest sequence. */
+static int64_t default_seq(const rf_options *options, const rf_model *model) {
+  return plans(options) && model->max_seq > RF_PLAN_SEQ ? RF_PLAN_SEQ : model->max_seq;
+}
+
+/* Without --dtype, `rafter plan` uses bf16 on accelerators, whose f32 products are slow. */
+static rf_dtype resolve_dtype(const rf_options *options, const rf_machine *machine) {
+  if (given(options, "dtype")) return is(options, "dtype", "bf16") ? RF_BF16 : RF_F32;
+  return plans(options) && machine->kind != RF_MACHINE_CPU && machine->flops[RF_BF16] > 0 ? RF_BF16 : RF_F32;
+}
+
 static rf_status resolve_seq(const rf_options *options, const rf_model *model, rf_build_options *build,
                              rf_error *error) {
-  build->seq = rf_options_int_or(options, "seq", model->max_seq);
+  build->seq = rf_options_int_or(options, "seq", default_seq(options, model));
   if (model->position == RF_POSITION_LEARNED && build->seq > model->max_seq)
     return RF_FAIL(error, RAFTER_INVALID, "lower --seq",
                    "%s has positions for fewer tokens (--seq: expected at most %lld, got %lld)", model->name,
@@ -331,7 +343,7 @@ rf_status rf_settings_resolve(const rf_options *options, const char *job, rf_set
   build->chunk = rf_options_int_or(options, "prefill-chunk", 0);
   build->sequences = rf_options_int_or(options, "sequences", 0);
   build->top = score ? (int)rf_options_int_or(options, "top", 0) : 0;
-  build->dtype = is(options, "dtype", "bf16") ? RF_BF16 : RF_F32;
+  build->dtype = resolve_dtype(options, &s->machine);
   build->softmax = is(options, "softmax", "bf16") ? RF_BF16 : RF_F32;
   build->dropout = (float)rf_options_float_or(options, "dropout", -1);
   RF_TRY(resolve_optimizer(options, build, error));
@@ -341,6 +353,8 @@ rf_status rf_settings_resolve(const rf_options *options, const char *job, rf_set
   plan->collectives = (rf_collectives)choice_or(options, "collectives", RF_COLLECTIVES_CORE);
   RF_TRY(rf_remat_parse(rf_options_text_or(options, "remat", "none"), &plan->remat, error));
   s->fit = given(options, "fit");
+  s->seq_default = plans(options) && !given(options, "seq");
+  s->dtype_default = plans(options) && !given(options, "dtype");
   plan->budget_bytes = s->fit && !rf_options_bare(options, "fit") ? rf_options_int(options, "fit") : 0;
   s->vary = (rf_fit_vary){.remat = !given(options, "remat"),
                           .mesh = train && s->machine.chips > 1 && !given(options, "mesh"),
@@ -362,8 +376,10 @@ const rf_option RF_MODEL_OPTIONS[] = {
     RF_CHOICE("cpu", "auto|base|avx2|avx512|avx512bf16|amx", "auto", "Machine",
               "highest instruction set to use; results are bit-identical with every set except amx, which "
               "rounds bf16 products differently"),
-    RF_CHOICE("dtype", "f32|bf16", "f32", "Precision",
-              "dtype of weights and activations; bf16 keeps f32 master weights when training"),
+    RF_CHOICE(
+        "dtype", "f32|bf16", "f32", "Precision",
+        "dtype of weights and activations; bf16 keeps f32 master weights when training\nFor accelerators, "
+        "plan takes bf16 if this is unset."),
     RF_CHOICE(
         "weights", "file|f32|bf16|int8|q4|fp8|int4", "file", "Precision",
         "dtype of weights that are not trained; file: as in a GGUF file, else --dtype\nOther dtypes are "
@@ -394,7 +410,8 @@ const rf_option RF_CACHE_OPTIONS[] = {
 
 const rf_option RF_STEP_OPTIONS[] = {
     RF_NUMBER("seq", TOKENS, NULL, 1, 1 << 24, NULL, "Memory",
-              "tokens in a sequence; unset: the longest the model takes"),
+              "tokens in a sequence; unset: the longest the model takes\nplan takes at most 4096 if this is "
+              "unset."),
     RF_NUMBER("microbatch", INT, "SEQUENCES", 1, 1 << 20, NULL, "Memory",
               "sequences computed at once; unset: batch / accumulate"),
     RF_NUMBER("accumulate", INT, NULL, 1, 1 << 20, NULL, "Memory",

@@ -6,6 +6,8 @@
 #include "plan/plan.h"
 #include "model/weights.h"
 
+enum { RF_PLAN_SEQ = 4096 }; /* default length of `rafter plan`, if the model takes longer ones */
+
 typedef struct rf_settings {
   rf_model model;
   char weights_folder[4096]; /* "" if MODEL is a preset or an inline shape */
@@ -15,6 +17,7 @@ typedef struct rf_settings {
   rf_plan_options plan;
   rf_fit_vary vary; /* settings that the user left to --fit */
   bool fit;
+  bool seq_default, dtype_default; /* `rafter plan` chose --seq or --dtype */
 } rf_settings;
 
 /* Resolves the options into settings. Reports every error that can be found without a device.

@@ -30,7 +30,8 @@ typedef struct rf_report_plan {
   const char *job;        /* "train", "generate" and so on */
   /* Time, rate, work and cost of the whole job. NULL: those of one step of `plan`. */
   const rf_report_whole *whole;
-  int64_t prompts, samples; /* prompts of the job, and answers to each of them; 0: no prompts */
+  bool seq_default, dtype_default; /* mark the sequence length or the dtype as a default */
+  int64_t prompts, samples;        /* prompts of the job, and answers to each of them; 0: no prompts */
   const rf_advice *advice;
   int advice_count;
   /* The object "memory" of a job with several phases. If NULL, "memory" is made from `plan`. */
@@ -64,7 +65,7 @@ typedef struct rf_report_walk {
 /* Predicted, measured and limit seconds of a call of each op (docs/formats.md, "report.json"). */
 json_t *rf_report_walk_json(const rf_report_walk *walk);
 
-/* The next four functions write a number with its unit into `text` and return it: "5.94 GiB". */
+/* The next five functions write a number with its unit into `text` and return it: "5.94 GiB". */
 char *rf_text_bytes(double bytes, char text[32]);
 /* "1.23 s", "45.6 ms", "789 us". */
 char *rf_text_seconds(double seconds, char text[32]);
@@ -73,5 +74,7 @@ char *rf_text_flops(double flops, char text[32]);
 char *rf_text_rate(double bps, char text[32]); /* bytes per second, "18.0 TB/s" */
 /* "156 M", "8.03 B". */
 char *rf_text_count(double count, char text[32]);
+/* "131,072". */
+char *rf_text_whole(int64_t count, char text[32]);
 
 #endif

@@ -52,3 +52,14 @@ char *rf_text_flops(double flops, char text[32]) {
   snprintf(text, 32, "%.2fe%d FLOP", flops / pow(10, exponent), exponent);
   return text;
 }
+
+char *rf_text_whole(int64_t count, char text[32]) {
+  char digits[32];
+  int length = snprintf(digits, sizeof digits, "%lld", (long long)count), at = 0;
+  for (int i = 0; i < length && at < 30; i++) {
+    if (i > 0 && digits[i - 1] != '-' && (length - i) % 3 == 0) text[at++] = ',';
+    text[at++] = digits[i];
+  }
+  text[at] = 0;
+  return text;
+}

@@ -42,7 +42,7 @@ PY
 # right order.
 case_published_peaks() {
   peak() { "$RAFTER" plan uva --on a5000 --json "$@" | python3 -c 'import json,sys; print(json.load(sys.stdin)["memory"]["peak_bytes"])'; }
-  f32=$(peak --batch 64 --accumulate 4 --seq 512) bf16=$(peak --batch 64 --accumulate 4 --seq 512 --dtype bf16)
+  f32=$(peak --batch 64 --accumulate 4 --seq 512 --dtype f32) bf16=$(peak --batch 64 --accumulate 4 --seq 512 --dtype bf16)
   block=$(peak --batch 64 --accumulate 4 --seq 512 --dtype bf16 --remat block) whole=$(peak --batch 64 --seq 512 --dtype bf16 --remat block)
   [ "$f32" -gt "$bf16" ] && [ "$bf16" -gt "$block" ] && [ "$whole" -gt "$block" ] ||
     fail "peaks are not ordered: f32 $f32, bf16 $bf16, remat block $block, without accumulation $whole"
@@ -195,7 +195,7 @@ case_sweeps() {
   refuses 2 'did you mean .layers' "$RAFTER" plan "$TINY" --sweep MODEL:lyers=1,2
   # From one batch to the next, memory grows only by activations, until it exceeds the machine's
   # memory.
-  status 0 "$RAFTER" plan gpt2 --on a5000 --sweep batch=8..64 --json && holds out 'any(c["what"] == "fit" and c["at"] == "64" and "activation" in c["cause"] for c in d["cliffs"])' 'the first batch that does not fit, with its cause'
+  status 0 "$RAFTER" plan gpt2 --on a5000 --dtype f32 --sweep batch=8..64 --json && holds out 'any(c["what"] == "fit" and c["at"] == "64" and "activation" in c["cause"] for c in d["cliffs"])' 'the first batch that does not fit, with its cause'
   # A model of twice the size takes twice the time. This is not a cliff, whatever its tokens per
   # second.
   status 0 "$RAFTER" plan gpt2 --on a5000 --batch 1 --sweep MODEL:layers=6,12,24 --json && holds out 'not [c for c in d["cliffs"] if c["what"] in ("time", "rate")]' 'a larger model is not a cliff'
@@ -374,7 +374,8 @@ case_scaling() {
 # directions in each step. Transfers that no work hides are exposed.
 case_offload() {
   for how in core none; do
-    status 0 "$RAFTER" plan gpt2 --on a100-80g --batch 4 --accumulate 2 --offload optimizer --collectives $how --json && {
+    STEP=(gpt2 --on a100-80g --dtype f32 --batch 4 --accumulate 2 --offload optimizer)
+    status 0 "$RAFTER" plan "${STEP[@]}" --collectives $how --json && {
       holds out '0 <= d["memory"]["host_bytes"] - 8 * d["model"]["parameters"] < 128 * 2 * 150 and d["memory"]["by_class"]["moment"] == 0 and d["memory"]["host_capacity_bytes"] is None'
       holds out 'abs(d["time"]["offload_seconds"] - 2 * 8 * d["model"]["parameters"] / 3.2e10) < 1e-3 * d["time"]["offload_seconds"] and d["settings"]["offload"] == ["optimizer"]'
       [ $how = core ] || holds out 'abs(d["time"]["offload_exposed_seconds"] - d["time"]["offload_seconds"]) < 1e-9' 'what the core waits for is all'
@@ -405,7 +406,7 @@ case_offload() {
 case_pictures() {
   if command -v gnuplot >/dev/null; then
     status 0 "$RAFTER" plan gpt2 --on a5000 --batch 8 --plot plan.png && [ "$(head -c 8 plan.png | od -An -tx1 | tr -d ' ')" = 89504e470d0a1a0a ] || fail "--plot plan.png is no PNG"
-    status 0 "$RAFTER" plan gpt2 --on a5000 --sweep batch=8..64 --plot sweep.svg && python3 -c 'import xml.dom.minidom as m; t = m.parse("sweep.svg").toxml(); assert "memory per chip (GiB)" in t and "a5000: 23.5 GiB" in t and "tokens per second" in t, t[:200]' || fail "the SVG of a sweep lacks its labels or the limit"
+    status 0 "$RAFTER" plan gpt2 --on a5000 --dtype f32 --sweep batch=8..64 --plot sweep.svg && python3 -c 'import xml.dom.minidom as m; t = m.parse("sweep.svg").toxml(); assert "memory per chip (GiB)" in t and "a5000: 23.5 GiB" in t and "tokens per second" in t, t[:200]' || fail "the SVG of a sweep lacks its labels or the limit"
     status 0 "$RAFTER" plan uva --on a5000 --batch 64 --seq 512 --fit 8GiB --plot fit.svg && grep -q 'limit 8.00 GiB' fit.svg || fail "the frontier lacks its limit"
     refuses 1 'no/such|No such' "$RAFTER" plan gpt2 --on a5000 --plot no/such/folder.png
   fi
@@ -494,6 +495,42 @@ case_plan_is_the_run() {
     status 0 "$RAFTER" train "$TINY" "${QUICK[@]}" $settings --data random:seed=0 --steps 2 --out "run$RANDOM$RANDOM" --json &&
       holds out "rows[0]['arena_bytes'] == rows[0]['peak_bytes'] == $planned" "train ${settings:-with defaults} takes what the plan says ($planned bytes)"
   done
+}
+
+# Without --seq and --dtype, a plan takes 4096 tokens, or the model's maximum if it is shorter, and
+# bf16 on accelerators. The output says so. A given value wins, wherever it is given.
+case_defaults() {
+  status 0 "$RAFTER" plan gemma3-1b --on h200 --batch 1 && {
+    says "^batch 1 x 4096 tokens .default; the model's maximum is 32,768., 1 micro.* bf16 .default.," out
+  }
+  status 0 "$RAFTER" plan gemma3-1b --on h200 --batch 1 --json && {
+    holds out 'd["settings"]["seq"] == 4096 and d["settings"]["dtype"] == "bf16"'
+    holds out 'sum("(default of --" in a for a in d["assumptions"]) == 2' 'assumptions name the defaults'
+  }
+  status 0 "$RAFTER" plan gpt2 --on h200 --job score --json && holds out 'd["settings"]["seq"] == 1024'
+  status 0 "$RAFTER" plan gemma3-1b --job generate --on h200 --batch 1 &&
+    says "^1 sequences of up to 4096 tokens .default; the model's maximum is 32,768., bf16 .default.$" out
+  status 0 "$RAFTER" plan "$TINY" --json && holds out 'd["settings"]["dtype"] == "f32"' 'f32 on a CPU'
+  status 0 "$RAFTER" plan gpt2 --on h200 --seq 512 --dtype f32 &&
+    says '^batch 8 x 512 tokens .1 micro.*, f32, ' out
+  printf '{"dtype": "f32", "seq": 256}' >given.json
+  status 0 "$RAFTER" plan gpt2 --on h200 --config given.json --json && {
+    holds out 'd["settings"]["seq"] == 256 and d["settings"]["dtype"] == "f32"' '--config wins'
+    holds out 'not any("(default of --" in a for a in d["assumptions"])'
+  }
+  status 0 "$RAFTER" plan gpt2 --on h200 --compare dtype=f32 seq=512 --json &&
+    holds out '[d[k]["settings"][o] for k in "ab" for o in ("dtype", "seq")] == ["f32", 1024, "bf16", 512]'
+  status 0 "$RAFTER" plan gpt2 --on h200 --sweep dtype=f32,bf16 --json &&
+    holds out '[r["settings"]["dtype"] for r in d["rows"]] == ["f32", "bf16"]' '--sweep wins'
+  # Jobs that answer prompts have the length of prompt and answer.
+  ROLL=(gemma3-1b --on h200 --job rollout --batch 2 --prompt-tokens 100 --max-tokens 28)
+  status 0 "$RAFTER" plan "${ROLL[@]}" --json &&
+    holds out 'd["settings"]["seq"] == 128 and not any("of --seq" in a for a in d["assumptions"])'
+  # Training keeps its defaults, and its options plan the same step.
+  LONG=${TINY%seq=32}seq=8192
+  status 0 "$RAFTER" train "$LONG" --batch 1 --threads 2 --data random:seed=0 --steps 1 --out long --json &&
+    status 0 "$RAFTER" plan --config long/run.json --json &&
+    holds out 'd["settings"]["seq"] == 8192 and d["digest"] == json.load(open("long/plan.json"))["digest"]'
 }
 
 cases "$@"

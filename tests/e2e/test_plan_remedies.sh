@@ -30,13 +30,13 @@ export RAFTER
 follows() { python3 follow.py "$@" 2>why || fail "plan ${*:2}: $(cat why)"; }
 
 # Training: keeping less, smaller microbatches, sharded states, more chips.
-follows '--remat' gpt2 --on a5000 --batch 64
+follows '--remat' gpt2 --on a5000 --batch 64 --dtype f32
 follows '--microbatch' uva --on a5000 --batch 2048 --dtype bf16 --remat block
 follows '--zero 1' gemma2-9b --on h100-sxm:8 --mesh data=8 --batch 8 --seq 512 --dtype bf16 --remat block
 follows '--zero' llama3-8b --on h100-sxm:4x8 --mesh data=32 --batch 32 --seq 512 --dtype bf16 --remat block
 follows '--on tpu-v5e:' gpt2-xl --on tpu-v5e --batch 16 --dtype bf16
 follows '--on h100-sxm:' llama3-8b --on h100-sxm --batch 64 --seq 2048 --dtype bf16
-follows '--on a5000:2 --remat block --microbatch 2' gemma3-1b --on a5000
+follows '--on a5000:2 --remat block --microbatch 2' gemma3-1b --on a5000 --seq 32k --dtype f32
 follows '--on tpu-v7x:' llama3-70b --on tpu-v7x --batch 64 --seq 2048 --dtype bf16 --remat block
 # The search also suggests options that it does not try.
 follows '--on' llama3-8b --on h100-sxm --batch 64 --seq 2048 --fit

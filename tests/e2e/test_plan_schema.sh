@@ -20,7 +20,7 @@ def checker(folder, form):
 PY
   status 0 "$RAFTER" plan uva --on a5000 --batch 64 --seq 512 --sweep accumulate=1,3,4 --json &&
     cp out refused
-  status 0 "$RAFTER" plan gpt2 --on a5000 --sweep batch=8..64 --json && cp out sweep
+  status 0 "$RAFTER" plan gpt2 --on a5000 --dtype f32 --sweep batch=8..64 --json && cp out sweep
   status 0 "$RAFTER" plan --compare gpt2 gpt2-medium --on a5000 --json && cp out compare
 }
 
