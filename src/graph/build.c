@@ -179,10 +179,6 @@ static int cache_tensor(builder *b, const char *name, rf_dtype dtype, rf_kv_clas
   return id;
 }
 
-static float score_scale(const rf_model *model) {
-  return model->attn_scale > 0 ? model->attn_scale : 1.0f / __builtin_sqrtf((float)model->head_dim);
-}
-
 static int attention(builder *b, int qkv) {
   const rf_model *model = b->model;
   rf_attr attr = {.attention = {.heads = (int32_t)model->heads,
@@ -191,7 +187,7 @@ static int attention(builder *b, int qkv) {
                                 .softmax = b->options->softmax,
                                 .window = (int32_t)rf_model_window(model, b->graph->at.layer),
                                 .softcap = model->attn_softcap,
-                                .scale = score_scale(model)}};
+                                .scale = rf_model_attn_scale(model)}};
   qkv = positions(b, qkv);
   RF_BUILT(qkv);
   if (b->options->job != RF_JOB_GENERATE)
@@ -231,7 +227,7 @@ static int latent_attention(builder *b, int y) {
                                 .head_dim = (int32_t)model->head_dim,
                                 .value_dim = (int32_t)rf_model_value_dim(model),
                                 .rope_dim = rotation.dim,
-                                .scale = score_scale(model)}};
+                                .scale = rf_model_attn_scale(model)}};
   rf_attr rope = {.rope = {.heads = 1, .head_dim = (int32_t)model->rope_dim, .rotation = rotation}};
   rf_attr norms = {.norm = {.eps = model->norm_eps}};
   int q = latent_queries(b, y, rotation);

@@ -586,10 +586,12 @@ static void write_type(json_t *json, const config_type *type, const rf_model *mo
                         json_string(a->text));
     break;
   }
-  if (type->query_scalar > 0) {
-    double scalar = 1 / ((double)model->attn_scale * (double)model->attn_scale), whole = round(scalar);
+  if (type->query_scalar > 0) { /* a whole number only if reading it gives the same bits */
+    float scale = rf_model_attn_scale(model);
+    double scalar = 1 / ((double)scale * (double)scale), whole = round(scalar);
+    bool exact = (float)(1 / sqrt(whole)) == scale;
     json_object_set_new(json, "query_pre_attn_scalar",
-                        fabs(scalar - whole) < 1e-4 ? json_integer((json_int_t)whole) : json_real(scalar));
+                        exact ? json_integer((json_int_t)whole) : json_real(scalar));
   }
   if (type->query_scalar > 0 && model->attn_softcap == 0)
     json_object_set_new(json, "attn_logit_softcapping", json_null());

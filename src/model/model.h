@@ -158,6 +158,9 @@ typedef struct rf_model {
 static inline int64_t rf_model_expert_ff(const rf_model *model) {
   return model->expert_ff ? model->expert_ff : model->ff;
 }
+static inline float rf_model_attn_scale(const rf_model *model) {
+  return model->attn_scale > 0 ? model->attn_scale : 1.0f / __builtin_sqrtf((float)model->head_dim);
+}
 static inline int64_t rf_model_value_dim(const rf_model *model) {
   return model->value_dim ? model->value_dim : model->head_dim;
 }

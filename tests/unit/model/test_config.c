@@ -365,8 +365,32 @@ static void yarn_weighs_the_scores(void **state) {
     }
 }
 
+/* The attention scale of a shape without a scale of its own, for every width of a head: its
+ * config.json gives the same bits. */
+static void the_scale_of_a_shape_is_written(void **state) {
+  (void)state;
+  char folder[] = "/tmp/rafter-test-XXXXXX", path[64], spec[96];
+  assert_non_null(mkdtemp(folder));
+  snprintf(path, sizeof path, "%s/config.json", folder);
+  for (int head_dim = 2; head_dim <= 320; head_dim += 2) {
+    rf_model m, back;
+    rf_error error = {0};
+    snprintf(spec, sizeof spec, "gemma3:layers=2,width=64,heads=2,head_dim=%d,ff=64,vocab=50,seq=16",
+             head_dim);
+    if (rf_model_resolve(spec, &m, NULL, &error) != RAFTER_OK) fail_msg("%s", error.message);
+    assert_int_equal(rf_model_config_write(&m, RF_F32, path, NULL), RAFTER_OK);
+    if (rf_model_config_read(path, &back, &error) != RAFTER_OK) fail_msg("%s", error.message);
+    if (rf_model_attn_scale(&back) != rf_model_attn_scale(&m))
+      fail_msg("%s: %.9g became %.9g", spec, (double)rf_model_attn_scale(&m),
+               (double)rf_model_attn_scale(&back));
+  }
+  remove(path);
+  remove(folder);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(the_scale_of_a_shape_is_written),
       cmocka_unit_test(no_field_is_passed_over),
       cmocka_unit_test(larger_gemma3_lean_on_the_class),
       cmocka_unit_test(yarn_weighs_the_scores),
