@@ -203,6 +203,7 @@ void rf_batch_forget(rf_generator *g) {
     if (b->cached[i].state == RF_CACHED_KEPT) {
       rf_sequence_release(&b->pages, &b->cached[i].sequence);
       b->cached[i].state = RF_CACHED_FREE;
+      b->cached[i].pin = NULL;
     }
 }
 
@@ -335,6 +336,7 @@ static void count_all(const rf_batch *b) {
 }
 
 static rf_status take_step(rf_generator *g, rf_batch *b, rf_error *error) {
+  RF_TRY(rf_generator_refresh(g, error));
   report_cancelled(g, b);
   if (!b->first) return RAFTER_OK;
   rf_admit(g);

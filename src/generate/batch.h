@@ -103,6 +103,10 @@ rf_status rf_compute_open(rf_generator *generator, rf_error *error);
 /* RAFTER_INVALID: a token id is outside the vocabulary. `what` names the list in errors. */
 rf_status rf_check_ids(const int32_t *ids, int64_t count, int64_t vocab, const char *what, rf_error *error);
 
+/* Forgets the cache if other plans of the run have run since the last call. RAFTER_INVALID: a
+ * running answer, or the sequence of rf_generator_feed, needs the cache. */
+rf_status rf_generator_refresh(rf_generator *generator, rf_error *error);
+
 rf_status rf_batch_open(rf_generator *generator, rf_error *error);
 void rf_batch_close(rf_generator *generator);
 /* Releases the pages of all kept sequences. */

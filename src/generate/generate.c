@@ -131,6 +131,19 @@ void rf_generator_reset(rf_generator *g) {
   g->length = 0;
 }
 
+rf_status rf_generator_refresh(rf_generator *g, rf_error *error) {
+  int64_t others = g->run ? rf_run_others(g->run, g->first, 2) : 0;
+  bool in_use = g->length > 0;
+  if (others == g->others) return RAFTER_OK;
+  for (int i = 0; i < g->batch->slots; i++) in_use |= g->batch->slot[i].to != NULL;
+  if (in_use)
+    return RF_FAIL(error, RAFTER_INVALID, "finish or cancel all answers before other plans of the run run",
+                   "another plan of the run has overwritten the cache of an answer that has not ended");
+  rf_generator_reset(g);
+  g->others = others;
+  return RAFTER_OK;
+}
+
 rf_status rf_generator_feed(rf_generator *g, const int32_t *tokens, int64_t count, const float **logits,
                             rf_error *error) {
   int64_t context = g->settings.plan.build.seq, chunk = g->prefill->options.build.chunk;
@@ -140,6 +153,7 @@ rf_status rf_generator_feed(rf_generator *g, const int32_t *tokens, int64_t coun
                    "the context is full (expected at most %lld tokens, got %lld)", (long long)context,
                    (long long)(g->length + count));
   RF_TRY(rf_check_ids(tokens, count, g->settings.model.vocab, "prompt", error));
+  RF_TRY(rf_generator_refresh(g, error));
   rf_batch_forget(g);
   for (int64_t at = 0; at < count; at += chunk) {
     rf_forward_part part = {

@@ -26,6 +26,7 @@ typedef struct rf_generator {
   rf_run *run;
   int first;              /* Index of the prefill plan in the run. The decode plan has the next index. */
   bool owns;              /* true: rf_generator_close frees the plans and the run. */
+  int64_t others;         /* rf_run_others when the cache was last valid. */
   bool computes;          /* false: there are no logits, because of a simulation or the null backend. */
   struct rf_batch *batch; /* Cache and requests, see batch.h. */
   /* For rf_generator_feed: number of tokens in the cache; the logits (V) of the last token. */
@@ -48,9 +49,10 @@ int64_t rf_generate_copies(const rf_plan *decode);
 /* Makes both plans, allocates an arena and loads the weights. */
 rf_status rf_generator_open(const rf_infer_settings *settings, rf_generator **generator, rf_error *error);
 /* Opens a generator on a run that already has the weights. Plan `first` of the run must be
- * `prefill`, and plan first + 1 must be `decode`. Both must come from rf_generate_plans. The caller
- * owns the run and the plans, which must outlive the generator. If the weights change, call
- * rf_generator_reset. */
+ * `prefill`, and plan first + 1 must be `decode`. Both must come from rf_generate_plans. If the run
+ * is a trainer's, settings.plan.owner must be the trainer's plan. The caller owns the run and the
+ * plans, which must outlive the generator. Between answers, other plans of the run may run and
+ * change the weights. After the caller has changed weights itself, it calls rf_generator_reset. */
 rf_status rf_generator_bind(const rf_infer_settings *settings, rf_run *run, int first, rf_plan *prefill,
                             rf_plan *decode, rf_generator **generator, rf_error *error);
 void rf_generator_close(rf_generator *generator);
@@ -115,7 +117,8 @@ double rf_generator_prompt_seconds(const rf_generator *generator, int64_t tokens
 bool rf_generator_busy(const rf_generator *generator);
 /* Runs one step. *events lists *count events, at most 2 * build.microbatch. *count may be 0. The
  * error of one answer is in its event. The step fails only if the run fails, and must then not be
- * repeated. Allocates nothing. */
+ * repeated. RAFTER_INVALID: another plan of the run has run since an answer began; cancel the
+ * running answers. Allocates nothing. */
 rf_status rf_generator_step(rf_generator *generator, const rf_event **events, int *count, rf_error *error);
 /* Cancels an answer that runs or waits. Sample -1 means all answers of the request. If the request
  * has `keep`, the answer stays cached. The next steps report RF_FINISH_CANCELLED. An answer that

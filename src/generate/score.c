@@ -14,34 +14,50 @@ rf_status rf_score_plan(const rf_infer_settings *settings, rf_plan **plan, rf_er
   return rf_plan_make(&settings->model, &options, plan, error);
 }
 
-rf_status rf_scorer_open(const rf_infer_settings *settings, rf_scorer **out, rf_error *error) {
-  rf_status status = RAFTER_OK;
+rf_status rf_scorer_bind(const rf_infer_settings *settings, rf_run *run, int number, rf_plan *plan,
+                         rf_scorer **out, rf_error *error) {
   rf_scorer *s = calloc(1, sizeof *s);
   if (!s) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while opening a scorer");
-  s->settings = *settings;
+  *s = (rf_scorer){.settings = *settings,
+                   .plan = plan,
+                   .run = run,
+                   .number = number,
+                   .tokens = rf_run_named(run, number, "tokens", NULL),
+                   .labels = rf_run_named(run, number, "labels", NULL),
+                   .positions = rf_run_named(run, number, "positions", NULL),
+                   .segments = rf_run_named(run, number, "segments", NULL),
+                   .logprobs = rf_run_named(run, number, "logprobs", NULL),
+                   .top_ids = rf_run_named(run, number, "top_ids", NULL),
+                   .top_logprobs = rf_run_named(run, number, "top_logprobs", NULL)};
+  *out = s;
+  return RAFTER_OK;
+}
+
+rf_status rf_scorer_open(const rf_infer_settings *settings, rf_scorer **out, rf_error *error) {
+  rf_status status = RAFTER_OK;
+  rf_plan *plan = NULL;
+  rf_run *run = NULL;
+  rf_scorer *s = NULL;
   RF_GO(rf_model_require_runnable(&settings->model, error));
-  RF_GO(rf_score_plan(settings, &s->plan, error));
-  const rf_plan *plans[] = {s->plan};
-  RF_GO(rf_infer_open(settings, plans, 1, &s->run, error));
-  s->tokens = rf_run_named(s->run, 0, "tokens", NULL);
-  s->labels = rf_run_named(s->run, 0, "labels", NULL);
-  s->positions = rf_run_named(s->run, 0, "positions", NULL);
-  s->segments = rf_run_named(s->run, 0, "segments", NULL);
-  s->logprobs = rf_run_named(s->run, 0, "logprobs", NULL);
-  if (settings->plan.build.top > 0) {
-    s->top_ids = rf_run_named(s->run, 0, "top_ids", NULL);
-    s->top_logprobs = rf_run_named(s->run, 0, "top_logprobs", NULL);
-  }
+  RF_GO(rf_score_plan(settings, &plan, error));
+  const rf_plan *plans[] = {plan};
+  RF_GO(rf_infer_open(settings, plans, 1, &run, error));
+  RF_GO(rf_scorer_bind(settings, run, 0, plan, &s, error));
+  s->owns = true;
+  *out = s;
+  return RAFTER_OK;
 done:
-  if (status == RAFTER_OK) *out = s;
-  else rf_scorer_close(s);
+  rf_run_close(run);
+  rf_plan_free(plan);
   return status;
 }
 
 void rf_scorer_close(rf_scorer *s) {
   if (!s) return;
-  rf_run_close(s->run);
-  rf_plan_free(s->plan);
+  if (s->owns) {
+    rf_run_close(s->run);
+    rf_plan_free(s->plan);
+  }
   free(s);
 }
 
@@ -115,7 +131,7 @@ rf_status rf_scorer_walk(rf_scorer *s, const rf_scored *text, int count, rf_erro
   rf_run_inputs inputs = {.rows = whole ? rows : used, .step = 1};
   rf_phase_end(RF_PHASE_DATA, began);
   rf_record_extent(count, used, used);
-  rf_status status = rf_run_all(s->run, 0, &inputs, error);
+  rf_status status = rf_run_all(s->run, s->number, &inputs, error);
   began = rf_phase_begin();
   for (int64_t i = 0, first = 0; i < count && status == RAFTER_OK; first += text[i++].count)
     give(s, &text[i], first);

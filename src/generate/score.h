@@ -22,12 +22,19 @@ typedef struct rf_scorer {
   rf_infer_settings settings;
   rf_plan *plan;
   rf_run *run;
+  int number; /* Index of the plan in the run. */
+  bool owns;  /* true: rf_scorer_close frees the plan and the run. */
   int32_t *tokens, *labels, *positions, *segments, *top_ids;
   float *logprobs, *top_logprobs;
 } rf_scorer;
 
 rf_status rf_score_plan(const rf_infer_settings *settings, rf_plan **plan, rf_error *error);
 rf_status rf_scorer_open(const rf_infer_settings *settings, rf_scorer **scorer, rf_error *error);
+/* Opens a scorer on a run that already holds the weights. Plan `number` of the run must be `plan`,
+ * from rf_score_plan; with a trainer in the run, settings.plan.owner is the trainer's plan. The
+ * caller still owns the run and the plan, which must outlive the scorer. */
+rf_status rf_scorer_bind(const rf_infer_settings *settings, rf_run *run, int number, rf_plan *plan,
+                         rf_scorer **scorer, rf_error *error);
 void rf_scorer_close(rf_scorer *scorer);
 int64_t rf_scorer_rows(const rf_scorer *scorer);
 /* Scores sequences in one forward pass, which must have enough rows for all of them. Results are

@@ -63,7 +63,13 @@ static rf_status make_weights(builder *b) {
     }
     int id = rf_graph_tensor(graph, param->name, RF_CLASS_WEIGHT, b->dtype, param->rank, param->shape);
     graph->tensor[id].param = p;
-    if (b->options->narrow_set && is_matrix(b, param)) {
+    int twin = b->options->stored_as && is_matrix(b, param)
+                   ? rf_graph_find(b->options->stored_as, param->name)
+                   : RF_NONE;
+    if (twin != RF_NONE) {
+      graph->tensor[id].dtype = b->options->stored_as->tensor[twin].dtype;
+      graph->tensor[id].panels = b->options->stored_as->tensor[twin].panels;
+    } else if (b->options->narrow_set && is_matrix(b, param)) {
       bool table = param->embedding && b->options->narrow == RF_I4;
       graph->tensor[id].dtype = table ? RF_I8 : b->options->narrow;
     } else if (is_matrix(b, param)) {

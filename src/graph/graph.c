@@ -142,6 +142,12 @@ int rf_graph_tensor(rf_graph *graph, const char *name, rf_class class, rf_dtype 
   return tensor_new(graph, name_copy(graph->pool, name), class, dtype, rank, shape);
 }
 
+int rf_graph_find(const rf_graph *graph, const char *name) {
+  for (int t = 0; t < graph->tensor_count; t++)
+    if (strcmp(graph->tensor[t].name, name) == 0) return t;
+  return RF_NONE;
+}
+
 int64_t rf_tensor_count(const rf_tensor *tensor) {
   int64_t count = 1;
   for (int i = 0; i < tensor->rank; i++) count *= tensor->shape[i];
@@ -151,6 +157,18 @@ int64_t rf_tensor_count(const rf_tensor *tensor) {
 int64_t rf_tensor_bytes(const rf_tensor *tensor) {
   return tensor->dtype == RF_PACKED ? rf_panels_bytes(&tensor->panels)
                                     : (rf_tensor_count(tensor) * rf_dtype_bits(tensor->dtype) + 7) / 8;
+}
+
+bool rf_tensor_same_storage(const rf_tensor *a, const rf_tensor *b) {
+  bool same = a->dtype == b->dtype && a->rank == b->rank;
+  for (int i = 0; same && i < a->rank; i++) same = a->shape[i] == b->shape[i];
+  if (!same || a->dtype != RF_PACKED) return same;
+  const rf_panels *p = &a->panels, *q = &b->panels;
+  same = p->outputs_first == q->outputs_first && p->inner == q->inner && p->experts == q->experts &&
+         p->parts == q->parts;
+  for (int i = 0; same && i < p->parts; i++)
+    same = p->part[i].type == q->part[i].type && p->part[i].outputs == q->part[i].outputs;
+  return same;
 }
 
 const char *rf_tensor_type(const rf_tensor *tensor, char text[64]) {

@@ -322,8 +322,12 @@ void rf_graph_free(rf_graph *graph);
 rf_graph *rf_graph_borrow(const rf_graph *graph);
 int rf_graph_tensor(rf_graph *graph, const char *name, rf_class class, rf_dtype dtype, int rank,
                     const int64_t *shape);
+/* Id of the tensor with this name, or RF_NONE. */
+int rf_graph_find(const rf_graph *graph, const char *name);
 int64_t rf_tensor_count(const rf_tensor *tensor);
 int64_t rf_tensor_bytes(const rf_tensor *tensor);
+/* Whether the same bytes are the same values of both tensors: equal dtype, shape and panels. */
+bool rf_tensor_same_storage(const rf_tensor *a, const rf_tensor *b);
 /* True for i8, i4 and fp8. Only int8 KV caches, which have a tensor of scales, can run with a
  * narrow dtype; other narrow tensors can be planned but not run. */
 bool rf_dtype_is_narrow(rf_dtype dtype);
@@ -433,6 +437,9 @@ typedef struct rf_build_options {
   /* Types, in the model's file, of matrices that are not trained (generate, score, LoRA). If NULL,
    * these matrices have the type `dtype`. Read only while the graph is built. */
   const struct rf_weight_types *weights;
+  /* Graph of another job whose matrices this job reads in place: each matrix is stored as in that
+   * graph. NULL: as this job reads it fastest. */
+  const rf_graph *stored_as;
 } rf_build_options;
 
 /* Builds the graph of a job: runs the passes build, adapt, differentiate, optimize, stage, shard

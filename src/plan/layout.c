@@ -603,7 +603,7 @@ static int64_t lay_out(rf_plan *plan, bool host, int64_t waste, int64_t *persist
   place_persistent(plan, scratch, host);
   rf_pool_free(scratch);
   rf_flow flow = rf_plan_flow(plan);
-  *persistent = rf_flow_persistent(&flow, host, &plan->options);
+  *persistent = rf_flow_persistent(&flow, host);
   return rf_flow_layout(&flow, host, *persistent, waste);
 }
 

@@ -164,11 +164,11 @@ void rf_plan_lifetimes(rf_plan *plan) {
   plan->flow = flow;
 }
 
-int64_t rf_flow_persistent(const rf_flow *flow, bool host, const rf_plan_options *options) {
-  int64_t sum = 0, asked = host ? 0 : rf_align(options->persistent_bytes);
+int64_t rf_flow_persistent(const rf_flow *flow, bool host) {
+  int64_t sum = 0;
   for (int t = 0; t < flow->tensors; t++)
     if (flow->tensor[t].persistent && flow->tensor[t].host == host) sum += rf_align(flow->tensor[t].bytes);
-  return sum > asked ? sum : asked;
+  return sum;
 }
 
 /* ---- what is live ---------------------------------------------------------------------------- */

@@ -57,9 +57,8 @@ void rf_plan_digest(rf_plan *plan);
  * plan->flow. */
 void rf_flow_lifetimes(rf_flow *flow);
 void rf_plan_lifetimes(rf_plan *plan);
-/* Bytes of the persistent region of the chip, or of the host if `host`. On the chip, the region has
- * at least options->persistent_bytes. */
-int64_t rf_flow_persistent(const rf_flow *flow, bool host, const rf_plan_options *options);
+/* Bytes of the persistent region of the chip, or of the host if `host`. */
+int64_t rf_flow_persistent(const rf_flow *flow, bool host);
 /* Return the largest sum of live bytes, without alignment. *peak_op gets the op with this sum, and
  * by_class the bytes of each class of tensor at this op. Both pointers may be NULL. */
 int64_t rf_flow_live_bytes(const rf_flow *flow, int *peak_op);

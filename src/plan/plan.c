@@ -23,6 +23,13 @@ const rf_plan *rf_plan_larger(const rf_plan *plan, const rf_plan *prefill) {
   return prefill && prefill->arena_bytes > plan->arena_bytes ? prefill : plan;
 }
 
+int64_t rf_plan_joint_bytes(const rf_plan *const *plans, int count) {
+  int64_t most = 0;
+  for (int i = 0; i < count; i++)
+    if (plans[i]->arena_bytes > most) most = plans[i]->arena_bytes;
+  return most;
+}
+
 bool rf_plan_fits(const rf_plan *plan) {
   int64_t host = rf_plan_host_room(plan->options.machine);
   return plan->arena_bytes <= rf_plan_room(&plan->options) && (host <= 0 || plan->host_bytes <= host);
@@ -76,10 +83,14 @@ static rf_status check_options(const rf_plan_options *o, rf_error *error) {
   if (o->threads < 1 || o->threads > 4096)
     return RF_FAIL(error, RAFTER_INVALID, "set --threads to the number of cores",
                    "bad number of threads (expected 1 to 4096, got %d)", o->threads);
-  if (o->budget_bytes < 0 || o->guard_bytes < 0 || o->guard_bytes > 1 << 20 || o->persistent_bytes < 0)
+  if (o->budget_bytes < 0 || o->guard_bytes < 0 || o->guard_bytes > 1 << 20)
     return RF_FAIL(error, RAFTER_INVALID, NULL,
-                   "bad sizes in bytes (budget %lld, guard %d, persistent %lld: expected at least 0)",
-                   (long long)o->budget_bytes, o->guard_bytes, (long long)o->persistent_bytes);
+                   "bad sizes in bytes (budget %lld, guard %d: expected at least 0)",
+                   (long long)o->budget_bytes, o->guard_bytes);
+  if (o->owner && rf_pipeline_stages(&o->build.mesh) > 1)
+    return RF_FAIL(error, RAFTER_INVALID, "leave pipeline out of --mesh",
+                   "the jobs of a pipeline cannot share an arena (--mesh: expected pipeline=1, got %d)",
+                   rf_pipeline_stages(&o->build.mesh));
   if (!rf_remat_valid(o->remat))
     return RF_FAIL(error, RAFTER_INVALID, NULL, "unknown remat policy %d", (int)o->remat);
   return RAFTER_OK;
@@ -123,11 +134,60 @@ rf_status rf_plan_finish(rf_graph *graph, const rf_plan_options *options, rf_pla
   return status == RAFTER_OK ? RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while planning") : status;
 }
 
-rf_status rf_plan_make_to(rf_plan_depth depth, const rf_model *model, const rf_plan_options *options,
+/* A persistent tensor of the owner, for sorting by offset. */
+typedef struct kept {
+  int64_t offset;
+  int tensor;
+} kept;
+
+static int compare_kept(const void *a, const void *b) {
+  const kept *x = a, *y = b;
+  return (x->offset > y->offset) - (x->offset < y->offset);
+}
+
+/* Adds the owner's persistent tensors that a graph lacks, in the order of their offsets, so that
+ * the layout gives the persistent tensors of both plans the same offsets. No op uses an added
+ * tensor. RAFTER_INVALID: a tensor of the graph is stored in another way than the owner's. */
+static rf_status adopt(rf_graph *graph, const rf_plan *owner, rf_error *error) {
+  const rf_graph *from = owner->graph;
+  kept *list = rf_pool_alloc(graph->pool, ((size_t)from->tensor_count + 1) * sizeof *list);
+  int count = 0;
+  for (int t = 0; t < from->tensor_count; t++)
+    if (from->tensor[t].persistent) list[count++] = (kept){owner->tensor[t].offset, t};
+  qsort(list, (size_t)count, sizeof *list, compare_kept);
+  for (int i = 0; i < count; i++) {
+    const rf_tensor *tensor = &from->tensor[list[i].tensor];
+    int twin = rf_graph_find(graph, tensor->name);
+    if (twin == RF_NONE) {
+      int id =
+          rf_graph_tensor(graph, tensor->name, tensor->class, tensor->dtype, tensor->rank, tensor->shape);
+      rf_tensor *added = &graph->tensor[id];
+      added->persistent = true;
+      added->host = tensor->host;
+      added->reason = tensor->reason;
+      added->panels = tensor->panels;
+      /* the parameter table of a model without adapters ends before its adapters */
+      added->param = tensor->param < graph->params.count ? tensor->param : RF_NONE;
+    } else if (!rf_tensor_same_storage(&graph->tensor[twin], tensor)) {
+      char want[64], got[64];
+      return RF_FAIL(error, RAFTER_INVALID, "make both plans with the same model and dtype",
+                     "the plan stores a tensor in another way than the plan whose arena it shares (%s: "
+                     "expected %lld bytes of %s, got %lld bytes of %s)",
+                     tensor->name, (long long)rf_tensor_bytes(tensor), rf_tensor_type(tensor, want),
+                     (long long)rf_tensor_bytes(&graph->tensor[twin]),
+                     rf_tensor_type(&graph->tensor[twin], got));
+    }
+  }
+  return RAFTER_OK;
+}
+
+rf_status rf_plan_make_to(rf_plan_depth depth, const rf_model *model, const rf_plan_options *given,
                           const rf_graph *base, rf_plan **out, rf_error *error) {
   rf_graph *graph = NULL;
   rf_plan *plan = NULL;
+  rf_plan_options joined = *given, *options = &joined;
   RF_TRY(check_options(options, error));
+  if (options->owner) joined.build.stored_as = options->owner->graph;
   RF_TRY(rf_mesh_check(&options->build.mesh, model, &options->build, error));
   if (rf_pipeline_stages(&options->build.mesh) > 1)
     RF_TRY(rf_plan_make_stages(model, options, depth, &plan, error));
@@ -137,6 +197,11 @@ rf_status rf_plan_make_to(rf_plan_depth depth, const rf_model *model, const rf_p
       RF_TRY(rf_machine_group(options->machine, &options->build.mesh, 0, &group, error));
     if (base) graph = rf_graph_borrow(base);
     else RF_TRY(rf_graph_build(model, &options->build, NULL, &graph, error));
+    rf_status status = options->owner ? adopt(graph, options->owner, error) : RAFTER_OK;
+    if (status != RAFTER_OK) {
+      rf_graph_free(graph);
+      return status;
+    }
     RF_TRY(rf_plan_finish(graph, options, depth, &plan, error));
   }
   if (depth >= RF_PLAN_PRICES && options->program.program != RF_PROGRAM_RAFTER) {

@@ -64,8 +64,10 @@ typedef struct rf_plan_options {
   int64_t taken_bytes;        /* part of the budget that remat=auto must leave free */
   bool searched;              /* the search of --fit chose these settings, not the user */
   int guard_bytes;            /* gap after each tensor; debug runs check that nothing writes there */
-  /* Minimum bytes of the persistent region, so that validation can run in the arena of training. */
-  int64_t persistent_bytes;
+  /* Plan in whose arena this plan runs too, as validation and generation run in the arena of
+   * training; NULL: none. Must outlive this plan. Both plans then have the same persistent tensors
+   * at the same offsets, and this plan's own KV cache after them. */
+  const struct rf_plan *owner;
 } rf_plan_options;
 
 /* Predicted time of a step in seconds. `by` splits `seconds` by bound. Ops of the core count under
@@ -120,8 +122,8 @@ typedef struct rf_plan {
   int tensor_count;
   rf_plan_op *op;       /* op_count entries, in graph order */
   struct rf_flow *flow; /* input of the lifetime and layout passes (parts.h) */
-  /* Bytes [0, persistent_bytes) of the arena keep their contents between steps. All plans of one
-   * model and optimizer lay out these bytes alike. */
+  /* Bytes [0, persistent_bytes) of the arena keep their contents between steps. Plans with one
+   * owner lay out the bytes of the owner alike. */
   int64_t persistent_bytes;
   int64_t arena_bytes;          /* size of the arena = predicted peak memory */
   int64_t live_bytes;           /* largest sum of live tensors, without holes and alignment */
@@ -168,6 +170,8 @@ int64_t rf_plan_host_room(const rf_machine *machine);
 bool rf_plan_fits(const rf_plan *plan);
 /* Returns the plan that needs the larger arena. `prefill` may be NULL. */
 const rf_plan *rf_plan_larger(const rf_plan *plan, const rf_plan *prefill);
+/* Size of the arena in which the first plan and plans that it owns run in turn. */
+int64_t rf_plan_joint_bytes(const rf_plan *const *plans, int count);
 /* Name of the op with the most live bytes; "" for an empty graph. */
 const char *rf_plan_peak(const rf_plan *plan);
 /* RAFTER_NO_FIT if the plan does not fit. The error names the excess and the largest tensors; the

@@ -79,8 +79,7 @@ static outcome plan_it(const rf_plan_options *options, const rf_plan *from) {
   outcome o = {.fits = rf_plan_fits(other)};
   const rf_flow flow = rf_plan_flow(other); /* without a layout, persistent_bytes is not set */
   o.bytes = other->arena_bytes;
-  o.persistent =
-      other->persistent_bytes ? other->persistent_bytes : rf_flow_persistent(&flow, false, options);
+  o.persistent = other->persistent_bytes ? other->persistent_bytes : rf_flow_persistent(&flow, false);
   rf_plan_free(other);
   return o;
 }

@@ -68,7 +68,7 @@ rf_trial *rf_trial_open(const rf_graph *base, const rf_plan_options *options, rf
   t->flow.tensors = base->tensor_count;
   for (int i = 0; i < t->flow.tensors; i++)
     t->flow.tensor[i] = rf_flow_tensor_of(options, base, &base->tensor[i]);
-  t->persistent = rf_flow_persistent(&t->flow, false, options);
+  t->persistent = rf_flow_persistent(&t->flow, false);
   return t;
 }
 

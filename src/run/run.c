@@ -2,6 +2,7 @@
 #include "run/run.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -26,6 +27,7 @@ typedef struct rf_bound_plan {
   /* For debugging: tensors that become live (fresh) or dead. For op i, the entries fresh_at[i] to
    * fresh_at[i + 1] - 1 of `fresh` become live. */
   int *fresh_at, *dead_at, *fresh, *dead;
+  int64_t sections; /* Number of sections run since the run was opened. */
 } rf_bound_plan;
 
 struct rf_run {
@@ -338,6 +340,39 @@ static rf_status open_memory(rf_run *run, const rf_plan *plan, rf_error *error) 
   return rf_memory_fill(run->memory, 0, 0, plan->persistent_bytes, error);
 }
 
+static const char *place_text(const rf_plan *plan, int t, char text[96]) {
+  char type[64];
+  if (t == RF_NONE) return "no such tensor";
+  snprintf(text, 96, "%s at byte %lld", rf_tensor_type(&plan->graph->tensor[t], type),
+           (long long)offset_of(plan, t));
+  return text;
+}
+
+/* Checks that a plan and the first plan of a run agree on the bytes of the first plan's persistent
+ * region: each persistent tensor in this region is one of the first plan, at the same offset and
+ * stored alike. */
+static rf_status check_shared(const rf_plan *first, const rf_plan *plan, int number, rf_error *error) {
+  if (plan->persistent_bytes < first->persistent_bytes)
+    return RF_FAIL(error, RAFTER_INVALID, "make the plans with the same model, dtype and owner",
+                   "the plans differ in their persistent region (plan %d: expected at least %lld bytes, got "
+                   "%lld)",
+                   number, (long long)first->persistent_bytes, (long long)plan->persistent_bytes);
+  for (int t = 0; t < plan->graph->tensor_count; t++) {
+    const rf_tensor *tensor = &plan->graph->tensor[t];
+    int64_t offset = offset_of(plan, t);
+    if (!tensor->persistent || offset >= first->persistent_bytes) continue;
+    int twin = rf_graph_find(first->graph, tensor->name);
+    if (twin != RF_NONE && offset_of(first, twin) == offset &&
+        rf_tensor_same_storage(&first->graph->tensor[twin], tensor))
+      continue;
+    char want[96], got[96];
+    return RF_FAIL(error, RAFTER_INVALID, "make plan 0 the owner of the other plans",
+                   "the plans store a tensor differently (%s, plan %d: expected %s, got %s)", tensor->name,
+                   number, place_text(first, twin, want), place_text(plan, t, got));
+  }
+  return RAFTER_OK;
+}
+
 rf_status rf_run_open(const rf_plan *const *plans, int count, rf_run_debug debug, rf_run **out,
                       rf_error *error) {
   rf_status status = RAFTER_OK;
@@ -357,15 +392,8 @@ rf_status rf_run_open(const rf_plan *const *plans, int count, rf_run_debug debug
     goto done;
   }
   for (int i = 0; i < count; i++) RF_GO(check_kernels(plans[i]->graph, error));
-  for (int i = 0; i < count; i++) {
-    if (plans[i]->persistent_bytes != plans[0]->persistent_bytes) {
-      status = RF_FAIL(error, RAFTER_INVALID, "make the plans with the same model, dtype and optimizer",
-                       "the plans differ in their persistent region (plan %d: expected %lld bytes, got %lld)",
-                       i, (long long)plans[0]->persistent_bytes, (long long)plans[i]->persistent_bytes);
-      goto done;
-    }
-    if (plans[i]->arena_bytes > run->arena_bytes) run->arena_bytes = plans[i]->arena_bytes;
-  }
+  for (int i = 1; i < count; i++) RF_GO(check_shared(plans[0], plans[i], i, error));
+  run->arena_bytes = rf_plan_joint_bytes(plans, count);
   if (plans[0]->options.backend->device) RF_GO(open_memory(run, plans[0], error));
   for (int i = 0; i < count; i++) RF_GO(bind(run, i, plans[i], error));
   rf_run_set_debug(run, debug);
@@ -407,9 +435,8 @@ void *rf_run_tensor(rf_run *run, int plan, int tensor) {
 
 int rf_run_find(const rf_run *run, int plan, const char *name) {
   const rf_plan *of = run->bound[plan].plan;
-  for (int t = 0; t < of->graph->tensor_count; t++)
-    if (!strcmp(of->graph->tensor[t].name, name)) return run->memory && is_stored(of, t) ? t : RF_NONE;
-  return RF_NONE;
+  int t = rf_graph_find(of->graph, name);
+  return run->memory && is_stored(of, t) ? t : RF_NONE;
 }
 
 void *rf_run_named(rf_run *run, int plan, const char *name, const rf_tensor **tensor) {
@@ -466,6 +493,7 @@ rf_status rf_run_copy(rf_run *run, int plan, int tensor, int64_t to, int64_t fro
 rf_status rf_run_section(rf_run *run, int plan, rf_section section, const rf_run_inputs *inputs,
                          rf_error *error) {
   rf_program *program = run->bound[plan].program;
+  run->bound[plan].sections++;
   if (!program) return RAFTER_OK;
   RF_TRY(program->run(program, section, inputs, error));
   /* At the end of a step, wait for the device: its time and errors belong to this step. */
@@ -477,6 +505,13 @@ rf_status rf_run_all(rf_run *run, int plan, const rf_run_inputs *inputs, rf_erro
   RF_TRY(rf_run_push(run, plan, error));
   for (int s = 0; s < RF_SECTIONS; s++) RF_TRY(rf_run_section(run, plan, (rf_section)s, inputs, error));
   return rf_run_pull(run, plan, error);
+}
+
+int64_t rf_run_others(const rf_run *run, int first, int count) {
+  int64_t sum = 0;
+  for (int i = 0; i < run->count; i++)
+    if (i < first || i >= first + count) sum += run->bound[i].sections;
+  return sum;
 }
 
 const rf_measured *rf_run_measured(const rf_run *run, int plan) { return run->bound[plan].measured; }

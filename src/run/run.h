@@ -20,11 +20,13 @@ typedef struct rf_run_debug {
   bool find_nan; /* true: checks every float output after every op. The error names the op. */
 } rf_run_debug;
 
-/* Allocates one arena for several plans. The plans must have the same backend and the same
- * persistent region (model, dtypes, optimizer). The arena has the persistent region and the largest
- * transient region. Its pages are reserved now, so that no step has page faults. The caller still
- * owns the plans, which must outlive the run. For the null backend, there is no arena.
- * RAFTER_FAILED: not enough memory. RAFTER_INVALID: the persistent regions differ. */
+/* Allocates one arena for several plans of the same backend: rf_plan_joint_bytes bytes. All plans
+ * share the persistent region of the first plan, which is the owner of the others. The bytes after
+ * this region belong to the plan that runs. So the data that a plan keeps there, such as a KV
+ * cache, is lost when another plan runs. The pages are reserved now, so that no step has page
+ * faults. The caller still owns the plans, which must outlive the run. For the null backend, there
+ * is no arena. RAFTER_FAILED: not enough memory. RAFTER_INVALID: a plan stores other tensors in the
+ * persistent region than the first plan. */
 rf_status rf_run_open(const rf_plan *const *plans, int count, rf_run_debug debug, rf_run **run,
                       rf_error *error);
 void rf_run_close(rf_run *run);
@@ -62,6 +64,10 @@ rf_status rf_run_section(rf_run *run, int plan, rf_section section, const rf_run
                          rf_error *error);
 /* Calls rf_run_push, runs all sections once, and calls rf_run_pull. */
 rf_status rf_run_all(rf_run *run, int plan, const rf_run_inputs *inputs, rf_error *error);
+/* Number of sections that plans other than `first` to first + count - 1 have run. If it changes,
+ * these other plans may have changed weights and have overwritten the bytes after the persistent
+ * region of the first plan. */
+int64_t rf_run_others(const rf_run *run, int first, int count);
 void rf_run_set_debug(rf_run *run, rf_run_debug debug);
 
 /* Returns the measured time of each op (op_count) since the last reset. */

@@ -49,6 +49,7 @@ typedef struct rf_trainer {
   /* Both plans use one arena and the same weights. NULL as val_plan: no validation split. */
   rf_plan *plan, *val_plan;
   rf_run *run;
+  bool owns; /* true: rf_trainer_close closes the run. */
   rf_loader loader;
   rf_state_tensors *state;         /* (params). */
   rf_token_batch batch, val_batch; /* Inputs of plan and val_plan. */
@@ -69,6 +70,14 @@ typedef struct rf_trainer {
 
 /* Makes the plans before it reads data or allocates memory; so RAFTER_NO_FIT comes early. */
 rf_status rf_trainer_open(const rf_train_settings *settings, rf_trainer **trainer, rf_error *error);
+/* The two halves of rf_trainer_open, for a run that the trainer shares with generators and scorers.
+ * rf_trainer_prepare makes the plans and opens the data. rf_trainer_bind starts the trainer on a
+ * run and loads the weights. The first plans of the run must be those of rf_trainer_plans. Other
+ * plans have trainer->plan as their owner (rf_plan_options.owner); they may run between steps. The
+ * caller still owns the run, and closes it after the generators and before the trainer. */
+rf_status rf_trainer_prepare(const rf_train_settings *settings, rf_trainer **trainer, rf_error *error);
+int rf_trainer_plans(const rf_trainer *trainer, const rf_plan *plans[2]); /* Returns their number. */
+rf_status rf_trainer_bind(rf_trainer *trainer, rf_run *run, rf_error *error);
 void rf_trainer_close(rf_trainer *trainer);
 /* Takes one optimizer step and reports it in *step. RAFTER_FAILED: the loss or the gradient norm is
  * not finite. The message names the first op whose output is not finite. */

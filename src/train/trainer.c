@@ -36,24 +36,9 @@ static rf_token_batch batch_of(rf_run *run, int plan) {
                           .segments = rf_run_named(run, plan, "segments", NULL)};
 }
 
-rf_status rf_trainer_open(const rf_train_settings *settings, rf_trainer **out, rf_error *error) {
-  rf_status status = RAFTER_OK;
-  int64_t began;
-  rf_trainer *trainer = calloc(1, sizeof *trainer);
-  if (!trainer) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while opening a training run");
-  trainer->settings = *settings;
-  RF_GO(rf_model_require_runnable(&settings->model, error));
-  if (settings->model.router_choice && settings->model.lora.rank == 0)
-    RF_GO(RF_FAIL(error, RAFTER_INVALID, "train adapters with --lora",
-                  "%s has an expert bias (e_score_correction_bias) that cannot be trained",
-                  settings->model.name));
-  RF_GO(rf_checkpoint_can_save(settings, error));
+static rf_status open_data(rf_trainer *trainer, rf_error *error) {
+  const rf_train_settings *settings = &trainer->settings;
   const rf_build_options *build = &settings->plan.build;
-  const char *template = settings->template ? settings->template : "";
-  if (*template && strcmp(template, "none"))
-    RF_GO(rf_file_read(template, (size_t)1 << 20, &trainer->template, &trainer->template_bytes, error));
-  RF_GO(rf_plan_make(&settings->model, &settings->plan, &trainer->plan, error));
-  RF_GO(rf_plan_require_fit(trainer->plan, error));
   rf_source_options data = {.model = &settings->model,
                             .model_folder = rf_train_tokenizer(settings),
                             .seq = build->seq,
@@ -63,39 +48,80 @@ rf_status rf_trainer_open(const rf_train_settings *settings, rf_trainer **out, r
                             .fields = settings->fields,
                             .template = settings->template,
                             .work_folder = settings->work_folder};
-  began = rf_phase_begin();
-  RF_GO(rf_loader_open(settings->data, &data, settings->seed, build->microbatch * build->accumulate,
-                       &trainer->loader, error));
+  int64_t began = rf_phase_begin();
+  RF_TRY(rf_loader_open(settings->data, &data, settings->seed, build->microbatch * build->accumulate,
+                        &trainer->loader, error));
   rf_phase_end(RF_PHASE_TOKENIZE, began);
+  return RAFTER_OK;
+}
+
+rf_status rf_trainer_prepare(const rf_train_settings *settings, rf_trainer **out, rf_error *error) {
+  rf_status status = RAFTER_OK;
+  rf_trainer *trainer = calloc(1, sizeof *trainer);
+  if (!trainer) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while opening a training run");
+  trainer->settings = *settings;
+  RF_GO(rf_model_require_runnable(&settings->model, error));
+  if (settings->model.router_choice && settings->model.lora.rank == 0)
+    RF_GO(RF_FAIL(error, RAFTER_INVALID, "train adapters with --lora",
+                  "%s has an expert bias (e_score_correction_bias) that cannot be trained",
+                  settings->model.name));
+  RF_GO(rf_checkpoint_can_save(settings, error));
+  const char *template = settings->template ? settings->template : "";
+  if (*template && strcmp(template, "none"))
+    RF_GO(rf_file_read(template, (size_t)1 << 20, &trainer->template, &trainer->template_bytes, error));
+  RF_GO(rf_plan_make(&settings->model, &settings->plan, &trainer->plan, error));
+  RF_GO(rf_plan_require_fit(trainer->plan, error));
+  RF_GO(open_data(trainer, error));
   if (rf_loader_held_out(&trainer->loader) > 0) {
     rf_plan_options options = settings->plan;
     options.build.loss_only = true;
     options.build.accumulate = 1;
     options.remat = RF_REMAT_NONE;
-    /* Both plans have the same persistent region. It begins with the weights. */
-    options.persistent_bytes = trainer->plan->persistent_bytes;
+    options.owner = trainer->plan;
     RF_GO(rf_plan_make(&settings->model, &options, &trainer->val_plan, error));
   }
-  const rf_plan *plans[] = {trainer->plan, trainer->val_plan};
-  RF_GO(rf_run_open(plans, trainer->val_plan ? 2 : 1, settings->debug, &trainer->run, error));
   RF_GO(find_state(trainer, error));
   trainer->work = rf_step_work_of(trainer->plan);
-  trainer->batch = batch_of(trainer->run, 0);
-  trainer->metrics = rf_run_named(trainer->run, 0, "metrics", NULL);
-  trainer->clip = rf_run_named(trainer->run, 0, "clip", NULL);
-  if (trainer->val_plan) {
-    trainer->val_batch = batch_of(trainer->run, 1);
-    trainer->val_metrics = rf_run_named(trainer->run, 1, "metrics", NULL);
-  }
-  if (trainer->batch.tokens) { /* NULL with the null backend */
-    began = rf_phase_begin();
-    if (settings->resume_folder) RF_GO(rf_checkpoint_load(trainer, settings->resume_folder, error));
-    else
-      RF_GO(rf_fill_weights(trainer->run, 0, trainer->plan, settings->weights_folder, settings->seed,
-                            settings->progress, error));
-    rf_phase_end(RF_PHASE_LOAD, began);
-  }
 done:
+  if (status == RAFTER_OK) *out = trainer;
+  else rf_trainer_close(trainer);
+  return status;
+}
+
+int rf_trainer_plans(const rf_trainer *trainer, const rf_plan *plans[2]) {
+  plans[0] = trainer->plan;
+  plans[1] = trainer->val_plan;
+  return trainer->val_plan ? 2 : 1;
+}
+
+rf_status rf_trainer_bind(rf_trainer *trainer, rf_run *run, rf_error *error) {
+  const rf_train_settings *settings = &trainer->settings;
+  trainer->run = run;
+  trainer->batch = batch_of(run, 0);
+  trainer->metrics = rf_run_named(run, 0, "metrics", NULL);
+  trainer->clip = rf_run_named(run, 0, "clip", NULL);
+  if (trainer->val_plan) {
+    trainer->val_batch = batch_of(run, 1);
+    trainer->val_metrics = rf_run_named(run, 1, "metrics", NULL);
+  }
+  if (!trainer->batch.tokens) return RAFTER_OK; /* `tokens` is NULL with the null backend. */
+  int64_t began = rf_phase_begin();
+  if (settings->resume_folder) RF_TRY(rf_checkpoint_load(trainer, settings->resume_folder, error));
+  else
+    RF_TRY(rf_fill_weights(run, 0, trainer->plan, settings->weights_folder, settings->seed,
+                           settings->progress, error));
+  rf_phase_end(RF_PHASE_LOAD, began);
+  return RAFTER_OK;
+}
+
+rf_status rf_trainer_open(const rf_train_settings *settings, rf_trainer **out, rf_error *error) {
+  rf_trainer *trainer = NULL;
+  const rf_plan *plans[2];
+  RF_TRY(rf_trainer_prepare(settings, &trainer, error));
+  trainer->owns = true;
+  rf_status status =
+      rf_run_open(plans, rf_trainer_plans(trainer, plans), settings->debug, &trainer->run, error);
+  if (status == RAFTER_OK) status = rf_trainer_bind(trainer, trainer->run, error);
   if (status == RAFTER_OK) *out = trainer;
   else rf_trainer_close(trainer);
   return status;
@@ -103,10 +129,10 @@ done:
 
 void rf_trainer_close(rf_trainer *trainer) {
   if (!trainer) return;
-  rf_run_close(trainer->run);
+  if (trainer->owns) rf_run_close(trainer->run);
   rf_loader_close(&trainer->loader);
-  rf_plan_free(trainer->plan);
   rf_plan_free(trainer->val_plan);
+  rf_plan_free(trainer->plan);
   free(trainer->state);
   free(trainer->template);
   free(trainer);

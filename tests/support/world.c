@@ -1,6 +1,5 @@
 #include "support/world.h"
 #include "support/graph/place.h"
-#include "support/graph/find.h"
 
 #include <math.h>
 #include <stdlib.h>

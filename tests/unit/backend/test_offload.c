@@ -6,7 +6,6 @@
 #include "support/world.h"
 #include "unit/graph/fixture.h"
 #include "support/graph/verify.h"
-#include "support/graph/find.h"
 
 #define LEAST_GPT "gpt:layers=3,width=16,heads=4,ff=32,vocab=37,seq=16"
 #define LEAST_LLAMA "llama:layers=3,width=16,heads=4,kv_heads=4,head_dim=8,ff=24,vocab=40,seq=16"

@@ -1,7 +1,6 @@
 /* test_build.c - tests the graphs of the builder, autodiff and the optimizer: classes and bytes,
  * kept tensors, and the places where gradients are written and used. */
 #include "unit/graph/fixture.h"
-#include "support/graph/find.h"
 
 static int64_t class_bytes(const rf_graph *graph, rf_class class) {
   int64_t bytes = 0;

@@ -3,7 +3,6 @@
  * they replace. So equal hashes mean equal formulas over equal inputs. Only this test has such an
  * evaluator. */
 #include "unit/graph/fixture.h"
-#include "support/graph/find.h"
 
 typedef uint64_t symbol;
 

@@ -2,7 +2,6 @@
 #include "unit/graph/fixture.h"
 
 #include "graph/remat.h"
-#include "support/graph/find.h"
 
 /* The name after "block.N/"; NULL for a tensor outside blocks. */
 static const char *within(const char *name) {

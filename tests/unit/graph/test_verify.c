@@ -1,7 +1,6 @@
 /* test_verify.c - the checker accepts every graph that the passes make, and finds every planted
  * fault. */
 #include "unit/graph/fixture.h"
-#include "support/graph/find.h"
 
 static void test_all_configurations_verify(void **state) {
   (void)state;

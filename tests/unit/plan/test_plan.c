@@ -4,7 +4,6 @@
 #include "unit/plan/plans.h"
 
 #include "machine/tuned.h"
-#include "support/graph/find.h"
 
 #include <math.h>
 
@@ -373,7 +372,7 @@ static void weights_stand_at_the_same_place_in_every_plan(void **state) {
     assert_int_equal(train->persistent_bytes, other->persistent_bytes);
     /* validation uses the memory region of training */
     options.build.loss_only = true;
-    options.persistent_bytes = train->persistent_bytes;
+    options.owner = train;
     rf_plan *validation = plan_of(&model, &options);
     assert_int_equal(train->persistent_bytes, validation->persistent_bytes);
     for (int p = 0; p < 2; p++) {
