@@ -198,14 +198,48 @@ static rf_status plan_value(const rf_options *o, const char *name, int64_t batch
   return RAFTER_OK;
 }
 
-static void say_row(const rafter_sink *sink, const rf_sweep_row *row, const rf_error *refused) {
+/* The columns of a simulation of --job serve, at the rate that `serving` describes: the highest rate
+ * that the plan sustains, or the lowest rate. */
+static void say_serving(const rafter_sink *sink, const json_t *plan) {
+  const json_t *serving = json_object_get(plan, "serving"), *rates = json_object_get(serving, "rates"),
+               *first = json_object_get(serving, "ttft_seconds"),
+               *next = json_object_get(serving, "tpot_seconds"), *rate, *best = json_array_get(rates, 0);
+  char a[32], b[32], c[32], d[32], e[32];
+  size_t i;
+  if (!best) return;
+  json_array_foreach (rates, i, rate)
+    if (!json_is_true(json_object_get(rate, "saturated"))) best = rate;
+  const json_t *usd = json_object_get(best, "usd_per_million_tokens");
+  snprintf(e, sizeof e, "%.3g", json_number_value(usd));
+  rf_say(sink, "%10s %10s %10s %10s  %9s  ",
+         rf_text_seconds(json_number_value(json_object_get(first, "p50")), a),
+         rf_text_seconds(json_number_value(json_object_get(first, "p99")), b),
+         rf_text_seconds(json_number_value(json_object_get(next, "p50")), c),
+         rf_text_seconds(json_number_value(json_object_get(next, "p99")), d),
+         json_is_number(usd) ? e : "no price");
+  rf_say(sink, "%-8s  ", json_is_true(json_object_get(best, "saturated")) ? "no" : "yes");
+}
+
+static void say_head(const rafter_sink *sink, const char *name, bool serves) {
+  rf_say(sink, "%-24s %12s %12s %14s  %-3s  ", name, "memory", serves ? "decode step" : "time",
+         serves ? "decoded/s" : "tokens/s", "fits");
+  if (serves)
+    rf_say(sink, "%10s %10s %10s %10s  %9s  %s  ", "first p50", "first p99", "token p50", "token p99",
+           "$/Mtok", "keeps up");
+  rf_say(sink, "bound\n");
+}
+
+static void say_row(const rafter_sink *sink, const rf_sweep_row *row, const json_t *plan,
+                    const rf_error *refused) {
   char a[32], b[32], c[32];
-  if (!row->planned)
+  if (!row->planned) {
     rf_say(sink, "%-24s %12s %12s %14s  no   %s\n", row->value, "-", "-", "-", refused->message);
-  else
-    rf_say(sink, "%-24s %12s %12s %14s  %-3s  %s\n", row->value, rf_text_bytes(row->bytes, a),
-           rf_text_seconds(row->seconds, b), rf_text_count(row->rate, c), row->fits ? "yes" : "no",
-           row->bound);
+    return;
+  }
+  rf_say(sink, "%-24s %12s %12s %14s  %-3s  ", row->value, rf_text_bytes(row->bytes, a),
+         rf_text_seconds(row->seconds, b), rf_text_count(row->rate, c), row->fits ? "yes" : "no");
+  say_serving(sink, plan);
+  rf_say(sink, "%s\n", row->bound);
 }
 
 /* The title of the picture has the model and machine of the last planned row. */
@@ -237,7 +271,7 @@ rf_status rf_plan_sweep(const rf_options *o, const rafter_sink *sink, rf_error *
   int64_t batch = 0;
   if (!row) RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while sweeping"));
   RF_GO(common_batch(o, name, values, count, &batch, error));
-  rf_say(sink, "%-24s %12s %12s %14s  %-3s  %s\n", name, "memory", "time", "tokens/s", "fits", "bound");
+  say_head(sink, name, !strcmp(rf_options_text(o, "job"), "serve"));
   for (int i = 0; i < count; i++) {
     row[i].value = values[i];
     row[i].x = number_of(values[i]);
@@ -251,7 +285,7 @@ rf_status rf_plan_sweep(const rf_options *o, const rafter_sink *sink, rf_error *
     rafter_plan_free(before);
     before = plan;
     plan = NULL;
-    say_row(sink, &row[i], &refused);
+    say_row(sink, &row[i], one, &refused);
     json_object_set_new(one, name, json_string(values[i]));
     json_array_append_new(rows, one);
     one = NULL;

@@ -114,6 +114,16 @@ case_serving() {
     holds out '(lambda a, b: abs(b["tokens_per_second"] * (256 / a["tokens_per_second"] + 0.2) - 3 * 256) < 1e-6)(json.load(open("one"))["serving"]["rates"][0], d["serving"]["rates"][0])' 'three arrivals on eight copies'
     holds out 'abs(d["serving"]["rates"][0]["requests_per_second"] - 10) < 1e-9 and d["serving"]["rates"][0]["slots_most"] == 3' 'their rate, and the slots they take'
   }
+  # The rows of a sweep have the latencies and the price of the simulation. A row that does not fit
+  # has no simulation.
+  SWEPT=(gemma-7b --on tpu-v5e --dtype bf16 --weights int8 --kv-dtype int8 --job serve --rate 1,64 --requests 32)
+  status 0 "$RAFTER" plan "${SWEPT[@]}" --sweep batch=4,8,512 && {
+    says '^batch .* decode step +decoded/s +fits +first p50 .* token p99 +[$]/Mtok +keeps up +bound$' out
+    says '^512 .* no +memory$' out
+  }
+  status 0 "$RAFTER" plan "${SWEPT[@]}" --batch 8 --json && row=$(ask out \
+    '"%.3g" % [r for r in d["serving"]["rates"] if not r["saturated"]][-1]["usd_per_million_tokens"]')
+  status 0 "$RAFTER" plan "${SWEPT[@]}" --sweep batch=4,8,512 && says "^8 .* yes .* ms +$row +yes +" out
   printf 'nonsense\n' >bad.jsonl
   printf '{"at": 0, "prompt": -100}\n' >negative.jsonl
   refuses 2 '^hint: each line is' "$RAFTER" plan "${GEMMA[@]}" --job serve --arrivals negative.jsonl
