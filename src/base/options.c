@@ -137,6 +137,13 @@ static rf_status out_of_range(const rf_option *row, const char *text, rf_error *
                  row->name, least, most, text);
 }
 
+/* Names of number types in other programs. If a name has several rows, the first that is a choice
+ * of the option counts. */
+static const rf_synonym CHOICE_SYNONYMS[] = {{"bfloat16", "bf16"}, {"fp16", "f16"},     {"fp16", "bf16"},
+                                             {"float16", "f16"},   {"float16", "bf16"}, {"half", "f16"},
+                                             {"half", "bf16"},     {"float32", "f32"},  {"fp32", "f32"},
+                                             {"float", "f32"},     {"f16", "bf16"},     {NULL, NULL}};
+
 static rf_status parse_choice(const rf_option *row, const char *text, value *v, rf_error *error) {
   v->whole = choice_index(row->choices, text);
   if (v->whole >= 0) return RAFTER_OK;
@@ -145,7 +152,11 @@ static rf_status parse_choice(const rf_option *row, const char *text, value *v, 
   int n = 0;
   snprintf(words, sizeof words, "%s", row->choices);
   for (char *rest = words, *word; n < 32 && (word = strsep(&rest, "|"));) names[n++] = word;
-  const char *nearest = rf_nearest(text, names, n);
+  const char *nearest = NULL;
+  const rf_synonym *same = NULL;
+  while (!nearest && (same = rf_synonym_of(CHOICE_SYNONYMS, same, text, strlen(text))))
+    if (choice_index(row->choices, same->ours) >= 0) nearest = same->ours;
+  if (!nearest) nearest = rf_nearest(text, names, n);
   snprintf(hint, sizeof hint, "one of %s", row->choices);
   return RF_FAIL(error, RAFTER_INVALID, hint, "--%s does not know '%.60s'%s%s%s", row->name, text,
                  nearest ? " (did you mean '" : "", nearest ? nearest : "", nearest ? "'?)" : "");
@@ -416,16 +427,51 @@ rf_options *rf_options_copy(const rf_options *o) {
 
 /* ---- arguments ------------------------------------------------------------------------------- */
 
+/* Options of other programs, with rafter's word. A hint names the word if the command knows it. */
+static const rf_synonym OPTION_SYNONYMS[] = {{"temp", "temperature"},
+                                             {"n-predict", "max-tokens"},
+                                             {"max-new-tokens", "max-tokens"},
+                                             {"ctx-size", "seq"},
+                                             {"context-length", "seq"},
+                                             {"seq-len", "seq"},
+                                             {"seq-length", "seq"},
+                                             {"max-seq-len", "seq"},
+                                             {"max-seq-length", "seq"},
+                                             {"max-model-len", "seq"},
+                                             {"batch-size", "batch"},
+                                             {"max-num-seqs", "batch"},
+                                             {"learning-rate", "lr"},
+                                             {"max-steps", "steps"},
+                                             {"num-train-epochs", "epochs"},
+                                             {"warmup-steps", "warmup"},
+                                             {"grad-accum", "accumulate"},
+                                             {"gradient-accumulation-steps", "accumulate"},
+                                             {"tp", "mesh tensor=N"},
+                                             {"tensor-parallel-size", "mesh tensor=N"},
+                                             {"pp", "mesh pipeline=N"},
+                                             {"pipeline-parallel-size", "mesh pipeline=N"},
+                                             {"dp", "mesh data=N"},
+                                             {NULL, NULL}};
+
 static rf_status unknown_option(const rf_options *o, const char *name, const char *where, rf_error *error) {
-  const char *names[256], *command = o->command->name;
+  const char *names[256], *command = o->command->name, *nearest = NULL;
   assert(o->count <= 256);
   for (int i = 0; i < o->count; ++i) names[i] = o->row[i]->name;
-  const char *nearest = rf_nearest(name, names, o->count);
-  char hint[128];
+  const rf_synonym *same = rf_synonym_of(OPTION_SYNONYMS, NULL, name, strlen(name));
+  char ours[64], hint[128];
+  snprintf(ours, sizeof ours, "%s", same ? same->ours : "");
+  ours[strcspn(ours, " ")] = 0;
+  nearest = same && find_row(o, ours) >= 0 ? same->ours : rf_nearest(name, names, o->count);
   snprintf(hint, sizeof hint, "rafter %s --help-all lists them", command);
   return RF_FAIL(error, RAFTER_INVALID, hint, "%sunknown option --%.60s of %s%s%s%s", where, name, command,
                  nearest ? " (did you mean --" : "", nearest ? nearest : "", nearest ? "?)" : "");
 }
+
+/* The short forms. 'm' is not an option: its value is the argument MODEL. */
+static const struct short_form {
+  char letter;
+  const char *name;
+} SHORT_FORMS[] = {{'p', "--prompt"}, {'n', "--max-tokens"}, {'m', NULL}};
 
 static bool looks_like_value(const rf_option *row, const char *text) {
   int64_t bytes;
@@ -468,10 +514,37 @@ static rf_status take_option(rf_options *o, int argc, char *const *argv, int *at
   return second ? set_row(o, i, second, RF_OPTION_GIVEN, error) : RAFTER_OK;
 }
 
+/* Reads `-p TEXT` and the other short forms at argv[*at]. Sets *model to the value of -m. */
+static rf_status take_short(rf_options *o, int argc, char *const *argv, int *at, bool config_only, bool *seen,
+                            const char **model, rf_error *error) {
+  const struct short_form *form = NULL;
+  const char *text = argv[*at];
+  for (size_t i = 0; i < sizeof SHORT_FORMS / sizeof *SHORT_FORMS; i++)
+    if (text[1] == SHORT_FORMS[i].letter && !text[2]) form = &SHORT_FORMS[i];
+  bool known = form && (form->name ? find_row(o, form->name + 2) >= 0
+                                   : strstr(o->command->arguments, "MODEL") != NULL);
+  if (!known)
+    return RF_FAIL(error, RAFTER_INVALID, "options begin with two dashes and are written in full",
+                   "unknown option '%.60s'", text);
+  if (form->name) {
+    char *const two[] = {(char *)form->name, argv[*at + 1]};
+    int read = 0;
+    RF_TRY(take_option(o, *at + 1 < argc ? 2 : 1, two, &read, config_only, seen, error));
+    *at += read;
+    return RAFTER_OK;
+  }
+  if (*at + 1 >= argc) return RF_FAIL(error, RAFTER_INVALID, "write -m MODEL", "-m needs a value");
+  if (*model && !config_only) return RF_FAIL(error, RAFTER_INVALID, NULL, "-m is given twice");
+  *at += 1;
+  if (!config_only) *model = argv[*at];
+  return check_utf8("an argument", argv[*at], error);
+}
+
 rf_status rf_options_parse(rf_options *o, int argc, char *const *argv, rf_error *error) {
   const rf_command *command = o->command;
   bool *seen = rf_must(calloc((size_t)o->count + 1, sizeof *seen));
   rf_status status = RAFTER_OK;
+  const char *model = NULL;
   /* The file of --config is read first. So typed options override it, whatever the order. */
   for (int pass = 0; pass < 2 && status == RAFTER_OK; ++pass) {
     bool options_ended = false;
@@ -480,14 +553,14 @@ rf_status rf_options_parse(rf_options *o, int argc, char *const *argv, rf_error 
       if (dashes && !argv[i][2]) options_ended = true;
       else if (dashes) status = take_option(o, argc, argv, &i, pass == 0, seen, error);
       else if (argv[i][0] == '-' && isalpha((unsigned char)argv[i][1]) && !options_ended)
-        status = RF_FAIL(error, RAFTER_INVALID, "options begin with two dashes and are written in full",
-                         "unknown option '%.60s'", argv[i]);
+        status = take_short(o, argc, argv, &i, pass == 0, seen, &model, error);
       else if (pass == 1 && (status = check_utf8("an argument", argv[i], error)) == RAFTER_OK)
         add_argument(o, argv[i], RF_OPTION_GIVEN);
     }
   }
   free(seen);
   if (status != RAFTER_OK) return status;
+  if (model) add_argument(o, model, RF_OPTION_GIVEN); /* MODEL is the last argument of a command */
   char hint[128];
   snprintf(hint, sizeof hint, "rafter %s %s [--option value]", command->name, command->arguments);
   /* A resumed run reads its model from the run's folder. */

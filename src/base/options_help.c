@@ -192,7 +192,8 @@ static void put_program(FILE *out, const rf_commands *commands, int width) {
   }
   fputs("\nMODEL is a preset (gpt2, llama3-8b, ...), a folder with config.json, a .gguf file, or a shape\n"
         "(gpt:layers=4,width=512,heads=8). `rafter COMMAND --help` prints the common options of a command,\n"
-        "`rafter COMMAND --help-all` all of them.\n",
+        "`rafter COMMAND --help-all` all of them. Short forms: -m MODEL, -p (--prompt), -n (--max-tokens),\n"
+        "-h (--help), -V (--version).\n",
         out);
 }
 

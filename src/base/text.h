@@ -24,4 +24,13 @@ int rf_edit_distance(const char *a, const char *b);
 /* Returns the name most similar to `word`; NULL: no similar name. Skips NULL entries. */
 const char *rf_nearest(const char *word, const char *const *names, int count);
 
+/* A word of other programs, and the word of rafter for hints. A table ends with {NULL, NULL}. */
+typedef struct rf_synonym {
+  const char *said, *ours;
+} rf_synonym;
+/* Returns the next row after `from` for the `length` bytes at `word`. '_' equals '-'. For the
+ * first row, `from` is NULL. NULL: no further row. */
+const rf_synonym *rf_synonym_of(const rf_synonym *table, const rf_synonym *from, const char *word,
+                                size_t length);
+
 #endif

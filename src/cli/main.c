@@ -252,7 +252,7 @@ int main(int argc, char **argv) {
   if (argc < 2 || !may_just_end(argv[1])) wait_politely(argv);
   if (argc < 2 || is_help(argv[1]) || !strcmp(argv[1], "help"))
     return help(argc > 2 ? argc - 2 : 0, argv + 2);
-  if (!strcmp(argv[1], "--version") || !strcmp(argv[1], "version")) {
+  if (!strcmp(argv[1], "--version") || !strcmp(argv[1], "-V") || !strcmp(argv[1], "version")) {
     puts(rafter_version());
     return 0;
   }

@@ -58,6 +58,30 @@ static rf_status with_edition(const json_t *row, const char *edition, json_t **s
   return RAFTER_OK;
 }
 
+/* Names that clouds and other programs use. The number after the last '-' of such a name counts
+ * chips or, where the row ends with '/', cores. A chip has two cores. */
+static const rf_synonym MACHINE_SYNONYMS[] = {
+    {"h100", "h100-sxm"},  {"a100", "a100-80g"},     {"rtx4090", "rtx-4090"}, {"4090", "rtx-4090"},
+    {"v5e", "tpu-v5e"},    {"v5litepod", "tpu-v5e"}, {"v5lite", "tpu-v5e"},   {"tpu-v5e", "tpu-v5e"},
+    {"v6e", "tpu-v6e"},    {"tpu-v6e", "tpu-v6e"},   {"trillium", "tpu-v6e"}, {"ironwood", "tpu-v7x"},
+    {"tpu7x", "tpu-v7x"},  {"v5p", "tpu-v5p/"},      {"tpu-v5p", "tpu-v5p/"}, {"v4", "tpu-v4/"},
+    {"tpu-v4", "tpu-v4/"}, {"v3", "tpu-v3/"},        {"tpu-v3", "tpu-v3/"},   {NULL, NULL}};
+
+/* Writes the machine that `name` of another program means to `meant`; "" if it is not known. */
+static void machine_meant(const char *name, char meant[64]) {
+  const char *dash = strrchr(name, '-');
+  int64_t chips = 0;
+  const rf_synonym *same = rf_synonym_of(MACHINE_SYNONYMS, NULL, name, strlen(name));
+  if (!same && dash && rf_text_int(dash + 1, &chips))
+    same = rf_synonym_of(MACHINE_SYNONYMS, NULL, name, (size_t)(dash - name));
+  *meant = 0;
+  if (!same) return;
+  size_t length = strcspn(same->ours, "/");
+  if (same->ours[length]) chips = (chips + 1) / 2;
+  snprintf(meant, 64, "%.*s", (int)length, same->ours);
+  if (chips > 0) rf_text_append(meant, 64, ":%lld", (long long)chips);
+}
+
 static rf_status find_sheet(const char *name, const char *edition, rf_machine *machine, rf_error *error) {
   json_t *rows = sheet_rows(), *sheet = NULL;
   rf_status status = RAFTER_INVALID;
@@ -74,7 +98,9 @@ static rf_status find_sheet(const char *name, const char *edition, rf_machine *m
     goto done;
   }
   char hint[512] = "";
-  const char *near = rf_nearest(name, names, count);
+  char meant[64];
+  machine_meant(name, meant);
+  const char *near = *meant ? meant : rf_nearest(name, names, count);
   if (near) rf_text_append(hint, sizeof hint, "did you mean %s? ", near);
   rf_text_append(hint, sizeof hint, "known machines:");
   for (int i = 0; i < count; i++) rf_text_append(hint, sizeof hint, " %s", names[i]);

@@ -6,6 +6,7 @@
 
 #include <math.h>
 #include <stddef.h>
+#include <ctype.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -475,6 +476,38 @@ static rf_status unknown_model(const char *spec, rf_error *error) {
                  nearest ? " (did you mean '" : "", nearest ? nearest : "", nearest ? "'?)" : "");
 }
 
+/* The beginnings of names on the hub, and those of the presets. */
+static const rf_synonym HUB_SYNONYMS[] = {{"meta-llama-3.1", "llama3.1"},
+                                          {"llama-3.1", "llama3.1"},
+                                          {"llama-3.2", "llama3.2"},
+                                          {"meta-llama-3", "llama3"},
+                                          {"llama-3", "llama3"},
+                                          {"llama-2", "llama2"},
+                                          {"gemma-3", "gemma3"},
+                                          {"gemma-2-", "gemma2-"},
+                                          {"deepseek-v2-lite", "deepseek2-16b"},
+                                          {"", ""},
+                                          {NULL, NULL}};
+
+/* If `spec` is ORG/NAME of the hub, writes a hint with the longest preset that NAME begins with. */
+static void preset_meant(const char *spec, char meant[160]) {
+  char name[96], ours[128] = "";
+  const char *slash = strchr(spec, '/'), *best = NULL;
+  *meant = 0;
+  if (!slash || slash == spec || strchr(slash + 1, '/') || strlen(slash + 1) >= sizeof name) return;
+  for (size_t i = 0; i <= strlen(slash + 1); i++) name[i] = (char)tolower((unsigned char)slash[1 + i]);
+  for (const rf_synonym *row = HUB_SYNONYMS; row->said && !*ours; row++)
+    if (!strncmp(name, row->said, strlen(row->said)))
+      snprintf(ours, sizeof ours, "%s%s", row->ours, name + strlen(row->said));
+  for (int i = 0; i < PRESET_COUNT; i++)
+    if (!strncmp(ours, PRESETS[i].name, strlen(PRESETS[i].name)) &&
+        (!best || strlen(PRESETS[i].name) > strlen(best)))
+      best = PRESETS[i].name;
+  if (best)
+    snprintf(meant, 160, "did you mean the preset %s? `rafter pull hf:%.90s` downloads the weights", best,
+             spec);
+}
+
 /* Resolves the base model that an adapter names, and reads the adapter. */
 static rf_status resolve_adapter(const char *adapter, rf_model *model, char folder[4096], rf_error *error) {
   char base[4096], weights[4096];
@@ -529,6 +562,9 @@ rf_status rf_model_resolve(const char *spec, rf_model *model, char folder[4096],
   if (base && !there)
     return parse_shape(spec, base, spec[name_length] ? spec + name_length + 1 : "", model, error);
   if (!there) {
+    char meant[160];
+    preset_meant(spec, meant);
+    if (*meant) return RF_FAIL(error, RAFTER_INVALID, meant, "no model at '%.300s'", spec);
     if (strchr(spec, '/') || rf_text_ends_with(spec, ".safetensors"))
       return RF_FAIL(error, RAFTER_INVALID,
                      "give a folder with config.json, a .gguf file, or a .safetensors file with its "

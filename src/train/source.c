@@ -176,8 +176,8 @@ done:
 /* Maximum bytes of a text file, because it is read into memory. Other files may be larger. */
 static const size_t TEXT_MOST = (size_t)4 << 30;
 
-/* Larger vocabularies belong to tokenizers of subwords. A shape with a smaller vocabulary may train on
- * bytes, as uva does with 2048 ids. */
+/* Larger vocabularies belong to tokenizers of subwords. A shape with a smaller vocabulary may train
+ * on bytes, as uva does with 2048 ids. */
 enum { BYTES_MOST = 4096 };
 
 /* Opens the tokenizer for texts. If there is none, and `needed` is false, *tokenizer is NULL. */

@@ -91,6 +91,45 @@ for command in $commands; do
   status 0 "$RAFTER" help "$command" --all && same one out "help $command --all is $command --help-all"
 done
 status 0 "$RAFTER" --version && says '^rafter [0-9.]+ \(commit ' out
+status 0 "$RAFTER" -V && says '^rafter [0-9.]+ ' out
+status 0 "$RAFTER" plan -h && says '^usage: ' out
+
+# Words of other programs: the hint names ours. Short forms.
+meant() { local hint=$1; shift; refuses 2 '.' "$RAFTER" "$@" && says "did you mean .*$hint"; }
+meant temperature generate gpt2 --temp 1
+for said in "n-predict max-tokens generate" "ctx-size seq generate" "batch-size batch train" \
+  "learning-rate lr train" "learning_rate lr train" "seq-len seq plan" "max-seq-len seq train" \
+  "grad-accum accumulate plan" "gradient-accumulation-steps accumulate train" "tp mesh.tensor=N plan" \
+  "tensor-parallel-size mesh.tensor=N plan" "max-num-seqs batch plan"; do
+  read -r option hint command <<<"$said"
+  meant "--$hint" "$command" gpt2 "--$option" 4
+done
+meant 'tensor=4' plan gpt2 --mesh tp=4,dp=2
+meant 'data=2' plan gpt2 --mesh dp=2
+for said in "bfloat16 bf16" "fp16 bf16" "half bf16" "float32 f32"; do
+  meant "'${said#* }'" plan gpt2 --dtype "${said% *}"
+done
+for said in "h100 h100-sxm" "v5e-8 tpu-v5e:8" "v5litepod-8 tpu-v5e:8" "tpu-v5e-16 tpu-v5e:16" \
+  "v5p-8 tpu-v5p:4" "trillium tpu-v6e"; do
+  meant "${said#* }\\?" plan gpt2 --on "${said% *}"
+  status 0 "$RAFTER" plan gpt2 --on "${said#* }" --batch 16
+done
+for said in "meta-llama/Llama-3.1-8B llama3.1-8b" "meta-llama/Meta-Llama-3-70B-Instruct llama3-70b" \
+  "google/gemma-3-4b-it gemma3-4b" "google/gemma-2b gemma-2b" "google/gemma-2-9b gemma2-9b" \
+  "openai-community/gpt2-xl gpt2-xl" "mistralai/Mixtral-8x7B-v0.1 mixtral-8x7b" \
+  "meta-llama/Llama-2-7b-hf llama2-7b"; do
+  meant "preset ${said#* }\\?" plan "${said% *}"
+done
+status 0 "$RAFTER" plan -m gpt2-medium --on a5000 --json &&
+  holds out 'd["model"]["name"] == "gpt2-medium"' '-m is MODEL'
+refuses 2 "no model at 'no/where'" "$RAFTER" eval -m no/where perplexity --data x
+refuses 2 '.--prompt and --tokens' "$RAFTER" generate -m gpt2 -p text -n 3 --tokens 1
+refuses 2 '-m needs a value' "$RAFTER" plan -m
+refuses 2 '-m is given twice' "$RAFTER" plan -m gpt2 -m gpt2
+refuses 2 'max-tokens is given twice' "$RAFTER" generate gpt2 -n 3 --max-tokens 4
+refuses 2 "unknown option '-p'" "$RAFTER" plan gpt2 -p text
+refuses 2 'what to do with' "$RAFTER" plan gpt2 -m gpt2
+
 refuses 2 'trian.*train' "$RAFTER" trian
 refuses 2 'nonsense' "$RAFTER" help nonsense
 status 0 "$RAFTER" help --man && cp out rafter.1 &&

@@ -4,6 +4,7 @@
 #include "base/text.h"
 
 #include <stdlib.h>
+#include <stdio.h>
 #include <string.h>
 
 static const char *const NAMES[RF_AXES] = {"slice", "pipeline", "data",     "expert",
@@ -54,15 +55,29 @@ static int axis_of(const char *name, size_t length) {
   return -1;
 }
 
+static const rf_synonym AXIS_SYNONYMS[] = {{"tp", "tensor"},   {"dp", "data"},      {"ddp", "data"},
+                                           {"pp", "pipeline"}, {"ep", "expert"},    {"sp", "sequence"},
+                                           {"cp", "context"},  {"model", "tensor"}, {NULL, NULL}};
+
+static rf_status unknown_axis(const char *part, size_t length, rf_error *error) {
+  char hint[128] = "write for example data=2,fsdp=16,tensor=4";
+  const char *equals = memchr(part, '=', length);
+  size_t name = equals ? (size_t)(equals - part) : length;
+  const rf_synonym *same = rf_synonym_of(AXIS_SYNONYMS, NULL, part, name);
+  if (same)
+    snprintf(hint, sizeof hint, "did you mean %s%.*s?", same->ours,
+             (int)(length - name < 40 ? length - name : 40), part + name);
+  return RF_FAIL(error, RAFTER_INVALID, hint,
+                 "unknown axis of a mesh (--mesh: expected data, fsdp, tensor, sequence, context, "
+                 "pipeline, expert or slice as NAME=NUMBER, got '%.*s')",
+                 (int)length, part);
+}
+
 static rf_status parse_part(const char *part, size_t length, rf_mesh *mesh, rf_error *error) {
   enum { MOST = 1 << 20 };
   const char *equals = memchr(part, '=', length);
   int axis = equals ? axis_of(part, (size_t)(equals - part)) : -1;
-  if (axis < 0)
-    return RF_FAIL(error, RAFTER_INVALID, "write for example data=2,fsdp=16,tensor=4",
-                   "unknown axis of a mesh (--mesh: expected data, fsdp, tensor, sequence, context, "
-                   "pipeline, expert or slice as NAME=NUMBER, got '%.*s')",
-                   (int)length, part);
+  if (axis < 0) return unknown_axis(part, length, error);
   char *end;
   long count = equals[1] >= '0' && equals[1] <= '9' ? strtol(equals + 1, &end, 10) : 0;
   bool number = equals[1] >= '0' && equals[1] <= '9',
