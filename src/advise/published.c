@@ -1,5 +1,6 @@
 /* published.c - `rafter plan --compare published:ID`: compares a published training run with its
- * plan. `--fit` finds the settings that were not published. `--compare published` lists the runs. */
+ * plan. `--fit` finds the settings that were not published. `--compare published` lists the runs.
+ */
 #include "advise/set.h"
 #include "advise/vary.h"
 #include "base/text.h"

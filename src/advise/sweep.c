@@ -198,8 +198,8 @@ static rf_status plan_value(const rf_options *o, const char *name, int64_t batch
   return RAFTER_OK;
 }
 
-/* The columns of a simulation of --job serve, at the rate that `serving` describes: the highest rate
- * that the plan sustains, or the lowest rate. */
+/* The columns of a simulation of --job serve, at the rate that `serving` describes: the highest
+ * rate that the plan sustains, or the lowest rate. */
 static void say_serving(const rafter_sink *sink, const json_t *plan) {
   const json_t *serving = json_object_get(plan, "serving"), *rates = json_object_get(serving, "rates"),
                *first = json_object_get(serving, "ttft_seconds"),

@@ -45,6 +45,9 @@ extern const rf_option RF_EVERY_OPTIONS[], RF_DEBUG_OPTIONS[], RF_EXAMPLE_OPTION
 /* Flags for rf_tokenizer_encode that --no-bos and --no-special set. */
 int rf_encode_flags(const rf_options *options);
 
+/* Writes the HTML page of a plan's JSON object, of which it takes ownership. */
+rf_status rf_report_write_plan(const char *path, const char *name, json_t *plan, const rafter_sink *sink,
+                               rf_error *error);
 void rf_say_tuned(const rafter_sink *sink, const rf_tuned *tuned);
 /* Writes a model as a GGUF file whose matrices have storage type `type`. */
 rf_status rf_write_gguf(const char *in, const char *out, const char *type, int threads,

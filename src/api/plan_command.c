@@ -56,6 +56,21 @@ done:
   return status;
 }
 
+/* --report: writes the page of the plan with all tensors and ops. */
+static rf_status write_report(const rafter_job *job, rafter_plan *plan, const rafter_sink *sink,
+                              rf_error *error) {
+  const bool tensors = plan->tensors, ops = plan->ops;
+  json_t *json = NULL;
+  if (!rf_options_is_set(job->options, "report")) return RAFTER_OK;
+  plan->tensors = plan->ops = true;
+  rf_status status = rf_plan_object(plan, &json, error);
+  plan->tensors = tensors;
+  plan->ops = ops;
+  RF_TRY(status);
+  return rf_report_write_plan(rf_options_text(job->options, "report"), plan->settings.model.name, json, sink,
+                              error);
+}
+
 /* If the plan does not fit, a second thread searches for a fit while this one computes advice. */
 typedef struct refusal {
   const rafter_job *job;
@@ -93,6 +108,11 @@ static rf_status rf_command_plan(const rafter_job *job, const rafter_sink *sink,
   rf_note_nodes(job->options, sink);
   if (rf_options_is_set(job->options, "plot"))
     RF_TRY(rf_gnuplot_check(rf_options_text(job->options, "plot"), error));
+  static const char *const several[] = {"after", "sweep", "compare"};
+  for (size_t i = 0; i < sizeof several / sizeof *several; i++)
+    if (rf_options_is_set(job->options, "report") && rf_options_is_set(job->options, several[i]))
+      return RF_FAIL(error, RAFTER_INVALID, "`rafter report FILE.json` shows the JSON of sweeps and plans",
+                     "--report and --%s cannot be combined: --report shows one plan", several[i]);
   if (rf_options_is_set(job->options, "after"))
     return print_graph(job, rf_options_text(job->options, "after"), sink, error);
   if (rf_options_is_set(job->options, "sweep")) return rf_plan_sweep(job->options, sink, error);
@@ -113,6 +133,7 @@ static rf_status rf_command_plan(const rafter_job *job, const rafter_sink *sink,
   rf_plan_give_advice(plan);
   rf_status status = show(job, plan, rf_options_flag(job->options, "json") ? NULL : sink, &json, error);
   bool fits = rf_json_fits(json);
+  if (status == RAFTER_OK) status = write_report(job, plan, sink, error);
   if (status == RAFTER_OK) rf_put_json(sink, json);
   else json_decref(json);
   if (status == RAFTER_OK && !fits) status = end_refusal(&r, error);
@@ -142,6 +163,8 @@ static const rf_option PLAN[] = {
      "compared with A. published:ID compares a published run with its plan; "
      "published lists the runs.",
      false, true},
+    RF_WORDS("report", PATH, "FILE", NULL, "Output",
+             "write the plan as an HTML page: memory, roofline, every tensor and op, rate and cost"),
     RF_FLAG("tensors", "Output", "list every tensor"),
     RF_FLAG("ops", "Output", "list every operation"),
     RF_CHOICE("after", "build|adapt|differentiate|optimize|stage|shard|fuse|remat|offload", NULL, "Output",

@@ -65,11 +65,9 @@ static json_t *page_model(const json_t *model) {
   return shown;
 }
 
-static rf_status write_page(const rf_options *o, const json_t *model, const rafter_sink *sink,
-                            rf_error *error) {
-  char path[4200], size[32], *html = NULL;
+static rf_status write_page(const char *path, const json_t *model, const rafter_sink *sink, rf_error *error) {
+  char size[32], *html = NULL;
   size_t bytes = 0;
-  page_path(o, model, path);
   json_t *shown = page_model(model);
   rf_status status = rf_report_page_html(shown, &html, &bytes, error);
   json_decref(shown);
@@ -89,6 +87,18 @@ static void sum_up(json_t *entry) {
     json_object_set(entry, "advice", advice);
   json_decref(advice);
   json_object_set_new(entry, "summary", rf_report_summary(entry));
+}
+
+rf_status rf_report_write_plan(const char *path, const char *name, json_t *plan, const rafter_sink *sink,
+                               rf_error *error) {
+  json_t *model = rf_report_model();
+  rf_status status = rf_report_add_plan(model, name, NULL, plan, error);
+  if (status == RAFTER_OK) {
+    sum_up(json_array_get(json_object_get(model, "runs"), 0));
+    status = write_page(path, model, sink, error);
+  }
+  json_decref(model);
+  return status;
 }
 
 /* Writes the trace of the first run that has one, for --perfetto and --csv. */
@@ -137,7 +147,9 @@ static rf_status rf_command_report(const rafter_job *job, const rafter_sink *sin
   bool json = rf_options_flag(o, "json");
   bool others = rf_options_is_set(o, "perfetto") || rf_options_is_set(o, "csv");
   RF_GO(write_traces(o, model, sink, error));
-  if ((!json && !others) || rf_options_is_set(o, "out")) RF_GO(write_page(o, model, sink, error));
+  char path[4200];
+  page_path(o, model, path);
+  if ((!json && !others) || rf_options_is_set(o, "out")) RF_GO(write_page(path, model, sink, error));
   if (json) {
     json_object_set_new(model, "compare", rf_report_comparisons(json_object_get(model, "runs"), 0));
     rf_put_json(sink, json_incref(model));

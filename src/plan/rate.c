@@ -1,5 +1,5 @@
-/* rate.c - tokens per step, sums of time and work, and the peak FLOP/s, which utilisation is measured
- * against. */
+/* rate.c - tokens per step, sums of time and work, and the peak FLOP/s, which is the reference of
+ * utilisation. */
 #include "plan/parts.h"
 
 #include <string.h>

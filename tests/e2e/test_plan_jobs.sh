@@ -206,4 +206,18 @@ case_rl() {
     holds out 'd["memory"]["by_class"]["weight"] > 3.9e9 and not d["memory"]["fits"]' 'the reference model has its own copy'
 }
 
+# --report writes the page of the plan with all tensors and ops, next to the usual output.
+case_report() {
+  status 0 "$RAFTER" plan gpt2 --on tpu-v5e --batch 4 --report page.html && {
+    says '^rate ' out
+    ! grep -q '^tensors ' out || fail "--report prints the tensors"
+    for part in '"tensors":[[]' '"ops":[[]' '"usd_per_million_tokens":' '"mfu":'; do
+      grep -qE "$part" page.html || fail "the page has no $part"
+    done
+  }
+  status 0 "$RAFTER" plan gpt2 --on tpu-v5e --batch 4 --report page.html --json &&
+    holds out '"tensors" not in d and d["fits"]' '--json has only what was asked'
+  refuses 2 'report and --sweep cannot be combined' "$RAFTER" plan gpt2 --sweep batch=1,2 --report page.html
+}
+
 cases "$@"

@@ -134,6 +134,23 @@
             rows, {caption: summary.measured ? 'Each row is a complete plan, corrected by this run\'s efficiency.' : 'Each row is a complete plan.', limit: 10}));
   };
 
+  /* Rate, cost and bounds of a plan that was not run. */
+  const priced = (element, {plan, run}) => {
+    if (run || !plan || !plan.rate || !plan.cost || !plan.time) return;
+    const {rate, cost, time} = plan;
+    const share = (bound) => time[`${bound}_seconds`] / time.seconds;
+    const split = ['compute', 'memory', 'network', 'latency'].filter((bound) => share(bound) > 0);
+    const usd = (value, unit) => (Number.isFinite(value) ? `${value.toPrecision(4)} ${unit}` : null);
+    element.append(el('h3', {}, 'Rate and cost'), rafter.facts([
+      ['MFU', rafter.percent(rate.mfu)],
+      ['HFU', rafter.percent(rate.hfu)],
+      ['Time by bound', split.map((bound) => `${bound} ${rafter.percent(share(bound))}`).join(', ')],
+      ['Price of a chip', usd(cost.usd_per_chip_hour, 'USD per hour') ?? 'unknown'],
+      ['Price of a million tokens', usd(cost.usd_per_million_tokens, 'USD')],
+      ['Tokens per dollar', Number.isFinite(cost.tokens_per_usd) ? rafter.count(cost.tokens_per_usd) : null]
+    ]));
+  };
+
   /* A plan that lists no ops: its figures, and for serving the latencies of requests. */
   const planned = (element, run, summary) => {
     const {plan} = run, {serving} = plan || {};
@@ -236,6 +253,7 @@
       element.append(el('p', {class: 'sentence'}, summary.sentence || ''), rafter.wordsLine());
       if (notes.length) element.append(el('ul', {}, notes.map((note) => el('li', {}, note))));
       if (!measured) element.append(el('p', {class: 'note'}, summary.steps ? 'Steps were measured, but ops were not: times of ops are predictions.' : 'These figures are predictions; nothing was measured.'));
+      priced(element, run);
       if (!walks.length) {
         planned(element, run, summary);
         return;
