@@ -100,7 +100,10 @@ static json_t *program_json(const rf_plan *plan) {
 }
 
 static json_t *time_json(const rf_plan *plan, const rf_step_time *t) {
-  return json_pack("{sf ss sf sf sf sf sf sf sf sf sf sf ss}", "seconds", t->seconds, "bound",
+  double band[2];
+  bool wide = rf_plan_band(plan, t->seconds, band);
+  return json_pack("{sf so so ss sf sf sf sf sf sf sf sf sf sf ss}", "seconds", t->seconds, "seconds_low",
+                   real_or_null(band[0], wide), "seconds_high", real_or_null(band[1], wide), "bound",
                    BOUND[t->bound], "compute_seconds", t->by[RF_BOUND_COMPUTE], "memory_seconds",
                    t->by[RF_BOUND_MEMORY], "network_seconds", t->by[RF_BOUND_NETWORK], "latency_seconds",
                    t->by[RF_BOUND_LATENCY], "network_hidden_seconds", t->network_hidden,

@@ -178,13 +178,15 @@ static void put_bounds(FILE *out, const rf_step_time *time) {
 static void put_time(FILE *out, const rf_report_plan *report) {
   const rf_plan *plan = report->plan;
   const rf_plan_totals total = rf_report_totals(report);
-  char a[32];
-  double peak = rf_plan_peak_flops(plan), t = total.time.seconds;
-  fprintf(out, "\ntime      %s per %s on %s (%s figures)\n", rf_text_seconds(t, a),
+  char a[32], b[32];
+  double peak = rf_plan_peak_flops(plan), t = total.time.seconds, band[2];
+  fprintf(out, "\ntime      %s per %s", rf_text_seconds(t, a),
           report->whole     ? report->whole->unit
           : report->prefill ? "token"
-                            : "step",
-          plan->machine.name, plan->machine.source);
+                            : "step");
+  if (rf_plan_band(plan, t, band))
+    fprintf(out, ", probably %s to %s,", rf_text_seconds(band[0], a), rf_text_seconds(band[1], b));
+  fprintf(out, " on %s (%s figures)\n", plan->machine.name, plan->machine.source);
   if (report->whole) put_phases(out, report->whole);
   put_bounds(out, &total.time);
   if (plan->stages) rf_report_print_pipeline(out, plan);

@@ -246,6 +246,20 @@ case_published_runs() {
   }
 }
 
+# The band around the time of a data-sheet plan holds 12 of the 14 published runs.
+case_bands() {
+  local inside=0 within='(lambda t, r: t["seconds_low"] < t["seconds"] / r < t["seconds_high"])'
+  within+='(d["a"]["time"], d["ratio"]["rate"]["tokens_per_second"])'
+  for i in $(seq 14); do
+    status 0 "$RAFTER" plan --compare "published:P$i" --json || continue
+    [ "$(ask out "$within")" = True ] && inside=$((inside + 1))
+  done
+  [ "$inside" = 12 ] || fail "the band holds $inside of 14 published runs"
+  status 0 "$RAFTER" plan gpt2 --on a5000 &&
+    says '^time +[0-9.]+ ms per step, probably [0-9.]+ ms to [0-9.]+ m?s, on a5000' out
+  status 0 "$RAFTER" plan gpt2 --on local --json && holds out 'd["time"]["seconds_low"] is None' 'no band'
+}
+
 # MFU and cost of two plans. Without a price, the cells say so.
 case_compared_costs() {
   PAIR=(plan --compare gemma-7b llama2-7b --on tpu-v5e:16x16 --batch 256 --seq 4096 --dtype bf16)

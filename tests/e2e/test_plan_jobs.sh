@@ -184,7 +184,7 @@ assert isclose(twice["rate"]["tokens_per_second"] * twice["time"]["seconds"], 2 
 PY
   status 0 "$RAFTER" plan "${RL[@]}" && {
     says '^batch 16 x 1024 tokens .*; 2 prompts x 8 samples$' out
-    says '^time .* per RL step on tpu-v5e' out
+    says '^time .* per RL step, .* on tpu-v5e' out
     says '^  phase rollout .* % .* GiB$' out
     says '^rate .* tokens/s trained, MFU' out
   }
