@@ -225,7 +225,8 @@ static int latent_queries(builder *b, int y, rf_rope rotation) {
 }
 
 /* Keys and values come from a latent row, and all heads share one rotated part of the keys. The
- * cache stores the latent row and the rotated part. */
+ * cache stores the latent row and the rotated part. Scoring computes the products of generation,
+ * because both must give the same bits. Training computes keys and values, which costs less. */
 static int latent_attention(builder *b, int y) {
   const rf_model *model = b->model;
   rf_rope rotation = rf_model_rope(model, b->graph->at.layer);
@@ -246,11 +247,14 @@ static int latent_attention(builder *b, int y) {
   int turns = b->graph->op[b->graph->op_count - 1].output[1];
   turns = emit(b, &RF_OP_ROPE, "attn/rope_key", RF_IDS(turns, b->positions), &rope);
   RF_BUILT(saved(b, RF_SAVED_QKV, 2, turns));
+  int w = weight_of(b, "attn/kv_b", "/weight");
+  if (b->options->job == RF_JOB_SCORE)
+    return emit(b, &RF_OP_ATTENTION_LATENT_ROWS, "attn/attention", RF_IDS(q, latent, turns, w, b->segments),
+                &attr);
   if (b->options->job == RF_JOB_GENERATE) {
     rf_kv_class class = rf_kv_class_of(model, b->graph->at.layer);
     int cache = cache_tensor(b, "attn/cache", b->kv.dtype, class, model->kv_rank + model->rope_dim);
-    rf_slots inputs = RF_IDS(q, latent, turns, weight_of(b, "attn/kv_b", "/weight"), cache, b->pages[class],
-                             b->slots, b->positions);
+    rf_slots inputs = RF_IDS(q, latent, turns, w, cache, b->pages[class], b->slots, b->positions);
     return emit_to(b, &RF_OP_ATTENTION_LATENT_KV, "attn/attention", inputs, RF_IDS(RF_WANTED, cache), &attr);
   }
   int kv = saved(b, RF_SAVED_QKV, 1, linear(b, "attn/kv_b", latent));

@@ -25,18 +25,37 @@ PY
 import json, sys
 sys.exit(json.load(open(sys.argv[1]))["greedy"] != json.load(open(sys.argv[2]))["tokens"])
 PY
-  # Log-probabilities of generation equal those of score. The products over the cache are different,
-  # so the numbers agree only to rounding.
-  python3 - rows.jsonl out <<'PY' >again.jsonl
-import json, sys
-print(json.dumps({"id": "b", "tokens": json.loads(open(sys.argv[1]).readline())["tokens"][:5] + json.load(open(sys.argv[2]))["tokens"]}))
+done
+
+# Log-probabilities of generation equal those of score, to the bit: for several answers at once, for
+# prompts of several passes, and for each dtype of activations and weights.
+python3 - <<'PY' >prompts.jsonl
+import json
+for k in range(5):
+    print(json.dumps({"id": str(k), "tokens": [(20 + 7 * i * k) % 40 for i in range(1 + 4 * k)]}))
 PY
-  cp out generated
-  status 0 "$RAFTER" score "$golden" --input again.jsonl --json --threads 1 && python3 - generated out <<'PY' || fail "$name: generated against scored log-probabilities"
+forms=(f32 bf16 'f32 --weights int8' 'bf16 --weights int8' 'bf16 --weights q4'
+  'f32 --weights int8 --compute fast')
+for name in deepseek_v2 deepseek_v3; do
+  for form in "${forms[@]}"; do
+    read -ra dtypes <<<"--dtype $form"
+    status 0 "$RAFTER" generate "$DATA/latent/$name" --input prompts.jsonl --max-tokens 40 --ignore-eos \
+      --batch 3 --prefill-chunk 3 --seed 3 --json --threads 2 "${dtypes[@]}" || continue
+    cp out generated
+    python3 - generated <<'PY' >again.jsonl
 import json, sys
-told, scored = json.load(open(sys.argv[1]))["logprobs"], json.loads(open(sys.argv[2]).readline())["logprobs"][5:]
-sys.exit(len(told) != len(scored) or max(abs(a - b) for a, b in zip(told, scored)) > 5e-5)
+prompt = {(d := json.loads(line))["id"]: d["tokens"] for line in open("prompts.jsonl")}
+for d in map(json.loads, open(sys.argv[1])):
+    print(json.dumps({"id": d["id"], "tokens": prompt[d["id"]] + d["tokens"]}))
 PY
+    status 0 "$RAFTER" score "$DATA/latent/$name" --input again.jsonl --json --threads 1 "${dtypes[@]}" &&
+      python3 - generated out <<'PY' || fail "$name $form: generated against scored log-probabilities"
+import json, sys
+rows = [[json.loads(line) for line in open(name)] for name in sys.argv[1:]]
+told, scored = ({d["id"]: d["logprobs"] for d in some} for some in rows)
+sys.exit(len(told) != 5 or any(len(told[k]) != 40 or told[k] != scored[k][-40:] for k in told))
+PY
+  done
 done
 
 run=(--data random:seed=0 --batch 2 --seq 16 --lr 1e-2 --schedule constant --threads 1 --quiet)

@@ -152,6 +152,24 @@ void build_attention_latent_bwd(op_harness *h, const op_case *of, const op_size 
            OP_IDS(RF_WANTED, RF_WANTED, RF_WANTED), &attr);
 }
 
+/* in: q, latent rows of head_dim + 3 columns, turns, w */
+static void latent_inputs(op_harness *h, const rf_attr *attr, const op_size *size, int in[4]) {
+  int64_t heads = size->heads, columns = size->head_dim + 3, rotated = attr->attention.rope_dim;
+  in[0] = case_activation(h, "q", 1.5, size->rows, heads * size->head_dim);
+  in[1] = case_activation(h, "latent", 1.5, size->rows, columns);
+  in[2] = case_activation(h, "turns", 1.5, size->rows, rotated);
+  in[3] = case_weight(h, "w", 0.5, columns, heads * (size->head_dim - rotated + attr->attention.value_dim));
+}
+
+void build_attention_latent_rows(op_harness *h, const op_case *of, const op_size *size) {
+  rf_attr attr = latent_attributes(h, of, size);
+  int in[4];
+  latent_inputs(h, &attr, size, in);
+  op_apply(h, "attention_latent_rows",
+           OP_IDS(in[0], in[1], in[2], in[3], case_segments(h, of, size->rows, NULL)), OP_IDS(RF_WANTED),
+           &attr);
+}
+
 void build_attention_latent_kv(op_harness *h, const op_case *of, const op_size *size) {
   rf_attr attr = latent_attributes(h, of, size);
   bool prefill = of->flags & OP_PREFILL;
@@ -164,18 +182,14 @@ void build_attention_latent_kv(op_harness *h, const op_case *of, const op_size *
     slots[r] = prefill ? 1 : r == rows / 2 ? -1 : (int32_t)(rows - 1 - r);
     positions[r] = (int32_t)(prefill ? r + 5 : case_draw(5, r) % 40);
   }
-  int q = case_activation(h, "q", 1.5, rows, (int64_t)size->heads * size->head_dim),
-      latent = case_activation(h, "latent", 1.5, rows, latent_columns);
-  int turns = case_activation(h, "turns", 1.5, rows, attr.attention.rope_dim);
-  int w = case_weight(h, "w", 0.5, latent_columns,
-                      (int64_t)size->heads *
-                          (size->head_dim - attr.attention.rope_dim + attr.attention.value_dim));
+  int in[4];
+  latent_inputs(h, &attr, size, in);
   int cache = op_tensor(h, "cache", RF_CLASS_KV, h->dtype, (op_fill){1.5, 0},
                         OP_SHAPE(slot_count * columns, 1, page, latent_columns + attr.attention.rope_dim));
   int table = op_table(h, slot_count, columns), slot_ids = op_ids(h, "slots", rows, slots),
       position_ids = op_ids(h, "positions", rows, positions);
   free(slots);
   free(positions);
-  op_apply(h, "attention_latent_kv", OP_IDS(q, latent, turns, w, cache, table, slot_ids, position_ids),
+  op_apply(h, "attention_latent_kv", OP_IDS(in[0], in[1], in[2], in[3], cache, table, slot_ids, position_ids),
            OP_IDS(RF_WANTED, cache), &attr);
 }

@@ -645,6 +645,8 @@ const op_case OP_CASES[] = {
     {"attention_latent", "segments", build_attention_latent, LATENT_SIZES, OP_SEGMENTS},
     {"attention_latent_bwd", "causal", build_attention_latent_bwd, LATENT_SIZES, 0},
     {"attention_latent_bwd", "segments", build_attention_latent_bwd, LATENT_SIZES, OP_SEGMENTS},
+    {"attention_latent_rows", "causal", build_attention_latent_rows, LATENT_SIZES, 0},
+    {"attention_latent_rows", "segments", build_attention_latent_rows, LATENT_SIZES, OP_SEGMENTS},
     {"attention_latent_kv", "decode", build_attention_latent_kv, LATENT_SIZES, 0},
     {"attention_latent_kv", "prefill", build_attention_latent_kv, LATENT_SIZES, OP_PREFILL},
     {"head_loss", "plain", build_head_loss, HEAD_SIZES, 0},

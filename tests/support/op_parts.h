@@ -36,6 +36,7 @@ void build_latent_norm(op_harness *h, const op_case *of, const op_size *size);
 void build_latent_norm_bwd(op_harness *h, const op_case *of, const op_size *size);
 void build_attention_latent(op_harness *h, const op_case *of, const op_size *size);
 void build_attention_latent_bwd(op_harness *h, const op_case *of, const op_size *size);
+void build_attention_latent_rows(op_harness *h, const op_case *of, const op_size *size);
 void build_attention_latent_kv(op_harness *h, const op_case *of, const op_size *size);
 
 #endif

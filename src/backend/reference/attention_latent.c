@@ -1,7 +1,7 @@
-/* attention_latent.c - multi-head latent attention over rows, its backward pass, and the same
- * attention over a cache of latent rows. The query of a head has P plain and R rotated numbers. A
- * head of kv has the P plain numbers of its key, then the W numbers of its value. The R rotated
- * numbers of a key (`turns`) are the same for all heads. */
+/* attention_latent.c - multi-head latent attention over keys and values, its backward pass, and the
+ * same attention over latent rows, of a text or of a cache. The query of a head has P plain and R
+ * rotated numbers. A head of kv has the P plain numbers of its key, then the W numbers of its
+ * value. The R rotated numbers of a key (`turns`) are the same for all heads. */
 #include "backend/reference/kernels.h"
 
 /* ---- the latent row -------------------------------------------------------------------------- */
@@ -174,27 +174,98 @@ size_t rf_reference_attention_latent_workspace(const rf_graph *graph, const rf_o
   return (size_t)(2 * op->attr.attention.head_dim + op->attr.attention.value_dim) * sizeof(double);
 }
 
-/* ---- over a cache ---------------------------------------------------------------------------- */
+/* ---- over latent rows ------------------------------------------------------------------------ */
 
 /* The workspace has the query in latent space, and the weighted sum of latent rows. */
-size_t rf_reference_attention_latent_kv_workspace(const rf_graph *graph, const rf_op *op, rf_tiling by) {
+size_t rf_reference_attention_absorbed_workspace(const rf_graph *graph, const rf_op *op, rf_tiling by) {
   (void)by;
   return 2 * (size_t)graph->tensor[op->input[1]].shape[1] * sizeof(double);
+}
+
+/* The query of one row and head in latent space, and the softmax over the keys so far. Scoring and
+ * generation share this code, so they give the same bits. */
+typedef struct absorbed {
+  const latent *l;
+  rf_view w;         /* (C,N(P+W)) */
+  int64_t size;      /* C */
+  double *u, *o;     /* (C) each: the query in latent space, the sum of latent rows */
+  double most, sum;  /* largest score; sum of exp(score - most) */
+  int64_t row, head; /* of the query */
+} absorbed;
+
+static absorbed absorbed_of(const rf_call *call, const latent *l) {
+  int64_t size = rf_in(call, 1)->shape[1];
+  double *u = call->workspace;
+  return (absorbed){.l = l, .w = in_view(call, 3), .size = size, .u = u, .o = u + size};
+}
+
+static double absorbed_weight(const absorbed *a, int64_t c, int64_t column) {
+  return load(a->w, (c * a->l->heads + a->head) * a->l->pair + column);
+}
+
+static void absorb(absorbed *a, int64_t row, int64_t head) {
+  a->row = row;
+  a->head = head;
+  a->most = -INFINITY;
+  a->sum = 0;
+  for (int64_t c = 0; c < a->size; c++) {
+    a->u[c] = a->o[c] = 0;
+    for (int64_t d = 0; d < a->l->plain; d++)
+      a->u[c] += absorbed_weight(a, c, d) * query_of(a->l, row, head, d);
+  }
+}
+
+/* Adds one key: its latent row starts at latents[at], its rotated part at turns[turn]. Online
+ * softmax: a larger score scales down the running sums. */
+static void absorb_key(absorbed *a, rf_view latents, int64_t at, rf_view turns, int64_t turn) {
+  double s = 0;
+  for (int64_t c = 0; c < a->size; c++) s += a->u[c] * load(latents, at + c);
+  for (int64_t c = 0; c < a->l->rotated; c++)
+    s += query_of(a->l, a->row, a->head, a->l->plain + c) * load(turns, turn + c);
+  s *= a->l->scale;
+  double shrink = s > a->most ? exp(a->most - s) : 1;
+  if (s > a->most) a->most = s;
+  double p = exp(s - a->most);
+  a->sum = a->sum * shrink + p;
+  for (int64_t c = 0; c < a->size; c++) a->o[c] = a->o[c] * shrink + p * load(latents, at + c);
+}
+
+static void absorbed_store(const absorbed *a, rf_view ctx) {
+  for (int64_t c = 0; c < a->l->value; c++) {
+    double value = 0;
+    for (int64_t i = 0; i < a->size && a->sum > 0; i++)
+      value += a->o[i] / a->sum * absorbed_weight(a, i, a->l->plain + c);
+    store(ctx, (a->row * a->l->heads + a->head) * a->l->value + c, value);
+  }
+}
+
+/* q, latent (n,C), turns (n,R), w (C,N(P+W)), segments (n+1) -> ctx (n,NW) */
+void rf_reference_attention_latent_rows(const rf_call *call) {
+  latent l = latent_of(call);
+  absorbed a = absorbed_of(call, &l);
+  rf_view latents = in_view(call, 1), turns = in_view(call, 2), ctx = out_view(call, 0);
+  const int32_t *segments = ids(call, 4);
+  int64_t used = rows_in_use(call, l.rows);
+  for (int64_t s = 0; s < l.rows && segments[s] < used; s++)
+    for (int64_t i = segments[s]; i < segments[s + 1] && i < used; i++)
+      for (int64_t h = 0; h < l.heads; h++) {
+        absorb(&a, i, h);
+        for (int64_t j = segments[s]; j <= i; j++) absorb_key(&a, latents, j * a.size, turns, j * l.rotated);
+        absorbed_store(&a, ctx);
+      }
 }
 
 /* q, latent (n,C), turns (n,R), w (C,N(P+W)), cache (B,1,G,C+R), table, slots, positions -> ctx
  * (n,NW), cache */
 void rf_reference_attention_latent_kv(const rf_call *call) {
   latent l = latent_of(call);
-  rf_view latents = in_view(call, 1), turns = in_view(call, 2), w = in_view(call, 3), ctx = out_view(call, 0),
-          cache = out_view(call, 1);
+  absorbed a = absorbed_of(call, &l);
+  rf_view latents = in_view(call, 1), turns = in_view(call, 2), ctx = out_view(call, 0),
+          cache = out_view(call, 1), lse = out_view(call, 2);
   const int32_t *table = ids(call, 5), *slots = ids(call, 6), *positions = ids(call, 7);
-  int64_t size = rf_in(call, 1)->shape[1], width = size + l.rotated, page = rf_in(call, 4)->shape[2],
-          columns = rf_in(call, 5)->shape[1];
-  rf_view lse = out_view(call, 2);
-  int64_t rows = rows_in_use(call, l.rows), all = l.heads * l.pair,
+  int64_t size = a.size, width = size + l.rotated, page = rf_in(call, 4)->shape[2],
+          columns = rf_in(call, 5)->shape[1], rows = rows_in_use(call, l.rows),
           chips = call->op->attr.group > 1 ? call->op->attr.group : 1, rank = rf_rank_of(call);
-  double *u = call->workspace, *o = u + size;
 #define ROW_OF(slot, position) \
   (((int64_t)table[(slot)*columns + (position) / page] * page + (position) % page) * width)
   for (int64_t r = 0; r < rows; r++) {
@@ -205,33 +276,13 @@ void rf_reference_attention_latent_kv(const rf_call *call) {
   }
   for (int64_t r = 0; r < rows; r++)
     for (int64_t h = 0; h < l.heads; h++) {
-      double most = -INFINITY, sum = 0;
-      for (int64_t c = 0; c < size; c++) {
-        u[c] = o[c] = 0;
-        for (int64_t d = 0; d < l.plain && slots[r] >= 0; d++)
-          u[c] += load(w, c * all + h * l.pair + d) * query_of(&l, r, h, d);
-      }
-      /* Online softmax: a larger score scales down the running sums. */
+      absorb(&a, r, h);
       for (int64_t j = 0; j * chips + rank <= positions[r] && slots[r] >= 0; j++) {
         int64_t at = ROW_OF(slots[r], j);
-        double s = 0;
-        for (int64_t c = 0; c < size; c++) s += u[c] * load(cache, at + c);
-        for (int64_t c = 0; c < l.rotated; c++)
-          s += query_of(&l, r, h, l.plain + c) * load(cache, at + size + c);
-        s *= l.scale;
-        double shrink = s > most ? exp(most - s) : 1;
-        if (s > most) most = s;
-        double p = exp(s - most);
-        sum = sum * shrink + p;
-        for (int64_t c = 0; c < size; c++) o[c] = o[c] * shrink + p * load(cache, at + c);
+        absorb_key(&a, cache, at, cache, at + size);
       }
-      for (int64_t c = 0; c < l.value; c++) {
-        double value = 0;
-        for (int64_t i = 0; i < size && slots[r] >= 0; i++)
-          value += sum > 0 ? o[i] / sum * load(w, i * all + h * l.pair + l.plain + c) : 0;
-        store(ctx, (r * l.heads + h) * l.value + c, value);
-      }
-      if (lse.data) store(lse, r * l.heads + h, slots[r] < 0 ? 0 : most + log(sum));
+      absorbed_store(&a, ctx);
+      if (lse.data) store(lse, r * l.heads + h, slots[r] < 0 ? 0 : a.most + log(a.sum));
     }
 #undef ROW_OF
 }

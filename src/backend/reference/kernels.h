@@ -13,7 +13,7 @@ RF_OPS_LIST(RF_REFERENCE_KERNEL)
 
 size_t rf_reference_attention_workspace(const rf_graph *graph, const rf_op *op, rf_tiling by);
 size_t rf_reference_attention_latent_workspace(const rf_graph *graph, const rf_op *op, rf_tiling by);
-size_t rf_reference_attention_latent_kv_workspace(const rf_graph *graph, const rf_op *op, rf_tiling by);
+size_t rf_reference_attention_absorbed_workspace(const rf_graph *graph, const rf_op *op, rf_tiling by);
 size_t rf_reference_attention_part_workspace(const rf_graph *graph, const rf_op *op, rf_tiling by);
 size_t rf_reference_head_workspace(const rf_graph *graph, const rf_op *op, rf_tiling by);
 

@@ -1,6 +1,7 @@
 /* attention_latent.c - latent attention (DeepSeek-V2, arXiv 2405.04434): the norm of the latent
- * row, causal attention, the backward ops, and attention over a cache of latent rows. Attention
- * over the cache computes no keys: it multiplies the queries into the latent space. */
+ * row, causal attention, the backward ops, and attention over latent rows, of a text (scoring) or
+ * of a cache (generation). The last two compute no keys: they multiply queries into the latent
+ * space. */
 #include "graph/mesh/shard.h"
 
 /* Columns per head. R: query columns that are rotated. P: the other query columns, which are
@@ -143,13 +144,19 @@ static rf_work attention_bwd_work(const rf_graph *graph, const rf_op *op) {
   return rf_pairs_work(graph, op, rf_input_dim(graph, op, 0, 0), 2 * pair_flops(op), scores_flops(op));
 }
 
+/* Returns the axes that shard heads. *rows gets those that shard rows. Along the axis sequence, an
+ * all-to-all replaces shards of rows by shards of heads. */
+static rf_axes heads_of(const rf_sharding *s, rf_axes *rows) {
+  rf_axes sequence = RF_AXIS_BIT(RF_AXIS_SEQUENCE), here = sequence | RF_AXIS_BIT(RF_AXIS_TENSOR);
+  *rows = s->in[0].split[0] & (rf_axes)~here;
+  return s->in[0].split[1] | (s->in[0].split[0] & sequence);
+}
+
 /* Heads are sharded as in attention. All heads share the rotated part of the keys, so the gradient
  * of that part is a sum over all chips that have heads. */
 static rf_status attention_shard(rf_sharding *s) {
   bool backward = s->op->def == &RF_OP_ATTENTION_LATENT_BWD;
-  rf_axes sequence = RF_AXIS_BIT(RF_AXIS_SEQUENCE), here = sequence | RF_AXIS_BIT(RF_AXIS_TENSOR);
-  rf_axes rows = s->in[0].split[0] & (rf_axes)~here,
-          heads = s->in[0].split[1] | (s->in[0].split[0] & sequence);
+  rf_axes rows, heads = heads_of(s, &rows);
   rf_spec mine = rf_spec_of(rows, heads, RF_FORM_BLOCKS), all = rf_spec_of(rows, 0, RF_FORM_BLOCKS),
           lse = rf_spec_of(heads, rows, RF_FORM_BLOCKS);
   s->in[0] = s->in[1] = mine;
@@ -206,18 +213,82 @@ const rf_op_def RF_OP_ATTENTION_LATENT_BWD = {
     .curve_size = RF_CURVE_SEGMENT,
 };
 
-/* ---- over a cache ---------------------------------------------------------------------------- */
+/* ---- over latent rows ------------------------------------------------------------------------ */
+
+/* Checks q, latent, turns and w, the inputs 0 to 3 of attention over latent rows. */
+static rf_status latent_inputs(rf_graph *graph, rf_op *op, latent_dims *d, rf_error *error) {
+  RF_TRY(dims_of(graph, op, d, error));
+  int64_t latent = rf_input_dim(graph, op, 1, 1);
+  RF_IN(0, RF_ANY_FLOAT, d->rows, d->heads * (d->plain + d->rotated));
+  RF_IN(1, d->dtype, d->rows, latent);
+  RF_IN(2, d->dtype, d->rows, d->rotated);
+  RF_IN(3, RF_ANY_WEIGHT, latent, d->heads * d->pair);
+  return RAFTER_OK;
+}
+
+/* FLOPs per row: a query is mapped into the latent space, and a sum of latent rows to a value. */
+static double row_flops(const rf_graph *graph, const rf_op *op) {
+  const rf_attr_attention *a = &op->attr.attention;
+  return 2.0 * a->heads * (double)rf_input_dim(graph, op, 1, 1) * (a->head_dim - a->rope_dim + a->value_dim);
+}
+
+/* FLOPs per (query, key) pair: a score sums C + R columns, and the sum of latent rows has C. */
+static double key_flops(const rf_graph *graph, const rf_op *op) {
+  const rf_attr_attention *a = &op->attr.attention;
+  return 2.0 * a->heads * (2 * (double)rf_input_dim(graph, op, 1, 1) + a->rope_dim);
+}
+
+static rf_status attention_rows_shape(rf_graph *graph, rf_op *op, rf_error *error) {
+  latent_dims d;
+  RF_TRY(latent_inputs(graph, op, &d, error));
+  RF_IN(4, RF_I32, d.rows + 1);
+  RF_OUT(0, RF_CLASS_ACTIVATION, d.dtype, d.rows, d.heads * d.value);
+  return RAFTER_OK;
+}
+
+static rf_work attention_rows_work(const rf_graph *graph, const rf_op *op) {
+  int64_t rows = rf_input_dim(graph, op, 0, 0);
+  rf_work work = rf_pairs_work(graph, op, rows, key_flops(graph, op), 0);
+  work.flops += row_flops(graph, op) * (double)rows;
+  work.flops_full += row_flops(graph, op) * (double)rows;
+  return work;
+}
+
+/* Heads are sharded as in attention_latent, with the columns of w. Each chip needs the latent row
+ * of every key. */
+static rf_status attention_rows_shard(rf_sharding *s) {
+  rf_axes rows, heads = heads_of(s, &rows);
+  s->in[0] = s->out[0] = rf_spec_of(rows, heads, RF_FORM_BLOCKS);
+  s->in[1] = s->in[2] = rf_spec_of(rows, 0, RF_FORM_BLOCKS);
+  s->in[3] = rf_spec_of(0, heads, RF_FORM_BLOCKS);
+  return rf_shard_heads(s, heads);
+}
+
+const rf_op_def RF_OP_ATTENTION_LATENT_ROWS = {
+    .name = "attention_latent_rows",
+    .kind = RF_KIND_ATTENTION,
+    .formula =
+        "attention over the keys 0..i of a segment, without keys and values: u[h] = w[:,h,:P] "
+        "q_i[h,:P]; s_j = scale*(u[h] . latent_j + q_i[h,P:] . turns_j); o[h] = sum_j p_j*latent_j; "
+        "ctx_i[h] = round(o[h] w[:,h,P:]), which is attention_latent with kv = latent w, rounded once; "
+        "in f32; the bits of attention_latent_kv",
+    .inputs = {"q (n,N(P+R))", "latent (n,C)", "turns (n,R)", "w (C,N(P+W))", "segments i32 (n+1)"},
+    .outputs = {"ctx (n,NW)"},
+    .fields = RF_FIELDS_ATTENTION,
+    .shape = attention_rows_shape,
+    .work = attention_rows_work,
+    .shard = attention_rows_shard,
+    .tolerance = {1e-5f, 2e-2f},
+    .timing = RF_TIMING_ATTENTION,
+    .timed_like = {&RF_OP_ATTENTION_LATENT, &RF_OP_ATTENTION},
+    .curve_size = RF_CURVE_SEGMENT,
+};
 
 static rf_status attention_kv_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   latent_dims d;
-  RF_TRY(dims_of(graph, op, &d, error));
-  int64_t latent = rf_input_dim(graph, op, 1, 1), pages = rf_input_dim(graph, op, 4, 0),
-          page = rf_input_dim(graph, op, 4, 2);
-  RF_IN(0, RF_ANY_FLOAT, d.rows, d.heads * (d.plain + d.rotated));
-  RF_IN(1, d.dtype, d.rows, latent);
-  RF_IN(2, d.dtype, d.rows, d.rotated);
-  RF_IN(3, RF_ANY_WEIGHT, latent, d.heads * d.pair);
-  RF_IN(4, rf_input_dtype(graph, op, 4), pages, 1, page, latent + d.rotated);
+  RF_TRY(latent_inputs(graph, op, &d, error));
+  RF_IN(4, rf_input_dtype(graph, op, 4), rf_input_dim(graph, op, 4, 0), 1, rf_input_dim(graph, op, 4, 2),
+        rf_input_dim(graph, op, 1, 1) + d.rotated);
   RF_IN(5, RF_I32, rf_input_dim(graph, op, 5, 0), rf_input_dim(graph, op, 5, 1));
   RF_IN(6, RF_I32, d.rows);
   RF_IN(7, RF_I32, d.rows);
@@ -233,11 +304,9 @@ static rf_status attention_kv_shape(rf_graph *graph, rf_op *op, rf_error *error)
 
 rf_cached rf_cached_latent(const rf_graph *graph, const rf_op *op) {
   const rf_tensor *cache = &graph->tensor[op->input[4]];
-  double chips = op->attr.group > 1 ? op->attr.group : 1, heads = op->attr.attention.heads,
-         plain = op->attr.attention.head_dim - op->attr.attention.rope_dim,
-         latent = (double)rf_input_dim(graph, op, 1, 1);
-  return (rf_cached){.flops_row = 2 * heads * latent * (plain + op->attr.attention.value_dim),
-                     .flops_key = 2 * heads * (2 * latent + op->attr.attention.rope_dim) / chips,
+  double chips = op->attr.group > 1 ? op->attr.group : 1;
+  return (rf_cached){.flops_row = row_flops(graph, op),
+                     .flops_key = key_flops(graph, op) / chips,
                      .position_bytes = rf_cache_position_bytes(cache) / chips,
                      .table = op->input[5],
                      .page = cache->shape[2] * (int64_t)chips,

@@ -17,7 +17,8 @@
   X(ADD, add) X(ADD_DROPOUT, add_dropout) X(DROPOUT, dropout) X(ATTENTION, attention) \
   X(ATTENTION_BWD, attention_bwd) X(ATTENTION_KV, attention_kv) X(LATENT_NORM, latent_norm) \
   X(LATENT_NORM_BWD, latent_norm_bwd) X(ATTENTION_LATENT, attention_latent) \
-  X(ATTENTION_LATENT_BWD, attention_latent_bwd) X(ATTENTION_LATENT_KV, attention_latent_kv) \
+  X(ATTENTION_LATENT_BWD, attention_latent_bwd) X(ATTENTION_LATENT_ROWS, attention_latent_rows) \
+  X(ATTENTION_LATENT_KV, attention_latent_kv) \
   X(HEAD_LOSS, head_loss) X(HEAD_LOSS_BWD, head_loss_bwd) X(HEAD_LOSS_GRAD, head_loss_grad) \
   X(LOSS_SUM, loss_sum) X(HEAD_LOGITS, head_logits) X(HEAD_SCORE, head_score) \
   X(HEAD_PART, head_part) X(HEAD_MERGE, head_merge) X(KV_ROWS, kv_rows) X(KV_JOIN, kv_join) \

@@ -332,7 +332,10 @@ static void test_scores(void **state) {
   (void)state;
   static const setting settings[] = {{LEAST_LLAMA, "data=2,tensor=2", 0, 1, 0, 0, NULL, NULL},
                                      {LEAST_GEMMA, "tensor=4", 0, 1, 0, 0, NULL, NULL},
-                                     {LEAST_GPT, "fsdp=2,tensor=4", 3, 1, 0, 0, NULL, NULL}};
+                                     {LEAST_GPT, "fsdp=2,tensor=4", 3, 1, 0, 0, NULL, NULL},
+                                     {LEAST_LATENT, "fsdp=2,tensor=2", 3, 1, 0, 0, NULL, NULL},
+                                     {LEAST_LATENT, "sequence=2,tensor=2", 0, 1, 0, 0, NULL, NULL},
+                                     {LEAST_LATENT, "data=2,expert=2", 0, 1, 0, 0, NULL, NULL}};
   for (size_t i = 0; i < sizeof settings / sizeof *settings; i++)
     for (int top = 0; top < 4; top += 3) {
       rf_build_options options = options_of(&settings[i]);
