@@ -88,7 +88,7 @@ static void say_loading(void *self, const char *what, double part) {
 }
 
 rf_progress rf_load_bar(const rafter_sink *sink) {
-  return (rf_progress){.report = say_loading, .self = (void *)(uintptr_t)sink};
+  return (rf_progress){.report = say_loading, .self = (void *)(uintptr_t)sink, .stop = sink->stop};
 }
 
 void rf_note_nodes(const rf_options *options, const rafter_sink *sink) {

@@ -351,7 +351,10 @@ static rf_status bench_generate(bench *b, rf_error *error) {
   s->plan.build.microbatch = 1;
   s->plan.build.seq = positions_of(t);
   RF_TRY(check_positions(s, t, s->plan.build.seq, error));
-  rf_infer_settings settings = {.model = s->model, .plan = s->plan, .weights_folder = s->weights_folder};
+  rf_infer_settings settings = {.model = s->model,
+                                .plan = s->plan,
+                                .weights_folder = s->weights_folder,
+                                .progress.stop = b->sink->stop};
   RF_TRY(rf_generator_open(&settings, &g, error));
   const rf_plan *plan = t->kind == 'p' ? g->prefill : g->decode;
   choose_product(b->c, plan);
@@ -417,8 +420,11 @@ static rf_status bench_batch(bench *b, rf_error *error) {
   s->plan.build.microbatch = t->tokens;
   s->plan.build.seq = length + most;
   RF_TRY(check_positions(s, t, s->plan.build.seq, error));
-  rf_infer_settings settings = {
-      .model = s->model, .plan = s->plan, .weights_folder = s->weights_folder, .no_sharing = true};
+  rf_infer_settings settings = {.model = s->model,
+                                .plan = s->plan,
+                                .weights_folder = s->weights_folder,
+                                .no_sharing = true,
+                                .progress.stop = b->sink->stop};
   RF_TRY(rf_generator_open(&settings, &g, error));
   choose_product(b->c, g->decode);
   for (int i = -1; i < b->reps; i++) {

@@ -75,7 +75,8 @@ static rf_status rf_command_calibrate(const rafter_job *job, const rafter_sink *
                                   .tune = rf_options_flag(o, "tune"),
                                   .quick = rf_options_flag(o, "quick"),
                                   .say = say_progress,
-                                  .self = (void *)sink};
+                                  .self = (void *)sink,
+                                  .stop = sink->stop};
   RF_TRY(rf_isa_resolve(rf_options_text(o, "cpu"), &options.isa, error));
   char path[4096], folder[4096];
   if (rf_options_is_set(o, "out")) snprintf(path, sizeof path, "%s", rf_options_text(o, "out"));

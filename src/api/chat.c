@@ -43,6 +43,13 @@ static rf_status taken(void *self, rf_replies *answer, const rf_event *event, rf
   return RAFTER_OK;
 }
 
+/* A signal may also end the pass over the prompt, before the first event of the answer. */
+static bool stepped(void *self, int tokens) {
+  const turn *t = self;
+  if (!tokens && rf_asked_to_stop(t->of->sink)) rf_generator_cancel(t->of->g, t->prompt.replies.request, -1);
+  return true; /* the next step reports that the answer was cancelled */
+}
+
 static rf_status answer(chat *c, turn *t, rf_error *error) {
   rf_request *r = &t->prompt.request;
   rf_generate_counts before = rf_generator_counts(c->g);
@@ -52,7 +59,8 @@ static rf_status answer(chat *c, turn *t, rf_error *error) {
   int64_t room = c->settings.plan.build.seq - t->prompt.tokens.count;
   if (!r->max_tokens || r->max_tokens > room) r->max_tokens = room;
   RF_TRY(rf_prompt_submit(&c->reader, &t->prompt, c->g, error));
-  RF_TRY(rf_replies_run(c->g, &(rf_reply_loop){.self = t, .taken = taken}, &stopped, error));
+  RF_TRY(
+      rf_replies_run(c->g, &(rf_reply_loop){.self = t, .taken = taken, .stepped = stepped}, &stopped, error));
   rf_say(c->sink, "\n");
   rf_generate_counts after = rf_generator_counts(c->g);
   t->seconds = rf_now_seconds() - t->start;
@@ -194,6 +202,8 @@ static rf_status talk(const rf_options *o, chat *c, rf_error *error) {
     rafter_text_free(line);
     RF_TRY(status);
   }
+  if (!c->ended && rf_asked_to_stop(c->sink)) /* the sink ended the input because of a signal */
+    return RF_FAIL(error, RAFTER_INTERRUPTED, NULL, "stopped by a signal");
   return RAFTER_OK;
 }
 

@@ -76,7 +76,10 @@ rf_status rf_eval_score(rf_evaluation *e, rf_scorer *scorer, rf_scored *text, in
   while (*done < count && !e->stopped) {
     int64_t at = 0, some = 0;
     while (*done + some < count && at + text[*done + some].count <= rows) at += text[*done + some++].count;
-    RF_TRY(rf_scorer_walk(scorer, text + *done, (int)some, error));
+    rf_status status = rf_scorer_walk(scorer, text + *done, (int)some, error);
+    if (status == RAFTER_INTERRUPTED) e->stopped = true;
+    if (e->stopped) break; /* the pass has no results */
+    RF_TRY(status);
     int64_t writes = rf_phase_begin();
     walks++;
     *done += some;

@@ -276,6 +276,7 @@ static rf_status walk_all(work *w, rf_scorer *scorer, const rafter_sink *sink, i
     }
     double start = rf_now_seconds();
     status = rf_scorer_walk(scorer, text, count, error);
+    if (status == RAFTER_INTERRUPTED) break; /* the pass has no results */
     int64_t takes = rf_phase_begin();
     for (int i = 0; i < count && status == RAFTER_OK; i++)
       status = take(w, &w->window[done + i], &text[i], error);
@@ -288,12 +289,13 @@ static rf_status walk_all(work *w, rf_scorer *scorer, const rafter_sink *sink, i
                     (long long)done, (long long)w->windows, (double)*walked / *seconds);
     if (status == RAFTER_OK)
       status = put_rows(w, done < w->windows ? w->window[done].row : w->rows, sink, error);
-    if (status == RAFTER_OK && done < w->windows && rf_asked_to_stop(sink))
-      status = RF_FAIL(error, RAFTER_INTERRUPTED, NULL,
-                       "stopped after %lld of %lld windows; %d of %d rows were written", (long long)done,
-                       (long long)w->windows, w->put, w->rows);
+    if (status == RAFTER_OK && done < w->windows && rf_asked_to_stop(sink)) status = RAFTER_INTERRUPTED;
   }
   rf_put_bar(sink, "%s", "");
+  if (status == RAFTER_INTERRUPTED)
+    status = RF_FAIL(error, RAFTER_INTERRUPTED, NULL,
+                     "stopped after %lld of %lld windows; %d of %d rows were written", (long long)done,
+                     (long long)w->windows, w->put, w->rows);
   free(text);
   free(logprobs);
   free(top_logprobs);

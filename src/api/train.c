@@ -301,6 +301,7 @@ typedef struct run_log {
   int64_t first_tokens; /* tokens read before this process started */
   int64_t saved_step;   /* step of the last checkpoint; -1: none */
   int keep;
+  bool owes_validation; /* the last line of metrics.jsonl lacks its val_loss and its end */
   bool json, continued; /* continued: metrics.jsonl already has steps of this run */
   double step_seconds;  /* sum over all steps */
   double mfu_seconds;   /* sum of MFU x seconds of all steps */
@@ -404,6 +405,21 @@ static size_t kept_bytes(const char *text, int64_t step) {
   return (size_t)(at - text);
 }
 
+static bool validates_at(const rf_trainer *r, const run_log *log) {
+  return r->val_batch.tokens && log->val_every > 0 &&
+         (r->step % log->val_every == 0 || r->step == log->steps);
+}
+
+/* True if the last kept line is that of `step` and has no loss of a validation. */
+static bool lacks_validation(const char *text, size_t kept, int64_t step) {
+  size_t at = kept ? kept - 1 : 0;
+  while (at && text[at - 1] != '\n') at--;
+  size_t bytes = kept - at;
+  const char *found = memmem(text + at, bytes, "\"step\":", 7);
+  return found && strtoll(found + 7, NULL, 10) == step && text[kept - 2] == '}' &&
+         !memmem(text + at, bytes, "\"val_loss\"", 10);
+}
+
 static rf_status open_metrics(const rafter_trainer *t, run_log *log, rf_error *error) {
   char path[4200], *text = NULL;
   size_t bytes = 0, kept = 0;
@@ -411,6 +427,8 @@ static rf_status open_metrics(const rafter_trainer *t, run_log *log, rf_error *e
   if (log->first_step && !access(path, F_OK)) {
     RF_TRY(rf_file_read(path, (size_t)1 << 32, &text, &bytes, error));
     kept = kept_bytes(text, log->first_step);
+    log->owes_validation = validates_at(t->trainer, log) && lacks_validation(text, kept, log->first_step);
+    if (log->owes_validation) kept -= 2;
     free(text);
     if (kept < bytes && truncate(path, (off_t)kept)) kept = bytes + 1;
   }
@@ -472,19 +490,38 @@ static rf_status say_start(const rafter_trainer *t, run_log *log, rf_error *erro
   return RAFTER_OK;
 }
 
+/* If a signal ended the validation after the last step of the run, validates now, and adds the loss
+ * to the last line of metrics.jsonl, whose closing brace open_metrics removed. */
+static rf_status validate_first(rafter_trainer *t, run_log *log, bool *stopped, rf_error *error) {
+  double val_loss = 0;
+  rf_status status = rf_trainer_validate(t->trainer, log->val_rows, &val_loss, error);
+  if (status == RAFTER_OK) {
+    log->val_loss = val_loss;
+    fprintf(log->metrics, ",\"val_loss\":%.9g", or_zero(val_loss));
+  }
+  fputs("}\n", log->metrics);
+  fflush(log->metrics);
+  *stopped = status == RAFTER_INTERRUPTED;
+  return *stopped ? RAFTER_OK : status;
+}
+
 static rf_status train_loop(rafter_trainer *t, run_log *log, bool *stopped, rf_error *error) {
   rf_trainer *r = t->trainer;
   double longest = 0;
-  while (r->step < log->steps) {
+  if (log->owes_validation) RF_TRY(validate_first(t, log, stopped, error));
+  while (r->step < log->steps && !*stopped) {
     rafter_step step;
     double val_loss = 0, began = rf_now_seconds();
-    RF_TRY(rf_trainer_step(r, &step, error));
+    rf_status status = rf_trainer_step(r, &step, error);
+    if (status == RAFTER_INTERRUPTED) return *stopped = true, RAFTER_OK;
+    RF_TRY(status);
     log->step_seconds += step.seconds;
     log->mfu_seconds += step.mfu * step.seconds;
     log->last = step;
-    bool validates =
-        r->val_batch.tokens && log->val_every > 0 && (r->step % log->val_every == 0 || r->step == log->steps);
-    if (validates) RF_TRY(rf_trainer_validate(r, log->val_rows, &val_loss, error));
+    bool validates = validates_at(r, log);
+    if (validates) status = rf_trainer_validate(r, log->val_rows, &val_loss, error);
+    if (status == RAFTER_INTERRUPTED) validates = false; /* a resumed run validates first */
+    else RF_TRY(status);
     if (validates) log->val_loss = val_loss;
     int64_t writes = rf_phase_begin();
     log_step(log, &step, validates ? &val_loss : NULL);

@@ -88,6 +88,9 @@ typedef struct rf_run_inputs {
   float lr;
   int64_t rows;           /* number of rows in use; in training, all rows of the graph */
   int32_t place[RF_AXES]; /* coordinates of this chip in the graph's mesh */
+  /* If *stop is not 0, the section ends before its next op with RAFTER_INTERRUPTED, and its results
+   * are discarded. A section that has updated a weight continues to its end. NULL: never. */
+  const volatile int *stop;
 } rf_run_inputs;
 
 /* Measured times of an op since the last reset. `seconds` is the sum over all calls, and `least` is

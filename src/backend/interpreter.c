@@ -29,13 +29,21 @@ static void end_op(rf_lanes *lanes, int64_t begin, int64_t end, const rf_run_inp
   if (end >= lanes->lane[0].look_after) rf_lane_look_at(lanes, 0, end);
 }
 
+static rf_status stopped(rf_lanes *lanes, rf_error *error) {
+  if (lanes) lanes->op = RF_NONE;
+  return RF_FAIL(error, RAFTER_INTERRUPTED, NULL, "stopped by a signal");
+}
+
 static rf_status run(rf_program *program, rf_section section, const rf_run_inputs *inputs, rf_error *error) {
   interpreter *in = (interpreter *)program;
   rf_lanes *lanes = rf_lanes_on;
+  const volatile int *stop = inputs->stop;
   int64_t before = rf_now_ns();
   for (int i = in->begin[section]; i < in->end[section]; i++) {
     rf_call *call = &in->call[i];
     uint8_t watched = in->watch.op[i];
+    if (rf_flag_is_set(stop)) return stopped(lanes, error);
+    if (call->op->def->probe == RF_PROBE_UPDATE) stop = NULL;
     call->run = inputs;
     if (watched & RF_WATCH_BEFORE) {
       RF_TRY(in->watch.before(in->watch.self, i, error));

@@ -3,6 +3,7 @@
 #include "rafter.h"
 
 #include <editline/readline.h>
+#include <errno.h>
 #include <malloc.h>
 #include <poll.h>
 #include <pthread.h>
@@ -17,12 +18,27 @@
 #include <time.h>
 #include <unistd.h>
 
-static volatile int stop_asked; /* read and written atomically */
+/* Read and written atomically. end_asked: SIGTERM or SIGHUP came, which end a chat, not only an answer.
+ * at_prompt: the user edits a line at the terminal. */
+static volatile int stop_asked, end_asked, at_prompt;
 
 static void ask_stop(int signal_number) {
-  (void)signal_number;
-  /* The second signal ends the program without saving. */
-  if (__atomic_exchange_n(&stop_asked, 1, __ATOMIC_RELAXED)) _exit(RAFTER_INTERRUPTED);
+  bool again = __atomic_exchange_n(&stop_asked, 1, __ATOMIC_RELAXED);
+  if (signal_number != SIGINT) {
+    __atomic_store_n(&end_asked, 1, __ATOMIC_RELAXED);
+    if (__atomic_load_n(&at_prompt, __ATOMIC_RELAXED)) _exit(RAFTER_INTERRUPTED);
+  }
+  /* The second signal ends the program without saving. A terminal that closes may send several
+   * SIGHUP, and systemd sends SIGHUP after SIGTERM. */
+  if (again && signal_number != SIGHUP) _exit(RAFTER_INTERRUPTED);
+}
+
+/* A program that `nohup` started continues after SIGHUP. */
+static void catch_signals(void) {
+  struct sigaction action = {.sa_handler = ask_stop, .sa_flags = SA_RESTART}, hangup;
+  sigaction(SIGINT, &action, NULL);
+  sigaction(SIGTERM, &action, NULL);
+  if (!sigaction(SIGHUP, NULL, &hangup) && hangup.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, NULL);
 }
 
 typedef struct terminal {
@@ -32,6 +48,9 @@ typedef struct terminal {
   pthread_mutex_t lock; /* guards output and the fields below: show_life is a thread of its own */
   char progress[256];   /* last progress line; "": none */
   time_t shown;         /* time of the last output, in seconds */
+  char *input;       /* bytes that read_line has read, but not returned */
+  size_t used, room; /* bytes of `input` in use, and allocated */
+  bool at_end;       /* read_line has seen the end of the input */
 } terminal;
 
 static time_t seconds_now(void) {
@@ -119,25 +138,53 @@ static void start_showing_life(terminal *t) {
   pthread_attr_destroy(&small);
 }
 
+/* Reads a line from a pipe or a file. Returns NULL at its end, and soon after SIGTERM or SIGHUP. A
+ * read with poll sees every signal, also one that another thread received. */
+static char *read_line(terminal *t) {
+  enum { LOOK_MS = 200, BLOCK = 1 << 16 };
+  struct pollfd in = {.fd = STDIN_FILENO, .events = POLLIN};
+  for (;;) {
+    char *end = t->used ? memchr(t->input, '\n', t->used) : NULL;
+    if (end || (t->at_end && t->used)) {
+      size_t bytes = end ? (size_t)(end - t->input) + 1 : t->used;
+      char *line = strndup(t->input, bytes);
+      t->used -= bytes;
+      memmove(t->input, t->input + bytes, t->used);
+      if (line) line[strcspn(line, "\r\n")] = 0;
+      return line;
+    }
+    if (t->at_end) return NULL;
+    if (__atomic_load_n(&end_asked, __ATOMIC_RELAXED)) return NULL;
+    if (poll(&in, 1, LOOK_MS) <= 0) continue;
+    char *grown = t->room < t->used + BLOCK ? realloc(t->input, t->used + 2 * BLOCK) : t->input;
+    if (!grown) return NULL;
+    if (grown != t->input || t->room < t->used + BLOCK) t->room = t->used + 2 * BLOCK;
+    t->input = grown;
+    ssize_t got = read(STDIN_FILENO, t->input + t->used, BLOCK);
+    if (got > 0) t->used += (size_t)got;
+    else if (got == 0 || errno != EINTR) t->at_end = true;
+  }
+}
+
 /* Reads a line for chat. At a terminal, the user can edit the line and recall earlier lines. */
 static char *ask_line(void *self, const char *prompt) {
   terminal *t = self;
-  char *line = NULL;
-  size_t capacity = 0;
   put_bar(t, "");
+  if (__atomic_load_n(&end_asked, __ATOMIC_RELAXED)) return NULL;
   __atomic_store_n(&stop_asked, 0, __ATOMIC_RELAXED); /* the signal only ended an answer */
   if (isatty(0) && isatty(1) && !t->json) {
     rl_catch_signals = 1; /* readline restores the terminal before a signal ends this process */
-    line = readline(prompt);
+    __atomic_store_n(&at_prompt, 1, __ATOMIC_RELAXED);
+    char *line = readline(prompt);
+    __atomic_store_n(&at_prompt, 0, __ATOMIC_RELAXED);
     if (line && *line) add_history(line);
     if (!line) putchar('\n');
     __atomic_store_n(&stop_asked, 0, __ATOMIC_RELAXED); /* nothing was running */
     return line;
   }
-  ssize_t bytes = getline(&line, &capacity, stdin);
-  __atomic_store_n(&stop_asked, 0, __ATOMIC_RELAXED);
-  if (bytes < 0) return free(line), NULL;
-  line[strcspn(line, "\r\n")] = 0;
+  char *line = read_line(t);
+  if (!__atomic_load_n(&end_asked, __ATOMIC_RELAXED))
+    __atomic_store_n(&stop_asked, 0, __ATOMIC_RELAXED); /* SIGINT came while nothing was running */
   return line;
 }
 
@@ -146,12 +193,14 @@ static char *ask_line(void *self, const char *prompt) {
 static char *read_input(void *self, bool asked, size_t most, size_t *bytes) {
   size_t capacity = 1 << 12, got = 1;
   char *text = NULL;
-  struct sigaction kept[2], plain = {.sa_handler = SIG_DFL};
+  struct sigaction kept[3], plain = {.sa_handler = SIG_DFL};
   put_bar(self, "");
   *bytes = 0;
   if (!asked && isatty(STDIN_FILENO)) return NULL;
   sigaction(SIGINT, &plain, &kept[0]);
   sigaction(SIGTERM, &plain, &kept[1]);
+  sigaction(SIGHUP, NULL, &kept[2]);
+  if (kept[2].sa_handler != SIG_IGN) sigaction(SIGHUP, &plain, NULL);
   while (got && *bytes <= most) {
     char *grown = realloc(text, 2 * capacity + 1);
     if (!grown) break;
@@ -163,6 +212,7 @@ static char *read_input(void *self, bool asked, size_t most, size_t *bytes) {
   }
   sigaction(SIGINT, &kept[0], NULL);
   sigaction(SIGTERM, &kept[1], NULL);
+  sigaction(SIGHUP, &kept[2], NULL);
   return text;
 }
 
@@ -268,11 +318,7 @@ int main(int argc, char **argv) {
   int status = (int)rafter_job_parse(job, argc - 2, argv + 2, &error);
   bool verbose = option_is_on(job, "verbose");
   if (status == RAFTER_OK) {
-    struct sigaction action = {.sa_handler = ask_stop, .sa_flags = SA_RESTART};
-    if (!may_just_end(argv[1])) {
-      sigaction(SIGINT, &action, NULL);
-      sigaction(SIGTERM, &action, NULL);
-    }
+    if (!may_just_end(argv[1])) catch_signals();
     /* If SIGPIPE and SIGXFSZ are ignored, write() fails, and its error names the file. */
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN);
@@ -296,6 +342,7 @@ int main(int argc, char **argv) {
                         .input = read_input};
     status = (int)rafter_run(job, &sink, &error);
     put_bar(&t, "");
+    free(t.input);
     if (fflush(stdout) || ferror(stdout)) { /* with fflush, a full disk is reported as an error */
       if (status == RAFTER_OK && !reader_is_gone()) {
         snprintf(error.message, sizeof error.message, "cannot write the output");

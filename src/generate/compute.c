@@ -89,7 +89,9 @@ static rf_status run_plan(const compute *c, int plan, int64_t rows, rf_error *er
   const rf_run_debug *debug = &c->g->settings.debug;
   /* The debug options poison and find_nan also check unused rows, so all rows must be computed. */
   bool all = debug->poison || debug->find_nan;
-  rf_run_inputs inputs = {.rows = all ? rf_generator_plan(c->g, plan)->graph->rows : rows, .step = 1};
+  rf_run_inputs inputs = {.rows = all ? rf_generator_plan(c->g, plan)->graph->rows : rows,
+                          .step = 1,
+                          .stop = c->g->settings.progress.stop};
   return rf_run_all(c->g->run, c->g->first + plan, &inputs, error);
 }
 

@@ -84,7 +84,10 @@ rf_status rf_pace_calibrate(const rf_calibrate_options *o, rf_machine *m, rf_err
     return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while measuring how fast tokens are chosen");
   fill(logits, vocabs[2] * ROWS_EACH);
   for (int k = 0; k < KIND_COUNT; k++)
-    for (int v = 0; v < 3; v++) RF_GO(measure(o, logits, vocabs[v], &KINDS[k], m, error));
+    for (int v = 0; v < 3; v++) {
+      RF_GO(rf_calibrate_goes_on(o, error));
+      RF_GO(measure(o, logits, vocabs[v], &KINDS[k], m, error));
+    }
 done:
   free(logits);
   return status;

@@ -63,7 +63,9 @@ rf_status rf_replies_run(rf_generator *g, const rf_reply_loop *loop, bool *stopp
   *stopped = false;
   while (rf_generator_busy(g) && !*stopped) {
     int64_t before = rf_generator_counts(g).tokens;
-    RF_TRY(rf_replies_step(g, loop, error));
+    rf_status status = rf_replies_step(g, loop, error);
+    /* A pass that a signal ended has no results. `stepped` sees the signal too. */
+    if (status != RAFTER_OK && (status != RAFTER_INTERRUPTED || !loop->stepped)) return status;
     int tokens = (int)(rf_generator_counts(g).tokens - before);
     *stopped = loop->stepped && !loop->stepped(loop->self, tokens);
   }

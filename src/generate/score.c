@@ -128,7 +128,7 @@ rf_status rf_scorer_walk(rf_scorer *s, const rf_scored *text, int count, rf_erro
   for (; segment <= rows; segment++) s->segments[segment] = (int32_t)rows;
   /* The debug options poison and find_nan also check unused rows, so all rows must be computed. */
   bool whole = s->settings.debug.poison || s->settings.debug.find_nan;
-  rf_run_inputs inputs = {.rows = whole ? rows : used, .step = 1};
+  rf_run_inputs inputs = {.rows = whole ? rows : used, .step = 1, .stop = s->settings.progress.stop};
   rf_phase_end(RF_PHASE_DATA, began);
   rf_record_extent(count, used, used);
   rf_status status = rf_run_all(s->run, s->number, &inputs, error);

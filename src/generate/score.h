@@ -39,7 +39,8 @@ void rf_scorer_close(rf_scorer *scorer);
 int64_t rf_scorer_rows(const rf_scorer *scorer);
 /* Scores sequences in one forward pass, which must have enough rows for all of them. Results are
  * bit-identical whatever other sequences are in the pass. RAFTER_INVALID: the sequences have too
- * many tokens, or a token is out of range. */
+ * many tokens, or a token is out of range. RAFTER_INTERRUPTED: settings.progress.stop was set; the
+ * pass has no results. */
 rf_status rf_scorer_walk(rf_scorer *scorer, const rf_scored *text, int count, rf_error *error);
 
 #endif

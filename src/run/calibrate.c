@@ -32,6 +32,11 @@ rf_status rf_bandwidth_memory(rf_device *device, int64_t bytes, rf_memory **memo
   return rf_memory_fill(*memory, 0, 0x01010101u, bytes, error);
 }
 
+rf_status rf_calibrate_goes_on(const rf_calibrate_options *o, rf_error *error) {
+  if (!rf_flag_is_set(o->stop)) return RAFTER_OK;
+  return RF_FAIL(error, RAFTER_INTERRUPTED, NULL, "stopped by a signal; nothing was written");
+}
+
 static double median_burst(const rf_device *device, rf_dtype dtype, rf_alu alu, int count) {
   double values[64];
   for (int i = 0; i < count; i++) values[i] = device->type->flops(device, dtype, alu, 0.02);
@@ -48,6 +53,7 @@ static rf_status measure_ceilings(const rf_calibrate_options *o, rf_machine *m, 
   const rf_device_type *type = device->type;
   for (size_t i = 0; i < 3; i++) {
     rf_dtype dtype = dtypes[i];
+    RF_GO(rf_calibrate_goes_on(o, error));
     bool tiles = type->has_alu(device, dtype, RF_ALU_MATRIX);
     m->flops[dtype] = median_burst(device, dtype, tiles ? RF_ALU_MATRIX : RF_ALU_VECTOR, bursts);
     m->flops_vectors[dtype] = tiles ? median_burst(device, dtype, RF_ALU_VECTOR, bursts) : 0;
@@ -60,6 +66,7 @@ static rf_status measure_ceilings(const rf_calibrate_options *o, rf_machine *m, 
   m->scaling_count = 0;
   for (int t = 1; t <= o->threads && m->scaling_count < RF_SCALING_POINTS;
        t = t < o->threads && 2 * t > o->threads ? o->threads : 2 * t) {
+    RF_GO(rf_calibrate_goes_on(o, error));
     device->workers = t;
     m->scaling[m->scaling_count++] = (rf_scaling){t, median_burst(device, RF_F32, RF_ALU_VECTOR, 3),
                                                   type->bandwidth(device, memory, RF_TRAFFIC_READ, 2)};
@@ -232,6 +239,7 @@ static rf_status time_ops(const rf_calibrate_options *o, rf_run *run, const rf_p
     rf_run_measured_reset(run);
     rf_run_inputs inputs = {
         .seed = 1, .step = step + 2, .loss_scale = 1e-3f, .lr = 1e-6f, .rows = plan->graph->rows};
+    RF_TRY(rf_calibrate_goes_on(o, error));
     fill_inputs(run, plan);
     RF_TRY(rf_run_all(run, 0, &inputs, error));
     for (int i = 0; i < plan->graph->op_count && step >= 0; i++)
@@ -387,6 +395,7 @@ static rf_status measure_loading(const rf_calibrate_options *o, rf_machine *m, r
     if (!rf_panels_take(type)) continue;
     rf_panels panels = {
         .outputs_first = true, .inner = INNER, .parts = 1, .part = {{type, (int64_t)bytes / row}}};
+    RF_GO(rf_calibrate_goes_on(o, error));
     for (int k = -1; k < TIMES; k++) RF_GO(load_once(fd, bytes, &panels, to, &seconds[k < 0 ? 0 : k], error));
     add_load(m, type->name, (double)(panels.part[0].outputs * row), seconds, TIMES);
   }
@@ -448,6 +457,7 @@ static rf_status measure_vocabulary(const rf_calibrate_options *o, rf_machine *m
     bytes += (double)pieces[i].bytes;
     v.count = i + 1;
     if (v.count != count && v.count != count / 16) continue;
+    RF_GO(rf_calibrate_goes_on(o, error));
     for (int k = 0; k < TIMES; k++) RF_GO(build_once(&v, &seconds[k], error));
     add_load(m, "vocabulary", bytes, seconds, TIMES);
   }
@@ -492,6 +502,8 @@ static rf_status measure_json(const rf_calibrate_options *o, rf_machine *m, rf_e
     for (int k = 0; k < TIMES && status == RAFTER_OK; k++) {
       rf_tokenizer *tokenizer = NULL;
       double start = rf_now_seconds();
+      status = rf_calibrate_goes_on(o, error);
+      if (status != RAFTER_OK) break;
       status = rf_tokenizer_json_read(text, bytes, "a tokenizer.json to measure", &tokenizer, error);
       seconds[k] = rf_now_seconds() - start;
       rf_tokenizer_close(tokenizer);
@@ -511,6 +523,7 @@ rf_status rf_calibrate(const rf_calibrate_options *o, rf_machine *machine, rf_er
   size_t bytes[TOUCHES] = {0};
   double touched[TOUCHES] = {0};
   touch_fresh(o, bytes, touched);
+  RF_TRY(rf_calibrate_goes_on(o, error));
   RF_TRY(measure_ceilings(o, machine, error));
   machine->efficiency_compute = machine->efficiency_memory = 1;
   if (o->tune) RF_TRY(rf_calibrate_tune(o, &machine->tuned, error));
@@ -526,6 +539,7 @@ rf_status rf_calibrate(const rf_calibrate_options *o, rf_machine *machine, rf_er
   RF_TRY(measure_shape(o, &REFERENCE, RF_F32, &RF_BACKEND_REFERENCE, machine, error));
   RF_TRY(rf_calibrate_products(o, machine, error));
   RF_TRY(rf_calibrate_heads(o, machine, error));
+  RF_TRY(rf_calibrate_goes_on(o, error));
   touch_fresh(o, bytes, touched);
   int slowest = 0;
   for (int i = 1; i < TOUCHES; i++)

@@ -14,6 +14,8 @@ typedef struct rf_calibrate_options {
   /* true: fewer and shorter measurements, which take seconds instead of a minute. */
   bool quick;
   void (*say)(void *self, const char *what, double part); /* Reports progress, from 0 to 1; may be NULL. */
+  /* If *stop is not 0, the calibration ends with RAFTER_INTERRUPTED. NULL: never. */
+  const volatile int *stop;
   void *self;
 } rf_calibrate_options;
 
@@ -21,6 +23,9 @@ typedef struct rf_ceiling {
   double median, least, most, sustained;
   int count;
 } rf_ceiling;
+
+/* RAFTER_INTERRUPTED if options->stop is set. Called between measurements. */
+rf_status rf_calibrate_goes_on(const rf_calibrate_options *options, rf_error *error);
 
 /* Returns median, minimum and maximum of values[count], and changes the order of the values. */
 rf_ceiling rf_ceiling_of(double *values, int count);

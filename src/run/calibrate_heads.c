@@ -58,6 +58,7 @@ static rf_status measure(const rf_calibrate_options *o, const rf_model *model, c
   }
   int passes = o->quick ? 3 : PASSES;
   for (int i = -1; i < passes; i++) { /* the first call wakes threads */
+    RF_GO(rf_calibrate_goes_on(o, error));
     double start = rf_now_seconds();
     kernel->run(&call);
     seconds[i < 0 ? 0 : i] = rf_now_seconds() - start;

@@ -94,6 +94,7 @@ static rf_status measure(ring *r, const rf_graph *graph, samples *s, rf_error *e
   call.in[0] = r->x;
   call.out[0] = r->y;
   call.run = &inputs;
+  RF_TRY(rf_calibrate_goes_on(r->options, error));
   double start = rf_now_seconds(), budget = r->options->quick ? 0.002 : 0.005;
   bool warm = s->count > 0; /* the first call wakes threads and fills caches */
   for (int i = warm ? 0 : -1; i < 1 || (i < MAX_EACH && rf_now_seconds() - start < budget); i++) {

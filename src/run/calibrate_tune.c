@@ -92,6 +92,7 @@ static rf_status time_product(bench *b, product *p, const rf_blocks *blocks, dou
     memset(b->room, 0, room);
     b->room_bytes = room;
   }
+  RF_TRY(rf_calibrate_goes_on(b->options, error));
   p->call.workspace = b->room;
   p->call.blocks = *blocks;
   if (!p->calls) { /* the first call wakes threads; the second measures one call */

@@ -20,6 +20,10 @@ typedef struct target {
   int packed_id;
 } target;
 
+static rf_status stopped(rf_error *error) {
+  return RF_FAIL(error, RAFTER_INTERRUPTED, NULL, "stopped by a signal while the weights were loaded");
+}
+
 static void tell(target *t, int64_t values) {
   int part = t->all > 0 ? (int)(100 * t->done / t->all) : 0;
   t->done += values;
@@ -56,6 +60,7 @@ static rf_status put_values(const target *t, int param, int64_t first, int64_t c
 static rf_status visit(void *context, int param, int64_t first, int64_t count, const float *values,
                        rf_error *error) {
   tell(context, count);
+  if (rf_flag_is_set(((const target *)context)->progress.stop)) return stopped(error);
   return put_values(context, param, first, count, values, error);
 }
 
@@ -76,6 +81,7 @@ static rf_status place(void *context, int param, const rf_panels **panels, void 
   target *t = context;
   const rf_graph *graph = t->of->graph;
   *memory = NULL;
+  if (rf_flag_is_set(t->progress.stop)) return stopped(error);
   RF_TRY(flush(t, error));
   for (int id = 0; id < graph->tensor_count && !*memory; id++) {
     const rf_tensor *tensor = &graph->tensor[id];
@@ -114,10 +120,9 @@ rf_status rf_load_weights(rf_run *run, int plan, const rf_plan *of, const char *
   return load_weights(run, plan, of, path, (rf_progress){0}, error);
 }
 
-static rf_status initialise(rf_run *run, int plan, const rf_plan *of, uint64_t seed, int first, int end,
-                            rf_error *error) {
+static rf_status initialise(target t, uint64_t seed, int first, int end, rf_error *error) {
+  const rf_plan *of = t.of;
   const rf_params *params = &of->graph->params;
-  target t = {.run = run, .plan = plan, .of = of};
   rf_status status = RAFTER_OK;
   for (int p = first; p < end; p++) {
     const rf_panels *panels = NULL;
@@ -152,9 +157,10 @@ rf_status rf_fill_weights(rf_run *run, int plan, const rf_plan *of, const char *
                           rf_progress progress, rf_error *error) {
   const rf_params *params = &of->graph->params;
   const rf_model *model = &of->graph->model;
+  const target fresh = {.run = run, .plan = plan, .of = of, .progress = {.stop = progress.stop}};
   if (path && *path) RF_TRY(load_weights(run, plan, of, path, progress, error));
-  else RF_TRY(initialise(run, plan, of, seed, 0, params->base, error));
+  else RF_TRY(initialise(fresh, seed, 0, params->base, error));
   if (params->adapter > 0 && *model->lora.folder)
     return rf_load_adapters(run, plan, of, model->lora.folder, error);
-  return initialise(run, plan, of, seed, params->base, params->count, error);
+  return initialise(fresh, seed, params->base, params->count, error);
 }

@@ -4,11 +4,13 @@
 
 #include "run/run.h"
 
-/* Reports the progress of a long load. */
+/* Reports the progress of a long load, and ends it early. */
 typedef struct rf_progress {
   void (*report)(void *self, const char *what, double part); /* part: 0 to 1. NULL: no reports. */
   void *self;
   int64_t least_bytes; /* Smaller loads are not reported; 0 means RF_LOAD_LONG_BYTES. */
+  /* If *stop is not 0, the load or the forward pass ends with RAFTER_INTERRUPTED. NULL: never. */
+  const volatile int *stop;
 } rf_progress;
 enum { RF_LOAD_LONG_BYTES = 1 << 30 };
 

@@ -31,7 +31,8 @@ typedef struct rf_train_settings {
   const char *tokenizer_folder; /* Tokenizer of a model that has none; NULL or "": none. */
   const char *resume_folder;    /* A complete checkpoint; NULL: the run starts at step 1. */
   rf_run_debug debug;
-  rf_progress progress; /* Reports the progress of a long load. */
+  /* Reports the progress of a long load. With progress.stop set, a load, step or validation ends. */
+  rf_progress progress;
 } rf_train_settings;
 
 /* The folder or file whose tokenizer reads the data: "" or NULL stands for the byte tokenizer. */
@@ -58,7 +59,8 @@ typedef struct rf_trainer {
   rf_step_work work;
   /* Number of steps done, of tokens read, and of tokens that the loss counted. */
   int64_t step, tokens, loss_tokens;
-  double flops; /* Model FLOPs since the trainer was opened. */
+  bool early_updates; /* true: weights are updated in the section micro, before the section end. */
+  double flops;       /* Model FLOPs since the trainer was opened. */
   struct rf_trainer_counts {
     int64_t steps, tokens, validation_walks;
     double step_seconds, validation_seconds;
@@ -80,9 +82,11 @@ int rf_trainer_plans(const rf_trainer *trainer, const rf_plan *plans[2]); /* Ret
 rf_status rf_trainer_bind(rf_trainer *trainer, rf_run *run, rf_error *error);
 void rf_trainer_close(rf_trainer *trainer);
 /* Takes one optimizer step and reports it in *step. RAFTER_FAILED: the loss or the gradient norm is
- * not finite. The message names the first op whose output is not finite. */
+ * not finite. The message names the first op whose output is not finite. RAFTER_INTERRUPTED:
+ * settings.progress.stop was set before the step changed a weight; the step has no effect. */
 rf_status rf_trainer_step(rf_trainer *trainer, rafter_step *step, rf_error *error);
-/* Sets *loss to the mean loss per label of `rows` validation rows, rounded up to microbatches. */
+/* Sets *loss to the mean loss per label of `rows` validation rows, rounded up to microbatches.
+ * RAFTER_INTERRUPTED as for rf_trainer_step. */
 rf_status rf_trainer_validate(rf_trainer *trainer, int64_t rows, double *loss, rf_error *error);
 
 #endif

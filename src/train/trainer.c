@@ -26,6 +26,9 @@ static rf_status find_state(rf_trainer *trainer, rf_error *error) {
   }
   for (int p = 0; p < graph->params.count; p++)
     if (trainer->state[p].master == RF_NONE) trainer->state[p].master = trainer->state[p].weight;
+  for (int i = 0; i < graph->op_count; i++)
+    if (graph->op[i].def->probe == RF_PROBE_UPDATE && graph->op[i].section == RF_SECTION_MICRO)
+      trainer->early_updates = true;
   return RAFTER_OK;
 }
 
@@ -144,7 +147,8 @@ static rf_run_inputs inputs_of(const rf_trainer *trainer, int64_t valid) {
                          .step = step,
                          .loss_scale = valid ? 1.0f / (float)valid : 0.0f,
                          .lr = (float)rf_schedule_lr(&trainer->settings.schedule, step),
-                         .rows = trainer->plan->graph->rows};
+                         .rows = trainer->plan->graph->rows,
+                         .stop = trainer->settings.progress.stop};
 }
 
 static rf_status run_microbatches(rf_trainer *trainer, rf_run_inputs *inputs, rf_error *error) {
@@ -171,6 +175,7 @@ static rf_status run_step(rf_trainer *trainer, int64_t *tokens, int64_t *valid, 
   *inputs = inputs_of(trainer, *valid);
   RF_TRY(rf_run_section(trainer->run, 0, RF_SECTION_BEGIN, inputs, error));
   RF_TRY(run_microbatches(trainer, inputs, error));
+  if (trainer->early_updates) inputs->stop = NULL; /* the other weights must be updated too */
   RF_TRY(rf_run_section(trainer->run, 0, RF_SECTION_END, inputs, error));
   return rf_run_pull(trainer->run, 0, error);
 }
@@ -189,12 +194,14 @@ rf_status rf_trainer_step(rf_trainer *trainer, rafter_step *out, rf_error *error
   double start = rf_now_seconds();
   int64_t tokens = 0, valid = 0;
   rf_run_inputs inputs;
+  const rf_loader_state before = trainer->loader.state;
   rf_record_step(trainer->step + 1);
   rf_guard_begin("a training step");
   rf_status status = run_step(trainer, &tokens, &valid, &inputs, error);
   if (status == RAFTER_FAILED && trainer->metrics) status = name_first_op(trainer, &inputs, error);
   rf_guard_end();
   rf_record_step_end(tokens);
+  if (status == RAFTER_INTERRUPTED) trainer->loader.state = before;
   if (status != RAFTER_OK) return status;
   trainer->step++;
   trainer->tokens += tokens;

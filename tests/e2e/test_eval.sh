@@ -143,6 +143,7 @@ stopped() { # TASK ARGUMENTS...: stops when `part` has some rows but not all
   "$RAFTER" eval "$@" --seed 5 --threads 1 --output part --json >out 2>err & pid=$!
   # it handles the signal now
   for _ in $(seq 300); do ((0x$(sed -n 's/^SigCgt:\s*//p' /proc/$pid/status) & 2)) && break; sleep 0.01; done
+  sleep 0.2 # the weights are loaded now
   kill -INT $pid; wait $pid; got=$?
   [ $got = 130 ] && says 'hint: .*--continue' || fail "an interrupted evaluation of $1 exits $got: $(cat err)"
   holds out 'd["stopped"] is True'
@@ -154,7 +155,7 @@ SLOW=gpt:layers=2,width=128,heads=2,ff=512,vocab=256,seq=128
 case_continue() {
   python3 -c 'import json; open("many.jsonl", "w").writelines(json.dumps({"id": i, "context": "in the beginning %d" % i, "choices": ["was", "of it all", "x"][:2 + i % 2], "answer": 0}) + "\n" for i in range(300))'
   text book.txt 12000
-  python3 -c 'import json; open("asked.jsonl", "w").writelines(json.dumps({"id": i, "question": "Add %d?" % i, "answer": "#### 2"}) + "\n" for i in range(60))'
+  python3 -c 'import json; open("asked.jsonl", "w").writelines(json.dumps({"id": i, "question": "Add %d?" % i, "answer": "#### 2"}) + "\n" for i in range(400))'
   for task in "choices $SLOW --data many.jsonl --batch 1" "perplexity $SLOW --data book.txt --seq 64 --stride 16 --batch 1" "gsm8k $SLOW --data asked.jsonl --shots 0 --max-tokens 16 --batch 2"; do
     # shellcheck disable=SC2086
     { rm -f part; stopped $task

@@ -15,7 +15,7 @@ rm -rf cut/checkpoint-00000060 cut/checkpoint-00000056/DONE
 status 1 "$RAFTER" train --resume cut || true
 says 'no complete checkpoint' && says '^hint: '
 
-for signal in TERM INT; do
+for signal in TERM INT HUP; do
   rm -rf stopped
   "${TRAIN[@]}" --steps 60 --out stopped >out 2>err &
   pid=$!
