@@ -112,7 +112,7 @@ static json_t *kinds_of(const rf_plan *plan) {
   return json_pack("{sf so}", "seconds", plan->step_seconds, "kinds", sums);
 }
 
-static json_t *walks_of(const rafter_plan *made) {
+static json_t *passes_of(const rafter_plan *made) {
   bool generates = made->plan->options.build.job == RF_JOB_GENERATE;
   json_t *plans = json_object();
   json_object_set_new(plans,
@@ -130,7 +130,7 @@ static json_t *row_of(const rafter_plan *made, const char *change, int results, 
   return json_pack("{ss sf sI sb sb sb so sO}", "change", change, "seconds", plan->step_seconds, "peak_bytes",
                    (json_int_t)largest->arena_bytes, "fits",
                    largest->arena_bytes <= rf_plan_room(&plan->options), "approximate", results == CHANGED,
-                   "exact", results == EXACT, "plans", walks_of(made), "now", now);
+                   "exact", results == EXACT, "plans", passes_of(made), "now", now);
 }
 
 json_t *rf_advise_changes(const rf_commands *commands, json_t *entry, double seconds) {
@@ -146,7 +146,7 @@ json_t *rf_advise_changes(const rf_commands *commands, json_t *entry, double sec
   bool same = !strcmp(own->plan->digest, digest);
   if (!same) json_object_set_new(entry, "replans", json_false());
   double planned = json_number_value(json_object_get(json_object_get(plan, "time"), "seconds"));
-  if (same) now = walks_of(own);
+  if (same) now = passes_of(own);
   if (same && planned > 0 && fabs(own->plan->step_seconds / planned - 1) > 0.005)
     json_object_set_new(entry, "replanned_seconds", json_real(own->plan->step_seconds));
   rafter_plan_free(own);

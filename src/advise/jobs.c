@@ -53,7 +53,7 @@ static rf_infer_settings generate_settings(const rafter_plan *p) {
  * time. */
 static void add_copies(rf_serve_stats *served, int64_t requests, int64_t each) {
   rf_generate_counts *c = &served->counts;
-  int64_t *counts[] = {&c->walks,  &c->rows,    &c->parts, &c->prompt_tokens,
+  int64_t *counts[] = {&c->passes, &c->rows,    &c->parts, &c->prompt_tokens,
                        &c->reused, &c->answers, &c->tokens};
   double times = (double)requests / (double)each;
   for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
@@ -545,7 +545,7 @@ static rf_status rl_cost(void *self, const rf_plan *plan, rf_fit_cost *cost, rf_
   RF_TRY(plan_reference(s, plan->options.build.microbatch, error));
   time_phases(s, plan, list);
   const rl_bytes bytes = count_rl((const rf_plan *const[]){s->prefill, s->reference, plan});
-  *cost = (rf_fit_cost){.bytes = bytes.peak, .beside = bytes.copy, .seconds = seconds_of(list)};
+  *cost = (rf_fit_cost){.bytes = bytes.peak, .kept_elsewhere = bytes.copy, .seconds = seconds_of(list)};
   return RAFTER_OK;
 }
 

@@ -307,9 +307,9 @@ static int by_intensity(const void *a, const void *b) {
 }
 
 static void put_roofs(rf_gnuplot *p, const rf_plan *plan) {
-  enum { MOST = 96 };
-  kind list[MOST];
-  int count = kinds_of(plan, list, MOST);
+  enum { MAX = 96 };
+  kind list[MAX];
+  int count = kinds_of(plan, list, MAX);
   double peak = rf_plan_peak_flops(plan), bps = plan->machine.read_bps * plan->machine.chips, left = INFINITY,
          right = 0, low = INFINITY, unseen = 0;
   for (int i = 0; i < count; i++) {

@@ -20,7 +20,7 @@ typedef struct attempt {
   bool fitted, late; /* fitted: the plan fits. late: the helper thread skips this attempt. */
 } attempt;
 
-enum { MOST_ATTEMPTS = 12, CHIP_TRIES = 4 };
+enum { MAX_ATTEMPTS = 12, CHIP_TRIES = 4 };
 
 /* The search for a change. The main thread plans an attempt when it needs the result. On an idle
  * core, a helper thread plans the next attempts in advance. */
@@ -28,7 +28,7 @@ typedef struct remedy {
   const rf_options *from;
   const rafter_plan *plan; /* the plan that does not fit */
   rafter_plan *fits;       /* the plan with the last change that fits */
-  attempt attempt[MOST_ATTEMPTS];
+  attempt attempt[MAX_ATTEMPTS];
   /* bf16 and chips: indices of attempts in `attempt`; RF_NONE: not tried */
   int attempts, bf16, chips[CHIP_TRIES], chip_tries;
   /* number of groups of chips that shard each matrix; 0: no matrix is sharded this way */
@@ -93,7 +93,7 @@ static int will_try(remedy *r, const char *format, ...) __attribute__((format(pr
 static int will_try(remedy *r, const char *format, ...) {
   va_list list;
   int at = r->attempts;
-  assert(at < MOST_ATTEMPTS);
+  assert(at < MAX_ATTEMPTS);
   r->attempt[at] = (attempt){.state = NEW};
   va_start(list, format);
   vsnprintf(r->attempt[at].change, sizeof r->attempt[at].change, format, list);

@@ -149,7 +149,7 @@ static double number_of(const char *text) {
  * a common multiple of the values: the smallest one that is not below the default. 0: no change. */
 static rf_status common_batch(const rf_options *o, const char *name, const char *const *values, int count,
                               int64_t *batch, rf_error *error) {
-  enum { MOST = 1 << 20 };
+  enum { MAX = 1 << 20 };
   bool micro = !strcmp(name, "microbatch");
   int64_t all = 1, least = 1;
   *batch = 0;
@@ -160,10 +160,10 @@ static rf_status common_batch(const rf_options *o, const char *name, const char 
   for (int i = 0; i < count; i++) {
     int64_t value = strtoll(values[i], NULL, 10);
     if (value > 0) all = all / rf_common_divisor(all, value) * value;
-    if (all > MOST)
+    if (all > MAX)
       return RF_FAIL(error, RAFTER_INVALID, "give --batch, or fewer values",
                      "no batch is a multiple of all values (--sweep %s: expected a common multiple up to %d)",
-                     name, (int)MOST);
+                     name, (int)MAX);
   }
   *batch = (least + all - 1) / all * all;
   return RAFTER_OK;

@@ -81,11 +81,11 @@ rf_status rf_open_scorer(const rf_settings *s, const rf_options *o, const rafter
 }
 
 rf_status rf_begin_journal(rf_journal *journal, const rafter_sink *sink, const rf_options *o,
-                           const rf_report_walk *walk, int walks, rf_error *error) {
+                           const rf_report_pass *pass, int passes, rf_error *error) {
   char folder[4096];
   RF_TRY(rf_journal_folder(o, folder, error));
-  journal->beside = true;
-  return rf_journal_begin(journal, sink, o, rf_options_json(o), folder, walk, walks, error);
+  journal->as_note = true;
+  return rf_journal_begin(journal, sink, o, rf_options_json(o), folder, pass, passes, error);
 }
 
 rf_status rf_ids_given(const rf_options *o, const char *option, int64_t vocab, rf_ids *ids, rf_error *error) {

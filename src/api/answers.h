@@ -36,7 +36,7 @@ rf_run_debug rf_debug_of(const rf_options *options);
 /* Begins the journal of a command that writes a run folder only if --out or --trace is set. Call
  * this function after all checks of the input. */
 rf_status rf_begin_journal(rf_journal *journal, const rafter_sink *sink, const rf_options *options,
-                           const rf_report_walk *walk, int walks, rf_error *error);
+                           const rf_report_pass *pass, int passes, rf_error *error);
 /* Appends the token ids of a list option, such as --tokens. */
 rf_status rf_ids_given(const rf_options *options, const char *option, int64_t vocab, rf_ids *ids,
                        rf_error *error);

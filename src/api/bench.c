@@ -3,7 +3,7 @@
 #define _GNU_SOURCE
 #include "api/api.h"
 #include "journal/traced.h"
-#include "journal/walked.h"
+#include "journal/executed.h"
 
 #include "generate/generate.h"
 #include "generate/pace.h"
@@ -23,10 +23,10 @@ static const peak PEAKS[] = {{"f32", "f32 FMA", "GFLOP/s", RF_F32, RF_ALU_VECTOR
                              {"bf16_tiles", "bf16 in tiles", "GFLOP/s", RF_BF16, RF_ALU_MATRIX},
                              {"i8_vectors", "int8 in vectors", "GOP/s", RF_I8, RF_ALU_VECTOR},
                              {"i8_tiles", "int8 in tiles", "GOP/s", RF_I8, RF_ALU_MATRIX}};
-enum { PEAK_COUNT = sizeof PEAKS / sizeof *PEAKS, MOST_BURSTS = 512, MOST_TESTS = 32, MOST_REPS = 10000 };
+enum { PEAK_COUNT = sizeof PEAKS / sizeof *PEAKS, MAX_BURSTS = 512, MAX_TESTS = 32, MAX_REPS = 10000 };
 
 typedef struct bursts {
-  double rate[MOST_BURSTS];
+  double rate[MAX_BURSTS];
   int count;
 } bursts;
 /* The machine's highest rates (ceilings). They are sampled between the measurements of a test. In
@@ -46,7 +46,7 @@ static bool has_peak(const ceilings *c, int i) { return has_alu(c, PEAKS[i].dtyp
 
 static void sample_peak(ceilings *c, int i, int count) {
   rf_record_pause();
-  for (bursts *b = &c->peak[i]; count-- > 0 && b->count < MOST_BURSTS; b->count++)
+  for (bursts *b = &c->peak[i]; count-- > 0 && b->count < MAX_BURSTS; b->count++)
     b->rate[b->count] = c->device->type->flops(c->device, PEAKS[i].dtype, PEAKS[i].in, 0.025);
 }
 static void sample_flops(ceilings *c, int count) {
@@ -55,11 +55,11 @@ static void sample_flops(ceilings *c, int count) {
 }
 static void sample_read(ceilings *c, int count) {
   rf_record_pause();
-  for (bursts *b = &c->read; count-- > 0 && b->count < MOST_BURSTS; b->count++)
+  for (bursts *b = &c->read; count-- > 0 && b->count < MAX_BURSTS; b->count++)
     b->rate[b->count] = c->device->type->bandwidth(c->device, c->memory, RF_TRAFFIC_READ, 1);
 }
 static rf_ceiling ceiling_of(const bursts *b) {
-  double copy[MOST_BURSTS];
+  double copy[MAX_BURSTS];
   memcpy(copy, b->rate, sizeof copy);
   return rf_ceiling_of(copy, b->count);
 }
@@ -97,8 +97,8 @@ typedef struct test {
   int64_t tokens, depth;
 } test; /* kind: p = prefill, t = decode, b = decode `tokens` answers at once, s = score, T = train */
 
-static rf_status parse_tests(const char *text, test tests[MOST_TESTS], int *count, rf_error *error) {
-  char copy[MOST_TESTS * sizeof tests->name], *rest = copy;
+static rf_status parse_tests(const char *text, test tests[MAX_TESTS], int *count, rf_error *error) {
+  char copy[MAX_TESTS * sizeof tests->name], *rest = copy;
   *count = 0;
   if (strlen(text) >= sizeof copy)
     return RF_FAIL(error, RAFTER_INVALID, "split the tests over several calls",
@@ -106,9 +106,9 @@ static rf_status parse_tests(const char *text, test tests[MOST_TESTS], int *coun
                    strlen(text));
   strcpy(copy, text);
   for (char *name; (name = strsep(&rest, ",")) != NULL;) {
-    if (*count == MOST_TESTS)
+    if (*count == MAX_TESTS)
       return RF_FAIL(error, RAFTER_INVALID, "split the tests over several calls",
-                     "too many tests (--test: expected %d at most; the next is %s)", MOST_TESTS, name);
+                     "too many tests (--test: expected %d at most; the next is %s)", MAX_TESTS, name);
     test t = {.kind = 0};
     long long tokens = 0, depth = 0;
     int used = 0;
@@ -167,7 +167,7 @@ typedef struct bench {
   rf_settings settings; /* resolved settings of the test's job */
   rf_record *record;    /* --trace */
   int reps;
-  double seconds[MOST_REPS]; /* seconds of each repetition */
+  double seconds[MAX_REPS]; /* seconds of each repetition */
 } bench;
 
 /* Prints the results of a test. Also returns the results for the history; the caller owns them. The
@@ -217,11 +217,11 @@ static json_t *report_row(bench *b, double tokens, double predicted, const limit
 
 /* Adds a test that has no run folder to the history. Takes ownership of `results`. */
 static void list_test(const bench *b, const rf_plan *plan, json_t *results) {
-  rf_journal journal = {.beside = true};
-  rf_report_walk walk = {.name = "bench", .plan = plan};
+  rf_journal journal = {.as_note = true};
+  rf_report_pass pass = {.name = "bench", .plan = plan};
   rf_error error = {0};
   const rf_options *o = b->job->options;
-  rf_status status = rf_journal_begin(&journal, b->sink, o, rf_options_json(o), "", &walk, 1, &error);
+  rf_status status = rf_journal_begin(&journal, b->sink, o, rf_options_json(o), "", &pass, 1, &error);
   if (status == RAFTER_OK) json_object_update(journal.results, results);
   rf_journal_close(&journal, status, &error);
   json_decref(results);
@@ -267,14 +267,14 @@ done:
 /* Writes the test's trace, or else adds the test to the history. Takes ownership of `results`. */
 static rf_status leave(const bench *b, const rf_generator *g, const rf_plan *plan, json_t *results,
                        rf_error *error) {
-  rf_walked w;
+  rf_executed w;
   if (!b->record) return list_test(b, plan, results), RAFTER_OK;
-  rf_status status = rf_walked_of(g, &w, error);
-  const rf_report_walk in_order[] = {w.walk[1], w.walk[0]};
+  rf_status status = rf_executed_of(g, &w, error);
+  const rf_report_pass in_order[] = {w.pass[1], w.pass[0]};
   if (status == RAFTER_OK) {
     const rf_traced_run traced = {b->record, g->run, in_order, 2};
     status = rf_traced_leave(&traced, b->job->options, b->t->name, results, b->sink, error);
-    rf_walked_free(&w);
+    rf_executed_free(&w);
   }
   json_decref(results);
   return status;
@@ -327,17 +327,17 @@ static double prompt_flops(const rf_params *params, int64_t tokens) {
 
 /* Predicted seconds to append `count` tokens to each of `sequences` sequences. Each sequence
  * already has `depth` tokens. Each step appends `rows` tokens per sequence. */
-static double walks_seconds(const rf_plan *plan, int64_t sequences, int64_t depth, int64_t count,
-                            int64_t rows) {
-  rf_walk_prices *prices = rf_walk_prices_open(plan);
+static double passes_seconds(const rf_plan *plan, int64_t sequences, int64_t depth, int64_t count,
+                             int64_t rows) {
+  rf_pass_prices *prices = rf_pass_prices_open(plan);
   rf_extent *part = calloc((size_t)sequences, sizeof *part);
   double sum = 0;
   for (int64_t at = 0; prices && part && at < count; at += rows) {
     int64_t here = count - at < rows ? count - at : rows;
     for (int64_t i = 0; i < sequences; i++) part[i] = (rf_extent){here, depth + at + here};
-    sum += rf_walk_price(prices, part, (int)sequences, NULL);
+    sum += rf_pass_price(prices, part, (int)sequences, NULL);
   }
-  rf_walk_prices_close(prices);
+  rf_pass_prices_close(prices);
   free(part);
   return sum;
 }
@@ -378,7 +378,7 @@ static rf_status bench_generate(bench *b, rf_error *error) {
                     .causal = flops,
                     .bytes = t->kind == 'p' ? 0 : weight_bytes(plan) * (double)t->tokens,
                     .counted = "2 P per token, head once"};
-  json_t *results = report_row(b, (double)t->tokens, walks_seconds(plan, 1, depth, t->tokens, rows), &l);
+  json_t *results = report_row(b, (double)t->tokens, passes_seconds(plan, 1, depth, t->tokens, rows), &l);
   status = leave(b, g, plan, results, error);
 done:
   rf_generator_close(g);
@@ -387,13 +387,13 @@ done:
 
 /* Number of steps until all prompts are read, if a step processes `rows` tokens. After its prompt
  * is read, an answer takes one token of each step. The other tokens of a step read prompts. */
-static int64_t walks_to_start(int64_t answers, int64_t prompt, int64_t rows) {
-  int64_t walks = 0, running = 0;
-  for (int64_t read = 0; running < answers; walks++) {
+static int64_t passes_to_start(int64_t answers, int64_t prompt, int64_t rows) {
+  int64_t passes = 0, running = 0;
+  for (int64_t read = 0; running < answers; passes++) {
     read += rows - running > 1 ? rows - running : 1;
     running = read / prompt;
   }
-  return walks;
+  return passes;
 }
 
 /* Measures steps that decode one token of every answer. Each answer has its own prompt. Calls
@@ -415,7 +415,7 @@ static rf_status bench_batch(bench *b, rf_error *error) {
    * prompts. */
   do {
     if (most) length /= 2;
-    most = walks_to_start(t->tokens, length, rows) + STEPS + 1;
+    most = passes_to_start(t->tokens, length, rows) + STEPS + 1;
   } while (length > 1 && length + most > room);
   s->plan.build.microbatch = t->tokens;
   s->plan.build.seq = length + most;
@@ -461,7 +461,7 @@ static rf_status bench_batch(bench *b, rf_error *error) {
    * before all prompts are read. */
   int64_t depth = length + (most - STEPS) / 2;
   const rf_sampler_options greedy = {.temperature = 0};
-  double predicted = walks_seconds(g->decode, t->tokens, depth, STEPS, 1) +
+  double predicted = passes_seconds(g->decode, t->tokens, depth, STEPS, 1) +
                      STEPS * rf_pace_seconds(&g->decode->machine, &greedy, s->model.vocab, t->tokens);
   json_t *results = report_row(b, (double)t->tokens * STEPS, predicted, &l);
   status = leave(b, g, g->decode, results, error);
@@ -480,7 +480,7 @@ static rf_status bench_score(bench *b, rf_error *error) {
   int32_t ids[TEXT], *top_ids = NULL;
   float logprobs[TEXT], *top_logprobs = NULL;
   double all = 0;
-  int64_t length = s->model.max_seq < TEXT ? s->model.max_seq : TEXT, walks = 0;
+  int64_t length = s->model.max_seq < TEXT ? s->model.max_seq : TEXT, passes = 0;
   if (length > t->tokens) length = t->tokens;
   s->plan.build.seq = length;
   s->plan.build.microbatch = 1;
@@ -495,11 +495,11 @@ static rf_status bench_score(bench *b, rf_error *error) {
   for (int i = -1; i < b->reps; i++) {
     sample_flops(b->c, 4);
     double start = rf_now_seconds();
-    for (int64_t at = 0; at < t->tokens; at += length, walks++) {
+    for (int64_t at = 0; at < t->tokens; at += length, passes++) {
       rf_scored text = {ids, t->tokens - at < length ? t->tokens - at : length, logprobs, top_ids,
                         top_logprobs};
       for (int64_t k = 0; k < text.count; k++) ids[k] = (int32_t)((at + k) * 7919 % s->model.vocab);
-      RF_GO(rf_scorer_walk(scorer, &text, 1, error));
+      RF_GO(rf_scorer_pass(scorer, &text, 1, error));
     }
     if (i >= 0) b->seconds[i] = rf_now_seconds() - start;
     all += rf_now_seconds() - start;
@@ -510,12 +510,12 @@ static rf_status bench_score(bench *b, rf_error *error) {
                     .counted = "2 P + 4 L T D"};
   json_t *results = report_row(b, (double)t->tokens, part * scorer->plan->step_seconds, &l);
   if (b->record) {
-    rf_walked w;
-    status = rf_walked_of_scores(scorer, walks, t->tokens * (b->reps + 1), all, &w, error);
+    rf_executed w;
+    status = rf_executed_of_scores(scorer, passes, t->tokens * (b->reps + 1), all, &w, error);
     if (status == RAFTER_OK) {
-      const rf_traced_run traced = {b->record, scorer->run, w.walk, 1};
+      const rf_traced_run traced = {b->record, scorer->run, w.pass, 1};
       status = rf_traced_leave(&traced, b->job->options, b->t->name, results, b->sink, error);
-      rf_walked_free(&w);
+      rf_executed_free(&w);
     }
     json_decref(results);
   } else list_test(b, scorer->plan, results);
@@ -548,7 +548,7 @@ static rf_status bench_test(bench *b, rf_error *error) {
 
 static rf_status bench_once(const rafter_job *job, const rafter_sink *sink, ceilings *c, rf_error *error) {
   const rf_options *o = job->options;
-  test tests[MOST_TESTS];
+  test tests[MAX_TESTS];
   int count = 0;
   rf_status status = RAFTER_OK;
   RF_TRY(parse_tests(rf_options_text(o, "test"), tests, &count, error));
@@ -603,7 +603,7 @@ static rf_status rf_command_bench(const rafter_job *job, const rafter_sink *sink
     status = RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
     goto done;
   }
-  test tests[MOST_TESTS];
+  test tests[MAX_TESTS];
   int tests_count;
   /* Check the tests first, because measuring the ceilings takes seconds. */
   RF_GO(parse_tests(rf_options_text(job->options, "test"), tests, &tests_count, error));

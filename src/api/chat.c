@@ -24,7 +24,7 @@ typedef struct turn {
   chat *of;
   rf_prompt prompt;
   double start;
-  int64_t walked, reused;
+  int64_t executed, reused;
   double first_seconds, seconds;
 } turn;
 
@@ -65,22 +65,22 @@ static rf_status answer(chat *c, turn *t, rf_error *error) {
   rf_generate_counts after = rf_generator_counts(c->g);
   t->seconds = rf_now_seconds() - t->start;
   t->reused = after.reused - before.reused;
-  t->walked = r->count - t->reused;
+  t->executed = r->count - t->reused;
   return RAFTER_OK;
 }
 
 static void tell(chat *c, const turn *t) {
   const rf_reply *r = t->prompt.replies.reply;
-  int64_t prompt = t->walked + t->reused, count = r->tokens.count;
+  int64_t prompt = t->executed + t->reused, count = r->tokens.count;
   /* Predicts the rate at the middle of the answer. The plan's rate is for the longest context. */
   const rf_extent middle = {1, prompt + count - count / 2};
   double seconds = t->seconds - t->first_seconds, rate = seconds > 0 ? (double)(count - 1) / seconds : 0,
-         planned = 1 / rf_plan_walk_seconds(c->g->decode, &middle, 1);
+         planned = 1 / rf_plan_pass_seconds(c->g->decode, &middle, 1);
   if (c->stats)
     rf_say(c->sink,
            "[%lld new tokens read, %lld in the cache; first token after %.2f s; %lld tokens at %.1f tokens/s "
            "(planned %.1f); context %lld of %lld]\n",
-           (long long)t->walked, (long long)t->reused, t->first_seconds, (long long)count, rate, planned,
+           (long long)t->executed, (long long)t->reused, t->first_seconds, (long long)count, rate, planned,
            (long long)(prompt + count), (long long)c->settings.plan.build.seq);
   rf_put_json(c->sink,
               json_pack("{ss si so ss sI sI sI sf sf sf}", "command", "chat", "turn", ++c->turns, "text",

@@ -15,7 +15,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-enum { WALK_ROWS = 1024 }; /* default number of tokens in a forward pass */
+enum { PASS_ROWS = 1024 }; /* default number of tokens in a forward pass */
 
 static const struct {
   const char *name;
@@ -48,7 +48,7 @@ rf_status rf_eval_read_rows(const char *path, int64_t limit, json_t **rows, rf_e
 rf_status rf_eval_encode(rf_evaluation *e, const char *text, size_t bytes, int flags, rf_ids *ids,
                          rf_error *error) {
   RF_TRY(rf_tokenizer_encode(e->reader.tokenizer, text, bytes, flags, ids, error));
-  if ((flags & RF_ENCODE_MARKS) && ids->count > 1 &&
+  if ((flags & RF_ENCODE_BOS_EOS) && ids->count > 1 &&
       ids->at[ids->count - 1] == rf_tokenizer_eos(e->reader.tokenizer))
     ids->count--;
   return RAFTER_OK;
@@ -61,44 +61,44 @@ rf_status rf_eval_open_scorer(rf_evaluation *e, int64_t longest, rf_scorer **sco
   rf_build_options *b = &e->settings.plan.build;
   b->seq = longest;
   b->microbatch = rf_options_given(o, "batch") ? rf_options_int(o, "batch")
-                  : longest < WALK_ROWS        ? (WALK_ROWS + longest - 1) / longest
+                  : longest < PASS_ROWS        ? (PASS_ROWS + longest - 1) / longest
                                                : 1;
   RF_TRY(rf_open_scorer(&e->settings, o, e->sink, scorer, error));
-  rf_report_walk walk = {.name = "score", .plan = (*scorer)->plan};
-  return rf_begin_journal(&e->journal, e->sink, o, &walk, 1, error);
+  rf_report_pass pass = {.name = "score", .plan = (*scorer)->plan};
+  return rf_begin_journal(&e->journal, e->sink, o, &pass, 1, error);
 }
 
 rf_status rf_eval_score(rf_evaluation *e, rf_scorer *scorer, rf_scored *text, int64_t count, int64_t *done,
                         rf_error *error) {
-  int64_t rows = rf_scorer_rows(scorer), walked = 0, walks = 0;
+  int64_t rows = rf_scorer_rows(scorer), executed = 0, passes = 0;
   double start = rf_now_seconds();
   *done = 0;
   while (*done < count && !e->stopped) {
     int64_t at = 0, some = 0;
     while (*done + some < count && at + text[*done + some].count <= rows) at += text[*done + some++].count;
-    rf_status status = rf_scorer_walk(scorer, text + *done, (int)some, error);
+    rf_status status = rf_scorer_pass(scorer, text + *done, (int)some, error);
     if (status == RAFTER_INTERRUPTED) e->stopped = true;
     if (e->stopped) break; /* the pass has no results */
     RF_TRY(status);
     int64_t writes = rf_phase_begin();
-    walks++;
+    passes++;
     *done += some;
-    walked += at;
+    executed += at;
     double seconds = rf_now_seconds() - start;
     rf_put_bar_left(e->sink, seconds, (double)*done / (double)count, "%lld of %lld texts, %.0f tokens/s",
-                    (long long)*done, (long long)count, (double)walked / seconds);
+                    (long long)*done, (long long)count, (double)executed / seconds);
     rf_phase_end(RF_PHASE_WRITE, writes);
     e->stopped = *done < count && rf_asked_to_stop(e->sink);
   }
   rf_put_bar(e->sink, "%s", "");
   double seconds = rf_now_seconds() - start,
-         predicted = scorer->plan->step_seconds * (double)walked / (double)rows;
+         predicted = scorer->plan->step_seconds * (double)executed / (double)rows;
   snprintf(e->rate, sizeof e->rate, "%lld tokens in %.2f s (predicted %.2f s), %.1f tokens/s\n",
-           (long long)walked, seconds, predicted, (double)walked / seconds);
-  RF_TRY(rf_walked_leave_scores(scorer, e->record, &e->journal, walks, walked, seconds, error));
+           (long long)executed, seconds, predicted, (double)executed / seconds);
+  RF_TRY(rf_executed_leave_scores(scorer, e->record, &e->journal, passes, executed, seconds, error));
   json_object_set_new(e->result, "seconds", json_real(seconds));
   json_object_set_new(e->result, "predicted_seconds", json_real(predicted));
-  json_object_set_new(e->result, "tokens_per_second", json_real((double)walked / seconds));
+  json_object_set_new(e->result, "tokens_per_second", json_real((double)executed / seconds));
   json_object_set_new(e->result, "arena_bytes", json_integer(rf_run_arena_bytes(scorer->run)));
   return RAFTER_OK;
 }

@@ -5,7 +5,7 @@
 #include "api/api.h"
 #include "journal/journal.h"
 #include "journal/traced.h"
-#include "journal/walked.h"
+#include "journal/executed.h"
 #include "generate/prompts.h"
 #include "generate/score.h"
 

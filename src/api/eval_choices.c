@@ -83,20 +83,20 @@ static rf_status add_choice(rf_evaluation *e, sheet *s, const char *context, con
           : " ";
   size_t bytes = strlen(context) + strlen(gap) + strlen(text);
   char *whole = malloc(bytes + 1);
-  rf_ids behind = {0}, both = {0};
+  rf_ids context_ids = {0}, both = {0};
   rf_status status = RAFTER_OK;
   if (!whole) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
   size_t context_bytes = strlen(context);
   /* Spaces between context and choice belong to the choice, as in most tokenizers. */
   while (context_bytes && context[context_bytes - 1] == ' ') context_bytes--;
   snprintf(whole, bytes + 1, "%s%s%s", context, gap, text);
-  RF_GO(rf_eval_encode(e, context, context_bytes, RF_ENCODE_MARKS, &behind, error));
-  RF_GO(rf_eval_encode(e, whole, bytes, RF_ENCODE_MARKS, &both, error));
-  int64_t own = both.count - behind.count, most = e->settings.model.max_seq;
+  RF_GO(rf_eval_encode(e, context, context_bytes, RF_ENCODE_BOS_EOS, &context_ids, error));
+  RF_GO(rf_eval_encode(e, whole, bytes, RF_ENCODE_BOS_EOS, &both, error));
+  int64_t own = both.count - context_ids.count, most = e->settings.model.max_seq;
   if (rf_options_given(e->options, "seq")) most = rf_options_int(e->options, "seq");
   int32_t start = rf_tokenizer_bos(e->reader.tokenizer) >= 0 ? rf_tokenizer_bos(e->reader.tokenizer)
                                                              : rf_tokenizer_eos(e->reader.tokenizer);
-  bool alone = behind.count == 0; /* without a context, the choice follows a start token */
+  bool alone = context_ids.count == 0; /* without a context, the choice follows a start token */
   if (own < 1 || (alone && start < 0) || own + 1 > most) {
     status = RF_FAIL(error, RAFTER_FAILED, NULL, "a choice cannot be scored (%s: %s)", where,
                      own < 1 ? "the choice has no tokens of its own"
@@ -113,7 +113,7 @@ static rf_status add_choice(rf_evaluation *e, sheet *s, const char *context, con
   if (total - drop > s->longest) s->longest = total - drop;
   s->choices++;
 done:
-  rf_ids_free(&behind);
+  rf_ids_free(&context_ids);
   rf_ids_free(&both);
   free(whole);
   return status;
@@ -165,7 +165,7 @@ static void take_kept(const rf_evaluation *e, sheet *s) {
   }
 }
 
-static rf_status walk(rf_evaluation *e, sheet *s, rf_error *error) {
+static rf_status pass(rf_evaluation *e, sheet *s, rf_error *error) {
   rf_status status = RAFTER_OK;
   rf_scorer *scorer = NULL;
   rf_scored *scored = calloc((size_t)s->choices, sizeof *scored);
@@ -259,7 +259,7 @@ rf_status rf_eval_choices(rf_evaluation *e, rf_error *error) {
   }
   if (status == RAFTER_OK) {
     take_kept(e, &s);
-    status = walk(e, &s, error);
+    status = pass(e, &s, error);
   }
   if (status == RAFTER_OK) answer(e, &s, rows);
   json_decref(rows);

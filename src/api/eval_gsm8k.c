@@ -108,7 +108,7 @@ static rf_status encode_plain(exam *x, const json_t *row, problem *p, rf_error *
             json_string_value(json_object_get(shot, "answer")));
   fprintf(out, "Question: %s\nAnswer:", json_string_value(json_object_get(row, "question")));
   bool written = !fclose(out);
-  rf_status status = written ? rf_eval_encode(x->e, text, bytes, RF_ENCODE_MARKS, &p->of.tokens, error)
+  rf_status status = written ? rf_eval_encode(x->e, text, bytes, RF_ENCODE_BOS_EOS, &p->of.tokens, error)
                              : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
   free(text);
   return status;
@@ -187,9 +187,9 @@ static rf_status answer_all(exam *x, rf_error *error) {
                   : x->left < BATCH            ? x->left
                                                : BATCH;
   RF_GO(rf_open_generator(&e->settings, o, e->sink, &g, error));
-  rf_report_walk walk[2];
-  rf_walked_plans(g, walk);
-  RF_GO(rf_begin_journal(&e->journal, e->sink, o, walk, 2, error));
+  rf_report_pass pass[2];
+  rf_executed_plans(g, pass);
+  RF_GO(rf_begin_journal(&e->journal, e->sink, o, pass, 2, error));
   for (int i = 0; i < x->count; i++) {
     problem *p = &x->problem[i];
     if (p->ended) continue;
@@ -202,7 +202,7 @@ static rf_status answer_all(exam *x, rf_error *error) {
       rf_replies_run(g, &(rf_reply_loop){.self = x, .ended = ended, .stepped = stepped}, &e->stopped, error));
   rf_put_bar(e->sink, "%s", "");
   double seconds = rf_now_seconds() - x->start;
-  RF_GO(rf_walked_leave(g, e->record, &e->journal, seconds, error));
+  RF_GO(rf_executed_leave(g, e->record, &e->journal, seconds, error));
   rf_generate_counts counts = rf_generator_counts(g);
   snprintf(e->rate, sizeof e->rate,
            "%lld tokens in %.1f s, %.1f tokens/s (predicted %.1f with %lld answers at once); %lld of %lld "

@@ -73,10 +73,10 @@ static rf_status resolve_windows(rf_evaluation *e, texts *t, rf_error *error) {
   t->seq = rf_options_given(o, "seq")           ? rf_options_int(o, "seq")
            : e->settings.model.max_seq < WINDOW ? e->settings.model.max_seq
                                                 : WINDOW;
-  rf_ids marks = {0};
-  RF_TRY(rf_eval_encode(e, "a", 1, RF_ENCODE_MARKS, &marks, error));
-  t->bos = marks.count > 1 && marks.at[0] == rf_tokenizer_bos(e->reader.tokenizer);
-  rf_ids_free(&marks);
+  rf_ids special = {0};
+  RF_TRY(rf_eval_encode(e, "a", 1, RF_ENCODE_BOS_EOS, &special, error));
+  t->bos = special.count > 1 && special.at[0] == rf_tokenizer_bos(e->reader.tokenizer);
+  rf_ids_free(&special);
   t->own = t->seq - t->bos;
   if (t->own < 2)
     return RF_FAIL(error, RAFTER_INVALID, "raise --seq",
@@ -126,7 +126,7 @@ static void take_kept(const json_t *row, document *d) {
   d->windows = json_integer_value(json_object_get(row, "windows"));
 }
 
-static rf_status walk(rf_evaluation *e, texts *t, rf_error *error) {
+static rf_status pass(rf_evaluation *e, texts *t, rf_error *error) {
   rf_status status = RAFTER_OK;
   rf_scorer *scorer = NULL;
   rf_scored *scored = NULL;
@@ -217,7 +217,7 @@ rf_status rf_eval_perplexity(rf_evaluation *e, rf_error *error) {
   texts t = {0};
   rf_status status = resolve_windows(e, &t, error);
   if (status == RAFTER_OK) status = read_texts(e, &t, error);
-  if (status == RAFTER_OK) status = walk(e, &t, error);
+  if (status == RAFTER_OK) status = pass(e, &t, error);
   if (status == RAFTER_OK) status = answer(e, &t, error);
   for (int i = 0; i < t.count; i++) {
     rf_ids_free(&t.at[i].ids);

@@ -162,7 +162,7 @@ static rf_status export_folder(export *e, const char *out,
                                rf_error *error) {
   rf_status status = RAFTER_OK;
   char part[4096];
-  RF_TRY(rf_make_folder_beside(out, part, sizeof part, error));
+  RF_TRY(rf_make_sibling_folder(out, part, sizeof part, error));
   RF_GO(fill(e, part, error));
   if (rename(part, out))
     status = RF_FAIL(error, RAFTER_FAILED, "choose another name", "cannot name the folder %s (%s)", out,

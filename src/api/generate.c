@@ -2,7 +2,7 @@
 #define _GNU_SOURCE
 #include "api/answers.h"
 #include "journal/traced.h"
-#include "journal/walked.h"
+#include "journal/executed.h"
 #include "base/file.h"
 
 #include <stdlib.h>
@@ -163,7 +163,7 @@ static void say_sum(const job *j) {
          "%lld prompts, %lld answers with %lld tokens in %.2f s: %.1f tokens/s; %lld steps, %lld of %lld "
          "prompt tokens shared, arena %.1f MiB\n",
          (long long)j->prompts.rows, (long long)c.answers, (long long)c.tokens, j->seconds,
-         j->seconds > 0 ? (double)c.tokens / j->seconds : 0, (long long)c.walks, (long long)c.reused,
+         j->seconds > 0 ? (double)c.tokens / j->seconds : 0, (long long)c.passes, (long long)c.reused,
          (long long)c.prompt_tokens, (double)rf_run_arena_bytes(j->generator->run) / 0x1p20);
 }
 
@@ -216,7 +216,7 @@ static rf_status leave(job *j, rf_error *error) {
   json_object_update_new(j->journal.results,
                          json_pack("{sI sI sI}", "answers", (json_int_t)c.answers, "prompt_tokens",
                                    (json_int_t)c.prompt_tokens, "completion_tokens", (json_int_t)c.tokens));
-  return rf_walked_leave(j->generator, j->record, &j->journal, j->seconds, error);
+  return rf_executed_leave(j->generator, j->record, &j->journal, j->seconds, error);
 }
 
 static rf_status end_file(job *j, rf_error *error) {
@@ -228,13 +228,13 @@ static rf_status end_file(job *j, rf_error *error) {
 /* Without an option that gives the prompt, and with --prompt -, the prompt is the caller's input.
  * The prompt becomes the value of --prompt, so run.json has it. */
 static rf_status take_input(rf_options *o, const rafter_sink *sink, rf_error *error) {
-  enum { MOST = 16 << 20 };
+  enum { MAX = 16 << 20 };
   bool given = rf_options_is_set(o, "prompt"), asked = given && !strcmp(rf_options_text(o, "prompt"), "-");
   size_t bytes = 0;
   rf_status status = RAFTER_OK;
   if (rf_options_is_set(o, "input") || rf_options_is_set(o, "tokens") || (given && !asked)) return RAFTER_OK;
-  char *text = sink->input ? sink->input(sink->self, asked, MOST, &bytes) : NULL;
-  if (bytes && bytes <= MOST && text[bytes - 1] == '\n') bytes--;
+  char *text = sink->input ? sink->input(sink->self, asked, MAX, &bytes) : NULL;
+  if (bytes && bytes <= MAX && text[bytes - 1] == '\n') bytes--;
   if (!text)
     status =
         RF_FAIL(error, RAFTER_INVALID,
@@ -245,10 +245,10 @@ static rf_status take_input(rf_options *o, const rafter_sink *sink, rf_error *er
     status =
         RF_FAIL(error, RAFTER_INVALID, "give --prompt TEXT; --prompt '' begins at the model's start token",
                 "the prompt is empty (standard input has no text)");
-  else if (bytes > MOST || memchr(text, 0, bytes))
+  else if (bytes > MAX || memchr(text, 0, bytes))
     status = RF_FAIL(error, RAFTER_INVALID, "give a shorter text, or rows of a file with --input",
                      "the prompt on standard input is not usable (expected at most 16 MiB of text, got %s)",
-                     bytes > MOST ? "more" : "a zero byte");
+                     bytes > MAX ? "more" : "a zero byte");
   else {
     text[bytes] = 0;
     status = rf_options_set(o, "prompt", text, error);
@@ -259,7 +259,7 @@ static rf_status take_input(rf_options *o, const rafter_sink *sink, rf_error *er
 
 static rf_status generate(const rf_options *o, job *j, rf_error *error) {
   const rf_prompts *p = &j->prompts;
-  rf_report_walk walk[2];
+  rf_report_pass pass[2];
   j->path = rf_options_text(o, "input");
   RF_TRY(rf_prompts_given(o, j->sink, &j->settings, &j->reader, &j->prompts, error));
   if (rf_options_is_set(o, "output") && !j->path && p->row[0].request.samples == 1)
@@ -276,8 +276,8 @@ static rf_status generate(const rf_options *o, job *j, rf_error *error) {
   j->load_seconds = rf_now_seconds() - start;
   if (rf_options_is_set(o, "output")) RF_TRY(rf_out_open(rf_options_text(o, "output"), 0, &j->out, error));
   for (int64_t i = 0; i < p->rows; i++) RF_TRY(rf_prompt_submit(&j->reader, &p->row[i], j->generator, error));
-  rf_walked_plans(j->generator, walk);
-  RF_TRY(rf_begin_journal(&j->journal, j->sink, o, walk, 2, error));
+  rf_executed_plans(j->generator, pass);
+  RF_TRY(rf_begin_journal(&j->journal, j->sink, o, pass, 2, error));
   if (j->streams && j->reader.tokenizer && !j->reader.chats && rf_options_is_set(o, "prompt"))
     rf_say_text(j->sink, strdup(rf_options_text(o, "prompt")));
   rf_status status = run(j, error);

@@ -85,7 +85,7 @@ rafter_status rafter_tokenizer_encode(const rafter_tokenizer *t, const char *tex
                                       int32_t **ids, int64_t *count, rafter_error *error) {
   rf_ids list = {0};
   return give_ids(rf_tokenizer_encode(t->tokenizer, text, bytes,
-                                      special ? RF_ENCODE_MARKS | RF_ENCODE_PARSE : 0, &list, error),
+                                      special ? RF_ENCODE_BOS_EOS | RF_ENCODE_PARSE : 0, &list, error),
                   &list, ids, count);
 }
 
@@ -164,7 +164,7 @@ rafter_status rafter_scorer_score(rafter_scorer *h, const rafter_score *text, in
     RF_GO(rf_sized_copy(&one, sizeof one, at, text->size, "rafter_score", error));
     own[i] = (rf_scored){one.tokens, one.count, one.logprobs, one.top_ids, one.top_logprobs};
   }
-  status = rf_scorer_walk(h->scorer, own, count, error);
+  status = rf_scorer_pass(h->scorer, own, count, error);
 done:
   free(own);
   return status;

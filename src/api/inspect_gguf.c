@@ -9,15 +9,15 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { TEXT_MOST = 100 }; /* maximum bytes of a text value to print */
+enum { TEXT_MAX = 100 }; /* maximum bytes of a text value to print */
 
 /* Appends a text without its control characters, which a terminal would obey. */
 static void append_text(char *line, size_t size, rf_gguf_text text) {
-  for (int64_t i = 0; i < text.bytes && i < TEXT_MOST; ++i) {
+  for (int64_t i = 0; i < text.bytes && i < TEXT_MAX; ++i) {
     unsigned char c = (unsigned char)text.at[i];
     rf_text_append(line, size, c == '\n' ? "\\n" : c < 0x20 || c == 0x7f ? "?" : "%c", c);
   }
-  if (text.bytes > TEXT_MOST) rf_text_append(line, size, "...");
+  if (text.bytes > TEXT_MAX) rf_text_append(line, size, "...");
 }
 
 static json_t *json_of(rf_gguf_text text) {

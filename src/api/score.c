@@ -3,7 +3,7 @@
 #define _GNU_SOURCE
 #include "api/answers.h"
 #include "journal/traced.h"
-#include "journal/walked.h"
+#include "journal/executed.h"
 
 #include "base/file.h"
 #include "base/text.h"
@@ -15,7 +15,7 @@
 #include <string.h>
 
 /* Default tokens of a forward pass, enough for fast matrix products. */
-enum { WALK_ROWS = 1024 };
+enum { PASS_ROWS = 1024 };
 
 typedef struct text_row {
   json_t *id;
@@ -40,7 +40,7 @@ typedef struct work {
   rf_out_file *out; /* NULL: rows go to the sink */
   int64_t stride;
   window *window;
-  int64_t windows, walks;
+  int64_t windows, passes;
   int top;
 } work;
 
@@ -162,7 +162,7 @@ static rf_status cut_windows(work *w, const rf_options *o, rf_error *error) {
     }
   }
   if (!rf_options_given(o, "batch")) {
-    int64_t rows = total < WALK_ROWS ? total : WALK_ROWS;
+    int64_t rows = total < PASS_ROWS ? total : PASS_ROWS;
     b->microbatch = rows > b->seq ? (rows + b->seq - 1) / b->seq : 1;
   }
   return RAFTER_OK;
@@ -255,7 +255,7 @@ static rf_status put_rows(work *w, int whole, const rafter_sink *sink, rf_error 
 /* ---- scoring --------------------------------------------------------------------------------- */
 
 /* Scores all windows. *seconds gets the time of the forward passes only. */
-static rf_status walk_all(work *w, rf_scorer *scorer, const rafter_sink *sink, int64_t *walked,
+static rf_status pass_all(work *w, rf_scorer *scorer, const rafter_sink *sink, int64_t *executed,
                           double *seconds, rf_error *error) {
   int64_t rows = rf_scorer_rows(scorer), done = 0;
   rf_status status = RAFTER_OK;
@@ -275,18 +275,18 @@ static rf_status walk_all(work *w, rf_scorer *scorer, const rafter_sink *sink, i
       at += v->count;
     }
     double start = rf_now_seconds();
-    status = rf_scorer_walk(scorer, text, count, error);
+    status = rf_scorer_pass(scorer, text, count, error);
     if (status == RAFTER_INTERRUPTED) break; /* the pass has no results */
     int64_t takes = rf_phase_begin();
     for (int i = 0; i < count && status == RAFTER_OK; i++)
       status = take(w, &w->window[done + i], &text[i], error);
     rf_phase_end(RF_PHASE_SAMPLE, takes);
     done += count;
-    *walked += at;
-    w->walks++;
+    *executed += at;
+    w->passes++;
     *seconds += rf_now_seconds() - start;
     rf_put_bar_left(sink, *seconds, (double)done / (double)w->windows, "%lld of %lld windows, %.0f tokens/s",
-                    (long long)done, (long long)w->windows, (double)*walked / *seconds);
+                    (long long)done, (long long)w->windows, (double)*executed / *seconds);
     if (status == RAFTER_OK)
       status = put_rows(w, done < w->windows ? w->window[done].row : w->rows, sink, error);
     if (status == RAFTER_OK && done < w->windows && rf_asked_to_stop(sink)) status = RAFTER_INTERRUPTED;
@@ -303,44 +303,44 @@ static rf_status walk_all(work *w, rf_scorer *scorer, const rafter_sink *sink, i
   return status;
 }
 
-static void say(const work *w, const rf_scorer *scorer, int64_t walked, double seconds,
+static void say(const work *w, const rf_scorer *scorer, int64_t executed, double seconds,
                 const rafter_sink *sink) {
   int64_t rows = rf_scorer_rows(scorer);
-  double planned = scorer->plan->step_seconds * (double)walked / (double)rows;
+  double planned = scorer->plan->step_seconds * (double)executed / (double)rows;
   if (w->stride)
     rf_say(sink, "windows of %lld tokens, %lld new tokens each\n", (long long)w->settings.plan.build.seq,
            (long long)w->stride);
   rf_say(sink, "%d row%s, %lld tokens scored: mean log-probability %.5f, perplexity %.4f\n", w->rows,
          w->rows == 1 ? "" : "s", (long long)w->scored, w->scored ? -w->nll / (double)w->scored : 0,
          w->scored ? exp(w->nll / (double)w->scored) : 1);
-  rf_say(sink, "%lld tokens in %.2f s (predicted %.2f s), %.1f tokens/s\n", (long long)walked, seconds,
-         planned, seconds > 0 ? (double)walked / seconds : 0);
+  rf_say(sink, "%lld tokens in %.2f s (predicted %.2f s), %.1f tokens/s\n", (long long)executed, seconds,
+         planned, seconds > 0 ? (double)executed / seconds : 0);
 }
 
-static void put_sum(const work *w, const rf_scorer *scorer, int64_t walked, double seconds, const char *path,
-                    const rafter_sink *sink) {
+static void put_sum(const work *w, const rf_scorer *scorer, int64_t executed, double seconds,
+                    const char *path, const rafter_sink *sink) {
   rf_put_json(sink, json_pack("{ss ss si sI sf sf sf sf sI}", "command", "score", "output", path, "rows",
                               w->rows, "tokens", (json_int_t)w->scored, "nll", w->nll, "perplexity",
                               w->scored ? exp(w->nll / (double)w->scored) : 1, "seconds", seconds,
-                              "tokens_per_second", seconds > 0 ? (double)walked / seconds : 0, "arena_bytes",
-                              (json_int_t)rf_run_arena_bytes(scorer->run)));
+                              "tokens_per_second", seconds > 0 ? (double)executed / seconds : 0,
+                              "arena_bytes", (json_int_t)rf_run_arena_bytes(scorer->run)));
 }
 
 /* ---- the run --------------------------------------------------------------------------------- */
 
 static rf_status leave(const work *w, const rf_scorer *scorer, const rf_record *record, rf_journal *journal,
-                       int64_t walked, double seconds, rf_error *error) {
+                       int64_t executed, double seconds, rf_error *error) {
   json_object_update_new(journal->results, json_pack("{sI sI sf sf}", "rows", (json_int_t)w->put, "tokens",
                                                      (json_int_t)w->scored, "nll", w->nll, "perplexity",
                                                      w->scored ? exp(w->nll / (double)w->scored) : 1));
-  return rf_walked_leave_scores(scorer, record, journal, w->walks, walked, seconds, error);
+  return rf_executed_leave_scores(scorer, record, journal, w->passes, executed, seconds, error);
 }
 
 static rf_status score(work *w, const rf_options *o, const rafter_sink *sink, rf_error *error) {
   rf_scorer *scorer = NULL;
   rf_journal journal = {0};
   rf_record *record = NULL;
-  int64_t walked = 0;
+  int64_t executed = 0;
   double seconds = 0;
   rf_status status = RAFTER_OK;
   RF_TRY(rf_settings_resolve(o, "score", &w->settings, error));
@@ -350,23 +350,24 @@ static rf_status score(work *w, const rf_options *o, const rafter_sink *sink, rf
   RF_TRY(cut_windows(w, o, error));
   RF_TRY(rf_traced_open(o, &record, error));
   RF_GO(rf_open_scorer(&w->settings, o, sink, &scorer, error));
-  rf_report_walk walk = {.name = "score", .plan = scorer->plan};
-  RF_GO(rf_begin_journal(&journal, sink, o, &walk, 1, error));
+  rf_report_pass pass = {.name = "score", .plan = scorer->plan};
+  RF_GO(rf_begin_journal(&journal, sink, o, &pass, 1, error));
   if (rf_options_is_set(o, "output")) RF_GO(rf_out_open(rf_options_text(o, "output"), 0, &w->out, error));
-  status = walk_all(w, scorer, sink, &walked, &seconds, error);
+  status = pass_all(w, scorer, sink, &executed, &seconds, error);
   if (status != RAFTER_OK && status != RAFTER_INTERRUPTED) goto done;
   rf_out_file *out = w->put ? w->out : NULL; /* complete rows are also written after an interruption */
   rf_status saved = out ? rf_out_commit(out, error) : RAFTER_OK;
   if (out) w->out = NULL;
   if (status == RAFTER_INTERRUPTED) {
-    if (saved == RAFTER_OK) saved = leave(w, scorer, record, &journal, walked, seconds, error);
+    if (saved == RAFTER_OK) saved = leave(w, scorer, record, &journal, executed, seconds, error);
     if (saved != RAFTER_OK) status = saved;
     goto done;
   }
   RF_GO(saved);
-  if (rf_options_is_set(o, "output")) put_sum(w, scorer, walked, seconds, rf_options_text(o, "output"), sink);
-  say(w, scorer, walked, seconds, sink);
-  RF_GO(leave(w, scorer, record, &journal, walked, seconds, error));
+  if (rf_options_is_set(o, "output"))
+    put_sum(w, scorer, executed, seconds, rf_options_text(o, "output"), sink);
+  say(w, scorer, executed, seconds, sink);
+  RF_GO(leave(w, scorer, record, &journal, executed, seconds, error));
 done:
   rf_out_discard(w->out);
   w->out = NULL;
@@ -399,7 +400,7 @@ const rf_option RF_SPECIAL_OPTIONS[] = {
 };
 
 int rf_encode_flags(const rf_options *o) {
-  return (rf_options_flag(o, "no-bos") ? 0 : RF_ENCODE_MARKS) |
+  return (rf_options_flag(o, "no-bos") ? 0 : RF_ENCODE_BOS_EOS) |
          (rf_options_flag(o, "no-special") ? 0 : RF_ENCODE_PARSE);
 }
 

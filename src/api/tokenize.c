@@ -97,7 +97,7 @@ static rf_status write_rows(const rf_options *o, const rf_tokenizer *tokenizer, 
 
 static rf_status encode(const rf_options *o, const rf_tokenizer *tokenizer, int64_t vocab,
                         const rafter_sink *sink, rf_error *error) {
-  enum { MOST = 1 << 30 };
+  enum { MAX = 1 << 30 };
   const char *given = rf_options_text(o, "text");
   char *read = NULL;
   size_t bytes = given ? strlen(given) : 0;
@@ -107,7 +107,7 @@ static rf_status encode(const rf_options *o, const rf_tokenizer *tokenizer, int6
       rf_text_ends_with(rf_options_text(o, "input"), ".jsonl"))
     return write_rows(o, tokenizer, vocab, sink, error);
   if (!given && rf_options_is_set(o, "input"))
-    RF_TRY(rf_file_read(rf_options_text(o, "input"), MOST, &read, &bytes, error));
+    RF_TRY(rf_file_read(rf_options_text(o, "input"), MAX, &read, &bytes, error));
   else if (!given)
     return RF_FAIL(error, RAFTER_INVALID, "give --text TEXT, --input FILE or --decode 1,2,3",
                    "there is no text to tokenize");
@@ -132,7 +132,7 @@ done:
 
 /* --train: makes a tokenizer from the text of a file. */
 static rf_status train(const rf_options *o, const rafter_sink *sink, rf_error *error) {
-  enum { MOST = 1 << 30 };
+  enum { MAX = 1 << 30 };
   const char *input = rf_options_text(o, "train"), *folder = rf_options_text(o, "output");
   int64_t vocab = rf_options_int(o, "vocab");
   rf_tokenizer *tokenizer = NULL;
@@ -146,7 +146,7 @@ static rf_status train(const rf_options *o, const rafter_sink *sink, rf_error *e
                    folder ? "--train makes a new tokenizer (expected no MODEL, got %.200s)"
                           : "--train needs a folder for the tokenizer (--output is missing)",
                    rf_options_argument(o, 0));
-  RF_TRY(rf_file_read(input, MOST, &text, &bytes, error));
+  RF_TRY(rf_file_read(input, MAX, &text, &bytes, error));
   RF_GO(rf_tokenizer_train(text, bytes, vocab, sink->stop, &tokenizer, error));
   RF_GO(rf_make_folders(folder, error));
   RF_GO(rf_tokenizer_json_write(tokenizer, NULL, 0, folder, &written, error));

@@ -248,24 +248,24 @@ rafter_status rafter_trainer_memory(const rafter_trainer *t, int64_t *arena_byte
 }
 
 /* Lists the trainer's plans (training, validation) with measurements. Returns their number. */
-static int walks_of(const rafter_trainer *t, rf_report_walk walk[2]) {
+static int passes_of(const rafter_trainer *t, rf_report_pass pass[2]) {
   const rf_trainer *r = t->trainer;
-  walk[0] = (rf_report_walk){
+  pass[0] = (rf_report_pass){
       .name = "train", .plan = r->plan, .measured = rf_run_measured(r->run, 0), .count = r->counted.steps};
-  walk[0].seconds = r->counted.step_seconds;
-  walk[0].tokens = (double)r->counted.tokens;
+  pass[0].seconds = r->counted.step_seconds;
+  pass[0].tokens = (double)r->counted.tokens;
   if (!r->val_plan) return 1;
-  walk[1] = (rf_report_walk){.name = "validation",
+  pass[1] = (rf_report_pass){.name = "validation",
                              .plan = r->val_plan,
                              .measured = rf_run_measured(r->run, 1),
-                             .count = r->counted.validation_walks};
-  walk[1].seconds = r->counted.validation_seconds;
+                             .count = r->counted.validation_passes};
+  pass[1].seconds = r->counted.validation_seconds;
   return 2;
 }
 
 static json_t *report_json(const rafter_trainer *t) {
-  rf_report_walk walk[2];
-  return rf_journal_report(t->trainer->run, walk, walks_of(t, walk));
+  rf_report_pass pass[2];
+  return rf_journal_report(t->trainer->run, pass, passes_of(t, pass));
 }
 
 rafter_status rafter_trainer_report(const rafter_trainer *t, char **json, rafter_error *error) {
@@ -279,8 +279,8 @@ const rf_plan *rf_plan_of_trainer(const rafter_trainer *t) { return t->trainer->
 rf_status rf_trainer_leave_trace(const rafter_trainer *t, const rf_record *record, const rf_options *options,
                                  const char *part, json_t *results, const rafter_sink *sink,
                                  rf_error *error) {
-  rf_report_walk walk[2];
-  const rf_traced_run traced = {record, t->trainer->run, walk, walks_of(t, walk)};
+  rf_report_pass pass[2];
+  const rf_traced_run traced = {record, t->trainer->run, pass, passes_of(t, pass)};
   return rf_traced_leave(&traced, options, part, results, sink, error);
 }
 
@@ -598,20 +598,20 @@ static rf_status train(const rafter_job *job, const rafter_sink *sink, rf_error 
   log.first_step = t->trainer->step;
   log.first_tokens = t->trainer->tokens;
   log.steps = t->trainer->settings.schedule.steps;
-  rf_report_walk walk[2];
-  int walks = walks_of(t, walk);
+  rf_report_pass pass[2];
+  int passes = passes_of(t, pass);
   /* Write run.json and plan.json first, so that a killed run can be understood and repeated. */
-  RF_GO(rf_journal_begin(&journal, sink, o, recorded_options(t, o), t->out, walk, walks, error));
+  RF_GO(rf_journal_begin(&journal, sink, o, recorded_options(t, o), t->out, pass, passes, error));
   RF_GO(open_metrics(t, &log, error));
   RF_GO(say_start(t, &log, error));
   RF_GO(train_loop(t, &log, &stopped, error));
   rf_put_bar(sink, "%s", "");
   add_results(&log, journal.results);
   RF_GO(save_checkpoint(t, &log, error));
-  RF_GO(rf_traced_write(traced, &journal, walk, walks, error));
+  RF_GO(rf_traced_write(traced, &journal, pass, passes, error));
   if (t->trainer->counted.steps) {
-    walks_of(t, walk); /* lists the plans again, now with measurements */
-    RF_GO(rf_journal_sum_up(&journal, t->trainer->run, walk, walks, rf_now_seconds() - log.start, error));
+    passes_of(t, pass); /* lists the plans again, now with measurements */
+    RF_GO(rf_journal_sum_up(&journal, t->trainer->run, pass, passes, rf_now_seconds() - log.start, error));
   }
   if (stopped)
     status = RF_FAIL(error, RAFTER_INTERRUPTED, NULL, "stopped at step %lld; continue with --resume %s",

@@ -59,9 +59,9 @@ static rf_lane_look look(int file, int64_t now, const rf_lane_look *from) {
 /* Schedules the next sample. After a slow sample, the next sample comes later, so that sampling
  * costs little time. Cold caches make a sample several times slower. */
 static void look_again(const rf_lanes *lanes, rf_lane *lane, int64_t began) {
-  enum { COSTS = 1000, MOST_NS = 10000000 };
+  enum { COSTS = 1000, MAX_NS = 10000000 };
   int64_t end = rf_now_ns(), rest = COSTS * (end - began);
-  lane->look_after = end + (rest < lanes->look_ns ? lanes->look_ns : rest > MOST_NS ? MOST_NS : rest);
+  lane->look_after = end + (rest < lanes->look_ns ? lanes->look_ns : rest > MAX_NS ? MAX_NS : rest);
 }
 
 static void restart(rf_lanes *lanes, rf_lane *lane) {

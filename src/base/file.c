@@ -72,7 +72,7 @@ struct rf_out_file {
   int fd;
   size_t used; /* number of bytes in `buffer` */
   int64_t bytes;
-  char *path, *beside;
+  char *path, *temporary;
   unsigned char buffer[OUT_BUFFER];
 };
 
@@ -80,11 +80,11 @@ struct rf_out_file {
  * NULL: too many links, or out of memory. Pipes and devices keep their path, because the target of
  * a link such as /dev/stdout may have no path. */
 static char *resolve_links(const char *path) {
-  enum { LINKS_MOST = 40 };
+  enum { LINKS_MAX = 40 };
   struct stat info;
   if (stat(path, &info) == 0) return S_ISREG(info.st_mode) ? realpath(path, NULL) : strdup(path);
   char target[4096], *now = strdup(path);
-  for (int i = 0; now && i <= LINKS_MOST; i++) {
+  for (int i = 0; now && i <= LINKS_MAX; i++) {
     ssize_t n = readlink(now, target, sizeof target - 1);
     if (n < 0) return now; /* `now` is not a link, or does not exist */
     target[n] = 0;
@@ -102,15 +102,15 @@ static char *resolve_links(const char *path) {
 static int open_target(rf_out_file *out, size_t size) {
   struct stat info;
   if (stat(out->path, &info) == 0 && !S_ISREG(info.st_mode)) {
-    out->beside[0] = 0;
+    out->temporary[0] = 0;
     if (S_ISDIR(info.st_mode)) {
       errno = EISDIR;
       return -1;
     }
     return open(out->path, O_WRONLY | O_CLOEXEC | O_NOCTTY);
   }
-  snprintf(out->beside, size, "%s.part-%ld", out->path, (long)getpid());
-  return open(out->beside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  snprintf(out->temporary, size, "%s.part-%ld", out->path, (long)getpid());
+  return open(out->temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
 }
 
 rf_status rf_out_open(const char *path, int64_t expected_bytes, rf_out_file **result, rf_error *error) {
@@ -120,9 +120,9 @@ rf_status rf_out_open(const char *path, int64_t expected_bytes, rf_out_file **re
     out->fd = -1;
     out->path = resolve_links(path);
     size = out->path ? strlen(out->path) + 32 : 32;
-    out->beside = calloc(size, 1);
+    out->temporary = calloc(size, 1);
   }
-  if (!out || !out->path || !out->beside) {
+  if (!out || !out->path || !out->temporary) {
     bool memory = errno == ENOMEM;
     rf_out_discard(out);
     return RF_FAIL(error, RAFTER_FAILED, NULL, "cannot write %s (%s)", path,
@@ -192,12 +192,12 @@ rf_status rf_out_commit(rf_out_file *out, rf_error *error) {
   if (status == RAFTER_OK) {
     int closed = close(out->fd);
     out->fd = -1;
-    if (closed != 0 || (out->beside[0] && rename(out->beside, out->path) != 0))
+    if (closed != 0 || (out->temporary[0] && rename(out->temporary, out->path) != 0))
       status = RF_FAIL(error, RAFTER_FAILED, NULL, "cannot write %s (%s)", out->path, strerror(errno));
   }
   if (status == RAFTER_OK) {
     sync_folder(out->path);
-    out->beside[0] = 0; /* after the rename, no temporary file exists */
+    out->temporary[0] = 0; /* after the rename, no temporary file exists */
   }
   rf_out_discard(out);
   return status;
@@ -206,9 +206,9 @@ rf_status rf_out_commit(rf_out_file *out, rf_error *error) {
 void rf_out_discard(rf_out_file *out) {
   if (!out) return;
   if (out->fd >= 0) close(out->fd);
-  if (out->beside && out->beside[0]) unlink(out->beside);
+  if (out->temporary && out->temporary[0]) unlink(out->temporary);
   free(out->path);
-  free(out->beside);
+  free(out->temporary);
   free(out);
 }
 
@@ -242,7 +242,7 @@ rf_status rf_make_folders(const char *path, rf_error *error) {
   return status;
 }
 
-rf_status rf_make_folder_beside(const char *path, char *part, size_t size, rf_error *error) {
+rf_status rf_make_sibling_folder(const char *path, char *part, size_t size, rf_error *error) {
   size_t length = strlen(path);
   while (length > 1 && path[length - 1] == '/') length--;
   if (length + 48 > size)

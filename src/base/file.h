@@ -33,7 +33,7 @@ rf_status rf_make_folders(const char *path, rf_error *error);
 
 /* Creates an empty folder next to `path`, and the parents of `path`. The caller fills the folder
  * and then renames it to `path`. `part` (`size` bytes) gets the name of the new folder. */
-rf_status rf_make_folder_beside(const char *path, char *part, size_t size, rf_error *error);
+rf_status rf_make_sibling_folder(const char *path, char *part, size_t size, rf_error *error);
 
 /* Locks a folder by its file `lock`, which stays in the folder. close(*lock) and the end of the
  * process unlock the folder. RAFTER_FAILED: another process has the lock. */

@@ -11,7 +11,7 @@
 #include "base/json.h"
 #include "base/text.h"
 
-enum { MOST_VALUES = 4096, CONFIG_MOST = 16 << 20 };
+enum { MAX_VALUES = 4096, CONFIG_MAX = 16 << 20 };
 
 typedef struct value {
   rf_option_source source;
@@ -203,14 +203,14 @@ static rf_status parse_sweep(const rf_options *o, const rf_option *row, const ch
                    !varied ? "the command has no such option" : "the option has no single value");
   push(&v->text, text);
   push(&v->text, shape ? name : varied->name);
-  int64_t number[MOST_VALUES];
+  int64_t number[MAX_VALUES];
   int count = 0;
   char word[128];
-  if (rf_parse_list(equals + 1, number, MOST_VALUES, &count, NULL) != RAFTER_OK) {
+  if (rf_parse_list(equals + 1, number, MAX_VALUES, &count, NULL) != RAFTER_OK) {
     count = 0;
     /* If a value contains commas, as meshes do, the values are separated by ';'. */
     const char *between = strchr(equals, ';') ? ";" : ",";
-    for (const char *at = equals + 1; count < MOST_VALUES; ++at) {
+    for (const char *at = equals + 1; count < MAX_VALUES; ++at) {
       at += *between == ';' ? strspn(at, " ") : 0;
       size_t length = strcspn(at, between);
       if (length == 0 || length >= sizeof word)
@@ -296,13 +296,13 @@ static rf_status parse_value(const rf_options *o, const rf_option *row, const ch
     bounded = false;
     break;
   case RF_OPTION_LIST:
-    v->list = rf_must(malloc(MOST_VALUES * sizeof *v->list));
-    status = rf_parse_list(text, v->list, MOST_VALUES, &v->count, &inner);
+    v->list = rf_must(malloc(MAX_VALUES * sizeof *v->list));
+    status = rf_parse_list(text, v->list, MAX_VALUES, &v->count, &inner);
     bounded = false;
     break;
   case RF_OPTION_FLOATS:
-    v->floats = rf_must(malloc(MOST_VALUES * sizeof *v->floats));
-    status = rf_parse_floats(text, v->floats, MOST_VALUES, &v->count, &inner);
+    v->floats = rf_must(malloc(MAX_VALUES * sizeof *v->floats));
+    status = rf_parse_floats(text, v->floats, MAX_VALUES, &v->count, &inner);
     for (int n = 0; n < v->count && status == RAFTER_OK; n++)
       if (row->most != 0 && !(v->floats[n] >= row->least && v->floats[n] <= row->most))
         return out_of_range(row, text, error);
@@ -625,24 +625,24 @@ static bool scalar_text(const json_t *json, char *text, size_t size) {
 
 static rf_status set_from_json(rf_options *o, int i, const json_t *json, const char *where, rf_error *error) {
   const rf_option *row = o->row[i];
-  enum { TEXT_MOST = 1 << 16 };
-  char *text = rf_must(malloc(TEXT_MOST));
+  enum { TEXT_MAX = 1 << 16 };
+  char *text = rf_must(malloc(TEXT_MAX));
   rf_status status = RAFTER_OK;
   text[0] = 0;
   if (row->bare && json_is_true(json)) {
     status = set_row(o, i, NULL, RF_OPTION_CONFIG, error);
   } else if (json_is_array(json) && row->type == RF_OPTION_TEXTS) {
     for (size_t j = 0; j < json_array_size(json) && status == RAFTER_OK; ++j)
-      if (!scalar_text(json_array_get(json, j), text, TEXT_MOST))
+      if (!scalar_text(json_array_get(json, j), text, TEXT_MAX))
         status = RF_FAIL(error, RAFTER_INVALID, NULL, "expected texts in the list of \"%s\"", row->name);
       else status = set_row(o, i, text, RF_OPTION_CONFIG, error);
   } else {
     bool list = json_is_array(json) && (row->type == RF_OPTION_LIST || row->type == RF_OPTION_FLOATS);
-    bool right = list || scalar_text(json, text, TEXT_MOST);
+    bool right = list || scalar_text(json, text, TEXT_MAX);
     for (size_t j = 0; list && right && j < json_array_size(json); ++j) {
       char item[64];
       right = scalar_text(json_array_get(json, j), item, sizeof item);
-      if (right) rf_text_append(text, TEXT_MOST, "%s%s", j ? "," : "", item);
+      if (right) rf_text_append(text, TEXT_MAX, "%s%s", j ? "," : "", item);
     }
     status = right ? set_row(o, i, text, RF_OPTION_CONFIG, error)
                    : RF_FAIL(error, RAFTER_INVALID, NULL,
@@ -692,7 +692,7 @@ rf_status rf_options_read_json(rf_options *o, const json_t *json, const char *wh
 
 rf_status rf_options_read_file(rf_options *o, const char *path, rf_error *error) {
   json_t *json;
-  RF_TRY(rf_json_read(path, CONFIG_MOST, &json, error));
+  RF_TRY(rf_json_read(path, CONFIG_MAX, &json, error));
   rf_status status = rf_options_read_json(o, json, path, error);
   json_decref(json);
   return status;

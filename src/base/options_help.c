@@ -8,7 +8,7 @@
 #include "base/options.h"
 #include "base/text.h"
 
-enum { MOST_ROWS = 256, COLUMN_MAX = 28, MOST_CHOICES = 72 };
+enum { MAX_ROWS = 256, COLUMN_MAX = 28, MAX_CHOICES = 72 };
 
 static const char *unit_of(const rf_option *row) {
   if (row->unit) return row->unit;
@@ -42,7 +42,7 @@ static char *describe(const rf_option *row, bool full) {
   if (!out) return NULL;
   const char *gap = " [";
   for (const char *c = row->help; *c && (full || *c != '\n'); ++c) putc(*c == '\n' ? ' ' : *c, out);
-  if (row->choices && (full || strlen(row->choices) <= MOST_CHOICES)) {
+  if (row->choices && (full || strlen(row->choices) <= MAX_CHOICES)) {
     fprintf(out, "%s%s", gap, row->choices);
     gap = "; ";
   }
@@ -105,9 +105,9 @@ static int name_width(const rf_option *row) {
 }
 
 /* Gets the options that --help prints: all options, or those in command->common. */
-static int rows_of(const rf_command *command, bool all, const rf_option *row[MOST_ROWS]) {
-  const rf_option *every[MOST_ROWS];
-  int count = rf_command_options(command, every, MOST_ROWS), shown = 0;
+static int rows_of(const rf_command *command, bool all, const rf_option *row[MAX_ROWS]) {
+  const rf_option *every[MAX_ROWS];
+  int count = rf_command_options(command, every, MAX_ROWS), shown = 0;
   if (all || !command->common) {
     memcpy(row, every, (size_t)count * sizeof *row);
     return count;
@@ -160,7 +160,7 @@ static void put_examples(FILE *out, const rf_command *command) {
 }
 
 static void put_command(FILE *out, const rf_command *command, bool all, int width) {
-  const rf_option *row[MOST_ROWS];
+  const rf_option *row[MAX_ROWS];
   int count = rows_of(command, all, row), every = rf_command_options(command, NULL, 0);
   wrap(out, command->help, 0, 0, width);
   fprintf(out, "\nusage: rafter %s%s%s [--option value]\n", command->name, *command->arguments ? " " : "",
@@ -252,8 +252,8 @@ static void put_man(FILE *out, const rf_commands *commands) {
     fprintf(out, ".SH RAFTER %s\n", commands->command[c]->name);
     put_roff(out, commands->command[c]->help);
     fputs(".\n", out);
-    const rf_option *rows[MOST_ROWS];
-    int count = rf_command_options(commands->command[c], rows, MOST_ROWS);
+    const rf_option *rows[MAX_ROWS];
+    int count = rf_command_options(commands->command[c], rows, MAX_ROWS);
     for (int i = 0; i < count; ++i) {
       const rf_option *row = rows[i];
       fputs(".TP\n.BR \\-\\-", out);
@@ -282,8 +282,8 @@ static void put_completion(FILE *out, const rf_commands *commands) {
   for (int c = 0; c < commands->count; ++c) fprintf(out, "%s%s", c ? " " : "", commands->command[c]->name);
   fputs("'\n  else\n    case $command:$before in\n", out);
   for (int c = 0; c < commands->count; ++c) {
-    const rf_option *rows[MOST_ROWS];
-    int count = rf_command_options(commands->command[c], rows, MOST_ROWS);
+    const rf_option *rows[MAX_ROWS];
+    int count = rf_command_options(commands->command[c], rows, MAX_ROWS);
     for (int i = 0; i < count; ++i) {
       const rf_option *row = rows[i];
       if (row->choices) {
@@ -299,8 +299,8 @@ static void put_completion(FILE *out, const rf_commands *commands) {
   fputs("      *) case $command in\n", out);
   for (int c = 0; c < commands->count; ++c) {
     fprintf(out, "        %s) words='", commands->command[c]->name);
-    const rf_option *rows[MOST_ROWS];
-    int count = rf_command_options(commands->command[c], rows, MOST_ROWS);
+    const rf_option *rows[MAX_ROWS];
+    int count = rf_command_options(commands->command[c], rows, MAX_ROWS);
     for (int i = 0; i < count; ++i) fprintf(out, "--%s ", rows[i]->name);
     fputs("--help --help-all' ;;\n", out);
   }

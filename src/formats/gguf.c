@@ -13,9 +13,9 @@
 #include "formats/gguf_parts.h"
 #include "formats/quant_blocks.h"
 
-/* VALUE_LEAST: bytes of the smallest metadata value (empty key, u8). TENSOR_LEAST: bytes of the
- * smallest tensor (empty name, no axes). NAME_MOST: maximum bytes of a name. */
-enum { VALUE_LEAST = 13, TENSOR_LEAST = 24, NAME_MOST = 4096, ALIGNMENT_MOST = 1 << 20, ALIGNMENT = 32 };
+/* VALUE_MIN: bytes of the smallest metadata value (empty key, u8). TENSOR_MIN: bytes of the
+ * smallest tensor (empty name, no axes). NAME_LIMIT: maximum bytes of a name. */
+enum { VALUE_MIN = 13, TENSOR_MIN = 24, NAME_LIMIT = 4096, ALIGNMENT_MAX = 1 << 20, ALIGNMENT = 32 };
 static const char CUT[] = "the file may be truncated: copy it again";
 
 struct rf_gguf {
@@ -82,10 +82,10 @@ static rf_status take_name(cursor *c, const char *what, rf_gguf *file, const cha
   size_t at = c->at;
   RF_TRY(take_u64(c, what, &bytes, error));
   RF_TRY(need(c, bytes, what, error));
-  if (bytes == 0 || bytes > NAME_MOST)
+  if (bytes == 0 || bytes > NAME_LIMIT)
     return RF_FAIL(error, RAFTER_FAILED, NULL,
                    "%s: %s has a wrong length (byte %zu: expected 1 to %d, got %llu)", c->where, what, at,
-                   NAME_MOST, (unsigned long long)bytes);
+                   NAME_LIMIT, (unsigned long long)bytes);
   const uint8_t *from = c->base + c->at;
   /* Names are printed, so control characters and NULs are refused. */
   for (uint64_t i = 0; i < bytes; ++i)
@@ -282,7 +282,7 @@ static rf_status take_counts(cursor *c, rf_gguf *file, rf_error *error) {
   RF_TRY(take_u64(c, "the number of tensors", &tensors, error));
   RF_TRY(take_u64(c, "the number of metadata values", &values, error));
   uint64_t left = c->bytes - c->at;
-  if (tensors > left / TENSOR_LEAST || values > left / VALUE_LEAST || tensors > INT32_MAX / 2 ||
+  if (tensors > left / TENSOR_MIN || values > left / VALUE_MIN || tensors > INT32_MAX / 2 ||
       values > INT32_MAX / 2)
     return RF_FAIL(
         error, RAFTER_FAILED, CUT,
@@ -328,8 +328,8 @@ static rf_status read_all(rf_gguf *file, rf_error *error) {
   file->value_by_key = calloc(values + 1, sizeof *file->value_by_key);
   offset = calloc(tensors + 1, sizeof *offset);
   /* A name in the file has a length of 8 bytes before it. Its copy has only a NUL, so all copies
-   * fit in as many bytes as the file has. NAME_MOST also limits the memory. */
-  size_t names = (tensors + values) * (NAME_MOST + 1);
+   * fit in as many bytes as the file has. NAME_LIMIT also limits the memory. */
+  size_t names = (tensors + values) * (NAME_LIMIT + 1);
   file->names = malloc((names < file->bytes ? names : file->bytes) + 1);
   if (!file->tensor || !file->value || !file->tensor_by_name || !file->value_by_key || !offset ||
       !file->names) {
@@ -339,7 +339,7 @@ static rf_status read_all(rf_gguf *file, rf_error *error) {
   for (int i = 0; i < file->value_count; ++i) RF_GO(take_value(&c, file, &file->value[i], error));
   RF_GO(sort_values(file, error));
   for (int i = 0; i < file->count; ++i) RF_GO(take_tensor(&c, file, &file->tensor[i], &offset[i], error));
-  RF_GO(rf_gguf_int_or(file, "general.alignment", 1, ALIGNMENT_MOST, ALIGNMENT, &file->alignment, error));
+  RF_GO(rf_gguf_int_or(file, "general.alignment", 1, ALIGNMENT_MAX, ALIGNMENT, &file->alignment, error));
   if (file->alignment & (file->alignment - 1)) {
     status = RF_FAIL(error, RAFTER_FAILED, NULL,
                      "%s: metadata \"general.alignment\" is wrong (expected a power of two, got %lld)",

@@ -38,11 +38,11 @@ enum { ARCH_COUNT = sizeof ARCHS / sizeof ARCHS[0] };
 
 /* Maximum sizes of a model. With these sizes, the size of a tensor cannot overflow. */
 enum {
-  WIDTH_MOST = 1 << 20,
-  HEADS_MOST = 1 << 14,
-  VOCAB_MOST = 1 << 24,
-  POSITIONS_MOST = 1 << 28,
-  EXPERTS_MOST = 1 << 14
+  WIDTH_MAX = 1 << 20,
+  HEADS_MAX = 1 << 14,
+  VOCAB_MAX = 1 << 24,
+  POSITIONS_MAX = 1 << 28,
+  EXPERTS_MAX = 1 << 14
 };
 
 /* Reads the keys of one architecture: key_of() makes "llama.block_count" from "block_count". */
@@ -111,7 +111,7 @@ static rf_status read_rope(reader *r, const arch_row *row, rf_gguf_facts *f) {
   RF_TRY(take_float(r, "rope.freq_base", 1, 1e12, learned ? 0 : 10000, &f->rope_theta));
   RF_TRY(take_float(r, "rope.freq_base_swa", 1, 1e12, row->local_theta > 0 ? row->local_theta : f->rope_theta,
                     &f->rope_local_theta));
-  RF_TRY(take_int(r, "rope.dimension_count", 1, WIDTH_MOST, learned ? 0 : f->key_length, &f->rope_dim));
+  RF_TRY(take_int(r, "rope.dimension_count", 1, WIDTH_MAX, learned ? 0 : f->key_length, &f->rope_dim));
   RF_TRY(rf_gguf_text_or(r->file, key_of(r, "rope.scaling.type"), "none", &type, r->error));
   if (type.bytes >= (int64_t)sizeof f->rope_scaling || memchr(type.at, 0, (size_t)type.bytes))
     return RF_FAIL(r->error, RAFTER_FAILED, NULL,
@@ -126,7 +126,7 @@ static rf_status read_rope(reader *r, const arch_row *row, rf_gguf_facts *f) {
   RF_TRY(take_float(r, "rope.scaling.factor", 1e-6, 1e6, f->rope_factor > 0 ? f->rope_factor : 1,
                     &f->rope_factor));
   if (f->rope_factor <= 0) f->rope_factor = 1;
-  RF_TRY(take_int(r, "rope.scaling.original_context_length", 1, POSITIONS_MOST, 0, &f->rope_original));
+  RF_TRY(take_int(r, "rope.scaling.original_context_length", 1, POSITIONS_MAX, 0, &f->rope_original));
   f->rope_freqs = rf_gguf_find(r->file, "rope_freqs.weight") != NULL;
   return RAFTER_OK;
 }
@@ -134,12 +134,12 @@ static rf_status read_rope(reader *r, const arch_row *row, rf_gguf_facts *f) {
 /* Finds the layers with an attention window. The file may have one bool for each layer. These bools
  * must be periodic, and only the last layer of each period has no window. */
 static rf_status read_window(reader *r, const arch_row *row, rf_gguf_facts *f) {
-  RF_TRY(take_int(r, "attention.sliding_window", 0, POSITIONS_MOST, row->window, &f->window));
+  RF_TRY(take_int(r, "attention.sliding_window", 0, POSITIONS_MAX, row->window, &f->window));
   f->window_period = row->window_period;
   const rf_gguf_value *pattern = rf_gguf_value_find(r->file, key_of(r, "attention.sliding_window_pattern"));
   if (!pattern) return RAFTER_OK;
   if (pattern->kind != RF_GGUF_ARRAY)
-    return rf_gguf_int(r->file, r->key, 0, RF_GGUF_LAYERS_MOST, &f->window_period, r->error);
+    return rf_gguf_int(r->file, r->key, 0, RF_GGUF_LAYERS_MAX, &f->window_period, r->error);
   int32_t *windowed;
   int64_t count, period = 1;
   RF_TRY(rf_gguf_ints(r->file, r->key, 0, 1, &windowed, &count, r->error));
@@ -180,12 +180,12 @@ static rf_status read_vocab_size(reader *r, rf_gguf_facts *f) {
   const rf_quant_tensor *table = rf_gguf_find(r->file, "token_embd.weight");
   const rf_gguf_value *tokens = rf_gguf_value_find(r->file, "tokenizer.ggml.tokens");
   int64_t listed = tokens && tokens->kind == RF_GGUF_ARRAY ? tokens->count : 0;
-  if (table && (table->rank != 2 || table->shape[1] != f->width || table->shape[0] < 1 ||
-                table->shape[0] > VOCAB_MOST))
+  if (table &&
+      (table->rank != 2 || table->shape[1] != f->width || table->shape[0] < 1 || table->shape[0] > VOCAB_MAX))
     return RF_FAIL(r->error, RAFTER_FAILED, NULL,
                    "%s: tensor \"token_embd.weight\" has the wrong shape (expected (vocabulary, %lld))",
                    rf_gguf_path(r->file), (long long)f->width);
-  RF_TRY(take_int(r, "vocab_size", 1, VOCAB_MOST, table ? table->shape[0] : listed ? listed : -1, &f->vocab));
+  RF_TRY(take_int(r, "vocab_size", 1, VOCAB_MAX, table ? table->shape[0] : listed ? listed : -1, &f->vocab));
   /* Some token tables have padding rows after the vocabulary. rafter treats them as vocabulary. */
   if (table) f->vocab = table->shape[0];
   if (listed > f->vocab)
@@ -212,19 +212,19 @@ rf_status rf_gguf_facts_read(const rf_gguf *file, rf_gguf_facts *f, rf_error *er
   for (int64_t i = 0; i < name.bytes && i < (int64_t)sizeof f->name - 1; ++i)
     f->name[i] = (unsigned char)name.at[i] >= 0x20 && (unsigned char)name.at[i] != 0x7f ? name.at[i] : '?';
 
-  RF_TRY(take_int(&r, "block_count", 1, RF_GGUF_LAYERS_MOST, -1, &f->layers));
-  RF_TRY(take_int(&r, "embedding_length", 1, WIDTH_MOST, -1, &f->width));
-  RF_TRY(take_int(&r, "feed_forward_length", 1, WIDTH_MOST, -1, &f->ff));
-  RF_TRY(take_int(&r, "context_length", 1, POSITIONS_MOST, -1, &f->positions));
-  RF_TRY(take_int(&r, "attention.head_count", 1, HEADS_MOST, -1, &f->heads));
-  RF_TRY(take_int(&r, "attention.head_count_kv", 1, HEADS_MOST, f->heads, &f->kv_heads));
+  RF_TRY(take_int(&r, "block_count", 1, RF_GGUF_LAYERS_MAX, -1, &f->layers));
+  RF_TRY(take_int(&r, "embedding_length", 1, WIDTH_MAX, -1, &f->width));
+  RF_TRY(take_int(&r, "feed_forward_length", 1, WIDTH_MAX, -1, &f->ff));
+  RF_TRY(take_int(&r, "context_length", 1, POSITIONS_MAX, -1, &f->positions));
+  RF_TRY(take_int(&r, "attention.head_count", 1, HEADS_MAX, -1, &f->heads));
+  RF_TRY(take_int(&r, "attention.head_count_kv", 1, HEADS_MAX, f->heads, &f->kv_heads));
   int64_t head = f->width / f->heads;
   if (f->width % f->heads && !has(&r, "attention.key_length"))
     return RF_FAIL(error, RAFTER_FAILED, NULL,
                    "%s: heads do not divide the width and \"%s\" is missing (got %lld heads of %lld)",
                    rf_gguf_path(file), r.key, (long long)f->heads, (long long)f->width);
-  RF_TRY(take_int(&r, "attention.key_length", 1, WIDTH_MOST, head, &f->key_length));
-  RF_TRY(take_int(&r, "attention.value_length", 1, WIDTH_MOST, head, &f->value_length));
+  RF_TRY(take_int(&r, "attention.key_length", 1, WIDTH_MAX, head, &f->key_length));
+  RF_TRY(take_int(&r, "attention.value_length", 1, WIDTH_MAX, head, &f->value_length));
   const char *eps = row->layernorm ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon";
   RF_TRY(rf_gguf_float(file, key_of(&r, eps), 0, 1, &f->norm_eps, error));
   RF_TRY(read_rope(&r, row, f));
@@ -237,9 +237,9 @@ rf_status rf_gguf_facts_read(const rf_gguf *file, rf_gguf_facts *f, rf_error *er
   f->embed_scale = row->embed_scale ? sqrt((double)f->width) : 1;
   RF_TRY(rf_gguf_bool_or(file, key_of(&r, "use_parallel_residual"), row->arch == RF_GGUF_NEOX, &f->parallel,
                          error));
-  RF_TRY(take_int(&r, "expert_count", 0, EXPERTS_MOST, 0, &f->experts));
-  RF_TRY(take_int(&r, "expert_used_count", 0, EXPERTS_MOST, 0, &f->experts_used));
-  RF_TRY(take_int(&r, "expert_feed_forward_length", 0, WIDTH_MOST, f->experts ? f->ff : 0, &f->expert_ff));
+  RF_TRY(take_int(&r, "expert_count", 0, EXPERTS_MAX, 0, &f->experts));
+  RF_TRY(take_int(&r, "expert_used_count", 0, EXPERTS_MAX, 0, &f->experts_used));
+  RF_TRY(take_int(&r, "expert_feed_forward_length", 0, WIDTH_MAX, f->experts ? f->ff : 0, &f->expert_ff));
   RF_TRY(read_vocab_size(&r, f));
   f->tied = rf_gguf_find(file, "output.weight") == NULL;
   /* some models of the llama architecture have biases */

@@ -17,7 +17,7 @@ typedef enum rf_gguf_arch {
   RF_GGUF_EVERY = 255
 } rf_gguf_arch;
 
-enum { RF_GGUF_LAYERS_MOST = 4096 };
+enum { RF_GGUF_LAYERS_MAX = 4096 };
 
 typedef struct rf_gguf_facts {
   char name[96]; /* value of general.name, or "" */
@@ -75,7 +75,7 @@ typedef struct rf_gguf_name {
   const char *row;
   const char *part[RF_GGUF_PARTS];
   unsigned archs;    /* bit set of rf_gguf_arch: the architectures with this name */
-  bool turned;       /* true: the file stores (out, in), but the parameter is (in, out) */
+  bool transposed;   /* true: the file stores (out, in), but the parameter is (in, out) */
   unsigned permuted; /* bit i: the rows of tensor part[i] are permuted if facts.interleaved */
   bool norm;         /* true: the file has the values plus facts.norm_offset */
 } rf_gguf_name;
@@ -119,6 +119,6 @@ typedef struct rf_gguf_vocab {
 rf_status rf_gguf_vocab_read(const rf_gguf *file, rf_gguf_vocab *vocab, rf_error *error);
 void rf_gguf_vocab_free(rf_gguf_vocab *vocab);
 /* Like rf_gguf_vocab_read, but reads no arrays and no chat template. The result needs no free. */
-rf_status rf_gguf_vocab_marks(const rf_gguf *file, rf_gguf_vocab *vocab, rf_error *error);
+rf_status rf_gguf_vocab_special(const rf_gguf *file, rf_gguf_vocab *vocab, rf_error *error);
 
 #endif

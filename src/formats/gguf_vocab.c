@@ -47,7 +47,7 @@ static rf_status read_ids(const rf_gguf *file, rf_gguf_vocab *v, rf_error *error
   return RAFTER_OK;
 }
 
-rf_status rf_gguf_vocab_marks(const rf_gguf *file, rf_gguf_vocab *v, rf_error *error) {
+rf_status rf_gguf_vocab_special(const rf_gguf *file, rf_gguf_vocab *v, rf_error *error) {
   memset(v, 0, sizeof *v);
   v->bos = v->eos = v->eot = v->unknown = v->pad = -1;
   RF_TRY(rf_gguf_text_or(file, "tokenizer.ggml.model", "none", &v->model, error));
@@ -61,7 +61,7 @@ rf_status rf_gguf_vocab_marks(const rf_gguf *file, rf_gguf_vocab *v, rf_error *e
 rf_status rf_gguf_vocab_read(const rf_gguf *file, rf_gguf_vocab *v, rf_error *error) {
   rf_status status = RAFTER_OK;
   int64_t scores, kinds;
-  RF_GO(rf_gguf_vocab_marks(file, v, error));
+  RF_GO(rf_gguf_vocab_special(file, v, error));
   RF_GO(rf_gguf_text_or(file, "tokenizer.chat_template", NULL, &v->chat_template, error));
   RF_GO(rf_gguf_texts(file, "tokenizer.ggml.tokens", &v->token, &v->count, error));
   RF_GO(rf_gguf_texts(file, "tokenizer.ggml.merges", &v->merge, &v->merges, error));

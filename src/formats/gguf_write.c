@@ -9,7 +9,7 @@
 #include "formats/tensors_out.h"
 
 /* alignment in bytes; maximum bytes of a tensor's name in ggml; values quantized at a time */
-enum { ALIGNMENT = 32, NAME_MOST = 63, BLOCK = 16384 };
+enum { ALIGNMENT = 32, NAME_LIMIT = 63, BLOCK = 16384 };
 
 struct rf_gguf_meta {
   rf_gguf_value *value; /* owns copies of the keys and the data */
@@ -134,7 +134,7 @@ struct rf_gguf_writer {
   rf_tensors_out to;
   const rf_quant_type **type; /* type of each tensor */
   int held;                   /* number of values in `hold`, which has an incomplete block */
-  float hold[RF_QUANT_BLOCK_MOST];
+  float hold[RF_QUANT_BLOCK_MAX];
   uint8_t block[BLOCK * 4]; /* quantized values to write */
 };
 
@@ -163,7 +163,7 @@ static rf_status check_tensor(rf_gguf_writer *writer, const rf_quant_tensor *ten
   if (t->rank < 1 || t->rank > RF_QUANT_RANK) wrong = "has a wrong number of axes";
   else if (t->shape[t->rank - 1] % t->type->values)
     wrong = "has rows that do not fill whole blocks of its type";
-  if (!*t->name || strlen(t->name) > NAME_MOST) wrong = "has a name that the format does not allow";
+  if (!*t->name || strlen(t->name) > NAME_LIMIT) wrong = "has a name that the format does not allow";
   if (wrong)
     return RF_FAIL(error, RAFTER_FAILED, NULL, "cannot write %s (tensor \"%.100s\" %s)", writer->to.path,
                    t->name, wrong);

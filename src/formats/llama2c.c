@@ -10,7 +10,7 @@
 #include "formats/gguf_parts.h"
 #include "formats/quant_blocks.h"
 
-enum { V0_HEADER = 28, V1_HEADER = 256, FIELDS = 7, NAME_BYTES = 40, SIZE_MOST = 1 << 24 };
+enum { V0_HEADER = 28, V1_HEADER = 256, FIELDS = 7, NAME_BYTES = 40, SIZE_LIMIT = 1 << 24 };
 static const uint32_t MAGIC = 0x616b3432; /* "ak42" */
 
 struct rf_llama2c {
@@ -68,8 +68,8 @@ static rf_status read_header(rf_llama2c *file, const uint8_t *base, size_t *at, 
   rf_gguf_facts *f = &file->facts;
   int64_t *const fields[FIELDS] = {&f->width,    &f->ff,    &f->layers,   &f->heads,
                                    &f->kv_heads, &f->vocab, &f->positions};
-  static const int64_t MOST[FIELDS] = {1 << 20,   1 << 20,  RF_GGUF_LAYERS_MOST, 1 << 14, 1 << 14,
-                                       SIZE_MOST, SIZE_MOST};
+  static const int64_t MAX[FIELDS] = {1 << 20, 1 << 20,    RF_GGUF_LAYERS_MAX, 1 << 14,
+                                      1 << 14, SIZE_LIMIT, SIZE_LIMIT};
   size_t fields_at = 0;
   if (file->bytes < V0_HEADER)
     return RF_FAIL(error, RAFTER_FAILED, NULL,
@@ -94,7 +94,7 @@ static rf_status read_header(rf_llama2c *file, const uint8_t *base, size_t *at, 
       f->tied = got > 0;
       size = got < 0 ? -got : got;
     }
-    if (size < 1 || size > MOST[i]) return wrong(file, byte, NAMES[i], 1, MOST[i], got, error);
+    if (size < 1 || size > MAX[i]) return wrong(file, byte, NAMES[i], 1, MAX[i], got, error);
     *fields[i] = size;
   }
   if (file->version == 1) {
@@ -102,7 +102,7 @@ static rf_status read_header(rf_llama2c *file, const uint8_t *base, size_t *at, 
     f->tied = base[36] == 1;
   }
   if (f->width % f->heads)
-    return wrong(file, fields_at, "the width, a multiple of the heads,", f->heads, MOST[0], f->width, error);
+    return wrong(file, fields_at, "the width, a multiple of the heads,", f->heads, MAX[0], f->width, error);
   return RAFTER_OK;
 }
 

@@ -211,7 +211,7 @@ void rf_panels_read(const rf_panels *panels, const void *data, int64_t output, i
   int lane = (int)(output - panel.first), values = panel.type->values;
   while (count > 0) {
     uint8_t stored[RF_Q6_K_BYTES];
-    float whole[RF_QUANT_BLOCK_MOST];
+    float whole[RF_QUANT_BLOCK_MAX];
     int64_t inside = first % values, now = values - inside < count ? values - inside : count;
     rf_panel_block(&panel, at, lane, first / values, stored);
     panel.type->dequantize(stored, 1, whole);

@@ -97,7 +97,7 @@ const rf_quant_type *rf_quant_fit(const rf_quant_type *wanted, int64_t columns) 
 /* Reads `count` values of one block, from value `first` on. */
 static void read_inside(const rf_quant_type *type, const uint8_t *block, int64_t first, int64_t count,
                         float *out) {
-  float whole[RF_QUANT_BLOCK_MOST];
+  float whole[RF_QUANT_BLOCK_MAX];
   type->dequantize(block, 1, whole);
   memcpy(out, whole + first, (size_t)count * sizeof *out);
 }

@@ -10,7 +10,7 @@
 
 enum {
   RF_QUANT_RANK = 4,
-  RF_QUANT_BLOCK_MOST = 256
+  RF_QUANT_BLOCK_MAX = 256
 }; /* maximum number of axes; maximum number of values in a block */
 
 /* Storage types, with the numbers of GGUF files. */

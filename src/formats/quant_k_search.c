@@ -10,7 +10,7 @@
 
 #include "formats/quant_blocks.h"
 
-enum { VALUES = RF_K_VALUES, SUBS_MOST = 16, ROUNDS = 3 };
+enum { VALUES = RF_K_VALUES, SUBS_MAX = 16, ROUNDS = 3 };
 
 /* Constants of a type. */
 typedef struct shape {
@@ -24,7 +24,7 @@ typedef struct shape {
 /* A super-block before packing. q is at least 0, even for types without offsets. */
 typedef struct super {
   float d, dmin;
-  int scale[SUBS_MOST], offset[SUBS_MOST];
+  int scale[SUBS_MAX], offset[SUBS_MAX];
   uint8_t q[VALUES];
 } super;
 
@@ -154,7 +154,7 @@ static void refit_factors(const shape *s, const float *x, const super *from, flo
 }
 
 static void search_offset(const shape *s, const float *x, super *best) {
-  float scale[SUBS_MOST], offset[SUBS_MOST], widest = 0, deepest = 0, least = INFINITY;
+  float scale[SUBS_MAX], offset[SUBS_MAX], widest = 0, deepest = 0, least = INFINITY;
   int n = VALUES / s->subs;
   memset(best, 0, sizeof *best);
   for (int i = 0; i < s->subs; ++i) {
@@ -218,7 +218,7 @@ static float fit_plain(const shape *s, const float *x, int n) {
 }
 
 static void search_plain(const shape *s, const float *x, super *best) {
-  float scale[SUBS_MOST], far = 0, least = INFINITY, levels = (float)s->levels;
+  float scale[SUBS_MAX], far = 0, least = INFINITY, levels = (float)s->levels;
   int n = VALUES / s->subs;
   memset(best, 0, sizeof *best);
   memset(best->q, s->levels, VALUES);

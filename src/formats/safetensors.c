@@ -16,7 +16,7 @@
 #include "formats/stored_types.h"
 
 /* maximum bytes of a header; maximum bytes of an index; maximum files of a model */
-enum { HEADER_MOST = 100000000, INDEX_MOST = 100000000, SHARDS_MOST = 4096 };
+enum { HEADER_MAX = 100000000, INDEX_MAX = 100000000, SHARDS_MAX = 4096 };
 
 const rf_stored_type RF_STORED_TYPES[] = {
     {"F32", 4, RF_F32},         {"BF16", 2, RF_BF16},       {"F16", 2, RF_F16},     {"F64", 8, RF_F64},
@@ -142,10 +142,10 @@ static rf_status read_header(const unsigned char *bytes, size_t size, const char
                    size);
   uint64_t header_bytes = 0;
   for (int i = 7; i >= 0; --i) header_bytes = header_bytes << 8 | bytes[i];
-  if (header_bytes > HEADER_MOST || header_bytes > size - 8)
+  if (header_bytes > HEADER_MAX || header_bytes > size - 8)
     return RF_FAIL(error, RAFTER_FAILED, hint,
                    "%s: the header's length is wrong (expected at most %zu bytes, got %llu)", where,
-                   size - 8 < HEADER_MOST ? size - 8 : (size_t)HEADER_MOST, (unsigned long long)header_bytes);
+                   size - 8 < HEADER_MAX ? size - 8 : (size_t)HEADER_MAX, (unsigned long long)header_bytes);
   if (header_bytes == 0 || bytes[8] != '{')
     return RF_FAIL(error, RAFTER_FAILED, hint, "%s: the header does not begin with '{' (byte 8)", where);
   rf_status status = RAFTER_OK;
@@ -252,9 +252,9 @@ static bool plain_name(const char *name) {
 
 static rf_status add_shards(rf_tensor_file *file, const char *path, rf_error *error) {
   json_t *index = NULL, *weights, *value;
-  RF_TRY(rf_json_read(path, INDEX_MOST, &index, error));
+  RF_TRY(rf_json_read(path, INDEX_MAX, &index, error));
   rf_status status = RAFTER_OK;
-  const char *name, **shard = calloc(SHARDS_MOST, sizeof *shard);
+  const char *name, **shard = calloc(SHARDS_MAX, sizeof *shard);
   int shards = 0;
   char *at = malloc(strlen(path) + 300);
   weights = json_object_get(index, "weight_map");
@@ -274,9 +274,9 @@ static rf_status add_shards(rf_tensor_file *file, const char *path, rf_error *er
     int i = shards; /* search backwards: neighbours in an index are often in the same shard */
     while (i > 0 && strcmp(shard[i - 1], home) != 0) --i;
     if (i > 0) continue;
-    if (shards == SHARDS_MOST) {
+    if (shards == SHARDS_MAX) {
       status =
-          RF_FAIL(error, RAFTER_FAILED, NULL, "%s: too many files (expected at most %d)", path, SHARDS_MOST);
+          RF_FAIL(error, RAFTER_FAILED, NULL, "%s: too many files (expected at most %d)", path, SHARDS_MAX);
       goto done;
     }
     shard[shards++] = home;

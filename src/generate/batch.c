@@ -348,7 +348,7 @@ static rf_status take_step(rf_generator *g, rf_batch *b, rf_error *error) {
                          "no answer can start (the KV cache has no room for the first one in the queue)");
   RF_TRY(rf_forward(g, b->part, b->parts, error));
   if (rf_lanes_on) count_all(b);
-  b->counts.walks++;
+  b->counts.passes++;
   b->counts.parts += b->parts;
   if (b->parts > b->counts.most_parts) b->counts.most_parts = b->parts;
   for (int i = 0; i < b->parts; i++) b->counts.rows += b->part[i].count;

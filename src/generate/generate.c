@@ -102,7 +102,7 @@ double rf_generator_prompt_seconds(const rf_generator *g, int64_t tokens) {
   for (int64_t at = 0, rows; at < tokens; at += rows) {
     rows = tokens - at < chunk ? tokens - at : chunk;
     rf_extent extent = {rows, at + rows};
-    seconds += rf_plan_walk_seconds(rows == 1 ? g->decode : g->prefill, &extent, 1);
+    seconds += rf_plan_pass_seconds(rows == 1 ? g->decode : g->prefill, &extent, 1);
   }
   return seconds;
 }

@@ -97,7 +97,7 @@ typedef struct rf_event {
   void *owner;
   int64_t index; /* Position of the token in its answer, from 0; -1: no token. */
   int32_t token; /* The chosen token, which may be a stop id; -1: none. */
-  /* Natural log of the token's probability before any filter. rf_scorer_walk gives the same
+  /* Natural log of the token's probability before any filter. rf_scorer_pass gives the same
    * bits. */
   float logprob;
   int top;                   /* Number of alternatives. The most likely alternative is first. */
@@ -127,7 +127,7 @@ void rf_generator_cancel(rf_generator *generator, int64_t request, int sample);
 
 /* Totals since the generator was opened. */
 typedef struct rf_generate_counts {
-  int64_t walks, rows; /* Number of forward passes, and of all their rows. */
+  int64_t passes, rows; /* Number of forward passes, and of all their rows. */
   /* Sum of the numbers of answers in all forward passes, and the maximum of these numbers. */
   int64_t parts, most_parts;
   /* Number of prompt tokens, and of those that were found in the cache. */
@@ -156,7 +156,7 @@ uint64_t rf_sample_seed(uint64_t seed, int sample);
  * until the next call. RAFTER_INVALID: the context is full, or a token is out of range. */
 rf_status rf_generator_feed(rf_generator *generator, const int32_t *tokens, int64_t count,
                             const float **logits, rf_error *error);
-/* Natural log of the unfiltered probability that the next token is `id`, as in rf_scorer_walk. */
+/* Natural log of the unfiltered probability that the next token is `id`, as in rf_scorer_pass. */
 float rf_generator_logprob(const rf_generator *generator, int32_t id);
 /* Forgets the sequence of rf_generator_feed and all kept sequences. */
 void rf_generator_reset(rf_generator *generator);

@@ -40,7 +40,7 @@ rf_status rf_prompt_of_text(rf_prompt_reader *p, const char *text, size_t bytes,
   RF_TRY(rf_prompt_reader_open(p, false, error));
   if (!p->chats) {
     row->text = strndup(text, bytes);
-    return row->text ? rf_tokenizer_encode(p->tokenizer, text, bytes, RF_ENCODE_MARKS | RF_ENCODE_PARSE,
+    return row->text ? rf_tokenizer_encode(p->tokenizer, text, bytes, RF_ENCODE_BOS_EOS | RF_ENCODE_PARSE,
                                            &row->tokens, error)
                      : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
   }

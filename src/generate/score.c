@@ -104,7 +104,7 @@ static void give(const rf_scorer *s, const rf_scored *text, int64_t first) {
   }
 }
 
-rf_status rf_scorer_walk(rf_scorer *s, const rf_scored *text, int count, rf_error *error) {
+rf_status rf_scorer_pass(rf_scorer *s, const rf_scored *text, int count, rf_error *error) {
   RF_TRY(check(s, text, count, error));
   if (!s->tokens || count == 0) return RAFTER_OK;
   rf_record_step(-1);

@@ -41,6 +41,6 @@ int64_t rf_scorer_rows(const rf_scorer *scorer);
  * bit-identical whatever other sequences are in the pass. RAFTER_INVALID: the sequences have too
  * many tokens, or a token is out of range. RAFTER_INTERRUPTED: settings.progress.stop was set; the
  * pass has no results. */
-rf_status rf_scorer_walk(rf_scorer *scorer, const rf_scored *text, int count, rf_error *error);
+rf_status rf_scorer_pass(rf_scorer *scorer, const rf_scored *text, int count, rf_error *error);
 
 #endif

@@ -63,14 +63,14 @@ done:
 
 rf_status rf_arrivals_read(const char *path, rf_arrival like, rf_arrival **list, int64_t *count,
                            rf_error *error) {
-  enum { MOST_BYTES = 256 << 20 };
+  enum { MAX_BYTES = 256 << 20 };
   char *text = NULL;
   size_t bytes = 0;
   int64_t lines = 0, found = 0, line = 0;
   rf_status status = RAFTER_OK;
   rf_arrival *out = NULL;
   rf_error inner = {0};
-  status = rf_file_read(path, MOST_BYTES, &text, &bytes, &inner);
+  status = rf_file_read(path, MAX_BYTES, &text, &bytes, &inner);
   if (status != RAFTER_OK)
     return RF_FAIL(error, status,
                    inner.hint[0]
@@ -78,9 +78,9 @@ rf_status rf_arrivals_read(const char *path, rf_arrival like, rf_arrival **list,
                        : "--arrivals FILE has lines like {\"at\": 1.5, \"prompt\": 512, \"answer\": 128}",
                    "--arrivals: %s", inner.message);
   for (size_t i = 0; i < bytes; i++) lines += text[i] == '\n';
-  if (lines >= RF_MOST_ARRIVALS)
+  if (lines >= RF_MAX_ARRIVALS)
     RF_GO(RF_FAIL(error, RAFTER_INVALID, NULL, "%s has too many lines (expected at most %d)", path,
-                  RF_MOST_ARRIVALS));
+                  RF_MAX_ARRIVALS));
   out = calloc((size_t)lines + 1, sizeof *out);
   if (!out) RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while reading %s", path));
   for (char *rest = text, *at; (at = strsep(&rest, "\n"));) {
@@ -114,14 +114,14 @@ static void percentiles(double *list, int64_t count, double out[RF_PERCENTILES])
 typedef struct simulation {
   rf_generator *g;
   rf_plan *plan[2];
-  rf_walk_prices *prices[2];
+  rf_pass_prices *prices[2];
   rf_extent *extent; /* (slots) */
   /* true: only decoding. Prompts arrive with their cache, and only their last token is computed. */
   bool remote_prefill;
   double seconds; /* Predicted seconds of all forward passes so far. */
   rf_plan_totals total;
   const rf_arrival *list;
-  int64_t count, next, told, gaps;
+  int64_t count, next, reported, gaps;
   double clock;
   double *first, *last; /* (count): time of each request's first and last token. */
   double *began;        /* (answers): time of each answer's first token, in order of request and sample. */
@@ -137,7 +137,7 @@ static rf_status forward(void *self, int plan, rf_forward_part *part, int count,
   (void)error;
   for (int i = 0; i < count; i++)
     s->extent[i] = (rf_extent){remote ? 1 : part[i].count, part[i].sequence->length + part[i].count};
-  s->seconds += rf_walk_price(s->prices[remote ? RF_DECODE : plan], s->extent, count, &s->total);
+  s->seconds += rf_pass_price(s->prices[remote ? RF_DECODE : plan], s->extent, count, &s->total);
   return RAFTER_OK;
 }
 
@@ -155,7 +155,7 @@ static rf_status open_engine(const rf_infer_settings *settings, simulation *s, r
   RF_TRY(rf_plan_require_fit(s->plan[RF_PREFILL], error));
   RF_TRY(rf_generator_new(settings, s->plan[RF_PREFILL], s->plan[RF_DECODE], &s->g, error));
   s->extent = calloc((size_t)s->g->batch->slots, sizeof *s->extent);
-  for (int p = 0; p < 2; p++) s->prices[p] = rf_walk_prices_open(s->plan[p]);
+  for (int p = 0; p < 2; p++) s->prices[p] = rf_pass_prices_open(s->plan[p]);
   s->g->batch->threads = 1;
   s->g->batch->engine =
       (rf_engine){.self = s,
@@ -184,11 +184,11 @@ static rf_status open_simulation(const rf_infer_settings *settings, const rf_arr
                      (long long)settings->plan.build.seq, (long long)list[i].prompt,
                      (long long)list[i].answer);
   }
-  enum { MOST_ANSWERS = 1 << 24 };
-  if (answers > MOST_ANSWERS)
+  enum { MAX_ANSWERS = 1 << 24 };
+  if (answers > MAX_ANSWERS)
     return RF_FAIL(error, RAFTER_INVALID, "lower --requests or --samples",
                    "too many answers to simulate (requests x samples: expected at most %d, got %lld)",
-                   MOST_ANSWERS, (long long)answers);
+                   MAX_ANSWERS, (long long)answers);
   s->first = calloc((size_t)(2 * count + 4 * answers) + 1, sizeof *s->first);
   s->tokens = calloc((size_t)longest, sizeof *s->tokens);
   if (!s->base || !s->first || !s->tokens)
@@ -204,7 +204,7 @@ static rf_status open_simulation(const rf_infer_settings *settings, const rf_arr
 static void close_simulation(simulation *s) {
   rf_generator_close(s->g);
   for (int p = 0; p < 2; p++) {
-    rf_walk_prices_close(s->prices[p]);
+    rf_pass_prices_close(s->prices[p]);
     rf_plan_free(s->plan[p]);
   }
   free(s->extent);
@@ -238,7 +238,7 @@ static void count_events(simulation *s, const rf_event *event, int count) {
       s->ttft[at] = s->clock - s->list[i].at;
     }
     if (event[e].finish == RF_FINISH_NONE) continue;
-    s->latency[s->told++] = s->clock - s->list[i].at;
+    s->latency[s->reported++] = s->clock - s->list[i].at;
     s->last[i] = s->clock;
     if (event[e].index > 0) s->tpot[s->gaps++] = (s->clock - s->began[at]) / (double)event[e].index;
   }
@@ -259,11 +259,11 @@ static rf_status run(simulation *s, rf_serve_stats *served, rf_error *error) {
     if (waiting > served->waiting_most) served->waiting_most = waiting;
     const rf_event *event;
     int count;
-    int64_t rows = rf_generator_counts(s->g).walks;
+    int64_t rows = rf_generator_counts(s->g).passes;
     RF_TRY(rf_generator_step(s->g, &event, &count, error));
     s->clock += s->seconds - before;
     before = s->seconds;
-    if (rf_generator_counts(s->g).walks == rows)
+    if (rf_generator_counts(s->g).passes == rows)
       return RF_FAIL(error, RAFTER_FAILED, NULL, "the simulation makes no progress at %.3g s", s->clock);
     count_events(s, event, count);
     for (int e = 0; e < count; e++)
@@ -278,9 +278,9 @@ static rf_status simulate(const rf_infer_settings *settings, bool remote_prefill
   simulation s = {.remote_prefill = remote_prefill};
   rf_status status = RAFTER_OK;
   memset(served, 0, sizeof *served);
-  if (count < 1 || count > RF_MOST_ARRIVALS)
+  if (count < 1 || count > RF_MAX_ARRIVALS)
     return RF_FAIL(error, RAFTER_INVALID, NULL,
-                   "the number of requests is out of range (expected 1 to %d, got %lld)", RF_MOST_ARRIVALS,
+                   "the number of requests is out of range (expected 1 to %d, got %lld)", RF_MAX_ARRIVALS,
                    (long long)count);
   RF_GO(open_simulation(settings, list, count, &s, error));
   RF_GO(run(&s, served, error));
@@ -292,12 +292,13 @@ static rf_status simulate(const rf_infer_settings *settings, bool remote_prefill
   double came = list[count - 1].at - list[0].at;
   served->arrivals_per_second = came > 0 ? (double)(count - 1) / came : 0;
   served->saturated = served->saturated && came > 0;
-  served->slots_used = served->counts.walks ? (double)served->counts.parts / (double)served->counts.walks : 0;
+  served->slots_used =
+      served->counts.passes ? (double)served->counts.parts / (double)served->counts.passes : 0;
   if (first) memcpy(first, s.first, (size_t)count * sizeof *first);
   if (last) memcpy(last, s.last, (size_t)count * sizeof *last);
-  percentiles(s.ttft, s.told, served->ttft);
+  percentiles(s.ttft, s.reported, served->ttft);
   percentiles(s.tpot, s.gaps, served->tpot);
-  percentiles(s.latency, s.told, served->latency);
+  percentiles(s.latency, s.reported, served->latency);
 done:
   close_simulation(&s);
   return status;

@@ -13,7 +13,7 @@ typedef struct rf_arrival {
   int samples;            /* Number of answers to the prompt. */
 } rf_arrival;
 
-enum { RF_MOST_ARRIVALS = 1 << 20 };
+enum { RF_MAX_ARRIVALS = 1 << 20 };
 
 /* Fills the list with copies of `like` that arrive as a Poisson process with `per_second` requests
  * per second. If `per_second` is 0, all requests arrive at time 0. */

@@ -23,45 +23,45 @@ static bool is_weight(const rf_graph *graph, const rf_tensor *tensor) {
 
 static bool is_differentiable(const rf_op_def *def) { return def->backward || def->gradient.def; }
 
-static void mark_needs(tape *walk) {
-  const rf_graph *graph = walk->graph;
-  for (int t = 0; t < walk->count; t++) {
-    walk->needs[t] = is_weight(graph, &graph->tensor[t]);
-    walk->grad[t] = RF_NONE;
+static void mark_needs(tape *pass) {
+  const rf_graph *graph = pass->graph;
+  for (int t = 0; t < pass->count; t++) {
+    pass->needs[t] = is_weight(graph, &graph->tensor[t]);
+    pass->grad[t] = RF_NONE;
   }
   for (int o = 0; o < graph->op_count; o++) {
     const rf_op *op = &graph->op[o];
     bool needs = false;
     for (int i = 0; i < op->input_count; i++)
-      needs = needs || (op->input[i] >= 0 && walk->needs[op->input[i]]);
+      needs = needs || (op->input[i] >= 0 && pass->needs[op->input[i]]);
     for (int i = 0; needs && is_differentiable(op->def) && i < op->output_count; i++)
       if (op->output[i] >= 0 && rf_dtype_is_float(graph->tensor[op->output[i]].dtype))
-        walk->needs[op->output[i]] = true;
+        pass->needs[op->output[i]] = true;
   }
 }
 
-static int weight_gradient(tape *walk, int weight) {
-  if (walk->grad[weight] != RF_NONE) return walk->grad[weight];
-  rf_graph *graph = walk->graph;
+static int weight_gradient(tape *pass, int weight) {
+  if (pass->grad[weight] != RF_NONE) return pass->grad[weight];
+  rf_graph *graph = pass->graph;
   rf_tensor tensor = graph->tensor[weight];
   const char *name = rf_graph_join(graph, tensor.name, "/grad", "");
   int id =
       rf_graph_tensor(graph, name, RF_CLASS_GRADIENT, rf_wide_dtype(tensor.dtype), tensor.rank, tensor.shape);
   graph->tensor[id].param = tensor.param;
   graph->tensor[id].reason = "until the optimizer has read it";
-  return walk->grad[weight] = id;
+  return pass->grad[weight] = id;
 }
 
 /* Adds one more gradient of forward tensor `t`. */
-static rf_status contribute(tape *walk, const rf_op *op, int t, int gradient) {
-  if (walk->grad[t] == RF_NONE) {
-    walk->grad[t] = gradient;
+static rf_status contribute(tape *pass, const rf_op *op, int t, int gradient) {
+  if (pass->grad[t] == RF_NONE) {
+    pass->grad[t] = gradient;
     return RAFTER_OK;
   }
-  const char *name = rf_backward_name(walk->graph, op, "/sum");
-  walk->grad[t] = rf_graph_make(walk->graph, &RF_OP_ADD, name, op->section, RF_IDS(walk->grad[t], gradient),
-                                NULL, walk->error);
-  return walk->grad[t] == RF_NONE ? RAFTER_INVALID : RAFTER_OK;
+  const char *name = rf_backward_name(pass->graph, op, "/sum");
+  pass->grad[t] = rf_graph_make(pass->graph, &RF_OP_ADD, name, op->section, RF_IDS(pass->grad[t], gradient),
+                                NULL, pass->error);
+  return pass->grad[t] == RF_NONE ? RAFTER_INVALID : RAFTER_OK;
 }
 
 rf_status rf_op_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in,
@@ -80,33 +80,33 @@ rf_status rf_op_backward(rf_graph *graph, const rf_op *op, const int *grad_out, 
   return RAFTER_OK;
 }
 
-static rf_status backward_of(tape *walk, int index) {
-  rf_graph *graph = walk->graph;
+static rf_status backward_of(tape *pass, int index) {
+  rf_graph *graph = pass->graph;
   const rf_op op = graph->op[index]; /* copied, because new ops may move the array of ops */
   int grad_out[RF_MAX_OUTPUTS], grad_in[RF_MAX_INPUTS], first = graph->op_count;
   bool reached = op.def->loss, asked = false;
   for (int i = 0; i < RF_MAX_OUTPUTS; i++) {
-    grad_out[i] = i < op.output_count && op.output[i] >= 0 ? walk->grad[op.output[i]] : RF_NONE;
+    grad_out[i] = i < op.output_count && op.output[i] >= 0 ? pass->grad[op.output[i]] : RF_NONE;
     reached = reached || grad_out[i] != RF_NONE;
   }
   if (!is_differentiable(op.def) || !reached) return RAFTER_OK;
   graph->at = op.at;
   for (int i = 0; i < RF_MAX_INPUTS; i++) {
     int t = i < op.input_count ? op.input[i] : RF_NONE;
-    grad_in[i] = t < 0 || !walk->needs[t]              ? RF_NONE
-                 : is_weight(graph, &graph->tensor[t]) ? weight_gradient(walk, t)
+    grad_in[i] = t < 0 || !pass->needs[t]              ? RF_NONE
+                 : is_weight(graph, &graph->tensor[t]) ? weight_gradient(pass, t)
                                                        : RF_WANTED;
     asked = asked || grad_in[i] != RF_NONE;
   }
   if (!asked) return RAFTER_OK;
-  RF_TRY(rf_op_backward(graph, &op, grad_out, grad_in, walk->error));
+  RF_TRY(rf_op_backward(graph, &op, grad_out, grad_in, pass->error));
 
   /* The first op that outputs a parameter's gradient writes it; later ops add to it. */
   for (int o = first; o < graph->op_count; o++)
     for (int k = 0; k < graph->op[o].output_count; k++) {
       int t = graph->op[o].output[k];
       if (t < 0 || graph->tensor[t].class != RF_CLASS_GRADIENT || graph->tensor[t].param < 0) continue;
-      bool *written = &walk->written[graph->tensor[t].param];
+      bool *written = &pass->written[graph->tensor[t].param];
       graph->op[o].attr.accumulate[k] = *written                ? RF_ACCUMULATE_ADD
                                         : graph->accumulate > 1 ? RF_ACCUMULATE_MICRO
                                                                 : RF_WRITE;
@@ -115,7 +115,7 @@ static rf_status backward_of(tape *walk, int index) {
   for (int i = 0; i < op.input_count; i++) {
     int t = op.input[i];
     if (t < 0 || grad_in[i] < 0 || is_weight(graph, &graph->tensor[t])) continue;
-    RF_TRY(contribute(walk, &op, t, grad_in[i]));
+    RF_TRY(contribute(pass, &op, t, grad_in[i]));
   }
   for (int o = first; o < graph->op_count; o++) graph->op[o].backward = true;
   return RAFTER_OK;
@@ -132,16 +132,16 @@ static void say_why_kept(rf_graph *graph, int forward_tensors, int forward_ops) 
 
 rf_status rf_pass_differentiate(rf_graph *graph, rf_error *error) {
   size_t count = (size_t)graph->tensor_count;
-  tape walk = {.graph = graph,
+  tape pass = {.graph = graph,
                .error = error,
                .count = graph->tensor_count,
                .needs = rf_pool_alloc(graph->pool, count),
                .grad = rf_pool_alloc(graph->pool, count * sizeof(int)),
                .written = rf_pool_alloc(graph->pool, (size_t)graph->params.count)};
   int forward_ops = graph->op_count;
-  mark_needs(&walk);
+  mark_needs(&pass);
   for (int o = forward_ops - 1; o >= 0; o--)
-    if (graph->op[o].section == RF_SECTION_MICRO) RF_TRY(backward_of(&walk, o));
-  say_why_kept(graph, walk.count, forward_ops);
+    if (graph->op[o].section == RF_SECTION_MICRO) RF_TRY(backward_of(&pass, o));
+  say_why_kept(graph, pass.count, forward_ops);
   return RAFTER_OK;
 }

@@ -16,7 +16,7 @@
 #include "formats/panels.h"
 
 enum { RF_MAX_RANK = 4, RF_MAX_INPUTS = 8, RF_NONE = -1 };
-enum { RF_TOP_MOST = 256 };
+enum { RF_TOP_MAX = 256 };
 enum { RF_WANTED = -2 }; /* in an output or gradient slot: the op's rule must create the tensor */
 
 /* Tensor ids for the slots of an op: RF_IDS(x, w, RF_NONE). Slots after the last id are empty. */
@@ -335,7 +335,7 @@ bool rf_dtype_is_narrow(rf_dtype dtype);
 const char *rf_tensor_type(const rf_tensor *tensor, char text[64]);
 /* Returns how many rows of a tensor a forward pass over `used` tokens uses. `bound` is the tensor's
  * number of rows: one for each token, or one for each token and chosen expert. */
-static inline int64_t rf_rows_of_walk(const rf_graph *graph, int64_t bound, int64_t used) {
+static inline int64_t rf_rows_of_pass(const rf_graph *graph, int64_t bound, int64_t used) {
   int64_t each = bound == graph->rows ? 1 : graph->model.experts_used;
   return bound == graph->rows * each && used > 0 && used < graph->rows ? used * each : bound;
 }
@@ -425,7 +425,7 @@ typedef struct rf_build_options {
    * in dtype `matmul` (i8, f8_e4m3) */
   bool matmul_set;
   rf_dtype matmul;
-  int top; /* score: number of most likely tokens returned per position, at most RF_TOP_MOST */
+  int top; /* score: number of most likely tokens returned per position, at most RF_TOP_MAX */
   int accumulate;
   float dropout; /* negative: the model's own rate */
   rf_optimizer optimizer;

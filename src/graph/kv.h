@@ -17,8 +17,8 @@ enum {
 };
 
 /* An i8 cache stores each value x of a head as 127 x / m, where m is the largest |x| of that head.
- * If m < RF_NARROW_LEAST, 127 / m would overflow, so the cache stores zeros. */
-#define RF_NARROW_LEAST (127 * FLT_MIN)
+ * If m < RF_NARROW_MIN, 127 / m would overflow, so the cache stores zeros. */
+#define RF_NARROW_MIN (127 * FLT_MIN)
 
 typedef enum rf_kv_class { RF_KV_GLOBAL, RF_KV_LOCAL, RF_KV_CLASSES } rf_kv_class;
 const char *rf_kv_class_name(rf_kv_class class); /* "global" or "local" */

@@ -191,16 +191,16 @@ static const char *path_of(offload *f, const rf_op *op, const char *tensor, cons
   return rf_pool_format(f->graph->pool, "%.*s%s%s", (int)stem, op->name, tensor, suffix);
 }
 
-static rf_status move(offload *f, const rf_op_def *def, int from, int to, int beside, bool in_front,
+static rf_status move(offload *f, const rf_op_def *def, int from, int to, int near, bool in_front,
                       const char *suffix, rf_attr attr) {
-  const rf_op like = f->graph->op[beside];
+  const rf_op like = f->graph->op[near];
   attr.group = 1;
   f->graph->at = f->place[def == &RF_OP_OFFLOAD_IN ? from : to];
   const char *name = path_of(f, &like, f->graph->tensor[def == &RF_OP_OFFLOAD_IN ? to : from].name, suffix);
   int id = rf_graph_emit(f->graph, def, name, like.section, RF_IDS(from), RF_IDS(to), &attr, f->error);
   if (id < 0) return RAFTER_INVALID;
-  f->graph->op[id].backward = beside >= f->first_backward && like.section == RF_SECTION_MICRO;
-  place(f, in_front ? f->before : f->after, beside, id);
+  f->graph->op[id].backward = near >= f->first_backward && like.section == RF_SECTION_MICRO;
+  place(f, in_front ? f->before : f->after, near, id);
   return RAFTER_OK;
 }
 

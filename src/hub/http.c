@@ -13,7 +13,7 @@
 #include <strings.h>
 #include <time.h>
 
-enum { URL_BYTES = 8192, MOST_REDIRECTS = 10, MOST_ATTEMPTS = 1000 };
+enum { URL_BYTES = 8192, MAX_REDIRECTS = 10, MAX_ATTEMPTS = 1000 };
 static const double LONGEST_PAUSE = 30, LONGEST_ASKED_PAUSE = 300; /* seconds */
 
 struct rf_http {
@@ -311,7 +311,7 @@ static outcome attempt_once(attempt *a, char url[URL_BYTES], CURLcode *code) {
     if (end != REFUSED || a->answer->code < 300 || a->answer->code >= 400) return end;
     rf_curl.easy_getinfo(a->http->curl, CURLINFO_REDIRECT_URL, &next);
     bool leaves_tls = next && !strncasecmp(url, "https:", 6) && strncasecmp(next, "https:", 6);
-    if (!next || leaves_tls || hops == MOST_REDIRECTS || strlen(next) >= URL_BYTES) {
+    if (!next || leaves_tls || hops == MAX_REDIRECTS || strlen(next) >= URL_BYTES) {
       a->status = RF_FAIL(a->error, RAFTER_FAILED, "the endpoint does not behave like a hub",
                           "the server redirects the request (%s)",
                           !next        ? "without an address"
@@ -373,7 +373,7 @@ rf_status rf_http_get(rf_http *http, const char *url, rf_http_body *body, rf_htt
     else
       snprintf(why, sizeof why, "the connection was cut (%s)",
                code == CURLE_OK ? "the body ended early" : words_of(&a, code));
-    if (failures > http->settings.retries || attempts == MOST_ATTEMPTS) {
+    if (failures > http->settings.retries || attempts == MAX_ATTEMPTS) {
       if (end == REFUSED) return RAFTER_OK;
       return RF_FAIL(error, RAFTER_FAILED, "run the same command again to continue; --retries tries longer",
                      "%s at byte %lld, %d time%s without a new byte", why, (long long)body->at, failures,

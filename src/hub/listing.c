@@ -10,7 +10,7 @@
 #include <string.h>
 #include <utf8proc.h>
 
-enum { MOST_FILES = 100000, MOST_PATH = 1024, MOST_PART = 255, MOST_LISTING_BYTES = 64 << 20 };
+enum { MAX_FILES = 100000, MAX_PATH = 1024, MAX_PART = 255, MAX_LISTING_BYTES = 64 << 20 };
 
 /* True for characters that control a terminal or hide a part of a name: control characters,
  * marks of writing direction, line and paragraph separators. */
@@ -22,7 +22,7 @@ static bool is_hidden(utf8proc_int32_t code) {
 
 bool rf_hub_path_is_safe(const char *path) {
   size_t bytes = strlen(path);
-  if (!bytes || bytes > MOST_PATH || strchr(path, '\\')) return false;
+  if (!bytes || bytes > MAX_PATH || strchr(path, '\\')) return false;
   for (size_t i = 0; i < bytes;) {
     utf8proc_int32_t code;
     utf8proc_ssize_t n =
@@ -32,7 +32,7 @@ bool rf_hub_path_is_safe(const char *path) {
   }
   for (const char *part = path;; part++) {
     size_t n = strcspn(part, "/");
-    if (!n || n > MOST_PART || (n == 1 && *part == '.') || (n == 2 && !strncmp(part, "..", 2))) return false;
+    if (!n || n > MAX_PART || (n == 1 && *part == '.') || (n == 2 && !strncmp(part, "..", 2))) return false;
     if (!part[n]) return true;
     part += n;
   }
@@ -80,11 +80,11 @@ rf_status rf_hub_read_listing(const char *text, size_t bytes, const char *where,
   if (status != RAFTER_OK) return status;
   const json_t *siblings = json_object_get(json, "siblings"), *sha = json_object_get(json, "sha");
   size_t count = json_array_size(siblings);
-  if (!json_is_array(siblings) || count > MOST_FILES) {
+  if (!json_is_array(siblings) || count > MAX_FILES) {
     status =
         RF_FAIL(error, RAFTER_FAILED, "does the endpoint speak the hub's API?",
                 "the answer is not a list of files (%s: expected \"siblings\", a list of at most %d files)",
-                where, MOST_FILES);
+                where, MAX_FILES);
     goto done;
   }
   if (json_is_string(sha) && rf_hash_is(RF_HASH_GIT_BLOB, json_string_value(sha)))
@@ -142,7 +142,7 @@ rf_status rf_hub_list(rf_http *http, const char *endpoint, const rf_hub_name *na
                       rf_error *error) {
   char url[2048];
   text t = {0};
-  rf_http_body body = {.most = MOST_LISTING_BYTES, .begin = begin, .take = take, .self = &t};
+  rf_http_body body = {.most = MAX_LISTING_BYTES, .begin = begin, .take = take, .self = &t};
   rf_http_answer answer = {0};
   snprintf(url, sizeof url, "%s/api/models/", endpoint);
   bool fits = rf_http_escape(url, sizeof url, name->repository, true);

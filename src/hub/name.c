@@ -93,12 +93,12 @@ static int names_below(const char *folder, const char *prefix, char names[][256]
 /* Writes the error for a name that is a local folder. The folder has a checkpoint of another
  * layout, or a model that needs no download. */
 static rf_status refuse_folder(const char *folder, rf_error *error) {
-  enum { MOST = 256 };
+  enum { MAX = 256 };
   char repository[208], hint[400];
-  const char *paths[MOST], *layout = NULL;
-  char(*names)[256] = malloc(MOST * sizeof *names);
+  const char *paths[MAX], *layout = NULL;
+  char(*names)[256] = malloc(MAX * sizeof *names);
   if (!names) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
-  int count = names_below(folder, "", names, 0, MOST, 1);
+  int count = names_below(folder, "", names, 0, MAX, 1);
   for (int i = 0; i < count; i++) paths[i] = names[i];
   layout = rf_hub_layout_of(paths, count);
   free(names);

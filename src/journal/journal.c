@@ -147,10 +147,10 @@ static void set_aside(const char *folder, const char *digest) {
 /* ---- a run ----------------------------------------------------------------------------------- */
 
 rf_status rf_journal_begin(rf_journal *journal, const rafter_sink *sink, const rf_options *o, json_t *options,
-                           const char *folder, const rf_report_walk *walk, int walks, rf_error *error) {
-  const rf_plan *plan = walk[0].plan;
+                           const char *folder, const rf_report_pass *pass, int passes, rf_error *error) {
+  const rf_plan *plan = pass[0].plan;
   char now[32], *here = getcwd(NULL, 0);
-  *journal = (rf_journal){.sink = sink, .beside = journal->beside, .commands = rf_options_commands(o)};
+  *journal = (rf_journal){.sink = sink, .as_note = journal->as_note, .commands = rf_options_commands(o)};
   const char *command = rf_options_command(o);
   journal->table =
       !rf_options_knows(o, "stats") || rf_options_flag(o, "stats") || rf_options_flag(o, "verbose");
@@ -164,7 +164,7 @@ rf_status rf_journal_begin(rf_journal *journal, const rafter_sink *sink, const r
                            "threads", plan->options.threads, "started", now, "directory", here);
   free(here);
   int64_t peak = 0; /* bytes of the largest arena */
-  for (int i = 0; i < walks; i++) peak = walk[i].plan->arena_bytes > peak ? walk[i].plan->arena_bytes : peak;
+  for (int i = 0; i < passes; i++) peak = pass[i].plan->arena_bytes > peak ? pass[i].plan->arena_bytes : peak;
   journal->results = json_pack("{sI sf sf}", "peak_bytes", (json_int_t)peak, "predicted_seconds",
                                plan->step_seconds, "predicted_tokens_per_second",
                                plan->step_seconds > 0 ? rf_plan_tokens(plan) / plan->step_seconds : 0);
@@ -173,7 +173,7 @@ rf_status rf_journal_begin(rf_journal *journal, const rafter_sink *sink, const r
   if (*folder) {
     set_aside(folder, plan->digest);
     RF_TRY(write_in(folder, "run.json", json_incref(journal->run), 1, error));
-    RF_TRY(write_in(folder, "plan.json", rf_report_plans_json(walk, walks), 0, error));
+    RF_TRY(write_in(folder, "plan.json", rf_report_plans_json(pass, passes), 0, error));
   }
   if (keeps_history(sink) && computes(plan)) begin_history(journal, command, plan);
   journal->began = rf_now_seconds();
@@ -181,24 +181,24 @@ rf_status rf_journal_begin(rf_journal *journal, const rafter_sink *sink, const r
   return RAFTER_OK;
 }
 
-json_t *rf_journal_report(const rf_run *run, const rf_report_walk *walk, int walks) {
+json_t *rf_journal_report(const rf_run *run, const rf_report_pass *pass, int passes) {
   json_t *list = json_array();
-  for (int i = 0; i < walks; i++)
-    if (walk[i].count) json_array_append_new(list, rf_report_walk_json(&walk[i]));
+  for (int i = 0; i < passes; i++)
+    if (pass[i].count) json_array_append_new(list, rf_report_pass_json(&pass[i]));
   return json_pack("{ss sI sI ss so so}", "rafter", RF_VERSION, "arena_bytes",
-                   (json_int_t)rf_run_arena_bytes(run), "peak_bytes", (json_int_t)walk[0].plan->arena_bytes,
-                   "digest", walk[0].plan->digest, "ops",
-                   rf_report_measured_json(walk[0].plan, walk[0].measured), "walks", list);
+                   (json_int_t)rf_run_arena_bytes(run), "peak_bytes", (json_int_t)pass[0].plan->arena_bytes,
+                   "digest", pass[0].plan->digest, "ops",
+                   rf_report_measured_json(pass[0].plan, pass[0].measured), "walks", list);
 }
 
 /* Copies the figures by which runs are often compared. Does not replace the command's figures. */
 static void take_results(json_t *results, const json_t *summary, double seconds) {
-  const json_t *walk = json_array_get(json_object_get(summary, "walks"), 0),
-               *rate = json_object_get(walk, "rate");
+  const json_t *pass = json_array_get(json_object_get(summary, "walks"), 0),
+               *rate = json_object_get(pass, "rate");
   json_t *found = json_pack("{sf sO? sO? sO? sO? sO? sO? sO?}", "seconds", seconds, "walks",
-                            json_object_get(walk, "count"), "walk_seconds", json_object_get(walk, "seconds"),
-                            "predicted_seconds", json_object_get(walk, "predicted_seconds"), "limit_seconds",
-                            json_object_get(walk, "limit_seconds"), "tokens_per_second",
+                            json_object_get(pass, "count"), "walk_seconds", json_object_get(pass, "seconds"),
+                            "predicted_seconds", json_object_get(pass, "predicted_seconds"), "limit_seconds",
+                            json_object_get(pass, "limit_seconds"), "tokens_per_second",
                             json_object_get(rate, "tokens_per_second"), "predicted_tokens_per_second",
                             json_object_get(rate, "predicted"), "bound", json_object_get(summary, "bound"));
   json_object_update(results, found);
@@ -207,7 +207,7 @@ static void take_results(json_t *results, const json_t *summary, double seconds)
 
 static void print_summary(const rf_journal *journal, const json_t *summary) {
   char *text = rf_report_summary_text(summary);
-  if (journal->beside) {
+  if (journal->as_note) {
     rf_note(journal->sink, "\n%s", text ? text : "");
     free(text);
   } else {
@@ -216,16 +216,16 @@ static void print_summary(const rf_journal *journal, const json_t *summary) {
   }
 }
 
-rf_status rf_journal_sum_up(rf_journal *journal, const rf_run *run, const rf_report_walk *walk, int walks,
+rf_status rf_journal_sum_up(rf_journal *journal, const rf_run *run, const rf_report_pass *pass, int passes,
                             double seconds, rf_error *error) {
   bool quiet = json_is_true(json_object_get(json_object_get(journal->run, "options"), "quiet"));
-  if (!computes(walk[0].plan))
+  if (!computes(pass[0].plan))
     return rf_say(journal->sink, "\nnothing was computed: --backend %s only executes the plan\n",
-                  walk[0].plan->options.backend->name),
+                  pass[0].plan->options.backend->name),
            RAFTER_OK;
   if ((quiet || !journal->table) && !*journal->folder && !journal->id)
     return RAFTER_OK; /* nobody reads the report */
-  json_t *report = rf_journal_report(run, walk, walks), *plan = rf_report_plans_json(walk, walks);
+  json_t *report = rf_journal_report(run, pass, passes), *plan = rf_report_plans_json(pass, passes);
   json_t *entry = json_pack("{ss sO sO sO}", "id", "", "run", journal->run, "plan", plan, "measured", report);
   if (entry && journal->traced)
     json_object_set_new(entry, "trace", json_pack("{sO}", "header", journal->traced));
@@ -241,7 +241,7 @@ rf_status rf_journal_sum_up(rf_journal *journal, const rf_run *run, const rf_rep
     json_object_set_new(report, "others",
                         json_pack("{sf sf si}", "seconds", rf_now_seconds() - journal->began,
                                   "delayed_seconds", delayed - journal->delayed, "threads",
-                                  walk[0].plan->options.threads));
+                                  pass[0].plan->options.threads));
   /* After a short run, advice gets little time: `rafter report` can compute all of it later. */
   double patience = 0.02 * seconds < 0.05 ? 0.05 : 0.02 * seconds < 2 ? 0.02 * seconds : 2;
   json_object_set_new(report, "advice", rf_advise_changes(journal->commands, entry, patience));

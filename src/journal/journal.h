@@ -20,7 +20,7 @@ typedef struct rf_journal {
   json_t *traced;              /* the header of the run's trace; NULL: no trace */
   int64_t id;                  /* id of the run in the history; 0: not in the history */
   bool table;                  /* true: the summary is printed, not only written */
-  bool beside;                 /* true: the summary is a note, not a result; set before rf_journal_begin */
+  bool as_note;                /* true: the summary is a note, not a result; set before rf_journal_begin */
 } rf_journal;
 
 /* The folder of all runs: $RAFTER_RUNS or, if it is unset, "runs". Called ROOT below. */
@@ -32,20 +32,20 @@ rf_status rf_journal_make_folder(const rf_options *options, char folder[4096], r
 /* The folder of a run that may have none: the value of --out, else a new folder if --trace is
  * given, else "". RAFTER_FAILED: the folder already has a run. */
 rf_status rf_journal_folder(const rf_options *options, char folder[4096], rf_error *error);
-/* Starts the record of a run of `o`. walk[0] becomes the main plan in plan.json. Further plans
+/* Starts the record of a run of `o`. pass[0] becomes the main plan in plan.json. Further plans
  * become "plans" in plan.json. Takes ownership of `options`, from which the run can be repeated. If
  * `folder` is empty, no files are written. */
 rf_status rf_journal_begin(rf_journal *journal, const rafter_sink *sink, const rf_options *o, json_t *options,
-                           const char *folder, const rf_report_walk *walk, int walks, rf_error *error);
+                           const char *folder, const rf_report_pass *pass, int passes, rf_error *error);
 /* Writes report.json of a finished run and prints the run's summary. `seconds` is the time of the
  * whole run. It limits the time that the advice may take. */
-rf_status rf_journal_sum_up(rf_journal *journal, const rf_run *run, const rf_report_walk *walk, int walks,
+rf_status rf_journal_sum_up(rf_journal *journal, const rf_run *run, const rf_report_pass *pass, int passes,
                             double seconds, rf_error *error);
 /* Completes the run's row in the history table, if there is one. `error` may be NULL. */
 void rf_journal_close(rf_journal *journal, rf_status status, const rf_error *error);
 
 /* Returns the object of report.json. The caller frees it. NULL: out of memory. */
-json_t *rf_journal_report(const rf_run *run, const rf_report_walk *walk, int walks);
+json_t *rf_journal_report(const rf_run *run, const rf_report_pass *pass, int passes);
 /* --out of commands that always write a folder, and of commands that may write a folder. */
 extern const rf_option RF_RUN_FOLDER_OPTIONS[], RF_LEFT_FOLDER_OPTIONS[];
 

@@ -31,13 +31,13 @@ typedef void (*say_fn)(const rafter_sink *sink, const char *format, ...);
 
 /* Prints in one line why threads were idle, the cause with the most time first. */
 static void say_gaps(const rf_trace *trace, const char *of, const rafter_sink *sink, say_fn say) {
-  double all = 0, behind = 0, seconds[RF_GAPS] = {0}, work = 0, phases = 0;
+  double all = 0, between = 0, seconds[RF_GAPS] = {0}, work = 0, phases = 0;
   for (int s = 0; s < trace->steps; s++) {
     const rf_traced_step *step = &trace->step[s];
     const rf_traced_after *after = &step->after;
     if (!step->whole) continue;
     all += 1e-9 * (double)(after->end - step->begin) * trace->threads;
-    behind += 1e-9 * (double)(after->end - step->end) * trace->threads;
+    between += 1e-9 * (double)(after->end - step->end) * trace->threads;
     work += step->work + after->work;
     phases += step->phases + after->phases;
     for (int g = 0; g < RF_GAPS; g++)
@@ -56,32 +56,32 @@ static void say_gaps(const rf_trace *trace, const char *of, const rafter_sink *s
     say(sink, ", %s %.1f %%", rf_gap_name((rf_gap)most), 100 * seconds[most] / all);
   }
   say(sink, "; unexplained %.2f %%", 100 * seconds[RF_GAP_UNEXPLAINED] / all);
-  if (behind > 0.0005 * all) say(sink, "; %.1f %% of the time is between %s", 100 * behind / all, of);
+  if (between > 0.0005 * all) say(sink, "; %.1f %% of the time is between %s", 100 * between / all, of);
   say(sink, "\n");
 }
 
-rf_status rf_traced_write(const rf_record *record, rf_journal *journal, const rf_report_walk *walk, int walks,
-                          rf_error *error) {
+rf_status rf_traced_write(const rf_record *record, rf_journal *journal, const rf_report_pass *pass,
+                          int passes, rf_error *error) {
   const rafter_sink *sink = journal->sink;
-  say_fn say = journal->beside ? rf_note : rf_say;
+  say_fn say = journal->as_note ? rf_note : rf_say;
   const rf_plan *plans[4] = {NULL};
   const char *names[4] = {NULL};
   rf_trace *trace = NULL;
   if (!record) return RAFTER_OK;
-  if (walks > 4) walks = 4;
-  for (int i = 0; i < walks; i++) {
-    plans[i] = walk[i].plan;
-    names[i] = walk[i].name;
+  if (passes > 4) passes = 4;
+  for (int i = 0; i < passes; i++) {
+    plans[i] = pass[i].plan;
+    names[i] = pass[i].name;
   }
-  RF_TRY(rf_trace_collect(record, plans, names, walks, &trace, error));
+  RF_TRY(rf_trace_collect(record, plans, names, passes, &trace, error));
   if (!trace->steps) { /* keep the old trace if there is one */
     say(sink, "hint: no step of --trace was reached; steps are counted from 1\n");
     rf_trace_free(trace);
     return RAFTER_OK;
   }
   json_t *about = json_pack("{sO ss}", "command", json_object_get(journal->run, "command"), "model",
-                            walks ? plans[0]->graph->model.name : "");
-  bool trains = walks && plans[0]->options.build.job == RF_JOB_TRAIN;
+                            passes ? plans[0]->graph->model.name : "");
+  bool trains = passes && plans[0]->options.build.job == RF_JOB_TRAIN;
   int in_json = 0;
   rf_status status = rf_trace_write(trace, about, journal->folder, &journal->traced, &in_json, error);
   json_decref(about);
@@ -102,10 +102,10 @@ rf_status rf_traced_write(const rf_record *record, rf_journal *journal, const rf
 
 rf_status rf_traced_leave(const rf_traced_run *traced, const rf_options *options, const char *part,
                           json_t *results, const rafter_sink *sink, rf_error *error) {
-  const rf_report_walk *walk = traced->walk;
-  int walks = traced->walks;
+  const rf_report_pass *pass = traced->pass;
+  int passes = traced->passes;
   char folder[4096], path[4400];
-  rf_journal journal = {.beside = true};
+  rf_journal journal = {.as_note = true};
   rf_status status = RAFTER_OK;
   if (!traced->record) return RAFTER_OK;
   RF_TRY(rf_journal_folder(options, folder, error));
@@ -114,13 +114,13 @@ rf_status rf_traced_leave(const rf_traced_run *traced, const rf_options *options
     snprintf(folder + used, sizeof folder - used, "/%s", part);
     RF_TRY(rf_make_folders(folder, error));
   }
-  RF_GO(rf_journal_begin(&journal, sink, options, rf_options_json(options), folder, walk, walks, error));
+  RF_GO(rf_journal_begin(&journal, sink, options, rf_options_json(options), folder, pass, passes, error));
   json_object_update(journal.results, results);
-  json_t *report = rf_journal_report(traced->run, walk, walks);
+  json_t *report = rf_journal_report(traced->run, pass, passes);
   snprintf(path, sizeof path, "%s/report.json", folder);
   status = rf_json_write(path, report, 0, error);
   json_decref(report);
-  if (status == RAFTER_OK) status = rf_traced_write(traced->record, &journal, walk, walks, error);
+  if (status == RAFTER_OK) status = rf_traced_write(traced->record, &journal, pass, passes, error);
 done:
   rf_journal_close(&journal, status, error);
   return status;

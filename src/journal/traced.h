@@ -10,16 +10,16 @@ rf_status rf_traced_open(const rf_options *options, rf_record **record, rf_error
 /* Fails if the run, which has the steps first .. last, has none of the steps of --trace. */
 rf_status rf_traced_check(const rf_options *options, int64_t first, int64_t last, rf_error *error);
 /* Writes the trace into the journal's folder. Call this before rf_journal_sum_up, because the
- * summary uses the trace. `walk`: the plans in the order of the run. NULL as `record`: no trace. */
-rf_status rf_traced_write(const rf_record *record, rf_journal *journal, const rf_report_walk *walk, int walks,
-                          rf_error *error);
+ * summary uses the trace. `pass`: the plans in the order of the run. NULL as `record`: no trace. */
+rf_status rf_traced_write(const rf_record *record, rf_journal *journal, const rf_report_pass *pass,
+                          int passes, rf_error *error);
 
 /* The traced run of a command that makes a folder only for the trace. */
 typedef struct rf_traced_run {
   const rf_record *record; /* NULL: rf_traced_leave writes nothing */
   const rf_run *run;
-  const rf_report_walk *walk; /* the plans in the order of the run */
-  int walks;
+  const rf_report_pass *pass; /* the plans in the order of the run */
+  int passes;
 } rf_traced_run;
 /* Writes run.json, plan.json, report.json and the trace into --out or a new folder. `part` (may be
  * NULL) is a folder inside the run's folder. `results` is stored in the history. */

@@ -139,9 +139,9 @@ rf_status rf_machine_axes(const rf_machine *machine, const int *extent, int coun
     return RF_FAIL(error, RAFTER_INVALID, "write extents, for example 4,4",
                    "a group on %s has 1 to %d axes (got %d)", machine->name, most, count);
   for (int i = 0; i < count; i++)
-    if (extent[i] < 1 || extent[i] > RF_NETWORK_AXES_MOST)
+    if (extent[i] < 1 || extent[i] > RF_NETWORK_AXES_MAX)
       return RF_FAIL(error, RAFTER_INVALID, "write extents, for example 4,4",
-                     "an axis is out of range (expected 1 to %d chips, got %d)", RF_NETWORK_AXES_MOST,
+                     "an axis is out of range (expected 1 to %d chips, got %d)", RF_NETWORK_AXES_MAX,
                      extent[i]);
   if (t->form == RF_NETWORK_SWITCH) {
     int inside = extent[0], nodes = count > 1 ? extent[1] : 1;

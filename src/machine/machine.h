@@ -39,7 +39,7 @@ typedef enum rf_network_form { RF_NETWORK_NONE, RF_NETWORK_TORUS, RF_NETWORK_SWI
 /* Lengths at which a torus axis closes to a ring. FULL16: 16 chips (v5e, v6e). MULTIPLE_OF_4:
  * multiples of 4 (v4, v5p and v7x consist of 4x4x4 cubes). */
 typedef enum rf_wrap { RF_WRAP_NEVER, RF_WRAP_FULL16, RF_WRAP_MULTIPLE_OF_4, RF_WRAP_ALWAYS } rf_wrap;
-enum { RF_TORUS_AXES = 4, RF_PRICE_TIERS = 6, RF_NETWORK_AXES_MOST = 1 << 20 };
+enum { RF_TORUS_AXES = 4, RF_PRICE_TIERS = 6, RF_NETWORK_AXES_MAX = 1 << 20 };
 typedef struct rf_topology {
   rf_network_form form;
   rf_wrap wrap;

@@ -2,7 +2,7 @@
  * ahead of time. data/tpu-aot.json has the sizes of their arguments, outputs and donated state.
  * The rule predicts each of these sizes to the byte. */
 #include "machine/tiles.h"
-enum { LANES = 128, SUBLANES = 8, MOST_1D = 1024, SCALAR_BYTES = 512 };
+enum { LANES = 128, SUBLANES = 8, MAX_1D = 1024, SCALAR_BYTES = 512 };
 
 /* The smallest power of two that is at least n. If n is above `most`, returns `most`. */
 static int64_t power_of_two(int64_t n, int64_t most) {
@@ -20,7 +20,7 @@ static int64_t on_sublanes(int64_t n, int64_t pack) {
 }
 
 static int64_t one_dimension(int64_t n, int bits, int64_t pack) {
-  int64_t tile = power_of_two(n, MOST_1D), least = LANES * pack < MOST_1D ? LANES * pack : MOST_1D;
+  int64_t tile = power_of_two(n, MAX_1D), least = LANES * pack < MAX_1D ? LANES * pack : MAX_1D;
   return rf_round_up(n, tile < least ? least : tile) * bits / 8;
 }
 

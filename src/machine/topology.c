@@ -43,9 +43,9 @@ static rf_status numbers(const json_t *object, const char *key, int capacity, in
   for (size_t i = 0; i < json_array_size(list); i++) {
     const json_t *item = json_array_get(list, i);
     json_int_t value = json_integer_value(item);
-    if (!json_is_integer(item) || value < 1 || value > RF_NETWORK_AXES_MOST)
+    if (!json_is_integer(item) || value < 1 || value > RF_NETWORK_AXES_MAX)
       return RF_FAIL(error, RAFTER_FAILED, RF_MACHINE_HINT, "%s: %s[%zu] is not a whole number from 1 to %d",
-                     where, key, i, RF_NETWORK_AXES_MOST);
+                     where, key, i, RF_NETWORK_AXES_MAX);
     out[(*count)++] = (int)value;
   }
   return RAFTER_OK;
@@ -66,7 +66,7 @@ static rf_status parse_topology(const json_t *object, const char *where, rf_topo
   t->form = (rf_network_form)form;
   t->wrap = (rf_wrap)wrap;
   RF_TRY(whole(object, "axes", 0, RF_TORUS_AXES, &axes, where, error));
-  RF_TRY(whole(object, "domain", 0, RF_NETWORK_AXES_MOST, &domain, where, error));
+  RF_TRY(whole(object, "domain", 0, RF_NETWORK_AXES_MAX, &domain, where, error));
   RF_TRY(whole(object, "host_chips", 0, 4096, &host, where, error));
   RF_TRY(whole(object, "pod_chips", 0, (int64_t)1 << 40, &t->pod_chips, where, error));
   RF_TRY(whole(object, "job_chips", 0, (int64_t)1 << 40, &t->job_chips, where, error));
@@ -284,7 +284,7 @@ static bool take_number(const char **at, int *value) {
   char *end;
   if (**at < '0' || **at > '9') return false;
   unsigned long long number = strtoull(*at, &end, 10);
-  if (number < 1 || number > RF_NETWORK_AXES_MOST) return false;
+  if (number < 1 || number > RF_NETWORK_AXES_MAX) return false;
   *value = (int)number;
   *at = end;
   return true;
@@ -369,7 +369,7 @@ rf_status rf_machine_set_shape(rf_machine *m, const char *text, rf_error *error)
   if (!fits || *at)
     return RF_FAIL(error, RAFTER_INVALID, SHAPES,
                    "'%.60s' is not a shape (expected whole numbers from 1 to %d joined by x)", text,
-                   RF_NETWORK_AXES_MOST);
+                   RF_NETWORK_AXES_MAX);
   if (rank && t->form == RF_NETWORK_NONE)
     return RF_FAIL(error, RAFTER_INVALID, "plan for one chip, or for a machine of machines.json",
                    "%s has no network (--on: expected no shape, got ':%.60s')", m->name, text);

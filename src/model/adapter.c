@@ -16,7 +16,7 @@
 #include "model/run_folder.h"
 #include "formats/safetensors.h"
 
-enum { CONFIG_MOST = 1 << 20, REGULAR_MOST = 1024, KEY_MOST = 1000 };
+enum { CONFIG_MAX = 1 << 20, REGULAR_MAX = 1024, KEY_MAX = 1000 };
 
 static void path_of(char path[4300], const char *folder, const char *name) {
   snprintf(path, 4300, "%s/%s", folder, name);
@@ -103,18 +103,17 @@ static rf_status read_patterns(settings *s, rf_error *error) {
     own->key = key;
     RF_TRY(rf_json_float(patterns, key, s->path, 1e-6, 1e6, &own->alpha, error));
     if (!strpbrk(key, REGULAR)) continue;
-    if (++regular > REGULAR_MOST)
+    if (++regular > REGULAR_MAX)
       return RF_FAIL(error, RAFTER_FAILED, "use the plain ends of layer names as keys",
-                     "%s: \"alpha_pattern\" has more than %d regular expressions", s->path,
-                     (int)REGULAR_MOST);
-    char text[KEY_MOST + 16];
+                     "%s: \"alpha_pattern\" has more than %d regular expressions", s->path, (int)REGULAR_MAX);
+    char text[KEY_MAX + 16];
     bool fits = snprintf(text, sizeof text, "(.*\\.)?(%s)", key) < (int)sizeof text;
-    own->pattern = fits && strlen(key) <= KEY_MOST ? rf_name_pattern_new(text) : NULL;
+    own->pattern = fits && strlen(key) <= KEY_MAX ? rf_name_pattern_new(text) : NULL;
     if (!own->pattern)
       return RF_FAIL(
           error, RAFTER_FAILED, NULL,
           "%s: a key of \"alpha_pattern\" is not a regular expression of at most %d bytes (got '%.60s')",
-          s->path, (int)KEY_MOST, key);
+          s->path, (int)KEY_MAX, key);
   }
   return RAFTER_OK;
 }
@@ -129,7 +128,7 @@ static rf_status read_settings(const char *folder, settings *s, rf_error *error)
   const char *type;
   memset(s, 0, sizeof *s);
   path_of(s->path, folder, "adapter_config.json");
-  RF_TRY(rf_json_read(s->path, CONFIG_MOST, &s->json, error));
+  RF_TRY(rf_json_read(s->path, CONFIG_MAX, &s->json, error));
   RF_TRY(rf_json_string_or(s->json, "peft_type", s->path, "LORA", &type, error));
   if (strcmp(type, "LORA") != 0)
     return RF_FAIL(error, RAFTER_FAILED, NULL,
@@ -586,20 +585,20 @@ static rf_status write_param(rf_tensor_writer *writer, const rf_model *model, co
   int side = (p - params->base) % 2;
   int64_t rows = param->shape[0], wide = param->shape[1], at = 0;
   float *values = malloc((size_t)param->count * sizeof *values),
-        *turned = malloc((size_t)param->count * sizeof *turned);
-  rf_status status = values && turned ? source(context, p, 0, param->count, values, error)
-                                      : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
+        *transposed = malloc((size_t)param->count * sizeof *transposed);
+  rf_status status = values && transposed ? source(context, p, 0, param->count, values, error)
+                                          : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
   for (int i = 0; i < parts.count && status == RAFTER_OK; ++i) {
     int64_t columns = side ? parts.columns[i] : parts.rank;
     for (int64_t c = 0; c < columns; ++c) {
-      float *line = turned + (side && order ? rf_name_column(order, 0, c) : c) * rows;
+      float *line = transposed + (side && order ? rf_name_column(order, 0, c) : c) * rows;
       for (int64_t r = 0; r < rows; ++r) line[r] = values[r * wide + at + c];
     }
-    status = rf_tensor_writer_put(writer, turned, rows * columns, error);
+    status = rf_tensor_writer_put(writer, transposed, rows * columns, error);
     at += columns;
   }
   free(values);
-  free(turned);
+  free(transposed);
   return status;
 }
 

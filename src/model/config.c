@@ -11,7 +11,7 @@
 #include "model/config_parts.h"
 
 /* Bytes. The largest known config.json files have a few hundred kilobytes of label names. */
-enum { CONFIG_MOST = 4 << 20 };
+enum { CONFIG_MAX = 4 << 20 };
 
 #define AT(field) offsetof(rf_model, field)
 
@@ -285,8 +285,8 @@ static void mark_full_layer(rf_model *model, int64_t layer) {
 /* Decides which layers are windowed. The field "layer_types" may give each layer's kind. */
 static rf_status read_windows(const json_t *json, const char *where, const config_type *type, rf_model *model,
                               rf_error *error) {
-  /* rf_model_check later rejects models with more than RF_LAYERS_MOST layers. */
-  if (type->windows == NO_WINDOW || model->layers > RF_LAYERS_MOST) return RAFTER_OK;
+  /* rf_model_check later rejects models with more than RF_LAYERS_MAX layers. */
+  if (type->windows == NO_WINDOW || model->layers > RF_LAYERS_MAX) return RAFTER_OK;
   bool qwen_on, windowed = true;
   int64_t pattern, first;
   RF_TRY(rf_json_bool_or(json, "use_sliding_window", where, false, &qwen_on, error));
@@ -500,9 +500,9 @@ static rf_status from_json(const json_t *json, const char *where, rf_model *resu
 rf_status rf_model_config_parse(const char *text, size_t bytes, const char *where, rf_model *model,
                                 rf_error *error) {
   json_t *json;
-  if (bytes > CONFIG_MOST)
+  if (bytes > CONFIG_MAX)
     return RF_FAIL(error, RAFTER_FAILED, NULL, "%s is too large (expected at most %d bytes, got %zu)", where,
-                   CONFIG_MOST, bytes);
+                   CONFIG_MAX, bytes);
   RF_TRY(rf_json_parse(text, bytes, where, &json, error));
   rf_status status = from_json(json, where, model, error);
   json_decref(json);
@@ -511,7 +511,7 @@ rf_status rf_model_config_parse(const char *text, size_t bytes, const char *wher
 
 rf_status rf_model_config_read(const char *path, rf_model *model, rf_error *error) {
   json_t *json;
-  RF_TRY(rf_json_read(path, CONFIG_MOST, &json, error));
+  RF_TRY(rf_json_read(path, CONFIG_MAX, &json, error));
   rf_status status = from_json(json, path, model, error);
   json_decref(json);
   if (status != RAFTER_OK) return status;

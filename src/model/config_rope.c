@@ -22,7 +22,7 @@ static rf_status read_table(const json_t *json, const char *where, rf_rope *rope
                        "long_factor and attention_factor of its config.json)";
     return RAFTER_OK;
   }
-  for (size_t i = 0; i < count && i < RF_ROPE_TABLE_MOST; ++i)
+  for (size_t i = 0; i < count && i < RF_ROPE_TABLE_MAX; ++i)
     model->rope_divisor[i] = (float)json_number_value(json_array_get(divisors, i));
   rope->scaling = RF_ROPE_TABLE;
   model->rope_divisors = count > INT32_MAX ? INT32_MAX : (int32_t)count;

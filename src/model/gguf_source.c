@@ -23,7 +23,7 @@ typedef struct origin {
   rf_name name;          /* for GPT-NeoX: order of the rows */
   int64_t rows, columns; /* rows and columns of one tensor or one expert's matrix */
   int64_t moved;         /* width of a head if GGUF reorders the rows of a head in pairs, otherwise 0 */
-  bool turned;           /* the folder stores the matrix as (in, out) */
+  bool transposed;       /* the folder stores the matrix as (in, out) */
   float offset;          /* added to every value of a norm */
 } origin;
 
@@ -93,15 +93,15 @@ static rf_status add_part(rf_gguf_source *s, const rf_gguf_facts *facts, const r
     rf_param slice = rf_param_slice(param, e);
     from.name = rf_param_name(&s->model, &slice, prefixed);
     int64_t rows = slice.rank == 2 ? slice.shape[0] : 1, columns = from.name.columns[i];
-    shape[0] = from.name.turned ? columns : rows;
-    shape[1] = from.name.turned ? rows : columns;
+    shape[0] = from.name.transposed ? columns : rows;
+    shape[1] = from.name.transposed ? rows : columns;
     RF_TRY(find_part(s, &slice, &from.name, i, shape, &from.stored[e], error));
   }
-  from.turned = row->turned && !from.name.turned;
+  from.transposed = row->transposed && !from.name.transposed;
   from.offset = row->norm ? (float)facts->norm_offset : 0;
   from.moved = facts->interleaved && row->permuted >> i & 1 ? facts->key_length : 0;
-  from.rows = param->rank == 1 ? from.name.columns[i] : shape[from.turned];
-  from.columns = param->rank == 1 ? 1 : shape[!from.turned];
+  from.rows = param->rank == 1 ? from.name.columns[i] : shape[from.transposed];
+  from.columns = param->rank == 1 ? 1 : shape[!from.transposed];
   char *text = hole ? rf_pool_format(s->pool, "%.*s%d%s", (int)(hole - row->part[i]), row->part[i],
                                      param->layer, hole + 2)
                     : rf_pool_format(s->pool, "%s", row->part[i]);
@@ -224,7 +224,7 @@ static rf_status read_folder(const rf_gguf_source *s, const origin *o, int64_t f
       rf_rope scaled = rf_model_rope(&s->model, 0), plain = scaled;
       plain.scaling = RF_ROPE_PLAIN;
       *out = (float)(rf_rope_frequency(&plain, row) / rf_rope_frequency(&scaled, row));
-    } else if (o->turned) {
+    } else if (o->transposed) {
       n = 1;
       RF_TRY(rf_stored_read(stored, column * o->rows + row, 1, out, error));
     } else if (o->columns == 1 && !o->moved && o->name.order[0] == RF_NAME_PLAIN) { /* a vector, unchanged */

@@ -10,7 +10,7 @@
 #include "model/names.h"
 #include "model/name_pattern.h"
 
-enum { TARGETS_MOST = 64, TEXT_MOST = 1024 };
+enum { TARGETS_MAX = 64, TEXT_MAX = 1024 };
 
 /* `columns` says which columns of a fused weight a site covers. Letter Q stands for N*H columns, K
  * and V for K*H columns each, G (gate) and U (up) for F columns each, and '*' for all columns. */
@@ -267,7 +267,7 @@ static rf_status set_number(rf_lora *lora, int key, const char *value, rf_error 
 }
 
 static rf_status add_target(target *targets, int *count, const char *text, rf_error *error) {
-  if (*count == TARGETS_MOST) return bad_option("targets", "at most 64 targets", text, error);
+  if (*count == TARGETS_MAX) return bad_option("targets", "at most 64 targets", text, error);
   if (!*text) return bad_option("targets", "a word between two commas", text, error);
   targets[*count] = (target){.text = text};
   if (*text == '~' && !(targets[*count].pattern = rf_name_pattern_new(text + 1)))
@@ -278,8 +278,8 @@ static rf_status add_target(target *targets, int *count, const char *text, rf_er
 
 rf_status rf_lora_parse(const char *text, const rf_model *model, rf_lora *lora, rf_error *error) {
   rf_status status = RAFTER_OK;
-  target targets[TARGETS_MOST];
-  char copy[TEXT_MOST];
+  target targets[TARGETS_MAX];
+  char copy[TEXT_MAX];
   int count = 0, key = -1;
   memset(lora, 0, sizeof *lora);
   lora->rank = 16;

@@ -28,7 +28,7 @@ typedef enum rf_family {
   RF_FAMILY_PALM,
   RF_FAMILIES
 } rf_family;
-enum { RF_EXPERTS_USED_MOST = 64 };
+enum { RF_EXPERTS_USED_MAX = 64 };
 typedef enum rf_norm_kind { RF_NORM_LAYERNORM, RF_NORM_RMSNORM } rf_norm_kind;
 /* SWIGLU and GEGLU have a gate and an up matrix. */
 typedef enum rf_mlp_kind { RF_MLP_GELU, RF_MLP_GELU_ERF, RF_MLP_SWIGLU, RF_MLP_GEGLU } rf_mlp_kind;
@@ -45,7 +45,7 @@ typedef enum rf_rope_scaling {
   RF_ROPE_YARN,
   RF_ROPE_DYNAMIC
 } rf_rope_scaling;
-enum { RF_ROPE_TABLE_MOST = 512, RF_LAYERS_MOST = 4096 };
+enum { RF_ROPE_TABLE_MAX = 512, RF_LAYERS_MAX = 4096 };
 typedef struct rf_rope {
   float theta;
   int32_t dim; /* even, at most H; the other elements of a head are not rotated */
@@ -122,7 +122,7 @@ typedef struct rf_model {
   /* theta of windowed layers, whose rotary positions are then not scaled; 0: they use `rope` */
   float local_theta;
   int32_t rope_divisors; /* rope.scaling TABLE: number of divisors, one for each pair */
-  float rope_divisor[RF_ROPE_TABLE_MOST];
+  float rope_divisor[RF_ROPE_TABLE_MAX];
   bool qkv_bias;  /* only q, k and v have biases (qwen2) */
   bool attn_bias; /* attention's linear layers have biases ("attention_bias") */
   bool mlp_bias;  /* the plain MLP has biases */
@@ -144,7 +144,7 @@ typedef struct rf_model {
   int64_t window;        /* number of keys that a windowed layer attends to; 0: no layer is windowed */
   int32_t window_period; /* every window_period-th layer attends to all keys (gemma2: 2); 0: none */
   bool window_listed;    /* window_full replaces the period; its bit i is 1 if layer i has full attention */
-  uint8_t window_full[RF_LAYERS_MOST / 8];
+  uint8_t window_full[RF_LAYERS_MAX / 8];
   float dropout;          /* the model's default dropout of block outputs */
   int32_t bos_id, eos_id; /* -1: none */
   /* Name of the initialiser: "gpt2" (normal 0.02, projections / sqrt(2L)), "flax" (lecun normal),

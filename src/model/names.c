@@ -183,7 +183,7 @@ rf_name rf_param_name(const rf_model *model, const rf_param *param, bool prefixe
   name.columns[0] = param->shape[param->rank - 1];
   for (int i = 0; i < NAMES[model->family].count && rf_model_is_hugging_face(model); ++i) {
     if (strcmp(row[i].row, kind) != 0) continue;
-    name.turned = row[i].form & TRANSPOSED;
+    name.transposed = row[i].form & TRANSPOSED;
     name.head_dim = model->head_dim;
     if (row[i].form & BY_HEAD) name.order[0] = RF_NAME_BY_HEAD;
     for (name.count = 0; name.count < RF_NAME_PARTS && row[i].part[name.count]; ++name.count) {

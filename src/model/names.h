@@ -16,7 +16,7 @@ typedef struct rf_name {
   int count;
   char part[RF_NAME_PARTS][128];
   int64_t columns[RF_NAME_PARTS]; /* columns of each tensor; their sum is the parameter's width */
-  bool turned;                    /* the file stores (out, in), the parameter is (in, out) */
+  bool transposed;                /* the file stores (out, in), the parameter is (in, out) */
   rf_name_order order[RF_NAME_PARTS];
   int64_t head_dim; /* H */
   float offset;     /* value in the file minus value of the parameter */

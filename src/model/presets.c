@@ -198,7 +198,7 @@ rf_status rf_model_check(const rf_model *model, const char *where, rf_error *err
     const char *name;
     int64_t value, most;
   } field[] = {
-      {"layers", model->layers, RF_LAYERS_MOST},
+      {"layers", model->layers, RF_LAYERS_MAX},
       {"width", model->width, 1 << 18},
       {"heads", model->heads, 4096},
       {"kv_heads", model->kv_heads, 4096},
@@ -220,11 +220,12 @@ rf_status rf_model_check(const rf_model *model, const char *where, rf_error *err
     return RF_FAIL(error, RAFTER_INVALID, NULL,
                    "%s: heads * head_dim is out of range (expected at most %d, got %lld)", where, 1 << 20,
                    (long long)(model->heads * model->head_dim));
-  int64_t turned = model->rope.dim ? model->rope.dim : model->kv_rank ? model->rope_dim : model->head_dim;
-  if (model->position == RF_POSITION_ROPE && (turned % 2 != 0 || turned < 2 || turned > model->head_dim))
+  int64_t transposed = model->rope.dim ? model->rope.dim : model->kv_rank ? model->rope_dim : model->head_dim;
+  if (model->position == RF_POSITION_ROPE &&
+      (transposed % 2 != 0 || transposed < 2 || transposed > model->head_dim))
     return RF_FAIL(error, RAFTER_INVALID, NULL,
                    "%s: rotary positions rotate pairs (expected an even count up to head_dim %lld, got %lld)",
-                   where, (long long)model->head_dim, (long long)turned);
+                   where, (long long)model->head_dim, (long long)transposed);
   if (model->window < 0 || model->window > 1 << 24)
     return RF_FAIL(error, RAFTER_INVALID, NULL, "%s: window is out of range (expected 0 to %d, got %lld)",
                    where, 1 << 24, (long long)model->window);
@@ -232,25 +233,25 @@ rf_status rf_model_check(const rf_model *model, const char *where, rf_error *err
     return RF_FAIL(error, RAFTER_INVALID, NULL, "%s: rope theta is out of range (expected above 0, got %g)",
                    where, (double)model->rope.theta);
   if (model->experts < 0 || model->experts > 1024 || model->experts_used < (model->experts > 0) ||
-      model->experts_used > RF_EXPERTS_USED_MOST || model->experts_used > model->experts)
+      model->experts_used > RF_EXPERTS_USED_MAX || model->experts_used > model->experts)
     return RF_FAIL(error, RAFTER_INVALID, NULL,
                    "%s: experts are out of range (expected up to 1024, of which a token uses 1 to %d, got "
                    "%lld and %lld)",
-                   where, RF_EXPERTS_USED_MOST, (long long)model->experts, (long long)model->experts_used);
+                   where, RF_EXPERTS_USED_MAX, (long long)model->experts, (long long)model->experts_used);
   if (model->experts > 0 && (model->bias || model->mlp_bias || !rf_mlp_gated(model->mlp)))
     return RF_FAIL(error, RAFTER_INVALID, NULL, "%s: experts with biases or without a gate are not supported",
                    where);
   RF_TRY(check_experts(model, where, error));
   RF_TRY(check_latent(model, where, error));
   bool table = model->rope.scaling == RF_ROPE_TABLE;
-  for (int i = 0; table && i < model->rope_divisors && i < RF_ROPE_TABLE_MOST; ++i)
+  for (int i = 0; table && i < model->rope_divisors && i < RF_ROPE_TABLE_MAX; ++i)
     table = model->rope_divisor[i] > 0 && isfinite(model->rope_divisor[i]);
   if (model->rope.scaling == RF_ROPE_TABLE &&
-      (!table || model->rope_divisors != turned / 2 || turned / 2 > RF_ROPE_TABLE_MOST))
+      (!table || model->rope_divisors != transposed / 2 || transposed / 2 > RF_ROPE_TABLE_MAX))
     return RF_FAIL(
         error, RAFTER_INVALID, NULL,
         "%s: the table of rotary factors does not fit (expected %lld numbers above 0, at most %d, got %d)",
-        where, (long long)(turned / 2), RF_ROPE_TABLE_MOST, model->rope_divisors);
+        where, (long long)(transposed / 2), RF_ROPE_TABLE_MAX, model->rope_divisors);
   if (!(model->norm_eps >= 0 && model->norm_eps < 1))
     return RF_FAIL(error, RAFTER_INVALID, NULL, "%s: norm_eps is out of range (expected 0 to 1, got %g)",
                    where, (double)model->norm_eps);

@@ -16,7 +16,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-enum { PATH_BYTES = 4400, HASH_TEXT = 33, DONE_MOST = 1 << 20 };
+enum { PATH_BYTES = 4400, HASH_TEXT = 33, DONE_MAX = 1 << 20 };
 
 static bool has_file(const char *folder, const char *name) {
   char path[PATH_BYTES + 300];
@@ -137,7 +137,7 @@ static rf_status check_files(const char *folder, bool resumes, rf_error *error) 
   char path[PATH_BYTES + 300], *text = NULL, *rest = NULL;
   size_t bytes = 0;
   snprintf(path, sizeof path, "%s/DONE", folder);
-  RF_TRY(rf_file_read(path, DONE_MOST, &text, &bytes, error));
+  RF_TRY(rf_file_read(path, DONE_MAX, &text, &bytes, error));
   for (char *line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest))
     RF_GO(check_line(folder, line, resumes, error));
 done:

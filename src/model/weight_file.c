@@ -95,7 +95,7 @@ static rf_name gguf_name(const rf_weight_file *file, const rf_model *model, cons
     snprintf(name.part[0], sizeof name.part[0], "%s", param->name);
     return name;
   }
-  name.turned = row->turned;
+  name.transposed = row->transposed;
   name.offset = row->norm ? (float)file->facts.norm_offset : 0;
   for (name.count = 0; name.count < RF_GGUF_PARTS && row->part[name.count]; ++name.count) {
     const char *pattern = row->part[name.count], *layer = strstr(pattern, "%d");
@@ -192,10 +192,10 @@ static rf_status rope_of_table(const rf_weight_file *file, rf_model *model, rf_e
   int64_t pairs = model->rope.dim / 2;
   double linear = plain.scaling == RF_ROPE_LINEAR ? (double)plain.factor : 1;
   if (!rf_weight_file_find(file, "rope_freqs.weight", &part) || part.rank != 1 || part.shape[0] != pairs ||
-      pairs < 1 || pairs > RF_ROPE_TABLE_MOST)
+      pairs < 1 || pairs > RF_ROPE_TABLE_MAX)
     return RF_FAIL(error, RAFTER_FAILED, NULL,
                    "%s: tensor \"rope_freqs.weight\" has the wrong shape (expected %lld numbers, at most %d)",
-                   rf_weight_file_path(file), (long long)pairs, RF_ROPE_TABLE_MOST);
+                   rf_weight_file_path(file), (long long)pairs, RF_ROPE_TABLE_MAX);
   RF_TRY(rf_weight_part_read(&part, 0, pairs, model->rope_divisor, error));
   plain.scaling = RF_ROPE_PLAIN;
   if (linear == 1 && is_llama3(&plain, model->rope_divisor, pairs, &llama3)) {
@@ -279,10 +279,10 @@ static rf_status model_from(const rf_weight_file *file, rf_model *model, rf_erro
 }
 
 /* Takes BOS and EOS from the tokenizer if their ids are in the vocabulary. */
-static rf_status marks_from(const rf_weight_file *file, rf_model *model, rf_error *error) {
+static rf_status special_from(const rf_weight_file *file, rf_model *model, rf_error *error) {
   if (!file->gguf) return model->bos_id = 1, model->eos_id = 2, RAFTER_OK;
   rf_gguf_vocab vocab;
-  RF_TRY(rf_gguf_vocab_marks(file->gguf, &vocab, error));
+  RF_TRY(rf_gguf_vocab_special(file->gguf, &vocab, error));
   model->bos_id = vocab.bos < model->vocab ? vocab.bos : -1;
   model->eos_id = vocab.eos < model->vocab ? vocab.eos : -1;
   return RAFTER_OK;
@@ -293,7 +293,7 @@ rf_status rf_model_file_read(const char *path, rf_model *model, rf_error *error)
   rf_weight_file *file = NULL;
   RF_TRY(rf_weight_file_open(path, &file, error));
   RF_GO(model_from(file, model, error));
-  RF_GO(marks_from(file, model, error));
+  RF_GO(special_from(file, model, error));
   const char *slash = strrchr(path, '/');
   snprintf(model->name, sizeof model->name, "%.95s",
            *file->facts.name ? file->facts.name

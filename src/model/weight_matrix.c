@@ -9,7 +9,7 @@
 /* ---- from a file ----------------------------------------------------------------------------- */
 
 /* Whether the weights of one output are contiguous in the file. */
-static bool rows_are_outputs(const rf_weight_matrix *m) { return m->outputs_first != m->name->turned; }
+static bool rows_are_outputs(const rf_weight_matrix *m) { return m->outputs_first != m->name->transposed; }
 
 /* Finds the file's tensor that holds an output, and the output's column in that tensor. */
 static int locate_output(const rf_weight_matrix *m, int64_t output, int64_t *column) {
@@ -159,10 +159,10 @@ rf_status rf_weight_types_read(const char *path, const rf_model *model, rf_weigh
   if (as == RF_WEIGHTS_FILE && !rf_text_ends_with(path, ".gguf")) return RAFTER_OK;
   rf_pool *pool = rf_pool_new();
   rf_params params = rf_model_params(model, pool);
-  if (params.count > RF_WEIGHT_TYPES_MOST) {
+  if (params.count > RF_WEIGHT_TYPES_MAX) {
     status = RF_FAIL(error, RAFTER_FAILED, "omit --weights",
                      "%s has too many parameters for individual types (expected at most %d, got %d)",
-                     model->name, RF_WEIGHT_TYPES_MOST, params.count);
+                     model->name, RF_WEIGHT_TYPES_MAX, params.count);
     goto done;
   }
   if (as == RF_WEIGHTS_FILE) {

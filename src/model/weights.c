@@ -9,9 +9,9 @@
 
 #include "model/weight_file.h"
 
-/* A transposition takes TURN_LEAST to TURN_MOST rows and TILE columns at a time. TILE values fill a
+/* A transposition takes TURN_MIN to TURN_MAX rows and TILE columns at a time. TILE values fill a
  * cache line. */
-enum { BLOCK_VALUES = RF_WEIGHTS_CHUNK, TURN_LEAST = 16, TURN_MOST = 256, TILE = 16 };
+enum { BLOCK_VALUES = RF_WEIGHTS_CHUNK, TURN_MIN = 16, TURN_MAX = 256, TILE = 16 };
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
@@ -50,7 +50,7 @@ static rf_status find_parts(const rf_weight_file *file, const rf_model *model, c
                      rf_weight_file_count(file));
     take_slice(param, &part[i]);
     int64_t shape[2] = {rf_param_height(param), name->columns[i]};
-    if (name->turned) {
+    if (name->transposed) {
       shape[0] = name->columns[i];
       shape[1] = rf_param_height(param);
     }
@@ -119,7 +119,7 @@ static rf_status read_transposed(const block *b, int i, float *out, rf_error *er
   int failed = 0;
 #pragma omp parallel for schedule(dynamic, 4)
   for (int64_t c0 = 0; c0 < b->name->columns[i]; c0 += TILE) {
-    float strip[TILE][TURN_MOST];
+    float strip[TILE][TURN_MAX];
     int64_t count = b->name->columns[i] - c0 < TILE ? b->name->columns[i] - c0 : TILE;
     rf_error mine;
     for (int64_t c = 0; c < count; ++c) {
@@ -140,7 +140,7 @@ static rf_status read_transposed(const block *b, int i, float *out, rf_error *er
 static rf_status read_rows(const block *b, float *out, rf_error *error) {
   const rf_name *name = b->name;
   for (int i = 0; i < name->count; out += name->columns[i++]) {
-    if (name->turned) {
+    if (name->transposed) {
       RF_TRY(read_transposed(b, i, out, error));
       continue;
     }
@@ -158,11 +158,11 @@ static rf_status read_rows(const block *b, float *out, rf_error *error) {
 }
 
 static bool is_plain(const rf_name *name) {
-  return name->count == 1 && !name->turned && name->order[0] == RF_NAME_PLAIN;
+  return name->count == 1 && !name->transposed && name->order[0] == RF_NAME_PLAIN;
 }
 static int64_t rows_at_once(const rf_param *param) {
   int64_t rows = BLOCK_VALUES * 4 / rf_param_width(param);
-  return rows < TURN_LEAST ? TURN_LEAST : rows > TURN_MOST ? TURN_MOST : rows;
+  return rows < TURN_MIN ? TURN_MIN : rows > TURN_MAX ? TURN_MAX : rows;
 }
 
 static rf_status read_param(const rf_name *name, const rf_weight_part *part, int index, const rf_param *param,

@@ -31,10 +31,10 @@ rf_status rf_weights_initialise(const rf_param *param, uint64_t seed, const rf_p
                                 rf_error *error);
 
 /* Storage type (a number of quant.h) of each parameter's tensors in a file, in table order. */
-enum { RF_WEIGHT_TYPES_MOST = 8192, RF_WEIGHT_NO_PART = 0xff, RF_WEIGHT_AS_DTYPE = 0xfe };
+enum { RF_WEIGHT_TYPES_MAX = 8192, RF_WEIGHT_NO_PART = 0xff, RF_WEIGHT_AS_DTYPE = 0xfe };
 typedef struct rf_weight_types {
   int count; /* number of parameters; 0: all matrices have the plan's dtype */
-  uint8_t at[RF_WEIGHT_TYPES_MOST][RF_NAME_PARTS];
+  uint8_t at[RF_WEIGHT_TYPES_MAX][RF_NAME_PARTS];
 } rf_weight_types;
 /* Storage types of matrices. Some types store groups of values. If the group size of a type does
  * not divide the length of a matrix's rows, the matrix gets the fallback of the type. */

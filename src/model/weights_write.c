@@ -11,15 +11,15 @@
 #include "model/names.h"
 #include "formats/safetensors.h"
 
-/* TURN_LEAST is how many columns are transposed at a time. This many values fill one cache line. */
-enum { BLOCK_VALUES = RF_WEIGHTS_CHUNK, TURN_LEAST = 16 };
+/* TURN_MIN is how many columns are transposed at a time. This many values fill one cache line. */
+enum { BLOCK_VALUES = RF_WEIGHTS_CHUNK, TURN_MIN = 16 };
 
 /* Number of values in the buffer that write_part needs. */
 static int64_t writer_values(const rf_params *params) {
   int64_t most = BLOCK_VALUES;
   for (int i = 0; i < params->count; ++i) {
-    int64_t turned = rf_param_height(&params->at[i]) * TURN_LEAST, columns = rf_param_width(&params->at[i]);
-    if (turned > most) most = turned;
+    int64_t transposed = rf_param_height(&params->at[i]) * TURN_MIN, columns = rf_param_width(&params->at[i]);
+    if (transposed > most) most = transposed;
     if (columns > most) most = columns;
   }
   return most;
@@ -68,8 +68,8 @@ static void list_pieces(rf_weights_writer *w, const rf_model *model, const rf_pa
       for (int j = 0; j < p->name.count; ++j) {
         rf_stored *tensor = &w->stored[w->stored_count++];
         *tensor = (rf_stored){.name = p->name.part[j], .dtype = form->dtype, .rank = p->slice.rank};
-        if (p->slice.rank == 2) tensor->shape[p->name.turned] = rf_param_height(&p->slice);
-        tensor->shape[p->slice.rank == 2 ? !p->name.turned : 0] = p->name.columns[j];
+        if (p->slice.rank == 2) tensor->shape[p->name.transposed] = rf_param_height(&p->slice);
+        tensor->shape[p->slice.rank == 2 ? !p->name.transposed : 0] = p->name.columns[j];
       }
     }
   w->files++;
@@ -107,7 +107,7 @@ static int64_t own_column(const rf_name *name, int64_t f) {
 static rf_status write_by_head(const rf_weights_writer *w, const piece *p, rf_weights_source source,
                                void *context, rf_error *error) {
   int64_t all = rf_param_width(&p->slice), height = rf_param_height(&p->slice);
-  for (int64_t f = 0, run = p->name.turned ? 1 : p->name.head_dim; f < all; f += run) {
+  for (int64_t f = 0, run = p->name.transposed ? 1 : p->name.head_dim; f < all; f += run) {
     for (int64_t r = 0; r < height; ++r)
       RF_TRY(source(context, p->param, r * all + own_column(&p->name, f), run, w->block + r * run, error));
     RF_TRY(rf_tensor_writer_put(w->out, w->block, height * run, error));
@@ -121,7 +121,7 @@ static rf_status write_part(const rf_weights_writer *w, const piece *p, int64_t 
                             rf_weights_source source, void *context, rf_error *error) {
   const rf_param *param = &p->slice;
   int64_t all = rf_param_width(param), height = rf_param_height(param), before = param->expert * param->count;
-  if (!p->name.turned && columns == all) {
+  if (!p->name.transposed && columns == all) {
     for (int64_t first = 0, count; first < param->count; first += count) {
       count = param->count - first < BLOCK_VALUES ? param->count - first : BLOCK_VALUES;
       RF_TRY(source(context, p->param, before + first, count, w->block, error));
@@ -129,7 +129,7 @@ static rf_status write_part(const rf_weights_writer *w, const piece *p, int64_t 
     }
     return RAFTER_OK;
   }
-  if (!p->name.turned) {
+  if (!p->name.transposed) {
     for (int64_t r = 0; r < height; ++r) {
       RF_TRY(source(context, p->param, before + r * all + column, columns, w->block, error));
       RF_TRY(rf_tensor_writer_put(w->out, w->block, columns, error));
@@ -137,9 +137,9 @@ static rf_status write_part(const rf_weights_writer *w, const piece *p, int64_t 
     return RAFTER_OK;
   }
   for (int64_t c = 0, width; c < columns; c += width) {
-    width = columns - c < TURN_LEAST ? columns - c : TURN_LEAST;
+    width = columns - c < TURN_MIN ? columns - c : TURN_MIN;
     for (int64_t r = 0; r < height; ++r) {
-      float strip[TURN_LEAST];
+      float strip[TURN_MIN];
       RF_TRY(source(context, p->param, before + r * all + column + c, width, strip, error));
       for (int64_t i = 0; i < width; ++i) w->block[i * height + r] = strip[i];
     }

@@ -28,7 +28,7 @@ static void choose_few(const rf_plan *plan, const rf_op *op, rf_plan_op *p) {
   const rf_graph *graph = plan->graph;
   const rf_plan_options *o = &plan->options;
   if (o->build.job == RF_JOB_TRAIN || !op->input_count || op->input[0] < 0) return;
-  int64_t rows = graph->tensor[op->input[0]].shape[0], one = rf_rows_of_walk(graph, rows, 1);
+  int64_t rows = graph->tensor[op->input[0]].shape[0], one = rf_rows_of_pass(graph, rows, 1);
   const rf_kernel *few = rf_kernel_choose_for(o->backend, o->isa, graph, op, one);
   if (one == rows || few == p->kernel) return;
   p->few = few;

@@ -11,9 +11,9 @@
 /* ---- the search ------------------------------------------------------------------------------ */
 
 enum {
-  MOST_TRIED = 1024, /* results that a search stores */
-  MOST_MESHES = 256, /* meshes that a search stores */
-  AUTO_OPS = 12000   /* limit of the sum of ops over all searches with remat=auto on several chips */
+  MAX_TRIED = 1024, /* results that a search stores */
+  MAX_MESHES = 256, /* meshes that a search stores */
+  AUTO_OPS = 12000  /* limit of the sum of ops over all searches with remat=auto on several chips */
 };
 /* A mesh that was tried. `seconds` is the time with the fewest microbatches and no recomputation,
  * which is close to the best time on this mesh. */
@@ -31,9 +31,9 @@ typedef struct fitter {
       *least;          /* the smallest plan that does not fit */
   double best_seconds; /* of the whole job */
   int64_t least_bytes;
-  mesh_seen seen[MOST_MESHES];
+  mesh_seen seen[MAX_MESHES];
   int meshes, autos; /* autos: number of remat=auto searches on several chips */
-  rf_fit_row row[MOST_TRIED];
+  rf_fit_row row[MAX_TRIED];
   int rows;
 } fitter;
 
@@ -51,7 +51,7 @@ static rf_fit_row row_of(const rf_plan *plan) {
 
 /* Takes ownership of a plan: stores the best plan so far and frees any other. */
 static void keep(fitter *f, rf_plan *plan, const rf_fit_row *row) {
-  if (f->rows < MOST_TRIED) f->row[f->rows++] = *row;
+  if (f->rows < MAX_TRIED) f->row[f->rows++] = *row;
   rf_plan **slot = row->fits ? &f->best : &f->least;
   bool better = !*slot || (row->fits ? row->seconds < f->best_seconds : row->peak_bytes < f->least_bytes);
   if (!better) {
@@ -81,7 +81,7 @@ static rf_status plan_one(fitter *f, const rf_plan_options *options, rf_fit_row 
   row->fits = row->fits && cost->bytes <= f->room;
   row->peak_bytes = cost->bytes;
   row->seconds = cost->seconds;
-  *persistent += cost->beside;
+  *persistent += cost->kept_elsewhere;
   keep(f, plan, row);
   return RAFTER_OK;
 }
@@ -89,9 +89,9 @@ static rf_status plan_one(fitter *f, const rf_plan_options *options, rf_fit_row 
 typedef struct setting {
   rf_dtype dtype;
   int64_t microbatch;
-  double seconds;  /* time without recomputation, which is a lower bound */
-  int64_t beside;  /* bytes that other phases keep in memory */
-  bool worth_auto; /* the setting does not fit, but may fit with recomputation */
+  double seconds;         /* time without recomputation, which is a lower bound */
+  int64_t kept_elsewhere; /* bytes that other phases keep in memory */
+  bool worth_auto;        /* the setting does not fit, but may fit with recomputation */
 } setting;
 
 /* Only the eight largest divisors of the batch are tried as microbatches. */
@@ -139,8 +139,8 @@ static rf_status try_setting(fitter *f, const rf_plan_options *from, setting *s,
   rf_fit_cost cost;
   int64_t batch = options.build.microbatch * options.build.accumulate, persistent = 0;
   if (made) *made = (rf_fit_row){0};
-  if (f->room <= s->beside) return RAFTER_OK; /* other phases leave no room */
-  options.taken_bytes = s->beside;
+  if (f->room <= s->kept_elsewhere) return RAFTER_OK; /* other phases leave no room */
+  options.taken_bytes = s->kept_elsewhere;
   options.remat = remat;
   options.build.dtype = s->dtype;
   options.build.microbatch = s->microbatch;
@@ -149,7 +149,7 @@ static rf_status try_setting(fitter *f, const rf_plan_options *from, setting *s,
   if (made) *made = row;
   if (remat != from->remat && remat != RF_REMAT_NONE) return RAFTER_OK;
   s->seconds = row.seconds;
-  s->beside = cost.beside;
+  s->kept_elsewhere = cost.kept_elsewhere;
   s->worth_auto = row.peak_bytes > f->room && persistent < f->room;
   return RAFTER_OK;
 }
@@ -225,9 +225,9 @@ static int frontier(fitter *f, rf_fit_row *out) {
 
 /* ---- meshes ---------------------------------------------------------------------------------- */
 
-enum { MOST_TENSOR = 64, NODE = 16, CLIMBS = 4, REFINED = 3 };
+enum { MAX_TENSOR = 64, NODE = 16, CLIMBS = 4, REFINED = 3 };
 typedef struct mesh_list {
-  rf_mesh mesh[MOST_MESHES];
+  rf_mesh mesh[MAX_MESHES];
   int count;
 } mesh_list;
 
@@ -242,7 +242,7 @@ static void add_mesh(mesh_list *list, const rf_mesh *from, const int64_t of[RF_A
   mesh.zero = cuts || (copies && from->zero < 3) ? from->zero : 0;
   for (int i = 0; i < list->count; i++)
     if (!memcmp(&list->mesh[i], &mesh, sizeof mesh)) return;
-  if (list->count < MOST_MESHES) list->mesh[list->count++] = mesh;
+  if (list->count < MAX_MESHES) list->mesh[list->count++] = mesh;
 }
 
 /* For each extent of the tensor axis, lists three meshes. The other chips share one copy of the
@@ -250,7 +250,7 @@ static void add_mesh(mesh_list *list, const rf_mesh *from, const int64_t of[RF_A
  * meshes shard experts, rows or sequences over as many of these chips as possible. */
 static void list_meshes(const rf_model *model, const rf_mesh *from, int64_t microbatch, mesh_list *list) {
   int64_t slices = rf_mesh_extent(from, RF_AXIS_SLICE), chips = rf_mesh_chips(from) / slices;
-  for (int64_t tensor = 1; tensor <= MOST_TENSOR && tensor <= chips && chips % tensor == 0; tensor *= 2) {
+  for (int64_t tensor = 1; tensor <= MAX_TENSOR && tensor <= chips && chips % tensor == 0; tensor *= 2) {
     int64_t rest = chips / tensor,
             rows = rf_common_divisor(rest, microbatch % slices ? 1 : microbatch / slices);
     int64_t experts = model->experts > 0 ? rf_common_divisor(rest, model->experts) : 1;
@@ -300,7 +300,7 @@ static int fill_stages(const rf_mesh *mesh, int64_t batch, int accumulate) {
 static void note_mesh(fitter *f, const mesh_seen *mesh) {
   int at = 0;
   while (at < f->meshes && memcmp(&f->seen[at].mesh, &mesh->mesh, sizeof mesh->mesh)) at++;
-  if (at == MOST_MESHES) return;
+  if (at == MAX_MESHES) return;
   if (at == f->meshes) f->seen[f->meshes++] = *mesh;
   else if (mesh->seconds < f->seen[at].seconds) f->seen[at].seconds = mesh->seconds;
 }
@@ -312,21 +312,21 @@ static rf_status try_mesh(fitter *f, const rf_mesh *mesh, rf_fit_vary vary, int 
   int64_t batch = f->from.build.microbatch * f->from.build.accumulate;
   int count = vary.remat ? 4 : 1;
   if (vary.microbatch) accumulate = fill_stages(mesh, batch, accumulate);
-  int64_t beside = 0;
-  for (int i = 0; i < count && beside < f->room; i++) {
+  int64_t kept_elsewhere = 0;
+  for (int i = 0; i < count && kept_elsewhere < f->room; i++) {
     rf_plan_options options = f->from;
     rf_fit_row row;
     rf_fit_cost cost;
     int64_t persistent = 0;
     options.build.mesh = *mesh;
-    options.taken_bytes = beside;
+    options.taken_bytes = kept_elsewhere;
     options.build.microbatch = batch / accumulate;
     options.build.accumulate = accumulate;
     if (vary.dtype) options.build.dtype = RF_BF16;
     if (vary.remat) options.remat = policies[i];
     double before = f->best ? f->best_seconds : HUGE_VAL;
     RF_TRY(plan_one(f, &options, &row, &cost, &persistent, error));
-    beside = cost.beside;
+    kept_elsewhere = cost.kept_elsewhere;
     if (i == 0) note_mesh(f, &(mesh_seen){*mesh, row.seconds, persistent < f->room});
     if (row.fits || row.seconds >= before) break;
   }

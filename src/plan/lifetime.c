@@ -22,15 +22,15 @@ typedef struct life {
       in_micro;    /* the micro section uses the tensor */
 } life;
 
-typedef struct walk {
+typedef struct pass {
   rf_flow *flow;
   life *life;
   int begin[RF_SECTIONS + 1]; /* first op of each section; the last entry is the number of ops */
   int op;
   bool in_micro;
-} walk;
+} pass;
 
-static inline void touch(walk *w, int t, bool reads, bool writes) {
+static inline void touch(pass *w, int t, bool reads, bool writes) {
   rf_plan_tensor *p = &w->flow->at[t];
   if (p->first == INT32_MAX) p->first = w->op;
   p->last = w->op;
@@ -41,7 +41,7 @@ static inline void touch(walk *w, int t, bool reads, bool writes) {
   if (writes) l->written = true;
 }
 
-static void touch_op(walk *w) {
+static void touch_op(pass *w) {
   const rf_flow_op *op = &w->flow->op[w->op];
   w->in_micro = op->section == RF_SECTION_MICRO;
   for (int i = 0; i < op->inputs; i++)
@@ -54,7 +54,7 @@ static void touch_op(walk *w) {
 /* Extends a lifetime beyond the uses of the tensor. Inputs live from the start of their section.
  * Outputs live to the end of the step. Tensors that one microbatch passes to the next live for the
  * whole micro section. */
-static void extend(walk *w, int t) {
+static void extend(pass *w, int t) {
   const rf_flow *flow = w->flow;
   const rf_flow_tensor *tensor = &flow->tensor[t];
   rf_plan_tensor *p = &flow->at[t];
@@ -98,7 +98,7 @@ static void share(rf_flow *flow, int i) {
 
 void rf_flow_lifetimes(rf_flow *flow) {
   rf_pool *scratch = rf_pool_new();
-  walk w = {.flow = flow, .life = rf_pool_alloc(scratch, ((size_t)flow->tensors + 1) * sizeof(life))};
+  pass w = {.flow = flow, .life = rf_pool_alloc(scratch, ((size_t)flow->tensors + 1) * sizeof(life))};
   for (int s = 0, i = 0; s <= RF_SECTIONS; s++) {
     while (i < flow->ops && flow->op[i].section < s) i++;
     w.begin[s] = i;

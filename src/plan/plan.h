@@ -205,9 +205,9 @@ typedef struct rf_fit_found {
 } rf_fit_found;
 /* Cost of a job with several phases. The plan is one of the phases. */
 typedef struct rf_fit_cost {
-  int64_t bytes,  /* memory of the phase that needs the most */
-      beside;     /* bytes that other phases keep while the plan runs */
-  double seconds; /* of all phases */
+  int64_t bytes,      /* memory of the phase that needs the most */
+      kept_elsewhere; /* bytes that other phases keep while the plan runs */
+  double seconds;     /* of all phases */
 } rf_fit_cost;
 /* Computes the cost of the whole job for one plan of the search. RAFTER_INVALID: another phase
  * cannot use these settings. */
@@ -289,21 +289,21 @@ typedef struct rf_extent {
   int64_t rows, context; /* context: number of keys up to the last row, inclusive */
 } rf_extent;
 /* Work of an op in a forward pass over `parts` sequences that fill all rows of the plan. */
-rf_work rf_plan_walk_work(const rf_plan *plan, int op, const rf_extent *part, int parts);
+rf_work rf_plan_pass_work(const rf_plan *plan, int op, const rf_extent *part, int parts);
 /* Predicted seconds of a forward pass of a prefill or decode plan over `parts` sequences, with one
  * row of logits for each sequence. The plan's own step_seconds assumes full rows and contexts. */
-double rf_plan_walk_seconds(const rf_plan *plan, const rf_extent *part, int parts);
+double rf_plan_pass_seconds(const rf_plan *plan, const rf_extent *part, int parts);
 /* For `times` equal forward passes, adds each op's predicted time to `seconds`, and the op's lower
  * bound (rf_plan_limit) to `limit`. Both arrays have op_count entries. RAFTER_FAILED: no memory. */
-rf_status rf_plan_walk_ops(const rf_plan *plan, const rf_extent *part, int parts, double times,
+rf_status rf_plan_pass_ops(const rf_plan *plan, const rf_extent *part, int parts, double times,
                            double *seconds, double *limit, rf_error *error);
-/* Like rf_plan_walk_seconds, for many forward passes of one plan. The plan must outlive the prices.
- * rf_walk_prices_open returns NULL if memory runs out. rf_walk_prices_close accepts NULL.
- * rf_walk_price adds time and work of the pass to `sum` (may be NULL). */
-typedef struct rf_walk_prices rf_walk_prices;
-rf_walk_prices *rf_walk_prices_open(const rf_plan *plan);
-double rf_walk_price(rf_walk_prices *prices, const rf_extent *part, int parts, rf_plan_totals *sum);
-void rf_walk_prices_close(rf_walk_prices *prices);
+/* Like rf_plan_pass_seconds, for many forward passes of one plan. The plan must outlive the prices.
+ * rf_pass_prices_open returns NULL if memory runs out. rf_pass_prices_close accepts NULL.
+ * rf_pass_price adds time and work of the pass to `sum` (may be NULL). */
+typedef struct rf_pass_prices rf_pass_prices;
+rf_pass_prices *rf_pass_prices_open(const rf_plan *plan);
+double rf_pass_price(rf_pass_prices *prices, const rf_extent *part, int parts, rf_plan_totals *sum);
+void rf_pass_prices_close(rf_pass_prices *prices);
 
 /* Tokens of a training step, or rows of a forward pass, over all chips. */
 double rf_plan_tokens(const rf_plan *plan);

@@ -7,7 +7,7 @@
 
 #include "formats/json_lines.h"
 
-enum { ROWS_MOST = 1 << 16, FIRST_LINE = 1 << 14 };
+enum { ROWS_MAX = 1 << 16, FIRST_LINE = 1 << 14 };
 static const char *const HINT = "give the output of `rafter bench --json`";
 
 bool rf_report_is_bench(const char *path) {
@@ -56,9 +56,9 @@ rf_status rf_report_add_bench(json_t *model, const char *path, const char *name,
       continue;
     }
     status = check_row(row, path, lines.line, error);
-    if (status == RAFTER_OK && json_array_size(rows) == ROWS_MOST)
+    if (status == RAFTER_OK && json_array_size(rows) == ROWS_MAX)
       status =
-          RF_FAIL(error, RAFTER_FAILED, HINT, "%s has too many rows (expected at most %d)", path, ROWS_MOST);
+          RF_FAIL(error, RAFTER_FAILED, HINT, "%s has too many rows (expected at most %d)", path, ROWS_MAX);
     if (status == RAFTER_OK) json_array_append_new(rows, row);
     else json_decref(row);
   }

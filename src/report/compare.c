@@ -84,21 +84,21 @@ static void say_op(json_t *row, const json_t *planned, const char *side) {
 }
 
 /* The measurements of the plan `name` in an entry, or NULL. */
-static const json_t *measured_walk(const json_t *entry, const char *name) {
-  const json_t *walk = rf_report_walk_of(entry, name);
-  return rf_json_number_at(walk, "count") > 0 ? walk : NULL;
+static const json_t *measured_pass(const json_t *entry, const char *name) {
+  const json_t *pass = rf_report_pass_of(entry, name);
+  return rf_json_number_at(pass, "count") > 0 ? pass : NULL;
 }
 
 static void add_ops(json_t *each, json_t *kinds, const json_t *entry, const char *plan_name, const char *side,
                     bool measured) {
   const json_t *plan = rf_report_plan_of(entry, plan_name),
-               *walk = measured ? measured_walk(entry, plan_name) : NULL, *ops = json_object_get(plan, "ops"),
+               *pass = measured ? measured_pass(entry, plan_name) : NULL, *ops = json_object_get(plan, "ops"),
                *op;
-  double per = rf_json_number_at(walk, "count") > 0 ? rf_json_number_at(walk, "count") : 1;
+  double per = rf_json_number_at(pass, "count") > 0 ? rf_json_number_at(pass, "count") : 1;
   char kind[160];
   size_t i;
-  json_array_foreach (walk ? json_object_get(walk, "ops") : ops, i, op) {
-    const json_t *planned = walk ? json_array_get(ops, (size_t)rf_json_number_at(op, "id")) : op;
+  json_array_foreach (pass ? json_object_get(pass, "ops") : ops, i, op) {
+    const json_t *planned = pass ? json_array_get(ops, (size_t)rf_json_number_at(op, "id")) : op;
     double calls = rf_json_number_at(op, "calls") / per, seconds = calls * rf_json_number_at(op, "seconds"),
            bytes = calls * rf_json_number_at(planned, "bytes");
     if (!planned) continue;
@@ -155,34 +155,34 @@ static json_t *sorted(json_t *rows, bool by_bytes) {
 /* Two ratios of A to B contradict each other if they differ by more than this factor. */
 #define ANOTHER 1.5
 
-static json_t *side_json(const json_t *entry, const char *walk_name, bool measured) {
-  const json_t *plan = rf_report_plan_of(entry, walk_name),
-               *walk = measured ? measured_walk(entry, walk_name) : NULL,
+static json_t *side_json(const json_t *entry, const char *pass_name, bool measured) {
+  const json_t *plan = rf_report_plan_of(entry, pass_name),
+               *pass = measured ? measured_pass(entry, pass_name) : NULL,
                *memory = json_object_get(plan, "memory"), *work = json_object_get(plan, "work");
-  double count = rf_json_number_at(walk, "count"),
+  double count = rf_json_number_at(pass, "count"),
          predicted = rf_json_number_at(json_object_get(plan, "time"), "seconds");
-  double seconds = count > 0 && rf_json_number_at(walk, "seconds") > 0
-                       ? rf_json_number_at(walk, "seconds") / count
+  double seconds = count > 0 && rf_json_number_at(pass, "seconds") > 0
+                       ? rf_json_number_at(pass, "seconds") / count
                        : predicted;
   json_t *json = json_pack(
       "{ss ss sb sf sf sO? sO? sO? sO?}", "id", rf_json_text_at(entry, "id"), "walk",
-      walk_name ? walk_name : "", "measured", count > 0, "seconds", seconds, "predicted_seconds", predicted,
+      pass_name ? pass_name : "", "measured", count > 0, "seconds", seconds, "predicted_seconds", predicted,
       "peak_bytes", json_object_get(memory, "peak_bytes"), "by_class", json_object_get(memory, "by_class"),
       "flops", json_object_get(work, "hardware_flops"), "bytes", json_object_get(work, "bytes"));
-  if (count > 0 && rf_json_number_at(walk, "tokens") > 0)
+  if (count > 0 && rf_json_number_at(pass, "tokens") > 0)
     json_object_set_new(json, "tokens_per_second",
-                        json_real(rf_json_number_at(walk, "tokens") / rf_json_number_at(walk, "seconds")));
+                        json_real(rf_json_number_at(pass, "tokens") / rf_json_number_at(pass, "seconds")));
   else if (rf_json_number_at(json_object_get(plan, "rate"), "tokens_per_second") > 0)
     json_object_set(json, "tokens_per_second",
                     json_object_get(json_object_get(plan, "rate"), "tokens_per_second"));
   if (count > 0) {
-    if (walk_name && !strcmp(walk_name, "train"))
+    if (pass_name && !strcmp(pass_name, "train"))
       json_object_set_new(json, "step_seconds", rf_report_step_seconds(entry));
     json_object_set_new(json, "others", json_real(rf_report_others_part(entry)));
     const json_t *op;
     double least = 0;
     size_t i;
-    json_array_foreach (json_object_get(walk, "ops"), i, op)
+    json_array_foreach (json_object_get(pass, "ops"), i, op)
       least += rf_json_number_at(op, "calls") / count * rf_json_number_at(op, "least_seconds");
     json_object_set_new(json, "least_seconds", json_real(least));
   }
@@ -287,16 +287,16 @@ static json_t *classes_json(const json_t *a, const json_t *b) {
   return sorted(rows, true);
 }
 
-/* Compares the plans named `walk` of two entries. a_ran, b_ran: use measured times. one: only one
+/* Compares the plans named `pass` of two entries. a_ran, b_ran: use measured times. one: only one
  * of the entries was measured. */
-static json_t *compare(const json_t *a, bool a_ran, const json_t *b, bool b_ran, const char *walk, bool one) {
+static json_t *compare(const json_t *a, bool a_ran, const json_t *b, bool b_ran, const char *pass, bool one) {
   bool runs = json_object_get(a, "run") && json_object_get(b, "run");
   json_t *each = json_object(), *kinds = json_object(), *tensors = json_object();
-  json_t *left = side_json(a, walk, a_ran), *right = side_json(b, walk, b_ran);
-  add_ops(each, kinds, a, walk, "a", a_ran);
-  add_ops(each, kinds, b, walk, "b", b_ran);
-  add_tensors(tensors, rf_report_plan_of(a, walk), "a");
-  add_tensors(tensors, rf_report_plan_of(b, walk), "b");
+  json_t *left = side_json(a, pass, a_ran), *right = side_json(b, pass, b_ran);
+  add_ops(each, kinds, a, pass, "a", a_ran);
+  add_ops(each, kinds, b, pass, "b", b_ran);
+  add_tensors(tensors, rf_report_plan_of(a, pass), "a");
+  add_tensors(tensors, rf_report_plan_of(b, pass), "b");
   char doubt[TEXT] = "", sentence[TEXT] = "";
   if (a_ran && b_ran) add_doubts(doubt, left, right);
   else if (one)
@@ -310,35 +310,35 @@ static json_t *compare(const json_t *a, bool a_ran, const json_t *b, bool b_ran,
                    "classes", classes, "sentence", sentence, "doubt", doubt);
 }
 
-static const char *walk_name(const json_t *entry, size_t i) {
+static const char *pass_name(const json_t *entry, size_t i) {
   const json_t *plan = json_object_get(entry, "plan");
   return json_string_value(
       json_object_get(i ? json_array_get(json_object_get(plan, "plans"), i - 1) : plan, "name"));
 }
-static bool has_walk(const json_t *entry, const char *walk) {
-  const json_t *plan = rf_report_plan_of(entry, walk);
+static bool has_pass(const json_t *entry, const char *pass) {
+  const json_t *plan = rf_report_plan_of(entry, pass);
   const char *name = json_string_value(json_object_get(plan, "name"));
-  return plan && (!walk || !name || !strcmp(name, walk));
+  return plan && (!pass || !name || !strcmp(name, pass));
 }
 
 bool rf_report_comparable(const json_t *a, const json_t *b) {
-  const char *walk = walk_name(a, 0) ? walk_name(a, 0) : walk_name(b, 0);
-  return has_walk(a, walk) && has_walk(b, walk);
+  const char *pass = pass_name(a, 0) ? pass_name(a, 0) : pass_name(b, 0);
+  return has_pass(a, pass) && has_pass(b, pass);
 }
 
 json_t *rf_report_compare(const json_t *a, const json_t *b) {
-  const char *walk = json_string_value(json_object_get(json_object_get(a, "plan"), "name"));
-  if (!walk) walk = json_string_value(json_object_get(json_object_get(b, "plan"), "name"));
+  const char *pass = json_string_value(json_object_get(json_object_get(a, "plan"), "name"));
+  if (!pass) pass = json_string_value(json_object_get(json_object_get(b, "plan"), "name"));
   /* A measured time is never compared with a prediction, whose error would look like a saving. */
-  bool of_a = measured_walk(a, walk), of_b = measured_walk(b, walk);
-  return compare(a, of_a && of_b, b, of_a && of_b, walk, of_a != of_b);
+  bool of_a = measured_pass(a, pass), of_b = measured_pass(b, pass);
+  return compare(a, of_a && of_b, b, of_a && of_b, pass, of_a != of_b);
 }
 
 /* ---- all pairs ------------------------------------------------------------------------------- */
 
-/* Up to ALL_WALKS entries: all pairs are compared in all plans. Up to ALL_PAIRS entries: all pairs
+/* Up to ALL_PASSES entries: all pairs are compared in all plans. Up to ALL_PAIRS entries: all pairs
  * in their first plan. More entries: only the first entry with the next FIRST_PAIRS entries. */
-enum { ALL_WALKS = 3, ALL_PAIRS = 8, FIRST_PAIRS = 32 };
+enum { ALL_PASSES = 3, ALL_PAIRS = 8, FIRST_PAIRS = 32 };
 
 /* Appends a comparison. Each of its lists keeps at most `ops` rows (0: all rows). */
 static void append_cut(json_t *list, json_t *comparison, size_t ops) {
@@ -356,24 +356,24 @@ json_t *rf_report_comparisons(const json_t *runs, size_t rows) {
   for (size_t i = 0; i < count && (i == 0 || count <= ALL_PAIRS); i++)
     for (size_t j = i + 1; j < count && j <= FIRST_PAIRS; j++) {
       const json_t *a = json_array_get(runs, i), *b = json_array_get(runs, j),
-                   *named = walk_name(a, 0) ? a : b;
+                   *named = pass_name(a, 0) ? a : b;
       for (size_t w = 0; w <= json_array_size(json_object_get(json_object_get(named, "plan"), "plans"));
            w++) {
-        const char *walk = walk_name(named, w);
-        if (w && count > ALL_WALKS) break;
-        if (!has_walk(a, walk) || !has_walk(b, walk) || (w && (!walk_name(a, 0) || !walk_name(b, 0))))
+        const char *pass = pass_name(named, w);
+        if (w && count > ALL_PASSES) break;
+        if (!has_pass(a, pass) || !has_pass(b, pass) || (w && (!pass_name(a, 0) || !pass_name(b, 0))))
           continue;
-        bool both = measured_walk(a, walk) && measured_walk(b, walk),
-             one = (measured_walk(a, walk) != NULL) != (measured_walk(b, walk) != NULL);
-        if (both) append_cut(list, compare(a, true, b, true, walk, false), rows);
-        append_cut(list, compare(a, false, b, false, walk, one), rows);
+        bool both = measured_pass(a, pass) && measured_pass(b, pass),
+             one = (measured_pass(a, pass) != NULL) != (measured_pass(b, pass) != NULL);
+        if (both) append_cut(list, compare(a, true, b, true, pass, false), rows);
+        append_cut(list, compare(a, false, b, false, pass, one), rows);
       }
     }
   for (size_t i = 0; i < count && i <= FIRST_PAIRS; i++) { /* compare each run with its own plan */
     const json_t *entry = json_array_get(runs, i);
     for (size_t w = 0; w <= json_array_size(json_object_get(json_object_get(entry, "plan"), "plans")); w++)
-      if (measured_walk(entry, walk_name(entry, w)))
-        append_cut(list, compare(entry, false, entry, true, walk_name(entry, w), false), rows);
+      if (measured_pass(entry, pass_name(entry, w)))
+        append_cut(list, compare(entry, false, entry, true, pass_name(entry, w), false), rows);
   }
   return list;
 }

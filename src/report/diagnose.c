@@ -18,27 +18,27 @@ static const double CROWDED = 0.1, HALF = 0.5;
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-static bool read_walks(rf_diagnosis *d) {
-  const json_t *list = json_object_get(json_object_get(d->entry, "measured"), "walks"), *walk;
+static bool read_passes(rf_diagnosis *d) {
+  const json_t *list = json_object_get(json_object_get(d->entry, "measured"), "walks"), *pass;
   size_t i;
-  d->walk = calloc(json_array_size(list) + 1, sizeof *d->walk);
-  if (!d->walk) return false;
-  json_array_foreach (list, i, walk) {
-    const json_t *planned = rf_report_plan_of(d->entry, rf_json_text_at(walk, "walk"));
+  d->pass = calloc(json_array_size(list) + 1, sizeof *d->pass);
+  if (!d->pass) return false;
+  json_array_foreach (list, i, pass) {
+    const json_t *planned = rf_report_plan_of(d->entry, rf_json_text_at(pass, "walk"));
     if (!planned || !json_object_get(planned, "ops")) continue;
-    if (!rf_diagnose_walk(planned, walk, &d->walk[d->walks++])) return false;
+    if (!rf_diagnose_pass(planned, pass, &d->pass[d->passes++])) return false;
   }
-  d->measured = d->walks > 0;
+  d->measured = d->passes > 0;
   if (d->measured || !json_object_get(d->plan, "ops")) return true;
-  return rf_diagnose_walk(d->plan, NULL, &d->walk[d->walks++]);
+  return rf_diagnose_pass(d->plan, NULL, &d->pass[d->passes++]);
 }
 
 /* Picks the training step. If there is none, picks the forward pass that took most of the time. */
-static int walk_most(const rf_diagnosis *d) {
-  int most = d->walks ? 0 : -1;
-  for (int i = 0; i < d->walks; i++) {
-    if (d->walk[i].trains) return i;
-    if (d->walk[i].count * d->walk[i].seconds > d->walk[most].count * d->walk[most].seconds) most = i;
+static int longest_pass(const rf_diagnosis *d) {
+  int most = d->passes ? 0 : -1;
+  for (int i = 0; i < d->passes; i++) {
+    if (d->pass[i].trains) return i;
+    if (d->pass[i].count * d->pass[i].seconds > d->pass[most].count * d->pass[most].seconds) most = i;
   }
   return most;
 }
@@ -96,29 +96,29 @@ static const rf_share *bound_by_gap(const rf_diagnosed_threads *threads, double 
 
 /* True if other programs limit the run. A trace measures the part of the time that other programs
  * took. It includes the time in which threads wait for a thread without a core. */
-static bool taken_by_others(const rf_diagnosis *d, const rf_diagnosed_walk *walk, double bound,
+static bool taken_by_others(const rf_diagnosis *d, const rf_diagnosed_pass *pass, double bound,
                             const rf_share *gap) {
   const json_t *others = json_object_get(json_object_get(d->entry, "measured"), "others");
   if (d->threads.traced)
     return gap && (is_others(gap->name) || !strcmp(gap->name, "wait")) && d->others >= gap->part / 2;
   if (d->others > CROWDED && d->others * rf_json_number_at(others, "threads") > HALF &&
-      walk->seconds > RF_FAR * walk->predicted)
+      pass->seconds > RF_FAR * pass->predicted)
     return true;
   return d->others > (1 - d->others) * bound;
 }
 
-static void find_bound(rf_diagnosis *d, const rf_diagnosed_walk *walk) {
-  const rf_sum *first = &walk->bounds.at[0];
-  double bound = walk->seconds > 0 ? first->seconds / walk->seconds : 0;
+static void find_bound(rf_diagnosis *d, const rf_diagnosed_pass *pass) {
+  const rf_sum *first = &pass->bounds.at[0];
+  double bound = pass->seconds > 0 ? first->seconds / pass->seconds : 0;
   const rf_share *gap = bound_by_gap(&d->threads, bound);
-  d->taken = taken_by_others(d, walk, bound, gap);
+  d->taken = taken_by_others(d, pass, bound, gap);
   if (gap && !d->taken) d->gap_part = gap->part;
-  d->bound = d->taken ? RF_BOUND_OTHERS : gap ? gap->name : walk->bounds.count ? first->name : "";
+  d->bound = d->taken ? RF_BOUND_OTHERS : gap ? gap->name : pass->bounds.count ? first->name : "";
   if (d->measured && d->stood && strcmp(d->bound, RF_BOUND_OTHERS)) d->bound = RF_BOUND_STOPPED;
   d->by_others = is_others(d->bound);
   d->crowded = d->by_others || !strcmp(d->bound, "wait");
   d->useless =
-      !strcmp(d->bound, RF_BOUND_STOPPED) || (d->measured && d->by_others && walk->alone >= RF_ALONE_HELD);
+      !strcmp(d->bound, RF_BOUND_STOPPED) || (d->measured && d->by_others && pass->alone >= RF_ALONE_HELD);
 }
 
 /* Picks the best change. More threads cannot help if threads wait for each other or for a core. */
@@ -133,16 +133,16 @@ static const rf_change *best_of(const rf_diagnosis *d) {
 
 bool rf_diagnose(const json_t *entry, rf_diagnosis *d) {
   *d = (rf_diagnosis){.entry = entry, .plan = json_object_get(entry, "plan"), .most = -1};
-  if (!read_walks(d)) return false;
-  d->most = walk_most(d);
+  if (!read_passes(d)) return false;
+  d->most = longest_pass(d);
   d->threads = rf_diagnose_threads(entry);
-  const rf_diagnosed_walk *walk = d->most < 0 ? NULL : &d->walk[d->most];
-  if (walk) {
+  const rf_diagnosed_pass *pass = d->most < 0 ? NULL : &d->pass[d->most];
+  if (pass) {
     if (d->measured) d->others = rf_report_others_part(entry);
-    if (walk->trains) d->outliers = read_outliers(entry);
+    if (pass->trains) d->outliers = read_outliers(entry);
     d->stood = d->outliers.part > STOOD;
     d->last = read_last_step(entry);
-    find_bound(d, walk);
+    find_bound(d, pass);
   } else if (rf_json_number_at(json_object_get(d->plan, "time"), "seconds") > 0)
     d->bound = rf_json_text_at(json_object_get(d->plan, "time"), "bound");
   rf_diagnose_changes(d, d->measured && d->by_others);
@@ -152,6 +152,6 @@ bool rf_diagnose(const json_t *entry, rf_diagnosis *d) {
 }
 
 void rf_diagnosis_free(rf_diagnosis *d) {
-  for (int i = 0; i < d->walks; i++) free(d->walk[i].layer);
-  free(d->walk);
+  for (int i = 0; i < d->passes; i++) free(d->pass[i].layer);
+  free(d->pass);
 }

@@ -50,7 +50,7 @@ typedef struct rf_rate {
  * the fastest calls were delayed. MIXED: no, because calls had different numbers of rows. */
 typedef enum rf_alone { RF_ALONE_UNKNOWN, RF_ALONE_KNOWN, RF_ALONE_HELD, RF_ALONE_MIXED } rf_alone;
 
-typedef struct rf_diagnosed_walk {
+typedef struct rf_diagnosed_pass {
   const char *name;
   double count; /* number of measured steps or forward passes; 0: only planned */
   double seconds, inside, gaps, predicted, limit, fastest, flops, bytes;
@@ -63,7 +63,7 @@ typedef struct rf_diagnosed_walk {
   rf_rate rate;
   bool trains, alike; /* alike: all forward passes have the same number of rows (not so in prefill) */
   rf_alone alone;
-} rf_diagnosed_walk;
+} rf_diagnosed_pass;
 
 /* Fractions of all threads' time in the recorded steps of a trace, by cause. */
 typedef struct rf_share {
@@ -104,8 +104,8 @@ typedef struct rf_last_step {
 typedef struct rf_diagnosis {
   const json_t *entry, *plan;
   bool measured;
-  rf_diagnosed_walk *walk;
-  int walks, most; /* most: index in `walk` of the pass that the sentence describes; -1: none */
+  rf_diagnosed_pass *pass;
+  int passes, most; /* most: index in `pass` of the pass that the sentence describes; -1: none */
   rf_diagnosed_threads threads;
   double others; /* result of rf_report_others_part */
   rf_outliers outliers;
@@ -126,8 +126,8 @@ typedef struct rf_diagnosis {
 bool rf_diagnose(const json_t *entry, rf_diagnosis *diagnosis);
 void rf_diagnosis_free(rf_diagnosis *diagnosis);
 
-/* diagnose_walk.c: sums over a forward pass or step; predicted times if `measured` is NULL. */
-bool rf_diagnose_walk(const json_t *plan, const json_t *measured, rf_diagnosed_walk *walk);
+/* diagnose_pass.c: sums over a forward pass or step; predicted times if `measured` is NULL. */
+bool rf_diagnose_pass(const json_t *plan, const json_t *measured, rf_diagnosed_pass *pass);
 const rf_sum *rf_sum_named(const rf_sums *sums, const char *name);
 /* diagnose_threads.c */
 rf_diagnosed_threads rf_diagnose_threads(const json_t *entry);

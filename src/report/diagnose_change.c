@@ -22,8 +22,8 @@ static json_t *kinds_of(const json_t *plan) {
 }
 
 /* Seconds of a plan by kind of op: {"matmul": 0.1}. */
-static json_t *kinds_in(const json_t *plans, const char *walk) {
-  return json_object_get(json_object_get(plans, walk), "kinds");
+static json_t *kinds_in(const json_t *plans, const char *pass) {
+  return json_object_get(json_object_get(plans, pass), "kinds");
 }
 
 static double sum_of(const json_t *kinds) {
@@ -38,15 +38,15 @@ static double sum_of(const json_t *kinds) {
  * time, multiplied by the ratio of the changed prediction to the old prediction. Then the delays
  * are added: the excess of slower calls, and the time between ops. `alone` leaves out the delays,
  * which other programs cause. */
-static double repriced(const rf_diagnosed_walk *walk, const json_t *now, const json_t *then, bool alone) {
-  bool fastest = walk->alike && walk->count > 0;
-  double seconds = alone ? 0 : walk->gaps, missed = 1;
+static double repriced(const rf_diagnosed_pass *pass, const json_t *now, const json_t *then, bool alone) {
+  bool fastest = pass->alike && pass->count > 0;
+  double seconds = alone ? 0 : pass->gaps, missed = 1;
   const char *kind;
   json_t *value;
-  if (walk->predicted > 0) missed = (fastest ? walk->fastest : walk->inside) / walk->predicted;
+  if (pass->predicted > 0) missed = (fastest ? pass->fastest : pass->inside) / pass->predicted;
   json_object_foreach ((json_t *)then, kind, value) {
     double before = rf_json_number_at(now, kind), after = json_number_value(value);
-    const rf_sum *here = rf_sum_named(&walk->kinds, kind);
+    const rf_sum *here = rf_sum_named(&pass->kinds, kind);
     double took = here ? here->seconds : 0, least = here && fastest ? here->fastest : took;
     seconds += before > 0 ? least * after / before + (alone ? 0 : took - least) : missed * after;
   }
@@ -56,34 +56,34 @@ static double repriced(const rf_diagnosed_walk *walk, const json_t *now, const j
 /* Ratio of measured time to predicted time without other programs. The ratio is from a forward pass
  * whose fastest calls were not delayed. Returns 0 if there is no such pass. */
 static double pace_alone(const rf_diagnosis *d) {
-  for (int i = 0; i < d->walks; i++)
-    if (d->walk[i].alone == RF_ALONE_KNOWN && d->walk[i].predicted > 0)
-      return d->walk[i].fastest / d->walk[i].predicted;
+  for (int i = 0; i < d->passes; i++)
+    if (d->pass[i].alone == RF_ALONE_KNOWN && d->pass[i].predicted > 0)
+      return d->pass[i].fastest / d->pass[i].predicted;
   return 0;
 }
 
-/* Adds the seconds of all passes of `walk` to `sum`: now, and with the change in `row`. */
-static void price_walk(const rf_diagnosis *d, const rf_diagnosed_walk *walk, const json_t *row, double pace,
+/* Adds the seconds of all passes of `pass` to `sum`: now, and with the change in `row`. */
+static void price_pass(const rf_diagnosis *d, const rf_diagnosed_pass *pass, const json_t *row, double pace,
                        bool quiet, rf_change *sum) {
-  const json_t *plans = json_object_get(row, "plans"), *kinds = kinds_in(plans, walk->name);
+  const json_t *plans = json_object_get(row, "plans"), *kinds = kinds_in(plans, pass->name);
   double planned = rf_json_number_at(json_object_get(d->plan, "time"), "seconds");
-  bool alone = quiet && walk->alone == RF_ALONE_KNOWN, paced = pace > 0 && !alone;
-  double count = walk->count > 0 ? walk->count : 1;
-  double before = count * (paced ? pace * walk->predicted : alone ? walk->fastest : walk->seconds);
-  json_t *own = kinds_in(json_object_get(row, "now"), walk->name);
-  own = own ? json_incref(own) : kinds_of(rf_report_plan_of(d->entry, walk->name));
+  bool alone = quiet && pass->alone == RF_ALONE_KNOWN, paced = pace > 0 && !alone;
+  double count = pass->count > 0 ? pass->count : 1;
+  double before = count * (paced ? pace * pass->predicted : alone ? pass->fastest : pass->seconds);
+  json_t *own = kinds_in(json_object_get(row, "now"), pass->name);
+  own = own ? json_incref(own) : kinds_of(rf_report_plan_of(d->entry, pass->name));
   sum->now_seconds += before;
   if (kinds && paced) sum->seconds += sum_of(own) > 0 ? before * sum_of(kinds) / sum_of(own) : before;
-  else if (kinds) sum->seconds += count * repriced(walk, own, kinds, alone);
-  else if (!plans && planned > 0 && walk == d->walk) /* the advice in a plan has only a total time */
+  else if (kinds) sum->seconds += count * repriced(pass, own, kinds, alone);
+  else if (!plans && planned > 0 && pass == d->pass) /* the advice in a plan has only a total time */
     sum->seconds += before * rf_json_number_at(row, "seconds") / planned;
   else sum->seconds += before;
   json_decref(own);
 }
 
 static rf_change read_change(const rf_diagnosis *d, const json_t *row, bool quiet) {
-  bool trains = d->walks && d->walk[0].trains;
-  double pace = quiet ? pace_alone(d) : 0, units = d->walks ? d->walk[0].count : 0;
+  bool trains = d->passes && d->pass[0].trains;
+  double pace = quiet ? pace_alone(d) : 0, units = d->passes ? d->pass[0].count : 0;
   rf_change change = {.change = rf_json_text_at(row, "change"),
                       .predicted = rf_json_number_at(row, "seconds"),
                       .peak_bytes = rf_json_number_at(row, "peak_bytes"),
@@ -91,13 +91,13 @@ static rf_change read_change(const rf_diagnosis *d, const json_t *row, bool quie
                       .exact = json_is_true(json_object_get(row, "exact")),
                       .fits = !json_is_false(json_object_get(row, "fits"))};
   /* For a training run, a change is judged by the training step, without validation. */
-  for (int i = 0; i < d->walks; i++)
-    if (!trains || d->walk[i].trains) price_walk(d, &d->walk[i], row, pace, quiet, &change);
-  if (!d->walks) {
+  for (int i = 0; i < d->passes; i++)
+    if (!trains || d->pass[i].trains) price_pass(d, &d->pass[i], row, pace, quiet, &change);
+  if (!d->passes) {
     change.now_seconds = rf_json_number_at(json_object_get(d->plan, "time"), "seconds");
     change.seconds = change.predicted;
   }
-  if (units < 1 || (!trains && d->walks > 1)) units = 1;
+  if (units < 1 || (!trains && d->passes > 1)) units = 1;
   change.gain = change.now_seconds > 0 ? 1 - change.seconds / change.now_seconds : 0;
   change.seconds /= units;
   change.now_seconds /= units;

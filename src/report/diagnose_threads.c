@@ -89,12 +89,13 @@ rf_diagnosed_threads rf_diagnose_threads(const json_t *entry) {
  * lower bound, all time outside forward passes counts as delay and is subtracted. */
 double rf_report_others_part(const json_t *entry) {
   const json_t *measured = json_object_get(entry, "measured"), *others = json_object_get(measured, "others"),
-               *walk;
-  double walked = 0, threads = rf_json_number_at(others, "threads");
+               *pass;
+  double executed = 0, threads = rf_json_number_at(others, "threads");
   size_t i;
-  json_array_foreach (json_object_get(measured, "walks"), i, walk)
-    walked += rf_json_number_at(walk, "seconds");
-  double outside = fmax(rf_json_number_at(others, "seconds") - walked, 0) * threads, all = walked * threads;
+  json_array_foreach (json_object_get(measured, "walks"), i, pass)
+    executed += rf_json_number_at(pass, "seconds");
+  double outside = fmax(rf_json_number_at(others, "seconds") - executed, 0) * threads,
+         all = executed * threads;
   double part = all > 0 ? (rf_json_number_at(others, "delayed_seconds") - outside) / all : 0;
   return part < 0 ? 0 : part > 1 ? 1 : part;
 }

@@ -24,8 +24,8 @@ void rf_report_kind_name(const char *name, char kind[160]) {
 }
 
 rf_report_buffers *rf_report_largest(const rf_plan *plan, int *count) {
-  enum { MOST = 512 };
-  rf_report_buffers *list = calloc(MOST, sizeof *list);
+  enum { MAX = 512 };
+  rf_report_buffers *list = calloc(MAX, sizeof *list);
   char name[160];
   *count = 0;
   for (int t = 0; list && t < plan->tensor_count; t++) {
@@ -38,7 +38,7 @@ rf_report_buffers *rf_report_largest(const rf_plan *plan, int *count) {
     rf_report_kind_name(tensor->name, name);
     int k = 0;
     while (k < *count && strcmp(list[k].name, name)) k++;
-    if (k == MOST) continue;
+    if (k == MAX) continue;
     if (k == *count) {
       list[(*count)++] = (rf_report_buffers){.tensor = t, .each_bytes = rf_tensor_bytes(tensor)};
       memcpy(list[k].name, name, sizeof name);

@@ -55,16 +55,16 @@ static void put_rates(json_t *row, const rf_plan *plan, int i, double seconds, d
                       json_real(done * (work.bytes_read + work.bytes_written) / seconds));
 }
 
-json_t *rf_report_walk_json(const rf_report_walk *walk) {
-  const rf_plan *plan = walk->plan;
+json_t *rf_report_pass_json(const rf_report_pass *pass) {
+  const rf_plan *plan = pass->plan;
   json_t *ops = json_array();
   double predicted = 0;
   for (int i = 0; i < plan->graph->op_count; i++) {
-    const rf_measured *m = &walk->measured[i];
+    const rf_measured *m = &pass->measured[i];
     double calls = (double)m->calls;
     if (!m->calls) continue; /* the run did not reach this op */
-    double planned = walk->predicted ? walk->predicted[i] / calls : plan->op[i].seconds;
-    double limit = walk->limit ? walk->limit[i] / calls : rf_plan_limit(plan, i, NULL);
+    double planned = pass->predicted ? pass->predicted[i] / calls : plan->op[i].seconds;
+    double limit = pass->limit ? pass->limit[i] / calls : rf_plan_limit(plan, i, NULL);
     predicted += planned * calls;
     json_t *row = json_pack("{si ss sI sf sf sf sf}", "id", i, "name", plan->graph->op[i].name, "calls",
                             (json_int_t)m->calls, "seconds", m->seconds / calls, "least_seconds", m->least,
@@ -72,6 +72,6 @@ json_t *rf_report_walk_json(const rf_report_walk *walk) {
     put_rates(row, plan, i, m->seconds / calls, limit);
     json_array_append_new(ops, row);
   }
-  return json_pack("{ss sI sf sf sf so}", "walk", walk->name, "count", (json_int_t)walk->count, "tokens",
-                   walk->tokens, "seconds", walk->seconds, "predicted_seconds", predicted, "ops", ops);
+  return json_pack("{ss sI sf sf sf so}", "walk", pass->name, "count", (json_int_t)pass->count, "tokens",
+                   pass->tokens, "seconds", pass->seconds, "predicted_seconds", predicted, "ops", ops);
 }

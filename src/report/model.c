@@ -16,9 +16,9 @@
 #include "report/trace_file.h"
 #include "report/trace_pack.h"
 
-enum { RUN_MOST = 1 << 20, METRICS_MOST = 1 << 22, OPS_MOST = 1 << 22 };
-static const size_t PLAN_MOST = (size_t)512 << 20;
-static const double MOST = 0x1p62;
+enum { RUN_LIMIT = 1 << 20, METRICS_MAX = 1 << 22, OPS_MAX = 1 << 22 };
+static const size_t PLAN_MAX = (size_t)512 << 20;
+static const double MAX = 0x1p62;
 
 json_t *rf_report_model(void) {
   return rf_must(json_pack("{ss s[] s[] s[]}", "rafter", RF_VERSION, "runs", "sweeps", "benches"));
@@ -211,7 +211,7 @@ static rf_status check_plan(const json_t *plan, const char *where, rf_error *err
   }
   RF_TRY(object_at(plan, "settings", where, &part, error));
   RF_TRY(object_at(json_object_get(plan, "memory"), "by_class", where, &part, error));
-  RF_TRY(rf_json_int(json_object_get(plan, "memory"), "peak_bytes", where, 0, (int64_t)MOST, &arena, error));
+  RF_TRY(rf_json_int(json_object_get(plan, "memory"), "peak_bytes", where, 0, (int64_t)MAX, &arena, error));
   RF_TRY(check_shown(plan, where, error));
   /* If two plans share an arena, peak_bytes is the larger peak and the limit for both plans. */
   RF_TRY(check_tensors(plan, arena, where, &most_id, error));
@@ -222,24 +222,24 @@ static rf_status check_plan(const json_t *plan, const char *where, rf_error *err
 static rf_status check_measured(const json_t *run, const json_t *report, const char *where, rf_error *error) {
   static const char *const numbers[] = {"calls", "seconds", "least_seconds", "predicted_seconds",
                                         "limit_seconds"};
-  const json_t *walks = json_object_get(report, "walks"), *walk, *ops, *op;
+  const json_t *passes = json_object_get(report, "walks"), *pass, *ops, *op;
   size_t w, i;
-  if (!walks) return RAFTER_OK; /* the file is from an older version of rafter */
-  RF_TRY(list_at(report, "walks", where, &walks, error));
-  json_array_foreach ((json_t *)walks, w, walk) {
+  if (!passes) return RAFTER_OK; /* the file is from an older version of rafter */
+  RF_TRY(list_at(report, "walks", where, &passes, error));
+  json_array_foreach ((json_t *)passes, w, pass) {
     const char *name;
     int64_t count;
-    RF_TRY(rf_json_string(walk, "walk", where, &name, error));
-    RF_TRY(rf_json_int(walk, "count", where, 0, INT64_MAX / 2, &count, error));
-    RF_TRY(check_number(walk, "seconds", where, error));
-    RF_TRY(check_number(walk, "predicted_seconds", where, error));
-    RF_TRY(list_at(walk, "ops", where, &ops, error));
+    RF_TRY(rf_json_string(pass, "walk", where, &name, error));
+    RF_TRY(rf_json_int(pass, "count", where, 0, INT64_MAX / 2, &count, error));
+    RF_TRY(check_number(pass, "seconds", where, error));
+    RF_TRY(check_number(pass, "predicted_seconds", where, error));
+    RF_TRY(list_at(pass, "ops", where, &ops, error));
     const json_t *plan = rf_report_plan_of(run, name), *planned = json_object_get(plan, "ops");
     json_array_foreach ((json_t *)ops, i, op) {
       char at[160];
       int64_t id;
       snprintf(at, sizeof at, "%.80s, walk %.30s, op %zu", where, name, i);
-      RF_TRY(rf_json_int(op, "id", at, 0, planned ? (int64_t)json_array_size(planned) - 1 : OPS_MOST, &id,
+      RF_TRY(rf_json_int(op, "id", at, 0, planned ? (int64_t)json_array_size(planned) - 1 : OPS_MAX, &id,
                          error));
       for (size_t k = 0; k < sizeof numbers / sizeof *numbers; k++)
         RF_TRY(check_number(op, numbers[k], at, error));
@@ -265,22 +265,22 @@ static json_t *run_of(const json_t *model, const char *id) {
   return NULL;
 }
 
-const json_t *rf_report_walk_of(const json_t *run, const char *walk) {
+const json_t *rf_report_pass_of(const json_t *run, const char *pass) {
   const json_t *one;
   size_t i;
   json_array_foreach (json_object_get(json_object_get(run, "measured"), "walks"), i, one)
-    if (!walk || !strcmp(json_string_value(json_object_get(one, "walk")), walk)) return one;
+    if (!pass || !strcmp(json_string_value(json_object_get(one, "walk")), pass)) return one;
   return NULL;
 }
 
-const json_t *rf_report_plan_of(const json_t *run, const char *walk) {
+const json_t *rf_report_plan_of(const json_t *run, const char *pass) {
   const json_t *plan = json_object_get(run, "plan"), *one;
   const char *own = json_string_value(json_object_get(plan, "name"));
   size_t i;
-  if (!walk || !own || !strcmp(own, walk)) return plan;
+  if (!pass || !own || !strcmp(own, pass)) return plan;
   json_array_foreach (json_object_get(plan, "plans"), i, one) {
     const char *name = json_string_value(json_object_get(one, "name"));
-    if (name && !strcmp(name, walk)) return one;
+    if (name && !strcmp(name, pass)) return one;
   }
   return NULL;
 }
@@ -323,7 +323,7 @@ static rf_status read_metrics(const char *path, json_t *entry, rf_error *error) 
   while ((status = rf_json_lines_next(&lines, &row, error)) == RAFTER_OK && row) {
     step = json_object_get(row, "step");
     if (!step && !json_object_get(entry, "start")) json_object_set_new(entry, "start", row);
-    else if (json_is_integer(step) && json_array_size(rows) < METRICS_MOST) json_array_append_new(rows, row);
+    else if (json_is_integer(step) && json_array_size(rows) < METRICS_MAX) json_array_append_new(rows, row);
     else {
       status = RF_FAIL(error, RAFTER_FAILED, NULL,
                        "a line is not a step (%s, line %lld: expected an integer \"step\")", path,
@@ -394,23 +394,23 @@ static rf_status add_trace(json_t *entry, const char *path, rf_error *error) {
 static rf_status add_run(json_t *model, const char *folder, rf_error *error) {
   rf_status status = RAFTER_OK;
   char path[4400], base[256];
-  json_t *entry = json_object(), *part = NULL, *walk;
+  json_t *entry = json_object(), *part = NULL, *pass;
   const json_t *options;
   size_t i;
   snprintf(path, sizeof path, "%.4000s/run.json", folder);
-  RF_GO(rf_json_read(path, RUN_MOST, &part, error));
+  RF_GO(rf_json_read(path, RUN_LIMIT, &part, error));
   json_object_set_new(entry, "run", part);
   RF_GO(check_text(part, "command", path, error));
   RF_GO(object_at(part, "options", path, &options, error));
   snprintf(path, sizeof path, "%.4000s/plan.json", folder);
-  RF_GO(rf_json_read(path, PLAN_MOST, &part, error));
+  RF_GO(rf_json_read(path, PLAN_MAX, &part, error));
   json_object_set_new(entry, "plan", part);
   RF_GO(check_plan(part, path, error));
   if (json_object_get(part, "plans")) {
     RF_GO(list_at(part, "plans", path, &options, error));
-    json_array_foreach ((json_t *)options, i, walk) {
-      RF_GO(check_text(walk, "name", path, error));
-      RF_GO(check_plan(walk, path, error));
+    json_array_foreach ((json_t *)options, i, pass) {
+      RF_GO(check_text(pass, "name", path, error));
+      RF_GO(check_plan(pass, path, error));
     }
   }
   if (there(folder, "metrics.jsonl", path)) {
@@ -418,7 +418,7 @@ static rf_status add_run(json_t *model, const char *folder, rf_error *error) {
     RF_GO(check_metrics(entry, path, error));
   }
   if (there(folder, "report.json", path)) {
-    RF_GO(rf_json_read(path, PLAN_MOST, &part, error));
+    RF_GO(rf_json_read(path, PLAN_MAX, &part, error));
     json_object_set_new(entry, "measured", part);
     RF_GO(check_digest(json_object_get(part, "digest"), json_object_get(entry, "plan"), path, error));
     RF_GO(check_measured(entry, part, path, error));
@@ -464,7 +464,7 @@ static rf_status add_file(json_t *model, const char *path, rf_error *error) {
       return RF_FAIL(error, RAFTER_FAILED, "give the folder", "%s belongs to the run in %.*s", path, before,
                      slash ? path : ".");
   if (rf_report_is_bench(path)) return rf_report_add_bench(model, path, base, error);
-  RF_TRY(rf_json_read(path, PLAN_MOST, &json, error));
+  RF_TRY(rf_json_read(path, PLAN_MAX, &json, error));
   rf_status status = RAFTER_OK;
   if (json_is_array(json_object_get(json, "rows")) && json_object_get(json, "sweep")) {
     status = check_sweep(json, path, error);

@@ -17,9 +17,9 @@ rf_status rf_report_add(json_t *model, const char *root, const char *path, rf_er
 /* Adds a plan and takes ownership. `of`: id of the run to compare the plan with; may be NULL. */
 rf_status rf_report_add_plan(json_t *model, const char *name, const char *of, json_t *plan, rf_error *error);
 
-/* rf_report_walk_of returns the measurements of a plan ("train", "decode", ...) of a run.
+/* rf_report_pass_of returns the measurements of a plan ("train", "decode", ...) of a run.
  * rf_report_plan_of returns the plan itself. NULL: there is none. */
-const json_t *rf_report_walk_of(const json_t *run, const char *walk);
-const json_t *rf_report_plan_of(const json_t *run, const char *walk);
+const json_t *rf_report_pass_of(const json_t *run, const char *pass);
+const json_t *rf_report_plan_of(const json_t *run, const char *pass);
 
 #endif

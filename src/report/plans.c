@@ -14,13 +14,13 @@ static json_t *plan_of(const rf_plan *plan, const rf_plan *prefill, const char *
   return json;
 }
 
-json_t *rf_report_plans_json(const rf_report_walk *walk, int walks) {
+json_t *rf_report_plans_json(const rf_report_pass *pass, int passes) {
   const rf_plan *prefill = NULL;
-  for (int i = 1; i < walks; i++)
-    if (!strcmp(walk[i].name, "prefill")) prefill = walk[i].plan;
-  json_t *json = plan_of(walk[0].plan, prefill, walk[0].name), *others = json_array();
-  for (int i = 1; i < walks; i++) json_array_append_new(others, plan_of(walk[i].plan, NULL, walk[i].name));
-  if (walks > 1) json_object_set_new(json, "plans", others);
+  for (int i = 1; i < passes; i++)
+    if (!strcmp(pass[i].name, "prefill")) prefill = pass[i].plan;
+  json_t *json = plan_of(pass[0].plan, prefill, pass[0].name), *others = json_array();
+  for (int i = 1; i < passes; i++) json_array_append_new(others, plan_of(pass[i].plan, NULL, pass[i].name));
+  if (passes > 1) json_object_set_new(json, "plans", others);
   else json_decref(others);
   return json;
 }

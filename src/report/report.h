@@ -51,7 +51,7 @@ char *rf_report_plan_text(const rf_report_plan *report);
 json_t *rf_report_measured_json(const rf_plan *plan, const rf_measured *measured);
 
 /* A plan of a run, and the measurements of its steps or forward passes. */
-typedef struct rf_report_walk {
+typedef struct rf_report_pass {
   const char *name; /* "train", "validation", "prefill", "decode", "score" */
   const rf_plan *plan;
   const rf_measured *measured; /* NULL before the run */
@@ -61,9 +61,9 @@ typedef struct rf_report_walk {
   /* (ops) total predicted or limit seconds of each op, if passes had fewer rows than planned;
    * NULL: as planned */
   const double *predicted, *limit;
-} rf_report_walk;
+} rf_report_pass;
 /* Predicted, measured and limit seconds of a call of each op (docs/formats.md, "report.json"). */
-json_t *rf_report_walk_json(const rf_report_walk *walk);
+json_t *rf_report_pass_json(const rf_report_pass *pass);
 
 /* The next five functions write a number with its unit into `text` and return it: "5.94 GiB". */
 char *rf_text_bytes(double bytes, char text[32]);

@@ -32,10 +32,10 @@ static json_t *sums_json(const rf_sum *sum, int count, double all) {
   return list;
 }
 
-static json_t *losses_json(const rf_diagnosed_walk *walk) {
+static json_t *losses_json(const rf_diagnosed_pass *pass) {
   json_t *list = json_array();
-  for (int i = 0; i < walk->losses; i++) {
-    const rf_loss *loss = &walk->loss[i];
+  for (int i = 0; i < pass->losses; i++) {
+    const rf_loss *loss = &pass->loss[i];
     json_array_append_new(list, json_pack("{si ss sf sf sf}", "id", loss->id, "name", loss->name, "seconds",
                                           loss->seconds, "predicted_seconds", loss->predicted,
                                           "limit_seconds", loss->limit));
@@ -55,19 +55,19 @@ static json_t *rate_json(const rf_rate *rate) {
   return json;
 }
 
-static json_t *walk_json(const rf_diagnosed_walk *walk) {
-  json_t *json = json_pack("{ss sf sf sf sf sf sf sf sf sf}", "walk", walk->name, "count", walk->count,
-                           "seconds", walk->seconds, "inside_seconds", walk->inside, "gap_seconds",
-                           walk->gaps, "predicted_seconds", walk->predicted, "limit_seconds", walk->limit,
-                           "least_seconds", walk->fastest, "flops", walk->flops, "bytes", walk->bytes);
-  json_object_set_new(json, "bounds", sums_json(walk->bounds.at, walk->bounds.count, walk->seconds));
-  if (walk->bound_kind.name)
-    json_object_set_new(json, "bound_kind", sum_json(&walk->bound_kind, walk->seconds));
-  json_object_set_new(json, "phases", sums_json(walk->phases.at, walk->phases.count, walk->seconds));
-  json_object_set_new(json, "kinds", sums_json(walk->kinds.at, walk->kinds.count, walk->seconds));
-  if (walk->layers) json_object_set_new(json, "layers", sums_json(walk->layer, walk->layers, walk->seconds));
-  if (walk->count > 0) json_object_set_new(json, "losses", losses_json(walk));
-  if (walk->rate.known) json_object_set_new(json, "rate", rate_json(&walk->rate));
+static json_t *pass_json(const rf_diagnosed_pass *pass) {
+  json_t *json = json_pack("{ss sf sf sf sf sf sf sf sf sf}", "walk", pass->name, "count", pass->count,
+                           "seconds", pass->seconds, "inside_seconds", pass->inside, "gap_seconds",
+                           pass->gaps, "predicted_seconds", pass->predicted, "limit_seconds", pass->limit,
+                           "least_seconds", pass->fastest, "flops", pass->flops, "bytes", pass->bytes);
+  json_object_set_new(json, "bounds", sums_json(pass->bounds.at, pass->bounds.count, pass->seconds));
+  if (pass->bound_kind.name)
+    json_object_set_new(json, "bound_kind", sum_json(&pass->bound_kind, pass->seconds));
+  json_object_set_new(json, "phases", sums_json(pass->phases.at, pass->phases.count, pass->seconds));
+  json_object_set_new(json, "kinds", sums_json(pass->kinds.at, pass->kinds.count, pass->seconds));
+  if (pass->layers) json_object_set_new(json, "layers", sums_json(pass->layer, pass->layers, pass->seconds));
+  if (pass->count > 0) json_object_set_new(json, "losses", losses_json(pass));
+  if (pass->rate.known) json_object_set_new(json, "rate", rate_json(&pass->rate));
   return json;
 }
 
@@ -114,11 +114,11 @@ static json_t *memory_json(const json_t *entry) {
 }
 
 static json_t *diagnosis_json(const rf_diagnosis *d) {
-  json_t *walks = json_array(), *notes = json_array(), *advice = json_array();
-  for (int i = 0; i < d->walks; i++) json_array_append_new(walks, walk_json(&d->walk[i]));
+  json_t *passes = json_array(), *notes = json_array(), *advice = json_array();
+  for (int i = 0; i < d->passes; i++) json_array_append_new(passes, pass_json(&d->pass[i]));
   for (int i = 0; i < d->changes; i++) json_array_append_new(advice, change_json(&d->change[i]));
   json_t *summary =
-      json_pack("{sb so so}", "measured", d->measured, "memory", memory_json(d->entry), "walks", walks);
+      json_pack("{sb so so}", "measured", d->measured, "memory", memory_json(d->entry), "walks", passes);
   if (d->threads.traced) json_object_set_new(summary, "threads", threads_json(&d->threads, d->most >= 0));
   json_object_set_new(summary, "advice", advice);
   if (d->best) json_object_set(summary, "best", json_array_get(advice, (size_t)(d->best - d->change)));
@@ -130,7 +130,7 @@ static json_t *diagnosis_json(const rf_diagnosis *d) {
   if (d->bound) {
     char *sentence = rf_words_sentence(d);
     json_object_set_new(summary, "bound", json_string(d->bound));
-    if (d->most >= 0) json_object_set_new(summary, "walk", json_string(d->walk[d->most].name));
+    if (d->most >= 0) json_object_set_new(summary, "walk", json_string(d->pass[d->most].name));
     json_object_set_new(summary, "sentence", json_string(sentence ? sentence : ""));
     free(sentence);
   }

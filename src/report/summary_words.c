@@ -36,27 +36,27 @@ static const char *or_empty(const char *text) { return text ? text : ""; }
 static int decimals(double ratio) { return ratio < 10 ? 2 : 0; }
 static bool missed(double ratio) { return ratio > RF_MISSED || ratio < 1 / RF_MISSED; }
 
-static const char *subject(const char *walk) {
+static const char *subject(const char *pass) {
   static const struct {
-    const char *walk, *subject;
+    const char *pass, *subject;
   } names[] = {{"train", "This step"},      {"decode", "A decode step"},   {"prefill", "A prefill step"},
                {"score", "A scoring step"}, {"generate", "A decode step"}, {"serve", "A decode step"}};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-    if (!strcmp(names[i].walk, walk)) return names[i].subject;
+    if (!strcmp(names[i].pass, pass)) return names[i].subject;
   return "This forward pass";
 }
 
 /* ---- the bound ------------------------------------------------------------------------------- */
 
-static char *planned_sentence(const rf_diagnosed_walk *walk, const char *of) {
-  const rf_sum *bound = &walk->bounds.at[0], *kind = &walk->bound_kind,
-               *bubble = rf_sum_named(&walk->bounds, RF_BOUND_BUBBLE);
-  const char *bound_name = walk->bounds.count ? bound->name : "";
+static char *planned_sentence(const rf_diagnosed_pass *pass, const char *of) {
+  const rf_sum *bound = &pass->bounds.at[0], *kind = &pass->bound_kind,
+               *bubble = rf_sum_named(&pass->bounds, RF_BOUND_BUBBLE);
+  const char *bound_name = pass->bounds.count ? bound->name : "";
   char a[32], b[32], c[32], idle[96] = "";
-  rf_text_seconds(walk->seconds, a);
-  if (bubble && bubble->seconds > 0.1 * walk->seconds)
+  rf_text_seconds(pass->seconds, a);
+  if (bubble && bubble->seconds > 0.1 * pass->seconds)
     snprintf(idle, sizeof idle, " Its pipeline stages are idle for %s (%.0f %%).",
-             rf_text_seconds(bubble->seconds, c), 100 * bubble->seconds / walk->seconds);
+             rf_text_seconds(bubble->seconds, c), 100 * bubble->seconds / pass->seconds);
   if (!strcmp(bound_name, "network"))
     return join("%s is predicted to be bound by network: it waits %s of %s for transfers.%s", of,
                 rf_text_seconds(bound->seconds, b), a, idle);
@@ -67,15 +67,15 @@ static char *planned_sentence(const rf_diagnosed_walk *walk, const char *of) {
 }
 
 /* True if kernels limit the pass: fastest calls miss the machine's limit, not the prediction. */
-static bool kernels_bind(const rf_diagnosed_walk *walk, const rf_sum *kind) {
-  return walk->alike && kind->fastest > 0 && kind->limit / kind->fastest < NEAR_LIMIT &&
+static bool kernels_bind(const rf_diagnosed_pass *pass, const rf_sum *kind) {
+  return pass->alike && kind->fastest > 0 && kind->limit / kind->fastest < NEAR_LIMIT &&
          kind->fastest < RF_FAR * kind->predicted;
 }
 
-static char *measured_sentence(const rf_diagnosed_walk *walk, const char *of) {
-  const rf_sum *bound = &walk->bounds.at[0], *kind = &walk->bound_kind;
-  const char *bound_name = walk->bounds.count ? bound->name : "";
-  double ratio = walk->predicted > 0 ? walk->seconds / walk->predicted : 1,
+static char *measured_sentence(const rf_diagnosed_pass *pass, const char *of) {
+  const rf_sum *bound = &pass->bounds.at[0], *kind = &pass->bound_kind;
+  const char *bound_name = pass->bounds.count ? bound->name : "";
+  double ratio = pass->predicted > 0 ? pass->seconds / pass->predicted : 1,
          reached = kind->seconds > 0 ? kind->limit / kind->seconds : 0;
   char a[32], b[32], times[64] = "", part[32] = "less than 1";
   if (missed(ratio))
@@ -83,44 +83,44 @@ static char *measured_sentence(const rf_diagnosed_walk *walk, const char *of) {
              ratio > 3 ? " It takes %.*f times as long as predicted."
                        : " It takes %.*f x the predicted time.",
              decimals(ratio), ratio);
-  rf_text_seconds(walk->seconds, a);
+  rf_text_seconds(pass->seconds, a);
   if (!strcmp(bound_name, "between ops"))
     return join("%s is bound by the time between its ops: %s of %s.%s", of,
                 rf_text_seconds(bound->seconds, b), a, times);
   if (reached >= 0.01) snprintf(part, sizeof part, "%.0f", 100 * reached);
   return join(
       "%s is bound by %s: %.0f %% of its %s, mainly in %s (%s), which runs at %s %% of its limit%s.%s", of,
-      bound_name, walk->seconds > 0 ? 100 * (bound->seconds / walk->seconds) : 0, a, or_empty(kind->name),
+      bound_name, pass->seconds > 0 ? 100 * (bound->seconds / pass->seconds) : 0, a, or_empty(kind->name),
       rf_text_seconds(kind->seconds, b), part,
-      kernels_bind(walk, kind) ? ": the kernels are the bottleneck, not the machine" : "", times);
+      kernels_bind(pass, kind) ? ": the kernels are the bottleneck, not the machine" : "", times);
 }
 
 /* The sentence about a run that other programs slowed: its fastest calls show its own speed. */
-static char *alone_sentence(const rf_diagnosed_walk *walk) {
-  const rf_sum *kind = &walk->kinds.at[0];
+static char *alone_sentence(const rf_diagnosed_pass *pass) {
+  const rf_sum *kind = &pass->kinds.at[0];
   char a[32], b[32], c[32];
-  for (int i = 1; i < walk->kinds.count; i++)
-    if (walk->kinds.at[i].fastest > kind->fastest) kind = &walk->kinds.at[i];
+  for (int i = 1; i < pass->kinds.count; i++)
+    if (pass->kinds.at[i].fastest > kind->fastest) kind = &pass->kinds.at[i];
   return join("Without other programs it would take about %s, judging by its fastest calls (predicted %s): "
               "%s in %s, at %.0f %% of its limit.",
-              rf_text_seconds(walk->fastest, a), rf_text_seconds(walk->predicted, b),
+              rf_text_seconds(pass->fastest, a), rf_text_seconds(pass->predicted, b),
               rf_text_seconds(kind->fastest, c), or_empty(kind->name),
               kind->fastest > 0 ? 100 * kind->limit / kind->fastest : 0);
 }
 
-static char *held_sentence(const rf_diagnosed_walk *walk) {
+static char *held_sentence(const rf_diagnosed_pass *pass) {
   char a[32], b[32];
-  if (walk->alone == RF_ALONE_MIXED)
+  if (pass->alone == RF_ALONE_MIXED)
     return join("It takes %s (predicted %s); this does not show how long it would take alone.",
-                rf_text_seconds(walk->seconds, a), rf_text_seconds(walk->predicted, b));
+                rf_text_seconds(pass->seconds, a), rf_text_seconds(pass->predicted, b));
   return join("Even its fastest calls were delayed (%s in total, predicted %s), so the times do not show how "
               "long it would take alone.",
-              rf_text_seconds(walk->fastest, a), rf_text_seconds(walk->predicted, b));
+              rf_text_seconds(pass->fastest, a), rf_text_seconds(pass->predicted, b));
 }
 
 /* The sentence about a run in which a few outlier steps took a large part of the time. */
-static char *outliers_sentence(const rf_outliers *found, const rf_diagnosed_walk *walk) {
-  double ratio = walk->predicted > 0 ? found->median / walk->predicted : 1;
+static char *outliers_sentence(const rf_outliers *found, const rf_diagnosed_pass *pass) {
+  double ratio = pass->predicted > 0 ? found->median / pass->predicted : 1;
   char a[32], times[64] = "";
   if (missed(ratio)) snprintf(times, sizeof times, ", %.*f x the prediction", decimals(ratio), ratio);
   return join("%.0f of %.0f steps took %.0f %% of the time: the process was stopped or had no core, so the "
@@ -128,21 +128,21 @@ static char *outliers_sentence(const rf_outliers *found, const rf_diagnosed_walk
               found->count, found->steps, 100 * found->part, rf_text_seconds(found->median, a), times);
 }
 
-static char *bound_sentence(const rf_diagnosis *d, const rf_diagnosed_walk *walk) {
-  const char *of = subject(walk->name);
+static char *bound_sentence(const rf_diagnosis *d, const rf_diagnosed_pass *pass) {
+  const char *of = subject(pass->name);
   bool gap = d->gap_part > 0;
-  rf_alone alone = d->by_others ? walk->alone : RF_ALONE_UNKNOWN;
+  rf_alone alone = d->by_others ? pass->alone : RF_ALONE_UNKNOWN;
   if (d->measured && d->stood && strcmp(d->bound, RF_BOUND_OTHERS))
-    return outliers_sentence(&d->outliers, walk);
+    return outliers_sentence(&d->outliers, pass);
   if (gap && !strcmp(d->bound, RF_BOUND_STOPPED))
     return join("The process was stopped for %.0f %% of the recorded time, so the measured times are not "
                 "reliable. Please run it again.",
                 100 * d->gap_part);
   const char *whom = gap || d->taken ? "it" : of;
-  char *inside = alone == RF_ALONE_KNOWN     ? alone_sentence(walk)
-                 : alone != RF_ALONE_UNKNOWN ? held_sentence(walk)
-                 : d->measured               ? measured_sentence(walk, whom)
-                                             : planned_sentence(walk, whom),
+  char *inside = alone == RF_ALONE_KNOWN     ? alone_sentence(pass)
+                 : alone != RF_ALONE_UNKNOWN ? held_sentence(pass)
+                 : d->measured               ? measured_sentence(pass, whom)
+                                             : planned_sentence(pass, whom),
        *text = NULL;
   const char *rest = alone != RF_ALONE_UNKNOWN ? "" : "In the remaining time, ";
   if (!gap && !d->taken) return inside;
@@ -161,7 +161,7 @@ static char *bound_sentence(const rf_diagnosis *d, const rf_diagnosed_walk *walk
 
 static char *change_sentence(const rf_diagnosis *d) {
   const rf_change *best = d->best;
-  const rf_diagnosed_walk *most = d->most < 0 ? NULL : &d->walk[d->most];
+  const rf_diagnosed_pass *most = d->most < 0 ? NULL : &d->pass[d->most];
   char a[32], b[32], m[32], memory[64] = "the same memory";
   if (!d->changes) return NULL;
   if (!best)
@@ -174,7 +174,7 @@ static char *change_sentence(const rf_diagnosis *d) {
              best->more_bytes > 0 ? "more" : "less");
   return join("The best single change is %s: %s instead of %s%s (%.0f %% less), with %s%s.", best->change,
               rf_text_seconds(best->seconds, a), rf_text_seconds(best->now_seconds, b),
-              most && d->walks > 1 && !most->trains ? " in all" : "", 100 * best->gain, memory,
+              most && d->passes > 1 && !most->trains ? " in all" : "", 100 * best->gain, memory,
               best->approximate ? "; it changes results" : "");
 }
 
@@ -214,7 +214,7 @@ static char *sums_sentence(const rf_diagnosis *d) {
 char *rf_words_sentence(const rf_diagnosis *d) {
   bool last = d->most >= 0 && d->last.seconds > 0;
   char *misfit = misfit_sentence(d), *before = last ? last_step_sentence(&d->last) : NULL,
-       *bound = d->most >= 0 ? bound_sentence(d, &d->walk[d->most]) : sums_sentence(d),
+       *bound = d->most >= 0 ? bound_sentence(d, &d->pass[d->most]) : sums_sentence(d),
        *change = last || d->useless ? NULL : change_sentence(d);
   char *text = join("%s%s%s%s%s", or_empty(misfit), or_empty(before), or_empty(bound), change ? " " : "",
                     or_empty(change));
@@ -255,12 +255,12 @@ char *rf_words_threads(const rf_diagnosed_threads *threads) {
 
 /* ---- notes ----------------------------------------------------------------------------------- */
 
-static void note_kinds(const rf_diagnosed_walk *walk, json_t *notes) {
-  for (int i = 0; i < walk->kinds.count && json_array_size(notes) < NOTES; i++) {
-    const rf_sum *kind = &walk->kinds.at[i];
+static void note_kinds(const rf_diagnosed_pass *pass, json_t *notes) {
+  for (int i = 0; i < pass->kinds.count && json_array_size(notes) < NOTES; i++) {
+    const rf_sum *kind = &pass->kinds.at[i];
     double ratio = kind->predicted > 0 ? kind->seconds / kind->predicted : 1;
     char a[32], b[32];
-    if (fabs(kind->seconds - kind->predicted) < RF_WORTH * walk->seconds) continue;
+    if (fabs(kind->seconds - kind->predicted) < RF_WORTH * pass->seconds) continue;
     if (ratio < RF_MISSED && ratio > 1 / RF_MISSED) continue;
     append(notes, join("%s takes %s instead of the predicted %s (%.*f x)", kind->name,
                        rf_text_seconds(kind->seconds, a), rf_text_seconds(kind->predicted, b),
@@ -268,23 +268,23 @@ static void note_kinds(const rf_diagnosed_walk *walk, json_t *notes) {
   }
 }
 
-static void note_time(const rf_diagnosis *d, const rf_diagnosed_walk *walk, json_t *notes) {
+static void note_time(const rf_diagnosis *d, const rf_diagnosed_pass *pass, json_t *notes) {
   const char *source = rf_json_text_at(json_object_get(d->plan, "machine"), "source");
-  bool same_rows = walk->trains || walk->rate.full;
+  bool same_rows = pass->trains || pass->rate.full;
   char a[32];
-  if (walk->losses && !strncmp(walk->loss[0].kernel, "reference_", 10))
+  if (pass->losses && !strncmp(pass->loss[0].kernel, "reference_", 10))
     append(notes, join("the op that loses most time against its limit runs on a slow, single-threaded "
                        "reference kernel (%s); its prediction assumes a fast kernel",
-                       walk->loss[0].kernel));
-  if (walk->gaps > RF_WORTH * walk->seconds)
-    append(notes, join("%s (%.1f %%) pass between ops", rf_text_seconds(walk->gaps, a),
-                       100 * walk->gaps / walk->seconds));
-  if (walk->alike && same_rows && walk->inside > RF_MISSED * walk->predicted &&
-      walk->fastest < RF_MISSED * walk->predicted)
+                       pass->loss[0].kernel));
+  if (pass->gaps > RF_WORTH * pass->seconds)
+    append(notes, join("%s (%.1f %%) pass between ops", rf_text_seconds(pass->gaps, a),
+                       100 * pass->gaps / pass->seconds));
+  if (pass->alike && same_rows && pass->inside > RF_MISSED * pass->predicted &&
+      pass->fastest < RF_MISSED * pass->predicted)
     append(notes, join("the fastest calls took the predicted time (%s); other programs or cold caches slowed "
                        "the other calls",
-                       rf_text_seconds(walk->fastest, a)));
-  else if ((walk->inside > RF_MISSED * walk->predicted || walk->inside < walk->predicted / RF_MISSED) &&
+                       rf_text_seconds(pass->fastest, a)));
+  else if ((pass->inside > RF_MISSED * pass->predicted || pass->inside < pass->predicted / RF_MISSED) &&
            (!strcmp(source, "detected") || !strcmp(source, "data-sheet")))
     append(notes, join("the machine's ceilings come from %s: `rafter calibrate` measures them",
                        !strcmp(source, "detected") ? "a general table" : "a data sheet"));
@@ -307,14 +307,14 @@ static void note_plan(const rf_diagnosis *d, json_t *notes) {
 
 void rf_words_notes(const rf_diagnosis *d, json_t *notes) {
   if (d->most < 0) return;
-  const rf_diagnosed_walk *walk = &d->walk[d->most];
+  const rf_diagnosed_pass *pass = &d->pass[d->most];
   double stopped = d->stood ? d->outliers.part : 0;
   char a[32];
   for (int i = 0; i < d->threads.gaps.count && !d->stood; i++)
     if (!strcmp(d->threads.gaps.at[i].name, RF_BOUND_STOPPED)) stopped = d->threads.gaps.at[i].part;
-  if (d->measured && walk->predicted > 0 && walk->seconds > 0) {
-    if (stopped <= RF_WORTH) note_kinds(walk, notes);
-    note_time(d, walk, notes);
+  if (d->measured && pass->predicted > 0 && pass->seconds > 0) {
+    if (stopped <= RF_WORTH) note_kinds(pass, notes);
+    note_time(d, pass, notes);
   }
   if (d->measured) note_plan(d, notes);
   if (!d->stood && d->outliers.part > RF_WORTH)

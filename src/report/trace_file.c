@@ -11,8 +11,8 @@
 #include <string.h>
 
 enum { VERSION = 1, ALIGN = 8 };
-static const size_t MOST_FILE = (size_t)1 << 33, MOST_HEADER = (size_t)1 << 28;
-static const int64_t MOST_NS = (int64_t)1 << 53; /* a double represents every integer up to this one */
+static const size_t MAX_FILE = (size_t)1 << 33, MAX_HEADER = (size_t)1 << 28;
+static const int64_t MAX_NS = (int64_t)1 << 53; /* a double represents every integer up to this one */
 
 /* The columns in file order. Wider types come first, so that each column is aligned. */
 static const struct {
@@ -386,12 +386,12 @@ static rf_status check_steps(const json_t *steps, size_t gap_count, const char *
   json_array_foreach ((json_t *)steps, i, step) {
     int64_t value;
     for (size_t k = 0; k < sizeof numbers / sizeof *numbers; k++)
-      RF_TRY(rf_json_int(step, numbers[k], path, 0, MOST_NS, &value, error));
+      RF_TRY(rf_json_int(step, numbers[k], path, 0, MAX_NS, &value, error));
     json_t *after = json_object_get(step, "after"); /* missing in old traces */
     if (!json_object_get(step, "gaps")) continue;
     RF_TRY(check_seconds(step, gap_count, path, i, error));
     if (!after) continue;
-    RF_TRY(rf_json_int(after, "end", path, json_integer_value(json_object_get(step, "end")), MOST_NS, &value,
+    RF_TRY(rf_json_int(after, "end", path, json_integer_value(json_object_get(step, "end")), MAX_NS, &value,
                        error));
     RF_TRY(check_seconds(after, gap_count, path, i, error));
     const char *name;
@@ -429,8 +429,8 @@ static rf_status check_spans(const rf_trace_file *file, const char *path, rf_err
     const char *what = NULL;
     if (file->kind[i] >= RF_SPAN_KINDS) what = "kind";
     else if (file->lane[i] >= lanes) what = "lane";
-    else if (file->begin[i] < 0 || file->begin[i] > MOST_NS) what = "begin";
-    else if (file->end[i] < file->begin[i] || file->end[i] > MOST_NS) what = "end";
+    else if (file->begin[i] < 0 || file->begin[i] > MAX_NS) what = "begin";
+    else if (file->end[i] < file->begin[i] || file->end[i] > MAX_NS) what = "end";
     else if (!isfinite(file->value[i])) what = "value";
     else if (i && (file->lane[i] < file->lane[i - 1] ||
                    (file->lane[i] == file->lane[i - 1] && file->begin[i] < file->begin[i - 1])))
@@ -488,7 +488,7 @@ rf_status rf_trace_file_parse(const char *path, char *text, size_t bytes, rf_tra
                               rf_error *error) {
   rf_status status = RAFTER_OK;
   *file = (rf_trace_file){.memory = text};
-  char *end = memchr(text, '\n', bytes < MOST_HEADER ? bytes : MOST_HEADER);
+  char *end = memchr(text, '\n', bytes < MAX_HEADER ? bytes : MAX_HEADER);
   size_t header = end ? (size_t)(end - text) + 1 : 0;
   if (!header || header % ALIGN) {
     status = RF_FAIL(error, RAFTER_FAILED, HINT,
@@ -497,8 +497,7 @@ rf_status rf_trace_file_parse(const char *path, char *text, size_t bytes, rf_tra
     goto done;
   }
   RF_GO(rf_json_parse(text, header - 1, path, &file->header, error));
-  RF_GO(
-      rf_json_int(file->header, "count", path, 0, (int64_t)(MOST_FILE / span_bytes()), &file->count, error));
+  RF_GO(rf_json_int(file->header, "count", path, 0, (int64_t)(MAX_FILE / span_bytes()), &file->count, error));
   if ((size_t)file->count * span_bytes() != bytes - header) {
     status = RF_FAIL(error, RAFTER_FAILED, HINT,
                      "the columns have a wrong size (%s: expected %lld spans in %zu bytes, got %zu bytes)",
@@ -518,6 +517,6 @@ rf_status rf_trace_file_read(const char *path, rf_trace_file *file, rf_error *er
   char *text = NULL;
   size_t bytes = 0;
   *file = (rf_trace_file){0};
-  RF_TRY(rf_file_read(path, MOST_FILE, &text, &bytes, error));
+  RF_TRY(rf_file_read(path, MAX_FILE, &text, &bytes, error));
   return rf_trace_file_parse(path, text, bytes, file, error);
 }

@@ -289,7 +289,7 @@ static rf_status measure_shape(const rf_calibrate_options *o, const shape *s, rf
   RF_GO(time_ops(o, run, plan, took, &steps, error));
   for (int i = 0; i < plan->graph->op_count; i++) {
     const rf_extent part = {plan->graph->rows, plan->graph->seq};
-    const rf_work done = s->rows ? rf_plan_walk_work(plan, i, &part, 1) : plan->op[i].work;
+    const rf_work done = s->rows ? rf_plan_pass_work(plan, i, &part, 1) : plan->op[i].work;
     double work = rf_cost_work(done), seconds = rf_ceiling_of(took + i * MAX_STEPS, steps).median;
     const rf_op *op = &plan->graph->op[i];
     rf_cost_class class[RF_PANEL_PARTS];

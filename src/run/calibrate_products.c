@@ -54,7 +54,7 @@ static rf_status fill(ring *r, const rf_panels *panels, rf_error *error) {
   return RAFTER_OK;
 }
 
-static bool is_turned(rf_cost_products how) {
+static bool is_transposed(rf_cost_products how) {
   return how == RF_PRODUCTS_TURNED || how == RF_PRODUCTS_TURNED_BF16;
 }
 static bool is_bf16(rf_cost_products how) {
@@ -64,14 +64,14 @@ static bool is_bf16(rf_cost_products how) {
 static rf_status build(const ring *r, const rf_panels *panels, int64_t rows, rf_cost_products how,
                        rf_graph **out, rf_error *error) {
   rf_graph *graph = rf_graph_new(&r->model);
-  int64_t outputs = panels->part[0].outputs, x[] = {rows, is_turned(how) ? outputs : panels->inner},
+  int64_t outputs = panels->part[0].outputs, x[] = {rows, is_transposed(how) ? outputs : panels->inner},
           w[] = {panels->inner, outputs};
   int inputs[] = {rf_graph_tensor(graph, "x", RF_CLASS_ACTIVATION, is_bf16(how) ? RF_BF16 : RF_F32, 2, x),
                   rf_graph_tensor(graph, "w", RF_CLASS_WEIGHT, RF_PACKED, 2, w)};
   rf_attr attr = {.matmul = {.fast = how == RF_PRODUCTS_FAST}};
   graph->rows = rows;
   graph->tensor[inputs[1]].panels = *panels;
-  if (rf_graph_emit(graph, is_turned(how) ? &RF_OP_MATMUL_DX : &RF_OP_MATMUL, "product", RF_SECTION_MICRO,
+  if (rf_graph_emit(graph, is_transposed(how) ? &RF_OP_MATMUL_DX : &RF_OP_MATMUL, "product", RF_SECTION_MICRO,
                     (rf_slots){inputs, 2}, RF_IDS(RF_WANTED), &attr, error) < 0) {
     rf_graph_free(graph);
     return RAFTER_INVALID;
@@ -115,7 +115,7 @@ typedef struct edges {
 
 /* True if ROWS[row] is measured. Products for gradients always have many rows. */
 static bool is_measured(int row, bool quick, rf_cost_products how) {
-  return (ROWS[row].quick || !quick) && (!is_turned(how) || ROWS[row].rows >= 128);
+  return (ROWS[row].quick || !quick) && (!is_transposed(how) || ROWS[row].rows >= 128);
 }
 
 /* Measures products with the ring's matrices, for the first `most` entries of ROWS. An entry of

@@ -54,7 +54,7 @@ enum {
   MAX_SPANS = 1 << 18,
   MIN_SPANS = 1 << 13,
   ALL_SPANS = 1 << 21,
-  MOST_STEPS = 1 << 16,
+  MAX_STEPS = 1 << 16,
   FAULT_PAGES = 64,
   LOOK_NS = 200000
 };
@@ -104,17 +104,17 @@ rf_status rf_record_open(const rf_trace_when *when, int threads, rf_record **out
                    "another record is open (expected none)");
   if (threads > UINT16_MAX - RF_TRACE_LANES) threads = UINT16_MAX - RF_TRACE_LANES;
   rf_record *record = calloc(1, sizeof *record);
-  if (!record || !(record->step = calloc(MOST_STEPS, sizeof *record->step)) ||
+  if (!record || !(record->step = calloc(MAX_STEPS, sizeof *record->step)) ||
       posix_memalign((void **)&record->lanes.lane, 64, (size_t)threads * sizeof(rf_lane))) {
     status = RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while opening a record");
     goto done;
   }
   record->statm = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
   memset(record->lanes.lane, 0, (size_t)threads * sizeof(rf_lane));
-  memset(record->step, 0, MOST_STEPS * sizeof *record->step);
+  memset(record->step, 0, MAX_STEPS * sizeof *record->step);
   record->lanes.count = threads;
   record->lanes.op = RF_NONE;
-  record->step_capacity = MOST_STEPS;
+  record->step_capacity = MAX_STEPS;
   int64_t each = MAX_SPANS;
   while (each > MIN_SPANS && each * threads > ALL_SPANS) each /= 2;
   for (int i = 0; i < threads; i++) record->lanes.lane[i].file = -1;

@@ -149,7 +149,7 @@ rf_status rf_trace_price(const rf_plan *plan, int64_t parts, int64_t rows, int64
     extent[i].rows = rows / parts + (i < rows % parts);
     extent[i].context = context > extent[i].rows ? context : extent[i].rows;
   }
-  rf_status status = rf_plan_walk_ops(plan, extent, (int)parts, times, seconds, limit, error);
+  rf_status status = rf_plan_pass_ops(plan, extent, (int)parts, times, seconds, limit, error);
   free(extent);
   return status;
 }

@@ -119,10 +119,10 @@ static int64_t parts_bytes(const sizing *s, const rf_op *op, const rf_kept_part 
 
 /* ---- parameters ------------------------------------------------------------------------------ */
 
-enum { MOST_ARRAYS = 2, MOST_DIMS = 5 };
+enum { MAX_ARRAYS = 2, MAX_DIMS = 5 };
 typedef struct shapes {
-  int count, rank[MOST_ARRAYS];
-  int64_t dim[MOST_ARRAYS][MOST_DIMS];
+  int count, rank[MAX_ARRAYS];
+  int64_t dim[MAX_ARRAYS][MAX_DIMS];
 } shapes;
 
 #define SHAPE(s, ...) \
@@ -185,7 +185,7 @@ static int64_t shapes_bytes(const sizing *s, const shapes *shape, rf_dtype dtype
                             int64_t shards) {
   int64_t sum = 0;
   for (int i = 0; i < shape->count; i++) {
-    int64_t dims[MOST_DIMS + 1] = {layers};
+    int64_t dims[MAX_DIMS + 1] = {layers};
     int lead = layers > 0, longest = lead;
     memcpy(dims + lead, shape->dim[i], sizeof shape->dim[i]);
     for (int d = lead; d < shape->rank[i] + lead; d++)

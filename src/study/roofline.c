@@ -191,7 +191,7 @@ static rf_status read_axes(rf_question *q, const char *text, int extent[RF_TORUS
       length = 1;
     } else {
       if (length && length < sizeof word) memcpy(word, at, length);
-      if (!rf_text_int(word, &number) || number < 1 || number > RF_NETWORK_AXES_MOST)
+      if (!rf_text_int(word, &number) || number < 1 || number > RF_NETWORK_AXES_MAX)
         return RF_FAIL(error, RAFTER_INVALID, "write extents as 4,4 or axes of the machine as x,y",
                        "--axes has no extent at '%.20s' (got '%.40s')", at, text);
     }
@@ -261,7 +261,7 @@ rf_status rf_asked_bytes(rf_question *q, double *bytes, rf_error *error) {
 
 void rf_fact_add(rf_question *q, const char *key, const char *what, rf_unit unit, double value) {
   rf_answer *a = q->answer;
-  if (a->count < RF_FACTS_MOST)
+  if (a->count < RF_FACTS_MAX)
     a->fact[a->count++] = (rf_fact){.key = key, .what = what, .unit = unit, .value = value};
 }
 
@@ -273,7 +273,7 @@ void rf_fact_text(rf_question *q, const char *key, const char *what, const char 
 
 void rf_fact_note(rf_question *q, const char *format, ...) {
   va_list list;
-  if (q->answer->notes == RF_NOTES_MOST) return;
+  if (q->answer->notes == RF_NOTES_MAX) return;
   va_start(list, format);
   vsnprintf(q->answer->note[q->answer->notes++], sizeof *q->answer->note, format, list);
   va_end(list);

@@ -27,13 +27,13 @@ typedef struct rf_fact {
   char text[96]; /* the figure, if the unit is RF_UNIT_TEXT */
 } rf_fact;
 
-enum { RF_FACTS_MOST = 96, RF_NOTES_MOST = 12 };
+enum { RF_FACTS_MAX = 96, RF_NOTES_MAX = 12 };
 typedef struct rf_answer {
   const char *op;
   char machine[96];
   int count, notes;
-  rf_fact fact[RF_FACTS_MOST];
-  char note[RF_NOTES_MOST][160]; /* assumptions of the answer, and options without effect */
+  rf_fact fact[RF_FACTS_MAX];
+  char note[RF_NOTES_MAX][160]; /* assumptions of the answer, and options without effect */
 } rf_answer;
 
 /* The name of operation i, or NULL. *help describes the answer; `help` may be NULL. */

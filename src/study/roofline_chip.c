@@ -86,11 +86,11 @@ rf_status rf_roofline_matmul(rf_question *q, rf_error *error) {
 
 /* ---- einsum ---------------------------------------------------------------------------------- */
 
-enum { OPERANDS_MOST = 4, LETTERS = 128 };
+enum { OPERANDS_MAX = 4, LETTERS = 128 };
 typedef struct einsum {
   int operands;
   /* letters of each operand; the entry after the last operand is the output */
-  bool in[OPERANDS_MOST + 1][LETTERS];
+  bool in[OPERANDS_MAX + 1][LETTERS];
   double size[LETTERS]; /* size of each letter; 0: unused letter; -1: unknown size */
 } einsum;
 
@@ -102,15 +102,15 @@ static rf_status parse_expression(const char *text, einsum *e, rf_error *error) 
   for (const char *c = text; *c; c++) {
     if (*c == ' ') continue;
     if (*c == ',' && !output) {
-      if (++at >= OPERANDS_MOST)
+      if (++at >= OPERANDS_MAX)
         return RF_FAIL(error, RAFTER_INVALID, EINSUM_HINT, "an einsum has at most %d operands ('%.40s')",
-                       OPERANDS_MOST, text);
+                       OPERANDS_MAX, text);
       continue;
     }
     if (c[0] == '-' && c[1] == '>' && !output) {
       e->operands = at + 1;
       output = true;
-      at = OPERANDS_MOST;
+      at = OPERANDS_MAX;
       c++;
       continue;
     }
@@ -179,11 +179,11 @@ rf_status rf_roofline_einsum(rf_question *q, rf_error *error) {
     if (e.size[c] > 0) {
       all *= e.size[c];
       letters++;
-      rows += e.in[0][c] && e.in[OPERANDS_MOST][c] && !e.in[1][c];
+      rows += e.in[0][c] && e.in[OPERANDS_MAX][c] && !e.in[1][c];
     }
-  out = elements(&e, e.in[OPERANDS_MOST], &rank);
-  for (int i = 0; i <= OPERANDS_MOST; i++) {
-    if (i >= e.operands && i < OPERANDS_MOST) continue;
+  out = elements(&e, e.in[OPERANDS_MAX], &rank);
+  for (int i = 0; i <= OPERANDS_MAX; i++) {
+    if (i >= e.operands && i < OPERANDS_MAX) continue;
     double part = elements(&e, e.in[i], &rank) * (i == 1 ? q->weight.bytes : q->dtype.bytes) / 1;
     if (rank > longest) {
       longest = rank;

@@ -59,9 +59,9 @@ rf_status rf_roofline_collective(rf_question *q, rf_error *error) {
 
 /* ---- arrays ---------------------------------------------------------------------------------- */
 
-enum { MESH_AXES_MOST = 26, RANK_MOST = 8 };
+enum { MESH_AXES_MAX = 26, RANK_MAX = 8 };
 typedef struct named_mesh {
-  int of[MESH_AXES_MOST]; /* number of chips of each axis, by the axis's letter; 0: no such axis */
+  int of[MESH_AXES_MAX]; /* number of chips of each axis, by the axis's letter; 0: no such axis */
   double chips;
 } named_mesh;
 
@@ -71,7 +71,7 @@ static rf_status parse_mesh(const char *text, named_mesh *mesh, rf_error *error)
     int letter = toupper((unsigned char)*at) - 'A';
     char *end = NULL;
     long size = at[0] && at[1] == '=' ? strtol(at + 2, &end, 10) : 0;
-    if (letter < 0 || letter >= MESH_AXES_MOST || !end || size < 1 || size > RF_NETWORK_AXES_MOST ||
+    if (letter < 0 || letter >= MESH_AXES_MAX || !end || size < 1 || size > RF_NETWORK_AXES_MAX ||
         (*end && *end != ',') || mesh->of[letter])
       return RF_FAIL(error, RAFTER_INVALID, "write --mesh X=4,Y=8",
                      "--mesh has no axis at '%.30s' (expected LETTER=CHIPS, each once)", at);
@@ -83,15 +83,15 @@ static rf_status parse_mesh(const char *text, named_mesh *mesh, rf_error *error)
 }
 
 /* Parses --spec: for each dimension, the letters of the axes that shard it ("XY,-" or "XY,"). */
-static rf_status parse_spec(const char *spec, const named_mesh *mesh, int rank, double split[RANK_MOST],
+static rf_status parse_spec(const char *spec, const named_mesh *mesh, int rank, double split[RANK_MAX],
                             rf_error *error) {
-  bool seen[MESH_AXES_MOST] = {false};
+  bool seen[MESH_AXES_MAX] = {false};
   int dim = 0;
   for (const char *c = spec; c && *c; c++) {
     if (*c == ',' && ++dim < rank) continue;
     int letter = toupper((unsigned char)*c) - 'A';
     if (*c == '-') continue;
-    if (dim >= rank || letter < 0 || letter >= MESH_AXES_MOST)
+    if (dim >= rank || letter < 0 || letter >= MESH_AXES_MAX)
       return RF_FAIL(error, RAFTER_INVALID, "write --spec XY,- for two dimensions",
                      "--spec does not fit the shape (expected %d parts of letters, got '%.30s')", rank, spec);
     if (!mesh->of[letter] || seen[letter])
@@ -106,12 +106,11 @@ static rf_status parse_spec(const char *spec, const named_mesh *mesh, int rank, 
 rf_status rf_roofline_array(rf_question *q, rf_error *error) {
   named_mesh mesh = {.chips = 1};
   int rank;
-  double bytes, split[RANK_MOST] = {1, 1, 1, 1, 1, 1, 1, 1}, ways = 1, local = 1,
-                count = rf_value(q, "count");
+  double bytes, split[RANK_MAX] = {1, 1, 1, 1, 1, 1, 1, 1}, ways = 1, local = 1, count = rf_value(q, "count");
   const int64_t *shape = rf_options_list(q->o, "shape", &rank);
-  if (rank < 1 || rank > RANK_MOST)
+  if (rank < 1 || rank > RANK_MAX)
     return RF_FAIL(error, RAFTER_INVALID, "write --shape 2048,8192",
-                   "array needs --shape (expected 1 to %d dimensions, got %d)", RANK_MOST, rank);
+                   "array needs --shape (expected 1 to %d dimensions, got %d)", RANK_MAX, rank);
   RF_TRY(rf_asked_bytes(q, &bytes, error));
   RF_TRY(parse_mesh(rf_word(q, "mesh"), &mesh, error));
   RF_TRY(parse_spec(rf_word(q, "spec"), &mesh, rank, split, error));

@@ -13,7 +13,7 @@
 #include "base/json.h"
 #include "base/text.h"
 
-enum { TEMPLATE_MOST = 1 << 20, MESSAGES_MOST = 10000 }; /* bytes of a template; number of messages */
+enum { TEMPLATE_MAX = 1 << 20, MESSAGES_MAX = 10000 }; /* bytes of a template; number of messages */
 
 struct rf_chat {
   rf_template *parsed;
@@ -126,8 +126,8 @@ static void add_token(json_t *tokens, const char *name, const rf_tokenizer *toke
   if (value) json_object_set_new(tokens, name, value);
 }
 
-static rf_status new_with_marks(const char *text, size_t bytes, const char *where,
-                                const rf_tokenizer *tokenizer, rf_chat **chat, rf_error *error) {
+static rf_status new_with_special(const char *text, size_t bytes, const char *where,
+                                  const rf_tokenizer *tokenizer, rf_chat **chat, rf_error *error) {
   json_t *tokens = rf_must(json_object());
   if (tokenizer) {
     add_token(tokens, "bos_token", tokenizer, rf_tokenizer_bos(tokenizer));
@@ -144,8 +144,8 @@ rf_status rf_chat_read(const char *path, const rf_tokenizer *tokenizer, rf_chat 
   char *text = NULL;
   size_t bytes = 0;
   *chat = NULL;
-  RF_TRY(rf_file_read(path, TEMPLATE_MOST, &text, &bytes, error));
-  rf_status status = new_with_marks(text, bytes, path, tokenizer, chat, error);
+  RF_TRY(rf_file_read(path, TEMPLATE_MAX, &text, &bytes, error));
+  rf_status status = new_with_special(text, bytes, path, tokenizer, chat, error);
   free(text);
   return status;
 }
@@ -186,7 +186,7 @@ static rf_status source_read(const char *folder, source *s, rf_error *error) {
     return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: expected an object", s->path);
   if (access(template_path, F_OK) == 0) {
     memcpy(s->path, template_path, sizeof s->path);
-    return rf_file_read(template_path, TEMPLATE_MOST, &s->text, &s->bytes, error);
+    return rf_file_read(template_path, TEMPLATE_MAX, &s->text, &s->bytes, error);
   }
   RF_TRY(config_template(s->config, s->path, &inside, error));
   if (inside) return keep_text(s, inside), RAFTER_OK;
@@ -214,7 +214,7 @@ rf_status rf_chat_find(const char *folder, rf_chat **chat, rf_error *error) {
   if (status == RAFTER_OK && s.text && vocabulary && !s.config) {
     rf_tokenizer *tokenizer = NULL;
     status = rf_tokenizer_open(folder, &tokenizer, error);
-    if (status == RAFTER_OK) status = new_with_marks(s.text, s.bytes, s.path, tokenizer, chat, error);
+    if (status == RAFTER_OK) status = new_with_special(s.text, s.bytes, s.path, tokenizer, chat, error);
     rf_tokenizer_close(tokenizer);
     source_free(&s);
     return status;
@@ -244,9 +244,9 @@ static rf_status check_messages(const json_t *messages, rf_error *error) {
   size_t index;
   if (!json_is_array(messages))
     return RF_FAIL(error, RAFTER_FAILED, NULL, "the messages of a conversation must be a list");
-  if (json_array_size(messages) > MESSAGES_MOST)
+  if (json_array_size(messages) > MESSAGES_MAX)
     return RF_FAIL(error, RAFTER_FAILED, NULL,
-                   "a conversation has too many messages (expected at most %d, got %zu)", MESSAGES_MOST,
+                   "a conversation has too many messages (expected at most %d, got %zu)", MESSAGES_MAX,
                    json_array_size(messages));
   json_array_foreach (messages, index, message) {
     if (!json_is_string(json_object_get(message, "role")))

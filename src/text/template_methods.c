@@ -238,10 +238,10 @@ static rf_status function_range(tpl_run *run, const tpl_call *c) {
   if (step == 0) return TPL_FAIL(run, "the step of range() must not be 0");
   int64_t distance;
   if (__builtin_sub_overflow(stop, start, &distance))
-    return TPL_FAIL(run, "range() has more than %d items", TPL_RANGE_MOST);
+    return TPL_FAIL(run, "range() has more than %d items", TPL_RANGE_MAX);
   if ((distance > 0) == (step > 0) && distance != 0)
     count = step == INT64_MIN ? 1 : (distance - (step > 0 ? 1 : -1)) / step + 1;
-  if (count > TPL_RANGE_MOST) return TPL_FAIL(run, "range() has more than %d items", TPL_RANGE_MOST);
+  if (count > TPL_RANGE_MAX) return TPL_FAIL(run, "range() has more than %d items", TPL_RANGE_MAX);
   tpl_value *items;
   RF_TRY(rf_tpl_room(run, (size_t)count, sizeof *items, &items));
   for (int64_t i = 0; i < count; ++i) items[i] = tpl_int(start + i * step);

@@ -381,10 +381,10 @@ static rf_status take_source(rf_template *parsed, const char *text, size_t bytes
 
 rf_status rf_template_parse(const char *text, size_t bytes, const char *where, rf_template **parsed,
                             rf_error *error) {
-  if (bytes > TPL_SOURCE_MOST)
+  if (bytes > TPL_SOURCE_MAX)
     return RF_FAIL(error, RAFTER_FAILED, NULL,
                    "%s is too large for a chat template (expected at most %d bytes, got %zu)", where,
-                   TPL_SOURCE_MOST, bytes);
+                   TPL_SOURCE_MAX, bytes);
   rf_pool *pool = rf_pool_new();
   rf_template *made = rf_pool_alloc(pool, sizeof *made);
   made->pool = pool;

@@ -223,11 +223,11 @@ struct rf_template {
 };
 
 enum {
-  TPL_SOURCE_MOST = 256 << 10,
+  TPL_SOURCE_MAX = 256 << 10,
   TPL_TREE_DEPTH = 200,
   TPL_VALUE_DEPTH = 100,
   TPL_RUN_DEPTH = 600,
-  TPL_RANGE_MOST = 100000
+  TPL_RANGE_MAX = 100000
 };
 
 /* Fails with "WHERE, line L, column C: ..."; `at` is a byte offset in the source. */

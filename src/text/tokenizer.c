@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 
 enum { BYTES = 256 };
-#define FILE_MOST ((size_t)1 << 30)
+#define FILE_MAX ((size_t)1 << 30)
 
 static rf_status no_memory(rf_error *error) { return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory"); }
 
@@ -45,7 +45,7 @@ static const struct reader {
   const char *file, *ending;
   rf_status (*read)(const char *text, size_t bytes, const char *where, rf_tokenizer **tokenizer,
                     rf_error *error);
-  bool says_marks; /* for this format, tokenizer_config.json decides whether BOS and EOS are added */
+  bool adds_bos_eos; /* for this format, tokenizer_config.json decides whether BOS and EOS are added */
 } READERS[] = {
     {"tokenizer.json", ".json", rf_tokenizer_json_read, false},
     /* Written by rf_tokenizer_files_copy from a GGUF file's vocabulary; mapped, not read. */
@@ -87,10 +87,10 @@ rf_status rf_tokenizer_open(const char *path, rf_tokenizer **tokenizer, rf_error
   if (!reader->read) return rf_tokenizer_gguf_open(path, tokenizer, error);
   char *text = NULL;
   size_t bytes = 0;
-  RF_TRY(rf_file_read(path, FILE_MOST, &text, &bytes, error));
+  RF_TRY(rf_file_read(path, FILE_MAX, &text, &bytes, error));
   rf_status status = reader->read(text, bytes, path, tokenizer, error);
   free(text);
-  if (status == RAFTER_OK) status = rf_tokenizer_config_apply(*tokenizer, path, reader->says_marks, error);
+  if (status == RAFTER_OK) status = rf_tokenizer_config_apply(*tokenizer, path, reader->adds_bos_eos, error);
   if (status != RAFTER_OK) {
     rf_tokenizer_close(*tokenizer);
     *tokenizer = NULL;
@@ -157,8 +157,8 @@ rf_status rf_tokenizer_for(const char *model, int64_t vocab, const char *folder,
 
 /* ---- the last step of every reader ----------------------------------------------------------- */
 
-rf_status rf_tokenizer_marks(rf_tokenizer *tokenizer, const int32_t *prefix, int prefix_count,
-                             const int32_t *suffix, int suffix_count, rf_error *error) {
+rf_status rf_tokenizer_set_bos_eos(rf_tokenizer *tokenizer, const int32_t *prefix, int prefix_count,
+                                   const int32_t *suffix, int suffix_count, rf_error *error) {
   int32_t *before = malloc(((size_t)prefix_count + 1) * sizeof *before),
           *after = malloc(((size_t)suffix_count + 1) * sizeof *after);
   if (!before || !after) {
@@ -306,21 +306,21 @@ rf_status rf_tokenizer_encode(const rf_tokenizer *tokenizer, const char *text, s
                    .specials = flags & RF_ENCODE_PARSE,
                    .text = text,
                    .end = text + bytes};
-  if (bytes > FILE_MOST)
+  if (bytes > FILE_MAX)
     return RF_FAIL(error, RAFTER_FAILED, "split the text",
-                   "the text is too long (expected at most %zu bytes, got %zu)", FILE_MOST, bytes);
+                   "the text is too long (expected at most %zu bytes, got %zu)", FILE_MAX, bytes);
   if (tokenizer->kind == RF_TOKENS_BYTE) {
     RF_TRY(rf_ids_reserve(ids, (int64_t)bytes, error));
     for (size_t i = 0; i < bytes; i++) ids->at[ids->count++] = (unsigned char)text[i];
     return RAFTER_OK;
   }
   RF_TRY(rf_ids_reserve(ids, (int64_t)bytes / 4, error));
-  if (flags & RF_ENCODE_MARKS)
+  if (flags & RF_ENCODE_BOS_EOS)
     for (int i = 0; i < tokenizer->prefix_count; i++) RF_TRY(rf_ids_add(ids, tokenizer->prefix[i], error));
   if (!(e.match = rf_match_new())) return no_memory(error);
   if (tokenizer->kind == RF_TOKENS_BPE) RF_GO(rf_cache_new(&e, bytes, error));
   RF_GO(encode_text(&e, error));
-  if (flags & RF_ENCODE_MARKS)
+  if (flags & RF_ENCODE_BOS_EOS)
     for (int i = 0; i < tokenizer->suffix_count; i++) RF_GO(rf_ids_add(ids, tokenizer->suffix[i], error));
 done:
   rf_match_free(e.match);

@@ -121,7 +121,7 @@ rf_status rf_tokenizer_gguf_write(const rf_tokenizer *tokenizer, int64_t vocab, 
 /* ---- text to ids ----------------------------------------------------------------------------- */
 
 enum {
-  RF_ENCODE_MARKS = 1, /* add BOS and EOS around a text if the tokenizer does so */
+  RF_ENCODE_BOS_EOS = 1, /* add BOS and EOS around a text if the tokenizer does so */
   /* Special tokens that are spelled in the text become ids. Without this flag, they stay text. */
   RF_ENCODE_PARSE = 2,
 };

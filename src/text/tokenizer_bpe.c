@@ -263,7 +263,7 @@ static rf_status merge_long(rf_encoding *e, const char *word, size_t bytes, rf_e
 /* ---- words ----------------------------------------------------------------------------------- */
 
 /* An entry of the cache of encoded words. A new word overwrites the word in its entry. */
-enum { CACHED_BYTES = 26, CACHED_IDS = 9, CACHE_LEAST = 1 << 12 };
+enum { CACHED_BYTES = 26, CACHED_IDS = 9, CACHE_MIN = 1 << 12 };
 struct rf_cache {
   int32_t id[CACHED_IDS];
   uint8_t ids, bytes;
@@ -272,10 +272,10 @@ struct rf_cache {
 _Static_assert(sizeof(struct rf_cache) == 64, "one cache line");
 
 rf_status rf_cache_new(rf_encoding *e, size_t bytes, rf_error *error) {
-  enum { MOST = 1 << 15 };
+  enum { MAX = 1 << 15 };
   uint64_t slots = 64;
-  if (bytes < CACHE_LEAST) return RAFTER_OK;
-  while (slots < MOST && slots < bytes / 16) slots *= 2;
+  if (bytes < CACHE_MIN) return RAFTER_OK;
+  while (slots < MAX && slots < bytes / 16) slots *= 2;
   void *cache = NULL;
   if (posix_memalign(&cache, 64, slots * sizeof *e->cache))
     return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
@@ -312,7 +312,7 @@ static rf_status merge_word(rf_encoding *e, const char *word, size_t bytes, rf_e
 rf_status rf_bpe_word(void *encoding, const char *word, size_t bytes, rf_error *error) {
   rf_encoding *e = encoding;
   const rf_bpe *bpe = &e->tokenizer->bpe;
-  if (bpe->ignore_merges && bytes <= RF_PIECE_MOST) {
+  if (bpe->ignore_merges && bytes <= RF_PIECE_MAX) {
     int32_t id = rf_pieces_find(&e->tokenizer->pieces, word, bytes);
     if (id >= 0) return rf_ids_add(e->ids, id, error);
   }

@@ -49,7 +49,7 @@ static int type_of(const rf_vocabulary *v, int64_t id, bool byte_pieces) {
  * the text before the model runs. */
 static rf_status add_pieces(rf_tokenizer *t, const rf_vocabulary *v, bool byte_level, const char *where,
                             rf_error *error) {
-  char bytes[RF_PIECE_MOST];
+  char bytes[RF_PIECE_MAX];
   RF_TRY(rf_pieces_reserve(&t->pieces, v->count, error));
   for (int64_t id = 0; id < v->count; id++) {
     int type = type_of(v, id, !byte_level);
@@ -61,7 +61,7 @@ static rf_status add_pieces(rf_tokenizer *t, const rf_vocabulary *v, bool byte_l
     bool special = type == RF_PIECE_CONTROL || type == RF_PIECE_UNKNOWN,
          /* A unigram model chooses user pieces by their scores, without the matcher. */
         found = special || (type == RF_PIECE_USER && t->kind == RF_TOKENS_BPE);
-    if (byte_level && type == RF_PIECE_NORMAL && piece.bytes <= RF_PIECE_MOST) {
+    if (byte_level && type == RF_PIECE_NORMAL && piece.bytes <= RF_PIECE_MAX) {
       int64_t n = rf_alphabet_bytes(piece, bytes);
       if (n >= 0) piece = (rf_span){bytes, (size_t)n};
     }
@@ -145,7 +145,7 @@ done:
 }
 
 static rf_status add_merges(rf_tokenizer *t, const rf_vocabulary *v, const char *where, rf_error *error) {
-  char text[2 * RF_PIECE_MOST];
+  char text[2 * RF_PIECE_MAX];
   RF_TRY(rf_bpe_reserve(&t->bpe, v->merge_count, error));
   for (int64_t rank = 0; rank < v->merge_count; rank++) {
     rf_span merge = v->merges[rank];
@@ -218,8 +218,8 @@ static rf_status fill_tokenizer(rf_tokenizer *t, const rf_vocabulary *v, const s
   if (kind->model == RF_TOKENS_UNIGRAM) RF_TRY(add_unigram(t, v, where, error));
   else RF_TRY(kind->byte_level ? add_merges(t, v, where, error) : add_ranks(t, v, where, error));
   if (kind->model == RF_TOKENS_BPE) RF_TRY(rf_bpe_finish(t, where, error));
-  RF_TRY(rf_tokenizer_marks(t, &v->bos_id, v->add_bos && v->bos_id >= 0, &v->eos_id,
-                            v->add_eos && v->eos_id >= 0, error));
+  RF_TRY(rf_tokenizer_set_bos_eos(t, &v->bos_id, v->add_bos && v->bos_id >= 0, &v->eos_id,
+                                  v->add_eos && v->eos_id >= 0, error));
   return rf_tokenizer_finish(t, !kind->byte_level, !kind->byte_level && !v->plain_spaces, where, error);
 }
 

@@ -24,13 +24,13 @@ static rf_status named_id(const rf_tokenizer *t, const json_t *config, const cha
   return RAFTER_OK;
 }
 
-static rf_status apply_config(rf_tokenizer *t, const json_t *config, bool says_marks, const char *where,
+static rf_status apply_config(rf_tokenizer *t, const json_t *config, bool adds_bos_eos, const char *where,
                               rf_error *error) {
   bool bos, eos;
   RF_TRY(named_id(t, config, "bos_token", where, &t->bos_id, error));
   RF_TRY(named_id(t, config, "eos_token", where, &t->eos_id, error));
   RF_TRY(named_id(t, config, "pad_token", where, &t->pad_id, error));
-  if (!says_marks) return RAFTER_OK;
+  if (!adds_bos_eos) return RAFTER_OK;
   const char *id;
   json_t *token;
   json_object_foreach (json_object_get(config, "added_tokens_decoder"), id, token) {
@@ -42,7 +42,8 @@ static rf_status apply_config(rf_tokenizer *t, const json_t *config, bool says_m
   }
   RF_TRY(rf_json_bool_or(config, "add_bos_token", where, t->prefix_count > 0, &bos, error));
   RF_TRY(rf_json_bool_or(config, "add_eos_token", where, t->suffix_count > 0, &eos, error));
-  return rf_tokenizer_marks(t, &t->bos_id, bos && t->bos_id >= 0, &t->eos_id, eos && t->eos_id >= 0, error);
+  return rf_tokenizer_set_bos_eos(t, &t->bos_id, bos && t->bos_id >= 0, &t->eos_id, eos && t->eos_id >= 0,
+                                  error);
 }
 
 rf_status rf_tokenizer_config_read(const char *path, json_t **config, rf_error *error) {
@@ -59,7 +60,7 @@ rf_status rf_tokenizer_config_read(const char *path, json_t **config, rf_error *
                  bad.column, bad.text);
 }
 
-rf_status rf_tokenizer_config_apply(rf_tokenizer *tokenizer, const char *tokenizer_path, bool says_marks,
+rf_status rf_tokenizer_config_apply(rf_tokenizer *tokenizer, const char *tokenizer_path, bool adds_bos_eos,
                                     rf_error *error) {
   char path[4300];
   struct stat info;
@@ -69,7 +70,7 @@ rf_status rf_tokenizer_config_apply(rf_tokenizer *tokenizer, const char *tokeniz
            tokenizer_path);
   if (stat(path, &info)) return RAFTER_OK;
   RF_TRY(rf_tokenizer_config_read(path, &config, error));
-  rf_status status = apply_config(tokenizer, config, says_marks, path, error);
+  rf_status status = apply_config(tokenizer, config, adds_bos_eos, path, error);
   json_decref(config);
   return status;
 }

@@ -21,12 +21,12 @@ void rf_tokenizer_folder(const char *from, char folder[4096]) {
   memmove(folder, parent, strlen(parent) + 1);
 }
 
-static const size_t FILE_MOST = (size_t)256 << 20;
+static const size_t FILE_MAX = (size_t)256 << 20;
 
 static rf_status copy_file(const char *from, const char *to, rf_error *error) {
   char *text = NULL;
   size_t bytes = 0;
-  RF_TRY(rf_file_read(from, FILE_MOST, &text, &bytes, error));
+  RF_TRY(rf_file_read(from, FILE_MAX, &text, &bytes, error));
   rf_status status = rf_file_write(to, text, bytes, error);
   free(text);
   return status;

@@ -37,16 +37,16 @@ static bool is_literal(const rf_normal *n, const char *from, const char *to) {
 /* Accepts only two normalizers: replace spaces by U+2581, and put U+2581 before the text. */
 static rf_status check_pieces(const writing *w, bool *space_prefix) {
   const rf_tokenizer *t = w->t;
-  bool marks = t->splits.mark;
+  bool spaces_replaced = t->splits.mark;
   *space_prefix = t->splits.prefix;
   for (int i = 0; i < t->normals.count; i++) {
     const rf_normal *n = &t->normals.at[i];
     if (n->kind == RF_NORMAL_PREPEND && n->to_bytes == 3 && !memcmp(n->to, RF_SPACE_MARK, 3))
       *space_prefix = true;
-    else if (n->kind == RF_NORMAL_REPLACE && is_literal(n, " ", RF_SPACE_MARK)) marks = true;
+    else if (n->kind == RF_NORMAL_REPLACE && is_literal(n, " ", RF_SPACE_MARK)) spaces_replaced = true;
     else return no_place(w, "its normalizer");
   }
-  if (!marks) return no_place(w, "its pieces contain plain spaces");
+  if (!spaces_replaced) return no_place(w, "its pieces contain plain spaces");
   /* A split at spaces has no effect, because the normalizers replaced all spaces. A split before
    * U+2581 has no effect either, because U+2581 occurs only at the start of pieces. */
   for (int i = 0; i < t->splits.count; i++) {
@@ -76,7 +76,7 @@ static rf_status put_text(writing *w, rf_gguf_text *to, const char *at, size_t b
 }
 
 static rf_status put_alphabet(writing *w, rf_gguf_text *to, rf_span bytes) {
-  char out[2 * RF_PIECE_MOST];
+  char out[2 * RF_PIECE_MAX];
   return put_text(w, to, out, rf_alphabet_text(bytes, out));
 }
 
@@ -109,7 +109,7 @@ static rf_status put_added(writing *w, const rf_matcher *matcher) {
     bool as_written = matcher == &w->t->raw;
     if (added->id >= w->count) return no_place(w, "an added token has no row in the embedding table");
     if (!added->special && w->type[added->id] != RF_PIECE_CONTROL) w->type[added->id] = RF_PIECE_USER;
-    char spelled[RF_PIECE_MOST];
+    char spelled[RF_PIECE_MAX];
     size_t n = 0;
     rf_span text = as_written ? added->text : rf_pieces_at(&w->t->pieces, added->id);
     for (size_t k = 0; k < text.bytes && n < sizeof spelled; k++) {
@@ -139,7 +139,7 @@ static rf_status put_merges(writing *w, rf_gguf_meta *meta) {
     goto done;
   }
   for (int64_t i = 0; i < bpe->pairs; i++) {
-    char text[4 * RF_PIECE_MOST + 1];
+    char text[4 * RF_PIECE_MAX + 1];
     size_t n = rf_alphabet_text(rf_pieces_at(&w->t->pieces, order[i].left), text);
     text[n++] = ' ';
     n += rf_alphabet_text(rf_pieces_at(&w->t->pieces, order[i].right), text + n);
@@ -175,7 +175,7 @@ static bool set_id(const writing *w, rf_gguf_meta *meta, const char *key, int32_
   return rf_gguf_set_int(meta, key, RF_GGUF_U32, id < 0 ? (int64_t)UINT32_MAX : id);
 }
 
-static bool put_marks(const writing *w, bool bos, bool eos, rf_gguf_meta *meta) {
+static bool put_bos_eos(const writing *w, bool bos, bool eos, rf_gguf_meta *meta) {
   const rf_tokenizer *t = w->t;
   return set_id(w, meta, "tokenizer.ggml.bos_token_id", t->bos_id) &&
          set_id(w, meta, "tokenizer.ggml.eos_token_id", t->eos_id) &&
@@ -206,7 +206,7 @@ static rf_status write_all(writing *w, rf_gguf_meta *meta) {
               rf_gguf_set_text(meta, "tokenizer.ggml.pre", pre) &&
               rf_gguf_set_texts(meta, "tokenizer.ggml.tokens", w->piece, w->count) &&
               rf_gguf_set_i32s(meta, "tokenizer.ggml.token_type", w->type, w->count) &&
-              put_marks(w, bos, eos, meta);
+              put_bos_eos(w, bos, eos, meta);
   if (!bytes) done = done && rf_gguf_set_f32s(meta, "tokenizer.ggml.scores", w->score, w->count);
   if (!bytes) done = done && rf_gguf_set_bool(meta, "tokenizer.ggml.add_space_prefix", space_prefix);
   return done ? RAFTER_OK : RF_FAIL(w->error, RAFTER_FAILED, NULL, "out of memory");

@@ -7,7 +7,7 @@
 
 #include <stdlib.h>
 
-enum { DEPTH_MOST = 64 };
+enum { DEPTH_MAX = 64 };
 
 typedef struct scan {
   const char *at, *end, *text, *where;
@@ -72,14 +72,14 @@ static int read_escape(scan *s, char out[4]) {
   return rf_utf8_put(0x10000u + ((uint32_t)(code - 0xD800) << 10 | (uint32_t)(low - 0xDC00)), out);
 }
 
-static rf_status read_string(scan *s, char out[RF_PIECE_MOST], size_t *bytes) {
+static rf_status read_string(scan *s, char out[RF_PIECE_MAX], size_t *bytes) {
   size_t count = 0;
   if (!take_char(s, '"')) return fail_expected(s, "a string");
   for (;;) {
     const char *from = s->at;
     while (s->at < s->end && *s->at != '"' && *s->at != '\\' && (unsigned char)*s->at >= ' ') s->at++;
     size_t n = (size_t)(s->at - from);
-    if (n > RF_PIECE_MOST - 4 - count) return fail_expected(s, "a string of at most 4092 bytes");
+    if (n > RF_PIECE_MAX - 4 - count) return fail_expected(s, "a string of at most 4092 bytes");
     memcpy(out + count, from, n);
     count += n;
     if (s->at == s->end) return fail_expected(s, "the end of a string");
@@ -88,7 +88,7 @@ static rf_status read_string(scan *s, char out[RF_PIECE_MOST], size_t *bytes) {
     n = c == '\\' ? (size_t)read_escape(s, out + count) : 0;
     if (!n) return fail_expected(s, "a JSON string");
     count += n;
-    if (count > RF_PIECE_MOST - 4) return fail_expected(s, "a string of at most 4092 bytes");
+    if (count > RF_PIECE_MAX - 4) return fail_expected(s, "a string of at most 4092 bytes");
   }
   *bytes = count;
   return RAFTER_OK;
@@ -99,13 +99,13 @@ static rf_status read_string(scan *s, char out[RF_PIECE_MOST], size_t *bytes) {
 /* Positions of some commas between the items of a long array. The parts of the array between these
  * commas are called stretches. Each stretch is read by one thread. */
 #ifdef RF_FUZZ
-enum { CUTS_MOST = 64, CUT_BYTES = 64 }; /* the inputs are small */
+enum { CUTS_MAX = 64, CUT_BYTES = 64 }; /* the inputs are small */
 #else
-enum { CUTS_MOST = 64, CUT_BYTES = 1 << 18 };
+enum { CUTS_MAX = 64, CUT_BYTES = 1 << 18 };
 #endif
 typedef struct cuts {
   int count;
-  const char *at[CUTS_MOST];
+  const char *at[CUTS_MAX];
 } cuts;
 
 /* Skips a value and stores its bytes in *value. Only strings and brackets matter to find the end of
@@ -124,10 +124,10 @@ static rf_status skip_value(scan *s, rf_span *value, cuts *cut) {
         if (*s->at == '\\') s->at++;
       if (s->at >= s->end) break;
     } else if (c == '[' || c == '{') {
-      if (++depth > DEPTH_MOST) return fail_expected(s, "fewer nested brackets");
+      if (++depth > DEPTH_MAX) return fail_expected(s, "fewer nested brackets");
     } else if (depth == 0) break; /* a comma, or the bracket that encloses the value */
     else if (c != ',') depth--;
-    else if (cut && depth == 1 && cut->count < CUTS_MOST && s->at - last >= CUT_BYTES)
+    else if (cut && depth == 1 && cut->count < CUTS_MAX && s->at - last >= CUT_BYTES)
       cut->at[cut->count++] = last = s->at;
   }
   if (s->at > s->end) s->at = s->end;
@@ -203,7 +203,7 @@ static bool key_is(const char *key, size_t bytes, const char *name) {
 }
 
 static rf_status read_object(scan *s, parts *p, bool in_model) {
-  char key[RF_PIECE_MOST];
+  char key[RF_PIECE_MAX];
   size_t bytes;
   bool first = true, follows;
   RF_TRY(expect_char(s, '{', "an object"));
@@ -234,7 +234,7 @@ static rf_status read_object(scan *s, parts *p, bool in_model) {
 /* ---- vocabulary and merges ------------------------------------------------------------------- */
 
 static rf_status put_piece(scan *s, rf_tokenizer *t, int64_t id, rf_span piece) {
-  char bytes[RF_PIECE_MOST];
+  char bytes[RF_PIECE_MAX];
   if (t->bpe.byte_level) {
     int64_t n = rf_alphabet_bytes(piece, bytes);
     if (n >= 0) piece = (rf_span){bytes, (size_t)n};
@@ -244,7 +244,7 @@ static rf_status put_piece(scan *s, rf_tokenizer *t, int64_t id, rf_span piece) 
 
 /* Reads {"piece": id, ...}. */
 static rf_status read_vocab(scan *s, rf_tokenizer *t) {
-  char piece[RF_PIECE_MOST];
+  char piece[RF_PIECE_MAX];
   size_t bytes;
   bool first = true, follows;
   int64_t id, most = s->end - s->at < INT32_MAX / 4 ? s->end - s->at : INT32_MAX / 4;
@@ -262,7 +262,7 @@ static rf_status read_vocab(scan *s, rf_tokenizer *t) {
 
 /* Reads [["piece", score], ...]. */
 static rf_status read_scores(scan *s, rf_tokenizer *t, double **scores) {
-  char piece[RF_PIECE_MOST];
+  char piece[RF_PIECE_MAX];
   size_t bytes;
   bool first = true, follows;
   int64_t most = (s->end - s->at) / 6 + 1;
@@ -282,7 +282,7 @@ static rf_status read_scores(scan *s, rf_tokenizer *t, double **scores) {
 }
 
 /* Merges are read in blocks. One call looks up all pieces of a block. */
-enum { BLOCK = RF_FIND_MOST / 3 };
+enum { BLOCK = RF_FIND_MAX / 3 };
 typedef struct block {
   int count;
   const char *from[BLOCK];                        /* the text of each merge in the file */
@@ -302,7 +302,7 @@ typedef struct stretch {
 
 /* Reads "left right" or ["left", "right"]. */
 static rf_status read_merge(scan *s, bool byte_level, block *b) {
-  char left[RF_PIECE_MOST], other[RF_PIECE_MOST], *right = other;
+  char left[RF_PIECE_MAX], other[RF_PIECE_MAX], *right = other;
   size_t left_bytes, right_bytes;
   skip_blanks(s);
   b->from[b->count] = s->at;
@@ -337,8 +337,8 @@ static rf_status read_merge(scan *s, bool byte_level, block *b) {
 }
 
 static rf_status find_merges(stretch *s, const rf_tokenizer *t, block *b) {
-  rf_span keys[RF_FIND_MOST];
-  int32_t ids[RF_FIND_MOST];
+  rf_span keys[RF_FIND_MAX];
+  int32_t ids[RF_FIND_MAX];
   if (!b->count) return RAFTER_OK;
   for (int i = 0; i < b->count; i++) {
     const char *at = b->text.at + b->first[i];
@@ -517,8 +517,8 @@ static rf_status read_added(const scan *s, rf_tokenizer *t, json_t *token) {
   rf_added added = {0};
   int64_t id;
   bool normalized, put = false;
-  char own[RF_PIECE_MOST];
-  if (!json_is_string(content) || !json_string_length(content) || json_string_length(content) > RF_PIECE_MOST)
+  char own[RF_PIECE_MAX];
+  if (!json_is_string(content) || !json_string_length(content) || json_string_length(content) > RF_PIECE_MAX)
     return RF_FAIL(s->error, RAFTER_FAILED, NULL, "the content of an added token is empty or too long (%s)",
                    where);
   json_object_foreach (token, key, value) {
@@ -557,7 +557,7 @@ static rf_status read_added(const scan *s, rf_tokenizer *t, json_t *token) {
       normalized ? rf_normalize(&t->normals, added.text, &buffer, &spare, &spelled, s->error) : RAFTER_OK;
   /* An added token decodes to the text that it matches. If the normalizer puts U+2581 before this
    * text, this U+2581 decodes to a space. Special tokens decode to their names. */
-  bool named = added.special || !spelled.bytes || spelled.bytes > RF_PIECE_MOST;
+  bool named = added.special || !spelled.bytes || spelled.bytes > RF_PIECE_MAX;
   if (status == RAFTER_OK && put)
     status = rf_pieces_put(&t->pieces, id, named ? added.text : spelled,
                            added.special ? RF_PIECE_CONTROL : RF_PIECE_USER, where, s->error);

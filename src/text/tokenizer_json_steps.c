@@ -257,12 +257,12 @@ static const step_row DECODERS[] = {{"ByteLevel", decode_byte_level, 0}, {"ByteF
 
 /* ---- post-processors ------------------------------------------------------------------------- */
 
-enum { MARKS_MOST = 16 };
+enum { SPECIAL_MAX = 16 };
 
 static rf_status post_template(reading *r, json_t *step) {
   json_t *single = json_object_get(step, "single"), *specials = json_object_get(step, "special_tokens"),
          *item;
-  int32_t marks[2][MARKS_MOST];
+  int32_t special[2][SPECIAL_MAX];
   int count[2] = {0};
   size_t i;
   bool after = false;
@@ -283,16 +283,16 @@ static rf_status post_template(reading *r, json_t *step) {
     for (size_t k = 0; k < json_array_size(ids); k++) {
       json_t *id = json_array_get(ids, k);
       if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) > INT32_MAX ||
-          count[after] == MARKS_MOST)
+          count[after] == SPECIAL_MAX)
         return refuse_setting(r, "post-processor",
                               "TemplateProcessing has too many ids, or an id out of range");
-      marks[after][count[after]++] = (int32_t)json_integer_value(id);
+      special[after][count[after]++] = (int32_t)json_integer_value(id);
     }
   }
   if (!after) return refuse_setting(r, "post-processor", "TemplateProcessing without the text");
-  if (count[0]) r->t->bos_id = marks[0][0];
-  if (count[1]) r->t->eos_id = marks[1][count[1] - 1];
-  return rf_tokenizer_marks(r->t, marks[0], count[0], marks[1], count[1], r->error);
+  if (count[0]) r->t->bos_id = special[0][0];
+  if (count[1]) r->t->eos_id = special[1][count[1] - 1];
+  return rf_tokenizer_set_bos_eos(r->t, special[0], count[0], special[1], count[1], r->error);
 }
 
 static const step_row POST_PROCESSORS[] = {{"ByteLevel", read_nothing, 0},

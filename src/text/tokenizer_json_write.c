@@ -12,7 +12,7 @@ static json_t *text_of(rf_span span) { return json_stringn(span.at, span.bytes);
 /* Spells a piece as tokenizer.json does: a normal piece in GPT-2's byte alphabet, others
  * unchanged. */
 static json_t *make_spelling(const rf_tokenizer *t, int64_t id) {
-  char out[2 * RF_PIECE_MOST];
+  char out[2 * RF_PIECE_MAX];
   rf_span piece = rf_pieces_at(&t->pieces, id);
   const rf_piece_row *row = &t->pieces.row[id];
   if (t->bpe.byte_level && row->type == RF_PIECE_NORMAL && !row->special)
@@ -76,7 +76,7 @@ static json_t *pre_tokenizer(const rf_tokenizer *t) {
 }
 
 /* Adds the ids that encoding puts before or after a text. */
-static void put_marks(const rf_tokenizer *t, const int32_t *ids, int count, json_t *form, json_t *named) {
+static void put_bos_eos(const rf_tokenizer *t, const int32_t *ids, int count, json_t *form, json_t *named) {
   for (int i = 0; i < count; i++) {
     json_t *name = make_spelling(t, ids[i]);
     json_array_append_new(form, json_pack("{s{sO si}}", "SpecialToken", "id", name, "type_id", 0));
@@ -89,13 +89,13 @@ static void put_marks(const rf_tokenizer *t, const int32_t *ids, int count, json
 static json_t *post_processor(const rf_tokenizer *t) {
   if (!t->prefix_count && !t->suffix_count) return json_null();
   json_t *single = json_array(), *pair = json_array(), *named = json_object();
-  put_marks(t, t->prefix, t->prefix_count, single, named);
+  put_bos_eos(t, t->prefix, t->prefix_count, single, named);
   json_array_append_new(single, json_pack("{s{ss si}}", "Sequence", "id", "A", "type_id", 0));
-  put_marks(t, t->suffix, t->suffix_count, single, named);
+  put_bos_eos(t, t->suffix, t->suffix_count, single, named);
   json_array_extend(pair, single);
-  put_marks(t, t->prefix, t->prefix_count, pair, named);
+  put_bos_eos(t, t->prefix, t->prefix_count, pair, named);
   json_array_append_new(pair, json_pack("{s{ss si}}", "Sequence", "id", "B", "type_id", 1));
-  put_marks(t, t->suffix, t->suffix_count, pair, named);
+  put_bos_eos(t, t->suffix, t->suffix_count, pair, named);
   return json_pack("{ss so so so}", "type", "TemplateProcessing", "single", single, "pair", pair,
                    "special_tokens", named);
 }

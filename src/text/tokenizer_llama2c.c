@@ -13,7 +13,7 @@ static int32_t word_at(const char *at) {
 
 rf_status rf_tokenizer_llama2c_read(const char *text, size_t bytes, const char *where,
                                     rf_tokenizer **tokenizer, rf_error *error) {
-  enum { LEAST = 3 };
+  enum { MIN = 3 };
   rf_status status = RAFTER_OK;
   rf_vocabulary v = {.kind = "llama",
                      .bos_id = 1,
@@ -24,10 +24,10 @@ rf_status rf_tokenizer_llama2c_read(const char *text, size_t bytes, const char *
                      .plain_spaces = true};
   *tokenizer = NULL;
   int32_t longest = bytes >= 4 ? word_at(text) : -1;
-  if (longest < 1 || longest > RF_PIECE_MOST)
+  if (longest < 1 || longest > RF_PIECE_MAX)
     return RF_FAIL(error, RAFTER_FAILED, NULL,
                    "%s is not a llama2.c tokenizer (longest piece: expected 1 to %d, got %d)", where,
-                   (int)RF_PIECE_MOST, longest);
+                   (int)RF_PIECE_MAX, longest);
   size_t most = (bytes - 4) / 8 + 1;
   rf_span *pieces = malloc(most * sizeof *pieces);
   float *scores = malloc(most * sizeof *scores);
@@ -49,9 +49,9 @@ rf_status rf_tokenizer_llama2c_read(const char *text, size_t bytes, const char *
     pieces[v.count] = (rf_span){text + at + 8, (size_t)n};
     at += 8 + (size_t)n;
   }
-  if (v.count < LEAST) {
+  if (v.count < MIN) {
     status = RF_FAIL(error, RAFTER_FAILED, NULL, "%s has too few pieces (expected at least %d, got %lld)",
-                     where, LEAST, (long long)v.count);
+                     where, MIN, (long long)v.count);
     goto done;
   }
   /* The file has newlines around BOS and EOS, so SentencePiece's spellings replace them. */

@@ -15,10 +15,10 @@ static rf_status copy_text(rf_span from, char **to, rf_error *error) {
 
 rf_status rf_normals_add(rf_normals *normals, rf_normal_kind kind, rf_span from, rf_span to,
                          const char *where, rf_error *error) {
-  if (normals->count == RF_STEPS_MOST)
+  if (normals->count == RF_STEPS_MAX)
     return RF_FAIL(error, RAFTER_FAILED, NULL, "too many normalizers (%s: expected at most %d)", where,
-                   (int)RF_STEPS_MOST);
-  if (from.bytes > RF_PIECE_MOST || to.bytes > RF_PIECE_MOST)
+                   (int)RF_STEPS_MAX);
+  if (from.bytes > RF_PIECE_MAX || to.bytes > RF_PIECE_MAX)
     return RF_FAIL(error, RAFTER_FAILED, NULL, "a normalizer's text is too long (%s)", where);
   rf_normal *step = &normals->at[normals->count];
   *step = (rf_normal){.kind = kind, .from_bytes = from.bytes, .to_bytes = to.bytes};

@@ -24,7 +24,7 @@ rf_status rf_buffer_add(rf_buffer *buffer, const char *at, size_t bytes, rf_erro
 /* ---- pieces (tokenizer_pieces.c) ------------------------------------------------------------- */
 
 /* Maximum bytes of a piece. It limits the work that is quadratic in the length of a piece. */
-enum { RF_PIECE_MOST = 4096 };
+enum { RF_PIECE_MAX = 4096 };
 
 typedef struct rf_piece_row {
   uint32_t first, bytes; /* position of the spelling in pieces.text; `bytes` is 0 if the id is unused */
@@ -49,9 +49,9 @@ rf_status rf_pieces_put(rf_pieces *pieces, int64_t id, rf_span text, rf_piece_ty
  * misses are in flight at once. RAFTER_FAILED: two pieces have the same spelling. */
 rf_status rf_pieces_list(rf_pieces *pieces, bool users, const char *where, rf_error *error);
 int32_t rf_pieces_find(const rf_pieces *pieces, const char *at, size_t bytes); /* -1: none */
-/* Finds up to RF_FIND_MOST pieces in one call, so that the cache misses of the lookups overlap.
+/* Finds up to RF_FIND_MAX pieces in one call, so that the cache misses of the lookups overlap.
  * Cache misses take most of the time to read merges. */
-enum { RF_FIND_MOST = 96 };
+enum { RF_FIND_MAX = 96 };
 void rf_pieces_find_many(const rf_pieces *pieces, const rf_span *keys, int count, int32_t *ids);
 static inline rf_span rf_pieces_at(const rf_pieces *pieces, int64_t id) {
   return (rf_span){pieces->text.at + pieces->row[id].first, pieces->row[id].bytes};
@@ -101,10 +101,10 @@ typedef struct rf_normal {
   bool left, right; /* strip: the ends to strip; squeeze: `right` also removes U+2581 at the end */
 } rf_normal;
 
-enum { RF_STEPS_MOST = 16 };
+enum { RF_STEPS_MAX = 16 };
 typedef struct rf_normals {
   int count;
-  rf_normal at[RF_STEPS_MOST];
+  rf_normal at[RF_STEPS_MAX];
 } rf_normals;
 /* *result is `text` itself if no step changes the text. Otherwise it is in `buffer` or `spare`. */
 rf_status rf_normalize(const rf_normals *normals, rf_span text, rf_buffer *buffer, rf_buffer *spare,
@@ -129,7 +129,7 @@ typedef struct rf_split {
 } rf_split;
 typedef struct rf_splits {
   int count;
-  rf_split at[RF_STEPS_MOST];
+  rf_split at[RF_STEPS_MAX];
   /* The fields below apply to each segment before the first split. */
   bool prefix;       /* put `mark` or a space before a segment that does not begin with one */
   bool prefix_first; /* put the prefix only before the first segment of the text */
@@ -277,8 +277,8 @@ rf_tokenizer *rf_tokenizer_new(rf_model_kind kind, rf_error *error);
  * texts. With `bytes`, "<0x41>" decodes to a byte. With `spaces`, U+2581 decodes to a space. */
 rf_status rf_tokenizer_finish(rf_tokenizer *tokenizer, bool bytes, bool spaces, const char *where,
                               rf_error *error);
-rf_status rf_tokenizer_marks(rf_tokenizer *tokenizer, const int32_t *prefix, int prefix_count,
-                             const int32_t *suffix, int suffix_count, rf_error *error);
+rf_status rf_tokenizer_set_bos_eos(rf_tokenizer *tokenizer, const int32_t *prefix, int prefix_count,
+                                   const int32_t *suffix, int suffix_count, rf_error *error);
 /* Decodes a spelling in GPT-2's byte alphabet into `out`, which needs piece.bytes bytes. Returns
  * the number of bytes, or -1 if a character of the spelling is not in the alphabet. */
 int64_t rf_alphabet_bytes(rf_span piece, char *out);
@@ -292,8 +292,8 @@ rf_status rf_tokenizer_sentencepiece_read(const char *text, size_t bytes, const 
 rf_status rf_tokenizer_llama2c_read(const char *text, size_t bytes, const char *where,
                                     rf_tokenizer **tokenizer, rf_error *error);
 /* Applies the tokenizer_config.json in the tokenizer's folder, if the folder has this file. With
- * `says_marks`, the file also decides whether BOS and EOS are added around a text. */
-rf_status rf_tokenizer_config_apply(rf_tokenizer *tokenizer, const char *tokenizer_path, bool says_marks,
+ * `adds_bos_eos`, the file also decides whether BOS and EOS are added around a text. */
+rf_status rf_tokenizer_config_apply(rf_tokenizer *tokenizer, const char *tokenizer_path, bool adds_bos_eos,
                                     rf_error *error);
 /* Sets `folder` to the folder of the tokenizer. `from` is this folder, or a weight file in it. */
 void rf_tokenizer_folder(const char *from, char folder[4096]);

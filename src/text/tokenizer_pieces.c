@@ -99,10 +99,10 @@ static rf_status enter_piece(rf_pieces *pieces, int64_t id, uint64_t hash, const
 
 rf_status rf_pieces_put(rf_pieces *pieces, int64_t id, rf_span text, rf_piece_type type, const char *where,
                         rf_error *error) {
-  if (text.bytes > RF_PIECE_MOST)
+  if (text.bytes > RF_PIECE_MAX)
     return RF_FAIL(error, RAFTER_FAILED, NULL,
                    "a piece is too long (%s, id %lld: expected at most %d bytes, got %zu)", where,
-                   (long long)id, (int)RF_PIECE_MOST, text.bytes);
+                   (long long)id, (int)RF_PIECE_MAX, text.bytes);
   RF_TRY(rf_pieces_reserve(pieces, id + 1, error));
   rf_piece_row *row = pieces->row + id;
   if (row->type)
@@ -146,8 +146,8 @@ int32_t rf_pieces_find(const rf_pieces *pieces, const char *at, size_t bytes) {
 }
 
 void rf_pieces_find_many(const rf_pieces *pieces, const rf_span *keys, int count, int32_t *ids) {
-  uint64_t hash[RF_FIND_MOST];
-  uint32_t row[RF_FIND_MOST]; /* 1 + id of the first candidate for each key; 0: no candidate */
+  uint64_t hash[RF_FIND_MAX];
+  uint32_t row[RF_FIND_MAX]; /* 1 + id of the first candidate for each key; 0: no candidate */
   for (int i = 0; i < count; i++) ids[i] = -1;
   if (!pieces->slots) return;
   for (int i = 0; i < count; i++) {

@@ -7,7 +7,7 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
-enum { PATTERN_MOST = 1 << 16, MATCH_LIMIT = 10000000 };
+enum { PATTERN_MAX = 1 << 16, MATCH_LIMIT = 10000000 };
 
 struct rf_pattern {
   pcre2_code *code; /* NULL: the pattern is a literal */
@@ -59,10 +59,10 @@ static rf_status with_own_classes(const char *text, size_t bytes, rf_buffer *out
 rf_status rf_pattern_new(const char *text, size_t bytes, bool literal, const char *where,
                          rf_pattern **pattern, rf_error *error) {
   *pattern = NULL;
-  if (bytes < 1 || bytes > PATTERN_MOST)
+  if (bytes < 1 || bytes > PATTERN_MAX)
     return RF_FAIL(error, RAFTER_FAILED, NULL,
                    "a pattern's length is out of range (%s: expected 1 to %d bytes, got %zu)", where,
-                   (int)PATTERN_MOST, bytes);
+                   (int)PATTERN_MAX, bytes);
   rf_pattern *made = calloc(1, sizeof *made + bytes + 1);
   if (!made) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
   memcpy(made->text, text, bytes);
@@ -188,9 +188,9 @@ static const struct named {
 
 rf_status rf_splits_add(rf_splits *splits, const char *text, size_t bytes, bool literal,
                         rf_behaviour behaviour, bool invert, const char *where, rf_error *error) {
-  if (splits->count == RF_STEPS_MOST)
+  if (splits->count == RF_STEPS_MAX)
     return RF_FAIL(error, RAFTER_FAILED, NULL, "too many pre-tokenizers (%s: expected at most %d)", where,
-                   (int)RF_STEPS_MOST);
+                   (int)RF_STEPS_MAX);
   rf_split *split = &splits->at[splits->count];
   *split = (rf_split){.behaviour = behaviour, .invert = invert};
   RF_TRY(rf_pattern_new(text, bytes, literal, where, &split->pattern, error));

@@ -7,8 +7,8 @@
 
 enum {
   BYTE_IDS = 256,
-  PIECE_MOST = 1024, /* maximum bytes of a piece: its spelling must fit RF_PIECE_MOST */
-  COUNT_LEAST = 2,   /* a pair that occurs once saves nothing in other texts */
+  PIECE_MAX = 1024, /* maximum bytes of a piece: its spelling must fit RF_PIECE_MAX */
+  COUNT_MIN = 2,    /* a pair that occurs once saves nothing in other texts */
 };
 
 typedef struct word {
@@ -199,14 +199,14 @@ static rf_status merge_word(maker *m, int64_t index, uint64_t key, int32_t made,
  * new id. No other count has grown. */
 static rf_status push_new(maker *m, int64_t first, rf_error *error) {
   for (int64_t i = first; i < m->pairs_count; i++)
-    if (m->pairs[i].count >= COUNT_LEAST)
+    if (m->pairs[i].count >= COUNT_MIN)
       RF_TRY(heap_push(m, (candidate){m->pairs[i].count, m->pairs[i].key}, error));
   return RAFTER_OK;
 }
 
 static rf_status add_piece(maker *m, uint64_t key, rf_error *error) {
   rf_span left = m->pieces[key >> 32], right = m->pieces[(uint32_t)key];
-  char a[2 * PIECE_MOST], b[2 * PIECE_MOST];
+  char a[2 * PIECE_MAX], b[2 * PIECE_MAX];
   size_t a_bytes = rf_alphabet_text(left, a), b_bytes = rf_alphabet_text(right, b);
   char *piece = malloc(left.bytes + right.bytes), *merge = malloc(a_bytes + b_bytes + 1);
   m->pieces[m->ids] = (rf_span){piece, left.bytes + right.bytes};
@@ -228,10 +228,10 @@ static rf_status merge_all(maker *m, int64_t ids, const volatile int *stop, rf_e
     int64_t count = m->pairs[index].count;
     if (rf_flag_is_set(stop)) return RF_FAIL(error, RAFTER_INTERRUPTED, NULL, "stopped by a signal");
     if (count != best.count) { /* merges of other pairs took occurrences away */
-      if (count >= COUNT_LEAST) RF_TRY(heap_push(m, (candidate){count, best.key}, error));
+      if (count >= COUNT_MIN) RF_TRY(heap_push(m, (candidate){count, best.key}, error));
       continue;
     }
-    if (m->pieces[best.key >> 32].bytes + m->pieces[(uint32_t)best.key].bytes > PIECE_MOST) continue;
+    if (m->pieces[best.key >> 32].bytes + m->pieces[(uint32_t)best.key].bytes > PIECE_MAX) continue;
     int32_t made = (int32_t)m->ids;
     RF_TRY(add_piece(m, best.key, error));
     for (int64_t i = 0; i < m->pairs[index].words_count; i++)

@@ -206,7 +206,7 @@ rf_status rf_checkpoint_save(rf_trainer *t, const char *folder, rf_error *error)
     return RF_FAIL(error, RAFTER_INVALID, "choose --backend cpu or reference",
                    "the null backend has no weights to save");
   int64_t began = rf_phase_begin();
-  RF_TRY(rf_make_folder_beside(folder, part, sizeof part, error));
+  RF_TRY(rf_make_sibling_folder(folder, part, sizeof part, error));
   RF_GO(save_weights(t, part, error));
   RF_GO(save_tokenizer(t, part, error));
   RF_GO(save_moments(t, part, error));

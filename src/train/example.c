@@ -121,7 +121,7 @@ static void reserve_mask(rf_example *example) {
 /* Masks the tokens that overlap a range of bytes of the text. Compares each token's bytes with the
  * text to find its position. If the tokenizer normalizes text, tokens and text may differ. Then
  * returns false. */
-static bool mask_by_walking(const rf_tokenizer *tokenizer, const char *text, size_t bytes,
+static bool mask_by_running(const rf_tokenizer *tokenizer, const char *text, size_t bytes,
                             const rf_range *range, int64_t count, rf_example *example) {
   size_t at = 0;
   int64_t r = 0;
@@ -157,7 +157,7 @@ static rf_status tokens_before(const rf_tokenizer *tokenizer, const char *text, 
 static rf_status mask_ranges(const rf_tokenizer *tokenizer, const char *text, size_t bytes,
                              const rf_range *range, int64_t count, rf_example *example, rf_error *error) {
   reserve_mask(example);
-  if (mask_by_walking(tokenizer, text, bytes, range, count, example)) return RAFTER_OK;
+  if (mask_by_running(tokenizer, text, bytes, range, count, example)) return RAFTER_OK;
   memset(example->mask, 0, (size_t)example->ids.count);
   for (int64_t r = 0; r < count; r++) {
     int64_t first, last;
@@ -245,7 +245,7 @@ static rf_status join_texts(rf_example_reader *reader, const json_t *prompt, con
   char *text = rf_must(malloc(bytes + 1));
   rf_status status = RAFTER_OK;
   int64_t given = 0;
-  const int flags = RF_ENCODE_MARKS | RF_ENCODE_PARSE; /* as generate reads a prompt */
+  const int flags = RF_ENCODE_BOS_EOS | RF_ENCODE_PARSE; /* as generate reads a prompt */
   memcpy(text, json_string_value(prompt), before);
   memcpy(text + before, json_string_value(completion), bytes - before);
   RF_GO(rf_tokenizer_encode(tokenizer, text, bytes, flags, &example->ids, error));

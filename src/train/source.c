@@ -174,18 +174,18 @@ done:
 }
 
 /* Maximum bytes of a text file, because it is read into memory. Other files may be larger. */
-static const size_t TEXT_MOST = (size_t)4 << 30;
+static const size_t TEXT_MAX = (size_t)4 << 30;
 
 /* Larger vocabularies belong to tokenizers of subwords. A shape with a smaller vocabulary may train
  * on bytes, as uva does with 2048 ids. */
-enum { BYTES_MOST = 4096 };
+enum { BYTES_MAX = 4096 };
 
 /* Opens the tokenizer for texts. If there is none, and `needed` is false, *tokenizer is NULL. */
 static rf_status open_tokenizer(const rf_source_options *options, bool needed, rf_tokenizer **tokenizer,
                                 rf_error *error) {
   const char *folder = options->model_folder ? options->model_folder : "";
   rf_status status = rf_tokenizer_for(options->model->name, options->model->vocab, folder, tokenizer, error);
-  if (status == RAFTER_OK && !*folder && options->model->vocab > BYTES_MOST) {
+  if (status == RAFTER_OK && !*folder && options->model->vocab > BYTES_MAX) {
     rf_tokenizer_close(*tokenizer);
     status =
         RF_FAIL(error, RAFTER_INVALID,
@@ -193,7 +193,7 @@ static rf_status open_tokenizer(const rf_source_options *options, bool needed, r
                 "MODEL:vocab=256",
                 "%s has no tokenizer, and its vocabulary is not one of bytes (vocab: expected at most %d, "
                 "got %lld)",
-                options->model->name, BYTES_MOST, (long long)options->model->vocab);
+                options->model->name, BYTES_MAX, (long long)options->model->vocab);
   }
   if (status != RAFTER_INVALID || needed) return status;
   *tokenizer = NULL;
@@ -210,7 +210,7 @@ static rf_status convert_text(const char *path, const rf_source_options *options
   size_t bytes = 0;
   rf_ids ids = {0};
   snprintf(shard_path, 1200, "%s/%s.shard", options->work_folder, name ? name + 1 : path);
-  RF_GO(rf_file_read(path, TEXT_MOST, &text, &bytes, error));
+  RF_GO(rf_file_read(path, TEXT_MAX, &text, &bytes, error));
   RF_GO(rf_tokenizer_encode(tokenizer, text, bytes, 0, &ids, error));
   RF_GO(rf_shard_create(shard_path, options->model->vocab, &writer, error));
   RF_GO(rf_shard_append_stream(writer, ids.at, ids.count, error));

@@ -62,7 +62,7 @@ typedef struct rf_trainer {
   bool early_updates; /* true: weights are updated in the section micro, before the section end. */
   double flops;       /* Model FLOPs since the trainer was opened. */
   struct rf_trainer_counts {
-    int64_t steps, tokens, validation_walks;
+    int64_t steps, tokens, validation_passes;
     double step_seconds, validation_seconds;
   } counted; /* Counts since the trainer was opened. */
   /* Text of the file settings.template, for checkpoints; NULL: the template of the model. */

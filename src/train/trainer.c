@@ -243,7 +243,7 @@ rf_status rf_trainer_validate(rf_trainer *trainer, int64_t rows, double *loss, r
     rf_run_inputs inputs = inputs_of(trainer, valid);
     double start = rf_now_seconds();
     RF_TRY(rf_run_all(trainer->run, 1, &inputs, error));
-    trainer->counted.validation_walks++;
+    trainer->counted.validation_passes++;
     trainer->counted.validation_seconds += rf_now_seconds() - start;
     nll += trainer->val_metrics[0];
     labels += trainer->val_metrics[1];

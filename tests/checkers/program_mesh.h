@@ -17,17 +17,17 @@ typedef struct span {
   bool brief;
 } span;
 
-enum { MOST_OPS = 64, MOST_SPANS = 16 * MOST_OPS };
+enum { MAX_OPS = 64, MAX_SPANS = 16 * MAX_OPS };
 typedef struct meshing {
   const rf_graph *graph;
   const rf_mesh *mesh;
   const rf_spec *given;
   const rf_machine *machine;
   bool trains;
-  rf_spec *at;           /* sharding of each tensor */
-  rf_spec use[MOST_OPS]; /* sharding of the second operand of each op, when multiplied */
+  rf_spec *at;          /* sharding of each tensor */
+  rf_spec use[MAX_OPS]; /* sharding of the second operand of each op, when multiplied */
   int ops, end, gathers, count;
-  span span[MOST_SPANS];
+  span span[MAX_SPANS];
 } meshing;
 
 static int64_t local_size(const rf_mesh *mesh, rf_axes axes, int64_t extent) {
@@ -43,7 +43,7 @@ static int64_t local_bytes(const meshing *m, int t, const rf_spec *spec) {
 }
 
 static void hold(meshing *m, int64_t bytes, int first, int last, bool brief) {
-  if (m->count < MOST_SPANS) m->span[m->count++] = (span){bytes, first < 0 ? 0 : first, last, brief};
+  if (m->count < MAX_SPANS) m->span[m->count++] = (span){bytes, first < 0 ? 0 : first, last, brief};
 }
 
 static int backward_of(const meshing *m, int op) { return m->end - 1 - op; }
@@ -179,10 +179,9 @@ static rf_status size_on_mesh(const rf_graph *graph, const rf_mesh *mesh, const 
   m->end = trains ? 2 * m->ops : m->ops;
   rf_status status = RAFTER_OK;
   int results = 0;
-  if (m->ops > MOST_OPS) {
-    status =
-        RF_FAIL(error, RAFTER_INVALID, NULL,
-                "too many ops for a program over a mesh (expected at most %d, got %d)", MOST_OPS, m->ops);
+  if (m->ops > MAX_OPS) {
+    status = RF_FAIL(error, RAFTER_INVALID, NULL,
+                     "too many ops for a program over a mesh (expected at most %d, got %d)", MAX_OPS, m->ops);
     goto done;
   }
   for (int t = 0; t < graph->tensor_count; t++) {

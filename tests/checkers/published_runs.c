@@ -23,7 +23,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_ROWS = 128 };
+enum { MAX_ROWS = 128 };
 enum {
   ID,
   SYSTEM,
@@ -105,7 +105,7 @@ static int read_table(const char *path, row *rows, int *count) {
     number++;
     line[strcspn(line, "\r\n")] = 0;
     if (!line[0] || line[0] == '#' || !strncmp(line, "id\t", 3)) continue;
-    if (*count == MOST_ROWS) {
+    if (*count == MAX_ROWS) {
       fclose(file);
       return fail(path, number, "too many rows");
     }
@@ -327,7 +327,7 @@ static int ascending(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 static double median(const row *rows, int count, bool detailed) {
-  double off[MOST_ROWS];
+  double off[MAX_ROWS];
   for (int i = 0; i < count; i++) off[i] = fabs((detailed ? rows[i].detailed : rows[i].simple) - 1);
   qsort(off, (size_t)count, sizeof *off, ascending);
   return count % 2 ? off[count / 2] : (off[count / 2 - 1] + off[count / 2]) / 2;
@@ -376,27 +376,27 @@ static void put_table(FILE *out, row *rows, int count) {
 static int write_document(const char *path, row *rows, int count) {
   static const char *const begin = "<!-- published runs: begin -->\n", *const end =
                                                                            "<!-- published runs: end -->";
-  char *text = NULL, *at, *behind;
+  char *text = NULL, *at, *rest;
   size_t bytes;
   rf_error error = {0};
   if (rf_file_read(path, 16 << 20, &text, &bytes, &error) != RAFTER_OK) return fail(path, 0, error.message);
   at = strstr(text, begin);
-  behind = at ? strstr(at, end) : NULL;
-  FILE *out = behind ? fopen(path, "w") : NULL;
+  rest = at ? strstr(at, end) : NULL;
+  FILE *out = rest ? fopen(path, "w") : NULL;
   if (!out) {
     free(text);
     return fail(path, 0, "no marks of published runs, or not writable");
   }
   fwrite(text, 1, (size_t)(at - text) + strlen(begin), out);
   put_table(out, rows, count);
-  fputs(behind, out);
+  fputs(rest, out);
   fclose(out);
   free(text);
   return 0;
 }
 
 int main(int argc, char **argv) {
-  static row rows[MOST_ROWS];
+  static row rows[MAX_ROWS];
   int count = 0, status = 1;
   rf_error error = {0};
   const double limit = 20;

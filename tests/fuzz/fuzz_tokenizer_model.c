@@ -9,7 +9,7 @@ static void use(rf_tokenizer *t, const char *text, size_t bytes) {
   rf_error error;
   char *again = NULL;
   size_t again_bytes;
-  if (rf_tokenizer_encode(t, text, bytes < 1024 ? bytes : 1024, RF_ENCODE_MARKS | RF_ENCODE_PARSE, &ids,
+  if (rf_tokenizer_encode(t, text, bytes < 1024 ? bytes : 1024, RF_ENCODE_BOS_EOS | RF_ENCODE_PARSE, &ids,
                           &error) == RAFTER_OK) {
     for (int64_t i = 0; i < ids.count; i++)
       if (ids.at[i] < 0 || ids.at[i] >= rf_tokenizer_vocab(t)) abort();

@@ -11,12 +11,12 @@ typedef struct letter {
   struct letter *next;
 } letter;
 
-typedef struct walker {
+typedef struct runner {
   int begun, at, count, op; /* Halves that have begun; their place in the order; the next op to run. */
   rf_half *order;
   int *half;  /* half of each op */
   bool waits; /* waits until all stages have their part of a sum */
-} walker;
+} runner;
 
 static int stage_of(const stages *s, const world *w) {
   int i = 0;
@@ -94,7 +94,7 @@ void stages_free(stages *s) {
 
 /* The next op of a stage: of its half, or of the section after the loop. -1: the stage is done.
  * Enters the next half if one has ended. */
-static int next_op(stages *s, int stage, walker *k, void (*inputs)(world *, int, const void *),
+static int next_op(stages *s, int stage, runner *k, void (*inputs)(world *, int, const void *),
                    const void *context) {
   world *w = s->world[stage];
   const rf_graph *graph = w->graph;
@@ -120,7 +120,7 @@ static bool crosses_stages(const rf_op *op) {
 }
 
 /* Sums over all stages the values that each stage has summed over its own chips. */
-static void sum_over_stages(stages *s, walker *k) {
+static void sum_over_stages(stages *s, runner *k) {
   for (int64_t chip = 0; chip < s->world[0]->chips; chip++) {
     double sum = 0;
     for (int i = 0; i < s->count; i++)
@@ -135,7 +135,7 @@ static void sum_over_stages(stages *s, walker *k) {
 }
 
 void stages_step(stages *s, void (*inputs)(world *w, int micro, const void *context), const void *context) {
-  walker k[STAGES_MOST] = {0};
+  runner k[STAGES_MAX] = {0};
   for (int i = 0; i < s->count; i++) {
     const rf_graph *graph = s->world[i]->graph;
     k[i].count = 2 * rf_pipeline_chunks(&s->mesh) * s->accumulate;

@@ -7,12 +7,12 @@
 #include "graph/mesh/pipeline.h"
 #include "support/world.h"
 
-enum { STAGES_MOST = 8 };
+enum { STAGES_MAX = 8 };
 
 typedef struct stages {
   int count, accumulate;
   rf_mesh mesh; /* mesh of all stages; the mesh of each world has one stage */
-  world *world[STAGES_MOST];
+  world *world[STAGES_MAX];
   int broken_stage, broken_op; /* the send or recv that transfers nothing, to plant a fault; -1: none */
   struct letter *letters;
   bool stuck; /* all stages wait for each other */

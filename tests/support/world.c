@@ -19,7 +19,7 @@ world *world_new(const rf_graph *graph, int64_t whole_rows) {
   w->chips = rf_mesh_chips(&graph->mesh);
   w->whole_rows = whole_rows;
   w->broken = -1;
-  w->walks = rf_graph_find(graph, "slots") != RF_NONE;
+  w->passes = rf_graph_find(graph, "slots") != RF_NONE;
   w->data = calloc((size_t)(w->chips * graph->tensor_count), sizeof *w->data);
   for (int64_t i = 0; i < w->chips * graph->tensor_count; i++) {
     const rf_tensor *t = &graph->tensor[i % graph->tensor_count];
@@ -85,7 +85,7 @@ static int64_t of_dim(const cut *c, int64_t i) {
   switch (c->form) {
   case RF_FORM_HALVES: return i / half * (c->whole / 2) + c->rank * half + i % half;
   case RF_FORM_HEADS: return of_heads(c, i);
-  case RF_FORM_DEALT: return i * c->chips + c->rank;
+  case RF_FORM_STRIDED: return i * c->chips + c->rank;
   case RF_FORM_KEYS:
     each = c->whole / c->model->kv_heads; /* elements of a head */
     mine = c->model->kv_heads >= c->chips ? c->rank * (c->model->kv_heads / c->chips)
@@ -147,24 +147,25 @@ int64_t world_index(const world *w, int64_t chip, int tensor, const rf_tensor *w
     index[d] = left % mine[d];
     left /= mine[d];
   }
-  if (w->walks && t->class == RF_CLASS_KV && !cached_at(w, place, mine, all, index)) return -1;
+  if (w->passes && t->class == RF_CLASS_KV && !cached_at(w, place, mine, all, index)) return -1;
   for (int d = 0; d < 4; d++) {
     rf_axes axes = d < t->rank ? t->spec.split[d] : 0;
     /* Along the context axis, rows are distributed within the range of the axes outside it, and
      * ranges of the axes inside it follow. */
-    rf_axes outer = axes & (RF_AXIS_BIT(RF_AXIS_CONTEXT) - 1), dealt = axes & RF_AXIS_BIT(RF_AXIS_CONTEXT),
-            inner = axes & (rf_axes) ~(outer | dealt);
-    if (dealt && d == 0 && t->param < 0 && !w->walks) {
+    rf_axes outer = axes & (RF_AXIS_BIT(RF_AXIS_CONTEXT) - 1), strided = axes & RF_AXIS_BIT(RF_AXIS_CONTEXT),
+            inner = axes & (rf_axes) ~(outer | strided);
+    if (strided && d == 0 && t->param < 0 && !w->passes) {
       const rf_mesh *mesh = &w->graph->mesh;
-      int64_t chips = rf_mesh_size(mesh, dealt), run = rf_mesh_rank(mesh, inner, place) * mine[d] + index[d];
+      int64_t chips = rf_mesh_size(mesh, strided),
+              run = rf_mesh_rank(mesh, inner, place) * mine[d] + index[d];
       at = at * all[d] + rf_mesh_rank(mesh, outer, place) * (all[d] / rf_mesh_size(mesh, outer)) +
-           run * chips + rf_mesh_rank(mesh, dealt, place);
+           run * chips + rf_mesh_rank(mesh, strided, place);
       continue;
     }
-    int64_t block = 0, copies = w->walks && d == 0 && is_of_copy(t) ? rf_mesh_copies(&w->graph->mesh) : 1;
+    int64_t block = 0, copies = w->passes && d == 0 && is_of_copy(t) ? rf_mesh_copies(&w->graph->mesh) : 1;
     if (copies > 1) {
       rf_axes of_copies =
-          (rf_axes) ~(RF_AXES_OF_WALK | RF_AXIS_BIT(RF_AXIS_TENSOR) | RF_AXIS_BIT(RF_AXIS_PIPELINE));
+          (rf_axes) ~(RF_AXES_OF_PASS | RF_AXIS_BIT(RF_AXIS_TENSOR) | RF_AXIS_BIT(RF_AXIS_PIPELINE));
       all[d] /= copies;
       block = rf_mesh_rank(&w->graph->mesh, of_copies, place) * all[d];
       at *= copies;
@@ -258,15 +259,15 @@ static double exchanged(const world *w, const rf_op *op, int64_t chip, int64_t r
   const char *name = op->def->name;
   int dim = op->attr.collective.dim, to = op->attr.collective.to;
   if (!strcmp(name, "all_gather")) {
-    bool dealt = op->attr.collective.form == RF_FORM_DEALT;
-    int64_t from = dealt ? index[dim] % op->attr.group : index[dim] / in[dim];
-    index[dim] = dealt ? index[dim] / op->attr.group : index[dim] % in[dim];
+    bool strided = op->attr.collective.form == RF_FORM_STRIDED;
+    int64_t from = strided ? index[dim] % op->attr.group : index[dim] / in[dim];
+    index[dim] = strided ? index[dim] / op->attr.group : index[dim] % in[dim];
     return of_member(w, op, chip, from, in, index);
   }
   if (!strcmp(name, "reduce_scatter")) {
     int64_t part = (in[dim] + op->attr.group - 1) / op->attr.group;
-    index[dim] = op->attr.collective.form == RF_FORM_DEALT ? index[dim] * op->attr.group + rank
-                                                           : rank * part + index[dim];
+    index[dim] = op->attr.collective.form == RF_FORM_STRIDED ? index[dim] * op->attr.group + rank
+                                                             : rank * part + index[dim];
     return index[dim] < in[dim] ? sum_of(w, op, chip, rank, in, index) : 0;
   }
   if (!strcmp(name, "all_reduce")) {
@@ -358,12 +359,12 @@ static void run_exchange(world *w, const rf_op *op) {
  * within the range of the axes outside it. */
 static int64_t first_row(const world *w, rf_axes axes, const int32_t *place, int64_t local) {
   const rf_mesh *mesh = &w->graph->mesh;
-  rf_axes dealt = axes & RF_AXIS_BIT(RF_AXIS_CONTEXT), outer = axes & (RF_AXIS_BIT(RF_AXIS_CONTEXT) - 1),
-          inner = axes & (rf_axes) ~(outer | dealt);
-  int64_t run = rf_mesh_size(mesh, dealt) * local;
+  rf_axes strided = axes & RF_AXIS_BIT(RF_AXIS_CONTEXT), outer = axes & (RF_AXIS_BIT(RF_AXIS_CONTEXT) - 1),
+          inner = axes & (rf_axes) ~(outer | strided);
+  int64_t run = rf_mesh_size(mesh, strided) * local;
   return (rf_mesh_rank(mesh, outer, place) * rf_mesh_size(mesh, inner) + rf_mesh_rank(mesh, inner, place)) *
              run +
-         rf_mesh_rank(mesh, dealt, place);
+         rf_mesh_rank(mesh, strided, place);
 }
 
 static void run_op(world *w, const rf_op *op, int64_t chip) {

@@ -16,7 +16,7 @@ typedef struct world {
   int64_t chips, whole_rows; /* whole_rows: rows of a microbatch on all chips */
   /* The graph is a forward pass of a generator: copies of the model have sequences of their own, in
    * the order of their chips. */
-  bool walks;
+  bool passes;
   void **data; /* [chip * tensor_count + tensor] */
   rf_run_inputs run;
   /* The op whose exchange is left out: each chip takes its own values for those of others. -1:

@@ -67,8 +67,8 @@ static void narrow_head(const float *x, int64_t dim, int8_t *q, float *scale) {
     memset(q, 0, (size_t)dim);
     return;
   }
-  float steps = most >= RF_NARROW_LEAST ? 127.0f / most : 0;
-  *scale = most >= RF_NARROW_LEAST ? most / 127.0f : 0;
+  float steps = most >= RF_NARROW_MIN ? 127.0f / most : 0;
+  *scale = most >= RF_NARROW_MIN ? most / 127.0f : 0;
   for (int64_t d = 0; d < dim; d++) q[d] = (int8_t)(int32_t)((x[d] * steps + MAGIC) - MAGIC);
 }
 

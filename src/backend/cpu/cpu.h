@@ -51,7 +51,7 @@ static inline size_t rf_larger(size_t a, size_t b) { return a > b ? a : b; }
   RF_OUTER_KERNEL(#op, name, level, accepts, op##_##isa##_workspace, op##_##isa##_run, op##_inner)
 
 static inline int64_t rf_rows_used(const rf_call *call, int slot) {
-  return rf_rows_of_walk(call->graph, rf_in(call, slot)->shape[0], call->run->rows);
+  return rf_rows_of_pass(call->graph, rf_in(call, slot)->shape[0], call->run->rows);
 }
 
 /* True if this run adds its result to the present values of output `slot`. */

@@ -7,7 +7,7 @@ RF_INLINE void route_rows(const rf_call *call, int64_t begin, int64_t end, rf_dt
   int64_t experts = call->op->attr.experts.experts, used = call->op->attr.experts.used;
   for (int64_t r = begin; r < end; r++) {
     const void *logits = at_row(call->in[0], dtype, r, experts);
-    float *weights = (float *)call->out[0] + r * used, value[RF_EXPERTS_USED_MOST] = {0};
+    float *weights = (float *)call->out[0] + r * used, value[RF_EXPERTS_USED_MAX] = {0};
     int32_t *chosen = (int32_t *)call->out[1] + r * used;
     float last = INFINITY;
     int64_t last_id = -1;
@@ -18,8 +18,8 @@ RF_INLINE void route_rows(const rf_call *call, int64_t begin, int64_t end, rf_dt
       for (int64_t e = 0; e < experts; e++) {
         float x = rf_f32_get(logits, dtype, e);
         if (!(x == x)) x = -INFINITY;
-        bool behind = x < last || (x == last && e > last_id);
-        if (behind && (best_id < 0 || x > best)) {
+        bool follows = x < last || (x == last && e > last_id);
+        if (follows && (best_id < 0 || x > best)) {
           best = x;
           best_id = e;
         }
@@ -93,7 +93,7 @@ static void route_bwd_run(const rf_call *call) {
 
 /* Number of tokens of this run. Input `slot` has `used` rows for each token. */
 RF_INLINE int64_t tokens_used(const rf_call *call, int slot) {
-  return rf_rows_of_walk(call->graph, rf_in(call, slot)->shape[0] / call->op->attr.experts.used,
+  return rf_rows_of_pass(call->graph, rf_in(call, slot)->shape[0] / call->op->attr.experts.used,
                          call->run->rows);
 }
 

@@ -7,9 +7,9 @@
 
 #include <omp.h>
 
-/* A thread multiplies RF_FAST_KC values of k of up to STRIPS_MOST strips of A by up to PANELS_MOST
+/* A thread multiplies RF_FAST_KC values of k of up to STRIPS_MAX strips of A by up to PANELS_MAX
  * panels of B, then the next values of k. These values of A, and the sums, thus stay in L2. */
-enum { STRIPS_MOST = 32, PANELS_MOST = 4, STRIP_SUMS = RF_FAST_ROWS * RF_PANEL_LANES };
+enum { STRIPS_MAX = 32, PANELS_MAX = 4, STRIP_SUMS = RF_FAST_ROWS * RF_PANEL_LANES };
 
 static bool is_many(const rf_fast_isa *fast, int64_t m) { return fast->many && m > RF_FAST_FEW; }
 static int64_t strip_rows(const rf_fast_isa *fast, int64_t m) {
@@ -29,7 +29,7 @@ static int64_t room_bytes(const rf_fast_isa *fast, int64_t m) {
   int64_t strips = rf_ceil_div(m, RF_FAST_ROWS);
   if (!is_many(fast, m)) return RF_FAST_PANELS * RF_FAST_FEW * RF_PANEL_LANES * (int64_t)sizeof(float);
   return RF_FAST_ROOM +
-         PANELS_MOST * (strips < STRIPS_MOST ? strips : STRIPS_MOST) * STRIP_SUMS * (int64_t)sizeof(float);
+         PANELS_MAX * (strips < STRIPS_MAX ? strips : STRIPS_MAX) * STRIP_SUMS * (int64_t)sizeof(float);
 }
 static size_t bytes_for(const rf_fast_isa *fast, const rf_gemm *g, int64_t m, int threads) {
   int64_t strip = strip_bytes(fast, g, m, false) + strip_bytes(fast, g, m, true);
@@ -88,8 +88,8 @@ static void few_rows(job *j, int thread, int threads, char *room) {
 static void panels_of_strips(const job *j, int64_t p0, int count, int64_t s0, int64_t s1, const char *after,
                              char *room) {
   float *sums = (float *)(void *)(room + RF_FAST_ROOM);
-  rf_panel panel[PANELS_MOST];
-  int64_t k_bytes[PANELS_MOST]; /* bytes of each panel that are unpacked at a time */
+  rf_panel panel[PANELS_MAX];
+  int64_t k_bytes[PANELS_MAX]; /* bytes of each panel that are unpacked at a time */
   for (int p = 0; p < count; p++) {
     panel[p] = rf_panels_at(j->g->panels, p0 + p);
     k_bytes[p] = RF_FAST_KC * panel[p].block_bytes / panel[p].type->values;
@@ -120,13 +120,13 @@ static void panels_of_strips(const job *j, int64_t p0, int count, int64_t s0, in
 }
 
 static void many_rows(job *j, int thread, int threads, char *room) {
-  int most = j->count > 4 ? PANELS_MOST : 1, count;
+  int most = j->count > 4 ? PANELS_MAX : 1, count;
   while (most > 1 && j->panels < 8 * most * threads) most /= 2;
   for (int64_t p; (count = rf_shares_take(&j->shares, thread, most, &p));) {
     rf_panel first = rf_panels_at(j->g->panels, p),
              after = rf_panels_at(j->g->panels, p + count < j->panels ? p + count : p);
-    for (int64_t s = 0; s < j->count; s += STRIPS_MOST) {
-      int64_t end = s + STRIPS_MOST < j->count ? s + STRIPS_MOST : j->count;
+    for (int64_t s = 0; s < j->count; s += STRIPS_MAX) {
+      int64_t end = s + STRIPS_MAX < j->count ? s + STRIPS_MAX : j->count;
       panels_of_strips(j, p, count, s, end, panel_at(j, end < j->count ? &first : &after), room);
     }
   }

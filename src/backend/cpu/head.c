@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-enum { CHUNK_BYTES = 128 << 20, CHUNK_LEAST_ROWS = 64 };
+enum { CHUNK_BYTES = 128 << 20, CHUNK_MIN_ROWS = 64 };
 
 typedef struct dims {
   int64_t rows, width, vocab, chunk, ld; /* ld: floats of a row of logits, including padding */
@@ -16,7 +16,7 @@ typedef struct dims {
 
 int64_t rf_head_chunk_rows(int64_t rows, int64_t vocab) {
   int64_t most = CHUNK_BYTES / (4 * vocab);
-  if (most < CHUNK_LEAST_ROWS) most = CHUNK_LEAST_ROWS;
+  if (most < CHUNK_MIN_ROWS) most = CHUNK_MIN_ROWS;
   int64_t chunks = (rows + most - 1) / most, chunk = chunks ? (rows + chunks - 1) / chunks : 0;
   chunk = (chunk + RF_TILE_DEPTH - 1) / RF_TILE_DEPTH * RF_TILE_DEPTH;
   return chunk < rows ? chunk : rows;
@@ -228,8 +228,8 @@ static void head_score_run(const rf_head_isa *isa, const rf_call *call) {
       RF_STAMP_BUSY;
 #pragma omp for schedule(dynamic, 1) nowait
       for (int64_t i = 0; i < count; i++) {
-        float *row = z + i * d.ld, values[RF_TOP_MOST];
-        int32_t label = labels[r0 + i], best, ids[RF_TOP_MOST];
+        float *row = z + i * d.ld, values[RF_TOP_MAX];
+        int32_t label = labels[r0 + i], best, ids[RF_TOP_MAX];
         if (cap > 0) isa->cap(row, d.vocab, cap);
         float lse = isa->lse(row, d.vocab, &best);
         logprob[r0 + i] = label < 0 ? 0.0f : row[label] - lse;

@@ -126,7 +126,7 @@ RF_INLINE void chains(int rows, int vectors, const chain_part *p) {
   static void chains_##rows##x##vectors(const chain_part *p) { chains(rows, vectors, p); }
 CHAIN_SHAPES(CHAINS)
 #define CHAIN_ROW(rows, vectors) {rows, vectors, chains_##rows##x##vectors},
-enum { ROWS_MOST = 6 };
+enum { ROWS_MAX = 6 };
 static const struct chain_row {
   int rows, vectors;
   void (*run)(const chain_part *p);
@@ -153,7 +153,7 @@ static void chain_panel(int lanes, const chain_part *all, int64_t bytes) {
   int count = 0, calls = 0;
   /* cuts rows evenly: for example, sixteen into six, five and five, not into six, six and four */
   for (int i = 0; i < m; i += row[count++]->rows) {
-    int left = m - i, blocks = (left + ROWS_MOST - 1) / ROWS_MOST;
+    int left = m - i, blocks = (left + ROWS_MAX - 1) / ROWS_MAX;
     row[count] = chain_row_of((left + blocks - 1) / blocks, lanes);
     calls += lanes / (row[count]->vectors * RF_LANES);
   }

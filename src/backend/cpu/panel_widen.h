@@ -77,7 +77,7 @@ RF_INLINE void widen_plain(int type, const rf_panel *panel, const char *at, int6
   (to + k * RF_PANEL_LANES + l, plain_value(type, at + bytes * ((k0 + k) * panel->lanes + lane + l)));
 }
 
-/* A product of up to FEW_ROWS_MOST rows with a full panel. It converts codes to f32 in registers.
+/* A product of up to FEW_ROWS_MAX rows with a full panel. It converts codes to f32 in registers.
  * Up to four rows run over all k for several vectors of lanes, then for the next vectors. More rows
  * run only over RUN steps of k before the next vectors, so that these steps of A stay in L1
  * (docs/measurements.md has other orders). FEW_EACH(X) is X(row, vector) for all rows and
@@ -85,11 +85,11 @@ RF_INLINE void widen_plain(int type, const rf_panel *panel, const char *at, int6
 #define FOUR_ROWS(X, r0, r1, r2, r3) \
   EACH_VECTOR(X, r0) EACH_VECTOR(X, r1) EACH_VECTOR(X, r2) EACH_VECTOR(X, r3)
 #if defined(__AVX512F__)
-enum { FEW_ROWS_MOST = 16 };
+enum { FEW_ROWS_MAX = 16 };
 #define FEW_EACH(X) \
   FOUR_ROWS(X, 0, 1, 2, 3) FOUR_ROWS(X, 4, 5, 6, 7) FOUR_ROWS(X, 8, 9, 10, 11) FOUR_ROWS(X, 12, 13, 14, 15)
 #else
-enum { FEW_ROWS_MOST = 2 };
+enum { FEW_ROWS_MAX = 2 };
 #define FEW_EACH(X) EACH_VECTOR(X, 0) EACH_VECTOR(X, 1)
 #endif
 /* Arguments of a product of all rows with some vectors of lanes, over steps [k0, k1) of k. */
@@ -279,7 +279,7 @@ static const struct panel_type *panel_type_of(const rf_panel *panel) {
 static bool few_run(const rf_panel *panel, const char *at, int64_t inner, const float *a, int m, float *y) {
   enum { RUN = 256, AHEAD = 2048 }; /* steps; bytes */
   const struct panel_type *type = panel_type_of(panel);
-  if (!type || m > FEW_ROWS_MOST || panel->lanes != RF_PANEL_LANES) return false;
+  if (!type || m > FEW_ROWS_MAX || panel->lanes != RF_PANEL_LANES) return false;
   int shape = 0;
   while (SHAPES[shape].rows < m) shape++;
   int pairs = type->type == RF_Q_BF16 && SHAPES[shape].rows >= 8;
@@ -302,8 +302,8 @@ static bool few_run(const rf_panel *panel, const char *at, int64_t inner, const 
 static void widen_any(const rf_panel *panel, const char *at, int64_t k0, int steps, int lane, int lanes,
                       float *to) {
   for (int l = 0; l < lanes; l++) {
-    uint8_t stored[RF_QUANT_BLOCK_MOST];
-    float whole[RF_QUANT_BLOCK_MOST];
+    uint8_t stored[RF_QUANT_BLOCK_MAX];
+    float whole[RF_QUANT_BLOCK_MAX];
     int64_t held = -1;
     for (int k = 0; k < steps; k++) {
       int64_t block = (k0 + k) / panel->type->values;

@@ -9,17 +9,17 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
-enum { RF_SHARES_MOST = 64 };
+enum { RF_SHARES_MAX = 64 };
 
 typedef struct rf_shares {
   int parts;
   struct {
     _Alignas(64) _Atomic uint64_t left; /* low 32 bits: first item; high 32 bits: end */
-  } part[RF_SHARES_MOST];
+  } part[RF_SHARES_MAX];
 } rf_shares;
 
 static inline void rf_shares_cut(rf_shares *shares, int64_t count, int threads) {
-  shares->parts = threads < RF_SHARES_MOST ? threads : RF_SHARES_MOST;
+  shares->parts = threads < RF_SHARES_MAX ? threads : RF_SHARES_MAX;
   for (int i = 0; i < shares->parts; i++) {
     uint64_t begin = (uint64_t)(count * i / shares->parts), end = (uint64_t)(count * (i + 1) / shares->parts);
     atomic_init(&shares->part[i].left, end << 32 | begin);

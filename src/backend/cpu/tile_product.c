@@ -150,7 +150,7 @@ static void pass(worker *w, int64_t u, const float *passing, int64_t h0, int64_t
   const job *j = w->j;
   const rf_gemm *g = j->g;
   const bool hold_a = j->s.hold_a, first = j->k0 == 0, last = j->k1 == g->k;
-  const bool beside = g->epilogue == RF_GEMM_RESIDUAL || g->epilogue == RF_GEMM_GELU_BWD;
+  const bool has_side = g->epilogue == RF_GEMM_RESIDUAL || g->epilogue == RF_GEMM_GELU_BWD;
   const int64_t steps = rf_ceil_div(j->k1 - j->k0, DEPTH), words = hold_a ? j->isa->b_words : j->isa->a_words;
   const int64_t parts = most(1, rf_ceil_div(steps * words, PART_STEPS));
   for (int64_t group = h0; group < h1; group += GROUP) {
@@ -160,7 +160,7 @@ static void pass(worker *w, int64_t u, const float *passing, int64_t h0, int64_t
     /* the sums of the next group start from g->u */
     if (first && g->accumulate) fetch_group(j, g->u, RF_F32, u, group + GROUP, h1);
     /* the epilogue of this group reads `side` */
-    if (last && beside) fetch_group(j, g->side, g->dtype, u, group, h1);
+    if (last && has_side) fetch_group(j, g->side, g->dtype, u, group, h1);
     for (int i = 0; i < count; i++) {
       int64_t strip = hold_a ? group + i : u, panel = hold_a ? u : group + i, row = row_of(j, strip),
               col = panel * UNIT;

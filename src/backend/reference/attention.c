@@ -45,7 +45,7 @@ static void paged_store(const paged *p, int64_t slot, int64_t which, int64_t pos
     finite &= isfinite(x) != 0;
     most = fmaxf(most, fabsf(x));
   }
-  float steps = finite && most >= RF_NARROW_LEAST ? 127.0f / most : 0;
+  float steps = finite && most >= RF_NARROW_MIN ? 127.0f / most : 0;
   p->scale[row * p->heads + head] = !finite ? NAN : steps > 0 ? most / 127.0f : 0;
   for (int64_t c = 0; c < p->dim; c++)
     ((int8_t *)p->data.data)[at + c] =

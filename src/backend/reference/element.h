@@ -110,7 +110,7 @@ RF_UNUSED static double rounded_dot(rf_view x, int64_t x_at, rf_view w, int64_t 
   for (int64_t k = 0; k < inner; k += block) {
     int64_t count = block < inner - k ? block : inner - k;
     double dot = 0;
-    float most = 0, values[RF_QUANT_BLOCK_MOST];
+    float most = 0, values[RF_QUANT_BLOCK_MAX];
     bool finite = true;
     along(w, w_at + k * w_step, w_step, count, values);
     for (int64_t i = 0; i < count; i++) {
@@ -142,7 +142,7 @@ RF_UNUSED static const int32_t *ids(const rf_call *call, int slot) { return call
 
 /* Number of the `bound` rows of a tensor that this run uses. */
 RF_UNUSED static int64_t rows_in_use(const rf_call *call, int64_t bound) {
-  return rf_rows_of_walk(call->graph, bound, call->run->rows);
+  return rf_rows_of_pass(call->graph, bound, call->run->rows);
 }
 
 /* True if output `slot` adds to the present value of its tensor. */

@@ -6,14 +6,14 @@
 /* As on the CPU, a training step computes logits for one block of rows (a panel) at a time. With
  * 256 rows, the product has about 250 FLOPs per byte of the table, so that reading the table does
  * not limit its speed. */
-enum { PANEL_BYTES = 64 << 20, PANEL_LEAST_ROWS = 256 };
+enum { PANEL_BYTES = 64 << 20, PANEL_MIN_ROWS = 256 };
 
 static size_t head_panel(const rf_graph *graph, const rf_op *op, rf_tiling by) {
   (void)by;
   const rf_tensor *x = &graph->tensor[op->input[0]], *w = &graph->tensor[op->input[1]];
   int64_t rows = x->shape[0], vocab = w->shape[op->attr.head.transpose ? 0 : 1],
           most = PANEL_BYTES / (4 * vocab);
-  if (most < PANEL_LEAST_ROWS) most = PANEL_LEAST_ROWS;
+  if (most < PANEL_MIN_ROWS) most = PANEL_MIN_ROWS;
   int64_t panels = rf_ceil_div(rows, most), panel = panels ? rf_ceil_div(rows, panels) : 0;
   return (size_t)panel * (size_t)(vocab + 1) * sizeof(float); /* logits and lse of the rows */
 }

@@ -30,7 +30,7 @@ rf_axes rf_mesh_live(const rf_mesh *mesh, rf_axes axes) {
 
 int64_t rf_mesh_copies(const rf_mesh *mesh) {
   return rf_mesh_size(
-      mesh, (rf_axes) ~(RF_AXES_OF_WALK | RF_AXIS_BIT(RF_AXIS_TENSOR) | RF_AXIS_BIT(RF_AXIS_PIPELINE)));
+      mesh, (rf_axes) ~(RF_AXES_OF_PASS | RF_AXIS_BIT(RF_AXIS_TENSOR) | RF_AXIS_BIT(RF_AXIS_PIPELINE)));
 }
 
 const char *rf_mesh_text(const rf_mesh *mesh, char text[160]) {
@@ -74,7 +74,7 @@ static rf_status unknown_axis(const char *part, size_t length, rf_error *error) 
 }
 
 static rf_status parse_part(const char *part, size_t length, rf_mesh *mesh, rf_error *error) {
-  enum { MOST = 1 << 20 };
+  enum { MAX = 1 << 20 };
   const char *equals = memchr(part, '=', length);
   int axis = equals ? axis_of(part, (size_t)(equals - part)) : -1;
   if (axis < 0) return unknown_axis(part, length, error);
@@ -82,9 +82,9 @@ static rf_status parse_part(const char *part, size_t length, rf_mesh *mesh, rf_e
   long count = equals[1] >= '0' && equals[1] <= '9' ? strtol(equals + 1, &end, 10) : 0;
   bool number = equals[1] >= '0' && equals[1] <= '9',
        pinned = number && part + length - end == 4 && strncmp(end, "@d2d", 4) == 0;
-  if (!number || (end != part + length && !pinned) || count < 1 || count > MOST)
+  if (!number || (end != part + length && !pinned) || count < 1 || count > MAX)
     return RF_FAIL(error, RAFTER_INVALID, "leave out axes that have one chip",
-                   "bad number of chips (--mesh %s: expected 1 to %d, got '%.*s')", NAMES[axis], MOST,
+                   "bad number of chips (--mesh %s: expected 1 to %d, got '%.*s')", NAMES[axis], MAX,
                    (int)(part + length - equals - 1), equals + 1);
   if (mesh->of[axis])
     return RF_FAIL(error, RAFTER_INVALID, "name each axis once",

@@ -51,9 +51,9 @@ int64_t rf_mesh_size(const rf_mesh *mesh, rf_axes axes); /* chips in a group ove
 int64_t rf_mesh_chips(const rf_mesh *mesh);              /* all chips */
 /* Returns those axes in `axes` that have more than one chip. */
 rf_axes rf_mesh_live(const rf_mesh *mesh, rf_axes axes);
-/* For generation. RF_AXES_OF_WALK are the axes that shard the rows of a forward pass.
+/* For generation. RF_AXES_OF_PASS are the axes that shard the rows of a forward pass.
  * rf_mesh_copies returns the number of copies of the model; each copy serves its own sequences. */
-#define RF_AXES_OF_WALK ((rf_axes)(RF_AXIS_BIT(RF_AXIS_CONTEXT) | RF_AXIS_BIT(RF_AXIS_SEQUENCE)))
+#define RF_AXES_OF_PASS ((rf_axes)(RF_AXIS_BIT(RF_AXIS_CONTEXT) | RF_AXIS_BIT(RF_AXIS_SEQUENCE)))
 int64_t rf_mesh_copies(const rf_mesh *mesh);
 /* Text of a mesh: "data=2, fsdp=16" or "one chip". */
 const char *rf_mesh_text(const rf_mesh *mesh, char text[160]);
@@ -70,7 +70,7 @@ typedef enum rf_form {
   RF_FORM_HEADS,  /* a run of the query heads, one of the key heads and one of the value heads */
   RF_FORM_KEYS,   /* a run of the key heads, which other chips may get too */
   RF_FORM_EACH,   /* a run of the rows of each expert */
-  RF_FORM_DEALT   /* every n-th row, for n chips */
+  RF_FORM_STRIDED /* every n-th row, for n chips */
 } rf_form;
 
 /* Sharding of a tensor: the axes that shard each dimension, and the axes over which the tensor is

@@ -52,9 +52,9 @@ static rf_status check_heads(const rf_mesh *mesh, const rf_model *model, rf_erro
 
 /* The axes context and sequence shard the rows of a forward pass. The rows are the slots of one
  * copy of the model, or the tokens of a prompt chunk. */
-static rf_status check_walk(const rf_mesh *mesh, const rf_build_options *options, rf_error *error) {
+static rf_status check_pass(const rf_mesh *mesh, const rf_build_options *options, rf_error *error) {
   char hint[200], list[160];
-  int64_t chips = rf_mesh_size(mesh, RF_AXES_OF_WALK), slots = options->microbatch / rf_mesh_copies(mesh);
+  int64_t chips = rf_mesh_size(mesh, RF_AXES_OF_PASS), slots = options->microbatch / rf_mesh_copies(mesh);
   int64_t rows = options->rows > 0 && options->rows != options->microbatch ? options->rows : slots;
   if (rows % chips == 0) return RAFTER_OK;
   snprintf(hint, sizeof hint, "choose context x sequence of %s, or another --batch or --prefill-chunk",
@@ -79,7 +79,7 @@ static rf_status check_rows(const rf_mesh *mesh, const rf_build_options *options
                    "expected a multiple, got %lld sequences)",
                    (long long)chips, (long long)options->microbatch);
   }
-  if (options->job == RF_JOB_GENERATE) return check_walk(mesh, options, error);
+  if (options->job == RF_JOB_GENERATE) return check_pass(mesh, options, error);
   return divides(options->seq, "the sequence", mesh, AXIS(CONTEXT) | AXIS(SEQUENCE) | AXIS(TENSOR), error);
 }
 

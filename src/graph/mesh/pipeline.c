@@ -12,7 +12,7 @@ const char *rf_pipeline_schedule_name(rf_pipeline_schedule schedule) { return NA
 
 rf_status rf_pipeline_parse(const char *text, rf_mesh *mesh, rf_error *error) {
   static const char interleaved[] = "interleaved:";
-  enum { MOST = 1024 };
+  enum { MAX = 1024 };
   mesh->chunks = 1;
   for (int i = 0; i < 2; i++)
     if (!strcmp(text, NAMES[i])) return mesh->schedule = (rf_pipeline_schedule)i, RAFTER_OK;
@@ -20,11 +20,11 @@ rf_status rf_pipeline_parse(const char *text, rf_mesh *mesh, rf_error *error) {
   char *end = NULL;
   bool many = !strncmp(text, interleaved, strlen(interleaved)) && *number >= '1' && *number <= '9';
   long chunks = many ? strtol(number, &end, 10) : 0;
-  if (!many || *end || chunks < 2 || chunks > MOST)
+  if (!many || *end || chunks < 2 || chunks > MAX)
     return RF_FAIL(
         error, RAFTER_INVALID, "interleaved:2 gives every stage two groups of adjacent layers",
         "bad schedule (--pipeline: expected 1f1b, gpipe or interleaved:V with V from 2 to %d, got '%.60s')",
-        MOST, text);
+        MAX, text);
   mesh->schedule = RF_PIPELINE_INTERLEAVED;
   mesh->chunks = (int32_t)chunks;
   return RAFTER_OK;

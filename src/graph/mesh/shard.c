@@ -335,7 +335,7 @@ rf_status rf_pass_shard(rf_graph *graph, const rf_mesh *mesh, rf_error *error) {
   bool text = s.text = graph->job != RF_JOB_GENERATE;
   /* generation: the rows of one copy of the model */
   s.rows = rf_mesh_live(mesh, text ? (rf_axes) ~(RF_AXIS_BIT(RF_AXIS_TENSOR) | RF_AXIS_BIT(RF_AXIS_PIPELINE))
-                                   : RF_AXES_OF_WALK);
+                                   : RF_AXES_OF_PASS);
   s.at = rf_pool_alloc(pool, tensors * sizeof *s.at);
   s.gradient = rf_pool_alloc(pool, params * sizeof *s.gradient);
   s.master = rf_pool_alloc(pool, params * sizeof *s.master);

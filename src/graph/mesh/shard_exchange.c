@@ -88,7 +88,7 @@ int rf_sharder_convert(rf_sharder *s, int id, rf_spec have, rf_spec need, rf_ori
       x.def = &RF_OP_REDUCE_SCATTER;
       x.axes = wanted;
       x.dim = d;
-      x.form = d == 0 && wanted == strided ? RF_FORM_DEALT : RF_FORM_BLOCKS;
+      x.form = d == 0 && wanted == strided ? RF_FORM_STRIDED : RF_FORM_BLOCKS;
       x.spec.split[d] |= wanted;
       x.spec.partial &= (rf_axes)~wanted;
     }
@@ -116,7 +116,7 @@ int rf_sharder_convert(rf_sharder *s, int id, rf_spec have, rf_spec need, rf_ori
       x.def = &RF_OP_ALL_GATHER;
       x.axes = gathered;
       x.dim = d;
-      x.form = d == 0 && gathered == strided ? RF_FORM_DEALT : have.form[d];
+      x.form = d == 0 && gathered == strided ? RF_FORM_STRIDED : have.form[d];
       x.whole = whole ? whole[d] : 0;
       x.spec.split[d] &= (rf_axes)~gathered;
     }

@@ -19,10 +19,10 @@ static int64_t run_count(const rf_op *op) {
 
 static rf_status check_experts(const rf_op *op, rf_error *error) {
   int experts = op->attr.experts.experts, used = op->attr.experts.used;
-  if (experts >= 1 && used >= 1 && used <= run_count(op) && used <= RF_EXPERTS_USED_MOST) return RAFTER_OK;
+  if (experts >= 1 && used >= 1 && used <= run_count(op) && used <= RF_EXPERTS_USED_MAX) return RAFTER_OK;
   return RF_FAIL(error, RAFTER_INVALID, NULL,
                  "bad number of experts (%s: expected 1 to %d of them used, got %d of %d)", op->name,
-                 RF_EXPERTS_USED_MOST, used, experts);
+                 RF_EXPERTS_USED_MAX, used, experts);
 }
 
 /* ---- the router's choice --------------------------------------------------------------------- */

@@ -100,11 +100,11 @@ static rf_status head_score_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   head_dims d;
   int64_t top = op->attr.head.top;
   RF_TRY(head_inputs(graph, op, &d, error));
-  if (top < 0 || top > RF_TOP_MOST || top > d.vocab ||
+  if (top < 0 || top > RF_TOP_MAX || top > d.vocab ||
       ((op->output[1] != RF_NONE || op->output[2] != RF_NONE) && top == 0))
     return RF_FAIL(error, RAFTER_INVALID, NULL,
                    "wrong number of likeliest tokens (%s: expected 1 to %lld, got %lld)", op->name,
-                   (long long)(d.vocab < RF_TOP_MOST ? d.vocab : RF_TOP_MOST), (long long)top);
+                   (long long)(d.vocab < RF_TOP_MAX ? d.vocab : RF_TOP_MAX), (long long)top);
   RF_OUT(0, RF_CLASS_ACTIVATION, d.wide, d.rows);
   RF_OUT(1, RF_CLASS_ACTIVATION, RF_I32, d.rows, top);
   RF_OUT(2, RF_CLASS_ACTIVATION, d.wide, d.rows, top);

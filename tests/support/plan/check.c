@@ -80,8 +80,8 @@ static rf_status check_tensor(checker *c, int t) {
   if (p->offset + p->bytes > end || p->bytes > end)
     return RF_WRONG(c, "%s is outside %s (end: expected at most %lld, got %lld)", name_of(c, t), where,
                     (long long)end, (long long)(p->offset + p->bytes));
-  bool front = p->offset + p->bytes <= kept, behind = p->offset >= kept;
-  if (tensor->persistent ? !front : !behind)
+  bool front = p->offset + p->bytes <= kept, after = p->offset >= kept;
+  if (tensor->persistent ? !front : !after)
     return RF_WRONG(c,
                     "%s is on the wrong side of the persistent region (%s: region ends at %lld, offset %lld)",
                     name_of(c, t), tensor->persistent ? "persistent" : "not persistent", (long long)kept,
@@ -267,7 +267,7 @@ static rf_status must_hold(checker *c, const rf_op *op, int t) {
                   taker ? "were overwritten by " : "nobody has written", taker ? taker : "");
 }
 
-static rf_status walk_op(checker *c, int i, int round) {
+static rf_status pass_op(checker *c, int i, int round) {
   const rf_op *op = &c->graph->op[i];
   int workspace = c->plan->op[i].workspace;
   for (int k = 0; k < op->input_count; k++)
@@ -299,12 +299,12 @@ static rf_status walk_op(checker *c, int i, int round) {
 
 /* Executes a section once. Inputs that the caller writes before the section are fresh. An output is
  * fresh at its first plain write. */
-static rf_status walk_section(checker *c, rf_section section, int round) {
+static rf_status pass_section(checker *c, rf_section section, int round) {
   const rf_graph *graph = c->graph;
   for (int t = 0; t < c->plan->tensor_count; t++)
     if (content(c, t)->input && c->section_first[t] == (int)section && is_laid_out(c, t)) renew(c, t);
   for (int i = 0; i < graph->op_count; i++)
-    if (graph->op[i].section == section) RF_TRY(walk_op(c, i, round));
+    if (graph->op[i].section == section) RF_TRY(pass_op(c, i, round));
   return RAFTER_OK;
 }
 
@@ -312,10 +312,10 @@ static rf_status check_bytes(checker *c) {
   const rf_graph *graph = c->graph;
   c->held_count = 0;
   for (int t = 0; t < c->plan->tensor_count; t++) c->intact[t] = content(c, t)->persistent;
-  RF_TRY(walk_section(c, RF_SECTION_BEGIN, 0));
+  RF_TRY(pass_section(c, RF_SECTION_BEGIN, 0));
   for (int round = 0; round < (graph->accumulate < 3 ? graph->accumulate : 3); round++)
-    RF_TRY(walk_section(c, RF_SECTION_MICRO, round));
-  RF_TRY(walk_section(c, RF_SECTION_END, 0));
+    RF_TRY(pass_section(c, RF_SECTION_MICRO, round));
+  RF_TRY(pass_section(c, RF_SECTION_END, 0));
   for (int t = 0; t < c->plan->tensor_count; t++)
     if (content(c, t)->output && is_laid_out(c, t) && !c->intact[t])
       return RF_WRONG(c, "%s does not survive to the end of the step", name_of(c, t));

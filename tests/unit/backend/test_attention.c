@@ -468,7 +468,7 @@ static void cache_close(cached *c) {
   free(c->table);
 }
 
-static void walk_cache(const setup *s, cached *c, int64_t rows, const int32_t *token, const int32_t *slot,
+static void pass_cache(const setup *s, cached *c, int64_t rows, const int32_t *token, const int32_t *slot,
                        rf_isa isa, int threads, void *ctx) {
   const problem *p = &s->p;
   size_t unit = size_of(p->dtype), out = (size_t)(p->heads * p->dim) * unit;
@@ -543,7 +543,7 @@ static void test_cache_gives_the_bits_of_the_batch(void **state) {
           token[rows] = (int32_t)follow;
           slot[rows++] = 0;
         }
-        walk_cache(&s, &c, rows, token, slot, isa, turn % 4 == 3 ? 4 : 1, ctx);
+        pass_cache(&s, &c, rows, token, slot, isa, turn % 4 == 3 ? 4 : 1, ctx);
         for (int64_t r = 0; r < rows; r++) {
           char zeros[8192] = {0};
           if (slot[r] < 0) expect_same("skipped row", (char *)ctx + (size_t)r * out, zeros, out);
@@ -578,7 +578,7 @@ static void test_decode_gives_the_bits_of_the_batch(void **state) {
     size_t out = (size_t)(s.p.heads * s.p.dim) * size_of(s.p.dtype);
     void *ctx = fresh(64 * s.p.heads * s.p.dim, s.p.dtype);
     for (int32_t t = 0; t < s.n; t++) {
-      walk_cache(&s, &c, 2, (int32_t[]){t, t}, (int32_t[]){1, 0}, strongest(), t % 8 == 7 ? 3 : 1, ctx);
+      pass_cache(&s, &c, 2, (int32_t[]){t, t}, (int32_t[]){1, 0}, strongest(), t % 8 == 7 ? 3 : 1, ctx);
       expect_same("slot 1", ctx, (char *)s.ctx + (size_t)t * out, out);
       expect_same("slot 0", (char *)ctx + out, (char *)s.ctx + (size_t)t * out, out);
     }

@@ -188,16 +188,16 @@ static void test_rope_far_and_back(void **state) {
   all_agree(h);
   h->subject = back;
   all_agree(h);
-  int turned = op_output(h, turn, 0), restored = op_output(h, back, 0);
+  int transposed = op_output(h, turn, 0), restored = op_output(h, back, 0);
   for (int64_t i = 0; i < ROWS * WIDTH; i++) {
     assert_true(fabs(op_get(h, restored, i) - op_get(h, x, i)) < 2e-6);
     /* Values are not rotated. */
-    if (i % WIDTH >= (HEADS + KV) * HEAD) assert_true(op_get(h, turned, i) == op_get(h, x, i));
+    if (i % WIDTH >= (HEADS + KV) * HEAD) assert_true(op_get(h, transposed, i) == op_get(h, x, i));
     else if (i % HEAD < HEAD / 2) {
       double a = op_get(h, x, i), b = op_get(h, x, i + HEAD / 2),
              angle = positions[i / WIDTH] * pow(1e4, -2.0 * (double)(i % HEAD) / HEAD);
-      assert_true(fabs(op_get(h, turned, i) - (a * cos(angle) - b * sin(angle))) < 2e-6);
-      assert_true(fabs(op_get(h, turned, i + HEAD / 2) - (b * cos(angle) + a * sin(angle))) < 2e-6);
+      assert_true(fabs(op_get(h, transposed, i) - (a * cos(angle) - b * sin(angle))) < 2e-6);
+      assert_true(fabs(op_get(h, transposed, i + HEAD / 2) - (b * cos(angle) + a * sin(angle))) < 2e-6);
     }
   }
   op_harness_free(h);

@@ -7,10 +7,10 @@
 #include "unit/graph/fixture.h"
 #include "support/graph/verify.h"
 
-#define LEAST_GPT "gpt:layers=3,width=16,heads=4,ff=32,vocab=37,seq=16"
-#define LEAST_LLAMA "llama:layers=3,width=16,heads=4,kv_heads=4,head_dim=8,ff=24,vocab=40,seq=16"
-#define LEAST_GEMMA "gemma3:layers=6,width=8,heads=4,kv_heads=2,head_dim=8,ff=24,vocab=40,seq=16"
-#define LEAST_MIXTRAL \
+#define MIN_GPT "gpt:layers=3,width=16,heads=4,ff=32,vocab=37,seq=16"
+#define MIN_LLAMA "llama:layers=3,width=16,heads=4,kv_heads=4,head_dim=8,ff=24,vocab=40,seq=16"
+#define MIN_GEMMA "gemma3:layers=6,width=8,heads=4,kv_heads=2,head_dim=8,ff=24,vocab=40,seq=16"
+#define MIN_MIXTRAL \
   "mixtral:layers=3,width=16,heads=4,kv_heads=4,head_dim=8,ff=24,vocab=40,seq=16,experts=4,experts_used=2"
 
 enum { STEPS = 2 };
@@ -32,24 +32,24 @@ enum {
   WEIGHTS = RF_OFFLOAD_WEIGHTS
 };
 static const setting SETTINGS[] = {
-    {LEAST_LLAMA, "", NULL, RF_JOB_TRAIN, RF_BF16, 1, 0, 0, RF_REMAT_NONE, OPTIMIZER},
-    {LEAST_LLAMA, "", NULL, RF_JOB_TRAIN, RF_F32, 2, 1, 0, RF_REMAT_NONE, OPTIMIZER},
-    {LEAST_GPT, "", NULL, RF_JOB_TRAIN, RF_F32, 2, 1, 0.2f, RF_REMAT_NONE, ACTIVATIONS},
-    {LEAST_LLAMA, "", NULL, RF_JOB_TRAIN, RF_BF16, 1, 0, 0, RF_REMAT_BLOCK, ACTIVATIONS},
-    {LEAST_LLAMA, "", NULL, RF_JOB_TRAIN, RF_F32, 1, 0, 0, RF_REMAT_MLP, WEIGHTS},
-    {LEAST_LLAMA, "", NULL, RF_JOB_TRAIN, RF_BF16, 2, 1, 0, RF_REMAT_NONE, WEIGHTS},
-    {LEAST_LLAMA, "", NULL, RF_JOB_TRAIN, RF_BF16, 1, 0, 0, RF_REMAT_ATTN, OPTIMIZER | ACTIVATIONS | WEIGHTS},
-    {LEAST_LLAMA, "", "rank=4,targets=all", RF_JOB_TRAIN, RF_F64, 2, 1, 0, RF_REMAT_NONE,
+    {MIN_LLAMA, "", NULL, RF_JOB_TRAIN, RF_BF16, 1, 0, 0, RF_REMAT_NONE, OPTIMIZER},
+    {MIN_LLAMA, "", NULL, RF_JOB_TRAIN, RF_F32, 2, 1, 0, RF_REMAT_NONE, OPTIMIZER},
+    {MIN_GPT, "", NULL, RF_JOB_TRAIN, RF_F32, 2, 1, 0.2f, RF_REMAT_NONE, ACTIVATIONS},
+    {MIN_LLAMA, "", NULL, RF_JOB_TRAIN, RF_BF16, 1, 0, 0, RF_REMAT_BLOCK, ACTIVATIONS},
+    {MIN_LLAMA, "", NULL, RF_JOB_TRAIN, RF_F32, 1, 0, 0, RF_REMAT_MLP, WEIGHTS},
+    {MIN_LLAMA, "", NULL, RF_JOB_TRAIN, RF_BF16, 2, 1, 0, RF_REMAT_NONE, WEIGHTS},
+    {MIN_LLAMA, "", NULL, RF_JOB_TRAIN, RF_BF16, 1, 0, 0, RF_REMAT_ATTN, OPTIMIZER | ACTIVATIONS | WEIGHTS},
+    {MIN_LLAMA, "", "rank=4,targets=all", RF_JOB_TRAIN, RF_F64, 2, 1, 0, RF_REMAT_NONE,
      OPTIMIZER | ACTIVATIONS | WEIGHTS},
-    {LEAST_MIXTRAL, "", NULL, RF_JOB_TRAIN, RF_F32, 1, 0, 0, RF_REMAT_MLP, OPTIMIZER | ACTIVATIONS | WEIGHTS},
-    {LEAST_LLAMA, "fsdp=2", NULL, RF_JOB_TRAIN, RF_BF16, 2, 1, 0, RF_REMAT_NONE,
+    {MIN_MIXTRAL, "", NULL, RF_JOB_TRAIN, RF_F32, 1, 0, 0, RF_REMAT_MLP, OPTIMIZER | ACTIVATIONS | WEIGHTS},
+    {MIN_LLAMA, "fsdp=2", NULL, RF_JOB_TRAIN, RF_BF16, 2, 1, 0, RF_REMAT_NONE,
      OPTIMIZER | ACTIVATIONS | WEIGHTS},
-    {LEAST_GPT, "data=2,tensor=2", NULL, RF_JOB_TRAIN, RF_F32, 1, 1, 0, RF_REMAT_MLP_ATTN,
+    {MIN_GPT, "data=2,tensor=2", NULL, RF_JOB_TRAIN, RF_F32, 1, 1, 0, RF_REMAT_MLP_ATTN,
      OPTIMIZER | ACTIVATIONS | WEIGHTS},
-    {LEAST_GEMMA, "", NULL, RF_JOB_GENERATE, RF_F64, 1, 0, 0, RF_REMAT_NONE, KV},
-    {LEAST_LLAMA, "", NULL, RF_JOB_GENERATE, RF_F64, 1, 0, 0, RF_REMAT_NONE, KV | WEIGHTS},
-    {LEAST_GEMMA, "tensor=2", NULL, RF_JOB_GENERATE, RF_F64, 1, 0, 0, RF_REMAT_NONE, KV},
-    {LEAST_MIXTRAL, "", NULL, RF_JOB_SCORE, RF_F64, 1, 0, 0, RF_REMAT_NONE, WEIGHTS},
+    {MIN_GEMMA, "", NULL, RF_JOB_GENERATE, RF_F64, 1, 0, 0, RF_REMAT_NONE, KV},
+    {MIN_LLAMA, "", NULL, RF_JOB_GENERATE, RF_F64, 1, 0, 0, RF_REMAT_NONE, KV | WEIGHTS},
+    {MIN_GEMMA, "tensor=2", NULL, RF_JOB_GENERATE, RF_F64, 1, 0, 0, RF_REMAT_NONE, KV},
+    {MIN_MIXTRAL, "", NULL, RF_JOB_SCORE, RF_F64, 1, 0, 0, RF_REMAT_NONE, WEIGHTS},
 };
 
 static double noise(uint64_t site, int64_t i) {

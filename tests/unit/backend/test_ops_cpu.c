@@ -80,7 +80,7 @@ static bool same(const op_harness *h, const rf_op *op, const outputs *want, bool
 static bool is_of_tiles(const rf_kernel *kernel) { return kernel->level == RF_ISA_AMX; }
 
 /* Runs the subject once. Returns false if a guard byte changed. */
-static bool walk(op_harness *h, const rf_kernel *kernel, int threads, const rf_inplace *inplace) {
+static bool pass(op_harness *h, const rf_kernel *kernel, int threads, const rf_inplace *inplace) {
   char text[256];
   op_reset(h, h->subject);
   if (op_try(h, h->subject, kernel, threads, inplace, text)) return true;
@@ -95,7 +95,7 @@ static bool inplace_is_same(op_harness *h, const rf_op *op, const rf_kernel *ker
     if (op->input[rule->input] < 0 || op->output[rule->output] < 0 ||
         op->input[rule->input] == op->output[rule->output])
       continue;
-    if (!walk(h, kernel, 2, rule) || !same(h, op, want, true, "in place")) return false;
+    if (!pass(h, kernel, 2, rule) || !same(h, op, want, true, "in place")) return false;
   }
   return true;
 }
@@ -120,7 +120,7 @@ static void try_kernels(const op_case *of, const op_size *size, rf_dtype dtype) 
     }
     for (int threads = 1; ok && threads <= THREADS; threads++) {
       locate(of->op, of->name, size, dtype, isa, kernel->name, threads);
-      ok = walk(h, kernel, threads, NULL) &&
+      ok = pass(h, kernel, threads, NULL) &&
            same(h, op, &want, exact, exact ? "bits of the reference" : "reference");
       if (!ok) break;
       if (!known) {
@@ -168,10 +168,10 @@ static void test_fewer_rows_give_the_same_rows(void **state) {
           const rf_kernel *kernel = rf_kernel_choose(&RF_BACKEND_CPU, isa, h->graph, op);
           locate(of->op, of->name, size, DTYPES[d], isa, kernel->name, 2);
           h->run.rows = size->rows;
-          if (!walk(h, kernel, 2, NULL)) break;
+          if (!pass(h, kernel, 2, NULL)) break;
           outputs want = take(h, op);
           h->run.rows = size->rows / 2;
-          bool ok = walk(h, kernel, 2, NULL);
+          bool ok = pass(h, kernel, 2, NULL);
           for (int i = 0; ok && i < op->output_count; i++) {
             if (op->output[i] < 0 || h->graph->tensor[op->output[i]].shape[0] != size->rows ||
                 is_input(op, op->output[i]))

@@ -8,23 +8,23 @@
 #include "unit/graph/fixture.h"
 #include "support/graph/verify.h"
 
-#define LEAST_GPT "gpt:layers=2,width=16,heads=4,ff=32,vocab=37,seq=16"
-#define LEAST_LLAMA "llama:layers=2,width=16,heads=4,kv_heads=4,head_dim=8,ff=24,vocab=40,seq=16"
-#define LEAST_GEMMA "gemma3:layers=2,width=16,heads=4,kv_heads=2,head_dim=8,ff=24,vocab=40,seq=16"
-#define LEAST_WINDOW "gemma3:layers=2,width=16,heads=4,kv_heads=2,head_dim=8,ff=24,vocab=40,seq=16,window=24"
-#define LEAST_NEOX "pythia-70m:layers=2,width=16,heads=4,ff=32,vocab=40,seq=16"
+#define MIN_GPT "gpt:layers=2,width=16,heads=4,ff=32,vocab=37,seq=16"
+#define MIN_LLAMA "llama:layers=2,width=16,heads=4,kv_heads=4,head_dim=8,ff=24,vocab=40,seq=16"
+#define MIN_GEMMA "gemma3:layers=2,width=16,heads=4,kv_heads=2,head_dim=8,ff=24,vocab=40,seq=16"
+#define MIN_WINDOW "gemma3:layers=2,width=16,heads=4,kv_heads=2,head_dim=8,ff=24,vocab=40,seq=16,window=24"
+#define MIN_NEOX "pythia-70m:layers=2,width=16,heads=4,ff=32,vocab=40,seq=16"
 
-#define LEAST_MIXTRAL \
+#define MIN_MIXTRAL \
   "mixtral:layers=2,width=16,heads=4,kv_heads=4,head_dim=8,ff=24,vocab=40,seq=16,experts=5,experts_used=2"
-#define LEAST_EXPERTS \
+#define MIN_EXPERTS \
   "mixtral:layers=2,width=16,heads=4,kv_heads=4,head_dim=8,ff=24,vocab=40,seq=16,experts=4,experts_used=2"
-#define LEAST_DEEPSEEK \
+#define MIN_DEEPSEEK \
   "deepseek:layers=3,width=16,heads=2,head_dim=10,rope_dim=4,value_dim=6,kv_rank=12,q_rank=8,ff=24,expert_" \
   "ff=8,experts=4,vocab=40,seq=16"
 
 /* with biases of queries and keys, and one key head for four query heads */
-#define LEAST_QWEN "qwen2.5-0.5b:layers=2,width=16,heads=8,kv_heads=2,head_dim=8,ff=24,vocab=40,seq=16"
-#define LEAST_LATENT \
+#define MIN_QWEN "qwen2.5-0.5b:layers=2,width=16,heads=8,kv_heads=2,head_dim=8,ff=24,vocab=40,seq=16"
+#define MIN_LATENT \
   "deepseek:layers=3,width=16,heads=4,head_dim=10,rope_dim=4,value_dim=6,kv_rank=12,q_rank=8,ff=24,expert_" \
   "ff=8,experts=4,vocab=40,seq=16"
 
@@ -201,69 +201,69 @@ static void drop(pair *p) {
 }
 
 static const setting SETTINGS[] = {
-    {LEAST_LLAMA, "data=2", 0, 1, 1, 0, NULL, NULL},
-    {LEAST_LLAMA, "data=2", 0, 2, 1, 0, NULL, NULL},
-    {LEAST_LLAMA, "data=2", 1, 2, 1, 0, NULL, NULL},
-    {LEAST_LLAMA, "fsdp=2", 3, 1, 0, 0, NULL, NULL},
-    {LEAST_LLAMA, "fsdp=4", 3, 2, 1, 0, NULL, NULL},
-    {LEAST_LLAMA, "fsdp=2", 2, 2, 1, 0, NULL, NULL},
-    {LEAST_LLAMA, "fsdp=2", 1, 1, 0, 0, NULL, NULL},
-    {LEAST_LLAMA, "tensor=2", 3, 1, 1, 0, NULL, NULL},
-    {LEAST_LLAMA, "tensor=4", 3, 2, 0.1f, 0, NULL, NULL},
-    {LEAST_LLAMA, "data=2,fsdp=2,tensor=2", 3, 2, 1, 0, NULL, NULL},
-    {LEAST_LLAMA, "slice=2,data=2,tensor=2", 0, 1, 1, 0, NULL, NULL},
-    {LEAST_LLAMA, "slice=2,fsdp=2", 3, 2, 1, 0, NULL, NULL},
-    {LEAST_GPT, "tensor=2", 3, 2, 1, 0, NULL, NULL},
-    {LEAST_GPT, "fsdp=2,tensor=4", 3, 1, 0, 0, NULL, NULL},
-    {LEAST_GPT, "data=2,tensor=2", 0, 2, 1, 0.2f, NULL, NULL},
-    {LEAST_GPT, "fsdp=3,tensor=2", 3, 1, 1, 0, NULL, NULL},
-    {LEAST_GEMMA, "fsdp=2,tensor=2", 3, 1, 1, 0, NULL, NULL},
-    {LEAST_NEOX, "data=2,tensor=2", 0, 1, 1, 0, NULL, NULL},
-    {LEAST_LLAMA, "fsdp=2,tensor=2", 3, 2, 1, 0, "rank=4,targets=all", NULL},
-    {LEAST_GEMMA, "data=2,tensor=2", 0, 1, 1, 0, "rank=2,targets=q,v,down", NULL},
-    {LEAST_MIXTRAL, "fsdp=2", 3, 1, 1, 0, NULL, NULL},
-    {LEAST_MIXTRAL, "tensor=2", 0, 1, 1, 0, NULL, NULL},
-    {LEAST_MIXTRAL, "data=2,fsdp=2,tensor=2", 3, 2, 1, 0, NULL, NULL},
-    {LEAST_MIXTRAL, "context=2,tensor=2", 0, 1, 1, 0, NULL, NULL},
-    {LEAST_EXPERTS, "expert=2", 0, 1, 1, 0, NULL, NULL},
-    {LEAST_EXPERTS, "expert=4", 3, 2, 1, 0, NULL, NULL},
-    {LEAST_EXPERTS, "expert=2,fsdp=2", 3, 2, 1, 0, NULL, NULL},
-    {LEAST_EXPERTS, "data=2,expert=2", 1, 1, 0, 0, NULL, NULL},
-    {LEAST_DEEPSEEK, "expert=2,fsdp=2", 3, 1, 1, 0, NULL, NULL},
-    {LEAST_EXPERTS, "expert=2,tensor=2", 0, 1, 1, 0, NULL, NULL},
-    {LEAST_EXPERTS, "expert=2,fsdp=2,tensor=2", 3, 2, 1, 0, NULL, NULL},
-    {LEAST_EXPERTS, "slice=2,expert=2,sequence=2", 1, 1, 1, 0, NULL, NULL},
-    {LEAST_EXPERTS, "expert=2,context=2,tensor=2", 3, 1, 1, 0, NULL, NULL},
-    {LEAST_EXPERTS, "data=3,expert=4,sequence=2", 1, 1, 1, 0, NULL, NULL},
-    {LEAST_GEMMA, "tensor=4", 0, 2, 1, 0, NULL, NULL},
-    {LEAST_GEMMA, "fsdp=2,tensor=4", 3, 1, 1, 0, "rank=2,targets=all", NULL},
-    {LEAST_QWEN, "data=3,tensor=4", 1, 1, 1, 0, NULL, NULL},
-    {LEAST_QWEN, "slice=2,tensor=8", 0, 1, 1, 0, "rank=2,targets=k,v", NULL},
-    {LEAST_QWEN, "fsdp=2,context=2,tensor=4", 3, 2, 1, 0, NULL, NULL},
-    {LEAST_LATENT, "tensor=2", 0, 2, 1, 0, NULL, NULL},
-    {LEAST_LATENT, "fsdp=2,tensor=4", 3, 1, 1, 0, NULL, NULL},
-    {LEAST_LATENT, "sequence=2,tensor=2", 0, 1, 1, 0, NULL, NULL},
-    {LEAST_LATENT, "expert=2,fsdp=2,tensor=2", 3, 2, 1, 0, NULL, NULL},
-    {LEAST_LATENT, "fsdp=2,tensor=2", 3, 1, 1, 0, "rank=2,targets=out", NULL},
-    {LEAST_LATENT, "expert=4,fsdp=3", 3, 1, 1, 0, NULL, NULL},
-    {LEAST_DEEPSEEK, "data=2,fsdp=2", 3, 1, 1, 0, NULL, NULL},
-    {LEAST_LLAMA, "context=2", 0, 1, 1, 0, NULL, NULL},
-    {LEAST_LLAMA, "context=2,tensor=2", 0, 2, 1, 0, NULL, NULL},
-    {LEAST_GEMMA, "fsdp=2,context=4,tensor=2", 3, 1, 1, 0, NULL, NULL},
-    {LEAST_GPT, "data=2,context=2", 1, 1, 0, 0, NULL, NULL},
-    {LEAST_LLAMA, "context=2,sequence=2", 0, 1, 1, 0, NULL, NULL},
-    {LEAST_GPT, "data=2,context=2,sequence=2,tensor=2", 1, 2, 1, 0.2f, NULL, NULL},
-    {LEAST_GPT, "context=4", 3, 1, 1, 0.2f, "rank=2,targets=all,dropout=0.3", NULL},
-    {LEAST_GPT, "fsdp=2,sequence=2,tensor=2", 3, 1, 1, 0.2f, "rank=2,targets=all,dropout=0.3", NULL},
-    {LEAST_GEMMA, "sequence=2", 0, 1, 1, 0, "rank=2,targets=all", NULL},
-    {LEAST_LLAMA, "sequence=2", 0, 1, 1, 0, NULL, NULL},
-    {LEAST_LLAMA, "sequence=2,tensor=2", 0, 2, 1, 0, NULL, NULL},
-    {LEAST_GPT, "fsdp=2,sequence=2,tensor=2", 3, 1, 1, 0.2f, NULL, NULL},
-    {LEAST_MIXTRAL, "data=2", 0, 1, 1, 0, NULL, NULL},
-    {LEAST_MIXTRAL, "data=2,fsdp=2", 3, 2, 1, 0, NULL, NULL},
-    {LEAST_DEEPSEEK, "data=3", 1, 1, 1, 0, NULL, NULL},
-    {LEAST_DEEPSEEK, "slice=2,fsdp=2", 3, 2, 1, 0, NULL, NULL},
-    {LEAST_DEEPSEEK, "fsdp=4", 3, 1, 0, 0, "rank=2,targets=out", NULL},
+    {MIN_LLAMA, "data=2", 0, 1, 1, 0, NULL, NULL},
+    {MIN_LLAMA, "data=2", 0, 2, 1, 0, NULL, NULL},
+    {MIN_LLAMA, "data=2", 1, 2, 1, 0, NULL, NULL},
+    {MIN_LLAMA, "fsdp=2", 3, 1, 0, 0, NULL, NULL},
+    {MIN_LLAMA, "fsdp=4", 3, 2, 1, 0, NULL, NULL},
+    {MIN_LLAMA, "fsdp=2", 2, 2, 1, 0, NULL, NULL},
+    {MIN_LLAMA, "fsdp=2", 1, 1, 0, 0, NULL, NULL},
+    {MIN_LLAMA, "tensor=2", 3, 1, 1, 0, NULL, NULL},
+    {MIN_LLAMA, "tensor=4", 3, 2, 0.1f, 0, NULL, NULL},
+    {MIN_LLAMA, "data=2,fsdp=2,tensor=2", 3, 2, 1, 0, NULL, NULL},
+    {MIN_LLAMA, "slice=2,data=2,tensor=2", 0, 1, 1, 0, NULL, NULL},
+    {MIN_LLAMA, "slice=2,fsdp=2", 3, 2, 1, 0, NULL, NULL},
+    {MIN_GPT, "tensor=2", 3, 2, 1, 0, NULL, NULL},
+    {MIN_GPT, "fsdp=2,tensor=4", 3, 1, 0, 0, NULL, NULL},
+    {MIN_GPT, "data=2,tensor=2", 0, 2, 1, 0.2f, NULL, NULL},
+    {MIN_GPT, "fsdp=3,tensor=2", 3, 1, 1, 0, NULL, NULL},
+    {MIN_GEMMA, "fsdp=2,tensor=2", 3, 1, 1, 0, NULL, NULL},
+    {MIN_NEOX, "data=2,tensor=2", 0, 1, 1, 0, NULL, NULL},
+    {MIN_LLAMA, "fsdp=2,tensor=2", 3, 2, 1, 0, "rank=4,targets=all", NULL},
+    {MIN_GEMMA, "data=2,tensor=2", 0, 1, 1, 0, "rank=2,targets=q,v,down", NULL},
+    {MIN_MIXTRAL, "fsdp=2", 3, 1, 1, 0, NULL, NULL},
+    {MIN_MIXTRAL, "tensor=2", 0, 1, 1, 0, NULL, NULL},
+    {MIN_MIXTRAL, "data=2,fsdp=2,tensor=2", 3, 2, 1, 0, NULL, NULL},
+    {MIN_MIXTRAL, "context=2,tensor=2", 0, 1, 1, 0, NULL, NULL},
+    {MIN_EXPERTS, "expert=2", 0, 1, 1, 0, NULL, NULL},
+    {MIN_EXPERTS, "expert=4", 3, 2, 1, 0, NULL, NULL},
+    {MIN_EXPERTS, "expert=2,fsdp=2", 3, 2, 1, 0, NULL, NULL},
+    {MIN_EXPERTS, "data=2,expert=2", 1, 1, 0, 0, NULL, NULL},
+    {MIN_DEEPSEEK, "expert=2,fsdp=2", 3, 1, 1, 0, NULL, NULL},
+    {MIN_EXPERTS, "expert=2,tensor=2", 0, 1, 1, 0, NULL, NULL},
+    {MIN_EXPERTS, "expert=2,fsdp=2,tensor=2", 3, 2, 1, 0, NULL, NULL},
+    {MIN_EXPERTS, "slice=2,expert=2,sequence=2", 1, 1, 1, 0, NULL, NULL},
+    {MIN_EXPERTS, "expert=2,context=2,tensor=2", 3, 1, 1, 0, NULL, NULL},
+    {MIN_EXPERTS, "data=3,expert=4,sequence=2", 1, 1, 1, 0, NULL, NULL},
+    {MIN_GEMMA, "tensor=4", 0, 2, 1, 0, NULL, NULL},
+    {MIN_GEMMA, "fsdp=2,tensor=4", 3, 1, 1, 0, "rank=2,targets=all", NULL},
+    {MIN_QWEN, "data=3,tensor=4", 1, 1, 1, 0, NULL, NULL},
+    {MIN_QWEN, "slice=2,tensor=8", 0, 1, 1, 0, "rank=2,targets=k,v", NULL},
+    {MIN_QWEN, "fsdp=2,context=2,tensor=4", 3, 2, 1, 0, NULL, NULL},
+    {MIN_LATENT, "tensor=2", 0, 2, 1, 0, NULL, NULL},
+    {MIN_LATENT, "fsdp=2,tensor=4", 3, 1, 1, 0, NULL, NULL},
+    {MIN_LATENT, "sequence=2,tensor=2", 0, 1, 1, 0, NULL, NULL},
+    {MIN_LATENT, "expert=2,fsdp=2,tensor=2", 3, 2, 1, 0, NULL, NULL},
+    {MIN_LATENT, "fsdp=2,tensor=2", 3, 1, 1, 0, "rank=2,targets=out", NULL},
+    {MIN_LATENT, "expert=4,fsdp=3", 3, 1, 1, 0, NULL, NULL},
+    {MIN_DEEPSEEK, "data=2,fsdp=2", 3, 1, 1, 0, NULL, NULL},
+    {MIN_LLAMA, "context=2", 0, 1, 1, 0, NULL, NULL},
+    {MIN_LLAMA, "context=2,tensor=2", 0, 2, 1, 0, NULL, NULL},
+    {MIN_GEMMA, "fsdp=2,context=4,tensor=2", 3, 1, 1, 0, NULL, NULL},
+    {MIN_GPT, "data=2,context=2", 1, 1, 0, 0, NULL, NULL},
+    {MIN_LLAMA, "context=2,sequence=2", 0, 1, 1, 0, NULL, NULL},
+    {MIN_GPT, "data=2,context=2,sequence=2,tensor=2", 1, 2, 1, 0.2f, NULL, NULL},
+    {MIN_GPT, "context=4", 3, 1, 1, 0.2f, "rank=2,targets=all,dropout=0.3", NULL},
+    {MIN_GPT, "fsdp=2,sequence=2,tensor=2", 3, 1, 1, 0.2f, "rank=2,targets=all,dropout=0.3", NULL},
+    {MIN_GEMMA, "sequence=2", 0, 1, 1, 0, "rank=2,targets=all", NULL},
+    {MIN_LLAMA, "sequence=2", 0, 1, 1, 0, NULL, NULL},
+    {MIN_LLAMA, "sequence=2,tensor=2", 0, 2, 1, 0, NULL, NULL},
+    {MIN_GPT, "fsdp=2,sequence=2,tensor=2", 3, 1, 1, 0.2f, NULL, NULL},
+    {MIN_MIXTRAL, "data=2", 0, 1, 1, 0, NULL, NULL},
+    {MIN_MIXTRAL, "data=2,fsdp=2", 3, 2, 1, 0, NULL, NULL},
+    {MIN_DEEPSEEK, "data=3", 1, 1, 1, 0, NULL, NULL},
+    {MIN_DEEPSEEK, "slice=2,fsdp=2", 3, 2, 1, 0, NULL, NULL},
+    {MIN_DEEPSEEK, "fsdp=4", 3, 1, 0, 0, "rank=2,targets=out", NULL},
 };
 
 static void test_cut_graphs_compute_the_same(void **state) {
@@ -292,50 +292,50 @@ static void same_results(const setting *s, rf_build_options options, const char 
 }
 
 /* Options of four slots, with several pages each if the mesh distributes their positions. */
-static rf_build_options walk_of(const setting *s) {
+static rf_build_options pass_of(const setting *s) {
   rf_build_options options = fixture_generate(RF_F64, 4, 4);
-  bool dealt = strstr(s->mesh, "context") != NULL;
-  options.seq = dealt ? 96 : 16;
-  options.kv_page = dealt ? 32 : 0;
+  bool strided = strstr(s->mesh, "context") != NULL;
+  options.seq = strided ? 96 : 16;
+  options.kv_page = strided ? 32 : 0;
   return options;
 }
 
 /* A forward pass of a generator over a cache with contents. Key heads are distributed, or shared if
  * there are fewer than chips. */
-static void test_walks_of_a_generator(void **state) {
+static void test_passes_of_a_generator(void **state) {
   (void)state;
-  static const setting settings[] = {{LEAST_LLAMA, "tensor=2", 0, 1, 0, 0, NULL, NULL},
-                                     {LEAST_GEMMA, "tensor=2", 0, 1, 0, 0, NULL, NULL},
-                                     {LEAST_GEMMA, "tensor=4", 0, 1, 0, 0, NULL, NULL},
-                                     {LEAST_GPT, "tensor=4", 0, 1, 0, 0, NULL, NULL},
-                                     {LEAST_MIXTRAL, "tensor=2", 0, 1, 0, 0, NULL, NULL},
-                                     {LEAST_LATENT, "tensor=2", 0, 1, 0, 0, NULL, NULL},
-                                     {LEAST_LATENT, "tensor=4", 0, 1, 0, 0, NULL, NULL},
-                                     {LEAST_GEMMA, "data=2,fsdp=2,tensor=4", 3, 1, 0, 0, NULL, NULL},
-                                     {LEAST_LLAMA, "sequence=2,tensor=2", 0, 1, 0, 0, NULL, NULL},
-                                     {LEAST_LATENT, "sequence=2,tensor=2", 0, 1, 0, 0, NULL, NULL},
-                                     {LEAST_EXPERTS, "expert=4", 0, 1, 0, 0, NULL, NULL},
-                                     {LEAST_LATENT, "expert=2,sequence=2,tensor=2", 0, 1, 0, 0, NULL, NULL},
-                                     {LEAST_LLAMA, "context=2", 0, 1, 0, 0, NULL, NULL},
-                                     {LEAST_GEMMA, "context=4,tensor=4", 0, 1, 0, 0, NULL, NULL},
-                                     {LEAST_WINDOW, "data=2,context=2,tensor=2", 0, 1, 0, 0, NULL, NULL},
-                                     {LEAST_LLAMA, "context=2,sequence=2,tensor=2", 0, 1, 0, 0, NULL, NULL},
-                                     {LEAST_LATENT, "context=2,tensor=2", 0, 1, 0, 0, NULL, NULL},
-                                     {LEAST_LATENT, "expert=2,context=2", 0, 1, 0, 0, NULL, NULL}};
+  static const setting settings[] = {{MIN_LLAMA, "tensor=2", 0, 1, 0, 0, NULL, NULL},
+                                     {MIN_GEMMA, "tensor=2", 0, 1, 0, 0, NULL, NULL},
+                                     {MIN_GEMMA, "tensor=4", 0, 1, 0, 0, NULL, NULL},
+                                     {MIN_GPT, "tensor=4", 0, 1, 0, 0, NULL, NULL},
+                                     {MIN_MIXTRAL, "tensor=2", 0, 1, 0, 0, NULL, NULL},
+                                     {MIN_LATENT, "tensor=2", 0, 1, 0, 0, NULL, NULL},
+                                     {MIN_LATENT, "tensor=4", 0, 1, 0, 0, NULL, NULL},
+                                     {MIN_GEMMA, "data=2,fsdp=2,tensor=4", 3, 1, 0, 0, NULL, NULL},
+                                     {MIN_LLAMA, "sequence=2,tensor=2", 0, 1, 0, 0, NULL, NULL},
+                                     {MIN_LATENT, "sequence=2,tensor=2", 0, 1, 0, 0, NULL, NULL},
+                                     {MIN_EXPERTS, "expert=4", 0, 1, 0, 0, NULL, NULL},
+                                     {MIN_LATENT, "expert=2,sequence=2,tensor=2", 0, 1, 0, 0, NULL, NULL},
+                                     {MIN_LLAMA, "context=2", 0, 1, 0, 0, NULL, NULL},
+                                     {MIN_GEMMA, "context=4,tensor=4", 0, 1, 0, 0, NULL, NULL},
+                                     {MIN_WINDOW, "data=2,context=2,tensor=2", 0, 1, 0, 0, NULL, NULL},
+                                     {MIN_LLAMA, "context=2,sequence=2,tensor=2", 0, 1, 0, 0, NULL, NULL},
+                                     {MIN_LATENT, "context=2,tensor=2", 0, 1, 0, 0, NULL, NULL},
+                                     {MIN_LATENT, "expert=2,context=2", 0, 1, 0, 0, NULL, NULL}};
   for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
-    rf_build_options options = walk_of(&settings[i]);
+    rf_build_options options = pass_of(&settings[i]);
     same_results(&settings[i], options, "decoding");
   }
 }
 
 static void test_scores(void **state) {
   (void)state;
-  static const setting settings[] = {{LEAST_LLAMA, "data=2,tensor=2", 0, 1, 0, 0, NULL, NULL},
-                                     {LEAST_GEMMA, "tensor=4", 0, 1, 0, 0, NULL, NULL},
-                                     {LEAST_GPT, "fsdp=2,tensor=4", 3, 1, 0, 0, NULL, NULL},
-                                     {LEAST_LATENT, "fsdp=2,tensor=2", 3, 1, 0, 0, NULL, NULL},
-                                     {LEAST_LATENT, "sequence=2,tensor=2", 0, 1, 0, 0, NULL, NULL},
-                                     {LEAST_LATENT, "data=2,expert=2", 0, 1, 0, 0, NULL, NULL}};
+  static const setting settings[] = {{MIN_LLAMA, "data=2,tensor=2", 0, 1, 0, 0, NULL, NULL},
+                                     {MIN_GEMMA, "tensor=4", 0, 1, 0, 0, NULL, NULL},
+                                     {MIN_GPT, "fsdp=2,tensor=4", 3, 1, 0, 0, NULL, NULL},
+                                     {MIN_LATENT, "fsdp=2,tensor=2", 3, 1, 0, 0, NULL, NULL},
+                                     {MIN_LATENT, "sequence=2,tensor=2", 0, 1, 0, 0, NULL, NULL},
+                                     {MIN_LATENT, "data=2,expert=2", 0, 1, 0, 0, NULL, NULL}};
   for (size_t i = 0; i < sizeof settings / sizeof *settings; i++)
     for (int top = 0; top < 4; top += 3) {
       rf_build_options options = options_of(&settings[i]);
@@ -351,8 +351,8 @@ static void test_scores(void **state) {
 /* Recomputation is added after sharding: recomputed tensors are exchanged again. */
 static void test_recomputation(void **state) {
   (void)state;
-  static const setting settings[] = {{LEAST_LLAMA, "fsdp=2,tensor=2", 3, 2, 1, 0, NULL, NULL},
-                                     {LEAST_GPT, "fsdp=2,sequence=2", 3, 1, 1, 0.2f, NULL, NULL}};
+  static const setting settings[] = {{MIN_LLAMA, "fsdp=2,tensor=2", 3, 2, 1, 0, NULL, NULL},
+                                     {MIN_GPT, "fsdp=2,sequence=2", 3, 1, 1, 0.2f, NULL, NULL}};
   for (size_t i = 0; i < sizeof settings / sizeof *settings; i++)
     for (int k = 0; k < 6; k++) {
       static const char *const policies[] = {"mlp",   "attn",    "mlp+attn",
@@ -406,18 +406,18 @@ static void each_exchange_is_needed(const setting *s, rf_build_options options) 
 /* Every exchange is needed: without any one of them, some result is wrong. */
 static void test_a_missing_exchange_is_found(void **state) {
   (void)state;
-  static const setting settings[] = {{LEAST_LLAMA, "fsdp=2,tensor=2", 3, 1, 1, 0, NULL, NULL},
-                                     {LEAST_GPT, "slice=2,data=2,tensor=2", 0, 1, 1, 0, NULL, NULL},
-                                     {LEAST_GEMMA, "fsdp=2,tensor=4", 3, 1, 1, 0, NULL, NULL},
-                                     {LEAST_EXPERTS, "expert=2,tensor=2", 0, 1, 1, 0, NULL, NULL},
-                                     {LEAST_LATENT, "sequence=2,tensor=2", 0, 1, 1, 0, NULL, NULL}};
-  static const setting walks[] = {{LEAST_LLAMA, "sequence=2,tensor=2", 0, 1, 0, 0, NULL, NULL},
-                                  {LEAST_LATENT, "expert=2,tensor=2", 0, 1, 0, 0, NULL, NULL},
-                                  {LEAST_LLAMA, "context=2,tensor=2", 0, 1, 0, 0, NULL, NULL}};
+  static const setting settings[] = {{MIN_LLAMA, "fsdp=2,tensor=2", 3, 1, 1, 0, NULL, NULL},
+                                     {MIN_GPT, "slice=2,data=2,tensor=2", 0, 1, 1, 0, NULL, NULL},
+                                     {MIN_GEMMA, "fsdp=2,tensor=4", 3, 1, 1, 0, NULL, NULL},
+                                     {MIN_EXPERTS, "expert=2,tensor=2", 0, 1, 1, 0, NULL, NULL},
+                                     {MIN_LATENT, "sequence=2,tensor=2", 0, 1, 1, 0, NULL, NULL}};
+  static const setting passes[] = {{MIN_LLAMA, "sequence=2,tensor=2", 0, 1, 0, 0, NULL, NULL},
+                                   {MIN_LATENT, "expert=2,tensor=2", 0, 1, 0, 0, NULL, NULL},
+                                   {MIN_LLAMA, "context=2,tensor=2", 0, 1, 0, 0, NULL, NULL}};
   for (size_t i = 0; i < sizeof settings / sizeof *settings; i++)
     each_exchange_is_needed(&settings[i], options_of(&settings[i]));
-  for (size_t i = 0; i < sizeof walks / sizeof *walks; i++) {
-    each_exchange_is_needed(&walks[i], walk_of(&walks[i]));
+  for (size_t i = 0; i < sizeof passes / sizeof *passes; i++) {
+    each_exchange_is_needed(&passes[i], pass_of(&passes[i]));
   }
 }
 
@@ -448,10 +448,10 @@ static void count_sums(const rf_graph *graph, int *early, int *late) {
  * that the rest of the pass hides the transfer. */
 static void test_sums_follow_their_gradients(void **state) {
   (void)state;
-  static const setting settings[] = {{LEAST_LLAMA, "data=2", 0, 1, 1, 0, NULL, "shard"},
-                                     {LEAST_LLAMA, "data=2", 1, 1, 1, 0, NULL, "shard"},
-                                     {LEAST_GPT, "slice=2,fsdp=2", 3, 1, 1, 0, NULL, "shard"},
-                                     {LEAST_GEMMA, "data=2,tensor=4", 0, 1, 1, 0, NULL, "shard"}};
+  static const setting settings[] = {{MIN_LLAMA, "data=2", 0, 1, 1, 0, NULL, "shard"},
+                                     {MIN_LLAMA, "data=2", 1, 1, 1, 0, NULL, "shard"},
+                                     {MIN_GPT, "slice=2,fsdp=2", 3, 1, 1, 0, NULL, "shard"},
+                                     {MIN_GEMMA, "data=2,tensor=4", 0, 1, 1, 0, NULL, "shard"}};
   for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
     int early, late;
     setting s = settings[i];
@@ -495,7 +495,7 @@ typedef struct staged {
 } staged;
 
 typedef struct line {
-  rf_graph *whole, *stage[STAGES_MOST];
+  rf_graph *whole, *stage[STAGES_MAX];
   world *one;
   stages *many;
 } line;
@@ -585,7 +585,7 @@ static const staged PIPELINES[] = {
     {DEEP_GEMMA, "pipeline=2,fsdp=2,tensor=2", "interleaved:2", 3, 4, 1, 0, NULL, RF_REMAT_NONE},
     {DEEP_GPT, "pipeline=2,data=2", "1f1b", 1, 3, 1, 0.2f, NULL, RF_REMAT_NONE},
     {DEEP_GPT, "pipeline=4,tensor=2", "gpipe", 0, 4, 0, 0.2f, NULL, RF_REMAT_MLP_ATTN},
-    {LEAST_NEOX, "pipeline=2,tensor=2", "1f1b", 0, 2, 1, 0, NULL, RF_REMAT_NONE},
+    {MIN_NEOX, "pipeline=2,tensor=2", "1f1b", 0, 2, 1, 0, NULL, RF_REMAT_NONE},
     {DEEP_MIXTRAL, "pipeline=3,fsdp=2", "1f1b", 3, 3, 1, 0, NULL, RF_REMAT_NONE},
     {DEEP_LLAMA, "pipeline=2,fsdp=2,context=2", "interleaved:2", 3, 2, 1, 0, NULL, RF_REMAT_NONE},
     {DEEP_GEMMA, "pipeline=2,tensor=4", "1f1b", 0, 2, 1, 0, NULL, RF_REMAT_NONE}, /* copies of key heads */
@@ -643,7 +643,7 @@ static void test_a_missing_transfer_is_found(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_cut_graphs_compute_the_same),
-      cmocka_unit_test(test_walks_of_a_generator),
+      cmocka_unit_test(test_passes_of_a_generator),
       cmocka_unit_test(test_scores),
       cmocka_unit_test(test_recomputation),
       cmocka_unit_test(test_a_missing_exchange_is_found),

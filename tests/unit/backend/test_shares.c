@@ -8,8 +8,8 @@
 #include <string.h>
 #include <cmocka.h>
 
-enum { MOST = 5000 };
-static const int64_t COUNTS[] = {0, 1, 2, 5, 63, 64, 65, 1000, MOST};
+enum { MAX = 5000 };
+static const int64_t COUNTS[] = {0, 1, 2, 5, 63, 64, 65, 1000, MAX};
 static const int AT_ONCE[] = {1, 2, 4};
 
 static void test_every_item_is_taken_once(void **state) {
@@ -18,7 +18,7 @@ static void test_every_item_is_taken_once(void **state) {
   for (size_t t = 0; t < sizeof threads / sizeof *threads; t++) {
     for (size_t c = 0; c < sizeof COUNTS / sizeof *COUNTS; c++) {
       for (size_t m = 0; m < sizeof AT_ONCE / sizeof *AT_ONCE; m++) {
-        static _Atomic int taken[MOST];
+        static _Atomic int taken[MAX];
         memset((void *)taken, 0, sizeof taken);
         rf_shares shares;
         rf_shares_cut(&shares, COUNTS[c], threads[t]);
@@ -28,7 +28,7 @@ static void test_every_item_is_taken_once(void **state) {
           for (int count; (count = rf_shares_take(&shares, omp_get_thread_num(), AT_ONCE[m], &first));)
             for (int i = 0; i < count; i++) atomic_fetch_add(&taken[first + i], 1);
         }
-        for (int64_t i = 0; i < MOST; i++) assert_int_equal(taken[i], i < COUNTS[c]);
+        for (int64_t i = 0; i < MAX; i++) assert_int_equal(taken[i], i < COUNTS[c]);
       }
     }
   }
@@ -41,19 +41,19 @@ static void test_own_part_comes_first_and_upwards(void **state) {
   static const int threads[] = {2, 3, 64, 200};
   for (size_t t = 0; t < sizeof threads / sizeof *threads; t++) {
     rf_shares shares;
-    rf_shares_cut(&shares, MOST, threads[t]);
-    int parts = threads[t] < RF_SHARES_MOST ? threads[t] : RF_SHARES_MOST, me = threads[t] - 1;
+    rf_shares_cut(&shares, MAX, threads[t]);
+    int parts = threads[t] < RF_SHARES_MAX ? threads[t] : RF_SHARES_MAX, me = threads[t] - 1;
     int64_t first, seen = 0, taken = 0;
     for (int turn = 0; turn < parts; turn++) {
       int part = (me + turn) % parts;
-      int64_t begin = (int64_t)MOST * part / parts, end = (int64_t)MOST * (part + 1) / parts;
+      int64_t begin = (int64_t)MAX * part / parts, end = (int64_t)MAX * (part + 1) / parts;
       for (int64_t left = begin; left < end; left += seen, taken += seen) {
         seen = rf_shares_take(&shares, me, 4, &first);
         assert_int_equal(seen, (end - left + 1) / 2 < 4 ? (end - left + 1) / 2 : 4); /* fewer at the end */
         assert_int_equal(first, turn ? begin + end - left - seen : left);
       }
     }
-    assert_int_equal(taken, MOST);
+    assert_int_equal(taken, MAX);
     assert_int_equal(rf_shares_take(&shares, me, 4, &first), 0);
   }
 }

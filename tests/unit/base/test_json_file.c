@@ -108,7 +108,7 @@ static void reads(const char *path, const char *text) {
 
 static void links_stay_and_pipes_are_written(void **state) {
   (void)state;
-  char told[64] = "";
+  char got[64] = "";
   rf_error error;
   struct stat info;
   rf_out_file *out;
@@ -136,8 +136,8 @@ static void links_stay_and_pipes_are_written(void **state) {
   int end = open(at("links/pipe"), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
   assert_true(end >= 0);
   assert_int_equal(rf_file_write(at("links/pipe"), "through", 7, NULL), RAFTER_OK);
-  assert_int_equal(read(end, told, sizeof told), 7);
-  assert_string_equal(told, "through");
+  assert_int_equal(read(end, got, sizeof got), 7);
+  assert_string_equal(got, "through");
   close(end);
   assert_true(!lstat(at("links/pipe"), &info) && S_ISFIFO(info.st_mode));
 }

@@ -189,10 +189,10 @@ static void test_refuses_lies(void **state) {
   rf_error error;
   bytes good = file_of(HONEST);
   assert_int_equal(parse(&good, &error), RAFTER_OK);
-  lies two = HONEST, behind = HONEST;
+  lies two = HONEST, longer_file = HONEST;
   two.version = 2;
-  behind.more = 77;
-  bytes older = file_of(two), longer = file_of(behind);
+  longer_file.more = 77;
+  bytes older = file_of(two), longer = file_of(longer_file);
   assert_int_equal(parse(&older, &error), RAFTER_OK);
   assert_int_equal(parse(&longer, &error), RAFTER_OK);
 

@@ -174,7 +174,7 @@ static void test_table(void **state) {
     const rf_quant_type *type = &RF_QUANT_TYPES[i];
     assert_ptr_equal(rf_quant_type_of(type->number), type);
     assert_ptr_equal(rf_quant_type_named(type->name), type);
-    assert_true(type->values > 0 && type->values <= RF_QUANT_BLOCK_MOST && type->bytes > 0);
+    assert_true(type->values > 0 && type->values <= RF_QUANT_BLOCK_MAX && type->bytes > 0);
     assert_true(type->values == 1 || !type->quantize || type->fallback >= 0);
     const rf_quant_type *fit = rf_quant_fit(type, 31); /* The chain of fallback types ends. */
     assert_true(!type->quantize || fit->values == 1);

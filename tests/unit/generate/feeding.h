@@ -13,7 +13,7 @@
 #include "base/json.h"
 #include "generate/generate.h"
 
-enum { MOST = 1024 };
+enum { MAX = 1024 };
 
 /* A generator with random weights for an inline shape. Prompts share prefixes if `shares`. */
 static inline rf_generator *open_shape(const char *shape, int64_t batch, int64_t context, bool shares) {
@@ -40,9 +40,9 @@ static inline const float *feed_or_fail(rf_generator *g, const int32_t *ids, int
   return logits;
 }
 
-static inline int64_t ids_of(const json_t *array, int32_t ids[MOST]) {
+static inline int64_t ids_of(const json_t *array, int32_t ids[MAX]) {
   int64_t count = (int64_t)json_array_size(array);
-  assert_in_range(count, 1, MOST);
+  assert_in_range(count, 1, MAX);
   for (int64_t i = 0; i < count; i++) ids[i] = (int32_t)json_integer_value(json_array_get(array, (size_t)i));
   return count;
 }

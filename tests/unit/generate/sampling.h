@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST = 4096, DRAWS = 20000, LARGE_DRAWS = 8000 };
+enum { MAX = 4096, DRAWS = 20000, LARGE_DRAWS = 8000 };
 
 static inline rf_sampler open_or_fail(rf_sampler_options options, int64_t vocab) {
   rf_sampler sampler;
@@ -46,7 +46,7 @@ static inline int likelier(const void *a, const void *b) {
  * smallest set that reaches top_p of the rest, then the tokens at least min_p times as likely as
  * the likeliest. The result is normalised to a sum of one. */
 static inline void expected(rf_sampler_options o, const float *logits, int64_t vocab, double *p) {
-  static entry e[MOST];
+  static entry e[MAX];
   long double top = -INFINITY, total = 0, reached = 0, kept = 0;
   for (int64_t i = 0; i < vocab; i++)
     if ((long double)logits[i] > top) top = (long double)logits[i];

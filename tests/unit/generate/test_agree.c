@@ -20,7 +20,7 @@
 #include "run/load.h"
 #include "support/families.h"
 
-enum { CONTEXT = 64, TEXTS = 8, SAMPLES = 2, MOST_TOKENS = 24 };
+enum { CONTEXT = 64, TEXTS = 8, SAMPLES = 2, MAX_TOKENS = 24 };
 
 static rf_machine machine;
 
@@ -92,7 +92,7 @@ static void score(const char *folder, rf_dtype dtype, text texts[TEXTS][SAMPLES]
     for (int i = 0; i < TEXTS; i++)
       list[i] =
           (rf_scored){.tokens = texts[i][k].ids, .count = texts[i][k].count, .logprobs = texts[i][k].scored};
-    if (rf_scorer_walk(scorer, list, TEXTS, &error) != RAFTER_OK) fail_msg("%s", error.message);
+    if (rf_scorer_pass(scorer, list, TEXTS, &error) != RAFTER_OK) fail_msg("%s", error.message);
   }
   rf_scorer_close(scorer);
 }
@@ -175,7 +175,7 @@ static void prompts_of(const char *folder, text texts[TEXTS][SAMPLES]) {
   char path[600];
   json_t *golden = NULL;
   rf_error error = {0};
-  int32_t ids[MOST];
+  int32_t ids[MAX];
   snprintf(path, sizeof path, "%s/golden.json", folder);
   if (rf_json_read(path, 1 << 22, &golden, &error) != RAFTER_OK) fail_msg("%s", error.message);
   const json_t *prompt = json_object_get(json_object_get(golden, "greedy"), "prompt");

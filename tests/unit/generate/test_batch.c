@@ -149,7 +149,7 @@ static void every_cancelled_answer_is_reported_once(void **state) {
   rf_generator *g = open_or_fail(MODEL, 2);
   int32_t prompt[] = {3, 1, 4, 1};
   static answer a[SAMPLES];
-  int64_t id, walks;
+  int64_t id, passes;
   memset(a, 0, sizeof a);
   rf_error error = {0};
   const rf_event *event;
@@ -159,10 +159,10 @@ static void every_cancelled_answer_is_reported_once(void **state) {
   assert_int_equal(rf_generator_step(g, &event, &count, &error), RAFTER_OK);
   rf_generator_cancel(g, id, 5);
   rf_generator_cancel(g, id, -1);
-  walks = rf_generator_counts(g).walks;
+  passes = rf_generator_counts(g).passes;
   run_all(g);
   for (int s = 0; s < SAMPLES; s++) assert_int_equal(a[s].finish, RF_FINISH_CANCELLED);
-  assert_int_equal(rf_generator_counts(g).walks, walks); /* No pass was needed. */
+  assert_int_equal(rf_generator_counts(g).passes, passes); /* No pass was needed. */
   rf_generator_close(g);
 }
 
@@ -425,7 +425,7 @@ static void samples_are_requests_of_their_own(void **state) {
 }
 
 /* A conversation: each turn begins with all earlier turns. */
-static void what_is_kept_is_not_walked_again(void **state) {
+static void what_is_kept_is_not_computed_again(void **state) {
   (void)state;
   static answer a[2], b;
   static const char *const models[] = {MODEL, WINDOWED};
@@ -582,7 +582,7 @@ int main(void) {
       cmocka_unit_test(bad_requests_are_refused),
       cmocka_unit_test(answers_depend_on_nothing_else),
       cmocka_unit_test(samples_are_requests_of_their_own),
-      cmocka_unit_test(what_is_kept_is_not_walked_again),
+      cmocka_unit_test(what_is_kept_is_not_computed_again),
       cmocka_unit_test(recycled_pages_change_nothing),
       cmocka_unit_test(cache_dtypes),
   };

@@ -85,7 +85,7 @@ static void check_sequence(rf_generator *g, int index, feeding how, int64_t step
   const json_t *sequence = json_array_get(json_object_get(golden, "sequences"), (size_t)index),
                *logprobs = json_object_get(sequence, "logprobs");
   int64_t vocab = g->settings.model.vocab;
-  int32_t ids[MOST];
+  int32_t ids[MAX];
   int64_t count = ids_of(json_object_get(sequence, "ids"), ids);
   float *want = malloc((size_t)vocab * sizeof *want);
   assert_true(want && stored && stored->rank == 2 && stored->shape[0] == count && stored->shape[1] == vocab);
@@ -119,7 +119,7 @@ static double check_model(rf_generator *g, int64_t step, double *logprob_error) 
 static void check_greedy(rf_generator *g) {
   const json_t *greedy = json_object_get(golden, "greedy");
   int64_t vocab = g->settings.model.vocab;
-  int32_t prompt[MOST], continuation[MOST];
+  int32_t prompt[MAX], continuation[MAX];
   int64_t length = ids_of(json_object_get(greedy, "prompt"), prompt),
           count = ids_of(json_object_get(greedy, "continuation"), continuation);
   assert_int_equal(count, 16);
@@ -222,7 +222,7 @@ static void faults_are_seen(void **state) {
     }
     if (fault < 3) error = check_model(g, 1, &logprob_error);
     else {
-      int32_t ids[MOST];
+      int32_t ids[MAX];
       const rf_stored *stored = rf_tensor_file_find(golden_logits, "logits.0");
       int64_t vocab = g->settings.model.vocab,
               count = ids_of(json_object_get(json_array_get(json_object_get(golden, "sequences"), 0), "ids"),
@@ -272,7 +272,7 @@ static void tiny_random_gpt2(void **state) {
   rf_generator *g = open_or_fail(folder, &RF_BACKEND_CPU, rf_isa_detect(), TOTAL, false);
   double error = 0, margin;
   for (size_t row = 0; row < 2; row++) {
-    int32_t ids[MOST];
+    int32_t ids[MAX];
     assert_int_equal(ids_of(json_array_get(json_object_get(want, "greedy"), row), ids), TOTAL);
     rf_generator_reset(g);
     const float *logits = feed_or_fail(g, ids, PROMPT);
@@ -297,7 +297,7 @@ static void tiny_stories_llama(void **state) {
   char folder[4200];
   need_folder("models/TinyStories-656K/config.json", folder);
   json_t *golden_json = read_or_fail(RF_UNPACKED_DATA "/goldens/TinyStories-656K/golden.json");
-  int32_t ids[MOST];
+  int32_t ids[MAX];
   int64_t count = ids_of(json_object_get(golden_json, "greedy_ids"), ids);
   int64_t prompt = (int64_t)json_array_size(json_object_get(golden_json, "prompt_ids"));
   rf_generator *g = open_or_fail(folder, &RF_BACKEND_CPU, rf_isa_detect(), count, false);

@@ -178,7 +178,7 @@ static void score(rf_scorer *scorer, const texts *t, float logprobs[TEXTS][CONTE
   rf_scored list[TEXTS];
   for (int i = 0; i < TEXTS; i++)
     list[i] = (rf_scored){.tokens = t->ids[i], .count = t->count[i], .logprobs = logprobs[i]};
-  MUST(rf_scorer_walk(scorer, list, TEXTS, &error));
+  MUST(rf_scorer_pass(scorer, list, TEXTS, &error));
 }
 
 static void use(joint *j, texts *t) {

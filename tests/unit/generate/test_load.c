@@ -301,7 +301,7 @@ static void long_loads_are_told(void **state) {
   (void)state;
   static const struct {
     int64_t least;
-    bool told;
+    bool reports;
   } rows[] = {{1, true}, {0, false}};
   assert_int_equal(RF_LOAD_LONG_BYTES, 1 << 30);
   for (int i = 0; i < 2; i++)
@@ -328,7 +328,7 @@ static void long_loads_are_told(void **state) {
                                  .machine = &machine};
       if (rf_generator_open(&s, &g, &error) != RAFTER_OK) fail_msg("%s", error.message);
       rf_generator_close(g);
-      assert_true(rows[i].told ? h.grew && h.last == 1 && h.count > 10 && h.count <= 101 : h.count == 0);
+      assert_true(rows[i].reports ? h.grew && h.last == 1 && h.count > 10 && h.count <= 101 : h.count == 0);
     }
 }
 

@@ -92,7 +92,7 @@ static void bytes_are_those_of_the_types(void **state) {
   }
 }
 
-static void bits_do_not_depend_on_walks_or_isa(void **state) {
+static void bits_do_not_depend_on_passes_or_isa(void **state) {
   (void)state;
   static const int64_t steps[] = {1, 2, 3, 7, TOKENS};
   for (rf_weights_as as = RF_WEIGHTS_F32; as <= RF_WEIGHTS_Q4; as++) {
@@ -110,7 +110,7 @@ static void bits_do_not_depend_on_walks_or_isa(void **state) {
 static void experts_are_held_alike(void **state) {
   model = EXPERTS;
   bytes_are_those_of_the_types(state);
-  bits_do_not_depend_on_walks_or_isa(state);
+  bits_do_not_depend_on_passes_or_isa(state);
   model = PLAIN;
 }
 
@@ -144,7 +144,7 @@ int main(void) {
   if (rf_machine_find("local", &machine, &error) != RAFTER_OK) return 1;
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(bytes_are_those_of_the_types),
-      cmocka_unit_test(bits_do_not_depend_on_walks_or_isa),
+      cmocka_unit_test(bits_do_not_depend_on_passes_or_isa),
       cmocka_unit_test(experts_are_held_alike),
       cmocka_unit_test(conversion_is_an_approximation_of_known_size),
   };

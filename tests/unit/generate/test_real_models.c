@@ -77,7 +77,7 @@ static int32_t argmax_of(const float *logits, int64_t vocab) {
  * follows. */
 static double check_text(rf_generator *g, const json_t *text, int *first_equal, int *positions) {
   int64_t vocab = g->settings.model.vocab;
-  int32_t ids[MOST];
+  int32_t ids[MAX];
   ids_of(json_object_get(text, "ids"), ids);
   const json_t *top = json_object_get(text, "exact_top10");
   double worst = 0;
@@ -104,7 +104,7 @@ static double check_text(rf_generator *g, const json_t *text, int *first_equal, 
  * first token must be the same. */
 static int check_greedy(rf_generator *g, const json_t *row) {
   int64_t vocab = g->settings.model.vocab;
-  int32_t prompt[MOST], follow[MOST];
+  int32_t prompt[MAX], follow[MAX];
   const json_t *exact = json_object_get(row, "exact_greedy"),
                *gaps = json_object_get(row, "exact_gap_to_second");
   int64_t length = ids_of(json_object_get(row, "ids"), prompt),
@@ -148,7 +148,7 @@ static void check_tokenizer(const char *path, const json_t *json) {
     const char *text = json_string_value(json_object_get(row, "text"));
     size_t bytes = json_string_length(json_object_get(row, "text"));
     same_ids(tokenizer, text, bytes, 0, json_object_get(row, "ids"), "ids");
-    same_ids(tokenizer, text, bytes, RF_ENCODE_MARKS, json_object_get(row, "ids_bos"), "ids with marks");
+    same_ids(tokenizer, text, bytes, RF_ENCODE_BOS_EOS, json_object_get(row, "ids_bos"), "ids with marks");
     same_ids(tokenizer, text, bytes, RF_ENCODE_PARSE, json_object_get(row, "ids_special_parsed"),
              "ids with specials");
   }
@@ -208,7 +208,7 @@ static void check_perplexity(const char *path, const json_t *json) {
     float logprobs[CHUNK];
     memcpy(tokens + (bos ? 1 : 0), ids.at + c * own, (size_t)own * sizeof *tokens);
     rf_scored one = {.tokens = tokens, .count = CHUNK, .logprobs = logprobs};
-    if (rf_scorer_walk(scorer, &one, 1, &error) != RAFTER_OK) fail_msg("%s", error.message);
+    if (rf_scorer_pass(scorer, &one, 1, &error) != RAFTER_OK) fail_msg("%s", error.message);
     double sum = 0;
     for (int t = 1; t < CHUNK; t++) sum -= (double)logprobs[t];
     double exact = json_number_value(json_array_get(json_object_get(want, "exact_chunk_nll"), (size_t)c));
@@ -252,7 +252,7 @@ static void check_approximations(const char *path, const json_t *text, double in
       {"weights int8, to the file", RF_F32, RF_WEIGHTS_INT8, false, 0, INFINITY},
       {"weights int8, compute fast, to the file", RF_F32, RF_WEIGHTS_INT8, true, 0, INFINITY},
       {"weights int8, compute fast, to exact products", RF_F32, RF_WEIGHTS_INT8, true, 1, CACHE_BOUND}};
-  int32_t ids[MOST];
+  int32_t ids[MAX];
   int64_t count = ids_of(json_object_get(text, "ids"), ids);
   float *bases[BASES] = {NULL};
   double mean = 0;
@@ -340,7 +340,7 @@ static void stories(void **state) {
   json_t *json = NULL;
   rf_error error;
   if (rf_json_read(path, 1 << 22, &json, &error) != RAFTER_OK) fail_msg("%s", error.message);
-  int32_t ids[MOST];
+  int32_t ids[MAX];
   int64_t count = ids_of(json_object_get(json, "greedy_ids"), ids);
   static float want[ROWS * VOCAB];
   snprintf(path, sizeof path, "%s/golden_logits_16x512_f32.bin", folder);

@@ -52,8 +52,8 @@ static void slow_adjust(const rf_sampler_options *o, const history *h, const flo
  * near a border that rounding decides. `fresh`: the row differs from that of the last call. */
 static int32_t slow_choice(const rf_sampler_options *o, const float *row, int64_t vocab, int64_t position,
                            bool fresh) {
-  static double p[MOST];
-  static entry order[MOST];
+  static double p[MAX];
+  static entry order[MAX];
   int64_t best = 0;
   for (int64_t i = 1; i < vocab; i++) best = row[i] > row[best] ? i : best;
   if (!(o->temperature > 0)) return (int32_t)best;
@@ -135,7 +135,7 @@ static void recall(rf_sampler *sampler, const history *h) {
  * each. */
 static void choices_are_those_of_a_slow_reading(void **state) {
   (void)state;
-  static float logits[MOST], row[MOST];
+  static float logits[MAX], row[MAX];
   int noticed[FAULTS] = {0}, borders = 0, compared = 0;
   for (uint64_t seed = 0; seed < 200; seed++) {
     int64_t vocab;
@@ -283,8 +283,8 @@ static void large_ties_are_cut_by_id(void **state) {
 
 static void alternatives_are_the_head_of_a_sort(void **state) {
   (void)state;
-  static float logits[MOST];
-  static entry order[MOST];
+  static float logits[MAX];
+  static entry order[MAX];
   for (uint64_t seed = 0; seed < 120; seed++) {
     int64_t vocab;
     history h;
@@ -302,19 +302,19 @@ static void alternatives_are_the_head_of_a_sort(void **state) {
     qsort(order, (size_t)vocab, sizeof *order, likelier);
     for (int64_t i = 0; i < vocab; i++) sum += expl(order[i].p - order[0].p);
     long double log_sum = order[0].p + logl(sum);
-    rf_logprobs told = {.wanted = (int32_t)wanted, .ids = ids, .logprobs = values};
+    rf_logprobs given = {.wanted = (int32_t)wanted, .ids = ids, .logprobs = values};
     memset(ids, 0x55, sizeof ids);
     /* Otherwise all tokens are barred. */
-    if (rf_sampler_choose(&sampler, logits, 3, &id, &told, NULL) == RAFTER_OK) {
+    if (rf_sampler_choose(&sampler, logits, 3, &id, &given, NULL) == RAFTER_OK) {
       long double want = (long double)logits[id] - log_sum;
-      assert_true(logits[id] > -INFINITY ? fabsl((long double)told.logprob - want) < 1e-12L
-                                         : told.logprob < -1e300);
-      assert_int_equal(told.count, finite < wanted ? finite : wanted);
-      for (int i = 0; i < told.count; i++) {
+      assert_true(logits[id] > -INFINITY ? fabsl((long double)given.logprob - want) < 1e-12L
+                                         : given.logprob < -1e300);
+      assert_int_equal(given.count, finite < wanted ? finite : wanted);
+      for (int i = 0; i < given.count; i++) {
         assert_int_equal(ids[i], order[i].id);
         assert_true(fabsl((long double)values[i] - (order[i].p - log_sum)) < 1e-12L);
       }
-      assert_int_equal(ids[told.count], 0x55555555); /* Nothing was written after them. */
+      assert_int_equal(ids[given.count], 0x55555555); /* Nothing was written after them. */
     }
     rf_sampler_close(&sampler);
   }
@@ -324,7 +324,7 @@ static void alternatives_are_the_head_of_a_sort(void **state) {
  * use this sum. An invalid sum is an error. */
 static void a_known_sum_changes_no_choice(void **state) {
   (void)state;
-  static float logits[MOST];
+  static float logits[MAX];
   for (uint64_t seed = 0; seed < 240; seed++) {
     int64_t vocab;
     history h;
@@ -458,24 +458,24 @@ static void rows_without_an_answer_are_told(void **state) {
   for (int t = 0; t < 3; t++) {
     rf_sampler_options o = {.temperature = (float)t, .top_p = t == 2 ? 0.5f : 1};
     rf_sampler sampler = open_or_fail(o, 4);
-    rf_logprobs told = {0};
+    rf_logprobs given = {0};
     int32_t id;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-      assert_int_equal(rf_sampler_choose(&sampler, bad[i], 0, &id, &told, NULL), RAFTER_FAILED);
-      assert_true(id >= 0 && id < 4 && isnan(told.logprob));
+      assert_int_equal(rf_sampler_choose(&sampler, bad[i], 0, &id, &given, NULL), RAFTER_FAILED);
+      assert_true(id >= 0 && id < 4 && isnan(given.logprob));
     }
     o.eos = all;
     o.eos_count = 4;
     o.ignore_eos = true;
     assert_int_equal(rf_sampler_reset(&sampler, &o, NULL), RAFTER_OK);
-    assert_int_equal(rf_sampler_choose(&sampler, (const float[]){0, 3, 1, 2}, 0, &id, &told, NULL),
+    assert_int_equal(rf_sampler_choose(&sampler, (const float[]){0, 3, 1, 2}, 0, &id, &given, NULL),
                      RAFTER_INVALID);
-    assert_true(id == 1 && isnan(told.logprob));
+    assert_true(id == 1 && isnan(given.logprob));
     o.ignore_eos = false;
     o.bias = most;
     o.bias_count = 4; /* Overflow is limited to a finite number. */
     assert_int_equal(rf_sampler_reset(&sampler, &o, NULL), RAFTER_OK);
-    assert_int_equal(rf_sampler_choose(&sampler, (const float[]){3e38f, 3e38f, 1, 2}, 0, &id, &told, NULL),
+    assert_int_equal(rf_sampler_choose(&sampler, (const float[]){3e38f, 3e38f, 1, 2}, 0, &id, &given, NULL),
                      RAFTER_OK);
     assert_int_equal(id, 1);
     rf_sampler_close(&sampler);

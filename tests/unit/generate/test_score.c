@@ -51,8 +51,8 @@ static rf_generator *generator_or_fail(const char *folder, rf_dtype dtype) {
 }
 
 typedef struct answer {
-  int32_t ids[MOST], top_ids[MOST * TOP];
-  float logprobs[MOST], top_logprobs[MOST * TOP];
+  int32_t ids[MAX], top_ids[MAX * TOP];
+  float logprobs[MAX], top_logprobs[MAX * TOP];
   int64_t count;
 } answer;
 static rf_scored scored(answer *a) {
@@ -62,13 +62,13 @@ static rf_scored scored(answer *a) {
                      .top_ids = a->top_ids,
                      .top_logprobs = a->top_logprobs};
 }
-static void walk_or_fail(rf_scorer *s, rf_scored *text, int count) {
+static void run_or_fail(rf_scorer *s, rf_scored *text, int count) {
   rf_error error = {0};
-  if (rf_scorer_walk(s, text, count, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  if (rf_scorer_pass(s, text, count, &error) != RAFTER_OK) fail_msg("%s", error.message);
 }
 
 /* Reads the sequences of a golden into `text` and their log-probabilities into `want`. */
-static int golden_texts(const char *folder, answer text[2], double want[2][MOST]) {
+static int golden_texts(const char *folder, answer text[2], double want[2][MAX]) {
   char path[600];
   json_t *golden = NULL;
   rf_error error = {0};
@@ -88,7 +88,7 @@ static int golden_texts(const char *folder, answer text[2], double want[2][MOST]
 static void goldens_are_reproduced_with_the_bits_of_generation(void **state) {
   (void)state;
   static answer text[2], alone;
-  static double want[2][MOST];
+  static double want[2][MAX];
   for (int f = 0; f < FAMILY_COUNT; f++)
     for (int d = 0; d < 2; d++) {
       rf_dtype dtype = d ? RF_BF16 : RF_F32;
@@ -99,7 +99,7 @@ static void goldens_are_reproduced_with_the_bits_of_generation(void **state) {
       rf_generator *g = generator_or_fail(folder, dtype);
       int64_t vocab = g->settings.model.vocab;
       rf_scored both[] = {scored(&text[0]), scored(&text[1])};
-      walk_or_fail(s, both, 2);
+      run_or_fail(s, both, 2);
       double error = 0, bits = 0;
       for (int i = 0; i < 2; i++) {
         const float *logits;
@@ -126,7 +126,7 @@ static void goldens_are_reproduced_with_the_bits_of_generation(void **state) {
         alone = text[i];
         memset(alone.logprobs, 0xff, sizeof alone.logprobs);
         rf_scored one = scored(&alone);
-        walk_or_fail(s, &one, 1);
+        run_or_fail(s, &one, 1);
         assert_memory_equal(alone.logprobs, text[i].logprobs, (size_t)alone.count * sizeof *alone.logprobs);
         assert_memory_equal(alone.top_ids + TOP, text[i].top_ids + TOP,
                             (size_t)((alone.count - 1) * TOP) * sizeof *alone.top_ids);
@@ -168,15 +168,15 @@ static void what_does_not_fit_is_refused(void **state) {
   rf_scorer *s = scorer_or_fail(RF_TEST_DATA "/goldens/gpt2", 8, 1, 1, RF_F32, false);
   a.count = 9;
   rf_scored text = scored(&a);
-  assert_int_equal(rf_scorer_walk(s, &text, 1, &error), RAFTER_INVALID);
+  assert_int_equal(rf_scorer_pass(s, &text, 1, &error), RAFTER_INVALID);
   assert_non_null(strstr(error.message, "1 to 8, got 9"));
   a.count = 5;
   rf_scored two[] = {scored(&a), scored(&a)};
-  assert_int_equal(rf_scorer_walk(s, two, 2, &error), RAFTER_INVALID);
+  assert_int_equal(rf_scorer_pass(s, two, 2, &error), RAFTER_INVALID);
   assert_non_null(strstr(error.message, "at most 8"));
   a.ids[3] = 1 << 20;
   text = scored(&a);
-  assert_int_equal(rf_scorer_walk(s, &text, 1, &error), RAFTER_INVALID);
+  assert_int_equal(rf_scorer_pass(s, &text, 1, &error), RAFTER_INVALID);
   assert_non_null(strstr(error.message, "token 3"));
   rf_scorer_close(s);
 }

@@ -63,7 +63,7 @@ static rf_generate_counts run_for_real(const rf_infer_settings *settings, const 
   return counts;
 }
 
-static void it_walks_what_the_generator_walks(void **state) {
+static void it_runs_what_the_generator_runs(void **state) {
   (void)state;
   enum { REQUESTS = 12 };
   for (int windowed = 0; windowed < 2; windowed++)
@@ -86,7 +86,7 @@ static void it_walks_what_the_generator_walks(void **state) {
 
 /* A single request takes the time of its chunks and of one pass per further token, as the plans
  * predict. */
-static void one_request_takes_what_its_walks_take(void **state) {
+static void one_request_takes_what_its_passes_take(void **state) {
   (void)state;
   rf_infer_settings s = settings_of(TINY, 2, 96);
   rf_arrival one = {.at = 5, .prompt = 40, .answer = 4, .samples = 1};
@@ -96,10 +96,10 @@ static void one_request_takes_what_its_walks_take(void **state) {
   assert_int_equal(rf_generate_plans(&s, &prefill, &decode, &error), RAFTER_OK);
   double expected = 0, first;
   for (int64_t at = 0; at < 40; at += 16)
-    expected += rf_plan_walk_seconds(
+    expected += rf_plan_pass_seconds(
         prefill, &(rf_extent){at + 16 > 40 ? 40 - at : 16, at + 16 > 40 ? 40 : at + 16}, 1);
   first = expected;
-  for (int64_t t = 41; t < 44; t++) expected += rf_plan_walk_seconds(decode, &(rf_extent){1, t}, 1);
+  for (int64_t t = 41; t < 44; t++) expected += rf_plan_pass_seconds(decode, &(rf_extent){1, t}, 1);
   assert_int_equal(rf_simulate(&s, &one, 1, NULL, NULL, &served, &error), RAFTER_OK);
   assert_true(fabs(served.seconds - expected) <= 1e-12 * expected &&
               fabs(served.busy_seconds - expected) <= 1e-12 * expected);
@@ -202,9 +202,9 @@ static void a_cache_takes_its_time_on_the_link(void **state) {
     assert_int_equal(rf_generate_plans(&s, &prefill, &decode, &error), RAFTER_OK);
     double first = 0, rest = 0, bytes = windowed ? (5 * 24 + 40) * 2 * 2 * 16 * 4.0 : 40 * 2 * 2 * 48 * 4.0;
     for (int64_t at = 0; at < 40; at += 16)
-      first += rf_plan_walk_seconds(
+      first += rf_plan_pass_seconds(
           prefill, &(rf_extent){at + 16 > 40 ? 40 - at : 16, at + 16 > 40 ? 40 : at + 16}, 1);
-    for (int64_t t = 41; t < 44; t++) rest += rf_plan_walk_seconds(decode, &(rf_extent){1, t}, 1);
+    for (int64_t t = 41; t < 44; t++) rest += rf_plan_pass_seconds(decode, &(rf_extent){1, t}, 1);
     first += bytes / 1e5;
     assert_int_equal(rf_simulate_apart(&s, &s, 1e5, &one, 1, &served, &error), RAFTER_OK);
     assert_true(fabs(served.transfer_bytes - bytes) < 1e-6 &&
@@ -259,8 +259,8 @@ static int find_machine(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(it_walks_what_the_generator_walks),
-      cmocka_unit_test(one_request_takes_what_its_walks_take),
+      cmocka_unit_test(it_runs_what_the_generator_runs),
+      cmocka_unit_test(one_request_takes_what_its_passes_take),
       cmocka_unit_test(it_saturates),
       cmocka_unit_test(arrivals_are_a_poisson_process),
       cmocka_unit_test(prefill_and_decoding_apart),

@@ -12,7 +12,7 @@
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
-enum { MOST = 1 << 17 };
+enum { MAX = 1 << 17 };
 
 static rf_stop open_or_fail(const char *const *strings, int64_t count, bool include) {
   rf_span spans[RF_STOP_STRINGS];
@@ -184,7 +184,7 @@ static void random_cuts_agree_with_a_search_of_the_whole(void **state) {
  * take minutes. */
 static void hostile_strings_take_linear_time(void **state) {
   (void)state;
-  static char strings[RF_STOP_STRINGS][RF_STOP_BYTES + 1], text[MOST], out[MOST];
+  static char strings[RF_STOP_STRINGS][RF_STOP_BYTES + 1], text[MAX], out[MAX];
   const char *list[RF_STOP_STRINGS];
   for (int i = 0; i < RF_STOP_STRINGS; i++) {
     memset(strings[i], 'a', RF_STOP_BYTES);
@@ -192,22 +192,22 @@ static void hostile_strings_take_linear_time(void **state) {
     strings[i][RF_STOP_BYTES] = 0;
     list[i] = strings[i];
   }
-  for (size_t i = 0; i < MOST; i++) text[i] = i % 251 == 250 ? 'z' : 'a';
+  for (size_t i = 0; i < MAX; i++) text[i] = i % 251 == 250 ? 'z' : 'a';
   rf_stop stop = open_or_fail(list, RF_STOP_STRINGS, false);
   rf_stop_state s;
   rf_stop_text released;
   rf_stop_start(&stop, &s);
   double start = rf_now_seconds();
   size_t n = 0;
-  for (size_t i = 0; i < MOST; i += 4) {
+  for (size_t i = 0; i < MAX; i += 4) {
     assert_false(rf_stop_next(&s, text + i, 4, &released));
     n = append(out, n, &released);
     assert_true(i + 4 - n < RF_STOP_BYTES);
   }
   rf_stop_end(&s, &released);
   n = append(out, n, &released);
-  print_message("%.0f ns per byte\n", (rf_now_seconds() - start) / MOST * 1e9);
-  assert_true(n == MOST && !memcmp(out, text, MOST));
+  print_message("%.0f ns per byte\n", (rf_now_seconds() - start) / MAX * 1e9);
+  assert_true(n == MAX && !memcmp(out, text, MAX));
   rf_stop_start(&stop, &s);
   assert_true(rf_stop_next(&s, list[40], RF_STOP_BYTES, &released));
   assert_int_equal(s.found - 1, 0); /* the first of the list with these bytes */

@@ -58,7 +58,7 @@ static void books_examples(void **state) {
 
 /* Seconds of an all-gather, counted link by link. Every chip forwards the shards that it has. In
  * each step, every link that has something new to carry moves one shard. */
-static double walk_gather(int extent, bool wraps, double shard, double oneway) {
+static double pass_gather(int extent, bool wraps, double shard, double oneway) {
   bool has[64][64] = {{0}};
   int steps = 0;
   for (int i = 0; i < extent; i++) has[i][i] = true;
@@ -83,18 +83,18 @@ static double walk_gather(int extent, bool wraps, double shard, double oneway) {
   }
 }
 
-static void gathers_take_the_steps_of_a_walk(void **state) {
+static void gathers_take_the_steps_of_a_pass(void **state) {
   (void)state;
   on("tpu-v4");
   for (int extent = 2; extent <= 16; extent++)
     for (int wraps = 0; wraps <= 1; wraps++) {
       if (wraps && extent < 3) continue; /* In a ring of two, the second link is the first. */
-      double bytes = 1e9, walked = walk_gather(extent, wraps, bytes / extent, m.topology.oneway_bps);
+      double bytes = 1e9, executed = pass_gather(extent, wraps, bytes / extent, m.topology.oneway_bps);
       assert_int_equal(rf_machine_axes(&m, &extent, 1, wraps, &g, NULL), RAFTER_OK);
       double got = rf_collective_seconds(&g, RF_ALL_GATHER, bytes, false, NULL);
       /* In even rings, half of the last shard comes from each side at the same time. */
-      if (wraps && extent % 2 == 0) walked -= 0.5 * bytes / extent / m.topology.oneway_bps;
-      close_to(got, walked, 1e-9);
+      if (wraps && extent % 2 == 0) executed -= 0.5 * bytes / extent / m.topology.oneway_bps;
+      close_to(got, executed, 1e-9);
     }
 }
 
@@ -189,7 +189,7 @@ static void what_does_not_fit_is_refused(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(books_examples),
-      cmocka_unit_test(gathers_take_the_steps_of_a_walk),
+      cmocka_unit_test(gathers_take_the_steps_of_a_pass),
       cmocka_unit_test(meshes_lie_on_the_torus),
       cmocka_unit_test(slices_nodes_and_devices),
       cmocka_unit_test(what_does_not_fit_is_refused),

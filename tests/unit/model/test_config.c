@@ -304,13 +304,13 @@ static void larger_gemma3_lean_on_the_class(void **state) {
                              "\"model_type\":\"gemma3_text\",\"num_hidden_layers\":34,\"rope_scaling\":{"
                              "\"factor\":8.0,\"rope_type\":\"linear\"},"
                              "\"sliding_window\":1024},\"vision_config\":{\"hidden_size\":1152}}";
-  static const char MOST[] = "{\"model_type\":\"gemma3\",\"text_config\":{\"head_dim\":128,\"hidden_size\":"
-                             "5376,\"intermediate_size\":21504,"
-                             "\"model_type\":\"gemma3_text\",\"num_attention_heads\":32,\"num_hidden_"
-                             "layers\":62,\"num_key_value_heads\":16,"
-                             "\"query_pre_attn_scalar\":168,\"rope_scaling\":{\"factor\":8.0,\"rope_type\":"
-                             "\"linear\"},\"sliding_window\":1024}}";
-  static const struct { const char *config, *preset; } pairs[] = {{FOUR, "gemma3-4b"}, {MOST, "gemma3-27b"}};
+  static const char MAX[] = "{\"model_type\":\"gemma3\",\"text_config\":{\"head_dim\":128,\"hidden_size\":"
+                            "5376,\"intermediate_size\":21504,"
+                            "\"model_type\":\"gemma3_text\",\"num_attention_heads\":32,\"num_hidden_"
+                            "layers\":62,\"num_key_value_heads\":16,"
+                            "\"query_pre_attn_scalar\":168,\"rope_scaling\":{\"factor\":8.0,\"rope_type\":"
+                            "\"linear\"},\"sliding_window\":1024}}";
+  static const struct { const char *config, *preset; } pairs[] = {{FOUR, "gemma3-4b"}, {MAX, "gemma3-27b"}};
   for (int i = 0; i < 2; ++i) {
     rf_model m, p;
     rf_error error = {0};

@@ -347,7 +347,7 @@ static void test_marks(void **state) {
     write_and_open(&f, NULL, 0);
     rf_gguf_vocab marks, whole;
     rf_error error, same;
-    rf_status status = rf_gguf_vocab_marks(f.file, &marks, &error);
+    rf_status status = rf_gguf_vocab_special(f.file, &marks, &error);
     assert_int_equal(rf_gguf_vocab_read(f.file, &whole, &same), status);
     assert_int_equal(status, cases[i].says ? RAFTER_FAILED : RAFTER_OK);
     if (cases[i].says)

@@ -84,9 +84,9 @@ static void presets_have_their_published_size(void **state) {
             expert = (model.experts_used + model.experts_shared) * 3 * d * each + d * model.experts;
     int64_t mlps = mixed * expert + (model.layers - mixed) * plain, attention = d * (q + 2 * kv) + q * d;
     if (model.kv_rank) {
-      int64_t r = model.kv_rank, value = model.heads * model.value_dim, turned = model.rope_dim;
+      int64_t r = model.kv_rank, value = model.heads * model.value_dim, transposed = model.rope_dim;
       int64_t queries = model.q_rank ? d * model.q_rank + model.q_rank * q : d * q;
-      attention = queries + d * (r + turned) + r * (q - model.heads * turned + value) + value * d;
+      attention = queries + d * (r + transposed) + r * (q - model.heads * transposed + value) + value * d;
     }
     int64_t matmul = model.layers * attention + mlps + d * model.vocab;
     assert_int_equal(params.matmul, matmul);

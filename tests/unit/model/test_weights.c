@@ -91,7 +91,7 @@ static void compare_with_file(const store *s, const char *path) {
     const rf_stored *t = rf_tensor_file_at(file, i);
     char ours[128] = "";
     int64_t column = 0, layer = 0;
-    bool turned = false;
+    bool transposed = false;
     if (m->family == RF_FAMILY_GPT) {
       static const char *const map[][2] = {
           {"ln_1.weight", "attn/norm/gain"},         {"ln_1.bias", "attn/norm/bias"},
@@ -122,7 +122,7 @@ static void compare_with_file(const store *s, const char *path) {
                  {"mlp.up_proj.weight", "mlp/gate_up/weight", m->ff},
                  {"mlp.down_proj.weight", "mlp/down/weight", 0}};
       char rest[100];
-      turned = strstr(t->name, "_proj") || strcmp(t->name, "lm_head.weight") == 0;
+      transposed = strstr(t->name, "_proj") || strcmp(t->name, "lm_head.weight") == 0;
       if (sscanf(t->name, "model.layers.%ld.%99s", &layer, rest) == 2)
         for (size_t j = 0; j < sizeof map / sizeof map[0]; ++j)
           if (strcmp(rest, map[j].theirs) == 0) {
@@ -141,7 +141,8 @@ static void compare_with_file(const store *s, const char *path) {
     assert_int_equal(rf_stored_read(t, 0, t->count, theirs, NULL), RAFTER_OK);
     for (int64_t e = 0; e < t->count; ++e) {
       int64_t r = t->rank == 2 ? e / t->shape[1] : 0, c = t->rank == 2 ? e % t->shape[1] : e;
-      float mine = turned ? s->value[index][c * width + column + r] : s->value[index][r * width + column + c];
+      float mine =
+          transposed ? s->value[index][c * width + column + r] : s->value[index][r * width + column + c];
       assert_true(mine == theirs[e]);
     }
     compared += t->count;

@@ -108,13 +108,13 @@ static void caches_come_as_long_as_texts_are(void **state) {
     shorter[i] = (rf_extent){1, 256};
     full[i] = (rf_extent){1, 1024};
   }
-  double way = token / plan->machine.pcie_bps, a = rf_plan_walk_seconds(plan, shorter, 4),
-         b = rf_plan_walk_seconds(plan, full, 4);
+  double way = token / plan->machine.pcie_bps, a = rf_plan_pass_seconds(plan, shorter, 4),
+         b = rf_plan_pass_seconds(plan, full, 4);
   assert_true(fabs(a - 4 * 256 * way) < 1e-9 * a && fabs(b - 4 * 1024 * way) < 1e-9 * b);
-  rf_walk_prices *prices = rf_walk_prices_open(plan);
-  assert_true(fabs(rf_walk_price(prices, shorter, 4, NULL) - a) < 1e-9 * a &&
-              fabs(rf_walk_price(prices, full, 4, NULL) - b) < 1e-9 * b);
-  rf_walk_prices_close(prices);
+  rf_pass_prices *prices = rf_pass_prices_open(plan);
+  assert_true(fabs(rf_pass_price(prices, shorter, 4, NULL) - a) < 1e-9 * a &&
+              fabs(rf_pass_price(prices, full, 4, NULL) - b) < 1e-9 * b);
+  rf_pass_prices_close(prices);
   rf_plan_free(plan);
 }
 

@@ -6,7 +6,7 @@
 
 #include "unit/plan/plans.h"
 
-enum { MOST = 64 };
+enum { MAX = 64 };
 
 static rf_mesh mesh_of(int stages, const char *schedule) {
   rf_mesh mesh = {.of = {[RF_AXIS_PIPELINE] = stages}};
@@ -96,8 +96,8 @@ static void microbatches_in_flight(void **state) {
 
 /* ---- the schedule ---------------------------------------------------------------------------- */
 
-static double walked(const rf_mesh *mesh, int micros, const rf_piece_times *piece, double *finish) {
-  double start[MOST], seconds = rf_pipeline_simulate(mesh, micros, piece, start, finish);
+static double executed(const rf_mesh *mesh, int micros, const rf_piece_times *piece, double *finish) {
+  double start[MAX], seconds = rf_pipeline_simulate(mesh, micros, piece, start, finish);
   for (int s = 1; s < rf_pipeline_stages(mesh); s++)
     assert_true(start[s] >= start[s - 1] + piece[s - 1].forward + piece[s - 1].to_next);
   assert_true(seconds > 0);
@@ -112,11 +112,11 @@ static void even_stages_wait_as_the_formula_says(void **state) {
     for (int stages = 2; stages <= 8; stages++)
       for (int micros = stages; micros <= 5 * stages; micros += stages) {
         rf_mesh mesh = mesh_of(stages, SCHEDULES[k]);
-        rf_piece_times piece[MOST];
-        double finish[MOST];
+        rf_piece_times piece[MAX];
+        double finish[MAX];
         int chunks = rf_pipeline_chunks(&mesh);
         for (int p = 0; p < stages * chunks; p++) piece[p] = (rf_piece_times){.forward = 1, .backward = 2};
-        double seconds = walked(&mesh, micros, piece, finish), busy = 3.0 * chunks * micros;
+        double seconds = executed(&mesh, micros, piece, finish), busy = 3.0 * chunks * micros;
         if (fabs((seconds - busy) / seconds - rf_pipeline_bubble(&mesh, micros)) > 1e-12)
           fail_msg("%s, %d stages, %d microbatches: %g of %g", SCHEDULES[k], stages, micros, seconds - busy,
                    seconds);
@@ -135,12 +135,13 @@ static void many_microbatches(void **state) {
       even[p] = (rf_piece_times){.forward = 1, .backward = 2};
       uneven[p] = (rf_piece_times){1 + p % 3, 2 + p % 4, p < 7 ? 0.5 : 0, p ? 0.5 : 0};
     }
-    double busy = 3.0 * rf_pipeline_chunks(&mesh) * (1 << 20), seconds = walked(&mesh, 1 << 20, even, finish);
+    double busy = 3.0 * rf_pipeline_chunks(&mesh) * (1 << 20),
+           seconds = executed(&mesh, 1 << 20, even, finish);
     assert_true(fabs((seconds - busy) / seconds - rf_pipeline_bubble(&mesh, 1 << 20)) < 1e-12);
     /* The microbatches that are left out repeat those that were simulated. A small case is computed
      * in both ways. */
-    double first = walked(&mesh, 60, uneven, finish), second = walked(&mesh, 64, uneven, finish),
-           third = walked(&mesh, 120, uneven, finish);
+    double first = executed(&mesh, 60, uneven, finish), second = executed(&mesh, 64, uneven, finish),
+           third = executed(&mesh, 120, uneven, finish);
     assert_true(fabs(third - (second + 14 * (second - first))) < 1e-9 * third);
   }
 }
@@ -151,17 +152,17 @@ static void uneven_stages_by_hand(void **state) {
   rf_mesh mesh = mesh_of(2, "1f1b");
   /* Stage 0: F0 0-1, F1 1-2, B0 7-9, B1 13-15. Stage 1: F0 1-3, B0 3-7, F1 7-9, B1 9-13. */
   rf_piece_times slow_end[] = {{1, 2, 0, 0}, {2, 4, 0, 0}};
-  assert_true(walked(&mesh, 2, slow_end, finish) == 15);
+  assert_true(executed(&mesh, 2, slow_end, finish) == 15);
   assert_true(finish[1] == 13);
   /* Transfers of half a second: F0 0-1, F1 1-2; stage 1: F0 1.5-3.5, B0 3.5-7.5, F1 7.5-9.5, B1
    * 9.5-13.5; B0 8-10, B1 14-16. */
   rf_piece_times sends[] = {{1, 2, 0.5, 0}, {2, 4, 0, 0.5}};
-  assert_true(walked(&mesh, 2, sends, finish) == 16);
+  assert_true(executed(&mesh, 2, sends, finish) == 16);
   /* Links slower than the work: transfers follow each other. F0 0-1, arrives at 11; F1 1-2, arrives
    * at 21; B0 23 -> 33, B1 33 -> 43, and 2 of work. */
   rf_piece_times slow[] = {{1, 2, 10, 0}, {1, 1, 0, 10}};
   mesh = mesh_of(2, "gpipe");
-  assert_true(walked(&mesh, 2, slow, finish) == 45);
+  assert_true(executed(&mesh, 2, slow, finish) == 45);
 }
 
 /* A schedule is never faster than the work of its slowest stage, nor than one microbatch through
@@ -173,8 +174,8 @@ static void no_faster_than_its_slowest_stage(void **state) {
       rf_mesh mesh = mesh_of(2 + trial % 5, SCHEDULES[k]);
       int stages = rf_pipeline_stages(&mesh), chunks = rf_pipeline_chunks(&mesh),
           micros = stages * (1 + trial % 4);
-      rf_piece_times piece[MOST];
-      double finish[MOST], way = 0, busy[MOST] = {0}, most = 0, all = 0;
+      rf_piece_times piece[MAX];
+      double finish[MAX], way = 0, busy[MAX] = {0}, most = 0, all = 0;
       for (int p = 0; p < stages * chunks; p++) {
         uint32_t words[4];
         rf_philox(rf_key(11, (uint64_t)trial, (uint64_t)k), (uint64_t)p, 0, words);
@@ -188,7 +189,7 @@ static void no_faster_than_its_slowest_stage(void **state) {
         most = fmax(most, busy[s]);
         all += busy[s];
       }
-      double seconds = walked(&mesh, micros, piece, finish);
+      double seconds = executed(&mesh, micros, piece, finish);
       assert_true(seconds >= most && seconds >= way && seconds <= all + micros * way);
     }
 }

@@ -161,8 +161,8 @@ static void fsdp_cuts_what_is_kept_and_gathers_two_matrices(void **state) {
   rf_program_memory alone = size(&options);
   options.build.microbatch = 16;
   options.build.mesh.of[RF_AXIS_DATA] = DEVICES;
-  rf_program_memory dealt = size(&options);
-  assert_memory_equal(&dealt, &alone, sizeof alone);
+  rf_program_memory strided = size(&options);
+  assert_memory_equal(&strided, &alone, sizeof alone);
   options.build.mesh.of[RF_AXIS_DATA] = 1;
   options.build.mesh.of[RF_AXIS_FSDP] = DEVICES;
   rf_program_memory cut = size(&options);

@@ -1,4 +1,4 @@
-/* test_walk.c - tests the seconds of a forward pass with fewer rows than its bound: the bound
+/* test_pass.c - tests the seconds of a forward pass with fewer rows than its bound: the bound
  * itself, attention counted by hand, and quantities that must grow. */
 #include "unit/plan/plans.h"
 
@@ -26,19 +26,19 @@ static void full_extents_take_the_time_of_the_step(void **state) {
     rf_plan *plan = generate_plan("tpu-v5e", models[m], RF_BF16, 8, 8, seq);
     rf_extent part[8];
     for (int i = 0; i < 8; i++) part[i] = (rf_extent){1, seq};
-    double seconds = rf_plan_walk_seconds(plan, part, 8);
+    double seconds = rf_plan_pass_seconds(plan, part, 8);
     if (!near(seconds, plan->step_seconds))
       fail_msg("%s: %g, expected %g", models[m], seconds, plan->step_seconds);
     double before = 0;
     /* More sequences never take less time in total, and never more time per sequence. */
     for (int count = 1; count <= 8; count++) {
-      double now = rf_plan_walk_seconds(plan, part, count);
+      double now = rf_plan_pass_seconds(plan, part, count);
       assert_true(now > before);
       if (count > 1) assert_true(now / count < before / (count - 1));
       before = now;
     }
     for (int i = 0; i < 8; i++) part[i].context = 1;
-    assert_true(rf_plan_walk_seconds(plan, part, 8) < seconds);
+    assert_true(rf_plan_pass_seconds(plan, part, 8) < seconds);
     rf_plan_free(plan);
   }
 }
@@ -64,7 +64,7 @@ static void keys_cost_their_bytes(void **state) {
   }
   assert_true(window > 100 && window < 1000 && layers[RF_KV_LOCAL] && layers[RF_KV_GLOBAL]);
   rf_extent few[] = {{1, 100}, {1, 50}}, many[] = {{1, 1100}, {1, 50}};
-  double more = rf_plan_walk_seconds(plan, many, 2) - rf_plan_walk_seconds(plan, few, 2);
+  double more = rf_plan_pass_seconds(plan, many, 2) - rf_plan_pass_seconds(plan, few, 2);
   double bytes = (double)(each * (layers[RF_KV_GLOBAL] * 1000 + layers[RF_KV_LOCAL] * (window - 100)));
   assert_true(fabs(more - bytes / 1e6) <= 1e-6 * bytes / 1e6);
   rf_plan_free(plan);
@@ -89,14 +89,14 @@ static void rows_cost_their_products(void **state) {
   rf_extent chunk = {100, 300}, two[] = {{100, 300}, {28, 28}};
   double linear = 2.0 * 3 * (64 * 128 + 64 * 64 + 3 * 64 * 96), head = 2.0 * 64 * 300, pair = 4.0 * 3 * 64;
   double pairs = 100 * 250.5, second = 28 * 14.5; /* rows see 201 .. 300 keys, and 1 .. 28 */
-  assert_true(near(rf_plan_walk_seconds(plan, &chunk, 1), (100 * linear + head + pair * pairs) / 1e6));
+  assert_true(near(rf_plan_pass_seconds(plan, &chunk, 1), (100 * linear + head + pair * pairs) / 1e6));
   assert_true(
-      near(rf_plan_walk_seconds(plan, two, 2), (128 * linear + 2 * head + pair * (pairs + second)) / 1e6));
+      near(rf_plan_pass_seconds(plan, two, 2), (128 * linear + 2 * head + pair * (pairs + second)) / 1e6));
   rf_plan_free(plan);
 }
 
 /* A cache of earlier prices changes no price, in any order of passes. */
-static void many_walks_are_priced_like_each_alone(void **state) {
+static void many_passes_are_priced_like_each_alone(void **state) {
   (void)state;
   static const char *const names[] = {
       "gemma3:layers=6,width=64,heads=4,kv_heads=2,head_dim=16,ff=96,vocab=300,seq=4096,window=128",
@@ -109,7 +109,7 @@ static void many_walks_are_priced_like_each_alone(void **state) {
     options.build.job = RF_JOB_GENERATE;
     options.build.rows = 64;
     rf_plan *plan = plan_of(&model, &options);
-    rf_walk_prices *prices = rf_walk_prices_open(plan);
+    rf_pass_prices *prices = rf_pass_prices_open(plan);
     assert_non_null(prices);
     for (int i = 0; i < 400; i++) {
       rf_extent part[16];
@@ -118,12 +118,12 @@ static void many_walks_are_priced_like_each_alone(void **state) {
         part[k].rows = draw_in(&seed, 1, 4);
         part[k].context = part[k].rows + draw_in(&seed, 0, 4000);
       }
-      assert_true(near(rf_walk_price(prices, part, parts, NULL), rf_plan_walk_seconds(plan, part, parts)));
+      assert_true(near(rf_pass_price(prices, part, parts, NULL), rf_plan_pass_seconds(plan, part, parts)));
     }
-    rf_walk_prices_close(prices);
+    rf_pass_prices_close(prices);
     rf_plan_free(plan);
   }
-  rf_walk_prices_close(NULL);
+  rf_pass_prices_close(NULL);
 }
 
 /* A pass that fills the plan has the totals of the plan, and two passes have twice these. */
@@ -131,11 +131,11 @@ static void totals_are_those_of_the_plan(void **state) {
   (void)state;
   rf_plan *plan = generate_plan("tpu-v5e", "gpt2", RF_BF16, 8, 8, 1024);
   rf_plan_totals sum = {0}, one = rf_plan_totals_of(plan), twice = {0};
-  rf_walk_prices *prices = rf_walk_prices_open(plan);
+  rf_pass_prices *prices = rf_pass_prices_open(plan);
   rf_extent part[8];
   assert_non_null(prices);
   for (int i = 0; i < 8; i++) part[i] = (rf_extent){1, 1024};
-  for (int i = 0; i < 2; i++) rf_walk_price(prices, part, 8, &sum);
+  for (int i = 0; i < 2; i++) rf_pass_price(prices, part, 8, &sum);
   rf_plan_totals_add(&twice, &one, 2);
   assert_true(near(sum.time.seconds, twice.time.seconds) && sum.time.bound == one.time.bound);
   for (int b = 0; b < RF_BOUNDS; b++) assert_true(near(sum.time.by[b], twice.time.by[b]));
@@ -143,7 +143,7 @@ static void totals_are_those_of_the_plan(void **state) {
   assert_true(near(sum.hardware_flops, twice.hardware_flops));
   assert_true(near(sum.flops_full_square, twice.flops_full_square));
   assert_true(near(sum.bytes, twice.bytes) && near(sum.sent_bytes, twice.sent_bytes));
-  rf_walk_prices_close(prices);
+  rf_pass_prices_close(prices);
   rf_plan_free(plan);
 }
 
@@ -153,7 +153,7 @@ int main(void) {
       cmocka_unit_test(keys_cost_their_bytes),
       cmocka_unit_test(rows_cost_their_products),
       cmocka_unit_test(totals_are_those_of_the_plan),
-      cmocka_unit_test(many_walks_are_priced_like_each_alone),
+      cmocka_unit_test(many_passes_are_priced_like_each_alone),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -89,7 +89,7 @@ static void threads_are_no_advice_where_cores_lack(void **state) {
 
 /* In a plan for generation, the pass is called "decode". Changes are priced under this name, also
  * before the run. */
-static void advice_finds_the_walk_of_a_plan_alone(void **state) {
+static void advice_finds_the_pass_of_a_plan_alone(void **state) {
   (void)state;
   json_t *entry = entry_of("a", OPS, COUNT, 0, 0, 1e6), *plan = json_object_get(entry, "plan");
   json_object_set_new(plan, "job", json_string("generate"));
@@ -150,7 +150,7 @@ static void a_prefill_held_up_is_paced(void **state) {
   (void)state;
   json_t *entry = entry_of("a", OPS, COUNT, 10, 8.0, 1e6), *plan = json_object_get(entry, "plan"),
          *measured = json_object_get(entry, "measured");
-  json_t *walks = json_object_get(measured, "walks"), *decode = json_array_get(walks, 0), *prefill, *op;
+  json_t *passes = json_object_get(measured, "walks"), *decode = json_array_get(passes, 0), *prefill, *op;
   size_t i;
   /* full: 100 passes */
   json_object_set_new(decode, "walk", json_string("decode"));
@@ -169,7 +169,7 @@ static void a_prefill_held_up_is_paced(void **state) {
     json_object_set_new(op, "calls", json_real(at(op, "calls") / 10));
     json_object_set_new(op, "seconds", json_real(50 * at(op, "seconds")));
   }
-  json_array_append_new(walks, prefill);
+  json_array_append_new(passes, prefill);
   json_object_set_new(measured, "others",
                       json_pack("{sf sf si}", "seconds", 130.0, "delayed_seconds", 200.0, "threads", 2));
   const char *half = "{\"matmul\": 0.3, \"norm\": 0.05, \"optimizer\": 0.05}"; /* half of 0.6, 0.1, 0.1 */
@@ -193,7 +193,7 @@ int main(void) {
       cmocka_unit_test(interference_is_not_priced),
       cmocka_unit_test(advice_is_priced_at_measured_efficiency),
       cmocka_unit_test(threads_are_no_advice_where_cores_lack),
-      cmocka_unit_test(advice_finds_the_walk_of_a_plan_alone),
+      cmocka_unit_test(advice_finds_the_pass_of_a_plan_alone),
       cmocka_unit_test(a_prefill_held_up_is_paced),
       cmocka_unit_test(a_new_calibration_is_no_gain),
   };

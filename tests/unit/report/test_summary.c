@@ -4,32 +4,32 @@
 static void sums_are_those_of_the_ops(void **state) {
   (void)state;
   json_t *entry = entry_of("a", OPS, COUNT, 3, 1.0, 1e6), *summary = rf_report_summary(entry);
-  const json_t *walk = json_array_get(json_object_get(summary, "walks"), 0);
-  near(at(walk, "seconds"), 1.0);
-  near(at(walk, "inside_seconds"), 0.9);
-  near(at(walk, "gap_seconds"), 1.0 - 0.9);
-  near(at(walk, "predicted_seconds"), 0.8);
-  near(at(walk, "limit_seconds"), 0.66);
-  const json_t *matmul = named(json_object_get(walk, "kinds"), "matmul");
+  const json_t *pass = json_array_get(json_object_get(summary, "walks"), 0);
+  near(at(pass, "seconds"), 1.0);
+  near(at(pass, "inside_seconds"), 0.9);
+  near(at(pass, "gap_seconds"), 1.0 - 0.9);
+  near(at(pass, "predicted_seconds"), 0.8);
+  near(at(pass, "limit_seconds"), 0.66);
+  const json_t *matmul = named(json_object_get(pass, "kinds"), "matmul");
   near(at(matmul, "seconds"), 0.7);
   near(at(matmul, "predicted_seconds"), 0.6);
   near(at(matmul, "limit_fraction"), 0.48 / 0.7);
   near(at(matmul, "bytes"), 6000);
-  near(at(named(json_object_get(walk, "phases"), "backward"), "seconds"), 0.5);
-  const json_t *layers = json_object_get(walk, "layers");
+  near(at(named(json_object_get(pass, "phases"), "backward"), "seconds"), 0.5);
+  const json_t *layers = json_object_get(pass, "layers");
   assert_int_equal(json_array_size(layers), 2);
   near(at(named(layers, "block.0"), "seconds"), 0.8);
   near(at(named(layers, "block.0"), "predicted_seconds"), 0.7);
   near(at(named(layers, "block.0"), "bytes"), 7000);
   near(at(named(layers, "outside of layers"), "seconds"), 0.1);
   near(at(named(layers, "outside of layers"), "limit_seconds"), 0.10);
-  near(at(named(json_object_get(walk, "bounds"), "memory"), "seconds"), 0.2);
-  near(at(named(json_object_get(walk, "bounds"), "between ops"), "seconds"), 1.0 - 0.9);
-  near(at(json_object_get(walk, "rate"), "tokens_per_second"), 200);
-  near(at(json_object_get(walk, "rate"), "limit"), 200 / 0.66);
+  near(at(named(json_object_get(pass, "bounds"), "memory"), "seconds"), 0.2);
+  near(at(named(json_object_get(pass, "bounds"), "between ops"), "seconds"), 1.0 - 0.9);
+  near(at(json_object_get(pass, "rate"), "tokens_per_second"), 200);
+  near(at(json_object_get(pass, "rate"), "limit"), 200 / 0.66);
   assert_string_equal(text(summary, "bound"), "compute");
   assert_non_null(strstr(text(summary, "sentence"), "bound by compute: 70 %"));
-  const json_t *lost = json_array_get(json_object_get(walk, "losses"), 0);
+  const json_t *lost = json_array_get(json_object_get(pass, "losses"), 0);
   assert_string_equal(text(lost, "name"), "block.0/mm/bwd");
   json_decref(summary);
   json_decref(entry);
@@ -187,11 +187,11 @@ static void a_step_is_told_of_and_its_bound(void **state) {
   ops[3].bound = "compute";
   ops[3].measured = 5;
   json_t *entry = entry_of("a", ops, COUNT, 2, 9, 1e6),
-         *walks = json_object_get(json_object_get(entry, "measured"), "walks");
-  json_t *validation = json_deep_copy(json_array_get(walks, 0));
+         *passes = json_object_get(json_object_get(entry, "measured"), "walks");
+  json_t *validation = json_deep_copy(json_array_get(passes, 0));
   json_object_set_new(validation, "walk", json_string("validation"));
   json_object_set_new(validation, "seconds", json_real(100));
-  json_array_append_new(walks, validation);
+  json_array_append_new(passes, validation);
   json_t *summary = rf_report_summary(entry);
   assert_non_null(strstr(text(summary, "sentence"),
                          "This step is bound by compute: 56 % of its 9 s, mainly in optimizer (5 s)"));
@@ -238,10 +238,10 @@ static void a_plan_alone_has_a_summary(void **state) {
   json_t *plan = json_object_get(entry, "plan"), *time = json_object_get(plan, "time");
   json_object_set_new(time, "bubble_seconds", json_real(0.3));
   summary = rf_report_summary(entry);
-  const json_t *walk = json_array_get(json_object_get(summary, "walks"), 0);
+  const json_t *pass = json_array_get(json_object_get(summary, "walks"), 0);
   static const char *const lists[] = {"kinds", "phases", "bounds"};
   for (size_t k = 0; k < 3; k++) {
-    const json_t *list = json_object_get(walk, lists[k]), *one;
+    const json_t *list = json_object_get(pass, lists[k]), *one;
     double all = 0;
     size_t i;
     json_array_foreach ((json_t *)list, i, one) all += at(one, "seconds");

@@ -81,7 +81,7 @@ static void spans_nest(const rf_trace *trace) {
   }
 }
 
-static void counts_what_was_walked(const rf_trace *trace, const rf_plan *plan) {
+static void counts_what_was_computed(const rf_trace *trace, const rf_plan *plan) {
   int64_t ops = 0, predicted = 0, phases[RF_PHASES] = {0}, live = 0;
   for (int64_t i = 0; i < trace->count; i++) {
     const rf_stamp *s = &trace->span[i];
@@ -147,7 +147,7 @@ static void test_a_traced_run(void **state) {
   assert_int_equal(trace->dropped, 0);
   every_ns_has_a_cause(trace);
   spans_nest(trace);
-  counts_what_was_walked(trace, t->plan);
+  counts_what_was_computed(trace, t->plan);
   accumulates_what_adds(trace, t->plan);
   int64_t *live = calloc(2 * (size_t)t->plan->graph->op_count, sizeof *live),
           *end = live + t->plan->graph->op_count, most = 0;

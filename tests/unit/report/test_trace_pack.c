@@ -31,12 +31,12 @@ static json_t *header_of(json_int_t count) {
                    "type", "u8", "more", "kept");
 }
 
-enum { MOST = 300 };
+enum { MAX = 300 };
 
 static void columns_come_back(void **state) {
   (void)state;
-  for (size_t count = 0; count <= MOST; count = count < 4 ? count + 1 : count * 3) {
-    unsigned char raw[MOST * 25], packed[MOST * 40], back[MOST * 25], values[MOST * 25];
+  for (size_t count = 0; count <= MAX; count = count < 4 ? count + 1 : count * 3) {
+    unsigned char raw[MAX * 25], packed[MAX * 40], back[MAX * 25], values[MAX * 25];
     int64_t *begin = (int64_t *)raw;
     json_t *header = header_of((json_int_t)count), *trace = NULL;
     rf_error error;

@@ -49,7 +49,7 @@ static void test_stories260k(void **state) {
   for (int f = 0; f < 2; f++) {
     rf_tokenizer *t = shared_tokenizer(FILES[f]);
     assert_int_equal(rf_tokenizer_vocab(t), 512);
-    expect_ids(t, text, RF_ENCODE_MARKS, count, expected);
+    expect_ids(t, text, RF_ENCODE_BOS_EOS, count, expected);
     expect_text(t, expected, count, 0, text);
     rf_tokenizer_close(t);
   }
@@ -63,7 +63,7 @@ static void test_tinystories656k(void **state) {
   char *golden = shared_text("goldens/TinyStories-656K/golden.json", &bytes), *text = NULL;
   json_t *json = json_loads(golden, 0, NULL), *given = json_object_get(json, "greedy_ids");
   rf_tokenizer *t = shared_tokenizer("models/TinyStories-656K");
-  IDS(t, "Once upon a time", RF_ENCODE_MARKS, 1, 80, 147, 201, 282, 57);
+  IDS(t, "Once upon a time", RF_ENCODE_BOS_EOS, 1, 80, 147, 201, 282, 57);
   assert_int_equal(rf_tokenizer_bos(t), 1);
   assert_int_equal(rf_tokenizer_eos(t), 2);
   rf_ids ids = {0};
@@ -88,7 +88,7 @@ static void same_as_llamacpp(const char *name, rf_tokenizer *t) {
     static const struct {
       const char *key;
       int flags;
-    } ASKED[] = {{"ids", 0}, {"ids_bos", RF_ENCODE_MARKS}, {"ids_special_parsed", RF_ENCODE_PARSE}};
+    } ASKED[] = {{"ids", 0}, {"ids_bos", RF_ENCODE_BOS_EOS}, {"ids_special_parsed", RF_ENCODE_PARSE}};
     for (int k = 0; k < 3; k++) {
       json_t *list = json_object_get(row, ASKED[k].key);
       int32_t expected[256];
@@ -342,7 +342,7 @@ static void test_sentencepiece_lies(void **state) {
   size_t bytes = sizeof MODEL_FILE - 1;
   if (rf_tokenizer_sentencepiece_read((const char *)MODEL_FILE, bytes, "test", &t, &error) != RAFTER_OK)
     fail_msg("%s", error.message);
-  IDS(t, "a a", RF_ENCODE_MARKS, 1, 5, 5);
+  IDS(t, "a a", RF_ENCODE_BOS_EOS, 1, 5, 5);
   IDS(t, "<s>a", RF_ENCODE_PARSE, 1, 5);
   IDS(t, "<s>a", 0, 3, 0, 4);
   IDS(t, "  a", 0, 3, 3, 5);
@@ -456,7 +456,7 @@ static void test_byte(void **state) {
   (void)state;
   rf_tokenizer *t = NULL;
   assert_int_equal(rf_tokenizer_byte("m", 257, &t, NULL), RAFTER_OK);
-  IDS(t, "A\xC3\xB1", RF_ENCODE_MARKS, 65, 195, 177);
+  IDS(t, "A\xC3\xB1", RF_ENCODE_BOS_EOS, 65, 195, 177);
   assert_int_equal(rf_tokenizer_eos(t), 256);
   assert_int_equal(rf_tokenizer_vocab(t), 257);
   assert_true(rf_tokenizer_is_special(t, 256) && rf_tokenizer_is_byte(t));

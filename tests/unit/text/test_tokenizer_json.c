@@ -26,7 +26,7 @@ static void test_json_added(void **state) {
             "\",\"type_id\":0}},"
             "{\"Sequence\":{\"id\":\"A\",\"type_id\":0}}],\"special_tokens\":{\"<s>\":{\"id\":\"<s>\","
             "\"ids\":[8],\"tokens\":[\"<s>\"]}}}," BYTES_MODEL("") "}");
-  IDS(t, "ab", RF_ENCODE_MARKS, 8, 3);
+  IDS(t, "ab", RF_ENCODE_BOS_EOS, 8, 3);
   IDS(t, "a<s>b", RF_ENCODE_PARSE, 0, 8, 1);
   IDS(t, "a <l>  b", 0, 0, 9, 1);
   IDS(t, "c2", 0, 10);

@@ -6,10 +6,10 @@
 
 #include <unistd.h>
 
-enum { MOST = 1 << 14, VOCAB = 420, LONGEST = 1024 };
+enum { MAX = 1 << 14, VOCAB = 420, LONGEST = 1024 };
 
 typedef struct slow {
-  int32_t id[MOST]; /* the text as ids; -1 ends a word */
+  int32_t id[MAX]; /* the text as ids; -1 ends a word */
   int64_t count;
   char piece[VOCAB][LONGEST + 1]; /* spelled in GPT-2's byte alphabet, for texts of ASCII */
   size_t bytes[VOCAB];
@@ -93,7 +93,7 @@ static void compare(const char *text, size_t bytes, int vocab) {
   }
   assert_int_equal(rf_tokenizer_find(t, "<|endoftext|>", 13), reference.ids);
   assert_int_equal(rf_tokenizer_eos(t), reference.ids);
-  assert_int_equal(rf_tokenizer_encode(t, text, bytes, RF_ENCODE_MARKS, &ids, NULL), RAFTER_OK);
+  assert_int_equal(rf_tokenizer_encode(t, text, bytes, RF_ENCODE_BOS_EOS, &ids, NULL), RAFTER_OK);
   for (int64_t i = 0; i < reference.count; i++)
     if (reference.id[i] >= 0) assert_int_equal(ids.at[at++], reference.id[i]);
   assert_int_equal(at, ids.count);
@@ -171,8 +171,8 @@ static void test_files(void **state) {
   assert_true(written);
   assert_int_equal(rf_tokenizer_open(folder, &read, NULL), RAFTER_OK);
   assert_int_equal(rf_tokenizer_vocab(made), rf_tokenizer_vocab(read));
-  assert_int_equal(rf_tokenizer_encode(made, TEXT, sizeof TEXT, RF_ENCODE_MARKS, &a, NULL), RAFTER_OK);
-  assert_int_equal(rf_tokenizer_encode(read, TEXT, sizeof TEXT, RF_ENCODE_MARKS, &b, NULL), RAFTER_OK);
+  assert_int_equal(rf_tokenizer_encode(made, TEXT, sizeof TEXT, RF_ENCODE_BOS_EOS, &a, NULL), RAFTER_OK);
+  assert_int_equal(rf_tokenizer_encode(read, TEXT, sizeof TEXT, RF_ENCODE_BOS_EOS, &b, NULL), RAFTER_OK);
   assert_int_equal(a.count, b.count);
   assert_memory_equal(a.at, b.at, (size_t)a.count * sizeof *a.at);
   assert_int_equal(rf_tokenizer_eos(read), rf_tokenizer_eos(made));

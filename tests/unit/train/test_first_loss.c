@@ -18,7 +18,7 @@
 #include "run/load.h"
 #include "support/params.h"
 
-enum { MOST_ROWS = 512 };
+enum { MAX_ROWS = 512 };
 
 static rf_machine machine;
 

@@ -84,7 +84,7 @@ static void note_tensor(double *slot, const float *x, const rf_param *param, con
   for (int64_t row = 0; row < height; row++)
     for (int64_t c = 0; c < width; c++) {
       int64_t column = rf_name_column(name, part, c),
-              at = name->turned ? column * height + row : row * width + column;
+              at = name->transposed ? column * height + row : row * width + column;
       double value = (double)x[row * columns + from + c];
       square += value * value;
       probe += value * cos(0.7 * (double)at + 0.3);
@@ -158,7 +158,7 @@ static rf_name name_of(const rf_trainer *t, int p, const rf_param *slice) {
   const rf_param *base = &params->at[params->at[p].adapts];
   rf_lora_parts parts = rf_lora_parts_of(model, base);
   int side = (p - params->base) % 2;
-  rf_name name = {.count = parts.count, .turned = true};
+  rf_name name = {.count = parts.count, .transposed = true};
   for (int i = 0; i < parts.count; i++) {
     snprintf(name.part[i], sizeof name.part[i], "base_model.model.model.%.80s.lora_%c.weight",
              rf_lora_module(model, base, parts.site[i]).text, side ? 'B' : 'A');

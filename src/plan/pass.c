@@ -1,4 +1,4 @@
-/* walk.c - predicted seconds of a forward pass of a generate plan with fewer rows or shorter
+/* pass.c - predicted seconds of a forward pass of a generate plan with fewer rows or shorter
  * contexts than the plan's maximum. */
 #include "plan/parts.h"
 
@@ -60,7 +60,7 @@ static bool depends_on_context(const rf_graph *graph, const rf_op *op) {
  * number of rows, so fewer rows fill less of this memory. */
 static rf_work plain_work(const rf_graph *graph, const rf_op *op, int64_t rows) {
   rf_op here = *op;
-  double all = (double)(graph->rows * rf_mesh_size(&graph->mesh, RF_AXES_OF_WALK));
+  double all = (double)(graph->rows * rf_mesh_size(&graph->mesh, RF_AXES_OF_PASS));
   if (op->attr.fill > 0 && (double)rows < all)
     here.attr.fill = (float)((double)op->attr.fill * (double)rows / all);
   return op->def->work(graph, &here);
@@ -78,15 +78,15 @@ static rf_work work_of(const rf_graph *graph, const rf_op *op, const rf_extent *
                                   : plain_work(graph, op, sum_of_rows(part, parts));
 }
 
-rf_work rf_plan_walk_work(const rf_plan *plan, int op, const rf_extent *part, int parts) {
+rf_work rf_plan_pass_work(const rf_plan *plan, int op, const rf_extent *part, int parts) {
   return work_of(plan->graph, &plan->graph->op[op], part, parts);
 }
 
 /* Rows of a tensor on one chip in a forward pass of `rows` rows: a part, or all after a gather. */
 static int64_t rows_of(const rf_graph *graph, int64_t bound, int64_t rows) {
-  int64_t chips = rf_mesh_size(&graph->mesh, RF_AXES_OF_WALK), all = graph->rows * chips;
+  int64_t chips = rf_mesh_size(&graph->mesh, RF_AXES_OF_PASS), all = graph->rows * chips;
   if (chips > 1 && bound == all) return rows < all ? rows : all;
-  return rf_rows_of_walk(graph, bound, (rows + chips - 1) / chips);
+  return rf_rows_of_pass(graph, bound, (rows + chips - 1) / chips);
 }
 
 /* Sets the number of rows of each tensor in a graph. The first dimension of an activation is its
@@ -188,7 +188,7 @@ static rf_graph cut_graph(const rf_plan *plan, const rf_extent *part, int parts)
   return graph;
 }
 
-double rf_plan_walk_seconds(const rf_plan *plan, const rf_extent *part, int parts) {
+double rf_plan_pass_seconds(const rf_plan *plan, const rf_extent *part, int parts) {
   rf_graph graph = cut_graph(plan, part, parts);
   spans sum = {0};
   if (!graph.tensor) return plan->step_seconds;
@@ -200,7 +200,7 @@ double rf_plan_walk_seconds(const rf_plan *plan, const rf_extent *part, int part
   return longest(sum);
 }
 
-rf_status rf_plan_walk_ops(const rf_plan *plan, const rf_extent *part, int parts, double times,
+rf_status rf_plan_pass_ops(const rf_plan *plan, const rf_extent *part, int parts, double times,
                            double *seconds, double *limit, rf_error *error) {
   rf_graph graph = cut_graph(plan, part, parts);
   if (!graph.tensor) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while pricing a forward pass");
@@ -223,7 +223,7 @@ rf_status rf_plan_walk_ops(const rf_plan *plan, const rf_extent *part, int parts
  * copies depend on contexts. The times of the other ops are stored per number of rows and
  * sequences. Ops of equal cost are priced once. */
 enum { KEPT = 1 << 14 };
-struct rf_walk_prices {
+struct rf_pass_prices {
   const rf_plan *plan;
   rf_graph graph; /* a copy whose tensors have the rows of the current forward pass */
   int *alike, *count, kinds;
@@ -242,7 +242,7 @@ static bool same_cost(const rf_plan *plan, int a, int b) {
          plan->op[a].kernel == plan->op[b].kernel && plan->op[a].calls == plan->op[b].calls;
 }
 
-void rf_walk_prices_close(rf_walk_prices *prices) {
+void rf_pass_prices_close(rf_pass_prices *prices) {
   if (!prices) return;
   free(prices->graph.tensor);
   free(prices->alike);
@@ -250,8 +250,8 @@ void rf_walk_prices_close(rf_walk_prices *prices) {
   free(prices);
 }
 
-rf_walk_prices *rf_walk_prices_open(const rf_plan *plan) {
-  rf_walk_prices *w = calloc(1, sizeof *w);
+rf_pass_prices *rf_pass_prices_open(const rf_plan *plan) {
+  rf_pass_prices *w = calloc(1, sizeof *w);
   if (!w) return NULL;
   w->plan = plan;
   w->graph = *plan->graph;
@@ -259,7 +259,7 @@ rf_walk_prices *rf_walk_prices_open(const rf_plan *plan) {
   w->alike = calloc((size_t)plan->graph->op_count + 1, sizeof *w->alike);
   w->count = calloc((size_t)plan->graph->op_count + 1, sizeof *w->count);
   if (!w->graph.tensor || !w->alike || !w->count) {
-    rf_walk_prices_close(w);
+    rf_pass_prices_close(w);
     return NULL;
   }
   memcpy(w->graph.tensor, plan->graph->tensor, (size_t)plan->graph->tensor_count * sizeof *w->graph.tensor);
@@ -273,7 +273,7 @@ rf_walk_prices *rf_walk_prices_open(const rf_plan *plan) {
   return w;
 }
 
-static spans all_but_attention(rf_walk_prices *w, int64_t rows, int parts) {
+static spans all_but_attention(rf_pass_prices *w, int64_t rows, int parts) {
   struct kept *kept = &w->kept[(size_t)(rows * 31 + parts) % KEPT];
   if (kept->rows == rows && kept->parts == parts) return kept->spans;
   const rf_plan *plan = w->plan;
@@ -288,7 +288,7 @@ static spans all_but_attention(rf_walk_prices *w, int64_t rows, int parts) {
   return kept->spans;
 }
 
-double rf_walk_price(rf_walk_prices *w, const rf_extent *part, int parts, rf_plan_totals *total) {
+double rf_pass_price(rf_pass_prices *w, const rf_extent *part, int parts, rf_plan_totals *total) {
   const rf_plan *plan = w->plan;
   int64_t rows = sum_of_rows(part, parts);
   spans sum = all_but_attention(w, rows, parts);

@@ -1,4 +1,4 @@
-/* diagnose_walk.c - sums the time of one forward pass or step by kind of op, phase, bound and
+/* diagnose_pass.c - sums the time of one forward pass or step by kind of op, phase, bound and
  * layer. Also finds the largest losses and the rate. */
 #include "report/diagnose.h"
 
@@ -109,11 +109,11 @@ static int largest_loss_first(const void *a, const void *b) {
 }
 
 /* Fills walk->loss with the ops that lose most time against their limit. Sorts `ops`. */
-static void find_losses(rf_diagnosed_walk *walk, costs ops) {
+static void find_losses(rf_diagnosed_pass *pass, costs ops) {
   qsort(ops.at, ops.count, sizeof *ops.at, largest_loss_first);
   for (size_t i = 0; i < ops.count && i < RF_LOSSES; i++) {
     const op_cost *op = &ops.at[i];
-    walk->loss[walk->losses++] = (rf_loss){.id = op->id,
+    pass->loss[pass->losses++] = (rf_loss){.id = op->id,
                                            .name = op->name,
                                            .kernel = op->kernel,
                                            .seconds = op->sum.seconds,
@@ -122,7 +122,7 @@ static void find_losses(rf_diagnosed_walk *walk, costs ops) {
   }
 }
 
-static bool find_layers(rf_diagnosed_walk *walk, costs ops) {
+static bool find_layers(rf_diagnosed_pass *pass, costs ops) {
   rf_sum *layer = calloc(LAYERS + 1, sizeof *layer), outside;
   if (!layer) return false;
   for (size_t i = 0; i < ops.count; i++) {
@@ -132,20 +132,20 @@ static bool find_layers(rf_diagnosed_walk *walk, costs ops) {
   }
   outside = layer[0];
   for (int k = 1; k <= LAYERS; k++)
-    if (layer[k].calls > 0 && layer[k].seconds + layer[k].bytes > 0) layer[walk->layers++] = layer[k];
-  if (walk->layers && outside.calls > 0) layer[walk->layers++] = outside;
-  walk->layer = layer;
+    if (layer[k].calls > 0 && layer[k].seconds + layer[k].bytes > 0) layer[pass->layers++] = layer[k];
+  if (pass->layers && outside.calls > 0) layer[pass->layers++] = outside;
+  pass->layer = layer;
   return true;
 }
 
-static void find_bound_kind(rf_diagnosed_walk *walk, costs ops) {
+static void find_bound_kind(rf_diagnosed_pass *pass, costs ops) {
   rf_sums kinds = {0};
-  if (!walk->bounds.count) return;
+  if (!pass->bounds.count) return;
   for (size_t i = 0; i < ops.count; i++)
-    if (!strcmp(ops.at[i].bound, walk->bounds.at[0].name))
+    if (!strcmp(ops.at[i].bound, pass->bounds.at[0].name))
       add(sum_of(&kinds, ops.at[i].kind), &ops.at[i].sum);
   sort(&kinds);
-  if (kinds.count) walk->bound_kind = kinds.at[0];
+  if (kinds.count) pass->bound_kind = kinds.at[0];
 }
 
 /* ---- a plan's own time ----------------------------------------------------------------------- */
@@ -176,15 +176,15 @@ static bool bounds_of_time(rf_sums *bounds, const json_t *time) {
 
 /* With several chips, ops hide transfers, and pipeline stages wait for each other. So the plan's
  * total time takes the place of the sum over its ops. */
-static void take_planned_time(rf_diagnosed_walk *walk, const json_t *time) {
+static void take_planned_time(rf_diagnosed_pass *pass, const json_t *time) {
   double bubble = rf_json_number_at(time, "bubble_seconds"),
-         rest = rf_json_number_at(time, "seconds") - walk->predicted - bubble;
-  rf_sums *all[] = {&walk->kinds, &walk->phases, &walk->bounds};
-  walk->predicted = rf_json_number_at(time, "seconds");
-  int count = bounds_of_time(&walk->bounds, time) ? 2 : 3;
+         rest = rf_json_number_at(time, "seconds") - pass->predicted - bubble;
+  rf_sums *all[] = {&pass->kinds, &pass->phases, &pass->bounds};
+  pass->predicted = rf_json_number_at(time, "seconds");
+  int count = bounds_of_time(&pass->bounds, time) ? 2 : 3;
   for (int k = 0; k < count; k++) {
     if (bubble > 0) set_planned(all[k], RF_BOUND_BUBBLE, bubble);
-    if (fabs(rest) > 1e-6 * walk->predicted)
+    if (fabs(rest) > 1e-6 * pass->predicted)
       set_planned(all[k], rest > 0 ? "waiting for transfers" : "hidden behind ops", rest);
   }
 }
@@ -198,44 +198,44 @@ static rf_rate planned_rate(const json_t *plan, double limit) {
   return rate;
 }
 
-static rf_rate measured_rate(const json_t *plan, double tokens, const rf_diagnosed_walk *walk) {
+static rf_rate measured_rate(const json_t *plan, double tokens, const rf_diagnosed_pass *pass) {
   const json_t *planned = json_object_get(plan, "rate");
   double step = rf_json_number_at(json_object_get(plan, "time"), "seconds"),
          whole = rf_json_number_at(planned, "tokens_per_second") * step,
          mfu = rf_json_number_at(planned, "mfu");
   rf_rate rate = {.known = tokens > 0, .measured = true};
   if (!rate.known) return rate;
-  rate.tokens = tokens / walk->seconds;
-  rate.predicted = walk->predicted > 0 ? tokens / walk->predicted : 0;
-  rate.limit = walk->limit > 0 ? tokens / walk->limit : 0;
+  rate.tokens = tokens / pass->seconds;
+  rate.predicted = pass->predicted > 0 ? tokens / pass->predicted : 0;
+  rate.limit = pass->limit > 0 ? tokens / pass->limit : 0;
   rate.full = fabs(tokens - whole) < 1e-6 * whole;
-  if (rate.full && mfu > 0) rate.mfu = mfu * step / walk->seconds;
+  if (rate.full && mfu > 0) rate.mfu = mfu * step / pass->seconds;
   return rate;
 }
 
-static rf_alone alone_of(const rf_diagnosed_walk *walk) {
-  bool same_rows = walk->trains || walk->rate.full;
-  if (!walk->alike || !(walk->count > 0) || !(walk->fastest > 0)) return RF_ALONE_UNKNOWN;
-  if (!same_rows) return walk->seconds > RF_FAR * walk->predicted ? RF_ALONE_MIXED : RF_ALONE_UNKNOWN;
-  return walk->fastest > HELD * walk->predicted ? RF_ALONE_HELD : RF_ALONE_KNOWN;
+static rf_alone alone_of(const rf_diagnosed_pass *pass) {
+  bool same_rows = pass->trains || pass->rate.full;
+  if (!pass->alike || !(pass->count > 0) || !(pass->fastest > 0)) return RF_ALONE_UNKNOWN;
+  if (!same_rows) return pass->seconds > RF_FAR * pass->predicted ? RF_ALONE_MIXED : RF_ALONE_UNKNOWN;
+  return pass->fastest > HELD * pass->predicted ? RF_ALONE_HELD : RF_ALONE_KNOWN;
 }
 
 /* ---- a forward pass or step ------------------------------------------------------------------ */
 
-static void sum_ops(rf_diagnosed_walk *walk, costs ops) {
+static void sum_ops(rf_diagnosed_pass *pass, costs ops) {
   rf_sum all = {0};
   for (size_t i = 0; i < ops.count; i++) {
-    add(sum_of(&walk->kinds, ops.at[i].kind), &ops.at[i].sum);
-    add(sum_of(&walk->phases, ops.at[i].phase), &ops.at[i].sum);
-    add(sum_of(&walk->bounds, ops.at[i].bound), &ops.at[i].sum);
+    add(sum_of(&pass->kinds, ops.at[i].kind), &ops.at[i].sum);
+    add(sum_of(&pass->phases, ops.at[i].phase), &ops.at[i].sum);
+    add(sum_of(&pass->bounds, ops.at[i].bound), &ops.at[i].sum);
   }
-  for (int k = 0; k < walk->kinds.count; k++) add(&all, &walk->kinds.at[k]);
-  walk->inside = all.seconds;
-  walk->predicted = all.predicted;
-  walk->limit = all.limit;
-  walk->fastest = all.fastest;
-  walk->flops = all.flops;
-  walk->bytes = all.bytes;
+  for (int k = 0; k < pass->kinds.count; k++) add(&all, &pass->kinds.at[k]);
+  pass->inside = all.seconds;
+  pass->predicted = all.predicted;
+  pass->limit = all.limit;
+  pass->fastest = all.fastest;
+  pass->flops = all.flops;
+  pass->bytes = all.bytes;
 }
 
 static const char *name_of(const json_t *plan, const json_t *measured) {
@@ -243,33 +243,33 @@ static const char *name_of(const json_t *plan, const json_t *measured) {
   return measured ? rf_json_text_at(measured, "walk") : *name ? name : rf_json_text_at(plan, "job");
 }
 
-bool rf_diagnose_walk(const json_t *plan, const json_t *measured, rf_diagnosed_walk *walk) {
+bool rf_diagnose_pass(const json_t *plan, const json_t *measured, rf_diagnosed_pass *pass) {
   double per = measured ? rf_json_number_at(measured, "count") : 1;
   const json_t *time = json_object_get(plan, "time");
   if (per < 1) per = 1;
   costs ops = read_ops(plan, measured, per);
   if (!ops.at) return false;
-  *walk = (rf_diagnosed_walk){.name = name_of(plan, measured), .count = measured ? per : 0};
-  walk->trains = !strcmp(walk->name, "train");
-  walk->alike = strcmp(walk->name, "prefill") != 0;
-  sum_ops(walk, ops);
-  if (!measured && rf_json_number_at(time, "seconds") > 0) take_planned_time(walk, time);
-  if (!measured) walk->seconds = walk->inside = walk->predicted;
+  *pass = (rf_diagnosed_pass){.name = name_of(plan, measured), .count = measured ? per : 0};
+  pass->trains = !strcmp(pass->name, "train");
+  pass->alike = strcmp(pass->name, "prefill") != 0;
+  sum_ops(pass, ops);
+  if (!measured && rf_json_number_at(time, "seconds") > 0) take_planned_time(pass, time);
+  if (!measured) pass->seconds = pass->inside = pass->predicted;
   else {
     double wall = rf_json_number_at(measured, "seconds");
-    walk->seconds = wall > 0 ? wall / per : walk->inside;
-    if (walk->seconds > walk->inside) walk->gaps = walk->seconds - walk->inside;
+    pass->seconds = wall > 0 ? wall / per : pass->inside;
+    if (pass->seconds > pass->inside) pass->gaps = pass->seconds - pass->inside;
   }
-  if (walk->gaps > 0) sum_of(&walk->bounds, "between ops")->seconds += walk->gaps;
-  sort(&walk->bounds);
-  sort(&walk->phases);
-  sort(&walk->kinds);
-  find_bound_kind(walk, ops);
-  bool done = find_layers(walk, ops);
-  walk->rate = measured ? measured_rate(plan, rf_json_number_at(measured, "tokens") / per, walk)
-                        : planned_rate(plan, walk->limit);
-  walk->alone = alone_of(walk);
-  if (measured) find_losses(walk, ops);
+  if (pass->gaps > 0) sum_of(&pass->bounds, "between ops")->seconds += pass->gaps;
+  sort(&pass->bounds);
+  sort(&pass->phases);
+  sort(&pass->kinds);
+  find_bound_kind(pass, ops);
+  bool done = find_layers(pass, ops);
+  pass->rate = measured ? measured_rate(plan, rf_json_number_at(measured, "tokens") / per, pass)
+                        : planned_rate(plan, pass->limit);
+  pass->alone = alone_of(pass);
+  if (measured) find_losses(pass, ops);
   free(ops.at);
   return done;
 }
