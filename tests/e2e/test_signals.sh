@@ -72,13 +72,13 @@ case_generate() {
 # A chat that waits for a line ends. A signal within an answer ends the answer, and SIGTERM the chat.
 case_chat() {
   for signal in TERM HUP; do
-    "$RAFTER" chat "$TINY" "${JSON_CHAT[@]}" --max-tokens 4 < <(echo the; sleep 60) >log 2>&1 &
+    "$RAFTER" chat "$TINY" "${JSON_CHAT[@]}" --max-tokens 4 < <(exec 2>/dev/null; echo the; sleep 30) >log 2>&1 &
     pid=$!
     for _ in $(seq 200); do grep -q '"turn"' log && break; sleep 0.05; done
     ends $signal 130 'an idle chat'
   done
   "$RAFTER" chat $SLOW "${REFERENCE[@]}" "${JSON_CHAT[@]}" \
-    < <(head -c 300 book.txt; echo; sleep 60) >log 2>&1 &
+    < <(exec 2>/dev/null; head -c 300 book.txt; echo; sleep 30) >log 2>&1 &
     pid=$!
   in_pass
   ends TERM 130 'an answering chat'
