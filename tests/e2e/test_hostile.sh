@@ -116,4 +116,13 @@ open("huge.bin", "wb").write(struct.pack("<7i", D, 1 << 30, L, N, K, V, T) + a.t
 PY
 status 0 run good.bin
 for name in short long shape negative huge; do refuses 1 "$name.bin" run $name.bin; done
+# A terminal obeys escape sequences. In errors and in `inspect`, each control character is a "?".
+mkdir -p escapes && printf '{"model_type": "x\\u001b[2Jy\\u009bz\\u202e"}' >escapes/config.json
+refuses 2 "x[?]\[2Jy[?]z[?]'" "$RAFTER" plan escapes
+python3 - <<'PY'
+import json, struct
+head = json.dumps({"a\x1b]0;t\x07\u202eb": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}, ensure_ascii=False).encode()
+open("escapes/model.safetensors", "wb").write(struct.pack("<Q", len(head)) + head + bytes(4))
+PY
+status 0 "$RAFTER" inspect escapes/model.safetensors && says 'a[?]\]0;t[?][?]b' out
 finish
