@@ -310,7 +310,8 @@ static void long_loads_are_told(void **state) {
       heard h = {.last = -1, .grew = true};
       char where[4096];
       rf_error error = {0};
-      rf_infer_settings s = {.seed = 3, .progress = {.report = hear, .self = &h, .least_bytes = rows[i].least}};
+      rf_infer_settings s = {.seed = 3,
+                             .progress = {.report = hear, .self = &h, .least_bytes = rows[i].least}};
       rf_generator *g = NULL;
       assert_int_equal(rf_machine_find("local", &machine, &error), RAFTER_OK);
       if (rf_model_resolve(at(SOURCES[k].path), &s.model, where, &error) != RAFTER_OK)
