@@ -313,8 +313,8 @@ static double weight_bytes(const rf_plan *plan) {
   return sum;
 }
 
-/* FLOPs that a prompt needs: 2 P per token for the P parameters of the blocks, and the head once, for
- * the last token. A tied head is the token table. */
+/* FLOPs that a prompt needs: 2 P per token for the P parameters of the blocks, and the head once,
+ * for the last token. A tied head is the token table. */
 static double prompt_flops(const rf_params *params, int64_t tokens) {
   double head = 0;
   for (int i = 0; i < params->base; i++) {

@@ -12,8 +12,8 @@
 
 #include "signals.h"
 
-/* Bytes of the control sequence at `at`: a C0 or C1 control character other than tab and newline, or a
- * character that changes the direction of text. 0: `at` begins with another character. */
+/* Bytes of the character at `at`, if it is a C0 or C1 control character other than tab and newline,
+ * or changes the direction of text. Otherwise 0. */
 static size_t control_bytes(const unsigned char *at) {
   if ((*at < 0x20 && *at != '\n' && *at != '\t') || *at == 0x7f) return 1;
   if (*at == 0xc2 && at[1] >= 0x80 && at[1] < 0xa0) return 2;

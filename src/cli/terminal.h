@@ -30,8 +30,8 @@ rafter_sink terminal_sink(terminal *t);
 void start_showing_life(terminal *t);
 /* Shows the progress line `line`; "" clears it. `self` is a terminal. */
 void put_bar(void *self, const char *line);
-/* Prints text that may come from a file. A terminal obeys escape sequences, so each control character
- * is printed as '?'. */
+/* Prints text that may come from a file. A terminal obeys escape sequences, so each control
+ * character is printed as '?'. */
 void put_printable(const char *text, FILE *file);
 
 #endif

@@ -1,4 +1,4 @@
-/* executed.h - measured forward passes of generators and scorers: for journals, traces, summaries. */
+/* executed.h - forward passes of generators and scorers, for journals, traces and summaries. */
 #ifndef RF_EXECUTED_H
 #define RF_EXECUTED_H
 

@@ -153,7 +153,8 @@ typedef struct rf_machine {
  * A name has the form NAME[@EDITION][:SHAPE][*SLICES]. EDITION selects other figures of the
  * sheet. SHAPE is the number of chips along each axis (tpu-v5e:4x4), or nodes and the
  * chips per node (h100-sxm:4x8 has 4 nodes of 8 chips). SLICES is the number of such slices on the
- * data-centre network. `chips` becomes the product of SHAPE and SLICES. All other figures stay per chip. */
+ * data-centre network. `chips` becomes the product of SHAPE and SLICES. All other figures stay per
+ * chip. */
 rf_status rf_machine_find(const char *spec, rf_machine *machine, rf_error *error);
 /* Sets `text` to the suffix of a machine's name for this many chips: ":8x8x8" (as close to a
  * cube as the torus allows), ":4x8" (4 nodes of 8 chips at a switch), or "" for one chip. */

@@ -309,8 +309,8 @@ void rf_pass_prices_close(rf_pass_prices *prices);
 double rf_plan_tokens(const rf_plan *plan);
 /* Time and work of one step of the plan. */
 rf_plan_totals rf_plan_totals_of(const rf_plan *plan);
-/* The seconds between which a run with the planned time `seconds` is likely to end, from the fastest
- * to the slowest. Returns false if the machine's figures are not those of a data sheet. */
+/* The seconds between which a run with the planned time `seconds` is likely to end, from the
+ * fastest to the slowest. Returns false if the machine's figures are not those of a data sheet. */
 bool rf_plan_band(const rf_plan *plan, double seconds, double band[2]);
 /* Adds `times` times `more` to `sum`. The bound of the sum is the one that takes most time. */
 void rf_plan_totals_add(rf_plan_totals *sum, const rf_plan_totals *more, double times);

@@ -118,7 +118,7 @@ status 0 run good.bin
 for name in short long shape negative huge; do refuses 1 "$name.bin" run $name.bin; done
 # A terminal obeys escape sequences. In errors and in `inspect`, each control character is a "?".
 mkdir -p escapes && printf '{"model_type": "x\\u001b[2Jy\\u009bz\\u202e"}' >escapes/config.json
-refuses 2 "x[?]\[2Jy[?]z[?]'" "$RAFTER" plan escapes
+refuses 1 '"x[?]\[2Jy[?]z[?]"' "$RAFTER" plan escapes
 python3 - <<'PY'
 import json, struct
 head = json.dumps({"a\x1b]0;t\x07\u202eb": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}, ensure_ascii=False).encode()

@@ -23,6 +23,13 @@ says 'one of matmul, einsum'
 refuses 2 'm is out of range' "$RAFTER" roofline matmul --m 0
 refuses 2 'is not an einsum' "$RAFTER" roofline einsum '->'
 refuses 2 'hint: choose another machine' "$RAFTER" roofline transfer --bytes 1GiB --link vmem --on a5000
+if [ -e /dev/full ]; then
+  for words in help --version 'plan --help'; do
+    # shellcheck disable=SC2086
+    "$RAFTER" $words >/dev/full 2>err && fail "$words: a full disk gives exit status 0"
+    says 'cannot write the output'
+  done
+fi
 [ ! -e /dev/full ] || { "$RAFTER" roofline matmul >/dev/full 2>err && fail "a full disk gives exit status 0"; [ "$(head -1 err)" = "rafter: cannot write the output" ] && [ "$(wc -l <err)" = 2 ] || fail "a full disk: $(head -c 200 err)"; }
 refuses 2 'm: ' "$RAFTER" roofline matmul --m -5
 refuses 2 'd' "$RAFTER" roofline matmul --dtype f99
