@@ -182,7 +182,7 @@ case_token() {
   faults '{"redirect": "cdn", "cut": 700000}' && status 0 pull hf:org/parts --out cdncut &&
     whole cdncut org/parts
   faults '{"status": {"main": [403, 9, {}]}}' && refuses 1 'no access.*403' pull hf:org/tiny &&
-    says 'accept its terms'
+    says 'accept the terms at'
   faults '{}' && refuses 1 '404.*RepoNotFound' pull hf:org/nothere &&
     refuses 1 '404.*RevisionNotFound' pull hf:org/tiny@nothere
   faults '{"by_name": true}' && status 0 pull hf:org/parts --out byname && whole byname org/parts
