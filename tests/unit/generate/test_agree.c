@@ -166,7 +166,10 @@ static double largest(text texts[TEXTS][SAMPLES], bool training) {
 
 static int64_t answered(text texts[TEXTS][SAMPLES]) {
   int64_t tokens = 0;
-  for (int i = 0; i < TEXTS * SAMPLES; i++) tokens += texts[0][i].count - texts[0][i].prompt;
+  for (int i = 0; i < TEXTS * SAMPLES; i++) {
+    const text *t = &texts[i / SAMPLES][i % SAMPLES];
+    tokens += t->count - t->prompt;
+  }
   return tokens;
 }
 
