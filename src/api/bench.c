@@ -314,15 +314,9 @@ static double weight_bytes(const rf_plan *plan) {
 }
 
 /* FLOPs that a prompt needs: 2 P per token for the P parameters of the blocks, and the head once,
- * for the last token. A tied head is the token table. */
+ * for the last token. */
 static double prompt_flops(const rf_params *params, int64_t tokens) {
-  double head = 0;
-  for (int i = 0; i < params->base; i++) {
-    const rf_param *param = &params->at[i];
-    if (param->matmul && (param->part == RF_PART_HEAD || param->part == RF_PART_EMBEDDING))
-      head += (double)param->count;
-  }
-  return 2 * ((double)params->matmul - head) * (double)tokens + 2 * head;
+  return 2 * ((double)(params->matmul - params->head) * (double)tokens + (double)params->head);
 }
 
 /* Predicted seconds to append `count` tokens to each of `sequences` sequences. Each sequence

@@ -266,6 +266,7 @@ typedef struct rf_params {
    * router did not choose do not count. */
   int64_t matmul;
   int64_t embedding; /* elements of lookup tables */
+  int64_t head;      /* elements of the head's matrix; tied: the token table */
   /* The first `base` parameters are the model's own. The others are adapters, which total, matmul
    * and embedding do not count. */
   int base;

@@ -177,6 +177,7 @@ static void add_param(const rf_model *model, rf_pool *pool, int row_index, int l
   params->part[param->part] += param->count;
   if (param->matmul) params->matmul += active;
   if (param->embedding) params->embedding += param->count;
+  if (param->matmul && row->kind > EXPERTS) params->head += param->count;
 }
 
 /* Adds two parameters for the sites of a weight: the A matrices and the B matrices. A starts with

@@ -142,8 +142,8 @@ static rf_status read_weights(rf_question *q, weights *w, rf_error *error) {
   if (w->count > w->used && w->used > 0)
     w->experts = (w->total - w->active) * w->count / (w->count - w->used);
   /* A tied token table is read in full, as the head. */
-  for (int i = 0; q->has_model && !rf_asked(q, "parameters") && i < q->params.base; i++)
-    if (q->params.at[i].embedding && !q->params.at[i].matmul) w->lookup += (double)q->params.at[i].count;
+  if (q->has_model && !rf_asked(q, "parameters"))
+    w->lookup = (double)(q->params.embedding - (q->model.tied ? q->params.head : 0));
   return RAFTER_OK;
 }
 
