@@ -31,16 +31,6 @@ void put_printable(const char *text, FILE *file) {
   }
 }
 
-static void make_printable(char *text) {
-  char *to = text;
-  for (const unsigned char *at = (const unsigned char *)text; *at;) {
-    size_t bytes = control_bytes(at);
-    *to++ = bytes ? '?' : (char)*at;
-    at += bytes ? bytes : 1;
-  }
-  *to = 0;
-}
-
 static time_t seconds_now(void) {
   struct timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);
@@ -87,10 +77,12 @@ void put_bar(void *self, const char *line) {
   if (t->is_terminal) ioctl(2, TIOCGWINSZ, &size);
   pthread_mutex_lock(&t->lock);
   snprintf(t->progress, sizeof t->progress, "%s", line);
-  make_printable(t->progress);
   if (!*line) clear_bar(t);
   else if (t->is_terminal) {
-    fprintf(stderr, "\r\033[K%.*s", size.ws_col > 1 ? size.ws_col - 1 : 79, t->progress);
+    char shown[sizeof t->progress];
+    snprintf(shown, sizeof shown, "%.*s", size.ws_col > 1 ? size.ws_col - 1 : 79, line);
+    fputs("\r\033[K", stderr);
+    put_printable(shown, stderr);
     t->bar_is_up = true;
   }
   fflush(stderr);
@@ -105,7 +97,8 @@ static void *show_life(void *self) {
     sleep(1);
     pthread_mutex_lock(&t->lock);
     if (*t->progress && seconds_now() - t->shown >= 9) {
-      fprintf(stderr, "%s\n", t->progress);
+      put_printable(t->progress, stderr);
+      fputc('\n', stderr);
       t->shown = seconds_now();
     }
     pthread_mutex_unlock(&t->lock);
