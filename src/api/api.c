@@ -1,6 +1,7 @@
 /* api.c - the table of commands, jobs and help. */
 #define _GNU_SOURCE
 #include "api/handles.h"
+#include "base/text.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,7 +9,36 @@
 
 #define ROW(NAME) &RF_COMMAND_##NAME,
 static const rf_command *const COMMANDS[] = {RF_COMMANDS(ROW)};
-const rf_commands RF_ALL_COMMANDS = {COMMANDS, sizeof COMMANDS / sizeof *COMMANDS};
+
+/* Options of other programs, with rafter's word. A hint names the word if the command knows it. */
+static const rf_synonym SYNONYMS[] = {{"temp", "temperature"},
+                                      {"n-predict", "max-tokens"},
+                                      {"max-new-tokens", "max-tokens"},
+                                      {"ctx-size", "seq"},
+                                      {"context-length", "seq"},
+                                      {"seq-len", "seq"},
+                                      {"seq-length", "seq"},
+                                      {"max-seq-len", "seq"},
+                                      {"max-seq-length", "seq"},
+                                      {"max-model-len", "seq"},
+                                      {"batch-size", "batch"},
+                                      {"max-num-seqs", "batch"},
+                                      {"learning-rate", "lr"},
+                                      {"max-steps", "steps"},
+                                      {"num-train-epochs", "epochs"},
+                                      {"warmup-steps", "warmup"},
+                                      {"grad-accum", "accumulate"},
+                                      {"gradient-accumulation-steps", "accumulate"},
+                                      {"tp", "mesh tensor=N"},
+                                      {"tensor-parallel-size", "mesh tensor=N"},
+                                      {"pp", "mesh pipeline=N"},
+                                      {"pipeline-parallel-size", "mesh pipeline=N"},
+                                      {"dp", "mesh data=N"},
+                                      {NULL, NULL}};
+
+static const rf_short_form SHORT_FORMS[] = {{'p', "--prompt"}, {'n', "--max-tokens"}, {'m', NULL}, {0, NULL}};
+
+const rf_commands RF_ALL_COMMANDS = {COMMANDS, sizeof COMMANDS / sizeof *COMMANDS, SYNONYMS, SHORT_FORMS};
 
 void rafter_text_free(char *text) { free(text); }
 

@@ -1,5 +1,5 @@
 /* options.c - the checked option values of a command: defaults, a JSON file, arguments. */
-#include "base/options.h"
+#include "base/options_parts.h"
 
 #include <assert.h>
 #include <ctype.h>
@@ -8,36 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/json.h"
 #include "base/text.h"
 
-enum { MAX_VALUES = 4096, CONFIG_MAX = 16 << 20 };
-
-typedef struct value {
-  rf_option_source source;
-  bool bare;
-  /* INT, SIZE, TOKENS, COUNT, FLAG: the value; CHOICE: index of the choice */
-  int64_t whole;
-  double real; /* FLOAT, DURATION: the value; other numbers: `whole` as a double */
-  int count;   /* number of texts or of list entries */
-  /* text[0] is the value as typed. TEXTS: one entry for each value. SWEEP: the typed text, then the
-   * name of the varied option, then its values. */
-  char **text;
-  int64_t *list;
-  double *floats;
-} value;
-
-struct rf_options {
-  const rf_commands *commands;
-  const rf_command *command;
-  const rf_option **row;
-  value *values; /* the value of each entry of `row` */
-  int count;
-  int argument_count;
-  rf_option_source argument_source;
-  char **argument;
-  char *joined; /* text that rf_options_text returned last for a TEXTS option */
-};
+enum { MAX_VALUES = 4096 };
 
 /* ---- small pieces ---------------------------------------------------------------------------- */
 
@@ -46,7 +19,7 @@ static void *copy_of_bytes(const void *from, size_t bytes) {
   return from ? memcpy(rf_must(malloc(bytes + 1)), from, bytes) : NULL;
 }
 
-static void clear(value *v) {
+void rf_value_clear(value *v) {
   for (int i = 0; v->text && v->text[i]; ++i) free(v->text[i]);
   free(v->text);
   free(v->list);
@@ -64,7 +37,7 @@ static void push(char ***list, const char *text) {
 }
 
 /* Returns true if two names are equal, where '_' and '-' are the same character. */
-static bool same_name(const char *a, const char *b) {
+bool rf_options_same_name(const char *a, const char *b) {
   for (; *a && *b; ++a, ++b)
     if ((*a == '_' ? '-' : *a) != (*b == '_' ? '-' : *b)) return false;
   return *a == *b;
@@ -98,17 +71,17 @@ const rf_command *rf_command_named(const rf_commands *commands, const char *name
   return NULL;
 }
 
-static int find_row(const rf_options *o, const char *name) {
+int rf_options_find(const rf_options *o, const char *name) {
   for (int i = 0; i < o->count; ++i)
-    if (same_name(o->row[i]->name, name)) return i;
+    if (rf_options_same_name(o->row[i]->name, name)) return i;
   return -1;
 }
 
-static bool any_command_has(const rf_commands *commands, const char *name) {
+bool rf_options_any_has(const rf_commands *commands, const char *name) {
   for (int c = 0; c < commands->count; ++c)
     for (const rf_option_use *use = commands->command[c]->options; use->rows; ++use)
       for (const rf_option *r = use->rows; r->name; ++r)
-        if (same_name(r->name, name)) return true;
+        if (rf_options_same_name(r->name, name)) return true;
   return false;
 }
 
@@ -177,8 +150,9 @@ static rf_status parse_sweep(const rf_options *o, const rf_option *row, const ch
   bool shape = !strncmp(name, "MODEL", 5) && (!name[5] || (name[5] == ':' && name[6])) &&
                !strcmp(o->command->arguments, "MODEL");
   /* `chips` varies the number of chips in the value of --on. */
-  shape = shape || (!strcmp(name, "chips") && find_row(o, name) < 0 && find_row(o, "mesh") >= 0);
-  int swept = shape ? -1 : find_row(o, name);
+  shape =
+      shape || (!strcmp(name, "chips") && rf_options_find(o, name) < 0 && rf_options_find(o, "mesh") >= 0);
+  int swept = shape ? -1 : rf_options_find(o, name);
   const rf_option *varied = swept >= 0 ? o->row[swept] : NULL;
   if (varied && (varied->type == RF_OPTION_LIST || varied->type == RF_OPTION_FLOATS)) {
     char hint[160];
@@ -187,7 +161,7 @@ static rf_status parse_sweep(const rf_options *o, const rf_option *row, const ch
                    row->name, name);
   }
   const char *colon = strchr(name, ':');
-  if (!shape && colon && swept < 0 && find_row(o, "mesh") >= 0) {
+  if (!shape && colon && swept < 0 && rf_options_find(o, "mesh") >= 0) {
     char hint[160];
     snprintf(hint, sizeof hint, "write --%s MODEL%.100s, with the word MODEL", row->name,
              text + (colon - name));
@@ -232,7 +206,7 @@ static rf_status parse_sweep(const rf_options *o, const rf_option *row, const ch
     value trial = {0};
     rf_error inner = {0};
     rf_status status = parse_value(o, varied, v->text[2 + i], &trial, &inner);
-    clear(&trial);
+    rf_value_clear(&trial);
     if (status != RAFTER_OK) return RF_FAIL(error, status, inner.hint, "--%s: %s", row->name, inner.message);
   }
   v->count = count;
@@ -323,12 +297,13 @@ static rf_status parse_value(const rf_options *o, const rf_option *row, const ch
 }
 
 /* Sets option `i`. Values of a TEXTS option from one source accumulate; others are replaced. */
-static rf_status set_row(rf_options *o, int i, const char *text, rf_option_source source, rf_error *error) {
+rf_status rf_options_set_row(rf_options *o, int i, const char *text, rf_option_source source,
+                             rf_error *error) {
   const rf_option *row = o->row[i];
   value fresh = {0};
   rf_status status = text ? parse_value(o, row, text, &fresh, error) : RAFTER_OK;
   if (status != RAFTER_OK) {
-    clear(&fresh);
+    rf_value_clear(&fresh);
     return status;
   }
   value *v = &o->values[i];
@@ -337,11 +312,11 @@ static rf_status set_row(rf_options *o, int i, const char *text, rf_option_sourc
   if (row->type == RF_OPTION_TEXTS && v->source == source) {
     push(&v->text, text);
     v->count += 1;
-    clear(&fresh);
+    rf_value_clear(&fresh);
     return RAFTER_OK;
   }
   if (row->type == RF_OPTION_TEXTS) fresh.count = 1;
-  clear(v);
+  rf_value_clear(v);
   *v = fresh;
   return RAFTER_OK;
 }
@@ -374,7 +349,7 @@ rf_status rf_options_new(const rf_commands *commands, const char *name, rf_optio
   rf_command_options(command, o->row, o->count);
   for (int i = 0; i < o->count; ++i) {
     if (!o->row[i]->fallback) continue;
-    rf_status status = set_row(o, i, o->row[i]->fallback, RF_OPTION_DEFAULT, error);
+    rf_status status = rf_options_set_row(o, i, o->row[i]->fallback, RF_OPTION_DEFAULT, error);
     if (status == RAFTER_OK) continue;
     /* The default is outside the bounds of the option. A test checks all defaults. */
     rf_options_free(o);
@@ -386,7 +361,7 @@ rf_status rf_options_new(const rf_commands *commands, const char *name, rf_optio
 
 void rf_options_free(rf_options *o) {
   if (!o) return;
-  for (int i = 0; i < o->count; ++i) clear(&o->values[i]);
+  for (int i = 0; i < o->count; ++i) rf_value_clear(&o->values[i]);
   for (int i = 0; i < o->argument_count; ++i) free(o->argument[i]);
   free(o->argument);
   free(o->values);
@@ -395,7 +370,7 @@ void rf_options_free(rf_options *o) {
   free(o);
 }
 
-static void add_argument(rf_options *o, const char *text, rf_option_source source) {
+void rf_options_add_argument(rf_options *o, const char *text, rf_option_source source) {
   /* Arguments from this source replace those from an earlier source, such as a config file. */
   if (o->argument_source != source) {
     for (int i = 0; i < o->argument_count; ++i) free(o->argument[i]);
@@ -421,57 +396,26 @@ rf_options *rf_options_copy(const rf_options *o) {
     to->list = copy_of_bytes(from->list, (size_t)from->count * sizeof *to->list);
     to->floats = copy_of_bytes(from->floats, (size_t)from->count * sizeof *to->floats);
   }
-  for (int i = 0; i < o->argument_count; ++i) add_argument(copy, o->argument[i], o->argument_source);
+  for (int i = 0; i < o->argument_count; ++i)
+    rf_options_add_argument(copy, o->argument[i], o->argument_source);
   return copy;
 }
 
 /* ---- arguments ------------------------------------------------------------------------------- */
 
-/* Options of other programs, with rafter's word. A hint names the word if the command knows it. */
-static const rf_synonym OPTION_SYNONYMS[] = {{"temp", "temperature"},
-                                             {"n-predict", "max-tokens"},
-                                             {"max-new-tokens", "max-tokens"},
-                                             {"ctx-size", "seq"},
-                                             {"context-length", "seq"},
-                                             {"seq-len", "seq"},
-                                             {"seq-length", "seq"},
-                                             {"max-seq-len", "seq"},
-                                             {"max-seq-length", "seq"},
-                                             {"max-model-len", "seq"},
-                                             {"batch-size", "batch"},
-                                             {"max-num-seqs", "batch"},
-                                             {"learning-rate", "lr"},
-                                             {"max-steps", "steps"},
-                                             {"num-train-epochs", "epochs"},
-                                             {"warmup-steps", "warmup"},
-                                             {"grad-accum", "accumulate"},
-                                             {"gradient-accumulation-steps", "accumulate"},
-                                             {"tp", "mesh tensor=N"},
-                                             {"tensor-parallel-size", "mesh tensor=N"},
-                                             {"pp", "mesh pipeline=N"},
-                                             {"pipeline-parallel-size", "mesh pipeline=N"},
-                                             {"dp", "mesh data=N"},
-                                             {NULL, NULL}};
-
-static rf_status unknown_option(const rf_options *o, const char *name, const char *where, rf_error *error) {
+rf_status rf_options_unknown(const rf_options *o, const char *name, const char *where, rf_error *error) {
   const char *names[256], *command = o->command->name, *nearest = NULL;
   assert(o->count <= 256);
   for (int i = 0; i < o->count; ++i) names[i] = o->row[i]->name;
-  const rf_synonym *same = rf_synonym_of(OPTION_SYNONYMS, NULL, name, strlen(name));
+  const rf_synonym *same = rf_synonym_of(o->commands->synonyms, NULL, name, strlen(name));
   char ours[64], hint[128];
   snprintf(ours, sizeof ours, "%s", same ? same->ours : "");
   ours[strcspn(ours, " ")] = 0;
-  nearest = same && find_row(o, ours) >= 0 ? same->ours : rf_nearest(name, names, o->count);
+  nearest = same && rf_options_find(o, ours) >= 0 ? same->ours : rf_nearest(name, names, o->count);
   snprintf(hint, sizeof hint, "rafter %s --help-all lists them", command);
   return RF_FAIL(error, RAFTER_INVALID, hint, "%sunknown option --%.60s of %s%s%s%s", where, name, command,
                  nearest ? " (did you mean --" : "", nearest ? nearest : "", nearest ? "?)" : "");
 }
-
-/* The short forms. 'm' is not an option: its value is the argument MODEL. */
-static const struct short_form {
-  char letter;
-  const char *name;
-} SHORT_FORMS[] = {{'p', "--prompt"}, {'n', "--max-tokens"}, {'m', NULL}};
 
 static bool looks_like_value(const rf_option *row, const char *text) {
   int64_t bytes;
@@ -494,8 +438,8 @@ static rf_status take_option(rf_options *o, int argc, char *const *argv, int *at
     return RF_FAIL(error, RAFTER_INVALID, NULL, "unknown option --%.60s...", argument);
   memcpy(name, argument, length);
   name[length] = 0;
-  int i = find_row(o, name);
-  if (i < 0) return unknown_option(o, name, "", error);
+  int i = rf_options_find(o, name);
+  if (i < 0) return rf_options_unknown(o, name, "", error);
   const rf_option *row = o->row[i];
   const char *text = equals ? equals + 1 : NULL;
   if (!text && row->type == RF_OPTION_FLAG) text = "true";
@@ -510,19 +454,19 @@ static rf_status take_option(rf_options *o, int argc, char *const *argv, int *at
   if (seen[i] && row->type != RF_OPTION_TEXTS)
     return RF_FAIL(error, RAFTER_INVALID, NULL, "--%s is given twice", row->name);
   seen[i] = true;
-  RF_TRY(set_row(o, i, text, RF_OPTION_GIVEN, error));
-  return second ? set_row(o, i, second, RF_OPTION_GIVEN, error) : RAFTER_OK;
+  RF_TRY(rf_options_set_row(o, i, text, RF_OPTION_GIVEN, error));
+  return second ? rf_options_set_row(o, i, second, RF_OPTION_GIVEN, error) : RAFTER_OK;
 }
 
 /* Reads `-p TEXT` and the other short forms at argv[*at]. Sets *model to the value of -m. */
 static rf_status take_short(rf_options *o, int argc, char *const *argv, int *at, bool config_only, bool *seen,
                             const char **model, rf_error *error) {
-  const struct short_form *form = NULL;
+  const rf_short_form *form = o->commands->short_forms;
   const char *text = argv[*at];
-  for (size_t i = 0; i < sizeof SHORT_FORMS / sizeof *SHORT_FORMS; i++)
-    if (text[1] == SHORT_FORMS[i].letter && !text[2]) form = &SHORT_FORMS[i];
-  bool known = form && (form->name ? find_row(o, form->name + 2) >= 0
-                                   : strstr(o->command->arguments, "MODEL") != NULL);
+  while (form && form->letter && (text[1] != form->letter || text[2])) form++;
+  bool known =
+      form && form->letter &&
+      (form->name ? rf_options_find(o, form->name + 2) >= 0 : strstr(o->command->arguments, "MODEL") != NULL);
   if (!known)
     return RF_FAIL(error, RAFTER_INVALID, "options begin with two dashes and are written in full",
                    "unknown option '%.60s'", text);
@@ -555,12 +499,12 @@ rf_status rf_options_parse(rf_options *o, int argc, char *const *argv, rf_error 
       else if (argv[i][0] == '-' && isalpha((unsigned char)argv[i][1]) && !options_ended)
         status = take_short(o, argc, argv, &i, pass == 0, seen, &model, error);
       else if (pass == 1 && (status = check_utf8("an argument", argv[i], error)) == RAFTER_OK)
-        add_argument(o, argv[i], RF_OPTION_GIVEN);
+        rf_options_add_argument(o, argv[i], RF_OPTION_GIVEN);
     }
   }
   free(seen);
   if (status != RAFTER_OK) return status;
-  if (model) add_argument(o, model, RF_OPTION_GIVEN); /* MODEL is the last argument of a command */
+  if (model) rf_options_add_argument(o, model, RF_OPTION_GIVEN); /* MODEL is the last argument of a command */
   char hint[128];
   snprintf(hint, sizeof hint, "rafter %s %s [--option value]", command->name, command->arguments);
   /* A resumed run reads its model from the run's folder. */
@@ -599,161 +543,27 @@ rf_status rf_options_set(rf_options *o, const char *name, const char *text, rf_e
   if (strcmp(name, "MODEL") == 0) {
     RF_TRY(check_utf8("the model", text, error));
     o->argument_source = RF_OPTION_UNSET;
-    add_argument(o, text, RF_OPTION_GIVEN);
+    rf_options_add_argument(o, text, RF_OPTION_GIVEN);
     return RAFTER_OK;
   }
-  int i = find_row(o, name);
-  if (i < 0) return unknown_option(o, name, "", error);
+  int i = rf_options_find(o, name);
+  if (i < 0) return rf_options_unknown(o, name, "", error);
   if (o->row[i]->type == RF_OPTION_FLAG && !*text) text = "true";
   if (strcmp(o->row[i]->name, "config") == 0) RF_TRY(rf_options_read_file(o, text, error));
-  return set_row(o, i, text, RF_OPTION_GIVEN, error);
-}
-
-/* ---- JSON ------------------------------------------------------------------------------------ */
-
-/* Writes a JSON scalar as a user would type it. Returns false for objects, lists and null. */
-static bool scalar_text(const json_t *json, char *text, size_t size) {
-  switch (json_typeof(json)) {
-  case JSON_STRING: return (size_t)snprintf(text, size, "%s", json_string_value(json)) < size;
-  case JSON_INTEGER: snprintf(text, size, "%lld", (long long)json_integer_value(json)); return true;
-  case JSON_TRUE: snprintf(text, size, "true"); return true;
-  case JSON_FALSE: snprintf(text, size, "false"); return true;
-  case JSON_REAL: rf_text_real(json_real_value(json), text); return true;
-  default: return false;
-  }
-}
-
-static rf_status set_from_json(rf_options *o, int i, const json_t *json, const char *where, rf_error *error) {
-  const rf_option *row = o->row[i];
-  enum { TEXT_MAX = 1 << 16 };
-  char *text = rf_must(malloc(TEXT_MAX));
-  rf_status status = RAFTER_OK;
-  text[0] = 0;
-  if (row->bare && json_is_true(json)) {
-    status = set_row(o, i, NULL, RF_OPTION_CONFIG, error);
-  } else if (json_is_array(json) && row->type == RF_OPTION_TEXTS) {
-    for (size_t j = 0; j < json_array_size(json) && status == RAFTER_OK; ++j)
-      if (!scalar_text(json_array_get(json, j), text, TEXT_MAX))
-        status = RF_FAIL(error, RAFTER_INVALID, NULL, "expected texts in the list of \"%s\"", row->name);
-      else status = set_row(o, i, text, RF_OPTION_CONFIG, error);
-  } else {
-    bool list = json_is_array(json) && (row->type == RF_OPTION_LIST || row->type == RF_OPTION_FLOATS);
-    bool right = list || scalar_text(json, text, TEXT_MAX);
-    for (size_t j = 0; list && right && j < json_array_size(json); ++j) {
-      char item[64];
-      right = scalar_text(json_array_get(json, j), item, sizeof item);
-      if (right) rf_text_append(text, TEXT_MAX, "%s%s", j ? "," : "", item);
-    }
-    status = right ? set_row(o, i, text, RF_OPTION_CONFIG, error)
-                   : RF_FAIL(error, RAFTER_INVALID, NULL,
-                             "the option \"%s\" has the wrong type or is too long", row->name);
-  }
-  free(text);
-  if (status == RAFTER_OK || !error) return status;
-  rf_error inner = *error;
-  return RF_FAIL(error, RAFTER_INVALID, inner.hint, "%s: %s", where, inner.message);
-}
-
-rf_status rf_options_read_json(rf_options *o, const json_t *json, const char *where, rf_error *error) {
-  if (!json_is_object(json))
-    return RF_FAIL(error, RAFTER_INVALID, NULL, "%s: expected a JSON object of options", where);
-  if (json_is_object(json_object_get(json, "options"))) json = json_object_get(json, "options");
-  const char *key;
-  json_t *item;
-  for (int i = 0; i < o->count; ++i) /* a list in this file replaces an earlier file's list */
-    if (o->row[i]->type == RF_OPTION_TEXTS && o->values[i].source == RF_OPTION_CONFIG &&
-        json_object_get(json, o->row[i]->name))
-      clear(&o->values[i]);
-  json_object_foreach ((json_t *)json, key, item) {
-    if (json_is_null(item) || same_name(key, "config") || same_name(key, "command")) continue;
-    if (same_name(key, "model") || same_name(key, "arguments")) {
-      size_t count = json_is_array(item) ? json_array_size(item) : 1;
-      if (o->argument_source == RF_OPTION_GIVEN) continue;
-      o->argument_source = RF_OPTION_UNSET;
-      for (size_t j = 0; j < count; ++j) {
-        const json_t *argument = json_is_array(item) ? json_array_get(item, j) : item;
-        if (!json_is_string(argument))
-          return RF_FAIL(error, RAFTER_INVALID, NULL, "%s: \"%s\" must be a text", where, key);
-        add_argument(o, json_string_value(argument), RF_OPTION_CONFIG);
-      }
-      continue;
-    }
-    int i = find_row(o, key);
-    if (i >= 0 && o->values[i].source == RF_OPTION_GIVEN) continue;
-    if (i >= 0) RF_TRY(set_from_json(o, i, item, where, error));
-    else if (!any_command_has(o->commands, key)) {
-      char prefix[300];
-      snprintf(prefix, sizeof prefix, "%.290s: ", where);
-      return unknown_option(o, key, prefix, error);
-    }
-  }
-  return RAFTER_OK;
-}
-
-rf_status rf_options_read_file(rf_options *o, const char *path, rf_error *error) {
-  json_t *json;
-  RF_TRY(rf_json_read(path, CONFIG_MAX, &json, error));
-  rf_status status = rf_options_read_json(o, json, path, error);
-  json_decref(json);
-  return status;
-}
-
-json_t *rf_options_json(const rf_options *o) {
-  json_t *json = json_object();
-  json_object_set_new(json, "command", json_string(o->command->name));
-  if (o->argument_count == 1) {
-    json_object_set_new(json, "model", json_string(o->argument[0]));
-  } else if (o->argument_count > 1) {
-    json_t *arguments = json_array();
-    for (int i = 0; i < o->argument_count; ++i) json_array_append_new(arguments, json_string(o->argument[i]));
-    json_object_set_new(json, "arguments", arguments);
-  }
-  for (int i = 0; i < o->count; ++i) {
-    const value *v = &o->values[i];
-    json_t *item = NULL;
-    if (v->source == RF_OPTION_UNSET) continue;
-    if (v->bare) {
-      json_object_set_new(json, o->row[i]->name, json_true());
-      continue;
-    }
-    switch (o->row[i]->type) {
-    case RF_OPTION_FLAG: item = json_boolean(v->whole); break;
-    case RF_OPTION_INT:
-    case RF_OPTION_SIZE:
-    case RF_OPTION_TOKENS:
-    case RF_OPTION_COUNT: item = json_integer(v->whole); break;
-    case RF_OPTION_DURATION:
-    case RF_OPTION_FLOAT: item = json_real(v->real); break;
-    case RF_OPTION_TEXTS:
-      item = json_array();
-      for (int j = 0; j < v->count; ++j) json_array_append_new(item, json_string(v->text[j]));
-      break;
-    case RF_OPTION_LIST:
-      item = json_array();
-      for (int j = 0; j < v->count; ++j) json_array_append_new(item, json_integer(v->list[j]));
-      break;
-    case RF_OPTION_FLOATS:
-      item = json_array();
-      for (int j = 0; j < v->count; ++j) json_array_append_new(item, json_real(v->floats[j]));
-      break;
-    default: item = json_string(v->text[0]);
-    }
-    json_object_set_new(json, o->row[i]->name, item);
-  }
-  return json;
+  return rf_options_set_row(o, i, text, RF_OPTION_GIVEN, error);
 }
 
 /* ---- asking ---------------------------------------------------------------------------------- */
 
 static const value *get(const rf_options *o, const char *name) {
-  int i = find_row(o, name);
+  int i = rf_options_find(o, name);
   if (i >= 0) return &o->values[i];
   fprintf(stderr, "rafter: the code of %s reads --%s, which is not among the command's options\n",
           o->command->name, name);
   abort();
 }
 
-bool rf_options_knows(const rf_options *o, const char *name) { return find_row(o, name) >= 0; }
+bool rf_options_knows(const rf_options *o, const char *name) { return rf_options_find(o, name) >= 0; }
 rf_option_source rf_options_source(const rf_options *o, const char *name) { return get(o, name)->source; }
 bool rf_options_is_set(const rf_options *o, const char *name) {
   return get(o, name)->source != RF_OPTION_UNSET;
@@ -797,7 +607,7 @@ const char *rf_options_text(const rf_options *o, const char *name) {
 }
 
 static bool has_value(const rf_options *o, const char *name) {
-  int i = find_row(o, name);
+  int i = rf_options_find(o, name);
   return i >= 0 && o->values[i].source != RF_OPTION_UNSET;
 }
 

@@ -70,9 +70,16 @@ typedef struct rf_command {
   rafter_status (*run)(const struct rafter_job *job, const struct rafter_sink *sink, rf_error *error);
 } rf_command;
 
+/* A short form of an option, "-p" for "--prompt". `name` NULL: the value is the argument MODEL. */
+typedef struct rf_short_form {
+  char letter;
+  const char *name;
+} rf_short_form;
 typedef struct rf_commands {
   const rf_command *const *command;
   int count;
+  const struct rf_synonym *synonyms; /* options of other programs, for hints; NULL: none */
+  const rf_short_form *short_forms;  /* ends with letter 0; NULL: none */
 } rf_commands;
 
 /* Writes at most `capacity` options of a command to `row`. Returns how many options it has. */

@@ -106,7 +106,7 @@ const char *rf_nearest(const char *word, const char *const *names, int count) {
 
 const rf_synonym *rf_synonym_of(const rf_synonym *table, const rf_synonym *from, const char *word,
                                 size_t length) {
-  for (const rf_synonym *row = from ? from + 1 : table; row->said; row++) {
+  for (const rf_synonym *row = from ? from + 1 : table; row && row->said; row++) {
     size_t i = 0;
     while (i < length && row->said[i] && row->said[i] == (word[i] == '_' ? '-' : word[i])) i++;
     if (i == length && !row->said[i]) return row;

@@ -19,7 +19,7 @@ static const rf_command ROOFLINE = {
     .most = 8,
     .options = {{RF_MODEL_OPTIONS, "on"}, {RF_LAYOUT_OPTIONS, "price"}, {RF_ROOFLINE_OPTIONS, NULL}}};
 static const rf_command *const COMMANDS[] = {&ROOFLINE};
-static const rf_commands ALL = {COMMANDS, 1};
+static const rf_commands ALL = {.command = COMMANDS, .count = 1};
 
 static rf_answer answer;
 
