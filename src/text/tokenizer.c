@@ -267,7 +267,7 @@ static rf_status encode_words(rf_encoding *e, rf_span text, bool first, rf_error
     text = (rf_span){out->at, out->bytes};
   }
   rf_word_function *word = tokenizer->kind == RF_TOKENS_BPE ? rf_bpe_word : rf_unigram_word;
-  return rf_split_words(splits, e->match, text.at, text.bytes, word, e, error);
+  return rf_split_words(splits, &e->effort, text.at, text.bytes, word, e, error);
 }
 
 /* Encodes a segment of text. The segment contains no token of tokenizer->raw. */
@@ -276,7 +276,7 @@ static rf_status encode_segment(rf_encoding *e, const char *at, const char *end,
   rf_span text = {at, (size_t)(end - at)};
   bool first = at == e->text;
   if (at == end) return RAFTER_OK;
-  RF_TRY(rf_normalize(&tokenizer->normals, text, &e->buffer[0], &e->buffer[1], &text, error));
+  RF_TRY(rf_normalize(&tokenizer->normals, text, &e->effort, &e->buffer[0], &e->buffer[1], &text, error));
   const char *from = text.at, *after = text.at + text.bytes, *start, *stop;
   int32_t id;
   while (rf_matcher_next(&tokenizer->normalized, text.at, from, after, e->specials, &start, &stop, &id)) {
@@ -305,7 +305,8 @@ rf_status rf_tokenizer_encode(const rf_tokenizer *tokenizer, const char *text, s
                    .ids = ids,
                    .specials = flags & RF_ENCODE_PARSE,
                    .text = text,
-                   .end = text + bytes};
+                   .end = text + bytes,
+                   .effort = rf_effort_for(bytes)};
   if (bytes > FILE_MAX)
     return RF_FAIL(error, RAFTER_FAILED, "split the text",
                    "the text is too long (expected at most %zu bytes, got %zu)", FILE_MAX, bytes);
@@ -317,13 +318,12 @@ rf_status rf_tokenizer_encode(const rf_tokenizer *tokenizer, const char *text, s
   RF_TRY(rf_ids_reserve(ids, (int64_t)bytes / 4, error));
   if (flags & RF_ENCODE_BOS_EOS)
     for (int i = 0; i < tokenizer->prefix_count; i++) RF_TRY(rf_ids_add(ids, tokenizer->prefix[i], error));
-  if (!(e.match = rf_match_new())) return no_memory(error);
   if (tokenizer->kind == RF_TOKENS_BPE) RF_GO(rf_cache_new(&e, bytes, error));
   RF_GO(encode_text(&e, error));
   if (flags & RF_ENCODE_BOS_EOS)
     for (int i = 0; i < tokenizer->suffix_count; i++) RF_GO(rf_ids_add(ids, tokenizer->suffix[i], error));
 done:
-  rf_match_free(e.match);
+  rf_effort_free(&e.effort);
   for (int i = 0; i < 3; i++) free(e.buffer[i].at);
   free(e.cache);
   free(e.symbols);

@@ -553,8 +553,10 @@ static rf_status read_added(const scan *s, rf_tokenizer *t, json_t *token) {
   }
   rf_buffer buffer = {0}, spare = {0};
   rf_span spelled = added.text;
-  rf_status status =
-      normalized ? rf_normalize(&t->normals, added.text, &buffer, &spare, &spelled, s->error) : RAFTER_OK;
+  rf_effort effort = rf_effort_for(added.text.bytes);
+  rf_status status = normalized
+                         ? rf_normalize(&t->normals, added.text, &effort, &buffer, &spare, &spelled, s->error)
+                         : RAFTER_OK;
   /* An added token decodes to the text that it matches. If the normalizer puts U+2581 before this
    * text, this U+2581 decodes to a space. Special tokens decode to their names. */
   bool named = added.special || !spelled.bytes || spelled.bytes > RF_PIECE_MAX;
@@ -565,6 +567,7 @@ static rf_status read_added(const scan *s, rf_tokenizer *t, json_t *token) {
   added.text = spelled;
   if (status == RAFTER_OK && added.text.bytes)
     status = rf_matcher_add(normalized ? &t->normalized : &t->raw, &added, s->error);
+  rf_effort_free(&effort);
   free(buffer.at);
   free(spare.at);
   return status;

@@ -36,48 +36,55 @@ void rf_normals_free(rf_normals *normals) {
   normals->count = 0;
 }
 
-static rf_status replace_literal(const rf_normal *step, rf_span text, rf_buffer *out, rf_error *error) {
+enum { NORMAL_BYTES = 64 << 20, NORMAL_GROWTH = 4 };
+
+rf_effort rf_effort_for(size_t bytes) {
+  size_t grown = NORMAL_GROWTH * bytes;
+  return (rf_effort){.steps = rf_pattern_steps(bytes), .bytes = grown > NORMAL_BYTES ? grown : NORMAL_BYTES};
+}
+
+/* Adds the bytes of a replacement, which may make a text much longer. */
+static rf_status add_new(rf_buffer *out, const char *at, size_t bytes, size_t most, rf_error *error) {
+  if (out->bytes + bytes > most)
+    return RF_FAIL(error, RAFTER_FAILED, "use a tokenizer.json of the model's authors",
+                   "the tokenizer's normalizers make a text too long (expected at most %zu bytes)", most);
+  return rf_buffer_add(out, at, bytes, error);
+}
+
+static rf_status replace_literal(const rf_normal *step, rf_span text, size_t most, rf_buffer *out,
+                                 rf_error *error) {
   const char *at = text.at, *end = text.at + text.bytes;
   while (at < end) {
     const char *hit = step->from_bytes == 1 ? memchr(at, step->from[0], (size_t)(end - at))
                                             : memmem(at, (size_t)(end - at), step->from, step->from_bytes);
     RF_TRY(rf_buffer_add(out, at, (size_t)((hit ? hit : end) - at), error));
     if (!hit) break;
-    RF_TRY(rf_buffer_add(out, step->to, step->to_bytes, error));
+    RF_TRY(add_new(out, step->to, step->to_bytes, most, error));
     at = hit + step->from_bytes;
   }
   return RAFTER_OK;
 }
 
-static rf_status replace_pattern(const rf_normal *step, rf_span text, rf_buffer *out, rf_error *error) {
+static rf_status replace_pattern(const rf_normal *step, rf_span text, rf_effort *effort, rf_buffer *out,
+                                 rf_error *error) {
   const char *at = text.at, *end = text.at + text.bytes;
-  rf_status status = RAFTER_OK;
-  void *match = rf_match_new();
-  if (!match) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
   while (at < end) { /* each iteration handles a section of valid UTF-8, because patterns need valid UTF-8 */
-    const char *stop = rf_utf8_valid(at, end), *from = at, *hit = NULL, *after = NULL;
-    int found = 0;
-    while (from < stop &&
-           (found = rf_pattern_next(step->pattern, match, at, from, stop, &hit, &after)) == 1) {
-      RF_GO(rf_buffer_add(out, from, (size_t)(hit - from), error));
-      RF_GO(rf_buffer_add(out, step->to, step->to_bytes, error));
-      from = after;
-    }
-    if (found < 0) {
-      status =
-          RF_FAIL(error, RAFTER_FAILED, NULL, "a normalizer's pattern takes too many steps for this text");
-      goto done;
+    const char *stop = rf_utf8_valid(at, end), *from = at;
+    for (rf_span hit; from < stop; from = hit.at + hit.bytes) {
+      RF_TRY(rf_pattern_next(step->pattern, effort, at, from, stop, &hit, error));
+      if (!hit.at) break;
+      RF_TRY(rf_buffer_add(out, from, (size_t)(hit.at - from), error));
+      RF_TRY(add_new(out, step->to, step->to_bytes, effort->bytes, error));
     }
     if (stop < end) stop++;
-    RF_GO(rf_buffer_add(out, from, (size_t)(stop - from), error));
+    RF_TRY(rf_buffer_add(out, from, (size_t)(stop - from), error));
     at = stop;
   }
-done:
-  rf_match_free(match);
-  return status;
+  return RAFTER_OK;
 }
 
-static rf_status unicode_form(const rf_normal *step, rf_span text, rf_buffer *out, rf_error *error) {
+static rf_status unicode_form(const rf_normal *step, rf_span text, size_t most, rf_buffer *out,
+                              rf_error *error) {
   const char *at = text.at, *end = text.at + text.bytes;
   while (at < end) {
     const char *stop = rf_utf8_valid(at, end);
@@ -87,7 +94,7 @@ static rf_status unicode_form(const rf_normal *step, rf_span text, rf_buffer *ou
           utf8proc_map((const utf8proc_uint8_t *)at, stop - at, &form, (utf8proc_option_t)step->unicode);
       if (n < 0)
         return RF_FAIL(error, RAFTER_FAILED, NULL, "cannot normalize a text (%s)", utf8proc_errmsg(n));
-      rf_status status = rf_buffer_add(out, (const char *)form, (size_t)n, error);
+      rf_status status = add_new(out, (const char *)form, (size_t)n, most, error);
       free(form);
       RF_TRY(status);
     }
@@ -132,8 +139,8 @@ static bool is_ascii(rf_span text) {
   return true;
 }
 
-rf_status rf_normalize(const rf_normals *normals, rf_span text, rf_buffer *buffer, rf_buffer *spare,
-                       rf_span *result, rf_error *error) {
+rf_status rf_normalize(const rf_normals *normals, rf_span text, rf_effort *effort, rf_buffer *buffer,
+                       rf_buffer *spare, rf_span *result, rf_error *error) {
   for (int i = 0; i < normals->count && text.bytes; i++) {
     const rf_normal *step = &normals->at[i];
     if (step->kind == RF_NORMAL_STRIP) {
@@ -149,11 +156,12 @@ rf_status rf_normalize(const rf_normals *normals, rf_span text, rf_buffer *buffe
       RF_TRY(rf_buffer_add(out, step->to, step->to_bytes, error));
       RF_TRY(rf_buffer_add(out, text.at, text.bytes, error));
     } else if (step->kind == RF_NORMAL_SQUEEZE) RF_TRY(squeeze_blanks(text, step->right, out, error));
-    else if (step->kind == RF_NORMAL_UNICODE) RF_TRY(unicode_form(step, text, out, error));
-    else if (step->pattern) RF_TRY(replace_pattern(step, text, out, error));
-    else RF_TRY(replace_literal(step, text, out, error));
+    else if (step->kind == RF_NORMAL_UNICODE) RF_TRY(unicode_form(step, text, effort->bytes, out, error));
+    else if (step->pattern) RF_TRY(replace_pattern(step, text, effort, out, error));
+    else RF_TRY(replace_literal(step, text, effort->bytes, out, error));
     text = (rf_span){out->at, out->bytes};
   }
+  effort->bytes -= text.bytes < effort->bytes ? text.bytes : effort->bytes;
   *result = text;
   return RAFTER_OK;
 }

@@ -82,6 +82,20 @@ bool rf_matcher_next(const rf_matcher *matcher, const char *text, const char *at
                      bool specials, const char **start, const char **stop, int32_t *id);
 void rf_matcher_free(rf_matcher *matcher);
 
+/* ---- limits ---------------------------------------------------------------------------------- */
+
+/* What one text may still cost. A tokenizer.json may come from anywhere, so its normalizers and
+ * patterns must not take memory or time without bound. */
+typedef struct rf_effort {
+  uint64_t steps;       /* backtracking steps of patterns, counted from FREE_STEPS on (tokenizer_split.c) */
+  size_t bytes;         /* bytes of normalized text */
+  void *data, *context; /* PCRE2's memory, allocated by the first match */
+} rf_effort;
+/* The limits for a text of `bytes` bytes: no limit matters to a tokenizer of a real model. */
+rf_effort rf_effort_for(size_t bytes);
+void rf_effort_free(rf_effort *effort);
+uint64_t rf_pattern_steps(size_t bytes); /* the steps for a text of `bytes` bytes */
+
 /* ---- normalizing (tokenizer_normalize.c) ----------------------------------------------------- */
 
 typedef struct rf_pattern rf_pattern; /* a compiled regular expression or literal (tokenizer_split.c) */
@@ -106,9 +120,10 @@ typedef struct rf_normals {
   int count;
   rf_normal at[RF_STEPS_MAX];
 } rf_normals;
-/* *result is `text` itself if no step changes the text. Otherwise it is in `buffer` or `spare`. */
-rf_status rf_normalize(const rf_normals *normals, rf_span text, rf_buffer *buffer, rf_buffer *spare,
-                       rf_span *result, rf_error *error);
+/* *result is `text` itself if no step changes the text. Otherwise it is in `buffer` or `spare`.
+ * RAFTER_FAILED: the text grows by more than `effort` allows. */
+rf_status rf_normalize(const rf_normals *normals, rf_span text, rf_effort *effort, rf_buffer *buffer,
+                       rf_buffer *spare, rf_span *result, rf_error *error);
 rf_status rf_normals_add(rf_normals *normals, rf_normal_kind kind, rf_span from, rf_span to,
                          const char *where, rf_error *error);
 void rf_normals_free(rf_normals *normals);
@@ -142,12 +157,10 @@ rf_status rf_pattern_new(const char *text, size_t bytes, bool literal, const cha
 void rf_pattern_free(rf_pattern *pattern);
 const char *rf_pattern_literal(const rf_pattern *pattern); /* NULL for a regular expression */
 const char *rf_pattern_text(const rf_pattern *pattern);    /* the pattern as rf_pattern_new received it */
-/* Finds the next match in [at, end) that is not empty. Returns 1: found; 0: none; -1: the pattern
- * exceeds its work limit. A lookbehind may read the bytes between `text` and `at`. */
-int rf_pattern_next(const rf_pattern *pattern, void *match, const char *text, const char *at, const char *end,
-                    const char **start, const char **stop);
-void *rf_match_new(void);
-void rf_match_free(void *match);
+/* Finds the next match in [at, end) that is not empty; hit->at is NULL if there is none. A lookbehind
+ * may read the bytes between `text` and `at`. RAFTER_FAILED: no steps are left in `effort`. */
+rf_status rf_pattern_next(const rf_pattern *pattern, rf_effort *effort, const char *text, const char *at,
+                          const char *end, rf_span *hit, rf_error *error);
 rf_status rf_splits_add(rf_splits *splits, const char *text, size_t bytes, bool literal,
                         rf_behaviour behaviour, bool invert, const char *where, rf_error *error);
 /* Adds the splits of the pre-tokenizer `name` (as in GGUF files). Sets *ignore_merges. */
@@ -156,7 +169,7 @@ rf_status rf_splits_named(const char *name, rf_splits *splits, bool *ignore_merg
 /* The name in GGUF files of the pre-tokenizer with these splits, or NULL. */
 const char *rf_splits_name(const rf_splits *splits, bool ignore_merges);
 typedef rf_status rf_word_function(void *self, const char *word, size_t bytes, rf_error *error);
-rf_status rf_split_words(const rf_splits *splits, void *match, const char *text, size_t bytes,
+rf_status rf_split_words(const rf_splits *splits, rf_effort *effort, const char *text, size_t bytes,
                          rf_word_function *word, void *self, rf_error *error);
 void rf_splits_free(rf_splits *splits);
 
@@ -237,7 +250,7 @@ struct rf_encoding {
   int64_t segment_ids; /* number of ids before this segment */
   bool specials;
   const char *text, *end;
-  void *match;
+  rf_effort effort;
   rf_buffer buffer[3];
   struct rf_cache *cache;
   uint64_t cache_mask;

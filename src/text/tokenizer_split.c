@@ -7,7 +7,10 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
-enum { PATTERN_MAX = 1 << 16, MATCH_LIMIT = 10000000 };
+enum { PATTERN_MAX = 1 << 16 };
+/* Limits of PCRE2's steps. The patterns of real models need fewer than FREE_STEPS at nearly every
+ * start, and two steps for each blank of a long run of blanks. */
+enum { FREE_STEPS = 64, STARTS = 1024, TEXT_STEPS = 10000000, BYTE_STEPS = 100 };
 
 struct rf_pattern {
   pcre2_code *code; /* NULL: the pattern is a literal */
@@ -42,6 +45,7 @@ static rf_status with_own_classes(const char *text, size_t bytes, rf_buffer *out
         if (CLASSES[k].letter == c) as = inside ? CLASSES[k].inside : CLASSES[k].outside;
       if (inside && (c == 'W' || c == 'H'))
         return refuse_pattern(c == 'W' ? "\\W inside []" : "\\H inside []", text, bytes, error);
+      if (c == 'G') return refuse_pattern("the start of the search", text, bytes, error);
       if (c == 'b' || c == 'B') return refuse_pattern("a word boundary", text, bytes, error);
       RF_TRY(as ? rf_buffer_add(out, as, strlen(as), error) : rf_buffer_add(out, text + i - 1, 2, error));
       continue;
@@ -76,9 +80,10 @@ rf_status rf_pattern_new(const char *text, size_t bytes, bool literal, const cha
   int code = 0;
   PCRE2_SIZE at = 0;
   if (status == RAFTER_OK) {
-    made->code =
-        pcre2_compile((PCRE2_SPTR)own.at, own.bytes,
-                      PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, &code, &at, NULL);
+    made->code = pcre2_compile((PCRE2_SPTR)own.at, own.bytes,
+                               PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C |
+                                   PCRE2_USE_OFFSET_LIMIT,
+                               &code, &at, NULL);
     if (!made->code) {
       char why[120];
       pcre2_get_error_message(code, (PCRE2_UCHAR *)why, sizeof why);
@@ -100,60 +105,88 @@ void rf_pattern_free(rf_pattern *pattern) {
   free(pattern);
 }
 
-typedef struct matching {
-  pcre2_match_data *data;
-  pcre2_match_context *context;
-} matching;
+uint64_t rf_pattern_steps(size_t bytes) { return TEXT_STEPS + (uint64_t)BYTE_STEPS * bytes; }
 
-void *rf_match_new(void) {
-  matching *m = calloc(1, sizeof *m);
-  if (!m) return NULL;
-  m->data = pcre2_match_data_create(1, NULL);
-  m->context = pcre2_match_context_create(NULL);
-  if (!m->data || !m->context) {
-    rf_match_free(m);
-    return NULL;
+void rf_effort_free(rf_effort *effort) {
+  pcre2_match_data_free(effort->data);
+  pcre2_match_context_free(effort->context);
+  effort->data = effort->context = NULL;
+}
+
+static rf_status too_many_steps(const rf_pattern *pattern, rf_error *error) {
+  return RF_FAIL(error, RAFTER_FAILED, "give a shorter text, or a tokenizer.json with a simpler pattern",
+                 "a pattern of the tokenizer takes too many steps for this text (pattern '%.100s')",
+                 pattern->text);
+}
+
+/* One call of PCRE2. A match begins in the first `starts` bytes from `from` on. The result is that of
+ * pcre2_match. */
+static int match_once(const rf_pattern *pattern, const rf_effort *e, rf_span text, size_t from, size_t starts,
+                      uint32_t steps) {
+  PCRE2_SPTR subject = (PCRE2_SPTR)text.at;
+  pcre2_set_match_limit(e->context, steps);
+  pcre2_set_offset_limit(e->context, from + starts - 1);
+  int found = PCRE2_ERROR_JIT_STACKLIMIT;
+  if (pattern->jit) found = pcre2_jit_match(pattern->code, subject, text.bytes, from, 0, e->data, e->context);
+  if (found != PCRE2_ERROR_JIT_STACKLIMIT) return found;
+  return pcre2_match(pattern->code, subject, text.bytes, from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, e->data,
+                     e->context);
+}
+
+/* PCRE2 has a limit of steps for each start of a match, but does not say how many steps it took. So
+ * a start that needs more than FREE_STEPS is tried again, each time with twice as many steps. The
+ * steps of these tries count against the limit of the text. */
+static int match_start(const rf_pattern *pattern, rf_effort *e, rf_span text, size_t from) {
+  for (uint32_t steps = FREE_STEPS;; steps *= 2) {
+    int found = match_once(pattern, e, text, from, 1, steps);
+    if (found != PCRE2_ERROR_MATCHLIMIT || steps > e->steps) return found;
+    e->steps -= steps;
   }
-  pcre2_set_match_limit(m->context, MATCH_LIMIT);
-  return m;
 }
 
-void rf_match_free(void *match) {
-  matching *m = match;
-  if (!m) return;
-  pcre2_match_data_free(m->data);
-  pcre2_match_context_free(m->context);
-  free(m);
+/* Searches from `from` on, in slices, so that a slice without a difficult start costs one call.
+ * Returns as pcre2_match does. */
+static int match_from(const rf_pattern *pattern, rf_effort *e, rf_span text, size_t from) {
+  while (from < text.bytes) {
+    size_t end = text.bytes - from > STARTS ? from + STARTS : text.bytes;
+    while (end < text.bytes && ((unsigned char)text.at[end] & 0xC0) == 0x80) end++; /* inside a character */
+    int found = match_once(pattern, e, text, from, end - from, FREE_STEPS);
+    if (found != PCRE2_ERROR_NOMATCH && found != PCRE2_ERROR_MATCHLIMIT) return found;
+    while (found == PCRE2_ERROR_MATCHLIMIT && from < end) {
+      int at_start = match_start(pattern, e, text, from);
+      if (at_start != PCRE2_ERROR_NOMATCH) return at_start;
+      from += (size_t)rf_utf8_length(text.at + from, text.at + text.bytes);
+    }
+    from = end;
+  }
+  return PCRE2_ERROR_NOMATCH;
 }
 
-int rf_pattern_next(const rf_pattern *pattern, void *match, const char *text, const char *at, const char *end,
-                    const char **start, const char **stop) {
+rf_status rf_pattern_next(const rf_pattern *pattern, rf_effort *effort, const char *text, const char *at,
+                          const char *end, rf_span *hit, rf_error *error) {
+  *hit = (rf_span){0};
   if (!pattern->code) {
-    *start = memmem(at, (size_t)(end - at), pattern->text, pattern->bytes);
-    if (*start) *stop = *start + pattern->bytes;
-    return *start != NULL;
+    hit->at = memmem(at, (size_t)(end - at), pattern->text, pattern->bytes);
+    hit->bytes = pattern->bytes;
+    return RAFTER_OK;
   }
-  matching *m = match;
+  if (!effort->data) effort->data = pcre2_match_data_create(1, NULL);
+  if (!effort->context) effort->context = pcre2_match_context_create(NULL);
+  if (!effort->data || !effort->context) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
   while (at < end) {
-    PCRE2_SPTR subject = (PCRE2_SPTR)text;
-    size_t bytes = (size_t)(end - text), from = (size_t)(at - text);
-    int found = pattern->jit ? pcre2_jit_match(pattern->code, subject, bytes, from, 0, m->data, m->context)
-                             : PCRE2_ERROR_JIT_STACKLIMIT;
-    if (found == PCRE2_ERROR_JIT_STACKLIMIT)
-      found = pcre2_match(pattern->code, subject, bytes, from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, m->data,
-                          m->context);
-    if (found == PCRE2_ERROR_NOMATCH) return 0;
-    if (found < 0) return -1;
-    const PCRE2_SIZE *span = pcre2_get_ovector_pointer(m->data);
+    size_t from = (size_t)(at - text), bytes = (size_t)(end - text);
+    int found = match_from(pattern, effort, (rf_span){text, bytes}, from);
+    if (found == PCRE2_ERROR_NOMATCH) return RAFTER_OK;
+    if (found < 0) return too_many_steps(pattern, error);
+    const PCRE2_SIZE *span = pcre2_get_ovector_pointer(effort->data);
     /* A match does not count if it is empty, or if \K moved its start out of the searched range. */
     if (span[1] > span[0] && span[0] >= from && span[1] <= bytes) {
-      *start = text + span[0];
-      *stop = text + span[1];
-      return 1;
+      *hit = (rf_span){text + span[0], span[1] - span[0]};
+      return RAFTER_OK;
     }
     at = (span[1] > from ? text + span[1] : at) + (span[1] > from ? 0 : rf_utf8_length(at, end));
   }
-  return 0;
+  return RAFTER_OK;
 }
 
 /* ---- the splits of a tokenizer --------------------------------------------------------------- */
@@ -237,7 +270,7 @@ void rf_splits_free(rf_splits *splits) {
 /* The state of one split of a text into sections. */
 typedef struct cutting {
   const rf_splits *splits;
-  void *match;
+  rf_effort *effort;
   rf_word_function *word;
   void *self;
   rf_error *error;
@@ -289,17 +322,13 @@ static rf_status split_text(const cutting *c, int step, const char *at, const ch
   if (step == c->splits->count) return c->word(c->self, at, (size_t)(end - at), c->error);
   pending wait = {0};
   while (at < end) { /* handles one section of valid UTF-8 at a time; an invalid byte becomes a word */
-    const char *stop = rf_utf8_valid(at, end), *from = at, *hit = NULL, *after = NULL;
-    int found = 0;
-    while (from < stop && (found = rf_pattern_next(c->splits->at[step].pattern, c->match, at, from, stop,
-                                                   &hit, &after)) == 1) {
-      RF_TRY(add_section(c, step, &wait, from, hit, false));
-      RF_TRY(add_section(c, step, &wait, hit, after, true));
-      from = after;
+    const char *stop = rf_utf8_valid(at, end), *from = at;
+    for (rf_span hit; from < stop; from = hit.at + hit.bytes) {
+      RF_TRY(rf_pattern_next(c->splits->at[step].pattern, c->effort, at, from, stop, &hit, c->error));
+      if (!hit.at) break;
+      RF_TRY(add_section(c, step, &wait, from, hit.at, false));
+      RF_TRY(add_section(c, step, &wait, hit.at, hit.at + hit.bytes, true));
     }
-    if (found < 0)
-      return RF_FAIL(c->error, RAFTER_FAILED, NULL,
-                     "the tokenizer's pattern takes too many steps for this text");
     RF_TRY(add_section(c, step, &wait, from, stop, false));
     if (stop < end) RF_TRY(add_section(c, step, &wait, stop, stop + 1, false));
     at = stop + (stop < end);
@@ -307,9 +336,9 @@ static rf_status split_text(const cutting *c, int step, const char *at, const ch
   return flush_pending(c, step, &wait);
 }
 
-rf_status rf_split_words(const rf_splits *splits, void *match, const char *text, size_t bytes,
+rf_status rf_split_words(const rf_splits *splits, rf_effort *effort, const char *text, size_t bytes,
                          rf_word_function *word, void *self, rf_error *error) {
   if (!bytes) return RAFTER_OK;
-  cutting c = {splits, match, word, self, error};
+  cutting c = {splits, effort, word, self, error};
   return split_text(&c, 0, text, text + bytes);
 }

@@ -333,19 +333,19 @@ rf_status rf_tokenizer_train(const char *text, size_t bytes, int64_t vocab, cons
   maker m = {.ids = BYTE_IDS,
              .pieces = calloc((size_t)vocab, sizeof *m.pieces),
              .merges = calloc((size_t)vocab, sizeof *m.merges)};
-  void *match = rf_match_new();
+  rf_effort effort = rf_effort_for(bytes);
   *tokenizer = NULL;
-  if (!m.pieces || !m.merges || !match) RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory"));
+  if (!m.pieces || !m.merges) RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory"));
   order_bytes(byte_of, id_of);
   for (int id = 0; id < BYTE_IDS; id++) m.pieces[id] = (rf_span){(const char *)&byte_of[id], 1};
   RF_GO(rf_splits_named("gpt-2", &splits, &ignore_merges, "the new tokenizer", error));
-  RF_GO(rf_split_words(&splits, match, text, bytes, count_word, &m, error));
+  RF_GO(rf_split_words(&splits, &effort, text, bytes, count_word, &m, error));
   RF_GO(start_words(&m, id_of, error));
   RF_GO(merge_all(&m, vocab - 1, stop, error));
   status = build(&m, tokenizer, error);
 done:
   free_maker(&m);
   rf_splits_free(&splits);
-  rf_match_free(match);
+  rf_effort_free(&effort);
   return status;
 }

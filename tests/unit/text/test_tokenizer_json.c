@@ -271,6 +271,65 @@ static void test_json_refused(void **state) {
   }
 }
 
+#define SPLIT(regex) \
+  "\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"pattern\":{\"Regex\":" \
+  "\"" regex "\"},\"behavior\":\"Isolated\",\"invert\":false}," BYTE_LEVEL "]}," MODEL("")
+
+/* Expects an error with `says` for a text of `count` times 'a'. */
+static void expect_limit(const char *json, size_t count, const char *says) {
+  rf_tokenizer *t = parse(json);
+  char *text = malloc(count);
+  rf_ids ids = {0};
+  rf_error error = {0};
+  assert_non_null(text);
+  memset(text, 'a', count);
+  assert_int_equal(rf_tokenizer_encode(t, text, count, 0, &ids, &error), RAFTER_FAILED);
+  if (!strstr(error.message, says)) fail_msg("'%s' does not say '%s'", error.message, says);
+  assert_true(*error.hint);
+  rf_ids_free(&ids);
+  free(text);
+  rf_tokenizer_close(t);
+}
+
+/* A file from anywhere must not take memory or time without bound: neither by normalizers that make
+ * a text longer, nor by a pattern whose every match is costly. */
+static void test_json_limits(void **state) {
+  (void)state;
+  char json[40000] = "{\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[", many[1001];
+  memset(many, 'a', 1000);
+  many[1000] = 0;
+  for (int i = 0; i < 5; i++)
+    sprintf(json + strlen(json), "%s{\"type\":\"Replace\",\"pattern\":{\"%s\":\"a\"},\"content\":\"%s\"}",
+            i ? "," : "", i % 2 ? "Regex" : "String", many);
+  strcat(json, "]}," BYTES_MODEL("") "}");
+  expect_limit(json, 1, "expected at most 67108864 bytes");
+  expect_limit("{" SPLIT("(?:a{0,3000}){0,2}b|a") "}", 20000, "(?:a{0,3000}){0,2}b|a");
+  expect_limit("{" SPLIT("(a+)+b|a") "}", 64, "too many steps");
+}
+
+/* Starts that need many steps, and matches far from each other, do not change the result. */
+static void test_json_slices(void **state) {
+  (void)state;
+  enum { BLANKS = 3000, PLACES = 4000, DIFFICULT = 13 };
+  rf_tokenizer *t = parse("{" SPLIT("[ ]*\\\\.|b|(?:\xC4\xA0)|(?:a?){13}c") "}");
+  char *text = malloc(PLACES);
+  rf_ids ids = {0};
+  assert_non_null(text);
+  memset(text, ' ', PLACES);
+  memset(text + BLANKS, 'a', DIFFICULT + 1);
+  memcpy(text + BLANKS + 500, "ab", 2);
+  text[PLACES - 1] = 'b';
+  assert_int_equal(rf_tokenizer_encode(t, text, PLACES, 0, &ids, NULL), RAFTER_OK);
+  assert_int_equal(ids.count, PLACES);
+  for (int i = 0; i < PLACES; i++) {
+    int expected = text[i] == ' ' ? 4 : text[i] - 'a';
+    if (ids.at[i] != expected) fail_msg("byte %d: expected id %d, got %d", i, expected, ids.at[i]);
+  }
+  rf_ids_free(&ids);
+  free(text);
+  rf_tokenizer_close(t);
+}
+
 /* All words of up to three letters. Each is merged from the word without its last letter and that
  * letter, with `blanks` spaces between the two. Merge `wrong` is spelled with `letter`; merge
  * `broken` has one letter too many after its bracket (-1: none). */
@@ -417,7 +476,8 @@ int main(void) {
       cmocka_unit_test(test_json_added),   cmocka_unit_test(test_json_added_normalized),
       cmocka_unit_test(test_json_splits),  cmocka_unit_test(test_json_inverted),
       cmocka_unit_test(test_characters),   cmocka_unit_test(test_json_characters),
-      cmocka_unit_test(test_json_refused), cmocka_unit_test(test_json_written),
+      cmocka_unit_test(test_json_refused), cmocka_unit_test(test_json_limits),
+      cmocka_unit_test(test_json_slices),  cmocka_unit_test(test_json_written),
       cmocka_unit_test(test_long_merges),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

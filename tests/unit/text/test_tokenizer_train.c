@@ -32,7 +32,7 @@ static rf_status append_word(void *self, const char *word, size_t bytes, rf_erro
 static void start(slow *s, const char *text, size_t bytes) {
   rf_splits splits = {0};
   bool ignore;
-  void *match = rf_match_new();
+  rf_effort effort = rf_effort_for(bytes);
   memset(s, 0, sizeof *s);
   for (int round = 0; round < 2; round++)
     for (int b = 0; b < 256; b++) {
@@ -43,9 +43,9 @@ static void start(slow *s, const char *text, size_t bytes) {
       }
     }
   assert_int_equal(rf_splits_named("gpt-2", &splits, &ignore, "test", NULL), RAFTER_OK);
-  assert_int_equal(rf_split_words(&splits, match, text, bytes, append_word, s, NULL), RAFTER_OK);
+  assert_int_equal(rf_split_words(&splits, &effort, text, bytes, append_word, s, NULL), RAFTER_OK);
   rf_splits_free(&splits);
-  rf_match_free(match);
+  rf_effort_free(&effort);
 }
 
 /* Joins the most frequent pair; false: no pair occurs twice. */
