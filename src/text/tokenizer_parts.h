@@ -84,8 +84,8 @@ void rf_matcher_free(rf_matcher *matcher);
 
 /* ---- limits ---------------------------------------------------------------------------------- */
 
-/* What one text may still cost. A tokenizer.json may come from anywhere, so its normalizers and
- * patterns must not take memory or time without bound. */
+/* The work that is left for one text. A tokenizer.json may come from anywhere, so its normalizers
+ * and patterns must not take memory or time without bound. */
 typedef struct rf_effort {
   uint64_t steps;       /* backtracking steps of patterns, counted from FREE_STEPS on (tokenizer_split.c) */
   size_t bytes;         /* bytes of normalized text */
@@ -157,8 +157,8 @@ rf_status rf_pattern_new(const char *text, size_t bytes, bool literal, const cha
 void rf_pattern_free(rf_pattern *pattern);
 const char *rf_pattern_literal(const rf_pattern *pattern); /* NULL for a regular expression */
 const char *rf_pattern_text(const rf_pattern *pattern);    /* the pattern as rf_pattern_new received it */
-/* Finds the next match in [at, end) that is not empty; hit->at is NULL if there is none. A lookbehind
- * may read the bytes between `text` and `at`. RAFTER_FAILED: no steps are left in `effort`. */
+/* Finds the next match in [at, end) that is not empty; hit->at is NULL if there is none. A
+ * lookbehind may read the bytes between `text` and `at`. RAFTER_FAILED: no steps are left. */
 rf_status rf_pattern_next(const rf_pattern *pattern, rf_effort *effort, const char *text, const char *at,
                           const char *end, rf_span *hit, rf_error *error);
 rf_status rf_splits_add(rf_splits *splits, const char *text, size_t bytes, bool literal,

@@ -119,8 +119,8 @@ static rf_status too_many_steps(const rf_pattern *pattern, rf_error *error) {
                  pattern->text);
 }
 
-/* One call of PCRE2. A match begins in the first `starts` bytes from `from` on. The result is that of
- * pcre2_match. */
+/* Calls PCRE2 once. A match begins in the first `starts` bytes from `from` on. Returns as
+ * pcre2_match does. */
 static int match_once(const rf_pattern *pattern, const rf_effort *e, rf_span text, size_t from, size_t starts,
                       uint32_t steps) {
   PCRE2_SPTR subject = (PCRE2_SPTR)text.at;
