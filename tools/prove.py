@@ -7,8 +7,8 @@
   fuzz    every fuzz target, with a corpus that grows from run to run; with --runs, the targets for downloaded files,
           for a fixed number of inputs each, however long that takes
   bench   ./dev bench, with its figures kept
-  bare    a new Debian made by debootstrap, with only git and ca-certificates, runs ./dev demo and ./dev check
-          (needs root)
+  bare    a new Debian made by debootstrap, with only git and ca-certificates, runs ./dev demo and
+          ./dev check (needs root). It has terminals and a name for localhost
 
 --hours limits resume, soak and fuzz, each (default 1). A stopped piece continues if the commit is the same (fuzz
 --runs: if a target and its reader are the same). --again starts from the beginning. Each piece writes
@@ -20,6 +20,7 @@ import json
 import os
 import random
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -385,26 +386,62 @@ def mirror():
     return "http://deb.debian.org/debian/"
 
 
+# Mounts that belong to one command in the tree {there} and disappear when the command ends. Tests
+# need terminals (devpts) and shared memory.
+MOUNTS = """set -e
+mount -t proc proc {there}/proc
+mount -t sysfs -o ro sysfs {there}/sys
+mount -t devpts -o newinstance,ptmxmode=0666 devpts {there}/dev/pts
+ln -sf pts/ptmx {there}/dev/ptmx
+mount -t tmpfs -o mode=1777 tmpfs {there}/dev/shm
+"""
+INSIDE = "HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8"
+
+
+def bare_tree(there, root):
+    """Makes a new Debian in the folder `there`, with this commit in /root/rafter and names of hosts."""
+    def do(*words, **more):
+        subprocess.run([*root, *words], check=True, **more)
+
+    do("debootstrap", "--variant=minbase", "--include=git,ca-certificates", "bookworm", there, mirror(),
+       stdout=subprocess.DEVNULL)
+    do("git", "clone", "--quiet", "--no-hardlinks", os.getcwd(), f"{there}/root/rafter")
+    if os.path.exists("/etc/resolv.conf"):
+        do("cp", "/etc/resolv.conf", f"{there}/etc/resolv.conf")
+    # An installed Debian has this file. Browser tests connect to localhost.
+    do("tee", f"{there}/etc/hosts", input="127.0.0.1 localhost\n::1 localhost\n", text=True,
+       stdout=subprocess.DEVNULL)
+
+
+def in_bare_tree(there, root, command):
+    """Runs the command in /root/rafter of the tree, and returns the process with its output."""
+    inside = shlex.quote(f"cd /root/rafter && {command}")
+    script = MOUNTS.format(there=there) + f"exec chroot {there} /usr/bin/env -i {INSIDE} bash -c {inside}"
+    return subprocess.run([*root, "unshare", "--mount", "bash", "-c", script], check=False, text=True, errors="replace",
+                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+
+def skipped_tests(lines):
+    """The skipped tests that ./dev check names, each with its reason."""
+    start = next((i for i, line in enumerate(lines) if line.startswith("Skipped tests")), len(lines))
+    return [" ".join(line.split()[1:]) for line in lines[start + 1:-1]]
+
+
 def bare(piece, _):
     root = [] if os.getuid() == 0 else ["sudo"]
     there = tempfile.mkdtemp(prefix="rafter-bare-")
     steps = piece.data["commands"] = {}
     try:
         start = time.monotonic()
-        subprocess.run([*root, "debootstrap", "--variant=minbase", "--include=git,ca-certificates", "bookworm", there, mirror()], stdout=subprocess.DEVNULL, check=True)
+        bare_tree(there, root)
         print(f"  debootstrap took {time.monotonic() - start:.0f} s", flush=True)
-        subprocess.run([*root, "git", "clone", "--quiet", "--no-hardlinks", os.getcwd(), f"{there}/root/rafter"], check=True)
-        if os.path.exists("/etc/resolv.conf"):
-            subprocess.run([*root, "cp", "/etc/resolv.conf", f"{there}/etc/resolv.conf"], check=True)
         for command in ("./dev demo", "./dev check"):
             start = time.monotonic()
-            # The mounts belong to this command and disappear when it ends.
-            inside = f"mount -t proc proc {there}/proc && mount -t sysfs -o ro sysfs {there}/sys && exec chroot {there} /usr/bin/env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 " \
-                     f"bash -c 'cd /root/rafter && {command}'"
-            run = subprocess.run([*root, "unshare", "--mount", "bash", "-c", inside], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                                 errors="replace", check=False)
+            run = in_bare_tree(there, root, command)
             lines = run.stdout.splitlines()
-            steps[command] = {"seconds": round(time.monotonic() - start), "status": run.returncode, "tail": lines[-60:]}
+            skipped = skipped_tests(lines)
+            steps[command] = {"seconds": round(time.monotonic() - start), "status": run.returncode, "skipped": skipped,
+                              "tail": lines[-60:]}
             with open(f"{STATE}/bare-{command.split()[-1]}.txt", "w", encoding="utf-8") as f:
                 f.write(run.stdout)
             print("\n".join(f"  | {line}" for line in lines[-12:]), flush=True)
@@ -412,6 +449,9 @@ def bare(piece, _):
             piece.data["trials"] += 1
             if run.returncode:
                 raise Failure(f"{command} failed in a bare Debian; all it said is in {STATE}")
+            lacking = [line for line in skipped if re.search("pseudo-terminal|localhost|chromium|selenium", line)]
+            if lacking:
+                raise Failure(f"{command} in a bare Debian skipped tests: {'; '.join(lacking)}")
     finally:
         subprocess.run([*root, "rm", "-rf", "--one-file-system", there], check=False)
 

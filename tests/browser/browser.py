@@ -4,6 +4,7 @@ import base64
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -14,8 +15,8 @@ PAGE_OF = os.environ.get("PAGE_OF", "build/page_of")
 RAFTER = os.environ.get("RAFTER", "build/rafter")
 
 
-def skip(why):
-    print(f"skip: {why}; ./dev setup all installs it")
+def skip(why, remedy="./dev setup all installs it"):
+    print(f"skip: {why}; {remedy}")
     sys.exit(77)
 
 
@@ -31,10 +32,26 @@ if not CHROMIUM or not DRIVER:
     skip("chromium or chromium-driver is missing")
 
 
+def check_localhost():
+    """Skips the test if no connection to localhost is possible, because Selenium needs one."""
+    try:
+        address = socket.gethostbyname("localhost")
+    except OSError as error:
+        skip(f"the name localhost has no address ({error})",
+             "add the line '127.0.0.1 localhost' to /etc/hosts")
+    try:
+        with socket.create_server((address, 0)) as server:
+            socket.create_connection(server.getsockname()).close()
+    except OSError as error:
+        skip(f"no program can connect to localhost ({error})",
+             "bring up the loopback interface: ip link set lo up")
+
+
 class Browser:
     """One browser for many pages. Failed expectations are counted and printed."""
 
     def __init__(self, width=1400, height=900, scale=1, dark=False):
+        check_localhost()
         self.folder, self.driver = tempfile.mkdtemp(prefix="rafter-browser-"), None
         atexit.register(self.close)
         options = webdriver.ChromeOptions()

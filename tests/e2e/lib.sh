@@ -34,6 +34,15 @@ data_file() {
   return 1
 }
 
+# terminals WHAT: succeeds if this system can open a pseudo-terminal. Otherwise prints a line that
+# counts as skipped.
+terminals() {
+  python3 -c 'import os; os.openpty()' 2>openpty && return
+  echo "skip: $1 needs a pseudo-terminal, and none can be opened ($(tail -1 openpty));" \
+    'mount devpts on /dev/pts' >&3
+  return 1
+}
+
 fail() { echo "FAIL: $*"; failures=$((failures + 1)); }
 # cases [NAME]: runs the functions case_NAME of a test file (all, or the one that ctest names) and
 # finishes. A function `setup` makes the files that the cases share. It runs once per program and

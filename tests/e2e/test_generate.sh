@@ -83,6 +83,7 @@ case_input() {
   refuses 2 'at most 16 MiB .*more' "${GEN[@]}" < <(head -c 16777217 /dev/zero | tr '\0' a)
   refuses 2 'both give a prompt' "${GEN[@]}" --prompt - --input plain.jsonl </dev/null
   # no text, at a terminal
+  terminals 'a prompt from a terminal' || return 0
   script -qec "${GEN[*]} --max-tokens 3; echo \$? >code" /dev/null >out </dev/null
   [ "$(cat code)" = 2 ] && says 'there is no prompt' out ||
     fail "no prompt at a terminal: $(cat code) $(cat out)"
