@@ -387,8 +387,9 @@ def mirror():
 
 
 # Mounts that belong to one command in the tree {there} and disappear when the command ends. Tests
-# need terminals (devpts) and shared memory.
+# need terminals (devpts), shared memory, and a root that is a mount (for mounts of their own).
 MOUNTS = """set -e
+mount --bind {there} {there}
 mount -t proc proc {there}/proc
 mount -t sysfs -o ro sysfs {there}/sys
 mount -t devpts -o newinstance,ptmxmode=0666 devpts {there}/dev/pts

@@ -22,7 +22,7 @@ expect() { # expect STATUS PATTERN WHAT, after `without`
 AS=()
 [ "$(id -u)" = 0 ] || AS=(--map-root-user)
 if ! unshare "${AS[@]}" --mount true 2>"$work/refused"; then
-  echo "skip: hiding terminals and localhost needs mounts of its own ($(tail -1 "$work/refused")); run as root"
+  echo "skip: hiding terminals and localhost needs mounts of its own ($(tail -1 "$work/refused"))"
   exit 77
 fi
 without 'mount -t tmpfs none /dev/pts' 'bash tests/e2e/test_load.sh'
