@@ -20,6 +20,7 @@ typedef struct pull {
   rf_hub_name name;
   rf_hub_listing listing;
   rf_http *http;
+  char *token; /* NULL: none */
   char endpoint[1024], folder_name[1024];
   int folder, number, count; /* folder: its file descriptor. number: the current file, from 1 to count. */
   int64_t total_bytes, transferred_bytes;
@@ -51,6 +52,21 @@ static void show_progress(void *self, const rf_hub_file *file, int64_t bytes) {
              (int)left % 60);
 }
 
+/* A token that was read from a file may end with a line break, which does not belong to it. A line break
+ * inside the token would begin another header of the request. */
+static rf_status read_token(pull *p, rf_error *error) {
+  const char *text = getenv("HF_TOKEN");
+  if (!text) return RAFTER_OK;
+  size_t first = strspn(text, " \t\r\n"), bytes = strlen(text);
+  while (bytes > first && strchr(" \t\r\n", text[bytes - 1])) bytes--;
+  for (size_t i = first; i < bytes; i++)
+    if ((unsigned char)text[i] < ' ' || text[i] == 0x7f)
+      return RF_FAIL(error, RAFTER_INVALID, "set HF_TOKEN to the token alone, which is one word",
+                     "HF_TOKEN has a control character (byte %zu of %zu)", i + 1, strlen(text));
+  p->token = strndup(text + first, bytes - first);
+  return p->token ? RAFTER_OK : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
+}
+
 static rf_status open_hub(const rf_options *o, pull *p, rf_error *error) {
   const char *endpoint = rf_options_text_or(o, "endpoint", getenv("HF_ENDPOINT"));
   if (!endpoint || !*endpoint) endpoint = "https://huggingface.co";
@@ -59,8 +75,9 @@ static rf_status open_hub(const rf_options *o, pull *p, rf_error *error) {
   if (bytes >= sizeof p->endpoint)
     return RF_FAIL(error, RAFTER_INVALID, NULL, "--endpoint is too long (%zu bytes)", bytes);
   snprintf(p->endpoint, sizeof p->endpoint, "%.*s", (int)bytes, endpoint);
+  RF_TRY(read_token(p, error));
   rf_http_settings settings = {.endpoint = p->endpoint,
-                               .token = getenv("HF_TOKEN"),
+                               .token = p->token,
                                .timeout_seconds = rf_options_float(o, "timeout"),
                                .retries = (int)rf_options_int(o, "retries"),
                                .stop = p->sink->stop,
@@ -220,6 +237,7 @@ static rf_status rf_command_pull(const rafter_job *job, const rafter_sink *sink,
   if (p->folder >= 0) close(p->folder);
   rf_hub_listing_free(&p->listing);
   rf_http_close(p->http);
+  free(p->token);
   free(p);
   return status;
 }

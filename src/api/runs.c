@@ -134,12 +134,17 @@ static json_t *last_steps(const char *text, size_t bytes) {
 static void add_left(json_t *row) {
   char path[4400], text[LEFT_BYTES + 1];
   json_t *results = json_object_get(row, "results"), *left;
+  int opened;
   snprintf(path, sizeof path, "%.4000s/metrics.jsonl", rf_json_text_at(row, "folder"));
-  FILE *file = json_is_true(json_object_get(row, "folder_is_there")) && !json_object_get(results, "steps") &&
-                       !strcmp(rf_json_text_at(row, "command"), "train")
-                   ? fopen(path, "re")
-                   : NULL;
-  if (!file) return;
+  if (!json_is_true(json_object_get(row, "folder_is_there")) || json_object_get(results, "steps") ||
+      strcmp(rf_json_text_at(row, "command"), "train") ||
+      rf_file_open(path, NULL, &opened, NULL) != RAFTER_OK)
+    return;
+  FILE *file = fdopen(opened, "r");
+  if (!file) {
+    close(opened);
+    return;
+  }
   long size = fseek(file, 0, SEEK_END) ? 0 : ftell(file), from = size > LEFT_BYTES ? size - LEFT_BYTES : 0;
   size_t bytes = fseek(file, from, SEEK_SET) ? 0 : fread(text, 1, LEFT_BYTES, file);
   fclose(file);

@@ -16,17 +16,30 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+rf_status rf_file_open(const char *path, const char *hint, int *file, rf_error *error) {
+  bool device = !strncmp(path, "/dev/", 5) || !strncmp(path, "/proc/", 6);
+  int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | (device ? 0 : O_NONBLOCK));
+  struct stat info;
+  if (fd < 0) return RF_FAIL(error, RAFTER_FAILED, hint, "cannot open %s (%s)", path, strerror(errno));
+  bool read = fstat(fd, &info) == 0, folder = read && S_ISDIR(info.st_mode);
+  if (read && !folder && (device || S_ISREG(info.st_mode))) {
+    *file = fd;
+    return RAFTER_OK;
+  }
+  close(fd);
+  return folder ? RF_FAIL(error, RAFTER_FAILED, NULL, "cannot read %s (it is a folder)", path)
+                : RF_FAIL(error, RAFTER_FAILED, "give a file; a pipe can be given as /dev/stdin",
+                          "%s is not a regular file", path);
+}
+
 rf_status rf_file_read(const char *path, size_t most, char **text, size_t *bytes, rf_error *error) {
-  int fd = open(path, O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return RF_FAIL(error, RAFTER_FAILED, NULL, "cannot open %s (%s)", path, strerror(errno));
   rf_status status = RAFTER_OK;
   char *buffer = NULL;
   size_t used = 0, size = 0;
-  struct stat info;
-  if (fstat(fd, &info) != 0 || S_ISDIR(info.st_mode)) {
-    status = RF_FAIL(error, RAFTER_FAILED, NULL, "cannot read %s (it is a folder)", path);
-    goto done;
-  }
+  struct stat info = {0};
+  int fd;
+  RF_TRY(rf_file_open(path, NULL, &fd, error));
+  fstat(fd, &info);
   if (S_ISREG(info.st_mode) && (uint64_t)info.st_size > most) {
     status = RF_FAIL(error, RAFTER_FAILED, NULL, "%s is too large (expected at most %zu bytes, got %lld)",
                      path, most, (long long)info.st_size);
@@ -289,7 +302,7 @@ rf_status rf_lock_folder(const char *folder, int *lock, rf_error *error) {
 }
 
 rf_status rf_map_file(const char *path, void **map, size_t *bytes, rf_error *error) {
-  int fd = open(path, O_RDONLY | O_CLOEXEC);
+  int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
   struct stat info = {0};
   if (fd < 0) return RF_FAIL(error, RAFTER_FAILED, NULL, "cannot open %s (%s)", path, strerror(errno));
   if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode) || info.st_size == 0) {

@@ -4,8 +4,14 @@
 
 #include "base/base.h"
 
+/* Opens a file for reading. RAFTER_FAILED: the file does not exist (the error then has the hint
+ * `hint`, which may be NULL), or is not a regular file. To open a FIFO would wait for a writer,
+ * perhaps for ever. Pipes and devices are open to the user by a path in /dev or /proc, such as
+ * /dev/stdin and the shell's <(...). */
+rf_status rf_file_open(const char *path, const char *hint, int *file, rf_error *error);
+
 /* Reads the complete file into malloc'ed memory. Adds a NUL, which *bytes does not count.
- * RAFTER_FAILED: the file does not exist, is a folder, or has more than `most` bytes. */
+ * RAFTER_FAILED: the file does not exist, is not a regular file, or has more than `most` bytes. */
 rf_status rf_file_read(const char *path, size_t most, char **text, size_t *bytes, rf_error *error);
 
 /* Maps a regular file for reading; free it with munmap(). RAFTER_FAILED if the file is empty. */

@@ -5,11 +5,16 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 rf_status rf_json_lines_open(const char *path, const char *hint, rf_json_lines *lines, rf_error *error) {
-  *lines = (rf_json_lines){.path = path, .file = fopen(path, "re")};
-  return lines->file ? RAFTER_OK
-                     : RF_FAIL(error, RAFTER_FAILED, hint, "cannot open %s (%s)", path, strerror(errno));
+  int file;
+  *lines = (rf_json_lines){.path = path};
+  RF_TRY(rf_file_open(path, hint, &file, error));
+  lines->file = fdopen(file, "r");
+  if (lines->file) return RAFTER_OK;
+  close(file);
+  return RF_FAIL(error, RAFTER_FAILED, NULL, "cannot open %s (%s)", path, strerror(errno));
 }
 
 rf_status rf_json_lines_text(rf_json_lines *lines, bool *more, rf_error *error) {

@@ -88,12 +88,13 @@ static rf_status is_present(arrival *a, bool *present, rf_error *error) {
   struct stat info;
   char sum[RF_HASH_TEXT];
   *present = false;
-  int fd = openat(a->folder, a->base, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+  int fd = openat(a->folder, a->base, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) return RAFTER_OK;
   rf_status status = RAFTER_OK;
-  if (fstat(fd, &info) || !S_ISREG(info.st_mode) || info.st_size != a->file->bytes ||
-      a->file->kind == RF_HASH_NONE)
-    goto done;
+  if (fstat(fd, &info) || !S_ISREG(info.st_mode))
+    RF_GO(RF_FAIL(error, RAFTER_FAILED, "remove it, or choose another --out", "%s/%s is not a regular file",
+                  a->place->folder_name, a->file->path));
+  if (info.st_size != a->file->bytes || a->file->kind == RF_HASH_NONE) goto done;
   RF_GO(rf_hash_open(a->file->kind, a->file->bytes, &a->hash, error));
   status = add_what_is_here(a, fd, info.st_size, error);
   rf_hash_end(a->hash, sum);
@@ -108,7 +109,8 @@ done:
 
 /* Writes the record of the partial file: the checksum from the listing and the server's ETag. */
 static void write_mark(const arrival *a) {
-  int fd = openat(a->folder, a->mark, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
+  int fd =
+      openat(a->folder, a->mark, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK, 0666);
   if (fd < 0) return; /* without this record, the next call starts from the beginning */
   dprintf(fd, "%s\n%s\n", a->file->hash, a->body.etag);
   close(fd);
@@ -116,7 +118,7 @@ static void write_mark(const arrival *a) {
 
 static bool read_mark(arrival *a) {
   char text[512] = "";
-  int fd = openat(a->folder, a->mark, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+  int fd = openat(a->folder, a->mark, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) return false;
   ssize_t got = read(fd, text, sizeof text - 1);
   close(fd);
@@ -155,7 +157,7 @@ static rf_status take(void *self, const void *data, size_t bytes, rf_error *erro
 /* Opens and locks the partial file, and finds how many of its bytes are valid. */
 static rf_status open_part(arrival *a, rf_error *error) {
   struct stat info;
-  a->fd = openat(a->folder, a->part, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666);
+  a->fd = openat(a->folder, a->part, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK, 0666);
   if (a->fd < 0 || fstat(a->fd, &info)) return cannot(a, "write", error);
   if (!S_ISREG(info.st_mode)) {
     errno = EEXIST;

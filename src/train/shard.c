@@ -30,7 +30,7 @@ static int64_t starts_at(int64_t token_bytes, int64_t tokens) {
 
 static rf_status open_file(const char *path, rf_shard *shard, int64_t *bytes, rf_error *error) {
   struct stat info;
-  *shard = (rf_shard){.file = open(path, O_RDONLY | O_CLOEXEC)};
+  *shard = (rf_shard){.file = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK)};
   if (strlen(path) >= sizeof shard->path)
     return RF_FAIL(error, RAFTER_INVALID, NULL, "the path is too long (%zu bytes)", strlen(path));
   strcpy(shard->path, path);

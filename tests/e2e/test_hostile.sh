@@ -125,4 +125,24 @@ head = json.dumps({"a\x1b]0;t\x07\u202eb": {"dtype": "F32", "shape": [1], "data_
 open("escapes/model.safetensors", "wb").write(struct.pack("<Q", len(head)) + head + bytes(4))
 PY
 status 0 "$RAFTER" inspect escapes/model.safetensors && says 'a[?]\]0;t[?][?]b' out
+
+# A FIFO, or a device, in the place of a file. To open the FIFO would wait for ever.
+no_file() { refuses 1 "$1 is not a regular file" timeout 20 "${@:2}"; }
+cp -r "$DATA/goldens/$FAMILY" pipes && chmod -R u+w pipes && mkfifo pipe
+for part in config.json model.safetensors; do
+  mv "pipes/$part" kept && mkfifo "pipes/$part" && no_file "$part" "$RAFTER" inspect "pipes/$part"
+  no_file "$part" "$RAFTER" generate pipes --tokens 1
+  rm "pipes/$part" && ln -s /dev/zero "pipes/$part"
+  no_file "$part" "$RAFTER" generate pipes --tokens 1
+  rm "pipes/$part" && mv kept "pipes/$part"
+done
+for name in pipe.gguf pipe.bin; do ln -s pipe $name && no_file $name "$RAFTER" generate $name --tokens 1; done
+for name in pipe.txt pipe.jsonl pipe.shard; do
+  ln -s pipe $name && no_file $name "$RAFTER" train "$TINY" "${QUICK[@]}" --steps 1 --data $name --out piped
+done
+no_file pipe.jsonl "$RAFTER" score good.bin --input pipe.jsonl
+no_file pipe "$RAFTER" plan "$TINY" --config pipe
+# Pipes of the shell are read.
+echo 'abc' | status 0 "$RAFTER" tokenize "$TINY" --input /dev/stdin && says '^97,98,99' out
+status 0 "$RAFTER" score "$TINY" --input <(echo '{"tokens":[1,2,3]}') --json
 finish

@@ -176,6 +176,11 @@ case_token() {
   ! grep -rq secret token out err || fail 'the token is written to a file'
   refuses 1 '401.*restricted' pull hf:org/parts --out token2 && says 'hint: .*HF_TOKEN' &&
     ! grep -q $'\x1b' err || fail 'text of the server moves the cursor'
+  # A line break at the end does not belong to the token. Inside, it would begin a header.
+  HF_TOKEN=$'secret\r\n' status 0 pull hf:org/parts --out token3
+  HF_TOKEN=$'secret\r\nX-Evil: 1' refuses 2 'HF_TOKEN has a control character .byte 7 of 17' \
+    pull hf:org/parts --out token4
+  ! grep -q secret err || fail 'an error prints the token'
   HF_TOKEN=wrong refuses 1 'does not accept the token' pull hf:org/parts --out token2
   faults '{"redirect": "relative"}' && status 0 pull hf:org/parts --out relative && whole relative org/parts
   faults '{"redirect": "loop"}' && refuses 1 'redirects the request \(too often' pull hf:org/parts --out loop
@@ -191,9 +196,12 @@ case_token() {
   faults '{"no_blobs": true}' && refuses 1 'wrong size' pull hf:org/parts --out noblobs2 --max-size 1MB
 }
 
-# Wrong and hostile listings.
+# Wrong and hostile listings, and a FIFO in the place of a file.
 case_hostile() {
   serve
+  mkdir -p piped && mkfifo piped/config.json
+  refuses 1 'piped/config.json is not a regular file' \
+    timeout 20 "$RAFTER" pull hf:org/parts --out piped --endpoint "$ENDPOINT"
   faults '{"lie": {"config.json": {"size": 299}}}' &&
     refuses 1 'config.json.*(wrong size|damaged)' pull hf:org/parts --out lies
   faults '{"lie": {"config.json": {"size": 301}}}' &&
