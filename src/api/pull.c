@@ -52,8 +52,8 @@ static void show_progress(void *self, const rf_hub_file *file, int64_t bytes) {
              (int)left % 60);
 }
 
-/* A token that was read from a file may end with a line break, which does not belong to it. A line break
- * inside the token would begin another header of the request. */
+/* A token that was read from a file may end with a line break, which does not belong to it. A line
+ * break inside the token would begin another header of the request. */
 static rf_status read_token(pull *p, rf_error *error) {
   const char *text = getenv("HF_TOKEN");
   if (!text) return RAFTER_OK;
