@@ -11,6 +11,7 @@ rf_status rf_device_open(const rf_backend *backend, int level, int workers, rf_d
   (*device)->type = backend->device;
   (*device)->level = level;
   (*device)->workers = workers;
+  rf_team_init(&(*device)->team, workers);
   return RAFTER_OK;
 }
 

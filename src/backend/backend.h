@@ -4,6 +4,7 @@
 #ifndef RF_BACKEND_H
 #define RF_BACKEND_H
 
+#include "backend/team.h"
 #include "graph/graph.h"
 #include "machine/machine.h"
 
@@ -60,8 +61,9 @@ typedef struct rf_device_type {
 /* An open device. A backend's own device struct has rf_device as its first field. */
 struct rf_device {
   const rf_device_type *type;
-  int level;   /* instruction-set level of the backend: rf_isa on a CPU */
-  int workers; /* number of workers (CPU: threads) that share an op; the same as in the plan */
+  int level;    /* instruction-set level of the backend: rf_isa on a CPU */
+  int workers;  /* number of workers (CPU: threads) that share an op; the same as in the plan */
+  rf_team team; /* how many of the workers execute the next op, if the host's threads are the workers */
 };
 
 /* Opens the device of `backend`, whose `device` is not NULL. (*device)->type->close closes it. */

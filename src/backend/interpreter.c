@@ -9,6 +9,8 @@ typedef struct interpreter {
   int number;
   rf_call *call;     /* one for each op */
   rf_chosen *chosen; /* one for each op */
+  uint8_t *whole;    /* for each op: 1 if fewer threads than planned could need more workspace */
+  rf_team *team;
   rf_measured *measured;
   rf_watch watch;
   int begin[RF_SECTIONS], end[RF_SECTIONS];
@@ -29,22 +31,26 @@ static void end_op(rf_lanes *lanes, int64_t begin, int64_t end, const rf_run_inp
   if (end >= lanes->lane[0].look_after) rf_lane_look_at(lanes, 0, end);
 }
 
-static rf_status stopped(rf_lanes *lanes, rf_error *error) {
-  if (lanes) lanes->op = RF_NONE;
-  return RF_FAIL(error, RAFTER_INTERRUPTED, NULL, "stopped by a signal");
+/* Counts a call of an op. Returns true if the team's window is full. */
+static bool measure(rf_measured *m, rf_team *team, int64_t begin, int64_t end) {
+  double seconds = 1e-9 * (double)(end - begin);
+  int64_t shortest = m->calls ? (int64_t)(1e9 * m->least) : 0;
+  m->seconds += seconds;
+  if (!m->calls++ || seconds < m->least) m->least = seconds;
+  return rf_team_note(team, end, end - begin, shortest);
 }
 
-static rf_status run(rf_program *program, rf_section section, const rf_run_inputs *inputs, rf_error *error) {
-  interpreter *in = (interpreter *)program;
+static rf_status run_ops(interpreter *in, rf_section section, const rf_run_inputs *inputs, int64_t before,
+                         rf_error *error) {
   rf_lanes *lanes = rf_lanes_on;
   const volatile int *stop = inputs->stop;
-  int64_t before = rf_now_ns();
   for (int i = in->begin[section]; i < in->end[section]; i++) {
     rf_call *call = &in->call[i];
     uint8_t watched = in->watch.op[i];
-    if (rf_flag_is_set(stop)) return stopped(lanes, error);
+    if (rf_flag_is_set(stop)) return RF_FAIL(error, RAFTER_INTERRUPTED, NULL, "stopped by a signal");
     if (call->op->def->probe == RF_PROBE_UPDATE) stop = NULL;
     call->run = inputs;
+    call->threads = in->whole[i] ? in->team->planned : in->team->active;
     if (watched & RF_WATCH_BEFORE) {
       RF_TRY(in->watch.before(in->watch.self, i, error));
       before = rf_now_ns();
@@ -52,22 +58,30 @@ static rf_status run(rf_program *program, rf_section section, const rf_run_input
     int64_t recorded = lanes ? begin_op(lanes, in->number, i, before) : 0;
     rf_kernel_of(&in->chosen[i], inputs->rows)->run(call);
     int64_t after = rf_now_ns();
-    double seconds = 1e-9 * (double)(after - before);
     if (lanes) end_op(lanes, recorded, after, inputs);
-    rf_measured *m = &in->measured[i];
-    m->seconds += seconds;
-    if (!m->calls++ || seconds < m->least) m->least = seconds;
+    if (measure(&in->measured[i], in->team, before, after)) rf_team_judge(in->team, after, rf_team_cpu_ns());
     before = after;
     if (watched & RF_WATCH_AFTER) RF_TRY(in->watch.after(in->watch.self, i, inputs, error));
   }
-  if (lanes) lanes->op = RF_NONE;
   return RAFTER_OK;
+}
+
+static rf_status run(rf_program *program, rf_section section, const rf_run_inputs *inputs, rf_error *error) {
+  interpreter *in = (interpreter *)program;
+  if (in->begin[section] == in->end[section]) return RAFTER_OK;
+  int64_t begin = rf_now_ns();
+  rf_team_enter(in->team, begin, rf_team_cpu_ns());
+  rf_status status = run_ops(in, section, inputs, begin, error);
+  rf_team_leave(in->team, rf_now_ns(), rf_team_cpu_ns());
+  if (rf_lanes_on) rf_lanes_on->op = RF_NONE;
+  return status;
 }
 
 static void release(rf_program *program) {
   interpreter *in = (interpreter *)program;
   free(in->call);
   free(in->chosen);
+  free(in->whole);
   free(in);
 }
 
@@ -75,12 +89,28 @@ static void *address(const rf_program_source *source, unsigned char *base, int t
   return tensor == RF_NONE || source->offset[tensor] < 0 ? NULL : base + source->offset[tensor];
 }
 
+/* True if the workspace of an op is too small for some team that has fewer threads than planned. */
+static bool needs_all(const rf_graph *graph, const rf_op *op, const rf_chosen *chosen, int planned) {
+  const rf_kernel *kernel[] = {chosen->kernel, chosen->few};
+  for (int k = 0; k < 2; k++) {
+    if (!kernel[k]) continue;
+    size_t bytes = rf_kernel_workspace(kernel[k], graph, op, (rf_tiling){planned, chosen->blocks});
+    for (int threads = planned; threads > 1;) {
+      threads = rf_team_fewer(threads);
+      if (rf_kernel_workspace(kernel[k], graph, op, (rf_tiling){threads, chosen->blocks}) > bytes)
+        return true;
+    }
+  }
+  return false;
+}
+
 rf_status rf_interpreter_compile(const rf_program_source *source, unsigned char *base, rf_program **program,
                                  rf_error *error) {
   const rf_graph *graph = source->graph;
   size_t ops = (size_t)graph->op_count + 1;
   interpreter *in = calloc(1, sizeof *in);
-  if (!in || !(in->call = calloc(ops, sizeof *in->call)) || !(in->chosen = calloc(ops, sizeof *in->chosen))) {
+  if (!in || !(in->call = calloc(ops, sizeof *in->call)) || !(in->chosen = calloc(ops, sizeof *in->chosen)) ||
+      !(in->whole = calloc(ops, 1))) {
     if (in) release(&in->program);
     return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while binding the plan");
   }
@@ -88,6 +118,7 @@ rf_status rf_interpreter_compile(const rf_program_source *source, unsigned char 
   in->number = source->number;
   in->measured = source->measured;
   in->watch = source->watch;
+  in->team = &source->memory->device->team;
   for (int s = 0, i = 0; s < RF_SECTIONS; s++) {
     in->begin[s] = i;
     while (i < graph->op_count && graph->op[i].section == (rf_section)s) i++;
@@ -97,7 +128,8 @@ rf_status rf_interpreter_compile(const rf_program_source *source, unsigned char 
     const rf_op *op = &graph->op[i];
     rf_call *call = &in->call[i];
     in->chosen[i] = source->op[i];
-    *call = (rf_call){.graph = graph, .op = op, .threads = source->workers};
+    in->whole[i] = needs_all(graph, op, &source->op[i], source->workers);
+    *call = (rf_call){.graph = graph, .op = op};
     call->blocks = source->op[i].blocks;
     call->inner = source->op[i].inner;
     for (int k = 0; k < op->input_count; k++) call->in[k] = address(source, base, op->input[k]);

@@ -239,9 +239,9 @@ rf_status rf_journal_sum_up(rf_journal *journal, const rf_run *run, const rf_rep
   double delayed = rf_run_delayed();
   if (journal->delayed >= 0 && delayed >= journal->delayed)
     json_object_set_new(report, "others",
-                        json_pack("{sf sf si}", "seconds", rf_now_seconds() - journal->began,
-                                  "delayed_seconds", delayed - journal->delayed, "threads",
-                                  pass[0].plan->options.threads));
+                        json_pack("{sf sf sf si}", "seconds", rf_now_seconds() - journal->began,
+                                  "delayed_seconds", delayed - journal->delayed, "reduced_seconds",
+                                  rf_run_reduced_seconds(run), "threads", pass[0].plan->options.threads));
   /* After a short run, advice gets little time: `rafter report` can compute all of it later. */
   double patience = 0.02 * seconds < 0.05 ? 0.05 : 0.02 * seconds < 2 ? 0.02 * seconds : 2;
   json_object_set_new(report, "advice", rf_advise_changes(journal->commands, entry, patience));

@@ -114,6 +114,7 @@ static rf_status resolve_backend(const rf_options *options, const rf_machine *ma
   }
   RF_TRY(rf_isa_resolve(rf_options_text_or(options, "cpu", "auto"), &plan->isa, error));
   plan->threads = (int)rf_options_int_or(options, "threads", omp_get_num_procs());
+  plan->threads_fixed = rf_options_given(options, "threads");
   plan->backend = rf_backend_find(rf_options_text_or(options, "backend", "auto"));
   return plan->backend ? RAFTER_OK
                        : RF_FAIL(error, RAFTER_INVALID, "choose auto, reference, cpu or null",
@@ -372,7 +373,8 @@ const rf_option RF_MODEL_OPTIONS[] = {
         "machine file"),
     RF_CHOICE("backend", "auto|reference|cpu|null", "auto", "Machine",
               "kernels to run; null executes the plan but computes nothing"),
-    RF_NUMBER("threads", INT, NULL, 1, 1024, NULL, "Machine", "threads to use; unset: one for each core"),
+    RF_NUMBER("threads", INT, NULL, 1, 1024, NULL, "Machine",
+              "threads to use; unset: one for each core, and fewer while others use the cores"),
     RF_CHOICE("cpu", "auto|base|avx2|avx512|avx512bf16|amx", "auto", "Machine",
               "highest instruction set to use; results are bit-identical with every set except amx, which "
               "rounds bf16 products differently"),

@@ -57,6 +57,9 @@ typedef struct rf_plan_options {
   const rf_backend *backend;
   rf_isa isa;
   int threads; /* changes workspaces, but not results */
+  /* true: every op runs with all threads. false: a run may use fewer while other programs use the
+   * cores (backend/team.h). */
+  bool threads_fixed;
   const rf_machine *machine;
   rf_collectives collectives;
   rf_program_options program; /* JAX program to plan; all zero: rafter's own program */

@@ -305,6 +305,17 @@ static void note_plan(const rf_diagnosis *d, json_t *notes) {
                        rf_text_seconds(rf_json_number_at(json_object_get(d->plan, "time"), "seconds"), b)));
 }
 
+/* Says that the run used fewer threads than planned while other programs used the cores. */
+static void note_reduced(const rf_diagnosis *d, json_t *notes) {
+  const json_t *others = json_object_get(json_object_get(d->entry, "measured"), "others");
+  double seconds = rf_json_number_at(others, "seconds"),
+         part = seconds > 0 ? rf_json_number_at(others, "reduced_seconds") / seconds : 0;
+  if (part <= RF_WORTH) return;
+  append(notes, join("other programs used the cores, so for %.0f %% of the time fewer than %.0f threads ran; "
+                     "--threads %.0f keeps all of them",
+                     100 * part, rf_json_number_at(others, "threads"), rf_json_number_at(others, "threads")));
+}
+
 void rf_words_notes(const rf_diagnosis *d, json_t *notes) {
   if (d->most < 0) return;
   const rf_diagnosed_pass *pass = &d->pass[d->most];
@@ -322,6 +333,7 @@ void rf_words_notes(const rf_diagnosis *d, json_t *notes) {
                        "time; mean times include them",
                        d->outliers.count, d->outliers.steps, RF_OUTLIER,
                        rf_text_seconds(d->outliers.median, a), 100 * d->outliers.part));
+  note_reduced(d, notes);
   if (d->others <= RF_WORTH || d->taken) return;
   char *note =
       join("other programs used the cores: threads waited for a core for at least %.0f %% of the time",

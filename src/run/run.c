@@ -334,6 +334,9 @@ static rf_status open_memory(rf_run *run, const rf_plan *plan, rf_error *error) 
   int64_t bytes = run->arena_bytes + (run->watched ? SLACK_BYTES : 0);
   RF_TRY(rf_device_open(plan->options.backend, (int)plan->options.isa, plan->options.threads, &run->device,
                         error));
+  /* A change of the number of threads allocates memory, which rf_guard_begin forbids. */
+  bool fixed = plan->options.threads_fixed || rf_guard_built();
+  run->device->team.rule = run->debug.vary_threads ? RF_TEAM_VARIES : fixed ? RF_TEAM_FIXED : RF_TEAM_ADAPTS;
   RF_TRY(run->device->type->allocate(run->device, bytes, &run->memory, error));
   if (!run->watched) return reserve(run, plan, error);
   RF_TRY(rf_memory_fill(run->memory, 0, UNTOUCHED, bytes, error));
@@ -382,6 +385,7 @@ rf_status rf_run_open(const rf_plan *const *plans, int count, rf_run_debug debug
     return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while opening a run");
   }
   run->count = count;
+  run->debug = debug;
   run->watched = debug.poison;
   for (int i = 0; i < count; i++) {
     char mesh[160];
@@ -505,6 +509,10 @@ rf_status rf_run_all(rf_run *run, int plan, const rf_run_inputs *inputs, rf_erro
   RF_TRY(rf_run_push(run, plan, error));
   for (int s = 0; s < RF_SECTIONS; s++) RF_TRY(rf_run_section(run, plan, (rf_section)s, inputs, error));
   return rf_run_pull(run, plan, error);
+}
+
+double rf_run_reduced_seconds(const rf_run *run) {
+  return run->device ? 1e-9 * (double)run->device->team.reduced : 0;
 }
 
 int64_t rf_run_others(const rf_run *run, int first, int count) {

@@ -17,7 +17,8 @@ typedef struct rf_run rf_run;
 typedef struct rf_run_debug {
   /* true: fills new outputs, workspaces, dead ranges with NaN; checks guard bytes after each op. */
   bool poison;
-  bool find_nan; /* true: checks every float output after every op. The error names the op. */
+  bool find_nan;     /* true: checks every float output after every op. The error names the op. */
+  bool vary_threads; /* true: the number of threads changes after each op, up to the plan's */
 } rf_run_debug;
 
 /* Allocates one arena for several plans of the same backend: rf_plan_joint_bytes bytes. All plans
@@ -89,6 +90,8 @@ rf_status rf_run_outside(const rf_run *run, rf_outside *outside, rf_error *error
 
 /* Seconds that all threads of this process waited for a core; negative: unknown. */
 double rf_run_delayed(void);
+/* Seconds in which ops ran with fewer threads than planned, while other programs used the cores. */
+double rf_run_reduced_seconds(const rf_run *run);
 
 /* In builds with RF_DEBUG_GUARD, any malloc, free, mmap or munmap of this process between begin and
  * end is fatal. The message names `phase`. Other builds do nothing. Guards cannot be nested. */

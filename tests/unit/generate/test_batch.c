@@ -371,6 +371,7 @@ static void answers_depend_on_nothing_else(void **state) {
         s.plan.build.kv_page = pages[batch - 1];
         s.plan.build.sequences = batch % 2 ? batch : batch + 1;
         s.plan.threads = batch % 3 ? 1 : 2;
+        s.debug.vary_threads = batch % 3 == 0;
         s.debug.poison = batch == 3 || batch == 8;
         s.plan.guard_bytes = s.debug.poison ? 256 : 0;
         s.no_sharing = batch == 5;

@@ -105,7 +105,7 @@ static rf_status measure(const char *path, rf_weights_as as, const char *fault, 
   int64_t before = status_bytes("VmRSS:");
   if (before < 0 || !forget_peak()) return RF_FAIL(error, RAFTER_FAILED, NULL, "/proc/self cannot be asked");
   if (plant(fault, file)) return RF_FAIL(error, RAFTER_FAILED, NULL, "the fault is not there");
-  RF_TRY(rf_run_open((const rf_plan *const *)plans, 2, (rf_run_debug){false, false}, &run, error));
+  RF_TRY(rf_run_open((const rf_plan *const *)plans, 2, (rf_run_debug){0}, &run, error));
   RF_TRY(rf_fill_weights(run, 0, plans[0], where, 3, (rf_progress){0}, error));
   *grown = status_bytes("VmHWM:") - before;
   *arena = rf_run_arena_bytes(run);

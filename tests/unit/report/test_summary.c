@@ -111,6 +111,24 @@ static void the_planted_bound_is_named(void **state) {
   json_decref(entry);
 }
 
+/* A run that used fewer threads because of other programs says so, and how to keep all threads. */
+static void fewer_threads_are_named(void **state) {
+  (void)state;
+  json_t *entry = entry_of("a", OPS, COUNT, 2, 1.0, 1e6);
+  for (int most = 0; most < 2; most++) {
+    json_object_set_new(json_object_get(entry, "measured"), "others",
+                        json_pack("{sf sf sf si}", "seconds", 2.0, "delayed_seconds", 0.0, "reduced_seconds",
+                                  most ? 1.6 : 0.02, "threads", 2));
+    json_t *summary = rf_report_summary(entry);
+    char *notes = json_dumps(json_object_get(summary, "notes"), 0);
+    assert_int_equal(
+        strstr(notes, "for 80 % of the time fewer than 2 threads ran; --threads 2 keeps") != NULL, most);
+    free(notes);
+    json_decref(summary);
+  }
+  json_decref(entry);
+}
+
 /* If threads had no core for most of the time, other programs are named. Below that, there is a
  * note. */
 static void others_are_named(void **state) {
@@ -441,6 +459,7 @@ int main(void) {
       cmocka_unit_test(layers_are_told_apart),
       cmocka_unit_test(the_planted_bound_is_named),
       cmocka_unit_test(others_are_named),
+      cmocka_unit_test(fewer_threads_are_named),
       cmocka_unit_test(a_step_is_told_of_and_its_bound),
       cmocka_unit_test(the_text_is_short),
       cmocka_unit_test(a_plan_alone_has_a_summary),

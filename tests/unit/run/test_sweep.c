@@ -180,6 +180,8 @@ static void planned_is_allocated(void **unused) {
       fail_msg("configuration %d reads bytes it never wrote", number);
     if (plain != two_steps(guarded, (rf_run_debug){.poison = true}, true))
       fail_msg("configuration %d depends on its layout", number);
+    if (plain != two_steps(guarded, (rf_run_debug){.poison = true, .vary_threads = true}, true))
+      fail_msg("configuration %d depends on the number of threads of an op", number);
     rf_plan_free(plan);
     rf_plan_free(null_plan);
     rf_plan_free(guarded);
