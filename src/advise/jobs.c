@@ -1,6 +1,6 @@
 /* jobs.c - plans each job of `rafter plan --job`. Also simulates serving, rollouts and RL. */
 #define _GNU_SOURCE
-#include "advise/planned.h"
+#include "advise/fit_batch.h"
 
 #include "generate/score.h"
 #include "generate/simulate.h"
@@ -432,7 +432,7 @@ static rl_bytes count_rl(const rf_plan *const list[3]) {
 static json_t *rl_memory(rafter_plan *p, const phase *list, json_t *phases) {
   const rl_bytes bytes = count_rl((const rf_plan *const[]){list[0].plan, list[1].plan, list[2].plan});
   json_t *by_class = json_object();
-  for (int i = 0; i < 3; i++)
+  for (int i = 0; i < 3 && phases; i++)
     json_object_set_new(json_array_get(phases, (size_t)i), "peak_bytes",
                         json_integer((json_int_t)bytes.phase[i]));
   for (int c = 0; c < RF_CLASSES; c++)
@@ -498,6 +498,7 @@ static rf_status plan_rollout(rl_step *s, const rf_plan_options *policy, rf_erro
   rf_infer_settings g = generate_settings(s->roll);
   RF_TRY(rf_generate_plans(&g, &s->prefill, &s->decode, error));
   memset(&s->served, 0, sizeof s->served);
+  if (s->p->sized) return RAFTER_OK;
   to->budget_bytes = INT64_MAX; /* the memory of all phases is checked later */
   rf_status status = roll_out(s->roll, s->decode, s->o, &s->l, &s->served, &s->prompts, error);
   to->budget_bytes = before.budget_bytes;
@@ -517,14 +518,18 @@ static rf_status plan_reference(rl_step *s, int64_t microbatch, rf_error *error)
   return rf_score_plan(&score, &s->reference, error);
 }
 
+static void list_phases(const rl_step *s, const rf_plan *policy, phase list[3]) {
+  list[0] = (phase){.name = "rollout", .plan = s->prefill};
+  list[1] = (phase){.name = "reference", .plan = s->reference};
+  list[2] = (phase){.name = "policy", .plan = policy};
+}
+
 static void time_phases(const rl_step *s, const rf_plan *policy, phase list[3]) {
   double sequences = (double)s->prompts * s->l.samples, micro = (double)policy->options.build.microbatch,
          of_plan = micro * policy->options.build.accumulate;
   int64_t copies = rf_generate_copies(s->decode), each = (s->prompts + copies - 1) / copies;
   const rf_plan_totals reference = rf_plan_totals_of(s->reference), step = rf_plan_totals_of(policy);
-  list[0] = (phase){.name = "rollout", .plan = s->prefill};
-  list[1] = (phase){.name = "reference", .plan = s->reference};
-  list[2] = (phase){.name = "policy", .plan = policy};
+  list_phases(s, policy, list);
   /* Some copies may have fewer prompts than the simulated one, which changes their work only. */
   rf_plan_totals_add(&list[0].totals, &s->served.total, (double)s->prompts / (double)(each * copies));
   list[0].totals.time = s->served.total.time;
@@ -579,6 +584,11 @@ static rf_status make_rl(rafter_plan *p, const rf_options *o, rf_error *error) {
   RF_GO(plan_reference(&s, p->plan ? p->plan->options.build.microbatch : p->settings.plan.build.microbatch,
                        error));
   if (!p->plan) RF_GO(plan_policy(&s, error));
+  list_phases(&s, p->plan, list);
+  if (p->sized) {
+    json_object_set_new(p->extra, "memory", rl_memory(p, list, NULL));
+    goto done;
+  }
   say_copies(p, s.decode);
   time_phases(&s, p->plan, list);
   double sequences = (double)s.prompts * s.l.samples, seconds = seconds_of(list);
@@ -657,9 +667,7 @@ static rf_status check_effect(const rf_options *o, const char *job, rf_error *er
       {{"samples", "prompt-tokens", "max-tokens", "shared-prefix", "requests"},
        "rollout serve rl",
        "only --job rollout, serve and rl answer prompts"},
-      {{"fit"},
-       "train rl",
-       "--fit searches training steps only; --sweep batch=1..256 shows the limits of other jobs"},
+      {{"latency"}, "generate prefill score rollout serve", "--latency limits the steps of other jobs"},
       {{"remat"}, "train rl", "only training steps have a backward pass"},
       {{"kv-dtype"}, "generate prefill rollout serve rl", "only jobs that generate have a KV cache"},
       {{"sequences"},
@@ -688,6 +696,15 @@ static void say_defaults(rafter_plan *p) {
              (long long)b->seq, (long long)s->model.max_seq);
     json_array_append_new(p->assumptions, json_string(line));
   }
+  if (s->plan.margin_bytes > 0) {
+    char a[32];
+    snprintf(
+        line, sizeof line,
+        "--fit leaves %.3g %% of the memory free (%s; --margin): the plan's memory is that of rafter's own "
+        "program, and another program on %.60s may need more",
+        100 * s->margin, rf_text_bytes((double)s->plan.margin_bytes, a), s->machine.name);
+    json_array_append_new(p->assumptions, json_string(line));
+  }
   if (s->dtype_default && !s->fit) {
     snprintf(line, sizeof line, "the dtype is %s (default of --dtype on %.60s)", rf_dtype_name(b->dtype),
              s->machine.name);
@@ -695,13 +712,63 @@ static void say_defaults(rafter_plan *p) {
   }
 }
 
+const char *rf_plan_settings_of(const char *job) {
+  for (size_t i = 0; i < sizeof JOBS / sizeof *JOBS; i++)
+    if (!strcmp(JOBS[i].name, job)) return JOBS[i].settings;
+  return "train";
+}
+
+/* --fit of a training step: finds the largest batch with the settings that the search chose. */
+static rf_status fit_step(rafter_plan *p, const rf_options *o, rf_error *error) {
+  rf_options *chosen = NULL;
+  int64_t step = 0;
+  rf_status status = rf_fit_batch_chosen(o, p, &chosen, &step, error);
+  if (status == RAFTER_OK) status = rf_fit_batch_hold_room(chosen, &p->settings, error);
+  if (status == RAFTER_OK && step > 0) status = rf_fit_batch(chosen, p->job, step, &p->largest, error);
+  if (p->largest) json_object_set_new(p->largest, "remat", json_string(rf_options_text(chosen, "remat")));
+  rf_options_free(chosen);
+  return status;
+}
+
+/* --fit of the other jobs. If --batch is not given, plans the largest batch that fits. */
+static rf_status fit_answers(rafter_plan *p, const rf_options *o, job_function make, rf_error *error) {
+  rf_settings *s = &p->settings;
+  const int64_t step = rf_fit_batch_step(s), room = rf_plan_room(&s->plan);
+  rf_options *chosen = rf_options_copy(o);
+  char text[32];
+  rf_status status = RAFTER_OK;
+  RF_GO(rf_fit_batch_hold_room(chosen, s, error));
+  if (!p->sized) RF_GO(rf_fit_batch(chosen, p->job, step, &p->largest, error));
+  s->plan.budget_bytes = room;
+  if (!rf_options_given(o, "batch")) {
+    int64_t batch = json_integer_value(json_object_get(p->largest, "batch"));
+    snprintf(text, sizeof text, "%lld", (long long)(batch > 0 ? batch : step));
+    RF_GO(rf_options_set(chosen, "batch", text, error));
+    RF_GO(rf_settings_resolve(chosen, rf_plan_settings_of(p->job), s, error));
+  }
+  RF_GO(make(p, chosen, error));
+done:
+  rf_options_free(chosen);
+  return status;
+}
+
+/* Rows of tables have no list of changes, which takes longer than the plan. */
+static bool plans_several(const rf_options *o) {
+  return rf_options_given(o, "sweep") || rf_options_given(o, "compare");
+}
+
 rf_status rf_plan_job(rafter_plan *plan, const rf_options *options, const char *job, rf_error *error) {
   for (size_t i = 0; i < sizeof JOBS / sizeof *JOBS; i++) {
     if (strcmp(JOBS[i].name, job)) continue;
+    const bool learns = !strcmp(JOBS[i].settings, "train");
+    const job_function make = plan->sized ? JOBS[i].size : JOBS[i].make;
     plan->job = JOBS[i].name;
     RF_TRY(check_effect(options, job, error));
     RF_TRY(rf_settings_resolve(options, JOBS[i].settings, &plan->settings, error));
-    RF_TRY((plan->sized ? JOBS[i].size : JOBS[i].make)(plan, options, error));
+    if (plan->settings.fit && !learns) RF_TRY(fit_answers(plan, options, make, error));
+    else RF_TRY(make(plan, options, error));
+    if (plan->settings.fit && learns && !plan->sized && !plans_several(options))
+      RF_TRY(fit_step(plan, options, error));
     say_defaults(plan);
     return RAFTER_OK;
   }

@@ -56,6 +56,7 @@ void rafter_plan_free(rafter_plan *plan) {
   rf_plan_free(plan->plan);
   rf_plan_free(plan->prefill);
   json_decref(plan->object);
+  json_decref(plan->largest);
   json_decref(plan->extra);
   json_decref(plan->assumptions);
   if (plan->extra_text) fclose(plan->extra_text);
@@ -76,6 +77,7 @@ static rf_report_plan report_of(const rafter_plan *p) {
                           .advice_count = p->advice_count,
                           .memory = json_object_get(p->extra, "memory"),
                           .found = p->found.tried ? &p->found : NULL,
+                          .largest = p->largest,
                           .tokens = p->tokens,
                           .budget_seconds = p->budget_seconds,
                           .tensors = p->tensors,

@@ -6,6 +6,7 @@
 #include <jansson.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "base/json.h"
 #include "base/options.h"
@@ -20,6 +21,7 @@ struct rafter_plan {
   bool advises;           /* true if rf_plan_give_advice will be called */
   rf_advice_ahead *ahead; /* advice that another thread computes while the plan is made */
   rf_fit_found found;     /* result of --fit */
+  json_t *largest;        /* --fit: the largest batch and its limit; NULL: unknown */
   double tokens, budget_seconds;
   bool tensors, ops;
   bool sized, advisable; /* sized: compute only sizes. advisable: advice is possible. */
@@ -56,6 +58,9 @@ rafter_plan *rf_planned_new(void);
 /* jobs.c: resolves the settings of a job ("train", "serve", ...), plans the job, and fills `extra`.
  * If `plan->sized` is true, makes no simulation and no advice. */
 rf_status rf_plan_job(rafter_plan *plan, const rf_options *options, const char *job, rf_error *error);
+/* The kind of settings of a job, for rf_settings_resolve: "train", "generate" or "score". */
+const char *rf_plan_settings_of(const char *job);
+static inline bool rf_plan_learns(const char *job) { return !strcmp(rf_plan_settings_of(job), "train"); }
 /* The options of all simulated jobs. */
 extern const rf_option RF_SERVING_OPTIONS[];
 

@@ -80,7 +80,9 @@ static rf_status apply_row(rf_options *o, const published *row, rf_error *error)
       RF_TRY(rf_options_set(o, stated[i].option, text, error));
   }
   if (typed) return RAFTER_OK;
-  json_t *fit = json_pack("{sb}", "fit", 1); /* --fit without a value: the machine's memory is the limit */
+  /* --fit without a value: the machine's memory is the limit. The published run used all of it. */
+  json_t *fit = json_pack("{sb}", "fit", 1);
+  if (!rf_options_given(o, "margin")) json_object_set_new(fit, "margin", json_real(0));
   rf_status status = rf_options_read_json(o, fit, "--compare", error);
   json_decref(fit);
   return status;

@@ -302,7 +302,7 @@ static bool bf16_may_help(const remedy *r) {
   return !takes_more || r->plan->plan->persistent_bytes <= room_of(r);
 }
 
-static bool learns(const remedy *r) { return !strcmp(r->plan->job, "train") || !strcmp(r->plan->job, "rl"); }
+static bool learns(const remedy *r) { return rf_plan_learns(r->plan->job); }
 
 /* Queues the attempts that find() will need if nothing else fits. */
 static void try_ahead(remedy *r) {

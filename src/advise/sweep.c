@@ -22,7 +22,8 @@ static void row_of(rf_sweep_row *row, const json_t *plan) {
   row->chips = rf_json_at(plan, "machine", "chips");
   row->waits = row->seconds > 0 ? rf_json_at(plan, "time", "network_seconds") / row->seconds : 0;
   row->fits = rf_json_fits(plan);
-  row->room = rf_json_at(plan, "memory", "capacity_bytes") - rf_json_at(plan, "memory", "reserve_bytes");
+  row->room = rf_json_at(plan, "memory", "capacity_bytes") - rf_json_at(plan, "memory", "reserve_bytes") -
+              rf_json_at(plan, "memory", "margin_bytes");
 }
 
 /* The factor by which bytes or seconds should grow from row i - 1 to i, by the earlier trend. */
@@ -220,8 +221,10 @@ static void say_serving(const rafter_sink *sink, const json_t *plan) {
   rf_say(sink, "%-8s  ", json_is_true(json_object_get(best, "saturated")) ? "no" : "yes");
 }
 
-static void say_head(const rafter_sink *sink, const char *name, bool serves) {
-  rf_say(sink, "%-24s %12s %12s %14s  %-3s  ", name, "memory", serves ? "decode step" : "time",
+static void say_head(const rafter_sink *sink, const char *name, bool serves, bool fit) {
+  rf_say(sink, "%-24s ", name);
+  if (fit) rf_say(sink, "%8s ", "batch");
+  rf_say(sink, "%12s %12s %14s  %-3s  ", "memory", serves ? "decode step" : "time",
          serves ? "decoded/s" : "tokens/s", "fits");
   if (serves)
     rf_say(sink, "%10s %10s %10s %10s  %9s  %s  ", "first p50", "first p99", "token p50", "token p99",
@@ -236,8 +239,11 @@ static void say_row(const rafter_sink *sink, const rf_sweep_row *row, const json
     rf_say(sink, "%-24s %12s %12s %14s  no   %s\n", row->value, "-", "-", "-", refused->message);
     return;
   }
-  rf_say(sink, "%-24s %12s %12s %14s  %-3s  ", row->value, rf_text_bytes(row->bytes, a),
-         rf_text_seconds(row->seconds, b), rf_text_count(row->rate, c), row->fits ? "yes" : "no");
+  const json_t *batch = json_object_get(json_object_get(plan, "largest_batch"), "batch");
+  rf_say(sink, "%-24s ", row->value);
+  if (batch) rf_say(sink, "%8lld ", (long long)json_integer_value(batch));
+  rf_say(sink, "%12s %12s %14s  %-3s  ", rf_text_bytes(row->bytes, a), rf_text_seconds(row->seconds, b),
+         rf_text_count(row->rate, c), row->fits ? "yes" : "no");
   say_serving(sink, plan);
   rf_say(sink, "%s\n", row->bound);
 }
@@ -271,7 +277,8 @@ rf_status rf_plan_sweep(const rf_options *o, const rafter_sink *sink, rf_error *
   int64_t batch = 0;
   if (!row) RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while sweeping"));
   RF_GO(common_batch(o, name, values, count, &batch, error));
-  say_head(sink, name, !strcmp(rf_options_text(o, "job"), "serve"));
+  const char *job = rf_options_text(o, "job");
+  say_head(sink, name, !strcmp(job, "serve"), rf_options_given(o, "fit") && !rf_plan_learns(job));
   for (int i = 0; i < count; i++) {
     row[i].value = values[i];
     row[i].x = number_of(values[i]);

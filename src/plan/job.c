@@ -327,6 +327,28 @@ static rf_status resolve_where(const rf_options *options, rf_settings *s, rf_err
   return resolve_backend(options, &s->machine, &s->plan, error);
 }
 
+/* Resolves --fit and --margin, which limit the memory of a search. rafter runs on CPUs only, so a
+ * plan for another machine is for another program. BYTES of --fit are the user's own limit. */
+static rf_status resolve_budget(const rf_options *options, rf_settings *s, rf_error *error) {
+  rf_plan_options *plan = &s->plan;
+  const bool limit = given(options, "fit") && !rf_options_bare(options, "fit");
+  s->fit = given(options, "fit");
+  if (given(options, "margin") && !s->fit)
+    return RF_FAIL(error, RAFTER_INVALID, "add --fit, or leave --margin out",
+                   "--margin needs --fit, whose search it limits");
+  if (given(options, "latency") && !s->fit)
+    return RF_FAIL(error, RAFTER_INVALID, "add --fit, or leave --latency out",
+                   "--latency needs --fit, whose search it limits");
+  plan->budget_bytes = limit ? rf_options_int(options, "fit") : 0;
+  s->margin =
+      rf_options_float_or(options, "margin", limit || s->machine.kind == RF_MACHINE_CPU ? 0 : RF_PLAN_MARGIN);
+  if (!s->fit || !(s->margin > 0)) return RAFTER_OK;
+  const int64_t room = rf_plan_room(plan);
+  plan->margin_bytes = (int64_t)(s->margin * (double)room);
+  plan->budget_bytes = room - plan->margin_bytes;
+  return RAFTER_OK;
+}
+
 rf_status rf_settings_resolve(const rf_options *options, const char *job, rf_settings *s, rf_error *error) {
   memset(s, 0, sizeof *s);
   rf_plan_options *plan = &s->plan;
@@ -353,10 +375,9 @@ rf_status rf_settings_resolve(const rf_options *options, const char *job, rf_set
   RF_TRY(resolve_program(options, job, plan, error));
   plan->collectives = (rf_collectives)choice_or(options, "collectives", RF_COLLECTIVES_CORE);
   RF_TRY(rf_remat_parse(rf_options_text_or(options, "remat", "none"), &plan->remat, error));
-  s->fit = given(options, "fit");
   s->seq_default = plans(options) && !given(options, "seq");
   s->dtype_default = plans(options) && !given(options, "dtype");
-  plan->budget_bytes = s->fit && !rf_options_bare(options, "fit") ? rf_options_int(options, "fit") : 0;
+  RF_TRY(resolve_budget(options, s, error));
   s->vary = (rf_fit_vary){.remat = !given(options, "remat"),
                           .mesh = train && s->machine.chips > 1 && !given(options, "mesh"),
                           .microbatch = !given(options, "microbatch") && !given(options, "accumulate"),
@@ -475,8 +496,21 @@ const rf_option RF_LAYOUT_OPTIONS[] = {
               "dtype of products in linear layers and experts; attention and the head keep --dtype; unset: "
               "--dtype"),
     {"fit", RF_OPTION_SIZE, "BYTES", 1 << 20, 0x1p60, NULL, NULL, "Search and compare",
-     "search for the fastest settings that fit in BYTES; without a value: in the machine's memory", true,
-     false},
+     "find the largest batch and the fastest settings that fit in BYTES; without a value: in the machine's "
+     "memory\nPrints what limits the batch, and which changes raise it. Training keeps --batch and searches "
+     "recomputation, microbatch, dtype and mesh. For other jobs, the plan has the largest batch, unless "
+     "--batch "
+     "is given.",
+     true, false},
+    RF_NUMBER(
+        "margin", FLOAT, "FRACTION", 0, 0.9, NULL, "Search and compare",
+        "fraction of the memory that --fit leaves free; unset: 0.1 on machines where rafter cannot run, "
+        "otherwise 0\nThe memory of another program differs from the plan's. --fit BYTES has no margin "
+        "unless this is given."),
+    RF_NUMBER(
+        "latency", DURATION, NULL, 1e-6, 1e6, NULL, "Search and compare",
+        "longest time of a step that --fit accepts: of one token of every answer, or of one pass (prefill, "
+        "score)"),
     RF_CHOICE("program", "rafter|jax-scan|jax-unrolled", "rafter", "Job",
               "program to plan: rafter's own, or a JAX program of the same model"),
     RF_CHOICE("returns", "loss|hidden|logits|top|top-by-chunk", "loss", "Job",

@@ -6,6 +6,9 @@
 #include "plan/plan.h"
 #include "model/weights.h"
 
+/* Fraction of the memory that --fit leaves free on machines that can only be planned: another
+ * program's memory differs from the plan's. vLLM leaves the same fraction by default. */
+#define RF_PLAN_MARGIN 0.1
 enum { RF_PLAN_SEQ = 4096 }; /* default length of `rafter plan`, if the model takes longer ones */
 
 typedef struct rf_settings {
@@ -17,6 +20,7 @@ typedef struct rf_settings {
   rf_plan_options plan;
   rf_fit_vary vary; /* settings that the user left to --fit */
   bool fit;
+  double margin;                   /* fraction of the memory that --fit leaves free */
   bool seq_default, dtype_default; /* `rafter plan` chose --seq or --dtype */
 } rf_settings;
 

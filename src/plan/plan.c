@@ -57,7 +57,7 @@ rf_plan *rf_plan_of_graph(rf_graph *graph, const rf_plan_options *options, rf_pl
   rf_plan_choose(plan, depth);
   rf_plan_lifetimes(plan);
   if (depth < RF_PLAN_PRICES) {
-    plan->arena_bytes = plan->live_bytes = rf_plan_live_bytes(plan, &plan->peak_op, NULL);
+    plan->arena_bytes = plan->live_bytes = rf_plan_live_bytes(plan, &plan->peak_op, plan->by_class);
     if (depth == RF_PLAN_SIZE && plan->live_bytes <= rf_plan_room(options)) rf_plan_layout(plan);
     return plan;
   }

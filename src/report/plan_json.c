@@ -79,14 +79,14 @@ static json_t *memory_json(const rf_plan *plan, const rf_plan *largest) {
   json_t *by_class = json_object();
   for (int c = 0; c < RF_CLASSES; c++)
     json_object_set_new(by_class, rf_class_name((rf_class)c), json_integer((json_int_t)largest->by_class[c]));
-  return json_pack("{sI sI sI sI sI sb sI ss so so sI so}", "capacity_bytes", (json_int_t)capacity,
-                   "reserve_bytes", (json_int_t)reserve, "peak_bytes", (json_int_t)largest->arena_bytes,
-                   "persistent_bytes", (json_int_t)largest->persistent_bytes, "live_bytes",
-                   (json_int_t)largest->live_bytes, "fits", rf_plan_fits(plan) && rf_plan_fits(largest),
-                   "headroom_bytes", (json_int_t)(room - (double)largest->arena_bytes), "peak_op",
-                   rf_plan_peak(largest), "by_class", by_class, "largest", rf_report_largest_json(largest),
-                   "host_bytes", (json_int_t)host_bytes, "host_capacity_bytes",
-                   host > 0 ? json_integer((json_int_t)host) : json_null());
+  return json_pack(
+      "{sI sI sI sI sI sI sb sI ss so so sI so}", "capacity_bytes", (json_int_t)capacity, "reserve_bytes",
+      (json_int_t)reserve, "margin_bytes", (json_int_t)plan->options.margin_bytes, "peak_bytes",
+      (json_int_t)largest->arena_bytes, "persistent_bytes", (json_int_t)largest->persistent_bytes,
+      "live_bytes", (json_int_t)largest->live_bytes, "fits", rf_plan_fits(plan) && rf_plan_fits(largest),
+      "headroom_bytes", (json_int_t)(room - (double)largest->arena_bytes), "peak_op", rf_plan_peak(largest),
+      "by_class", by_class, "largest", rf_report_largest_json(largest), "host_bytes", (json_int_t)host_bytes,
+      "host_capacity_bytes", host > 0 ? json_integer((json_int_t)host) : json_null());
 }
 
 /* Memory of a JAX program, as XLA's memory analysis reports it, and `temp` at its peak. */
@@ -393,6 +393,17 @@ static json_t *frontier_json(const rf_report_plan *report) {
   return list;
 }
 
+/* --fit of a job without a search over settings has no frontier. */
+static void put_largest_batch(json_t *json, const rf_report_plan *report) {
+  json_object_set(json, "largest_batch", (json_t *)report->largest);
+  if (report->found) return;
+  json_object_set_new(json, "frontier", json_array());
+  json_object_set_new(json, "search",
+                      json_pack("{sO sO sb}", "tried", json_object_get(report->largest, "tried"),
+                                "room_bytes", json_object_get(report->largest, "room_bytes"), "fits",
+                                json_integer_value(json_object_get(report->largest, "batch")) > 0));
+}
+
 json_t *rf_report_plan_json(const rf_report_plan *report) {
   const rf_plan *plan = report->plan, *largest = rf_plan_larger(plan, report->prefill);
   const rf_plan_totals total = rf_report_totals(report);
@@ -428,6 +439,7 @@ json_t *rf_report_plan_json(const rf_report_plan *report) {
                         json_pack("{si sI sb}", "tried", report->found->tried, "room_bytes",
                                   (json_int_t)rf_plan_room(&plan->options), "fits", report->found->fits));
   }
+  if (json && report->largest) put_largest_batch(json, report);
   if (json && report->budget_seconds > 0) json_object_set_new(json, "budget", budget_json(report));
   if (json && report->prefill) json_object_set_new(json, "serving", serving_json(report));
   if (json && report->tensors) json_object_set_new(json, "tensors", tensors_json(plan));

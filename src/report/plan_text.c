@@ -308,6 +308,49 @@ static void put_batch(FILE *out, const rf_report_plan *report) {
   fputc('\n', out);
 }
 
+/* --fit: the answer to "how large may the batch be?", and the margin of the search. */
+static void put_largest_batch(FILE *out, const rf_report_plan *report) {
+  const json_t *l = report->largest;
+  const rf_plan_options *o = &report->plan->options;
+  char a[32], b[32], each[80] = "";
+  if (o->margin_bytes > 0)
+    fprintf(out, "margin    %s of %s stay free for a program other than rafter's (--margin %.3g)\n",
+            rf_text_bytes((double)o->margin_bytes, a),
+            rf_text_bytes((double)(o->margin_bytes + o->budget_bytes), b),
+            (double)o->margin_bytes / (double)(o->margin_bytes + o->budget_bytes));
+  if (!l) return;
+  const json_int_t batch = json_integer_value(json_object_get(l, "batch"));
+  const double per = json_number_value(json_object_get(l, "bytes_per_sequence"));
+  const char *remat = json_string_value(json_object_get(l, "remat"));
+  if (per > 0) snprintf(each, sizeof each, ", %s for each sequence", rf_text_bytes(per, a));
+  if (batch > 0)
+    fprintf(out, "largest   batch %lld%s%s%s: %s of %s%s\n", (long long)batch,
+            remat && !report->whole ? " at once" : "", remat ? " with remat " : "", remat ? remat : "",
+            rf_text_bytes(json_number_value(json_object_get(l, "peak_bytes")), a),
+            rf_text_bytes(json_number_value(json_object_get(l, "room_bytes")), b), each);
+  else
+    fprintf(out, "largest   no batch fits in %s\n",
+            rf_text_bytes(json_number_value(json_object_get(l, "room_bytes")), b));
+  fprintf(out, "          limit: %s (%s)\n", json_string_value(json_object_get(l, "limit")),
+          json_string_value(json_object_get(l, "why")));
+}
+
+static void put_raises(FILE *out, const rf_report_plan *report) {
+  const json_t *list = json_object_get(report->largest, "raises"), *raise;
+  char a[32], b[32], time[48];
+  size_t i;
+  if (json_array_size(list)) fputs("\na larger batch, with one change\n", out);
+  json_array_foreach (list, i, raise) {
+    const json_t *seconds = json_object_get(raise, "seconds");
+    snprintf(time, sizeof time, "%s a step", rf_text_seconds(json_number_value(seconds), b));
+    fprintf(out, "  %-28s batch %-8lld %10s  %s%s\n", json_string_value(json_object_get(raise, "change")),
+            (long long)json_integer_value(json_object_get(raise, "batch")),
+            rf_text_bytes(json_number_value(json_object_get(raise, "peak_bytes")), a),
+            json_is_number(seconds) ? time : "",
+            json_is_true(json_object_get(raise, "approximate")) ? ", approximate" : "");
+  }
+}
+
 char *rf_report_plan_text(const rf_report_plan *report) {
   const rf_plan *plan = report->plan;
   const rf_build_options *b = &plan->options.build;
@@ -323,6 +366,7 @@ char *rf_report_plan_text(const rf_report_plan *report) {
   fputc('\n', out);
   rf_report_print_parameters(out, plan);
   put_batch(out, report);
+  put_largest_batch(out, report);
   put_memory(out, report);
   if (report->prefill) put_cache(out, plan);
   if (plan->options.program.program == RF_PROGRAM_RAFTER) put_largest(out, plan);
@@ -331,6 +375,7 @@ char *rf_report_plan_text(const rf_report_plan *report) {
   if (report->budget_seconds > 0) put_budget(out, report);
   if (report->tensors) put_tensors(out, plan);
   if (report->ops) put_ops(out, plan);
+  put_raises(out, report);
   put_frontier(out, report);
   put_advice(out, report);
   fprintf(out, "\nplan %s, %d ops, %d tensors, made in %s\n", plan->digest, plan->graph->op_count,

@@ -37,6 +37,7 @@ typedef struct rf_report_plan {
   /* The object "memory" of a job with several phases. If NULL, "memory" is made from `plan`. */
   const json_t *memory;
   const rf_fit_found *found; /* results of --fit, fastest first; NULL: no search */
+  const json_t *largest;     /* --fit: the object "largest_batch"; NULL: no search */
   double tokens;             /* print time and cost of this number of tokens; 0: do not print */
   double budget_seconds;     /* print how many steps fit into this time; 0: do not print */
   bool tensors, ops;         /* add the lists "tensors" and "ops" */

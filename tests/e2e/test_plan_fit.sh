@@ -9,7 +9,7 @@ def plan(args):
     return json.loads(run.stdout) if run.returncode in (0, 3) and run.stdout else None
 seconds = lambda d: d["rl"]["seconds"] if "rl" in d else d["time"]["seconds"]
 args, grid = sys.argv[1].split(), sys.argv[2].split()
-best = plan(args + ["--fit"])
+best = plan(args + ["--fit", "--margin", "0"]) # plans without --fit have no margin
 if not best or not best["memory"]["fits"]: sys.exit("finds nothing that fits")
 s = best["settings"]
 mesh = ",".join(f"{axis}={n}" for axis, n in s["mesh"].items() if axis != "zero")

@@ -141,7 +141,6 @@ case_serving() {
   [ "$ended" = 143 ] || fail "a long simulation that gets a signal exits $ended, not 143"
   # Options that a job does not use are errors.
   refuses 2 'rate has no effect with --job train' "$RAFTER" plan "${GEMMA[@]}" --rate 4
-  refuses 2 'fit has no effect with --job generate' "$RAFTER" plan "${GEMMA[@]}" --job generate --fit
   refuses 2 'remat has no effect with --job serve' "$RAFTER" plan "${GEMMA[@]}" --job serve --remat block
   refuses 2 'kv-dtype has no effect with --job train' "$RAFTER" plan "${GEMMA[@]}" --kv-dtype int8
   refuses 2 'samples has no effect with --job score' "$RAFTER" plan "${GEMMA[@]}" --job score --samples 4

@@ -68,6 +68,8 @@ case_fit_sweep_compare() {
   conforms plan-fit uva --on a5000 --batch 64 --seq 512 --fit 8GiB
   conforms plan-fit uva --on a5000 --batch 64 --seq 512 --fit 1GiB
   conforms plan-fit llama3.2-1b --on tpu-v5e:2x2 --batch 8 --seq 2048 --fit
+  conforms plan-fit gemma3-1b --on tpu-v5e --job serve --fit
+  conforms plan-fit llama3-8b --on tpu-v5e --job score --fit
   for file in refused sweep; do echo "plan-sweep $file $file" >>asked; done
   echo "plan-compare compare compare" >>asked
   conforms plan-sweep "$TINY" --on tpu-v5e:2x2 --batch 4 --sweep 'mesh=fsdp=4;fsdp=2,tensor=2'

@@ -61,7 +61,7 @@
                      ] :
                      []),
              ...(plan && plan.memory ?
-                     [['memory of the machine', rafter.bytes(plan.memory.capacity_bytes)], ['reserved', rafter.bytes(plan.memory.reserve_bytes)]] :
+                     [['memory of the machine', rafter.bytes(plan.memory.capacity_bytes)], ['reserved', rafter.bytes(plan.memory.reserve_bytes)], ...(plan.memory.margin_bytes > 0 ? [['margin (--fit)', rafter.bytes(plan.memory.margin_bytes)]] : [])] :
                      [])]
                 .filter(([, value]) => value !== undefined && value !== null);
   const outside = ({start}) => flat(start && start.outside_arena_bytes).map(([key, value]) => [key.replace(/_/g, ' '), rafter.bytes(value)]);

@@ -64,7 +64,7 @@
     if (m.capacity_bytes)
       list.push([
         'Machine memory', rafter.bytes(m.capacity_bytes),
-        `${m.reserve_bytes > 0 ? `${rafter.bytes(m.reserve_bytes)} reserved; ` : ''}${m.fits ? `fits, ${rafter.bytes(m.headroom_bytes)} left` : `does not fit: ${rafter.bytes(-m.headroom_bytes)} too large`}`
+        `${m.reserve_bytes > 0 ? `${rafter.bytes(m.reserve_bytes)} reserved; ` : ''}${m.margin_bytes > 0 ? `${rafter.bytes(m.margin_bytes)} margin; ` : ''}${m.fits ? `fits, ${rafter.bytes(m.headroom_bytes)} left` : `does not fit: ${rafter.bytes(-m.headroom_bytes)} too large`}`
       ]);
     list.push(['Persistent', rafter.bytes(m.persistent_bytes), 'weights and states, kept between steps']);
     if (m.live_bytes)
