@@ -379,7 +379,8 @@ rf_status rf_plan_refuse(const rf_options *options, const rafter_plan *plan, rf_
     if (!plan->plan->options.searched)
       snprintf(bytes, sizeof bytes, ", in %.2f GiB", (double)bytes_of(r.fits) / 0x1p30);
     snprintf(why.hint, sizeof why.hint, RF_THIS_FITS "%s: %.300s", bytes, change);
-  }
+  } else if (find_more && bytes_of(plan) <= room_of(&r) + plan->settings.plan.margin_bytes)
+    snprintf(why.hint, sizeof why.hint, "the plan fits if --fit leaves no margin: add --margin 0");
   stop_helping(&r);
   rafter_plan_free(r.fits);
   if (error && status != RAFTER_OK) *error = why;
