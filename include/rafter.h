@@ -333,6 +333,13 @@ typedef struct rafter_sink {
 /* Runs a job's command in the same way as the program `rafter` does. May return any status. */
 rafter_status rafter_run(const rafter_job *job, const rafter_sink *sink, rafter_error *error);
 
+/* For a handler of SIGBUS, which the library does not install. If another program shortens a model
+ * file while the library reads the file, the missing bytes raise SIGBUS at an address inside the
+ * file (siginfo_t.si_addr). For such an address, removes the incomplete files that this process
+ * writes, and returns the path of the model file; the process must then end. For any other address,
+ * returns NULL. Async-signal-safe. */
+const char *rafter_file_changed(const void *address);
+
 #if defined(__GNUC__)
 #pragma GCC visibility pop
 #endif

@@ -1,6 +1,8 @@
 /* api.c - the table of commands, jobs and help. */
 #define _GNU_SOURCE
 #include "api/handles.h"
+#include "base/file.h"
+#include "base/partial.h"
 #include "base/text.h"
 
 #include <stdio.h>
@@ -41,6 +43,12 @@ static const rf_short_form SHORT_FORMS[] = {{'p', "--prompt"}, {'n', "--max-toke
 const rf_commands RF_ALL_COMMANDS = {COMMANDS, sizeof COMMANDS / sizeof *COMMANDS, SYNONYMS, SHORT_FORMS};
 
 void rafter_text_free(char *text) { free(text); }
+
+const char *rafter_file_changed(const void *address) {
+  const char *path = rf_mapped_path(address);
+  if (path) rf_partials_remove();
+  return path;
+}
 
 rafter_status rafter_job_new(const char *command, rafter_job **job, rafter_error *error) {
   rf_options *options = NULL;

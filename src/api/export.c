@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "api/api.h"
 #include "base/file.h"
+#include "base/partial.h"
 #include "base/text.h"
 #include "model/adapter.h"
 #include "text/tokenizer.h"
@@ -169,6 +170,7 @@ static rf_status export_folder(export *e, const char *out,
                      strerror(errno));
 done:
   if (status != RAFTER_OK) rf_remove_folder(part);
+  rf_partial_done_folder(part);
   return status;
 }
 

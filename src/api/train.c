@@ -6,6 +6,7 @@
 #include "journal/traced.h"
 
 #include "base/file.h"
+#include "base/partial.h"
 #include "train/checkpoint.h"
 
 #include <dirent.h>
@@ -72,6 +73,7 @@ static rf_status take_folder(rafter_trainer *t, const rf_options *o, bool unname
   if (!unnamed) RF_TRY(check_out(t, resume, error));
   if (!resume) return RAFTER_OK;
   RF_TRY(rf_checkpoint_newest(resume, t->resume, error));
+  rf_partials_sweep(t->out, NULL);
   return rf_checkpoint_prune(t->out, 0, -1, error); /* incomplete checkpoints may fill the disk */
 }
 
@@ -505,6 +507,16 @@ static rf_status validate_first(rafter_trainer *t, run_log *log, bool *stopped, 
   return *stopped ? RAFTER_OK : status;
 }
 
+/* Saves the steps so far, because a file of the data cannot be read any more. Returns the error of
+ * that file. */
+static rf_status save_without_data(rafter_trainer *t, run_log *log, rf_error *error) {
+  rf_error unsaved;
+  if (!t->trainer->step || save_checkpoint(t, log, &unsaved) != RAFTER_OK) return RAFTER_FAILED;
+  if (error)
+    snprintf(error->hint, sizeof error->hint, "restore the file, then continue with --resume %.200s", t->out);
+  return RAFTER_FAILED;
+}
+
 static rf_status train_loop(rafter_trainer *t, run_log *log, bool *stopped, rf_error *error) {
   rf_trainer *r = t->trainer;
   double longest = 0;
@@ -514,18 +526,20 @@ static rf_status train_loop(rafter_trainer *t, run_log *log, bool *stopped, rf_e
     double val_loss = 0, began = rf_now_seconds();
     rf_status status = rf_trainer_step(r, &step, error);
     if (status == RAFTER_INTERRUPTED) return *stopped = true, RAFTER_OK;
+    if (r->lost_data) return save_without_data(t, log, error);
     RF_TRY(status);
     log->step_seconds += step.seconds;
     log->mfu_seconds += step.mfu * step.seconds;
     log->last = step;
     bool validates = validates_at(r, log);
     if (validates) status = rf_trainer_validate(r, log->val_rows, &val_loss, error);
-    if (status == RAFTER_INTERRUPTED) validates = false; /* a resumed run validates first */
+    if (status == RAFTER_INTERRUPTED || r->lost_data) validates = false; /* a resumed run validates first */
     else RF_TRY(status);
     if (validates) log->val_loss = val_loss;
     int64_t writes = rf_phase_begin();
     log_step(log, &step, validates ? &val_loss : NULL);
     rf_phase_end(RF_PHASE_WRITE, writes);
+    if (r->lost_data) return save_without_data(t, log, error);
     if (log->save_every > 0 && r->step % log->save_every == 0 && r->step < log->steps)
       RF_TRY(save_checkpoint(t, log, error));
     if (rf_asked_to_stop(log->sink)) return *stopped = true, RAFTER_OK;

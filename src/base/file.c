@@ -4,6 +4,8 @@
 #endif
 #include "base/file.h"
 
+#include "base/partial.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -12,7 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -86,6 +87,7 @@ struct rf_out_file {
   size_t used; /* number of bytes in `buffer` */
   int64_t bytes;
   char *path, *temporary;
+  rf_partial *partial; /* NULL: no temporary file */
   unsigned char buffer[OUT_BUFFER];
 };
 
@@ -122,8 +124,11 @@ static int open_target(rf_out_file *out, size_t size) {
     }
     return open(out->path, O_WRONLY | O_CLOEXEC | O_NOCTTY);
   }
+  rf_partials_sweep_for(out->path);
   snprintf(out->temporary, size, "%s.part-%ld", out->path, (long)getpid());
-  return open(out->temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  int file = open(out->temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  if (file >= 0) out->partial = rf_partial_add(out->temporary, file);
+  return file;
 }
 
 rf_status rf_out_open(const char *path, int64_t expected_bytes, rf_out_file **result, rf_error *error) {
@@ -159,6 +164,9 @@ static rf_status write_all(rf_out_file *out, const unsigned char *data, size_t b
   while (bytes > 0) {
     ssize_t put = write(out->fd, data, bytes < (size_t)1 << 30 ? bytes : (size_t)1 << 30);
     if (put < 0 && errno == EINTR) continue;
+    const char *changed = put < 0 && errno == EFAULT ? rf_mapped_path(data) : NULL;
+    if (changed)
+      return RF_FAIL(error, RAFTER_FAILED, RF_CHANGED_HINT, "%s changed while it was read", changed);
     if (put <= 0)
       return RF_FAIL(error, RAFTER_FAILED, "free some space or choose another folder with --out",
                      "cannot write %s (%s after %lld bytes)", out->path,
@@ -220,6 +228,7 @@ void rf_out_discard(rf_out_file *out) {
   if (!out) return;
   if (out->fd >= 0) close(out->fd);
   if (out->temporary && out->temporary[0]) unlink(out->temporary);
+  rf_partial_done(out->partial);
   free(out->path);
   free(out->temporary);
   free(out);
@@ -267,9 +276,14 @@ rf_status rf_make_sibling_folder(const char *path, char *part, size_t size, rf_e
     *slash = 0;
     RF_TRY(rf_make_folders(part, error));
   }
+  snprintf(part, size, "%.*s", (int)length, path);
+  rf_partials_sweep_for(part);
   for (int try = 0;; try++) {
     snprintf(part, size, "%.*s.part-%ld-%d", (int)length, path, (long)getpid(), try);
-    if (mkdir(part, 0777) == 0) return RAFTER_OK;
+    if (mkdir(part, 0777) == 0) {
+      rf_partial_add(part, -1);
+      return RAFTER_OK;
+    }
     if (errno != EEXIST)
       return RF_FAIL(error, RAFTER_FAILED, NULL, "cannot make the folder %s (%s)", part, strerror(errno));
   }
@@ -299,27 +313,4 @@ rf_status rf_lock_folder(const char *folder, int *lock, rf_error *error) {
   }
   *lock = file; /* a file system without locks gives another error; the run then has no lock */
   return RAFTER_OK;
-}
-
-rf_status rf_map_file(const char *path, void **map, size_t *bytes, rf_error *error) {
-  int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
-  struct stat info = {0};
-  if (fd < 0) return RF_FAIL(error, RAFTER_FAILED, NULL, "cannot open %s (%s)", path, strerror(errno));
-  if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode) || info.st_size == 0) {
-    bool empty = S_ISREG(info.st_mode);
-    close(fd);
-    return RF_FAIL(error, RAFTER_FAILED, NULL, "%s is %s", path, empty ? "empty" : "not a regular file");
-  }
-  *bytes = (size_t)info.st_size;
-  *map = mmap(NULL, *bytes, PROT_READ, MAP_PRIVATE, fd, 0);
-  int problem = errno;
-  close(fd);
-  if (*map != MAP_FAILED) return RAFTER_OK;
-  return RF_FAIL(error, RAFTER_FAILED, NULL, "cannot map %s (%s)", path, strerror(problem));
-}
-
-void rf_map_unneeded(const void *at, size_t bytes) {
-  uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), first = ((uintptr_t)at + page - 1) / page * page,
-            end = ((uintptr_t)at + bytes) / page * page;
-  if (end > first) madvise((void *)first, end - first, MADV_DONTNEED);
 }

@@ -14,8 +14,12 @@ rf_status rf_file_open(const char *path, const char *hint, int *file, rf_error *
  * RAFTER_FAILED: the file does not exist, is not a regular file, or has more than `most` bytes. */
 rf_status rf_file_read(const char *path, size_t most, char **text, size_t *bytes, rf_error *error);
 
-/* Maps a regular file for reading; free it with munmap(). RAFTER_FAILED if the file is empty. */
+/* Maps a regular file for reading. RAFTER_FAILED if the file is empty. */
 rf_status rf_map_file(const char *path, void **map, size_t *bytes, rf_error *error);
+void rf_unmap_file(void *map, size_t bytes); /* `map` may be NULL */
+/* The path of the mapped file that holds `address`, or NULL. A signal handler may call this. */
+const char *rf_mapped_path(const void *address);
+#define RF_CHANGED_HINT "wait until the other program has written the file, then run the command again"
 /* Drops pages of a mapped file from memory. The caller promises not to read these pages again. */
 void rf_map_unneeded(const void *at, size_t bytes);
 
@@ -38,7 +42,8 @@ rf_status rf_file_write(const char *path, const void *data, size_t bytes, rf_err
 rf_status rf_make_folders(const char *path, rf_error *error);
 
 /* Creates an empty folder next to `path`, and the parents of `path`. The caller fills the folder
- * and then renames it to `path`. `part` (`size` bytes) gets the name of the new folder. */
+ * and then renames it to `path`. `part` (`size` bytes) gets the name of the new folder. After the
+ * rename or the removal, the caller calls rf_partial_done_folder(part). */
 rf_status rf_make_sibling_folder(const char *path, char *part, size_t size, rf_error *error);
 
 /* Locks a folder by its file `lock`, which stays in the folder. close(*lock) and the end of the

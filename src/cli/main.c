@@ -141,6 +141,7 @@ int main(int argc, char **argv) {
   int status = (int)rafter_job_parse(job, argc - 2, argv + 2, &error);
   bool verbose = option_is_on(job, "verbose");
   if (status == RAFTER_OK) {
+    catch_faults();
     if (!may_just_end(argv[1])) catch_signals();
     /* If SIGPIPE and SIGXFSZ are ignored, write() fails, and its error names the file. */
     signal(SIGPIPE, SIG_IGN);

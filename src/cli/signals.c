@@ -3,9 +3,11 @@
 
 #include <signal.h>
 #include <stddef.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "rafter.h"
+#include "terminal.h"
 
 volatile int stop_asked, end_asked, at_prompt;
 
@@ -25,6 +27,34 @@ void catch_signals(void) {
   sigaction(SIGINT, &action, NULL);
   sigaction(SIGTERM, &action, NULL);
   if (!sigaction(SIGHUP, NULL, &hangup) && hangup.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, NULL);
+}
+
+/* Writes the parts, which end with NULL, to stderr. */
+static void put_line(const char *const *parts) {
+  for (; *parts; parts++)
+    if (write(STDERR_FILENO, *parts, strlen(*parts)) < 0) return;
+}
+
+/* Runs on the thread that read the missing bytes, and calls only async-signal-safe functions. */
+static void on_fault(int signal_number, siginfo_t *info, void *context) {
+  (void)context;
+  const char *path = rafter_file_changed(info->si_addr);
+  if (!path) { /* a fault of another kind: the instruction runs again, and ends the program */
+    signal(signal_number, SIG_DFL);
+    return;
+  }
+  char shown[1024];
+  copy_printable(path, shown, sizeof shown);
+  put_line((const char *[]){isatty(STDERR_FILENO) ? "\r\033[K" : "", "rafter: ", shown,
+                            " changed while it was read\nhint: wait until the other program has written "
+                            "the file, then run the command again\n",
+                            NULL});
+  _exit(RAFTER_FAILED);
+}
+
+void catch_faults(void) {
+  struct sigaction action = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO};
+  sigaction(SIGBUS, &action, NULL);
 }
 
 void default_signals(struct sigaction kept[3]) {

@@ -11,6 +11,8 @@ extern volatile int at_prompt;  /* the user edits a line at the terminal */
 
 /* Handles the three signals from now on. A program that `nohup` started continues after SIGHUP. */
 void catch_signals(void);
+/* Ends the program with an error when a model file becomes shorter while it is read (SIGBUS). */
+void catch_faults(void);
 /* Until restore_signals, the three signals end the process at once. */
 void default_signals(struct sigaction kept[3]);
 void restore_signals(const struct sigaction kept[3]);

@@ -31,6 +31,16 @@ void put_printable(const char *text, FILE *file) {
   }
 }
 
+void copy_printable(const char *text, char *to, size_t size) {
+  size_t used = 0;
+  for (const unsigned char *at = (const unsigned char *)text; *at && used + 1 < size;) {
+    size_t bytes = control_bytes(at);
+    to[used++] = bytes ? '?' : (char)*at;
+    at += bytes ? bytes : 1;
+  }
+  to[used] = 0;
+}
+
 static time_t seconds_now(void) {
   struct timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);

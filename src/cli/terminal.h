@@ -33,5 +33,7 @@ void put_bar(void *self, const char *line);
 /* Prints text that may come from a file. A terminal obeys escape sequences, so each control
  * character is printed as '?'. */
 void put_printable(const char *text, FILE *file);
+/* The same into `to`, cut to `size` bytes. Async-signal-safe. */
+void copy_printable(const char *text, char *to, size_t size);
 
 #endif

@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -375,13 +374,13 @@ rf_status rf_gguf_open(const char *path, rf_gguf **result, rf_error *error) {
   RF_TRY(rf_map_file(path, &map, &bytes, error));
   rf_status status = rf_gguf_parse(map, bytes, path, result, error);
   if (status == RAFTER_OK) (*result)->map = map;
-  else munmap(map, bytes);
+  else rf_unmap_file(map, bytes);
   return status;
 }
 
 void rf_gguf_close(rf_gguf *file) {
   if (!file) return;
-  if (file->map) munmap(file->map, file->bytes);
+  rf_unmap_file(file->map, file->bytes);
   free(file->tensor);
   free(file->value);
   free(file->tensor_by_name);

@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #include "formats/gguf_parts.h"
 #include "formats/quant_blocks.h"
@@ -203,13 +202,13 @@ rf_status rf_llama2c_open(const char *path, rf_llama2c **result, rf_error *error
   RF_TRY(rf_map_file(path, &map, &bytes, error));
   rf_status status = rf_llama2c_parse(map, bytes, path, result, error);
   if (status == RAFTER_OK) (*result)->map = map;
-  else munmap(map, bytes);
+  else rf_unmap_file(map, bytes);
   return status;
 }
 
 void rf_llama2c_close(rf_llama2c *file) {
   if (!file) return;
-  if (file->map) munmap(file->map, file->bytes);
+  rf_unmap_file(file->map, file->bytes);
   free(file->tensor);
   free(file->name);
   free(file->path);

@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -336,7 +335,7 @@ done:
 void rf_tensor_file_close(rf_tensor_file *file) {
   if (!file) return;
   for (int i = 0; i < file->map_count; ++i) {
-    if (file->map[i].base) munmap(file->map[i].base, file->map[i].bytes);
+    rf_unmap_file(file->map[i].base, file->map[i].bytes);
     json_decref(file->map[i].header);
     free(file->map[i].path);
   }

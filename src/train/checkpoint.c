@@ -4,6 +4,7 @@
 #include "run/record.h"
 
 #include "base/file.h"
+#include "base/partial.h"
 #include "base/json.h"
 #include "base/text.h"
 #include "model/adapter.h"
@@ -220,6 +221,7 @@ rf_status rf_checkpoint_save(rf_trainer *t, const char *folder, rf_error *error)
 done:
   rf_phase_end(RF_PHASE_CHECKPOINT, began);
   if (status != RAFTER_OK) remove_folder(part);
+  rf_partial_done_folder(part);
   return status;
 }
 

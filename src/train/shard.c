@@ -2,6 +2,8 @@
 #define _GNU_SOURCE
 #include "train/shard.h"
 
+#include "base/partial.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -204,6 +206,7 @@ struct rf_shard_writer {
   /* Document table and loss mask have temporary files. `mask` NULL: the loss counts all tokens. */
   FILE *file, *starts, *mask;
   char path[1024], part[1040];
+  rf_partial *partial;
   header head;
   unsigned char bits; /* Bits of the last byte of the mask, which is incomplete. */
 };
@@ -214,6 +217,7 @@ void rf_shard_discard(rf_shard_writer *writer) {
     fclose(writer->file);
     unlink(writer->part);
   }
+  rf_partial_done(writer->partial);
   if (writer->starts) fclose(writer->starts);
   if (writer->mask) fclose(writer->mask);
   free(writer);
@@ -237,6 +241,7 @@ rf_status rf_shard_create(const char *path, int64_t vocab, rf_shard_writer **out
   writer->head.token_bytes = vocab <= 65536 ? 2 : 4;
   writer->head.vocab = (uint32_t)vocab;
   writer->file = fopen(writer->part, "wbe");
+  if (writer->file) writer->partial = rf_partial_add(writer->part, fileno(writer->file));
   writer->starts = tmpfile();
   uint64_t zero = 0;
   if (!writer->file || !writer->starts || fwrite(&writer->head, sizeof(header), 1, writer->file) != 1 ||

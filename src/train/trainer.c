@@ -151,6 +151,11 @@ static rf_run_inputs inputs_of(const rf_trainer *trainer, int64_t valid) {
                          .stop = trainer->settings.progress.stop};
 }
 
+static rf_status lost_data(rf_trainer *trainer, rf_status status) {
+  trainer->lost_data |= status != RAFTER_OK;
+  return status;
+}
+
 static rf_status run_microbatches(rf_trainer *trainer, rf_run_inputs *inputs, rf_error *error) {
   const rf_build_options *build = &trainer->settings.plan.build;
   for (int micro = 0; micro < build->accumulate; micro++) {
@@ -158,8 +163,8 @@ static rf_status run_microbatches(rf_trainer *trainer, rf_run_inputs *inputs, rf
     inputs->first_token = micro * trainer->plan->graph->rows;
     int64_t began = rf_phase_begin();
     if (trainer->batch.tokens)
-      RF_TRY(rf_loader_fill(&trainer->loader, micro * build->microbatch, build->microbatch, trainer->batch,
-                            error));
+      RF_TRY(lost_data(trainer, rf_loader_fill(&trainer->loader, micro * build->microbatch, build->microbatch,
+                                               trainer->batch, error)));
     RF_TRY(rf_run_push(trainer->run, 0, error));
     rf_phase_end(RF_PHASE_DATA, began);
     RF_TRY(rf_run_section(trainer->run, 0, RF_SECTION_MICRO, inputs, error));
@@ -198,10 +203,11 @@ rf_status rf_trainer_step(rf_trainer *trainer, rafter_step *out, rf_error *error
   rf_record_step(trainer->step + 1);
   rf_guard_begin("a training step");
   rf_status status = run_step(trainer, &tokens, &valid, &inputs, error);
-  if (status == RAFTER_FAILED && trainer->metrics) status = name_first_op(trainer, &inputs, error);
+  if (status == RAFTER_FAILED && trainer->metrics && !trainer->lost_data)
+    status = name_first_op(trainer, &inputs, error);
   rf_guard_end();
   rf_record_step_end(tokens);
-  if (status == RAFTER_INTERRUPTED) trainer->loader.state = before;
+  if (status == RAFTER_INTERRUPTED || trainer->lost_data) trainer->loader.state = before;
   if (status != RAFTER_OK) return status;
   trainer->step++;
   trainer->tokens += tokens;
@@ -238,7 +244,8 @@ rf_status rf_trainer_validate(rf_trainer *trainer, int64_t rows, double *loss, r
   int64_t began = rf_phase_begin();
   for (int64_t at = 0; at < have && at < rows; at += batch) {
     int64_t valid = 0, fills = rf_phase_begin();
-    RF_TRY(rf_loader_fill_held_out(&trainer->loader, at, batch, trainer->val_batch, &valid, error));
+    RF_TRY(lost_data(
+        trainer, rf_loader_fill_held_out(&trainer->loader, at, batch, trainer->val_batch, &valid, error)));
     rf_phase_end(RF_PHASE_DATA, fills);
     rf_run_inputs inputs = inputs_of(trainer, valid);
     double start = rf_now_seconds();

@@ -115,6 +115,63 @@ case_overflow() {
   status 0 "$RAFTER" train --resume kept --steps 6
 }
 
+# A sparse llama2.c file of zeros: big enough that a command reads it for a while.
+big_model() {
+  python3 -c '
+import struct
+D, F, L, N, V, T = 1024, 4096, 4, 8, 4096, 32
+n = V * D + L * (2 * D + 4 * D * D + 3 * D * F) + D + T * (D // N)
+f = open("big.bin", "wb"); f.write(struct.pack("<7i", D, F, L, N, N, V, T)); f.truncate(28 + 4 * n)'
+}
+wait_for() { for _ in $(seq 1000); do compgen -G "$1" >/dev/null && return; sleep 0.01; done; }
+
+# Another program shortens a model file while it is read, or data while a run trains on it.
+case_shrunk() {
+  for weights in q4_k f32; do
+    big_model
+    "$RAFTER" quantize big.bin small.gguf --weights $weights >out 2>err &
+    pid=$!
+    wait_for 'small.gguf.part-*' && truncate -s 4096 big.bin
+    got=0; wait $pid || got=$?
+    [ $got = 1 ] || fail "quantize of a file that becomes shorter ends with $got, not 1"
+    says '^rafter: big.bin changed while it was read' && says '^hint: '
+      left=$(compgen -G 'small.gguf*') && fail "quantize of a file that becomes shorter leaves $left"
+  done
+  long=("$RAFTER" train "$TINY" "${QUICK[@]}" --steps 400 --lr 1e-3 --out run)
+  status 0 "${long[@]}" --data book.txt && mv run whole
+  cp book.txt data.txt
+  "${long[@]}" --data data.txt >out 2>err &
+  pid=$!
+  for _ in $(seq 1000); do [ "$(grep -c '"step"' run/metrics.jsonl 2>/dev/null)" -ge 3 ] 2>/dev/null && break; sleep 0.01; done
+  truncate -s 100 data.txt
+  got=0; wait $pid || got=$?
+  [ $got = 1 ] || { fail "a run whose data becomes shorter ends with $got, not 1"; return; }
+  says 'data.txt has become shorter' && says '^hint: .*--resume run'
+  cp book.txt data.txt
+  status 0 "$RAFTER" train --resume run && says 'resumed from run/checkpoint-' out
+  losses whole >whole.txt && losses run >again.txt && same whole.txt again.txt 'a run that lost its data continues to the bit'
+}
+
+# A killed process leaves its incomplete file. The next writer of the same name removes it, but not
+# the file of a process that lives.
+case_left_behind() {
+  big_model
+  "$RAFTER" quantize big.bin small.gguf --weights q4_k >out 2>err &
+  pid=$!
+  wait_for 'small.gguf.part-*' && kill -9 $pid
+  wait $pid 2>/dev/null
+  [ -e small.gguf.part-$pid ] || fail 'quantize ended before it was killed'
+  touch small.gguf.part-$$ other.gguf.part-$pid
+  status 0 "$RAFTER" quantize "$DATA/goldens/mistral" small.gguf --weights f32
+  [ "$(echo small.gguf*)" = "small.gguf small.gguf.part-$$" ] || fail "left: $(echo small.gguf*)"
+  [ -e other.gguf.part-$pid ] || fail 'the file of another name is removed'
+  status 0 "${TRAIN[@]}" --data book.txt && touch run/plan.json.part-$pid run/results.json.part-$$
+  mkdir run/checkpoint-00000009.part-$pid-0 && touch run/checkpoint-00000009.part-$pid-0/model.safetensors
+  status 0 "$RAFTER" train --resume run --steps 4
+  left=$(find run -name '*.part-*')
+  [ -z "$left" ] || fail "a resumed run keeps $left"
+}
+
 whole_after() { # whole_after RUN: expects every checkpoint of the run to be complete, and no partial files
   local left
   left=$(find "$1" -name '*.part*')

@@ -1,6 +1,7 @@
 /* test_json_file.c - tests JSON fields and texts, and files that are complete or do not exist. */
 #include "base/file.h"
 #include "base/json.h"
+#include "base/partial.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -11,8 +12,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -142,6 +145,73 @@ static void links_stay_and_pipes_are_written(void **state) {
   assert_true(!lstat(at("links/pipe"), &info) && S_ISFIFO(info.st_mode));
 }
 
+static bool exists(const char *path) { return access(path, F_OK) == 0; }
+
+/* Incomplete files of processes that are gone are removed, but not those with a lock, of a process
+ * that lives, or of another target. */
+static void left_files_are_removed(void **state) {
+  (void)state;
+  char gone[80], locked[80], mine[80], other[80], made[80], inner[120], word[80];
+  pid_t child = fork();
+  if (child == 0) _exit(0);
+  assert_int_equal(waitpid(child, NULL, 0), child);
+  assert_int_equal(rf_make_folders(at("left"), NULL), RAFTER_OK);
+  snprintf(gone, sizeof gone, "left/x.part-%d", child);
+  snprintf(locked, sizeof locked, "left/x.part-%d-1", child);
+  snprintf(mine, sizeof mine, "left/x.part-%d", getppid());
+  snprintf(other, sizeof other, "left/xx.part-%d", child);
+  snprintf(made, sizeof made, "left/x.part-%d-2", child);
+  snprintf(inner, sizeof inner, "%s/file", made);
+  snprintf(word, sizeof word, "left/x.part-%dth", child);
+  const char *const files[] = {gone, locked, mine, other, inner, word};
+  assert_int_equal(rf_make_folders(at(made), NULL), RAFTER_OK);
+  for (int i = 0; i < 6; i++) assert_int_equal(rf_file_write(at(files[i]), "x", 1, NULL), RAFTER_OK);
+  int lock = open(at(locked), O_RDONLY | O_CLOEXEC);
+  assert_int_equal(flock(lock, LOCK_EX | LOCK_NB), 0);
+  assert_int_equal(rf_file_write(at("left/x"), "x", 1, NULL), RAFTER_OK);
+  assert_false(exists(at(gone)) || exists(at(made)));
+  assert_true(exists(at(locked)) && exists(at(mine)) && exists(at(other)) && exists(at(word)));
+  close(lock);
+  rf_partials_sweep(at("left"), NULL);
+  assert_false(exists(at(locked)) || exists(at(mine)) || exists(at(other)));
+  assert_true(exists(at(word)) && exists(at("left/x")));
+}
+
+/* Before a process ends with an error, it removes what it has not completed. */
+static void unfinished_files_are_removed(void **state) {
+  (void)state;
+  char part[4200], file[4300];
+  rf_out_file *out;
+  assert_int_equal(rf_out_open(at("left/unfinished"), 0, &out, NULL), RAFTER_OK);
+  assert_int_equal(rf_make_sibling_folder(at("left/folder"), part, sizeof part, NULL), RAFTER_OK);
+  snprintf(file, sizeof file, "%s/file", part);
+  assert_int_equal(rf_file_write(file, "x", 1, NULL), RAFTER_OK);
+  rf_partials_remove();
+  assert_false(exists(part));
+  snprintf(file, sizeof file, "%s.part-%d", at("left/unfinished"), getpid());
+  assert_false(exists(file));
+  rf_out_discard(out);
+  rf_partial_done_folder(part);
+}
+
+/* A mapped file is found by each address inside it until it is unmapped. */
+static void mapped_files_are_found(void **state) {
+  (void)state;
+  void *map;
+  size_t bytes;
+  char path[4200];
+  snprintf(path, sizeof path, "%s", at("mapped"));
+  assert_int_equal(rf_file_write(path, "four", 4, NULL), RAFTER_OK);
+  for (int again = 0; again < 3; again++) {
+    assert_int_equal(rf_map_file(path, &map, &bytes, NULL), RAFTER_OK);
+    assert_string_equal(rf_mapped_path(map), path);
+    assert_string_equal(rf_mapped_path((char *)map + 3), path);
+    assert_null(rf_mapped_path((char *)map + 4));
+    rf_unmap_file(map, bytes);
+    assert_null(rf_mapped_path(map));
+  }
+}
+
 static void folders_are_made(void **state) {
   (void)state;
   rf_error error;
@@ -254,9 +324,15 @@ static void texts_read_back(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(what_is_written_is_read), cmocka_unit_test(a_disk_that_is_full_leaves_no_file),
-      cmocka_unit_test(any_bytes_are_a_text),    cmocka_unit_test(links_stay_and_pipes_are_written),
-      cmocka_unit_test(folders_are_made),        cmocka_unit_test(fields_are_checked),
+      cmocka_unit_test(what_is_written_is_read),
+      cmocka_unit_test(a_disk_that_is_full_leaves_no_file),
+      cmocka_unit_test(any_bytes_are_a_text),
+      cmocka_unit_test(links_stay_and_pipes_are_written),
+      cmocka_unit_test(folders_are_made),
+      cmocka_unit_test(left_files_are_removed),
+      cmocka_unit_test(unfinished_files_are_removed),
+      cmocka_unit_test(mapped_files_are_found),
+      cmocka_unit_test(fields_are_checked),
       cmocka_unit_test(texts_read_back),
   };
   return cmocka_run_group_tests(tests, make_folder, remove_folder);

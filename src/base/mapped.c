@@ -1,0 +1,90 @@
+/* mapped.c - maps files for reading. If another program shortens a mapped file, a read of the
+ * missing bytes raises SIGBUS. A list of all mapped files tells the handler which file changed. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "base/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* An entry of the list. A signal handler reads the list at any time and without a lock, so entries
+ * are used again and never freed. `base` is written last: while it is NULL, the entry is unused. */
+typedef struct mapping {
+  struct mapping *next;
+  bool taken; /* atomic */
+  void *base; /* atomic */
+  size_t bytes;
+  char *path;
+} mapping;
+
+static mapping *list; /* atomic */
+
+static mapping *new_entry(void) {
+  for (mapping *m = __atomic_load_n(&list, __ATOMIC_ACQUIRE); m; m = m->next)
+    if (!__atomic_exchange_n(&m->taken, true, __ATOMIC_ACQ_REL)) return m;
+  mapping *made = calloc(1, sizeof *made);
+  if (!made) return NULL;
+  made->taken = true;
+  made->next = __atomic_load_n(&list, __ATOMIC_ACQUIRE);
+  while (!__atomic_compare_exchange_n(&list, &made->next, made, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {}
+  return made;
+}
+
+/* Without memory for an entry, the file stays mapped, and a handler does not find it. */
+static void remember(const char *path, void *base, size_t bytes) {
+  mapping *m = new_entry();
+  if (!m) return;
+  free(m->path);
+  m->path = strdup(path);
+  m->bytes = bytes;
+  __atomic_store_n(&m->base, base, __ATOMIC_RELEASE);
+}
+
+const char *rf_mapped_path(const void *address) {
+  for (mapping *m = __atomic_load_n(&list, __ATOMIC_ACQUIRE); m; m = m->next) {
+    const char *base = __atomic_load_n(&m->base, __ATOMIC_ACQUIRE), *at = address;
+    if (base && at >= base && (size_t)(at - base) < m->bytes) return m->path;
+  }
+  return NULL;
+}
+
+rf_status rf_map_file(const char *path, void **map, size_t *bytes, rf_error *error) {
+  int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+  struct stat info = {0};
+  if (fd < 0) return RF_FAIL(error, RAFTER_FAILED, NULL, "cannot open %s (%s)", path, strerror(errno));
+  if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode) || info.st_size == 0) {
+    bool empty = S_ISREG(info.st_mode);
+    close(fd);
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "%s is %s", path, empty ? "empty" : "not a regular file");
+  }
+  *bytes = (size_t)info.st_size;
+  *map = mmap(NULL, *bytes, PROT_READ, MAP_PRIVATE, fd, 0);
+  int problem = errno;
+  close(fd);
+  if (*map == MAP_FAILED)
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "cannot map %s (%s)", path, strerror(problem));
+  remember(path, *map, *bytes);
+  return RAFTER_OK;
+}
+
+void rf_unmap_file(void *map, size_t bytes) {
+  if (!map) return;
+  for (mapping *m = __atomic_load_n(&list, __ATOMIC_ACQUIRE); m; m = m->next) {
+    if (__atomic_load_n(&m->base, __ATOMIC_ACQUIRE) != map) continue;
+    __atomic_store_n(&m->base, NULL, __ATOMIC_RELEASE);
+    __atomic_store_n(&m->taken, false, __ATOMIC_RELEASE);
+  }
+  munmap(map, bytes);
+}
+
+void rf_map_unneeded(const void *at, size_t bytes) {
+  uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), first = ((uintptr_t)at + page - 1) / page * page,
+            end = ((uintptr_t)at + bytes) / page * page;
+  if (end > first) madvise((void *)first, end - first, MADV_DONTNEED);
+}

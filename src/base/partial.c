@@ -1,0 +1,138 @@
+/* partial.c - the incomplete files and folders NAME.part-PID: those that this process writes, and
+ * those that killed processes left. A list of the former lets a signal handler remove them. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "base/partial.h"
+
+#include <ctype.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+/* A signal handler reads the list at any time and without a lock, so entries are never freed, but
+ * used again. */
+struct rf_partial {
+  rf_partial *next;
+  bool taken, valid; /* atomic. taken: the entry is in use; valid: `path` names a file */
+  int lock;          /* the opened folder; -1: none */
+  char path[PATH_MAX + 64];
+};
+
+static rf_partial *list; /* atomic */
+
+static rf_partial *new_entry(void) {
+  for (rf_partial *p = __atomic_load_n(&list, __ATOMIC_ACQUIRE); p; p = p->next)
+    if (!__atomic_exchange_n(&p->taken, true, __ATOMIC_ACQ_REL)) return p;
+  rf_partial *made = calloc(1, sizeof *made);
+  if (!made) return NULL;
+  made->taken = true;
+  made->next = __atomic_load_n(&list, __ATOMIC_ACQUIRE);
+  while (!__atomic_compare_exchange_n(&list, &made->next, made, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {}
+  return made;
+}
+
+rf_partial *rf_partial_add(const char *path, int file) {
+  rf_partial *p = strlen(path) < sizeof p->path ? new_entry() : NULL;
+  if (!p) return NULL;
+  strcpy(p->path, path);
+  p->lock = file >= 0 ? -1 : open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+  /* The lock says that the writer lives, also to processes on other machines and in other
+   * containers, where its number means nothing. */
+  if (file >= 0 || p->lock >= 0) flock(file >= 0 ? file : p->lock, LOCK_EX | LOCK_NB);
+  __atomic_store_n(&p->valid, true, __ATOMIC_RELEASE);
+  return p;
+}
+
+void rf_partial_done(rf_partial *p) {
+  if (!p) return;
+  __atomic_store_n(&p->valid, false, __ATOMIC_RELEASE);
+  if (p->lock >= 0) close(p->lock);
+  __atomic_store_n(&p->taken, false, __ATOMIC_RELEASE);
+}
+
+void rf_partial_done_folder(const char *path) {
+  for (rf_partial *p = __atomic_load_n(&list, __ATOMIC_ACQUIRE); p; p = p->next)
+    if (__atomic_load_n(&p->valid, __ATOMIC_ACQUIRE) && !strcmp(p->path, path)) {
+      rf_partial_done(p);
+      return;
+    }
+}
+
+/* Removes the files of a folder. Calls only functions that a signal handler may call, which readdir
+ * is not. */
+static void empty_folder(int folder) {
+  struct entry {
+    uint64_t inode;
+    int64_t next;
+    unsigned short bytes;
+    unsigned char type;
+    char name[];
+  };
+  _Alignas(struct entry) char buffer[4096];
+  for (long got; (got = syscall(SYS_getdents64, folder, buffer, sizeof buffer)) > 0;)
+    for (long at = 0; at < got; at += ((struct entry *)(buffer + at))->bytes)
+      unlinkat(folder, ((struct entry *)(buffer + at))->name, 0);
+}
+
+void rf_partials_remove(void) {
+  for (rf_partial *p = __atomic_load_n(&list, __ATOMIC_ACQUIRE); p; p = p->next) {
+    if (!__atomic_load_n(&p->valid, __ATOMIC_ACQUIRE)) continue;
+    if (p->lock >= 0) empty_folder(p->lock);
+    if (p->lock >= 0) rmdir(p->path);
+    else unlink(p->path);
+  }
+}
+
+/* ---- what killed processes left -------------------------------------------------------------- */
+
+/* The number in NAME.part-PID or NAME.part-PID-TRY; 0: another name. `name` NULL: any name. */
+static pid_t writer_of(const char *entry, const char *name) {
+  const char *part = name && !strncmp(entry, name, strlen(name)) ? entry + strlen(name)
+                     : name                                     ? ""
+                                                                : strstr(entry, ".part-");
+  if (!part || strncmp(part, ".part-", 6) || !isdigit((unsigned char)part[6])) return 0;
+  char *end;
+  errno = 0;
+  long pid = strtol(part + 6, &end, 10);
+  if (*end == '-' && isdigit((unsigned char)end[1])) strtol(end + 1, &end, 10);
+  return *end || errno || pid < 1 || pid > INT_MAX ? 0 : (pid_t)pid;
+}
+
+/* Removes one entry unless a process holds its lock. A file system without locks keeps it. */
+static void remove_if_free(int folder, const char *entry) {
+  int file = openat(folder, entry, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+  if (file < 0) return;
+  if (flock(file, LOCK_EX | LOCK_NB) == 0 && unlinkat(folder, entry, 0) != 0) {
+    empty_folder(file);
+    unlinkat(folder, entry, AT_REMOVEDIR);
+  }
+  close(file);
+}
+
+void rf_partials_sweep(const char *folder, const char *name) {
+  DIR *opened = opendir(folder);
+  if (!opened) return;
+  for (struct dirent *entry; (entry = readdir(opened)) != NULL;) {
+    pid_t pid = writer_of(entry->d_name, name);
+    if (pid && (!name || (kill(pid, 0) != 0 && errno == ESRCH))) remove_if_free(dirfd(opened), entry->d_name);
+  }
+  closedir(opened);
+}
+
+void rf_partials_sweep_for(const char *path) {
+  char folder[PATH_MAX];
+  const char *slash = strrchr(path, '/');
+  size_t bytes = slash ? (size_t)(slash - path) : 0;
+  if (bytes >= sizeof folder) return;
+  snprintf(folder, sizeof folder, "%.*s", (int)bytes, path);
+  rf_partials_sweep(slash ? (bytes ? folder : "/") : ".", slash ? slash + 1 : path);
+}
