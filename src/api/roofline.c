@@ -11,15 +11,15 @@
 static char *number_text(double value, char text[32]) {
   double size = fabs(value);
   if (size >= 1e15 || (size < 1e-3 && size > 0)) snprintf(text, 32, "%.4g", value);
-  else if (value == floor(value)) snprintf(text, 32, "%.0f", value);
-  else if (size >= 1e6) return rf_text_count(value, text);
-  else snprintf(text, 32, size < 10 ? "%.3f" : size < 1000 ? "%.2f" : "%.1f", value);
+  else if (value == floor(value)) return rf_text_whole((int64_t)value, text);
+  else if (size >= 1000) return rf_text_count(value, text);
+  else snprintf(text, 32, size < 10 ? "%.3f" : "%.2f", value);
   return text;
 }
 
 static const char *usd_text(double usd, char text[32]) {
   char count[32];
-  if (usd < 1e4) snprintf(text, 32, "$%.4g", usd);
+  if (usd < 1e3) snprintf(text, 32, "$%.4g", usd);
   else snprintf(text, 32, "$%.30s", rf_text_count(usd, count));
   return text;
 }

@@ -257,7 +257,7 @@ static rf_status show(rf_history *history, const rf_options *o, const rafter_sin
   }
   rf_say(sink, "\noptions\n");
   json_object_foreach (json_object_get(row, "options"), key, value) {
-    char *dumped = json_dumps(value, JSON_ENCODE_ANY);
+    char *dumped = rf_json_text(value, 0);
     rf_say(sink, "  %-32.60s %.3000s\n", key, dumped ? dumped : "");
     free(dumped);
   }
@@ -312,8 +312,7 @@ static rf_status compare(rf_history *history, const rf_options *o, const rafter_
   else {
     rf_say(sink, "%s; from the history:\n\n%-32s %16s %16s\n", why_not, "options that differ", "A", "B");
     json_array_foreach (json_object_get(json, "options"), i, row) {
-      char *x = json_dumps(json_object_get(row, "a"), JSON_ENCODE_ANY),
-           *y = json_dumps(json_object_get(row, "b"), JSON_ENCODE_ANY);
+      char *x = rf_json_text(json_object_get(row, "a"), 0), *y = rf_json_text(json_object_get(row, "b"), 0);
       rf_say(sink, "%-32s %16.1000s %16.1000s\n", rf_json_text_at(row, "name"), x ? x : "", y ? y : "");
       free(x);
       free(y);

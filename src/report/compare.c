@@ -440,8 +440,7 @@ char *rf_report_compare_text(const json_t *comparison, int rows) {
   if (json_array_size(json_object_get(comparison, "options")))
     fprintf(out, "\n%-50s %14s %14s\n", "options that differ", "A", "B");
   json_array_foreach (json_object_get(comparison, "options"), i, row) {
-    char *x = json_dumps(json_object_get(row, "a"), JSON_ENCODE_ANY),
-         *y = json_dumps(json_object_get(row, "b"), JSON_ENCODE_ANY);
+    char *x = rf_json_text(json_object_get(row, "a"), 0), *y = rf_json_text(json_object_get(row, "b"), 0);
     fprintf(out, "%-50s %14s %14s\n", rf_json_text_at(row, "name"), x ? x : "", y ? y : "");
     free(x);
     free(y);

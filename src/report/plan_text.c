@@ -137,7 +137,10 @@ static void put_cost(FILE *out, const rf_report_plan *report) {
   fprintf(out, "%s%s tokens take %s",
           chip > 0 || plan->machine.kind != RF_MACHINE_CPU ? "          " : "cost      ",
           rf_text_count(report->tokens, a), rf_text_seconds(seconds, b));
-  if (chip > 0) fprintf(out, " and %.2f USD", seconds * usd);
+  if (chip > 0) {
+    if (seconds * usd < 1000) fprintf(out, " and %.2f USD", seconds * usd);
+    else fprintf(out, " and %s", rf_text_usd(seconds * usd, a));
+  }
   if (plan->machine.watts > 0)
     fprintf(out, ", %.4g kWh for the chips alone",
             seconds / 3.6e6 * plan->machine.watts * plan->machine.chips);

@@ -66,16 +66,18 @@ typedef struct rf_report_pass {
 /* Predicted, measured and limit seconds of a call of each op (docs/formats.md, "report.json"). */
 json_t *rf_report_pass_json(const rf_report_pass *pass);
 
-/* The next five functions write a number with its unit into `text` and return it: "5.94 GiB". */
+/* The next functions write a number with its unit into `text` and return it: "5.94 GiB". */
 char *rf_text_bytes(double bytes, char text[32]);
-/* "1.23 s", "45.6 ms", "789 us". */
+/* "1.23 s", "45.6 ms", "90 s", "8 min". */
 char *rf_text_seconds(double seconds, char text[32]);
 /* "17.2 GFLOP". */
 char *rf_text_flops(double flops, char text[32]);
 char *rf_text_rate(double bps, char text[32]); /* bytes per second, "18.0 TB/s" */
-/* "156 M", "8.03 B". */
+/* "21,080", "3.06 M", "8.03 B". */
 char *rf_text_count(double count, char text[32]);
 /* "131,072". */
 char *rf_text_whole(int64_t count, char text[32]);
+/* "0.3411 USD", "12,345 USD", "32.1 M USD". */
+char *rf_text_usd(double usd, char text[32]);
 
 #endif

@@ -40,7 +40,10 @@ def main():
     text = b.js("document.querySelector('#memory-instant').textContent")
     b.expect("the sum over layers is named", "block.*/mlp/up/u" in text and "4 × " in text)
 
-    # Another op: the page counts its live bytes.
+    # Another op: the page counts its live bytes. With ops as the axis, places are easy to find.
+    b.expect("predicted time is the first axis", state()["axis"] == "predicted", state()["axis"])
+    b.js("document.querySelector('#panel-memory [data-value=ops]').click()")
+    b.settle()
     b.js("document.querySelector('#memory-picture').scrollIntoView({block: 'end'})")
     x, y, w, h = b.box("#memory-picture")
     left, right = x + 78, x + w - 12

@@ -221,6 +221,7 @@ def to_memory_and_back(b):
     b.expect("and back to the same execution", b.js("rafter.traceViewer.selected.i") == i and b.js("rafter.state.trace.selected") == name, b.js("rafter.state.trace.selected"))
     b.key("m")
     b.wait("rafter.state.panel === 'memory'")
+    b.js("document.querySelector('#panel-memory [data-value=ops]').click()")
     b.key("0", "+", "+", "+", "p")
     b.js(f"rafter.memoryPanel.choose(rafter.traceViewer.run.plan, rafter.traceViewer.run.plan.ops[3])")
     b.settle()

@@ -143,6 +143,10 @@
     order: 70,
     about: 'Two runs, a run and its plan, or two plans, op by op.',
     available: (model) => rafter.objects(model.runs).length > 0,
+    missing: (model) =>
+        (sides(model).length > 1 ?
+             '' :
+             'There is only one plan. Report two runs, or give --against OPTION=VALUE.'),
     render(element, model) {
       const list = sides(model), state = rafter.state.compare = {sides: list.map((side) => side.title)};
       if (list.length < 2) {

@@ -64,8 +64,9 @@ const rafter = (() => {
 
   /* ---- panels --------------------------------------------------------------------------------------------------------- */
 
-  /* {id, title, order?, about?, perRun?, available(model), render(element, model, run)}: render may return a promise; with perRun it is called again
-   * when another run is chosen. */
+  /* {id, title, order?, about?, perRun?, available(model), missing?(model, run), render(element,
+   * model, run)}: render may return a promise; with perRun it is called again when another run is
+   * chosen. missing() says why a panel has nothing to show: its tab is then grey. */
   const panel = (definition) => { panels.push(definition); };
   const section = (id) => $(`panel-${id}`);
 
@@ -97,11 +98,29 @@ const rafter = (() => {
       tab.setAttribute('aria-selected', String(on));
       tab.tabIndex = on ? 0 : -1;
       if (on && focus) tab.focus();
+      if (on)
+        tab.parentNode.scrollLeft = Math.min(
+            tab.offsetLeft - 12,
+            Math.max(
+                tab.parentNode.scrollLeft,
+                tab.offsetLeft + tab.offsetWidth + 12 - tab.parentNode.clientWidth));
     }
+    greyTabs();
     tooltip.hide();
     if (location.hash.slice(1) !== one.id) history.replaceState(null, '', `#${one.id}`);
     if (state.rendered[one.id] === undefined && !one.token) await renderPanel(one);
     redraw();
+  };
+
+  const missing = (one) => (one.missing && one.missing(model, run())) || '';
+  /* Tabs of panels without content are grey, and their titles say what is missing. The shown panel
+   * keeps its tab. */
+  const greyTabs = () => {
+    for (const one of panels) {
+      const tab = $(`tab-${one.id}`), why = missing(one);
+      tab.disabled = Boolean(why) && one.id !== state.panel;
+      tab.title = why;
+    }
   };
 
   const build = () => {
@@ -113,11 +132,12 @@ const rafter = (() => {
         el('h2', {}, one.title), one.about && el('p', {class: 'about'}, one.about), el('div', {class: 'body'})));
     }
     $('tabs').addEventListener('keydown', (event) => {
-      const at = panels.findIndex((one) => one.id === state.panel);
-      const to = {ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: panels.length - 1}[event.key];
+      const open = panels.filter((one) => one.id === state.panel || !missing(one)),
+            at = open.findIndex((one) => one.id === state.panel);
+      const to = {ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: open.length - 1}[event.key];
       if (to === undefined) return;
       event.preventDefault();
-      show(panels[(to + panels.length) % panels.length].id, true);
+      show(open[(to + open.length) % open.length].id, true);
     });
   };
 
@@ -126,7 +146,8 @@ const rafter = (() => {
     $('run').value = String(index);
     headline();
     for (const one of panels.filter((candidate) => candidate.perRun)) { delete state.rendered[one.id]; one.token = null; }
-    await show(state.panel);
+    const shown = panels.find((one) => one.id === state.panel);
+    await show(shown && missing(shown) ? panels[0].id : state.panel);
     await renderRest();
   };
 

@@ -1,35 +1,84 @@
-/* core_format.js - numbers with units as the program prints them (src/report/units.c), classes of ops with their colours, tables. */
+/* core_format.js - numbers with units as the program prints them (src/report/units.c;
+ * tests/data/numbers.tsv tests both), classes of ops with their colours, tables. */
 (() => {
+  /* units: [[size, name, {from: smallest value in sizes, plain: without trailing zeros}]]. Values
+   * that round up to a unit use it: 0.9996 s is 1.00 s. */
   const scaled = (units) => (value) => {
     if (value === null || value === undefined || !Number.isFinite(value)) return '–';
-    const [size, name] = units.find(([least]) => Math.abs(value) >= least) || units[units.length - 1];
+    const [size, name, {plain = false} = {}] =
+        units.find(([one, , {from = 1} = {}]) => Math.abs(value) >= 0.9995 * from * one) ||
+        units[units.length - 1];
     const shown = value / size, a = Math.abs(shown);
-    const digits = size === 1 && Number.isInteger(shown) ? 0 : a < 10 ? 2 : a < 100 ? 1 : 0;
-    return name ? `${shown.toFixed(digits)} ${name}` : shown.toFixed(digits);
+    const digits = size === 1 && Number.isInteger(shown) ? 0 :
+        a < 9.995                                        ? 2 :
+        a < 99.95                                        ? 1 :
+                                                           0,
+          text = shown.toFixed(digits);
+    return `${plain && digits ? text.replace(/\.?0+$/, '') : text}${name && ' '}${name}`;
   };
+  const MANY = {plain: true}, LONG = {from: 2, plain: true};
   rafter.bytes = scaled([[2 ** 40, 'TiB'], [2 ** 30, 'GiB'], [2 ** 20, 'MiB'], [2 ** 10, 'KiB'], [1, 'B']]);
-  rafter.seconds = (value) => (value === 0 ? '0 s' : scaled([[86400, 'days'], [3600, 'h'], [60, 'min'], [1, 's'], [1e-3, 'ms'], [1e-6, 'us'], [1e-9, 'ns']])(value));
-  rafter.count = scaled([[1e12, 'T'], [1e9, 'B'], [1e6, 'M'], [1e3, 'k'], [1, '']]);
-  rafter.flops = scaled([[1e15, 'PFLOP'], [1e12, 'TFLOP'], [1e9, 'GFLOP'], [1e6, 'MFLOP'], [1e3, 'kFLOP'], [1, 'FLOP']]);
-  rafter.rate = scaled([[1e15, 'PFLOP/s'], [1e12, 'TFLOP/s'], [1e9, 'GFLOP/s'], [1e6, 'MFLOP/s'], [1e3, 'kFLOP/s'], [1, 'FLOP/s']]);
+  /* minutes, hours and days from two on: 90 s, 8 min, 2.5 h */
+  const seconds = scaled([
+    [86400, 'days', LONG], [3600, 'h', LONG], [60, 'min', LONG], [1, 's'], [1e-3, 'ms'],
+    [1e-6, 'us'], [1e-9, 'ns']
+  ]);
+  rafter.seconds = (value) => (value === 0 ? '0 s' : seconds(value));
+  rafter.whole = (value) => (Number.isFinite(value) ? Math.round(value).toLocaleString('en') : '–');
+  /* 21,080 with four digits below a million, then 3.06 M, 10 M, 8.03 B */
+  const large = scaled([[1e12, 'T', MANY], [1e9, 'B', MANY], [1e6, 'M', MANY], [1, '']]);
+  rafter.count = (value) =>
+      (Math.abs(value) >= 999.5 && Math.abs(value) < 999500 ?
+           rafter.whole(Number.isInteger(value) ? value : Number(value.toPrecision(4))) :
+           large(value));
+  const flops = [
+    [1e18, 'EFLOP'], [1e15, 'PFLOP'], [1e12, 'TFLOP'], [1e9, 'GFLOP'], [1e6, 'MFLOP'],
+    [1e3, 'kFLOP'], [1, 'FLOP']
+  ];
+  rafter.rate = scaled(flops.map(([size, name]) => [size, `${name}/s`]));
+  /* Papers write the FLOPs of a training run as a power of ten. */
+  rafter.flops = (value) =>
+      (value >= 1e21 ? `${value.toExponential(2).replace('e+', 'e')} FLOP` : scaled(flops)(value));
   rafter.bandwidth = scaled([[1e12, 'TB/s'], [1e9, 'GB/s'], [1e6, 'MB/s'], [1e3, 'kB/s'], [1, 'B/s']]);
   rafter.percent = (fraction) => (!Number.isFinite(fraction) ? '–' : fraction > 0 && fraction < 0.0005 ? '< 0.1 %' : `${(100 * fraction).toFixed(Math.abs(fraction) < 0.1 ? 1 : 0).replace(/^-(0(\.0)?)$/, '$1')} %`);
+  /* Texts of ticks need no digits after the last one that counts: 10 M for 10.0 M. */
+  rafter.tick = (text) => (value) =>
+      text(value).replace(/(\.\d*?)0+(?=\D|$)/, '$1').replace(/\.(?=\D|$)/, '');
   rafter.times = (ratio) => (!Number.isFinite(ratio) ? '–' : ratio > 0 && ratio < 0.01 ? `1/${(1 / ratio).toFixed(0)}` : `${ratio.toFixed(ratio < 10 ? 2 : 0)}×`);
-  rafter.whole = (value) => (Number.isFinite(value) ? Math.round(value).toLocaleString('en').replace(/,/g, '\u202f') : '–');
 
   /* ---- classes of ops ------------------------------------------------------------------------------------------------- */
 
-  /* The first pattern that matches the op's kind (ops[].op of the plan) gives its class; colours are those of Okabe and Ito. */
+  /* The first pattern that matches the op's kind (ops[].op of the plan) gives its class. */
   const CLASSES = [
-    {id: 'matmul', title: 'matrix products', colour: 'c4', kind: /^(matmul|lora)/},
-    {id: 'attention', title: 'attention', colour: 'c5', kind: /^(attention|rope|kv_)/},
-    {id: 'head', title: 'head and loss', colour: 'c6', kind: /^(head_(loss|part|merge|logits|score)|loss)/},
-    {id: 'norm', title: 'norms', colour: 'c1', kind: /(norm)(_bwd)?$/},
-    {id: 'pointwise', title: 'pointwise', colour: 'c2', kind: /^(gelu|swiglu|geglu|add|dropout)/},
-    {id: 'optimizer', title: 'optimizer', colour: 'c3', kind: /^(adamw|norm_sq|clip)/},
-    {id: 'exchange', title: 'exchange between chips', colour: 'c0', kind: /^(all_|reduce_|permute|offload|take_run)/},
-    {id: 'rows', title: 'rows: embedding, routing', colour: 'c7', kind: /^(embed|route|dispatch|combine)/},
-    {id: 'other', title: 'other', colour: 'c7', kind: /./},
+    {id: 'matmul', title: 'matrix products', colour: 'op-matmul', kind: /^(matmul|lora)/},
+    {id: 'attention', title: 'attention', colour: 'op-attention', kind: /^(attention|rope|kv_)/},
+    {
+      id: 'head',
+      title: 'head and loss',
+      colour: 'op-head',
+      kind: /^(head_(loss|part|merge|logits|score)|loss)/
+    },
+    {id: 'norm', title: 'norms', colour: 'op-norm', kind: /(norm)(_bwd)?$/},
+    {
+      id: 'pointwise',
+      title: 'pointwise',
+      colour: 'op-pointwise',
+      kind: /^(gelu|swiglu|geglu|add|dropout)/
+    },
+    {id: 'optimizer', title: 'optimizer', colour: 'op-optimizer', kind: /^(adamw|norm_sq|clip)/},
+    {
+      id: 'exchange',
+      title: 'exchange between chips',
+      colour: 'op-exchange',
+      kind: /^(all_|reduce_|permute|offload|take_run)/
+    },
+    {
+      id: 'rows',
+      title: 'rows: embedding, routing',
+      colour: 'op-rows',
+      kind: /^(embed|route|dispatch|combine)/
+    },
+    {id: 'other', title: 'other', colour: 'op-rows', kind: /./},
   ];
   rafter.opClasses = CLASSES;
   rafter.opClass = (kind) => CLASSES.find((one) => one.kind.test(kind || '?')) || CLASSES[CLASSES.length - 1];
@@ -52,6 +101,7 @@
     }
   };
 
+  const FULL = 7; /* tables with so many columns take the whole width */
   /* columns: [{title, value(row), text?(row), number?: true, wide?: true (sentences), node?(row)}]; a click on a heading sorts. Options: caption, sort (column), down, limit, onrow(row).
    * Copied tables have plain values: bytes and seconds as numbers. */
   rafter.table = (columns, rows, {caption, sort = -1, down = true, limit = 0, onrow} = {}) => {
@@ -83,11 +133,20 @@
       setTimeout(() => { copy.textContent = 'Copy'; }, 1500);
     });
     fill();
-    const box = el('div', {class: 'table'}, el('table', {}, caption && el('caption', {}, caption), el('thead', {}, el('tr', {}, heads)), body), more, rows.length > 3 && copy);
-    /* A table wider than its place can also be scrolled by keys. */
+    const scroll =
+        el('div', {class: 'scroll'},
+           el('table', {'aria-label': caption}, el('thead', {}, el('tr', {}, heads)), body));
+    const box =
+        el('div', {class: columns.length >= FULL ? 'table full' : 'table'},
+           caption && el('p', {class: 'caption'}, caption), scroll,
+           el('p', {class: 'sideways'}, 'This table has more columns: scroll it sideways.'), more,
+           rows.length > 3 && copy);
+    /* A table wider than its place says so, and can also be scrolled by keys. */
     new ResizeObserver(() => {
-      if (box.scrollWidth > box.clientWidth + 1) box.tabIndex = 0; else box.removeAttribute('tabindex');
-    }).observe(box);
+      const wider = scroll.scrollWidth > scroll.clientWidth + 1;
+      box.classList.toggle('scrolls', wider);
+      if (wider) scroll.tabIndex = 0; else scroll.removeAttribute('tabindex');
+    }).observe(scroll);
     return box;
   };
 

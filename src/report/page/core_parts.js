@@ -113,41 +113,51 @@
   /* Colours of lines, strongest first. */
   rafter.line = (i) => ['c4', 'c5', 'c2', 'c6', 'c0', 'c1', 'c3', 'c7'][i % 8];
 
-  /* An axis with its title and tick texts; logarithmic axes label only powers of ten. */
+  /* An axis with its title and tick texts. */
   const powersOfTwo = (axis) => {
     const raw = (axis.max - axis.min) / 6, step = 2 ** Math.ceil(Math.log2(raw > 0 ? raw : 1)), ticks = [];
     for (let at = Math.ceil(axis.min / step) * step; at <= axis.max; at += step) ticks.push({value: at});
     axis.ticks = ticks;
   };
   const powersOf32 = (axis) => {
-    const ticks = [];
-    for (let at = 1; at <= axis.max; at *= 32)
+    const ticks = [],
+          factor = axis.max / axis.min > 2 ** 16 ? 32 :
+        axis.max / axis.min > 64                 ? 8 :
+                                                   2;
+    for (let at = 1; at <= axis.max; at *= factor)
       if (at >= axis.min) ticks.push({value: at});
     axis.ticks = ticks;
   };
-  rafter.axis = (title, text, {type = 'linear', ...more} = {}) =>
-      (text === rafter.bytes ? {
-        type,
-        title: {display: true, text: title},
-        grid: {color: rafter.colour('grid')},
-        afterBuildTicks: type === 'logarithmic' ? powersOf32 : powersOfTwo,
-        ticks: {maxRotation: 0, callback: text},
-        ...more
-      } :
-                               {
-                                 type,
-                                 title: {display: true, text: title},
-                                 grid: {color: rafter.colour('grid')},
-                                 ticks: {
-                                   maxTicksLimit: 9,
-                                   maxRotation: 0,
-                                   callback(value) {
-                                     if (type !== 'logarithmic') return text(value);
-                                     const power = Math.log10(value);
-                                     if (Math.abs(power - Math.round(power)) > 1e-9) return '';
-                                     return text === rafter.seconds && value >= 60 ? `${rafter.whole(value)} s` : text(value); /* powers of ten seconds, not minutes */
-                                   }
-                                 },
-                                 ...more
-                               });
+  /* Ticks of a logarithmic axis: powers of ten, over few decades also their multiples by 2 and 5,
+   * over less than one decade whole multiples. */
+  const powersOfTen = (axis) => {
+    const wide = Math.log10(axis.max / axis.min),
+          by = wide > 3 ? [1] :
+        wide > 1        ? [1, 2, 5] :
+        wide > 0.4      ? [1, 1.5, 2, 3, 4, 5, 6, 8] :
+                          [1, 1.2, 1.4, 1.6, 1.8, 2, 2.5, 3, 3.5, 4, 4.5, 5, 6, 7, 8, 9],
+          every = Math.ceil(wide / 10), ticks = [];
+    for (let power = Math.floor(Math.log10(axis.min)); power <= Math.log10(axis.max); power++)
+      if (power % every === 0)
+        for (const one of by) {
+          const value = Number(`${one}e${power}`);
+          if (value >= axis.min && value <= axis.max) ticks.push({value});
+        }
+    axis.ticks = ticks;
+  };
+  rafter.axis = (title, text, {type = 'linear', ...more} = {}) => ({
+    type,
+    title: {display: true, text: title},
+    grid: {color: rafter.colour('grid')},
+    afterBuildTicks: text === rafter.bytes ? (type === 'logarithmic' ? powersOf32 : powersOfTwo) :
+        type === 'logarithmic'             ? powersOfTen :
+                                             undefined,
+    ticks: {
+      maxTicksLimit: type === 'logarithmic' ? undefined : 9,
+      maxRotation: 0,
+      includeBounds: false,
+      callback: rafter.tick(text)
+    },
+    ...more
+  });
 })();

@@ -2,6 +2,7 @@
 (() => {
   const {el} = rafter;
 
+  const LEFT = 92; /* pixels of the y axis with its title */
   const quantile = (sorted, part) => sorted[Math.min(sorted.length - 1, Math.max(0, Math.round(part * (sorted.length - 1))))];
   const smooth = (values, weight) => {
     let held = null;
@@ -13,7 +14,7 @@
 
   /* The choices of the x axis, and its values for a run's rows. */
   const abscissa = {
-    step: ['step', (value) => rafter.count(value)],
+    step: ['step', (value) => rafter.whole(value)],
     tokens: ['tokens', (value) => rafter.count(value)],
     time: ['time trained', (value) => rafter.seconds(value)]
   };
@@ -45,13 +46,20 @@
       const common = {run: rafter.runName(run), band: true, parsing: false, borderWidth: 0, pointRadius: 0, pointHitRadius: 0, borderColor: colour, backgroundColor: `${colour}38`};
       return [{...common, data: edge('most'), fill: '+1'}, {...common, data: edge('least')}];
     };
+    /* The x axis begins and ends with the data; it begins at 0 if the data begin near 0. */
+    const endsOf = (sets) => {
+      const xs = sets.flatMap((set) => set.values.map(([x]) => x)),
+            [first, last] = xs.reduce(
+                ([low, high], x) => [Math.min(low, x), Math.max(high, x)], [Infinity, -Infinity]);
+      return last > first ? {min: first < 0.1 * last ? 0 : first, max: last} : {};
+    };
     /* lines(run, xs): [{label, points: [[x, y]], dash?, points only?}] */
     /* End of the y axis if a few outliers would flatten the curve: three times the 99th percentile. Null: all values fit. */
     const cutOf = (sets) => {
       const values = sets.flatMap((set) => set.values.map(([, y]) => y)).sort((a, b) => a - b), most = 3 * quantile(values, 0.99);
       return values.length && values[values.length - 1] > most ? most : null;
     };
-    const draw = ({id, title, text, lines, log, cuts}) => {
+    const draw = ({id, title, text, lines, log, cuts, tall, from0}) => {
       const sets = runs.flatMap((run, r) => {
         const xs = across(run.metrics, state.by);
         return lines(run, xs).filter((line) => line.values.length).map((line) => ({run, r, xs, band: line.smooth && line.key, ...line}));
@@ -59,6 +67,7 @@
       if (!sets.length) return;
       state.charts[id] = sets.map((set) => ({label: set.label, points: set.values.length, last: set.values[set.values.length - 1][1]}));
       const [name, xText] = abscissa[state.by];
+      const ends = endsOf(sets);
       const cut = cuts ? cutOf(sets) : null, above = cut === null ? [] : sets.flatMap((set) => set.values.filter(([, y]) => y > cut));
       state.charts[id].cut = cut;
       place.append(el('h3', {}, title));
@@ -68,35 +77,51 @@
       }
       rafter.chart(place, {
         label: `${title} over ${name}`,
-        height: 260,
+        height: tall ? 420 : 260,
         config: () => ({
           type: 'line',
           data: {
-            datasets: sets.flatMap((set) => [...bands(set), {
-                                 run: rafter.runName(set.run),
-                                 label: runs.length > 1 ? `${rafter.runName(set.run)}: ${set.label}` : set.label,
-                                 data: (smoothing && set.smooth ? smooth(set.values, Math.max(0.9, 1 - 50 / set.values.length)) : set.values)
-                                           .map(([x, y]) => ({x, y})),
-                                 parsing: false,
-                                 borderColor: tint(set),
-                                 backgroundColor: tint(set),
-                                 borderWidth: set.dash || set.marks ? 1.2 : 1.8,
-                                 borderDash: set.dash || (set.marks ? [2, 3] : undefined),
-                                 pointRadius: set.marks || set.values.length === 1 ? (set.values.length > 60 ? 2 : 4) :
-                                     shapeOf(set)                                  ? ({dataIndex}) => (dataIndex % Math.ceil(set.values.length / 12) ? 0 : 4) :
-                                                                                     0,
-                                 pointStyle: set.marks ? 'rectRot' : shapeOf(set) || 'circle',
-                                 shape: shapeOf(set),
-                                 pointHitRadius: 6,
-                                 showLine: true
-                               }])
+            datasets: sets.flatMap(
+                (set) => [...bands(set), {
+                  run: rafter.runName(set.run),
+                  label: runs.length > 1 ? `${rafter.runName(set.run)}: ${set.label}` : set.label,
+                  data: (smoothing && set.smooth ?
+                             smooth(set.values, Math.max(0.9, 1 - 50 / set.values.length)) :
+                             set.values)
+                            .map(([x, y]) => ({x, y})),
+                  parsing: false,
+                  borderColor: tint(set),
+                  backgroundColor: tint(set),
+                  borderWidth: set.dash || set.marks ? 1.2 : 1.8,
+                  borderDash: set.dash || (set.marks ? [2, 3] : undefined),
+                  pointRadius: set.marks || set.values.length === 1 ?
+                      (set.values.length > 60 ? 2 : 4) :
+                      shapeOf(set) ?
+                      ({dataIndex}) => (dataIndex % Math.ceil(set.values.length / 12) ? 0 : 4) :
+                      0,
+                  pointStyle: set.marks ? 'rectRot' : shapeOf(set) || 'circle',
+                  shape: shapeOf(set),
+                  pointHitRadius: 6,
+                  clip: {left: 8, right: 8, top: 0, bottom: 8},
+                  showLine: true
+                }])
           },
           options: {
+            layout: {padding: {right: 12}},
             parsing: false,
             normalized: true,
             scales: {
-              x: rafter.axis(name, xText, {}),
-              y: rafter.axis(title, text, log && logarithmic ? {type: 'logarithmic', ticks: {callback: text}} : cut !== null ? {min: 0, max: cut} : {})
+              x: rafter.axis(name, xText, ends),
+              y: {
+                ...rafter.axis(
+                    title, text,
+                    log && logarithmic ? {type: 'logarithmic'} :
+                        cut !== null   ? {min: 0, max: cut} :
+                                         {beginAtZero: from0}),
+                afterFit: (axis) => {
+                  axis.width = LEFT; /* all charts have the same left edge */
+                }
+              }
             },
             interaction: {mode: 'nearest', axis: 'x', intersect: false},
             plugins: {
@@ -106,21 +131,30 @@
                 labels: {
                   usePointStyle: true,
                   pointStyle: 'line',
-                  filter: (item, data) => !data.datasets[item.datasetIndex].band && (
-                      runs.length < 2 || data.datasets.findIndex((set) => !set.band && set.run === data.datasets[item.datasetIndex].run) === item.datasetIndex),
+                  filter: (item, data) => !data.datasets[item.datasetIndex].band &&
+                      (runs.length < 2 ||
+                       data.datasets.findIndex(
+                           (set) =>
+                               !set.band && set.run === data.datasets[item.datasetIndex].run) ===
+                           item.datasetIndex),
                   ...(runs.length < 2 ? {} : {
-                    generateLabels: (chart) => Chart.defaults.plugins.legend.labels.generateLabels(chart).map(
-                        (item) => ({
-                          ...item,
-                          text: chart.data.datasets[item.datasetIndex].run,
-                          pointStyle: chart.data.datasets[item.datasetIndex].shape || item.pointStyle
-                        }))
+                    generateLabels: (chart) =>
+                        Chart.defaults.plugins.legend.labels.generateLabels(chart).map(
+                            (item) => ({
+                              ...item,
+                              text: chart.data.datasets[item.datasetIndex].run,
+                              pointStyle:
+                                  chart.data.datasets[item.datasetIndex].shape || item.pointStyle
+                            }))
                   })
                 }
               },
               tooltip: {
                 filter: (item) => !item.dataset.band,
-                callbacks: {title: (items) => `${name} ${xText(items[0].parsed.x)}`, label: (item) => `${item.dataset.label}: ${text(item.parsed.y)}`}
+                callbacks: {
+                  title: (items) => `${name} ${xText(items[0].parsed.x)}`,
+                  label: (item) => `${item.dataset.label}: ${text(item.parsed.y)}`
+                }
               }
             }
           }
@@ -134,6 +168,7 @@
       {
         id: 'loss',
         title: 'Loss',
+        tall: true,
         text: digits,
         log: true,
         lines: (run, xs) =>
@@ -145,6 +180,7 @@
         title: 'Step time',
         text: rafter.seconds,
         cuts: true,
+        from0: true,
         lines: (run, xs) =>
             [{label: 'measured', values: column(run, xs, 'seconds'), smooth: true, key: 'seconds'},
              {label: 'predicted', values: column(run, xs, 'predicted_seconds'), dash: [6, 4], shift: 1}]
@@ -153,6 +189,7 @@
         id: 'rate',
         title: 'Tokens per second',
         text: rafter.count,
+        from0: true,
         lines: (run, xs) =>
             [{label: 'measured', values: column(run, xs, 'tokens_per_second'), smooth: true, key: 'tokens_per_second'},
              {label: 'predicted', values: level(run, xs, run.plan && run.plan.rate && run.plan.rate.tokens_per_second), dash: [6, 4], shift: 1}]
@@ -242,6 +279,10 @@
     order: 50,
     about: 'Metrics of every training step; predictions are dashed.',
     available: (model) => rafter.objects(model.runs).length > 0,
+    missing: (model) =>
+        (rafter.objects(model.runs).some((run) => rafter.objects(run.metrics).length) ?
+             '' :
+             'The report has no training run.'),
     render(element, model) {
       const runs = rafter.objects(model.runs)
                        .filter((run) => rafter.objects(run.metrics).length)

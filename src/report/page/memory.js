@@ -81,6 +81,7 @@
     perRun: true,
     about: 'The arena: every tensor at its address, from the first op that needs it to the last.',
     available: (model) => rafter.objects(model.runs).some((run) => run.plan && run.plan.memory),
+    missing: (model, run) => (run && run.plan && run.plan.memory ? '' : 'This run has no plan.'),
     render(element, model, run) {
       const plans = rafter.walks(run);
       rafter.memoryPanel = null;

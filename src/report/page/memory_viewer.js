@@ -34,7 +34,7 @@
   const viewer = (element, p, others) => {
     const state = rafter.state.memory = {
       plan: p.name,
-      axis: 'ops',
+      axis: p.edges.predicted[p.n] > 0 ? 'predicted' : 'ops',
       folded: p.persistent > 0.25 * p.arena,
       view: null,
       instant: null,
@@ -326,10 +326,10 @@
     };
 
     /* ---- controls ---- */
-    const axes = [['ops', 'Ops'], ['predicted', 'Predicted time']];
+    const axes = [['predicted', 'Predicted time'], ['ops', 'Ops']];
     if (p.edges.measured) axes.push(['measured', 'Measured time']);
     const bar =
-        el('div', {class: 'bar'}, 'Time as', rafter.choice('Time axis', axes, 'ops', setAxis),
+        el('div', {class: 'bar'}, 'Axis', rafter.choice('Time axis', axes, state.axis, setAxis),
            p.persistent > 0 &&
                rafter.choice(
                    'Persistent tensors', [['fold', 'Persistent folded'], ['scale', 'to scale']], state.folded ? 'fold' : 'scale',

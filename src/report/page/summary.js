@@ -67,13 +67,22 @@
         options: {
           indexAxis: 'y',
           scales: {
-            x: rafter.axis(
-                'seconds', rafter.seconds, {beginAtZero: true, ticks: {maxTicksLimit: 5, maxRotation: 0, callback: (value) => rafter.seconds(value)}}),
+            x: rafter.axis('seconds', rafter.seconds, {
+              beginAtZero: true,
+              ticks: {
+                maxTicksLimit: 5,
+                maxRotation: 0,
+                includeBounds: false,
+                callback: rafter.tick(rafter.seconds)
+              }
+            }),
             y: {grid: {display: false}, ticks: {autoSkip: false}}
           },
           plugins: {
             legend: {labels: {usePointStyle: true, pointStyle: 'rect'}},
-            tooltip: {callbacks: {label: (item) => `${item.dataset.label} ${rafter.seconds(item.parsed.x)}`}}
+            tooltip: {
+              callbacks: {label: (item) => `${item.dataset.label} ${rafter.seconds(item.parsed.x)}`}
+            }
           }
         }
       })
@@ -117,11 +126,10 @@
               ],
               groups, {caption, sort: 1, ...more});
 
-  const advice = (element, summary) => {
+  const advice = (summary) => {
     const rows = rafter.objects(summary.advice);
-    if (!rows.length) return;
-    element.append(
-        el('h3', {}, 'Effect of one change'),
+    return rows.length > 0 && el(
+        'div', {}, el('h3', {}, 'Effect of one change'),
         rafter.table(
             [
               {title: 'Change', value: (row) => row.change},
@@ -162,8 +170,10 @@
       element.append(el('h3', {}, 'Serving'), rafter.facts([['Time to the first token', spread(serving.ttft_seconds)], ['Time per further token', spread(serving.tpot_seconds)],
         ['Answers at once', Number.isFinite(serving.slots) ? rafter.whole(serving.slots) : null], ['Tokens per prompt', serving.prompt_tokens && rafter.count(serving.prompt_tokens)], ['Tokens per answer', serving.answer_tokens && rafter.count(serving.answer_tokens)]]));
     }
-    element.append(el('p', {class: 'note'}, rafter.code('rafter plan --ops'), ' adds the ops, with their bounds by kind and by phase.'));
-    advice(element, summary);
+    element.append(
+        el('p', {class: 'note'}, rafter.code('rafter plan --ops'),
+           ' adds the ops, with their bounds by kind and by phase.'),
+        advice(summary) || '');
   };
 
   /* Vertical bars of all layers in order. */
@@ -175,12 +185,40 @@
         type: 'bar',
         data: {
           labels: layers.map((group) => String(group.layer)),
-          datasets: [measured && ['measured', 'seconds', 'c4'], ['predicted', 'predicted_seconds', 'c0'], ['limit', 'limit_seconds', 'c7']].filter(Boolean).map(([name, key, colour]) => ({
-            label: name, data: layers.map((layer) => layer[key]), backgroundColor: rafter.colour(colour), borderWidth: 0, barPercentage: 0.95, categoryPercentage: 0.8}))
+          datasets: [
+            measured && ['measured', 'seconds', 'c4'], ['predicted', 'predicted_seconds', 'c0'],
+            ['limit', 'limit_seconds', 'c7']
+          ].filter(Boolean)
+                        .map(([name, key, colour]) => ({
+                               label: name,
+                               data: layers.map((layer) => layer[key]),
+                               backgroundColor: rafter.colour(colour),
+                               borderWidth: 0,
+                               barPercentage: 0.95,
+                               categoryPercentage: 0.8
+                             }))
         },
         options: {
-          scales: {x: {title: {display: true, text: 'layer'}, grid: {display: false}, ticks: {maxRotation: 0}}, y: rafter.axis('seconds', rafter.seconds, {beginAtZero: true, ticks: {maxTicksLimit: 6, callback: (value) => rafter.seconds(value)}})},
-          plugins: {legend: {labels: {usePointStyle: true, pointStyle: 'rect'}}, tooltip: {callbacks: {title: ([item]) => layers[item.dataIndex].name, label: (item) => `${item.dataset.label} ${rafter.seconds(item.parsed.y)}`}}}
+          scales: {
+            x: {
+              title: {display: true, text: 'layer'},
+              grid: {display: false},
+              ticks: {maxRotation: 0}
+            },
+            y: rafter.axis('seconds', rafter.seconds, {
+              beginAtZero: true,
+              ticks: {maxTicksLimit: 6, callback: rafter.tick(rafter.seconds)}
+            })
+          },
+          plugins: {
+            legend: {labels: {usePointStyle: true, pointStyle: 'rect'}},
+            tooltip: {
+              callbacks: {
+                title: ([item]) => layers[item.dataIndex].name,
+                label: (item) => `${item.dataset.label} ${rafter.seconds(item.parsed.y)}`
+              }
+            }
+          }
         }
       })
     });
@@ -192,29 +230,65 @@
     return `Seconds of ${titleOf(walk)}${measured && walk.count > 1 ? `, the mean of ${rafter.whole(walk.count)}${stopped ? ', including the time when the process was stopped' : ''}` : ''}.`;
   };
 
-  const detail = (place, run, walk, measured) => {
-    place.replaceChildren(glance(run.summary, walk, measured));
+  const detail = (at, place, run, walk, measured) => {
+    const charted = el('div', {class: 'charted'}), tables = el('div', {class: 'columns tables'});
+    at.replaceChildren(glance(run.summary, walk, measured));
+    place.replaceChildren(charted, tables);
     const caption = captionOf(run, walk, measured);
     for (const [key, title, draw, more] of [['kinds', 'By kind of op', bars], ['phases', 'By phase', bars],
       ['layers', 'By layer', (parent, label, groups) => layerBars(parent, label, groups.filter((group) => group.layer !== undefined), measured), {sort: -1, limit: 13}]]) {
       const groups = rafter.objects(walk[key]);
       if (!groups.length) continue;
       const chart = el('div');
-      place.append(el('h3', {}, title), el('div', {class: 'columns beside'}, chart, groupTable(groups, measured, caption, more)));
+      charted.append(
+          el('h3', {}, title),
+          el('div', {class: 'columns beside'}, chart, groupTable(groups, measured, caption, more)));
       draw(chart, `${title}: measured, predicted and limit`, groups, measured);
     }
-    const losses = rafter.objects(walk.losses);
+    const losses = rafter.objects(walk.losses),
+          lostOf = (row) => (measured ? row.seconds : row.predicted_seconds) - row.limit_seconds;
     if (losses.length)
-      place.append(
-          el('h3', {}, 'Ops that lose most time against their limit'),
-          rafter.table(
-              [
-                {title: 'Op', value: (row) => row.name},
-                {title: 'Measured', number: true, value: (row) => row.seconds, text: (row) => rafter.seconds(row.seconds)},
-                {title: 'Predicted', number: true, value: (row) => row.predicted_seconds, text: (row) => rafter.seconds(row.predicted_seconds)},
-                {title: 'Limit', number: true, value: (row) => row.limit_seconds, text: (row) => rafter.seconds(row.limit_seconds)}
-              ],
-              losses, run.trace ? {onrow: (row) => rafter.showOp(row.name), caption: 'A click on a row shows the op in the trace.'} : {}));
+      tables.append(
+          el('div', {}, el('h3', {}, 'Ops that lose most time against their limit'),
+             rafter.table(
+                 [
+                   {title: 'Op', value: (row) => row.name},
+                   ...(measured ? [{
+                     title: 'Measured',
+                     number: true,
+                     value: (row) => row.seconds,
+                     text: (row) => rafter.seconds(row.seconds)
+                   }] :
+                                  []),
+                   {
+                     title: 'Predicted',
+                     number: true,
+                     value: (row) => row.predicted_seconds,
+                     text: (row) => rafter.seconds(row.predicted_seconds)
+                   },
+                   {
+                     title: 'Limit',
+                     number: true,
+                     value: (row) => row.limit_seconds,
+                     text: (row) => rafter.seconds(row.limit_seconds)
+                   },
+                   {
+                     title: 'Lost',
+                     number: true,
+                     value: lostOf,
+                     text: (row) => rafter.seconds(lostOf(row))
+                   }
+                 ],
+                 losses, {
+                   sort: measured ? 4 : 3,
+                   ...(run.trace ? {
+                     onrow: (row) => rafter.showOp(row.name),
+                     caption: 'A click on a row shows the op in the trace.'
+                   } :
+                                   {})
+                 })));
+    const priced = advice(run.summary);
+    if (priced) tables.append(priced);
   };
 
   rafter.panel({
@@ -250,23 +324,37 @@
       }
       const walks = rafter.objects(summary.walks), measured = Boolean(summary.measured),
             notes = [...(Array.isArray(summary.notes) ? summary.notes : []), summary.threads && summary.threads.sentence].filter((note) => typeof note === 'string');
-      element.append(el('p', {class: 'sentence'}, summary.sentence || ''), rafter.wordsLine());
-      if (notes.length) element.append(el('ul', {}, notes.map((note) => el('li', {}, note))));
-      if (!measured) element.append(el('p', {class: 'note'}, summary.steps ? 'Steps were measured, but ops were not: times of ops are predictions.' : 'These figures are predictions; nothing was measured.'));
-      priced(element, run);
+      const said =
+                el('div', {}, el('p', {class: 'sentence'}, summary.sentence || ''),
+                   rafter.wordsLine()),
+            at = el('div');
+      if (notes.length) said.append(el('ul', {}, notes.map((note) => el('li', {}, note))));
+      if (!measured)
+        said.append(el(
+            'p', {class: 'note'},
+            summary.steps ? 'Steps were measured, but ops were not: times of ops are predictions.' :
+                            'These figures are predictions; nothing was measured.'));
       if (!walks.length) {
+        element.append(said);
+        priced(element, run);
         planned(element, run, summary);
         return;
       }
-      const place = el('div'), most = Math.max(0, walks.findIndex((walk) => walk.walk === summary.walk)), show = (i) => {
-        state.walk = walks[i].walk;
-        detail(place, run, walks[i], measured);
-      };
+      const place = el('div'), figures = el('div', {}, at),
+            most = Math.max(0, walks.findIndex((walk) => walk.walk === summary.walk)),
+            show = (i) => {
+              state.walk = walks[i].walk;
+              detail(at, place, run, walks[i], measured);
+            };
       if (walks.length > 1)
-        element.append(el('div', {class: 'bar'}, rafter.select('Step', walks.map((walk) => walk.walk), show, {id: 'summary-walk', current: most})));
-      element.append(place);
+        figures.prepend(
+            el('div', {class: 'bar'},
+               rafter.select(
+                   'Step', walks.map((walk) => walk.walk), show,
+                   {id: 'summary-walk', current: most})));
+      priced(figures, run);
+      element.append(el('div', {class: 'columns lead'}, said, figures), place);
       show(most);
-      advice(element, summary);
     },
   });
 })();

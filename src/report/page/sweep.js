@@ -257,9 +257,9 @@
 
   const showFrontier = (element, name, rows) => {
     rafter.state.sweep.frontiers.push({name, rows: rows.length});
-    element.append(el('h3', {}, `Settings that were tried: ${name}`));
+    element.append(el('h3', {}, `Settings that no other setting beats: ${name}`));
     rafter.chart(element, {
-      label: 'seconds over memory of every setting',
+      label: 'seconds over memory of each setting that no other beats',
       height: 320,
       config: () => ({
         type: 'scatter',
@@ -292,14 +292,30 @@
     });
     element.append(rafter.table(
         [
-          {title: 'Type', value: (row) => row.dtype}, {title: 'Remat', value: (row) => row.remat},
-          {title: 'Microbatches', value: (row) => row.accumulate, text: (row) => `${row.accumulate} × ${row.microbatch}`},
-          {title: 'Mesh', value: (row) => row.mesh},
-          {title: 'Memory', number: true, value: (row) => row.peak_bytes, text: (row) => rafter.bytes(row.peak_bytes)},
-          {title: 'Time', number: true, value: (row) => row.seconds, text: (row) => rafter.seconds(row.seconds)},
-          {title: 'Fits', value: (row) => (row.fits ? 'yes' : 'no')}, {title: 'Saving', value: (row) => row.why}
+          {title: 'Type', value: (row) => row.dtype}, {title: 'Remat', value: (row) => row.remat}, {
+            title: 'Microbatches',
+            value: (row) => row.accumulate,
+            text: (row) => `${row.accumulate} × ${row.microbatch}`
+          },
+          {title: 'Mesh', value: (row) => row.mesh}, {
+            title: 'Memory',
+            number: true,
+            value: (row) => row.peak_bytes,
+            text: (row) => rafter.bytes(row.peak_bytes)
+          },
+          {
+            title: 'Time',
+            number: true,
+            value: (row) => row.seconds,
+            text: (row) => rafter.seconds(row.seconds)
+          },
+          {title: 'Fits', value: (row) => (row.fits ? 'yes' : 'no')},
+          {title: 'Saving', value: (row) => row.why}
         ],
-        rows, {caption: 'No other setting is better than one of these in both memory and time.'}));
+        rows, {
+          caption:
+              '--fit tried more settings. Each setting that is missing here needs more memory and more time than one of these.'
+        }));
   };
 
   /* The quantity that a bench test's name varies: answers at once, tokens of context before decoding, or tokens of the prompt. */
@@ -381,21 +397,40 @@
         rows, {caption: 'The limits were measured between the tests.'}));
   };
 
+  /* What the panel shows of a report. */
+  const contentOf = (model) => {
+    const plans = rafter.objects(model.runs)
+                      .flatMap(
+                          (run) => rafter.plans(run).map(
+                              (one) => ({name: rafter.runName(run), plan: one.plan})));
+    return {
+      sweeps:
+          rafter.objects(model.sweeps).filter((sweep) => sweep.sweep && Array.isArray(sweep.rows)),
+      rates: plans.filter(({plan}) => plan.serving && rafter.objects(plan.serving.rates).length),
+      frontiers: plans.filter(({plan}) => rafter.objects(plan.frontier).length),
+      benches: rafter.objects(model.benches).filter((bench) => rafter.objects(bench.rows).length)
+    };
+  };
+
   rafter.panel({
     id: 'sweep',
     title: 'Sweeps and serving',
     order: 60,
     about: 'Throughput, latency and memory over one setting, with the causes of cliffs.',
-    available: (model) => ['runs', 'sweeps', 'benches'].some((key) => rafter.objects(model[key]).length > 0),
+    available: (model) => ['runs', 'sweeps', 'benches'].some(
+        (key) => rafter.objects(model[key]).length > 0),
+    missing: (model) =>
+        (Object.values(contentOf(model)).some((list) => list.length) ?
+             '' :
+             'The report has no sweep, no request rates, no --fit and no bench.'),
     render(element, model) {
       rafter.state.sweep = {sweeps: [], rates: [], frontiers: [], benches: []};
-      const plans = rafter.objects(model.runs).flatMap((run) => rafter.plans(run).map((one) => ({name: rafter.runName(run), plan: one.plan})));
-      rafter.objects(model.sweeps).filter((sweep) => sweep.sweep && Array.isArray(sweep.rows)).forEach((sweep) => showSweep(element, sweep));
-      plans.filter(({plan}) => plan.serving && rafter.objects(plan.serving.rates).length).forEach(({name,
-                                                                                                    plan}) => showRates(element, name, plan.serving));
-      plans.filter(({plan}) => rafter.objects(plan.frontier).length).forEach(({name,
-                                                                               plan}) => showFrontier(element, name, rafter.objects(plan.frontier)));
-      rafter.objects(model.benches).filter((bench) => rafter.objects(bench.rows).length).forEach((bench) => showBench(element, bench));
+      const {sweeps, rates, frontiers, benches} = contentOf(model);
+      sweeps.forEach((sweep) => showSweep(element, sweep));
+      rates.forEach(({name, plan}) => showRates(element, name, plan.serving));
+      frontiers.forEach(
+          ({name, plan}) => showFrontier(element, name, rafter.objects(plan.frontier)));
+      benches.forEach((bench) => showBench(element, bench));
       if (!element.childElementCount)
         element.append(rafter.empty(
             'The report has no sweep. ', rafter.code('rafter plan MODEL --sweep batch=1..256 --json > sweep.json'), ' makes one, ',

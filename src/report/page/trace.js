@@ -349,15 +349,29 @@
 
   rafter.traceParts = {};
   rafter.panel({
-    id: 'trace', title: 'Trace', order: 20, perRun: true,
+    id: 'trace',
+    title: 'Trace',
+    order: 20,
+    perRun: true,
     about: 'Every recorded op on its thread, below its predicted time.',
-    available: (model) => rafter.objects(model.runs).some((run) => run.trace),
+    available: (model) => rafter.objects(model.runs).length > 0,
+    missing: (model, run) =>
+        (run && run.trace ?
+             '' :
+             'This run was not traced. --trace steps=2..3 records the ops of two steps.'),
     async render(element, model, run) {
       const trace = await rafter.trace(run);
       rafter.state.trace = null;
-      if (!trace) element.append(el('p', {class: 'empty'}, 'This run was not traced. Run it again with ', el('code', {}, '--trace steps=2..3'), ' and report it again.'));
-      else if (!trace.rows.length) element.append(el('p', {class: 'empty'}, 'The trace of this run has no spans: the run had none of the steps to trace.'));
-      else rafter.traceViewer = new Viewer(element, run, trace);
+      if (!trace)
+        element.append(
+            el('p', {class: 'empty'}, 'This run was not traced. Run it again with ',
+               el('code', {}, '--trace steps=2..3'), ' and report it again.'));
+      else if (!trace.rows.length)
+        element.append(
+            el('p', {class: 'empty'},
+               'The trace of this run has no spans: the run had none of the steps to trace.'));
+      else
+        rafter.traceViewer = new Viewer(element, run, trace);
     },
   });
 })();

@@ -77,17 +77,48 @@
       viewer.latest = [...rows.values()].sort((a, b) => b.took - b.predicted - a.took + a.predicted).slice(0, 8).filter((row) => row.took > row.predicted);
     }
     if (!viewer.latest.length) return '';
-    return rafter.table([
-      {title: 'Op', value: (row) => row.name}, {title: 'Calls', value: (row) => row.runs, number: true}, {title: 'Measured', value: (row) => row.took, text: (row) => seconds(row.took), number: true},
-      {title: 'Predicted', value: (row) => row.predicted, text: (row) => seconds(row.predicted), number: true},
-      {title: 'Excess', value: (row) => row.took - row.predicted, text: (row) => seconds(row.took - row.predicted), number: true},
-    ], viewer.latest, {caption: 'Ops that exceed their predictions most, summed over all recorded calls', sort: 4, onrow: (row) => { viewer.select({row: viewer.main, i: row.longest}); viewer.reveal({row: viewer.main, i: row.longest}); }});
+    return rafter.table(
+        [
+          {title: 'Op', value: (row) => row.name},
+          {title: 'Calls', value: (row) => row.runs, number: true},
+          {
+            title: 'Measured',
+            value: (row) => row.took,
+            text: (row) => seconds(row.took),
+            number: true
+          },
+          {
+            title: 'Predicted',
+            value: (row) => row.predicted,
+            text: (row) => seconds(row.predicted),
+            number: true
+          },
+          {
+            title: 'Excess',
+            value: (row) => row.took - row.predicted,
+            text: (row) => seconds(row.took - row.predicted),
+            number: true
+          },
+        ],
+        viewer.latest, {
+          caption:
+              'Ops that exceed their predictions most: time in excess, summed over all recorded calls',
+          sort: 4,
+          onrow: (row) => {
+            viewer.select({row: viewer.main, i: row.longest});
+            viewer.reveal({row: viewer.main, i: row.longest});
+          }
+        });
   };
 
   rafter.traceParts.details = (viewer) => {
     const box = viewer.details;
     if (!viewer.selected) {
-      box.replaceChildren(el('h3', {class: 'screen'}, 'Op'), el('p', {class: 'note screen'}, 'Click a span, or move along the lane with , and . to see its details.'), latest(viewer));
+      box.replaceChildren(
+          el('h3', {class: 'screen'}, 'Op'),
+          el('p', {class: 'note screen'}, 'Click a span, or move along its lane with the keys ',
+             el('kbd', {}, ','), ' and ', el('kbd', {}, '.'), ', to see its details.'),
+          latest(viewer));
       return;
     }
     const {row, i} = viewer.selected, {title, op, plan, took, kind, key} = what(viewer, viewer.selected);

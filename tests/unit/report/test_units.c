@@ -1,0 +1,59 @@
+/* test_units.c - tests numbers as text against the table tests/data/numbers.tsv, which the test
+ * of the page (tests/browser/test_layout.py) reads, too. */
+#include "report/report.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static char *whole(double value, char text[32]) {
+  return rf_text_whole((int64_t)value, text);
+}
+
+static const struct {
+  const char *name;
+  char *(*text)(double, char[32]);
+} KINDS[] = {{"seconds", rf_text_seconds}, {"bytes", rf_text_bytes}, {"count", rf_text_count},
+             {"whole", whole},             {"rate", rf_text_rate},   {"flops", rf_text_flops}};
+
+static void numbers_are_written_as_in_the_table(void **state) {
+  (void)state;
+  FILE *file = fopen(RF_TEST_DATA "/numbers.tsv", "re");
+  assert_non_null(file);
+  char line[200], kind[20], wanted[40], text[32], negative[48];
+  double value;
+  int rows = 0;
+  while (fgets(line, sizeof line, file)) {
+    if (*line == '#') continue;
+    assert_int_equal(sscanf(line, "%19s %lf %39[^\n]", kind, &value, wanted), 3);
+    size_t k = 0;
+    while (k < sizeof KINDS / sizeof *KINDS && strcmp(KINDS[k].name, kind)) k++;
+    assert_in_range(k, 0, sizeof KINDS / sizeof *KINDS - 1);
+    assert_string_equal(KINDS[k].text(value, text), wanted);
+    snprintf(negative, sizeof negative, "-%s", wanted);
+    if (value != 0 && value < 1e21) assert_string_equal(KINDS[k].text(-value, text), negative);
+    rows++;
+  }
+  fclose(file);
+  assert_true(rows > 30);
+}
+
+static void prices_have_no_exponents(void **state) {
+  (void)state;
+  char text[32];
+  assert_string_equal(rf_text_usd(0.34112, text), "0.3411 USD");
+  assert_string_equal(rf_text_usd(12345.4, text), "12,345 USD");
+  assert_string_equal(rf_text_usd(32124599.76, text), "32.1 M USD");
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(numbers_are_written_as_in_the_table),
+                                     cmocka_unit_test(prices_have_no_exponents)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
