@@ -21,7 +21,7 @@ struct rafter_job {
 #define RF_COMMANDS(X) \
   X(PLAN) X(CALIBRATE) X(ROOFLINE) \
   X(TRAIN) X(GENERATE) X(CHAT) X(SCORE) X(EVAL) X(BENCH) \
-  X(REPORT) X(RUNS) X(INSPECT) X(DOCTOR) \
+  X(REPORT) X(RUNS) X(INSPECT) X(MODELS) X(MACHINES) X(DOCTOR) \
   X(PULL) X(EXPORT) X(QUANTIZE) X(TOKENIZE)
 // clang-format on
 #define RF_COMMAND_HEAD(name_, arguments_, least_, most_, group_, help_) \

@@ -97,7 +97,7 @@ static void wait_politely(char **argv) {
 
 /* True if the command has nothing to save when a signal comes. */
 static bool may_just_end(const char *command) {
-  static const char *const names[] = {"plan", "roofline", "inspect", "doctor"};
+  static const char *const names[] = {"plan", "roofline", "inspect", "models", "machines", "doctor"};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++)
     if (!strcmp(names[i], command)) return true;
   return false;

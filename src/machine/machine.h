@@ -2,6 +2,8 @@
 #ifndef RF_MACHINE_H
 #define RF_MACHINE_H
 
+#include <jansson.h>
+
 #include "graph/graph.h"
 #include "graph/mesh/mesh.h"
 
@@ -156,6 +158,9 @@ typedef struct rf_machine {
  * data-centre network. `chips` becomes the product of SHAPE and SLICES. All other figures stay per
  * chip. */
 rf_status rf_machine_find(const char *spec, rf_machine *machine, rf_error *error);
+/* The data sheet `index` of data/machines.json; NULL after the last. It has the name, the title,
+ * the editions, and the source of each figure. */
+const json_t *rf_machine_sheet(int index);
 /* Sets `text` to the suffix of a machine's name for this many chips: ":8x8x8" (as close to a
  * cube as the torus allows), ":4x8" (4 nodes of 8 chips at a switch), or "" for one chip. */
 void rf_machine_shape_for(const rf_machine *machine, int64_t chips, char *text, size_t capacity);

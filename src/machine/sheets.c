@@ -38,6 +38,8 @@ static json_t *sheet_rows(void) {
   return json_object_get(sheets, "machines");
 }
 
+const json_t *rf_machine_sheet(int index) { return json_array_get(sheet_rows(), (size_t)index); }
+
 /* Copies a data sheet and applies the changes of one of its editions. */
 static rf_status with_edition(const json_t *row, const char *edition, json_t **sheet, rf_error *error) {
   json_t *editions = json_object_get(row, "editions"), *changes = json_object_get(editions, edition);

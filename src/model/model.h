@@ -191,6 +191,12 @@ rf_status rf_model_config_write(const rf_model *model, rf_dtype dtype, const cha
 const char *rf_model_init(const char *name);
 /* The name of preset `index`; NULL after the last preset. */
 const char *rf_model_preset(int index);
+/* The name of a preset on the Hugging Face hub; NULL: it is not there. */
+const char *rf_model_preset_hub(const char *preset);
+/* That name, or a paper. NULL: `preset` is not a preset. */
+const char *rf_model_preset_source(const char *preset);
+/* The preset of a name on the hub; NULL: none has this name. */
+const char *rf_model_preset_on_hub(const char *hub);
 
 /* Resolves MODEL of the command line: a preset, an inline shape `gpt:layers=4,width=512,...`, a
  * folder with config.json, a .safetensors file with its config.json in the same folder, a .gguf

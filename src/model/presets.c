@@ -504,6 +504,7 @@ static void preset_meant(const char *spec, char meant[160]) {
     if (!strncmp(ours, PRESETS[i].name, strlen(PRESETS[i].name)) &&
         (!best || strlen(PRESETS[i].name) > strlen(best)))
       best = PRESETS[i].name;
+  if (rf_model_preset_on_hub(spec)) best = rf_model_preset_on_hub(spec);
   if (best)
     snprintf(meant, 160, "did you mean the preset %s? `rafter pull hf:%.90s` downloads the weights", best,
              spec);

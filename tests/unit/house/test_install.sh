@@ -10,7 +10,7 @@ export PKG_CONFIG_PATH; PKG_CONFIG_PATH=$(dirname "$(find "$there" -name rafter.
   { echo 'no version'; exit 1; }
 [ "$(pkg-config --modversion rafter)" = "$("$there/usr/bin/rafter" --version | cut -d' ' -f2)" ] || { echo 'pkg-config and the program name different versions'; exit 1; }
 page=$there/usr/share/man/man1/rafter.1 completion=$there/usr/share/bash-completion/completions/rafter
-for command in plan train generate calibrate bench roofline inspect tokenize doctor pull eval chat; do
+for command in plan train generate calibrate bench roofline inspect tokenize models machines doctor pull eval chat; do
   grep -q "$command" "$page" || { echo "the man page does not know $command"; exit 1; }
   grep -q "$command" "$completion" || { echo "the completion does not know $command"; exit 1; }
 done

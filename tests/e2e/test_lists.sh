@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# `rafter models` and `rafter machines` list every preset and every data sheet, with sources.
+. "$(dirname "$0")/lib.sh"
+SHEETS=$HERE/../../data/machines.json
+export RAFTER
+
+status 0 "$RAFTER" models && {
+  cp out models
+  awk 'length > 100' models | grep . && fail "models has lines of more than 100 columns"
+}
+status 0 "$RAFTER" models --json && {
+  holds out 'all(m["source"] and m["parameters"] >= m["parameters_active"] > 0 for m in d["models"])' sources
+  holds out 'all(m["hub"] or m["name"] in ("uva", "llama3-405b", "palm-540b") for m in d["models"])' names
+  # The figures are those of a plan, and the name on the hub leads to the preset.
+  cat >models.py <<'PY'
+import json, os, subprocess, sys
+rafter = os.environ["RAFTER"]
+for m in json.load(open("out"))["models"]:
+    small = ["--on", "b200", "--job", "score", "--batch", "1", "--seq", "32", "--json"]
+    run = subprocess.run([rafter, "plan", m["name"], *small], capture_output=True)
+    plan = json.loads(run.stdout)["model"]
+    if any(plan[k] != m[k] for k in ("parameters", "parameters_active", "layers", "width", "vocab")):
+        sys.exit(f"{m['name']}: {plan} {m}")
+    if not m["hub"]: continue
+    hint = subprocess.run([rafter, "plan", m["hub"]], capture_output=True, text=True).stderr
+    if f"preset {m['name']}?" not in hint: sys.exit(f"{m['hub']}: {hint}")
+PY
+  python3 models.py || fail "models and plans differ"
+}
+status 0 "$RAFTER" models meta-llama/Llama-3.1-8B --json &&
+  holds out '[m["name"] for m in d["models"]] == ["llama3.1-8b"]'
+refuses 2 "no preset has the name 'gemma3'" "$RAFTER" models gemma3
+
+status 0 "$RAFTER" machines && {
+  awk 'length > 100' out | grep . && fail "machines has lines of more than 100 columns"
+  says '^tpu-v6e .* 918 .*Trillium.* 2.70 list$' out && says '^ +1.61 committed$' out
+  says '^local .*this machine, detected' out
+}
+status 0 "$RAFTER" machines --json && {
+  holds out 'd["machines"][0]["name"] == "local" and d["machines"][0]["source"] == "detected"' 'this machine'
+  [ "$(ask out '" ".join(m["name"] for m in d["machines"][1:])')" = \
+    "$(ask "$SHEETS" '" ".join(m["name"] for m in d["machines"])')" ] || fail "machines leaves sheets out"
+  holds out 'all(m["sources"] and m["memory_bytes"] > 0 for m in d["machines"][1:])' 'the sources'
+}
+status 0 "$RAFTER" machines tpu-v5e@sb && says 'memory_bps +Cloud TPU|memory_bps +How to Scale' out
+refuses 2 "unknown machine 'h300'" "$RAFTER" machines h300
+finish
