@@ -1,7 +1,10 @@
 /* plot.c - the pictures of `rafter plan --plot`. The subject is a sweep, a frontier, the rates
  * of a server, or one plan (its memory over its ops, and its ops in a roofline). */
 #include "advise/gnuplot.h"
+#include "advise/plot_labels.h"
 #include "advise/vary.h"
+
+#include "base/text.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -12,7 +15,7 @@ static const char *const COLOUR[] = {"#0072b2", "#e69f00", "#009e73", "#cc79a7",
                                      "#f0e442", "#999999", "#000000", "#7f3c8d", "#3969ac", "#b0b0b0"};
 enum { COLOURS = sizeof COLOUR / sizeof *COLOUR };
 #define LIMIT_COLOUR "#d00000"
-enum { NEAR = 6 }; /* a limit above NEAR times the largest value gets a label, not a line */
+enum { NEAR = 3 }; /* a limit above NEAR times the largest value gets a label, not a line */
 
 /* Draws the machine's memory limit as a line. If it is far above the data, writes only a label. */
 static void put_limit(rf_gnuplot *p, const char *machine, double room, double most) {
@@ -62,6 +65,8 @@ static void put_cliffs(rf_gnuplot *p, const json_t *cliffs, const rf_sweep_row *
                        const char *const *what) {
   size_t i;
   json_t *cliff;
+  double last = NAN;
+  int beside = 0; /* cliffs at one value have their texts side by side */
   json_array_foreach ((json_t *)cliffs, i, cliff) {
     bool shown = false;
     for (int k = 0; what[k]; k++)
@@ -69,10 +74,13 @@ static void put_cliffs(rf_gnuplot *p, const json_t *cliffs, const rf_sweep_row *
     for (int k = 0; shown && k < count; k++) {
       if (strcmp(row[k].value, json_string_value(json_object_get(cliff, "at")))) continue;
       double x = isfinite(row[k].x) ? row[k].x : k;
+      beside = x == last ? beside + 1 : 0;
+      last = x;
       fprintf(p->script,
               "set arrow from first %.6g,graph 0 to first %.6g,graph 1 nohead lc rgb '#888888' dt 3\nset "
-              "label %s at first %.6g,graph 0.04 rotate by 90 offset 0.7,0 tc rgb '#666666'\n",
-              x, x, rf_gnuplot_quote(p, json_string_value(json_object_get(cliff, "kind"))), x);
+              "label %s at first %.6g,graph 0.04 rotate by 90 offset %.1f,0 tc rgb '#666666'\n",
+              x, x, rf_gnuplot_quote(p, json_string_value(json_object_get(cliff, "kind"))), x,
+              0.7 + 1.6 * beside);
     }
   }
 }
@@ -82,7 +90,7 @@ rf_status rf_plot_sweep(const char *path, const char *title, const char *machine
   static const char *const of_memory[] = {"memory", "fit", NULL}, *const of_time[] = {"time", "rate", "bound",
                                                                                       NULL};
   rf_gnuplot plot, *p = &plot;
-  double most = 0, slowest = 0;
+  double most = 0, slowest = 0, fastest = 0;
   RF_TRY(rf_gnuplot_open(path, 900, 1000, p, error));
   fputs("$rows << EOD\n", p->script);
   for (int i = 0; i < count; i++) {
@@ -91,6 +99,7 @@ rf_status rf_plot_sweep(const char *path, const char *title, const char *machine
             row[i].seconds, row[i].rate);
     most = fmax(most, row[i].bytes);
     slowest = fmax(slowest, row[i].seconds);
+    fastest = fmax(fastest, row[i].rate);
   }
   double unit = slowest < 1e-3 ? 1e6 : slowest < 1 ? 1e3 : 1;
   fprintf(p->script,
@@ -114,101 +123,196 @@ rf_status rf_plot_sweep(const char *path, const char *title, const char *machine
           : unit == 1e3 ? "ms"
                         : "µs",
           unit, COLOUR[1]);
+  rf_plot_area rates = {.y1 = 1.1 * fastest};
+  fprintf(p->script, "set yrange [0:%.9g]\n", rates.y1);
+  rf_plot_put_ticks(p, &rates, 'y', rf_text_count, "");
   fprintf(p->script,
-          "set ylabel 'tokens per second'\nset format y '%%.1s %%c'\nplot $rows using 1:4 with linespoints "
-          "pt 7 ps 0.7 lw 2 lc rgb '%s'\nunset multiplot\n",
+          "set ylabel 'tokens per second'\nplot $rows using 1:4 with linespoints pt 7 ps 0.7 lw 2 lc rgb "
+          "'%s'\nunset multiplot\n",
           COLOUR[2]);
   return rf_gnuplot_close(p, error);
 }
 
 /* ---- a frontier ------------------------------------------------------------------------------ */
 
+/* Appends ", text" to the title if it is the same for all rows, otherwise to the row's label. */
+static void put_setting(char *title, char *label, bool differs, const char *text) {
+  char *to = differs ? label : title;
+  rf_text_append(to, differs ? RF_PLOT_LABEL_MAX : 256, "%s%s", *to ? ", " : "", text);
+}
+
+/* The label of a row has the settings that differ between the rows; `title` gets the others. */
+static void name_row(const rafter_plan *plan, int i, char title[256], char label[RF_PLOT_LABEL_MAX]) {
+  const rf_fit_row *row = plan->found.row, *r = &row[i];
+  bool dtype = false, remat = false, batch = false, meshes = false;
+  char text[160], mesh[160], first[160];
+  rf_mesh_text(&row[0].mesh, first);
+  for (int k = 1; k < plan->found.rows; k++) {
+    dtype |= row[k].dtype != row[0].dtype;
+    remat |= row[k].remat != row[0].remat;
+    batch |= row[k].accumulate != row[0].accumulate || row[k].microbatch != row[0].microbatch;
+    meshes |= strcmp(rf_mesh_text(&row[k].mesh, mesh), first) != 0;
+  }
+  *label = 0;
+  put_setting(title, label, dtype, rf_dtype_name(r->dtype));
+  snprintf(text, sizeof text, "remat %s", rf_remat_name(r->remat));
+  put_setting(title, label, remat, text);
+  snprintf(text, sizeof text, "%d x %lld", r->accumulate, (long long)r->microbatch);
+  put_setting(title, label, batch, text);
+  if (rf_mesh_chips(&r->mesh) > 1 || meshes) put_setting(title, label, meshes, rf_mesh_text(&r->mesh, text));
+}
+
+/* Draws the memory limit as a line if it is near the data, otherwise only its label. */
+static void put_room(rf_gnuplot *p, const rf_plot_area *area, double room) {
+  char label[64], size[32];
+  bool near = room / 0x1p30 < area->x1;
+  snprintf(label, sizeof label, "limit %s%s", rf_text_bytes(room, size),
+           near ? "" : " (right of this picture)");
+  if (near)
+    fprintf(p->script,
+            "set arrow from first %.6g,graph 0 to first %.6g,graph 1 nohead lc rgb '" LIMIT_COLOUR
+            "' lw 2 dt 2\nset label %s at first %.6g,graph 0.96 right offset -0.7,0 tc rgb '" LIMIT_COLOUR
+            "'\n",
+            room / 0x1p30, room / 0x1p30, rf_gnuplot_quote(p, label), room / 0x1p30);
+  else
+    fprintf(p->script, "set label %s at graph 0.985,0.96 right tc rgb '" LIMIT_COLOUR "'\n",
+            rf_gnuplot_quote(p, label));
+}
+
+static char *plain_text(double value, char text[32]) {
+  snprintf(text, 32, "%g", value);
+  return text;
+}
+
 rf_status rf_plot_frontier(const char *path, const rafter_plan *plan, rf_error *error) {
+  enum { WIDTH = 1000, HEIGHT = 640, MAX = 64 };
   rf_gnuplot plot, *p = &plot;
-  double most = 0, slowest = 0, room = (double)rf_plan_room(&plan->plan->options);
-  char label[256], mesh[160], size[32];
-  RF_TRY(rf_gnuplot_open(path, 1000, 640, p, error));
+  double least = INFINITY, most = 0, fastest = INFINITY, slowest = 0,
+         room = (double)rf_plan_room(&plan->plan->options);
+  char title[512], common[256] = "";
+  rf_plot_label label[MAX] = {0};
+  int rows = plan->found.rows < MAX ? plan->found.rows : MAX;
+  RF_TRY(rf_gnuplot_open(path, WIDTH, HEIGHT, p, error));
   fputs("$rows << EOD\n", p->script);
-  for (int i = 0; i < plan->found.rows; i++) {
+  for (int i = 0; i < rows; i++) {
     const rf_fit_row *r = &plan->found.row[i];
-    bool many = rf_mesh_chips(&r->mesh) > 1;
-    snprintf(label, sizeof label, "%s, remat %s, %d x %lld%s%s", rf_dtype_name(r->dtype),
-             rf_remat_name(r->remat), r->accumulate, (long long)r->microbatch, many ? ", " : "",
-             many ? rf_mesh_text(&r->mesh, mesh) : "");
-    fprintf(p->script, "%.9g %.9g \"%s\" %d\n", (double)r->peak_bytes / 0x1p30, r->seconds, label, r->fits);
-    most = fmax(most, (double)r->peak_bytes);
+    char all[256] = "";
+    label[i] = (rf_plot_label){.x = (double)r->peak_bytes / 0x1p30, .y = r->seconds, .radius = 5};
+    name_row(plan, i, i ? all : common, label[i].text);
+    fprintf(p->script, "%.9g %.9g %d\n", label[i].x, r->seconds, r->fits);
+    least = fmin(least, label[i].x);
+    most = fmax(most, label[i].x);
+    fastest = fmin(fastest, r->seconds);
     slowest = fmax(slowest, r->seconds);
   }
-  snprintf(label, sizeof label, "%.60s on %.60s: memory and time of settings that none beats in both",
+  double limit = room / 0x1p30, end = limit < 1.6 * most ? fmax(limit, most) : most, wide = end - 0.8 * least;
+  rf_plot_area area = {.left = 0.09,
+                       .right = 0.975,
+                       .bottom = 0.11,
+                       .top = 0.9,
+                       .width = WIDTH,
+                       .height = HEIGHT,
+                       .x0 = 0.8 * least,
+                       .x1 = end + 0.12 * wide,
+                       .y0 = 0.85 * fastest,
+                       .y1 = 1.15 * slowest};
+  snprintf(title, sizeof title, "%.60s on %.60s: settings that no other setting beats in memory and time",
            plan->plan->graph->model.name, plan->plan->machine.name);
-  fprintf(p->script, "EOD\nset title %s noenhanced\n", rf_gnuplot_quote(p, label));
-  snprintf(label, sizeof label, "limit %s", rf_text_bytes(room, size));
-  bool near = room < NEAR * most;
+  fprintf(p->script, "EOD\nset title %s noenhanced\nset ylabel 'time of a step'\nunset key\n",
+          rf_gnuplot_quote(p, title));
+  snprintf(title, sizeof title, "memory per chip%s%s", *common ? "; all settings: " : "", common);
+  fprintf(p->script, "set xlabel %s noenhanced\n", rf_gnuplot_quote(p, title));
+  rf_plot_put_area(p, &area);
+  rf_plot_put_ticks(p, &area, 'x', plain_text, " GiB");
+  rf_plot_put_ticks(p, &area, 'y', rf_text_seconds, "");
+  put_room(p, &area, room);
+  rf_plot_put_labels(p, &area, label, rows);
   fprintf(p->script,
-          "set xrange [0:%.6g]\nset yrange [0:%.6g]\nset xlabel 'memory per chip (GiB)'\nset ylabel 'time of "
-          "a step (s)'\nunset key\n",
-          1.3 * fmax(most, near ? room : 0) / 0x1p30, 1.45 * slowest);
-  fprintf(p->script,
-          "set arrow from first %.6g,graph 0 to first %.6g,graph 1 nohead lc rgb '" LIMIT_COLOUR
-          "' lw 2 dt 2\nset label %s at ",
-          room / 0x1p30, room / 0x1p30, rf_gnuplot_quote(p, label));
-  if (near)
-    fprintf(p->script, "first %.6g,graph 0.03 offset 0.5,0 tc rgb '" LIMIT_COLOUR "'\n", room / 0x1p30);
-  else fputs("graph 0.98,0.95 right tc rgb '" LIMIT_COLOUR "'\n", p->script);
-  fprintf(p->script,
-          "plot $rows using 1:2 with lines lw 1 lc rgb '#bbbbbb', '' using 1:($4==1?$2:1/0) with points pt 7 "
-          "ps 1.2 lc rgb '%s', '' using 1:($4==0?$2:1/0) with points pt 6 ps 1.2 lc rgb '%s', '' using 1:2:3 "
-          "with labels left rotate by 35 offset 0.4,0.6 font ',9' noenhanced\n",
+          "plot $rows using 1:2 with lines lw 1 lc rgb '#bbbbbb', '' using 1:($3==1?$2:1/0) with points pt 7 "
+          "ps 1.2 lc rgb '%s', '' using 1:($3==0?$2:1/0) with points pt 6 ps 1.2 lc rgb '%s'\n",
           COLOUR[0], COLOUR[5]);
   return rf_gnuplot_close(p, error);
 }
 
 /* ---- rates of a server ----------------------------------------------------------------------- */
 
+/* Plots the median in column `at` and the 99th percentile in the next column. */
+static void put_latencies(rf_gnuplot *p, int at) {
+  fputs("plot ", p->script);
+  for (int part = 0; part < 2; part++)
+    fprintf(
+        p->script,
+        "$rates using 1:%d with lines lw 2 lc rgb '%s' title '%s', '' using 1:($2==0?$%d:1/0) with points "
+        "pt 7 ps 0.9 lc rgb '%s' notitle, '' using 1:($2==1?$%d:1/0) with points pt 6 ps 1.1 lc rgb '%s' "
+        "notitle%s",
+        at + part, COLOUR[part], part ? "99th percentile" : "median", at + part, COLOUR[part], at + part,
+        COLOUR[part], part ? "\n" : ", ");
+}
+
 /* Draws token rate against latency with one point for each request rate. A point is hollow if
  * the queue of requests grows without end. */
 rf_status rf_plot_rates(const char *path, const rafter_plan *plan, rf_error *error) {
+  enum { WIDTH = 900, HEIGHT = 860, MAX = 64 };
   static const struct {
     const char *key, *label;
-  } panel[] = {{"ttft_seconds", "time to the first token"}, {"tpot_seconds", "time per further token"}};
+    bool log;
+    double bottom, top;
+  } panel[] = {{"ttft_seconds", "time to the first token", true, 0.58, 0.95},
+               {"tpot_seconds", "time per further token", false, 0.08, 0.45}};
   rf_gnuplot plot, *p = &plot;
-  const json_t *serving = json_object_get(plan->extra, "serving"), *row;
-  size_t i;
+  const json_t *rates = json_object_get(json_object_get(plan->extra, "serving"), "rates"), *row;
+  int rows = json_array_size(rates) < MAX ? (int)json_array_size(rates) : MAX;
   char title[256];
-  RF_TRY(rf_gnuplot_open(path, 900, 860, p, error));
-  fputs("$rates << EOD\n", p->script);
-  json_array_foreach (json_object_get(serving, "rates"), i, row) {
-    fprintf(p->script, "%.9g %d \"%.4g/s\"", json_number_value(json_object_get(row, "tokens_per_second")),
-            json_is_true(json_object_get(row, "saturated")),
-            json_number_value(json_object_get(row, "requests_per_second")));
-    for (int k = 0; k < 2; k++)
-      fprintf(p->script, " %.9g %.9g", 1e3 * rf_json_at(row, panel[k].key, "p50"),
-              1e3 * rf_json_at(row, panel[k].key, "p99"));
-    fputc('\n', p->script);
-  }
+  RF_TRY(rf_gnuplot_open(path, WIDTH, HEIGHT, p, error));
   snprintf(title, sizeof title, "%.60s on %.60s, %d chip%s: token rate and latency by requests per second",
            plan->plan->graph->model.name, plan->plan->machine.name, plan->plan->machine.chips,
            plan->plan->machine.chips > 1 ? "s" : "");
-  fprintf(p->script,
-          "EOD\nset multiplot layout 2,1 title %s noenhanced\nset lmargin 12\nset rmargin 8\nset key top "
-          "left reverse Left\nset logscale y\nset xrange [0:*]\nset offsets 0,graph 0.08,0,0\nset format x "
-          "'%%.1s %%c'\nset xlabel 'tokens per second (hollow points: requests pile up)'\n",
-          rf_gnuplot_quote(p, title));
+  fputs("$rates << EOD\n", p->script);
+  for (int i = 0; i < rows; i++) {
+    row = json_array_get(rates, (size_t)i);
+    fprintf(p->script, "%.9g %d", json_number_value(json_object_get(row, "tokens_per_second")),
+            json_is_true(json_object_get(row, "saturated")));
+    for (int k = 0; k < 2; k++)
+      fprintf(p->script, " %.9g %.9g", rf_json_at(row, panel[k].key, "p50"),
+              rf_json_at(row, panel[k].key, "p99"));
+    fputc('\n', p->script);
+  }
+  fprintf(
+      p->script,
+      "EOD\nset multiplot title %s noenhanced\nset key top left reverse Left\nset xlabel 'tokens per second "
+      "(hollow points: requests pile up)'\n",
+      rf_gnuplot_quote(p, title));
   for (int k = 0; k < 2; k++) {
-    int at = 4 + 2 * k;
-    fprintf(p->script, "%sset ylabel '%s (ms)'\nplot ",
-            k ? "unset logscale y\nset yrange [0:*]\nset offsets 0,graph 0.08,graph 0.1,0\n" : "",
-            panel[k].label);
-    for (int part = 0; part < 2; part++)
-      fprintf(p->script,
-              "$rates using 1:%d with lines lw 2 lc rgb '%s' title '%s', '' using 1:($2==0?$%d:1/0) with "
-              "points pt 7 ps 0.9 lc rgb '%s' notitle, '' using 1:($2==1?$%d:1/0) with points pt 6 ps 1.1 lc "
-              "rgb '%s' notitle, ",
-              at + part, COLOUR[part], part ? "99th percentile" : "median", at + part, COLOUR[part],
-              at + part, COLOUR[part]);
-    fprintf(p->script,
-            "'' using 1:%d:3 with labels left offset 0.6,0.5 font ',9' tc rgb '#666666' noenhanced notitle\n",
-            at + 1);
+    rf_plot_label label[2 * MAX] = {0};
+    rf_plot_area area = {.left = 0.11,
+                         .right = 0.97,
+                         .bottom = panel[k].bottom,
+                         .top = panel[k].top,
+                         .width = WIDTH,
+                         .height = HEIGHT,
+                         .y0 = INFINITY,
+                         .log_y = panel[k].log};
+    for (int i = 0; i < rows; i++) {
+      row = json_array_get(rates, (size_t)i);
+      double x = json_number_value(json_object_get(row, "tokens_per_second")),
+             p50 = rf_json_at(row, panel[k].key, "p50"), p99 = rf_json_at(row, panel[k].key, "p99");
+      label[i] = (rf_plot_label){.x = x, .y = p99, .radius = 5};
+      label[rows + i] = (rf_plot_label){.x = x, .y = p50, .radius = 5}; /* a point without a label */
+      snprintf(label[i].text, sizeof label[i].text, "%.4g/s",
+               json_number_value(json_object_get(row, "requests_per_second")));
+      area.x1 = fmax(area.x1, x);
+      area.y0 = fmin(area.y0, p50);
+      area.y1 = fmax(area.y1, p99);
+    }
+    area.x1 *= 1.08;
+    area.y0 = panel[k].log ? area.y0 / 1.6 : 0;
+    area.y1 *= panel[k].log ? 2.5 : 1.25;
+    fprintf(p->script, "unset label\nunset arrow\nset ylabel '%s'\n", panel[k].label);
+    rf_plot_put_area(p, &area);
+    rf_plot_put_ticks(p, &area, 'x', rf_text_count, "");
+    rf_plot_put_ticks(p, &area, 'y', rf_text_seconds, "");
+    rf_plot_put_labels(p, &area, label, 2 * rows);
+    put_latencies(p, 3 + 2 * k);
   }
   fputs("unset multiplot\n", p->script);
   return rf_gnuplot_close(p, error);
@@ -230,7 +334,7 @@ static double *live_bytes(const rf_plan *plan) {
   return live;
 }
 
-static rf_status put_timeline(rf_gnuplot *p, const rf_plan *plan, rf_error *error) {
+static rf_status put_timeline(rf_gnuplot *p, const rf_plan *plan, const rf_plot_area *area, rf_error *error) {
   int ops = plan->graph->op_count, shown[RF_CLASSES], classes = 0;
   double *live = live_bytes(plan), most = (double)plan->arena_bytes;
   if (!live) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while plotting");
@@ -248,8 +352,13 @@ static rf_status put_timeline(rf_gnuplot *p, const rf_plan *plan, rf_error *erro
     fputc('\n', p->script);
   }
   free(live);
+  fprintf(
+      p->script,
+      "EOD\nset lmargin at screen %.4f\nset rmargin at screen %.4f\nset bmargin at screen %.4f\nset tmargin "
+      "at screen %.4f\n",
+      area->left, area->right, area->bottom, area->top);
   fprintf(p->script,
-          "EOD\nset xrange [0:%d]\nset xlabel 'op, in execution order'\nset ylabel 'memory per chip "
+          "set xrange [0:%d]\nset xlabel 'op, in execution order'\nset ylabel 'memory per chip "
           "(GiB)'\nset key outside right top reverse Left\n",
           ops > 1 ? ops - 1 : 1);
   put_limit(p, plan->machine.name, (double)rf_plan_room(&plan->options), most);
@@ -289,101 +398,97 @@ static int kinds_of(const rf_plan *plan, kind *list, int most) {
   return count;
 }
 
-/* Writes tics at 1, 2 and 5 of every decade. If there are many decades, writes tics only at 1. */
-static void put_log_tics(rf_gnuplot *p, char axis, double least, double most) {
-  static const int steps[] = {1, 2, 5};
-  const char *comma = "";
-  fprintf(p->script, "set %ctics (", axis);
-  for (int d = (int)floor(log10(least)); d <= (int)ceil(log10(most)); d++)
-    for (int k = 0; k < (most / least < 2e3 ? 3 : 1); k++, comma = ", ")
-      fprintf(p->script, "%s%d.0e%d", comma, steps[k], d);
-  fputs(")\n", p->script);
-}
-
-static int by_intensity(const void *a, const void *b) {
+static int slowest_first(const void *a, const void *b) {
   const kind *x = a, *y = b;
-  double i = x->flops / x->bytes, j = y->flops / y->bytes;
-  return (i > j) - (i < j);
+  return (x->seconds < y->seconds) - (x->seconds > y->seconds);
 }
 
-static void put_roofs(rf_gnuplot *p, const rf_plan *plan) {
+static char *rate_text(double flops, char text[32]) {
+  char amount[32];
+  snprintf(text, 32, "%.29s/s", rf_text_flops(flops, amount));
+  return text;
+}
+
+/* Writes the ceilings: a line, and the text of each part of the line as a label of a point on it. */
+static void put_ceilings(rf_gnuplot *p, const rf_plot_area *area, double peak, double bps) {
+  char a[32], b[32], c[32];
+  fprintf(p->script, "roof(x) = x * %.6g < %.6g ? x * %.6g : %.6g\n", bps, peak, bps, peak);
+  fprintf(p->script,
+          "set label '%s' at first %.6g,first %.6g left offset 3.5,-0.4 tc rgb '" LIMIT_COLOUR
+          "'\nset label '%s, ridge at %s FLOP per byte' at graph 0.985,first %.6g right offset 0,0.7 tc rgb "
+          "'" LIMIT_COLOUR "'\n",
+          rf_text_rate(bps, a), area->x0, 1.04 * area->x0 * bps, rate_text(peak, c),
+          rf_text_count(round(peak / bps), b), peak);
+}
+
+/* Ops and ceilings are those of one chip. */
+static void put_roofs(rf_gnuplot *p, const rf_plan *plan, rf_plot_area area) {
   enum { MAX = 96 };
   kind list[MAX];
-  int count = kinds_of(plan, list, MAX);
-  double peak = rf_plan_peak_flops(plan), bps = plan->machine.read_bps * plan->machine.chips, left = INFINITY,
-         right = 0, low = INFINITY, unseen = 0;
+  rf_plot_label label[MAX] = {0};
+  int count = kinds_of(plan, list, MAX), points = 0;
+  double peak = rf_plan_peak_flops(plan) / plan->machine.chips, bps = plan->machine.read_bps, left = INFINITY,
+         right = 0, low = INFINITY, unseen = 0, step = plan->step_seconds;
+  qsort(list, (size_t)count, sizeof *list, slowest_first);
+  fputs("unset arrow\nunset label\nset key off\n$ops << EOD\n", p->script);
   for (int i = 0; i < count; i++) {
     if (!(list[i].flops > 0 && list[i].seconds > 0)) {
       unseen += list[i].seconds;
       continue;
     }
-    left = fmin(left, list[i].flops / list[i].bytes);
-    right = fmax(right, list[i].flops / list[i].bytes);
-    low = fmin(low, list[i].flops / list[i].seconds);
+    double x = list[i].flops / list[i].bytes, y = list[i].flops / list[i].seconds,
+           share = list[i].seconds / step;
+    double size = 1 + 3 * sqrt(share);
+    rf_plot_label *l = &label[points++];
+    *l = (rf_plot_label){.x = x, .y = y, .radius = 5 * size};
+    if (share > 0.005) snprintf(l->text, sizeof l->text, "%.60s %.0f %%", list[i].name, 100 * share);
+    left = fmin(left, x);
+    right = fmax(right, x);
+    low = fmin(low, y);
+    fprintf(p->script, "%.6g %.6g %.4g\n", x, y, size);
   }
-  if (!(peak > 0) || !(bps > 0) || !isfinite(left)) {
+  fputs("EOD\n", p->script);
+  if (!(peak > 0) || !(bps > 0) || !points) {
     fputs("set label 1 'no op has FLOPs, or the ceilings of this machine are unknown' at graph 0.5,0.5 "
           "center\nplot [0:1][0:1] 1/0\n",
           p->script);
     return;
   }
-  left = fmin(left, peak / bps) / 4;
-  right = fmax(right, peak / bps) * 8;
-  fputs("unset arrow\nunset label\nset logscale xy\n", p->script);
-  fprintf(p->script, "set xrange [%.6g:%.6g]\nset yrange [%.6g:%.6g]\nset format xy '%%.0s%%c'\n", left,
-          right, fmin(low, bps * left) / 2, peak * 4);
-  put_log_tics(p, 'x', left, right);
-  put_log_tics(p, 'y', fmin(low, bps * left) / 2, peak * 4);
-  fputs("set xlabel 'intensity (FLOP per byte of memory traffic)'\nset ylabel 'FLOP/s, predicted'\nset key "
-        "outside right top Left reverse\n",
-        p->script);
+  area.x0 = fmin(left, peak / bps) / 2;
+  area.x1 = fmax(right, peak / bps) * 3;
+  area.y0 = fmin(low, bps * area.x0) / 2;
+  area.y1 = peak * 2.5;
+  area.log_x = area.log_y = true;
+  rf_plot_put_area(p, &area);
+  rf_plot_put_ticks(p, &area, 'x', rf_text_count, "");
+  rf_plot_put_ticks(p, &area, 'y', rate_text, "");
   fprintf(p->script,
-          "set label 1 'not shown: ops without FLOPs (%.0f %% of the time)' at graph 0.02,0.95 tc rgb "
-          "'#666666'\n",
-          plan->step_seconds > 0 ? 100 * unseen / plan->step_seconds : 0);
+          "set xlabel 'intensity (FLOP per byte of memory traffic)'\nset ylabel 'predicted speed'\nset title "
+          "'kinds of ops under the ceilings; area of a point: its share of the time (ops without FLOPs, not "
+          "shown: %.0f %%)'\n",
+          step > 0 ? 100 * unseen / step : 0);
+  put_ceilings(p, &area, peak, bps);
+  rf_plot_put_labels(p, &area, label, points);
   fprintf(p->script,
-          "set label 2 'ridge: %.0f FLOP per byte' at first %.6g,first %.6g left offset 1,-1 tc rgb "
-          "'" LIMIT_COLOUR "'\n",
-          peak / bps, peak / bps, peak);
-  qsort(list, (size_t)count, sizeof *list, by_intensity);
-  fputs("$ops << EOD\n", p->script);
-  double last = 0, step = pow(fmin(low, bps * left) / (8 * peak), 0.045);
-  for (int i = 0, level = 0; i < count; i++) {
-    double x = list[i].flops / list[i].bytes, share = list[i].seconds / plan->step_seconds;
-    if (!(list[i].flops > 0 && list[i].seconds > 0)) continue;
-    bool said = share > 0.02;
-    /* the labels of close points are placed below each other */
-    if (said) {
-      level = x < 3 * last ? level + 1 : 0;
-      last = x;
-    }
-    fprintf(p->script, "%.6g %.6g \"%s\" %.4g %.6g\n", x, list[i].flops / list[i].seconds,
-            said ? list[i].name : "", share, list[i].flops / list[i].seconds * pow(step, level + 1));
-  }
-  fprintf(p->script, "EOD\nroof(x) = x * %.6g < %.6g ? x * %.6g : %.6g\n", bps, peak, bps, peak);
-  fprintf(p->script,
-          "plot roof(x) with lines lw 2 lc rgb '" LIMIT_COLOUR "' title '%s: %.3g TFLOP/s, %.3g TB/s'",
-          plan->machine.name, peak * 1e-12, bps * 1e-12);
-  fprintf(p->script,
-          ", $ops using 1:2:(1 + 3 * sqrt($4)) with points pt 7 ps variable lc rgb '%s' title 'size of a "
-          "point: share of the time'",
+          "plot roof(x) with lines lw 2 lc rgb '" LIMIT_COLOUR "', $ops using 1:2:3 with points pt 7 ps "
+          "variable lc rgb '%s'\n",
           COLOUR[0]);
-  fputs(", $ops using 1:5:($4 > 0.02 ? sprintf('%s %.0f %%', strcol(3), 100 * $4) : '') with labels left "
-        "offset 1,0 font ',9' noenhanced notitle\n",
-        p->script);
 }
 
 rf_status rf_plot_plan(const char *path, const rafter_plan *plan, rf_error *error) {
+  enum { WIDTH = 1100, HEIGHT = 1100 };
   rf_gnuplot plot, *p = &plot;
   const rf_plan *largest = rf_plan_larger(plan->plan, plan->prefill);
+  rf_plot_area
+      upper = {.left = 0.11, .right = 0.85, .bottom = 0.57, .top = 0.95, .width = WIDTH, .height = HEIGHT},
+      lower = {.left = 0.11, .right = 0.97, .bottom = 0.06, .top = 0.47, .width = WIDTH, .height = HEIGHT};
   char title[200];
-  RF_TRY(rf_gnuplot_open(path, 1100, 1100, p, error));
+  RF_TRY(rf_gnuplot_open(path, WIDTH, HEIGHT, p, error));
   snprintf(title, sizeof title, "%.60s on %.60s: memory and time of %s", plan->plan->graph->model.name,
            plan->plan->machine.name, plan->prefill ? "a forward pass" : "a step");
-  fprintf(p->script, "set multiplot layout 2,1 title %s noenhanced\nset lmargin 12\nset rmargin 30\n",
-          rf_gnuplot_quote(p, title));
-  rf_status status = put_timeline(p, largest, error);
-  put_roofs(p, plan->plan);
+  fprintf(p->script, "set multiplot title %s noenhanced\n", rf_gnuplot_quote(p, title));
+  rf_status status = put_timeline(p, largest, &upper, error);
+  put_roofs(p, plan->plan, lower);
   fputs("unset multiplot\n", p->script);
   rf_error later = {0};
   rf_status drawn = rf_gnuplot_close(p, status == RAFTER_OK ? error : &later);

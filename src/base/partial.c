@@ -97,8 +97,8 @@ void rf_partials_remove(void) {
 /* The number in NAME.part-PID or NAME.part-PID-TRY; 0: another name. `name` NULL: any name. */
 static pid_t writer_of(const char *entry, const char *name) {
   const char *part = name && !strncmp(entry, name, strlen(name)) ? entry + strlen(name)
-                     : name                                     ? ""
-                                                                : strstr(entry, ".part-");
+                     : name                                      ? ""
+                                                                 : strstr(entry, ".part-");
   if (!part || strncmp(part, ".part-", 6) || !isdigit((unsigned char)part[6])) return 0;
   char *end;
   errno = 0;
