@@ -20,7 +20,7 @@ __asm__(".pushsection .rodata\n"
 extern const char rf_published_text[];
 
 enum { ID, SYSTEM, MACHINE, CHIPS, MODEL, SEQ, PRECISION, RATE };
-enum { PUBLISHED = RATE + 1, SOURCE, MESH, BATCH, ACCUMULATE, REMAT, COLUMNS };
+enum { PUBLISHED = RATE + 1, SOURCE, MESH, BATCH, ACCUMULATE, REMAT, OPTIONS, COLUMNS };
 typedef struct published {
   char text[COLUMNS][200];
 } published;
@@ -56,8 +56,17 @@ static rf_status find_row(const char *id, published *row, rf_error *error) {
   return RF_FAIL(error, RAFTER_INVALID, hint, "no published run is named '%.40s'", id);
 }
 
-/* Sets options from an entry of the table. Options on the command line take precedence. */
-static rf_status apply_row(rf_options *o, const published *row, rf_error *error) {
+/* Takes one NAME=VALUE from the list of the column OPTIONS. False: the list is at its end. */
+static bool next_option(const char **list, char name[64], char value[64]) {
+  int taken = 0;
+  if (sscanf(*list, " %63[^= ]=%63s%n", name, value, &taken) != 2) return false;
+  *list += taken;
+  return true;
+}
+
+/* Sets the options that say what was trained on which machine. As in apply_row, options on the
+ * command line take precedence. */
+static rf_status apply_job(rf_options *o, const published *row, rf_error *error) {
   bool eight = !strcmp(row->text[PRECISION], "fp8") || !strcmp(row->text[PRECISION], "int8");
   if (!rf_options_argument(o, 0)) RF_TRY(rf_options_set(o, "MODEL", row->text[MODEL], error));
   if (!rf_options_given(o, "on")) RF_TRY(rf_set_chips(o, row->text[MACHINE], row->text[CHIPS], error));
@@ -66,6 +75,12 @@ static rf_status apply_row(rf_options *o, const published *row, rf_error *error)
     RF_TRY(rf_options_set(o, "dtype", strcmp(row->text[PRECISION], "f32") ? "bf16" : "f32", error));
   if (eight && rf_options_knows(o, "matmul-dtype") && !rf_options_given(o, "matmul-dtype"))
     RF_TRY(rf_options_set(o, "matmul-dtype", row->text[PRECISION], error));
+  return RAFTER_OK;
+}
+
+/* Sets everything that the row states. */
+static rf_status apply_row(rf_options *o, const published *row, rf_error *error) {
+  RF_TRY(apply_job(o, row, error));
   bool typed = rf_options_given(o, "remat") || rf_options_given(o, "mesh") || rf_options_given(o, "fit");
   static const struct {
     int column;
@@ -79,6 +94,9 @@ static rf_status apply_row(rf_options *o, const published *row, rf_error *error)
     if (*text && !(of_batch && in_parts) && !rf_options_given(o, stated[i].option))
       RF_TRY(rf_options_set(o, stated[i].option, text, error));
   }
+  char name[64], value[64];
+  for (const char *list = row->text[OPTIONS]; next_option(&list, name, value);)
+    if (!rf_options_given(o, name)) RF_TRY(rf_options_set(o, name, value, error));
   if (typed) return RAFTER_OK;
   /* --fit without a value: the machine's memory is the limit. The published run used all of it. */
   json_t *fit = json_pack("{sb}", "fit", 1);
@@ -101,17 +119,24 @@ static void expect_number(char wrong[480], const char *what, const char *expecte
   if (*expected) expect(wrong, what, expected, text);
 }
 
-/* Compares the job's settings with everything that the row states. */
-static void compare_row(const published *row, const rf_settings *s, const rf_model *model, char wrong[480]) {
+static void without_spaces(const char *text, char *out) {
+  for (; *text; text++)
+    if (*text != ' ') *out++ = *text;
+  *out = 0;
+}
+
+/* Compares what is trained, and on which machine, with the row. */
+static void compare_job(const published *row, const rf_settings *s, const rf_model *model, char wrong[480]) {
   const rf_build_options *b = &s->plan.build;
   const rf_machine *m = &s->machine;
-  char machine[64], mesh[160];
+  char machine[100];
   rf_model mine = s->model;
   mine.lora = model->lora;
   expect(wrong, "model", model->name, mine.name);
   if (!*wrong && memcmp(&mine, model, sizeof mine) != 0)
     expect(wrong, "model", model->name, "the same name with another shape");
-  snprintf(machine, sizeof machine, "%.*s", (int)strcspn(m->name, ":@*"), m->name);
+  snprintf(machine, sizeof machine, "%.*s%s%s", (int)strcspn(m->name, ":@*"), m->name, *m->edition ? "@" : "",
+           m->edition);
   expect(wrong, "machine", row->text[MACHINE], machine);
   expect_number(wrong, "chips", row->text[CHIPS], m->by_device ? m->chips / 2 : m->chips);
   expect_number(wrong, "sequence length", row->text[SEQ], b->seq);
@@ -119,11 +144,23 @@ static void compare_row(const published *row, const rf_settings *s, const rf_mod
          !b->matmul_set            ? rf_dtype_name(b->dtype)
          : b->matmul == RF_F8_E4M3 ? "fp8"
                                    : "int8");
+  if (s->model.lora.rank > 0) expect(wrong, "trained weights", "all", "adapters (--lora)");
+}
+
+/* Compares the settings of the step with those that the row states. */
+static void compare_step(const published *row, const rf_options *o, const rf_settings *s, char wrong[480]) {
+  const rf_build_options *b = &s->plan.build;
+  char mesh[160], stated[200], name[64], value[64];
   expect_number(wrong, "batch", row->text[BATCH], b->microbatch * b->accumulate);
   expect_number(wrong, "accumulate", row->text[ACCUMULATE], b->accumulate);
-  if (*row->text[REMAT]) expect(wrong, "remat", row->text[REMAT], rf_remat_name(s->plan.remat));
-  if (*row->text[MESH]) expect(wrong, "mesh", row->text[MESH], rf_mesh_text(&b->mesh, mesh));
-  if (s->model.lora.rank > 0) expect(wrong, "trained weights", "all", "adapters (--lora)");
+  rf_remat remat;
+  if (*row->text[REMAT] && rf_remat_parse(row->text[REMAT], &remat, NULL) == RAFTER_OK)
+    expect(wrong, "remat", rf_remat_name(remat), rf_remat_name(s->plan.remat));
+  without_spaces(row->text[MESH], stated);
+  without_spaces(rf_mesh_text(&b->mesh, mesh), mesh);
+  if (*stated) expect(wrong, "mesh", stated, mesh);
+  for (const char *list = row->text[OPTIONS]; next_option(&list, name, value);)
+    expect(wrong, name, value, rf_options_text(o, name));
 }
 
 /* Refuses a job that differs from the published run in something that the row states. */
@@ -136,10 +173,15 @@ static rf_status check_row(const rf_options *o, const published *row, rf_error *
   if (!s || !model) RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while comparing plans"));
   expect(wrong, "job", "train", rf_options_text(o, "job"));
   if (!*wrong) {
-    RF_GO(apply_row(one, row, error));
+    RF_GO(apply_job(one, row, error));
     RF_GO(rf_settings_resolve(one, "train", s, error));
     RF_GO(rf_model_resolve(row->text[MODEL], model, folder, error));
-    compare_row(row, s, model, wrong);
+    compare_job(row, s, model, wrong);
+  }
+  if (!*wrong) {
+    RF_GO(apply_row(one, row, error));
+    RF_GO(rf_settings_resolve(one, "train", s, error));
+    compare_step(row, one, s, wrong);
   }
   if (*wrong)
     status = RF_FAIL(error, RAFTER_INVALID,

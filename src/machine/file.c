@@ -188,6 +188,8 @@ rf_status rf_machine_parse(const json_t *object, const char *where, rf_machine *
   RF_GO(rf_machine_number(object, "launch_seconds", 0, 10, &machine->launch_seconds, where, error));
   RF_GO(rf_machine_number(object, "watts", 0, 1e5, &machine->watts, where, error));
   RF_GO(rf_machine_number(object, "efficiency_experts", 0, 1, &machine->efficiency_experts, where, error));
+  RF_GO(rf_machine_number(object, "efficiency_eight_bits", 0, 1, &machine->efficiency_eight_bits, where,
+                          error));
   RF_GO(rf_machine_number(object, "usd_per_chip_hour", 0, 1e6, &machine->usd_per_chip_hour, where, error));
   RF_GO(rf_machine_number(object, "efficiency_compute", 0.01, 1, &machine->efficiency_compute, where, error));
   RF_GO(rf_machine_number(object, "efficiency_memory", 0.01, 1, &machine->efficiency_memory, where, error));
@@ -271,6 +273,8 @@ rf_status rf_machine_write(const rf_machine *machine, const char *path, rf_error
   if (root && machine->watts > 0) json_object_set_new(root, "watts", json_real(machine->watts));
   if (root && machine->efficiency_experts > 0)
     json_object_set_new(root, "efficiency_experts", json_real(machine->efficiency_experts));
+  if (root && machine->efficiency_eight_bits > 0)
+    json_object_set_new(root, "efficiency_eight_bits", json_real(machine->efficiency_eight_bits));
   if (root) rf_machine_network_json(machine, root);
   if (root && machine->tuned.cpu[0]) json_object_set_new(root, "tuned", rf_tuned_json(&machine->tuned));
   rf_status status = root ? rf_json_write(path, root, 1, error)

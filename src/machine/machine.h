@@ -142,6 +142,8 @@ typedef struct rf_machine {
   double efficiency_compute, efficiency_memory; /* fractions of the peaks, for machines without curves */
   /* efficiency of grouped products (experts) as a fraction of efficiency_compute; 0: unknown */
   double efficiency_experts;
+  /* efficiency of products of 8-bit operands as a fraction of efficiency_compute; 0: unknown */
+  double efficiency_eight_bits;
   char isa[16]; /* instruction-set level of a CPU */
   int scaling_count;
   rf_scaling scaling[RF_SCALING_POINTS];

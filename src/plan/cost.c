@@ -262,16 +262,27 @@ static double peak_flops(const rf_machine *machine, rf_dtype dtype) {
  * other ops, as fractions of this efficiency. Attention: on an A100, FlashAttention-2 reaches 73 %
  * of peak in the forward and 63 % in the backward pass, and products reach about 86 % (Dao 2023,
  * section 4.1). GROUPED is for experts. EIGHT_BITS is for 8-bit products, whose operands are cast
- * and scaled in an extra pass. Both were chosen to suit the runs of tests/published_runs. */
+ * and scaled in an extra pass. tests/published_runs fits both to published runs. */
 enum { NARROW_HEAD = 128 };
 /* Fraction of one thread's peak that a reference kernel reaches, if calibration has not timed it.
  * Measured on a Granite Rapids: 0.43 of 215 GFLOP/s. */
 static const double REFERENCE_SHARE = 1.0 / 500;
-static const double ATTENTION_FORWARD = 0.85, ATTENTION_BACKWARD = 0.73, GROUPED = 0.65, EIGHT_BITS = 0.8;
+static const double ATTENTION_FORWARD = 0.85, ATTENTION_BACKWARD = 0.73, GROUPED = 0.63, EIGHT_BITS = 0.75;
 
 /* Fraction of a matrix unit that does useful work when `extent` is padded to whole tiles. */
 static double filled(double extent, int tile) {
   return tile > 1 && extent > 0 ? extent / (ceil(extent / tile) * tile) : 1;
+}
+
+/* Kernels for grouped products on TPUs compute in tiles of 1024 columns by default (MaxText,
+ * configs/base.yml, wi_tile_... and wo_tile_...). Narrow experts leave a part of a tile empty. */
+enum { GROUPED_TILE = 1024 };
+static double filled_by_expert(const rf_graph *graph, const rf_op *op) {
+  int matrix = op->def->product == RF_PRODUCT_DW ? op->output[0] : op->input[1]; /* (E*K, N) */
+  const int64_t *shape = graph->tensor[matrix].shape;
+  int64_t inner = shape[0] / op->attr.experts.experts;
+  bool first = inner == graph->model.width && rf_mlp_gated(graph->model.mlp);
+  return filled((double)inner, GROUPED_TILE) * filled((double)shape[1] / (first ? 2 : 1), GROUPED_TILE);
 }
 
 static double share_of_peak(const rf_machine *machine, const rf_graph *graph, const rf_op *op,
@@ -287,9 +298,13 @@ static double share_of_peak(const rf_machine *machine, const rf_graph *graph, co
      * heads mean less arithmetic per element of softmax. */
     return share * (tile ? filled(width, tile) : width < NARROW_HEAD ? 0.75 + 0.25 * width / NARROW_HEAD : 1);
   }
-  double share = dtype == RF_I8 || dtype == RF_F8_E4M3 || dtype == RF_F8_E5M2 ? EIGHT_BITS : 1;
+  bool eight_bits = dtype == RF_I8 || dtype == RF_F8_E4M3 || dtype == RF_F8_E5M2;
+  double share = !eight_bits                          ? 1
+                 : machine->efficiency_eight_bits > 0 ? machine->efficiency_eight_bits
+                                                      : EIGHT_BITS;
   if (timing == RF_TIMING_GROUPED)
-    return share * (machine->efficiency_experts > 0 ? machine->efficiency_experts : GROUPED);
+    return share * (machine->efficiency_experts > 0 ? machine->efficiency_experts : GROUPED) *
+           (tile ? filled_by_expert(graph, op) : 1);
   if (tile && timing == RF_TIMING_PRODUCT && op->input[0] >= 0 && op->input[1] >= 0) {
     const rf_tensor *a = &graph->tensor[op->input[0]], *b = &graph->tensor[op->input[1]];
     if (a->rank == 2 && b->rank == 2)

@@ -279,7 +279,7 @@ rf_step_time rf_plan_schedule(const rf_plan *plan) {
     time.seconds += time.bubble;
     time.by[RF_BOUND_NETWORK] = time.seconds > core ? time.seconds - core : 0;
     time.network_hidden = sent - (time.by[RF_BOUND_NETWORK] - time.bubble);
-    if (time.network_hidden < 0) time.network_hidden = 0;
+    if (time.network_hidden < 1e-12 * sent) time.network_hidden = 0; /* a rounding error */
     free(t.made);
   }
   time.bound = rf_largest_bound(&time);

@@ -204,7 +204,7 @@ static void set_time(rf_plan *plan, double seconds) {
   t->bubble = seconds > own ? seconds - own : 0;
   t->by[RF_BOUND_NETWORK] = seconds > core ? seconds - core : 0;
   t->network_hidden = sent - (t->by[RF_BOUND_NETWORK] - t->bubble);
-  if (t->network_hidden < 0) t->network_hidden = 0;
+  if (t->network_hidden < 1e-12 * sent) t->network_hidden = 0; /* a rounding error */
   t->bound = rf_largest_bound(t);
   plan->step_seconds = seconds;
 }

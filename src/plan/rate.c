@@ -4,9 +4,10 @@
 
 #include <string.h>
 
-/* Published training runs took from FASTEST to SLOWEST times the seconds that data sheets predict.
- * 12 of the 14 runs of data/published-runs.tsv are within this band (tests/e2e/test_plan.sh). */
-static const double FASTEST = 0.75, SLOWEST = 1.4;
+/* Published training runs took from FASTEST to SLOWEST times the seconds that data sheets predict:
+ * all 14 runs of data/published-runs.tsv, each predicted without itself, and 11 of the 12 runs of
+ * data/published-runs-unseen.tsv (tests/published_runs). */
+static const double FASTEST = 0.75, SLOWEST = 1.3;
 
 rf_bound rf_largest_bound(const rf_step_time *time) {
   rf_bound bound = RF_BOUND_COMPUTE;
