@@ -52,9 +52,9 @@ static inline rf_fast_long rf_fast_long_at(const void *block, int64_t rows) {
 }
 
 /* A panel of B for RF_FAST_KC values of k, unpacked once for all rows of A. The codes are words
- * [block of 32][8][RF_PANEL_LANES], and each word has four adjacent k. If the ISA multiplies
- * unsigned bytes, 128 is added to the codes of types with a z. For AMX, zeros separate runs of 16,
- * and codes of q4_k and q5_k are multiplied by c (fast_amx.c). */
+ * [block of 32][8][RF_PANEL_LANES], and each word has four adjacent k. Without VNNI, a word has the
+ * codes q. With VNNI, codes of types with a z are q - z + 128. For AMX, codes are q - z, zeros
+ * separate runs of 16, and codes of q4_k and q5_k are multiplied by c (fast_amx.c). */
 typedef struct rf_fast_block {
   const char *codes;
   int64_t stride; /* bytes from one block of 32 codes to the next */
@@ -62,7 +62,9 @@ typedef struct rf_fast_block {
   const float *d, *e;
   int count, lanes; /* number of blocks of 32; lanes of the panel */
   bool halves;      /* true for runs of 16 */
-  const int32_t *c; /* for q4_k and q5_k: [run][RF_PANEL_LANES] */
+  int type;         /* number of the storage type */
+  /* for q4_k and q5_k: [run][RF_PANEL_LANES], in both halves of a word if the ISA has no VNNI */
+  const int32_t *c;
   const int32_t *m; /* for q4_k and q5_k: [4][RF_PANEL_LANES] pairs with the m of two runs */
 } rf_fast_block;
 /* CODES: bytes of the codes. ROOM: bytes of all data of an rf_fast_block. */

@@ -93,7 +93,7 @@ enum { CODE_PLANE = 1024, LANES_BYTES = 2 * RF_FAST_KC * W_LANES };
 
 RF_INLINE rf_fast_block unpack_long(int type, const rf_panel *panel, const char *at, int64_t k0, char *room) {
   const char *stored = at + k0 / RF_FAST_KC * panel->block_bytes;
-  rf_fast_block block = long_block(panel, room);
+  rf_fast_block block = long_block(type, panel, room);
   float *d = (float *)(void *)(room + RF_FAST_CODES);
   int32_t *m = (int32_t *)(void *)(d + (2 + 8) * RF_PANEL_LANES);
   const w_run none = {.fifths = w_set_word(0)};

@@ -24,62 +24,74 @@ RF_INLINE float block_steps(float levels, int32_t most, float *scale) {
   }
   return steps;
 }
-typedef struct sixteen {
-#if defined(__AVX512F__)
-  __m512 x;
-#else
-  float x[16];
-#endif
-} sixteen;
-RF_INLINE sixteen sixteen_get(const void *from, rf_dtype dtype, int64_t at) {
-  sixteen v;
-#if defined(__AVX512F__)
-  v.x = rf_v16_get(from, dtype, at);
-#else
-  for (int i = 0; i < 16; i++) v.x[i] = rf_f32_get(from, dtype, at + i);
-#endif
-  return v;
-}
 /* Returns the bits of the largest magnitude of 16 * `count` values. Compared as integers, the bits
  * of f32 magnitudes have the same order as the magnitudes. */
 RF_INLINE int32_t most_of(int count, const void *from, rf_dtype dtype, int64_t at) {
-#if defined(__AVX512F__)
-  __m512i most = _mm512_setzero_si512();
+  w_word most = w_set_word(0);
 #pragma GCC unroll 8
   for (int i = 0; i < count; i++) {
-    __m512i bits = _mm512_castps_si512(rf_v16_get(from, dtype, at + 16 * i));
-    most = _mm512_max_epi32(most, _mm512_and_si512(bits, _mm512_set1_epi32(0x7fffffff)));
+    rf_v16 x = rf_v16_abs(rf_v16_get(from, dtype, at + 16 * i));
+#if defined(__AVX512F__)
+    most = _mm512_max_epi32(most, _mm512_castps_si512(x));
+#else
+    most = _mm256_max_epi32(most, _mm256_max_epi32(_mm256_castps_si256(x.lo), _mm256_castps_si256(x.hi)));
+#endif
   }
+#if defined(__AVX512F__)
   return _mm512_reduce_max_epi32(most);
 #else
-  int32_t most = 0;
-  for (int i = 0; i < 16 * count; i++) {
-    float x = rf_f32_get(from, dtype, at + i);
-    int32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    bits &= 0x7fffffff;
-    most = bits > most ? bits : most;
-  }
-  return most;
+  __m128i four = _mm_max_epi32(_mm256_castsi256_si128(most), _mm256_extracti128_si256(most, 1));
+  four = _mm_max_epi32(four, _mm_shuffle_epi32(four, 0x4e));
+  return _mm_cvtsi128_si32(_mm_max_epi32(four, _mm_shuffle_epi32(four, 0xb1)));
 #endif
 }
-RF_INLINE int32_t sixteen_put(const sixteen *v, float steps, char *a) {
+/* Sixteen values times `steps`, rounded to integers. They are zeros if `steps` is 0, also for NaN
+ * and infinity. */
 #if defined(__AVX512F__)
+typedef __m512i sixteen; /* of 32 bits */
+RF_INLINE sixteen sixteen_of(rf_v16 x, float steps) {
   __m512 by = _mm512_set1_ps(steps);
-  __m512i q = _mm512_maskz_cvtps_epi32(_mm512_cmp_ps_mask(by, _mm512_setzero_ps(), _CMP_NEQ_OQ),
-                                       _mm512_mul_ps(v->x, by));
-  _mm_storeu_si128((__m128i *)(void *)a, _mm512_cvtepi32_epi8(q));
-  return _mm512_reduce_add_epi32(q);
-#else
-  int32_t sum = 0;
-  for (int i = 0; i < 16; i++) {
-    int32_t q = steps == 0.0f ? 0 : (int32_t)nearbyintf(v->x[i] * steps);
-    a[i] = (char)q;
-    sum += q;
-  }
-  return sum;
-#endif
+  return _mm512_maskz_cvtps_epi32(_mm512_cmp_ps_mask(by, _mm512_setzero_ps(), _CMP_NEQ_OQ),
+                                  _mm512_mul_ps(x, by));
 }
+RF_INLINE void sixteen_store(sixteen q, char *a) {
+  _mm_storeu_si128((__m128i *)(void *)a, _mm512_cvtepi32_epi8(q));
+}
+RF_INLINE int32_t sixteen_sum(sixteen q) { return _mm512_reduce_add_epi32(q); }
+/* The nearest multiple of 256 below q + 128, divided by 256. */
+RF_INLINE sixteen sixteen_high(sixteen q) {
+  return _mm512_srai_epi32(_mm512_add_epi32(q, _mm512_set1_epi32(128)), 8);
+}
+RF_INLINE sixteen sixteen_low(sixteen q, sixteen high) {
+  return _mm512_sub_epi32(q, _mm512_slli_epi32(high, 8));
+}
+#else
+typedef __m256i sixteen; /* of 16 bits, because magnitudes are at most 32,639 */
+RF_INLINE sixteen sixteen_of(rf_v16 x, float steps) {
+  __m256 by = _mm256_set1_ps(steps);
+  __m256i used = _mm256_castps_si256(_mm256_cmp_ps(by, _mm256_setzero_ps(), _CMP_NEQ_OQ));
+  __m256i first = _mm256_cvtps_epi32(_mm256_mul_ps(x.lo, by)),
+          second = _mm256_cvtps_epi32(_mm256_mul_ps(x.hi, by));
+  return _mm256_and_si256(used, _mm256_permute4x64_epi64(_mm256_packs_epi32(first, second), 0xd8));
+}
+RF_INLINE void sixteen_store(sixteen q, char *a) {
+  _mm_storeu_si128((__m128i *)(void *)a,
+                   _mm_packs_epi16(_mm256_castsi256_si128(q), _mm256_extracti128_si256(q, 1)));
+}
+RF_INLINE int32_t sixteen_sum(sixteen q) {
+  __m256i eight = _mm256_madd_epi16(q, _mm256_set1_epi16(1));
+  __m128i four = _mm_add_epi32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256(eight, 1));
+  four = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4e));
+  return _mm_cvtsi128_si32(_mm_add_epi32(four, _mm_shuffle_epi32(four, 0xb1)));
+}
+/* The nearest multiple of 256 below q + 128, divided by 256. */
+RF_INLINE sixteen sixteen_high(sixteen q) {
+  return _mm256_srai_epi16(_mm256_add_epi16(q, _mm256_set1_epi16(128)), 8);
+}
+RF_INLINE sixteen sixteen_low(sixteen q, sixteen high) {
+  return _mm256_sub_epi16(q, _mm256_slli_epi16(high, 8));
+}
+#endif
 /* Packs a block of 16 * `count` values. Each 64 bytes of the result start `step` bytes after the
  * previous 64 bytes. Sets sum[i] to the sum of the i-th sixteen integers. Returns the scale. */
 RF_INLINE float pack_block(int count, const void *from, rf_dtype dtype, int64_t at, char *a, int64_t step,
@@ -87,8 +99,9 @@ RF_INLINE float pack_block(int count, const void *from, rf_dtype dtype, int64_t 
   float scale, steps = block_steps(127, most_of(count, from, dtype, at), &scale);
 #pragma GCC unroll 8
   for (int i = 0; i < count; i++) {
-    sixteen v = sixteen_get(from, dtype, at + 16 * i);
-    sum[i] = sixteen_put(&v, steps, a + i / 4 * step + i % 4 * 16);
+    sixteen q = sixteen_of(rf_v16_get(from, dtype, at + 16 * i), steps);
+    sixteen_store(q, a + i / 4 * step + i % 4 * 16);
+    sum[i] = sixteen_sum(q);
   }
   return scale;
 }
@@ -146,24 +159,25 @@ typedef struct part {
   EACH_VECTOR(X, 4) EACH_VECTOR(X, 5) EACH_VECTOR(X, 6) EACH_VECTOR(X, 7)
 // clang-format on
 #define SUM_START(r, l) \
-  w_word sum_##r##_##l = (r) < rows && zero >= 0 \
-                             ? W(srai_epi32)(w_set_word(minus[r]), zero < 0 ? 0 : 7 - zero) \
-                             : w_set_word(0);
+  w_sum sum_##r##_##l = {w_set_word(0), w_set_word(0)}; \
+  if (HAS_VNNI && (r) < rows && zero >= 0) sum_##r##_##l.words = zeros_of(zero, minus[r]);
 #define BLOCK_OF(r, l) \
   w_block b##l = {block + 2 * (p->lane + (l)*W_LANES), \
                   block + 2 * halves * p->lanes + 4 * (p->lane + (l)*W_LANES), p->lanes}; \
   w_word fifths##l = w_set_word(0); \
   if ((l) < vectors && (type == RF_Q_Q5_0 || type == RF_Q_Q5_1)) fifths##l = block_word(&b##l, 0);
 #define CODES(r, l) \
-  w_word u##l = w_set_word(0); \
+  w_codes u##l = {.u = w_set_word(0)}; \
   if ((l) < vectors) { \
     w_run fifth = {.fifths = fifths##l}; \
     int h = turns == 2 ? turn : j / 4; \
-    u##l = \
-        run_codes(type, run_low(type, &b##l, run, h, j % 4), run_high(type, &b##l, run, h, j % 4, &fifth)); \
+    u##l = codes_of(type, run_codes(type, run_low(type, &b##l, run, h, j % 4), \
+                                    run_high(type, &b##l, run, h, j % 4, &fifth))); \
   }
 #define DOT(r, l) \
-  if ((r) < rows && (l) < vectors) sum_##r##_##l = dot(sum_##r##_##l, u##l, w_set_word(words[8 * (r) + j]));
+  if ((r) < rows && (l) < vectors) add_products(type, &sum_##r##_##l, &u##l, w_set_word(words[8 * (r) + j]));
+#define WIDEN(r, l) \
+  if ((r) < rows && (l) < vectors) widen(type, &sum_##r##_##l);
 #define SCALE(r, l) \
   w_float d##l = w_set(0), e##l = d##l; \
   if ((l) < vectors) run_scale(type, &b##l, run, h, &d##l, &e##l);
@@ -171,7 +185,9 @@ typedef struct part {
   if ((r) < rows && (l) < vectors) { \
     float *to = p->y + (r)*RF_PANEL_LANES + p->lane + (l)*W_LANES; \
     w_float acc = W(loadu_ps)(to); \
-    acc = W(fmadd_ps)(d##l, W(mul_ps)(w_set(scale[r]), w_integer(sum_##r##_##l)), acc); \
+    w_word sum = sum_##r##_##l.words; \
+    if (adds_zeros) sum = W(add_epi32)(sum, zeros_of(zero, minus[r])); \
+    acc = W(fmadd_ps)(d##l, W(mul_ps)(w_set(scale[r]), w_integer(sum)), acc); \
     if (zero < 0) acc = W(fmadd_ps)(e##l, w_set(total[r]), acc); \
     W(storeu_ps)(to, acc); \
   }
@@ -196,6 +212,7 @@ RF_INLINE void product(int type, int rows, int vectors, const part *p) {
   const int values = form_of(type).values, bytes = form_of(type).bytes, halves = form_of(type).halves;
   const int ahead_bytes = values == 32 ? 1024 : 2048;
   const int zero = zero_bits(type), turns = type == RF_Q_Q6_K ? 2 : 1, quads = 8 / turns;
+  const bool adds_zeros = !HAS_VNNI && zero >= 0 && !is_signed(type);
   const int64_t run_bytes = (int64_t)RF_FAST_BLOCK * p->lanes * bytes / values,
                 share = run_bytes * vectors * W_LANES / p->lanes;
   const char *ahead =
@@ -219,6 +236,8 @@ RF_INLINE void product(int type, int rows, int vectors, const part *p) {
       for (int j = 0; j < quads; j++) {
         EACH_VECTOR(CODES, 0)
         EACH(DOT)
+        if ((j + 1) % words_of(type) > 0 && j + 1 < quads) continue;
+        EACH(WIDEN)
       }
       int h = turn;
       EACH_VECTOR(SCALE, 0)
@@ -231,20 +250,20 @@ RF_INLINE void product(int type, int rows, int vectors, const part *p) {
   w_block b##l = {block + 2 * (p->lane + (l)*W_LANES), block + 4 * (p->lanes + p->lane + (l)*W_LANES), \
                   p->lanes};
 #define ALL_ZERO(r, l) w_word all_##r##_##l = w_set_word(0);
-#define RUN_ZERO(r, l) w_word sum_##r##_##l = w_set_word(0);
+#define RUN_ZERO(r, l) w_sum sum_##r##_##l = {w_set_word(0), w_set_word(0)};
 #define RUN_CODES(r, l) \
-  w_word u##l = w_set_word(0); \
+  w_codes u##l = {.u = w_set_word(0)}; \
   if ((l) < vectors) \
-    u##l = run_codes(type, run_low(type, &b##l, run, j / 4, j % 4), \
-                     run_high(type, &b##l, run, j / 4, j % 4, &none));
+    u##l = codes_of(type, run_codes(type, run_low(type, &b##l, run, j / 4, j % 4), \
+                                    run_high(type, &b##l, run, j / 4, j % 4, &none)));
 #define RUN_DOT(r, l) \
-  if ((r) < rows && (l) < vectors) sum_##r##_##l = dot(sum_##r##_##l, u##l, w_set_word(words[16 * (r) + j]));
+  if ((r) < rows && (l) < vectors) add_products(type, &sum_##r##_##l, &u##l, w_set_word(words[16 * (r) + j]));
 #define RUN_PARTS(r, l) \
   w_word c##l = w_set_word(0), m##l = c##l; \
   if ((l) < vectors) parts_of_k4(&b##l, run, &c##l, &m##l);
 #define RUN_ADD(r, l) \
   if ((r) < rows && (l) < vectors) \
-    all_##r##_##l = W(add_epi32)(all_##r##_##l, W(mullo_epi32)(c##l, sum_##r##_##l));
+    add_run(&all_##r##_##l, &sum_##r##_##l, HAS_VNNI ? c##l : both_halves(c##l));
 #define PAIR_OF(r, l) \
   w_word m##l = w_set_word(0); \
   if ((l) < vectors) m##l = long_pair(&b##l, before / 2 + i);
@@ -290,11 +309,13 @@ RF_INLINE void product_long(int type, int rows, int vectors, const part *p) {
       for (int j = 0; j < 8; j++) {
         EACH_VECTOR(RUN_CODES, 0)
         EACH(RUN_DOT)
+        if ((j + 1) % words_of(type) > 0) continue;
+        EACH_VECTOR(RUN_PARTS, 0)
+        EACH(RUN_ADD)
       }
-      EACH_VECTOR(RUN_PARTS, 0)
-      EACH(RUN_ADD)
       if (rows > 2) continue;
       const int i = r / 2, odd = r % 2;
+      EACH_VECTOR(RUN_PARTS, 0)
       EACH_VECTOR(RUN_TURN, 0)
       EACH(PAIR_ADD)
     }

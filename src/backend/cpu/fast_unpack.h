@@ -1,5 +1,5 @@
-/* fast_unpack.h - unpacks a part of a panel for products of many rows, with 512-bit vectors. Adds
- * CODE_BIAS, which the including file defines as 128 or 0, to each (q - z). */
+/* fast_unpack.h - unpacks a part of a panel for products of many rows. The including file defines
+ * CODE_BIAS. If it is 0 or 128, it is added to each (q - z). If it is -1, the result is q. */
 
 RF_INLINE rf_fast_block unpack_blocks(int type, const rf_panel *panel, const char *at, int64_t k0, int64_t k1,
                                       char *room) {
@@ -9,13 +9,14 @@ RF_INLINE rf_fast_block unpack_blocks(int type, const rf_panel *panel, const cha
             between = turns == 2 && CODE_BIAS == 0 ? 4 : 0;
   const int64_t group = (8 + between) * 4 * RF_PANEL_LANES;
   float *d = (float *)(void *)(room + RF_FAST_CODES), *e = d + RF_FAST_KC / RF_FAST_BLOCK * RF_PANEL_LANES;
-  const w_word shift = _mm512_set1_epi8((char)(zero < 0 ? 0 : CODE_BIAS - (1 << zero)));
+  const w_word shift = W(set1_epi8)((char)(zero < 0 || CODE_BIAS < 0 ? 0 : CODE_BIAS - (1 << zero)));
   rf_fast_block block = {.codes = room,
                          .stride = group,
                          .d = d,
                          .count = (int)((k1 - k0) / RF_FAST_BLOCK),
                          .lanes = panel->lanes,
-                         .halves = turns == 2};
+                         .halves = turns == 2,
+                         .type = type};
   if (zero < 0) block.e = e;
   char *to = room;
   for (int64_t k = k0; k < k1;
@@ -31,15 +32,14 @@ RF_INLINE rf_fast_block unpack_blocks(int type, const rf_panel *panel, const cha
 #pragma GCC unroll 4
         for (int j = 0; j < 4; j++) {
           w_word codes = run_codes(type, run_low(type, &b, run, h, j), run_high(type, &b, run, h, j, &fifth));
-          _mm512_storeu_si512(to + 4 * (((4 + between) * h + j) * RF_PANEL_LANES + l),
-                              _mm512_add_epi8(codes, shift));
-          if (h && between) _mm512_storeu_si512(to + 4 * ((4 + j) * RF_PANEL_LANES + l), w_set_word(0));
+          w_store_word(to + 4 * (((4 + between) * h + j) * RF_PANEL_LANES + l), W(add_epi8)(codes, shift));
+          if (h && between) w_store_word(to + 4 * ((4 + j) * RF_PANEL_LANES + l), w_set_word(0));
         }
         if (h && turns == 1) continue;
         w_float scale = w_set(0), offset = scale;
         run_scale(type, &b, run, h, &scale, &offset);
-        _mm512_storeu_ps(d + h * RF_PANEL_LANES + l, scale);
-        if (zero < 0) _mm512_storeu_ps(e + l, offset);
+        W(storeu_ps)(d + h * RF_PANEL_LANES + l, scale);
+        if (zero < 0) W(storeu_ps)(e + l, offset);
       }
     }
   }
@@ -58,13 +58,14 @@ static rf_fast_block unpack(const rf_panel *panel, const char *at, int64_t k0, i
   }
 #undef UNPACK
 }
-RF_INLINE rf_fast_block long_block(const rf_panel *panel, char *room) {
+RF_INLINE rf_fast_block long_block(int type, const rf_panel *panel, char *room) {
   float *d = (float *)(void *)(room + RF_FAST_CODES);
   rf_fast_block block = {.codes = room,
                          .d = d,
                          .e = d + RF_PANEL_LANES,
                          .count = RF_FAST_KC / RF_FAST_BLOCK,
-                         .lanes = panel->lanes};
+                         .lanes = panel->lanes,
+                         .type = type};
   block.c = (const int32_t *)(const void *)(d + 2 * RF_PANEL_LANES);
   block.m = block.c + 8 * RF_PANEL_LANES;
   return block;

@@ -4,26 +4,6 @@
 /* CHUNK: contiguous values of a row */
 enum { WIDE_QUADS = RF_FAST_WIDE / 4, WIDE_CHUNK = 64, WIDE_PLANE = RF_FAST_WIDE / WIDE_CHUNK };
 
-/* Rounds sixteen values to integers, writes their high and low bytes, and returns their sum. */
-RF_INLINE int32_t sixteen_put_wide(const sixteen *v, float steps, char *high, char *low) {
-#if defined(__AVX512F__)
-  __m512i a = _mm512_cvtps_epi32(_mm512_mul_ps(v->x, _mm512_set1_ps(steps)));
-  __m512i top = _mm512_srai_epi32(_mm512_add_epi32(a, _mm512_set1_epi32(128)), 8);
-  _mm_storeu_si128((__m128i *)(void *)high, _mm512_cvtepi32_epi8(top));
-  _mm_storeu_si128((__m128i *)(void *)low,
-                   _mm512_cvtepi32_epi8(_mm512_sub_epi32(a, _mm512_slli_epi32(top, 8))));
-  return _mm512_reduce_add_epi32(a);
-#else
-  int32_t sum = 0;
-  for (int i = 0; i < 16; i++) {
-    int32_t a = (int32_t)nearbyintf(v->x[i] * steps), top = (a + 128) >> 8;
-    high[i] = (char)top;
-    low[i] = (char)(a - 256 * top);
-    sum += a;
-  }
-  return sum;
-#endif
-}
 static void pack_wide(const rf_gemm *g, bool is_long, int64_t i0, int used, int rows, int64_t k0, int64_t k1,
                       void *strip) {
   (void)is_long;
@@ -39,14 +19,25 @@ static void pack_wide(const rf_gemm *g, bool is_long, int64_t i0, int used, int 
       float steps = block_steps(32639, most_of(count / 16, g->a, g->a_dtype, at), &scale[r]);
       for (int i = 0; i < count && steps != 0.0f; i += 16) {
         char *high = to + (i / WIDE_CHUNK * rows + r) * WIDE_CHUNK + i % WIDE_CHUNK;
-        sixteen v = sixteen_get(g->a, g->a_dtype, at + i);
-        sum += sixteen_put_wide(&v, steps, high, high + RF_FAST_WIDE * rows);
+        sixteen q = sixteen_of(rf_v16_get(g->a, g->a_dtype, at + i), steps), top = sixteen_high(q);
+        sixteen_store(top, high);
+        sixteen_store(sixteen_low(q, top), high + RF_FAST_WIDE * rows);
+        sum += sixteen_sum(q);
       }
       minus[r] = -128 * sum;
     }
   }
 }
 
+#if defined(__AVX512VNNI__)
+#define wide_dot dot
+#else
+/* Multiplies even and odd bytes separately as 16-bit integers, because maddubs would saturate. */
+RF_INLINE w_word wide_dot(w_word sum, w_word codes, w_word a) {
+  w_word even = W(madd_epi16)(w_and(codes, w_set_word(0x00ff00ff)), W(srai_epi16)(W(slli_epi16)(a, 8), 8));
+  return W(add_epi32)(sum, W(add_epi32)(even, W(madd_epi16)(W(srli_epi16)(codes, 8), W(srai_epi16)(a, 8))));
+}
+#endif
 /* Sums of high bytes and of low bytes stay in registers. The f32 sums stay in y (in L1). */
 #define WIDE_START(r, l) \
   w_word high_##r##_##l = w_set_word(0), low_##r##_##l = w_set_word(0); \
@@ -56,8 +47,8 @@ static void pack_wide(const rf_gemm *g, bool is_long, int64_t i0, int used, int 
   if ((l) < vectors) u##l = w_xor(w_load_word(codes + 4 * (l)*W_LANES), w_set_word((int)0x80808080u));
 #define WIDE_DOT(r, l) \
   if ((r) < rows && (l) < vectors) { \
-    high_##r##_##l = dot(high_##r##_##l, u##l, w_set_word(words[16 * (r)])); \
-    low_##r##_##l = dot(low_##r##_##l, u##l, w_set_word(words[16 * (r) + WIDE_QUADS * packed])); \
+    high_##r##_##l = wide_dot(high_##r##_##l, u##l, w_set_word(words[16 * (r)])); \
+    low_##r##_##l = wide_dot(low_##r##_##l, u##l, w_set_word(words[16 * (r) + WIDE_QUADS * packed])); \
   }
 #define WIDE_HEAD(r, l) \
   w_float d##l = w_set(0); \

@@ -96,7 +96,7 @@ static int build(op_harness *h, const product *p, const rf_panels *like, bool pa
               : op_tensor(h, "w", RF_CLASS_WEIGHT, plain_dtype, small, OP_SHAPE(experts * inner, outputs));
   rf_attr attr = {.head = {.transpose = like->outputs_first, .fast = p->fast, .top = 3}},
           linear = {.matmul = {.transpose = like->outputs_first, .fast = p->fast}};
-  int32_t ids[64], positions[64];
+  int32_t ids[128], positions[128];
   for (int i = 0; i < rows; i++) {
     ids[i] = (int32_t)(i * 7919 % outputs);
     positions[i] = i;
@@ -285,7 +285,8 @@ static void panels_in_turns(void **state) {
 /* Compares with the reference, which reads values one by one. Both round rows in the same way, so
  * only the rounding of sums differs. Every instruction set and number of threads gives the same
  * bits. */
-static void rounded(const product *p, const rf_panels *panels, rf_dtype dtype, int rows) {
+static void rounded_with(const product *p, const rf_panels *panels, rf_dtype dtype, int rows,
+                         void (*set)(op_harness *h)) {
   compare_bound bound = compare_bound_of(dtype, RF_F32, panels->inner);
   rf_panels own = panels_of(p, panels);
   op_harness *plain = op_harness_new(dtype, rows), *packed = op_harness_new(dtype, rows);
@@ -293,6 +294,10 @@ static void rounded(const product *p, const rf_panels *panels, rf_dtype dtype, i
   build(packed, p, &own, true, rows);
   op_fill_all(plain, 7);
   op_fill_all(packed, 7);
+  if (set) {
+    set(plain);
+    set(packed);
+  }
   op_run_range(plain, 0, 1, &RF_BACKEND_REFERENCE, RF_ISA_BASE, 1);
   const rf_op *op = &packed->graph->op[0];
   void *first[RF_MAX_OUTPUTS] = {NULL}; /* outputs of the first instruction set */
@@ -318,6 +323,10 @@ static void rounded(const product *p, const rf_panels *panels, rf_dtype dtype, i
   op_harness_free(packed);
 }
 
+static void rounded(const product *p, const rf_panels *panels, rf_dtype dtype, int rows) {
+  rounded_with(p, panels, dtype, rows, NULL);
+}
+
 static const product ROUNDED[] = {{"matmul", false, true},
                                   {"matmul", true, true},
                                   {"head_logits", true, true},
@@ -341,6 +350,46 @@ static void fast_products_round_their_rows_alone(void **state) {
                       *q8 = rf_quant_type_of(RF_Q_Q8_0);
   rf_panels mixed = {.inner = 512, .parts = 3, .part = {{q4, 70}, {q8, 37}, {q6, 9}}};
   for (size_t r = 0; r < sizeof ROWS / sizeof *ROWS; r++) rounded(&ROUNDED[0], &mixed, RF_F32, ROWS[r]);
+}
+
+/* The kernels for 1, 2, 4 and 8 rows, and strips and tiles that are full or not. */
+static void fast_products_of_every_number_of_rows(void **state) {
+  (void)state;
+  for (int t = 0; t < TYPE_COUNT; t++) {
+    const rf_quant_type *type = rf_quant_type_of(TYPES[t]);
+    rf_panels panels = {.inner = type->values == 256 ? 256 : 96, .parts = 1, .part = {{type, 113}}};
+    if (!rf_panels_have_codes(&panels)) continue;
+    for (int rows = 1; rows <= 70; rows += rows < 20 ? 1 : 10) rounded(&ROUNDED[0], &panels, RF_F32, rows);
+  }
+}
+
+/* Sets every code of the matrix to `byte`, and every x to a number of the same magnitude. */
+static void set_codes(op_harness *h, int byte) {
+  const rf_op *op = &h->graph->op[0];
+  const rf_panels *panels = &h->graph->tensor[op->input[1]].panels;
+  float *x = op_data(h, op->input[0]);
+  for (int64_t i = 0; i < op_count(h, op->input[0]); i++) x[i] = byte == 0x80 && i % 5 > 2 ? -1 : 1;
+  for (int64_t i = 0; i < rf_panels_count(panels); i++) {
+    rf_panel panel = rf_panels_at(panels, i);
+    char *block = (char *)op_data(h, op->input[1]) + panel.offset;
+    int64_t halves = 2 * panel.form->halves * panel.lanes, blocks = panels->inner / panel.type->values;
+    for (int64_t b = 0; b < blocks; b++, block += panel.block_bytes)
+      memset(block + halves, byte, (size_t)(panel.block_bytes - halves));
+  }
+}
+static void set_all_ones(op_harness *h) { set_codes(h, 0xff); }
+static void set_smallest(op_harness *h) { set_codes(h, 0x80); }
+static void fast_sums_hold_the_largest_codes(void **state) {
+  (void)state;
+  for (int t = 0; t < TYPE_COUNT; t++) {
+    const rf_quant_type *type = rf_quant_type_of(TYPES[t]);
+    rf_panels panels = {.inner = 512, .parts = 1, .part = {{type, 64}}};
+    if (!rf_panels_have_codes(&panels)) continue;
+    for (int rows = 1; rows <= 17; rows += 4) {
+      rounded_with(&ROUNDED[0], &panels, RF_F32, rows, set_all_ones);
+      rounded_with(&ROUNDED[0], &panels, RF_F32, rows, set_smallest);
+    }
+  }
 }
 
 static void fast_panels_in_turns(void **state) {
@@ -381,6 +430,8 @@ int main(void) {
       cmocka_unit_test(bf16_on_tiles_is_plain_bf16),
       cmocka_unit_test(panels_in_turns),
       cmocka_unit_test(fast_products_round_their_rows_alone),
+      cmocka_unit_test(fast_products_of_every_number_of_rows),
+      cmocka_unit_test(fast_sums_hold_the_largest_codes),
       cmocka_unit_test(fast_panels_in_turns),
       cmocka_unit_test(fast_rows_do_not_depend_on_their_number),
   };
