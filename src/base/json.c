@@ -31,7 +31,7 @@ rf_status rf_json_read(const char *path, size_t most, json_t **json, rf_error *e
   return status;
 }
 
-static const char *type_name(const json_t *value) {
+const char *rf_json_type(const json_t *value) {
   switch (json_typeof(value)) {
   case JSON_OBJECT: return "an object";
   case JSON_ARRAY: return "a list";
@@ -56,7 +56,7 @@ static rf_status field(const json_t *object, const char *key, const char *where,
 static rf_status wrong_type(const json_t *value, const char *key, const char *where, const char *expected,
                             rf_error *error) {
   return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: the field \"%s\" has the wrong type (expected %s, got %s)",
-                 where, key, expected, type_name(value));
+                 where, key, expected, rf_json_type(value));
 }
 
 rf_status rf_json_int(const json_t *object, const char *key, const char *where, int64_t least, int64_t most,
@@ -68,6 +68,10 @@ rf_status rf_json_int(const json_t *object, const char *key, const char *where, 
   if (json_is_integer(found)) number = json_integer_value(found);
   else if (real == floor(real) && fabs(real) < 0x1p53) number = (int64_t)real;
   else return wrong_type(found, key, where, "a whole number", error);
+  if (number < least && most == INT64_MAX) /* the reader has no limit of its own */
+    return RF_FAIL(error, RAFTER_FAILED, NULL,
+                   "%s: the field \"%s\" is out of range (expected at least %" PRId64 ", got %" PRId64 ")",
+                   where, key, least, number);
   if (number < least || number > most)
     return RF_FAIL(error, RAFTER_FAILED, NULL,
                    "%s: the field \"%s\" is out of range (expected %" PRId64 " to %" PRId64 ", got %" PRId64

@@ -31,6 +31,9 @@ rf_status rf_json_bool_or(const json_t *object, const char *key, const char *whe
 rf_status rf_json_string_or(const json_t *object, const char *key, const char *where, const char *otherwise,
                             const char **value, rf_error *error);
 
+/* The type of a value, for errors: "a list", "a text". */
+const char *rf_json_type(const json_t *value);
+
 /* Functions that read a field of an object that was checked before. A missing field is 0 or "". */
 double rf_json_number_at(const json_t *object, const char *key);
 const char *rf_json_text_at(const json_t *object, const char *key);

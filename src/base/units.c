@@ -24,7 +24,7 @@ static bool with_unit(const char *text, const unit *units, int count,
   memcpy(number, text, length);
   number[length] = 0;
   double amount;
-  if (!rf_text_float(number, &amount)) return rf_text_float(text, value);
+  if (!rf_text_float(number, &amount)) return false;
   for (int i = 0; i < count; ++i)
     if (compare(text + length, units[i].name) == 0) {
       *value = amount * units[i].scale;

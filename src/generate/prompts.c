@@ -57,7 +57,11 @@ rf_status rf_ids_of_json(const json_t *list, int64_t vocab, const char *where, r
   size_t i;
   json_t *id;
   json_array_foreach ((json_t *)list, i, id) {
-    json_int_t v = json_is_integer(id) ? json_integer_value(id) : -1;
+    if (!json_is_integer(id))
+      return RF_FAIL(error, RAFTER_FAILED, "write the ids as whole numbers",
+                     "a token is not an id (%s, tokens, token %zu: expected an id below %lld, got %s)", where,
+                     i, (long long)vocab, rf_json_type(id));
+    json_int_t v = json_integer_value(id);
     if (v < 0 || v >= vocab)
       return RF_FAIL(error, RAFTER_FAILED, "the ids belong to another tokenizer or model",
                      "token out of range (%s, tokens, token %zu: expected an id below %lld, got %lld)", where,

@@ -187,8 +187,9 @@ static rf_status read_fields(const json_t *json, const char *where, const config
     double real = is_null ? 0 : field->otherwise;
     bool flag = field->otherwise != 0;
     if (field->type == INT) {
-      if (field->required) RF_TRY(rf_json_int(json, key, where, 1, INT64_MAX, &whole, error));
-      else RF_TRY(rf_json_int_or(json, key, where, 1, INT64_MAX, whole, &whole, error));
+      int64_t most = field->offset == offsetof(rf_model, layers) ? RF_LAYERS_MAX : INT64_MAX;
+      if (field->required) RF_TRY(rf_json_int(json, key, where, 1, most, &whole, error));
+      else RF_TRY(rf_json_int_or(json, key, where, 1, most, whole, &whole, error));
       memcpy(to, &whole, sizeof whole);
     } else if (field->type == FLOAT) {
       RF_TRY(rf_json_float_or(json, key, where, 0, 1e30, real, &real, error));

@@ -307,7 +307,14 @@ static rf_status read_tokens(const rf_example_reader *reader, row_place place, c
   const json_t *value;
   if (!json_is_array(tokens)) return bad_field(reader, place, TOKENS, "a list of ids", tokens, error);
   json_array_foreach (tokens, i, value) {
-    json_int_t id = json_is_integer(value) ? json_integer_value(value) : -1;
+    if (!json_is_integer(value))
+      return RF_FAIL(
+          error, RAFTER_FAILED, "write the ids as whole numbers",
+          "a token is not an id (%s, line %lld, field \"%s\", token %zu: expected an id below %lld, "
+          "got %s)",
+          place.path, (long long)place.line, reader->names[TOKENS], i, (long long)reader->options.vocab,
+          rf_json_type(value));
+    json_int_t id = json_integer_value(value);
     if (id < 0 || id >= reader->options.vocab)
       return RF_FAIL(
           error, RAFTER_FAILED, "use ids of the model's own tokenizer",

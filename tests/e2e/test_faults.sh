@@ -142,14 +142,18 @@ case_shrunk() {
   cp book.txt data.txt
   "${long[@]}" --data data.txt >out 2>err &
   pid=$!
-  for _ in $(seq 1000); do [ "$(grep -c '"step"' run/metrics.jsonl 2>/dev/null)" -ge 3 ] 2>/dev/null && break; sleep 0.01; done
+  for _ in $(seq 1000); do
+    [ "$(grep -c '"step"' run/metrics.jsonl 2>/dev/null)" -ge 3 ] 2>/dev/null && break
+    sleep 0.01
+  done
   truncate -s 100 data.txt
   got=0; wait $pid || got=$?
   [ $got = 1 ] || { fail "a run whose data becomes shorter ends with $got, not 1"; return; }
   says 'data.txt has become shorter' && says '^hint: .*--resume run'
   cp book.txt data.txt
   status 0 "$RAFTER" train --resume run && says 'resumed from run/checkpoint-' out
-  losses whole >whole.txt && losses run >again.txt && same whole.txt again.txt 'a run that lost its data continues to the bit'
+  losses whole >whole.txt && losses run >again.txt
+  same whole.txt again.txt 'a run that lost its data continues to the bit'
 }
 
 # A killed process leaves its incomplete file. The next writer of the same name removes it, but not

@@ -126,6 +126,20 @@ open("escapes/model.safetensors", "wb").write(struct.pack("<Q", len(head)) + hea
 PY
 status 0 "$RAFTER" inspect escapes/model.safetensors && says 'a[?]\]0;t[?][?]b' out
 
+# The error names the range that holds, and what a row has in the place of an id.
+for layers in 0 4097; do
+  printf '{"model_type": "llama", "num_hidden_layers": %d}' $layers >escapes/config.json
+  refuses 1 "num_hidden_layers.*expected 1 to 4096, got $layers" "$RAFTER" plan escapes
+done
+sed -i 's/: 4097/: 2, "hidden_size": 0/' escapes/config.json
+refuses 1 'hidden_size.*expected at least 1, got 0' "$RAFTER" plan escapes
+echo '{"tokens": [[1]]}' >rows.jsonl
+for command in score generate 'tokenize --output rows.shard'; do
+  read -ra words <<<"$command"
+  refuses 1 'token 0: expected an id below 256, got a list' \
+    "$RAFTER" "${words[0]}" "$TINY" --input rows.jsonl "${words[@]:1}"
+done
+
 # A FIFO, or a device, in the place of a file. To open the FIFO would wait for ever.
 no_file() { refuses 1 "$1 is not a regular file" timeout 20 "${@:2}"; }
 cp -r "$DATA/goldens/$FAMILY" pipes && chmod -R u+w pipes && mkfifo pipe

@@ -63,4 +63,14 @@ refuses 2 '257 to' "$RAFTER" tokenize --train book.txt --vocab 256 --output othe
 refuses 1 'nothere' "$RAFTER" tokenize --train nothere.txt --output other
 refuses 2 'needs MODEL' "$RAFTER" tokenize --text a
 
+# A long line needs a few times its own memory, not that of a JSON value for each number.
+python3 - "$RAFTER" "$TINY" <<'PY' || fail 'a long line needs too much memory'
+import resource, subprocess, sys
+bytes = 40_000_000
+open("long.jsonl", "w").write('{"tokens":[' + "1," * (bytes // 2) + "2]}\n")
+command = [*sys.argv[1:2], "tokenize", sys.argv[2], "--input", "long.jsonl", "--output", "long.shard"]
+subprocess.run(command, check=True)
+most = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
+sys.exit(f"{most / bytes:.1f} times its bytes" if most > 14 * bytes else 0)
+PY
 finish
