@@ -21,13 +21,9 @@ static double part(double at, double from, double to, bool log) {
   return log ? log10(at / from) / log10(to / from) : (at - from) / (to - from);
 }
 
-static double pixels_wide(const rf_plot_area *a) {
-  return (a->right - a->left) * a->width;
-}
+static double pixels_wide(const rf_plot_area *a) { return (a->right - a->left) * a->width; }
 
-static double pixels_high(const rf_plot_area *a) {
-  return (a->top - a->bottom) * a->height;
-}
+static double pixels_high(const rf_plot_area *a) { return (a->top - a->bottom) * a->height; }
 
 static double pixel_x(const rf_plot_area *a, const rf_plot_label *l) {
   return part(l->x, a->x0, a->x1, a->log_x) * pixels_wide(a);
@@ -37,13 +33,12 @@ static double pixel_y(const rf_plot_area *a, const rf_plot_label *l) {
   return part(l->y, a->y0, a->y1, a->log_y) * pixels_high(a);
 }
 
-static box box_of(const rf_plot_label *l) {
-  return (box){l->left, l->low, l->wide, RF_PLOT_LABEL_HIGH};
-}
+static box box_of(const rf_plot_label *l) { return (box){l->left, l->low, l->wide, RF_PLOT_LABEL_HIGH}; }
 
 /* Whether a label may have this box. */
 static bool is_free(const rf_plot_area *area, const rf_plot_label *label, int count, const box *b) {
-  if (b->left < 0 || b->low < 0 || b->left + b->wide > pixels_wide(area) || b->low + b->high > pixels_high(area))
+  if (b->left < 0 || b->low < 0 || b->left + b->wide > pixels_wide(area) ||
+      b->low + b->high > pixels_high(area))
     return false;
   for (int i = 0; i < count; i++) {
     double r = label[i].radius + 1;
@@ -66,8 +61,15 @@ void rf_plot_place(const rf_plot_area *area, rf_plot_label *label, int count) {
       for (int k = 0; k < 8 && !l->placed; k++) {
         int dx = WAYS[k][0], dy = WAYS[k][1];
         double d = (l->radius + away) * (dx && dy ? 0.7 : 1);
-        box b = {x + dx * d - (dx < 0 ? l->wide : dx ? 0 : l->wide / 2),
-                 y + dy * d - (dy < 0 ? high : dy ? 0 : high / 2), l->wide, high};
+        box b = {x + dx * d -
+                     (dx < 0 ? l->wide
+                      : dx   ? 0
+                             : l->wide / 2),
+                 y + dy * d -
+                     (dy < 0 ? high
+                      : dy   ? 0
+                             : high / 2),
+                 l->wide, high};
         if (!is_free(area, label, count, &b)) continue;
         l->left = b.left;
         l->low = b.low;
@@ -85,9 +87,7 @@ void rf_plot_put_area(rf_gnuplot *p, const rf_plot_area *a) {
           a->log_x ? "set logscale x\n" : "", a->log_y ? "set logscale y\n" : "", a->x0, a->x1, a->y0, a->y1);
 }
 
-static double nearest(double at, double from, double length) {
-  return fmin(fmax(at, from), from + length);
-}
+static double nearest(double at, double from, double length) { return fmin(fmax(at, from), from + length); }
 
 void rf_plot_put_labels(rf_gnuplot *p, const rf_plot_area *area, rf_plot_label *label, int count) {
   double wide = pixels_wide(area), high = pixels_high(area);
@@ -98,9 +98,10 @@ void rf_plot_put_labels(rf_gnuplot *p, const rf_plot_area *area, rf_plot_label *
     double x = pixel_x(area, l), y = pixel_y(area, l), to_x = nearest(x, l->left, l->wide),
            to_y = nearest(y, l->low + 2, RF_PLOT_LABEL_HIGH - 4);
     if (hypot(to_x - x, to_y - y) > l->radius + 12)
-      fprintf(p->script,
-              "set arrow from graph %.5f,graph %.5f to graph %.5f,graph %.5f nohead lc rgb '#999999' lw 0.7\n",
-              x / wide, y / high, to_x / wide, to_y / high);
+      fprintf(
+          p->script,
+          "set arrow from graph %.5f,graph %.5f to graph %.5f,graph %.5f nohead lc rgb '#999999' lw 0.7\n",
+          x / wide, y / high, to_x / wide, to_y / high);
     fprintf(p->script, "set label %s at graph %.5f,graph %.5f left font ',9' noenhanced front\n",
             rf_gnuplot_quote(p, l->text), l->left / wide, (l->low + RF_PLOT_LABEL_HIGH / 2.0) / high);
   }
@@ -138,7 +139,8 @@ void rf_plot_put_ticks(rf_gnuplot *p, const rf_plot_area *area, char axis, char 
     double raw = (to - from) / 6, power = pow(10, floor(log10(raw))), step = 10 * power;
     for (int k = 3; k-- > 0;)
       if (steps[k] * power >= raw) step = steps[k] * power;
-    for (double i = ceil(from / step); i * step <= to * (1 + 1e-12); i++) put_tick(p, &comma, i * step, text, after);
+    for (double i = ceil(from / step); i * step <= to * (1 + 1e-12); i++)
+      put_tick(p, &comma, i * step, text, after);
   }
   fputs(")\n", p->script);
 }

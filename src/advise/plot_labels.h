@@ -15,7 +15,7 @@ typedef struct rf_plot_area {
 enum { RF_PLOT_LABEL_MAX = 80 };
 
 typedef struct rf_plot_label {
-  double x, y, radius; /* the point, in the units of the axes; its radius in pixels */
+  double x, y, radius;          /* the point, in the units of the axes; its radius in pixels */
   char text[RF_PLOT_LABEL_MAX]; /* empty: the point has no label */
   bool placed;                  /* out: false if all places near the point are taken */
   double left, low;             /* out: the label's lower left corner, in pixels of the area */

@@ -64,6 +64,9 @@ void rf_note_nodes(const rf_options *options, const rafter_sink *sink);
 /* Sets `folder` to the folder of the run with number `which` in the history. If `which` is not a
  * number, or if a file or folder has this name, sets `folder` to "". */
 rf_status rf_runs_folder(const char *which, char folder[4096], rf_error *error);
+/* The figures of the last step in metrics.jsonl of a run's folder, and the median rate of the last
+ * steps. NULL: the folder has no metrics. */
+json_t *rf_runs_last_steps(const char *folder);
 
 const rf_plan *rf_plan_of_trainer(const rafter_trainer *trainer);
 struct rf_record;

@@ -10,6 +10,7 @@
 #include "train/checkpoint.h"
 #include "train/shard.h"
 
+#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -122,6 +123,45 @@ static rf_status inspect_shard(const char *path, const rafter_sink *sink, json_t
   return status;
 }
 
+/* The bytes of the files of a folder and of its folders, down to `depth`. */
+static int64_t folder_bytes(const char *path, int depth) {
+  char file[4400];
+  struct stat info;
+  int64_t bytes = 0;
+  DIR *folder = opendir(path);
+  for (struct dirent *entry; folder && (entry = readdir(folder)) != NULL;) {
+    if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, "..")) continue;
+    snprintf(file, sizeof file, "%.4000s/%.300s", path, entry->d_name);
+    if (lstat(file, &info)) continue;
+    if (S_ISREG(info.st_mode)) bytes += info.st_size;
+    else if (S_ISDIR(info.st_mode) && depth > 1) bytes += folder_bytes(file, depth - 1);
+  }
+  if (folder) closedir(folder);
+  return bytes;
+}
+
+/* Prints steps, losses and rate of a training run, and the size of the run's folder. */
+static void say_run(const char *path, const rafter_sink *sink, json_t *json) {
+  static const struct {
+    const char *key, *before, *after;
+    char *(*text)(double, char[32]);
+  } FIGURES[] = {{"steps", "", " steps", rf_text_count},
+                 {"loss", ", loss ", "", rf_text_number},
+                 {"val_loss", ", validation loss ", "", rf_text_number},
+                 {"tokens", ", ", " tokens", rf_text_count},
+                 {"tokens_per_second", ", median ", " tokens/s", rf_text_count}};
+  json_t *last = rf_runs_last_steps(path), *value;
+  char text[32];
+  int64_t bytes = folder_bytes(path, 2);
+  for (size_t i = 0; i < sizeof FIGURES / sizeof *FIGURES; i++)
+    if (json_is_number(value = json_object_get(last, FIGURES[i].key)))
+      rf_say(sink, "%s%s%s", FIGURES[i].before, FIGURES[i].text(json_number_value(value), text),
+             FIGURES[i].after);
+  rf_say(sink, "%s%s in its folder\n", last ? "; " : "", rf_text_bytes((double)bytes, text));
+  json_object_set_new(json, "last", last ? last : json_null());
+  json_object_set_new(json, "bytes", json_integer((json_int_t)bytes));
+}
+
 static rf_status inspect_run(const char *path, const rafter_sink *sink, json_t *json, rf_error *error) {
   char newest[4096], file[4300];
   json_t *run = NULL;
@@ -137,6 +177,7 @@ static rf_status inspect_run(const char *path, const rafter_sink *sink, json_t *
          resumable ? "newest checkpoint " : "no complete checkpoint", resumable ? newest : "");
   json_object_update_new(
       json, json_pack("{ss so ss?}", "kind", "run", "run", run, "checkpoint", resumable ? newest : NULL));
+  say_run(path, sink, json);
   return RAFTER_OK;
 }
 

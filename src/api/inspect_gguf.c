@@ -85,10 +85,28 @@ void rf_inspect_tensor(const rafter_sink *sink, json_t *list, const char *name, 
   json_array_append_new(list, row ? row : json_null()); /* NULL if the tensor's name is not UTF-8 */
 }
 
+/* Prints one line: parameters, bytes, and the type of most parameters. */
+static void say_size(const rafter_sink *sink, const rf_gguf_source *source, int64_t elements, int64_t bytes) {
+  const rf_quant_type *type = NULL;
+  int64_t most = 0;
+  char parameters[32], size[32];
+  for (int i = 0; i < rf_gguf_source_count(source); i++) {
+    const rf_quant_type *one = rf_gguf_source_at(source, i)->type;
+    int64_t sum = 0;
+    for (int k = 0; k < rf_gguf_source_count(source); k++)
+      if (rf_gguf_source_at(source, k)->type == one) sum += rf_gguf_source_at(source, k)->count;
+    if (sum <= most) continue;
+    most = sum;
+    type = one;
+  }
+  if (!type) return;
+  rf_say(sink, "%s parameters, %s, %s%s\n", rf_text_count((double)elements, parameters),
+         rf_text_bytes((double)bytes, size), most < elements ? "mostly " : "", type->name);
+}
+
 rf_status rf_inspect_blocks(const char *path, const rafter_sink *sink, json_t *json, rf_error *error) {
   rf_gguf_source *source = NULL;
   rf_status status = RAFTER_OK;
-  char size[32];
   int64_t bytes = 0, elements = 0;
   RF_TRY(rf_gguf_source_open(path, &source, error));
   int count = rf_gguf_source_count(source);
@@ -100,8 +118,9 @@ rf_status rf_inspect_blocks(const char *path, const rafter_sink *sink, json_t *j
     bytes += t->bytes;
     elements += t->count;
   }
-  rf_say(sink, "%d tensors, %lld elements, %s, %.2f bits per weight\n", count, (long long)elements,
-         rf_text_bytes((double)bytes, size), elements ? 8 * (double)bytes / (double)elements : 0);
+  rf_say(sink, "%d tensors, %lld elements, %.2f bits per weight\n", count, (long long)elements,
+         elements ? 8 * (double)bytes / (double)elements : 0);
+  say_size(sink, source, elements, bytes);
   json_object_update_new(json, json_pack("{ss sO sI sI}", "kind", "model", "tensors", list, "elements",
                                          (json_int_t)elements, "bytes", (json_int_t)bytes));
 done:

@@ -48,9 +48,13 @@ static const char *shown(const json_t *object, const char *key, char *(*text)(do
   *out = 0;
   return json_is_number(json_object_get(object, key)) ? text(rf_json_number_at(object, key), out) : out;
 }
-static char *plain(double value, char text[32]) {
-  snprintf(text, 32, "%.4g", value);
-  return text;
+
+/* The text of a result, with the unit that its name says. */
+static char *result_text(const char *name, double value, char text[32]) {
+  if (rf_text_ends_with(name, "bytes")) return rf_text_bytes(value, text);
+  if (rf_text_ends_with(name, "per_second")) return rf_text_count(value, text);
+  if (rf_text_ends_with(name, "seconds")) return rf_text_seconds(value, text);
+  return rf_text_number(value, text);
 }
 
 static const char *folder_note(const json_t *row, char note[64]) {
@@ -60,23 +64,57 @@ static const char *folder_note(const json_t *row, char note[64]) {
   return snprintf(note, 64, " (run %lld uses that folder now)", (long long)json_integer_value(taken)), note;
 }
 
-/* Shortens a long name to its end, because paths often differ only at the end. */
-static const char *end_of(const char *name, char text[32]) {
-  size_t all = strlen(name), from = all > 24 ? all - 22 : 0;
+enum { NAME_MIN = 12, NAME_MAX = 40 };
+
+/* Shortens a long name: a path to its end, because paths often differ only there, and a shape
+ * (gpt:layers=12,...) to its start. */
+static const char *short_name(const char *name, char text[NAME_MAX + 1]) {
+  size_t all = strlen(name), kept = NAME_MAX - 2, from = 0;
+  if (all <= NAME_MAX) return memcpy(text, name, all + 1);
+  if (strchr(name, '/')) from = all - kept;
   /* Do not split a UTF-8 character. */
-  while (from && from < all && ((unsigned char)name[from] & 0xC0) == 0x80) from++;
-  snprintf(text, 32, "%s%.24s", from ? ".." : "", name + from);
+  while (from && ((unsigned char)name[from] & 0xC0) == 0x80) from++;
+  while (!from && ((unsigned char)name[kept] & 0xC0) == 0x80) kept--;
+  snprintf(text, NAME_MAX + 1, "%s%.*s%s", from ? ".." : "", (int)kept, name + from, from ? "" : "..");
+  return text;
+}
+
+/* Columns of the longest name of the rows to print. */
+static int name_columns(const json_t *rows, int64_t limit) {
+  char name[512], text[NAME_MAX + 1];
+  int columns = NAME_MIN;
+  for (size_t i = 0; i < json_array_size(rows) && (!limit || (int64_t)i < limit); i++) {
+    int wide = (int)strlen(short_name(clean(json_array_get(rows, i), "model", name), text));
+    if (wide > columns) columns = wide;
+  }
+  return columns;
+}
+
+/* Whether the table of runs has a column of a result anyway. */
+static bool has_column(const char *metric) {
+  static const char *const COLUMNS[] = {"tokens_per_second", "predicted_tokens_per_second", "loss",
+                                        "peak_bytes"};
+  for (size_t i = 0; i < sizeof COLUMNS / sizeof *COLUMNS; i++)
+    if (!strcmp(COLUMNS[i], metric)) return true;
+  return false;
+}
+
+/* The loss without the digits that vary from run to run anyway. */
+static char *loss_text(double value, char text[32]) {
+  snprintf(text, 32, "%.4g", value);
   return text;
 }
 
 static void say_rows(const rafter_sink *sink, const json_t *rows, int64_t limit, const char *metric) {
   const json_t *row;
   size_t i;
-  char when[32], a[32], b[32], c[32], d[32], model[32], title[80] = "", command[512], name[512], folder[512],
-                                                        note[64];
+  char when[32], a[32], b[32], c[32], d[32], model[NAME_MAX + 1], title[80] = "", command[512], name[512],
+                                                                  folder[512], note[64];
+  int columns = name_columns(rows, limit);
+  if (metric && has_column(metric)) metric = NULL;
   if (metric) snprintf(title, sizeof title, " %18.40s", metric);
-  rf_say(sink, "%5s  %-16s  %-8s  %-24s  %-12s%s %9s %9s %8s %10s  %s\n", "id", "started", "command", "model",
-         "status", title, "tokens/s", "planned", "loss", "memory", "folder");
+  rf_say(sink, "%5s  %-16s  %-8s  %-*s  %-12s%s %9s %9s %8s %10s  %s\n", "id", "started", "command", columns,
+         "model", "status", title, "tokens/s", "planned", "loss", "memory", "folder");
   json_array_foreach ((json_t *)rows, i, row) {
     const json_t *results = json_object_get(row, "results");
     const char *status = rf_json_text_at(row, "status");
@@ -85,14 +123,19 @@ static void say_rows(const rafter_sink *sink, const json_t *rows, int64_t limit,
       break;
     }
     when_text(rf_json_number_at(row, "started"), when);
-    if (metric) snprintf(title, sizeof title, " %18s", shown(results, metric, plain, a));
-    rf_say(
-        sink, "%5lld  %-16s  %-8.8s  %-24.24s  %-12s%s %9s %9s %8s %10s  %s%s\n",
-        (long long)json_integer_value(json_object_get(row, "id")), when, clean(row, "command", command),
-        end_of(clean(row, "model", name), model), strcmp(status, "ended without a word") ? status : "killed",
-        title, shown(results, "tokens_per_second", rf_text_count, a),
-        shown(results, "predicted_tokens_per_second", rf_text_count, b), shown(results, "loss", plain, c),
-        shown(results, "peak_bytes", rf_text_bytes, d), clean(row, "folder", folder), folder_note(row, note));
+    if (metric)
+      snprintf(title, sizeof title, " %18s",
+               json_is_number(json_object_get(results, metric))
+                   ? result_text(metric, rf_json_number_at(results, metric), a)
+                   : "");
+    rf_say(sink, "%5lld  %-16s  %-8.8s  %-*s  %-12s%s %9s %9s %8s %10s  %s%s\n",
+           (long long)json_integer_value(json_object_get(row, "id")), when, clean(row, "command", command),
+           columns, short_name(clean(row, "model", name), model),
+           strcmp(status, "ended without a word") ? status : "killed", title,
+           shown(results, "tokens_per_second", rf_text_count, a),
+           shown(results, "predicted_tokens_per_second", rf_text_count, b),
+           shown(results, "loss", loss_text, c), shown(results, "peak_bytes", rf_text_bytes, d),
+           clean(row, "folder", folder), folder_note(row, note));
   }
 }
 
@@ -129,27 +172,31 @@ static json_t *last_steps(const char *text, size_t bytes) {
   return left;
 }
 
-/* Adds results from metrics.jsonl to a training run that has not written its results: the run is
- * still running, failed, or was killed. */
-static void add_left(json_t *row) {
+json_t *rf_runs_last_steps(const char *folder) {
   char path[4400], text[LEFT_BYTES + 1];
-  json_t *results = json_object_get(row, "results"), *left;
   int opened;
-  snprintf(path, sizeof path, "%.4000s/metrics.jsonl", rf_json_text_at(row, "folder"));
-  if (!json_is_true(json_object_get(row, "folder_is_there")) || json_object_get(results, "steps") ||
-      strcmp(rf_json_text_at(row, "command"), "train") ||
-      rf_file_open(path, NULL, &opened, NULL) != RAFTER_OK)
-    return;
+  snprintf(path, sizeof path, "%.4000s/metrics.jsonl", folder);
+  if (rf_file_open(path, NULL, &opened, NULL) != RAFTER_OK) return NULL;
   FILE *file = fdopen(opened, "r");
   if (!file) {
     close(opened);
-    return;
+    return NULL;
   }
   long size = fseek(file, 0, SEEK_END) ? 0 : ftell(file), from = size > LEFT_BYTES ? size - LEFT_BYTES : 0;
   size_t bytes = fseek(file, from, SEEK_SET) ? 0 : fread(text, 1, LEFT_BYTES, file);
   fclose(file);
   char *begin = from ? memchr(text, '\n', bytes) : text; /* skip an incomplete first line */
-  left = begin && bytes ? last_steps(begin, bytes - (size_t)(begin - text)) : NULL;
+  return begin && bytes ? last_steps(begin, bytes - (size_t)(begin - text)) : NULL;
+}
+
+/* Adds results from metrics.jsonl to a training run that has not written its results: the run is
+ * still running, failed, or was killed. */
+static void add_left(json_t *row) {
+  json_t *results = json_object_get(row, "results"), *left;
+  if (!json_is_true(json_object_get(row, "folder_is_there")) || json_object_get(results, "steps") ||
+      strcmp(rf_json_text_at(row, "command"), "train") != 0)
+    return;
+  left = rf_runs_last_steps(rf_json_text_at(row, "folder"));
   if (!left) return;
   json_object_update(results, left);
   json_object_set_new(row, "results_from", json_string("metrics.jsonl"));
@@ -247,8 +294,7 @@ static rf_status show(rf_history *history, const rf_options *o, const rafter_sin
          *rf_json_text_at(row, "folder") ? clean(row, "folder", text) : "none", folder_note(row, note),
          clean(row, "digest", said[6]), json_object_get(row, "results_from") ? " (from metrics.jsonl)" : "");
   json_object_foreach (json_object_get(row, "results"), key, value) {
-    if (json_is_number(value))
-      snprintf(text, sizeof text, json_is_integer(value) ? "%.0f" : "%.6g", json_number_value(value));
+    if (json_is_number(value)) result_text(key, json_number_value(value), text);
     else {
       clean(json_object_get(row, "results"), key, text);
       text[60] = 0;
@@ -275,6 +321,21 @@ static json_t *results_json(const json_t *a, const json_t *b) {
       json_array_append_new(list, json_pack("{ss sO sO}", "name", key, "a", x, "b", y));
   }
   return list;
+}
+
+/* Prints measured results, then predictions. */
+static void say_results(const rafter_sink *sink, const json_t *results) {
+  const json_t *row;
+  size_t i;
+  char a[32], b[32];
+  rf_say(sink, "\n%-32s %16s %16s\n", "results", "A", "B");
+  for (int predicted = 0; predicted < 2; predicted++)
+    json_array_foreach ((json_t *)results, i, row) {
+      const char *name = rf_json_text_at(row, "name");
+      if ((strncmp(name, "predicted", 9) == 0) != (predicted == 1)) continue;
+      rf_say(sink, "%-32s %16s %16s\n", name, result_text(name, rf_json_number_at(row, "a"), a),
+             result_text(name, rf_json_number_at(row, "b"), b));
+    }
 }
 
 /* Compares two runs op by op. If a folder is missing, compares only options and results. */
@@ -318,10 +379,7 @@ static rf_status compare(rf_history *history, const rf_options *o, const rafter_
       free(y);
     }
   }
-  rf_say(sink, "\n%-32s %16s %16s\n", "results", "A", "B");
-  json_array_foreach (results, i, row)
-    rf_say(sink, "%-32s %16.6g %16.6g\n", rf_json_text_at(row, "name"), rf_json_number_at(row, "a"),
-           rf_json_number_at(row, "b"));
+  say_results(sink, results);
   rf_put_json(sink, json_incref(json));
 done:
   json_decref(a);

@@ -77,6 +77,8 @@ char *rf_text_rate(double bps, char text[32]); /* bytes per second, "18.0 TB/s" 
 char *rf_text_count(double count, char text[32]);
 /* "131,072". */
 char *rf_text_whole(int64_t count, char text[32]);
+/* Any number without an exponent, if it is not tiny: "4.5851", "24,576", "0.0003". */
+char *rf_text_number(double value, char text[32]);
 /* "0.3411 USD", "12,345 USD", "32.1 M USD". */
 char *rf_text_usd(double usd, char text[32]);
 

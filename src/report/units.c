@@ -98,3 +98,11 @@ char *rf_text_usd(double usd, char text[32]) {
   else snprintf(text, 32, "%.26s USD", rf_text_count(usd, whole));
   return text;
 }
+
+char *rf_text_number(double value, char text[32]) {
+  if (fabs(value) >= 1e15) snprintf(text, 32, "%.4g", value);
+  else if (value == floor(value)) return rf_text_whole((int64_t)value, text);
+  else if (fabs(value) >= 999.5) return rf_text_count(value, text);
+  else snprintf(text, 32, "%.5g", value);
+  return text;
+}

@@ -48,6 +48,8 @@ def numbers(b):
         rows = [line.rstrip("\n").split("\t") for line in file if not line.startswith("#")]
     functions = {"rate": "bandwidth"}
     for kind, value, text in rows:
+        if kind == "number":  # only the program prints such numbers
+            continue
         said = b.js(f"rafter.{functions.get(kind, kind)}({value})")
         b.expect(f"{kind} {value}", said == text, said)
     b.expect(

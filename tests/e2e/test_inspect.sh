@@ -14,6 +14,8 @@ see 'complete' run/checkpoint-00000002
 see 'wte.weight' run/checkpoint-00000002/model.safetensors
 see '56 tensors' run/checkpoint-00000002/optimizer.safetensors
 see 'checkpoint-00000002' run
+see '^2 steps, loss [0-9.]+, .*[0-9,]+ tokens/s; .*B in its folder' run
+status 0 "$RAFTER" export run model.gguf --format gguf && see '^26,368 parameters, .* f32' model.gguf
 see '9000 tokens' book.shard
 see 'peak_bytes|JSON' run/plan.json
 see 'options' run/run.json

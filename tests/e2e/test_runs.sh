@@ -57,6 +57,9 @@ case_list_show_best() {
   status 0 "${RUNS[@]}" best --json &&
     holds out 'all(x["results"]["tokens_per_second"] >= y["results"]["tokens_per_second"] for x, y in zip(d["runs"], d["runs"][1:])) and len(d["runs"]) == 2'
   holds out 'd["of"] == "train" and {r["command"] for r in d["runs"]} == {"train"} and d["others"] == {"generate": 1, "score": 1, "eval": 1}' 'the best of several commands'
+  status 0 "${RUNS[@]}" best &&
+    { ! head -3 out | grep -q tokens_per_second || fail 'best prints the rate twice'; }
+  status 0 "${RUNS[@]}" list && says ' gpt:layers=' out
   status 0 "${RUNS[@]}" best && says 'only train runs are compared; .*1 of generate.* also have tokens_per_second' out
   # A killed run is shown with its last row of metrics.
   status 0 "${RUNS[@]}" show killed && says 'results .from metrics.jsonl.' out && says '^  loss +[0-9.]+' out
@@ -86,7 +89,9 @@ PY
 case_compare() {
   two_runs
   status 0 "${RUNS[@]}" compare 1 2 && says 'remat +"none" +"block"' out &&
-    says 'B takes .* (time|times as long) and .* less memory' out && says 'bytes moved' out
+    says 'B takes .* (time|times as long) and .* less memory' out && says 'bytes moved' out &&
+    says '^loss +[0-9.]+ +[0-9.]+$' out && says '^peak_bytes +[0-9.]+ .iB' out &&
+    { ! grep -E '[0-9]e[+]|0000000' out || fail 'a result is written with an exponent'; }
   status 0 "${RUNS[@]}" compare a b --json && cp out both.json && {
     python3 - both.json runs/a runs/b <<'PY' || fail 'the comparison differs from its runs'
 import json, math, sys

@@ -13,14 +13,8 @@
 
 enum { POINTS = 12 };
 
-static const rf_plot_area LINEAR = {.left = 0.1,
-                                    .right = 0.9,
-                                    .bottom = 0.1,
-                                    .top = 0.9,
-                                    .width = 1000,
-                                    .height = 600,
-                                    .x1 = 100,
-                                    .y1 = 50};
+static const rf_plot_area LINEAR = {
+    .left = 0.1, .right = 0.9, .bottom = 0.1, .top = 0.9, .width = 1000, .height = 600, .x1 = 100, .y1 = 50};
 
 static double part(double at, double from, double to, bool is_log) {
   return is_log ? log(at / from) / log(to / from) : (at - from) / (to - from);

@@ -17,9 +17,9 @@ static char *whole(double value, char text[32]) { return rf_text_whole((int64_t)
 static const struct {
   const char *name;
   char *(*text)(double, char[32]);
-} KINDS[] = {{"seconds", rf_text_seconds}, {"bytes", rf_text_bytes},
-             {"count", rf_text_count},     {"whole", whole},
-             {"rate", rf_text_rate},       {"flops", rf_text_flops}};
+} KINDS[] = {{"seconds", rf_text_seconds}, {"bytes", rf_text_bytes}, {"count", rf_text_count},
+             {"number", rf_text_number},   {"whole", whole},         {"rate", rf_text_rate},
+             {"flops", rf_text_flops}};
 
 static void numbers_are_written_as_in_the_table(void **state) {
   (void)state;
