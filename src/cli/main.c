@@ -13,6 +13,7 @@
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "signals.h"
@@ -95,6 +96,28 @@ static void wait_politely(char **argv) {
   execv("/proc/self/exe", argv);        /* if the restart fails, continue without it */
 }
 
+/* Some functions have large buffers on the stack, and each thread gets a stack of the limit's size
+ * (`ulimit -s`) at the start of the process. So the program raises a small limit and restarts
+ * itself. Returns false, with an error, if the limit cannot be raised far enough. */
+static bool enough_stack(char **argv, rafter_error *error) {
+  enum { WANTED = 8 << 20, NEEDED = 512 << 10 };
+  struct rlimit stack;
+  if (getrlimit(RLIMIT_STACK, &stack) || stack.rlim_cur >= WANTED) return true;
+  rlim_t raised = stack.rlim_max < WANTED ? stack.rlim_max : WANTED;
+  if (raised < NEEDED) {
+    snprintf(error->message, sizeof error->message,
+             "the stack is too small (ulimit -s: expected at least %d, got %llu)", NEEDED >> 10,
+             (unsigned long long)(raised >> 10));
+    snprintf(error->hint, sizeof error->hint, "raise the limit: ulimit -s %d", WANTED >> 10);
+    error->status = RAFTER_FAILED;
+    return false;
+  }
+  if (raised == stack.rlim_cur) return true;
+  stack.rlim_cur = raised;
+  if (!setrlimit(RLIMIT_STACK, &stack)) execv("/proc/self/exe", argv); /* without it, continue */
+  return true;
+}
+
 /* True if the command has nothing to save when a signal comes. */
 static bool may_just_end(const char *command) {
   static const char *const names[] = {"plan", "roofline", "inspect", "models", "machines", "doctor"};
@@ -119,7 +142,9 @@ static void keep_memory(void) {
 }
 
 int main(int argc, char **argv) {
+  rafter_error error = {0};
   prctl(PR_SET_NAME, "rafter"); /* after the restart, the kernel calls the process "exe" */
+  if (!enough_stack(argv, &error)) return say_error(&error, false);
   if (argc > 1 && may_just_end(argv[1])) keep_memory();
   if (argc < 2 || !may_just_end(argv[1])) wait_politely(argv);
   if (argc < 2 || is_help(argv[1]) || !strcmp(argv[1], "help"))
@@ -129,7 +154,6 @@ int main(int argc, char **argv) {
     snprintf(line, sizeof line, "%s\n", rafter_version());
     return print_all(line);
   }
-  rafter_error error = {0};
   rafter_job *job = NULL;
   if (rafter_job_new(argv[1], &job, &error) != RAFTER_OK) return say_error(&error, false);
   for (int i = 2; i < argc; i++)

@@ -207,6 +207,16 @@ case_full_disk() {
   says 'write'
 }
 
+# A small stack is raised. If the limit does not allow that, it is an error and not a crash.
+case_stack() {
+  limited() { (ulimit "$1" "$2" && shift 2 && exec "$@"); }
+  status 0 limited -Ss 128 "$RAFTER" train "$TINY" "${QUICK[@]}" --steps 2 --data book.txt --out small
+  status 0 limited -Ss 128 "$RAFTER" plan "$TINY"
+  refuses 1 'stack is too small .ulimit -s: expected at least 512, got 128' \
+    limited -s 128 "$RAFTER" train "$TINY" "${QUICK[@]}" --steps 2 --data book.txt --out none
+  says '^hint: ' && [ ! -e none ] || fail 'a refused run leaves its folder'
+}
+
 # A limit on the size of files.
 case_file_size() {
   status 0 "$RAFTER" train $BIG "${QUICK[@]}" --data book.txt --steps 2 --out limited
