@@ -1,4 +1,5 @@
 /* compare.c - `rafter plan --compare A B`: prints two plans in one table, with all differences. */
+#include "base/text.h"
 #include "advise/set.h"
 #include "advise/vary.h"
 
@@ -87,21 +88,29 @@ static void say_lines(const rafter_sink *sink, const json_t *a, const json_t *b)
     rf_say(sink, "%-14s %16s %16s", LINES[i].label,
            priced && !(left > 0) ? "no price" : LINES[i].text(left, x),
            priced && !(right > 0) ? "no price" : LINES[i].text(right, y));
-    if (left > 0 && (right > 0 || !priced)) rf_say(sink, " %+9.1f %%", 100 * (right / left - 1));
+    if (left > 0 && (right > 0 || !priced)) rf_say(sink, " %11s", rf_text_ratio(left, right, x));
     rf_say(sink, "\n");
   }
   rf_say(sink, "%-14s %16s %16s\n", "fits", rf_json_fits(a) ? "yes" : "no", rf_json_fits(b) ? "yes" : "no");
 }
 
+/* "5.3 % more" or "11.7 x as many". */
+static void say_rate(double before, double after, char text[64]) {
+  char x[32];
+  double change = 100 * (after / before - 1);
+  if (after >= 2 * before) snprintf(text, 64, "%.31s as many", rf_text_ratio(before, after, x));
+  else if (before >= 2 * after) snprintf(text, 64, "%.31s of the", rf_text_ratio(before, after, x));
+  else snprintf(text, 64, "%.1f %% %s", change < 0 ? -change : change, change < 0 ? "fewer" : "more");
+}
+
 static void verdict(const json_t *a, const json_t *b, char text[200]) {
-  double time = rf_json_at(b, "rate", "tokens_per_second") / rf_json_at(a, "rate", "tokens_per_second") - 1,
-         memory = rf_json_at(b, "memory", "peak_bytes") - rf_json_at(a, "memory", "peak_bytes");
-  char m[32];
+  double memory = rf_json_at(b, "memory", "peak_bytes") - rf_json_at(a, "memory", "peak_bytes");
+  char m[32], rate[64];
+  say_rate(rf_json_at(a, "rate", "tokens_per_second"), rf_json_at(b, "rate", "tokens_per_second"), rate);
   if (rf_json_fits(a) != rf_json_fits(b)) snprintf(text, 200, "only %s fits", rf_json_fits(a) ? "A" : "B");
   else if (!rf_json_fits(a)) snprintf(text, 200, "neither fits");
   else
-    snprintf(text, 200, "B computes %.1f %% %s tokens per second and needs %s %s memory",
-             100 * (time < 0 ? -time : time), time < 0 ? "fewer" : "more",
+    snprintf(text, 200, "B computes %s tokens per second and needs %s %s memory", rate,
              rf_text_bytes(memory < 0 ? -memory : memory, m), memory < 0 ? "less" : "more");
 }
 

@@ -1,6 +1,7 @@
 /* advice.c - see advice.h. */
 #include "plan/advice.h"
 
+#include "base/text.h"
 #include "plan/parts.h"
 
 #include <pthread.h>
@@ -136,15 +137,16 @@ static bool write_row(const rf_plan *plan, const variant *v, bool same, rf_advic
   /* if the changed plan does not fit, v->bytes are live bytes, so compare them with live bytes */
   const int64_t now = v->bytes > rf_plan_room(&plan->options) ? plan->live_bytes : plan->arena_bytes;
   double saved = (double)(now - v->bytes), slower = v->seconds / plan->step_seconds - 1;
+  char speed[32];
   if (!v->made || (saved <= 0 && slower >= 0)) return false;
   memcpy(row->change, v->change, sizeof row->change);
   row->peak_bytes = v->bytes;
   row->seconds = v->seconds;
   row->exact = same; /* recomputation gives equal bits */
   row->approximate = v->options.build.dtype != plan->options.build.dtype;
-  snprintf(row->why, sizeof row->why, "%.1f %% %s memory, %.1f %% %s",
+  snprintf(row->why, sizeof row->why, "%.1f %% %s memory, %s",
            100 * (saved >= 0 ? saved : -saved) / (double)now, saved >= 0 ? "less" : "more",
-           100 * (slower >= 0 ? slower : -slower), slower >= 0 ? "slower" : "faster");
+           rf_text_speed(plan->step_seconds, v->seconds, speed));
   return true;
 }
 

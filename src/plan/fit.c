@@ -403,12 +403,12 @@ static void explain(rf_fit_row *row, int count) {
     if (to->microbatch != from->microbatch)
       rf_text_append(what, sizeof what, " microbatch=%lld accumulate=%d", (long long)to->microbatch,
                      to->accumulate);
-    double saved = (double)(from->peak_bytes - to->peak_bytes),
-           percent = 100 * (to->seconds / from->seconds - 1);
+    char speed[32];
+    double saved = (double)(from->peak_bytes - to->peak_bytes);
     bool large = saved >= 0.1 * 0x1p30;
-    snprintf(to->why, sizeof to->why, "%s saves %.*f %s for %.*f %% more time", what[0] ? what + 1 : "this",
-             large ? 2 : 0, saved / (large ? 0x1p30 : 0x1p20), large ? "GiB" : "MiB", percent < 10 ? 1 : 0,
-             percent);
+    snprintf(to->why, sizeof to->why, "%s saves %.*f %s, %s", what[0] ? what + 1 : "this", large ? 2 : 0,
+             saved / (large ? 0x1p30 : 0x1p20), large ? "GiB" : "MiB",
+             rf_text_speed(from->seconds, to->seconds, speed));
   }
   if (count) snprintf(row[0].why, sizeof row[0].why, "the fastest setting tried");
 }

@@ -264,13 +264,17 @@ static void add_calibration(char text[TEXT], const json_t *a, const json_t *b) {
 
 static void add_sentence(char text[TEXT], const json_t *a, const json_t *b, bool predicted,
                          const char *doubt) {
-  double time = rf_json_number_at(a, "seconds") > 0 ? ratio_of(a, b, "seconds") - 1 : 0,
+  double before = rf_json_number_at(a, "seconds"), after = rf_json_number_at(b, "seconds"),
          memory = rf_json_number_at(b, "peak_bytes") - rf_json_number_at(a, "peak_bytes");
   char times[48], m[32];
-  if (time > 2) snprintf(times, sizeof times, "%.*f times as long", time < 9 ? 2 : 0, time + 1);
-  else snprintf(times, sizeof times, "%.1f %% %s time", 100 * fabs(time), time < 0 ? "less" : "more");
-  rf_text_append(text, TEXT, "B %s %s and %s%s memory.%s%s", predicted ? "is predicted to take" : "takes",
-                 times, memory ? rf_text_bytes(fabs(memory), m) : "the same",
+  bool far = after >= 2 * before || before >= 2 * after; /* "11.7 x faster" needs another verb */
+  if (before > 0 && after > 0) rf_text_speed(before, after, times);
+  else snprintf(times, sizeof times, "the same time");
+  rf_text_append(text, TEXT, "B %s %s and %s%s%s memory.%s%s",
+                 far         ? predicted ? "is predicted to be" : "is"
+                 : predicted ? "is predicted to take"
+                             : "takes",
+                 times, far ? "takes " : "", memory ? rf_text_bytes(fabs(memory), m) : "the same",
                  memory < 0   ? " less"
                  : memory > 0 ? " more"
                               : "",

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/json.h"
+#include "base/text.h"
 #include "report/model.h"
 #include "report/report.h"
 
@@ -162,7 +163,7 @@ static char *bound_sentence(const rf_diagnosis *d, const rf_diagnosed_pass *pass
 static char *change_sentence(const rf_diagnosis *d) {
   const rf_change *best = d->best;
   const rf_diagnosed_pass *most = d->most < 0 ? NULL : &d->pass[d->most];
-  char a[32], b[32], m[32], memory[64] = "the same memory";
+  char a[32], b[32], m[32], speed[32], memory[64] = "the same memory";
   if (!d->changes) return NULL;
   if (!best)
     return join("No single change of the %d priced%s gains more than %.0f %% and fits%s.", d->changes,
@@ -172,9 +173,10 @@ static char *change_sentence(const rf_diagnosis *d) {
   if (fabs(best->more_bytes) >= 1)
     snprintf(memory, sizeof memory, "%s %s memory", rf_text_bytes(fabs(best->more_bytes), m),
              best->more_bytes > 0 ? "more" : "less");
-  return join("The best single change is %s: %s instead of %s%s (%.0f %% less), with %s%s.", best->change,
+  return join("The best single change is %s: %s instead of %s%s (%s), with %s%s.", best->change,
               rf_text_seconds(best->seconds, a), rf_text_seconds(best->now_seconds, b),
-              most && d->passes > 1 && !most->trains ? " in all" : "", 100 * best->gain, memory,
+              most && d->passes > 1 && !most->trains ? " in all" : "",
+              rf_text_speed(best->now_seconds, best->seconds, speed), memory,
               best->approximate ? "; it changes results" : "");
 }
 

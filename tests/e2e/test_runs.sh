@@ -89,7 +89,7 @@ PY
 case_compare() {
   two_runs
   status 0 "${RUNS[@]}" compare 1 2 && says 'remat +"none" +"block"' out &&
-    says 'B takes .* (time|times as long) and .* less memory' out && says 'bytes moved' out &&
+    says 'B (takes .* time|is .* x (faster|slower)) and .* less memory' out && says 'bytes moved' out &&
     says '^loss +[0-9.]+ +[0-9.]+$' out && says '^peak_bytes +[0-9.]+ .iB' out &&
     { ! grep -E '[0-9]e[+]|0000000' out || fail 'a result is written with an exponent'; }
   status 0 "${RUNS[@]}" compare a b --json && cp out both.json && {

@@ -44,6 +44,10 @@
   /* Texts of ticks need no digits after the last one that counts: 10 M for 10.0 M. */
   rafter.tick = (text) => (value) =>
       text(value).replace(/(\.\d*?)0+(?=\D|$)/, '$1').replace(/\.(?=\D|$)/, '');
+  /* A gain of time in words, by the rule of rf_text_speed: 0.123 is 12.3 % less, 0.9 is 10 × faster. */
+  rafter.speed = (gain) => (!Number.isFinite(gain) ? '–' :
+    gain >= 0.5 ? `${rafter.times(1 / (1 - gain))} faster` :
+    gain <= -1 ? `${rafter.times(1 - gain)} slower` : `${rafter.percent(Math.abs(gain))} ${gain < 0 ? 'more' : 'less'} time`);
   rafter.times = (ratio) => (!Number.isFinite(ratio) ? '–' : ratio > 0 && ratio < 0.01 ? `1/${(1 / ratio).toFixed(0)}` : `${ratio.toFixed(ratio < 10 ? 2 : 0)}×`);
 
   /* ---- classes of ops ------------------------------------------------------------------------------------------------- */

@@ -134,7 +134,7 @@
             [
               {title: 'Change', value: (row) => row.change},
               {title: 'Time', number: true, value: (row) => row.seconds, text: (row) => rafter.seconds(row.seconds)},
-              {title: 'Gain', number: true, value: (row) => row.gain, text: (row) => rafter.signed(rafter.percent, row.gain)},
+              {title: 'Gain', number: true, value: (row) => row.gain, text: (row) => rafter.speed(row.gain)},
               {title: 'Memory', number: true, value: (row) => row.more_bytes, text: (row) => rafter.signed(rafter.bytes, row.more_bytes)},
               {title: 'Fits', value: (row) => (row.fits === false ? 'no' : 'yes')},
               {title: 'Results', value: (row) => (row.approximate ? 'change' : row.exact ? 'equal bits' : 'equal up to rounding')},

@@ -1,5 +1,6 @@
 /* test_base.c - tests errors, element types and memory. */
 #include "base/base.h"
+#include "base/text.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -149,8 +150,26 @@ static void a_pool_gives_zeroed_aligned_memory(void **state) {
   rf_pool_free(NULL);
 }
 
+/* Below a factor of 2, times differ by a percentage of time. From 2 on, by a factor. */
+static void test_speeds_in_words(void **state) {
+  (void)state;
+  char text[32];
+  const struct {
+    double before, after;
+    const char *speed, *ratio;
+  } rows[] = {{191, 16.3, "11.7 x faster", "1/11.7"},  {1, 0.877, "12.3 % less time", "-12.3 %"},
+              {1, 1.005, "0.5 % more time", "+0.5 %"}, {633, 2530, "4.00 x slower", "4.00 x"},
+              {2, 1, "2.00 x faster", "1/2.00"},       {1, 1, "0.0 % more time", "+0.0 %"},
+              {1, 250, "250 x slower", "250 x"}};
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    assert_string_equal(rf_text_speed(rows[i].before, rows[i].after, text), rows[i].speed);
+    assert_string_equal(rf_text_ratio(rows[i].before, rows[i].after, text), rows[i].ratio);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_speeds_in_words),
       cmocka_unit_test(an_error_says_what_where_and_what_to_do),
       cmocka_unit_test(dtypes_have_names_and_sizes),
       cmocka_unit_test(halves_round_to_nearest_even),
