@@ -48,7 +48,7 @@ PICTURES = {
     "curves": ("f32", "curves", None, False),
     "sweep": ("f32", "sweep", None, False),
     "serving": ("f32", "sweep", "[...document.querySelectorAll('#panel-sweep h3')].find((h) => h.textContent.startsWith('Serving')).scrollIntoView()", False),
-    "compare": ("f32", "compare", SIDES % ("bf16, train: as p", "mlp, train: as p"), False),
+    "compare": ("f32", "compare", SIDES % ("bf16, train: pred", "mlp, train: pred"), False),
     "lora": ("lora", "memory", PICTURE, False),
     "generate": ("generate", "memory", PICTURE, False),
     "score": ("score", "summary", None, False),
