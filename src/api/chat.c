@@ -241,7 +241,7 @@ const rf_command RF_COMMAND_CHAT = {
                     "Talk with a model in the terminal; type /help there for its commands."),
     .options = {RF_TABLE(RF_CHAT_OPTIONS), RF_TABLE(CHAT), RF_TABLE(RF_STOP_OPTIONS),
                 RF_TABLE(RF_SAMPLING_OPTIONS), RF_INFERENCE_TABLES, RF_TABLE(RF_CACHE_OPTIONS),
-                RF_TABLE(RF_DEBUG_OPTIONS), RF_TABLE(RF_EVERY_OPTIONS)},
+                RF_TABLE(RF_SPECULATION_OPTIONS), RF_TABLE(RF_DEBUG_OPTIONS), RF_TABLE(RF_EVERY_OPTIONS)},
     .common = "system max-tokens temperature top-k top-p seq dtype weights compute adapter",
     .examples = {"chat models/org/name --dtype bf16",
                  "chat model.gguf --compute fast --system 'Answer in one sentence.'"},

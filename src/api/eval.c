@@ -309,7 +309,7 @@ const rf_command RF_COMMAND_EVAL = {
     RF_COMMAND_HEAD("eval", "perplexity|choices|gsm8k MODEL", 2, 2, "Run", "Measure a model on a task."),
     .options = {RF_TABLE(EVAL), RF_TABLE(RF_CHAT_OPTIONS), RF_TABLE(RF_SAMPLING_OPTIONS),
                 RF_TABLE(RF_ROWS_OUT_OPTIONS), RF_INFERENCE_TABLES, RF_TABLE(RF_CACHE_OPTIONS),
-                RF_LEFT_TABLES},
+                RF_TABLE(RF_SPECULATION_OPTIONS), RF_LEFT_TABLES},
     .common =
         "data limit stride shots chat max-tokens seq dtype weights compute adapter output continue json",
     .examples = {"eval perplexity model.gguf --data wiki.txt --seq 2048",

@@ -111,6 +111,13 @@ static double planned_tokenizer(const job *j) {
   return seconds > 0 ? seconds : 0;
 }
 
+static void put_drafts(const job *j, json_t *json) {
+  rf_generate_counts c = rf_generator_counts(j->generator);
+  if (!j->settings.plan.build.draft) return;
+  json_object_set_new(json, "drafted_tokens", json_integer((json_int_t)c.drafted));
+  json_object_set_new(json, "accepted_tokens", json_integer((json_int_t)c.accepted));
+}
+
 static void put_single(const job *j) {
   const rf_prompt *row = j->prompts.row;
   const rf_reply *r = row->replies.reply;
@@ -126,6 +133,8 @@ static void put_single(const job *j) {
                 "arena_bytes", (json_int_t)rf_run_arena_bytes(j->generator->run));
   json_object_update(json, rest);
   json_decref(rest);
+  rf_generate_counts c = rf_generator_counts(j->generator);
+  put_drafts(j, json);
   double tokenizer = planned_tokenizer(j), load = planned_load(j),
          prompt = rf_generator_prompt_seconds(j->generator, row->tokens.count);
   json_object_set_new(json, "load_seconds", json_real(j->load_seconds));
@@ -143,18 +152,24 @@ static void put_single(const job *j) {
             "%.2f s (predicted %.2f), prompt %.2f s (predicted %.2f)\n",
             j->process_seconds, j->reader.tokenizer_seconds, tokenizer, j->load_seconds, load,
             j->first_seconds, prompt);
-  rf_note(j->sink, "%lld tokens in %.2f s, the first after %.2f s: %.1f tokens/s\n",
-          (long long)r->tokens.count, j->seconds, j->first_seconds, decode > 0 ? steps / decode : 0);
+  char drafts[96] = "";
+  if (j->settings.plan.build.draft)
+    snprintf(drafts, sizeof drafts, "; %lld of %lld drafted tokens were right", (long long)c.accepted,
+             (long long)c.drafted);
+  rf_note(j->sink, "%lld tokens in %.2f s, the first after %.2f s: %.1f tokens/s%s\n",
+          (long long)r->tokens.count, j->seconds, j->first_seconds, decode > 0 ? steps / decode : 0, drafts);
 }
 
 static void put_sum(const job *j, const char *path) {
   rf_generate_counts c = rf_generator_counts(j->generator);
-  rf_put_json(j->sink,
-              json_pack("{ss ss sI sI sI sI sf sf sI}", "command", "generate", "output", path, "rows",
-                        (json_int_t)j->written, "answers", (json_int_t)c.answers, "prompt_tokens",
-                        (json_int_t)c.prompt_tokens, "completion_tokens", (json_int_t)c.tokens, "seconds",
-                        j->seconds, "tokens_per_second", j->seconds > 0 ? (double)c.tokens / j->seconds : 0,
-                        "arena_bytes", (json_int_t)rf_run_arena_bytes(j->generator->run)));
+  json_t *json =
+      json_pack("{ss ss sI sI sI sI sf sf sI}", "command", "generate", "output", path, "rows",
+                (json_int_t)j->written, "answers", (json_int_t)c.answers, "prompt_tokens",
+                (json_int_t)c.prompt_tokens, "completion_tokens", (json_int_t)c.tokens, "seconds", j->seconds,
+                "tokens_per_second", j->seconds > 0 ? (double)c.tokens / j->seconds : 0, "arena_bytes",
+                (json_int_t)rf_run_arena_bytes(j->generator->run));
+  put_drafts(j, json);
+  rf_put_json(j->sink, json);
 }
 
 static void say_sum(const job *j) {
@@ -350,7 +365,7 @@ const rf_command RF_COMMAND_GENERATE = {
     RF_COMMAND_HEAD("generate", "MODEL", 1, 1, "Run", "Continue a text, or answer prompts from a file."),
     .options = {RF_TABLE(GENERATE), RF_TABLE(RF_CHAT_OPTIONS), RF_TABLE(RF_STOP_OPTIONS),
                 RF_TABLE(RF_SAMPLING_OPTIONS), RF_INFERENCE_TABLES, RF_TABLE(RF_CACHE_OPTIONS),
-                RF_LEFT_TABLES},
+                RF_TABLE(RF_SPECULATION_OPTIONS), RF_LEFT_TABLES},
     .common = "prompt chat system input samples max-tokens temperature top-k top-p stop dtype weights "
               "compute adapter output json",
     .examples =

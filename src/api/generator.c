@@ -20,7 +20,7 @@ struct rafter_generator {
   rf_prompt_reader reader;     /* borrows the tokenizer */
   rf_generator *g;
   entry *first, *spent; /* spent: ended requests; their texts are valid until the next step */
-  rafter_event *event;  /* (2 x batch) events of the last step */
+  rafter_event *event;  /* (rf_generator_events) events of the last step */
   rf_error *why;        /* (2 x batch) error of each event */
   int events, taken;
 };
@@ -52,8 +52,9 @@ static rf_status open_model(rafter_generator *h, const rf_options *o, rf_error *
   RF_TRY(rf_end_ids_of(&h->settings.model, h->settings.weights_folder, h->reader.tokenizer, &h->reader.ends,
                        error));
   RF_TRY(rf_open_generator(&h->settings, o, NULL, &h->g, error));
-  h->event = calloc(2 * (size_t)b->microbatch, sizeof *h->event);
-  h->why = calloc(2 * (size_t)b->microbatch, sizeof *h->why);
+  size_t events = (size_t)rf_generator_events(h->g);
+  h->event = calloc(events, sizeof *h->event);
+  h->why = calloc(events, sizeof *h->why);
   return h->event && h->why ? RAFTER_OK
                             : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while opening a generator");
 }

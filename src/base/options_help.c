@@ -41,7 +41,9 @@ static char *describe(const rf_option *row, bool full) {
   FILE *out = open_memstream(&text, &size);
   if (!out) return NULL;
   const char *gap = " [";
-  for (const char *c = row->help; *c && (full || *c != '\n'); ++c) putc(*c == '\n' ? ' ' : *c, out);
+  for (const char *c = row->help; *c && (full || *c != '\n'); ++c)
+    if (*c == '\n') fputs(". ", out);
+    else putc(*c, out);
   if (row->choices && (full || strlen(row->choices) <= MAX_CHOICES)) {
     fprintf(out, "%s%s", gap, row->choices);
     gap = "; ";

@@ -111,6 +111,7 @@ static void begin_answer(rf_batch *b, rf_slot *slot, rf_pending *p, rf_cached_se
   slot->cached = cached;
   slot->sample = p->started;
   slot->count = 0;
+  slot->odds = (rf_draft_odds){0};
   slot->serial = b->clock++;
   p->state[p->started] = RF_SAMPLE_RUNS;
   b->counts.answers++;

@@ -29,6 +29,8 @@ static rf_status open_cache(rf_generator *g, rf_batch *b, rf_error *error) {
   return RAFTER_OK;
 }
 
+int rf_generator_events(const rf_generator *g) { return g->batch->slots * (2 + g->batch->draft); }
+
 rf_status rf_batch_open(rf_generator *g, rf_error *error) {
   rf_batch *b = g->batch = calloc(1, sizeof *b);
   if (!b) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while opening a generator");
@@ -38,12 +40,22 @@ rf_status rf_batch_open(rf_generator *g, rf_error *error) {
   b->slot = calloc((size_t)b->slots, sizeof *b->slot);
   b->cached = calloc((size_t)b->cached_count, sizeof *b->cached);
   b->part = calloc((size_t)b->slots, sizeof *b->part);
-  b->event = calloc(2 * (size_t)b->slots, sizeof *b->event);
+  b->draft = g->settings.plan.build.draft;
+  size_t choices = (size_t)b->slots * (size_t)(1 + b->draft);
+  b->next = calloc(choices, sizeof *b->next);
+  b->choice = calloc(choices, sizeof *b->choice);
+  b->event = calloc((size_t)rf_generator_events(g), sizeof *b->event);
   b->order = calloc((size_t)b->slots, sizeof *b->order);
   b->live = calloc((size_t)b->cached_count + 1, sizeof(rf_sequence *));
-  if (!b->slot || !b->cached || !b->part || !b->event || !b->order || !b->live)
+  if (!b->slot || !b->cached || !b->part || !b->event || !b->order || !b->live || !b->next || !b->choice)
     return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while opening a generator");
-  for (int i = 0; i < b->slots; i++) b->slot[i].slot = i;
+  for (int i = 0; i < b->slots; i++) {
+    b->slot[i].slot = i;
+    b->slot[i].next = b->next + i * (1 + b->draft);
+    b->slot[i].choice = b->choice + i * (1 + b->draft);
+  }
+  if (b->draft)
+    RF_TRY(rf_draft_plan_open(g->decode, b->slots, b->draft, g->settings.drafts_all, &b->when, error));
   return open_cache(g, b, error);
 }
 
@@ -67,6 +79,9 @@ void rf_batch_close(rf_generator *g) {
   free(b->slot);
   free(b->cached);
   free(b->part);
+  rf_draft_plan_close(b->when);
+  free(b->next);
+  free(b->choice);
   free(b->event);
   free(b->order);
   free(b->live);
@@ -218,9 +233,29 @@ static void add_part(rf_batch *b, int slot, int64_t count) {
   int64_t length = a->cached->sequence.length, prompt = a->to->of.count;
   b->order[b->parts] = slot;
   b->part[b->parts++] = (rf_forward_part){.sequence = &a->cached->sequence,
-                                          .tokens = length < prompt ? a->to->of.tokens + length : &a->last,
+                                          .tokens = length < prompt ? a->to->of.tokens + length : a->next,
                                           .count = count,
                                           .wanted = length + count >= prompt};
+}
+
+/* Drafts tokens after the latest token of each answer, if no part is a chunk of a prompt. Then the
+ * pass verifies the drafts: their rows get logits too. An answer never drafts beyond its end. */
+static void draft(rf_batch *b) {
+  for (int i = 0; i < b->parts; i++)
+    if (b->part[i].count > 1 || b->part[i].tokens != b->slot[b->order[i]].next) return;
+  rf_draft_begin(b->when, b->parts);
+  for (int i = 0; i < b->parts; i++) {
+    rf_slot *a = &b->slot[b->order[i]];
+    int64_t left = a->to->of.max_tokens - a->count - 1;
+    const rf_sequence *s = &a->cached->sequence;
+    int max = left < b->draft ? (int)left : b->draft;
+    rf_draft_propose(b->when, i, s->tokens, s->length, a->next, max, &a->odds, s->length + 1);
+  }
+  const int *count = rf_draft_choose(b->when);
+  for (int i = 0; i < b->parts; i++) {
+    b->part[i].count += count[i];
+    b->part[i].wanted += count[i];
+  }
 }
 
 /* Composes a forward pass. Every answer that needs only one row gets this row. The other rows get
@@ -274,23 +309,35 @@ static void report_cancelled(rf_generator *g, rf_batch *b) {
   }
 }
 
-/* Adds the event of an answer that has chosen a token or has failed. */
-static void report(rf_generator *g, rf_batch *b, rf_slot *a) {
-  rf_pending *p = a->to;
+static rf_event *add_event(rf_batch *b, const rf_slot *a) {
+  const rf_pending *p = a->to;
   rf_event *event = &b->event[b->events++];
   *event = (rf_event){.request = p->id, .sample = a->sample, .owner = p->of.owner, .index = -1, .token = -1};
-  if (a->status == RAFTER_OK) {
+  return event;
+}
+
+static rf_finish finish_of(const rf_request *r, int32_t token, int64_t count) {
+  return stops(r, token) ? RF_FINISH_STOP : count == r->max_tokens ? RF_FINISH_LENGTH : RF_FINISH_NONE;
+}
+
+/* Adds the events of an answer that has chosen tokens or has failed. */
+static void report(rf_generator *g, rf_batch *b, rf_slot *a) {
+  rf_pending *p = a->to;
+  rf_event *event = NULL;
+  for (int i = 0; i < a->chosen; i++) {
+    const rf_choice *choice = &a->choice[i];
+    event = add_event(b, a);
     event->index = a->count++;
-    event->token = a->last;
-    event->logprob = a->logprob;
-    event->top = a->top;
-    event->top_ids = a->top_ids;
-    event->top_logprobs = a->top_logprobs;
-    event->finish = stops(&p->of, a->last)         ? RF_FINISH_STOP
-                    : a->count == p->of.max_tokens ? RF_FINISH_LENGTH
-                                                   : RF_FINISH_NONE;
+    event->token = a->next[0] = choice->id;
+    event->logprob = choice->logprob;
+    event->top = choice->top;
+    event->top_ids = choice->top_ids;
+    event->top_logprobs = choice->top_logprobs;
+    event->finish = finish_of(&p->of, choice->id, a->count);
     b->counts.tokens++;
-  } else {
+  }
+  if (a->status != RAFTER_OK) {
+    event = add_event(b, a);
     event->finish = RF_FINISH_ERROR;
     event->error = &a->error;
   }
@@ -299,13 +346,36 @@ static void report(rf_generator *g, rf_batch *b, rf_slot *a) {
   retire(g, p, a->sample);
 }
 
+/* Chooses tokens in order, as long as the next drafted token is the one that was chosen. So the
+ * tokens are those of passes without drafts: a choice depends only on tokens before it. */
 static void choose(rf_batch *b, int i, int worker) {
   rf_slot *a = &b->slot[b->order[i]];
-  a->status =
-      b->part[i].wanted ? b->engine.choose(b->engine.self, a, &b->part[i], worker, &a->error) : RAFTER_OK;
+  const rf_forward_part *part = &b->part[i];
+  const int32_t *drafted = part->tokens + part->count - part->wanted + 1;
+  a->status = RAFTER_OK;
+  for (a->chosen = 0; a->chosen < part->wanted;) {
+    a->status = b->engine.choose(b->engine.self, a, part, a->chosen, worker, &a->error);
+    if (a->status != RAFTER_OK) return;
+    int32_t id = a->choice[a->chosen++].id;
+    if (a->chosen == part->wanted || id != drafted[a->chosen - 1] ||
+        finish_of(&a->to->of, id, a->count + a->chosen))
+      return;
+  }
 }
 
-/* Chooses the next token of each sequence whose part of the pass has `wanted` set. With n threads,
+/* Removes wrong drafts from the cache. The token of a row is right if the row before chose it. */
+static void settle(rf_batch *b, int i) {
+  const rf_forward_part *part = &b->part[i];
+  rf_slot *a = &b->slot[b->order[i]];
+  if (part->wanted < 2) return;
+  int right = a->chosen > 1 ? a->chosen : 1;
+  rf_sequence_retract(&b->pages, part->sequence, part->sequence->length - part->wanted + right);
+  b->counts.drafted += part->wanted - 1;
+  b->counts.accepted += right - 1;
+  rf_draft_learn(&a->odds, part->wanted - 1, right - 1);
+}
+
+/* Chooses the next tokens of each sequence whose part of the pass wants logits. With n threads,
  * thread t serves the sequences t, t + n, t + 2 n, ... */
 static void choose_all(rf_generator *g, rf_batch *b) {
   if (b->threads > 1 && b->parts > 1) {
@@ -314,8 +384,11 @@ static void choose_all(rf_generator *g, rf_batch *b) {
   } else {
     for (int i = 0; i < b->parts; i++) choose(b, i, 0);
   }
-  for (int i = 0; i < b->parts; i++)
-    if (b->part[i].wanted) report(g, b, &b->slot[b->order[i]]);
+  for (int i = 0; i < b->parts; i++) {
+    if (!b->part[i].wanted) continue;
+    settle(b, i);
+    report(g, b, &b->slot[b->order[i]]);
+  }
 }
 
 static rf_status prove(const rf_batch *b, rf_error *error) {
@@ -341,6 +414,7 @@ static rf_status take_step(rf_generator *g, rf_batch *b, rf_error *error) {
   if (!b->first) return RAFTER_OK;
   rf_admit(g);
   compose(b);
+  if (b->when) draft(b);
   if (!b->parts)
     return b->events
                ? RAFTER_OK

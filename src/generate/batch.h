@@ -3,6 +3,7 @@
 #ifndef RF_BATCH_H
 #define RF_BATCH_H
 
+#include "generate/draft.h"
 #include "generate/generate.h"
 #include "generate/pages.h"
 
@@ -14,10 +15,19 @@ typedef struct rf_forward_part {
   rf_sequence *sequence;
   const int32_t *tokens; /* (count) */
   int64_t count;
-  bool wanted;         /* true: the logits after the last token are needed */
-  const float *logits; /* output, f32 (V): the logits, valid until the next forward pass */
-  float lse;           /* output: natural log of the sum of exp(logits) */
+  int wanted;          /* number of last rows whose logits are needed: 1 + drafted tokens, or 0 */
+  const float *logits; /* output, f32 (wanted, V): the logits, valid until the next forward pass */
+  const float *lse;    /* output, (wanted): natural log of the sum of exp(logits) of each row */
 } rf_forward_part;
+
+/* A chosen token, with its log-probability and alternatives. */
+typedef struct rf_choice {
+  int32_t id;
+  float logprob;
+  int top;
+  int32_t top_ids[RF_TOP_LOGPROBS];
+  float top_logprobs[RF_TOP_LOGPROBS];
+} rf_choice;
 
 typedef struct rf_slot rf_slot;
 
@@ -28,10 +38,11 @@ typedef struct rf_engine {
   int64_t rows, /* Maximum number of rows of a forward pass. */
       chunk;    /* Maximum number of tokens of one prompt in a forward pass. */
   rf_status (*forward)(void *self, int plan, rf_forward_part *part, int count, rf_error *error);
-  /* Chooses a token. Sets answer->last and the fields for the answer's event. Several workers may
-   * call `choose` at the same time for different sequences of a pass. Errors: see
-   * rf_sampler_choose. */
-  rf_status (*choose)(void *self, rf_slot *answer, const rf_forward_part *part, int worker, rf_error *error);
+  /* Chooses the token after row `row` of the part's wanted rows, and sets answer->choice[row]. Rows
+   * of a part come in order. Several workers may call `choose` at the same time for different
+   * sequences of a pass. Errors: see rf_sampler_choose. */
+  rf_status (*choose)(void *self, rf_slot *answer, const rf_forward_part *part, int row, int worker,
+                      rf_error *error);
   void (*close)(void *self);
 } rf_engine;
 
@@ -63,15 +74,14 @@ struct rf_slot {
   rf_pending *to; /* NULL: the slot is free. */
   rf_cached_seq *cached;
   int slot, sample;
-  int64_t serial; /* Answers that begin later have larger numbers. */
-  int64_t count;  /* Number of tokens of the answer so far. */
-  int32_t last;   /* The latest token. */
-  float logprob;
-  rf_status status;
+  int64_t serial;    /* Answers that begin later have larger numbers. */
+  int64_t count;     /* Number of tokens of the answer so far. */
+  int32_t *next;     /* (1 + draft): the latest token, then drafted tokens. */
+  int chosen;        /* Number of tokens that the current pass has chosen. */
+  rf_choice *choice; /* (1 + draft): these tokens. */
+  rf_status status;  /* Status of the first choice that failed. */
   rf_error error;
-  int top;
-  int32_t top_ids[RF_TOP_LOGPROBS];
-  float top_logprobs[RF_TOP_LOGPROBS];
+  rf_draft_odds odds;
 };
 
 typedef struct rf_batch {
@@ -88,7 +98,11 @@ typedef struct rf_batch {
   rf_forward_part *part; /* The next tokens of each sequence that takes part in this step. */
   int *order;            /* (parts): slot of each entry of `part`. */
   int parts;
-  rf_event *event; /* (2 slots): events of cancelled and of running answers. */
+  int draft;           /* Maximum drafted tokens of an answer in a pass. */
+  int32_t *next;       /* Memory of all slots' `next`. */
+  rf_choice *choice;   /* Memory of all slots' `choice`. */
+  rf_draft_plan *when; /* Decides how many tokens each answer drafts; NULL: none. */
+  rf_event *event;     /* (rf_generator_events): events of cancelled and of running answers. */
   int events;
   const rf_sequence **live; /* (cached_count + 1): scratch memory for a list of sequences. */
   rf_generate_counts counts;

@@ -12,6 +12,7 @@ enum { SHAPES = 64 };
 typedef struct compute {
   rf_generator *g;
   struct inputs {
+    int64_t wanted; /* Rows of logits. */
     int32_t *tokens, *positions, *slots, *rows;
     float *logits, *lse;
     int32_t *table[RF_KV_CLASSES]; /* (slots, columns) */
@@ -71,9 +72,9 @@ static void write_inputs(const compute *c, int plan, const rf_forward_part *part
   int64_t rows = rf_generator_plan(c->g, plan)->graph->rows, slots = b->slots, row = 0, wanted = 0;
   for (int i = 0; i < count; row += part[i++].count) {
     write_part(c, io, &part[i], i, row);
-    if (part[i].wanted) io->rows[wanted++] = (int32_t)(row + part[i].count - 1);
+    for (int k = part[i].wanted; k > 0; k--) io->rows[wanted++] = (int32_t)(row + part[i].count - k);
   }
-  while (wanted < slots) io->rows[wanted++] = -1;
+  while (wanted < io->wanted) io->rows[wanted++] = -1;
   for (; row < rows; row++) {
     io->tokens[row] = 0;
     io->positions[row] = 0;
@@ -129,30 +130,35 @@ static rf_status forward(void *self, int plan, rf_forward_part *part, int count,
   for (int i = 0; i < count && io->logits; i++) {
     if (!part[i].wanted) continue;
     part[i].logits = io->logits + wanted * c->g->settings.model.vocab;
-    part[i].lse = io->lse[wanted++];
+    part[i].lse = io->lse + wanted;
+    wanted += part[i].wanted;
   }
   return RAFTER_OK;
 }
 
-static rf_status choose(void *self, rf_slot *a, const rf_forward_part *part, int worker, rf_error *error) {
+static rf_status choose(void *self, rf_slot *a, const rf_forward_part *part, int row, int worker,
+                        rf_error *error) {
   compute *c = self;
   RF_TRY(rf_generator_require_numbers(c->g, error));
   const rf_request *r = &a->to->of;
+  const float *logits = part->logits + row * c->g->settings.model.vocab;
+  const float lse = part->lse[row];
   rf_sampler *sampler = &c->sampler[a->slot];
+  rf_choice *choice = &a->choice[row];
   double likelihood[RF_TOP_LOGPROBS];
-  rf_logprobs top = {.lse = &part->lse, .wanted = r->top, .ids = a->top_ids, .logprobs = likelihood};
+  rf_logprobs top = {.lse = &lse, .wanted = r->top, .ids = choice->top_ids, .logprobs = likelihood};
   rf_sampler_use(sampler, c->work[worker]);
-  if (a->count == 0) {
+  if (a->count + row == 0) {
     rf_sampler_options options = r->sampler;
     options.seed = rf_sample_seed(options.seed, a->sample);
     RF_TRY(rf_sampler_reset(sampler, &options, error));
     RF_TRY(rf_sampler_prompt(sampler, r->tokens, r->count, error));
   }
-  RF_TRY(rf_sampler_choose(sampler, part->logits, r->count + a->count, &a->last, &top, error));
-  RF_TRY(rf_sampler_accept(sampler, a->last, error));
-  a->top = top.count;
-  for (int i = 0; i < top.count; i++) a->top_logprobs[i] = part->logits[top.ids[i]] - part->lse;
-  a->logprob = part->logits[a->last] - part->lse;
+  RF_TRY(rf_sampler_choose(sampler, logits, r->count + a->count + row, &choice->id, &top, error));
+  RF_TRY(rf_sampler_accept(sampler, choice->id, error));
+  choice->top = top.count;
+  for (int i = 0; i < top.count; i++) choice->top_logprobs[i] = logits[top.ids[i]] - lse;
+  choice->logprob = logits[choice->id] - lse;
   return RAFTER_OK;
 }
 
@@ -170,7 +176,10 @@ static void find_inputs(const rf_generator *g, int plan, struct inputs *io) {
   static const char *const tables[] = {[RF_KV_GLOBAL] = "pages/global", [RF_KV_LOCAL] = "pages/local"};
   rf_run *run = g->run;
   int p = g->first + plan;
-  *io = (struct inputs){rf_run_named(run, p, "tokens", NULL),
+  int64_t wanted = rf_generator_plan(g, plan)->options.build.microbatch *
+                   (1 + rf_generator_plan(g, plan)->options.build.draft);
+  *io = (struct inputs){wanted,
+                        rf_run_named(run, p, "tokens", NULL),
                         rf_run_named(run, p, "positions", NULL),
                         rf_run_named(run, p, "slots", NULL),
                         rf_run_named(run, p, "rows", NULL),

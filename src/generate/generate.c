@@ -21,8 +21,15 @@ rf_status rf_generate_plans(const rf_infer_settings *settings, rf_plan **prefill
     b->chunk = b->seq;
   } else b->rows = b->chunk;
   if (b->rows < b->microbatch) b->rows = b->microbatch;
+  if (b->draft >= b->chunk)
+    return RF_FAIL(error, RAFTER_INVALID, "lower --draft-tokens, or raise --chunk",
+                   "a forward pass is too short for the drafts (--draft-tokens: expected fewer than the %lld "
+                   "tokens of a chunk, got %d)",
+                   (long long)b->chunk, b->draft);
+  b->draft = 0;
   RF_TRY(rf_plan_make(&settings->model, &options, prefill, error));
-  b->rows = b->microbatch;
+  b->draft = settings->plan.build.draft;
+  b->rows = b->microbatch * (1 + b->draft);
   rf_status status = rf_plan_make(&settings->model, &options, decode, error);
   if (status != RAFTER_OK) {
     rf_plan_free(*prefill);
@@ -109,12 +116,12 @@ double rf_generator_prompt_seconds(const rf_generator *g, int64_t tokens) {
 
 rf_status rf_forward(rf_generator *g, rf_forward_part *part, int count, rf_error *error) {
   rf_batch *b = g->batch;
-  int64_t rows = 0;
+  bool decodes = true;
   for (int i = 0; i < count; i++) {
     RF_TRY(rf_sequence_extend(&b->pages, part[i].sequence, part[i].count, error));
-    rows += part[i].count;
+    decodes &= part[i].count == (part[i].wanted ? part[i].wanted : 1);
   }
-  RF_TRY(b->engine.forward(b->engine.self, rows == count ? RF_DECODE : RF_PREFILL, part, count, error));
+  RF_TRY(b->engine.forward(b->engine.self, decodes ? RF_DECODE : RF_PREFILL, part, count, error));
   for (int i = 0; i < count; i++) {
     rf_sequence *s = part[i].sequence;
     memcpy(s->tokens + s->length, part[i].tokens, (size_t)part[i].count * sizeof *s->tokens);
@@ -166,7 +173,7 @@ rf_status rf_generator_feed(rf_generator *g, const int32_t *tokens, int64_t coun
     g->length += part.count;
     if (!part.wanted) continue;
     *logits = g->logits = part.logits;
-    g->lse = part.lse;
+    g->lse = part.lse[0];
   }
   return RAFTER_OK;
 }

@@ -115,7 +115,9 @@ rf_status rf_generator_submit(rf_generator *generator, const rf_request *request
 double rf_generator_prompt_seconds(const rf_generator *generator, int64_t tokens);
 /* True while an answer runs or waits, and while an event is not yet delivered. */
 bool rf_generator_busy(const rf_generator *generator);
-/* Runs one step. *events lists *count events, at most 2 * build.microbatch. *count may be 0. The
+/* Maximum number of events of a step. */
+int rf_generator_events(const rf_generator *generator);
+/* Runs one step. *events lists *count events, at most rf_generator_events. *count may be 0. The
  * error of one answer is in its event. The step fails only if the run fails, and must then not be
  * repeated. RAFTER_INVALID: another plan of the run has run since an answer began; cancel the
  * running answers. Allocates nothing. */
@@ -133,6 +135,8 @@ typedef struct rf_generate_counts {
   /* Number of prompt tokens, and of those that were found in the cache. */
   int64_t prompt_tokens, reused;
   int64_t answers, tokens; /* Number of answers that have begun, and of all their tokens. */
+  /* Number of drafted tokens that forward passes have verified, and of those that were right. */
+  int64_t drafted, accepted;
 } rf_generate_counts;
 rf_generate_counts rf_generator_counts(const rf_generator *generator);
 

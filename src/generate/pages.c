@@ -168,6 +168,19 @@ bool rf_sequence_cut(rf_pages *pages, rf_sequence *s, int64_t length) {
   return true;
 }
 
+/* Unlike after rf_sequence_cut, the last page needs no copy before the next write: all positions
+ * after `length` were written by this sequence. */
+void rf_sequence_retract(rf_pages *pages, rf_sequence *s, int64_t length) {
+  for (int c = 0; c < RF_KV_CLASSES; c++) {
+    page_table *t = &s->of[c];
+    int64_t end = columns_of(pages, length);
+    if (!pages->kv.of[c].layers || end >= t->end) continue;
+    drop_columns(pages, c, t, end, t->end);
+    t->end = end;
+  }
+  s->length = length;
+}
+
 void rf_sequence_release(rf_pages *pages, rf_sequence *s) {
   for (int c = 0; c < RF_KV_CLASSES; c++) {
     drop_columns(pages, c, &s->of[c], s->of[c].first, s->of[c].end);

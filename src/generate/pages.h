@@ -52,6 +52,8 @@ bool rf_sequence_share(rf_pages *pages, rf_sequence *sequence, const rf_sequence
 /* Keeps only the first `length` tokens. If the cache no longer has the keys for the next token,
  * returns false and changes nothing. */
 bool rf_sequence_cut(rf_pages *pages, rf_sequence *sequence, int64_t length);
+/* Forgets the last tokens, which rf_sequence_extend has just made room for, and keeps `length`. */
+void rf_sequence_retract(rf_pages *pages, rf_sequence *sequence, int64_t length);
 void rf_sequence_release(rf_pages *pages, rf_sequence *sequence);
 
 /* True if there are enough pages for all `count` sequences at their expected lengths. */

@@ -142,11 +142,12 @@ static rf_status forward(void *self, int plan, rf_forward_part *part, int count,
 }
 
 /* Chooses an arbitrary token. It depends only on request, sample and position. */
-static rf_status choose(void *self, rf_slot *a, const rf_forward_part *part, int worker, rf_error *error) {
+static rf_status choose(void *self, rf_slot *a, const rf_forward_part *part, int row, int worker,
+                        rf_error *error) {
   const simulation *s = self;
   (void)part, (void)worker, (void)error;
-  a->last = (int32_t)(rf_key((uint64_t)a->to->id, (uint64_t)a->sample, (uint64_t)a->count) %
-                      (uint64_t)s->g->settings.model.vocab);
+  a->choice[row].id = (int32_t)(rf_key((uint64_t)a->to->id, (uint64_t)a->sample, (uint64_t)(a->count + row)) %
+                                (uint64_t)s->g->settings.model.vocab);
   return RAFTER_OK;
 }
 

@@ -437,8 +437,8 @@ static rf_status build_score(builder *b) {
 
 static rf_status build_generate(builder *b) {
   rf_graph *graph = b->graph;
-  int64_t rows[] = {graph->rows}, picked[] = {b->options->microbatch},
-          logits_shape[] = {b->options->microbatch, b->model->vocab};
+  int64_t rows[] = {graph->rows}, picked[] = {b->options->microbatch * (1 + b->options->draft)},
+          logits_shape[] = {picked[0], b->model->vocab};
   b->tokens = io_tensor(b, "tokens", RF_I32, true, 1, rows);
   graph->tensor[b->tokens].role = RF_ROLE_TOKENS;
   b->positions = io_tensor(b, "positions", RF_I32, true, 1, rows);

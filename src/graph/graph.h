@@ -410,6 +410,9 @@ typedef struct rf_build_options {
   int64_t chunk;
   /* generate: full-length sequences that the cache can hold, >= the number of slots */
   int64_t sequences;
+  /* generate: maximum drafted tokens that one sequence verifies in a forward pass. Each of them has
+   * a row of logits, as has the token before them. */
+  int draft;
   int64_t kv_page; /* generate: tokens in a page of the cache; 0: RF_KV_PAGE */
   /* generate, score: products with packed matrices round their activations to 8 bits */
   bool fast;

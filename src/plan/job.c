@@ -364,6 +364,7 @@ rf_status rf_settings_resolve(const rf_options *options, const char *job, rf_set
   RF_TRY(resolve_narrow(options, &s->machine, build, error));
   build->fast = !train && is(options, "compute", "fast");
   build->chunk = rf_options_int_or(options, "prefill-chunk", 0);
+  if (is(options, "speculate", "ngram")) build->draft = (int)rf_options_int(options, "draft-tokens");
   build->sequences = rf_options_int_or(options, "sequences", 0);
   build->top = score ? (int)rf_options_int_or(options, "top", 0) : 0;
   build->dtype = resolve_dtype(options, &s->machine);
@@ -428,6 +429,15 @@ const rf_option RF_CACHE_OPTIONS[] = {
               "dtype narrower than --dtype; fp8 and int4 can only be planned."),
     RF_NUMBER("prefill-chunk", TOKENS, NULL, 1, 1 << 20, "256", "Memory",
               "prompt tokens that one forward pass processes"),
+    {.name = NULL},
+};
+
+const rf_option RF_SPECULATION_OPTIONS[] = {
+    RF_CHOICE("speculate", "none|ngram", "none", "Speed",
+              "draft the next tokens, and verify several of them in one forward pass: ngram copies what "
+              "followed the latest tokens earlier in the text\nThe answers are the same to the bit. A step "
+              "drafts only tokens that the plan expects to pay off."),
+    RF_NUMBER("draft-tokens", INT, "N", 1, 64, "7", "Speed", "maximum drafted tokens of an answer in a step"),
     {.name = NULL},
 };
 

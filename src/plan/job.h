@@ -30,10 +30,11 @@ rf_status rf_settings_resolve(const rf_options *options, const char *job, rf_set
                               rf_error *error);
 
 /* Tables of the options that rf_settings_resolve reads, one for each kind of command. */
-extern const rf_option RF_MODEL_OPTIONS[];     /* all commands that plan a model */
-extern const rf_option RF_INFERENCE_OPTIONS[]; /* commands that run a model without training it */
-extern const rf_option RF_CACHE_OPTIONS[];     /* commands that can generate */
-extern const rf_option RF_STEP_OPTIONS[];      /* commands that can train */
+extern const rf_option RF_MODEL_OPTIONS[];       /* all commands that plan a model */
+extern const rf_option RF_INFERENCE_OPTIONS[];   /* commands that run a model without training it */
+extern const rf_option RF_CACHE_OPTIONS[];       /* commands that can generate */
+extern const rf_option RF_SPECULATION_OPTIONS[]; /* commands that generate */
+extern const rf_option RF_STEP_OPTIONS[];        /* commands that can train */
 extern const rf_option RF_OFFLOAD_OPTIONS[];
 extern const rf_option RF_LAYOUT_OPTIONS[]; /* options that only `rafter plan` has, and --fit */
 

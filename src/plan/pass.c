@@ -90,15 +90,17 @@ static int64_t rows_of(const rf_graph *graph, int64_t bound, int64_t rows) {
 }
 
 /* Sets the number of rows of each tensor in a graph. The first dimension of an activation is its
- * rows. Logits, the indices that select their rows, and page tables have one row per sequence. */
-static void cut_rows(rf_graph *graph, int64_t rows, int64_t sequences) {
+ * rows. Page tables have one row per sequence. So have logits and the indices that select their
+ * rows, but if the plan verifies drafts, all rows get logits. */
+static void cut_rows(const rf_plan *plan, rf_graph *graph, int64_t rows, int64_t sequences) {
+  int64_t wanted = plan->options.build.draft ? rows : sequences;
   int64_t slots = 0;
   for (int i = 0; i < graph->op_count; i++) {
     const rf_op *op = &graph->op[i];
     if (!op->def->rows_slot) continue; /* only the head selects rows */
     int picked = op->input[op->def->rows_slot];
     slots = graph->tensor[picked].shape[0];
-    graph->tensor[picked].shape[0] = sequences < slots ? sequences : slots;
+    graph->tensor[picked].shape[0] = wanted < slots ? wanted : slots;
     for (int o = 0; o < op->output_count; o++)
       if (op->output[o] >= 0) graph->tensor[op->output[o]].shape[0] = graph->tensor[picked].shape[0];
   }
@@ -184,7 +186,7 @@ static rf_graph cut_graph(const rf_plan *plan, const rf_extent *part, int parts)
   graph.tensor = malloc(bytes ? bytes : 1);
   if (!graph.tensor) return graph;
   memcpy(graph.tensor, plan->graph->tensor, bytes);
-  cut_rows(&graph, sum_of_rows(part, parts), parts);
+  cut_rows(plan, &graph, sum_of_rows(part, parts), parts);
   return graph;
 }
 
@@ -278,7 +280,7 @@ static spans all_but_attention(rf_pass_prices *w, int64_t rows, int parts) {
   if (kept->rows == rows && kept->parts == parts) return kept->spans;
   const rf_plan *plan = w->plan;
   memcpy(w->graph.tensor, plan->graph->tensor, (size_t)plan->graph->tensor_count * sizeof *w->graph.tensor);
-  cut_rows(&w->graph, rows, parts);
+  cut_rows(plan, &w->graph, rows, parts);
   *kept = (struct kept){.rows = rows, .parts = parts};
   for (int i = 0; i < w->graph.op_count; i++) {
     const rf_op *op = &w->graph.op[i];

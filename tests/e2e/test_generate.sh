@@ -26,6 +26,16 @@ case_sampling() {
     same four.txt out 'the same seed gives the same text'
   status 0 "${GEN[@]}" --prompt "the " --max-tokens 20 --seed 5 && { ! cmp -s four.txt out ||
     fail 'another seed gives the same text'; }
+  status 0 "${GEN[@]}" --prompt "the " --max-tokens 20 --seed 4 --speculate ngram --draft-tokens 3 &&
+    same four.txt out 'drafts do not change drawn text'
+  REPEATS=("${GEN[@]}" --prompt "the the the the the " --max-tokens 40 --temperature 0 --json)
+  status 0 "${REPEATS[@]}" && cp out plain.json
+  status 0 "${REPEATS[@]}" --speculate ngram && {
+    holds out 'all(d[k] == json.load(open("plain.json"))[k] for k in ("tokens", "logprobs"))' \
+      'drafts change no token and no log-probability'
+    holds out '0 <= d["accepted_tokens"] <= d["drafted_tokens"]' 'the JSON has the numbers of drafts'
+    says 'drafted tokens were right'
+  }
   for option in "--top-k 1" "--top-p 0" "--min-p 1"; do
     # shellcheck disable=SC2086
     status 0 "${GEN[@]}" --prompt "the " --max-tokens 20 $option &&

@@ -388,6 +388,41 @@ static void answers_depend_on_nothing_else(void **state) {
   assert_int_not_equal(memcmp(want.of[2][0].logprob, got.of[2][0].logprob, sizeof got.of[2][0].logprob), 0);
 }
 
+/* Passes that verify drafted tokens give the bits of passes with one token per answer: for greedy
+ * and drawn answers, penalties, stop ids, windows, shared prefixes and caches of every dtype. */
+static void drafts_change_nothing(void **state) {
+  (void)state;
+  static answers want, got;
+  static const char *const models[] = {MODEL, WINDOWED};
+  int64_t accepted = 0, refused = 0;
+  for (int m = 0; m < 2; m++)
+    for (int d = 0; d < 3; d++) { /* f32, bf16, f32 over an int8 cache */
+      rf_infer_settings s = settings_of(models[m], 1);
+      s.plan.build.dtype = d == 1 ? RF_BF16 : RF_F32;
+      s.plan.build.kv_dtype_set = d == 2;
+      s.plan.build.kv_dtype = RF_I8;
+      s.no_sharing = true;
+      answer_all(&s, &want);
+      for (int64_t batch = 1; batch <= 8; batch += batch == 1 ? 2 : 5) {
+        char what[96];
+        s.no_sharing = batch == 1;
+        s.plan.build.microbatch = batch;
+        s.plan.build.sequences = batch + 1;
+        s.plan.build.draft = batch == 3 ? 1 : 7;
+        s.plan.build.kv_page = batch == 8 ? 32 : 0;
+        s.plan.threads = batch == 8 ? 2 : 1;
+        s.drafts_all = true;
+        s.debug.poison = batch == 8;
+        snprintf(what, sizeof what, "drafts, model %d, dtype %d, batch %d", m, d, (int)batch);
+        rf_generate_counts counts = answer_all(&s, &got);
+        expect_equal(&want, &got, what);
+        accepted += counts.accepted;
+        refused += counts.drafted - counts.accepted;
+      }
+    }
+  assert_true(accepted > 100 && refused > 100);
+}
+
 static void samples_are_requests_of_their_own(void **state) {
   (void)state;
   static answer together[8], apart[8];
@@ -582,6 +617,7 @@ int main(void) {
       cmocka_unit_test(a_bound_generator_is_an_opened_one),
       cmocka_unit_test(bad_requests_are_refused),
       cmocka_unit_test(answers_depend_on_nothing_else),
+      cmocka_unit_test(drafts_change_nothing),
       cmocka_unit_test(samples_are_requests_of_their_own),
       cmocka_unit_test(what_is_kept_is_not_computed_again),
       cmocka_unit_test(recycled_pages_change_nothing),

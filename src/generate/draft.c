@@ -1,0 +1,153 @@
+/* draft.c - see draft.h. */
+#include "generate/draft.h"
+
+#include <stdlib.h>
+
+/* A new answer begins as if PRIOR_TRIED drafts had been verified, half of which were right. Later
+ * drafts count more: each pass multiplies the older counts by FADE. */
+static const double PRIOR_TRIED = 2, PRIOR_RIGHT = 1, FADE = 0.95;
+enum { TRIES = 16 }; /* numbers of drafted tokens that a step compares */
+
+double rf_draft_chance(const rf_draft_odds *odds, int match) {
+  return (odds->right[match] + PRIOR_RIGHT) / (odds->tried[match] + PRIOR_TRIED);
+}
+
+void rf_draft_learn(rf_draft_odds *odds, int drafted, int right) {
+  int m = odds->match;
+  odds->tried[m] = FADE * odds->tried[m] + right + (right < drafted);
+  odds->right[m] = FADE * odds->right[m] + right;
+}
+
+int rf_draft_lookup(const int32_t *tokens, int64_t count, int32_t *draft, int max, int *match) {
+  int64_t from = 0;
+  *match = 0;
+  /* tokens[at] is an earlier occurrence of draft[0]. The latest of the longest matches counts. */
+  for (int64_t at = count - 1; at >= 0 && *match < RF_DRAFT_MAX_MATCH; at--) {
+    if (tokens[at] != draft[0]) continue;
+    int common = 1;
+    int64_t most = at < RF_DRAFT_MAX_MATCH - 1 ? at : RF_DRAFT_MAX_MATCH - 1;
+    while (common <= most && tokens[at - common] == tokens[count - common]) common++;
+    if (common <= *match || common < RF_DRAFT_MIN_MATCH) continue;
+    *match = common;
+    from = at + 1;
+  }
+  if (!*match) return 0;
+  /* After the end of the text, the draft repeats itself. */
+  for (int i = 0; i < max; i++) draft[1 + i] = from + i < count ? tokens[from + i] : draft[from + i - count];
+  return max;
+}
+
+struct rf_draft_plan {
+  rf_pass_prices *prices;
+  bool all;
+  int parts;
+  int *proposed, *count; /* (slots) */
+  rf_draft_odds **odds;  /* (slots) */
+  double *gain;          /* (slots): chance that the next drafted token and all before it are right */
+  rf_extent *extent;     /* (slots) */
+  int64_t *context;      /* (slots) */
+  int *order;            /* (slots x draft): answers in the order in which they get drafted tokens */
+};
+
+rf_status rf_draft_plan_open(const rf_plan *decode, int slots, int draft, bool all, rf_draft_plan **out,
+                             rf_error *error) {
+  size_t n = (size_t)slots;
+  rf_draft_plan *p = *out = calloc(1, sizeof *p);
+  if (p) {
+    p->all = all;
+    p->prices = rf_pass_prices_open(decode);
+    p->proposed = calloc(n, sizeof *p->proposed);
+    p->count = calloc(n, sizeof *p->count);
+    p->odds = calloc(n, sizeof *p->odds);
+    p->gain = calloc(n, sizeof *p->gain);
+    p->extent = calloc(n, sizeof *p->extent);
+    p->context = calloc(n, sizeof *p->context);
+    p->order = calloc(n * (size_t)draft + 1, sizeof *p->order);
+  }
+  if (!p || !p->prices || !p->proposed || !p->count || !p->odds || !p->gain || !p->extent || !p->context ||
+      !p->order)
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while opening a generator");
+  return RAFTER_OK;
+}
+
+void rf_draft_plan_close(rf_draft_plan *p) {
+  if (!p) return;
+  rf_pass_prices_close(p->prices);
+  free(p->proposed);
+  free(p->count);
+  free(p->odds);
+  free(p->gain);
+  free(p->extent);
+  free(p->context);
+  free(p->order);
+  free(p);
+}
+
+void rf_draft_begin(rf_draft_plan *p, int parts) { p->parts = parts; }
+
+void rf_draft_propose(rf_draft_plan *p, int part, const int32_t *tokens, int64_t count, int32_t *draft,
+                      int max, rf_draft_odds *odds, int64_t context) {
+  p->proposed[part] = rf_draft_lookup(tokens, count, draft, max, &odds->match);
+  p->odds[part] = odds;
+  p->context[part] = context;
+}
+
+/* Lists answers in the order of their gains. An answer is listed once for each drafted token. */
+static int list_gains(rf_draft_plan *p) {
+  int listed = 0;
+  for (int i = 0; i < p->parts; i++) {
+    p->count[i] = 0;
+    p->gain[i] = p->proposed[i] ? rf_draft_chance(p->odds[i], p->odds[i]->match) : 0;
+  }
+  for (;; listed++) {
+    int best = -1;
+    for (int i = 0; i < p->parts; i++)
+      if (p->count[i] < p->proposed[i] && (best < 0 || p->gain[i] > p->gain[best])) best = i;
+    if (best < 0) return listed;
+    p->order[listed] = best;
+    p->count[best]++;
+    p->gain[best] *= rf_draft_chance(p->odds[best], p->odds[best]->match);
+  }
+}
+
+/* Gives the first `tokens` entries of the order to their answers. Returns the tokens that the step
+ * is expected to give. */
+static double give(rf_draft_plan *p, int tokens) {
+  double expected = p->parts;
+  for (int i = 0; i < p->parts; i++) {
+    p->count[i] = 0;
+    p->gain[i] = 1;
+  }
+  for (int k = 0; k < tokens; k++) {
+    int i = p->order[k];
+    p->count[i]++;
+    expected += p->gain[i] *= rf_draft_chance(p->odds[i], p->odds[i]->match);
+  }
+  return expected;
+}
+
+static double seconds_of(rf_draft_plan *p) {
+  for (int i = 0; i < p->parts; i++) p->extent[i] = (rf_extent){1 + p->count[i], p->context[i] + p->count[i]};
+  return rf_pass_price(p->prices, p->extent, p->parts, NULL);
+}
+
+const int *rf_draft_choose(rf_draft_plan *p) {
+  int listed = list_gains(p), best = 0, stride = listed / TRIES + 1;
+  double rate = 0;
+  if (p->all) return p->count;
+  for (int tokens = 0; tokens <= listed; tokens += stride) {
+    double expected = give(p, tokens), seconds = seconds_of(p);
+    if (tokens && expected <= rate * seconds) continue;
+    best = tokens;
+    rate = expected / seconds;
+  }
+  give(p, best);
+  /* The counts of drafts that are not verified fade too, so that drafts are tried again. */
+  for (int i = 0; i < p->parts; i++)
+    if (p->proposed[i] && !p->count[i]) {
+      rf_draft_odds *odds = p->odds[i];
+      odds->tried[odds->match] *= FADE;
+      odds->right[odds->match] *= FADE;
+    }
+  return p->count;
+}
