@@ -171,7 +171,8 @@ static const rf_option PLAN[] = {
               "print the graph after this pass and stop; with pipeline stages, print the first stage (after "
               "remat: the largest stage)"),
     RF_WORDS("plot", PATH, "FILE", NULL, "Search and compare",
-             "draw FILE.svg or FILE.png\nDraws the rows of --sweep, the frontier of --fit, the rates of "
+             "draw FILE.svg or FILE.png with gnuplot, which must be installed\nDraws the rows of --sweep, "
+             "the frontier of --fit, the rates of "
              "--job serve, or memory over the ops and a roofline of the ops."),
     {.name = NULL},
 };

@@ -144,10 +144,12 @@ rf_status rf_machine_set_price(rf_machine *machine, const char *text, rf_error *
         error, RAFTER_INVALID, "give USD per chip and hour, for example --price 1.20",
         "no price of %s is known, and '%.40s' is not an amount (--price: expected USD per chip-hour)",
         machine->name, text);
-  return RF_FAIL(error, RAFTER_INVALID,
-                 "choose one of these prices, or give USD per chip and hour, for example --price 1.20",
-                 "no price '%.40s' of %s is known (--price: expected an amount, or one of %s USD)", text,
-                 machine->name, known);
+  return RF_FAIL(
+      error, RAFTER_INVALID,
+      "choose one of these prices, or give USD per chip and hour, for example --price 1.20",
+      "no price '%.40s' of %s is known: the data sheet has %s USD (--price: expected a price of the "
+      "data sheet, or an amount)",
+      text, machine->name, known);
 }
 
 rf_status rf_machine_parse_network(const json_t *object, const char *where, rf_machine *m, rf_error *error) {

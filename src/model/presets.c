@@ -466,12 +466,17 @@ static rf_status unknown_model(const char *spec, rf_error *error) {
                      "Mixtral, Qwen or Gemma)",
                      name);
   const char *names[PRESET_COUNT + BASE_COUNT];
-  for (int i = 0; i < PRESET_COUNT; ++i) {
-    names[i] = PRESETS[i].name;
-    rf_text_append(list, sizeof list, "%s%s", i ? ", " : "presets: ", names[i]);
-  }
+  for (int i = 0; i < PRESET_COUNT; ++i) names[i] = PRESETS[i].name;
   for (int i = 0; i < BASE_COUNT; ++i) names[PRESET_COUNT + i] = BASES[i].name;
-  rf_text_append(list, sizeof list, "; or a folder with config.json; or gpt:layers=4,width=512,...");
+  /* The presets that begin like `spec`. A hint has no room for all. */
+  size_t same = strcspn(name, "0123456789-.");
+  for (int i = 0; i < PRESET_COUNT && same > 1; ++i)
+    if (!strncmp(names[i], name, same))
+      rf_text_append(list, 300, "%s%s", *list ? ", " : "presets of this name: ", names[i]);
+  rf_text_append(list, sizeof list,
+                 "%s`rafter models` lists all presets; MODEL may also be a folder with config.json, a .gguf "
+                 "file, or gpt:layers=4,width=512,...",
+                 *list ? "; " : "");
   const char *nearest = rf_nearest(name, names, PRESET_COUNT + BASE_COUNT);
   return RF_FAIL(error, RAFTER_INVALID, list, "unknown model '%.200s'%s%s%s", spec,
                  nearest ? " (did you mean '" : "", nearest ? nearest : "", nearest ? "'?)" : "");

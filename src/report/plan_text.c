@@ -130,8 +130,10 @@ static void put_cost(FILE *out, const rf_report_plan *report) {
             usd * t / total.tokens * 1e6, chip, m->price_tier, others ? "; --price takes " : "",
             others ? tiers : "");
   else if (m->price_count)
-    fprintf(out, "cost      no list price of %s is known; --price takes %s\n", m->name, tiers);
-  else if (m->kind != RF_MACHINE_CPU) fprintf(out, "cost      no price of %s is known\n", m->name);
+    fprintf(out, "cost      no list price of %s is known; --price takes %s, or an amount such as 2.50\n",
+            m->name, tiers);
+  else if (m->kind != RF_MACHINE_CPU)
+    fprintf(out, "cost      no price of %s is known; --price 2.50 sets USD per chip hour\n", m->name);
   if (report->tokens <= 0) return;
   double seconds = report->tokens / total.tokens * t;
   fprintf(out, "%s%s tokens take %s",

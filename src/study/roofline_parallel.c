@@ -150,19 +150,20 @@ static rf_status tensor_parallel(rf_question *q, strategy *s, rf_error *error) {
       gated = s->matrices > 2 ? 1.5 : 1;
   rf_fact_head(q, NAN, NAN, NAN, bound_of(gated * most, degree), gated * most);
   rf_add_number(q, "alpha", "FLOP per byte of the network", s->alpha);
-  rf_add_number(q, "max_degree", "maximum degree with two matrices", most);
-  rf_add_number(q, "max_degree_gated", "maximum degree with gate, up and down", 1.5 * most);
-  rf_add_number(q, "min_ff", "minimum feed-forward width for this degree",
+  rf_add_number(q, "max_degree", "compute-bound up to this many chips, MLP of two matrices", most);
+  rf_add_number(q, "max_degree_gated", "compute-bound up to this many chips, MLP with gate, up and down",
+                1.5 * most);
+  rf_add_number(q, "min_ff", "minimum feed-forward width to be compute-bound on these chips",
                 degree * s->alpha * s->narrow / s->axes[0] / gated);
   if (rf_link_bps(q, "hbm", &hbm, NULL) == RAFTER_OK) {
     rf_add_number(q, "beta", "memory bandwidth / network bandwidth", hbm / s->bps);
-    rf_add_number(q, "max_degree_decode", "maximum degree for decoding --batch sequences",
+    rf_add_number(q, "max_degree_decode", "maximum chips for decoding --batch sequences",
                   s->axes[0] * ff / (batch * hbm / s->bps));
   }
   if (!isnan(width)) {
     double buffer = batch * width * q->dtype.bytes, shard = q->machine.topology.oneway_bps * hop;
     rf_add_bytes(q, "activation_bytes", "bytes of the activations of --batch tokens", buffer);
-    rf_add_number(q, "latency_degree", "degree above which the exchange is latency-bound",
+    rf_add_number(q, "latency_degree", "number of chips above which the exchange is latency-bound",
                   shard > 0 ? buffer / shard : NAN);
   }
   /* One gather precedes a layer, and one scatter follows it. Backward may repeat the gather. */
@@ -189,8 +190,8 @@ static rf_status mixed(rf_question *q, const strategy *s, rf_error *error) {
   rf_add_number(q, "critical_tokens_serial", "minimum tokens of a batch without overlap", serial * chips);
   if (isnan(tokens)) return RAFTER_OK;
   rf_add_number(q, "max_chips_serial", "maximum chips for this batch, without overlap", tokens / serial);
-  rf_add_number(q, "optimal_fsdp", "best fsdp degree", optimum);
-  rf_add_number(q, "optimal_tensor", "best tensor degree", chips / optimum);
+  rf_add_number(q, "optimal_fsdp", "best number of fsdp chips", optimum);
+  rf_add_number(q, "optimal_tensor", "best number of tensor chips", chips / optimum);
   double x = rf_value_or(q, "degree", NAN);
   double tensor = isnan(x) ? chips / optimum : x, fsdp = chips / tensor,
          weights = s->matrices * width * ff * q->dtype.bytes / tensor,
@@ -205,9 +206,10 @@ static rf_status expert_parallel(rf_question *q, const strategy *s, rf_error *er
   ff = widths_of(q, ff).one;
   rf_fact_head(q, NAN, NAN, NAN, bound_of(4 * ff / degree, alpha), 4 * ff / alpha);
   rf_add_number(q, "alpha", "FLOP per byte of the network", s->alpha);
-  rf_add_number(q, "max_degree", "maximum degree on a ring", 4 * ff / alpha);
-  rf_add_number(q, "min_ff", "minimum expert width for this degree on a ring", alpha * degree / 4);
-  rf_add_number(q, "min_ff_switch", "minimum expert width on a switch, at any degree", alpha);
+  rf_add_number(q, "max_degree", "compute-bound up to this many chips on a ring", 4 * ff / alpha);
+  rf_add_number(q, "min_ff", "minimum expert width to be compute-bound on a ring of these chips",
+                alpha * degree / 4);
+  rf_add_number(q, "min_ff_switch", "minimum expert width on a switch, for any number of chips", alpha);
   return RAFTER_OK;
 }
 
@@ -243,7 +245,7 @@ static rf_status context_parallel(rf_question *q, strategy *s, rf_error *error) 
   rf_fact_head(q, NAN, NAN, NAN, bound_of(seq / degree, least), least);
   rf_add_number(q, "alpha", "FLOP per byte of the network", s->alpha);
   rf_add_number(q, "min_seq_per_chip", "minimum tokens of a sequence per chip", least);
-  rf_add_number(q, "max_degree", "maximum degree for this sequence", seq / least);
+  rf_add_number(q, "max_degree", "compute-bound up to this many chips with this sequence", seq / least);
   rf_add_number(q, "ring_min_seq_per_chip", "minimum tokens per chip, one-way ring of keys and values",
                 2 * s->peak / (s->bps / 2) * kv / heads);
   rf_add_bytes(q, "gathered_bytes", "bytes of keys and values gathered per layer",
@@ -261,8 +263,9 @@ static rf_status tensor_2d(rf_question *q, rf_error *error) {
   double least = 32 * ff / width * 9 / 16;
   rf_fact_head(q, NAN, NAN, NAN, bound_of(q->chips, least), least);
   rf_add_number(q, "min_chips", "chips from which two dimensions are faster than one", least);
-  rf_add_number(q, "optimal_width_ways", "best degree of the width", sqrt(q->chips / 8));
-  rf_add_number(q, "optimal_ff_ways", "best degree of the feed-forward width", sqrt(q->chips * 8));
+  rf_add_number(q, "optimal_width_ways", "best number of chips along the width", sqrt(q->chips / 8));
+  rf_add_number(q, "optimal_ff_ways", "best number of chips along the feed-forward width",
+                sqrt(q->chips * 8));
   return RAFTER_OK;
 }
 

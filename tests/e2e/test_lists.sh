@@ -44,4 +44,8 @@ status 0 "$RAFTER" machines --json && {
 }
 status 0 "$RAFTER" machines tpu-v5e@sb && says 'memory_bps +Cloud TPU|memory_bps +How to Scale' out
 refuses 2 "unknown machine 'h300'" "$RAFTER" machines h300
+# Hints name what is near, and end with a whole sentence.
+refuses 2 "unknown model 'gemma3-2b'" "$RAFTER" plan gemma3-2b &&
+  says 'hint: presets of this name: gemma-2b, .*gemma3-27b; `rafter models` .*width=512,\.\.\.$'
+refuses 2 "unknown model 'zzz'" "$RAFTER" plan zzz && says 'hint: `rafter models` lists .*width=512,\.\.\.$'
 finish

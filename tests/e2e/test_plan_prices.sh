@@ -22,8 +22,12 @@ status 0 "$RAFTER" plan "${UVA[@]}" --on b200 --json &&
   holds out 'd["cost"]["usd_per_chip_hour"] is d["cost"]["price_tier"] is None and any("no list price of b200 is known" in a and "committed 6.95" in a for a in d["assumptions"])' 'no list price'
 status 0 "$RAFTER" plan "${UVA[@]}" --on b200 --price committed --json &&
   holds out 'd["cost"]["usd_per_chip_hour"] == 6.95'
-refuses 2 "no price 'list' of b200 .*one of committed 6.95" "$RAFTER" plan "${UVA[@]}" --on b200 --price list
-refuses 2 "no price 'spot' of tpu-v5e .*one of list 1.20" "$RAFTER" plan "${UVA[@]}" --on tpu-v5e --price spot
+refuses 2 "no price 'list' of b200 .*has committed 6.95" "$RAFTER" plan "${UVA[@]}" --on b200 --price list
+refuses 2 "no price 'spot' of tpu-v5e .*has list 1.20" "$RAFTER" plan "${UVA[@]}" --on tpu-v5e --price spot
+status 0 "$RAFTER" plan "${UVA[@]}" --on a5000 &&
+  says '^cost +no price of a5000 is known; --price 2.50 sets USD per chip hour$' out
+refuses 2 'committed. of tpu-v5e is known: the data sheet has list 1.20 USD' \
+  "$RAFTER" plan "${UVA[@]}" --on tpu-v5e --price committed
 refuses 2 'no price of a5000' "$RAFTER" plan "${UVA[@]}" --on a5000 --price list
 refuses 2 'no price of tpu-v7x' "$RAFTER" roofline cost --flops 1e20 --price committed --on tpu-v7x
 for bad in 0 -1 1e9; do refuses 2 'price is out of range' "$RAFTER" plan "${UVA[@]}" --on a5000 --price=$bad; done
