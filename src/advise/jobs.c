@@ -344,13 +344,13 @@ static rf_status make_serve(rafter_plan *p, const rf_options *o, rf_error *error
   fprintf(p->extra_text, "\n  %8s %10s %10s %10s %10s %10s %7s  %8s  %s\n", "requests", "tokens/s",
           "first p50", "first p99", "token p50", "token p99", "slots", "$/Mtok", "keeps up");
   RF_GO(simulate_rates(&s, error));
-  char bytes[32], seconds[32];
+  char bytes[32], seconds[32], rate[32];
   if (s.prefill_on)
     fprintf(p->extra_text,
-            "  prefill on %s: sending the cache of a prompt (%s) takes %s at %.3g GB/s; the time to the "
+            "  prefill on %s: sending the cache of a prompt (%s) takes %s at %s; the time to the "
             "first token includes this transfer\n",
             s.prefill_on->machine.name, rf_text_bytes(s.best.transfer_bytes, bytes),
-            rf_text_seconds(s.best.transfer_seconds, seconds), s.link_bps * 1e-9);
+            rf_text_seconds(s.best.transfer_seconds, seconds), rf_text_rate(s.link_bps, rate));
   json_t *serving =
       json_pack("{sI sI si so so so}", "prompt_tokens", (json_int_t)s.l.prompt, "answer_tokens",
                 (json_int_t)s.l.answer, "samples", s.l.samples, "ttft_seconds", percentiles_json(s.best.ttft),

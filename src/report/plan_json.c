@@ -203,11 +203,12 @@ static void say_chips(json_t *list, const rf_plan *plan) {
                             json_string("the plan drops rows beyond an expert's capacity (--capacity)"));
   }
   if (plan->graph && plan->options.build.offload) {
+    char rate[32];
     snprintf(
         line, sizeof line,
-        "tensors in host memory are copied to the chip one block ahead, at %.3g GB/s in each direction at "
+        "tensors in host memory are copied to the chip one block ahead, at %s in each direction at "
         "once; a copy stays on the chip while ops use it; the activations of the last block stay on the chip",
-        m->pcie_bps * 1e-9);
+        rf_text_rate(m->pcie_bps, rate));
     json_array_append_new(list, json_string(line));
   }
   if (!m->by_device) return;

@@ -144,8 +144,8 @@ static void put_cost(FILE *out, const rf_report_plan *report) {
     else fprintf(out, " and %s", rf_text_usd(seconds * usd, a));
   }
   if (plan->machine.watts > 0)
-    fprintf(out, ", %.4g kWh for the chips alone",
-            seconds / 3.6e6 * plan->machine.watts * plan->machine.chips);
+    fprintf(out, ", %s kWh for the chips alone",
+            rf_text_number(seconds / 3.6e6 * plan->machine.watts * plan->machine.chips, a));
   fputc('\n', out);
 }
 

@@ -437,6 +437,16 @@ case_pictures() {
   refuses 1 'gnuplot-nox' env PATH=/nowhere "$RAFTER" plan gpt2 --on a5000 --plot plan.png
 }
 
+# Numbers as people write them, without exponents.
+case_numbers() {
+  status 0 "$RAFTER" plan llama3-8b --on h100-sxm:8 --mesh fsdp=8 --batch 8 --tokens 15T &&
+    says '15 T tokens take [0-9,.]+ days and [0-9.]+ M USD, [0-9.,]+( M)? kWh' out &&
+    says '[0-9]{2},[0-9]{3} tokens/s' out
+  ! grep -E '[0-9]e[+]?[0-9]' out || fail 'a plan is printed with exponents'
+  status 0 "$RAFTER" plan uva --on a5000 --batch 8 --offload optimizer --json &&
+    holds out 'any("GB/s in each direction" in a for a in d["assumptions"])' 'the rate of offloading'
+}
+
 # The memory of a JAX program of the model: XLA's four numbers, and a total above that of rafter's
 # program.
 case_jax() {
