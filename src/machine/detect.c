@@ -92,7 +92,7 @@ static double flops_per_cycle(rf_isa isa) {
   /* AMD's first AVX-512 cores split each 512-bit operation into two 256-bit operations. Intel's
    * server cores have two 512-bit vector units. */
   if (isa >= RF_ISA_AVX512) return __builtin_cpu_is("amd") ? 32 : 64;
-  return isa == RF_ISA_AVX2 ? 32 : 8;
+  return isa >= RF_ISA_AVX2 ? 32 : 8;
 #elif defined(__aarch64__)
   (void)isa;
   return 16;

@@ -397,7 +397,7 @@ const rf_option RF_MODEL_OPTIONS[] = {
               "kernels to run; null executes the plan but computes nothing"),
     RF_NUMBER("threads", INT, NULL, 1, 1024, NULL, "Machine",
               "threads to use; unset: one for each core, and fewer while others use the cores"),
-    RF_CHOICE("cpu", "auto|base|avx2|avx512|avx512bf16|amx", "auto", "Machine",
+    RF_CHOICE("cpu", "auto|base|avx2|avxvnni|avx512|avx512bf16|amx", "auto", "Machine",
               "highest instruction set to use; results are bit-identical with every set except amx, which "
               "rounds bf16 products differently"),
     RF_CHOICE(

@@ -4,6 +4,7 @@
 
 #include "backend/cpu/shares.h"
 #include "backend/lanes.h"
+#include "machine/isa.h"
 
 #include <omp.h>
 
@@ -136,6 +137,7 @@ void rf_fast_run(const rf_fast_isa *fast, const rf_gemm_isa *gemm, const rf_gemm
                  void *workspace) {
   enum { PACK = 1024 }; /* steps of k that a thread packs at a time */
   if (g->m <= 0 || g->n <= 0) return;
+  if (fast->evex && !rf_isa_has_vex_vnni()) fast = fast->evex;
   const rf_fast_isa *few = fast->few ? fast->few : fast;
   if (is_wide(g)) {
     fast = fast->wide;

@@ -96,9 +96,12 @@ typedef struct rf_fast_isa {
   void (*close)(void);
   int steps, row_bytes;           /* values of k in a packed block; bytes of a row of this block */
   const struct rf_fast_isa *wide; /* the functions for int8 */
-  const struct rf_fast_isa *few;  /* ISA whose `pack` and `panels` are used; NULL: this ISA */
+  /* the same functions for CPUs that only have the EVEX encoding of VNNI; NULL: not needed */
+  const struct rf_fast_isa *evex;
+  const struct rf_fast_isa *few; /* ISA whose `pack` and `panels` are used; NULL: this ISA */
 } rf_fast_isa;
-extern const rf_fast_isa RF_FAST_AVX2, RF_FAST_AVX512, RF_FAST_AVX512BF16, RF_FAST_AMX;
+extern const rf_fast_isa RF_FAST_AVX2, RF_FAST_AVXVNNI, RF_FAST_EVEX_VNNI, RF_FAST_AVX512, RF_FAST_AVX512BF16,
+    RF_FAST_AMX;
 
 /* Counterparts of rf_gemm_workspace and of a path. `gemm` provides the epilogues. */
 size_t rf_fast_workspace(const rf_fast_isa *fast, const rf_gemm *g, int threads);

@@ -13,11 +13,14 @@
  *   5-bit codes: 4 words, 4 * 2 * 31 * 127 = 31,496
  *   6-bit codes: 2 words, 2 * 2 * 63 * 127 = 32,004
  *   q8_0:        1 word,      2 * 128 * 127 = 32,512, with |q| and the sign of q moved to a. */
-#if defined(__AVX512VNNI__)
+#if defined(__AVX512VNNI__) && !defined(VNNI_ENCODING)
+#define VNNI_ENCODING "" /* of 512-bit vectors */
+#endif
+#if defined(VNNI_ENCODING)
 enum { HAS_VNNI = 1 };
 RF_INLINE w_word dot(w_word sum, w_word codes, w_word a) {
   /* Inline assembly is used, because gcc 12 copies the accumulators of the intrinsic. */
-  __asm__("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(codes), "v"(a));
+  __asm__(VNNI_ENCODING "vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(codes), "v"(a));
   return sum;
 }
 #else
@@ -57,7 +60,7 @@ typedef struct w_sum {
 /* Without this, gcc 12 reorders the additions of a sum, and stores all its terms on the stack. */
 #define W_IN_ORDER(x) __asm__("" : "+v"(x))
 RF_INLINE void add_products(int type, w_sum *sum, const w_codes *c, w_word a) {
-#if defined(__AVX512VNNI__)
+#if defined(VNNI_ENCODING)
   (void)type;
   sum->words = dot(sum->words, c->u, a);
 #else
@@ -87,7 +90,7 @@ RF_INLINE w_word both_halves(w_word x) { return w_or(x, w_left(x, 16)); }
 /* Adds c times the sum of a run, or of a part of a run. Without VNNI, c is in both halves of each
  * word. */
 RF_INLINE void add_run(w_word *all, w_sum *run, w_word c) {
-#if defined(__AVX512VNNI__)
+#if defined(VNNI_ENCODING)
   *all = W(add_epi32)(*all, W(mullo_epi32)(c, run->words));
 #else
   *all = W(add_epi32)(*all, W(madd_epi16)(run->part, c));

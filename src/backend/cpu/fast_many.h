@@ -176,7 +176,7 @@ RF_INLINE void quads_of(int type, int rows, bool first, const quads_part *p) {
 #define MANY_ROW(name, ...) {NULL, many_##name##_1, many_##name##_2, many_##name##_3, many_##name##_4},
 #endif
 /* With VNNI, the kernel of a type also computes all types of the same form. */
-#if defined(__AVX512VNNI__)
+#if defined(VNNI_ENCODING)
 #define EACH_FORM(X) X(plain, RF_Q_Q8_0) X(halves, RF_Q_Q6_K) X(offsets, RF_Q_Q4_1) X(long, RF_Q_Q4_K)
 RF_INLINE int form_number(const rf_fast_block *block) {
   return block->c ? 3 : block->e ? 2 : block->halves ? 1 : 0;

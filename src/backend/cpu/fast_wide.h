@@ -29,7 +29,7 @@ static void pack_wide(const rf_gemm *g, bool is_long, int64_t i0, int used, int 
   }
 }
 
-#if defined(__AVX512VNNI__)
+#if defined(VNNI_ENCODING)
 #define wide_dot dot
 #else
 /* Multiplies even and odd bytes separately as 16-bit integers, because maddubs would saturate. */

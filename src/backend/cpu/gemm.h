@@ -134,7 +134,8 @@ typedef struct rf_gemm_isa {
   void (*close)(void);
 } rf_gemm_isa;
 
-extern const rf_gemm_isa RF_GEMM_BASE, RF_GEMM_AVX2, RF_GEMM_AVX512, RF_GEMM_AVX512BF16, RF_GEMM_AMX;
+extern const rf_gemm_isa RF_GEMM_BASE, RF_GEMM_AVX2, RF_GEMM_AVXVNNI, RF_GEMM_AVX512, RF_GEMM_AVX512BF16,
+    RF_GEMM_AMX;
 /* True if both operands are stored as bf16, which tiles multiply directly. */
 bool rf_gemm_is_bf16(const rf_gemm *g);
 

@@ -17,4 +17,7 @@ MICRO(1) MICRO(2) MICRO(3) MICRO(4) MICRO(5) MICRO(6)
 static const rf_gemm_micro micros[] = {NULL, micro_1, micro_2, micro_3, micro_4, micro_5, micro_6};
 // clang-format on
 
-const rf_gemm_isa RF_GEMM_AVX2 = {.name = "gemm_avx2_6x16", RF_GEMM_KERNELS, .fast = &RF_FAST_AVX2};
+#define NAME .name = "gemm_avx2_6x16"
+const rf_gemm_isa RF_GEMM_AVX2 = {NAME, RF_GEMM_KERNELS, .fast = &RF_FAST_AVX2};
+/* for products in 8 bits, avxvnni also has dot products of four bytes */
+const rf_gemm_isa RF_GEMM_AVXVNNI = {NAME, RF_GEMM_KERNELS, .fast = &RF_FAST_AVXVNNI};

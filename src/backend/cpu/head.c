@@ -321,6 +321,8 @@ static void head_logits_run(const rf_head_isa *isa, const rf_call *call) {
 BIND_ALL(amx, RF_HEAD_AMX)
 RF_BIND(head_logits, avx512bf16, RF_HEAD_AVX512BF16)
 RF_BIND(head_score, avx512bf16, RF_HEAD_AVX512BF16)
+RF_BIND(head_logits, avxvnni, RF_HEAD_AVXVNNI)
+RF_BIND(head_score, avxvnni, RF_HEAD_AVXVNNI)
 BIND_ALL(avx512, RF_HEAD_AVX512)
 BIND_ALL(avx2, RF_HEAD_AVX2)
 #endif
@@ -329,11 +331,11 @@ BIND_ALL(base, RF_HEAD_BASE)
 const rf_kernel RF_CPU_HEAD[] = {
 #if defined(__x86_64__)
     FAST(amx, RF_ISA_AMX),       FAST(avx512bf16, RF_ISA_AVX512BF16),
-    FAST(avx512, RF_ISA_AVX512), FAST(avx2, RF_ISA_AVX2),
-    TILE_ROW(head_loss),         TILE_ROW(head_loss_bwd),
-    TILE_ROW(head_loss_grad),    TILE_ROW(head_logits),
-    TILE_ROW(head_score),        ROWS(avx512, RF_ISA_AVX512),
-    ROWS(avx2, RF_ISA_AVX2),
+    FAST(avx512, RF_ISA_AVX512), FAST(avxvnni, RF_ISA_AVXVNNI),
+    FAST(avx2, RF_ISA_AVX2),     TILE_ROW(head_loss),
+    TILE_ROW(head_loss_bwd),     TILE_ROW(head_loss_grad),
+    TILE_ROW(head_logits),       TILE_ROW(head_score),
+    ROWS(avx512, RF_ISA_AVX512), ROWS(avx2, RF_ISA_AVX2),
 #endif
     ROWS(base, RF_ISA_BASE),     {.op = NULL},
 };

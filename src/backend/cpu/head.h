@@ -18,6 +18,7 @@ typedef struct rf_head_isa {
   void (*top)(const float *z, int64_t vocab, int most, int32_t *ids, float *values);
 } rf_head_isa;
 
-extern const rf_head_isa RF_HEAD_BASE, RF_HEAD_AVX2, RF_HEAD_AVX512, RF_HEAD_AVX512BF16, RF_HEAD_AMX;
+extern const rf_head_isa RF_HEAD_BASE, RF_HEAD_AVX2, RF_HEAD_AVXVNNI, RF_HEAD_AVX512, RF_HEAD_AVX512BF16,
+    RF_HEAD_AMX;
 
 #endif

@@ -142,16 +142,19 @@ static inline void rf_inner_run(const rf_call *call, int product, rf_gemm g, voi
   RF_TILE_PRODUCT(op##_dx, also, many_tiles) \
   RF_TILE_PRODUCT(op##_dw, RF_HAS_FEW_ROWS, many_tiles) \
   RF_WORKSPACE(op, avx512bf16, RF_GEMM_AVX512BF16) \
+  RF_WORKSPACE(op, avxvnni, RF_GEMM_AVXVNNI) \
   RF_ISA_PRODUCTS(op, avx512, RF_GEMM_AVX512, many) \
   RF_ISA_PRODUCTS(op, avx2, RF_GEMM_AVX2, many) \
   RF_PATH(op, amx, RF_GEMM_AMX, fast) \
   RF_PATH(op, avx512bf16, RF_GEMM_AVX512BF16, fast) \
   RF_PATH(op, avx512, RF_GEMM_AVX512, fast) \
+  RF_PATH(op, avxvnni, RF_GEMM_AVXVNNI, fast) \
   RF_PATH(op, avx2, RF_GEMM_AVX2, fast)
 #define RF_PRODUCT_ROWS_X86(op, rows, many, many_tiles) \
   RF_FAST_ROW(op, amx, RF_ISA_AMX) \
   RF_FAST_ROW(op, avx512bf16, RF_ISA_AVX512BF16) \
   RF_FAST_ROW(op, avx512, RF_ISA_AVX512) \
+  RF_FAST_ROW(op, avxvnni, RF_ISA_AVXVNNI) \
   RF_FAST_ROW(op, avx2, RF_ISA_AVX2) \
   RF_TILE_ROW(op, rows, many_tiles) \
   RF_TILE_ROW(op##_dx, rows, many_tiles) \

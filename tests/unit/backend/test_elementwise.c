@@ -415,8 +415,8 @@ static void test_choice_respects_the_isa(void **state) {
   op_harness *h = op_harness_new(RF_F32, 4);
   op_apply(h, "gelu", OP_IDS(rows_of(h, "x", 4, 16)), OP_IDS(RF_WANTED), NULL);
   const rf_op *op = &h->graph->op[h->subject];
-  static const char *const expected[] = {"gelu_base", "gelu_avx2", "gelu_avx512", "gelu_avx512",
-                                         "gelu_avx512"};
+  static const char *const expected[] = {"gelu_base",   "gelu_avx2",   "gelu_avx2",
+                                         "gelu_avx512", "gelu_avx512", "gelu_avx512"};
   for (int isa = 0; isa < RF_ISAS; isa++)
     assert_string_equal(rf_kernel_choose(&RF_BACKEND_CPU, (rf_isa)isa, h->graph, op)->name, expected[isa]);
   assert_string_equal(rf_kernel_choose(&RF_BACKEND_REFERENCE, RF_ISA_AVX512, h->graph, op)->name,

@@ -302,6 +302,7 @@ static void rounded_with(const product *p, const rf_panels *panels, rf_dtype dty
   const rf_op *op = &packed->graph->op[0];
   void *first[RF_MAX_OUTPUTS] = {NULL}; /* outputs of the first instruction set */
   for (rf_isa isa = RF_ISA_AVX2; isa <= rf_isa_detect(); isa++) {
+    if (!rf_isa_runs(isa)) continue;
     poison_outputs(packed);
     op_run_range(packed, 0, 1, &RF_BACKEND_CPU, isa, 1 + (int)isa % 2);
     for (int i = 0; i < op->output_count; i++) {

@@ -66,8 +66,8 @@ static void nothing_persistent_stays_zero(void **state) {
 
 static void peaks_are_those_of_the_level(void **state) {
   (void)state;
-  static const rf_peak_unit narrow[] = {RF_PEAK_NONE, RF_PEAK_NONE, RF_PEAK_NONE, RF_PEAK_VECTORS,
-                                        RF_PEAK_TILES};
+  static const rf_peak_unit narrow[] = {RF_PEAK_NONE, RF_PEAK_NONE,    RF_PEAK_NONE,
+                                        RF_PEAK_NONE, RF_PEAK_VECTORS, RF_PEAK_TILES};
   assert_int_equal(sizeof narrow / sizeof *narrow, RF_ISAS);
   for (int i = 0; i <= (int)rf_isa_detect(); i++) {
     rf_isa isa = (rf_isa)i, below = RF_PEAK_VECTORS_OF(isa);
