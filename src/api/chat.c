@@ -150,6 +150,8 @@ static const struct {
                 {"/save", "FILE  write the conversation as a row of training data", command_save},
                 {"/stats", "turn figures after each answer on or off", command_stats},
                 {"/bye", "end the chat, like Ctrl-D; Ctrl-C ends an answer", command_bye},
+                {"/exit", "the same as /bye", command_bye},
+                {"/quit", "the same as /bye", command_bye},
                 {"/help", "list these commands", command_help}};
 
 static void command_help(chat *c, const char *words) {

@@ -15,8 +15,9 @@ typedef struct rf_hub_name {
   char revision[200];   /* branch, tag or commit; "main" by default */
 } rf_hub_name;
 
-/* Reads "hf:ORG/NAME[@REV]". Other texts are RAFTER_INVALID. If the text is a Kaggle model, or a
- * folder with an Orbax or Flax checkpoint, the error suggests a repository with safetensors. */
+/* Reads "hf:ORG/NAME[@REV]", or the same without "hf:". Other texts are RAFTER_INVALID. If the text
+ * is a Kaggle model, or a folder with an Orbax or Flax checkpoint, the error suggests a repository
+ * with safetensors. */
 rf_status rf_hub_parse(const char *text, rf_hub_name *name, rf_error *error);
 
 /* Finds a hub repository that has the model `name` as safetensors. `name` is a Kaggle path

@@ -140,12 +140,12 @@ rf_status rf_hub_parse(const char *text, rf_hub_name *name, rf_error *error) {
   for (size_t i = 0; i < sizeof kaggle / sizeof *kaggle; i++)
     if (!strncmp(text, kaggle[i], strlen(kaggle[i])))
       return refuse_kaggle(text, text + strlen(kaggle[i]), error);
-  if (strncmp(text, "hf:", 3) && !stat(text, &info) && S_ISDIR(info.st_mode))
-    return refuse_folder(text, error);
-  const char *repository = text + 3, *slash = strchr(text, '/'), *at = strchr(text, '@');
-  size_t end = at ? (size_t)(at - repository) : strlen(text) < 3 ? 0 : strlen(repository);
-  bool right = !strncmp(text, "hf:", 3) && slash && (!at || slash < at) &&
-               is_name(repository, (size_t)(slash - repository)) &&
+  bool prefixed = !strncmp(text, "hf:", 3);
+  if (!prefixed && !stat(text, &info) && S_ISDIR(info.st_mode)) return refuse_folder(text, error);
+  const char *repository = prefixed ? text + 3 : text;
+  const char *slash = strchr(repository, '/'), *at = strchr(repository, '@');
+  size_t end = at ? (size_t)(at - repository) : strlen(repository);
+  bool right = slash && (!at || slash < at) && is_name(repository, (size_t)(slash - repository)) &&
                is_name(slash + 1, end - (size_t)(slash + 1 - repository));
   if (!right)
     return RF_FAIL(

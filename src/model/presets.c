@@ -605,7 +605,8 @@ rf_status rf_model_resolve(const char *spec, rf_model *model, char folder[4096],
     return RF_FAIL(error, RAFTER_INVALID,
                    "give a folder with config.json or the folder of a run, a .gguf file, or a .safetensors "
                    "file with its config.json next to it",
-                   "%.300s has no model (expected config.json, adapter_config.json or checkpoints in it)",
+                   "%.300s has no model (expected config.json, adapter_config.json, checkpoints or exactly "
+                   "one .gguf file)",
                    where);
   }
   if (S_ISDIR(status.st_mode) && access(path, F_OK)) return resolve_adapter(where, model, folder, error);

@@ -48,11 +48,30 @@ bool rf_run_newest(const char *run_folder, char newest[4096]) {
   return last >= 0;
 }
 
+/* Sets `file` to the .gguf file of a folder. Returns false if there is none, or more than one. */
+static bool only_gguf(const char *path, char file[4096]) {
+  char found[4096];
+  int count = 0;
+  DIR *folder = opendir(path);
+  for (struct dirent *entry; folder && (entry = readdir(folder)) != NULL;) {
+    const char *dot = strrchr(entry->d_name, '.');
+    if (!dot || dot == entry->d_name || strcmp(dot, ".gguf") != 0) continue;
+    size_t n = (size_t)snprintf(found, sizeof found, "%s/%s", path, entry->d_name);
+    if (n < sizeof found && !count++) memcpy(file, found, n + 1);
+  }
+  if (folder) closedir(folder);
+  return count == 1;
+}
+
 rf_status rf_run_weights(const char *path, char folder[4096], rf_error *error) {
+  char file[4096];
   snprintf(folder, 4096, "%s", path);
-  if (has_file(path, "config.json") || has_file(path, "adapter_config.json") || rf_run_newest(path, folder) ||
-      !has_file(path, "run.json"))
+  if (has_file(path, "config.json") || has_file(path, "adapter_config.json") || rf_run_newest(path, folder))
     return RAFTER_OK;
+  if (!has_file(path, "run.json")) {
+    if (only_gguf(path, file)) snprintf(folder, 4096, "%s", file);
+    return RAFTER_OK;
+  }
   return RF_FAIL(
       error, RAFTER_FAILED,
       "continue the run until it saves one: `rafter train --config RUN/run.json --out OTHER --save-every N`",

@@ -9,8 +9,9 @@ long long rf_run_step_of(const char *name);
 bool rf_run_is_complete(const char *folder);
 /* The newest complete checkpoint in a folder; false if there is none. */
 bool rf_run_newest(const char *run_folder, char newest[4096]);
-/* The folder with the weights: the newest checkpoint if `path` is a run's folder, otherwise `path`.
- * RAFTER_FAILED when a run has no complete checkpoint. */
+/* Where the weights are: the newest checkpoint if `path` is a run's folder, the file if `path` is a
+ * folder with no config.json and exactly one .gguf file, otherwise `path`. RAFTER_FAILED when a run has no
+ * complete checkpoint. */
 rf_status rf_run_weights(const char *path, char folder[4096], rf_error *error);
 
 /* Writes DONE: the XXH128 hash of each file in the folder, as `xxh128sum` prints it. */

@@ -33,6 +33,10 @@ assert turns[1]["reused_tokens"] == turns[0]["prompt_tokens"] + turns[0]["comple
 assert turns[1]["tokens_per_second"] > 0 and turns[1]["predicted_tokens_per_second"] > 0 and turns[1]["finish_reason"] in ("stop", "length")
 assert [m["role"] for m in said["messages"]] == ["user", "assistant"] * 2 and said["messages"][2]["content"] == "and then?" and said["messages"][1]["content"] == turns[0]["text"]
 PY
+printf '/exit\nnever asked\n' >lines_exit
+status 0 "${CHAT[@]}" --json <lines_exit && { [ ! -s out ] || fail "/exit does not end the chat: $(cat out)"; }
+printf '/quit\nnever asked\n' >lines_exit
+status 0 "${CHAT[@]}" --json <lines_exit && { [ ! -s out ] || fail "/quit does not end the chat: $(cat out)"; }
 says 'unknown command /nope' words && says '/stats' words
 status 0 "${CHAT[@]}" --temperature 0 --max-tokens 20 --verbose <lines &&
   says '\[[0-9]+ new tokens read, [0-9]+ in the cache.*planned' out

@@ -18,6 +18,11 @@ status 0 "$RAFTER" quantize "$DATA/goldens/llama" llama.gguf --weights f32 &&
   status 0 "$RAFTER" inspect llama.gguf && says 'rope_freqs.weight +f32 +\(6\)' out
 # The bounds are not the published ones (16 positions), so the table in the file is used: divisors
 # rounded to f32. The exported folder uses it too.
+# A folder with exactly one .gguf file names that file.
+mkdir one && ln llama.gguf one/model.gguf && answer llama.gguf >expected && answer one >got &&
+  same expected got 'the answer of a folder with one .gguf file'
+status 0 "$RAFTER" plan one --seq 16 && ln llama.gguf one/other.gguf &&
+  refuses 2 'exactly one .gguf file' "$RAFTER" plan one --seq 16
 status 0 "$RAFTER" export llama.gguf llama_back &&
   status 0 "$RAFTER" quantize llama_back llama_again.gguf --weights f32
 for model in llama.gguf llama_back llama_again.gguf; do

@@ -51,6 +51,7 @@ for try in $(seq 40); do
 done
 wait $pid 2>/dev/null
 status 0 "$RAFTER" train --resume killed || true
+says 'already at step 60 of 60; --steps trains further' out
 losses killed >again.txt
 same whole.txt again.txt "after $try times kill -9 the metrics are those of a run that was never stopped"
 same whole/checkpoint-00000060/model.safetensors killed/checkpoint-00000060/model.safetensors "after $try times kill -9 the weights are the same"
