@@ -73,8 +73,8 @@ enum {
   RF_FAST_ROOM = RF_FAST_CODES + 32 * RF_PANEL_LANES * 4
 };
 
-/* If B is int8, each block of 256 values of a strip has int8 high[4][rows][64], low[4][rows][64],
- * f32 s[rows] and int32 -128 sum(a)[rows]. Zeros fill the last block. */
+/* If B is int8, each block of 256 values of a strip has two planes of bytes [4][rows][64] with the
+ * integers a (fast_wide.h), f32 s[rows] and int32 -128 sum(a)[rows]. Zeros fill the last block. */
 enum { RF_FAST_WIDE = RF_FAST_INT8_BLOCK, RF_FAST_WIDE_BYTES = 2 * RF_FAST_WIDE + 8 }; /* bytes per row */
 
 typedef struct rf_fast_isa {

@@ -4,6 +4,9 @@
 #include "backend/cpu/panel_codes.h"
 #include "backend/cpu/simd.h"
 
+/* Without this, gcc 12 reorders the additions of a sum, and stores all its terms on the stack. */
+#define W_IN_ORDER(x) __asm__("" : "+v"(x))
+
 /* ---- codes of four values of k, one in each byte of a word ----------------------------------- */
 
 /* A word has four adjacent k, one in each byte. VNNI adds the four products of a word to 32 bits.
@@ -57,8 +60,6 @@ RF_INLINE w_codes codes_of(int type, w_word q) {
 typedef struct w_sum {
   w_word words, part;
 } w_sum;
-/* Without this, gcc 12 reorders the additions of a sum, and stores all its terms on the stack. */
-#define W_IN_ORDER(x) __asm__("" : "+v"(x))
 RF_INLINE void add_products(int type, w_sum *sum, const w_codes *c, w_word a) {
 #if defined(VNNI_ENCODING)
   (void)type;
@@ -99,12 +100,15 @@ RF_INLINE void add_run(w_word *all, w_sum *run, w_word c) {
 #endif
 }
 
+/* m and a are pairs of 16-bit integers. */
 RF_INLINE w_word dot_pairs(w_word sum, w_word m, w_word a) {
-#if defined(__AVX512VNNI__)
-  return _mm512_dpwssd_epi32(sum, m, a);
+#if defined(VNNI_ENCODING)
+  __asm__(VNNI_ENCODING "vpdpwssd %2, %1, %0" : "+v"(sum) : "v"(m), "v"(a));
 #else
-  return W(add_epi32)(sum, W(madd_epi16)(m, a));
+  sum = W(add_epi32)(sum, W(madd_epi16)(m, a));
+  W_IN_ORDER(sum);
 #endif
+  return sum;
 }
 
 #if defined(__AVX512F__)

@@ -1,9 +1,35 @@
 /* fast_wide.h - products of an int8 matrix, with one scale per output, and activations in two bytes
- * (fast.h). Only fast_*.c include this file, after fast_kernels.h. It is compiled once per ISA. */
+ * (fast.h). Only fast_*.c include this file, after fast_kernels.h. It is compiled once per ISA.
+ * With AVX-512 VNNI, the two planes of a strip have the high and the low bytes, as tiles need them.
+ * Otherwise, the planes have pairs of 16 bits: the first plane has values 0 and 2 of each four, the
+ * second plane values 1 and 3. */
+#if defined(__AVX512VNNI__)
+enum { IN_BYTES = 1 };
+#else
+enum { IN_BYTES = 0 };
+#endif
 
 /* CHUNK: contiguous values of a row */
 enum { WIDE_QUADS = RF_FAST_WIDE / 4, WIDE_CHUNK = 64, WIDE_PLANE = RF_FAST_WIDE / WIDE_CHUNK };
 
+/* Writes sixteen integers to the two planes. */
+RF_INLINE void put_planes(sixteen q, char *first, char *second) {
+#if defined(__AVX512VNNI__)
+  sixteen high = sixteen_high(q);
+  sixteen_store(high, first);
+  sixteen_store(sixteen_low(q, high), second);
+#else
+#if defined(__AVX512F__)
+  __m256i x = _mm512_cvtepi32_epi16(q);
+#else
+  __m256i x = q;
+#endif
+  x = _mm256_shufflehi_epi16(_mm256_shufflelo_epi16(x, 0xd8), 0xd8);
+  x = _mm256_permute4x64_epi64(_mm256_shuffle_epi32(x, 0xd8), 0xd8);
+  _mm_storeu_si128((__m128i *)(void *)first, _mm256_castsi256_si128(x));
+  _mm_storeu_si128((__m128i *)(void *)second, _mm256_extracti128_si256(x, 1));
+#endif
+}
 static void pack_wide(const rf_gemm *g, bool is_long, int64_t i0, int used, int rows, int64_t k0, int64_t k1,
                       void *strip) {
   (void)is_long;
@@ -18,10 +44,9 @@ static void pack_wide(const rf_gemm *g, bool is_long, int64_t i0, int used, int 
       int32_t sum = 0;
       float steps = block_steps(32639, most_of(count / 16, g->a, g->a_dtype, at), &scale[r]);
       for (int i = 0; i < count && steps != 0.0f; i += 16) {
-        char *high = to + (i / WIDE_CHUNK * rows + r) * WIDE_CHUNK + i % WIDE_CHUNK;
-        sixteen q = sixteen_of(rf_v16_get(g->a, g->a_dtype, at + i), steps), top = sixteen_high(q);
-        sixteen_store(top, high);
-        sixteen_store(sixteen_low(q, top), high + RF_FAST_WIDE * rows);
+        char *first = to + (i / WIDE_CHUNK * rows + r) * WIDE_CHUNK + i % WIDE_CHUNK;
+        sixteen q = sixteen_of(rf_v16_get(g->a, g->a_dtype, at + i), steps);
+        put_planes(q, first, first + RF_FAST_WIDE * rows);
         sum += sixteen_sum(q);
       }
       minus[r] = -128 * sum;
@@ -29,27 +54,41 @@ static void pack_wide(const rf_gemm *g, bool is_long, int64_t i0, int used, int 
   }
 }
 
-#if defined(VNNI_ENCODING)
-#define wide_dot dot
-#else
-/* Multiplies even and odd bytes separately as 16-bit integers, because maddubs would saturate. */
-RF_INLINE w_word wide_dot(w_word sum, w_word codes, w_word a) {
-  w_word even = W(madd_epi16)(w_and(codes, w_set_word(0x00ff00ff)), W(srai_epi16)(W(slli_epi16)(a, 8), 8));
-  return W(add_epi32)(sum, W(add_epi32)(even, W(madd_epi16)(W(srli_epi16)(codes, 8), W(srai_epi16)(a, 8))));
+/* Integer sums stay in registers. The f32 sums stay in y (in L1). */
+typedef struct wide_sum {
+  w_word high, low; /* without IN_BYTES: `low` is the whole sum */
+} wide_sum;
+RF_INLINE wide_sum wide_start(int32_t minus) {
+  return (wide_sum){w_set_word(0), IN_BYTES ? w_set_word(minus) : w_set_word(0)};
 }
+/* Four codes of each lane: one word of unsigned bytes, or two words of 16-bit pairs. */
+typedef struct wide_codes {
+  w_word u, second;
+} wide_codes;
+RF_INLINE wide_codes wide_codes_of(w_word q) {
+  if (IN_BYTES) return (wide_codes){.u = w_xor(q, w_set_word((int)0x80808080u))};
+  return (wide_codes){W(srai_epi16)(W(slli_epi16)(q, 8), 8), W(srai_epi16)(q, 8)};
+}
+RF_INLINE void wide_add(wide_sum *sum, const wide_codes *c, w_word first, w_word second) {
+#if defined(__AVX512VNNI__)
+  sum->high = dot(sum->high, c->u, first);
+  sum->low = dot(sum->low, c->u, second);
+#else
+  sum->low = dot_pairs(sum->low, c->u, first);
+  sum->low = dot_pairs(sum->low, c->second, second);
 #endif
-/* Sums of high bytes and of low bytes stay in registers. The f32 sums stay in y (in L1). */
-#define WIDE_START(r, l) \
-  w_word high_##r##_##l = w_set_word(0), low_##r##_##l = w_set_word(0); \
-  if ((r) < rows && (l) < vectors) low_##r##_##l = w_set_word(minus[r]);
+}
+RF_INLINE w_word wide_total(const wide_sum *sum) {
+  return IN_BYTES ? W(add_epi32)(sum->low, W(slli_epi32)(sum->high, 8)) : sum->low;
+}
+#define WIDE_START(r, l) wide_sum sum_##r##_##l = wide_start((r) < rows && (l) < vectors ? minus[r] : 0);
 #define WIDE_CODES(r, l) \
-  w_word u##l = w_set_word(0); \
-  if ((l) < vectors) u##l = w_xor(w_load_word(codes + 4 * (l)*W_LANES), w_set_word((int)0x80808080u));
+  wide_codes u##l = {.u = w_set_word(0)}; \
+  if ((l) < vectors) u##l = wide_codes_of(w_load_word(codes + 4 * (l)*W_LANES));
 #define WIDE_DOT(r, l) \
-  if ((r) < rows && (l) < vectors) { \
-    high_##r##_##l = wide_dot(high_##r##_##l, u##l, w_set_word(words[16 * (r)])); \
-    low_##r##_##l = wide_dot(low_##r##_##l, u##l, w_set_word(words[16 * (r) + WIDE_QUADS * packed])); \
-  }
+  if ((r) < rows && (l) < vectors) \
+    wide_add(&sum_##r##_##l, &u##l, w_set_word(words[16 * (r)]), \
+             w_set_word(words[16 * (r) + WIDE_QUADS * packed]));
 #define WIDE_HEAD(r, l) \
   w_float d##l = w_set(0); \
   if ((l) < vectors) d##l = W(loadu_ps)(heads + (l)*W_LANES);
@@ -57,8 +96,8 @@ RF_INLINE w_word wide_dot(w_word sum, w_word codes, w_word a) {
   if ((r) < rows && (l) < vectors) { \
     float *to = y + (r)*RF_PANEL_LANES + (l)*W_LANES; \
     w_float acc = first ? w_set(0) : W(loadu_ps)(to); \
-    w_word sum = W(add_epi32)(low_##r##_##l, W(slli_epi32)(high_##r##_##l, 8)); \
-    W(storeu_ps)(to, W(fmadd_ps)(d##l, W(mul_ps)(w_set(scale[r]), w_integer(sum)), acc)); \
+    w_float sum = w_integer(wide_total(&sum_##r##_##l)); \
+    W(storeu_ps)(to, W(fmadd_ps)(d##l, W(mul_ps)(w_set(scale[r]), sum), acc)); \
   }
 /* Arguments of wide_block, which multiplies some rows of a strip by some vectors of lanes. */
 typedef struct wide_part {
@@ -112,8 +151,8 @@ WIDE_FEW(1, 4) WIDE_FEW(2, 4) WIDE_FEW(4, 2) WIDE_FEW(8, 1)
 /* vectors of lanes for 1, 2, 4 and 8 rows */
 static const int WIDE_VECTORS[] = {4, 4, 2, 1};
 #else
-WIDE_FEW(1, 4) WIDE_FEW(2, 2) WIDE_FEW(4, 1) WIDE_FEW(8, 1)
-static const int WIDE_VECTORS[] = {4, 2, 1, 1};
+WIDE_FEW(1, 4) WIDE_FEW(2, 4) WIDE_FEW(4, 2) WIDE_FEW(8, 1)
+static const int WIDE_VECTORS[] = {4, 4, 2, 1};
 #endif
 // clang-format on
 static const wide_fn WIDE_BODIES[4][2] = {
