@@ -168,9 +168,9 @@ static void shapes_and_editions(void **state) {
   assert_true(m.usd_per_chip_hour == 2.5 && !strcmp(m.price_tier, "given"));
   rf_error refused = {0};
   assert_int_equal(rf_machine_set_price(&m, "spot", &refused), RAFTER_INVALID);
-  assert_non_null(
-      strstr(refused.message, "no price 'spot' of b200 is known: the data sheet has committed 6.95 USD "
-                              "(--price: expected a price of the data sheet, or an amount)"));
+  assert_non_null(strstr(refused.message,
+                         "no price 'spot' of b200 is known: the data sheet has committed 6.95 USD "
+                         "(--price: expected a price of the data sheet, or an amount)"));
   assert_int_equal(rf_machine_find("tpu-v5e", &m, NULL), RAFTER_OK);
   assert_true(rf_machine_wraps(&m, 16) && !rf_machine_wraps(&m, 8) && !rf_machine_wraps(&m, 1));
   assert_int_equal(rf_machine_find("tpu-v4", &m, NULL), RAFTER_OK);

@@ -190,7 +190,7 @@ static void inline_shapes_fill_in_the_rest(void **state) {
       {"gpt:init=xavier", "init", ""},
       {"gpt:bos=60000", "", NULL},
       {"gpt3", "gpt2", "presets"},
-      {"gpt-2", "did you mean 'gpt2'", "uva"},
+      {"gpt-2", "did you mean 'gpt2'", "gpt2-medium"},
       {"lama3-8b", "'llama3-8b'", ""},
       {"falcon-7b", "does not support", "GPT-2"},
       {"deepseek:first_dense=9,layers=8", "first_dense", ""},
