@@ -176,6 +176,8 @@ rf_rope rf_model_rope(const rf_model *model, int layer);
 rf_status rf_model_check(const rf_model *model, const char *where, rf_error *error);
 /* If this version can plan the model but not run it, returns RAFTER_INVALID with the reason. */
 rf_status rf_model_require_runnable(const rf_model *model, rf_error *error);
+/* Likewise for training. */
+rf_status rf_model_require_trainable(const rf_model *model, rf_error *error);
 /* Reads config.json of Hugging Face (gpt2, gpt_neox, llama, mistral, mixtral, gemma, gemma2,
  * gemma3_text, qwen2, qwen3, deepseek_v2, deepseek_v3). RAFTER_FAILED: for a wrong field. */
 rf_status rf_model_config_read(const char *path, rf_model *model, rf_error *error);

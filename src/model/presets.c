@@ -622,3 +622,9 @@ rf_status rf_model_require_runnable(const rf_model *model, rf_error *error) {
   return RF_FAIL(error, RAFTER_INVALID, "`rafter plan` predicts its memory, speed and cost",
                  "this version plans %s but does not run it (%s)", model->name, model->plan_only);
 }
+
+rf_status rf_model_require_trainable(const rf_model *model, rf_error *error) {
+  if (!model->router_choice || model->lora.rank > 0) return RAFTER_OK;
+  return RF_FAIL(error, RAFTER_INVALID, "train adapters with --lora",
+                 "%s has an expert bias (e_score_correction_bias) that cannot be trained", model->name);
+}

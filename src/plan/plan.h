@@ -181,6 +181,8 @@ const char *rf_plan_peak(const rf_plan *plan);
 /* RAFTER_NO_FIT if the plan does not fit. The error names the excess and the largest tensors; the
  * hint names a setting that fits. */
 rf_status rf_plan_require_fit(const rf_plan *plan, rf_error *error);
+/* If the plan can be made but not run on one chip, returns RAFTER_INVALID with the reason. */
+rf_status rf_plan_require_runnable(const rf_plan *plan, rf_error *error);
 #define RF_THIS_FITS "this fits" /* start of a hint that names a setting that fits */
 
 void rf_plan_work_by_part(const rf_plan *plan, rf_part_work work[RF_PARTS]);

@@ -431,6 +431,9 @@ json_t *rf_report_plan_json(const rf_report_plan *report) {
                 plan->digest, "plan_seconds", plan->build_seconds);
   if (json && plan->options.program.program != RF_PROGRAM_RAFTER)
     json_object_set_new(json_object_get(json, "memory"), "program", program_json(largest));
+  rf_error why = {0};
+  bool runs = rf_plan_require_runnable(plan, &why) == RAFTER_OK;
+  if (json) json_object_set_new(json, "plan_only", runs ? json_null() : json_string(why.message));
   if (json) json_object_set(json, "fits", json_object_get(json_object_get(json, "memory"), "fits"));
   if (json) rf_report_put_work(json_object_get(json, "work"), plan);
   if (json && plan->stages) json_object_set_new(json, "pipeline", rf_report_pipeline_json(plan));

@@ -369,6 +369,8 @@ char *rf_report_plan_text(const rf_report_plan *report) {
     fprintf(out, ", %s: %s; bytes are per %s", rf_machine_chips_text(&plan->machine, chips),
             rf_mesh_text(&b->mesh, mesh), plan->machine.by_device ? "device" : "chip");
   fputc('\n', out);
+  rf_error why = {0};
+  if (rf_plan_require_runnable(plan, &why) != RAFTER_OK) fprintf(out, "plan only: %s\n", why.message);
   rf_report_print_parameters(out, plan);
   put_batch(out, report);
   put_largest_batch(out, report);

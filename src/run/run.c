@@ -213,24 +213,6 @@ void rf_run_set_debug(rf_run *run, rf_run_debug debug) {
   }
 }
 
-/* Refuses what can only be planned: host tensors, and narrow dtypes without a kernel. */
-static rf_status check_kernels(const rf_graph *graph, rf_error *error) {
-  bool latent = graph->model.kv_rank > 0, unknown = graph->matmul != RF_DTYPES;
-  const char *what = unknown ? "products in 8 bits" : NULL;
-  for (int t = 0; t < graph->tensor_count; t++)
-    if (graph->tensor[t].host)
-      return RF_FAIL(error, RAFTER_INVALID, "run without --offload",
-                     "tensors in host memory can be planned but not run (%s)", graph->tensor[t].name);
-  for (int t = 0; t < graph->tensor_count && !what; t++) {
-    const rf_tensor *tensor = &graph->tensor[t];
-    bool scaled = tensor->dtype == RF_I8 && tensor->class == RF_CLASS_KV && !latent;
-    if (rf_dtype_is_narrow(tensor->dtype) && !scaled) what = tensor->name;
-  }
-  if (!what) return RAFTER_OK;
-  return RF_FAIL(error, RAFTER_INVALID, "choose another dtype; `rafter plan` supports it",
-                 "no kernel supports this dtype (%s)", what);
-}
-
 static rf_status no_memory(rf_error *error) {
   return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while binding the plan");
 }
@@ -395,7 +377,7 @@ rf_status rf_run_open(const rf_plan *const *plans, int count, rf_run_debug debug
                      rf_mesh_text(&plans[i]->graph->mesh, mesh));
     goto done;
   }
-  for (int i = 0; i < count; i++) RF_GO(check_kernels(plans[i]->graph, error));
+  for (int i = 0; i < count; i++) RF_GO(rf_plan_require_runnable(plans[i], error));
   for (int i = 1; i < count; i++) RF_GO(check_shared(plans[0], plans[i], i, error));
   run->arena_bytes = rf_plan_joint_bytes(plans, count);
   if (plans[0]->options.backend->device) RF_GO(open_memory(run, plans[0], error));

@@ -64,10 +64,7 @@ rf_status rf_trainer_prepare(const rf_train_settings *settings, rf_trainer **out
   if (!trainer) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while opening a training run");
   trainer->settings = *settings;
   RF_GO(rf_model_require_runnable(&settings->model, error));
-  if (settings->model.router_choice && settings->model.lora.rank == 0)
-    RF_GO(RF_FAIL(error, RAFTER_INVALID, "train adapters with --lora",
-                  "%s has an expert bias (e_score_correction_bias) that cannot be trained",
-                  settings->model.name));
+  RF_GO(rf_model_require_trainable(&settings->model, error));
   RF_GO(rf_checkpoint_can_save(settings, error));
   const char *template = settings->template ? settings->template : "";
   if (*template && strcmp(template, "none"))

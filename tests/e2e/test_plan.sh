@@ -217,10 +217,31 @@ case_comparisons() {
   refuses 2 'MODEL' "$RAFTER" plan --compare dtype=bf16
   # A published run next to its plan: unknown settings are searched for, and given options stay.
   status 0 "$RAFTER" plan --compare published:P14 --json && holds out 'd["a"]["memory"]["fits"] and d["a"]["model"]["name"] == "uva" and d["b"]["rate"]["tokens_per_second"] == 15604 and d["implied_efficiency"] * d["a"]["rate"]["tokens_per_second"] - 15604 < 1e-6' 'a published run'
-  status 0 "$RAFTER" plan --compare published:P1 --json && holds out 'd["a"]["machine"]["chips"] == 256 and d["a"]["settings"]["batch"] == 1024' 'a published run of many chips'
+  status 0 "$RAFTER" plan --compare published:P1 --json
+  holds out 'd["a"]["machine"]["chips"] == 256 and d["a"]["settings"]["batch"] == 1024' 'many chips'
   holds out 'd["a"]["settings"]["offload"] == ["activations"] and d["a"]["memory"]["fits"]' 'its options'
   refuses 2 'P99' "$RAFTER" plan --compare published:P99
   status 0 "$RAFTER" plan --compare published:P5 --json && holds out 'd["a"]["settings"]["batch"] == 96 and d["a"]["memory"]["fits"]' 'a batch that was published'
+}
+
+# A plan that no backend can run says so in its first lines, by the words of the refusal.
+case_plan_only() {
+  status 0 "$RAFTER" plan deepseek-v3 --on tpu-v5p:8x8x16 --batch 1024 --seq 128 --remat block
+  sed -n 2p out | grep -q '^plan only: deepseek-v3 has an expert bias .* cannot be trained' ||
+    fail "line 2 does not say that the plan cannot be run"
+  local small="deepseek:layers=1,width=64,vocab=300" bf16="--dtype bf16 --on a5000 --batch 1 --seq 32"
+  # shellcheck disable=SC2086
+  for job in "--job generate --kv-dtype int8" "--matmul-dtype int8" "--offload optimizer" \
+    "--program jax-scan"; do
+    status 0 "$RAFTER" plan "$small" $bf16 $job --json && holds out 'isinstance(d["plan_only"], str)' "$job"
+  done
+  for runs in "uva --on a5000" "deepseek-v3 --on tpu-v5p:8x8x16 --batch 1024 --lora rank=4"; do
+    # shellcheck disable=SC2086
+    status 0 "$RAFTER" plan $runs --seq 128 --json && holds out 'd["plan_only"] is None' "$runs"
+  done
+  status 0 "$RAFTER" plan uva --on a5000
+  ! grep -q '^plan only' out || fail 'a plan that can be run says otherwise'
+  refuses 2 'no kernel supports this dtype' "$RAFTER" generate "$small" --kv-dtype int8 --prompt a
 }
 
 # A published run is compared only with the same job. Settings that its row leaves open may be set.
