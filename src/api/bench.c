@@ -56,7 +56,7 @@ static void sample_flops(ceilings *c, int count) {
 static void sample_read(ceilings *c, int count) {
   rf_record_pause();
   for (bursts *b = &c->read; count-- > 0 && b->count < MAX_BURSTS; b->count++)
-    b->rate[b->count] = c->device->type->bandwidth(c->device, c->memory, RF_TRAFFIC_READ, 1);
+    b->rate[b->count] = rf_bandwidth_median(c->device, c->memory, RF_TRAFFIC_READ, 1);
 }
 static rf_ceiling ceiling_of(const bursts *b) {
   double copy[MAX_BURSTS];

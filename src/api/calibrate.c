@@ -84,7 +84,7 @@ static rf_status rf_command_calibrate(const rafter_job *job, const rafter_sink *
   snprintf(folder, sizeof folder, "%s", path);
   char *slash = strrchr(folder, '/');
   if (slash) *slash = 0;
-  if (slash && *folder) RF_TRY(rf_make_folders(folder, error)); /* fail before a minute of measuring */
+  if (slash && *folder) RF_TRY(rf_make_folders(folder, error)); /* fail before measuring for minutes */
   rf_machine *m = calloc(1, sizeof *m);
   if (!m) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while calibrating");
   rf_tuned tuned = {0};
@@ -120,7 +120,7 @@ static rf_status rf_command_calibrate(const rafter_job *job, const rafter_sink *
 }
 
 static const rf_option CALIBRATE[] = {
-    RF_FLAG("quick", "Calibration", "measure coarser curves, in a few seconds instead of a minute"),
+    RF_FLAG("quick", "Calibration", "measure coarser curves, in less than half of the time"),
     RF_FLAG("tune", "Calibration",
             "first find faster block sizes for f32 and bf16 products, and save them for this CPU and number "
             "of threads; takes about two more minutes; results do not change"),

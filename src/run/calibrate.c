@@ -32,6 +32,13 @@ rf_status rf_bandwidth_memory(rf_device *device, int64_t bytes, rf_memory **memo
   return rf_memory_fill(*memory, 0, 0x01010101u, bytes, error);
 }
 
+double rf_bandwidth_median(const rf_device *device, rf_memory *memory, rf_traffic traffic, int passes) {
+  double values[64];
+  if (passes > 64) passes = 64;
+  for (int i = 0; i < passes; i++) values[i] = device->type->bandwidth(device, memory, traffic, 1);
+  return rf_ceiling_of(values, passes).median;
+}
+
 rf_status rf_calibrate_goes_on(const rf_calibrate_options *o, rf_error *error) {
   if (!rf_flag_is_set(o->stop)) return RAFTER_OK;
   return RF_FAIL(error, RAFTER_INTERRUPTED, NULL, "stopped by a signal; nothing was written");
@@ -45,7 +52,7 @@ static double median_burst(const rf_device *device, rf_dtype dtype, rf_alu alu, 
 
 static rf_status measure_ceilings(const rf_calibrate_options *o, rf_machine *m, rf_error *error) {
   rf_status status = RAFTER_OK;
-  int bursts = o->quick ? 5 : 21, loops = o->quick ? 3 : 5;
+  int bursts = o->quick ? 5 : 21, loops = o->quick ? 5 : 11;
   rf_device *device = NULL;
   rf_memory *memory = NULL;
   static const rf_dtype dtypes[] = {RF_F32, RF_BF16, RF_I8};
@@ -58,10 +65,9 @@ static rf_status measure_ceilings(const rf_calibrate_options *o, rf_machine *m, 
     m->flops[dtype] = median_burst(device, dtype, tiles ? RF_ALU_MATRIX : RF_ALU_VECTOR, bursts);
     m->flops_vectors[dtype] = tiles ? median_burst(device, dtype, RF_ALU_VECTOR, bursts) : 0;
   }
-  int64_t bytes = (int64_t)rf_bandwidth_buffer_bytes() / (o->quick ? 4 : 1);
-  RF_GO(rf_bandwidth_memory(device, bytes, &memory, error));
-  m->read_bps = type->bandwidth(device, memory, RF_TRAFFIC_READ, loops);
-  m->copy_bps = type->bandwidth(device, memory, RF_TRAFFIC_COPY, loops);
+  RF_GO(rf_bandwidth_memory(device, (int64_t)rf_bandwidth_buffer_bytes(), &memory, error));
+  m->read_bps = rf_bandwidth_median(device, memory, RF_TRAFFIC_READ, loops);
+  m->copy_bps = rf_bandwidth_median(device, memory, RF_TRAFFIC_COPY, loops);
   m->launch_seconds = type->launch_seconds(device);
   m->scaling_count = 0;
   for (int t = 1; t <= o->threads && m->scaling_count < RF_SCALING_POINTS;
@@ -69,7 +75,7 @@ static rf_status measure_ceilings(const rf_calibrate_options *o, rf_machine *m, 
     RF_GO(rf_calibrate_goes_on(o, error));
     device->workers = t;
     m->scaling[m->scaling_count++] = (rf_scaling){t, median_burst(device, RF_F32, RF_ALU_VECTOR, 3),
-                                                  type->bandwidth(device, memory, RF_TRAFFIC_READ, 2)};
+                                                  rf_bandwidth_median(device, memory, RF_TRAFFIC_READ, 3)};
   }
 done:
   if (memory) type->release(memory);

@@ -11,7 +11,7 @@ typedef struct rf_calibrate_options {
   /* true: first find the best block sizes of products, which later measurements use. */
   bool tune;
   const rf_tuned *tuned; /* Block sizes to use if `tune` is false; may be NULL. */
-  /* true: fewer and shorter measurements, which take seconds instead of a minute. */
+  /* true: fewer and shorter measurements, which take less than half of the time. */
   bool quick;
   void (*say)(void *self, const char *what, double part); /* Reports progress, from 0 to 1; may be NULL. */
   /* If *stop is not 0, the calibration ends with RAFTER_INTERRUPTED. NULL: never. */
@@ -34,6 +34,8 @@ rf_ceiling rf_ceiling_of(double *values, int count);
 size_t rf_bandwidth_buffer_bytes(void);
 /* Allocates memory for rf_device_type.bandwidth and writes every byte. */
 rf_status rf_bandwidth_memory(rf_device *device, int64_t bytes, rf_memory **memory, rf_error *error);
+/* Median bytes/s of single passes over that memory. `calibrate` and `bench` both report this figure. */
+double rf_bandwidth_median(const rf_device *device, rf_memory *memory, rf_traffic traffic, int passes);
 
 /* Fills a plan's persistent tensors with reproducible values before a measurement. Writes every
  * byte, because all unwritten pages are mapped to one cached page of zeros. Moments stay zero. */
@@ -43,7 +45,7 @@ rf_status rf_calibrate_fill(rf_run *run, const rf_plan *plan, rf_error *error);
 void rf_calibrate_add(rf_machine *machine, const char *op, const char *kernel, double size, double work,
                       double seconds);
 
-/* Fills `machine` (source "calibrated"). The time is about a minute. RAFTER_FAILED: not enough
+/* Fills `machine` (source "calibrated"). The time is one to two minutes. RAFTER_FAILED: not enough
  * memory. The measurements are: the detected data sheet; peak arithmetic in f32, bf16 and i8, in
  * tiles and in vectors, at level `isa`; read and copy bandwidth; thread scaling; launch time;
  * curves of ops by dtype and kernel; curves of packed products by storage type and rows. */

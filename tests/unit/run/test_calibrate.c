@@ -84,8 +84,25 @@ static void peaks_are_those_of_the_level(void **state) {
   }
 }
 
+static double slow_then_fast(const rf_device *device, rf_memory *memory, rf_traffic traffic, int passes) {
+  static int calls;
+  (void)device, (void)memory, (void)traffic;
+  assert_int_equal(passes, 1);
+  return ++calls == 3 ? 9e9 : 2e9 + calls;
+}
+
+/* One fast pass does not raise the figure that calibrate and bench report. */
+static void bandwidth_is_the_median_of_single_passes(void **state) {
+  (void)state;
+  rf_device_type type = {.bandwidth = slow_then_fast};
+  rf_device device = {.type = &type};
+  double bps = rf_bandwidth_median(&device, NULL, RF_TRAFFIC_READ, 5);
+  assert_true(bps > 2e9 && bps < 3e9);
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(nothing_persistent_stays_zero),
+  const struct CMUnitTest tests[] = {cmocka_unit_test(bandwidth_is_the_median_of_single_passes),
+                                     cmocka_unit_test(nothing_persistent_stays_zero),
                                      cmocka_unit_test(peaks_are_those_of_the_level)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
