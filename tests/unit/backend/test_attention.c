@@ -105,12 +105,13 @@ static void tear_down(setup *s) {
   free(s->segments);
 }
 
+/* The row of the highest level up to `isa`. */
 static const rf_kernel *kernel_of(const char *op, rf_isa isa) {
-  for (const rf_kernel *k = RF_CPU_ATTENTION; k->op; k++) {
-    if (strcmp(k->op, op) == 0 && k->level == (int)isa) return k;
-  }
-  fail_msg("no row for %s at %s", op, rf_isa_name(isa));
-  return NULL;
+  const rf_kernel *best = NULL;
+  for (const rf_kernel *k = RF_CPU_ATTENTION; k->op; k++)
+    if (strcmp(k->op, op) == 0 && k->level <= (int)isa && (!best || k->level > best->level)) best = k;
+  if (!best) fail_msg("no row for %s at %s", op, rf_isa_name(isa));
+  return best;
 }
 static rf_isa strongest(void) { return rf_isa_detect() > RF_ISA_AVX512 ? RF_ISA_AVX512 : rf_isa_detect(); }
 

@@ -336,7 +336,7 @@ static void configs_are_read(void **state) {
       {GPT2_CONFIG, "\"n_embd\":40", "\"n_embd\":1e18", "n_embd"},
       {GPT2_CONFIG, "\"n_embd\":40,", "", "n_embd"},
       {GPT2_CONFIG, "\"n_head\":4", "\"n_head\":0", "n_head"},
-      {GPT2_CONFIG, "\"n_layer\":3", "\"n_layer\":4611686018427387904", "layers"},
+      {GPT2_CONFIG, "\"n_layer\":3", "\"n_layer\":4611686018427387904", "n_layer"},
       {GPT2_CONFIG, "gelu_new", "relu", "activation_function"},
       {GPT2_CONFIG, "\"resid_pdrop\":0.0", "\"resid_pdrop\":1.5", "dropout"},
       {GPT2_CONFIG, "\"resid_pdrop\":0.0", "\"resid_pdrop\":true", "resid_pdrop"},
