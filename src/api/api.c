@@ -36,6 +36,9 @@ static const rf_synonym SYNONYMS[] = {{"temp", "temperature"},
                                       {"pp", "mesh pipeline=N"},
                                       {"pipeline-parallel-size", "mesh pipeline=N"},
                                       {"dp", "mesh data=N"},
+                                      {"weights", "weight-dtype"},
+                                      {"out", "output"},
+                                      {"output", "out"},
                                       {NULL, NULL}};
 
 static const rf_short_form SHORT_FORMS[] = {{'p', "--prompt"}, {'n', "--max-tokens"}, {'m', NULL}, {0, NULL}};

@@ -42,6 +42,7 @@ typedef struct work {
   window *window;
   int64_t windows, passes;
   int top;
+  bool lists; /* print every token as text */
 } work;
 
 static rf_status add_row(work *w, text_row **row, rf_error *error) {
@@ -231,6 +232,39 @@ static json_t *row_json(const work *w, const text_row *row, double nll) {
   return json;
 }
 
+/* A token as text in quotes. A token of a model without a tokenizer is its id. */
+static void put_token(FILE *out, const work *w, int32_t id) {
+  rf_span text = w->reader.tokenizer ? rf_tokenizer_text_of(w->reader.tokenizer, id) : (rf_span){0};
+  json_t *json = text.at ? rf_json_bytes(text.at, text.bytes) : NULL;
+  char *quoted = json ? json_dumps(json, JSON_ENCODE_ANY) : NULL;
+  if (quoted) fprintf(out, "%s", quoted);
+  else fprintf(out, "%d", id);
+  free(quoted);
+  json_decref(json);
+}
+
+/* Prints one line per token: its log-probability, its text and the likeliest tokens there. */
+static void say_tokens(const work *w, const text_row *row, const rafter_sink *sink) {
+  char *text = NULL;
+  size_t bytes = 0;
+  FILE *out = open_memstream(&text, &bytes);
+  if (!out) return;
+  fprintf(out, "%10s  %s\n", "logprob", w->top ? "token: likeliest tokens with their logprobs" : "token");
+  for (int64_t t = 0; t < row->ids.count; t++) {
+    if (t) fprintf(out, "%10.5f  ", (double)row->logprobs[t]);
+    else fprintf(out, "%10s  ", "-");
+    put_token(out, w, row->ids.at[t]);
+    for (int k = 0; k < w->top && t; k++) {
+      fprintf(out, k ? ", " : ": ");
+      put_token(out, w, row->top_ids[t * w->top + k]);
+      fprintf(out, " %.3f", (double)row->top_logprobs[t * w->top + k]);
+    }
+    fprintf(out, "\n");
+  }
+  fclose(out);
+  rf_say_text(sink, text);
+}
+
 /* Writes and frees the finished rows, those before row `whole`, to limit the use of memory. */
 static rf_status put_rows(work *w, int whole, const rafter_sink *sink, rf_error *error) {
   rf_status status = RAFTER_OK;
@@ -241,6 +275,7 @@ static rf_status put_rows(work *w, int whole, const rafter_sink *sink, rf_error 
     for (int64_t t = 1; t < row->ids.count; t++) nll -= (double)row->logprobs[t];
     w->nll += nll;
     w->scored += row->ids.count - 1;
+    if (w->lists) say_tokens(w, row, sink);
     json_t *json = row_json(w, row, nll);
     if (w->out) {
       status = rf_json_write_line(w->out, json, error);
@@ -346,6 +381,7 @@ static rf_status score(work *w, const rf_options *o, const rafter_sink *sink, rf
   RF_TRY(rf_settings_resolve(o, "score", &w->settings, error));
   w->reader = rf_reader_of(o, &w->settings);
   w->top = w->settings.plan.build.top;
+  w->lists = !rf_options_is_set(o, "output") && (w->top || rf_options_is_set(o, "text"));
   RF_TRY(read_rows(w, o, error));
   RF_TRY(cut_windows(w, o, error));
   RF_TRY(rf_traced_open(o, &record, error));
@@ -431,7 +467,8 @@ static const rf_option SCORE[] = {
 
 const rf_command RF_COMMAND_SCORE = {
     RF_COMMAND_HEAD("score", "MODEL", 1, 1, "Run",
-                    "Print the log-probability of every token of a text, and its perplexity."),
+                    "Print the log-probability of every token of a text, and its perplexity. Tokens of "
+                    "--input are printed with --top, with --json, or to --output."),
     .options = {RF_TABLE(SCORE), RF_TABLE(RF_SPECIAL_OPTIONS), RF_TABLE(RF_ROWS_OUT_OPTIONS),
                 RF_TABLE(RF_TOP_OPTIONS), RF_INFERENCE_TABLES, RF_LEFT_TABLES},
     .common = "text input output top seq stride dtype weights compute adapter json",

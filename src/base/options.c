@@ -458,6 +458,22 @@ static rf_status take_option(rf_options *o, int argc, char *const *argv, int *at
   return second ? rf_options_set_row(o, i, second, RF_OPTION_GIVEN, error) : RAFTER_OK;
 }
 
+/* The hint names the short forms that the command has. The error names the option that it lacks. */
+static rf_status unknown_short(const rf_options *o, const char *text, const rf_short_form *form,
+                               rf_error *error) {
+  char lacks[80] = "", hint[200] = "short forms here: ";
+  int count = 0;
+  for (const rf_short_form *f = o->commands->short_forms; f && f->letter; f++)
+    if (f->name ? rf_options_find(o, f->name + 2) >= 0 : strstr(o->command->arguments, "MODEL") != NULL)
+      rf_text_append(hint, sizeof hint, "%s-%c (%s)", count++ ? ", " : "", f->letter,
+                     f->name ? f->name : "MODEL");
+  rf_text_append(hint, sizeof hint, "%s; rafter %s --help-all lists all options", count ? "" : "none",
+                 o->command->name);
+  if (form && form->letter)
+    snprintf(lacks, sizeof lacks, " (%s has no %s)", o->command->name, form->name ? form->name : "MODEL");
+  return RF_FAIL(error, RAFTER_INVALID, hint, "unknown option '%.60s'%s", text, lacks);
+}
+
 /* Reads `-p TEXT` and the other short forms at argv[*at]. Sets *model to the value of -m. */
 static rf_status take_short(rf_options *o, int argc, char *const *argv, int *at, bool config_only, bool *seen,
                             const char **model, rf_error *error) {
@@ -467,9 +483,7 @@ static rf_status take_short(rf_options *o, int argc, char *const *argv, int *at,
   bool known =
       form && form->letter &&
       (form->name ? rf_options_find(o, form->name + 2) >= 0 : strstr(o->command->arguments, "MODEL") != NULL);
-  if (!known)
-    return RF_FAIL(error, RAFTER_INVALID, "options begin with two dashes and are written in full",
-                   "unknown option '%.60s'", text);
+  if (!known) return unknown_short(o, text, form, error);
   if (form->name) {
     char *const two[] = {(char *)form->name, argv[*at + 1]};
     int read = 0;

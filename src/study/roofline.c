@@ -3,6 +3,7 @@
 #include "study/roofline_parts.h"
 
 #include "base/text.h"
+#include "model/model.h"
 
 #include <ctype.h>
 #include <math.h>
@@ -396,6 +397,14 @@ static const question_row *find_row(const char *op, rf_error *error) {
   return NULL;
 }
 
+/* The hint for the name of a model is the option that takes it. */
+static rf_status extra_argument(const char *op, const char *text, rf_error *error) {
+  bool model = rf_model_preset_source(text) || rf_model_preset_on_hub(text);
+  char hint[200];
+  snprintf(hint, sizeof hint, model ? "write --model %.100s" : "write options as --name value", text);
+  return RF_FAIL(error, RAFTER_INVALID, hint, "%s takes no arguments (got '%.40s')", op, text);
+}
+
 rf_status rf_roofline_answer(const rf_options *options, rf_answer *answer, rf_error *error) {
   const question_row *row = find_row(rf_options_argument(options, 0), error);
   if (!row) return RAFTER_INVALID;
@@ -406,9 +415,7 @@ rf_status rf_roofline_answer(const rf_options *options, rf_answer *answer, rf_er
   q->o = options;
   q->answer = answer;
   bool extra = rf_options_argument_count(options) > 1 && strcmp(row->name, "einsum");
-  RF_GO(extra ? RF_FAIL(error, RAFTER_INVALID, "write options as --name value",
-                        "%s takes no arguments (got '%.40s')", row->name, rf_options_argument(options, 1))
-              : RAFTER_OK);
+  RF_GO(extra ? extra_argument(row->name, rf_options_argument(options, 1), error) : RAFTER_OK);
   RF_GO(set_up(q, error));
   RF_GO(row->answer(q, error));
   if (q->widened)

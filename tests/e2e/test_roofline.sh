@@ -33,7 +33,8 @@ fi
 [ ! -e /dev/full ] || { "$RAFTER" roofline matmul >/dev/full 2>err && fail "a full disk gives exit status 0"; [ "$(head -1 err)" = "rafter: cannot write the output" ] && [ "$(wc -l <err)" = 2 ] || fail "a full disk: $(head -c 200 err)"; }
 refuses 2 'm: ' "$RAFTER" roofline matmul --m -5
 refuses 2 'd' "$RAFTER" roofline matmul --dtype f99
-refuses 2 'takes no arguments' "$RAFTER" roofline matmul 5
+refuses 2 'takes no arguments' "$RAFTER" roofline matmul 5 && says 'hint: write options as --name'
+refuses 2 'takes no arguments' "$RAFTER" roofline kv llama3-8b && says 'hint: write --model llama3-8b'
 refuses 2 'needs --axes' "$RAFTER" roofline allreduce --bytes 1GB --on tpu-v5e
 refuses 2 'needs --bytes' "$RAFTER" roofline allreduce --on tpu-v5e:4x4
 refuses 2 'has no axis z' "$RAFTER" roofline allreduce --bytes 1 --on tpu-v5e:4x4 --axes z

@@ -22,6 +22,13 @@ for t in range(1, 16):
 assert abs(d["nll"] + sum(d["logprobs"][1:])) < 1e-9 and abs(d["perplexity"] - math.exp(d["nll"] / 15)) < 1e-9
 PY
 
+# As text, one line per token, with the alternatives of --top. Control characters are escaped.
+status 0 score --text $'In\nb' && says '^ +logprob  token$' out && says '^ +-  "I"$' out &&
+  says '^ +-[0-9]+\.[0-9]{5}  "\\n"$' out
+status 0 score --text 'In b' --top 2 && says '^ +-[0-9.]+  "n": "?[^,]+ -[0-9.]+, "?[^,]+ -[0-9.]+$' out &&
+  says '^1 row, 3 tokens scored' out
+[ "$(grep -c ', .* -[0-9.]*$' out)" = 3 ] || fail "--top 2 lists: $(cat out)"
+
 # The log-probability that generate prints for a token equals that of score for the same tokens, to
 # the last bit.
 status 0 "$RAFTER" generate "$TINY" --tokens 73,110,32 --max-tokens 9 --temperature 1 --seed 5 --top-logprobs 2 --json &&
