@@ -70,6 +70,7 @@ static rf_report_plan report_of(const rafter_plan *p) {
                           .job = p->job,
                           .whole = p->whole.phases ? &p->whole : NULL,
                           .seq_default = p->settings.seq_default,
+                          .batch_raised = p->settings.batch_raised,
                           .dtype_default = p->settings.dtype_default && !p->settings.fit,
                           .prompts = p->prompts,
                           .samples = p->samples,

@@ -147,8 +147,10 @@ static const rf_option PLAN[] = {
         "job", "train|generate|prefill|score|rollout|serve|rl", "train", "Job",
         "job to plan\nrollout generates answers to a fixed set of prompts. serve answers requests as they "
         "arrive. rl is a step of reinforcement learning: a rollout, a reference pass and a policy step."),
-    RF_NUMBER("batch", INT, "SEQUENCES", 1, 1 << 20, "8", "Job",
-              "sequences in a training step, or answers generated at once"),
+    RF_NUMBER(
+        "batch", INT, "SEQUENCES", 1, 1 << 20, "8", "Job",
+        "sequences in a training step, or answers generated at once\nA default is raised to a multiple of "
+        "the chips that share it."),
     RF_NUMBER("tokens", COUNT, NULL, 1, 0x1p62, NULL, "Job",
               "print the time and cost of this many tokens, trained or generated"),
     RF_NUMBER("budget", DURATION, NULL, 1e-6, 1e10, NULL, "Job",

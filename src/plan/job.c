@@ -65,11 +65,27 @@ static void say_divisors(const char *name, int64_t batch, char *hint, size_t cap
   if (count > 12) rf_text_append(hint, capacity, ", ...");
 }
 
+/* The batch. A default is raised to a multiple of the chips that share its sequences, so that a
+ * default batch and a default mesh fit together. A search for a mesh keeps the default. */
+static int64_t batch_of(const rf_options *options, rf_settings *s) {
+  const rf_build_options *build = &s->plan.build;
+  bool train = build->job == RF_JOB_TRAIN;
+  int64_t batch = rf_options_int_or(options, "batch", 1), share = rf_mesh_copies(&build->mesh), raised;
+  if (given(options, "batch") || (train && given(options, "fit") && !given(options, "mesh"))) return batch;
+  if (train && given(options, "microbatch")) return batch;
+  if (train && given(options, "accumulate")) share *= rf_options_int(options, "accumulate");
+  if (build->job == RF_JOB_GENERATE) share *= rf_mesh_size(&build->mesh, RF_AXES_OF_PASS);
+  raised = (batch + share - 1) / share * share;
+  s->batch_raised = raised != batch && rf_mesh_chips(&build->mesh) > 1;
+  return raised;
+}
+
 /* Computes batch, microbatch or accumulate from the other two: batch = microbatch x accumulate. */
-static rf_status resolve_batch(const rf_options *options, rf_build_options *build, rf_error *error) {
+static rf_status resolve_batch(const rf_options *options, int64_t batch, rf_build_options *build,
+                               rf_error *error) {
   bool batch_given = given(options, "batch"), micro_given = given(options, "microbatch"),
        accumulate_given = given(options, "accumulate");
-  int64_t batch = rf_options_int_or(options, "batch", 1), micro = rf_options_int_or(options, "microbatch", 0),
+  int64_t micro = rf_options_int_or(options, "microbatch", 0),
           accumulate = rf_options_int_or(options, "accumulate", 0);
   if (!batch_given && micro_given) batch = micro * (accumulate_given ? accumulate : 1);
   else if (!batch_given && accumulate_given) batch = (batch + accumulate - 1) / accumulate * accumulate;
@@ -163,9 +179,20 @@ static rf_status check_capacity(const rf_options *options, const rf_model *model
       rf_options_float(options, "capacity"));
 }
 
+/* The largest number of these chips that can share one copy of the model along tensor. */
+static int default_tensor(const rf_model *model, int chips) {
+  const int64_t heads = model->heads, kv = model->kv_heads,
+                width = model->experts > 0 ? rf_model_expert_ff(model) : model->ff;
+  int tensor = chips;
+  while (tensor > 1 && (chips % tensor || heads % tensor || (kv % tensor && tensor % kv) || width % tensor))
+    tensor--;
+  return tensor;
+}
+
 /* Resolves --mesh, which must have as many chips as the machine. The default mesh has the fsdp axis
- * in training and the tensor axis in other jobs, with one copy on each slice. A chip of two devices
- * counts as two chips. The default of --zero is 3 with an fsdp axis, otherwise 0. */
+ * in training and the tensor axis in other jobs, with one copy on each slice. If the model cannot be
+ * sharded over so many chips along tensor, the chips hold several copies of the model (data). A chip of two
+ * devices counts as two chips. The default of --zero is 3 with an fsdp axis, otherwise 0. */
 static rf_status resolve_mesh(const rf_options *options, const rf_model *model, rf_machine *machine,
                               rf_build_options *build, rf_error *error) {
   rf_mesh *mesh = &build->mesh;
@@ -176,7 +203,12 @@ static rf_status resolve_mesh(const rf_options *options, const rf_model *model, 
     int slices = machine->slices > 1 ? machine->slices : 1,
         devices = machine->devices_per_chip > 1 ? machine->devices_per_chip : 1;
     mesh->of[RF_AXIS_SLICE] = slices;
-    mesh->of[build->job == RF_JOB_TRAIN ? RF_AXIS_FSDP : RF_AXIS_TENSOR] = machine->chips / slices * devices;
+    int each = machine->chips / slices * devices;
+    if (build->job == RF_JOB_TRAIN) mesh->of[RF_AXIS_FSDP] = each;
+    else {
+      mesh->of[RF_AXIS_TENSOR] = default_tensor(model, each);
+      mesh->of[RF_AXIS_DATA] = each / mesh->of[RF_AXIS_TENSOR];
+    }
   }
   if (zero < 0 && rf_mesh_extent(mesh, RF_AXIS_FSDP) == 1) mesh->zero = 0;
   RF_TRY(check_capacity(options, model, mesh, error));
@@ -357,8 +389,9 @@ rf_status rf_settings_resolve(const rf_options *options, const char *job, rf_set
   RF_TRY(resolve_where(options, s, error));
   build->job = train ? RF_JOB_TRAIN : score ? RF_JOB_SCORE : RF_JOB_GENERATE;
   build->accumulate = 1;
-  build->microbatch = rf_options_int_or(options, "batch", 1);
-  if (train) RF_TRY(resolve_batch(options, build, error));
+  RF_TRY(resolve_mesh(options, &s->model, &s->machine, build, error));
+  build->microbatch = batch_of(options, s);
+  if (train) RF_TRY(resolve_batch(options, build->microbatch, build, error));
   RF_TRY(resolve_weights(options, s, error));
   RF_TRY(resolve_seq(options, &s->model, build, error));
   RF_TRY(resolve_narrow(options, &s->machine, build, error));
@@ -371,7 +404,6 @@ rf_status rf_settings_resolve(const rf_options *options, const char *job, rf_set
   build->softmax = is(options, "softmax", "bf16") ? RF_BF16 : RF_F32;
   build->dropout = (float)rf_options_float_or(options, "dropout", -1);
   RF_TRY(resolve_optimizer(options, build, error));
-  RF_TRY(resolve_mesh(options, &s->model, &s->machine, build, error));
   RF_TRY(resolve_offload(options, job, &s->machine, build, error));
   RF_TRY(resolve_program(options, job, plan, error));
   plan->collectives = (rf_collectives)choice_or(options, "collectives", RF_COLLECTIVES_CORE);

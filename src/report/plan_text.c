@@ -291,21 +291,22 @@ static void put_ops(FILE *out, const rf_plan *plan) {
 static void put_batch(FILE *out, const rf_report_plan *report) {
   const rf_plan *plan = report->plan;
   const rf_build_options *b = &plan->options.build;
+  const char *of_batch = report->batch_raised ? " (default for this mesh)" : "";
   char length[80] = "", max[32], micro[64] = "";
   if (report->seq_default && b->seq < plan->graph->model.max_seq)
     snprintf(length, sizeof length, " (default; the model's maximum is %s)",
              rf_text_whole(plan->graph->model.max_seq, max));
   else if (report->seq_default) snprintf(length, sizeof length, " (default, the model's maximum)");
   if (report->prefill)
-    fprintf(out, "%lld sequences of up to %lld tokens%s, %s%s", (long long)b->microbatch, (long long)b->seq,
-            length, rf_dtype_name(b->dtype), report->dtype_default ? " (default)" : "");
+    fprintf(out, "%lld sequences%s of up to %lld tokens%s, %s%s", (long long)b->microbatch, of_batch,
+            (long long)b->seq, length, rf_dtype_name(b->dtype), report->dtype_default ? " (default)" : "");
   else {
     snprintf(micro, sizeof micro, "%d microbatch%s of %lld", b->accumulate, b->accumulate > 1 ? "es" : "",
              (long long)b->microbatch);
-    fprintf(out, "batch %lld x %lld tokens%s%s%s%s, %s%s, remat %s",
-            (long long)(b->microbatch * b->accumulate), (long long)b->seq, length, *length ? ", " : " (",
-            micro, *length ? "" : ")", rf_dtype_name(b->dtype), report->dtype_default ? " (default)" : "",
-            rf_remat_name(plan->options.remat));
+    fprintf(out, "batch %lld%s x %lld tokens%s%s%s%s, %s%s, remat %s",
+            (long long)(b->microbatch * b->accumulate), of_batch, (long long)b->seq, length,
+            *length ? ", " : " (", micro, *length ? "" : ")", rf_dtype_name(b->dtype),
+            report->dtype_default ? " (default)" : "", rf_remat_name(plan->options.remat));
   }
   if (report->prompts)
     fprintf(out, "; %lld prompt%s x %lld sample%s", (long long)report->prompts,

@@ -31,6 +31,7 @@ typedef struct rf_report_plan {
   /* Time, rate, work and cost of the whole job. NULL: those of one step of `plan`. */
   const rf_report_whole *whole;
   bool seq_default, dtype_default; /* mark the sequence length or the dtype as a default */
+  bool batch_raised;               /* mark the batch as a default that was raised for the mesh */
   int64_t prompts, samples;        /* prompts of the job, and answers to each of them; 0: no prompts */
   const rf_advice *advice;
   int advice_count;

@@ -188,6 +188,15 @@ case_sweeps() {
   status 0 "$RAFTER" plan llama3.2-1b --on tpu-v5e --batch 64 --seq 1024 --dtype bf16 --sweep chips=4,6,16 --json && holds out '[r["machine"]["chips"] if "machine" in r else r["fits"] for r in d["rows"]] == [4, False, 16] and "multiple of 6" in d["rows"][1]["hint"]' 'chips that do not divide the batch'
   status 0 "$RAFTER" plan llama3.2-1b --on tpu-v5e --batch 64 --seq 1024 --dtype bf16 --sweep chips=4,6,16 && says '^6 .* no .*cannot be sharded over the mesh' out
   refuses 2 'cannot be sharded over the mesh' "$RAFTER" plan llama3.2-1b --on tpu-v5e --batch 64 --seq 1024 --dtype bf16 --sweep chips=6,12
+  # A default batch and a default mesh fit together, also on each side of a comparison.
+  status 0 "$RAFTER" plan llama3.2-1b --on tpu-v5e:4x4 && says '^batch 16 .default for this mesh. x 4096 tokens' out
+  status 0 "$RAFTER" plan llama3.2-1b --on tpu-v5e:4x4 --accumulate 4 --json && holds out 'd["settings"]["batch"] == 64 and any("raised" in a for a in d["assumptions"])' 'a default batch of four microbatches'
+  status 0 "$RAFTER" plan gemma-2b --compare llama3.2-1b --on tpu-v5e:4x4
+  refuses 2 'expected a multiple, got 8 sequences' "$RAFTER" plan llama3.2-1b --on tpu-v5e:4x4 --batch 8
+  # The default mesh of a model that has fewer heads than chips has several copies of the model.
+  for fit in '' --fit; do
+    status 0 "$RAFTER" plan mixtral-8x7b --on tpu-v5p:4x4x4 --job generate $fit --json && holds out 'd["settings"]["mesh"] == {"data": 2, "tensor": 32, "zero": 0} and d["fits"]' 'copies of the model'
+  done
   # Fields of the model's shape: the tiny model has two layers, and a sweep replaces a field that is
   # already given.
   status 0 "$RAFTER" plan "$TINY" --sweep MODEL:layers=1,2,4 --json && holds out '[r["model"]["layers"] for r in d["rows"]] == [1, 2, 4] and len({r["model"]["parameters"] for r in d["rows"]}) == 3' 'a sweep over layers'
