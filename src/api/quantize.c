@@ -2,6 +2,7 @@
  * quantized matrices. */
 #define _GNU_SOURCE
 #include "api/api.h"
+#include "base/file.h"
 #include "base/text.h"
 #include "model/gguf_source.h"
 #include "model/run_folder.h"
@@ -197,6 +198,7 @@ rf_status rf_write_gguf(const char *in, const char *out, const char *type, int t
   if (!rf_text_ends_with(out, ".gguf"))
     return RF_FAIL(error, RAFTER_INVALID, "give OUT a name that ends in .gguf",
                    "OUT must be a .gguf file (got %s)", out);
+  RF_TRY(rf_out_is_not_input(out, in, error));
   const rf_quant_type *wanted = rf_quant_type_named(type);
   work w = {.sink = sink, .threads = threads};
   RF_TRY(rf_gguf_source_open(in, &w.source, error));

@@ -149,6 +149,8 @@ static rf_status rf_command_report(const rafter_job *job, const rafter_sink *sin
   RF_GO(write_traces(o, model, sink, error));
   char path[4200];
   page_path(o, model, path);
+  for (int i = 0; i < rf_options_argument_count(o); i++)
+    RF_GO(rf_out_is_not_input(path, rf_options_argument(o, i), error));
   if ((!json && !others) || rf_options_is_set(o, "out")) RF_GO(write_page(path, model, sink, error));
   if (json) {
     json_object_set_new(model, "compare", rf_report_comparisons(json_object_get(model, "runs"), 0));

@@ -136,7 +136,7 @@ static rf_status train(const rf_options *o, const rafter_sink *sink, rf_error *e
   const char *input = rf_options_text(o, "train"), *folder = rf_options_text(o, "output");
   int64_t vocab = rf_options_int(o, "vocab");
   rf_tokenizer *tokenizer = NULL;
-  char *text = NULL;
+  char *text = NULL, json[4200];
   size_t bytes = 0;
   bool written;
   rf_ids ids = {0};
@@ -149,6 +149,8 @@ static rf_status train(const rf_options *o, const rafter_sink *sink, rf_error *e
   RF_TRY(rf_file_read(input, MAX, &text, &bytes, error));
   RF_GO(rf_tokenizer_train(text, bytes, vocab, sink->stop, &tokenizer, error));
   RF_GO(rf_make_folders(folder, error));
+  snprintf(json, sizeof json, "%s/tokenizer.json", folder);
+  RF_GO(rf_out_is_not_input(json, input, error));
   RF_GO(rf_tokenizer_json_write(tokenizer, NULL, 0, folder, &written, error));
   RF_GO(rf_tokenizer_encode(tokenizer, text, bytes, 0, &ids, error));
   int64_t made = rf_tokenizer_vocab(tokenizer);
@@ -166,6 +168,14 @@ done:
   return status;
 }
 
+/* Fails if --output is the file of --input, or the model. */
+static rf_status check_output(const rf_options *o, rf_error *error) {
+  const char *output = rf_options_text(o, "output");
+  if (!output) return RAFTER_OK;
+  if (rf_options_is_set(o, "input")) RF_TRY(rf_out_is_not_input(output, rf_options_text(o, "input"), error));
+  return rf_out_is_not_input(output, rf_options_argument(o, 0), error);
+}
+
 static rf_status rf_command_tokenize(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
   const rf_options *o = job->options;
   rf_tokenizer *tokenizer = NULL;
@@ -174,6 +184,7 @@ static rf_status rf_command_tokenize(const rafter_job *job, const rafter_sink *s
   if (!rf_options_argument(o, 0))
     return RF_FAIL(error, RAFTER_INVALID, "give a model or a tokenizer, or make one with --train FILE",
                    "tokenize needs MODEL");
+  RF_TRY(check_output(o, error));
   RF_TRY(open_tokenizer(rf_options_argument(o, 0), &tokenizer, &vocab, error));
   rf_status status = rf_options_is_set(o, "decode") ? decode(o, tokenizer, sink, error)
                                                     : encode(o, tokenizer, vocab, sink, error);

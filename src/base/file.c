@@ -5,6 +5,7 @@
 #include "base/file.h"
 
 #include "base/partial.h"
+#include "base/text.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -78,6 +79,29 @@ done:
   free(buffer);
   close(fd);
   return status;
+}
+
+static bool is_file(const char *path, const struct stat *file) {
+  struct stat info;
+  return !stat(path, &info) && info.st_dev == file->st_dev && info.st_ino == file->st_ino;
+}
+
+rf_status rf_out_is_not_input(const char *out, const char *in, rf_error *error) {
+  struct stat file;
+  if (stat(out, &file) || !S_ISREG(file.st_mode)) return RAFTER_OK;
+  static const char *const ENDINGS[] = {".safetensors", ".json", ".model"};
+  bool same = is_file(in, &file);
+  DIR *folder = same ? NULL : opendir(in);
+  for (struct dirent *entry; folder && !same && (entry = readdir(folder)) != NULL;) {
+    char path[4400];
+    snprintf(path, sizeof path, "%.4096s/%s", in, entry->d_name);
+    for (size_t i = 0; i < sizeof ENDINGS / sizeof *ENDINGS; i++)
+      same |= rf_text_ends_with(path, ENDINGS[i]) && is_file(path, &file);
+  }
+  if (folder) closedir(folder);
+  return same ? RF_FAIL(error, RAFTER_INVALID, "choose another name for the output",
+                        "the output %s would replace the input %s: they are the same file", out, in)
+              : RAFTER_OK;
 }
 
 enum { OUT_BUFFER = 1 << 16 };

@@ -23,6 +23,10 @@ const char *rf_mapped_path(const void *address);
 /* Drops pages of a mapped file from memory. The caller promises not to read these pages again. */
 void rf_map_unneeded(const void *at, size_t bytes);
 
+/* Fails with RAFTER_INVALID if the file `out` is the file `in`, or a .safetensors, .json or .model
+ * file in the folder `in`. Links are followed. */
+rf_status rf_out_is_not_input(const char *out, const char *in, rf_error *error);
+
 /* A file is written under a temporary name, synced to the disk and then renamed. The target of a
  * symbolic link is replaced, not the link. A pipe or a device is written directly. */
 typedef struct rf_out_file rf_out_file;

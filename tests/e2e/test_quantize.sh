@@ -86,8 +86,17 @@ same t1.gguf q4_k.gguf 'the default number of threads'
 status 0 "$RAFTER" quantize q4_k.gguf again.gguf --weights q4_k &&
   same q4_k.gguf again.gguf 'quantizing twice'
 status 0 "$RAFTER" quantize q8_0.gguf small.gguf && says 'bits per weight' out && says 'no tokenizer' out
-cp q8_0.gguf place.gguf && status 0 "$RAFTER" quantize place.gguf place.gguf --weights q4_0 &&
-  status 0 "$RAFTER" inspect place.gguf
+# The output is never the input, under no name.
+cp q8_0.gguf place.gguf && ln -s place.gguf link.gguf && ln place.gguf hard.gguf
+for out in place.gguf ./place.gguf link.gguf hard.gguf; do
+  refuses 2 "would replace the input place.gguf" "$RAFTER" quantize place.gguf $out --weights q4_0 &&
+    same q8_0.gguf place.gguf "the input of quantize to $out"
+done
+refuses 2 'would replace the input link.gguf' "$RAFTER" quantize link.gguf place.gguf
+cp -r $FOLDER place && ln -s place/model.safetensors weights.gguf &&
+  refuses 2 'would replace the input place:' "$RAFTER" quantize place weights.gguf &&
+  same $FOLDER/model.safetensors place/model.safetensors 'a folder given to quantize'
+for time in first second; do status 0 "$RAFTER" quantize place place/small.gguf; done
 
 # An error leaves no files.
 nothing() { [ -z "$(ls | grep -E '^(bad|nothere)')" ] || { fail "left behind: $(ls | grep -E '^(bad|nothere)' | tr '\n' ' ')"; rm -f bad*; }; }

@@ -58,6 +58,11 @@ printf 'ab' >short.txt
 status 0 "$RAFTER" tokenize --train short.txt --vocab 300 --output short &&
   says 'notice: .*expected 300, got 257'
 refuses 2 'output is missing' "$RAFTER" tokenize --train book.txt
+cp book.txt mine.txt && ln -s mine.txt mine.link &&
+  refuses 2 'would replace the input mine.txt' "$RAFTER" tokenize bpe --input mine.txt --output mine.link
+mkdir mine && cp book.txt mine/tokenizer.json &&
+  refuses 2 'would replace the input' "$RAFTER" tokenize --train mine/tokenizer.json --output mine
+same book.txt mine.txt 'the input of tokenize' && same book.txt mine/tokenizer.json 'the text of --train'
 refuses 2 'expected no MODEL' "$RAFTER" tokenize bpe --train book.txt --output other
 refuses 2 '257 to' "$RAFTER" tokenize --train book.txt --vocab 256 --output other
 refuses 1 'nothere' "$RAFTER" tokenize --train nothere.txt --output other
