@@ -81,6 +81,7 @@ static rf_status put_ready(void *self, rf_replies *last, rf_error *error) {
     for (int s = 0; s < row->request.samples; s++) {
       RF_TRY(put_row(j, row, s, error));
       if (j->json || j->out) continue;
+      if (row->request.samples > 1) rf_say(j->sink, "--- sample %d of %d\n", s + 1, row->request.samples);
       rf_say_text(j->sink, strdup(row->text && !j->reader.chats ? row->text : ""));
       rf_say_text(j->sink, strdup(row->replies.reply[s].text));
       rf_say(j->sink, "\n");

@@ -100,7 +100,14 @@ static void say_sources(const rafter_sink *sink, const rf_machine *m, const json
            sheet_text(sheet, "name"));
 }
 
-static rf_status show(const char *on, json_t *list, const rafter_sink *sink, bool sources, rf_error *error) {
+static void say_head(const rafter_sink *sink) {
+  rf_say(sink, "%-10s %9s %5s %5s %5s %5s  %-35s  %s\n%-10s %9s %17s %5s  %-35s  %s\n", "--on", "memory",
+         "f32", "bf16", "int8", "read", "machine", "price in USD", "", "", "TFLOP/s", "GB/s", "",
+         "per chip hour");
+}
+
+/* `alone`: the only machine of the table is printed with the table's head and with its sources. */
+static rf_status show(const char *on, json_t *list, const rafter_sink *sink, bool alone, rf_error *error) {
   rf_machine *m = calloc(1, sizeof *m);
   if (!m) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while listing machines");
   char title[200];
@@ -108,10 +115,11 @@ static rf_status show(const char *on, json_t *list, const rafter_sink *sink, boo
   if (status == RAFTER_OK) {
     const json_t *sheet = sheet_named(on);
     write_title(on, m, sheet, title);
+    if (alone) say_head(sink);
     say_machine(sink, on, m, title);
     json_array_append_new(list, machine_json(on, m, sheet, title));
-    if (sources && sheet) say_sources(sink, m, sheet);
-    else if (sources) rf_say(sink, "\nsource: %s\n", m->source_note);
+    if (alone && sheet) say_sources(sink, m, sheet);
+    else if (alone) rf_say(sink, "\nsource: %s\n", m->source_note);
   }
   free(m);
   return status;
@@ -122,11 +130,11 @@ static rf_status rf_command_machines(const rafter_job *job, const rafter_sink *s
   json_t *list = json_array();
   const json_t *sheet;
   rf_status status = RAFTER_OK;
-  rf_say(sink, "%-10s %9s %5s %5s %5s %5s  %-35s  %s\n%-10s %9s %17s %5s  %-35s  %s\n", "--on", "memory",
-         "f32", "bf16", "int8", "read", "machine", "price in USD", "", "", "TFLOP/s", "GB/s", "",
-         "per chip hour");
   if (only) RF_GO(show(only, list, sink, true, error));
-  else RF_GO(show("local", list, sink, false, error));
+  else {
+    say_head(sink);
+    RF_GO(show("local", list, sink, false, error));
+  }
   for (int i = 0; !only && (sheet = rf_machine_sheet(i)); i++)
     RF_GO(show(sheet_text(sheet, "name"), list, sink, false, error));
   if (!only)

@@ -1,6 +1,8 @@
 /* models.c - `rafter models`: lists the presets with their sizes and sources. */
 #include "api/api.h"
 
+#include "base/text.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -27,6 +29,21 @@ static void say_model(const rafter_sink *sink, const rf_model *m, const rf_param
          rf_text_flops(token_flops(params), e), rf_model_preset_source(m->name));
 }
 
+/* Lists presets whose names begin with `only`, otherwise what rf_model_resolve says about it. */
+static rf_status not_a_preset(const char *only, rf_error *error) {
+  char folder[4096], hint[480] = "";
+  const char *name;
+  rf_model model;
+  for (int i = 0; (name = rf_model_preset(i)); i++)
+    if (*only && !strncmp(name, only, strlen(only)))
+      rf_text_append(hint, sizeof hint, "%s%s", *hint ? ", " : "did you mean one of ", name);
+  if (!*hint) {
+    RF_TRY(rf_model_resolve(only, &model, folder, error));
+    rf_text_append(hint, sizeof hint, "`rafter models` lists the names; `rafter inspect` shows files");
+  }
+  return RF_FAIL(error, RAFTER_INVALID, hint, "no preset has the name '%.200s'", only);
+}
+
 static rf_status rf_command_models(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
   const char *only = rf_options_argument(job->options, 0), *name;
   json_t *list = json_array();
@@ -34,9 +51,7 @@ static rf_status rf_command_models(const rafter_job *job, const rafter_sink *sin
   char folder[4096];
   rf_model model;
   if (only && rf_model_preset_on_hub(only)) only = rf_model_preset_on_hub(only);
-  if (only && !rf_model_preset_source(only))
-    RF_GO(RF_FAIL(error, RAFTER_INVALID, "`rafter models` lists the names; `rafter inspect` shows files",
-                  "no preset has the name '%.200s'", only));
+  if (only && !rf_model_preset_source(only)) RF_GO(not_a_preset(only, error));
   rf_say(sink, "%-15s %9s %9s %10s %8s %12s  %s\n", "MODEL", "params", "active", "bf16", "context",
          "FLOP/token", "Hugging Face name or paper");
   for (int i = 0; (name = rf_model_preset(i)); i++) {

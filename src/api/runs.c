@@ -437,6 +437,27 @@ static void say_others(const rafter_sink *sink, const char *command, const json_
   rf_say(sink, " also have %s: --of COMMAND chooses these runs\n", metric);
 }
 
+/* The error of a metric that no run has lists the metrics of the runs in the history. Without any
+ * run there is nothing to list, and the command only says that there is none. */
+static rf_status check_metric(rf_history *history, rf_history_filter filter, rf_error *error) {
+  char names[1024] = "";
+  const char *metric = filter.metric, *key;
+  json_t *rows = NULL, *row, *value, *seen = json_object();
+  size_t i;
+  filter.metric = NULL;
+  rf_status status = rf_history_rows(history, &filter, &rows, error);
+  json_array_foreach (rows, i, row)
+    json_object_foreach (json_object_get(row, "results"), key, value)
+      if (json_is_number(value)) json_object_set(seen, key, value);
+  json_object_foreach (seen, key, value)
+    rf_text_append(names, sizeof names, "%s%s", *names ? ", " : "the runs have ", key);
+  if (status == RAFTER_OK && *names && !json_object_get(seen, metric))
+    status = RF_FAIL(error, RAFTER_INVALID, names, "no run has the result '%.60s' (--metric)", metric);
+  json_decref(rows);
+  json_decref(seen);
+  return status;
+}
+
 static rf_status best(rf_history *history, const rf_options *o, const rafter_sink *sink, rf_error *error) {
   rf_history_filter filter = filter_of(o);
   json_t *rows = NULL, *sorted, *others;
@@ -446,6 +467,7 @@ static rf_status best(rf_history *history, const rf_options *o, const rafter_sin
   if (strspn(filter.metric, "abcdefghijklmnopqrstuvwxyz_0123456789") != strlen(filter.metric))
     return RF_FAIL(error, RAFTER_INVALID, "for example --metric tokens_per_second or --metric loss",
                    "--metric is not the name of a result (got %.60s)", filter.metric);
+  RF_TRY(check_metric(history, filter, error));
   RF_TRY(rf_history_rows(history, &filter, &rows, error));
   others = json_object();
   keep_one_command(rows, command, others);

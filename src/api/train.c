@@ -585,12 +585,27 @@ done:
 }
 
 static void add_results(const run_log *log, json_t *results) {
-  if (!log->last.step) return;
+  if (isfinite(log->val_loss)) json_object_set_new(results, "val_loss", json_real(log->val_loss));
+  if (!log->last.step) {
+    /* No step was left to execute. The row of the history gets no rate, not even a predicted one. */
+    json_object_set_new(results, "steps", json_integer((json_int_t)log->first_step));
+    json_object_del(results, "predicted_seconds");
+    json_object_del(results, "predicted_tokens_per_second");
+    return;
+  }
   json_object_update_new(results,
                          json_pack("{sI sf sI sf}", "steps", (json_int_t)log->last.step, "loss",
                                    or_zero(log->last.loss), "tokens", (json_int_t)log->last.tokens, "mfu",
                                    log->step_seconds > 0 ? log->mfu_seconds / log->step_seconds : 0));
-  if (isfinite(log->val_loss)) json_object_set_new(results, "val_loss", json_real(log->val_loss));
+}
+
+static void say_time_is_up(const rafter_trainer *t, const run_log *log) {
+  char spent[32];
+  if (log->seconds_limit > 0 && t->trainer->step < log->steps)
+    rf_say(log->sink,
+           "stopped after %s at step %lld of %lld (--max-seconds); `rafter train --resume %s` continues\n",
+           rf_text_seconds(rf_now_seconds() - log->start, spent), (long long)t->trainer->step,
+           (long long)log->steps, t->out);
 }
 
 static rf_status train(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
@@ -625,6 +640,7 @@ static rf_status train(const rafter_job *job, const rafter_sink *sink, rf_error 
   rf_put_bar(sink, "%s", "");
   add_results(&log, journal.results);
   RF_GO(save_checkpoint(t, &log, error));
+  if (!stopped) say_time_is_up(t, &log);
   RF_GO(rf_traced_write(traced, &journal, pass, passes, error));
   if (t->trainer->counted.steps) {
     passes_of(t, pass); /* lists the plans again, now with measurements */

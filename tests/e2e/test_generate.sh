@@ -239,6 +239,8 @@ EOF
   holds out1.jsonl '"the " + rows[3]["text"] + "\n" == open("greedy.txt").read() and rows[5]["finish_reason"] == "stop" and rows[3]["text"].startswith(rows[5]["text"])'
   holds out1.jsonl 'len(rows[0]["tokens"]) == 9 and rows[0]["tokens"] != rows[1]["tokens"]'
   status 0 "${GEN[@]}" --prompt "the " --max-tokens 9 --seed "$(ask out1.jsonl 'rows[1]["seed"]')" --json && holds out "d['tokens'] == $(ask out1.jsonl 'rows[1]["tokens"]')" 'a seed gives one sample alone'
+  status 0 "${GEN[@]}" --prompt "the " --max-tokens 9 --samples 2 &&
+    says '^--- sample 1 of 2$' out && says '^--- sample 2 of 2$' out
   status 0 "${GEN[@]}" --prompt "the " --max-tokens 9 --samples 3 --json && { [ "$(wc -l <out)" = 3 ] || fail '--samples 3 --json is not three rows'; holds out "[r['tokens'] for r in rows] == $(ask out1.jsonl '[r["tokens"] for r in rows[:3]]')"; }
   for kv in f32 bf16 int8; do
     status 0 "${GEN[@]}" --prompt "the " --max-tokens 9 --temperature 0 --kv-dtype $kv --json &&

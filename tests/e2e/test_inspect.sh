@@ -131,7 +131,8 @@ refuses 2 '-m is given twice' "$RAFTER" plan -m gpt2 -m gpt2
 refuses 2 'max-tokens is given twice' "$RAFTER" generate gpt2 -n 3 --max-tokens 4
 refuses 2 "unknown option '-p' .plan has no --prompt" "$RAFTER" plan gpt2 -p text &&
   says 'hint: short forms here: -n .--max-tokens., -m .MODEL.; rafter plan'
-refuses 2 "unknown option '-x'$" "$RAFTER" generate gpt2 -x && says 'here: -p .--prompt., -n .--max-tokens., -m'
+refuses 2 "unknown option '-x'$" "$RAFTER" generate gpt2 -x &&
+  says 'here: -p .--prompt., -n .--max-tokens., -m'
 meant weight-dtype roofline kv --weights int8
 meant output tokenize gpt2 --out x
 refuses 2 'what to do with' "$RAFTER" plan gpt2 -m gpt2

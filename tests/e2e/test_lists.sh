@@ -36,6 +36,9 @@ status 0 "$RAFTER" machines && {
   says '^tpu-v6e .* 918 .*Trillium.* 2.70 list$' out && says '^ +1.61 committed$' out
   says '^local .*this machine, detected' out
 }
+refuses 2 'unknown machine' "$RAFTER" machines v5e &&
+  { [ ! -s out ] || fail "a table without machines: $(cat out)"; }
+refuses 2 'gemma3-1b' "$RAFTER" models gemma3
 status 0 "$RAFTER" machines --json && {
   holds out 'd["machines"][0]["name"] == "local" and d["machines"][0]["source"] == "detected"' 'this machine'
   [ "$(ask out '" ".join(m["name"] for m in d["machines"][1:])')" = \

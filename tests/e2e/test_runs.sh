@@ -61,6 +61,8 @@ case_list_show_best() {
     { ! head -3 out | grep -q tokens_per_second || fail 'best prints the rate twice'; }
   status 0 "${RUNS[@]}" list && says ' gpt:layers=' out
   status 0 "${RUNS[@]}" best && says 'only train runs are compared; .*1 of generate.* also have tokens_per_second' out
+  refuses 2 "no run has the result 'nosuch'" "${RUNS[@]}" best --metric nosuch &&
+    says '^hint: the runs have .*loss'
   # A killed run is shown with its last row of metrics.
   status 0 "${RUNS[@]}" show killed && says 'results .from metrics.jsonl.' out && says '^  loss +[0-9.]+' out
   status 0 "${RUNS[@]}" show killed --json && cp out killed-row.json && {
@@ -82,6 +84,11 @@ PY
   python3 -c 'import sqlite3; db = sqlite3.connect("runs/history.db"); db.execute("UPDATE runs SET results = ? WHERE name = ?", ("{half", "stopped")); db.execute("UPDATE runs SET status = ? WHERE name = ?", ("done", "stopped")); db.commit()'
   status 0 "${RUNS[@]}" best --json &&
     holds out '"stopped" not in [r["name"] for r in d["runs"]] and len(d["runs"]) == 2' 'a bad row stops the command'
+  # A resumed run without a step left has no rate in the history.
+  status 0 "$RAFTER" train --resume runs/b && says 'already at step' out &&
+    status 0 "${RUNS[@]}" list --json &&
+    holds out 'd["runs"][0]["name"] == "b" and d["runs"][0]["results"]["steps"] == 8' 'no row of b' &&
+    holds out 'not [k for k in d["runs"][0]["results"] if "per_second" in k]' 'a run without steps has a rate'
 }
 
 # Two runs: options that differ, then time and bytes op by op, largest difference first, with the

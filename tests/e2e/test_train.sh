@@ -74,6 +74,7 @@ case_max_seconds() {
     took=$((($(date +%s%N) - begin) / 1000000))
     [ "$took" -lt 6000 ] || fail "--max-seconds 2 took $took ms"
     [ "$(find timed -name DONE | wc -l)" = 1 ] || fail '--max-seconds leaves no checkpoint'
+    says '^stopped after .* s at step [0-9]+ of 1000000 .--max-seconds.; .*--resume timed. continues$' out
   }
 }
 
