@@ -328,6 +328,23 @@ static rf_status resolve_prefill_on(service *s, rf_error *error) {
   return status == RAFTER_OK ? resolve_link(s, error) : status;
 }
 
+/* Names --fit if a default number of slots is too few for the requests, or leaves most of the memory free. */
+static void hint_at_fit(const service *s) {
+  const rafter_plan *p = s->p;
+  const rf_plan *larger = rf_plan_larger(p->plan, p->prefill);
+  const int64_t room = rf_plan_room(&p->settings.plan);
+  char a[32], b[32];
+  bool saturated = false;
+  const json_t *rate;
+  size_t i;
+  if (rf_options_given(s->o, "batch") || p->settings.fit) return;
+  json_array_foreach (s->rates, i, rate) saturated |= json_is_true(json_object_get(rate, "saturated"));
+  if (!saturated && 2 * larger->arena_bytes > room) return;
+  fprintf(p->extra_text, "  hint: %lld slots%s need %s of %s; --fit plans as many slots as fit\n",
+          (long long)p->settings.plan.build.microbatch, saturated ? " do not keep up, and" : "",
+          rf_text_bytes((double)larger->arena_bytes, a), rf_text_bytes((double)room, b));
+}
+
 static rf_status make_serve(rafter_plan *p, const rf_options *o, rf_error *error) {
   service s = {.p = p, .o = o};
   rf_status status = RAFTER_OK;
@@ -344,6 +361,7 @@ static rf_status make_serve(rafter_plan *p, const rf_options *o, rf_error *error
   fprintf(p->extra_text, "\n  %8s %10s %10s %10s %10s %10s %7s  %8s  %s\n", "requests", "tokens/s",
           "first p50", "first p99", "token p50", "token p99", "slots", "$/Mtok", "keeps up");
   RF_GO(simulate_rates(&s, error));
+  hint_at_fit(&s);
   char bytes[32], seconds[32], rate[32];
   if (s.prefill_on)
     fprintf(p->extra_text,
@@ -575,6 +593,9 @@ static rf_status make_rl(rafter_plan *p, const rf_options *o, rf_error *error) {
   if (!s.roll) RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while planning"));
   RF_GO(rf_settings_resolve(o, "generate", &s.roll->settings, error));
   s.roll->settings.plan.build.seq = p->settings.plan.build.seq;
+  if (p->settings.batch_raised)
+    s.roll->settings.plan.build.microbatch =
+        p->settings.plan.build.microbatch * p->settings.plan.build.accumulate;
   if (p->settings.fit) {
     const rf_fit_whole whole = {&s, rl_cost};
     RF_GO(rf_plan_fit(&p->settings.model, &p->settings.plan, p->settings.vary, &whole, &p->plan, &p->found,

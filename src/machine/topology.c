@@ -4,6 +4,7 @@
 
 #include "base/text.h"
 
+#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -352,6 +353,20 @@ static rf_status nodes_of(const rf_machine *m, const char *text, int shape[RF_TO
   return RAFTER_OK;
 }
 
+/* A hint for a shape that no pod has: the most nearly square shape with as many chips. */
+static void suggest(const rf_machine *m, const int *shape, int rank, char *hint, size_t capacity) {
+  char best[80];
+  int64_t chips = 1, found = 1;
+  for (int i = 0; i < rank; i++) chips *= shape[i];
+  rf_machine_shape_for(m, chips, best, sizeof best);
+  for (char *at = best; *at;)
+    if (isdigit((unsigned char)*at)) found *= strtoll(at, &at, 10);
+    else at++;
+  if (*best && found == chips)
+    snprintf(hint, capacity, "for %lld chips, write %.60s%s", (long long)chips, m->name, best);
+  else snprintf(hint, capacity, "write *2 after the shape for two slices");
+}
+
 rf_status rf_machine_set_shape(rf_machine *m, const char *text, rf_error *error) {
   const rf_topology *t = &m->topology;
   const char *at = text;
@@ -386,9 +401,10 @@ rf_status rf_machine_set_shape(rf_machine *m, const char *text, rf_error *error)
   if (t->form == RF_NETWORK_SWITCH) {
     RF_TRY(nodes_of(m, text, shape, &rank, error));
   } else {
-    char what[128];
+    char what[128], hint[160];
     snprintf(what, sizeof what, "%.60s:%.40s", m->name, text);
-    RF_TRY(rf_machine_check_pod(m, shape, rank, what, "write *2 after the shape for two slices", error));
+    suggest(m, shape, rank, hint, sizeof hint);
+    RF_TRY(rf_machine_check_pod(m, shape, rank, what, hint, error));
   }
   int64_t chips = slices;
   for (int i = 0; i < rank; i++) chips *= shape[i];

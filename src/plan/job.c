@@ -191,7 +191,7 @@ static int default_tensor(const rf_model *model, int chips) {
 
 /* Resolves --mesh, which must have as many chips as the machine. The default mesh has the fsdp axis
  * in training and the tensor axis in other jobs, with one copy on each slice. If the model cannot be
- * sharded over so many chips along tensor, the chips hold several copies of the model (data). A chip of two
+ * sharded over all chips along tensor, the chips hold several copies of the model (data). A chip of two
  * devices counts as two chips. The default of --zero is 3 with an fsdp axis, otherwise 0. */
 static rf_status resolve_mesh(const rf_options *options, const rf_model *model, rf_machine *machine,
                               rf_build_options *build, rf_error *error) {

@@ -385,10 +385,10 @@ json_t *rf_report_comparisons(const json_t *runs, size_t rows) {
 /* ---- as tables ------------------------------------------------------------------------------- */
 
 static void print_line(FILE *out, const char *what, char *(*text)(double, char[32]), double a, double b) {
-  char x[32], y[32], z[32];
+  char x[32], y[32], z[32], change[32];
   fprintf(out, "%-50.50s %14s %14s %s%s", what, text(a, x), text(b, y), b >= a ? "+" : "-",
           text(fabs(b - a), z));
-  if (a > 0 && b > 0) fprintf(out, " (%+.1f %%)", 100 * (b / a - 1));
+  if (a > 0 && b > 0) fprintf(out, " (%s)", rf_text_ratio(a, b, change));
   fputc('\n', out);
 }
 

@@ -180,11 +180,28 @@ static void put_bounds(FILE *out, const rf_step_time *time) {
             rf_text_seconds(time->bubble, a), 100 * time->bubble / t);
 }
 
+/* The utilization relative to the peak of the linear layers' dtype, as in the JSON object. */
+static void put_mfu(FILE *out, const rf_plan *plan, const rf_plan_totals *total) {
+  const rf_build_options *b = &plan->options.build;
+  double work = rf_plan_matmul_peak_flops(plan) * total->time.seconds,
+         wide = rf_plan_peak_flops(plan) * total->time.seconds;
+  char square[64] = "";
+  if (!(work > 0)) return;
+  const double mfu = 100 * total->model_flops / work, full = 100 * total->flops_full_square / work;
+  if (lround(10 * full) != lround(10 * mfu))
+    snprintf(square, sizeof square, " (%.1f %% counting the full attention square)", full);
+  fprintf(out, ", MFU %.1f %%", mfu);
+  if (b->matmul_set) fprintf(out, " of the %s peak", b->matmul == RF_I8 ? "int8" : "fp8");
+  fprintf(out, "%s, HFU %.1f %%", square, 100 * total->hardware_flops / work);
+  if (b->matmul_set && wide > 0)
+    fprintf(out, ", EMFU %.1f %% of the %s peak", 100 * total->model_flops / wide, rf_dtype_name(b->dtype));
+}
+
 static void put_time(FILE *out, const rf_report_plan *report) {
   const rf_plan *plan = report->plan;
   const rf_plan_totals total = rf_report_totals(report);
   char a[32], b[32];
-  double peak = rf_plan_peak_flops(plan), t = total.time.seconds, band[2];
+  double t = total.time.seconds, band[2];
   fprintf(out, "\ntime      %s per %s", rf_text_seconds(t, a),
           report->whole     ? report->whole->unit
           : report->prefill ? "token"
@@ -200,10 +217,7 @@ static void put_time(FILE *out, const rf_report_plan *report) {
             rf_text_seconds(report->prefill->step_seconds, a), (long long)report->prefill->graph->rows);
   fprintf(out, "\nrate      %s tokens/s%s", rf_text_count(t > 0 ? total.tokens / t : 0, a),
           report->whole ? " trained" : "");
-  if (peak > 0 && t > 0 && !report->prefill)
-    fprintf(out, ", MFU %.1f %% (%.1f %% counting the full attention square), HFU %.1f %%",
-            100 * total.model_flops / (peak * t), 100 * total.flops_full_square / (peak * t),
-            100 * total.hardware_flops / (peak * t));
+  if (t > 0 && !report->prefill) put_mfu(out, plan, &total);
   if (plan->machine.read_bps > 0 && report->prefill)
     fprintf(out, ", %.1f %% of memory bandwidth",
             100 * total.bytes / (t * plan->machine.read_bps * (double)rf_mesh_chips(&plan->graph->mesh)));
@@ -343,17 +357,17 @@ static void put_largest_batch(FILE *out, const rf_report_plan *report) {
 
 static void put_raises(FILE *out, const rf_report_plan *report) {
   const json_t *list = json_object_get(report->largest, "raises"), *raise;
-  char a[32], b[32], time[48];
+  char a[32], b[32];
   size_t i;
   if (json_array_size(list)) fputs("\na larger batch, with one change\n", out);
   json_array_foreach (list, i, raise) {
     const json_t *seconds = json_object_get(raise, "seconds");
-    snprintf(time, sizeof time, "%s a step", rf_text_seconds(json_number_value(seconds), b));
-    fprintf(out, "  %-28s batch %-8lld %10s  %s%s\n", json_string_value(json_object_get(raise, "change")),
+    fprintf(out, "  %-36s  batch %-8lld %10s", json_string_value(json_object_get(raise, "change")),
             (long long)json_integer_value(json_object_get(raise, "batch")),
-            rf_text_bytes(json_number_value(json_object_get(raise, "peak_bytes")), a),
-            json_is_number(seconds) ? time : "",
-            json_is_true(json_object_get(raise, "approximate")) ? ", approximate" : "");
+            rf_text_bytes(json_number_value(json_object_get(raise, "peak_bytes")), a));
+    if (json_is_number(seconds)) fprintf(out, "  %s a step", rf_text_seconds(json_number_value(seconds), b));
+    if (json_is_true(json_object_get(raise, "approximate"))) fputs(", approximate", out);
+    fputc('\n', out);
   }
 }
 

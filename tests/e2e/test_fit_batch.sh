@@ -81,6 +81,15 @@ case_nothing() {
   refuses 2 'latency has no effect with --job train' "$RAFTER" plan gpt2 --on a5000 --fit --latency 1ms
   refuses 2 'latency needs --fit' "$RAFTER" plan gpt2 --on a5000 --job generate --latency 1ms
 }
+# A change that raises the batch has a time only if the time of the whole job is known.
+case_rows() {
+  local row='^  kv-dtype=int8 +batch [0-9]+ +[0-9.]+ [KMG]iB'
+  status 0 "$RAFTER" plan gemma3-1b --on tpu-v5e --job rl --lora rank=16 --fit &&
+    says "$row, approximate\$" out
+  status 0 "$RAFTER" plan gemma3-1b --on tpu-v5e --job generate --fit &&
+    says "$row  .* a step, approximate\$" out
+  ! grep -qE ' ,| $' out || fail 'a row has an empty column'
+}
 # Machines that are only planned keep a margin. This machine, and a limit in bytes, have none.
 case_margin() {
   status 0 "$RAFTER" plan gpt2 --on a5000 --job generate --fit --json && {

@@ -189,13 +189,17 @@ case_sweeps() {
   status 0 "$RAFTER" plan llama3.2-1b --on tpu-v5e --batch 64 --seq 1024 --dtype bf16 --sweep chips=4,6,16 && says '^6 .* no .*cannot be sharded over the mesh' out
   refuses 2 'cannot be sharded over the mesh' "$RAFTER" plan llama3.2-1b --on tpu-v5e --batch 64 --seq 1024 --dtype bf16 --sweep chips=6,12
   # A default batch and a default mesh fit together, also on each side of a comparison.
-  status 0 "$RAFTER" plan llama3.2-1b --on tpu-v5e:4x4 && says '^batch 16 .default for this mesh. x 4096 tokens' out
-  status 0 "$RAFTER" plan llama3.2-1b --on tpu-v5e:4x4 --accumulate 4 --json && holds out 'd["settings"]["batch"] == 64 and any("raised" in a for a in d["assumptions"])' 'a default batch of four microbatches'
+  status 0 "$RAFTER" plan llama3.2-1b --on tpu-v5e:4x4 &&
+    says '^batch 16 .default for this mesh. x 4096 tokens' out
+  status 0 "$RAFTER" plan llama3.2-1b --on tpu-v5e:4x4 --accumulate 4 --json &&
+    holds out 'd["settings"]["batch"] == 64' 'a default batch of four microbatches' &&
+    holds out 'any("raised" in a for a in d["assumptions"])' 'the default among the assumptions'
   status 0 "$RAFTER" plan gemma-2b --compare llama3.2-1b --on tpu-v5e:4x4
   refuses 2 'expected a multiple, got 8 sequences' "$RAFTER" plan llama3.2-1b --on tpu-v5e:4x4 --batch 8
   # The default mesh of a model that has fewer heads than chips has several copies of the model.
   for fit in '' --fit; do
-    status 0 "$RAFTER" plan mixtral-8x7b --on tpu-v5p:4x4x4 --job generate $fit --json && holds out 'd["settings"]["mesh"] == {"data": 2, "tensor": 32, "zero": 0} and d["fits"]' 'copies of the model'
+    status 0 "$RAFTER" plan mixtral-8x7b --on tpu-v5p:4x4x4 --job generate $fit --json &&
+      holds out 'd["settings"]["mesh"] == {"data": 2, "tensor": 32, "zero": 0}' 'copies of the model'
   done
   # Fields of the model's shape: the tiny model has two layers, and a sweep replaces a field that is
   # already given.
@@ -297,6 +301,14 @@ case_bands() {
 
 # MFU and cost of two plans. Without a price, the cells say so.
 case_compared_costs() {
+  # All outputs have the MFU of one definition, and name the peak if there are two.
+  local narrow=(gpt2 --on tpu-v5e --batch 8 --matmul-dtype int8) mfu=
+  status 0 "$RAFTER" plan "${narrow[@]}" --json && mfu=$(ask out '"%.1f" % (100 * d["rate"]["mfu"])')
+  status 0 "$RAFTER" plan "${narrow[@]}" &&
+    says "MFU $mfu % of the int8 peak .*, EMFU [0-9.]+ % of the bf16 peak\$" out
+  status 0 "$RAFTER" plan "${narrow[@]}" --compare batch=8 && says "^MFU +$mfu % +$mfu %" out
+  # MFU that counts the full attention square is printed only if it differs.
+  status 0 "$RAFTER" plan llama3.2-1b --on tpu-v5e --job prefill && says 'MFU [0-9.]+ %, HFU' out
   PAIR=(plan --compare gemma-7b llama2-7b --on tpu-v5e:16x16 --batch 256 --seq 4096 --dtype bf16)
   PAIR+=(--remat block)
   status 0 "$RAFTER" "${PAIR[@]}" && {

@@ -32,6 +32,13 @@ case_rollouts() {
 # Serving: below the machine's capacity, answers come at the rate of requests. Above it they do not.
 # A token costs less at higher rates.
 case_serving() {
+  # A default number of slots that is too small is answered with --fit.
+  status 0 "$RAFTER" plan "${GEMMA[@]}" --job serve --rate 1..256 &&
+    says 'hint: 8 slots do not keep up, and need .* GiB of .* GiB; --fit plans as many slots as fit$' out
+  for more in '--batch 8' --fit; do
+    status 0 "$RAFTER" plan "${GEMMA[@]}" --job serve --rate 1..256 $more
+    ! grep -q 'hint:' out || fail "$more needs no hint"
+  done
   status 0 "$RAFTER" plan "${GEMMA[@]}" --batch 64 --job serve --rate 1..256 --json && {
     holds out '[r["requests_per_second"] for r in d["serving"]["rates"]] == [1, 2, 4, 8, 16, 32, 64, 128, 256]' 'rates 1..256'
     holds out '(lambda r: not r[0]["saturated"] and r[-1]["saturated"] and sorted(r, key=lambda x: x["saturated"]) == r)(d["serving"]["rates"])' 'saturated from some rate on'
@@ -194,6 +201,9 @@ PY
 # RL: one copy of the base model for adapters, and a second one if the policy itself changes. The
 # output says that RL cannot be run yet.
 case_rl() {
+  # A default batch is that of all phases.
+  status 0 "$RAFTER" plan llama3.2-1b --on tpu-v5e:4x4 --job rl &&
+    says '^batch 16 .*; 16 prompts x 1 sample$' out
   status 0 "$RAFTER" plan "${GEMMA[@]}" --batch 16 --microbatch 1 --samples 8 --job rl --lora rank=16,targets=q,v --json &&
     {
     holds out '[p["name"] for p in d["rl"]["phases"]] == ["rollout", "reference", "policy"] and abs(sum(p["seconds"] for p in d["rl"]["phases"]) - d["rl"]["seconds"]) < 1e-9' 'three phases'

@@ -41,7 +41,11 @@
     return found ? found.map((side) => list.indexOf(side)) : [0, Math.min(1, list.length - 1)];
   };
 
-  const part = (a, b) => (a > 0 && Number.isFinite(b) ? `${b > a ? '+' : b < a ? '−' : ''}${rafter.percent(Math.abs(b - a) / a)}` : '');
+  /* A change, by the rule of rf_text_ratio: a percentage, and from a factor of 2 on the factor. */
+  const part = (a, b) => (!(a > 0) || !Number.isFinite(b) ? '' :
+    b >= 2 * a ? rafter.times(b / a) :
+    b > 0 && a >= 2 * b ? `1/${(a / b).toFixed(a < 10 * b ? 2 : 0)}` :
+    `${b > a ? '+' : b < a ? '−' : ''}${rafter.percent(Math.abs(b - a) / a)}`);
   const figure = (text, value) => (Number.isFinite(value) ? text(value) : '–');
   const classOf = (row) => rafter.opClass(row.op);
 

@@ -115,6 +115,14 @@ static void unknown_machines_and_shapes_are_refused(void **state) {
       fail_msg("%s: '%s' does not say '%s'", rows[i].spec, e.message, rows[i].says);
     assert_true(e.hint[0]);
   }
+  static const char *const shapes[][2] = {{"tpu-v5e:256", "for 256 chips, write tpu-v5e:16x16"},
+                                          {"tpu-v5e:2x32", "for 64 chips, write tpu-v5e:8x8"},
+                                          {"tpu-v5e:512", "for 512 chips, write tpu-v5e:16x16*2"},
+                                          {"tpu-v5e:257", "write *2 after the shape for two slices"}};
+  for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+    assert_int_equal(rf_machine_find(shapes[i][0], &m, &e), RAFTER_INVALID);
+    assert_string_equal(e.hint, shapes[i][1]);
+  }
   assert_int_equal(rf_machine_find("tpu-v5e@nine", &m, &e), RAFTER_INVALID);
   assert_non_null(strstr(e.hint, "tpu-v5e@sb-new"));
   assert_int_equal(rf_machine_find("tpu-v99:2x4", &m, &e), RAFTER_INVALID);
