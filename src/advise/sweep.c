@@ -221,31 +221,50 @@ static void say_serving(const rafter_sink *sink, const json_t *plan) {
   rf_say(sink, "%-8s  ", json_is_true(json_object_get(best, "saturated")) ? "no" : "yes");
 }
 
-static void say_head(const rafter_sink *sink, const char *name, bool serves, bool fit) {
+/* The columns of --fit: the largest batch, or the setting that the search chose for a training step. */
+typedef enum fit_column { NO_FIT, FIT_BATCH, FIT_SETTING } fit_column;
+
+static void say_head(const rafter_sink *sink, const char *name, bool serves, fit_column fit) {
   rf_say(sink, "%-24s ", name);
-  if (fit) rf_say(sink, "%8s ", "batch");
+  if (fit == FIT_BATCH) rf_say(sink, "%8s ", "batch");
   rf_say(sink, "%12s %12s %14s  %-3s  ", "memory", serves ? "decode step" : "time",
          serves ? "decoded/s" : "tokens/s", "fits");
   if (serves)
     rf_say(sink, "%10s %10s %10s %10s  %9s  %s  ", "first p50", "first p99", "token p50", "token p99",
            "$/Mtok", "keeps up");
-  rf_say(sink, "bound\n");
+  rf_say(sink, fit == FIT_SETTING ? "%-8s  chosen by --fit\n" : "%s\n", "bound");
 }
 
-static void say_row(const rafter_sink *sink, const rf_sweep_row *row, const json_t *plan,
+/* "bf16, remat none, 1 x 8, fsdp=8, tensor=2" */
+static void say_setting(const rafter_sink *sink, const json_t *plan) {
+  const json_t *s = json_object_get(plan, "settings"), *chips;
+  const char *axis;
+  rf_say(sink, "  %s, remat %s, %lld x %lld", json_string_value(json_object_get(s, "dtype")),
+         json_string_value(json_object_get(s, "remat")),
+         (long long)json_integer_value(json_object_get(s, "accumulate")),
+         (long long)json_integer_value(json_object_get(s, "microbatch")));
+  json_object_foreach (json_object_get(s, "mesh"), axis, chips)
+    if (strcmp(axis, "zero")) rf_say(sink, ", %s=%lld", axis, (long long)json_integer_value(chips));
+}
+
+static void say_row(const rafter_sink *sink, const rf_sweep_row *row, const json_t *plan, fit_column fit,
                     const rf_error *refused) {
   char a[32], b[32], c[32];
   if (!row->planned) {
-    rf_say(sink, "%-24s %12s %12s %14s  no   %s\n", row->value, "-", "-", "-", refused->message);
+    rf_say(sink, "%-24s ", row->value);
+    if (fit == FIT_BATCH) rf_say(sink, "%8s ", "-");
+    rf_say(sink, "%12s %12s %14s  no   %s\n", "-", "-", "-", refused->message);
     return;
   }
   const json_t *batch = json_object_get(json_object_get(plan, "largest_batch"), "batch");
   rf_say(sink, "%-24s ", row->value);
-  if (batch) rf_say(sink, "%8lld ", (long long)json_integer_value(batch));
+  if (fit == FIT_BATCH) rf_say(sink, "%8lld ", (long long)json_integer_value(batch));
   rf_say(sink, "%12s %12s %14s  %-3s  ", rf_text_bytes(row->bytes, a), rf_text_seconds(row->seconds, b),
          rf_text_count(row->rate, c), row->fits ? "yes" : "no");
   say_serving(sink, plan);
-  rf_say(sink, "%s\n", row->bound);
+  rf_say(sink, fit == FIT_SETTING ? "%-8s" : "%s", row->bound);
+  if (fit == FIT_SETTING) say_setting(sink, plan);
+  rf_say(sink, "\n");
 }
 
 /* The title of the picture has the model and machine of the last planned row. */
@@ -278,7 +297,10 @@ rf_status rf_plan_sweep(const rf_options *o, const rafter_sink *sink, rf_error *
   if (!row) RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while sweeping"));
   RF_GO(common_batch(o, name, values, count, &batch, error));
   const char *job = rf_options_text(o, "job");
-  say_head(sink, name, !strcmp(job, "serve"), rf_options_given(o, "fit") && !rf_plan_learns(job));
+  const fit_column fit = !rf_options_given(o, "fit") && strcmp(name, "fit") != 0 ? NO_FIT
+                         : rf_plan_learns(job)                                   ? FIT_SETTING
+                                                                                 : FIT_BATCH;
+  say_head(sink, name, !strcmp(job, "serve"), fit);
   for (int i = 0; i < count; i++) {
     row[i].value = values[i];
     row[i].x = number_of(values[i]);
@@ -292,7 +314,7 @@ rf_status rf_plan_sweep(const rf_options *o, const rafter_sink *sink, rf_error *
     rafter_plan_free(before);
     before = plan;
     plan = NULL;
-    say_row(sink, &row[i], one, &refused);
+    say_row(sink, &row[i], one, fit, &refused);
     json_object_set_new(one, name, json_string(values[i]));
     json_array_append_new(rows, one);
     one = NULL;

@@ -90,6 +90,17 @@ case_rows() {
     says "$row  .* a step, approximate\$" out
   ! grep -qE ' ,| $' out || fail 'a row has an empty column'
 }
+# The table of a sweep shows what --fit found: the setting of a training step, or the largest batch.
+case_sweeps() {
+  status 0 "$RAFTER" plan gpt2 --on a5000 --fit --sweep batch=8,256 && {
+    says '^batch .* bound +chosen by --fit$' out
+    says '^8 .* compute +bf16, remat none, 1 x 8$' out
+  }
+  status 0 "$RAFTER" plan gpt2 --on a5000 --job generate --sweep fit=8GiB,16GiB && {
+    says '^fit +batch +memory' out
+    says '^8GiB +219 ' out
+  }
+}
 # Machines that are only planned keep a margin. This machine, and a limit in bytes, have none.
 case_margin() {
   status 0 "$RAFTER" plan gpt2 --on a5000 --job generate --fit --json && {
