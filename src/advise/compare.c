@@ -63,6 +63,7 @@ static char *percent(double value, char text[32]) {
 }
 
 static char *usd(double value, char text[32]) {
+  if (value >= 1000) return rf_text_count(value, text);
   snprintf(text, 32, "%.4g", value);
   return text;
 }

@@ -185,9 +185,10 @@ static rf_status export_safetensors(export *e, const rf_options *o, const char *
   RF_TRY(export_folder(e, out, fill_model, error));
   int64_t bytes = e->params.total * rf_dtype_bytes(e->form.dtype);
   double seconds = rf_now_seconds() - begin;
-  rf_say(e->sink, "%s: %lld parameters in %s, %s in %d file%s, %.1f s\n", out, (long long)e->params.total,
-         rf_dtype_name(e->form.dtype), rf_text_bytes((double)bytes, size), e->files, e->files == 1 ? "" : "s",
-         seconds);
+  char count[32];
+  rf_say(e->sink, "%s: %s parameters in %s, %s in %d file%s, %.1f s\n", out,
+         rf_text_whole(e->params.total, count), rf_dtype_name(e->form.dtype),
+         rf_text_bytes((double)bytes, size), e->files, e->files == 1 ? "" : "s", seconds);
   if (e->tokenizer_files == 0) rf_say(e->sink, "%s has no tokenizer to copy\n", e->from);
   rf_put_json(e->sink,
               json_pack("{ss ss ss ss ss sI sI si si sf}", "command", "export", "model", e->from, "out", out,
@@ -204,8 +205,9 @@ static rf_status export_adapter(export *e, const rf_options *o, const char *out,
   RF_TRY(check_out(out, error));
   RF_TRY(export_folder(e, out, fill_adapter, error));
   int64_t bytes = e->params.adapter * 4;
-  rf_say(e->sink, "%s: adapters of rank %d, %lld parameters; --merge adds them to the weights\n", out,
-         e->model.lora.rank, (long long)e->params.adapter);
+  char count[32];
+  rf_say(e->sink, "%s: adapters of rank %d, %s parameters; --merge adds them to the weights\n", out,
+         e->model.lora.rank, rf_text_whole(e->params.adapter, count));
   rf_put_json(e->sink, json_pack("{ss ss ss ss si sI sI}", "command", "export", "model", e->from, "out", out,
                                  "format", "adapter", "rank", e->model.lora.rank, "parameters",
                                  (json_int_t)e->params.adapter, "bytes", (json_int_t)bytes));

@@ -55,8 +55,10 @@ static rf_status inspect_model(const char *path, const rafter_sink *sink, json_t
          m.name, rf_family_name(m.family), (long long)m.layers, (long long)m.width, (long long)m.heads,
          (long long)m.head_dim, (long long)m.kv_heads, (long long)m.ff, (long long)m.vocab,
          (long long)m.max_seq);
-  rf_say(sink, "%lld parameters (%lld in matrix products, %lld in tables), %s head\n", (long long)p.total,
-         (long long)p.matmul, (long long)p.embedding, m.tied ? "tied" : "own");
+  char total[32], products[32], tables[32];
+  rf_say(sink, "%s parameters (%s in matrix products, %s in tables), %s head\n",
+         rf_text_whole(p.total, total), rf_text_whole(p.matmul, products), rf_text_whole(p.embedding, tables),
+         m.tied ? "tied" : "own");
   json_object_update_new(json, json_pack("{ss ss sI sI sI sI}", "kind", "model", "name", m.name, "layers",
                                          (json_int_t)m.layers, "width", (json_int_t)m.width, "vocab",
                                          (json_int_t)m.vocab, "parameters", (json_int_t)p.total));

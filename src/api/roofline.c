@@ -17,10 +17,10 @@ static char *number_text(double value, char text[32]) {
   return text;
 }
 
-static const char *usd_text(double usd, char text[32]) {
-  char count[32];
-  if (usd < 1e3) snprintf(text, 32, "$%.4g", usd);
-  else snprintf(text, 32, "$%.30s", rf_text_count(usd, count));
+static const char *percent_text(double percent, char text[32]) {
+  char number[32];
+  if (fabs(percent) < 1000) snprintf(text, 32, "%.4g %%", percent);
+  else snprintf(text, 32, "%.29s %%", number_text(percent, number));
   return text;
 }
 
@@ -40,8 +40,8 @@ static const char *fact_text(const rf_fact *fact, char text[32]) {
   case RF_UNIT_FLOPS: return rf_text_flops(fact->value, text);
   case RF_UNIT_COUNT: return count_text(fact->value, text);
   case RF_UNIT_BPS: return rf_text_rate(fact->value, text);
-  case RF_UNIT_PERCENT: return snprintf(text, 32, "%.4g %%", fact->value * 100), text;
-  case RF_UNIT_USD: return usd_text(fact->value, text);
+  case RF_UNIT_PERCENT: return percent_text(fact->value * 100, text);
+  case RF_UNIT_USD: return rf_text_usd(fact->value, text);
   case RF_UNIT_TRUTH: return fact->value != 0 ? "yes" : "no";
   default: return number_text(fact->value, text);
   }

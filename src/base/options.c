@@ -100,10 +100,25 @@ static int choice_index(const char *choices, const char *word) {
 
 /* ---- one value from text --------------------------------------------------------------------- */
 
+/* Writes a bound as people type it: sizes with a binary unit, other large numbers as 2^60 or 1e18. */
+static void bound_text(const rf_option *row, double bound, char text[32]) {
+  static const char *const UNITS[] = {"", "KiB", "MiB", "GiB", "TiB"};
+  double left = bound;
+  int unit = 0;
+  while (row->type == RF_OPTION_SIZE && unit < 4 && left >= 1024 && fmod(left, 1024) == 0) {
+    left /= 1024;
+    unit++;
+  }
+  if (unit) snprintf(text, 32, "%.0f%s", left, UNITS[unit]);
+  else if (fabs(bound) >= 1e15 && bound == exp2(round(log2(bound))))
+    snprintf(text, 32, "2^%.0f", log2(bound));
+  else snprintf(text, 32, fabs(bound) < 1e15 ? "%.15g" : "%.3g", bound);
+}
+
 static rf_status out_of_range(const rf_option *row, const char *text, rf_error *error) {
   char least[32], most[32];
-  snprintf(least, sizeof least, fabs(row->least) < 1e15 ? "%.15g" : "%.3g", row->least);
-  snprintf(most, sizeof most, fabs(row->most) < 1e15 ? "%.15g" : "%.3g", row->most);
+  bound_text(row, row->least, least);
+  bound_text(row, row->most, most);
   char hint[120];
   snprintf(hint, sizeof hint, "give --%s a value from %s to %s", row->name, least, most);
   return RF_FAIL(error, RAFTER_INVALID, hint, "--%s is out of range (expected %s to %s, got %.60s)",

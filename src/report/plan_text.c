@@ -234,7 +234,9 @@ static void put_budget(FILE *out, const rf_report_plan *report) {
   fprintf(out, "budget    %s: %s %ss, %s tokens", rf_text_seconds(report->budget_seconds, a),
           rf_text_count(steps, b), report->whole ? report->whole->unit : "step",
           rf_text_count(steps * total.tokens, c));
-  if (usd > 0) fprintf(out, ", %.2f USD\n", usd * plan->machine.chips * report->budget_seconds / 3600);
+  double price = usd * plan->machine.chips * report->budget_seconds / 3600;
+  if (usd > 0 && price < 1000) fprintf(out, ", %.2f USD\n", price);
+  else if (usd > 0) fprintf(out, ", %s\n", rf_text_usd(price, a));
   else fprintf(out, "; no price of %s is known\n", plan->machine.name);
 }
 

@@ -44,7 +44,8 @@ char *rf_text_seconds(double seconds, char text[32]) {
                                {60, "min", 2, true},         {.size = 1, .name = "s"},
                                {.size = 1e-3, .name = "ms"}, {.size = 1e-6, .name = "us"},
                                {.size = 1e-9, .name = "ns"}};
-  if (seconds == 0) return strcpy(text, "0 s");
+  /* Differences of times leave rounding errors, which would be written as 0.00 ns. */
+  if (fabs(seconds) < 5e-12) return strcpy(text, "0 s");
   return scaled(seconds, units, 7, text);
 }
 
@@ -93,7 +94,8 @@ char *rf_text_whole(int64_t count, char text[32]) {
 
 char *rf_text_usd(double usd, char text[32]) {
   char whole[32];
-  if (fabs(usd) < 1000) snprintf(text, 32, "%.4g USD", usd);
+  if (fabs(usd) < 1) snprintf(text, 32, fabs(usd) < 1e-4 && usd != 0 ? "%.6f USD" : "%.4g USD", usd);
+  else if (fabs(usd) < 999.995) snprintf(text, 32, "%.2f USD", usd);
   else if (fabs(usd) < 1e6) snprintf(text, 32, "%.26s USD", rf_text_whole((int64_t)llround(usd), whole));
   else snprintf(text, 32, "%.26s USD", rf_text_count(usd, whole));
   return text;

@@ -66,7 +66,8 @@ static void cross_nodes(rf_question *q, strategy *s, double ways) {
   if (bps >= s->bps) return;
   s->bps = bps;
   s->alpha = s->peak / bps;
-  rf_fact_note(q, "with more than two nodes, %.4g GB/s out of a node limit the rate", bps * 1e-9);
+  rf_fact_note(q, "with more than two nodes, %.*f GB/s out of a node limit the rate", bps < 1e11 ? 1 : 0,
+               bps * 1e-9);
 }
 
 /* Adds the minimum tokens of a compute-bound batch, and the maximum chips for this batch. */

@@ -116,7 +116,7 @@ status 0 "$RAFTER" roofline parallelism --strategy fsdp --model deepseek-v3 --on
 status 0 "$RAFTER" roofline parallelism --strategy tp --model mixtral-8x7b --on tpu-v5p@sb --json &&
   holds out 'abs(d["max_degree"] - 2 * 14336 / 2550) < 1e-9'
 status 0 "$RAFTER" roofline cost --model llama3.1-405b --tokens 15.6T --chips 16384 --mfu 0.4 --on h100-sxm &&
-  { says '3\.78e25 FLOP' out; says '\$293 M' out; says '26.5 M' out; }
+  { says '3\.78e25 FLOP' out; says '293 M USD' out; says '26.5 M' out; }
 # A GPU's share of the network out of its node: eight of them share 400 GB/s.
 status 0 "$RAFTER" roofline transfer --bytes 1GB --link dcn --on h100-sxm --json &&
   holds out 'abs(d["seconds"] - 0.02) < 1e-12'

@@ -23,7 +23,7 @@
     [86400, 'days', LONG], [3600, 'h', LONG], [60, 'min', LONG], [1, 's'], [1e-3, 'ms'],
     [1e-6, 'us'], [1e-9, 'ns']
   ]);
-  rafter.seconds = (value) => (value === 0 ? '0 s' : seconds(value));
+  rafter.seconds = (value) => (Math.abs(value) < 5e-12 ? '0 s' : seconds(value));
   rafter.whole = (value) => (Number.isFinite(value) ? Math.round(value).toLocaleString('en') : '–');
   /* 21,080 with four digits below a million, then 3.06 M, 10 M, 8.03 B */
   const large = scaled([[1e12, 'T', MANY], [1e9, 'B', MANY], [1e6, 'M', MANY], [1, '']]);

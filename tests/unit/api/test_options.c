@@ -202,6 +202,7 @@ static void mistakes_are_named(void **state) {
       {"train", "uva --fit 3GiB", "unknown option --fit"},
       {"train", "uva --config /no/such/file", "/no/such/file"},
       {"plan", "uva --fit 3XiB", "'3XiB'"},
+      {"plan", "uva --fit 3", "(expected 1MiB to 1048576TiB, got 3)"},
       {"plan", "uva --fit=16G", "not a size"},
       {"plan", "uva --seq 4q", "not a number of tokens"},
       {"plan", "uva --tokens 0.5", "not a count"},

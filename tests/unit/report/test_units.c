@@ -36,7 +36,8 @@ static void numbers_are_written_as_in_the_table(void **state) {
     assert_in_range(k, 0, sizeof KINDS / sizeof *KINDS - 1);
     assert_string_equal(KINDS[k].text(value, text), wanted);
     snprintf(negative, sizeof negative, "-%s", wanted);
-    if (value != 0 && value < 1e21) assert_string_equal(KINDS[k].text(-value, text), negative);
+    if (strcmp(wanted, "0 s") && value != 0 && value < 1e21)
+      assert_string_equal(KINDS[k].text(-value, text), negative);
     rows++;
   }
   fclose(file);
@@ -47,6 +48,9 @@ static void prices_have_no_exponents(void **state) {
   (void)state;
   char text[32];
   assert_string_equal(rf_text_usd(0.34112, text), "0.3411 USD");
+  assert_string_equal(rf_text_usd(4.2, text), "4.20 USD");
+  assert_string_equal(rf_text_usd(1592.64, text), "1,593 USD");
+  assert_string_equal(rf_text_usd(0.00002, text), "0.000020 USD");
   assert_string_equal(rf_text_usd(12345.4, text), "12,345 USD");
   assert_string_equal(rf_text_usd(32124599.76, text), "32.1 M USD");
 }
