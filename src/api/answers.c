@@ -49,6 +49,14 @@ rf_run_debug rf_debug_of(const rf_options *o) {
   return (rf_run_debug){.poison = on, .find_nan = on};
 }
 
+/* A shape such as gpt:layers=4 asks for random weights. The name of a preset may not. */
+static void note_random(const rf_settings *s, const rafter_sink *sink) {
+  if (!sink || *s->weights_folder || !rf_model_preset_source(s->model.name)) return;
+  const char *hub = rf_model_preset_hub(s->model.name);
+  rf_note(sink, "%s is a preset without weights: random weights%s%s%s\n", s->model.name,
+          hub ? "; `rafter pull " : "", hub ? hub : "", hub ? "` fetches some" : "");
+}
+
 static rf_infer_settings infer_of(const rf_settings *s, const rf_options *o, const rafter_sink *sink) {
   return (rf_infer_settings){.model = s->model,
                              .plan = s->plan,
@@ -61,6 +69,7 @@ static rf_infer_settings infer_of(const rf_settings *s, const rf_options *o, con
 rf_status rf_open_generator(const rf_settings *s, const rf_options *o, const rafter_sink *sink,
                             rf_generator **g, rf_error *error) {
   const rf_infer_settings settings = infer_of(s, o, sink);
+  note_random(s, sink);
   RF_TRY(rf_generator_open(&settings, g, error));
   rf_status status = rf_generator_require_numbers(*g, error);
   if (status == RAFTER_OK) return status;
@@ -72,6 +81,7 @@ rf_status rf_open_generator(const rf_settings *s, const rf_options *o, const raf
 rf_status rf_open_scorer(const rf_settings *s, const rf_options *o, const rafter_sink *sink,
                          rf_scorer **scorer, rf_error *error) {
   const rf_infer_settings settings = infer_of(s, o, sink);
+  note_random(s, sink);
   RF_TRY(rf_scorer_open(&settings, scorer, error));
   if ((*scorer)->tokens) return RAFTER_OK;
   rf_scorer_close(*scorer);

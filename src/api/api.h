@@ -49,8 +49,9 @@ int rf_encode_flags(const rf_options *options);
 rf_status rf_report_write_plan(const char *path, const char *name, json_t *plan, const rafter_sink *sink,
                                rf_error *error);
 void rf_say_tuned(const rafter_sink *sink, const rf_tuned *tuned);
-/* Writes a model as a GGUF file whose matrices have storage type `type`. */
-rf_status rf_write_gguf(const char *in, const char *out, const char *type, int threads,
+/* Writes a model as a GGUF file whose matrices have storage type `type`. Results name the model
+ * `shown`. */
+rf_status rf_write_gguf(const char *in, const char *shown, const char *out, const char *type, int threads,
                         const rafter_sink *sink, rf_error *error);
 /* Prints one tensor's name, type and shape. Also appends these values to `list` as an object. */
 void rf_inspect_tensor(const rafter_sink *sink, json_t *list, const char *name, const char *dtype, int rank,

@@ -11,6 +11,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <libgen.h>
 #include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -134,9 +135,20 @@ static rf_status write_generation(const export *e, const char *out, rf_error *er
 
 /* ---- the folder ------------------------------------------------------------------------------ */
 
+/* A parent that does not exist is a mistyped path. */
+static rf_status check_parent(const char *out, rf_error *error) {
+  char copy[4096];
+  struct stat info;
+  snprintf(copy, sizeof copy, "%s", out);
+  const char *parent = dirname(copy);
+  if (!stat(parent, &info) && S_ISDIR(info.st_mode)) return RAFTER_OK;
+  return RF_FAIL(error, RAFTER_FAILED, "make the folder first, or choose another OUT",
+                 "cannot write %s (the folder %s does not exist)", out, parent);
+}
+
 static rf_status check_out(const char *out, rf_error *error) {
   DIR *folder = opendir(out);
-  if (!folder && access(out, F_OK)) return RAFTER_OK;
+  if (!folder && access(out, F_OK)) return check_parent(out, error);
   int entries = 0;
   while (folder && entries < 3 && readdir(folder)) entries++;
   if (folder) closedir(folder);
@@ -214,15 +226,42 @@ static rf_status export_adapter(export *e, const rf_options *o, const char *out,
   return RAFTER_OK;
 }
 
+/* The merged model is first written as an f32 folder next to OUT, so its values are rounded only
+ * once. */
+static rf_status export_merged_gguf(export *e, const rf_options *o, const char *out, const char *type,
+                                    rf_error *error) {
+  char part[4096];
+  e->form.dtype = RF_F32;
+  e->form.file_bytes = rf_options_int(o, "shard-size");
+  RF_TRY(rf_make_sibling_folder(out, part, sizeof part, error));
+  rf_status status = fill_model(e, part, error);
+  if (status == RAFTER_OK)
+    status = rf_write_gguf(part, e->from, out, type, omp_get_max_threads(), e->sink, error);
+  rf_remove_folder(part);
+  rf_partial_done_folder(part);
+  return status;
+}
+
 static rf_status export_gguf(export *e, const rf_options *o, const char *out, rf_error *error) {
   RF_TRY(check_out(out, error));
   RF_TRY(rf_weights_form_of(e->from, &e->model, &e->params, &e->form, error));
   const char *type = rf_options_text_or(o, "dtype", rf_dtype_name(e->form.dtype));
-  return rf_write_gguf(e->from, out, type, omp_get_max_threads(), e->sink, error);
+  if (e->merger) return export_merged_gguf(e, o, out, type, error);
+  return rf_write_gguf(e->from, e->from, out, type, omp_get_max_threads(), e->sink, error);
+}
+
+/* Without --format, the name of OUT decides. */
+static rf_status choose_format(const rf_options *o, const char *out, bool *gguf, rf_error *error) {
+  bool named = rf_text_ends_with(out, ".gguf"), given = rf_options_given(o, "format");
+  *gguf = given ? !strcmp(rf_options_text(o, "format"), "gguf") : named;
+  if (named && !*gguf)
+    return RF_FAIL(error, RAFTER_INVALID, "leave --format out, or choose another OUT",
+                   "--format safetensors writes a folder, but OUT is named like a file (%s)", out);
+  return RAFTER_OK;
 }
 
 /* Opens the adapter of --adapter or of MODEL. With --merge, the exported model has no adapter. */
-static rf_status find_adapter(export *e, const rf_options *o, rf_error *error) {
+static rf_status find_adapter(export *e, const rf_options *o, bool gguf, rf_error *error) {
   bool merge = rf_options_flag(o, "merge");
   if (rf_options_is_set(o, "adapter")) {
     rf_lora lora;
@@ -236,9 +275,9 @@ static rf_status find_adapter(export *e, const rf_options *o, rf_error *error) {
     return merge ? RF_FAIL(error, RAFTER_INVALID, "give --adapter DIR, or the folder of an adapter as MODEL",
                            "--merge has nothing to merge")
                  : RAFTER_OK;
-  if (strcmp(rf_options_text(o, "format"), "safetensors"))
-    return RF_FAIL(error, RAFTER_INVALID, "export with --merge first, then quantize the result",
-                   "adapters are written as safetensors only");
+  if (gguf && !merge)
+    return RF_FAIL(error, RAFTER_INVALID, "add --merge, or give OUT a name without .gguf",
+                   "adapters alone are written as safetensors only");
   RF_TRY(rf_merger_open(&e->model, &e->merger, error));
   if (merge) e->model.lora = (rf_lora){0};
   return RAFTER_OK;
@@ -257,11 +296,12 @@ static rf_status rf_command_export(const rafter_job *job, const rafter_sink *sin
     return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
   }
   e->sink = sink;
-  rf_status status = find_model(e, in, error);
-  if (status == RAFTER_OK) status = find_adapter(e, o, error);
+  bool gguf = false;
+  rf_status status = choose_format(o, out, &gguf, error);
+  if (status == RAFTER_OK) status = find_model(e, in, error);
+  if (status == RAFTER_OK) status = find_adapter(e, o, gguf, error);
   if (status == RAFTER_OK) {
     e->params = rf_model_params(&e->model, pool);
-    bool gguf = !strcmp(rf_options_text(o, "format"), "gguf");
     if (gguf) status = export_gguf(e, o, out, error);
     else
       status =
@@ -275,8 +315,10 @@ static rf_status rf_command_export(const rafter_job *job, const rafter_sink *sin
 }
 
 static const rf_option EXPORT[] = {
-    RF_CHOICE("format", "safetensors|gguf", "safetensors", "Output",
-              "safetensors: OUT is a folder in Hugging Face's layout; gguf: OUT is a .gguf file"),
+    RF_CHOICE(
+        "format", "safetensors|gguf", "safetensors", "Output",
+        "safetensors: OUT is a folder in Hugging Face's layout; gguf: OUT is a .gguf file, also if only "
+        "its name says so"),
     RF_CHOICE("dtype", "f32|bf16|f16", NULL, "Output",
               "dtype of the values; unset: the stored dtype if --dtype accepts it, otherwise f32 (adapters "
               "alone: f32)"),

@@ -191,7 +191,7 @@ static void report(const work *w, const char *in, const char *out, double wrong,
                                  "error", relative, "seconds", seconds, "tensors", tensors));
 }
 
-rf_status rf_write_gguf(const char *in, const char *out, const char *type, int threads,
+rf_status rf_write_gguf(const char *in, const char *shown, const char *out, const char *type, int threads,
                         const rafter_sink *sink, rf_error *error) {
   rf_status status = RAFTER_OK;
   double begin = rf_now_seconds(), wrong = 0, all = 0;
@@ -226,7 +226,7 @@ rf_status rf_write_gguf(const char *in, const char *out, const char *type, int t
   rf_gguf_writer *writer = w.writer;
   w.writer = NULL;
   RF_GO(rf_gguf_writer_commit(writer, error));
-  report(&w, in, out, wrong, all, rf_now_seconds() - begin);
+  report(&w, shown, out, wrong, all, rf_now_seconds() - begin);
 done:
   rf_gguf_writer_discard(w.writer);
   rf_gguf_source_close(w.source);
@@ -247,7 +247,7 @@ static rf_status rf_command_quantize(const rafter_job *job, const rafter_sink *s
   int threads = (int)rf_options_int_or(o, "threads", omp_get_max_threads());
   char folder[4096];
   RF_TRY(rf_run_weights(in, folder, error));
-  return rf_write_gguf(folder, out, rf_options_text(o, "weights"), threads, sink, error);
+  return rf_write_gguf(folder, folder, out, rf_options_text(o, "weights"), threads, sink, error);
 }
 
 static const rf_option QUANTIZE[] = {

@@ -16,6 +16,9 @@ rf_status rf_prompt_reader_open(rf_prompt_reader *p, bool chat, rf_error *error)
     p->tokenizer_seconds = rf_now_seconds() - start;
   }
   if (!chat || p->chat) return RAFTER_OK;
+  if (!p->chat_template && !*p->folder)
+    return RF_FAIL(error, RAFTER_FAILED, "give a model with files, or a template (--template FILE)",
+                   "%s has no chat template (it is a shape without files)", p->model->name);
   return p->chat_template ? rf_chat_read(p->chat_template, p->tokenizer, &p->chat, error)
                           : rf_chat_open(p->folder, &p->chat, error);
 }

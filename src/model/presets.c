@@ -550,6 +550,11 @@ static bool holds_config(const char *folder) {
   return snprintf(path, sizeof path, "%s/config.json", folder) < (int)sizeof path && !access(path, F_OK);
 }
 
+static bool is_file_name(const char *spec) {
+  return strchr(spec, '/') || rf_text_ends_with(spec, ".safetensors") || rf_text_ends_with(spec, ".gguf") ||
+         rf_text_ends_with(spec, ".bin");
+}
+
 rf_status rf_model_resolve(const char *spec, rf_model *model, char folder[4096], rf_error *error) {
   if (folder) folder[0] = 0;
   if (!spec || !*spec)
@@ -572,11 +577,11 @@ rf_status rf_model_resolve(const char *spec, rf_model *model, char folder[4096],
     char meant[160];
     preset_meant(spec, meant);
     if (*meant) return RF_FAIL(error, RAFTER_INVALID, meant, "no model at '%.300s'", spec);
-    if (strchr(spec, '/') || rf_text_ends_with(spec, ".safetensors"))
+    if (is_file_name(spec))
       return RF_FAIL(error, RAFTER_INVALID,
                      "give a folder with config.json, a .gguf file, or a .safetensors file with its "
                      "config.json next to it",
-                     "no model at '%.300s'", spec);
+                     "no model at '%.300s' (no such file or folder)", spec);
     return unknown_model(spec, error);
   }
   char where[4096], path[4096 + 16];

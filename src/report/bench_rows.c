@@ -4,7 +4,9 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "base/file.h"
 #include "formats/json_lines.h"
 
 enum { ROWS_MAX = 1 << 16, FIRST_LINE = 1 << 14 };
@@ -12,9 +14,12 @@ static const char *const HINT = "give the output of `rafter bench --json`";
 
 bool rf_report_is_bench(const char *path) {
   char text[FIRST_LINE];
-  FILE *file = fopen(path, "re");
+  int fd;
+  if (rf_file_open(path, NULL, &fd, NULL) != RAFTER_OK) return false; /* the next reader says why */
+  FILE *file = fdopen(fd, "r");
   size_t bytes = file ? fread(text, 1, sizeof text, file) : 0;
   if (file) fclose(file);
+  else close(fd);
   char *end = memchr(text, '\n', bytes);
   json_t *row = end ? json_loadb(text, (size_t)(end - text), 0, NULL) : NULL;
   bool is = json_is_string(json_object_get(row, "test"));

@@ -206,6 +206,23 @@ case_run() {
   refuses 1 'words.txt exists already' "$RAFTER" export run words.txt
 }
 
+# The name of OUT decides if --format is not given. A name that contradicts --format is refused.
+case_named_gguf() {
+  status 0 "$RAFTER" export half named.gguf && [ -f named.gguf ] &&
+    status 0 "$RAFTER" export half asked.gguf --format gguf &&
+    same asked.gguf named.gguf 'export to a .gguf name'
+  refuses 2 'writes a folder, but OUT is named like a file' \
+    "$RAFTER" export half folder.gguf --format safetensors
+  [ ! -e folder.gguf ] || fail 'a refused export left folder.gguf'
+}
+
+# A mistyped parent folder is not made.
+case_parent() {
+  refuses 1 'the folder nodir/x does not exist' "$RAFTER" export half nodir/x/y
+  refuses 1 'the folder nodir does not exist' "$RAFTER" export half nodir/y.gguf
+  [ ! -e nodir ] || fail 'a refused export made its parents'
+}
+
 # A folder next to OUT may belong to the user and is not touched.
 case_existing_files() {
   mkdir mine.part && touch mine.part/precious && status 0 "$RAFTER" export half mine &&

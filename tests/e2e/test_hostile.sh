@@ -156,6 +156,7 @@ for name in pipe.txt pipe.jsonl pipe.shard; do
 done
 no_file pipe.jsonl "$RAFTER" score good.bin --input pipe.jsonl
 no_file pipe "$RAFTER" plan "$TINY" --config pipe
+no_file pipe "$RAFTER" report pipe
 # Pipes of the shell are read.
 echo 'abc' | status 0 "$RAFTER" tokenize "$TINY" --input /dev/stdin && says '^97,98,99' out
 status 0 "$RAFTER" score "$TINY" --input <(echo '{"tokens":[1,2,3]}') --json

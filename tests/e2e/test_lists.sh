@@ -50,5 +50,19 @@ refuses 2 "unknown machine 'h300'" "$RAFTER" machines h300
 # Hints name what is near, and end with a whole sentence.
 refuses 2 "unknown model 'gemma3-2b'" "$RAFTER" plan gemma3-2b &&
   says 'hint: presets of this name: gemma-2b, .*gemma3-27b; `rafter models` .*width=512,\.\.\.$'
+# A name that ends like a file is a file that is not there.
+refuses 2 "no model at 'nosuch.gguf' .no such file" "$RAFTER" plan nosuch.gguf && ! grep -q presets err ||
+  fail "presets are listed for a file: $(cat err)"
+refuses 2 "no model at 'gpt2.gguf' .no such file" "$RAFTER" export gpt2.gguf out
+# A preset without weights says so, on stderr. A shape asks for random weights and says nothing.
+for job in "generate --tokens 1,2 --max-tokens 1" "score --text abc"; do
+  read -r verb rest <<<"$job"
+  status 0 "$RAFTER" $verb uva $rest && says 'uva is a preset without weights: random weights$' &&
+    ! grep -q preset out || fail "$verb of a preset"
+  status 0 "$RAFTER" $verb "$TINY" $rest && ! grep -q preset err || fail "$verb of a shape"
+done
+status 0 "$RAFTER" generate pythia-70m --tokens 1,2 --max-tokens 1 &&
+  says 'random weights; `rafter pull EleutherAI/pythia-70m` fetches some$'
+refuses 1 'gpt2 has no chat template' "$RAFTER" chat gpt2 <<<hi
 refuses 2 "unknown model 'zzz'" "$RAFTER" plan zzz && says 'hint: `rafter models` lists .*width=512,\.\.\.$'
 finish

@@ -76,7 +76,24 @@ rm whole2/model.safetensors && status 0 "$RAFTER" generate whole "${ASK[@]}" &&
   python3 -c 'import json,sys; a,b=(json.load(open(f)) for f in ("one","out")); sys.exit(a["tokens"]!=b["tokens"] or max(abs(x-y) for x,y in zip(a["logprobs"],b["logprobs"]))>1e-4)' ||
   fail 'a merged model and base with adapter give different answers'
 refuses 2 'nothing to merge' "$RAFTER" export "$BASE" x --merge
-refuses 2 'safetensors only' "$RAFTER" export tuned x.gguf --format gguf
+refuses 2 'alone are written as safetensors only' "$RAFTER" export tuned x.gguf --format gguf
+# Merged as GGUF in one step: the tensors of the merged folder as GGUF, rounded once.
+for type in f32 bf16; do
+  status 0 "$RAFTER" quantize whole two-$type.gguf --weights $type &&
+    status 0 "$RAFTER" export tuned one-$type.gguf --merge --dtype $type --json &&
+    holds out 'd["out"].startswith("one") and ".part" not in str(d)' 'names of a merged GGUF file'
+  for file in one two; do
+    status 0 "$RAFTER" generate $file-$type.gguf "${ASK[@]}" &&
+      ask out 'd["tokens"], d["logprobs"]' >$file.said
+  done
+  same two.said one.said "a model merged as $type GGUF"
+done
+status 0 "$RAFTER" quantize "$BASE" base.gguf --weights f32 &&
+  status 0 "$RAFTER" export base.gguf again.gguf --adapter peft --merge --format gguf &&
+  status 0 "$RAFTER" generate again.gguf "${ASK[@]}" && ask out 'd["tokens"]' >got &&
+  ask one 'd["tokens"]' >expected &&
+  same expected got 'a GGUF base merged'
+[ -z "$(ls -d *.part* 2>/dev/null)" ] || fail "left: $(ls -d *.part*)"
 
 # Adapters that PEFT wrote, with their own ranks, alphas and layers, on fused weights: the
 # log-probabilities are those of transformers (2e-4 on logits of these models).
