@@ -78,7 +78,7 @@ static void put_cache(FILE *out, const rf_plan *plan) {
   char a[32];
   fprintf(out, "\ncache     %s per sequence, %s, pages of %lld tokens\n",
           rf_text_bytes((double)rf_kv_sequence_bytes(&kv, plan->options.build.seq), a),
-          rf_dtype_name(kv.dtype), (long long)kv.page);
+          kv.dtype == RF_I8 ? "int8" : rf_dtype_name(kv.dtype), (long long)kv.page); /* as in --kv-dtype */
   const rf_model *model = &plan->graph->model;
   double rows = (double)plan->options.build.microbatch;
   for (int c = 0; c < RF_KV_CLASSES; c++)

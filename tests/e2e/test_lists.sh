@@ -39,6 +39,8 @@ status 0 "$RAFTER" machines && {
 refuses 2 'unknown machine' "$RAFTER" machines v5e &&
   { [ ! -s out ] || fail "a table without machines: $(cat out)"; }
 refuses 2 'gemma3-1b' "$RAFTER" models gemma3
+# The plan names the dtype of the cache as --kv-dtype does.
+status 0 "$RAFTER" plan gpt2 --job generate --kv-dtype int8 --on l4 && says '^cache .*, int8, pages' out
 status 0 "$RAFTER" machines --json && {
   holds out 'd["machines"][0]["name"] == "local" and d["machines"][0]["source"] == "detected"' 'this machine'
   [ "$(ask out '" ".join(m["name"] for m in d["machines"][1:])')" = \
