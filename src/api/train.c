@@ -471,9 +471,10 @@ static rf_status say_start(const rafter_trainer *t, run_log *log, rf_error *erro
     if (s->random) rf_say(log->sink, "data %s\n", s->spec);
     else
       rf_say(log->sink,
-             "data %s: %s tokens, %lld rows of %lld (%.1f %% full), %lld held out for validation\n", s->spec,
-             rf_text_count((double)s->tokens, a), (long long)s->train.count, (long long)s->seq,
-             100 * s->train.efficiency, (long long)s->held_out.count);
+             "data %s: %s tokens, %lld rows of %lld (%.1f %% full), %lld held out for validation%s\n",
+             s->spec, rf_text_count((double)s->tokens, a), (long long)s->train.count, (long long)s->seq,
+             100 * s->train.efficiency, (long long)s->held_out.count,
+             s->held_out.count && log->val_every > log->steps ? " after the last step (--val-every)" : "");
     if (s->tokenizer_vocab && !*r->settings.weights_folder && s->tokenizer_vocab < r->settings.model.vocab)
       rf_note(log->sink,
               "notice: data %s: the tokenizer has %lld ids, the model %lld; the others are unused\n", s->spec,

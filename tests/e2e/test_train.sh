@@ -6,6 +6,7 @@ TRAIN=("$RAFTER" train "$TINY" "${QUICK[@]}")
 setup() {
   text book.txt 20000
   status 0 "${TRAIN[@]}" --data book.txt --steps 7 --save-every 1 --keep 3 --out keeps
+  says 'held out for validation after the last step \(--val-every\)$' out
 }
 
 case_run_folder() {
