@@ -251,10 +251,10 @@ static void draft(rf_batch *b) {
     int max = left < b->draft ? (int)left : b->draft;
     rf_draft_propose(b->when, i, s->tokens, s->length, a->next, max, &a->odds, s->length + 1);
   }
-  const int *count = rf_draft_choose(b->when);
+  rf_draft_choose(b->when);
   for (int i = 0; i < b->parts; i++) {
-    b->part[i].count += count[i];
-    b->part[i].wanted += count[i];
+    b->part[i].count += rf_draft_count(b->when, i);
+    b->part[i].wanted += rf_draft_count(b->when, i);
   }
 }
 

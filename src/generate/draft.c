@@ -37,16 +37,22 @@ int rf_draft_lookup(const int32_t *tokens, int64_t count, int32_t *draft, int ma
   return max;
 }
 
+/* The draft of one answer in a step. */
+typedef struct part {
+  int proposed, count; /* tokens that were proposed, and tokens that the step verifies */
+  rf_draft_odds *odds;
+  double chance, /* rf_draft_chance of the draft */
+      gain;      /* chance that the next token and all drafted tokens before it are right */
+  int64_t context;
+} part;
+
 struct rf_draft_plan {
   rf_pass_prices *prices;
   bool all;
   int parts;
-  int *proposed, *count; /* (slots) */
-  rf_draft_odds **odds;  /* (slots) */
-  double *gain;          /* (slots): chance that the next drafted token and all before it are right */
-  rf_extent *extent;     /* (slots) */
-  int64_t *context;      /* (slots) */
-  int *order;            /* (slots x draft): answers in the order in which they get drafted tokens */
+  part *part;        /* (slots) */
+  rf_extent *extent; /* (slots) */
+  int *order;        /* (slots x draft): answers in the order in which they get drafted tokens */
 };
 
 rf_status rf_draft_plan_open(const rf_plan *decode, int slots, int draft, bool all, rf_draft_plan **out,
@@ -56,16 +62,11 @@ rf_status rf_draft_plan_open(const rf_plan *decode, int slots, int draft, bool a
   if (p) {
     p->all = all;
     p->prices = rf_pass_prices_open(decode);
-    p->proposed = calloc(n, sizeof *p->proposed);
-    p->count = calloc(n, sizeof *p->count);
-    p->odds = calloc(n, sizeof *p->odds);
-    p->gain = calloc(n, sizeof *p->gain);
+    p->part = calloc(n, sizeof *p->part);
     p->extent = calloc(n, sizeof *p->extent);
-    p->context = calloc(n, sizeof *p->context);
     p->order = calloc(n * (size_t)draft + 1, sizeof *p->order);
   }
-  if (!p || !p->prices || !p->proposed || !p->count || !p->odds || !p->gain || !p->extent || !p->context ||
-      !p->order)
+  if (!p || !p->prices || !p->part || !p->extent || !p->order)
     return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while opening a generator");
   return RAFTER_OK;
 }
@@ -73,40 +74,34 @@ rf_status rf_draft_plan_open(const rf_plan *decode, int slots, int draft, bool a
 void rf_draft_plan_close(rf_draft_plan *p) {
   if (!p) return;
   rf_pass_prices_close(p->prices);
-  free(p->proposed);
-  free(p->count);
-  free(p->odds);
-  free(p->gain);
+  free(p->part);
   free(p->extent);
-  free(p->context);
   free(p->order);
   free(p);
 }
 
 void rf_draft_begin(rf_draft_plan *p, int parts) { p->parts = parts; }
 
-void rf_draft_propose(rf_draft_plan *p, int part, const int32_t *tokens, int64_t count, int32_t *draft,
+void rf_draft_propose(rf_draft_plan *p, int which, const int32_t *tokens, int64_t count, int32_t *draft,
                       int max, rf_draft_odds *odds, int64_t context) {
-  p->proposed[part] = rf_draft_lookup(tokens, count, draft, max, &odds->match);
-  p->odds[part] = odds;
-  p->context[part] = context;
+  part *of = &p->part[which];
+  *of = (part){.odds = odds, .context = context};
+  of->proposed = rf_draft_lookup(tokens, count, draft, max, &odds->match);
+  of->chance = of->proposed ? rf_draft_chance(odds, odds->match) : 0;
 }
 
 /* Lists answers in the order of their gains. An answer is listed once for each drafted token. */
 static int list_gains(rf_draft_plan *p) {
   int listed = 0;
-  for (int i = 0; i < p->parts; i++) {
-    p->count[i] = 0;
-    p->gain[i] = p->proposed[i] ? rf_draft_chance(p->odds[i], p->odds[i]->match) : 0;
-  }
+  for (int i = 0; i < p->parts; i++) p->part[i].gain = p->part[i].chance;
   for (;; listed++) {
-    int best = -1;
-    for (int i = 0; i < p->parts; i++)
-      if (p->count[i] < p->proposed[i] && (best < 0 || p->gain[i] > p->gain[best])) best = i;
-    if (best < 0) return listed;
-    p->order[listed] = best;
-    p->count[best]++;
-    p->gain[best] *= rf_draft_chance(p->odds[best], p->odds[best]->match);
+    part *best = NULL;
+    for (part *of = p->part; of < p->part + p->parts; of++)
+      if (of->count < of->proposed && (!best || of->gain > best->gain)) best = of;
+    if (!best) return listed;
+    p->order[listed] = (int)(best - p->part);
+    best->count++;
+    best->gain *= best->chance;
   }
 }
 
@@ -115,26 +110,27 @@ static int list_gains(rf_draft_plan *p) {
 static double give(rf_draft_plan *p, int tokens) {
   double expected = p->parts;
   for (int i = 0; i < p->parts; i++) {
-    p->count[i] = 0;
-    p->gain[i] = 1;
+    p->part[i].count = 0;
+    p->part[i].gain = 1;
   }
   for (int k = 0; k < tokens; k++) {
-    int i = p->order[k];
-    p->count[i]++;
-    expected += p->gain[i] *= rf_draft_chance(p->odds[i], p->odds[i]->match);
+    part *of = &p->part[p->order[k]];
+    of->count++;
+    expected += of->gain *= of->chance;
   }
   return expected;
 }
 
 static double seconds_of(rf_draft_plan *p) {
-  for (int i = 0; i < p->parts; i++) p->extent[i] = (rf_extent){1 + p->count[i], p->context[i] + p->count[i]};
+  for (int i = 0; i < p->parts; i++)
+    p->extent[i] = (rf_extent){1 + p->part[i].count, p->part[i].context + p->part[i].count};
   return rf_pass_price(p->prices, p->extent, p->parts, NULL);
 }
 
-const int *rf_draft_choose(rf_draft_plan *p) {
+void rf_draft_choose(rf_draft_plan *p) {
   int listed = list_gains(p), best = 0, stride = listed / TRIES + 1;
   double rate = 0;
-  if (p->all) return p->count;
+  if (p->all) return;
   for (int tokens = 0; tokens <= listed; tokens += stride) {
     double expected = give(p, tokens), seconds = seconds_of(p);
     if (tokens && expected <= rate * seconds) continue;
@@ -144,10 +140,11 @@ const int *rf_draft_choose(rf_draft_plan *p) {
   give(p, best);
   /* The counts of drafts that are not verified fade too, so that drafts are tried again. */
   for (int i = 0; i < p->parts; i++)
-    if (p->proposed[i] && !p->count[i]) {
-      rf_draft_odds *odds = p->odds[i];
+    if (p->part[i].proposed && !p->part[i].count) {
+      rf_draft_odds *odds = p->part[i].odds;
       odds->tried[odds->match] *= FADE;
       odds->right[odds->match] *= FADE;
     }
-  return p->count;
 }
+
+int rf_draft_count(const rf_draft_plan *p, int which) { return p->part[which].count; }

@@ -34,11 +34,12 @@ rf_status rf_draft_plan_open(const rf_plan *decode, int slots, int draft, bool a
                              rf_error *error);
 void rf_draft_plan_close(rf_draft_plan *plan); /* NULL is allowed. */
 /* For each step: rf_draft_begin, then rf_draft_propose for each of `parts` answers, then
- * rf_draft_choose, which returns the number of drafted tokens of each answer. `odds` must stay
+ * rf_draft_choose. Then rf_draft_count is the number of drafted tokens of an answer. `odds` must stay
  * valid until then. `context`: keys of the answer without drafts. Allocates nothing. */
 void rf_draft_begin(rf_draft_plan *plan, int parts);
 void rf_draft_propose(rf_draft_plan *plan, int part, const int32_t *tokens, int64_t count, int32_t *draft,
                       int max, rf_draft_odds *odds, int64_t context);
-const int *rf_draft_choose(rf_draft_plan *plan);
+void rf_draft_choose(rf_draft_plan *plan);
+int rf_draft_count(const rf_draft_plan *plan, int part);
 
 #endif

@@ -344,16 +344,21 @@ static void expect_equal(const answers *a, const answers *b, const char *what) {
     }
 }
 
+/* Case 0: f32. 1: bf16. 2: f32 over an int8 cache. */
+static void set_dtypes(rf_infer_settings *s, int number) {
+  s->plan.build.dtype = number == 1 ? RF_BF16 : RF_F32;
+  s->plan.build.kv_dtype_set = number == 2;
+  s->plan.build.kv_dtype = RF_I8;
+}
+
 static void answers_depend_on_nothing_else(void **state) {
   (void)state;
   static answers want, got;
   static const char *const models[] = {MODEL, WINDOWED};
   for (int m = 0; m < 2; m++)
-    for (int d = 0; d < 3; d++) { /* f32, bf16, f32 over an int8 cache */
+    for (int d = 0; d < 3; d++) {
       rf_infer_settings s = settings_of(models[m], 1);
-      s.plan.build.dtype = d == 1 ? RF_BF16 : RF_F32;
-      s.plan.build.kv_dtype_set = d == 2;
-      s.plan.build.kv_dtype = RF_I8;
+      set_dtypes(&s, d);
       s.no_sharing = true;
       rf_generate_counts counts = answer_all(&s, &want);
       assert_int_equal(counts.reused, 0);
@@ -364,9 +369,7 @@ static void answers_depend_on_nothing_else(void **state) {
                              pages[] = {32, 64, 32, 32, 0, 32, 128, 32};
         char what[96];
         s = settings_of(models[m], batch);
-        s.plan.build.dtype = d == 1 ? RF_BF16 : RF_F32;
-        s.plan.build.kv_dtype_set = d == 2;
-        s.plan.build.kv_dtype = RF_I8;
+        set_dtypes(&s, d);
         s.plan.build.chunk = chunks[batch - 1];
         s.plan.build.kv_page = pages[batch - 1];
         s.plan.build.sequences = batch % 2 ? batch : batch + 1;
@@ -396,11 +399,9 @@ static void drafts_change_nothing(void **state) {
   static const char *const models[] = {MODEL, WINDOWED};
   int64_t accepted = 0, refused = 0;
   for (int m = 0; m < 2; m++)
-    for (int d = 0; d < 3; d++) { /* f32, bf16, f32 over an int8 cache */
+    for (int d = 0; d < 3; d++) {
       rf_infer_settings s = settings_of(models[m], 1);
-      s.plan.build.dtype = d == 1 ? RF_BF16 : RF_F32;
-      s.plan.build.kv_dtype_set = d == 2;
-      s.plan.build.kv_dtype = RF_I8;
+      set_dtypes(&s, d);
       s.no_sharing = true;
       answer_all(&s, &want);
       for (int64_t batch = 1; batch <= 8; batch += batch == 1 ? 2 : 5) {
