@@ -66,7 +66,7 @@ static void put_cliffs(rf_gnuplot *p, const json_t *cliffs, const rf_sweep_row *
   size_t i;
   json_t *cliff;
   double last = NAN;
-  int beside = 0; /* cliffs at one value have their texts side by side */
+  int column = 0; /* texts of cliffs at the same value have one column each */
   json_array_foreach ((json_t *)cliffs, i, cliff) {
     bool shown = false;
     for (int k = 0; what[k]; k++)
@@ -74,13 +74,13 @@ static void put_cliffs(rf_gnuplot *p, const json_t *cliffs, const rf_sweep_row *
     for (int k = 0; shown && k < count; k++) {
       if (strcmp(row[k].value, json_string_value(json_object_get(cliff, "at")))) continue;
       double x = isfinite(row[k].x) ? row[k].x : k;
-      beside = x == last ? beside + 1 : 0;
+      column = x == last ? column + 1 : 0;
       last = x;
       fprintf(p->script,
               "set arrow from first %.6g,graph 0 to first %.6g,graph 1 nohead lc rgb '#888888' dt 3\nset "
               "label %s at first %.6g,graph 0.04 rotate by 90 offset %.1f,0 tc rgb '#666666'\n",
               x, x, rf_gnuplot_quote(p, json_string_value(json_object_get(cliff, "kind"))), x,
-              0.7 + 1.6 * beside);
+              0.7 + 1.6 * column);
     }
   }
 }

@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-/* Pixels of a letter of the labels' font: rather too many than too few. */
+/* Width in pixels of a letter of the labels' font, rounded up. */
 static const double LETTER = 6.9;
 
 typedef struct box {
@@ -50,7 +50,7 @@ static bool is_free(const rf_plot_area *area, const rf_plot_label *label, int co
 }
 
 void rf_plot_place(const rf_plot_area *area, rf_plot_label *label, int count) {
-  static const int WAYS[8][2] = {{1, 1}, {0, 1}, {1, 0}, {0, -1}, {-1, 0}, {1, -1}, {-1, 1}, {-1, -1}};
+  static const int DIRECTIONS[8][2] = {{1, 1}, {0, 1}, {1, 0}, {0, -1}, {-1, 0}, {1, -1}, {-1, 1}, {-1, -1}};
   enum { NEAR = 4, FAR = 240, STEP = 6 };
   for (int i = 0; i < count; i++) label[i].placed = false;
   for (int i = 0; i < count; i++) {
@@ -59,7 +59,7 @@ void rf_plot_place(const rf_plot_area *area, rf_plot_label *label, int count) {
     l->wide = LETTER * (double)strlen(l->text);
     for (int away = NEAR; *l->text && away <= FAR && !l->placed; away += STEP)
       for (int k = 0; k < 8 && !l->placed; k++) {
-        int dx = WAYS[k][0], dy = WAYS[k][1];
+        int dx = DIRECTIONS[k][0], dy = DIRECTIONS[k][1];
         double d = (l->radius + away) * (dx && dy ? 0.7 : 1);
         box b = {x + dx * d -
                      (dx < 0 ? l->wide

@@ -68,7 +68,7 @@ rf_status rf_json_int(const json_t *object, const char *key, const char *where, 
   if (json_is_integer(found)) number = json_integer_value(found);
   else if (real == floor(real) && fabs(real) < 0x1p53) number = (int64_t)real;
   else return wrong_type(found, key, where, "a whole number", error);
-  if (number < least && most == INT64_MAX) /* the reader has no limit of its own */
+  if (number < least && most == INT64_MAX) /* the caller gave no maximum */
     return RF_FAIL(error, RAFTER_FAILED, NULL,
                    "%s: the field \"%s\" is out of range (expected at least %" PRId64 ", got %" PRId64 ")",
                    where, key, least, number);

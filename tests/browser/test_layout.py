@@ -76,7 +76,7 @@ def colours(b):
             for (a, x), (c, y) in itertools.combinations(named.items(), 2)
         )
         b.expect(
-            f"{scheme}: colours of op classes are at least 25 apart for all eyes",
+            f"{scheme}: colours of op classes differ by 25 or more, also for colour-blind readers",
             near[0] >= 25,
             near,
         )

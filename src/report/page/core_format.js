@@ -105,7 +105,7 @@
     }
   };
 
-  const FULL = 7; /* tables with so many columns take the whole width */
+  const FULL = 7; /* tables with FULL or more columns take the whole width */
   /* columns: [{title, value(row), text?(row), number?: true, wide?: true (sentences), node?(row)}]; a click on a heading sorts. Options: caption, sort (column), down, limit, onrow(row).
    * Copied tables have plain values: bytes and seconds as numbers. */
   rafter.table = (columns, rows, {caption, sort = -1, down = true, limit = 0, onrow} = {}) => {

@@ -43,7 +43,7 @@
   };
 
   /* The kinds of ops (over all layers) that take most time: {text, at: their slowest op}. */
-  const SHARE = 0.005, LABEL_WIDTH = 95; /* one label for so many pixels of the chart's width */
+  const SHARE = 0.005, LABEL_WIDTH = 95; /* LABEL_WIDTH: pixels of the chart's width for each label */
   const labelled = (points, which, whole) => {
     const kinds = new Map();
     for (const point of points) {
