@@ -223,6 +223,7 @@ rf_status rf_write_gguf(const char *in, const char *shown, const char *out, cons
     all += part_all;
     w.bytes_done += w.out[i].bytes;
   }
+  RF_GO(rf_gguf_source_unchanged(w.source, error));
   rf_gguf_writer *writer = w.writer;
   w.writer = NULL;
   RF_GO(rf_gguf_writer_commit(writer, error));

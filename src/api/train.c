@@ -511,8 +511,8 @@ static rf_status validate_first(rafter_trainer *t, run_log *log, bool *stopped, 
   return *stopped ? RAFTER_OK : status;
 }
 
-/* Saves the steps so far, because a file of the data cannot be read any more. Returns the error of
- * that file. */
+/* Saves the steps so far, because a file of the data cannot be read any more, or has changed.
+ * Returns the error of that file. */
 static rf_status save_without_data(rafter_trainer *t, run_log *log, rf_error *error) {
   rf_error unsaved;
   if (!t->trainer->step || save_checkpoint(t, log, &unsaved) != RAFTER_OK) return RAFTER_FAILED;

@@ -81,6 +81,32 @@ done:
   return status;
 }
 
+static rf_file_stamp stamp_of(const struct stat *info) {
+  if (!S_ISREG(info->st_mode)) return (rf_file_stamp){0};
+  return (rf_file_stamp){(int64_t)info->st_dev, (int64_t)info->st_ino, info->st_size, info->st_mtim.tv_sec,
+                         info->st_mtim.tv_nsec};
+}
+
+rf_file_stamp rf_file_stamp_of(int file) {
+  struct stat info;
+  return fstat(file, &info) ? (rf_file_stamp){0} : stamp_of(&info);
+}
+
+rf_file_stamp rf_file_stamp_at(const char *path) {
+  struct stat info;
+  return stat(path, &info) ? (rf_file_stamp){0} : stamp_of(&info);
+}
+
+bool rf_file_stamps_equal(rf_file_stamp a, rf_file_stamp b) {
+  return a.device == b.device && a.inode == b.inode && a.bytes == b.bytes && a.seconds == b.seconds &&
+         a.nanoseconds == b.nanoseconds;
+}
+
+rf_status rf_file_unchanged(const char *path, rf_file_stamp stamp, rf_error *error) {
+  if (rf_file_stamps_equal(rf_file_stamp_at(path), stamp)) return RAFTER_OK;
+  return RF_FAIL(error, RAFTER_FAILED, RF_CHANGED_HINT, "%s changed while it was read", path);
+}
+
 static bool is_file(const char *path, const struct stat *file) {
   struct stat info;
   return !stat(path, &info) && info.st_dev == file->st_dev && info.st_ino == file->st_ino;

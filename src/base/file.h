@@ -14,11 +14,25 @@ rf_status rf_file_open(const char *path, const char *hint, int *file, rf_error *
  * RAFTER_FAILED: the file does not exist, is not a regular file, or has more than `most` bytes. */
 rf_status rf_file_read(const char *path, size_t most, char **text, size_t *bytes, rf_error *error);
 
+/* Size and time of the last write of a regular file. If two stamps of a file are equal, no program wrote to
+ * the file in between. Other files have a stamp of zeros. */
+typedef struct rf_file_stamp {
+  int64_t device, inode, bytes, seconds, nanoseconds; /* the last two: time of the last write */
+} rf_file_stamp;
+rf_file_stamp rf_file_stamp_of(int file);
+rf_file_stamp rf_file_stamp_at(const char *path);
+bool rf_file_stamps_equal(rf_file_stamp a, rf_file_stamp b);
+/* RAFTER_FAILED: the file at `path` was written to or replaced after `stamp`. */
+rf_status rf_file_unchanged(const char *path, rf_file_stamp stamp, rf_error *error);
+
 /* Maps a regular file for reading. RAFTER_FAILED if the file is empty. */
 rf_status rf_map_file(const char *path, void **map, size_t *bytes, rf_error *error);
 void rf_unmap_file(void *map, size_t bytes); /* `map` may be NULL */
 /* The path of the mapped file that holds `address`, or NULL. A signal handler may call this. */
 const char *rf_mapped_path(const void *address);
+/* RAFTER_FAILED: another program wrote to the file after it was mapped at `map`. A file that was
+ * replaced by a rename is unchanged: the mapping holds the old file. `map` may be NULL. */
+rf_status rf_mapped_unchanged(const void *map, rf_error *error);
 #define RF_CHANGED_HINT "wait until the other program has written the file, then run the command again"
 /* Drops pages of a mapped file from memory. The caller promises not to read these pages again. */
 void rf_map_unneeded(const void *at, size_t bytes);

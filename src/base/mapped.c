@@ -1,5 +1,7 @@
 /* mapped.c - maps files for reading. If another program shortens a mapped file, a read of the
- * missing bytes raises SIGBUS. A list of all mapped files tells the handler which file changed. */
+ * missing bytes raises SIGBUS. A list of all mapped files tells the handler which file changed. A
+ * file that another program overwrites, or shortens within its last page, raises no signal. Such a
+ * change is found by the file's size and by the time of its last write. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -21,6 +23,7 @@ typedef struct mapping {
   void *base; /* atomic */
   size_t bytes;
   char *path;
+  rf_file_stamp stamp;
 } mapping;
 
 static mapping *list; /* atomic */
@@ -37,12 +40,13 @@ static mapping *new_entry(void) {
 }
 
 /* Without memory for an entry, the file stays mapped, and a handler does not find it. */
-static void remember(const char *path, void *base, size_t bytes) {
+static void remember(const char *path, void *base, size_t bytes, rf_file_stamp stamp) {
   mapping *m = new_entry();
   if (!m) return;
   free(m->path);
   m->path = strdup(path);
   m->bytes = bytes;
+  m->stamp = stamp;
   __atomic_store_n(&m->base, base, __ATOMIC_RELEASE);
 }
 
@@ -66,10 +70,21 @@ rf_status rf_map_file(const char *path, void **map, size_t *bytes, rf_error *err
   *bytes = (size_t)info.st_size;
   *map = mmap(NULL, *bytes, PROT_READ, MAP_PRIVATE, fd, 0);
   int problem = errno;
+  rf_file_stamp stamp = rf_file_stamp_of(fd);
   close(fd);
   if (*map == MAP_FAILED)
     return RF_FAIL(error, RAFTER_FAILED, NULL, "cannot map %s (%s)", path, strerror(problem));
-  remember(path, *map, *bytes);
+  remember(path, *map, *bytes, stamp);
+  return RAFTER_OK;
+}
+
+rf_status rf_mapped_unchanged(const void *map, rf_error *error) {
+  for (mapping *m = __atomic_load_n(&list, __ATOMIC_ACQUIRE); m && map; m = m->next) {
+    if (__atomic_load_n(&m->base, __ATOMIC_ACQUIRE) != map || !m->path) continue;
+    rf_file_stamp now = rf_file_stamp_at(m->path);
+    bool replaced = now.inode != m->stamp.inode || now.device != m->stamp.device;
+    return replaced ? RAFTER_OK : rf_file_unchanged(m->path, m->stamp, error);
+  }
   return RAFTER_OK;
 }
 

@@ -390,6 +390,10 @@ void rf_gguf_close(rf_gguf *file) {
   free(file);
 }
 
+rf_status rf_gguf_unchanged(const rf_gguf *file, rf_error *error) {
+  return rf_mapped_unchanged(file->map, error);
+}
+
 const char *rf_gguf_path(const rf_gguf *file) { return file->path; }
 int rf_gguf_version(const rf_gguf *file) { return file->version; }
 int rf_gguf_count(const rf_gguf *file) { return file->count; }

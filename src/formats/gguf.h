@@ -52,6 +52,8 @@ rf_status rf_gguf_open(const char *path, rf_gguf **file, rf_error *error);
 /* Like rf_gguf_open, for bytes in memory, which must outlive the rf_gguf. Errors name `where`. */
 rf_status rf_gguf_parse(const void *data, size_t bytes, const char *where, rf_gguf **file, rf_error *error);
 void rf_gguf_close(rf_gguf *file); /* `file` may be NULL */
+/* RAFTER_FAILED: another program wrote to the file after it was opened. Call it after reading. */
+rf_status rf_gguf_unchanged(const rf_gguf *file, rf_error *error);
 
 const char *rf_gguf_path(const rf_gguf *file);
 int rf_gguf_version(const rf_gguf *file);

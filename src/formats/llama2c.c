@@ -215,6 +215,10 @@ void rf_llama2c_close(rf_llama2c *file) {
   free(file);
 }
 
+rf_status rf_llama2c_unchanged(const rf_llama2c *file, rf_error *error) {
+  return rf_mapped_unchanged(file->map, error);
+}
+
 const char *rf_llama2c_path(const rf_llama2c *file) { return file->path; }
 int rf_llama2c_count(const rf_llama2c *file) { return file->count; }
 const rf_quant_tensor *rf_llama2c_at(const rf_llama2c *file, int i) {

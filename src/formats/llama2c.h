@@ -16,6 +16,8 @@ rf_status rf_llama2c_open(const char *path, rf_llama2c **file, rf_error *error);
 rf_status rf_llama2c_parse(const void *data, size_t bytes, const char *where, rf_llama2c **file,
                            rf_error *error);
 void rf_llama2c_close(rf_llama2c *file);
+/* Like rf_gguf_unchanged. */
+rf_status rf_llama2c_unchanged(const rf_llama2c *file, rf_error *error);
 const char *rf_llama2c_path(const rf_llama2c *file);
 /* Names ("blk.0.attn_q.weight") and shapes are as in GGUF. Rotary pairs are adjacent elements. */
 int rf_llama2c_count(const rf_llama2c *file);

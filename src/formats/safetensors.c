@@ -345,6 +345,11 @@ void rf_tensor_file_close(rf_tensor_file *file) {
   free(file);
 }
 
+rf_status rf_tensor_file_unchanged(const rf_tensor_file *file, rf_error *error) {
+  for (int i = 0; i < file->map_count; ++i) RF_TRY(rf_mapped_unchanged(file->map[i].base, error));
+  return RAFTER_OK;
+}
+
 int rf_tensor_file_count(const rf_tensor_file *file) { return file->count; }
 const rf_stored *rf_tensor_file_at(const rf_tensor_file *file, int i) {
   return i >= 0 && i < file->count ? &file->tensor[i] : NULL;

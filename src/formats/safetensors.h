@@ -26,6 +26,8 @@ typedef struct rf_tensor_file rf_tensor_file;
  * of these. Fails if a header is wrong. The error names the file and the fault. */
 rf_status rf_tensor_file_open(const char *path, rf_tensor_file **file, rf_error *error);
 void rf_tensor_file_close(rf_tensor_file *file);
+/* RAFTER_FAILED: another program wrote to a file after it was opened. Call it after reading. */
+rf_status rf_tensor_file_unchanged(const rf_tensor_file *file, rf_error *error);
 int rf_tensor_file_count(const rf_tensor_file *file);
 /* tensors are sorted by name */
 const rf_stored *rf_tensor_file_at(const rf_tensor_file *file, int index);

@@ -454,6 +454,7 @@ rf_status rf_adapter_read(const char *folder, const rf_model *model, const rf_pa
     RF_GO(read_param(file, &s, model, params, p, values, error));
     RF_GO(visit(context, p, 0, params->at[p].count, values, error));
   }
+  status = rf_tensor_file_unchanged(file, error);
 done:
   free(values);
   rf_tensor_file_close(file);

@@ -287,6 +287,12 @@ void rf_gguf_source_close(rf_gguf_source *s) {
   free(s);
 }
 
+rf_status rf_gguf_source_unchanged(const rf_gguf_source *s, rf_error *error) {
+  return s->gguf      ? rf_gguf_unchanged(s->gguf, error)
+         : s->llama2c ? rf_llama2c_unchanged(s->llama2c, error)
+                      : rf_tensor_file_unchanged(s->folder, error);
+}
+
 rf_gguf_meta *rf_gguf_source_meta(rf_gguf_source *s) { return s->meta; }
 bool rf_gguf_source_has_tokenizer(const rf_gguf_source *s) {
   return s->has_tokenizer || (s->gguf && rf_gguf_value_find(s->gguf, "tokenizer.ggml.tokens"));

@@ -12,6 +12,8 @@ typedef struct rf_gguf_source rf_gguf_source;
  * says what is missing or cannot be written to a GGUF file. */
 rf_status rf_gguf_source_open(const char *path, rf_gguf_source **source, rf_error *error);
 void rf_gguf_source_close(rf_gguf_source *source); /* NULL is allowed */
+/* RAFTER_FAILED: another program wrote to a file after it was opened. Call it after reading. */
+rf_status rf_gguf_source_unchanged(const rf_gguf_source *source, rf_error *error);
 /* The metadata to write, owned by the source; the caller may add to it. The metadata includes a
  * folder's tokenizer and chat template if GGUF can represent them. */
 rf_gguf_meta *rf_gguf_source_meta(rf_gguf_source *source);

@@ -46,6 +46,12 @@ void rf_weight_file_close(rf_weight_file *file) {
   free(file);
 }
 
+rf_status rf_weight_file_unchanged(const rf_weight_file *file, rf_error *error) {
+  return file->gguf      ? rf_gguf_unchanged(file->gguf, error)
+         : file->llama2c ? rf_llama2c_unchanged(file->llama2c, error)
+                         : rf_tensor_file_unchanged(file->safetensors, error);
+}
+
 const char *rf_weight_file_path(const rf_weight_file *file) {
   return file->gguf      ? rf_gguf_path(file->gguf)
          : file->llama2c ? rf_llama2c_path(file->llama2c)

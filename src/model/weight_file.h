@@ -22,6 +22,8 @@ typedef struct rf_weight_part {
 /* Opens a folder, a .safetensors file or an index, a .gguf or a .bin file. */
 rf_status rf_weight_file_open(const char *path, rf_weight_file **file, rf_error *error);
 void rf_weight_file_close(rf_weight_file *file); /* NULL is allowed */
+/* RAFTER_FAILED: another program wrote to a file after it was opened. Call it after reading. */
+rf_status rf_weight_file_unchanged(const rf_weight_file *file, rf_error *error);
 const char *rf_weight_file_path(const rf_weight_file *file);
 int rf_weight_file_count(const rf_weight_file *file);
 const char *rf_weight_file_tensor(const rf_weight_file *file, int index); /* name of a tensor */

@@ -257,6 +257,7 @@ rf_status rf_weights_load(const char *path, const rf_model *model, const rf_para
       for (int j = 0; j < name.count && !data; ++j) rf_weight_part_done(&part[j]);
     }
   }
+  status = rf_weight_file_unchanged(file, error);
 done:
   free(seen);
   free(values);

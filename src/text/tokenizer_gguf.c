@@ -107,6 +107,11 @@ rf_status rf_tokenizer_gguf_open(const char *path, rf_tokenizer **tokenizer, rf_
     status = build_from_gguf(&vocab, path, tokenizer, error);
     rf_gguf_vocab_free(&vocab);
   }
+  if (status == RAFTER_OK) status = rf_gguf_unchanged(file, error);
+  if (status != RAFTER_OK) {
+    rf_tokenizer_close(*tokenizer);
+    *tokenizer = NULL;
+  }
   rf_gguf_close(file);
   return status;
 }

@@ -285,6 +285,7 @@ static rf_status load_moments(const rf_trainer *t, const char *folder, rf_error 
                     (long long)want->count, stored ? (long long)stored->count : 0));
     RF_GO(load_moment(t, m.tensor[i], stored, error));
   }
+  status = rf_tensor_file_unchanged(file, error);
 done:
   rf_tensor_file_close(file);
   rf_pool_free(m.pool);

@@ -153,6 +153,11 @@ static rf_status fill_rows(const rf_loader *loader, bool held_out, const struct 
   return RAFTER_OK;
 }
 
+rf_status rf_loader_unchanged(rf_loader *loader, rf_error *error) {
+  for (int i = 0; i < loader->count; i++) RF_TRY(rf_source_unchanged(&loader->source[i], error));
+  return RAFTER_OK;
+}
+
 rf_status rf_loader_fill(const rf_loader *loader, int64_t first, int64_t count, rf_token_batch batch,
                          rf_error *error) {
   return fill_rows(loader, false, loader->draw + first, count, batch, error);

@@ -41,6 +41,8 @@ double rf_loader_epoch(const rf_loader *loader);
 /* Returns the number of steps for `epochs` passes over the data. Rows of the next epoch complete
  * the last step. RAFTER_INVALID: random data has no end. */
 rf_status rf_loader_steps(const rf_loader *loader, double epochs, int64_t *steps, rf_error *error);
+/* Calls rf_source_unchanged for each source. */
+rf_status rf_loader_unchanged(rf_loader *loader, rf_error *error);
 /* Fills rows [first, first + count) of the drawn step. */
 rf_status rf_loader_fill(const rf_loader *loader, int64_t first, int64_t count, rf_token_batch batch,
                          rf_error *error);

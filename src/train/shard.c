@@ -45,6 +45,7 @@ static rf_status open_file(const char *path, rf_shard *shard, int64_t *bytes, rf
                    "%s is not a regular file", path);
   }
   *bytes = info.st_size;
+  shard->stamp = rf_file_stamp_of(shard->file);
   return RAFTER_OK;
 }
 

@@ -17,6 +17,7 @@
 #ifndef RF_SHARD_H
 #define RF_SHARD_H
 
+#include "base/file.h"
 #include "text/tokenizer.h"
 
 typedef struct rf_shard {
@@ -27,6 +28,7 @@ typedef struct rf_shard {
   int64_t vocab, tokens, documents;
   int64_t starts_byte; /* Offset of the document table. */
   int64_t mask_byte;   /* Offset of the loss mask; 0: no mask. */
+  rf_file_stamp stamp; /* When the file was opened. */
 } rf_shard;
 
 /* Opens a shard and compares its header with the file's size. RAFTER_FAILED names the field. */

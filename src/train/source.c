@@ -329,9 +329,11 @@ rf_status rf_source_open(const char *spec, double weight, const rf_source_option
     if (!(options->val_fraction > 0)) source->held_out.count = 0;
     return status;
   }
+  rf_file_stamp stamp = rf_file_stamp_at(spec);
   if (rf_text_ends_with(spec, ".jsonl")) {
     char path[1200];
     RF_TRY(convert_jsonl(spec, options, path, &source->tokenizer_vocab, error));
+    RF_TRY(rf_file_unchanged(spec, stamp, error));
     RF_TRY(rf_shard_open(path, &source->shard, error));
   } else if (rf_text_ends_with(spec, ".shard")) {
     RF_TRY(rf_shard_open(spec, &source->shard, error));
@@ -344,6 +346,7 @@ rf_status rf_source_open(const char *spec, double weight, const rf_source_option
     status = bytes ? RAFTER_OK : convert_text(spec, options, tokenizer, path, error);
     rf_tokenizer_close(tokenizer);
     RF_TRY(status);
+    if (!bytes) RF_TRY(rf_file_unchanged(spec, stamp, error));
     RF_TRY(bytes ? rf_shard_open_text(spec, &source->shard, error)
                  : rf_shard_open(path, &source->shard, error));
   }
@@ -351,6 +354,7 @@ rf_status rf_source_open(const char *spec, double weight, const rf_source_option
   source->documents = source->shard.documents;
   int64_t own = source->shard.vocab,
           vocab = own > 0 && own < options->model->vocab ? own : options->model->vocab;
+  source->scan_vocab = vocab;
   RF_GO(rf_shard_scan(&source->shard, vocab, &source->digest, error));
   if (source->documents) {
     int64_t held = held_out(source->documents, options->val_fraction);
@@ -363,10 +367,23 @@ rf_status rf_source_open(const char *spec, double weight, const rf_source_option
     source->train = (rf_rows){.count = rows - held, .efficiency = 1};
     source->held_out = (rf_rows){.count = held, .stream_start = (rows - held) * source->seq, .efficiency = 1};
   }
-  if (source->train.count < 1) status = too_short(source, error);
+  if (source->train.count < 1) RF_GO(too_short(source, error));
+  status = rf_source_unchanged(source, error);
 done:
   if (status != RAFTER_OK) rf_source_close(source);
   return status;
+}
+
+rf_status rf_source_unchanged(rf_source *source, rf_error *error) {
+  rf_file_stamp now = source->random ? source->shard.stamp : rf_file_stamp_of(source->shard.file);
+  uint64_t digest = 0;
+  if (rf_file_stamps_equal(now, source->shard.stamp)) return RAFTER_OK;
+  if (rf_shard_scan(&source->shard, source->scan_vocab, &digest, NULL) != RAFTER_OK ||
+      digest != source->digest)
+    return RF_FAIL(error, RAFTER_FAILED, "do not change the file during a run",
+                   "%s has changed: its tokens are not those at the start of the run", source->shard.path);
+  source->shard.stamp = now;
+  return RAFTER_OK;
 }
 
 void rf_source_close(rf_source *source) {

@@ -43,6 +43,7 @@ typedef struct rf_source {
   bool random;
   uint64_t random_seed, digest; /* digest: hash of all tokens, document bounds and masks. */
   rf_shard shard;
+  int64_t scan_vocab;      /* The scan that made the digest checked that every id is below it. */
   int64_t seq;             /* T: number of tokens in a row. */
   int64_t tokenizer_vocab; /* Number of ids of the tokenizer that read the text; 0: none. */
   int64_t tokens, documents;
@@ -78,6 +79,9 @@ rf_status rf_source_open(const char *spec, double weight, const rf_source_option
 rf_status rf_source_write_shard(const char *path, const rf_example_options *options, const char *shard_path,
                                 rf_error *error);
 void rf_source_close(rf_source *source);
+/* RAFTER_FAILED: the file has other tokens than when it was opened. If another program wrote to the
+ * file, reads all tokens again and compares the digest. Otherwise this is one system call. */
+rf_status rf_source_unchanged(rf_source *source, rf_error *error);
 /* Number of labels in a row that the loss counts. It is T for a stream. It is less if documents end
  * in the row, or if a mask excludes tokens. */
 int64_t rf_source_valid(const rf_source *source, const rf_rows *rows, int64_t row);

@@ -59,7 +59,7 @@ typedef struct rf_trainer {
   rf_step_work work;
   /* Number of steps done, of tokens read, and of tokens that the loss counted. */
   int64_t step, tokens, loss_tokens;
-  bool lost_data;     /* a step or a validation failed because its data could not be read */
+  bool lost_data;     /* a step or a validation failed: its data could not be read, or changed */
   bool early_updates; /* true: weights are updated in the section micro, before the section end. */
   double flops;       /* Model FLOPs since the trainer was opened. */
   struct rf_trainer_counts {
@@ -85,7 +85,7 @@ void rf_trainer_close(rf_trainer *trainer);
 /* Takes one optimizer step and reports it in *step. RAFTER_FAILED: the loss or the gradient norm is
  * not finite. The message names the first op whose output is not finite. RAFTER_INTERRUPTED:
  * settings.progress.stop was set before the step changed a weight; the step has no effect. A step
- * whose data cannot be read has no effect either (lost_data, RAFTER_FAILED). */
+ * whose data cannot be read or have changed has no effect either (lost_data, RAFTER_FAILED). */
 rf_status rf_trainer_step(rf_trainer *trainer, rafter_step *step, rf_error *error);
 /* Sets *loss to the mean loss per label of `rows` validation rows, rounded up to microbatches.
  * RAFTER_INTERRUPTED as for rf_trainer_step. */

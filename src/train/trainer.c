@@ -153,15 +153,22 @@ static rf_status lost_data(rf_trainer *trainer, rf_status status) {
   return status;
 }
 
+/* Fills the inputs of a microbatch. Fails if another program changed the data, so that a step with
+ * changed data updates no weight. */
+static rf_status fill_micro(rf_trainer *trainer, int micro, rf_error *error) {
+  int rows = trainer->settings.plan.build.microbatch;
+  if (!trainer->batch.tokens) return RAFTER_OK;
+  RF_TRY(lost_data(trainer, rf_loader_fill(&trainer->loader, micro * rows, rows, trainer->batch, error)));
+  return lost_data(trainer, rf_loader_unchanged(&trainer->loader, error));
+}
+
 static rf_status run_microbatches(rf_trainer *trainer, rf_run_inputs *inputs, rf_error *error) {
   const rf_build_options *build = &trainer->settings.plan.build;
   for (int micro = 0; micro < build->accumulate; micro++) {
     inputs->micro = micro;
     inputs->first_token = micro * trainer->plan->graph->rows;
     int64_t began = rf_phase_begin();
-    if (trainer->batch.tokens)
-      RF_TRY(lost_data(trainer, rf_loader_fill(&trainer->loader, micro * build->microbatch, build->microbatch,
-                                               trainer->batch, error)));
+    RF_TRY(fill_micro(trainer, micro, error));
     RF_TRY(rf_run_push(trainer->run, 0, error));
     rf_phase_end(RF_PHASE_DATA, began);
     RF_TRY(rf_run_section(trainer->run, 0, RF_SECTION_MICRO, inputs, error));
@@ -243,6 +250,7 @@ rf_status rf_trainer_validate(rf_trainer *trainer, int64_t rows, double *loss, r
     int64_t valid = 0, fills = rf_phase_begin();
     RF_TRY(lost_data(
         trainer, rf_loader_fill_held_out(&trainer->loader, at, batch, trainer->val_batch, &valid, error)));
+    RF_TRY(lost_data(trainer, rf_loader_unchanged(&trainer->loader, error)));
     rf_phase_end(RF_PHASE_DATA, fills);
     rf_run_inputs inputs = inputs_of(trainer, valid);
     double start = rf_now_seconds();

@@ -156,6 +156,39 @@ case_shrunk() {
   same whole.txt again.txt 'a run that lost its data continues to the bit'
 }
 
+# The same, but the file keeps its size, or loses less than a page: no signal tells that.
+case_overwritten() {
+  for change in 'truncate -s -1' 'dd conv=notrunc bs=1 seek=1000 count=8 if=/dev/urandom status=none of='; do
+    big_model
+    touch -d '1 minute ago' big.bin
+    "$RAFTER" quantize big.bin small.gguf --weights q4_k >out 2>err &
+    pid=$!
+    wait_for 'small.gguf.part-*' && case $change in *of=) ${change}big.bin ;; *) $change big.bin ;; esac
+    got=0; wait $pid || got=$?
+    [ $got = 1 ] || fail "quantize of a file that changes ($change) ends with $got, not 1"
+    says '^rafter: big.bin changed while it was read' && says '^hint: '
+    left=$(compgen -G 'small.gguf*') && fail "quantize of a file that changes leaves $left"
+  done
+  long=("$RAFTER" train "$TINY" "${QUICK[@]}" --steps 400 --lr 1e-3 --out run)
+  status 0 "${long[@]}" --data book.txt && mv run whole
+  cp book.txt data.txt
+  touch -d '1 minute ago' data.txt
+  "${long[@]}" --data data.txt >out 2>err &
+  pid=$!
+  for _ in $(seq 1000); do
+    [ "$(grep -c '"step"' run/metrics.jsonl 2>/dev/null)" -ge 3 ] 2>/dev/null && break
+    sleep 0.01
+  done
+  tr a-z A-Z <book.txt | dd conv=notrunc status=none of=data.txt
+  got=0; wait $pid || got=$?
+  [ $got = 1 ] || { fail "a run whose data changes ends with $got, not 1"; return; }
+  says 'data.txt has changed' && says '^hint: .*--resume run'
+  cp book.txt data.txt
+  status 0 "$RAFTER" train --resume run && says 'resumed from run/checkpoint-' out
+  losses whole >whole.txt && losses run >again.txt
+  same whole.txt again.txt 'a run whose data changed continues to the bit'
+}
+
 # A killed process leaves its incomplete file. The next writer of the same name removes it, but not
 # the file of a process that lives.
 case_left_behind() {

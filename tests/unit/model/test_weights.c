@@ -1,16 +1,20 @@
 /* test_weights.c - tests weights of other programs: they are read by name, transposed and fused,
  * and written so that they read the same. */
+#define _GNU_SOURCE
 #include "base/file.h"
 #include "base/json.h"
 #include "formats/safetensors.h"
 #include "model/weights.h"
 
+#include <fcntl.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -349,6 +353,79 @@ static void files_that_do_not_fit_are_refused(void **state) {
   }
 }
 
+/* Changes by another program to a file while rafter reads the first tensor. */
+enum { OVERWRITE, SHORTEN, LENGTHEN, REPLACE, NOTHING };
+typedef struct disturbance {
+  int kind;
+  bool done;
+  char path[4400], copy[4500];
+} disturbance;
+
+static void disturb(disturbance *d) {
+  FILE *file = fopen(d->kind == REPLACE ? d->copy : d->path, d->kind == REPLACE ? "wb" : "r+b");
+  assert_non_null(file);
+  assert_int_equal(fseek(file, 0, SEEK_END), 0);
+  long bytes = ftell(file);
+  if (d->kind == OVERWRITE) assert_int_equal(fseek(file, bytes - 8, SEEK_SET), 0);
+  if (d->kind != SHORTEN) fputc('x', file);
+  fclose(file);
+  if (d->kind == SHORTEN) assert_int_equal(truncate(d->path, bytes - 1), 0);
+  if (d->kind == REPLACE) assert_int_equal(rename(d->copy, d->path), 0);
+}
+
+static rf_status take_and_disturb(void *context, int param, int64_t first, int64_t count, const float *values,
+                                  rf_error *error) {
+  (void)param, (void)first, (void)count, (void)values, (void)error;
+  disturbance *d = context;
+  if (!d->done && d->kind != NOTHING) disturb(d);
+  d->done = true;
+  return RAFTER_OK;
+}
+
+/* Copies a file and makes the copy one minute old: two writes within a tick of the system's clock
+ * have the same time. */
+static void copy_file(const char *from, const char *to) {
+  char *text;
+  size_t bytes;
+  assert_int_equal(rf_file_read(from, 1 << 24, &text, &bytes, NULL), RAFTER_OK);
+  assert_int_equal(rf_file_write(to, text, bytes, NULL), RAFTER_OK);
+  free(text);
+  struct timespec old[2];
+  clock_gettime(CLOCK_REALTIME, &old[0]);
+  old[0].tv_sec -= 60;
+  old[1] = old[0];
+  assert_int_equal(utimensat(AT_FDCWD, to, old, 0), 0);
+}
+
+static void files_that_change_while_they_are_read_are_refused(void **state) {
+  (void)state;
+  static const struct {
+    const char *from, *to, *model;
+  } file[] = {{RF_TEST_DATA "/goldens/llama/model.safetensors", "model.safetensors", "."},
+              {RF_UNPACKED_DATA "/models/stories260K/stories260K.gguf", "m.gguf", "m.gguf"},
+              {RF_UNPACKED_DATA "/models/stories260K/stories260K.bin", "m.bin", "m.bin"}};
+  copy_file(RF_TEST_DATA "/goldens/llama/config.json", at("config.json"));
+  for (size_t n = 0; n < sizeof file / sizeof *file; n++)
+    for (int kind = OVERWRITE; kind <= NOTHING; kind++) {
+      copy_file(file[n].from, at(file[n].to));
+      disturbance d = {.kind = kind};
+      snprintf(d.path, sizeof d.path, "%s/%s", folder, file[n].to);
+      snprintf(d.copy, sizeof d.copy, "%s.new", d.path);
+      rf_model model;
+      rf_error error = {0};
+      if (rf_model_resolve(at(file[n].model), &model, NULL, &error)) fail_msg("%s", error.message);
+      rf_pool *pool = rf_pool_new();
+      rf_params params = rf_model_params(&model, pool);
+      rf_status status = rf_weights_read(at(file[n].model), &model, &params, take_and_disturb, &d, &error);
+      bool fine = kind == NOTHING || kind == REPLACE; /* the old file stays mapped */
+      if (status != (fine ? RAFTER_OK : RAFTER_FAILED)) fail_msg("%s, kind %d: %d", d.path, kind, status);
+      if (!fine &&
+          (!strstr(error.message, file[n].to) || !strstr(error.message, "changed while it was read")))
+        fail_msg("%s", error.message);
+      rf_pool_free(pool);
+    }
+}
+
 /* A model of any depth needs no list of layer types if no field needs one. */
 static void types_are_asked_for_only_where_they_differ(void **state) {
   (void)state;
@@ -370,6 +447,7 @@ int main(void) {
       cmocka_unit_test(published_weights_are_read_and_written_back),
       cmocka_unit_test(every_kind_of_model_comes_back),
       cmocka_unit_test(files_that_do_not_fit_are_refused),
+      cmocka_unit_test(files_that_change_while_they_are_read_are_refused),
       cmocka_unit_test(types_are_asked_for_only_where_they_differ),
   };
   return cmocka_run_group_tests(tests, make_folder, remove_folder);

@@ -6,10 +6,12 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "train/loader.h"
@@ -231,6 +233,33 @@ static void shards_survive_every_truncation(void **state) {
   }
 }
 
+/* A file that another program wrote to is read again, and may have the same tokens. */
+static void data_that_change_are_noticed(void **state) {
+  (void)state;
+  char text[1000];
+  memset(text, 'a', sizeof text);
+  rf_model model = model_of(256);
+  rf_source_options options = {.model = &model, .seq = 32, .pack = true, .work_folder = folder};
+  rf_source source;
+  rf_error error;
+  assert_int_equal(rf_source_open(write_file("change.txt", text, sizeof text), 1, &options, &source, &error),
+                   RAFTER_OK);
+  assert_int_equal(rf_source_unchanged(&source, &error), RAFTER_OK);
+  struct timespec later[2] = {{.tv_sec = 2000000000}, {.tv_sec = 2000000000}};
+  assert_int_equal(utimensat(AT_FDCWD, path, later, 0), 0);
+  assert_int_equal(rf_source_unchanged(&source, &error), RAFTER_OK);
+  text[700] = 'b';
+  write_file("change.txt", text, sizeof text);
+  assert_int_equal(rf_source_unchanged(&source, &error), RAFTER_FAILED);
+  assert_non_null(strstr(error.message, "change.txt has changed"));
+  text[700] = 'a';
+  write_file("change.txt", text, sizeof text);
+  assert_int_equal(rf_source_unchanged(&source, &error), RAFTER_OK);
+  write_file("change.txt", text, sizeof text - 1);
+  assert_int_equal(rf_source_unchanged(&source, &error), RAFTER_FAILED);
+  rf_source_close(&source);
+}
+
 static void schedules_hit_their_corners(void **state) {
   (void)state;
   rf_schedule s = {RF_SCHEDULE_WARMUP_COSINE, 1.0, 0.1, 10, 110, 20};
@@ -252,7 +281,7 @@ int main(void) {
       cmocka_unit_test(shuffle_is_a_permutation),    cmocka_unit_test(text_rows_are_successors),
       cmocka_unit_test(documents_are_packed_whole),  cmocka_unit_test(mixtures_keep_their_shares),
       cmocka_unit_test(bad_data_is_refused),         cmocka_unit_test(shards_survive_every_truncation),
-      cmocka_unit_test(schedules_hit_their_corners),
+      cmocka_unit_test(schedules_hit_their_corners), cmocka_unit_test(data_that_change_are_noticed),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
