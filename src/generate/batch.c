@@ -241,6 +241,7 @@ static void add_part(rf_batch *b, int slot, int64_t count) {
 /* Drafts tokens after the latest token of each answer, if no part is a chunk of a prompt. Then the
  * pass verifies the drafts: their rows get logits too. An answer never drafts beyond its end. */
 static void draft(rf_batch *b) {
+  rf_draft_begin(b->when, 0);
   for (int i = 0; i < b->parts; i++)
     if (b->part[i].count > 1 || b->part[i].tokens != b->slot[b->order[i]].next) return;
   rf_draft_begin(b->when, b->parts);
@@ -372,7 +373,7 @@ static void settle(rf_batch *b, int i) {
   rf_sequence_retract(&b->pages, part->sequence, part->sequence->length - part->wanted + right);
   b->counts.drafted += part->wanted - 1;
   b->counts.accepted += right - 1;
-  rf_draft_learn(&a->odds, part->wanted - 1, right - 1);
+  rf_draft_settle(b->when, i, right - 1);
 }
 
 /* Chooses the next tokens of each sequence whose part of the pass wants logits. With n threads,
@@ -420,7 +421,9 @@ static rf_status take_step(rf_generator *g, rf_batch *b, rf_error *error) {
                ? RAFTER_OK
                : RF_FAIL(error, RAFTER_FAILED, "open the generator again",
                          "no answer can start (the KV cache has no room for the first one in the queue)");
+  double start = rf_now_seconds();
   RF_TRY(rf_forward(g, b->part, b->parts, error));
+  if (b->when) rf_draft_measured(b->when, rf_now_seconds() - start);
   if (rf_lanes_on) count_all(b);
   b->counts.passes++;
   b->counts.parts += b->parts;

@@ -1,21 +1,35 @@
 /* draft.c - see draft.h. */
 #include "generate/draft.h"
 
+#include "generate/draft_price.h"
+
 #include <stdlib.h>
 
-/* A new answer begins as if PRIOR_TRIED drafts had been verified, half of which were right. Later
+/* The drafts of all answers begin as if PRIOR_TRIED drafts had been verified, half of which were
+ * right. Those of a new answer begin as if it had verified PRIOR_TRIED drafts like all before. Later
  * drafts count more: each pass multiplies the older counts by FADE. */
-static const double PRIOR_TRIED = 2, PRIOR_RIGHT = 1, FADE = 0.95;
+static const double PRIOR_TRIED = 2, PRIOR_CHANCE = 0.5, FADE = 0.95, FADE_ALL = 0.99;
 enum { TRIES = 16 }; /* numbers of drafted tokens that a step compares */
 
-double rf_draft_chance(const rf_draft_odds *odds, int match) {
-  return (odds->right[match] + PRIOR_RIGHT) / (odds->tried[match] + PRIOR_TRIED);
+static double chance_of(const rf_draft_odds *odds, int match, double prior) {
+  return (odds->right[match] + PRIOR_TRIED * prior) / (odds->tried[match] + PRIOR_TRIED);
 }
 
-void rf_draft_learn(rf_draft_odds *odds, int drafted, int right) {
+double rf_draft_chance(const rf_draft_odds *all, const rf_draft_odds *odds, int match) {
+  return chance_of(odds, match, chance_of(all, match, PRIOR_CHANCE));
+}
+
+static void fade(rf_draft_odds *odds, int match, double by) {
+  odds->tried[match] *= by;
+  odds->right[match] *= by;
+}
+
+void rf_draft_learn(rf_draft_odds *odds, int drafted, int right, double by) {
   int m = odds->match;
-  odds->tried[m] = FADE * odds->tried[m] + right + (right < drafted);
-  odds->right[m] = FADE * odds->right[m] + right;
+  fade(odds, m, by);
+  odds->tried[m] += right + (right < drafted);
+  odds->right[m] += right;
+  odds->longest = right > odds->longest ? right : (odds->longest + right) / 2;
 }
 
 int rf_draft_lookup(const int32_t *tokens, int64_t count, int32_t *draft, int max, int *match) {
@@ -47,9 +61,12 @@ typedef struct part {
 } part;
 
 struct rf_draft_plan {
-  rf_pass_prices *prices;
+  rf_draft_price *price;
+  rf_draft_odds odds; /* of the drafts of all answers */
   bool all;
   int parts;
+  int64_t rows;      /* of the step's pass */
+  double plain;      /* seconds of the pass without drafts */
   part *part;        /* (slots) */
   rf_extent *extent; /* (slots) */
   int *order;        /* (slots x draft): answers in the order in which they get drafted tokens */
@@ -61,19 +78,19 @@ rf_status rf_draft_plan_open(const rf_plan *decode, int slots, int draft, bool a
   rf_draft_plan *p = *out = calloc(1, sizeof *p);
   if (p) {
     p->all = all;
-    p->prices = rf_pass_prices_open(decode);
+    p->price = rf_draft_price_open(decode, (int64_t)n * (1 + draft));
     p->part = calloc(n, sizeof *p->part);
     p->extent = calloc(n, sizeof *p->extent);
     p->order = calloc(n * (size_t)draft + 1, sizeof *p->order);
   }
-  if (!p || !p->prices || !p->part || !p->extent || !p->order)
+  if (!p || !p->price || !p->part || !p->extent || !p->order)
     return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while opening a generator");
   return RAFTER_OK;
 }
 
 void rf_draft_plan_close(rf_draft_plan *p) {
   if (!p) return;
-  rf_pass_prices_close(p->prices);
+  rf_draft_price_close(p->price);
   free(p->part);
   free(p->extent);
   free(p->order);
@@ -86,8 +103,12 @@ void rf_draft_propose(rf_draft_plan *p, int which, const int32_t *tokens, int64_
                       int max, rf_draft_odds *odds, int64_t context) {
   part *of = &p->part[which];
   *of = (part){.odds = odds, .context = context};
+  if (!odds->begun) odds->longest = p->odds.longest;
+  odds->begun = true;
+  /* The price of a much longer draft than before may be wrong. */
+  if (!p->all && max > 2 * odds->longest + 1) max = 2 * odds->longest + 1;
   of->proposed = rf_draft_lookup(tokens, count, draft, max, &odds->match);
-  of->chance = of->proposed ? rf_draft_chance(odds, odds->match) : 0;
+  of->chance = of->proposed ? rf_draft_chance(&p->odds, odds, odds->match) : 0;
 }
 
 /* Lists answers in the order of their gains. An answer is listed once for each drafted token. */
@@ -122,29 +143,56 @@ static double give(rf_draft_plan *p, int tokens) {
 }
 
 static double seconds_of(rf_draft_plan *p) {
-  for (int i = 0; i < p->parts; i++)
+  p->rows = 0;
+  for (int i = 0; i < p->parts; i++) {
     p->extent[i] = (rf_extent){1 + p->part[i].count, p->part[i].context + p->part[i].count};
-  return rf_pass_price(p->prices, p->extent, p->parts, NULL);
+    p->rows += p->extent[i].rows;
+  }
+  return rf_draft_price_of(p->price, p->extent, p->parts);
+}
+
+/* The counts of drafts that are not verified fade too, so that drafts are tried again. */
+static void forget(rf_draft_plan *p) {
+  for (int i = 0; i < p->parts; i++) {
+    const part *of = &p->part[i];
+    if (!of->proposed || of->count) continue;
+    fade(of->odds, of->odds->match, FADE);
+    fade(&p->odds, of->odds->match, FADE_ALL);
+  }
 }
 
 void rf_draft_choose(rf_draft_plan *p) {
   int listed = list_gains(p), best = 0, stride = listed / TRIES + 1;
-  double rate = 0;
   if (p->all) return;
-  for (int tokens = 0; tokens <= listed; tokens += stride) {
+  give(p, 0);
+  p->plain = seconds_of(p);
+  double rate = p->parts / p->plain, credit = p->plain * rf_draft_credit(p->price);
+  for (int tokens = stride; tokens <= listed; tokens += stride) {
     double expected = give(p, tokens), seconds = seconds_of(p);
-    if (tokens && expected <= rate * seconds) continue;
+    if (expected <= rate * seconds || seconds - p->plain > credit) continue;
     best = tokens;
     rate = expected / seconds;
   }
   give(p, best);
-  /* The counts of drafts that are not verified fade too, so that drafts are tried again. */
-  for (int i = 0; i < p->parts; i++)
-    if (p->part[i].proposed && !p->part[i].count) {
-      rf_draft_odds *odds = p->part[i].odds;
-      odds->tried[odds->match] *= FADE;
-      odds->right[odds->match] *= FADE;
-    }
+  seconds_of(p);
+  forget(p);
+}
+
+void rf_draft_measured(rf_draft_plan *p, double seconds) {
+  bool drafts = false;
+  if (!p->parts || p->all) return;
+  rf_draft_price_measured(p->price, p->rows, seconds);
+  for (int i = 0; i < p->parts; i++) drafts |= p->part[i].count > 0;
+  if (drafts) rf_draft_saved(p->price, 1 - seconds_of(p) / p->plain);
+}
+
+void rf_draft_settle(rf_draft_plan *p, int which, int right) {
+  const part *of = &p->part[which];
+  rf_draft_odds *odds = of->odds;
+  p->odds.match = odds->match;
+  rf_draft_learn(odds, of->count, right, FADE);
+  rf_draft_learn(&p->odds, of->count, right, FADE_ALL);
+  if (!p->all) rf_draft_saved(p->price, (double)right / p->parts);
 }
 
 int rf_draft_count(const rf_draft_plan *p, int which) { return p->part[which].count; }

@@ -468,7 +468,7 @@ const rf_option RF_SPECULATION_OPTIONS[] = {
     RF_CHOICE("speculate", "none|ngram", "none", "Speed",
               "draft the next tokens, and verify several of them in one forward pass: ngram copies what "
               "followed the latest tokens earlier in the text\nThe answers are the same to the bit. A step "
-              "drafts only tokens that the plan expects to pay off."),
+              "drafts only tokens that are expected to pay off."),
     RF_NUMBER("draft-tokens", INT, "N", 1, 64, "7", "Speed", "maximum drafted tokens of an answer in a step"),
     {.name = NULL},
 };

@@ -1,0 +1,33 @@
+/* draft_price.h - seconds of the passes that verify drafts, and how much drafts may cost.
+ *
+ * The plan predicts the seconds of a pass. The run measures them, and later prices of passes with
+ * as many rows are corrected by measured / predicted.
+ *
+ * Drafts that are wrong cost time. They are paid with a credit, which begins as a part of a pass,
+ * grows with each pass, and grows by the time that right drafts have saved. So drafts that are
+ * never right take at most RF_DRAFT_SHARE of the time of a long run. */
+#ifndef RF_DRAFT_PRICE_H
+#define RF_DRAFT_PRICE_H
+
+#include "plan/plan.h"
+
+/* Credit in passes without drafts: at the start, added by each pass, and maximum. */
+#define RF_DRAFT_START 0.75
+#define RF_DRAFT_SHARE 0.005
+#define RF_DRAFT_CREDIT 16.0
+
+typedef struct rf_draft_price rf_draft_price;
+/* `rows`: maximum rows of a pass. `decode` must outlive the prices. NULL: out of memory. */
+rf_draft_price *rf_draft_price_open(const rf_plan *decode, int64_t rows);
+void rf_draft_price_close(rf_draft_price *price); /* NULL is allowed. */
+/* Seconds of a pass, corrected by the passes that were measured. Allocates nothing. */
+double rf_draft_price_of(rf_draft_price *price, const rf_extent *part, int parts);
+/* The last priced pass with `rows` rows took `seconds`. */
+void rf_draft_price_measured(rf_draft_price *price, int64_t rows, double seconds);
+/* A step begins. Returns the time that drafts may cost in this step if all of them are wrong, in
+ * passes without drafts. */
+double rf_draft_credit(rf_draft_price *price);
+/* Drafts have saved the time of this many passes; < 0: they have cost time. */
+void rf_draft_saved(rf_draft_price *price, double passes);
+
+#endif
