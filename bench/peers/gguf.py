@@ -1,13 +1,17 @@
-"""gguf.py OUT: writes the 1.1B Llama of common.py as a GGUF file in bf16, with random weights and no vocabulary.
+"""gguf.py OUT [LAYERS TOKENS]: writes the 1.1B Llama of common.py as a GGUF file in bf16, with random
+weights and no vocabulary. LAYERS and TOKENS make a smaller one.
 `rafter quantize` makes the other types from it. Uses only the standard library."""
 import array
 import random
 import struct
 import sys
 
-from common import LLAMA as L
+from common import LLAMA
 
 BF16, F32, U32, STRING, FLOAT = 30, 0, 4, 8, 6
+L = LLAMA
+if len(sys.argv) > 2:
+    L = {**L, "num_hidden_layers": int(sys.argv[2]), "vocab_size": int(sys.argv[3])}
 width, ff, kv = L["hidden_size"], L["intermediate_size"], L["num_key_value_heads"] * L["head_dim"]
 facts = [("general.architecture", "llama"), ("general.file_type", 32), ("llama.context_length", L["max_position_embeddings"]), ("llama.embedding_length", width),
          ("llama.block_count", L["num_hidden_layers"]), ("llama.feed_forward_length", ff), ("llama.attention.head_count", L["num_attention_heads"]),

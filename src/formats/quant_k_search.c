@@ -1,279 +1,100 @@
 /* quant_k_search.c - quantizes to K types: searches for the scales with the smallest sum of squared
- * errors.
+ * errors, and packs the result.
  *
  * With offsets (q2_k, q4_k, q5_k): x = a q - b. For each sub-block, the search rounds x in several
  * ways and takes the a and b >= 0 that fit best by least squares. The file has a and b as integers
  * times d and dmin. Then the search alternately chooses integers and levels (q) and fits the two
- * f16 factors d and dmin. Without offsets (q3_k, q6_k), x = a q, and the search fits only d. */
-#include <math.h>
+ * f16 factors d and dmin. Without offsets (q3_k, q6_k), x = a q, and the search fits only d.
+ *
+ * quant_k_search_body.h has the search. It is compiled for several instruction sets, and all give
+ * the same bits. */
 #include <string.h>
 
-#include "formats/quant_blocks.h"
+#include "formats/quant_k_search.h"
 
-enum { VALUES = RF_K_VALUES, SUBS_MAX = 16, ROUNDS = 3 };
+enum { VALUES = RF_K_VALUES };
 
-/* Constants of a type. */
-typedef struct shape {
-  int subs;        /* number of sub-blocks */
-  int levels;      /* with offsets: q = 0..levels; without offsets: q = -levels..levels-1 */
-  int least, most; /* minimum and maximum of the integer scale of a sub-block */
-  int tries;       /* number of scales that are tried on each side of the full-range scale */
-  float step;      /* distance between two of the tried scales, in levels */
-} shape;
+const rf_k_shape RF_K_SHAPES[RF_K_TYPES] = {
+    {.offsets = true, .subs = 16, .levels = 3, .least = 0, .most = 15, .tries = 10, .step = 0.15f}, /* q2_k */
+    {.offsets = false, .subs = 16, .levels = 4, .least = -32, .most = 31, .tries = 9, .step = 0.12f}, /* q3_k
+                                                                                                       */
+    {.offsets = true, .subs = 8, .levels = 15, .least = 0, .most = 63, .tries = 10, .step = 0.2f}, /* q4_k */
+    {.offsets = true, .subs = 8, .levels = 31, .least = 0, .most = 63, .tries = 8, .step = 0.25f}, /* q5_k */
+    {.offsets = false,
+     .subs = 16,
+     .levels = 32,
+     .least = -128,
+     .most = 127,
+     .tries = 9,
+     .step = 0.2f}, /* q6_k
+                     */
+};
 
-/* A super-block before packing. q is at least 0, even for types without offsets. */
-typedef struct super {
-  float d, dmin;
-  int scale[SUBS_MAX], offset[SUBS_MAX];
-  uint8_t q[VALUES];
-} super;
-
-static inline float to_f16(float x) { return rf_f16_to_f32(rf_f32_to_f16(x)); }
-/* Returns the integer in least..most that is nearest to x, ties to even. NaN gives `least`. Adding
- * and then subtracting 1.5 * 2^23 rounds to an integer on every vector unit. */
-static inline float nearest(float x, float least, float most) {
-  float bounded = x > least ? (x < most ? x : most) : least;
-  return (bounded + 12582912.0f) - 12582912.0f;
-}
-/* Sums are computed as eight partial sums, which are added in a fixed order. So files do not depend
- * on the compiler's vectorization. */
-enum { LANES = 8 };
-static inline float lane_sum(const float v[LANES]) {
-  return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7]));
-}
-
-/* ---- with offsets ---------------------------------------------------------------------------- */
-
-/* Sums of q, q^2 and q x over a sub-block. */
-typedef struct sums {
-  float q, qq, qx;
-} sums;
-
-static sums level_sums(const float *x, int n, float inverse, float offset, float levels) {
-  float sum_q[LANES] = {0}, sum_qq[LANES] = {0}, sum_qx[LANES] = {0};
-  for (int i = 0; i < n; i += LANES)
-    for (int l = 0; l < LANES; ++l) {
-      float q = nearest((x[i + l] + offset) * inverse, 0, levels);
-      sum_q[l] += q;
-      sum_qq[l] += q * q;
-      sum_qx[l] += q * x[i + l];
-    }
-  return (sums){lane_sum(sum_q), lane_sum(sum_qq), lane_sum(sum_qx)};
+rf_k_search *rf_k_search_of(int level) {
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"),
+       avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  rf_k_search *const searches[] = {rf_k_search_base, avx2 ? rf_k_search_avx2 : NULL,
+                                   avx512 ? rf_k_search_avx512 : NULL};
+#else
+  rf_k_search *const searches[] = {rf_k_search_base};
+#endif
+  return level < (int)(sizeof searches / sizeof *searches) ? searches[level] : NULL;
 }
 
-/* Squared error of a sub-block if each value is rounded to the nearest level. */
-static float offset_error(const float *x, int n, float scale, float offset, float levels) {
-  float inverse = scale > 0 ? 1 / scale : 0, sum[LANES] = {0};
-  for (int i = 0; i < n; i += LANES)
-    for (int l = 0; l < LANES; ++l) {
-      float e = scale * nearest((x[i + l] + offset) * inverse, 0, levels) - offset - x[i + l];
-      sum[l] += e * e;
-    }
-  return lane_sum(sum);
-}
-
-/* Finds the best scale and offset of one sub-block. Neither is negative. */
-static void fit_offset(const shape *s, const float *x, int n, float *scale, float *offset) {
-  float least = 0, most = x[0], sum = 0, best = INFINITY, levels = (float)s->levels;
-  for (int i = 0; i < n; ++i) {
-    if (x[i] < least) least = x[i];
-    if (x[i] > most) most = x[i];
-    sum += x[i];
-  }
-  *scale = 0;
-  *offset = -least;
-  if (!(most > least)) return;
-  for (int t = -s->tries; t <= s->tries; ++t) {
-    float a = (most - least) / (levels + s->step * (float)t), b = -least;
-    if (!(levels + s->step * (float)t > 0.5f)) continue;
-    for (int again = 0; again < 2; ++again) { /* two rounds: first round the values, then fit */
-      sums v = level_sums(x, n, 1 / a, b, levels);
-      float det = (float)n * v.qq - v.q * v.q;
-      if (!(det > 0)) break;
-      a = ((float)n * v.qx - v.q * sum) / det;
-      b = (v.q * v.qx - v.qq * sum) / det;
-      if (b < 0) {
-        b = 0;
-        a = v.qx / v.qq;
-      }
-      if (!(a > 0)) break;
-      float error = offset_error(x, n, a, b, levels);
-      if (error < best) {
-        best = error;
-        *scale = a;
-        *offset = b;
-      }
-    }
-  }
-}
-
-/* Chooses the integer scale and offset of sub-block `sub`, given d and dmin of `to`. Of the rounded
- * quotients and their neighbours, keeps the best pair. Returns the squared error. */
-static float choose_integers(const shape *s, const float *x, float scale, float offset, int sub, super *to) {
-  float most = (float)s->most, best = INFINITY;
-  int a = (int)nearest(to->d > 0 ? scale / to->d : 0, 0, most),
-      b = (int)nearest(to->dmin > 0 ? offset / to->dmin : 0, 0, most), n = VALUES / s->subs;
-  for (int i = a - 1; i <= a + 1; ++i)
-    for (int j = b - 1; j <= b + 1; ++j) {
-      if (i < 0 || j < 0 || i > s->most || j > s->most) continue;
-      float error = offset_error(x + sub * n, n, to->d * (float)i, to->dmin * (float)j, (float)s->levels);
-      if (error < best) {
-        best = error;
-        to->scale[sub] = i;
-        to->offset[sub] = j;
-      }
-    }
-  return best;
-}
-
-static void put_levels(const shape *s, const float *x, super *out) {
-  int n = VALUES / s->subs;
-  for (int i = 0; i < VALUES; ++i) {
-    float scale = out->d * (float)out->scale[i / n], offset = out->dmin * (float)out->offset[i / n];
-    out->q[i] = (uint8_t)nearest((x[i] + offset) * (scale > 0 ? 1 / scale : 0), 0, (float)s->levels);
-  }
-}
-
-/* Finds d and dmin that fit x = d (sc q) - dmin mn best (least squares), for given sc, q, mn. */
-static void refit_factors(const shape *s, const float *x, const super *from, float *d, float *dmin) {
-  int n = VALUES / s->subs;
-  double uu = 0, vv = 0, uv = 0, ux = 0, vx = 0;
-  for (int i = 0; i < VALUES; ++i) {
-    double u = (double)from->scale[i / n] * from->q[i], v = -(double)from->offset[i / n];
-    uu += u * u;
-    vv += v * v;
-    uv += u * v;
-    ux += u * x[i];
-    vx += v * x[i];
-  }
-  double det = uu * vv - uv * uv;
-  if (det > 0) {
-    *d = (float)((ux * vv - vx * uv) / det);
-    *dmin = (float)((vx * uu - ux * uv) / det);
-  } else if (uu > 0) *d = (float)(ux / uu);
-}
-
-static void search_offset(const shape *s, const float *x, super *best) {
-  float scale[SUBS_MAX], offset[SUBS_MAX], widest = 0, deepest = 0, least = INFINITY;
-  int n = VALUES / s->subs;
-  memset(best, 0, sizeof *best);
-  for (int i = 0; i < s->subs; ++i) {
-    fit_offset(s, x + i * n, n, &scale[i], &offset[i]);
-    if (scale[i] > widest) widest = scale[i];
-    if (offset[i] > deepest) deepest = offset[i];
-  }
-  float d = widest / (float)s->most, dmin = deepest / (float)s->most;
-  for (int round = 0; round < ROUNDS; ++round) {
-    super trial = {.d = to_f16(d), .dmin = to_f16(dmin)};
-    float error = 0;
-    if (!(trial.d >= 0 && trial.dmin >= 0)) break;
-    for (int i = 0; i < s->subs; ++i) error += choose_integers(s, x, scale[i], offset[i], i, &trial);
-    if (!(error < least)) break;
-    put_levels(s, x, &trial);
-    least = error;
-    *best = trial;
-    refit_factors(s, x, &trial, &d, &dmin);
-  }
-}
-
-/* ---- without offsets ------------------------------------------------------------------------- */
-
-static float plain_error(const float *x, int n, float scale, float levels) {
-  float inverse = scale != 0 ? 1 / scale : 0, sum[LANES] = {0};
-  for (int i = 0; i < n; i += LANES)
-    for (int l = 0; l < LANES; ++l) {
-      float e = scale * nearest(x[i + l] * inverse, -levels, levels - 1) - x[i + l];
-      sum[l] += e * e;
-    }
-  return lane_sum(sum);
-}
-
-/* Returns the best scale of one sub-block. The value with the largest magnitude gets a negative q,
- * because q can be -levels but at most levels - 1. If this value is positive, the scale is
- * negative. */
-static float fit_plain(const shape *s, const float *x, int n) {
-  float far = 0, best = INFINITY, found = 0, levels = (float)s->levels;
-  for (int i = 0; i < n; ++i)
-    if (fabsf(x[i]) > fabsf(far)) far = x[i];
-  if (far == 0) return 0;
-  for (int t = -s->tries; t <= s->tries; ++t) {
-    float reach = levels + s->step * (float)t;
-    if (!(reach > 0.5f)) continue;
-    float inverse = -reach / far, sum_qq[LANES] = {0}, sum_qx[LANES] = {0};
-    for (int i = 0; i < n; i += LANES)
-      for (int l = 0; l < LANES; ++l) {
-        float q = nearest(x[i + l] * inverse, -levels, levels - 1);
-        sum_qq[l] += q * q;
-        sum_qx[l] += q * x[i + l];
-      }
-    float qq = lane_sum(sum_qq);
-    if (!(qq > 0)) continue;
-    float a = lane_sum(sum_qx) / qq, error = plain_error(x, n, a, levels);
-    if (error < best) {
-      best = error;
-      found = a;
-    }
-  }
+static rf_k_search *fastest_search(void) {
+  rf_k_search *found = rf_k_search_base;
+  for (int level = 0; rf_k_search_of(level); ++level) found = rf_k_search_of(level);
   return found;
 }
 
-static void search_plain(const shape *s, const float *x, super *best) {
-  float scale[SUBS_MAX], far = 0, least = INFINITY, levels = (float)s->levels;
-  int n = VALUES / s->subs;
-  memset(best, 0, sizeof *best);
-  memset(best->q, s->levels, VALUES);
-  for (int i = 0; i < s->subs; ++i) {
-    scale[i] = fit_plain(s, x + i * n, n);
-    if (fabsf(scale[i]) > fabsf(far)) far = scale[i];
-  }
-  float d = far / (float)s->least;
-  for (int round = 0; round < ROUNDS && far != 0; ++round) {
-    super trial = {.d = to_f16(d)};
-    double qq = 0, qx = 0, error = 0;
-    if (trial.d == 0) break;
-    for (int i = 0; i < s->subs; ++i) {
-      float sub_best = INFINITY;
-      int a = (int)nearest(scale[i] / trial.d, (float)s->least, (float)s->most);
-      for (int j = a - 1; j <= a + 1; ++j) {
-        if (j < s->least || j > s->most) continue;
-        float e = plain_error(x + i * n, n, trial.d * (float)j, levels);
-        if (e < sub_best) {
-          sub_best = e;
-          trial.scale[i] = j;
-        }
-      }
-      error += sub_best;
-      float sub = trial.d * (float)trial.scale[i];
-      for (int k = i * n; k < (i + 1) * n; ++k) {
-        float q = nearest(sub != 0 ? x[k] / sub : 0, -levels, levels - 1);
-        double u = (double)trial.scale[i] * q;
-        trial.q[k] = (uint8_t)(q + levels);
-        qq += u * u;
-        qx += u * x[k];
-      }
+typedef void put_block(const rf_k_super *from, uint8_t *at);
+
+/* Quantizes `blocks` super-blocks of `bytes` bytes each. */
+static void quantize(const rf_k_shape *s, const float *x, int64_t blocks, int bytes, put_block *put,
+                     uint8_t *at) {
+  rf_k_search *search = fastest_search();
+  int batch = RF_K_LANES / s->subs;
+  for (; blocks > 0; blocks -= batch, x += batch * VALUES) {
+    float twice[2 * VALUES];
+    rf_k_super found[2];
+    int used = blocks < batch ? (int)blocks : batch;
+    const float *from = x;
+    if (used < batch) { /* the last super-block is in both halves of the batch */
+      memcpy(twice, x, VALUES * sizeof *x);
+      memcpy(twice + VALUES, x, VALUES * sizeof *x);
+      from = twice;
     }
-    if (!(error < least)) break;
-    least = (float)error;
-    *best = trial;
-    if (qq > 0) d = (float)(qx / qq);
+    search(s, from, found);
+    for (int i = 0; i < used; ++i, at += bytes) {
+      memset(at, 0, (size_t)bytes);
+      put(&found[i], at);
+    }
   }
 }
 
 /* ---- packing: quant_k.c describes the positions of the bits ---------------------------------- */
 
+enum { RUNS = 8, RUN = 32 };
+
 /* Writes bits `shift` and `shift` + 1 of every q (64 bytes). */
-static void put_two_bits(const super *from, int shift, uint8_t *at) {
-  for (int i = 0; i < VALUES; ++i)
-    at[32 * (i / 128) + i % 32] |= (uint8_t)((from->q[i] >> shift & 3) << 2 * (i / 32 % 4));
+static void put_two_bits(const rf_k_super *from, int shift, uint8_t *at) {
+  for (int r = 0; r < RUNS; ++r)
+    for (int l = 0; l < RUN; ++l)
+      at[RUN * (r / 4) + l] |= (uint8_t)((from->q[RUN * r + l] >> shift & 3) << 2 * (r % 4));
 }
-static void put_one_bit(const super *from, int bit, uint8_t *at) { /* writes 32 bytes */
-  for (int i = 0; i < VALUES; ++i) at[i % 32] |= (uint8_t)((from->q[i] >> bit & 1) << i / 32);
+static void put_one_bit(const rf_k_super *from, int bit, uint8_t *at) { /* writes 32 bytes */
+  for (int r = 0; r < RUNS; ++r)
+    for (int l = 0; l < RUN; ++l) at[l] |= (uint8_t)((from->q[RUN * r + l] >> bit & 1) << r);
 }
-static void put_nibbles(const super *from, uint8_t *at) { /* writes 128 bytes */
-  for (int i = 0; i < VALUES; ++i)
-    at[32 * (i / 64) + i % 32] |= (uint8_t)((from->q[i] & 15) << 4 * (i / 32 % 2));
+static void put_nibbles(const rf_k_super *from, uint8_t *at) { /* writes 128 bytes */
+  for (int r = 0; r < RUNS; ++r)
+    for (int l = 0; l < RUN; ++l)
+      at[RUN * (r / 2) + l] |= (uint8_t)((from->q[RUN * r + l] & 15) << 4 * (r % 2));
 }
-static void put_scales_4(const super *from, uint8_t *at) { /* writes 12 bytes */
+static void put_scales_4(const rf_k_super *from, uint8_t *at) { /* writes 12 bytes */
   for (int s = 0; s < 4; ++s) {
     at[s] = (uint8_t)(from->scale[s] | from->scale[s + 4] >> 4 << 6);
     at[s + 4] = (uint8_t)(from->offset[s] | from->offset[s + 4] >> 4 << 6);
@@ -281,78 +102,59 @@ static void put_scales_4(const super *from, uint8_t *at) { /* writes 12 bytes */
   }
 }
 
+static void put_q2_k(const rf_k_super *b, uint8_t *at) {
+  for (int s = 0; s < 16; ++s) at[s] = (uint8_t)(b->scale[s] | b->offset[s] << 4);
+  put_two_bits(b, 0, at + 16);
+  rf_store_f16(at + 80, b->d);
+  rf_store_f16(at + 82, b->dmin);
+}
 void rf_quantize_q2_k(const float *x, int64_t blocks, void *to) {
-  static const shape S = {.subs = 16, .levels = 3, .least = 0, .most = 15, .tries = 10, .step = 0.15f};
-  uint8_t *at = to;
-  for (; blocks > 0; --blocks, at += RF_Q2_K_BYTES, x += VALUES) {
-    super b;
-    search_offset(&S, x, &b);
-    memset(at, 0, RF_Q2_K_BYTES);
-    for (int s = 0; s < S.subs; ++s) at[s] = (uint8_t)(b.scale[s] | b.offset[s] << 4);
-    put_two_bits(&b, 0, at + 16);
-    rf_store_f16(at + 80, b.d);
-    rf_store_f16(at + 82, b.dmin);
-  }
+  quantize(&RF_K_SHAPES[0], x, blocks, RF_Q2_K_BYTES, put_q2_k, to);
 }
 
+static void put_q3_k(const rf_k_super *b, uint8_t *at) {
+  put_one_bit(b, 2, at);
+  put_two_bits(b, 0, at + 32);
+  for (int s = 0; s < 16; ++s) {
+    unsigned code = (unsigned)(b->scale[s] + 32);
+    at[96 + s % 8] |= (uint8_t)((code & 15) << 4 * (s / 8));
+    at[104 + s % 4] |= (uint8_t)(code >> 4 << 2 * (s / 4));
+  }
+  rf_store_f16(at + 108, b->d);
+}
 void rf_quantize_q3_k(const float *x, int64_t blocks, void *to) {
-  static const shape S = {.subs = 16, .levels = 4, .least = -32, .most = 31, .tries = 9, .step = 0.12f};
-  uint8_t *at = to;
-  for (; blocks > 0; --blocks, at += RF_Q3_K_BYTES, x += VALUES) {
-    super b;
-    search_plain(&S, x, &b);
-    memset(at, 0, RF_Q3_K_BYTES);
-    put_one_bit(&b, 2, at);
-    put_two_bits(&b, 0, at + 32);
-    for (int s = 0; s < S.subs; ++s) {
-      unsigned code = (unsigned)(b.scale[s] + 32);
-      at[96 + s % 8] |= (uint8_t)((code & 15) << 4 * (s / 8));
-      at[104 + s % 4] |= (uint8_t)(code >> 4 << 2 * (s / 4));
-    }
-    rf_store_f16(at + 108, b.d);
-  }
+  quantize(&RF_K_SHAPES[1], x, blocks, RF_Q3_K_BYTES, put_q3_k, to);
 }
 
+static void put_q4_k(const rf_k_super *b, uint8_t *at) {
+  rf_store_f16(at, b->d);
+  rf_store_f16(at + 2, b->dmin);
+  put_scales_4(b, at + 4);
+  put_nibbles(b, at + 16);
+}
 void rf_quantize_q4_k(const float *x, int64_t blocks, void *to) {
-  static const shape S = {.subs = 8, .levels = 15, .least = 0, .most = 63, .tries = 10, .step = 0.2f};
-  uint8_t *at = to;
-  for (; blocks > 0; --blocks, at += RF_Q4_K_BYTES, x += VALUES) {
-    super b;
-    search_offset(&S, x, &b);
-    memset(at, 0, RF_Q4_K_BYTES);
-    rf_store_f16(at, b.d);
-    rf_store_f16(at + 2, b.dmin);
-    put_scales_4(&b, at + 4);
-    put_nibbles(&b, at + 16);
-  }
+  quantize(&RF_K_SHAPES[2], x, blocks, RF_Q4_K_BYTES, put_q4_k, to);
 }
 
+static void put_q5_k(const rf_k_super *b, uint8_t *at) {
+  rf_store_f16(at, b->d);
+  rf_store_f16(at + 2, b->dmin);
+  put_scales_4(b, at + 4);
+  put_one_bit(b, 4, at + 16);
+  put_nibbles(b, at + 48);
+}
 void rf_quantize_q5_k(const float *x, int64_t blocks, void *to) {
-  static const shape S = {.subs = 8, .levels = 31, .least = 0, .most = 63, .tries = 8, .step = 0.25f};
-  uint8_t *at = to;
-  for (; blocks > 0; --blocks, at += RF_Q5_K_BYTES, x += VALUES) {
-    super b;
-    search_offset(&S, x, &b);
-    memset(at, 0, RF_Q5_K_BYTES);
-    rf_store_f16(at, b.d);
-    rf_store_f16(at + 2, b.dmin);
-    put_scales_4(&b, at + 4);
-    put_one_bit(&b, 4, at + 16);
-    put_nibbles(&b, at + 48);
-  }
+  quantize(&RF_K_SHAPES[3], x, blocks, RF_Q5_K_BYTES, put_q5_k, to);
 }
 
+static void put_q6_k(const rf_k_super *b, uint8_t *at) {
+  for (int r = 0; r < RUNS; ++r)
+    for (int l = 0; l < RUN; ++l)
+      at[64 * (r / 4) + RUN * (r % 2) + l] |= (uint8_t)((b->q[RUN * r + l] & 15) << 4 * (r % 4 / 2));
+  put_two_bits(b, 4, at + 128);
+  for (int s = 0; s < 16; ++s) at[192 + s] = (uint8_t)(int8_t)b->scale[s];
+  rf_store_f16(at + 208, b->d);
+}
 void rf_quantize_q6_k(const float *x, int64_t blocks, void *to) {
-  static const shape S = {.subs = 16, .levels = 32, .least = -128, .most = 127, .tries = 9, .step = 0.2f};
-  uint8_t *at = to;
-  for (; blocks > 0; --blocks, at += RF_Q6_K_BYTES, x += VALUES) {
-    super b;
-    search_plain(&S, x, &b);
-    memset(at, 0, RF_Q6_K_BYTES);
-    for (int i = 0; i < VALUES; ++i)
-      at[64 * (i / 128) + 32 * (i / 32 % 2) + i % 32] |= (uint8_t)((b.q[i] & 15) << 4 * (i / 32 % 4 / 2));
-    put_two_bits(&b, 4, at + 128);
-    for (int s = 0; s < S.subs; ++s) at[192 + s] = (uint8_t)(int8_t)b.scale[s];
-    rf_store_f16(at + 208, b.d);
-  }
+  quantize(&RF_K_SHAPES[4], x, blocks, RF_Q6_K_BYTES, put_q6_k, to);
 }

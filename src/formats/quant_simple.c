@@ -17,15 +17,22 @@ static inline unsigned level(float x, int most) {
 /* 1/d, or 0 for a block of zeros. */
 static inline float inverse(float d) { return d != 0 ? 1.0f / d : 0; }
 
+/* Returns the largest magnitude. NaN counts as 0. */
+static float magnitude(const float *x) {
+  enum { LANES = 8 };
+  float most[LANES] = {0}, all = 0;
+  for (int i = 0; i < N; i += LANES)
+    for (int l = 0; l < LANES; ++l) most[l] = fabsf(x[i + l]) > most[l] ? fabsf(x[i + l]) : most[l];
+  for (int l = 0; l < LANES; ++l) all = most[l] > all ? most[l] : all;
+  return all;
+}
+
 /* Returns the value with the largest magnitude, with its sign. Of equal ones, the first. */
 static float farthest(const float *x) {
-  float most = 0, value = 0;
-  for (int i = 0; i < N; ++i)
-    if (most < fabsf(x[i])) {
-      most = fabsf(x[i]);
-      value = x[i];
-    }
-  return value;
+  float most = magnitude(x);
+  for (int i = 0; i < N && most > 0; ++i)
+    if (fabsf(x[i]) == most) return x[i];
+  return 0;
 }
 
 static void range(const float *x, float *least, float *most) {
@@ -154,15 +161,23 @@ void rf_dequantize_q8_0(const void *from, int64_t blocks, float *out) {
   }
 }
 
+/* roundf(y) within -127..127, without a call: halves are rounded away from zero. NaN gives 0. */
+static inline int round_to_byte(float y) {
+  float size = fabsf(y);
+  size = size < 127 ? size : size == size ? 127 : 0;
+  int whole = (int)size;
+  whole += size - (float)whole >= 0.5f;
+  return y < 0 ? -whole : whole;
+}
+
 void rf_quantize_q8_0(const float *x, int64_t blocks, void *to) {
   uint8_t *at = to;
   for (; blocks > 0; --blocks, at += RF_Q8_0_BYTES, x += N) {
-    float d = fabsf(farthest(x)) / 127, id = inverse(d);
+    float d = magnitude(x) / 127, id = inverse(d);
+    int q[N];
     rf_store_f16(at, d);
-    for (int i = 0; i < N; ++i) {
-      float q = roundf(x[i] * id);
-      at[2 + i] = (uint8_t)(int8_t)(q >= 127 ? 127 : q <= -127 ? -127 : q == q ? q : 0);
-    }
+    for (int i = 0; i < N; ++i) q[i] = round_to_byte(x[i] * id);
+    for (int i = 0; i < N; ++i) at[2 + i] = (uint8_t)q[i];
   }
 }
 

@@ -2,6 +2,8 @@
  * and tests quantizers by their error. */
 #include "base/file.h"
 #include "formats/quant.h"
+#include "formats/quant_k_search.h"
+#include "support/quant_k_plain.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -269,6 +271,59 @@ static void test_odd_values(void **state) {
   }
 }
 
+/* Compares the searches of this CPU with the search without vectors. */
+static void check_searches(const float *x) {
+  for (int type = 0; type < RF_K_TYPES; ++type) {
+    const rf_k_shape *s = &RF_K_SHAPES[type];
+    int blocks = RF_K_LANES / s->subs;
+    rf_k_super want[2], got[2];
+    for (int i = 0; i < blocks; ++i) plain_search(s, x + i * RF_K_VALUES, &want[i]);
+    for (int level = 0; rf_k_search_of(level); ++level) {
+      rf_k_search_of(level)(s, x, got);
+      if (memcmp(want, got, (size_t)blocks * sizeof *want) != 0)
+        fail_msg("q%d_k: the search at level %d differs from the reference", type + 2, level);
+    }
+  }
+}
+
+static void test_searches_give_the_same_bits(void **state) {
+  (void)state;
+  static const float ODD[] = {NAN, INFINITY, -INFINITY, 3e38f, -3e38f, 1e-45f, 1e-40f, -1e-38f, 0, -0.0f};
+  float x[2 * RF_K_VALUES];
+  for (int trial = 0; trial < 200; ++trial) {
+    for (int i = 0; i < 2 * RF_K_VALUES; i += 2) {
+      uint32_t word[4];
+      rf_philox(11, (uint64_t)(trial * 1000 + i), 0, word);
+      rf_normal_pair(word[0], word[1], x + i);
+      x[i] *= trial % 4 == 1 ? 1e-3f : 1;
+      if (trial % 4 == 2) x[i] = fabsf(x[i]);
+      if (trial % 4 == 3 && word[2] % 8 == 0) x[i] = ODD[word[3] % 10];
+    }
+    check_searches(x);
+  }
+  for (int k = 0; k < 10; ++k) {
+    for (int i = 0; i < 2 * RF_K_VALUES; ++i) x[i] = i < RF_K_VALUES + 7 ? ODD[k] : 0.5f;
+    check_searches(x);
+  }
+}
+
+/* A super-block has the same bytes, whether it is quantized alone or among others. */
+static void test_blocks_do_not_depend_on_neighbours(void **state) {
+  (void)state;
+  enum { BLOCKS = 5 };
+  float x[BLOCKS * RF_K_VALUES];
+  unsigned char all[BLOCKS * 256], one[256];
+  for (int i = 0; i < BLOCKS * RF_K_VALUES; ++i) x[i] = sinf((float)(i * i % 1009));
+  for (int number = RF_Q_Q2_K; number <= RF_Q_Q6_K; ++number) {
+    const rf_quant_type *type = rf_quant_type_of(number);
+    type->quantize(x, BLOCKS, all);
+    for (int i = 0; i < BLOCKS; ++i) {
+      type->quantize(x + i * RF_K_VALUES, 1, one);
+      assert_memory_equal(one, all + i * type->bytes, (size_t)type->bytes);
+    }
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_dequantize_goldens),
@@ -278,6 +333,8 @@ int main(void) {
       cmocka_unit_test(test_table),
       cmocka_unit_test(test_errors_on_normal_values),
       cmocka_unit_test(test_odd_values),
+      cmocka_unit_test(test_searches_give_the_same_bits),
+      cmocka_unit_test(test_blocks_do_not_depend_on_neighbours),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
