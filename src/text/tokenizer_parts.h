@@ -87,7 +87,7 @@ void rf_matcher_free(rf_matcher *matcher);
 /* The work that is left for one text. A tokenizer.json may come from anywhere, so its normalizers
  * and patterns must not take memory or time without bound. */
 typedef struct rf_effort {
-  uint64_t steps;       /* backtracking steps of patterns, counted from FREE_STEPS on (tokenizer_split.c) */
+  uint64_t steps;       /* steps of difficult matches of patterns (tokenizer_split.c) */
   size_t bytes;         /* bytes of normalized text */
   void *data, *context; /* PCRE2's memory, allocated by the first match */
 } rf_effort;

@@ -7,13 +7,23 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
-enum { PATTERN_MAX = 1 << 16 };
-/* Limits of PCRE2's steps. The patterns of real models need fewer than FREE_STEPS at nearly every
- * start, and two steps for each blank of a long run of blanks. */
-enum { FREE_STEPS = 64, STARTS = 1024, TEXT_STEPS = 10000000, BYTE_STEPS = 100 };
+enum { LITERAL_MAX = 1 << 16, PATTERN_MAX = 1 << 14 };
+/* A quick search tries at most AHEAD starts and sees as many further bytes, fewer if the pattern has
+ * more than AHEAD_BYTES / AHEAD bytes. A start has FREE_STEPS steps of PCRE2. The steps of a counted search
+ * are limited for the whole text. The patterns of real models need two of them for each blank of a long run.
+ */
+enum { FREE_STEPS = 64, AHEAD = 128, AHEAD_BYTES = 24576 };
+enum { TEXT_STEPS = 10000000, BYTE_STEPS = 100 };
+/* In a counted search, MOVE bytes between two items cost a step, and each item costs a step for each
+ * REPEAT of the pattern's largest repetition: PCRE2 does not say how far an item that failed read. */
+enum { MOVE = 16, REPEAT = 32, HEAP_KIB = 1 << 18 };
 
 struct rf_pattern {
-  pcre2_code *code; /* NULL: the pattern is a literal */
+  pcre2_code *code;    /* NULL: the pattern is a literal */
+  pcre2_code *counted; /* the same, with a callout for each item */
+  uint64_t item_steps; /* steps of an item */
+  size_t ahead;        /* starts of a quick search, and bytes that it sees after them */
+  bool refers;         /* an item may compare with all of a group */
   bool jit;
   size_t bytes;
   char text[]; /* NUL-terminated */
@@ -60,13 +70,42 @@ static rf_status with_own_classes(const char *text, size_t bytes, rf_buffer *out
   return RAFTER_OK;
 }
 
+/* The largest number of a repetition such as {2,1000}. */
+static uint64_t largest_repeat(const char *text) {
+  uint64_t largest = 0;
+  for (const char *at = text; (at = strpbrk(at, "{,")) != NULL;) {
+    uint64_t number = strtoull(++at, NULL, 10);
+    if (number > largest) largest = number;
+  }
+  return largest;
+}
+
+/* Compiles the pattern twice: for quick searches and for counted searches. */
+static bool compile(rf_pattern *made, rf_buffer own, int *code) {
+  PCRE2_SIZE at = 0;
+  uint32_t references = 0, options = PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C |
+                                     PCRE2_USE_OFFSET_LIMIT;
+  made->code = pcre2_compile((PCRE2_SPTR)own.at, own.bytes, options, code, &at, NULL);
+  if (!made->code) return false;
+  made->counted = pcre2_compile((PCRE2_SPTR)own.at, own.bytes, options | PCRE2_AUTO_CALLOUT, code, &at, NULL);
+  if (!made->counted) return false;
+  pcre2_pattern_info(made->code, PCRE2_INFO_BACKREFMAX, &references);
+  made->refers = references > 0;
+  size_t ahead = AHEAD_BYTES / made->bytes;
+  made->ahead = ahead < AHEAD ? ahead + 1 : AHEAD;
+  made->item_steps = 1 + largest_repeat(made->text) / REPEAT;
+  made->jit = pcre2_jit_compile(made->code, PCRE2_JIT_COMPLETE | PCRE2_JIT_PARTIAL_HARD) == 0;
+  return true;
+}
+
 rf_status rf_pattern_new(const char *text, size_t bytes, bool literal, const char *where,
                          rf_pattern **pattern, rf_error *error) {
   *pattern = NULL;
-  if (bytes < 1 || bytes > PATTERN_MAX)
+  size_t most = literal ? LITERAL_MAX : PATTERN_MAX;
+  if (bytes < 1 || bytes > most)
     return RF_FAIL(error, RAFTER_FAILED, NULL,
-                   "a pattern's length is out of range (%s: expected 1 to %d bytes, got %zu)", where,
-                   (int)PATTERN_MAX, bytes);
+                   "a pattern's length is out of range (%s: expected 1 to %zu bytes, got %zu)", where, most,
+                   bytes);
   rf_pattern *made = calloc(1, sizeof *made + bytes + 1);
   if (!made) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
   memcpy(made->text, text, bytes);
@@ -78,18 +117,11 @@ rf_status rf_pattern_new(const char *text, size_t bytes, bool literal, const cha
   rf_buffer own = {0};
   rf_status status = with_own_classes(text, bytes, &own, error);
   int code = 0;
-  PCRE2_SIZE at = 0;
-  if (status == RAFTER_OK) {
-    made->code = pcre2_compile((PCRE2_SPTR)own.at, own.bytes,
-                               PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C |
-                                   PCRE2_USE_OFFSET_LIMIT,
-                               &code, &at, NULL);
-    if (!made->code) {
-      char why[120];
-      pcre2_get_error_message(code, (PCRE2_UCHAR *)why, sizeof why);
-      status = RF_FAIL(error, RAFTER_FAILED, NULL, "a pattern is invalid (%s: %s, in '%.*s')", where, why,
-                       (int)(bytes < 100 ? bytes : 100), text);
-    } else made->jit = pcre2_jit_compile(made->code, PCRE2_JIT_COMPLETE) == 0;
+  if (status == RAFTER_OK && !compile(made, own, &code)) {
+    char why[120];
+    pcre2_get_error_message(code, (PCRE2_UCHAR *)why, sizeof why);
+    status = RF_FAIL(error, RAFTER_FAILED, NULL, "a pattern is invalid (%s: %s, in '%.*s')", where, why,
+                     (int)(bytes < 100 ? bytes : 100), text);
   }
   free(own.at);
   if (status != RAFTER_OK) rf_pattern_free(made);
@@ -102,6 +134,7 @@ const char *rf_pattern_text(const rf_pattern *pattern) { return pattern->text; }
 void rf_pattern_free(rf_pattern *pattern) {
   if (!pattern) return;
   pcre2_code_free(pattern->code);
+  pcre2_code_free(pattern->counted);
   free(pattern);
 }
 
@@ -119,45 +152,78 @@ static rf_status too_many_steps(const rf_pattern *pattern, rf_error *error) {
                  pattern->text);
 }
 
-/* Calls PCRE2 once. A match begins in the first `starts` bytes from `from` on. Returns as
- * pcre2_match does. */
-static int match_once(const rf_pattern *pattern, const rf_effort *e, rf_span text, size_t from, size_t starts,
-                      uint32_t steps) {
+/* A position of the text between characters, at `at` or shortly after it. */
+static size_t character(rf_span text, size_t at) {
+  while (at < text.bytes && ((unsigned char)text.at[at] & 0xC0) == 0x80) at++;
+  return at < text.bytes ? at : text.bytes;
+}
+
+/* A quick search for a match that begins in [from, end). It sees few bytes after `end`, so its
+ * time has a bound for each start. Returns as pcre2_match does. PCRE2_ERROR_PARTIAL: bytes after
+ * those decide. PCRE2_ERROR_MATCHLIMIT: a start needs more steps. */
+static int quick_search(const rf_pattern *pattern, const rf_effort *e, rf_span text, size_t from,
+                        size_t end) {
   PCRE2_SPTR subject = (PCRE2_SPTR)text.at;
-  pcre2_set_match_limit(e->context, steps);
-  pcre2_set_offset_limit(e->context, from + starts - 1);
-  int found = PCRE2_ERROR_JIT_STACKLIMIT;
-  if (pattern->jit) found = pcre2_jit_match(pattern->code, subject, text.bytes, from, 0, e->data, e->context);
-  if (found != PCRE2_ERROR_JIT_STACKLIMIT) return found;
-  return pcre2_match(pattern->code, subject, text.bytes, from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, e->data,
-                     e->context);
+  size_t bytes = character(text, end + pattern->ahead);
+  uint32_t partial = bytes < text.bytes ? PCRE2_PARTIAL_HARD : 0;
+  pcre2_set_match_limit(e->context, FREE_STEPS);
+  pcre2_set_offset_limit(e->context, end - 1);
+  if (pattern->jit) return pcre2_jit_match(pattern->code, subject, bytes, from, partial, e->data, e->context);
+  return pcre2_match(pattern->code, subject, bytes, from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT | partial,
+                     e->data, e->context);
 }
 
-/* PCRE2 has a limit of steps for each start of a match, but does not say how many steps it took. So
- * a start that needs more than FREE_STEPS is tried again, each time with twice as many steps. The
- * steps of these tries count against the limit of the text. */
-static int match_start(const rf_pattern *pattern, rf_effort *e, rf_span text, size_t from) {
-  for (uint32_t steps = FREE_STEPS;; steps *= 2) {
-    int found = match_once(pattern, e, text, from, 1, steps);
-    if (found != PCRE2_ERROR_MATCHLIMIT || steps > e->steps) return found;
-    e->steps -= steps;
-  }
+/* The steps of a counted search so far. */
+typedef struct counter {
+  uint64_t item, moved, limit; /* in 1/MOVE of a step */
+  size_t at;                   /* position of the last item */
+} counter;
+
+static int count_item(pcre2_callout_block *block, void *self) {
+  counter *c = self;
+  size_t now = block->current_position;
+  c->moved += c->item + (now > c->at ? now - c->at : c->at - now);
+  c->at = now;
+  return c->moved > c->limit ? PCRE2_ERROR_MATCHLIMIT : 0;
 }
 
-/* Searches from `from` on, in slices, so that a slice without a difficult start costs one call.
+/* Matches at `from`, sees all of the text, and counts the steps against the limit of the text.
  * Returns as pcre2_match does. */
+static int counted_match(const rf_pattern *pattern, rf_effort *e, rf_span text, size_t from) {
+  uint64_t item = pattern->item_steps + (pattern->refers ? text.bytes / REPEAT : 0);
+  counter c = {.item = item * MOVE, .limit = e->steps * MOVE, .at = from};
+  pcre2_set_match_limit(e->context, UINT32_MAX);
+  pcre2_set_heap_limit(e->context, HEAP_KIB);
+  pcre2_set_offset_limit(e->context, from);
+  pcre2_set_callout(e->context, count_item, &c);
+  int found = pcre2_match(pattern->counted, (PCRE2_SPTR)text.at, text.bytes, from,
+                          PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT | PCRE2_ANCHORED, e->data, e->context);
+  pcre2_set_callout(e->context, NULL, NULL);
+  uint64_t steps = c.moved / MOVE;
+  e->steps -= steps < e->steps ? steps : e->steps;
+  return found;
+}
+
+/* Searches from `from` on. A search is quick unless a start is difficult: PCRE2 limits the steps of
+ * a start, but a repetition of one class may read all of the text in a single step. Returns as
+ * pcre2_match does. */
 static int match_from(const rf_pattern *pattern, rf_effort *e, rf_span text, size_t from) {
   while (from < text.bytes) {
-    size_t end = text.bytes - from > STARTS ? from + STARTS : text.bytes;
-    while (end < text.bytes && ((unsigned char)text.at[end] & 0xC0) == 0x80) end++; /* inside a character */
-    int found = match_once(pattern, e, text, from, end - from, FREE_STEPS);
-    if (found != PCRE2_ERROR_NOMATCH && found != PCRE2_ERROR_MATCHLIMIT) return found;
-    while (found == PCRE2_ERROR_MATCHLIMIT && from < end) {
-      int at_start = match_start(pattern, e, text, from);
-      if (at_start != PCRE2_ERROR_NOMATCH) return at_start;
-      from += (size_t)rf_utf8_length(text.at + from, text.at + text.bytes);
+    size_t end = character(text, from + pattern->ahead);
+    int found = quick_search(pattern, e, text, from, end);
+    if (found >= 0) return found;
+    if (found == PCRE2_ERROR_NOMATCH) {
+      from = end;
+      continue;
     }
-    from = end;
+    if (found == PCRE2_ERROR_PARTIAL) { /* the starts before this one do not match */
+      from = pcre2_get_startchar(e->data);
+      end = from + 1;
+    }
+    for (; from < end; from += (size_t)rf_utf8_length(text.at + from, text.at + text.bytes)) {
+      found = counted_match(pattern, e, text, from);
+      if (found != PCRE2_ERROR_NOMATCH) return found;
+    }
   }
   return PCRE2_ERROR_NOMATCH;
 }

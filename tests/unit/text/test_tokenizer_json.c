@@ -305,6 +305,43 @@ static void test_json_limits(void **state) {
   expect_limit(json, 1, "expected at most 67108864 bytes");
   expect_limit("{" SPLIT("(?:a{0,3000}){0,2}b|a") "}", 20000, "(?:a{0,3000}){0,2}b|a");
   expect_limit("{" SPLIT("(a+)+b|a") "}", 64, "too many steps");
+  /* a class that is repeated reads all of the text in one step of PCRE2, at each start */
+  expect_limit("{" SPLIT("a(?=.*b)|a") "}", 200000, "a(?=.*b)|a");
+  expect_limit("{" SPLIT("a[^b]*b|a") "}", 200000, "too many steps");
+  expect_limit("{" SPLIT("(a+)\\\\1c|a") "}", 200000, "too many steps");
+  expect_limit("{" SPLIT("[^b]{60000}c|a") "}", 200000, "too many steps");
+}
+
+/* Matches of every length are found whole: those that a quick search sees, and longer ones. */
+static void test_long_matches(void **state) {
+  (void)state;
+  enum { LONGEST = 700 };
+  static const struct {
+    const char *pattern, *repeated, *last;
+  } row[] = {{"a+(?!b)|b", "a", "b"},
+             {"\\s+(?!\\S)|\\S", " ", "x"},
+             {"\\p{L}+(?!\\p{N})|\\p{N}", "\xC3\xA9", "7"},
+             {"(?:\\p{L}\\p{L})+$|[^\\n]+(?=\\p{N})|\\p{N}", "\xE4\xB8\x80", "7"}};
+  for (size_t r = 0; r < sizeof row / sizeof *row; r++) {
+    rf_pattern *pattern;
+    char text[3 * LONGEST + 2] = "";
+    size_t unit = strlen(row[r].repeated);
+    assert_int_equal(rf_pattern_new(row[r].pattern, strlen(row[r].pattern), false, "", &pattern, NULL),
+                     RAFTER_OK);
+    for (size_t n = 1; n <= LONGEST; n++) {
+      memcpy(text + (n - 1) * unit, row[r].repeated, unit);
+      strcpy(text + n * unit, row[r].last);
+      rf_effort effort = rf_effort_for(n * unit + 1);
+      rf_span hit;
+      assert_int_equal(rf_pattern_next(pattern, &effort, text, text, text + n * unit + 1, &hit, NULL),
+                       RAFTER_OK);
+      size_t expected = r == 3 ? n * unit : n == 1 ? 1 : (n - 1) * unit;
+      const char *at = n == 1 && r < 3 ? text + unit : text;
+      if (hit.at != at || hit.bytes != expected) fail_msg("%s, %zu: %zu bytes", row[r].pattern, n, hit.bytes);
+      rf_effort_free(&effort);
+    }
+    rf_pattern_free(pattern);
+  }
 }
 
 /* Starts that need many steps, and matches far from each other, do not change the result. */
@@ -477,8 +514,8 @@ int main(void) {
       cmocka_unit_test(test_json_splits),  cmocka_unit_test(test_json_inverted),
       cmocka_unit_test(test_characters),   cmocka_unit_test(test_json_characters),
       cmocka_unit_test(test_json_refused), cmocka_unit_test(test_json_limits),
-      cmocka_unit_test(test_json_slices),  cmocka_unit_test(test_json_written),
-      cmocka_unit_test(test_long_merges),
+      cmocka_unit_test(test_json_slices),  cmocka_unit_test(test_long_matches),
+      cmocka_unit_test(test_json_written), cmocka_unit_test(test_long_merges),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
