@@ -1,5 +1,6 @@
 /* jobs.c - plans each job of `rafter plan --job`. Also simulates serving, rollouts and RL. */
 #define _GNU_SOURCE
+#include "advise/drafts.h"
 #include "advise/fit_batch.h"
 
 #include "generate/score.h"
@@ -45,7 +46,8 @@ static rf_status resolve_lengths(rafter_plan *p, const rf_options *o, lengths *l
 }
 
 static rf_infer_settings generate_settings(const rafter_plan *p) {
-  return (rf_infer_settings){.model = p->settings.model, .plan = p->settings.plan};
+  return (rf_infer_settings){
+      .model = p->settings.model, .plan = p->settings.plan, .acceptance = p->acceptance};
 }
 
 /* Scales a simulation of one copy of the model, with `each` of the `requests` requests, to all
@@ -104,9 +106,10 @@ static rf_status make_train(rafter_plan *p, const rf_options *o, rf_error *error
 }
 
 static rf_status make_generate(rafter_plan *p, const rf_options *o, rf_error *error) {
+  p->acceptance = rf_options_float_or(o, "acceptance", 0);
   rf_infer_settings g = generate_settings(p);
-  (void)o;
-  return rf_generate_plans(&g, &p->prefill, &p->plan, error);
+  RF_TRY(rf_generate_plans(&g, &p->prefill, &p->plan, error));
+  return p->sized ? RAFTER_OK : rf_plan_drafts(p, o, error);
 }
 
 /* Plans one forward pass over the whole prompts of all sequences. */
@@ -694,6 +697,7 @@ static rf_status check_effect(const rf_options *o, const char *job, rf_error *er
       {{"sequences"},
        "generate",
        "--job generate sizes its cache by sequences; rollout and serve size theirs by their prompts"},
+      {{"speculate", "draft-tokens", "acceptance"}, "generate rollout", "only these jobs plan drafts"},
       {{"prefill-chunk"}, "generate prefill rollout serve rl", "only jobs that generate have prompts"},
       {{"optimizer"}, "train rl", "only training steps have an optimizer"},
       {{"pipeline"}, "train rl", "only training steps have pipeline stages"},

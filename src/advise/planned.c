@@ -68,7 +68,7 @@ static rf_report_plan report_of(const rafter_plan *p) {
   return (rf_report_plan){.plan = p->plan,
                           .prefill = p->prefill,
                           .job = p->job,
-                          .whole = p->whole.phases ? &p->whole : NULL,
+                          .whole = p->whole.unit ? &p->whole : NULL,
                           .seq_default = p->settings.seq_default,
                           .batch_raised = p->settings.batch_raised,
                           .dtype_default = p->settings.dtype_default && !p->settings.fit,

@@ -27,6 +27,7 @@ struct rafter_plan {
   bool sized, advisable; /* sized: compute only sizes. advisable: advice is possible. */
   const char *job;
   rf_report_whole whole;       /* one step of a job that runs several plans */
+  double acceptance;           /* --acceptance */
   int64_t prompts, samples;    /* prompts of the job, and answers to each of them; 0: no prompts */
   int64_t needs;               /* peak bytes over all phases of an RL step; 0: the job has one phase */
   int64_t lasts;               /* the part of `needs` that stays allocated during the whole job */

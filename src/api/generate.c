@@ -4,7 +4,9 @@
 #include "journal/traced.h"
 #include "journal/executed.h"
 #include "base/file.h"
+#include "generate/speculate.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -112,11 +114,53 @@ static double planned_tokenizer(const job *j) {
   return seconds > 0 ? seconds : 0;
 }
 
+/* The drafts of the run. `predicted`: tokens of a pass by the formula of speculate.h; `gain`: tokens
+ * per second / tokens per second without drafts, by the plan, if each pass drafts. */
+typedef struct draft_figures {
+  double acceptance, tokens, predicted, gain;
+} draft_figures;
+
+static draft_figures drafts_of(const job *j) {
+  rf_generate_counts c = rf_generator_counts(j->generator);
+  const rf_build_options *b = &j->generator->settings.plan.build;
+  rf_speculation_found found = {0};
+  draft_figures d = {0};
+  if (!c.verified) return d;
+  double mean = (double)c.drafted / (double)c.verified;
+  d.acceptance = c.compared ? (double)c.accepted / (double)c.compared : 1;
+  d.tokens = 1 + (double)c.accepted / (double)c.verified;
+  d.predicted = rf_speculation_tokens(d.acceptance, (int)lround(mean));
+  const rf_speculation of = {j->generator->decode, NULL, (int)b->microbatch, b->seq, b->draft};
+  if (rf_speculation_find(&of, d.acceptance, &found, NULL) == RAFTER_OK) d.gain = found.gain;
+  return d;
+}
+
+static void say_drafts(const job *j, char text[240]) {
+  rf_generate_counts c = rf_generator_counts(j->generator);
+  draft_figures d = drafts_of(j);
+  *text = 0;
+  if (!j->settings.plan.build.draft) return;
+  int at = snprintf(text, 240, "; %lld of %lld drafted tokens were right", (long long)c.accepted,
+                    (long long)c.drafted);
+  if (c.verified)
+    snprintf(
+        text + at, 240 - (size_t)at,
+        ": acceptance %.2f, %.2f tokens per pass with drafts (predicted %.2f); with drafts in each pass, "
+        "the plan predicts %.2f times the rate without drafts",
+        d.acceptance, d.tokens, d.predicted, d.gain);
+}
+
 static void put_drafts(const job *j, json_t *json) {
   rf_generate_counts c = rf_generator_counts(j->generator);
   if (!j->settings.plan.build.draft) return;
   json_object_set_new(json, "drafted_tokens", json_integer((json_int_t)c.drafted));
   json_object_set_new(json, "accepted_tokens", json_integer((json_int_t)c.accepted));
+  draft_figures d = drafts_of(j);
+  if (!c.verified) return;
+  json_object_set_new(json, "acceptance", json_real(d.acceptance));
+  json_object_set_new(json, "tokens_per_verifying_pass", json_real(d.tokens));
+  json_object_set_new(json, "predicted_tokens_per_verifying_pass", json_real(d.predicted));
+  json_object_set_new(json, "predicted_gain", json_real(d.gain));
 }
 
 static void put_single(const job *j) {
@@ -134,7 +178,6 @@ static void put_single(const job *j) {
                 "arena_bytes", (json_int_t)rf_run_arena_bytes(j->generator->run));
   json_object_update(json, rest);
   json_decref(rest);
-  rf_generate_counts c = rf_generator_counts(j->generator);
   put_drafts(j, json);
   double tokenizer = planned_tokenizer(j), load = planned_load(j),
          prompt = rf_generator_prompt_seconds(j->generator, row->tokens.count);
@@ -153,10 +196,8 @@ static void put_single(const job *j) {
             "%.2f s (predicted %.2f), prompt %.2f s (predicted %.2f)\n",
             j->process_seconds, j->reader.tokenizer_seconds, tokenizer, j->load_seconds, load,
             j->first_seconds, prompt);
-  char drafts[96] = "";
-  if (j->settings.plan.build.draft)
-    snprintf(drafts, sizeof drafts, "; %lld of %lld drafted tokens were right", (long long)c.accepted,
-             (long long)c.drafted);
+  char drafts[240];
+  say_drafts(j, drafts);
   rf_note(j->sink, "%lld tokens in %.2f s, the first after %.2f s: %.1f tokens/s%s\n",
           (long long)r->tokens.count, j->seconds, j->first_seconds, decode > 0 ? steps / decode : 0, drafts);
 }
@@ -175,12 +216,14 @@ static void put_sum(const job *j, const char *path) {
 
 static void say_sum(const job *j) {
   rf_generate_counts c = rf_generator_counts(j->generator);
+  char drafts[240];
+  say_drafts(j, drafts);
   rf_say(j->sink,
          "%lld prompts, %lld answers with %lld tokens in %.2f s: %.1f tokens/s; %lld steps, %lld of %lld "
-         "prompt tokens shared, arena %.1f MiB\n",
+         "prompt tokens shared, arena %.1f MiB%s\n",
          (long long)j->prompts.rows, (long long)c.answers, (long long)c.tokens, j->seconds,
          j->seconds > 0 ? (double)c.tokens / j->seconds : 0, (long long)c.passes, (long long)c.reused,
-         (long long)c.prompt_tokens, (double)rf_run_arena_bytes(j->generator->run) / 0x1p20);
+         (long long)c.prompt_tokens, (double)rf_run_arena_bytes(j->generator->run) / 0x1p20, drafts);
 }
 
 /* ---- the run --------------------------------------------------------------------------------- */

@@ -1,6 +1,7 @@
 /* plan_command.c - `rafter plan`: makes a plan, a sweep or a comparison, and prints it. */
 #include "api/api.h"
 
+#include "advise/drafts.h"
 #include "advise/gnuplot.h"
 #include "advise/vary.h"
 
@@ -184,7 +185,8 @@ const rf_command RF_COMMAND_PLAN = {
                     "Predict whether a model fits, how fast it runs and what it costs, without running it."),
     .options = {RF_TABLE(PLAN), RF_TABLE(RF_STEP_OPTIONS), RF_TABLE(RF_LAYOUT_OPTIONS),
                 RF_TABLE(RF_OFFLOAD_OPTIONS), RF_INFERENCE_TABLES, RF_TABLE(RF_CACHE_OPTIONS),
-                RF_TABLE(RF_SERVING_OPTIONS), RF_TABLE(RF_EVERY_OPTIONS)},
+                RF_TABLE(RF_SERVING_OPTIONS), RF_TABLE(RF_SPECULATION_OPTIONS),
+                RF_TABLE(RF_ACCEPTANCE_OPTIONS), RF_TABLE(RF_EVERY_OPTIONS)},
     .common = "job batch seq tokens on mesh remat accumulate dtype weights lora fit sweep compare json",
     .examples = {"plan llama3-8b --on h100-sxm:8 --dtype bf16 # memory, time and cost of a training step",
                  "plan gpt2 --on a5000 --fit # the fastest settings that fit",

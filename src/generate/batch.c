@@ -373,6 +373,8 @@ static void settle(rf_batch *b, int i) {
   rf_sequence_retract(&b->pages, part->sequence, part->sequence->length - part->wanted + right);
   b->counts.drafted += part->wanted - 1;
   b->counts.accepted += right - 1;
+  b->counts.verified++;
+  b->counts.compared += right - 1 + (right < part->wanted && a->choice[right - 1].id != part->tokens[right]);
   rf_draft_settle(b->when, i, right - 1);
 }
 

@@ -137,6 +137,8 @@ typedef struct rf_generate_counts {
   int64_t answers, tokens; /* Number of answers that have begun, and of all their tokens. */
   /* Number of drafted tokens that forward passes have verified, and of those that were right. */
   int64_t drafted, accepted;
+  /* Number of parts with drafts, and of drafted tokens up to the first wrong one of each part. */
+  int64_t verified, compared;
 } rf_generate_counts;
 rf_generate_counts rf_generator_counts(const rf_generator *generator);
 

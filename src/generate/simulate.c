@@ -3,6 +3,7 @@
 #include "generate/simulate.h"
 
 #include "generate/batch.h"
+#include "generate/speculate.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -116,6 +117,8 @@ typedef struct simulation {
   rf_plan *plan[2];
   rf_pass_prices *prices[2];
   rf_extent *extent; /* (slots) */
+  int drafted;       /* drafted tokens of an answer in a pass; 0: none */
+  double expected;   /* expected tokens of an answer in such a pass */
   /* true: only decoding. Prompts arrive with their cache, and only their last token is computed. */
   bool remote_prefill;
   double seconds; /* Predicted seconds of all forward passes so far. */
@@ -131,13 +134,27 @@ typedef struct simulation {
   int32_t *tokens;
 } simulation;
 
+/* Seconds of a pass with one row for each answer. A pass that verifies drafts gives `expected`
+ * tokens, so one token takes a part of its seconds. */
+static double decode_seconds(simulation *s, int count) {
+  rf_pass_prices *prices = s->prices[RF_DECODE];
+  rf_plan_totals plain = {0}, drafts = {0};
+  double seconds = rf_pass_price(prices, s->extent, count, &plain), shared = seconds;
+  for (int i = 0; i < count; i++) s->extent[i].rows += s->drafted;
+  if (s->drafted) shared = rf_pass_price(prices, s->extent, count, &drafts) / s->expected;
+  rf_plan_totals_add(&s->total, shared < seconds ? &drafts : &plain, shared < seconds ? 1 / s->expected : 1);
+  return shared < seconds ? shared : seconds;
+}
+
 static rf_status forward(void *self, int plan, rf_forward_part *part, int count, rf_error *error) {
   simulation *s = self;
   bool remote = s->remote_prefill;
   (void)error;
   for (int i = 0; i < count; i++)
     s->extent[i] = (rf_extent){remote ? 1 : part[i].count, part[i].sequence->length + part[i].count};
-  s->seconds += rf_pass_price(s->prices[remote ? RF_DECODE : plan], s->extent, count, &s->total);
+  s->seconds += plan == RF_DECODE
+                    ? decode_seconds(s, count)
+                    : rf_pass_price(s->prices[remote ? RF_DECODE : plan], s->extent, count, &s->total);
   return RAFTER_OK;
 }
 
@@ -151,12 +168,27 @@ static rf_status choose(void *self, rf_slot *a, const rf_forward_part *part, int
   return RAFTER_OK;
 }
 
+/* Chooses the number of drafts that is best for full batches and contexts. */
+static rf_status open_drafts(const rf_infer_settings *settings, simulation *s, rf_error *error) {
+  const rf_build_options *b = &settings->plan.build;
+  rf_speculation_found found;
+  if (!b->draft) return RAFTER_OK;
+  const rf_speculation of = {s->plan[RF_DECODE], NULL, s->g->batch->slots, b->seq, b->draft};
+  RF_TRY(rf_speculation_find(&of, settings->acceptance, &found, error));
+  s->drafted = found.drafted;
+  s->expected = found.tokens;
+  return RAFTER_OK;
+}
+
 static rf_status open_engine(const rf_infer_settings *settings, simulation *s, rf_error *error) {
+  rf_infer_settings plain = *settings;
+  plain.plan.build.draft = 0; /* the texts are not real, so nothing is drafted */
   RF_TRY(rf_generate_plans(settings, &s->plan[RF_PREFILL], &s->plan[RF_DECODE], error));
   RF_TRY(rf_plan_require_fit(s->plan[RF_PREFILL], error));
-  RF_TRY(rf_generator_new(settings, s->plan[RF_PREFILL], s->plan[RF_DECODE], &s->g, error));
+  RF_TRY(rf_generator_new(&plain, s->plan[RF_PREFILL], s->plan[RF_DECODE], &s->g, error));
   s->extent = calloc((size_t)s->g->batch->slots, sizeof *s->extent);
   for (int p = 0; p < 2; p++) s->prices[p] = rf_pass_prices_open(s->plan[p]);
+  RF_TRY(open_drafts(settings, s, error));
   s->g->batch->threads = 1;
   s->g->batch->engine =
       (rf_engine){.self = s,

@@ -311,7 +311,8 @@ rf_pass_prices *rf_pass_prices_open(const rf_plan *plan);
 double rf_pass_price(rf_pass_prices *prices, const rf_extent *part, int parts, rf_plan_totals *sum);
 void rf_pass_prices_close(rf_pass_prices *prices);
 
-/* Tokens of a training step, or rows of a forward pass, over all chips. */
+/* Tokens of a training step, or rows of a forward pass, over all chips. Rows of drafts do not
+ * count. */
 double rf_plan_tokens(const rf_plan *plan);
 /* Time and work of one step of the plan. */
 rf_plan_totals rf_plan_totals_of(const rf_plan *plan);

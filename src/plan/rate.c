@@ -19,7 +19,7 @@ rf_bound rf_largest_bound(const rf_step_time *time) {
 double rf_plan_tokens(const rf_plan *plan) {
   const rf_build_options *b = &plan->options.build;
   if (b->job != RF_JOB_GENERATE) return (double)(b->microbatch * b->seq * b->accumulate);
-  return (double)(b->rows > 0 ? b->rows : b->microbatch);
+  return (double)(b->rows > 0 && !b->draft ? b->rows : b->microbatch);
 }
 
 rf_plan_totals rf_plan_totals_of(const rf_plan *plan) {

@@ -21,7 +21,7 @@ typedef struct rf_report_whole {
   const char *main; /* name of the phase whose plan is rf_report_plan.plan */
   rf_plan_totals totals;
   rf_report_phase phase[3];
-  int phases; /* 0: the job runs one plan */
+  int phases; /* 0: the job runs one plan, `main` */
 } rf_report_whole;
 
 typedef struct rf_report_plan {

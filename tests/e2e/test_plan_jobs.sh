@@ -29,6 +29,36 @@ case_rollouts() {
   }
 }
 
+# Drafts: tokens of a pass by the formula, the best number of drafts, and the acceptance that wins.
+case_drafts() {
+  local base=("$RAFTER" plan "${GEMMA[@]}" --batch 4) s='d["speculation"]' with without from factor
+  local generate=("${base[@]}" --seq 1024 --job generate --json)
+  local old='json.load(open("plain.json"))'
+  without='rollout"]["tokens_per_second"]'
+  status 0 "${generate[@]}" && cp out plain.json
+  status 0 "${generate[@]}" --speculate ngram --acceptance 0.8 && {
+    holds out "$s['acceptance'] == 0.8 and 1 <= $s['draft_tokens'] <= 7" drafts
+    holds out "abs($s['tokens_per_pass'] - (1 - 0.8 ** ($s['draft_tokens'] + 1)) / 0.2) < 1e-9" formula
+    with='d["rate"]["tokens_per_second"]'
+    holds out "abs($s['gain'] * $old['rate']['tokens_per_second'] / $with - 1) < 1e-3" 'the gain'
+    holds out "d['memory']['peak_bytes'] > $old['memory']['peak_bytes']" 'drafts need memory'
+    holds out "d['serving']['tokens_per_second'] == $with" 'one rate'
+    from=$(python3 -c "import json; print(json.load(open('out'))['speculation']['wins_from_acceptance'])")
+  }
+  for factor in 0.9 1.1; do
+    status 0 "${generate[@]}" --speculate ngram --acceptance "$(python3 -c "print($factor * $from)")" &&
+      holds out "($s['gain'] > 1) == ($s['draft_tokens'] > 0) == ($factor > 1)" 'the acceptance that wins'
+  done
+  status 0 "${base[@]}" --job generate --speculate ngram --acceptance 0 && says 'drafts do not win' out
+  base+=(--job rollout --json)
+  status 0 "${base[@]}" && cp out plain.json
+  status 0 "${base[@]}" --speculate ngram --acceptance 0.8 &&
+    holds out "d[\"$without > 1.5 * $old[\"$without" 'rollouts with drafts'
+  status 0 "${base[@]}" --speculate ngram --acceptance 0 &&
+    holds out "abs(d[\"$without / $old[\"$without - 1) < 0.01" 'drafts that do not win are not used'
+  status 2 "$RAFTER" plan "${GEMMA[@]}" --job score --speculate ngram && says 'no effect with --job score'
+}
+
 # Serving: below the machine's capacity, answers come at the rate of requests. Above it they do not.
 # A token costs less at higher rates.
 case_serving() {

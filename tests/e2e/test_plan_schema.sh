@@ -84,6 +84,8 @@ case_serving() {
   valid mixtral-8x7b --on h200 --job generate --batch 32 --seq 2048 --dtype bf16
   valid llama3-8b --on h100-sxm --job generate --dtype bf16 --batch 16 --seq 4096 --offload kv,weights
   valid "$TINY" --job generate --tensors --ops
+  valid llama3-8b --on h100-sxm --job generate --dtype bf16 --batch 16 --seq 4096 --speculate ngram
+  valid llama3-8b --on h100-sxm --job rollout --dtype bf16 --batch 4 --speculate ngram --acceptance 0
   checked
 }
 

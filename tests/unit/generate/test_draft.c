@@ -4,10 +4,12 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include <math.h>
 #include <string.h>
 
 #include "generate/draft.h"
 #include "generate/generate.h"
+#include "generate/speculate.h"
 
 enum { TEXT = 60, DRAFT = 7 };
 
@@ -70,8 +72,8 @@ static void chances_follow_what_happened(void **state) {
   assert_true(rf_draft_chance(&bad, &none, 3) < 0.1 && rf_draft_chance(&good, &none, 3) > 0.9);
 }
 
-/* Answers whose drafts are right with the chance `right`, on a machine where a pass with n rows takes
- * as long as 1 + slope * (n - 1) passes with one row, whatever the plan says. Each answer has
+/* Answers whose drafts are right with the chance `right`, on a machine where a pass with n rows
+ * takes as long as 1 + slope * (n - 1) passes with one row, whatever the plan says. Each answer has
  * `tokens` tokens. Returns tokens per second / tokens per second without drafts. */
 static double gain_of(const rf_plan *decode, int answers, int tokens, double right, double slope) {
   static const int32_t text[] = {1, 2, 3, 1, 2, 3, 1, 2, 3};
@@ -141,11 +143,21 @@ static void drafts_never_cost_much(void **state) {
   rf_plan_free(decode);
 }
 
+/* The sum of the powers of the acceptance, in the closed form of the paper. */
+static void tokens_of_a_pass(void **state) {
+  (void)state;
+  for (int n = 0; n < 20; n++)
+    for (double a = 0; a < 1; a += 0.125)
+      assert_true(fabs(rf_speculation_tokens(a, n) - (1 - pow(a, n + 1)) / (1 - a)) < 1e-12);
+  assert_true(rf_speculation_tokens(1, 7) == 8);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(drafts_follow_the_longest_and_latest_match),
       cmocka_unit_test(chances_follow_what_happened),
       cmocka_unit_test(drafts_never_cost_much),
+      cmocka_unit_test(tokens_of_a_pass),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

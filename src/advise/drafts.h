@@ -1,0 +1,13 @@
+/* drafts.h - the drafts of `rafter plan --speculate`: their time, their memory, and when they win. */
+#ifndef RF_ADVISE_DRAFTS_H
+#define RF_ADVISE_DRAFTS_H
+
+#include "advise/planned.h"
+
+/* Prices the drafts of a plan of a job that generates. With --speculate, the time and the rate of
+ * the plan become those of a step with the best number of drafts. */
+rf_status rf_plan_drafts(rafter_plan *plan, const rf_options *options, rf_error *error);
+
+extern const rf_option RF_ACCEPTANCE_OPTIONS[]; /* --acceptance */
+
+#endif

@@ -1,0 +1,34 @@
+/* speculate.h - predicts what drafts gain (speculative decoding; Leviathan et al., 2023, "Fast
+ * Inference from Transformers via Speculative Decoding", equation 1). */
+#ifndef RF_SPECULATE_H
+#define RF_SPECULATE_H
+
+#include "plan/plan.h"
+
+/* Expected tokens of a pass that verifies `drafted` tokens, each of which is right with probability
+ * `acceptance` if all before it are: (1 - a^(n+1)) / (1 - a). */
+double rf_speculation_tokens(double acceptance, int drafted);
+
+/* Passes in which `parts` answers with `context` keys draft equal numbers of tokens. */
+typedef struct rf_speculation {
+  const rf_plan *decode,  /* plan with rows for the drafts (build.draft) */
+      *drafter;           /* decode plan of the model that drafts; NULL: drafts cost no time */
+  int parts;
+  int64_t context;
+  int most; /* maximum drafted tokens of an answer */
+} rf_speculation;
+
+typedef struct rf_speculation_found {
+  int drafted;          /* number of drafts with the most tokens per second; 0: drafts do not win */
+  double tokens,        /* expected tokens of an answer in a pass */
+      seconds,          /* of a pass, with its drafts */
+      plain_seconds,    /* of a pass without drafts */
+      gain,             /* tokens per second / tokens per second without drafts */
+      wins_from;        /* acceptance from which drafts win; > 1: never */
+  rf_plan_totals total; /* time and work of a pass */
+} rf_speculation_found;
+/* RAFTER_FAILED: out of memory. */
+rf_status rf_speculation_find(const rf_speculation *speculation, double acceptance,
+                              rf_speculation_found *found, rf_error *error);
+
+#endif
