@@ -80,7 +80,7 @@ static rf_status rf_command_calibrate(const rafter_job *job, const rafter_sink *
   RF_TRY(rf_isa_resolve(rf_options_text(o, "cpu"), &options.isa, error));
   char path[4096], folder[4096];
   if (rf_options_is_set(o, "out")) snprintf(path, sizeof path, "%s", rf_options_text(o, "out"));
-  else rf_machine_local_path(path);
+  else rf_machine_local_path(options.isa, path);
   snprintf(folder, sizeof folder, "%s", path);
   char *slash = strrchr(folder, '/');
   if (slash) *slash = 0;
@@ -111,8 +111,9 @@ static rf_status rf_command_calibrate(const rafter_job *job, const rafter_sink *
     rf_say(sink, "  kernels        %d curves, %.2f us to start an op\n", m->curve_count,
            m->launch_seconds * 1e6);
     rf_say_tuned(sink, &m->tuned);
-    rf_say(sink, "written to %s in %.0f s; `--on %s` uses these figures\n", path, seconds,
-           rf_options_is_set(o, "out") ? path : "local");
+    bool lower = options.isa != rf_isa_detect();
+    rf_say(sink, "written to %s in %.0f s; `--on %s%s%s` uses these figures\n", path, seconds,
+           rf_options_is_set(o, "out") ? path : "local", lower ? " --cpu " : "", lower ? m->isa : "");
     rf_put_json(sink, summary(m, path, seconds));
   }
   free(m);
@@ -124,12 +125,14 @@ static const rf_option CALIBRATE[] = {
     RF_FLAG("tune", "Calibration",
             "first find faster block sizes for f32 and bf16 products, and save them for this CPU and number "
             "of threads; takes about two more minutes; results do not change"),
-    RF_WORDS("out", PATH, "FILE", NULL, "Output", "machine file to write; unset: the file of --on local"),
+    RF_WORDS("out", PATH, "FILE", NULL, "Output",
+             "machine file to write; unset: the file of --on local, one for each level of --cpu"),
     {.name = NULL},
 };
 
 const rf_command RF_COMMAND_CALIBRATE = {
     RF_COMMAND_HEAD("calibrate", "", 0, 0, "Plan", "Measure this machine, so that plans predict its speed."),
     .options = {RF_TABLE(CALIBRATE), {RF_MODEL_OPTIONS, "threads cpu"}, RF_TABLE(RF_EVERY_OPTIONS)},
-    .examples = {"calibrate", "calibrate --threads 4 --out four.json # then plan --on four.json"},
+    .examples = {"calibrate", "calibrate --cpu avx2 # for plans with --cpu avx2",
+                 "calibrate --threads 4 --out four.json # then plan --on four.json"},
     .run = rf_command_calibrate};

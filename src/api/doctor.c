@@ -25,7 +25,7 @@ static rf_status rf_command_doctor(const rafter_job *job, const rafter_sink *sin
   rf_status status = RAFTER_OK;
   RF_GO(rf_machine_detect(m, error));
   first_line("/sys/kernel/mm/transparent_hugepage/enabled", huge, sizeof huge);
-  rf_machine_local_path(path);
+  rf_machine_local_path(rf_isa_detect(), path);
   bool calibrated = access(path, R_OK) == 0, pages = *huge && !strstr(huge, "[never]");
   int threads = omp_get_num_procs();
   double free_bytes = statvfs(".", &disk) ? 0 : (double)disk.f_bavail * (double)disk.f_frsize;

@@ -6,6 +6,7 @@
 
 #include "graph/graph.h"
 #include "graph/mesh/mesh.h"
+#include "machine/isa.h"
 
 /* Measured speed of a class of ops by size. The efficiency of a kernel depends on `size`
  * (rf_cost_size in plan). The points ascend in `size`. If all sizes are 0, `work` takes the place
@@ -160,6 +161,9 @@ typedef struct rf_machine {
  * data-centre network. `chips` becomes the product of SHAPE and SLICES. All other figures stay per
  * chip. */
 rf_status rf_machine_find(const char *spec, rf_machine *machine, rf_error *error);
+/* The same for kernels of level `isa`: "local" is the machine as calibrated at this level. If no
+ * such file exists, "local" is the machine as calibrated at the best level. */
+rf_status rf_machine_find_at(const char *spec, rf_isa isa, rf_machine *machine, rf_error *error);
 /* The data sheet `index` of data/machines.json; NULL after the last. It has the name, the title,
  * the editions, and the source of each figure. */
 const json_t *rf_machine_sheet(int index);
@@ -200,8 +204,9 @@ bool rf_machine_has_tiles(void);
 /* Name, family, model, stepping and L2 cache of this CPU; "" if unknown. */
 void rf_machine_cpu(char cpu[128]);
 /* The path where `rafter calibrate` stores the file of this machine:
- * $XDG_CACHE_HOME/rafter/HOST.json or ~/.cache/rafter/HOST.json. */
-void rf_machine_local_path(char path[4096]);
+ * $XDG_CACHE_HOME/rafter/HOST.json or ~/.cache/rafter/HOST.json. A lower level of `--cpu` has a
+ * file of its own, such as HOST.avx2.json. */
+void rf_machine_local_path(rf_isa isa, char path[4096]);
 
 typedef enum rf_collective {
   RF_ALL_GATHER,

@@ -113,20 +113,34 @@ done:
   return status;
 }
 
-void rf_machine_local_path(char path[4096]) {
-  char host[256] = "";
+void rf_machine_local_path(rf_isa isa, char path[4096]) {
+  char host[256] = "", level[32] = "";
+  if (isa != rf_isa_detect()) snprintf(level, sizeof level, ".%s", rf_isa_name(isa));
   if (gethostname(host, sizeof host - 1) != 0 || !host[0]) snprintf(host, sizeof host, "local");
   for (char *c = host; *c; c++)
     if (*c == '/') *c = '_';
   const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-  if (cache && cache[0] == '/') snprintf(path, 4096, "%.3800s/rafter/%s.json", cache, host);
-  else snprintf(path, 4096, "%.3800s/.cache/rafter/%s.json", home && home[0] == '/' ? home : "/tmp", host);
+  if (cache && cache[0] == '/') snprintf(path, 4096, "%.3800s/rafter/%s%s.json", cache, host, level);
+  else
+    snprintf(path, 4096, "%.3800s/.cache/rafter/%s%s.json", home && home[0] == '/' ? home : "/tmp", host,
+             level);
+}
+
+static bool is_local(const char *spec) { return !spec || !*spec || !strcmp(spec, "local"); }
+
+rf_status rf_machine_find_at(const char *spec, rf_isa isa, rf_machine *machine, rf_error *error) {
+  char path[4096];
+  if (is_local(spec)) {
+    rf_machine_local_path(isa, path);
+    if (access(path, F_OK) == 0) return rf_machine_read(path, machine, error);
+  }
+  return rf_machine_find(spec, machine, error);
 }
 
 rf_status rf_machine_find(const char *spec, rf_machine *machine, rf_error *error) {
-  if (!spec || !*spec || !strcmp(spec, "local")) {
+  if (is_local(spec)) {
     char path[4096];
-    rf_machine_local_path(path);
+    rf_machine_local_path(rf_isa_detect(), path);
     if (access(path, F_OK) == 0) return rf_machine_read(path, machine, error);
     return rf_machine_detect(machine, error);
   }

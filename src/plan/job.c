@@ -339,6 +339,15 @@ static rf_status resolve_program(const rf_options *options, const char *job, rf_
                  rf_program_name(plan->program.program), rf_options_text_or(options, "job", job));
 }
 
+/* The machine of --on. For a lower level of --cpu, the machine as calibrated at this level. */
+static rf_status find_machine(const rf_options *options, rf_machine *machine, rf_error *error) {
+  const char *on = rf_options_text_or(options, "on", "local");
+  rf_isa isa;
+  if (strcmp(on, "local") != 0) return rf_machine_find(on, machine, error);
+  RF_TRY(rf_isa_resolve(rf_options_text_or(options, "cpu", "auto"), &isa, error));
+  return rf_machine_find_at(on, isa, machine, error);
+}
+
 static rf_status resolve_where(const rf_options *options, rf_settings *s, rf_error *error) {
   static const char *const texts[] = {"on", "price", "lora", "adapter"};
   const char *spec = rf_options_argument(options, 0);
@@ -352,7 +361,7 @@ static rf_status resolve_where(const rf_options *options, rf_settings *s, rf_err
       return RF_FAIL(error, RAFTER_INVALID, "leave the option out, or give it a value", "--%s is empty",
                      texts[i]);
   RF_TRY(resolve_lora(options, s, error));
-  RF_TRY(rf_machine_find(rf_options_text_or(options, "on", "local"), &s->machine, error));
+  RF_TRY(find_machine(options, &s->machine, error));
   if (given(options, "price"))
     RF_TRY(rf_machine_set_price(&s->machine, rf_options_text(options, "price"), error));
   s->plan.machine = &s->machine;

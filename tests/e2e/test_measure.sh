@@ -16,6 +16,19 @@ status 0 "$RAFTER" plan "$TINY" --on ./here.json --threads 2 --json &&
   holds out 'd["machine"]["source"] in ("calibrated", "file") and d["time"]["confidence"] == "normal" and d["time"]["seconds"] > 0' '--on FILE plans with it'
 where=$(find "$HOME" -type f)
 [ -z "$where" ] || fail "calibrate --out also writes another file: $where"
+# A lower level of --cpu has its own file. Other levels do not read it.
+mkdir -p levels/rafter && python3 -c '
+import json, socket
+d = json.load(open("here.json"))
+d["name"] = "calibrated at base"
+host = socket.gethostname().replace("/", "_")
+json.dump(d, open(f"levels/rafter/{host}.base.json", "w"))'
+if "$RAFTER" plan "$TINY" --cpu avx2 --json --quiet >/dev/null 2>&1; then # otherwise base is the best level
+  XDG_CACHE_HOME=$WORK/levels status 0 "$RAFTER" plan "$TINY" --cpu base --json &&
+    holds out 'd["machine"]["name"] == "calibrated at base"' 'a level plans with its file'
+  XDG_CACHE_HOME=$WORK/levels status 0 "$RAFTER" plan "$TINY" --json &&
+    holds out 'd["machine"]["name"] != "calibrated at base"' 'the best level has another file'
+fi
 # Tuned blocks are printed, planned with, and trained with to the same numbers. Blocks of another
 # CPU, or invalid ones, are refused.
 status 0 "$RAFTER" inspect here.json && says 'blocks tuned on .*2 threads$' out &&
