@@ -1,11 +1,16 @@
 #!/usr/bin/env python3
 """./dev bench --peers [--only REGEX] [--without REGEX] [--rounds N] [--limit SECONDS] [--threads N] [--list]
+                        [--cpu avx2]
 
 Compares rafter with other programs in one run. rows.json has the rows: rafter's command, each peer's script,
 and the target ("bar"). A row is measured in rounds: rafter, each peer, rafter, each peer, and so on, with
 rafter last. Every rafter process first measures this machine's ceilings, so there are ceilings before, between
 and after. A peer's process stays open and repeats its work on request. A row ends early after --limit seconds
 (240). A missing peer is reported and is not a failure.
+
+--cpu avx2 measures rows_avx2.json: rafter with --cpu avx2, and peers held to AVX2 by a build of
+their own (llama.cpp) or by their settings (HELD below). The plan uses the times of
+`rafter calibrate --cpu avx2`. ONNX Runtime has no such setting: it runs on a CPU without more.
 
 Writes bench/results/DATE-CPU.json, .md and .svg (gnuplot). Rows that are not measured again stay. The ratio is
 rafter's tokens per second divided by the peer's.
@@ -34,6 +39,22 @@ FILES = {"gemma3-270m": f"{MODELS}/gemma3-270m-q4_k_m.gguf", "smollm2-135m": f"{
 # Names of the ceilings that rafter bench measures.
 CEILINGS = {"f32": ("f32 FMA", "GFLOP/s"), "bf16_vectors": ("bf16 in vectors", "GFLOP/s"), "bf16_tiles": ("bf16 in tiles", "GFLOP/s"),
             "i8_vectors": ("int8 in vectors", "GOP/s"), "i8_tiles": ("int8 in tiles", "GOP/s"), "read": ("read", "GB/s")}
+# Settings that hold the peers to an instruction set.
+HELD = {
+    "avx2": {
+        "ATEN_CPU_CAPABILITY": "avx2",
+        "ONEDNN_MAX_CPU_ISA": "AVX2",
+        "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+        "CT2_FORCE_CPU_ISA": "AVX2",
+        "LLAMA_CPP_LIB_PATH": f"{PLACE}/llama-avx2",
+    }
+}
+# Module and folders of an engine; engine_models.py makes the folders.
+ENGINES = {
+    "ov": ("openvino_genai", ["ov-int4", "ov-int8"]),
+    "ct2": ("ctranslate2", ["ct2-int8"]),
+    "ort": ("onnxruntime_genai", ["ort-int4", "ort-int8"]),
+}
 # With a C library that returns freed pages, eager PyTorch and XLA spend a third of their time on
 # page faults.
 KEEP_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=8589934592:glibc.malloc.trim_threshold=17179869184"}
@@ -41,6 +62,10 @@ KEEP_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1:glibc.malloc.mmap_thresh
 
 class Missing(Exception):
     """The reason that a row or peer is not measured."""
+
+
+class NotHeld(Missing):
+    """A peer that cannot be held to --cpu. The bar is judged without it."""
 
 
 def file_of(name):
@@ -61,6 +86,20 @@ def file_of(name):
     return path
 
 
+def engine_folder(model, engine):
+    """Folder of a model that engine_models.py converts for an engine, at its first use."""
+    folder = f"{PLACE}/engines/{model}"
+    if not all(os.path.exists(f"{folder}/{name}") for name in ENGINES[engine][1]):
+        file = file_of(model if model in FILES else f"{model}-bf16")
+        command = [PYTHON, f"{HERE}/engine_models.py", RAFTER, file, folder, engine]
+        made = subprocess.run(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+        )
+        if made.returncode:
+            raise Missing(f"{model} could not be converted: {last_line(made.stdout)}")
+    return folder
+
+
 def words_of(words):
     return [file_of(w[1:-1]) if w.startswith("{") else w for w in words]
 
@@ -72,14 +111,24 @@ def last_line(text):
 class Peer:
     """A peer's script, which waits for the number of repetitions of its work."""
 
-    def __init__(self, words, threads, deadline):
-        script = words[0]
-        module = {"torch": "torch", "jax": "jax", "llama": "llama_cpp", "hf": "peft"}[PACKAGES[script]]
+    def __init__(self, words, threads, deadline, cpu=None):
+        script, held = words[0], HELD.get(cpu, {})
+        engine = words[words.index("--engine") + 1] if script == "engine_speed.py" else None
+        package = engine or PACKAGES[script]
+        modules = {"torch": "torch", "jax": "jax", "llama": "llama_cpp", "hf": "peft"}
+        module = ENGINES[engine][0] if engine else modules[package]
         if not os.path.exists(PYTHON) or subprocess.run([PYTHON, "-c", f"import importlib.util as u, sys; sys.exit(u.find_spec('{module}') is None)"], check=False).returncode:
-            raise Missing(f"{module} is not in {PLACE} (bench/peers/environment.sh {PACKAGES[script]})")
+            raise Missing(f"{module} is not in {PLACE} (bench/peers/environment.sh {package})")
+        if package == "llama" and held and not os.path.exists(held["LLAMA_CPP_LIB_PATH"]):
+            raise Missing(f"no llama.cpp for {cpu} (bench/peers/environment.sh llama-{cpu})")
+        if package == "ort" and cpu and wider_than(cpu):
+            raise NotHeld(f"has no setting that holds it to {cpu}, and this CPU has more")
+        if engine:
+            at = words.index("--model") + 1
+            words = [*words[:at], engine_folder(words[at], engine), *words[at + 1:]]
         self.said = tempfile.TemporaryFile("w+")
         self.process = subprocess.Popen([PYTHON, f"{HERE}/{script}", *words_of(words[1:]), "--threads", str(threads)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.said, text=True,
-                                        env={**os.environ, **KEEP_PAGES})
+                                        env={**os.environ, **KEEP_PAGES, **held})
         self.about = self.answer(deadline)
 
     def answer(self, deadline):
@@ -144,18 +193,25 @@ def spread(values):
     return {"median": statistics.median(values), "min": min(values), "max": max(values), "n": len(values)}
 
 
-def measure(row, rounds, threads, limit, without):
+def about_of(peer):
+    """What a result says about a peer: version; for an engine also its setting and KL."""
+    return {k: peer.about[k] for k in ("version", "setting", "kl") if k in peer.about}
+
+
+def measure(row, rounds, threads, limit, without, cpu=None):
     start = time.monotonic()
     deadline, record, peers = start + limit, {"name": row["name"], "work": row["work"], "bar": row["bar"], "missing": {}}, {}
     try:
-        words = words_of(row["ours"])
+        words = words_of(row["ours"]) + (["--cpu", cpu] if cpu else [])
         for name, script in row["peers"].items():
             try:
                 if without and re.search(without, name):
                     raise Missing("left out")
-                peers[name] = Peer(script, threads, deadline)
+                peers[name] = Peer(script, threads, deadline, cpu)
             except Missing as reason:
                 record["missing"][name] = str(reason)
+                if isinstance(reason, NotHeld):
+                    record.setdefault("not_held", []).append(name)
         ceilings, mine, last, theirs, memory = [], [], None, {name: [] for name in peers}, {}
         for turn in range(rounds + 1):
             each = row["reps"] if turn < rounds else 1
@@ -186,7 +242,7 @@ def measure(row, rounds, threads, limit, without):
         if used not in fractions:
             record["missing"]["ceiling"] = f"{CEILINGS[used][0]}: not of this CPU"
         record["plan_error"] = record["planned"] / record["ours"]["median"] - 1
-        record["peers"] = {name: {**spread([row["tokens"] / s for s in seconds]), "version": peers[name].about["version"] if name in peers else "", "peak_rss_bytes": memory.get(name),
+        record["peers"] = {name: {**spread([row["tokens"] / s for s in seconds]), **(about_of(peers[name]) if name in peers else {"version": ""}), "peak_rss_bytes": memory.get(name),
                                   "ratio": record["ours"]["median"] / statistics.median([row["tokens"] / s for s in seconds])} for name, seconds in theirs.items() if seconds}
         if {"memory", "growth"} & row["bar"].keys():
             for peer in peers.values():
@@ -210,8 +266,12 @@ def met(record):
     """Whether every condition of the bar holds; None: some could not be measured."""
     peers, answers = record.get("peers", {}), []
     # a peer that did not run could be the best
-    all_ran = not set(record.get("missing", {})) - {"memory", "rafter", "ceiling"} - set(peers)
+    not_held = set(record.get("not_held", []))
+    gone = set(record.get("missing", {})) - {"memory", "rafter", "ceiling"} - set(peers)
+    all_ran = not gone - not_held
     for what, bar in record["bar"].items():
+        if what in not_held:
+            continue
         if what == "best":
             held = [p["ratio"] >= bar for p in peers.values()]
             answers.append(False if False in held else True if held and all_ran else None)
@@ -237,6 +297,15 @@ def number(x):
     return f"{x:.1f}" if x < 100 else f"{x:.0f}"
 
 
+def kl_text(peer):
+    """The setting of an engine, and the mean KL of its outputs to the exact ones."""
+    if "setting" not in peer:
+        return ""
+    kl = peer["kl"]
+    said = f"KL {kl['mean']:.1e}" if "mean" in kl else f"no KL: {kl['missing']}"
+    return f" ({peer['setting']}; {said})"
+
+
 def ceilings_text(r):
     """The row's own ceiling, then other ceilings of the same products (tiles and vectors)."""
     named, causal = r["ceiling"], f" ({100 * r['fraction_causal']:.0f})" if abs(r["fraction_causal"] / r["fraction"] - 1) > 0.005 else ""
@@ -258,7 +327,7 @@ def table(result):
             lines.append(f"| {r['work']} | {'; '.join(r['missing'].values())} | | | | {bar_text(r['bar'])} | |")
             continue
         o = r["ours"]
-        peers = "<br>".join([f"{name} {p['version']}: {number(p['median'])} [{number(p['min'])}..{number(p['max'])}] {p['n']}, **{p['ratio']:.2f} x**" for name, p in r["peers"].items()] +
+        peers = "<br>".join([f"{name} {p['version']}: {number(p['median'])} [{number(p['min'])}..{number(p['max'])}] {p['n']}, **{p['ratio']:.2f} x**{kl_text(p)}" for name, p in r["peers"].items()] +
                             [f"{name}: {why}" for name, why in r["missing"].items()])
         memory = f"<br>{r['peak_rss_bytes'] / 1e9:.2f} GB" if r.get("peak_rss_bytes") else ""
         if r.get("growth"):
@@ -301,6 +370,27 @@ def cpu_name():
     return " ".join(name.split()), wide
 
 
+def wider_than(cpu):
+    """Whether this CPU has instructions for these peers beyond `cpu` (avx2)."""
+    flags = re.search(r"flags\s*:\s*(.*)", open("/proc/cpuinfo", encoding="utf-8").read())
+    return bool(flags and {"avx2": {"avx512f", "avx_vnni"}}[cpu] & set(flags.group(1).split()))
+
+
+def isa_of(cpu):
+    """The level of rafter's kernels. Says so if the plan has no times of this level."""
+    command = [RAFTER, "doctor", "--json"]
+    said = subprocess.run(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=False
+    )
+    doctor = json.loads(said.stdout)
+    file = doctor["calibration"]
+    if cpu and doctor["isa"] != cpu:
+        file = f"{file.removesuffix('.json')}.{cpu}.json"
+    if cpu and not os.path.exists(file):
+        print(f"not calibrated at {cpu}: plans use times of another level (`rafter calibrate --cpu {cpu}`)")
+    return cpu or doctor.get("isa", "")
+
+
 def commit_of(root):
     """The measured commit, with "-dirty" if source files have uncommitted changes; results do not count."""
     name = subprocess.run(["git", "-C", root, "describe", "--always", "--exclude=*"], stdout=subprocess.PIPE, text=True, check=False).stdout.strip()
@@ -326,10 +416,11 @@ def main():
     p.add_argument("--limit", type=float, default=240, metavar="SECONDS", help="of a row, beyond what making a model file takes")
     p.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     p.add_argument("--out", default=os.path.join(ROOT, "bench", "results"), metavar="FOLDER")
-    p.add_argument("--rows", default=f"{HERE}/rows.json", metavar="FILE", help="another table")
+    p.add_argument("--rows", metavar="FILE", help="another table")
+    p.add_argument("--cpu", choices=list(HELD), help="hold rafter and its peers to this level")
     p.add_argument("--list", action="store_true", help="print the rows and measure nothing")
     a = p.parse_args()
-    with open(a.rows, encoding="utf-8") as f:
+    with open(a.rows or f"{HERE}/rows{'_' + a.cpu if a.cpu else ''}.json", encoding="utf-8") as f:
         everything = json.load(f)
     rows, order = [r for r in everything if re.search(a.only, r["name"])], [r["name"] for r in everything]
     if a.list:
@@ -337,22 +428,23 @@ def main():
     cpu, wide = cpu_name()
     date = datetime.date.today().isoformat()
     os.makedirs(a.out, exist_ok=True)
-    base = f"{a.out}/{date}-{re.sub(r'[^a-z0-9]+', '-', (cpu + ' ' + (wide[-1] if wide else '')).lower()).strip('-')}"
+    level = a.cpu and f"held to {a.cpu}" or (wide[-1] if wide else "")
+    base = f"{a.out}/{date}-{re.sub(r'[^a-z0-9]+', '-', (cpu + ' ' + level).lower()).strip('-')}"
     result = {"format": "rafter-peers-1", "date": date, "cpu": cpu, "features": wide, "threads": a.threads, "rows": []}
     if os.path.exists(base + ".json"):
         with open(base + ".json", encoding="utf-8") as f:
             result["rows"] = json.load(f)["rows"]
-    result["isa"] = json.loads(subprocess.run([RAFTER, "doctor", "--json"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=False).stdout).get("isa", "")
+    result["isa"] = isa_of(a.cpu)
     commit = commit_of(ROOT)
     for row in rows:
         print(f"{row['name']} ...", flush=True)
-        record = {**measure(row, a.rounds, a.threads, a.limit, a.without), "commit": commit}
+        record = {**measure(row, a.rounds, a.threads, a.limit, a.without, a.cpu), "commit": commit}
         result["rows"] = sorted([r for r in result["rows"] if r["name"] != row["name"] and r["name"] in order] + [record], key=lambda r: order.index(r["name"]))
         save(result, base)
         if "ours" in record:
             print(f"  rafter {number(record['ours']['median'])} tok/s, {100 * record['fraction']:.1f} % of {CEILINGS[record['ceiling']][0]}, planned {100 * record['plan_error']:+.1f} %")
         for name, peer in record.get("peers", {}).items():
-            print(f"  {name} {number(peer['median'])} tok/s, ratio {peer['ratio']:.2f}")
+            print(f"  {name} {number(peer['median'])} tok/s, ratio {peer['ratio']:.2f}{kl_text(peer)}")
         for name, why in record["missing"].items():
             print(f"  {name}: {why}")
         print(f"  bar {bar_text(record['bar'])}: {'met' if record['met'] else 'not measured whole' if record['met'] is None else 'not met'}; {record['seconds']} s", flush=True)

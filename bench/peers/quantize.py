@@ -10,6 +10,7 @@ relative to their root mean square. The file has the layers of the 1.1B model an
 Both programs read, quantize and write. rafter also computes the error of every tensor. llama.cpp
 runs with `pure`, so that all matrices have one type. The errors of the table are computed here,
 from both files as f32. Needs numpy (the Python of environment.sh has it)."""
+
 import argparse
 import json
 import os
@@ -20,7 +21,9 @@ import sys
 import tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-RAFTER = os.environ.get("RAFTER", os.path.join(os.path.dirname(os.path.dirname(HERE)), "build", "rafter"))
+RAFTER = os.environ.get(
+    "RAFTER", os.path.join(os.path.dirname(os.path.dirname(HERE)), "build", "rafter")
+)
 PLACE = os.environ.get("RAFTER_PEERS", os.path.expanduser("~/.cache/rafter-peers"))
 # llama.cpp's numbers of files whose matrices have one type (enum llama_ftype)
 FILE_TYPES = {"q4_0": 2, "q4_1": 3, "q8_0": 7, "q5_0": 8, "q5_1": 9}
@@ -44,7 +47,9 @@ print(time.perf_counter() - start)
 def run(command):
     """The last line that the command prints, and its processor seconds."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
+    done = subprocess.run(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False
+    )
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     if done.returncode:
         raise SystemExit(f"{' '.join(command[:3])}: {done.stderr.strip().splitlines()[-1:]}")
@@ -71,6 +76,7 @@ def skip_value(f, kind):
 def matrices(path):
     """Name -> f32 array of the layers' matrices of an f32 file. The alignment is 32 bytes."""
     import numpy
+
     with open(path, "rb") as f:
         _, _, tensors, facts = struct.unpack("<4sIQQ", f.read(24))
         for _ in range(facts):
@@ -92,6 +98,7 @@ def matrices(path):
 def error_of(exact, path, folder):
     """RMS error of the file's matrices relative to the RMS of the exact values."""
     import numpy
+
     wide = f"{folder}/wide.gguf"
     run([RAFTER, "quantize", path, wide, "--weights", "f32", "--quiet"])
     wrong = everything = 0.0
@@ -104,7 +111,9 @@ def error_of(exact, path, folder):
 
 
 def main():
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     p.add_argument("--types", default="q4_0,q8_0,q4_k,q5_k,q6_k")
     p.add_argument("--layers", type=int, default=4)
     p.add_argument("--threads", type=int, default=2)
@@ -118,7 +127,11 @@ def main():
         run([RAFTER, "quantize", source, exact, "--weights", "f32", "--quiet"])
         exact = matrices(exact)
         weights = sum(x.size for x in exact.values()) * 1e-9
-        print("| type |", " | ".join([*HEADS, HEADS[0].replace("rafter", "llama.cpp"), *HEADS[1:]]), "|")
+        print(
+            "| type |",
+            " | ".join([*HEADS, HEADS[0].replace("rafter", "llama.cpp"), *HEADS[1:]]),
+            "|",
+        )
         print("| --- " * 7 + "|", flush=True)
         for kind in a.types.split(","):
             ours, theirs = [], []
@@ -129,11 +142,18 @@ def main():
                 words = [f"{PLACE}/bin/python3", "-c", PEER, source, f"{folder}/theirs.gguf"]
                 said, used = run([*words, str(FILE_TYPES[kind]), str(a.threads)])
                 theirs.append((float(said), used))
-            cells = [f"{min(column) / weights:.2f}" for both in (ours, theirs) for column in zip(*both)]
+            cells = [
+                f"{min(column) / weights:.2f}" for both in (ours, theirs) for column in zip(*both)
+            ]
             errors = []
             for name in ("ours", "theirs"):
                 errors.append(f"{100 * error_of(exact, f'{folder}/{name}.gguf', folder):.3f} %")
-            print("|", " | ".join([kind, *cells[:2], errors[0], *cells[2:], errors[1]]), "|", flush=True)
+            print(
+                "|",
+                " | ".join([kind, *cells[:2], errors[0], *cells[2:], errors[1]]),
+                "|",
+                flush=True,
+            )
 
 
 main()

@@ -13,8 +13,8 @@ enum { VALUES = RF_K_VALUES, LANES = RF_K_LANES, PARTIAL = 8 };
 /* Values, and the floats of the search. x[i][lane] is value i of a sub-block. */
 typedef struct batch {
   float x[RF_K_SUB_MAX][LANES], q[RF_K_SUB_MAX][LANES];
-  float scale[LANES], offset[LANES];               /* the best real scales and offsets */
-  float d[LANES], dmin[LANES];                     /* factors of the lane's super-block */
+  float scale[LANES], offset[LANES];                       /* the best real scales and offsets */
+  float d[LANES], dmin[LANES];                             /* factors of the lane's super-block */
   float int_scale[LANES], int_offset[LANES], error[LANES]; /* the best integers, their error */
 } batch;
 
@@ -168,8 +168,7 @@ RF_LANE_FN lanes plain_error(const float *x, int n, lanes scale, lanes levels) {
 #pragma GCC unroll 4
     for (int i = l; i < n; i += PARTIAL) {
       lanes value = lanes_load(x + i * LANES);
-      lanes e =
-          scale * lanes_nearest(value * inverse, lanes_all(0) - levels, levels - lanes_all(1)) - value;
+      lanes e = scale * lanes_nearest(value * inverse, lanes_all(0) - levels, levels - lanes_all(1)) - value;
       sum[l] = sum[l] + e * e;
     }
   }
@@ -357,7 +356,8 @@ RF_LANE_FN void search(const rf_k_shape *s, const float *x, int n, rf_k_super *o
 
 void RF_K_SEARCH(const rf_k_shape *s, const float *x, rf_k_super *out) {
   /* one copy of the code for each kind of type, with constant loops */
-  if (s->subs == 8) search(&(rf_k_shape){true, 8, s->levels, s->least, s->most, s->tries, s->step}, x, 32, out);
+  if (s->subs == 8)
+    search(&(rf_k_shape){true, 8, s->levels, s->least, s->most, s->tries, s->step}, x, 32, out);
   else if (s->offsets)
     search(&(rf_k_shape){true, 16, s->levels, s->least, s->most, s->tries, s->step}, x, 16, out);
   else search(&(rf_k_shape){false, 16, s->levels, s->least, s->most, s->tries, s->step}, x, 16, out);
