@@ -6,6 +6,7 @@
 #define _GNU_SOURCE
 #endif
 #include "base/file.h"
+#include "base/reused.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -15,33 +16,20 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* An entry of the list. A signal handler reads the list at any time and without a lock, so entries
- * are used again and never freed. `base` is written last: while it is NULL, the entry is unused. */
+/* `base` is written last: while it is NULL, the entry names no file. */
 typedef struct mapping {
-  struct mapping *next;
-  bool taken; /* atomic */
+  rf_reused entry;
   void *base; /* atomic */
   size_t bytes;
   char *path;
   rf_file_stamp stamp;
 } mapping;
 
-static mapping *list; /* atomic */
-
-static mapping *new_entry(void) {
-  for (mapping *m = __atomic_load_n(&list, __ATOMIC_ACQUIRE); m; m = m->next)
-    if (!__atomic_exchange_n(&m->taken, true, __ATOMIC_ACQ_REL)) return m;
-  mapping *made = calloc(1, sizeof *made);
-  if (!made) return NULL;
-  made->taken = true;
-  made->next = __atomic_load_n(&list, __ATOMIC_ACQUIRE);
-  while (!__atomic_compare_exchange_n(&list, &made->next, made, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {}
-  return made;
-}
+static rf_reused *list; /* of mapping */
 
 /* Without memory for an entry, the file stays mapped, and a handler does not find it. */
 static void remember(const char *path, void *base, size_t bytes, rf_file_stamp stamp) {
-  mapping *m = new_entry();
+  mapping *m = rf_reused_take(&list, sizeof *m);
   if (!m) return;
   free(m->path);
   m->path = strdup(path);
@@ -51,7 +39,8 @@ static void remember(const char *path, void *base, size_t bytes, rf_file_stamp s
 }
 
 const char *rf_mapped_path(const void *address) {
-  for (mapping *m = __atomic_load_n(&list, __ATOMIC_ACQUIRE); m; m = m->next) {
+  for (rf_reused *r = rf_reused_first(&list); r; r = r->next) {
+    mapping *m = (mapping *)r;
     const char *base = __atomic_load_n(&m->base, __ATOMIC_ACQUIRE), *at = address;
     if (base && at >= base && (size_t)(at - base) < m->bytes) return m->path;
   }
@@ -90,10 +79,11 @@ rf_status rf_mapped_unchanged(const void *map, rf_error *error) {
 
 void rf_unmap_file(void *map, size_t bytes) {
   if (!map) return;
-  for (mapping *m = __atomic_load_n(&list, __ATOMIC_ACQUIRE); m; m = m->next) {
+  for (rf_reused *r = rf_reused_first(&list); r; r = r->next) {
+    mapping *m = (mapping *)r;
     if (__atomic_load_n(&m->base, __ATOMIC_ACQUIRE) != map) continue;
     __atomic_store_n(&m->base, NULL, __ATOMIC_RELEASE);
-    __atomic_store_n(&m->taken, false, __ATOMIC_RELEASE);
+    rf_reused_release(r);
   }
   munmap(map, bytes);
 }

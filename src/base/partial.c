@@ -4,6 +4,7 @@
 #define _GNU_SOURCE
 #endif
 #include "base/partial.h"
+#include "base/reused.h"
 
 #include <ctype.h>
 #include <dirent.h>
@@ -18,30 +19,17 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* A signal handler reads the list at any time and without a lock, so entries are never freed, but
- * used again. */
 struct rf_partial {
-  rf_partial *next;
-  bool taken, valid; /* atomic. taken: the entry is in use; valid: `path` names a file */
-  int lock;          /* the opened folder; -1: none */
+  rf_reused entry;
+  bool valid; /* atomic; true: `path` names a file */
+  int lock;   /* the opened folder; -1: none */
   char path[PATH_MAX + 64];
 };
 
-static rf_partial *list; /* atomic */
-
-static rf_partial *new_entry(void) {
-  for (rf_partial *p = __atomic_load_n(&list, __ATOMIC_ACQUIRE); p; p = p->next)
-    if (!__atomic_exchange_n(&p->taken, true, __ATOMIC_ACQ_REL)) return p;
-  rf_partial *made = calloc(1, sizeof *made);
-  if (!made) return NULL;
-  made->taken = true;
-  made->next = __atomic_load_n(&list, __ATOMIC_ACQUIRE);
-  while (!__atomic_compare_exchange_n(&list, &made->next, made, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {}
-  return made;
-}
+static rf_reused *list; /* of rf_partial */
 
 rf_partial *rf_partial_add(const char *path, int file) {
-  rf_partial *p = strlen(path) < sizeof p->path ? new_entry() : NULL;
+  rf_partial *p = strlen(path) < sizeof p->path ? rf_reused_take(&list, sizeof *p) : NULL;
   if (!p) return NULL;
   strcpy(p->path, path);
   p->lock = file >= 0 ? -1 : open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
@@ -56,15 +44,16 @@ void rf_partial_done(rf_partial *p) {
   if (!p) return;
   __atomic_store_n(&p->valid, false, __ATOMIC_RELEASE);
   if (p->lock >= 0) close(p->lock);
-  __atomic_store_n(&p->taken, false, __ATOMIC_RELEASE);
+  rf_reused_release(&p->entry);
 }
 
 void rf_partial_done_folder(const char *path) {
-  for (rf_partial *p = __atomic_load_n(&list, __ATOMIC_ACQUIRE); p; p = p->next)
-    if (__atomic_load_n(&p->valid, __ATOMIC_ACQUIRE) && !strcmp(p->path, path)) {
-      rf_partial_done(p);
-      return;
-    }
+  for (rf_reused *r = rf_reused_first(&list); r; r = r->next) {
+    rf_partial *p = (rf_partial *)r;
+    if (!__atomic_load_n(&p->valid, __ATOMIC_ACQUIRE) || strcmp(p->path, path)) continue;
+    rf_partial_done(p);
+    return;
+  }
 }
 
 /* Removes the files of a folder. Calls only functions that a signal handler may call, which readdir
@@ -84,7 +73,8 @@ static void empty_folder(int folder) {
 }
 
 void rf_partials_remove(void) {
-  for (rf_partial *p = __atomic_load_n(&list, __ATOMIC_ACQUIRE); p; p = p->next) {
+  for (rf_reused *r = rf_reused_first(&list); r; r = r->next) {
+    rf_partial *p = (rf_partial *)r;
     if (!__atomic_load_n(&p->valid, __ATOMIC_ACQUIRE)) continue;
     if (p->lock >= 0) empty_folder(p->lock);
     if (p->lock >= 0) rmdir(p->path);
