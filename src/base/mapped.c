@@ -68,7 +68,8 @@ rf_status rf_map_file(const char *path, void **map, size_t *bytes, rf_error *err
 }
 
 rf_status rf_mapped_unchanged(const void *map, rf_error *error) {
-  for (mapping *m = __atomic_load_n(&list, __ATOMIC_ACQUIRE); m && map; m = m->next) {
+  for (rf_reused *r = rf_reused_first(&list); r && map; r = r->next) {
+    mapping *m = (mapping *)r;
     if (__atomic_load_n(&m->base, __ATOMIC_ACQUIRE) != map || !m->path) continue;
     rf_file_stamp now = rf_file_stamp_at(m->path);
     bool replaced = now.inode != m->stamp.inode || now.device != m->stamp.device;

@@ -1,0 +1,37 @@
+/* jobs.h - functions that the jobs of `rafter plan --job` share. Each job has a function that makes
+ * its plans; jobs.c has the table of jobs. */
+#ifndef RF_ADVISE_JOBS_H
+#define RF_ADVISE_JOBS_H
+
+#include "advise/planned.h"
+
+#include "generate/simulate.h"
+
+/* Lengths in tokens of a prompt and of an answer, and the answers to each prompt. */
+typedef struct rf_job_lengths {
+  int64_t prompt, answer;
+  int samples;
+} rf_job_lengths;
+
+/* Reads prompt and answer lengths. Without --seq, a cache slot is as long as both together. */
+rf_status rf_job_lengths_resolve(rafter_plan *plan, const rf_options *options, rf_job_lengths *lengths,
+                                 rf_error *error);
+rf_infer_settings rf_job_infer_settings(const rafter_plan *plan);
+/* Reports that the copies of the model share the requests and that only one copy is simulated. */
+void rf_job_say_copies(rafter_plan *plan, const rf_plan *decode);
+/* Simulates prompts that all arrive at once. Each prompt has `--samples` answers. */
+rf_status rf_job_roll_out(rafter_plan *plan, const rf_plan *decode, const rf_options *options,
+                          const rf_job_lengths *lengths, rf_serve_stats *served, int64_t *prompts,
+                          rf_error *error);
+/* The object "rollout" of a plan's JSON. The caller frees it. */
+json_t *rf_job_rollout_json(const rafter_plan *plan, const rf_job_lengths *lengths,
+                            const rf_serve_stats *served, int64_t prompts);
+/* The job answers `prompts` prompts. */
+void rf_job_set_prompts(rafter_plan *plan, const rf_job_lengths *lengths, int64_t prompts);
+
+rf_status rf_job_train(rafter_plan *plan, const rf_options *options, rf_error *error);
+/* Plans an RL step that trains on every sample of every prompt. The job's main plan is the plan
+ * of the policy's training step. */
+rf_status rf_job_rl(rafter_plan *plan, const rf_options *options, rf_error *error);
+
+#endif

@@ -1,0 +1,257 @@
+/* rl.c - plans a step of reinforcement learning: a rollout, the log probabilities of a frozen
+ * reference model, and the policy's training step. */
+#include "advise/jobs.h"
+
+#include "generate/score.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct phase {
+  const char *name;
+  const rf_plan *plan;
+  rf_plan_totals totals;
+} phase;
+
+static const char RL_NOTE[] = "RL steps can be planned but cannot be run yet; rollouts, the reference's log "
+                              "probabilities and the policy's step use one arena in turn";
+
+/* Bytes of a phase by class of tensor, without untrained weights, which all phases share. */
+static void own_bytes(const rf_plan *plan, bool trains, int64_t own[RF_CLASSES]) {
+  for (int c = 0; c < RF_CLASSES; c++) {
+    bool base = c == RF_CLASS_WEIGHT || c == RF_CLASS_ADAPTER;
+    own[c] = trains || !base ? plan->by_class[c] : 0;
+  }
+}
+
+/* Bytes by class of tensor that the policy keeps in memory between its steps. */
+static void kept_bytes(const rf_plan *policy, int64_t kept[RF_CLASSES]) {
+  int64_t sum = 0;
+  memset(kept, 0, RF_CLASSES * sizeof *kept);
+  for (int t = 0; t < policy->graph->tensor_count; t++) {
+    const rf_tensor *tensor = &policy->graph->tensor[t];
+    if (tensor->persistent && !tensor->host && policy->tensor[t].offset >= 0) {
+      kept[tensor->class] += rf_tensor_bytes(tensor);
+      sum += rf_tensor_bytes(tensor);
+    }
+  }
+  kept[RF_CLASS_PADDING] += policy->persistent_bytes - sum;
+}
+
+/* Memory of the three phases. Memory always holds what the policy keeps between steps. If the
+ * policy trains its weights, memory also holds a frozen copy of the weights. */
+typedef struct rl_bytes {
+  int64_t phase[3], peak, persistent, copy, by_class[RF_CLASSES]; /* by_class: bytes of the largest phase */
+  int most;
+} rl_bytes;
+
+static rl_bytes count_rl(const rf_plan *const list[3]) {
+  const rf_plan *reference = list[1], *policy = list[2];
+  rl_bytes bytes = {.copy = policy->graph->model.lora.rank == 0 ? reference->by_class[RF_CLASS_WEIGHT] : 0};
+  int64_t kept[RF_CLASSES], own[RF_CLASSES], all[RF_CLASSES];
+  kept_bytes(policy, kept);
+  for (int i = 0; i < 3; i++) {
+    own_bytes(list[i], i == 2, own);
+    for (int c = 0; c < RF_CLASSES; c++) {
+      all[c] = own[c] + (i == 2 ? 0 : kept[c]) + (c == RF_CLASS_WEIGHT ? bytes.copy : 0);
+      bytes.phase[i] += all[c];
+    }
+    if (bytes.phase[i] > bytes.peak) {
+      bytes.peak = bytes.phase[i];
+      bytes.most = i;
+      memcpy(bytes.by_class, all, sizeof all);
+    }
+  }
+  for (int c = 0; c < RF_CLASSES; c++) bytes.persistent += kept[c];
+  bytes.persistent += bytes.copy;
+  return bytes;
+}
+
+static json_t *rl_memory(rafter_plan *p, const phase *list, json_t *phases) {
+  const rl_bytes bytes = count_rl((const rf_plan *const[]){list[0].plan, list[1].plan, list[2].plan});
+  json_t *by_class = json_object();
+  for (int i = 0; i < 3 && phases; i++)
+    json_object_set_new(json_array_get(phases, (size_t)i), "peak_bytes",
+                        json_integer((json_int_t)bytes.phase[i]));
+  for (int c = 0; c < RF_CLASSES; c++)
+    json_object_set_new(by_class, rf_class_name((rf_class)c), json_integer((json_int_t)bytes.by_class[c]));
+  int64_t room = rf_plan_room(&p->settings.plan),
+          /* the rollout's caches and the policy's optimizer states may be in host memory */
+      host = list[0].plan->host_bytes + list[2].plan->host_bytes;
+  p->needs = bytes.peak;
+  p->lasts = bytes.persistent;
+  return json_pack("{sI sI sb sI ss so sI}", "peak_bytes", (json_int_t)bytes.peak, "persistent_bytes",
+                   (json_int_t)bytes.persistent, "fits", bytes.peak <= room, "headroom_bytes",
+                   (json_int_t)(room - bytes.peak), "peak_op", list[bytes.most].name, "by_class", by_class,
+                   "host_bytes", (json_int_t)host);
+}
+
+static void put_rl(rafter_plan *p) {
+  fprintf(p->extra_text, "\nRL step   %s\n          %s\n",
+          p->settings.model.lora.rank
+              ? "all phases share one copy of the base weights; only the adapters belong to the policy"
+              : "without --lora the policy's weights change, so the reference model has its own copy",
+          RL_NOTE);
+}
+
+/* Sums the phases: the time, rate and cost of the plan are those of the whole RL step. Tokens are
+ * the tokens that the policy is trained on. */
+static void sum_rl(rafter_plan *p, const phase list[3], double sequences, const json_t *phases) {
+  rf_report_whole *whole = &p->whole;
+  *whole = (rf_report_whole){.unit = "RL step", .main = "policy", .phases = 3};
+  for (int i = 0; i < 3; i++) {
+    rf_plan_totals_add(&whole->totals, &list[i].totals, 1);
+    const json_t *peak = json_object_get(json_array_get(phases, (size_t)i), "peak_bytes");
+    whole->phase[i] = (rf_report_phase){.name = list[i].name,
+                                        .seconds = list[i].totals.time.seconds,
+                                        .peak_bytes = (int64_t)json_integer_value(peak)};
+  }
+  whole->totals.tokens = sequences * (double)p->plan->options.build.seq;
+}
+
+typedef struct rl_step {
+  rafter_plan *p, *roll;
+  const rf_options *o;
+  rf_job_lengths l;
+  rf_plan *prefill, *decode, *reference;
+  rf_serve_stats served;
+  int64_t prompts;
+} rl_step;
+
+/* Plans the rollout with the dtype that --fit chose for the policy. If --mesh is not set, the
+ * rollout also uses the policy's mesh. */
+static rf_status plan_rollout(rl_step *s, const rf_plan_options *policy, rf_error *error) {
+  rf_plan_options *to = &s->roll->settings.plan;
+  const rf_plan_options before = *to;
+  if (rf_options_given(s->o, "fit")) {
+    to->build.dtype = policy->build.dtype;
+    if (s->p->settings.vary.mesh) to->build.mesh = policy->build.mesh;
+  }
+  if (s->decode && to->build.dtype == before.build.dtype &&
+      !memcmp(&to->build.mesh, &before.build.mesh, sizeof before.build.mesh))
+    return RAFTER_OK;
+  rf_plan_free(s->prefill);
+  rf_plan_free(s->decode);
+  s->prefill = s->decode = NULL;
+  rf_infer_settings g = rf_job_infer_settings(s->roll);
+  RF_TRY(rf_generate_plans(&g, &s->prefill, &s->decode, error));
+  memset(&s->served, 0, sizeof s->served);
+  if (s->p->sized) return RAFTER_OK;
+  to->budget_bytes = INT64_MAX; /* the memory of all phases is checked later */
+  rf_status status = rf_job_roll_out(s->roll, s->decode, s->o, &s->l, &s->served, &s->prompts, error);
+  to->budget_bytes = before.budget_bytes;
+  if (status == RAFTER_OK) return RAFTER_OK;
+  rf_plan_free(s->decode); /* After a failed simulation, the next call must not reuse the plan. */
+  s->decode = NULL;
+  return status;
+}
+
+static rf_status plan_reference(rl_step *s, int64_t microbatch, rf_error *error) {
+  rf_infer_settings score = {.model = s->p->settings.model, .plan = s->roll->settings.plan};
+  score.model.lora = (rf_lora){0};
+  score.plan.build.microbatch = microbatch;
+  score.plan.build.offload &= RF_OFFLOAD_WEIGHTS;
+  rf_plan_free(s->reference);
+  s->reference = NULL;
+  return rf_score_plan(&score, &s->reference, error);
+}
+
+static void list_phases(const rl_step *s, const rf_plan *policy, phase list[3]) {
+  list[0] = (phase){.name = "rollout", .plan = s->prefill};
+  list[1] = (phase){.name = "reference", .plan = s->reference};
+  list[2] = (phase){.name = "policy", .plan = policy};
+}
+
+static void time_phases(const rl_step *s, const rf_plan *policy, phase list[3]) {
+  double sequences = (double)s->prompts * s->l.samples, micro = (double)policy->options.build.microbatch,
+         of_plan = micro * policy->options.build.accumulate;
+  int64_t copies = rf_generate_copies(s->decode), each = (s->prompts + copies - 1) / copies;
+  const rf_plan_totals reference = rf_plan_totals_of(s->reference), step = rf_plan_totals_of(policy);
+  list_phases(s, policy, list);
+  /* Some copies may have fewer prompts than the simulated one, which changes their work only. */
+  rf_plan_totals_add(&list[0].totals, &s->served.total, (double)s->prompts / (double)(each * copies));
+  list[0].totals.time = s->served.total.time;
+  list[0].totals.time.seconds = s->served.seconds;
+  rf_plan_totals_add(&list[1].totals, &reference, ceil(sequences / micro));
+  rf_plan_totals_add(&list[2].totals, &step, ceil(sequences / of_plan));
+}
+
+static double seconds_of(const phase list[3]) {
+  return list[0].totals.time.seconds + list[1].totals.time.seconds + list[2].totals.time.seconds;
+}
+
+/* A cost function for --fit: gives the cost of the whole RL step for one plan of the policy. */
+static rf_status rl_cost(void *self, const rf_plan *plan, rf_fit_cost *cost, rf_error *error) {
+  rl_step *s = self;
+  phase list[3];
+  RF_TRY(plan_rollout(s, &plan->options, error));
+  RF_TRY(plan_reference(s, plan->options.build.microbatch, error));
+  time_phases(s, plan, list);
+  const rl_bytes bytes = count_rl((const rf_plan *const[]){s->prefill, s->reference, plan});
+  *cost = (rf_fit_cost){.bytes = bytes.peak, .kept_elsewhere = bytes.copy, .seconds = seconds_of(list)};
+  return RAFTER_OK;
+}
+
+/* Plans the policy's step. With remat=auto, reserves memory for the reference model's weights. */
+static rf_status plan_policy(rl_step *s, rf_error *error) {
+  rf_settings *from = &s->p->settings;
+  int64_t copy = from->model.lora.rank == 0 ? s->reference->by_class[RF_CLASS_WEIGHT] : 0;
+  if (rf_plan_room(&from->plan) > copy) from->plan.taken_bytes = copy;
+  rf_status status = rf_job_train(s->p, s->o, error);
+  from->plan.taken_bytes = 0;
+  return status;
+}
+
+rf_status rf_job_rl(rafter_plan *p, const rf_options *o, rf_error *error) {
+  rl_step s = {.p = p, .o = o};
+  phase list[3];
+  rf_status status = RAFTER_OK;
+  RF_GO(rf_job_lengths_resolve(p, o, &s.l, error));
+  s.roll = calloc(1, sizeof *s.roll);
+  if (!s.roll) RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while planning"));
+  RF_GO(rf_settings_resolve(o, "generate", &s.roll->settings, error));
+  s.roll->settings.plan.build.seq = p->settings.plan.build.seq;
+  if (p->settings.batch_raised)
+    s.roll->settings.plan.build.microbatch =
+        p->settings.plan.build.microbatch * p->settings.plan.build.accumulate;
+  if (p->settings.fit) {
+    const rf_fit_whole whole = {&s, rl_cost};
+    RF_GO(rf_plan_fit(&p->settings.model, &p->settings.plan, p->settings.vary, &whole, &p->plan, &p->found,
+                      error));
+  }
+  RF_GO(plan_rollout(&s, p->plan ? &p->plan->options : &p->settings.plan, error));
+  RF_GO(plan_reference(&s, p->plan ? p->plan->options.build.microbatch : p->settings.plan.build.microbatch,
+                       error));
+  if (!p->plan) RF_GO(plan_policy(&s, error));
+  list_phases(&s, p->plan, list);
+  if (p->sized) {
+    json_object_set_new(p->extra, "memory", rl_memory(p, list, NULL));
+    goto done;
+  }
+  rf_job_say_copies(p, s.decode);
+  time_phases(&s, p->plan, list);
+  double sequences = (double)s.prompts * s.l.samples, seconds = seconds_of(list);
+  json_t *phases = json_array();
+  for (int i = 0; i < 3; i++)
+    json_array_append_new(phases, json_pack("{ss sf sf ss}", "name", list[i].name, "seconds",
+                                            list[i].totals.time.seconds, "model_flops",
+                                            list[i].totals.model_flops, "digest", list[i].plan->digest));
+  json_t *memory = rl_memory(p, list, phases);
+  sum_rl(p, list, sequences, phases);
+  put_rl(p);
+  rf_job_set_prompts(p, &s.l, s.prompts);
+  json_object_set_new(p->extra, "memory", memory);
+  json_object_set_new(p->extra, "rollout", rf_job_rollout_json(p, &s.l, &s.served, s.prompts));
+  json_object_set_new(p->extra, "rl",
+                      json_pack("{sf sf sf so}", "seconds", seconds, "sequences", sequences,
+                                "answer_tokens_per_second", (double)s.served.counts.tokens / seconds,
+                                "phases", phases));
+  json_array_append_new(p->assumptions, json_string(RL_NOTE));
+done:
+  rf_plan_free(s.reference);
+  rf_plan_free(s.prefill);
+  rf_plan_free(s.decode);
+  free(s.roll);
+  return status;
+}
