@@ -2,31 +2,53 @@
 #include "api/api.h"
 
 #include "base/text.h"
+#include "graph/graph.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* FLOPs of a forward pass per token, without attention scores: two for each weight of a matrix. */
-static double token_flops(const rf_params *params) { return 2.0 * (double)params->matmul; }
+/* A model with its sizes. flops: of a forward pass per token, without attention scores, as the ops of
+ * its graph count them. */
+typedef struct listed {
+  const rf_model *model;
+  const rf_params *params;
+  double flops;
+} listed;
 
-static json_t *model_json(const rf_model *m, const rf_params *params) {
+static rf_status count_flops(listed *l, rf_error *error) {
+  rf_graph *graph = NULL;
+  const rf_build_options one_token = {
+      .job = RF_JOB_TRAIN, .dtype = RF_BF16, .microbatch = 1, .seq = 1, .accumulate = 1};
+  RF_TRY(rf_graph_build(l->model, &one_token, "build", &graph, error));
+  for (int i = 0; i < graph->op_count; i++)
+    if (graph->op[i].def->kind != RF_KIND_ATTENTION)
+      l->flops += graph->op[i].def->work(graph, &graph->op[i]).flops;
+  rf_graph_free(graph);
+  return RAFTER_OK;
+}
+
+static json_t *model_json(const listed *l) {
+  const rf_model *m = l->model;
+  const rf_params *params = l->params;
   const char *hub = rf_model_preset_hub(m->name);
   return json_pack("{ss ss sI sI sI sI sI sI sI sI sI sf so ss sb}", "name", m->name, "family",
                    rf_family_name(m->family), "parameters", (json_int_t)params->total, "parameters_active",
                    (json_int_t)params->active, "layers", (json_int_t)m->layers, "width", (json_int_t)m->width,
                    "heads", (json_int_t)m->heads, "kv_heads", (json_int_t)m->kv_heads, "vocab",
                    (json_int_t)m->vocab, "max_seq", (json_int_t)m->max_seq, "bf16_bytes",
-                   (json_int_t)(2 * params->total), "flops_per_token", token_flops(params), "hub",
+                   (json_int_t)(2 * params->total), "flops_per_token", l->flops, "hub",
                    hub ? json_string(hub) : json_null(), "source", rf_model_preset_source(m->name),
                    "plan_only", m->plan_only != NULL);
 }
 
-static void say_model(const rafter_sink *sink, const rf_model *m, const rf_params *params) {
+static void say_model(const rafter_sink *sink, const listed *l) {
+  const rf_model *m = l->model;
+  const rf_params *params = l->params;
   char a[32], b[32], c[32], d[32], e[32];
   rf_say(sink, "%-15s %9s %9s %10s %8s %12s  %s\n", m->name, rf_text_count((double)params->total, a),
          params->active < params->total ? rf_text_count((double)params->active, b) : "all",
          rf_text_bytes(2.0 * (double)params->total, c), rf_text_whole(m->max_seq, d),
-         rf_text_flops(token_flops(params), e), rf_model_preset_source(m->name));
+         rf_text_flops(l->flops, e), rf_model_preset_source(m->name));
 }
 
 /* Lists presets whose names begin with `only`, otherwise what rf_model_resolve says about it. */
@@ -59,9 +81,12 @@ static rf_status rf_command_models(const rafter_job *job, const rafter_sink *sin
     RF_GO(rf_model_resolve(name, &model, folder, error));
     rf_pool *pool = rf_pool_new();
     const rf_params params = rf_model_params(&model, pool);
-    say_model(sink, &model, &params);
-    json_array_append_new(list, model_json(&model, &params));
+    listed one = {.model = &model, .params = &params};
+    status = count_flops(&one, error);
+    if (status == RAFTER_OK) say_model(sink, &one);
+    if (status == RAFTER_OK) json_array_append_new(list, model_json(&one));
     rf_pool_free(pool);
+    if (status != RAFTER_OK) goto done;
   }
   if (!only)
     rf_say(sink, "\nparams: parameters. active: parameters that one token uses. FLOP/token: forward pass "

@@ -21,6 +21,10 @@ for m in json.load(open("out"))["models"]:
     plan = json.loads(run.stdout)["model"]
     if any(plan[k] != m[k] for k in ("parameters", "parameters_active", "layers", "width", "vocab")):
         sys.exit(f"{m['name']}: {plan} {m}")
+    cost = [rafter, "roofline", "cost", "--model", m["name"], "--forward", "--tokens", "1", "--json"]
+    flops = json.loads(subprocess.run(cost, capture_output=True).stdout)["flops"]
+    if abs(m["flops_per_token"] / flops - 1) > 1e-12:
+        sys.exit(f"{m['name']}: {m['flops_per_token']} and {flops}")
     if not m["hub"]: continue
     hint = subprocess.run([rafter, "plan", m["hub"]], capture_output=True, text=True).stderr
     if f"preset {m['name']}?" not in hint: sys.exit(f"{m['hub']}: {hint}")
