@@ -346,6 +346,20 @@ rf_status rf_fit_batch(const rf_options *options, const char *job, int64_t step,
   return *largest ? RAFTER_OK : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while planning");
 }
 
+rf_status rf_fit_batch_seconds(const rf_options *options, const char *job, int64_t step, int64_t batch,
+                               int64_t *found, double *seconds, rf_error *error) {
+  search s = {.from = options, .job = job, .step = step};
+  s.latency = rf_options_float_or(options, "latency", 0);
+  *found = 0;
+  if (batch > 0) {
+    RF_TRY(try_batch(&s, batch, &s.below, error));
+    if (!s.below.fits) return RAFTER_OK;
+  } else RF_TRY(find(&s, step, error));
+  *found = s.below.batch;
+  *seconds = s.below.seconds;
+  return RAFTER_OK;
+}
+
 /* Sets the mesh that the search chose, in the notation of --mesh. */
 static rf_status set_mesh(rf_options *options, const rf_mesh *mesh, rf_error *error) {
   char text[160] = "";

@@ -4,6 +4,7 @@
 
 #include "advise/drafts.h"
 #include "advise/fit_batch.h"
+#include "advise/fit_mesh.h"
 #include "generate/score.h"
 
 #include <math.h>
@@ -500,14 +501,23 @@ static rf_status fit_step(rafter_plan *p, const rf_options *o, rf_error *error) 
   return status;
 }
 
-/* --fit of the other jobs. If --batch is not given, plans the largest batch that fits. */
+/* --fit of the other jobs. If --mesh is not given, takes the fastest mesh. If --batch is not given,
+ * plans the largest batch that fits. */
 static rf_status fit_answers(rafter_plan *p, const rf_options *o, job_function make, rf_error *error) {
   rf_settings *s = &p->settings;
-  const int64_t step = rf_fit_batch_step(s), room = rf_plan_room(&s->plan);
+  const int64_t room = rf_plan_room(&s->plan);
+  int64_t step;
   rf_options *chosen = rf_options_copy(o);
-  char text[32];
+  char text[32], line[240] = "";
   rf_status status = RAFTER_OK;
   RF_GO(rf_fit_batch_hold_room(chosen, s, error));
+  if (!p->sized) RF_GO(rf_fit_mesh(chosen, p->job, s, line, error));
+  if (*line) {
+    RF_GO(rf_settings_resolve(chosen, rf_plan_settings_of(p->job), s, error));
+    json_array_append_new(p->assumptions, json_string(line));
+    fprintf(p->extra_text, "\nmesh      %s\n", line);
+  }
+  step = rf_fit_batch_step(s);
   if (!p->sized) RF_GO(rf_fit_batch(chosen, p->job, step, &p->largest, error));
   s->plan.budget_bytes = room;
   if (!rf_options_given(o, "batch")) {

@@ -1,6 +1,8 @@
 /* plan_json.c - writes a plan as the JSON object of `rafter plan --json`. */
 #include "report/parts.h"
 
+#include "graph/mesh/shard.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -174,6 +176,26 @@ static json_t *budget_json(const rf_report_plan *report) {
                    steps * total.tokens, "usd", price);
 }
 
+/* Whether an fsdp axis leaves matrices whole that it could store in shards, if it were shorter. */
+static bool whole_weights(const rf_graph *graph, char *line, size_t capacity) {
+  int64_t whole = 0, all = 0, chips = rf_mesh_extent(&graph->mesh, RF_AXIS_FSDP);
+  char a[32], b[32];
+  if (chips == 1 || graph->mesh.zero < 1) return false;
+  for (int p = 0; p < graph->params.count; p++) {
+    const rf_param *param = &graph->params.at[p];
+    if (param->rank != 2) continue;
+    const rf_spec state = rf_shard_param(graph, &graph->mesh, p).state;
+    const int64_t count = param->shape[0] * param->shape[1];
+    all += count;
+    if (!((state.split[0] | state.split[1]) & RF_AXIS_BIT(RF_AXIS_FSDP))) whole += count;
+  }
+  snprintf(line, capacity,
+           "fsdp=%lld is too many chips for the dimensions of some matrices: every chip stores %s of %s "
+           "parameters whole",
+           (long long)chips, rf_text_count((double)whole, a), rf_text_count((double)all, b));
+  return whole * 100 > all;
+}
+
 static void say_chips(json_t *list, const rf_plan *plan) {
   static const char *const movers[] = {"the core, in parallel with its work", "a separate engine",
                                        "the core, instead of its work"};
@@ -202,6 +224,8 @@ static void say_chips(json_t *list, const rf_plan *plan) {
       json_array_append_new(list,
                             json_string("the plan drops rows beyond an expert's capacity (--capacity)"));
   }
+  if (plan->graph && whole_weights(plan->graph, line, sizeof line))
+    json_array_append_new(list, json_string(line));
   if (plan->graph && plan->options.build.offload) {
     char rate[32];
     snprintf(

@@ -17,10 +17,10 @@ room, batch, step = largest["room_bytes"], largest["batch"], largest["step"]
 if room != memory["capacity_bytes"] - memory["reserve_bytes"] - memory["margin_bytes"]:
     sys.exit(f"the room is {room}")
 fixed = without(args, ("--margin", "--latency", "--batch"))
+mesh = ",".join(f"{axis}={n}" for axis, n in (settings["mesh"] or {}).items() if axis != "zero")
+if mesh and "--mesh" not in fixed: fixed += ["--mesh", mesh]
 if found["job"] in ("train", "rl"):
     fixed += ["--dtype", settings["dtype"], "--remat", largest["remat"]]
-    mesh = ",".join(f"{axis}={n}" for axis, n in settings["mesh"].items() if axis != "zero")
-    if mesh and "--mesh" not in fixed: fixed += ["--mesh", mesh]
     if found["job"] == "rl": fixed += ["--microbatch", str(settings["microbatch"])]
 elif "--batch" not in args and settings["batch"] != (batch or step):
     sys.exit(f"the plan has batch {settings['batch']}, not {batch}")
@@ -60,6 +60,33 @@ case_answers() {
   largest "llama3-8b --on tpu-v5e --job generate --weights int8 --latency 20ms" latency
   largest "llama3-8b --on tpu-v5e --job prefill --weights int8" cache
   largest "deepseek2-16b --on h100-sxm --job generate --seq 8192" cache
+}
+# Without --mesh, jobs that are not training take the fastest mesh: no other mesh has a higher rate.
+case_meshes() {
+  cat >meshes.py <<'PY'
+import json, os, shlex, subprocess, sys
+def plan(*args):
+    run = subprocess.run([os.environ["RAFTER"], "plan", *shlex.split(sys.argv[1]), "--fit", "--json", *args],
+                         capture_output=True, text=True)
+    return json.loads(run.stdout) if run.stdout else None
+def rate(d): return d["settings"]["batch"] / d["time"]["seconds"] if d and d["memory"]["fits"] else 0
+best, said = plan(), False
+for mesh in ("data=4", "fsdp=4", "data=2,tensor=2", "fsdp=2,tensor=2", "tensor=4"):
+    other = plan("--mesh", mesh)
+    if rate(other) > rate(best) * 1.000001:
+        sys.exit(f"{mesh} has {rate(other)}, and --fit took {best['settings']['mesh']}: {rate(best)}")
+line = [a for a in best["assumptions"] if a.startswith("--fit compared 5 meshes")]
+mesh = ",".join(f"{axis}={n}" for axis, n in best["settings"]["mesh"].items() if axis != "zero" and n > 1)
+if len(line) != 1 or f"took {mesh}" not in line[0]: sys.exit(f"the assumptions do not name {mesh}: {line}")
+PY
+  for job in "generate" "score --seq 512" "rollout --prompt-tokens 64 --max-tokens 64" \
+    "generate --batch 64"; do
+    python3 meshes.py "llama3.2-1b --on tpu-v5e:2x2 --job $job" 2>why || fail "--job $job: $(tail -1 why)"
+  done
+  status 0 "$RAFTER" plan llama3.2-1b --on tpu-v5e:2x2 --job generate --fit &&
+    says '^mesh +--fit compared 5 meshes' out
+  status 0 "$RAFTER" plan llama3.2-1b --on tpu-v5e:2x2 --mesh tensor=4 --job generate --fit --json &&
+    holds out 'not any("compared" in a for a in d["assumptions"])' 'the mesh of --mesh is kept'
 }
 case_steps() {
   largest "gemma3-4b --on tpu-v5e --job score" memory

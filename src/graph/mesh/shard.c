@@ -6,6 +6,8 @@
 #include "graph/passes.h"
 #include "graph/mesh/shard_pass.h"
 
+#include <stdio.h>
+
 /* ---- tensors from the start --------------------------------------------------- */
 
 int rf_sharder_tensor(rf_sharder *s, int t, const rf_spec *spec) {
@@ -322,6 +324,32 @@ static void order_early(rf_sharder *s) {
   rf_graph_reorder(graph, order, count);
 }
 
+/* A dimension is sharded only if padding does not double it, so an fsdp axis that is longer than
+ * all dimensions leaves matrices whole. Refuses a mesh that leaves every matrix of the blocks whole:
+ * its memory and traffic would be those of data parallelism. */
+static rf_status check_fsdp(const rf_sharder *s, rf_error *error) {
+  const rf_params *params = &s->whole.params;
+  int64_t longest = 0, chips = rf_mesh_extent(s->mesh, RF_AXIS_FSDP);
+  char hint[120];
+  if (chips == 1 || s->mesh->zero < 1) return RAFTER_OK;
+  for (int p = 0; p < params->count; p++) {
+    const rf_param *param = &params->at[p];
+    if (param->rank != 2 || param->layer < 0 || param->adapts >= 0) continue;
+    const rf_spec *state = &s->specs[p].state;
+    if ((state->split[0] | state->split[1]) & RF_AXIS_BIT(RF_AXIS_FSDP)) return RAFTER_OK;
+    for (int d = 0; d < 2; d++)
+      if (param->shape[d] > longest) longest = param->shape[d];
+  }
+  if (!longest) return RAFTER_OK;
+  snprintf(hint, sizeof hint, "use fsdp of at most %lld, and data for the other chips (--mesh data=N,fsdp=M)",
+           (long long)longest);
+  return RF_FAIL(
+      error, RAFTER_INVALID, hint,
+      "the mesh has too many chips along fsdp to shard a matrix of a block (--mesh fsdp: expected at "
+      "most %lld, its longest dimension, got %lld)",
+      (long long)longest, (long long)chips);
+}
+
 rf_status rf_pass_shard(rf_graph *graph, const rf_mesh *mesh, rf_error *error) {
   rf_pool *pool = graph->pool;
   size_t tensors = (size_t)graph->tensor_count, params = (size_t)graph->params.count;
@@ -341,6 +369,7 @@ rf_status rf_pass_shard(rf_graph *graph, const rf_mesh *mesh, rf_error *error) {
   s.master = rf_pool_alloc(pool, params * sizeof *s.master);
   s.specs = rf_pool_alloc(pool, params * sizeof *s.specs);
   for (int p = 0; p < graph->params.count; p++) s.specs[p] = rf_shard_param(&s.whole, mesh, p);
+  RF_TRY(check_fsdp(&s, error));
   graph->tensor_count = graph->op_count = graph->tensor_capacity = graph->op_capacity = 0;
   graph->tensor = NULL;
   graph->op = NULL;

@@ -73,11 +73,38 @@ static void test_what_does_not_divide(void **state) {
   refused_mesh(TINY_LLAMA, train, "tensor=2", "the sequence", "1 or 31");
 }
 
+/* Padding may not double a dimension. So fsdp may be at most about twice the longest dimension of
+ * the blocks' matrices (here 192). Smaller matrices then stay whole. */
+static void test_fsdp_that_shards_nothing(void **state) {
+  (void)state;
+  static const struct {
+    int32_t fsdp;
+    bool fits;
+  } rows[] = {{64, true}, {256, true}, {1024, false}};
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    rf_model model = fixture_model("llama:layers=2,width=64,heads=4,ff=90,vocab=4096,seq=64");
+    rf_build_options options = fixture_train(RF_F32, 1, 0, 0);
+    rf_graph *graph = NULL;
+    rf_error error = {0};
+    options.microbatch = rows[i].fsdp;
+    options.mesh = (rf_mesh){.zero = 3, .of = {[RF_AXIS_FSDP] = rows[i].fsdp}};
+    rf_status status = rf_graph_build(&model, &options, "shard", &graph, &error);
+    assert_int_equal(status, rows[i].fits ? RAFTER_OK : RAFTER_INVALID);
+    if (!rows[i].fits) {
+      assert_non_null(strstr(error.message, "too many chips along fsdp"));
+      assert_non_null(strstr(error.message, "at most 192"));
+      assert_non_null(strstr(error.hint, "data=N,fsdp=M"));
+    }
+    rf_graph_free(graph);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_option),
       cmocka_unit_test(test_places),
       cmocka_unit_test(test_what_does_not_divide),
+      cmocka_unit_test(test_fsdp_that_shards_nothing),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
