@@ -132,13 +132,17 @@ rf_progress rf_load_bar(const rafter_sink *sink) {
   return (rf_progress){.report = say_loading, .self = (void *)(uintptr_t)sink, .stop = sink->stop};
 }
 
-void rf_note_nodes(const rf_options *options, const rafter_sink *sink) {
-  rf_machine machine;
+void rf_note_machine(const rf_options *options, const rafter_sink *sink) {
   char text[200];
-  const char *on = rf_options_text_or(options, "on", "");
-  if (strchr(on, ':') && rf_machine_find(on, &machine, NULL) == RAFTER_OK &&
-      rf_machine_odd_node(&machine, text))
+  rf_machine *machine = calloc(1, sizeof *machine);
+  const char *on = rf_options_knows(options, "on") ? rf_options_text_or(options, "on", "") : "local";
+  rf_isa isa = rf_isa_detect();
+  if (rf_options_knows(options, "cpu"))
+    rf_isa_resolve(rf_options_text_or(options, "cpu", "auto"), &isa, NULL);
+  if (machine && rf_machine_find_at(on, isa, machine, NULL) == RAFTER_OK &&
+      (rf_machine_odd_node(machine, text) || rf_machine_old_calibration(machine, text)))
     rf_note(sink, "notice: %s\n", text);
+  free(machine);
 }
 
 const rf_option RF_EVERY_OPTIONS[] = {

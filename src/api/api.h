@@ -60,8 +60,9 @@ void rf_inspect_tensor(const rafter_sink *sink, json_t *list, const char *name, 
 rf_status rf_inspect_blocks(const char *path, const rafter_sink *sink, json_t *json, rf_error *error);
 
 rf_progress rf_load_bar(const rafter_sink *sink);
-/* Prints a notice if the nodes of --on differ in size from those of the machine's data sheet. */
-void rf_note_nodes(const rf_options *options, const rafter_sink *sink);
+/* Prints a notice if the nodes of --on differ in size from those of the machine's data sheet, or if
+ * its calibration is of another version. */
+void rf_note_machine(const rf_options *options, const rafter_sink *sink);
 /* Sets `folder` to the folder of the run with number `which` in the history. If `which` is not a
  * number, or if a file or folder has this name, sets `folder` to "". */
 rf_status rf_runs_folder(const char *which, char folder[4096], rf_error *error);

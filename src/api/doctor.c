@@ -16,6 +16,14 @@ static void first_line(const char *path, char *line, int size) {
   if (file) fclose(file);
 }
 
+static bool is_of_another_version(const char *path) {
+  char text[200];
+  rf_machine *m = calloc(1, sizeof *m);
+  bool old = m && rf_machine_read(path, m, NULL) == RAFTER_OK && rf_machine_old_calibration(m, text);
+  free(m);
+  return old;
+}
+
 static rf_status rf_command_doctor(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
   (void)job;
   char huge[128], path[4096], a[32], b[32];
@@ -26,7 +34,8 @@ static rf_status rf_command_doctor(const rafter_job *job, const rafter_sink *sin
   RF_GO(rf_machine_detect(m, error));
   first_line("/sys/kernel/mm/transparent_hugepage/enabled", huge, sizeof huge);
   rf_machine_local_path(rf_isa_detect(), path);
-  bool calibrated = access(path, R_OK) == 0, pages = *huge && !strstr(huge, "[never]");
+  const bool found = access(path, R_OK) == 0, stale = found && is_of_another_version(path),
+             calibrated = found && !stale, pages = *huge && !strstr(huge, "[never]");
   int threads = omp_get_num_procs();
   double free_bytes = statvfs(".", &disk) ? 0 : (double)disk.f_bavail * (double)disk.f_frsize;
   rf_isa isa = rf_isa_detect();
@@ -38,7 +47,9 @@ static rf_status rf_command_doctor(const rafter_job *job, const rafter_sink *sin
          pages ? "" : ": as root, echo madvise > /sys/kernel/mm/transparent_hugepage/enabled");
   rf_say(sink, "✓  %s free on this disk\n", rf_text_bytes(free_bytes, b));
   rf_say(sink, "%s  calibration %s\n", calibrated ? "✓" : "✗",
-         calibrated ? path : "missing: run `rafter calibrate`");
+         calibrated ? path
+         : stale    ? "of another version: run `rafter calibrate` again"
+                    : "missing: run `rafter calibrate`");
   rf_put_json(sink, json_pack("{ss ss si sf ss sb sf sb ss}", "command", "doctor", "version",
                               rafter_version(), "threads", threads, "memory_bytes", m->memory_bytes, "isa",
                               rf_isa_name(isa), "huge_pages", pages, "disk_free_bytes", free_bytes,

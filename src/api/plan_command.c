@@ -106,7 +106,7 @@ static rf_status end_refusal(refusal *r, rf_error *error) {
 }
 
 static rf_status rf_command_plan(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
-  rf_note_nodes(job->options, sink);
+  rf_note_machine(job->options, sink);
   if (rf_options_is_set(job->options, "plot"))
     RF_TRY(rf_gnuplot_check(rf_options_text(job->options, "plot"), error));
   static const char *const several[] = {"after", "sweep", "compare"};

@@ -65,7 +65,7 @@ static void list_ops(const rafter_sink *sink) {
 
 static rf_status rf_command_roofline(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
   if (!rf_options_argument(job->options, 0)) return list_ops(sink), RAFTER_OK;
-  rf_note_nodes(job->options, sink);
+  rf_note_machine(job->options, sink);
   rf_answer *answer = rf_must(calloc(1, sizeof *answer));
   rf_status status = rf_roofline_answer(job->options, answer, error);
   char text[32];

@@ -659,6 +659,7 @@ done:
 }
 
 static rf_status rf_command_train(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
+  rf_note_machine(job->options, sink);
   if (!rf_options_is_set(job->options, "resume")) return train(job, sink, error);
   rafter_job merged = {0};
   RF_TRY(with_recorded_options(job, &merged, error));

@@ -164,7 +164,7 @@ rf_status rf_machine_parse(const json_t *object, const char *where, rf_machine *
   rf_machine *machine = calloc(1, sizeof *machine);
   if (!machine) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while reading %s", where);
   rf_status status = RAFTER_OK;
-  double chips = 1, threads = 0;
+  double chips = 1, threads = 0, calibration = 0;
   machine->efficiency_compute = machine->efficiency_memory = 1;
   snprintf(machine->source, sizeof machine->source, "file");
   RF_GO(rf_machine_text(object, "name", true, machine->name, sizeof machine->name, where, error));
@@ -172,6 +172,8 @@ rf_status rf_machine_parse(const json_t *object, const char *where, rf_machine *
   RF_GO(rf_machine_text(object, "isa", false, machine->isa, sizeof machine->isa, where, error));
   RF_GO(rf_machine_number(object, "chips", 1, 1e6, &chips, where, error));
   RF_GO(rf_machine_number(object, "threads", 0, 65536, &threads, where, error));
+  RF_GO(rf_machine_number(object, "calibration", 0, 1e6, &calibration, where, error));
+  machine->calibration = (int)calibration;
   machine->chips = (int)chips;
   machine->threads = (int)threads;
   const rate_place formats[] = {{"tf32", &machine->flops_tf32}, {"f4", &machine->flops_f4}, {NULL, NULL}};
@@ -229,6 +231,16 @@ rf_status rf_machine_read(const char *path, rf_machine *machine, rf_error *error
   return status;
 }
 
+bool rf_machine_old_calibration(const rf_machine *m, char text[200]) {
+  text[0] = 0;
+  if (strcmp(m->source, "calibrated") != 0 || m->calibration == RF_CALIBRATION) return false;
+  snprintf(text, 200,
+           "the calibration of %.63s was made by %s version of rafter, which measured other figures; run "
+           "`rafter calibrate` again",
+           m->name, m->calibration < RF_CALIBRATION ? "an earlier" : "a later");
+  return true;
+}
+
 static json_t *curve_json(const rf_curve *curve) {
   json_t *points = json_array();
   for (int i = 0; i < curve->count; i++) {
@@ -270,6 +282,8 @@ rf_status rf_machine_write(const rf_machine *machine, const char *path, rf_error
       "curves", curves);
   if (root && json_object_size(vectors)) json_object_set(root, "flops_vectors", vectors);
   json_decref(vectors);
+  if (root && machine->calibration > 0)
+    json_object_set_new(root, "calibration", json_integer(machine->calibration));
   if (root && machine->watts > 0) json_object_set_new(root, "watts", json_real(machine->watts));
   if (root && machine->efficiency_experts > 0)
     json_object_set_new(root, "efficiency_experts", json_real(machine->efficiency_experts));

@@ -146,6 +146,8 @@ typedef struct rf_machine {
   /* efficiency of products of 8-bit operands as a fraction of efficiency_compute; 0: unknown */
   double efficiency_eight_bits;
   char isa[16]; /* instruction-set level of a CPU */
+  /* RF_CALIBRATION when the figures were measured; 0: before this version, or not measured */
+  int calibration;
   int scaling_count;
   rf_scaling scaling[RF_SCALING_POINTS];
   int curve_count;
@@ -193,6 +195,13 @@ double rf_machine_dcn_bps(const rf_machine *machine);
 /* True if an axis of this length closes to a ring. */
 bool rf_machine_wraps(const rf_machine *machine, int extent);
 #define RF_MACHINE_FORMAT "rafter-machine-1" /* field "format" of the files that rafter writes */
+/* Field "calibration" of the files that `rafter calibrate` writes. It counts the definitions of what
+ * is measured: raise it if a measured figure changes its meaning. 2: memory is measured by the
+ * median of single passes. */
+enum { RF_CALIBRATION = 2 };
+/* Whether figures of a calibration have another definition than RF_CALIBRATION. Then `text` is a
+ * sentence that says so and what to do. */
+bool rf_machine_old_calibration(const rf_machine *machine, char text[200]);
 rf_status rf_machine_read(const char *path, rf_machine *machine, rf_error *error);
 /* The file gets its name only when it is complete. */
 rf_status rf_machine_write(const rf_machine *machine, const char *path, rf_error *error);

@@ -555,6 +555,7 @@ rf_status rf_calibrate(const rf_calibrate_options *o, rf_machine *machine, rf_er
   RF_TRY(measure_vocabulary(o, machine, error));
   RF_TRY(measure_json(o, machine, error));
   snprintf(machine->source, sizeof machine->source, "calibrated");
+  machine->calibration = RF_CALIBRATION;
   snprintf(machine->source_note, sizeof machine->source_note,
            "measured by rafter calibrate%s with %d threads, %s", o->quick ? " --quick" : "", o->threads,
            rf_isa_name(o->isa));

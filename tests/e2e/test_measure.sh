@@ -14,6 +14,26 @@ status 0 "$RAFTER" calibrate --quick --tune --threads 2 --out here.json --json &
 }
 status 0 "$RAFTER" plan "$TINY" --on ./here.json --threads 2 --json &&
   holds out 'd["machine"]["source"] in ("calibrated", "file") and d["time"]["confidence"] == "normal" and d["time"]["seconds"] > 0' '--on FILE plans with it'
+# A calibration of another version is used, with one notice. Before the field, files had no version.
+holds here.json 'd["calibration"] >= 2' 'the machine file has the version of its measurements'
+grep -q 'rafter calibrate. again' err && fail 'a new calibration gets a notice'
+python3 -c 'import json
+d = json.load(open("here.json"))
+del d["calibration"]
+json.dump(d, open("old.json", "w"))'
+for command in "plan $TINY --on ./old.json" 'roofline intensity --on ./old.json' 'inspect old.json'; do
+  # shellcheck disable=SC2086
+  status 0 "$RAFTER" $command &&
+    [ "$(grep -c '^notice: .*an earlier version of rafter.*run `rafter calibrate` again' err)" = 1 ] ||
+    fail "rafter $command: no notice of an old calibration"
+done
+status 0 "$RAFTER" plan "$TINY" --on ./old.json --json &&
+  holds out 'any("run `rafter calibrate` again" in a for a in d["assumptions"])' 'the plan says so too'
+local_file=$("$RAFTER" doctor --json |
+  python3 -c 'import json, sys; print(json.load(sys.stdin)["calibration"])')
+mkdir -p "$(dirname "$local_file")" && cp old.json "$local_file"
+status 0 "$RAFTER" doctor && says 'calibration of another version: run .rafter calibrate. again' out
+rm -r "$HOME/.cache"
 where=$(find "$HOME" -type f)
 [ -z "$where" ] || fail "calibrate --out also writes another file: $where"
 # A lower level of --cpu has its own file. Other levels do not read it.

@@ -244,6 +244,7 @@ static void a_written_machine_reads_back_the_same(void **state) {
   static rf_machine a, b;
   assert_int_equal(rf_machine_detect(&a, NULL), RAFTER_OK);
   snprintf(a.source, sizeof a.source, "calibrated");
+  a.calibration = RF_CALIBRATION;
   a.flops[RF_F32] = 449.123456789e9;
   a.scaling_count = 2;
   a.flops_vectors[RF_BF16] = 8.5e11;
@@ -289,6 +290,31 @@ static void a_written_machine_reads_back_the_same(void **state) {
   assert_int_equal(rf_machine_read(path, &b, NULL), RAFTER_OK);
   assert_memory_equal(&a, &b, sizeof a);
   assert_int_equal(rf_machine_write(&a, "/no/such/folder/m.json", NULL), RAFTER_FAILED);
+}
+
+/* A file without the field is from before the field. Only calibrations have a version. */
+static void calibrations_of_another_version_are_recognised(void **state) {
+  (void)state;
+  static rf_machine m;
+  char text[200];
+  assert_int_equal(rf_machine_detect(&m, NULL), RAFTER_OK);
+  assert_false(rf_machine_old_calibration(&m, text));
+  assert_string_equal(text, "");
+  snprintf(m.source, sizeof m.source, "calibrated");
+  static const struct {
+    int calibration;
+    const char *says;
+  } rows[] = {{0, "an earlier version"}, {RF_CALIBRATION, NULL}, {RF_CALIBRATION + 1, "a later version"}};
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    m.calibration = rows[i].calibration;
+    assert_int_equal(rf_machine_write(&m, path, NULL), RAFTER_OK);
+    memset(&m, 0, sizeof m);
+    assert_int_equal(rf_machine_read(path, &m, NULL), RAFTER_OK);
+    assert_int_equal(m.calibration, rows[i].calibration);
+    assert_int_equal(rf_machine_old_calibration(&m, text), rows[i].says != NULL);
+    if (rows[i].says) assert_non_null(strstr(text, rows[i].says));
+    if (rows[i].says) assert_non_null(strstr(text, "run `rafter calibrate` again"));
+  }
 }
 
 #define MACHINE \
@@ -426,6 +452,7 @@ int main(void) {
       cmocka_unit_test(shapes_and_editions),
       cmocka_unit_test(every_figure_has_a_source),
       cmocka_unit_test(a_written_machine_reads_back_the_same),
+      cmocka_unit_test(calibrations_of_another_version_are_recognised),
       cmocka_unit_test(bad_files_are_refused_with_the_field),
   };
   return cmocka_run_group_tests(tests, make_folder, drop_folder);
