@@ -16,8 +16,12 @@ static rf_status per_token(rf_question *q, double *matmuls, double *attention, r
   *attention = 0;
   if (isnan(parameters)) return rf_need(q, "parameters", &parameters, error);
   *matmuls = (forward ? 2 : 6) * parameters;
+  rf_fact_note(q, forward
+                      ? "a forward pass (generation, scoring): 2 FLOPs per parameter and token"
+                      : "training: 6 FLOPs per parameter and token (2 forward, 4 backward); --forward counts "
+                        "a forward pass, as in generation and scoring");
   if (!with_attention) {
-    rf_fact_note(q, "%d x parameters for each token, without attention; --seq adds it", forward ? 2 : 6);
+    rf_fact_note(q, "without the FLOPs of attention; --seq adds them");
     return RAFTER_OK;
   }
   if (isnan(layers)) return rf_need(q, "layers", &layers, error);
@@ -47,7 +51,14 @@ rf_status rf_roofline_cost(rf_question *q, rf_error *error) {
     matmuls *= tokens;
   }
   if (isnan(seconds) && !isnan(rate)) seconds = tokens / rate;
-  if (isnan(seconds)) seconds = flops / (chips * peak * rf_value(q, "mfu"));
+  if (isnan(seconds)) {
+    seconds = flops / (chips * peak * rf_value(q, "mfu"));
+    rf_fact_note(q,
+                 rf_asked(q, "mfu") ? "time and cost assume an MFU of %g %% (--mfu)"
+                                    : "time and cost assume an MFU of %g %%, which no run reaches; --mfu 0.4 "
+                                      "assumes 40 %%",
+                 100 * rf_value(q, "mfu"));
+  }
   double mfu = flops / (seconds * chips * peak), dollars = price > 0 ? chips * price / 3600 : NAN;
   rf_fact_head(q, flops, NAN, seconds, "compute", NAN);
   rf_add_number(q, "days", "days", seconds / 86400);

@@ -15,6 +15,16 @@ static rf_collective collective_of(const char *op) {
   return RF_ALL_GATHER;
 }
 
+/* Whose bytes `bytes` counts (rf_collective_seconds). shard: what a chip's part of them is, or NULL. */
+static const struct {
+  const char *whole, *shard;
+} OF_GROUP[RF_COLLECTIVES] = {
+    [RF_ALL_GATHER] = {"bytes are those of the gathered array", "each chip begins with a shard of"},
+    [RF_REDUCE_SCATTER] = {"bytes are those of one chip's input", "each chip ends with a shard of"},
+    [RF_ALL_REDUCE] = {"bytes are those of one chip's input, and of its result", NULL},
+    [RF_ALL_TO_ALL] = {"bytes are those of the array on all chips", "each chip holds a shard of"},
+    [RF_PERMUTE] = {"bytes are those of one chip's message", NULL}};
+
 rf_status rf_roofline_collective(rf_question *q, rf_error *error) {
   rf_collective kind = collective_of(q->answer->op);
   rf_group group;
@@ -33,14 +43,15 @@ rf_status rf_roofline_collective(rf_question *q, rf_error *error) {
                : waits   ? "latency"
                          : "network",
                latency > 0 && per_byte > 0 ? latency / per_byte : NAN);
+  if (OF_GROUP[kind].shard) rf_add_bytes(q, "shard_bytes", OF_GROUP[kind].shard, bytes / chips);
   rf_add_seconds(q, "seconds_exact", "time without the shard that a chip already has", exact);
   rf_add_seconds(q, "throughput_seconds", "time by bandwidth", bytes * per_byte);
   rf_add_seconds(q, "latency_seconds", "time of hops", latency);
   rf_add_number(q, "hops", "hops", group.hop_seconds > 0 ? latency / group.hop_seconds : NAN);
   rf_add_number(q, "group_chips", "chips", chips);
-  rf_add_bytes(q, "critical_bytes", "bytes below which latency dominates",
+  rf_add_bytes(q, "critical_bytes", "size below which latency dominates",
                latency > 0 && per_byte > 0 ? latency / per_byte : NAN);
-  rf_add_bytes(q, "critical_shard_bytes", "one chip's shard of these bytes",
+  rf_add_bytes(q, "critical_shard_bytes", "a chip's shard of that size",
                group.hop_seconds > 0 ? group.oneway_bps * group.hop_seconds : NAN);
   rf_fact_add(q, "bytes_per_second", "bandwidth", RF_UNIT_BPS, 1 / per_byte);
   /* On a ring that sends in one direction, every link carries all shards of an all-gather except
@@ -51,6 +62,7 @@ rf_status rf_roofline_collective(rf_question *q, rf_error *error) {
     rf_add_number(q, "allgather_ratio", "time relative to an all-gather", per_byte / gather);
     rf_add_number(q, "allgather_ratio_unidirectional", NULL, around / (bytes * (1 - 1 / chips)));
   }
+  rf_fact_note(q, "%s", OF_GROUP[kind].whole);
   for (int i = 0; i < group.rings; i++)
     rf_fact_note(q, "axis of %d: %s", group.ring[i].extent,
                  group.ring[i].wraps ? "a ring, both directions" : "no ring: only one direction counts");

@@ -87,8 +87,8 @@ const rf_option RF_ROOFLINE_OPTIONS[] = {
               "passes through the stages per microbatch (pp)"),
     /* runs and memory */
     RF_NUMBER("flops", FLOAT, "FLOP", 1, 1e40, NULL, "Cost of a run",
-              "FLOPs of the run; unset: 6 x parameters x tokens"),
-    RF_FLAG("forward", "Cost of a run", "leave out the backward pass"),
+              "FLOPs of the run; unset: 6 x parameters x tokens (training), or 2 with --forward"),
+    RF_FLAG("forward", "Cost of a run", "leave out the backward pass, as for generation and scoring"),
     RF_NUMBER("mfu", FLOAT, "PART", 1e-6, 10, "1", "Cost of a run",
               "fraction of the peak to assume when computing the time"),
     RF_NUMBER("seconds", DURATION, NULL, 1e-12, 1e15, NULL, "Cost of a run",

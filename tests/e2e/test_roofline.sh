@@ -126,4 +126,20 @@ status 0 "$RAFTER" roofline parallelism --strategy tp --model gemma-7b --degree 
   holds out 'd["bound"] == "compute" and d["critical"] == d["max_degree_gated"] > 12 > d["max_degree"] and abs(d["min_ff"] / 24576 - 12 / d["critical"]) < 1e-9'
 status 0 "$RAFTER" roofline parallelism --strategy tp --ff 24576 --degree 12 --on tpu-v5p@sb --json &&
   holds out 'd["bound"] == "network" and d["critical"] == d["max_degree"] < 12'
+# Answers say what they assume: whose bytes, which FLOPs, and which MFU.
+status 0 "$RAFTER" roofline allgather --bytes 16MiB --on tpu-v5e:4x4 &&
+  { says 'each chip begins with a shard of +1.00 MiB' out; says 'bytes are those of the gathered array' out; }
+status 0 "$RAFTER" roofline reducescatter --bytes 16MiB --on tpu-v5e:4x4 &&
+  { says 'each chip ends with a shard of +1.00 MiB' out; says "bytes are those of one chip's input" out; }
+status 0 "$RAFTER" roofline allreduce --bytes 16MiB --on tpu-v5e:4x4 &&
+  says 'input, and of its result' out
+status 0 "$RAFTER" roofline allgather --bytes 16MiB --on tpu-v5e:4x4 --json &&
+  holds out 'd["shard_bytes"] == 2**20'
+status 0 "$RAFTER" roofline cost --model gpt2 --tokens 1M --on h100-sxm &&
+  { says 'training: 6 FLOPs per parameter and token' out; says 'assume an MFU of 100 %.*--mfu 0.4' out; }
+status 0 "$RAFTER" roofline cost --model gpt2 --tokens 1M --forward --mfu 0.4 --on h100-sxm &&
+  says 'a forward pass .generation, scoring.: 2 FLOPs per parameter' out &&
+  says 'assume an MFU of 40 % .--mfu' out
+status 0 "$RAFTER" roofline cost --model gpt2 --tokens 1M --seq 1024 --seconds 10 --on h100-sxm &&
+  says 'training: 6 FLOPs' out && { ! grep -q 'assume an MFU' out || fail 'it assumes an MFU'; }
 finish
