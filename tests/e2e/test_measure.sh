@@ -21,7 +21,7 @@ python3 -c 'import json
 d = json.load(open("here.json"))
 del d["calibration"]
 json.dump(d, open("old.json", "w"))'
-for command in "plan $TINY --on ./old.json" 'roofline intensity --on ./old.json' 'inspect old.json'; do
+for command in "plan $TINY --on ./old.json" 'roofline matmul --on ./old.json' 'inspect old.json'; do
   # shellcheck disable=SC2086
   status 0 "$RAFTER" $command &&
     [ "$(grep -c '^notice: .*an earlier version of rafter.*run `rafter calibrate` again' err)" = 1 ] ||
