@@ -97,7 +97,8 @@ rafter_status rafter_job_get(const rafter_job *job, const char *name, char **val
 /* Gets all resolved options as one JSON object, in the form of run.json. */
 rafter_status rafter_job_json(const rafter_job *job, char **json, rafter_error *error);
 /* Gets the help of a command, or of the program if `command` is NULL. `form` is "text", "all" (with
- * all options), "man" or "completion" (for bash). "text:80" sets the width in columns. */
+ * all options), "man" or "completion" (for bash; "completion:zsh", "completion:fish"). "text:80"
+ * sets the width in columns. */
 rafter_status rafter_help(const char *command, const char *form, char **text, rafter_error *error);
 
 /* ---- plans: memory and time of a job, without a device and without weights ------------------- */

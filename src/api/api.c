@@ -100,17 +100,21 @@ rafter_status rafter_job_json(const rafter_job *job, char **json, rafter_error *
 
 rafter_status rafter_help(const char *command, const char *form, char **text, rafter_error *error) {
   rf_options *known = NULL;
-  const char *width = strchr(form, ':');
-  int columns = width ? atoi(width + 1) : 100;
-  size_t length = width ? (size_t)(width - form) : strlen(form);
+  const char *detail = strchr(form, ':'); /* a width, or a shell */
+  int columns = detail ? atoi(detail + 1) : 100;
+  size_t length = detail ? (size_t)(detail - form) : strlen(form);
   bool all = length == 3 && !strncmp(form, "all", 3);
   if (command) RF_TRY(rf_options_new(&RF_ALL_COMMANDS, command, &known, error));
   rf_options_free(known);
   if (all || (length == 4 && !strncmp(form, "text", 4)))
     *text = rf_options_help(&RF_ALL_COMMANDS, command, all, columns < 60 ? 60 : columns);
   else if (!strcmp(form, "man")) *text = rf_options_man(&RF_ALL_COMMANDS);
-  else if (!strcmp(form, "completion")) *text = rf_options_completion(&RF_ALL_COMMANDS);
-  else
+  else if (length == 10 && !strncmp(form, "completion", 10)) {
+    *text = rf_options_completion(&RF_ALL_COMMANDS, detail ? detail + 1 : "bash");
+    if (!*text)
+      return RF_FAIL(error, RAFTER_INVALID, "give bash, zsh or fish",
+                     "no completion for this shell (expected bash, zsh or fish, got %s)", detail + 1);
+  } else
     return RF_FAIL(error, RAFTER_INVALID, NULL,
                    "unknown form of help (expected text, all, man or completion, got %s)", form);
   return *text ? RAFTER_OK : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");

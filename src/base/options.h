@@ -158,8 +158,9 @@ json_t *rf_options_json(const rf_options *options);
 /* The help of one command. If `command` is NULL, the list of all commands. If `all` is true, shows
  * every option, otherwise only the common ones. Lines have at most `width` columns. */
 char *rf_options_help(const rf_commands *commands, const char *command, bool all, int width);
-char *rf_options_man(const rf_commands *commands);        /* man page, roff */
-char *rf_options_completion(const rf_commands *commands); /* bash */
+char *rf_options_man(const rf_commands *commands); /* man page, roff */
+/* `shell` is bash, zsh or fish. NULL: another shell, or no memory. */
+char *rf_options_completion(const rf_commands *commands, const char *shell);
 
 rf_status rf_parse_size(const char *text, int64_t *bytes, rf_error *error);
 rf_status rf_parse_duration(const char *text, double *seconds, rf_error *error);

@@ -1,16 +1,16 @@
-/* options_help.c - prints help, man page and shell completion from the option tables. */
+/* options_help.c - prints help and man page from the option tables. */
 #include <ctype.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/options.h"
+#include "base/options_parts.h"
 #include "base/text.h"
 
-enum { MAX_ROWS = 256, COLUMN_MAX = 28, MAX_CHOICES = 72 };
+enum { MAX_ROWS = RF_OPTION_ROWS, COLUMN_MAX = 28, MAX_CHOICES = 72 };
 
-static const char *unit_of(const rf_option *row) {
+const char *rf_option_unit(const rf_option *row) {
   if (row->unit) return row->unit;
   switch (row->type) {
   case RF_OPTION_FLAG: return "";
@@ -28,9 +28,9 @@ static const char *unit_of(const rf_option *row) {
   }
 }
 
-static void put_number(FILE *out, double value) {
-  if (value >= 0x1p40 && value == exp2(round(log2(value)))) fprintf(out, "2^%.0f", log2(value));
-  else fprintf(out, fabs(value) < 1e9 ? "%.10g" : "%.6g", value);
+static void put_number(FILE *out, double number) {
+  if (number >= 0x1p40 && number == exp2(round(log2(number)))) fprintf(out, "2^%.0f", log2(number));
+  else fprintf(out, fabs(number) < 1e9 ? "%.10g" : "%.6g", number);
 }
 
 /* Returns the text "help [a|b; 1 to 8; default 2]", malloc'ed. If `full` is false, the text has
@@ -97,12 +97,12 @@ static void wrap(FILE *out, const char *text, int column, int indent, int width)
 
 /* Prints "  --batch SEQUENCES" and returns its length. */
 static int put_name(FILE *out, const rf_option *row) {
-  const char *unit = unit_of(row);
+  const char *unit = rf_option_unit(row);
   return fprintf(out, row->bare ? "  --%s [%s]" : *unit ? "  --%s %s" : "  --%s", row->name, unit);
 }
 
 static int name_width(const rf_option *row) {
-  const char *unit = unit_of(row);
+  const char *unit = rf_option_unit(row);
   return (int)(4 + strlen(row->name) + (*unit ? 1 + strlen(unit) : 0) + (row->bare ? 2 : 0));
 }
 
@@ -222,7 +222,7 @@ static void put_roff(FILE *out, const char *text) {
 }
 
 /* Returns the text that `put` prints, malloc'ed. */
-static char *text_of(void (*put)(FILE *out, const rf_commands *commands), const rf_commands *commands) {
+char *rf_options_print(void (*put)(FILE *out, const rf_commands *commands), const rf_commands *commands) {
   char *text = NULL;
   size_t size = 0;
   FILE *out = open_memstream(&text, &size);
@@ -260,7 +260,8 @@ static void put_man(FILE *out, const rf_commands *commands) {
       const rf_option *row = rows[i];
       fputs(".TP\n.BR \\-\\-", out);
       put_roff(out, row->name);
-      if (*unit_of(row)) fprintf(out, row->bare ? " \" [\" \\fI%s\\fP ]" : " \" \" \\fI%s", unit_of(row));
+      if (*rf_option_unit(row))
+        fprintf(out, row->bare ? " \" [\" \\fI%s\\fP ]" : " \" \" \\fI%s", rf_option_unit(row));
       putc('\n', out);
       char *description = describe(row, true);
       put_roff(out, description ? description : row->help);
@@ -273,43 +274,4 @@ static void put_man(FILE *out, const rf_commands *commands) {
         out);
 }
 
-char *rf_options_man(const rf_commands *commands) { return text_of(put_man, commands); }
-
-static void put_completion(FILE *out, const rf_commands *commands) {
-  fputs("# bash completion of rafter, made from its options table\n_rafter() {\n"
-        "  local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} command=${COMP_WORDS[1]} "
-        "words=\n"
-        "  if [ \"$COMP_CWORD\" = 1 ]; then\n    words='",
-        out);
-  for (int c = 0; c < commands->count; ++c) fprintf(out, "%s%s", c ? " " : "", commands->command[c]->name);
-  fputs("'\n  else\n    case $command:$before in\n", out);
-  for (int c = 0; c < commands->count; ++c) {
-    const rf_option *rows[MAX_ROWS];
-    int count = rf_command_options(commands->command[c], rows, MAX_ROWS);
-    for (int i = 0; i < count; ++i) {
-      const rf_option *row = rows[i];
-      if (row->choices) {
-        fprintf(out, "      %s:--%s) words='", commands->command[c]->name, row->name);
-        for (const char *s = row->choices; *s; ++s) putc(*s == '|' ? ' ' : *s, out);
-        fputs("' ;;\n", out);
-      } else if (row->type == RF_OPTION_PATH || strcmp(row->name, "data") == 0) {
-        fprintf(out, "      %s:--%s) COMPREPLY=($(compgen -f -- \"$word\")); return ;;\n",
-                commands->command[c]->name, row->name);
-      }
-    }
-  }
-  fputs("      *) case $command in\n", out);
-  for (int c = 0; c < commands->count; ++c) {
-    fprintf(out, "        %s) words='", commands->command[c]->name);
-    const rf_option *rows[MAX_ROWS];
-    int count = rf_command_options(commands->command[c], rows, MAX_ROWS);
-    for (int i = 0; i < count; ++i) fprintf(out, "--%s ", rows[i]->name);
-    fputs("--help --help-all' ;;\n", out);
-  }
-  fputs("      esac ;;\n    esac\n  fi\n  COMPREPLY=($(compgen -W \"$words\" -- \"$word\"))\n"
-        "  if [ -z \"${COMPREPLY[*]}\" ]; then COMPREPLY=($(compgen -f -- \"$word\")); fi\n}\ncomplete -F "
-        "_rafter rafter\n",
-        out);
-}
-
-char *rf_options_completion(const rf_commands *commands) { return text_of(put_completion, commands); }
+char *rf_options_man(const rf_commands *commands) { return rf_options_print(put_man, commands); }

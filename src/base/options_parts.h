@@ -2,6 +2,8 @@
 #ifndef RF_OPTIONS_PARTS_H
 #define RF_OPTIONS_PARTS_H
 
+#include <stdio.h>
+
 #include "base/options.h"
 
 typedef struct value {
@@ -29,6 +31,12 @@ struct rf_options {
   char **argument;
   char *joined; /* text that rf_options_text returned last for a TEXTS option */
 };
+
+enum { RF_OPTION_ROWS = 256 }; /* maximum options of a command */
+/* The word for an option's value in help: "N", "BYTES". */
+const char *rf_option_unit(const rf_option *row);
+/* The text that `put` prints, malloc'ed, or NULL. */
+char *rf_options_print(void (*put)(FILE *out, const rf_commands *commands), const rf_commands *commands);
 
 /* Frees the texts and lists of a value, and sets it to 0. */
 void rf_value_clear(value *v);

@@ -59,7 +59,7 @@ static bool option_is_on(const rafter_job *job, const char *name) {
   return on;
 }
 
-/* `rafter help [COMMAND] [--all | --man | --completion bash]`, `--help` and `--help-all`. */
+/* `rafter help [COMMAND] [--all | --man | --completion bash|zsh|fish]`, `--help` and `--help-all`. */
 static int help(int argc, char **argv) {
   const char *command = NULL;
   char form[32] = "text";
@@ -67,7 +67,7 @@ static int help(int argc, char **argv) {
     if (!strcmp(argv[i], "--man")) snprintf(form, sizeof form, "man");
     else if (!strcmp(argv[i], "--all") || !strcmp(argv[i], "--help-all")) snprintf(form, sizeof form, "all");
     else if (!strcmp(argv[i], "--completion")) {
-      snprintf(form, sizeof form, "completion");
+      snprintf(form, sizeof form, "completion:%.16s", i + 1 < argc ? argv[i + 1] : "bash");
       i++;
     } else if (strcmp(argv[i], "--help") && !command) command = argv[i];
   }

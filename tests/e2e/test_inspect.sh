@@ -144,8 +144,29 @@ status 0 "$RAFTER" help --man && cp out rafter.1 &&
 if command -v man >/dev/null && man --version >/dev/null 2>&1; then
   MANWIDTH=100 man --warnings -l rafter.1 >page 2>warnings && { says 'TRAIN|train' page; [ ! -s warnings ] || fail "the man page warns: $(head -3 warnings | tr '\n' '|')"; }
 fi
-status 0 "$RAFTER" help --completion bash && cp out completion && { bash -n completion ||
-  fail 'the completion does not parse'; }
-bash -c '. ./completion; COMP_WORDS=(rafter tr); COMP_CWORD=1; COMP_LINE="rafter tr"; COMP_POINT=9; f=$(complete -p rafter | sed -E "s/.*-F ([^ ]+).*/\1/"); $f; echo "${COMPREPLY[@]}"' >out 2>&1
+for shell in bash zsh fish; do
+  status 0 "$RAFTER" help --completion $shell && cp out completion.$shell
+  ! command -v $shell >/dev/null || $shell -n completion.$shell || fail "the completion for $shell does not parse"
+done
+refuses 2 'bash, zsh or fish, got ksh' "$RAFTER" help --completion ksh
+# Every command and every option that --help-all lists is in every completion.
+python3 - "$RAFTER" $commands <<'PY' || fail 'a completion lacks a command or an option'
+import re, subprocess, sys
+lacks = []
+text = {shell: open("completion." + shell).read() for shell in ("bash", "zsh", "fish")}
+for command in sys.argv[2:]:
+    page = subprocess.run([sys.argv[1], command, "--help-all"], capture_output=True, text=True).stdout
+    options = set(re.findall(r"^  --([a-z][a-z0-9-]*)", page, re.M))
+    assert len(options) > 3, command
+    bash = re.search(rf"^        {command}\) words='(.*)'", text["bash"], re.M).group(1).split()
+    zsh = re.search(rf"^    {command}\) options=\((.*?)^    \) ;;", text["zsh"], re.M | re.S).group(1)
+    zsh = ["--" + name for name in re.findall(r"^ +'\*?--([a-z0-9-]+)\[", zsh, re.M)]
+    fish = re.findall(rf"'__rafter_command {command}' -l ([a-z0-9-]+)", text["fish"])
+    for shell, there in ("bash", bash), ("zsh", zsh), ("fish", ["--" + name for name in fish]):
+        lacks += [f"{shell}: {command} --{name}" for name in options if "--" + name not in there]
+print(*lacks[:10], sep="\n")
+sys.exit(bool(lacks))
+PY
+bash -c '. ./completion.bash; COMP_WORDS=(rafter tr); COMP_CWORD=1; COMP_LINE="rafter tr"; COMP_POINT=9; f=$(complete -p rafter | sed -E "s/.*-F ([^ ]+).*/\1/"); $f; echo "${COMPREPLY[@]}"' >out 2>&1
 grep -qw train out || fail "completing 'rafter tr' gives '$(cat out)'"
 finish

@@ -368,7 +368,7 @@ static void no_wider(const char *help, size_t width) {
 static void help_shows_the_common_rows_and_help_all_every_row(void **state) {
   (void)state;
   char *list = rf_options_help(&RF_ALL_COMMANDS, NULL, false, 100);
-  char *man = rf_options_man(&RF_ALL_COMMANDS), *completion = rf_options_completion(&RF_ALL_COMMANDS);
+  char *man = rf_options_man(&RF_ALL_COMMANDS), *completion = rf_options_completion(&RF_ALL_COMMANDS, "bash");
   const rf_option *row[256];
   for (int c = 0; c < RF_ALL_COMMANDS.count; ++c) {
     const rf_command *command = RF_ALL_COMMANDS.command[c];

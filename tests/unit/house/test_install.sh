@@ -9,12 +9,17 @@ export PKG_CONFIG_PATH; PKG_CONFIG_PATH=$(dirname "$(find "$there" -name rafter.
 "$there/usr/bin/rafter" --version | grep -qE '^rafter [0-9]+\.[0-9]+\.[0-9]+ \(commit ' ||
   { echo 'no version'; exit 1; }
 [ "$(pkg-config --modversion rafter)" = "$("$there/usr/bin/rafter" --version | cut -d' ' -f2)" ] || { echo 'pkg-config and the program name different versions'; exit 1; }
-page=$there/usr/share/man/man1/rafter.1 completion=$there/usr/share/bash-completion/completions/rafter
+share=$there/usr/share
+page=$share/man/man1/rafter.1
+completions=("$share/bash-completion/completions/rafter" "$share/zsh/site-functions/_rafter"
+  "$share/fish/vendor_completions.d/rafter.fish")
 for command in plan train generate calibrate bench roofline inspect tokenize models machines doctor pull eval chat; do
   grep -q "$command" "$page" || { echo "the man page does not know $command"; exit 1; }
-  grep -q "$command" "$completion" || { echo "the completion does not know $command"; exit 1; }
+  for completion in "${completions[@]}"; do
+    grep -q "$command" "$completion" || { echo "$completion does not know $command"; exit 1; }
+  done
 done
-bash -n "$completion"
+bash -n "${completions[0]}"
 # Every C block of docs/c-api.md and public_api.c are compiled against the installed files and run,
 # first with the shared library, then with the static one.
 awk -v to="$there/example" '/^```c$/ {on = 1; n++; next} /^```$/ {on = 0} on {print >(to n ".c")}' \
