@@ -349,6 +349,16 @@ static bool is_frozen_product(const sizing *s, const rf_op *op) {
          s->graph->tensor[w].param >= 0 && s->graph->params.at[s->graph->tensor[w].param].adapts < 0;
 }
 
+/* In f32 programs, XLA does not fuse the constants of the random-number generator into the product
+ * with dropout: the fusion reads them as arrays (HLO that libtpu 0.0.52 scheduled). A mask that is
+ * stored for backward, and bf16, have other fusions without these arrays. */
+static void draw(sizing *s, int i) {
+  const rf_op *op = &s->graph->op[i];
+  if (!on_tpu(s) || s->job->build.dtype != RF_F32 || s->region[i] == RF_NONE) return;
+  for (int k = 0; k < rule_at(s, i)->drawn; k++)
+    add(s, WORKING, true, part_bytes(s, op, (rf_kept_part){1, 32, RF_EXTENT_OUTPUT}), i, i);
+}
+
 static void keep_of_op(sizing *s, int i) {
   const rf_op *op = &s->graph->op[i];
   rf_kept_rule adapted = *rule_at(s, i);
@@ -398,6 +408,7 @@ static void lifetimes(sizing *s) {
     const rf_kept_rule *rule = rule_at(s, i);
     add(s, WORKING, true, parts_bytes(s, op, rule->forward), i, i);
     if (s->trains) {
+      draw(s, i);
       keep_of_op(s, i);
       add(s, WORKING, true, parts_bytes(s, op, rule->backward), backward_of(s, i), backward_of(s, i));
     }
@@ -443,12 +454,13 @@ static void find_peak(sizing *s, rf_program_memory *m) {
     change[s->at[i].first] += s->at[i].bytes;
     change[s->at[i].last + 1] -= s->at[i].bytes;
   }
-  int64_t sum = 0;
+  int64_t sum = 0, chip = s->shards > 1 ? 0 : rf_program_chip_bytes(s->job->machine);
   int peak = 0;
   for (int now = 0; now <= s->end; now++) {
     sum += change[now];
-    if (sum <= m->temp) continue;
-    int64_t of[KINDS] = {0}, room = s->shards > 1 ? 0 : rf_program_chip_bytes(s->job->machine), total = 0;
+    /* If all arrays fit on the chip, XLA keeps them there, gradients and copies too. */
+    if (sum <= m->temp || sum <= chip) continue;
+    int64_t of[KINDS] = {0}, room = chip, total = 0;
     int count = 0;
     for (int i = 0; i < s->count; i++) {
       if (s->at[i].first > now || s->at[i].last < now) continue;

@@ -62,7 +62,7 @@ const rf_op_def RF_OP_ADD_DROPOUT = {
     .tolerance = {1e-7f, 1e-3f},
     .random = true,
     /* in a loop XLA stores the mask; without a loop it draws the mask again */
-    .kept = RF_KEEPS(.joins_residual = true, .across_loop = {RF_KEPT_PRED(1, OUTPUT)}),
+    .kept = RF_KEEPS(.joins_residual = true, .across_loop = {RF_KEPT_PRED(1, OUTPUT)}, .drawn = 31),
 };
 
 const rf_op_def RF_OP_DROPOUT = {

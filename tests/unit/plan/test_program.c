@@ -75,6 +75,51 @@ static void frozen_products_keep_no_input(void **state) {
               all.stacked - mlp.stacked < (int64_t)LAYERS * T * 2 * (D + F + D));
 }
 
+/* Recomputed dropout in f32 on a TPU: XLA writes 31 constants of the random-number generator as
+ * arrays of (64, 512, 1024) f32. Totals of programs that libtpu 0.0.52 compiled. */
+static void f32_dropout_that_is_recomputed_writes_its_constants(void **state) {
+  (void)state;
+  static const struct {
+    rf_remat remat;
+    int64_t temp;
+  } rows[] = {{RF_REMAT_MLP_ATTN, 7981957120}, {RF_REMAT_BLOCK, 6371278848}};
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    rf_plan_options options = jax("tpu-v5e", RF_PROGRAM_JAX_SCAN, RF_F32, 64, 1, rows[i].remat);
+    int64_t with = size(&options).temp;
+    assert_true(llabs(with - rows[i].temp) < rows[i].temp / 20);
+    options.build.dropout = 0;
+    int64_t without = size(&options).temp;
+    assert_true(with - without > (int64_t)4 * 4 * 64 * T * D);
+    options.build.dtype = RF_BF16;
+    int64_t bf16 = size(&options).temp;
+    options.build.dropout = 0.1f;
+    assert_true(size(&options).temp - bf16 < (int64_t)4 * 64 * T * D);
+  }
+}
+
+/* A program whose arrays all fit in on-chip memory has none in device memory. One that does not fit
+ * keeps its gradients and copies in device memory. */
+static void a_tiny_program_is_on_the_chip(void **state) {
+  (void)state;
+  rf_plan_options options = jax("tpu-v5e", RF_PROGRAM_JAX_SCAN, RF_BF16, 32, 1, RF_REMAT_BLOCK);
+  static const struct {
+    const char *model;
+    bool fits;
+  } rows[] = {{"uva:layers=2,width=256,ff=1024,heads=2,seq=128", true},
+              {"uva:layers=6,width=512,ff=2048,heads=4,seq=128", false}};
+  options.build.seq = 128;
+  options.build.dropout = 0;
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    rf_model model = model_named(rows[i].model);
+    rf_program_memory memory;
+    rf_error error = {0};
+    model.head_dim = 128;
+    assert_int_equal(rf_plan_program_size(&model, &options, &memory, &error), RAFTER_OK);
+    assert_int_equal(memory.temp == 0, rows[i].fits);
+    assert_int_equal(memory.gradients == 0 && memory.copies == 0, rows[i].fits);
+  }
+}
+
 static double gib(rf_program_kind program, rf_dtype dtype, int64_t microbatch, int accumulate, rf_remat remat,
                   double *seconds) {
   rf_plan_options options = jax("a5000", program, dtype, microbatch, accumulate, remat);
@@ -185,6 +230,8 @@ int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(state_is_donated_and_counts_three_times),
                                      cmocka_unit_test(a_loop_stacks_every_residual),
                                      cmocka_unit_test(frozen_products_keep_no_input),
+                                     cmocka_unit_test(f32_dropout_that_is_recomputed_writes_its_constants),
+                                     cmocka_unit_test(a_tiny_program_is_on_the_chip),
                                      cmocka_unit_test(the_published_ladder_stands),
                                      cmocka_unit_test(fsdp_cuts_what_is_kept_and_gathers_two_matrices),
                                      cmocka_unit_test(what_has_no_program_is_refused_and_the_search_goes_on)};
