@@ -133,31 +133,16 @@ def make_ct2():
 
 
 def make_ort():
-    # accuracy level 4: activations of 8 bits
+    # The builder needs a newer transformers than OpenVINO's exporter allows (environment.sh).
+    path = os.path.join(os.path.dirname(os.path.dirname(sys.executable)), "ort-builder")
+    builder = [sys.executable, "-m", "onnxruntime_genai.models.builder", "-i", source, "-e", "cpu"]
     for name, kind, block in (("ort-int4", "int4", 128), ("ort-int8", "int8", 32)):
         if not complete(name):
-            options = [f"block_size={block}", "accuracy_level=4"]
-            subprocess.run(
-                [
-                    sys.executable,
-                    "-m",
-                    "onnxruntime_genai.models.builder",
-                    "-i",
-                    source,
-                    "-o",
-                    fresh(name),
-                    "-p",
-                    kind,
-                    "-e",
-                    "cpu",
-                    "-c",
-                    f"{folder}/ort-cache",
-                    "--extra_options",
-                    *options,
-                ],
-                check=True,
-                stdout=sys.stderr,
-            )
+            words = ["-o", fresh(name), "-p", kind, "-c", f"{folder}/ort-cache"]
+            # accuracy level 4: activations of 8 bits
+            words += ["--extra_options", f"block_size={block}", "accuracy_level=4"]
+            env = {**os.environ, "PYTHONPATH": path}
+            subprocess.run([*builder, *words], check=True, stdout=sys.stderr, env=env)
             keep(name)
 
 

@@ -35,6 +35,12 @@ for row in "${peers[@]}"; do
     { echo "peers: $name could not be installed: $(tail -1 "$there/$name.log")" >&2; failed=1; }
 done
 
+# The builder of ONNX Runtime GenAI's models needs a newer transformers than OpenVINO's exporter.
+if [[ " $* " == *" ort "* ]] && [ ! -d "$there/ort-builder/transformers" ]; then
+  nice -n 19 "$there/bin/pip" install --quiet --no-cache-dir --target "$there/ort-builder" 'transformers>=5' \
+    >"$there/ort.log" 2>&1 || { echo "peers: transformers for ort: $(tail -1 "$there/ort.log")" >&2; failed=1; }
+fi
+
 # llama.cpp for AVX2: the source of the installed version, in a folder of libraries that
 # LLAMA_CPP_LIB_PATH names.
 build_llama_avx2() {
