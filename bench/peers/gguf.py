@@ -44,10 +44,13 @@ with open(sys.argv[1], "wb") as f:
         f.write(text(name) + struct.pack("<I", len(shape)) + b"".join(struct.pack("<Q", n) for n in shape) + struct.pack("<IQ", F32 if len(shape) == 1 else BF16, offset))
         offset += -(-size(shape) // 32) * 32
     f.write(b"\0" * (-f.tell() % 32))
-    for name, shape in tensors:
+    for number, (name, shape) in enumerate(tensors):
         if len(shape) == 1:
             f.write(struct.pack("<f", 1.0) * shape[0])
         else:
+            # Each matrix starts elsewhere in the pool: converters store equal matrices only once.
+            start = 2 * 4093 * number
+            shifted = pool[start:] + pool[:start]
             for left in range(size(shape), 0, -len(pool)):
-                f.write(pool[:left])
+                f.write(shifted[:left])
         f.write(b"\0" * (-f.tell() % 32))
