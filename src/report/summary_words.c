@@ -129,6 +129,23 @@ static char *outliers_sentence(const rf_outliers *found, const rf_diagnosed_pass
               found->count, found->steps, 100 * found->part, rf_text_seconds(found->median, a), times);
 }
 
+/* The part of the time in which a run used fewer threads, because other programs used the cores. */
+static double reduced_part(const rf_diagnosis *d, double *threads) {
+  const json_t *others = json_object_get(json_object_get(d->entry, "measured"), "others");
+  double seconds = rf_json_number_at(others, "seconds");
+  *threads = rf_json_number_at(others, "threads");
+  return seconds > 0 ? rf_json_number_at(others, "reduced_seconds") / seconds : 0;
+}
+
+/* A busy machine comes before all other reasons: it makes every kernel slow. NULL: it was not busy. */
+static char *busy_sentence(const rf_diagnosis *d) {
+  double threads, part = d->measured ? reduced_part(d, &threads) : 0;
+  if (part <= RF_WORTH) return NULL;
+  return join("Other programs used the cores: for %.0f %% of the time fewer than %.0f threads ran. The times "
+              "below are of a busy machine. ",
+              100 * part, threads);
+}
+
 static char *bound_sentence(const rf_diagnosis *d, const rf_diagnosed_pass *pass) {
   const char *of = subject(pass->name);
   bool gap = d->gap_part > 0;
@@ -215,12 +232,14 @@ static char *sums_sentence(const rf_diagnosis *d) {
 
 char *rf_words_sentence(const rf_diagnosis *d) {
   bool last = d->most >= 0 && d->last.seconds > 0;
-  char *misfit = misfit_sentence(d), *before = last ? last_step_sentence(&d->last) : NULL,
+  char *misfit = misfit_sentence(d), *busy = d->entry ? busy_sentence(d) : NULL,
+       *before = last ? last_step_sentence(&d->last) : NULL,
        *bound = d->most >= 0 ? bound_sentence(d, &d->pass[d->most]) : sums_sentence(d),
        *change = last || d->useless ? NULL : change_sentence(d);
-  char *text = join("%s%s%s%s%s", or_empty(misfit), or_empty(before), or_empty(bound), change ? " " : "",
-                    or_empty(change));
+  char *text = join("%s%s%s%s%s%s", or_empty(misfit), or_empty(busy), or_empty(before), or_empty(bound),
+                    change ? " " : "", or_empty(change));
   free(misfit);
+  free(busy);
   free(before);
   free(bound);
   free(change);
@@ -307,15 +326,13 @@ static void note_plan(const rf_diagnosis *d, json_t *notes) {
                        rf_text_seconds(rf_json_number_at(json_object_get(d->plan, "time"), "seconds"), b)));
 }
 
-/* Says that the run used fewer threads than planned while other programs used the cores. */
+/* Says how to keep all threads, if the run used fewer while other programs used the cores. */
 static void note_reduced(const rf_diagnosis *d, json_t *notes) {
-  const json_t *others = json_object_get(json_object_get(d->entry, "measured"), "others");
-  double seconds = rf_json_number_at(others, "seconds"),
-         part = seconds > 0 ? rf_json_number_at(others, "reduced_seconds") / seconds : 0;
+  double threads, part = reduced_part(d, &threads);
   if (part <= RF_WORTH) return;
   append(notes, join("other programs used the cores, so for %.0f %% of the time fewer than %.0f threads ran; "
                      "--threads %.0f keeps all of them",
-                     100 * part, rf_json_number_at(others, "threads"), rf_json_number_at(others, "threads")));
+                     100 * part, threads, threads));
 }
 
 void rf_words_notes(const rf_diagnosis *d, json_t *notes) {

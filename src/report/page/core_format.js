@@ -31,6 +31,14 @@
       (Math.abs(value) >= 999.5 && Math.abs(value) < 999500 ?
            rafter.whole(Number.isInteger(value) ? value : Number(value.toPrecision(4))) :
            large(value));
+  /* Money by the rule of rf_text_usd: 0.03747, 11.06, 1,593, 2.3 M. */
+  rafter.usd = (value) => `${
+      Math.abs(value) < 1e-4 && value !== 0 ? value.toFixed(6) :
+      Math.abs(value) < 1 ? Number(value.toPrecision(4)) :
+      Math.abs(value) < 999.995 ? value.toFixed(2) :
+      Math.abs(value) < 1e6 ? rafter.whole(value) : rafter.count(value)} USD`;
+  /* int8 is the word of --weights and --kv-dtype for the plan's i8. */
+  rafter.dtype = (name) => (name === 'i8' ? 'int8' : name);
   const flops = [
     [1e18, 'EFLOP'], [1e15, 'PFLOP'], [1e12, 'TFLOP'], [1e9, 'GFLOP'], [1e6, 'MFLOP'],
     [1e3, 'kFLOP'], [1, 'FLOP']

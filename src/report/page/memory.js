@@ -19,7 +19,7 @@
         },
         {title: 'Tensor', value: (one) => one.name},
         {title: 'Shape', value: (one) => shapeText(one, plan.settings)},
-        {title: 'Type', value: (one) => one.dtype},
+        {title: 'Type', value: (one) => rafter.dtype(one.dtype)},
         {title: 'Class', value: (one) => one.class, node: (one) => [rafter.swatch(rafter.tensorColour(one.class)), one.class]},
         {title: 'Reason', value: (one) => one.reason || ''},
       ],

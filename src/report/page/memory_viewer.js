@@ -389,7 +389,7 @@
     const describe = (t) => {
       const tensor = p.list[t], name = (op) => (op < 0 ? 'the start' : op >= p.n ? 'the end' : p.ops[op].name);
       return el(
-          'div', {}, el('strong', {}, tensor.name), row(tensor.class, `${shapeText(tensor, p.plan.settings)} ${tensor.dtype}`),
+          'div', {}, el('strong', {}, tensor.name), row(tensor.class, `${shapeText(tensor, p.plan.settings)} ${rafter.dtype(tensor.dtype)}`),
           row('bytes', `${rafter.whole(tensor.bytes)} (${rafter.bytes(tensor.bytes)}) from ${rafter.whole(tensor.offset)}`),
           row('first op', name(tensor.first)), row('last op', name(tensor.last)), tensor.reason && row('reason', tensor.reason));
     };

@@ -148,13 +148,13 @@
     const {rate, cost, time} = plan;
     const share = (bound) => time[`${bound}_seconds`] / time.seconds;
     const split = ['compute', 'memory', 'network', 'latency'].filter((bound) => share(bound) > 0);
-    const usd = (value, unit) => (Number.isFinite(value) ? `${value.toPrecision(4)} ${unit}` : null);
+    const usd = (value, unit) => (Number.isFinite(value) ? `${rafter.usd(value)}${unit}` : null);
     element.append(el('h3', {}, 'Rate and cost'), rafter.facts([
       ['MFU', rafter.percent(rate.mfu)],
       ['HFU', rafter.percent(rate.hfu)],
       ['Time by bound', split.map((bound) => `${bound} ${rafter.percent(share(bound))}`).join(', ')],
-      ['Price of a chip', usd(cost.usd_per_chip_hour, 'USD per hour') ?? 'unknown'],
-      ['Price of a million tokens', usd(cost.usd_per_million_tokens, 'USD')],
+      ['Price of a chip', usd(cost.usd_per_chip_hour, ' per hour') ?? 'unknown'],
+      ['Price of a million tokens', usd(cost.usd_per_million_tokens, '')],
       ['Tokens per dollar', Number.isFinite(cost.tokens_per_usd) ? rafter.count(cost.tokens_per_usd) : null]
     ]));
   };

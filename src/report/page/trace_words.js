@@ -7,7 +7,7 @@
     if (!plan.byId) Object.defineProperty(plan, 'byId', {value: new Map(rafter.objects(plan.tensors).map((tensor) => [tensor.id, tensor]))});
     return plan.byId.get(id);
   };
-  const shapeText = (tensor) => tensor && `${tensor.name} [${(tensor.shape || []).join(', ')}] ${tensor.dtype}`;
+  const shapeText = (tensor) => tensor && `${tensor.name} [${(tensor.shape || []).join(', ')}] ${rafter.dtype(tensor.dtype)}`;
 
   const WHY = {
     'launch': 'Time between two ops, and until a thread starts its part of an op. Many small ops cause many such gaps; a larger microbatch causes fewer.',
@@ -136,7 +136,7 @@
       if (own && Math.abs(planned - op.seconds) > 1e-3 * op.seconds) parts.push(el('p', {class: 'note'}, `This step had fewer rows or keys than the plan allows. Prediction and limit are for its actual rows; FLOPs and bytes are the plan's, whose prediction is ${rafter.seconds(op.seconds)}.`));
       const runs = kind === 'predicted' ? [] : runsOf(viewer, key);
       if (runs.length > 1) parts.push(el('p', {class: 'note'}, `${rafter.whole(runs.length)} calls in this trace: minimum ${seconds(runs[0])}, median ${seconds(runs[runs.length >> 1])}, maximum ${seconds(runs[runs.length - 1])}.`));
-      if (!op.outputs && op.shape) parts.push(el('h4', {}, 'Shape'), el('p', {}, el('code', {}, `[${op.shape.join(', ')}] ${op.dtype}`)));
+      if (!op.outputs && op.shape) parts.push(el('h4', {}, 'Shape'), el('p', {}, el('code', {}, `[${op.shape.join(', ')}] ${rafter.dtype(op.dtype)}`)));
       const list = (ids, name) => {
         const texts = (ids || []).map((id) => shapeText(tensorOf(plan, id))).filter(Boolean);
         return texts.length ? [el('h4', {}, name), el('ul', {class: 'plain'}, texts.map((text) => el('li', {}, el('code', {}, text))))] : [];

@@ -123,6 +123,8 @@ static void fewer_threads_are_named(void **state) {
     char *notes = json_dumps(json_object_get(summary, "notes"), 0);
     assert_int_equal(
         strstr(notes, "for 80 % of the time fewer than 2 threads ran; --threads 2 keeps") != NULL, most);
+    const char *first = "Other programs used the cores: for 80 % of the time fewer than 2 threads ran. ";
+    assert_int_equal(strncmp(text(summary, "sentence"), first, strlen(first)) == 0, most);
     free(notes);
     json_decref(summary);
   }
