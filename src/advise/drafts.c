@@ -11,8 +11,7 @@ static json_t *drafts_json(const rafter_plan *p, const char *kind, const rf_spec
                    "most_draft_tokens", of->most, "draft_tokens", found->drafted, "tokens_per_pass",
                    found->tokens, "pass_seconds", found->seconds, "plain_pass_seconds", found->plain_seconds,
                    "tokens_per_second", answers * found->tokens / found->seconds, "gain", found->gain,
-                   "wins_from_acceptance",
-                   found->wins_from > 1 ? json_null() : json_real(found->wins_from));
+                   "wins_from_acceptance", found->wins_from > 1 ? json_null() : json_real(found->wins_from));
 }
 
 /* The times of "serving" that drafts change. */

@@ -1,7 +1,7 @@
-/* runs.c - `rafter runs list|show|compare|best`: the history of runs. */
+/* runs.c - `rafter runs list|show|compare|best|rm`: the history of runs. */
 #define _GNU_SOURCE
 #include "api/api.h"
-#include "journal/journal.h"
+#include "api/runs.h"
 
 #include "base/json.h"
 #include "base/text.h"
@@ -206,7 +206,7 @@ static void add_left(json_t *row) {
 /* ---- finding a run --------------------------------------------------------------------------- */
 
 /* Finds a run by its number, name or folder. If several runs have the name, finds the newest. */
-static rf_status find(rf_history *history, const char *which, json_t **row, rf_error *error) {
+rf_status rf_runs_find(rf_history *history, const char *which, json_t **row, rf_error *error) {
   rf_history_filter filter = {0};
   json_t *rows = NULL;
   char *folder = NULL;
@@ -241,7 +241,7 @@ rf_status rf_runs_folder(const char *which, char folder[4096], rf_error *error) 
   *folder = 0;
   if (!rf_text_int(which, &id) || !access(which, F_OK)) return RAFTER_OK;
   RF_TRY(rf_history_open(rf_runs_root(), false, &history, error));
-  rf_status status = find(history, which, &row, error);
+  rf_status status = rf_runs_find(history, which, &row, error);
   if (status == RAFTER_OK && !json_is_true(json_object_get(row, "folder_is_there")))
     status = RF_FAIL(error, RAFTER_FAILED, "`rafter runs show` prints its row of the history",
                      "run %s has no folder%s", which, *rf_json_text_at(row, "folder") ? " any more" : "");
@@ -283,7 +283,7 @@ static rf_status show(rf_history *history, const rf_options *o, const rafter_sin
   json_t *row = NULL, *value;
   char when[32], text[512], said[7][512], note[64];
   const char *key;
-  RF_TRY(find(history, rf_options_argument(o, 1), &row, error));
+  RF_TRY(rf_runs_find(history, rf_options_argument(o, 1), &row, error));
   when_text(rf_json_number_at(row, "started"), when);
   rf_say(sink, "run %lld: %s of %s on %s, %s%s%s\n",
          (long long)json_integer_value(json_object_get(row, "id")), clean(row, "command", said[0]),
@@ -343,8 +343,8 @@ static rf_status compare(rf_history *history, const rf_options *o, const rafter_
   json_t *a = NULL, *b = NULL, *model = rf_report_model(), *json = NULL, *row;
   rf_status status = RAFTER_OK;
   size_t i;
-  RF_GO(find(history, rf_options_argument(o, 1), &a, error));
-  RF_GO(find(history, rf_options_argument(o, 2), &b, error));
+  RF_GO(rf_runs_find(history, rf_options_argument(o, 1), &a, error));
+  RF_GO(rf_runs_find(history, rf_options_argument(o, 2), &b, error));
   json_t *results = results_json(json_object_get(a, "results"), json_object_get(b, "results"));
   bool folders = json_is_true(json_object_get(a, "folder_is_there")) &&
                  json_is_true(json_object_get(b, "folder_is_there"));
@@ -501,6 +501,10 @@ static const struct {
 static rf_status rf_command_runs(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
   const rf_options *o = job->options;
   const char *verb = rf_options_argument_count(o) ? rf_options_argument(o, 0) : "list";
+  if (!strcmp(verb, "rm") && rf_options_argument_count(o) > 1) return rf_runs_remove(o, sink, error);
+  if (!strcmp(verb, "rm"))
+    return RF_FAIL(error, RAFTER_INVALID, "`rafter runs list` lists the runs",
+                   "runs rm takes at least 1 run (got 0)");
   for (size_t i = 0; i < sizeof VERBS / sizeof *VERBS; i++) {
     rf_history *history = NULL;
     int given = rf_options_argument_count(o) ? rf_options_argument_count(o) - 1 : 0;
@@ -515,8 +519,8 @@ static rf_status rf_command_runs(const rafter_job *job, const rafter_sink *sink,
     rf_history_close(history);
     return status;
   }
-  return RF_FAIL(error, RAFTER_INVALID, "use list, show, compare or best", "runs has no subcommand '%.60s'",
-                 verb);
+  return RF_FAIL(error, RAFTER_INVALID, "use list, show, compare, best or rm",
+                 "runs has no subcommand '%.60s'", verb);
 }
 
 static const rf_option RUNS[] = {
@@ -526,14 +530,15 @@ static const rf_option RUNS[] = {
     RF_WORDS("of", TEXT, "COMMAND", NULL, "Filter (list, best)", "only runs of this command, such as train"),
     RF_WORDS("metric", TEXT, "NAME", "tokens_per_second", "Filter (list, best)",
              "result to compare by best; smaller is better for losses, seconds and bytes"),
+    RF_FLAG("yes", "Removal (rm)", "remove the folders and rows of the runs; without it, only list them"),
     RF_NUMBER("limit", INT, NULL, 0, 1 << 30, "20", "Output", "maximum rows of a table; 0: all"),
     {.name = NULL},
 };
 
 const rf_command RF_COMMAND_RUNS = {
-    RF_COMMAND_HEAD("runs", "list|show|compare|best [RUN [RUN]]", 0, 3, "Look",
-                    "List the runs of this folder, show one, compare two, or find the best."),
+    RF_COMMAND_HEAD("runs", "list|show|compare|best|rm [RUN ...]", 0, 1000, "Look",
+                    "List the runs of this folder, show one, compare two, find the best, or remove some."),
     .options = {RF_TABLE(RUNS), RF_TABLE(RF_EVERY_OPTIONS)},
     .examples = {"runs", "runs compare 3 4 # what differs in options, speed and loss",
-                 "runs best --metric val_loss --model gpt2"},
+                 "runs best --metric val_loss --model gpt2", "runs rm 3 runs/first --yes # remove two runs"},
     .run = rf_command_runs};

@@ -155,7 +155,10 @@ static rf_status take_tokenizer(rafter_trainer *t, const rf_options *o, rf_train
                                 rf_error *error) {
   const char *given = rf_options_text(o, "tokenizer"), *weights = s->weights_folder;
   if (!given) return RAFTER_OK;
-  if (weights && *weights && rf_tokenizer_in(weights))
+  bool own = weights && *weights && rf_tokenizer_in(weights);
+  bool recorded = rf_options_is_set(o, "resume") && rf_options_source(o, "tokenizer") != RF_OPTION_GIVEN;
+  if (own && recorded) return RAFTER_OK; /* the weights are of the run, and have its tokenizer */
+  if (own)
     return RF_FAIL(error, RAFTER_INVALID, "leave --tokenizer out",
                    "the model has a tokenizer of its own (%s, --tokenizer %.200s)", weights, given);
   snprintf(t->tokenizer, sizeof t->tokenizer, "%s/tokenizer", t->out);

@@ -112,7 +112,8 @@ static void put_fish(FILE *out, const rf_commands *commands) {
     const rf_command *command = commands->command[c];
     const rf_option *rows[RF_OPTION_ROWS];
     int count = rf_command_options(command, rows, RF_OPTION_ROWS);
-    fprintf(out, "complete -c rafter -n 'test (count (commandline -opc)) -eq 1' -f -a %s -d '", command->name);
+    fprintf(out, "complete -c rafter -n 'test (count (commandline -opc)) -eq 1' -f -a %s -d '",
+            command->name);
     put_help(out, command->help, "\\", "\\'");
     fputs("'\n", out);
     for (int i = 0; i < count; ++i) {
@@ -121,7 +122,8 @@ static void put_fish(FILE *out, const rf_commands *commands) {
         fputs(" -x -a '", out);
         put_choices(out, rows[i]->choices, true);
         putc('\'', out);
-      } else if (rows[i]->type != RF_OPTION_FLAG && !rows[i]->bare) fputs(takes_file(rows[i]) ? " -r -F" : " -x", out);
+      } else if (rows[i]->type != RF_OPTION_FLAG && !rows[i]->bare)
+        fputs(takes_file(rows[i]) ? " -r -F" : " -x", out);
       fputs(" -d '", out);
       put_help(out, rows[i]->help, "\\", "\\'");
       fputs("'\n", out);

@@ -11,8 +11,8 @@ double rf_speculation_tokens(double acceptance, int drafted);
 
 /* Passes in which `parts` answers with `context` keys draft equal numbers of tokens. */
 typedef struct rf_speculation {
-  const rf_plan *decode,  /* plan with rows for the drafts (build.draft) */
-      *drafter;           /* decode plan of the model that drafts; NULL: drafts cost no time */
+  const rf_plan *decode, /* plan with rows for the drafts (build.draft) */
+      *drafter;          /* decode plan of the model that drafts; NULL: drafts cost no time */
   int parts;
   int64_t context;
   int most; /* maximum drafted tokens of an answer */

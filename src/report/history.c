@@ -222,6 +222,14 @@ rf_status rf_history_end(rf_history *h, int64_t id, const char *status, const ch
   return finish(h, query, error);
 }
 
+rf_status rf_history_remove(rf_history *h, int64_t id, rf_error *error) {
+  sqlite3_stmt *query = NULL;
+  if (sqlite3_prepare_v2(h->db, "DELETE FROM runs WHERE id = ?", -1, &query, NULL) != SQLITE_OK)
+    return failed(h, "write", error);
+  sqlite3_bind_int64(query, 1, id);
+  return finish(h, query, error);
+}
+
 /* ---- reading --------------------------------------------------------------------------------- */
 
 static json_t *text_at(sqlite3_stmt *query, int column) {

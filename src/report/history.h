@@ -32,6 +32,9 @@ rf_status rf_history_begin(rf_history *history, const rf_history_run *run, int64
 rf_status rf_history_end(rf_history *history, int64_t id, const char *status, const char *message,
                          const json_t *results, rf_error *error);
 
+/* Removes the row of a run. */
+rf_status rf_history_remove(rf_history *history, int64_t id, rf_error *error);
+
 typedef struct rf_history_filter {
   const char *model, *machine; /* a part of the name; NULL: any name */
   const char *command;         /* NULL: any command */

@@ -14,6 +14,33 @@ two_runs() {
   status 0 "${TRAIN[@]}" --steps 8 --remat block --out runs/b
 }
 
+# Only folders of runs are removed, and of them only what belongs to the run.
+case_rm() {
+  two_runs
+  mkdir -p outside project/src && echo kept >outside/file && cp runs/a/run.json project
+  ln -s "$WORK/outside" runs/a/link && ln -s "$WORK/outside" runs/a/checkpoint-99
+  refuses 2 'without --yes' "${RUNS[@]}" rm a
+  [ -d runs/a ] || fail 'runs rm without --yes removes a run'
+  refuses 2 'at least 1 run' "${RUNS[@]}" rm
+  refuses 1 'no run nosuch' "${RUNS[@]}" rm a nosuch --yes
+  [ -d runs/a ] || fail 'runs rm removes a run next to a wrong one'
+  refuses 1 'no run.json' "${RUNS[@]}" rm outside --yes
+  refuses 1 'not a checkpoint: src' "${RUNS[@]}" rm project --yes
+  [ -s outside/file ] && [ -d project/src ] || fail 'runs rm removes a folder that is no run'
+  "${TRAIN[@]}" --steps 100000000 --out runs/busy >/dev/null 2>&1 &
+  pid=$!
+  for _ in $(seq 600); do [ -s runs/busy/metrics.jsonl ] && break; sleep 0.1; done
+  refuses 1 'busy is running' "${RUNS[@]}" rm runs/busy --yes
+  [ -s runs/busy/run.json ] || fail 'runs rm removes a running run'
+  cp -r runs/busy moved
+  kill -INT $pid && wait $pid
+  status 0 "${RUNS[@]}" rm a 2 --yes && says 'removed .*/runs/a' out && says 'removed .*/runs/b' out
+  [ ! -e runs/a ] && [ ! -e runs/b ] || fail 'runs rm leaves a folder'
+  [ -s outside/file ] || fail 'runs rm follows a link'
+  status 0 "${RUNS[@]}" list --json && holds out '[r["name"] for r in d["runs"]] == ["busy"]'
+  status 0 "${RUNS[@]}" rm moved --yes && [ ! -e moved ] || fail 'a run outside the history is not removed'
+}
+
 case_list_show_best() {
   status 0 "${RUNS[@]}" list && says 'no runs in' out
   two_runs

@@ -121,6 +121,7 @@ PY
     holds out 'd["prompt_tokens"] == 2'
   rm -r bpe own.json
   status 0 "$RAFTER" train --resume wide --steps 4 # the run has a copy
+  status 0 "$RAFTER" train wide --resume wide --steps 5
   refuses 1 'id 258: expected below 258' from_scratch $SPEC=258 --tokenizer wide/tokenizer --out no
   refuses 1 'nowhere' from_scratch $SPEC=260 --tokenizer nowhere --out no
   refuses 2 'tokenizer of its own' from_scratch wide/checkpoint-00000002 --tokenizer wide/tokenizer --out no

@@ -1,0 +1,15 @@
+/* runs.h - what the files runs*.c share. */
+#ifndef RF_RUNS_H
+#define RF_RUNS_H
+
+#include "base/options.h"
+#include "base/say.h"
+#include "report/history.h"
+#include "journal/journal.h"
+
+/* Finds a run by its number, name or folder. The caller frees the row. */
+rf_status rf_runs_find(rf_history *history, const char *which, json_t **row, rf_error *error);
+/* `rafter runs rm RUN...` */
+rf_status rf_runs_remove(const rf_options *o, const rafter_sink *sink, rf_error *error);
+
+#endif
