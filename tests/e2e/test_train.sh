@@ -121,10 +121,10 @@ PY
     holds out 'd["prompt_tokens"] == 2'
   rm -r bpe own.json
   status 0 "$RAFTER" train --resume wide --steps 4 # the run has a copy
-  status 0 "$RAFTER" train wide --resume wide --steps 5
   refuses 1 'id 258: expected below 258' from_scratch $SPEC=258 --tokenizer wide/tokenizer --out no
   refuses 1 'nowhere' from_scratch $SPEC=260 --tokenizer nowhere --out no
   refuses 2 'tokenizer of its own' from_scratch wide/checkpoint-00000002 --tokenizer wide/tokenizer --out no
+  status 0 "$RAFTER" train wide --resume wide --steps 5
   refuses 2 'at most 4096, got 8192' from_scratch $SPEC=8192 --out no &&
     says '^hint: .*--tokenizer.*vocab=256'
   refuses 2 'at most 4096, got 50257' "$RAFTER" train gpt2 --batch 1 --seq 16 --data book.txt --out no
