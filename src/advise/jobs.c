@@ -323,6 +323,18 @@ static rf_status resolve_prefill_on(service *s, rf_error *error) {
   return status == RAFTER_OK ? resolve_link(s, error) : status;
 }
 
+/* A row past saturation depends on the number of requests, because its queue only grows. */
+static void say_saturated(const service *s) {
+  bool saturated = false;
+  const json_t *rate;
+  size_t i;
+  json_array_foreach (s->rates, i, rate) saturated |= json_is_true(json_object_get(rate, "saturated"));
+  if (saturated)
+    fputs("  keeps up no: the queue grows, so the row is not a steady state; waiting times grow with "
+          "--requests\n",
+          s->p->extra_text);
+}
+
 /* Names --fit if a default number of slots is too few for the requests, or leaves most of the memory free. */
 static void hint_at_fit(const service *s) {
   const rafter_plan *p = s->p;
@@ -356,6 +368,7 @@ static rf_status make_serve(rafter_plan *p, const rf_options *o, rf_error *error
   fprintf(p->extra_text, "\n  %8s %10s %10s %10s %10s %10s %7s  %8s  %s\n", "requests", "tokens/s",
           "first p50", "first p99", "token p50", "token p99", "slots", "$/Mtok", "keeps up");
   RF_GO(simulate_rates(&s, error));
+  say_saturated(&s);
   hint_at_fit(&s);
   char bytes[32], seconds[32], rate[32];
   if (s.prefill_on)

@@ -216,7 +216,9 @@ static void put_time(FILE *out, const rf_report_plan *report) {
     fprintf(out, "  prefill            %10s for %lld tokens\n",
             rf_text_seconds(report->prefill->step_seconds, a), (long long)report->prefill->graph->rows);
   fprintf(out, "\nrate      %s tokens/s%s", rf_text_count(t > 0 ? total.tokens / t : 0, a),
-          report->whole && report->whole->phases ? " trained" : "");
+          report->whole && report->whole->phases                 ? " trained"
+          : report->prompts > 0 || !strcmp(report->job, "serve") ? " while decoding"
+                                                                 : "");
   if (t > 0 && !report->prefill) put_mfu(out, plan, &total);
   if (plan->machine.read_bps > 0 && report->prefill)
     fprintf(out, ", %.1f %% of memory bandwidth",

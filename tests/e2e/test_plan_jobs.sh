@@ -69,6 +69,13 @@ case_serving() {
     status 0 "$RAFTER" plan "${GEMMA[@]}" --job serve --rate 1..256 $more
     ! grep -q 'hint:' out || fail "$more needs no hint"
   done
+  # Past saturation, a row is not a steady state. The rate of the plan is that of decoding.
+  status 0 "$RAFTER" plan "${GEMMA[@]}" --job serve --rate 1..256 && {
+    says 'keeps up no: the queue grows, so the row is not a steady state' out
+    says '^rate .* tokens/s while decoding' out
+  }
+  status 0 "$RAFTER" plan "${GEMMA[@]}" --job serve --rate 0.01 &&
+    { ! grep -q 'not a steady state' out || fail 'a rate that is kept up with is a steady state'; }
   status 0 "$RAFTER" plan "${GEMMA[@]}" --batch 64 --job serve --rate 1..256 --json && {
     holds out '[r["requests_per_second"] for r in d["serving"]["rates"]] == [1, 2, 4, 8, 16, 32, 64, 128, 256]' 'rates 1..256'
     holds out '(lambda r: not r[0]["saturated"] and r[-1]["saturated"] and sorted(r, key=lambda x: x["saturated"]) == r)(d["serving"]["rates"])' 'saturated from some rate on'
