@@ -4,6 +4,30 @@
 #include "generate/generate.h"
 #include "generate/speculate.h"
 
+#include <stdlib.h>
+
+rf_status rf_plan_drafter(rafter_plan *p, const rf_options *o, rf_error *error) {
+  const rf_settings *s = &p->settings;
+  if (!rf_drafter_given(o) || p->drafter) return RAFTER_OK;
+  p->drafter = calloc(1, sizeof *p->drafter);
+  if (!p->drafter) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while planning");
+  RF_TRY(rf_settings_resolve_drafter(o, s, p->drafter, error));
+  const rf_infer_settings own = {.model = p->drafter->model, .plan = p->drafter->plan};
+  RF_TRY(rf_generate_plans(&own, &p->drafter_plan[0], &p->drafter_plan[1], error));
+  return rf_generate_reserve(&p->settings.plan, &own, error);
+}
+
+/* The memory of the model that drafts, and of both models. */
+static json_t *drafter_json(const rafter_plan *p) {
+  const rf_plan *const *plans = (const rf_plan *const *)p->drafter_plan;
+  const rf_plan *const own[] = {p->prefill, p->plan};
+  int64_t bytes = rf_plan_joint_bytes(plans, 2);
+  return json_pack("{ss sI sI sI sI}", "model", p->drafter->model.name, "arena_bytes", (json_int_t)bytes,
+                   "weight_bytes", (json_int_t)plans[1]->by_class[RF_CLASS_WEIGHT], "kv_bytes",
+                   (json_int_t)plans[1]->by_class[RF_CLASS_KV], "total_bytes",
+                   (json_int_t)(bytes + rf_plan_joint_bytes(own, 2)));
+}
+
 static json_t *drafts_json(const rafter_plan *p, const char *kind, const rf_speculation *of,
                            const rf_speculation_found *found) {
   double answers = of->parts * (double)rf_generate_copies(p->plan);
@@ -34,6 +58,11 @@ static void put_drafts(FILE *out, const rafter_plan *p, const char *kind, const 
           rf_text_seconds(found->seconds, a), rf_text_seconds(found->plain_seconds, b));
   if (found->wins_from > 1) fprintf(out, "  drafts win with no acceptance\n");
   else fprintf(out, "  drafts win from acceptance %.3g on\n", found->wins_from);
+  if (!p->drafter) return;
+  const rf_plan *const *plans = (const rf_plan *const *)p->drafter_plan, *const own[] = {p->prefill, p->plan};
+  int64_t bytes = rf_plan_joint_bytes(plans, 2);
+  fprintf(out, "  %s needs %s more, in total %s\n", p->drafter->model.name, rf_text_bytes((double)bytes, a),
+          rf_text_bytes((double)(bytes + rf_plan_joint_bytes(own, 2)), b));
 }
 
 rf_status rf_plan_drafts(rafter_plan *p, const rf_options *o, rf_error *error) {
@@ -43,6 +72,7 @@ rf_status rf_plan_drafts(rafter_plan *p, const rf_options *o, rf_error *error) {
   rf_speculation_found found;
   if (!b->draft) return RAFTER_OK;
   const rf_speculation of = {.decode = p->plan,
+                             .drafter = p->drafter_plan[1],
                              .parts = (int)((b->microbatch + copies - 1) / copies),
                              .context = b->seq,
                              .most = b->draft};
@@ -50,7 +80,9 @@ rf_status rf_plan_drafts(rafter_plan *p, const rf_options *o, rf_error *error) {
   p->whole = (rf_report_whole){
       .unit = found.drafted ? "pass with drafts" : "token", .main = "decode", .totals = found.total};
   p->whole.totals.tokens = of.parts * found.tokens * (double)copies;
-  json_object_set_new(p->extra, "speculation", drafts_json(p, kind, &of, &found));
+  json_t *json = drafts_json(p, kind, &of, &found);
+  if (p->drafter) json_object_set_new(json, "draft_model", drafter_json(p));
+  json_object_set_new(p->extra, "speculation", json);
   if (!strcmp(p->job, "generate")) json_object_set_new(p->extra, "serving", serving_json(p, &found));
   put_drafts(p->extra_text, p, kind, &of, &found);
   return RAFTER_OK;

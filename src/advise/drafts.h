@@ -4,6 +4,8 @@
 
 #include "advise/planned.h"
 
+/* With --speculate MODEL, plans this model, and lowers the budget of the job by its memory. */
+rf_status rf_plan_drafter(rafter_plan *plan, const rf_options *options, rf_error *error);
 /* Prices the drafts of a plan of a job that generates. With --speculate, the time and the rate of
  * the plan become those of a step with the best number of drafts. */
 rf_status rf_plan_drafts(rafter_plan *plan, const rf_options *options, rf_error *error);

@@ -41,8 +41,10 @@ rf_status rf_job_lengths_resolve(rafter_plan *p, const rf_options *o, rf_job_len
 }
 
 rf_infer_settings rf_job_infer_settings(const rafter_plan *p) {
-  return (rf_infer_settings){
-      .model = p->settings.model, .plan = p->settings.plan, .acceptance = p->acceptance};
+  return (rf_infer_settings){.model = p->settings.model,
+                             .plan = p->settings.plan,
+                             .acceptance = p->acceptance,
+                             .drafter_plan = p->drafter_plan[1]};
 }
 
 /* Scales a simulation of one copy of the model, with `each` of the `requests` requests, to all
@@ -101,6 +103,7 @@ rf_status rf_job_train(rafter_plan *p, const rf_options *o, rf_error *error) {
 
 static rf_status make_generate(rafter_plan *p, const rf_options *o, rf_error *error) {
   p->acceptance = rf_options_float_or(o, "acceptance", 0);
+  RF_TRY(rf_plan_drafter(p, o, error));
   rf_infer_settings g = rf_job_infer_settings(p);
   RF_TRY(rf_generate_plans(&g, &p->prefill, &p->plan, error));
   return p->sized ? RAFTER_OK : rf_plan_drafts(p, o, error);

@@ -61,6 +61,8 @@ void rafter_plan_free(rafter_plan *plan) {
   json_decref(plan->assumptions);
   if (plan->extra_text) fclose(plan->extra_text);
   free(plan->extra_chars);
+  for (int i = 0; i < 2; i++) rf_plan_free(plan->drafter_plan[i]);
+  free(plan->drafter);
   free(plan);
 }
 

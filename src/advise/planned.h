@@ -28,6 +28,8 @@ struct rafter_plan {
   const char *job;
   rf_report_whole whole;       /* one step of a job that runs several plans */
   double acceptance;           /* --acceptance */
+  rf_settings *drafter;        /* the model of --speculate MODEL; NULL: none */
+  rf_plan *drafter_plan[2];    /* its prefill and decode plans */
   int64_t prompts, samples;    /* prompts of the job, and answers to each of them; 0: no prompts */
   int64_t needs;               /* peak bytes over all phases of an RL step; 0: the job has one phase */
   int64_t lasts;               /* the part of `needs` that stays allocated during the whole job */

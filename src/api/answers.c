@@ -3,6 +3,9 @@
 
 #include "model/run_folder.h"
 
+#include <stdlib.h>
+#include <string.h>
+
 rf_status rf_options_with_model(const rf_options *options, const char *model, rf_options **copy,
                                 rf_error *error) {
   char folder[4096];
@@ -66,11 +69,60 @@ static rf_infer_settings infer_of(const rf_settings *s, const rf_options *o, con
                              .progress = sink ? rf_load_bar(sink) : (rf_progress){0}};
 }
 
+/* RAFTER_INVALID: a token of the model that drafts has another text. Models without a tokenizer are
+ * not compared. */
+static rf_status same_tokens(const rf_settings *s, const rf_settings *drafter, rf_error *error) {
+  rf_tokenizer *a = NULL, *b = NULL;
+  rf_status status = RAFTER_OK;
+  if (rf_tokenizer_for(s->model.name, s->model.vocab, s->weights_folder, &a, NULL) == RAFTER_OK &&
+      rf_tokenizer_for(drafter->model.name, drafter->model.vocab, drafter->weights_folder, &b, NULL) ==
+          RAFTER_OK) {
+    int64_t most =
+        rf_tokenizer_vocab(a) < rf_tokenizer_vocab(b) ? rf_tokenizer_vocab(a) : rf_tokenizer_vocab(b);
+    for (int32_t id = 0; id < most && status == RAFTER_OK; id++) {
+      rf_span x = rf_tokenizer_text_of(a, id), y = rf_tokenizer_text_of(b, id);
+      if (x.bytes == y.bytes && !memcmp(x.at, y.at, x.bytes)) continue;
+      status =
+          RF_FAIL(error, RAFTER_INVALID, "choose a smaller model of the same family, or --speculate ngram",
+                  "the draft model has another tokenizer (--speculate, token %d: expected \"%.*s\", got "
+                  "\"%.*s\")",
+                  id, (int)(x.bytes < 40 ? x.bytes : 40), x.at, (int)(y.bytes < 40 ? y.bytes : 40), y.at);
+    }
+  }
+  rf_tokenizer_close(a);
+  rf_tokenizer_close(b);
+  return status;
+}
+
+/* The settings of the model that drafts, which stay in memory as long as the generator. */
+typedef struct drafter_settings {
+  rf_settings resolved;
+  rf_infer_settings infer;
+} drafter_settings;
+
+static rf_status open_with_drafter(const rf_settings *s, const rf_options *o, const rafter_sink *sink,
+                                   rf_infer_settings *settings, rf_generator **g, rf_error *error) {
+  drafter_settings *d = calloc(1, sizeof *d);
+  if (!d) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while opening a draft model");
+  rf_status status = rf_settings_resolve_drafter(o, s, &d->resolved, error);
+  if (status == RAFTER_OK) status = same_tokens(s, &d->resolved, error);
+  if (status == RAFTER_OK) {
+    note_random(&d->resolved, sink);
+    d->infer = infer_of(&d->resolved, o, sink);
+    settings->drafter = &d->infer;
+    status = rf_generator_open(settings, g, error);
+  }
+  if (status == RAFTER_OK) (*g)->kept = d;
+  else free(d);
+  return status;
+}
+
 rf_status rf_open_generator(const rf_settings *s, const rf_options *o, const rafter_sink *sink,
                             rf_generator **g, rf_error *error) {
-  const rf_infer_settings settings = infer_of(s, o, sink);
+  rf_infer_settings settings = infer_of(s, o, sink);
   note_random(s, sink);
-  RF_TRY(rf_generator_open(&settings, g, error));
+  if (rf_drafter_given(o)) RF_TRY(open_with_drafter(s, o, sink, &settings, g, error));
+  else RF_TRY(rf_generator_open(&settings, g, error));
   rf_status status = rf_generator_require_numbers(*g, error);
   if (status == RAFTER_OK) return status;
   rf_generator_close(*g);

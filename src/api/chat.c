@@ -125,7 +125,7 @@ static void command_stats(chat *c, const char *words) {
   c->stats = !c->stats;
   rf_say(c->sink, "[figures after each answer: %s; context %lld of %lld tokens, arena %.1f MiB]\n",
          c->stats ? "on" : "off", (long long)c->of.ids.count, (long long)c->settings.plan.build.seq,
-         (double)rf_run_arena_bytes(c->g->run) / 0x1p20);
+         (double)rf_generator_arena_bytes(c->g) / 0x1p20);
 }
 static void command_save(chat *c, const char *words) {
   rf_error error = {0};
@@ -195,7 +195,7 @@ static rf_status talk(const rf_options *o, chat *c, rf_error *error) {
   c->stats = rf_options_flag(o, "verbose");
   rf_conversation_restart(&c->of, rf_options_text_or(o, "system", ""));
   rf_put_bar(c->sink, "%s, context %lld tokens, arena %.1f MiB; /help", c->settings.model.name,
-             (long long)c->settings.plan.build.seq, (double)rf_run_arena_bytes(c->g->run) / 0x1p20);
+             (long long)c->settings.plan.build.seq, (double)rf_generator_arena_bytes(c->g) / 0x1p20);
   while (!c->ended) {
     char *line = c->sink->line(c->sink->self, ">>> ");
     if (!line) break;

@@ -213,7 +213,7 @@ static rf_status answer_all(exam *x, rf_error *error) {
   json_t *numbers = json_pack(
       "{sf sI sI sf sI sI}", "seconds", seconds, "completion_tokens", (json_int_t)counts.tokens,
       "prompt_tokens", (json_int_t)counts.prompt_tokens, "tokens_per_second", (double)counts.tokens / seconds,
-      "batch", (json_int_t)b->microbatch, "arena_bytes", (json_int_t)rf_run_arena_bytes(g->run));
+      "batch", (json_int_t)b->microbatch, "arena_bytes", (json_int_t)rf_generator_arena_bytes(g));
   json_object_update(e->result, numbers);
   json_decref(numbers);
 done:

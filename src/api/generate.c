@@ -4,6 +4,7 @@
 #include "journal/traced.h"
 #include "journal/executed.h"
 #include "base/file.h"
+#include "generate/drafter.h"
 #include "generate/speculate.h"
 
 #include <math.h>
@@ -130,7 +131,9 @@ static draft_figures drafts_of(const job *j) {
   d.acceptance = c.compared ? (double)c.accepted / (double)c.compared : 1;
   d.tokens = 1 + (double)c.accepted / (double)c.verified;
   d.predicted = rf_speculation_tokens(d.acceptance, (int)lround(mean));
-  const rf_speculation of = {j->generator->decode, NULL, (int)b->microbatch, b->seq, b->draft};
+  const rf_speculation of = {j->generator->decode,
+                             j->generator->drafter ? rf_drafter_plan(j->generator->drafter) : NULL,
+                             (int)b->microbatch, b->seq, b->draft};
   if (rf_speculation_find(&of, d.acceptance, &found, NULL) == RAFTER_OK) d.gain = found.gain;
   return d;
 }
@@ -175,7 +178,7 @@ static void put_single(const job *j) {
                 (json_int_t)r->tokens.count, "seconds_to_first_token", j->first_seconds, "tokens_per_second",
                 decode > 0 ? steps / decode : 0, "bandwidth_fraction",
                 decode > 0 && bandwidth > 0 ? j->generator->decode->bytes * steps / decode / bandwidth : 0,
-                "arena_bytes", (json_int_t)rf_run_arena_bytes(j->generator->run));
+                "arena_bytes", (json_int_t)rf_generator_arena_bytes(j->generator));
   json_object_update(json, rest);
   json_decref(rest);
   put_drafts(j, json);
@@ -209,7 +212,7 @@ static void put_sum(const job *j, const char *path) {
                 (json_int_t)j->written, "answers", (json_int_t)c.answers, "prompt_tokens",
                 (json_int_t)c.prompt_tokens, "completion_tokens", (json_int_t)c.tokens, "seconds", j->seconds,
                 "tokens_per_second", j->seconds > 0 ? (double)c.tokens / j->seconds : 0, "arena_bytes",
-                (json_int_t)rf_run_arena_bytes(j->generator->run));
+                (json_int_t)rf_generator_arena_bytes(j->generator));
   put_drafts(j, json);
   rf_put_json(j->sink, json);
 }
@@ -223,7 +226,7 @@ static void say_sum(const job *j) {
          "prompt tokens shared, arena %.1f MiB%s\n",
          (long long)j->prompts.rows, (long long)c.answers, (long long)c.tokens, j->seconds,
          j->seconds > 0 ? (double)c.tokens / j->seconds : 0, (long long)c.passes, (long long)c.reused,
-         (long long)c.prompt_tokens, (double)rf_run_arena_bytes(j->generator->run) / 0x1p20, drafts);
+         (long long)c.prompt_tokens, (double)rf_generator_arena_bytes(j->generator) / 0x1p20, drafts);
 }
 
 /* ---- the run --------------------------------------------------------------------------------- */

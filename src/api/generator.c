@@ -85,7 +85,7 @@ void rafter_generator_close(rafter_generator *h) {
 
 const rafter_tokenizer *rafter_generator_tokenizer(const rafter_generator *h) { return h->tokenizer; }
 bool rafter_generator_busy(const rafter_generator *h) { return rf_generator_busy(h->g); }
-int64_t rafter_generator_arena_bytes(const rafter_generator *h) { return rf_run_arena_bytes(h->g->run); }
+int64_t rafter_generator_arena_bytes(const rafter_generator *h) { return rf_generator_arena_bytes(h->g); }
 
 void rafter_generator_cancel(rafter_generator *h, int64_t request, int32_t sample) {
   rf_generator_cancel(h->g, request, sample);

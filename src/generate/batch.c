@@ -46,8 +46,10 @@ rf_status rf_batch_open(rf_generator *g, rf_error *error) {
   b->choice = calloc(choices, sizeof *b->choice);
   b->event = calloc((size_t)rf_generator_events(g), sizeof *b->event);
   b->order = calloc((size_t)b->slots, sizeof *b->order);
+  b->text = calloc((size_t)b->slots, sizeof *b->text);
   b->live = calloc((size_t)b->cached_count + 1, sizeof(rf_sequence *));
-  if (!b->slot || !b->cached || !b->part || !b->event || !b->order || !b->live || !b->next || !b->choice)
+  if (!b->slot || !b->cached || !b->part || !b->event || !b->order || !b->live || !b->text || !b->next ||
+      !b->choice)
     return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while opening a generator");
   for (int i = 0; i < b->slots; i++) {
     b->slot[i].slot = i;
@@ -84,6 +86,7 @@ void rf_batch_close(rf_generator *g) {
   free(b->choice);
   free(b->event);
   free(b->order);
+  free(b->text);
   free(b->live);
   free(b);
 }
@@ -240,23 +243,28 @@ static void add_part(rf_batch *b, int slot, int64_t count) {
 
 /* Drafts tokens after the latest token of each answer, if no part is a chunk of a prompt. Then the
  * pass verifies the drafts: their rows get logits too. An answer never drafts beyond its end. */
-static void draft(rf_batch *b) {
+static rf_status draft(rf_generator *g, rf_batch *b, rf_error *error) {
   rf_draft_begin(b->when, 0);
   for (int i = 0; i < b->parts; i++)
-    if (b->part[i].count > 1 || b->part[i].tokens != b->slot[b->order[i]].next) return;
+    if (b->part[i].count > 1 || b->part[i].tokens != b->slot[b->order[i]].next) return RAFTER_OK;
   rf_draft_begin(b->when, b->parts);
   for (int i = 0; i < b->parts; i++) {
     rf_slot *a = &b->slot[b->order[i]];
     int64_t left = a->to->of.max_tokens - a->count - 1;
     const rf_sequence *s = &a->cached->sequence;
     int max = left < b->draft ? (int)left : b->draft;
-    rf_draft_propose(b->when, i, s->tokens, s->length, a->next, max, &a->odds, s->length + 1);
+    b->text[i] = (rf_drafter_text){a->slot, s->tokens, s->length, a->next, 0};
+    if (g->drafter) rf_draft_expect(b->when, i, max, &a->odds, s->length + 1);
+    else rf_draft_propose(b->when, i, s->tokens, s->length, a->next, max, &a->odds, s->length + 1);
   }
   rf_draft_choose(b->when);
   for (int i = 0; i < b->parts; i++) {
     b->part[i].count += rf_draft_count(b->when, i);
     b->part[i].wanted += rf_draft_count(b->when, i);
+    b->text[i].wanted = rf_draft_count(b->when, i);
   }
+  return g->drafter ? rf_drafter_draft(g->drafter, b->text, b->parts, rf_draft_plan_prices(b->when), error)
+                    : RAFTER_OK;
 }
 
 /* Composes a forward pass. Every answer that needs only one row gets this row. The other rows get
@@ -417,7 +425,7 @@ static rf_status take_step(rf_generator *g, rf_batch *b, rf_error *error) {
   if (!b->first) return RAFTER_OK;
   rf_admit(g);
   compose(b);
-  if (b->when) draft(b);
+  if (b->when) RF_TRY(draft(g, b, error));
   if (!b->parts)
     return b->events
                ? RAFTER_OK

@@ -4,6 +4,7 @@
 #define RF_BATCH_H
 
 #include "generate/draft.h"
+#include "generate/drafter.h"
 #include "generate/generate.h"
 #include "generate/pages.h"
 
@@ -98,11 +99,12 @@ typedef struct rf_batch {
   rf_forward_part *part; /* The next tokens of each sequence that takes part in this step. */
   int *order;            /* (parts): slot of each entry of `part`. */
   int parts;
-  int draft;           /* Maximum drafted tokens of an answer in a pass. */
-  int32_t *next;       /* Memory of all slots' `next`. */
-  rf_choice *choice;   /* Memory of all slots' `choice`. */
-  rf_draft_plan *when; /* Decides how many tokens each answer drafts; NULL: none. */
-  rf_event *event;     /* (rf_generator_events): events of cancelled and of running answers. */
+  int draft;             /* Maximum drafted tokens of an answer in a pass. */
+  int32_t *next;         /* Memory of all slots' `next`. */
+  rf_choice *choice;     /* Memory of all slots' `choice`. */
+  rf_drafter_text *text; /* (slots): the texts of answers that a model drafts for. */
+  rf_draft_plan *when;   /* Decides how many tokens each answer drafts; NULL: none. */
+  rf_event *event;       /* (rf_generator_events): events of cancelled and of running answers. */
   int events;
   const rf_sequence **live; /* (cached_count + 1): scratch memory for a list of sequences. */
   rf_generate_counts counts;

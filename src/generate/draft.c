@@ -61,8 +61,8 @@ typedef struct part {
 } part;
 
 struct rf_draft_plan {
-  rf_draft_price *price;
-  rf_draft_odds odds; /* of the drafts of all answers */
+  rf_draft_price *price, *drafter; /* drafter: of the passes of a model that drafts; or NULL */
+  rf_draft_odds odds;              /* of the drafts of all answers */
   bool all;
   int parts;
   int64_t rows;      /* of the step's pass */
@@ -91,22 +91,42 @@ rf_status rf_draft_plan_open(const rf_plan *decode, int slots, int draft, bool a
 void rf_draft_plan_close(rf_draft_plan *p) {
   if (!p) return;
   rf_draft_price_close(p->price);
+  rf_draft_price_close(p->drafter);
   free(p->part);
   free(p->extent);
   free(p->order);
   free(p);
 }
 
+rf_status rf_draft_plan_model(rf_draft_plan *p, const rf_plan *drafter, int slots, rf_error *error) {
+  p->drafter = rf_draft_price_open(drafter, slots);
+  return p->drafter ? RAFTER_OK
+                    : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while opening a generator");
+}
+
+rf_draft_price *rf_draft_plan_prices(const rf_draft_plan *p) { return p->drafter; }
+
 void rf_draft_begin(rf_draft_plan *p, int parts) { p->parts = parts; }
+
+/* Returns how many tokens the answer may draft. */
+static int begin_part(rf_draft_plan *p, int which, int max, rf_draft_odds *odds, int64_t context) {
+  p->part[which] = (part){.odds = odds, .context = context};
+  if (!odds->begun) odds->longest = p->odds.longest;
+  odds->begun = true;
+  /* The price of a much longer draft than before may be wrong. */
+  return p->all || max <= 2 * odds->longest + 1 ? max : 2 * odds->longest + 1;
+}
+
+void rf_draft_expect(rf_draft_plan *p, int which, int max, rf_draft_odds *odds, int64_t context) {
+  p->part[which].proposed = begin_part(p, which, max, odds, context);
+  odds->match = RF_DRAFT_MODEL;
+  p->part[which].chance = rf_draft_chance(&p->odds, odds, odds->match);
+}
 
 void rf_draft_propose(rf_draft_plan *p, int which, const int32_t *tokens, int64_t count, int32_t *draft,
                       int max, rf_draft_odds *odds, int64_t context) {
   part *of = &p->part[which];
-  *of = (part){.odds = odds, .context = context};
-  if (!odds->begun) odds->longest = p->odds.longest;
-  odds->begun = true;
-  /* The price of a much longer draft than before may be wrong. */
-  if (!p->all && max > 2 * odds->longest + 1) max = 2 * odds->longest + 1;
+  max = begin_part(p, which, max, odds, context);
   of->proposed = rf_draft_lookup(tokens, count, draft, max, &odds->match);
   of->chance = of->proposed ? rf_draft_chance(&p->odds, odds, odds->match) : 0;
 }
@@ -142,13 +162,27 @@ static double give(rf_draft_plan *p, int tokens) {
   return expected;
 }
 
+/* Seconds of the passes of the model that drafts: one for each token, over the answers
+ * that draft it. */
+static double drafter_seconds(rf_draft_plan *p) {
+  double seconds = 0;
+  for (int drafted = 0;; drafted++) {
+    int parts = 0;
+    for (int i = 0; i < p->parts; i++)
+      if (p->part[i].count > drafted) p->extent[parts++] = (rf_extent){1, p->part[i].context};
+    if (!parts) return seconds;
+    seconds += rf_draft_price_of(p->drafter, p->extent, parts);
+  }
+}
+
 static double seconds_of(rf_draft_plan *p) {
+  double drafter = p->drafter ? drafter_seconds(p) : 0;
   p->rows = 0;
   for (int i = 0; i < p->parts; i++) {
     p->extent[i] = (rf_extent){1 + p->part[i].count, p->part[i].context + p->part[i].count};
     p->rows += p->extent[i].rows;
   }
-  return rf_draft_price_of(p->price, p->extent, p->parts);
+  return drafter + rf_draft_price_of(p->price, p->extent, p->parts);
 }
 
 /* The counts of drafts that are not verified fade too, so that drafts are tried again. */

@@ -12,6 +12,8 @@
 
 /* Numbers of latest tokens that an earlier occurrence must have in common. */
 enum { RF_DRAFT_MIN_MATCH = 2, RF_DRAFT_MAX_MATCH = 4 };
+/* The `match` of drafts of a model. */
+enum { RF_DRAFT_MODEL = 1 };
 
 /* How often drafts of one answer were right, by the number of common tokens. All 0: unknown. */
 typedef struct rf_draft_odds {
@@ -36,6 +38,10 @@ int rf_draft_lookup(const int32_t *tokens, int64_t count, int32_t *draft, int ma
 typedef struct rf_draft_plan rf_draft_plan;
 rf_status rf_draft_plan_open(const rf_plan *decode, int slots, int draft, bool all, rf_draft_plan **out,
                              rf_error *error);
+/* The decode plan of the model that drafts. Its passes count as seconds of the step. Call once. */
+rf_status rf_draft_plan_model(rf_draft_plan *plan, const rf_plan *drafter, int slots, rf_error *error);
+/* Prices of the passes of this model; NULL: n-grams draft. */
+struct rf_draft_price *rf_draft_plan_prices(const rf_draft_plan *plan);
 void rf_draft_plan_close(rf_draft_plan *plan); /* NULL is allowed. */
 /* For each step: rf_draft_begin, then rf_draft_propose for each of `parts` answers, then
  * rf_draft_choose. Then rf_draft_count is the number of drafted tokens of an answer. After the pass:
@@ -44,6 +50,8 @@ void rf_draft_plan_close(rf_draft_plan *plan); /* NULL is allowed. */
 void rf_draft_begin(rf_draft_plan *plan, int parts);
 void rf_draft_propose(rf_draft_plan *plan, int part, const int32_t *tokens, int64_t count, int32_t *draft,
                       int max, rf_draft_odds *odds, int64_t context);
+/* In place of rf_draft_propose: a model drafts after rf_draft_choose. */
+void rf_draft_expect(rf_draft_plan *plan, int part, int max, rf_draft_odds *odds, int64_t context);
 void rf_draft_choose(rf_draft_plan *plan);
 int rf_draft_count(const rf_draft_plan *plan, int part);
 void rf_draft_measured(rf_draft_plan *plan, double seconds);

@@ -38,6 +38,18 @@ rf_status rf_generate_plans(const rf_infer_settings *settings, rf_plan **prefill
   return status;
 }
 
+rf_status rf_generate_reserve(rf_plan_options *plan, const rf_infer_settings *drafter, rf_error *error) {
+  int64_t bytes = 0, room = rf_plan_room(plan);
+  RF_TRY(rf_drafter_bytes(drafter, &bytes, error));
+  if (room <= 0) return RAFTER_OK;
+  if (bytes >= room)
+    return RF_FAIL(error, RAFTER_NO_FIT, "choose a smaller draft model, or lower --seq or --batch",
+                   "the draft model does not fit (--speculate: expected less than %lld bytes, got %lld)",
+                   (long long)room, (long long)bytes);
+  plan->budget_bytes = room - bytes;
+  return RAFTER_OK;
+}
+
 int64_t rf_generate_copies(const rf_plan *decode) { return rf_mesh_copies(&decode->graph->mesh); }
 
 rf_status rf_generator_new(const rf_infer_settings *settings, rf_plan *prefill, rf_plan *decode,
@@ -69,16 +81,26 @@ rf_status rf_generator_bind(const rf_infer_settings *settings, rf_run *run, int 
   return status;
 }
 
-rf_status rf_generator_open(const rf_infer_settings *settings, rf_generator **out, rf_error *error) {
+/* Opens the model that drafts, and adds the time of its passes to the prices of drafts. */
+static rf_status open_drafter(rf_generator *g, rf_error *error) {
+  if (!g->settings.drafter) return RAFTER_OK;
+  RF_TRY(rf_drafter_open(g->settings.drafter, &g->drafter, error));
+  return rf_draft_plan_model(g->batch->when, rf_drafter_plan(g->drafter), g->batch->slots, error);
+}
+
+rf_status rf_generator_open(const rf_infer_settings *asked, rf_generator **out, rf_error *error) {
+  rf_infer_settings own = *asked, *settings = &own;
   rf_plan *prefill = NULL, *decode = NULL;
   rf_run *run = NULL;
   rf_generator *g = NULL;
   rf_status status = RAFTER_OK;
   RF_GO(rf_model_require_runnable(&settings->model, error));
+  if (own.drafter) RF_GO(rf_generate_reserve(&own.plan, own.drafter, error));
   RF_GO(rf_generate_plans(settings, &prefill, &decode, error));
   const rf_plan *plans[] = {[RF_PREFILL] = prefill, [RF_DECODE] = decode};
   RF_GO(rf_infer_open(settings, plans, 2, &run, error));
   RF_GO(rf_generator_bind(settings, run, 0, prefill, decode, &g, error));
+  RF_GO(open_drafter(g, error));
 done:
   if (status == RAFTER_OK) {
     g->owns = true;
@@ -95,12 +117,18 @@ done:
 void rf_generator_close(rf_generator *g) {
   if (!g) return;
   rf_batch_close(g);
+  rf_drafter_close(g->drafter);
+  free(g->kept);
   if (g->owns) {
     rf_run_close(g->run);
     rf_plan_free(g->prefill);
     rf_plan_free(g->decode);
   }
   free(g);
+}
+
+int64_t rf_generator_arena_bytes(const rf_generator *g) {
+  return rf_run_arena_bytes(g->run) + (g->drafter ? rf_drafter_arena_bytes(g->drafter) : 0);
 }
 
 double rf_generator_prompt_seconds(const rf_generator *g, int64_t tokens) {

@@ -24,11 +24,13 @@ typedef struct rf_generator {
   rf_infer_settings settings;
   rf_plan *prefill, *decode; /* Both plans use one arena and the same weights and KV cache. */
   rf_run *run;
-  int first;              /* Index of the prefill plan in the run. The decode plan has the next index. */
-  bool owns;              /* true: rf_generator_close frees the plans and the run. */
-  int64_t others;         /* rf_run_others when the cache was last valid. */
-  bool computes;          /* false: there are no logits, because of a simulation or the null backend. */
-  struct rf_batch *batch; /* Cache and requests, see batch.h. */
+  int first;                  /* Index of the prefill plan in the run. The decode plan has the next index. */
+  bool owns;                  /* true: rf_generator_close frees the plans and the run. */
+  struct rf_drafter *drafter; /* The model that drafts; NULL: none. */
+  void *kept;                 /* (or NULL) Memory to free with the generator, such as its settings. */
+  int64_t others;             /* rf_run_others when the cache was last valid. */
+  bool computes;              /* false: a simulation or the null backend computes no logits. */
+  struct rf_batch *batch;     /* Cache and requests, see batch.h. */
   /* For rf_generator_feed: number of tokens in the cache; the logits (V) of the last token. */
   int64_t length;
   const float *logits;
@@ -43,6 +45,9 @@ static inline rf_plan *rf_generator_plan(const rf_generator *generator, int plan
  * has build.microbatch rows, one for each answer. */
 rf_status rf_generate_plans(const rf_infer_settings *settings, rf_plan **prefill, rf_plan **decode,
                             rf_error *error);
+/* Lowers the budget of `plan` by the memory of the model that drafts. RAFTER_NO_FIT: it is too
+ * large. */
+rf_status rf_generate_reserve(rf_plan_options *plan, const rf_infer_settings *drafter, rf_error *error);
 /* Returns the number of groups of chips that answer separate requests. The slots are divided evenly
  * among the groups. If there are several groups, the generator only simulates one of them. */
 int64_t rf_generate_copies(const rf_plan *decode);
@@ -56,6 +61,8 @@ rf_status rf_generator_open(const rf_infer_settings *settings, rf_generator **ge
 rf_status rf_generator_bind(const rf_infer_settings *settings, rf_run *run, int first, rf_plan *prefill,
                             rf_plan *decode, rf_generator **generator, rf_error *error);
 void rf_generator_close(rf_generator *generator);
+/* Bytes of the arena, and of that of the model that drafts. */
+int64_t rf_generator_arena_bytes(const rf_generator *generator);
 /* RAFTER_INVALID: the null backend computes no numbers, so the generator cannot answer. */
 rf_status rf_generator_require_numbers(const rf_generator *generator, rf_error *error);
 

@@ -6,6 +6,7 @@
 #include "run/load.h"
 
 typedef struct rf_infer_settings {
+  const struct rf_infer_settings *drafter; /* model that drafts build.draft tokens; NULL: none */
   rf_model model;
   /* Generators. build.seq: context in tokens. build.microbatch: number of answers that run at the
    * same time. build.sequences: number of running and kept sequences for which the cache has memory.
@@ -15,10 +16,11 @@ typedef struct rf_infer_settings {
   const char *weights_folder;
   uint64_t seed; /* Seed of the random weights that are used if there is no weights folder. */
   rf_run_debug debug;
-  bool drafts_all;      /* true: drafts as many tokens as possible, even if the plan expects no gain. */
-  double acceptance;    /* rf_simulate with drafts: probability that a drafted token is right. */
-  bool no_sharing;      /* true: prompts do not reuse cached prefixes. The answers are the same. */
-  rf_progress progress; /* Reports the loading of weights; may be {0}. */
+  bool drafts_all; /* true: drafts as many tokens as possible, even if the plan expects no gain. */
+  const rf_plan *drafter_plan; /* rf_simulate: decode plan of the model that drafts; NULL: none */
+  double acceptance;           /* rf_simulate with drafts: probability that a drafted token is right. */
+  bool no_sharing;             /* true: prompts do not reuse cached prefixes. The answers are the same. */
+  rf_progress progress;        /* Reports the loading of weights; may be {0}. */
 } rf_infer_settings;
 
 /* Allocates one arena for the plans and loads the weights of plan 0, which must fit. The null

@@ -116,9 +116,10 @@ typedef struct simulation {
   rf_generator *g;
   rf_plan *plan[2];
   rf_pass_prices *prices[2];
-  rf_extent *extent; /* (slots) */
-  int drafted;       /* drafted tokens of an answer in a pass; 0: none */
-  double expected;   /* expected tokens of an answer in such a pass */
+  rf_extent *extent;       /* (slots) */
+  int drafted;             /* drafted tokens of an answer in a pass; 0: none */
+  rf_pass_prices *drafter; /* of the model that drafts; NULL: none */
+  double expected;         /* expected tokens of an answer in such a pass */
   /* true: only decoding. Prompts arrive with their cache, and only their last token is computed. */
   bool remote_prefill;
   double seconds; /* Predicted seconds of all forward passes so far. */
@@ -140,8 +141,11 @@ static double decode_seconds(simulation *s, int count) {
   rf_pass_prices *prices = s->prices[RF_DECODE];
   rf_plan_totals plain = {0}, drafts = {0};
   double seconds = rf_pass_price(prices, s->extent, count, &plain), shared = seconds;
+  double drafting = 0;
+  for (int k = 0; s->drafter && k < s->drafted; k++)
+    drafting += rf_pass_price(s->drafter, s->extent, count, &drafts);
   for (int i = 0; i < count; i++) s->extent[i].rows += s->drafted;
-  if (s->drafted) shared = rf_pass_price(prices, s->extent, count, &drafts) / s->expected;
+  if (s->drafted) shared = (drafting + rf_pass_price(prices, s->extent, count, &drafts)) / s->expected;
   rf_plan_totals_add(&s->total, shared < seconds ? &drafts : &plain, shared < seconds ? 1 / s->expected : 1);
   return shared < seconds ? shared : seconds;
 }
@@ -173,10 +177,14 @@ static rf_status open_drafts(const rf_infer_settings *settings, simulation *s, r
   const rf_build_options *b = &settings->plan.build;
   rf_speculation_found found;
   if (!b->draft) return RAFTER_OK;
-  const rf_speculation of = {s->plan[RF_DECODE], NULL, s->g->batch->slots, b->seq, b->draft};
+  const rf_speculation of = {s->plan[RF_DECODE], settings->drafter_plan, s->g->batch->slots, b->seq,
+                             b->draft};
   RF_TRY(rf_speculation_find(&of, settings->acceptance, &found, error));
   s->drafted = found.drafted;
   s->expected = found.tokens;
+  s->drafter = settings->drafter_plan ? rf_pass_prices_open(settings->drafter_plan) : NULL;
+  if (settings->drafter_plan && !s->drafter)
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while simulating");
   return RAFTER_OK;
 }
 
@@ -236,6 +244,7 @@ static rf_status open_simulation(const rf_infer_settings *settings, const rf_arr
 
 static void close_simulation(simulation *s) {
   rf_generator_close(s->g);
+  rf_pass_prices_close(s->drafter);
   for (int p = 0; p < 2; p++) {
     rf_pass_prices_close(s->prices[p]);
     rf_plan_free(s->plan[p]);

@@ -4,6 +4,7 @@
 #include "base/text.h"
 #include "graph/mesh/pipeline.h"
 #include "model/adapter.h"
+#include "model/run_folder.h"
 
 #include <omp.h>
 #include <stdio.h>
@@ -406,7 +407,8 @@ rf_status rf_settings_resolve(const rf_options *options, const char *job, rf_set
   RF_TRY(resolve_narrow(options, &s->machine, build, error));
   build->fast = !train && is(options, "compute", "fast");
   build->chunk = rf_options_int_or(options, "prefill-chunk", 0);
-  if (is(options, "speculate", "ngram")) build->draft = (int)rf_options_int(options, "draft-tokens");
+  if (rf_options_knows(options, "speculate") && !is(options, "speculate", "none"))
+    build->draft = (int)rf_options_int(options, "draft-tokens");
   build->sequences = rf_options_int_or(options, "sequences", 0);
   build->top = score ? (int)rf_options_int_or(options, "top", 0) : 0;
   build->dtype = resolve_dtype(options, &s->machine);
@@ -425,6 +427,66 @@ rf_status rf_settings_resolve(const rf_options *options, const char *job, rf_set
                           .microbatch = !given(options, "microbatch") && !given(options, "accumulate"),
                           .dtype = !given(options, "dtype")};
   return RAFTER_OK;
+}
+
+/* ---- the model that drafts --------------------------------------------------------------------- */
+
+const char *rf_drafter_given(const rf_options *options) {
+  bool none = !rf_options_knows(options, "speculate") || is(options, "speculate", "none") ||
+              is(options, "speculate", "ngram");
+  return none ? NULL : rf_options_text(options, "speculate");
+}
+
+/* The options of the model that drafts: those of the target that concern machine and precision. */
+static rf_status drafter_options(const rf_options *options, rf_options **out, rf_error *error) {
+  static const char *const texts[] = {"on",      "backend", "cpu",      "dtype",      "softmax",
+                                      "weights", "compute", "kv-dtype", "collectives"},
+                           *const numbers[] = {"threads", "prefill-chunk"};
+  char folder[4096], number[32];
+  RF_TRY(rf_options_new(rf_options_commands(options), rf_options_command(options), out, error));
+  RF_TRY(rf_run_weights(rf_drafter_given(options), folder, error));
+  RF_TRY(rf_options_set(*out, "MODEL", folder, error));
+  for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+    if (given(options, texts[i]))
+      RF_TRY(rf_options_set(*out, texts[i], rf_options_text(options, texts[i]), error));
+  for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+    if (!given(options, numbers[i])) continue;
+    snprintf(number, sizeof number, "%lld", (long long)rf_options_int(options, numbers[i]));
+    RF_TRY(rf_options_set(*out, numbers[i], number, error));
+  }
+  return RAFTER_OK;
+}
+
+static rf_status check_drafter(const rf_settings *target, const rf_settings *drafter, rf_error *error) {
+  const rf_model *model = &drafter->model;
+  if (model->vocab != target->model.vocab)
+    return RF_FAIL(error, RAFTER_INVALID, "choose a smaller model of the same family, or --speculate ngram",
+                   "the draft model has another vocabulary (--speculate: expected the %lld tokens of %s, got "
+                   "the %lld of %s)",
+                   (long long)target->model.vocab, target->model.name, (long long)model->vocab, model->name);
+  if (model->position == RF_POSITION_LEARNED && target->plan.build.seq > model->max_seq)
+    return RF_FAIL(error, RAFTER_INVALID, "lower --seq, or choose another draft model",
+                   "the draft model has positions for fewer tokens (--speculate: expected at least %lld, got "
+                   "%lld)",
+                   (long long)target->plan.build.seq, (long long)model->max_seq);
+  return RAFTER_OK;
+}
+
+rf_status rf_settings_resolve_drafter(const rf_options *options, const rf_settings *target,
+                                      rf_settings *drafter, rf_error *error) {
+  const rf_build_options *of = &target->plan.build;
+  rf_build_options *b = &drafter->plan.build;
+  rf_options *own = NULL;
+  rf_error why = {0};
+  rf_status status = drafter_options(options, &own, &why);
+  if (status == RAFTER_OK) status = rf_settings_resolve(own, "generate", drafter, &why);
+  rf_options_free(own);
+  if (status != RAFTER_OK)
+    return RF_FAIL(error, status, why.hint[0] ? why.hint : NULL, "--speculate: %s", why.message);
+  b->seq = of->seq;
+  b->microbatch = b->sequences = of->microbatch;
+  b->mesh = of->mesh;
+  return check_drafter(target, drafter, error);
 }
 
 /* ---- options --------------------------------------------------------------------------------- */
@@ -474,10 +536,11 @@ const rf_option RF_CACHE_OPTIONS[] = {
 };
 
 const rf_option RF_SPECULATION_OPTIONS[] = {
-    RF_CHOICE("speculate", "none|ngram", "none", "Speed",
-              "draft the next tokens, and verify several of them in one forward pass: ngram copies what "
-              "followed the latest tokens earlier in the text\nThe answers are the same to the bit. A step "
-              "drafts only tokens that are expected to pay off."),
+    RF_WORDS("speculate", TEXT, "none|ngram|MODEL", "none", "Speed",
+             "draft the next tokens, and verify several of them in one forward pass: ngram copies what "
+             "followed the latest tokens earlier in the text; a smaller MODEL of the same vocabulary writes "
+             "them\nThe answers are the same to the bit. A step "
+             "drafts only tokens that are expected to pay off."),
     RF_NUMBER("draft-tokens", INT, "N", 1, 64, "7", "Speed", "maximum drafted tokens of an answer in a step"),
     {.name = NULL},
 };

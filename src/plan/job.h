@@ -30,6 +30,13 @@ typedef struct rf_settings {
 rf_status rf_settings_resolve(const rf_options *options, const char *job, rf_settings *settings,
                               rf_error *error);
 
+/* The model that drafts: --speculate MODEL. NULL: there is none. */
+const char *rf_drafter_given(const rf_options *options);
+/* Resolves the settings of the model that drafts for `target`. Precision, machine and context are
+ * those of `target`. RAFTER_INVALID: the vocabularies differ, or the context is too long. */
+rf_status rf_settings_resolve_drafter(const rf_options *options, const rf_settings *target,
+                                      rf_settings *drafter, rf_error *error);
+
 /* Tables of the options that rf_settings_resolve reads, one for each kind of command. */
 extern const rf_option RF_MODEL_OPTIONS[];       /* all commands that plan a model */
 extern const rf_option RF_INFERENCE_OPTIONS[];   /* commands that run a model without training it */

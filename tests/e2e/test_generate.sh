@@ -60,6 +60,35 @@ case_sampling() {
   status 0 "${GEN[@]}" --prompt "the " --max-tokens 20 --temperature 0 --stop "$stop" && { [ "$(cat out)" = "$(python3 -c 'import sys; t = open("greedy.txt").read(); print(t[:t.index(sys.argv[1], 4)])' "$stop")" ] || fail "the streamed text does not end before --stop '$stop'"; }
 }
 
+# A model that drafts: the same answers, and as much memory as the plan says.
+case_draft_model() {
+  local small=gpt:layers=1,width=32,heads=1,vocab=256,seq=64
+  local large=gpt:layers=3,width=64,heads=2,vocab=256,seq=64
+  local gen=("$RAFTER" generate "$large" --threads 2 --seq 64 --max-tokens 30 --tokens 1,2,3,4,5,6) kv
+  local was='json.load(open("drafts.json"))'
+  for kv in f32 bf16 int8; do
+    status 0 "${gen[@]}" --kv-dtype $kv --json && cp out plain.json
+    status 0 "${gen[@]}" --kv-dtype $kv --json --speculate "$small" && {
+      holds out 'all(d[k] == json.load(open("plain.json"))[k] for k in ("tokens", "logprobs"))' \
+        'a draft model changes no token and no log-probability'
+      cp out drafts.json
+    }
+    status 0 "$RAFTER" plan "$large" --threads 2 --seq 64 --job generate --batch 1 --kv-dtype $kv \
+      --speculate "$small" --json &&
+      holds out "d['speculation']['draft_model']['total_bytes'] == $was['arena_bytes']" \
+        'both models have the planned memory'
+  done
+  printf '{"tokens": [%s], "samples": 2}\n' 1,2,3 4,5,6,7 9,8,7 >three.jsonl
+  gen=("$RAFTER" generate "$large" --seq 64 --max-tokens 20 --input three.jsonl --output rows.jsonl)
+  status 0 "${gen[@]}" && cp rows.jsonl plain.jsonl
+  status 0 "${gen[@]}" --speculate "$small" && same plain.jsonl rows.jsonl 'batches with a draft model'
+  status 2 "${gen[@]}" --speculate gpt:layers=1,width=32,heads=1,vocab=300,seq=64 &&
+    says '--speculate: expected the 256 tokens of .*, got the 300'
+  status 2 "${gen[@]}" --speculate gpt:layers=1,width=32,heads=1,vocab=256,seq=32 &&
+    says 'expected at least 64, got 32'
+  status 2 "${gen[@]}" --speculate ngran && says "speculate: unknown model 'ngran'"
+}
+
 # Everyday output: the text and one line. --stats and --verbose add the table of times.
 case_stats() {
   asked=(--prompt "the " --max-tokens 5 --temperature 0)

@@ -86,6 +86,7 @@ case_serving() {
   valid "$TINY" --job generate --tensors --ops
   valid llama3-8b --on h100-sxm --job generate --dtype bf16 --batch 16 --seq 4096 --speculate ngram
   valid llama3-8b --on h100-sxm --job rollout --dtype bf16 --batch 4 --speculate ngram --acceptance 0
+  valid llama3-70b --on h200 --job generate --dtype bf16 --weights int4 --batch 1 --speculate llama3-8b
   checked
 }
 

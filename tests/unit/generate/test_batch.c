@@ -424,6 +424,89 @@ static void drafts_change_nothing(void **state) {
   assert_true(accepted > 100 && refused > 100);
 }
 
+/* The settings of a model that drafts for `s`. */
+static rf_infer_settings drafter_of(const rf_infer_settings *s, const char *model) {
+  rf_infer_settings d = settings_of(model, s->plan.build.microbatch);
+  d.plan.build.dtype = s->plan.build.dtype;
+  d.plan.build.kv_dtype_set = s->plan.build.kv_dtype_set;
+  d.plan.build.kv_dtype = s->plan.build.kv_dtype;
+  d.plan.build.chunk = 7;
+  d.plan.threads = s->plan.threads;
+  d.debug = s->debug;
+  return d;
+}
+
+/* The same for drafts of a model: of another one, and of one with windows. */
+static void drafts_of_a_model_change_nothing(void **state) {
+  (void)state;
+  static answers want, got;
+  static const char SMALL[] = "gpt:layers=1,width=16,heads=1,ff=32,vocab=203,seq=96,init=flax";
+  static const char *const models[] = {MODEL, WINDOWED}, *const drafters[] = {MODEL, WINDOWED, SMALL};
+  int64_t accepted = 0, refused = 0;
+  for (int m = 0; m < 2; m++)
+    for (int d = 0; d < 3; d++) {
+      rf_infer_settings s = settings_of(models[m], 1);
+      set_dtypes(&s, d);
+      s.no_sharing = true;
+      answer_all(&s, &want);
+      for (int k = 0; k < 3; k++) {
+        static const int64_t batches[] = {1, 3, 8};
+        char what[96];
+        s.plan.build.microbatch = batches[(k + d) % 3];
+        s.plan.build.sequences = s.plan.build.microbatch + 1;
+        s.plan.build.draft = 5;
+        s.drafts_all = k != d;
+        s.no_sharing = k == 1;
+        s.debug.poison = k == 2;
+        rf_infer_settings drafter = drafter_of(&s, drafters[k]);
+        s.drafter = &drafter;
+        snprintf(what, sizeof what, "model %d, dtype %d, drafts of model %d", m, d, k);
+        rf_generate_counts counts = answer_all(&s, &got);
+        expect_equal(&want, &got, what);
+        accepted += counts.accepted;
+        refused += counts.drafted - counts.accepted;
+      }
+    }
+  assert_true(accepted > 100 && refused > 100);
+}
+
+/* If a model drafts for itself, the drafts of greedy answers are all right. So the caches of the
+ * model that drafts follow the texts: after wrong drafts of drawn answers in the same slots, with
+ * prompts in chunks, shared prefixes, windows and several answers at once. */
+static void a_model_drafts_its_own_answers(void **state) {
+  (void)state;
+  static const char *const models[] = {MODEL, WINDOWED};
+  for (int m = 0; m < 2; m++)
+    for (int64_t batch = 1; batch <= 4; batch += 3) {
+      static answers unused;
+      answer a[8] = {0};
+      int32_t prompt[8][40];
+      rf_infer_settings s = settings_of(models[m], batch), drafter;
+      s.plan.build.sequences = batch + 1;
+      s.plan.build.draft = 4;
+      s.drafts_all = true;
+      s.debug.poison = batch == 4;
+      drafter = drafter_of(&s, models[m]);
+      s.drafter = &drafter;
+      rf_generator *g = open_settings(&s);
+      answer_with(g, &unused);
+      rf_generate_counts before = rf_generator_counts(g);
+      for (int i = 0; i < 8; i++) {
+        for (int k = 0; k < 40; k++) prompt[i][k] = (k * 7 + (k > 20 ? i : 0)) % VOCAB;
+        submit_or_fail(g, &(rf_request){.tokens = prompt[i],
+                                        .count = 40 - i,
+                                        .max_tokens = 30,
+                                        .sampler = {.top_p = 1},
+                                        .owner = &a[i]});
+      }
+      run_all(g);
+      rf_generate_counts after = rf_generator_counts(g);
+      assert_true(after.drafted - before.drafted > 8 * 20);
+      assert_int_equal(after.accepted - before.accepted, after.drafted - before.drafted);
+      rf_generator_close(g);
+    }
+}
+
 static void samples_are_requests_of_their_own(void **state) {
   (void)state;
   static answer together[8], apart[8];
@@ -619,6 +702,8 @@ int main(void) {
       cmocka_unit_test(bad_requests_are_refused),
       cmocka_unit_test(answers_depend_on_nothing_else),
       cmocka_unit_test(drafts_change_nothing),
+      cmocka_unit_test(drafts_of_a_model_change_nothing),
+      cmocka_unit_test(a_model_drafts_its_own_answers),
       cmocka_unit_test(samples_are_requests_of_their_own),
       cmocka_unit_test(what_is_kept_is_not_computed_again),
       cmocka_unit_test(recycled_pages_change_nothing),
