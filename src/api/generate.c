@@ -166,6 +166,8 @@ static void put_drafts(const job *j, json_t *json) {
   json_object_set_new(json, "predicted_gain", json_real(d.gain));
 }
 
+static const char *plural(int64_t count) { return count == 1 ? "" : "s"; }
+
 static void put_single(const job *j) {
   const rf_prompt *row = j->prompts.row;
   const rf_reply *r = row->replies.reply;
@@ -201,8 +203,9 @@ static void put_single(const job *j) {
             j->first_seconds, prompt);
   char drafts[240];
   say_drafts(j, drafts);
-  rf_note(j->sink, "%lld tokens in %.2f s, the first after %.2f s: %.1f tokens/s%s\n",
-          (long long)r->tokens.count, j->seconds, j->first_seconds, decode > 0 ? steps / decode : 0, drafts);
+  rf_note(j->sink, "%lld token%s in %.2f s, the first after %.2f s: %.1f tokens/s%s\n",
+          (long long)r->tokens.count, plural(r->tokens.count), j->seconds, j->first_seconds,
+          decode > 0 ? steps / decode : 0, drafts);
 }
 
 static void put_sum(const job *j, const char *path) {
@@ -222,11 +225,13 @@ static void say_sum(const job *j) {
   char drafts[240];
   say_drafts(j, drafts);
   rf_say(j->sink,
-         "%lld prompts, %lld answers with %lld tokens in %.2f s: %.1f tokens/s; %lld steps, %lld of %lld "
+         "%lld prompt%s, %lld answer%s with %lld token%s in %.2f s: %.1f tokens/s; %lld step%s, %lld of %lld "
          "prompt tokens shared, arena %.1f MiB%s\n",
-         (long long)j->prompts.rows, (long long)c.answers, (long long)c.tokens, j->seconds,
-         j->seconds > 0 ? (double)c.tokens / j->seconds : 0, (long long)c.passes, (long long)c.reused,
-         (long long)c.prompt_tokens, (double)rf_generator_arena_bytes(j->generator) / 0x1p20, drafts);
+         (long long)j->prompts.rows, plural(j->prompts.rows), (long long)c.answers, plural(c.answers),
+         (long long)c.tokens, plural(c.tokens), j->seconds,
+         j->seconds > 0 ? (double)c.tokens / j->seconds : 0, (long long)c.passes, plural(c.passes),
+         (long long)c.reused, (long long)c.prompt_tokens,
+         (double)rf_generator_arena_bytes(j->generator) / 0x1p20, drafts);
 }
 
 /* ---- the run --------------------------------------------------------------------------------- */

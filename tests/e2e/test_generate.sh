@@ -268,6 +268,9 @@ EOF
   holds out1.jsonl '"the " + rows[3]["text"] + "\n" == open("greedy.txt").read() and rows[5]["finish_reason"] == "stop" and rows[3]["text"].startswith(rows[5]["text"])'
   holds out1.jsonl 'len(rows[0]["tokens"]) == 9 and rows[0]["tokens"] != rows[1]["tokens"]'
   status 0 "${GEN[@]}" --prompt "the " --max-tokens 9 --seed "$(ask out1.jsonl 'rows[1]["seed"]')" --json && holds out "d['tokens'] == $(ask out1.jsonl 'rows[1]["tokens"]')" 'a seed gives one sample alone'
+  echo '{"prompt": "the "}' >one.jsonl
+  status 0 "${GEN[@]}" --input one.jsonl --output out.jsonl --max-tokens 1 &&
+    says '^1 prompt, 1 answer with 1 token in .* 1 step, ' out
   status 0 "${GEN[@]}" --prompt "the " --max-tokens 9 --samples 2 &&
     says '^--- sample 1 of 2$' out && says '^--- sample 2 of 2$' out
   status 0 "${GEN[@]}" --prompt "the " --max-tokens 9 --samples 3 --json && { [ "$(wc -l <out)" = 3 ] || fail '--samples 3 --json is not three rows'; holds out "[r['tokens'] for r in rows] == $(ask out1.jsonl '[r["tokens"] for r in rows[:3]]')"; }
