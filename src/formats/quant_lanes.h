@@ -10,7 +10,11 @@
 #include <immintrin.h>
 #endif
 
+#if defined(__SANITIZE_ADDRESS__) || defined(RF_FUZZ) /* see backend/cpu/simd.h */
+#define RF_LANE_FN static inline __attribute__((unused))
+#else
 #define RF_LANE_FN static inline __attribute__((always_inline, unused))
+#endif
 
 /* lanes_max is a > b ? a : b, and lanes_min is a < b ? a : b. So both give b if a lane is NaN. */
 #if defined(__AVX512F__)

@@ -14,7 +14,13 @@
 #include <immintrin.h>
 #endif
 
+/* Sanitizers multiply the code of a function, so inlining these functions everywhere would take the
+ * compiler minutes a file. */
+#if defined(__SANITIZE_ADDRESS__) || defined(RF_FUZZ)
+#define RF_INLINE static inline __attribute__((unused))
+#else
 #define RF_INLINE static inline __attribute__((always_inline, unused))
+#endif
 enum { RF_LANES = 16 };
 
 /* ---- the three vector types; all ISAs share the code after this section ---------------------- */
