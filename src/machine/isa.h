@@ -1,4 +1,5 @@
-/* isa.h - the x86 instruction-set levels of kernels, and the level of this CPU. */
+/* isa.h - the x86 instruction-set levels of kernels, and the level of this CPU. Other CPUs have
+ * RF_ISA_BASE. */
 #ifndef RF_ISA_H
 #define RF_ISA_H
 

@@ -123,9 +123,11 @@ static bool accepts_cache(const rf_graph *graph, const rf_op *op) {
          (page % RF_ATTENTION_BLOCK == 0 || RF_ATTENTION_BLOCK % page == 0);
 }
 
+#if defined(__x86_64__)
 static bool accepts_tiles(const rf_graph *graph, const rf_op *op) {
   return accepts(graph, op) && graph->tensor[op->input[0]].dtype == RF_BF16;
 }
+#endif
 
 static size_t forward_bytes(const rf_graph *graph, const rf_op *op, rf_tiling by) {
   rf_attention a = rf_attention_of(graph, op);
@@ -141,20 +143,27 @@ static size_t backward_bytes(const rf_graph *graph, const rf_op *op, rf_tiling b
   return sizeof(float) *
          ((size_t)by.threads * rf_attention_backward_floats(&a) + (by.threads > 1 ? team_floats(&a) : 0));
 }
+#if defined(__x86_64__)
 static size_t tiles_bytes(const rf_graph *graph, const rf_op *op, rf_tiling by) {
   rf_attention a = rf_attention_of(graph, op);
   return sizeof(float) * (size_t)by.threads * rf_attention_tiles_floats(&a);
 }
 
-/* Three entries of the kernel table for the op `op`: for AVX-512, for AVX2 and for plain C. */
+/* Entries of the kernel table for the op `op`: for AVX-512, for AVX2 and for plain C. */
 #define RF_ATTENTION_ROWS(op, function, takes, bytes) \
   RF_KERNEL(#op, #op "_avx512_12x32", RF_ISA_AVX512, takes, bytes, function##_avx512), \
       RF_KERNEL(#op, #op "_avx2_6x16", RF_ISA_AVX2, takes, bytes, function##_avx2), \
       RF_KERNEL(#op, #op "_c_4x16", RF_ISA_BASE, takes, bytes, function##_base)
+#else
+#define RF_ATTENTION_ROWS(op, function, takes, bytes) \
+  RF_KERNEL(#op, #op "_c_4x16", RF_ISA_BASE, takes, bytes, function##_base)
+#endif
 const rf_kernel RF_CPU_ATTENTION[] = {
     RF_ATTENTION_ROWS(attention, rf_attention, accepts, forward_bytes),
+#if defined(__x86_64__)
     RF_KERNEL("attention_bwd", "attention_bwd_amx_32x32", RF_ISA_AMX, accepts_tiles, tiles_bytes,
               rf_attention_bwd_amx),
+#endif
     RF_ATTENTION_ROWS(attention_bwd, rf_attention_bwd, accepts, backward_bytes),
     RF_ATTENTION_ROWS(attention_kv, rf_attention_kv, accepts_cache, cached_bytes),
     {0},

@@ -13,8 +13,10 @@ static const rf_kernel *const TABLES[] = {
     RF_CPU_LORA,
     RF_CPU_HEAD,
     RF_CPU_ATTENTION,
+#if defined(__x86_64__)
     RF_CPU_ELEMENTWISE_AVX512,
     RF_CPU_ELEMENTWISE_AVX2,
+#endif
     RF_CPU_ELEMENTWISE_BASE,
     RF_REFERENCE_KERNELS,
     NULL,

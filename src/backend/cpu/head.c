@@ -66,6 +66,7 @@ static rf_gemm dw_product(const rf_graph *graph, const rf_op *op, const dims *d,
 static bool accepts(const rf_graph *graph, const rf_op *op) {
   return accepts_any(graph, op) && !op->attr.head.fast;
 }
+#if defined(__x86_64__)
 static bool accepts_fast(const rf_graph *graph, const rf_op *op) {
   return accepts_any(graph, op) && op->attr.head.fast;
 }
@@ -74,6 +75,7 @@ static bool accepts_tiles(const rf_graph *graph, const rf_op *op) {
   const rf_gemm g = logits_product(graph, op, &d, d.rows);
   return accepts(graph, op) && rf_gemm_is_bf16(&g);
 }
+#endif
 
 /* ---- workspace, and the kernels of the products ---------------------------------------------- */
 

@@ -1,8 +1,8 @@
 /* simd.h - vectors of sixteen f32 lanes, in which all CPU kernels are written: one zmm with
- * AVX-512, two ymm with AVX2, otherwise four vectors of four in plain C. The compiler's target
- * macros choose the vector type, so other compiler flags give the kernel of another ISA. On all
- * ISAs, a function is the same sequence of IEEE operations, and sums over lanes use the same tree.
- * So results are bit-identical, except for the payloads of NaNs. */
+ * AVX-512, two ymm with AVX2, otherwise four vectors of four in plain C and, on aarch64, in NEON.
+ * The compiler's target macros choose the vector type, so other compiler flags give the kernel of
+ * another ISA. On all ISAs, a function is the same sequence of IEEE operations, and sums over lanes
+ * use the same tree. So results are bit-identical, except for the payloads of NaNs. */
 #ifndef RF_SIMD_H
 #define RF_SIMD_H
 
@@ -12,6 +12,8 @@
 #include <string.h>
 #if defined(__AVX2__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 /* Sanitizers multiply the code of a function, so inlining these functions everywhere would take the
@@ -393,7 +395,6 @@ RF_V16_EACH(rf_m16, rf_m16_first, (int n),
             ((rf_m4){4 * i, 4 * i + 1, 4 * i + 2, 4 * i + 3} < (rf_m4){n, n, n, n}))
 RF_V16_EACH(rf_m16, rf_v16_bit, (rf_v16 x, int bit), (((rf_m4)x.v[i] >> bit) & 1) != 0)
 RF_V16_EACH(rf_v16, rf_v16_scale_by, (rf_v16 p, rf_v16 t), (rf_v4)((rf_u4)p.v[i] + ((rf_u4)t.v[i] << 23)))
-#undef RF_V16_EACH
 
 RF_INLINE rf_v16 rf_v16_load_n(const float *p, int n) {
   rf_v16 r = rf_v16_zero();
@@ -403,6 +404,32 @@ RF_INLINE rf_v16 rf_v16_load_n(const float *p, int n) {
 RF_INLINE rf_v16 rf_v16_load(const float *p) { return rf_v16_load_n(p, RF_LANES); }
 RF_INLINE void rf_v16_store_n(float *p, rf_v16 x, int n) { memcpy(p, &x, (size_t)n * sizeof *p); }
 RF_INLINE void rf_v16_store(float *p, rf_v16 x) { rf_v16_store_n(p, x, RF_LANES); }
+
+#if defined(__aarch64__) /* NEON, which every such CPU has, also has these operations */
+
+RF_V16_EACH(rf_v16, rf_v16_fma, (rf_v16 a, rf_v16 b, rf_v16 c), (rf_v4)vfmaq_f32(c.v[i], a.v[i], b.v[i]))
+RF_V16_EACH(rf_v16, rf_v16_fnma, (rf_v16 a, rf_v16 b, rf_v16 c), (rf_v4)vfmsq_f32(c.v[i], a.v[i], b.v[i]))
+RF_V16_EACH(rf_v16, rf_v16_sqrt, (rf_v16 a), (rf_v4)vsqrtq_f32(a.v[i]))
+RF_V16_EACH(rf_v16, rf_v16_load_bf16, (const rf_bf16 *p), (rf_v4)vshll_n_u16(vld1_u16(p + 4 * i), 16))
+RF_INLINE uint16x4_t rf_v4_round_bf16(rf_v4 x) {
+  rf_u4 u = (rf_u4)x, r = u + 0x7fff + (u >> 16 & 1);
+  return vmovn_u32((rf_u4)rf_v4_select(x == x, (rf_v4)r, (rf_v4)(u | 0x400000)) >> 16);
+}
+RF_INLINE void rf_v16_store_bf16(rf_bf16 *p, rf_v16 x) {
+  for (int i = 0; i < 4; i++) vst1_u16(p + 4 * i, rf_v4_round_bf16(x.v[i]));
+}
+RF_INLINE rf_v16 rf_v16_load_bf16_n(const rf_bf16 *p, int n) {
+  rf_bf16 part[RF_LANES] = {0};
+  memcpy(part, p, (size_t)n * sizeof *p);
+  return rf_v16_load_bf16(part);
+}
+RF_INLINE void rf_v16_store_bf16_n(rf_bf16 *p, rf_v16 x, int n) {
+  rf_bf16 part[RF_LANES];
+  rf_v16_store_bf16(part, x);
+  memcpy(p, part, (size_t)n * sizeof *p);
+}
+
+#else
 
 /* Not inlined, because sixteen library calls each time would only add code size. */
 #define RF_CALLED static __attribute__((noinline, unused))
@@ -427,6 +454,10 @@ RF_CALLED void rf_v16_store_bf16_n(rf_bf16 *p, rf_v16 x, int n) {
 RF_INLINE rf_v16 rf_v16_fnma(rf_v16 a, rf_v16 b, rf_v16 c) { return rf_v16_fma(rf_v16_neg(a), b, c); }
 RF_INLINE rf_v16 rf_v16_load_bf16(const rf_bf16 *p) { return rf_v16_load_bf16_n(p, RF_LANES); }
 RF_INLINE void rf_v16_store_bf16(rf_bf16 *p, rf_v16 x) { rf_v16_store_bf16_n(p, x, RF_LANES); }
+
+#endif
+#undef RF_V16_EACH
+
 RF_INLINE void rf_v16_stream(float *p, rf_v16 x) { rf_v16_store(p, x); }
 RF_INLINE void rf_v16_stream_bf16_pair(rf_bf16 *p, rf_v16 a, rf_v16 b) {
   rf_v16_store_bf16(p, a);
@@ -460,6 +491,28 @@ RF_INLINE float rf_v16_fold_max(rf_v16 v) {
   return rf_v16_larger(rf_v16_larger(q[0], q[2]), rf_v16_larger(q[1], q[3]));
 }
 
+#if defined(__aarch64__)
+RF_INLINE void rf_v4_transpose(rf_v4 x[4]) {
+  float32x4_t a = vtrn1q_f32(x[0], x[1]), b = vtrn2q_f32(x[0], x[1]);
+  float32x4_t c = vtrn1q_f32(x[2], x[3]), d = vtrn2q_f32(x[2], x[3]);
+  x[0] = (rf_v4)vtrn1q_f64((float64x2_t)a, (float64x2_t)c);
+  x[1] = (rf_v4)vtrn1q_f64((float64x2_t)b, (float64x2_t)d);
+  x[2] = (rf_v4)vtrn2q_f64((float64x2_t)a, (float64x2_t)c);
+  x[3] = (rf_v4)vtrn2q_f64((float64x2_t)b, (float64x2_t)d);
+}
+RF_INLINE void rf_v16_transpose(rf_v16 x[RF_LANES]) {
+  rf_v16 y[RF_LANES];
+  for (int row = 0; row < 4; row++) {
+    for (int column = 0; column < 4; column++) {
+      rf_v4 block[4];
+      for (int k = 0; k < 4; k++) block[k] = x[4 * row + k].v[column];
+      rf_v4_transpose(block);
+      for (int k = 0; k < 4; k++) y[4 * column + k].v[row] = block[k];
+    }
+  }
+  memcpy(x, y, sizeof y);
+}
+#else
 RF_INLINE void rf_v16_transpose(rf_v16 x[RF_LANES]) {
   float from[RF_LANES][RF_LANES], to[RF_LANES][RF_LANES];
   for (int i = 0; i < RF_LANES; i++) rf_v16_store(from[i], x[i]);
@@ -468,6 +521,7 @@ RF_INLINE void rf_v16_transpose(rf_v16 x[RF_LANES]) {
   }
   for (int i = 0; i < RF_LANES; i++) x[i] = rf_v16_load(to[i]);
 }
+#endif
 
 #endif
 
