@@ -41,6 +41,8 @@ void rf_plan_give_advice(rafter_plan *plan) {
   if (plan->advisable) {
     plan->advice_count = rf_plan_advise(plan->plan, plan->ahead, plan->advice);
     plan->ahead = NULL;
+  } else if (!plan->sized) {
+    plan->advice_count = rf_plan_advise_compute(plan->plan, plan->prefill, plan->advice);
   }
 }
 

@@ -6,6 +6,7 @@
 #include "base/file.h"
 #include "generate/drafter.h"
 #include "generate/speculate.h"
+#include "plan/advice.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -201,11 +202,12 @@ static void put_single(const job *j) {
             "%.2f s (predicted %.2f), prompt %.2f s (predicted %.2f)\n",
             j->process_seconds, j->reader.tokenizer_seconds, tokenizer, j->load_seconds, load,
             j->first_seconds, prompt);
-  char drafts[240];
+  char drafts[240], compute[RF_COMPUTE_LINE];
   say_drafts(j, drafts);
-  rf_note(j->sink, "%lld token%s in %.2f s, the first after %.2f s: %.1f tokens/s%s\n",
+  rf_note(j->sink, "%lld token%s in %.2f s, the first after %.2f s: %.1f tokens/s%s%s\n",
           (long long)r->tokens.count, plural(r->tokens.count), j->seconds, j->first_seconds,
-          decode > 0 ? steps / decode : 0, drafts);
+          decode > 0 ? steps / decode : 0, drafts,
+          rf_plan_compute_line(j->generator->decode, j->generator->prefill, compute));
 }
 
 static void put_sum(const job *j, const char *path) {
@@ -222,16 +224,17 @@ static void put_sum(const job *j, const char *path) {
 
 static void say_sum(const job *j) {
   rf_generate_counts c = rf_generator_counts(j->generator);
-  char drafts[240];
+  char drafts[240], compute[RF_COMPUTE_LINE];
   say_drafts(j, drafts);
   rf_say(j->sink,
          "%lld prompt%s, %lld answer%s with %lld token%s in %.2f s: %.1f tokens/s; %lld step%s, %lld of %lld "
-         "prompt tokens shared, arena %.1f MiB%s\n",
+         "prompt tokens shared, arena %.1f MiB%s%s\n",
          (long long)j->prompts.rows, plural(j->prompts.rows), (long long)c.answers, plural(c.answers),
          (long long)c.tokens, plural(c.tokens), j->seconds,
          j->seconds > 0 ? (double)c.tokens / j->seconds : 0, (long long)c.passes, plural(c.passes),
          (long long)c.reused, (long long)c.prompt_tokens,
-         (double)rf_generator_arena_bytes(j->generator) / 0x1p20, drafts);
+         (double)rf_generator_arena_bytes(j->generator) / 0x1p20, drafts,
+         rf_plan_compute_line(j->generator->decode, j->generator->prefill, compute));
 }
 
 /* ---- the run --------------------------------------------------------------------------------- */

@@ -64,6 +64,12 @@ bool rf_op_is_fast(const rf_op *op) {
   const bool *fast = rf_attr_fast(op->def, &attr);
   return fast && *fast;
 }
+bool rf_op_may_be_fast(const rf_graph *graph, const rf_op *op) {
+  rf_attr attr = op->attr;
+  if (!rf_attr_fast(op->def, &attr)) return false;
+  const rf_tensor *w = &graph->tensor[op->input[1]];
+  return w->dtype == RF_PACKED && rf_panels_have_codes(&w->panels);
+}
 
 void rf_attr_adopt(const rf_op_def *def, rf_attr *attr, const rf_model *model) {
   if (def->fields == RF_FIELDS_ROPE && attr->rope.rotation.divisor)

@@ -543,10 +543,7 @@ static rf_status build_forward(const rf_model *model, const rf_build_options *op
     status = train ? build_train(b) : rows_of_text ? build_score(b) : build_generate(b);
   for (int o = 0; status == RAFTER_OK && options->fast && o < graph->op_count; o++) {
     rf_op *op = &graph->op[o];
-    bool *fast = rf_attr_fast(op->def, &op->attr);
-    if (!fast) continue;
-    const rf_tensor *w = &graph->tensor[op->input[1]];
-    *fast = w->dtype == RF_PACKED && rf_panels_have_codes(&w->panels);
+    if (rf_op_may_be_fast(graph, op)) *rf_attr_fast(op->def, &op->attr) = true;
   }
   if (status == RAFTER_OK) *out = graph;
   else rf_graph_free(graph);

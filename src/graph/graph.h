@@ -307,6 +307,8 @@ bool rf_attr_same(const rf_op *a, const rf_op *b);
 /* The attribute `fast` of a product (see attr.h). NULL: the op is not a product. */
 bool *rf_attr_fast(const rf_op_def *def, rf_attr *attr);
 bool rf_op_is_fast(const rf_op *op);
+/* True if the op is a product with weights in codes of 4 to 8 bits, so that --compute changes it. */
+bool rf_op_may_be_fast(const rf_graph *graph, const rf_op *op);
 /* Attributes may point into tables of a model. Makes such pointers point to tables of `model`. */
 void rf_attr_adopt(const rf_op_def *def, rf_attr *attr, const rf_model *model);
 

@@ -169,3 +169,49 @@ int rf_plan_advise(const rf_plan *plan, rf_advice_ahead *ahead, rf_advice advice
   free(ahead);
   return kept;
 }
+
+/* ---- --compute ------------------------------------------------------------------------------- */
+
+double rf_plan_other_compute(const rf_plan *plan, int64_t *peak_bytes) {
+  rf_plan_options options = plan->options;
+  bool changes = false;
+  rf_plan *other = NULL;
+  for (int i = 0; i < plan->graph->op_count; i++)
+    changes |= rf_op_may_be_fast(plan->graph, &plan->graph->op[i]);
+  options.build.fast = !options.build.fast;
+  if (!changes || options.build.job == RF_JOB_TRAIN ||
+      rf_plan_make_to(RF_PLAN_PRICES, &plan->graph->model, &options, NULL, &other, NULL) != RAFTER_OK)
+    return 0;
+  double seconds = other->step_seconds;
+  if (peak_bytes) *peak_bytes = other->arena_bytes;
+  rf_plan_free(other);
+  return seconds;
+}
+
+int rf_plan_advise_compute(const rf_plan *decode, const rf_plan *prefill, rf_advice *advice) {
+  int64_t bytes = 0, prompt_bytes = 0;
+  double seconds = rf_plan_other_compute(decode, &bytes), prompt = 0;
+  char speed[32], prompt_speed[32];
+  if (seconds <= 0 || seconds == decode->step_seconds) return 0;
+  if (prefill) prompt = rf_plan_other_compute(prefill, &prompt_bytes);
+  *advice = (rf_advice){
+      .peak_bytes = bytes > prompt_bytes ? bytes : prompt_bytes, .seconds = seconds, .approximate = true};
+  snprintf(advice->change, sizeof advice->change, "compute=%s",
+           decode->options.build.fast ? "exact" : "fast");
+  rf_text_speed(decode->step_seconds, seconds, speed);
+  if (prompt > 0)
+    snprintf(advice->why, sizeof advice->why, "decoding: %s; prompts: %s", speed,
+             rf_text_speed(prefill->step_seconds, prompt, prompt_speed));
+  else snprintf(advice->why, sizeof advice->why, "%s", speed);
+  return 1;
+}
+
+const char *rf_plan_compute_line(const rf_plan *decode, const rf_plan *prefill, char text[RF_COMPUTE_LINE]) {
+  rf_advice advice;
+  *text = 0;
+  if (strcmp(decode->machine.source, "calibrated") || !rf_plan_advise_compute(decode, prefill, &advice))
+    return text;
+  snprintf(text, RF_COMPUTE_LINE, "; predicted with --compute %s: %s", strchr(advice.change, '=') + 1,
+           advice.why);
+  return text;
+}

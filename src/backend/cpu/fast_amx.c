@@ -109,8 +109,8 @@ RF_INLINE rf_fast_block unpack_long(int type, const rf_panel *panel, const char 
       high = w_or(high, w_left(high, 16));
 #pragma GCC unroll 8
       for (int j = 0; j < 8; j++) { /* each product of a code and three bits of c stays below 256 */
-        w_word codes = run_codes(type, run_low(type, &b, run, j / 4, j % 4),
-                                 run_high(type, &b, run, j / 4, j % 4, &none));
+        w_word codes = operand_codes(type, run_low(type, &b, run, j / 4, j % 4),
+                                     run_high(type, &b, run, j / 4, j % 4, &none));
         _mm512_storeu_si512(to + 64 * j, _mm512_mullo_epi16(codes, low));
         _mm512_storeu_si512(to + CODE_PLANE + 64 * j, _mm512_mullo_epi16(codes, high));
       }

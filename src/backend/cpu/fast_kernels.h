@@ -171,13 +171,13 @@ typedef struct part {
   if ((l) < vectors) { \
     w_run fifth = {.fifths = fifths##l}; \
     int h = turns == 2 ? turn : j / 4; \
-    u##l = codes_of(type, run_codes(type, run_low(type, &b##l, run, h, j % 4), \
-                                    run_high(type, &b##l, run, h, j % 4, &fifth))); \
+    u##l = codes_of(type, operand_codes(type, run_low(type, &b##l, run, h, j % 4), \
+                                        run_high(type, &b##l, run, h, j % 4, &fifth))); \
   }
 #define DOT(r, l) \
   if ((r) < rows && (l) < vectors) add_products(type, &sum_##r##_##l, &u##l, w_set_word(words[8 * (r) + j]));
 #define WIDEN(r, l) \
-  if ((r) < rows && (l) < vectors) widen(type, &sum_##r##_##l);
+  if ((r) < rows && (l) < vectors) widen(type, &sum_##r##_##l, 1);
 #define SCALE(r, l) \
   w_float d##l = w_set(0), e##l = d##l; \
   if ((l) < vectors) run_scale(type, &b##l, run, h, &d##l, &e##l);
@@ -254,8 +254,8 @@ RF_INLINE void product(int type, int rows, int vectors, const part *p) {
 #define RUN_CODES(r, l) \
   w_codes u##l = {.u = w_set_word(0)}; \
   if ((l) < vectors) \
-    u##l = codes_of(type, run_codes(type, run_low(type, &b##l, run, j / 4, j % 4), \
-                                    run_high(type, &b##l, run, j / 4, j % 4, &none)));
+    u##l = codes_of(type, operand_codes(type, run_low(type, &b##l, run, j / 4, j % 4), \
+                                        run_high(type, &b##l, run, j / 4, j % 4, &none)));
 #define RUN_DOT(r, l) \
   if ((r) < rows && (l) < vectors) add_products(type, &sum_##r##_##l, &u##l, w_set_word(words[16 * (r) + j]));
 #define RUN_PARTS(r, l) \

@@ -53,41 +53,6 @@ RF_INLINE w_word w_merge(w_word mask, w_word y, w_word x) {
 #define w_left(x, by) W(slli_epi32)(x, by)
 #define w_integer(x) W(cvtepi32_ps)(x)
 
-/* Tables that convert codes to floats. Bits above the code are ignored. */
-typedef struct w_tables {
-#if defined(__AVX512F__)
-  w_float low, high; /* 0..15, 16..31 */
-#else
-  char none;
-#endif
-} w_tables;
-RF_INLINE w_tables w_tables_make(void) {
-  w_tables t;
-#if defined(__AVX512F__)
-  t.low = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-  t.high = _mm512_add_ps(t.low, _mm512_set1_ps(16));
-#else
-  t.none = 0;
-#endif
-  return t;
-}
-RF_INLINE w_float w_code4(w_word x, const w_tables *t) {
-#if defined(__AVX512F__)
-  return _mm512_permutexvar_ps(x, t->low);
-#else
-  (void)t;
-  return w_integer(w_and(x, w_set_word(15)));
-#endif
-}
-RF_INLINE w_float w_code5(w_word x, const w_tables *t) {
-#if defined(__AVX512F__)
-  return _mm512_permutex2var_ps(t->low, x, t->high);
-#else
-  (void)t;
-  return w_integer(w_and(x, w_set_word(31)));
-#endif
-}
-
 // clang-format off
 /* The types with codes, as X(name, type, values, halves, dwords). A stored block has this many
  * values, 16-bit words (halves) and 32-bit words (dwords). */
@@ -153,20 +118,6 @@ RF_INLINE w_float scale_of_k6(const w_block *b, int run, int h) {
   return W(mul_ps)(block_half(b, 0), w_integer(scale));
 }
 
-/* Turns codes of 8 and 6 bits into the mantissa of a float between 1 and 2: 1 + (q + 128) / 256 and
- * 1 + q / 64. run_begin and run_half adapt d and e exactly. */
-RF_INLINE w_float w_mantissa(w_word x, int mask, int bits) {
-#if defined(__AVX512F__)
-  /* (x & mask) ^ bits */
-  return _mm512_castsi512_ps(_mm512_ternarylogic_epi32(x, w_set_word(mask), w_set_word(bits), 0x6a));
-#else
-  return _mm256_castsi256_ps(_mm256_xor_si256(w_and(x, w_set_word(mask)), w_set_word(bits)));
-#endif
-}
-/* Shifts by a constant; a positive constant shifts left. */
-#define w_shift(x, by) \
-  ((by) > 0 ? w_left(x, (by) > 0 ? (by) : 0) : (by) < 0 ? w_right(x, (by) < 0 ? -(by) : 0) : (x))
-
 /* A run of 32 values for one vector of lanes. `type` is a constant in all later functions. */
 typedef struct w_run {
   w_float d, e;
@@ -178,8 +129,7 @@ RF_INLINE w_run run_begin(int type, const w_block *b, int run) {
   case RF_Q_Q8_0:
   case RF_Q_INT8:
     r.d = type == RF_Q_INT8 ? block_head(b) : block_half(b, 0);
-    r.e = W(mul_ps)(r.d, w_set(-384));
-    r.d = W(mul_ps)(r.d, w_set(256));
+    r.e = W(mul_ps)(r.d, w_set(-128));
     break;
   case RF_Q_Q4_0:
   case RF_Q_Q5_0:
@@ -201,8 +151,7 @@ RF_INLINE w_run run_begin(int type, const w_block *b, int run) {
 RF_INLINE void run_half(int type, const w_block *b, int run, int h, w_run *r) {
   if (type == RF_Q_Q6_K) {
     r->d = scale_of_k6(b, run, h);
-    r->e = W(mul_ps)(r->d, w_set(-96));
-    r->d = W(mul_ps)(r->d, w_set(64));
+    r->e = W(mul_ps)(r->d, w_set(-32));
   }
 }
 /* run_low returns words with the low bits of values 16 h + 4 j to 16 h + 4 j + 3, one value per
@@ -224,5 +173,85 @@ RF_INLINE w_word run_high(int type, const w_block *b, int run, int h, int j, con
   if (type == RF_Q_Q6_K) return w_right(block_word(b, 32 + 8 * (run / 4) + 4 * h + j), 2 * (run % 4));
   return type == RF_Q_Q5_0 || type == RF_Q_Q5_1 ? w_right(r->fifths, 16 * h + 4 * j) : w_set_word(0);
 }
+
+#if defined(__AVX512F__)
+/* Moves bit i (0..3) of a number to bit 4 of byte i. */
+RF_INLINE w_word fifth_bits(w_word x) {
+  const __m512i table =
+      _mm512_setr_epi32(0, 0x10, 0x1000, 0x1010, 0x100000, 0x100010, 0x101000, 0x101010, 0x10000000,
+                        0x10000010, 0x10001000, 0x10001010, 0x10100000, 0x10100010, 0x10101000, 0x10101010);
+  return _mm512_permutexvar_epi32(x, table);
+}
+#else
+RF_INLINE w_word fifth_bits(w_word x) {
+  const w_word lowest_byte =
+      _mm256_set_epi32(0x0c0c0c0c, 0x08080808, 0x04040404, 0, 0x0c0c0c0c, 0x08080808, 0x04040404, 0);
+  const w_word bit = w_set_word(0x08040201);
+  w_word set = _mm256_cmpeq_epi8(w_and(_mm256_shuffle_epi8(x, lowest_byte), bit), bit);
+  return w_and(set, w_set_word(0x10101010));
+}
+#endif
+/* The four codes in the words of run_low and run_high, one in each byte. Codes of q8_0 and int8
+ * are signed, all others are not. */
+RF_INLINE w_word run_codes(int type, w_word low, w_word high) {
+  if (type == RF_Q_Q8_0 || type == RF_Q_INT8) return low;
+  w_word codes = w_and(low, w_set_word(0x0f0f0f0f));
+  switch (type) {
+  case RF_Q_Q5_0:
+  case RF_Q_Q5_1: return w_or(codes, fifth_bits(high));
+  case RF_Q_Q5_K: return w_or(codes, w_left(w_and(high, w_set_word(0x01010101)), 4));
+  case RF_Q_Q6_K: return w_or(codes, w_left(w_and(high, w_set_word(0x03030303)), 4));
+  default: return codes;
+  }
+}
+/* The same codes as unsigned bytes: 128 is added to q8_0 and int8. */
+RF_INLINE w_word unsigned_codes(int type, w_word low, w_word high) {
+  w_word codes = run_codes(type, low, high);
+  bool is_signed = type == RF_Q_Q8_0 || type == RF_Q_INT8;
+  return is_signed ? w_xor(codes, w_set_word((int)0x80808080u)) : codes;
+}
+/* Byte i of each word. The shuffle moves byte i to byte 0 and sets the other bytes to 0. */
+RF_INLINE w_word byte_of(w_word x, int i) {
+  if (i == 0) return w_and(x, w_set_word(255));
+  if (i == 3) return w_right(x, 24);
+  const int at = (int)0x80808000u + i;
+  const __m128i four = _mm_setr_epi32(at, at + 4, at + 8, at + 12);
+#if defined(__AVX512F__)
+  return _mm512_shuffle_epi8(x, _mm512_broadcast_i32x4(four));
+#else
+  return _mm256_shuffle_epi8(x, _mm256_broadcastsi128_si256(four));
+#endif
+}
+/* Converts byte i of each word of unsigned_codes to f32. With AVX-512, tables convert codes of four
+ * and five bits. They ignore the bits above. */
+#if defined(__AVX512F__)
+typedef struct w_tables {
+  w_float low, high; /* 0..15, 16..31 */
+} w_tables;
+RF_INLINE w_tables w_tables_make(void) {
+  w_float low = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  return (w_tables){low, _mm512_add_ps(low, _mm512_set1_ps(16))};
+}
+RF_INLINE w_float code_float(int type, w_word codes, int i, const w_tables *t) {
+  switch (type) {
+  case RF_Q_Q4_0:
+  case RF_Q_Q4_1:
+  case RF_Q_Q4_K: return _mm512_permutexvar_ps(w_right(codes, 8 * i), t->low);
+  case RF_Q_Q5_0:
+  case RF_Q_Q5_1:
+  case RF_Q_Q5_K: return _mm512_permutex2var_ps(t->low, w_right(codes, 8 * i), t->high);
+  default: return w_integer(byte_of(codes, i));
+  }
+}
+#else
+typedef struct w_tables {
+  char none;
+} w_tables;
+RF_INLINE w_tables w_tables_make(void) { return (w_tables){0}; }
+RF_INLINE w_float code_float(int type, w_word codes, int i, const w_tables *t) {
+  (void)type, (void)t;
+  return w_integer(byte_of(codes, i));
+}
+#endif
 
 #endif

@@ -15,21 +15,8 @@ enum { HALF_RUN = 16 }; /* `widen` may begin at multiples of this number of valu
 
 #include "backend/cpu/panel_codes.h"
 
-/* Returns value i of the four values whose bits are in `low` and `high`. */
-RF_INLINE w_float run_value(int type, w_word low, w_word high, int i, const w_run *r, const w_tables *t) {
-  w_float q;
-  if (type == RF_Q_Q8_0 || type == RF_Q_INT8) {
-    q = w_mantissa(w_shift(low, 15 - 8 * i), 0x007f8000, 0x3fc00000);
-  } else if (type == RF_Q_Q6_K) {
-    q = w_mantissa(w_merge(w_set_word(0x00600000), w_shift(high, 21 - 8 * i), w_shift(low, 17 - 8 * i)),
-                   0x007e0000, 0x3f800000);
-  } else if (type == RF_Q_Q4_0 || type == RF_Q_Q4_1 || type == RF_Q_Q4_K) {
-    q = w_code4(w_shift(low, -8 * i), t);
-  } else {
-    int bit = type == RF_Q_Q5_K ? 8 * i : i; /* position of the fifth bit */
-    q = w_code5(w_merge(w_set_word(16), w_shift(high, 4 - bit), w_shift(low, -8 * i)), t);
-  }
-  return W(fmadd_ps)(q, r->d, r->e);
+RF_INLINE w_float run_value(int type, w_word codes, int i, const w_run *r, const w_tables *t) {
+  return W(fmadd_ps)(code_float(type, codes, i, t), r->d, r->e);
 }
 
 /* Converts values [16 from, 16 end) of run `run` of a block. */
@@ -40,10 +27,10 @@ RF_INLINE void widen_run(int type, const w_block *b, int run, int from, int end,
     run_half(type, b, run, h, &r);
 #pragma GCC unroll 4
     for (int j = 0; j < 4; j++) {
-      w_word low = run_low(type, b, run, h, j), high = run_high(type, b, run, h, j, &r);
+      w_word codes = unsigned_codes(type, run_low(type, b, run, h, j), run_high(type, b, run, h, j, &r));
 #pragma GCC unroll 4
       for (int i = 0; i < 4; i++)
-        W(storeu_ps)(to + (4 * j + i) * RF_PANEL_LANES, run_value(type, low, high, i, &r, t));
+        W(storeu_ps)(to + (4 * j + i) * RF_PANEL_LANES, run_value(type, codes, i, &r, t));
     }
   }
 }
@@ -52,7 +39,7 @@ RF_INLINE void widen_run(int type, const w_block *b, int run, int from, int end,
 RF_INLINE void widen_blocks(int type, const rf_panel *panel, const char *at, int64_t k0, int steps, int lane,
                             int lanes, float *to) {
   const int values = form_of(type).values;
-  w_tables tables = w_tables_make();
+  const w_tables tables = w_tables_make();
   for (int64_t k = k0, now; k < k0 + steps; k += now, to += now * RF_PANEL_LANES) {
     const char *block = at + k / values * panel->block_bytes;
     int inside = (int)(k % values), from = inside / HALF_RUN % 2,
@@ -77,11 +64,11 @@ RF_INLINE void widen_plain(int type, const rf_panel *panel, const char *at, int6
   (to + k * RF_PANEL_LANES + l, plain_value(type, at + bytes * ((k0 + k) * panel->lanes + lane + l)));
 }
 
-/* A product of up to FEW_ROWS_MAX rows with a full panel. It converts codes to f32 in registers.
- * Up to four rows run over all k for several vectors of lanes, then for the next vectors. More rows
- * run only over RUN steps of k before the next vectors, so that these steps of A stay in L1
- * (docs/measurements.md has other orders). FEW_EACH(X) is X(row, vector) for all rows and
- * vectors. */
+/* A product of up to FEW_ROWS_MAX rows with a full panel. It converts codes to f32 in registers. If
+ * the registers hold the sums of all lanes, the product runs over all k at once. Otherwise it runs
+ * over RUN steps of k for some vectors of lanes, then for the next vectors, so that these steps of A
+ * and B stay in L1 (docs/measurements.md has other orders). FEW_EACH(X) is X(row, vector) for all
+ * rows and vectors. */
 #define FOUR_ROWS(X, r0, r1, r2, r3) \
   EACH_VECTOR(X, r0) EACH_VECTOR(X, r1) EACH_VECTOR(X, r2) EACH_VECTOR(X, r3)
 #if defined(__AVX512F__)
@@ -116,13 +103,12 @@ typedef struct few_part {
 #define FEW_HALF_RUN(r, l) \
   if ((l) < vectors) run_half(type, &b##l, run, h, &run##l);
 #define FEW_WORDS(r, l) \
-  w_word low##l = w_set_word(0), high##l = low##l; \
-  if ((l) < vectors) { \
-    low##l = run_low(type, &b##l, run, h, j); \
-    high##l = run_high(type, &b##l, run, h, j, &run##l); \
-  }
+  w_word codes##l = w_set_word(0); \
+  if ((l) < vectors) \
+    codes##l = \
+        unsigned_codes(type, run_low(type, &b##l, run, h, j), run_high(type, &b##l, run, h, j, &run##l));
 #define FEW_VALUE(r, l) \
-  w_float w##l = (l) < vectors ? run_value(type, low##l, high##l, i, &run##l, &tables) : w_set(0);
+  w_float w##l = (l) < vectors ? run_value(type, codes##l, i, &run##l, &tables) : w_set(0);
 #define FEW_PLAIN(r, l) w_float w##l = (l) < vectors ? plain_value(type, at + bytes * (l)*W_LANES) : w_set(0);
 #define FEW_STEP(r, l) \
   if ((r) < rows && (l) < vectors) sum_##r##_##l = W(fmadd_ps)(w_set(x[r]), w##l, sum_##r##_##l);
@@ -236,7 +222,7 @@ RF_INLINE void few_body(int type, int rows, int vectors, const few_part *p) {
   X(__VA_ARGS__, 1, 4) X(__VA_ARGS__, 2, 4) X(__VA_ARGS__, 4, 4) \
   X(__VA_ARGS__, 8, 2) X(__VA_ARGS__, 12, 1) X(__VA_ARGS__, 16, 1)
 #else
-#define FEW_SHAPES(X, ...) X(__VA_ARGS__, 1, 2) X(__VA_ARGS__, 2, 2)
+#define FEW_SHAPES(X, ...) X(__VA_ARGS__, 1, 4) X(__VA_ARGS__, 2, 2)
 #endif
 /* PANEL_TYPE(q4_0, RF_Q_Q4_0, blocks) defines widen_q4_0(...), few_q4_0_1(part) and so on. */
 #define FEW_BODY(name, type, rows, vectors) \
@@ -285,7 +271,7 @@ static bool few_run(const rf_panel *panel, const char *at, int64_t inner, const 
   int pairs = type->type == RF_Q_BF16 && SHAPES[shape].rows >= 8;
   int lanes = (pairs ? 2 : SHAPES[shape].vectors) * W_LANES;
   int64_t values = panel->type->values, bytes = panel->block_bytes,
-          run = SHAPES[shape].rows <= 4 ? inner : RUN;
+          run = lanes == RF_PANEL_LANES ? inner : RUN;
   few_part p = {.at = at, .a = a, .m = m, .y = y, .ahead = at + (run < inner ? run * bytes / values : AHEAD)};
   for (; p.k0 < inner; p.k0 = p.k1, p.a += run * m) {
     p.k1 = p.k0 + run < inner ? p.k0 + run : inner;

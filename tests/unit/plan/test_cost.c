@@ -3,6 +3,7 @@
 #include "support/op_cases.h"
 #include "unit/plan/plans.h"
 #include "model/weights.h"
+#include "plan/advice.h"
 
 #include <math.h>
 
@@ -285,6 +286,26 @@ static void add_rows(rf_machine *machine, const char *op, const char *type, doub
   c->size[1] = 64;
 }
 
+/* The advice on --compute has the time of a plan with the other setting. */
+static void assert_other_compute(const rf_plan *plan) {
+  rf_plan_options options = plan->options;
+  rf_advice advice[RF_MAX_ADVICE];
+  int64_t bytes = 0;
+  options.build.fast = !options.build.fast;
+  rf_plan *other = plan_of(&plan->graph->model, &options);
+  assert_true(near(rf_plan_other_compute(plan, &bytes), other->step_seconds));
+  assert_int_equal(bytes, other->arena_bytes);
+  assert_int_equal(rf_plan_advise_compute(plan, NULL, advice), 1);
+  assert_string_equal(advice->change, options.build.fast ? "compute=fast" : "compute=exact");
+  assert_non_null(strstr(advice->why, options.build.fast ? "faster" : "slower"));
+  assert_true(advice->approximate);
+  options.build.weights = NULL;
+  rf_plan *plain = plan_of(&plan->graph->model, &options);
+  assert_int_equal(rf_plan_advise_compute(plain, NULL, advice), 0);
+  rf_plan_free(plain);
+  rf_plan_free(other);
+}
+
 /* Products of a packed matrix have their own curves, by rows and storage type. Without curves,
  * exact products are timed like plain products, and those with 8-bit activations by the roofline.
  * Times per call, per output and per step of the sums are added. */
@@ -347,6 +368,7 @@ static void packed_products_have_curves_of_their_own(void **state) {
                      fast, own, want, p->seconds);
         }
         assert_true(seen > 1);
+        if (own) assert_other_compute(plan);
         rf_plan_free(plan);
       }
   }
