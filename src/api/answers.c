@@ -171,7 +171,8 @@ rf_status rf_stop_given(const rf_options *o, rf_stop *stop, rf_error *error) {
 
 const rf_option RF_CHAT_OPTIONS[] = {
     RF_WORDS("system", TEXT, "TEXT", NULL, "Prompt", "system message at the start of the conversation"),
-    RF_WORDS("template", PATH, "FILE", NULL, "Prompt", "chat template; unset: the model's own"),
+    RF_WORDS("template", PATH, "FILE", NULL, "Prompt",
+             "chat template; none: the plain text of all messages; unset: the model's own"),
     {.name = NULL},
 };
 

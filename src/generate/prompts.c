@@ -17,7 +17,8 @@ rf_status rf_prompt_reader_open(rf_prompt_reader *p, bool chat, rf_error *error)
   }
   if (!chat || p->chat) return RAFTER_OK;
   if (!p->chat_template && !*p->folder)
-    return RF_FAIL(error, RAFTER_FAILED, "give a model with files, or a template (--template FILE)",
+    return RF_FAIL(error, RAFTER_FAILED,
+                   "give a model with files, or a template (--template FILE, or none for plain text)",
                    "%s has no chat template (it is a shape without files)", p->model->name);
   return p->chat_template ? rf_chat_read(p->chat_template, p->tokenizer, &p->chat, error)
                           : rf_chat_open(p->folder, &p->chat, error);

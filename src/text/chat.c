@@ -114,7 +114,8 @@ rf_status rf_chat_open(const char *folder, rf_chat **chat, rf_error *error) {
   if (*chat) return RAFTER_OK;
   return RF_FAIL(
       error, RAFTER_FAILED,
-      "the model may not be a chat model: give a plain prompt, or a template (--template FILE)",
+      "the model may not be a chat model: give a plain prompt, or a template (--template FILE); --template "
+      "none continues plain text",
       "%s has no chat template (expected %s)", folder,
       gguf ? "tokenizer.chat_template"
            : "chat_template.jinja, or chat_template in tokenizer_config.json or chat_template.json");
@@ -140,10 +141,25 @@ static rf_status new_with_special(const char *text, size_t bytes, const char *wh
   return status;
 }
 
+/* A template for models without one: the texts of all messages, one after the other. */
+static rf_status read_plain(const rf_tokenizer *tokenizer, rf_chat **chat, rf_error *error) {
+  static const char WITH_BOS[] = "{{ bos_token }}{% for m in messages %}{{ m['content'] }}{% endfor %}";
+  const size_t skipped = sizeof "{{ bos_token }}" - 1;
+  rf_ids start = {0};
+  rf_status status = RAFTER_OK;
+  if (tokenizer) status = rf_tokenizer_encode(tokenizer, "", 0, RF_ENCODE_BOS_EOS, &start, error);
+  bool begins = start.count > 0 && start.at[0] == rf_tokenizer_bos(tokenizer);
+  const char *text = begins ? WITH_BOS : WITH_BOS + skipped;
+  rf_ids_free(&start);
+  return status == RAFTER_OK ? new_with_special(text, strlen(text), "--template none", tokenizer, chat, error)
+                             : status;
+}
+
 rf_status rf_chat_read(const char *path, const rf_tokenizer *tokenizer, rf_chat **chat, rf_error *error) {
   char *text = NULL;
   size_t bytes = 0;
   *chat = NULL;
+  if (!strcmp(path, "none")) return read_plain(tokenizer, chat, error);
   RF_TRY(rf_file_read(path, TEMPLATE_MAX, &text, &bytes, error));
   rf_status status = new_with_special(text, bytes, path, tokenizer, chat, error);
   free(text);

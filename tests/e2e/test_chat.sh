@@ -84,5 +84,20 @@ holds out 'd["finish_reason"] in ("interrupted", "stop") and d["completion_token
 
 refuses 2 'null' "${CHAT[@]}" --backend null </dev/null
 rm model/chat_template.jinja
-refuses 1 'template' "${CHAT[@]}" </dev/null
+refuses 1 'template none' "${CHAT[@]}" </dev/null
+# A model without a template continues the plain text of the conversation.
+printf 'Hello\nand then?\n' >lines
+status 0 "${CHAT[@]}" --template none --temperature 0 --max-tokens 20 --json <lines && cp out turns
+status 0 "$RAFTER" generate model --threads 2 --prompt Hello --max-tokens 20 --temperature 0 --json &&
+  cp out once
+RAFTER=$RAFTER python3 - <<'PY' || fail "a plain conversation differs: $(cat turns)"
+import json, subprocess, os
+first, second = [json.loads(l) for l in open("turns")]
+once = json.load(open("once"))
+assert first["text"] == once["text"] and first["prompt_tokens"] == once["prompt_tokens"]
+both = "Hello" + first["text"] + "and then?"
+command = [os.environ["RAFTER"], *"generate model --threads 2 --max-tokens 20 --temperature 0 --json".split()]
+again = subprocess.run([*command, "--prompt", both], stdout=subprocess.PIPE, check=True)
+assert json.loads(again.stdout)["text"] == second["text"]
+PY
 finish

@@ -21,11 +21,13 @@ enum { ISAS = 4 };
 static int isas(const rf_gemm_isa *list[ISAS]) {
   int count = 0;
   list[count++] = &RF_GEMM_BASE;
+#if defined(__x86_64__)
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) list[count++] = &RF_GEMM_AVX2;
   if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
       __builtin_cpu_supports("avx512dq"))
     list[count++] = &RF_GEMM_AVX512;
   if (rf_isa_detect() >= RF_ISA_AMX) list[count++] = &RF_GEMM_AMX;
+#endif
   return count;
 }
 

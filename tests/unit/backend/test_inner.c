@@ -111,8 +111,10 @@ static const char *name_of(const rf_gemm_isa *isa, const rf_gemm *g, int64_t row
        few = rows <= RF_FEW_ROWS && !g->transposed && !g->sums_columns;
   if (isa->tiles && bf16) return few ? "gemm_amx_32x32_few" : "gemm_amx_32x32";
   if (isa == &RF_GEMM_BASE) return few ? "gemm_base_4x16_stream" : "gemm_base_4x16";
+#if defined(__x86_64__)
   if (isa == &RF_GEMM_AVX2 || isa == &RF_GEMM_AVXVNNI)
     return few ? "gemm_avx2_6x16_stream" : "gemm_avx2_6x16";
+#endif
   return few ? "gemm_avx512_12x32_stream" : "gemm_avx512_12x32";
 }
 
@@ -121,12 +123,15 @@ static void kernels_follow_the_rows(void **state) {
   static const struct {
     int level;
     const rf_gemm_isa *isa;
-  } at[] = {{RF_ISA_BASE, &RF_GEMM_BASE},
-            {RF_ISA_AVX2, &RF_GEMM_AVX2},
-            {RF_ISA_AVXVNNI, &RF_GEMM_AVXVNNI},
-            {RF_ISA_AVX512, &RF_GEMM_AVX512},
-            {RF_ISA_AVX512BF16, &RF_GEMM_AVX512BF16},
-            {RF_ISA_AMX, &RF_GEMM_AMX}};
+  } at[] = {
+#if defined(__x86_64__)
+      {RF_ISA_AVX2, &RF_GEMM_AVX2},
+      {RF_ISA_AVXVNNI, &RF_GEMM_AVXVNNI},
+      {RF_ISA_AVX512, &RF_GEMM_AVX512},
+      {RF_ISA_AVX512BF16, &RF_GEMM_AVX512BF16},
+      {RF_ISA_AMX, &RF_GEMM_AMX},
+#endif
+      {RF_ISA_BASE, &RF_GEMM_BASE}};
   for (size_t i = 0; i < sizeof at / sizeof *at; i++)
     for (int form = 0; form < 16; form++)
       for (int64_t most = 1; most < 40; most++) {
