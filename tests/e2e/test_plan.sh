@@ -200,7 +200,7 @@ case_sweeps() {
   status 0 "$RAFTER" plan mixtral-8x7b --on tpu-v5p:4x4x4 --job generate --json &&
     holds out 'd["settings"]["mesh"] == {"data": 2, "tensor": 32, "zero": 0}' 'copies of the model'
   # --fit finds a mesh that is at least as fast as the default mesh at its own largest batch.
-  status 0 "$RAFTER" plan mixtral-8x7b --on tpu-v5p:4x4x4 --job generate --fit --data 2 --tensor 32 --json &&
+  status 0 "$RAFTER" plan mixtral-8x7b --on tpu-v5p:4x4x4 --job generate --fit --mesh data=2,tensor=32 --json &&
     cp out given
   status 0 "$RAFTER" plan mixtral-8x7b --on tpu-v5p:4x4x4 --job generate --fit --json &&
     holds out 'd["rate"]["tokens_per_second"] >= json.load(open("given"))["rate"]["tokens_per_second"]' \

@@ -125,13 +125,14 @@ static void kernels_follow_the_rows(void **state) {
     const rf_gemm_isa *isa;
   } at[] = {
 #if defined(__x86_64__)
-      {RF_ISA_AVX2, &RF_GEMM_AVX2},
-      {RF_ISA_AVXVNNI, &RF_GEMM_AVXVNNI},
-      {RF_ISA_AVX512, &RF_GEMM_AVX512},
-      {RF_ISA_AVX512BF16, &RF_GEMM_AVX512BF16},
-      {RF_ISA_AMX, &RF_GEMM_AMX},
+    {RF_ISA_AVX2, &RF_GEMM_AVX2},
+    {RF_ISA_AVXVNNI, &RF_GEMM_AVXVNNI},
+    {RF_ISA_AVX512, &RF_GEMM_AVX512},
+    {RF_ISA_AVX512BF16, &RF_GEMM_AVX512BF16},
+    {RF_ISA_AMX, &RF_GEMM_AMX},
 #endif
-      {RF_ISA_BASE, &RF_GEMM_BASE}};
+    {RF_ISA_BASE, &RF_GEMM_BASE}
+  };
   for (size_t i = 0; i < sizeof at / sizeof *at; i++)
     for (int form = 0; form < 16; form++)
       for (int64_t most = 1; most < 40; most++) {
