@@ -306,10 +306,13 @@ static void bench_panels(const rf_gemm_isa *isa, const char *filter) {
     const rf_quant_type *type = panels.part[0].type;
     size_t one = (size_t)rf_panels_bytes(&panels);
     bool filled = false;
-    for (size_t t = 0; t < sizeof rows / sizeof *rows; t++) {
+    const bool coded = rf_panels_have_codes(&panels);
+    for (size_t t = 0; t < (coded ? 2 : 1) * sizeof rows / sizeof *rows; t++) {
+      const int64_t m = rows[t % 4];
+      const bool fast = t >= 4; /* with activations in 8 bits */
       char name[128];
-      snprintf(name, sizeof name, "%s packed M=%d %s", isa->tiles ? isa->tiles->name : isa->name,
-               (int)rows[t], type->name);
+      snprintf(name, sizeof name, "%s packed M=%d %s%s", isa->tiles ? isa->tiles->name : isa->name, (int)m,
+               type->name, fast ? " fast" : "");
       if (filter && !strstr(name, filter)) continue;
       if (!set) set = pages(set_bytes);
       if (!read_buffer) memset(read_buffer = pages(READ_BYTES), 0, READ_BYTES);
@@ -330,8 +333,9 @@ static void bench_panels(const rf_gemm_isa *isa, const char *filter) {
       }
       float *a = pages(512 * K * 4), *u = pages((size_t)512 * N * 4);
       item like = {.a = isa->tiles ? RF_BF16 : RF_F32, .b = isa->tiles ? RF_BF16 : RF_F32};
-      fill(a, rows[t] * K, like.a);
-      rf_gemm g = {.m = rows[t],
+      fill(a, m * K, like.a);
+      rf_gemm g = {.m = m,
+                   .fast = fast,
                    .n = N,
                    .k = K,
                    .a = a,
@@ -345,16 +349,16 @@ static void bench_panels(const rf_gemm_isa *isa, const char *filter) {
       size_t work_bytes = rf_gemm_workspace(isa, &g, threads);
       void *work = pages(work_bytes + 64);
       double before = 0.0;
-      bool reads = rows[t] <= (isa->tiles ? 16 : 4);
+      bool reads = m <= (isa->tiles ? 16 : 4);
       for (int r = -1; r < repeats; r++) {
         double start = now();
         size_t done = 0;
-        for (; done + one <= (rows[t] > 16 ? 4 * one : set_bytes); done += one) {
+        for (; done + one <= (m > 16 ? 4 * one : set_bytes); done += one) {
           g.b = set + done;
           run_product(isa, &g, threads, work);
         }
         double seconds = now() - start, after = reads ? read_burst() : ceiling_burst(isa, &like, 0.03);
-        double done_work = reads ? (double)done : 2.0 * (double)rows[t] * K * N * (double)(done / one);
+        double done_work = reads ? (double)done : 2.0 * (double)m * K * N * (double)(done / one);
         if (r >= 0) {
           rate[r] = done_work / seconds;
           fraction[r] = rate[r] / (0.5 * (before + after));

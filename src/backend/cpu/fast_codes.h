@@ -37,9 +37,6 @@ RF_INLINE int words_of(int type) {
 /* True if codes are multiplied as signed bytes. Otherwise they are unsigned, and 128 is added to
  * the codes of q8_0. */
 RF_INLINE bool is_signed(int type) { return !HAS_VNNI && type == RF_Q_Q8_0; }
-/* True if `unpack` stores q + 128 in two planes: the low four bits, then the high four bits. The
- * sums of both planes stay in 16 bits for a whole run, which takes fewer instructions than signs. */
-RF_INLINE bool is_halved(int type) { return is_signed(type); }
 
 /* The unsigned operand of a product, and the sign that is moved to the other operand. */
 typedef struct w_codes {
@@ -83,10 +80,10 @@ RF_INLINE void add_products(int type, w_sum *sum, const w_codes *c, w_word a) {
   }
 #endif
 }
-/* Adds the sums in 16 bits, times `by`, to the sums in 32 bits. */
-RF_INLINE void widen(int type, w_sum *sum, short by) {
+/* Adds the sums in 16 bits to the sums in 32 bits. */
+RF_INLINE void widen(int type, w_sum *sum) {
   if (HAS_VNNI || is_signed(type)) return;
-  sum->words = W(add_epi32)(sum->words, W(madd_epi16)(sum->part, W(set1_epi16)(by)));
+  sum->words = W(add_epi32)(sum->words, W(madd_epi16)(sum->part, W(set1_epi16)(1)));
   W_IN_ORDER(sum->words);
   sum->part = w_set_word(0);
 }

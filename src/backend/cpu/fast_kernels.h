@@ -177,7 +177,7 @@ typedef struct part {
 #define DOT(r, l) \
   if ((r) < rows && (l) < vectors) add_products(type, &sum_##r##_##l, &u##l, w_set_word(words[8 * (r) + j]));
 #define WIDEN(r, l) \
-  if ((r) < rows && (l) < vectors) widen(type, &sum_##r##_##l, 1);
+  if ((r) < rows && (l) < vectors) widen(type, &sum_##r##_##l);
 #define SCALE(r, l) \
   w_float d##l = w_set(0), e##l = d##l; \
   if ((l) < vectors) run_scale(type, &b##l, run, h, &d##l, &e##l);

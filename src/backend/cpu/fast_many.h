@@ -22,10 +22,10 @@ typedef struct quads_part {
   float *y;
   coming *later;
 } quads_part;
-/* The type by whose rule unpacked codes are multiplied. Halves of q8_0 are codes of four bits. */
-RF_INLINE int many_type(int type) { return is_halved(type) ? RF_Q_Q4_0 : type; }
 /* True if registers can hold the f32 sums of a tile. Otherwise they stay in y (in L1). */
-RF_INLINE bool holds_sums(int type) { return W_LANES == 16 && (HAS_VNNI || words_of(many_type(type)) == 8); }
+RF_INLINE bool holds_sums(int type) {
+  return W_LANES == 16 && (HAS_VNNI || words_of(type) == 8 || is_signed(type));
+}
 #define Q_LOAD(r, l) \
   w_float acc_##r##_##l = w_set(0); \
   if (held && !first && (r) < rows) acc_##r##_##l = W(loadu_ps)(y + (r)*RF_PANEL_LANES + (l)*W_LANES); \
@@ -35,11 +35,11 @@ RF_INLINE bool holds_sums(int type) { return W_LANES == 16 && (HAS_VNNI || words
 #define Q_START(r, l) \
   w_sum sum_##r##_##l = {w_set_word(0), w_set_word(0)}; \
   if (HAS_VNNI && (r) < rows && !offsets) sum_##r##_##l.words = w_set_word(minus[r]);
-#define Q_CODES(r, l) const w_codes u##l = codes_of(as, w_load_word(at + 4 * (l)*W_LANES));
+#define Q_CODES(r, l) const w_codes u##l = codes_of(type, w_load_word(at + 4 * (l)*W_LANES));
 #define Q_DOT(r, l) \
-  if ((r) < rows) add_products(as, &sum_##r##_##l, &u##l, w_set_word(words[8 * (r) + j]));
+  if ((r) < rows) add_products(type, &sum_##r##_##l, &u##l, w_set_word(words[8 * (r) + j]));
 #define Q_WIDEN(r, l) \
-  if ((r) < rows) widen(as, &sum_##r##_##l, plane ? 16 : 1);
+  if ((r) < rows) widen(type, &sum_##r##_##l);
 #define Q_SCALE(r, l) \
   const w_float d##l = W(loadu_ps)(d + (l)*W_LANES), e##l = offsets ? W(loadu_ps)(e + (l)*W_LANES) : d##l;
 #define Q_JOIN(r, l) \
@@ -58,9 +58,9 @@ RF_INLINE void quads(int type, int rows, bool first, const quads_part *p) {
   const rf_fast_block *block = p->block;
   const int lane = p->lane, row = p->row, zero = zero_bits(type);
   const bool held = holds_sums(type), halves = type == RF_Q_Q6_K, offsets = zero < 0,
-             adds_zeros = !HAS_VNNI && !offsets;
+             adds_zeros = !HAS_VNNI && !offsets && !is_signed(type);
   const char *strip = p->strip;
-  const int turns = halves ? 2 : 1, count = 8 / turns, as = many_type(type), planes = is_halved(type) ? 2 : 1;
+  const int turns = halves ? 2 : 1, count = 8 / turns;
   const char *codes = block->codes + 4 * lane;
   const float *d = block->d + lane, *e = offsets ? block->e + lane : d;
   float *y = p->y + row * RF_PANEL_LANES + lane;
@@ -74,17 +74,14 @@ RF_INLINE void quads(int type, int rows, bool first, const quads_part *p) {
                   *total = scale + RF_FAST_ROWS;
       const int32_t *minus = (const int32_t *)(const void *)total + (halves ? 2 + h : 1) * RF_FAST_ROWS;
       TILE(Q_START)
-#pragma GCC unroll 2
-      for (int plane = 0; plane < planes; plane++) {
 #pragma GCC unroll 8
-        for (int j = 0; j < count; j++) {
-          const char *at = codes + 4 * RF_PANEL_LANES * (8 * plane + h * count + j);
-          Q_CODES(0, 0)
-          Q_CODES(0, 1)
-          TILE(Q_DOT)
-          if ((j + 1) % words_of(as) > 0 && j + 1 < count) continue;
-          TILE(Q_WIDEN)
-        }
+      for (int j = 0; j < count; j++) {
+        const char *at = codes + 4 * RF_PANEL_LANES * (h * count + j);
+        Q_CODES(0, 0)
+        Q_CODES(0, 1)
+        TILE(Q_DOT)
+        if ((j + 1) % words_of(type) > 0 && j + 1 < count) continue;
+        TILE(Q_WIDEN)
       }
       Q_SCALE(0, 0)
       Q_SCALE(0, 1)
@@ -114,7 +111,7 @@ RF_INLINE void quads(int type, int rows, bool first, const quads_part *p) {
 RF_INLINE void quads_of_long(int type, int rows, bool first, const quads_part *p) {
   enum { RUNS = RF_FAST_LONG / RF_FAST_BLOCK };
   const rf_fast_block *block = p->block;
-  const int lane = p->lane, row = p->row, as = many_type(type);
+  const int lane = p->lane, row = p->row;
   const char *strip = p->strip;
   const char *codes = block->codes + 4 * lane;
   const int32_t *c = block->c + lane, *m = block->m + lane;

@@ -7,8 +7,7 @@ RF_INLINE rf_fast_block unpack_blocks(int type, const rf_panel *panel, const cha
   /* words of zeros between the two halves of a run */
   const int zero = zero_bits(type), turns = type == RF_Q_Q6_K ? 2 : 1,
             between = turns == 2 && CODE_BIAS == 0 ? 4 : 0;
-  const int64_t plane = 8 * 4 * RF_PANEL_LANES, /* bytes of the codes of a run */
-      group = is_halved(type) ? 2 * plane : plane + between * 4 * RF_PANEL_LANES;
+  const int64_t group = (8 + between) * 4 * RF_PANEL_LANES;
   float *d = (float *)(void *)(room + RF_FAST_CODES), *e = d + RF_FAST_KC / RF_FAST_BLOCK * RF_PANEL_LANES;
   const w_word shift = W(set1_epi8)((char)(zero < 0 || CODE_BIAS < 0 ? 0 : CODE_BIAS - (1 << zero)));
   rf_fast_block block = {.codes = room,
@@ -32,15 +31,9 @@ RF_INLINE rf_fast_block unpack_blocks(int type, const rf_panel *panel, const cha
       for (int h = 0; h < 2; h++) {
 #pragma GCC unroll 4
         for (int j = 0; j < 4; j++) {
-          w_word low = run_low(type, &b, run, h, j), high = run_high(type, &b, run, h, j, &fifth),
-                 codes = W(add_epi8)(operand_codes(type, low, high), shift);
-          char *word = to + 4 * (((4 + between) * h + j) * RF_PANEL_LANES + l);
-          if (is_halved(type)) {
-            codes = unsigned_codes(type, low, high);
-            w_store_word(word + plane, w_and(w_right(codes, 4), w_set_word(0x0f0f0f0f)));
-            codes = w_and(codes, w_set_word(0x0f0f0f0f));
-          }
-          w_store_word(word, codes);
+          w_word codes =
+              operand_codes(type, run_low(type, &b, run, h, j), run_high(type, &b, run, h, j, &fifth));
+          w_store_word(to + 4 * (((4 + between) * h + j) * RF_PANEL_LANES + l), W(add_epi8)(codes, shift));
           if (h && between) w_store_word(to + 4 * ((4 + j) * RF_PANEL_LANES + l), w_set_word(0));
         }
         if (h && turns == 1) continue;
