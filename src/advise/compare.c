@@ -44,7 +44,7 @@ json_t *rf_json_between(const json_t *a, const json_t *b, bool ratio) {
 static const struct {
   const char *key, *object;
 } SHORT[] = {{"seconds", "time"},           {"peak_bytes", "memory"},
-             {"tokens_per_second", "rate"}, {"mfu", "rate"},
+             {"tokens_per_second", "cost"}, {"mfu", "rate"},
              {"model_flops", "work"},       {"hardware_flops", "work"},
              {"parameters", "model"},       {"usd_per_million_tokens", "cost"},
              {"collective_bytes", "work"},  {"network_seconds", "time"},
@@ -68,28 +68,54 @@ static char *usd(double value, char text[32]) {
   return text;
 }
 
+/* True if the job answers prompts, so that its rate and cost are not those of a decode step. */
+static bool answers(const json_t *plan) {
+  const char *job = json_string_value(json_object_get(plan, "job"));
+  return job && (!strcmp(job, "rollout") || !strcmp(job, "serve"));
+}
+
+/* The assumption that says why a plan has no price, and which prices --price takes; NULL: it has one. */
+static const char *no_price(const json_t *plan) {
+  const json_t *line;
+  size_t i;
+  json_array_foreach (json_object_get(plan, "assumptions"), i, line) {
+    const char *text = json_string_value(line);
+    if (text && (!strncmp(text, "no price of ", 12) || !strncmp(text, "no list price of ", 17))) return text;
+  }
+  return NULL;
+}
+
+static void say_no_price(const rafter_sink *sink, const json_t *a, const json_t *b) {
+  const char *left = no_price(a), *right = no_price(b);
+  const bool same = left && right && !strcmp(left, right);
+  if (left) rf_say(sink, "%s: %s\n", same ? "A and B" : "A", left);
+  if (right && !same) rf_say(sink, "B: %s\n", right);
+}
+
 static void say_lines(const rafter_sink *sink, const json_t *a, const json_t *b) {
   static const struct {
-    const char *label, *object, *key;
+    const char *label, *answers, *object, *key; /* answers: label if a job answers prompts; NULL: the same */
     char *(*text)(double, char[32]);
-  } LINES[] = {{"memory", "memory", "peak_bytes", rf_text_bytes},
-               {"time", "time", "seconds", rf_text_seconds},
-               {"tokens/s", "rate", "tokens_per_second", rf_text_count},
-               {"MFU", "rate", "mfu", percent},
-               {"USD/Mtokens", "cost", "usd_per_million_tokens", usd},
-               {"tokens/USD", "cost", "tokens_per_usd", rf_text_count},
-               {"MFU x peak/USD", "cost", "performance_per_usd", rf_text_flops},
-               {"FLOPs", "work", "hardware_flops", rf_text_flops},
-               {"parameters", "model", "parameters", rf_text_count}};
+  } LINES[] = {{"memory", NULL, "memory", "peak_bytes", rf_text_bytes},
+               {"time", "decode step", "time", "seconds", rf_text_seconds},
+               {"tokens/s", NULL, "cost", "tokens_per_second", rf_text_count},
+               {"MFU", "decode MFU", "rate", "mfu", percent},
+               {"USD/Mtokens", NULL, "cost", "usd_per_million_tokens", usd},
+               {"tokens/USD", NULL, "cost", "tokens_per_usd", rf_text_count},
+               {"MFU x peak/USD", NULL, "cost", "performance_per_usd", rf_text_flops},
+               {"FLOPs", "decode FLOPs", "work", "hardware_flops", rf_text_flops},
+               {"parameters", NULL, "model", "parameters", rf_text_count}};
+  const bool both = answers(a) || answers(b);
   char x[32], y[32];
   for (size_t i = 0; i < sizeof LINES / sizeof *LINES; i++) {
     double left = rf_json_at(a, LINES[i].object, LINES[i].key),
            right = rf_json_at(b, LINES[i].object, LINES[i].key);
-    bool priced = !strcmp(LINES[i].object, "cost");
-    rf_say(sink, "%-14s %16s %16s", LINES[i].label,
-           priced && !(left > 0) ? "no price" : LINES[i].text(left, x),
-           priced && !(right > 0) ? "no price" : LINES[i].text(right, y));
-    if (left > 0 && (right > 0 || !priced)) rf_say(sink, " %11s", rf_text_ratio(left, right, x));
+    const bool cost = !strcmp(LINES[i].object, "cost"), priced = strstr(LINES[i].key, "usd");
+    const char *none = priced ? "no price" : "unknown";
+    rf_say(sink, "%-14s %16s %16s", both && LINES[i].answers ? LINES[i].answers : LINES[i].label,
+           cost && !(left > 0) ? none : LINES[i].text(left, x),
+           cost && !(right > 0) ? none : LINES[i].text(right, y));
+    if (left > 0 && (right > 0 || !cost)) rf_say(sink, " %11s", rf_text_ratio(left, right, x));
     rf_say(sink, "\n");
   }
   rf_say(sink, "%-14s %16s %16s\n", "fits", rf_json_fits(a) ? "yes" : "no", rf_json_fits(b) ? "yes" : "no");
@@ -107,7 +133,7 @@ static void say_rate(double before, double after, char text[64]) {
 static void verdict(const json_t *a, const json_t *b, char text[200]) {
   double memory = rf_json_at(b, "memory", "peak_bytes") - rf_json_at(a, "memory", "peak_bytes");
   char m[32], rate[64];
-  say_rate(rf_json_at(a, "rate", "tokens_per_second"), rf_json_at(b, "rate", "tokens_per_second"), rate);
+  say_rate(rf_json_at(a, "cost", "tokens_per_second"), rf_json_at(b, "cost", "tokens_per_second"), rate);
   if (rf_json_fits(a) != rf_json_fits(b)) snprintf(text, 200, "only %s fits", rf_json_fits(a) ? "A" : "B");
   else if (!rf_json_fits(a)) snprintf(text, 200, "neither fits");
   else
@@ -132,6 +158,7 @@ rf_status rf_plan_compare(const rf_options *o, const rafter_sink *sink, rf_error
   say_lines(sink, a, b);
   verdict(a, b, text);
   rf_say(sink, "\n%s\n", text);
+  say_no_price(sink, a, b);
   json_t *difference = rf_json_between(a, b, false), *ratio = rf_json_between(a, b, true);
   add_short(difference);
   add_short(ratio);

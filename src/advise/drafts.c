@@ -5,6 +5,7 @@
 #include "generate/speculate.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 rf_status rf_plan_drafter(rafter_plan *p, const rf_options *o, rf_error *error) {
   const rf_settings *s = &p->settings;
@@ -28,6 +29,20 @@ static json_t *drafter_json(const rafter_plan *p) {
                    (json_int_t)(bytes + rf_plan_joint_bytes(own, 2)));
 }
 
+/* Defaults of --acceptance (docs/planning.md). Tokens that ngram finds in the text before are right
+ * less often than those of a model, and are not found for every pass. */
+static const double OF_NGRAM = 0.4, OF_MODEL = 0.7;
+
+double rf_plan_acceptance(const rf_options *o) {
+  if (!rf_options_knows(o, "acceptance")) return 0;
+  const bool ngram = !strcmp(rf_options_text_or(o, "speculate", "none"), "ngram");
+  return rf_options_float_or(o, "acceptance", ngram ? OF_NGRAM : OF_MODEL);
+}
+
+static bool assumed(const rf_options *o) {
+  return rf_options_knows(o, "acceptance") && !rf_options_is_set(o, "acceptance");
+}
+
 static json_t *drafts_json(const rafter_plan *p, const char *kind, const rf_speculation *of,
                            const rf_speculation_found *found) {
   double answers = of->parts * (double)rf_generate_copies(p->plan);
@@ -46,10 +61,11 @@ static json_t *serving_json(const rafter_plan *p, const rf_speculation_found *fo
                    "tpot_seconds", "p50", each, "p95", each, "p99", each);
 }
 
-static void put_drafts(FILE *out, const rafter_plan *p, const char *kind, const rf_speculation *of,
+static void put_drafts(FILE *out, const rafter_plan *p, const rf_options *o, const rf_speculation *of,
                        const rf_speculation_found *found) {
   char a[32], b[32];
-  fprintf(out, "\ndrafts    %s, at most %d tokens, acceptance %.3g: ", kind, of->most, p->acceptance);
+  fprintf(out, "\ndrafts    %s, at most %d tokens, acceptance %.3g%s: ", rf_options_text(o, "speculate"),
+          of->most, p->acceptance, assumed(o) ? " (assumed; --acceptance)" : "");
   if (found->drafted)
     fprintf(out, "%d drafted tokens are best, %.3g times the rate without drafts\n", found->drafted,
             found->gain);
@@ -82,15 +98,16 @@ rf_status rf_plan_drafts(rafter_plan *p, const rf_options *o, rf_error *error) {
   p->whole.totals.tokens = of.parts * found.tokens * (double)copies;
   json_t *json = drafts_json(p, kind, &of, &found);
   if (p->drafter) json_object_set_new(json, "draft_model", drafter_json(p));
+  json_object_set_new(json, "acceptance_assumed", json_boolean(assumed(o)));
   json_object_set_new(p->extra, "speculation", json);
   if (!strcmp(p->job, "generate")) json_object_set_new(p->extra, "serving", serving_json(p, &found));
-  put_drafts(p->extra_text, p, kind, &of, &found);
+  put_drafts(p->extra_text, p, o, &of, &found);
   return RAFTER_OK;
 }
 
 const rf_option RF_ACCEPTANCE_OPTIONS[] = {
-    RF_NUMBER("acceptance", FLOAT, "A", 0, 1, "0.7", "Speed",
-              "probability that a drafted token is right, for plans with --speculate\n`generate` prints "
-              "the measured one."),
+    RF_NUMBER("acceptance", FLOAT, "A", 0, 1, NULL, "Speed",
+              "probability that a drafted token is right, for plans with --speculate; unset: 0.4 for ngram, "
+              "0.7 for a draft model\n`generate` prints the measured one."),
     {.name = NULL},
 };

@@ -10,6 +10,8 @@ rf_status rf_plan_drafter(rafter_plan *plan, const rf_options *options, rf_error
  * the plan become those of a step with the best number of drafts. */
 rf_status rf_plan_drafts(rafter_plan *plan, const rf_options *options, rf_error *error);
 
+/* --acceptance, or the default for the kind of drafts; 0: the command has no such option. */
+double rf_plan_acceptance(const rf_options *options);
 extern const rf_option RF_ACCEPTANCE_OPTIONS[]; /* --acceptance */
 
 #endif

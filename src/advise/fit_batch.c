@@ -35,7 +35,7 @@ typedef struct search {
 static void read_memory(const rafter_plan *p, sample *to) {
   const rf_plan *plan = rf_plan_larger(p->plan, p->prefill);
   const json_t *phases = json_object_get(json_object_get(p->extra, "memory"), "by_class");
-  to->bytes = p->needs > plan->arena_bytes ? p->needs : plan->arena_bytes;
+  to->bytes = (p->needs > plan->arena_bytes ? p->needs : plan->arena_bytes) + p->settings.plan.draft_bytes;
   for (int c = 0; c < RF_CLASSES; c++)
     to->by_class[c] =
         phases ? json_integer_value(json_object_get(phases, rf_class_name((rf_class)c))) : plan->by_class[c];
@@ -62,7 +62,7 @@ static rf_status try_batch(search *s, int64_t batch, sample *out, rf_error *erro
   rf_status status = plan_batch(s, batch, p, &refused);
   if (status == RAFTER_OK) {
     read_memory(p, out);
-    s->room = rf_plan_room(&p->settings.plan);
+    s->room = rf_plan_room(&p->settings.plan) + p->settings.plan.draft_bytes;
     out->planned = true;
     out->seconds = p->needs ? 0 : p->plan->step_seconds; /* the plan is only one of the phases */
     out->slow = s->latency > 0 && out->seconds > s->latency;

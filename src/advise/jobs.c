@@ -1,5 +1,4 @@
-/* jobs.c - plans each job of `rafter plan --job`. Also simulates serving and rollouts. */
-#define _GNU_SOURCE
+/* jobs.c - plans each job of `rafter plan --job`. Also simulates rollouts; serve.c simulates serving. */
 #include "advise/jobs.h"
 
 #include "advise/drafts.h"
@@ -47,10 +46,7 @@ rf_infer_settings rf_job_infer_settings(const rafter_plan *p) {
                              .drafter_plan = p->drafter_plan[1]};
 }
 
-/* Scales a simulation of one copy of the model, with `each` of the `requests` requests, to all
- * copies. The longest queue is not scaled: the queues of the copies do not peak at the same
- * time. */
-static void add_copies(rf_serve_stats *served, int64_t requests, int64_t each) {
+void rf_job_add_copies(rf_serve_stats *served, int64_t requests, int64_t each) {
   rf_generate_counts *c = &served->counts;
   int64_t *counts[] = {&c->passes, &c->rows,    &c->parts, &c->prompt_tokens,
                        &c->reused, &c->answers, &c->tokens};
@@ -76,17 +72,10 @@ void rf_job_say_copies(rafter_plan *p, const rf_plan *decode) {
   json_array_append_new(p->assumptions, json_string(line));
 }
 
-static double usd_an_hour(const rafter_plan *p) {
-  return p->settings.machine.usd_per_chip_hour * p->settings.machine.chips;
-}
+double rf_job_usd_per_hour(const rf_machine *m) { return m->usd_per_chip_hour * m->chips; }
 
-/* USD per million tokens at this rate, or null. */
-static json_t *usd_per_million(double usd_an_hour_, double rate) {
-  return usd_an_hour_ > 0 && rate > 0 ? json_real(usd_an_hour_ / 3600 / rate * 1e6) : json_null();
-}
-
-static json_t *percentiles_json(const double p[RF_PERCENTILES]) {
-  return json_pack("{sf sf sf}", "p50", p[RF_P50], "p95", p[RF_P95], "p99", p[RF_P99]);
+json_t *rf_job_usd_per_million(double usd_per_hour, double rate) {
+  return usd_per_hour > 0 && rate > 0 ? json_real(usd_per_hour / 3600 / rate * 1e6) : json_null();
 }
 
 /* ---- one plan -------------------------------------------------------------------------------- */
@@ -101,8 +90,8 @@ rf_status rf_job_train(rafter_plan *p, const rf_options *o, rf_error *error) {
   return RAFTER_OK;
 }
 
-static rf_status make_generate(rafter_plan *p, const rf_options *o, rf_error *error) {
-  p->acceptance = rf_options_float_or(o, "acceptance", 0);
+rf_status rf_job_generate(rafter_plan *p, const rf_options *o, rf_error *error) {
+  p->acceptance = rf_plan_acceptance(o);
   RF_TRY(rf_plan_drafter(p, o, error));
   rf_infer_settings g = rf_job_infer_settings(p);
   RF_TRY(rf_generate_plans(&g, &p->prefill, &p->plan, error));
@@ -141,21 +130,22 @@ rf_status rf_job_roll_out(rafter_plan *p, const rf_plan *decode, const rf_option
                                    .samples = l->samples},
                       0, 0, list, each);
   rf_status status = rf_simulate(&g, list, each, NULL, NULL, served, error);
-  add_copies(served, *prompts, each);
+  rf_job_add_copies(served, *prompts, each);
   free(list);
   return status;
 }
 
 json_t *rf_job_rollout_json(const rafter_plan *p, const rf_job_lengths *l, const rf_serve_stats *served,
                             int64_t prompts) {
-  return json_pack("{sI si sI sI sf sI sf sf sf sI sI so}", "prompts", (json_int_t)prompts, "samples",
-                   l->samples, "prompt_tokens", (json_int_t)l->prompt, "answer_tokens", (json_int_t)l->answer,
-                   "seconds", served->seconds, "tokens", (json_int_t)served->counts.tokens,
-                   "tokens_per_second", served->tokens_per_second, "slots_used", served->slots_used,
-                   "seconds_to_first_token", served->ttft[RF_P50], "walked_prompt_tokens",
-                   (json_int_t)(served->counts.prompt_tokens - served->counts.reused), "shared_prompt_tokens",
-                   (json_int_t)served->counts.reused, "usd_per_million_tokens",
-                   usd_per_million(usd_an_hour(p), served->tokens_per_second));
+  return json_pack(
+      "{sI si sI sI sf sI sf sf sf sI sI so}", "prompts", (json_int_t)prompts, "samples", l->samples,
+      "prompt_tokens", (json_int_t)l->prompt, "answer_tokens", (json_int_t)l->answer, "seconds",
+      served->seconds, "tokens", (json_int_t)served->counts.tokens, "tokens_per_second",
+      served->tokens_per_second, "slots_used", served->slots_used, "seconds_to_first_token",
+      served->ttft[RF_P50], "walked_prompt_tokens",
+      (json_int_t)(served->counts.prompt_tokens - served->counts.reused), "shared_prompt_tokens",
+      (json_int_t)served->counts.reused, "usd_per_million_tokens",
+      rf_job_usd_per_million(rf_job_usd_per_hour(&p->settings.machine), served->tokens_per_second));
 }
 
 void rf_job_set_prompts(rafter_plan *p, const rf_job_lengths *l, int64_t prompts) {
@@ -163,237 +153,50 @@ void rf_job_set_prompts(rafter_plan *p, const rf_job_lengths *l, int64_t prompts
   p->samples = l->samples;
 }
 
-static void put_rollout(FILE *out, const rf_job_lengths *l, const rf_serve_stats *served, int64_t prompts) {
-  char a[32], b[32];
-  fprintf(out, "\nrollout   %lld prompts of %lld tokens, %d sample%s each of %lld: %s, %s tokens/s\n",
+static void put_rollout(FILE *out, const rf_job_lengths *l, const rf_serve_stats *served, int64_t prompts,
+                        double usd_per_hour) {
+  char a[32], b[32], usd[64] = "";
+  if (usd_per_hour > 0)
+    snprintf(usd, sizeof usd, ", %.4g USD per million tokens",
+             usd_per_hour / 3600 / served->tokens_per_second * 1e6);
+  fprintf(out, "\nrollout   %lld prompts of %lld tokens, %d sample%s each of %lld: %s, %s tokens/s%s\n",
           (long long)prompts, (long long)l->prompt, l->samples, l->samples > 1 ? "s" : "",
           (long long)l->answer, rf_text_seconds(served->seconds, a),
-          rf_text_count(served->tokens_per_second, b));
+          rf_text_count(served->tokens_per_second, b), usd);
   fprintf(out, "  %.1f slots in use on average; %lld prompt tokens computed, %lld shared\n",
           served->slots_used, (long long)(served->counts.prompt_tokens - served->counts.reused),
           (long long)served->counts.reused);
+}
+
+/* The time and work of a whole rollout, from its first prompt to its last answer. */
+static void set_served(rafter_plan *p, const rf_serve_stats *served, int64_t prompts) {
+  const rf_machine *m = &p->settings.machine;
+  const int64_t copies = rf_generate_copies(p->plan), each = (prompts + copies - 1) / copies;
+  p->served =
+      (rf_report_unit){.name = "rollout",
+                       .note = " of answers, prompts included,",
+                       .seconds = served->seconds,
+                       .tokens = served->tokens_per_second * served->seconds,
+                       .model_flops = served->total.model_flops * (double)prompts / (double)(each * copies),
+                       .usd_per_hour = rf_job_usd_per_hour(m),
+                       .watts = m->watts * m->chips};
 }
 
 static rf_status make_rollout(rafter_plan *p, const rf_options *o, rf_error *error) {
   rf_job_lengths l;
   rf_serve_stats served;
   int64_t prompts;
+  p->serves = true;
   RF_TRY(rf_job_lengths_resolve(p, o, &l, error));
-  RF_TRY(make_generate(p, o, error));
+  RF_TRY(rf_job_generate(p, o, error));
   if (!rf_plan_fits(p->prefill)) return RAFTER_OK; /* the plan reports it */
   rf_job_say_copies(p, p->plan);
   RF_TRY(rf_job_roll_out(p, p->plan, o, &l, &served, &prompts, error));
   json_object_set_new(p->extra, "rollout", rf_job_rollout_json(p, &l, &served, prompts));
-  put_rollout(p->extra_text, &l, &served, prompts);
+  put_rollout(p->extra_text, &l, &served, prompts, rf_job_usd_per_hour(&p->settings.machine));
+  set_served(p, &served, prompts);
   rf_job_set_prompts(p, &l, prompts);
   return RAFTER_OK;
-}
-
-/* ---- serving --------------------------------------------------------------------------------- */
-
-typedef struct service {
-  rafter_plan *p;
-  const rf_options *o;
-  rf_job_lengths l;
-  rf_settings *prefill_on; /* machine of --prefill-on; NULL: there is only one machine */
-  double link_bps;
-  int64_t copies; /* number of copies of the model; each copy has its own chips */
-  json_t *rates;
-  /* result at the highest request rate without a growing queue, or else at the lowest rate */
-  rf_serve_stats best;
-  bool have_best;
-} service;
-
-static rf_status simulate(const service *s, const rf_arrival *list, int64_t count, rf_serve_stats *served,
-                          rf_error *error) {
-  rf_infer_settings g = rf_job_infer_settings(s->p);
-  if (s->prefill_on && s->copies > 1)
-    return RF_FAIL(
-        error, RAFTER_INVALID, "plan one copy of the model",
-        "--prefill-on needs a single copy of the model (--mesh: expected only tensor, got %lld copies)",
-        (long long)s->copies);
-  if (!s->prefill_on) return rf_simulate(&g, list, count, NULL, NULL, served, error);
-  rf_infer_settings first = {.model = s->prefill_on->model, .plan = s->prefill_on->plan};
-  first.plan.build.seq = g.plan.build.seq;
-  return rf_simulate_apart(&first, &g, s->link_bps, list, count, served, error);
-}
-
-static double usd_of_service(const service *s) {
-  double one = usd_an_hour(s->p),
-         other = s->prefill_on ? s->prefill_on->machine.usd_per_chip_hour * s->prefill_on->machine.chips : 0;
-  return !s->prefill_on ? one : one > 0 && other > 0 ? one + other : 0;
-}
-
-static void add_rate(service *s, double rate, const rf_serve_stats *v) {
-  char a[32], b[32], c[32], d[32], e[32];
-  double usd = usd_of_service(s);
-  json_t *json =
-      json_pack("{sf sf so so so sf sI sI sI sb so}", "requests_per_second", rate, "tokens_per_second",
-                v->tokens_per_second, "ttft_seconds", percentiles_json(v->ttft), "tpot_seconds",
-                percentiles_json(v->tpot), "latency_seconds", percentiles_json(v->latency), "slots_used",
-                v->slots_used, "slots_most", (json_int_t)v->counts.most_parts, "waiting_most",
-                (json_int_t)v->waiting_most, "reused_tokens", (json_int_t)v->counts.reused, "saturated",
-                v->saturated, "usd_per_million_tokens", usd_per_million(usd, v->tokens_per_second));
-  if (s->prefill_on) json_object_set_new(json, "transfer_seconds", json_real(v->transfer_seconds));
-  json_array_append_new(s->rates, json);
-  fprintf(s->p->extra_text, "  %8.3g %10s %10s %10s %10s %10s %7.1f  ", rate,
-          rf_text_count(v->tokens_per_second, a), rf_text_seconds(v->ttft[RF_P50], b),
-          rf_text_seconds(v->ttft[RF_P99], c), rf_text_seconds(v->tpot[RF_P50], d),
-          rf_text_seconds(v->tpot[RF_P99], e), v->slots_used);
-  if (usd > 0) fprintf(s->p->extra_text, "%8.3g  ", usd / 3600 / v->tokens_per_second * 1e6);
-  else fputs("no price  ", s->p->extra_text);
-  fprintf(s->p->extra_text, "%s\n", v->saturated ? "no" : "yes");
-  if (!s->have_best || !v->saturated) {
-    s->best = *v;
-    s->have_best = true;
-  }
-}
-
-/* The copies of the model take the requests of a file in turn, so simulating one copy is enough.
- * The reported run does not end before the last arrival. */
-static rf_status simulate_arrivals(const service *s, rf_arrival *list, int64_t requests,
-                                   rf_serve_stats *served, rf_error *error) {
-  double last = list[requests - 1].at, came = last - list[0].at;
-  int64_t each = 0;
-  for (int64_t i = 0; i < requests; i += s->copies) list[each++] = list[i];
-  RF_TRY(simulate(s, list, each, served, error));
-  double seconds = served->seconds + last - list[each - 1].at;
-  if (seconds > 0) served->tokens_per_second *= served->seconds / seconds;
-  served->seconds = seconds;
-  add_copies(served, requests, each);
-  served->arrivals_per_second = came > 0 ? (double)(requests - 1) / came : 0;
-  return RAFTER_OK;
-}
-
-static rf_status simulate_rates(service *s, rf_error *error) {
-  const rf_options *o = s->o;
-  rf_arrival like = {.prompt = s->l.prompt,
-                     .answer = s->l.answer,
-                     .shared = rf_options_int_or(o, "shared-prefix", 0),
-                     .samples = s->l.samples},
-             *list = NULL;
-  int64_t requests = rf_options_int_or(o, "requests", 512);
-  rf_status status = RAFTER_OK;
-  rf_serve_stats served;
-  if (rf_options_is_set(o, "arrivals")) {
-    RF_TRY(rf_arrivals_read(rf_options_text(o, "arrivals"), like, &list, &requests, error));
-    RF_GO(simulate_arrivals(s, list, requests, &served, error));
-    add_rate(s, served.arrivals_per_second, &served);
-    goto done;
-  }
-  int count = 1;
-  const double once = 1, *rate = rf_options_is_set(o, "rate") ? rf_options_floats(o, "rate", &count) : &once;
-  int64_t each = (requests + s->copies - 1) / s->copies;
-  list = calloc((size_t)each, sizeof *list);
-  if (!list) RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while simulating"));
-  for (int i = 0; i < count; i++) {
-    rf_arrivals_poisson(like, rate[i] / (double)s->copies, (uint64_t)rf_options_int_or(o, "seed", 0), list,
-                        each);
-    RF_GO(simulate(s, list, each, &served, error));
-    add_copies(&served, requests, each);
-    add_rate(s, rate[i], &served);
-  }
-done:
-  free(list);
-  return status;
-}
-
-/* Sets the bytes/s from the prefill machine to the other machine: --kv-link, or else the lower
- * data-centre bandwidth of the two machines. */
-static rf_status resolve_link(service *s, rf_error *error) {
-  const rf_machine *here = &s->p->settings.machine, *there = &s->prefill_on->machine;
-  double out = there->chips * rf_machine_dcn_bps(there), in = here->chips * rf_machine_dcn_bps(here);
-  s->link_bps = rf_options_is_set(s->o, "kv-link") ? (double)rf_options_int(s->o, "kv-link")
-                : out < in                         ? out
-                                                   : in;
-  if (s->link_bps > 0) return RAFTER_OK;
-  return RF_FAIL(error, RAFTER_INVALID, "for example --kv-link 25G",
-                 "the bandwidth between the two machines is unknown (%s has no figure for a data-centre "
-                 "network; --kv-link is missing)",
-                 out > 0 ? here->name : there->name);
-}
-
-/* Plans prefill on the machine of --prefill-on, with the same model and settings. */
-static rf_status resolve_prefill_on(service *s, rf_error *error) {
-  if (!rf_options_is_set(s->o, "prefill-on")) return RAFTER_OK;
-  rf_options *other = rf_options_copy(s->o);
-  rf_status status = rf_options_set(other, "on", rf_options_text(s->o, "prefill-on"), error);
-  s->prefill_on = calloc(1, sizeof *s->prefill_on);
-  if (status == RAFTER_OK && !s->prefill_on)
-    status = RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while planning");
-  if (status == RAFTER_OK) status = rf_settings_resolve(other, "generate", s->prefill_on, error);
-  rf_options_free(other);
-  return status == RAFTER_OK ? resolve_link(s, error) : status;
-}
-
-/* A row past saturation depends on the number of requests, because its queue only grows. */
-static void say_saturated(const service *s) {
-  bool saturated = false;
-  const json_t *rate;
-  size_t i;
-  json_array_foreach (s->rates, i, rate) saturated |= json_is_true(json_object_get(rate, "saturated"));
-  if (saturated)
-    fputs("  keeps up no: the queue grows, so the row is not a steady state; waiting times grow with "
-          "--requests\n",
-          s->p->extra_text);
-}
-
-/* Names --fit if a default number of slots is too few for the requests, or leaves most of the memory free. */
-static void hint_at_fit(const service *s) {
-  const rafter_plan *p = s->p;
-  const rf_plan *larger = rf_plan_larger(p->plan, p->prefill);
-  const int64_t room = rf_plan_room(&p->settings.plan);
-  char a[32], b[32];
-  bool saturated = false;
-  const json_t *rate;
-  size_t i;
-  if (rf_options_given(s->o, "batch") || p->settings.fit) return;
-  json_array_foreach (s->rates, i, rate) saturated |= json_is_true(json_object_get(rate, "saturated"));
-  if (!saturated && 2 * larger->arena_bytes > room) return;
-  fprintf(p->extra_text, "  hint: %lld slots%s need %s of %s; --fit plans as many slots as fit\n",
-          (long long)p->settings.plan.build.microbatch, saturated ? " do not keep up, and" : "",
-          rf_text_bytes((double)larger->arena_bytes, a), rf_text_bytes((double)room, b));
-}
-
-static rf_status make_serve(rafter_plan *p, const rf_options *o, rf_error *error) {
-  service s = {.p = p, .o = o};
-  rf_status status = RAFTER_OK;
-  RF_TRY(rf_job_lengths_resolve(p, o, &s.l, error));
-  RF_TRY(make_generate(p, o, error));
-  if (!rf_plan_fits(p->prefill)) return RAFTER_OK;
-  s.copies = rf_generate_copies(p->plan);
-  rf_job_say_copies(p, p->plan);
-  RF_GO(resolve_prefill_on(&s, error));
-  s.rates = json_array();
-  fprintf(p->extra_text, "\nserving   prompts of %lld tokens, answers of %lld, %lld slots",
-          (long long)s.l.prompt, (long long)s.l.answer, (long long)p->settings.plan.build.microbatch);
-  if (s.copies > 1) fprintf(p->extra_text, " of %lld copies", (long long)s.copies);
-  fprintf(p->extra_text, "\n  %8s %10s %10s %10s %10s %10s %7s  %8s  %s\n", "requests", "tokens/s",
-          "first p50", "first p99", "token p50", "token p99", "slots", "$/Mtok", "keeps up");
-  RF_GO(simulate_rates(&s, error));
-  say_saturated(&s);
-  hint_at_fit(&s);
-  char bytes[32], seconds[32], rate[32];
-  if (s.prefill_on)
-    fprintf(p->extra_text,
-            "  prefill on %s: sending the cache of a prompt (%s) takes %s at %s; the time to the "
-            "first token includes this transfer\n",
-            s.prefill_on->machine.name, rf_text_bytes(s.best.transfer_bytes, bytes),
-            rf_text_seconds(s.best.transfer_seconds, seconds), rf_text_rate(s.link_bps, rate));
-  json_t *serving =
-      json_pack("{sI sI si so so so}", "prompt_tokens", (json_int_t)s.l.prompt, "answer_tokens",
-                (json_int_t)s.l.answer, "samples", s.l.samples, "ttft_seconds", percentiles_json(s.best.ttft),
-                "tpot_seconds", percentiles_json(s.best.tpot), "rates", json_incref(s.rates));
-  json_object_set_new(serving, "copies", json_integer((json_int_t)s.copies));
-  if (s.prefill_on)
-    json_object_update_new(serving, json_pack("{ss sf sf sf}", "prefill_on", s.prefill_on->machine.name,
-                                              "transfer_seconds", s.best.transfer_seconds, "transfer_bytes",
-                                              s.best.transfer_bytes, "kv_link_bytes_per_second", s.link_bps));
-  json_object_set_new(p->extra, "serving", serving);
-done:
-  json_decref(s.rates);
-  free(s.prefill_on);
-  return status;
 }
 
 /* ---- the table of jobs ----------------------------------------------------------------------- */
@@ -414,7 +217,7 @@ static rf_status size_train(rafter_plan *p, const rf_options *o, rf_error *error
 static rf_status size_answers(rafter_plan *p, const rf_options *o, rf_error *error) {
   rf_job_lengths l;
   RF_TRY(rf_job_lengths_resolve(p, o, &l, error));
-  return make_generate(p, o, error);
+  return rf_job_generate(p, o, error);
 }
 
 static rf_status size_rl(rafter_plan *p, const rf_options *o, rf_error *error) {
@@ -429,11 +232,11 @@ static const struct {
   job_function make, size;
 } JOBS[] = {
     {"train", "train", rf_job_train, size_train},
-    {"generate", "generate", make_generate, make_generate},
+    {"generate", "generate", rf_job_generate, rf_job_generate},
     {"prefill", "generate", make_prefill, make_prefill},
     {"score", "score", make_score, make_score},
     {"rollout", "generate", make_rollout, size_answers},
-    {"serve", "generate", make_serve, size_answers},
+    {"serve", "generate", rf_job_serve, size_answers},
     {"rl", "train", rf_job_rl, size_rl},
 };
 
@@ -585,7 +388,8 @@ const rf_option RF_SERVING_OPTIONS[] = {
               "slots)"),
     RF_NUMBER(
         "rate", FLOATS, "PER SECOND", 1e-6, 1e9, NULL, "Serving and rollouts",
-        "requests that arrive per second (serve): a rate, or a list such as 1..256 or 0.5,1,2; unset: 1"),
+        "requests that arrive per second (serve): a rate, or a list such as 1..256 or 0.5,1,2; unset: 1, and "
+        "the highest rate that the plan sustains"),
     RF_WORDS("arrivals", PATH, "FILE", NULL, "Serving and rollouts",
              "JSON Lines of requests (at, prompt, answer, shared) to simulate in place of --rate"),
     RF_WORDS("prefill-on", TEXT, "MACHINE", NULL, "Serving and rollouts",

@@ -17,6 +17,14 @@ typedef struct rf_job_lengths {
 rf_status rf_job_lengths_resolve(rafter_plan *plan, const rf_options *options, rf_job_lengths *lengths,
                                  rf_error *error);
 rf_infer_settings rf_job_infer_settings(const rafter_plan *plan);
+/* Scales a simulation of one copy of the model, with `each` of the `requests` requests, to all
+ * copies. The longest queue is not scaled: the queues of the copies do not peak at the same
+ * time. */
+void rf_job_add_copies(rf_serve_stats *served, int64_t requests, int64_t each);
+/* USD per hour of all chips; 0: unknown. */
+double rf_job_usd_per_hour(const rf_machine *machine);
+/* USD per million tokens at this rate, or null. */
+json_t *rf_job_usd_per_million(double usd_per_hour, double rate);
 /* Reports that the copies of the model share the requests and that only one copy is simulated. */
 void rf_job_say_copies(rafter_plan *plan, const rf_plan *decode);
 /* Simulates prompts that all arrive at once. Each prompt has `--samples` answers. */
@@ -29,6 +37,9 @@ json_t *rf_job_rollout_json(const rafter_plan *plan, const rf_job_lengths *lengt
 /* The job answers `prompts` prompts. */
 void rf_job_set_prompts(rafter_plan *plan, const rf_job_lengths *lengths, int64_t prompts);
 
+rf_status rf_job_generate(rafter_plan *plan, const rf_options *options, rf_error *error);
+/* serve.c: simulates requests that arrive over time. */
+rf_status rf_job_serve(rafter_plan *plan, const rf_options *options, rf_error *error);
 rf_status rf_job_train(rafter_plan *plan, const rf_options *options, rf_error *error);
 /* Plans an RL step that trains on every sample of every prompt. The job's main plan is the plan
  * of the policy's training step. */

@@ -73,6 +73,7 @@ static rf_report_plan report_of(const rafter_plan *p) {
                           .prefill = p->prefill,
                           .job = p->job,
                           .whole = p->whole.unit ? &p->whole : NULL,
+                          .served = p->serves ? &p->served : NULL,
                           .seq_default = p->settings.seq_default,
                           .batch_raised = p->settings.batch_raised,
                           .dtype_default = p->settings.dtype_default && !p->settings.fit,

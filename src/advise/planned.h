@@ -27,7 +27,9 @@ struct rafter_plan {
   bool sized, advisable; /* sized: compute only sizes. advisable: advice is possible. */
   const char *job;
   rf_report_whole whole;       /* one step of a job that runs several plans */
-  double acceptance;           /* --acceptance */
+  bool serves;                 /* the job answers prompts, so its cost is that of `served` */
+  rf_report_unit served;       /* all zero: the plan does not fit, so nothing was simulated */
+  double acceptance;           /* --acceptance, or the default of the drafts */
   rf_settings *drafter;        /* the model of --speculate MODEL; NULL: none */
   rf_plan *drafter_plan[2];    /* its prefill and decode plans */
   int64_t prompts, samples;    /* prompts of the job, and answers to each of them; 0: no prompts */

@@ -199,39 +199,88 @@ static rf_status plan_value(const rf_options *o, const char *name, int64_t batch
   return RAFTER_OK;
 }
 
-/* The columns of a simulation of --job serve, at the rate that `serving` describes: the highest
- * rate that the plan sustains, or the lowest rate. */
+/* The price of a million tokens of the whole job, as a column. */
+static void say_price(const rafter_sink *sink, const json_t *plan) {
+  char text[32];
+  double usd = rf_json_at(plan, "cost", "usd_per_million_tokens");
+  snprintf(text, sizeof text, "%.3g", usd);
+  rf_say(sink, "%9s  ", usd > 0 ? text : "no price");
+}
+
+/* The columns of a simulation of --job serve, at the highest rate of requests that the plan
+ * sustains, or at the lowest rate. */
 static void say_serving(const rafter_sink *sink, const json_t *plan) {
-  const json_t *serving = json_object_get(plan, "serving"), *rates = json_object_get(serving, "rates"),
-               *first = json_object_get(serving, "ttft_seconds"),
-               *next = json_object_get(serving, "tpot_seconds"), *rate, *best = json_array_get(rates, 0);
-  char a[32], b[32], c[32], d[32], e[32];
-  size_t i;
+  const json_t *best = json_object_get(json_object_get(plan, "serving"), "sustained"),
+               *first = json_object_get(best, "ttft_seconds"), *next = json_object_get(best, "tpot_seconds");
+  char a[32], b[32], c[32], d[32];
   if (!best) return;
-  json_array_foreach (rates, i, rate)
-    if (!json_is_true(json_object_get(rate, "saturated"))) best = rate;
-  const json_t *usd = json_object_get(best, "usd_per_million_tokens");
-  snprintf(e, sizeof e, "%.3g", json_number_value(usd));
-  rf_say(sink, "%10s %10s %10s %10s  %9s  ",
+  rf_say(sink, "%10.3g  %10s %10s %10s %10s  ",
+         json_number_value(json_object_get(best, "requests_per_second")),
          rf_text_seconds(json_number_value(json_object_get(first, "p50")), a),
          rf_text_seconds(json_number_value(json_object_get(first, "p99")), b),
          rf_text_seconds(json_number_value(json_object_get(next, "p50")), c),
-         rf_text_seconds(json_number_value(json_object_get(next, "p99")), d),
-         json_is_number(usd) ? e : "no price");
+         rf_text_seconds(json_number_value(json_object_get(next, "p99")), d));
+  say_price(sink, plan);
   rf_say(sink, "%-8s  ", json_is_true(json_object_get(best, "saturated")) ? "no" : "yes");
 }
 
-/* The columns of --fit: the largest batch, or the setting that the search chose for a training step. */
-typedef enum fit_column { NO_FIT, FIT_BATCH, FIT_SETTING } fit_column;
+/* The columns of a simulation of --job rollout. */
+static void say_rollout(const rafter_sink *sink, const json_t *plan) {
+  const double seconds = rf_json_at(plan, "rollout", "seconds");
+  char a[32], b[32];
+  if (!(seconds > 0)) return;
+  rf_say(sink, "%10s %10s  ", rf_text_seconds(seconds, a),
+         rf_text_count(rf_json_at(plan, "rollout", "tokens_per_second"), b));
+  say_price(sink, plan);
+}
 
-static void say_head(const rafter_sink *sink, const char *name, bool serves, fit_column fit) {
+/* Notes on rows of jobs that answer prompts: with a low rate of requests or a default batch, machines
+ * are partly idle, and their tokens cost more. */
+static void say_idle(const rafter_sink *sink, const rf_options *o, const char *name, const json_t *rows) {
+  const json_t *row, *rate;
+  const char *job = rf_options_text(o, "job");
+  size_t i, k;
+  int idle = 0;
+  const bool machines = !strcmp(name, "on") || !strcmp(name, "chips"),
+             answers = !strcmp(job, "serve") || !strcmp(job, "rollout");
+  json_array_foreach (rows, i, row) {
+    const json_t *rates = json_object_get(json_object_get(row, "serving"), "rates");
+    bool saturated = !json_array_size(rates);
+    json_array_foreach (rates, k, rate) saturated |= json_is_true(json_object_get(rate, "saturated"));
+    idle += !saturated;
+  }
+  if (idle && rf_options_is_set(o, "rate"))
+    rf_say(sink,
+           "note: %d of the rows keep%s up with every rate of --rate; at higher rates, their tokens may cost "
+           "less. Without --rate, each row has its highest rate.\n",
+           idle, idle > 1 ? "" : "s");
+  if (machines && answers && !rf_options_given(o, "batch") && !rf_options_given(o, "fit"))
+    rf_say(sink,
+           "note: all rows have the default of --batch; with --fit, each row has the largest batch that "
+           "fits, and tokens may cost less.\n");
+}
+
+/* The columns of --fit: the largest batch, or the setting that the search chose for a training step.
+ * STEP_BATCH: without --fit, the default batch of a training step, which follows the chips. */
+typedef enum fit_column { NO_FIT, STEP_BATCH, FIT_BATCH, FIT_SETTING } fit_column;
+
+static fit_column column_of(const rf_options *o, const char *name, const char *job) {
+  const bool learns = rf_plan_learns(job);
+  const bool chips = !strcmp(name, "on") || !strcmp(name, "chips") || !strcmp(name, "mesh");
+  if (rf_options_given(o, "fit") || !strcmp(name, "fit")) return learns ? FIT_SETTING : FIT_BATCH;
+  return learns && chips && !rf_options_given(o, "batch") ? STEP_BATCH : NO_FIT;
+}
+
+static void say_head(const rafter_sink *sink, const char *name, const char *job, fit_column fit) {
+  const bool serves = !strcmp(job, "serve"), rolls = !strcmp(job, "rollout");
   rf_say(sink, "%-24s ", name);
-  if (fit == FIT_BATCH) rf_say(sink, "%8s ", "batch");
-  rf_say(sink, "%12s %12s %14s  %-3s  ", "memory", serves ? "decode step" : "time",
-         serves ? "decoded/s" : "tokens/s", "fits");
+  if (fit == STEP_BATCH || fit == FIT_BATCH) rf_say(sink, "%8s ", "batch");
+  rf_say(sink, "%12s %12s %14s  %-3s  ", "memory", serves || rolls ? "decode step" : "time",
+         serves || rolls ? "decoded/s" : "tokens/s", "fits");
   if (serves)
-    rf_say(sink, "%10s %10s %10s %10s  %9s  %s  ", "first p50", "first p99", "token p50", "token p99",
-           "$/Mtok", "keeps up");
+    rf_say(sink, "%10s  %10s %10s %10s %10s  %9s  %s  ", "requests/s", "first p50", "first p99", "token p50",
+           "token p99", "$/Mtok", "keeps up");
+  if (rolls) rf_say(sink, "%10s %10s  %9s  ", "rollout", "tokens/s", "$/Mtok");
   rf_say(sink, fit == FIT_SETTING ? "%-8s  chosen by --fit\n" : "%s\n", "bound");
 }
 
@@ -252,16 +301,18 @@ static void say_row(const rafter_sink *sink, const rf_sweep_row *row, const json
   char a[32], b[32], c[32];
   if (!row->planned) {
     rf_say(sink, "%-24s ", row->value);
-    if (fit == FIT_BATCH) rf_say(sink, "%8s ", "-");
+    if (fit == STEP_BATCH || fit == FIT_BATCH) rf_say(sink, "%8s ", "-");
     rf_say(sink, "%12s %12s %14s  no   %s\n", "-", "-", "-", refused->message);
     return;
   }
-  const json_t *batch = json_object_get(json_object_get(plan, "largest_batch"), "batch");
+  const json_t *batch =
+      json_object_get(json_object_get(plan, fit == STEP_BATCH ? "settings" : "largest_batch"), "batch");
   rf_say(sink, "%-24s ", row->value);
-  if (fit == FIT_BATCH) rf_say(sink, "%8lld ", (long long)json_integer_value(batch));
+  if (fit == STEP_BATCH || fit == FIT_BATCH) rf_say(sink, "%8lld ", (long long)json_integer_value(batch));
   rf_say(sink, "%12s %12s %14s  %-3s  ", rf_text_bytes(row->bytes, a), rf_text_seconds(row->seconds, b),
          rf_text_count(row->rate, c), row->fits ? "yes" : "no");
   say_serving(sink, plan);
+  if (!rf_plan_learns(json_string_value(json_object_get(plan, "job")))) say_rollout(sink, plan);
   rf_say(sink, fit == FIT_SETTING ? "%-8s" : "%s", row->bound);
   if (fit == FIT_SETTING) say_setting(sink, plan);
   rf_say(sink, "\n");
@@ -297,10 +348,8 @@ rf_status rf_plan_sweep(const rf_options *o, const rafter_sink *sink, rf_error *
   if (!row) RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while sweeping"));
   RF_GO(common_batch(o, name, values, count, &batch, error));
   const char *job = rf_options_text(o, "job");
-  const fit_column fit = !rf_options_given(o, "fit") && strcmp(name, "fit") != 0 ? NO_FIT
-                         : rf_plan_learns(job)                                   ? FIT_SETTING
-                                                                                 : FIT_BATCH;
-  say_head(sink, name, !strcmp(job, "serve"), fit);
+  const fit_column fit = column_of(o, name, job);
+  say_head(sink, name, job, fit);
   for (int i = 0; i < count; i++) {
     row[i].value = values[i];
     row[i].x = number_of(values[i]);
@@ -319,6 +368,7 @@ rf_status rf_plan_sweep(const rf_options *o, const rafter_sink *sink, rf_error *
     json_array_append_new(rows, one);
     one = NULL;
   }
+  say_idle(sink, o, name, rows);
   if (!any) RF_GO(RF_FAIL(error, RAFTER_INVALID, first.hint, "%s", first.message));
   cliffs = find_cliffs(row, count);
   size_t i;

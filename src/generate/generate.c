@@ -41,6 +41,7 @@ rf_status rf_generate_plans(const rf_infer_settings *settings, rf_plan **prefill
 rf_status rf_generate_reserve(rf_plan_options *plan, const rf_infer_settings *drafter, rf_error *error) {
   int64_t bytes = 0, room = rf_plan_room(plan);
   RF_TRY(rf_drafter_bytes(drafter, &bytes, error));
+  plan->draft_bytes = bytes;
   if (room <= 0) return RAFTER_OK;
   if (bytes >= room)
     return RF_FAIL(error, RAFTER_NO_FIT, "choose a smaller draft model, or lower --seq or --batch",

@@ -146,6 +146,7 @@ static double decode_seconds(simulation *s, int count) {
     drafting += rf_pass_price(s->drafter, s->extent, count, &drafts);
   for (int i = 0; i < count; i++) s->extent[i].rows += s->drafted;
   if (s->drafted) shared = (drafting + rf_pass_price(prices, s->extent, count, &drafts)) / s->expected;
+  rf_speculation_useful(&drafts, &plain, s->expected);
   rf_plan_totals_add(&s->total, shared < seconds ? &drafts : &plain, shared < seconds ? 1 / s->expected : 1);
   return shared < seconds ? shared : seconds;
 }

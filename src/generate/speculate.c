@@ -9,6 +9,11 @@ double rf_speculation_tokens(double acceptance, int drafted) {
   return tokens;
 }
 
+void rf_speculation_useful(rf_plan_totals *drafts, const rf_plan_totals *plain, double tokens) {
+  drafts->model_flops = tokens * plain->model_flops;
+  drafts->flops_full_square = tokens * plain->flops_full_square;
+}
+
 typedef struct prices {
   rf_pass_prices *decode, *drafter; /* drafter: NULL if drafts cost no time */
   rf_extent *part;                  /* (parts) */
@@ -49,6 +54,7 @@ static double wins_from(const rf_speculation *s, const double *seconds) {
 rf_status rf_speculation_find(const rf_speculation *s, double acceptance, rf_speculation_found *found,
                               rf_error *error) {
   rf_status status = RAFTER_OK;
+  rf_plan_totals plain = {0};
   prices p = {.decode = rf_pass_prices_open(s->decode),
               .drafter = s->drafter ? rf_pass_prices_open(s->drafter) : NULL,
               .part = calloc((size_t)s->parts, sizeof *p.part),
@@ -60,7 +66,8 @@ rf_status rf_speculation_find(const rf_speculation *s, double acceptance, rf_spe
   found->drafted = best_of(s, p.seconds, acceptance);
   found->tokens = rf_speculation_tokens(acceptance, found->drafted);
   found->seconds = price(s, &p, found->drafted, &found->total);
-  found->plain_seconds = p.seconds[0];
+  found->plain_seconds = price(s, &p, 0, &plain);
+  rf_speculation_useful(&found->total, &plain, found->tokens);
   found->gain = found->tokens * found->plain_seconds / found->seconds;
   found->wins_from = wins_from(s, p.seconds);
 done:

@@ -18,6 +18,10 @@ typedef struct rf_speculation {
   int most; /* maximum drafted tokens of an answer */
 } rf_speculation;
 
+/* Model FLOPs count only the rows of right tokens, and not the draft model: `plain` is a pass without
+ * drafts, and a pass with drafts gives `tokens` tokens for each answer. */
+void rf_speculation_useful(rf_plan_totals *drafts, const rf_plan_totals *plain, double tokens);
+
 typedef struct rf_speculation_found {
   int drafted;          /* number of drafts with the most tokens per second; 0: drafts do not win */
   double tokens,        /* expected tokens of an answer in a pass */

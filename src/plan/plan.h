@@ -65,6 +65,7 @@ typedef struct rf_plan_options {
   rf_program_options program; /* JAX program to plan; all zero: rafter's own program */
   int64_t budget_bytes;       /* limit for --fit and remat=auto; 0: machine memory minus reserve */
   int64_t margin_bytes;       /* --margin: bytes that the budget leaves free; for reports only */
+  int64_t draft_bytes;        /* arena of a draft model; the budget leaves it free; for reports only */
   int64_t taken_bytes;        /* part of the budget that remat=auto must leave free */
   bool searched;              /* the search of --fit chose these settings, not the user */
   int guard_bytes;            /* gap after each tensor; debug runs check that nothing writes there */

@@ -207,6 +207,9 @@ static void list_largest(const rf_plan *plan, char *list, size_t capacity) {
   for (int i = 0; i < count; i++)
     rf_text_append(list, capacity, "%s%.60s %.2f GiB", i ? ", " : "", rf_plan_content(plan, largest[i])->name,
                    (double)plan->tensor[largest[i]].bytes / 0x1p30);
+  if (plan->options.draft_bytes > 0)
+    rf_text_append(list, capacity, "; the draft model takes %.2f GiB",
+                   (double)plan->options.draft_bytes / 0x1p30);
 }
 
 static const char *bytes_text(int64_t bytes, char text[32]) {
@@ -235,6 +238,7 @@ rf_status rf_plan_require_fit(const rf_plan *plan, rf_error *error) {
   rf_graph_free(built);
   return RF_FAIL(error, RAFTER_NO_FIT, hint,
                  "%s does not fit %s (memory: expected at most %s, got %s, %s too much; largest: %s)",
-                 plan->graph->model.name, plan->machine.name, bytes_text(room, a),
-                 bytes_text(plan->arena_bytes, b), bytes_text(plan->arena_bytes - room, c), list);
+                 plan->graph->model.name, plan->machine.name, bytes_text(room + o->draft_bytes, a),
+                 bytes_text(plan->arena_bytes + o->draft_bytes, b), bytes_text(plan->arena_bytes - room, c),
+                 list);
 }

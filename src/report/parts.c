@@ -7,6 +7,18 @@ rf_plan_totals rf_report_totals(const rf_report_plan *report) {
   return report->whole ? report->whole->totals : rf_plan_totals_of(report->plan);
 }
 
+rf_report_unit rf_report_unit_of(const rf_report_plan *report) {
+  const rf_machine *m = &report->plan->machine;
+  const rf_plan_totals total = rf_report_totals(report);
+  if (report->served) return *report->served;
+  return (rf_report_unit){.name = report->whole ? report->whole->unit : "step",
+                          .seconds = total.time.seconds,
+                          .tokens = total.tokens,
+                          .model_flops = total.model_flops,
+                          .usd_per_hour = m->usd_per_chip_hour * m->chips,
+                          .watts = m->watts * m->chips};
+}
+
 /* ---- parameters ------------------------------------------------------------------------------ */
 
 void rf_report_put_parameters(json_t *model, const rf_plan *plan) {

@@ -4,8 +4,10 @@
 
 #include "report/report.h"
 
-/* Time and work of one step of the whole job. All figures of time, rate and cost come from here. */
+/* Time and work of one step of the whole job. All figures of time and rate come from here. */
 rf_plan_totals rf_report_totals(const rf_report_plan *report);
+/* One unit of the whole job. All figures of cost, --tokens and --budget come from here. */
+rf_report_unit rf_report_unit_of(const rf_report_plan *report);
 /* Adds parameters_attention and the other parameter counts to the object `model`. */
 void rf_report_put_parameters(json_t *model, const rf_plan *plan);
 /* Adds "by_part" (FLOPs of each model part) and the sums of its groups to the object `work`. */

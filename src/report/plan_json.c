@@ -76,16 +76,18 @@ static json_t *settings_json(const rf_plan *plan) {
 static json_t *memory_json(const rf_plan *plan, const rf_plan *largest) {
   double capacity = plan->machine.memory_bytes, reserve = plan->machine.reserve_bytes;
   double room = (double)rf_plan_room(&plan->options);
+  const int64_t draft = plan->options.draft_bytes, all = largest->arena_bytes + draft;
   int64_t host = rf_plan_host_room(&plan->machine),
           host_bytes = plan->host_bytes > largest->host_bytes ? plan->host_bytes : largest->host_bytes;
   json_t *by_class = json_object();
   for (int c = 0; c < RF_CLASSES; c++)
     json_object_set_new(by_class, rf_class_name((rf_class)c), json_integer((json_int_t)largest->by_class[c]));
+  if (draft > 0) json_object_set_new(by_class, "draft", json_integer((json_int_t)draft));
   return json_pack(
       "{sI sI sI sI sI sI sb sI ss so so sI so}", "capacity_bytes", (json_int_t)capacity, "reserve_bytes",
       (json_int_t)reserve, "margin_bytes", (json_int_t)plan->options.margin_bytes, "peak_bytes",
-      (json_int_t)largest->arena_bytes, "persistent_bytes", (json_int_t)largest->persistent_bytes,
-      "live_bytes", (json_int_t)largest->live_bytes, "fits", rf_plan_fits(plan) && rf_plan_fits(largest),
+      (json_int_t)all, "persistent_bytes", (json_int_t)largest->persistent_bytes, "live_bytes",
+      (json_int_t)(largest->live_bytes + draft), "fits", rf_plan_fits(plan) && rf_plan_fits(largest),
       "headroom_bytes", (json_int_t)(room - (double)largest->arena_bytes), "peak_op", rf_plan_peak(largest),
       "by_class", by_class, "largest", rf_report_largest_json(largest), "host_bytes", (json_int_t)host_bytes,
       "host_capacity_bytes", host > 0 ? json_integer((json_int_t)host) : json_null());
@@ -127,53 +129,54 @@ static json_t *rate_json(const rf_plan *plan, const rf_plan_totals *total) {
                                           : 0);
 }
 
-/* Lists all known price tiers, and for each tier the price of a million tokens. */
-static json_t *prices_json(const rf_plan *plan, double rate) {
+/* Lists all known price tiers, and for each tier the price of a million tokens. It is known for one
+ * tier only if a second machine computes the prompts. */
+static json_t *prices_json(const rf_machine *m, const rf_report_unit *job, double rate) {
   json_t *list = json_array();
-  for (int i = 0; i < plan->machine.price_count; i++) {
-    const rf_price *p = &plan->machine.price[i];
-    double tokens = p->usd_per_chip_hour > 0 ? rate * 3600 / (p->usd_per_chip_hour * plan->machine.chips) : 0;
+  for (int i = 0; i < m->price_count; i++) {
+    const rf_price *p = &m->price[i];
+    const bool chosen = !strcmp(p->tier, m->price_tier);
+    double usd = p->usd_per_chip_hour * m->chips;
+    if (chosen) usd = job->usd_per_hour;
+    else if (job->usd_per_hour > m->usd_per_chip_hour * m->chips) usd = 0;
     json_array_append_new(list, json_pack("{ss sf so ss ss}", "tier", p->tier, "usd_per_chip_hour",
                                           p->usd_per_chip_hour, "usd_per_million_tokens",
-                                          real_or_null(1e6 / tokens, tokens > 0), "date", p->date, "source",
-                                          p->source));
+                                          real_or_null(usd / 3600 / rate * 1e6, usd > 0 && rate > 0), "date",
+                                          p->date, "source", p->source));
   }
   return list;
 }
 
-/* Costs of all chips. If the price is unknown, costs are null, and `assumptions` says so. */
+/* Costs of the whole job on all chips. If the price is unknown, costs are null, and `assumptions`
+ * says so. */
 static json_t *cost_json(const rf_report_plan *report) {
   const rf_plan *plan = report->plan;
-  const rf_plan_totals total = rf_report_totals(report);
-  double usd = plan->machine.usd_per_chip_hour * plan->machine.chips, t = total.time.seconds,
-         rate = t > 0 ? total.tokens / t : 0;
-  double seconds = rate > 0 ? report->tokens / rate : 0, tokens_per_usd = usd > 0 ? rate * 3600 / usd : 0;
-  double watts = plan->machine.watts * plan->machine.chips;
-  bool priced = usd > 0, asked = report->tokens > 0;
+  const rf_report_unit job = rf_report_unit_of(report);
+  const double rate = job.seconds > 0 ? job.tokens / job.seconds : 0, usd = job.usd_per_hour,
+               chips = plan->machine.usd_per_chip_hour * plan->machine.chips,
+               seconds = rate > 0 ? report->tokens / rate : 0;
+  const bool runs = rate > 0, priced = usd > 0 && runs, asked = report->tokens > 0 && runs;
   return json_pack(
-      "{ss? so so so so so so so so so}", "price_tier", priced ? plan->machine.price_tier : NULL, "prices",
-      prices_json(plan, rate),
+      "{ss? so so so so so so so so so so}", "price_tier", chips > 0 ? plan->machine.price_tier : NULL,
+      "prices", prices_json(&plan->machine, &job, rate), "tokens_per_second", real_or_null(rate, runs),
       "performance_per_usd", /* model FLOPs per USD: peak times EMFU, divided by the price */
-      real_or_null(priced && rate > 0 ? total.model_flops / t * 3600 / usd : 0, priced && rate > 0),
-      "usd_per_chip_hour", real_or_null(plan->machine.usd_per_chip_hour, priced), "usd_per_million_tokens",
-      real_or_null(tokens_per_usd > 0 ? 1e6 / tokens_per_usd : 0, priced && rate > 0), "tokens_per_usd",
-      real_or_null(tokens_per_usd, priced), "peak_flops_per_usd",
-      real_or_null(priced ? rf_plan_peak_flops(plan) * 3600 / usd : 0, priced), "seconds_for_tokens",
-      real_or_null(seconds, asked && rate > 0), "usd_for_tokens",
-      real_or_null(seconds / 3600 * usd, asked && rate > 0 && priced), "kilowatt_hours_for_tokens",
-      real_or_null(seconds / 3600 * watts / 1000, asked && rate > 0 && watts > 0));
+      real_or_null(job.model_flops / job.seconds * 3600 / usd, priced && job.model_flops > 0),
+      "usd_per_chip_hour", real_or_null(plan->machine.usd_per_chip_hour, chips > 0), "usd_per_million_tokens",
+      real_or_null(usd / 3600 / rate * 1e6, priced), "tokens_per_usd",
+      real_or_null(rate * 3600 / usd, priced), "peak_flops_per_usd",
+      real_or_null(rf_plan_peak_flops(plan) * 3600 / chips, chips > 0), "seconds_for_tokens",
+      real_or_null(seconds, asked), "usd_for_tokens", real_or_null(seconds / 3600 * usd, asked && priced),
+      "kilowatt_hours_for_tokens", real_or_null(seconds / 3600 * job.watts / 1000, asked && job.watts > 0));
 }
 
-/* The object "budget": number of complete steps in the given time, their tokens and their price. */
+/* The object "budget": number of complete steps in the given time, their tokens and their price. A
+ * step of --job rollout or serve is a rollout or a request. */
 static json_t *budget_json(const rf_report_plan *report) {
-  const rf_plan *plan = report->plan;
-  const rf_plan_totals total = rf_report_totals(report);
-  double steps = total.time.seconds > 0 ? floor(report->budget_seconds / total.time.seconds) : 0,
-         usd = plan->machine.usd_per_chip_hour;
-  json_t *price =
-      usd > 0 ? json_real(usd * plan->machine.chips * report->budget_seconds / 3600) : json_null();
+  const rf_report_unit job = rf_report_unit_of(report);
+  const double steps = job.seconds > 0 ? floor(report->budget_seconds / job.seconds) : 0;
   return json_pack("{sf sf sf so}", "seconds", report->budget_seconds, "steps", steps, "tokens",
-                   steps * total.tokens, "usd", price);
+                   steps * job.tokens, "usd",
+                   real_or_null(job.usd_per_hour * report->budget_seconds / 3600, job.usd_per_hour > 0));
 }
 
 /* Whether an fsdp axis leaves matrices whole that it could store in shards, if it were shorter. */

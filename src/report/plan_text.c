@@ -22,14 +22,22 @@ static void put_host(FILE *out, const rf_plan *plan) {
 
 static void put_classes(FILE *out, const rf_plan *plan, double peak, double room, bool fits,
                         const double bytes[RF_CLASSES]) {
+  const double draft = (double)plan->options.draft_bytes, margin = (double)plan->options.margin_bytes;
+  const char *no = peak > room && peak <= room + margin
+                       ? "fits, but not with the margin; --margin 0 leaves none"
+                       : "DOES NOT FIT";
   char a[32], b[32];
+  peak += draft;
+  room += draft;
   fprintf(out, "\nmemory    %s of %s: %s\n", rf_text_bytes(peak, a), rf_text_bytes(room, b),
-          fits ? "fits" : "DOES NOT FIT");
+          fits ? "fits" : no);
   put_host(out, plan);
   for (int c = 0; c < RF_CLASSES; c++)
     if (bytes[c] > 0)
       fprintf(out, "  %-12s %10s  %5.1f %%\n", rf_class_name((rf_class)c), rf_text_bytes(bytes[c], a),
               100 * bytes[c] / peak);
+  if (draft > 0)
+    fprintf(out, "  %-12s %10s  %5.1f %%\n", "draft", rf_text_bytes(draft, a), 100 * draft / peak);
 }
 
 /* Prints the memory of a job with several phases. It is the peak over all phases. */
@@ -70,7 +78,8 @@ static void put_memory(FILE *out, const rf_report_plan *report) {
   } else if (plan->graph->op_count)
     fprintf(out, "  peak at %s; a perfect layout would need %.2f %% of this\n",
             plan->graph->op[plan->peak_op].name,
-            100.0 * (double)plan->live_bytes / (double)plan->arena_bytes);
+            100.0 * (double)(plan->live_bytes + plan->options.draft_bytes) /
+                (double)(plan->arena_bytes + plan->options.draft_bytes));
 }
 
 static void put_cache(FILE *out, const rf_plan *plan) {
@@ -115,37 +124,38 @@ static void put_largest(FILE *out, const rf_plan *plan) {
 }
 
 static void put_cost(FILE *out, const rf_report_plan *report) {
-  const rf_plan *plan = report->plan;
-  const rf_plan_totals total = rf_report_totals(report);
-  double t = total.time.seconds;
-  double chip = plan->machine.usd_per_chip_hour, usd = chip * plan->machine.chips / 3600;
-  char a[32], b[32];
-  if (t <= 0) return;
-  const rf_machine *m = &plan->machine;
-  char tiers[200];
+  const rf_machine *m = &report->plan->machine;
+  const rf_report_unit job = rf_report_unit_of(report);
+  const double chip = m->usd_per_chip_hour, usd = job.usd_per_hour / 3600;
+  char a[32], b[32], tiers[200];
   rf_machine_prices_text(m, tiers);
   bool others = m->price_count > 1 || (m->price_count && strcmp(m->price_tier, m->price[0].tier) != 0);
-  if (chip > 0)
-    fprintf(out, "cost      %.4g USD per million tokens at %.2f USD per chip hour (%s%s%s)\n",
-            usd * t / total.tokens * 1e6, chip, m->price_tier, others ? "; --price takes " : "",
-            others ? tiers : "");
+  if (!(job.seconds > 0)) {
+    if (report->served) fputs("cost      unknown: a plan that does not fit is not simulated\n", out);
+    return;
+  }
+  if (usd > 0)
+    fprintf(out, "cost      %.4g USD per million tokens%s at %.2f USD per chip hour (%s%s%s)\n",
+            usd * job.seconds / job.tokens * 1e6, job.note, chip, m->price_tier,
+            others ? "; --price takes " : "", others ? tiers : "");
+  else if (chip > 0)
+    fprintf(out, "cost      no price of the machine of --prefill-on is known; --price 2.50 sets USD per chip "
+                 "hour\n");
   else if (m->price_count)
     fprintf(out, "cost      no list price of %s is known; --price takes %s, or an amount such as 2.50\n",
             m->name, tiers);
   else if (m->kind != RF_MACHINE_CPU)
     fprintf(out, "cost      no price of %s is known; --price 2.50 sets USD per chip hour\n", m->name);
   if (report->tokens <= 0) return;
-  double seconds = report->tokens / total.tokens * t;
-  fprintf(out, "%s%s tokens take %s",
-          chip > 0 || plan->machine.kind != RF_MACHINE_CPU ? "          " : "cost      ",
+  double seconds = report->tokens / job.tokens * job.seconds;
+  fprintf(out, "%s%s tokens take %s", chip > 0 || m->kind != RF_MACHINE_CPU ? "          " : "cost      ",
           rf_text_count(report->tokens, a), rf_text_seconds(seconds, b));
-  if (chip > 0) {
+  if (usd > 0) {
     if (seconds * usd < 1000) fprintf(out, " and %.2f USD", seconds * usd);
     else fprintf(out, " and %s", rf_text_usd(seconds * usd, a));
   }
-  if (plan->machine.watts > 0)
-    fprintf(out, ", %s kWh for the chips alone",
-            rf_text_number(seconds / 3.6e6 * plan->machine.watts * plan->machine.chips, a));
+  if (job.watts > 0)
+    fprintf(out, ", %s kWh for the chips alone", rf_text_number(seconds / 3.6e6 * job.watts, a));
   fputc('\n', out);
 }
 
@@ -228,18 +238,16 @@ static void put_time(FILE *out, const rf_report_plan *report) {
 }
 
 static void put_budget(FILE *out, const rf_report_plan *report) {
-  const rf_plan *plan = report->plan;
-  const rf_plan_totals total = rf_report_totals(report);
+  const rf_report_unit job = rf_report_unit_of(report);
   char a[32], b[32], c[32];
-  double steps = total.time.seconds > 0 ? floor(report->budget_seconds / total.time.seconds) : 0,
-         usd = plan->machine.usd_per_chip_hour;
+  if (!(job.seconds > 0)) return;
+  const double steps = floor(report->budget_seconds / job.seconds);
   fprintf(out, "budget    %s: %s %ss, %s tokens", rf_text_seconds(report->budget_seconds, a),
-          rf_text_count(steps, b), report->whole ? report->whole->unit : "step",
-          rf_text_count(steps * total.tokens, c));
-  double price = usd * plan->machine.chips * report->budget_seconds / 3600;
-  if (usd > 0 && price < 1000) fprintf(out, ", %.2f USD\n", price);
-  else if (usd > 0) fprintf(out, ", %s\n", rf_text_usd(price, a));
-  else fprintf(out, "; no price of %s is known\n", plan->machine.name);
+          rf_text_count(steps, b), job.name, rf_text_count(steps * job.tokens, c));
+  double price = job.usd_per_hour * report->budget_seconds / 3600;
+  if (price > 0 && price < 1000) fprintf(out, ", %.2f USD\n", price);
+  else if (price > 0) fprintf(out, ", %s\n", rf_text_usd(price, a));
+  else fprintf(out, "; no price of %s is known\n", report->plan->machine.name);
 }
 
 static void put_frontier(FILE *out, const rf_report_plan *report) {
@@ -332,16 +340,45 @@ static void put_batch(FILE *out, const rf_report_plan *report) {
   fputc('\n', out);
 }
 
+/* The largest batch of a training step over all settings that the search planned, if it is larger than
+ * that of the chosen setting. */
+static void put_larger_batch(FILE *out, const rf_report_plan *report, json_int_t batch) {
+  static const char remat[] = "remat=";
+  const json_t *raise;
+  char setting[240] = "", bytes[32] = "", mesh[160];
+  size_t i;
+  json_array_foreach (json_object_get(report->largest, "raises"), i, raise) {
+    const char *change = json_string_value(json_object_get(raise, "change"));
+    const json_int_t of = json_integer_value(json_object_get(raise, "batch"));
+    if (of <= batch || strncmp(change, remat, strlen(remat)) != 0) continue;
+    batch = of;
+    snprintf(setting, sizeof setting, "remat %.80s", change + strlen(remat));
+    rf_text_bytes(json_number_value(json_object_get(raise, "peak_bytes")), bytes);
+  }
+  for (int k = 0; report->found && k < report->found->rows; k++) {
+    const rf_fit_row *r = &report->found->row[k];
+    if (!r->fits || r->microbatch <= batch) continue;
+    batch = r->microbatch;
+    snprintf(setting, sizeof setting, "remat %s", rf_remat_name(r->remat));
+    if (rf_mesh_chips(&r->mesh) > 1)
+      snprintf(setting + strlen(setting), sizeof setting - strlen(setting), ", %s",
+               rf_mesh_text(&r->mesh, mesh));
+    rf_text_bytes((double)r->peak_bytes, bytes);
+  }
+  if (*setting)
+    fprintf(out, "          a slower setting has a larger batch: %lld%s with %s, in %s\n", (long long)batch,
+            report->whole ? "" : " at once", setting, bytes);
+}
+
 /* --fit: the answer to "how large may the batch be?", and the margin of the search. */
 static void put_largest_batch(FILE *out, const rf_report_plan *report) {
   const json_t *l = report->largest;
   const rf_plan_options *o = &report->plan->options;
   char a[32], b[32], each[80] = "";
-  if (o->margin_bytes > 0)
+  const double margin = (double)o->margin_bytes, all = margin + (double)(o->budget_bytes + o->draft_bytes);
+  if (margin > 0)
     fprintf(out, "margin    %s of %s stay free for a program other than rafter's (--margin %.3g)\n",
-            rf_text_bytes((double)o->margin_bytes, a),
-            rf_text_bytes((double)(o->margin_bytes + o->budget_bytes), b),
-            (double)o->margin_bytes / (double)(o->margin_bytes + o->budget_bytes));
+            rf_text_bytes(margin, a), rf_text_bytes(all, b), margin / all);
   if (!l) return;
   const json_int_t batch = json_integer_value(json_object_get(l, "batch"));
   const double per = json_number_value(json_object_get(l, "bytes_per_sequence"));
@@ -357,6 +394,7 @@ static void put_largest_batch(FILE *out, const rf_report_plan *report) {
             rf_text_bytes(json_number_value(json_object_get(l, "room_bytes")), b));
   fprintf(out, "          limit: %s (%s)\n", json_string_value(json_object_get(l, "limit")),
           json_string_value(json_object_get(l, "why")));
+  if (remat) put_larger_batch(out, report, batch);
 }
 
 static void put_raises(FILE *out, const rf_report_plan *report) {

@@ -24,12 +24,25 @@ typedef struct rf_report_whole {
   int phases; /* 0: the job runs one plan, `main` */
 } rf_report_whole;
 
+/* Time, tokens, work and price of one unit of the whole job. The costs of the job follow from them. */
+typedef struct rf_report_unit {
+  const char *name; /* "step", "RL step", "rollout" or "request" */
+  char note[96];    /* for the line of the cost: which tokens are counted */
+  double seconds, tokens;
+  double model_flops, /* 0: unknown */
+      usd_per_hour,   /* of all machines; 0: the price of a machine is unknown */
+      watts;          /* of all machines; 0: unknown */
+} rf_report_unit;
+
 typedef struct rf_report_plan {
   const rf_plan *plan;    /* train: the plan of a step; generate: the plan of one decode step */
   const rf_plan *prefill; /* generate: the plan of one prefill step; otherwise NULL */
   const char *job;        /* "train", "generate" and so on */
   /* Time, rate, work and cost of the whole job. NULL: those of one step of `plan`. */
   const rf_report_whole *whole;
+  /* A rollout or a request, from its prompts to the last answer. 0 seconds: nothing was simulated.
+   * NULL: the job answers no prompts, and its cost is that of steps. */
+  const rf_report_unit *served;
   bool seq_default, dtype_default; /* mark the sequence length or the dtype as a default */
   bool batch_raised;               /* mark the batch as a default that was raised for the mesh */
   int64_t prompts, samples;        /* prompts of the job, and answers to each of them; 0: no prompts */

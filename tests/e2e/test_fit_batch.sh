@@ -52,6 +52,19 @@ case_answers() {
   # shellcheck disable=SC2086
   status 0 "$RAFTER" plan $LORA --fit --margin 0 --json &&
     holds out '512 <= d["largest_batch"]["batch"] < 576' 'the limit between 512 and 576'
+  # A slower setting may have a larger batch. It is named in the same place.
+  status 0 "$RAFTER" plan gpt2 --on a5000 --fit --json &&
+    batch=$(ask out '[r["batch"] for r in d["largest_batch"]["raises"] if r["change"] == "remat=block"][0]')
+  status 0 "$RAFTER" plan gpt2 --on a5000 --fit &&
+    says "^ +a slower setting has a larger batch: $batch at once with remat block, in" out
+  # Only the margin is too large: the memory says so.
+  refuses 3 'does not fit' "$RAFTER" plan llama3-70b --on h100-sxm:2x8 --fit &&
+    says '^memory .*: fits, but not with the margin; --margin 0 leaves none$' out out
+  # Over chips, the default batch of a training step changes.
+  status 0 "$RAFTER" plan llama3.2-1b --on h100-sxm --sweep chips=4,16 && {
+    says '^chips +batch +memory' out
+    says '^4 +8 ' out && says '^16 +16 ' out
+  }
   largest "gemma3-4b --on tpu-v5e --job rollout --prompt-tokens 512 --max-tokens 512" cache
   largest "llama3-8b --on h100-sxm:2 --job generate --seq 2048" cache
   largest "gemma3-1b --on tpu-v5e:2x2 --mesh data=2,tensor=2 --job generate" cache

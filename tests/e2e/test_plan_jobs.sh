@@ -33,7 +33,7 @@ case_rollouts() {
 case_drafts() {
   local base=("$RAFTER" plan "${GEMMA[@]}" --batch 4) s='d["speculation"]' with without from factor
   local generate=("${base[@]}" --seq 1024 --job generate --json)
-  local old='json.load(open("plain.json"))'
+  local old='json.load(open("plain.json"))' m='d["memory"]' alone='json.load(open("alone.json"))["memory"]'
   without='rollout"]["tokens_per_second"]'
   status 0 "${generate[@]}" && cp out plain.json
   status 0 "${generate[@]}" --speculate ngram --acceptance 0.8 && {
@@ -49,6 +49,30 @@ case_drafts() {
     status 0 "${generate[@]}" --speculate ngram --acceptance "$(python3 -c "print($factor * $from)")" &&
       holds out "($s['gain'] > 1) == ($s['draft_tokens'] > 0) == ($factor > 1)" 'the acceptance that wins'
   done
+  # Only tokens of the answer count as work of the model: MFU rises as the rate does.
+  status 0 "${generate[@]}" --speculate ngram --acceptance 0.8 &&
+    holds out "abs(d['rate']['mfu'] / $old['rate']['mfu'] / $s['gain'] - 1) < 1e-3" 'MFU of drafts'
+  # An acceptance that nobody gave is marked, and is lower for ngram.
+  status 0 "${generate[@]}" --speculate ngram &&
+    holds out "$s['acceptance'] == 0.4 and $s['acceptance_assumed']" 'ngram'
+  status 0 "${base[@]}" --job generate --speculate ngram &&
+    says 'acceptance 0.4 \(assumed; --acceptance\)' out
+  # A draft model is a row of the memory of both models.
+  generate=("$RAFTER" plan llama3-8b --job generate --on h100-sxm --batch 1)
+  status 0 "${generate[@]}" --json && cp out alone.json
+  status 0 "${generate[@]}" --speculate llama3.2-1b --json && {
+    holds out "$s['acceptance'] == 0.7 and $s['acceptance_assumed']" 'a draft model'
+    holds out "$m['by_class']['draft'] == $s['draft_model']['arena_bytes']" 'its memory'
+    holds out "$m['peak_bytes'] == $s['draft_model']['total_bytes'] == sum($m['by_class'].values())" \
+      'the memory of both'
+    holds out "$m['headroom_bytes'] + $m['peak_bytes'] == $alone['headroom_bytes'] + $alone['peak_bytes']" \
+      'the same room'
+  }
+  status 0 "${generate[@]}" --speculate llama3.2-1b && says '^  draft +2.44 GiB' out
+  refuses 3 'expected at most 23.*GiB, got .*; the draft model takes' \
+    "$RAFTER" plan llama3-8b --job generate --on rtx-4090 --batch 3 --seq 8k --speculate llama3.2-3b
+  status 0 "${generate[@]}" --compare speculate=none speculate=llama3.2-1b &&
+    says 'needs 2.*GiB more memory' out
   status 0 "${base[@]}" --job generate --speculate ngram --acceptance 0 && says 'drafts do not win' out
   base+=(--job rollout --json)
   status 0 "${base[@]}" && cp out plain.json
@@ -57,6 +81,62 @@ case_drafts() {
   status 0 "${base[@]}" --speculate ngram --acceptance 0 &&
     holds out "abs(d[\"$without / $old[\"$without - 1) < 0.01" 'drafts that do not win are not used'
   status 2 "$RAFTER" plan "${GEMMA[@]}" --job score --speculate ngram && says 'no effect with --job score'
+}
+
+# Cost, --tokens, --budget and --compare are those of prompts and answers, not of decoding alone.
+case_whole_costs() {
+  local close='lambda a, b: abs(a / b - 1) < 1e-9' c='d["cost"]' r='d["rollout"]' usd
+  local best='d["serving"]["sustained"]' rate='["requests_per_second"]' of='["rollout"]["tokens_per_second"]'
+  local job=("$RAFTER" plan "${GEMMA[@]}" --batch 64 --job rollout --tokens 1G --budget 1h) rates
+  status 0 "${job[@]}" --json && {
+    holds out "($close)($c['usd_per_million_tokens'], $r['usd_per_million_tokens'])" 'one price'
+    holds out "($close)($c['tokens_per_second'], $r['tokens_per_second'])" 'one rate'
+    holds out "($close)($c['seconds_for_tokens'], 1e9 / $r['tokens_per_second'])" '--tokens of a rollout'
+    holds out "($close)($c['usd_for_tokens'], 1e3 * $r['usd_per_million_tokens'])" 'their price'
+    holds out "d['budget']['steps'] == 3600 // $r['seconds']" 'whole rollouts in an hour'
+    holds out "($close)(d['budget']['tokens'], d['budget']['steps'] * $r['tokens'])" 'their tokens'
+    usd=$(ask out '"%.4g" % d["rollout"]["usd_per_million_tokens"]')
+  }
+  status 0 "${job[@]}" && {
+    says "^cost +$usd USD per million tokens of answers, prompts included, at 1.20 USD" out
+    says "^rollout .* tokens/s, $usd USD per million tokens$" out
+    says '^budget .* rollouts, ' out
+  }
+  status 0 "${job[@]}" --compare batch=32 --json &&
+    holds out "($close)(d['ratio']['tokens_per_second'], d['b']$of / d['a']$of)" 'a comparison of rollouts'
+  status 0 "${job[@]}" --compare batch=32 && says "^USD/Mtokens +$usd " out && says '^decode step ' out
+  # The columns of a sweep have the whole rollout, so samples of one prompt show their gain.
+  status 0 "${job[@]}" --sweep samples=1,8 && says "^1 .* ms .* s +[0-9,]+ +$(printf %.3g "$usd") " out
+  # Serving: the highest rate that the plan sustains. One more factor of 1.1 is too much.
+  job=("$RAFTER" plan "${GEMMA[@]}" --batch 64 --job serve --requests 256)
+  status 0 "${job[@]}" --rate 1..64 --json && cp out plain && {
+    holds out "($close)($c['usd_per_million_tokens'], $best['usd_per_million_tokens'])" 'the price of serving'
+    holds out "not $best['saturated']" 'a sustained rate'
+    holds out "all(r['saturated'] == (r$rate > $best$rate) for r in d['serving']['rates'])" 'the search'
+    usd=$(ask out "1.1 * $best$rate")
+    status 0 "${job[@]}" --rate "$usd" --json &&
+      holds out 'd["serving"]["rates"][0]["saturated"]' 'the highest rate'
+  }
+  # Without --rate, from a coarse grid, and from above: nearly the same rate.
+  for rates in '' '--rate 1,64' '--rate 64'; do
+    # shellcheck disable=SC2086
+    status 0 "${job[@]}" $rates --json &&
+      holds out "0.94 < $best$rate / json.load(open('plain'))['serving']['sustained']$rate < 1.07" "$rates"
+  done
+  status 0 "${job[@]}" --rate 64 && says ' yes: the highest such rate, from a search$' out
+  status 0 "${job[@]}" --rate 0.5 --sweep batch=32,64 &&
+    says '^note: 2 of the rows keep up with every rate of --rate' out
+  # Machines with a default number of slots may have much free memory.
+  status 0 "${job[@]:0:5}" --job serve --requests 64 --sweep on=tpu-v5e,tpu-v6e &&
+    says '^note: all rows have the default of --batch; with --fit, ' out
+  status 0 "${job[@]}" --rate 0.5 &&
+    says '^cost .* USD per million tokens of answers at 0.5 requests/s, at 1.20 USD per chip hour' out
+  # Two machines cost what both cost.
+  status 0 "${job[@]}" --rate 1 --prefill-on tpu-v5e --json &&
+    holds out "($close)($c['usd_per_million_tokens'] * $c['tokens_per_second'] * 3600, 2.4e6)" 'both prices'
+  # A price that --price knows is named next to a missing one.
+  status 0 "$RAFTER" plan llama3.2-1b --on tpu-v5e --compare on=b200 &&
+    says '^B: no list price of b200 is known.*--price takes committed 6.95' out
 }
 
 # Serving: below the machine's capacity, answers come at the rate of requests. Above it they do not.
@@ -162,11 +242,12 @@ case_serving() {
   # has no simulation.
   SWEPT=(gemma-7b --on tpu-v5e --dtype bf16 --weights int8 --kv-dtype int8 --job serve --rate 1,64 --requests 32)
   status 0 "$RAFTER" plan "${SWEPT[@]}" --sweep batch=4,8,512 && {
-    says '^batch .* decode step +decoded/s +fits +first p50 .* token p99 +[$]/Mtok +keeps up +bound$' out
+    says '^batch .* decode step +decoded/s +fits +requests/s +first p50 ' out
+    says ' token p99 +[$]/Mtok +keeps up +bound$' out
     says '^512 .* no +memory$' out
   }
   status 0 "$RAFTER" plan "${SWEPT[@]}" --batch 8 --json && row=$(ask out \
-    '"%.3g" % [r for r in d["serving"]["rates"] if not r["saturated"]][-1]["usd_per_million_tokens"]')
+    '"%.3g" % d["serving"]["sustained"]["usd_per_million_tokens"]')
   status 0 "$RAFTER" plan "${SWEPT[@]}" --sweep batch=4,8,512 && says "^8 .* yes .* ms +$row +yes +" out
   printf 'nonsense\n' >bad.jsonl
   printf '{"at": 0, "prompt": -100}\n' >negative.jsonl
