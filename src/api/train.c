@@ -725,7 +725,7 @@ const rf_command RF_COMMAND_TRAIN = {
               "save-every "
               "out seed json",
     .examples =
-        {"train gpt:layers=4,width=256,heads=4 --data notes.txt --steps 500 # a small GPT from scratch",
+        {"train gpt:layers=4,width=256,heads=4,vocab=256 --data notes.txt --steps 500 # a small GPT on bytes",
          "train models/org/name --data chats.jsonl --lora rank=16 --dtype bf16 # adapters only",
          "train gpt2 --resume runs/3 --max-seconds 1h # continue a run for an hour"},
     .run = rf_command_train};

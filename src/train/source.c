@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef struct piece_list {
   rf_piece *at;
@@ -180,6 +181,20 @@ static const size_t TEXT_MAX = (size_t)4 << 30;
  * on bytes, as uva does with 2048 ids. */
 enum { BYTES_MAX = 4096 };
 
+/* The hint names a MODEL that trains on bytes. A preset takes its first field after ':', a shape takes
+ * a further field after ','. */
+static rf_status large_vocab(const rf_model *model, rf_error *error) {
+  char bytes[sizeof model->name + 64], hint[sizeof bytes + 128];
+  if (strstr(model->name, "vocab=")) snprintf(bytes, sizeof bytes, "a shape with vocab=256");
+  else snprintf(bytes, sizeof bytes, "%s%cvocab=256", model->name, strchr(model->name, ':') ? ',' : ':');
+  snprintf(hint, sizeof hint,
+           "give --tokenizer DIR, or token shards from `rafter tokenize`, or train on bytes with %s", bytes);
+  return RF_FAIL(error, RAFTER_INVALID, hint,
+                 "%s has no tokenizer, and its vocabulary is not one of bytes (vocab: expected at most %d, "
+                 "got %lld)",
+                 model->name, BYTES_MAX, (long long)model->vocab);
+}
+
 /* Opens the tokenizer for texts. If there is none, and `needed` is false, *tokenizer is NULL. */
 static rf_status open_tokenizer(const rf_source_options *options, bool needed, rf_tokenizer **tokenizer,
                                 rf_error *error) {
@@ -187,13 +202,7 @@ static rf_status open_tokenizer(const rf_source_options *options, bool needed, r
   rf_status status = rf_tokenizer_for(options->model->name, options->model->vocab, folder, tokenizer, error);
   if (status == RAFTER_OK && !*folder && options->model->vocab > BYTES_MAX) {
     rf_tokenizer_close(*tokenizer);
-    status =
-        RF_FAIL(error, RAFTER_INVALID,
-                "give --tokenizer DIR, or token shards from `rafter tokenize`, or train on bytes with "
-                "MODEL:vocab=256",
-                "%s has no tokenizer, and its vocabulary is not one of bytes (vocab: expected at most %d, "
-                "got %lld)",
-                options->model->name, BYTES_MAX, (long long)options->model->vocab);
+    status = large_vocab(options->model, error);
   }
   if (status != RAFTER_INVALID || needed) return status;
   *tokenizer = NULL;
@@ -339,6 +348,9 @@ rf_status rf_source_open(const char *spec, double weight, const rf_source_option
     RF_TRY(rf_shard_open(spec, &source->shard, error));
   } else {
     rf_tokenizer *tokenizer = NULL;
+    if (access(spec, R_OK))
+      return RF_FAIL(error, RAFTER_FAILED, "check the path given to --data", "cannot open %s (%s)", spec,
+                     strerror(errno));
     RF_TRY(open_tokenizer(options, true, &tokenizer, error));
     char path[1200];
     bool bytes = rf_tokenizer_is_byte(tokenizer);

@@ -127,7 +127,14 @@ PY
   status 0 "$RAFTER" train wide --resume wide --steps 5
   refuses 2 'at most 4096, got 8192' from_scratch $SPEC=8192 --out no &&
     says '^hint: .*--tokenizer.*vocab=256'
-  refuses 2 'at most 4096, got 50257' "$RAFTER" train gpt2 --batch 1 --seq 16 --data book.txt --out no
+  refuses 2 'at most 4096, got 50257' "$RAFTER" train gpt2 --batch 1 --seq 16 --data book.txt --out no &&
+    says '^hint: .* train on bytes with gpt2:vocab=256$'
+  # The hint for a shape is a shape that trains.
+  refuses 2 'at most 4096, got 50257' from_scratch gpt:layers=1,width=32,heads=2,seq=32 --out no &&
+    status 0 from_scratch "$(grep -oP '^hint: .*bytes with \K.*' err)" --out hinted
+  refuses 1 'cannot open missing.txt' "$RAFTER" train gpt2 --batch 1 --seq 16 --data missing.txt --out no
+  example=$("$RAFTER" train --help | grep -oP 'rafter train \Kgpt:\S+(?= --data notes.txt)')
+  status 0 from_scratch "$example" --seq 16 --out example # the first example of the help
   echo '{"text": "a text, not ids"}' >row.jsonl
   refuses 1 'no tokenizer .*line 1' "$RAFTER" train $SPEC=8192 --data row.jsonl --out no &&
     says '^hint: .*--tokenizer'
