@@ -364,6 +364,23 @@ static void refine_meshes(fitter *f, rf_fit_vary vary) {
   }
 }
 
+/* The error if no mesh can be planned. A batch that the chips cannot share is named first, because
+ * `last` is only the error of the mesh that was tried last. */
+static rf_status no_mesh(const fitter *f, const rf_error *last, rf_error *error) {
+  const int64_t batch = f->from.build.microbatch * f->from.build.accumulate,
+                chips = rf_mesh_chips(&f->from.build.mesh);
+  char hint[160];
+  if (batch % chips == 0) {
+    if (error) *error = *last;
+    return RAFTER_INVALID;
+  }
+  snprintf(hint, sizeof hint, "give a batch that is a multiple of the chips: --batch %lld",
+           (long long)((batch + chips - 1) / chips * chips));
+  return RF_FAIL(error, RAFTER_INVALID, hint,
+                 "--fit found no mesh of %lld chips for batch %lld x %lld tokens (the last error: %.300s)",
+                 (long long)chips, (long long)batch, (long long)f->from.build.seq, last->message);
+}
+
 /* Tries the listed meshes, then the neighbours of the best mesh until no neighbour is faster. */
 static rf_status try_meshes(fitter *f, rf_fit_vary vary, rf_error *error) {
   mesh_list *list = calloc(1, sizeof *list);
@@ -386,9 +403,7 @@ static rf_status try_meshes(fitter *f, rf_fit_vary vary, rf_error *error) {
   }
   free(list);
   refine_meshes(f, vary);
-  if (cut) return RAFTER_OK;
-  if (error) *error = last;
-  return RAFTER_INVALID;
+  return cut ? RAFTER_OK : no_mesh(f, &last, error);
 }
 
 static void explain(rf_fit_row *row, int count) {

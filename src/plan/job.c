@@ -67,13 +67,12 @@ static void say_divisors(const char *name, int64_t batch, char *hint, size_t cap
 }
 
 /* The batch. A default is raised to a multiple of the chips that share its sequences, so that a
- * default batch and a default mesh fit together. A search for a mesh keeps the default. */
+ * default batch and a default mesh fit together. A search for a mesh starts with the same batch. */
 static int64_t batch_of(const rf_options *options, rf_settings *s) {
   const rf_build_options *build = &s->plan.build;
   bool train = build->job == RF_JOB_TRAIN;
   int64_t batch = rf_options_int_or(options, "batch", 1), share = rf_mesh_copies(&build->mesh), raised;
-  if (given(options, "batch") || (train && given(options, "fit") && !given(options, "mesh"))) return batch;
-  if (train && given(options, "microbatch")) return batch;
+  if (given(options, "batch") || (train && given(options, "microbatch"))) return batch;
   if (train && given(options, "accumulate")) share *= rf_options_int(options, "accumulate");
   if (build->job == RF_JOB_GENERATE) share *= rf_mesh_size(&build->mesh, RF_AXES_OF_PASS);
   raised = (batch + share - 1) / share * share;

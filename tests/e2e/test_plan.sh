@@ -424,7 +424,12 @@ case_mesh_search() {
   # Fewer experts on a chip than a token chooses: the numbers are still finite.
   status 0 "$RAFTER" plan deepseek-v3 --on tpu-v5p:8x8x8 --batch 512 --seq 4096 --dtype bf16 --remat block --mesh expert=256,fsdp=2 --json && holds out '0 < d["work"]["bytes"] < 1e18 and d["time"]["seconds"] > 0'
   status 0 "$RAFTER" plan gemma3-1b --on tpu-v5e:2x4 --mesh data=8 --job generate --batch 64 --seq 512 --dtype bf16 --json && holds out '0 < d["rate"]["bandwidth_fraction"] <= 1' 'bandwidth is of all chips'
-  refuses 2 'mesh' "$RAFTER" plan llama3.2-1b --on tpu-v5e:4x4 --batch 7 --seq 2047 --fit
+  refuses 2 'no mesh of 16 chips for batch 7 x 2047' "$RAFTER" plan llama3.2-1b --on tpu-v5e:4x4 --batch 7 --seq 2047 --fit &&
+    says '^hint: .*--batch 16$'
+  # The default batch of the search is that of the plan without --fit: a multiple of the chips.
+  status 0 "$RAFTER" plan llama3.2-1b --on h100-sxm:3x8 --seq 1024 --fit --json &&
+    holds out 'd["settings"]["batch"] == 24 and d["memory"]["fits"]' 'the default batch of --fit on 24 chips'
+  refuses 2 'no mesh of 24 chips for batch 8' "$RAFTER" plan llama3.2-1b --on h100-sxm:3x8 --seq 1024 --batch 8 --fit
 }
 
 # Strong scaling over shapes of a machine, with the cliff at which chips begin to wait.
