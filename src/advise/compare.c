@@ -92,6 +92,28 @@ static void say_no_price(const rafter_sink *sink, const json_t *a, const json_t 
   if (right && !same) rf_say(sink, "B: %s\n", right);
 }
 
+/* Why a plan has no figure of `key`: it has no price, or the job was not simulated. */
+static const char *missing(const json_t *plan, const char *key) {
+  bool priced = rf_json_at(plan, "cost", "usd_per_chip_hour") > 0;
+  return strstr(key, "usd") && !priced ? "no price" : "unknown";
+}
+
+/* The rates of requests to which the rates and costs of --job serve belong. */
+static void say_requests(const rafter_sink *sink, const json_t *a, const json_t *b) {
+  const json_t *const plans[] = {a, b};
+  rf_say(sink, "%-14s", "requests/s");
+  for (int i = 0; i < 2; i++) {
+    double rate = rf_json_at(json_object_get(plans[i], "serving"), "sustained", "requests_per_second");
+    if (rate > 0) rf_say(sink, " %16.3g", rate);
+    else rf_say(sink, " %16s", "unknown");
+  }
+  rf_say(sink, "\n");
+}
+
+static bool serves(const json_t *plan) {
+  return json_object_get(json_object_get(plan, "serving"), "sustained") != NULL;
+}
+
 static void say_lines(const rafter_sink *sink, const json_t *a, const json_t *b) {
   static const struct {
     const char *label, *answers, *object, *key; /* answers: label if a job answers prompts; NULL: the same */
@@ -110,14 +132,14 @@ static void say_lines(const rafter_sink *sink, const json_t *a, const json_t *b)
   for (size_t i = 0; i < sizeof LINES / sizeof *LINES; i++) {
     double left = rf_json_at(a, LINES[i].object, LINES[i].key),
            right = rf_json_at(b, LINES[i].object, LINES[i].key);
-    const bool cost = !strcmp(LINES[i].object, "cost"), priced = strstr(LINES[i].key, "usd");
-    const char *none = priced ? "no price" : "unknown";
+    const bool cost = !strcmp(LINES[i].object, "cost");
     rf_say(sink, "%-14s %16s %16s", both && LINES[i].answers ? LINES[i].answers : LINES[i].label,
-           cost && !(left > 0) ? none : LINES[i].text(left, x),
-           cost && !(right > 0) ? none : LINES[i].text(right, y));
+           cost && !(left > 0) ? missing(a, LINES[i].key) : LINES[i].text(left, x),
+           cost && !(right > 0) ? missing(b, LINES[i].key) : LINES[i].text(right, y));
     if (left > 0 && (right > 0 || !cost)) rf_say(sink, " %11s", rf_text_ratio(left, right, x));
     rf_say(sink, "\n");
   }
+  if (serves(a) || serves(b)) say_requests(sink, a, b);
   rf_say(sink, "%-14s %16s %16s\n", "fits", rf_json_fits(a) ? "yes" : "no", rf_json_fits(b) ? "yes" : "no");
 }
 

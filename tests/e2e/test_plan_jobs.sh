@@ -134,6 +134,12 @@ case_whole_costs() {
   # Two machines cost what both cost.
   status 0 "${job[@]}" --rate 1 --prefill-on tpu-v5e --json &&
     holds out "($close)($c['usd_per_million_tokens'] * $c['tokens_per_second'] * 3600, 2.4e6)" 'both prices'
+  # A comparison says to which rate of requests a cost belongs, and why a figure is missing.
+  status 0 "${job[@]}" --rate 1 --compare rate=2 && says '^requests/s +1 +2$' out
+  status 0 "$RAFTER" plan llama3-70b --on h100-sxm --job rollout --compare on=h100-sxm:4 && {
+    says '^tokens/s +unknown +[0-9]' out
+    says '^USD/Mtokens +unknown +[0-9]' out
+  }
   # A price that --price knows is named next to a missing one.
   status 0 "$RAFTER" plan llama3.2-1b --on tpu-v5e --compare on=b200 &&
     says '^B: no list price of b200 is known.*--price takes committed 6.95' out
