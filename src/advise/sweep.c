@@ -260,8 +260,9 @@ static void say_idle(const rafter_sink *sink, const rf_options *o, const char *n
            "fits, and tokens may cost less.\n");
 }
 
-/* The columns of --fit: the largest batch, or the setting that the search chose for a training step.
- * STEP_BATCH: without --fit, the default batch of a training step, which follows the chips. */
+/* The columns of --fit: the batch of the row and the largest batch, which differ with --batch, or the
+ * setting that the search chose for a training step. STEP_BATCH: without --fit, the default batch of
+ * a training step, which follows the chips. */
 typedef enum fit_column { NO_FIT, STEP_BATCH, FIT_BATCH, FIT_SETTING } fit_column;
 
 static fit_column column_of(const rf_options *o, const char *name, const char *job) {
@@ -275,6 +276,7 @@ static void say_head(const rafter_sink *sink, const char *name, const char *job,
   const bool serves = !strcmp(job, "serve"), rolls = !strcmp(job, "rollout");
   rf_say(sink, "%-24s ", name);
   if (fit == STEP_BATCH || fit == FIT_BATCH) rf_say(sink, "%8s ", "batch");
+  if (fit == FIT_BATCH) rf_say(sink, "%8s ", "largest");
   rf_say(sink, "%12s %12s %14s  %-3s  ", "memory", serves || rolls ? "decode step" : "time",
          serves || rolls ? "decoded/s" : "tokens/s", "fits");
   if (serves)
@@ -302,13 +304,15 @@ static void say_row(const rafter_sink *sink, const rf_sweep_row *row, const json
   if (!row->planned) {
     rf_say(sink, "%-24s ", row->value);
     if (fit == STEP_BATCH || fit == FIT_BATCH) rf_say(sink, "%8s ", "-");
+    if (fit == FIT_BATCH) rf_say(sink, "%8s ", "-");
     rf_say(sink, "%12s %12s %14s  no   %s\n", "-", "-", "-", refused->message);
     return;
   }
-  const json_t *batch =
-      json_object_get(json_object_get(plan, fit == STEP_BATCH ? "settings" : "largest_batch"), "batch");
+  const json_t *batch = json_object_get(json_object_get(plan, "settings"), "batch"),
+               *largest = json_object_get(json_object_get(plan, "largest_batch"), "batch");
   rf_say(sink, "%-24s ", row->value);
   if (fit == STEP_BATCH || fit == FIT_BATCH) rf_say(sink, "%8lld ", (long long)json_integer_value(batch));
+  if (fit == FIT_BATCH) rf_say(sink, "%8lld ", (long long)json_integer_value(largest));
   rf_say(sink, "%12s %12s %14s  %-3s  ", rf_text_bytes(row->bytes, a), rf_text_seconds(row->seconds, b),
          rf_text_count(row->rate, c), row->fits ? "yes" : "no");
   say_serving(sink, plan);

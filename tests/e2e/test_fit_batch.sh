@@ -137,9 +137,12 @@ case_sweeps() {
     says '^8 .* compute +bf16, remat none, 1 x 8$' out
   }
   status 0 "$RAFTER" plan gpt2 --on a5000 --job generate --sweep fit=8GiB,16GiB && {
-    says '^fit +batch +memory' out
-    says '^8GiB +219 ' out
+    says '^fit +batch +largest +memory' out
+    says '^8GiB +219 +219 ' out
   }
+  # Memory and speed are those of --batch.
+  status 0 "$RAFTER" plan gpt2 --on a5000 --job generate --batch 2 --sweep fit=8GiB,16GiB &&
+    says '^8GiB +2 +219 ' out
 }
 # Machines that are only planned keep a margin. This machine, and a limit in bytes, have none.
 case_margin() {
