@@ -240,7 +240,7 @@ static const struct {
     {"rl", "train", rf_job_rl, size_rl},
 };
 
-/* Refuses options that have no effect with this job. */
+/* Refuses options that have no effect with this job. The value none is accepted everywhere. */
 static rf_status check_effect(const rf_options *o, const char *job, rf_error *error) {
   static const struct {
     const char *options[6], *jobs, *why;
@@ -256,7 +256,9 @@ static rf_status check_effect(const rf_options *o, const char *job, rf_error *er
       {{"sequences"},
        "generate",
        "--job generate sizes its cache by sequences; rollout and serve size theirs by their prompts"},
-      {{"speculate", "draft-tokens", "acceptance"}, "generate rollout", "only these jobs plan drafts"},
+      {{"speculate", "draft-tokens", "acceptance"},
+       "generate rollout",
+       "only --job generate and --job rollout plan drafts"},
       {{"prefill-chunk"}, "generate prefill rollout serve rl", "only jobs that generate have prompts"},
       {{"optimizer"}, "train rl", "only training steps have an optimizer"},
       {{"pipeline"}, "train rl", "only training steps have pipeline stages"},
@@ -265,7 +267,8 @@ static rf_status check_effect(const rf_options *o, const char *job, rf_error *er
   if (strcmp(rf_options_command(o), "plan")) return RAFTER_OK;
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
     for (const char *const *option = rows[i].options; *option && !strstr(rows[i].jobs, job); option++)
-      if (rf_options_knows(o, *option) && rf_options_is_typed(o, *option))
+      if (rf_options_knows(o, *option) && rf_options_is_typed(o, *option) &&
+          strcmp(rf_options_text(o, *option), "none"))
         return RF_FAIL(error, RAFTER_INVALID, rows[i].why, "--%s has no effect with --job %s", *option, job);
   return RAFTER_OK;
 }

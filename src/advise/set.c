@@ -43,6 +43,20 @@ static rf_status set_list(rf_options *options, char *list, rf_error *error) {
   return RAFTER_OK;
 }
 
+/* Sets MODEL. The name of a machine is an error here, because `on=` is easy to forget. */
+static rf_status set_model(rf_options *options, const char *text, rf_error *error) {
+  const size_t length = strcspn(text, ":@*");
+  const json_t *sheet;
+  for (int i = 0; (sheet = rf_machine_sheet(i)); i++) {
+    const char *name = json_string_value(json_object_get(sheet, "name"));
+    char hint[160];
+    if (!name || strlen(name) != length || strncmp(name, text, length)) continue;
+    snprintf(hint, sizeof hint, "write on=%.100s", text);
+    return RF_FAIL(error, RAFTER_INVALID, hint, "'%.100s' is a machine, not a model", text);
+  }
+  return rf_options_set(options, "MODEL", text, error);
+}
+
 /* Reads words of a command line: --name value, --name=value, name=value or a MODEL. */
 static rf_status set_words(rf_options *options, char *words, rf_error *error) {
   char *rest = words, *word, *value;
@@ -50,7 +64,7 @@ static rf_status set_words(rf_options *options, char *words, rf_error *error) {
     if (!*word) continue;
     if (strncmp(word, "--", 2)) {
       RF_TRY(names_option(options, word) ? set_list(options, word, error)
-                                         : rf_options_set(options, "MODEL", word, error));
+                                         : set_model(options, word, error));
       continue;
     }
     bool alone = strchr(word, '=') || !rest || !strncmp(rest, "--", 2);
@@ -73,7 +87,7 @@ rf_status rf_options_apply(rf_options *options, const char *text, rf_error *erro
   if (!copy) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while reading options");
   if (strpbrk(text, " \t") || !strncmp(text, "--", 2)) status = set_words(options, copy, error);
   else if (names_option(options, text) || is_pair(text)) status = set_list(options, copy, error);
-  else status = rf_options_set(options, "MODEL", text, error);
+  else status = set_model(options, text, error);
   free(copy);
   return status;
 }

@@ -132,10 +132,23 @@ static const rf_synonym CHOICE_SYNONYMS[] = {{"bfloat16", "bf16"}, {"fp16", "f16
                                              {"half", "bf16"},     {"float32", "f32"},  {"fp32", "f32"},
                                              {"float", "f32"},     {"f16", "bf16"},     {NULL, NULL}};
 
-static rf_status parse_choice(const rf_option *row, const char *text, value *v, rf_error *error) {
+/* Appends the options of the same heading that know the choice `text`: --dtype int8 may mean --weights. */
+static void say_others(const rf_options *o, const rf_option *row, const char *text, char *hint, size_t size) {
+  int count = 0;
+  for (int i = 0; i < o->count; i++) {
+    const rf_option *other = o->row[i];
+    if (other->type == RF_OPTION_CHOICE && !strcmp(other->heading, row->heading) &&
+        choice_index(other->choices, text) >= 0)
+      rf_text_append(hint, size, "%s--%s %s", count++ ? ", " : "; did you mean ", other->name, text);
+  }
+  if (count) rf_text_append(hint, size, "?");
+}
+
+static rf_status parse_choice(const rf_options *o, const rf_option *row, const char *text, value *v,
+                              rf_error *error) {
   v->whole = choice_index(row->choices, text);
   if (v->whole >= 0) return RAFTER_OK;
-  char words[256], hint[320];
+  char words[256], hint[512];
   const char *names[32];
   int n = 0;
   snprintf(words, sizeof words, "%s", row->choices);
@@ -146,6 +159,7 @@ static rf_status parse_choice(const rf_option *row, const char *text, value *v, 
     if (choice_index(row->choices, same->ours) >= 0) nearest = same->ours;
   if (!nearest) nearest = rf_nearest(text, names, n);
   snprintf(hint, sizeof hint, "one of %s", row->choices);
+  say_others(o, row, text, hint, sizeof hint);
   return RF_FAIL(error, RAFTER_INVALID, hint, "--%s does not know '%.60s'%s%s%s", row->name, text,
                  nearest ? " (did you mean '" : "", nearest ? nearest : "", nearest ? "'?)" : "");
 }
@@ -281,7 +295,7 @@ static rf_status parse_value(const rf_options *o, const rf_option *row, const ch
       status = RF_FAIL(&inner, RAFTER_INVALID, "write 0.1 or 3e-4", "'%.60s' is not a number", text);
     break;
   case RF_OPTION_CHOICE:
-    RF_TRY(parse_choice(row, text, v, error));
+    RF_TRY(parse_choice(o, row, text, v, error));
     bounded = false;
     break;
   case RF_OPTION_LIST:
@@ -476,8 +490,14 @@ static rf_status take_option(rf_options *o, int argc, char *const *argv, int *at
 /* The hint names the short forms that the command has. The error names the option that it lacks. */
 static rf_status unknown_short(const rf_options *o, const char *text, const rf_short_form *form,
                                rf_error *error) {
-  char lacks[80] = "", hint[200] = "short forms here: ";
+  char lacks[80] = "", hint[300] = "";
   int count = 0;
+  const rf_synonym *same =
+      form && form->name ? rf_synonym_of(o->commands->synonyms, NULL, form->name + 2, strlen(form->name + 2))
+                         : NULL;
+  if (same && rf_options_find(o, same->ours) >= 0)
+    rf_text_append(hint, sizeof hint, "did you mean --%s? ", same->ours);
+  rf_text_append(hint, sizeof hint, "short forms here: ");
   for (const rf_short_form *f = o->commands->short_forms; f && f->letter; f++)
     if (f->name ? rf_options_find(o, f->name + 2) >= 0 : strstr(o->command->arguments, "MODEL") != NULL)
       rf_text_append(hint, sizeof hint, "%s-%c (%s)", count++ ? ", " : "", f->letter,

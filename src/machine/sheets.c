@@ -3,6 +3,7 @@
 
 #include "base/text.h"
 
+#include <ctype.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -69,8 +70,11 @@ static const rf_synonym MACHINE_SYNONYMS[] = {
     {"tpu7x", "tpu-v7x"},  {"v5p", "tpu-v5p/"},      {"tpu-v5p", "tpu-v5p/"}, {"v4", "tpu-v4/"},
     {"tpu-v4", "tpu-v4/"}, {"v3", "tpu-v3/"},        {"tpu-v3", "tpu-v3/"},   {NULL, NULL}};
 
-/* Writes the machine that `name` of another program means to `meant`; "" if it is not known. */
-static void machine_meant(const char *name, char meant[64]) {
+/* Writes the machine that `spec` of another program means to `meant`; "" if it is not known. */
+static void machine_meant(const char *spec, char meant[64]) {
+  char name[64];
+  snprintf(name, sizeof name, "%.63s", spec);
+  for (char *c = name; *c; c++) *c = (char)tolower((unsigned char)*c);
   const char *dash = strrchr(name, '-');
   int64_t chips = 0;
   const rf_synonym *same = rf_synonym_of(MACHINE_SYNONYMS, NULL, name, strlen(name));

@@ -102,7 +102,8 @@ meant temperature generate gpt2 --temp 1
 for said in "n-predict max-tokens generate" "ctx-size seq generate" "batch-size batch train" \
   "learning-rate lr train" "learning_rate lr train" "seq-len seq plan" "max-seq-len seq train" \
   "grad-accum accumulate plan" "gradient-accumulation-steps accumulate train" "tp mesh.tensor=N plan" \
-  "tensor-parallel-size mesh.tensor=N plan" "max-num-seqs batch plan"; do
+  "tensor-parallel-size mesh.tensor=N plan" "max-num-seqs batch plan" "context seq plan" \
+  "gpus on.MACHINE:N plan" "prompt text score"; do
   read -r option hint command <<<"$said"
   meant "--$hint" "$command" gpt2 "--$option" 4
 done
@@ -111,7 +112,7 @@ meant 'data=2' plan gpt2 --mesh dp=2
 for said in "bfloat16 bf16" "fp16 bf16" "half bf16" "float32 f32"; do
   meant "'${said#* }'" plan gpt2 --dtype "${said% *}"
 done
-for said in "h100 h100-sxm" "v5e-8 tpu-v5e:8" "v5litepod-8 tpu-v5e:8" "tpu-v5e-16 tpu-v5e:16" \
+for said in "h100 h100-sxm" "H100 h100-sxm" "A5000 a5000" "v5e-8 tpu-v5e:8" "v5litepod-8 tpu-v5e:8" "tpu-v5e-16 tpu-v5e:16" \
   "v5p-8 tpu-v5p:4" "trillium tpu-v6e"; do
   meant "${said#* }\\?" plan gpt2 --on "${said% *}"
   status 0 "$RAFTER" plan gpt2 --on "${said#* }" --batch 16
@@ -131,6 +132,13 @@ refuses 2 '-m is given twice' "$RAFTER" plan -m gpt2 -m gpt2
 refuses 2 'max-tokens is given twice' "$RAFTER" generate gpt2 -n 3 --max-tokens 4
 refuses 2 "unknown option '-p' .plan has no --prompt" "$RAFTER" plan gpt2 -p text &&
   says 'hint: short forms here: -n .--max-tokens., -m .MODEL.; rafter plan'
+refuses 2 "unknown option '-p' .score has no --prompt" "$RAFTER" score gpt2 -p text &&
+  says 'hint: did you mean --text. short forms'
+# A choice that another option of the same heading has.
+refuses 2 "dtype does not know 'int8'" "$RAFTER" generate gpt2 --dtype int8 &&
+  says '^hint: one of f32.bf16; did you mean --weights int8, --kv-dtype int8.$'
+refuses 2 "'tpu-v6e:2x4' is a machine, not a model" "$RAFTER" plan gpt2 --on tpu-v5e --compare tpu-v6e:2x4 &&
+  says '^hint: write on=tpu-v6e:2x4$'
 refuses 2 "unknown option '-x'$" "$RAFTER" generate gpt2 -x &&
   says 'here: -p .--prompt., -n .--max-tokens., -m'
 meant weight-dtype roofline kv --weights int8

@@ -80,7 +80,9 @@ case_drafts() {
     holds out "d[\"$without > 1.5 * $old[\"$without" 'rollouts with drafts'
   status 0 "${base[@]}" --speculate ngram --acceptance 0 &&
     holds out "abs(d[\"$without / $old[\"$without - 1) < 0.01" 'drafts that do not win are not used'
-  status 2 "$RAFTER" plan "${GEMMA[@]}" --job score --speculate ngram && says 'no effect with --job score'
+  status 2 "$RAFTER" plan "${GEMMA[@]}" --job score --speculate ngram && says 'no effect with --job score' &&
+    says '^hint: only --job generate and --job rollout plan drafts$'
+  status 0 "$RAFTER" plan "${GEMMA[@]}" --job score --speculate none # the default is no error
 }
 
 # Cost, --tokens, --budget and --compare are those of prompts and answers, not of decoding alone.
