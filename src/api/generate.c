@@ -202,12 +202,28 @@ static void put_single(const job *j) {
             "%.2f s (predicted %.2f), prompt %.2f s (predicted %.2f)\n",
             j->process_seconds, j->reader.tokenizer_seconds, tokenizer, j->load_seconds, load,
             j->first_seconds, prompt);
-  char drafts[240], compute[RF_COMPUTE_LINE];
+  char drafts[240], compute[RF_COMPUTE_LINE], rate[40] = "";
   say_drafts(j, drafts);
-  rf_note(j->sink, "%lld token%s in %.2f s, the first after %.2f s: %.1f tokens/s%s%s\n",
-          (long long)r->tokens.count, plural(r->tokens.count), j->seconds, j->first_seconds,
-          decode > 0 ? steps / decode : 0, drafts,
+  if (steps > 0 && decode > 0) snprintf(rate, sizeof rate, ": %.1f tokens/s", steps / decode);
+  rf_note(j->sink, "%lld token%s in %.2f s, the first after %.2f s%s%s%s\n", (long long)r->tokens.count,
+          plural(r->tokens.count), j->seconds, j->first_seconds, rate, drafts,
           rf_plan_compute_line(j->generator->decode, j->generator->prefill, compute));
+}
+
+/* Says why a single answer may be shorter than expected. */
+static void say_end(const job *j) {
+  const rf_prompt *row = j->prompts.row;
+  const rf_reply *r = row->replies.reply;
+  rf_chat *chat = NULL;
+  if (r->finish == RF_FINISH_LENGTH && r->tokens.count < row->request.max_tokens)
+    rf_note(j->sink, "notice: prompt and answer fill the context of %lld tokens (--seq)\n",
+            (long long)j->settings.plan.build.seq);
+  if (r->finish != RF_FINISH_STOP || j->reader.common.stop.string_count || j->reader.chats || !row->text ||
+      !*j->reader.folder)
+    return;
+  if (rf_chat_find(j->reader.folder, &chat, NULL) == RAFTER_OK && chat)
+    rf_note(j->sink, "notice: this model has a chat template; --chat puts the prompt into it\n");
+  rf_chat_free(chat);
 }
 
 static void put_sum(const job *j, const char *path) {
@@ -355,8 +371,10 @@ static rf_status generate(const rf_options *o, job *j, rf_error *error) {
   if (status == RAFTER_INTERRUPTED) RF_TRY(leave(j, error));
   RF_TRY(status);
   if (j->streams) rf_say(j->sink, "\n");
-  if (single) put_single(j);
-  else say_sum(j);
+  if (single) {
+    put_single(j);
+    say_end(j);
+  } else say_sum(j);
   RF_TRY(leave(j, error));
   if (!j->out) return RAFTER_OK;
   RF_TRY(end_file(j, error));

@@ -16,6 +16,13 @@ open("model/chat_template.jinja", "w").write("{% for m in messages %}<|im_start|
 PY
 CHAT=("$RAFTER" chat model --threads 2 --seq 512)
 
+# An answer that ends without --chat: the last line names --chat. One token has no rate.
+ENDS=("$RAFTER" generate model --threads 2 --prompt Hello --logit-bias 97=1000)
+status 0 "${ENDS[@]}" && says '^1 token in [^:]*$' && says 'this model has a chat template; --chat'
+status 0 "${ENDS[@]}" --chat && { ! grep -q 'chat template' err || fail '--chat is named although it is given'; }
+status 0 "${ENDS[@]/97=1000/97=-1000}" --max-tokens 3 && { ! grep -q 'chat template' err || fail 'an answer that does not end'; }
+status 0 "${ENDS[@]/97=1000/97=-1000}" --seq 9 && says 'notice: prompt and answer fill the context of 9 tokens .--seq.$'
+
 printf 'Hello\nand then?\n\n/save said.json\n/reset\nHello\n/system Be brief\nHello\n/nope\n/help\n/bye\nnever asked\n' >lines
 status 0 "${CHAT[@]}" --temperature 0 --max-tokens 20 --json <lines && cp out turns && cp err words
 status 0 "$RAFTER" generate model --threads 2 --chat --prompt Hello --max-tokens 20 --temperature 0 --json &&
