@@ -2,6 +2,7 @@
  * of time and memory with their causes. */
 #include "advise/set.h"
 #include "advise/vary.h"
+#include "base/text.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -63,10 +64,19 @@ static void find_kink(json_t *cliffs, const rf_sweep_row *row, int i) {
   double each = row[i].rate / row[i].chips, before = row[i - 1].rate / row[i - 1].chips;
   if (!(row[i].chips > row[i - 1].chips) || !(before > 0) || each > (1 - SCALES) * before) return;
   snprintf(text, sizeof text,
-           "each chip computes %.0f %% of the tokens that it computed with %.0f chips, and the network takes "
+           "each chip computes %.0f %% of the tokens that it computed with %.0f chip%s, and the network takes "
            "%.0f %% of the step instead of %.0f %%",
-           100 * each / before, row[i - 1].chips, 100 * row[i].waits, 100 * row[i - 1].waits);
+           100 * each / before, row[i - 1].chips, rf_plural((int64_t)row[i - 1].chips), 100 * row[i].waits, 100 * row[i - 1].waits);
   add_cliff(cliffs, row[i].value, "scaling", 1 - each / before, "topology", text);
+}
+
+/* True if row `to` is a step on from row `from`: both values are numbers, or one machine with another
+ * number of chips. A change between other values, such as dtypes, is a choice and no cliff. */
+static bool ordered(const rf_sweep_row *from, const rf_sweep_row *to) {
+  const size_t name = strcspn(to->value, ":*");
+  if (isfinite(from->x) && isfinite(to->x)) return true;
+  return from->chips != to->chips && strcspn(from->value, ":*") == name &&
+         !strncmp(from->value, to->value, name);
 }
 
 /* Returns the cliffs among the rows of a sweep. */
@@ -74,15 +84,17 @@ static json_t *find_cliffs(const rf_sweep_row *row, int count) {
   json_t *cliffs = json_array();
   char text[400], a[32];
   for (int i = 1; i < count; i++) {
-    if (!row[i].planned || !row[i - 1].planned) continue;
+    if (!row[i].planned || !row[i - 1].planned || !ordered(&row[i - 1], &row[i])) continue;
     double time = step_of(row, count, i, false), memory = step_of(row, count, i, true);
     /* Fewer tokens per second may only mean more work per token. Fewer FLOP/s are a cliff. */
     double fall = row[i - 1].rate > 0 ? 1 - row[i].rate / row[i - 1].rate : 0,
            slower = row[i - 1].speed > 0 ? 1 - row[i].speed / row[i - 1].speed : 0;
     if (slower < fall) fall = slower;
-    if (time > 0) add_cliff(cliffs, row[i].value, "time", time, row[i].why_time.kind, row[i].why_time.text);
+    const char *why = row[i].why_time.text;
+    if (time > 0)
+      add_cliff(cliffs, row[i].value, "time", time, row[i].why_time.kind, *why ? why : "no single op explains it");
     else if (fall > FALLS) {
-      snprintf(text, sizeof text, "tokens per second fall by more than a fifth: %s", row[i].why_time.text);
+      snprintf(text, sizeof text, "tokens per second fall by more than a fifth%s%s", *why ? ": " : "", why);
       add_cliff(cliffs, row[i].value, "rate", fall, row[i].why_time.kind, text);
     }
     if (memory > 0)

@@ -64,6 +64,8 @@ void rf_text_append(char *buffer, size_t size, const char *format, ...) {
   va_end(arguments);
 }
 
+const char *rf_plural(int64_t count) { return count == 1 ? "" : "s"; }
+
 /* From this factor on, a percentage is hard to read: 91.5 % less time is 11.7 x faster. */
 static const double FACTOR = 2;
 

@@ -18,6 +18,9 @@ void rf_text_real(double value, char text[40]);
 /* Appends formatted text to `buffer` (`size` bytes). Drops the end of a text that is too long. */
 void rf_text_append(char *buffer, size_t size, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
+/* The end of a noun after a count: "" for 1, otherwise "s". */
+const char *rf_plural(int64_t count);
+
 /* Two times in words, for people: "12.3 % less time", "0.5 % more time"; from a factor of 2 on "11.7 x
  * faster" or "3.5 x slower". The same rule holds for rf_text_ratio of two other numbers: "+12.3 %",
  * "11.7 x" or "1/11.7". Return `text`. */

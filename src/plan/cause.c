@@ -3,6 +3,7 @@
 
 #include "graph/kv.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -10,6 +11,9 @@ static const char *const BOUND[] = {[RF_BOUND_COMPUTE] = "arithmetic",
                                     [RF_BOUND_MEMORY] = "memory bandwidth",
                                     [RF_BOUND_LATENCY] = "launches",
                                     [RF_BOUND_NETWORK] = "the network"};
+
+/* Changes of an op up to this fraction are printed as "1 times", which explains nothing. */
+static const double NOTICED = 0.005;
 
 /* Seconds per step of all ops with this definition. *work gets the sum of their work. */
 static double seconds_of(const rf_plan *plan, const rf_op_def *def, double *work) {
@@ -104,10 +108,7 @@ rf_cause rf_cause_of_time(const rf_plan *before, const rf_plan *after, double gr
       work = old_work > 0 ? new_work / old_work : 0;
     }
   }
-  if (!worst) {
-    snprintf(cause.text, sizeof cause.text, "no kind of op grows more than any other kind");
-    return cause;
-  }
+  if (!worst) return cause;
   if (!namesakes(before, after, worst, growth, &b, &a)) {
     snprintf(cause.text, sizeof cause.text, "%s: new in this plan, %.3g ms", worst->name, 1e3 * is);
     return cause;
@@ -135,7 +136,7 @@ rf_cause rf_cause_of_time(const rf_plan *before, const rf_plan *after, double gr
     cause.kind = "topology";
     snprintf(cause.text, sizeof cause.text, "%d chips instead of %d: %s takes %.0f %% of its former time",
              after->machine.chips, before->machine.chips, worst->name, 100 * is / was);
-  } else
+  } else if (fabs(is / was - 1) > NOTICED || fabs(work - 1) > NOTICED)
     snprintf(cause.text, sizeof cause.text, "%s takes %.3g times as long for %.3g times the work",
              worst->name, is / was, work);
   return cause;

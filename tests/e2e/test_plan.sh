@@ -213,6 +213,10 @@ case_sweeps() {
   # From one batch to the next, memory grows only by activations, until it exceeds the machine's
   # memory.
   status 0 "$RAFTER" plan gpt2 --on a5000 --dtype f32 --sweep batch=8..64 --json && holds out 'any(c["what"] == "fit" and c["at"] == "64" and "activation" in c["cause"] for c in d["cliffs"])' 'the first batch that does not fit, with its cause'
+  # Machines and dtypes have no order, so a change between them is no cliff. Sizes of one machine have one.
+  status 0 "$RAFTER" plan llama3.2-1b --job generate --sweep on=h100-sxm,l4:4,a100-80g --json && holds out 'd["cliffs"] == []' 'no cliffs between machines'
+  status 0 "$RAFTER" plan gpt2 --on a5000 --sweep dtype=bf16,f32 --json && holds out 'd["cliffs"] == []' 'no cliffs between dtypes'
+  status 0 "$RAFTER" plan gpt2 --sweep on=h100-sxm,h100-sxm:8 && says '^scaling at h100-sxm:8: .* with 1 chip, and' out && ! grep -qE ' 1 times as long for 1 times|no kind of op' out || fail 'an empty cause'
   # A model of twice the size takes twice the time. This is not a cliff, whatever its tokens per
   # second.
   status 0 "$RAFTER" plan gpt2 --on a5000 --batch 1 --sweep MODEL:layers=6,12,24 --json && holds out 'not [c for c in d["cliffs"] if c["what"] in ("time", "rate")]' 'a larger model is not a cliff'
