@@ -504,8 +504,8 @@ const rf_option RF_MODEL_OPTIONS[] = {
               "rounds bf16 products differently"),
     RF_CHOICE(
         "dtype", "f32|bf16", "f32", "Precision",
-        "dtype of weights and activations; bf16 keeps f32 master weights when training\nFor accelerators, "
-        "plan takes bf16 if this is unset."),
+        "dtype of weights and activations; bf16 keeps f32 master weights when training; plan takes bf16 on "
+        "accelerators if this is unset"),
     RF_CHOICE(
         "weights", "file|f32|bf16|int8|q4|fp8|int4", "file", "Precision",
         "dtype of weights that are not trained; file: as in a GGUF file, else --dtype\nOther dtypes are "
@@ -546,8 +546,7 @@ const rf_option RF_SPECULATION_OPTIONS[] = {
 
 const rf_option RF_STEP_OPTIONS[] = {
     RF_NUMBER("seq", TOKENS, NULL, 1, 1 << 24, NULL, "Memory",
-              "tokens in a sequence; unset: the longest the model takes\nplan takes at most 4096 if this is "
-              "unset."),
+              "tokens in a sequence; unset: the longest the model takes, but at most 4096 in plan"),
     RF_NUMBER("microbatch", INT, "SEQUENCES", 1, 1 << 20, NULL, "Memory",
               "sequences computed at once; unset: batch / accumulate"),
     RF_NUMBER("accumulate", INT, NULL, 1, 1 << 20, NULL, "Memory",

@@ -598,6 +598,10 @@ case_defaults() {
   status 0 "$RAFTER" plan gpt2 --on h200 --job score --json && holds out 'd["settings"]["seq"] == 1024'
   status 0 "$RAFTER" plan gemma3-1b --job generate --on h200 --batch 1 &&
     says "^1 sequences of up to 4096 tokens .default; the model's maximum is 32,768., bf16 .default.$" out
+  status 0 "$RAFTER" plan --help && tr -s ' \n' ' ' <out >flat && {
+    says 'the longest the model takes, but at most 4096 in plan' flat
+    says 'plan takes bf16 on accelerators if this is unset' flat
+  }
   status 0 "$RAFTER" plan "$TINY" --json && holds out 'd["settings"]["dtype"] == "f32"' 'f32 on a CPU'
   status 0 "$RAFTER" plan gpt2 --on h200 --seq 512 --dtype f32 &&
     says '^batch 8 x 512 tokens .1 micro.*, f32, ' out
