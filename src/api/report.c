@@ -4,6 +4,7 @@
 #include "journal/journal.h"
 
 #include "advise/changes.h"
+#include "base/text.h"
 #include "report/compare.h"
 #include "report/model.h"
 #include "report/page.h"
@@ -43,13 +44,28 @@ static rf_status add_against(const rf_options *o, json_t *model, rf_error *error
   return RAFTER_OK;
 }
 
-/* Path of the page: --out, or else report.html. The folder of report.html is the folder of the
- * first run. Without a run, it is the working directory. */
+/* Appends "-NAME" for each input after the first, without folder and ".json": "-lora-sweep". So a page
+ * of several inputs does not replace the page of the first run. */
+static void name_others(const rf_options *o, char names[100]) {
+  for (int i = 1; i < rf_options_argument_count(o); i++) {
+    const char *text = rf_options_argument(o, i), *end = text + strlen(text);
+    while (end > text + 1 && end[-1] == '/') end--;
+    const char *name = end;
+    while (name > text && name[-1] != '/') name--;
+    if (end - name > 5 && !strncmp(end - 5, ".json", 5)) end -= 5;
+    rf_text_append(names, 100, "-%.*s", (int)(end - name), name);
+  }
+}
+
+/* Path of the page: --out, or else report.html, or report-OTHERS.html. Its folder is the folder of
+ * the first run. Without a run, it is the working directory. */
 static void page_path(const rf_options *o, const json_t *model, char path[4200]) {
   const json_t *first = json_array_get(json_object_get(model, "runs"), 0);
   const char *folder = json_string_value(json_object_get(first, "folder"));
+  char others[100] = "";
+  if (folder) name_others(o, others);
   if (rf_options_is_set(o, "out")) snprintf(path, 4200, "%.4000s", rf_options_text(o, "out"));
-  else snprintf(path, 4200, "%s%sreport.html", folder ? folder : "", folder ? "/" : "");
+  else snprintf(path, 4200, "%.4000s%sreport%s.html", folder ? folder : "", folder ? "/" : "", others);
 }
 
 /* Makes the report model of the page: adds comparisons, and thins the metrics of long runs. */
@@ -163,7 +179,8 @@ done:
 
 static const rf_option REPORT[] = {
     RF_WORDS("out", PATH, "FILE", NULL, "Output",
-             "page to write; unset: report.html in the folder of the first RUN, or none with --json"),
+             "page to write; unset: report.html in the folder of the first RUN, report-SECOND.html for "
+             "several, or none with --json"),
     RF_WORDS("against", TEXTS, "OPTION=VALUE", NULL, "Output",
              "plan the first RUN again with this change and compare them; may be repeated"),
     RF_WORDS("perfetto", PATH, "FILE", NULL, "Output",
