@@ -2,6 +2,7 @@
  * suggested only after a plan with this change was found to fit. */
 #include "advise/planned.h"
 #include "advise/set.h"
+#include "base/text.h"
 
 #include <assert.h>
 #include <math.h>
@@ -345,6 +346,28 @@ static bool find(remedy *r, char text[400]) {
   return false;
 }
 
+/* Finds the largest microbatch with which a training step fits one chip if the moments are in host
+ * memory, and writes the options. False: the step does not fit, or it has other settings. */
+static bool fits_with_host(remedy *r, char text[400]) {
+  const rf_plan_options *o = &r->plan->plan->options;
+  const int64_t batch = o->build.microbatch * o->build.accumulate;
+  int64_t fits = 0;
+  if (strcmp(r->plan->job, "train") || r->plan->settings.machine.kind == RF_MACHINE_CPU ||
+      rf_mesh_chips(&o->build.mesh) > 1 || o->build.offload || r->plan->settings.model.lora.rank > 0 ||
+      o->program.program != RF_PROGRAM_RAFTER)
+    return false;
+  for (int64_t micro = 1; micro <= batch && batch % micro == 0; micro *= 2) {
+    if (!tries(r, "offload=optimizer,remat=block,microbatch=%lld,accumulate=%lld", (long long)micro,
+               (long long)(batch / micro)))
+      break;
+    fits = micro;
+  }
+  if (!fits) return false;
+  snprintf(text, 400, "--offload optimizer --remat block --microbatch %lld --accumulate %lld",
+           (long long)fits, (long long)(batch / fits));
+  return true;
+}
+
 /* Returns RAFTER_OK if the plan fits. Otherwise, fills `why` with the reason. Sets *find_more if
  * the hint of `why` names no change that fits. */
 static rf_status say_why(const rafter_plan *plan, bool *find_more, rf_error *why) {
@@ -364,23 +387,36 @@ static rf_status say_why(const rafter_plan *plan, bool *find_more, rf_error *why
   return RAFTER_NO_FIT;
 }
 
+/* ", in 9.63 GiB": the bytes of r->fits. With --fit, a plan may fill all memory, so its bytes say
+ * little, and the text is empty. */
+static const char *bytes_text(const remedy *r, char text[48]) {
+  *text = 0;
+  if (!r->plan->plan->options.searched)
+    snprintf(text, 48, ", in %.2f GiB", (double)bytes_of(r->fits) / 0x1p30);
+  return text;
+}
+
 rf_status rf_plan_refuse(const rf_options *options, const rafter_plan *plan, rf_idle *idle, rf_error *error) {
   remedy r = {.from = options, .plan = plan, .idle = idle};
   rf_error why = {0};
-  char change[400];
+  char change[400], bytes[48];
   bool find_more;
   if (rf_plan_all_fits(plan)) return RAFTER_OK;
   try_ahead(&r);
   r.helped = r.attempts > 0 && !pthread_create(&r.helper, NULL, help, &r);
   rf_status status = say_why(plan, &find_more, &why);
-  if (find_more && find(&r, change)) {
-    char bytes[48] = "";
-    /* with --fit, a plan may fill all memory, so its bytes say little */
-    if (!plan->plan->options.searched)
-      snprintf(bytes, sizeof bytes, ", in %.2f GiB", (double)bytes_of(r.fits) / 0x1p30);
-    snprintf(why.hint, sizeof why.hint, RF_THIS_FITS "%s: %.300s", bytes, change);
-  } else if (find_more && bytes_of(plan) <= room_of(&r) + plan->settings.plan.margin_bytes)
+  const bool found = find_more && find(&r, change),
+             lacks_margin = find_more && !found &&
+                            bytes_of(plan) <= room_of(&r) + plan->settings.plan.margin_bytes;
+  if (found)
+    snprintf(why.hint, sizeof why.hint, RF_THIS_FITS "%s: %.300s", bytes_text(&r, bytes), change);
+  else if (lacks_margin)
     snprintf(why.hint, sizeof why.hint, "the plan fits if --fit leaves no margin: add --margin 0");
+  if (find_more && !lacks_margin && fits_with_host(&r, change)) {
+    if (!found) why.hint[0] = 0;
+    rf_text_append(why.hint, sizeof why.hint, "%s%s: %.150s", found ? "; or, on one chip" : RF_THIS_FITS,
+                   bytes_text(&r, bytes), change);
+  }
   stop_helping(&r);
   rafter_plan_free(r.fits);
   if (error && status != RAFTER_OK) *error = why;

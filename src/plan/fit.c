@@ -28,7 +28,7 @@ typedef struct fitter {
   const rf_fit_whole *whole; /* NULL: the plan is the whole job */
   int64_t room;
   rf_plan *best,       /* the fastest plan that fits */
-      *least;          /* the smallest plan that does not fit */
+      *least;          /* the plan to show if none fits */
   double best_seconds; /* of the whole job */
   int64_t least_bytes;
   mesh_seen seen[MAX_MESHES];
@@ -49,11 +49,19 @@ static rf_fit_row row_of(const rf_plan *plan) {
                       .fits = rf_plan_fits(plan)};
 }
 
+/* Whether a plan that does not fit is better to show than f->least. A plan in the dtype that the user
+ * has without --fit comes first, and then the smaller plan. */
+static bool shows_more(const fitter *f, const rf_fit_row *row) {
+  const rf_dtype usual = f->from.build.dtype, shown = f->least->options.build.dtype;
+  if (row->dtype != shown) return row->dtype == usual;
+  return row->peak_bytes < f->least_bytes;
+}
+
 /* Takes ownership of a plan: stores the best plan so far and frees any other. */
 static void keep(fitter *f, rf_plan *plan, const rf_fit_row *row) {
   if (f->rows < MAX_TRIED) f->row[f->rows++] = *row;
   rf_plan **slot = row->fits ? &f->best : &f->least;
-  bool better = !*slot || (row->fits ? row->seconds < f->best_seconds : row->peak_bytes < f->least_bytes);
+  bool better = !*slot || (row->fits ? row->seconds < f->best_seconds : shows_more(f, row));
   if (!better) {
     rf_plan_free(plan);
     return;
