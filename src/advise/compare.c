@@ -4,6 +4,7 @@
 #include "advise/vary.h"
 
 #include <ctype.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -143,11 +144,12 @@ static void say_lines(const rafter_sink *sink, const json_t *a, const json_t *b)
   rf_say(sink, "%-14s %16s %16s\n", "fits", rf_json_fits(a) ? "yes" : "no", rf_json_fits(b) ? "yes" : "no");
 }
 
-/* "5.3 % more" or "11.7 x as many". */
+/* "5.3 % more", "11.7 x as many" or "as many". */
 static void say_rate(double before, double after, char text[64]) {
   char x[32];
   double change = 100 * (after / before - 1);
-  if (after >= 2 * before) snprintf(text, 64, "%.31s as many", rf_text_ratio(before, after, x));
+  if (fabs(change) < 0.05) snprintf(text, 64, "as many");
+  else if (after >= 2 * before) snprintf(text, 64, "%.31s as many", rf_text_ratio(before, after, x));
   else if (before >= 2 * after) snprintf(text, 64, "%.31s of the", rf_text_ratio(before, after, x));
   else snprintf(text, 64, "%.1f %% %s", change < 0 ? -change : change, change < 0 ? "fewer" : "more");
 }
@@ -158,6 +160,7 @@ static void verdict(const json_t *a, const json_t *b, char text[200]) {
   say_rate(rf_json_at(a, "cost", "tokens_per_second"), rf_json_at(b, "cost", "tokens_per_second"), rate);
   if (rf_json_fits(a) != rf_json_fits(b)) snprintf(text, 200, "only %s fits", rf_json_fits(a) ? "A" : "B");
   else if (!rf_json_fits(a)) snprintf(text, 200, "neither fits");
+  else if (memory == 0) snprintf(text, 200, "B computes %s tokens per second and needs as much memory", rate);
   else
     snprintf(text, 200, "B computes %s tokens per second and needs %s %s memory", rate,
              rf_text_bytes(memory < 0 ? -memory : memory, m), memory < 0 ? "less" : "more");

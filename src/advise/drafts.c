@@ -3,6 +3,7 @@
 
 #include "generate/generate.h"
 #include "generate/speculate.h"
+#include "base/text.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -64,11 +65,11 @@ static json_t *serving_json(const rafter_plan *p, const rf_speculation_found *fo
 static void put_drafts(FILE *out, const rafter_plan *p, const rf_options *o, const rf_speculation *of,
                        const rf_speculation_found *found) {
   char a[32], b[32];
-  fprintf(out, "\ndrafts    %s, at most %d tokens, acceptance %.3g%s: ", rf_options_text(o, "speculate"),
-          of->most, p->acceptance, assumed(o) ? " (assumed; --acceptance)" : "");
+  fprintf(out, "\ndrafts    %s, at most %d token%s, acceptance %.3g%s: ", rf_options_text(o, "speculate"),
+          of->most, rf_plural(of->most), p->acceptance, assumed(o) ? " (assumed; --acceptance)" : "");
   if (found->drafted)
-    fprintf(out, "%d drafted tokens are best, %.3g times the rate without drafts\n", found->drafted,
-            found->gain);
+    fprintf(out, "%d drafted token%s %s best, %.3g times the rate without drafts\n", found->drafted,
+            rf_plural(found->drafted), found->drafted == 1 ? "is" : "are", found->gain);
   else fprintf(out, "drafts do not win, and no token is drafted\n");
   fprintf(out, "  %.3g tokens per pass and answer; a pass takes %s, and %s without drafts\n", found->tokens,
           rf_text_seconds(found->seconds, a), rf_text_seconds(found->plain_seconds, b));

@@ -5,6 +5,7 @@
 #include "advise/fit_batch.h"
 #include "advise/fit_mesh.h"
 #include "generate/score.h"
+#include "base/text.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -67,7 +68,7 @@ void rf_job_say_copies(rafter_plan *p, const rf_plan *decode) {
   snprintf(line, sizeof line,
            "requests are distributed evenly over %lld groups of %lld chip%s%s; one group is simulated, and "
            "its results are scaled to all",
-           (long long)copies, (long long)chips, chips > 1 ? "s" : "",
+           (long long)copies, (long long)chips, rf_plural(chips),
            in_step ? " that share weights and run in step" : ", each with a copy of the model");
   json_array_append_new(p->assumptions, json_string(line));
 }
@@ -159,8 +160,8 @@ static void put_rollout(FILE *out, const rf_job_lengths *l, const rf_serve_stats
   if (usd_per_hour > 0)
     snprintf(usd, sizeof usd, ", %.4g USD per million tokens",
              usd_per_hour / 3600 / served->tokens_per_second * 1e6);
-  fprintf(out, "\nrollout   %lld prompts of %lld tokens, %d sample%s each of %lld: %s, %s tokens/s%s\n",
-          (long long)prompts, (long long)l->prompt, l->samples, l->samples > 1 ? "s" : "",
+  fprintf(out, "\nrollout   %lld prompt%s of %lld tokens, %d sample%s each of %lld: %s, %s tokens/s%s\n",
+          (long long)prompts, rf_plural(prompts), (long long)l->prompt, l->samples, rf_plural(l->samples),
           (long long)l->answer, rf_text_seconds(served->seconds, a),
           rf_text_count(served->tokens_per_second, b), usd);
   fprintf(out, "  %.1f slots in use on average; %lld prompt tokens computed, %lld shared\n",

@@ -266,7 +266,7 @@ rf_status rf_plot_rates(const char *path, const rafter_plan *plan, rf_error *err
   RF_TRY(rf_gnuplot_open(path, WIDTH, HEIGHT, p, error));
   snprintf(title, sizeof title, "%.60s on %.60s, %d chip%s: token rate and latency by requests per second",
            plan->plan->graph->model.name, plan->plan->machine.name, plan->plan->machine.chips,
-           plan->plan->machine.chips > 1 ? "s" : "");
+           rf_plural(plan->plan->machine.chips));
   fputs("$rates << EOD\n", p->script);
   for (int i = 0; i < rows; i++) {
     row = json_array_get(rates, (size_t)i);

@@ -292,7 +292,7 @@ rf_status rf_compare_published(const rf_options *o, const char *id, const rafter
            json_string_value(json_object_get(settings, "remat")),
            json_string_value(json_object_get(settings, "dtype")));
   rf_say(sink, "%s: %s, %s on %s chip%s of %s, %s tokens, %s (%s)\n", row.text[ID], row.text[SYSTEM],
-         row.text[MODEL], row.text[CHIPS], chips > 1 ? "s" : "", row.text[MACHINE], row.text[SEQ],
+         row.text[MODEL], row.text[CHIPS], rf_plural((int64_t)chips), row.text[MACHINE], row.text[SEQ],
          row.text[PUBLISHED], row.text[SOURCE]);
   rf_say(sink, "planned with %s, %s-bound; the search chose the settings that were not published\n%s\n",
          setting, json_string_value(json_object_get(json_object_get(a, "time"), "bound")), text);

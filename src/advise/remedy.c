@@ -406,10 +406,9 @@ rf_status rf_plan_refuse(const rf_options *options, const rafter_plan *plan, rf_
   r.helped = r.attempts > 0 && !pthread_create(&r.helper, NULL, help, &r);
   rf_status status = say_why(plan, &find_more, &why);
   const bool found = find_more && find(&r, change),
-             lacks_margin = find_more && !found &&
-                            bytes_of(plan) <= room_of(&r) + plan->settings.plan.margin_bytes;
-  if (found)
-    snprintf(why.hint, sizeof why.hint, RF_THIS_FITS "%s: %.300s", bytes_text(&r, bytes), change);
+             lacks_margin =
+                 find_more && !found && bytes_of(plan) <= room_of(&r) + plan->settings.plan.margin_bytes;
+  if (found) snprintf(why.hint, sizeof why.hint, RF_THIS_FITS "%s: %.300s", bytes_text(&r, bytes), change);
   else if (lacks_margin)
     snprintf(why.hint, sizeof why.hint, "the plan fits if --fit leaves no margin: add --margin 0");
   if (find_more && !lacks_margin && fits_with_host(&r, change)) {

@@ -63,8 +63,7 @@ static rf_status set_words(rf_options *options, char *words, rf_error *error) {
   while ((word = strsep(&rest, " \t"))) {
     if (!*word) continue;
     if (strncmp(word, "--", 2)) {
-      RF_TRY(names_option(options, word) ? set_list(options, word, error)
-                                         : set_model(options, word, error));
+      RF_TRY(names_option(options, word) ? set_list(options, word, error) : set_model(options, word, error));
       continue;
     }
     bool alone = strchr(word, '=') || !rest || !strncmp(rest, "--", 2);

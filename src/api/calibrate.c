@@ -5,6 +5,7 @@
 #include "generate/pace.h"
 #include "machine/tuned.h"
 #include "run/calibrate.h"
+#include "base/text.h"
 
 #include <omp.h>
 #include <stdio.h>
@@ -19,8 +20,8 @@ static void say_progress(void *self, const char *what, double part) {
 void rf_say_tuned(const rafter_sink *sink, const rf_tuned *tuned) {
   char usual[64], best[64];
   if (!tuned->cpu[0]) return;
-  rf_say(sink, "blocks tuned on %s, %d thread%s%s\n", tuned->cpu, tuned->threads,
-         tuned->threads > 1 ? "s" : "", tuned->here ? "" : "; not used: this machine has another CPU");
+  rf_say(sink, "blocks tuned on %s, %d thread%s%s\n", tuned->cpu, tuned->threads, rf_plural(tuned->threads),
+         tuned->here ? "" : "; not used: this machine has another CPU");
   rf_say(sink, "  %-10s %-23s %-5s %-18s %-16s %-16s %7s %7s\n", "op", "shapes", "dtype", "kernel", "default",
          "winner", "gain", "spread");
   for (int i = 0; i < tuned->count; i++) {
@@ -98,7 +99,7 @@ static rf_status rf_command_calibrate(const rafter_job *job, const rafter_sink *
   if (status == RAFTER_OK) status = rf_machine_write(m, path, error);
   if (status == RAFTER_OK) {
     double seconds = rf_now_seconds() - start;
-    rf_say(sink, "%s, %s, %d threads\n", m->name, m->isa, m->threads);
+    rf_say(sink, "%s, %s, %d thread%s\n", m->name, m->isa, m->threads, rf_plural(m->threads));
     rf_say(sink, "  arithmetic     f32 %.0f GFLOP/s", m->flops[RF_F32] * 1e-9);
     say_peak(sink, m, RF_BF16, "bf16", "GFLOP/s");
     say_peak(sink, m, RF_I8, "int8", "GOP/s");

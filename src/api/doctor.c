@@ -1,6 +1,7 @@
 /* doctor.c - `rafter doctor`: lists what this machine has, and how to get what is missing. */
 #define _GNU_SOURCE
 #include "api/api.h"
+#include "base/text.h"
 
 #include <omp.h>
 #include <stdio.h>
@@ -40,7 +41,8 @@ static rf_status rf_command_doctor(const rafter_job *job, const rafter_sink *sin
   double free_bytes = statvfs(".", &disk) ? 0 : (double)disk.f_bavail * (double)disk.f_frsize;
   rf_isa isa = rf_isa_detect();
   rf_say(sink, "%s  %s\n", "✓", rafter_version());
-  rf_say(sink, "✓  %d cores, %s of memory (%s here)\n", threads, rf_text_bytes(m->memory_bytes, a), m->name);
+  rf_say(sink, "✓  %d core%s, %s of memory (%s here)\n", threads, rf_plural(threads),
+         rf_text_bytes(m->memory_bytes, a), m->name);
   rf_say(sink, "%s  kernels for %s%s\n", isa > RF_ISA_BASE ? "✓" : "✗", rf_isa_name(isa),
          isa > RF_ISA_BASE ? "" : ": only plain C kernels, because this CPU has no AVX2");
   rf_say(sink, "%s  huge pages%s\n", pages ? "✓" : "✗",

@@ -201,7 +201,7 @@ static rf_status answer(rf_evaluation *e, const texts *t, rf_error *error) {
   double bits = all.bytes ? all.nll / log(2) / (double)all.bytes : 0;
   rf_say(e->sink, "windows of %lld tokens%s, %lld new tokens each; %d text%s, %lld tokens scored\n",
          (long long)t->seq, t->bos ? " (each begins with the BOS token)" : "", (long long)t->stride, t->count,
-         t->count == 1 ? "" : "s", (long long)all.scored);
+         rf_plural(t->count), (long long)all.scored);
   rf_say(e->sink, "perplexity %.4f +- %.4f   (%.5f nats per token, %.5f bits per byte)\n", perplexity,
          perplexity * error_of_mean, mean, bits);
   json_t *numbers = json_pack("{sI sI sI sb sI sf sf sf sf}", "n", (json_int_t)all.scored, "seq",

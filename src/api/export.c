@@ -200,7 +200,7 @@ static rf_status export_safetensors(export *e, const rf_options *o, const char *
   char count[32];
   rf_say(e->sink, "%s: %s parameters in %s, %s in %d file%s, %.1f s\n", out,
          rf_text_whole(e->params.total, count), rf_dtype_name(e->form.dtype),
-         rf_text_bytes((double)bytes, size), e->files, e->files == 1 ? "" : "s", seconds);
+         rf_text_bytes((double)bytes, size), e->files, rf_plural(e->files), seconds);
   if (e->tokenizer_files == 0) rf_say(e->sink, "%s has no tokenizer to copy\n", e->from);
   rf_put_json(e->sink,
               json_pack("{ss ss ss ss ss sI sI si si sf}", "command", "export", "model", e->from, "out", out,

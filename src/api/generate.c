@@ -7,6 +7,7 @@
 #include "generate/drafter.h"
 #include "generate/speculate.h"
 #include "plan/advice.h"
+#include "base/text.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -167,8 +168,6 @@ static void put_drafts(const job *j, json_t *json) {
   json_object_set_new(json, "predicted_gain", json_real(d.gain));
 }
 
-static const char *plural(int64_t count) { return count == 1 ? "" : "s"; }
-
 static void put_single(const job *j) {
   const rf_prompt *row = j->prompts.row;
   const rf_reply *r = row->replies.reply;
@@ -206,7 +205,7 @@ static void put_single(const job *j) {
   say_drafts(j, drafts);
   if (steps > 0 && decode > 0) snprintf(rate, sizeof rate, ": %.1f tokens/s", steps / decode);
   rf_note(j->sink, "%lld token%s in %.2f s, the first after %.2f s%s%s%s\n", (long long)r->tokens.count,
-          plural(r->tokens.count), j->seconds, j->first_seconds, rate, drafts,
+          rf_plural(r->tokens.count), j->seconds, j->first_seconds, rate, drafts,
           rf_plan_compute_line(j->generator->decode, j->generator->prefill, compute));
 }
 
@@ -245,9 +244,9 @@ static void say_sum(const job *j) {
   rf_say(j->sink,
          "%lld prompt%s, %lld answer%s with %lld token%s in %.2f s: %.1f tokens/s; %lld step%s, %lld of %lld "
          "prompt tokens shared, arena %.1f MiB%s%s\n",
-         (long long)j->prompts.rows, plural(j->prompts.rows), (long long)c.answers, plural(c.answers),
-         (long long)c.tokens, plural(c.tokens), j->seconds,
-         j->seconds > 0 ? (double)c.tokens / j->seconds : 0, (long long)c.passes, plural(c.passes),
+         (long long)j->prompts.rows, rf_plural(j->prompts.rows), (long long)c.answers, rf_plural(c.answers),
+         (long long)c.tokens, rf_plural(c.tokens), j->seconds,
+         j->seconds > 0 ? (double)c.tokens / j->seconds : 0, (long long)c.passes, rf_plural(c.passes),
          (long long)c.reused, (long long)c.prompt_tokens,
          (double)rf_generator_arena_bytes(j->generator) / 0x1p20, drafts,
          rf_plan_compute_line(j->generator->decode, j->generator->prefill, compute));

@@ -115,9 +115,9 @@ static rf_status inspect_json(const char *path, const rafter_sink *sink, json_t 
 static rf_status inspect_shard(const char *path, const rafter_sink *sink, json_t *json, rf_error *error) {
   rf_shard s;
   RF_TRY(rf_shard_open(path, &s, error));
-  rf_say(sink, "%s: token shard, %lld tokens of %d bytes, ids below %lld, %lld documents%s\n", path,
+  rf_say(sink, "%s: token shard, %lld tokens of %d bytes, ids below %lld, %lld document%s%s\n", path,
          (long long)s.tokens, s.token_bytes, (long long)s.vocab, (long long)s.documents,
-         s.mask_byte ? ", with a loss mask" : "");
+         rf_plural(s.documents), s.mask_byte ? ", with a loss mask" : "");
   json_object_update_new(json, json_pack("{ss sI sI sI sb}", "kind", "shard", "tokens", (json_int_t)s.tokens,
                                          "vocab", (json_int_t)s.vocab, "documents", (json_int_t)s.documents,
                                          "loss_mask", s.mask_byte != 0));

@@ -510,10 +510,9 @@ static rf_status rf_command_runs(const rafter_job *job, const rafter_sink *sink,
     int given = rf_options_argument_count(o) ? rf_options_argument_count(o) - 1 : 0;
     if (strcmp(VERBS[i].name, verb)) continue;
     if (given != VERBS[i].arguments)
-      return RF_FAIL(error, RAFTER_INVALID,
-                     "`rafter runs list`, `show RUN`, `compare A B`, `best --metric NAME`",
-                     "runs %s takes %d run%s (got %d)", verb, VERBS[i].arguments,
-                     VERBS[i].arguments == 1 ? "" : "s", given);
+      return RF_FAIL(
+          error, RAFTER_INVALID, "`rafter runs list`, `show RUN`, `compare A B`, `best --metric NAME`",
+          "runs %s takes %d run%s (got %d)", verb, VERBS[i].arguments, rf_plural(VERBS[i].arguments), given);
     RF_TRY(rf_history_open(rf_runs_root(), false, &history, error));
     rf_status status = VERBS[i].run(history, o, sink, error);
     rf_history_close(history);

@@ -71,7 +71,8 @@ static rf_status write_shard(const char *path, const int32_t *ids, int64_t count
   rf_status status = rf_shard_append_stream(writer, ids, count, error);
   if (status == RAFTER_OK) status = rf_shard_finish(writer, error);
   else rf_shard_discard(writer);
-  if (status == RAFTER_OK) rf_say(sink, "%lld tokens written to %s\n", (long long)count, path);
+  if (status == RAFTER_OK)
+    rf_say(sink, "%lld token%s written to %s\n", (long long)count, rf_plural(count), path);
   return status;
 }
 
@@ -87,8 +88,9 @@ static rf_status write_rows(const rf_options *o, const rf_tokenizer *tokenizer, 
   rf_shard shard;
   RF_TRY(rf_source_write_shard(input, &rows, output, error));
   RF_TRY(rf_shard_open(output, &shard, error));
-  rf_say(sink, "%lld tokens in %lld documents written to %s%s\n", (long long)shard.tokens,
-         (long long)shard.documents, output, shard.mask_byte ? ", with a loss mask" : "");
+  rf_say(sink, "%lld token%s in %lld document%s written to %s%s\n", (long long)shard.tokens,
+         rf_plural(shard.tokens), (long long)shard.documents, rf_plural(shard.documents), output,
+         shard.mask_byte ? ", with a loss mask" : "");
   rf_put_json(sink, json_pack("{ss sI sI}", "command", "tokenize", "count", (json_int_t)shard.tokens,
                               "documents", (json_int_t)shard.documents));
   rf_shard_close(&shard);

@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "base/partial.h"
 #include "train/checkpoint.h"
+#include "base/text.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -474,9 +475,10 @@ static rf_status say_start(const rafter_trainer *t, run_log *log, rf_error *erro
     if (s->random) rf_say(log->sink, "data %s\n", s->spec);
     else
       rf_say(log->sink,
-             "data %s: %s tokens, %lld rows of %lld (%.1f %% full), %lld held out for validation%s\n",
-             s->spec, rf_text_count((double)s->tokens, a), (long long)s->train.count, (long long)s->seq,
-             100 * s->train.efficiency, (long long)s->held_out.count,
+             "data %s: %s tokens, %lld row%s of %lld (%.1f %% full), %lld held out for validation%s\n",
+             s->spec, rf_text_count((double)s->tokens, a), (long long)s->train.count,
+             rf_plural(s->train.count), (long long)s->seq, 100 * s->train.efficiency,
+             (long long)s->held_out.count,
              s->held_out.count && log->val_every > log->steps ? " after the last step (--val-every)" : "");
     if (s->tokenizer_vocab && !*r->settings.weights_folder && s->tokenizer_vocab < r->settings.model.vocab)
       rf_note(log->sink,
@@ -484,12 +486,12 @@ static rf_status say_start(const rafter_trainer *t, run_log *log, rf_error *erro
               (long long)s->tokenizer_vocab, (long long)r->settings.model.vocab);
     if (s->cut)
       rf_say(log->sink,
-             "data %s: %lld examples are longer than a row and were truncated; %s tokens are left out (a "
-             "longer --seq includes them)\n",
-             s->spec, (long long)s->cut, rf_text_count((double)s->cut_tokens, a));
+             "data %s: truncated %lld example%s to a row; %s tokens are left out (a longer --seq includes "
+             "them)\n",
+             s->spec, (long long)s->cut, rf_plural(s->cut), rf_text_count((double)s->cut_tokens, a));
     if (s->skipped)
-      rf_say(log->sink, "data %s: %lld examples without a token in the loss were left out\n", s->spec,
-             (long long)s->skipped);
+      rf_say(log->sink, "data %s: left out %lld example%s without a token in the loss\n", s->spec,
+             (long long)s->skipped, rf_plural(s->skipped));
   }
   rf_put_bar(log->sink, "%lld/%lld", (long long)r->step, (long long)log->steps);
   if (r->step) rf_say(log->sink, "resumed from %s at step %lld\n", t->resume, (long long)r->step);

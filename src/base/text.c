@@ -86,7 +86,7 @@ const char *rf_text_ratio(double before, double after, char text[32]) {
   const double more = after / before, less = before / after;
   if (more >= FACTOR) snprintf(text, 32, "%.*f x", decimals(more), more);
   else if (less >= FACTOR) snprintf(text, 32, "1/%.*f", decimals(less), less);
-  else snprintf(text, 32, "%+.1f %%", 100 * (more - 1));
+  else snprintf(text, 32, "%+.1f %%", fabs(more - 1) < 0.0005 ? 0 : 100 * (more - 1)); /* not -0.0 */
   return text;
 }
 

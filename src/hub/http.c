@@ -377,7 +377,7 @@ rf_status rf_http_get(rf_http *http, const char *url, rf_http_body *body, rf_htt
       if (end == REFUSED) return RAFTER_OK;
       return RF_FAIL(error, RAFTER_FAILED, "run the same command again to continue; --retries tries longer",
                      "%s at byte %lld, %d time%s without a new byte", why, (long long)body->at, failures,
-                     failures == 1 ? "" : "s");
+                     rf_plural(failures));
     }
     double seconds = pause_of(failures - 1 < 0 ? 0 : failures - 1, end == REFUSED ? a.retry_after : 0);
     if (!failures) seconds *= 0.4;

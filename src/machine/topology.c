@@ -202,7 +202,7 @@ const char *rf_machine_chips_text(const rf_machine *m, char text[120]) {
   text[0] = 0;
   if (m->topology.form == RF_NETWORK_SWITCH && m->shape_rank) {
     int nodes = m->shape_rank > 1 ? m->shape[1] : 1;
-    rf_text_append(text, 120, "%d node%s of %d %s", nodes, nodes > 1 ? "s" : "", m->shape[0], unit);
+    rf_text_append(text, 120, "%d node%s of %d %s", nodes, rf_plural(nodes), m->shape[0], unit);
     return text;
   }
   if (m->slices > 1) rf_text_append(text, 120, "%d slices of ", m->slices);

@@ -1,6 +1,7 @@
 /* cause.c - see cause.h. */
 #include "plan/cause.h"
 
+#include "base/text.h"
 #include "graph/kv.h"
 
 #include <math.h>
@@ -87,8 +88,8 @@ static int64_t pages_of(const rf_plan *plan) {
 static bool find_page(const rf_plan *before, const rf_plan *after, rf_cause *cause) {
   if (pages_of(before) == pages_of(after)) return false;
   cause->kind = "page";
-  snprintf(cause->text, sizeof cause->text, "a sequence takes %lld pages of the cache instead of %lld",
-           (long long)pages_of(after), (long long)pages_of(before));
+  snprintf(cause->text, sizeof cause->text, "a sequence takes %lld page%s of the cache instead of %lld",
+           (long long)pages_of(after), rf_plural(pages_of(after)), (long long)pages_of(before));
   return true;
 }
 
@@ -134,8 +135,9 @@ rf_cause rf_cause_of_time(const rf_plan *before, const rf_plan *after, double gr
              after->graph->op[a].name);
   } else if (before->machine.chips != after->machine.chips) {
     cause.kind = "topology";
-    snprintf(cause.text, sizeof cause.text, "%d chips instead of %d: %s takes %.0f %% of its former time",
-             after->machine.chips, before->machine.chips, worst->name, 100 * is / was);
+    snprintf(cause.text, sizeof cause.text, "%d chip%s instead of %d: %s takes %.0f %% of its former time",
+             after->machine.chips, rf_plural(after->machine.chips), before->machine.chips, worst->name,
+             100 * is / was);
   } else if (fabs(is / was - 1) > NOTICED || fabs(work - 1) > NOTICED)
     snprintf(cause.text, sizeof cause.text, "%s takes %.3g times as long for %.3g times the work",
              worst->name, is / was, work);

@@ -6,7 +6,7 @@
 
 typedef struct rf_cause {
   const char *kind; /* "kernel", "bound", "tile", "page", "topology", "class", "op" or "phase" */
-  char text[320]; /* "": no op or class explains the change */
+  char text[320];   /* "": no op or class explains the change */
 } rf_cause;
 
 /* `growth` is the expected ratio of the time or memory: `after` divided by `before`. */

@@ -1,6 +1,7 @@
 /* plan_text.c - writes a plan as text. */
 #define _GNU_SOURCE
 #include "report/parts.h"
+#include "base/text.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -92,9 +93,10 @@ static void put_cache(FILE *out, const rf_plan *plan) {
   double rows = (double)plan->options.build.microbatch;
   for (int c = 0; c < RF_KV_CLASSES; c++)
     if (kv.of[c].layers)
-      fprintf(out, "  %-12s %10s  %lld layers, %lld pages of %s each\n", rf_kv_class_name((rf_kv_class)c),
+      fprintf(out, "  %-12s %10s  %lld layer%s, %lld page%s of %s each\n", rf_kv_class_name((rf_kv_class)c),
               rf_text_bytes((double)(kv.of[c].most * kv.of[c].page_bytes), a), (long long)kv.of[c].layers,
-              (long long)kv.of[c].most, kv.of[c].window ? "the window" : "the full context");
+              rf_plural(kv.of[c].layers), (long long)kv.of[c].most, rf_plural(kv.of[c].most),
+              kv.of[c].window ? "the window" : "the full context");
   if (model->experts > 0)
     fprintf(
         out,
@@ -223,8 +225,9 @@ static void put_time(FILE *out, const rf_report_plan *report) {
   put_bounds(out, &total.time);
   if (plan->stages) rf_report_print_pipeline(out, plan);
   if (report->prefill)
-    fprintf(out, "  prefill            %10s for %lld tokens\n",
-            rf_text_seconds(report->prefill->step_seconds, a), (long long)report->prefill->graph->rows);
+    fprintf(out, "  prefill            %10s for %lld token%s\n",
+            rf_text_seconds(report->prefill->step_seconds, a), (long long)report->prefill->graph->rows,
+            rf_plural(report->prefill->graph->rows));
   fprintf(out, "\nrate      %s tokens/s%s", rf_text_count(t > 0 ? total.tokens / t : 0, a),
           report->whole && report->whole->phases                 ? " trained"
           : report->prompts > 0 || !strcmp(report->job, "serve") ? " while decoding"
@@ -324,8 +327,9 @@ static void put_batch(FILE *out, const rf_report_plan *report) {
              rf_text_whole(plan->graph->model.max_seq, max));
   else if (report->seq_default) snprintf(length, sizeof length, " (default, the model's maximum)");
   if (report->prefill)
-    fprintf(out, "%lld sequences%s of up to %lld tokens%s, %s%s", (long long)b->microbatch, of_batch,
-            (long long)b->seq, length, rf_dtype_name(b->dtype), report->dtype_default ? " (default)" : "");
+    fprintf(out, "%lld sequence%s%s of up to %lld tokens%s, %s%s", (long long)b->microbatch,
+            rf_plural(b->microbatch), of_batch, (long long)b->seq, length, rf_dtype_name(b->dtype),
+            report->dtype_default ? " (default)" : "");
   else {
     snprintf(micro, sizeof micro, "%d microbatch%s of %lld", b->accumulate, b->accumulate > 1 ? "es" : "",
              (long long)b->microbatch);
@@ -335,8 +339,8 @@ static void put_batch(FILE *out, const rf_report_plan *report) {
             report->dtype_default ? " (default)" : "", rf_remat_name(plan->options.remat));
   }
   if (report->prompts)
-    fprintf(out, "; %lld prompt%s x %lld sample%s", (long long)report->prompts,
-            report->prompts > 1 ? "s" : "", (long long)report->samples, report->samples > 1 ? "s" : "");
+    fprintf(out, "; %lld prompt%s x %lld sample%s", (long long)report->prompts, rf_plural(report->prompts),
+            (long long)report->samples, rf_plural(report->samples));
   fputc('\n', out);
 }
 

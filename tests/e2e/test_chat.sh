@@ -19,9 +19,12 @@ CHAT=("$RAFTER" chat model --threads 2 --seq 512)
 # An answer that ends without --chat: the last line names --chat. One token has no rate.
 ENDS=("$RAFTER" generate model --threads 2 --prompt Hello --logit-bias 97=1000)
 status 0 "${ENDS[@]}" && says '^1 token in [^:]*$' && says 'this model has a chat template; --chat'
-status 0 "${ENDS[@]}" --chat && { ! grep -q 'chat template' err || fail '--chat is named although it is given'; }
-status 0 "${ENDS[@]}" --ignore-eos --max-tokens 3 && { ! grep -q 'chat template' err || fail 'an answer that does not end'; }
-status 0 "${ENDS[@]}" --ignore-eos --seq 9 && says 'notice: prompt and answer fill the context of 9 tokens .--seq.$'
+for more in --chat '--ignore-eos --max-tokens 3'; do
+  # shellcheck disable=SC2086
+  status 0 "${ENDS[@]}" $more && { ! grep -q 'chat template' err || fail "$more: --chat is named"; }
+done
+status 0 "${ENDS[@]}" --ignore-eos --seq 9 &&
+  says 'notice: prompt and answer fill the context of 9 tokens .--seq.$'
 
 printf 'Hello\nand then?\n\n/save said.json\n/reset\nHello\n/system Be brief\nHello\n/nope\n/help\n/bye\nnever asked\n' >lines
 status 0 "${CHAT[@]}" --temperature 0 --max-tokens 20 --json <lines && cp out turns && cp err words

@@ -137,7 +137,7 @@ refuses 2 "unknown option '-p' .score has no --prompt" "$RAFTER" score gpt2 -p t
 # A choice that another option of the same heading has.
 refuses 2 "dtype does not know 'int8'" "$RAFTER" generate gpt2 --dtype int8 &&
   says '^hint: one of f32.bf16; did you mean --weights int8, --kv-dtype int8.$'
-refuses 2 "'tpu-v6e:2x4' is a machine, not a model" "$RAFTER" plan gpt2 --on tpu-v5e --compare tpu-v6e:2x4 &&
+refuses 2 "'tpu-v6e:2x4' is a machine, not a model" "$RAFTER" plan gpt2 --compare tpu-v6e:2x4 &&
   says '^hint: write on=tpu-v6e:2x4$'
 refuses 2 "unknown option '-x'$" "$RAFTER" generate gpt2 -x &&
   says 'here: -p .--prompt., -n .--max-tokens., -m'

@@ -26,7 +26,8 @@ for gib, options in ((hint[1], other[1]), (other[2], other[3])) if other else ((
     again = plan(merged(args, options))
     if again.returncode: sys.exit(f"the hint '{options}' does not hold: {again.stderr[:300]}")
     bytes = json.loads(again.stdout)["memory"]["peak_bytes"]
-    if gib and bytes > (float(gib) + 0.0051) * 2**30: sys.exit(f"'{options}' takes {bytes / 2**30:.2f} GiB, not {gib}")
+    if gib and bytes > (float(gib) + 0.0051) * 2**30:
+        sys.exit(f"'{options}' takes {bytes / 2**30:.2f} GiB, not {gib}")
 PY
 export RAFTER
 follows() { python3 follow.py "$@" 2>why || fail "plan ${*:2}: $(cat why)"; }

@@ -130,8 +130,10 @@ case_plans_and_pages() {
   "$RAFTER" plan "$TINY" --sweep batch=1,2,4 --json >sweep.json
   status 0 "${REPORT[@]}" plan.json sweep.json --json &&
     holds out 'd["runs"][0]["name"] == "plan.json" and len(d["sweeps"][0]["rows"]) == 3 and len(d["runs"]) == 1'
-  status 0 "${REPORT[@]}" runs/first && says '^runs/first/report.html' out && cp runs/first/report.html alone.html
-  status 0 "${REPORT[@]}" runs/first runs/second/ sweep.json && says '^runs/first/report-second-sweep.html' out &&
+  status 0 "${REPORT[@]}" runs/first && says '^runs/first/report.html' out &&
+    cp runs/first/report.html alone.html
+  status 0 "${REPORT[@]}" runs/first runs/second/ sweep.json &&
+    says '^runs/first/report-second-sweep.html' out &&
     grep -q '</html>' runs/first/report-second-sweep.html || fail 'there is no page next to the run'
   same runs/first/report.html alone.html 'a page of several runs replaces the page of the first'
   status 0 "${REPORT[@]}" plan.json --out page.html && [ -s page.html ] || fail '--out writes no page'

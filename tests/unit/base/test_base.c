@@ -165,6 +165,10 @@ static void test_speeds_in_words(void **state) {
     assert_string_equal(rf_text_speed(rows[i].before, rows[i].after, text), rows[i].speed);
     assert_string_equal(rf_text_ratio(rows[i].before, rows[i].after, text), rows[i].ratio);
   }
+  assert_string_equal(rf_text_ratio(1, 0.9999, text), "+0.0 %"); /* not -0.0 */
+  assert_string_equal(rf_plural(0), "s");
+  assert_string_equal(rf_plural(1), "");
+  assert_string_equal(rf_plural(2), "s");
 }
 
 int main(void) {
