@@ -73,7 +73,7 @@ static void find_kink(json_t *cliffs, const rf_sweep_row *row, int i) {
 }
 
 /* True if row `to` is a step on from row `from`: both values are numbers, or one machine with another
- * number of chips. A change between other values, such as dtypes, is a choice and no cliff. */
+ * number of chips. A fall of the rate between other values, such as dtypes, is not a cliff. */
 static bool ordered(const rf_sweep_row *from, const rf_sweep_row *to) {
   const size_t name = strcspn(to->value, ":*");
   if (isfinite(from->x) && isfinite(to->x)) return true;
@@ -82,11 +82,13 @@ static bool ordered(const rf_sweep_row *from, const rf_sweep_row *to) {
 }
 
 /* Returns the cliffs among the rows of a sweep. */
-static json_t *find_cliffs(const rf_sweep_row *row, int count) {
+static json_t *find_cliffs(const char *name, const rf_sweep_row *row, int count) {
   json_t *cliffs = json_array();
   char text[400], a[32];
   for (int i = 1; i < count; i++) {
-    if (!row[i].planned || !row[i - 1].planned || !ordered(&row[i - 1], &row[i])) continue;
+    if (!row[i].planned || !row[i - 1].planned) continue;
+    const bool steps = ordered(&row[i - 1], &row[i]);
+    if (!steps && !strcmp(name, "on")) continue; /* two machines have no common limits */
     double time = step_of(row, count, i, false), memory = step_of(row, count, i, true);
     /* Fewer tokens per second may only mean more work per token. Fewer FLOP/s are a cliff. */
     double fall = row[i - 1].rate > 0 ? 1 - row[i].rate / row[i - 1].rate : 0,
@@ -96,7 +98,7 @@ static json_t *find_cliffs(const rf_sweep_row *row, int count) {
     if (time > 0)
       add_cliff(cliffs, row[i].value, "time", time, row[i].why_time.kind,
                 *why ? why : "no single op explains it");
-    else if (fall > FALLS) {
+    else if (steps && fall > FALLS) {
       snprintf(text, sizeof text, "tokens per second fall by more than a fifth%s%s", *why ? ": " : "", why);
       add_cliff(cliffs, row[i].value, "rate", fall, row[i].why_time.kind, text);
     }
@@ -389,7 +391,7 @@ rf_status rf_plan_sweep(const rf_options *o, const rafter_sink *sink, rf_error *
   }
   say_idle(sink, o, name, rows);
   if (!any) RF_GO(RF_FAIL(error, RAFTER_INVALID, first.hint, "%s", first.message));
-  cliffs = find_cliffs(row, count);
+  cliffs = find_cliffs(name, row, count);
   size_t i;
   json_t *cliff;
   json_array_foreach (cliffs, i, cliff)
