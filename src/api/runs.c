@@ -356,8 +356,10 @@ static rf_status compare(rf_history *history, const rf_options *o, const rafter_
   }
   const json_t *runs = json_object_get(model, "runs");
   bool alike = !folders || rf_report_comparable(json_array_get(runs, 0), json_array_get(runs, 1));
-  const char *why_not = alike ? "the folder of one of the runs no longer exists"
-                              : "the runs have plans of different kinds, so ops are not compared";
+  const bool never = !*rf_json_text_at(a, "folder") || !*rf_json_text_at(b, "folder");
+  const char *why_not = !alike  ? "the runs have plans of different kinds, so ops are not compared"
+                        : never ? "one of the runs has no folder (--out), so ops are not compared"
+                                : "the folder of one of the runs no longer exists";
   folders &= alike;
   if (folders) json = rf_report_compare(json_array_get(runs, 0), json_array_get(runs, 1));
   else

@@ -152,6 +152,8 @@ PY
   status 0 "${RUNS[@]}" list && says 'its folder is gone' out
   status 0 "${RUNS[@]}" compare a b && says 'one of the runs no longer exists' out && says 'remat' out
   refuses 1 'run 2 has no folder any more' "$RAFTER" report 2 --json
+  status 0 "$RAFTER" generate runs/a --prompt 'and ' --max-tokens 2
+  status 0 "${RUNS[@]}" compare 1 3 && says 'one of the runs has no folder .--out., so ops' out
   refuses 1 'no run 99' "${RUNS[@]}" compare 1 99
   refuses 2 'takes 2 runs' "${RUNS[@]}" compare 1
 }
