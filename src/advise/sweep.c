@@ -398,7 +398,10 @@ rf_status rf_plan_sweep(const rf_options *o, const rafter_sink *sink, rf_error *
     rf_say(sink, "%s at %s: %s\n", json_string_value(json_object_get(cliff, "what")),
            json_string_value(json_object_get(cliff, "at")),
            json_string_value(json_object_get(cliff, "cause")));
-  if (rf_options_is_set(o, "plot")) RF_GO(plot(o, name, row, count, rows, cliffs, error));
+  if (rf_options_is_set(o, "plot")) {
+    RF_GO(plot(o, name, row, count, rows, cliffs, error));
+    rf_say(sink, "%s\n", rf_options_text(o, "plot"));
+  }
   rf_put_json(sink, json_pack("{ss ss ss sO sO}", "rafter", RF_VERSION, "command", "plan", "sweep", name,
                               "rows", rows, "cliffs", cliffs));
 done:

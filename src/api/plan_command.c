@@ -38,11 +38,12 @@ done:
 /* Makes a plan's JSON object and draws --plot. If `sink` is given, also prints the plan's table. */
 static rf_status show(const rafter_job *job, const rafter_plan *plan, const rafter_sink *sink, json_t **json,
                       rf_error *error) {
+  const bool drawn = rf_options_is_set(job->options, "plot") && !rf_options_is_set(job->options, "sweep") &&
+                     !rf_options_is_set(job->options, "compare");
   char *text = NULL;
   rf_status status = RAFTER_OK;
   if (json) RF_GO(rf_plan_object(plan, json, error));
-  if (rf_options_is_set(job->options, "plot") && !rf_options_is_set(job->options, "sweep") &&
-      !rf_options_is_set(job->options, "compare")) {
+  if (drawn) {
     const char *path = rf_options_text(job->options, "plot");
     bool rates = json_array_size(json_object_get(json_object_get(plan->extra, "serving"), "rates")) > 1;
     RF_GO(plan->found.rows ? rf_plot_frontier(path, plan, error)
@@ -52,6 +53,7 @@ static rf_status show(const rafter_job *job, const rafter_plan *plan, const raft
   if (sink) {
     RF_GO(rafter_plan_text(plan, &text, error));
     rf_say_text(sink, text);
+    if (drawn) rf_say(sink, "\n%s\n", rf_options_text(job->options, "plot"));
   }
 done:
   return status;

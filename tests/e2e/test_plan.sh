@@ -493,6 +493,7 @@ case_pictures() {
     status 0 "$RAFTER" plan gpt2 --on a5000 --batch 8 --plot plan.png && [ "$(head -c 8 plan.png | od -An -tx1 | tr -d ' ')" = 89504e470d0a1a0a ] || fail "--plot plan.png is no PNG"
     status 0 "$RAFTER" plan gpt2 --on a5000 --dtype f32 --sweep batch=8..64 --plot sweep.svg && python3 -c 'import xml.dom.minidom as m; t = m.parse("sweep.svg").toxml(); assert "memory per chip (GiB)" in t and "a5000: 23.5 GiB" in t and "tokens per second" in t, t[:200]' || fail "the SVG of a sweep lacks its labels or the limit"
     status 0 "$RAFTER" plan uva --on a5000 --batch 64 --seq 512 --fit 8GiB --plot fit.svg && grep -q 'limit 8.00 GiB' fit.svg || fail "the frontier lacks its limit"
+    says '^fit.svg$' out
     # The ceilings are those of one chip, as the ops are.
     status 0 "$RAFTER" plan gpt2 --on h100-sxm:8 --mesh fsdp=8 --batch 8 --plot chips.svg &&
       grep -q '989 TFLOP/s, ridge at 295 FLOP per byte' chips.svg && grep -q '3.35 TB/s' chips.svg ||
