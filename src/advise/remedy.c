@@ -363,8 +363,10 @@ static bool fits_with_host(remedy *r, char text[400]) {
     fits = micro;
   }
   if (!fits) return false;
-  snprintf(text, 400, "--offload optimizer --remat block --microbatch %lld --accumulate %lld",
-           (long long)fits, (long long)(batch / fits));
+  snprintf(text, 400, "--offload optimizer --remat block");
+  if (fits < batch || rf_options_given(r->from, "microbatch") || rf_options_given(r->from, "accumulate"))
+    rf_text_append(text, 400, " --microbatch %lld --accumulate %lld", (long long)fits,
+                   (long long)(batch / fits));
   return true;
 }
 
