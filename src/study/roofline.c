@@ -347,6 +347,21 @@ static void replace_figures(rf_question *q) {
   }
 }
 
+/* Notes the default sizes that the answer has read, because its figures depend on them. */
+static void note_defaults(rf_question *q) {
+  static const char *const sizes[] = {"m", "k", "n", "seq"};
+  char text[120] = "";
+  for (int i = 0; i < rf_options_count(q->o) && i < 512; i++) {
+    const char *name = rf_options_name(q->o, i);
+    if (!(q->used[i / 64] >> i % 64 & 1) || rf_options_given(q->o, name)) continue;
+    for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++)
+      if (!strcmp(name, sizes[k]))
+        rf_text_append(text, sizeof text, "%s--%s %lld", *text ? ", " : "", name,
+                       (long long)rf_options_int(q->o, name));
+  }
+  if (*text) rf_fact_note(q, "default sizes: %s", text);
+}
+
 static void note_unused(rf_question *q) {
   static const char *const everywhere[] = {"json", "quiet", "verbose", "config", "on", "model", "dtype"};
   for (int i = 0; i < rf_options_count(q->o) && i < 512; i++) {
@@ -420,6 +435,7 @@ rf_status rf_roofline_answer(const rf_options *options, rf_answer *answer, rf_er
   RF_GO(row->answer(q, error));
   if (q->widened)
     rf_fact_note(q, "%s has no %s arithmetic; a wider dtype is used", q->machine.name, q->dtype.name);
+  note_defaults(q);
   note_unused(q);
 done:
   if (q->pool) rf_pool_free(q->pool);

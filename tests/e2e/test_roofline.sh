@@ -10,6 +10,10 @@ says '"bound": ?"network"' out
 says '"seconds": ?0.000559' out
 status 0 "$RAFTER" roofline matmul --m 64 --heads 4 --on tpu-v5e --json # an option without effect is reported
 says 'heads is not used here' out
+says 'default sizes: --k 1024, --n 1024"' out
+status 0 "$RAFTER" roofline kv --model gemma-2b --on tpu-v5e && says '^  .default sizes: --seq 1024.$' out
+status 0 "$RAFTER" roofline kv --model gemma-2b --seq 64 --on tpu-v5e &&
+  { ! grep -q 'default sizes' out || fail 'a given size is called a default'; }
 # Every answer has the same six keys.
 for question in "matmul" "einsum bd,df->bf b=8,d=8,f=8" "attention" "allreduce --bytes 1GB --axes 16" "transfer --bytes 1GB" "critical-batch" \
   "parallelism" "cost --parameters 7e9 --tokens 1e12" "array --shape 8,8" "memory --parameters 7e9" "kv --model gemma-2b" "decode --model gemma-2b"; do
