@@ -602,10 +602,7 @@ const rf_gemm_kernel *rf_gemm_choose(const rf_gemm_isa *isa, const rf_gemm *g, i
 
 rf_inner rf_gemm_inner(int level, const char *product, const rf_gemm *g, int64_t fewest) {
   const rf_gemm_kernel *at = KERNELS;
-#if !defined(__x86_64__)
-  level = RF_ISA_BASE; /* a plan may be for an x86 CPU, but only this level is compiled */
-#endif
-  while (at->level != level) at++;
+  while (at->level > level) at++; /* the level may not be compiled: a plan may be for another CPU */
   const rf_gemm_kernel *many = rf_gemm_choose(at->isa, g, g->m), *few = rf_gemm_choose(at->isa, g, fewest);
   return (rf_inner){product, &many->inner, few == many ? NULL : &few->inner};
 }

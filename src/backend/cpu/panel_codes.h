@@ -22,10 +22,6 @@ RF_INLINE w_float w_bf16(const void *p) {
   return _mm512_castsi512_ps(
       _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)), 16));
 }
-/* Takes the bits of y where `mask` is set, and the bits of x elsewhere. */
-RF_INLINE w_word w_merge(w_word mask, w_word y, w_word x) {
-  return _mm512_ternarylogic_epi32(mask, y, x, 0xca);
-}
 #else
 typedef __m256 w_float;
 typedef __m256i w_word;
@@ -40,9 +36,6 @@ RF_INLINE w_float w_halves(const void *p) { return _mm256_cvtph_ps(_mm_loadu_si1
 RF_INLINE w_float w_bf16(const void *p) {
   return _mm256_castsi256_ps(
       _mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p)), 16));
-}
-RF_INLINE w_word w_merge(w_word mask, w_word y, w_word x) {
-  return w_or(w_and(mask, y), _mm256_andnot_si256(mask, x));
 }
 #endif
 /* X(row, vector) for four vectors. Sums are variables, because gcc 12 keeps arrays in memory. */

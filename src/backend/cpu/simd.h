@@ -340,16 +340,8 @@ RF_INLINE void rf_v16_stream_bf16_pair(rf_bf16 *p, rf_v16 a, rf_v16 b) {
   _mm256_stream_si256((__m256i *)(void *)p + 1, rf_v16_narrow(b));
 }
 RF_INLINE void rf_stream_fence(void) { _mm_sfence(); }
-RF_INLINE rf_v16 rf_v16_load_bf16_n(const rf_bf16 *p, int n) {
-  rf_bf16 part[RF_LANES] = {0};
-  memcpy(part, p, (size_t)n * sizeof *p);
-  return rf_v16_load_bf16(part);
-}
-RF_INLINE void rf_v16_store_bf16_n(rf_bf16 *p, rf_v16 x, int n) {
-  rf_bf16 part[RF_LANES];
-  rf_v16_store_bf16(part, x);
-  memcpy(p, part, (size_t)n * sizeof *p);
-}
+
+#define RF_COPIES_PARTS
 
 #else /* plain C: four compiler vectors of four floats */
 
@@ -418,16 +410,8 @@ RF_INLINE uint16x4_t rf_v4_round_bf16(rf_v4 x) {
 RF_INLINE void rf_v16_store_bf16(rf_bf16 *p, rf_v16 x) {
   for (int i = 0; i < 4; i++) vst1_u16(p + 4 * i, rf_v4_round_bf16(x.v[i]));
 }
-RF_INLINE rf_v16 rf_v16_load_bf16_n(const rf_bf16 *p, int n) {
-  rf_bf16 part[RF_LANES] = {0};
-  memcpy(part, p, (size_t)n * sizeof *p);
-  return rf_v16_load_bf16(part);
-}
-RF_INLINE void rf_v16_store_bf16_n(rf_bf16 *p, rf_v16 x, int n) {
-  rf_bf16 part[RF_LANES];
-  rf_v16_store_bf16(part, x);
-  memcpy(p, part, (size_t)n * sizeof *p);
-}
+
+#define RF_COPIES_PARTS
 
 #else
 
@@ -523,6 +507,20 @@ RF_INLINE void rf_v16_transpose(rf_v16 x[RF_LANES]) {
 }
 #endif
 
+#endif
+
+/* Parts of a vector of bf16. AVX-512 has masks for them; plain C has functions of its own. */
+#if defined(RF_COPIES_PARTS)
+RF_INLINE rf_v16 rf_v16_load_bf16_n(const rf_bf16 *p, int n) {
+  rf_bf16 part[RF_LANES] = {0};
+  memcpy(part, p, (size_t)n * sizeof *p);
+  return rf_v16_load_bf16(part);
+}
+RF_INLINE void rf_v16_store_bf16_n(rf_bf16 *p, rf_v16 x, int n) {
+  rf_bf16 part[RF_LANES];
+  rf_v16_store_bf16(part, x);
+  memcpy(p, part, (size_t)n * sizeof *p);
+}
 #endif
 
 /* ---- loads and stores of RF_F32 or RF_BF16 --------------------------------------------------- */
