@@ -506,7 +506,7 @@ static rf_status rf_command_runs(const rafter_job *job, const rafter_sink *sink,
   if (!strcmp(verb, "rm") && rf_options_argument_count(o) > 1) return rf_runs_remove(o, sink, error);
   if (!strcmp(verb, "rm"))
     return RF_FAIL(error, RAFTER_INVALID, "`rafter runs list` lists the runs",
-                   "runs rm takes at least 1 run (got 0)");
+                   "runs rm needs a run: a number, a name or a folder (got none)");
   for (size_t i = 0; i < sizeof VERBS / sizeof *VERBS; i++) {
     rf_history *history = NULL;
     int given = rf_options_argument_count(o) ? rf_options_argument_count(o) - 1 : 0;

@@ -15,16 +15,43 @@
 enum { VALUES = RF_K_VALUES };
 
 const rf_k_shape RF_K_SHAPES[RF_K_TYPES] = {
-    {.offsets = true, .subs = 16, .levels = 3, .least = 0, .most = 15, .tries = 10, .step = 0.15f}, /* q2_k */
-    {.offsets = false, .subs = 16, .levels = 4, .least = -32, .most = 31, .tries = 9, .step = 0.12f}, /* q3_k
-                                                                                                       */
-    {.offsets = true, .subs = 8, .levels = 15, .least = 0, .most = 63, .tries = 10, .step = 0.2f}, /* q4_k */
-    {.offsets = true, .subs = 8, .levels = 31, .least = 0, .most = 63, .tries = 8, .step = 0.25f}, /* q5_k */
+    {.offsets = true,
+     .subs = 16,
+     .levels = 3,
+     .minimum = 0,
+     .maximum = 15,
+     .tries = 10,
+     .step = 0.15f}, /* q2_k
+                      */
+    {.offsets = false,
+     .subs = 16,
+     .levels = 4,
+     .minimum = -32,
+     .maximum = 31,
+     .tries = 9,
+     .step = 0.12f}, /* q3_k
+                      */
+    {.offsets = true,
+     .subs = 8,
+     .levels = 15,
+     .minimum = 0,
+     .maximum = 63,
+     .tries = 10,
+     .step = 0.2f}, /* q4_k
+                     */
+    {.offsets = true,
+     .subs = 8,
+     .levels = 31,
+     .minimum = 0,
+     .maximum = 63,
+     .tries = 8,
+     .step = 0.25f}, /* q5_k
+                      */
     {.offsets = false,
      .subs = 16,
      .levels = 32,
-     .least = -128,
-     .most = 127,
+     .minimum = -128,
+     .maximum = 127,
      .tries = 9,
      .step = 0.2f}, /* q6_k
                      */

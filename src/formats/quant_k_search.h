@@ -11,17 +11,17 @@ enum { RF_K_LANES = 16, RF_K_ROUNDS = 3, RF_K_SUB_MAX = 32 /* values of a sub-bl
 /* Constants of a type. */
 typedef struct rf_k_shape {
   bool offsets;
-  int subs;        /* number of sub-blocks: 8 or 16 */
-  int levels;      /* with offsets: q = 0..levels; without offsets: q = -levels..levels-1 */
-  int least, most; /* minimum and maximum of the integer scale of a sub-block */
-  int tries;       /* number of scales that are tried on each side of the full-range scale */
-  float step;      /* distance between two of the tried scales, in levels */
+  int subs;             /* number of sub-blocks: 8 or 16 */
+  int levels;           /* with offsets: q = 0..levels; without offsets: q = -levels..levels-1 */
+  int minimum, maximum; /* of the integer scale of a sub-block */
+  int tries;            /* number of scales that are tried on each side of the full-range scale */
+  float step;           /* distance between two of the tried scales, in levels */
 } rf_k_shape;
 
 enum { RF_K_TYPES = 5 };
 extern const rf_k_shape RF_K_SHAPES[RF_K_TYPES]; /* q2_k to q6_k */
 
-/* A super-block before packing. q is at least 0, even for types without offsets. */
+/* A super-block before packing. q is not negative, even for types without offsets. */
 typedef struct rf_k_super {
   float d, dmin;
   int scale[RF_K_LANES], offset[RF_K_LANES];

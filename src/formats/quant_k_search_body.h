@@ -60,15 +60,15 @@ RF_LANE_FN sums round_values(const float *x, int n, lanes inverse, lanes scale, 
 RF_LANE_FN void fit_offset(const rf_k_shape *s, batch *b, int n, int at) {
   const float *x = b->x[0] + at;
   lanes zero = lanes_all(0), count = lanes_all((float)n), levels = lanes_all((float)s->levels);
-  lanes least = zero, most = lanes_load(x), sum = zero, best = lanes_all(INFINITY), found = zero;
+  lanes minimum = zero, maximum = lanes_load(x), sum = zero, best = lanes_all(INFINITY), found = zero;
   for (int i = 0; i < n; ++i) {
     lanes value = lanes_load(x + i * LANES);
-    least = lanes_min(value, least);
-    most = lanes_max(value, most);
+    minimum = lanes_min(value, minimum);
+    maximum = lanes_max(value, maximum);
     sum = sum + value;
   }
-  lanes lowest = zero - least, width = most - least;
-  lane_mask spread = lanes_above(most, least);
+  lanes lowest = zero - minimum, width = maximum - minimum;
+  lane_mask spread = lanes_above(maximum, minimum);
   lanes found_offset = lowest;
   for (int t = -s->tries; t <= s->tries; ++t) {
     float reach = (float)s->levels + s->step * (float)t;
@@ -101,15 +101,15 @@ RF_LANE_FN void fit_offset(const rf_k_shape *s, batch *b, int n, int at) {
  * quotients and their neighbours. */
 RF_LANE_FN void choose_pairs(const rf_k_shape *s, batch *b, int n, int at) {
   lanes zero = lanes_all(0), one = lanes_all(1), levels = lanes_all((float)s->levels);
-  lanes most = lanes_all((float)s->most), d = lanes_load(b->d + at), dmin = lanes_load(b->dmin + at);
+  lanes maximum = lanes_all((float)s->maximum), d = lanes_load(b->d + at), dmin = lanes_load(b->dmin + at);
   lanes scale = lanes_choose(lanes_above(d, zero), lanes_load(b->scale + at) / d, zero);
   lanes offset = lanes_choose(lanes_above(dmin, zero), lanes_load(b->offset + at) / dmin, zero);
-  lanes i0 = lanes_nearest(scale, zero, most), j0 = lanes_nearest(offset, zero, most);
+  lanes i0 = lanes_nearest(scale, zero, maximum), j0 = lanes_nearest(offset, zero, maximum);
   lanes best = lanes_all(INFINITY), best_i = zero, best_j = zero;
   for (int k = 0; k < 9; ++k) {
     lanes i = i0 + lanes_all((float)(k / 3 - 1)), j = j0 + lanes_all((float)(k % 3 - 1));
     lane_mask in = lane_mask_and(lanes_above(i, zero - one), lanes_above(j, zero - one));
-    in = lane_mask_and(in, lane_mask_and(lanes_above(most + one, i), lanes_above(most + one, j)));
+    in = lane_mask_and(in, lane_mask_and(lanes_above(maximum + one, i), lanes_above(maximum + one, j)));
     lanes a = d * i, inverse = inverse_of(lanes_above(a, zero), a);
     lanes error = round_values(b->x[0] + at, n, inverse, a, dmin * j, levels).error;
     lane_mask better = lane_mask_and(in, lanes_above(best, error));
@@ -133,7 +133,8 @@ RF_LANE_FN void put_levels(const rf_k_shape *s, batch *b, int n, int at) {
   }
 }
 
-/* Finds d and dmin that fit x = d (sc q) - dmin mn best (least squares), for given sc, q, mn. */
+/* Finds d and dmin with the smallest squared error of x = d (sc q) - dmin mn. sc, q and mn are
+ * given. */
 static void refit_factors(const rf_k_shape *s, const batch *b, int first, float *d, float *dmin) {
   int n = VALUES / s->subs;
   double uu = 0, vv = 0, uv = 0, ux = 0, vx = 0;
@@ -212,11 +213,11 @@ RF_LANE_FN void fit_plain(const rf_k_shape *s, batch *b, int n, int at) {
 
 RF_LANE_FN void choose_scales(const rf_k_shape *s, batch *b, int n, int at) {
   lanes levels = lanes_all((float)s->levels), d = lanes_load(b->d + at), best = lanes_all(INFINITY);
-  lanes least = lanes_all((float)s->least), most = lanes_all((float)s->most), found = lanes_all(0);
-  lanes j0 = lanes_nearest(lanes_load(b->scale + at) / d, least, most), one = lanes_all(1);
+  lanes minimum = lanes_all((float)s->minimum), maximum = lanes_all((float)s->maximum), found = lanes_all(0);
+  lanes j0 = lanes_nearest(lanes_load(b->scale + at) / d, minimum, maximum), one = lanes_all(1);
   for (int k = -1; k <= 1; ++k) {
     lanes j = j0 + lanes_all((float)k), error = plain_error(b->x[0] + at, n, d * j, levels);
-    lane_mask in = lane_mask_and(lanes_above(j, least - one), lanes_above(most + one, j));
+    lane_mask in = lane_mask_and(lanes_above(j, minimum - one), lanes_above(maximum + one, j));
     lane_mask better = lane_mask_and(in, lanes_above(best, error));
     best = lanes_choose(better, error, best);
     found = lanes_choose(better, j, found);
@@ -279,8 +280,9 @@ static progress first_factors(const rf_k_shape *s, const batch *b, int first) {
     if (s->offsets && b->offset[i] > deepest) deepest = b->offset[i];
   }
   if (s->offsets)
-    return (progress){.d = widest / (float)s->most, .dmin = deepest / (float)s->most, .error = INFINITY};
-  return (progress){.d = widest / (float)s->least, .error = INFINITY, .done = widest == 0};
+    return (progress){
+        .d = widest / (float)s->maximum, .dmin = deepest / (float)s->maximum, .error = INFINITY};
+  return (progress){.d = widest / (float)s->minimum, .error = INFINITY, .done = widest == 0};
 }
 
 /* Sets the factors of the lanes of a super-block that is not done. */
@@ -357,8 +359,8 @@ RF_LANE_FN void search(const rf_k_shape *s, const float *x, int n, rf_k_super *o
 void RF_K_SEARCH(const rf_k_shape *s, const float *x, rf_k_super *out) {
   /* one copy of the code for each kind of type, with constant loops */
   if (s->subs == 8)
-    search(&(rf_k_shape){true, 8, s->levels, s->least, s->most, s->tries, s->step}, x, 32, out);
+    search(&(rf_k_shape){true, 8, s->levels, s->minimum, s->maximum, s->tries, s->step}, x, 32, out);
   else if (s->offsets)
-    search(&(rf_k_shape){true, 16, s->levels, s->least, s->most, s->tries, s->step}, x, 16, out);
-  else search(&(rf_k_shape){false, 16, s->levels, s->least, s->most, s->tries, s->step}, x, 16, out);
+    search(&(rf_k_shape){true, 16, s->levels, s->minimum, s->maximum, s->tries, s->step}, x, 16, out);
+  else search(&(rf_k_shape){false, 16, s->levels, s->minimum, s->maximum, s->tries, s->step}, x, 16, out);
 }

@@ -65,11 +65,11 @@ RF_LANE_FN lanes lanes_abs(lanes a) { return (lanes)((lane_mask)a & 0x7fffffff);
 RF_LANE_FN lane_mask lane_mask_and(lane_mask a, lane_mask b) { return a & b; }
 #endif
 
-/* Returns the integer in least..most that is nearest to x, ties to even. NaN gives `least`. Adding
- * and then subtracting 1.5 * 2^23 rounds to an integer on every vector unit. */
-RF_LANE_FN lanes lanes_nearest(lanes x, lanes least, lanes most) {
+/* Returns the integer from `minimum` to `maximum` that is nearest to x, ties to even. NaN gives
+ * `minimum`. Adding and then subtracting 1.5 * 2^23 rounds to an integer on every vector unit. */
+RF_LANE_FN lanes lanes_nearest(lanes x, lanes minimum, lanes maximum) {
   lanes magic = lanes_all(12582912.0f);
-  return (lanes_min(lanes_max(x, least), most) + magic) - magic;
+  return (lanes_min(lanes_max(x, minimum), maximum) + magic) - magic;
 }
 
 #endif

@@ -49,8 +49,8 @@ static rf_fit_row row_of(const rf_plan *plan) {
                       .fits = rf_plan_fits(plan)};
 }
 
-/* Whether a plan that does not fit is better to show than f->least. A plan in the dtype that the user
- * has without --fit comes first, and then the smaller plan. */
+/* Compares a plan that does not fit with f->least, the plan that is shown so far. Returns true if the
+ * new plan is shown instead: it has the user's dtype and the other has not, or it is smaller. */
 static bool shows_more(const fitter *f, const rf_fit_row *row) {
   const rf_dtype usual = f->from.build.dtype, shown = f->least->options.build.dtype;
   if (row->dtype != shown) return row->dtype == usual;

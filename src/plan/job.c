@@ -464,10 +464,10 @@ static rf_status check_drafter(const rf_settings *target, const rf_settings *dra
                    "the %lld of %s)",
                    (long long)target->model.vocab, target->model.name, (long long)model->vocab, model->name);
   if (model->position == RF_POSITION_LEARNED && target->plan.build.seq > model->max_seq)
-    return RF_FAIL(error, RAFTER_INVALID, "lower --seq, or choose another draft model",
-                   "the draft model has positions for fewer tokens (--speculate: expected at least %lld, got "
-                   "%lld)",
-                   (long long)target->plan.build.seq, (long long)model->max_seq);
+    return RF_FAIL(
+        error, RAFTER_INVALID, "lower --seq, or choose another draft model",
+        "the draft model's context is too short (--speculate: expected %lld tokens or more, got %lld)",
+        (long long)target->plan.build.seq, (long long)model->max_seq);
   return RAFTER_OK;
 }
 

@@ -141,7 +141,7 @@ static rf_status new_with_special(const char *text, size_t bytes, const char *wh
   return status;
 }
 
-/* A template for models without one: the texts of all messages, one after the other. */
+/* A template for models without one. It writes the text of each message, in their order. */
 static rf_status read_plain(const rf_tokenizer *tokenizer, rf_chat **chat, rf_error *error) {
   static const char WITH_BOS[] = "{{ bos_token }}{% for m in messages %}{{ m['content'] }}{% endfor %}";
   const size_t skipped = sizeof "{{ bos_token }}" - 1;

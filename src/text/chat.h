@@ -26,8 +26,8 @@ rf_status rf_chat_find(const char *folder, rf_chat **chat, rf_error *error);
 /* Reads a folder's template as malloc'ed text. If the folder has no template, *text is NULL. */
 rf_status rf_chat_source(const char *folder, char **text, rf_error *error);
 rf_status rf_chat_find_gguf(const char *path, rf_chat **chat, rf_error *error);
-/* Reads a template file. The special tokens come from `tokenizer` (may be NULL). The path "none"
- * stands for a template that writes the texts of all messages, one after the other. */
+/* Reads a template file. The special tokens come from `tokenizer` (may be NULL). With the
+ * path "none", a conversation becomes the text of its messages, in their order. */
 rf_status rf_chat_read(const char *path, const rf_tokenizer *tokenizer, rf_chat **chat, rf_error *error);
 /* Parses a template in memory. `tokens` (may be NULL) has fields such as bos_token. A field is a
  * string, or an object with "content". */

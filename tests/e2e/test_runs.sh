@@ -21,7 +21,7 @@ case_rm() {
   ln -s "$WORK/outside" runs/a/link && ln -s "$WORK/outside" runs/a/checkpoint-99
   refuses 2 'without --yes' "${RUNS[@]}" rm a
   [ -d runs/a ] || fail 'runs rm without --yes removes a run'
-  refuses 2 'at least 1 run' "${RUNS[@]}" rm
+  refuses 2 'needs a run.*got none' "${RUNS[@]}" rm
   refuses 1 'no run nosuch' "${RUNS[@]}" rm a nosuch --yes
   [ -d runs/a ] || fail 'runs rm removes a run next to a wrong one'
   refuses 1 'no run.json' "${RUNS[@]}" rm outside --yes

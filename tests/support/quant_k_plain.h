@@ -13,10 +13,10 @@ typedef rf_k_shape shape;
 typedef rf_k_super super;
 
 static inline float to_f16(float x) { return rf_f16_to_f32(rf_f32_to_f16(x)); }
-/* Returns the integer in least..most that is nearest to x, ties to even. NaN gives `least`. Adding
- * and then subtracting 1.5 * 2^23 rounds to an integer on every vector unit. */
-static inline float nearest(float x, float least, float most) {
-  float bounded = x > least ? (x < most ? x : most) : least;
+/* Returns the integer from `minimum` to `maximum` that is nearest to x, ties to even. NaN gives
+ * `minimum`. Adding and then subtracting 1.5 * 2^23 rounds to an integer on every vector unit. */
+static inline float nearest(float x, float minimum, float maximum) {
+  float bounded = x > minimum ? (x < maximum ? x : maximum) : minimum;
   return (bounded + 12582912.0f) - 12582912.0f;
 }
 /* Sums are computed as eight partial sums, which are added in a fixed order. So files do not depend
@@ -58,17 +58,17 @@ static float offset_error(const float *x, int n, float scale, float offset, floa
 
 /* Finds the best scale and offset of one sub-block. Neither is negative. */
 static void fit_offset(const shape *s, const float *x, int n, float *scale, float *offset) {
-  float least = 0, most = x[0], sum = 0, best = INFINITY, levels = (float)s->levels;
+  float minimum = 0, maximum = x[0], sum = 0, best = INFINITY, levels = (float)s->levels;
   for (int i = 0; i < n; ++i) {
-    if (x[i] < least) least = x[i];
-    if (x[i] > most) most = x[i];
+    if (x[i] < minimum) minimum = x[i];
+    if (x[i] > maximum) maximum = x[i];
     sum += x[i];
   }
   *scale = 0;
-  *offset = -least;
-  if (!(most > least)) return;
+  *offset = -minimum;
+  if (!(maximum > minimum)) return;
   for (int t = -s->tries; t <= s->tries; ++t) {
-    float a = (most - least) / (levels + s->step * (float)t), b = -least;
+    float a = (maximum - minimum) / (levels + s->step * (float)t), b = -minimum;
     if (!(levels + s->step * (float)t > 0.5f)) continue;
     for (int again = 0; again < 2; ++again) { /* two rounds: first round the values, then fit */
       sums v = level_sums(x, n, 1 / a, b, levels);
@@ -94,12 +94,12 @@ static void fit_offset(const shape *s, const float *x, int n, float *scale, floa
 /* Chooses the integer scale and offset of sub-block `sub`, given d and dmin of `to`: the best pair
  * among the rounded quotients and their neighbours. Returns the squared error. */
 static float choose_integers(const shape *s, const float *x, float scale, float offset, int sub, super *to) {
-  float most = (float)s->most, best = INFINITY;
-  int a = (int)nearest(to->d > 0 ? scale / to->d : 0, 0, most),
-      b = (int)nearest(to->dmin > 0 ? offset / to->dmin : 0, 0, most), n = VALUES / s->subs;
+  float maximum = (float)s->maximum, best = INFINITY;
+  int a = (int)nearest(to->d > 0 ? scale / to->d : 0, 0, maximum),
+      b = (int)nearest(to->dmin > 0 ? offset / to->dmin : 0, 0, maximum), n = VALUES / s->subs;
   for (int i = a - 1; i <= a + 1; ++i)
     for (int j = b - 1; j <= b + 1; ++j) {
-      if (i < 0 || j < 0 || i > s->most || j > s->most) continue;
+      if (i < 0 || j < 0 || i > s->maximum || j > s->maximum) continue;
       float error = offset_error(x + sub * n, n, to->d * (float)i, to->dmin * (float)j, (float)s->levels);
       if (error < best) {
         best = error;
@@ -118,7 +118,8 @@ static void put_levels(const shape *s, const float *x, super *out) {
   }
 }
 
-/* Finds d and dmin that fit x = d (sc q) - dmin mn best (least squares), for given sc, q, mn. */
+/* Finds d and dmin with the smallest squared error of x = d (sc q) - dmin mn. sc, q and mn are
+ * given. */
 static void refit_factors(const shape *s, const float *x, const super *from, float *d, float *dmin) {
   int n = VALUES / s->subs;
   double uu = 0, vv = 0, uv = 0, ux = 0, vx = 0;
@@ -138,7 +139,7 @@ static void refit_factors(const shape *s, const float *x, const super *from, flo
 }
 
 static void search_offset(const shape *s, const float *x, super *best) {
-  float scale[SUBS_MAX], offset[SUBS_MAX], widest = 0, deepest = 0, least = INFINITY;
+  float scale[SUBS_MAX], offset[SUBS_MAX], widest = 0, deepest = 0, minimum = INFINITY;
   int n = VALUES / s->subs;
   memset(best, 0, sizeof *best);
   for (int i = 0; i < s->subs; ++i) {
@@ -146,15 +147,15 @@ static void search_offset(const shape *s, const float *x, super *best) {
     if (scale[i] > widest) widest = scale[i];
     if (offset[i] > deepest) deepest = offset[i];
   }
-  float d = widest / (float)s->most, dmin = deepest / (float)s->most;
+  float d = widest / (float)s->maximum, dmin = deepest / (float)s->maximum;
   for (int round = 0; round < ROUNDS; ++round) {
     super trial = {.d = to_f16(d), .dmin = to_f16(dmin)};
     float error = 0;
     if (!(trial.d >= 0 && trial.dmin >= 0)) break;
     for (int i = 0; i < s->subs; ++i) error += choose_integers(s, x, scale[i], offset[i], i, &trial);
-    if (!(error < least)) break;
+    if (!(error < minimum)) break;
     put_levels(s, x, &trial);
-    least = error;
+    minimum = error;
     *best = trial;
     refit_factors(s, x, &trial, &d, &dmin);
   }
@@ -202,7 +203,7 @@ static float fit_plain(const shape *s, const float *x, int n) {
 }
 
 static void search_plain(const shape *s, const float *x, super *best) {
-  float scale[SUBS_MAX], far = 0, least = INFINITY, levels = (float)s->levels;
+  float scale[SUBS_MAX], far = 0, minimum = INFINITY, levels = (float)s->levels;
   int n = VALUES / s->subs;
   memset(best, 0, sizeof *best);
   memset(best->q, s->levels, VALUES);
@@ -210,16 +211,16 @@ static void search_plain(const shape *s, const float *x, super *best) {
     scale[i] = fit_plain(s, x + i * n, n);
     if (fabsf(scale[i]) > fabsf(far)) far = scale[i];
   }
-  float d = far / (float)s->least;
+  float d = far / (float)s->minimum;
   for (int round = 0; round < ROUNDS && far != 0; ++round) {
     super trial = {.d = to_f16(d)};
     double qq = 0, qx = 0, error = 0;
     if (trial.d == 0) break;
     for (int i = 0; i < s->subs; ++i) {
       float sub_best = INFINITY;
-      int a = (int)nearest(scale[i] / trial.d, (float)s->least, (float)s->most);
+      int a = (int)nearest(scale[i] / trial.d, (float)s->minimum, (float)s->maximum);
       for (int j = a - 1; j <= a + 1; ++j) {
-        if (j < s->least || j > s->most) continue;
+        if (j < s->minimum || j > s->maximum) continue;
         float e = plain_error(x + i * n, n, trial.d * (float)j, levels);
         if (e < sub_best) {
           sub_best = e;
@@ -236,8 +237,8 @@ static void search_plain(const shape *s, const float *x, super *best) {
         qx += u * x[k];
       }
     }
-    if (!(error < least)) break;
-    least = (float)error;
+    if (!(error < minimum)) break;
+    minimum = (float)error;
     *best = trial;
     if (qq > 0) d = (float)(qx / qq);
   }
