@@ -5,7 +5,8 @@
  * + 1) H N backward (five products). Each timing is divided by the mean of two bursts of the
  * ceiling, one before and one after it. The program prints the median, minimum and maximum
  * fraction. The last rows measure decoding: one query per slot over a long cache. Their ceiling is
- * a plain read of that cache. */
+ * a plain read of these caches, with the same number of threads. Row -1, the default, is all rows,
+ * and -2 only those of one query over long caches. */
 #include "backend/cpu/attention.h"
 #include "backend/cpu/peaks.h"
 
@@ -131,69 +132,134 @@ static void bench(const shape *s, int threads, int repeats) {
   rf_pages_unmap(segments, (size_t)(n + 1) * 4);
 }
 
-/* Measures one query per slot over `context` cached tokens: bytes of keys and values per second,
- * next to a plain read of the same cache. */
-static void bench_decode(rf_dtype dtype, int slots, int context, int heads, int kv_heads, int dim,
-                         int threads, int repeats) {
-  int64_t ld = (int64_t)(heads + 2 * kv_heads) * dim;
-  enum { PAGE = 256 };
-  int columns = (context + PAGE - 1) / PAGE;
-  size_t unit = (size_t)rf_dtype_bytes(dtype),
-         cache_bytes = (size_t)(slots * columns) * 2 * PAGE * (size_t)(kv_heads * dim) * unit;
-  void *qkv = pages((size_t)(slots * ld) * unit), *ctx = pages((size_t)slots * (size_t)(heads * dim) * unit),
-       *cache = pages(cache_bytes);
-  int32_t slot[64], position[64], *table = pages((size_t)(slots * columns) * sizeof *table);
-  for (int i = 0; i < slots * columns; i++) table[i] = i;
-  for (int i = 0; i < slots; i++) {
-    slot[i] = i;
-    position[i] = context - 1;
+/* One query per slot over a cache. `act` is the dtype of q, k, v and of the outputs. */
+typedef struct decode_shape {
+  rf_dtype act, cache;
+  int slots, context, heads, kv_heads, dim;
+} decode_shape;
+
+/* The buffers of the layers of a model. Layers take turns, so that each call reads its cache from
+ * memory, as in a real step. */
+typedef struct layers {
+  int count;
+  size_t cache_bytes, scale_bytes; /* of one layer */
+  char *cache, *scale;
+} layers;
+
+static layers layers_of(const decode_shape *s, int64_t tokens) {
+  enum { ALL_BYTES = 256 << 20 }; /* of all layers: several times the L3 */
+  layers l = {.cache_bytes = (size_t)(2 * tokens * s->kv_heads * s->dim * rf_dtype_bytes(s->cache)),
+              .scale_bytes = (size_t)(2 * tokens * s->kv_heads) * sizeof(float)};
+  l.count = (int)((ALL_BYTES + l.cache_bytes - 1) / l.cache_bytes);
+  size_t cache = l.cache_bytes * (size_t)l.count, scale = l.scale_bytes * (size_t)l.count;
+  l.cache = pages(cache);
+  l.scale = pages(scale);
+  memset(l.cache, 0x3c, cache); /* values that are neither 0 nor subnormal in any dtype */
+  memset(l.scale, 0x3c, scale);
+  return l;
+}
+
+static double decode_seconds(const rf_kernel *kernel, rf_call *call, const layers *l) {
+  double start = rf_now_seconds();
+  for (int i = 0; i < l->count; i++) {
+    call->in[1] = call->out[1] = l->cache + l->cache_bytes * (size_t)i;
+    call->in[5] = call->out[2] = l->scale + l->scale_bytes * (size_t)i;
+    kernel->run(call);
   }
-  fill(qkv, dtype, slots * ld, 1);
-  memset(cache, 0, cache_bytes);
-  rf_tensor tensor[5] = {
-      {.dtype = dtype, .rank = 2, .shape = {slots, ld}},
-      {.dtype = dtype, .rank = 4, .shape = {slots * columns, 2, PAGE, (int64_t)kv_heads * dim}},
-      {.dtype = RF_I32, .rank = 2, .shape = {slots, columns}}};
-  rf_op op = {.attr.attention = {.heads = heads,
-                                 .kv_heads = kv_heads,
-                                 .head_dim = dim,
-                                 .scale = 1.0f / sqrtf((float)dim)},
+  return (rf_now_seconds() - start) / l->count;
+}
+
+/* Prints the bytes of keys and values that are read per second, next to a plain read of the same
+ * caches, and the multiply-adds per second, next to their ceiling. */
+static void time_decode(const decode_shape *s, const rf_kernel *kernel, rf_call *call, const layers *l,
+                        int repeats) {
+  double fraction[MAX_REPEATS], rate[MAX_REPEATS], read[MAX_REPEATS], of_fma[MAX_REPEATS],
+      flops = 4.0 * s->slots * s->context * s->heads * s->dim;
+  size_t all = l->cache_bytes * (size_t)l->count;
+  decode_seconds(kernel, call, l);
+  for (int i = 0; i < repeats; i++) {
+    double before = rf_peak_read_bps(l->cache, all, call->threads, 1);
+    double seconds = decode_seconds(kernel, call, l);
+    read[i] = (before + rf_peak_read_bps(l->cache, all, call->threads, 1)) / 2;
+    rate[i] = (double)l->cache_bytes / seconds;
+    fraction[i] = rate[i] / read[i];
+    of_fma[i] = flops / seconds / rf_peak_flops(RF_F32, isa, call->threads, BURST_SECONDS);
+  }
+  double *sorted[] = {fraction, rate, read, of_fma};
+  for (int i = 0; i < 4; i++) qsort(sorted[i], (size_t)repeats, sizeof(double), by_value);
+  char name[96];
+  int middle = repeats / 2;
+  snprintf(name, sizeof name, "decode %s %d row%s at %d heads %d/%d of %d", rf_dtype_name(s->cache), s->slots,
+           s->slots > 1 ? "s" : "", s->context, s->heads, s->kv_heads, s->dim);
+  printf("%-48s %5.1f %% [%5.1f..%5.1f] of read     %6.1f of %6.1f GB/s  %5.1f %% of f32 FMA  %s\n", name,
+         100 * fraction[middle], 100 * fraction[0], 100 * fraction[repeats - 1], rate[middle] * 1e-9,
+         read[middle] * 1e-9, 100 * of_fma[middle], kernel->name);
+  fflush(stdout);
+}
+
+static void bench_decode(const decode_shape *s, int threads, int repeats) {
+  enum { PAGE = 256, MAX_SLOTS = 64 };
+  int64_t ld = (int64_t)(s->heads + 2 * s->kv_heads) * s->dim, columns = (s->context + PAGE - 1) / PAGE,
+          count = s->slots * columns;
+  size_t unit = (size_t)rf_dtype_bytes(s->act), qkv_bytes = (size_t)(s->slots * ld) * unit,
+         ctx_bytes = (size_t)s->slots * (size_t)(s->heads * s->dim) * unit;
+  layers l = layers_of(s, count * PAGE);
+  void *qkv = pages(qkv_bytes), *ctx = pages(ctx_bytes);
+  int32_t slot[MAX_SLOTS], position[MAX_SLOTS], *table = pages((size_t)count * sizeof *table);
+  for (int i = 0; i < count; i++) table[i] = i;
+  for (int i = 0; i < s->slots; i++) {
+    slot[i] = i;
+    position[i] = s->context - 1;
+  }
+  fill(qkv, s->act, s->slots * ld, 1);
+  rf_tensor tensor[6] = {
+      {.dtype = s->act, .rank = 2, .shape = {s->slots, ld}},
+      {.dtype = s->cache, .rank = 4, .shape = {count, 2, PAGE, (int64_t)s->kv_heads * s->dim}},
+      {.dtype = RF_I32, .rank = 2, .shape = {s->slots, columns}},
+      {.dtype = RF_I32, .rank = 1, .shape = {s->slots}},
+      {.dtype = RF_I32, .rank = 1, .shape = {s->slots}},
+      {.dtype = RF_F32, .rank = 4, .shape = {count, 2, PAGE, s->kv_heads}}};
+  rf_op op = {.attr.attention = {.heads = s->heads,
+                                 .kv_heads = s->kv_heads,
+                                 .head_dim = s->dim,
+                                 .scale = 1.0f / sqrtf((float)s->dim)},
               .input_count = 6,
-              .input = {0, 1, 2, 3, 4, RF_NONE},
+              .input = {0, 1, 2, 3, 4, 5},
               .output_count = 3,
-              .output = {0, 1, RF_NONE}};
-  rf_graph graph = {.tensor = tensor, .tensor_count = 5, .op = &op, .op_count = 1, .rows = slots};
-  rf_run_inputs run = {.rows = slots};
+              .output = {0, 1, 5}};
+  rf_graph graph = {.tensor = tensor, .tensor_count = 6, .op = &op, .op_count = 1, .rows = s->slots};
+  rf_run_inputs run = {.rows = s->slots};
   rf_call call = {.graph = &graph,
                   .op = &op,
-                  .in = {qkv, cache, table, slot, position},
-                  .out = {ctx, cache},
+                  .in = {qkv, NULL, table, slot, position, NULL},
+                  .out = {ctx, NULL, NULL},
                   .threads = threads,
                   .run = &run};
   const rf_kernel *kernel = kernel_of("attention_kv");
   size_t bytes = kernel->workspace_bytes(&graph, &op, (rf_tiling){.threads = threads});
   call.workspace = pages(bytes);
-  double fraction[MAX_REPEATS], rate[MAX_REPEATS];
-  kernel->run(&call);
-  for (int i = 0; i < repeats; i++) {
-    double before = rf_peak_read_bps(cache, cache_bytes, threads, 1), start = rf_now_seconds();
-    kernel->run(&call);
-    rate[i] = (double)cache_bytes / (rf_now_seconds() - start);
-    fraction[i] = rate[i] / ((before + rf_peak_read_bps(cache, cache_bytes, threads, 1)) / 2);
-  }
-  qsort(fraction, (size_t)repeats, sizeof *fraction, by_value);
-  qsort(rate, (size_t)repeats, sizeof *rate, by_value);
-  char name[96];
-  snprintf(name, sizeof name, "decode %s %d rows at %d heads %d/%d of %d", rf_dtype_name(dtype), slots,
-           context, heads, kv_heads, dim);
-  printf("%-48s %5.1f %% [%5.1f..%5.1f] of read     %6.1f GB/s  workspace %6.1f MiB  %s\n", name,
-         100 * fraction[repeats / 2], 100 * fraction[0], 100 * fraction[repeats - 1],
-         rate[repeats / 2] * 1e-9, (double)bytes / 1048576, kernel->name);
-  rf_pages_unmap(qkv, (size_t)(slots * ld) * unit);
-  rf_pages_unmap(ctx, (size_t)slots * (size_t)(heads * dim) * unit);
-  rf_pages_unmap(cache, cache_bytes);
+  time_decode(s, kernel, &call, &l, repeats);
+  rf_pages_unmap(qkv, qkv_bytes);
+  rf_pages_unmap(ctx, ctx_bytes);
+  rf_pages_unmap(l.cache, l.cache_bytes * (size_t)l.count);
+  rf_pages_unmap(l.scale, l.scale_bytes * (size_t)l.count);
   rf_pages_unmap(call.workspace, bytes);
-  rf_pages_unmap(table, (size_t)(slots * columns) * sizeof *table);
+  rf_pages_unmap(table, (size_t)count * sizeof *table);
+}
+
+/* The heads of a 1.1B Llama, Gemma 3 270M and SmolLM2 135M over long caches, one query at a time. */
+static void bench_long_caches(int threads, int repeats, int only) {
+  static const int HEADS[][3] = {{32, 4, 64}, {4, 1, 256}, {9, 3, 64}}, CONTEXT[] = {4096, 16384};
+  static const rf_dtype CACHE[] = {RF_F32, RF_BF16, RF_I8};
+  int row = 0;
+  for (int h = 0; h < 3; h++) {
+    for (int d = 0; d < 3; d++) {
+      for (int c = 0; c < 2; c++, row++) {
+        decode_shape s = {RF_F32, CACHE[d], 1, CONTEXT[c], HEADS[h][0], HEADS[h][1], HEADS[h][2]};
+        if (only < 0 || only == row) bench_decode(&s, threads, repeats);
+      }
+    }
+  }
 }
 
 int main(int argc, char **argv) {
@@ -210,9 +276,13 @@ int main(int argc, char **argv) {
   };
   int count = (int)(sizeof shapes / sizeof *shapes), only = argc > 4 ? atoi(argv[4]) : -1;
   for (int i = 0; i < count; i++) {
-    if (only < 0 || i == only) bench(&shapes[i], threads, repeats);
+    if (only == -1 || i == only) bench(&shapes[i], threads, repeats);
   }
-  if (only < 0 || only == count) bench_decode(RF_F32, 8, 4096, 8, 8, 128, threads, repeats);
-  if (only < 0 || only == count + 1) bench_decode(RF_BF16, 16, 4096, 32, 8, 128, threads, repeats);
+  static const decode_shape batches[] = {{RF_F32, RF_F32, 8, 4096, 8, 8, 128},
+                                         {RF_BF16, RF_BF16, 16, 4096, 32, 8, 128}};
+  for (int i = 0; i < 2; i++) {
+    if (only == -1 || only == count + i) bench_decode(&batches[i], threads, repeats);
+  }
+  if (only < 0 || only >= count + 2) bench_long_caches(threads, repeats, only < 0 ? -1 : only - count - 2);
   return 0;
 }
