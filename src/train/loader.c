@@ -35,6 +35,23 @@ static double split_weight(char *spec) {
   return weight;
 }
 
+rf_status rf_loader_check(const char *data, const rf_source_options *options, int64_t *converted,
+                          rf_error *error) {
+  rf_status status = RAFTER_OK;
+  *converted = 0;
+  for (int pass = 0; pass < 2 && status == RAFTER_OK; pass++) { /* first, all files must exist */
+    char *copy = strdup(data ? data : ""), *rest = copy;
+    if (!copy) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while checking the data");
+    for (char *spec; status == RAFTER_OK && (spec = strsep(&rest, ",")) != NULL;) {
+      if (!*spec) continue;
+      split_weight(spec);
+      status = pass ? rf_source_check(spec, options, converted, error) : rf_source_exists(spec, error);
+    }
+    free(copy);
+  }
+  return status;
+}
+
 rf_status rf_loader_open(const char *data, const rf_source_options *options, uint64_t seed, int64_t step_rows,
                          rf_loader *loader, rf_error *error) {
   rf_status status = RAFTER_OK;

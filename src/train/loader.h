@@ -30,6 +30,10 @@ typedef struct rf_loader {
  * supply rows in proportion to their weights. `step_rows`: rows of one optimizer step. */
 rf_status rf_loader_open(const char *data, const rf_source_options *options, uint64_t seed, int64_t step_rows,
                          rf_loader *loader, rf_error *error);
+/* Checks the sources `data` without reading them: first that all files exist, then as
+ * rf_source_check. *converted is the number of bytes that rf_loader_open would tokenize. */
+rf_status rf_loader_check(const char *data, const rf_source_options *options, int64_t *converted,
+                          rf_error *error);
 void rf_loader_close(rf_loader *loader);
 /* Chooses the rows of the next step and changes the state. *tokens is the number of tokens in these
  * rows. The mean loss divides by *valid, the number of labels that the loss counts. */

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 typedef struct piece_list {
@@ -328,12 +329,36 @@ static rf_status too_short(const rf_source *source, rf_error *error) {
                  (long long)source->seq + 1, (long long)source->tokens);
 }
 
+static bool is_random(const char *spec) {
+  return !strncmp(spec, "random", 6) && (spec[6] == ':' || !spec[6]);
+}
+
+rf_status rf_source_exists(const char *spec, rf_error *error) {
+  if (is_random(spec) || !access(spec, R_OK)) return RAFTER_OK;
+  return RF_FAIL(error, RAFTER_FAILED, "check the path given to --data", "cannot open %s (%s)", spec,
+                 strerror(errno));
+}
+
+rf_status rf_source_check(const char *spec, const rf_source_options *options, int64_t *converted,
+                          rf_error *error) {
+  rf_tokenizer *tokenizer = NULL;
+  struct stat file;
+  if (is_random(spec) || rf_text_ends_with(spec, ".shard")) return RAFTER_OK;
+  RF_TRY(open_tokenizer(options, !rf_text_ends_with(spec, ".jsonl"), &tokenizer, error));
+  rf_tokenizer_close(tokenizer);
+  if (stat(spec, &file) || !S_ISREG(file.st_mode)) return RAFTER_OK;
+  *converted += file.st_size;
+  rf_source empty = {.seq = options->seq};
+  snprintf(empty.spec, sizeof empty.spec, "%s", spec);
+  return file.st_size ? RAFTER_OK : too_short(&empty, error);
+}
+
 rf_status rf_source_open(const char *spec, double weight, const rf_source_options *options, rf_source *source,
                          rf_error *error) {
   rf_status status = RAFTER_OK;
   *source = (rf_source){.weight = weight, .seq = options->seq, .shard.file = -1};
   snprintf(source->spec, sizeof source->spec, "%s", spec);
-  if (!strncmp(spec, "random", 6) && (spec[6] == ':' || !spec[6])) {
+  if (is_random(spec)) {
     status = open_random(spec, options->model->vocab, source, error);
     if (!(options->val_fraction > 0)) source->held_out.count = 0;
     return status;
@@ -348,9 +373,7 @@ rf_status rf_source_open(const char *spec, double weight, const rf_source_option
     RF_TRY(rf_shard_open(spec, &source->shard, error));
   } else {
     rf_tokenizer *tokenizer = NULL;
-    if (access(spec, R_OK))
-      return RF_FAIL(error, RAFTER_FAILED, "check the path given to --data", "cannot open %s (%s)", spec,
-                     strerror(errno));
+    RF_TRY(rf_source_exists(spec, error));
     RF_TRY(open_tokenizer(options, true, &tokenizer, error));
     char path[1200];
     bool bytes = rf_tokenizer_is_byte(tokenizer);

@@ -39,23 +39,43 @@ static rf_token_batch batch_of(rf_run *run, int plan) {
                           .segments = rf_run_named(run, plan, "segments", NULL)};
 }
 
+static rf_source_options data_options(const rf_train_settings *settings) {
+  return (rf_source_options){.model = &settings->model,
+                             .model_folder = rf_train_tokenizer(settings),
+                             .seq = settings->plan.build.seq,
+                             .pack = settings->pack,
+                             .val_fraction = settings->val_fraction,
+                             .loss_on = settings->loss_on,
+                             .fields = settings->fields,
+                             .template = settings->template,
+                             .work_folder = settings->work_folder};
+}
+
 static rf_status open_data(rf_trainer *trainer, rf_error *error) {
   const rf_train_settings *settings = &trainer->settings;
   const rf_build_options *build = &settings->plan.build;
-  rf_source_options data = {.model = &settings->model,
-                            .model_folder = rf_train_tokenizer(settings),
-                            .seq = build->seq,
-                            .pack = settings->pack,
-                            .val_fraction = settings->val_fraction,
-                            .loss_on = settings->loss_on,
-                            .fields = settings->fields,
-                            .template = settings->template,
-                            .work_folder = settings->work_folder};
+  const rf_source_options options = data_options(settings);
   int64_t began = rf_phase_begin();
-  RF_TRY(rf_loader_open(settings->data, &data, settings->seed, build->microbatch * build->accumulate,
+  RF_TRY(rf_loader_open(settings->data, &options, settings->seed, build->microbatch * build->accumulate,
                         &trainer->loader, error));
   rf_phase_end(RF_PHASE_TOKENIZE, began);
   return RAFTER_OK;
+}
+
+/* Data with more bytes to tokenize are opened after the plan is known to fit, because this takes long. */
+static const int64_t SMALL_DATA = 16 << 20;
+
+/* Makes the training plan and opens the data. Errors of the data are reported before those of the plan. Of
+ * large data, only the errors that are found without tokenizing. */
+static rf_status plan_and_data(rf_trainer *trainer, rf_error *error) {
+  const rf_train_settings *settings = &trainer->settings;
+  const rf_source_options options = data_options(settings);
+  int64_t converted = 0;
+  RF_TRY(rf_loader_check(settings->data, &options, &converted, error));
+  if (converted <= SMALL_DATA) RF_TRY(open_data(trainer, error));
+  RF_TRY(rf_plan_make(&settings->model, &settings->plan, &trainer->plan, error));
+  RF_TRY(rf_plan_require_fit(trainer->plan, error));
+  return converted <= SMALL_DATA ? RAFTER_OK : open_data(trainer, error);
 }
 
 rf_status rf_trainer_prepare(const rf_train_settings *settings, rf_trainer **out, rf_error *error) {
@@ -69,9 +89,7 @@ rf_status rf_trainer_prepare(const rf_train_settings *settings, rf_trainer **out
   const char *template = settings->template ? settings->template : "";
   if (*template && strcmp(template, "none"))
     RF_GO(rf_file_read(template, (size_t)1 << 20, &trainer->template, &trainer->template_bytes, error));
-  RF_GO(rf_plan_make(&settings->model, &settings->plan, &trainer->plan, error));
-  RF_GO(rf_plan_require_fit(trainer->plan, error));
-  RF_GO(open_data(trainer, error));
+  RF_GO(plan_and_data(trainer, error));
   if (rf_loader_held_out(&trainer->loader) > 0) {
     rf_plan_options options = settings->plan;
     options.build.loss_only = true;

@@ -270,6 +270,32 @@ case_refusals() {
   [ ! -e none ] || fail 'a refused run leaves its folder'
 }
 
+# Errors of the data are reported before missing memory, and missing files before all others.
+case_order_of_errors() {
+  MUCH=(--batch 1048576 --steps 1 --val-every 0 --out none)
+  : >empty.txt && : >empty.jsonl && head -c 20 book.txt >short.txt && echo '{"texts": 1}' >bad.jsonl
+  for lora in '' '--lora rank=2'; do
+    # shellcheck disable=SC2086
+    much() { "$RAFTER" train gpt:layers=4,width=512,heads=8,vocab=256,seq=32 "${MUCH[@]}" $lora "$@"; }
+    refuses 3 'does not fit' much --data book.txt
+    for kind in txt jsonl shard; do
+      refuses 1 "cannot open missing.$kind" much --data missing.$kind &&
+        says '^hint: check the path given to --data'
+    done
+    refuses 1 'empty.txt has no tokens' much --data empty.txt
+    refuses 1 'empty.jsonl has no tokens' much --data book.txt,empty.jsonl:2
+    refuses 1 'short.txt is too short' much --data short.txt
+    refuses 1 'bad.jsonl, line 1' much --data bad.jsonl
+  done
+  # Large texts are not tokenized for a plan that does not fit.
+  for _ in $(seq 900); do cat book.txt; done >large.txt
+  refuses 3 'does not fit' much --data large.txt
+  refuses 1 'empty.txt has no tokens' much --data large.txt,empty.txt
+  refuses 2 'no tokenizer' "$RAFTER" train gpt2 --batch 4096 --steps 1 --out none --data empty.txt
+  refuses 1 'cannot open missing.txt' "$RAFTER" train gpt2 --batch 4096 --steps 1 --out none --data book.txt,missing.txt:3
+  [ ! -e none ] || fail 'a refused run leaves its folder'
+}
+
 # --epochs sets the length; a later --steps replaces it.
 case_epochs() {
   status 0 "${TRAIN[@]}" --data book.txt --epochs 0.05 --max-seconds 0.001 --out round &&
