@@ -61,6 +61,11 @@ static rf_status find_model(export *e, const char *name, rf_error *error) {
   return RAFTER_OK;
 }
 
+static rf_dtype dtype_of(const rf_options *o, rf_dtype stored) {
+  static const rf_dtype dtypes[] = {RF_F32, RF_BF16, RF_F16}; /* in the order of the choices of --dtype */
+  return rf_options_is_set(o, "dtype") ? dtypes[rf_options_choice(o, "dtype")] : stored;
+}
+
 /* ---- the parts of the folder ----------------------------------------------------------------- */
 
 static rf_status put_values(void *context, int param, int64_t first, int64_t count, const float *values,
@@ -186,14 +191,28 @@ done:
   return status;
 }
 
+/* Fails before anything is written if the disk of OUT has too little space. `copies`: bytes of
+ * copies that are removed at the end. */
+static rf_status check_space(const export *e, const char *out, int64_t copies, rf_error *error) {
+  int64_t bytes = e->params.total * rf_dtype_bytes(e->form.dtype) + copies;
+  double room = rf_out_room(out);
+  char need[32], have[32], copy[32], hint[160] = "free some space, or choose an OUT on another disk";
+  if (room >= (double)bytes) return RAFTER_OK;
+  if (copies)
+    rf_text_append(hint, sizeof hint, "; the merged model is first written next to OUT in f32 (%s)",
+                   rf_text_bytes((double)copies, copy));
+  return RF_FAIL(error, RAFTER_FAILED, hint, "not enough disk space for %s (expected at least %s, got %s)",
+                 out, rf_text_bytes((double)bytes, need), rf_text_bytes(room, have));
+}
+
 static rf_status export_safetensors(export *e, const rf_options *o, const char *out, rf_error *error) {
   double begin = rf_now_seconds();
   char size[32];
   RF_TRY(check_out(out, error));
   RF_TRY(rf_weights_form_of(e->from, &e->model, &e->params, &e->form, error));
-  static const rf_dtype dtypes[] = {RF_F32, RF_BF16, RF_F16}; /* in the order of the choices of --dtype */
-  if (rf_options_is_set(o, "dtype")) e->form.dtype = dtypes[rf_options_choice(o, "dtype")];
+  e->form.dtype = dtype_of(o, e->form.dtype);
   e->form.file_bytes = rf_options_int(o, "shard-size");
+  RF_TRY(check_space(e, out, 0, error));
   RF_TRY(export_folder(e, out, fill_model, error));
   int64_t bytes = e->params.total * rf_dtype_bytes(e->form.dtype);
   double seconds = rf_now_seconds() - begin;
@@ -231,6 +250,7 @@ static rf_status export_adapter(export *e, const rf_options *o, const char *out,
 static rf_status export_merged_gguf(export *e, const rf_options *o, const char *out, const char *type,
                                     rf_error *error) {
   char part[4096];
+  RF_TRY(check_space(e, out, e->params.total * rf_dtype_bytes(RF_F32), error));
   e->form.dtype = RF_F32;
   e->form.file_bytes = rf_options_int(o, "shard-size");
   RF_TRY(rf_make_sibling_folder(out, part, sizeof part, error));
@@ -246,6 +266,7 @@ static rf_status export_gguf(export *e, const rf_options *o, const char *out, rf
   RF_TRY(check_out(out, error));
   RF_TRY(rf_weights_form_of(e->from, &e->model, &e->params, &e->form, error));
   const char *type = rf_options_text_or(o, "dtype", rf_dtype_name(e->form.dtype));
+  e->form.dtype = dtype_of(o, e->form.dtype);
   if (e->merger) return export_merged_gguf(e, o, out, type, error);
   return rf_write_gguf(e->from, e->from, out, type, omp_get_max_threads(), e->sink, error);
 }
@@ -326,7 +347,10 @@ static const rf_option EXPORT[] = {
              "maximum size of a safetensors file; larger models are split into files with an index"),
     RF_WORDS("adapter", PATH, "DIR", NULL, "Model",
              "PEFT adapter to write alone, or to add to the weights with --merge"),
-    RF_FLAG("merge", "Model", "add the adapter to the weights and write the complete model"),
+    RF_FLAG(
+        "merge", "Model",
+        "add the adapter to the weights and write the complete model; for a .gguf file, the disk also needs "
+        "space for a temporary copy in f32"),
     {.name = NULL},
 };
 

@@ -11,11 +11,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <libgen.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 rf_status rf_file_open(const char *path, const char *hint, int *file, rf_error *error) {
@@ -208,6 +210,14 @@ rf_status rf_out_open(const char *path, int64_t expected_bytes, rf_out_file **re
   if (status == RAFTER_OK) *result = out;
   else rf_out_discard(out);
   return status;
+}
+
+double rf_out_room(const char *path) {
+  struct statvfs disk;
+  char *copy = strdup(path);
+  bool known = copy && statvfs(dirname(copy), &disk) == 0 && disk.f_blocks > 0;
+  free(copy);
+  return known ? (double)disk.f_bavail * (double)disk.f_frsize : HUGE_VAL;
 }
 
 static rf_status write_all(rf_out_file *out, const unsigned char *data, size_t bytes, rf_error *error) {

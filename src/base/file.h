@@ -41,6 +41,9 @@ void rf_map_unneeded(const void *at, size_t bytes);
  * file in the folder `in`. Links are followed. */
 rf_status rf_out_is_not_input(const char *out, const char *in, rf_error *error);
 
+/* Free bytes on the disk of a new file or folder `path`; infinity: unknown. */
+double rf_out_room(const char *path);
+
 /* A file is written under a temporary name, synced to the disk and then renamed. The target of a
  * symbolic link is replaced, not the link. A pipe or a device is written directly. */
 typedef struct rf_out_file rf_out_file;

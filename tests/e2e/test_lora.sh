@@ -95,6 +95,23 @@ status 0 "$RAFTER" quantize "$BASE" base.gguf --weights f32 &&
   same expected got 'a GGUF base merged'
 [ -z "$(ls -d *.part* 2>/dev/null)" ] || fail "left: $(ls -d *.part*)"
 
+# On a disk without space for the copy in f32, nothing is written. Without the copy, the model fits.
+"$RAFTER" export --help >help
+says 'copy in f32' help
+mkdir disk
+if mount -t tmpfs -o size=128k none disk 2>/dev/null; then
+  trap 'umount "$WORK/disk"; rm -rf "$WORK"' EXIT
+  refuses 1 'disk space for disk/m.gguf .expected at least [0-9.]+ KiB, got 128 KiB' \
+    "$RAFTER" export tuned disk/m.gguf --merge --dtype bf16 && says '^hint: .*another disk.*in f32'
+  refuses 1 'disk space for disk/m .expected' sh -c 'head -c 60000 /dev/zero >disk/full; exec "$@"' - \
+    "$RAFTER" export tuned disk/m --merge
+  [ "$(ls disk)" = full ] || fail "a refused export leaves $(ls disk)"
+  rm disk/full && status 0 "$RAFTER" export whole disk/m.gguf --dtype bf16
+  umount disk && trap 'rm -rf "$WORK"' EXIT
+else
+  echo 'skip: a small file system needs the right to mount one' >&3
+fi
+
 # Adapters that PEFT wrote, with their own ranks, alphas and layers, on fused weights: the
 # log-probabilities are those of transformers (2e-4 on logits of these models).
 for adapter in "$DATA"/peft/*/; do

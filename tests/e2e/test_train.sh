@@ -292,7 +292,8 @@ case_order_of_errors() {
   refuses 3 'does not fit' much --data large.txt
   refuses 1 'empty.txt has no tokens' much --data large.txt,empty.txt
   refuses 2 'no tokenizer' "$RAFTER" train gpt2 --batch 4096 --steps 1 --out none --data empty.txt
-  refuses 1 'cannot open missing.txt' "$RAFTER" train gpt2 --batch 4096 --steps 1 --out none --data book.txt,missing.txt:3
+  refuses 1 'cannot open missing.txt' \
+    "$RAFTER" train gpt2 --batch 4096 --steps 1 --out none --data book.txt,missing.txt:3
   [ ! -e none ] || fail 'a refused run leaves its folder'
 }
 
