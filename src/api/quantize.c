@@ -13,9 +13,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A chunk is up to PARTS parts of PART values. A thread quantizes one part at a time. PART is a
- * multiple of every block size. */
-enum { PART = 1 << 14, PARTS = 64 };
+/* A chunk is up to PARTS parts of PART values. A thread reads and quantizes PAIR parts at a time. PART
+ * is a multiple of every block size. */
+enum { PART = 1 << 14, PARTS = 64, PAIR = 2 };
 
 /* Values of general.file_type, from llama.cpp's enum llama_ftype. For K types, these are the
  * numbers of files in which all matrices have the same type. */
@@ -82,14 +82,10 @@ static rf_status choose_types(work *w, const rf_quant_type *wanted, rf_error *er
 
 /* ---- one tensor ------------------------------------------------------------------------------ */
 
-/* Quantizes part `p` of a chunk and sums its squared errors. A NaN in the part makes the sums
- * NaN. */
-static void do_part(work *w, const rf_quant_type *type, int p, int64_t values) {
-  float *x = w->value + (int64_t)p * PART, *y = w->back + (int64_t)p * PART;
-  uint8_t *block = w->block + (int64_t)p * (PART / type->values) * type->bytes;
+/* Sums the squared errors of part `p`. A NaN in the part makes the sums NaN. */
+static void add_errors(work *w, int p, int64_t values) {
+  const float *x = w->value + (int64_t)p * PART, *y = w->back + (int64_t)p * PART;
   double wrong = 0, all = 0;
-  type->quantize(x, values / type->values, block);
-  type->dequantize(block, values / type->values, y);
   for (int64_t i = 0; i < values; ++i) {
     double e = (double)x[i] - (double)y[i];
     wrong += e * e;
@@ -97,6 +93,51 @@ static void do_part(work *w, const rf_quant_type *type, int p, int64_t values) {
   }
   w->wrong[p] = wrong;
   w->all[p] = all;
+}
+
+/* Does the same for the parts `p` and `p` + 1. Their sums do not wait for each other. */
+static void add_errors_of_pair(work *w, int p) {
+  const float *x = w->value + (int64_t)p * PART, *y = w->back + (int64_t)p * PART;
+  double wrong[PAIR] = {0}, all[PAIR] = {0};
+  for (int64_t i = 0; i < PART; ++i)
+    for (int k = 0; k < PAIR; ++k) {
+      double value = (double)x[k * PART + i], e = value - (double)y[k * PART + i];
+      wrong[k] += e * e;
+      all[k] += value * value;
+    }
+  memcpy(w->wrong + p, wrong, sizeof wrong);
+  memcpy(w->all + p, all, sizeof all);
+}
+
+/* Reads and quantizes the parts of a chunk from part `p` on, at most PAIR, and sums their errors.
+ * `first` is the chunk's first element, `values` its number of elements. */
+static rf_status do_pair(work *w, int index, int p, int64_t first, int64_t values, rf_error *error) {
+  const rf_quant_type *type = w->out[index].type;
+  int64_t from = (int64_t)p * PART, left = values - from, count = left < PAIR * PART ? left : PAIR * PART;
+  float *x = w->value + from, *y = w->back + from;
+  uint8_t *block = w->block + from / type->values * type->bytes;
+  RF_TRY(rf_gguf_source_read(w->source, index, first + from, count, x, error));
+  type->quantize(x, count / type->values, block);
+  type->dequantize(block, count / type->values, y);
+  if (count == PAIR * PART) add_errors_of_pair(w, p);
+  else
+    for (int64_t at = 0; at < count; at += PART, ++p) add_errors(w, p, count - at < PART ? count - at : PART);
+  return RAFTER_OK;
+}
+
+static rf_status do_chunk(work *w, int index, int64_t first, int64_t values, rf_error *error) {
+  int parts = (int)((values + PART - 1) / PART), failed = 0;
+#pragma omp parallel for num_threads(w->threads) schedule(dynamic, 1)
+  for (int p = 0; p < parts; p += PAIR) {
+    rf_error mine;
+    if (do_pair(w, index, p, first, values, &mine) == RAFTER_OK) continue;
+#pragma omp critical(rf_quantize_failed)
+    {
+      if (!failed && error) *error = mine;
+      failed = 1;
+    }
+  }
+  return failed ? RAFTER_FAILED : RAFTER_OK;
 }
 
 static rf_status not_finite(const work *w, const rf_quant_tensor *t, int64_t first, int64_t values,
@@ -117,10 +158,7 @@ static rf_status convert(work *w, int index, double *wrong, double *all, rf_erro
   for (int64_t first = 0, values; first < t->count; first += values) {
     values = t->count - first < (int64_t)PART * PARTS ? t->count - first : (int64_t)PART * PARTS;
     int parts = (int)((values + PART - 1) / PART);
-    RF_TRY(rf_gguf_source_read(w->source, index, first, values, w->value, error));
-#pragma omp parallel for num_threads(w->threads) schedule(dynamic, 1)
-    for (int p = 0; p < parts; ++p)
-      do_part(w, t->type, p, values - (int64_t)p * PART < PART ? values - (int64_t)p * PART : PART);
+    RF_TRY(do_chunk(w, index, first, values, error));
     /* The parts are added in order. Then the sum does not depend on the number of threads. */
     for (int p = 0; p < parts; ++p) {
       *wrong += w->wrong[p];

@@ -1,47 +1,116 @@
 /* quant_simple.c - blocks of 32 values with one scale (q4_0, q4_1, q5_0, q5_1, q8_0), and rows with
  * one scale (int8). Quantized blocks are bit-identical to those of ggml's reference code. The low
  * nibble of byte j is value j; its high nibble is value j + 16. Bit i of a word is the fifth bit of
- * value i. */
+ * value i. Quantizers compute four values at a time. */
 #include <math.h>
 #include <string.h>
 
 #include "formats/quant_blocks.h"
 
-enum { N = 32, HALF = 16 };
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
 
-/* Truncates x to 0..most. NaN becomes 0, because C does not define the conversion of NaN. */
-static inline unsigned level(float x, int most) {
-  return x >= (float)most ? (unsigned)most : x > 0 ? (unsigned)x : 0;
-}
+enum { N = 32, HALF = 16 };
 
 /* 1/d, or 0 for a block of zeros. */
 static inline float inverse(float d) { return d != 0 ? 1.0f / d : 0; }
 
+/* ---- four values at a time ------------------------------------------------------------------- */
+
+enum { LANES = 4, GROUP = 8 }; /* GROUP: bytes of a 64-bit word, or bits of a byte */
+typedef float four __attribute__((vector_size(16)));
+typedef int32_t integers __attribute__((vector_size(16)));
+
+static inline four load(const float *x) {
+  four v;
+  memcpy(&v, x, sizeof v);
+  return v;
+}
+static inline four all(float x) { return (four){x, x, x, x}; }
+/* smaller is a < b ? a : b, and larger is a > b ? a : b. So both return b if a is NaN. */
+#if defined(__SSE2__)
+static inline four smaller(four a, four b) { return (four)_mm_min_ps((__m128)a, (__m128)b); }
+static inline four larger(four a, four b) { return (four)_mm_max_ps((__m128)a, (__m128)b); }
+#else
+static inline four choose(integers mask, four yes, four no) {
+  return (four)((mask & (integers)yes) | (~mask & (integers)no));
+}
+static inline four smaller(four a, four b) { return choose(a < b, a, b); }
+static inline four larger(four a, four b) { return choose(a > b, a, b); }
+#endif
+
+/* q = (x - shift) * id + add, truncated to 0..most. NaN becomes 0, because C does not define the
+ * conversion of NaN. */
+static inline void levels(const float *x, float shift, float id, float add, float most, uint8_t q[N]) {
+  int32_t wide[N];
+  for (int i = 0; i < N; i += LANES) {
+    four y = (load(x + i) - all(shift)) * all(id) + all(add);
+    integers level = __builtin_convertvector(smaller(larger(y, all(0)), all(most)), integers);
+    memcpy(wide + i, &level, sizeof level);
+  }
+  for (int i = 0; i < N; ++i) q[i] = (uint8_t)wide[i];
+}
+
+/* Finds the smallest and the largest of the values and `start`. A NaN in x does not count. If `start`
+ * is NaN, both results are NaN. */
+static inline void extent(const float *x, float start, float *least, float *most) {
+  four low = all(start), high = low;
+  for (int i = 0; i < N; i += LANES) {
+    low = smaller(load(x + i), low);
+    high = larger(load(x + i), high);
+  }
+  *least = low[0];
+  *most = high[0];
+  for (int l = 1; l < LANES; ++l) {
+    *least = low[l] < *least ? low[l] : *least;
+    *most = high[l] > *most ? high[l] : *most;
+  }
+}
+
 /* Returns the largest magnitude. NaN counts as 0. */
 static float magnitude(const float *x) {
-  enum { LANES = 8 };
-  float most[LANES] = {0}, all = 0;
-  for (int i = 0; i < N; i += LANES)
-    for (int l = 0; l < LANES; ++l) most[l] = fabsf(x[i + l]) > most[l] ? fabsf(x[i + l]) : most[l];
-  for (int l = 0; l < LANES; ++l) all = most[l] > all ? most[l] : all;
-  return all;
+  float least, most;
+  extent(x, 0, &least, &most);
+  return most > -least ? most : 0 - least; /* 0 - 0 is not -0 */
 }
 
 /* Returns the value with the largest magnitude, with its sign. Of equal ones, the first. */
 static float farthest(const float *x) {
-  float most = magnitude(x);
+  float least, most;
+  extent(x, 0, &least, &most);
+  if (most != -least) return most > -least ? most : least;
   for (int i = 0; i < N && most > 0; ++i)
     if (fabsf(x[i]) == most) return x[i];
   return 0;
 }
 
+/* Finds the smallest and the largest value. Of equal ones, the first: zeros have two signs. If only
+ * the largest is zero, its sign does not matter, because it is only used in a difference. */
 static void range(const float *x, float *least, float *most) {
+  extent(x, x[0], least, most);
+  if (*least != 0) return;
   *least = *most = x[0];
   for (int i = 1; i < N; ++i) {
     if (x[i] < *least) *least = x[i];
     if (x[i] > *most) *most = x[i];
   }
 }
+
+/* Writes 32 values of four bits; other bits are ignored. The order of bytes in a word does not
+ * matter here. */
+static inline void put_four(const uint8_t q[N], uint8_t *to) {
+  const uint64_t nibbles = UINT64_C(0x0f0f0f0f0f0f0f0f);
+  for (int j = 0; j < HALF; j += GROUP) {
+    uint64_t low, high;
+    memcpy(&low, q + j, GROUP);
+    memcpy(&high, q + j + HALF, GROUP);
+    low = (low & nibbles) | (high & nibbles) << 4;
+    memcpy(to + j, &low, GROUP);
+  }
+}
+
+/* ---- types of four, five and eight bits ------------------------------------------------------ */
 
 /* q4_0: f16 d, 16 bytes of nibbles; value = (q - 8) d. The largest magnitude gets q = 0. */
 void rf_dequantize_q4_0(const void *from, int64_t blocks, float *out) {
@@ -59,9 +128,10 @@ void rf_quantize_q4_0(const float *x, int64_t blocks, void *to) {
   uint8_t *at = to;
   for (; blocks > 0; --blocks, at += RF_Q4_0_BYTES, x += N) {
     float d = farthest(x) / -8, id = inverse(d);
+    uint8_t q[N];
+    levels(x, 0, id, 8.5f, 15, q);
     rf_store_f16(at, d);
-    for (int j = 0; j < HALF; ++j)
-      at[2 + j] = (uint8_t)(level(x[j] * id + 8.5f, 15) | level(x[j + HALF] * id + 8.5f, 15) << 4);
+    put_four(q, at + 2);
   }
 }
 
@@ -83,22 +153,31 @@ void rf_quantize_q4_1(const float *x, int64_t blocks, void *to) {
     float least, most;
     range(x, &least, &most);
     float d = (most - least) / 15, id = inverse(d);
+    uint8_t q[N];
+    levels(x, least, id, 0.5f, 15, q);
     rf_store_f16(at, d);
     rf_store_f16(at + 2, least);
-    for (int j = 0; j < HALF; ++j)
-      at[4 + j] = (uint8_t)(level((x[j] - least) * id + 0.5f, 15) |
-                            level((x[j + HALF] - least) * id + 0.5f, 15) << 4);
+    put_four(q, at + 4);
   }
 }
 
-static inline int fifth(uint32_t high, int i) { return (int)(high >> i & 1) << 4; }
+/* Spreads the fifth bits: byte i becomes 16 times bit i. */
+static inline void get_fifth(const uint8_t *high, uint8_t fifth[N]) {
+  for (int i = 0; i < N; i += GROUP) {
+    uint64_t bits = high[i / GROUP] * UINT64_C(0x0101010101010101) & UINT64_C(0x8040201008040201);
+    /* A byte that is not zero gets its highest bit. No sum of a byte exceeds 255. */
+    rf_store_u64(fifth + i, ((bits + UINT64_C(0x7f7f7f7f7f7f7f7f)) & UINT64_C(0x8080808080808080)) >> 3);
+  }
+}
 
-/* Writes 32 values of five bits: the high bits at `high`, as one word, and the nibbles at `low`. */
-static void put_five(const unsigned *q, uint8_t *high, uint8_t *low) {
-  uint32_t word = 0;
-  for (int i = 0; i < N; ++i) word |= (uint32_t)(q[i] >> 4) << i;
-  rf_store_u32(high, word);
-  for (int j = 0; j < HALF; ++j) low[j] = (uint8_t)((q[j] & 15) | (q[j + HALF] & 15) << 4);
+/* Writes 32 values of five bits: the fifth bits at `high`, and the nibbles at `low`. */
+static inline void put_five(const uint8_t q[N], uint8_t *high, uint8_t *low) {
+  for (int i = 0; i < N; i += GROUP) {
+    uint64_t bits = rf_load_u64(q + i) >> 4 & UINT64_C(0x0101010101010101);
+    /* The product moves bit 8 j to bit 56 + j. */
+    high[i / GROUP] = (uint8_t)(bits * UINT64_C(0x0102040810204080) >> 56);
+  }
+  put_four(q, low);
 }
 
 /* q5_0: f16 d, 32 fifth bits, 16 bytes of nibbles; value = (q - 16) d. */
@@ -106,10 +185,11 @@ void rf_dequantize_q5_0(const void *from, int64_t blocks, float *out) {
   const uint8_t *at = from;
   for (; blocks > 0; --blocks, at += RF_Q5_0_BYTES, out += N) {
     float d = rf_load_f16(at);
-    uint32_t high = rf_load_u32(at + 2);
+    uint8_t fifth[N];
+    get_fifth(at + 2, fifth);
     for (int j = 0; j < HALF; ++j) {
-      out[j] = (float)(((at[6 + j] & 15) | fifth(high, j)) - 16) * d;
-      out[j + HALF] = (float)(((at[6 + j] >> 4) | fifth(high, j + HALF)) - 16) * d;
+      out[j] = (float)(((at[6 + j] & 15) | fifth[j]) - 16) * d;
+      out[j + HALF] = (float)(((at[6 + j] >> 4) | fifth[j + HALF]) - 16) * d;
     }
   }
 }
@@ -118,8 +198,8 @@ void rf_quantize_q5_0(const float *x, int64_t blocks, void *to) {
   uint8_t *at = to;
   for (; blocks > 0; --blocks, at += RF_Q5_0_BYTES, x += N) {
     float d = farthest(x) / -16, id = inverse(d);
-    unsigned q[N];
-    for (int i = 0; i < N; ++i) q[i] = level(x[i] * id + 16.5f, 31);
+    uint8_t q[N];
+    levels(x, 0, id, 16.5f, 31, q);
     rf_store_f16(at, d);
     put_five(q, at + 2, at + 6);
   }
@@ -130,10 +210,11 @@ void rf_dequantize_q5_1(const void *from, int64_t blocks, float *out) {
   const uint8_t *at = from;
   for (; blocks > 0; --blocks, at += RF_Q5_1_BYTES, out += N) {
     float d = rf_load_f16(at), m = rf_load_f16(at + 2);
-    uint32_t high = rf_load_u32(at + 4);
+    uint8_t fifth[N];
+    get_fifth(at + 4, fifth);
     for (int j = 0; j < HALF; ++j) {
-      out[j] = (float)((at[8 + j] & 15) | fifth(high, j)) * d + m;
-      out[j + HALF] = (float)((at[8 + j] >> 4) | fifth(high, j + HALF)) * d + m;
+      out[j] = (float)((at[8 + j] & 15) | fifth[j]) * d + m;
+      out[j + HALF] = (float)((at[8 + j] >> 4) | fifth[j + HALF]) * d + m;
     }
   }
 }
@@ -144,8 +225,8 @@ void rf_quantize_q5_1(const float *x, int64_t blocks, void *to) {
     float least, most;
     range(x, &least, &most);
     float d = (most - least) / 31, id = inverse(d);
-    unsigned q[N];
-    for (int i = 0; i < N; ++i) q[i] = level((x[i] - least) * id + 0.5f, 31);
+    uint8_t q[N];
+    levels(x, least, id, 0.5f, 31, q);
     rf_store_f16(at, d);
     rf_store_f16(at + 2, least);
     put_five(q, at + 4, at + 8);
@@ -161,22 +242,24 @@ void rf_dequantize_q8_0(const void *from, int64_t blocks, float *out) {
   }
 }
 
-/* roundf(y) within -127..127, without a call: halves are rounded away from zero. NaN gives 0. */
-static inline int round_to_byte(float y) {
-  float size = fabsf(y);
-  size = size < 127 ? size : size == size ? 127 : 0;
-  int whole = (int)size;
-  whole += size - (float)whole >= 0.5f;
-  return y < 0 ? -whole : whole;
+/* roundf(y) within -127..127: halves are rounded away from zero. NaN gives 0. */
+static inline integers round_to_byte(four y) {
+  four size = smaller(larger((four)((integers)y & INT32_MAX), all(0)), all(127));
+  integers rounded = __builtin_convertvector(size, integers), negative = y < all(0);
+  rounded -= size - __builtin_convertvector(rounded, four) >= all(0.5f); /* true is -1 */
+  return (rounded ^ negative) - negative;
 }
 
 void rf_quantize_q8_0(const float *x, int64_t blocks, void *to) {
   uint8_t *at = to;
   for (; blocks > 0; --blocks, at += RF_Q8_0_BYTES, x += N) {
     float d = magnitude(x) / 127, id = inverse(d);
-    int q[N];
+    int32_t q[N];
     rf_store_f16(at, d);
-    for (int i = 0; i < N; ++i) q[i] = round_to_byte(x[i] * id);
+    for (int i = 0; i < N; i += LANES) {
+      integers rounded = round_to_byte(load(x + i) * all(id));
+      memcpy(q + i, &rounded, sizeof rounded);
+    }
     for (int i = 0; i < N; ++i) at[2 + i] = (uint8_t)q[i];
   }
 }
@@ -202,7 +285,7 @@ static float to_sixteen_bits(float x) {
 
 void rf_quantize_int8(const float *x, int64_t blocks, void *to) {
   /* 1.5 * 2^23: adding it to a small number rounds the number to an integer */
-  const float whole = 12582912;
+  const float rounding = 12582912;
   int8_t *q = (int8_t *)to + RF_INT8_HEAD;
   float most = 0;
   for (int64_t i = 0; i < blocks * N; ++i) most = fabsf(x[i]) > most ? fabsf(x[i]) : most;
@@ -212,6 +295,6 @@ void rf_quantize_int8(const float *x, int64_t blocks, void *to) {
   for (int64_t i = 0; i < blocks * N; ++i) {
     float y = d > 0 ? x[i] / d : 0;
     y = y >= 127 ? 127 : y <= -127 ? -127 : y == y ? y : 0;
-    q[i] = (int8_t)(y + whole - whole);
+    q[i] = (int8_t)(y + rounding - rounding);
   }
 }

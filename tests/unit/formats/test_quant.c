@@ -4,6 +4,7 @@
 #include "formats/quant.h"
 #include "formats/quant_k_search.h"
 #include "support/quant_k_plain.h"
+#include "support/quant_plain.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -307,6 +308,49 @@ static void test_searches_give_the_same_bits(void **state) {
   }
 }
 
+/* Types of one scale, compared with code that handles one value at a time. */
+static void check_simple(const float *x) {
+  static const struct {
+    int type, bits;
+    bool offset;
+  } TYPES[] = {{RF_Q_Q4_0, 4, false},
+               {RF_Q_Q4_1, 4, true},
+               {RF_Q_Q5_0, 5, false},
+               {RF_Q_Q5_1, 5, true},
+               {RF_Q_Q8_0, 8, false}};
+  unsigned char block[64], plain[64];
+  for (size_t k = 0; k < sizeof TYPES / sizeof *TYPES; ++k) {
+    const rf_quant_type *type = rf_quant_type_of(TYPES[k].type);
+    type->quantize(x, 1, block);
+    rf_plain_quantize(x, TYPES[k].bits, TYPES[k].offset, plain);
+    assert_memory_equal(block, plain, (size_t)type->bytes);
+  }
+}
+
+static void test_simple_types_give_the_same_bits(void **state) {
+  (void)state;
+  static const float ODD[] = {NAN, INFINITY, -INFINITY, 3e38f, -3e38f, 1e-45f, 1e-40f, -1e-38f, 0, -0.0f};
+  enum { KINDS = 6, BLOCKS = 4000 };
+  float x[RF_PLAIN_VALUES];
+  uint64_t random = 1;
+  for (int k = 0; k < BLOCKS; ++k) {
+    for (int i = 0; i < RF_PLAIN_VALUES; ++i) {
+      random = random * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+      uint32_t bits = (uint32_t)(random >> 32);
+      float small = (float)(int32_t)bits * 0x1p-31f;
+      switch (k % KINDS) {
+      case 0: x[i] = small; break;                              /* ordinary values */
+      case 1: x[i] = (float)((int)(bits >> 24) % 5 - 2); break; /* equal magnitudes */
+      case 2: x[i] = bits >> 28 ? 0 : -0.0f; break;             /* zeros of both signs */
+      case 3: x[i] = bits >> 31 ? fabsf(small) : bits >> 30 ? 0.0f : -0.0f; break;
+      case 4: x[i] = bits >> 29 ? small : ODD[bits % 10]; break; /* a few odd values */
+      default: memcpy(&x[i], &bits, sizeof bits);                /* any bits */
+      }
+    }
+    check_simple(x);
+  }
+}
+
 /* A super-block has the same bytes, whether it is quantized alone or among others. */
 static void test_blocks_do_not_depend_on_neighbours(void **state) {
   (void)state;
@@ -334,6 +378,7 @@ int main(void) {
       cmocka_unit_test(test_errors_on_normal_values),
       cmocka_unit_test(test_odd_values),
       cmocka_unit_test(test_searches_give_the_same_bits),
+      cmocka_unit_test(test_simple_types_give_the_same_bits),
       cmocka_unit_test(test_blocks_do_not_depend_on_neighbours),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
