@@ -247,7 +247,7 @@ static void bench_decode(const decode_shape *s, int threads, int repeats) {
   rf_pages_unmap(table, (size_t)count * sizeof *table);
 }
 
-/* The heads of a 1.1B Llama, Gemma 3 270M and SmolLM2 135M over long caches, one query at a time. */
+/* The heads of a 1.1B Llama, Gemma 3 270M and SmolLM2 135M over long caches, one query each. */
 static void bench_long_caches(int threads, int repeats, int only) {
   static const int HEADS[][3] = {{32, 4, 64}, {4, 1, 256}, {9, 3, 64}}, CONTEXT[] = {4096, 16384};
   static const rf_dtype CACHE[] = {RF_F32, RF_BF16, RF_I8};

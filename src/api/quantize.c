@@ -13,8 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A chunk is up to PARTS parts of PART values. A thread reads and quantizes PAIR parts at a time. PART
- * is a multiple of every block size. */
+/* A chunk is up to PARTS parts of PART values. A thread reads and quantizes PAIR parts at a time.
+ * PART is a multiple of every block size. */
 enum { PART = 1 << 14, PARTS = 64, PAIR = 2 };
 
 /* Values of general.file_type, from llama.cpp's enum llama_ftype. For K types, these are the

@@ -52,8 +52,8 @@ static inline void levels(const float *x, float shift, float id, float add, floa
   for (int i = 0; i < N; ++i) q[i] = (uint8_t)wide[i];
 }
 
-/* Finds the smallest and the largest of the values and `start`. A NaN in x does not count. If `start`
- * is NaN, both results are NaN. */
+/* Finds the smallest and the largest of the values and `start`. A NaN in x does not count. If
+ * `start` is NaN, both results are NaN. */
 static inline void extent(const float *x, float start, float *least, float *most) {
   four low = all(start), high = low;
   for (int i = 0; i < N; i += LANES) {
