@@ -61,6 +61,7 @@ typedef struct rf_diagnosed_pass {
   rf_loss loss[RF_LOSSES];       /* largest first */
   int losses;
   rf_rate rate;
+  bool guessed;       /* the limits come from a detected machine, whose ceilings are guesses */
   bool trains, alike; /* alike: all forward passes have the same number of rows (not so in prefill) */
   rf_alone alone;
 } rf_diagnosed_pass;
@@ -128,6 +129,9 @@ void rf_diagnosis_free(rf_diagnosis *diagnosis);
 
 /* diagnose_pass.c: sums over a forward pass or step; predicted times if `measured` is NULL. */
 bool rf_diagnose_pass(const json_t *plan, const json_t *measured, rf_diagnosed_pass *pass);
+/* Why measured time is below its limit: "too low", because the limit is a guess, or "in cache". NULL: it
+ * is not below, or the ops multiply, and the difference is an error of calibration. */
+const char *rf_diagnosed_beaten(const rf_diagnosed_pass *pass, const rf_sum *sum);
 const rf_sum *rf_sum_named(const rf_sums *sums, const char *name);
 /* diagnose_threads.c */
 rf_diagnosed_threads rf_diagnose_threads(const json_t *entry);

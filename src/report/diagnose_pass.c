@@ -243,6 +243,11 @@ static const char *name_of(const json_t *plan, const json_t *measured) {
   return measured ? rf_json_text_at(measured, "walk") : *name ? name : rf_json_text_at(plan, "job");
 }
 
+const char *rf_diagnosed_beaten(const rf_diagnosed_pass *pass, const rf_sum *sum) {
+  if (!(pass->count > 0) || !(sum->seconds > 0) || sum->limit < 1.005 * sum->seconds) return NULL;
+  return pass->guessed ? "too low" : sum->flops > 0 ? NULL : "in cache";
+}
+
 bool rf_diagnose_pass(const json_t *plan, const json_t *measured, rf_diagnosed_pass *pass) {
   double per = measured ? rf_json_number_at(measured, "count") : 1;
   const json_t *time = json_object_get(plan, "time");
@@ -251,6 +256,7 @@ bool rf_diagnose_pass(const json_t *plan, const json_t *measured, rf_diagnosed_p
   if (!ops.at) return false;
   *pass = (rf_diagnosed_pass){.name = name_of(plan, measured), .count = measured ? per : 0};
   pass->trains = !strcmp(pass->name, "train");
+  pass->guessed = !strcmp(rf_json_text_at(json_object_get(plan, "machine"), "source"), "detected");
   pass->alike = strcmp(pass->name, "prefill") != 0;
   sum_ops(pass, ops);
   if (!measured && rf_json_number_at(time, "seconds") > 0) take_planned_time(pass, time);

@@ -10,8 +10,10 @@
 
 static json_t *number_or_null(double value, bool known) { return known ? json_real(value) : json_null(); }
 
-static json_t *sum_json(const rf_sum *sum, double all) {
+static json_t *sum_json(const rf_diagnosed_pass *pass, const rf_sum *sum) {
   char layer[32];
+  const double all = pass->seconds;
+  const char *beaten = rf_diagnosed_beaten(pass, sum);
   const bool in_layer = !sum->name && sum->layer >= 0;
   if (in_layer) snprintf(layer, sizeof layer, "block.%d", sum->layer);
   else snprintf(layer, sizeof layer, "outside of layers");
@@ -23,12 +25,13 @@ static json_t *sum_json(const rf_sum *sum, double all) {
                 number_or_null(sum->limit / sum->seconds, sum->seconds > 0), "share",
                 all > 0 ? sum->seconds / all : 0, "flops", sum->flops, "bytes", sum->bytes);
   if (in_layer) json_object_set_new(json, "layer", json_integer(sum->layer));
+  if (beaten) json_object_set_new(json, "beaten", json_string(beaten));
   return json;
 }
 
-static json_t *sums_json(const rf_sum *sum, int count, double all) {
+static json_t *sums_json(const rf_diagnosed_pass *pass, const rf_sum *sum, int count) {
   json_t *list = json_array();
-  for (int i = 0; i < count; i++) json_array_append_new(list, sum_json(&sum[i], all));
+  for (int i = 0; i < count; i++) json_array_append_new(list, sum_json(pass, &sum[i]));
   return list;
 }
 
@@ -60,13 +63,15 @@ static json_t *pass_json(const rf_diagnosed_pass *pass) {
                            "seconds", pass->seconds, "inside_seconds", pass->inside, "gap_seconds",
                            pass->gaps, "predicted_seconds", pass->predicted, "limit_seconds", pass->limit,
                            "least_seconds", pass->fastest, "flops", pass->flops, "bytes", pass->bytes);
-  json_object_set_new(json, "bounds", sums_json(pass->bounds.at, pass->bounds.count, pass->seconds));
-  if (pass->bound_kind.name)
-    json_object_set_new(json, "bound_kind", sum_json(&pass->bound_kind, pass->seconds));
-  json_object_set_new(json, "phases", sums_json(pass->phases.at, pass->phases.count, pass->seconds));
-  json_object_set_new(json, "kinds", sums_json(pass->kinds.at, pass->kinds.count, pass->seconds));
-  if (pass->layers) json_object_set_new(json, "layers", sums_json(pass->layer, pass->layers, pass->seconds));
+  json_object_set_new(json, "bounds", sums_json(pass, pass->bounds.at, pass->bounds.count));
+  if (pass->bound_kind.name) json_object_set_new(json, "bound_kind", sum_json(pass, &pass->bound_kind));
+  json_object_set_new(json, "phases", sums_json(pass, pass->phases.at, pass->phases.count));
+  json_object_set_new(json, "kinds", sums_json(pass, pass->kinds.at, pass->kinds.count));
+  if (pass->layers) json_object_set_new(json, "layers", sums_json(pass, pass->layer, pass->layers));
   if (pass->count > 0) json_object_set_new(json, "losses", losses_json(pass));
+  const rf_sum all = {.seconds = pass->seconds, .limit = pass->limit, .flops = pass->flops};
+  const char *beaten = rf_diagnosed_beaten(pass, &all);
+  if (beaten) json_object_set_new(json, "beaten", json_string(beaten));
   if (pass->rate.known) json_object_set_new(json, "rate", rate_json(&pass->rate));
   return json;
 }

@@ -12,20 +12,43 @@
 
 enum { COLUMNS = 110, ROWS = 7, PASSES = 2 };
 
-static void print_row(FILE *out, const char *name, double seconds, double predicted, double limit,
-                      double share) {
+typedef struct row {
+  const char *name, *beaten; /* beaten: printed in place of a figure above 100 %; "": print the figure */
+  double seconds, predicted, limit;
+} row;
+
+static row row_of(const json_t *one, const char *name) {
+  return (row){name, rf_json_text_at(one, "beaten"), rf_json_number_at(one, "seconds"),
+               rf_json_number_at(one, "predicted_seconds"), rf_json_number_at(one, "limit_seconds")};
+}
+
+static void print_row(FILE *out, row r, double all) {
   char a[32], b[32] = "", c[32] = "", fraction[32] = "";
-  if (predicted > 0) rf_text_seconds(predicted, b);
-  if (limit > 0) rf_text_seconds(limit, c);
-  if (limit > 0 && seconds > 0) snprintf(fraction, sizeof fraction, "%.0f %%", 100 * limit / seconds);
-  fprintf(out, "  %-16.16s %12s %12s %12s %8.1f %% %10s\n", name, rf_text_seconds(seconds, a), b, c,
-          100 * share, fraction);
+  if (r.predicted > 0) rf_text_seconds(r.predicted, b);
+  if (r.limit > 0) rf_text_seconds(r.limit, c);
+  if (*r.beaten) snprintf(fraction, sizeof fraction, "%.12s", r.beaten);
+  else if (r.limit > 0 && r.seconds > 0)
+    snprintf(fraction, sizeof fraction, "%.0f %%", 100 * r.limit / r.seconds);
+  fprintf(out, "  %-16.16s %12s %12s %12s %8.1f %% %10s\n", r.name, rf_text_seconds(r.seconds, a), b, c,
+          all > 0 ? 100 * (r.seconds / all) : 0, fraction);
+}
+
+/* Explains the words of the column "of limit". */
+static void print_words(FILE *out, const json_t *pass) {
+  const char *word = rf_json_text_at(pass, "beaten");
+  const json_t *one;
+  size_t i;
+  json_array_foreach (json_object_get(pass, "kinds"), i, one)
+    if (*rf_json_text_at(one, "beaten")) word = rf_json_text_at(one, "beaten");
+  if (!strcmp(word, "too low"))
+    fputs("too low: the limit is a guess of this machine's speed; `rafter calibrate` measures it\n", out);
+  else if (*word) fputs("in cache: the limit is that of memory, and the data came from a cache\n", out);
 }
 
 static void print_pass(FILE *out, const json_t *pass, int rows) {
   const json_t *list = json_object_get(pass, "kinds"), *one;
-  double wall = rf_json_number_at(pass, "seconds"), seconds = 0, predicted = 0, limit = 0,
-         gaps = rf_json_number_at(pass, "gap_seconds");
+  double wall = rf_json_number_at(pass, "seconds");
+  row others = {"other ops", "", 0, 0, 0}, gaps = {"between ops", "", 0, 0, 0};
   char title[64];
   size_t i;
   if (rf_json_number_at(pass, "count") > 1)
@@ -35,21 +58,22 @@ static void print_pass(FILE *out, const json_t *pass, int rows) {
   fprintf(out, "%-18.18s %12s %12s %12s %10s %10s\n", title, "measured", "predicted", "limit", "share",
           "of limit");
   json_array_foreach ((json_t *)list, i, one) {
-    bool rest = (int)i >= rows && json_array_size(list) > (size_t)rows + 1;
-    if (!rest)
-      print_row(out, rf_json_text_at(one, "name"), rf_json_number_at(one, "seconds"),
-                rf_json_number_at(one, "predicted_seconds"), rf_json_number_at(one, "limit_seconds"),
-                rf_json_number_at(one, "share"));
-    else {
-      seconds += rf_json_number_at(one, "seconds");
-      predicted += rf_json_number_at(one, "predicted_seconds");
-      limit += rf_json_number_at(one, "limit_seconds");
+    row r = row_of(one, rf_json_text_at(one, "name"));
+    if ((int)i < rows || json_array_size(list) <= (size_t)rows + 1) {
+      print_row(out, r, wall);
+      continue;
     }
+    others.seconds += r.seconds;
+    others.predicted += r.predicted;
+    others.limit += r.limit;
+    if (*r.beaten) others.beaten = r.beaten;
   }
-  if (seconds > 0) print_row(out, "other ops", seconds, predicted, limit, wall > 0 ? seconds / wall : 0);
-  if (gaps > 0) print_row(out, "between ops", gaps, 0, 0, gaps / wall);
-  print_row(out, "all", wall, rf_json_number_at(pass, "predicted_seconds"),
-            rf_json_number_at(pass, "limit_seconds"), 1);
+  if (others.limit <= others.seconds) others.beaten = "";
+  if (others.seconds > 0) print_row(out, others, wall);
+  gaps.seconds = rf_json_number_at(pass, "gap_seconds");
+  if (gaps.seconds > 0) print_row(out, gaps, wall);
+  print_row(out, row_of(pass, "all"), wall);
+  print_words(out, pass);
 }
 
 static void print_phases(FILE *out, const json_t *pass) {
@@ -84,10 +108,11 @@ static void print_rate(FILE *out, const json_t *pass) {
   char a[32], b[32], c[32];
   if (!json_object_get(rate, "tokens_per_second")) return;
   double here = rf_json_number_at(rate, "tokens_per_second"), limit = rf_json_number_at(rate, "limit");
-  fprintf(out, "rate     %s: %s tokens/s, predicted %s, limit %s (%.0f %% of it)",
-          rf_json_text_at(pass, "walk"), rf_text_count(here, a),
-          rf_text_count(rf_json_number_at(rate, "predicted"), b), rf_text_count(limit, c),
-          limit > 0 ? 100 * here / limit : 0);
+  fprintf(out, "rate     %s: %s tokens/s, predicted %s, limit %s", rf_json_text_at(pass, "walk"),
+          rf_text_count(here, a), rf_text_count(rf_json_number_at(rate, "predicted"), b),
+          rf_text_count(limit, c));
+  if (*rf_json_text_at(pass, "beaten")) fprintf(out, " (%s)", rf_json_text_at(pass, "beaten"));
+  else fprintf(out, " (%.0f %% of it)", limit > 0 ? 100 * here / limit : 0);
   if (json_object_get(rate, "mfu")) fprintf(out, "; MFU %.1f %%", 100 * rf_json_number_at(rate, "mfu"));
   fputc('\n', out);
 }

@@ -73,12 +73,23 @@ static bool kernels_bind(const rf_diagnosed_pass *pass, const rf_sum *kind) {
          kind->fastest < RF_FAR * kind->predicted;
 }
 
+/* "runs at 50 % of its limit", with the verb before it */
+static char *of_limit(const rf_diagnosed_pass *pass, const rf_sum *kind, double seconds, char text[64]) {
+  const rf_sum sum = {.seconds = seconds, .limit = kind->limit, .flops = kind->flops};
+  const char *beaten = rf_diagnosed_beaten(pass, &sum);
+  double reached = seconds > 0 ? kind->limit / seconds : 0;
+  if (beaten)
+    snprintf(text, 64, pass->guessed ? "above its guessed limit" : "above the limit of memory, in a cache");
+  else if (reached >= 0.01) snprintf(text, 64, "at %.0f %% of its limit", 100 * reached);
+  else snprintf(text, 64, "at less than 1 %% of its limit");
+  return text;
+}
+
 static char *measured_sentence(const rf_diagnosed_pass *pass, const char *of) {
   const rf_sum *bound = &pass->bounds.at[0], *kind = &pass->bound_kind;
   const char *bound_name = pass->bounds.count ? bound->name : "";
-  double ratio = pass->predicted > 0 ? pass->seconds / pass->predicted : 1,
-         reached = kind->seconds > 0 ? kind->limit / kind->seconds : 0;
-  char a[32], b[32], times[64] = "", part[32] = "less than 1";
+  double ratio = pass->predicted > 0 ? pass->seconds / pass->predicted : 1;
+  char a[32], b[32], times[64] = "", part[64];
   if (missed(ratio))
     snprintf(times, sizeof times,
              ratio > 3 ? " It takes %.*f times as long as predicted."
@@ -88,25 +99,23 @@ static char *measured_sentence(const rf_diagnosed_pass *pass, const char *of) {
   if (!strcmp(bound_name, "between ops"))
     return join("%s is bound by the time between its ops: %s of %s.%s", of,
                 rf_text_seconds(bound->seconds, b), a, times);
-  if (reached >= 0.01) snprintf(part, sizeof part, "%.0f", 100 * reached);
-  return join(
-      "%s is bound by %s: %.0f %% of its %s, mainly in %s (%s), which runs at %s %% of its limit%s.%s", of,
-      bound_name, pass->seconds > 0 ? 100 * (bound->seconds / pass->seconds) : 0, a, or_empty(kind->name),
-      rf_text_seconds(kind->seconds, b), part,
-      kernels_bind(pass, kind) ? ": the kernels are the bottleneck, not the machine" : "", times);
+  return join("%s is bound by %s: %.0f %% of its %s, mainly in %s (%s), which runs %s%s.%s", of, bound_name,
+              pass->seconds > 0 ? 100 * (bound->seconds / pass->seconds) : 0, a, or_empty(kind->name),
+              rf_text_seconds(kind->seconds, b), of_limit(pass, kind, kind->seconds, part),
+              kernels_bind(pass, kind) ? ": the kernels are the bottleneck, not the machine" : "", times);
 }
 
 /* The sentence about a run that other programs slowed: its fastest calls show its own speed. */
 static char *alone_sentence(const rf_diagnosed_pass *pass) {
   const rf_sum *kind = &pass->kinds.at[0];
-  char a[32], b[32], c[32];
+  char a[32], b[32], c[32], part[64];
   for (int i = 1; i < pass->kinds.count; i++)
     if (pass->kinds.at[i].fastest > kind->fastest) kind = &pass->kinds.at[i];
   return join("Without other programs it would take about %s, judging by its fastest calls (predicted %s): "
-              "%s in %s, at %.0f %% of its limit.",
+              "%s in %s, %s.",
               rf_text_seconds(pass->fastest, a), rf_text_seconds(pass->predicted, b),
               rf_text_seconds(kind->fastest, c), or_empty(kind->name),
-              kind->fastest > 0 ? 100 * kind->limit / kind->fastest : 0);
+              of_limit(pass, kind, kind->fastest, part));
 }
 
 static char *held_sentence(const rf_diagnosed_pass *pass) {

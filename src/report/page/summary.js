@@ -111,7 +111,7 @@
                   title: measured ? 'Limit / measured' : 'Limit / predicted',
                   number: true,
                   value: (group) => group.limit_fraction ?? -1,
-                  text: (group) => rafter.percent(group.limit_fraction ?? NaN)
+                  text: (group) => group.beaten ?? rafter.percent(group.limit_fraction ?? NaN)
                 },
                 ...(measured ?
                         [{
