@@ -284,10 +284,10 @@ static void say_defaults(rafter_plan *p) {
              (long long)b->seq, (long long)s->model.max_seq);
     json_array_append_new(p->assumptions, json_string(line));
   }
-  if (s->batch_raised) {
-    snprintf(line, sizeof line,
-             "the batch is %lld (default of --batch, raised to a multiple of the chips that share it)",
-             (long long)(b->microbatch * b->accumulate));
+  if (s->batch_for) {
+    snprintf(line, sizeof line, "the batch is %lld (default of --batch, raised to a multiple of %s)",
+             (long long)(b->microbatch * b->accumulate),
+             *s->batch_for == '-' ? s->batch_for : "the chips that share it");
     json_array_append_new(p->assumptions, json_string(line));
   }
   if (s->plan.margin_bytes > 0) {

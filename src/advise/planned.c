@@ -75,7 +75,7 @@ static rf_report_plan report_of(const rafter_plan *p) {
                           .whole = p->whole.unit ? &p->whole : NULL,
                           .served = p->serves ? &p->served : NULL,
                           .seq_default = p->settings.seq_default,
-                          .batch_raised = p->settings.batch_raised,
+                          .batch_for = p->settings.batch_for,
                           .dtype_default = p->settings.dtype_default && !p->settings.fit,
                           .prompts = p->prompts,
                           .samples = p->samples,

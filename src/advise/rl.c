@@ -212,7 +212,7 @@ rf_status rf_job_rl(rafter_plan *p, const rf_options *o, rf_error *error) {
   if (!s.roll) RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while planning"));
   RF_GO(rf_settings_resolve(o, "generate", &s.roll->settings, error));
   s.roll->settings.plan.build.seq = p->settings.plan.build.seq;
-  if (p->settings.batch_raised)
+  if (p->settings.batch_for)
     s.roll->settings.plan.build.microbatch =
         p->settings.plan.build.microbatch * p->settings.plan.build.accumulate;
   if (p->settings.fit) {

@@ -153,7 +153,7 @@ static const rf_option PLAN[] = {
     RF_NUMBER(
         "batch", INT, "SEQUENCES", 1, 1 << 20, "8", "Job",
         "sequences in a training step, or answers generated at once\nA default is raised to a multiple of "
-        "the chips that share it."),
+        "the chips that share it, --microbatch or --accumulate."),
     RF_NUMBER("tokens", COUNT, NULL, 1, 0x1p62, NULL, "Job",
               "print the time and cost of this many tokens, trained or generated"),
     RF_NUMBER("budget", DURATION, NULL, 1e-6, 1e10, NULL, "Job",

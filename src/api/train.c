@@ -393,7 +393,9 @@ static json_t *recorded_options(const rafter_trainer *t, const rf_options *o) {
   char run[4096];
   json_t *options = rf_options_json(o);
   if (!by_epochs(o)) json_object_del(options, "epochs");
-  json_object_set_new(options, "seq", json_integer((json_int_t)t->trainer->plan->options.build.seq));
+  const rf_build_options *build = &t->trainer->plan->options.build;
+  json_object_set_new(options, "seq", json_integer((json_int_t)build->seq));
+  json_object_set_new(options, "batch", json_integer((json_int_t)(build->microbatch * build->accumulate)));
   if (!rf_options_is_set(o, "resume")) return options;
   run_of(rf_options_text(o, "resume"), run);
   if (same_folder(run, t->out)) json_object_del(options, "resume");
@@ -697,7 +699,9 @@ static const rf_option TRAIN[] = {
     RF_NUMBER("val-fraction", FLOAT, "PART", 0, 0.5, "0.05", "Validation", "part of the data to hold out"),
     RF_NUMBER("val-every", INT, "STEPS", 0, 1e12, "100", "Validation", "steps between validations; 0: never"),
     RF_NUMBER("val-rows", INT, "ROWS", 1, 1e12, "64", "Validation", "maximum held-out rows in a validation"),
-    RF_NUMBER("batch", INT, "SEQUENCES", 1, 1 << 20, "8", "Training", "sequences in an optimizer step"),
+    RF_NUMBER("batch", INT, "SEQUENCES", 1, 1 << 20, "8", "Training",
+              "sequences in an optimizer step; the default is raised to a multiple of --microbatch or "
+              "--accumulate"),
     RF_NUMBER("steps", INT, NULL, 1, 1e12, "1000", "Training", "optimizer steps"),
     RF_NUMBER("epochs", FLOAT, "TIMES", 0, 1e9, NULL, "Training", "passes over the data, instead of --steps"),
     RF_NUMBER("max-seconds", DURATION, NULL, 0.001, 1e9, NULL, "Training",

@@ -67,28 +67,33 @@ static void say_divisors(const char *name, int64_t batch, char *hint, size_t cap
 }
 
 /* The batch. A default is raised to a multiple of the chips that share its sequences, so that a
- * default batch and a default mesh fit together. A search for a mesh starts with the same batch. */
+ * default batch and a default mesh fit together. A search for a mesh starts with the same batch. A
+ * training step raises it to a multiple of --microbatch or --accumulate too. */
 static int64_t batch_of(const rf_options *options, rf_settings *s) {
   const rf_build_options *build = &s->plan.build;
-  bool train = build->job == RF_JOB_TRAIN;
-  int64_t batch = rf_options_int_or(options, "batch", 1), share = rf_mesh_copies(&build->mesh), raised;
-  if (given(options, "batch") || (train && given(options, "microbatch"))) return batch;
-  if (train && given(options, "accumulate")) share *= rf_options_int(options, "accumulate");
+  const bool train = build->job == RF_JOB_TRAIN, micro = train && given(options, "microbatch"),
+             accumulate = train && given(options, "accumulate");
+  int64_t batch = rf_options_int_or(options, "batch", 1), share = rf_mesh_copies(&build->mesh);
+  if (given(options, "batch")) return batch;
+  if (micro && accumulate)
+    return rf_options_int(options, "microbatch") * rf_options_int(options, "accumulate");
+  s->batch_for = rf_mesh_chips(&build->mesh) > 1 ? "this mesh" : micro ? "--microbatch" : "--accumulate";
+  if (micro) {
+    int64_t size = rf_options_int(options, "microbatch");
+    share = share / rf_common_divisor(share, size) * size;
+  } else if (accumulate) share *= rf_options_int(options, "accumulate");
   if (build->job == RF_JOB_GENERATE) share *= rf_mesh_size(&build->mesh, RF_AXES_OF_PASS);
-  raised = (batch + share - 1) / share * share;
-  s->batch_raised = raised != batch && rf_mesh_chips(&build->mesh) > 1;
+  int64_t raised = (batch + share - 1) / share * share;
+  if (raised == batch) s->batch_for = NULL;
   return raised;
 }
 
-/* Computes batch, microbatch or accumulate from the other two: batch = microbatch x accumulate. */
+/* Computes microbatch or accumulate from the others: batch = microbatch x accumulate. */
 static rf_status resolve_batch(const rf_options *options, int64_t batch, rf_build_options *build,
                                rf_error *error) {
-  bool batch_given = given(options, "batch"), micro_given = given(options, "microbatch"),
-       accumulate_given = given(options, "accumulate");
+  bool micro_given = given(options, "microbatch"), accumulate_given = given(options, "accumulate");
   int64_t micro = rf_options_int_or(options, "microbatch", 0),
           accumulate = rf_options_int_or(options, "accumulate", 0);
-  if (!batch_given && micro_given) batch = micro * (accumulate_given ? accumulate : 1);
-  else if (!batch_given && accumulate_given) batch = (batch + accumulate - 1) / accumulate * accumulate;
   if (!micro && !accumulate) accumulate = 1;
   if (!micro) micro = batch / accumulate;
   if (!accumulate) accumulate = batch / micro;

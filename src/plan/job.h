@@ -22,7 +22,7 @@ typedef struct rf_settings {
   bool fit;
   double margin;                   /* fraction of the memory that --fit leaves free */
   bool seq_default, dtype_default; /* `rafter plan` chose --seq or --dtype */
-  bool batch_raised;               /* the default batch became a multiple of the chips that share it */
+  const char *batch_for; /* "this mesh" or an option that raised the default batch; NULL: none did */
 } rf_settings;
 
 /* Resolves the options into settings. Reports every error that can be found without a device.

@@ -320,8 +320,11 @@ static void put_ops(FILE *out, const rf_plan *plan) {
 static void put_batch(FILE *out, const rf_report_plan *report) {
   const rf_plan *plan = report->plan;
   const rf_build_options *b = &plan->options.build;
-  const char *of_batch = report->batch_raised ? " (default for this mesh)" : "";
-  char length[80] = "", max[32], micro[64] = "";
+  char length[80] = "", max[32], micro[64] = "", of_batch[64] = "";
+  if (report->batch_for)
+    snprintf(of_batch, sizeof of_batch,
+             *report->batch_for == '-' ? " (default, a multiple of %s)" : " (default for %s)",
+             report->batch_for);
   if (report->seq_default && b->seq < plan->graph->model.max_seq)
     snprintf(length, sizeof length, " (default; the model's maximum is %s)",
              rf_text_whole(plan->graph->model.max_seq, max));

@@ -44,7 +44,7 @@ typedef struct rf_report_plan {
    * NULL: the job answers no prompts, and its cost is that of steps. */
   const rf_report_unit *served;
   bool seq_default, dtype_default; /* mark the sequence length or the dtype as a default */
-  bool batch_raised;               /* mark the batch as a default that was raised for the mesh */
+  const char *batch_for;           /* marks the batch as a default: rf_settings.batch_for; NULL: unmarked */
   int64_t prompts, samples;        /* prompts of the job, and answers to each of them; 0: no prompts */
   const rf_advice *advice;
   int advice_count;

@@ -351,7 +351,19 @@ PY
 case_divisors() {
   status 0 "$RAFTER" plan "$TINY" --sweep accumulate=1,2,3,4 --json && holds out '{r["settings"]["batch"] for r in d["rows"]} == {12} and not [c for c in d["cliffs"] if c["what"] == "time"]' 'a sweep over microbatches'
   status 0 "$RAFTER" plan "$TINY" --sweep microbatch=3,4 --json && holds out '{r["settings"]["batch"] for r in d["rows"]} == {12}'
-  status 0 "$RAFTER" plan "$TINY" --accumulate 3 --json && holds out 'd["settings"]["batch"] == 9'
+  for given in '--microbatch 2:8 2 4' '--accumulate 4:8 2 4' '--microbatch 3:9 3 3' '--accumulate 3:9 3 3' \
+    '--microbatch 16:16 16 1' '--microbatch 2 --accumulate 3:6 2 3' '--microbatch 2 --batch 4:4 2 2'; do
+    # shellcheck disable=SC2086
+    status 0 "$RAFTER" plan "$TINY" ${given%:*} --json &&
+      ask out '"%(batch)d %(microbatch)d %(accumulate)d" % d["settings"]' >got &&
+      [ "$(cat got)" = "${given#*:}" ] ||
+      fail "${given%:*}: $(cat got), not ${given#*:}"
+  done
+  status 0 "$RAFTER" plan "$TINY" --microbatch 3 &&
+    says '^batch 9 \(default, a multiple of --microbatch\) x ' out
+  status 0 "$RAFTER" plan "$TINY" --microbatch 2 && says '^batch 8 x ' out
+  status 0 "$RAFTER" plan gpt2 --on tpu-v5e:4x4 --microbatch 32 &&
+    says '^batch 32 \(default for this mesh\) x ' out
   refuses 2 'expected a divisor of --batch 10, got 3' "$RAFTER" plan "$TINY" --batch 10 --accumulate 3
   refuses 2 'expected a divisor of --batch 10, got 20' "$RAFTER" plan "$TINY" --batch 10 --microbatch 20
   refuses 2 'hint: write --rate 1,2,4$' "$RAFTER" plan "$TINY" --on tpu-v5e --job serve --sweep rate=1,2,4

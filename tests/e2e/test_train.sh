@@ -270,6 +270,24 @@ case_refusals() {
   [ ! -e none ] || fail 'a refused run leaves its folder'
 }
 
+# --microbatch alone keeps the default batch, or raises it. run.json has the batch of the run.
+case_default_batch() {
+  ALONE=("$RAFTER" train "$TINY" --threads 2 --data book.txt --steps 2 --val-every 0)
+  for given in '--microbatch 2:8' '--microbatch 3:9' '--accumulate 3:9'; do
+    # shellcheck disable=SC2086
+    status 0 "${ALONE[@]}" ${given%:*} --out alone && {
+      holds alone/plan.json "d['settings']['batch'] == ${given#*:}" "the batch of ${given%:*}"
+      holds alone/run.json "d['options']['batch'] == ${given#*:}" "the recorded batch of ${given%:*}"
+      losses alone >first.txt
+    }
+    status 0 "$RAFTER" train --config alone/run.json --out again &&
+      { losses again >again.txt; same first.txt again.txt "run.json repeats ${given%:*}"; }
+    status 0 "$RAFTER" train --resume alone --steps 3 &&
+      holds alone/plan.json "d['settings']['batch'] == ${given#*:}" "the resumed batch of ${given%:*}"
+    rm -rf alone again
+  done
+}
+
 # Errors of the data are reported before missing memory, and missing files before all others.
 case_order_of_errors() {
   MUCH=(--batch 1048576 --steps 1 --val-every 0 --out none)
