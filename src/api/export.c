@@ -68,15 +68,28 @@ static rf_dtype dtype_of(const rf_options *o, rf_dtype stored) {
 
 /* ---- the parts of the folder ----------------------------------------------------------------- */
 
-static rf_status put_values(void *context, int param, int64_t first, int64_t count, const float *values,
-                            rf_error *error) {
-  export *e = context;
+/* Reports that `count` more values of a parameter are written. */
+static rf_status tell(export *e, int param, int64_t count, rf_error *error) {
   if (rf_asked_to_stop(e->sink))
     return RF_FAIL(error, RAFTER_INTERRUPTED, NULL, "stopped by a signal; nothing was written");
   e->values += count;
   if (e->params.total > 1 << 26)
     rf_put_bar(e->sink, "exporting %s  %.0f %%", e->params.at[param].name,
                100 * (double)e->values / (double)e->params.total);
+  return RAFTER_OK;
+}
+
+static rf_status put_tensor(void *context, int param, int part, const void *data, int64_t bytes,
+                            rf_error *error) {
+  export *e = context;
+  RF_TRY(tell(e, param, bytes / rf_dtype_bytes(e->form.dtype), error));
+  return rf_weights_writer_put_part(e->writer, param, part, data, bytes, error);
+}
+
+static rf_status put_values(void *context, int param, int64_t first, int64_t count, const float *values,
+                            rf_error *error) {
+  export *e = context;
+  RF_TRY(tell(e, param, count, error));
   if (!e->merger) return rf_weights_writer_put(e->writer, param, first, count, values, error);
   if (count > e->room) {
     float *grown = realloc(e->merged, (size_t)count * sizeof *grown);
@@ -92,7 +105,12 @@ static rf_status put_values(void *context, int param, int64_t first, int64_t cou
 static rf_status write_weights(export *e, const char *out, rf_error *error) {
   RF_TRY(rf_weights_writer_open(out, &e->model, &e->params, &e->form, &e->writer, error));
   e->files = rf_weights_writer_files(e->writer);
-  rf_status status = rf_weights_read(e->from, &e->model, &e->params, put_values, e, error);
+  rf_status status = RAFTER_OK;
+  bool copied = false;
+  if (!e->merger)
+    status = rf_weights_copy(e->from, &e->model, &e->params, e->form.dtype, put_tensor, e, &copied, error);
+  if (status == RAFTER_OK && !copied)
+    status = rf_weights_read(e->from, &e->model, &e->params, put_values, e, error);
   rf_weights_writer *writer = e->writer;
   e->writer = NULL;
   if (status == RAFTER_OK) return rf_weights_writer_commit(writer, error);

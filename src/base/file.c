@@ -132,12 +132,14 @@ rf_status rf_out_is_not_input(const char *out, const char *in, rf_error *error) 
               : RAFTER_OK;
 }
 
-enum { OUT_BUFFER = 1 << 16 };
+/* After each AHEAD bytes, the system starts to write them to the disk, so that the final fsync has
+ * less to wait for. */
+enum { OUT_BUFFER = 1 << 16, AHEAD = 8 << 20 };
 
 struct rf_out_file {
   int fd;
-  size_t used; /* number of bytes in `buffer` */
-  int64_t bytes;
+  size_t used;            /* number of bytes in `buffer` */
+  int64_t bytes, started; /* bytes written, and bytes whose way to the disk has started */
   char *path, *temporary;
   rf_partial *partial; /* NULL: no temporary file */
   unsigned char buffer[OUT_BUFFER];
@@ -222,7 +224,7 @@ double rf_out_room(const char *path) {
 
 static rf_status write_all(rf_out_file *out, const unsigned char *data, size_t bytes, rf_error *error) {
   while (bytes > 0) {
-    ssize_t put = write(out->fd, data, bytes < (size_t)1 << 30 ? bytes : (size_t)1 << 30);
+    ssize_t put = write(out->fd, data, bytes < AHEAD ? bytes : AHEAD);
     if (put < 0 && errno == EINTR) continue;
     const char *changed = put < 0 && errno == EFAULT ? rf_mapped_path(data) : NULL;
     if (changed)
@@ -234,6 +236,10 @@ static rf_status write_all(rf_out_file *out, const unsigned char *data, size_t b
     data += put;
     bytes -= (size_t)put;
     out->bytes += put;
+    if (out->temporary[0] && out->bytes - out->started >= AHEAD) {
+      sync_file_range(out->fd, out->started, out->bytes - out->started, SYNC_FILE_RANGE_WRITE);
+      out->started = out->bytes;
+    }
   }
   return RAFTER_OK;
 }

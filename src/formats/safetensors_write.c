@@ -9,11 +9,13 @@
 #include "formats/stored_types.h"
 #include "formats/tensors_out.h"
 
-enum { BLOCK = 16384 }; /* number of values that are rounded at a time */
+/* BLOCK values are rounded at a time, with all threads; each thread rounds RUN values at a time. */
+enum { BLOCK = 1 << 19, RUN = 1 << 14 };
 
 struct rf_tensor_writer {
   rf_tensors_out to;
   rf_dtype *dtype; /* dtype of each tensor */
+  void *rounded;   /* (BLOCK) values of at most 8 bytes */
 };
 
 static const rf_stored_type *type_of(rf_dtype dtype) {
@@ -100,27 +102,39 @@ rf_status rf_tensor_writer_put_bytes(rf_tensor_writer *writer, const void *data,
   return RAFTER_OK;
 }
 
+/* Rounds or widens `count` values to `dtype`, which is BF16, F16 or F64. */
+static void convert_run(rf_dtype dtype, const float *from, int64_t count, void *to) {
+  uint16_t *half = to;
+  double *wide = to;
+  for (int64_t i = 0; i < count && dtype == RF_BF16; ++i) half[i] = rf_f32_to_bf16(from[i]);
+  for (int64_t i = 0; i < count && dtype == RF_F16; ++i) half[i] = rf_f32_to_f16(from[i]);
+  for (int64_t i = 0; i < count && dtype == RF_F64; ++i) wide[i] = from[i];
+}
+
+static void convert(rf_dtype dtype, const float *from, int64_t count, void *to) {
+  int64_t bytes = rf_dtype_bytes(dtype);
+#pragma omp parallel for schedule(dynamic, 1) if (count > 2 * RUN)
+  for (int64_t at = 0; at < count; at += RUN)
+    convert_run(dtype, from + at, count - at < RUN ? count - at : RUN, (char *)to + at * bytes);
+}
+
 rf_status rf_tensor_writer_put(rf_tensor_writer *writer, const float *values, int64_t count,
                                rf_error *error) {
   while (count > 0) {
     int64_t left, part;
     RF_TRY(rf_tensors_out_left(&writer->to, &left, error));
     rf_dtype dtype = writer->dtype[writer->to.current];
-    left /= rf_dtype_bytes(dtype);
+    int64_t bytes = rf_dtype_bytes(dtype);
+    left /= bytes;
     part = count < left ? count : left;
     if (dtype == RF_F32) {
-      RF_TRY(rf_tensor_writer_put_bytes(writer, values, part * 4, error));
-    } else if (dtype == RF_BF16 || dtype == RF_F16) {
-      uint16_t half[BLOCK];
+      RF_TRY(rf_tensor_writer_put_bytes(writer, values, part * bytes, error));
+    } else if (dtype == RF_BF16 || dtype == RF_F16 || dtype == RF_F64) {
       if (part > BLOCK) part = BLOCK;
-      for (int64_t i = 0; i < part; ++i)
-        half[i] = dtype == RF_BF16 ? rf_f32_to_bf16(values[i]) : rf_f32_to_f16(values[i]);
-      RF_TRY(rf_tensor_writer_put_bytes(writer, half, part * 2, error));
-    } else if (dtype == RF_F64) {
-      double wide[BLOCK];
-      if (part > BLOCK) part = BLOCK;
-      for (int64_t i = 0; i < part; ++i) wide[i] = values[i];
-      RF_TRY(rf_tensor_writer_put_bytes(writer, wide, part * 8, error));
+      if (!writer->rounded && !(writer->rounded = malloc((size_t)BLOCK * sizeof(double))))
+        return RF_FAIL(error, RAFTER_FAILED, NULL, "no memory to write %s", writer->to.path);
+      convert(dtype, values, part, writer->rounded);
+      RF_TRY(rf_tensor_writer_put_bytes(writer, writer->rounded, part * bytes, error));
     } else {
       return RF_FAIL(error, RAFTER_FAILED, NULL, "cannot write floats as %s into %s", rf_dtype_name(dtype),
                      writer->to.path);
@@ -141,5 +155,6 @@ void rf_tensor_writer_discard(rf_tensor_writer *writer) {
   if (!writer) return;
   rf_tensors_out_free(&writer->to);
   free(writer->dtype);
+  free(writer->rounded);
   free(writer);
 }

@@ -222,29 +222,47 @@ rf_status rf_weights_read(const char *path, const rf_model *model, const rf_para
   return rf_weights_load(path, model, params, NULL, visit, context, error);
 }
 
+/* Opens the weights and checks the names and shapes of all tensors. */
+static rf_status open_checked(const char *path, const rf_model *model, const rf_params *params,
+                              rf_weight_file **file, rf_error *error) {
+  rf_status status = RAFTER_OK;
+  rf_name name;
+  rf_weight_part part[RF_NAME_PARTS];
+  RF_TRY(rf_run_check_weights(path, error));
+  RF_TRY(rf_weight_file_open(path, file, error));
+  bool *seen = calloc((size_t)rf_weight_file_count(*file) + 1, sizeof *seen);
+  if (!seen) {
+    status = RF_FAIL(error, RAFTER_FAILED, NULL, "no memory to read %s", path);
+    goto done;
+  }
+  for (int i = 0; i < params->count; ++i)
+    for (int e = 0; e < rf_param_slices(&params->at[i]); ++e) {
+      rf_param slice = rf_param_slice(&params->at[i], e);
+      RF_GO(find_parts(*file, model, &slice, &name, part, error));
+      for (int j = 0; j < name.count; ++j) seen[part[j].index] = true;
+    }
+  RF_GO(check_rest(*file, model, seen, error));
+done:
+  free(seen);
+  if (status != RAFTER_OK) {
+    rf_weight_file_close(*file);
+    *file = NULL;
+  }
+  return status;
+}
+
 rf_status rf_weights_load(const char *path, const rf_model *model, const rf_params *params,
                           rf_weights_place place, rf_weights_visit visit, void *context, rf_error *error) {
   rf_weight_file *file = NULL;
   rf_status status = RAFTER_OK;
-  float *values = NULL;
-  bool *seen = NULL;
-  RF_TRY(rf_run_check_weights(path, error));
-  RF_TRY(rf_weight_file_open(path, &file, error));
-  values = malloc((size_t)block_values(params) * sizeof *values);
-  seen = calloc((size_t)rf_weight_file_count(file) + 1, sizeof *seen);
-  if (!values || !seen) {
+  rf_name name;
+  rf_weight_part part[RF_NAME_PARTS];
+  RF_TRY(open_checked(path, model, params, &file, error));
+  float *values = malloc((size_t)block_values(params) * sizeof *values);
+  if (!values) {
     status = RF_FAIL(error, RAFTER_FAILED, NULL, "no memory to read %s", path);
     goto done;
   }
-  rf_name name;
-  rf_weight_part part[RF_NAME_PARTS];
-  for (int i = 0; i < params->count; ++i) /* check all tensors before the first visit */
-    for (int e = 0; e < rf_param_slices(&params->at[i]); ++e) {
-      rf_param slice = rf_param_slice(&params->at[i], e);
-      RF_GO(find_parts(file, model, &slice, &name, part, error));
-      for (int j = 0; j < name.count; ++j) seen[part[j].index] = true;
-    }
-  RF_GO(check_rest(file, model, seen, error));
   for (int i = 0; i < params->count; ++i) {
     const rf_panels *panels = NULL;
     void *data = NULL;
@@ -259,8 +277,42 @@ rf_status rf_weights_load(const char *path, const rf_model *model, const rf_para
   }
   status = rf_weight_file_unchanged(file, error);
 done:
-  free(seen);
   free(values);
+  rf_weight_file_close(file);
+  return status;
+}
+
+/* Passes the bytes of each tensor to `take`. With `take` NULL, only sets *whole: whether each
+ * tensor has this dtype and belongs to one parameter or expert. */
+static rf_status pass_tensors(rf_weight_file *file, const rf_model *model, const rf_params *params,
+                              rf_dtype dtype, rf_weights_take take, void *context, bool *whole,
+                              rf_error *error) {
+  for (int i = 0; i < params->count; ++i)
+    for (int e = 0; e < rf_param_slices(&params->at[i]); ++e) {
+      rf_name name;
+      rf_weight_part part[RF_NAME_PARTS];
+      rf_param slice = rf_param_slice(&params->at[i], e);
+      RF_TRY(find_parts(file, model, &slice, &name, part, error));
+      for (int j = 0; j < name.count; ++j) {
+        const rf_stored *stored = part[j].stored;
+        if (!take) *whole = *whole && stored && stored->dtype == dtype && stored->rank == part[j].rank;
+        else RF_TRY(take(context, i, j, stored->data, stored->bytes, error));
+        if (take) rf_weight_part_done(&part[j]);
+      }
+    }
+  return RAFTER_OK;
+}
+
+rf_status rf_weights_copy(const char *path, const rf_model *model, const rf_params *params, rf_dtype dtype,
+                          rf_weights_take take, void *context, bool *copied, rf_error *error) {
+  rf_weight_file *file = NULL;
+  rf_status status = RAFTER_OK;
+  *copied = true;
+  RF_TRY(open_checked(path, model, params, &file, error));
+  RF_GO(pass_tensors(file, model, params, dtype, NULL, NULL, copied, error));
+  if (*copied) RF_GO(pass_tensors(file, model, params, dtype, take, context, NULL, error));
+  status = rf_weight_file_unchanged(file, error);
+done:
   rf_weight_file_close(file);
   return status;
 }

@@ -26,6 +26,13 @@ typedef rf_status (*rf_weights_place)(void *context, int param, const rf_panels 
                                       rf_error *error);
 rf_status rf_weights_load(const char *path, const rf_model *model, const rf_params *params,
                           rf_weights_place place, rf_weights_visit visit, void *context, rf_error *error);
+/* If all tensors are safetensors of this dtype, sets *copied and passes their bytes to `take`, in
+ * the order of the parameters, experts and tensors: `part` is the index of the tensor. Otherwise
+ * passes nothing. Checks the file as rf_weights_read does. */
+typedef rf_status (*rf_weights_take)(void *context, int param, int part, const void *data, int64_t bytes,
+                                     rf_error *error);
+rf_status rf_weights_copy(const char *path, const rf_model *model, const rf_params *params, rf_dtype dtype,
+                          rf_weights_take take, void *context, bool *copied, rf_error *error);
 /* Packs a parameter's initial values. */
 rf_status rf_weights_initialise(const rf_param *param, uint64_t seed, const rf_panels *panels, void *data,
                                 rf_error *error);
@@ -74,6 +81,9 @@ rf_status rf_weights_writer_open(const char *folder, const rf_model *model, cons
                                  const rf_weights_form *form, rf_weights_writer **writer, rf_error *error);
 rf_status rf_weights_writer_put(void *writer, int param, int64_t first, int64_t count, const float *values,
                                 rf_error *error);
+/* Writes the bytes of tensor `part` of a parameter or expert, as rf_weights_copy passes them. */
+rf_status rf_weights_writer_put_part(rf_weights_writer *writer, int param, int part, const void *data,
+                                     int64_t bytes, rf_error *error);
 int rf_weights_writer_files(const rf_weights_writer *writer);
 rf_status rf_weights_writer_commit(rf_weights_writer *writer, rf_error *error); /* frees, also on failure */
 void rf_weights_writer_discard(rf_weights_writer *writer);                      /* NULL is allowed */

@@ -11,14 +11,21 @@
 #include "model/names.h"
 #include "formats/safetensors.h"
 
-/* TURN_MIN is how many columns are transposed at a time. This many values fill one cache line. */
-enum { BLOCK_VALUES = RF_WEIGHTS_CHUNK, TURN_MIN = 16 };
+/* TILE columns are transposed at a time: this many values fill one cache line. A strip has STRIP
+ * columns, or fewer if the matrix has many rows. All threads transpose the tiles of a strip. */
+enum { BLOCK_VALUES = RF_WEIGHTS_CHUNK, TILE = 16, STRIP = 512, STRIP_VALUES = 1 << 21 };
 
-/* Number of values in the buffer that write_part needs. */
+static int64_t strip_columns(int64_t height) {
+  int64_t columns = STRIP_VALUES / (height > 0 ? height : 1) / TILE * TILE;
+  return columns < TILE ? TILE : columns < STRIP ? columns : STRIP;
+}
+
+/* Number of values in the buffers that write_part needs. */
 static int64_t writer_values(const rf_params *params) {
   int64_t most = BLOCK_VALUES;
   for (int i = 0; i < params->count; ++i) {
-    int64_t transposed = rf_param_height(&params->at[i]) * TURN_MIN, columns = rf_param_width(&params->at[i]);
+    int64_t height = rf_param_height(&params->at[i]), columns = rf_param_width(&params->at[i]);
+    int64_t strip = strip_columns(height), transposed = height * (strip < columns ? strip : columns);
     if (transposed > most) most = transposed;
     if (columns > most) most = columns;
   }
@@ -40,10 +47,11 @@ struct rf_weights_writer {
   piece *piece;
   rf_stored *stored;
   int count, stored_count, files, current;
-  int64_t bytes, /* of all tensors */
-      held;      /* number of values of the current piece that have arrived */
-  float *block;  /* buffer for transposing */
-  float *values; /* values of the current piece that rf_weights_writer_put received */
+  int64_t bytes,        /* of all tensors */
+      held;             /* number of values of the current piece that have arrived */
+  float *block, *strip; /* buffers for transposing */
+  float *values;        /* values of the current piece that rf_weights_writer_put received */
+  int64_t capacity;     /* number of values for which `values` has memory */
   rf_tensor_writer *out;
 };
 
@@ -115,6 +123,17 @@ static rf_status write_by_head(const rf_weights_writer *w, const piece *p, rf_we
   return RAFTER_OK;
 }
 
+/* to[c][r] = from[r][c], with all threads. */
+static void transpose(const float *from, int64_t rows, int64_t columns, float *to) {
+#pragma omp parallel for schedule(dynamic, 1)
+  for (int64_t c0 = 0; c0 < columns; c0 += TILE) {
+    int64_t end = columns - c0 < TILE ? columns : c0 + TILE;
+    for (int64_t r0 = 0; r0 < rows; r0 += TILE)
+      for (int64_t c = c0; c < end; ++c)
+        for (int64_t r = r0; r < rows && r < r0 + TILE; ++r) to[c * rows + r] = from[r * columns + c];
+  }
+}
+
 /* Writes columns [column, column + columns) of a piece, unchanged or transposed. Each call of
  * `source` asks for adjacent elements of a row. */
 static rf_status write_part(const rf_weights_writer *w, const piece *p, int64_t column, int64_t columns,
@@ -136,13 +155,11 @@ static rf_status write_part(const rf_weights_writer *w, const piece *p, int64_t 
     }
     return RAFTER_OK;
   }
-  for (int64_t c = 0, width; c < columns; c += width) {
-    width = columns - c < TURN_MIN ? columns - c : TURN_MIN;
-    for (int64_t r = 0; r < height; ++r) {
-      float strip[TURN_MIN];
-      RF_TRY(source(context, p->param, before + r * all + column + c, width, strip, error));
-      for (int64_t i = 0; i < width; ++i) w->block[i * height + r] = strip[i];
-    }
+  for (int64_t c = 0, most = strip_columns(height), width; c < columns; c += width) {
+    width = columns - c < most ? columns - c : most;
+    for (int64_t r = 0; r < height; ++r)
+      RF_TRY(source(context, p->param, before + r * all + column + c, width, w->strip + r * width, error));
+    transpose(w->strip, height, width, w->block);
     RF_TRY(rf_tensor_writer_put(w->out, w->block, width * height, error));
   }
   return RAFTER_OK;
@@ -170,8 +187,9 @@ rf_status rf_weights_writer_open(const char *folder, const rf_model *model, cons
     w->piece = calloc(count, sizeof *w->piece);
     w->stored = calloc(count * RF_NAME_PARTS, sizeof *w->stored);
     w->block = malloc((size_t)writer_values(params) * sizeof *w->block);
+    w->strip = malloc((size_t)writer_values(params) * sizeof *w->strip);
   }
-  if (!w || !w->folder || !w->piece || !w->stored || !w->block) {
+  if (!w || !w->folder || !w->piece || !w->stored || !w->block || !w->strip) {
     rf_weights_writer_discard(w);
     return RF_FAIL(error, RAFTER_FAILED, NULL, "no memory to write the weights into %s", folder);
   }
@@ -190,6 +208,16 @@ static rf_status held_values(void *context, int param, int64_t first, int64_t co
   return RAFTER_OK;
 }
 
+static rf_status reserve(rf_weights_writer *w, const rf_param *slice, rf_error *error) {
+  if (slice->count <= w->capacity) return RAFTER_OK;
+  free(w->values);
+  w->values = malloc((size_t)slice->count * sizeof *w->values);
+  w->capacity = w->values ? slice->count : 0;
+  return w->values ? RAFTER_OK
+                   : RF_FAIL(error, RAFTER_FAILED, NULL, "no memory for %s (%lld values)", slice->name,
+                             (long long)slice->count);
+}
+
 rf_status rf_weights_writer_put(void *writer, int param, int64_t first, int64_t count, const float *values,
                                 rf_error *error) {
   rf_weights_writer *w = writer;
@@ -199,13 +227,7 @@ rf_status rf_weights_writer_put(void *writer, int param, int64_t first, int64_t 
     if (w->current == w->count || param != p->param || first != begin)
       return RF_FAIL(error, RAFTER_FAILED, NULL, "values come out of order (parameter %d from %lld on)",
                      param, (long long)first);
-    if (w->held == 0) {
-      float *room = realloc(w->values, (size_t)p->slice.count * sizeof *room);
-      if (!room)
-        return RF_FAIL(error, RAFTER_FAILED, NULL, "no memory for %s (%lld values)", p->slice.name,
-                       (long long)p->slice.count);
-      w->values = room;
-    }
+    if (w->held == 0) RF_TRY(reserve(w, &p->slice, error));
     int64_t left = p->slice.count - w->held, part = count < left ? count : left;
     memcpy(w->values + w->held, values, (size_t)part * sizeof *values);
     w->held += part;
@@ -216,6 +238,17 @@ rf_status rf_weights_writer_put(void *writer, int param, int64_t first, int64_t 
     w->held = 0;
     RF_TRY(write_piece(w, held_values, w, error));
   }
+  return RAFTER_OK;
+}
+
+rf_status rf_weights_writer_put_part(rf_weights_writer *w, int param, int part, const void *data,
+                                     int64_t bytes, rf_error *error) {
+  const piece *p = &w->piece[w->current];
+  if (w->current == w->count || param != p->param || part >= p->name.count)
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "tensors come out of order (parameter %d)", param);
+  if (part == 0) RF_TRY(open_file_of_piece(w, error));
+  RF_TRY(rf_tensor_writer_put_bytes(w->out, data, bytes, error));
+  w->current += part == p->name.count - 1;
   return RAFTER_OK;
 }
 
@@ -258,6 +291,7 @@ void rf_weights_writer_discard(rf_weights_writer *w) {
   free(w->piece);
   free(w->stored);
   free(w->block);
+  free(w->strip);
   free(w->values);
   free(w);
 }

@@ -34,8 +34,8 @@ ONCE='Once upon a time, there was a little girl'
 score() { status 0 "$RAFTER" score "$1" --text "$ONCE" --threads 1 --json &&
   ask out '(d["tokens"], [x and round(x, 4) for x in d["logprobs"]])'; }
 
-# Every family is exported unchanged: names, shapes and bytes. The config has the same meaning as
-# the source's.
+# Every family is exported unchanged: names, shapes and bytes, which are copied. The config has the
+# same meaning as the source's.
 case_families() {
   for family in gpt2 llama mistral qwen2 qwen3 gemma gemma2 gemma3_text gpt_neox mixtral; do
     status 0 "$RAFTER" export "$DATA/goldens/$family" $family --json &&
@@ -54,9 +54,18 @@ case_shards() {
   answer "$DATA/goldens/mixtral" >expected && answer shards >got && same expected got 'a model in shards'
 }
 
-# bf16: rounded to nearest, ties to even. The config has the new dtype.
+# bf16: rounded to nearest, ties to even, in every family: values are read, split and transposed.
+# The config has the new dtype.
 case_bf16() {
-  python3 - "$DATA/goldens/llama" half <<'PY' || fail 'bf16'
+  for family in gpt2 llama mistral qwen2 qwen3 gemma gemma2 gemma3_text gpt_neox mixtral; do
+    status 0 "$RAFTER" export "$DATA/goldens/$family" half-$family --dtype bf16
+    rounded "$DATA/goldens/$family" half-$family
+  done
+  status 0 "$RAFTER" export half again --json && holds out 'd["dtype"] == "bf16"' # in the stored dtype
+  equal half again
+}
+rounded() { # rounded FROM TO
+  python3 - "$1" "$2" <<'PY' || fail "$2 is not $1 in bf16"
 import array, json, sys
 from tensors import tensors
 a, b = tensors(sys.argv[1]), tensors(sys.argv[2])
@@ -65,8 +74,6 @@ for k, (dtype, shape, data) in a.items():
     for x, y in zip(array.array("I", data), array.array("H", b[k][2])): assert (x + 0x7fff + (x >> 16 & 1)) >> 16 == y
 c = json.load(open(sys.argv[2] + "/config.json")); assert c.get("dtype", c.get("torch_dtype")) == "bfloat16"
 PY
-  status 0 "$RAFTER" export half again --json && holds out 'd["dtype"] == "bf16"' # in the stored dtype
-  equal half again
 }
 
 # From GGUF: the names and the config were not in the file. f32 is exact for every storage type.
