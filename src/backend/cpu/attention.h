@@ -125,7 +125,7 @@ void rf_attention_bwd_base(const rf_call *call);
 extern const rf_kernel RF_CPU_ATTENTION[];
 
 static inline const void *rf_at(const void *p, rf_dtype dtype, int64_t i) {
-  return (const char *)p + i * (dtype == RF_BF16 ? 2 : 4);
+  return (const char *)p + i * (dtype == RF_F32 ? 4 : dtype == RF_BF16 ? 2 : 1);
 }
 static inline int64_t rf_min64(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t rf_max64(int64_t a, int64_t b) { return a > b ? a : b; }

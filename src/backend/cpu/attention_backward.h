@@ -157,14 +157,15 @@ static void strip_dq(const rf_attention *a, const query_side *q, const key_side 
                                          .step = k->padded * PANEL,
                                          .keys = last - first,
                                          .acc = q->dq + i * MR * a->width,
-                                         .width = a->width});
+                                         .width = a->width,
+                                         .columns = a->width});
 }
 
 /* to[key][column] += x[query][key] y[query][column], for a strip of keys and ascending queries. */
 static void key_chain(const rf_attention *a, const float *x, const float *y, int64_t queries, float *to) {
   for (int64_t column = 0; column < a->width;) {
     const float *b = y + column / PANEL * TILE * PANEL + column % PANEL;
-    chain c = {x, 1, LDT, b, RF_F32, PANEL, queries, NULL};
+    chain c = {x, 1, LDT, b, RF_F32, PANEL, queries, NULL, 0, NULL, 0};
     if (NV == 2 && a->width - column >= PANEL) {
       tile(MR, NV, c, true, to + column, a->width, NULL);
       column += PANEL;

@@ -146,6 +146,7 @@ static void strip_block(const rf_attention *a, strip *t, float *s, int64_t block
                                  .keys = last - first,
                                  .acc = t->acc,
                                  .width = a->width,
+                                 .columns = a->width,
                                  .factor = factor});
 }
 
@@ -170,24 +171,26 @@ static void pass_keys(pass *w, const rf_attention *a, const key_source *from) {
   }
 }
 
-static void pass_write(pass *w, const rf_attention *a, void *ctx, float *lse) {
-  for (int i = 0; i < w->strips; i++) {
-    strip *t = &w->strip[i];
-    float inverse[RF_LANES], logs[RF_LANES];
-    rf_v16 l = rf_v16_load(t->l), scale = rf_v16_set1(a->scaled ? 1.0f : a->scale);
-    rf_v16_store(inverse, rf_v16_div(rf_v16_set1(1.0f), l));
-    rf_v16_store(logs, rf_v16_fma(rf_v16_load(t->m), scale, rf_v16_log(l)));
-    for (int r = 0; r < t->rows; r++) {
-      if (lse) lse[(int64_t)t->head[r] * a->rows + t->row[r]] = logs[r];
-      int64_t at = (t->row[r] * a->heads + t->head[r]) * a->dim;
-      for (int64_t d = 0; d < a->dim; d += RF_LANES) {
-        rf_v16 x = rf_v16_fma(rf_v16_load(t->acc + (int64_t)r * a->width + d), rf_v16_set1(inverse[r]),
-                              rf_v16_zero());
-        if (a->dim - d >= RF_LANES) rf_v16_put(ctx, a->dtype, at + d, x);
-        else rf_v16_put_n(ctx, a->dtype, at + d, x, (int)(a->dim - d));
-      }
+/* Writes columns [c0, c1) of a strip's rows. c0 is a multiple of 16. */
+static void strip_write(const strip *t, const rf_attention *a, void *ctx, float *lse, int64_t c0,
+                        int64_t c1) {
+  float inverse[RF_LANES], logs[RF_LANES];
+  rf_v16 l = rf_v16_load(t->l), scale = rf_v16_set1(a->scaled ? 1.0f : a->scale);
+  rf_v16_store(inverse, rf_v16_div(rf_v16_set1(1.0f), l));
+  rf_v16_store(logs, rf_v16_fma(rf_v16_load(t->m), scale, rf_v16_log(l)));
+  for (int r = 0; r < t->rows; r++) {
+    if (lse) lse[(int64_t)t->head[r] * a->rows + t->row[r]] = logs[r];
+    int64_t at = (t->row[r] * a->heads + t->head[r]) * a->dim;
+    for (int64_t d = c0; d < c1; d += RF_LANES) {
+      rf_v16 x =
+          rf_v16_fma(rf_v16_load(t->acc + (int64_t)r * a->width + d), rf_v16_set1(inverse[r]), rf_v16_zero());
+      if (c1 - d >= RF_LANES) rf_v16_put(ctx, a->dtype, at + d, x);
+      else rf_v16_put_n(ctx, a->dtype, at + d, x, (int)(c1 - d));
     }
   }
+}
+static void pass_write(pass *w, const rf_attention *a, void *ctx, float *lse) {
+  for (int i = 0; i < w->strips; i++) strip_write(&w->strip[i], a, ctx, lse, 0, a->dim);
 }
 
 /* Computes attention of query rows [first, last) of the batch, which belong to one segment and one

@@ -141,6 +141,14 @@ RF_INLINE __m256i rf_v16_narrow(rf_v16 x) {
 RF_INLINE rf_v16 rf_v16_load_bf16(const rf_bf16 *p) {
   return rf_v16_widen(_mm256_loadu_si256((const __m256i *)p));
 }
+/* Signed byte `b` (0 to 3) of each lane, as f32. */
+RF_INLINE rf_v16 rf_v16_byte(rf_v16 x, int b) {
+  __m512i top = _mm512_slli_epi32(_mm512_castps_si512(x), (unsigned)(24 - 8 * b));
+  return _mm512_cvtepi32_ps(_mm512_srai_epi32(top, 24));
+}
+RF_INLINE rf_v16 rf_v16_load_i8(const int8_t *p) {
+  return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p)));
+}
 RF_INLINE void rf_v16_store_bf16(rf_bf16 *p, rf_v16 x) {
   _mm256_storeu_si256((__m256i *)p, rf_v16_narrow(x));
 }
@@ -323,6 +331,18 @@ RF_INLINE rf_v16 rf_v16_load_bf16(const rf_bf16 *p) {
   return RF_V16_PAIR(_mm256_castsi256_ps(_mm256_slli_epi32(lo, 16)),
                      _mm256_castsi256_ps(_mm256_slli_epi32(hi, 16)));
 }
+RF_INLINE __m256 rf_v8_byte(__m256 x, int b) {
+  __m256i top = _mm256_slli_epi32(_mm256_castps_si256(x), 24 - 8 * b);
+  return _mm256_cvtepi32_ps(_mm256_srai_epi32(top, 24));
+}
+RF_INLINE rf_v16 rf_v16_byte(rf_v16 x, int b) {
+  return RF_V16_PAIR(rf_v8_byte(x.lo, b), rf_v8_byte(x.hi, b));
+}
+RF_INLINE rf_v16 rf_v16_load_i8(const int8_t *p) {
+  __m256i lo = _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p)),
+          hi = _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(p + 8)));
+  return RF_V16_PAIR(_mm256_cvtepi32_ps(lo), _mm256_cvtepi32_ps(hi));
+}
 RF_INLINE __m256i rf_v16_narrow(rf_v16 x) {
   /* the pack instruction works within 128-bit halves, so a permute restores the order */
   __m256i both = _mm256_packus_epi32(rf_v8_round_bf16(x.lo), rf_v8_round_bf16(x.hi));
@@ -442,6 +462,18 @@ RF_INLINE void rf_v16_store_bf16(rf_bf16 *p, rf_v16 x) { rf_v16_store_bf16_n(p, 
 #endif
 #undef RF_V16_EACH
 
+RF_INLINE rf_v16 rf_v16_byte(rf_v16 x, int b) {
+  for (int i = 0; i < 4; i++) {
+    rf_m4 top = (rf_m4)((rf_u4)x.v[i] << (24 - 8 * b));
+    x.v[i] = __builtin_convertvector(top >> 24, rf_v4); /* arithmetic shift */
+  }
+  return x;
+}
+RF_INLINE rf_v16 rf_v16_load_i8(const int8_t *p) {
+  float wide[RF_LANES];
+  for (int i = 0; i < RF_LANES; i++) wide[i] = (float)p[i];
+  return rf_v16_load(wide);
+}
 RF_INLINE void rf_v16_stream(float *p, rf_v16 x) { rf_v16_store(p, x); }
 RF_INLINE void rf_v16_stream_bf16_pair(rf_bf16 *p, rf_v16 a, rf_v16 b) {
   rf_v16_store_bf16(p, a);

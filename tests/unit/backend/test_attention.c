@@ -589,6 +589,101 @@ static void test_decode_gives_the_bits_of_the_batch(void **state) {
   }
 }
 
+/* One row over a long cache, which all threads may share. The cache has one layer of random values
+ * up to the row's position, and NaN after it. */
+typedef struct long_cache {
+  rf_dtype dtype; /* of the cache; q, k, v and the outputs are f32 */
+  int heads, kv_heads, dim, window, position;
+} long_cache;
+
+static void long_row(const long_cache *p, void *cache, float *scale, rf_isa isa, int threads, float *ctx) {
+  enum { PAGE = 256 };
+  int64_t columns = p->position / PAGE + 1, ld = (int64_t)(p->heads + 2 * p->kv_heads) * p->dim;
+  float *qkv = fresh(ld, RF_F32);
+  fill(qkv, RF_F32, ld, 1.3, 7);
+  int32_t *table = malloc((size_t)columns * sizeof *table);
+  for (int64_t i = 0; i < columns; i++) table[i] = (int32_t)(columns - 1 - i);
+  rf_tensor tensor[6] = {
+      {.dtype = RF_F32, .rank = 2, .shape = {1, ld}},
+      {.dtype = p->dtype, .rank = 4, .shape = {columns, 2, PAGE, (int64_t)p->kv_heads * p->dim}},
+      {.dtype = RF_I32, .rank = 2, .shape = {1, columns}},
+      {.dtype = RF_I32, .rank = 1, .shape = {1}},
+      {.dtype = RF_F32, .rank = 4, .shape = {columns, 2, PAGE, p->kv_heads}},
+      {.dtype = RF_F32, .rank = 2, .shape = {1, (int64_t)p->heads * p->dim}}};
+  rf_op op = {.name = "attention_kv",
+              .attr.attention = {.heads = p->heads,
+                                 .kv_heads = p->kv_heads,
+                                 .head_dim = p->dim,
+                                 .window = p->window,
+                                 .scale = (float)(1.0 / sqrt(p->dim))},
+              .input_count = 6,
+              .input = {0, 1, 2, 3, 3, 4},
+              .output_count = 3,
+              .output = {5, 1, 4}};
+  rf_graph graph = {.tensor = tensor, .tensor_count = 6, .op = &op, .op_count = 1, .rows = 1};
+  rf_run_inputs run = {.rows = 1};
+  int32_t slot = 0, position = p->position;
+  rf_call call = {.graph = &graph,
+                  .op = &op,
+                  .in = {qkv, cache, table, &slot, &position, scale},
+                  .out = {ctx, cache, scale},
+                  .threads = threads,
+                  .run = &run};
+  call_kernel(kernel_of("attention_kv", isa), &call);
+  free(table);
+  free(qkv);
+}
+
+/* Fills the rows of positions up to the last one; the kernel itself writes the row at `position`. */
+static void fill_long_cache(const long_cache *p, char *cache, float *scale) {
+  enum { PAGE = 256 };
+  int64_t columns = p->position / PAGE + 1, width = (int64_t)p->kv_heads * p->dim;
+  for (int64_t at = 0; at < p->position; at++) {
+    for (int which = 0; which < 2; which++) {
+      int64_t row = ((columns - 1 - at / PAGE) * 2 + which) * PAGE + at % PAGE;
+      uint64_t seed = (uint64_t)(2 * at + which);
+      for (int64_t i = 0; p->dtype == RF_I8 && i < width; i++)
+        cache[row * width + i] = (char)((i * 37 + at * 11 + which * 5) % 255 - 127);
+      if (p->dtype == RF_I8) fill(scale + row * p->kv_heads, RF_F32, p->kv_heads, 0.01, seed);
+      else fill(cache + (size_t)(row * width) * size_of(p->dtype), p->dtype, width, 1.3, seed);
+    }
+  }
+}
+
+/* Threads that share a row give the bits of one thread, on every ISA: with KV heads that threads do
+ * not divide evenly, heads whose columns two threads share, windows, and several chunks. */
+static void test_threads_share_a_row(void **state) {
+  (void)state;
+  static const long_cache caches[] = {
+      {RF_F32, 4, 1, 256, 0, 1100},  {RF_BF16, 4, 1, 256, 512, 1733}, {RF_I8, 4, 1, 256, 0, 700},
+      {RF_F32, 9, 3, 64, 0, 3000},   {RF_BF16, 9, 3, 64, 1000, 2559}, {RF_I8, 9, 3, 64, 0, 2816},
+      {RF_BF16, 32, 4, 64, 0, 1500}, {RF_F32, 14, 2, 48, 0, 2000},    {RF_I8, 10, 5, 80, 300, 900},
+      {RF_F32, 7, 1, 32, 0, 4100},
+  };
+  static const int threads[] = {2, 3, 5, 8};
+  for (size_t i = 0; i < sizeof caches / sizeof *caches; i++) {
+    const long_cache *p = &caches[i];
+    int64_t rows = (p->position / 256 + 1) * 512, width = (int64_t)p->kv_heads * p->dim,
+            out = (int64_t)p->heads * p->dim;
+    void *cache = fresh(rows * width, p->dtype == RF_I8 ? RF_BF16 : p->dtype);
+    float *scale = fresh(rows * p->kv_heads, RF_F32), *want = fresh(out, RF_F32), *got = fresh(out, RF_F32);
+    fill_long_cache(p, cache, scale);
+    long_row(p, cache, scale, strongest(), 1, want);
+    for (int64_t d = 0; d < out; d++) assert_true(isfinite(want[d]));
+    for (rf_isa isa = RF_ISA_BASE; isa <= strongest(); isa++) {
+      for (int t = 0; t < 4; t++) {
+        memset(got, 0xff, (size_t)out * sizeof *got);
+        long_row(p, cache, scale, isa, threads[t], got);
+        expect_same("a shared row", got, want, (size_t)out * sizeof *got);
+      }
+    }
+    free(cache);
+    free(scale);
+    free(want);
+    free(got);
+  }
+}
+
 /* The definition of attention.h in scalar C, without strips or tiles. Every sum follows its comment
  * there. The exponential and logarithm are those of the kernels, so only the order of additions is
  * tested. */
@@ -740,6 +835,7 @@ int main(void) {
       cmocka_unit_test(test_bits_do_not_depend_on_other_segments),
       cmocka_unit_test(test_cache_gives_the_bits_of_the_batch),
       cmocka_unit_test(test_decode_gives_the_bits_of_the_batch),
+      cmocka_unit_test(test_threads_share_a_row),
       cmocka_unit_test(test_order_is_the_one_written_down),
       cmocka_unit_test(test_order_with_tiles_is_the_one_written_down),
   };
