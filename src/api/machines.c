@@ -76,13 +76,22 @@ enum { PRICE_COLUMN = 81 };
 /* A line with the figures and the first price. Each further price has a line of its own. */
 static void say_machine(const rafter_sink *sink, const char *on, const rf_machine *m, const char *title) {
   char a[32], b[32], c[32], d[32], e[32];
-  rf_say(sink, "%-10s %9s %5s %5s %5s %5s  %-35s", on, rf_text_bytes(m->memory_bytes, a),
+  rf_say(sink, "%-10s %9s %5s %5s %5s %5s  %-35s", on, rf_text_bytes(m->memory_bytes - m->reserve_bytes, a),
          rate_text(m->flops[RF_F32], 1e12, b), rate_text(m->flops[RF_BF16], 1e12, c),
          rate_text(m->flops[RF_I8], 1e12, d), rate_text(m->read_bps, 1e9, e), title);
   for (int i = 0; i < m->price_count; i++)
     rf_say(sink, "%s%*s %5.2f %s", i ? "\n" : "", i ? PRICE_COLUMN : 0, "", m->price[i].usd_per_chip_hour,
            m->price[i].tier);
   rf_say(sink, "%s\n", m->price_count ? "" : "     -");
+}
+
+/* Why the table and plans have less memory than the product's name says. */
+static void say_reserve(const rafter_sink *sink, const rf_machine *m) {
+  char a[32], b[32], c[32];
+  if (m->reserve_bytes > 0)
+    rf_say(sink, "\nmemory: %s, less %s that the runtime reserves; plans use the other %s\n",
+           rf_text_bytes(m->memory_bytes, a), rf_text_bytes(m->reserve_bytes, b),
+           rf_text_bytes(m->memory_bytes - m->reserve_bytes, c));
 }
 
 /* Each figure of one data sheet, with its source. */
@@ -118,6 +127,7 @@ static rf_status show(const char *on, json_t *list, const rafter_sink *sink, boo
     if (alone) say_head(sink);
     say_machine(sink, on, m, title);
     json_array_append_new(list, machine_json(on, m, sheet, title));
+    if (alone) say_reserve(sink, m);
     if (alone && sheet) say_sources(sink, m, sheet);
     else if (alone) rf_say(sink, "\nsource: %s\n", m->source_note);
   }
@@ -139,7 +149,8 @@ static rf_status rf_command_machines(const rafter_job *job, const rafter_sink *s
     RF_GO(show(sheet_text(sheet, "name"), list, sink, false, error));
   if (!only)
     rf_say(sink,
-           "\nFigures are of one chip. --on NAME:4x4 plans a torus, and --on NAME:2x8 two nodes of 8 "
+           "\nFigures are of one chip. Memory is what plans can use, without what the runtime reserves.\n"
+           "--on NAME:4x4 plans a torus, and --on NAME:2x8 two nodes of 8 "
            "GPUs.\n`rafter machines NAME` prints the source of each figure. `rafter calibrate` measures "
            "this\nmachine. --price TIER chooses a price, and --price 2.50 sets one.\n");
   rf_put_json(sink, json_pack("{ss sO}", "command", "machines", "machines", list));

@@ -31,6 +31,15 @@ static const char *count_text(double count, char text[32]) {
   return text;
 }
 
+/* Rounds counts to whole numbers. The tolerance is for errors of rounding in the arithmetic. */
+static double whole(double value, rf_unit unit) {
+  const double tolerance = 1e-9 * fabs(value);
+  return unit == RF_UNIT_MINIMUM   ? ceil(value - tolerance)
+         : unit == RF_UNIT_MAXIMUM ? floor(value + tolerance)
+         : unit == RF_UNIT_NEAREST ? fmax(1, round(value))
+                                   : value;
+}
+
 static const char *fact_text(const rf_fact *fact, char text[32]) {
   if (fact->unit == RF_UNIT_TEXT) return fact->text;
   if (!isfinite(fact->value)) return "never";
@@ -43,7 +52,7 @@ static const char *fact_text(const rf_fact *fact, char text[32]) {
   case RF_UNIT_PERCENT: return percent_text(fact->value * 100, text);
   case RF_UNIT_USD: return rf_text_usd(fact->value, text);
   case RF_UNIT_TRUTH: return fact->value != 0 ? "yes" : "no";
-  default: return number_text(fact->value, text);
+  default: return number_text(whole(fact->value, fact->unit), text);
   }
 }
 

@@ -49,11 +49,12 @@ static rf_status split_matmul(rf_question *q, double m, double k, double n, doub
   rf_add_number(q, "gather_to_scatter", "bytes of the input's gather per byte of the output's scatter",
                 input / output);
   /* Each time is linear in k or m, so one division gives the minimum. */
-  rf_add_number(q, "reduce_hidden_k", "minimum k for arithmetic to hide the all-reduce", k * reduce / part);
-  rf_add_number(q, "gather_hidden_m", "minimum m for arithmetic to hide the weight's gather",
-                m * gather / whole);
-  rf_add_number(q, "reduce_faster_k", "minimum k for reducing to be faster than a compute-bound gather",
-                k * reduce / whole);
+  rf_fact_add(q, "reduce_hidden_k", "minimum k for arithmetic to hide the all-reduce", RF_UNIT_MINIMUM,
+              k * reduce / part);
+  rf_fact_add(q, "gather_hidden_m", "minimum m for arithmetic to hide the weight's gather", RF_UNIT_MINIMUM,
+              m * gather / whole);
+  rf_fact_add(q, "reduce_faster_k", "minimum k for reducing to be faster than a compute-bound gather",
+              RF_UNIT_MINIMUM, k * reduce / whole);
   rf_fact_text(q, "faster", "faster way", fmax(whole, gather) <= fmax(part, reduce) ? "gather" : "reduce");
   return RAFTER_OK;
 }
@@ -72,8 +73,9 @@ rf_status rf_roofline_matmul(rf_question *q, rf_error *error) {
   double critical_m = !batched && spare > 0 ? k * n * w / bps / spare : NAN;
   RF_TRY(rf_fact_roofline(q, 2 * m * k * n, a * m * k + w * k * n * (batched ? m : 1) + a * m * n, link,
                           batched ? NAN : asymptote, error));
-  rf_add_number(q, "critical_m", "minimum m to be compute-bound", critical_m);
-  rf_add_number(q, "critical_m_long", "critical m for large k and n", batched ? NAN : asymptote);
+  rf_fact_add(q, "critical_m", "minimum m to be compute-bound", RF_UNIT_MINIMUM, critical_m);
+  rf_fact_add(q, "critical_m_long", "critical m for large k and n", RF_UNIT_MINIMUM,
+              batched ? NAN : asymptote);
   if (batched) rf_fact_note(q, "every row has its own weight, so the product is never compute-bound");
   const int *tile = q->machine.tile;
   if (tile[0]) {
@@ -282,7 +284,7 @@ rf_status rf_roofline_critical_batch(rf_question *q, rf_error *error) {
   RF_TRY(rf_peak(q, &peak, error));
   RF_TRY(rf_link_bps(q, link, &bps, error));
   rf_fact_head(q, NAN, NAN, NAN, "", tokens);
-  rf_add_number(q, "critical_batch", "minimum tokens to be compute-bound", tokens);
+  rf_fact_add(q, "critical_batch", "minimum tokens to be compute-bound", RF_UNIT_MINIMUM, tokens);
   rf_add_number(q, "critical_intensity", "minimum FLOP per byte to be compute-bound", peak / bps);
   if (rf_link_bps(q, "ici", &other, NULL) == RAFTER_OK)
     rf_add_number(q, "critical_ici", "FLOP per byte over one axis of the network", peak / other);

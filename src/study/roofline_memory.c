@@ -193,7 +193,8 @@ rf_status rf_roofline_decode(rf_question *q, rf_error *error) {
   rf_add_number(q, "tokens_per_second", "tokens per second", rate);
   rf_add_number(q, "tokens_per_second_per_chip", "tokens per second and chip", rate / chips);
   rf_add_number(q, "tokens_per_second_per_user", "tokens per second of a sequence", 1 / seconds);
-  rf_add_number(q, "critical_batch", "minimum sequences for compute-bound linear layers", critical);
+  rf_fact_add(q, "critical_batch", "minimum sequences for compute-bound linear layers", RF_UNIT_MINIMUM,
+              critical);
   rf_add_bytes(q, "weight_bytes", "all copies of the weights", chip_weights * chips);
   rf_add_bytes(q, "weight_bytes_per_chip", "weights on each chip", chip_weights);
   rf_add_bytes(q, "kv_bytes_per_sequence", "cache of a sequence", kv);

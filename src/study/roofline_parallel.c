@@ -73,13 +73,15 @@ static void cross_nodes(rf_question *q, strategy *s, double ways) {
 /* Adds the minimum tokens of a compute-bound batch, and the maximum chips for this batch. */
 static void add_tokens(rf_question *q, double critical, double pod) {
   double tokens = rf_value_or(q, "tokens", NAN), chips = q->chips;
-  rf_add_number(q, "critical_tokens", "minimum tokens of a batch over all chips", critical * chips);
+  rf_fact_add(q, "critical_tokens", "minimum tokens of a batch over all chips", RF_UNIT_MINIMUM,
+              critical * chips);
   if (pod > 0)
-    rf_add_number(q, "critical_tokens_pod", "minimum tokens of a batch over a pod", critical * pod);
+    rf_fact_add(q, "critical_tokens_pod", "minimum tokens of a batch over a pod", RF_UNIT_MINIMUM,
+                critical * pod);
   if (isnan(tokens)) return;
   rf_add_number(q, "tokens_per_chip", "tokens of this batch per chip", tokens / chips);
-  rf_add_number(q, "max_chips", "maximum chips for this batch", tokens / critical);
-  if (pod > 0) rf_add_number(q, "max_pods", "maximum pods for this batch", tokens / critical / pod);
+  rf_fact_add(q, "max_chips", "maximum chips for this batch", RF_UNIT_MAXIMUM, tokens / critical);
+  if (pod > 0) rf_add_number(q, "max_pods", "the same, in pods", tokens / critical / pod);
 }
 
 static double pod_chips(const rf_machine *m) {
@@ -122,10 +124,10 @@ static rf_status data_parallel(rf_question *q, strategy *s, bool gathers, rf_err
          weights = s->matrices * width * w.one * w.held * q->dtype.bytes;
   rf_fact_head(q, NAN, NAN, NAN, slices ? "" : bound_of(tokens / q->chips, critical), critical);
   rf_add_number(q, "alpha", "FLOP per byte of the network", s->alpha);
-  rf_add_number(q, "critical_batch",
-                slices ? "minimum tokens per slice to be compute-bound"
-                       : "minimum tokens per chip to be compute-bound",
-                critical);
+  rf_fact_add(q, "critical_batch",
+              slices ? "minimum tokens per slice to be compute-bound"
+                     : "minimum tokens per chip to be compute-bound",
+              RF_UNIT_MINIMUM, critical);
   if (slices) {
     rf_fact_add(q, "slice_bytes_per_second", "bandwidth out of a slice", RF_UNIT_BPS, s->bps * q->chips);
     rf_add_flops(q, "slice_flops_per_second", "arithmetic per second of a slice", s->peak * q->chips);
@@ -151,21 +153,22 @@ static rf_status tensor_parallel(rf_question *q, strategy *s, rf_error *error) {
       gated = s->matrices > 2 ? 1.5 : 1;
   rf_fact_head(q, NAN, NAN, NAN, bound_of(gated * most, degree), gated * most);
   rf_add_number(q, "alpha", "FLOP per byte of the network", s->alpha);
-  rf_add_number(q, "max_degree", "compute-bound up to this many chips, MLP of two matrices", most);
-  rf_add_number(q, "max_degree_gated", "compute-bound up to this many chips, MLP with gate, up and down",
-                1.5 * most);
-  rf_add_number(q, "min_ff", "minimum feed-forward width to be compute-bound on these chips",
-                degree * s->alpha * s->narrow / s->axes[0] / gated);
+  rf_fact_add(q, "max_degree", "compute-bound up to this many chips, MLP of two matrices", RF_UNIT_MAXIMUM,
+              most);
+  rf_fact_add(q, "max_degree_gated", "compute-bound up to this many chips, MLP with gate, up and down",
+              RF_UNIT_MAXIMUM, 1.5 * most);
+  rf_fact_add(q, "min_ff", "minimum feed-forward width to be compute-bound on these chips", RF_UNIT_MINIMUM,
+              degree * s->alpha * s->narrow / s->axes[0] / gated);
   if (rf_link_bps(q, "hbm", &hbm, NULL) == RAFTER_OK) {
     rf_add_number(q, "beta", "memory bandwidth / network bandwidth", hbm / s->bps);
-    rf_add_number(q, "max_degree_decode", "maximum chips for decoding --batch sequences",
-                  s->axes[0] * ff / (batch * hbm / s->bps));
+    rf_fact_add(q, "max_degree_decode", "maximum chips for decoding --batch sequences", RF_UNIT_MAXIMUM,
+                s->axes[0] * ff / (batch * hbm / s->bps));
   }
   if (!isnan(width)) {
     double buffer = batch * width * q->dtype.bytes, shard = q->machine.topology.oneway_bps * hop;
     rf_add_bytes(q, "activation_bytes", "bytes of the activations of --batch tokens", buffer);
-    rf_add_number(q, "latency_degree", "number of chips above which the exchange is latency-bound",
-                  shard > 0 ? buffer / shard : NAN);
+    rf_fact_add(q, "latency_degree", "number of chips above which the exchange is latency-bound",
+                RF_UNIT_MAXIMUM, shard > 0 ? buffer / shard : NAN);
   }
   /* One gather precedes a layer, and one scatter follows it. Backward may repeat the gather. */
   add_layer(q, s, ff, 2 * activations, 2 * activations, degree);
@@ -185,14 +188,17 @@ static rf_status mixed(rf_question *q, const strategy *s, rf_error *error) {
   double optimum = sqrt(tokens / ff * s->axes[0] * outer.bps / (s->axes[1] * s->bps) * chips);
   rf_fact_head(q, NAN, NAN, NAN, bound_of(tokens / chips, critical), critical);
   rf_add_number(q, "alpha", "FLOP per byte of the network", s->alpha);
-  rf_add_number(q, "critical_batch", "minimum tokens per chip to be compute-bound", critical);
-  rf_add_number(q, "critical_serial", "minimum tokens per chip without overlap of fsdp and tp", serial);
+  rf_fact_add(q, "critical_batch", "minimum tokens per chip to be compute-bound", RF_UNIT_MINIMUM, critical);
+  rf_fact_add(q, "critical_serial", "minimum tokens per chip without overlap of fsdp and tp", RF_UNIT_MINIMUM,
+              serial);
   add_tokens(q, critical, pod_chips(&q->machine));
-  rf_add_number(q, "critical_tokens_serial", "minimum tokens of a batch without overlap", serial * chips);
+  rf_fact_add(q, "critical_tokens_serial", "minimum tokens of a batch without overlap", RF_UNIT_MINIMUM,
+              serial * chips);
   if (isnan(tokens)) return RAFTER_OK;
-  rf_add_number(q, "max_chips_serial", "maximum chips for this batch, without overlap", tokens / serial);
-  rf_add_number(q, "optimal_fsdp", "best number of fsdp chips", optimum);
-  rf_add_number(q, "optimal_tensor", "best number of tensor chips", chips / optimum);
+  rf_fact_add(q, "max_chips_serial", "maximum chips for this batch, without overlap", RF_UNIT_MAXIMUM,
+              tokens / serial);
+  rf_fact_add(q, "optimal_fsdp", "best number of fsdp chips", RF_UNIT_NEAREST, optimum);
+  rf_fact_add(q, "optimal_tensor", "best number of tensor chips", RF_UNIT_NEAREST, chips / optimum);
   double x = rf_value_or(q, "degree", NAN);
   double tensor = isnan(x) ? chips / optimum : x, fsdp = chips / tensor,
          weights = s->matrices * width * ff * q->dtype.bytes / tensor,
@@ -207,10 +213,12 @@ static rf_status expert_parallel(rf_question *q, const strategy *s, rf_error *er
   ff = widths_of(q, ff).one;
   rf_fact_head(q, NAN, NAN, NAN, bound_of(4 * ff / degree, alpha), 4 * ff / alpha);
   rf_add_number(q, "alpha", "FLOP per byte of the network", s->alpha);
-  rf_add_number(q, "max_degree", "compute-bound up to this many chips on a ring", 4 * ff / alpha);
-  rf_add_number(q, "min_ff", "minimum expert width to be compute-bound on a ring of these chips",
-                alpha * degree / 4);
-  rf_add_number(q, "min_ff_switch", "minimum expert width on a switch, for any number of chips", alpha);
+  rf_fact_add(q, "max_degree", "compute-bound up to this many chips on a ring", RF_UNIT_MAXIMUM,
+              4 * ff / alpha);
+  rf_fact_add(q, "min_ff", "minimum expert width to be compute-bound on a ring of these chips",
+              RF_UNIT_MINIMUM, alpha * degree / 4);
+  rf_fact_add(q, "min_ff_switch", "minimum expert width on a switch, for any number of chips",
+              RF_UNIT_MINIMUM, alpha);
   return RAFTER_OK;
 }
 
@@ -229,7 +237,8 @@ static rf_status pipeline_parallel(rf_question *q, const strategy *s, rf_error *
                alpha / (1.5 * per_stage * sparse));
   rf_add_number(q, "alpha", "FLOP per byte of the network", s->alpha);
   rf_add_number(q, "layers_per_stage", "layers of a stage", per_stage);
-  rf_add_number(q, "min_ff", "feed-forward width that hides the traffic", alpha / (1.5 * per_stage * sparse));
+  rf_fact_add(q, "min_ff", "feed-forward width that hides the traffic", RF_UNIT_MINIMUM,
+              alpha / (1.5 * per_stage * sparse));
   rf_fact_add(q, "bubble", "idle fraction of the time", RF_UNIT_PERCENT,
               (stages - 1) / (repeats * micro + stages - 1));
   return RAFTER_OK;
@@ -245,10 +254,11 @@ static rf_status context_parallel(rf_question *q, strategy *s, rf_error *error) 
   double alpha = s->alpha * s->narrow * (causal ? 2 : 1), least = alpha * kv / heads;
   rf_fact_head(q, NAN, NAN, NAN, bound_of(seq / degree, least), least);
   rf_add_number(q, "alpha", "FLOP per byte of the network", s->alpha);
-  rf_add_number(q, "min_seq_per_chip", "minimum tokens of a sequence per chip", least);
-  rf_add_number(q, "max_degree", "compute-bound up to this many chips with this sequence", seq / least);
-  rf_add_number(q, "ring_min_seq_per_chip", "minimum tokens per chip, one-way ring of keys and values",
-                2 * s->peak / (s->bps / 2) * kv / heads);
+  rf_fact_add(q, "min_seq_per_chip", "minimum tokens of a sequence per chip", RF_UNIT_MINIMUM, least);
+  rf_fact_add(q, "max_degree", "compute-bound up to this many chips with this sequence", RF_UNIT_MAXIMUM,
+              seq / least);
+  rf_fact_add(q, "ring_min_seq_per_chip", "minimum tokens per chip, one-way ring of keys and values",
+              RF_UNIT_MINIMUM, 2 * s->peak / (s->bps / 2) * kv / heads);
   rf_add_bytes(q, "gathered_bytes", "bytes of keys and values gathered per layer",
                2 * q->dtype.bytes * batch * seq * kv * dim);
   rf_fact_note(q, causal ? "causal attention: half the arithmetic" : "not causal");
@@ -263,10 +273,11 @@ static rf_status tensor_2d(rf_question *q, rf_error *error) {
   note_dense(q, ff);
   double least = 32 * ff / width * 9 / 16;
   rf_fact_head(q, NAN, NAN, NAN, bound_of(q->chips, least), least);
-  rf_add_number(q, "min_chips", "chips from which two dimensions are faster than one", least);
-  rf_add_number(q, "optimal_width_ways", "best number of chips along the width", sqrt(q->chips / 8));
-  rf_add_number(q, "optimal_ff_ways", "best number of chips along the feed-forward width",
-                sqrt(q->chips * 8));
+  rf_fact_add(q, "min_chips", "chips from which two dimensions are faster than one", RF_UNIT_MINIMUM, least);
+  rf_fact_add(q, "optimal_width_ways", "best number of chips along the width", RF_UNIT_NEAREST,
+              sqrt(q->chips / 8));
+  rf_fact_add(q, "optimal_ff_ways", "best number of chips along the feed-forward width", RF_UNIT_NEAREST,
+              sqrt(q->chips * 8));
   return RAFTER_OK;
 }
 

@@ -40,6 +40,14 @@ status 0 "$RAFTER" machines && {
   says '^tpu-v6e .* 918 .*Trillium.* 2.70 list$' out && says '^ +1.61 committed$' out
   says '^local .*this machine, detected' out
 }
+# The memory in the table is that of plans. With one machine, the difference is explained.
+for on in $(ask "$SHEETS" '" ".join(m["name"] for m in d["machines"])'); do
+  status 0 "$RAFTER" plan uva --on "$on" && room=$(grep -oP '^memory .* of \K[0-9.]+ [GM]iB' out)
+  status 0 "$RAFTER" machines "$on" && says "^$on +$room " out
+  holds "$SHEETS" "[bool(m.get('reserve_bytes')) for m in d['machines'] if m['name'] == '$on'] == [$(
+    grep -q "^memory: .* reserves; plans use the other $room$" out && echo True || echo False)]" \
+    "the memory of $on"
+done
 refuses 2 'unknown machine' "$RAFTER" machines v5e &&
   { [ ! -s out ] || fail "a table without machines: $(cat out)"; }
 refuses 2 'gemma3-1b' "$RAFTER" models gemma3

@@ -14,6 +14,17 @@ says 'default sizes: --k 1024, --n 1024"' out
 status 0 "$RAFTER" roofline kv --model gemma-2b --on tpu-v5e && says '^  .default sizes: --seq 1024.$' out
 status 0 "$RAFTER" roofline kv --model gemma-2b --seq 64 --on tpu-v5e &&
   { ! grep -q 'default sizes' out || fail 'a given size is called a default'; }
+# The table has whole counts, and JSON the exact figures.
+status 0 "$RAFTER" roofline matmul --m 512 --k 4096 --n 14336 --on tpu-v5e &&
+  says '^  minimum m to be compute-bound +261$' out && says '^  critical m for large k and n +241$' out
+status 0 "$RAFTER" roofline matmul --m 512 --k 4096 --n 14336 --on tpu-v5e --json &&
+  holds out '260 < d["critical_m"] < 261'
+for strategy in dp fsdp tp ep cp fsdp+tp tp-2d; do
+  status 0 "$RAFTER" roofline parallelism --strategy $strategy --on tpu-v5p:8x8x16 \
+    --model llama3-70b --tokens 4M
+  grep -E '^  (minimum|maximum|best|compute-bound|number|chips) .*[0-9]\.[0-9]+$' out | grep -v FLOP &&
+    fail "$strategy: a count is no whole number"
+done
 # Every answer has the same six keys.
 for question in "matmul" "einsum bd,df->bf b=8,d=8,f=8" "attention" "allreduce --bytes 1GB --axes 16" "transfer --bytes 1GB" "critical-batch" \
   "parallelism" "cost --parameters 7e9 --tokens 1e12" "array --shape 8,8" "memory --parameters 7e9" "kv --model gemma-2b" "decode --model gemma-2b"; do
