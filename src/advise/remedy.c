@@ -271,6 +271,22 @@ static void ask_for_milder(remedy *r) {
   r->plain = will_try(r, "on=%s", to.on);
 }
 
+/* Appends --remat block, unless it was typed. */
+static void say_remat(const remedy *r, char text[400]) {
+  if (strcmp(rf_options_text_or(r->from, "remat", "none"), "block"))
+    rf_text_append(text, 400, " --remat block");
+}
+
+/* Appends --remat block and the microbatch, but no setting that the plan has already. The settings
+ * that --fit chose are not typed, so they are always written. */
+static void say_step(const remedy *r, int64_t micro, int64_t accumulate, char text[400]) {
+  const rf_plan_options *o = &r->plan->plan->options;
+  say_remat(r, text);
+  if (o->searched || micro != o->build.microbatch || accumulate != o->build.accumulate)
+    rf_text_append(text, 400, " --microbatch %lld --accumulate %lld", (long long)micro,
+                   (long long)accumulate);
+}
+
 /* Tries more chips of the same machine. The first attempts have the smallest training step.
  * Later attempts have larger microbatches, or no recomputation. */
 static bool more_chips(remedy *r, bool trains, char text[400]) {
@@ -281,12 +297,10 @@ static bool more_chips(remedy *r, bool trains, char text[400]) {
   for (int i = 0; i < r->chip_tries; i++) {
     if (r->chips[i] == RF_NONE || !came_out(r, r->chips[i])) continue;
     larger_of(r, i, true, &to);
-    if (*to.mesh) return snprintf(text, 400, "--on %s --mesh %s --remat block", to.on, to.mesh) > 0;
-    snprintf(text, 400, "--on %s --remat block --microbatch %lld --accumulate %lld", to.on,
-             (long long)to.micro, (long long)to.accumulate);
-    if (!came_out(r, r->block)) return true;
-    snprintf(text, 400, "--on %s --remat block", to.on);
-    if (came_out(r, r->plain)) snprintf(text, 400, "--on %s", to.on);
+    snprintf(text, 400, "--on %s%s%s", to.on, *to.mesh ? " --mesh " : "", to.mesh);
+    bool smallest = *to.mesh == 0 && !came_out(r, r->block);
+    if (smallest) say_step(r, to.micro, to.accumulate, text);
+    else if (*to.mesh || !came_out(r, r->plain)) say_remat(r, text);
     return true;
   }
   return false;
@@ -315,19 +329,19 @@ static void try_ahead(remedy *r) {
 
 /* Finds a change that fits and writes it as options. Returns false if no change was found. */
 static bool find(remedy *r, char text[400]) {
+  *text = 0;
   if (!strcmp(r->plan->job, "rl")) {
     int64_t batch = r->plan->plan->options.build.microbatch * r->plan->plan->options.build.accumulate;
     for (int64_t micro = r->plan->plan->options.build.microbatch; micro >= 1; micro /= 2)
       if (batch % micro == 0 && tries(r, "remat=block,microbatch=%lld,accumulate=%lld", (long long)micro,
                                       (long long)(batch / micro)))
-        return snprintf(text, 400, "--remat block --microbatch %lld --accumulate %lld", (long long)micro,
-                        (long long)(batch / micro)) > 0;
+        return say_step(r, micro, batch / micro, text), true;
   }
   const rf_dtype dtype = r->plan->plan->options.build.dtype;
   int64_t batch = learns(r) ? 0 : most_batch(r, "");
   if (batch > 0) return snprintf(text, 400, "--batch %lld", (long long)batch) > 0;
   if (r->bf16 != RF_NONE && came_out(r, r->bf16))
-    return snprintf(text, 400, "--dtype bf16 --remat block") > 0;
+    return snprintf(text, 400, "--dtype bf16"), say_remat(r, text), true;
   if (more_chips(r, learns(r), text)) return true;
   if (learns(r)) return false;
   /* Tries narrower types with the same batch. If no type fits, tries them with a smaller batch. */
@@ -363,10 +377,8 @@ static bool fits_with_host(remedy *r, char text[400]) {
     fits = micro;
   }
   if (!fits) return false;
-  snprintf(text, 400, "--offload optimizer --remat block");
-  if (fits < batch || rf_options_given(r->from, "microbatch") || rf_options_given(r->from, "accumulate"))
-    rf_text_append(text, 400, " --microbatch %lld --accumulate %lld", (long long)fits,
-                   (long long)(batch / fits));
+  snprintf(text, 400, "--offload optimizer");
+  say_step(r, fits, batch / fits, text);
   return true;
 }
 
@@ -410,7 +422,9 @@ rf_status rf_plan_refuse(const rf_options *options, const rafter_plan *plan, rf_
   const bool found = find_more && find(&r, change),
              lacks_margin =
                  find_more && !found && bytes_of(plan) <= room_of(&r) + plan->settings.plan.margin_bytes;
-  if (found) snprintf(why.hint, sizeof why.hint, RF_THIS_FITS "%s: %.300s", bytes_text(&r, bytes), change);
+  if (found)
+    snprintf(why.hint, sizeof why.hint, RF_THIS_FITS "%s: %.300s", bytes_text(&r, bytes),
+             change + strspn(change, " "));
   else if (lacks_margin)
     snprintf(why.hint, sizeof why.hint, "the plan fits if --fit leaves no margin: add --margin 0");
   if (find_more && !lacks_margin && fits_with_host(&r, change)) {

@@ -42,14 +42,16 @@ typedef struct remedies {
 } remedies;
 
 /* Writes the options of a setting that fits, as the user would type them. Settings that --fit chose
- * are written too, because the user did not type them. */
+ * are written too, because the user did not type them. Present settings are not repeated. */
 static void say_remedy(remedies *r, const rf_plan_options *to, int64_t bytes) {
   const rf_plan_options *from = &r->plan->options;
+  bool searched = from->searched;
   snprintf(r->text, r->capacity, RF_THIS_FITS ", in %.2f GiB:", (double)bytes / 0x1p30);
-  bool searched = from->searched, zero = to->build.mesh.zero != from->build.mesh.zero;
-  if (searched || !zero || to->remat != from->remat || to->build.microbatch != from->build.microbatch)
-    rf_text_append(r->text, r->capacity, " --remat %s --microbatch %lld --accumulate %d",
-                   rf_remat_name(to->remat), (long long)to->build.microbatch, to->build.accumulate);
+  if (searched || to->remat != from->remat)
+    rf_text_append(r->text, r->capacity, " --remat %s", rf_remat_name(to->remat));
+  if (searched || to->build.microbatch != from->build.microbatch)
+    rf_text_append(r->text, r->capacity, " --microbatch %lld --accumulate %d",
+                   (long long)to->build.microbatch, to->build.accumulate);
   if (searched) {
     const rf_mesh *mesh = &to->build.mesh;
     rf_text_append(r->text, r->capacity, " --dtype %s", rf_dtype_name(to->build.dtype));
@@ -59,7 +61,7 @@ static void say_remedy(remedies *r, const rf_plan_options *to, int64_t bytes) {
                      (int)mesh->of[a]);
     }
   }
-  if (zero || (searched && to->build.mesh.zero))
+  if (searched ? to->build.mesh.zero != 0 : to->build.mesh.zero != from->build.mesh.zero)
     rf_text_append(r->text, r->capacity, " --zero %d", to->build.mesh.zero);
 }
 

@@ -71,8 +71,8 @@ typedef struct rf_source_options {
 
 /* RAFTER_FAILED: the file `spec` does not exist or cannot be read. */
 rf_status rf_source_exists(const char *spec, rf_error *error);
-/* Checks without reading the data that rf_source_open may succeed: a text has a tokenizer, and a file
- * is not empty. Adds the bytes of a file that rf_source_open would tokenize to *converted. */
+/* Checks without reading the data that rf_source_open may succeed: a text has a tokenizer, and a
+ * file is not empty. Adds the bytes of a file that rf_source_open would tokenize to *converted. */
 rf_status rf_source_check(const char *spec, const rf_source_options *options, int64_t *converted,
                           rf_error *error);
 /* Opens `spec`: random:seed=0, a text file, a .jsonl file (rows as in example.h) or a .shard file.

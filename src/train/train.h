@@ -71,8 +71,8 @@ typedef struct rf_trainer {
   size_t template_bytes;
 } rf_trainer;
 
-/* Reports an error of the data before RAFTER_NO_FIT, and RAFTER_NO_FIT before it allocates the arena
- * or tokenizes large files. */
+/* Reports an error of the data before RAFTER_NO_FIT, and RAFTER_NO_FIT before it allocates the
+ * arena or tokenizes large files. */
 rf_status rf_trainer_open(const rf_train_settings *settings, rf_trainer **trainer, rf_error *error);
 /* The two halves of rf_trainer_open, for a run that the trainer shares with generators and scorers.
  * rf_trainer_prepare makes the plans and opens the data. rf_trainer_bind starts the trainer on a

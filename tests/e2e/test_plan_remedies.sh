@@ -21,6 +21,9 @@ if d["fits"] or d["memory"]["fits"]: sys.exit("says that it fits")
 hint = re.search(r"hint: this fits(?:, in ([0-9.]+) GiB)?: (.*)", first.stderr)
 if not hint: sys.exit(f"names nothing that would fit: {first.stderr[-300:]}")
 if wanted not in hint[2]: sys.exit(f"names {hint[2]}, not {wanted}")
+present = {"--" + k: str(v) for k, v in d["settings"].items()}
+for option, value in re.findall(r"(--[a-z]+) ([^-; ]+)", hint[2]):
+    if present.get(option) == value and "--fit" not in args: sys.exit(f"repeats {option} {value}: {hint[2]}")
 other = re.search(r"(.*); or, on one chip(?:, in ([0-9.]+) GiB)?: (.*)", hint[2])
 for gib, options in ((hint[1], other[1]), (other[2], other[3])) if other else ((hint[1], hint[2]),):
     again = plan(merged(args, options))
@@ -40,6 +43,9 @@ follows '--zero' llama3-8b --on h100-sxm:4x8 --mesh data=32 --batch 32 --seq 512
 follows '--on tpu-v5e:' gpt2-xl --on tpu-v5e --batch 16 --dtype bf16
 follows '--on h100-sxm:' llama3-8b --on h100-sxm --batch 64 --seq 2048 --dtype bf16
 follows '--on a5000:2 --remat block --microbatch 2' gemma3-1b --on a5000 --seq 32k --dtype f32
+follows '--remat' gpt2 --on a5000 --batch 64 --dtype f32 --microbatch 64
+follows '--microbatch' gpt2 --on a5000 --batch 1024 --dtype f32 --remat block --accumulate 1
+follows '--on h100-sxm:' llama3-8b --on h100-sxm --batch 8 --microbatch 8 --remat block
 follows '--on tpu-v7x:' llama3-70b --on tpu-v7x --batch 64 --seq 2048 --dtype bf16 --remat block
 # The search also suggests options that it does not try.
 follows '--on' llama3-8b --on h100-sxm --batch 64 --seq 2048 --fit

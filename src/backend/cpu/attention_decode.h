@@ -143,7 +143,7 @@ static void decode_panel(const decode *d, int i0, int i1, const block_part *b, i
   int64_t first = rf_max64(key, b->block + b->v0 * RF_LANES) - key,
           last = rf_min64(key + PANEL, b->block + b->v1 * RF_LANES) - key;
   pack_cached_keys(w, d->a, d->cache, cache_row(d->cache, d->slot, 0, key), rf_min64(PANEL, b->to - key),
-            d->kv0 + i0 / d->each, w->columns, ahead);
+                   d->kv0 + i0 / d->each, w->columns, ahead);
   for (int i = i0; i < i1; i++) {
     const strip *t = &w->strip[i];
     products(t->height, t->q, w->columns, d->a->dim, first, last, s + t->line * LDS + (key - b->block), LDS);

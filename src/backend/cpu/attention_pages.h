@@ -102,7 +102,7 @@ static const void *widen_rows(pass *w, const rf_attention *a, const kv_cache *c,
 /* Packs up to PANEL keys of one head, which are adjacent rows of the cache, into panels. If `ahead`
  * is not NULL, prefetches from there as many bytes as the keys have. */
 static void pack_cached_keys(pass *w, const rf_attention *a, const kv_cache *c, int64_t row, int64_t count,
-                      int64_t head, float *panels, const char *ahead) {
+                             int64_t head, float *panels, const char *ahead) {
   const char *at = cache_at(c, row, head * a->dim);
   if (!a->narrow) {
     pack_columns(at, c->dtype, c->width, count, a->dim, panels, ahead);
@@ -116,11 +116,10 @@ static void pack_cached_keys(pass *w, const rf_attention *a, const kv_cache *c, 
 }
 /* Packs up to PANEL values of one head into panels of columns, `value_step` floats apart. */
 static void pack_cached_values(pass *w, const rf_attention *a, const kv_cache *c, int64_t row, int64_t count,
-                        int64_t head, float *panels, int64_t value_step) {
+                               int64_t head, float *panels, int64_t value_step) {
   if (a->narrow)
     pack_rows(widen_rows(w, a, c, row, count, head), RF_F32, a->dim, count, a->dim, panels, value_step);
-  else
-    pack_rows(cache_at(c, row, head * a->dim), c->dtype, c->width, count, a->dim, panels, value_step);
+  else pack_rows(cache_at(c, row, head * a->dim), c->dtype, c->width, count, a->dim, panels, value_step);
 }
 
 /* Packs keys and values [begin, end) of the block at `block`, page by page. `begin` is a multiple
