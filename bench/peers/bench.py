@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """./dev bench --peers [--only REGEX] [--without REGEX] [--rounds N] [--limit SECONDS] [--threads N] [--list]
-                        [--cpu avx2]
+                        [--cpu avx2] [--long]
 
 Compares rafter with other programs in one run. rows.json has the rows: rafter's command, each peer's script,
 and the target ("bar"). A row is measured in rounds: rafter, each peer, rafter, each peer, and so on, with
@@ -11,6 +11,8 @@ and after. A peer's process stays open and repeats its work on request. A row en
 --cpu avx2 measures rows_avx2.json: rafter with --cpu avx2, and peers held to AVX2 by a build of
 their own (llama.cpp) or by their settings (HELD below). The plan uses the times of
 `rafter calibrate --cpu avx2`. ONNX Runtime has no such setting: it runs on a CPU without more.
+
+--long measures rows_long.json instead: long prompts and long caches. It combines with --cpu.
 
 Writes bench/results/DATE-CPU.json, .md and .svg (gnuplot). Rows that are not measured again stay. The ratio is
 rafter's tokens per second divided by the peer's.
@@ -418,9 +420,11 @@ def main():
     p.add_argument("--out", default=os.path.join(ROOT, "bench", "results"), metavar="FOLDER")
     p.add_argument("--rows", metavar="FILE", help="another table")
     p.add_argument("--cpu", choices=list(HELD), help="hold rafter and its peers to this level")
+    p.add_argument("--long", action="store_true", help="long prompts and long caches")
     p.add_argument("--list", action="store_true", help="print the rows and measure nothing")
     a = p.parse_args()
-    with open(a.rows or f"{HERE}/rows{'_' + a.cpu if a.cpu else ''}.json", encoding="utf-8") as f:
+    table_name = "rows_long" if a.long else f"rows_{a.cpu}" if a.cpu else "rows"
+    with open(a.rows or f"{HERE}/{table_name}.json", encoding="utf-8") as f:
         everything = json.load(f)
     rows, order = [r for r in everything if re.search(a.only, r["name"])], [r["name"] for r in everything]
     if a.list:
@@ -429,6 +433,7 @@ def main():
     date = datetime.date.today().isoformat()
     os.makedirs(a.out, exist_ok=True)
     level = a.cpu and f"held to {a.cpu}" or (wide[-1] if wide else "")
+    level += " long" if a.long else ""
     base = f"{a.out}/{date}-{re.sub(r'[^a-z0-9]+', '-', (cpu + ' ' + level).lower()).strip('-')}"
     result = {"format": "rafter-peers-1", "date": date, "cpu": cpu, "features": wide, "threads": a.threads, "rows": []}
     if os.path.exists(base + ".json"):

@@ -9,12 +9,13 @@ p.add_argument("--model", required=True)
 p.add_argument("--test", choices=["prefill", "decode"], required=True)
 p.add_argument("--tokens", type=int, required=True, help="of the prompt, or steps of decoding")
 p.add_argument("--batch", type=int, default=1, help="answers decoded at once")
+p.add_argument("--depth", type=int, default=32, help="tokens in the cache of each answer before decoding")
 p.add_argument("--threads", type=int, default=2)
 a = p.parse_args()
 pin(a.threads)
 import llama_cpp as ll
 
-PROMPT = 32
+PROMPT, AT_ONCE = a.depth, 2048
 
 
 @ll.llama_log_callback
@@ -31,13 +32,18 @@ vocab = ll.llama_vocab_n_tokens(ll.llama_model_get_vocab(model))
 c = ll.llama_context_default_params()
 c.n_seq_max = a.batch
 c.n_ctx = a.batch * ((a.tokens if a.test == "prefill" else PROMPT + a.tokens) + 64)
-c.n_batch, c.n_ubatch, c.n_threads, c.n_threads_batch, c.no_perf = 2048, 512, a.threads, a.threads, True
+c.n_batch, c.n_ubatch, c.n_threads, c.n_threads_batch, c.no_perf = AT_ONCE, 512, a.threads, a.threads, True
 context = ll.llama_init_from_model(model, c)
-batch = ll.llama_batch_init(2048, 0, 1)
+batch = ll.llama_batch_init(AT_ONCE, 0, 1)
 
 
 def decode(rows):
-    """Rows of (token, position, sequence, whether logits are wanted)."""
+    """Rows of (token, position, sequence, whether logits are wanted). A batch has at most AT_ONCE rows."""
+    for at in range(0, len(rows), AT_ONCE):
+        decode_batch(rows[at : at + AT_ONCE])
+
+
+def decode_batch(rows):
     batch.n_tokens = len(rows)
     for i, (token, position, sequence, wanted) in enumerate(rows):
         batch.token[i], batch.pos[i], batch.n_seq_id[i], batch.logits[i] = token % vocab, position, 1, wanted
