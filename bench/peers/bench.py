@@ -321,8 +321,10 @@ def ceilings_text(r):
 
 def table(result):
     lines = [f"# {result['cpu']}, {result['date']}", "",
-             f"{result['threads']} threads, {result['isa']}; every rate is the median [least..most] of n repetitions in tokens a second, of processes that took turns. Ceilings: medians of all",
-             "bursts of the row. Planned: rafter's own plan of it, on this machine as calibrated before. Causal: as % of ceiling, counting only what the mask leaves.", "",
+             f"{result['threads']} threads, {result['isa']}. Every rate is the median [minimum..maximum] of n repetitions, in",
+             "tokens per second. The processes took turns. Ceilings are medians of all bursts of the row.",
+             "Planned: what `rafter plan` predicts on this machine, as calibrated before. Causal: % of ceiling,",
+             "with only the scores that the mask leaves.", "",
              "| work | rafter | % of ceiling (causal) | planned | peers: rate, ratio | bar | met |", "| --- | --- | --- | --- | --- | --- | --- |"]
     for r in result["rows"]:
         if "ours" not in r:

@@ -41,7 +41,7 @@ typedef struct cached_work {
   const int32_t *slots, *positions;
   int32_t *start;
   float *memory;                  /* `floats` floats for each thread */
-  int64_t rows, floats, together; /* together: blocks of a chunk if all threads share the only row */
+  int64_t rows, floats, together; /* together: blocks of a chunk if threads share the only row */
   int64_t pieces, kv_parts, parts, tasks;
   int heads, threads;
   atomic_long tickets;
@@ -141,7 +141,7 @@ static void run_together(pass *w, const cached_work *k) {
 /* Divides the pieces into tasks so that every thread has a task. */
 static void divide(cached_work *k) {
   const rf_attention *a = k->a;
-  int64_t enough = (k->threads + k->pieces - 1) / k->pieces, /* smallest number of tasks per piece */
+  int64_t enough = (k->threads + k->pieces - 1) / k->pieces, /* minimum of tasks per piece */
       kv_most = rf_max64(1, RF_ATTENTION_DECODE / k->heads);
   k->kv_parts = rf_max64((a->kv_heads + kv_most - 1) / kv_most, rf_min64(enough, a->kv_heads));
   bool alone = k->rows == 1 && k->slots[0] >= 0 && a->heads <= RF_ATTENTION_DECODE && a->dim % RF_LANES == 0;

@@ -1,6 +1,6 @@
-/* attention_decode.h - attention of one new row over a cache, compiled once per ISA. The main cost is
- * reading the cache, so a thread reads each key and each value once for all query heads that share
- * it. The cache interleaves the keys of all KV heads. */
+/* attention_decode.h - attention of one new row over a cache, compiled once per ISA. The main cost
+ * is reading the cache, so a thread reads each key and each value once for all query heads that
+ * share it. The cache interleaves the keys of all KV heads. */
 #ifndef RF_ATTENTION_DECODE_H
 #define RF_ATTENTION_DECODE_H
 
@@ -272,7 +272,7 @@ static bool team_columns(const decode *d, const team *t, int i, int64_t *c0, int
   *c1 = rf_min64(d->a->dim, t->c1 - head);
   return *c0 < *c1;
 }
-static void team_values(const decode *d, const team *t, const block_part *b, const float *products) {
+static void team_values(const decode *d, const team *t, const block_part *b, const float *lines) {
   enum { AHEAD = 2 * PANEL };
   pass *w = d->w;
   const kv_cache *c = d->cache;
@@ -281,7 +281,7 @@ static void team_values(const decode *d, const team *t, const block_part *b, con
     strip *s = &w->strip[i];
     if (!team_columns(d, t, i, &c0, &c1)) continue;
     float *own = w->s + s->line * LDS;
-    memcpy(own, products + s->line * LDS, sizeof(float) * (size_t)s->height * LDS);
+    memcpy(own, lines + s->line * LDS, sizeof(float) * (size_t)s->height * LDS);
     strip_softmax(d->a, s, own, b->block, b->v0, b->v1, s->factor);
   }
   for (int64_t key = b->from, count; key < b->to; key += count) {

@@ -1,5 +1,5 @@
-/* attention_pages.h - keys and values in the pages of a cache: where they are, how rows are written,
- * and how keys and values are packed. Compiled once per ISA. */
+/* attention_pages.h - keys and values in the pages of a cache: where they are, how rows are
+ * written, and how keys and values are packed. Compiled once per ISA. */
 #ifndef RF_ATTENTION_PAGES_H
 #define RF_ATTENTION_PAGES_H
 

@@ -33,8 +33,8 @@ RF_INLINE int tile_height(int rows) {
 /* ---- tiles ----------------------------------------------------------------------------------- */
 
 /* The operands of the chains of a tile: a[r row_step + k k_step] and b[k ldb + column], for `steps`
- * steps of k. If b is RF_I8, its row k is multiplied by scale[k scale_step]. If `ahead` is not NULL,
- * the tile prefetches from there as many bytes as b has, in rows that are ahead_step apart. */
+ * steps of k. If b is RF_I8, its row k is multiplied by scale[k scale_step]. If `ahead` is not
+ * NULL, the tile prefetches from there as many bytes as b has, in rows that are ahead_step apart. */
 typedef struct chain {
   const float *a;
   int64_t row_step, k_step;
@@ -91,6 +91,11 @@ RF_INLINE void tile(int m, int nv, chain x, bool resume, float *c, int64_t ldc, 
   }
 }
 
+RF_INLINE chain keys_chain(const float *strip, const float *panel, int64_t dim) {
+  return (chain){
+      .a = strip, .row_step = 1, .k_step = MR, .b = panel, .dtype = RF_F32, .ldb = PANEL, .steps = dim};
+}
+
 /* Sets s[r lds + key] to the product of row r of a strip and a key, for keys [first, last), which
  * are multiples of 16. The strip is packed as [d][MR], and `panels` as [panel][d][32]. */
 #define RF_TILE_PRODUCTS(h) \
@@ -99,12 +104,10 @@ RF_INLINE void tile(int m, int nv, chain x, bool resume, float *c, int64_t ldc, 
     for (int64_t key = first; key < last;) { \
       const float *b = panels + key / PANEL * PANEL * dim + key % PANEL; \
       if (NV == 2 && key % PANEL == 0 && last - key >= PANEL) { \
-        tile(h, NV, (chain){strip, 1, MR, b, RF_F32, PANEL, dim, NULL, 0, NULL, 0}, false, s + key, lds, \
-             NULL); \
+        tile(h, NV, keys_chain(strip, b, dim), false, s + key, lds, NULL); \
         key += PANEL; \
       } else { \
-        tile(h, 1, (chain){strip, 1, MR, b, RF_F32, PANEL, dim, NULL, 0, NULL, 0}, false, s + key, lds, \
-             NULL); \
+        tile(h, 1, keys_chain(strip, b, dim), false, s + key, lds, NULL); \
         key += RF_LANES; \
       } \
     } \
@@ -237,8 +240,8 @@ RF_INLINE void pack_columns_of(const void *from, rf_dtype dtype, int64_t ld, int
                     ahead && rows ? rf_at(ahead, dtype, key * dim) : NULL);
   }
 }
-/* The same for rows of RF_I8 whose dim is a multiple of 64. Row k has the scale scale[k scale_step].
- * Transposes words of four values, because that takes a quarter of the shuffles. */
+/* The same for rows of RF_I8 whose dim is a multiple of 64. Row k has the scale
+ * scale[k scale_step]. Transposes words of four values, which takes a quarter of the shuffles. */
 static void pack_narrow_columns(const int8_t *from, int64_t ld, const float *scale, int64_t scale_step,
                                 int64_t keys, int64_t dim, float *panels, const char *ahead) {
   enum { WORD = 4 };

@@ -634,7 +634,7 @@ static void long_row(const long_cache *p, void *cache, float *scale, rf_isa isa,
   free(qkv);
 }
 
-/* Fills the rows of positions up to the last one; the kernel itself writes the row at `position`. */
+/* Fills the rows of positions up to the last one; the kernel writes the row at `position`. */
 static void fill_long_cache(const long_cache *p, char *cache, float *scale) {
   enum { PAGE = 256 };
   int64_t columns = p->position / PAGE + 1, width = (int64_t)p->kv_heads * p->dim;
@@ -650,8 +650,8 @@ static void fill_long_cache(const long_cache *p, char *cache, float *scale) {
   }
 }
 
-/* Threads that share a row give the bits of one thread, on every ISA: with KV heads that threads do
- * not divide evenly, heads whose columns two threads share, windows, and several chunks. */
+/* Threads that share a row give the bits of one thread, on every ISA: with KV heads that threads
+ * do not divide evenly, heads whose columns two threads share, windows, and several chunks. */
 static void test_threads_share_a_row(void **state) {
   (void)state;
   static const long_cache caches[] = {
