@@ -145,7 +145,9 @@ static void divide(cached_work *k) {
       kv_most = rf_max64(1, RF_ATTENTION_DECODE / k->heads);
   k->kv_parts = rf_max64((a->kv_heads + kv_most - 1) / kv_most, rf_min64(enough, a->kv_heads));
   bool alone = k->rows == 1 && k->slots[0] >= 0 && a->heads <= RF_ATTENTION_DECODE && a->dim % RF_LANES == 0;
-  k->together = alone && a->kv_heads % k->threads ? team_blocks(a, decode_lines(a)) : 0;
+  /* f32 caches with more KV heads than threads are faster without sharing (measurements.md). */
+  bool uneven = a->kv_heads < k->threads || (a->kv_heads % k->threads && k->cache->dtype != RF_F32);
+  k->together = alone && uneven ? team_blocks(a, decode_lines(a)) : 0;
   if (k->kv_parts < enough) k->heads = (int)rf_max64(1, k->heads * k->kv_parts / enough);
   k->parts = (a->group + k->heads - 1) / k->heads;
   k->tasks = k->pieces * k->kv_parts * k->parts;
