@@ -12,34 +12,42 @@
  * panels of B, then the next values of k. These values of A, and the sums, thus stay in L2. */
 enum { STRIPS_MAX = 32, PANELS_MAX = 4, STRIP_SUMS = RF_FAST_ROWS * RF_PANEL_LANES };
 
-static bool is_many(const rf_fast_isa *fast, int64_t m) { return fast->many && m > RF_FAST_FEW; }
-static int64_t strip_rows(const rf_fast_isa *fast, int64_t m) {
-  return is_many(fast, m) ? RF_FAST_ROWS : RF_FAST_FEW;
+/* The largest number of rows for which `panels` is faster than `many`. */
+static int64_t few_limit(const rf_fast_isa *fast, const rf_gemm *g) {
+  bool whole = fast->few_of_256 > 0;
+  for (int i = 0; i < g->panels->parts; i++) whole = whole && g->panels->part[i].type->values == 256;
+  return whole ? fast->few_of_256 : RF_FAST_FEW;
+}
+static bool is_many(const rf_fast_isa *fast, const rf_gemm *g, int64_t m) {
+  return fast->many && m > few_limit(fast, g);
+}
+static int64_t strip_rows(const rf_fast_isa *fast, const rf_gemm *g, int64_t m) {
+  return is_many(fast, g, m) ? RF_FAST_ROWS : RF_FAST_FEW;
 }
 static bool is_wide(const rf_gemm *g) { return g->panels->part[0].type->number == RF_Q_INT8; }
 /* Bytes of one strip of A in short or long blocks; 0 if no panel of B needs such blocks. */
 static int64_t strip_bytes(const rf_fast_isa *fast, const rf_gemm *g, int64_t m, bool is_long) {
   bool has = false;
   for (int i = 0; i < g->panels->parts; i++) has |= rf_fast_is_long(g->panels->part[i].type) == is_long;
-  int64_t rows = strip_rows(fast, m);
+  int64_t rows = strip_rows(fast, g, m);
   return !has      ? 0
          : is_long ? rf_fast_strip_bytes(true, rows, g->k)
                    : rf_ceil_div(g->k, fast->steps) * fast->row_bytes * rows;
 }
-static int64_t room_bytes(const rf_fast_isa *fast, int64_t m) {
+static int64_t room_bytes(const rf_fast_isa *fast, const rf_gemm *g, int64_t m) {
   int64_t strips = rf_ceil_div(m, RF_FAST_ROWS);
-  if (!is_many(fast, m)) return RF_FAST_PANELS * RF_FAST_FEW * RF_PANEL_LANES * (int64_t)sizeof(float);
+  if (!is_many(fast, g, m)) return RF_FAST_PANELS * RF_FAST_FEW * RF_PANEL_LANES * (int64_t)sizeof(float);
   return RF_FAST_ROOM +
          PANELS_MAX * (strips < STRIPS_MAX ? strips : STRIPS_MAX) * STRIP_SUMS * (int64_t)sizeof(float);
 }
 static size_t bytes_for(const rf_fast_isa *fast, const rf_gemm *g, int64_t m, int threads) {
   int64_t strip = strip_bytes(fast, g, m, false) + strip_bytes(fast, g, m, true);
-  return (size_t)(rf_ceil_div(m, strip_rows(fast, m)) * strip + threads * room_bytes(fast, m));
+  return (size_t)(rf_ceil_div(m, strip_rows(fast, g, m)) * strip + threads * room_bytes(fast, g, m));
 }
 
 size_t rf_fast_workspace(const rf_fast_isa *fast, const rf_gemm *g, int threads) {
   if (is_wide(g)) fast = fast->wide;
-  int64_t m = g->m_bound > g->m ? g->m_bound : g->m, few = m < RF_FAST_FEW ? m : RF_FAST_FEW;
+  int64_t m = g->m_bound > g->m ? g->m_bound : g->m, limit = few_limit(fast, g), few = m < limit ? m : limit;
   size_t all = bytes_for(fast, g, m, threads), least = bytes_for(fast, g, few, threads);
   return all > least ? all : least;
 }
@@ -143,12 +151,12 @@ void rf_fast_run(const rf_fast_isa *fast, const rf_gemm_isa *gemm, const rf_gemm
     fast = fast->wide;
     few = few->wide;
   }
-  bool many = is_many(fast, g->m);
+  bool many = is_many(fast, g, g->m);
   job j = {.fast = fast,
            .few = few,
            .gemm = gemm,
            .g = g,
-           .rows = strip_rows(fast, g->m),
+           .rows = strip_rows(fast, g, g->m),
            .panels = rf_panels_count(g->panels)};
   j.count = rf_ceil_div(g->m, j.rows);
   char *rooms = workspace;
@@ -158,7 +166,7 @@ void rf_fast_run(const rf_fast_isa *fast, const rf_gemm_isa *gemm, const rf_gemm
     rooms += j.count * j.bytes[i];
   }
   rf_shares_cut(&j.shares, j.panels, threads);
-  int64_t room = room_bytes(fast, g->m), parts = rf_ceil_div(g->k, PACK);
+  int64_t room = room_bytes(fast, g, g->m), parts = rf_ceil_div(g->k, PACK);
 #pragma omp parallel num_threads(threads)
   {
     RF_STAMP_BUSY;

@@ -191,26 +191,12 @@ typedef struct part {
     if (zero < 0) acc = W(fmadd_ps)(e##l, w_set(total[r]), acc); \
     W(storeu_ps)(to, acc); \
   }
-/* In q6_k, four runs share their low words, and high words are in another part of the block. Each
- * run therefore prefetches a quarter of the low and high words of the next four runs. */
-RF_INLINE void fetch_four_runs(const part *p, const char *block, int64_t block_bytes, int run, int vectors) {
-  int quarter = run % 4, next = run < 4;
-  const char *after = next ? block : block + block_bytes, *word = after + 2 * p->lanes + 4 * p->lane;
-  const int64_t step = 4 * p->lanes;
-#pragma GCC unroll 4
-  for (int v = 0; v < vectors * W_LANES * 4; v += 64) {
-    for (int i = 0; i < 4; i++) __builtin_prefetch(word + step * (16 * next + 4 * quarter + i) + v, 0, 3);
-    for (int i = 0; i < 2; i++) __builtin_prefetch(word + step * (32 + 8 * next + 2 * quarter + i) + v, 0, 3);
-    if (quarter % 2 == 0) __builtin_prefetch(word + step * (48 + 2 * next + quarter / 2) + v, 0, 3);
-  }
-  if (run == 7) {
-    __builtin_prefetch(after + 2 * p->lane, 0, 3);
-    __builtin_prefetch(after + 2 * p->lane + 64, 0, 3);
-  }
+RF_INLINE void fetch(int values, const char *at, int64_t bytes) {
+  for (int64_t b = 0; b < bytes; b += 64) fetch_line(values == 256, at + b);
 }
 RF_INLINE void product(int type, int rows, int vectors, const part *p) {
   const int values = form_of(type).values, bytes = form_of(type).bytes, halves = form_of(type).halves;
-  const int ahead_bytes = values == 32 ? 1024 : 2048;
+  const int ahead_bytes = values == 32 ? 1024 : p->lanes * bytes;
   const int zero = zero_bits(type), turns = type == RF_Q_Q6_K ? 2 : 1, quads = 8 / turns;
   const bool adds_zeros = !HAS_VNNI && zero >= 0 && !is_signed(type);
   const int64_t run_bytes = (int64_t)RF_FAST_BLOCK * p->lanes * bytes / values,
@@ -223,8 +209,7 @@ RF_INLINE void product(int type, int rows, int vectors, const part *p) {
     const char *block = p->at + k / values * (p->lanes * (int64_t)bytes);
     const float *scale = (const float *)(const void *)(strip + RF_FAST_BLOCK * rows), *total = scale + rows;
     int run = (int)(k % values / 32);
-    if (type == RF_Q_Q6_K) fetch_four_runs(p, block, p->lanes * (int64_t)bytes, run, vectors);
-    for (int64_t b = 0; b < share && type != RF_Q_Q6_K; b += 64) __builtin_prefetch(ahead + b, 0, 3);
+    fetch(values, ahead, share);
     EACH_VECTOR(BLOCK_OF, 0)
 #pragma GCC unroll 2
     for (int turn = 0; turn < turns; turn++) {
@@ -284,12 +269,12 @@ RF_INLINE void product(int type, int rows, int vectors, const part *p) {
 /* Each word of rest.pairs has sums of two runs. Moves m to the 16 bits of this run. */
 #define RUN_TURN(r, l) m##l = odd ? w_left(m##l, 16) : m##l;
 RF_INLINE void product_long(int type, int rows, int vectors, const part *p) {
-  enum { AHEAD = 2048, STORED = 256, RUNS = RF_FAST_LONG / RF_FAST_BLOCK };
+  enum { STORED = 256, RUNS = RF_FAST_LONG / RF_FAST_BLOCK };
   const int64_t block_bytes = (int64_t)p->lanes * form_of(type).bytes,
                 run_bytes = block_bytes * RF_FAST_BLOCK / STORED;
   const int64_t share = run_bytes * vectors * W_LANES / p->lanes;
   const char *ahead =
-      p->at + p->k0 / RF_FAST_BLOCK * run_bytes + p->lane / (vectors * W_LANES) * share + AHEAD;
+      p->at + p->k0 / RF_FAST_BLOCK * run_bytes + p->lane / (vectors * W_LANES) * share + block_bytes;
   const w_run none = {.fifths = w_set_word(0)};
   for (int64_t k = p->k0; k < p->k1; k += RF_FAST_LONG) {
     const char *block = p->at + k / STORED * block_bytes,
@@ -303,7 +288,7 @@ RF_INLINE void product_long(int type, int rows, int vectors, const part *p) {
     for (int r = 0; r < RUNS; r++, ahead += run_bytes) {
       const int run = before + r;
       const int32_t *words = (const int32_t *)(const void *)(strip + r / 2 * 64 * rows + r % 2 * 32);
-      for (int64_t b = 0; b < share; b += 64) __builtin_prefetch(ahead + b, 0, 3);
+      fetch(STORED, ahead, share);
       EACH(RUN_ZERO)
 #pragma GCC unroll 8
       for (int j = 0; j < 8; j++) {
@@ -361,9 +346,11 @@ static const struct {
 } TYPES[] = {EACH_CODED(TYPE_ROW)};
 // clang-format on
 
+#include "backend/cpu/fast_row.h"
+
 /* Alternates between two panels of B, because hardware prefetchers follow two streams. */
-static void panels_product(const rf_panel *panel, int count, const char *b, int64_t inner,
-                           const char *const strip[2], int rows, float *y) {
+static void few_panels(const rf_panel *panel, int count, const char *b, int64_t inner,
+                       const char *const strip[2], int rows, float *y) {
   int shape = rows == 8 ? 3 : rows / 2, steps = 0, lanes[RF_FAST_PANELS];
   part parts[RF_FAST_PANELS];
   void (*body[RF_FAST_PANELS])(const part *p);
@@ -391,4 +378,17 @@ static void panels_product(const rf_panel *panel, int count, const char *b, int6
       for (p->lane = 0; p->lane < panel[i].lanes; p->lane += lanes[i]) body[i](p);
     }
   }
+}
+/* One row has kernels of its own for some types (fast_row.h). */
+static void panels_product(const rf_panel *panel, int count, const char *b, int64_t inner,
+                           const char *const strip[2], int rows, float *y) {
+  bool all = rows == 1;
+  for (int i = 0; i < count; i++) all = all && panel[i].lanes == RF_PANEL_LANES && row_of(&panel[i]);
+  if (!all) {
+    few_panels(panel, count, b, inner, strip, rows, y);
+    return;
+  }
+  for (int i = 0; i < count; i++)
+    row_of (&panel[i])(b + panel[i].offset, inner, strip[rf_fast_is_long(panel[i].type)],
+                       y + i * RF_PANEL_LANES);
 }

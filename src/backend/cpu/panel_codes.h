@@ -84,6 +84,14 @@ RF_INLINE w_word block_word(const w_block *b, int i) {
   return w_load_word(b->word + 4 * (int64_t)i * b->lanes);
 }
 
+/* Prefetches a line to L1, or to L2 if it is `far`. The parts of a stored block of 256 values lie far
+ * apart, so the whole next block has to be in a cache before its first values are read. Two blocks do
+ * not fit in L1 (docs/measurements.md). */
+RF_INLINE void fetch_line(bool far, const char *at) {
+  if (far) __builtin_prefetch(at, 0, 2);
+  else __builtin_prefetch(at, 0, 3);
+}
+
 /* Scale and offset of a run of q4_k or q5_k. parts_of_k4 gets both as six-bit integers.
  * scales_of_k4 multiplies these integers by the scales of the block, as quant_k.c does. */
 RF_INLINE void parts_of_k4(const w_block *b, int run, w_word *scale, w_word *offset) {

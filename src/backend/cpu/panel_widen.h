@@ -115,6 +115,7 @@ typedef struct few_part {
 RF_INLINE void few_blocks(int type, int rows, int vectors, const few_part *p) {
   const int values = form_of(type).values, bytes = form_of(type).bytes;
   const w_tables tables = w_tables_make();
+  const bool far = values == 256 && vectors * W_LANES == RF_PANEL_LANES;
   const int fetched = vectors * W_LANES * 4 * bytes / values; /* bytes of four steps */
   const char *ahead = p->ahead;
   const float *x = p->a;
@@ -128,7 +129,7 @@ RF_INLINE void few_blocks(int type, int rows, int vectors, const few_part *p) {
       for (int j = 0; j < 4; j++, ahead += fetched) {
         EACH_VECTOR(FEW_WORDS, 0)
         /* for q8_0, skips the last 4 of 68 bytes */
-        for (int b = 0; b + 4 < fetched; b += 64) __builtin_prefetch(ahead + b, 0, 3);
+        for (int b = 0; b + 4 < fetched; b += 64) fetch_line(far, ahead + b);
 #pragma GCC unroll 4
         for (int i = 0; i < 4; i++, x += p->m) {
           EACH_VECTOR(FEW_VALUE, 0)
@@ -272,7 +273,8 @@ static bool few_run(const rf_panel *panel, const char *at, int64_t inner, const 
   int lanes = (pairs ? 2 : SHAPES[shape].vectors) * W_LANES;
   int64_t values = panel->type->values, bytes = panel->block_bytes,
           run = lanes == RF_PANEL_LANES ? inner : RUN;
-  few_part p = {.at = at, .a = a, .m = m, .y = y, .ahead = at + (run < inner ? run * bytes / values : AHEAD)};
+  int64_t distance = run < inner ? run * bytes / values : values == RUN ? bytes : AHEAD;
+  few_part p = {.at = at, .a = a, .m = m, .y = y, .ahead = at + distance};
   for (; p.k0 < inner; p.k0 = p.k1, p.a += run * m) {
     p.k1 = p.k0 + run < inner ? p.k0 + run : inner;
     for (p.lane = 0; p.lane < RF_PANEL_LANES;
