@@ -452,6 +452,7 @@ rf_status rf_simulate_apart(const rf_infer_settings *prefill, const rf_infer_set
   RF_GO(decode_apart(&a, decode, served, error));
   put_apart(&a, served);
   served->saturated = served->saturated || before.saturated || link.saturated;
+  rf_plan_totals_add(&served->total, &before.total, 1);
   served->counts.tokens += count;
   served->counts.reused += before.counts.reused;
   served->tokens_per_second = served->seconds > 0 ? (double)served->counts.tokens / served->seconds : 0;

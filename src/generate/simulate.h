@@ -30,7 +30,7 @@ typedef struct rf_serve_stats {
   double seconds;      /* Time from the first arrival to the last token. */
   double busy_seconds; /* Seconds in which a step ran. */
   /* Time and work of all forward passes, as if all copies of the model ran them. rf_simulate_apart:
-   * only of the machine that decodes. */
+   * the sum over both machines. */
   rf_plan_totals total;
   double arrivals_per_second; /* Mean over the list of arrivals. */
   double ttft[RF_PERCENTILES], tpot[RF_PERCENTILES],
