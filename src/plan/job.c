@@ -614,9 +614,10 @@ const rf_option RF_LAYOUT_OPTIONS[] = {
               "--dtype"),
     {"fit", RF_OPTION_SIZE, "BYTES", 1 << 20, 0x1p60, NULL, NULL, "Search and compare",
      "find the largest batch and the fastest settings that fit in BYTES; without a value: in the machine's "
-     "memory; slower settings may hold a larger batch, and both are printed\nPrints what limits the batch, and which changes raise it. Training keeps --batch and searches "
-     "recomputation, microbatch, dtype and mesh. Other jobs search the mesh, and the plan has the largest "
-     "batch, unless --batch is given.",
+     "memory\nPrints what limits the batch, and which changes raise it. Slower settings may hold a "
+     "larger batch: both are printed. Training keeps --batch and searches recomputation, microbatch, "
+     "dtype and mesh. Other jobs search the mesh, and the plan has the largest batch, unless --batch is "
+     "given.",
      true, false},
     RF_NUMBER(
         "margin", FLOAT, "FRACTION", 0, 0.9, NULL, "Search and compare",

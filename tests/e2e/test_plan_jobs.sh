@@ -134,7 +134,8 @@ case_whole_costs() {
   status 0 "${job[@]}" --rate 0.5 &&
     says '^cost .* USD per million tokens of answers at 0.5 requests/s, at 1.20 USD per chip hour' out
   # Two machines cost what both cost, and do the work of one.
-  status 0 "${job[@]}" --rate 1 --json && ask out "$c['performance_per_usd'] * $c['usd_per_million_tokens']" >one
+  status 0 "${job[@]}" --rate 1 --json &&
+    ask out "$c['performance_per_usd'] * $c['usd_per_million_tokens']" >one
   status 0 "${job[@]}" --rate 1 --prefill-on tpu-v5e --json && {
     holds out "($close)($c['usd_per_million_tokens'] * $c['tokens_per_second'] * 3600, 2.4e6)" 'both prices'
     holds out "abs($c['performance_per_usd'] * $c['usd_per_million_tokens'] / $(cat one) - 1) < 0.01" \

@@ -47,7 +47,8 @@ static size_t bytes_for(const rf_fast_isa *fast, const rf_gemm *g, int64_t m, in
 
 size_t rf_fast_workspace(const rf_fast_isa *fast, const rf_gemm *g, int threads) {
   if (is_wide(g)) fast = fast->wide;
-  int64_t m = g->m_bound > g->m ? g->m_bound : g->m, limit = few_limit(fast, g), few = m < limit ? m : limit;
+  int64_t m = g->m_bound > g->m ? g->m_bound : g->m, limit = few_limit(fast, g);
+  int64_t few = m < limit ? m : limit;
   size_t all = bytes_for(fast, g, m, threads), least = bytes_for(fast, g, few, threads);
   return all > least ? all : least;
 }

@@ -85,11 +85,11 @@ typedef struct rf_fast_isa {
    * RF_FAST_PANELS panels of the matrix at b. `strip` is indexed by is_long. */
   void (*panels)(const rf_panel *panel, int count, const char *b, int64_t inner, const char *const strip[2],
                  int rows, float *y);
-  /* The next four functions are for more than RF_FAST_FEW rows, or for more than few_of_256 rows if
-   * this is not 0 and all of B has blocks of 256 values. If these functions are NULL, `panels` runs
-   * RF_FAST_FEW rows at a time. `unpack` unpacks steps [k0, k1) of a panel into `room`. `many` multiplies
-   * `used` rows of a strip of sixteen by a block, adds the products to sums[row][RF_PANEL_LANES], and
-   * prefetches `ahead`. `open` is called first, `close` last. */
+  /* The next four functions are for more than RF_FAST_FEW rows, or for more than few_of_256 rows
+   * if it is not 0 and all of B has blocks of 256 values. If these functions are NULL, `panels`
+   * runs RF_FAST_FEW rows at a time. `unpack` unpacks steps [k0, k1) of a panel into `room`. `many`
+   * multiplies `used` rows of a strip of sixteen by a block, adds the products to
+   * sums[row][RF_PANEL_LANES], and prefetches `ahead`. `open` is called first, `close` last. */
   rf_fast_block (*unpack)(const rf_panel *panel, const char *at, int64_t k0, int64_t k1, void *room);
   void (*many)(const rf_fast_block *block, const void *strip, int used, bool first, float *sums,
                const char *ahead, int64_t ahead_bytes);

@@ -84,9 +84,9 @@ RF_INLINE w_word block_word(const w_block *b, int i) {
   return w_load_word(b->word + 4 * (int64_t)i * b->lanes);
 }
 
-/* Prefetches a line to L1, or to L2 if it is `far`. The parts of a stored block of 256 values lie far
- * apart, so the whole next block has to be in a cache before its first values are read. Two blocks do
- * not fit in L1 (docs/measurements.md). */
+/* Prefetches a line to L1, or to L2 if it is `far`. The parts of a stored block of 256 values lie
+ * far apart, so the whole next block has to be in a cache before its first values are read. Two
+ * blocks do not fit in L1 (docs/measurements.md). */
 RF_INLINE void fetch_line(bool far, const char *at) {
   if (far) __builtin_prefetch(at, 0, 2);
   else __builtin_prefetch(at, 0, 3);
