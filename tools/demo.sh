@@ -56,6 +56,6 @@ else
   printf 'skipped: %s\n' "$(tail -1 <<<"$said")"
 fi
 
-step '7. Where every byte and microsecond of the training went: a page for a browser, and beside it what remat=mlp would change'
+step '7. Where every byte and microsecond of the training went: a page for a browser, with what remat=mlp would change'
 show $rafter report "$work/run" --against remat=mlp --out "$work/report.html"
 printf '%s\n' "$work/report.html"
