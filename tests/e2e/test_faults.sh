@@ -53,11 +53,13 @@ open("cut0.shard", "wb").write(good[:40]); open("cut1.shard", "wb").write(good[:
   for i in 0 1 2; do refuses 1 "cut$i.shard" "${TRAIN[@]}" --data cut$i.shard; done
 }
 
-# A plan that does not fit is refused before data is read or memory is allocated.
+# A plan that does not fit is refused before memory is allocated. Faults of the data come first.
 case_does_not_fit() {
-  refuses 3 'fit' "$RAFTER" train gpt2 --batch 4096 --microbatch 4096 --data nothere.txt --out huge &&
-    { says '[0-9.]+ [GT]iB'; says '^hint: '; }
-  refuses 3 'fit' sh -c 'ulimit -v 4000000; exec "$@"' - "$RAFTER" train gpt2 --batch 4096 --microbatch 4096 --data nothere.txt --out huge --threads 2
+  local huge=("$RAFTER" train gpt:layers=12,width=768,heads=12,vocab=256,seq=1024 --batch 4096
+    --microbatch 4096 --out huge)
+  refuses 3 'fit' "${huge[@]}" --data book.txt && { says '[0-9.]+ [GT]iB'; says '^hint: '; }
+  refuses 1 'nothere.txt' "${huge[@]}" --data nothere.txt
+  refuses 3 'fit' sh -c 'ulimit -v 4000000; exec "$@"' - "${huge[@]}" --data book.txt --threads 2
   [ ! -e huge ] || fail 'a run that does not fit leaves its folder'
 }
 

@@ -293,14 +293,14 @@ static void what_does_not_fit_says_what_would(void **state) {
   assert_non_null(strstr(error.message, "uva does not fit a5000"));
   assert_non_null(strstr(error.message, "6.00 GiB"));
   assert_non_null(strstr(error.message, "too much; largest: block.0/mlp/"));
-  long long microbatch, accumulate;
+  /* the hint leaves out what is set already */
+  long long microbatch = options.build.microbatch, accumulate = options.build.accumulate;
   double gib;
   char name[16];
-  int remat = RF_REMAT_AUTO;
-  assert_int_equal(sscanf(error.hint,
-                          "this fits, in %lf GiB: --remat %15s --microbatch %lld --accumulate %lld", &gib,
-                          name, &microbatch, &accumulate),
-                   4);
+  int remat = RF_REMAT_AUTO, given;
+  given = sscanf(error.hint, "this fits, in %lf GiB: --remat %15s --microbatch %lld --accumulate %lld", &gib,
+                 name, &microbatch, &accumulate);
+  assert_true(given == (strstr(error.hint, "--microbatch") ? 4 : 2));
   while (remat > 0 && strcmp(rf_remat_name((rf_remat)remat), name)) remat--;
   assert_true(remat > 0);
   /* the advice is correct */
