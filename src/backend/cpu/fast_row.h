@@ -7,7 +7,6 @@
 /* Prefetches piece `i` of the bytes of a block, which is cut into `pieces`. All are constants. */
 RF_INLINE void fetch_piece(const char *next, int bytes, int i, int pieces) {
   const int lines = bytes / 64;
-#pragma GCC unroll 4
   for (int line = lines * i / pieces; line < lines * (i + 1) / pieces; line++)
     fetch_line(true, next + 64 * line);
 }
