@@ -219,7 +219,7 @@ static rf_status check_space(const export *e, const char *out, int64_t copies, r
   if (copies)
     rf_text_append(hint, sizeof hint, "; the merged model is first written next to OUT in f32 (%s)",
                    rf_text_bytes((double)copies, copy));
-  return RF_FAIL(error, RAFTER_FAILED, hint, "not enough disk space for %s (expected at least %s, got %s)",
+  return RF_FAIL(error, RAFTER_FAILED, hint, "not enough disk space for %s (expected %s or more, got %s)",
                  out, rf_text_bytes((double)bytes, need), rf_text_bytes(room, have));
 }
 

@@ -54,46 +54,46 @@ static inline void levels(const float *x, float shift, float id, float add, floa
 
 /* Finds the smallest and the largest of the values and `start`. A NaN in x does not count. If
  * `start` is NaN, both results are NaN. */
-static inline void extent(const float *x, float start, float *least, float *most) {
+static inline void extent(const float *x, float start, float *smallest, float *largest) {
   four low = all(start), high = low;
   for (int i = 0; i < N; i += LANES) {
     low = smaller(load(x + i), low);
     high = larger(load(x + i), high);
   }
-  *least = low[0];
-  *most = high[0];
+  *smallest = low[0];
+  *largest = high[0];
   for (int l = 1; l < LANES; ++l) {
-    *least = low[l] < *least ? low[l] : *least;
-    *most = high[l] > *most ? high[l] : *most;
+    *smallest = low[l] < *smallest ? low[l] : *smallest;
+    *largest = high[l] > *largest ? high[l] : *largest;
   }
 }
 
 /* Returns the largest magnitude. NaN counts as 0. */
 static float magnitude(const float *x) {
-  float least, most;
-  extent(x, 0, &least, &most);
-  return most > -least ? most : 0 - least; /* 0 - 0 is not -0 */
+  float smallest, largest;
+  extent(x, 0, &smallest, &largest);
+  return largest > -smallest ? largest : 0 - smallest; /* never -0 */
 }
 
 /* Returns the value with the largest magnitude, with its sign. Of equal ones, the first. */
 static float farthest(const float *x) {
-  float least, most;
-  extent(x, 0, &least, &most);
-  if (most != -least) return most > -least ? most : least;
-  for (int i = 0; i < N && most > 0; ++i)
-    if (fabsf(x[i]) == most) return x[i];
+  float smallest, largest;
+  extent(x, 0, &smallest, &largest);
+  if (largest != -smallest) return largest > -smallest ? largest : smallest;
+  for (int i = 0; i < N && largest > 0; ++i)
+    if (fabsf(x[i]) == largest) return x[i];
   return 0;
 }
 
 /* Finds the smallest and the largest value. Of equal ones, the first: zeros have two signs. If only
  * the largest is zero, its sign does not matter, because it is only used in a difference. */
-static void range(const float *x, float *least, float *most) {
-  extent(x, x[0], least, most);
-  if (*least != 0) return;
-  *least = *most = x[0];
+static void range(const float *x, float *smallest, float *largest) {
+  extent(x, x[0], smallest, largest);
+  if (*smallest != 0) return;
+  *smallest = *largest = x[0];
   for (int i = 1; i < N; ++i) {
-    if (x[i] < *least) *least = x[i];
-    if (x[i] > *most) *most = x[i];
+    if (x[i] < *smallest) *smallest = x[i];
+    if (x[i] > *largest) *largest = x[i];
   }
 }
 
@@ -150,13 +150,13 @@ void rf_dequantize_q4_1(const void *from, int64_t blocks, float *out) {
 void rf_quantize_q4_1(const float *x, int64_t blocks, void *to) {
   uint8_t *at = to;
   for (; blocks > 0; --blocks, at += RF_Q4_1_BYTES, x += N) {
-    float least, most;
-    range(x, &least, &most);
-    float d = (most - least) / 15, id = inverse(d);
+    float smallest, largest;
+    range(x, &smallest, &largest);
+    float d = (largest - smallest) / 15, id = inverse(d);
     uint8_t q[N];
-    levels(x, least, id, 0.5f, 15, q);
+    levels(x, smallest, id, 0.5f, 15, q);
     rf_store_f16(at, d);
-    rf_store_f16(at + 2, least);
+    rf_store_f16(at + 2, smallest);
     put_four(q, at + 4);
   }
 }
@@ -222,13 +222,13 @@ void rf_dequantize_q5_1(const void *from, int64_t blocks, float *out) {
 void rf_quantize_q5_1(const float *x, int64_t blocks, void *to) {
   uint8_t *at = to;
   for (; blocks > 0; --blocks, at += RF_Q5_1_BYTES, x += N) {
-    float least, most;
-    range(x, &least, &most);
-    float d = (most - least) / 31, id = inverse(d);
+    float smallest, largest;
+    range(x, &smallest, &largest);
+    float d = (largest - smallest) / 31, id = inverse(d);
     uint8_t q[N];
-    levels(x, least, id, 0.5f, 31, q);
+    levels(x, smallest, id, 0.5f, 31, q);
     rf_store_f16(at, d);
-    rf_store_f16(at + 2, least);
+    rf_store_f16(at + 2, smallest);
     put_five(q, at + 4, at + 8);
   }
 }

@@ -28,9 +28,9 @@ typedef struct fitter {
   const rf_fit_whole *whole; /* NULL: the plan is the whole job */
   int64_t room;
   rf_plan *best,       /* the fastest plan that fits */
-      *least;          /* the plan to show if none fits */
+      *closest;        /* the plan to show if none fits */
   double best_seconds; /* of the whole job */
-  int64_t least_bytes;
+  int64_t closest_bytes;
   mesh_seen seen[MAX_MESHES];
   int meshes, autos; /* autos: number of remat=auto searches on several chips */
   rf_fit_row row[MAX_TRIED];
@@ -49,18 +49,18 @@ static rf_fit_row row_of(const rf_plan *plan) {
                       .fits = rf_plan_fits(plan)};
 }
 
-/* Compares a plan that does not fit with f->least, the plan that is shown so far. Returns true if the
+/* Compares a plan that does not fit with f->closest, the plan that is shown so far. Returns true if the
  * new plan is shown instead: it has the user's dtype and the other has not, or it is smaller. */
 static bool shows_more(const fitter *f, const rf_fit_row *row) {
-  const rf_dtype usual = f->from.build.dtype, shown = f->least->options.build.dtype;
+  const rf_dtype usual = f->from.build.dtype, shown = f->closest->options.build.dtype;
   if (row->dtype != shown) return row->dtype == usual;
-  return row->peak_bytes < f->least_bytes;
+  return row->peak_bytes < f->closest_bytes;
 }
 
 /* Takes ownership of a plan: stores the best plan so far and frees any other. */
 static void keep(fitter *f, rf_plan *plan, const rf_fit_row *row) {
   if (f->rows < MAX_TRIED) f->row[f->rows++] = *row;
-  rf_plan **slot = row->fits ? &f->best : &f->least;
+  rf_plan **slot = row->fits ? &f->best : &f->closest;
   bool better = !*slot || (row->fits ? row->seconds < f->best_seconds : shows_more(f, row));
   if (!better) {
     rf_plan_free(plan);
@@ -69,7 +69,7 @@ static void keep(fitter *f, rf_plan *plan, const rf_fit_row *row) {
   rf_plan_free(*slot);
   *slot = plan;
   if (row->fits) f->best_seconds = row->seconds;
-  else f->least_bytes = row->peak_bytes;
+  else f->closest_bytes = row->peak_bytes;
 }
 
 /* Plans one setting. *row gets the result of the setting. *cost gets the cost of the whole job.
@@ -191,7 +191,7 @@ static rf_status try_auto(fitter *f, const rf_plan_options *from, setting *list,
 /* Tries the named policies on the best setting. A named policy may beat remat=auto, which does not
  * know that recomputation may overlap with transfers. */
 static rf_status try_policies(fitter *f, const rf_plan_options *from, rf_error *error) {
-  const rf_plan *plan = f->best ? f->best : f->least;
+  const rf_plan *plan = f->best ? f->best : f->closest;
   rf_remat named[RF_REMAT_NAMED];
   int policies = rf_remat_named(named);
   if (!plan || memcmp(&plan->options.build.mesh, &from->build.mesh, sizeof from->build.mesh))
@@ -462,13 +462,13 @@ rf_status rf_plan_fit(const rf_model *model, const rf_plan_options *options, rf_
     explain(found->row, found->rows);
     found->fits = f->best != NULL;
   }
-  rf_plan **chosen = f->best ? &f->best : &f->least;
+  rf_plan **chosen = f->best ? &f->best : &f->closest;
   *out = *chosen;
   *chosen = NULL;
   if (!*out) RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "the search made no plan"));
 done:
   rf_plan_free(f->best);
-  rf_plan_free(f->least);
+  rf_plan_free(f->closest);
   free(f);
   return status;
 }

@@ -251,12 +251,12 @@ static rf_status context_parallel(rf_question *q, strategy *s, rf_error *error) 
   RF_TRY(rf_need(q, "heads", &heads, error));
   kv = rf_value_or(q, "kv-heads", heads);
   cross_nodes(q, s, degree);
-  double alpha = s->alpha * s->narrow * (causal ? 2 : 1), least = alpha * kv / heads;
-  rf_fact_head(q, NAN, NAN, NAN, bound_of(seq / degree, least), least);
+  double alpha = s->alpha * s->narrow * (causal ? 2 : 1), minimum = alpha * kv / heads;
+  rf_fact_head(q, NAN, NAN, NAN, bound_of(seq / degree, minimum), minimum);
   rf_add_number(q, "alpha", "FLOP per byte of the network", s->alpha);
-  rf_fact_add(q, "min_seq_per_chip", "minimum tokens of a sequence per chip", RF_UNIT_MINIMUM, least);
+  rf_fact_add(q, "min_seq_per_chip", "minimum tokens of a sequence per chip", RF_UNIT_MINIMUM, minimum);
   rf_fact_add(q, "max_degree", "compute-bound up to this many chips with this sequence", RF_UNIT_MAXIMUM,
-              seq / least);
+              seq / minimum);
   rf_fact_add(q, "ring_min_seq_per_chip", "minimum tokens per chip, one-way ring of keys and values",
               RF_UNIT_MINIMUM, 2 * s->peak / (s->bps / 2) * kv / heads);
   rf_add_bytes(q, "gathered_bytes", "bytes of keys and values gathered per layer",
@@ -271,9 +271,10 @@ static rf_status tensor_2d(rf_question *q, rf_error *error) {
   RF_TRY(rf_need(q, "ff", &ff, error));
   RF_TRY(rf_need(q, "width", &width, error));
   note_dense(q, ff);
-  double least = 32 * ff / width * 9 / 16;
-  rf_fact_head(q, NAN, NAN, NAN, bound_of(q->chips, least), least);
-  rf_fact_add(q, "min_chips", "chips from which two dimensions are faster than one", RF_UNIT_MINIMUM, least);
+  double minimum = 32 * ff / width * 9 / 16;
+  rf_fact_head(q, NAN, NAN, NAN, bound_of(q->chips, minimum), minimum);
+  rf_fact_add(q, "min_chips", "chips from which two dimensions are faster than one", RF_UNIT_MINIMUM,
+              minimum);
   rf_fact_add(q, "optimal_width_ways", "best number of chips along the width", RF_UNIT_NEAREST,
               sqrt(q->chips / 8));
   rf_fact_add(q, "optimal_ff_ways", "best number of chips along the feed-forward width", RF_UNIT_NEAREST,
