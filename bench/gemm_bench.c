@@ -8,7 +8,7 @@
  * operand), or plain reads for products with few rows. The fraction is the call's rate divided by
  * the mean of the two bursts. The program prints median [min..max]. */
 #define _GNU_SOURCE
-#include "backend/cpu/gemm.h"
+#include "backend/cpu/fast.h"
 #include "backend/cpu/peaks.h"
 
 #include <immintrin.h>
@@ -28,7 +28,9 @@ static double now(void) {
 }
 
 static void run_product(const rf_gemm_isa *isa, const rf_gemm *g, int workers, void *work) {
-  rf_gemm_choose(isa, g, g->m)->path(isa, g, workers, work);
+  const rf_gemm_kernel *few = rf_fast_few_kernel(isa, g);
+  if (few && g->m <= few->inner.max_rows) few->path(isa, g, workers, work);
+  else rf_gemm_choose(isa, g, g->m)->path(isa, g, workers, work);
 }
 
 /* Twenty-four chains of 512 bits, or twelve of 256, hide the latency of two ports. Inline assembly

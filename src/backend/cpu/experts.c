@@ -82,7 +82,7 @@ static void matmul_experts_dw_call(rf_gemm_path *path, const rf_gemm_isa *isa, c
 #define INNER(op, fewest) \
   static void op##_inner(int level, const rf_graph *graph, const rf_op *node, rf_inner *inner) { \
     const rf_gemm g = op##_product(graph, node); \
-    inner[0] = rf_gemm_inner(level, "expert", &g, fewest); \
+    inner[0] = rf_product_inner(level, "expert", &g, fewest); \
   }
 INNER(matmul_experts, 1)
 INNER(matmul_experts_dx, 1)

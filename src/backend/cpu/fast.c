@@ -1,5 +1,6 @@
 /* fast.c - distributes products in 8 bits over threads. All threads pack the rows of A once. Then
- * each thread multiplies all packed rows by some panels of B. */
+ * each thread multiplies all packed rows by some panels of B. A plan has one kernel for few rows
+ * and one for more rows, and chooses between them. */
 #include "backend/cpu/fast.h"
 
 #include "backend/cpu/shares.h"
@@ -12,46 +13,77 @@
  * panels of B, then the next values of k. These values of A, and the sums, thus stay in L2. */
 enum { STRIPS_MAX = 32, PANELS_MAX = 4, STRIP_SUMS = RF_FAST_ROWS * RF_PANEL_LANES };
 
-/* The largest number of rows for which `panels` is faster than `many`. */
-static int64_t few_limit(const rf_fast_isa *fast, const rf_gemm *g) {
-  bool whole = fast->few_of_256 > 0;
-  for (int i = 0; i < g->panels->parts; i++) whole = whole && g->panels->part[i].type->values == 256;
-  return whole ? fast->few_of_256 : RF_FAST_FEW;
-}
-static bool is_many(const rf_fast_isa *fast, const rf_gemm *g, int64_t m) {
-  return fast->many && m > few_limit(fast, g);
-}
-static int64_t strip_rows(const rf_fast_isa *fast, const rf_gemm *g, int64_t m) {
-  return is_many(fast, g, m) ? RF_FAST_ROWS : RF_FAST_FEW;
-}
 static bool is_wide(const rf_gemm *g) { return g->panels->part[0].type->number == RF_Q_INT8; }
+/* The functions for the storage type of B. */
+static const rf_fast_isa *functions_for(const rf_fast_isa *fast, const rf_gemm *g) {
+  return is_wide(g) ? fast->wide : fast;
+}
+
+/* ---- the kernels for few rows ---------------------------------------------------------------- */
+
+#define FEW(table, title, rows) \
+  {.inner = {title "_few", rows}, .isa = &table, .path = rf_gemm_fast_few, .takes = NULL},
+static const rf_gemm_kernel FEW_KERNELS[] = {
+#if defined(__x86_64__)
+    // clang-format off
+    FEW(RF_GEMM_AMX, "fast_amx", RF_FAST_FEW)
+    FEW(RF_GEMM_AVX512BF16, "fast_avx512bf16", RF_FAST_FEW)
+    FEW(RF_GEMM_AVX512, "fast_avx512", RF_FAST_FEW)
+    FEW(RF_GEMM_AVXVNNI, "fast_avxvnni", RF_FAST_FEW)
+    FEW(RF_GEMM_AVX2, "fast_avx2", RF_FAST_FEW)
+    FEW(RF_GEMM_AVX2, "fast_avx2", RF_FAST_FEW_OF_256)
+// clang-format on
+#endif
+                {.isa = NULL},
+};
+
+/* The maximum rows for which `panels` is faster than `many`; 0: this ISA has no `many`. */
+static int few_limit(const rf_fast_isa *fast, const rf_gemm *g) {
+  bool whole = fast->few_of_256;
+  for (int i = 0; i < g->panels->parts; i++) whole = whole && g->panels->part[i].type->values == 256;
+  return !functions_for(fast, g)->many ? 0 : whole ? RF_FAST_FEW_OF_256 : RF_FAST_FEW;
+}
+
+const rf_gemm_kernel *rf_fast_few_kernel(const rf_gemm_isa *isa, const rf_gemm *g) {
+  const int limit = g->fast ? few_limit(isa->fast, g) : 0;
+  for (const rf_gemm_kernel *few = FEW_KERNELS; few->isa; few++)
+    if (few->isa == isa && few->inner.max_rows == limit) return few;
+  return NULL;
+}
+
+/* ---- workspace ------------------------------------------------------------------------------- */
+
+static int64_t strip_rows(bool many) { return many ? RF_FAST_ROWS : RF_FAST_FEW; }
 /* Bytes of one strip of A in short or long blocks; 0 if no panel of B needs such blocks. */
-static int64_t strip_bytes(const rf_fast_isa *fast, const rf_gemm *g, int64_t m, bool is_long) {
+static int64_t strip_bytes(const rf_fast_isa *fast, const rf_gemm *g, bool many, bool is_long) {
   bool has = false;
   for (int i = 0; i < g->panels->parts; i++) has |= rf_fast_is_long(g->panels->part[i].type) == is_long;
-  int64_t rows = strip_rows(fast, g, m);
+  int64_t rows = strip_rows(many);
   return !has      ? 0
          : is_long ? rf_fast_strip_bytes(true, rows, g->k)
                    : rf_ceil_div(g->k, fast->steps) * fast->row_bytes * rows;
 }
-static int64_t room_bytes(const rf_fast_isa *fast, const rf_gemm *g, int64_t m) {
+static int64_t room_bytes(int64_t m, bool many) {
   int64_t strips = rf_ceil_div(m, RF_FAST_ROWS);
-  if (!is_many(fast, g, m)) return RF_FAST_PANELS * RF_FAST_FEW * RF_PANEL_LANES * (int64_t)sizeof(float);
+  if (!many) return RF_FAST_PANELS * RF_FAST_FEW * RF_PANEL_LANES * (int64_t)sizeof(float);
   return RF_FAST_ROOM +
          PANELS_MAX * (strips < STRIPS_MAX ? strips : STRIPS_MAX) * STRIP_SUMS * (int64_t)sizeof(float);
 }
-static size_t bytes_for(const rf_fast_isa *fast, const rf_gemm *g, int64_t m, int threads) {
-  int64_t strip = strip_bytes(fast, g, m, false) + strip_bytes(fast, g, m, true);
-  return (size_t)(rf_ceil_div(m, strip_rows(fast, g, m)) * strip + threads * room_bytes(fast, g, m));
+static size_t bytes_for(const rf_fast_isa *fast, const rf_gemm *g, int64_t m, bool many, int threads) {
+  int64_t strip = strip_bytes(fast, g, many, false) + strip_bytes(fast, g, many, true);
+  return (size_t)(rf_ceil_div(m, strip_rows(many)) * strip + threads * room_bytes(m, many));
 }
 
-size_t rf_fast_workspace(const rf_fast_isa *fast, const rf_gemm *g, int threads) {
-  if (is_wide(g)) fast = fast->wide;
-  int64_t m = g->m_bound > g->m ? g->m_bound : g->m, limit = few_limit(fast, g);
-  int64_t few = m < limit ? m : limit;
-  size_t all = bytes_for(fast, g, m, threads), least = bytes_for(fast, g, few, threads);
-  return all > least ? all : least;
+/* A plan uses the kernel for few rows up to its limit, so `many` needs no workspace below. */
+size_t rf_fast_workspace(const rf_fast_isa *isa, const rf_gemm *g, int threads) {
+  const rf_fast_isa *fast = functions_for(isa, g);
+  int64_t m = g->m_bound > g->m ? g->m_bound : g->m, limit = few_limit(isa, g);
+  if (limit == 0 || m <= limit) return bytes_for(fast, g, m, false, threads);
+  size_t all = bytes_for(fast, g, m, true, threads), few = bytes_for(fast, g, limit, false, threads);
+  return all > few ? all : few;
 }
+
+/* ---- the product ----------------------------------------------------------------------------- */
 
 typedef struct job {
   const rf_fast_isa *fast, *few; /* `few` packs A, and multiplies if A has few rows */
@@ -142,32 +174,28 @@ static void many_rows(job *j, int thread, int threads, char *room) {
   }
 }
 
-void rf_fast_run(const rf_fast_isa *fast, const rf_gemm_isa *gemm, const rf_gemm *g, int threads,
-                 void *workspace) {
+/* Multiplies with `many`, or with `panels`. Both give the same bits for every number of rows. */
+static void run(const rf_fast_isa *isa, const rf_gemm_isa *gemm, const rf_gemm *g, bool many, int threads,
+                void *workspace) {
   enum { PACK = 1024 }; /* steps of k that a thread packs at a time */
   if (g->m <= 0 || g->n <= 0) return;
-  if (fast->evex && !rf_isa_has_vex_vnni()) fast = fast->evex;
-  const rf_fast_isa *few = fast->few ? fast->few : fast;
-  if (is_wide(g)) {
-    fast = fast->wide;
-    few = few->wide;
-  }
-  bool many = is_many(fast, g, g->m);
+  if (isa->evex && !rf_isa_has_vex_vnni()) isa = isa->evex;
+  const rf_fast_isa *fast = functions_for(isa, g), *few = functions_for(isa->few ? isa->few : isa, g);
   job j = {.fast = fast,
            .few = few,
            .gemm = gemm,
            .g = g,
-           .rows = strip_rows(fast, g, g->m),
+           .rows = strip_rows(many),
            .panels = rf_panels_count(g->panels)};
   j.count = rf_ceil_div(g->m, j.rows);
   char *rooms = workspace;
   for (int i = 0; i < 2; i++) {
     j.strips[i] = rooms;
-    j.bytes[i] = strip_bytes(fast, g, g->m, i);
+    j.bytes[i] = strip_bytes(fast, g, many, i);
     rooms += j.count * j.bytes[i];
   }
   rf_shares_cut(&j.shares, j.panels, threads);
-  int64_t room = room_bytes(fast, g, g->m), parts = rf_ceil_div(g->k, PACK);
+  int64_t room = room_bytes(g->m, many), parts = rf_ceil_div(g->k, PACK);
 #pragma omp parallel num_threads(threads)
   {
     RF_STAMP_BUSY;
@@ -188,4 +216,15 @@ void rf_fast_run(const rf_fast_isa *fast, const rf_gemm_isa *gemm, const rf_gemm
     else few_rows(&j, thread, omp_get_num_threads(), mine);
     if (many && fast->close) fast->close();
   }
+}
+
+void rf_fast_run(const rf_fast_isa *isa, const rf_gemm_isa *gemm, const rf_gemm *g, int threads,
+                 void *workspace) {
+  run(isa, gemm, g, functions_for(isa, g)->many != NULL, threads, workspace);
+}
+
+void rf_gemm_fast_few(const rf_gemm_isa *isa, const rf_gemm *g, int threads, void *workspace) {
+  rf_gemm call = *g;
+  call.nontemporal = g->read_later;
+  run(isa->fast, isa, &call, false, threads, workspace);
 }

@@ -34,7 +34,7 @@
  *     the same sum for the first 16 values and for the last 16 values
  *   128 values: int8 a[2][rows][64], f32 s[rows], int16 sum(a) of each run of 32 [2][rows][2]. */
 enum { RF_FAST_LONG = 128, RF_FAST_ITEMS = 13, RF_FAST_LONG_ITEMS = 35 }; /* ITEMS: 32-bit words per row */
-enum { RF_FAST_ROWS = 16, RF_FAST_FEW = 8, RF_FAST_KC = 256, RF_FAST_PANELS = 2 };
+enum { RF_FAST_ROWS = 16, RF_FAST_FEW = 8, RF_FAST_FEW_OF_256 = 2, RF_FAST_KC = 256, RF_FAST_PANELS = 2 };
 static inline bool rf_fast_is_long(const rf_quant_type *type) {
   return rf_fast_block_of(type) == RF_FAST_LONG;
 }
@@ -85,17 +85,17 @@ typedef struct rf_fast_isa {
    * RF_FAST_PANELS panels of the matrix at b. `strip` is indexed by is_long. */
   void (*panels)(const rf_panel *panel, int count, const char *b, int64_t inner, const char *const strip[2],
                  int rows, float *y);
-  /* The next four functions are for more than RF_FAST_FEW rows, or for more than few_of_256 rows
-   * if it is not 0 and all of B has blocks of 256 values. If these functions are NULL, `panels`
-   * runs RF_FAST_FEW rows at a time. `unpack` unpacks steps [k0, k1) of a panel into `room`. `many`
-   * multiplies `used` rows of a strip of sixteen by a block, adds the products to
+  /* The next four functions are for more than RF_FAST_FEW rows. If few_of_256 is true and all of B
+   * has blocks of 256 values, they are for more than RF_FAST_FEW_OF_256 rows. If they are NULL,
+   * `panels` multiplies all rows, RF_FAST_FEW at a time. `unpack` unpacks steps [k0, k1) of a panel into
+   * `room`. `many` multiplies `used` rows of a strip of sixteen by a block, adds the products to
    * sums[row][RF_PANEL_LANES], and prefetches `ahead`. `open` is called first, `close` last. */
   rf_fast_block (*unpack)(const rf_panel *panel, const char *at, int64_t k0, int64_t k1, void *room);
   void (*many)(const rf_fast_block *block, const void *strip, int used, bool first, float *sums,
                const char *ahead, int64_t ahead_bytes);
   void (*open)(void);
   void (*close)(void);
-  int few_of_256;
+  bool few_of_256;
   int steps, row_bytes;           /* values of k in a packed block; bytes of a row of this block */
   const struct rf_fast_isa *wide; /* the functions for int8 */
   /* the same functions for CPUs that only have the EVEX encoding of VNNI; NULL: not needed */
@@ -105,9 +105,14 @@ typedef struct rf_fast_isa {
 extern const rf_fast_isa RF_FAST_AVX2, RF_FAST_AVXVNNI, RF_FAST_EVEX_VNNI, RF_FAST_AVX512, RF_FAST_AVX512BF16,
     RF_FAST_AMX;
 
-/* Counterparts of rf_gemm_workspace and of a path. `gemm` provides the epilogues. */
-size_t rf_fast_workspace(const rf_fast_isa *fast, const rf_gemm *g, int threads);
-void rf_fast_run(const rf_fast_isa *fast, const rf_gemm_isa *gemm, const rf_gemm *g, int threads,
+/* Counterparts of rf_gemm_workspace and of a path. `gemm` provides the epilogues. rf_fast_run is for
+ * more rows than the kernel of rf_fast_few_kernel takes. */
+size_t rf_fast_workspace(const rf_fast_isa *isa, const rf_gemm *g, int threads);
+void rf_fast_run(const rf_fast_isa *isa, const rf_gemm_isa *gemm, const rf_gemm *g, int threads,
                  void *workspace);
+rf_gemm_path rf_gemm_fast_few; /* the path of products in 8 bits with few rows */
+/* The kernel for products like `g` with few rows (inner.max_rows). NULL: one kernel takes all rows,
+ * or the product is not in 8 bits. */
+const rf_gemm_kernel *rf_fast_few_kernel(const rf_gemm_isa *isa, const rf_gemm *g);
 
 #endif

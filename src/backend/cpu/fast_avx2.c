@@ -13,7 +13,7 @@ const rf_fast_isa RF_FAST_AVX2 = {.pack = pack,
                                   .panels = panels_product,
                                   .unpack = unpack,
                                   .many = many,
-                                  .few_of_256 = 2,
+                                  .few_of_256 = true,
                                   .steps = RF_FAST_BLOCK,
                                   .row_bytes = 4 * RF_FAST_ITEMS,
                                   .wide = &WIDE};

@@ -108,7 +108,7 @@ static void choose(int level, const rf_graph *graph, const rf_op *op, rf_inner *
   rf_gemm g[RF_MAX_INNER];
   products_of(graph, op, &d, slot, g);
   for (int i = 0; i < RF_MAX_INNER; i++) /* dw always has the rows of the weight */
-    if (g[i].k) inner[i] = rf_gemm_inner(level, names[i], &g[i], i == DW ? g[i].m : 1);
+    if (g[i].k) inner[i] = rf_product_inner(level, names[i], &g[i], i == DW ? g[i].m : 1);
 }
 
 #define SIZES(name, gradient_slot) \
@@ -259,7 +259,7 @@ static void head_logits_inner(int level, const rf_graph *graph, const rf_op *op,
                               rf_inner inner[RF_MAX_INNER]) {
   const dims d = dims_of(graph, op);
   const rf_gemm g = logits_product(graph, op, &d, graph->tensor[op->input[3]].shape[0]);
-  inner[LOGITS] = rf_gemm_inner(level, "logits", &g, 1);
+  inner[LOGITS] = rf_product_inner(level, "logits", &g, 1);
 }
 static void head_logits_run(const rf_head_isa *isa, const rf_call *call) {
   dims d = dims_of(call->graph, call->op);

@@ -51,14 +51,14 @@ static void scale_values(const void *from, rf_dtype dtype, int64_t count, float 
 static void lora_inner(int level, const rf_graph *graph, const rf_op *op, rf_inner inner[RF_MAX_INNER]) {
   const dims d = dims_of(graph, op);
   const rf_gemm g = forward(&d, &op->attr.lora.parts, 0);
-  inner[0] = rf_gemm_inner(level, "y", &g, 1);
+  inner[0] = rf_product_inner(level, "y", &g, 1);
 }
 enum { DH, DB };
 static void lora_bwd_inner(int level, const rf_graph *graph, const rf_op *op, rf_inner inner[RF_MAX_INNER]) {
   const dims d = dims_of(graph, op);
   const rf_gemm dh = backward_h(&d, &op->attr.lora.parts, 0), db = backward_b(&d, &op->attr.lora.parts, 0);
-  if (op->output[0] != RF_NONE) inner[DH] = rf_gemm_inner(level, "dh", &dh, 1);
-  if (op->output[1] != RF_NONE) inner[DB] = rf_gemm_inner(level, "db", &db, db.m);
+  if (op->output[0] != RF_NONE) inner[DH] = rf_product_inner(level, "dh", &dh, 1);
+  if (op->output[1] != RF_NONE) inner[DB] = rf_product_inner(level, "db", &db, db.m);
 }
 
 static size_t lora_workspace(const rf_gemm_isa *isa, const rf_graph *graph, const rf_op *op, int threads) {

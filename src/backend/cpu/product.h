@@ -4,7 +4,7 @@
 #define RF_PRODUCT_H
 
 #include "backend/cpu/cpu.h"
-#include "backend/cpu/gemm.h"
+#include "backend/cpu/fast.h"
 
 /* A matrix with element (i,j) at data[i row + j column]. */
 typedef struct rf_operand {
@@ -59,6 +59,14 @@ static inline bool rf_takes_stream(const rf_gemm *g) {
   return !g->fast && !g->panels && rf_gemm_may_stream(g);
 }
 
+/* The kernels of a product inside an op whose calls have `fewest` to g->m rows. */
+static inline rf_inner rf_product_inner(int level, const char *product, const rf_gemm *g, int64_t fewest) {
+  rf_inner inner = rf_gemm_inner(level, product, g, fewest);
+  const rf_gemm_kernel *few = rf_fast_few_kernel(((const rf_gemm_kernel *)inner.kernel)->isa, g);
+  if (few && g->m <= few->inner.max_rows) inner.kernel = &few->inner;
+  else if (few && fewest <= few->inner.max_rows) inner.few = &few->inner;
+  return inner;
+}
 /* Runs a product inside the op of `call` with the kernel that the plan holds for its rows. */
 static inline void rf_inner_run(const rf_call *call, int product, rf_gemm g, void *workspace) {
   g.inner = &call->inner[product];
@@ -78,9 +86,20 @@ static inline void rf_inner_run(const rf_call *call, int product, rf_gemm g, voi
   static bool op##_takes_##path(const rf_graph *graph, const rf_op *node) { \
     if (!takes_numbers(graph, node)) return false; \
     const rf_gemm g = op##_product(graph, node); \
+    const int64_t few_rows = RF_FEW_ROWS; \
+    (void)few_rows; \
     return rf_takes_##path(&g) && (also); \
   }
-#define RF_HAS_FEW_ROWS (g.m <= RF_FEW_ROWS)
+/* The same for a kernel in 8 bits with at most `rows` rows: matmul_amx_takes_RF_FAST_FEW. */
+#define RF_TAKES_FAST_FEW(op, isa, table, rows, also) \
+  static bool op##_##isa##_takes_##rows(const rf_graph *graph, const rf_op *node) { \
+    if (!takes_numbers(graph, node)) return false; \
+    const rf_gemm g = op##_product(graph, node); \
+    const rf_gemm_kernel *few = rf_fast_few_kernel(&table, &g); \
+    const int64_t few_rows = few ? few->inner.max_rows : 0; \
+    return few_rows == rows && (also); \
+  }
+#define RF_HAS_FEW_ROWS (g.m <= few_rows)
 /* RF_PATH(matmul, avx2, RF_GEMM_AVX2, panels) defines matmul_avx2_panels(call). */
 #define RF_PATH(op, isa, table, path) \
   static void op##_##isa##_##path(const rf_call *call) { op##_call(RF_RUNS(path), &table, call); }
@@ -130,7 +149,23 @@ static inline void rf_inner_run(const rf_call *call, int product, rf_gemm g, voi
 #define RF_TILE_ROW(op, rows, many) \
   RF_PATH_ROW(op, amx, few, few, RF_ISA_AMX, rows, "gemm_amx_32x32", "_few") \
   RF_PATH_ROW(op, amx, many, tiles, RF_ISA_AMX, 0, "gemm_amx_32x32", "")
-#define RF_FAST_ROW(op, isa, level) RF_PATH_ROW(op, isa, fast, fast, level, 0, "fast_" #isa, "")
+#define RF_FAST_PRODUCT(op, isa, table, also) \
+  RF_TAKES_FAST_FEW(op, isa, table, RF_FAST_FEW, also) \
+  RF_PATH(op, isa, table, fast) \
+  RF_PATH(op, isa, table, fast_few)
+#define RF_FAST_FEW_ROW(of, isa, lowest, most, rows) \
+  {.op = #of, \
+   .name = "fast_" #isa "_few", \
+   .level = lowest, \
+   .accepts = of##_##isa##_takes_##most, \
+   .workspace_bytes = of##_##isa##_workspace, \
+   .inner = of##_inner, \
+   .run = of##_##isa##_fast_few, \
+   .max_rows = (rows) ? most : 0, \
+   .curve = "fast_" #isa},
+#define RF_FAST_KERNELS(op, isa, level, rows) \
+  RF_FAST_FEW_ROW(op, isa, level, RF_FAST_FEW, rows) \
+  RF_PATH_ROW(op, isa, fast, fast, level, 0, "fast_" #isa, "")
 
 /* RF_PRODUCTS defines all kernels of op, op_dx and op_dw. RF_PRODUCT_ROWS lists their table
  * entries. Kernels for few rows require the condition `also` and at most `rows` rows. Other
@@ -145,17 +180,19 @@ static inline void rf_inner_run(const rf_call *call, int product, rf_gemm g, voi
   RF_WORKSPACE(op, avxvnni, RF_GEMM_AVXVNNI) \
   RF_ISA_PRODUCTS(op, avx512, RF_GEMM_AVX512, many) \
   RF_ISA_PRODUCTS(op, avx2, RF_GEMM_AVX2, many) \
-  RF_PATH(op, amx, RF_GEMM_AMX, fast) \
-  RF_PATH(op, avx512bf16, RF_GEMM_AVX512BF16, fast) \
-  RF_PATH(op, avx512, RF_GEMM_AVX512, fast) \
-  RF_PATH(op, avxvnni, RF_GEMM_AVXVNNI, fast) \
-  RF_PATH(op, avx2, RF_GEMM_AVX2, fast)
+  RF_FAST_PRODUCT(op, amx, RF_GEMM_AMX, also) \
+  RF_FAST_PRODUCT(op, avx512bf16, RF_GEMM_AVX512BF16, also) \
+  RF_FAST_PRODUCT(op, avx512, RF_GEMM_AVX512, also) \
+  RF_FAST_PRODUCT(op, avxvnni, RF_GEMM_AVXVNNI, also) \
+  RF_FAST_PRODUCT(op, avx2, RF_GEMM_AVX2, also) \
+  RF_TAKES_FAST_FEW(op, avx2, RF_GEMM_AVX2, RF_FAST_FEW_OF_256, also)
 #define RF_PRODUCT_ROWS_X86(op, rows, many, many_tiles) \
-  RF_FAST_ROW(op, amx, RF_ISA_AMX) \
-  RF_FAST_ROW(op, avx512bf16, RF_ISA_AVX512BF16) \
-  RF_FAST_ROW(op, avx512, RF_ISA_AVX512) \
-  RF_FAST_ROW(op, avxvnni, RF_ISA_AVXVNNI) \
-  RF_FAST_ROW(op, avx2, RF_ISA_AVX2) \
+  RF_FAST_KERNELS(op, amx, RF_ISA_AMX, rows) \
+  RF_FAST_KERNELS(op, avx512bf16, RF_ISA_AVX512BF16, rows) \
+  RF_FAST_KERNELS(op, avx512, RF_ISA_AVX512, rows) \
+  RF_FAST_KERNELS(op, avxvnni, RF_ISA_AVXVNNI, rows) \
+  RF_FAST_FEW_ROW(op, avx2, RF_ISA_AVX2, RF_FAST_FEW_OF_256, rows) \
+  RF_FAST_KERNELS(op, avx2, RF_ISA_AVX2, rows) \
   RF_TILE_ROW(op, rows, many_tiles) \
   RF_TILE_ROW(op##_dx, rows, many_tiles) \
   RF_TILE_ROW(op##_dw, 0, many_tiles) \

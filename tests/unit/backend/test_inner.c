@@ -1,7 +1,7 @@
 /* test_inner.c - products inside an op: the logits of the head and their gradients, the products of
  * experts and of adapters. The kernels of such a product depend on its number of rows. The kernels
  * that `inner` of a row chooses are compared with a plain rule, and every call must use them. */
-#include "backend/cpu/gemm.h"
+#include "backend/cpu/product.h"
 #include "support/op_cases.h"
 
 #include <setjmp.h>
@@ -152,7 +152,8 @@ static void kernels_follow_the_rows(void **state) {
       }
 }
 
-/* Packed weights stream by panels, and activations in 8 bits have one kernel for all rows. */
+/* Packed weights stream by panels. With activations in 8 bits, few rows have a kernel where the ISA
+ * multiplies many rows in another way. */
 static void packed_and_fast_kernels(void **state) {
   (void)state;
 #if !defined(__x86_64__)
@@ -161,13 +162,41 @@ static void packed_and_fast_kernels(void **state) {
   rf_panels panels = {
       .inner = 64, .parts = 1, .part = {{.outputs = 64, .type = rf_quant_type_of(RF_Q_Q8_0)}}};
   rf_gemm g = {.m = 64, .n = 64, .k = 64, .a_dtype = RF_F32, .b_dtype = RF_PACKED, .panels = &panels};
-  rf_inner inner = rf_gemm_inner(RF_ISA_AMX, "x", &g, 1);
+  rf_inner inner = rf_product_inner(RF_ISA_AMX, "x", &g, 1);
   assert_string_equal(inner.kernel->name, "gemm_avx512_12x32");
   assert_string_equal(inner.few->name, "gemm_avx512_12x32_panels");
   g.fast = true;
-  inner = rf_gemm_inner(RF_ISA_AMX, "x", &g, 1);
-  assert_string_equal(inner.kernel->name, "fast_amx");
-  assert_null(inner.few);
+  static const struct {
+    int level, type;
+    const char *few; /* NULL: one kernel for all rows */
+    int rows;
+  } want[] = {
+      {RF_ISA_AMX, RF_Q_Q8_0, "fast_amx_few", 8},
+      {RF_ISA_AMX, RF_Q_INT8, "fast_amx_few", 8},
+      {RF_ISA_AVX512BF16, RF_Q_INT8, "fast_avx512bf16_few", 8},
+      {RF_ISA_AVX512, RF_Q_Q4_K, "fast_avx512_few", 8},
+      {RF_ISA_AVX512, RF_Q_INT8, NULL, 0},
+      {RF_ISA_AVX2, RF_Q_Q8_0, "fast_avx2_few", 8},
+      {RF_ISA_AVX2, RF_Q_Q4_K, "fast_avx2_few", 2},
+      {RF_ISA_AVX2, RF_Q_INT8, NULL, 0},
+  };
+  for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
+    panels.part[0].type = rf_quant_type_of(want[i].type);
+    g.m = 64;
+    inner = rf_product_inner(want[i].level, "x", &g, 1);
+    assert_memory_equal(inner.kernel->name, "fast_", 5);
+    if (!want[i].few) {
+      assert_null(inner.few);
+      continue;
+    }
+    assert_string_equal(inner.few->name, want[i].few);
+    assert_int_equal(inner.few->max_rows, want[i].rows);
+    assert_null(rf_product_inner(want[i].level, "x", &g, 9).few);
+    g.m = want[i].rows; /* all calls have few rows */
+    inner = rf_product_inner(want[i].level, "x", &g, 1);
+    assert_string_equal(inner.kernel->name, want[i].few);
+    assert_null(inner.few);
+  }
 }
 
 int main(void) {
