@@ -96,7 +96,7 @@ typedef enum rf_sublayer {
 } rf_sublayer;
 const char *rf_sublayer_name(rf_sublayer sublayer); /* "embed", "attn", "mlp", "head"; NONE: NULL */
 typedef struct rf_op_place {
-  int32_t layer; /* layer number; RF_NONE: outside the layers */
+  int32_t layer; /* number of the layer; RF_NONE: the op is outside all layers */
   rf_sublayer sublayer;
 } rf_op_place;
 
@@ -142,11 +142,12 @@ typedef struct rf_graph {
  *
  * `flops` and `flops_full` count the model's arithmetic. In attention, `flops` counts only the
  * (query, key) pairs that the causal mask allows, and `flops_full` counts all pairs. `flops_again`
- * counts other arithmetic: values that a kernel recomputes (scores in attention_bwd, logits in
- * head_loss_bwd), and rows that are reserved for experts beyond an even number per expert. */
+ * counts other arithmetic. A kernel may recompute values: scores in attention_bwd, logits in
+ * head_loss_bwd. Experts may have more reserved rows than an even distribution fills. */
 typedef struct rf_work {
   double flops, flops_full, bytes_read, bytes_written, flops_again;
-  /* collective: bytes of the array over all chips; offload: bytes copied to or from the host */
+  /* of a collective: bytes of the array over all chips. of offload: bytes copied to or from the
+   * host */
   double sent_bytes;
 } rf_work;
 
@@ -189,6 +190,8 @@ typedef enum rf_timing {
  * (WORK), the number of elements of one head in a segment (SEGMENT), or the number of rows that
  * share the cached keys of one sequence (ROWS). */
 typedef enum rf_curve_size { RF_CURVE_WORK, RF_CURVE_SEGMENT, RF_CURVE_ROWS } rf_curve_size;
+/* Keys that a row of attention reads when calibration measures its curve, and its long curve. */
+enum { RF_SHORT_CONTEXT = 192, RF_LONG_CONTEXT = 4096 };
 
 /* Which product of a linear layer an op computes: the output, the gradient of the input (DX), or
  * the gradient of the weight (DW). */
@@ -197,8 +200,9 @@ typedef enum rf_product { RF_PRODUCT_NONE, RF_PRODUCT_FORWARD, RF_PRODUCT_DX, RF
 /* Bits of rf_op_def.row_passes: passes over each row of logits in addition to the product. */
 enum { RF_PASS_SUMS = 1, RF_PASS_SOFTCAP = 2, RF_PASS_LIKELIEST = 4 };
 
-/* The element of an op's results that is not finite if the step has failed: element 0 of output 0
- * (FIRST), element `sums.element` of output 0 (INDEX) or of output 4 (UPDATE). */
+/* Which element of an op's results to check. If it is not finite, the step has failed. FIRST:
+ * element 0 of output 0. INDEX: element `sums.element` of output 0. UPDATE: this element of output
+ * 4. */
 typedef enum rf_probe { RF_PROBE_NONE, RF_PROBE_FIRST, RF_PROBE_INDEX, RF_PROBE_UPDATE } rf_probe;
 
 /* How an op moves bytes between chips, or between a chip and its host. */
@@ -263,12 +267,14 @@ typedef struct rf_op_def {
   /* An op without a measured curve uses the curve of the first of these ops that has a curve. */
   const struct rf_op_def *timed_like[RF_TIMED_LIKE];
   const char *narrow_curve; /* name of the curve for products with an adapter's narrow weight; NULL: none */
+  const char *long_curve;   /* name of the curve for attention over RF_LONG_CONTEXT keys; NULL: none */
   rf_product product;
-  bool packed;    /* input 1 may be packed; each packed type has its own measured curve */
+  bool packed;    /* true if input 1 may be packed; then each packed type has its own measured curve */
   int rows_slot;  /* input whose first extent is the number of rows of the product */
   bool in_chunks; /* the rows are multiplied in chunks of rf_head_chunk_rows */
   unsigned (*row_passes)(const rf_op *op); /* RF_PASS_ bits; NULL: 0 */
-  /* Fraction of the op's FLOPs that belongs to forward. NULL: 1 for a forward op, else 0. */
+  /* Fraction of the op's FLOPs that belongs to forward. NULL: 1 for a forward op, 0 for other ops.
+   * */
   double (*forward_share)(const rf_op *op);
   const rf_kept_rule *kept; /* what XLA stores for backward; NULL: the default of rf_kept_rule_of */
 } rf_op_def;
@@ -307,7 +313,8 @@ bool rf_attr_same(const rf_op *a, const rf_op *b);
 /* The attribute `fast` of a product (see attr.h). NULL: the op is not a product. */
 bool *rf_attr_fast(const rf_op_def *def, rf_attr *attr);
 bool rf_op_is_fast(const rf_op *op);
-/* True if the op is a product with weights in codes of 4 to 8 bits, so that --compute changes it. */
+/* True if the op is a product with weights in codes of 4 to 8 bits, so that --compute changes it.
+ * */
 bool rf_op_may_be_fast(const rf_graph *graph, const rf_op *op);
 /* Attributes may point into tables of a model. Makes such pointers point to tables of `model`. */
 void rf_attr_adopt(const rf_op_def *def, rf_attr *attr, const rf_model *model);
@@ -386,8 +393,8 @@ int rf_remat_named(rf_remat list[RF_REMAT_NAMED]);
 /* The text of a policy, valid to the end of the enclosing C block. */
 #define rf_remat_name(remat) rf_remat_write(remat, (char[RF_REMAT_TEXT]){0})
 
-/* Tensors that may be in the host's memory: optimizer states, activations that backward reads, the
- * KV cache of a generate job, the weights of layers. */
+/* Kinds of tensors that may be in the host's memory: optimizer states, activations that backward
+ * reads, the KV cache of a generate job, and the weights of layers. */
 enum {
   RF_OFFLOAD_OPTIMIZER = 1,
   RF_OFFLOAD_ACTIVATIONS = 2,
@@ -412,8 +419,8 @@ typedef struct rf_build_options {
   int64_t chunk;
   /* generate: full-length sequences that the cache can hold, >= the number of slots */
   int64_t sequences;
-  /* generate: maximum drafted tokens that one sequence verifies in a forward pass. Each of them has
-   * a row of logits, as has the token before them. */
+  /* generate: maximum drafted tokens that one sequence verifies in a forward pass. Each drafted token
+   * has a row of logits, and so has the token before the first. */
   int draft;
   int64_t kv_page; /* generate: tokens in a page of the cache; 0: RF_KV_PAGE */
   /* generate, score: products with packed matrices round their activations to 8 bits */
@@ -432,7 +439,7 @@ typedef struct rf_build_options {
   rf_dtype matmul;
   int top; /* score: number of most likely tokens returned per position, at most RF_TOP_MAX */
   int accumulate;
-  float dropout; /* negative: the model's own rate */
+  float dropout; /* dropout rate; negative: the model's own */
   rf_optimizer optimizer;
   float beta1, beta2, eps, weight_decay;
   float clip;       /* maximum gradient norm; 0: no clipping */

@@ -16,8 +16,8 @@ double rf_cost_work(rf_work work) {
 }
 
 double rf_cost_size(const rf_graph *graph, const rf_op *op, rf_work work) {
-  /* All rows of a sequence attend to the same keys: with one row, reading keys takes most time;
-   * with many rows, arithmetic does. */
+  /* All rows of a sequence attend to the same keys. With one row, reading the keys takes most of the
+   * time. With many rows, arithmetic does. */
   if (op->def->curve_size == RF_CURVE_ROWS) {
     const rf_tensor *out = &graph->tensor[op->output[0]];
     int64_t slots = graph->tensor[rf_cached_of(graph, op).table].shape[0],
@@ -173,6 +173,30 @@ static double curve_rate(const rf_curve *c, double size) {
   return RATE(i) + part * (RATE(i + 1) - RATE(i));
 #undef AT
 #undef RATE
+}
+
+/* Mean number of keys that a row of attention over a cache reads; 0 for other ops. */
+static double keys_of(const rf_graph *graph, const rf_op *op, rf_work work) {
+  if (!rf_op_is_cached(op)) return 0;
+  const rf_cached cached = rf_cached_of(graph, op);
+  const double rows = (double)graph->tensor[op->output[0]].shape[0];
+  return rows > 0 && cached.flops_key > 0 ? (rf_cost_flops(work) / rows - cached.flops_row) / cached.flops_key
+                                          : 0;
+}
+
+/* Seconds of an op by its curve. Attention has a fixed cost per row. So its time per key falls with
+ * the number of keys. Between the contexts of the two curves, this time is linear in 1 / keys. */
+static double curve_seconds(const rf_machine *machine, const rf_graph *graph, const rf_op *op,
+                            const rf_curve *curve, rf_dtype dtype, const char *kernel, rf_work work) {
+  const double size = rf_cost_size(graph, op, work), amount = rf_cost_work(work),
+               near = amount / curve_rate(curve, size), keys = keys_of(graph, op, work);
+  const rf_curve *far = op->def->long_curve && keys > RF_SHORT_CONTEXT
+                            ? curve_of(machine, op->def->long_curve, dtype, kernel)
+                            : NULL;
+  if (!far) return near;
+  const double first = 1.0 / RF_SHORT_CONTEXT, last = 1.0 / RF_LONG_CONTEXT,
+               part = fmin(1, (first - 1 / keys) / (first - last));
+  return near + part * (amount / curve_rate(far, size) - near);
 }
 
 /* ---- instruction sets ------------------------------------------------------------------------ */
@@ -369,7 +393,8 @@ double rf_cost_op(const rf_machine *machine, const rf_graph *graph, const rf_op 
       machine->kind == RF_MACHINE_CPU && flops > 0) {
     compute = flops / (peak_flops(machine, RF_F32) / fmax(1, machine->threads) * REFERENCE_SHARE);
   } else if (curve) {
-    double seconds = rf_cost_work(work) / curve_rate(curve, rf_cost_size(graph, op, work));
+    double seconds =
+        curve_seconds(machine, graph, op, curve, dtype, kernel ? rf_kernel_curve(kernel) : NULL, work);
     /* with few rows, reading the weights may take longer than `seconds`; then `memory` decides */
     if (flops > 0) compute = seconds;
     else {

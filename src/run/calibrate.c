@@ -83,38 +83,46 @@ done:
   return status;
 }
 
-/* A small plan to measure. It runs quickly (one or two layers), but exceeds the caches. */
+/* The ops of a plan that are recorded: all, those of adapters, or attention over the cache. */
+typedef enum recorded { ALL, ADAPTERS, CACHED } recorded;
+/* A small plan to measure. It runs quickly (one to four layers), but exceeds the caches. */
 typedef struct shape {
   const char *model;
   int64_t microbatch, rows; /* `rows`: number of rows in a generate step; 0: training. */
   float dropout;
-  bool quick, lora; /* `lora` true: record only the ops of adapters. */
+  bool quick;
+  recorded ops;
 } shape;
 /* The plan for reference kernels. All of these kernels share one curve. */
-static const shape REFERENCE = {"gpt:layers=1,width=32,heads=2,ff=128,vocab=64,seq=32", 1, 0, 0, true, false};
+static const shape REFERENCE = {"gpt:layers=1,width=32,heads=2,ff=128,vocab=64,seq=32", 1, 0, 0, true, ALL};
 static const shape SHAPES[] = {
-    {"gpt:layers=1,width=64,heads=2,ff=256,vocab=256,seq=64", 1, 0, 0, true, false},
-    {"gpt:layers=1,width=128,heads=4,ff=512,vocab=256,seq=64", 4, 0, 0.1f, true, false},
-    {"gpt:layers=1,width=256,heads=4,ff=1024,vocab=1024,seq=128", 4, 0, 0, true, false},
-    {"gpt:layers=1,width=256,heads=4,ff=1024,vocab=256,seq=256", 8, 0, 0, false, false},
-    {"gpt:layers=1,width=512,heads=8,ff=2048,vocab=8192,seq=256", 4, 0, 0.1f, true, false},
-    {"gpt:layers=1,width=512,heads=8,ff=2048,vocab=2048,seq=1024", 1, 0, 0, false, false},
-    {"gpt:layers=1,width=768,heads=12,ff=3072,vocab=16384,seq=512", 2, 0, 0, false, false},
-    {"gpt:layers=1,width=1024,heads=8,ff=4096,vocab=2048,seq=512", 1, 0, 0.1f, false, false},
-    {"llama:layers=1,width=512,heads=8,kv_heads=4,ff=1536,vocab=2048,seq=256", 4, 0, 0, true, false},
-    {"llama:layers=1,width=1024,heads=16,kv_heads=4,ff=3072,vocab=2048,seq=512", 2, 0, 0, false, false},
-    {"llama:layers=1,width=512,heads=8,kv_heads=4,ff=1536,vocab=256,seq=256", 1, 0, 0, true, true},
-    {"llama:layers=1,width=2048,heads=16,kv_heads=4,ff=5632,vocab=256,seq=512", 1, 0, 0, false, true},
-    {"gpt:layers=1,width=128,heads=4,ff=512,vocab=256,seq=128", 1, 1, 0, true, false},
-    {"gpt:layers=2,width=512,heads=8,ff=2048,vocab=8192,seq=256", 1, 1, 0, true, false},
-    {"gpt:layers=4,width=1024,heads=8,ff=4096,vocab=16384,seq=256", 1, 1, 0, false, false},
-    {"llama:layers=1,width=512,heads=8,kv_heads=4,ff=1536,vocab=2048,seq=256", 1, 1, 0, true, false},
-    {"gpt:layers=1,width=256,heads=4,ff=1024,vocab=1024,seq=128", 1, 128, 0, true, false},
-    {"gpt:layers=1,width=768,heads=12,ff=3072,vocab=2048,seq=256", 1, 256, 0, false, false},
-    {"llama:layers=1,width=512,heads=8,kv_heads=4,ff=1536,vocab=2048,seq=256", 1, 16, 0, true, false},
-    {"llama:layers=1,width=2048,heads=32,kv_heads=4,ff=5632,vocab=2048,seq=256", 1, 4, 0, false, false},
-    {"llama:layers=1,width=2048,heads=32,kv_heads=4,ff=5632,vocab=2048,seq=256", 1, 16, 0, false, false},
-    {"llama:layers=1,width=2048,heads=32,kv_heads=4,ff=5632,vocab=2048,seq=256", 1, 128, 0, false, false},
+    {"gpt:layers=1,width=64,heads=2,ff=256,vocab=256,seq=64", 1, 0, 0, true, ALL},
+    {"gpt:layers=1,width=128,heads=4,ff=512,vocab=256,seq=64", 4, 0, 0.1f, true, ALL},
+    {"gpt:layers=1,width=256,heads=4,ff=1024,vocab=1024,seq=128", 4, 0, 0, true, ALL},
+    {"gpt:layers=1,width=256,heads=4,ff=1024,vocab=256,seq=256", 8, 0, 0, false, ALL},
+    {"gpt:layers=1,width=512,heads=8,ff=2048,vocab=8192,seq=256", 4, 0, 0.1f, true, ALL},
+    {"gpt:layers=1,width=512,heads=8,ff=2048,vocab=2048,seq=1024", 1, 0, 0, false, ALL},
+    {"gpt:layers=1,width=768,heads=12,ff=3072,vocab=16384,seq=512", 2, 0, 0, false, ALL},
+    {"gpt:layers=1,width=1024,heads=8,ff=4096,vocab=2048,seq=512", 1, 0, 0.1f, false, ALL},
+    {"llama:layers=1,width=512,heads=8,kv_heads=4,ff=1536,vocab=2048,seq=256", 4, 0, 0, true, ALL},
+    {"llama:layers=1,width=1024,heads=16,kv_heads=4,ff=3072,vocab=2048,seq=512", 2, 0, 0, false, ALL},
+    {"llama:layers=1,width=512,heads=8,kv_heads=4,ff=1536,vocab=256,seq=256", 1, 0, 0, true, ADAPTERS},
+    {"llama:layers=1,width=2048,heads=16,kv_heads=4,ff=5632,vocab=256,seq=512", 1, 0, 0, false, ADAPTERS},
+    {"gpt:layers=1,width=128,heads=4,ff=512,vocab=256,seq=128", 1, 1, 0, true, ALL},
+    {"gpt:layers=2,width=512,heads=8,ff=2048,vocab=8192,seq=256", 1, 1, 0, true, ALL},
+    {"gpt:layers=4,width=1024,heads=8,ff=4096,vocab=16384,seq=256", 1, 1, 0, false, ALL},
+    {"llama:layers=1,width=512,heads=8,kv_heads=4,ff=1536,vocab=2048,seq=256", 1, 1, 0, true, ALL},
+    {"gpt:layers=1,width=256,heads=4,ff=1024,vocab=1024,seq=128", 1, 128, 0, true, ALL},
+    {"gpt:layers=1,width=768,heads=12,ff=3072,vocab=2048,seq=256", 1, 256, 0, false, ALL},
+    {"llama:layers=1,width=512,heads=8,kv_heads=4,ff=1536,vocab=2048,seq=256", 1, 16, 0, true, ALL},
+    {"llama:layers=1,width=2048,heads=32,kv_heads=4,ff=5632,vocab=2048,seq=256", 1, 4, 0, false, ALL},
+    {"llama:layers=1,width=2048,heads=32,kv_heads=4,ff=5632,vocab=2048,seq=256", 1, 16, 0, false, ALL},
+    {"llama:layers=1,width=2048,heads=32,kv_heads=4,ff=5632,vocab=2048,seq=256", 1, 128, 0, false, ALL},
+    {"llama:layers=1,width=1024,heads=4,kv_heads=1,ff=64,vocab=256,seq=256", 1, 256, 0, true, CACHED},
+    {"llama:layers=4,width=768,heads=12,kv_heads=4,ff=64,vocab=256,seq=4096", 1, 1, 0, true, CACHED},
+    {"llama:layers=4,width=768,heads=12,kv_heads=4,ff=64,vocab=256,seq=4096", 1, 16, 0, false, CACHED},
+    {"llama:layers=4,width=768,heads=12,kv_heads=4,ff=64,vocab=256,seq=4096", 1, 256, 0, true, CACHED},
+    {"llama:layers=4,width=1024,heads=4,kv_heads=1,ff=64,vocab=256,seq=4096", 1, 256, 0, true, CACHED},
 };
 enum { SHAPE_COUNT = sizeof SHAPES / sizeof *SHAPES };
 
@@ -263,7 +271,7 @@ static rf_status measure_shape(const rf_calibrate_options *o, const shape *s, rf
   rf_run *run = NULL;
   double *took = NULL;
   RF_TRY(rf_model_resolve(s->model, &model, NULL, error));
-  if (s->lora) RF_TRY(rf_lora_parse("rank=16,targets=all", &model, &model.lora, error));
+  if (s->ops == ADAPTERS) RF_TRY(rf_lora_parse("rank=16,targets=all", &model, &model.lora, error));
   rf_plan_options options = {.build = {.job = s->rows ? RF_JOB_GENERATE : RF_JOB_TRAIN,
                                        .dtype = dtype,
                                        .softmax = RF_F32,
@@ -301,6 +309,8 @@ static rf_status measure_shape(const rf_calibrate_options *o, const shape *s, rf
     rf_cost_class class[RF_PANEL_PARTS];
     if (work <= 0 || seconds <= 0 || rf_cost_classes(plan->graph, op, done, class)) continue;
     const char *name = rf_cost_curve_name(plan->graph, op);
+    if (s->ops == CACHED && op->def->long_curve && plan->graph->seq >= RF_LONG_CONTEXT)
+      name = op->def->long_curve;
     if (backend == &RF_BACKEND_REFERENCE) {
       rf_curve *c =
           curve_of(m, RF_COST_REFERENCE, dtype, rf_cost_flops(done) > 0 ? RF_COST_FLOPS : RF_COST_BYTES);
@@ -308,7 +318,9 @@ static rf_status measure_shape(const rf_calibrate_options *o, const shape *s, rf
       continue;
     }
     bool adapts = op->def->timing == RF_TIMING_OTHER_PRODUCTS && op->def->kind == RF_KIND_MATMUL;
-    if (s->lora && name == op->def->name && !adapts) continue;
+    if ((s->ops == ADAPTERS && name == op->def->name && !adapts) ||
+        (s->ops == CACHED && !rf_op_is_cached(op)))
+      continue;
     rf_curve *c = curve_of(m, name, dtype, rf_kernel_curve(plan->op[i].kernel));
     if (c)
       add_point(c, rf_cost_size(plan->graph, op, done), work,

@@ -235,5 +235,6 @@ const rf_op_def RF_OP_ATTENTION_KV = {
     .timing = RF_TIMING_ATTENTION,
     .timed_like = {&RF_OP_ATTENTION},
     .curve_size = RF_CURVE_ROWS,
+    .long_curve = "attention_kv_long",
     .kept = RF_KEEPS(.forward = {RF_KEPT_F32(1, SCORES)}),
 };

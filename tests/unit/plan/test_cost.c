@@ -249,6 +249,46 @@ static void every_op_is_measured_or_like_one_that_is(void **state) {
   }
 }
 
+/* Attention over a cache has a curve for short and one for long contexts. Between the two contexts,
+ * the time of a key is linear in 1 / keys. */
+static void attention_is_faster_over_long_contexts(void **state) {
+  (void)state;
+  static rf_machine machine;
+  rf_machine_detect(&machine, NULL);
+  machine.curve_count = 0;
+  machine.launch_seconds = 0;
+  machine.read_bps = machine.copy_bps = 1e15;
+  rf_plan_options options = train_options(&machine, RF_F32, 1, 1, 8192, RF_REMAT_NONE);
+  options.build.job = RF_JOB_GENERATE;
+  options.build.rows = 256;
+  rf_model model = model_named("llama:layers=1,width=64,heads=4,ff=64,vocab=300,seq=8192");
+  rf_plan *plan = plan_of(&model, &options);
+  int at = 0;
+  while (!rf_op_is_cached(&plan->graph->op[at])) at++;
+  const rf_op *op = &plan->graph->op[at];
+  static const struct {
+    int64_t context;
+    double part; /* of the way from the short to the long curve */
+  } rows[] = {{256, 0}, {1024, -1}, {8192, 1}};
+  for (int both = 0; both < 2; both++) {
+    if (both) add_curve(&machine, op->def->long_curve, RF_F32, "", 2e11, 2e11);
+    else add_curve(&machine, op->def->name, RF_F32, "", 1e11, 1e11);
+    for (int i = 0; i < 3; i++) {
+      const rf_extent extent = {256, rows[i].context};
+      const rf_work work = rf_plan_pass_work(plan, at, &extent, 1);
+      double keys = (double)rows[i].context - 127.5, part = rows[i].part;
+      if (part < 0)
+        part = (1.0 / RF_SHORT_CONTEXT - 1 / keys) / (1.0 / RF_SHORT_CONTEXT - 1.0 / RF_LONG_CONTEXT);
+      if (!both) part = 0;
+      double want = work.flops / 1e11 * (1 - part / 2),
+             got = rf_cost_op(&machine, plan->graph, op, NULL, work, NULL);
+      if (fabs(got - want) > 1e-9 * want)
+        fail_msg("context %d: %g, expected %g", (int)rows[i].context, got, want);
+    }
+  }
+  rf_plan_free(plan);
+}
+
 /* Packed weights are streamed for few rows. The head multiplies only the rows that it is given,
  * however many rows there are. */
 static void the_head_streams_for_the_rows_it_picks(void **state) {
@@ -509,6 +549,7 @@ int main(void) {
       cmocka_unit_test(a_lower_level_has_its_own_peaks),
       cmocka_unit_test(rows_are_timed_by_what_is_done_to_them),
       cmocka_unit_test(every_op_is_measured_or_like_one_that_is),
+      cmocka_unit_test(attention_is_faster_over_long_contexts),
       cmocka_unit_test(the_head_streams_for_the_rows_it_picks),
       cmocka_unit_test(packed_products_have_curves_of_their_own),
       cmocka_unit_test(loading_is_timed_by_what_is_stored),
