@@ -1,7 +1,7 @@
-/* adapter.c - reads, writes and merges PEFT's LoRA files. In a file, each layer has one A (r, K)
- * and one B (N, r). In memory, all A of a fused weight are one parameter; so are all B. */
+/* adapter.c - reads PEFT's LoRA files; adapter_write.c writes them. In a file, each layer has one
+ * A (r, K) and one B (N, r). In memory, all A of a fused weight are one parameter; so are all B. */
 #define _GNU_SOURCE
-#include "model/adapter.h"
+#include "model/adapter_parts.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,20 +11,15 @@
 
 #include "base/json.h"
 #include "base/text.h"
-#include "model/names.h"
 #include "model/name_pattern.h"
 #include "model/run_folder.h"
 #include "formats/safetensors.h"
 
 enum { CONFIG_MAX = 1 << 20, REGULAR_MAX = 1024, KEY_MAX = 1000 };
 
-static void path_of(char path[4300], const char *folder, const char *name) {
-  snprintf(path, 4300, "%s/%s", folder, name);
-}
-
 bool rf_adapter_is(const char *folder) {
   char path[4300];
-  path_of(path, folder, "adapter_config.json");
+  rf_adapter_path(path, folder, "adapter_config.json");
   return access(path, F_OK) == 0;
 }
 
@@ -127,7 +122,7 @@ static void free_settings(settings *s) {
 static rf_status read_settings(const char *folder, settings *s, rf_error *error) {
   const char *type;
   memset(s, 0, sizeof *s);
-  path_of(s->path, folder, "adapter_config.json");
+  rf_adapter_path(s->path, folder, "adapter_config.json");
   RF_TRY(rf_json_read(s->path, CONFIG_MAX, &s->json, error));
   RF_TRY(rf_json_string_or(s->json, "peft_type", s->path, "LORA", &type, error));
   if (strcmp(type, "LORA") != 0)
@@ -271,14 +266,14 @@ static rf_status check_pair(const rf_tensor_file *file, const pair *p, const rf_
 
 static rf_status open_file(const char *folder, rf_tensor_file **file, rf_error *error) {
   char path[4300];
-  path_of(path, folder, "adapter_model.safetensors");
+  rf_adapter_path(path, folder, "adapter_model.safetensors");
   if (access(path, F_OK)) {
-    path_of(path, folder, "adapter_model.bin");
+    rf_adapter_path(path, folder, "adapter_model.bin");
     if (!access(path, F_OK))
       return RF_FAIL(error, RAFTER_FAILED, "save it again with safe_serialization=True",
                      "%s is a pickle file, which is not supported (expected adapter_model.safetensors)",
                      path);
-    path_of(path, folder, "adapter_model.safetensors");
+    rf_adapter_path(path, folder, "adapter_model.safetensors");
   }
   return rf_tensor_file_open(path, file, error);
 }
@@ -402,8 +397,7 @@ static rf_status read_part(const part *p, const rf_param *param, float *values, 
   return status;
 }
 
-/* If files store the columns of a fused weight head by head, B has the same order of columns. */
-static const rf_name *order_of(const rf_model *model, const rf_param *param, rf_name *name) {
+const rf_name *rf_adapter_order(const rf_model *model, const rf_param *param, rf_name *name) {
   *name = rf_param_name(model, param, false);
   return name->order[0] == RF_NAME_BY_HEAD ? name : NULL;
 }
@@ -414,7 +408,7 @@ static rf_status read_param(const rf_tensor_file *file, const settings *s, const
   int side = (p - params->base) % 2;
   rf_lora_parts parts = rf_lora_parts_of(model, base);
   rf_name name;
-  const rf_name *order = order_of(model, base, &name);
+  const rf_name *order = rf_adapter_order(model, base, &name);
   int64_t joined = 0;
   memset(values, 0, (size_t)param->count * sizeof *values);
   for (int i = 0; i < parts.count; joined += parts.columns[i++]) {
@@ -460,247 +454,4 @@ done:
   rf_tensor_file_close(file);
   free_settings(&s);
   return status;
-}
-
-/* ---- writing --------------------------------------------------------------------------------- */
-
-/* The prefix of layer names in the family's files, for example "model.". */
-static const char *prefix_of(const rf_model *model, const rf_param *base, char prefix[128]) {
-  rf_name bare = rf_param_name(model, base, false), whole = rf_param_name(model, base, true);
-  snprintf(prefix, 128, "%.*s", (int)(strlen(whole.part[0]) - strlen(bare.part[0])), whole.part[0]);
-  return prefix;
-}
-
-static const char *last_word(const char *module) {
-  const char *dot = strrchr(module, '.');
-  return dot ? dot + 1 : module;
-}
-
-static bool has_word(const json_t *words, const char *word) {
-  for (size_t i = 0; i < json_array_size(words); ++i)
-    if (strcmp(json_string_value(json_array_get(words, i)), word) == 0) return true;
-  return false;
-}
-
-static bool has_site(const rf_model *model, const rf_param *param, int site) {
-  int64_t at, columns;
-  return rf_lora_site_columns(model, param, site, &at, &columns);
-}
-
-/* Lists the full names of adapted layers or, if not `whole`, each last word of these names once. */
-static json_t *modules_of(const rf_model *model, const rf_params *params, bool whole) {
-  json_t *modules = json_array();
-  char prefix[128];
-  for (int p = params->base; p < params->count; p += 2) {
-    const rf_param *param = &params->at[params->at[p].adapts];
-    rf_lora_parts parts = rf_lora_parts_of(model, param);
-    for (int i = 0; i < parts.count; ++i) {
-      rf_lora_module_name module = rf_lora_module(model, param, parts.site[i]);
-      if (whole)
-        json_array_append_new(modules, json_sprintf("%s%s", prefix_of(model, param, prefix), module.text));
-      else if (!has_word(modules, last_word(module.text)))
-        json_array_append_new(modules, json_string(last_word(module.text)));
-    }
-  }
-  return modules;
-}
-
-/* True if `words`, in each block that has an adapter, match only adapted linear layers. A word may
- * match too much: GPT-2 has two linear layers named c_proj in each block. */
-static bool words_suffice(const rf_model *model, const rf_params *params, const json_t *words) {
-  for (int p = 0; p < params->base; ++p) {
-    const rf_param *param = &params->at[p];
-    if (!param->lora || param->layer < 0 || !model->lora.sites[param->layer]) continue;
-    for (int site = 0; rf_lora_site_name(site); ++site)
-      if (!(model->lora.sites[param->layer] >> site & 1) && has_site(model, param, site) &&
-          has_word(words, last_word(rf_lora_module(model, param, site).text)))
-        return false;
-  }
-  return true;
-}
-
-rf_status rf_adapter_base_check(const char *base, rf_error *error) {
-  json_t *text = json_string(base);
-  if (!text)
-    return RF_FAIL(error, RAFTER_FAILED, "move or link the model to a path in UTF-8",
-                   "an adapter cannot name its base, whose path is not UTF-8 (%.300s)", base);
-  json_decref(text);
-  return RAFTER_OK;
-}
-
-static rf_status write_config(const char *folder, const rf_model *model, const rf_params *params,
-                              const char *base, rf_error *error) {
-  char path[4300];
-  const rf_lora *lora = &model->lora;
-  RF_TRY(rf_adapter_base_check(base, error));
-  json_t *modules = modules_of(model, params, false), *layers = json_array();
-  for (int layer = 0; layer < model->layers; ++layer)
-    if (lora->sites[layer]) json_array_append_new(layers, json_integer(layer));
-  bool everywhere = json_array_size(layers) == (size_t)model->layers;
-  if (!words_suffice(model, params, modules)) {
-    json_decref(modules);
-    modules = modules_of(model, params, true);
-    everywhere = true;
-  }
-  json_t *json = json_pack("{ss ss ss si so so sb ss so sb sb}", "peft_type", "LORA", "task_type",
-                           "CAUSAL_LM", "base_model_name_or_path", base, "r", lora->rank, "lora_alpha",
-                           rf_json_decimal(lora->alpha), "lora_dropout", rf_json_decimal(lora->dropout),
-                           "use_rslora", lora->rank_stabilized, "bias", "none", "target_modules", modules,
-                           "fan_in_fan_out", model->family == RF_FAMILY_GPT, "inference_mode", true);
-  if (everywhere) json_decref(layers);
-  else json_object_set_new(json, "layers_to_transform", layers);
-  path_of(path, folder, "adapter_config.json");
-  rf_status status = rf_json_write(path, json, 2, error);
-  json_decref(json);
-  return status;
-}
-
-static int list_tensors(const rf_model *model, const rf_params *params, rf_pool *pool, rf_stored *list) {
-  int count = 0;
-  char prefix[128];
-  for (int p = params->base; p < params->count; ++p) {
-    const rf_param *base = &params->at[params->at[p].adapts];
-    rf_lora_parts parts = rf_lora_parts_of(model, base);
-    int side = (p - params->base) % 2;
-    for (int i = 0; i < parts.count; ++i) {
-      int64_t wide = side ? parts.columns[i] : base->shape[0];
-      list[count++] = (rf_stored){
-          .name = rf_pool_format(pool, "base_model.model.%s%s.lora_%c.weight", prefix_of(model, base, prefix),
-                                 rf_lora_module(model, base, parts.site[i]).text, side ? 'B' : 'A'),
-          .dtype = RF_F32,
-          .rank = 2,
-          .shape = {side ? wide : parts.rank, side ? parts.rank : wide},
-          .count = wide * parts.rank,
-          .bytes = wide * parts.rank * 4};
-    }
-  }
-  return count;
-}
-
-static rf_status write_param(rf_tensor_writer *writer, const rf_model *model, const rf_params *params, int p,
-                             rf_weights_source source, void *context, rf_error *error) {
-  const rf_param *param = &params->at[p], *base = &params->at[param->adapts];
-  rf_lora_parts parts = rf_lora_parts_of(model, base);
-  rf_name name;
-  const rf_name *order = order_of(model, base, &name);
-  int side = (p - params->base) % 2;
-  int64_t rows = param->shape[0], wide = param->shape[1], at = 0;
-  float *values = malloc((size_t)param->count * sizeof *values),
-        *transposed = malloc((size_t)param->count * sizeof *transposed);
-  rf_status status = values && transposed ? source(context, p, 0, param->count, values, error)
-                                          : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
-  for (int i = 0; i < parts.count && status == RAFTER_OK; ++i) {
-    int64_t columns = side ? parts.columns[i] : parts.rank;
-    for (int64_t c = 0; c < columns; ++c) {
-      float *line = transposed + (side && order ? rf_name_column(order, 0, c) : c) * rows;
-      for (int64_t r = 0; r < rows; ++r) line[r] = values[r * wide + at + c];
-    }
-    status = rf_tensor_writer_put(writer, transposed, rows * columns, error);
-    at += columns;
-  }
-  free(values);
-  free(transposed);
-  return status;
-}
-
-rf_status rf_adapter_write(const char *folder, const rf_model *model, const rf_params *params,
-                           const char *base, rf_weights_source source, void *context, rf_error *error) {
-  rf_status status = RAFTER_OK;
-  char path[4300];
-  rf_tensor_writer *writer = NULL;
-  rf_pool *pool = rf_pool_new();
-  rf_stored *list =
-      rf_pool_alloc(pool, ((size_t)(params->count - params->base) * RF_LORA_PARTS + 1) * sizeof *list);
-  int count = list_tensors(model, params, pool, list);
-  path_of(path, folder, "adapter_model.safetensors");
-  RF_GO(
-      rf_tensor_writer_open(path, list, count, (const char *const[]){"format", "pt", NULL}, &writer, error));
-  for (int p = params->base; p < params->count; ++p)
-    RF_GO(write_param(writer, model, params, p, source, context, error));
-  status = rf_tensor_writer_commit(writer, error);
-  writer = NULL;
-  if (status == RAFTER_OK) status = write_config(folder, model, params, base, error);
-done:
-  rf_tensor_writer_discard(writer);
-  rf_pool_free(pool);
-  return status;
-}
-
-/* ---- merging --------------------------------------------------------------------------------- */
-
-struct rf_merger {
-  rf_pool *pool;
-  rf_model model;
-  rf_params params;
-  const float **values; /* values of each adapter parameter, starting at params.base */
-  int *adapter;         /* for each base parameter: the index of its A, or -1 */
-};
-
-static rf_status keep_values(void *context, int param, int64_t first, int64_t count, const float *values,
-                             rf_error *error) {
-  (void)first;
-  (void)error;
-  rf_merger *m = context;
-  float *copy = rf_pool_alloc(m->pool, (size_t)count * sizeof *copy);
-  memcpy(copy, values, (size_t)count * sizeof *copy);
-  m->values[param - m->params.base] = copy;
-  return RAFTER_OK;
-}
-
-rf_status rf_merger_open(const rf_model *model, rf_merger **merger, rf_error *error) {
-  rf_pool *pool = rf_pool_new();
-  rf_merger *m = rf_pool_alloc(pool, sizeof *m);
-  m->pool = pool;
-  m->model = *model;
-  m->params = rf_model_params(model, pool);
-  m->values = rf_pool_alloc(pool, (size_t)(m->params.count - m->params.base + 1) * sizeof *m->values);
-  m->adapter = rf_pool_alloc(pool, (size_t)m->params.base * sizeof *m->adapter);
-  for (int p = 0; p < m->params.base; ++p) m->adapter[p] = -1;
-  for (int p = m->params.base; p < m->params.count; p += 2) m->adapter[m->params.at[p].adapts] = p;
-  rf_status status = rf_adapter_read(m->model.lora.folder, &m->model, &m->params, keep_values, m, error);
-  if (status == RAFTER_OK) *merger = m;
-  else rf_merger_close(m);
-  return status;
-}
-
-void rf_merger_close(rf_merger *m) {
-  if (m) rf_pool_free(m->pool);
-}
-
-rf_status rf_merger_values(void *merger, int param, int64_t first, int64_t count, float *values,
-                           rf_error *error) {
-  (void)error;
-  const rf_merger *m = merger;
-  memcpy(values, m->values[param - m->params.base] + first, (size_t)count * sizeof *values);
-  return RAFTER_OK;
-}
-
-/* Adds a part of a row of scale * A * B to `values`: row k, columns from `from` to `to` - 1. */
-static void add_row(const rf_merger *m, const rf_lora_parts *parts, int a, int64_t k, int64_t from,
-                    int64_t to, float *values) {
-  const float *down = m->values[a - m->params.base] + k * m->params.at[a].shape[1],
-              *up = m->values[a + 1 - m->params.base];
-  int64_t wide = m->params.at[a + 1].shape[1], joined = 0;
-  double scale = (double)rf_lora_scale(&m->model.lora);
-  for (int i = 0; i < parts->count; joined += parts->columns[i++])
-    for (int64_t c = from > parts->at[i] ? from - parts->at[i] : 0;
-         c < parts->columns[i] && parts->at[i] + c < to; ++c) {
-      double sum = 0;
-      for (int64_t j = 0; j < parts->rank; ++j)
-        sum += (double)down[i * parts->rank + j] * (double)up[j * wide + joined + c];
-      values[parts->at[i] + c - from] = (float)((double)values[parts->at[i] + c - from] + scale * sum);
-    }
-}
-
-void rf_merger_add(const rf_merger *m, int param, int64_t first, int64_t count, float *values) {
-  if (m->adapter[param] < 0) return;
-  const rf_param *base = &m->params.at[param];
-  rf_lora_parts parts = rf_lora_parts_of(&m->model, base);
-  int64_t columns = base->shape[1], rows = (first + count - 1) / columns;
-#pragma omp parallel for schedule(static) if (count > 1 << 14)
-  for (int64_t k = first / columns; k <= rows; ++k) {
-    int64_t from = k * columns > first ? 0 : first - k * columns, end = first + count - k * columns,
-            to = end < columns ? end : columns;
-    add_row(m, &parts, m->adapter[param], k, from, to, values + k * columns + from - first);
-  }
 }

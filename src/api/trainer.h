@@ -1,0 +1,30 @@
+/* trainer.h - the trainer of rafter.h, as `rafter train` uses it. */
+#ifndef RF_API_TRAINER_H
+#define RF_API_TRAINER_H
+
+#include "api/answers.h"
+#include "api/handles.h"
+#include "journal/journal.h"
+#include "journal/traced.h"
+#include "train/train.h"
+
+struct rafter_trainer {
+  rf_settings settings;
+  char out[4096], resume[4096], tokenizer[4200]; /* tokenizer: folder of the copy in `out`; "": none */
+  int lock;                                      /* descriptor of the lock of `out`; -1: none */
+  rf_trainer *trainer;
+};
+
+/* Sets `run` to the folder of the run `resume`, which may also name one of its checkpoints. */
+void rf_run_folder_of_resume(const char *resume, char run[4096]);
+bool rf_same_folder(const char *a, const char *b);
+/* Whether the options give the length of training in epochs. */
+bool rf_trains_by_epochs(const rf_options *o);
+bool rf_trains_with_trace(const rf_options *o);
+/* Opens a trainer. `sink` is NULL for a trainer of rafter.h, whose caller runs the steps. */
+rf_status rf_trainer_of_job(const rafter_job *job, const rafter_sink *sink, rafter_trainer **out,
+                            rf_error *error);
+/* Lists the trainer's plans (training, validation) with measurements. Returns their number. */
+int rf_trainer_passes(const rafter_trainer *t, rf_report_pass pass[2]);
+
+#endif
