@@ -326,7 +326,7 @@ typedef struct rafter_sink {
   bool history;
   /* Reads the prompt of a job that names none, or whose prompt is "-" (`asked`). Returns the text
    * with a zero byte at its end, malloc'ed, and sets *bytes. NULL: no input. A text of more than
-   * `most` bytes may be cut after that many bytes, because the command refuses the text. If this
+   * `most` bytes may be cut after that many bytes: the command refuses such a text. If this
    * function is NULL, there is no input. */
   char *(*input)(void *self, bool asked, size_t most, size_t *bytes);
 } rafter_sink;

@@ -124,7 +124,8 @@ static json_t *passes_of(const rafter_plan *made) {
   return plans;
 }
 
-/* `now`: predicted times of the unchanged run, from the same calibration as those of `made`. */
+/* `now`: predicted times of the unchanged run. They and the times of `made` are from the same
+ * calibration. */
 static json_t *row_of(const rafter_plan *made, const char *change, int results, json_t *now) {
   const rf_plan *plan = made->plan, *largest = rf_plan_larger(plan, made->prefill);
   return json_pack("{ss sf sI sb sb sb so sO}", "change", change, "seconds", plan->step_seconds, "peak_bytes",

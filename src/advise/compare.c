@@ -75,7 +75,8 @@ static bool answers(const json_t *plan) {
   return job && (!strcmp(job, "rollout") || !strcmp(job, "serve"));
 }
 
-/* The assumption that says why a plan has no price, and which prices --price takes; NULL: it has one. */
+/* The assumption that says why a plan has no price, and which prices --price takes; NULL: it has
+ * one. */
 static const char *no_price(const json_t *plan) {
   const json_t *line;
   size_t i;
@@ -99,7 +100,7 @@ static const char *missing(const json_t *plan, const char *key) {
   return strstr(key, "usd") && !priced ? "no price" : "unknown";
 }
 
-/* The rates of requests to which the rates and costs of --job serve belong. */
+/* The request rates at which the token rates and costs of --job serve were found. */
 static void say_requests(const rafter_sink *sink, const json_t *a, const json_t *b) {
   const json_t *const plans[] = {a, b};
   rf_say(sink, "%-14s", "requests/s");
@@ -117,7 +118,8 @@ static bool serves(const json_t *plan) {
 
 static void say_lines(const rafter_sink *sink, const json_t *a, const json_t *b) {
   static const struct {
-    const char *label, *answers, *object, *key; /* answers: label if a job answers prompts; NULL: the same */
+    const char *label, *answers, *object,
+        *key; /* answers: the label for jobs that answer prompts; NULL: `label` */
     char *(*text)(double, char[32]);
   } LINES[] = {{"memory", NULL, "memory", "peak_bytes", rf_text_bytes},
                {"time", "decode step", "time", "seconds", rf_text_seconds},

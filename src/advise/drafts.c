@@ -30,8 +30,8 @@ static json_t *drafter_json(const rafter_plan *p) {
                    (json_int_t)(bytes + rf_plan_joint_bytes(own, 2)));
 }
 
-/* Defaults of --acceptance (docs/planning.md). Tokens that ngram finds in the text before are right
- * less often than those of a model, and are not found for every pass. */
+/* Defaults of --acceptance (docs/planning.md). ngram copies tokens from the text. Its tokens are
+ * right less often than a model's, and some passes find no tokens to copy. */
 static const double OF_NGRAM = 0.4, OF_MODEL = 0.7;
 
 double rf_plan_acceptance(const rf_options *o) {

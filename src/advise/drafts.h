@@ -1,4 +1,5 @@
-/* drafts.h - the drafts of `rafter plan --speculate`: their time, their memory, and when they win. */
+/* drafts.h - the drafts of `rafter plan --speculate`: their time, their memory, and when they win.
+ * */
 #ifndef RF_ADVISE_DRAFTS_H
 #define RF_ADVISE_DRAFTS_H
 
@@ -10,7 +11,7 @@ rf_status rf_plan_drafter(rafter_plan *plan, const rf_options *options, rf_error
  * the plan become those of a step with the best number of drafts. */
 rf_status rf_plan_drafts(rafter_plan *plan, const rf_options *options, rf_error *error);
 
-/* --acceptance, or the default for the kind of drafts; 0: the command has no such option. */
+/* --acceptance, or the default for this kind of drafts. 0: the command has no such option. */
 double rf_plan_acceptance(const rf_options *options);
 extern const rf_option RF_ACCEPTANCE_OPTIONS[]; /* --acceptance */
 

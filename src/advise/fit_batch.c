@@ -15,7 +15,7 @@ enum { MAX_BATCH = 1 << 20, MAX_RAISES = 8 };
 /* A batch that was planned. */
 typedef struct sample {
   int64_t batch, bytes;
-  double seconds;                 /* of a step; 0: unknown */
+  double seconds;                 /* time of a step; 0: unknown */
   bool planned, fits, slow, host; /* slow: above --latency. host: the host's memory is too small. */
   int64_t by_class[RF_CLASSES];
   char refused[200]; /* why the batch cannot be planned */
@@ -246,8 +246,8 @@ static int list_raises(const rf_options *o, const rf_settings *s, const char *jo
   return count;
 }
 
-/* Returns the object of a change with the largest batch that it allows, or NULL if the change does
- * not raise the batch by a step, or cannot be planned. */
+/* Returns the JSON object of a change, with the largest batch that it allows. NULL: the change does
+ * not raise the batch, or cannot be planned. */
 static json_t *raise_json(const search *before, const raise *by) {
   rf_options *options = rf_options_copy(before->from);
   rf_settings *settings = malloc(sizeof *settings);

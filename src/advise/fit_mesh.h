@@ -5,9 +5,9 @@
 #include "advise/planned.h"
 
 /* Sets --mesh of `options` to the mesh with the highest rate, if the user left it open and the
- * machine has several chips. The rate is that of a step (decoding, or a forward pass) with --batch,
- * or else with the largest batch that fits. `line` becomes a sentence that names the mesh and what it
- * was compared with, or "". */
+ * machine has several chips. The rate is that of a decoding step or of a forward pass. Its batch is
+ * --batch, or the largest that fits. `line` becomes a sentence that names the mesh and what it was
+ * compared with, or "". */
 rf_status rf_fit_mesh(rf_options *options, const char *job, const rf_settings *settings, char line[240],
                       rf_error *error);
 

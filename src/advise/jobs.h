@@ -17,8 +17,8 @@ typedef struct rf_job_lengths {
 rf_status rf_job_lengths_resolve(rafter_plan *plan, const rf_options *options, rf_job_lengths *lengths,
                                  rf_error *error);
 rf_infer_settings rf_job_infer_settings(const rafter_plan *plan);
-/* Scales a simulation of one copy of the model, with `each` of the `requests` requests, to all
- * copies. The longest queue is not scaled: the queues of the copies do not peak at the same
+/* One copy of the model was simulated with `each` of the `requests` requests. Scales its results to
+ * all copies. The longest queue is not scaled: the queues of the copies do not peak at the same
  * time. */
 void rf_job_add_copies(rf_serve_stats *served, int64_t requests, int64_t each);
 /* USD per hour of all chips; 0: unknown. */

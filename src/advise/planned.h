@@ -21,7 +21,7 @@ struct rafter_plan {
   bool advises;           /* true if rf_plan_give_advice will be called */
   rf_advice_ahead *ahead; /* advice that another thread computes while the plan is made */
   rf_fit_found found;     /* result of --fit */
-  json_t *largest;        /* --fit: the largest batch and its limit; NULL: unknown */
+  json_t *largest;        /* result of --fit: the largest batch and its limit; NULL: unknown */
   double tokens, budget_seconds;
   bool tensors, ops;
   bool sized, advisable; /* sized: compute only sizes. advisable: advice is possible. */
@@ -29,12 +29,12 @@ struct rafter_plan {
   rf_report_whole whole;       /* one step of a job that runs several plans */
   bool serves;                 /* the job answers prompts, so its cost is that of `served` */
   rf_report_unit served;       /* all zero: the plan does not fit, so nothing was simulated */
-  double acceptance;           /* --acceptance, or the default of the drafts */
+  double acceptance;           /* the value of --acceptance; unset: the default for the kind of drafts */
   rf_settings *drafter;        /* the model of --speculate MODEL; NULL: none */
   rf_plan *drafter_plan[2];    /* its prefill and decode plans */
-  int64_t prompts, samples;    /* prompts of the job, and answers to each of them; 0: no prompts */
+  int64_t prompts, samples;    /* number of prompts, and of answers to each prompt; 0: no prompts */
   int64_t needs;               /* peak bytes over all phases of an RL step; 0: the job has one phase */
-  int64_t lasts;               /* the part of `needs` that stays allocated during the whole job */
+  int64_t lasts;               /* bytes of `needs` that stay allocated during the whole job */
   json_t *extra, *assumptions; /* JSON that simulated jobs add; nested objects are merged */
   FILE *extra_text;            /* text that simulated jobs add to the table */
   char *extra_chars;

@@ -409,7 +409,8 @@ static char *rate_text(double flops, char text[32]) {
   return text;
 }
 
-/* Writes the ceilings: a line, and the text of each part of the line as a label of a point on it. */
+/* Writes the ceilings as a line. Each part of the line has its text as the label of one of its
+ * points. */
 static void put_ceilings(rf_gnuplot *p, const rf_plot_area *area, double peak, double bps) {
   char a[32], b[32], c[32];
   fprintf(p->script, "roof(x) = x * %.6g < %.6g ? x * %.6g : %.6g\n", bps, peak, bps, peak);

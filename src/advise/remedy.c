@@ -30,7 +30,7 @@ typedef struct remedy {
   const rafter_plan *plan; /* the plan that does not fit */
   rafter_plan *fits;       /* the plan with the last change that fits */
   attempt attempt[MAX_ATTEMPTS];
-  /* bf16 and chips: indices of attempts in `attempt`; RF_NONE: not tried */
+  /* bf16, chips: the index in `attempt` of this attempt; RF_NONE: not tried */
   int attempts, bf16, chips[CHIP_TRIES], chip_tries;
   /* number of groups of chips that shard each matrix; 0: no matrix is sharded this way */
   int64_t rows[CHIP_TRIES];

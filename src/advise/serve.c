@@ -7,8 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The search ends when the rate that the queue keeps up with and the next rate that it does not
- * differ by less than the factor NEAR. FACTORS: limit of doublings, or of halvings, of a rate. */
+/* The search has a rate that the plan sustains, and a higher rate that it does not. It ends when
+ * these two rates differ by less than the factor NEAR. FACTORS: how often a rate may be doubled, or
+ * halved. */
 static const double NEAR = 1.05;
 enum { FACTORS = 20 };
 
@@ -24,12 +25,13 @@ typedef struct service {
   rf_job_lengths l;
   rf_settings *prefill_on; /* machine of --prefill-on; NULL: there is only one machine */
   double link_bps;
-  int64_t copies;         /* number of copies of the model; each copy has its own chips */
+  int64_t copies;         /* number of copies of the model, each on its own chips */
   int64_t requests, each; /* each: requests of one copy */
   rf_arrival like, *list; /* list: (each) requests of one copy */
   served_rate *row;       /* the simulated rates of --rate or of --arrivals */
   int rows;
-  served_rate best; /* the highest rate without a growing queue, or else the lowest rate */
+  served_rate
+      best; /* the highest rate at which the queue does not grow; if it grows at all rates, the lowest rate */
 } service;
 
 static rf_status simulate(const service *s, const rf_arrival *list, int64_t count, rf_serve_stats *served,
@@ -259,7 +261,8 @@ static void put_notes(const service *s) {
           out);
 }
 
-/* Names --fit if a default number of slots is too few for the requests, or leaves most of the memory free. */
+/* Names --fit if a default number of slots is too few for the requests, or leaves most of the
+ * memory free. */
 static void hint_at_fit(const service *s) {
   const rafter_plan *p = s->p;
   const rf_plan *larger = rf_plan_larger(p->plan, p->prefill);

@@ -72,8 +72,9 @@ static void find_kink(json_t *cliffs, const rf_sweep_row *row, int i) {
   add_cliff(cliffs, row[i].value, "scaling", 1 - each / before, "topology", text);
 }
 
-/* True if row `to` is a step on from row `from`: both values are numbers, or one machine with another
- * number of chips. A fall of the rate between other values, such as dtypes, is not a cliff. */
+/* True if the rows `from` and `to` belong to one scale: both values are numbers, or are one machine
+ * with different numbers of chips. A fall of the rate between other values, such as dtypes, is not
+ * a cliff. */
 static bool ordered(const rf_sweep_row *from, const rf_sweep_row *to) {
   const size_t name = strcspn(to->value, ":*");
   if (isfinite(from->x) && isfinite(to->x)) return true;
@@ -224,8 +225,8 @@ static void say_price(const rafter_sink *sink, const json_t *plan) {
   rf_say(sink, "%9s  ", usd > 0 ? text : "no price");
 }
 
-/* The columns of a simulation of --job serve, at the highest rate of requests that the plan
- * sustains, or at the lowest rate. */
+/* The columns of --job serve. They are simulated at the highest rate that the plan sustains. If it
+ * sustains none, they are those of the lowest rate. */
 static void say_serving(const rafter_sink *sink, const json_t *plan) {
   const json_t *best = json_object_get(json_object_get(plan, "serving"), "sustained"),
                *first = json_object_get(best, "ttft_seconds"), *next = json_object_get(best, "tpot_seconds");
@@ -277,9 +278,9 @@ static void say_idle(const rafter_sink *sink, const rf_options *o, const char *n
            "fits, and tokens may cost less.\n");
 }
 
-/* The columns of --fit: the batch of the row and the largest batch, which differ with --batch, or the
- * setting that the search chose for a training step. STEP_BATCH: without --fit, the default batch of
- * a training step, which follows the chips. */
+/* The columns of --fit. A training step has the setting that the search chose. Other jobs have the
+ * row's batch and the largest batch, which differ if --batch is given. STEP_BATCH: the batch of a
+ * training step without --fit and --batch. It grows with the chips. */
 typedef enum fit_column { NO_FIT, STEP_BATCH, FIT_BATCH, FIT_SETTING } fit_column;
 
 static fit_column column_of(const rf_options *o, const char *name, const char *job) {

@@ -43,7 +43,8 @@ rf_status rf_ids_given(const rf_options *options, const char *option, int64_t vo
 /* The stop texts of --stop. Free with rf_stop_close(). */
 rf_status rf_stop_given(const rf_options *options, rf_stop *stop, rf_error *error);
 
-/* --system and --template; --stop and --ignore-eos; --top-k and other numbers of RF_SAMPLING. */
+/* --Options: --system, --template, --stop, --ignore-eos, --top-k and the other numbers of
+ * RF_SAMPLING. */
 extern const rf_option RF_CHAT_OPTIONS[], RF_STOP_OPTIONS[], RF_SAMPLING_OPTIONS[];
 
 #endif

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CONTEXT = 4096 }; /* default of --seq; a model with fewer positions has a shorter context */
+enum { CONTEXT = 4096 }; /* default of --seq, if the model has this many positions */
 
 typedef struct chat {
   const rafter_sink *sink;

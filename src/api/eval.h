@@ -22,7 +22,7 @@ typedef struct rf_evaluation {
   rf_record *record; /* --trace */
   rf_journal journal;
   char rate[256]; /* the last line of the output: tokens, time, tokens per second */
-  bool stopped;   /* true after a signal; the task then reports the rows evaluated so far */
+  bool stopped;   /* true after a signal: the task ends and reports the rows that it has evaluated */
 } rf_evaluation;
 
 /* Adds `row`, the result for row `index` of --data, to the rows of --output. Takes ownership. */

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WINDOW = 2048 }; /* default tokens of a window; a model with fewer positions has shorter windows */
+enum { WINDOW = 2048 }; /* default number of tokens in a window, if the model has this many positions */
 
 typedef struct window {
   int64_t begin, count, from; /* range of the text's tokens; the tokens before `from` are only context */
@@ -195,8 +195,8 @@ static rf_status answer(rf_evaluation *e, const texts *t, rf_error *error) {
     return RF_FAIL(error, RAFTER_FAILED, "give a longer text",
                    "nothing to score (%s: expected at least 2 tokens)", rf_options_text(e->options, "data"));
   double n = (double)all.scored, mean = all.nll / n, perplexity = exp(mean);
-  /* The standard error of the mean assumes independent tokens. Times the derivative exp(mean), it
-   * is the standard error of the perplexity. */
+  /* The standard error of the mean assumes independent tokens. Multiplied by the derivative
+   * exp(mean), it is the standard error of the perplexity. */
   double error_of_mean = n > 1 ? sqrt(fmax(0, all.squares / n - mean * mean) / (n - 1)) : 0;
   double bits = all.bytes ? all.nll / log(2) / (double)all.bytes : 0;
   rf_say(e->sink, "windows of %lld tokens%s, %lld new tokens each; %d text%s, %lld tokens scored\n",

@@ -24,8 +24,8 @@ typedef struct export {
   rf_model model;
   rf_params params;
   rf_weights_form form;
-  /* from: file or folder of the weights. folder: config.json and tokenizer; "" for a single
-   * file. */
+  /* from: file or folder of the weights. folder: has config.json and the tokenizer; "": `from` is a
+   * single file. */
   char from[4096], folder[4096];
   rf_weights_writer *writer;
   rf_merger *merger; /* adapters to merge into the weights, or to export without the weights; NULL: none */

@@ -7,8 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A model with its sizes. flops: of a forward pass per token, without attention scores, as the ops of
- * its graph count them. */
+/* A model with its sizes. flops: FLOPs of a forward pass per token, as the ops of its graph count
+ * them, without attention scores. */
 typedef struct listed {
   const rf_model *model;
   const rf_params *params;

@@ -31,7 +31,7 @@ typedef struct work {
   rf_gguf_source *source;
   rf_gguf_writer *writer;
   rf_quant_tensor *out; /* the tensors of the source with their new types */
-  /* error of each tensor: RMS of errors / RMS of values; negative: the tensor is copied */
+  /* for each tensor: RMS of the errors / RMS of the values; negative: the tensor is copied */
   double *error;
   int count, threads;
   int64_t bytes_in, bytes_out, bytes_done;
@@ -159,7 +159,7 @@ static rf_status convert(work *w, int index, double *wrong, double *all, rf_erro
     values = t->count - first < (int64_t)PART * PARTS ? t->count - first : (int64_t)PART * PARTS;
     int parts = (int)((values + PART - 1) / PART);
     RF_TRY(do_chunk(w, index, first, values, error));
-    /* The parts are added in order. Then the sum does not depend on the number of threads. */
+    /* The parts are added in order. So the sum does not depend on the number of threads. */
     for (int p = 0; p < parts; ++p) {
       *wrong += w->wrong[p];
       *all += w->all[p];

@@ -1,6 +1,6 @@
-/* backend.h - the contract of a backend: kernels that a plan chooses from, a device with memory,
- * and programs that run the graph of a plan on the device. The plan makes all choices; a backend
- * only executes them. docs/adding-a-backend.md is the guide. */
+/* backend.h - the contract of a backend. A backend has kernels from which a plan chooses, devices
+ * with memory, and programs that run the graph of a plan on a device. The plan makes all choices; a
+ * backend only executes them. docs/adding-a-backend.md is the guide. */
 #ifndef RF_BACKEND_H
 #define RF_BACKEND_H
 

@@ -15,7 +15,8 @@ typedef struct rf_inner_kernel {
 typedef struct rf_inner {
   const char *product; /* "logits", "dx", "dw", "expert", ...; NULL: the op has no such product */
   const rf_inner_kernel *kernel;
-  const rf_inner_kernel *few; /* kernel for at most few->max_rows rows; NULL: `kernel` */
+  const rf_inner_kernel
+      *few; /* kernel for calls of at most few->max_rows rows; NULL: `kernel` runs all calls */
 } rf_inner;
 enum { RF_MAX_INNER = 3 };
 static inline const rf_inner_kernel *rf_inner_for(const rf_inner *inner, int64_t rows) {

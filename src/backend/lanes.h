@@ -24,15 +24,15 @@
 #include <omp.h>
 
 typedef enum rf_stamp_kind {
-  RF_SPAN_OP,        /* one op, in lane 0; id: index of the op in `plan`; value: microbatch or 0 */
-  RF_SPAN_BUSY,      /* work of one thread in a parallel region; id: op */
-  RF_SPAN_WAIT,      /* wait at a barrier inside a parallel region; id: op */
+  RF_SPAN_OP,        /* one op, in lane 0. id: index of the op in `plan`. value: microbatch, or 0 */
+  RF_SPAN_BUSY,      /* work of one thread in a parallel region. id: index of the op */
+  RF_SPAN_WAIT,      /* wait at a barrier inside a parallel region. id: index of the op */
   RF_SPAN_PHASE,     /* id: rf_phase */
-  RF_SPAN_STEP,      /* id: index in the list of steps; value: number of the step */
-  RF_SPAN_COUNTER,   /* id: rf_counter; value: value of the counter from time `begin` on */
-  RF_SPAN_LOST,      /* id: rf_lost; value: change of a system counter between begin and end */
-  RF_SPAN_GAP,       /* id: rf_gap; computed when a trace is collected */
-  RF_SPAN_PREDICTED, /* id: op; value: ns of the op at peak rates; computed like RF_SPAN_GAP */
+  RF_SPAN_STEP,      /* id: index in the list of steps. value: number of the step */
+  RF_SPAN_COUNTER,   /* id: an rf_counter. value: the counter's value from time `begin` on */
+  RF_SPAN_LOST,      /* id: an rf_lost. value: change of a system counter between `begin` and `end` */
+  RF_SPAN_GAP,       /* computed when a trace is collected. id: an rf_gap */
+  RF_SPAN_PREDICTED, /* computed like RF_SPAN_GAP. id: op. value: ns that the op takes at peak rates */
   RF_SPAN_KINDS
 } rf_stamp_kind;
 
@@ -76,7 +76,7 @@ typedef struct rf_lanes {
   int count;
   rf_lane *lane;
   int64_t look_ns; /* minimum ns between two samples of the system's counters */
-  int32_t op;      /* current op; changes only outside regions; below 0: regions are not recorded */
+  int32_t op;      /* the current op, which changes only outside regions; below 0: regions are not recorded */
   uint8_t plan;
 } rf_lanes;
 
@@ -96,7 +96,8 @@ void rf_lanes_settle(const rf_lanes *lanes);
 void rf_lanes_forget(rf_lanes *lanes);
 /* Samples the system's counters of this thread and records the changes in its lane. */
 void rf_lane_look_at(rf_lanes *lanes, int lane, int64_t now);
-/* Returns lane number `lane`, which must be that of the calling thread; NULL: too few lanes. */
+/* Returns lane number `lane`, or NULL if there are too few lanes. A thread must ask for its own
+ * lane. */
 rf_lane *rf_lane_begin(rf_lanes *lanes, int lane, int64_t now);
 
 typedef struct rf_busy {

@@ -27,13 +27,15 @@ typedef struct rf_team {
   int planned, active; /* active: number of threads of the next op, 1 to planned */
   int before;          /* active threads before the try that is under way; 0: no try */
   int direction;       /* of the next try: -1 fewer threads, 1 more */
-  /* The window so far: ns in sections, ns in which the main thread was on a core, and both times
-   * that make the pace. */
+  /* Sums of the current window: ns in sections, ns in which the main thread was on a core, and the
+   * two times whose ratio is the pace. */
   int64_t elapsed, on_core, spent, shortest;
   int64_t entered, entered_cpu; /* clocks when the section, or the rest of it, began */
   double pace;                  /* pace of the window before the try */
-  int64_t next, pause;          /* ns: no try before the time `next`; the pause after a failed try */
-  int64_t reduced;              /* ns in sections with fewer threads than planned */
+  /* next: the earliest time of the next try. pause: the time between a failed try and the next. In
+   * ns. */
+  int64_t next, pause;
+  int64_t reduced; /* ns in sections with fewer threads than planned */
 } rf_team;
 
 void rf_team_init(rf_team *team, int planned);
@@ -51,8 +53,8 @@ void rf_team_judge(rf_team *team, int64_t now, int64_t cpu);
 int64_t rf_team_cpu_ns(void);
 
 enum { RF_TEAM_WINDOW_NS = 100 * 1000 * 1000 };
-/* Notes an op that ended at `now` after `ns`. `shortest`: the shortest earlier time of this op in
- * ns; 0: unknown. Returns true when the window is full. */
+/* Notes an op that ended at time `now` and took `ns`. `shortest`: the shortest earlier time of this
+ * op in ns; 0: unknown. Returns true when the window is full. */
 static inline bool rf_team_note(rf_team *team, int64_t now, int64_t ns, int64_t shortest) {
   if (team->rule != RF_TEAM_ADAPTS || team->planned == 1) return team->rule == RF_TEAM_VARIES;
   if (shortest > 0) {

@@ -139,7 +139,7 @@ enum { OUT_BUFFER = 1 << 16, AHEAD = 8 << 20 };
 struct rf_out_file {
   int fd;
   size_t used;            /* number of bytes in `buffer` */
-  int64_t bytes, started; /* bytes written, and bytes whose way to the disk has started */
+  int64_t bytes, started; /* bytes written, and bytes that the kernel was asked to write to the disk */
   char *path, *temporary;
   rf_partial *partial; /* NULL: no temporary file */
   unsigned char buffer[OUT_BUFFER];

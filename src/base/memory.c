@@ -57,7 +57,8 @@ static int64_t group_available(const char *folder, const char *limit_name, const
   return left > 0 ? left : 0;
 }
 
-/* Available bytes of the control group of this process that allows the fewest; -1: no limit. */
+/* Bytes that the control groups of this process allow: the smallest of their limits, less what is
+ * used. -1: no limit. */
 static int64_t groups_available(void) {
   FILE *file = fopen("/proc/self/cgroup", "re");
   if (!file) return -1;

@@ -100,7 +100,8 @@ static int choice_index(const char *choices, const char *word) {
 
 /* ---- one value from text --------------------------------------------------------------------- */
 
-/* Writes a bound as people type it: sizes with a binary unit, other large numbers as 2^60 or 1e18. */
+/* Writes a bound as people type it: sizes with a binary unit, other large numbers as 2^60 or 1e18.
+ * */
 static void bound_text(const rf_option *row, double bound, char text[32]) {
   static const char *const UNITS[] = {"", "KiB", "MiB", "GiB", "TiB"};
   double left = bound;
@@ -125,14 +126,15 @@ static rf_status out_of_range(const rf_option *row, const char *text, rf_error *
                  row->name, least, most, text);
 }
 
-/* Names of number types in other programs. If a name has several rows, the first that is a choice
- * of the option counts. */
+/* Names of number types in other programs. A name may have several rows. The first row whose word
+ * is a choice of the option counts. */
 static const rf_synonym CHOICE_SYNONYMS[] = {{"bfloat16", "bf16"}, {"fp16", "f16"},     {"fp16", "bf16"},
                                              {"float16", "f16"},   {"float16", "bf16"}, {"half", "f16"},
                                              {"half", "bf16"},     {"float32", "f32"},  {"fp32", "f32"},
                                              {"float", "f32"},     {"f16", "bf16"},     {NULL, NULL}};
 
-/* Appends the options of the same heading that know the choice `text`: --dtype int8 may mean --weights. */
+/* Appends the options of the same heading that know the choice `text`: --dtype int8 may mean
+ * --weights. */
 static void say_others(const rf_options *o, const rf_option *row, const char *text, char *hint, size_t size) {
   int count = 0;
   for (int i = 0; i < o->count; i++) {

@@ -8,7 +8,7 @@
 #include "base/base.h"
 
 typedef enum rf_option_type {
-  RF_OPTION_FLAG,     /* --json; --json=false turns the flag off */
+  RF_OPTION_FLAG,     /* --an option without a value, as --json; --json=false switches it off */
   RF_OPTION_INT,      /* 8 */
   RF_OPTION_SIZE,     /* bytes: 16GiB, 16GB, 1048576 */
   RF_OPTION_DURATION, /* seconds: 1.5s, 20ms, 2m, 1h, 90 */
@@ -29,7 +29,7 @@ typedef enum rf_option_type {
 typedef struct rf_option {
   const char *name;
   rf_option_type type;
-  /* word for the value in --help: "N", "BYTES", "SECONDS"; NULL: a word for the type */
+  /* the word for the value in --help, as "BYTES"; NULL: the usual word for the type */
   const char *unit;
   double least, most;   /* minimum and maximum of a number; both 0: no bounds */
   const char *fallback; /* default, as a user would type it; NULL: unset */

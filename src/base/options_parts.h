@@ -9,9 +9,9 @@
 typedef struct value {
   rf_option_source source;
   bool bare;
-  /* INT, SIZE, TOKENS, COUNT, FLAG: the value; CHOICE: index of the choice */
+  /* the value of INT, SIZE, TOKENS, COUNT and FLAG; the index of a CHOICE */
   int64_t whole;
-  double real; /* FLOAT, DURATION: the value; other numbers: `whole` as a double */
+  double real; /* the value of FLOAT and DURATION; for other numbers, `whole` as a double */
   int count;   /* number of texts or of list entries */
   /* text[0] is the value as typed. TEXTS: one entry for each value. SWEEP: the typed text, then the
    * name of the varied option, then its values. */

@@ -1,5 +1,6 @@
-/* partial.c - the incomplete files and folders NAME.part-PID: those that this process writes, and
- * those that killed processes left. A list of the former lets a signal handler remove them. */
+/* partial.c - incomplete files and folders, named NAME.part-PID. This process writes some of them,
+ * and a list names these, so that a signal handler can remove them. Killed processes left the
+ * others. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -33,8 +34,8 @@ rf_partial *rf_partial_add(const char *path, int file) {
   if (!p) return NULL;
   strcpy(p->path, path);
   p->lock = file >= 0 ? -1 : open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
-  /* The lock says that the writer lives, also to processes on other machines and in other
-   * containers, where its number means nothing. */
+  /* The lock shows that the writer still runs, also where its process number means nothing: on other
+   * machines and in other containers. */
   if (file >= 0 || p->lock >= 0) flock(file >= 0 ? file : p->lock, LOCK_EX | LOCK_NB);
   __atomic_store_n(&p->valid, true, __ATOMIC_RELEASE);
   return p;

@@ -59,7 +59,8 @@ static bool option_is_on(const rafter_job *job, const char *name) {
   return on;
 }
 
-/* `rafter help [COMMAND] [--all | --man | --completion bash|zsh|fish]`, `--help` and `--help-all`. */
+/* `rafter help [COMMAND] [--all | --man | --completion bash|zsh|fish]`, `--help` and `--help-all`.
+ * */
 static int help(int argc, char **argv) {
   const char *command = NULL;
   char form[32] = "text";
@@ -137,7 +138,7 @@ static void keep_memory(void) {
   mallopt(M_TOP_PAD, 16 << 20);
   char *heap = malloc(HEAP), *from = heap ? heap + SMALL + (LARGE - ((uintptr_t)heap + SMALL) % LARGE) : NULL;
   if (heap) madvise(from, (size_t)(heap + HEAP - from) / LARGE * LARGE, MADV_HUGEPAGE);
-  free(heap); /* the heap keeps these pages; no program has written them yet */
+  free(heap); /* the heap keeps these pages, which no program has written yet */
 #endif
 }
 

@@ -99,8 +99,8 @@ void put_bar(void *self, const char *line) {
   pthread_mutex_unlock(&t->lock);
 }
 
-/* The thread that shows, where there is no terminal, that the command still runs: it prints the
- * progress line if nothing was printed for nearly ten seconds. */
+/* A thread for output that is not a terminal. If nothing was printed for nearly ten seconds, it
+ * prints the progress line, so that people see that the command still runs. */
 static void *show_life(void *self) {
   terminal *t = self;
   for (;;) {

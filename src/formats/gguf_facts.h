@@ -26,14 +26,14 @@ typedef struct rf_gguf_facts {
   int64_t layers, width, heads, kv_heads, ff, vocab, positions; /* L D N K F V T */
   /* number of elements of a head (H); both are equal in all supported architectures */
   int64_t key_length, value_length;
-  bool layernorm; /* true: LayerNorm (gpt2, gptneox); false: RMSNorm */
+  bool layernorm; /* true: norms are LayerNorm (gpt2, gptneox). false: norms are RMSNorm */
   double norm_eps;
   double rope_theta;       /* theta of the layers without a window; 0: the model has learned positions */
   double rope_local_theta; /* theta of windowed layers */
   int64_t rope_dim;        /* number of elements of a head that are rotated */
   char rope_scaling[16];   /* "none", "linear", "yarn", "longrope", ... */
   double rope_factor;      /* factor of the scalings "linear" and "yarn"; 1: no scaling */
-  int64_t rope_original;   /* number of positions in the original training; 0: unknown */
+  int64_t rope_original;   /* number of positions with which the model was first trained; 0: unknown */
   /* The file has "rope_freqs.weight": rope_dim / 2 numbers that divide the frequencies (llama3). */
   bool rope_freqs;
   /* The rows of q and k are permuted. A rotary pair is elements (2i, 2i + 1) of a head, not
@@ -103,7 +103,7 @@ typedef struct rf_gguf_vocab {
   /* name of the pre-tokenizer: "default", "smollm", "llama-bpe", "qwen2", ... or "" */
   rf_gguf_text pre;
   int64_t count; /* number of tokens */
-  /* texts of the tokens; gpt2: bytes as printable letters; llama: U+2581 for a blank */
+  /* texts of the tokens. gpt2 has a printable letter for each byte; llama has U+2581 for a blank */
   rf_gguf_text *token;
   float *score;   /* NULL: no scores */
   int32_t *kind;  /* types of the tokens; NULL: all tokens are normal */

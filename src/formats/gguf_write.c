@@ -8,7 +8,8 @@
 #include "formats/quant_blocks.h"
 #include "formats/tensors_out.h"
 
-/* alignment in bytes; maximum bytes of a tensor's name in ggml; values quantized at a time */
+/* ALIGNMENT: bytes. NAME_LIMIT: maximum bytes of a tensor's name in ggml. BLOCK: values that are
+ * quantized at a time. */
 enum { ALIGNMENT = 32, NAME_LIMIT = 63, BLOCK = 16384 };
 
 struct rf_gguf_meta {
@@ -79,7 +80,8 @@ static bool set_one(rf_gguf_meta *meta, const char *key, rf_gguf_kind kind, cons
 
 bool rf_gguf_set_int(rf_gguf_meta *meta, const char *key, rf_gguf_kind kind, int64_t value) {
   uint8_t data[8];
-  /* On a little-endian machine, the number in a narrower type is the low bytes of the number. */
+  /* A little-endian machine stores the low bytes first, so a narrower type takes the first bytes.
+   * */
   rf_store_u64(data, (uint64_t)value);
   return set_one(meta, key, kind, data, rf_gguf_kind_bytes(kind));
 }

@@ -1,5 +1,5 @@
-/* json_lines.c - see json_lines.h. jansson needs about 40 bytes for each number and more for each
- * other value, so a long line is read in a way that needs a few times its bytes. */
+/* json_lines.c - see json_lines.h. jansson needs 40 bytes or more for each value. So a long line is
+ * read in another way, which needs only a few times the bytes of the line. */
 #define _GNU_SOURCE
 #include "formats/json_lines.h"
 
@@ -83,7 +83,7 @@ typedef struct long_list {
 typedef struct long_line {
   long_list list[LISTS];
   int lists;
-  int64_t values; /* that are not in a list above; an estimate that is not too low */
+  int64_t values; /* the other values; the estimate is not too low */
 } long_line;
 
 static const char *skip_blanks(const char *at, const char *end) {

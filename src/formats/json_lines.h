@@ -24,9 +24,9 @@ rf_status rf_json_lines_text(rf_json_lines *lines, bool *more, rf_error *error);
 rf_status rf_json_lines_next(rf_json_lines *lines, json_t **row, rf_error *error);
 void rf_json_lines_close(rf_json_lines *lines);
 
-/* Parses one line. The error names the file and the line. The parsed row of a long line needs a few
- * times the memory of the line: LINE_BYTES and LINE_VALUES in json_lines.c limit a line, and equal
- * numbers of a long list are one value. */
+/* Parses one line. The error names the file and the line. The parsed row of a long line needs only
+ * a few times the memory of the line, because equal numbers of a long list are one value.
+ * LINE_BYTES and LINE_VALUES in json_lines.c limit a line. */
 rf_status rf_json_line(const char *text, size_t bytes, const char *path, int64_t line, json_t **row,
                        rf_error *error);
 

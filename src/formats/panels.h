@@ -18,7 +18,8 @@
 enum { RF_PANEL_LANES = 64, RF_PANEL_GRAIN = 16, RF_PANEL_PARTS = 3 };
 
 typedef struct rf_panels {
-  bool outputs_first; /* true: the shape is (outputs, inner), as in a token table; false: (inner, outputs) */
+  bool outputs_first; /* true: the shape is (outputs, inner), as in a token table. false: it is (inner,
+                         outputs) */
   int64_t inner;
   int64_t experts; /* number of matrices of this shape, one after the other; 0: one matrix */
   int parts;       /* number of ranges of outputs; each range has its own type */

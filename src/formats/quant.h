@@ -37,7 +37,7 @@ typedef struct rf_quant_type {
   int number;       /* ggml's number, or rafter's own number if the type exists only in memory */
   int values;       /* number of values in a block */
   int bytes;        /* bytes of a block */
-  int fallback;     /* type to use if a row cannot be divided into whole blocks; -1: none */
+  int fallback;     /* the type for rows that cannot be divided into whole blocks; -1: none */
   /* Convert `blocks` blocks. NULL: not supported. Blocks need no alignment, as files have none. */
   void (*dequantize)(const void *from, int64_t blocks, float *out);
   void (*quantize)(const float *values, int64_t blocks, void *out);

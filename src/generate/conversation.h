@@ -1,6 +1,5 @@
-/* conversation.h - a conversation as a list of token ids that only grows, so that each question
- * reuses the cache of the turns before it.
- * Example:
+/* conversation.h - a conversation as a list of token ids. The list only grows, so each question can
+ * use the cached turns before it. Example:
  *   rf_conversation_restart(c, "Be brief.");
  *   rf_conversation_ask(c, message, context, &dropped, error);
  *   ... answer c->ids with rf_request.keep, and collect a reply ...
@@ -18,8 +17,9 @@ typedef struct rf_conversation {
   bool closed;                    /* The last id is the end-of-turn token. */
 } rf_conversation;
 
-/* Starts a conversation, also a new one in {.reader = reader}. `system` is the system message; "":
- * none; NULL: the system message stays. The reader must outlive the conversation. */
+/* Starts a conversation, also a new one in {.reader = reader}. `system` is the new system message.
+ * "": no system message. NULL: the system message does not change. The reader must outlive the
+ * conversation. */
 void rf_conversation_restart(rf_conversation *conversation, const char *system);
 /* Appends the user's message, takes its reference, and sets `ids` to the prompt. A prompt of
  * `context` tokens or more has no room for an answer, so the oldest questions are removed with

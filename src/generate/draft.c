@@ -6,8 +6,9 @@
 #include <stdlib.h>
 
 /* The drafts of all answers begin as if PRIOR_TRIED drafts had been verified, half of which were
- * right. Those of a new answer begin as if it had verified PRIOR_TRIED drafts like all before. Later
- * drafts count more: each pass multiplies the older counts by FADE. */
+ * right. The counts of a new answer begin as if it had verified PRIOR_TRIED drafts, with the
+ * success of all earlier answers. Later drafts count more: each pass multiplies the older counts by
+ * FADE. */
 static const double PRIOR_TRIED = 2, PRIOR_CHANCE = 0.5, FADE = 0.95, FADE_ALL = 0.99;
 enum { TRIES = 16 }; /* numbers of drafted tokens that a step compares */
 
@@ -53,7 +54,7 @@ int rf_draft_lookup(const int32_t *tokens, int64_t count, int32_t *draft, int ma
 
 /* The draft of one answer in a step. */
 typedef struct part {
-  int proposed, count; /* tokens that were proposed, and tokens that the step verifies */
+  int proposed, count; /* number of tokens that were proposed, and that the step verifies */
   rf_draft_odds *odds;
   double chance, /* rf_draft_chance of the draft */
       gain;      /* chance that the next token and all drafted tokens before it are right */
@@ -61,7 +62,7 @@ typedef struct part {
 } part;
 
 struct rf_draft_plan {
-  rf_draft_price *price, *drafter; /* drafter: of the passes of a model that drafts; or NULL */
+  rf_draft_price *price, *drafter; /* drafter: prices of the passes of the model that drafts, or NULL */
   rf_draft_odds odds;              /* of the drafts of all answers */
   bool all;
   int parts;
@@ -162,8 +163,8 @@ static double give(rf_draft_plan *p, int tokens) {
   return expected;
 }
 
-/* Seconds of the passes of the model that drafts: one for each token, over the answers
- * that draft it. */
+/* Seconds of the draft model's passes. Each pass drafts one token for every answer that needs one
+ * more. */
 static double drafter_seconds(rf_draft_plan *p) {
   double seconds = 0;
   for (int drafted = 0;; drafted++) {

@@ -5,8 +5,9 @@
 #include <stdlib.h>
 
 /* A price uses the fastest of the last LATEST passes with as many rows, because other programs
- * slow some passes down. A single pass counts at most UNSURE times as much as passes with fewer
- * rows, and each HALF steps after the latest pass halve the difference, so that it is repeated. */
+ * slow some passes down. The time of a single pass is taken as at most UNSURE times that of passes
+ * with fewer rows. Each HALF steps after the latest pass, the difference is halved, so that the
+ * pass is tried again. */
 enum { LATEST = 4 };
 static const double UNSURE = 3, HALF = 512;
 
@@ -14,7 +15,7 @@ typedef struct pace {
   double ratio[LATEST], /* measured / predicted seconds */
       planned;          /* predicted seconds of the latest priced pass */
   int64_t passes,       /* number of measured passes */
-      step;             /* the step of the latest one */
+      step;             /* the step of this pass */
 } pace;
 
 struct rf_draft_price {
@@ -42,8 +43,8 @@ void rf_draft_price_close(rf_draft_price *p) {
   free(p);
 }
 
-/* Measured / predicted seconds of passes with `rows` rows, or else of the closest number of fewer
- * rows that was measured, or else of more rows. */
+/* Measured / predicted seconds of passes with `rows` rows. If none was measured, the closest
+ * smaller number of rows counts, or else the closest larger one. */
 static double ratio_of(const rf_draft_price *p, int64_t rows) {
   double ratio = 0;
   for (int64_t r = 1; r <= p->rows && (r <= rows || !ratio); r++) {

@@ -3,15 +3,16 @@
  * The plan predicts the seconds of a pass. The run measures them, and later prices of passes with
  * as many rows are corrected by measured / predicted.
  *
- * Drafts that are wrong cost time. They are paid with a credit, which begins as a part of a pass,
- * grows with each pass, and grows by the time that right drafts have saved. So drafts that are
+ * Drafts that are wrong cost time. They are paid with a credit of time. The credit begins as a part
+ * of a pass. It grows with each pass, and by the time that right drafts save. So drafts that are
  * never right take at most RF_DRAFT_SHARE of the time of a long run. */
 #ifndef RF_DRAFT_PRICE_H
 #define RF_DRAFT_PRICE_H
 
 #include "plan/plan.h"
 
-/* Credit in passes without drafts: at the start, added by each pass, and maximum. */
+/* The credit at the start, the credit that each pass adds, and the maximum credit. The unit is a
+ * pass without drafts. */
 #define RF_DRAFT_START 0.75
 #define RF_DRAFT_SHARE 0.005
 #define RF_DRAFT_CREDIT 16.0

@@ -12,7 +12,7 @@ struct rf_drafter {
   int slots;
   int32_t *feed;         /* (rows): tokens of a pass */
   rf_forward_part *part; /* (slots) */
-  int *order;            /* (slots): text of each part */
+  int *order;            /* (slots): the text that each slot drafts for */
 };
 
 rf_status rf_drafter_open(const rf_infer_settings *settings, rf_drafter **out, rf_error *error) {
@@ -154,7 +154,8 @@ static rf_status draft(rf_drafter *d, const rf_drafter_text *text, int count, rf
 
 rf_status rf_drafter_draft(rf_drafter *d, const rf_drafter_text *text, int count, rf_draft_price *price,
                            rf_error *error) {
-  /* A trace has the ops of one model only. The time of the other one is a phase. */
+  /* A trace has the ops of the large model only. It records the time of the draft model as a phase.
+   * */
   int64_t began = rf_phase_begin();
   rf_lanes *lanes = rf_lanes_on;
   rf_lanes_on = NULL;

@@ -1,5 +1,5 @@
 /* drafter.h - a small model that drafts the next tokens of answers. The model has its own plans,
- * weights, cache and arena, and takes always the likeliest token. */
+ * weights, cache and arena, and always takes the likeliest token. */
 #ifndef RF_DRAFTER_H
 #define RF_DRAFTER_H
 
@@ -17,13 +17,14 @@ int64_t rf_drafter_arena_bytes(const rf_drafter *drafter);
 /* Bytes of the arena that rf_drafter_open allocates. */
 rf_status rf_drafter_bytes(const rf_infer_settings *settings, int64_t *bytes, rf_error *error);
 
-/* The text of an answer: tokens (count), then draft[0]. rf_drafter_draft writes draft[1 ... wanted]. */
+/* The text of an answer: tokens (count), then draft[0]. rf_drafter_draft writes draft[1 ...
+ * wanted]. */
 typedef struct rf_drafter_text {
   int slot; /* of the answer: the model keeps the cache of the slot's latest text */
   const int32_t *tokens;
   int64_t count;
   int32_t *draft;
-  int wanted; /* number of drafted tokens; 0: the text takes no part */
+  int wanted; /* number of drafted tokens; 0: nothing is drafted for this text */
 } rf_drafter_text;
 /* Brings the caches up to date: keeps the common prefix of the cached and the new text, or shares
  * that of another slot. Then drafts for all texts at once. The measured seconds of passes with one

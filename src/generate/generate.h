@@ -28,7 +28,7 @@ typedef struct rf_generator {
   bool owns;                  /* true: rf_generator_close frees the plans and the run. */
   struct rf_drafter *drafter; /* The model that drafts; NULL: none. */
   void *kept;                 /* (or NULL) Memory to free with the generator, such as its settings. */
-  int64_t others;             /* rf_run_others when the cache was last valid. */
+  int64_t others;             /* The value of rf_run_others when the cache was last valid. */
   bool computes;              /* false: a simulation or the null backend computes no logits. */
   struct rf_batch *batch;     /* Cache and requests, see batch.h. */
   /* For rf_generator_feed: number of tokens in the cache; the logits (V) of the last token. */
@@ -61,7 +61,7 @@ rf_status rf_generator_open(const rf_infer_settings *settings, rf_generator **ge
 rf_status rf_generator_bind(const rf_infer_settings *settings, rf_run *run, int first, rf_plan *prefill,
                             rf_plan *decode, rf_generator **generator, rf_error *error);
 void rf_generator_close(rf_generator *generator);
-/* Bytes of the arena, and of that of the model that drafts. */
+/* Bytes of the generator's arena, and of the draft model's arena. */
 int64_t rf_generator_arena_bytes(const rf_generator *generator);
 /* RAFTER_INVALID: the null backend computes no numbers, so the generator cannot answer. */
 rf_status rf_generator_require_numbers(const rf_generator *generator, rf_error *error);
@@ -137,14 +137,15 @@ void rf_generator_cancel(rf_generator *generator, int64_t request, int sample);
 /* Totals since the generator was opened. */
 typedef struct rf_generate_counts {
   int64_t passes, rows; /* Number of forward passes, and of all their rows. */
-  /* Sum of the numbers of answers in all forward passes, and the maximum of these numbers. */
+  /* The number of answers in a forward pass: its sum over all passes, and its maximum. */
   int64_t parts, most_parts;
   /* Number of prompt tokens, and of those that were found in the cache. */
   int64_t prompt_tokens, reused;
   int64_t answers, tokens; /* Number of answers that have begun, and of all their tokens. */
   /* Number of drafted tokens that forward passes have verified, and of those that were right. */
   int64_t drafted, accepted;
-  /* Number of parts with drafts, and of drafted tokens up to the first wrong one of each part. */
+  /* Number of parts with drafts. Number of drafted tokens that count: of each part, those up to its
+   * first wrong one. */
   int64_t verified, compared;
 } rf_generate_counts;
 rf_generate_counts rf_generator_counts(const rf_generator *generator);
@@ -152,9 +153,9 @@ rf_generate_counts rf_generator_counts(const rf_generator *generator);
 /* Totals of one plan: number of computed forward passes, number of their rows, measured seconds. */
 void rf_generator_passes(const rf_generator *generator, int plan, int64_t *passes, int64_t *rows,
                          double *seconds);
-/* For each op and all forward passes of a plan, with their real rows and contexts: adds the
- * predicted seconds to `seconds` (op_count), and the seconds at the machine's peak rates to `limit`
- * (op_count). */
+/* For each op, adds the seconds of all forward passes so far, with their real rows and contexts:
+ * the predicted seconds to `seconds` (op_count), and the seconds at the machine's peak rates to
+ * `limit` (op_count). */
 rf_status rf_generator_predicted(const rf_generator *generator, int plan, double *seconds, double *limit,
                                  rf_error *error);
 

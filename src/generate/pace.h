@@ -9,8 +9,8 @@
  * machine. Four ways to choose have a curve each: greedy, from all tokens, from a filtered set,
  * with penalties. */
 rf_status rf_pace_calibrate(const rf_calibrate_options *options, rf_machine *machine, rf_error *error);
-/* Predicted seconds to choose one token for each of `rows` rows. One thread handles a row. 0: the
- * curves were not measured. */
+/* Predicted seconds to choose one token for each of `rows` rows. One thread handles a row. Returns
+ * 0 if the curves were not measured. */
 double rf_pace_seconds(const rf_machine *machine, const rf_sampler_options *options, int64_t vocab,
                        int64_t rows);
 

@@ -24,7 +24,7 @@ typedef struct rf_sequence {
   int32_t *tokens; /* (context): cached tokens. */
   int64_t length;  /* Number of cached tokens. */
   struct rf_page_table {
-    int32_t *page;      /* (columns): page of each block of kv.page positions; -1: none. */
+    int32_t *page;      /* (columns): the page of each block of kv.page positions; -1: none. */
     int64_t first, end; /* The columns first to end - 1 have a page. */
     int64_t need;       /* Maximum number of pages that the sequence may have at the same time. */
     /* true: the sequence may write to its last page, even if other sequences have this page too.

@@ -27,7 +27,7 @@ typedef struct rf_reply_loop {
   rf_status (*ended)(void *self, rf_replies *replies, rf_error *error);
   /* Called after each step with the number of its tokens. If it returns false, the loop stops. */
   bool (*stepped)(void *self, int tokens);
-  bool survives; /* true: an error of an answer ends only this answer; false: it ends the loop. */
+  bool survives; /* If true, an error of an answer ends only this answer. If false, it ends the loop. */
 } rf_reply_loop;
 
 /* Submits a request and starts a reply for each sample. Sets the owner of the request to `replies`.

@@ -214,7 +214,7 @@ static int32_t draw_by_id(const rf_sampler_work *work, const softmax *s, double 
   return (int32_t)chosen;
 }
 
-/* The filters top-p and min-p. They apply after top-k, from the most likely token on. */
+/* The filters top-p and min-p. Both apply after top-k, from the most likely token on. */
 typedef struct filters {
   double need;  /* Top-p keeps tokens until their weights sum to this. */
   double least; /* Min-p drops tokens with a smaller weight. */

@@ -18,7 +18,8 @@ typedef struct rf_logit_bias {
 typedef struct rf_sampler_options {
   float temperature; /* 0: greedy */
   int32_t top_k;     /* 0: all */
-  /* Keeps the fewest most likely tokens whose sum of probabilities is at least top_p; 0, 1: all. */
+  /* Keeps the smallest set of most likely tokens whose probabilities sum to top_p or more. 0 or 1:
+   * keeps all. */
   float top_p;
   float min_p; /* Drops tokens less likely than min_p times the most likely token; 0: none. */
   uint64_t seed;

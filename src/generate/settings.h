@@ -17,7 +17,7 @@ typedef struct rf_infer_settings {
   uint64_t seed; /* Seed of the random weights that are used if there is no weights folder. */
   rf_run_debug debug;
   bool drafts_all; /* true: drafts as many tokens as possible, even if the plan expects no gain. */
-  const rf_plan *drafter_plan; /* rf_simulate: decode plan of the model that drafts; NULL: none */
+  const rf_plan *drafter_plan; /* for rf_simulate: the decode plan of the model that drafts; NULL: none */
   double acceptance;           /* rf_simulate with drafts: probability that a drafted token is right. */
   bool no_sharing;             /* true: prompts do not reuse cached prefixes. The answers are the same. */
   rf_progress progress;        /* Reports the loading of weights; may be {0}. */

@@ -118,7 +118,7 @@ typedef struct simulation {
   rf_pass_prices *prices[2];
   rf_extent *extent;       /* (slots) */
   int drafted;             /* drafted tokens of an answer in a pass; 0: none */
-  rf_pass_prices *drafter; /* of the model that drafts; NULL: none */
+  rf_pass_prices *drafter; /* prices of the draft model's passes; NULL: none */
   double expected;         /* expected tokens of an answer in such a pass */
   /* true: only decoding. Prompts arrive with their cache, and only their last token is computed. */
   bool remote_prefill;

@@ -34,8 +34,8 @@ typedef struct rf_serve_stats {
   rf_plan_totals total;
   double arrivals_per_second; /* Mean over the list of arrivals. */
   double ttft[RF_PERCENTILES], tpot[RF_PERCENTILES],
-      /* In seconds. ttft: from arrival to first token; tpot: between tokens; latency: from arrival
-       * to last token. */
+      /* In seconds. ttft: from arrival to the first token. tpot: between two tokens. latency: from
+       * arrival to the last token. */
       latency[RF_PERCENTILES];
   double tokens_per_second;
   double slots_used; /* Mean number over all steps. */

@@ -17,7 +17,7 @@ void rf_speculation_useful(rf_plan_totals *drafts, const rf_plan_totals *plain, 
 typedef struct prices {
   rf_pass_prices *decode, *drafter; /* drafter: NULL if drafts cost no time */
   rf_extent *part;                  /* (parts) */
-  double *seconds;                  /* (most + 1): of a pass with this number of drafts */
+  double *seconds;                  /* (most + 1): entry n is for a pass with n drafts */
 } prices;
 
 /* Seconds of a pass in which each answer drafts `drafted` tokens. */

@@ -5,8 +5,8 @@
 
 #include "plan/plan.h"
 
-/* Expected tokens of a pass that verifies `drafted` tokens, each of which is right with probability
- * `acceptance` if all before it are: (1 - a^(n+1)) / (1 - a). */
+/* Expected tokens of a pass that verifies n = `drafted` tokens: (1 - a^(n+1)) / (1 - a). a =
+ * `acceptance` is the probability that a token is right, if all tokens before it are right. */
 double rf_speculation_tokens(double acceptance, int drafted);
 
 /* Passes in which `parts` answers with `context` keys draft equal numbers of tokens. */
@@ -18,12 +18,12 @@ typedef struct rf_speculation {
   int most; /* maximum drafted tokens of an answer */
 } rf_speculation;
 
-/* Model FLOPs count only the rows of right tokens, and not the draft model: `plain` is a pass without
- * drafts, and a pass with drafts gives `tokens` tokens for each answer. */
+/* Model FLOPs count only the rows of right tokens, and not the draft model. `plain` is a pass
+ * without drafts. A pass with drafts gives `tokens` tokens for each answer. */
 void rf_speculation_useful(rf_plan_totals *drafts, const rf_plan_totals *plain, double tokens);
 
 typedef struct rf_speculation_found {
-  int drafted;          /* number of drafts with the most tokens per second; 0: drafts do not win */
+  int drafted;          /* the number of drafts that gives the most tokens per second; 0: drafts do not win */
   double tokens,        /* expected tokens of an answer in a pass */
       seconds,          /* of a pass, with its drafts */
       plain_seconds,    /* of a pass without drafts */

@@ -26,7 +26,7 @@ typedef enum rf_epilogue { RF_EPILOGUE_NONE, RF_EPILOGUE_GELU, RF_EPILOGUE_RESID
 #define RF_ATTR_COMMON(FIELD, of) \
   FIELD(of, rf_axes, axes)   /* collective: mesh axes along which the chips of the group differ */ \
   FIELD(of, int32_t, group)  /* collective: chips in the group */ \
-  FIELD(of, float, fill)     /* fraction of the experts' reserved rows that holds data; 0: all */
+  FIELD(of, float, fill)     /* fraction of the rows reserved for experts that have data; 0: all have data */
 
 /* layernorm, rmsnorm, latent_norm */
 #define RF_ATTR_NORM(FIELD, of) \
@@ -57,11 +57,11 @@ typedef enum rf_epilogue { RF_EPILOGUE_NONE, RF_EPILOGUE_GELU, RF_EPILOGUE_RESID
   FIELD(of, int32_t, rope_dim)   /* latent attention: R, rotated columns of a key */ \
   FIELD(of, int32_t, value_dim)  /* latent attention: W, columns of a value head */
 
-/* for the ops dropout and add_dropout; a product's attributes begin with the same fields */
+/* attributes of dropout and add_dropout; a product's attributes begin with the same fields */
 #define RF_ATTR_DROPOUT(FIELD, of) \
   FIELD(of, uint64_t, site)       /* key of the random numbers (rf_name_key) */ \
   FIELD(of, float, rate)          /* probability that an element becomes 0 */ \
-  FIELD(of, int32_t, token_step)  /* distance in tokens between successive rows; 0 means 1 */
+  FIELD(of, int32_t, token_step)  /* distance of successive rows in tokens; 0 means 1 */
 
 /* If `fast` is true (here and below), x is rounded to 8 bits before the product. Each block of x
  * has its own scale (see rf_fast_block_of). If the weights are int8, x is rounded to 16 bits. */
@@ -76,7 +76,7 @@ typedef enum rf_epilogue { RF_EPILOGUE_NONE, RF_EPILOGUE_GELU, RF_EPILOGUE_RESID
   FIELD(of, bool, fast) \
   FIELD(of, float, softcap)  /* logits become cap * tanh(logit / cap); 0: no cap */ \
   FIELD(of, int32_t, top)    /* head_score: number of most likely tokens returned */ \
-  FIELD(of, int64_t, vocab)  /* head_part: size of the vocabulary over all chips; 0: not sharded */
+  FIELD(of, int64_t, vocab)  /* for head_part: size of the vocabulary over all chips; 0: the head is not sharded */
 
 /* How a router's logits become scores and weights: the router_* fields of rf_model. */
 #define RF_ATTR_ROUTER(FIELD, of) \
@@ -152,7 +152,8 @@ RF_ATTR_FAMILIES(RF_ATTR_STRUCT)
 // clang-format on
 
 /* Each op uses one family, which the op's definition names. Several structs begin with the fields
- * of `heads`, `dropout` or `sums`. C lets code read these fields through any of these structs. */
+ * of `heads`, `dropout` or `sums`. All these structs begin with the same fields, so C lets code
+ * read the fields through any of them. */
 typedef struct rf_attr {
   rf_accumulate accumulate[RF_MAX_OUTPUTS];
   RF_ATTR_COMMON(RF_ATTR_MEMBER, )

@@ -6,7 +6,7 @@
 typedef struct fuser {
   rf_graph *graph;
   rf_uses uses;
-  int *writer; /* for each tensor: the op that makes it; RF_NONE: no op of the graph makes it */
+  int *writer; /* for each tensor: the op that makes it, or RF_NONE */
   bool *gone;  /* for each op: whether it was fused into another op */
 } fuser;
 

@@ -15,7 +15,7 @@ typedef struct stay {
   int copy;   /* the copy that the ops of this run use */
   int first, last_write, phase;
   bool reads;
-  int block; /* layer of the first op of the run; RF_NONE: not in a layer */
+  int block; /* the layer of the first op of these ops; RF_NONE: it is in no layer */
 } stay;
 
 typedef struct offload {
@@ -169,8 +169,8 @@ static void place(offload *f, int *head, int o, int op) {
   *end = op;
 }
 
-/* A parameter and its optimizer states belong to the parameter's layer, other tensors to the op that
- * writes them first. */
+/* A parameter and its optimizer states belong to the parameter's layer. Another tensor belongs to
+ * the layer of the op that writes it first. */
 static void find_places(offload *f) {
   for (int t = 0; t < f->tensors; t++) {
     int p = f->graph->tensor[t].param;

@@ -23,7 +23,8 @@ static void mark(rf_recompute *r, int t) {
     if (op->input[i] >= 0) mark(r, op->input[i]);
 }
 
-/* ---- what all sets of dropped tensors share -------------------------------------------------- */
+/* ---- inputs that do not depend on the set of dropped tensors
+ * -------------------------------------------------- */
 
 /* Finds weights that both forward and backward gather. Recomputation uses the copy that backward
  * gathers. */
@@ -79,7 +80,8 @@ rf_recompute *rf_recompute_open(const rf_graph *graph, rf_pool *pool) {
 
 /* ---- one set --------------------------------------------------------------------------------- */
 
-/* Marks tensors to recompute: dropped tensors, and tensors they depend on that are not stored. */
+/* Marks tensors to recompute: the dropped tensors, and unstored tensors from which these are
+ * computed. */
 static void choose(rf_recompute *r, const bool *drop) {
   const rf_graph *graph = r->graph;
   for (int t = 0; t < r->tensors; t++) r->kept[t] = r->source[t] != RF_NONE && r->backward_read[t];

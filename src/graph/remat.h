@@ -82,7 +82,7 @@ typedef struct rf_recompute {
   bool *kept;   /* for each tensor: stored from forward until backward reads it */
   bool *remake; /* for each tensor: it is dropped, or it is an input of a recomputed op */
   int *remade;  /* id of the tensor's recomputed copy, once emitted */
-  int *instead; /* for each tensor: the tensor that is read instead, if its op is left out; else RF_NONE */
+  int *instead; /* for each tensor: the tensor that is read in its place if its op is left out, or RF_NONE */
   bool *passed; /* for each op: true if it was emitted */
   int *slot, slots;
 } rf_recompute;

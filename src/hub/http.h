@@ -20,7 +20,7 @@ typedef struct rf_http_settings {
 /* Receives the body of a response. After a lost connection, `at` is the byte to continue from. */
 typedef struct rf_http_body {
   int64_t at;
-  int64_t most; /* maximum size in bytes, at least 1; more bytes are an error */
+  int64_t most; /* maximum size in bytes, 1 or more; a longer body is an error */
   bool exact;   /* true: the body has exactly `most` bytes, and a shorter body means a lost connection */
   /* The server's ETag for the bytes before `at`; "": the server sent none. If a later response
    * has another ETag, the download starts from the beginning. */

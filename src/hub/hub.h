@@ -36,7 +36,7 @@ typedef struct rf_hub_file {
 } rf_hub_file;
 
 typedef struct rf_hub_listing {
-  char commit[RF_HASH_TEXT]; /* commit of the revision; "": the server named no commit */
+  char commit[RF_HASH_TEXT]; /* the commit of the revision; "" if the server named no commit */
   rf_hub_file *file;
   int count;
 } rf_hub_listing;

@@ -20,7 +20,7 @@ typedef struct rf_journal {
   json_t *traced;              /* the header of the run's trace; NULL: no trace */
   int64_t id;                  /* id of the run in the history; 0: not in the history */
   bool table;                  /* true: the summary is printed, not only written */
-  bool as_note;                /* true: the summary is a note, not a result; set before rf_journal_begin */
+  bool as_note; /* true: the summary is printed as a note, not as a result. Set before rf_journal_begin */
 } rf_journal;
 
 /* The folder of all runs: $RAFTER_RUNS or, if it is unset, "runs". Called ROOT below. */
@@ -46,7 +46,8 @@ void rf_journal_close(rf_journal *journal, rf_status status, const rf_error *err
 
 /* Returns the object of report.json. The caller frees it. NULL: out of memory. */
 json_t *rf_journal_report(const rf_run *run, const rf_report_pass *pass, int passes);
-/* --out of commands that always write a folder, and of commands that may write a folder. */
+/* --The option out, for commands that always write a folder, and for commands that may write one.
+ * */
 extern const rf_option RF_RUN_FOLDER_OPTIONS[], RF_LEFT_FOLDER_OPTIONS[];
 
 #endif

@@ -14,7 +14,7 @@ rf_status rf_traced_check(const rf_options *options, int64_t first, int64_t last
 rf_status rf_traced_write(const rf_record *record, rf_journal *journal, const rf_report_pass *pass,
                           int passes, rf_error *error);
 
-/* The traced run of a command that makes a folder only for the trace. */
+/* A traced run whose folder was made only for the trace. */
 typedef struct rf_traced_run {
   const rf_record *record; /* NULL: rf_traced_leave writes nothing */
   const rf_run *run;

@@ -143,7 +143,7 @@ typedef struct rf_machine {
   double efficiency_compute, efficiency_memory; /* fractions of the peaks, for machines without curves */
   /* efficiency of grouped products (experts) as a fraction of efficiency_compute; 0: unknown */
   double efficiency_experts;
-  /* efficiency of products of 8-bit operands as a fraction of efficiency_compute; 0: unknown */
+  /* efficiency of products with 8-bit operands, as a fraction of efficiency_compute; 0: unknown */
   double efficiency_eight_bits;
   char isa[16]; /* instruction-set level of a CPU */
   /* RF_CALIBRATION when the figures were measured; 0: before this version, or not measured */
@@ -196,8 +196,8 @@ double rf_machine_dcn_bps(const rf_machine *machine);
 bool rf_machine_wraps(const rf_machine *machine, int extent);
 #define RF_MACHINE_FORMAT "rafter-machine-1" /* field "format" of the files that rafter writes */
 /* Field "calibration" of the files that `rafter calibrate` writes. It counts the definitions of what
- * is measured: raise it if a measured figure changes its meaning. 2: memory is measured by the
- * median of single passes. */
+ * is measured: raise it if a measured figure changes its meaning. In version 2, memory bandwidth is
+ * the median of single passes. */
 enum { RF_CALIBRATION = 2 };
 /* Whether figures of a calibration have another definition than RF_CALIBRATION. Then `text` is a
  * sentence that says so and what to do. */

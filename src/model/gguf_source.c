@@ -210,7 +210,7 @@ static int64_t source_row(const origin *o, int64_t row) {
     int64_t head = row / o->moved, e = row % o->moved;
     return head * o->moved + (e % 2 ? o->moved / 2 : 0) + e / 2; /* inverse of rf_gguf_permuted_row */
   }
-  return rf_name_column(&o->name, 0, row); /* differs from `row` only for head-by-head order */
+  return rf_name_column(&o->name, 0, row); /* differs from `row` only if the rows are ordered by head */
 }
 
 static rf_status read_folder(const rf_gguf_source *s, const origin *o, int64_t first, int64_t count,

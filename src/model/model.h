@@ -229,7 +229,7 @@ rf_status rf_model_resolve(const char *spec, rf_model *model, char folder[4096],
 typedef enum rf_part {
   RF_PART_EMBEDDING, /* lookup tables; a tied head shares the token table */
   RF_PART_QKV,       /* projections to queries, keys and values with their biases */
-  RF_PART_SCORES,    /* attention without its projections: it has no parameters */
+  RF_PART_SCORES,    /* attention between its projections; it has no parameters */
   RF_PART_OUT,
   RF_PART_MLP, /* layers with one plain MLP */
   RF_PART_SHARED,
@@ -261,7 +261,7 @@ typedef struct rf_param {
   int shard_axis;  /* axis that tensor parallelism shards; -1: replicated */
   rf_part part;    /* group for counting parameters and operations */
   rf_init init;
-  float init_std; /* of RF_INIT_NORMAL and RF_INIT_LECUN (1/sqrt(fan_in)) */
+  float init_std; /* standard deviation of RF_INIT_NORMAL, and of RF_INIT_LECUN (1/sqrt(fan_in)) */
 } rf_param;
 
 typedef struct rf_params {

@@ -26,7 +26,8 @@ typedef struct rf_name {
  * experts, `param` must be the slice of one expert. If `prefixed`, all names except the head's
  * begin with "transformer." or "model.". */
 rf_name rf_param_name(const rf_model *model, const rf_param *param, bool prefixed);
-/* Number of columns of each of a parameter's tensors in files: q, k, v; gate, up; or one tensor. */
+/* Number of columns of each tensor that a parameter has in files. These are q, k and v, or gate and
+ * up, or one tensor. */
 void rf_param_parts(const rf_model *model, const rf_param *param, int count, int64_t columns[RF_NAME_PARTS]);
 /* Maps a column number of tensor `part` from the parameter's order to the file's order. */
 int64_t rf_name_column(const rf_name *name, int part, int64_t column);

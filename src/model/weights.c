@@ -282,8 +282,8 @@ done:
   return status;
 }
 
-/* Passes the bytes of each tensor to `take`. With `take` NULL, only sets *whole: whether each
- * tensor has this dtype and belongs to one parameter or expert. */
+/* Passes the bytes of each tensor to `take`. If `take` is NULL, only sets *whole. It is true if
+ * each tensor has this dtype and belongs to one parameter or expert. */
 static rf_status pass_tensors(rf_weight_file *file, const rf_model *model, const rf_params *params,
                               rf_dtype dtype, rf_weights_take take, void *context, bool *whole,
                               rf_error *error) {

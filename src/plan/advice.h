@@ -9,7 +9,7 @@ typedef struct rf_advice {
   char change[48]; /* "remat=mlp", "microbatch=8 accumulate=8", "dtype=bf16" */
   char why[160];
   int64_t peak_bytes; /* arena size; if the changed plan does not fit: largest sum of live bytes */
-  double seconds;     /* of a step with this change */
+  double seconds;     /* seconds of a step with this change */
   bool approximate;   /* with this change, results differ by more than rounding */
   bool exact;         /* results stay bit-identical */
 } rf_advice;

@@ -13,7 +13,7 @@
 enum {
   MAX_TRIED = 1024, /* results that a search stores */
   MAX_MESHES = 256, /* meshes that a search stores */
-  AUTO_OPS = 12000  /* limit of the sum of ops over all searches with remat=auto on several chips */
+  AUTO_OPS = 12000  /* limit of the ops that all searches with remat=auto on several chips plan together */
 };
 /* A mesh that was tried. `seconds` is the time with the fewest microbatches and no recomputation,
  * which is close to the best time on this mesh. */

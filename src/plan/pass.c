@@ -90,8 +90,8 @@ static int64_t rows_of(const rf_graph *graph, int64_t bound, int64_t rows) {
 }
 
 /* Sets the number of rows of each tensor in a graph. The first dimension of an activation is its
- * rows. Page tables have one row per sequence. So have logits and the indices that select their
- * rows, but if the plan verifies drafts, all rows get logits. */
+ * rows. Page tables have one row per sequence. Logits, and the indices that select their rows, also
+ * have one row per sequence. If the plan verifies drafts, all rows get logits. */
 static void cut_rows(const rf_plan *plan, rf_graph *graph, int64_t rows, int64_t sequences) {
   int64_t wanted = plan->options.build.draft ? rows : sequences;
   int64_t slots = 0;

@@ -209,7 +209,7 @@ static void set_time(rf_plan *plan, double seconds) {
   plan->step_seconds = seconds;
 }
 
-/* Difference of two times, at least 0 despite rounding. */
+/* The difference of two times. Rounding cannot make it negative. */
 static double left(double seconds, double taken) { return seconds > taken ? seconds - taken : 0; }
 
 /* Stores time and work of all stages in the plan that is returned. False: out of memory. */

@@ -65,7 +65,8 @@ static void say_remedy(remedies *r, const rf_plan_options *to, int64_t bytes) {
     rf_text_append(r->text, r->capacity, " --zero %d", to->build.mesh.zero);
 }
 
-/* Result of one attempt. `bytes`: arena size; live bytes, if these do not fit; -1: no plan. */
+/* Result of one attempt. `bytes`: the arena size, or the live bytes if these alone do not fit; -1:
+ * no plan. */
 typedef struct outcome {
   int64_t bytes, persistent;
   bool fits;

@@ -2,9 +2,9 @@
  * fewest seconds of recomputation. Layers repeat, so activations fall into a few kinds ("mlp/up/u"
  * of every block). The search first drops whole kinds (a dropped tensor is recomputed). In each
  * round it drops the kind that frees the most bytes per second of recomputation. Then it tries to
- * drop each kind in fewer blocks, as long as the plan fits, and starts with the most expensive
- * kind. trial.c estimates each set. The passes for stages and offload run after recomputation, so
- * with stages or offload the graph is rewritten and planned instead. */
+ * drop each kind in fewer blocks, as long as the plan fits. It starts with the most expensive kind.
+ * trial.c estimates each set. The passes for stages and offload run after recomputation, so with
+ * stages or offload the graph is rewritten and planned instead. */
 #include "plan/parts.h"
 
 #include <stdlib.h>

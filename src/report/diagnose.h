@@ -106,7 +106,7 @@ typedef struct rf_diagnosis {
   const json_t *entry, *plan;
   bool measured;
   rf_diagnosed_pass *pass;
-  int passes, most; /* most: index in `pass` of the pass that the sentence describes; -1: none */
+  int passes, most; /* most: the index in `pass` of the pass to describe; -1: none */
   rf_diagnosed_threads threads;
   double others; /* result of rf_report_others_part */
   rf_outliers outliers;

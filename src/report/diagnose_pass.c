@@ -9,7 +9,7 @@
 #include "base/json.h"
 
 enum { LAYERS = 4096 };
-/* Fastest calls that take longer than HELD times their prediction were delayed. */
+/* If even the fastest calls take HELD times their prediction, they were delayed too. */
 static const double HELD = 1.5;
 
 /* One op, with predicted sums over its calls in a step. If the op ran, also measured sums. */

@@ -129,8 +129,8 @@ static json_t *rate_json(const rf_plan *plan, const rf_plan_totals *total) {
                                           : 0);
 }
 
-/* Lists all known price tiers, and for each tier the price of a million tokens. It is known for one
- * tier only if a second machine computes the prompts. */
+/* Lists all known price tiers, and for each tier the price of a million tokens. If a second machine
+ * computes the prompts, the price is known for one tier only. */
 static json_t *prices_json(const rf_machine *m, const rf_report_unit *job, double rate) {
   json_t *list = json_array();
   for (int i = 0; i < m->price_count; i++) {

@@ -24,7 +24,8 @@ typedef struct rf_report_whole {
   int phases; /* 0: the job runs one plan, `main` */
 } rf_report_whole;
 
-/* Time, tokens, work and price of one unit of the whole job. The costs of the job follow from them. */
+/* Time, tokens, work and price of one unit of the whole job. The costs of the job follow from them.
+ * */
 typedef struct rf_report_unit {
   const char *name; /* "step", "RL step", "rollout" or "request" */
   char note[96];    /* for the line of the cost: which tokens are counted */
@@ -45,7 +46,7 @@ typedef struct rf_report_plan {
   const rf_report_unit *served;
   bool seq_default, dtype_default; /* mark the sequence length or the dtype as a default */
   const char *batch_for;           /* marks the batch as a default: rf_settings.batch_for; NULL: unmarked */
-  int64_t prompts, samples;        /* prompts of the job, and answers to each of them; 0: no prompts */
+  int64_t prompts, samples;        /* number of prompts, and of answers to each prompt; 0: no prompts */
   const rf_advice *advice;
   int advice_count;
   /* The object "memory" of a job with several phases. If NULL, "memory" is made from `plan`. */

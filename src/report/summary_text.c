@@ -13,7 +13,8 @@
 enum { COLUMNS = 110, ROWS = 7, PASSES = 2 };
 
 typedef struct row {
-  const char *name, *beaten; /* beaten: printed in place of a figure above 100 %; "": print the figure */
+  const char *name,
+      *beaten; /* beaten: text to print in place of a figure above 100 %; "": print the figure */
   double seconds, predicted, limit;
 } row;
 

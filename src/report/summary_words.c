@@ -146,7 +146,8 @@ static double reduced_part(const rf_diagnosis *d, double *threads) {
   return seconds > 0 ? rf_json_number_at(others, "reduced_seconds") / seconds : 0;
 }
 
-/* A busy machine comes before all other reasons: it makes every kernel slow. NULL: it was not busy. */
+/* A busy machine comes before all other reasons: it makes every kernel slow. NULL: it was not busy.
+ * */
 static char *busy_sentence(const rf_diagnosis *d) {
   double threads, part = d->measured ? reduced_part(d, &threads) : 0;
   if (part <= RF_WORTH) return NULL;
@@ -324,8 +325,8 @@ static void note_plan(const rf_diagnosis *d, json_t *notes) {
   char a[32], b[32];
   if (json_is_false(json_object_get(d->entry, "replans")))
     append(notes,
-           join("no %schange was priced: this version of the program, or this machine, gives the run another "
-                "plan",
+           join("no %schange has a predicted gain: this version of the program, or this machine, gives the "
+                "run another plan",
                 json_array_size(json_object_get(json_object_get(d->entry, "measured"), "advice")) ? "further "
                                                                                                   : ""));
   if (json_object_get(d->entry, "replanned_seconds"))

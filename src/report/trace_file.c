@@ -240,7 +240,7 @@ done:
   return status;
 }
 
-/* The largest number of first steps that have at most `most` spans together; at least 1. */
+/* How many of the first steps have at most `most` spans together; at least 1. */
 static int steps_within(const rf_trace *trace, int64_t most) {
   int low = 1, high = trace->steps;
   while (trace->count > most && low < high) {

@@ -334,8 +334,8 @@ static const char *place_text(const rf_plan *plan, int t, char text[96]) {
 }
 
 /* Checks that a plan and the first plan of a run agree on the bytes of the first plan's persistent
- * region: each persistent tensor in this region is one of the first plan, at the same offset and
- * stored alike. */
+ * region: each persistent tensor in this region is also in the first plan, at the same offset, with
+ * the same storage. */
 static rf_status check_shared(const rf_plan *first, const rf_plan *plan, int number, rf_error *error) {
   if (plan->persistent_bytes < first->persistent_bytes)
     return RF_FAIL(error, RAFTER_INVALID, "make the plans with the same model, dtype and owner",

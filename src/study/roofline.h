@@ -10,7 +10,7 @@ typedef enum rf_unit {
   RF_UNIT_NUMBER,
   RF_UNIT_MINIMUM, /* the minimum of a count; the table rounds it up */
   RF_UNIT_MAXIMUM, /* the maximum of a count; the table rounds it down */
-  RF_UNIT_NEAREST, /* the best value of a count; the table has the nearest whole number */
+  RF_UNIT_NEAREST, /* the best value of a count, which the table rounds to the nearest whole number */
   RF_UNIT_BYTES,
   RF_UNIT_SECONDS,
   RF_UNIT_FLOPS,

@@ -295,7 +295,7 @@ rf_status rf_tokenizer_set_bos_eos(rf_tokenizer *tokenizer, const int32_t *prefi
 /* Decodes a spelling in GPT-2's byte alphabet into `out`, which needs piece.bytes bytes. Returns
  * the number of bytes, or -1 if a character of the spelling is not in the alphabet. */
 int64_t rf_alphabet_bytes(rf_span piece, char *out);
-/* Encodes bytes in GPT-2's byte alphabet. `out` needs twice as many bytes. Returns the encoded
+/* Encodes bytes in GPT-2's byte alphabet. `out` must have room for 2 * bytes. Returns the encoded
  * size. */
 size_t rf_alphabet_text(rf_span bytes, char *out);
 int rf_byte_piece(rf_span piece); /* "<0x41>" -> 65; -1 for any other piece */

@@ -150,7 +150,7 @@ rf_status rf_unigram_word(void *encoding, const char *word, size_t bytes, rf_err
   e->path_from[0] = end;
   /* Adjacent unknown characters are one run. The run is encoded as its bytes or as one unknown id.
    * In Hugging Face's model, the name of the unknown piece also matches in the text. Such a name
-   * joins a run; if it is the whole run, it keeps its id. */
+   * joins a run of unknown characters. If it is the whole run, it keeps its id. */
   uint32_t unknown = 0, pieces = 0; /* start of the run of unknown characters; number of pieces in the run */
   for (uint32_t at = 0; at < bytes;) {
     uint32_t to = at ? e->path_from[at] : end;

@@ -17,8 +17,9 @@ const char *rf_utf8_valid(const char *at, const char *end);
 const char *rf_utf8_before(const char *text, const char *at);
 bool rf_code_is_blank(uint32_t code); /* the Unicode property White_Space */
 bool rf_code_is_word(uint32_t code);  /* a letter, mark, digit or connector */
-/* rf_blank_at returns the number of bytes of the blank character that begins at `at`;
- * rf_blank_before, of the one that ends at `at`. Returns 0 if this character is not blank. */
+/* rf_blank_at returns the number of bytes of the blank character that begins at `at`.
+ * rf_blank_before does this for the blank character that ends at `at`. Returns 0 if this character
+ * is not blank. */
 int rf_blank_at(const char *at, const char *end);
 int rf_blank_before(const char *text, const char *at, const char *end);
 

@@ -7,7 +7,7 @@
  *   `12`    4      vocabulary size: every id is smaller.
  *   `16`    8      number of tokens.
  *   `24`    8      number of documents; 0: one stream without bounds.
- *   `32`    4      1: the file has a loss mask; 0: every token counts.
+ *   `32` 4 1 if the file has a loss mask; 0 if every token counts.
  *   `36`    28     zero.
  *   `64`    ...    tokens, u16 or u32.
  *   `next`  ...    document starts, u64[documents + 1], aligned to 8. The last entry is the number

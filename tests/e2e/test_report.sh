@@ -195,7 +195,7 @@ case_waiting_answer() {
   holds out 'len(d["runs"][0]["summary"]["advice"]) > 0' 'a generation with more answers than slots has no advice'
   python3 -c 'import json; p = "runs/waits/plan.json"; d = json.load(open(p)); d["settings"]["sequences"] = 7; json.dump(d, open(p, "w"))'
   status 0 "${REPORT[@]}" runs/waits --json &&
-    holds out 'any("change was priced: this version of the program, or this machine, gives the run another plan" in note for note in d["runs"][0]["summary"]["notes"])' 'no note says why there is no advice'
+    holds out 'any("change has a predicted gain: this version of the program, or this machine, gives the run another plan" in note for note in d["runs"][0]["summary"]["notes"])' 'no note says why there is no advice'
   refuses 1 'holds a run already' "$RAFTER" generate runs/first --prompt a --max-tokens 2 --out runs/first
 }
 

@@ -89,7 +89,8 @@ typedef struct decode {
   int kv0, each;                  /* first KV head; strips of each KV head */
 } decode;
 
-/* Strips of equal height for the `heads` query heads of a KV head: heads of a strip. */
+/* Query heads in a strip, if the `heads` query heads of a KV head are divided into strips of equal
+ * height. */
 static int strip_heads(int heads) {
   int strips = (heads + MR - 1) / MR;
   return (heads + strips - 1) / strips;

@@ -80,7 +80,8 @@ static void cache_write(pass *w, const rf_attention *a, const kv_cache *c, const
   }
 }
 
-/* Scale of row `row` of one head of an i8 cache; the next row's is c->heads floats later. */
+/* Address of the scale of row `row` of one head of an i8 cache. The scale of the next row is
+ * c->heads floats later. */
 static const float *scale_at(const kv_cache *c, int64_t row, int64_t head) {
   return c->scale ? c->scale + row * c->heads + head : NULL;
 }

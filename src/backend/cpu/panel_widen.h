@@ -157,7 +157,7 @@ RF_INLINE void few_plain(int type, int rows, int vectors, const few_part *p) {
 #if defined(__AVX512F__)
 /* bf16: one load has two vectors of lanes: even lanes in the low halves of dwords, odd lanes in the
  * high halves. Six or eight rows run at a time. If rows remain, they run next and find the lanes in
- * L1; each of the two passes prefetches half of the next data. This order reaches 158 GFLOP/s.
+ * L1. Each of the two passes prefetches half of the next data. This order reaches 158 GFLOP/s.
  * Sixteen rows and one vector at a time reach 148 (M = 16, one thread, Sapphire Rapids). */
 // clang-format off
 #define PAIR_EACH(X) \

@@ -18,7 +18,8 @@ typedef enum rf_simd_function {
   RF_SIMD_SIN,
   RF_SIMD_COS,
   RF_SIMD_SQRT,
-  RF_SIMD_BF16, /* EXP to BF16 are f(a), SIN and COS f(a + b); BF16 rounds to bf16 and back */
+  RF_SIMD_BF16, /* EXP to BF16 compute f(a). SIN and COS compute f(a + b). BF16 rounds to bf16 and widens
+                   again. */
   RF_SIMD_DIV,
   RF_SIMD_MIN,
   RF_SIMD_MAX,

@@ -35,8 +35,8 @@ typedef struct rf_mesh {
   int32_t of[RF_AXES]; /* chips along each axis; 0 means 1 */
   /* ZeRO stage: 1 shards optimizer states, 2 also gradients, 3 also weights; 0: none */
   int32_t zero;
-  /* How many rows an expert accepts from a source chip, as a multiple of the number with even
-   * routing; 0 means 1. The expert drops all further rows. */
+  /* The rows that an expert accepts from one chip, divided by the rows that it would get if all
+   * experts got equally many. 0 means 1. The expert drops all further rows. */
   float capacity;
   rf_pipeline_schedule schedule;
   int32_t chunks; /* number of runs of layers on each pipeline stage; 0 means 1 */
@@ -51,8 +51,8 @@ int64_t rf_mesh_size(const rf_mesh *mesh, rf_axes axes); /* chips in a group ove
 int64_t rf_mesh_chips(const rf_mesh *mesh);              /* all chips */
 /* Returns those axes in `axes` that have more than one chip. */
 rf_axes rf_mesh_live(const rf_mesh *mesh, rf_axes axes);
-/* For generation. RF_AXES_OF_PASS are the axes that shard the rows of a forward pass.
- * rf_mesh_copies returns the number of copies of the model; each copy serves its own sequences. */
+/* For generation. RF_AXES_OF_PASS: the axes that shard the rows of a forward pass. rf_mesh_copies
+ * returns the number of copies of the model. Each copy serves its own sequences. */
 #define RF_AXES_OF_PASS ((rf_axes)(RF_AXIS_BIT(RF_AXIS_CONTEXT) | RF_AXIS_BIT(RF_AXIS_SEQUENCE)))
 int64_t rf_mesh_copies(const rf_mesh *mesh);
 /* Text of a mesh: "data=2, fsdp=16" or "one chip". */
@@ -67,7 +67,7 @@ int64_t rf_mesh_rank(const rf_mesh *mesh, rf_axes axes, const int32_t place[RF_A
 typedef enum rf_form {
   RF_FORM_BLOCKS, /* one run */
   RF_FORM_HALVES, /* a run of the gate columns and a run of the up columns */
-  RF_FORM_HEADS,  /* a run of the query heads, one of the key heads and one of the value heads */
+  RF_FORM_HEADS,  /* a range of the query heads, one of the key heads and one of the value heads */
   RF_FORM_KEYS,   /* a run of the key heads, which other chips may get too */
   RF_FORM_EACH,   /* a run of the rows of each expert */
   RF_FORM_STRIDED /* every n-th row, for n chips */

@@ -45,8 +45,8 @@ int rf_pipeline_in_flight(const rf_mesh *mesh, int stage, int micros, int chunk)
  * stages, V chunks per stage and m microbatches. */
 double rf_pipeline_bubble(const rf_mesh *mesh, int micros);
 
-/* Writes for each op the number of its half. A half is the forward or the backward pass of a chunk:
- * `2 * chunk` for forward, `2 * chunk + 1` for backward, -1 for ops outside the section `micro`. */
+/* Writes for each op the number of its half. Each chunk has two halves: `2 * chunk` is its forward
+ * pass, and `2 * chunk + 1` its backward pass. -1 is for ops outside the section `micro`. */
 void rf_pipeline_halves(const rf_graph *graph, int *half);
 /* Sets rf_tensor.slots of every tensor. Runs after all passes that move ops. */
 void rf_pass_slots(rf_graph *graph);

@@ -1,8 +1,9 @@
 /* shard.c - the program of one chip of a mesh. Every op gets the shapes of one chip. If an op needs
  * another sharding than its operand has, a collective is added. The rules of ops choose the
  * sharding of operands; shard_rules.c chooses the sharding of parameters. A partial sum is reduced
- * where it is computed. If an op needs a sharded dimension in full, forward gathers it and backward
- * gathers it again, so a chip stores only its own part in between. */
+ * where it is computed. If an op needs all of a sharded dimension, the forward pass gathers the
+ * tensor, and the backward pass gathers it again. Between the passes, a chip stores only its own
+ * part. */
 #include "graph/passes.h"
 #include "graph/mesh/shard_pass.h"
 
@@ -236,8 +237,8 @@ rf_spec rf_sharder_input(const rf_sharder *s, int t) {
   return weight ? s->specs[tensor->param].use : s->at[t].spec;
 }
 
-/* Pipeline stages exchange tensors sharded like the rows of a microbatch, over as many axes as
- * possible, so that no two chips send the same rows. */
+/* Pipeline stages exchange tensors that are sharded like the rows of a microbatch. As many axes as
+ * possible shard the rows, so that no two chips send the same rows. */
 rf_status rf_expand_transfer(rf_sharder *s, const rf_op *op, bool *done) {
   bool sends = op->def == &RF_OP_SEND;
   int t = sends ? op->input[0] : op->output[0], id;

@@ -12,9 +12,9 @@ struct rf_sharding {
   const rf_mesh *mesh;
   rf_error *error;
   rf_attr attr; /* the op's attributes, which the rule changes to the attributes of one chip */
-  /* on entry, how operands are sharded; the rule sets what the op needs */
+  /* on entry: how operands are sharded. The rule sets the sharding that the op needs */
   rf_spec in[RF_MAX_INPUTS];
-  /* on entry, how gradients and states are sharded; the rule sets the sharding of results */
+  /* on entry: how gradients and states are sharded. The rule sets the sharding of the results */
   rf_spec out[RF_MAX_OUTPUTS];
   /* Set by the rule: */
   bool keeps_sums;   /* results stay partial sums, because their readers are linear */

@@ -38,7 +38,7 @@ typedef struct rf_sharder {
   rf_graph whole;  /* the unsharded graph */
   const rf_mesh *mesh;
   rf_error *error;
-  /* true in train and score; false in generation, where each chip of a tensor group has all rows */
+  /* true in training and scoring. In generation, each chip of a tensor group has all rows */
   bool text;
   rf_axes rows;              /* axes that shard the rows of a microbatch */
   rf_sharded_tensor *at;     /* for each tensor of `whole` */
@@ -53,7 +53,7 @@ typedef struct rf_sharder {
       unit_at,     /* first op of the current unit */
       unit_before; /* first op of the previous unit */
   int half,        /* in a pipeline: number of the forward or backward pass that is being emitted */
-      half_at;     /* first op of that pass; a gather stays in its pass */
+      half_at;     /* first op of that pass; a gather must stay in its pass */
   int when;        /* rf_gather_scope of the current op */
   int end_sum;     /* tensor that the end section adds over chips, or RF_NONE */
 } rf_sharder;

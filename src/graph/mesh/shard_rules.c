@@ -111,7 +111,8 @@ static int tensor_axis(const rf_graph *graph, int p) {
   return base == side ? base : -1;
 }
 
-/* Columns of a qkv row or of an adapter's output on one chip. *own: how many are of query heads. */
+/* Columns of a qkv row, or of an adapter's output, on one chip. *own gets the number of columns of
+ * query heads. */
 static int64_t columns_of_heads(const rf_graph *graph, int64_t chips, int p, int64_t *own) {
   const rf_model *m = &graph->model;
   const rf_param *param = &graph->params.at[p];

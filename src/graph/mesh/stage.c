@@ -19,7 +19,7 @@ typedef struct stager {
   rf_graph *graph; /* the program of this stage */
   const rf_mesh *mesh;
   rf_error *error;
-  int *piece;         /* for each op: its piece; RF_NONE: outside the section `micro` */
+  int *piece;         /* for each op: its piece, or RF_NONE if the op is outside the section `micro` */
   int *maker;         /* for each tensor: the op that makes it, or RF_NONE */
   int *map;           /* for each tensor: its id on this stage, or RF_NONE */
   int *low,           /* for each parameter: first stage that uses it, or RF_NONE */

@@ -1,7 +1,7 @@
 /* attention_latent.c - latent attention (DeepSeek-V2, arXiv 2405.04434): the norm of the latent
- * row, causal attention, the backward ops, and attention over latent rows, of a text (scoring) or
- * of a cache (generation). The last two compute no keys: they multiply queries into the latent
- * space. */
+ * row, causal attention and its backward ops, and attention over the latent rows of a text
+ * (scoring) or of a cache (generation). The last two compute no keys: they multiply queries into
+ * the latent space. */
 #include "graph/mesh/shard.h"
 
 /* Columns per head. R: query columns that are rotated. P: the other query columns, which are

@@ -61,7 +61,7 @@ const rf_op_def RF_OP_ADD_DROPOUT = {
     .shard = dropout_shard,
     .tolerance = {1e-7f, 1e-3f},
     .random = true,
-    /* in a loop XLA stores the mask; without a loop it draws the mask again */
+    /* XLA stores the mask if the layers are a loop, and otherwise draws it again */
     .kept = RF_KEEPS(.joins_residual = true, .across_loop = {RF_KEPT_PRED(1, OUTPUT)}, .drawn = 31),
 };
 

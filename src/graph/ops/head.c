@@ -1,6 +1,7 @@
-/* head.c - the head: cross-entropy loss in one pass over panels of the vocabulary, the loss's
- * backward op, loss and backward in one op, sums of the loss, and logits of chosen rows. Training
- * never stores all logits: a kernel's workspace holds the logits of a bounded chunk of rows. */
+/* head.c - the ops of the head: the cross-entropy loss, its backward op, both in one op, sums of
+ * the loss, and the logits of chosen rows. The loss needs one pass over panels of the vocabulary.
+ * Training never stores all logits: a kernel's workspace holds the logits of a bounded chunk of
+ * rows. */
 #include "graph/mesh/shard.h"
 
 typedef struct head_dims {

@@ -1,7 +1,7 @@
-/* kept.h - the arrays that XLA stores for backward, and the temporaries that XLA needs, when a JAX
- * program computes an op. Source for programs with lax.scan: the residuals in the jaxpr of the
- * scan's gradient (jax 0.10.2), checked in HLO that libtpu 0.0.51 scheduled. Source for programs
- * without a scan: HLO of the same compiler. */
+/* kept.h - what XLA allocates when a JAX program computes an op: the arrays that it stores for
+ * backward, and its temporaries. Source for programs with lax.scan: the residuals in the jaxpr of
+ * the scan's gradient (jax 0.10.2), checked in HLO that libtpu 0.0.51 scheduled. Source for
+ * programs without a scan: HLO of the same compiler. */
 #ifndef RF_GRAPH_OPS_KEPT_H
 #define RF_GRAPH_OPS_KEPT_H
 
@@ -22,7 +22,8 @@ typedef enum rf_kept_extent {
 enum { RF_KEPT_AS_PRODUCT = -1 };
 typedef struct rf_kept_part {
   int8_t count;
-  /* bits of an element; 0: activation dtype; RF_KEPT_AS_PRODUCT: dtype of products' operands */
+  /* bits of an element. 0: those of the activation dtype. RF_KEPT_AS_PRODUCT: those of a product's
+   * operands */
   int8_t bits;
   rf_kept_extent extent;
 } rf_kept_part;
@@ -45,7 +46,8 @@ typedef struct rf_kept_rule {
   bool joins_residual;    /* the op adds its result to the residual stream */
   /* Other arrays that a program with a loop stores: the residuals that jax.linearize returns. */
   rf_kept_part across_loop[RF_RULE_PARTS];
-  /* Other arrays stored in a program without a loop, where XLA may recompute elementwise values. */
+  /* Other arrays that a program without a loop stores. In such a program, XLA may recompute
+   * elementwise values. */
   rf_kept_part kept[RF_RULE_PARTS];
   /* Other arrays that a recomputed part of the model stores between recomputation and backward. */
   rf_kept_part again[RF_RULE_PARTS];

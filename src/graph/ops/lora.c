@@ -1,5 +1,5 @@
 /* lora.c - the contribution of LoRA adapters to a linear layer, and its backward op. Each part of
- * an adapter reads its own columns of h = x A and adds to its own columns of u. */
+ * an adapter reads its own columns of h = x A, and adds to its own columns of u. */
 #include "graph/mesh/shard.h"
 
 typedef struct dims {
@@ -123,7 +123,7 @@ const rf_op_def RF_OP_LORA = {
     .tolerance = {2e-6f, 1e-2f},
     .timing = RF_TIMING_OTHER_PRODUCTS,
     .timed_like = {&RF_OP_MATMUL},
-    /* backward reads x A for the gradient of B; the gradient of u is dy itself */
+    /* the backward pass reads x A for the gradient of B. The gradient of u is dy */
     .kept = RF_KEEPS(.across_loop = {RF_KEPT_PRODUCT(1, SECOND)}, .kept = {RF_KEPT_SAME(1, SECOND)},
                      .again = {RF_KEPT_SAME(1, SECOND)}),
 };

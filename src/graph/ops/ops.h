@@ -51,7 +51,7 @@ void rf_attention_pairs(const rf_graph *graph, int64_t rows, int window, double 
 /* Heads and widths of an attention op, from its attributes and input 0. */
 typedef struct rf_heads {
   int64_t rows, q, /* columns of all query heads */
-      kv,          /* columns of all key heads; the value heads have as many */
+      kv,          /* columns of all key heads, and of all value heads */
       qkv;         /* columns of a row */
   rf_dtype dtype, wide;
 } rf_heads;
