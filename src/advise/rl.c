@@ -14,8 +14,8 @@ typedef struct phase {
   rf_plan_totals totals;
 } phase;
 
-static const char RL_NOTE[] = "RL steps can be planned but cannot be run yet; rollouts, the reference's log "
-                              "probabilities and the policy's step use one arena in turn";
+static const char RL_NOTE[] = "RL steps can be planned but cannot be run yet. One arena holds the rollouts, "
+                              "then the reference's log probabilities, then the policy's step";
 
 /* Bytes of a phase by class of tensor, without untrained weights, which all phases share. */
 static void own_bytes(const rf_plan *plan, bool trains, int64_t own[RF_CLASSES]) {

@@ -52,8 +52,8 @@ static const config_field LLAMA[] = {
     {"attention_bias", NULL, BOOL, false, 0, AT(attn_bias)},
     {"mlp_bias", NULL, BOOL, false, 0, AT(mlp_bias)},
 };
-#define RMS LLAMA, 1      /* the first field of LLAMA */
-#define RMS_BIAS LLAMA, 2 /* the first two fields of LLAMA */
+#define RMS LLAMA, 1      /* the field rms_norm_eps */
+#define RMS_BIAS LLAMA, 2 /* the fields rms_norm_eps and attention_bias */
 static const config_field GEMMA2[] = {
     {"rms_norm_eps", NULL, FLOAT, false, 1e-6, AT(norm_eps)},
     {"attention_bias", NULL, BOOL, false, 0, AT(attn_bias)},

@@ -119,7 +119,7 @@ typedef struct rf_model {
   bool mlp_first; /* a block runs the MLP before attention (uva) */
   float norm_eps;
   rf_rope rope; /* of layers with full attention; rope.dim 0 means H */
-  /* theta of windowed layers, whose rotary positions are then not scaled; 0: they use `rope` */
+  /* theta of windowed layers, whose positions are not scaled; 0: windowed layers use `rope`, too */
   float local_theta;
   int32_t rope_divisors; /* rope.scaling TABLE: number of divisors, one for each pair */
   float rope_divisor[RF_ROPE_TABLE_MAX];

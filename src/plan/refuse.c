@@ -145,7 +145,7 @@ static int try_zero(remedies *r) {
 
 /* Writes a setting that fits, or else the smallest size that was tried. Tries to recompute whole
  * blocks and, if that fits, a cheaper policy. If whole blocks do not fit, tries smaller
- * microbatches, and last a slow search for single tensors. */
+ * microbatches. At last, tries a slow search for single tensors. */
 static void find_remedy(const rf_plan *plan, const rf_graph *base, int64_t room, char *text,
                         size_t capacity) {
   static const rf_remat cheaper[] = {RF_REMAT_MLP, RF_REMAT_ATTN, RF_REMAT_MLP_ATTN};

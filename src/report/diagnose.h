@@ -129,8 +129,9 @@ void rf_diagnosis_free(rf_diagnosis *diagnosis);
 
 /* diagnose_pass.c: sums over a forward pass or step; predicted times if `measured` is NULL. */
 bool rf_diagnose_pass(const json_t *plan, const json_t *measured, rf_diagnosed_pass *pass);
-/* Why measured time is below its limit: "too low", because the limit is a guess, or "in cache". NULL:
- * it is not below, or the ops multiply, and the difference is an error of calibration. */
+/* Why a measured time is below its limit: "too low" if the limit is a guess, or "in cache". NULL if
+ * the time is not below its limit. Also NULL for products, because there the difference is an error
+ * of calibration. */
 const char *rf_diagnosed_beaten(const rf_diagnosed_pass *pass, const rf_sum *sum);
 const rf_sum *rf_sum_named(const rf_sums *sums, const char *name);
 /* diagnose_threads.c */

@@ -16,7 +16,8 @@
 
 typedef enum rf_phase {
   RF_PHASE_DATA,
-  RF_PHASE_FORWARD, /* FORWARD to OPTIMIZER come from the ops when a trace is collected. */
+  RF_PHASE_FORWARD, /* The times of FORWARD to OPTIMIZER are computed from the ops when a trace is collected.
+                     */
   RF_PHASE_RECOMPUTE,
   RF_PHASE_BACKWARD,
   /* Ops that add to a gradient of earlier microbatches. This phase is inside another phase. */
