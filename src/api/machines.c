@@ -28,7 +28,7 @@ static void write_title(const char *on, const rf_machine *m, const json_t *sheet
   else {
     rf_machine_cpu(cpu);
     cpu[strcspn(cpu, ",")] = 0;
-    snprintf(title, 200, "this machine, %s: %.100s", m->source, cpu);
+    snprintf(title, 200, "%s: %.100s", m->source, cpu);
   }
 }
 

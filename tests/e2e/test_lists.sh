@@ -38,7 +38,7 @@ refuses 2 "no preset has the name 'gemma3'" "$RAFTER" models gemma3
 status 0 "$RAFTER" machines && {
   awk 'length > 100' out | grep . && fail "machines has lines of more than 100 columns"
   says '^tpu-v6e .* 918 .*Trillium.* 2.70 list$' out && says '^ +1.61 committed$' out
-  says '^local .*this machine, detected' out
+  says '^local .*detected: ' out
 }
 # The memory in the table is that of plans. With one machine, the difference is explained.
 for on in $(ask "$SHEETS" '" ".join(m["name"] for m in d["machines"])'); do
