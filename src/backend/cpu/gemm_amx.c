@@ -185,6 +185,42 @@ static void pack_lanes(const rf_gemm *g, int64_t j, int cols, int64_t k0, int64_
     pack(&(block){at, RF_BF16, 1, panel.lanes, cols, steps}, false, to, TILE_BYTES);
   }
 }
+/* Packs one step of a full panel. Memory AHEAD steps of k ahead is prefetched, because hardware
+ * prefetchers stop at page ends. */
+enum { AHEAD = 32 };
+static inline void pack_panel_step(const char *at, const char *later, char *left, char *right) {
+  enum { ROW = 2 * RF_PANEL_LANES };
+  /* unpacking interleaves the four words of each half of 128 bits */
+  const __m512i halves = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);
+#pragma GCC unroll 4
+  for (int p = 0; p < SIXTEEN; p++, at += 2 * ROW, later += 2 * ROW) {
+    for (int line = 0; line < 4; line++) _mm_prefetch(later + 64 * line, _MM_HINT_T0);
+#pragma GCC unroll 2
+    for (int h = 0; h < 2; h++) {
+      __m512i even = _mm512_permutexvar_epi64(halves, _mm512_loadu_si512(at + 64 * h)),
+              odd = _mm512_permutexvar_epi64(halves, _mm512_loadu_si512(at + ROW + 64 * h));
+      char *to = (h ? right : left) + 64 * p;
+      _mm512_store_si512(to, _mm512_unpacklo_epi16(even, odd));
+      _mm512_store_si512(to + TILE_BYTES, _mm512_unpackhi_epi16(even, odd));
+    }
+  }
+}
+void rf_tiles_pack_panel(const rf_gemm *g, const rf_panel *panel, int64_t k0, int64_t kc, float *left,
+                         float *right) {
+  enum { PART = DEPTH * 2 * RF_PANEL_LANES, LATER = AHEAD * 2 * RF_PANEL_LANES };
+  const char *at = (const char *)g->b + panel->offset + k0 * 2 * RF_PANEL_LANES;
+  char *to[2] = {(char *)left, (char *)right};
+  int64_t k = 0;
+  for (; k + DEPTH <= kc; k += DEPTH, at += PART) {
+    pack_panel_step(at, at + LATER, to[0], to[1]);
+    to[0] += 2 * TILE_BYTES;
+    to[1] += 2 * TILE_BYTES;
+  }
+  if (k == kc) return;
+  _Alignas(64) char last[PART] = {0}; /* filled with zeros after the end of k */
+  memcpy(last, at, (size_t)(kc - k) * 2 * RF_PANEL_LANES);
+  pack_panel_step(last, last, to[0], to[1]);
+}
 /* For a transposed B: the lanes of a panel are k, and the values of a lane are columns. */
 static void pack_transposed(const rf_gemm *g, int64_t j, int cols, int64_t k0, int64_t kc, char *to) {
   for (int64_t k = 0; k < kc; k += DEPTH, to += 2 * TILE_BYTES) {
@@ -327,8 +363,8 @@ RF_INLINE void micro(form f, int64_t steps, const float *a, const float *b, cons
  * the sums for all k. In each step of 32 values of k, vector instructions interleave adjacent k and
  * store the pairs in one of SLOTS buffers. A tile loads the buffer DELAY steps later, because a
  * load of just-stored data must wait. Interleaving permutes the lanes, so the sums are permuted
- * back. Memory AHEAD steps ahead is prefetched, because hardware prefetchers stop at page ends. */
-enum { SLOTS = 4, DELAY = 2, AHEAD = 32 };
+ * back. */
+enum { SLOTS = 4, DELAY = 2 };
 static inline void pair_lanes(const char *at, const char *later, char *to) {
 #pragma GCC unroll 4
   for (int p = 0; p < SIXTEEN; p++, at += 4 * RF_PANEL_LANES, later += 4 * RF_PANEL_LANES) {

@@ -8,6 +8,10 @@ enum { RF_TILE_ROWS = 32, RF_TILE_COLUMNS = 32 }; /* rows of a strip, columns of
 
 void rf_tiles_pack_a(const rf_gemm *g, int64_t i0, int rows, int64_t k0, int64_t kc, float *to);
 void rf_tiles_pack_b(const rf_gemm *g, int64_t j0, int cols, int64_t k0, int64_t kc, float *to, float *sum);
+/* Packs kc steps of k, from k0 on, of a full panel of B: lanes 0 to 31 to `left`, lanes 32 to 63 to
+ * `right`, both in the layout of rf_tiles_pack_b. */
+void rf_tiles_pack_panel(const rf_gemm *g, const rf_panel *panel, int64_t k0, int64_t kc, float *left,
+                         float *right);
 /* Like rf_gemm_isa.stream_panels, for full panels and A in AMX tiles. `y` has 16 rows of sums. */
 void rf_tiles_stream_panels(const rf_gemm *g, const rf_panel *panel, int count, const float *a, float *y,
                             float *wide);

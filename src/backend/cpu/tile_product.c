@@ -22,6 +22,7 @@ enum {
   STEP = UNIT * DEPTH / 2 /* floats of one step of a unit */
 };
 enum { GROUP = 4, RING = 2 * GROUP, PART_STEPS = 12, TOGETHER = 4, KC = 1024, BLOCK_BYTES = 1 << 20 };
+enum { PANEL_UNITS = RF_PANEL_LANES / UNIT };
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
@@ -44,14 +45,18 @@ static shape shape_of(const rf_gemm_isa *isa, const rf_gemm *g) {
   shape s = {.hold_a = strips * isa->a_words <= panels * isa->b_words};
   int64_t held_words = s.hold_a ? isa->a_words : isa->b_words,
           passed_words = s.hold_a ? isa->b_words : isa->a_words;
-  int64_t held = s.hold_a ? strips : panels, blocks = most(1, rf_ceil_div(k, KC / held_words));
+  int64_t held = s.hold_a ? strips : panels;
+  /* adjacent units share the cache lines of a row, or a panel */
+  bool narrow = s.hold_a ? g->b_col == 1 && !g->panels : g->a_row == 1;
+  bool whole_panels = s.hold_a && g->panels && !g->transposed;
+  s.together = narrow ? TOGETHER : whole_panels ? PANEL_UNITS : 1;
+  /* If few units are held, larger blocks of k also fit in L2, and sums are stored less often. */
+  int64_t step_bytes = UNIT * 2 * (held * held_words + s.together * passed_words);
+  int64_t blocks = most(1, rf_ceil_div(k, most(KC / held_words, BLOCK_BYTES / step_bytes)));
   s.kc = rf_ceil_div(rf_ceil_div(k, blocks), DEPTH) * DEPTH;
   s.held_floats = s.kc / DEPTH * STEP * held_words;
   s.passed_floats = s.kc / DEPTH * STEP * passed_words;
   s.block_units = most(1, BLOCK_BYTES / 4 / most(1, s.held_floats));
-  /* adjacent units share the cache lines of a row */
-  bool narrow = s.hold_a ? g->b_col == 1 && !g->panels : g->a_row == 1;
-  s.together = narrow ? TOGETHER : 1;
   s.held_total = held * s.held_floats;
   s.sums_total = k > s.kc ? strips * panels * SUMS : 0;
   s.own_total = s.together * s.passed_floats + RING * SUMS;
@@ -76,12 +81,26 @@ typedef struct job {
 
 static int64_t row_of(const job *j, int64_t strip) { return cut(j->g->m, j->strips, strip); }
 
+/* Packs units u and u + 1 if they are the columns of one panel of B. Returns false if they are not. */
+static bool pack_panel(const job *j, int64_t u, float *to, int64_t unit_floats) {
+  const rf_gemm *g = j->g;
+  if (!g->panels || g->transposed || g->column_sum || u % PANEL_UNITS) return false;
+  const rf_panel panel = rf_panels_find(g->panels, u * UNIT);
+  if (panel.first != u * UNIT || panel.used != RF_PANEL_LANES) return false;
+  rf_tiles_pack_panel(g, &panel, j->k0, j->k1 - j->k0, to, to + unit_floats);
+  return true;
+}
 /* Packs `count` units from u on, one step of all units at a time. `sums`: also sums columns of
  * B. */
 static void pack(const job *j, bool a, int64_t u, int64_t count, float *to, bool sums) {
   const rf_gemm *g = j->g;
   const int64_t unit_floats = a == j->s.hold_a ? j->s.held_floats : j->s.passed_floats;
-  for (int64_t k = j->k0; k < j->k1; k += DEPTH) {
+  while (!a && count >= PANEL_UNITS && pack_panel(j, u, to, unit_floats)) {
+    u += PANEL_UNITS;
+    count -= PANEL_UNITS;
+    to += PANEL_UNITS * unit_floats;
+  }
+  for (int64_t k = j->k0; k < j->k1 && count > 0; k += DEPTH) {
     int64_t step = (k - j->k0) / DEPTH, kc = least(DEPTH, j->k1 - k);
     for (int64_t i = 0; i < count; i++) {
       float *at = to + i * unit_floats;

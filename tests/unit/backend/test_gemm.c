@@ -464,8 +464,8 @@ static float number(numbers kind, int64_t i) {
  * differ. */
 static void test_tiles_are_their_definition(void **state) {
   (void)state;
-  enum { M = 17, N = RF_PANEL_LANES + 3, K = 165 };
-  static const int64_t few[] = {1, 2, 3, 16, 17};
+  enum { M = 33, N = RF_PANEL_LANES + 3, K = 165 };
+  static const int64_t few[] = {1, 2, 3, 16, 17, 33};
   if (rf_isa_detect() < RF_ISA_AMX) skip_for("no matrix tiles on this CPU");
   int differ[TILE_FAULTS] = {0};
   for (int kind = 0; kind < NUMBERS; kind++) {
