@@ -1,6 +1,7 @@
 /* doctor.c - `rafter doctor`: lists what this machine has, and how to get what is missing. */
 #define _GNU_SOURCE
 #include "api/api.h"
+#include "backend/xla/plugins.h"
 #include "base/text.h"
 
 #include <omp.h>
@@ -25,8 +26,74 @@ static bool is_of_another_version(const char *path) {
   return old;
 }
 
+/* ---- plugins --------------------------------------------------------------------------------- */
+
+/* Describes the abilities of a plugin. */
+static const char *words_of(const rf_xla_ability *a) {
+  if (a->runs && a->topologies) return "runs programs, compiles for other devices";
+  if (a->runs) return "runs programs";
+  return a->topologies ? "compiles for devices that are not here" : "cannot be used";
+}
+
+static json_t *plugin_json(const char *path, const rf_xla_ability *a) {
+  const rf_xla_facts *f = &a->facts;
+  return json_pack("{ss si si ss ss si sI sb sb ss}", "file", path, "api_major", f->api_major, "api_minor",
+                   f->api_minor, "platform", f->platform, "kind", f->kind, "devices", f->devices,
+                   "memory_bytes", (json_int_t)f->memory_bytes, "runs", a->runs, "topologies", a->topologies,
+                   "problem", a->problem.message);
+}
+
+static void say_plugin(const rafter_sink *sink, const char *path, const rf_xla_ability *a) {
+  const rf_xla_facts *f = &a->facts;
+  char api[32] = "-", memory[32];
+  if (f->api_minor) snprintf(api, sizeof api, "%d.%d", f->api_major, f->api_minor);
+  rf_say(sink, "%s  %s\n", a->runs || a->topologies ? "✓" : "✗", path);
+  rf_say(sink, "   PJRT %s, %s%s%s", api, words_of(a), *f->platform ? ", platform " : "", f->platform);
+  if (a->runs) rf_say(sink, ", %d device%s (%s)", f->devices, rf_plural(f->devices), f->kind);
+  if (a->runs && f->memory_bytes) rf_say(sink, " with %s", rf_text_bytes((double)f->memory_bytes, memory));
+  rf_say(sink, "\n");
+  if (!a->runs) rf_say(sink, "   no device: %s\n", a->problem.message);
+}
+
+/* Lists the plugins of XLA. `probe`: loads each in a process of its own. */
+static json_t *list_plugins(const rafter_sink *sink, bool probe) {
+  enum { LIMIT_SECONDS = 20 };
+  char folder[4096];
+  char(*path)[4096] = rf_must(calloc(RF_XLA_PLUGINS, sizeof *path));
+  json_t *list = json_array();
+  int count = rf_xla_plugins(path);
+  rf_xla_plugins_folder(folder);
+  if (!count)
+    rf_say(sink, "✗  no plugins of XLA, which are optional: ./dev setup --xla fetches some into %s\n",
+           folder);
+  else if (!probe)
+    rf_say(sink, "✓  %d plugin%s of XLA: `rafter doctor --plugins` says what %s can do\n", count,
+           rf_plural(count), count == 1 ? "it" : "each");
+  for (int i = 0; i < count; i++) {
+    rf_xla_ability ability;
+    if (!probe) {
+      json_array_append_new(list, json_pack("{ss}", "file", path[i]));
+      continue;
+    }
+    if (rf_asked_to_stop(sink)) break;
+    rf_xla_probe(path[i], LIMIT_SECONDS, sink->stop, &ability);
+    say_plugin(sink, path[i], &ability);
+    json_array_append_new(list, plugin_json(path[i], &ability));
+  }
+  free(path);
+  return list;
+}
+
+static const rf_option DOCTOR[] = {
+    RF_FLAG("plugins", "Print",
+            "load each plugin of XLA and print its devices and what it can do\nThe command "
+            "loads a plugin in a process of its own, for at most 20 s. It finds the plugins of "
+            "`./dev setup --xla`, libtpu, and the file that the variable RAFTER_PJRT_PLUGIN "
+            "names."),
+    {.name = NULL},
+};
+
 static rf_status rf_command_doctor(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
-  (void)job;
   char huge[128], path[4096], a[32], b[32];
   struct statvfs disk = {0};
   rf_machine *m = calloc(1, sizeof *m);
@@ -52,10 +119,11 @@ static rf_status rf_command_doctor(const rafter_job *job, const rafter_sink *sin
          calibrated ? path
          : stale    ? "of another version: run `rafter calibrate` again"
                     : "missing: run `rafter calibrate`");
-  rf_put_json(sink, json_pack("{ss ss si sf ss sb sf sb ss}", "command", "doctor", "version",
+  json_t *plugins = list_plugins(sink, rf_options_flag(job->options, "plugins"));
+  rf_put_json(sink, json_pack("{ss ss si sf ss sb sf sb ss so}", "command", "doctor", "version",
                               rafter_version(), "threads", threads, "memory_bytes", m->memory_bytes, "isa",
                               rf_isa_name(isa), "huge_pages", pages, "disk_free_bytes", free_bytes,
-                              "calibrated", calibrated, "calibration", path));
+                              "calibrated", calibrated, "calibration", path, "plugins", plugins));
 done:
   free(m);
   return status;
@@ -63,4 +131,5 @@ done:
 
 const rf_command RF_COMMAND_DOCTOR = {
     RF_COMMAND_HEAD("doctor", "", 0, 0, "Look", "Print what this machine has, and what is missing."),
-    .options = {{RF_EVERY_OPTIONS, NULL}}, .examples = {"doctor"}, .run = rf_command_doctor};
+    .options = {RF_TABLE(DOCTOR), RF_TABLE(RF_EVERY_OPTIONS)}, .examples = {"doctor", "doctor --plugins"},
+    .run = rf_command_doctor};

@@ -9,6 +9,7 @@ export PKG_CONFIG_PATH; PKG_CONFIG_PATH=$(dirname "$(find "$there" -name rafter.
 "$there/usr/bin/rafter" --version | grep -qE '^rafter [0-9]+\.[0-9]+\.[0-9]+ \(commit ' ||
   { echo 'no version'; exit 1; }
 [ "$(pkg-config --modversion rafter)" = "$("$there/usr/bin/rafter" --version | cut -d' ' -f2)" ] || { echo 'pkg-config and the program name different versions'; exit 1; }
+[ -x "$there/usr/libexec/rafter-pjrt" ] || { echo 'libexec/rafter-pjrt is missing'; exit 1; }
 share=$there/usr/share
 page=$share/man/man1/rafter.1
 completions=("$share/bash-completion/completions/rafter" "$share/zsh/site-functions/_rafter"

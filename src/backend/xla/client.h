@@ -1,0 +1,137 @@
+/* client.h - one PJRT plugin in a child process. The child (src/pjrt_host) loads the plugin, so a
+ * plugin that calls abort() ends the child, and the caller gets an error. Large data passes through
+ * shared memory. All functions may be called from any thread; calls are served one after the other.
+ * After RAFTER_FAILED with `lost` set, the client can only be closed. */
+#ifndef RF_XLA_CLIENT_H
+#define RF_XLA_CLIENT_H
+
+#include "base/base.h"
+
+typedef struct rf_xla_client rf_xla_client;
+typedef int64_t rf_xla_id; /* a buffer or a program in the child; 0: none */
+
+/* An option of the plugin's client or topology, such as cpu_device_count. */
+typedef struct rf_xla_option {
+  const char *name;
+  const char *text; /* NULL: the option is the number */
+  int64_t number;
+} rf_xla_option;
+
+typedef struct rf_xla_settings {
+  const char *plugin; /* path of a shared library with GetPjrtApi */
+  bool compile_only;  /* true: do not open devices (topologies need none) */
+  const rf_xla_option *option;
+  int options;
+  /* If *stop becomes not 0, rf_xla_open and rf_xla_program end with RAFTER_INTERRUPTED within 1 s.
+   * The other calls continue, so that a trainer can still fetch the weights and save them. */
+  const volatile int *stop;
+  /* NULL, or called about ten times a second while a call of these two waits, for progress lines.
+   * `seconds`: since the call began. The function must not call the client. */
+  void (*waiting)(void *context, double seconds);
+  void *context;
+} rf_xla_settings;
+
+typedef struct rf_xla_facts {
+  int api_major, api_minor;
+  char platform[64], version[128]; /* as the plugin names them: "cpu", "tpu", "cuda" */
+  int devices;                     /* addressable devices; 0 with compile_only */
+  char kind[64];                   /* kind of the first device */
+  int64_t memory_bytes;            /* memory of the first device; 0: unknown */
+  bool has_topologies, has_memory_stats, has_cost;
+  int stablehlo[3], stablehlo_oldest[3]; /* versions that the plugin reads; 0.0.0: not reported */
+} rf_xla_facts;
+
+/* Starts the child and loads the plugin. RAFTER_INVALID: no such file, no plugin, API version not
+ * supported (expected 0.81 or newer, major 0). RAFTER_FAILED: the plugin failed. */
+rf_status rf_xla_open(const rf_xla_settings *settings, rf_xla_client **client, rf_error *error);
+void rf_xla_close(rf_xla_client *client);
+const rf_xla_facts *rf_xla_facts_of(const rf_xla_client *client);
+bool rf_xla_lost(const rf_xla_client *client); /* the child has died */
+
+/* Bytes of a compiled program, as the compiler reports them; -1: not reported. `total` is argument
+ * + output - alias + temporary. */
+typedef struct rf_xla_stats {
+  int64_t argument, output, alias, temporary, code, total;
+  double flops, bytes_accessed; /* -1: not reported */
+  double seconds;               /* time of the compilation; 0 if it came from the cache */
+  bool cached;
+} rf_xla_stats;
+
+typedef struct rf_xla_compile {
+  const char *text; /* StableHLO module */
+  size_t bytes;
+  int replicas;         /* devices that run the program; partitions are always 1 */
+  const char *topology; /* "v5e:2x2": compile without devices, and only return the statistics; NULL */
+  const char *flags;    /* XLA flags, "--xla_a=1 --xla_b=true"; NULL: none */
+  const char *cache;    /* folder of the compile cache; NULL: none */
+} rf_xla_compile;
+/* Compiles a program. With a topology, *program is 0. RAFTER_NO_FIT: the program does not fit the
+ * device's memory. Errors of the compiler become RAFTER_FAILED with its message. */
+rf_status rf_xla_program(rf_xla_client *client, const rf_xla_compile *of, rf_xla_id *program,
+                         rf_xla_stats *stats, rf_error *error);
+/* Writes the compiler's optimized program (a serialized HloModuleProto) to `path`. */
+rf_status rf_xla_program_save(rf_xla_client *client, rf_xla_id program, const char *path, rf_error *error);
+
+enum { RF_XLA_RANK = 6 };
+/* Further types of arrays, after those of rf_dtype. */
+enum { RF_XLA_U32 = RF_DTYPES, RF_XLA_U16, RF_XLA_DTYPES };
+typedef struct rf_xla_shape {
+  int dtype; /* rf_dtype (f64, f32, bf16, i32, i8, u8), RF_XLA_U32 or RF_XLA_U16 */
+  int rank;
+  int64_t dim[RF_XLA_RANK];
+} rf_xla_shape;
+int64_t rf_xla_shape_bytes(const rf_xla_shape *shape);
+
+/* Host memory that the child can read and write too. The pointer is aligned to 64 bytes. */
+typedef struct rf_xla_shared {
+  void *data;
+  int64_t bytes;
+  int id; /* of the child's mapping */
+} rf_xla_shared;
+rf_status rf_xla_share(rf_xla_client *client, int64_t bytes, rf_xla_shared *shared, rf_error *error);
+void rf_xla_unshare(rf_xla_client *client, rf_xla_shared *shared);
+
+/* Copies an array from shared memory, at byte `at`, to a new buffer of device `device`. */
+rf_status rf_xla_put(rf_xla_client *client, int device, const rf_xla_shape *shape, const rf_xla_shared *from,
+                     int64_t at, rf_xla_id *buffer, rf_error *error);
+/* Copies a buffer to shared memory. `bytes` is the size of its array. */
+rf_status rf_xla_get(rf_xla_client *client, rf_xla_id buffer, const rf_xla_shared *to, int64_t at,
+                     int64_t bytes, rf_error *error);
+void rf_xla_free(rf_xla_client *client, const rf_xla_id *buffer, int count);
+
+/* One execution. All of the call's data passes in one message: arguments that are small and change
+ * with each call come from shared memory, and results that the host wants go there. Lists are
+ * device-major: element [d * count + i] is for device d. */
+typedef struct rf_xla_argument {
+  rf_xla_id buffer; /* 0: the array is at `at` in `shared` */
+  int64_t at;
+  rf_xla_shape shape; /* of an array in `shared` */
+} rf_xla_argument;
+typedef struct rf_xla_result {
+  bool keep;        /* true: `buffer` gets the id of the result's buffer */
+  int64_t at;       /* >= 0: the result is copied to `at` in `shared` */
+  int64_t bytes;    /* size of the array */
+  rf_xla_id buffer; /* out */
+} rf_xla_result;
+typedef struct rf_xla_call {
+  rf_xla_id program;
+  int devices;                     /* = replicas of the program */
+  int arguments, results;          /* of each device */
+  const rf_xla_argument *argument; /* (devices * arguments) */
+  rf_xla_result *result;           /* (devices * results) */
+  const rf_xla_shared *shared;
+} rf_xla_call;
+/* Runs a program and waits for it. Donated arguments' buffers are freed in the child. `donated` has
+ * one flag for each argument. */
+rf_status rf_xla_execute(rf_xla_client *client, const rf_xla_call *call, const bool *donated,
+                         rf_error *error);
+
+/* Times of all executions. The difference of the two is the cost of the child process. */
+typedef struct rf_xla_times {
+  int64_t calls;
+  double seconds;       /* in rf_xla_execute */
+  double child_seconds; /* of these, in the child: transfers and the plugin */
+} rf_xla_times;
+rf_xla_times rf_xla_times_of(const rf_xla_client *client);
+
+#endif

@@ -1,0 +1,117 @@
+/* wire.h - messages between the client (client.c) and the program rafter-pjrt (src/pjrt_host),
+ * which loads a plugin. Both run on one machine and come from one build. A request is a head and
+ * `bytes` bytes of body. Each request gets one answer. Both sides check every size. */
+#ifndef RF_XLA_WIRE_H
+#define RF_XLA_WIRE_H
+
+#include <stdint.h>
+
+enum {
+  RF_WIRE_VERSION = 1, /* of this header */
+  RF_WIRE_SOCKET = 3,  /* descriptor of the socket in the child */
+  RF_WIRE_RANK = 6,    /* dimensions of an array */
+  RF_WIRE_DEVICES = 4096,
+  RF_WIRE_OPTIONS = 64, /* options of the plugin */
+  RF_WIRE_SHARED = 256, /* shared memories */
+};
+/* The first word of each head. It has the version, so that a program of another version of rafter
+ * refuses the first message. */
+#define RF_WIRE_MAGIC (0x52504a00u + RF_WIRE_VERSION)
+#define RF_WIRE_MOST ((uint64_t)1 << 33) /* bytes of a body */
+
+typedef enum rf_wire_kind {
+  RF_WIRE_OPEN,    /* rf_wire_open, options, texts; answer: rf_wire_facts, ids of devices (int32) */
+  RF_WIRE_COMPILE, /* rf_wire_compile, texts; answer: rf_wire_program */
+  RF_WIRE_LOAD,    /* bytes of RF_WIRE_STORE; answer: rf_wire_program */
+  RF_WIRE_STORE,   /* int64 program; answer: the serialized program */
+  RF_WIRE_SAVE,    /* int64 program; answer: the optimized program */
+  RF_WIRE_SHARE,   /* rf_wire_share and a descriptor */
+  RF_WIRE_UNSHARE, /* rf_wire_share */
+  RF_WIRE_PUT,     /* rf_wire_put; answer: int64 buffer */
+  RF_WIRE_GET,     /* rf_wire_get */
+  RF_WIRE_FREE,    /* int64 ids of buffers */
+  RF_WIRE_EXECUTE, /* rf_wire_execute and its lists; answer: int64 buffers */
+  RF_WIRE_CLOSE,   /* the child ends */
+  RF_WIRE_KINDS
+} rf_wire_kind;
+
+typedef struct rf_wire_head {
+  uint32_t magic, kind;
+  uint64_t bytes;
+} rf_wire_head;
+
+/* `code` is 0, an error code of the plugin (1 to 16) or one of the following. The body of a failure
+ * is a text. */
+enum { RF_WIRE_BAD_REQUEST = -1, RF_WIRE_NO_PLUGIN = -2, RF_WIRE_BAD_VERSION = -3 };
+typedef struct rf_wire_answer {
+  uint32_t magic;
+  int32_t code;
+  uint64_t bytes;
+  int64_t ns; /* from the end of the request to this answer */
+} rf_wire_answer;
+
+typedef struct rf_wire_open {
+  uint32_t compile_only, options;
+} rf_wire_open;
+/* Texts follow the list of options, without NUL: for each option its name, then its text. */
+typedef struct rf_wire_option {
+  uint32_t name_bytes, text_bytes;
+  int32_t is_number, unused;
+  int64_t number;
+} rf_wire_option;
+
+typedef struct rf_wire_facts {
+  int32_t api_major, api_minor, devices;
+  int32_t has_topologies, has_memory_stats, has_cost, stores, unused;
+  int64_t memory_bytes;
+  int32_t stablehlo[3], stablehlo_oldest[3]; /* versions; 0.0.0: not reported */
+  char platform[64], version[128], kind[64];
+} rf_wire_facts;
+
+/* Texts follow: program, compile options (a CompileOptionsProto), topology (may be empty). */
+typedef struct rf_wire_compile {
+  uint64_t text_bytes, options_bytes, topology_bytes;
+} rf_wire_compile;
+typedef struct rf_wire_program {
+  int64_t program; /* 0 with a topology */
+  int64_t replicas, results;
+  int64_t argument, output, alias, temporary, code; /* bytes; -1: not reported */
+  double flops, bytes_accessed;                     /* -1: not reported */
+} rf_wire_program;
+
+typedef struct rf_wire_share {
+  int64_t id, bytes;
+} rf_wire_share;
+
+/* An array of the plugin's element type `type` (PJRT_Buffer_Type). */
+typedef struct rf_wire_shape {
+  int32_t type, rank;
+  int64_t dim[RF_WIRE_RANK];
+} rf_wire_shape;
+
+typedef struct rf_wire_put {
+  int64_t device, shared, at;
+  rf_wire_shape shape;
+} rf_wire_put;
+typedef struct rf_wire_get {
+  int64_t buffer, shared, at, bytes;
+} rf_wire_get;
+
+/* Lists follow: devices * arguments buffers (int64; 0: staged), `staged` arrays, devices * results
+ * wanted results, and one byte for each argument: 1 if it is donated. */
+typedef struct rf_wire_execute {
+  int64_t program, shared;
+  uint32_t devices, arguments, results, staged;
+} rf_wire_execute;
+typedef struct rf_wire_staged {
+  int64_t index; /* of its element in the list of buffers */
+  int64_t at;
+  rf_wire_shape shape;
+} rf_wire_staged;
+typedef struct rf_wire_wanted {
+  int64_t at; /* -1: not copied */
+  int64_t bytes;
+  int64_t keep;
+} rf_wire_wanted;
+
+#endif

@@ -1,0 +1,56 @@
+/* cuda.c - see host.h: NVIDIA's libraries from the packages of PyPI. */
+#include <dirent.h>
+#include <dlfcn.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "pjrt_host/host.h"
+
+/* In an order in which a library comes after those that it needs. */
+static const char *const LIBRARY[] = {
+    "libcudart", "libnvrtc",    "libnvJitLink", "libcublasLt", "libcublas",       "libnccl",
+    "libcupti",  "libcusparse", "libcusolver",  "libcufft",    "libnvshmem_host", "libcudnn",
+};
+
+/* Loads FOLDER/NAME.so.N. A plugin finds a library that is loaded by its name. */
+static void load_from(const char *folder, const char *name) {
+  char path[2 * PATH_MAX];
+  size_t length = strlen(name);
+  DIR *open = opendir(folder);
+  for (struct dirent *at; open && (at = readdir(open));) {
+    if (strncmp(at->d_name, name, length) || strncmp(at->d_name + length, ".so.", 4)) continue;
+    snprintf(path, sizeof path, "%s/%s", folder, at->d_name);
+    dlopen(path, RTLD_NOW | RTLD_LOCAL); /* without a GPU's driver, some do not load */
+  }
+  if (open) closedir(open);
+}
+
+/* For each library, looks in PACKAGES/nvidia/.../lib. */
+static void load_packages(const char *packages) {
+  char nvidia[PATH_MAX + 16], folder[PATH_MAX + 300];
+  snprintf(nvidia, sizeof nvidia, "%s/nvidia", packages);
+  for (size_t i = 0; i < sizeof LIBRARY / sizeof *LIBRARY; i++) {
+    DIR *open = opendir(nvidia);
+    for (struct dirent *at; open && (at = readdir(open));) {
+      if (at->d_name[0] == '.') continue;
+      snprintf(folder, sizeof folder, "%s/%s/lib", nvidia, at->d_name);
+      load_from(folder, LIBRARY[i]);
+    }
+    if (open) closedir(open);
+  }
+}
+
+/* PACKAGES/jax_plugins/xla_cuda13/xla_cuda_plugin.so: the packages are two folders above the file's
+ * folder, in older packages one. */
+void host_load_cuda(const char *plugin) {
+  char folder[PATH_MAX];
+  snprintf(folder, sizeof folder, "%s", plugin);
+  char *slash = strrchr(folder, '/');
+  if (!slash || !strstr(slash, "cuda")) return;
+  for (int up = 0; up < 3 && slash && slash != folder; up++) {
+    *slash = 0;
+    if (up) load_packages(folder);
+    slash = strrchr(folder, '/');
+  }
+}

@@ -1,0 +1,167 @@
+/* execute.c - see host.h: one execution of a program, with the transfers that belong to it. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "pjrt_host/host.h"
+
+/* The message's lists, and the objects of one execution. Lists are device-major. */
+typedef struct execution {
+  rf_wire_execute head;
+  const int64_t *id;            /* (devices * arguments) */
+  const rf_wire_staged *staged; /* (staged) */
+  const rf_wire_wanted *wanted; /* (devices * results) */
+  const uint8_t *donated;       /* (arguments) */
+  const host_program *program;
+  size_t arguments, results; /* of all devices */
+  void **argument, **result; /* buffers */
+  void **temporary;          /* (staged) buffers that this execution made */
+  void **event, **copied;    /* (devices), (results) */
+  int64_t *kept;             /* (arguments) indices of arguments that are not donated */
+  size_t kepts;
+} execution;
+
+/* Checks the sizes of the lists, and sets their pointers. */
+static bool read_lists(execution *e, const host *h, const char *body, size_t bytes, host_fault *fault) {
+  enum { LIMIT = 1 << 20 };
+  if (bytes < sizeof e->head)
+    return host_fail(fault, RF_WIRE_BAD_REQUEST, "execute: the message is too short");
+  memcpy(&e->head, body, sizeof e->head);
+  const rf_wire_execute *head = &e->head;
+  if (head->devices > RF_WIRE_DEVICES || head->arguments > LIMIT || head->results > LIMIT ||
+      head->staged > LIMIT)
+    return host_fail(fault, RF_WIRE_BAD_REQUEST, "execute: too many arguments or results");
+  e->arguments = (size_t)head->devices * head->arguments;
+  e->results = (size_t)head->devices * head->results;
+  size_t need = sizeof *head + e->arguments * sizeof *e->id + head->staged * sizeof *e->staged +
+                e->results * sizeof *e->wanted + head->arguments;
+  if (bytes != need)
+    return host_fail(fault, RF_WIRE_BAD_REQUEST, "execute: %zu bytes (expected %zu)", bytes, need);
+  e->id = (const int64_t *)(body + sizeof *head);
+  e->staged = (const rf_wire_staged *)(e->id + e->arguments);
+  e->wanted = (const rf_wire_wanted *)(e->staged + head->staged);
+  e->donated = (const uint8_t *)(e->wanted + e->results);
+  e->program = host_table_find(&h->programs, head->program);
+  if (!e->program) return host_fail(fault, RF_WIRE_BAD_REQUEST, "execute: no program has this number");
+  if (head->devices != (uint32_t)e->program->replicas || head->results != (uint32_t)e->program->results)
+    return host_fail(fault, RF_WIRE_BAD_REQUEST,
+                     "execute: %u devices and %u results (expected %d and %d, as the program has)",
+                     head->devices, head->results, e->program->replicas, e->program->results);
+  return true;
+}
+
+static bool find_arguments(execution *e, const host *h, host_fault *fault) {
+  for (size_t i = 0; i < e->arguments; i++) {
+    if (!e->id[i]) continue;
+    e->argument[i] = host_table_find(&h->buffers, e->id[i]);
+    if (!e->argument[i])
+      return host_fail(fault, RF_WIRE_BAD_REQUEST, "execute: argument %zu names a buffer that does not exist",
+                       i % e->head.arguments);
+  }
+  return true;
+}
+
+/* Makes buffers of the arrays in shared memory. A buffer may use this memory directly, since the
+ * client waits for the answer. A donated buffer may become a result, so it gets a copy. */
+static bool put_arguments(execution *e, const host *h, host_fault *fault) {
+  for (uint32_t i = 0; i < e->head.staged; i++) {
+    const rf_wire_staged *staged = &e->staged[i];
+    if (staged->index < 0 || (size_t)staged->index >= e->arguments || e->argument[staged->index])
+      return host_fail(fault, RF_WIRE_BAD_REQUEST, "execute: an array is for no argument");
+    const char *data = host_range(h, e->head.shared, staged->at, host_shape_bytes(&staged->shape), fault);
+    if (!data) return false;
+    size_t device = (size_t)staged->index / e->head.arguments, at = (size_t)staged->index % e->head.arguments;
+    int semantics = e->donated[at] ? PJRT_ONLY_DURING_CALL : PJRT_ZERO_COPY;
+    if (!host_put(h, (int)device, &staged->shape, data, semantics, &e->temporary[i], fault)) return false;
+    e->argument[staged->index] = e->temporary[i];
+  }
+  for (size_t i = 0; i < e->arguments; i++)
+    if (!e->argument[i])
+      return host_fail(fault, RF_WIRE_BAD_REQUEST, "execute: argument %zu is missing", i % e->head.arguments);
+  return true;
+}
+
+/* Starts the program on all devices. The plugin's list of devices may have another order. */
+static bool start(execution *e, const host *h, host_fault *fault) {
+  void **argument_list[RF_WIRE_DEVICES], **result_list[RF_WIRE_DEVICES];
+  for (uint32_t d = 0; d < e->head.devices; d++) {
+    int device = e->program->order[d];
+    if (device >= (int)e->head.devices)
+      return host_fail(fault, RF_WIRE_BAD_REQUEST,
+                       "execute: the program runs on device %d (expected 0 to %u)", device,
+                       e->head.devices - 1);
+    argument_list[d] = e->argument + (size_t)device * e->head.arguments;
+    result_list[d] = e->result + (size_t)device * e->head.results;
+  }
+  for (uint32_t i = 0; i < e->head.arguments; i++)
+    if (!e->donated[i]) e->kept[e->kepts++] = i;
+  pjrt_execute_options options = {.struct_size = sizeof options, .kept = e->kept, .kepts = e->kepts};
+  pjrt_execute run = {.loaded = e->program->loaded,
+                      .options = &options,
+                      .arguments = argument_list,
+                      .devices = e->head.devices,
+                      .argument_count = e->head.arguments,
+                      .results = result_list,
+                      .events = e->event};
+  return HOST_CALL(h, PJRT_LOADED_EXECUTE, &run, "execute", fault);
+}
+
+static bool copy_results(execution *e, const host *h, host_fault *fault) {
+  for (size_t i = 0; i < e->results; i++) {
+    const rf_wire_wanted *wanted = &e->wanted[i];
+    if (wanted->at < 0) continue;
+    char *data = host_range(h, e->head.shared, wanted->at, wanted->bytes, fault);
+    if (!data || !host_get(h, e->result[i], data, wanted->bytes, &e->copied[i], fault)) return false;
+  }
+  return true;
+}
+
+/* Waits for all events, also after a failure: the plugin may still write to shared memory. */
+static bool await_all(const host *h, void **event, size_t events, bool good, host_fault *fault) {
+  host_fault unused;
+  for (size_t i = 0; i < events; i++) {
+    if (!event[i]) continue;
+    if (!host_await(h, event[i], "execute", good ? fault : &unused)) good = false;
+    event[i] = NULL;
+  }
+  return good;
+}
+
+static void free_buffers(execution *e, host *h, bool good, int64_t *ids) {
+  for (uint32_t i = 0; i < e->head.staged; i++) host_destroy(h, PJRT_BUFFER_DESTROY, e->temporary[i]);
+  for (size_t i = 0; i < e->arguments; i++)
+    if (e->donated[i % e->head.arguments] && e->id[i])
+      host_destroy(h, PJRT_BUFFER_DESTROY, host_table_take(&h->buffers, e->id[i]));
+  for (size_t i = 0; i < e->results; i++) {
+    if (good && e->wanted[i].keep) ids[i] = host_table_add(&h->buffers, e->result[i]);
+    else host_destroy(h, PJRT_BUFFER_DESTROY, e->result[i]);
+  }
+}
+
+bool host_execute(host *h, const char *body, size_t bytes, int64_t **result, size_t *results,
+                  host_fault *fault) {
+  execution e = {0};
+  if (!read_lists(&e, h, body, bytes, fault)) return false;
+  size_t pointers = e.arguments + 2 * e.results + e.head.staged + e.head.devices;
+  void **room = calloc(pointers + e.results + e.head.arguments + 1, sizeof *room);
+  if (!room) return host_fail(fault, RF_WIRE_BAD_REQUEST, "execute: out of memory");
+  e.argument = room;
+  e.result = e.argument + e.arguments;
+  e.copied = e.result + e.results;
+  e.temporary = e.copied + e.results;
+  e.event = e.temporary + e.head.staged;
+  e.kept = (int64_t *)(room + pointers);
+  int64_t *ids = e.kept + e.head.arguments;
+  bool good = find_arguments(&e, h, fault) && put_arguments(&e, h, fault) && start(&e, h, fault);
+  good = good && copy_results(&e, h, fault);
+  good = await_all(h, e.event, e.head.devices, good, fault);
+  good = await_all(h, e.copied, e.results, good, fault);
+  free_buffers(&e, h, good, ids);
+  if (good) {
+    *result = malloc((e.results + 1) * sizeof **result);
+    *results = e.results;
+    if (!*result) abort(); /* the client reports it */
+    memcpy(*result, ids, e.results * sizeof *ids);
+  }
+  free(room);
+  return good;
+}

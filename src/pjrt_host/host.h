@@ -1,0 +1,98 @@
+/* host.h - what the files of rafter-pjrt share: the plugin, its objects, calls of its functions. */
+#ifndef RF_PJRT_HOST_H
+#define RF_PJRT_HOST_H
+
+#include "backend/xla/wire.h"
+#include "pjrt_host/pjrt_abi.h"
+
+/* The reason of a failed call. `code` is that of rf_wire_answer. */
+typedef struct host_fault {
+  int code;
+  char text[4096];
+} host_fault;
+/* Fills `fault`. host_fail also returns false. */
+void host_fill(host_fault *fault, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
+#define host_fail(...) (host_fill(__VA_ARGS__), false)
+
+/* Objects that the client knows by number. A number is never used twice. */
+typedef struct host_table {
+  struct {
+    void *object;
+    uint32_t uses;
+  } * slot;
+  uint32_t count, *unused, unused_count;
+} host_table;
+int64_t host_table_add(host_table *table, void *object);
+void *host_table_find(const host_table *table, int64_t id); /* NULL: no such object */
+void *host_table_take(host_table *table, int64_t id);       /* finds and removes */
+
+typedef struct host_program {
+  void *loaded, *executable;
+  int replicas, results;
+  int order[]; /* (replicas) the device on which the replica runs */
+} host_program;
+
+typedef struct host_shared {
+  char *data;
+  int64_t bytes;
+} host_shared;
+
+typedef struct host {
+  const pjrt_api *api;
+  void *client;  /* NULL: only compiles for topologies */
+  void **device; /* (devices) addressable devices */
+  int devices;
+  host_table buffers, programs;
+  host_shared shared[RF_WIRE_SHARED];
+} host;
+
+/* Calls the function in `slot`. `args` is a struct of pjrt_abi.h of `bytes` bytes. */
+bool host_call(const host *h, int slot, void *args, size_t bytes, const char *what, host_fault *fault);
+#define HOST_CALL(h, slot, args, what, fault) host_call((h), (slot), (args), sizeof *(args), (what), (fault))
+bool host_has(const host *h, int slot);
+/* True if the name of `value` is `name`. */
+bool host_is_named(const pjrt_named *value, const char *name);
+/* Waits for an event and destroys it. */
+bool host_await(const host *h, void *event, const char *what, host_fault *fault);
+void host_destroy(const host *h, int slot, void *object); /* `object` may be NULL */
+
+/* plugin.c: loads the plugin and opens its devices. The plugin documents its options. */
+bool host_load(host *h, const char *path, host_fault *fault);
+bool host_open(host *h, bool compile_only, const pjrt_named *option, size_t options, host_fault *fault);
+void host_facts(const host *h, rf_wire_facts *facts);
+bool host_device_id(const host *h, int device, int32_t *id, host_fault *fault);
+void host_close(host *h);
+
+/* cuda.c: loads NVIDIA's libraries that are installed next to a plugin for CUDA. Other plugins need
+ * none. */
+void host_load_cuda(const char *plugin);
+
+/* compile.c */
+typedef struct host_text {
+  const char *data;
+  size_t bytes;
+} host_text;
+bool host_compile(host *h, host_text program, host_text options, host_text topology, rf_wire_program *out,
+                  host_fault *fault);
+bool host_load_program(host *h, host_text stored, rf_wire_program *out, host_fault *fault);
+/* `result` gets malloc'ed memory. */
+bool host_store_program(const host *h, int64_t program, char **result, size_t *bytes, host_fault *fault);
+bool host_optimized(const host *h, int64_t program, char **result, size_t *bytes, host_fault *fault);
+
+/* transfer.c */
+int64_t host_shape_bytes(const rf_wire_shape *shape); /* -1: not a shape */
+/* The range of shared memory, or NULL and a fault. */
+char *host_range(const host *h, int64_t shared, int64_t at, int64_t bytes, host_fault *fault);
+bool host_put(const host *h, int device, const rf_wire_shape *shape, const char *data, int semantics,
+              void **buffer, host_fault *fault);
+/* Starts to copy an array in row-major order. The caller waits for *event. */
+bool host_get(const host *h, void *buffer, char *data, int64_t bytes, void **event, host_fault *fault);
+
+/* execute.c: `body` is the message. `result` (devices * results) gets ids of kept results. */
+bool host_execute(host *h, const char *body, size_t bytes, int64_t **result, size_t *results,
+                  host_fault *fault);
+
+/* serve.c: answers requests until the client closes the socket. */
+void host_serve(host *h, int socket, const char *plugin);
+
+#endif

@@ -1,0 +1,315 @@
+/* serve.c - see host.h: reads requests from the socket, checks their sizes, and answers them. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "pjrt_host/host.h"
+
+typedef struct session {
+  host *h;
+  int socket;
+  const char *plugin;
+  bool loaded;
+  char *body; /* of the request */
+  size_t bytes, room;
+  int descriptor; /* that came with the request; -1: none */
+} session;
+
+/* The body of an answer; `owned` is freed. */
+typedef struct reply {
+  const void *data;
+  size_t bytes;
+  void *owned;
+} reply;
+
+/* Reads `bytes` bytes. Takes a descriptor that comes with them. */
+static bool read_all(session *s, char *to, size_t bytes) {
+  while (bytes) {
+    union {
+      struct cmsghdr head;
+      char room[CMSG_SPACE(sizeof(int))];
+    } control;
+    struct iovec part = {to, bytes};
+    struct msghdr message = {
+        .msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+    ssize_t got = recvmsg(s->socket, &message, MSG_CMSG_CLOEXEC);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) return false;
+    struct cmsghdr *head = CMSG_FIRSTHDR(&message);
+    if (head && head->cmsg_level == SOL_SOCKET && head->cmsg_type == SCM_RIGHTS) {
+      if (s->descriptor >= 0) close(s->descriptor);
+      memcpy(&s->descriptor, CMSG_DATA(head), sizeof s->descriptor);
+    }
+    to += got;
+    bytes -= (size_t)got;
+  }
+  return true;
+}
+
+static bool send_all(int socket, const struct iovec *part, int parts) {
+  struct iovec left[2];
+  memcpy(left, part, (size_t)parts * sizeof *part);
+  struct msghdr message = {.msg_iov = left, .msg_iovlen = (size_t)parts};
+  while (message.msg_iovlen) {
+    ssize_t sent = sendmsg(socket, &message, MSG_NOSIGNAL);
+    if (sent < 0 && errno == EINTR) continue;
+    if (sent < 0) return false;
+    while (message.msg_iovlen && (size_t)sent >= message.msg_iov->iov_len) {
+      sent -= (ssize_t)message.msg_iov->iov_len;
+      message.msg_iov++;
+      message.msg_iovlen--;
+    }
+    if (!message.msg_iovlen) break;
+    message.msg_iov->iov_base = (char *)message.msg_iov->iov_base + sent;
+    message.msg_iov->iov_len -= (size_t)sent;
+  }
+  return true;
+}
+
+static bool too_short(host_fault *fault) {
+  return host_fail(fault, RF_WIRE_BAD_REQUEST, "a message has the wrong size");
+}
+
+/* Copies the request's struct. The bytes that follow the struct begin at *rest. */
+static bool take_struct(const session *s, void *to, size_t bytes, host_text *rest, host_fault *fault) {
+  if (s->bytes < bytes) return too_short(fault);
+  memcpy(to, s->body, bytes);
+  *rest = (host_text){s->body + bytes, s->bytes - bytes};
+  return true;
+}
+
+/* Takes the first `bytes` bytes of `rest`. */
+static bool take_text(host_text *rest, uint64_t bytes, host_text *text, host_fault *fault) {
+  if (bytes > rest->bytes) return too_short(fault);
+  *text = (host_text){rest->data, (size_t)bytes};
+  rest->data += bytes;
+  rest->bytes -= (size_t)bytes;
+  return true;
+}
+
+static bool answer_with(reply *to, const void *data, size_t bytes) {
+  to->owned = malloc(bytes + 1);
+  if (!to->owned) abort(); /* the client reports it */
+  memcpy(to->owned, data, bytes);
+  to->data = to->owned;
+  to->bytes = bytes;
+  return true;
+}
+
+static bool serve_open(session *s, reply *out, host_fault *fault) {
+  rf_wire_open open;
+  host_text rest, list;
+  if (!take_struct(s, &open, sizeof open, &rest, fault)) return false;
+  if (open.options > RF_WIRE_OPTIONS) return too_short(fault);
+  if (!take_text(&rest, open.options * sizeof(rf_wire_option), &list, fault)) return false;
+  pjrt_named option[RF_WIRE_OPTIONS] = {0};
+  for (uint32_t i = 0; i < open.options; i++) {
+    rf_wire_option from;
+    host_text name, text;
+    memcpy(&from, list.data + i * sizeof from, sizeof from);
+    if (!take_text(&rest, from.name_bytes, &name, fault)) return false;
+    if (!take_text(&rest, from.text_bytes, &text, fault)) return false;
+    option[i] = (pjrt_named){.struct_size = sizeof option[i],
+                             .name = name.data,
+                             .name_bytes = name.bytes,
+                             .type = from.is_number ? PJRT_INT64 : PJRT_STRING,
+                             .count = from.is_number ? 1 : text.bytes};
+    if (from.is_number) option[i].value.number = from.number;
+    else option[i].value.text = text.data;
+  }
+  if (!s->loaded && !host_load(s->h, s->plugin, fault)) return false;
+  if (s->loaded) return host_fail(fault, RF_WIRE_BAD_REQUEST, "the plugin is open already");
+  s->loaded = true;
+  if (!host_open(s->h, open.compile_only, option, open.options, fault)) return false;
+  struct {
+    rf_wire_facts facts;
+    int32_t id[RF_WIRE_DEVICES];
+  } facts;
+  host_facts(s->h, &facts.facts);
+  for (int i = 0; i < s->h->devices; i++)
+    if (!host_device_id(s->h, i, &facts.id[i], fault)) return false;
+  return answer_with(out, &facts, sizeof facts.facts + (size_t)s->h->devices * sizeof *facts.id);
+}
+
+static bool serve_compile(session *s, reply *out, host_fault *fault) {
+  rf_wire_compile compile;
+  host_text rest, text, options, topology;
+  rf_wire_program program;
+  if (!take_struct(s, &compile, sizeof compile, &rest, fault) ||
+      !take_text(&rest, compile.text_bytes, &text, fault) ||
+      !take_text(&rest, compile.options_bytes, &options, fault) ||
+      !take_text(&rest, compile.topology_bytes, &topology, fault))
+    return false;
+  if (!host_compile(s->h, text, options, topology, &program, fault)) return false;
+  return answer_with(out, &program, sizeof program);
+}
+
+static bool serve_load(session *s, reply *out, host_fault *fault) {
+  rf_wire_program program;
+  if (!host_load_program(s->h, (host_text){s->body, s->bytes}, &program, fault)) return false;
+  return answer_with(out, &program, sizeof program);
+}
+
+static bool serve_bytes_of(session *s, reply *out, host_fault *fault,
+                           bool (*get)(const host *, int64_t, char **, size_t *, host_fault *)) {
+  int64_t id = 0;
+  host_text rest;
+  char *data = NULL;
+  if (!take_struct(s, &id, sizeof id, &rest, fault)) return false;
+  bool done = get(s->h, id, &data, &out->bytes, fault);
+  out->owned = data;
+  out->data = data;
+  return done;
+}
+
+static bool serve_store(session *s, reply *out, host_fault *fault) {
+  return serve_bytes_of(s, out, fault, host_store_program);
+}
+
+static bool serve_save(session *s, reply *out, host_fault *fault) {
+  return serve_bytes_of(s, out, fault, host_optimized);
+}
+
+static bool serve_share(session *s, reply *out, host_fault *fault) {
+  (void)out;
+  rf_wire_share share;
+  host_text rest;
+  struct stat file;
+  if (!take_struct(s, &share, sizeof share, &rest, fault)) return false;
+  if (share.id < 0 || share.id >= RF_WIRE_SHARED || s->h->shared[share.id].data || s->descriptor < 0 ||
+      share.bytes < 1 || fstat(s->descriptor, &file) || file.st_size < share.bytes)
+    return host_fail(fault, RF_WIRE_BAD_REQUEST, "share: wrong number, size or descriptor");
+  void *data = mmap(NULL, (size_t)share.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, s->descriptor, 0);
+  if (data == MAP_FAILED) return host_fail(fault, RF_WIRE_BAD_REQUEST, "share: %s", strerror(errno));
+  s->h->shared[share.id] = (host_shared){data, share.bytes};
+  return true;
+}
+
+static bool serve_unshare(session *s, reply *out, host_fault *fault) {
+  (void)out;
+  rf_wire_share share;
+  host_text rest;
+  if (!take_struct(s, &share, sizeof share, &rest, fault)) return false;
+  if (!host_range(s->h, share.id, 0, 0, fault)) return false;
+  munmap(s->h->shared[share.id].data, (size_t)s->h->shared[share.id].bytes);
+  s->h->shared[share.id] = (host_shared){0};
+  return true;
+}
+
+static bool serve_put(session *s, reply *out, host_fault *fault) {
+  rf_wire_put put;
+  host_text rest;
+  void *buffer = NULL;
+  if (!take_struct(s, &put, sizeof put, &rest, fault)) return false;
+  if (put.device < 0 || put.device >= s->h->devices)
+    return host_fail(fault, RF_WIRE_BAD_REQUEST, "put: device %lld (expected 0 to %d)", (long long)put.device,
+                     s->h->devices - 1);
+  const char *data = host_range(s->h, put.shared, put.at, host_shape_bytes(&put.shape), fault);
+  if (!data) return false;
+  if (!host_put(s->h, (int)put.device, &put.shape, data, PJRT_UNTIL_TRANSFER_COMPLETES, &buffer, fault))
+    return false;
+  int64_t id = host_table_add(&s->h->buffers, buffer);
+  return answer_with(out, &id, sizeof id);
+}
+
+static bool serve_get(session *s, reply *out, host_fault *fault) {
+  (void)out;
+  rf_wire_get get;
+  host_text rest;
+  void *event = NULL;
+  if (!take_struct(s, &get, sizeof get, &rest, fault)) return false;
+  void *buffer = host_table_find(&s->h->buffers, get.buffer);
+  if (!buffer) return host_fail(fault, RF_WIRE_BAD_REQUEST, "get: no buffer has this number");
+  char *data = host_range(s->h, get.shared, get.at, get.bytes, fault);
+  return data && host_get(s->h, buffer, data, get.bytes, &event, fault) &&
+         host_await(s->h, event, "copy from the device", fault);
+}
+
+static bool serve_free(session *s, reply *out, host_fault *fault) {
+  (void)out;
+  (void)fault;
+  for (size_t at = 0; at + sizeof(int64_t) <= s->bytes; at += sizeof(int64_t)) {
+    int64_t id;
+    memcpy(&id, s->body + at, sizeof id);
+    host_destroy(s->h, PJRT_BUFFER_DESTROY, host_table_take(&s->h->buffers, id));
+  }
+  return true;
+}
+
+static bool serve_execute(session *s, reply *out, host_fault *fault) {
+  int64_t *ids = NULL;
+  size_t count = 0;
+  if (!host_execute(s->h, s->body, s->bytes, &ids, &count, fault)) return false;
+  *out = (reply){ids, count * sizeof *ids, ids};
+  return true;
+}
+
+static bool serve_close(session *s, reply *out, host_fault *fault) {
+  (void)out;
+  (void)fault;
+  if (s->loaded) host_close(s->h);
+  return true;
+}
+
+static bool (*const SERVE[RF_WIRE_KINDS])(session *, reply *, host_fault *) = {
+    [RF_WIRE_OPEN] = serve_open,       [RF_WIRE_COMPILE] = serve_compile, [RF_WIRE_LOAD] = serve_load,
+    [RF_WIRE_STORE] = serve_store,     [RF_WIRE_SAVE] = serve_save,       [RF_WIRE_SHARE] = serve_share,
+    [RF_WIRE_UNSHARE] = serve_unshare, [RF_WIRE_PUT] = serve_put,         [RF_WIRE_GET] = serve_get,
+    [RF_WIRE_FREE] = serve_free,       [RF_WIRE_EXECUTE] = serve_execute, [RF_WIRE_CLOSE] = serve_close,
+};
+
+/* Reads one request. Returns false at the end of the socket, or if the head is not a head. */
+static bool read_request(session *s, rf_wire_head *head) {
+  if (!read_all(s, (char *)head, sizeof *head)) return false;
+  if (head->magic != RF_WIRE_MAGIC) {
+    fputs("this rafter-pjrt is of another version of rafter\n", stderr);
+    return false;
+  }
+  if (head->kind >= RF_WIRE_KINDS || head->bytes > RF_WIRE_MOST) return false;
+  if (head->bytes > s->room) {
+    free(s->body);
+    s->room = (size_t)head->bytes;
+    s->body = malloc(s->room);
+    if (!s->body) abort(); /* the client reports it */
+  }
+  s->bytes = (size_t)head->bytes;
+  return read_all(s, s->body, s->bytes);
+}
+
+static int64_t now_ns(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+void host_serve(host *h, int socket, const char *plugin) {
+  session s = {.h = h, .socket = socket, .plugin = plugin, .descriptor = -1};
+  rf_wire_head head;
+  while (read_request(&s, &head)) {
+    int64_t begin = now_ns();
+    host_fault fault = {0};
+    reply out = {0};
+    bool done;
+    if (!s.loaded && head.kind != RF_WIRE_OPEN && head.kind != RF_WIRE_CLOSE)
+      done = host_fail(&fault, RF_WIRE_BAD_REQUEST, "the plugin is not open");
+    else done = SERVE[head.kind](&s, &out, &fault);
+    if (!done) {
+      out.data = fault.text;
+      out.bytes = strlen(fault.text);
+    }
+    rf_wire_answer answer = {RF_WIRE_MAGIC, done ? 0 : fault.code, out.bytes, now_ns() - begin};
+    struct iovec part[2] = {{&answer, sizeof answer}, {(void *)out.data, out.bytes}};
+    bool sent = send_all(socket, part, 2);
+    free(out.owned);
+    if (s.descriptor >= 0) close(s.descriptor);
+    s.descriptor = -1;
+    if (!sent || head.kind == RF_WIRE_CLOSE) break;
+  }
+  free(s.body);
+}

@@ -1,0 +1,354 @@
+/* fake_plugin.c - a PJRT plugin without a compiler. A program copies argument 0 to each result.
+ * Words in the program's text and in the variable FAKE_PLUGIN ask for faults:
+ *   text: fake.abort, fake.hang, fake.exhausted, fake.refuse (when it compiles);
+ *         fake.run_abort, fake.run_exhausted (when it runs); fake.results=N; fake.live (the result
+ *         is the number of living buffers, an int64)
+ *   FAKE_PLUGIN: version=M, slots=N, devices=N, open_abort, open_refuse, open_hang, load_abort,
+ *         load_refuse, no_store, quiet */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "pjrt_host/pjrt_abi.h"
+
+enum { MOST_DEVICES = 16, SLOTS = 100, MAGIC = 12345 };
+
+typedef struct failure {
+  int code;
+  char text[200];
+} failure;
+typedef struct buffer {
+  char *data;
+  size_t bytes, rank;
+  int64_t dim[8];
+  int type;
+  bool donated;
+} buffer;
+typedef struct executable {
+  int magic, replicas, results;
+  char text[400]; /* the words of the program's text */
+} executable;
+
+static int device[MOST_DEVICES], devices = 4, live;
+static void *device_list[MOST_DEVICES];
+
+static void *fail(int code, const char *text) {
+  failure *made = calloc(1, sizeof *made);
+  made->code = code;
+  snprintf(made->text, sizeof made->text, "%s", text);
+  return made;
+}
+
+static bool asked(const char *word) {
+  const char *all = getenv("FAKE_PLUGIN");
+  return all && strstr(all, word);
+}
+
+static int number_after(const char *text, const char *word, int otherwise) {
+  const char *at = text ? strstr(text, word) : NULL;
+  return at ? atoi(at + strlen(word)) : otherwise;
+}
+
+static _Noreturn void die(const char *text) {
+  if (!asked("quiet"))
+    fprintf(stderr, "a line of the log\nF0101 fake.cc:1] %s\n*** stack trace: ***\n", text);
+  abort();
+}
+
+static _Noreturn void hang(void) {
+  for (;;) pause();
+}
+
+static void *event(void) { return calloc(1, 8); }
+
+static void *error_destroy(void *p) {
+  free(((pjrt_on_object *)p)->object);
+  return NULL;
+}
+static void *error_message(void *p) {
+  pjrt_error_message *args = p;
+  args->text = ((failure *)args->error)->text;
+  args->bytes = strlen(args->text);
+  return NULL;
+}
+static void *error_code(void *p) {
+  pjrt_number_of *args = p;
+  args->number = ((failure *)args->object)->code;
+  return NULL;
+}
+static void *nothing(void *p) {
+  (void)p;
+  return NULL;
+}
+static void *attributes(void *p) {
+  static const int64_t now[] = {1, 20, 0}, oldest[] = {0, 9, 0};
+  static const pjrt_named list[] = {
+      {56, NULL, "stablehlo_current_version", 25, PJRT_INT64_LIST, {.list = now}, 3},
+      {56, NULL, "stablehlo_minimum_version", 25, PJRT_INT64_LIST, {.list = oldest}, 3},
+  };
+  pjrt_attributes *args = p;
+  args->value = list;
+  args->count = 2;
+  return NULL;
+}
+static void *free_object(void *p) {
+  free(((pjrt_on_object *)p)->object);
+  return NULL;
+}
+
+static void *client_create(void *p) {
+  pjrt_client_create *args = p;
+  const pjrt_named *option = args->option;
+  if (asked("open_abort")) die("Check failed: no device");
+  if (asked("open_hang")) hang();
+  if (asked("open_refuse")) return fail(5, "no device was found");
+  devices = number_after(getenv("FAKE_PLUGIN"), "devices=", 4);
+  for (size_t i = 0; i < args->options; i++) {
+    if (option[i].type != PJRT_INT64 || strncmp(option[i].name, "cpu_device_count", option[i].name_bytes))
+      return fail(3, "Unexpected option name passed to PJRT_Client_Create");
+    devices = (int)option[i].value.number;
+  }
+  if (devices > MOST_DEVICES) return fail(3, "too many devices");
+  for (int i = 0; i < devices; i++) {
+    device[i] = 10 + i;
+    device_list[i] = &device[i];
+  }
+  args->client = &devices;
+  return NULL;
+}
+static void *platform_name(void *p) {
+  pjrt_text_of *args = p;
+  args->text = "fake";
+  args->bytes = 4;
+  return NULL;
+}
+static void *list_devices(void *p) {
+  pjrt_list_of *args = p;
+  args->list = device_list;
+  args->count = (size_t)devices;
+  return NULL;
+}
+static void *description_id(void *p) {
+  pjrt_number_of *args = p;
+  args->number = *(int *)args->object;
+  return NULL;
+}
+static void *itself(void *p) { /* the description of a device is the device */
+  pjrt_object_of *args = p;
+  args->result = args->object;
+  return NULL;
+}
+static void *memory_stats(void *p) {
+  pjrt_memory_stats *args = p;
+  args->limit = 1 << 20;
+  args->has_limit = true;
+  return NULL;
+}
+
+static void *make(const char *text, size_t bytes, const unsigned char *options, void **made) {
+  executable *program = calloc(1, sizeof *program);
+  snprintf(program->text, sizeof program->text, "%.*s", (int)bytes, text);
+  program->magic = MAGIC;
+  program->replicas = options ? options[3] : 1;
+  program->results = number_after(program->text, "fake.results=", 1);
+  const char *fault = program->text;
+  if (strstr(fault, "fake.abort")) die("Check failed: replica_count > 0");
+  if (strstr(fault, "fake.hang")) hang();
+  *made = program;
+  if (strstr(fault, "fake.exhausted"))
+    return fail(8, "Ran out of memory in memory space hbm. Used 20.50G of 15.75G hbm.");
+  if (strstr(fault, "fake.refuse")) return fail(3, "line 1: expected an operation");
+  return NULL;
+}
+static void *client_compile(void *p) {
+  pjrt_client_compile *args = p;
+  return make(args->program->code, args->program->code_bytes, (const void *)args->options, &args->loaded);
+}
+static void *topology_create(void *p) {
+  pjrt_topology_create *args = p;
+  if (args->name_bytes != 8 || memcmp(args->name, "fake:2x2", 8)) return fail(3, "unknown topology");
+  args->topology = calloc(1, 8);
+  return NULL;
+}
+static void *compile(void *p) {
+  pjrt_compile *args = p;
+  return make(args->program->code, args->program->code_bytes, (const void *)args->options, &args->executable);
+}
+static void *get_executable(void *p) {
+  pjrt_object_of *args = p;
+  executable *copy = malloc(sizeof *copy);
+  *copy = *(executable *)args->object;
+  args->result = copy;
+  return NULL;
+}
+static void *loaded_devices(void *p) {
+  pjrt_list_of *args = p;
+  args->list = device_list;
+  args->count = (size_t)((executable *)args->object)->replicas;
+  return NULL;
+}
+static void *count_results(void *p) {
+  pjrt_size_of *args = p;
+  args->number = (size_t)((executable *)args->object)->results;
+  return NULL;
+}
+static void *program_memory(void *p) {
+  pjrt_memory *args = p;
+  args->argument = 100;
+  args->output = 50;
+  args->alias = 20;
+  args->temporary = 30;
+  args->code = 7;
+  return NULL;
+}
+static void *costs(void *p) {
+  static const pjrt_named list[] = {
+      {56, NULL, "flops", 5, PJRT_FLOAT, {.real = 64}, 1},
+      {56, NULL, "bytes accessed", 14, PJRT_FLOAT, {.real = 32}, 1},
+  };
+  pjrt_costs *args = p;
+  args->value = list;
+  args->count = 2;
+  return NULL;
+}
+static void *optimized(void *p) {
+  pjrt_optimized *args = p;
+  if (args->program->code) memcpy(args->program->code, "optimized", 9);
+  args->program->code_bytes = 9;
+  return NULL;
+}
+static void *serialize(void *p) {
+  pjrt_serialize *args = p;
+  if (asked("no_store")) return fail(12, "not implemented");
+  args->owner = malloc(sizeof(executable));
+  memcpy(args->owner, args->executable, sizeof(executable));
+  args->data = args->owner;
+  args->bytes = sizeof(executable);
+  args->release = free;
+  return NULL;
+}
+static void *deserialize(void *p) {
+  pjrt_deserialize *args = p;
+  if (asked("load_abort")) die("Check failed: bad program");
+  if (asked("load_refuse") || args->bytes != sizeof(executable) || *(const int *)args->data != MAGIC)
+    return fail(3, "not a program");
+  args->loaded = malloc(sizeof(executable));
+  memcpy(args->loaded, args->data, sizeof(executable));
+  return NULL;
+}
+
+static size_t element_bytes(int type) { return type == 5 || type == 12 ? 8 : type == 13 ? 2 : 4; }
+
+static buffer *make_buffer(int type, const int64_t *dim, size_t rank, const void *data) {
+  buffer *made = calloc(1, sizeof *made);
+  made->type = type;
+  made->rank = rank;
+  made->bytes = element_bytes(type);
+  for (size_t i = 0; i < rank; i++) made->bytes *= (size_t)(made->dim[i] = dim[i]);
+  made->data = malloc(made->bytes + 1);
+  memcpy(made->data, data, made->bytes);
+  live++;
+  return made;
+}
+static void *from_host(void *p) {
+  pjrt_from_host *args = p;
+  args->buffer = make_buffer(args->type, args->dim, args->dims, args->data);
+  args->done = event();
+  return NULL;
+}
+static void *buffer_destroy(void *p) {
+  buffer *made = ((pjrt_on_object *)p)->object;
+  free(made->data);
+  free(made);
+  live--;
+  return NULL;
+}
+static void *buffer_type(void *p) {
+  pjrt_number_of *args = p;
+  args->number = ((buffer *)args->object)->type;
+  return NULL;
+}
+static void *buffer_dimensions(void *p) {
+  pjrt_dimensions *args = p;
+  args->dim = ((buffer *)args->buffer)->dim;
+  args->dims = ((buffer *)args->buffer)->rank;
+  return NULL;
+}
+static void *to_host(void *p) {
+  pjrt_to_host *args = p;
+  const buffer *from = args->buffer;
+  if (args->bytes < from->bytes) return fail(3, "the host's memory is too short");
+  memcpy(args->data, from->data, from->bytes);
+  args->event = event();
+  return NULL;
+}
+
+static void *execute(void *p) {
+  pjrt_execute *args = p;
+  const executable *program = args->loaded;
+  if (strstr(program->text, "fake.run_abort")) die("Check failed: a result");
+  if (strstr(program->text, "fake.run_exhausted")) return fail(8, "Out of memory allocating 1000 bytes.");
+  int64_t alive = live;
+  for (size_t d = 0; d < args->devices; d++) {
+    for (size_t i = 0; i < args->argument_count; i++)
+      if (((buffer *)args->arguments[d][i])->donated) return fail(3, "Buffer has been deleted or donated.");
+    const buffer *first = args->argument_count ? args->arguments[d][0] : NULL;
+    for (int i = 0; i < program->results; i++) {
+      if (strstr(program->text, "fake.live") || !first) args->results[d][i] = make_buffer(5, NULL, 0, &alive);
+      else args->results[d][i] = make_buffer(first->type, first->dim, first->rank, first->data);
+    }
+    for (size_t i = 0; i < args->argument_count; i++) ((buffer *)args->arguments[d][i])->donated = true;
+    for (size_t i = 0; i < args->options->kepts; i++)
+      ((buffer *)args->arguments[d][args->options->kept[i]])->donated = false;
+    if (args->events) args->events[d] = event();
+  }
+  return NULL;
+}
+
+__attribute__((visibility("default"))) const void *GetPjrtApi(void) {
+  static struct {
+    size_t head[5];
+    void *(*slot[SLOTS])(void *);
+  } table = {.head = {40 + SLOTS * 8, 0, 24, 0, 0},
+             .slot = {[PJRT_ERROR_DESTROY] = error_destroy,
+                      [PJRT_ERROR_MESSAGE] = error_message,
+                      [PJRT_ERROR_CODE] = error_code,
+                      [PJRT_PLUGIN_INITIALIZE] = nothing,
+                      [PJRT_PLUGIN_ATTRIBUTES] = attributes,
+                      [PJRT_EVENT_DESTROY] = free_object,
+                      [PJRT_EVENT_AWAIT] = nothing,
+                      [PJRT_CLIENT_CREATE] = client_create,
+                      [PJRT_CLIENT_DESTROY] = nothing,
+                      [PJRT_CLIENT_PLATFORM_NAME] = platform_name,
+                      [PJRT_CLIENT_PLATFORM_VERSION] = platform_name,
+                      [PJRT_CLIENT_ADDRESSABLE_DEVICES] = list_devices,
+                      [PJRT_CLIENT_COMPILE] = client_compile,
+                      [PJRT_BUFFER_FROM_HOST] = from_host,
+                      [PJRT_DESCRIPTION_ID] = description_id,
+                      [PJRT_DESCRIPTION_KIND] = platform_name,
+                      [PJRT_DEVICE_DESCRIPTION] = itself,
+                      [PJRT_DEVICE_MEMORY_STATS] = memory_stats,
+                      [PJRT_EXECUTABLE_DESTROY] = free_object,
+                      [PJRT_EXECUTABLE_OUTPUTS] = count_results,
+                      [PJRT_EXECUTABLE_COST] = costs,
+                      [PJRT_EXECUTABLE_OPTIMIZED] = optimized,
+                      [PJRT_EXECUTABLE_SERIALIZE] = serialize,
+                      [PJRT_LOADED_DESTROY] = free_object,
+                      [PJRT_LOADED_EXECUTABLE] = get_executable,
+                      [PJRT_LOADED_DEVICES] = loaded_devices,
+                      [PJRT_LOADED_EXECUTE] = execute,
+                      [PJRT_DESERIALIZE] = deserialize,
+                      [PJRT_BUFFER_DESTROY] = buffer_destroy,
+                      [PJRT_BUFFER_TYPE] = buffer_type,
+                      [PJRT_BUFFER_DIMENSIONS] = buffer_dimensions,
+                      [PJRT_BUFFER_TO_HOST] = to_host,
+                      [PJRT_TOPOLOGY_CREATE] = topology_create,
+                      [PJRT_TOPOLOGY_DESTROY] = free_object,
+                      [PJRT_COMPILE] = compile,
+                      [PJRT_EXECUTABLE_MEMORY] = program_memory}};
+  int version[2] = {0, number_after(getenv("FAKE_PLUGIN"), "version=", 90)};
+  memcpy(&table.head[4], version, sizeof version);
+  table.head[0] = 40 + 8 * (size_t)number_after(getenv("FAKE_PLUGIN"), "slots=", SLOTS);
+  return &table;
+}
