@@ -1,5 +1,5 @@
 #include "support/world.h"
-#include "support/graph/place.h"
+#include "graph/mesh/place.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -19,7 +19,6 @@ world *world_new(const rf_graph *graph, int64_t whole_rows) {
   w->chips = rf_mesh_chips(&graph->mesh);
   w->whole_rows = whole_rows;
   w->broken = -1;
-  w->passes = rf_graph_find(graph, "slots") != RF_NONE;
   w->data = calloc((size_t)(w->chips * graph->tensor_count), sizeof *w->data);
   for (int64_t i = 0; i < w->chips * graph->tensor_count; i++) {
     const rf_tensor *t = &graph->tensor[i % graph->tensor_count];
@@ -58,153 +57,15 @@ void world_put(world *w, int64_t chip, int tensor, int64_t i, double value) {
   }
 }
 
-/* ---- index of an element in the unsharded tensor --------------------------------------------- */
-
-typedef struct cut {
-  int64_t rank, chips, local, whole;
-  int64_t each; /* rows of one expert on all chips */
-  int64_t own;  /* columns of query heads on all chips; an adapter may have fewer than the model */
-  rf_form form;
-  const rf_model *model;
-} cut;
-
-/* Maps query, key and value heads. Either chips share the key heads, or several chips have the same
- * key head. */
-static int64_t of_heads(const cut *c, int64_t i) {
-  int64_t dim = c->model->head_dim, heads = c->own / dim, kv = c->model->kv_heads, mine = heads / c->chips,
-          kv_mine = kv > c->chips ? kv / c->chips : 1;
-  int64_t head = i / dim, first = kv >= c->chips ? c->rank * kv_mine : c->rank * kv / c->chips;
-  if (head < mine) return (c->rank * mine + head) * dim + i % dim;
-  head -= mine;
-  int64_t part = head / kv_mine;
-  return (heads + part * kv + first + head % kv_mine) * dim + i % dim;
-}
-
-static int64_t of_dim(const cut *c, int64_t i) {
-  int64_t at = c->rank * c->local + i, half = c->local / 2, each, mine;
-  switch (c->form) {
-  case RF_FORM_HALVES: return i / half * (c->whole / 2) + c->rank * half + i % half;
-  case RF_FORM_HEADS: return of_heads(c, i);
-  case RF_FORM_STRIDED: return i * c->chips + c->rank;
-  case RF_FORM_KEYS:
-    each = c->whole / c->model->kv_heads; /* elements of a head */
-    mine = c->model->kv_heads >= c->chips ? c->rank * (c->model->kv_heads / c->chips)
-                                          : c->rank * c->model->kv_heads / c->chips;
-    return mine * each + i;
-  case RF_FORM_EACH:
-    each = c->each;
-    mine = each / c->chips;
-    return i / mine * each + c->rank * mine + i % mine;
-  default: return at < c->whole ? at : -1;
-  }
-}
-
 static void shape_of(const rf_tensor *t, int64_t dims[4]) {
   for (int d = 0; d < 4; d++) dims[d] = d < t->rank ? t->shape[d] : 1;
-}
-
-static bool has_experts(const world *w, const rf_tensor *t) {
-  return t->param >= 0 && w->graph->params.at[t->param].experts > 0;
-}
-
-/* An adapter changes some of the heads of a fused row. */
-static int64_t queries_of(const world *w, const rf_tensor *t) {
-  const rf_model *model = &w->graph->model;
-  const rf_param *param = t->param < 0 ? NULL : &w->graph->params.at[t->param];
-  int64_t all = model->heads * model->head_dim, own = 0;
-  if (!param || param->adapts < 0) return all;
-  rf_lora_parts parts = rf_lora_parts_of(model, &w->graph->params.at[param->adapts]);
-  for (int i = 0; i < parts.count; i++)
-    if (parts.at[i] < all) own = all;
-  return own;
-}
-
-static bool is_of_copy(const rf_tensor *t) {
-  return t->class == RF_CLASS_IO || t->class == RF_CLASS_LOGITS || t->class == RF_CLASS_KV;
-}
-
-/* The pages of a slot follow each other. Along the context axis, each chip has every n-th position
- * of a page. Finds the page and row of the whole cache. */
-static bool cached_at(const world *w, const int32_t *place, const int64_t mine[4], const int64_t all[4],
-                      int64_t index[4]) {
-  int64_t chips = rf_mesh_extent(&w->graph->mesh, RF_AXIS_CONTEXT),
-          slots = w->graph->tensor[rf_graph_find(w->graph, "rows")].shape[0];
-  int64_t most = mine[0] / slots, whole = all[0] / rf_mesh_copies(&w->graph->mesh) / slots;
-  int64_t position = (index[0] % most * mine[2] + index[2]) * chips + place[RF_AXIS_CONTEXT];
-  index[0] = index[0] / most * whole + position / all[2];
-  index[2] = position % all[2];
-  return position < whole * all[2];
-}
-
-int64_t world_index(const world *w, int64_t chip, int tensor, const rf_tensor *whole, int64_t i) {
-  const rf_tensor *t = &w->graph->tensor[tensor];
-  int32_t place[RF_AXES];
-  int64_t mine[4], all[4], at = 0, left = i, index[4];
-  mesh_place(&w->graph->mesh, chip, place);
-  shape_of(t, mine);
-  shape_of(whole, all);
-  for (int d = 3; d >= 0; d--) {
-    index[d] = left % mine[d];
-    left /= mine[d];
-  }
-  if (w->passes && t->class == RF_CLASS_KV && !cached_at(w, place, mine, all, index)) return -1;
-  for (int d = 0; d < 4; d++) {
-    rf_axes axes = d < t->rank ? t->spec.split[d] : 0;
-    /* Along the context axis, rows are distributed within the range of the axes outside it, and
-     * ranges of the axes inside it follow. */
-    rf_axes outer = axes & (RF_AXIS_BIT(RF_AXIS_CONTEXT) - 1), strided = axes & RF_AXIS_BIT(RF_AXIS_CONTEXT),
-            inner = axes & (rf_axes) ~(outer | strided);
-    if (strided && d == 0 && t->param < 0 && !w->passes) {
-      const rf_mesh *mesh = &w->graph->mesh;
-      int64_t chips = rf_mesh_size(mesh, strided),
-              run = rf_mesh_rank(mesh, inner, place) * mine[d] + index[d];
-      at = at * all[d] + rf_mesh_rank(mesh, outer, place) * (all[d] / rf_mesh_size(mesh, outer)) +
-           run * chips + rf_mesh_rank(mesh, strided, place);
-      continue;
-    }
-    int64_t block = 0, copies = w->passes && d == 0 && is_of_copy(t) ? rf_mesh_copies(&w->graph->mesh) : 1;
-    if (copies > 1) {
-      rf_axes of_copies =
-          (rf_axes) ~(RF_AXES_OF_PASS | RF_AXIS_BIT(RF_AXIS_TENSOR) | RF_AXIS_BIT(RF_AXIS_PIPELINE));
-      all[d] /= copies;
-      block = rf_mesh_rank(&w->graph->mesh, of_copies, place) * all[d];
-      at *= copies;
-    }
-    /* a range of experts, and a range of rows of each */
-    if (axes & RF_AXIS_BIT(RF_AXIS_EXPERT) && has_experts(w, t)) {
-      rf_axes experts = RF_AXIS_BIT(RF_AXIS_EXPERT);
-      all[d] /= rf_mesh_size(&w->graph->mesh, experts);
-      block = rf_mesh_rank(&w->graph->mesh, experts, place) * all[d];
-      axes &= (rf_axes)~experts;
-      at *= rf_mesh_size(&w->graph->mesh, experts);
-    }
-    int64_t rank = rf_mesh_rank(&w->graph->mesh, axes, place);
-    /* The heads of a sequence group are ranges of those of a tensor group. */
-    if (t->class == RF_CLASS_KV) {
-      rf_axes outer_heads = axes & RF_AXIS_BIT(RF_AXIS_TENSOR), inner_heads = axes & (rf_axes)~outer_heads;
-      rank = rf_mesh_rank(&w->graph->mesh, outer_heads, place) * rf_mesh_size(&w->graph->mesh, inner_heads) +
-             rf_mesh_rank(&w->graph->mesh, inner_heads, place);
-    }
-    cut c = {rank,
-             rf_mesh_size(&w->graph->mesh, axes),
-             mine[d],
-             all[d],
-             w->graph->model.experts && d < whole->rank ? whole->shape[d] / w->graph->model.experts : 0,
-             queries_of(w, t),
-             (rf_form)t->spec.form[d],
-             &w->graph->model};
-    int64_t in_whole = c.chips > 1 ? of_dim(&c, index[d]) : index[d];
-    if (in_whole < 0) return -1;
-    at = at * all[d] + block + in_whole;
-  }
-  return at;
 }
 
 void world_set(world *w, int tensor, const rf_tensor *whole, const double *values) {
   int64_t count = rf_tensor_count(&w->graph->tensor[tensor]);
   for (int64_t chip = 0; chip < w->chips; chip++)
     for (int64_t i = 0; i < count; i++) {
-      int64_t at = world_index(w, chip, tensor, whole, i);
+      int64_t at = rf_place_index(w->graph, chip, tensor, whole, i);
       world_put(w, chip, tensor, i, at < 0 ? 0 : values[at]);
     }
 }
@@ -215,7 +76,7 @@ void world_set(world *w, int tensor, const rf_tensor *whole, const double *value
 static int64_t member(const world *w, int64_t chip, rf_axes axes, int64_t rank) {
   int32_t place[RF_AXES];
   int64_t number = 0;
-  mesh_place(&w->graph->mesh, chip, place);
+  rf_place_of(&w->graph->mesh, chip, place);
   for (int a = RF_AXES - 1; a >= 0; a--) {
     int64_t extent = rf_mesh_extent(&w->graph->mesh, (rf_axis)a);
     if (axes & RF_AXIS_BIT(a)) {
@@ -336,7 +197,7 @@ static void run_exchange(world *w, const rf_op *op) {
   shape_of(y, out);
   for (int64_t chip = 0; chip < w->chips; chip++) {
     int32_t place[RF_AXES];
-    mesh_place(&w->graph->mesh, chip, place);
+    rf_place_of(&w->graph->mesh, chip, place);
     int64_t rank = rf_mesh_rank(&w->graph->mesh, op->attr.axes, place);
     for (int64_t i = 0; i < count; i++) {
       int64_t left = i;
@@ -371,7 +232,7 @@ static void run_op(world *w, const rf_op *op, int64_t chip) {
   const rf_kernel *kernel = rf_kernel_choose(&RF_BACKEND_REFERENCE, RF_ISA_BASE, w->graph, op);
   size_t bytes = rf_kernel_workspace(kernel, w->graph, op, (rf_tiling){.threads = 1});
   rf_run_inputs run = w->run;
-  mesh_place(&w->graph->mesh, chip, run.place);
+  rf_place_of(&w->graph->mesh, chip, run.place);
   run.rows = w->graph->rows;
   run.first_token = run.micro * w->whole_rows;
   rf_call call = {.graph = w->graph, .op = op, .threads = 1, .run = &run, .workspace = malloc(bytes + 64)};

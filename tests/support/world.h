@@ -14,10 +14,7 @@ typedef void (*world_transfer)(struct world *w, const rf_op *op, int64_t chip, v
 typedef struct world {
   const rf_graph *graph;
   int64_t chips, whole_rows; /* whole_rows: rows of a microbatch on all chips */
-  /* The graph is a forward pass of a generator: copies of the model have sequences of their own, in
-   * the order of their chips. */
-  bool passes;
-  void **data; /* [chip * tensor_count + tensor] */
+  void **data;               /* [chip * tensor_count + tensor] */
   rf_run_inputs run;
   /* The op whose exchange is left out: each chip takes its own values for those of others. -1:
    * none. */
@@ -34,10 +31,13 @@ void *world_data(const world *w, int64_t chip, int tensor); /* of the current mi
 /* Sets every chip's part of a tensor from the values of the unsharded tensor `whole`, element by
  * element as its spec says. */
 void world_set(world *w, int tensor, const rf_tensor *whole, const double *values);
-/* Index in the unsharded tensor of element `i` of a chip's part; -1: padding. */
-int64_t world_index(const world *w, int64_t chip, int tensor, const rf_tensor *whole, int64_t i);
 double world_get(const world *w, int64_t chip, int tensor, int64_t i);
 void world_put(world *w, int64_t chip, int tensor, int64_t i, double value);
+/* Writes the first values of a step on all chips: persistent tensors, or with `inputs` the inputs
+ * of microbatch `micro`. `whole` is the unsharded graph, whose values do not depend on the mesh or
+ * the dtype. A sequence has WORLD_SEQ tokens. */
+enum { WORLD_SEQ = 8 };
+void world_fill(world *w, const rf_graph *whole, int micro, bool inputs);
 void world_run_op(world *w, int op); /* on all chips */
 /* Runs all ops of a section on all chips, in lockstep. */
 void world_run(world *w, rf_section section);

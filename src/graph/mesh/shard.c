@@ -326,8 +326,8 @@ static void order_early(rf_sharder *s) {
 }
 
 /* A dimension is sharded only if padding does not double it, so an fsdp axis that is longer than
- * all dimensions leaves matrices whole. Refuses a mesh that leaves every matrix of the blocks whole:
- * its memory and traffic would be those of data parallelism. */
+ * all dimensions leaves matrices whole. Refuses a mesh that leaves every matrix of the blocks
+ * whole: its memory and traffic would be those of data parallelism. */
 static rf_status check_fsdp(const rf_sharder *s, rf_error *error) {
   const rf_params *params = &s->whole.params;
   int64_t longest = 0, chips = rf_mesh_extent(s->mesh, RF_AXIS_FSDP);

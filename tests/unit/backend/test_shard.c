@@ -4,9 +4,11 @@
 #include <math.h>
 
 #include "support/stages.h"
+#include "graph/mesh/place.h"
 #include "support/world.h"
 #include "unit/graph/fixture.h"
 #include "support/graph/verify.h"
+#include "graph/mesh/place.h"
 
 #define MIN_GPT "gpt:layers=2,width=16,heads=4,ff=32,vocab=37,seq=16"
 #define MIN_LLAMA "llama:layers=2,width=16,heads=4,kv_heads=4,head_dim=8,ff=24,vocab=40,seq=16"
@@ -28,7 +30,7 @@
   "deepseek:layers=3,width=16,heads=4,head_dim=10,rope_dim=4,value_dim=6,kv_rank=12,q_rank=8,ff=24,expert_" \
   "ff=8,experts=4,vocab=40,seq=16"
 
-enum { SEQUENCES = 12, SEQ = 8 };
+enum { SEQUENCES = 12, SEQ = WORLD_SEQ };
 
 typedef struct setting {
   const char *model, *mesh;
@@ -44,96 +46,13 @@ static rf_build_options options_of(const setting *s) {
   return options;
 }
 
-static double noise(uint64_t site, int64_t i) {
-  uint32_t words[4];
-  rf_philox(rf_key(7, site, 0), (uint64_t)i, 0, words);
-  return (double)words[0] / 4294967296.0 * 2 - 1;
-}
-
-/* Initial value of an element of a tensor in the unsharded graph. */
-static double first_value(const rf_tensor *t, int64_t i, int micro, int64_t vocab, int64_t step) {
-  uint64_t site = rf_name_key(t->name);
-  if (!strcmp(t->name, "tokens")) return floor((noise(site + (uint64_t)micro, i) + 1) / 2 * (double)vocab);
-  if (!strcmp(t->name, "labels"))
-    return i % 5 == 2 ? -1 : floor((noise(site + (uint64_t)micro, i) + 1) / 2 * (double)vocab);
-  if (!strcmp(t->name, "positions") && t->shape[0] < SEQ) return (double)(5 + step * i);
-  if (!strcmp(t->name, "positions")) return (double)(i % SEQ);
-  if (strstr(t->name, "/gain")) return 1 + 0.3 * noise(site, i);
-  return 0.4 * noise(site, i);
-}
-
-/* Page c of a slot's table; a slot has at most `most` pages. */
-static double page_of(const rf_graph *whole, const rf_tensor *t, int64_t i) {
-  int64_t slots = t->shape[0], columns = t->shape[1], pool = 0;
-  bool local = strstr(t->name, "local") != NULL;
-  for (int k = 0; k < whole->tensor_count; k++) {
-    const rf_tensor *cache = &whole->tensor[k];
-    if (cache->class == RF_CLASS_KV &&
-        (rf_model_window(&whole->model, atoi(cache->name + strlen("block."))) > 0) == local)
-      pool = cache->shape[0];
-  }
-  int64_t most = pool / slots;
-  return (double)(i / columns * most + i % columns % most);
-}
-
-static bool begins(const rf_tensor *t) {
-  return t->class == RF_CLASS_WEIGHT || t->class == RF_CLASS_ADAPTER || t->class == RF_CLASS_KV || t->input;
-}
-
-static const rf_tensor *find(const rf_graph *graph, const char *name) {
-  int id = rf_graph_find(graph, name);
-  return id == RF_NONE ? NULL : &graph->tensor[id];
-}
-
-/* Segments of every chip's own rows, which are whole sequences. */
-static void set_segments(world *w, int tensor) {
-  int64_t count = w->graph->tensor[tensor].shape[0], rows = count - 1;
-  for (int64_t chip = 0; chip < w->chips; chip++)
-    for (int64_t i = 0; i < count; i++)
-      world_put(w, chip, tensor, i, (double)(i * SEQ < rows ? i * SEQ : rows));
-}
-
-static void set_first(world *w, const rf_graph *whole, int micro, bool inputs) {
-  for (int t = 0; t < w->graph->tensor_count; t++) {
-    const rf_tensor *mine = &w->graph->tensor[t], *all = find(whole, mine->name);
-    if (inputs ? !mine->input : !(begins(mine) && !mine->input) && strstr(mine->name, "/master") == NULL)
-      continue;
-    if (!strcmp(mine->name, "segments")) {
-      set_segments(w, t);
-      continue;
-    }
-    /* A master begins equal to its weight. */
-    if (strstr(mine->name, "/master") && !all) {
-      char name[256];
-      snprintf(name, sizeof name, "%.*s", (int)(strlen(mine->name) - strlen("/master")), mine->name);
-      all = find(whole, name);
-    }
-    /* Slots and rows are numbered within this copy. */
-    if (!strcmp(mine->name, "slots") || !strcmp(mine->name, "rows") || !strncmp(mine->name, "pages/", 6)) {
-      for (int64_t i = 0; i < w->chips * rf_tensor_count(mine); i++) {
-        int64_t at = i % rf_tensor_count(mine);
-        world_put(w, i / rf_tensor_count(mine), t, at,
-                  mine->name[0] == 'p' ? page_of(w->graph, mine, at) : (double)at);
-      }
-      continue;
-    }
-    assert_non_null(all);
-    int64_t count = rf_tensor_count(all);
-    double *values = malloc((size_t)count * sizeof *values);
-    for (int64_t i = 0; i < count; i++)
-      values[i] = first_value(all, i, micro, whole->model.vocab, whole->seq > 16 ? 23 : 3);
-    world_set(w, t, all, values);
-    free(values);
-  }
-}
-
 static void step(world *w, const rf_graph *whole) {
   w->run = (rf_run_inputs){.seed = 3, .step = 1, .loss_scale = 1.0f / 64, .lr = 1e-2f};
-  set_first(w, whole, 0, false);
+  world_fill(w, whole, 0, false);
   world_run(w, RF_SECTION_BEGIN);
   for (int m = 0; m < whole->accumulate; m++) {
     w->run.micro = m;
-    set_first(w, whole, m, true);
+    world_fill(w, whole, m, true);
     world_run(w, RF_SECTION_MICRO);
   }
   world_run(w, RF_SECTION_END);
@@ -159,7 +78,7 @@ static const char *difference(const world *w, const world *one, char text[300]) 
     seen++;
     for (int64_t chip = 0; chip < w->chips; chip++)
       for (int64_t i = 0; i < rf_tensor_count(mine); i++) {
-        int64_t at = world_index(w, chip, t, all, i);
+        int64_t at = rf_place_index(w->graph, chip, t, all, i);
         double got = world_get(w, chip, t, i), want = at < 0 ? 0 : world_get(one, 0, other, at);
         if (fabs(got - want) <= bound) continue;
         snprintf(text, 300, "%s, chip %lld, element %lld: expected %.12g, got %.12g", mine->name,
@@ -546,12 +465,12 @@ static void drop_line(line *l) {
   for (int i = 0; i < count; i++) rf_graph_free(l->stage[i]);
 }
 
-static void write_inputs(world *w, int micro, const void *whole) { set_first(w, whole, micro, true); }
+static void write_inputs(world *w, int micro, const void *whole) { world_fill(w, whole, micro, true); }
 
 static void step_line(line *l) {
   for (int i = 0; i < l->many->count; i++) {
     l->many->world[i]->run = (rf_run_inputs){.seed = 3, .step = 1, .loss_scale = 1.0f / 64, .lr = 1e-2f};
-    set_first(l->many->world[i], l->whole, 0, false);
+    world_fill(l->many->world[i], l->whole, 0, false);
   }
   stages_step(l->many, write_inputs, l->whole);
 }

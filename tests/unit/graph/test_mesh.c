@@ -1,7 +1,7 @@
 /* test_mesh.c - tests the option of meshes. If a number does not divide, the error names a number
  * that does. */
 #include "unit/graph/fixture.h"
-#include "support/graph/place.h"
+#include "graph/mesh/place.h"
 
 static void refused_text(const char *text, const char *what) {
   rf_mesh mesh;
@@ -41,7 +41,7 @@ static void test_places(void **state) {
   rf_mesh mesh = {.of = {[RF_AXIS_DATA] = 3, [RF_AXIS_FSDP] = 2, [RF_AXIS_TENSOR] = 4}};
   for (int64_t chip = 0; chip < 24; chip++) {
     int32_t place[RF_AXES];
-    mesh_place(&mesh, chip, place);
+    rf_place_of(&mesh, chip, place);
     assert_int_equal(rf_mesh_rank(&mesh, 0xff, place), chip);
     assert_int_equal(rf_mesh_rank(&mesh, RF_AXIS_BIT(RF_AXIS_TENSOR), place), chip % 4);
     assert_int_equal(rf_mesh_rank(&mesh, RF_AXIS_BIT(RF_AXIS_DATA), place), chip / 8);

@@ -1,0 +1,41 @@
+/* place.h - where the part of each chip is in a whole tensor. The shard pass gives a tensor the
+ * shape of one chip's part and a spec. These functions find the element of the whole tensor for
+ * each element of a part. The chips of a forward pass that serve other sequences (rf_mesh_copies)
+ * have caches, inputs and logits of their own: in a whole tensor of all copies, they follow each
+ * other. */
+#ifndef RF_GRAPH_PLACE_H
+#define RF_GRAPH_PLACE_H
+
+#include "graph/graph.h"
+
+/* Coordinates of chip number `chip` by axis. The last axis varies fastest. */
+void rf_place_of(const rf_mesh *mesh, int64_t chip, int32_t place[RF_AXES]);
+
+/* Index in the whole tensor of element `i` of the chip's part of tensor `tensor`. -1: the element
+ * is padding, or the part has it from no whole tensor. `whole` gives the rank and the shape. */
+int64_t rf_place_index(const rf_graph *graph, int64_t chip, int tensor, const rf_tensor *whole, int64_t i);
+
+/* A run of consecutive indices along one dimension: [mine, mine + count) of the part, and
+ * [whole, whole + count) of the whole tensor. */
+typedef struct rf_place_run {
+  int64_t mine, whole, count;
+} rf_place_run;
+/* A chip's part of a tensor as runs along each dimension, in ascending order of `whole`. */
+typedef struct rf_place_part {
+  int rank;
+  int64_t mine[RF_MAX_RANK], whole[RF_MAX_RANK]; /* extents */
+  int runs[RF_MAX_RANK];
+  rf_place_run *run[RF_MAX_RANK];
+} rf_place_part;
+/* Not for caches, whose pages lie differently on each chip. The pool owns the runs. */
+rf_place_part rf_place_part_of(const rf_graph *graph, int64_t chip, int tensor, const rf_tensor *whole,
+                               rf_pool *pool);
+bool rf_place_same(const rf_place_part *a, const rf_place_part *b);
+/* Calls `visit` for each contiguous piece of the part within elements [first, first + count) of the
+ * whole tensor: `size` elements from element `mine` of the part on, and from `whole` on. */
+typedef rf_status (*rf_place_visit)(void *context, int64_t mine, int64_t whole, int64_t size,
+                                    rf_error *error);
+rf_status rf_place_pieces(const rf_place_part *part, int64_t first, int64_t count, rf_place_visit visit,
+                          void *context, rf_error *error);
+
+#endif
