@@ -252,8 +252,8 @@ static void say_rollout(const rafter_sink *sink, const json_t *plan) {
   say_price(sink, plan);
 }
 
-/* Notes on rows of jobs that answer prompts: with a low rate of requests or a default batch, machines
- * are partly idle, and their tokens cost more. */
+/* Notes on rows of jobs that answer prompts: with a low rate of requests or a default batch,
+ * machines are partly idle, and their tokens cost more. */
 static void say_idle(const rafter_sink *sink, const rf_options *o, const char *name, const json_t *rows) {
   const json_t *row, *rate;
   const char *job = rf_options_text(o, "job");

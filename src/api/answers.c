@@ -61,8 +61,10 @@ static void note_random(const rf_settings *s, const rafter_sink *sink) {
 }
 
 static rf_infer_settings infer_of(const rf_settings *s, const rf_options *o, const rafter_sink *sink) {
+  rf_plan_options plan = s->plan;
+  rf_device_listen(&plan.device, sink);
   return (rf_infer_settings){.model = s->model,
-                             .plan = s->plan,
+                             .plan = plan,
                              .weights_folder = s->weights_folder,
                              .seed = (uint64_t)rf_options_int(o, "seed"),
                              .debug = rf_debug_of(o),

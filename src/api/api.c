@@ -143,6 +143,29 @@ rf_progress rf_load_bar(const rafter_sink *sink) {
   return (rf_progress){.report = say_loading, .self = (void *)(uintptr_t)sink, .stop = sink->stop};
 }
 
+static void say_compiling(void *self, int64_t rows, double seconds) {
+  enum { LONG_SECONDS = 2 };
+  if (seconds == 0) rf_put_bar(self, "compiling the program for %lld rows", (long long)rows);
+  else if (seconds > LONG_SECONDS)
+    rf_note(self, "compiled the program for %lld rows in %.1f s\n", (long long)rows, seconds);
+}
+
+static const char *program_cache(void) {
+  static char folder[4096];
+  const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+  if (cache && *cache) snprintf(folder, sizeof folder, "%s/rafter/xla", cache);
+  else if (home && *home) snprintf(folder, sizeof folder, "%s/.cache/rafter/xla", home);
+  return *folder ? folder : NULL;
+}
+
+void rf_device_listen(rf_device_settings *device, const rafter_sink *sink) {
+  device->cache = program_cache();
+  if (!sink) return;
+  device->compiling = say_compiling;
+  device->self = (void *)(uintptr_t)sink;
+  device->stop = sink->stop;
+}
+
 void rf_note_machine(const rf_options *options, const rafter_sink *sink) {
   char text[200];
   rf_machine *machine = calloc(1, sizeof *machine);

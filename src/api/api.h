@@ -60,6 +60,9 @@ void rf_inspect_tensor(const rafter_sink *sink, json_t *list, const char *name, 
 rf_status rf_inspect_blocks(const char *path, const rafter_sink *sink, json_t *json, rf_error *error);
 
 rf_progress rf_load_bar(const rafter_sink *sink);
+/* Sets how a device reports the progress of compiling, how it learns that it should stop, and where
+ * it keeps compiled programs (~/.cache/rafter/xla). */
+void rf_device_listen(rf_device_settings *device, const rafter_sink *sink);
 /* Prints a notice if the nodes of --on differ in size from those of the machine's data sheet, or if
  * its calibration is of another version. */
 void rf_note_machine(const rf_options *options, const rafter_sink *sink);

@@ -603,7 +603,7 @@ static rf_status rf_command_bench(const rafter_job *job, const rafter_sink *sink
   RF_GO(parse_tests(rf_options_text(job->options, "test"), tests, &tests_count, error));
   RF_GO(rf_settings_resolve(job->options, "generate", s, error));
   for (int i = 0; i < tests_count; i++) RF_GO(check_positions(s, &tests[i], positions_of(&tests[i]), error));
-  RF_GO(rf_device_open(&RF_BACKEND_CPU, (int)s->plan.isa, s->plan.threads, &c->device, error));
+  RF_GO(rf_device_open(&RF_BACKEND_CPU, (int)s->plan.isa, s->plan.threads, NULL, &c->device, error));
   RF_GO(rf_bandwidth_memory(c->device, (int64_t)rf_bandwidth_buffer_bytes(), &c->memory, error));
   say_ceilings(sink, c, s);
   const char *name = NULL;

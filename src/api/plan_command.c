@@ -1,6 +1,7 @@
 /* plan_command.c - `rafter plan`: makes a plan, a sweep or a comparison, and prints it. */
 #include "api/api.h"
 
+#include "advise/compiled.h"
 #include "advise/drafts.h"
 #include "advise/gnuplot.h"
 #include "advise/vary.h"
@@ -107,6 +108,18 @@ static rf_status end_refusal(refusal *r, rf_error *error) {
   return r->status;
 }
 
+/* --compile and --stablehlo: the programs that XLA compiles for this plan. */
+static rf_status compile(const rafter_job *job, rafter_plan *plan, const rafter_sink *sink, rf_error *error) {
+  if (rf_options_is_set(job->options, "stablehlo")) {
+    const char *folder = rf_options_text(job->options, "stablehlo");
+    RF_TRY(rf_plan_write_programs(plan, folder, error));
+    rf_note(sink, "wrote the programs of this plan to %s\n", folder);
+  }
+  return rf_options_is_set(job->options, "compile")
+             ? rf_plan_compile(plan, job->options, sink ? sink->stop : NULL, error)
+             : RAFTER_OK;
+}
+
 static rf_status rf_command_plan(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
   rf_note_machine(job->options, sink);
   if (rf_options_is_set(job->options, "plot"))
@@ -130,6 +143,11 @@ static rf_status rf_command_plan(const rafter_job *job, const rafter_sink *sink,
   json_t *json = NULL;
   rafter_plan *plan = NULL;
   RF_TRY(rf_plan_begin(job->options, &plan, error));
+  rf_status compiled = compile(job, plan, sink, error);
+  if (compiled != RAFTER_OK) {
+    rafter_plan_free(plan);
+    return compiled;
+  }
   refusal r = {
       .job = job, .plan = plan, .idle = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false}};
   begin_refusal(&r);
@@ -156,6 +174,8 @@ static const rf_option PLAN[] = {
         "the chips that share it, --microbatch or --accumulate."),
     RF_NUMBER("tokens", COUNT, NULL, 1, 0x1p62, NULL, "Job",
               "print the time and cost of this many tokens, trained or generated"),
+    RF_NUMBER("top", INT, "K", 0, 256, "0", "Job",
+              "with --job score: number of likeliest tokens listed at each position"),
     RF_NUMBER("budget", DURATION, NULL, 1e-6, 1e10, NULL, "Job",
               "print how many tokens and steps fit into this time, and their cost: 9h or 30d"),
     RF_WORDS(
@@ -168,6 +188,11 @@ static const rf_option PLAN[] = {
      "compared with A. published:ID compares a published run with its plan; "
      "published lists the runs.",
      false, true},
+    RF_WORDS("compile", PATH, "PLUGIN", NULL, "Machine",
+             "compile the plan's programs with this PJRT plugin for the chips of --on, without a device, and "
+             "print the compiler's bytes and FLOPs: libtpu.so"),
+    RF_WORDS("stablehlo", PATH, "DIR", NULL, "Output",
+             "write the programs that XLA would compile, as StableHLO, and how to run them"),
     RF_WORDS("report", PATH, "FILE", NULL, "Output",
              "write the plan as an HTML page: memory, roofline, every tensor and op, rate and cost"),
     RF_FLAG("tensors", "Output", "list every tensor"),

@@ -52,8 +52,8 @@ static rf_status check_out(const rafter_trainer *t, const char *resume, rf_error
                  "%s holds a run already", t->out);
 }
 
-/* Creates the run folder and locks it. The state of the folder can change until it is locked. So the
- * checks of the folder follow the lock. */
+/* Creates the run folder and locks it. The state of the folder can change until it is locked. So
+ * the checks of the folder follow the lock. */
 static rf_status take_folder(rafter_trainer *t, const rf_options *o, bool unnamed, const char *resume,
                              rf_error *error) {
   RF_TRY(unnamed ? rf_journal_make_folder(o, t->out, error) : rf_make_folders(t->out, error));
@@ -137,8 +137,8 @@ bool rf_trains_with_trace(const rf_options *o) {
          (!rf_options_is_set(o, "resume") || rf_options_source(o, "trace") == RF_OPTION_GIVEN);
 }
 
-/* Copies the tokenizer of --tokenizer into the run's folder, so that the run does not depend on other
- * files. A resumed run has the copy already. */
+/* Copies the tokenizer of --tokenizer into the run's folder, so that the run does not depend on
+ * other files. A resumed run has the copy already. */
 static rf_status take_tokenizer(rafter_trainer *t, const rf_options *o, rf_train_settings *s,
                                 rf_error *error) {
   const char *given = rf_options_text(o, "tokenizer"), *weights = s->weights_folder;
@@ -178,6 +178,7 @@ rf_status rf_trainer_of_job(const rafter_job *job, const rafter_sink *sink, raft
   if (resume) RF_GO(rf_checkpoint_newest(resume, t->resume, error));
   RF_GO(trainer_settings(t, o, s, error));
   if (sink) s->progress = rf_load_bar(sink);
+  rf_device_listen(&s->plan.device, sink);
   if (trains && !unnamed) RF_GO(check_out(t, resume, error));
   /* A trainer of rafter.h needs a folder only for token shards that are made from text. */
   bool writes = trains && (sink || !unnamed || strncmp(s->data, "random", 6));

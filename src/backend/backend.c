@@ -5,10 +5,12 @@
 
 #include <string.h>
 
-rf_status rf_device_open(const rf_backend *backend, int level, int workers, rf_device **device,
-                         rf_error *error) {
-  RF_TRY(backend->device->open(device, error));
+rf_status rf_device_open(const rf_backend *backend, int level, int workers,
+                         const rf_device_settings *settings, rf_device **device, rf_error *error) {
+  static const rf_device_settings none = {0};
+  RF_TRY(backend->device->open(device, settings ? settings : &none, error));
   (*device)->type = backend->device;
+  if ((*device)->chips < 1) (*device)->chips = 1;
   (*device)->level = level;
   (*device)->workers = workers;
   rf_team_init(&(*device)->team, workers);
@@ -34,7 +36,8 @@ rf_status rf_memory_fill(rf_memory *memory, int64_t at, uint32_t word, int64_t b
 }
 
 const rf_backend *rf_backend_find(const char *name) {
-  static const rf_backend *const backends[] = {&RF_BACKEND_CPU, &RF_BACKEND_REFERENCE, &RF_BACKEND_NULL};
+  static const rf_backend *const backends[] = {&RF_BACKEND_CPU, &RF_BACKEND_REFERENCE, &RF_BACKEND_NULL,
+                                               &RF_BACKEND_XLA};
   if (strcmp(name, "auto") == 0) return &RF_BACKEND_CPU;
   for (size_t i = 0; i < sizeof backends / sizeof backends[0]; i++)
     if (strcmp(backends[i]->name, name) == 0) return backends[i];

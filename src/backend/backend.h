@@ -15,23 +15,45 @@ typedef struct rf_device rf_device;
 typedef struct rf_program_source rf_program_source;
 typedef struct rf_program rf_program;
 
-/* A block of device memory, addressed by byte offset. A program uses one such block. */
+/* A block of device memory, addressed by byte offset. A program uses one such block. On a device of
+ * several chips, every chip has a block of `bytes` bytes, and byte `at` of chip c has the offset
+ * rf_memory_at(memory, c, at). The blocks have the same tensors at the same bytes. */
 typedef struct rf_memory {
   rf_device *device;
   int64_t bytes;
   unsigned char *host; /* address of the first byte; NULL if the host cannot access the memory directly */
+  int64_t chip_bytes;  /* distance between the blocks of two chips; 0 with one chip */
 } rf_memory;
+static inline int64_t rf_memory_at(const rf_memory *memory, int chip, int64_t at) {
+  return chip * memory->chip_bytes + at;
+}
 
 /* Arithmetic units of a device: the vector unit, and the unit that multiplies matrices (tiles). */
 typedef enum rf_alu { RF_ALU_VECTOR, RF_ALU_MATRIX } rf_alu;
 typedef enum rf_traffic { RF_TRAFFIC_READ, RF_TRAFFIC_COPY } rf_traffic;
 
+/* How to open a device. Backends that need no such settings ignore them. */
+typedef struct rf_device_settings {
+  int chips;                /* chips that the programs of the run need; 0 means 1 */
+  const char *plugin;       /* path of a PJRT plugin; NULL: none */
+  const char *flags;        /* options for the compiler, "--xla_a=1 --xla_b=true"; NULL: none */
+  const char *cache;        /* folder of compiled programs; NULL: none */
+  const volatile int *stop; /* if *stop becomes not 0, compiling ends with RAFTER_INTERRUPTED; NULL: never */
+  /* Called before a program for `rows` rows is compiled, which may take minutes, and after that
+   * with the seconds that it took. NULL: not called. */
+  void (*compiling)(void *self, int64_t rows, double seconds);
+  void *self;
+} rf_device_settings;
+
 /* The functions of a device. A function may be NULL only if its comment says so. Functions return
  * RAFTER_FAILED when the device fails. */
 typedef struct rf_device_type {
-  rf_status (*open)(rf_device **device, rf_error *error);
+  /* The texts of `settings` must stay valid until `close`. A device type for several chips sets
+   * rf_device.chips to settings->chips, or fails if it does not have that many. */
+  rf_status (*open)(rf_device **device, const rf_device_settings *settings, rf_error *error);
   void (*close)(rf_device *device);
-  /* Allocates zeroed memory, aligned to at least 64 bytes. */
+  /* Allocates zeroed memory, aligned to at least 64 bytes: a block of `bytes` bytes on every
+   * chip. */
   rf_status (*allocate)(rf_device *device, int64_t bytes, rf_memory **memory, rf_error *error);
   void (*release)(rf_memory *memory);
   /* Maps a range of memory before its first use. NULL if all memory is always mapped. */
@@ -61,14 +83,16 @@ typedef struct rf_device_type {
 /* An open device. A backend's own device struct has rf_device as its first field. */
 struct rf_device {
   const rf_device_type *type;
+  int chips;    /* chips that run each program; 1 unless `open` sets it */
   int level;    /* instruction-set level of the backend: rf_isa on a CPU */
   int workers;  /* number of workers (CPU: threads) that share an op; the same as in the plan */
   rf_team team; /* how many of the workers execute the next op, if the host's threads are the workers */
 };
 
-/* Opens the device of `backend`, whose `device` is not NULL. (*device)->type->close closes it. */
-rf_status rf_device_open(const rf_backend *backend, int level, int workers, rf_device **device,
-                         rf_error *error);
+/* Opens the device of `backend`, whose `device` is not NULL. (*device)->type->close closes it.
+ * `settings` may be NULL: no settings. */
+rf_status rf_device_open(const rf_backend *backend, int level, int workers,
+                         const rf_device_settings *settings, rf_device **device, rf_error *error);
 
 /* These functions access `bytes` bytes of `memory` from offset `at` on. rf_memory_fill repeats the
  * 4-byte value `word`; `bytes` is then a multiple of 4. */
@@ -88,8 +112,10 @@ typedef struct rf_run_inputs {
   int64_t first_token;
   float loss_scale; /* 1 / (valid tokens of the step) */
   float lr;
-  int64_t rows;           /* number of rows in use; in training, all rows of the graph */
-  int32_t place[RF_AXES]; /* coordinates of this chip in the graph's mesh */
+  int64_t rows; /* number of rows in use; in training, all rows of the graph */
+  /* Coordinates of this chip in the graph's mesh. A device of several chips runs a program on all
+   * of them, and ignores this field. */
+  int32_t place[RF_AXES];
   /* If *stop is not 0, the section ends before its next op with RAFTER_INTERRUPTED, and its results
    * are discarded. A section that has updated a weight continues to its end. NULL: never. */
   const volatile int *stop;
@@ -137,7 +163,7 @@ struct rf_program {
 /* ---- backends -------------------------------------------------------------------------------- */
 
 struct rf_backend {
-  const char *name; /* "reference", "cpu", "null", "sheet" */
+  const char *name; /* "reference", "cpu", "null", "xla", "sheet" */
   /* NULL-terminated list of kernel tables. An entry with op NULL ends a table. A plan chooses the
    * first entry that accepts the op. */
   const struct rf_kernel *const *tables;
@@ -147,9 +173,13 @@ struct rf_backend {
   /* Gets the default block sizes of a kernel. A plan may use other block sizes (rf_tiling).
    * Returns false if the kernel has no block sizes. */
   bool (*blocks)(const struct rf_kernel *kernel, rf_blocks *blocks);
+  /* true: all matrices are plain rows of the plan's dtype; false: matrices that are not trained are
+   * packed (formats/panels.h) */
+  bool plain_weights;
+  bool many_chips; /* the device runs programs of a mesh on several chips */
 };
 
-extern const rf_backend RF_BACKEND_REFERENCE, RF_BACKEND_CPU, RF_BACKEND_NULL;
+extern const rf_backend RF_BACKEND_REFERENCE, RF_BACKEND_CPU, RF_BACKEND_NULL, RF_BACKEND_XLA;
 /* The backend for machines that are known only by a data sheet. Users cannot name this backend. */
 extern const rf_backend RF_BACKEND_SHEET;
 const rf_backend *rf_backend_find(const char *name); /* "auto" finds cpu; an unknown name gives NULL */

@@ -4,7 +4,8 @@
 
 #include <stdlib.h>
 
-rf_status rf_host_open(rf_device **device, rf_error *error) {
+rf_status rf_host_open(rf_device **device, const rf_device_settings *settings, rf_error *error) {
+  (void)settings;
   *device = calloc(1, sizeof **device);
   if (!*device) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while opening a device");
   return RAFTER_OK;
@@ -21,7 +22,7 @@ rf_status rf_host_allocate(rf_device *device, int64_t bytes, rf_memory **out, rf
     free(memory);
     return status;
   }
-  *memory = (rf_memory){device, bytes, base};
+  *memory = (rf_memory){.device = device, .bytes = bytes, .host = base};
   *out = memory;
   return RAFTER_OK;
 }

@@ -4,7 +4,7 @@
 
 #include "backend/backend.h"
 
-rf_status rf_host_open(rf_device **device, rf_error *error);
+rf_status rf_host_open(rf_device **device, const rf_device_settings *settings, rf_error *error);
 void rf_host_close(rf_device *device);
 rf_status rf_host_allocate(rf_device *device, int64_t bytes, rf_memory **memory, rf_error *error);
 void rf_host_release(rf_memory *memory);

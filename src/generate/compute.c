@@ -12,7 +12,7 @@ enum { SHAPES = 64 };
 typedef struct compute {
   rf_generator *g;
   struct inputs {
-    int64_t wanted; /* Rows of logits. */
+    int64_t count, wanted; /* Rows of the pass, on all chips that share them, and rows of logits. */
     int32_t *tokens, *positions, *slots, *rows;
     float *logits, *lse;
     int32_t *table[RF_KV_CLASSES]; /* (slots, columns) */
@@ -69,7 +69,7 @@ static void write_part(const compute *c, const struct inputs *io, const rf_forwa
 static void write_inputs(const compute *c, int plan, const rf_forward_part *part, int count) {
   const struct inputs *io = &c->io[plan];
   const rf_batch *b = c->g->batch;
-  int64_t rows = rf_generator_plan(c->g, plan)->graph->rows, slots = b->slots, row = 0, wanted = 0;
+  int64_t rows = io->count, slots = b->slots, row = 0, wanted = 0;
   for (int i = 0; i < count; row += part[i++].count) {
     write_part(c, io, &part[i], i, row);
     for (int k = part[i].wanted; k > 0; k--) io->rows[wanted++] = (int32_t)(row + part[i].count - k);
@@ -90,9 +90,8 @@ static rf_status run_plan(const compute *c, int plan, int64_t rows, rf_error *er
   const rf_run_debug *debug = &c->g->settings.debug;
   /* The debug options poison and find_nan also check unused rows, so all rows must be computed. */
   bool all = debug->poison || debug->find_nan;
-  rf_run_inputs inputs = {.rows = all ? rf_generator_plan(c->g, plan)->graph->rows : rows,
-                          .step = 1,
-                          .stop = c->g->settings.progress.stop};
+  rf_run_inputs inputs = {
+      .rows = all ? c->io[plan].count : rows, .step = 1, .stop = c->g->settings.progress.stop};
   return rf_run_all(c->g->run, c->g->first + plan, &inputs, error);
 }
 
@@ -172,13 +171,18 @@ static void find_layer(compute *c, int layer, const char *name) {
                                            rf_kv_class_of(&c->g->settings.model, layer)};
 }
 
+static int64_t rows_of(const rf_generator *g, int plan) {
+  const rf_graph *graph = rf_generator_plan(g, plan)->graph;
+  return graph->rows * rf_mesh_size(&graph->mesh, RF_AXES_OF_PASS);
+}
+
 static void find_inputs(const rf_generator *g, int plan, struct inputs *io) {
   static const char *const tables[] = {[RF_KV_GLOBAL] = "pages/global", [RF_KV_LOCAL] = "pages/local"};
   rf_run *run = g->run;
   int p = g->first + plan;
-  int64_t wanted = rf_generator_plan(g, plan)->options.build.microbatch *
-                   (1 + rf_generator_plan(g, plan)->options.build.draft);
-  *io = (struct inputs){wanted,
+  int64_t wanted = g->settings.plan.build.microbatch * (1 + rf_generator_plan(g, plan)->options.build.draft);
+  *io = (struct inputs){rows_of(g, plan),
+                        wanted,
                         rf_run_named(run, p, "tokens", NULL),
                         rf_run_named(run, p, "positions", NULL),
                         rf_run_named(run, p, "slots", NULL),
@@ -210,7 +214,7 @@ rf_status rf_compute_open(rf_generator *g, rf_error *error) {
   c->sampler = calloc((size_t)b->slots, sizeof *c->sampler);
   c->work = calloc((size_t)c->workers, sizeof(rf_sampler_work *));
   b->engine = (rf_engine){.self = c,
-                          .rows = g->prefill->graph->rows,
+                          .rows = rows_of(g, RF_PREFILL),
                           .chunk = g->prefill->options.build.chunk,
                           .forward = forward,
                           .choose = choose,

@@ -89,6 +89,17 @@ static rf_status open_drafter(rf_generator *g, rf_error *error) {
   return rf_draft_plan_model(g->batch->when, rf_drafter_plan(g->drafter), g->batch->slots, error);
 }
 
+/* On several chips, all copies of the model compute the same sequences, so each copy has as many
+ * slots as answers are wanted. The chips that share the rows of a pass have equal numbers of
+ * them. */
+static void take_slots(rf_build_options *b) {
+  const rf_mesh *mesh = &b->mesh;
+  int64_t copies = rf_mesh_copies(mesh);
+  b->microbatch = copies * rf_round_up(b->microbatch, rf_mesh_size(mesh, RF_AXES_OF_PASS));
+  b->sequences *= copies;
+  if (b->sequences > 0 && b->sequences < b->microbatch) b->sequences = b->microbatch;
+}
+
 rf_status rf_generator_open(const rf_infer_settings *asked, rf_generator **out, rf_error *error) {
   rf_infer_settings own = *asked, *settings = &own;
   rf_plan *prefill = NULL, *decode = NULL;
@@ -96,6 +107,7 @@ rf_status rf_generator_open(const rf_infer_settings *asked, rf_generator **out, 
   rf_generator *g = NULL;
   rf_status status = RAFTER_OK;
   RF_GO(rf_model_require_runnable(&settings->model, error));
+  take_slots(&own.plan.build);
   if (own.drafter) RF_GO(rf_generate_reserve(&own.plan, own.drafter, error));
   RF_GO(rf_generate_plans(settings, &prefill, &decode, error));
   const rf_plan *plans[] = {[RF_PREFILL] = prefill, [RF_DECODE] = decode};

@@ -11,6 +11,11 @@ rf_status rf_score_plan(const rf_infer_settings *settings, rf_plan **plan, rf_er
   options.build.accumulate = 1;
   options.build.dropout = 0;
   options.remat = RF_REMAT_NONE;
+  /* The chips have equal numbers of sequences, and equal numbers of rows of each. */
+  const rf_mesh *mesh = &options.build.mesh;
+  const rf_axes inside = RF_AXES_OF_PASS | RF_AXIS_BIT(RF_AXIS_TENSOR);
+  options.build.microbatch = rf_round_up(options.build.microbatch, rf_mesh_copies(mesh));
+  options.build.seq = rf_round_up(options.build.seq, rf_mesh_size(mesh, inside));
   return rf_plan_make(&settings->model, &options, plan, error);
 }
 
@@ -61,7 +66,10 @@ void rf_scorer_close(rf_scorer *s) {
   free(s);
 }
 
-int64_t rf_scorer_rows(const rf_scorer *s) { return s->plan->graph->rows; }
+int64_t rf_scorer_rows(const rf_scorer *s) {
+  const rf_build_options *b = &s->plan->options.build;
+  return b->microbatch * b->seq;
+}
 
 static rf_status check(const rf_scorer *s, const rf_scored *text, int count, rf_error *error) {
   int64_t rows = 0, seq = s->settings.plan.build.seq, vocab = s->settings.model.vocab;
@@ -104,38 +112,69 @@ static void give(const rf_scorer *s, const rf_scored *text, int64_t first) {
   }
 }
 
-rf_status rf_scorer_pass(rf_scorer *s, const rf_scored *text, int count, rf_error *error) {
-  RF_TRY(check(s, text, count, error));
-  if (!s->tokens || count == 0) return RAFTER_OK;
-  rf_record_step(-1);
-  int64_t rows = rf_scorer_rows(s), row = 0, began = rf_phase_begin();
-  for (int i = 0; i < count; i++) {
-    s->segments[i] = (int32_t)row;
-    for (int64_t t = 0; t < text[i].count; t++, row++) {
-      s->tokens[row] = text[i].tokens[t];
-      s->positions[row] = (int32_t)t;
-      s->labels[row] = t + 1 < text[i].count ? text[i].tokens[t + 1] : -1;
-    }
-  }
-  int64_t used = row, segment = count;
-  /* Each unused row is a segment of its own: attention takes less time with short segments. */
-  for (; row < rows; row++, segment++) {
+/* First row of a sequence of `count` tokens that follows row `row`. On several chips that have
+ * different rows, a sequence is within the rows of one of them. */
+static int64_t first_row(const rf_scorer *s, int64_t row, int64_t count) {
+  int64_t each = rf_scorer_rows(s) / rf_mesh_copies(&s->plan->graph->mesh);
+  return row % each + count <= each ? row : rf_round_up(row, each);
+}
+
+/* Each unused row is a segment of its own: attention takes less time with short segments. */
+static int64_t leave_unused(const rf_scorer *s, int64_t segment, int64_t row, int64_t end) {
+  for (; row < end; row++, segment++) {
     s->segments[segment] = (int32_t)row;
     s->tokens[row] = 0;
     s->positions[row] = 0;
     s->labels[row] = -1;
   }
+  return segment;
+}
+
+/* Writes the inputs of the sequences that fit in one pass. Returns their number, and the number of
+ * rows up to the last of them. */
+static int write_inputs(const rf_scorer *s, const rf_scored *text, int count, int64_t *used) {
+  int64_t rows = rf_scorer_rows(s), row = 0, segment = 0;
+  int fit = 0;
+  for (; fit < count; fit++) {
+    int64_t first = first_row(s, row, text[fit].count);
+    if (first + text[fit].count > rows) break;
+    segment = leave_unused(s, segment, row, first);
+    s->segments[segment++] = (int32_t)(row = first);
+    for (int64_t t = 0; t < text[fit].count; t++, row++) {
+      s->tokens[row] = text[fit].tokens[t];
+      s->positions[row] = (int32_t)t;
+      s->labels[row] = t + 1 < text[fit].count ? text[fit].tokens[t + 1] : -1;
+    }
+  }
+  *used = row;
+  segment = leave_unused(s, segment, row, rows);
   for (; segment <= rows; segment++) s->segments[segment] = (int32_t)rows;
+  return fit;
+}
+
+/* Scores the first *done of the sequences. */
+static rf_status pass(rf_scorer *s, const rf_scored *text, int count, int *done, rf_error *error) {
+  rf_record_step(-1);
+  int64_t used = 0, began = rf_phase_begin();
+  *done = count = write_inputs(s, text, count, &used);
   /* The debug options poison and find_nan also check unused rows, so all rows must be computed. */
   bool whole = s->settings.debug.poison || s->settings.debug.find_nan;
-  rf_run_inputs inputs = {.rows = whole ? rows : used, .step = 1, .stop = s->settings.progress.stop};
+  rf_run_inputs inputs = {
+      .rows = whole ? rf_scorer_rows(s) : used, .step = 1, .stop = s->settings.progress.stop};
   rf_phase_end(RF_PHASE_DATA, began);
   rf_record_extent(count, used, used);
   rf_status status = rf_run_all(s->run, s->number, &inputs, error);
   began = rf_phase_begin();
-  for (int64_t i = 0, first = 0; i < count && status == RAFTER_OK; first += text[i++].count)
-    give(s, &text[i], first);
+  for (int64_t i = 0, row = 0; i < count && status == RAFTER_OK; row += text[i++].count)
+    give(s, &text[i], row = first_row(s, row, text[i].count));
   rf_phase_end(RF_PHASE_SAMPLE, began);
   rf_record_step_end(used);
   return status;
+}
+
+rf_status rf_scorer_pass(rf_scorer *s, const rf_scored *text, int count, rf_error *error) {
+  RF_TRY(check(s, text, count, error));
+  for (int at = 0, done; s->tokens && at < count; at += done)
+    RF_TRY(pass(s, text + at, count - at, &done, error));
+  return RAFTER_OK;
 }

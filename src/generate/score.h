@@ -37,10 +37,11 @@ rf_status rf_scorer_bind(const rf_infer_settings *settings, rf_run *run, int num
                          rf_scorer **scorer, rf_error *error);
 void rf_scorer_close(rf_scorer *scorer);
 int64_t rf_scorer_rows(const rf_scorer *scorer);
-/* Scores sequences in one forward pass, which must have enough rows for all of them. Results are
- * bit-identical whatever other sequences are in the pass. RAFTER_INVALID: the sequences have too
- * many tokens, or a token is out of range. RAFTER_INTERRUPTED: settings.progress.stop was set; the
- * pass has no results. */
+/* Scores sequences in one forward pass, which must have enough rows for all of them. On several
+ * chips that have different rows, it takes more passes if the rows left on each chip are too few.
+ * Results are bit-identical whatever other sequences are in the pass. RAFTER_INVALID: the sequences
+ * have too many tokens, or a token is out of range. RAFTER_INTERRUPTED: settings.progress.stop was
+ * set; the pass has no results. */
 rf_status rf_scorer_pass(rf_scorer *scorer, const rf_scored *text, int count, rf_error *error);
 
 #endif

@@ -72,7 +72,7 @@ static rf_status make_weights(builder *b) {
     } else if (b->options->narrow_set && is_matrix(b, param)) {
       bool table = param->embedding && b->options->narrow == RF_I4;
       graph->tensor[id].dtype = table ? RF_I8 : b->options->narrow;
-    } else if (is_matrix(b, param)) {
+    } else if (!b->options->plain && is_matrix(b, param)) {
       graph->tensor[id].dtype = RF_PACKED;
       graph->tensor[id].panels =
           rf_weight_panels(b->model, param, types && p < types->count ? types->at[p] : NULL, b->dtype);

@@ -419,8 +419,8 @@ typedef struct rf_build_options {
   int64_t chunk;
   /* generate: full-length sequences that the cache can hold, >= the number of slots */
   int64_t sequences;
-  /* generate: maximum drafted tokens that one sequence verifies in a forward pass. Each drafted token
-   * has a row of logits, and so has the token before the first. */
+  /* generate: maximum drafted tokens that one sequence verifies in a forward pass. Each drafted
+   * token has a row of logits, and so has the token before the first. */
   int draft;
   int64_t kv_page; /* generate: tokens in a page of the cache; 0: RF_KV_PAGE */
   /* generate, score: products with packed matrices round their activations to 8 bits */
@@ -449,6 +449,8 @@ typedef struct rf_build_options {
   /* Types, in the model's file, of matrices that are not trained (generate, score, LoRA). If NULL,
    * these matrices have the type `dtype`. Read only while the graph is built. */
   const struct rf_weight_types *weights;
+  /* Matrices that are not trained are plain rows of `dtype`, not packed. */
+  bool plain;
   /* Graph of another job whose matrices this job reads in place: each matrix is stored as in that
    * graph. NULL: as this job reads it fastest. */
   const rf_graph *stored_as;

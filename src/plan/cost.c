@@ -16,8 +16,8 @@ double rf_cost_work(rf_work work) {
 }
 
 double rf_cost_size(const rf_graph *graph, const rf_op *op, rf_work work) {
-  /* All rows of a sequence attend to the same keys. With one row, reading the keys takes most of the
-   * time. With many rows, arithmetic does. */
+  /* All rows of a sequence attend to the same keys. With one row, reading the keys takes most of
+   * the time. With many rows, arithmetic does. */
   if (op->def->curve_size == RF_CURVE_ROWS) {
     const rf_tensor *out = &graph->tensor[op->output[0]];
     int64_t slots = graph->tensor[rf_cached_of(graph, op).table].shape[0],

@@ -49,8 +49,9 @@ static rf_fit_row row_of(const rf_plan *plan) {
                       .fits = rf_plan_fits(plan)};
 }
 
-/* Compares a plan that does not fit with f->closest, the plan that is shown so far. Returns true if the
- * new plan is shown instead: it has the user's dtype and the other has not, or it is smaller. */
+/* Compares a plan that does not fit with f->closest, the plan that is shown so far. Returns true if
+ * the new plan is shown instead: it has the user's dtype and the other has not, or it is
+ * smaller. */
 static bool shows_more(const fitter *f, const rf_fit_row *row) {
   const rf_dtype usual = f->from.build.dtype, shown = f->closest->options.build.dtype;
   if (row->dtype != shown) return row->dtype == usual;

@@ -8,6 +8,7 @@
 
 #include <omp.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static bool given(const rf_options *options, const char *name) {
@@ -127,6 +128,8 @@ static bool plans_by_sheet(const rf_options *options, const rf_machine *machine)
 
 static rf_status resolve_backend(const rf_options *options, const rf_machine *machine, rf_plan_options *plan,
                                  rf_error *error) {
+  /* programs that XLA compiles have no packed matrices */
+  plan->build.plain = given(options, "compile") || given(options, "stablehlo");
   if (plans_by_sheet(options, machine)) {
     plan->isa = RF_ISA_BASE;
     plan->threads = 1;
@@ -137,8 +140,11 @@ static rf_status resolve_backend(const rf_options *options, const rf_machine *ma
   plan->threads = (int)rf_options_int_or(options, "threads", omp_get_num_procs());
   plan->threads_fixed = rf_options_given(options, "threads");
   plan->backend = rf_backend_find(rf_options_text_or(options, "backend", "auto"));
+  plan->device.plugin = rf_options_text_or(options, "plugin", getenv("RAFTER_PJRT_PLUGIN"));
+  plan->device.flags = rf_options_text(options, "xla-flags");
+  plan->build.plain |= plan->backend && plan->backend->plain_weights;
   return plan->backend ? RAFTER_OK
-                       : RF_FAIL(error, RAFTER_INVALID, "choose auto, reference, cpu or null",
+                       : RF_FAIL(error, RAFTER_INVALID, "choose auto, reference, cpu, xla or null",
                                  "unknown backend %s", rf_options_text_or(options, "backend", ""));
 }
 
@@ -168,10 +174,11 @@ static rf_status resolve_seq(const rf_options *options, const rf_model *model, r
   return RAFTER_OK;
 }
 
-/* Checks --capacity, which limits the rows per expert if experts are sharded. */
+/* Checks --capacity, which limits the rows per expert if experts are sharded. A resumed run has the
+ * default (1) among its recorded options. */
 static rf_status check_capacity(const rf_options *options, const rf_model *model, const rf_mesh *mesh,
                                 rf_error *error) {
-  if (!given(options, "capacity")) return RAFTER_OK;
+  if (!given(options, "capacity") || rf_options_float(options, "capacity") == 1) return RAFTER_OK;
   if (model->experts == 0)
     return RF_FAIL(error, RAFTER_INVALID,
                    "leave --capacity out, or plan a model with experts, such as mixtral-8x7b",
@@ -194,12 +201,30 @@ static int default_tensor(const rf_model *model, int chips) {
   return tensor;
 }
 
+/* Refuses meshes that can only be planned, except in `rafter plan`. */
+static rf_status check_runs(const rf_options *options, const rf_mesh *mesh, const rf_backend *backend,
+                            rf_error *error) {
+  char text[160];
+  if (plans(options) || rf_mesh_chips(mesh) == 1) return RAFTER_OK;
+  if (!backend->many_chips)
+    return RF_FAIL(
+        error, RAFTER_INVALID, "run without --mesh, or with --backend xla and a plugin of several devices",
+        "several chips can be planned but not run with --backend %s (--mesh: expected one chip, got %s)",
+        backend->name, rf_mesh_text(mesh, text));
+  if (!rf_mesh_live(mesh, RF_AXIS_BIT(RF_AXIS_SLICE) | RF_AXIS_BIT(RF_AXIS_PIPELINE))) return RAFTER_OK;
+  return RF_FAIL(error, RAFTER_INVALID, "use other axes; `rafter plan` predicts memory and time of this mesh",
+                 "the axes pipeline and slice can be planned but not run (--mesh: got %s)",
+                 rf_mesh_text(mesh, text));
+}
+
 /* Resolves --mesh, which must have as many chips as the machine. The default mesh has the fsdp axis
- * in training and the tensor axis in other jobs, with one copy on each slice. If the model cannot be
- * sharded over all chips along tensor, the chips hold several copies of the model (data). A chip of two
- * devices counts as two chips. The default of --zero is 3 with an fsdp axis, otherwise 0. */
-static rf_status resolve_mesh(const rf_options *options, const rf_model *model, rf_machine *machine,
-                              rf_build_options *build, rf_error *error) {
+ * in training and the tensor axis in other jobs, with one copy on each slice. If the model cannot
+ * be sharded over all chips along tensor, the chips hold several copies of the model (data). A chip
+ * of two devices counts as two chips. The default of --zero is 3 with an fsdp axis, otherwise 0. */
+static rf_status resolve_mesh(const rf_options *options, rf_settings *s, rf_error *error) {
+  const rf_model *model = &s->model;
+  rf_machine *machine = &s->machine;
+  rf_build_options *build = &s->plan.build;
   rf_mesh *mesh = &build->mesh;
   int zero = (int)rf_options_int_or(options, "zero", -1);
   bool many = machine->shape_rank > 0 || machine->slices > 1;
@@ -228,6 +253,9 @@ static rf_status resolve_mesh(const rf_options *options, const rf_model *model, 
                    "there is no axis to shard %s over (--zero %d: expected --mesh fsdp=N or data=N)",
                    zero > 2 ? "weights" : "gradients", zero);
   int64_t chips = rf_mesh_chips(mesh);
+  RF_TRY(check_runs(options, mesh, s->plan.backend, error));
+  if (s->plan.backend->many_chips && machine->kind == RF_MACHINE_CPU && machine->chips == 1 && chips > 1)
+    rf_machine_as_chips(machine, (int)chips);
   if (mesh->pinned && machine->devices_per_chip != 2)
     return RF_FAIL(error, RAFTER_INVALID,
                    "leave @d2d out, or choose a machine with two devices per chip, such as tpu-v7x",
@@ -305,6 +333,11 @@ static rf_status resolve_weights(const rf_options *options, rf_settings *s, rf_e
                : RF_FAIL(error, RAFTER_INVALID,
                          "leave --weights out, or add --lora, which freezes the weights",
                          "--weights needs frozen weights, but this job trains them");
+  if (build->plain && (as == RF_WEIGHTS_INT8 || as == RF_WEIGHTS_Q4))
+    return RF_FAIL(error, RAFTER_INVALID,
+                   "choose --weights f32 or bf16; a file's matrices are widened to --dtype",
+                   "--backend xla computes with plain matrices (--weights: got %s)",
+                   rf_options_text(options, "weights"));
   build->weights = &s->weights;
   bool in_files = as != RF_WEIGHTS_FP8 && as != RF_WEIGHTS_INT4; /* no file stores these */
   return rf_weight_types_read(s->weights_folder, &s->model, in_files ? as : RF_WEIGHTS_FILE, &s->weights,
@@ -403,7 +436,7 @@ rf_status rf_settings_resolve(const rf_options *options, const char *job, rf_set
   RF_TRY(resolve_where(options, s, error));
   build->job = train ? RF_JOB_TRAIN : score ? RF_JOB_SCORE : RF_JOB_GENERATE;
   build->accumulate = 1;
-  RF_TRY(resolve_mesh(options, &s->model, &s->machine, build, error));
+  RF_TRY(resolve_mesh(options, s, error));
   build->microbatch = batch_of(options, s);
   if (train) RF_TRY(resolve_batch(options, build->microbatch, build, error));
   RF_TRY(resolve_weights(options, s, error));
@@ -433,7 +466,7 @@ rf_status rf_settings_resolve(const rf_options *options, const char *job, rf_set
   return RAFTER_OK;
 }
 
-/* ---- the model that drafts --------------------------------------------------------------------- */
+/* ---- the model that drafts ------------------------------------------------------------------- */
 
 const char *rf_drafter_given(const rf_options *options) {
   bool none = !rf_options_knows(options, "speculate") || is(options, "speculate", "none") ||
@@ -443,8 +476,8 @@ const char *rf_drafter_given(const rf_options *options) {
 
 /* The options of the model that drafts: those of the target that concern machine and precision. */
 static rf_status drafter_options(const rf_options *options, rf_options **out, rf_error *error) {
-  static const char *const texts[] = {"on",      "backend", "cpu",      "dtype",      "softmax",
-                                      "weights", "compute", "kv-dtype", "collectives"},
+  static const char *const texts[] = {"on",    "mesh",    "backend", "plugin",  "xla-flags", "cpu",
+                                      "dtype", "softmax", "weights", "compute", "kv-dtype",  "collectives"},
                            *const numbers[] = {"threads", "prefill-chunk"};
   char folder[4096], number[32];
   RF_TRY(rf_options_new(rf_options_commands(options), rf_options_command(options), out, error));
@@ -500,8 +533,13 @@ const rf_option RF_MODEL_OPTIONS[] = {
         "on", TEXT, "MACHINE", "local", "Machine",
         "machine to plan for: local, a name such as tpu-v5e:4x4 or h100-sxm:2x8 (2 nodes of 8 chips), or a "
         "machine file"),
-    RF_CHOICE("backend", "auto|reference|cpu|null", "auto", "Machine",
-              "kernels to run; null executes the plan but computes nothing"),
+    RF_CHOICE("backend", "auto|reference|cpu|xla|null", "auto", "Machine",
+              "what executes the plan: kernels of the CPU, or a program that XLA compiles (xla, with "
+              "--plugin); null executes the plan but computes nothing"),
+    RF_WORDS("plugin", PATH, "FILE", NULL, "Machine",
+             "PJRT plugin of --backend xla, such as libtpu.so; unset: RAFTER_PJRT_PLUGIN"),
+    RF_WORDS("xla-flags", TEXT, "FLAGS", NULL, "Machine",
+             "options for XLA's compiler: \"--xla_name=value --xla_other=true\""),
     RF_NUMBER("threads", INT, NULL, 1, 1024, NULL, "Machine",
               "threads to use; unset: one for each core, and fewer while others use the cores"),
     RF_CHOICE("cpu", "auto|base|avx2|avxvnni|avx512|avx512bf16|amx", "auto", "Machine",
@@ -520,6 +558,17 @@ const rf_option RF_MODEL_OPTIONS[] = {
     RF_WORDS("adapter", PATH, "DIR", NULL, "Model",
              "PEFT adapter to apply to the weights; train continues training it"),
     RF_NUMBER("seed", INT, NULL, 0, 0x1p62, "0", "Model", "seed of the random numbers"),
+    RF_WORDS(
+        "mesh", TEXT, "AXIS=CHIPS,..", NULL, "Chips",
+        "chips along data, fsdp, tensor, sequence, context, pipeline, expert, slice: "
+        "data=2,fsdp=16,tensor=4\nRuns with --backend xla and a plugin that has as many devices; pipeline "
+        "and slice can only be planned."),
+    RF_NUMBER("zero", INT, NULL, 0, 3, NULL, "Chips",
+              "what the fsdp axis (or data without fsdp) shards: 1 optimizer states, 2 also gradients, 3 "
+              "also weights; unset: 3 for fsdp, 0 for data"),
+    RF_NUMBER("capacity", FLOAT, "TIMES", 0.01, 1e6, "1", "Chips",
+              "maximum of rows that an expert accepts from a chip, as a multiple of an even share; more rows "
+              "are dropped"),
     {.name = NULL},
 };
 
@@ -592,18 +641,9 @@ const rf_option RF_LAYOUT_OPTIONS[] = {
     RF_WORDS("price", TEXT, "TIER|USD", NULL, "Machine",
              "price of a chip per hour: a tier of the machine (list, committed, flex-start, ...) or an "
              "amount in USD, also for --prefill-on; unset: the list price"),
-    RF_WORDS("mesh", TEXT, "AXIS=CHIPS,..", NULL, "Chips",
-             "chips along data, fsdp, tensor, sequence, context, pipeline, expert, slice: "
-             "data=2,fsdp=16,tensor=4"),
-    RF_NUMBER("zero", INT, NULL, 0, 3, NULL, "Chips",
-              "what the fsdp axis (or data without fsdp) shards: 1 optimizer states, 2 also gradients, 3 "
-              "also weights; unset: 3 for fsdp, 0 for data"),
     RF_WORDS("pipeline", TEXT, "SCHEDULE", "1f1b", "Chips",
              "order of microbatches along the pipeline axis: 1f1b, gpipe, or interleaved:V with V groups of "
              "layers on every stage"),
-    RF_NUMBER("capacity", FLOAT, "TIMES", 0.01, 1e6, "1", "Chips",
-              "maximum of rows that an expert accepts from a chip, as a multiple of an even share; more rows "
-              "are dropped"),
     RF_CHOICE("collectives", "core|offload|none", "core", "Chips",
               "what moves data between chips: the core while it computes (core), a separate engine "
               "(offload), or the core without overlap (none)"),

@@ -166,6 +166,7 @@ static rf_status adopt(rf_graph *graph, const rf_plan *owner, rf_error *error) {
       added->host = tensor->host;
       added->reason = tensor->reason;
       added->panels = tensor->panels;
+      added->spec = tensor->spec;
       /* the parameter table of a model without adapters ends before its adapters */
       added->param = tensor->param < graph->params.count ? tensor->param : RF_NONE;
     } else if (!rf_tensor_same_storage(&graph->tensor[twin], tensor)) {

@@ -55,6 +55,7 @@ typedef struct rf_plan_options {
   rf_build_options build;
   rf_remat remat;
   const rf_backend *backend;
+  rf_device_settings device; /* for the run; the plan does not depend on it */
   rf_isa isa;
   int threads; /* changes workspaces, but not results */
   /* true: every op runs with all threads. false: a run may use fewer while other programs use the

@@ -56,7 +56,7 @@ static rf_status measure_ceilings(const rf_calibrate_options *o, rf_machine *m, 
   rf_device *device = NULL;
   rf_memory *memory = NULL;
   static const rf_dtype dtypes[] = {RF_F32, RF_BF16, RF_I8};
-  RF_TRY(rf_device_open(&RF_BACKEND_CPU, (int)o->isa, o->threads, &device, error));
+  RF_TRY(rf_device_open(&RF_BACKEND_CPU, (int)o->isa, o->threads, NULL, &device, error));
   const rf_device_type *type = device->type;
   for (size_t i = 0; i < 3; i++) {
     rf_dtype dtype = dtypes[i];

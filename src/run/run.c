@@ -1,5 +1,6 @@
 /* run.c - opens a device, allocates the arena, compiles plans, runs sections, checks results. */
 #include "run/run.h"
+#include "run/whole.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -16,6 +17,7 @@ enum { SLACK_BYTES = 1 << 16, BLOCK_BYTES = 1 << 16 };
 typedef struct rf_bound_plan {
   rf_run *run;
   const rf_plan *plan;
+  rf_whole *whole; /* NULL: one chip */
   rf_program *program;
   rf_measured *measured;
   uint8_t *probe;   /* (ops): rf_probe. */
@@ -217,6 +219,14 @@ static rf_status no_memory(rf_error *error) {
   return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while binding the plan");
 }
 
+/* Bytes of the host copy of an input or output, which is a whole tensor. */
+static int64_t view_bytes(const rf_bound_plan *b, int tensor) {
+  int64_t bytes = b->plan->tensor[tensor].bytes;
+  if (!b->whole) return bytes;
+  int64_t whole = rf_round_up(rf_tensor_bytes(rf_whole_tensor(b->whole, tensor)), 64);
+  return whole > bytes ? whole : bytes;
+}
+
 static rf_status bind_views(rf_bound_plan *b, rf_error *error) {
   const rf_graph *graph = b->plan->graph;
   int64_t bytes = 0;
@@ -226,13 +236,13 @@ static rf_status bind_views(rf_bound_plan *b, rf_error *error) {
   for (int t = 0; t < graph->tensor_count; t++) {
     if ((!graph->tensor[t].input && !graph->tensor[t].output) || !is_stored(b->plan, t)) continue;
     b->io[b->io_count++] = t;
-    bytes += b->plan->tensor[t].bytes;
+    bytes += view_bytes(b, t);
   }
   if (b->run->memory->host) return RAFTER_OK;
   b->copies = calloc((size_t)bytes + 1, 1);
   if (!b->copies) return no_memory(error);
   for (int i = 0; i < b->io_count; i++) {
-    bytes -= b->plan->tensor[b->io[i]].bytes;
+    bytes -= view_bytes(b, b->io[i]);
     b->view[b->io[i]] = b->copies + bytes;
   }
   return RAFTER_OK;
@@ -278,6 +288,7 @@ static rf_status bind(rf_run *run, int number, const rf_plan *plan, rf_error *er
   RF_TRY(list_by_op(plan, true, &b->fresh_at, &b->fresh, error));
   RF_TRY(list_by_op(plan, false, &b->dead_at, &b->dead, error));
   if (!run->memory) return RAFTER_OK;
+  RF_TRY(rf_whole_open(plan, &b->whole, error));
   RF_TRY(bind_views(b, error));
   return compile(b, number, error);
 }
@@ -312,10 +323,37 @@ static rf_status reserve(const rf_run *run, const rf_plan *plan, rf_error *error
   return RAFTER_OK;
 }
 
+static rf_status refuse_mesh(const rf_mesh *mesh, int chips, rf_error *error) {
+  char text[160];
+  if (chips < 2)
+    return RF_FAIL(error, RAFTER_INVALID,
+                   "run without --mesh, or with --backend xla and a plugin of several devices",
+                   "several chips can be planned but not run (mesh: expected one chip, got %s)",
+                   rf_mesh_text(mesh, text));
+  return RF_FAIL(error, RAFTER_INVALID, "leave these axes out of --mesh; `rafter plan` supports them",
+                 "pipelines and slices can be planned but not run (mesh: expected other axes, got %s)",
+                 rf_mesh_text(mesh, text));
+}
+
+static rf_status check_mesh(const rf_mesh *mesh, const rf_device *device, rf_error *error) {
+  int64_t chips = rf_mesh_chips(mesh);
+  int have = device ? device->chips : 1;
+  if (chips == 1 && have == 1) return RAFTER_OK;
+  if (chips > have || have == 1) return refuse_mesh(mesh, 1, error);
+  if (rf_mesh_live(mesh, RF_AXIS_BIT(RF_AXIS_SLICE) | RF_AXIS_BIT(RF_AXIS_PIPELINE)))
+    return refuse_mesh(mesh, have, error);
+  return RAFTER_OK;
+}
+
 static rf_status open_memory(rf_run *run, const rf_plan *plan, rf_error *error) {
   int64_t bytes = run->arena_bytes + (run->watched ? SLACK_BYTES : 0);
-  RF_TRY(rf_device_open(plan->options.backend, (int)plan->options.isa, plan->options.threads, &run->device,
-                        error));
+  const rf_plan_options *o = &plan->options;
+  rf_device_settings settings = o->device;
+  settings.chips = (int)rf_mesh_chips(&plan->graph->mesh);
+  if (rf_mesh_live(&plan->graph->mesh, RF_AXIS_BIT(RF_AXIS_SLICE) | RF_AXIS_BIT(RF_AXIS_PIPELINE)))
+    return refuse_mesh(&plan->graph->mesh, settings.chips, error);
+  RF_TRY(rf_device_open(o->backend, (int)o->isa, o->threads, &settings, &run->device, error));
+  RF_TRY(check_mesh(&plan->graph->mesh, run->device, error));
   /* A change of the number of threads allocates memory, which rf_guard_begin forbids. */
   bool fixed = plan->options.threads_fixed || rf_guard_built();
   run->device->team.rule = run->debug.vary_threads ? RF_TEAM_VARIES : fixed ? RF_TEAM_FIXED : RF_TEAM_ADAPTS;
@@ -369,18 +407,11 @@ rf_status rf_run_open(const rf_plan *const *plans, int count, rf_run_debug debug
   run->count = count;
   run->debug = debug;
   run->watched = debug.poison;
-  for (int i = 0; i < count; i++) {
-    char mesh[160];
-    if (rf_mesh_chips(&plans[i]->graph->mesh) == 1) continue;
-    status = RF_FAIL(error, RAFTER_INVALID, "run without --mesh; `rafter plan` supports it",
-                     "several chips can be planned but not run (mesh: expected one chip, got %s)",
-                     rf_mesh_text(&plans[i]->graph->mesh, mesh));
-    goto done;
-  }
   for (int i = 0; i < count; i++) RF_GO(rf_plan_require_runnable(plans[i], error));
   for (int i = 1; i < count; i++) RF_GO(check_shared(plans[0], plans[i], i, error));
   run->arena_bytes = rf_plan_joint_bytes(plans, count);
   if (plans[0]->options.backend->device) RF_GO(open_memory(run, plans[0], error));
+  for (int i = 0; i < count; i++) RF_GO(check_mesh(&plans[i]->graph->mesh, run->device, error));
   for (int i = 0; i < count; i++) RF_GO(bind(run, i, plans[i], error));
   rf_run_set_debug(run, debug);
 done:
@@ -400,6 +431,7 @@ void rf_run_close(rf_run *run) {
     free(b->io);
     free(b->view);
     free(b->copies);
+    rf_whole_close(b->whole);
     free(b->fresh_at);
     free(b->fresh);
     free(b->dead_at);
@@ -428,46 +460,62 @@ int rf_run_find(const rf_run *run, int plan, const char *name) {
 void *rf_run_named(rf_run *run, int plan, const char *name, const rf_tensor **tensor) {
   int id = rf_run_find(run, plan, name);
   if (id == RF_NONE) return NULL;
-  if (tensor) *tensor = &run->bound[plan].plan->graph->tensor[id];
+  const rf_whole *whole = run->bound[plan].whole;
+  if (tensor) *tensor = whole ? rf_whole_tensor(whole, id) : &run->bound[plan].plan->graph->tensor[id];
   return rf_run_tensor(run, plan, id);
+}
+
+/* Copies an input to the device, or an output from it. */
+static rf_status move_view(const rf_bound_plan *b, int tensor, bool in, rf_error *error) {
+  rf_memory *memory = b->run->memory;
+  int64_t at = offset_of(b->plan, tensor), bytes = rf_tensor_bytes(&b->plan->graph->tensor[tensor]);
+  if (b->whole)
+    return in ? rf_whole_push(b->whole, memory, tensor, b->view[tensor], error)
+              : rf_whole_pull(b->whole, memory, tensor, b->view[tensor], error);
+  return in ? rf_memory_write(memory, at, b->view[tensor], bytes, error)
+            : rf_memory_read(memory, at, b->view[tensor], bytes, error);
 }
 
 rf_status rf_run_push(rf_run *run, int plan, rf_error *error) {
   const rf_bound_plan *b = &run->bound[plan];
   for (int i = 0; b->copies && i < b->io_count; i++)
-    if (b->plan->graph->tensor[b->io[i]].input)
-      RF_TRY(rf_run_write(run, plan, b->io[i], 0, b->view[b->io[i]],
-                          rf_tensor_bytes(&b->plan->graph->tensor[b->io[i]]), error));
+    if (b->plan->graph->tensor[b->io[i]].input) RF_TRY(move_view(b, b->io[i], true, error));
   return RAFTER_OK;
 }
 
 rf_status rf_run_pull(rf_run *run, int plan, rf_error *error) {
   const rf_bound_plan *b = &run->bound[plan];
   for (int i = 0; b->copies && i < b->io_count; i++)
-    if (b->plan->graph->tensor[b->io[i]].output)
-      RF_TRY(rf_run_read(run, plan, b->io[i], 0, b->view[b->io[i]],
-                         rf_tensor_bytes(&b->plan->graph->tensor[b->io[i]]), error));
+    if (b->plan->graph->tensor[b->io[i]].output) RF_TRY(move_view(b, b->io[i], false, error));
   return RAFTER_OK;
 }
 
 rf_status rf_run_write(rf_run *run, int plan, int tensor, int64_t at, const void *from, int64_t bytes,
                        rf_error *error) {
-  return rf_memory_write(run->memory, offset_of(run->bound[plan].plan, tensor) + at, from, bytes, error);
+  const rf_bound_plan *b = &run->bound[plan];
+  if (b->whole) return rf_whole_write(b->whole, run->memory, tensor, at, from, bytes, error);
+  return rf_memory_write(run->memory, offset_of(b->plan, tensor) + at, from, bytes, error);
 }
 
 rf_status rf_run_read(const rf_run *run, int plan, int tensor, int64_t at, void *to, int64_t bytes,
                       rf_error *error) {
-  return rf_memory_read(run->memory, offset_of(run->bound[plan].plan, tensor) + at, to, bytes, error);
+  const rf_bound_plan *b = &run->bound[plan];
+  if (b->whole) return rf_whole_read(b->whole, run->memory, tensor, at, to, bytes, error);
+  return rf_memory_read(run->memory, offset_of(b->plan, tensor) + at, to, bytes, error);
 }
 
 rf_status rf_run_fill(rf_run *run, int plan, int tensor, int64_t at, uint32_t word, int64_t bytes,
                       rf_error *error) {
-  return rf_memory_fill(run->memory, offset_of(run->bound[plan].plan, tensor) + at, word, bytes, error);
+  const rf_bound_plan *b = &run->bound[plan];
+  if (b->whole) return rf_whole_fill(b->whole, run->memory, tensor, at, word, bytes, error);
+  return rf_memory_fill(run->memory, offset_of(b->plan, tensor) + at, word, bytes, error);
 }
 
 rf_status rf_run_copy(rf_run *run, int plan, int tensor, int64_t to, int64_t from, int64_t bytes,
                       rf_error *error) {
   unsigned char block[BLOCK_BYTES];
+  const rf_bound_plan *b = &run->bound[plan];
+  if (b->whole) return rf_whole_copy(b->whole, run->memory, tensor, to, from, bytes, error);
   for (int64_t done = 0, n; done < bytes; done += n) {
     n = bytes - done < BLOCK_BYTES ? bytes - done : BLOCK_BYTES;
     RF_TRY(rf_run_read(run, plan, tensor, from + done, block, n, error));

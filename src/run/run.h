@@ -1,6 +1,10 @@
 /* run.h - the executor: allocates one arena, runs the sections of plans, and times each op.
  * Kernels, offsets and order come from the plan.
- * Example:
+ *
+ * A plan for several chips is the program of one chip. Its run has an arena on every chip, and
+ * callers see whole tensors: what they write is sent to the chips that have a part of it, and what
+ * they read is collected from the chips. Only a KV cache is addressed as on one chip, and written
+ * on all of them. Example:
  *   rf_run_open(plans, count, debug, &run, error);
  *   rf_fill_weights(run, 0, plans[0], path, seed, progress, error);   // load.h
  *   int32_t *tokens = rf_run_named(run, 0, "tokens", NULL);           // then write the inputs
@@ -47,15 +51,16 @@ void *rf_run_named(rf_run *run, int plan, const char *name, const rf_tensor **te
  * the arena, neither function copies anything. */
 rf_status rf_run_push(rf_run *run, int plan, rf_error *error);
 rf_status rf_run_pull(rf_run *run, int plan, rf_error *error);
-/* The next three functions access `bytes` bytes of a tensor, from byte `at` on. They work on every
- * device, and several threads may call them at the same time. */
+/* The next three functions access `bytes` bytes of a (whole) tensor, from byte `at` on. They work
+ * on every device, and several threads may call them at the same time. */
 rf_status rf_run_write(rf_run *run, int plan, int tensor, int64_t at, const void *from, int64_t bytes,
                        rf_error *error);
 rf_status rf_run_read(const rf_run *run, int plan, int tensor, int64_t at, void *to, int64_t bytes,
                       rf_error *error);
 rf_status rf_run_fill(rf_run *run, int plan, int tensor, int64_t at, uint32_t word, int64_t bytes,
                       rf_error *error);
-/* Copies bytes within a tensor. The ranges must not overlap. */
+/* Copies bytes within a tensor. The ranges must not overlap. On several chips: only in a KV
+ * cache. */
 rf_status rf_run_copy(rf_run *run, int plan, int tensor, int64_t to, int64_t from, int64_t bytes,
                       rf_error *error);
 

@@ -67,7 +67,7 @@ static rf_status open_data(rf_trainer *trainer, rf_error *error) {
 static const int64_t SMALL_DATA = 16 << 20;
 
 /* Makes the training plan and opens the data. Errors of the data are reported before those of the
- * plan. Of large data, only the errors that are found without tokenizing. */
+ * plan. In large data, only errors that are found without tokenizing are reported. */
 static rf_status plan_and_data(rf_trainer *trainer, rf_error *error) {
   const rf_train_settings *settings = &trainer->settings;
   const rf_source_options options = data_options(settings);

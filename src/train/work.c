@@ -12,15 +12,17 @@ static void add_pairs(rf_step_work *work, int window, double per_pair) {
 rf_step_work rf_step_work_of(const rf_plan *plan) {
   rf_step_work work = {0};
   const rf_graph *graph = plan->graph;
-  double tokens = (double)graph->rows * plan->options.build.accumulate;
+  const rf_build_options *build = &plan->options.build;
+  const double chips = (double)rf_mesh_chips(&graph->mesh); /* the graph is the program of one of them */
+  double tokens = (double)(build->microbatch * build->seq) * build->accumulate;
   for (int i = 0; i < graph->op_count; i++) {
     const rf_op *op = &graph->op[i];
-    double flops = plan->op[i].work.flops;
+    double flops = chips * plan->op[i].work.flops;
     if (op->recompute_of != RF_NONE) continue; /* recomputation is not model work */
     rf_timing timing = op->def->timing;
     if (timing == RF_TIMING_ATTENTION || timing == RF_TIMING_ATTENTION_BACKWARD) {
       int window = op->attr.attention.window;
-      double segments = (double)(graph->rows / graph->seq);
+      double segments = (double)build->microbatch;
       add_pairs(&work, window, flops / (segments * rf_segment_pairs(graph->seq, window)));
     } else if (op->section == RF_SECTION_MICRO) work.per_token += flops * plan->op[i].calls / tokens;
     else work.fixed += flops * plan->op[i].calls;

@@ -44,7 +44,8 @@ static rf_status leave(far_memory *m) {
   return RAFTER_OK;
 }
 
-static rf_status open_device(rf_device **device, rf_error *error) {
+static rf_status open_device(rf_device **device, const rf_device_settings *settings, rf_error *error) {
+  (void)settings;
   *device = calloc(1, sizeof **device);
   return *device ? RAFTER_OK : RF_FAIL(error, RAFTER_FAILED, NULL, "no memory for a device");
 }

@@ -44,4 +44,17 @@ __attribute__((unused)) static const char *need_model(const char *variable, cons
   return path;
 }
 
+/* Finds a PJRT plugin for CPUs: the file that RAFTER_PJRT_PLUGIN names, otherwise the one in the
+ * folder RAFTER_PLUGINS or ~/.cache/rafter-plugins. Skips the test if it is missing. */
+__attribute__((unused)) static const char *need_plugin(char path[4200]) {
+  const char *folder = getenv("RAFTER_PLUGINS"), *home = getenv("HOME"),
+             *named = getenv("RAFTER_PJRT_PLUGIN");
+  const char *file = "xla_plugins/xla_cpu_pjrt/xla_cpu_pjrt.so";
+  if (named) snprintf(path, 4200, "%s", named);
+  else if (folder) snprintf(path, 4200, "%s/%s", folder, file);
+  else snprintf(path, 4200, "%s/.cache/rafter-plugins/%s", home ? home : "", file);
+  if (access(path, R_OK)) skip_for("a PJRT plugin is missing (./dev setup --xla)");
+  return path;
+}
+
 #endif

@@ -44,7 +44,11 @@ void build_attention_merge(op_harness *h, const op_case *of, const op_size *size
 
 void build_attention_part(op_harness *h, const op_case *of, const op_size *size) {
   rf_attr attr = case_attention_attributes(h, of, size);
-  int bounds = case_segments(h, of, size->rows, NULL);
+  /* In a group, this is the chip of rank 0, and the keys of all chips are at hand. */
+  int64_t chips = of->flags & OP_GROUP ? 2 : 1;
+  attr.group = chips > 1 ? 2 : 0;
+  h->graph->seq = chips * size->rows;
+  int bounds = case_segments(h, of, chips * size->rows, NULL);
   int64_t q = (int64_t)size->heads * size->head_dim, both = 2 * (int64_t)size->kv_heads * size->head_dim;
   int qkv = case_activation(h, "qkv", 1.5, size->rows, q + both);
   if (!strcmp(of->op, "kv_join")) {
@@ -56,6 +60,7 @@ void build_attention_part(op_harness *h, const op_case *of, const op_size *size)
   }
   int rows = op_apply(h, "kv_rows", OP_IDS(qkv), OP_IDS(RF_WANTED), &attr), kv = op_output(h, rows, 0);
   if (!strcmp(of->op, "kv_rows")) return;
+  if (chips > 1) kv = case_activation(h, "kv", 1.5, chips * size->rows, both);
   int forward = op_apply(h, "attention_part", OP_IDS(qkv, kv, bounds), OP_IDS(RF_WANTED, RF_WANTED), &attr);
   if (!strcmp(of->op, "attention_part")) return;
   int dctx = case_activation(h, "dctx", 1, size->rows, q);
@@ -65,7 +70,8 @@ void build_attention_part(op_harness *h, const op_case *of, const op_size *size)
 
 void build_attention_kv(op_harness *h, const op_case *of, const op_size *size) {
   rf_attr attr = case_attention_attributes(h, of, size);
-  bool prefill = of->flags & OP_PREFILL;
+  bool prefill = of->flags & OP_PREFILL, group = of->flags & OP_GROUP;
+  attr.group = group ? 2 : 0; /* this chip has rank 0 */
   int64_t rows = size->rows, bound = prefill ? rows + 9 : 10 + 80 * (rows - 1);
   int64_t slot_count = prefill ? 3 : rows;
   int32_t *slots = malloc((size_t)rows * sizeof *slots),
@@ -93,7 +99,7 @@ void build_attention_kv(op_harness *h, const op_case *of, const op_size *size) {
   free(slots);
   free(positions);
   op_apply(h, "attention_kv", OP_IDS(qkv, cache, table, slot_ids, position_ids, scale),
-           OP_IDS(RF_WANTED, cache, scale), &attr);
+           OP_IDS(RF_WANTED, cache, scale, group ? RF_WANTED : RF_NONE), &attr);
 }
 
 /* Latent attention: half of a head is rotated, values are a little narrower than a head, and the
@@ -172,7 +178,8 @@ void build_attention_latent_rows(op_harness *h, const op_case *of, const op_size
 
 void build_attention_latent_kv(op_harness *h, const op_case *of, const op_size *size) {
   rf_attr attr = latent_attributes(h, of, size);
-  bool prefill = of->flags & OP_PREFILL;
+  bool prefill = of->flags & OP_PREFILL, group = of->flags & OP_GROUP;
+  attr.group = group ? 2 : 0;
   int64_t rows = size->rows, slot_count = prefill ? 2 : rows, page = 32,
           columns = (rows + 40 + page - 1) / page, latent_columns = size->head_dim + 3;
   int32_t *slots = malloc((size_t)rows * sizeof *slots),
@@ -191,5 +198,5 @@ void build_attention_latent_kv(op_harness *h, const op_case *of, const op_size *
   free(slots);
   free(positions);
   op_apply(h, "attention_latent_kv", OP_IDS(in[0], in[1], in[2], in[3], cache, table, slot_ids, position_ids),
-           OP_IDS(RF_WANTED, cache), &attr);
+           OP_IDS(RF_WANTED, cache, group ? RF_WANTED : RF_NONE), &attr);
 }

@@ -50,6 +50,7 @@ static void build_norm(op_harness *h, const op_case *of, const op_size *size) {
 static void build_norm_bwd(op_harness *h, const op_case *of, const op_size *size) {
   bool centered = strcmp(of->op, "layernorm_bwd") == 0;
   rf_attr attr = case_attributes(h, of);
+  attr.accumulate[0] = RF_WRITE;
   int x, gain, forward = norm_forward(h, of, size, centered, &x, &gain);
   int dy = case_activation(h, "dy", 1, size->rows, size->width);
   int dres = of->flags & OP_RESIDUE ? case_activation(h, "dres", 1, size->rows, size->width) : RF_NONE;
@@ -82,6 +83,7 @@ static void build_head_norm_bwd(op_harness *h, const op_case *of, const op_size 
   rf_attr attr;
   int forward = head_norm_forward(h, of, size, in, &attr),
       dy = case_activation(h, "dy", 1, size->rows, qkv_width(size));
+  attr.accumulate[0] = RF_WRITE;
   int dq = case_gradient(h, "dq_gain", OP_SHAPE(size->head_dim)),
       dk = case_gradient(h, "dk_gain", OP_SHAPE(size->head_dim));
   op_apply(h, "head_norm_bwd", OP_IDS(in[0], in[1], in[2], op_output(h, forward, 1), dy),
@@ -494,8 +496,8 @@ static const op_size ATTENTION_SIZES[] = {{4, 0, 0, 2, 1, 4},   {7, 0, 0, 2, 2, 
 static const op_size HEAD_NORM_SIZES[] = {{4, 0, 0, 2, 1, 4},   {7, 0, 0, 2, 2, 6},   {1, 0, 0, 1, 1, 5},
                                           {37, 0, 0, 6, 2, 10}, {33, 0, 0, 3, 3, 64}, {70, 0, 0, 2, 1, 80},
                                           {0, 0, 0, 0, 0, 0}};
-static const op_size ATTENTION_LONG[] = {
-    {4, 0, 0, 2, 1, 4}, {6, 0, 0, 4, 2, 6}, {530, 0, 0, 1, 1, 4}, {270, 0, 0, 2, 1, 16}, {0, 0, 0, 0, 0, 0}};
+static const op_size ATTENTION_LONG[] = {{4, 0, 0, 2, 1, 4},    {6, 0, 0, 4, 2, 6},    {530, 0, 0, 1, 1, 4},
+                                         {270, 0, 0, 2, 1, 16}, {2100, 0, 0, 2, 1, 2}, {0, 0, 0, 0, 0, 0}};
 static const op_size DECODE_SIZES[] = {{4, 0, 0, 2, 1, 4},  {7, 0, 0, 2, 2, 2},  {1, 0, 0, 1, 1, 2},
                                        {6, 0, 0, 6, 2, 10}, {5, 0, 0, 3, 3, 64}, {4, 0, 0, 2, 1, 80},
                                        {0, 0, 0, 0, 0, 0}};
@@ -626,6 +628,9 @@ const op_case OP_CASES[] = {
     {"attention_part", "softcap", build_attention_part, ATTENTION_SIZES, OP_SOFTCAP},
     {"attention_part_bwd", "segments, window", build_attention_part, ATTENTION_SIZES,
      OP_SEGMENTS | OP_WINDOW},
+    {"attention_part", "group", build_attention_part, ATTENTION_SIZES, OP_SEGMENTS | OP_WINDOW | OP_GROUP},
+    {"attention_part_bwd", "group", build_attention_part, ATTENTION_SIZES,
+     OP_SEGMENTS | OP_WINDOW | OP_GROUP},
     {"attention_merge", "two parts", build_attention_merge, ATTENTION_SIZES, 0},
     {"attention_part_bwd", "softcap", build_attention_part, ATTENTION_SIZES, OP_SOFTCAP},
     {"attention_kv", "decode", build_attention_kv, DECODE_SIZES, 0},
@@ -638,6 +643,9 @@ const op_case OP_CASES[] = {
     {"attention_kv", "prefill, long, int8", build_attention_kv, ATTENTION_LONG, OP_PREFILL | OP_NARROW},
     {"attention_kv", "prefill, bf16 softmax", build_attention_kv, ATTENTION_SIZES,
      OP_PREFILL | OP_BF16_SOFTMAX},
+    {"attention_kv", "decode, group", build_attention_kv, DECODE_SIZES, OP_GROUP | OP_WINDOW},
+    {"attention_kv", "prefill, group, int8", build_attention_kv, ATTENTION_SIZES,
+     OP_PREFILL | OP_GROUP | OP_NARROW},
     {"latent_norm", "plain", build_latent_norm, LATENT_NORM_SIZES, 0},
     {"latent_norm_bwd", "write", build_latent_norm_bwd, LATENT_NORM_SIZES, 0},
     {"latent_norm_bwd", "add", build_latent_norm_bwd, LATENT_NORM_SIZES, OP_ADD},
@@ -649,6 +657,7 @@ const op_case OP_CASES[] = {
     {"attention_latent_rows", "segments", build_attention_latent_rows, LATENT_SIZES, OP_SEGMENTS},
     {"attention_latent_kv", "decode", build_attention_latent_kv, LATENT_SIZES, 0},
     {"attention_latent_kv", "prefill", build_attention_latent_kv, LATENT_SIZES, OP_PREFILL},
+    {"attention_latent_kv", "prefill, group", build_attention_latent_kv, LATENT_SIZES, OP_PREFILL | OP_GROUP},
     {"head_loss", "plain", build_head_loss, HEAD_SIZES, 0},
     {"head_loss", "transposed, bias, ignored labels", build_head_loss, HEAD_SIZES,
      OP_TRANSPOSE | OP_BIAS | OP_IGNORED},

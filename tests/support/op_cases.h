@@ -42,6 +42,7 @@ enum {
    * as in Llama 3 */
   OP_SCALED = 1 << 22,
   OP_NARROW = 1 << 23, /* attention_kv: an i8 cache */
+  OP_GROUP = 1 << 24,  /* attention over parts or a cache: the chip of rank 0 in a group of two */
   OP_EXACT = 1 << 20,  /* The definition includes the bits: every kernel gives those of the reference. */
 };
 

@@ -87,9 +87,9 @@ typedef struct rf_fast_isa {
                  int rows, float *y);
   /* The next four functions are for more than RF_FAST_FEW rows. If few_of_256 is true and all of B
    * has blocks of 256 values, they are for more than RF_FAST_FEW_OF_256 rows. If they are NULL,
-   * `panels` multiplies all rows, RF_FAST_FEW at a time. `unpack` unpacks steps [k0, k1) of a panel into
-   * `room`. `many` multiplies `used` rows of a strip of sixteen by a block, adds the products to
-   * sums[row][RF_PANEL_LANES], and prefetches `ahead`. `open` is called first, `close` last. */
+   * `panels` multiplies all rows, RF_FAST_FEW at a time. `unpack` unpacks steps [k0, k1) of a panel
+   * into `room`. `many` multiplies `used` rows of a strip of sixteen by a block, adds the products
+   * to sums[row][RF_PANEL_LANES], and prefetches `ahead`. `open` is called first, `close` last. */
   rf_fast_block (*unpack)(const rf_panel *panel, const char *at, int64_t k0, int64_t k1, void *room);
   void (*many)(const rf_fast_block *block, const void *strip, int used, bool first, float *sums,
                const char *ahead, int64_t ahead_bytes);
@@ -105,8 +105,8 @@ typedef struct rf_fast_isa {
 extern const rf_fast_isa RF_FAST_AVX2, RF_FAST_AVXVNNI, RF_FAST_EVEX_VNNI, RF_FAST_AVX512, RF_FAST_AVX512BF16,
     RF_FAST_AMX;
 
-/* Counterparts of rf_gemm_workspace and of a path. `gemm` provides the epilogues. rf_fast_run is for
- * more rows than the kernel of rf_fast_few_kernel takes. */
+/* Counterparts of rf_gemm_workspace and of a path. `gemm` provides the epilogues. rf_fast_run is
+ * for more rows than the kernel of rf_fast_few_kernel takes. */
 size_t rf_fast_workspace(const rf_fast_isa *isa, const rf_gemm *g, int threads);
 void rf_fast_run(const rf_fast_isa *isa, const rf_gemm_isa *gemm, const rf_gemm *g, int threads,
                  void *workspace);

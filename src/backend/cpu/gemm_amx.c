@@ -298,7 +298,8 @@ void rf_tiles_close(void) {
   _tile_dpbf16ps(to, rows, columns); \
   FILL
 /* While the core's other hyperthread is busy, adjacent tile instructions wait for each other. With
- * eight other instructions after each, a step takes 64 % of the time. Alone, a core loses nothing. */
+ * eight other instructions after each, a step takes 64 % of the time. Alone, a core loses
+ * nothing. */
 #define FILL __asm__ volatile("nop\n\tnop\n\tnop\n\tnop\n\tnop\n\tnop\n\tnop\n\tnop");
 typedef struct form {
   bool a_stays;

@@ -66,8 +66,8 @@ RF_INLINE void widen_plain(int type, const rf_panel *panel, const char *at, int6
 
 /* A product of up to FEW_ROWS_MAX rows with a full panel. It converts codes to f32 in registers. If
  * the registers hold the sums of all lanes, the product runs over all k at once. Otherwise it runs
- * over RUN steps of k for some vectors of lanes, then for the next vectors, so that these steps of A
- * and B stay in L1 (docs/measurements.md has other orders). FEW_EACH(X) is X(row, vector) for all
+ * over RUN steps of k for some vectors of lanes, then for the next vectors, so that these steps of
+ * A and B stay in L1 (docs/measurements.md has other orders). FEW_EACH(X) is X(row, vector) for all
  * rows and vectors. */
 #define FOUR_ROWS(X, r0, r1, r2, r3) \
   EACH_VECTOR(X, r0) EACH_VECTOR(X, r1) EACH_VECTOR(X, r2) EACH_VECTOR(X, r3)

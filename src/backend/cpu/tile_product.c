@@ -81,7 +81,8 @@ typedef struct job {
 
 static int64_t row_of(const job *j, int64_t strip) { return cut(j->g->m, j->strips, strip); }
 
-/* Packs units u and u + 1 if they are the columns of one panel of B. Returns false if they are not. */
+/* Packs units u and u + 1 if they are the columns of one panel of B. Returns false if they are
+ * not. */
 static bool pack_panel(const job *j, int64_t u, float *to, int64_t unit_floats) {
   const rf_gemm *g = j->g;
   if (!g->panels || g->transposed || g->column_sum || u % PANEL_UNITS) return false;

@@ -54,8 +54,9 @@ typedef struct rf_kept_rule {
   rf_kept_part forward[RF_RULE_PARTS]; /* temporaries of the forward op */
   /* Temporaries of the backward op, in addition to gradients of the op's output and input. */
   rf_kept_part backward[RF_RULE_PARTS];
-  /* Arrays of the output's size with constants of the random-number generator. XLA writes them before
-   * the forward op of an f32 program on a TPU, if the op is recomputed and so stores no mask. */
+  /* Arrays of the output's size with constants of the random-number generator. XLA writes them
+   * before the forward op of an f32 program on a TPU, if the op is recomputed and so stores no
+   * mask. */
   int8_t drawn;
   int8_t score_moves_f32, /* how often XLA writes or reads an attention score in f32 */
       score_moves;        /* the same, in the activation dtype */

@@ -373,9 +373,10 @@ static void test_null_chooses_what_cpu_chooses(void **state) {
       }
 }
 
-/* Latent attention and its routers still use the reference kernels. Ops that only programs of
- * several chips have run only in tests. */
+/* Latent attention and its routers still use the reference kernels. Ops and forms of ops that only
+ * programs of several chips have run only in tests. */
 static bool is_the_references(const op_case *of) {
+  if (of->flags & OP_GROUP) return true;
   bool router = !strncmp(of->op, "route", 5) && strcmp(of->name, "plain"),
        tail = !strcmp(of->op, "rope") && !strcmp(of->name, "tail");
   static const char *const many_chips[] = {

@@ -42,13 +42,18 @@ static rf_generator *open_or_fail(const char *folder, const rf_backend *backend,
   rf_error error = {0};
   rf_generator *g = NULL;
   if (rf_model_resolve(folder, &s.model, weights, &error) != RAFTER_OK) fail_msg("%s", error.message);
-  s.plan = (rf_plan_options){
-      .build = {.job = RF_JOB_GENERATE, .dtype = RF_F32, .softmax = RF_F32, .microbatch = 1, .seq = context},
-      .backend = backend,
-      .isa = isa,
-      .threads = poison ? 2 : 1,
-      .machine = &machine,
-      .guard_bytes = poison ? 256 : 0};
+  s.plan = (rf_plan_options){.build = {.job = RF_JOB_GENERATE,
+                                       .dtype = RF_F32,
+                                       .softmax = RF_F32,
+                                       .microbatch = 1,
+                                       .seq = context,
+                                       .plain = backend->plain_weights},
+                             .backend = backend,
+                             .device.plugin = getenv("RAFTER_PJRT_PLUGIN"),
+                             .isa = isa,
+                             .threads = poison ? 2 : 1,
+                             .machine = &machine,
+                             .guard_bytes = poison ? 256 : 0};
   if (rf_generator_open(&s, &g, &error) != RAFTER_OK) fail_msg("%s", error.message);
   return g;
 }
@@ -179,6 +184,19 @@ static void every_family_agrees(void **state) {
     check_variant(&RF_BACKEND_REFERENCE, RF_ISA_BASE, false, SOME);
     check_variant(&RF_BACKEND_CPU, RF_ISA_BASE, false, 1);
     check_variant(&RF_BACKEND_CPU, rf_isa_detect(), true, SOME);
+  }
+  assert_true(choose_family("gpt2"));
+}
+
+/* Programs that XLA compiles, if RAFTER_PJRT_PLUGIN names a plugin. */
+static void xla_agrees(void **state) {
+  enum { SOME = 7 };
+  (void)state;
+  if (!getenv("RAFTER_PJRT_PLUGIN")) skip();
+  for (int f = 0; f < FAMILY_COUNT; f++) {
+    assert_true(choose_family(FAMILIES[f]));
+    print_message("%s\n", FAMILIES[f]);
+    check_variant(&RF_BACKEND_XLA, rf_isa_detect(), false, SOME);
   }
   assert_true(choose_family("gpt2"));
 }
@@ -346,6 +364,7 @@ int main(void) {
       cmocka_unit_test(tiny_random_gpt2),
       cmocka_unit_test(tiny_stories_llama),
       cmocka_unit_test(every_family_agrees),
+      cmocka_unit_test(xla_agrees),
   };
   return cmocka_run_group_tests(tests, NULL, tear_down);
 }

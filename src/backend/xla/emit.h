@@ -1,0 +1,169 @@
+/* emit.h - writes a graph as one StableHLO module. Each op of the op table has an emitter: a row in
+ * one of the tables RF_EMIT_... The module computes a whole step; its arguments are the persistent
+ * tensors that the step reads, the inputs of the graph, and the values of rf_run_inputs. */
+#ifndef RF_XLA_EMIT_H
+#define RF_XLA_EMIT_H
+
+#include "backend/backend.h"
+#include "backend/xla/hlo.h"
+
+enum { RF_EMIT_KEPT = 16, RF_EMIT_KEPT_VALUES = 6 };
+/* Abilities of a platform's compiler. All false: a CPU. */
+typedef struct rf_emit_target {
+  bool bf16_products; /* products of bf16 are much faster than those of f32 */
+  bool ragged_dot;    /* has chlo.ragged_dot: products of consecutive groups of rows */
+} rf_emit_target;
+
+/* State while a graph is written. Emitters of ops use the functions below. */
+typedef struct rf_emit {
+  rf_hlo *h;
+  const rf_graph *graph;
+  rf_pool *pool;   /* lives as long as the emitter */
+  int64_t rows;    /* rows of the program, at most graph->rows (buckets) */
+  rf_val *value;   /* current value of each tensor; no value: not written yet */
+  const rf_op *op; /* op that is being written */
+  rf_emit_target target;
+  int64_t head_bytes;    /* maximum bytes of a chunk of logits in f32; 0: the emitter chooses */
+  bool codes;            /* see rf_emit_options */
+  rf_val ok;             /* bool scalar: all probes so far are finite; no value: no probe so far */
+  bool ok_everywhere;    /* `ok` is about the probes of all chips */
+  rf_val probed;         /* element that the op's probe checks (f32 scalar), if the emitter has it */
+  rf_val tie;            /* newest result of a backward op: recomputation starts after it */
+  const rf_op *left_out; /* see rf_emit_options */
+  rf_status status;      /* the first failure, with `error` */
+  rf_error *error;
+  struct {
+    int what, tensor;
+    int64_t of;
+    rf_val value[RF_EMIT_KEPT_VALUES];
+  } kept[RF_EMIT_KEPT]; /* see rf_emit_keep; emptied at both ends of a loop over microbatches */
+  int kept_count;
+  struct {
+    rf_val seed;        /* ui64 scalar */
+    rf_val step;        /* i32 scalar, from 1 */
+    rf_val micro;       /* i32 scalar: microbatch of this step, from 0 */
+    rf_val first_token; /* i64 scalar: tokens of this step before this microbatch, on one chip */
+    rf_val loss_scale;  /* f32 scalar */
+    rf_val lr;          /* f32 scalar */
+  } run;
+} rf_emit;
+
+typedef struct rf_emitter {
+  const rf_op_def *def;                      /* NULL ends a table */
+  void (*emit)(rf_emit *e, const rf_op *op); /* NULL: not possible, because of `why` */
+  const char *why;
+} rf_emitter;
+extern const rf_emitter RF_EMIT_POINTWISE[], RF_EMIT_NORM[], RF_EMIT_EMBED[], RF_EMIT_ROPE[],
+    RF_EMIT_MATMUL[], RF_EMIT_LORA[], RF_EMIT_OPTIMIZER[], RF_EMIT_ATTENTION[], RF_EMIT_CACHE[],
+    RF_EMIT_LATENT[], RF_EMIT_PART[], RF_EMIT_HEAD[], RF_EMIT_EXPERTS[], RF_EMIT_GROUPED[],
+    RF_EMIT_COLLECTIVE[];
+/* The row of an op; NULL: no row (a test fails for such an op). */
+const rf_emitter *rf_emitter_of(const rf_op_def *def);
+
+/* ---- for the emitters of ops ----------------------------------------------------------------- */
+
+/* Value of input `slot`; no value if the slot is empty. Its shape may have fewer rows than the
+ * tensor, so emitters take shapes from values. */
+rf_val rf_emit_in(const rf_emit *e, const rf_op *op, int slot);
+/* Like rf_emit_in, converted to f32, the type of all arithmetic. */
+rf_val rf_emit_wide(const rf_emit *e, const rf_op *op, int slot);
+bool rf_emit_wants(const rf_op *op, int slot); /* whether output `slot` exists */
+/* Type of a tensor in the module. f64 tensors (sums) become f32. A KV cache in bf16 is an array of
+ * u16 with the same bits: compilers for CPUs widen a whole bf16 array to update or gather parts of
+ * it. */
+rf_hlo_type rf_emit_type(const rf_emit *e, int tensor);
+rf_hlo_type rf_emit_out_type(const rf_emit *e, const rf_op *op, int slot);
+/* Sets output `slot` to v, converted to the tensor's type (round to nearest even). If the output
+ * accumulates, adds to the present value. An empty slot is ignored. */
+void rf_emit_out(rf_emit *e, const rf_op *op, int slot, rf_val v);
+/* Values that several ops share, such as masks: RF_EMIT_KEPT_VALUES values for an input tensor of
+ * the graph, a kind `what` and a number `of`. They have no value at the first call. */
+enum { RF_KEEP_SEGMENTS, RF_KEEP_REACH, RF_KEEP_PAGES, RF_KEEP_ITEMS };
+rf_val *rf_emit_keep(rf_emit *e, int what, int tensor, int64_t of);
+/* For sums that continue from the present value in place: the value from which output `slot` starts
+ * (no value: from 0), and the result, which is set without adding the present value again. */
+rf_val rf_emit_start(const rf_emit *e, const rf_op *op, int slot);
+void rf_emit_set(rf_emit *e, const rf_op *op, int slot, rf_val v);
+/* Rows of the module for a tensor with `bound` rows (rf_rows_of_pass). */
+int64_t rf_emit_rows(const rf_emit *e, int64_t bound);
+/* Fails the emission: the op has a form that cannot be written, for the reason `why`. */
+void rf_emit_refuse(rf_emit *e, const char *why);
+
+/* Value of v after rounding to the tensor type of output `slot`, back in f32. */
+rf_val rf_emit_rounded(rf_emit *e, const rf_op *op, int slot, rf_val v);
+/* A row vector (D) or column vector (n) repeated to (n,D). */
+rf_val rf_emit_across_rows(rf_emit *e, rf_val vector, int64_t rows);
+rf_val rf_emit_across_columns(rf_emit *e, rf_val vector, int64_t columns);
+
+/* a b, with transposed operands as in rf_hlo_matmul. Operands of one type are multiplied as they
+ * are; of two types, both in f32. */
+rf_val rf_emit_product(rf_hlo *h, rf_val a, bool a_transposed, rf_val b, bool b_transposed, rf_hlo_type type);
+
+/* GELU (tanh form), its slope, and softcap, in f32. */
+rf_val rf_emit_gelu(rf_hlo *h, rf_val u);
+rf_val rf_emit_gelu_slope(rf_hlo *h, rf_val u);
+rf_val rf_emit_softcap(rf_hlo *h, rf_val x, float cap);            /* cap 0: x */
+rf_val rf_emit_softcap_slope(rf_hlo *h, rf_val capped, float cap); /* from the result; cap 0: no value */
+/* drop(v) of the op's attr.dropout for an (n, D) value: the CPU's Philox draws. Rate 0: v. */
+rf_val rf_emit_drop(rf_emit *e, const rf_op *op, rf_val v);
+
+/* Mesh: groups of chips over `axes` by rank, and this chip's rank in its group (i32 scalar). */
+rf_hlo_groups rf_emit_groups(rf_emit *e, rf_axes axes);
+rf_val rf_emit_rank(rf_emit *e, rf_axes axes);
+
+/* ---- whole graphs ---------------------------------------------------------------------------- */
+
+/* Words of the argument that holds rf_run_inputs, u32. In whole graphs, MICRO and FIRST_TOKEN are
+ * not read, because the module counts microbatches. */
+enum {
+  RF_RUN_SEED,
+  RF_RUN_SEED_HIGH,
+  RF_RUN_STEP,
+  RF_RUN_LOSS_SCALE,
+  RF_RUN_LR,
+  RF_RUN_MICRO,
+  RF_RUN_FIRST_TOKEN,
+  RF_RUN_WORDS
+};
+
+/* An argument or a result of the module. */
+typedef struct rf_emit_port {
+  int tensor; /* id; RF_NONE: the words of rf_run_inputs (argument), or the flags of probes (result) */
+  int alias;  /* result: argument whose memory it reuses, or -1; argument: result, or -1 */
+  rf_val of;  /* type and shape */
+} rf_emit_port;
+typedef struct rf_emitted {
+  char *text; /* free() */
+  size_t bytes;
+  rf_emit_port *argument, *result; /* free() */
+  int arguments, results;
+  int probes; /* the flags of probes are f32 (probes): the probed values */
+  int *probe; /* op of each probe; free() */
+  int replicas;
+} rf_emitted;
+
+typedef struct rf_emit_options {
+  int64_t rows;     /* 0: all rows of the graph */
+  bool no_donation; /* arguments keep their buffers */
+  rf_emit_target target;
+  int64_t head_bytes; /* maximum bytes of a chunk of logits in f32, rounded up to one row; 0: chosen */
+  /* For tests: a collective of the graph that exchanges nothing. Each chip repeats its own
+   * values. */
+  const rf_op *left_out;
+  /* Quantised int8 matrices are arrays of codes, and their scales are left out. Such a program has
+   * the memory and work of the plan, but other results. It can be compiled, but not run. */
+  bool codes;
+} rf_emit_options;
+/* Abilities of the compiler of a platform: "cpu", "tpu", "cuda", as a plugin names it. */
+rf_emit_target rf_emit_target_of(const char *platform);
+/* RAFTER_INVALID: the graph has an op without an emitter; the error has the reason. */
+rf_status rf_emit_graph(const rf_graph *graph, const rf_emit_options *options, rf_emitted *out,
+                        rf_error *error);
+/* Writes the ops [first, first + count) alone, as a module for tests: the arguments are all tensors
+ * that the ops read before they are written, the results all tensors that they write. `micro` is
+ * the microbatch, which decides whether gradients add. `options` may be NULL. */
+rf_status rf_emit_ops(const rf_graph *graph, const rf_emit_options *options, int first, int count, int micro,
+                      rf_emitted *out, rf_error *error);
+void rf_emitted_free(rf_emitted *of);
+
+#endif

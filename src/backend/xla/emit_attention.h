@@ -1,0 +1,43 @@
+/* emit_attention.h - attention over rows, in the layout (sequences, key heads, ...), which the
+ * ops of attention, latent attention and attention over parts share. See emit_attend.c. */
+#ifndef RF_XLA_EMIT_ATTENTION_H
+#define RF_XLA_EMIT_ATTENTION_H
+
+#include "backend/xla/emit.h"
+
+/* Letters of shapes: B sequences, K key heads, g query heads per key head, Q queries and S keys
+ * of a sequence, D columns of a key, W columns of a value. */
+typedef struct rf_attend {
+  const rf_attr_attention *attr; /* scale, softcap, softmax */
+  int64_t batch, queries, keys;  /* B, Q, S */
+  int64_t stride;                /* query i of a sequence is at position i * stride + rank */
+  int64_t window;                /* how many of the latest keys a query sees; 0: all */
+  rf_val rank;                   /* i32 scalar */
+  rf_val low;                    /* i32 (B,Q): the first key of its sequence that a query sees */
+} rf_attend;
+
+/* Sequences of an op with `rows` queries and `stride` times as many keys. `segments`: slot of
+ * the starts of segments. Rows of a training batch are whole sequences. Other rows are one
+ * sequence. */
+rf_attend rf_attend_of(rf_emit *e, const rf_op *op, int segments, int64_t rows, int64_t stride, rf_val rank);
+
+/* Columns [begin, begin + heads * group * dim) of rows (B*T, columns) as (B, heads, group, T,
+ * dim). */
+rf_val rf_attend_split(rf_hlo *h, const rf_attend *a, rf_val rows, int64_t begin,
+                       const int64_t heads_group_dim[3]);
+/* The opposite: (B,K,g,T,D) as rows (B*T, K*g*D). */
+rf_val rf_attend_join(rf_hlo *h, rf_val heads);
+
+/* q (B,K,g,Q,D), k (B,K,S,D), v (B,K,S,W) of one type -> ctx f32 (B,K,g,Q,W), lse f32 (B,K,g,Q). */
+void rf_attend_forward(rf_emit *e, const rf_attend *a, const rf_val qkv[3], rf_val *ctx, rf_val *lse);
+/* Also of dctx (B,K,g,Q,W), and lse and delta f32 (B,K,g,Q) -> dq, dk, dv in f32, of the shapes
+ * of q, k, v. / */
+void rf_attend_backward(rf_emit *e, const rf_attend *a, const rf_val qkv[3], rf_val dctx, rf_val lse,
+                        rf_val delta, rf_val grad[3]);
+/* delta (B,K,g,Q) from ctx and dctx, rows (B*Q, K*g*W); lse (N,B*Q) as (B,K,g,Q), and the
+ * opposite. */
+rf_val rf_attend_delta(rf_emit *e, const rf_attend *a, rf_val ctx, rf_val dctx, int64_t heads, int64_t group);
+rf_val rf_attend_lse_in(rf_hlo *h, const rf_attend *a, rf_val lse, int64_t heads, int64_t group);
+rf_val rf_attend_lse_out(rf_hlo *h, rf_val lse);
+
+#endif

@@ -1,0 +1,397 @@
+/* emit_cached.c - see emit_cached.h: writes rows to pages, and attention over pages.
+ *
+ * Pages are read in steps of some hundred positions, with a running maximum and running sums,
+ * and only as many steps as the longest sequence of the call needs. A step of decoding gathers
+ * one run of pages of every row. If a slot may have several rows, a step takes one run of pages
+ * of one slot and a chunk of rows, so that rows of the same slot share it; a list holds the
+ * steps that some row needs. */
+#include "backend/xla/emit_cached.h"
+
+#include <math.h>
+
+enum { STEP = 256 };                /* positions of a step, at least a page */
+enum { CHUNK_ROWS = 256 };          /* query rows of a chunk, counting each head of a key head */
+static const double MASKED = -1e30; /* finite, so that no difference is inf - inf */
+
+static rf_val i32(rf_hlo *h, int64_t value) { return rf_hlo_scalar(h, RF_HLO_I32, (double)value); }
+static rf_val quotient(rf_hlo *h, rf_val v, int64_t by) {
+  return by == 1 ? v : rf_hlo_divide(h, v, i32(h, by));
+}
+static rf_val rest(rf_hlo *h, rf_val v, int64_t by) { return rf_hlo_remainder(h, v, i32(h, by)); }
+
+static int64_t chips_of(const rf_pages *p) { return p->op->attr.group > 1 ? p->op->attr.group : 1; }
+static rf_val rank_of(rf_emit *e, const rf_pages *p) {
+  return p->op->attr.axes ? rf_emit_rank(e, p->op->attr.axes) : i32(e->h, 0);
+}
+
+/* Vectors as the columns of an array: (n) and (n) -> (n,2). */
+static rf_val columns_of(rf_hlo *h, int count, const rf_val *part) {
+  rf_val column[3];
+  for (int i = 0; i < count; i++) column[i] = rf_hlo_reshape(h, part[i], RF_DIMS(part[i].dim[0], 1));
+  return rf_hlo_concatenate(h, 1, count, column);
+}
+
+/* ---- rows ------------------------------------------------------------------------------------ */
+
+/* The keys that each row sees, the same in all layers of a window: their slots, and the first
+ * and last key (last < first: none), as positions of this chip; i32 (n). */
+typedef struct reach {
+  rf_val slot, first, last;
+} reach;
+
+/* Positions below `end` that this chip stores: (end - rank + chips - 1) / chips. */
+static rf_val held(rf_hlo *h, rf_val end, rf_val rank, int64_t chips) {
+  if (chips == 1) return end;
+  return quotient(h, rf_hlo_add_c(h, rf_hlo_subtract(h, end, rank), (double)(chips - 1)), chips);
+}
+
+static reach reach_of(rf_emit *e, const rf_pages *p) {
+  rf_hlo *h = e->h;
+  int64_t window = p->op->attr.attention.window, chips = chips_of(p);
+  rf_val *kept = rf_emit_keep(e, RF_KEEP_REACH, p->op->input[p->positions], window);
+  if (!rf_has(kept[0])) {
+    rf_val rank = rank_of(e, p), position = rf_emit_in(e, p->op, p->positions), none = i32(h, 0);
+    kept[0] = rf_emit_in(e, p->op, p->slots);
+    rf_val used = rf_hlo_compare_c(h, RF_HLO_GE, kept[0], 0);
+    rf_val low = window > 0 ? rf_hlo_maximum_c(h, rf_hlo_add_c(h, position, (double)(1 - window)), 0)
+                            : rf_hlo_full_like(h, position, 0);
+    kept[1] = rf_hlo_select(h, used, held(h, low, rank, chips), none);
+    rf_val end = held(h, rf_hlo_add_c(h, position, 1), rank, chips);
+    kept[2] = rf_hlo_add_c(h, rf_hlo_select(h, used, end, none), -1);
+  }
+  return (reach){kept[0], kept[1], kept[2]};
+}
+
+void rf_pages_write(rf_emit *e, rf_pages *p, rf_val rows, rf_val scales) {
+  rf_hlo *h = e->h;
+  rf_val slot = rf_emit_in(e, p->op, p->slots), position = rf_emit_in(e, p->op, p->positions),
+         table = rf_emit_in(e, p->op, p->table);
+  int64_t n = slot.dim[0], parts = p->cache.dim[1], page = p->cache.dim[2], chips = chips_of(p);
+  rf_val *kept = rf_emit_keep(e, RF_KEEP_PAGES, p->op->input[p->table], parts);
+  if (!rf_has(*kept)) {
+    rf_val at = quotient(h, position, chips), mine = rf_hlo_compare_c(h, RF_HLO_GE, slot, 0);
+    rf_val found = rf_hlo_gather(h, table, columns_of(h, 2, (rf_val[]){slot, quotient(h, at, page)}), 2,
+                                 (const int[]){0, 1});
+    if (chips > 1)
+      mine = rf_hlo_and(h, mine, rf_hlo_compare(h, RF_HLO_EQ, rest(h, position, chips), rank_of(e, p)));
+    /* A page number beyond the cache drops the row. These numbers differ, because indices are
+     * unique. */
+    rf_val beyond = rf_hlo_add_c(h, rf_hlo_iota(h, RF_HLO_I32, 0, RF_DIMS(n)), (double)p->cache.dim[0]);
+    rf_val part[2], line = rest(h, at, page);
+    found = rf_hlo_select(h, mine, found, beyond);
+    for (int64_t i = 0; i < parts; i++) {
+      rf_val which = rf_hlo_full_like(h, line, (double)i);
+      part[i] = rf_hlo_reshape(h, columns_of(h, 3, (rf_val[]){found, which, line}), RF_DIMS(n, 1, 3));
+    }
+    *kept = rf_hlo_concatenate(h, 1, (int)parts, part);
+  }
+  p->cache = rf_hlo_scatter(h, p->cache, *kept, rows, 3, (const int[]){0, 1, 2}, false, true);
+  if (rf_has(scales))
+    p->scale = rf_hlo_scatter(h, p->scale, *kept, scales, 3, (const int[]){0, 1, 2}, false, true);
+}
+
+/* ---- one step -------------------------------------------------------------------------------- */
+
+/* A run of pages for each of b parts of the call, and the queries that see it. The M queries of
+ * a part and a key head follow each other. */
+typedef struct step {
+  rf_val q;           /* (b,K,M,D) */
+  rf_val pages;       /* i32 (b,u) */
+  rf_val key;         /* i32 scalar: position of the first key */
+  rf_val first, last; /* i32 (b,M): keys that a query sees */
+  rf_val end;         /* i32 (b): the last key that any of these queries sees */
+} step;
+
+static rf_val stored(rf_hlo *h, const rf_pages *p, rf_val v, rf_hlo_type type) {
+  if (v.type == RF_HLO_U16) v = rf_hlo_bitcast(h, v, p->type);
+  return rf_hlo_convert(h, v, type);
+}
+
+/* Part `which` of the pages, (b, uG, columns). */
+static rf_val fetch(rf_hlo *h, rf_val from, rf_val pages, int64_t which) {
+  int64_t b = pages.dim[0], u = pages.dim[1];
+  rf_val one = rf_hlo_reshape(h, pages, RF_DIMS(b, u, 1));
+  rf_val index = rf_hlo_concatenate(h, 2, 2, (rf_val[]){one, rf_hlo_full_like(h, one, (double)which)});
+  rf_val v = rf_hlo_gather(h, from, index, 2, (const int[]){0, 1});
+  return rf_hlo_reshape(h, v, RF_DIMS(b, u * v.dim[2], v.dim[3]));
+}
+
+/* (b, S, K*c) as (b, K, S, c), or (b, K, S) if c is 1. */
+static rf_val by_head(rf_hlo *h, rf_val v, int64_t heads) {
+  int64_t c = v.dim[2] / heads;
+  v = rf_hlo_reshape(h, v, RF_DIMS(v.dim[0], v.dim[1], heads, c));
+  v = rf_hlo_transpose(h, v, (const int[]){0, 2, 1, 3});
+  return c > 1 ? v : rf_hlo_reshape(h, v, RF_DIMS(v.dim[0], v.dim[1], v.dim[2]));
+}
+
+/* Keys (b,K,S,D) and values (b,K,S,W) of a step. Memory after a sequence's last key may hold
+ * anything, and 0 times NaN is NaN, so these values become 0. */
+static void fetch_both(rf_hlo *h, const rf_pages *p, const step *s, rf_val *k, rf_val *v) {
+  bool latent = p->cache.dim[1] == 1;
+  rf_val rows = fetch(h, p->cache, s->pages, 0);
+  rf_val values = latent ? rf_hlo_slice(h, rows, 2, 0, p->value) : fetch(h, p->cache, s->pages, 1);
+  rows = rf_hlo_reshape(h, rows, RF_DIMS(rows.dim[0], rows.dim[1], p->kv_heads, p->key));
+  values = rf_hlo_reshape(h, values, RF_DIMS(rows.dim[0], rows.dim[1], p->kv_heads, p->value));
+  rf_hlo_type type = p->split ? p->type : s->q.type;
+  *k = stored(h, p, rf_hlo_transpose(h, rows, (const int[]){0, 2, 1, 3}), type);
+  values = stored(h, p, rf_hlo_transpose(h, values, (const int[]){0, 2, 1, 3}), type);
+  rf_val key = rf_hlo_add(h, rf_hlo_iota(h, RF_HLO_I32, 2, values.rank, values.dim), s->key);
+  rf_val end = rf_hlo_broadcast(h, s->end, (const int[]){0}, values.rank, values.dim);
+  *v = rf_hlo_select(h, rf_hlo_compare(h, RF_HLO_LE, key, end), values, rf_hlo_scalar(h, values.type, 0));
+}
+
+/* Scales (b,K,S) of codes along the keys of s (b,K,M,S), times s. */
+static rf_val scaled(rf_hlo *h, const rf_pages *p, const step *of, int64_t which, rf_val s) {
+  if (!rf_has(p->scale)) return s;
+  rf_val scale = by_head(h, fetch(h, p->scale, of->pages, which), p->kv_heads);
+  return rf_hlo_multiply(h, s, rf_hlo_broadcast(h, scale, (const int[]){0, 1, 3}, s.rank, s.dim));
+}
+
+static rf_val product(rf_hlo *h, rf_val a, rf_val b, bool b_last) {
+  rf_hlo_dot of = {{0, 1, -1}, {0, 1, -1}, {3, -1}, {b_last ? 3 : 2, -1}};
+  return rf_hlo_dot_general(h, a, b, of, RF_HLO_F32);
+}
+static rf_val along(rf_hlo *h, rf_val v, rf_val s) {
+  return rf_hlo_broadcast(h, v, (const int[]){0, 1, 2}, s.rank, s.dim);
+}
+
+/* Products of queries and keys, (b,K,M,S). */
+static rf_val products(rf_hlo *h, const rf_pages *p, rf_val q, rf_val k) {
+  if (!p->split) return product(h, q, k, true);
+  rf_val high = rf_hlo_round_bf16(h, q), low = rf_hlo_subtract(h, q, high);
+  rf_val part[2] = {rf_hlo_convert(h, high, k.type), rf_hlo_convert(h, low, k.type)};
+  rf_val both = product(h, rf_hlo_concatenate(h, 2, 2, part), k, true);
+  int64_t queries = q.dim[2];
+  return rf_hlo_add(h, rf_hlo_slice(h, both, 2, 0, queries), rf_hlo_slice(h, both, 2, queries, 2 * queries));
+}
+
+/* state: maximum (b,K,M), sum (b,K,M), weighted sum of values (b,K,M,W) */
+static void attend(rf_hlo *h, const rf_pages *p, const step *of, rf_val state[3]) {
+  const rf_attr_attention *attr = &p->op->attr.attention;
+  rf_val k, v;
+  fetch_both(h, p, of, &k, &v);
+  rf_val s = rf_hlo_multiply_c(h, scaled(h, p, of, 0, products(h, p, of->q, k)), (double)attr->scale);
+  s = rf_emit_softcap(h, s, attr->softcap);
+  if (attr->softmax == RF_BF16) s = rf_hlo_round_bf16(h, s);
+  rf_val key = rf_hlo_add(h, rf_hlo_iota(h, RF_HLO_I32, 3, s.rank, s.dim), of->key);
+  rf_val first = rf_hlo_broadcast(h, of->first, (const int[]){0, 2}, s.rank, s.dim),
+         last = rf_hlo_broadcast(h, of->last, (const int[]){0, 2}, s.rank, s.dim);
+  rf_val see =
+      rf_hlo_and(h, rf_hlo_compare(h, RF_HLO_GE, key, first), rf_hlo_compare(h, RF_HLO_LE, key, last));
+  rf_val masked = rf_hlo_select(h, see, s, rf_hlo_scalar(h, RF_HLO_F32, MASKED));
+  rf_val most = rf_hlo_maximum(h, state[0], rf_hlo_reduce(h, RF_HLO_MAX, masked, 3));
+  rf_val e = rf_hlo_exponential(h, rf_hlo_subtract(h, s, along(h, most, s))),
+         zero = rf_hlo_scalar(h, RF_HLO_F32, 0);
+  rf_val weight = rf_hlo_select(h, see, scaled(h, p, of, 1, e), zero);
+  rf_val shrink = rf_hlo_exponential(h, rf_hlo_subtract(h, state[0], most));
+  rf_val o = product(h, rf_hlo_convert(h, weight, v.type), v, false);
+  rf_val sum = rf_hlo_reduce(h, RF_HLO_SUM, rf_hlo_select(h, see, e, zero), 3);
+  state[0] = most;
+  state[1] = rf_hlo_add(h, rf_hlo_multiply(h, state[1], shrink), sum);
+  state[2] = rf_hlo_add(h, rf_hlo_multiply(h, state[2], along(h, shrink, o)), o);
+}
+
+/* The page table with whole runs of `run` columns. */
+static rf_val table_of(rf_emit *e, const rf_pages *p, int64_t run) {
+  rf_val table = rf_emit_in(e, p->op, p->table);
+  return rf_hlo_pad(e->h, table, 1, 0, rf_round_up(table.dim[1], run) - table.dim[1], 0);
+}
+
+static void start(rf_hlo *h, rf_val state[3], int64_t parts, int64_t heads, int64_t queries, int64_t value) {
+  state[0] = rf_hlo_full(h, RF_HLO_F32, MASKED, RF_DIMS(parts, heads, queries));
+  state[1] = rf_hlo_full(h, RF_HLO_F32, 0, RF_DIMS(parts, heads, queries));
+  state[2] = rf_hlo_full(h, RF_HLO_F32, 0, RF_DIMS(parts, heads, queries, value));
+}
+
+/* ---- one row per slot ------------------------------------------------------------------------ */
+
+static rf_val many(rf_hlo *h, rf_val v, int64_t times) {
+  return rf_hlo_broadcast(h, v, (const int[]){0}, RF_DIMS(v.dim[0], times));
+}
+
+/* Every row with its own pages. */
+static void attend_rows(rf_emit *e, const rf_pages *p, rf_val q, int64_t run, rf_val state[3]) {
+  rf_hlo *h = e->h;
+  reach r = reach_of(e, p);
+  int64_t n = q.dim[0], group = q.dim[2], positions = run * p->cache.dim[2];
+  rf_val table = rf_hlo_rows(h, table_of(e, p, run), rf_hlo_maximum_c(h, r.slot, 0));
+  rf_val some = rf_hlo_compare(h, RF_HLO_LE, r.first, r.last);
+  rf_val low = rf_hlo_select(h, some, r.first, i32(h, table.dim[1] * p->cache.dim[2]));
+  rf_val from = quotient(h, rf_hlo_reduce_all(h, RF_HLO_MIN, low), positions);
+  rf_val most = rf_hlo_maximum_c(h, rf_hlo_reduce_all(h, RF_HLO_MAX, r.last), -1);
+  rf_val to = quotient(h, rf_hlo_add_c(h, most, (double)positions), positions);
+  rf_hlo_loop loop;
+  start(h, state, n, q.dim[1], group, p->value);
+  rf_hlo_loop_begin_to(h, &loop, rf_hlo_subtract(h, to, from), state, 3);
+  rf_val at = rf_hlo_add(h, loop.i, from), column = rf_hlo_multiply_c(h, at, (double)run);
+  step s = {
+      .q = q,
+      .pages = rf_hlo_dynamic_slice(h, table, (const rf_val[]){i32(h, 0), column}, (const int64_t[]){n, run}),
+      .key = rf_hlo_multiply_c(h, at, (double)positions),
+      .first = many(h, r.first, group),
+      .last = many(h, r.last, group),
+      .end = r.last};
+  attend(h, p, &s, state);
+  rf_hlo_loop_end(h, &loop, state);
+}
+
+/* ---- several rows per slot ------------------------------------------------------------------- */
+
+/* The steps that some row needs: a step is a chunk of rows, a slot and a run of columns of the
+ * page table. */
+typedef struct items {
+  rf_val list, count; /* i32 (chunks*slots*runs): numbers of the steps in front; i32 scalar */
+  rf_val end;         /* i32 (chunks*slots): last key that a row of the chunk sees in the slot */
+  rf_val row[3];      /* slot, first, last of the rows, i32 (chunks, rows) */
+} items;
+
+/* Sums of v (count) up to each element. */
+static rf_val sums_of(rf_hlo *h, rf_val v) {
+  for (int64_t by = 1; by < v.dim[0]; by *= 2)
+    v = rf_hlo_add(h, v, rf_hlo_pad(h, rf_hlo_slice(h, v, 0, 0, v.dim[0] - by), 0, by, 0, 0));
+  return v;
+}
+
+/* The numbers of the set elements of `flag` in front of a list, and how many there are. */
+static void compress(rf_hlo *h, rf_val flag, items *of) {
+  int64_t count = flag.dim[0];
+  rf_val one = rf_hlo_convert(h, flag, RF_HLO_I32), sum = sums_of(h, one), zero = rf_hlo_full_like(h, one, 0);
+  rf_val number = rf_hlo_iota(h, RF_HLO_I32, 0, RF_DIMS(count));
+  rf_val to = rf_hlo_select(h, flag, rf_hlo_add_c(h, sum, -1), rf_hlo_add_c(h, number, (double)count));
+  of->list = rf_hlo_scatter(h, zero, rf_hlo_reshape(h, to, RF_DIMS(count, 1)), number, 1, (const int[]){0},
+                            false, true);
+  of->count = rf_hlo_reshape(h, rf_hlo_slice(h, sum, 0, count - 1, count), 0, NULL);
+}
+
+static items find_items(rf_emit *e, const rf_pages *p, int64_t rows, int64_t slots, int64_t runs,
+                        int64_t positions) {
+  rf_hlo *h = e->h;
+  reach r = reach_of(e, p);
+  const rf_val all[3] = {r.slot, r.first, r.last};
+  int64_t n = r.slot.dim[0], chunks = rf_ceil_div(n, rows), far = runs * positions;
+  items of;
+  for (int i = 0; i < 3; i++) {
+    rf_val v = rf_hlo_pad(h, all[i], 0, 0, chunks * rows - n, -1);
+    of.row[i] = rf_hlo_reshape(h, v, RF_DIMS(chunks, rows));
+  }
+  const int64_t dim[3] = {chunks, slots, rows}, need[3] = {chunks, slots, runs};
+  rf_val seen[3];
+  for (int i = 0; i < 3; i++) seen[i] = rf_hlo_broadcast(h, of.row[i], (const int[]){0, 2}, 3, dim);
+  rf_val same = rf_hlo_compare(h, RF_HLO_EQ, seen[0], rf_hlo_iota(h, RF_HLO_I32, 1, 3, dim));
+  same = rf_hlo_and(h, same, rf_hlo_compare(h, RF_HLO_LE, seen[1], seen[2]));
+  rf_val first = rf_hlo_reduce(h, RF_HLO_MIN, rf_hlo_select(h, same, seen[1], i32(h, far)), 2),
+         end = rf_hlo_reduce(h, RF_HLO_MAX, rf_hlo_select(h, same, seen[2], i32(h, -1)), 2);
+  rf_val key = rf_hlo_multiply_c(h, rf_hlo_iota(h, RF_HLO_I32, 2, 3, need), (double)positions);
+  rf_val above = rf_hlo_broadcast(h, end, (const int[]){0, 1}, 3, need),
+         below = rf_hlo_broadcast(h, first, (const int[]){0, 1}, 3, need);
+  rf_val flag = rf_hlo_and(h, rf_hlo_compare(h, RF_HLO_LE, key, above),
+                           rf_hlo_compare(h, RF_HLO_GT, rf_hlo_add_c(h, key, (double)positions), below));
+  of.end = rf_hlo_reshape(h, end, RF_DIMS(chunks * slots));
+  compress(h, rf_hlo_reshape(h, flag, RF_DIMS(chunks * slots * runs)), &of);
+  return of;
+}
+
+static items items_of(rf_emit *e, const rf_pages *p, int64_t rows, int64_t slots, int64_t runs,
+                      int64_t positions) {
+  int64_t window = p->op->attr.attention.window;
+  rf_val *kept = rf_emit_keep(e, RF_KEEP_ITEMS, p->op->input[p->table], window * 65536 + rows);
+  if (!rf_has(*kept)) {
+    items of = find_items(e, p, rows, slots, runs, positions);
+    const rf_val value[RF_EMIT_KEPT_VALUES] = {of.list, of.count, of.end, of.row[0], of.row[1], of.row[2]};
+    for (int i = 0; i < RF_EMIT_KEPT_VALUES; i++) kept[i] = value[i];
+  }
+  return (items){kept[0], kept[1], kept[2], {kept[3], kept[4], kept[5]}};
+}
+
+/* Part `at` of the first dimension, (1, ...), and the opposite. */
+static rf_val part_at(rf_hlo *h, rf_val v, rf_val at) {
+  rf_val zero = i32(h, 0), from[4] = {at, zero, zero, zero};
+  int64_t size[4] = {1, v.dim[1], v.dim[2], v.dim[3]};
+  return rf_hlo_dynamic_slice(h, v, from, size);
+}
+static rf_val put_at(rf_hlo *h, rf_val all, rf_val part, rf_val at) {
+  rf_val zero = i32(h, 0), from[4] = {at, zero, zero, zero};
+  return rf_hlo_dynamic_update(h, all, part, from);
+}
+
+/* Which keys of its slot each query of a chunk sees, for the slot of this step; i32 (1, g*rows). */
+static void sees(rf_hlo *h, const items *of, rf_val chunk, rf_val slot, int64_t group, step *s) {
+  rf_val row[3];
+  for (int i = 0; i < 3; i++) row[i] = part_at(h, of->row[i], chunk);
+  rf_val other = rf_hlo_compare(h, RF_HLO_NE, row[0], slot);
+  row[2] = rf_hlo_select(h, other, rf_hlo_full_like(h, row[2], -1), row[2]);
+  int64_t rows = row[0].dim[1];
+  for (int i = 1; i < 3; i++) {
+    row[i] = rf_hlo_broadcast(h, row[i], (const int[]){0, 2}, RF_DIMS(1, group, rows));
+    row[i] = rf_hlo_reshape(h, row[i], RF_DIMS(1, group * rows));
+  }
+  s->first = row[1];
+  s->last = row[2];
+}
+
+/* q (chunks,K,g*rows,D) */
+static void attend_items(rf_emit *e, const rf_pages *p, rf_val q, int64_t group, int64_t run,
+                         rf_val state[3]) {
+  rf_hlo *h = e->h;
+  rf_val table = table_of(e, p, run);
+  int64_t slots = table.dim[0], runs = table.dim[1] / run, positions = run * p->cache.dim[2];
+  items of = items_of(e, p, q.dim[2] / group, slots, runs, positions);
+  rf_hlo_loop loop;
+  start(h, state, q.dim[0], q.dim[1], q.dim[2], p->value);
+  rf_hlo_loop_begin_to(h, &loop, of.count, state, 3);
+  rf_val number = part_at(h, of.list, loop.i), part[3];
+  number = rf_hlo_reshape(h, number, 0, NULL);
+  rf_val pair = quotient(h, number, runs), at = rest(h, number, runs), chunk = quotient(h, pair, slots),
+         slot = rest(h, pair, slots), column = rf_hlo_multiply_c(h, at, (double)run);
+  step s = {.q = part_at(h, q, chunk),
+            .pages =
+                rf_hlo_dynamic_slice(h, table, (const rf_val[]){slot, column}, (const int64_t[]){1, run}),
+            .key = rf_hlo_multiply_c(h, at, (double)positions),
+            .end = part_at(h, of.end, pair)};
+  sees(h, &of, chunk, slot, group, &s);
+  for (int i = 0; i < 3; i++) part[i] = part_at(h, state[i], chunk);
+  attend(h, p, &s, part);
+  for (int i = 0; i < 3; i++) state[i] = put_at(h, state[i], part[i], chunk);
+  rf_hlo_loop_end(h, &loop, state);
+}
+
+/* Rows (n,K,g,D) as chunks (chunks, K, g*rows, D), and the opposite of (chunks, K, g*rows, c). */
+static rf_val in_chunks(rf_hlo *h, rf_val q, int64_t rows) {
+  int64_t n = q.dim[0], chunks = rf_ceil_div(n, rows), heads = q.dim[1], group = q.dim[2], dim = q.dim[3];
+  q = rf_hlo_reshape(h, rf_hlo_pad(h, q, 0, 0, chunks * rows - n, 0),
+                     RF_DIMS(chunks, rows, heads, group, dim));
+  q = rf_hlo_transpose(h, q, (const int[]){0, 2, 3, 1, 4});
+  return rf_hlo_reshape(h, q, RF_DIMS(chunks, heads, group * rows, dim));
+}
+static rf_val from_chunks(rf_hlo *h, rf_val v, int64_t n, int64_t group) {
+  int64_t chunks = v.dim[0], heads = v.dim[1], rows = v.dim[2] / group, dim = v.rank == 4 ? v.dim[3] : 1;
+  v = rf_hlo_reshape(h, v, RF_DIMS(chunks, heads, group, rows, dim));
+  v = rf_hlo_transpose(h, v, (const int[]){0, 3, 1, 2, 4});
+  return rf_hlo_slice(h, rf_hlo_reshape(h, v, RF_DIMS(chunks * rows, heads * group, dim)), 0, 0, n);
+}
+
+/* ---- both ------------------------------------------------------------------------------------ */
+
+void rf_pages_attend(rf_emit *e, const rf_pages *p, rf_val q, rf_val *ctx, rf_val *lse) {
+  rf_hlo *h = e->h;
+  rf_val table = rf_emit_in(e, p->op, p->table), state[3];
+  int64_t n = q.dim[0], heads = q.dim[1] * q.dim[2], group = q.dim[2], page = p->cache.dim[2],
+          run = page >= STEP ? 1 : rf_ceil_div(STEP, page);
+  if (run > table.dim[1]) run = table.dim[1];
+  if (e->graph->rows <= table.dim[0]) {
+    attend_rows(e, p, q, run, state);
+  } else {
+    int64_t rows = group >= CHUNK_ROWS / 32 ? 32 : group <= 2 ? CHUNK_ROWS / 2 : CHUNK_ROWS / group;
+    attend_items(e, p, in_chunks(h, q, rows < n ? rows : n), group, run, state);
+  }
+  for (int i = 0; i < 3; i++) state[i] = from_chunks(h, state[i], n, group);
+  for (int i = 0; i < 2; i++) state[i] = rf_hlo_reshape(h, state[i], RF_DIMS(n, heads));
+  rf_val some = rf_hlo_compare_c(h, RF_HLO_GT, state[1], 0), zero = rf_hlo_scalar(h, RF_HLO_F32, 0);
+  rf_val sum = rf_hlo_broadcast(h, state[1], (const int[]){0, 1}, 3, state[2].dim);
+  rf_val any = rf_hlo_broadcast(h, some, (const int[]){0, 1}, 3, state[2].dim);
+  rf_val o = rf_hlo_select(h, any, rf_hlo_divide(h, state[2], sum), zero);
+  *ctx = rf_hlo_reshape(h, o, RF_DIMS(n, heads * p->value));
+  rf_val idle = rf_hlo_compare_c(h, RF_HLO_LT, reach_of(e, p).slot, 0);
+  idle = rf_hlo_broadcast(h, idle, (const int[]){0}, RF_DIMS(n, heads));
+  *lse = rf_hlo_select(h, idle, zero, rf_hlo_add(h, state[0], rf_hlo_log(h, state[1])));
+}

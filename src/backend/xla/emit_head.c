@@ -1,0 +1,501 @@
+/* emit_head.c - emitters of the output head: loss, its gradient, logits, scores, and the parts of a
+ * sharded vocabulary. Training and scoring never hold the logits of all rows: a loop computes the
+ * logits z (c,V) of one chunk of c rows, and everything that depends on them. A chunk reads the
+ * whole weight, so chunks are as large as rf_emit.head_bytes allows. */
+#include "backend/xla/emit.h"
+
+#include <math.h>
+
+enum { PARTS = 4 };
+
+/* The operands of all ops in this file. */
+typedef struct head {
+  rf_val w, bias; /* w (D,V) or (V,D), bias f32 (V)? */
+  int64_t width, vocab;
+  bool transpose;
+  float cap;
+  rf_val first; /* i32 scalar: this chip's first token; no value: 0 */
+  rf_val words; /* i32 scalar: this chip's tokens without padding; no value: all columns */
+} head;
+
+/* A chunk of rows, or all rows. The function `body` computes out[] and adds to sum[]. */
+typedef struct chunk {
+  head of;
+  rf_val in[PARTS];  /* (n,..): x, labels, and others that the body reads */
+  rf_val out[PARTS]; /* (n,..): before, type and shape without the rows; no value: not wanted */
+  rf_val sum[2];     /* the present value; no value: 0 */
+  rf_val sum_of[2];  /* type and shape of the sums; no value: not wanted */
+  void (*body)(rf_emit *e, const rf_op *op, struct chunk *c);
+} chunk;
+
+static head head_of(rf_emit *e, const rf_op *op) {
+  rf_hlo *h = e->h;
+  const rf_attr_head *attr = &op->attr.head;
+  head of = {.w = rf_emit_in(e, op, 1),
+             .bias = rf_emit_wide(e, op, 2),
+             .transpose = attr->transpose,
+             .cap = attr->softcap,
+             .first = RF_NO_VAL,
+             .words = RF_NO_VAL};
+  of.vocab = of.w.dim[attr->transpose ? 0 : 1];
+  of.width = of.w.dim[attr->transpose ? 1 : 0];
+  if (attr->fast) rf_emit_refuse(e, "it multiplies activations of 8 bits");
+  if (!op->attr.axes) return of;
+  of.first = rf_hlo_multiply_c(h, rf_emit_rank(e, op->attr.axes), (double)of.vocab);
+  if (attr->vocab == of.vocab * rf_mesh_size(&e->graph->mesh, op->attr.axes)) return of;
+  rf_val left = rf_hlo_subtract(h, rf_hlo_scalar(h, RF_HLO_I32, (double)attr->vocab), of.first);
+  of.words = rf_hlo_minimum(h, rf_hlo_maximum_c(h, left, 0), rf_hlo_scalar(h, RF_HLO_I32, (double)of.vocab));
+  return of;
+}
+
+/* ---- products -------------------------------------------------------------------------------- */
+
+static rf_val plus(rf_hlo *h, rf_val sum, rf_val v) { return rf_has(sum) ? rf_hlo_add(h, sum, v) : v; }
+
+/* sum + a b in f32, maybe with transposed operands; without a sum: a b. If the types differ, the
+ * f32 operand becomes a sum of two bf16 numbers where products of bf16 are faster, so that it keeps
+ * 16 bits. */
+static rf_val product(rf_emit *e, rf_val sum, rf_val a, bool a_transposed, rf_val b, bool b_transposed) {
+  rf_hlo *h = e->h;
+  if (b.type == RF_HLO_I8) b = rf_hlo_convert(h, b, a.type);
+  if (a.type != b.type && !e->target.bf16_products) {
+    a = rf_hlo_convert(h, a, RF_HLO_F32);
+    b = rf_hlo_convert(h, b, RF_HLO_F32);
+  }
+  if (a.type == b.type) return plus(h, sum, rf_hlo_matmul(h, a, a_transposed, b, b_transposed, RF_HLO_F32));
+  bool left = a.type == RF_HLO_F32;
+  rf_val wide = left ? a : b, other = left ? b : a, high = rf_hlo_round_bf16(h, wide), part[2];
+  part[0] = rf_hlo_convert(h, high, other.type);
+  part[1] = rf_hlo_convert(h, rf_hlo_subtract(h, wide, high), other.type);
+  for (int i = 0; i < 2; i++)
+    sum = plus(
+        h, sum,
+        rf_hlo_matmul(h, left ? part[i] : a, a_transposed, left ? b : part[i], b_transposed, RF_HLO_F32));
+  return sum;
+}
+
+/* Numbers of the columns, i32 (c,V). */
+static rf_val columns(rf_hlo *h, rf_val z) { return rf_hlo_iota(h, RF_HLO_I32, 1, 2, z.dim); }
+
+static rf_val lowest(rf_hlo *h) { return rf_hlo_scalar(h, RF_HLO_F32, -(double)INFINITY); }
+
+/* Logits z (c,V), without the mask of padding. */
+static rf_val all_logits(rf_emit *e, const head *of, rf_val x) {
+  rf_val z = product(e, RF_NO_VAL, x, false, of->w, of->transpose);
+  if (rf_has(of->bias)) z = rf_hlo_add(e->h, z, rf_emit_across_rows(e, of->bias, z.dim[0]));
+  return rf_emit_softcap(e->h, z, of->cap);
+}
+
+/* Logits z (c,V); -inf in columns of padding. */
+static rf_val logits(rf_emit *e, const head *of, rf_val x) {
+  rf_val z = all_logits(e, of, x);
+  if (!rf_has(of->words)) return z;
+  return rf_hlo_select(e->h, rf_hlo_compare(e->h, RF_HLO_LT, columns(e->h, z), of->words), z, lowest(e->h));
+}
+
+/* ---- results of rows of logits --------------------------------------------------------------- */
+
+enum { LANES = 128 };
+
+/* Rows of V logits are treated as G groups of L neighbours, so that the maximum is found in one
+ * pass: only the group with the maximum is searched for its position. About sqrt(V/k) is best. */
+static int64_t group_length(const rf_emit *e, int64_t vocab, int64_t k) {
+  int64_t best = 1;
+  /* Accelerators store the last dimension in lanes of 128, so that other groups would be a padded
+   * copy. */
+  if (e->target.bf16_products) return k > 1 && vocab % LANES == 0 ? LANES : 1;
+  for (int64_t l = 1; l <= 1024 && l * l * k <= 4 * vocab; l++)
+    if (vocab % l == 0) best = l;
+  return best;
+}
+
+typedef struct rows {
+  rf_val z;       /* (c,V) */
+  rf_val grouped; /* (c,G,L), the same; (c,V) for groups of 1 */
+  rf_val tops;    /* (c,G): largest of each group */
+  rf_val most;    /* (c): largest of the row, at least -1e30 */
+  rf_val sum;     /* (c): sum of exp(z - most) */
+} rows;
+
+static rows rows_of(rf_emit *e, rf_val z, int64_t k) {
+  rf_hlo *h = e->h;
+  int64_t c = z.dim[0], l = group_length(e, z.dim[1], k), g = z.dim[1] / l;
+  rows r = {.z = z, .grouped = l == 1 ? z : rf_hlo_reshape(h, z, RF_DIMS(c, g, l))};
+  r.tops = l == 1 ? z : rf_hlo_reduce(h, RF_HLO_MAX, r.grouped, 2);
+  r.most = rf_hlo_maximum_c(h, rf_hlo_reduce(h, RF_HLO_MAX, r.tops, 1), -1e30);
+  rf_val all = rf_hlo_broadcast(h, r.most, (const int[]){0}, r.grouped.rank, r.grouped.dim);
+  r.sum = rf_hlo_exponential(h, rf_hlo_subtract(h, r.grouped, all));
+  while (r.sum.rank > 1) r.sum = rf_hlo_reduce(h, RF_HLO_SUM, r.sum, 1 + (r.sum.rank == 3));
+  return r;
+}
+
+static rf_val lse_of(rf_hlo *h, const rows *r) { return rf_hlo_add(h, r->most, rf_hlo_log(h, r->sum)); }
+
+/* Index pairs (row, column) as i32 (c,2). */
+static rf_val pairs(rf_hlo *h, rf_val column) {
+  int64_t c = column.dim[0];
+  rf_val both[2] = {rf_hlo_iota(h, RF_HLO_I32, 0, RF_DIMS(c, 1)), rf_hlo_reshape(h, column, RF_DIMS(c, 1))};
+  return rf_hlo_concatenate(h, 1, 2, both);
+}
+
+/* The first column of a (c,m) that equals the row's `most` (c). */
+static rf_val first_equal(rf_hlo *h, rf_val a, rf_val most) {
+  rf_val same = rf_hlo_compare(h, RF_HLO_EQ, a, rf_hlo_broadcast(h, most, (const int[]){0}, 2, a.dim)),
+         last = rf_hlo_scalar(h, RF_HLO_I32, (double)(a.dim[1] - 1));
+  return rf_hlo_reduce(h, RF_HLO_MIN, rf_hlo_select(h, same, columns(h, a), last), 1);
+}
+
+/* The smallest v with z[r,v] = most, i32 (c). */
+static rf_val best_of(rf_hlo *h, const rows *r) {
+  rf_val group = first_equal(h, r->tops, r->most);
+  if (r->grouped.rank == 2) return group;
+  rf_val part = rf_hlo_gather(h, r->grouped, pairs(h, group), 2, (const int[]){0, 1}),
+         at = first_equal(h, part, r->most);
+  return rf_hlo_add(h, rf_hlo_multiply_c(h, group, (double)r->grouped.dim[2]), at);
+}
+
+/* z[r,labels[r]] (c). Labels out of range give a value that the caller does not use. */
+static rf_val of_labels(rf_hlo *h, rf_val z, rf_val labels) {
+  return rf_hlo_gather(h, z, pairs(h, labels), 2, (const int[]){0, 1});
+}
+
+static rf_val is_label(rf_hlo *h, rf_val labels) { return rf_hlo_compare_c(h, RF_HLO_GE, labels, 0); }
+static rf_val zero_if_ignored(rf_hlo *h, rf_val labels, rf_val v) {
+  return rf_hlo_select(h, is_label(h, labels), v, rf_hlo_scalar(h, v.type, 0));
+}
+
+/* ---- chunks of rows -------------------------------------------------------------------------- */
+
+/* Rows of a chunk for which an accelerator computes for as long as it moves data. The weight is
+ * read once per chunk, and its gradient is read and written, if there is one. */
+enum { BALANCED_ROWS = 256, BALANCED_ROWS_WITH_GRADIENT = 512 };
+
+static int64_t rows_of_chunk(const rf_emit *e, const chunk *c) {
+  int64_t n = c->in[0].dim[0], vocab = c->of.vocab, bytes = e->head_bytes, fewest = 1;
+  bool adds = rf_has(c->sum_of[0]);
+  if (bytes == 0) {
+    bytes = 64 << 20;
+    int64_t gradient = 4 * c->of.width * vocab;
+    if (e->target.bf16_products) fewest = adds ? BALANCED_ROWS_WITH_GRADIENT : BALANCED_ROWS;
+    else if (adds && bytes < 2 * gradient) bytes = 2 * gradient;
+  }
+  int64_t most = bytes / (4 * vocab) > fewest ? bytes / (4 * vocab) : fewest, count = (n + most - 1) / most;
+  return (n + count - 1) / count;
+}
+
+/* Rows from `start` (i32 scalar) of an array whose other dimensions stay whole. */
+static void start_of(rf_hlo *h, rf_val row, rf_val start[RF_HLO_RANK], int rank) {
+  start[0] = row;
+  for (int i = 1; i < rank; i++) start[i] = rf_hlo_scalar(h, RF_HLO_I32, 0);
+}
+static rf_val take(rf_hlo *h, rf_val a, rf_val row, int64_t count) {
+  rf_val start[RF_HLO_RANK];
+  int64_t size[RF_HLO_RANK];
+  start_of(h, row, start, a.rank);
+  for (int i = 0; i < a.rank; i++) size[i] = i ? a.dim[i] : count;
+  return rf_hlo_dynamic_slice(h, a, start, size);
+}
+static rf_val give(rf_hlo *h, rf_val a, rf_val part, rf_val row) {
+  rf_val start[RF_HLO_RANK];
+  start_of(h, row, start, a.rank);
+  return rf_hlo_dynamic_update(h, a, rf_hlo_convert(h, part, a.type), start);
+}
+
+/* The values that pass from one chunk to the next: the outputs, then the sums. */
+static int carried(const chunk *c, rf_val *list[PARTS + 2], chunk *of) {
+  int count = 0;
+  for (int i = 0; i < PARTS; i++)
+    if (rf_has(c->out[i])) list[count++] = &of->out[i];
+  for (int i = 0; i < 2; i++)
+    if (rf_has(c->sum_of[i])) list[count++] = &of->sum[i];
+  return count;
+}
+
+/* Without a barrier, the compiler computes the results that backward does not need after backward,
+ * and keeps the logits for them. */
+static void finish_together(rf_hlo *h, chunk *c) {
+  rf_val *list[PARTS + 2], v[PARTS + 2];
+  int count = carried(c, list, c);
+  for (int i = 0; i < count; i++) v[i] = *list[i];
+  rf_hlo_barrier(h, v, count);
+  for (int i = 0; i < count; i++) *list[i] = v[i];
+}
+
+/* Runs the body over all rows. Rows are added to fill the last chunk; their labels (in[1]) are
+ * -1. */
+static void run_chunks(rf_emit *e, const rf_op *op, chunk *c) {
+  rf_hlo *h = e->h;
+  int64_t n = c->in[0].dim[0], each = rows_of_chunk(e, c), count = (n + each - 1) / each;
+  if (count == 1) {
+    c->body(e, op, c);
+    if (e->target.bf16_products && e->graph->job == RF_JOB_TRAIN) finish_together(h, c);
+    return;
+  }
+  chunk all = *c, part = *c;
+  rf_val *whole[PARTS + 2], *some[PARTS + 2], value[PARTS + 2];
+  int values = carried(c, whole, &all), outs = 0;
+  carried(c, some, &part);
+  for (int i = 0; i < PARTS; i++) {
+    if (rf_has(c->in[i]) && count * each > n)
+      all.in[i] = rf_hlo_pad(h, c->in[i], 0, 0, count * each - n, i == 1 ? -1 : 0);
+    if (!rf_has(c->out[i])) continue;
+    all.out[i].dim[0] = count * each;
+    all.out[i] = rf_hlo_full(h, all.out[i].type, 0, all.out[i].rank, all.out[i].dim);
+    outs++;
+  }
+  for (int i = 0; i < 2; i++)
+    if (rf_has(c->sum_of[i]) && !rf_has(c->sum[i])) all.sum[i] = rf_hlo_full_like(h, c->sum_of[i], 0);
+  for (int k = 0; k < values; k++) value[k] = *whole[k];
+  rf_hlo_loop loop;
+  rf_hlo_loop_begin(h, &loop, count, value, values);
+  rf_val row = rf_hlo_multiply_c(h, loop.i, (double)each);
+  for (int i = 0; i < PARTS; i++)
+    if (rf_has(c->in[i])) part.in[i] = take(h, all.in[i], row, each);
+  for (int k = outs; k < values; k++) *some[k] = value[k];
+  part.body(e, op, &part);
+  for (int k = 0; k < values; k++) value[k] = k < outs ? give(h, value[k], *some[k], row) : *some[k];
+  rf_hlo_loop_end(h, &loop, value);
+  for (int k = 0; k < values; k++) *whole[k] = k < outs ? rf_hlo_slice(h, value[k], 0, 0, n) : value[k];
+  *c = all;
+}
+
+/* An output of the type of slot `slot` with rows of `columns` numbers; 0: one number. */
+static rf_val out_of(rf_emit *e, const rf_op *op, int slot, int64_t columns) {
+  if (!rf_emit_wants(op, slot)) return RF_NO_VAL;
+  return (rf_val){
+      .id = 0, .type = rf_emit_out_type(e, op, slot), .rank = columns ? 2 : 1, .dim = {1, columns}};
+}
+
+static chunk chunk_of(rf_emit *e, const rf_op *op, void (*body)(rf_emit *, const rf_op *, chunk *)) {
+  chunk c = {.of = head_of(e, op), .body = body};
+  for (int i = 0; i < PARTS; i++) c.in[i] = c.out[i] = RF_NO_VAL;
+  for (int i = 0; i < 2; i++) c.sum[i] = c.sum_of[i] = RF_NO_VAL;
+  c.in[0] = rf_emit_in(e, op, 0);
+  c.in[1] = rf_emit_in(e, op, 3);
+  return c;
+}
+
+/* ---- loss ------------------------------------------------------------------------------------ */
+
+/* nll (c), argmax (c) and lse (c) from the logits. */
+static void results_of(rf_emit *e, chunk *c, rf_val z, rf_val *lse) {
+  rf_hlo *h = e->h;
+  rows r = rows_of(e, z, 1);
+  *lse = lse_of(h, &r);
+  if (rf_has(c->out[0]))
+    c->out[0] = zero_if_ignored(h, c->in[1], rf_hlo_subtract(h, *lse, of_labels(h, z, c->in[1])));
+  if (rf_has(c->out[1])) c->out[1] = best_of(h, &r);
+}
+
+static void loss_body(rf_emit *e, const rf_op *op, chunk *c) {
+  (void)op;
+  rf_val lse;
+  results_of(e, c, logits(e, &c->of, c->in[0]), &lse);
+  c->out[2] = lse;
+}
+
+/* x, w, bias?, labels (n) -> nll (n), argmax (n), lse (n) */
+static void emit_head_loss(rf_emit *e, const rf_op *op) {
+  chunk c = chunk_of(e, op, loss_body);
+  for (int i = 0; i < 3; i++) c.out[i] = out_of(e, op, i, 0);
+  run_chunks(e, op, &c);
+  for (int i = 0; i < 3; i++) rf_emit_out(e, op, i, c.out[i]);
+}
+
+/* dz (c,V) = (exp(z - lse) - [v is the label]) * loss_scale * slope of the softcap */
+static rf_val logits_gradient(rf_emit *e, const chunk *c, rf_val z, rf_val lse) {
+  rf_hlo *h = e->h;
+  rf_val labels = c->in[1], scale = rf_hlo_broadcast(h, e->run.loss_scale, NULL, 1, labels.dim),
+         mine = rf_has(c->of.first) ? rf_hlo_subtract(h, labels, c->of.first) : labels;
+  rf_val p = rf_hlo_exponential(h, rf_hlo_subtract(h, z, rf_emit_across_columns(e, lse, z.dim[1]))),
+         here = rf_hlo_compare(h, RF_HLO_EQ, columns(h, z), rf_emit_across_columns(e, mine, z.dim[1]));
+  p = rf_hlo_subtract(h, p, rf_hlo_convert(h, here, RF_HLO_F32));
+  p = rf_hlo_multiply(h, p, rf_emit_across_columns(e, scale, z.dim[1]));
+  if (c->of.cap > 0) p = rf_hlo_multiply(h, p, rf_emit_softcap_slope(h, z, c->of.cap));
+  rf_val used = rf_emit_across_columns(e, is_label(h, labels), z.dim[1]);
+  if (rf_has(c->of.words))
+    used = rf_hlo_and(h, used, rf_hlo_compare(h, RF_HLO_LT, columns(h, z), c->of.words));
+  return rf_hlo_select(h, used, p, rf_hlo_scalar(h, RF_HLO_F32, 0));
+}
+
+/* dx (c,D) in out[`at`], and the sums dw and dbias. */
+static void gradients(rf_emit *e, chunk *c, rf_val dz, int at) {
+  bool transpose = c->of.transpose;
+  rf_val x = c->in[0];
+  if (rf_has(c->out[at])) c->out[at] = product(e, RF_NO_VAL, dz, false, c->of.w, !transpose);
+  if (rf_has(c->sum_of[0]))
+    c->sum[0] =
+        transpose ? product(e, c->sum[0], dz, true, x, false) : product(e, c->sum[0], x, true, dz, false);
+  if (rf_has(c->sum_of[1])) c->sum[1] = plus(e->h, c->sum[1], rf_hlo_reduce(e->h, RF_HLO_SUM, dz, 0));
+}
+
+/* Output `slot` + i is the sum i. */
+static void begin_sums(rf_emit *e, const rf_op *op, chunk *c, int slot) {
+  const rf_val shape[2] = {c->of.w, c->of.bias};
+  for (int i = 0; i < 2; i++) {
+    if (!rf_emit_wants(op, slot + i)) continue;
+    c->sum_of[i] = shape[i];
+    c->sum_of[i].type = RF_HLO_F32;
+    rf_val start = rf_emit_start(e, op, slot + i);
+    if (rf_has(start)) c->sum[i] = rf_hlo_convert(e->h, start, RF_HLO_F32);
+  }
+}
+/* Sets the outputs before `slot`, which never accumulate, and the sums. */
+static void end_sums(rf_emit *e, const rf_op *op, const chunk *c, int slot) {
+  for (int i = 0; i < slot; i++)
+    if (rf_emit_wants(op, i)) rf_emit_set(e, op, i, c->out[i]);
+  for (int i = 0; i < 2; i++)
+    if (rf_emit_wants(op, slot + i)) rf_emit_set(e, op, slot + i, c->sum[i]);
+}
+
+static void loss_bwd_body(rf_emit *e, const rf_op *op, chunk *c) {
+  (void)op;
+  rf_val z = all_logits(e, &c->of, c->in[0]);
+  gradients(e, c, logits_gradient(e, c, z, c->in[2]), 0);
+}
+
+/* x, w, bias?, labels, lse -> dx (n,D), dw, dbias? */
+static void emit_head_loss_bwd(rf_emit *e, const rf_op *op) {
+  chunk c = chunk_of(e, op, loss_bwd_body);
+  c.in[2] = rf_emit_wide(e, op, 4);
+  c.out[0] = out_of(e, op, 0, c.of.width);
+  begin_sums(e, op, &c, 1);
+  run_chunks(e, op, &c);
+  end_sums(e, op, &c, 1);
+}
+
+static void loss_grad_body(rf_emit *e, const rf_op *op, chunk *c) {
+  (void)op;
+  rf_val z = logits(e, &c->of, c->in[0]), lse;
+  results_of(e, c, z, &lse);
+  gradients(e, c, logits_gradient(e, c, z, lse), 2);
+}
+
+/* x, w, bias?, labels -> nll, argmax, dx, dw, dbias? */
+static void emit_head_loss_grad(rf_emit *e, const rf_op *op) {
+  chunk c = chunk_of(e, op, loss_grad_body);
+  c.out[0] = out_of(e, op, 0, 0);
+  c.out[1] = out_of(e, op, 1, 0);
+  c.out[2] = out_of(e, op, 2, c.of.width);
+  begin_sums(e, op, &c, 3);
+  run_chunks(e, op, &c);
+  end_sums(e, op, &c, 3);
+}
+
+/* ---- logits and scores ----------------------------------------------------------------------- */
+
+/* x, w, bias?, rows (R) -> logits (R,V), lse (R)?; a row index of -1 gives zeros */
+static void emit_head_logits(rf_emit *e, const rf_op *op) {
+  rf_hlo *h = e->h;
+  head of = head_of(e, op);
+  rf_val picked = rf_emit_in(e, op, 3), z = all_logits(e, &of, rf_hlo_rows(h, rf_emit_in(e, op, 0), picked)),
+         used = rf_emit_across_columns(e, is_label(h, picked), z.dim[1]);
+  rf_emit_out(e, op, 0, rf_hlo_select(h, used, z, rf_hlo_scalar(h, RF_HLO_F32, 0)));
+  if (!rf_emit_wants(op, 1)) return;
+  if (rf_has(of.words))
+    z = rf_hlo_select(h, rf_hlo_compare(h, RF_HLO_LT, columns(h, z), of.words), z, lowest(h));
+  rows r = rows_of(e, z, 1);
+  rf_emit_out(e, op, 1, zero_if_ignored(h, picked, lse_of(h, &r)));
+}
+
+/* The k largest logits of each row, descending, the lower token first among equals. They are in the
+ * k groups with the largest maxima, the lower group first among equals. */
+static void likeliest(rf_hlo *h, const rows *r, int64_t k, rf_val *values, rf_val *ids) {
+  int64_t c = r->z.dim[0], g = r->tops.dim[1], l = r->grouped.rank == 3 ? r->grouped.dim[2] : 1;
+  if (k >= g || l == 1) {
+    rf_hlo_top_k(h, r->z, k, values, ids);
+    return;
+  }
+  rf_val largest, group, none = RF_NO_VAL;
+  rf_hlo_top_k(h, r->tops, k, &largest, &group);
+  rf_hlo_sort(h, 1, &group, &none); /* ascending groups: candidates in the order of tokens */
+  rf_val index[2] = {rf_hlo_iota(h, RF_HLO_I32, 0, RF_DIMS(c, k, 1)),
+                     rf_hlo_reshape(h, group, RF_DIMS(c, k, 1))};
+  rf_val some = rf_hlo_gather(h, r->grouped, rf_hlo_concatenate(h, 2, 2, index), 2, (const int[]){0, 1}), at;
+  rf_hlo_top_k(h, rf_hlo_reshape(h, some, RF_DIMS(c, k * l)), k, values, &at);
+  rf_val token =
+      rf_hlo_broadcast(h, rf_hlo_multiply_c(h, group, (double)l), (const int[]){0, 1}, RF_DIMS(c, k, l));
+  token = rf_hlo_add(h, token, rf_hlo_iota(h, RF_HLO_I32, 2, RF_DIMS(c, k, l)));
+  rf_val place[2] = {rf_hlo_iota(h, RF_HLO_I32, 0, RF_DIMS(c, k, 1)),
+                     rf_hlo_reshape(h, at, RF_DIMS(c, k, 1))};
+  *ids = rf_hlo_gather(h, rf_hlo_reshape(h, token, RF_DIMS(c, k * l)), rf_hlo_concatenate(h, 2, 2, place), 2,
+                       (const int[]){0, 1});
+}
+
+static void score_body(rf_emit *e, const rf_op *op, chunk *c) {
+  rf_hlo *h = e->h;
+  int64_t k = op->attr.head.top;
+  bool top = rf_has(c->out[1]) || rf_has(c->out[2]);
+  rf_val z = logits(e, &c->of, c->in[0]), values, ids;
+  rows r = rows_of(e, z, top ? k : 1);
+  rf_val lse = lse_of(h, &r);
+  c->out[0] = zero_if_ignored(h, c->in[1], rf_hlo_subtract(h, of_labels(h, z, c->in[1]), lse));
+  if (!top) return;
+  likeliest(h, &r, k, &values, &ids);
+  c->out[1] = ids;
+  c->out[2] = rf_hlo_subtract(h, values, rf_emit_across_columns(e, lse, k));
+}
+
+/* x, w, bias?, labels -> logprob (n), top_ids (n,K)?, top_logprobs (n,K)? */
+static void emit_head_score(rf_emit *e, const rf_op *op) {
+  chunk c = chunk_of(e, op, score_body);
+  for (int i = 0; i < 3; i++) c.out[i] = out_of(e, op, i, i ? op->attr.head.top : 0);
+  run_chunks(e, op, &c);
+  for (int i = 0; i < 3; i++) rf_emit_out(e, op, i, c.out[i]);
+}
+
+/* ---- a sharded vocabulary -------------------------------------------------------------------- */
+
+static void part_body(rf_emit *e, const rf_op *op, chunk *c) {
+  (void)op;
+  rf_hlo *h = e->h;
+  rf_val labels = c->in[1], z = logits(e, &c->of, c->in[0]), part[4], end;
+  rows r = rows_of(e, z, 1);
+  if (rf_has(c->of.first)) labels = rf_hlo_subtract(h, labels, c->of.first);
+  end = rf_has(c->of.words) ? c->of.words : rf_hlo_scalar(h, RF_HLO_I32, (double)c->of.vocab);
+  rf_val here = rf_hlo_and(h, is_label(h, labels), rf_hlo_compare(h, RF_HLO_LT, labels, end));
+  part[0] = r.most;
+  part[1] = r.sum;
+  part[2] = rf_hlo_select(h, here, of_labels(h, z, labels), rf_hlo_scalar(h, RF_HLO_F32, 0));
+  rf_val best = best_of(h, &r);
+  if (rf_has(c->of.first)) best = rf_hlo_add(h, best, c->of.first);
+  part[3] = rf_hlo_convert(h, best, RF_HLO_F32);
+  for (int i = 0; i < 4; i++) part[i] = rf_hlo_reshape(h, part[i], RF_DIMS(part[i].dim[0], 1));
+  c->out[0] = rf_hlo_concatenate(h, 1, 4, part);
+}
+
+/* x, w, bias?, labels (n) -> part (n,4): largest logit, sum, logit of the label, best token */
+static void emit_head_part(rf_emit *e, const rf_op *op) {
+  chunk c = chunk_of(e, op, part_body);
+  c.out[0] = out_of(e, op, 0, 4);
+  run_chunks(e, op, &c);
+  rf_emit_out(e, op, 0, c.out[0]);
+}
+
+/* parts (n,4c), labels (n) -> nll?, argmax?, lse?, logprob? */
+static void emit_head_merge(rf_emit *e, const rf_op *op) {
+  rf_hlo *h = e->h;
+  rf_val all = rf_emit_wide(e, op, 0), labels = rf_emit_in(e, op, 1), part[4];
+  int64_t n = all.dim[0], chips = all.dim[1] / 4;
+  all = rf_hlo_reshape(h, all, RF_DIMS(n, chips, 4));
+  for (int i = 0; i < 4; i++)
+    part[i] = rf_hlo_reshape(h, rf_hlo_slice(h, all, 2, i, i + 1), RF_DIMS(n, chips));
+  rf_val most = rf_hlo_reduce(h, RF_HLO_MAX, part[0], 1),
+         apart = rf_hlo_subtract(h, part[0], rf_emit_across_columns(e, most, chips)),
+         sum = rf_hlo_reduce(h, RF_HLO_SUM, rf_hlo_multiply(h, part[1], rf_hlo_exponential(h, apart)), 1),
+         lse = rf_hlo_add(h, most, rf_hlo_log(h, sum)),
+         nll = zero_if_ignored(h, labels, rf_hlo_subtract(h, lse, rf_hlo_reduce(h, RF_HLO_SUM, part[2], 1)));
+  rf_emit_out(e, op, 0, nll);
+  if (rf_emit_wants(op, 1))
+    rf_emit_out(e, op, 1,
+                of_labels(h, rf_hlo_convert(h, part[3], RF_HLO_I32), first_equal(h, part[0], most)));
+  rf_emit_out(e, op, 2, lse);
+  rf_emit_out(e, op, 3, rf_hlo_negate(h, nll));
+}
+
+const rf_emitter RF_EMIT_HEAD[] = {
+    {&RF_OP_HEAD_LOSS, emit_head_loss, NULL},           {&RF_OP_HEAD_LOSS_BWD, emit_head_loss_bwd, NULL},
+    {&RF_OP_HEAD_LOSS_GRAD, emit_head_loss_grad, NULL}, {&RF_OP_HEAD_LOGITS, emit_head_logits, NULL},
+    {&RF_OP_HEAD_SCORE, emit_head_score, NULL},         {&RF_OP_HEAD_PART, emit_head_part, NULL},
+    {&RF_OP_HEAD_MERGE, emit_head_merge, NULL},         {0},
+};

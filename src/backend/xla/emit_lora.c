@@ -1,0 +1,61 @@
+/* emit_lora.c - emitters of LoRA adapters and of their gradients. Each part of an adapter has its
+ * own columns of h, of b and of the result. */
+#include "backend/xla/emit.h"
+
+/* Columns of part p in the matrix b, in f32, times the scale. */
+static rf_val part_of_b(rf_emit *e, const rf_op *op, int p) {
+  const rf_lora_parts *parts = &op->attr.lora.parts;
+  int64_t at = 0;
+  for (int i = 0; i < p; i++) at += parts->columns[i];
+  rf_val b = rf_hlo_slice(e->h, rf_emit_wide(e, op, 2), 1, at, at + parts->columns[p]);
+  return rf_hlo_multiply_c(e->h, b, (double)op->attr.lora.scale);
+}
+static rf_val part_of_h(rf_emit *e, const rf_op *op, int p) {
+  int64_t rank = op->attr.lora.parts.rank;
+  return rf_hlo_slice(e->h, rf_emit_in(e, op, 1), 1, p * rank, (p + 1) * rank);
+}
+/* Columns of part p of input 0, the rows of the linear layer. */
+static rf_val part_of_rows(rf_emit *e, const rf_op *op, int p) {
+  const rf_lora_parts *parts = &op->attr.lora.parts;
+  return rf_hlo_slice(e->h, rf_emit_in(e, op, 0), 1, parts->at[p], parts->at[p] + parts->columns[p]);
+}
+
+/* The parts and the zeros between them form one array, so that u is added in one pass. */
+static void emit_lora(rf_emit *e, const rf_op *op) {
+  rf_hlo *h = e->h;
+  const rf_lora_parts *parts = &op->attr.lora.parts;
+  rf_val u = rf_emit_in(e, op, 0), run[2 * RF_LORA_PARTS + 1];
+  rf_hlo_type type = rf_emit_out_type(e, op, 0);
+  int64_t rows = u.dim[0], at = 0;
+  int runs = 0;
+  for (int p = 0; p < parts->count; p++) {
+    if (parts->at[p] > at) run[runs++] = rf_hlo_full(h, type, 0, RF_DIMS(rows, parts->at[p] - at));
+    run[runs++] = rf_emit_product(h, part_of_h(e, op, p), false, part_of_b(e, op, p), false, type);
+    at = (int64_t)parts->at[p] + parts->columns[p];
+  }
+  if (at < u.dim[1]) run[runs++] = rf_hlo_full(h, type, 0, RF_DIMS(rows, u.dim[1] - at));
+  rf_val sum = rf_hlo_convert(h, rf_hlo_concatenate(h, 1, runs, run), RF_HLO_F32);
+  rf_emit_out(e, op, 0, rf_hlo_add(h, rf_hlo_convert(h, u, RF_HLO_F32), sum));
+}
+
+static void emit_lora_bwd(rf_emit *e, const rf_op *op) {
+  rf_hlo *h = e->h;
+  const rf_lora_parts *parts = &op->attr.lora.parts;
+  rf_val dh[RF_LORA_PARTS], db[RF_LORA_PARTS];
+  for (int p = 0; p < parts->count; p++) {
+    rf_val dy = part_of_rows(e, op, p);
+    if (rf_emit_wants(op, 0))
+      dh[p] = rf_emit_product(h, dy, false, part_of_b(e, op, p), true, rf_emit_out_type(e, op, 0));
+    if (rf_emit_wants(op, 1)) db[p] = rf_emit_product(h, part_of_h(e, op, p), true, dy, false, RF_HLO_F32);
+  }
+  if (rf_emit_wants(op, 0)) rf_emit_out(e, op, 0, rf_hlo_concatenate(h, 1, parts->count, dh));
+  if (!rf_emit_wants(op, 1)) return;
+  rf_val all = rf_hlo_concatenate(h, 1, parts->count, db);
+  rf_emit_out(e, op, 1, rf_hlo_multiply_c(h, all, (double)op->attr.lora.scale));
+}
+
+const rf_emitter RF_EMIT_LORA[] = {
+    {&RF_OP_LORA, emit_lora, NULL},
+    {&RF_OP_LORA_BWD, emit_lora_bwd, NULL},
+    {0},
+};

@@ -1,0 +1,22 @@
+/* emit_table.c - finds the emitter of an op in the tables of the files emit_*.c. */
+#include "backend/xla/emit.h"
+
+#include <string.h>
+
+static const rf_emitter *const TABLES[] = {
+    RF_EMIT_POINTWISE, RF_EMIT_NORM,      RF_EMIT_EMBED,     RF_EMIT_ROPE,    RF_EMIT_MATMUL,
+    RF_EMIT_LORA,      RF_EMIT_OPTIMIZER, RF_EMIT_ATTENTION, RF_EMIT_CACHE,   RF_EMIT_LATENT,
+    RF_EMIT_PART,      RF_EMIT_HEAD,      RF_EMIT_EXPERTS,   RF_EMIT_GROUPED, RF_EMIT_COLLECTIVE,
+};
+
+rf_emit_target rf_emit_target_of(const char *platform) {
+  bool cpu = strcmp(platform, "cpu") == 0;
+  return (rf_emit_target){.bf16_products = !cpu};
+}
+
+const rf_emitter *rf_emitter_of(const rf_op_def *def) {
+  for (size_t t = 0; t < sizeof TABLES / sizeof *TABLES; t++)
+    for (const rf_emitter *row = TABLES[t]; row->def; row++)
+      if (row->def == def) return row;
+  return NULL;
+}

@@ -1,0 +1,323 @@
+/* program.c - a plan as compiled modules. One module computes all sections of a step, so `run`
+ * collects the inputs of the microbatches, and executes the module in the last section. In
+ * generation and scoring, where the number of rows varies, there is one module for each power of
+ * two. */
+#include "backend/xla/device.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A module for a number of rows. */
+typedef struct variant {
+  int64_t rows;
+  rf_emitted module;
+  rf_xla_id program;
+  rf_xla_argument *argument; /* (chips * arguments), chip by chip, as in rf_xla_call */
+  rf_xla_result *result;     /* (chips * results) */
+  bool *donated;
+  /* bytes of the image: the words of rf_run_inputs, and the values of probes (chips * probes) */
+  int64_t words, probes;
+  int64_t *sums; /* for each result: bytes of the image for f32 values of an f64 tensor, or -1 */
+} variant;
+
+enum { VARIANTS = 40 };
+typedef struct xla_program {
+  rf_program program; /* first field, because the interface is a pointer to it */
+  rf_xla_memory *memory;
+  const rf_graph *graph;
+  int64_t *offset; /* of each tensor */
+  int64_t *stack;  /* with several microbatches: bytes of the image that hold the inputs of all of them */
+  rf_watch watch;
+  rf_section last; /* the last section that has ops */
+  variant variant[VARIANTS];
+  int variants;
+} xla_program;
+
+static rf_status no_memory(rf_error *error) {
+  return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while compiling a plan");
+}
+
+/* ---- compiling ------------------------------------------------------------------------------- */
+
+/* Bytes of one chip's inputs of all microbatches. */
+static int64_t stack_bytes(const xla_program *p, int t) {
+  return rf_round_up(p->graph->accumulate * rf_tensor_bytes(&p->graph->tensor[t]), 64);
+}
+
+static int64_t at_chip(const xla_program *p, int chip, int64_t at) {
+  return rf_memory_at(&p->memory->memory, chip, at);
+}
+
+static rf_status bind_arguments(xla_program *p, variant *v, rf_error *error) {
+  rf_xla_memory *m = p->memory;
+  int count = v->module.arguments;
+  for (int i = 0; i < count; i++) {
+    const rf_emit_port *port = &v->module.argument[i];
+    const rf_tensor *t = port->tensor == RF_NONE ? NULL : &p->graph->tensor[port->tensor];
+    rf_xla_shape shape = rf_xla_shape_of(port->of);
+    rf_xla_slot *slot;
+    v->donated[i] = port->alias >= 0;
+    if (!t) RF_TRY(rf_xla_reserve(m, rf_xla_shape_bytes(&shape), &v->words, error));
+    if (t && t->persistent) RF_TRY(rf_xla_slot_of(m, t, &shape, p->offset[port->tensor], &slot, error));
+    for (int chip = 0; chip < m->chips; chip++) {
+      rf_xla_argument *a = &v->argument[chip * count + i];
+      a->shape = shape;
+      if (!t) a->at = v->words;
+      else if (t->persistent) continue;
+      else if (p->stack[port->tensor] >= 0)
+        a->at = p->stack[port->tensor] + chip * stack_bytes(p, port->tensor);
+      else a->at = at_chip(p, chip, p->offset[port->tensor]);
+    }
+  }
+  return RAFTER_OK;
+}
+
+/* Outputs that are the same on every chip come from chip 0 alone. */
+static bool differs(const rf_tensor *t) {
+  for (int d = 0; d < t->rank; d++)
+    if (t->spec.split[d]) return true;
+  return false;
+}
+
+static rf_status bind_results(xla_program *p, variant *v, rf_error *error) {
+  int count = v->module.results, chips = p->memory->chips;
+  for (int i = 0; i < count; i++) {
+    const rf_emit_port *port = &v->module.result[i];
+    const rf_tensor *t = port->tensor == RF_NONE ? NULL : &p->graph->tensor[port->tensor];
+    rf_xla_shape shape = rf_xla_shape_of(port->of);
+    int64_t bytes = rf_xla_shape_bytes(&shape);
+    bool sums = t && !t->persistent && t->dtype == RF_F64;
+    v->sums[i] = -1;
+    if (!t) RF_TRY(rf_xla_reserve(p->memory, chips * bytes, &v->probes, error));
+    if (sums) RF_TRY(rf_xla_reserve(p->memory, bytes, &v->sums[i], error));
+    for (int chip = 0; chip < chips; chip++) {
+      rf_xla_result *r = &v->result[chip * count + i];
+      *r = (rf_xla_result){.at = -1, .bytes = bytes, .keep = t && t->persistent};
+      if (!t) r->at = v->probes + chip * bytes;
+      else if (t->persistent || (chip > 0 && !differs(t))) continue;
+      else r->at = sums ? v->sums[i] : at_chip(p, chip, p->offset[port->tensor]);
+    }
+  }
+  return RAFTER_OK;
+}
+
+static void free_variant(variant *v) {
+  rf_emitted_free(&v->module);
+  free(v->argument);
+  free(v->result);
+  free(v->donated);
+  free(v->sums);
+}
+
+static rf_status compile_variant(xla_program *p, int64_t rows, rf_error *error) {
+  const rf_xla_device *d = p->memory->device;
+  variant *v = &p->variant[p->variants];
+  const rf_emit_options options = {.rows = rows,
+                                   .target = rf_emit_target_of(rf_xla_facts_of(d->client)->platform)};
+  *v = (variant){.rows = rows};
+  RF_TRY(rf_emit_graph(p->graph, &options, &v->module, error));
+  size_t arguments = (size_t)v->module.arguments + 1, results = (size_t)v->module.results + 1,
+         chips = (size_t)p->memory->chips;
+  v->argument = calloc(chips * arguments, sizeof *v->argument);
+  v->result = calloc(chips * results, sizeof *v->result);
+  v->donated = calloc(arguments, sizeof *v->donated);
+  v->sums = calloc(results, sizeof *v->sums);
+  rf_status status = v->argument && v->result && v->donated && v->sums ? RAFTER_OK : no_memory(error);
+  if (status == RAFTER_OK) status = bind_arguments(p, v, error);
+  if (status == RAFTER_OK) status = bind_results(p, v, error);
+  const rf_xla_compile of = {.text = v->module.text,
+                             .bytes = v->module.bytes,
+                             .replicas = v->module.replicas,
+                             .flags = d->settings.flags,
+                             .cache = d->settings.cache};
+  rf_xla_stats stats;
+  if (status == RAFTER_OK) {
+    double start = rf_now_seconds();
+    if (d->settings.compiling) d->settings.compiling(d->settings.self, rows, 0);
+    status = rf_xla_program(d->client, &of, &v->program, &stats, error);
+    if (d->settings.compiling) d->settings.compiling(d->settings.self, rows, rf_now_seconds() - start);
+  }
+  free(v->module.text); /* only the ports are needed from here on */
+  v->module.text = NULL;
+  if (status == RAFTER_OK) p->variants++;
+  else free_variant(v);
+  return status;
+}
+
+/* Training always uses all rows. So do several chips, which have different parts of the rows in
+ * use. */
+static int64_t rows_of_variant(const xla_program *p, int64_t rows) {
+  int64_t all = p->graph->rows, power = 1;
+  if (p->graph->job == RF_JOB_TRAIN || p->memory->chips > 1 || rows <= 0 || rows >= all) return all;
+  while (power < rows) power *= 2;
+  return power < all ? power : all;
+}
+
+static rf_status variant_for(xla_program *p, int64_t rows, variant **v, rf_error *error) {
+  int64_t wanted = rows_of_variant(p, rows);
+  for (int i = 0; i < p->variants; i++)
+    if (p->variant[i].rows == wanted) return *v = &p->variant[i], RAFTER_OK;
+  RF_TRY(compile_variant(p, wanted, error));
+  *v = &p->variant[p->variants - 1];
+  return RAFTER_OK;
+}
+
+/* ---- running --------------------------------------------------------------------------------- */
+
+static void write_words(const xla_program *p, const variant *v, const rf_run_inputs *inputs) {
+  uint32_t *word = rf_xla_at(p->memory, v->words);
+  word[RF_RUN_SEED] = (uint32_t)inputs->seed;
+  word[RF_RUN_SEED_HIGH] = (uint32_t)(inputs->seed >> 32);
+  word[RF_RUN_STEP] = (uint32_t)inputs->step;
+  memcpy(&word[RF_RUN_LOSS_SCALE], &inputs->loss_scale, sizeof *word);
+  memcpy(&word[RF_RUN_LR], &inputs->lr, sizeof *word);
+  word[RF_RUN_MICRO] = (uint32_t)inputs->micro;
+  word[RF_RUN_FIRST_TOKEN] = (uint32_t)inputs->first_token;
+}
+
+static rf_xla_slot *slot_at(const xla_program *p, int tensor) {
+  return rf_xla_find_slot(p->memory, p->offset[tensor]);
+}
+
+static rf_status prepare(xla_program *p, variant *v, const rf_run_inputs *inputs, rf_error *error) {
+  write_words(p, v, inputs);
+  for (int i = 0; i < v->module.arguments; i++) {
+    int t = v->module.argument[i].tensor;
+    if (t == RF_NONE || !p->graph->tensor[t].persistent) continue;
+    rf_xla_slot *slot = slot_at(p, t);
+    for (int chip = 0; chip < p->memory->chips; chip++) {
+      RF_TRY(rf_xla_to_device(p->memory, slot, chip, error));
+      v->argument[chip * v->module.arguments + i].buffer = slot->on[chip].buffer;
+    }
+  }
+  return RAFTER_OK;
+}
+
+static void take_result(xla_program *p, variant *v, int chip, int i) {
+  int t = v->module.result[i].tensor;
+  if (t == RF_NONE) return;
+  if (p->graph->tensor[t].persistent) {
+    rf_xla_value *value = &slot_at(p, t)->on[chip];
+    if (v->module.result[i].alias < 0) rf_xla_free(p->memory->device->client, &value->buffer, 1);
+    value->buffer = v->result[chip * v->module.results + i].buffer;
+    value->on_device = true;
+    value->on_host = false;
+  } else if (v->sums[i] >= 0 && chip == 0) {
+    double *to = rf_xla_at(p->memory, p->offset[t]);
+    const float *from = rf_xla_at(p->memory, v->sums[i]);
+    for (int64_t k = 0; k < rf_val_count(v->module.result[i].of); k++) to[k] = (double)from[k];
+  }
+}
+
+static void take_results(xla_program *p, variant *v) {
+  for (int chip = 0; chip < p->memory->chips; chip++)
+    for (int i = 0; i < v->module.results; i++) take_result(p, v, chip, i);
+}
+
+/* Value of a probe on the first chip where it is not finite, or on chip 0. */
+static float probed(const xla_program *p, const variant *v, int probe) {
+  const float *value = rf_xla_at(p->memory, v->probes);
+  for (int chip = 0; chip < p->memory->chips; chip++)
+    if (!isfinite(value[chip * v->module.probes + probe])) return value[chip * v->module.probes + probe];
+  return value[probe];
+}
+
+/* Writes a probed value where the tensor would have it, and calls the run's check. */
+static rf_status check_probes(xla_program *p, const variant *v, const rf_run_inputs *inputs,
+                              rf_error *error) {
+  for (int i = 0; i < v->module.probes; i++) {
+    float value = probed(p, v, i);
+    int number = v->module.probe[i];
+    const rf_op *op = &p->graph->op[number];
+    int t = op->output[op->def->probe == RF_PROBE_UPDATE ? 4 : 0];
+    int64_t at = op->def->probe == RF_PROBE_FIRST ? 0 : op->attr.sums.element;
+    if (isfinite(value) || !(p->watch.op[number] & RF_WATCH_AFTER) || p->offset[t] < 0) continue;
+    if (p->graph->tensor[t].dtype == RF_F64)
+      ((double *)rf_xla_at(p->memory, p->offset[t]))[at] = (double)value;
+    else ((float *)rf_xla_at(p->memory, p->offset[t]))[at] = value;
+    RF_TRY(p->watch.after(p->watch.self, number, inputs, error));
+  }
+  return RAFTER_OK;
+}
+
+static rf_status execute(xla_program *p, const rf_run_inputs *inputs, rf_error *error) {
+  variant *v = NULL;
+  RF_TRY(variant_for(p, inputs->rows, &v, error));
+  RF_TRY(prepare(p, v, inputs, error));
+  const rf_xla_call call = {.program = v->program,
+                            .devices = p->memory->chips,
+                            .arguments = v->module.arguments,
+                            .results = v->module.results,
+                            .argument = v->argument,
+                            .result = v->result,
+                            .shared = &p->memory->image};
+  RF_TRY(rf_xla_execute(p->memory->device->client, &call, v->donated, error));
+  take_results(p, v);
+  return check_probes(p, v, inputs, error);
+}
+
+/* Keeps the inputs of one of several microbatches. */
+static void keep_inputs(xla_program *p, int micro) {
+  for (int t = 0; t < p->graph->tensor_count; t++) {
+    if (p->stack[t] < 0) continue;
+    int64_t bytes = rf_tensor_bytes(&p->graph->tensor[t]);
+    for (int chip = 0; chip < p->memory->chips; chip++)
+      memcpy(rf_xla_at(p->memory, p->stack[t] + chip * stack_bytes(p, t) + micro * bytes),
+             rf_xla_at(p->memory, at_chip(p, chip, p->offset[t])), (size_t)bytes);
+  }
+}
+
+static rf_status run(rf_program *program, rf_section section, const rf_run_inputs *inputs, rf_error *error) {
+  xla_program *p = (xla_program *)program;
+  if (rf_flag_is_set(inputs->stop)) return RF_FAIL(error, RAFTER_INTERRUPTED, NULL, "stopped by a signal");
+  if (section == RF_SECTION_MICRO && p->graph->accumulate > 1) keep_inputs(p, inputs->micro);
+  bool more = section == RF_SECTION_MICRO && inputs->micro + 1 < p->graph->accumulate;
+  return section != p->last || more ? RAFTER_OK : execute(p, inputs, error);
+}
+
+static void release(rf_program *program) {
+  xla_program *p = (xla_program *)program;
+  for (int i = 0; i < p->variants; i++) {
+    rf_xla_free(p->memory->device->client, &p->variant[i].program, 1);
+    free_variant(&p->variant[i]);
+  }
+  free(p->offset);
+  free(p->stack);
+  free(p);
+}
+
+static rf_status reserve_stacks(xla_program *p, rf_error *error) {
+  for (int t = 0; t < p->graph->tensor_count; t++) {
+    p->stack[t] = -1;
+    if (p->graph->accumulate > 1 && p->graph->tensor[t].input && p->offset[t] >= 0)
+      RF_TRY(rf_xla_reserve(p->memory, p->memory->chips * stack_bytes(p, t), &p->stack[t], error));
+  }
+  return RAFTER_OK;
+}
+
+rf_status rf_xla_compile_plan(rf_device *device, const rf_program_source *source, rf_program **program,
+                              rf_error *error) {
+  (void)device;
+  const rf_graph *graph = source->graph;
+  size_t tensors = (size_t)graph->tensor_count + 1;
+  xla_program *p = calloc(1, sizeof *p);
+  if (!p) return no_memory(error);
+  *p = (xla_program){.program = {run, release},
+                     .memory = (rf_xla_memory *)source->memory,
+                     .graph = graph,
+                     .offset = calloc(tensors, sizeof *p->offset),
+                     .stack = calloc(tensors, sizeof *p->stack),
+                     .watch = source->watch};
+  rf_status status = p->offset && p->stack ? RAFTER_OK : no_memory(error);
+  if (status == RAFTER_OK) {
+    memcpy(p->offset, source->offset, (tensors - 1) * sizeof *p->offset);
+    for (int i = 0; i < graph->op_count; i++)
+      if (graph->op[i].section > p->last) p->last = graph->op[i].section;
+    status = reserve_stacks(p, error);
+  }
+  if (status == RAFTER_OK) status = compile_variant(p, graph->rows, error);
+  if (status == RAFTER_OK) *program = &p->program;
+  else release(&p->program);
+  return status;
+}

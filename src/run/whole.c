@@ -1,0 +1,259 @@
+/* whole.c - see whole.h. */
+#include "run/whole.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { BLOCK_BYTES = 1 << 16 };
+
+struct rf_whole {
+  const rf_plan *plan;
+  rf_pool *pool;
+  int chips;
+  rf_tensor *tensor;    /* (tensors) */
+  rf_place_part **part; /* (tensors): the parts of the chips; NULL: every chip has the same bytes */
+  bool **again;         /* (tensors): whether an earlier chip has the same part */
+  unsigned char *room;  /* the part of one chip, for inputs and outputs */
+};
+
+const rf_tensor *rf_whole_tensor(const rf_whole *w, int tensor) { return &w->tensor[tensor]; }
+
+/* ---- the parts of the chips ------------------------------------------------------------------ */
+
+/* The graph without the mesh. In generation, the caller sees the sequences of one copy of the
+ * model, and every copy computes the same. */
+static rf_status build_unsharded(const rf_plan *plan, rf_graph **graph, rf_error *error) {
+  rf_build_options options = plan->options.build;
+  if (options.job == RF_JOB_GENERATE) {
+    int64_t copies = rf_mesh_copies(&options.mesh);
+    if (options.rows == options.microbatch) options.rows = rf_ceil_div(options.rows, copies);
+    options.microbatch = rf_ceil_div(options.microbatch, copies);
+    options.sequences = rf_ceil_div(options.sequences, copies);
+  }
+  options.mesh = (rf_mesh){.zero = options.mesh.zero};
+  options.stored_as = NULL;
+  options.weights = NULL; /* types of packed matrices, which no mesh runs with */
+  return rf_graph_build(&plan->graph->model, &options, NULL, graph, error);
+}
+
+/* A parameter's tensors have the shape of the parameter. Inputs and outputs have the name and the
+ * shape that they have without the mesh. */
+static rf_status find_shape(rf_whole *w, const rf_graph *unsharded, int t, rf_error *error) {
+  const rf_tensor *mine = &w->plan->graph->tensor[t];
+  rf_tensor *whole = &w->tensor[t];
+  *whole = *mine;
+  whole->spec = (rf_spec){.split = {0}};
+  if (mine->class == RF_CLASS_KV) return RAFTER_OK;
+  if (mine->param >= 0) {
+    const rf_param *param = &w->plan->graph->params.at[mine->param];
+    whole->rank = param->rank;
+    for (int d = 0; d < param->rank; d++) whole->shape[d] = param->shape[d];
+    return RAFTER_OK;
+  }
+  int twin = rf_graph_find(unsharded, mine->name);
+  if (twin == RF_NONE)
+    return RF_FAIL(error, RAFTER_FAILED, "this is a bug; please report it",
+                   "the program of one chip has a tensor that the unsharded program lacks (%s)", mine->name);
+  whole->rank = unsharded->tensor[twin].rank;
+  memcpy(whole->shape, unsharded->tensor[twin].shape, sizeof whole->shape);
+  return RAFTER_OK;
+}
+
+static bool is_visible(const rf_plan *plan, int t) {
+  const rf_tensor *tensor = &plan->graph->tensor[t];
+  return plan->tensor[t].offset >= 0 && (tensor->persistent || tensor->input || tensor->output);
+}
+
+static void find_parts(rf_whole *w, int t) {
+  const rf_graph *graph = w->plan->graph;
+  if (graph->tensor[t].class == RF_CLASS_KV) return;
+  w->part[t] = rf_pool_alloc(w->pool, (size_t)w->chips * sizeof *w->part[t]);
+  w->again[t] = rf_pool_alloc(w->pool, (size_t)w->chips);
+  for (int chip = 0; chip < w->chips; chip++) {
+    rf_place_part *part = &w->part[t][chip];
+    *part = rf_place_part_of(graph, chip, t, &w->tensor[t], w->pool);
+    for (int other = 0; other < chip; other++)
+      if (rf_place_same(part, &w->part[t][other])) {
+        *part = w->part[t][other];
+        w->again[t][chip] = true;
+        break;
+      }
+  }
+}
+
+rf_status rf_whole_open(const rf_plan *plan, rf_whole **out, rf_error *error) {
+  rf_graph *unsharded = NULL;
+  size_t tensors = (size_t)plan->graph->tensor_count + 1;
+  int64_t room = 0;
+  *out = NULL;
+  if (rf_mesh_chips(&plan->graph->mesh) == 1) return RAFTER_OK;
+  RF_TRY(build_unsharded(plan, &unsharded, error));
+  rf_whole *w = calloc(1, sizeof *w);
+  rf_status status = RAFTER_OK;
+  if (!w || !(w->pool = rf_pool_new()))
+    RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while binding the plan"));
+  w->plan = plan;
+  w->chips = (int)rf_mesh_chips(&plan->graph->mesh);
+  w->tensor = rf_pool_alloc(w->pool, tensors * sizeof *w->tensor);
+  w->part = rf_pool_alloc(w->pool, tensors * sizeof *w->part);
+  w->again = rf_pool_alloc(w->pool, tensors * sizeof *w->again);
+  for (int t = 0; t < plan->graph->tensor_count; t++) {
+    w->tensor[t] = plan->graph->tensor[t];
+    if (!is_visible(plan, t)) continue;
+    RF_GO(find_shape(w, unsharded, t, error));
+    find_parts(w, t);
+    if (!plan->graph->tensor[t].persistent && plan->tensor[t].bytes > room) room = plan->tensor[t].bytes;
+  }
+  w->room = rf_pool_alloc(w->pool, (size_t)room + 1);
+done:
+  rf_graph_free(unsharded);
+  if (status == RAFTER_OK) *out = w;
+  else rf_whole_close(w);
+  return status;
+}
+
+void rf_whole_close(rf_whole *w) {
+  if (!w) return;
+  if (w->pool) rf_pool_free(w->pool);
+  free(w);
+}
+
+/* ---- ranges ---------------------------------------------------------------------------------- */
+
+/* A range of a whole tensor in the host's memory, and the chip that has a part of it. */
+typedef struct transfer {
+  rf_memory *memory;
+  int64_t at, size; /* bytes of the memory where the chip's part begins; bytes of an element */
+  int64_t first;    /* element of the whole tensor at `data` */
+  unsigned char *data;
+  uint32_t word;
+} transfer;
+
+static rf_status write_piece(void *context, int64_t mine, int64_t whole, int64_t count, rf_error *error) {
+  const transfer *x = context;
+  return rf_memory_write(x->memory, x->at + mine * x->size, x->data + (whole - x->first) * x->size,
+                         count * x->size, error);
+}
+
+static rf_status read_piece(void *context, int64_t mine, int64_t whole, int64_t count, rf_error *error) {
+  const transfer *x = context;
+  return rf_memory_read(x->memory, x->at + mine * x->size, x->data + (whole - x->first) * x->size,
+                        count * x->size, error);
+}
+
+static rf_status fill_piece(void *context, int64_t mine, int64_t whole, int64_t count, rf_error *error) {
+  const transfer *x = context;
+  (void)whole;
+  return rf_memory_fill(x->memory, x->at + mine * x->size, x->word, count * x->size, error);
+}
+
+/* Visits the pieces of bytes [at, at + bytes) on all chips, or on the first chip that has them. */
+static rf_status on_chips(const rf_whole *w, transfer *x, int tensor, int64_t at, int64_t bytes, bool once,
+                          rf_place_visit visit, rf_error *error) {
+  x->size = rf_dtype_bytes(w->tensor[tensor].dtype);
+  x->first = at / x->size;
+  for (int chip = 0; chip < w->chips; chip++) {
+    x->at = rf_memory_at(x->memory, chip, w->plan->tensor[tensor].offset);
+    if (!w->part[tensor]) {
+      if (chip == 0 || !once) RF_TRY(visit(x, x->first, x->first, bytes / x->size, error));
+    } else if (!once || !w->again[tensor][chip]) {
+      RF_TRY(rf_place_pieces(&w->part[tensor][chip], x->first, bytes / x->size, visit, x, error));
+    }
+  }
+  return RAFTER_OK;
+}
+
+rf_status rf_whole_write(const rf_whole *w, rf_memory *memory, int tensor, int64_t at, const void *from,
+                         int64_t bytes, rf_error *error) {
+  transfer x = {.memory = memory, .data = (unsigned char *)(uintptr_t)from};
+  return on_chips(w, &x, tensor, at, bytes, false, write_piece, error);
+}
+
+rf_status rf_whole_read(const rf_whole *w, rf_memory *memory, int tensor, int64_t at, void *to, int64_t bytes,
+                        rf_error *error) {
+  transfer x = {.memory = memory, .data = to};
+  return on_chips(w, &x, tensor, at, bytes, true, read_piece, error);
+}
+
+rf_status rf_whole_fill(const rf_whole *w, rf_memory *memory, int tensor, int64_t at, uint32_t word,
+                        int64_t bytes, rf_error *error) {
+  transfer x = {.memory = memory, .word = word};
+  return on_chips(w, &x, tensor, at, bytes, false, fill_piece, error);
+}
+
+rf_status rf_whole_copy(const rf_whole *w, rf_memory *memory, int tensor, int64_t to, int64_t from,
+                        int64_t bytes, rf_error *error) {
+  unsigned char block[BLOCK_BYTES];
+  for (int chip = 0; chip < w->chips; chip++) {
+    int64_t base = rf_memory_at(memory, chip, w->plan->tensor[tensor].offset);
+    for (int64_t done = 0, n; done < bytes; done += n) {
+      n = bytes - done < BLOCK_BYTES ? bytes - done : BLOCK_BYTES;
+      RF_TRY(rf_memory_read(memory, base + from + done, block, n, error));
+      RF_TRY(rf_memory_write(memory, base + to + done, block, n, error));
+    }
+  }
+  return RAFTER_OK;
+}
+
+/* ---- inputs and outputs ---------------------------------------------------------------------- */
+
+typedef struct staged {
+  unsigned char *mine, *whole;
+  int64_t size; /* bytes of an element */
+  bool out;     /* from the chip's part to the whole tensor */
+} staged;
+
+static rf_status copy_piece(void *context, int64_t mine, int64_t whole, int64_t count, rf_error *error) {
+  const staged *s = context;
+  (void)error;
+  unsigned char *a = s->mine + mine * s->size, *b = s->whole + whole * s->size;
+  memcpy(s->out ? b : a, s->out ? a : b, (size_t)(count * s->size));
+  return RAFTER_OK;
+}
+
+/* The list of segment starts is not split like other inputs: the axes context and sequence shard
+ * the rows of a segment, and every chip along them has the list of all their rows. */
+static bool is_list_of_starts(const rf_whole *w, int tensor) {
+  const rf_tensor *mine = &w->plan->graph->tensor[tensor], *whole = &w->tensor[tensor];
+  return mine->input && !strcmp(mine->name, "segments") && mine->shape[0] < whole->shape[0];
+}
+
+static void take_starts(const rf_whole *w, int tensor, int chip, const int32_t *all) {
+  const rf_mesh *mesh = &w->plan->graph->mesh;
+  rf_axes axes = w->plan->graph->tensor[tensor].spec.split[0] &
+                 (rf_axes) ~(RF_AXIS_BIT(RF_AXIS_CONTEXT) | RF_AXIS_BIT(RF_AXIS_SEQUENCE));
+  int64_t rows = w->plan->graph->tensor[tensor].shape[0] - 1, count = 0;
+  int32_t place[RF_AXES], *mine = (int32_t *)(void *)w->room;
+  rf_place_of(mesh, chip, place);
+  int64_t first = rf_mesh_rank(mesh, axes, place) * rows;
+  for (int64_t i = 0; i < w->tensor[tensor].shape[0] && count < rows; i++)
+    if (all[i] >= first && all[i] < first + rows) mine[count++] = (int32_t)(all[i] - first);
+  while (count <= rows) mine[count++] = (int32_t)rows;
+}
+
+rf_status rf_whole_push(const rf_whole *w, rf_memory *memory, int tensor, const void *from, rf_error *error) {
+  const rf_tensor *mine = &w->plan->graph->tensor[tensor];
+  for (int chip = 0; chip < w->chips; chip++) {
+    staged s = {w->room, (unsigned char *)(uintptr_t)from, rf_dtype_bytes(mine->dtype), false};
+    if (is_list_of_starts(w, tensor)) take_starts(w, tensor, chip, from);
+    else
+      RF_TRY(rf_place_pieces(&w->part[tensor][chip], 0, rf_tensor_count(&w->tensor[tensor]), copy_piece, &s,
+                             error));
+    RF_TRY(rf_memory_write(memory, rf_memory_at(memory, chip, w->plan->tensor[tensor].offset), w->room,
+                           rf_tensor_bytes(mine), error));
+  }
+  return RAFTER_OK;
+}
+
+rf_status rf_whole_pull(const rf_whole *w, rf_memory *memory, int tensor, void *to, rf_error *error) {
+  const rf_tensor *mine = &w->plan->graph->tensor[tensor];
+  for (int chip = 0; chip < w->chips; chip++) {
+    if (w->again[tensor][chip]) continue;
+    staged s = {w->room, to, rf_dtype_bytes(mine->dtype), true};
+    RF_TRY(rf_memory_read(memory, rf_memory_at(memory, chip, w->plan->tensor[tensor].offset), w->room,
+                          rf_tensor_bytes(mine), error));
+    RF_TRY(rf_place_pieces(&w->part[tensor][chip], 0, rf_tensor_count(&w->tensor[tensor]), copy_piece, &s,
+                           error));
+  }
+  return RAFTER_OK;
+}

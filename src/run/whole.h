@@ -1,0 +1,34 @@
+/* whole.h - whole tensors of a plan for several chips. Callers of a run see a tensor as it is
+ * without the mesh, and these functions find its parts in the memory of the chips. Private to
+ * src/run. */
+#ifndef RF_RUN_WHOLE_H
+#define RF_RUN_WHOLE_H
+
+#include "graph/mesh/place.h"
+#include "plan/plan.h"
+
+typedef struct rf_whole rf_whole;
+/* *out is NULL for a plan of one chip. The plan must outlive the result. */
+rf_status rf_whole_open(const rf_plan *plan, rf_whole **out, rf_error *error);
+void rf_whole_close(rf_whole *whole);
+/* The whole tensor of an input, an output or a persistent tensor: name, dtype, rank and shape. A KV
+ * cache is that of one chip: all chips have the same pages, with other heads or other positions. */
+const rf_tensor *rf_whole_tensor(const rf_whole *whole, int tensor);
+
+/* Bytes [at, at + bytes) of a whole tensor. Writes go to every chip that has a part of them. */
+rf_status rf_whole_write(const rf_whole *whole, rf_memory *memory, int tensor, int64_t at, const void *from,
+                         int64_t bytes, rf_error *error);
+rf_status rf_whole_read(const rf_whole *whole, rf_memory *memory, int tensor, int64_t at, void *to,
+                        int64_t bytes, rf_error *error);
+rf_status rf_whole_fill(const rf_whole *whole, rf_memory *memory, int tensor, int64_t at, uint32_t word,
+                        int64_t bytes, rf_error *error);
+/* Copies bytes within the tensor on every chip. Only for a KV cache. */
+rf_status rf_whole_copy(const rf_whole *whole, rf_memory *memory, int tensor, int64_t to, int64_t from,
+                        int64_t bytes, rf_error *error);
+/* Writes a complete input, or reads a complete output, with one transfer for each chip. In the list
+ * "segments" of a chip, rows are numbered from the chip's first row on. */
+rf_status rf_whole_push(const rf_whole *whole, rf_memory *memory, int tensor, const void *from,
+                        rf_error *error);
+rf_status rf_whole_pull(const rf_whole *whole, rf_memory *memory, int tensor, void *to, rf_error *error);
+
+#endif

@@ -1,0 +1,152 @@
+/* test_xla_text.c - properties of the module of a whole training step, read from its text: no large
+ * arrays, donated arguments, names of ops. Needs no plugin. */
+#include "backend/xla/emit.h"
+#include "unit/graph/fixture.h"
+
+#include <ctype.h>
+#include <stdlib.h>
+
+/* GPT-2 with two layers: two sequences of 1024 tokens. */
+#define GPT2 "gpt2:layers=2"
+enum { SEQUENCES = 2, SEQ = 1024, VOCAB = 50257 };
+
+static rf_graph *graph_of(const char *model, rf_dtype dtype, int accumulate) {
+  rf_model of = fixture_model(model);
+  rf_build_options options = fixture_train(dtype, accumulate, 0, 1);
+  options.microbatch = SEQUENCES;
+  options.seq = SEQ;
+  options.softmax = RF_F32;
+  return fixture_graph(&of, &options, NULL);
+}
+
+static rf_emitted emit(const rf_graph *graph) {
+  rf_emitted m;
+  rf_error error = {0};
+  if (rf_emit_graph(graph, &(rf_emit_options){0}, &m, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  return m;
+}
+
+/* Extents of the type after `at`, "tensor<2x8xf32>"; returns their number. */
+static int extents_of(const char *at, int64_t dim[8]) {
+  int rank = 0;
+  at += strlen("tensor<");
+  while (isdigit((unsigned char)*at) && rank < 8) {
+    char *end;
+    dim[rank] = strtoll(at, &end, 10);
+    if (*end != 'x') break;
+    rank++;
+    at = end + 1;
+  }
+  return rank;
+}
+
+/* The first array of the module for which `wrong` is true; NULL: none. */
+static const char *find_array(const char *text, bool (*wrong)(int rank, const int64_t *dim)) {
+  for (const char *at = strstr(text, "tensor<"); at; at = strstr(at + 1, "tensor<")) {
+    int64_t dim[8];
+    if (wrong(extents_of(at, dim), dim)) return at;
+  }
+  return NULL;
+}
+
+static int64_t times(int rank, const int64_t *dim, int64_t extent) {
+  int64_t count = 0;
+  for (int i = 0; i < rank; i++) count += dim[i] == extent;
+  return count;
+}
+/* Scores of all pairs of a sequence, and logits of all tokens. */
+static bool is_scores(int rank, const int64_t *dim) { return times(rank, dim, SEQ) >= 2; }
+static bool is_logits(int rank, const int64_t *dim) {
+  int64_t count = 1;
+  for (int i = 0; i < rank; i++) count *= dim[i];
+  return times(rank, dim, VOCAB) > 0 && count >= (int64_t)VOCAB * SEQUENCES * SEQ;
+}
+
+static void test_no_array_of_all_scores_or_logits(void **state) {
+  (void)state;
+  static const char planted[] = "%1 = \"x\"() : () -> tensor<2x1024x12x1024xf32> tensor<2048x50257xf32>";
+  assert_non_null(find_array(planted, is_scores));
+  assert_non_null(find_array(planted, is_logits));
+  for (int accumulate = 1; accumulate <= 2; accumulate++) {
+    rf_graph *graph = graph_of(GPT2, RF_BF16, accumulate);
+    rf_emitted m = emit(graph);
+    const char *scores = find_array(m.text, is_scores), *logits = find_array(m.text, is_logits);
+    if (scores) fail_msg("an array of all scores: %.60s", scores);
+    if (logits) fail_msg("an array of all logits: %.60s", logits);
+    rf_emitted_free(&m);
+    rf_graph_free(graph);
+  }
+}
+
+static bool is_written(const rf_graph *graph, int tensor) {
+  for (int i = 0; i < graph->op_count; i++)
+    for (int k = 0; k < graph->op[i].output_count; k++)
+      if (graph->op[i].output[k] == tensor) return true;
+  return false;
+}
+
+/* The step updates weights in place: each persistent tensor that changes reuses its argument. */
+static void test_changed_tensors_are_donated(void **state) {
+  (void)state;
+  rf_graph *graph = graph_of(GPT2, RF_BF16, 1);
+  rf_emitted m = emit(graph);
+  int donated = 0, changed = 0, marked = 0;
+  for (int i = 0; i < m.arguments; i++) {
+    const rf_emit_port *a = &m.argument[i];
+    if (a->alias < 0) continue;
+    assert_int_equal(m.result[a->alias].tensor, a->tensor);
+    assert_int_equal(m.result[a->alias].alias, i);
+    assert_true(graph->tensor[a->tensor].persistent && is_written(graph, a->tensor));
+    donated++;
+  }
+  for (int t = 0; t < graph->tensor_count; t++)
+    changed += graph->tensor[t].persistent && is_written(graph, t);
+  for (const char *at = strstr(m.text, "tf.aliasing_output"); at; at = strstr(at + 1, "tf.aliasing_output"))
+    marked++;
+  assert_true(changed > 60); /* weights, masters and two moments of 28 parameters */
+  assert_int_equal(donated, changed);
+  assert_int_equal(marked, changed);
+  rf_emitted_free(&m);
+  rf_graph_free(graph);
+}
+
+/* Traces of a plugin name each operation by its location. */
+static void test_every_op_is_a_location(void **state) {
+  (void)state;
+  rf_graph *graph = graph_of(GPT2, RF_F32, 2);
+  rf_emitted m = emit(graph);
+  for (int i = 0; i < graph->op_count; i++) {
+    char name[400];
+    snprintf(name, sizeof name, "loc(\"%s\")", graph->op[i].name);
+    if (!strstr(m.text, name)) fail_msg("no location %s", name);
+  }
+  rf_emitted_free(&m);
+  rf_graph_free(graph);
+}
+
+static int count_of(const char *text, const char *word) {
+  int count = 0;
+  for (const char *at = strstr(text, word); at; at = strstr(at + 1, word)) count++;
+  return count;
+}
+
+/* Products of bf16 weights read bf16: no operand is widened first. */
+static void test_products_read_their_operands_as_stored(void **state) {
+  (void)state;
+  rf_graph *graph = graph_of(GPT2, RF_BF16, 1);
+  rf_emitted m = emit(graph);
+  assert_true(count_of(m.text, "tensor<768x3072xbf16>) -> tensor<2048x3072x") >= 2); /* up, in each layer */
+  assert_int_equal(count_of(m.text, "tensor<768x3072xf32>) -> tensor<2048x3072x"), 0);
+  rf_emitted_free(&m);
+  rf_graph_free(graph);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_no_array_of_all_scores_or_logits),
+      cmocka_unit_test(test_changed_tensors_are_donated),
+      cmocka_unit_test(test_every_op_is_a_location),
+      cmocka_unit_test(test_products_read_their_operands_as_stored),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
