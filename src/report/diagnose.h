@@ -63,6 +63,7 @@ typedef struct rf_diagnosed_pass {
   rf_rate rate;
   bool guessed;       /* the limits come from a detected machine, whose ceilings are guesses */
   bool trains, alike; /* alike: all forward passes have the same number of rows (not so in prefill) */
+  bool compiled;      /* the pass ran as one program, whose ops were not timed */
   rf_alone alone;
 } rf_diagnosed_pass;
 

@@ -248,6 +248,19 @@ const char *rf_diagnosed_beaten(const rf_diagnosed_pass *pass, const rf_sum *sum
   return pass->guessed ? "too low" : sum->flops > 0 ? NULL : "in cache";
 }
 
+/* A compiled program: only the time of the whole pass is measured. */
+static void take_whole_pass(rf_diagnosed_pass *pass, const json_t *measured, double per) {
+  rf_sum whole = {.seconds = pass->seconds,
+                  .predicted = rf_json_number_at(measured, "predicted_seconds") / per,
+                  .limit = rf_json_number_at(measured, "limit_seconds") / per,
+                  .fastest = pass->seconds};
+  pass->inside = pass->fastest = pass->seconds;
+  pass->predicted = whole.predicted;
+  pass->limit = whole.limit;
+  add(sum_of(&pass->bounds, "compiled program"), &whole);
+  add(sum_of(&pass->kinds, "compiled program"), &whole);
+}
+
 bool rf_diagnose_pass(const json_t *plan, const json_t *measured, rf_diagnosed_pass *pass) {
   double per = measured ? rf_json_number_at(measured, "count") : 1;
   const json_t *time = json_object_get(plan, "time");
@@ -264,7 +277,9 @@ bool rf_diagnose_pass(const json_t *plan, const json_t *measured, rf_diagnosed_p
   else {
     double wall = rf_json_number_at(measured, "seconds");
     pass->seconds = wall > 0 ? wall / per : pass->inside;
-    if (pass->seconds > pass->inside) pass->gaps = pass->seconds - pass->inside;
+    pass->compiled = wall > 0 && json_array_size(json_object_get(measured, "ops")) == 0;
+    if (pass->compiled) take_whole_pass(pass, measured, per);
+    else if (pass->seconds > pass->inside) pass->gaps = pass->seconds - pass->inside;
   }
   if (pass->gaps > 0) sum_of(&pass->bounds, "between ops")->seconds += pass->gaps;
   sort(&pass->bounds);

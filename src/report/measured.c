@@ -55,10 +55,21 @@ static void put_rates(json_t *row, const rf_plan *plan, int i, double seconds, d
                       json_real(done * (work.bytes_read + work.bytes_written) / seconds));
 }
 
+/* A compiled program times no single op. Then the sums of all planned ops belong to the whole
+ * pass. */
+static void sum_unmeasured(const rf_report_pass *pass, double *predicted, double *limit) {
+  const rf_plan *plan = pass->plan;
+  for (int i = 0; i < plan->graph->op_count; i++) {
+    double calls = (double)plan->op[i].calls * (double)pass->count;
+    *predicted += pass->predicted ? pass->predicted[i] : plan->op[i].seconds * calls;
+    *limit += pass->limit ? pass->limit[i] : rf_plan_limit(plan, i, NULL) * calls;
+  }
+}
+
 json_t *rf_report_pass_json(const rf_report_pass *pass) {
   const rf_plan *plan = pass->plan;
   json_t *ops = json_array();
-  double predicted = 0;
+  double predicted = 0, limit_of_all = 0;
   for (int i = 0; i < plan->graph->op_count; i++) {
     const rf_measured *m = &pass->measured[i];
     double calls = (double)m->calls;
@@ -72,6 +83,11 @@ json_t *rf_report_pass_json(const rf_report_pass *pass) {
     put_rates(row, plan, i, m->seconds / calls, limit);
     json_array_append_new(ops, row);
   }
-  return json_pack("{ss sI sf sf sf so}", "walk", pass->name, "count", (json_int_t)pass->count, "tokens",
-                   pass->tokens, "seconds", pass->seconds, "predicted_seconds", predicted, "ops", ops);
+  bool compiled = json_array_size(ops) == 0 && pass->count > 0 && pass->seconds > 0;
+  if (compiled) sum_unmeasured(pass, &predicted, &limit_of_all);
+  json_t *json =
+      json_pack("{ss sI sf sf sf so}", "walk", pass->name, "count", (json_int_t)pass->count, "tokens",
+                pass->tokens, "seconds", pass->seconds, "predicted_seconds", predicted, "ops", ops);
+  if (compiled) json_object_set_new(json, "limit_seconds", json_real(limit_of_all));
+  return json;
 }

@@ -96,6 +96,9 @@ static char *measured_sentence(const rf_diagnosed_pass *pass, const char *of) {
                        : " It takes %.*f x the predicted time.",
              decimals(ratio), ratio);
   rf_text_seconds(pass->seconds, a);
+  if (pass->compiled)
+    return join("%s runs as one compiled program in %s, and the times of its ops are not known.%s", of, a,
+                times);
   if (!strcmp(bound_name, "between ops"))
     return join("%s is bound by the time between its ops: %s of %s.%s", of,
                 rf_text_seconds(bound->seconds, b), a, times);
