@@ -12,6 +12,7 @@ p.add_argument("--seq", type=int, required=True)
 p.add_argument("--accumulate", type=int, default=1)
 p.add_argument("--remat", choices=["none", "block"], default="none")
 p.add_argument("--threads", type=int, default=2)
+p.add_argument("--stablehlo", metavar="FILE", help="write the step's program as text, and stop")
 a = p.parse_args()
 pin(a.threads)
 os.environ["JAX_PLATFORMS"], os.environ["NPROC"] = "cpu", str(a.threads)
@@ -110,7 +111,12 @@ state = [(weights, jax.jit(optimizer.init)(weights))]
 del weights
 labels = jax.random.randint(jax.random.key(1), (a.batch, a.seq), 1, vocab)
 inputs = jnp.pad(labels[:, :-1], ((0, 0), (1, 0)))
-compiled = jax.jit(train_step, donate_argnums=0).lower(state[0], inputs, labels).compile()
+lowered = jax.jit(train_step, donate_argnums=0).lower(state[0], inputs, labels)
+if a.stablehlo:
+    with open(a.stablehlo, "w") as f:
+        f.write(lowered.as_text())
+    raise SystemExit
+compiled = lowered.compile()
 
 
 def step():
