@@ -34,8 +34,8 @@ rf_partial *rf_partial_add(const char *path, int file) {
   if (!p) return NULL;
   strcpy(p->path, path);
   p->lock = file >= 0 ? -1 : open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
-  /* The lock shows that the writer still runs, also where its process number means nothing: on other
-   * machines and in other containers. */
+  /* The lock shows that the writer still runs, also where its process number means nothing: on
+   * other machines and in other containers. */
   if (file >= 0 || p->lock >= 0) flock(file >= 0 ? file : p->lock, LOCK_EX | LOCK_NB);
   __atomic_store_n(&p->valid, true, __ATOMIC_RELEASE);
   return p;

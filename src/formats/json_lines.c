@@ -11,8 +11,9 @@
 
 /* Limits of a line. */
 enum { LINE_BYTES = 128 << 20, LINE_VALUES = 1000000 };
-/* In lines of LONG_LINE bytes or more, long lists of whole numbers are read without a JSON value for
- * each number. A list is long from LONG_LIST numbers on. Equal numbers below SHARED share a value. */
+/* In lines of LONG_LINE bytes or more, long lists of whole numbers are read without a JSON value
+ * for each number. A list is long from LONG_LIST numbers on. Equal numbers below SHARED share a
+ * value. */
 enum { LONG_LINE = 1 << 17, LONG_LIST = 1 << 16, LISTS = 16, SHARED = 1 << 18 };
 
 rf_status rf_json_lines_open(const char *path, const char *hint, rf_json_lines *lines, rf_error *error) {

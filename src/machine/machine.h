@@ -189,15 +189,19 @@ rf_status rf_machine_check_pod(const rf_machine *machine, const int *shape, int 
 /* Treats each of the two devices of a chip as a chip: doubles the number of chips and halves
  * every figure. topology.die_bps joins the two devices. Does nothing if a chip is one device. */
 void rf_machine_by_device(rf_machine *machine);
+/* Treats the machine, which is one chip, as `chips` chips that share its cores and its memory
+ * equally. A compiler's plugin for CPUs has such devices. They are joined by the memory's
+ * bandwidth, and no figure of the whole machine's ops (curves) holds for one of them. */
+void rf_machine_as_chips(rf_machine *machine, int chips);
 /* Bytes/s of one chip into the data-centre network. On a GPU, this is the chip's part of its
  * node's bytes/s. 0: unknown. */
 double rf_machine_dcn_bps(const rf_machine *machine);
 /* True if an axis of this length closes to a ring. */
 bool rf_machine_wraps(const rf_machine *machine, int extent);
 #define RF_MACHINE_FORMAT "rafter-machine-1" /* field "format" of the files that rafter writes */
-/* Field "calibration" of the files that `rafter calibrate` writes. It counts the definitions of what
- * is measured: raise it if a measured figure changes its meaning. In version 2, memory bandwidth is
- * the median of single passes. */
+/* Field "calibration" of the files that `rafter calibrate` writes. It counts the definitions of
+ * what is measured: raise it if a measured figure changes its meaning. In version 2, memory
+ * bandwidth is the median of single passes. */
 enum { RF_CALIBRATION = 2 };
 /* Whether figures of a calibration have another definition than RF_CALIBRATION. Then `text` is a
  * sentence that says so and what to do. */

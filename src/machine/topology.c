@@ -437,6 +437,25 @@ void rf_machine_by_device(rf_machine *m) {
   m->chips *= 2;
 }
 
+void rf_machine_as_chips(rf_machine *m, int chips) {
+  double *const shared[] = {&m->flops_tf32, &m->flops_f4, &m->memory_bytes, &m->reserve_bytes,
+                            &m->read_bps,   &m->copy_bps, &m->watts,        &m->usd_per_chip_hour};
+  for (size_t i = 0; i < sizeof shared / sizeof *shared; i++) *shared[i] /= chips;
+  for (int d = 0; d < RF_DTYPES; d++) {
+    m->flops[d] /= chips;
+    m->flops_vectors[d] /= chips;
+  }
+  for (int i = 0; i < m->price_count; i++) m->price[i].usd_per_chip_hour /= chips;
+  m->topology = (rf_topology){.form = RF_NETWORK_SWITCH,
+                              .oneway_bps = m->copy_bps,
+                              .fraction = 1,
+                              .domain = chips,
+                              .host_chips = chips};
+  m->shape[0] = m->chips = chips;
+  m->shape_rank = 1;
+  m->curve_count = 0;
+}
+
 /* ---- the shape for a number of chips --------------------------------------------------------- */
 
 /* Chooses extents for this many chips, nearly a cube. Returns false if the pod is too small. */

@@ -8,11 +8,11 @@
 #include <pcre2.h>
 
 enum { LITERAL_MAX = 1 << 16, PATTERN_MAX = 1 << 14 };
-/* A quick search tries at most AHEAD starts and sees as many further bytes, fewer if the pattern has
- * more than AHEAD_BYTES / AHEAD bytes. A start has FREE_STEPS steps of PCRE2. The steps of a counted search
- * are limited for the whole text. The patterns of real models need two steps for each blank of a
- * long run of blanks.
- */
+/* A quick search tries at most AHEAD starts and sees as many further bytes, fewer if the pattern
+ * has more than AHEAD_BYTES / AHEAD bytes. A start has FREE_STEPS steps of PCRE2. The steps of a
+ * counted search are limited for the whole text. The patterns of real models need two steps for
+ * each blank of a long run of blanks.
+ *  */
 enum { FREE_STEPS = 64, AHEAD = 128, AHEAD_BYTES = 24576 };
 enum { TEXT_STEPS = 10000000, BYTE_STEPS = 100 };
 /* In a counted search, MOVE bytes between two items cost a step. Each item costs a step for each
