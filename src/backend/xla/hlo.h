@@ -77,8 +77,8 @@ rf_val rf_hlo_iota(rf_hlo *h, rf_hlo_type type, int axis, int rank, const int64_
   X(exponential) \
   X(log) \
   X(sqrt) \
-  X(rsqrt) X(tanh) X(logistic) X(abs) X(cosine) X(sine) X(round_nearest_even) X(is_finite) \
-      X(exponential_minus_one)
+  X(rsqrt) \
+  X(tanh) X(logistic) X(abs) X(cosine) X(sine) X(round_nearest_even) X(is_finite) X(exponential_minus_one)
 /* If one operand is a scalar, it is broadcast to the shape of the other. */
 #define RF_HLO_BINARY(X) \
   X(add) \
