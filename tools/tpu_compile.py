@@ -231,6 +231,17 @@ def compile_job(job, plugin):
         return {**result, "error": run.stderr.strip().splitlines()[-1:]}
 
 
+def limit_of(words):
+    """Bytes that a program may use on the device of --on, found by bisection with libtpu 0.0.51."""
+    limits = {
+        "v5e": 16_909_271_040,
+        "v5p": 102_786_564_096,
+        "v6e": 33_545_977_856,
+        "v7x": 101_724_323_840,
+    }
+    return next(limit for chip, limit in limits.items() if f"tpu-{chip}" in words)
+
+
 def placed_bytes(folder):
     """The total of the report on placed buffers, or None if the compiler has not written it."""
     reports = glob.glob(f"{folder}/*memory-usage-report.txt")
@@ -280,7 +291,7 @@ def place_job(job, plugin):
             "programs": [
                 {
                     "program": "step",
-                    "fits": True,
+                    "fits": total <= limit_of(words),
                     "planned_bytes": planned,
                     "total_bytes": total,
                     "stopped": "buffers placed",
@@ -316,7 +327,9 @@ def print_tables(results):
     for job in results:
         for program in job.get("programs", []):
             if not program["fits"]:
-                row_of(job["name"], program["program"], "does not fit", gib(program["planned_bytes"]), "")
+                needs = program.get("total_bytes")
+                size = f"{gib(needs)}, does not fit" if needs else "does not fit"
+                row_of(job["name"], program["program"], size, gib(program["planned_bytes"]), "")
                 continue
             off = program["planned_bytes"] / program["total_bytes"] - 1
             errors.append(off)
