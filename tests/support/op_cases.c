@@ -193,10 +193,15 @@ static void build_gated_bwd(op_harness *h, const op_case *of, const op_size *siz
 
 /* Experts: the field heads has the number of experts, kv_heads the number that a row uses. */
 
+/* OP_CLIP: every expert has room for the average number of rows, and drops the rest. */
+static int64_t room_of(const op_case *of, const op_size *size) {
+  return of->flags & OP_CLIP ? (size->rows * size->kv_heads + size->heads - 1) / size->heads : 0;
+}
 static rf_attr experts_attributes(op_harness *h, const op_case *of, const op_size *size) {
   rf_attr attr = case_attributes(h, of);
   attr.experts.experts = size->heads;
   attr.experts.used = size->kv_heads;
+  attr.experts.room = room_of(of, size);
   return attr;
 }
 /* OP_INVERSE: sigmoids. OP_SCALED: the raw scores times a scale. OP_SEGMENTS: two of four groups of
@@ -214,11 +219,14 @@ static rf_attr router_attributes(op_harness *h, const op_case *of, const op_size
   }
   return attr;
 }
-static int64_t sorted_rows(const op_size *size) { return size->rows * size->kv_heads; }
+static int64_t sorted_rows(const op_case *of, const op_size *size) {
+  int64_t room = room_of(of, size);
+  return room > 0 ? size->heads * room : size->rows * size->kv_heads;
+}
 
 /* Assigns experts to every row. The first experts have most rows, and the last expert has none if
  * there is one to spare. */
-static void some_routes(op_harness *h, const op_size *size, int *place, int *starts) {
+static void some_routes(op_harness *h, const op_case *of, const op_size *size, int *place, int *starts) {
   int64_t rows = size->rows, experts = size->heads, used = size->kv_heads, count = rows * used;
   int32_t *chosen = malloc((size_t)count * sizeof *chosen), *at = malloc((size_t)count * sizeof *at),
           *first = malloc((size_t)(experts + 1) * sizeof *first);
@@ -236,6 +244,12 @@ static void some_routes(op_harness *h, const op_size *size, int *place, int *sta
       if (chosen[i] == e) at[i] = next++;
   }
   first[experts] = next;
+  int64_t room = room_of(of, size);
+  for (int64_t i = 0; room > 0 && i < count; i++) {
+    int64_t index = at[i] - first[chosen[i]];
+    at[i] = index < room ? (int32_t)(chosen[i] * room + index) : -1;
+  }
+  for (int64_t e = 0; room > 0 && e <= experts; e++) first[e] = (int32_t)(e * room);
   if (place) *place = op_ids(h, "place", count, at);
   if (starts) *starts = op_ids(h, "starts", experts + 1, first);
   free(chosen);
@@ -262,35 +276,35 @@ static void build_route_bwd(op_harness *h, const op_case *of, const op_size *siz
 static void build_dispatch(op_harness *h, const op_case *of, const op_size *size) {
   rf_attr attr = experts_attributes(h, of, size);
   int place, x = case_activation(h, "x", 1, size->rows, size->width);
-  some_routes(h, size, &place, NULL);
+  some_routes(h, of, size, &place, NULL);
   op_apply(h, "dispatch", OP_IDS(x, place), OP_IDS(RF_WANTED), &attr);
 }
 static void build_dispatch_bwd(op_harness *h, const op_case *of, const op_size *size) {
   rf_attr attr = experts_attributes(h, of, size);
-  int place, sorted = case_activation(h, "drows", 1, sorted_rows(size), size->width);
-  some_routes(h, size, &place, NULL);
+  int place, sorted = case_activation(h, "drows", 1, sorted_rows(of, size), size->width);
+  some_routes(h, of, size, &place, NULL);
   op_apply(h, "dispatch_bwd", OP_IDS(sorted, place), OP_IDS(RF_WANTED), &attr);
 }
 static void build_matmul_experts(op_harness *h, const op_case *of, const op_size *size) {
   rf_attr attr = experts_attributes(h, of, size);
-  int starts, x = case_activation(h, "x", 1, sorted_rows(size), size->width);
+  int starts, x = case_activation(h, "x", 1, sorted_rows(of, size), size->width);
   int w = case_weight(h, "w", 1 / sqrt((double)size->width), size->heads * size->width, size->columns);
-  some_routes(h, size, NULL, &starts);
+  some_routes(h, of, size, NULL, &starts);
   op_apply(h, "matmul_experts", OP_IDS(x, w, starts), OP_IDS(RF_WANTED), &attr);
 }
 static void build_matmul_experts_dx(op_harness *h, const op_case *of, const op_size *size) {
   rf_attr attr = experts_attributes(h, of, size);
-  int starts, dy = case_activation(h, "dy", 1, sorted_rows(size), size->columns);
+  int starts, dy = case_activation(h, "dy", 1, sorted_rows(of, size), size->columns);
   int w = case_weight(h, "w", 1 / sqrt((double)size->columns), size->heads * size->width, size->columns);
-  some_routes(h, size, NULL, &starts);
+  some_routes(h, of, size, NULL, &starts);
   op_apply(h, "matmul_experts_dx", OP_IDS(dy, w, starts), OP_IDS(RF_WANTED), &attr);
 }
 static void build_matmul_experts_dw(op_harness *h, const op_case *of, const op_size *size) {
   rf_attr attr = experts_attributes(h, of, size);
-  int starts, x = case_activation(h, "x", 1, sorted_rows(size), size->width),
-              dy = case_activation(h, "dy", 1, sorted_rows(size), size->columns);
+  int starts, x = case_activation(h, "x", 1, sorted_rows(of, size), size->width),
+              dy = case_activation(h, "dy", 1, sorted_rows(of, size), size->columns);
   int dw = case_gradient(h, "dw", OP_SHAPE(size->heads * size->width, size->columns));
-  some_routes(h, size, NULL, &starts);
+  some_routes(h, of, size, NULL, &starts);
   op_apply(h, "matmul_experts_dw", OP_IDS(x, dy, starts), OP_IDS(dw), &attr);
 }
 static int route_weights(op_harness *h, const op_size *size) {
@@ -299,17 +313,17 @@ static int route_weights(op_harness *h, const op_size *size) {
 }
 static void build_combine(op_harness *h, const op_case *of, const op_size *size) {
   rf_attr attr = experts_attributes(h, of, size);
-  int place, said = case_activation(h, "h", 1, sorted_rows(size), size->width),
+  int place, said = case_activation(h, "h", 1, sorted_rows(of, size), size->width),
              weights = route_weights(h, size);
-  some_routes(h, size, &place, NULL);
+  some_routes(h, of, size, &place, NULL);
   op_apply(h, "combine", OP_IDS(said, weights, place), OP_IDS(RF_WANTED), &attr);
 }
 static void build_combine_bwd(op_harness *h, const op_case *of, const op_size *size) {
   rf_attr attr = experts_attributes(h, of, size);
-  int place, said = case_activation(h, "h", 1, sorted_rows(size), size->width),
+  int place, said = case_activation(h, "h", 1, sorted_rows(of, size), size->width),
              weights = route_weights(h, size);
   int dy = case_activation(h, "dy", 1, size->rows, size->width);
-  some_routes(h, size, &place, NULL);
+  some_routes(h, of, size, &place, NULL);
   op_apply(h, "combine_bwd", OP_IDS(said, weights, place, dy), OP_IDS(RF_WANTED, RF_WANTED), &attr);
 }
 
@@ -496,8 +510,8 @@ static const op_size ATTENTION_SIZES[] = {{4, 0, 0, 2, 1, 4},   {7, 0, 0, 2, 2, 
 static const op_size HEAD_NORM_SIZES[] = {{4, 0, 0, 2, 1, 4},   {7, 0, 0, 2, 2, 6},   {1, 0, 0, 1, 1, 5},
                                           {37, 0, 0, 6, 2, 10}, {33, 0, 0, 3, 3, 64}, {70, 0, 0, 2, 1, 80},
                                           {0, 0, 0, 0, 0, 0}};
-static const op_size ATTENTION_LONG[] = {{4, 0, 0, 2, 1, 4},    {6, 0, 0, 4, 2, 6},    {530, 0, 0, 1, 1, 4},
-                                         {270, 0, 0, 2, 1, 16}, {2100, 0, 0, 2, 1, 2}, {0, 0, 0, 0, 0, 0}};
+static const op_size ATTENTION_LONG[] = {
+    {4, 0, 0, 2, 1, 4}, {6, 0, 0, 4, 2, 6}, {530, 0, 0, 1, 1, 4}, {270, 0, 0, 2, 1, 16}, {0, 0, 0, 0, 0, 0}};
 static const op_size DECODE_SIZES[] = {{4, 0, 0, 2, 1, 4},  {7, 0, 0, 2, 2, 2},  {1, 0, 0, 1, 1, 2},
                                        {6, 0, 0, 6, 2, 10}, {5, 0, 0, 3, 3, 64}, {4, 0, 0, 2, 1, 80},
                                        {0, 0, 0, 0, 0, 0}};
@@ -586,21 +600,29 @@ const op_case OP_CASES[] = {
     {"route", "as it is, groups", build_route, EXPERT_SIZES, OP_SCALED | OP_SEGMENTS},
     {"route", "sigmoid, as it is", build_route, EXPERT_SIZES, OP_INVERSE | OP_SCALED},
     {"route", "sigmoid, choice, groups", build_route, EXPERT_SIZES, OP_INVERSE | OP_BIAS | OP_SEGMENTS},
+    {"route", "room", build_route, EXPERT_SIZES, OP_CLIP},
     {"route_bwd", "plain", build_route_bwd, EXPERT_SIZES, 0},
     {"route_bwd", "sigmoid, groups", build_route_bwd, EXPERT_SIZES, OP_INVERSE | OP_SEGMENTS},
     {"route_bwd", "as it is", build_route_bwd, EXPERT_SIZES, OP_SCALED},
     {"route_bwd", "sigmoid, as it is", build_route_bwd, EXPERT_SIZES, OP_INVERSE | OP_SCALED},
     {"dispatch", "plain", build_dispatch, EXPERT_SIZES, OP_EXACT},
+    {"dispatch", "room", build_dispatch, EXPERT_SIZES, OP_CLIP | OP_EXACT},
     {"dispatch_bwd", "plain", build_dispatch_bwd, EXPERT_SIZES, OP_EXACT},
+    {"dispatch_bwd", "room", build_dispatch_bwd, EXPERT_SIZES, OP_CLIP | OP_EXACT},
     {"matmul_experts", "plain", build_matmul_experts, EXPERT_SIZES, OP_EXACT},
+    {"matmul_experts", "room", build_matmul_experts, EXPERT_SIZES, OP_CLIP | OP_EXACT},
     {"matmul_experts_dx", "plain", build_matmul_experts_dx, EXPERT_SIZES, OP_EXACT},
+    {"matmul_experts_dx", "room", build_matmul_experts_dx, EXPERT_SIZES, OP_CLIP | OP_EXACT},
     {"matmul_experts_dw", "write", build_matmul_experts_dw, EXPERT_SIZES, OP_EXACT},
     {"matmul_experts_dw", "add", build_matmul_experts_dw, EXPERT_SIZES, OP_ADD | OP_EXACT},
+    {"matmul_experts_dw", "room", build_matmul_experts_dw, EXPERT_SIZES, OP_CLIP | OP_EXACT},
     {"matmul_experts_dw", "first microbatch", build_matmul_experts_dw, EXPERT_SIZES,
      OP_FIRST_MICRO | OP_EXACT},
     {"matmul_experts_dw", "second microbatch", build_matmul_experts_dw, EXPERT_SIZES, OP_MICRO | OP_EXACT},
     {"combine", "plain", build_combine, EXPERT_SIZES, OP_EXACT},
+    {"combine", "room", build_combine, EXPERT_SIZES, OP_CLIP | OP_EXACT},
     {"combine_bwd", "plain", build_combine_bwd, EXPERT_SIZES, 0},
+    {"combine_bwd", "room", build_combine_bwd, EXPERT_SIZES, OP_CLIP},
     {"add", "plain", build_add, ROW_SIZES, OP_EXACT},
     {"add_dropout", "p = 0.3", build_add, ROW_SIZES, OP_DROPOUT | OP_EXACT},
     {"add_dropout", "every third token", build_add, ROW_SIZES, OP_DROPOUT | OP_SCALED | OP_EXACT},

@@ -1,5 +1,6 @@
 /* experts_body.h - the router, and the kernels that move rows to experts and back. Included once
- * per ISA (elementwise_*.c). */
+ * per ISA (elementwise_*.c). If experts have a fixed room, rows beyond it have place -1, and rows
+ * that no token fills are 0. */
 
 /* Chooses the experts with the largest logits and applies softmax to these logits. Of equal logits,
  * the lower expert id wins; NaN counts as the smallest logit. */
@@ -61,6 +62,13 @@ static void route_run(const rf_call *call) {
     at += count;
   }
   for (int64_t i = 0; i < rows * used; i++) place[i] = starts[chosen[i] + 1]++;
+  int64_t room = call->op->attr.experts.room;
+  if (room == 0) return;
+  for (int64_t i = 0; i < rows * used; i++) {
+    int64_t index = place[i] - starts[chosen[i]];
+    place[i] = index < room ? (int32_t)(chosen[i] * room + index) : -1;
+  }
+  for (int64_t e = 0; e <= experts; e++) starts[e] = (int32_t)(e * room);
 }
 
 RF_INLINE void route_bwd_rows(const rf_call *call, int64_t begin, int64_t end, rf_dtype dtype) {
@@ -103,10 +111,17 @@ static void dispatch_range(const rf_call *call, int64_t begin, int64_t end) {
           bytes = width * (dtype == RF_BF16 ? 2 : 4);
   const int32_t *place = call->in[1];
   for (int64_t i = begin * used; i < end * used; i++)
-    memcpy((char *)call->out[0] + place[i] * bytes, (const char *)call->in[0] + i / used * bytes,
-           (size_t)bytes);
+    if (place[i] >= 0)
+      memcpy((char *)call->out[0] + place[i] * bytes, (const char *)call->in[0] + i / used * bytes,
+             (size_t)bytes);
+}
+/* Sets the rows of a fixed room to 0. */
+RF_INLINE void clear_room(const rf_call *call) {
+  if (call->op->attr.experts.room > 0 && call->out[0])
+    memset(call->out[0], 0, (size_t)rf_tensor_bytes(rf_out(call, 0)));
 }
 static void dispatch_run(const rf_call *call) {
+  clear_room(call);
   rf_split(call, tokens_used(call, 1), 1, 4 * rf_in(call, 0)->shape[1] * (1 + call->op->attr.experts.used),
            dispatch_range);
 }
@@ -123,6 +138,7 @@ RF_INLINE void sum_of_choices(const rf_call *call, int64_t begin, int64_t end, b
       int n = piece(width, d);
       rf_v16 sum = rf_v16_zero();
       for (int64_t i = r * used; i < (r + 1) * used; i++) {
+        if (place[i] < 0) continue;
         rf_v16 x = get(at_row(call->in[0], dtype, place[i], width), dtype, d, n);
         sum = weighted ? rf_v16_fma(rf_v16_set1(weights[i]), x, sum) : rf_v16_add(sum, x);
       }
@@ -151,6 +167,10 @@ RF_INLINE void combine_bwd_rows(const rf_call *call, int64_t begin, int64_t end,
   const int32_t *place = call->in[2];
   float *dweights = call->out[1];
   for (int64_t i = begin * used; i < end * used; i++) {
+    if (place[i] < 0) {
+      if (dweights) dweights[i] = 0;
+      continue;
+    }
     const void *h = at_row(call->in[0], dtype, place[i], width),
                *dy = at_row(call->in[3], dtype, i / used, width);
     void *dh = call->out[0] ? (void *)at_row(call->out[0], dtype, place[i], width) : NULL;
@@ -168,6 +188,7 @@ static void combine_bwd_range(const rf_call *call, int64_t begin, int64_t end) {
   RF_FOR_DTYPE(combine_bwd_rows, rf_in(call, 0)->dtype, call, begin, end);
 }
 static void combine_bwd_run(const rf_call *call) {
+  clear_room(call);
   rf_split(call, tokens_used(call, 2), 1,
            4 * rf_in(call, 0)->shape[1] * (1 + 2 * call->op->attr.experts.used), combine_bwd_range);
 }

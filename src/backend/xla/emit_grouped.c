@@ -20,6 +20,7 @@ static rf_val int_scalar(rf_hlo *h, double v) { return rf_hlo_scalar(h, RF_HLO_I
 
 /* Operands in their own dtype; if the dtypes differ or the operands are tiny, in f32. */
 static void unify(rf_emit *e, grouped *g) {
+  if (g->b.type == RF_HLO_I8) g->b = rf_hlo_convert(e->h, g->b, g->a.type);
   if (g->a.type == g->b.type && rf_val_count(g->a) + rf_val_count(g->b) > TINY) return;
   g->a = rf_hlo_convert(e->h, g->a, RF_HLO_F32);
   g->b = rf_hlo_convert(e->h, g->b, RF_HLO_F32);
