@@ -178,7 +178,9 @@ static rf_status resolve_seq(const rf_options *options, const rf_model *model, r
  * default (1) among its recorded options. */
 static rf_status check_capacity(const rf_options *options, const rf_model *model, const rf_mesh *mesh,
                                 rf_error *error) {
-  if (!given(options, "capacity") || rf_options_float(options, "capacity") == 1) return RAFTER_OK;
+  bool recorded = given(options, "capacity") && rf_options_source(options, "capacity") != RF_OPTION_GIVEN;
+  if (!given(options, "capacity") || (recorded && rf_options_float(options, "capacity") == 1))
+    return RAFTER_OK;
   if (model->experts == 0)
     return RF_FAIL(error, RAFTER_INVALID,
                    "leave --capacity out, or plan a model with experts, such as mixtral-8x7b",

@@ -391,6 +391,7 @@ case_experts() {
 # Options without effect are errors, not ignored.
 case_meaningless_options() {
   refuses 2 'has no experts' "$RAFTER" plan llama3-8b --on tpu-v5p --capacity 1.25
+  refuses 2 'has no experts' "$RAFTER" plan llama3-8b --on tpu-v5p --capacity 1
   refuses 2 'expected --mesh expert=N' "$RAFTER" plan mixtral-8x7b --on tpu-v5p:2x2x2 --batch 8 --capacity 1.25
   refuses 2 'needs a JAX program of --job score .got --program rafter --job train' "$RAFTER" plan gemma3-1b --on tpu-v5e --returns logits
   refuses 2 'needs a JAX program of --job score .got --program rafter --job score' "$RAFTER" plan gemma3-1b --on tpu-v5e --job score --returns logits
