@@ -182,9 +182,11 @@ static rf_status say_start(const rafter_trainer *t, run_log *log, rf_error *erro
     rf_say(log->sink, "adapters of rank %d: %s parameters are trained, the base model is frozen\n",
            r->settings.model.lora.rank, rf_text_count((double)params->adapter, a));
   rf_say(log->sink,
-         "%s: %s parameters; plan %s predicted and allocated: %s; outside the plan %s (program and libraries "
+         "%s: %s parameters; plan %s %s: %s; outside the plan %s (program and libraries "
          "%s, heap and stacks %s)\n",
          r->settings.model.name, rf_text_count((double)r->plan->graph->params.total, a), r->plan->digest,
+         r->plan->options.backend->compiles ? "predicted (XLA decides what it allocates)"
+                                            : "predicted and allocated",
          rf_text_bytes((double)r->plan->arena_bytes, b), rf_text_bytes((double)o.outside_bytes, c),
          rf_text_bytes((double)o.file_bytes, d), rf_text_bytes((double)o.other_bytes, line));
   for (int i = 0; i < r->loader.count; i++) {
@@ -311,8 +313,8 @@ done:
 static void add_results(const run_log *log, json_t *results) {
   if (isfinite(log->val_loss)) json_object_set_new(results, "val_loss", json_real(log->val_loss));
   if (!log->last.step) {
-    /* No step was left to execute. The row of the history gets no rate, not even a predicted one.
-     * */
+    /* No step was left to execute. The row of the history gets no rate, not even a predicted
+     * one. */
     json_object_set_new(results, "steps", json_integer((json_int_t)log->first_step));
     json_object_del(results, "predicted_seconds");
     json_object_del(results, "predicted_tokens_per_second");

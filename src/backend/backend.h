@@ -176,6 +176,8 @@ struct rf_backend {
   /* true: all matrices are plain rows of the plan's dtype; false: matrices that are not trained are
    * packed (formats/panels.h) */
   bool plain_weights;
+  /* A compiler places the tensors inside a step, so the device allocates other bytes than the plan. */
+  bool compiles;
   bool many_chips; /* the device runs programs of a mesh on several chips */
 };
 

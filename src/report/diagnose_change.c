@@ -44,6 +44,7 @@ static double repriced(const rf_diagnosed_pass *pass, const json_t *now, const j
   const char *kind;
   json_t *value;
   if (pass->predicted > 0) missed = (fastest ? pass->fastest : pass->inside) / pass->predicted;
+  if (pass->compiled) return missed * sum_of(then); /* the times of kinds of ops are not known */
   json_object_foreach ((json_t *)then, kind, value) {
     double before = rf_json_number_at(now, kind), after = json_number_value(value);
     const rf_sum *here = rf_sum_named(&pass->kinds, kind);

@@ -24,8 +24,8 @@ typedef struct rf_report_whole {
   int phases; /* 0: the job runs one plan, `main` */
 } rf_report_whole;
 
-/* Time, tokens, work and price of one unit of the whole job. The costs of the job follow from them.
- * */
+/* Time, tokens, work and price of one unit of the whole job. The costs of the job follow from
+ * them. */
 typedef struct rf_report_unit {
   const char *name; /* "step", "RL step", "rollout" or "request" */
   char note[96];    /* for the line of the cost: which tokens are counted */

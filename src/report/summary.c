@@ -104,6 +104,15 @@ static json_t *change_json(const rf_change *change) {
                    "approximate", change->approximate, "exact", change->exact, "fits", change->fits);
 }
 
+/* A compiler decides what a compiled program allocates. */
+static bool is_compiled(const json_t *measured) {
+  const json_t *pass;
+  size_t i;
+  json_array_foreach (json_object_get(measured, "walks"), i, pass)
+    if (json_object_get(pass, "limit_seconds")) return true;
+  return false;
+}
+
 static json_t *memory_json(const json_t *entry) {
   const json_t *plan = json_object_get(json_object_get(entry, "plan"), "memory"),
                *measured = json_object_get(entry, "measured"), *start = json_object_get(entry, "start"),
@@ -113,7 +122,8 @@ static json_t *memory_json(const json_t *entry) {
                            json_object_get(plan, "capacity_bytes"));
   if (!outside) outside = json_object_get(measured, "outside_arena_bytes");
   const json_t *total = json_object_get(outside, "total");
-  if (json && json_is_integer(arena)) json_object_set(json, "measured_bytes", (json_t *)arena);
+  if (json && json_is_integer(arena) && !is_compiled(measured))
+    json_object_set(json, "measured_bytes", (json_t *)arena);
   if (json && json_is_integer(total)) json_object_set(json, "outside_bytes", (json_t *)total);
   return json;
 }

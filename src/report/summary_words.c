@@ -149,8 +149,8 @@ static double reduced_part(const rf_diagnosis *d, double *threads) {
   return seconds > 0 ? rf_json_number_at(others, "reduced_seconds") / seconds : 0;
 }
 
-/* A busy machine comes before all other reasons: it makes every kernel slow. NULL: it was not busy.
- * */
+/* A busy machine comes before all other reasons: it makes every kernel slow. NULL: it was not
+ * busy. */
 static char *busy_sentence(const rf_diagnosis *d) {
   double threads, part = d->measured ? reduced_part(d, &threads) : 0;
   if (part <= RF_WORTH) return NULL;

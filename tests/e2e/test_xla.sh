@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # --backend xla: faults of plugins, and training, resuming, generating and scoring next to the CPU's
 # kernels. RAFTER_PJRT_PLUGIN names a plugin that runs here; cases that need it are skipped without it.
+INSTALLED=${RAFTER_PLUGINS:-$HOME/.cache/rafter-plugins} # lib.sh sets another HOME
 . "$(dirname "$0")/lib.sh"
 
-INSTALLED=${RAFTER_PLUGINS:-/root/.cache/rafter-plugins}
 PLUGIN=${RAFTER_PJRT_PLUGIN:-$(find "$INSTALLED" -name xla_cpu_pjrt.so 2>/dev/null | head -1)}
 unset RAFTER_PJRT_PLUGIN
 plugin() {
@@ -86,8 +86,7 @@ PY
 }
 
 # on_meshes NAME MESH... -- COMMAND...: 20 steps on each mesh have the losses of one device, and the
-# first step
-# has its gradients. ON_MESH: options for the meshes alone.
+# first step has its gradients. ON_MESH: options for the meshes alone.
 ON_MESH=()
 on_meshes() {
   local name=$1 meshes=() mesh
@@ -175,11 +174,14 @@ case_mesh_faults() {
 
 case_generate() {
   plugin 'generating with XLA' || return
+  local dtype answer=("$RAFTER" generate run --prompt 'In the beginning ' --max-tokens 20 --temperature 0)
   status 0 "${TRAIN[@]}" --steps 30 --out run
-  status 0 "$RAFTER" generate run --prompt 'In the beginning ' --max-tokens 20 --temperature 0 &&
-    cp out cpu.txt
-  status 0 "$RAFTER" generate run --prompt 'In the beginning ' --max-tokens 20 --temperature 0 "${XLA[@]}" &&
-    same cpu.txt out 'greedy tokens are those of the CPU'
+  for dtype in '--dtype f32' '--dtype bf16' '--kv-dtype int8'; do
+    # shellcheck disable=SC2086 # two words
+    status 0 "${answer[@]}" $dtype && cp out cpu.txt
+    # shellcheck disable=SC2086
+    status 0 "${answer[@]}" $dtype "${XLA[@]}" && same cpu.txt out "$dtype: greedy tokens are those of the CPU"
+  done
 }
 
 cases "$@"

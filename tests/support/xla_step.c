@@ -1,6 +1,7 @@
 /* xla_step.c - see xla_step.h. */
 #include "support/xla_step.h"
 
+#include "backend/xla/device.h"
 #include "graph/mesh/place.h"
 #include "support/compare.h"
 
@@ -33,23 +34,6 @@ void reference_step(world *w, const rf_graph *whole) {
 }
 
 /* ---- the compiled step ----------------------------------------------------------------------- */
-
-static rf_xla_shape shape_of(rf_val v) {
-  static const rf_dtype DTYPES[RF_HLO_TYPES] = {
-      [RF_HLO_F32] = RF_F32, [RF_HLO_BF16] = RF_BF16, [RF_HLO_I32] = RF_I32, [RF_HLO_U32] = RF_DTYPES};
-  rf_xla_shape shape = {.dtype = DTYPES[v.type], .rank = v.rank};
-  for (int i = 0; i < v.rank; i++) shape.dim[i] = v.dim[i];
-  return shape;
-}
-
-static void write_run(const rf_run_inputs *run, uint32_t *word) {
-  word[RF_RUN_SEED] = (uint32_t)run->seed;
-  word[RF_RUN_SEED_HIGH] = (uint32_t)(run->seed >> 32);
-  word[RF_RUN_STEP] = (uint32_t)run->step;
-  memcpy(&word[RF_RUN_LOSS_SCALE], &run->loss_scale, 4);
-  memcpy(&word[RF_RUN_LR], &run->lr, 4);
-  word[RF_RUN_MICRO] = word[RF_RUN_FIRST_TOKEN] = 0;
-}
 
 /* Inputs of the graph have one part for each microbatch. Sums are f64 in the graph and f32 here. */
 static void write_argument(world *w, const rf_graph *whole, int64_t chip, int tensor, char *to) {
@@ -93,11 +77,11 @@ static places places_of(const rf_emitted *m) {
               .donated = calloc((size_t)m->arguments + 1, sizeof *p.donated)};
   for (int i = 0; i < m->arguments; i++) p.donated[i] = m->argument[i].alias >= 0;
   for (int i = 0; i < m->replicas * m->arguments; i++) {
-    rf_xla_shape shape = shape_of(m->argument[i % m->arguments].of);
+    rf_xla_shape shape = rf_xla_shape_of(m->argument[i % m->arguments].of);
     p.argument[i] = (rf_xla_argument){.at = take(&p, rf_xla_shape_bytes(&shape)), .shape = shape};
   }
   for (int i = 0; i < m->replicas * m->results; i++) {
-    rf_xla_shape shape = shape_of(m->result[i % m->results].of);
+    rf_xla_shape shape = rf_xla_shape_of(m->result[i % m->results].of);
     int64_t bytes = rf_xla_shape_bytes(&shape);
     p.result[i] = (rf_xla_result){.at = take(&p, bytes), .bytes = bytes};
   }
@@ -113,7 +97,7 @@ static void execute(rf_xla_client *client, world *w, const rf_graph *whole, cons
   for (int i = 0; i < m->replicas * m->arguments; i++) {
     char *to = (char *)shared.data + p.argument[i].at;
     int tensor = m->argument[i % m->arguments].tensor;
-    if (tensor == RF_NONE) write_run(&w->run, (uint32_t *)(void *)to);
+    if (tensor == RF_NONE) rf_emit_run_words(&w->run, (uint32_t *)(void *)to);
     else write_argument(w, whole, i / m->arguments, tensor, to);
   }
   const rf_xla_call call = {.program = program,

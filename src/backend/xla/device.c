@@ -98,10 +98,10 @@ rf_status rf_xla_reserve(rf_xla_memory *m, int64_t bytes, int64_t *at, rf_error 
 /* ---- slots ----------------------------------------------------------------------------------- */
 
 rf_xla_shape rf_xla_shape_of(rf_val v) {
-  static const rf_dtype DTYPES[RF_HLO_TYPES] = {
-      [RF_HLO_F32] = RF_F32, [RF_HLO_BF16] = RF_BF16, [RF_HLO_F16] = RF_F16,
-      [RF_HLO_F64] = RF_F64, [RF_HLO_I32] = RF_I32,   [RF_HLO_I64] = RF_I64,
-      [RF_HLO_I8] = RF_I8,   [RF_HLO_U8] = RF_U8,     [RF_HLO_U32] = RF_DTYPES};
+  static const int DTYPES[RF_HLO_TYPES] = {
+      [RF_HLO_F32] = RF_F32,     [RF_HLO_BF16] = RF_BF16,  [RF_HLO_F16] = RF_F16, [RF_HLO_F64] = RF_F64,
+      [RF_HLO_I32] = RF_I32,     [RF_HLO_I64] = RF_I64,    [RF_HLO_I8] = RF_I8,   [RF_HLO_U8] = RF_U8,
+      [RF_HLO_U16] = RF_XLA_U16, [RF_HLO_U32] = RF_XLA_U32};
   rf_xla_shape shape = {.dtype = DTYPES[v.type], .rank = v.rank};
   for (int i = 0; i < v.rank; i++) shape.dim[i] = v.dim[i];
   return shape;
@@ -219,5 +219,9 @@ static const rf_device_type DEVICE = {.open = open_device,
                                       .download = download,
                                       .compile = rf_xla_compile_plan};
 
-const rf_backend RF_BACKEND_XLA = {
-    .name = "xla", .tables = TABLES, .device = &DEVICE, .plain_weights = true, .many_chips = true};
+const rf_backend RF_BACKEND_XLA = {.name = "xla",
+                                   .tables = TABLES,
+                                   .device = &DEVICE,
+                                   .plain_weights = true,
+                                   .compiles = true,
+                                   .many_chips = true};

@@ -272,6 +272,7 @@ static bool start(writer *w, const rf_graph *graph, const rf_emit_options *optio
                       .tie = RF_NO_VAL,
                       .target = options->target,
                       .head_bytes = options->head_bytes,
+                      .attention_block = options->attention_block,
                       .left_out = options->left_out,
                       .codes = options->codes,
                       .rows = options->rows > 0 ? options->rows : graph->rows},

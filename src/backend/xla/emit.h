@@ -23,14 +23,15 @@ typedef struct rf_emit {
   rf_val *value;   /* current value of each tensor; no value: not written yet */
   const rf_op *op; /* op that is being written */
   rf_emit_target target;
-  int64_t head_bytes;    /* maximum bytes of a chunk of logits in f32; 0: the emitter chooses */
-  bool codes;            /* see rf_emit_options */
-  rf_val ok;             /* bool scalar: all probes so far are finite; no value: no probe so far */
-  bool ok_everywhere;    /* `ok` is about the probes of all chips */
-  rf_val probed;         /* element that the op's probe checks (f32 scalar), if the emitter has it */
-  rf_val tie;            /* newest result of a backward op: recomputation starts after it */
-  const rf_op *left_out; /* see rf_emit_options */
-  rf_status status;      /* the first failure, with `error` */
+  int64_t head_bytes;      /* maximum bytes of a chunk of logits in f32; 0: the emitter chooses */
+  int64_t attention_block; /* see rf_emit_options */
+  bool codes;              /* see rf_emit_options */
+  rf_val ok;               /* bool scalar: all probes so far are finite; no value: no probe so far */
+  bool ok_everywhere;      /* `ok` is about the probes of all chips */
+  rf_val probed;           /* element that the op's probe checks (f32 scalar), if the emitter has it */
+  rf_val tie;              /* newest result of a backward op: recomputation starts after it */
+  const rf_op *left_out;   /* see rf_emit_options */
+  rf_status status;        /* the first failure, with `error` */
   rf_error *error;
   struct {
     int what, tensor;
@@ -126,6 +127,8 @@ enum {
   RF_RUN_WORDS
 };
 
+void rf_emit_run_words(const rf_run_inputs *run, uint32_t word[RF_RUN_WORDS]);
+
 /* An argument or a result of the module. */
 typedef struct rf_emit_port {
   int tensor; /* id; RF_NONE: the words of rf_run_inputs (argument), or the flags of probes (result) */
@@ -146,7 +149,8 @@ typedef struct rf_emit_options {
   int64_t rows;     /* 0: all rows of the graph */
   bool no_donation; /* arguments keep their buffers */
   rf_emit_target target;
-  int64_t head_bytes; /* maximum bytes of a chunk of logits in f32, rounded up to one row; 0: chosen */
+  int64_t head_bytes;      /* maximum bytes of a chunk of logits in f32, rounded up to one row; 0: chosen */
+  int64_t attention_block; /* maximum tokens of a block of attention, a multiple of 16; 0: chosen */
   /* For tests: a collective of the graph that exchanges nothing. Each chip repeats its own
    * values. */
   const rf_op *left_out;

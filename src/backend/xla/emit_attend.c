@@ -16,10 +16,11 @@ static const double MASKED = -1e30; /* a score that no exponential sees, but fin
 static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
-/* Size of blocks: equal blocks of at most 256 tokens. Blocks of 128 skip more of short
+/* Size of blocks: equal blocks of 256 tokens or less. Blocks of 128 skip more of short
  * sequences. */
-static int64_t block_of(int64_t tokens) {
-  int64_t most = tokens <= 512 ? 128 : 256, count = rf_ceil_div(tokens, most);
+static int64_t block_of(const rf_attend *a, int64_t tokens) {
+  int64_t chosen = tokens <= 512 ? 128 : 256, most = a->block > 0 ? a->block : chosen,
+          count = rf_ceil_div(tokens, most);
   int64_t size = rf_ceil_div(rf_ceil_div(tokens, count), 16) * 16;
   return count == 1 ? tokens : smaller(size, most);
 }
@@ -65,7 +66,8 @@ rf_attend rf_attend_of(rf_emit *e, const rf_op *op, int segments, int64_t rows, 
                  .keys = seq,
                  .stride = stride,
                  .window = window < seq ? window : 0,
-                 .rank = rank};
+                 .rank = rank,
+                 .block = e->attention_block};
   rf_val *kept = rf_emit_keep(e, RF_KEEP_SEGMENTS, op->input[segments], window * 4096 + stride);
   if (!rf_has(*kept)) {
     rf_val first = of_rank(h, &a, starts_of(h, rf_emit_in(e, op, segments), keys));
@@ -219,11 +221,11 @@ static void queries_seeing(const rf_attend *a, int64_t from, int64_t to, int64_t
 static void forward_unrolled(rf_emit *e, const rf_attend *a, const rf_val qkv[3], rf_val *ctx, rf_val *lse) {
   rf_hlo *h = e->h;
   rf_val o[LIMIT], l[LIMIT];
-  int64_t size = block_of(a->queries), group = qkv[0].dim[2];
+  int64_t size = block_of(a, a->queries), group = qkv[0].dim[2];
   int count = 0;
   for (int64_t from = 0; from < a->queries; from += size, count++) {
     int64_t to = smaller(a->queries, from + size), begin, end;
-    keys_seen(a, from, to, block_of(a->keys), &begin, &end);
+    keys_seen(a, from, to, block_of(a, a->keys), &begin, &end);
     block b = block_at(h, a, qkv, (place){from, to - from, begin, end - begin, RF_NO_VAL, RF_NO_VAL});
     forward_block(h, a, &b, &o[count], &l[count]);
     o[count] = by_head(h, o[count], group);
@@ -291,7 +293,7 @@ static void backward_unrolled(rf_emit *e, const rf_attend *a, const rf_val qkv[3
   rf_hlo *h = e->h;
   rf_val dk[LIMIT], dv[LIMIT];
   open_dq dq = {.open = RF_NO_VAL};
-  int64_t size = block_of(a->keys), group = qkv[0].dim[2];
+  int64_t size = block_of(a, a->keys), group = qkv[0].dim[2];
   int count = 0;
   for (int64_t from = 0; from < a->keys; from += size, count++) {
     int64_t to = smaller(a->keys, from + size), begin, end;
@@ -339,7 +341,7 @@ static void list_pairs(const rf_attend *a, pairs *p, bool keys_outer, double *li
 }
 
 static pairs pairs_of(rf_emit *e, const rf_attend *a, bool keys_outer) {
-  pairs p = {.query_size = block_of(a->queries), .key_size = block_of(a->keys)};
+  pairs p = {.query_size = block_of(a, a->queries), .key_size = block_of(a, a->keys)};
   double *list[3] = {NULL, NULL, NULL};
   list_pairs(a, &p, keys_outer, list);
   for (int i = 0; i < 3; i++) list[i] = rf_pool_alloc(e->pool, (size_t)p.count * sizeof **list);
@@ -454,8 +456,8 @@ static void backward_looped(rf_emit *e, rf_attend a, const rf_val in[3], const r
 /* ---- both ------------------------------------------------------------------------------------ */
 
 static bool is_long(const rf_attend *a) {
-  return rf_ceil_div(a->queries, block_of(a->queries)) > LIMIT ||
-         rf_ceil_div(a->keys, block_of(a->keys)) > LIMIT;
+  return rf_ceil_div(a->queries, block_of(a, a->queries)) > LIMIT ||
+         rf_ceil_div(a->keys, block_of(a, a->keys)) > LIMIT;
 }
 
 void rf_attend_forward(rf_emit *e, const rf_attend *a, const rf_val qkv[3], rf_val *ctx, rf_val *lse) {

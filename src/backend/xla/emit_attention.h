@@ -12,6 +12,7 @@ typedef struct rf_attend {
   int64_t batch, queries, keys;  /* B, Q, S */
   int64_t stride;                /* query i of a sequence is at position i * stride + rank */
   int64_t window;                /* how many of the latest keys a query sees; 0: all */
+  int64_t block;                 /* maximum tokens of a block; 0: chosen by the length */
   rf_val rank;                   /* i32 scalar */
   rf_val low;                    /* i32 (B,Q): the first key of its sequence that a query sees */
 } rf_attend;

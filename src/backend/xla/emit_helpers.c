@@ -1,7 +1,10 @@
 /* emit_helpers.c - see emit.h: what the emitters of several ops share. */
 #include "backend/xla/emit.h"
 
+#include "graph/mesh/place.h"
+
 #include <math.h>
+#include <string.h>
 
 rf_val rf_emit_in(const rf_emit *e, const rf_op *op, int slot) {
   return slot < op->input_count && op->input[slot] >= 0 ? e->value[op->input[slot]] : RF_NO_VAL;
@@ -154,14 +157,6 @@ rf_val rf_emit_softcap_slope(rf_hlo *h, rf_val capped, float cap) {
 
 /* ---- mesh ------------------------------------------------------------------------------------ */
 
-static void place_of(const rf_mesh *mesh, int64_t chip, int32_t place[RF_AXES]) {
-  for (int a = RF_AXES - 1; a >= 0; a--) {
-    int64_t extent = rf_mesh_extent(mesh, (rf_axis)a);
-    place[a] = (int32_t)(chip % extent);
-    chip /= extent;
-  }
-}
-
 /* A chip's group is named by the coordinates of the other axes. */
 rf_hlo_groups rf_emit_groups(rf_emit *e, rf_axes axes) {
   const rf_mesh *mesh = &e->graph->mesh;
@@ -169,7 +164,7 @@ rf_hlo_groups rf_emit_groups(rf_emit *e, rf_axes axes) {
   int32_t *id = rf_pool_alloc(e->pool, (size_t)chips * sizeof *id), place[RF_AXES];
   rf_axes others = (rf_axes)(((1u << RF_AXES) - 1) & (unsigned)~axes);
   for (int chip = 0; chip < chips; chip++) {
-    place_of(mesh, chip, place);
+    rf_place_of(mesh, chip, place);
     id[rf_mesh_rank(mesh, others, place) * size + rf_mesh_rank(mesh, axes, place)] = chip;
   }
   return (rf_hlo_groups){chips / size, size, id};
@@ -182,12 +177,24 @@ rf_val rf_emit_rank(rf_emit *e, rf_axes axes) {
   double *rank = rf_pool_alloc(e->pool, (size_t)chips * sizeof *rank);
   int32_t place[RF_AXES];
   for (int64_t chip = 0; chip < chips; chip++) {
-    place_of(mesh, chip, place);
+    rf_place_of(mesh, chip, place);
     rank[chip] = (double)rf_mesh_rank(mesh, axes, place);
   }
   rf_val table = rf_hlo_list(e->h, RF_HLO_I32, chips, rank),
          self = rf_hlo_convert(e->h, rf_hlo_replica_id(e->h), RF_HLO_I32);
   return rf_hlo_reshape(e->h, rf_hlo_dynamic_slice(e->h, table, &self, (const int64_t[]){1}), 0, NULL);
+}
+
+/* ---- inputs of a run ------------------------------------------------------------------------- */
+
+void rf_emit_run_words(const rf_run_inputs *run, uint32_t word[RF_RUN_WORDS]) {
+  word[RF_RUN_SEED] = (uint32_t)run->seed;
+  word[RF_RUN_SEED_HIGH] = (uint32_t)(run->seed >> 32);
+  word[RF_RUN_STEP] = (uint32_t)run->step;
+  memcpy(&word[RF_RUN_LOSS_SCALE], &run->loss_scale, sizeof *word);
+  memcpy(&word[RF_RUN_LR], &run->lr, sizeof *word);
+  word[RF_RUN_MICRO] = (uint32_t)run->micro;
+  word[RF_RUN_FIRST_TOKEN] = (uint32_t)run->first_token;
 }
 
 /* ---- dropout --------------------------------------------------------------------------------- */

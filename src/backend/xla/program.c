@@ -165,23 +165,12 @@ static rf_status variant_for(xla_program *p, int64_t rows, variant **v, rf_error
 
 /* ---- running --------------------------------------------------------------------------------- */
 
-static void write_words(const xla_program *p, const variant *v, const rf_run_inputs *inputs) {
-  uint32_t *word = rf_xla_at(p->memory, v->words);
-  word[RF_RUN_SEED] = (uint32_t)inputs->seed;
-  word[RF_RUN_SEED_HIGH] = (uint32_t)(inputs->seed >> 32);
-  word[RF_RUN_STEP] = (uint32_t)inputs->step;
-  memcpy(&word[RF_RUN_LOSS_SCALE], &inputs->loss_scale, sizeof *word);
-  memcpy(&word[RF_RUN_LR], &inputs->lr, sizeof *word);
-  word[RF_RUN_MICRO] = (uint32_t)inputs->micro;
-  word[RF_RUN_FIRST_TOKEN] = (uint32_t)inputs->first_token;
-}
-
 static rf_xla_slot *slot_at(const xla_program *p, int tensor) {
   return rf_xla_find_slot(p->memory, p->offset[tensor]);
 }
 
 static rf_status prepare(xla_program *p, variant *v, const rf_run_inputs *inputs, rf_error *error) {
-  write_words(p, v, inputs);
+  rf_emit_run_words(inputs, rf_xla_at(p->memory, v->words));
   for (int i = 0; i < v->module.arguments; i++) {
     int t = v->module.argument[i].tensor;
     if (t == RF_NONE || !p->graph->tensor[t].persistent) continue;

@@ -3,6 +3,7 @@
  * compared: metrics, moments, weights. Without any one collective, the step differs.
  * RAFTER_PJRT_PLUGIN names a plugin with at least four devices; without it the tests are skipped.
  * RAFTER_XLA_STEP=TEXT runs only the meshes whose name contains TEXT. */
+#include "support/xla_client.h"
 #include "support/xla_step.h"
 #include "unit/graph/fixture.h"
 
@@ -153,12 +154,7 @@ int main(void) {
       cmocka_unit_test(test_meshes),
       cmocka_unit_test(test_no_collective_can_be_left_out),
   };
-  rf_error error = {0};
-  const rf_xla_settings settings = {.plugin = getenv("RAFTER_PJRT_PLUGIN")};
-  if (settings.plugin && rf_xla_open(&settings, &client, &error) != RAFTER_OK) {
-    fprintf(stderr, "%s\n", error.message);
-    return 1;
-  }
+  if (!xla_test_open(&client)) return 1;
   int failed = cmocka_run_group_tests(tests, NULL, NULL);
   if (client) rf_xla_close(client);
   return failed;

@@ -3,11 +3,12 @@
  * RAFTER_PJRT_PLUGIN names the plugin; without it the test is skipped. RAFTER_XLA_OPS=NAME tests
  * one op. */
 #include "backend/reference/reference.h"
-#include "backend/xla/client.h"
-#include "backend/xla/emit.h"
+#include "backend/xla/device.h"
+#include "support/xla_client.h"
 #include "support/compare.h"
 #include "support/op_cases.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -35,19 +36,6 @@ static void test_every_op_has_an_emitter_or_a_reason(void **state) {
   if (missing) fail_msg("%d ops", missing);
 }
 
-static int dtype_of(rf_hlo_type type) {
-  static const int DTYPES[RF_HLO_TYPES] = {
-      [RF_HLO_F32] = RF_F32, [RF_HLO_BF16] = RF_BF16,   [RF_HLO_I32] = RF_I32,    [RF_HLO_I8] = RF_I8,
-      [RF_HLO_U8] = RF_U8,   [RF_HLO_U16] = RF_XLA_U16, [RF_HLO_U32] = RF_XLA_U32};
-  return DTYPES[type];
-}
-
-static rf_xla_shape shape_of(rf_val v) {
-  rf_xla_shape shape = {.dtype = dtype_of(v.type), .rank = v.rank};
-  for (int i = 0; i < v.rank; i++) shape.dim[i] = v.dim[i];
-  return shape;
-}
-
 /* Sums are f64 in the graph and f32 in the module. */
 static void write_argument(const op_harness *h, int tensor, void *to) {
   int64_t count = op_count(h, tensor);
@@ -62,16 +50,6 @@ static void read_result(op_harness *h, int tensor, const void *from) {
   else memcpy(op_data(h, tensor), from, (size_t)rf_tensor_bytes(&h->graph->tensor[tensor]));
 }
 
-static void write_run(const rf_run_inputs *run, uint32_t word[RF_RUN_WORDS]) {
-  word[RF_RUN_SEED] = (uint32_t)run->seed;
-  word[RF_RUN_SEED_HIGH] = (uint32_t)(run->seed >> 32);
-  word[RF_RUN_STEP] = (uint32_t)run->step;
-  memcpy(&word[RF_RUN_LOSS_SCALE], &run->loss_scale, 4);
-  memcpy(&word[RF_RUN_LR], &run->lr, 4);
-  word[RF_RUN_MICRO] = (uint32_t)run->micro;
-  word[RF_RUN_FIRST_TOKEN] = (uint32_t)run->first_token;
-}
-
 /* Runs a module on the harness's data and writes the results there. */
 static rf_status execute(op_harness *h, const rf_emitted *m, rf_error *error) {
   rf_xla_id program = 0;
@@ -83,11 +61,11 @@ static rf_status execute(op_harness *h, const rf_emitted *m, rf_error *error) {
   rf_xla_result result[64] = {{0}};
   int64_t at = 0;
   for (int i = 0; i < m->arguments; i++) {
-    argument[i] = (rf_xla_argument){.at = at, .shape = shape_of(m->argument[i].of)};
+    argument[i] = (rf_xla_argument){.at = at, .shape = rf_xla_shape_of(m->argument[i].of)};
     at += (rf_xla_shape_bytes(&argument[i].shape) + 63) / 64 * 64;
   }
   for (int i = 0; i < m->results; i++) {
-    rf_xla_shape shape = shape_of(m->result[i].of);
+    rf_xla_shape shape = rf_xla_shape_of(m->result[i].of);
     result[i] = (rf_xla_result){.at = at, .bytes = rf_xla_shape_bytes(&shape)};
     at += (result[i].bytes + 63) / 64 * 64;
   }
@@ -96,7 +74,7 @@ static rf_status execute(op_harness *h, const rf_emitted *m, rf_error *error) {
   bool donated[64] = {false};
   for (int i = 0; i < m->arguments; i++) {
     char *to = (char *)shared.data + argument[i].at;
-    if (m->argument[i].tensor == RF_NONE) write_run(&h->run, (uint32_t *)(void *)to);
+    if (m->argument[i].tensor == RF_NONE) rf_emit_run_words(&h->run, (uint32_t *)(void *)to);
     else write_argument(h, m->argument[i].tensor, to);
   }
   const rf_xla_call call = {.program = program,
@@ -120,7 +98,7 @@ static bool is_packed(const op_harness *h, const rf_op *op) {
   return false;
 }
 
-static void try_op(const op_case *of, const op_size *size, rf_dtype dtype) {
+static void try_op(const op_case *of, const op_size *size, rf_dtype dtype, const rf_emit_options *options) {
   op_harness *h = op_case_build(of, size, dtype);
   const rf_op *op = &h->graph->op[h->subject];
   const rf_emitter *row = rf_emitter_of(op->def);
@@ -129,8 +107,11 @@ static void try_op(const op_case *of, const op_size *size, rf_dtype dtype) {
     return;
   }
   char where[200];
-  snprintf(where, sizeof where, "%s [%s] rows %lld, width %lld, columns %lld %s", of->op, of->name,
-           (long long)size->rows, (long long)size->width, (long long)size->columns, rf_dtype_name(dtype));
+  snprintf(where, sizeof where, "%s [%s] rows %lld, width %lld, columns %lld %s%s", of->op, of->name,
+           (long long)size->rows, (long long)size->width, (long long)size->columns, rf_dtype_name(dtype),
+           options->head_bytes        ? ", in chunks"
+           : options->attention_block ? ", in short blocks"
+                                      : "");
   op_run_range(h, 0, h->subject + 1, &RF_BACKEND_REFERENCE, RF_ISA_BASE, 1);
   void *want[RF_MAX_OUTPUTS] = {0};
   for (int i = 0; i < op->output_count; i++)
@@ -138,7 +119,7 @@ static void try_op(const op_case *of, const op_size *size, rf_dtype dtype) {
   op_reset(h, h->subject);
   rf_error error = {0};
   rf_emitted module;
-  rf_status status = rf_emit_ops(h->graph, NULL, h->subject, 1, h->run.micro, &module, &error);
+  rf_status status = rf_emit_ops(h->graph, options, h->subject, 1, h->run.micro, &module, &error);
   if (status == RAFTER_OK) {
     status = execute(h, &module, &error);
     if (status != RAFTER_OK && getenv("RAFTER_XLA_TEXT")) fprintf(stderr, "%s\n", module.text);
@@ -161,6 +142,17 @@ static void try_op(const op_case *of, const op_size *size, rf_dtype dtype) {
   op_harness_free(h);
 }
 
+/* Ops of the head also run in chunks of three rows, with products in halves of bf16. Attention over
+ * long sequences also runs in so many blocks that the module has a loop over them. */
+static void try_forms(const op_case *of, const op_size *size, rf_dtype dtype) {
+  try_op(of, size, dtype, &(rf_emit_options){0});
+  if (rf_op_find(of->op)->kind == RF_KIND_ATTENTION && size->rows > 128)
+    try_op(of, size, dtype, &(rf_emit_options){.attention_block = 16});
+  if (rf_op_find(of->op)->kind != RF_KIND_HEAD || size->rows <= 3) return;
+  const rf_emit_options chunks = {.head_bytes = 3 * 4 * size->columns, .target = {.bf16_products = true}};
+  try_op(of, size, dtype, &chunks);
+}
+
 static void test_programs_agree_with_the_reference(void **state) {
   (void)state;
   if (!client) skip();
@@ -170,23 +162,50 @@ static void test_programs_agree_with_the_reference(void **state) {
     if (only && strcmp(of->op, only) != 0) continue;
     int number = 0;
     for (const op_size *size = of->sizes; size->rows; size++, number++)
-      for (int d = 0; d < 2 && (all || number < OP_SMALL_SIZES); d++) try_op(of, size, d ? RF_BF16 : RF_F32);
+      for (int d = 0; d < 2 && (all || number < OP_SMALL_SIZES); d++)
+        try_forms(of, size, d ? RF_BF16 : RF_F32);
   }
   printf("%d programs compiled, %d differ\n", compiled, failures);
   if (failures) fail_msg("%d programs differ", failures);
+}
+
+/* Tokens with equal logits are in ascending order, and the first of the largest is the best. */
+static void test_equal_logits_are_in_the_order_of_tokens(void **state) {
+  (void)state;
+  static const char *const OPS[] = {"head_score", "head_loss"};
+  static const op_size SIZE = {5, 16, 1536, 0, 0, 0};
+  if (!client) skip();
+  for (const op_case *of = OP_CASES; of->op; of++) {
+    bool scores = !strcmp(of->op, OPS[0]) && !strcmp(of->name, "likeliest");
+    if (!scores && (strcmp(of->op, OPS[1]) != 0 || of->flags != 0)) continue;
+    op_harness *h = op_case_build(of, &SIZE, RF_F32);
+    const rf_op *op = &h->graph->op[h->subject];
+    rf_error error = {0};
+    rf_emitted module;
+    for (int64_t v = 0; v < SIZE.columns; v++) /* weights of tokens v, v + 37, v + 74 .. are equal */
+      for (int64_t d = 0; d < SIZE.width; d++) {
+        int64_t at = op->attr.head.transpose ? v * SIZE.width + d : d * SIZE.columns + v;
+        op_set(h, op->input[1], at, sin((double)(v % 37 * SIZE.width + d + 1)));
+      }
+    op_run_range(h, 0, h->subject + 1, &RF_BACKEND_REFERENCE, RF_ISA_BASE, 1);
+    int32_t *want = op_copy(h, op->output[1]);
+    op_reset(h, h->subject);
+    assert_int_equal(rf_emit_ops(h->graph, NULL, h->subject, 1, 0, &module, &error), RAFTER_OK);
+    if (execute(h, &module, &error) != RAFTER_OK) fail_msg("%s", error.message);
+    assert_memory_equal(op_data(h, op->output[1]), want, (size_t)op_count(h, op->output[1]) * sizeof *want);
+    rf_emitted_free(&module);
+    free(want);
+    op_harness_free(h);
+  }
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_every_op_has_an_emitter_or_a_reason),
       cmocka_unit_test(test_programs_agree_with_the_reference),
+      cmocka_unit_test(test_equal_logits_are_in_the_order_of_tokens),
   };
-  rf_error error = {0};
-  const rf_xla_settings settings = {.plugin = getenv("RAFTER_PJRT_PLUGIN")};
-  if (settings.plugin && rf_xla_open(&settings, &client, &error) != RAFTER_OK) {
-    fprintf(stderr, "%s\n", error.message);
-    return 1;
-  }
+  if (!xla_test_open(&client)) return 1;
   int failed = cmocka_run_group_tests(tests, NULL, NULL);
   if (client) rf_xla_close(client);
   return failed;

@@ -2,6 +2,7 @@
  * result as the same step with the reference kernels. Families of models, one and several
  * microbatches, adapters, dropout. RAFTER_PJRT_PLUGIN names the plugin; without it the test is
  * skipped. RAFTER_XLA_STEP=TEXT runs only the models whose name contains TEXT. */
+#include "support/xla_client.h"
 #include "support/families.h"
 #include "support/xla_step.h"
 #include "unit/graph/fixture.h"
@@ -129,12 +130,7 @@ int main(void) {
       cmocka_unit_test(test_families),
       cmocka_unit_test(test_forms_of_a_step),
   };
-  rf_error error = {0};
-  const rf_xla_settings settings = {.plugin = getenv("RAFTER_PJRT_PLUGIN")};
-  if (settings.plugin && rf_xla_open(&settings, &client, &error) != RAFTER_OK) {
-    fprintf(stderr, "%s\n", error.message);
-    return 1;
-  }
+  if (!xla_test_open(&client)) return 1;
   int failed = cmocka_run_group_tests(tests, NULL, NULL);
   if (client) rf_xla_close(client);
   return failed;
