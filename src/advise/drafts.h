@@ -1,5 +1,5 @@
-/* drafts.h - the drafts of `rafter plan --speculate`: their time, their memory, and when they win.
- * */
+/* drafts.h - the drafts of `rafter plan --speculate`: their time, their memory, and when they
+ * win. */
 #ifndef RF_ADVISE_DRAFTS_H
 #define RF_ADVISE_DRAFTS_H
 

@@ -43,8 +43,8 @@ rf_status rf_ids_given(const rf_options *options, const char *option, int64_t vo
 /* The stop texts of --stop. Free with rf_stop_close(). */
 rf_status rf_stop_given(const rf_options *options, rf_stop *stop, rf_error *error);
 
-/* --Options: --system, --template, --stop, --ignore-eos, --top-k and the other numbers of
- * RF_SAMPLING. */
+/* The options of chats (--system, --template), of stop texts (--stop, --ignore-eos) and of sampling
+ * (--top-k and the other numbers of RF_SAMPLING). */
 extern const rf_option RF_CHAT_OPTIONS[], RF_STOP_OPTIONS[], RF_SAMPLING_OPTIONS[];
 
 #endif

@@ -100,8 +100,8 @@ static int choice_index(const char *choices, const char *word) {
 
 /* ---- one value from text --------------------------------------------------------------------- */
 
-/* Writes a bound as people type it: sizes with a binary unit, other large numbers as 2^60 or 1e18.
- * */
+/* Writes a bound as people type it: sizes with a binary unit, other large numbers as 2^60 or
+ * 1e18. */
 static void bound_text(const rf_option *row, double bound, char text[32]) {
   static const char *const UNITS[] = {"", "KiB", "MiB", "GiB", "TiB"};
   double left = bound;

@@ -8,7 +8,7 @@
 #include "base/base.h"
 
 typedef enum rf_option_type {
-  RF_OPTION_FLAG,     /* --an option without a value, as --json; --json=false switches it off */
+  RF_OPTION_FLAG,     /* an option without a value, as --json; --json=false switches it off */
   RF_OPTION_INT,      /* 8 */
   RF_OPTION_SIZE,     /* bytes: 16GiB, 16GB, 1048576 */
   RF_OPTION_DURATION, /* seconds: 1.5s, 20ms, 2m, 1h, 90 */

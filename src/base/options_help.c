@@ -211,8 +211,8 @@ char *rf_options_help(const rf_commands *commands, const char *name, bool all, i
   return text;
 }
 
-/* Escapes text for roff, where a plain '-' is a hyphen. A list of choices may break after each bar.
- * */
+/* Escapes text for roff, where a plain '-' is a hyphen. A list of choices may break after each
+ * bar. */
 static void put_roff(FILE *out, const char *text) {
   for (; *text; ++text) {
     if (*text == '-') putc('\\', out);

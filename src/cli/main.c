@@ -59,8 +59,8 @@ static bool option_is_on(const rafter_job *job, const char *name) {
   return on;
 }
 
-/* `rafter help [COMMAND] [--all | --man | --completion bash|zsh|fish]`, `--help` and `--help-all`.
- * */
+/* `rafter help [COMMAND] [--all | --man | --completion bash|zsh|fish]`, `--help` and
+ * `--help-all`. */
 static int help(int argc, char **argv) {
   const char *command = NULL;
   char form[32] = "text";

@@ -80,8 +80,8 @@ static bool set_one(rf_gguf_meta *meta, const char *key, rf_gguf_kind kind, cons
 
 bool rf_gguf_set_int(rf_gguf_meta *meta, const char *key, rf_gguf_kind kind, int64_t value) {
   uint8_t data[8];
-  /* A little-endian machine stores the low bytes first, so a narrower type takes the first bytes.
-   * */
+  /* A little-endian machine stores the low bytes first, so a narrower type takes the first
+   * bytes. */
   rf_store_u64(data, (uint64_t)value);
   return set_one(meta, key, kind, data, rf_gguf_kind_bytes(kind));
 }

@@ -154,8 +154,8 @@ static rf_status draft(rf_drafter *d, const rf_drafter_text *text, int count, rf
 
 rf_status rf_drafter_draft(rf_drafter *d, const rf_drafter_text *text, int count, rf_draft_price *price,
                            rf_error *error) {
-  /* A trace has the ops of the large model only. It records the time of the draft model as a phase.
-   * */
+  /* A trace has the ops of the large model only. It records the time of the draft model as a
+   * phase. */
   int64_t began = rf_phase_begin();
   rf_lanes *lanes = rf_lanes_on;
   rf_lanes_on = NULL;

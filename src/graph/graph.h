@@ -273,8 +273,8 @@ typedef struct rf_op_def {
   int rows_slot;  /* input whose first extent is the number of rows of the product */
   bool in_chunks; /* the rows are multiplied in chunks of rf_head_chunk_rows */
   unsigned (*row_passes)(const rf_op *op); /* RF_PASS_ bits; NULL: 0 */
-  /* Fraction of the op's FLOPs that belongs to forward. NULL: 1 for a forward op, 0 for other ops.
-   * */
+  /* Fraction of the op's FLOPs that belongs to forward. NULL: 1 for a forward op, 0 for other
+   * ops. */
   double (*forward_share)(const rf_op *op);
   const rf_kept_rule *kept; /* what XLA stores for backward; NULL: the default of rf_kept_rule_of */
 } rf_op_def;
@@ -313,8 +313,8 @@ bool rf_attr_same(const rf_op *a, const rf_op *b);
 /* The attribute `fast` of a product (see attr.h). NULL: the op is not a product. */
 bool *rf_attr_fast(const rf_op_def *def, rf_attr *attr);
 bool rf_op_is_fast(const rf_op *op);
-/* True if the op is a product with weights in codes of 4 to 8 bits, so that --compute changes it.
- * */
+/* True if the op is a product with weights in codes of 4 to 8 bits, so that --compute changes
+ * it. */
 bool rf_op_may_be_fast(const rf_graph *graph, const rf_op *op);
 /* Attributes may point into tables of a model. Makes such pointers point to tables of `model`. */
 void rf_attr_adopt(const rf_op_def *def, rf_attr *attr, const rf_model *model);

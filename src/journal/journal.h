@@ -46,8 +46,8 @@ void rf_journal_close(rf_journal *journal, rf_status status, const rf_error *err
 
 /* Returns the object of report.json. The caller frees it. NULL: out of memory. */
 json_t *rf_journal_report(const rf_run *run, const rf_report_pass *pass, int passes);
-/* --The option out, for commands that always write a folder, and for commands that may write one.
- * */
+/* The option --out, for commands that always write a folder, and for commands that may write
+ * one. */
 extern const rf_option RF_RUN_FOLDER_OPTIONS[], RF_LEFT_FOLDER_OPTIONS[];
 
 #endif

@@ -79,8 +79,8 @@ static rf_status parse_rates(const json_t *object, const char *name, bool requir
 }
 
 bool rf_curve_multiplies(const char *op) {
-  /* These curves have no op's name: packed products, long contexts, the head's rows, and sampling.
-   * */
+  /* These curves have no op's name: packed products, long contexts, the head's rows, and
+   * sampling. */
   static const char *const parts[] = {"matmul_", "attention_", "head_rows", "sample"};
   const rf_op_def *def = rf_op_find(op);
   if (def) return def->timing != RF_TIMING_BYTES;
