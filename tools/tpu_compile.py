@@ -243,8 +243,11 @@ def limit_of(words):
 
 
 def placed_bytes(folder):
-    """The total of the report on placed buffers, or None if the compiler has not written it."""
-    reports = glob.glob(f"{folder}/*memory-usage-report.txt")
+    """The total of the report on placed buffers, or None if the compiler has not written it.
+
+    The program is module 0. Further modules are parts of it that the compiler compiles alone.
+    """
+    reports = glob.glob(f"{folder}/module_0000.*memory-usage-report.txt")
     if not reports:
         return None
     with open(reports[0], encoding="utf-8") as f:

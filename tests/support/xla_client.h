@@ -13,7 +13,8 @@ static inline bool xla_test_open(rf_xla_client **client) {
   rf_error error = {0};
   const rf_xla_settings settings = {.plugin = getenv("RAFTER_PJRT_PLUGIN")};
   *client = NULL;
-  if (!settings.plugin || !*settings.plugin || rf_xla_open(&settings, client, &error) == RAFTER_OK) return true;
+  if (!settings.plugin || !*settings.plugin || rf_xla_open(&settings, client, &error) == RAFTER_OK)
+    return true;
   fprintf(stderr, "%s\n", error.message);
   return false;
 }

@@ -12,6 +12,13 @@ typedef struct writer {
   int32_t *argument_of; /* for each tensor: its argument, or -1 */
   rf_val *probe;        /* values of probes so far, f32 scalars */
   bool *changed;        /* for each tensor: an op has written it */
+  rf_val newest;        /* newest result that is no gathered weight */
+  rf_val tie;           /* newest result of a backward op: recomputation starts after it */
+  struct {
+    int32_t layer;
+    bool backward;
+    rf_val start, wait_for; /* `newest` when the gathers of this layer, and of the one before, began */
+  } gathers;
 } writer;
 
 static const rf_tensor *tensor_of(const writer *w, int t) { return &w->e.graph->tensor[t]; }
@@ -117,10 +124,8 @@ static void add_probe(writer *w, const rf_op *op) {
   w->e.ok_everywhere = false;
 }
 
-/* Without a barrier, the compiler would find that recomputed values equal stored ones, and would
- * store them. The barrier also waits for the newest gradient, so that recomputation does not start
- * early. */
-static void fence(writer *w, const rf_op *op, rf_val saved[RF_MAX_INPUTS]) {
+/* The op reads its inputs after `tie` (no value: at any time). */
+static void fence(writer *w, const rf_op *op, rf_val tie, rf_val saved[RF_MAX_INPUTS]) {
   rf_val v[RF_MAX_INPUTS + 1];
   int slot[RF_MAX_INPUTS], count = 0;
   for (int i = 0; i < op->input_count; i++) {
@@ -129,9 +134,32 @@ static void fence(writer *w, const rf_op *op, rf_val saved[RF_MAX_INPUTS]) {
     slot[count++] = i;
   }
   int all = count;
-  if (rf_has(w->e.tie)) v[all++] = w->e.tie;
+  if (rf_has(tie)) v[all++] = tie;
   rf_hlo_barrier(w->e.h, v, all);
   for (int k = 0; k < count; k++) w->e.value[op->input[slot[k]]] = v[k];
+}
+
+/* Whether the op gathers the parts of a weight from all chips. */
+static bool gathers_weight(const writer *w, const rf_op *op) {
+  return op->def == &RF_OP_ALL_GATHER && op->input[0] >= 0 && tensor_of(w, op->input[0])->persistent;
+}
+
+/* Gathers run one layer ahead. Those of a layer wait for the values that existed when the gathers of
+ * the layer before it were written. Otherwise the compiler may gather all layers at once. */
+static rf_val before_gather(writer *w, const rf_op *op) {
+  if (op->at.layer != w->gathers.layer || op->backward != w->gathers.backward) {
+    w->gathers.wait_for = w->gathers.start;
+    w->gathers.start = w->newest;
+    w->gathers.layer = op->at.layer;
+    w->gathers.backward = op->backward;
+  }
+  return w->gathers.wait_for;
+}
+
+/* At both ends of a loop: values of the other side cannot be read. */
+static void forget(writer *w) {
+  w->e.kept_count = 0;
+  w->tie = w->newest = w->gathers.wait_for = w->gathers.start = RF_NO_VAL;
 }
 
 static void write_op(writer *w, const rf_op *op) {
@@ -153,13 +181,18 @@ static void write_op(writer *w, const rf_op *op) {
       return;
     }
   for (int i = 0; i < RF_MAX_INPUTS; i++) saved[i] = RF_NO_VAL;
-  if (again) fence(w, op, saved);
+  bool gathers = gathers_weight(w, op);
+  if (gathers) fence(w, op, before_gather(w, op), saved);
+  /* Without a barrier, the compiler would find that recomputed values equal stored ones, and would
+   * store them. Recomputation waits for the newest gradient, so that it does not start early. */
+  else if (again) fence(w, op, w->tie, saved);
   row->emit(&w->e, op);
-  for (int i = 0; again && i < op->input_count; i++)
+  for (int i = 0; i < op->input_count; i++)
     if (rf_has(saved[i])) w->e.value[op->input[i]] = saved[i];
   for (int i = 0; i < op->output_count; i++)
     if (rf_emit_wants(op, i)) w->changed[op->output[i]] = true;
-  if (op->backward && rf_emit_wants(op, 0)) w->e.tie = w->e.value[op->output[0]];
+  if (!gathers && rf_emit_wants(op, 0)) w->newest = w->e.value[op->output[0]];
+  if (op->backward && rf_emit_wants(op, 0)) w->tie = w->e.value[op->output[0]];
   add_probe(w, op);
 }
 
@@ -234,9 +267,9 @@ static void write_loop(writer *w, int64_t times) {
     return;
   }
   rf_hlo_loop_begin(h, &loop, times, value, count + 1);
-  w->e.kept_count = 0;
+  forget(w);
   for (int i = 0; i < count; i++) w->e.value[list[i]] = value[i];
-  w->e.ok = w->e.tie = RF_NO_VAL;
+  w->e.ok = RF_NO_VAL;
   set_microbatch(w, loop.i);
   take_inputs(w, loop.i);
   write_section(w, RF_SECTION_MICRO);
@@ -244,7 +277,7 @@ static void write_loop(writer *w, int64_t times) {
     value[count] = rf_hlo_add(h, value[count], rf_hlo_multiply_c(h, w->probe[i], 0));
   for (int i = 0; i < count; i++) value[i] = w->e.value[list[i]];
   rf_hlo_loop_end(h, &loop, value);
-  w->e.kept_count = 0;
+  forget(w);
   for (int t = 0; t < g->tensor_count; t++)
     if (w->changed[t] && !g->tensor[t].persistent) w->e.value[t] = RF_NO_VAL;
   for (int i = 0; i < count; i++) w->e.value[list[i]] = value[i];
@@ -255,7 +288,6 @@ static void write_loop(writer *w, int64_t times) {
     w->e.ok = rf_has(ok) ? rf_hlo_and(h, ok, fine) : fine;
     w->e.ok_everywhere = false;
   }
-  w->e.tie = RF_NO_VAL;
 }
 
 /* ---- modules --------------------------------------------------------------------------------- */
@@ -269,7 +301,6 @@ static bool start(writer *w, const rf_graph *graph, const rf_emit_options *optio
                       .pool = rf_pool_new(),
                       .error = error,
                       .ok = RF_NO_VAL,
-                      .tie = RF_NO_VAL,
                       .target = options->target,
                       .head_bytes = options->head_bytes,
                       .attention_block = options->attention_block,
@@ -277,7 +308,10 @@ static bool start(writer *w, const rf_graph *graph, const rf_emit_options *optio
                       .codes = options->codes,
                       .rows = options->rows > 0 ? options->rows : graph->rows},
                 .out = out,
-                .options = options};
+                .options = options,
+                .newest = RF_NO_VAL,
+                .tie = RF_NO_VAL,
+                .gathers = {RF_NONE, false, RF_NO_VAL, RF_NO_VAL}};
   out->probe = calloc(ops, sizeof *out->probe);
   if (!w->e.h || !w->e.pool || !out->probe) return false;
   w->e.value = rf_pool_alloc(w->e.pool, tensors * sizeof *w->e.value);

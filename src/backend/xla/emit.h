@@ -29,7 +29,6 @@ typedef struct rf_emit {
   rf_val ok;               /* bool scalar: all probes so far are finite; no value: no probe so far */
   bool ok_everywhere;      /* `ok` is about the probes of all chips */
   rf_val probed;           /* element that the op's probe checks (f32 scalar), if the emitter has it */
-  rf_val tie;              /* newest result of a backward op: recomputation starts after it */
   const rf_op *left_out;   /* see rf_emit_options */
   rf_status status;        /* the first failure, with `error` */
   rf_error *error;

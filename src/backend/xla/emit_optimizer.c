@@ -104,7 +104,18 @@ static void emit_adamw(rf_emit *e, const rf_op *op) {
   rf_hlo *h = e->h;
   const rf_attr_adamw *attr = &op->attr.adamw;
   rf_val grad = rf_emit_wide(e, op, 0), w = rf_emit_wide(e, op, 1), m = rf_emit_wide(e, op, 2),
-         v = rf_emit_wide(e, op, 3), clip = rf_emit_in(e, op, 4), g = grad;
+         v = rf_emit_wide(e, op, 3), clip = rf_emit_in(e, op, 4);
+  rf_val fine = RF_NO_VAL;
+  if (rf_emit_wants(op, 4)) {
+    /* The update waits for the sum. Otherwise the compiler's loop for the sum also writes a moment,
+     * while the rest of the update still reads the old one, so the moments of all layers are copied. */
+    rf_val known[2] = {grad, square_sum(e, op, grad)};
+    rf_hlo_barrier(h, known, 2);
+    set_element(e, op, 4, known[1]);
+    grad = known[0];
+    fine = rf_hlo_is_finite(h, known[1]);
+  }
+  rf_val g = grad;
   if (rf_has(clip)) g = rf_hlo_multiply(h, g, rf_hlo_reshape(h, rf_hlo_slice(h, clip, 0, 1, 2), 0, NULL));
   rf_val new_m = blend(h, (double)attr->beta1, m, g),
          new_v = blend(h, (double)attr->beta2, v, rf_hlo_multiply(h, g, g));
@@ -114,9 +125,8 @@ static void emit_adamw(rf_emit *e, const rf_op *op) {
   if (attr->weight_decay != 0)
     change = rf_hlo_add(h, change, rf_hlo_multiply_c(h, w, (double)attr->weight_decay));
   rf_val new_w = rf_hlo_subtract(h, w, rf_hlo_multiply(h, change, e->run.lr));
-  if (rf_emit_wants(op, 4)) {
-    /* Nothing has checked this gradient yet. So elements that are not finite change no weight. */
-    rf_val fine = rf_hlo_is_finite(h, rf_hlo_multiply(h, grad, grad));
+  if (rf_has(fine)) {
+    /* Nothing else has checked this gradient. If it is not finite, the weights do not change. */
     new_w = rf_hlo_select(h, fine, new_w, w);
     new_m = rf_hlo_select(h, fine, new_m, m);
     new_v = rf_hlo_select(h, fine, new_v, v);
@@ -124,8 +134,9 @@ static void emit_adamw(rf_emit *e, const rf_op *op) {
   rf_emit_out(e, op, 0, new_w);
   rf_emit_out(e, op, 1, new_m);
   rf_emit_out(e, op, 2, new_v);
-  rf_emit_out(e, op, 3, new_w);
-  if (rf_emit_wants(op, 4)) set_element(e, op, 4, square_sum(e, op, grad));
+  /* The weight for products is the rounded master, also if the master keeps its value. */
+  if (rf_emit_wants(op, 3))
+    e->value[op->output[3]] = rf_hlo_convert(h, e->value[op->output[0]], rf_emit_out_type(e, op, 3));
 }
 
 const rf_emitter RF_EMIT_OPTIMIZER[] = {
