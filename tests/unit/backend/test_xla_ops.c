@@ -143,7 +143,7 @@ static void try_op(const op_case *of, const op_size *size, rf_dtype dtype, const
 }
 
 /* Ops of the head also run in chunks of three rows, with products in halves of bf16. Attention over
- * long sequences also runs in so many blocks that the module has a loop over them. */
+ * long sequences also runs in short blocks: the module then has a loop over them. */
 static void try_forms(const op_case *of, const op_size *size, rf_dtype dtype) {
   try_op(of, size, dtype, &(rf_emit_options){0});
   if (rf_op_find(of->op)->kind == RF_KIND_ATTENTION && size->rows > 128)

@@ -10,13 +10,20 @@
 #define GPT2 "gpt2:layers=2"
 enum { SEQUENCES = 2, SEQ = 1024, VOCAB = 50257 };
 
-static rf_graph *graph_of(const char *model, rf_dtype dtype, int accumulate) {
+/* The step of a model on a mesh ("": one chip) with ZeRO-3. */
+static rf_graph *step_of(const char *model, rf_dtype dtype, int accumulate, float dropout, const char *mesh) {
   rf_model of = fixture_model(model);
-  rf_build_options options = fixture_train(dtype, accumulate, 0, 1);
+  rf_build_options options = fixture_train(dtype, accumulate, dropout, 1);
+  rf_error error = {0};
+  if (rf_mesh_parse(mesh, 3, &options.mesh, &error) != RAFTER_OK) fail_msg("%s", error.message);
   options.microbatch = SEQUENCES;
   options.seq = SEQ;
   options.softmax = RF_F32;
   return fixture_graph(&of, &options, NULL);
+}
+
+static rf_graph *graph_of(const char *model, rf_dtype dtype, int accumulate) {
+  return step_of(model, dtype, accumulate, 0, "");
 }
 
 static rf_emitted emit(const rf_graph *graph) {
@@ -141,12 +148,62 @@ static void test_products_read_their_operands_as_stored(void **state) {
   rf_graph_free(graph);
 }
 
+/* Whether a barrier of the op has two operands, so that it waits for another value. */
+static bool waits(const char *text, const char *name) {
+  char of[400], loc[40];
+  snprintf(of, sizeof of, " = loc(\"%s\")", name);
+  const char *alias = strstr(text, of), *end = alias;
+  if (!alias) return false;
+  while (alias > text && alias[-1] != '\n') alias--;
+  snprintf(loc, sizeof loc, " loc(%.*s)", (int)(end - alias), alias);
+  for (const char *at = strstr(text, "optimization_barrier\"("); at;
+       at = strstr(at + 1, "optimization_barrier\"(")) {
+    size_t line = strcspn(at, "\n"), operands = strcspn(at + 22, ")");
+    const char *found = strstr(at, loc);
+    if (found && found < at + line && memchr(at + 22, ',', operands)) return true;
+  }
+  return false;
+}
+
+/* With ZeRO-3, gathers of a layer wait for the layer before the previous one. */
+static void test_gathers_wait_for_earlier_layers(void **state) {
+  (void)state;
+  rf_graph *graph = step_of("gpt2:layers=4", RF_BF16, 1, 0, "fsdp=2");
+  rf_emitted m = emit(graph);
+  int waiting = 0;
+  for (int i = 0; i < graph->op_count; i++) {
+    const rf_op *op = &graph->op[i];
+    if (op->def != &RF_OP_ALL_GATHER || op->at.layer < 2 || !graph->tensor[op->input[0]].persistent) continue;
+    if (!waits(m.text, op->name)) fail_msg("%s may run at the start of the step", op->name);
+    waiting++;
+  }
+  assert_true(waiting >= 16); /* four matrices in two layers, forward and backward */
+  rf_emitted_free(&m);
+  rf_graph_free(graph);
+}
+
+/* Each draw of a dropout mask depends on the op's input. */
+static void test_masks_are_drawn_late(void **state) {
+  (void)state;
+  static const char needle[] = "comparison_direction NE";
+  rf_graph *graph = step_of(GPT2, RF_F32, 1, 0.1f, ""), *plain = graph_of(GPT2, RF_F32, 1);
+  rf_emitted m = emit(graph), without = emit(plain);
+  /* two in each layer, forward and backward */
+  assert_int_equal(count_of(m.text, needle) - count_of(without.text, needle), 8);
+  rf_emitted_free(&m);
+  rf_emitted_free(&without);
+  rf_graph_free(graph);
+  rf_graph_free(plain);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_no_array_of_all_scores_or_logits),
       cmocka_unit_test(test_changed_tensors_are_donated),
       cmocka_unit_test(test_every_op_is_a_location),
       cmocka_unit_test(test_products_read_their_operands_as_stored),
+      cmocka_unit_test(test_gathers_wait_for_earlier_layers),
+      cmocka_unit_test(test_masks_are_drawn_late),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
