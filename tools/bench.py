@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""./dev bench [kernels|train|decode|predict|predictions|plan ...] [--save] [--on FILE] [--only REGEX]
+"""./dev bench [kernels|train|decode|predict|predictions|xla|plan ...] [--save] [--on FILE] [--only REGEX]
 
 Measures this machine's speed and prints each figure next to the ceiling of the same run.
 
@@ -9,6 +9,8 @@ Measures this machine's speed and prints each figure next to the ceiling of the 
   predict      predicted against measured step time over 24 shapes of training
   predictions  predicted against measured seconds of the work that bench --peers compares: prompts, answers, many
                answers at once, training, LoRA (runs only if it is named)
+  xla          steps through a PJRT plugin: rafter's programs and JAX's, in turns (runs only if it is named; needs
+               ./dev setup --xla; JAX's programs need bench/peers/environment.sh jax)
   plan         seconds of planning: every preset on one chip, --fit on one chip, 405B on thousands of chips (whole
                processes; nothing is calibrated)
 
@@ -16,6 +18,7 @@ The machine is calibrated first. --on FILE takes the calibration in FILE instead
 --only selects rows of predictions. --save writes docs/proof/bench-DATE.json.
 """
 import datetime
+import glob
 import importlib.util
 import json
 import os
@@ -195,7 +198,45 @@ def plan(_):
     return out
 
 
-PARTS = {"kernels": kernels, "train": steps, "decode": decode, "predict": predict, "predictions": predictions, "plan": plan}
+def xla_plugin():
+    places = (os.environ.get("RAFTER_PLUGINS") or os.path.expanduser("~/.cache/rafter-plugins"), "**/xla_cpu_pjrt.so")
+    found = os.environ.get("RAFTER_PJRT_PLUGIN") or next(iter(sorted(glob.glob(os.path.join(*places), recursive=True))), None)
+    return found or sys.exit("bench: no PJRT plugin for CPUs was found (./dev setup --xla, or RAFTER_PJRT_PLUGIN)")
+
+
+def xla(env):
+    """Compiles both programs of each setting, then times them in turns."""
+    plugin, out = xla_plugin(), []
+    python = os.path.join(os.environ.get("RAFTER_PEERS") or os.path.expanduser("~/.cache/rafter-peers"), "bin/python3")
+    has_jax = subprocess.run([python, "-c", "import jax, optax"], stderr=subprocess.DEVNULL, check=False).returncode == 0 if os.path.exists(python) else False
+    if not has_jax:
+        print("JAX's programs are left out: bench/peers/environment.sh jax installs it")
+    with tempfile.TemporaryDirectory() as folder:
+        for model, batch, seq in TRAIN:
+            for dtype in ("f32", "bf16"):
+                setting = ["--batch", str(batch), "--seq", str(seq), "--dtype", dtype]
+                texts = {"rafter": f"{folder}/rafter.mlir", "JAX": f"{folder}/jax.mlir"}
+                run(RAFTER, "plan", model, *setting, "--clip", "0", "--stablehlo", f"{folder}/programs", env=env)
+                os.replace(f"{folder}/programs/step.mlir", texts["rafter"])
+                if has_jax:
+                    run(python, "bench/peers/jax_step.py", "--model", model, *setting, "--stablehlo", texts["JAX"], env=env)
+                else:
+                    del texts["JAX"]
+                for line in run("build/xla_bench", plugin, "7", "1", str(seq), *texts.values(), env=env).splitlines():
+                    row = re.match(r"(\S+) +([\d.]+) s +\S+ MiB +([\d.]+) MiB +([\d.]+) MiB +([\d.]+) \[([\d.]+)\.\.([\d.]+)\]", line)
+                    if not row:
+                        continue
+                    name = next(n for n, path in texts.items() if path == row[1])
+                    compiled, temporary, total, median, low, high = map(float, row.groups()[1:])
+                    out.append({"model": model, "batch": batch, "seq": seq, "dtype": dtype, "program": name, "compile_seconds": compiled, "temporary_mib": temporary,
+                                "total_mib": total, "milliseconds": {"median": median, "min": low, "max": high, "n": 7}})
+                    print(f"{model:5} {batch} x {seq} {dtype:5} {name:7} {median:9.1f} ms a step [{low:.1f}..{high:.1f}]  compiled in {compiled:5.1f} s  {total:8.1f} MiB", flush=True)
+    return out
+
+
+PARTS = {"xla": xla, "kernels": kernels, "train": steps, "decode": decode, "predict": predict, "predictions": predictions, "plan": plan}
+NAMED_ONLY = ("predictions", "xla")
+UNCALIBRATED = {"plan", "xla"}
 
 
 def main():
@@ -209,11 +250,11 @@ def main():
         if option("--on"):
             os.makedirs(f"{folder}/rafter")
             shutil.copy(option("--on"), f"{folder}/rafter/{platform.node()}.json")
-        elif words != ["plan"]:
+        elif not set(words) <= UNCALIBRATED or not words:
             print(run(RAFTER, "calibrate", env=env))
-        if words != ["plan"]:
+        if not set(words) <= UNCALIBRATED or not words:
             record["calibration"] = json.loads(run(RAFTER, "doctor", "--json", env=env))["isa"]
-        for part in words or [p for p in PARTS if p != "predictions"]:
+        for part in words or [p for p in PARTS if p not in NAMED_ONLY]:
             print(f"\n== {part}", flush=True)
             record[part] = PARTS[part](env)
     if "--save" in sys.argv:

@@ -434,16 +434,36 @@ rf_options *rf_options_copy(const rf_options *o) {
 
 /* ---- arguments ------------------------------------------------------------------------------- */
 
+/* Names up to three commands that have the option: "rafter plan, rafter train or rafter score". */
+static void commands_with(const rf_commands *commands, const char *name, char *text, size_t size) {
+  const rf_option *row[256];
+  const char *found[3];
+  int count = 0;
+  for (int c = 0; c < commands->count; c++) {
+    int options = rf_command_options(commands->command[c], row, 256);
+    for (int i = 0; i < options; i++)
+      if (strcmp(row[i]->name, name) == 0 && count++ < 3) found[count - 1] = commands->command[c]->name;
+  }
+  int named = count < 3 ? count : 3;
+  for (int i = 0; i < named; i++)
+    rf_text_append(text, size, "%srafter %s", i == 0 ? "" : i + 1 == count ? " or " : ", ", found[i]);
+  if (count > 3) rf_text_append(text, size, " and others");
+}
+
 rf_status rf_options_unknown(const rf_options *o, const char *name, const char *where, rf_error *error) {
   const char *names[256], *command = o->command->name, *nearest = NULL;
   assert(o->count <= 256);
   for (int i = 0; i < o->count; ++i) names[i] = o->row[i]->name;
   const rf_synonym *same = rf_synonym_of(o->commands->synonyms, NULL, name, strlen(name));
-  char ours[64], hint[128];
+  char ours[64], hint[256], elsewhere[160] = "";
   snprintf(ours, sizeof ours, "%s", same ? same->ours : "");
   ours[strcspn(ours, " ")] = 0;
   nearest = same && rf_options_find(o, ours) >= 0 ? same->ours : rf_nearest(name, names, o->count);
-  snprintf(hint, sizeof hint, "rafter %s --help-all lists them", command);
+  commands_with(o->commands, name, elsewhere, sizeof elsewhere);
+  if (*elsewhere)
+    snprintf(hint, sizeof hint, "--%s is an option of %s; rafter %s --help-all lists those of %s", name,
+             elsewhere, command, command);
+  else snprintf(hint, sizeof hint, "rafter %s --help-all lists them", command);
   return RF_FAIL(error, RAFTER_INVALID, hint, "%sunknown option --%.60s of %s%s%s%s", where, name, command,
                  nearest ? " (did you mean --" : "", nearest ? nearest : "", nearest ? "?)" : "");
 }

@@ -139,6 +139,7 @@ refuses 2 "dtype does not know 'int8'" "$RAFTER" generate gpt2 --dtype int8 &&
   says '^hint: one of f32.bf16; did you mean --weights int8, --kv-dtype int8.$'
 refuses 2 "'tpu-v6e:2x4' is a machine, not a model" "$RAFTER" plan gpt2 --compare tpu-v6e:2x4 &&
   says '^hint: write on=tpu-v6e:2x4$'
+refuses 2 'stablehlo is an option of rafter plan' "$RAFTER" export gpt2 --stablehlo programs
 refuses 2 "unknown option '-x'$" "$RAFTER" generate gpt2 -x &&
   says 'here: -p .--prompt., -n .--max-tokens., -m'
 meant weight-dtype roofline kv --weights int8
