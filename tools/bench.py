@@ -169,8 +169,7 @@ CLUSTERS = [("tpu-v5p:16x20x28", "17920", "fsdp=8960"), ("tpu-v5p:16x20x28", "17
 
 
 def presets():
-    text = subprocess.run([RAFTER, "plan", "?"], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, check=False).stderr
-    return re.search(r"presets: ([^;]*);", text).group(1).split(", ")
+    return [model["name"] for model in json.loads(run(RAFTER, "models", "--json"))["models"]]
 
 
 def plan(_):
