@@ -2,6 +2,7 @@
  * then the microbatches, as a loop if there are several, then the section end. */
 #include "backend/xla/emit.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -124,8 +125,10 @@ static void add_probe(writer *w, const rf_op *op) {
   w->e.ok_everywhere = false;
 }
 
-/* The op reads its inputs after `tie` (no value: at any time). */
-static void fence(writer *w, const rf_op *op, rf_val tie, rf_val saved[RF_MAX_INPUTS]) {
+/* Without a barrier, the compiler would find that recomputed values equal stored ones, and would
+ * store them. The barrier also waits for the newest gradient, so that recomputation does not start
+ * early. */
+static void fence(writer *w, const rf_op *op, rf_val saved[RF_MAX_INPUTS]) {
   rf_val v[RF_MAX_INPUTS + 1];
   int slot[RF_MAX_INPUTS], count = 0;
   for (int i = 0; i < op->input_count; i++) {
@@ -134,7 +137,7 @@ static void fence(writer *w, const rf_op *op, rf_val tie, rf_val saved[RF_MAX_IN
     slot[count++] = i;
   }
   int all = count;
-  if (rf_has(tie)) v[all++] = tie;
+  if (rf_has(w->tie)) v[all++] = w->tie;
   rf_hlo_barrier(w->e.h, v, all);
   for (int k = 0; k < count; k++) w->e.value[op->input[slot[k]]] = v[k];
 }
@@ -144,16 +147,19 @@ static bool gathers_weight(const writer *w, const rf_op *op) {
   return op->def == &RF_OP_ALL_GATHER && op->input[0] >= 0 && tensor_of(w, op->input[0])->persistent;
 }
 
-/* Gathers run one layer ahead. Those of a layer wait for the values that existed when the gathers of
- * the layer before it were written. Otherwise the compiler may gather all layers at once. */
-static rf_val before_gather(writer *w, const rf_op *op) {
+/* Gathers run one layer ahead. Those of a layer depend on the value that was the newest when the
+ * gathers of the layer before it were written. Otherwise the compiler gathers all layers at once, or
+ * copies all parts at the start. If that value is not a number, neither are the weights. */
+static rf_val after_earlier_layers(writer *w, const rf_op *op, rf_val x) {
+  rf_hlo *h = w->e.h;
   if (op->at.layer != w->gathers.layer || op->backward != w->gathers.backward) {
     w->gathers.wait_for = w->gathers.start;
     w->gathers.start = w->newest;
     w->gathers.layer = op->at.layer;
     w->gathers.backward = op->backward;
   }
-  return w->gathers.wait_for;
+  if (!rf_has(w->gathers.wait_for)) return x;
+  return rf_hlo_select(h, rf_emit_is_nan(h, w->gathers.wait_for), rf_hlo_scalar(h, x.type, (double)NAN), x);
 }
 
 /* At both ends of a loop: values of the other side cannot be read. */
@@ -182,10 +188,10 @@ static void write_op(writer *w, const rf_op *op) {
     }
   for (int i = 0; i < RF_MAX_INPUTS; i++) saved[i] = RF_NO_VAL;
   bool gathers = gathers_weight(w, op);
-  if (gathers) fence(w, op, before_gather(w, op), saved);
-  /* Without a barrier, the compiler would find that recomputed values equal stored ones, and would
-   * store them. Recomputation waits for the newest gradient, so that it does not start early. */
-  else if (again) fence(w, op, w->tie, saved);
+  if (gathers) {
+    saved[0] = w->e.value[op->input[0]];
+    w->e.value[op->input[0]] = after_earlier_layers(w, op, saved[0]);
+  } else if (again) fence(w, op, saved);
   row->emit(&w->e, op);
   for (int i = 0; i < op->input_count; i++)
     if (rf_has(saved[i])) w->e.value[op->input[i]] = saved[i];

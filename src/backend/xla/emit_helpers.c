@@ -185,6 +185,13 @@ rf_val rf_emit_rank(rf_emit *e, rf_axes axes) {
   return rf_hlo_reshape(e->h, rf_hlo_dynamic_slice(e->h, table, &self, (const int64_t[]){1}), 0, NULL);
 }
 
+rf_val rf_emit_is_nan(rf_hlo *h, rf_val x) {
+  int64_t count = rf_val_count(x);
+  rf_val first = rf_hlo_slice(h, rf_hlo_reshape(h, x, 1, &count), 0, 0, 1);
+  first = rf_hlo_convert(h, rf_hlo_reshape(h, first, 0, NULL), RF_HLO_F32);
+  return rf_hlo_compare(h, RF_HLO_NE, first, first);
+}
+
 /* ---- inputs of a run ------------------------------------------------------------------------- */
 
 void rf_emit_run_words(const rf_run_inputs *run, uint32_t word[RF_RUN_WORDS]) {
@@ -283,17 +290,6 @@ static rf_val blocks_of(rf_emit *e, const rf_op *op, int64_t columns) {
   return rf_hlo_add(h, block, rf_hlo_multiply(h, rank, u32(h, (uint32_t)(columns / 4))));
 }
 
-/* A key of draws that can be used when x is known: key XOR (x[0] is not a number). Otherwise the
- * compiler draws for all layers at the start of a step, or keeps the draws of forward for backward,
- * and stores the masks. It removes a barrier before it orders the operations. If x has such an
- * element, the loss has no value, and the step changes nothing. */
-static rf_val after(rf_hlo *h, rf_val key, rf_val x) {
-  int64_t count = rf_val_count(x);
-  rf_val first = rf_hlo_slice(h, rf_hlo_reshape(h, x, 1, &count), 0, 0, 1);
-  first = rf_hlo_convert(h, rf_hlo_reshape(h, first, 0, NULL), RF_HLO_F32);
-  return rf_hlo_xor(h, key, rf_hlo_convert(h, rf_hlo_compare(h, RF_HLO_NE, first, first), RF_HLO_U64));
-}
-
 rf_val rf_emit_drop(rf_emit *e, const rf_op *op, rf_val v) {
   const rf_attr_dropout *attr = &op->attr.dropout;
   if (!(attr->rate > 0)) return v;
@@ -305,7 +301,9 @@ rf_val rf_emit_drop(rf_emit *e, const rf_op *op, rf_val v) {
          high = rf_hlo_broadcast(h, high_word(h, token), (const int[]){0}, RF_DIMS(rows, blocks)),
          channel = rf_hlo_broadcast(h, block, (const int[]){1}, RF_DIMS(rows, blocks));
   rf_val key = key_of(h, e->run.seed, step, attr->site);
-  key = after(h, key, rf_emit_in(e, op, 0));
+  /* Otherwise the compiler draws for all layers at the start of a step, or keeps the draws of forward
+   * for backward, and stores the masks. */
+  key = rf_hlo_xor(h, key, rf_hlo_convert(h, rf_emit_is_nan(h, rf_emit_in(e, op, 0)), RF_HLO_U64));
   philox(h, key, low, high, channel, word);
   for (int i = 0; i < 4; i++) word[i] = rf_hlo_reshape(h, word[i], RF_DIMS(rows, blocks, 1));
   rf_val all = rf_hlo_reshape(h, rf_hlo_concatenate(h, 2, 4, word), RF_DIMS(rows, 4 * blocks));
