@@ -9,8 +9,8 @@ Measures this machine's speed and prints each figure next to the ceiling of the 
   predict      predicted against measured step time over 24 shapes of training
   predictions  predicted against measured seconds of the work that bench --peers compares: prompts, answers, many
                answers at once, training, LoRA (runs only if it is named)
-  xla          steps through a PJRT plugin: rafter's programs and JAX's, in turns (runs only if it is named; needs
-               ./dev setup --xla; JAX's programs need bench/peers/environment.sh jax)
+  xla          steps through a PJRT plugin: rafter's programs and JAX's, in turns (runs only if it is named;
+               needs ./dev setup --xla; JAX's programs need bench/peers/environment.sh jax)
   plan         seconds of planning: every preset on one chip, --fit on one chip, 405B on thousands of chips (whole
                processes; nothing is calibrated)
 
@@ -198,16 +198,32 @@ def plan(_):
 
 
 def xla_plugin():
-    places = (os.environ.get("RAFTER_PLUGINS") or os.path.expanduser("~/.cache/rafter-plugins"), "**/xla_cpu_pjrt.so")
-    found = os.environ.get("RAFTER_PJRT_PLUGIN") or next(iter(sorted(glob.glob(os.path.join(*places), recursive=True))), None)
-    return found or sys.exit("bench: no PJRT plugin for CPUs was found (./dev setup --xla, or RAFTER_PJRT_PLUGIN)")
+    places = (
+        os.environ.get("RAFTER_PLUGINS") or os.path.expanduser("~/.cache/rafter-plugins"),
+        "**/xla_cpu_pjrt.so",
+    )
+    found = os.environ.get("RAFTER_PJRT_PLUGIN") or next(
+        iter(sorted(glob.glob(os.path.join(*places), recursive=True))), None
+    )
+    return found or sys.exit(
+        "bench: no PJRT plugin for CPUs was found (./dev setup --xla, or RAFTER_PJRT_PLUGIN)"
+    )
 
 
 def xla(env):
     """Compiles both programs of each setting, then times them in turns."""
     plugin, out = xla_plugin(), []
-    python = os.path.join(os.environ.get("RAFTER_PEERS") or os.path.expanduser("~/.cache/rafter-peers"), "bin/python3")
-    has_jax = subprocess.run([python, "-c", "import jax, optax"], stderr=subprocess.DEVNULL, check=False).returncode == 0 if os.path.exists(python) else False
+    python = os.path.join(
+        os.environ.get("RAFTER_PEERS") or os.path.expanduser("~/.cache/rafter-peers"), "bin/python3"
+    )
+    has_jax = (
+        subprocess.run(
+            [python, "-c", "import jax, optax"], stderr=subprocess.DEVNULL, check=False
+        ).returncode
+        == 0
+        if os.path.exists(python)
+        else False
+    )
     if not has_jax:
         print("JAX's programs are left out: bench/peers/environment.sh jax installs it")
     with tempfile.TemporaryDirectory() as folder:
@@ -215,25 +231,73 @@ def xla(env):
             for dtype in ("f32", "bf16"):
                 setting = ["--batch", str(batch), "--seq", str(seq), "--dtype", dtype]
                 texts = {"rafter": f"{folder}/rafter.mlir", "JAX": f"{folder}/jax.mlir"}
-                run(RAFTER, "plan", model, *setting, "--clip", "0", "--stablehlo", f"{folder}/programs", env=env)
+                run(
+                    RAFTER,
+                    "plan",
+                    model,
+                    *setting,
+                    "--clip",
+                    "0",
+                    "--stablehlo",
+                    f"{folder}/programs",
+                    env=env,
+                )
                 os.replace(f"{folder}/programs/step.mlir", texts["rafter"])
                 if has_jax:
-                    run(python, "bench/peers/jax_step.py", "--model", model, *setting, "--stablehlo", texts["JAX"], env=env)
+                    run(
+                        python,
+                        "bench/peers/jax_step.py",
+                        "--model",
+                        model,
+                        *setting,
+                        "--stablehlo",
+                        texts["JAX"],
+                        env=env,
+                    )
                 else:
                     del texts["JAX"]
-                for line in run("build/xla_bench", plugin, "7", "1", str(seq), *texts.values(), env=env).splitlines():
-                    row = re.match(r"(\S+) +([\d.]+) s +\S+ MiB +([\d.]+) MiB +([\d.]+) MiB +([\d.]+) \[([\d.]+)\.\.([\d.]+)\]", line)
+                for line in run(
+                    "build/xla_bench", plugin, "7", "1", str(seq), *texts.values(), env=env
+                ).splitlines():
+                    row = re.match(
+                        r"(\S+) +([\d.]+) s +\S+ MiB +([\d.]+) MiB +([\d.]+) MiB +"
+                        r"([\d.]+) \[([\d.]+)\.\.([\d.]+)\]",
+                        line,
+                    )
                     if not row:
                         continue
                     name = next(n for n, path in texts.items() if path == row[1])
                     compiled, temporary, total, median, low, high = map(float, row.groups()[1:])
-                    out.append({"model": model, "batch": batch, "seq": seq, "dtype": dtype, "program": name, "compile_seconds": compiled, "temporary_mib": temporary,
-                                "total_mib": total, "milliseconds": {"median": median, "min": low, "max": high, "n": 7}})
-                    print(f"{model:5} {batch} x {seq} {dtype:5} {name:7} {median:9.1f} ms a step [{low:.1f}..{high:.1f}]  compiled in {compiled:5.1f} s  {total:8.1f} MiB", flush=True)
+                    out.append(
+                        {
+                            "model": model,
+                            "batch": batch,
+                            "seq": seq,
+                            "dtype": dtype,
+                            "program": name,
+                            "compile_seconds": compiled,
+                            "temporary_mib": temporary,
+                            "total_mib": total,
+                            "milliseconds": {"median": median, "min": low, "max": high, "n": 7},
+                        }
+                    )
+                    print(
+                        f"{model:5} {batch} x {seq} {dtype:5} {name:7} {median:9.1f} ms a step [{low:.1f}..{high:.1f}]"
+                        f"  compiled in {compiled:5.1f} s  {total:8.1f} MiB",
+                        flush=True,
+                    )
     return out
 
 
-PARTS = {"xla": xla, "kernels": kernels, "train": steps, "decode": decode, "predict": predict, "predictions": predictions, "plan": plan}
+PARTS = {
+    "kernels": kernels,
+    "train": steps,
+    "decode": decode,
+    "predict": predict,
+    "predictions": predictions,
+    "xla": xla,
+    "plan": plan,
+}
 NAMED_ONLY = ("predictions", "xla")
 UNCALIBRATED = {"plan", "xla"}
 

@@ -7,8 +7,9 @@
   fuzz    every fuzz target, with a corpus that grows from run to run; with --runs, the targets for downloaded files,
           for a fixed number of inputs each, however long that takes
   bench   ./dev bench, with its figures kept
-  xla     compiled programs through a PJRT plugin for CPUs (./dev setup --xla, or RAFTER_PJRT_PLUGIN): every op in all
-          sizes, steps and goldens of the model families, devices in meshes, collectives left out, real models
+  xla     compiled programs through a PJRT plugin for CPUs (./dev setup --xla, or RAFTER_PJRT_PLUGIN):
+          every op in all sizes, steps and goldens of the model families, devices in meshes, collectives
+          left out, real models
   bare    a new Debian made by debootstrap, with only git and ca-certificates, runs ./dev demo and
           ./dev check (needs root). It has terminals and a name for localhost
 
@@ -388,12 +389,18 @@ def benches():
     return module
 
 
-XLA_TESTS = (("every op, all sizes", "backend_xla_ops"), ("steps of the families", "backend_xla_step"), ("meshes, and collectives left out", "backend_xla_mesh"),
-             ("goldens of training", "train_golden"), ("goldens of generation", "generate_golden"), ("faults of plugins", "backend_xla_client"))
+XLA_TESTS = (
+    ("every op, all sizes", "backend_xla_ops"),
+    ("steps of the families", "backend_xla_step"),
+    ("meshes, and collectives left out", "backend_xla_mesh"),
+    ("goldens of training", "train_golden"),
+    ("goldens of generation", "generate_golden"),
+    ("faults of plugins", "backend_xla_client"),
+)
 
 
 def xla_scores(plugin, file):
-    """The largest difference of log-probabilities between both backends, over about 1,400 tokens of a real model."""
+    """The largest difference of log-probabilities between both backends, over a text of 6,000 bytes."""
     with tempfile.TemporaryDirectory() as folder:
         text = f"{folder}/text.txt"
         write_text(text)
@@ -402,7 +409,10 @@ def xla_scores(plugin, file):
         with open(text, "w", encoding="utf-8") as f:
             f.write(start)
         words = ["score", file, "--input", text, "--seq", 256, "--stride", 128, "--dtype", "f32", "--json"]
-        a, b = (json.loads(rafter(*words, *more))["logprobs"] for more in ([], ["--backend", "xla", "--plugin", plugin]))
+        a, b = (
+            json.loads(rafter(*words, *more))["logprobs"]
+            for more in ([], ["--backend", "xla", "--plugin", plugin])
+        )
     if len(a) != len(b) or len(a) < 200:
         raise Failure(f"{file}: {len(a)} and {len(b)} log-probabilities")
     return len(a), max(abs(x - y) for x, y in zip(a, b) if x is not None and y is not None)
@@ -414,13 +424,19 @@ def xla(piece, _):
     piece.data.update(plugin=hashlib.sha256(open(plugin, "rb").read()).hexdigest(), figures={})
     with open("tests/e2e/test_xla.sh", encoding="utf-8") as f:
         cases = re.findall(r"^case_(\w+)\(\)", f.read(), re.M)
-    runs = [(name, [f"build/test_{test}"]) for name, test in XLA_TESTS] + [(f"commands: {case}", ["bash", "tests/e2e/test_xla.sh", case]) for case in cases]
+    runs = [(name, [f"build/test_{test}"]) for name, test in XLA_TESTS] + [
+        (f"commands: {case}", ["bash", "tests/e2e/test_xla.sh", case]) for case in cases
+    ]
     for name, words in runs:
         start = time.monotonic()
-        done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env, check=False)
+        done = subprocess.run(
+            words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env, check=False
+        )
         if done.returncode or re.search(r"xla_agrees.*skip|^skip:|SKIPPED . test_", done.stdout, re.M):
             raise Failure(f"{name} ({' '.join(words)}): status {done.returncode}\n{done.stdout[-3000:]}")
-        said = [line.strip() for line in done.stdout.splitlines() if re.search(r"differ|largest|noticed", line)]
+        said = [
+            line.strip() for line in done.stdout.splitlines() if re.search(r"differ|largest|noticed", line)
+        ]
         piece.data["figures"][name] = {"seconds": round(time.monotonic() - start), "said": said}
         print(f"{name}: {piece.data['figures'][name]['seconds']} s; {'; '.join(said)[:200]}", flush=True)
         piece.data["trials"] += 1
@@ -429,7 +445,10 @@ def xla(piece, _):
     for file in sorted(glob.glob(f"{models}/*.gguf")):
         count, worst = xla_scores(plugin, file)
         piece.data["figures"][os.path.basename(file)] = {"positions": count, "largest_difference": worst}
-        print(f"{os.path.basename(file)}: {count} log-probabilities, largest difference {worst:.1e}", flush=True)
+        print(
+            f"{os.path.basename(file)}: {count} log-probabilities, largest difference {worst:.1e}",
+            flush=True,
+        )
         if worst > 1e-3:
             raise Failure(f"{file}: a log-probability differs by {worst}")
 
