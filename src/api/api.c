@@ -143,11 +143,13 @@ rf_progress rf_load_bar(const rafter_sink *sink) {
   return (rf_progress){.report = say_loading, .self = (void *)(uintptr_t)sink, .stop = sink->stop};
 }
 
-static void say_compiling(void *self, int64_t rows, double seconds) {
+static void say_compiling(void *self, int64_t rows, double seconds, int64_t bytes) {
   enum { LONG_SECONDS = 2 };
+  char needs[64] = "";
+  if (bytes > 0) snprintf(needs, sizeof needs, "; it needs %s", rf_text_bytes((double)bytes, (char[32]){0}));
   if (seconds == 0) rf_put_bar(self, "compiling the program for %lld rows", (long long)rows);
   else if (seconds > LONG_SECONDS)
-    rf_note(self, "compiled the program for %lld rows in %.1f s\n", (long long)rows, seconds);
+    rf_note(self, "compiled the program for %lld rows in %.1f s%s\n", (long long)rows, seconds, needs);
 }
 
 static const char *program_cache(void) {

@@ -40,8 +40,9 @@ typedef struct rf_device_settings {
   const char *cache;        /* folder of compiled programs; NULL: none */
   const volatile int *stop; /* if *stop becomes not 0, compiling ends with RAFTER_INTERRUPTED; NULL: never */
   /* Called before a program for `rows` rows is compiled, which may take minutes, and after that
-   * with the seconds that it took. NULL: not called. */
-  void (*compiling)(void *self, int64_t rows, double seconds);
+   * with the seconds that it took, and the bytes that the program needs on each chip (0: not known).
+   * NULL: not called. */
+  void (*compiling)(void *self, int64_t rows, double seconds, int64_t bytes);
   void *self;
 } rf_device_settings;
 

@@ -131,12 +131,13 @@ static rf_status compile_variant(xla_program *p, int64_t rows, rf_error *error) 
                              .replicas = v->module.replicas,
                              .flags = d->settings.flags,
                              .cache = d->settings.cache};
-  rf_xla_stats stats;
+  rf_xla_stats stats = {0};
   if (status == RAFTER_OK) {
     double start = rf_now_seconds();
-    if (d->settings.compiling) d->settings.compiling(d->settings.self, rows, 0);
+    if (d->settings.compiling) d->settings.compiling(d->settings.self, rows, 0, 0);
     status = rf_xla_program(d->client, &of, &v->program, &stats, error);
-    if (d->settings.compiling) d->settings.compiling(d->settings.self, rows, rf_now_seconds() - start);
+    if (d->settings.compiling)
+      d->settings.compiling(d->settings.self, rows, rf_now_seconds() - start, stats.total);
   }
   free(v->module.text); /* only the ports are needed from here on */
   v->module.text = NULL;
