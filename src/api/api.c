@@ -143,6 +143,13 @@ rf_progress rf_load_bar(const rafter_sink *sink) {
   return (rf_progress){.report = say_loading, .self = (void *)(uintptr_t)sink, .stop = sink->stop};
 }
 
+char *rf_speed_text(int64_t tokens, double seconds, double predicted, char text[128]) {
+  snprintf(text, 128, "%lld token%s in %s (predicted %s), %.1f tokens/s", (long long)tokens,
+           rf_plural(tokens), rf_text_seconds(seconds, (char[32]){0}),
+           rf_text_seconds(predicted, (char[32]){0}), seconds > 0 ? (double)tokens / seconds : 0);
+  return text;
+}
+
 static void say_compiling(void *self, int64_t rows, double seconds, int64_t bytes) {
   enum { LONG_SECONDS = 2 };
   char needs[64] = "";

@@ -93,8 +93,7 @@ rf_status rf_eval_score(rf_evaluation *e, rf_scorer *scorer, rf_scored *text, in
   rf_put_bar(e->sink, "%s", "");
   double seconds = rf_now_seconds() - start,
          predicted = scorer->plan->step_seconds * (double)executed / (double)rows;
-  snprintf(e->rate, sizeof e->rate, "%lld tokens in %.2f s (predicted %.2f s), %.1f tokens/s\n",
-           (long long)executed, seconds, predicted, (double)executed / seconds);
+  snprintf(e->rate, sizeof e->rate, "%s\n", rf_speed_text(executed, seconds, predicted, (char[128]){0}));
   RF_TRY(rf_executed_leave_scores(scorer, e->record, &e->journal, passes, executed, seconds, error));
   json_object_set_new(e->result, "seconds", json_real(seconds));
   json_object_set_new(e->result, "predicted_seconds", json_real(predicted));

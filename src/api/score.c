@@ -350,8 +350,7 @@ static void say(const work *w, const rf_scorer *scorer, int64_t executed, double
   rf_say(sink, "%d row%s, %lld tokens scored: mean log-probability %.5f, perplexity %.4f\n", w->rows,
          rf_plural(w->rows), (long long)w->scored, w->scored ? -w->nll / (double)w->scored : 0,
          w->scored ? exp(w->nll / (double)w->scored) : 1);
-  rf_say(sink, "%lld tokens in %.2f s (predicted %.2f s), %.1f tokens/s%s\n", (long long)executed, seconds,
-         planned, seconds > 0 ? (double)executed / seconds : 0,
+  rf_say(sink, "%s%s\n", rf_speed_text(executed, seconds, planned, (char[128]){0}),
          rf_plan_compute_line(scorer->plan, NULL, compute));
 }
 

@@ -31,8 +31,8 @@ rf_val rf_attend_join(rf_hlo *h, rf_val heads);
 
 /* q (B,K,g,Q,D), k (B,K,S,D), v (B,K,S,W) of one type -> ctx f32 (B,K,g,Q,W), lse f32 (B,K,g,Q). */
 void rf_attend_forward(rf_emit *e, const rf_attend *a, const rf_val qkv[3], rf_val *ctx, rf_val *lse);
-/* Also of dctx (B,K,g,Q,W), and lse and delta f32 (B,K,g,Q) -> dq, dk, dv in f32, of the shapes
- * of q, k, v. / */
+/* The gradients dq, dk and dv in f32, in the shapes of q, k and v, from q, k, v, dctx (B,K,g,Q,W),
+ * and lse and delta f32 (B,K,g,Q). */
 void rf_attend_backward(rf_emit *e, const rf_attend *a, const rf_val qkv[3], rf_val dctx, rf_val lse,
                         rf_val delta, rf_val grad[3]);
 /* delta (B,K,g,Q) from ctx and dctx, rows (B*Q, K*g*W); lse (N,B*Q) as (B,K,g,Q), and the
