@@ -202,9 +202,8 @@ def xla_plugin():
         os.environ.get("RAFTER_PLUGINS") or os.path.expanduser("~/.cache/rafter-plugins"),
         "**/xla_cpu_pjrt.so",
     )
-    found = os.environ.get("RAFTER_PJRT_PLUGIN") or next(
-        iter(sorted(glob.glob(os.path.join(*places), recursive=True))), None
-    )
+    installed = sorted(glob.glob(os.path.join(*places), recursive=True))
+    found = os.environ.get("RAFTER_PJRT_PLUGIN") or (installed[0] if installed else None)
     return found or sys.exit(
         "bench: no PJRT plugin for CPUs was found (./dev setup --xla, or RAFTER_PJRT_PLUGIN)"
     )
@@ -216,13 +215,8 @@ def xla(env):
     python = os.path.join(
         os.environ.get("RAFTER_PEERS") or os.path.expanduser("~/.cache/rafter-peers"), "bin/python3"
     )
-    has_jax = (
-        subprocess.run(
-            [python, "-c", "import jax, optax"], stderr=subprocess.DEVNULL, check=False
-        ).returncode
-        == 0
-        if os.path.exists(python)
-        else False
+    has_jax = os.path.exists(python) and not subprocess.call(
+        [python, "-c", "import jax, optax"], stderr=subprocess.DEVNULL
     )
     if not has_jax:
         print("JAX's programs are left out: bench/peers/environment.sh jax installs it")
@@ -307,15 +301,16 @@ def main():
     for word in words:
         if word not in PARTS:
             sys.exit(f"bench: unknown part {word} (expected {', '.join(PARTS)})")
+    calibrates = not words or not set(words) <= UNCALIBRATED
     record = {"date": datetime.date.today().isoformat(), "machine": platform.processor() or platform.machine(), "version": run(RAFTER, "--version").strip()}
     with tempfile.TemporaryDirectory() as folder:
         env = dict(os.environ, XDG_CACHE_HOME=folder)
         if option("--on"):
             os.makedirs(f"{folder}/rafter")
             shutil.copy(option("--on"), f"{folder}/rafter/{platform.node()}.json")
-        elif not set(words) <= UNCALIBRATED or not words:
+        elif calibrates:
             print(run(RAFTER, "calibrate", env=env))
-        if not set(words) <= UNCALIBRATED or not words:
+        if calibrates:
             record["calibration"] = json.loads(run(RAFTER, "doctor", "--json", env=env))["isa"]
         for part in words or [p for p in PARTS if p not in NAMED_ONLY]:
             print(f"\n== {part}", flush=True)

@@ -16,7 +16,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-/* Numbers of threads. Sanitizers make base kernels 30 times slower, so one number is left out. */
+/* Numbers of threads. With sanitizers this test takes minutes, so one number is left out. */
 #ifdef __SANITIZE_ADDRESS__
 static const int THREADS[] = {1, 3, 0};
 #else
