@@ -114,6 +114,9 @@ typedef struct rf_run_inputs {
   float loss_scale; /* 1 / (valid tokens of the step) */
   float lr;
   int64_t rows; /* number of rows in use; in training, all rows of the graph */
+  /* An output of the graph that the caller does not read after this run, so that the device need not
+   * copy it to the host; NULL: none. */
+  const rf_tensor *unread;
   /* Coordinates of this chip in the graph's mesh. A device of several chips runs a program on all
    * of them, and ignores this field. */
   int32_t place[RF_AXES];

@@ -236,6 +236,7 @@ static void add_part(rf_batch *b, int slot, int64_t count) {
   int64_t length = a->cached->sequence.length, prompt = a->to->of.count;
   b->order[b->parts] = slot;
   b->part[b->parts++] = (rf_forward_part){.sequence = &a->cached->sequence,
+                                          .answer = a,
                                           .tokens = length < prompt ? a->to->of.tokens + length : a->next,
                                           .count = count,
                                           .wanted = length + count >= prompt};

@@ -14,11 +14,16 @@ enum { RF_KEPT = 32 };
 /* The next tokens of one sequence: consecutive rows of a forward pass. */
 typedef struct rf_forward_part {
   rf_sequence *sequence;
-  const int32_t *tokens; /* (count) */
+  const struct rf_slot *answer; /* the caller chooses the next tokens of this answer; NULL: it reads logits */
+  const int32_t *tokens;        /* (count) */
   int64_t count;
-  int wanted;          /* number of last rows whose logits are needed: 1 + drafted tokens, or 0 */
-  const float *logits; /* output, f32 (wanted, V): the logits, valid until the next forward pass */
-  const float *lse;    /* output, (wanted): natural log of the sum of exp(logits) of each row */
+  int wanted;       /* number of last rows whose logits are needed: 1 + drafted tokens, or 0 */
+  const float *lse; /* output, (wanted): natural log of the sum of exp(logits) of each row */
+  /* Outputs, valid until the next forward pass: the logits, f32 (wanted, V), or the tokens that the
+   * program chose, with their log-probabilities (wanted). The others are NULL. */
+  const float *logits;
+  const int32_t *chosen;
+  const float *logprobs;
 } rf_forward_part;
 
 /* A chosen token, with its log-probability and alternatives. */

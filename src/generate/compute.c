@@ -3,6 +3,7 @@
 #include "generate/batch.h"
 #include "run/record.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +16,10 @@ typedef struct compute {
     int64_t count, wanted; /* Rows of the pass, on all chips that share them, and rows of logits. */
     int32_t *tokens, *positions, *slots, *rows;
     float *logits, *lse;
+    /* Rules and results of the op `sample`; NULL: the program does not choose tokens. */
+    float *rules, *logprobs;
+    int32_t *barred, *chosen;
+    const rf_tensor *of_logits;
     int32_t *table[RF_KV_CLASSES]; /* (slots, columns) */
   } io[2];                         /* Inputs and outputs: [0] of the prefill plan, [1] of the decode plan. */
   struct kv_bytes {
@@ -86,12 +91,53 @@ static void write_inputs(const compute *c, int plan, const rf_forward_part *part
              (size_t)((slots - count) * b->pages.kv.columns) * sizeof(int32_t));
 }
 
-static rf_status run_plan(const compute *c, int plan, int64_t rows, rf_error *error) {
+/* Whether the program can choose the next tokens of an answer. It has no penalties, biases and
+ * alternatives. */
+static bool is_plain(const rf_slot *a) {
+  const rf_request *r = &a->to->of;
+  return r->top == 0 && !rf_sampler_adjusts(&r->sampler) && r->sampler.eos_count <= RF_BARRED;
+}
+
+static bool program_chooses(const struct inputs *io, const rf_forward_part *part, int count) {
+  if (!io->rules) return false;
+  for (int i = 0; i < count; i++)
+    if (part[i].wanted && (!part[i].answer || !is_plain(part[i].answer))) return false;
+  return true;
+}
+
+/* The rule for token `row` of an answer's next tokens. */
+static void write_rule(const rf_slot *a, int row, float *rule, int32_t *barred) {
+  const rf_request *r = &a->to->of;
+  const rf_sampler_options *o = &r->sampler;
+  double uniform = rf_sampler_uniform(rf_sample_seed(o->seed, a->sample), r->count + a->count + row);
+  rule[RF_RULE_TEMPERATURE] = o->temperature > 0 ? o->temperature : 0;
+  rule[RF_RULE_TOP_K] = (float)o->top_k;
+  rule[RF_RULE_TOP_P] = o->top_p > 0 ? o->top_p : 1;
+  rule[RF_RULE_MIN_P] = o->min_p;
+  rule[RF_RULE_UNIFORM] = (float)(floor(uniform * 0x1p24) * 0x1p-24); /* never 1 */
+  bool bars = rf_sampler_bars_eos(o, a->count + row);
+  for (int i = 0; i < RF_BARRED; i++) barred[i] = bars && i < o->eos_count ? o->eos[i] : -1;
+}
+
+static void write_rules(const struct inputs *io, const rf_forward_part *part, int count, bool inside) {
+  int64_t row = 0;
+  for (int i = 0; i < count && inside; i++)
+    for (int k = 0; k < part[i].wanted; k++, row++)
+      write_rule(part[i].answer, k, io->rules + row * RF_RULES, io->barred + row * RF_BARRED);
+  int64_t rest = io->wanted - row;
+  memset(io->rules + row * RF_RULES, 0, (size_t)(rest * RF_RULES) * sizeof(float));
+  memset(io->barred + row * RF_BARRED, 0xff, (size_t)(rest * RF_BARRED) * sizeof(int32_t));
+}
+
+static rf_status run_plan(const compute *c, int plan, int64_t rows, const rf_tensor *unread,
+                          rf_error *error) {
   const rf_run_debug *debug = &c->g->settings.debug;
   /* The debug options poison and find_nan also check unused rows, so all rows must be computed. */
   bool all = debug->poison || debug->find_nan;
-  rf_run_inputs inputs = {
-      .rows = all ? c->io[plan].count : rows, .step = 1, .stop = c->g->settings.progress.stop};
+  rf_run_inputs inputs = {.rows = all ? c->io[plan].count : rows,
+                          .step = 1,
+                          .unread = unread,
+                          .stop = c->g->settings.progress.stop};
   return rf_run_all(c->g->run, c->g->first + plan, &inputs, error);
 }
 
@@ -116,7 +162,9 @@ static rf_status forward(void *self, int plan, rf_forward_part *part, int count,
     if (error) *error = c->move_error;
     return c->moved;
   }
+  bool inside = program_chooses(io, part, count);
   if (io->tokens) write_inputs(c, plan, part, count);
+  if (io->rules) write_rules(io, part, count, inside);
   rf_phase_end(RF_PHASE_DATA, began);
   for (int i = 0; i < count; i++) {
     rows += part[i].count;
@@ -124,14 +172,40 @@ static rf_status forward(void *self, int plan, rf_forward_part *part, int count,
   }
   rf_record_extent(count, rows, context);
   double start = rf_now_seconds();
-  RF_TRY(run_plan(c, plan, rows, error));
+  RF_TRY(run_plan(c, plan, rows, inside ? io->of_logits : NULL, error));
   count_pass(c, plan, count, rows, context, rf_now_seconds() - start);
   for (int i = 0; i < count && io->logits; i++) {
     if (!part[i].wanted) continue;
-    part[i].logits = io->logits + wanted * c->g->settings.model.vocab;
+    part[i].logits = inside ? NULL : io->logits + wanted * c->g->settings.model.vocab;
+    part[i].chosen = inside ? io->chosen + wanted : NULL;
+    part[i].logprobs = inside ? io->logprobs + wanted : NULL;
     part[i].lse = io->lse + wanted;
     wanted += part[i].wanted;
   }
+  return RAFTER_OK;
+}
+
+/* The token that the program chose. */
+static rf_status take_choice(const compute *c, const rf_forward_part *part, int row, rf_choice *choice,
+                             rf_error *error) {
+  RF_TRY(rf_sampler_check_sum((double)part->lse[row], error));
+  RF_TRY(rf_check_ids(&part->chosen[row], 1, c->g->settings.model.vocab, "the program's choice", error));
+  *choice = (rf_choice){.id = part->chosen[row], .logprob = part->logprobs[row]};
+  return RAFTER_OK;
+}
+
+static rf_status choose_from_logits(const compute *c, rf_sampler *sampler, const rf_slot *a,
+                                    const rf_forward_part *part, int row, rf_choice *choice,
+                                    rf_error *error) {
+  const rf_request *r = &a->to->of;
+  const float *logits = part->logits + row * c->g->settings.model.vocab;
+  const float lse = part->lse[row];
+  double likelihood[RF_TOP_LOGPROBS];
+  rf_logprobs top = {.lse = &lse, .wanted = r->top, .ids = choice->top_ids, .logprobs = likelihood};
+  RF_TRY(rf_sampler_choose(sampler, logits, r->count + a->count + row, &choice->id, &top, error));
+  choice->top = top.count;
+  for (int i = 0; i < top.count; i++) choice->top_logprobs[i] = logits[top.ids[i]] - lse;
+  choice->logprob = logits[choice->id] - lse;
   return RAFTER_OK;
 }
 
@@ -140,12 +214,8 @@ static rf_status choose(void *self, rf_slot *a, const rf_forward_part *part, int
   compute *c = self;
   RF_TRY(rf_generator_require_numbers(c->g, error));
   const rf_request *r = &a->to->of;
-  const float *logits = part->logits + row * c->g->settings.model.vocab;
-  const float lse = part->lse[row];
   rf_sampler *sampler = &c->sampler[a->slot];
   rf_choice *choice = &a->choice[row];
-  double likelihood[RF_TOP_LOGPROBS];
-  rf_logprobs top = {.lse = &lse, .wanted = r->top, .ids = choice->top_ids, .logprobs = likelihood};
   rf_sampler_use(sampler, c->work[worker]);
   if (a->count + row == 0) {
     rf_sampler_options options = r->sampler;
@@ -153,12 +223,9 @@ static rf_status choose(void *self, rf_slot *a, const rf_forward_part *part, int
     RF_TRY(rf_sampler_reset(sampler, &options, error));
     RF_TRY(rf_sampler_prompt(sampler, r->tokens, r->count, error));
   }
-  RF_TRY(rf_sampler_choose(sampler, logits, r->count + a->count + row, &choice->id, &top, error));
-  RF_TRY(rf_sampler_accept(sampler, choice->id, error));
-  choice->top = top.count;
-  for (int i = 0; i < top.count; i++) choice->top_logprobs[i] = logits[top.ids[i]] - lse;
-  choice->logprob = logits[choice->id] - lse;
-  return RAFTER_OK;
+  if (part->chosen) RF_TRY(take_choice(c, part, row, choice, error));
+  else RF_TRY(choose_from_logits(c, sampler, a, part, row, choice, error));
+  return rf_sampler_accept(sampler, choice->id, error);
 }
 
 static void find_layer(compute *c, int layer, const char *name) {
@@ -181,15 +248,20 @@ static void find_inputs(const rf_generator *g, int plan, struct inputs *io) {
   rf_run *run = g->run;
   int p = g->first + plan;
   int64_t wanted = g->settings.plan.build.microbatch * (1 + rf_generator_plan(g, plan)->options.build.draft);
-  *io = (struct inputs){rows_of(g, plan),
-                        wanted,
-                        rf_run_named(run, p, "tokens", NULL),
-                        rf_run_named(run, p, "positions", NULL),
-                        rf_run_named(run, p, "slots", NULL),
-                        rf_run_named(run, p, "rows", NULL),
-                        rf_run_named(run, p, "logits", NULL),
-                        rf_run_named(run, p, "lse", NULL),
-                        {0}};
+  int logits = rf_run_find(run, p, "logits");
+  *io = (struct inputs){.count = rows_of(g, plan),
+                        .wanted = wanted,
+                        .tokens = rf_run_named(run, p, "tokens", NULL),
+                        .positions = rf_run_named(run, p, "positions", NULL),
+                        .slots = rf_run_named(run, p, "slots", NULL),
+                        .rows = rf_run_named(run, p, "rows", NULL),
+                        .logits = rf_run_named(run, p, "logits", NULL),
+                        .lse = rf_run_named(run, p, "lse", NULL),
+                        .rules = rf_run_named(run, p, "rules", NULL),
+                        .barred = rf_run_named(run, p, "barred", NULL),
+                        .chosen = rf_run_named(run, p, "chosen", NULL),
+                        .logprobs = rf_run_named(run, p, "logprobs", NULL)};
+  if (logits != RF_NONE) io->of_logits = &rf_generator_plan(g, plan)->graph->tensor[logits];
   for (int k = 0; k < RF_KV_CLASSES; k++) io->table[k] = rf_run_named(run, p, tables[k], NULL);
 }
 

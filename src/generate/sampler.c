@@ -353,8 +353,7 @@ static int32_t draw_from_buckets(rf_sampler_work *work, const softmax *s, const 
   return chosen;
 }
 
-/* Uniform number in [0, 1) from 64 bits of Philox. */
-static double uniform_at(uint64_t seed, int64_t position) {
+double rf_sampler_uniform(uint64_t seed, int64_t position) { /* 64 bits of Philox */
   uint32_t words[4];
   rf_philox(rf_key(seed, rf_name_key("sampler"), 0), (uint64_t)position, 0, words);
   return ((double)words[0] + (double)words[1] * 0x1p-32) * 0x1p-32;
@@ -363,7 +362,7 @@ static double uniform_at(uint64_t seed, int64_t position) {
 /* `weighed` is the total weight of the row if work->block_weight is already filled, otherwise 0. */
 static int32_t draw(rf_sampler_work *work, const softmax *s, const rf_sampler_options *o, int64_t position,
                     double weighed, int32_t best) {
-  double uniform = uniform_at(o->seed, position);
+  double uniform = rf_sampler_uniform(o->seed, position);
   int64_t limit = o->top_k > 0 && o->top_k < s->n ? o->top_k : s->n;
   bool whole = limit == s->n, filtered = o->top_p < 1 || o->min_p > 0;
   filters f = {.need = INFINITY, .least = (double)o->min_p};
@@ -394,15 +393,14 @@ static bool penalizes(const rf_sampler_options *o) {
 
 bool rf_sampler_adjusts(const rf_sampler_options *o) { return penalizes(o) || o->bias_count > 0; }
 
-static bool bars_eos(const rf_sampler *sampler) {
-  const rf_sampler_options *o = &sampler->options;
-  return o->eos_count > 0 && (o->ignore_eos || sampler->generated < o->min_tokens);
+bool rf_sampler_bars_eos(const rf_sampler_options *o, int64_t generated) {
+  return o->eos_count > 0 && (o->ignore_eos || generated < o->min_tokens);
 }
 
 /* Returns the row with biases, penalties and barred ids, or the row itself if there are none. */
 static const float *adjust(const rf_sampler *sampler, const float *logits) {
   const rf_sampler_options *o = &sampler->options;
-  bool penalties = penalizes(o) && sampler->touched_count, bars = bars_eos(sampler);
+  bool penalties = penalizes(o) && sampler->touched_count, bars = rf_sampler_bars_eos(o, sampler->generated);
   if (!penalties && !bars && !o->bias_count) return logits;
   float *row = sampler->work->adjusted, repetition = o->repetition_penalty > 0 ? o->repetition_penalty : 1;
   memcpy(row, logits, (size_t)sampler->vocab * sizeof *row);
@@ -572,6 +570,12 @@ rf_status rf_sampler_accept(rf_sampler *sampler, int32_t id, rf_error *error) {
   return RAFTER_OK;
 }
 
+rf_status rf_sampler_check_sum(double log_sum, rf_error *error) {
+  if (isfinite(log_sum)) return RAFTER_OK;
+  return RF_FAIL(error, RAFTER_FAILED, NULL,
+                 "the logits are not finite (log-sum-exp: expected a finite number, got %g)", log_sum);
+}
+
 /* Finds the maxima of the blocks, the log-sum-exp at temperature 1 and the alternatives. Sets
  * *total to the total weight of the row. If the caller has given the log-sum-exp, sets *total to 0,
  * and does not fill work->block_weight. */
@@ -582,11 +586,8 @@ static rf_status read_row(rf_sampler_work *work, const float *logits, rf_logprob
   *total = out->lse ? 0 : weigh(work, &plain);
   *log_sum = out->lse ? (double)*out->lse : plain.top + log(*total);
   out->count = 0;
-  if (!isfinite(*log_sum)) {
-    out->logprob = NAN;
-    return RF_FAIL(error, RAFTER_FAILED, NULL,
-                   "the logits are not finite (log-sum-exp: expected a finite number, got %g)", *log_sum);
-  }
+  out->logprob = NAN;
+  RF_TRY(rf_sampler_check_sum(*log_sum, error));
   if (out->wanted <= 0) return RAFTER_OK;
   int64_t n = out->wanted < RF_TOP_LOGPROBS ? out->wanted : RF_TOP_LOGPROBS;
   if (n > work->vocab) n = work->vocab;

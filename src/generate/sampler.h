@@ -76,6 +76,13 @@ typedef struct rf_logprobs {
   double *logprobs; /* (wanted) */
 } rf_logprobs;
 
+/* The uniform number in [0, 1) that decides the token at `position`. */
+double rf_sampler_uniform(uint64_t seed, int64_t position);
+/* RAFTER_FAILED: the log-sum-exp of a row is not finite, so a logit is NaN or +INFINITY. */
+rf_status rf_sampler_check_sum(double log_sum, rf_error *error);
+/* True if the ids in options.eos are barred for the token after `generated` tokens. */
+bool rf_sampler_bars_eos(const rf_sampler_options *options, int64_t generated);
+
 /* True if penalties or biases change logits. Then each choice needs a copy of the row. */
 bool rf_sampler_adjusts(const rf_sampler_options *options);
 /* RAFTER_INVALID: a number is NaN, a penalty is negative, or an id is outside the vocabulary. */

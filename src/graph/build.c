@@ -435,6 +435,18 @@ static rf_status build_score(builder *b) {
   return made == RF_NONE ? RAFTER_INVALID : RAFTER_OK;
 }
 
+/* The program's own choice of tokens. Without it, the caller chooses from the logits. */
+static bool choose_tokens(builder *b, int logits, int lse) {
+  int64_t rows = b->graph->tensor[lse].shape[0], rules[] = {rows, RF_RULES}, barred[] = {rows, RF_BARRED};
+  int of = io_tensor(b, "rules", RF_F32, true, 2, rules),
+      without = io_tensor(b, "barred", RF_I32, true, 2, barred),
+      chosen = io_tensor(b, "chosen", RF_I32, false, 1, &rows),
+      logprobs = io_tensor(b, "logprobs", b->graph->tensor[lse].dtype, false, 1, &rows);
+  rf_attr attr = {0};
+  return emit_to(b, &RF_OP_SAMPLE, "head/sample", RF_IDS(logits, lse, of, without), RF_IDS(chosen, logprobs),
+                 &attr) != RF_NONE;
+}
+
 static rf_status build_generate(builder *b) {
   rf_graph *graph = b->graph;
   int64_t rows[] = {graph->rows}, picked[] = {b->options->microbatch * (1 + b->options->draft)},
@@ -460,7 +472,8 @@ static rf_status build_generate(builder *b) {
   int w = head(b, &attr, &bias);
   int made =
       emit_to(b, &RF_OP_HEAD_LOGITS, "head/logits", RF_IDS(x, w, bias, b->rows), RF_IDS(logits, lse), &attr);
-  return made == RF_NONE ? RAFTER_INVALID : RAFTER_OK;
+  bool done = made != RF_NONE && (!b->options->sampled || choose_tokens(b, logits, lse));
+  return done ? RAFTER_OK : RAFTER_INVALID;
 }
 
 static rf_status options_check(const rf_model *model, const rf_build_options *o, rf_error *error) {

@@ -17,6 +17,9 @@
 
 enum { RF_MAX_RANK = 4, RF_MAX_INPUTS = 8, RF_NONE = -1 };
 enum { RF_TOP_MAX = 256 };
+/* How the op `sample` chooses a token: the elements of a row of its input `rules`. */
+enum { RF_RULE_TEMPERATURE, RF_RULE_TOP_K, RF_RULE_TOP_P, RF_RULE_MIN_P, RF_RULE_UNIFORM, RF_RULES };
+enum { RF_BARRED = 32 }; /* tokens that a row can bar */
 enum { RF_WANTED = -2 }; /* in an output or gradient slot: the op's rule must create the tensor */
 
 /* Tensor ids for the slots of an op: RF_IDS(x, w, RF_NONE). Slots after the last id are empty. */
@@ -422,6 +425,7 @@ typedef struct rf_build_options {
   /* generate: maximum drafted tokens that one sequence verifies in a forward pass. Each drafted
    * token has a row of logits, and so has the token before the first. */
   int draft;
+  bool sampled;    /* generate: the program chooses tokens (op `sample`) */
   int64_t kv_page; /* generate: tokens in a page of the cache; 0: RF_KV_PAGE */
   /* generate, score: products with packed matrices round their activations to 8 bits */
   bool fast;

@@ -128,8 +128,8 @@ static bool plans_by_sheet(const rf_options *options, const rf_machine *machine)
 
 static rf_status resolve_backend(const rf_options *options, const rf_machine *machine, rf_plan_options *plan,
                                  rf_error *error) {
-  /* programs that XLA compiles have no packed matrices */
-  plan->build.plain = given(options, "compile") || given(options, "stablehlo");
+  /* programs that XLA compiles have no packed matrices, and choose tokens themselves */
+  plan->build.plain = plan->build.sampled = given(options, "compile") || given(options, "stablehlo");
   if (plans_by_sheet(options, machine)) {
     plan->isa = RF_ISA_BASE;
     plan->threads = 1;
@@ -143,6 +143,7 @@ static rf_status resolve_backend(const rf_options *options, const rf_machine *ma
   plan->device.plugin = rf_options_text_or(options, "plugin", getenv("RAFTER_PJRT_PLUGIN"));
   plan->device.flags = rf_options_text(options, "xla-flags");
   plan->build.plain |= plan->backend && plan->backend->plain_weights;
+  plan->build.sampled |= plan->backend && plan->backend->compiles;
   return plan->backend ? RAFTER_OK
                        : RF_FAIL(error, RAFTER_INVALID, "choose auto, reference, cpu, xla or null",
                                  "unknown backend %s", rf_options_text_or(options, "backend", ""));

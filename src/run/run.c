@@ -483,12 +483,16 @@ rf_status rf_run_push(rf_run *run, int plan, rf_error *error) {
   return RAFTER_OK;
 }
 
-rf_status rf_run_pull(rf_run *run, int plan, rf_error *error) {
+static rf_status pull_except(rf_run *run, int plan, const rf_tensor *unread, rf_error *error) {
   const rf_bound_plan *b = &run->bound[plan];
-  for (int i = 0; b->copies && i < b->io_count; i++)
-    if (b->plan->graph->tensor[b->io[i]].output) RF_TRY(move_view(b, b->io[i], false, error));
+  for (int i = 0; b->copies && i < b->io_count; i++) {
+    const rf_tensor *t = &b->plan->graph->tensor[b->io[i]];
+    if (t->output && t != unread) RF_TRY(move_view(b, b->io[i], false, error));
+  }
   return RAFTER_OK;
 }
+
+rf_status rf_run_pull(rf_run *run, int plan, rf_error *error) { return pull_except(run, plan, NULL, error); }
 
 rf_status rf_run_write(rf_run *run, int plan, int tensor, int64_t at, const void *from, int64_t bytes,
                        rf_error *error) {
@@ -538,7 +542,7 @@ rf_status rf_run_section(rf_run *run, int plan, rf_section section, const rf_run
 rf_status rf_run_all(rf_run *run, int plan, const rf_run_inputs *inputs, rf_error *error) {
   RF_TRY(rf_run_push(run, plan, error));
   for (int s = 0; s < RF_SECTIONS; s++) RF_TRY(rf_run_section(run, plan, (rf_section)s, inputs, error));
-  return rf_run_pull(run, plan, error);
+  return pull_except(run, plan, inputs->unread, error);
 }
 
 double rf_run_reduced_seconds(const rf_run *run) {

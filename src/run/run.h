@@ -68,7 +68,7 @@ rf_status rf_run_copy(rf_run *run, int plan, int tensor, int64_t to, int64_t fro
  * find_nan, any output. The message names the op, and later ops do not run. */
 rf_status rf_run_section(rf_run *run, int plan, rf_section section, const rf_run_inputs *inputs,
                          rf_error *error);
-/* Calls rf_run_push, runs all sections once, and calls rf_run_pull. */
+/* Calls rf_run_push, runs all sections once, and calls rf_run_pull, without inputs->unread. */
 rf_status rf_run_all(rf_run *run, int plan, const rf_run_inputs *inputs, rf_error *error);
 /* Number of sections that plans other than `first` to first + count - 1 have run. If it changes,
  * these other plans may have changed weights and have overwritten the bytes after the persistent

@@ -184,4 +184,20 @@ case_generate() {
   done
 }
 
+# The program chooses tokens, except with penalties and alternatives: then the host does.
+case_sampling() {
+  plugin 'sampling with XLA' || return
+  local rule answer
+  answer=("$RAFTER" generate run --prompt 'In the beginning ' --max-tokens 12 --samples 3 --seed 4)
+  status 0 "${TRAIN[@]}" --steps 30 --out run
+  for rule in '--top-k 5' '--top-p 0.7 --temperature 1.2' '--min-p 0.1 --ignore-eos' \
+    '--repetition-penalty 1.3 --top-k 20' '--speculate ngram --top-k 5'; do
+    # shellcheck disable=SC2086 # two words
+    status 0 "${answer[@]}" $rule && grep -v tokens/s out >cpu.txt
+    # shellcheck disable=SC2086
+    status 0 "${answer[@]}" $rule "${XLA[@]}" && grep -v tokens/s out >xla.txt &&
+      same cpu.txt xla.txt "$rule: sampled tokens differ"
+  done
+}
+
 cases "$@"

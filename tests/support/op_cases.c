@@ -434,6 +434,32 @@ static void build_head_score(op_harness *h, const op_case *of, const op_size *si
            OP_IDS(RF_WANTED, top ? RF_WANTED : RF_NONE, top ? RF_WANTED : RF_NONE), &attr);
 }
 
+/* Every row has another rule. With OP_CLIP, all logits are equal. */
+static void build_sample(op_harness *h, const op_case *of, const op_size *size) {
+  static const float RULES[][RF_RULES] = {
+      {0, 0, 1, 0, 0.5f},           {1, 0, 1, 0, 0.31f},      {0.7f, 3, 1, 0, 0.83f},
+      {1.3f, 0, 0.8137f, 0, 0.47f}, {1, 0, 1, 0.2f, 0.9431f}, {2, 4, 0.9043f, 0.1f, 0.66f},
+      {1, 1, 1, 0, 0.99f},          {1, 0, 1, 0, 0},          {1, 0, 0.0625f, 0, 0.9f},
+      {1, 0, 1, 1, 0.5f},           {3, 2, 0.9871f, 0, 0},    {1, 9, 0.5f, 0.01f, 0.1f},
+  };
+  enum { COUNT = sizeof RULES / sizeof *RULES };
+  int64_t rows = size->rows, ends = 3;
+  float *rules = malloc((size_t)(rows * RF_RULES) * sizeof *rules);
+  int32_t *barred = malloc((size_t)(rows * ends) * sizeof *barred);
+  int64_t shift = of->flags & OP_IGNORED ? 5 : 0; /* small sizes have few rows: other rules */
+  for (int64_t r = 0; r < rows; r++) memcpy(rules + r * RF_RULES, RULES[(r + shift) % COUNT], sizeof *RULES);
+  for (int64_t i = 0; i < rows * ends; i++)
+    barred[i] = of->flags & OP_IGNORED && i % 2 ? (int32_t)(i % size->columns) : -1;
+  int logits = op_tensor(h, "logits", RF_CLASS_LOGITS, h->wide, (op_fill){of->flags & OP_CLIP ? 0 : 2, 0.5},
+                         OP_SHAPE(rows, size->columns)),
+      lse = op_tensor(h, "lse", RF_CLASS_LOGITS, h->wide, (op_fill){0.1, 3}, OP_SHAPE(rows)),
+      of_rows = op_floats(h, "rules", rows, RF_RULES, rules), list = op_ids(h, "barred", rows * ends, barred);
+  op_as_matrix(h, list, rows, ends);
+  op_apply(h, "sample", OP_IDS(logits, lse, of_rows, list), OP_IDS(RF_WANTED, RF_WANTED), NULL);
+  free(rules);
+  free(barred);
+}
+
 static void build_norm_sq(op_harness *h, const op_case *of, const op_size *size) {
   int sums = op_tensor(h, "sums", RF_CLASS_ACTIVATION, RF_F64, (op_fill){0, 3}, OP_SHAPE(5));
   rf_attr attr = {.sums = {.element = 2}};
@@ -705,6 +731,9 @@ const op_case OP_CASES[] = {
     {"head_logits", "plain", build_head_logits, HEAD_SIZES, OP_EXACT},
     {"head_logits", "transposed, bias, idle rows", build_head_logits, HEAD_SIZES,
      OP_TRANSPOSE | OP_BIAS | OP_IGNORED | OP_EXACT},
+    {"sample", "plain", build_sample, HEAD_SIZES, 0},
+    {"sample", "barred tokens", build_sample, HEAD_SIZES, OP_IGNORED},
+    {"sample", "equal logits", build_sample, HEAD_SIZES, OP_CLIP},
     {"norm_sq", "plain", build_norm_sq, FLAT_SIZES, 0},
     {"norm_sq", "of three chips", build_norm_sq, FLAT_SIZES, OP_KEEP_U},
     {"norm_sq", "of six chips, columns of two", build_norm_sq, FLAT_SIZES, OP_KEEP_U | OP_IGNORED},

@@ -129,6 +129,23 @@ int op_ids(op_harness *h, const char *name, int64_t count, const int32_t *values
   return id;
 }
 
+void op_as_matrix(op_harness *h, int tensor, int64_t rows, int64_t columns) {
+  h->graph->tensor[tensor].rank = 2;
+  h->graph->tensor[tensor].shape[0] = rows;
+  h->graph->tensor[tensor].shape[1] = columns;
+}
+
+int op_floats(op_harness *h, const char *name, int64_t rows, int64_t columns, const float *values) {
+  int32_t *words = malloc((size_t)(rows * columns) * sizeof *words);
+  assert_non_null(words);
+  memcpy(words, values, (size_t)(rows * columns) * sizeof *words);
+  int id = op_ids(h, name, rows * columns, words);
+  free(words);
+  h->graph->tensor[id].dtype = RF_F32;
+  op_as_matrix(h, id, rows, columns);
+  return id;
+}
+
 int op_table(op_harness *h, int64_t slots, int64_t columns) {
   int64_t count = slots * columns;
   int32_t *pages = malloc((size_t)count * sizeof *pages);
@@ -136,9 +153,7 @@ int op_table(op_harness *h, int64_t slots, int64_t columns) {
   for (int64_t i = 0; i < count; i++) pages[i] = (int32_t)(count - 1 - i);
   int id = op_ids(h, "table", count, pages);
   free(pages);
-  h->graph->tensor[id].rank = 2;
-  h->graph->tensor[id].shape[0] = slots;
-  h->graph->tensor[id].shape[1] = columns;
+  op_as_matrix(h, id, slots, columns);
   return id;
 }
 

@@ -34,6 +34,9 @@ int op_tensor(op_harness *h, const char *name, rf_class class, rf_dtype dtype, o
 int64_t op_panels_outputs(const rf_panels *panels);
 int op_packed(op_harness *h, const char *name, const rf_panels *panels, op_fill fill);
 int op_ids(op_harness *h, const char *name, int64_t count, const int32_t *values);
+int op_floats(op_harness *h, const char *name, int64_t rows, int64_t columns, const float *values);
+/* Makes a list (rows * columns) a matrix. */
+void op_as_matrix(op_harness *h, int tensor, int64_t rows, int64_t columns);
 /* Makes a page table (slots, columns) that names pages `slots * columns - 1` down to 0. */
 int op_table(op_harness *h, int64_t slots, int64_t columns);
 #define OP_SHAPE(...) \

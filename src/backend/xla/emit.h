@@ -56,7 +56,7 @@ typedef struct rf_emitter {
 extern const rf_emitter RF_EMIT_POINTWISE[], RF_EMIT_NORM[], RF_EMIT_EMBED[], RF_EMIT_ROPE[],
     RF_EMIT_MATMUL[], RF_EMIT_LORA[], RF_EMIT_OPTIMIZER[], RF_EMIT_ATTENTION[], RF_EMIT_CACHE[],
     RF_EMIT_LATENT[], RF_EMIT_PART[], RF_EMIT_HEAD[], RF_EMIT_EXPERTS[], RF_EMIT_GROUPED[],
-    RF_EMIT_COLLECTIVE[];
+    RF_EMIT_COLLECTIVE[], RF_EMIT_SAMPLE[];
 /* The row of an op; NULL: no row (a test fails for such an op). */
 const rf_emitter *rf_emitter_of(const rf_op_def *def);
 

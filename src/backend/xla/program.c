@@ -91,15 +91,25 @@ static rf_status bind_results(xla_program *p, variant *v, rf_error *error) {
     v->sums[i] = -1;
     if (!t) RF_TRY(rf_xla_reserve(p->memory, chips * bytes, &v->probes, error));
     if (sums) RF_TRY(rf_xla_reserve(p->memory, bytes, &v->sums[i], error));
-    for (int chip = 0; chip < chips; chip++) {
-      rf_xla_result *r = &v->result[chip * count + i];
-      *r = (rf_xla_result){.at = -1, .bytes = bytes, .keep = t && t->persistent};
-      if (!t) r->at = v->probes + chip * bytes;
-      else if (t->persistent || (chip > 0 && !differs(t))) continue;
-      else r->at = sums ? v->sums[i] : at_chip(p, chip, p->offset[port->tensor]);
-    }
+    for (int chip = 0; chip < chips; chip++)
+      v->result[chip * count + i] = (rf_xla_result){.bytes = bytes, .keep = t && t->persistent};
   }
   return RAFTER_OK;
+}
+
+/* Where the results of a run go. */
+static void place_results(const xla_program *p, variant *v) {
+  int count = v->module.results;
+  for (int i = 0; i < count; i++) {
+    int id = v->module.result[i].tensor;
+    const rf_tensor *t = id == RF_NONE ? NULL : &p->graph->tensor[id];
+    for (int chip = 0; chip < p->memory->chips; chip++) {
+      rf_xla_result *r = &v->result[chip * count + i];
+      if (!t) r->at = v->probes + chip * r->bytes;
+      else if (t->persistent || (chip > 0 && !differs(t))) r->at = -1;
+      else r->at = v->sums[i] >= 0 ? v->sums[i] : at_chip(p, chip, p->offset[id]);
+    }
+  }
 }
 
 static void free_variant(variant *v) {
@@ -231,10 +241,21 @@ static rf_status check_probes(xla_program *p, const variant *v, const rf_run_inp
   return RAFTER_OK;
 }
 
+/* A result that the caller does not read stays on the device, and is freed there. */
+static void leave_out(const xla_program *p, variant *v, const rf_tensor *unread) {
+  for (int i = 0; i < v->module.results; i++) {
+    int t = v->module.result[i].tensor;
+    if (t == RF_NONE || &p->graph->tensor[t] != unread) continue;
+    for (int chip = 0; chip < p->memory->chips; chip++) v->result[chip * v->module.results + i].at = -1;
+  }
+}
+
 static rf_status execute(xla_program *p, const rf_run_inputs *inputs, rf_error *error) {
   variant *v = NULL;
   RF_TRY(variant_for(p, inputs->rows, &v, error));
   RF_TRY(prepare(p, v, inputs, error));
+  place_results(p, v);
+  leave_out(p, v, inputs->unread);
   const rf_xla_call call = {.program = v->program,
                             .devices = p->memory->chips,
                             .arguments = v->module.arguments,
