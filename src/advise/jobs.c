@@ -394,8 +394,10 @@ const rf_option RF_SERVING_OPTIONS[] = {
         "rate", FLOATS, "PER SECOND", 1e-6, 1e9, NULL, "Serving and rollouts",
         "requests that arrive per second (serve): a rate, or a list such as 1..256 or 0.5,1,2; unset: 1, and "
         "the highest rate that the plan sustains"),
-    RF_WORDS("arrivals", PATH, "FILE", NULL, "Serving and rollouts",
-             "JSON Lines of requests (at, prompt, answer, shared) to simulate in place of --rate"),
+    RF_WORDS(
+        "arrivals", PATH, "FILE", NULL, "Serving and rollouts",
+        "requests to simulate in place of --rate: JSON Lines (at, prompt, answer, shared), or a CSV of the "
+        "Azure traces"),
     RF_WORDS("prefill-on", TEXT, "MACHINE", NULL, "Serving and rollouts",
              "machine that computes the prompts (serve) and sends the cache over --kv-link"),
     RF_NUMBER("kv-link", COUNT, "BYTES/S", 1, 1e18, NULL, "Serving and rollouts",

@@ -1,5 +1,5 @@
-/* simulate.c - see simulate.h. admit.c and batch.c handle the requests. This file adds arrivals,
- * the clock and statistics. */
+/* simulate.c - see simulate.h. admit.c and batch.c handle the requests. This file adds the clock
+ * and statistics. */
 #include "generate/simulate.h"
 
 #include "generate/batch.h"
@@ -9,99 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "base/file.h"
-#include "base/json.h"
-
-void rf_arrivals_poisson(rf_arrival like, double per_second, uint64_t seed, rf_arrival *list, int64_t count) {
-  double at = 0;
-  for (int64_t i = 0; i < count; i++) {
-    uint32_t word[4];
-    rf_philox(rf_key(seed, (uint64_t)i, rf_name_key("arrival")), 0, 0, word);
-    if (per_second > 0) at -= log(1 - (double)rf_uniform(word[0])) / per_second;
-    list[i] = like;
-    list[i].at = at;
-  }
-}
-
-static int by_time(const void *a, const void *b) {
-  const rf_arrival *x = a, *y = b;
-  return (x->at > y->at) - (x->at < y->at);
-}
-
-static rf_status read_line(const char *path, int64_t line, const char *text, rf_arrival like,
-                           rf_arrival *arrival, rf_error *error) {
-  json_error_t fault;
-  rf_status status = RAFTER_OK;
-  json_t *json = json_loads(text, 0, &fault), *at = json_object_get(json, "at"), *value;
-  *arrival = like;
-  if (!json_is_object(json) || !json_is_number(at) || !(json_number_value(at) >= 0) ||
-      !(json_number_value(at) < 1e9))
-    RF_GO(RF_FAIL(error, RAFTER_INVALID, "each line is {\"at\": 1.5, \"prompt\": 512, \"answer\": 128}",
-                  "%s, line %lld: bad arrival (expected an object with \"at\" in seconds >= 0, got %.60s)",
-                  path, (long long)line, text));
-  arrival->at = json_number_value(at);
-  const struct {
-    const char *key;
-    int64_t *to, least, most;
-  } field[] = {{"prompt", &arrival->prompt, 1, 1 << 24},
-               {"answer", &arrival->answer, 1, 1 << 24},
-               {"shared", &arrival->shared, 0, 1 << 24}};
-  for (size_t i = 0; i < sizeof field / sizeof *field; i++) {
-    if (!(value = json_object_get(json, field[i].key))) continue;
-    if (!json_is_integer(value) || json_integer_value(value) < field[i].least ||
-        json_integer_value(value) > field[i].most)
-      RF_GO(RF_FAIL(error, RAFTER_INVALID, "each line is {\"at\": 1.5, \"prompt\": 512, \"answer\": 128}",
-                    "%s, line %lld: \"%s\" is out of range (expected %lld to %lld tokens)", path,
-                    (long long)line, field[i].key, (long long)field[i].least, (long long)field[i].most));
-    *field[i].to = json_integer_value(value);
-  }
-  if (arrival->shared > arrival->prompt) arrival->shared = arrival->prompt;
-done:
-  json_decref(json);
-  return status;
-}
-
-rf_status rf_arrivals_read(const char *path, rf_arrival like, rf_arrival **list, int64_t *count,
-                           rf_error *error) {
-  enum { MAX_BYTES = 256 << 20 };
-  char *text = NULL;
-  size_t bytes = 0;
-  int64_t lines = 0, found = 0, line = 0;
-  rf_status status = RAFTER_OK;
-  rf_arrival *out = NULL;
-  rf_error inner = {0};
-  status = rf_file_read(path, MAX_BYTES, &text, &bytes, &inner);
-  if (status != RAFTER_OK)
-    return RF_FAIL(error, status,
-                   inner.hint[0]
-                       ? inner.hint
-                       : "--arrivals FILE has lines like {\"at\": 1.5, \"prompt\": 512, \"answer\": 128}",
-                   "--arrivals: %s", inner.message);
-  for (size_t i = 0; i < bytes; i++) lines += text[i] == '\n';
-  if (lines >= RF_MAX_ARRIVALS)
-    RF_GO(RF_FAIL(error, RAFTER_INVALID, NULL, "%s has too many lines (expected at most %d)", path,
-                  RF_MAX_ARRIVALS));
-  out = calloc((size_t)lines + 1, sizeof *out);
-  if (!out) RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while reading %s", path));
-  for (char *rest = text, *at; (at = strsep(&rest, "\n"));) {
-    line++;
-    if (!at[strspn(at, " \t\r")]) continue;
-    RF_GO(read_line(path, line, at, like, &out[found], error));
-    found++;
-  }
-  if (!found)
-    RF_GO(RF_FAIL(error, RAFTER_INVALID, "each line is {\"at\": 1.5, \"prompt\": 512, \"answer\": 128}",
-                  "%s has no arrivals", path));
-  qsort(out, (size_t)found, sizeof *out, by_time);
-done:
-  free(text);
-  if (status == RAFTER_OK) {
-    *list = out;
-    *count = found;
-  } else free(out);
-  return status;
-}
 
 /* Percentiles by nearest rank: the smallest value that a fraction `part` of all values does not
  * exceed. */
@@ -125,11 +32,13 @@ typedef struct simulation {
   double seconds; /* Predicted seconds of all forward passes so far. */
   rf_plan_totals total;
   const rf_arrival *list;
+  int64_t clients; /* closed loop: maximum number of unfinished answers; 0: requests do not wait */
   int64_t count, next, reported, gaps;
   double clock;
   double *first, *last; /* (count): time of each request's first and last token. */
+  double *from;         /* (count): times count from here: the arrival, or (closed loop) the sending */
   double *began;        /* (answers): time of each answer's first token, in order of request and sample. */
-  /* (answers): see rf_serve_stats. All arrays from `first` to `latency` are one allocation. */
+  /* (answers): see rf_serve_stats. All arrays of doubles are one allocation, which begins at `first`. */
   double *ttft, *tpot, *latency;
   int64_t *base; /* (count): index in `began` of the request's first answer. */
   int32_t *tokens;
@@ -231,12 +140,13 @@ static rf_status open_simulation(const rf_infer_settings *settings, const rf_arr
     return RF_FAIL(error, RAFTER_INVALID, "lower --requests or --samples",
                    "too many answers to simulate (requests x samples: expected at most %d, got %lld)",
                    MAX_ANSWERS, (long long)answers);
-  s->first = calloc((size_t)(2 * count + 4 * answers) + 1, sizeof *s->first);
+  s->first = calloc((size_t)(3 * count + 4 * answers) + 1, sizeof *s->first);
   s->tokens = calloc((size_t)longest, sizeof *s->tokens);
   if (!s->base || !s->first || !s->tokens)
     return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while simulating");
   s->last = s->first + count;
-  s->began = s->last + count;
+  s->from = s->last + count;
+  s->began = s->from + count;
   s->ttft = s->began + answers;
   s->tpot = s->ttft + answers;
   s->latency = s->tpot + answers;
@@ -278,13 +188,19 @@ static void count_events(simulation *s, const rf_event *event, int count) {
     if (event[e].index == 0) {
       s->began[at] = s->clock;
       if (s->first[i] == 0) s->first[i] = s->clock;
-      s->ttft[at] = s->clock - s->list[i].at;
+      s->ttft[at] = s->clock - s->from[i];
     }
     if (event[e].finish == RF_FINISH_NONE) continue;
-    s->latency[s->reported++] = s->clock - s->list[i].at;
+    s->latency[s->reported++] = s->clock - s->from[i];
     s->last[i] = s->clock;
     if (event[e].index > 0) s->tpot[s->gaps++] = (s->clock - s->began[at]) / (double)event[e].index;
   }
+}
+
+/* Whether the next request is sent now. Answers have a number in the order of submission. */
+static bool is_due(const simulation *s) {
+  if (s->next == s->count || s->list[s->next].at > s->clock) return false;
+  return !s->clients || s->base[s->next] - s->reported < s->clients;
 }
 
 /* A loop of its own (compare replies.h): requests arrive on the simulated clock, and simulated
@@ -294,7 +210,8 @@ static rf_status run(simulation *s, rf_serve_stats *served, rf_error *error) {
   double before = 0;
   while (s->next < s->count || rf_generator_busy(s->g)) {
     if (!rf_generator_busy(s->g) && s->list[s->next].at > s->clock) s->clock = s->list[s->next].at;
-    while (s->next < s->count && s->list[s->next].at <= s->clock) {
+    while (is_due(s)) {
+      s->from[s->next] = s->clients ? s->clock : s->list[s->next].at;
       RF_TRY(submit(s, s->next++, error));
       waiting++;
       served->saturated = s->next == s->count && waiting > 1 + s->count / 20;
@@ -315,10 +232,16 @@ static rf_status run(simulation *s, rf_serve_stats *served, rf_error *error) {
   return RAFTER_OK;
 }
 
-static rf_status simulate(const rf_infer_settings *settings, bool remote_prefill, const rf_arrival *list,
-                          int64_t count, double *first, double *last, rf_serve_stats *served,
-                          rf_error *error) {
-  simulation s = {.remote_prefill = remote_prefill};
+/* A kind of simulation, and where to put the times of each request (count; NULL: nowhere). */
+typedef struct wanted {
+  bool remote_prefill;
+  int64_t clients;
+  double *from, *first, *last;
+} wanted;
+
+static rf_status simulate(const rf_infer_settings *settings, const wanted *w, const rf_arrival *list,
+                          int64_t count, rf_serve_stats *served, rf_error *error) {
+  simulation s = {.remote_prefill = w->remote_prefill, .clients = w->clients};
   rf_status status = RAFTER_OK;
   memset(served, 0, sizeof *served);
   if (count < 1 || count > RF_MAX_ARRIVALS)
@@ -337,8 +260,10 @@ static rf_status simulate(const rf_infer_settings *settings, bool remote_prefill
   served->saturated = served->saturated && came > 0;
   served->slots_used =
       served->counts.passes ? (double)served->counts.parts / (double)served->counts.passes : 0;
-  if (first) memcpy(first, s.first, (size_t)count * sizeof *first);
-  if (last) memcpy(last, s.last, (size_t)count * sizeof *last);
+  const size_t bytes = (size_t)count * sizeof *s.first;
+  if (w->from) memcpy(w->from, s.from, bytes);
+  if (w->first) memcpy(w->first, s.first, bytes);
+  if (w->last) memcpy(w->last, s.last, bytes);
   percentiles(s.ttft, s.reported, served->ttft);
   percentiles(s.tpot, s.gaps, served->tpot);
   percentiles(s.latency, s.reported, served->latency);
@@ -349,7 +274,18 @@ done:
 
 rf_status rf_simulate(const rf_infer_settings *settings, const rf_arrival *list, int64_t count, double *first,
                       double *last, rf_serve_stats *served, rf_error *error) {
-  return simulate(settings, false, list, count, first, last, served, error);
+  return simulate(settings, &(wanted){.first = first, .last = last}, list, count, served, error);
+}
+
+rf_status rf_simulate_closed(const rf_infer_settings *settings, int64_t clients, const rf_arrival *list,
+                             int64_t count, const rf_served_times *times, rf_serve_stats *served,
+                             rf_error *error) {
+  const wanted w = {.clients = clients, .from = times->sent, .first = times->first, .last = times->last};
+  if (clients < 1)
+    return RF_FAIL(error, RAFTER_INVALID, NULL,
+                   "the number of clients is out of range (expected 1 or more, got %lld)",
+                   (long long)clients);
+  return simulate(settings, &w, list, count, served, error);
 }
 
 typedef struct apart {
@@ -403,7 +339,9 @@ static rf_status decode_apart(apart *a, const rf_infer_settings *decode, rf_serv
     a->stage[given].prompt = a->list[i].prompt + 1;
     a->stage[given++].answer = a->list[i].answer - 1;
   }
-  if (given) RF_TRY(simulate(decode, true, a->stage, given, NULL, a->scratch, served, error));
+  if (given)
+    RF_TRY(simulate(decode, &(wanted){.remote_prefill = true, .last = a->scratch}, a->stage, given, served,
+                    error));
   for (int64_t i = 0, at = 0; i < a->count; i++)
     if (a->list[i].answer > 1) a->last[i] = a->scratch[at++];
   return RAFTER_OK;

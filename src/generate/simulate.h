@@ -4,25 +4,8 @@
 #ifndef RF_SIMULATE_H
 #define RF_SIMULATE_H
 
+#include "generate/arrivals.h"
 #include "generate/generate.h"
-
-typedef struct rf_arrival {
-  double at;              /* Seconds from the start. */
-  int64_t prompt, answer; /* Number of tokens. */
-  int64_t shared;         /* Number of first tokens of the prompt that are the same in all requests. */
-  int samples;            /* Number of answers to the prompt. */
-} rf_arrival;
-
-enum { RF_MAX_ARRIVALS = 1 << 20 };
-
-/* Fills the list with copies of `like` that arrive as a Poisson process with `per_second` requests
- * per second. If `per_second` is 0, all requests arrive at time 0. */
-void rf_arrivals_poisson(rf_arrival like, double per_second, uint64_t seed, rf_arrival *list, int64_t count);
-/* Reads JSON Lines, sorted by time: {"at": seconds, "prompt": tokens, "answer": tokens}, optionally
- * also "shared" and "samples". Missing fields have the value in `like`. The caller frees the list.
- * RAFTER_INVALID names the line. */
-rf_status rf_arrivals_read(const char *path, rf_arrival like, rf_arrival **list, int64_t *count,
-                           rf_error *error);
 
 enum { RF_P50, RF_P95, RF_P99, RF_PERCENTILES };
 typedef struct rf_serve_stats {
@@ -54,6 +37,17 @@ typedef struct rf_serve_stats {
  * request is longer than the context. */
 rf_status rf_simulate(const rf_infer_settings *settings, const rf_arrival *list, int64_t count, double *first,
                       double *last, rf_serve_stats *served, rf_error *error);
+
+/* The time of each request (count): when it was sent, of its first token and of its last token. */
+typedef struct rf_served_times {
+  double *sent, *first, *last;
+} rf_served_times;
+
+/* Simulates a closed loop: each of `clients` clients sends the next request of the list as soon as
+ * its last one has all tokens. Times count from the sending. Otherwise like rf_simulate. */
+rf_status rf_simulate_closed(const rf_infer_settings *settings, int64_t clients, const rf_arrival *list,
+                             int64_t count, const rf_served_times *times, rf_serve_stats *served,
+                             rf_error *error);
 
 /* Simulates prefill on one machine and decoding on another. After its prefill, the cache of a
  * prompt is sent over a link of `link_bps` bytes per second, one cache at a time. The first token

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/file.h"
 #include "generate/simulate.h"
@@ -252,6 +253,68 @@ static void traces_are_read_and_bad_ones_refused(void **state) {
   remove(path);
 }
 
+/* The CSV of the Azure traces: times count from the first arrival, across midnight too. */
+static void azure_traces_are_read(void **state) {
+  (void)state;
+  static const char good[] = "TIMESTAMP,ContextTokens,GeneratedTokens\r\n"
+                             "2023-11-16 23:59:59.5000000,374,44\r\n2023-11-17 00:00:01.2500000,396,109\r\n"
+                             "2023-11-17 00:00:00.000000+00:00,7,1\n";
+  static const char *const bad[] = {
+      "2023-11-16 23:59:59.5,374", "yesterday,1,2",
+      "2023-11-16 23:59:59,0,5",   "2023-11-16 23:59:59,5,-1",
+      "2023-11-16 23:59:59,5,6,7", "2023-11-16 23:59:59,5,99999999999999999999"};
+  char path[] = "/tmp/azure-XXXXXX", text[200];
+  rf_error error = {0};
+  rf_arrival *list = NULL;
+  int64_t count = 0;
+  int file = mkstemp(path);
+  assert_true(file >= 0);
+  close(file);
+  assert_int_equal(rf_file_write(path, good, strlen(good), &error), RAFTER_OK);
+  if (rf_arrivals_read(path, (rf_arrival){.samples = 1}, &list, &count, &error) != RAFTER_OK)
+    fail_msg("%s", error.message);
+  assert_int_equal(count, 3);
+  assert_true(fabs(list[0].at) < 1e-6 && fabs(list[1].at - 0.5) < 1e-6 && fabs(list[2].at - 1.75) < 1e-6);
+  assert_true(list[0].prompt == 374 && list[0].answer == 44 && list[1].prompt == 7 && list[2].samples == 1);
+  free(list);
+  for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+    snprintf(text, sizeof text, "TIMESTAMP,ContextTokens,GeneratedTokens\n%s\n", bad[i]);
+    assert_int_equal(rf_file_write(path, text, strlen(text), &error), RAFTER_OK);
+    assert_int_equal(rf_arrivals_read(path, (rf_arrival){.samples = 1}, &list, &count, &error),
+                     RAFTER_INVALID);
+    if (!strstr(error.message, "line 2")) fail_msg("%s: %s", bad[i], error.message);
+  }
+  remove(path);
+}
+
+/* In a closed loop, no more requests run than there are clients, and each request is sent when
+ * another one has ended. One client is served as fast as a request alone. */
+static void a_closed_loop_waits_for_answers(void **state) {
+  (void)state;
+  enum { REQUESTS = 20 };
+  rf_infer_settings s = settings_of(TINY, 8, 96);
+  rf_arrival list[REQUESTS];
+  double sent[REQUESTS], first[REQUESTS], last[REQUESTS];
+  const rf_served_times times = {sent, first, last};
+  rf_serve_stats served, alone;
+  rf_error error = {0};
+  for (int i = 0; i < REQUESTS; i++) list[i] = (rf_arrival){.prompt = 24, .answer = 3 + i % 5, .samples = 1};
+  assert_int_equal(rf_simulate(&s, list, 1, NULL, NULL, &alone, &error), RAFTER_OK);
+  for (int clients = 1; clients <= 4; clients += 3) {
+    assert_int_equal(rf_simulate_closed(&s, clients, list, REQUESTS, &times, &served, &error), RAFTER_OK);
+    assert_false(served.saturated);
+    for (int i = 0; i < REQUESTS; i++) {
+      int running = 0, ends = 0;
+      for (int k = 0; k < REQUESTS; k++) running += sent[k] <= sent[i] && last[k] > sent[i];
+      for (int k = 0; k < i; k++) ends += last[k] == sent[i];
+      assert_true(running <= clients && sent[i] < first[i] && first[i] < last[i]);
+      assert_true(i < clients ? sent[i] == 0 : ends > 0);
+    }
+    if (clients == 1) assert_true(fabs(served.ttft[RF_P50] - alone.ttft[RF_P50]) < 1e-9 * alone.seconds);
+  }
+  assert_int_equal(rf_simulate_closed(&s, 0, list, REQUESTS, &times, &served, &error), RAFTER_INVALID);
+}
+
 static int find_machine(void **state) {
   (void)state;
   return rf_machine_find("a5000", &machine, NULL) == RAFTER_OK ? 0 : -1;
@@ -266,6 +329,8 @@ int main(void) {
       cmocka_unit_test(prefill_and_decoding_apart),
       cmocka_unit_test(a_cache_takes_its_time_on_the_link),
       cmocka_unit_test(traces_are_read_and_bad_ones_refused),
+      cmocka_unit_test(azure_traces_are_read),
+      cmocka_unit_test(a_closed_loop_waits_for_answers),
   };
   return cmocka_run_group_tests(tests, find_machine, NULL);
 }
