@@ -36,13 +36,13 @@ static rf_status load(rf_error *error) {
     void *library = dlopen(LIBRARIES[l].file, RTLD_NOW);
     snprintf(hint, sizeof hint, "install it (Debian: %s)", LIBRARIES[l].package);
     if (!library)
-      return RF_FAIL(error, RAFTER_FAILED, hint, "downloads need %s, which does not load (%.300s)",
+      return RF_FAIL(error, RAFTER_FAILED, hint, "the network needs %s, which does not load (%.300s)",
                      LIBRARIES[l].file, dlerror());
     for (const function *f = LIBRARIES[l].functions; f->name; f++) {
       void *found = dlsym(library, f->name);
       if (!found)
-        return RF_FAIL(error, RAFTER_FAILED, hint, "%s is too old for downloads (it has no %s)",
-                       LIBRARIES[l].file, f->name);
+        return RF_FAIL(error, RAFTER_FAILED, hint, "%s is too old (it has no %s)", LIBRARIES[l].file,
+                       f->name);
       memcpy((char *)LIBRARIES[l].table + f->at, &found, sizeof found);
     }
   }

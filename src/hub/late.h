@@ -1,5 +1,5 @@
-/* late.h - the functions of libcurl and libcrypto. Both libraries are loaded when a download
- * starts. Loading them at program start would take longer than most commands. */
+/* late.h - the functions of libcurl and libcrypto. Both libraries are loaded when a command first
+ * needs the network. Loading them at program start would take longer than most commands. */
 #ifndef RF_HUB_LATE_H
 #define RF_HUB_LATE_H
 
@@ -12,7 +12,10 @@
   X(easy_init) X(easy_cleanup) X(easy_reset) X(easy_setopt) X(easy_getinfo) X(easy_perform) X(easy_strerror)
 #define RF_CURL_OTHERS(X) \
   X(global_init) X(free) X(slist_append) X(slist_free_all) X(url) X(url_cleanup) X(url_get) X(url_set)
-#define RF_CURL_FUNCTIONS(X) RF_CURL_EASY(X) RF_CURL_OTHERS(X)
+#define RF_CURL_MULTI(X) \
+  X(multi_init) X(multi_cleanup) X(multi_add_handle) X(multi_remove_handle) X(multi_setopt) \
+      X(multi_perform) X(multi_poll) X(multi_info_read) X(multi_strerror)
+#define RF_CURL_FUNCTIONS(X) RF_CURL_EASY(X) RF_CURL_OTHERS(X) RF_CURL_MULTI(X)
 #define RF_EVP_FUNCTIONS(X) \
   X(sha1) X(sha256) X(MD_CTX_new) X(MD_CTX_free) X(DigestInit_ex) X(DigestUpdate) X(DigestFinal_ex)
 
