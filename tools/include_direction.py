@@ -9,7 +9,7 @@ import re
 import sys
 
 ROOMS = ("base hub formats text model graph machine study backend plan run train generate report advise "
-         "journal api cli").split()
+         "traffic journal api cli").split()
 # A program of its own, which shares the messages with the room backend.
 PROGRAM, PROGRAM_INCLUDES = "pjrt_host", ("pjrt_host/", "backend/xla/wire.h")
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"')

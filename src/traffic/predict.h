@@ -1,0 +1,41 @@
+/* predict.h - predicts a run with the plan of the server's model: the same requests at the same
+ * times go through the planner's simulation of serving (generate/simulate.h). */
+#ifndef RF_TRAFFIC_PREDICT_H
+#define RF_TRAFFIC_PREDICT_H
+
+#include "base/options.h"
+#include "traffic/stats.h"
+#include "plan/job.h"
+
+typedef struct rf_traffic_plan {
+  rf_settings settings;
+  bool seq_given; /* otherwise the context is as long as the longest request */
+} rf_traffic_plan;
+
+/* How the requests of a run arrive. */
+typedef struct rf_traffic_shape {
+  rf_arrival *list; /* (count) */
+  int64_t count;
+  bool closed;
+  int64_t clients; /* closed loop */
+} rf_traffic_shape;
+
+/* Makes the settings of a generate job from the options of `rafter plan` that `options` has, and
+ * checks that the plan fits and takes requests of this length. */
+rf_status rf_traffic_plan_open(const rf_options *options, const char *model, int64_t longest,
+                               rf_traffic_plan **plan, rf_error *error);
+/* The numbers of tokens that were measured replace those that were asked for. Requests that were
+ * not sent are removed from the end. */
+void rf_traffic_shape_measured(const rf_traffic_record *record, int64_t count, rf_traffic_shape *shape);
+rf_status rf_traffic_predict(const rf_traffic_plan *plan, const rf_traffic_shape *shape,
+                             const rf_traffic_percentiles *p, const rf_traffic_slo *slo,
+                             rf_traffic_stats *stats, rf_error *error);
+/* Searches the highest rate that the plan sustains, between `low`, which it sustains (0: unknown),
+ * and `high`, which it does not (0: unknown), to within 5 %. Redraws the times of the list. */
+rf_status rf_traffic_plan_critical(const rf_traffic_plan *plan, const rf_traffic_shape *shape, uint64_t seed,
+                                   double low, double high, double *critical, rf_error *error);
+/* A rate with three digits between two rates. */
+double rf_traffic_between(double low, double high);
+#define RF_TRAFFIC_NEAR 1.05 /* rates that differ by less than this factor count as equal in a search */
+
+#endif
