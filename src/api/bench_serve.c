@@ -241,14 +241,13 @@ static rf_status run_row(bench *b, double rate, bool searched, rf_error *error) 
   rf_traffic_row *row = &b->r.row[b->r.rows];
   const int64_t count = requests_of(b, rate), most = connections_most();
   const bool closed = !(rate > 0) && !b->arrivals;
-  const int64_t usual = closed ? 1 : count < most ? count : most;
   rf_traffic_outcome outcome;
   rf_arrival *list = list_of(b, rate, count);
   rf_traffic_record *record = calloc((size_t)count, sizeof *record);
   rf_status status = RAFTER_OK;
   if (!list || !record) RF_GO(no_memory(error));
   *row = (rf_traffic_row){.rate = rate, .requests = count, .searched = searched};
-  row->clients = rf_options_int_or(b->o, "concurrency", usual);
+  row->clients = rf_options_int_or(b->o, "concurrency", closed);
   b->list = list;
   b->count = count;
   b->prompts.part = (uint64_t)b->r.rows + 1;
@@ -257,7 +256,7 @@ static rf_status run_row(bench *b, double rate, bool searched, rf_error *error) 
   const rf_traffic_run run = {.list = list,
                               .count = count,
                               .closed = closed,
-                              .clients = row->clients,
+                              .clients = row->clients ? row->clients : most,
                               .until = b->until,
                               .watch = true,
                               .body = body_of,

@@ -55,8 +55,9 @@ static json_t *predicted_json(const rf_traffic_results *r, const rf_traffic_row 
 static json_t *row_json(const rf_traffic_results *r, const rf_traffic_row *row) {
   const rf_traffic_watched *w = &row->watched;
   json_t *json =
-      json_pack("{so sI sI}", "request_rate", row->rate > 0 ? json_real(row->rate) : json_string("inf"),
-                "max_concurrency", (json_int_t)row->clients, "num_prompts", (json_int_t)row->requests);
+      json_pack("{so so sI}", "request_rate", row->rate > 0 ? json_real(row->rate) : json_string("inf"),
+                "max_concurrency", row->clients ? json_integer(row->clients) : json_null(), "num_prompts",
+                (json_int_t)row->requests);
   json_object_update_new(json, rf_traffic_stats_json(&row->measured, &r->percentiles, &r->slo));
   put_price(json, r, &row->measured);
   json_object_set_new(json, "server_mean_running", w->samples ? json_real(w->running) : json_null());

@@ -9,7 +9,7 @@
 /* One run, measured and (if a plan is known) predicted. */
 typedef struct rf_traffic_row {
   double rate;     /* planned requests per second; 0: a closed loop, or the arrivals of a file */
-  int64_t clients; /* maximum number of requests at the same time */
+  int64_t clients; /* maximum number of requests at the same time; 0: no limit was given */
   int64_t requests;
   bool searched; /* the search for the critical rate added this row */
   rf_traffic_stats measured, predicted;

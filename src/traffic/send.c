@@ -3,10 +3,12 @@
 #define _GNU_SOURCE
 #include "traffic/client.h"
 
-#include <math.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
 
 #include "traffic/chunk.h"
 #include "traffic/metrics.h"
@@ -203,6 +205,7 @@ typedef struct sending {
   rf_traffic_outcome *outcome;
   int64_t next, running, ended;
   bool watches; /* the server may have metrics */
+  int timer;    /* ends the wait for the network */
   double watched, said;
 } sending;
 
@@ -250,13 +253,21 @@ static rf_status send_due(sending *s, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* Milliseconds to wait for the network. Rounds down, so that no request is sent late. */
-static int wait_ms(const sending *s) {
+/* Waits for the network, and for the time of the next request. libcurl waits for whole
+ * milliseconds, so a timer ends the wait in time. */
+static void wait_for_network(const sending *s) {
   const rf_traffic_run *run = s->run;
-  double now = now_of(s->c), seconds = 1e-3 * RF_TRAFFIC_POLL_MS;
-  if (!run->closed && s->next < run->count && s->running < run->clients)
-    seconds = fmin(seconds, run->list[s->next].at - now);
-  return seconds > 0 ? (int)(seconds * 1000) : 0;
+  struct curl_waitfd timer = {.fd = s->timer, .events = CURL_WAIT_POLLIN};
+  unsigned timers = 0;
+  if (!run->closed && s->next < run->count && s->running < run->clients) {
+    const double seconds = run->list[s->next].at - now_of(s->c);
+    if (seconds <= 0) return;
+    if (seconds < 1e-3 * RF_TRAFFIC_POLL_MS) {
+      const struct itimerspec at = {.it_value.tv_nsec = (long)(seconds * 1e9) + 1};
+      timers = !timerfd_settime(s->timer, 0, &at, NULL);
+    }
+  }
+  rf_curl.multi_poll(s->c->multi, &timer, timers, RF_TRAFFIC_POLL_MS, NULL);
 }
 
 static void watch(sending *s) {
@@ -295,7 +306,7 @@ static rf_status loop(sending *s, rf_error *error) {
     collect(s);
     watch(s);
     if (is_due(s, now_of(s->c)) || (!s->running && s->next == s->run->count)) continue;
-    rf_curl.multi_poll(s->c->multi, NULL, 0, wait_ms(s), NULL);
+    wait_for_network(s);
   }
   return RAFTER_OK;
 }
@@ -312,12 +323,17 @@ rf_status rf_traffic_send(rf_traffic_client *c, const rf_traffic_run *run, rf_tr
     r->asked_input = run->list[i].prompt;
     r->asked_output = run->list[i].answer;
   }
+  s.timer = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
+  if (s.timer < 0)
+    return RF_FAIL(error, RAFTER_FAILED, "raise the limit of open files with `ulimit -n`",
+                   "cannot make a timer: %s", strerror(errno));
   rf_curl.multi_setopt(c->multi, CURLMOPT_MAXCONNECTS, (long)(run->clients + 4));
   c->start = rf_now_seconds();
   s.watched = -WATCH_SECONDS;
   rf_status status = loop(&s, error);
   outcome->seconds = now_of(c);
   cancel(&s);
+  close(s.timer);
   return status;
 }
 
