@@ -58,9 +58,9 @@ static const panel PANELS[] = {
     {"output tokens per second", {tokens_per_second, NULL}, {NULL, NULL}, false, false, false},
     {"tokens per USD", {tokens_per_usd, NULL}, {NULL, NULL}, false, false, true},
     {"USD per million tokens", {usd, NULL}, {NULL, NULL}, false, false, true},
-    {"time to the first token", {ttft_median, ttft_p99}, {"median", "99th percentile"}, true, true, false},
-    {"time per further token", {tpot_median, tpot_p99}, {"median", "99th percentile"}, true, false, false},
-    {"end-to-end latency", {e2el_median, e2el_p99}, {"median", "99th percentile"}, true, true, false},
+    {"time to the first token", {ttft_median, ttft_p99}, {"median", "p99"}, true, true, false},
+    {"time per further token", {tpot_median, tpot_p99}, {"median", "p99"}, true, false, false},
+    {"end-to-end latency", {e2el_median, e2el_p99}, {"median", "p99"}, true, true, false},
     {"mean batch", {batch, NULL}, {NULL, NULL}, false, false, false},
     {"mean queue", {queue, NULL}, {NULL, NULL}, false, false, false}};
 enum { PANEL_COUNT = sizeof PANELS / sizeof *PANELS };
@@ -90,7 +90,7 @@ static void put_values(rf_gnuplot *p, const rf_traffic_results *r, int k, const 
   }
   fputs("EOD\n", p->script);
   area->y0 = n->log && isfinite(low) ? low / 1.5 : 0;
-  area->y1 = high > 0 ? high * (n->log ? 3 : 1.3) : 1;
+  area->y1 = high > 0 ? high * (n->log ? 3 : 1.4) : 1;
   area->log_y = n->log && high > 0;
 }
 
@@ -131,7 +131,11 @@ static void put_panel(rf_gnuplot *p, const rf_traffic_results *r, int k, const p
   rf_plot_put_ticks(p, &area, 'x', rate_text, "");
   rf_plot_put_ticks(p, &area, 'y', n->seconds ? rf_text_seconds : rf_text_count, "");
   put_critical(p, r, &area, k == 0);
-  fprintf(p->script, "set ylabel '%s'\nset xlabel 'requests per second'\nplot ", n->label);
+  /* a price falls with the rate, and other values rise */
+  fprintf(p->script,
+          "set key top %s reverse Left samplen 2 noenhanced maxrows 2\nset ylabel '%s'\nset xlabel 'requests "
+          "per second'\nplot ",
+          n->value[0] == usd ? "right" : "left", n->label);
   for (int s = 0; s < MAX_SERIES && n->value[s]; s++) {
     fprintf(p->script, "%s$panel%d using 1:%d with linespoints pt 7 ps 0.8 lw 2 lc rgb '%s' title '%s'",
             comma, k, 2 + 2 * s, COLOUR[s], n->title[s] ? n->title[s] : "measured");
@@ -160,9 +164,7 @@ rf_status rf_traffic_plot(const char *path, const rf_traffic_results *r, rf_erro
   area.x0 = area.log_x ? area.x0 / 1.2 : 0;
   area.x1 *= area.log_x ? 1.2 : 1.05;
   snprintf(title, sizeof title, "%.80s at %.80s: load by requests per second", r->model, r->server);
-  fprintf(p->script,
-          "set multiplot title %s noenhanced\nset key top left reverse Left samplen 2 noenhanced\n",
-          rf_gnuplot_quote(p, title));
+  fprintf(p->script, "set multiplot title %s noenhanced\n", rf_gnuplot_quote(p, title));
   const int lines = (panels + 1) / 2;
   for (int k = 0; k < panels; k++) {
     const double high = 0.95 / lines, top = 0.945 - high * (k / 2);

@@ -240,6 +240,11 @@ case_serving() {
   printf '{"at": 0, "prompt": 100, "answer": 10}\n{"at": 0.5, "prompt": 200, "answer": 20}\n' >arrivals.jsonl
   status 0 "$RAFTER" plan "${GEMMA[@]}" --job serve --arrivals arrivals.jsonl --json &&
     holds out 'd["serving"]["rates"][0]["requests_per_second"] == 2 and abs(d["serving"]["rates"][0]["tokens_per_second"] - 30 / 0.5) < 10' 'a file of arrivals'
+  printf '%s\n' TIMESTAMP,ContextTokens,GeneratedTokens '2023-11-16 23:59:59.75,100,10' \
+    '2023-11-17 00:00:00.25,200,20' >azure.csv
+  cp out lines
+  status 0 "$RAFTER" plan "${GEMMA[@]}" --job serve --arrivals azure.csv --json &&
+    holds out 'd["serving"]["rates"] == json.load(open("lines"))["serving"]["rates"]' 'a CSV of Azure traces'
   # Three arrivals on eight copies give three answers. The time is that of one copy's one request,
   # after the last of the three arrivals.
   printf '{"at": %s, "prompt": 512, "answer": 256}\n' 0 0.1 0.2 >three.jsonl
