@@ -1,46 +1,15 @@
 /* bench_serve.c - `rafter bench-serve`: sends requests to an OpenAI-compatible server, measures its
  * answers, and prints the plan's prediction of the same requests next to them. */
 #define _GNU_SOURCE
-#include "api/api.h"
+#include "api/bench_serve.h"
 
 #include "advise/gnuplot.h"
 #include "base/file.h"
 #include "base/text.h"
 #include "traffic/chunk.h"
-#include "traffic/traffic.h"
-#include "traffic/predict.h"
-#include "traffic/prompts.h"
-#include "traffic/result.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
-
-enum { MAX_ROWS = 128, MAX_CLIENTS = 1 << 16, MAX_HALVINGS = 10 };
-
-typedef struct bench {
-  const rf_options *o;
-  const rafter_sink *sink;
-  rf_traffic_client *client;
-  rf_traffic_prompts prompts;
-  rf_traffic_plan *plan; /* NULL: no --model */
-  rf_traffic_results r;  /* row: (MAX_ROWS) */
-  rf_arrival *arrivals;  /* (arrival_count): --arrivals; NULL: none */
-  int64_t arrival_count;
-  rf_out_file *out; /* --output; NULL: none */
-  json_t *extra;
-  double until; /* --max-seconds; 0: no limit */
-  char *token, *model, shown_model[160], load[320], plan_text[320];
-  rf_traffic_shape shape; /* the last run with a prediction */
-  bool stopped, expired;
-  /* the run in progress */
-  const rf_arrival *list;
-  int64_t count;
-  char now[48];
-} bench;
-
-static rf_status no_memory(rf_error *error) { return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory"); }
 
 /* ---- options --------------------------------------------------------------------------------- */
 
@@ -57,6 +26,7 @@ static rf_status check_options(const rf_options *o, rf_error *error) {
                {"search", "rates", "--search continues --rates", true},
                {"plot", "rates", "--plot draws the values for each rate: add --rates 1..64", true},
                {"batch", "model", "--batch is a setting of the plan: add --model MODEL", true},
+               {"seq", "model", "--seq is a setting of the plan: add --model MODEL", true},
                {"token-ids", "chat data", "token ids are prompts of /v1/completions", false},
                {"spread", "data arrivals", "the file has the lengths of the requests", false},
                {"shared-prefix", "data", "the file has the prompts", false}};
@@ -95,7 +65,7 @@ static rf_status read_percentiles(const rf_options *o, rf_traffic_percentiles *p
 }
 
 /* The API key from a file or from the environment. A line break at its end is not part of it. */
-static rf_status read_key(bench *b, rf_error *error) {
+static rf_status read_key(rf_serve_bench *b, rf_error *error) {
   const char *path = rf_options_text(b->o, "api-key-file"), *text = getenv("OPENAI_API_KEY");
   char *read = NULL;
   size_t bytes = 0, first, end;
@@ -108,10 +78,10 @@ static rf_status read_key(bench *b, rf_error *error) {
     b->token = strndup(text + first, end - first);
   }
   free(read);
-  return !text || b->token ? RAFTER_OK : no_memory(error);
+  return !text || b->token ? RAFTER_OK : rf_bench_no_memory(error);
 }
 
-static rf_status read_extra(bench *b, rf_error *error) {
+static rf_status read_extra(rf_serve_bench *b, rf_error *error) {
   const char *text = rf_options_text(b->o, "extra-body");
   json_error_t fault = {0};
   if (!text) return RAFTER_OK;
@@ -121,7 +91,7 @@ static rf_status read_extra(bench *b, rf_error *error) {
                  "--extra-body is not a JSON object (%s)", b->extra ? rf_json_type(b->extra) : fault.text);
 }
 
-static rf_status read_prompts(bench *b, rf_error *error) {
+static rf_status read_prompts(rf_serve_bench *b, rf_error *error) {
   const rf_options *o = b->o;
   RF_TRY(read_extra(b, error));
   b->prompts = (rf_traffic_prompts){.chat = rf_options_flag(o, "chat"),
@@ -135,18 +105,11 @@ static rf_status read_prompts(bench *b, rf_error *error) {
   return RAFTER_OK;
 }
 
-static rf_arrival like_of(const bench *b) {
-  return (rf_arrival){.prompt = rf_options_int(b->o, "prompt-tokens"),
-                      .answer = rf_options_int(b->o, "max-tokens"),
-                      .shared = rf_options_int(b->o, "shared-prefix"),
-                      .samples = 1};
-}
-
-static rf_status read_arrivals(bench *b, rf_error *error) {
+static rf_status read_arrivals(rf_serve_bench *b, rf_error *error) {
   const rf_options *o = b->o;
   if (!rf_options_is_set(o, "arrivals")) return RAFTER_OK;
-  RF_TRY(
-      rf_arrivals_read(rf_options_text(o, "arrivals"), like_of(b), &b->arrivals, &b->arrival_count, error));
+  RF_TRY(rf_arrivals_read(rf_options_text(o, "arrivals"), rf_bench_like(b), &b->arrivals, &b->arrival_count,
+                          error));
   const double speed = rf_options_float(o, "speed"), first = b->arrivals[0].at;
   for (int64_t i = 0; i < b->arrival_count; i++) b->arrivals[i].at = (b->arrivals[i].at - first) / speed;
   if (rf_options_is_set(o, "requests") && rf_options_int(o, "requests") < b->arrival_count)
@@ -154,16 +117,8 @@ static rf_status read_arrivals(bench *b, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* Each request at the same time has a connection, which is an open file. */
-static int64_t connections_most(void) {
-  enum { OTHER_FILES = 64 };
-  struct rlimit limit;
-  if (getrlimit(RLIMIT_NOFILE, &limit) || limit.rlim_cur >= MAX_CLIENTS) return MAX_CLIENTS;
-  return limit.rlim_cur > OTHER_FILES + 1 ? (int64_t)limit.rlim_cur - OTHER_FILES : 1;
-}
-
 static rf_status check_clients(const rf_options *o, rf_error *error) {
-  const int64_t given = rf_options_int_or(o, "concurrency", 1), most = connections_most();
+  const int64_t given = rf_options_int_or(o, "concurrency", 1), most = rf_bench_connections_most();
   if (given <= most) return RAFTER_OK;
   return RF_FAIL(
       error, RAFTER_INVALID, "raise the limit with `ulimit -n`, or lower --concurrency",
@@ -171,203 +126,10 @@ static rf_status check_clients(const rf_options *o, rf_error *error) {
       (long long)most, (long long)given);
 }
 
-/* ---- one run --------------------------------------------------------------------------------- */
-
-static char *body_of(void *self, int64_t index) {
-  const bench *b = self;
-  return rf_traffic_body(&b->prompts, index, &b->list[index]);
-}
-
-static void show_progress(void *self, int64_t ended, int64_t running, double seconds) {
-  const bench *b = self;
-  rf_put_bar_left(b->sink, seconds, (double)ended / (double)b->count, "%s%lld of %lld requests, %lld running",
-                  b->now, (long long)ended, (long long)b->count, (long long)running);
-}
-
-/* Number of requests of a run at this rate (0: no rate). */
-static int64_t requests_of(const bench *b, double rate) {
-  const rf_options *o = b->o;
-  const int64_t clients = rf_options_int_or(o, "concurrency", 1),
-                usual = 4 * clients > 128 ? 4 * clients : 128;
-  if (b->arrivals) return b->arrival_count;
-  if (rate > 0 && rf_options_is_set(o, "duration")) {
-    const double count = ceil(rate * rf_options_float(o, "duration"));
-    return count < 1 ? 1 : count < RF_MAX_ARRIVALS ? (int64_t)count : RF_MAX_ARRIVALS;
-  }
-  return rf_options_int_or(o, "requests", rate > 0 ? 128 : usual);
-}
-
-/* The requests of a run, malloc'ed; NULL: no memory. */
-static rf_arrival *list_of(const bench *b, double rate, int64_t count) {
-  rf_arrival *list = calloc((size_t)count, sizeof *list);
-  if (!list) return NULL;
-  if (b->arrivals) memcpy(list, b->arrivals, (size_t)count * sizeof *list);
-  else rf_arrivals_poisson(like_of(b), rate, b->prompts.seed, list, count);
-  rf_traffic_lengths(&b->prompts, rf_options_float(b->o, "spread"), list, count);
-  return list;
-}
-
-static rf_status write_records(bench *b, const rf_traffic_record *record, int64_t count, double rate,
-                               rf_error *error) {
-  for (int64_t i = 0; b->out && i < count; i++) {
-    json_t *json = rf_traffic_record_json(&record[i], i);
-    if (rate > 0) json_object_set_new(json, "request_rate", json_real(rate));
-    rf_status status = rf_json_write_line(b->out, json, error);
-    json_decref(json);
-    RF_TRY(status);
-  }
-  return RAFTER_OK;
-}
-
-/* The plan's prediction of the requests that were sent. A prediction that fails loses no
- * measurement. */
-static void predict(bench *b, const rf_traffic_record *record, rf_traffic_row *row) {
-  rf_error error = {0};
-  rf_arrival *list = b->plan ? calloc((size_t)row->requests, sizeof *list) : NULL;
-  if (!list) return;
-  free(b->shape.list);
-  b->shape =
-      (rf_traffic_shape){.list = list, .closed = !(row->rate > 0) && !b->arrivals, .clients = row->clients};
-  rf_traffic_shape_measured(record, row->requests, &b->shape);
-  if (!b->shape.count || !row->measured.completed) return;
-  rf_status status =
-      rf_traffic_predict(b->plan, &b->shape, &b->r.percentiles, &b->r.slo, &row->predicted, &error);
-  row->has_plan = status == RAFTER_OK;
-  if (!row->has_plan) rf_note(b->sink, "notice: no prediction: %s\n", error.message);
-}
-
-/* Sends the requests of one row and fills the row. `rate` 0: a closed loop, or --arrivals. */
-static rf_status run_row(bench *b, double rate, bool searched, rf_error *error) {
-  rf_traffic_row *row = &b->r.row[b->r.rows];
-  const int64_t count = requests_of(b, rate), most = connections_most();
-  const bool closed = !(rate > 0) && !b->arrivals;
-  rf_traffic_outcome outcome;
-  rf_arrival *list = list_of(b, rate, count);
-  rf_traffic_record *record = calloc((size_t)count, sizeof *record);
-  rf_status status = RAFTER_OK;
-  if (!list || !record) RF_GO(no_memory(error));
-  *row = (rf_traffic_row){.rate = rate, .requests = count, .searched = searched};
-  row->clients = rf_options_int_or(b->o, "concurrency", closed);
-  b->list = list;
-  b->count = count;
-  b->prompts.part = (uint64_t)b->r.rows + 1;
-  b->now[0] = 0;
-  if (rate > 0) snprintf(b->now, sizeof b->now, "%.4g requests/s: ", rate);
-  const rf_traffic_run run = {.list = list,
-                              .count = count,
-                              .closed = closed,
-                              .clients = row->clients ? row->clients : most,
-                              .until = b->until,
-                              .watch = true,
-                              .body = body_of,
-                              .progress = show_progress,
-                              .self = b};
-  status = rf_traffic_send(b->client, &run, record, &outcome, error);
-  rf_put_bar(b->sink, "%s", "");
-  RF_GO(status);
-  b->stopped = outcome.stopped;
-  b->expired = outcome.expired;
-  row->watched = outcome.watched;
-  RF_GO(rf_traffic_stats_of(record, count, closed, outcome.seconds, &b->r.percentiles, &b->r.slo,
-                            &row->measured, error));
-  row->measured.most_running = outcome.most_running;
-  row->faults = rf_traffic_faults_json(record, count);
-  b->r.rows++;
-  predict(b, record, row);
-  status = write_records(b, record, count, rate, error);
-done:
-  rf_traffic_records_free(record, count);
-  free(list);
-  return status;
-}
-
-/* Requests that are not measured. If none of them completes, the test would measure nothing. */
-static rf_status warm_up(bench *b, rf_error *error) {
-  const int64_t count = rf_options_int(b->o, "warmup"), clients = rf_options_int_or(b->o, "concurrency", 1);
-  rf_traffic_outcome outcome;
-  char text[32];
-  if (!count) return RAFTER_OK;
-  rf_arrival *list = calloc((size_t)count, sizeof *list);
-  rf_traffic_record *record = calloc((size_t)count, sizeof *record);
-  rf_status status = RAFTER_OK;
-  if (!list || !record) RF_GO(no_memory(error));
-  for (int64_t i = 0; i < count; i++) list[i] = like_of(b);
-  rf_traffic_lengths(&b->prompts, 0, list, count);
-  b->list = list;
-  b->count = count;
-  b->prompts.part = UINT64_MAX;
-  snprintf(b->now, sizeof b->now, "warm-up: ");
-  const rf_traffic_run run = {.list = list,
-                              .count = count,
-                              .closed = true,
-                              .clients = clients,
-                              .until = b->until,
-                              .body = body_of,
-                              .progress = show_progress,
-                              .self = b};
-  status = rf_traffic_send(b->client, &run, record, &outcome, error);
-  rf_put_bar(b->sink, "%s", "");
-  RF_GO(status);
-  if (outcome.stopped) RF_GO(RF_FAIL(error, RAFTER_INTERRUPTED, NULL, "stopped during the warm-up"));
-  int64_t failed = 0;
-  while (failed < count && record[failed].state != RF_TRAFFIC_COMPLETED) failed++;
-  if (failed == count)
-    RF_GO(RF_FAIL(
-        error, RAFTER_FAILED, "send one request with curl; --warmup 0 measures without this check",
-        "the server answers no request (warm-up: %s%s%.300s)", rf_traffic_fault_text(&record[0], text),
-        record[0].message && *record[0].message ? ": " : "", record[0].message ? record[0].message : ""));
-done:
-  rf_traffic_records_free(record, count);
-  free(list);
-  return status;
-}
-
-/* ---- rates ----------------------------------------------------------------------------------- */
-
-static bool is_over(const bench *b) { return b->stopped || b->expired || b->r.rows == MAX_ROWS; }
-
-/* --search: more rates between the highest that is sustained and the lowest that is not. */
-static rf_status search(bench *b, rf_error *error) {
-  double low, high;
-  for (int halved = 0; !is_over(b);) {
-    rf_traffic_critical(&b->r, false, &low, &high);
-    if (!(high > 0) || (low > 0 && high <= RF_TRAFFIC_NEAR * low)) return RAFTER_OK;
-    if (!(low > 0) && halved++ == MAX_HALVINGS) return RAFTER_OK;
-    RF_TRY(run_row(b, low > 0 ? rf_traffic_between(low, high) : high / 2, true, error));
-  }
-  return RAFTER_OK;
-}
-
-static int by_rate(const void *a, const void *b) {
-  const rf_traffic_row *x = a, *y = b;
-  return (x->rate > y->rate) - (x->rate < y->rate);
-}
-
-static rf_status run_rates(bench *b, rf_error *error) {
-  int count = 0;
-  double low, high;
-  rf_error lost = {0};
-  const double *rate = rf_options_floats(b->o, "rates", &count);
-  if (count > MAX_ROWS)
-    return RF_FAIL(error, RAFTER_INVALID, NULL, "too many rates (--rates: expected at most %d, got %d)",
-                   MAX_ROWS, count);
-  for (int i = 0; i < count && !is_over(b); i++) RF_TRY(run_row(b, rate[i], false, error));
-  if (rf_options_flag(b->o, "search")) RF_TRY(search(b, error));
-  qsort(b->r.row, (size_t)b->r.rows, sizeof *b->r.row, by_rate);
-  rf_traffic_critical(&b->r, false, &b->r.critical, &high);
-  b->r.bounded = high > 0;
-  rf_traffic_critical(&b->r, true, &low, &high);
-  if ((low > 0 || high > 0) && b->shape.count > 1 &&
-      rf_traffic_plan_critical(b->plan, &b->shape, b->prompts.seed, low, high, &b->r.planned_critical,
-                               &lost) != RAFTER_OK)
-    rf_note(b->sink, "notice: no predicted critical rate: %s\n", lost.message);
-  return RAFTER_OK;
-}
-
 /* ---- the test -------------------------------------------------------------------------------- */
 
 /* The lengths of the requests in words. */
-static void describe(bench *b) {
+static void describe(rf_serve_bench *b) {
   const rf_options *o = b->o;
   char how[128], size[160];
   const long long clients = (long long)rf_options_int_or(o, "concurrency", 1);
@@ -386,9 +148,9 @@ static void describe(bench *b) {
   snprintf(b->load, sizeof b->load, "%s; %s", how, size);
 }
 
-static rf_status open_plan(bench *b, rf_error *error) {
+static rf_status open_plan(rf_serve_bench *b, rf_error *error) {
   const char *model = rf_options_text(b->o, "model");
-  rf_arrival like = like_of(b);
+  rf_arrival like = rf_bench_like(b);
   int64_t longest = like.prompt + like.answer;
   if (!model) return RAFTER_OK;
   for (int64_t i = 0; i < b->arrival_count; i++)
@@ -403,7 +165,7 @@ static rf_status open_plan(bench *b, rf_error *error) {
 }
 
 /* Everything that can be checked before the first request. */
-static rf_status prepare(bench *b, rf_error *error) {
+static rf_status prepare(rf_serve_bench *b, rf_error *error) {
   const rf_options *o = b->o;
   int limits = 0;
   RF_TRY(check_options(o, error));
@@ -416,8 +178,8 @@ static rf_status prepare(bench *b, rf_error *error) {
   RF_TRY(read_arrivals(b, error));
   RF_TRY(open_plan(b, error));
   RF_TRY(read_key(b, error));
-  b->r.row = calloc(MAX_ROWS, sizeof *b->r.row);
-  if (!b->r.row) return no_memory(error);
+  b->r.row = calloc(RF_BENCH_ROWS, sizeof *b->r.row);
+  if (!b->r.row) return rf_bench_no_memory(error);
   b->r.usd_per_hour = rf_options_float_or(o, "price", 0);
   b->r.rates = rf_options_is_set(o, "rates");
   const rf_traffic_settings settings = {.url = rf_options_argument(o, 0),
@@ -430,10 +192,10 @@ static rf_status prepare(bench *b, rf_error *error) {
   return RAFTER_OK;
 }
 
-static rf_status name_model(bench *b, rf_error *error) {
+static rf_status name_model(rf_serve_bench *b, rf_error *error) {
   const char *named = rf_options_text(b->o, "served-model");
   if (!named) RF_TRY(rf_traffic_model(b->client, &b->model, error));
-  else if (!(b->model = strdup(named))) return no_memory(error);
+  else if (!(b->model = strdup(named))) return rf_bench_no_memory(error);
   rf_chunk_printable(b->shown_model, sizeof b->shown_model, b->model, strlen(b->model));
   b->prompts.model = b->model;
   b->r.model = b->shown_model;
@@ -443,16 +205,17 @@ static rf_status name_model(bench *b, rf_error *error) {
   return RAFTER_OK;
 }
 
-static rf_status run_test(bench *b, rf_error *error) {
+static rf_status run_test(rf_serve_bench *b, rf_error *error) {
   RF_TRY(name_model(b, error));
   if (rf_options_is_set(b->o, "max-seconds"))
     b->until = rf_now_seconds() + rf_options_float(b->o, "max-seconds");
-  RF_TRY(warm_up(b, error));
-  return b->r.rates ? run_rates(b, error) : run_row(b, rf_options_float_or(b->o, "rate", 0), false, error);
+  RF_TRY(rf_bench_warm_up(b, error));
+  return b->r.rates ? rf_bench_run_rates(b, error)
+                    : rf_bench_run_row(b, rf_options_float_or(b->o, "rate", 0), false, error);
 }
 
 /* Prints the results, and returns the status of the whole test. */
-static rf_status finish(bench *b, rf_error *error) {
+static rf_status finish(rf_serve_bench *b, rf_error *error) {
   int64_t completed = 0, failed = 0;
   const rf_options *o = b->o;
   rf_traffic_say_results(b->sink, &b->r);
@@ -480,14 +243,14 @@ static rf_status finish(bench *b, rf_error *error) {
 }
 
 static rf_status rf_command_bench_serve(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
-  bench b = {.o = job->options, .sink = sink};
+  rf_serve_bench b = {.o = job->options, .sink = sink};
   rf_status status = prepare(&b, error);
   if (status == RAFTER_OK) status = run_test(&b, error);
   if (status == RAFTER_OK) status = finish(&b, error);
   rf_traffic_close(b.client);
   rf_traffic_prompts_free(&b.prompts);
   rf_out_discard(b.out);
-  for (int i = 0; b.r.row && i < MAX_ROWS; i++) json_decref(b.r.row[i].faults);
+  for (int i = 0; b.r.row && i < RF_BENCH_ROWS; i++) json_decref(b.r.row[i].faults);
   json_decref(b.extra);
   free(b.r.row);
   free(b.shape.list);
@@ -500,7 +263,7 @@ static rf_status rf_command_bench_serve(const rafter_job *job, const rafter_sink
 
 static const rf_option BENCH_SERVE[] = {
     RF_NUMBER(
-        "concurrency", INT, "CLIENTS", 1, MAX_CLIENTS, NULL, "Load",
+        "concurrency", INT, "CLIENTS", 1, RF_BENCH_CLIENTS, NULL, "Load",
         "clients that send their next request when the last one has ended; unset: 1\nWith --rate, --rates "
         "and --arrivals: maximum number of requests at the same time; unset: no limit."),
     RF_NUMBER(
@@ -574,9 +337,7 @@ const rf_command RF_COMMAND_BENCH_SERVE = {
     .common =
         "concurrency rate rates arrivals requests duration prompt-tokens max-tokens chat ignore-eos goodput "
         "price plot model on batch json",
-    .examples =
-        {"bench-serve http://127.0.0.1:8000 --concurrency 16 # a closed loop",
-         "bench-serve http://127.0.0.1:8000 --rates 1..64 --search --price 2.5 --plot load.svg",
-         "bench-serve http://127.0.0.1:8000 --rate 4 --goodput ttft:500,tpot:50 --model gpt2",
-         NULL},
+    .examples = {"bench-serve http://127.0.0.1:8000 --concurrency 16 # a closed loop",
+                 "bench-serve http://127.0.0.1:8000 --rates 1..64 --search --price 2.5 --plot load.svg",
+                 "bench-serve http://127.0.0.1:8000 --rate 4 --goodput ttft:500,tpot:50 --model gpt2", NULL},
     .run = rf_command_bench_serve};

@@ -132,9 +132,11 @@ rf_status rf_arrivals_read(const char *path, rf_arrival like, rf_arrival **list,
   rf_error inner = {0};
   status = rf_file_read(path, MAX_BYTES, &text, &bytes, &inner);
   if (status != RAFTER_OK)
-    return RF_FAIL(error, status, inner.hint[0] ? inner.hint
+    return RF_FAIL(error, status,
+                   inner.hint[0] ? inner.hint
                                  : "--arrivals FILE has lines like {\"at\": 1.5, \"prompt\": 512, "
-                                   "\"answer\": 128}, or is a CSV of the Azure traces", "--arrivals: %s", inner.message);
+                                   "\"answer\": 128}, or is a CSV of the Azure traces",
+                   "--arrivals: %s", inner.message);
   for (size_t i = 0; i < bytes; i++) lines += text[i] == '\n';
   if (lines >= RF_MAX_ARRIVALS)
     RF_GO(RF_FAIL(error, RAFTER_INVALID, NULL, "%s has too many lines (expected at most %d)", path,

@@ -12,10 +12,9 @@
   X(easy_init) X(easy_cleanup) X(easy_reset) X(easy_setopt) X(easy_getinfo) X(easy_perform) X(easy_strerror)
 #define RF_CURL_OTHERS(X) \
   X(global_init) X(free) X(slist_append) X(slist_free_all) X(url) X(url_cleanup) X(url_get) X(url_set)
-#define RF_CURL_MULTI(X) \
-  X(multi_init) X(multi_cleanup) X(multi_add_handle) X(multi_remove_handle) X(multi_setopt) \
-      X(multi_perform) X(multi_poll) X(multi_info_read) X(multi_strerror)
-#define RF_CURL_FUNCTIONS(X) RF_CURL_EASY(X) RF_CURL_OTHERS(X) RF_CURL_MULTI(X)
+#define RF_CURL_MULTI(X) X(multi_init) X(multi_cleanup) X(multi_setopt) X(multi_strerror) X(multi_add_handle)
+#define RF_CURL_TRANSFERS(X) X(multi_remove_handle) X(multi_perform) X(multi_poll) X(multi_info_read)
+#define RF_CURL_FUNCTIONS(X) RF_CURL_EASY(X) RF_CURL_OTHERS(X) RF_CURL_MULTI(X) RF_CURL_TRANSFERS(X)
 #define RF_EVP_FUNCTIONS(X) \
   X(sha1) X(sha256) X(MD_CTX_new) X(MD_CTX_free) X(DigestInit_ex) X(DigestUpdate) X(DigestFinal_ex)
 

@@ -1,0 +1,46 @@
+/* bench_serve.h - the state of `rafter bench-serve`: bench_serve.c reads the options and prints, and
+ * bench_serve_run.c sends the requests. */
+#ifndef RF_BENCH_SERVE_H
+#define RF_BENCH_SERVE_H
+
+#include "api/api.h"
+#include "traffic/predict.h"
+#include "traffic/prompts.h"
+#include "traffic/result.h"
+
+enum { RF_BENCH_ROWS = 128, RF_BENCH_CLIENTS = 1 << 16 };
+
+typedef struct rf_serve_bench {
+  const rf_options *o;
+  const rafter_sink *sink;
+  rf_traffic_client *client;
+  rf_traffic_prompts prompts;
+  rf_traffic_plan *plan; /* NULL: no --model */
+  rf_traffic_results r;  /* row: (RF_BENCH_ROWS) */
+  rf_arrival *arrivals;  /* (arrival_count): --arrivals; NULL: none */
+  int64_t arrival_count;
+  rf_out_file *out; /* --output; NULL: none */
+  json_t *extra;
+  double until; /* --max-seconds; 0: no limit */
+  char *token, *model, shown_model[160], load[320], plan_text[320];
+  rf_traffic_shape shape; /* the last run with a prediction */
+  bool stopped, expired;
+  /* the run in progress */
+  const rf_arrival *list;
+  int64_t count;
+  char now[48];
+} rf_serve_bench;
+
+rf_arrival rf_bench_like(const rf_serve_bench *bench); /* a request with the lengths of the options */
+/* Maximum number of requests at the same time: each has a connection, which is an open file. */
+int64_t rf_bench_connections_most(void);
+/* Sends requests that are not measured. If none of them completes, the test would measure nothing. */
+rf_status rf_bench_warm_up(rf_serve_bench *bench, rf_error *error);
+/* Sends the requests of one row, and adds the row to the results. `rate` 0: a closed loop, or
+ * --arrivals. `searched`: the search for the critical rate chose the rate. */
+rf_status rf_bench_run_row(rf_serve_bench *bench, double rate, bool searched, rf_error *error);
+/* --rates and --search: all rows, sorted by their rates, and the critical rates. */
+rf_status rf_bench_run_rates(rf_serve_bench *bench, rf_error *error);
+rf_status rf_bench_no_memory(rf_error *error);
+
+#endif
