@@ -230,6 +230,8 @@ def xla(env):
                     "plan",
                     model,
                     *setting,
+                    "--dropout",
+                    "0",
                     "--clip",
                     "0",
                     "--stablehlo",
