@@ -1,0 +1,110 @@
+/* store.h - the key-value store with which the hosts of a run find each other. Host 0 serves it over
+ * TCP, and every host, also host 0, is a client. Plugins use it through callbacks, and rafter to
+ * exchange messages. Frames are in the byte order of the machine, so all hosts must have the same
+ * one. Nothing is encrypted: docs/tpu.md says who can reach the port. */
+#ifndef RF_PJRT_STORE_H
+#define RF_PJRT_STORE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+  STORE_MAGIC = 0x52535401,       /* has the version in its last byte */
+  STORE_KEY_BYTES = 4096,         /* of a key */
+  STORE_VALUE_BYTES = 16 << 20,   /* of a value */
+  STORE_ALL_BYTES = 1 << 30,      /* of all keys and values */
+  STORE_KEYS = 1 << 20,           /* number of keys */
+  STORE_HOSTS = 4096,             /* number of hosts */
+  STORE_SECRET_BYTES = 256,       /* of the secret that hosts share */
+  STORE_STRANGERS = 16,           /* connections of which no host is known yet */
+  STORE_STRANGER_MS = 10000,      /* time for the first frame of a connection */
+  STORE_WAITING = 65536,          /* requests that wait for a key */
+  STORE_BACKLOG_BYTES = 256 << 20 /* answers that a host has not read yet */
+};
+
+/* ---- frames (store_frame.c) ------------------------------------------------------------------ */
+
+typedef enum store_kind {
+  STORE_HELLO, /* first frame of a host: host, number = number of hosts, key = secret */
+  STORE_PUT,   /* key, value */
+  STORE_GET,   /* key; number = milliseconds to wait, negative: forever */
+  STORE_TAKE,  /* as STORE_GET, and the key is removed */
+  STORE_TRY,   /* key; does not wait */
+  STORE_BYE,   /* the host ends and has no error */
+  STORE_REQUESTS,
+  STORE_DONE = STORE_REQUESTS, /* answer: value */
+  STORE_MISSING,               /* answer: no such key */
+  STORE_LATE,                  /* answer: no such key within the time */
+  STORE_REFUSED,               /* answer, or with id 0 the end of the connection: value = reason */
+  STORE_READY,                 /* all hosts have joined */
+  STORE_ENDED,                 /* host; number = 1: without STORE_BYE */
+  STORE_KINDS
+} store_kind;
+
+typedef struct store_head {
+  uint32_t magic, kind, host, id, key_bytes, value_bytes;
+  int32_t number, unused;
+} store_head;
+
+typedef struct store_frame {
+  store_head head;
+  const char *key, *value;
+} store_frame;
+
+/* Reads a frame at the start of `data`. Returns its bytes, 0 if more bytes are needed, or -1 if it
+ * is no frame. `stranger`: only STORE_HELLO is a frame. */
+int64_t store_parse(const char *data, size_t bytes, bool stranger, store_frame *frame);
+bool store_nonblocking(int socket);
+/* Finds out within about 30 s if the other machine is gone. */
+void store_watch_peer(int socket);
+
+/* ---- keys and values (store_table.c) --------------------------------------------------------- */
+
+typedef struct store_table store_table;
+store_table *store_table_new(void);
+void store_table_free(store_table *table);
+/* Replaces a value. Returns NULL, or the reason why the table is full. */
+const char *store_table_put(store_table *table, const store_frame *frame);
+bool store_table_find(const store_table *table, const char *key, size_t key_bytes, const char **value,
+                      size_t *value_bytes);
+void store_table_remove(store_table *table, const char *key, size_t key_bytes);
+
+/* ---- the server (store_server.c) ------------------------------------------------------------- */
+
+typedef struct store_server store_server;
+typedef struct store_place {
+  const char *address, *port; /* of host 0 */
+  int host, hosts;
+  const char *secret; /* "": none */
+  int join_ms;        /* time in which all hosts must join */
+} store_place;
+/* Starts a thread that serves the store. On failure returns NULL and fills `why`. If the address is
+ * a loopback address, only this machine reaches the port; otherwise all networks of the machine do.
+ * Port "0" takes a free port. */
+store_server *store_serve(const store_place *place, char *why, size_t size);
+int store_server_port(const store_server *server);
+/* Waits up to `ms` until every other host has left, and ends. */
+void store_server_end(store_server *server, int ms);
+
+/* ---- a client (store_client.c) --------------------------------------------------------------- */
+
+typedef struct store_client store_client;
+typedef enum store_result { STORE_GOOD, STORE_NONE, STORE_TIME, STORE_BAD, STORE_GONE } store_result;
+/* Called by another thread when a host has ended: with `lost` after a failure, otherwise at its
+ * normal end. A lost connection to the server is the end of host 0. */
+typedef void (*store_on_end)(void *self, int host, bool lost);
+/* Connects, and waits until all hosts have joined. On failure returns NULL and fills `why`. */
+store_client *store_join(const store_place *place, store_on_end ended, void *self, char *why, size_t size);
+/* These may be called from any thread. `kind` is STORE_GET, STORE_TAKE or STORE_TRY. *value gets
+ * malloc'ed memory with a NUL after its bytes. `timeout_ms` < 0: no limit. STORE_BAD fills `why`,
+ * which has 256 bytes. */
+store_result store_put(store_client *client, const char *key, size_t key_bytes, const void *value,
+                       size_t value_bytes, char *why);
+store_result store_get(store_client *client, store_kind kind, const char *key, size_t key_bytes,
+                       int timeout_ms, char **value, size_t *value_bytes);
+/* Tells the others that this host ends without an error. */
+void store_leave(store_client *client);
+void store_close(store_client *client);
+
+#endif
