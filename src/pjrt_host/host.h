@@ -4,6 +4,9 @@
 
 #include "backend/xla/wire.h"
 #include "pjrt_host/pjrt_abi.h"
+#include "pjrt_host/store.h"
+
+#include <stdatomic.h>
 
 /* The reason of a failed call. `code` is that of rf_wire_answer. */
 typedef struct host_fault {
@@ -13,6 +16,11 @@ typedef struct host_fault {
 /* Fills `fault`. host_fail also returns false. */
 void host_fill(host_fault *fault, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
 #define host_fail(...) (host_fill(__VA_ARGS__), false)
+
+typedef struct host_text {
+  const char *data;
+  size_t bytes;
+} host_text;
 
 /* Objects that the client knows by number. A number is never used twice. */
 typedef struct host_table {
@@ -37,13 +45,27 @@ typedef struct host_shared {
   int64_t bytes;
 } host_shared;
 
+/* The other hosts of a run. `client` is NULL if there are none. */
+typedef struct host_peers {
+  int host, hosts;
+  store_server *server; /* only in host 0 */
+  store_client *client;
+  uint64_t *sent, *received; /* (hosts) numbers of messages */
+  _Atomic int64_t busy_ms;   /* when the request that is served began; 0: none */
+  _Atomic int64_t ended_ms;  /* when the first host ended; 0: none did */
+  _Atomic int ended;         /* this host */
+  _Atomic bool closing;
+} host_peers;
+
 typedef struct host {
   const pjrt_api *api;
   void *client;  /* NULL: only compiles for topologies */
   void **device; /* (devices) addressable devices */
   int devices;
+  void **all; /* (devices * hosts) devices of all hosts, host by host; NULL: `device` is the list */
   host_table buffers, programs;
   host_shared shared[RF_WIRE_SHARED];
+  host_peers peers;
 } host;
 
 /* Calls the function in `slot`. `args` is a struct of pjrt_abi.h of `bytes` bytes. */
@@ -58,20 +80,31 @@ void host_destroy(const host *h, int slot, void *object); /* `object` may be NUL
 
 /* plugin.c: loads the plugin and opens its devices. The plugin documents its options. */
 bool host_load(host *h, const char *path, host_fault *fault);
-bool host_open(host *h, bool compile_only, const pjrt_named *option, size_t options, host_fault *fault);
+/* `path` is that of the plugin. Joins the other hosts before. */
+bool host_open(host *h, const char *path, const pjrt_named *option, size_t options, host_fault *fault);
 void host_facts(const host *h, rf_wire_facts *facts);
-bool host_device_id(const host *h, int device, int32_t *id, host_fault *fault);
+bool host_device_id(const host *h, void *device, int32_t *id, host_fault *fault);
 void host_close(host *h);
+
+/* hosts.c: joins the other hosts, if there are several. */
+bool host_join(host *h, const rf_wire_open *open, host_text address, host_fault *fault);
+/* Fills in the functions with which the plugin uses the store. */
+void host_callbacks(host *h, pjrt_client_create *create);
+/* Messages to and from another host arrive in the order in which they are sent. */
+bool host_send(host *h, int64_t to, host_text data, host_fault *fault);
+/* *data gets malloc'ed memory. Waits until the message comes. If a host ends before that, ends this
+ * process. */
+bool host_receive(host *h, int64_t from, char **data, size_t *bytes, host_fault *fault);
+void host_busy(host *h, bool busy); /* a request begins or ends */
+/* Ends the connection to the other hosts. After a failure, they end too. Otherwise host 0 waits for
+ * them, since it has the store. */
+void host_leave(host *h, bool good);
 
 /* cuda.c: loads NVIDIA's libraries that are installed next to a plugin for CUDA. Other plugins need
  * none. */
 void host_load_cuda(const char *plugin);
 
 /* compile.c */
-typedef struct host_text {
-  const char *data;
-  size_t bytes;
-} host_text;
 bool host_compile(host *h, host_text program, host_text options, host_text topology, rf_wire_program *out,
                   host_fault *fault);
 bool host_load_program(host *h, host_text stored, rf_wire_program *out, host_fault *fault);

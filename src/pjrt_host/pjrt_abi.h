@@ -34,11 +34,14 @@ enum {
   PJRT_CLIENT_CREATE = 10,
   PJRT_CLIENT_DESTROY = 11,
   PJRT_CLIENT_PLATFORM_NAME = 12,
+  PJRT_CLIENT_PROCESS_INDEX = 13,
   PJRT_CLIENT_PLATFORM_VERSION = 14,
+  PJRT_CLIENT_DEVICES = 15,
   PJRT_CLIENT_ADDRESSABLE_DEVICES = 16,
   PJRT_CLIENT_COMPILE = 20,
   PJRT_BUFFER_FROM_HOST = 22,
   PJRT_DESCRIPTION_ID = 23,
+  PJRT_DESCRIPTION_PROCESS_INDEX = 24,
   PJRT_DESCRIPTION_KIND = 26,
   PJRT_DEVICE_DESCRIPTION = 29,
   PJRT_DEVICE_MEMORY_STATS = 34,
@@ -65,7 +68,14 @@ enum {
   PJRT_EXECUTABLE_MEMORY = 96
 };
 
-enum { PJRT_RESOURCE_EXHAUSTED = 8, PJRT_UNIMPLEMENTED = 12 };
+enum {
+  PJRT_INVALID = 3,
+  PJRT_DEADLINE = 4,
+  PJRT_NOT_FOUND = 5,
+  PJRT_RESOURCE_EXHAUSTED = 8,
+  PJRT_UNIMPLEMENTED = 12,
+  PJRT_UNAVAILABLE = 14
+};
 enum { PJRT_STRING = 0, PJRT_INT64 = 1, PJRT_INT64_LIST = 2, PJRT_FLOAT = 3 }; /* types of named values */
 enum { PJRT_ONLY_DURING_CALL = 0, PJRT_UNTIL_TRANSFER_COMPLETES = 1, PJRT_ZERO_COPY = 2 };
 
@@ -124,6 +134,46 @@ PJRT_STRUCT(pjrt_memory_stats, void *device; int64_t in_use;
   int64_t largest; bool has_largest; int64_t limit; bool has_limit; uint64_t more[14];);
 PJRT_STRUCT(pjrt_costs, void *executable; size_t count; const void *value;);
 /* clang-format on */
+
+/* The plugin calls these functions of ours, for a store of keys and values that all hosts of a
+ * program share. They return NULL, or an error that the plugin's `error` makes. The plugin makes the
+ * structs, so they have no spare bytes. */
+typedef void *(*pjrt_make_error)(int code, const char *text, size_t bytes);
+typedef struct pjrt_kv_get {
+  size_t struct_size;
+  void *extension;
+  const char *key;
+  size_t key_bytes;
+  int timeout_ms;
+  pjrt_make_error *error;
+  void *self;
+  char *value; /* out, with `release`, which the plugin calls */
+  size_t value_bytes;
+  void (*release)(char *value);
+} pjrt_kv_get;
+typedef struct pjrt_kv_try {
+  size_t struct_size;
+  void *extension;
+  const char *key;
+  size_t key_bytes;
+  pjrt_make_error *error;
+  void *self;
+  char *value; /* out */
+  size_t value_bytes;
+  void (*release)(char *value);
+} pjrt_kv_try;
+typedef struct pjrt_kv_put {
+  size_t struct_size;
+  void *extension;
+  const char *key;
+  size_t key_bytes;
+  const char *value;
+  size_t value_bytes;
+  pjrt_make_error *error;
+  void *self;
+} pjrt_kv_put;
+_Static_assert(sizeof(pjrt_kv_get) == 80 && sizeof(pjrt_kv_try) == 72 && sizeof(pjrt_kv_put) == 64,
+               "sizes of the store's calls");
 
 /* An option or a property. Lists of them have this size, so it has no spare bytes. */
 typedef struct pjrt_named {

@@ -22,9 +22,88 @@ bool host_load(host *h, const char *path, host_fault *fault) {
   return HOST_CALL(h, PJRT_PLUGIN_INITIALIZE, &initialize, "initialize the plugin", fault);
 }
 
-bool host_open(host *h, bool compile_only, const pjrt_named *option, size_t options, host_fault *fault) {
-  if (compile_only) return true;
-  pjrt_client_create create = {.option = option, .options = options};
+static bool description_of(const host *h, void *device, void **description, host_fault *fault) {
+  pjrt_object_of get = {.object = device};
+  if (!HOST_CALL(h, PJRT_DEVICE_DESCRIPTION, &get, "describe a device", fault)) return false;
+  *description = get.result;
+  return true;
+}
+
+bool host_device_id(const host *h, void *device, int32_t *id, host_fault *fault) {
+  pjrt_number_of get = {0};
+  if (!description_of(h, device, &get.object, fault)) return false;
+  if (!HOST_CALL(h, PJRT_DESCRIPTION_ID, &get, "get a device's id", fault)) return false;
+  *id = get.number;
+  return true;
+}
+
+/* libtpu finds its hosts in the environment, and has no options for them. */
+static bool reads_environment(const char *path) {
+  const char *slash = strrchr(path, '/');
+  return strstr(slash ? slash : path, "libtpu");
+}
+
+static pjrt_named number_option(const char *name, int number) {
+  return (pjrt_named){.struct_size = sizeof(pjrt_named),
+                      .name = name,
+                      .name_bytes = strlen(name),
+                      .type = PJRT_INT64,
+                      .value.number = number,
+                      .count = 1};
+}
+
+static bool process_of(const host *h, void *device, int *process, host_fault *fault) {
+  pjrt_number_of get = {0};
+  if (!description_of(h, device, &get.object, fault)) return false;
+  if (!HOST_CALL(h, PJRT_DESCRIPTION_PROCESS_INDEX, &get, "get a device's host", fault)) return false;
+  *process = get.number;
+  return true;
+}
+
+/* Lists the devices of all hosts, host by host. Every host must have the same number, and the
+ * plugin must number the hosts as we do. */
+static bool list_all_devices(host *h, host_fault *fault) {
+  pjrt_list_of list = {.object = h->client};
+  pjrt_number_of mine = {.object = h->client};
+  int hosts = h->peers.hosts;
+  if (!HOST_CALL(h, PJRT_CLIENT_PROCESS_INDEX, &mine, "get this host's number", fault)) return false;
+  if (mine.number != h->peers.host)
+    return host_fail(fault, RF_WIRE_HOSTS, "the plugin numbers this host %d (expected %d of %d)", mine.number,
+                     h->peers.host, hosts);
+  if (!HOST_CALL(h, PJRT_CLIENT_DEVICES, &list, "list the devices of all hosts", fault)) return false;
+  if (list.count != (size_t)h->devices * (size_t)hosts || list.count > RF_WIRE_DEVICES)
+    return host_fail(
+        fault, RF_WIRE_HOSTS,
+        "the plugin has not joined the hosts: it has %zu devices in all (expected %d hosts with %d "
+        "each, as this host)",
+        list.count, hosts, h->devices);
+  h->all = calloc(list.count + 1, sizeof *h->all);
+  int *count = calloc((size_t)hosts, sizeof *count);
+  if (!h->all || !count) abort();
+  bool good = true;
+  for (size_t i = 0; good && i < list.count; i++) {
+    int process = -1;
+    good = process_of(h, list.list[i], &process, fault);
+    if (good && (process < 0 || process >= hosts || count[process] == h->devices))
+      good = host_fail(fault, RF_WIRE_HOSTS,
+                       "host %d has other devices (expected %d hosts with %d devices each)", process, hosts,
+                       h->devices);
+    if (good) h->all[process * h->devices + count[process]++] = list.list[i];
+  }
+  free(count);
+  h->device = h->all + h->peers.host * h->devices;
+  return good;
+}
+
+bool host_open(host *h, const char *path, const pjrt_named *option, size_t options, host_fault *fault) {
+  pjrt_named all[RF_WIRE_OPTIONS + 2];
+  memcpy(all, option, options * sizeof *option);
+  if (h->peers.client && !reads_environment(path)) {
+    all[options++] = number_option("node_id", h->peers.host);
+    all[options++] = number_option("num_nodes", h->peers.hosts);
+  }
+  pjrt_client_create create = {.option = all, .options = options};
+  host_callbacks(h, &create);
   if (!HOST_CALL(h, PJRT_CLIENT_CREATE, &create, "open the devices", fault)) return false;
   h->client = create.client;
   pjrt_list_of list = {.object = h->client};
@@ -34,22 +113,7 @@ bool host_open(host *h, bool compile_only, const pjrt_named *option, size_t opti
                      list.count, RF_WIRE_DEVICES);
   h->device = list.list;
   h->devices = (int)list.count;
-  return true;
-}
-
-static bool description_of(const host *h, int device, void **description, host_fault *fault) {
-  pjrt_object_of get = {.object = h->device[device]};
-  if (!HOST_CALL(h, PJRT_DEVICE_DESCRIPTION, &get, "describe a device", fault)) return false;
-  *description = get.result;
-  return true;
-}
-
-bool host_device_id(const host *h, int device, int32_t *id, host_fault *fault) {
-  pjrt_number_of get = {0};
-  if (!description_of(h, device, &get.object, fault)) return false;
-  if (!HOST_CALL(h, PJRT_DESCRIPTION_ID, &get, "get a device's id", fault)) return false;
-  *id = get.number;
-  return true;
+  return !h->peers.client || list_all_devices(h, fault);
 }
 
 static void copy_text(char *to, size_t size, const host *h, int slot, void *object) {
@@ -86,7 +150,7 @@ void host_facts(const host *h, rf_wire_facts *facts) {
   copy_text(facts->version, sizeof facts->version, h, PJRT_CLIENT_PLATFORM_VERSION, h->client);
   if (h->devices) {
     void *description = NULL;
-    if (description_of(h, 0, &description, &unused))
+    if (description_of(h, h->device[0], &description, &unused))
       copy_text(facts->kind, sizeof facts->kind, h, PJRT_DESCRIPTION_KIND, description);
     pjrt_memory_stats stats = {.device = h->device[0]};
     facts->has_memory_stats = HOST_CALL(h, PJRT_DEVICE_MEMORY_STATS, &stats, "memory of a device", &unused);
@@ -110,4 +174,5 @@ void host_close(host *h) {
     host_destroy(h, PJRT_LOADED_DESTROY, program->loaded);
   }
   host_destroy(h, PJRT_CLIENT_DESTROY, h->client);
+  free(h->all);
 }

@@ -102,14 +102,14 @@ static bool answer_with(reply *to, const void *data, size_t bytes) {
   return true;
 }
 
-static bool serve_open(session *s, reply *out, host_fault *fault) {
-  rf_wire_open open;
+/* Takes the options and the address of host 0 from the request. */
+static bool take_options(const session *s, rf_wire_open *open, pjrt_named *option, host_text *address,
+                         host_fault *fault) {
   host_text rest, list;
-  if (!take_struct(s, &open, sizeof open, &rest, fault)) return false;
-  if (open.options > RF_WIRE_OPTIONS) return too_short(fault);
-  if (!take_text(&rest, open.options * sizeof(rf_wire_option), &list, fault)) return false;
-  pjrt_named option[RF_WIRE_OPTIONS] = {0};
-  for (uint32_t i = 0; i < open.options; i++) {
+  if (!take_struct(s, open, sizeof *open, &rest, fault)) return false;
+  if (open->options > RF_WIRE_OPTIONS) return too_short(fault);
+  if (!take_text(&rest, open->options * sizeof(rf_wire_option), &list, fault)) return false;
+  for (uint32_t i = 0; i < open->options; i++) {
     rf_wire_option from;
     host_text name, text;
     memcpy(&from, list.data + i * sizeof from, sizeof from);
@@ -123,18 +123,31 @@ static bool serve_open(session *s, reply *out, host_fault *fault) {
     if (from.is_number) option[i].value.number = from.number;
     else option[i].value.text = text.data;
   }
+  return take_text(&rest, open->address_bytes, address, fault);
+}
+
+static bool serve_open(session *s, reply *out, host_fault *fault) {
+  rf_wire_open open;
+  host_text address;
+  pjrt_named option[RF_WIRE_OPTIONS] = {0};
+  if (!take_options(s, &open, option, &address, fault)) return false;
   if (!s->loaded && !host_load(s->h, s->plugin, fault)) return false;
   if (s->loaded) return host_fail(fault, RF_WIRE_BAD_REQUEST, "the plugin is open already");
   s->loaded = true;
-  if (!host_open(s->h, open.compile_only, option, open.options, fault)) return false;
+  if (!open.compile_only &&
+      !(host_join(s->h, &open, address, fault) && host_open(s->h, s->plugin, option, open.options, fault))) {
+    host_leave(s->h, false);
+    return false;
+  }
   struct {
     rf_wire_facts facts;
     int32_t id[RF_WIRE_DEVICES];
   } facts;
   host_facts(s->h, &facts.facts);
-  for (int i = 0; i < s->h->devices; i++)
-    if (!host_device_id(s->h, i, &facts.id[i], fault)) return false;
-  return answer_with(out, &facts, sizeof facts.facts + (size_t)s->h->devices * sizeof *facts.id);
+  int devices = s->h->all ? s->h->devices * s->h->peers.hosts : s->h->devices;
+  for (int i = 0; i < devices; i++)
+    if (!host_device_id(s->h, s->h->all ? s->h->all[i] : s->h->device[i], &facts.id[i], fault)) return false;
+  return answer_with(out, &facts, sizeof facts.facts + (size_t)devices * sizeof *facts.id);
 }
 
 static bool serve_compile(session *s, reply *out, host_fault *fault) {
@@ -250,9 +263,28 @@ static bool serve_execute(session *s, reply *out, host_fault *fault) {
   return true;
 }
 
+static bool serve_send(session *s, reply *out, host_fault *fault) {
+  (void)out;
+  int64_t to;
+  host_text data;
+  return take_struct(s, &to, sizeof to, &data, fault) && host_send(s->h, to, data, fault);
+}
+
+static bool serve_receive(session *s, reply *out, host_fault *fault) {
+  int64_t from;
+  host_text rest;
+  char *data = NULL;
+  size_t bytes = 0;
+  if (!take_struct(s, &from, sizeof from, &rest, fault) || !host_receive(s->h, from, &data, &bytes, fault))
+    return false;
+  *out = (reply){data, bytes, data};
+  return true;
+}
+
 static bool serve_close(session *s, reply *out, host_fault *fault) {
   (void)out;
   (void)fault;
+  host_leave(s->h, true);
   if (s->loaded) host_close(s->h);
   return true;
 }
@@ -262,6 +294,7 @@ static bool (*const SERVE[RF_WIRE_KINDS])(session *, reply *, host_fault *) = {
     [RF_WIRE_STORE] = serve_store,     [RF_WIRE_SAVE] = serve_save,       [RF_WIRE_SHARE] = serve_share,
     [RF_WIRE_UNSHARE] = serve_unshare, [RF_WIRE_PUT] = serve_put,         [RF_WIRE_GET] = serve_get,
     [RF_WIRE_FREE] = serve_free,       [RF_WIRE_EXECUTE] = serve_execute, [RF_WIRE_CLOSE] = serve_close,
+    [RF_WIRE_SEND] = serve_send,       [RF_WIRE_RECEIVE] = serve_receive,
 };
 
 /* Reads one request. Returns false at the end of the socket, or if the head is not a head. */
@@ -296,9 +329,11 @@ void host_serve(host *h, int socket, const char *plugin) {
     host_fault fault = {0};
     reply out = {0};
     bool done;
+    host_busy(h, head.kind != RF_WIRE_CLOSE);
     if (!s.loaded && head.kind != RF_WIRE_OPEN && head.kind != RF_WIRE_CLOSE)
       done = host_fail(&fault, RF_WIRE_BAD_REQUEST, "the plugin is not open");
     else done = SERVE[head.kind](&s, &out, &fault);
+    host_busy(h, false);
     if (!done) {
       out.data = fault.text;
       out.bytes = strlen(fault.text);

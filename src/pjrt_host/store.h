@@ -52,8 +52,8 @@ typedef struct store_frame {
   const char *key, *value;
 } store_frame;
 
-/* Reads a frame at the start of `data`. Returns its bytes, 0 if more bytes are needed, or -1 if it
- * is no frame. `stranger`: only STORE_HELLO is a frame. */
+/* Reads a frame at the start of `data`. Returns its bytes, 0 if more bytes are needed, or -1 if
+ * the bytes cannot be a frame. `stranger`: only STORE_HELLO is a frame. */
 int64_t store_parse(const char *data, size_t bytes, bool stranger, store_frame *frame);
 bool store_nonblocking(int socket);
 /* Finds out within about 30 s if the other machine is gone. */

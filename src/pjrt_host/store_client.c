@@ -27,8 +27,8 @@ typedef struct request {
 struct store_client {
   int socket;
   pthread_t reader;
-  pthread_mutex_t lock,  /* of all fields below */
-      writing;           /* of the socket, for whole frames */
+  pthread_mutex_t lock, /* of all fields below */
+      writing;          /* of the socket, for whole frames */
   pthread_cond_t changed;
   request *open;
   uint32_t next_id;
@@ -114,7 +114,7 @@ static void give(store_client *c, const store_head *head, char *value) {
   r->bytes = head->value_bytes;
 }
 
-/* Takes one frame from the server. Returns false if it is none. */
+/* Takes one frame from the server. Returns false if there is none. */
 static bool take_frame(store_client *c) {
   store_head head;
   if (!read_all(c->socket, (char *)&head, sizeof head)) return false;
@@ -176,8 +176,8 @@ static bool send_all(int socket, const char *data, size_t bytes) {
 static bool send_frame(store_client *c, store_head head, const void *key, const void *value) {
   head.magic = STORE_MAGIC;
   pthread_mutex_lock(&c->writing);
-  bool sent = send_all(c->socket, (const char *)&head, sizeof head) && send_all(c->socket, key, head.key_bytes) &&
-              send_all(c->socket, value, head.value_bytes);
+  bool sent = send_all(c->socket, (const char *)&head, sizeof head) &&
+              send_all(c->socket, key, head.key_bytes) && send_all(c->socket, value, head.value_bytes);
   pthread_mutex_unlock(&c->writing);
   return sent;
 }
@@ -203,8 +203,8 @@ store_result store_put(store_client *c, const char *key, size_t key_bytes, const
                        size_t value_bytes, char *why) {
   request r;
   if (key_bytes > STORE_KEY_BYTES || value_bytes > STORE_VALUE_BYTES) {
-    snprintf(why, 256, "a key or a value is too long (%zu and %zu bytes, expected at most %d and %d)", key_bytes,
-             value_bytes, STORE_KEY_BYTES, STORE_VALUE_BYTES);
+    snprintf(why, 256, "a key or a value is too long (%zu and %zu bytes, expected at most %d and %d)",
+             key_bytes, value_bytes, STORE_KEY_BYTES, STORE_VALUE_BYTES);
     return STORE_BAD;
   }
   const store_head head = {
@@ -247,7 +247,7 @@ static bool wait_ready(store_client *c, const store_place *place, char *why, siz
   if (*c->why) snprintf(why, size, "%s", c->why);
   else if (!ready)
     snprintf(why, size, "host 0 at %s, port %s, %s", place->address, place->port,
-             c->gone ? "ended the connection: it is no store of rafter, or has ended" : "does not answer");
+             c->gone ? "ended the connection: it has ended, or is another program" : "does not answer");
   pthread_mutex_unlock(&c->lock);
   return ready;
 }

@@ -35,9 +35,10 @@ bool store_nonblocking(int socket) {
 
 void store_watch_peer(int socket) {
   enum { IDLE = 10, EVERY = 5, TRIES = 4, UNSENT_MS = 30000 };
-  static const int option[][3] = {{SOL_SOCKET, SO_KEEPALIVE, 1},        {IPPROTO_TCP, TCP_NODELAY, 1},
-                                  {IPPROTO_TCP, TCP_KEEPIDLE, IDLE},    {IPPROTO_TCP, TCP_KEEPINTVL, EVERY},
-                                  {IPPROTO_TCP, TCP_KEEPCNT, TRIES},    {IPPROTO_TCP, TCP_USER_TIMEOUT, UNSENT_MS}};
+  static const int option[][3] = {
+      {SOL_SOCKET, SO_KEEPALIVE, 1},     {IPPROTO_TCP, TCP_NODELAY, 1},
+      {IPPROTO_TCP, TCP_KEEPIDLE, IDLE}, {IPPROTO_TCP, TCP_KEEPINTVL, EVERY},
+      {IPPROTO_TCP, TCP_KEEPCNT, TRIES}, {IPPROTO_TCP, TCP_USER_TIMEOUT, UNSENT_MS}};
   for (size_t i = 0; i < sizeof option / sizeof *option; i++)
     setsockopt(socket, option[i][0], option[i][1], &option[i][2], sizeof option[i][2]);
 }

@@ -1,5 +1,5 @@
-/* store_server.c - see store.h: one thread serves all connections. A frame that is no frame ends
- * its connection and changes nothing else. */
+/* store_server.c - see store.h: one thread serves all connections. Bytes that are not a frame
+ * end their connection and change nothing else. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <netdb.h>
@@ -17,8 +17,8 @@
 #include "pjrt_host/store.h"
 
 typedef struct connection {
-  int socket; /* -1: closed, and removed at the end of the turn */
-  int host;   /* -1: a stranger */
+  int socket;    /* -1: closed, and removed at the end of the turn */
+  int host;      /* -1: a stranger */
   int64_t until; /* of a stranger */
   char *in, *out;
   size_t in_bytes, in_room, out_at, out_bytes, out_room;
@@ -164,7 +164,8 @@ static void serve_hello(store_server *s, connection *c, const store_frame *frame
   count_present(s, 1);
   for (int h = 0; h < s->hosts; h++)
     if (s->host[h] == LOST || s->host[h] == LEFT)
-      answer(s, c, (store_head){.kind = STORE_ENDED, .host = (uint32_t)h, .number = s->host[h] == LOST}, NULL, 0);
+      answer(s, c, (store_head){.kind = STORE_ENDED, .host = (uint32_t)h, .number = s->host[h] == LOST}, NULL,
+             0);
   if (++s->joined == s->hosts) tell_all(s, (store_head){.kind = STORE_READY});
 }
 

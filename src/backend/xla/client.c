@@ -78,7 +78,14 @@ static void keep_settings(rf_xla_client *client, const rf_wire_option *option, s
 }
 
 static rf_status open_plugin(rf_xla_client *client, const rf_xla_settings *settings, rf_error *error) {
-  rf_wire_open open = {settings->compile_only, (uint32_t)settings->options};
+  const rf_xla_hosts *hosts = &settings->hosts;
+  const char *address = client->hosts > 1 ? hosts->address : "";
+  rf_wire_open open = {.compile_only = settings->compile_only,
+                       .options = (uint32_t)settings->options,
+                       .host = (uint32_t)client->host,
+                       .hosts = (uint32_t)client->hosts,
+                       .port = (uint32_t)hosts->port,
+                       .address_bytes = (uint32_t)strlen(address)};
   rf_wire_option option[RF_WIRE_OPTIONS];
   char text[16384];
   const void *answer = NULL;
@@ -98,18 +105,20 @@ static rf_status open_plugin(rf_xla_client *client, const rf_xla_settings *setti
     used += name + value;
   }
   keep_settings(client, option, (size_t)settings->options * sizeof *option, text, used);
-  rf_xla_message message = {
-      .kind = RF_WIRE_OPEN,
-      .what = "open the plugin",
-      .parts = 3,
-      .stoppable = true,
-      .part = {{&open, sizeof open}, {option, (size_t)settings->options * sizeof *option}, {text, used}}};
+  rf_xla_message message = {.kind = RF_WIRE_OPEN,
+                            .what = "open the plugin",
+                            .parts = 4,
+                            .stoppable = true,
+                            .part = {{&open, sizeof open},
+                                     {option, (size_t)settings->options * sizeof *option},
+                                     {text, used},
+                                     {(void *)(uintptr_t)address, open.address_bytes}}};
   RF_TRY(rf_xla_ask(client, &message, &answer, &bytes, error));
   rf_wire_facts facts;
   if (bytes < sizeof facts)
     return RF_FAIL(error, RAFTER_FAILED, NULL, "open the plugin: the answer is too short");
   memcpy(&facts, answer, sizeof facts);
-  size_t ids = (size_t)facts.devices * sizeof *client->device_id;
+  size_t ids = (size_t)facts.devices * (size_t)client->hosts * sizeof *client->device_id;
   if (facts.devices < 0 || bytes != sizeof facts + ids)
     return RF_FAIL(error, RAFTER_FAILED, NULL, "open the plugin: the answer has the wrong size");
   copy_facts(&facts, &client->facts);
@@ -141,6 +150,8 @@ rf_status rf_xla_open(const rf_xla_settings *settings, rf_xla_client **out, rf_e
   client->waiting = settings->waiting;
   client->context = settings->context;
   client->compile_only = settings->compile_only;
+  client->hosts = settings->hosts.hosts > 1 ? settings->hosts.hosts : 1;
+  client->host = client->hosts > 1 ? settings->hosts.host : 0;
   rf_status status = rf_xla_start(client, error);
   if (status == RAFTER_OK) status = open_plugin(client, settings, error);
   if (status != RAFTER_OK) {
@@ -223,7 +234,8 @@ static rf_status load(rf_xla_client *client, const rf_xla_compile *of, const cha
                               .stoppable = true,
                               .part = {{data, bytes}}};
     status = ask(client, &message, made, sizeof *made, &refused);
-    *found = status == RAFTER_OK && made->replicas == of->replicas && made->results == stored.results;
+    *found = status == RAFTER_OK && made->replicas == of->replicas / client->hosts &&
+             made->results == stored.results;
     if (*found) { /* a program that was loaded may not know its statistics */
       stored.program = made->program;
       *made = stored;
@@ -267,13 +279,9 @@ rf_status rf_xla_program(rf_xla_client *client, const rf_xla_compile *of, rf_xla
   char path[4096];
   rf_wire_program made = {0};
   rf_status status = RAFTER_OK;
-  if (of->replicas < 1 || (!of->topology && of->replicas > client->facts.devices))
-    return RF_FAIL(error, RAFTER_INVALID, NULL,
-                   "the program runs on %d devices (expected 1 to %d, which the plugin has)", of->replicas,
-                   client->facts.devices);
-  RF_TRY(rf_xla_options(of->replicas, of->topology ? NULL : client->device_id, of->flags, &options,
-                        &options_bytes, error));
-  if (of->cache) {
+  bool keeps = of->cache && client->hosts == 1;
+  RF_TRY(rf_xla_compile_options(client, of, &options, &options_bytes, error));
+  if (keeps) {
     rf_xla_cache_path(client, of, options, options_bytes, path, sizeof path);
     RF_GO(load(client, of, path, &made, &cached, error));
   }
@@ -284,7 +292,7 @@ rf_status rf_xla_program(rf_xla_client *client, const rf_xla_compile *of, rf_xla
     stats->cached = cached;
     stats->seconds = cached ? 0 : rf_now_seconds() - begin;
   }
-  if (of->cache && !cached) store(client, of, path, &made);
+  if (keeps && !cached) store(client, of, path, &made);
   *program = made.program;
 done:
   free(options);

@@ -17,11 +17,20 @@ typedef struct rf_xla_option {
   int64_t number;
 } rf_xla_option;
 
+/* The hosts of a run, each with a process and a client of its own. Host 0 serves the store through
+ * which they find each other. */
+typedef struct rf_xla_hosts {
+  int host, hosts;     /* this host's number, and how many there are; hosts <= 1: only this one */
+  const char *address; /* of host 0; NULL with one host */
+  int port;
+} rf_xla_hosts;
+
 typedef struct rf_xla_settings {
   const char *plugin; /* path of a shared library with GetPjrtApi */
   bool compile_only;  /* true: do not open devices (topologies need none) */
   const rf_xla_option *option;
   int options;
+  rf_xla_hosts hosts;
   /* If *stop becomes not 0, rf_xla_open and rf_xla_program end with RAFTER_INTERRUPTED within 1 s.
    * The other calls continue, so that a trainer can still fetch the weights and save them. */
   const volatile int *stop;
@@ -34,7 +43,7 @@ typedef struct rf_xla_settings {
 typedef struct rf_xla_facts {
   int api_major, api_minor;
   char platform[64], version[128]; /* as the plugin names them: "cpu", "tpu", "cuda" */
-  int devices;                     /* addressable devices; 0 with compile_only */
+  int devices;                     /* devices of this host (each has as many); 0 with compile_only */
   char kind[64];                   /* kind of the first device */
   int64_t memory_bytes;            /* memory of the first device; 0: unknown */
   bool has_topologies, has_memory_stats, has_cost;
@@ -60,10 +69,12 @@ typedef struct rf_xla_stats {
 typedef struct rf_xla_compile {
   const char *text; /* StableHLO module */
   size_t bytes;
-  int replicas;         /* devices that run the program; partitions are always 1 */
+  /* Devices that run the program, the same number on each host; partitions are always 1. Replicas
+   * are numbered host by host. */
+  int replicas;
   const char *topology; /* "v5e:2x2": compile without devices, and only return the statistics; NULL */
   const char *flags;    /* XLA flags, "--xla_a=1 --xla_b=true"; NULL: none */
-  const char *cache;    /* folder of the compile cache; NULL: none */
+  const char *cache;    /* folder of the compile cache; NULL: none. Programs of several hosts are not kept */
 } rf_xla_compile;
 /* Compiles a program. With a topology, *program is 0. RAFTER_NO_FIT: the program does not fit the
  * device's memory. Errors of the compiler become RAFTER_FAILED with its message. */
@@ -115,7 +126,7 @@ typedef struct rf_xla_result {
 } rf_xla_result;
 typedef struct rf_xla_call {
   rf_xla_id program;
-  int devices;                     /* = replicas of the program */
+  int devices;                     /* = replicas of the program on this host */
   int arguments, results;          /* of each device */
   const rf_xla_argument *argument; /* (devices * arguments) */
   rf_xla_result *result;           /* (devices * results) */
@@ -125,6 +136,11 @@ typedef struct rf_xla_call {
  * one flag for each argument. */
 rf_status rf_xla_execute(rf_xla_client *client, const rf_xla_call *call, const bool *donated,
                          rf_error *error);
+
+/* Sends a message to another host, or waits for the next one from it. Messages of a host arrive in
+ * order. If a host ends or cannot be reached, the calls of all other hosts fail within a minute. */
+rf_status rf_xla_send(rf_xla_client *client, int host, const void *data, int64_t bytes, rf_error *error);
+rf_status rf_xla_receive(rf_xla_client *client, int host, void *data, int64_t bytes, rf_error *error);
 
 /* Times of all executions. The difference of the two is the cost of the child process. */
 typedef struct rf_xla_times {

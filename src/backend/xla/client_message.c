@@ -130,6 +130,9 @@ static rf_status fail(const rf_xla_client *client, const rf_wire_answer *answer,
                    "%s: %s (expected 0.81 or newer, with major version 0)", client->plugin, text);
   if (answer->code == EXHAUSTED)
     return RF_FAIL(error, RAFTER_NO_FIT, NULL, "the device has too little memory: %s", text);
+  if (answer->code == RF_WIRE_HOSTS)
+    return RF_FAIL(error, RAFTER_FAILED, "start one process on each host; docs/tpu.md has the commands", "%s",
+                   text);
   if (answer->code > 0 && answer->code < CODES)
     return RF_FAIL(error, RAFTER_FAILED, NULL, "the plugin failed (%s): %s", CODE[answer->code], text);
   return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: %s", client->plugin, text);

@@ -24,7 +24,8 @@ struct rf_xla_client {
   void *settings; /* options as they are sent, for the key of the cache */
   size_t settings_bytes;
   rf_xla_facts facts;
-  int32_t *device_id; /* (facts.devices) */
+  int host, hosts;    /* hosts >= 1 */
+  int32_t *device_id; /* (hosts * facts.devices) devices of all hosts, host by host */
   bool shared[RF_WIRE_SHARED];
   rf_xla_times times;
   void *answer; /* body of the last answer */
@@ -53,6 +54,10 @@ rf_status rf_xla_ask(rf_xla_client *client, const rf_xla_message *message, const
 /* client_options.c: encodes a CompileOptionsProto. Returns malloc'ed memory. */
 rf_status rf_xla_options(int replicas, const int32_t *device, const char *flags, void **options,
                          size_t *bytes, rf_error *error);
+
+/* client_hosts.c: checks the number of replicas, and encodes the options with their devices. */
+rf_status rf_xla_compile_options(const rf_xla_client *client, const rf_xla_compile *of, void **options,
+                                 size_t *bytes, rf_error *error);
 
 /* client_cache.c: compiled programs in a folder. If a file cannot be written, the next run
  * compiles again. */

@@ -140,9 +140,9 @@ rf_status rf_xla_start(rf_xla_client *client, rf_error *error) {
   return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: cannot start this program: %s", path, strerror(failed));
 }
 
-/* Copies the end of the child's stderr, as one line. Starts at the line of a failed check, if there
- * is one, since a plugin prints a stack trace after this line. */
-static void read_log(const rf_xla_client *client, char *text, size_t size) {
+/* Copies the end of the child's stderr, as one line: its last line if `last`. Otherwise starts at
+ * the line of a failed check, if there is one, since a plugin prints a stack trace after it. */
+static void read_log(const rf_xla_client *client, bool last, char *text, size_t size) {
   char log[16384];
   off_t bytes = lseek(client->log, 0, SEEK_END);
   off_t from = bytes > (off_t)sizeof log - 1 ? bytes - (off_t)sizeof log + 1 : 0;
@@ -150,7 +150,8 @@ static void read_log(const rf_xla_client *client, char *text, size_t size) {
   log[got > 0 ? got : 0] = 0;
   size_t length = strlen(log);
   while (length && (log[length - 1] == '\n' || log[length - 1] == ' ')) log[--length] = 0;
-  const char *start = strstr(log, "Check failed");
+  const char *start = last ? strrchr(log, '\n') : strstr(log, "Check failed");
+  if (last && start) start++;
   if (!start && length >= size) {
     start = log + length - size + 1;
     const char *line = strchr(start, '\n');
@@ -164,8 +165,10 @@ static void read_log(const rf_xla_client *client, char *text, size_t size) {
 static void note_end(rf_xla_client *client, int status) {
   char log[400];
   int number = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
-  read_log(client, log, sizeof log);
-  if (number)
+  bool other_host = WIFEXITED(status) && WEXITSTATUS(status) == RF_WIRE_EXIT_HOST;
+  read_log(client, other_host, log, sizeof log);
+  if (other_host) snprintf(client->end, sizeof client->end, "%s", log);
+  else if (number)
     snprintf(client->end, sizeof client->end, "the plugin ended with signal %d (%s)%s%s", number,
              strsignal(number), *log ? ": " : "", log);
   else

@@ -7,12 +7,16 @@
 #include <stdint.h>
 
 enum {
-  RF_WIRE_VERSION = 1, /* of this header */
+  RF_WIRE_VERSION = 2, /* of this header */
   RF_WIRE_SOCKET = 3,  /* descriptor of the socket in the child */
   RF_WIRE_RANK = 6,    /* dimensions of an array */
   RF_WIRE_DEVICES = 4096,
-  RF_WIRE_OPTIONS = 64, /* options of the plugin */
-  RF_WIRE_SHARED = 256, /* shared memories */
+  RF_WIRE_OPTIONS = 64,    /* options of the plugin */
+  RF_WIRE_SHARED = 256,    /* shared memories */
+  RF_WIRE_ADDRESS = 255,   /* bytes of host 0's name or address */
+  RF_WIRE_PIECE = 4 << 20, /* bytes of a message between hosts */
+  /* exit status of the child when another host has ended; its last line of stderr says which */
+  RF_WIRE_EXIT_HOST = 70
 };
 /* The first word of each head. It has the version, so that a program of another version of rafter
  * refuses the first message. */
@@ -20,7 +24,7 @@ enum {
 #define RF_WIRE_MOST ((uint64_t)1 << 33) /* bytes of a body */
 
 typedef enum rf_wire_kind {
-  RF_WIRE_OPEN,    /* rf_wire_open, options, texts; answer: rf_wire_facts, ids of devices (int32) */
+  RF_WIRE_OPEN,    /* rf_wire_open, options, texts; answer: rf_wire_facts, ids (int32) of devices */
   RF_WIRE_COMPILE, /* rf_wire_compile, texts; answer: rf_wire_program */
   RF_WIRE_LOAD,    /* bytes of RF_WIRE_STORE; answer: rf_wire_program */
   RF_WIRE_STORE,   /* int64 program; answer: the serialized program */
@@ -31,6 +35,8 @@ typedef enum rf_wire_kind {
   RF_WIRE_GET,     /* rf_wire_get */
   RF_WIRE_FREE,    /* int64 ids of buffers */
   RF_WIRE_EXECUTE, /* rf_wire_execute and its lists; answer: int64 buffers */
+  RF_WIRE_SEND,    /* int64 host, and a message for it */
+  RF_WIRE_RECEIVE, /* int64 host; answer: its next message */
   RF_WIRE_CLOSE,   /* the child ends */
   RF_WIRE_KINDS
 } rf_wire_kind;
@@ -42,7 +48,7 @@ typedef struct rf_wire_head {
 
 /* `code` is 0, an error code of the plugin (1 to 16) or one of the following. The body of a failure
  * is a text. */
-enum { RF_WIRE_BAD_REQUEST = -1, RF_WIRE_NO_PLUGIN = -2, RF_WIRE_BAD_VERSION = -3 };
+enum { RF_WIRE_BAD_REQUEST = -1, RF_WIRE_NO_PLUGIN = -2, RF_WIRE_BAD_VERSION = -3, RF_WIRE_HOSTS = -4 };
 typedef struct rf_wire_answer {
   uint32_t magic;
   int32_t code;
@@ -52,8 +58,10 @@ typedef struct rf_wire_answer {
 
 typedef struct rf_wire_open {
   uint32_t compile_only, options;
+  uint32_t host, hosts, port, address_bytes; /* hosts <= 1: no other hosts, and no address */
 } rf_wire_open;
-/* Texts follow the list of options, without NUL: for each option its name, then its text. */
+/* Texts follow the list of options, without NUL: for each option its name, then its text; then the
+ * address of host 0. */
 typedef struct rf_wire_option {
   uint32_t name_bytes, text_bytes;
   int32_t is_number, unused;
@@ -61,7 +69,7 @@ typedef struct rf_wire_option {
 } rf_wire_option;
 
 typedef struct rf_wire_facts {
-  int32_t api_major, api_minor, devices;
+  int32_t api_major, api_minor, devices; /* devices of each host */
   int32_t has_topologies, has_memory_stats, has_cost, stores, unused;
   int64_t memory_bytes;
   int32_t stablehlo[3], stablehlo_oldest[3]; /* versions; 0.0.0: not reported */

@@ -4,15 +4,19 @@
  *         fake.run_abort, fake.run_exhausted (when it runs); fake.results=N; fake.live (the result
  *         is the number of living buffers, an int64)
  *   FAKE_PLUGIN: version=M, slots=N, devices=N, open_abort, open_refuse, open_hang, load_abort,
- *         load_refuse, no_store, quiet */
+ *         load_refuse, no_store, quiet, refuse_nodes, ignore_nodes, number_nodes (wrongly),
+ *         die_at=N (the execution that aborts, from 1), hang_at=N
+ * In a program that rafter writes, a result that takes the memory of an f32 argument is half of it
+ * plus 1. Other results are made of the sum of all i32 arguments of all devices of all hosts. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "fake_hosts.h"
 #include "pjrt_host/pjrt_abi.h"
 
-enum { MOST_DEVICES = 16, SLOTS = 100, MAGIC = 12345 };
+enum { MOST_DEVICES = 64, SLOTS = 100, MAGIC = 12345 };
 
 typedef struct failure {
   int code;
@@ -27,11 +31,14 @@ typedef struct buffer {
 } buffer;
 typedef struct executable {
   int magic, replicas, results;
-  char text[400]; /* the words of the program's text */
+  char text[400];      /* the words of the program's text */
+  fake_result *result; /* (results) of a program that rafter writes; NULL: another program */
 } executable;
 
-static int device[MOST_DEVICES], devices = 4, live;
+static int device[MOST_DEVICES], devices = 4, live, first, executions;
+static int process[MOST_DEVICES]; /* of a device */
 static void *device_list[MOST_DEVICES];
+static fake_nodes nodes;
 
 static void *fail(int code, const char *text) {
   failure *made = calloc(1, sizeof *made);
@@ -97,6 +104,15 @@ static void *free_object(void *p) {
   return NULL;
 }
 
+static bool take_node_option(const pjrt_named *option) {
+  bool node = option->name_bytes == 7 && !memcmp(option->name, "node_id", 7);
+  if (!node && (option->name_bytes != 9 || memcmp(option->name, "num_nodes", 9))) return false;
+  if (asked("refuse_nodes")) return false;
+  if (asked("ignore_nodes")) return true;
+  *(node ? &nodes.node : &nodes.nodes) = (int)option->value.number;
+  return true;
+}
+
 static void *client_create(void *p) {
   pjrt_client_create *args = p;
   const pjrt_named *option = args->option;
@@ -104,15 +120,24 @@ static void *client_create(void *p) {
   if (asked("open_hang")) hang();
   if (asked("open_refuse")) return fail(5, "no device was found");
   devices = number_after(getenv("FAKE_PLUGIN"), "devices=", 4);
+  nodes = (fake_nodes){0};
   for (size_t i = 0; i < args->options; i++) {
+    if (take_node_option(&option[i])) continue;
     if (option[i].type != PJRT_INT64 || strncmp(option[i].name, "cpu_device_count", option[i].name_bytes))
       return fail(3, "Unexpected option name passed to PJRT_Client_Create");
     devices = (int)option[i].value.number;
   }
-  if (devices > MOST_DEVICES) return fail(3, "too many devices");
-  for (int i = 0; i < devices; i++) {
-    device[i] = 10 + i;
-    device_list[i] = &device[i];
+  if (devices > MOST_DEVICES / FAKE_NODES) return fail(3, "too many devices");
+  const char *failed = fake_join(&nodes, args, devices);
+  if (failed) return fail(13, failed);
+  first = 0;
+  for (int node = 0, i = 0; node < (nodes.nodes > 1 ? nodes.nodes : 1); node++) {
+    if (node == nodes.node) first = i;
+    for (int k = 0; k < nodes.devices[node]; k++, i++) {
+      device[i] = 10 + i;
+      process[i] = node;
+      device_list[i] = &device[i];
+    }
   }
   args->client = &devices;
   return NULL;
@@ -125,8 +150,25 @@ static void *platform_name(void *p) {
 }
 static void *list_devices(void *p) {
   pjrt_list_of *args = p;
-  args->list = device_list;
+  args->list = device_list + first;
   args->count = (size_t)devices;
+  return NULL;
+}
+static void *list_all(void *p) {
+  pjrt_list_of *args = p;
+  args->list = device_list;
+  args->count = 0;
+  for (int i = 0; i < (nodes.nodes > 1 ? nodes.nodes : 1); i++) args->count += (size_t)nodes.devices[i];
+  return NULL;
+}
+static void *process_index(void *p) {
+  pjrt_number_of *args = p;
+  args->number = asked("number_nodes") ? nodes.nodes - 1 - nodes.node : nodes.node;
+  return NULL;
+}
+static void *description_process(void *p) {
+  pjrt_number_of *args = p;
+  args->number = process[(int *)args->object - device];
   return NULL;
 }
 static void *description_id(void *p) {
@@ -151,7 +193,13 @@ static void *make(const char *text, size_t bytes, const unsigned char *options, 
   snprintf(program->text, sizeof program->text, "%.*s", (int)bytes, text);
   program->magic = MAGIC;
   program->replicas = options ? options[3] : 1;
-  program->results = number_after(program->text, "fake.results=", 1);
+  program->result = calloc(FAKE_RESULTS, sizeof *program->result);
+  program->results = fake_results(text, bytes, program->result);
+  if (!program->results) {
+    program->results = number_after(program->text, "fake.results=", 1);
+    free(program->result);
+    program->result = NULL;
+  }
   const char *fault = program->text;
   if (strstr(fault, "fake.abort")) die("Check failed: replica_count > 0");
   if (strstr(fault, "fake.hang")) hang();
@@ -184,8 +232,8 @@ static void *get_executable(void *p) {
 }
 static void *loaded_devices(void *p) {
   pjrt_list_of *args = p;
-  args->list = device_list;
-  args->count = (size_t)((executable *)args->object)->replicas;
+  args->list = device_list + first;
+  args->count = (size_t)(((executable *)args->object)->replicas / (nodes.nodes > 1 ? nodes.nodes : 1));
   return NULL;
 }
 static void *count_results(void *p) {
@@ -220,7 +268,7 @@ static void *optimized(void *p) {
 }
 static void *serialize(void *p) {
   pjrt_serialize *args = p;
-  if (asked("no_store")) return fail(12, "not implemented");
+  if (asked("no_store") || ((executable *)args->executable)->result) return fail(12, "not implemented");
   args->owner = malloc(sizeof(executable));
   memcpy(args->owner, args->executable, sizeof(executable));
   args->data = args->owner;
@@ -238,7 +286,10 @@ static void *deserialize(void *p) {
   return NULL;
 }
 
-static size_t element_bytes(int type) { return type == 5 || type == 12 ? 8 : type == 13 ? 2 : 4; }
+static size_t element_bytes(int type) {
+  static const unsigned char BYTES[] = {0, 1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 4, 8, 2};
+  return BYTES[type];
+}
 
 static buffer *make_buffer(int type, const int64_t *dim, size_t rank, const void *data) {
   buffer *made = calloc(1, sizeof *made);
@@ -246,8 +297,8 @@ static buffer *make_buffer(int type, const int64_t *dim, size_t rank, const void
   made->rank = rank;
   made->bytes = element_bytes(type);
   for (size_t i = 0; i < rank; i++) made->bytes *= (size_t)(made->dim[i] = dim[i]);
-  made->data = malloc(made->bytes + 1);
-  memcpy(made->data, data, made->bytes);
+  made->data = calloc(made->bytes + 1, 1);
+  if (data) memcpy(made->data, data, made->bytes);
   live++;
   return made;
 }
@@ -284,19 +335,47 @@ static void *to_host(void *p) {
   return NULL;
 }
 
+static const char *sum_of(const pjrt_execute *args, int64_t *sum) {
+  for (size_t d = 0; d < args->devices; d++)
+    for (size_t i = 0; i < args->argument_count; i++) {
+      const buffer *b = args->arguments[d][i];
+      for (size_t k = 0; b->type == 4 && k < b->bytes / 4; k++)
+        *sum += ((const int32_t *)(const void *)b->data)[k];
+    }
+  return fake_sum(&nodes, sum);
+}
+
+static buffer *make_result(const fake_result *r, void *const *argument, int64_t sum) {
+  buffer *made = make_buffer(r->type, r->dim, (size_t)r->rank, NULL);
+  const buffer *from = r->alias >= 0 ? argument[r->alias] : NULL;
+  if (from) memcpy(made->data, from->data, made->bytes);
+  float *value = (float *)(void *)made->data;
+  for (size_t k = 0; r->type == 11 && k < made->bytes / 4; k++)
+    value[k] = from ? value[k] * 0.5f + 1 : 1 + (float)(sum % 1000) / 1000 + (float)k;
+  return made;
+}
+
 static void *execute(void *p) {
   pjrt_execute *args = p;
   const executable *program = args->loaded;
+  int64_t sum = 0;
+  if (++executions == number_after(getenv("FAKE_PLUGIN"), "die_at=", 0)) die("Check failed: this execution");
+  if (executions == number_after(getenv("FAKE_PLUGIN"), "hang_at=", 0)) hang();
+  const char *failed = program->result || strstr(program->text, "fake.sum") ? sum_of(args, &sum) : NULL;
+  if (failed) return fail(13, failed);
   if (strstr(program->text, "fake.run_abort")) die("Check failed: a result");
   if (strstr(program->text, "fake.run_exhausted")) return fail(8, "Out of memory allocating 1000 bytes.");
   int64_t alive = live;
   for (size_t d = 0; d < args->devices; d++) {
     for (size_t i = 0; i < args->argument_count; i++)
       if (((buffer *)args->arguments[d][i])->donated) return fail(3, "Buffer has been deleted or donated.");
-    const buffer *first = args->argument_count ? args->arguments[d][0] : NULL;
+    const buffer *front = args->argument_count ? args->arguments[d][0] : NULL;
     for (int i = 0; i < program->results; i++) {
-      if (strstr(program->text, "fake.live") || !first) args->results[d][i] = make_buffer(5, NULL, 0, &alive);
-      else args->results[d][i] = make_buffer(first->type, first->dim, first->rank, first->data);
+      if (program->result) args->results[d][i] = make_result(&program->result[i], args->arguments[d], sum);
+      else if (strstr(program->text, "fake.sum")) args->results[d][i] = make_buffer(5, NULL, 0, &sum);
+      else if (strstr(program->text, "fake.live") || !front)
+        args->results[d][i] = make_buffer(5, NULL, 0, &alive);
+      else args->results[d][i] = make_buffer(front->type, front->dim, front->rank, front->data);
     }
     for (size_t i = 0; i < args->argument_count; i++) ((buffer *)args->arguments[d][i])->donated = true;
     for (size_t i = 0; i < args->options->kepts; i++)
@@ -322,6 +401,9 @@ __attribute__((visibility("default"))) const void *GetPjrtApi(void) {
                       [PJRT_CLIENT_DESTROY] = nothing,
                       [PJRT_CLIENT_PLATFORM_NAME] = platform_name,
                       [PJRT_CLIENT_PLATFORM_VERSION] = platform_name,
+                      [PJRT_CLIENT_PROCESS_INDEX] = process_index,
+                      [PJRT_CLIENT_DEVICES] = list_all,
+                      [PJRT_DESCRIPTION_PROCESS_INDEX] = description_process,
                       [PJRT_CLIENT_ADDRESSABLE_DEVICES] = list_devices,
                       [PJRT_CLIENT_COMPILE] = client_compile,
                       [PJRT_BUFFER_FROM_HOST] = from_host,

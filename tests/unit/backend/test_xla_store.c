@@ -1,5 +1,5 @@
 /* test_xla_store.c - the key-value store of several hosts: keys, waiting, limits, hosts that come
- * late or end, and bytes that are no frames. Host 0 and the others are threads of this test. */
+ * late or end, and bytes that are not frames. Host 0 and the others are threads of this test. */
 #define _GNU_SOURCE
 #include "pjrt_host/store.h"
 
@@ -21,7 +21,7 @@ enum { HOSTS = 3, WAIT_MS = 60000 };
 
 static char why[512];
 
-/* What a client was told about the end of other hosts. */
+/* The last host that ended, as a client heard it. */
 typedef struct ends {
   _Atomic int count, host, lost;
 } ends;
@@ -50,8 +50,12 @@ typedef struct group {
 } group;
 
 static store_place place_of(const group *g, int host) {
-  return (store_place){
-      .address = "127.0.0.1", .port = g->port, .host = host, .hosts = g->hosts, .secret = "", .join_ms = WAIT_MS};
+  return (store_place){.address = "127.0.0.1",
+                       .port = g->port,
+                       .host = host,
+                       .hosts = g->hosts,
+                       .secret = "",
+                       .join_ms = WAIT_MS};
 }
 
 static void serve(group *g, int hosts, int join_ms, const char *secret) {
