@@ -108,6 +108,7 @@ static json_t *recorded_options(const rafter_trainer *t, const rf_options *o) {
   char run[4096];
   json_t *options = rf_options_json(o);
   if (!rf_trains_by_epochs(o)) json_object_del(options, "epochs");
+  json_object_del(options, "host-rank"); /* of host 0 only */
   const rf_build_options *build = &t->trainer->plan->options.build;
   json_object_set_new(options, "seq", json_integer((json_int_t)build->seq));
   json_object_set_new(options, "batch", json_integer((json_int_t)(build->microbatch * build->accumulate)));
@@ -240,10 +241,26 @@ static rf_status validate_first(rafter_trainer *t, run_log *log, bool *stopped, 
  * Returns the error of that file. */
 static rf_status save_without_data(rafter_trainer *t, run_log *log, rf_error *error) {
   rf_error unsaved;
+  /* the other hosts are in their next step, and would not help to save */
+  if (rf_run_hosts(t->trainer->run) > 1) return RAFTER_FAILED;
   if (!t->trainer->step || save_checkpoint(t, log, &unsaved) != RAFTER_OK) return RAFTER_FAILED;
   if (error)
     snprintf(error->hint, sizeof error->hint, "restore the file, then continue with --resume %.200s", t->out);
   return RAFTER_FAILED;
+}
+
+/* Whether the run ends after this step. All hosts of a run decide the same. `step_seconds` is the
+ * time of the longest step. */
+static rf_status ask_end(const rafter_trainer *t, const run_log *log, double step_seconds, bool *stopped,
+                         bool *time_is_up, rf_error *error) {
+  enum { STOP = 1, TIME = 2 };
+  uint32_t flags = rf_asked_to_stop(log->sink) ? STOP : 0;
+  if (log->seconds_limit > 0 && rf_now_seconds() - log->start + step_seconds > log->seconds_limit)
+    flags |= TIME;
+  RF_TRY(rf_run_agree(t->trainer->run, &flags, error));
+  *stopped = flags & STOP;
+  *time_is_up = flags & TIME;
+  return RAFTER_OK;
 }
 
 static rf_status train_loop(rafter_trainer *t, run_log *log, bool *stopped, rf_error *error) {
@@ -271,10 +288,11 @@ static rf_status train_loop(rafter_trainer *t, run_log *log, bool *stopped, rf_e
     if (r->lost_data) return save_without_data(t, log, error);
     if (log->save_every > 0 && r->step % log->save_every == 0 && r->step < log->steps)
       RF_TRY(save_checkpoint(t, log, error));
-    if (rf_asked_to_stop(log->sink)) return *stopped = true, RAFTER_OK;
-    double now = rf_now_seconds(), took = now - began;
+    double took = rf_now_seconds() - began;
+    bool time_is_up = false;
     if (took > longest) longest = took;
-    if (log->seconds_limit > 0 && now - log->start + longest > log->seconds_limit) break;
+    RF_TRY(ask_end(t, log, longest, stopped, &time_is_up, error));
+    if (time_is_up) break;
   }
   return RAFTER_OK;
 }
@@ -342,6 +360,11 @@ static rf_status train(const rafter_job *job, const rafter_sink *sink, rf_error 
   rf_journal journal = {0};
   rf_record *traced = NULL;
   bool stopped = false;
+  rf_hosts hosts;
+  const rafter_sink silent = {.size = sizeof silent, .stop = sink->stop};
+  RF_TRY(rf_hosts_of(o, &hosts, error));
+  if (hosts.host > 0) sink = &silent; /* host 0 speaks for all */
+  journal.unlisted = hosts.host > 0;
   run_log log = {.saved_step = -1,
                  .sink = sink,
                  .start = rf_now_seconds(),
@@ -369,7 +392,7 @@ static rf_status train(const rafter_job *job, const rafter_sink *sink, rf_error 
   RF_GO(save_checkpoint(t, &log, error));
   if (!stopped) say_time_is_up(t, &log);
   RF_GO(rf_traced_write(traced, &journal, pass, passes, error));
-  if (t->trainer->counted.steps) {
+  if (t->trainer->counted.steps && hosts.host == 0) {
     rf_trainer_passes(t, pass); /* lists the plans again, now with measurements */
     RF_GO(rf_journal_sum_up(&journal, t->trainer->run, pass, passes, rf_now_seconds() - log.start, error));
   }
@@ -444,8 +467,9 @@ static const rf_option TRAIN[] = {
 const rf_command RF_COMMAND_TRAIN = {
     RF_COMMAND_HEAD("train", "MODEL", 1, 1, "Run", "Train a model, or adapters for it, exactly as planned."),
     .options = {RF_TABLE(TRAIN), RF_TABLE(RF_EXAMPLE_OPTIONS), RF_TABLE(RF_STEP_OPTIONS),
-                RF_TABLE(RF_OFFLOAD_OPTIONS), RF_TABLE(RF_MODEL_OPTIONS), RF_TABLE(RF_RUN_FOLDER_OPTIONS),
-                RF_TABLE(RF_TRACE_OPTIONS), RF_TABLE(RF_DEBUG_OPTIONS), RF_TABLE(RF_EVERY_OPTIONS)},
+                RF_TABLE(RF_OFFLOAD_OPTIONS), RF_TABLE(RF_MODEL_OPTIONS), RF_TABLE(RF_HOST_OPTIONS),
+                RF_TABLE(RF_RUN_FOLDER_OPTIONS), RF_TABLE(RF_TRACE_OPTIONS), RF_TABLE(RF_DEBUG_OPTIONS),
+                RF_TABLE(RF_EVERY_OPTIONS)},
     .common = "data tokenizer batch steps max-seconds lr schedule lora seq accumulate remat dtype resume "
               "save-every "
               "out seed json",

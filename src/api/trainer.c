@@ -154,6 +154,16 @@ static rf_status take_tokenizer(rafter_trainer *t, const rf_options *o, rf_train
   return rf_tokenizer_in(t->tokenizer) ? RAFTER_OK : rf_tokenizer_place(given, t->tokenizer, error);
 }
 
+/* Only host 0 keeps files. The others work in a folder of their own, where converted data may be. */
+static rf_status make_hidden(rafter_trainer *t, int host, rf_error *error) {
+  const char *root = getenv("TMPDIR");
+  snprintf(t->out, sizeof t->out, "%.3900s/rafter-host%d-XXXXXX", root && *root ? root : "/tmp", host);
+  t->hidden = mkdtemp(t->out) != NULL;
+  if (t->hidden) return RAFTER_OK;
+  return RF_FAIL(error, RAFTER_FAILED, "set TMPDIR to a folder that can be written",
+                 "cannot make the folder %s (%s)", t->out, strerror(errno));
+}
+
 rf_status rf_trainer_of_job(const rafter_job *job, const rafter_sink *sink, rafter_trainer **out,
                             rf_error *error) {
   rf_status status = RAFTER_OK;
@@ -168,7 +178,10 @@ rf_status rf_trainer_of_job(const rafter_job *job, const rafter_sink *sink, raft
   bool trains = !strcmp(rf_options_command(o), "train");
   const char *resume = trains ? rf_options_text(o, "resume") : NULL;
   bool unnamed = false;
-  if (rf_options_knows(o, "out") && rf_options_is_set(o, "out"))
+  rf_hosts hosts;
+  RF_GO(rf_hosts_of(o, &hosts, error));
+  if (hosts.host > 0) RF_GO(make_hidden(t, hosts.host, error));
+  else if (rf_options_knows(o, "out") && rf_options_is_set(o, "out"))
     snprintf(t->out, sizeof t->out, "%s", rf_options_text(o, "out"));
   else if (resume) snprintf(t->out, sizeof t->out, "%s", resume);
   else {
@@ -280,5 +293,6 @@ void rafter_trainer_close(rafter_trainer *t) {
   if (!t) return;
   rf_trainer_close(t->trainer);
   if (t->lock >= 0) close(t->lock);
+  if (t->hidden) rf_remove_folder(t->out);
   free(t);
 }

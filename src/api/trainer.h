@@ -11,7 +11,8 @@
 struct rafter_trainer {
   rf_settings settings;
   char out[4096], resume[4096], tokenizer[4200]; /* tokenizer: folder of the copy in `out`; "": none */
-  int lock;                                      /* descriptor of the lock of `out`; -1: none */
+  bool hidden; /* this is not host 0: `out` is a temporary folder, which is removed at the end */
+  int lock;    /* descriptor of the lock of `out`; -1: none */
   rf_trainer *trainer;
 };
 

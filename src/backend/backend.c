@@ -11,6 +11,7 @@ rf_status rf_device_open(const rf_backend *backend, int level, int workers,
   RF_TRY(backend->device->open(device, settings ? settings : &none, error));
   (*device)->type = backend->device;
   if ((*device)->chips < 1) (*device)->chips = 1;
+  if ((*device)->hosts < 1) (*device)->hosts = 1;
   (*device)->level = level;
   (*device)->workers = workers;
   rf_team_init(&(*device)->team, workers);

@@ -4,6 +4,7 @@
 #ifndef RF_BACKEND_H
 #define RF_BACKEND_H
 
+#include "backend/hosts.h"
 #include "backend/team.h"
 #include "graph/graph.h"
 #include "machine/machine.h"
@@ -17,7 +18,8 @@ typedef struct rf_program rf_program;
 
 /* A block of device memory, addressed by byte offset. A program uses one such block. On a device of
  * several chips, every chip has a block of `bytes` bytes, and byte `at` of chip c has the offset
- * rf_memory_at(memory, c, at). The blocks have the same tensors at the same bytes. */
+ * rf_memory_at(memory, c, at). The blocks have the same tensors at the same bytes. With several
+ * hosts, each has the memory of its own chips, and c is a number among these. */
 typedef struct rf_memory {
   rf_device *device;
   int64_t bytes;
@@ -35,6 +37,7 @@ typedef enum rf_traffic { RF_TRAFFIC_READ, RF_TRAFFIC_COPY } rf_traffic;
 /* How to open a device. Backends that need no such settings ignore them. */
 typedef struct rf_device_settings {
   int chips;                /* chips that the programs of the run need; 0 means 1 */
+  rf_hosts hosts;           /* the hosts among which the chips are shared equally */
   const char *plugin;       /* path of a PJRT plugin; NULL: none */
   const char *flags;        /* options for the compiler, "--xla_a=1 --xla_b=true"; NULL: none */
   const char *cache;        /* folder of compiled programs; NULL: none */
@@ -65,6 +68,10 @@ typedef struct rf_device_type {
   rf_status (*fill)(rf_memory *memory, int64_t at, uint32_t word, int64_t bytes, rf_error *error);
   rf_status (*upload)(rf_memory *memory, int64_t at, const void *from, int64_t bytes, rf_error *error);
   rf_status (*download)(rf_memory *memory, int64_t at, void *to, int64_t bytes, rf_error *error);
+  /* Sends a message to another host, or receives the next one from it. Messages of a host arrive in
+   * order. Both fail if a host ends. NULL if devices have one host. */
+  rf_status (*send)(rf_device *device, int host, const void *data, int64_t bytes, rf_error *error);
+  rf_status (*receive)(rf_device *device, int host, void *data, int64_t bytes, rf_error *error);
   /* Waits for all queued work and reports its errors. NULL if the device never queues work. */
   rf_status (*synchronise)(rf_device *device, rf_error *error);
   /* Compiles a plan to a program. The device must outlive the program. */
@@ -84,7 +91,9 @@ typedef struct rf_device_type {
 /* An open device. A backend's own device struct has rf_device as its first field. */
 struct rf_device {
   const rf_device_type *type;
-  int chips;    /* chips that run each program; 1 unless `open` sets it */
+  int chips;    /* chips that run each program, on all hosts; 1 unless `open` sets it */
+  int hosts;    /* 1 unless `open` sets it; the first chips are those of host 0, and so on */
+  int host;     /* number of this host */
   int level;    /* instruction-set level of the backend: rf_isa on a CPU */
   int workers;  /* number of workers (CPU: threads) that share an op; the same as in the plan */
   rf_team team; /* how many of the workers execute the next op, if the host's threads are the workers */

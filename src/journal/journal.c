@@ -150,7 +150,10 @@ rf_status rf_journal_begin(rf_journal *journal, const rafter_sink *sink, const r
                            const char *folder, const rf_report_pass *pass, int passes, rf_error *error) {
   const rf_plan *plan = pass[0].plan;
   char now[32], *here = getcwd(NULL, 0);
-  *journal = (rf_journal){.sink = sink, .as_note = journal->as_note, .commands = rf_options_commands(o)};
+  *journal = (rf_journal){.sink = sink,
+                          .as_note = journal->as_note,
+                          .unlisted = journal->unlisted,
+                          .commands = rf_options_commands(o)};
   const char *command = rf_options_command(o);
   journal->table =
       !rf_options_knows(o, "stats") || rf_options_flag(o, "stats") || rf_options_flag(o, "verbose");
@@ -175,7 +178,7 @@ rf_status rf_journal_begin(rf_journal *journal, const rafter_sink *sink, const r
     RF_TRY(write_in(folder, "run.json", json_incref(journal->run), 1, error));
     RF_TRY(write_in(folder, "plan.json", rf_report_plans_json(pass, passes), 0, error));
   }
-  if (keeps_history(sink) && computes(plan)) begin_history(journal, command, plan);
+  if (!journal->unlisted && keeps_history(sink) && computes(plan)) begin_history(journal, command, plan);
   journal->began = rf_now_seconds();
   journal->delayed = rf_run_delayed();
   return RAFTER_OK;

@@ -20,6 +20,7 @@ typedef struct rf_journal {
   json_t *traced;              /* the header of the run's trace; NULL: no trace */
   int64_t id;                  /* id of the run in the history; 0: not in the history */
   bool table;                  /* true: the summary is printed, not only written */
+  bool unlisted;               /* true: no row in the history. Set before rf_journal_begin */
   bool as_note; /* true: the summary is printed as a note, not as a result. Set before rf_journal_begin */
 } rf_journal;
 

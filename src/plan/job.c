@@ -144,6 +144,12 @@ static rf_status resolve_backend(const rf_options *options, const rf_machine *ma
   plan->device.flags = rf_options_text(options, "xla-flags");
   plan->build.plain |= plan->backend && plan->backend->plain_weights;
   plan->build.sampled |= plan->backend && plan->backend->compiles;
+  RF_TRY(rf_hosts_of(options, &plan->device.hosts, error));
+  if (plan->device.hosts.hosts > 1 && plan->backend &&
+      !(plan->backend->device && plan->backend->device->send))
+    return RF_FAIL(error, RAFTER_INVALID, "add --backend xla --plugin FILE, or leave --hosts out",
+                   "several hosts need a backend with a plugin (--backend: expected xla, got %s)",
+                   plan->backend->name);
   return plan->backend ? RAFTER_OK
                        : RF_FAIL(error, RAFTER_INVALID, "choose auto, reference, cpu, xla or null",
                                  "unknown backend %s", rf_options_text_or(options, "backend", ""));

@@ -30,6 +30,10 @@ typedef struct rf_settings {
 rf_status rf_settings_resolve(const rf_options *options, const char *job, rf_settings *settings,
                               rf_error *error);
 
+/* The hosts of the run: options, and variables of the launcher. RAFTER_INVALID: they contradict each
+ * other, or one is missing. */
+rf_status rf_hosts_of(const rf_options *options, rf_hosts *hosts, rf_error *error);
+
 /* The model that drafts: --speculate MODEL. NULL: there is none. */
 const char *rf_drafter_given(const rf_options *options);
 /* Resolves the settings of the model that drafts for `target`. Precision, machine and context are
@@ -43,6 +47,7 @@ extern const rf_option RF_INFERENCE_OPTIONS[];   /* commands that run a model wi
 extern const rf_option RF_CACHE_OPTIONS[];       /* commands that can generate */
 extern const rf_option RF_SPECULATION_OPTIONS[]; /* commands that generate */
 extern const rf_option RF_STEP_OPTIONS[];        /* commands that can train */
+extern const rf_option RF_HOST_OPTIONS[];        /* commands that run on several hosts */
 extern const rf_option RF_OFFLOAD_OPTIONS[];
 extern const rf_option RF_LAYOUT_OPTIONS[]; /* options that only `rafter plan` has, and --fit */
 

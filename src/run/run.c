@@ -1,5 +1,6 @@
 /* run.c - opens a device, allocates the arena, compiles plans, runs sections, checks results. */
 #include "run/run.h"
+#include "run/hosts.h"
 #include "run/whole.h"
 
 #include <math.h>
@@ -215,6 +216,12 @@ void rf_run_set_debug(rf_run *run, rf_run_debug debug) {
   }
 }
 
+/* FNV-1a, continued over a text. */
+static uint64_t hash_more(uint64_t hash, const char *text) {
+  for (; *text; text++) hash = (hash ^ (unsigned char)*text) * 1099511628211u;
+  return hash;
+}
+
 static rf_status no_memory(rf_error *error) {
   return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while binding the plan");
 }
@@ -288,7 +295,7 @@ static rf_status bind(rf_run *run, int number, const rf_plan *plan, rf_error *er
   RF_TRY(list_by_op(plan, true, &b->fresh_at, &b->fresh, error));
   RF_TRY(list_by_op(plan, false, &b->dead_at, &b->dead, error));
   if (!run->memory) return RAFTER_OK;
-  RF_TRY(rf_whole_open(plan, &b->whole, error));
+  RF_TRY(rf_whole_open(plan, run->device, &b->whole, error));
   RF_TRY(bind_views(b, error));
   return compile(b, number, error);
 }
@@ -412,6 +419,8 @@ rf_status rf_run_open(const rf_plan *const *plans, int count, rf_run_debug debug
   run->arena_bytes = rf_plan_joint_bytes(plans, count);
   if (plans[0]->options.backend->device) RF_GO(open_memory(run, plans[0], error));
   for (int i = 0; i < count; i++) RF_GO(check_mesh(&plans[i]->graph->mesh, run->device, error));
+  for (int i = 0; i < count; i++)
+    RF_GO(rf_run_same(run, "another plan", hash_more(hash_more(0, plans[i]->digest), RF_VERSION), error));
   for (int i = 0; i < count; i++) RF_GO(bind(run, i, plans[i], error));
   rf_run_set_debug(run, debug);
 done:
@@ -513,6 +522,20 @@ rf_status rf_run_fill(rf_run *run, int plan, int tensor, int64_t at, uint32_t wo
   const rf_bound_plan *b = &run->bound[plan];
   if (b->whole) return rf_whole_fill(b->whole, run->memory, tensor, at, word, bytes, error);
   return rf_memory_fill(run->memory, offset_of(b->plan, tensor) + at, word, bytes, error);
+}
+
+int rf_run_hosts(const rf_run *run) { return run->device ? run->device->hosts : 1; }
+int rf_run_host(const rf_run *run) { return run->device ? run->device->host : 0; }
+
+rf_status rf_run_same(rf_run *run, const char *what, uint64_t value, rf_error *error) {
+  return run->device ? rf_hosts_same(run->device, what, value, error) : RAFTER_OK;
+}
+rf_status rf_run_agree(rf_run *run, uint32_t *flags, rf_error *error) {
+  return run->device ? rf_hosts_agree(run->device, flags, error) : RAFTER_OK;
+}
+rf_status rf_run_serve(rf_run *run, rf_error *error) { return rf_hosts_serve(run->memory, error); }
+rf_status rf_run_served(rf_run *run, rf_status status, rf_error *error) {
+  return rf_run_hosts(run) > 1 ? rf_hosts_served(run->device, status, error) : status;
 }
 
 rf_status rf_run_copy(rf_run *run, int plan, int tensor, int64_t to, int64_t from, int64_t bytes,

@@ -64,6 +64,20 @@ rf_status rf_run_fill(rf_run *run, int plan, int tensor, int64_t at, uint32_t wo
 rf_status rf_run_copy(rf_run *run, int plan, int tensor, int64_t to, int64_t from, int64_t bytes,
                       rf_error *error);
 
+/* Number of hosts that share the run, and the number of this host. All hosts make the same calls in
+ * the same order. */
+int rf_run_hosts(const rf_run *run);
+int rf_run_host(const rf_run *run);
+/* RAFTER_FAILED: host 0 has another value. `what` is for people: "other data". */
+rf_status rf_run_same(rf_run *run, const char *what, uint64_t value, rf_error *error);
+/* Sets *flags to the flags of all hosts, combined by `or`. */
+rf_status rf_run_agree(rf_run *run, uint32_t *flags, rf_error *error);
+/* Host 0 can read whole tensors while the other hosts are in rf_run_serve, which returns when host 0
+ * calls rf_run_served. If `status` is not RAFTER_OK, rf_run_serve fails. rf_run_served returns
+ * `status`, or its own failure. */
+rf_status rf_run_serve(rf_run *run, rf_error *error);
+rf_status rf_run_served(rf_run *run, rf_status status, rf_error *error);
+
 /* Runs one section of a plan. RAFTER_FAILED: a loss or a gradient norm is not finite; with
  * find_nan, any output. The message names the op, and later ops do not run. */
 rf_status rf_run_section(rf_run *run, int plan, rf_section section, const rf_run_inputs *inputs,

@@ -1,6 +1,8 @@
 /* whole.c - see whole.h. */
 #include "run/whole.h"
 
+#include "run/hosts.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,10 +11,12 @@ enum { BLOCK_BYTES = 1 << 16 };
 struct rf_whole {
   const rf_plan *plan;
   rf_pool *pool;
+  rf_device *device;
   int chips;
+  int first, local;     /* the first chip of this host, and its number of chips */
   rf_tensor *tensor;    /* (tensors) */
   rf_place_part **part; /* (tensors): the parts of the chips; NULL: every chip has the same bytes */
-  bool **again;         /* (tensors): whether an earlier chip has the same part */
+  int **twin;           /* (tensors): the first chip that has the same part */
   unsigned char *room;  /* the part of one chip, for inputs and outputs */
 };
 
@@ -68,20 +72,21 @@ static void find_parts(rf_whole *w, int t) {
   const rf_graph *graph = w->plan->graph;
   if (graph->tensor[t].class == RF_CLASS_KV) return;
   w->part[t] = rf_pool_alloc(w->pool, (size_t)w->chips * sizeof *w->part[t]);
-  w->again[t] = rf_pool_alloc(w->pool, (size_t)w->chips);
+  w->twin[t] = rf_pool_alloc(w->pool, (size_t)w->chips * sizeof **w->twin);
   for (int chip = 0; chip < w->chips; chip++) {
     rf_place_part *part = &w->part[t][chip];
     *part = rf_place_part_of(graph, chip, t, &w->tensor[t], w->pool);
+    w->twin[t][chip] = chip;
     for (int other = 0; other < chip; other++)
       if (rf_place_same(part, &w->part[t][other])) {
         *part = w->part[t][other];
-        w->again[t][chip] = true;
+        w->twin[t][chip] = other;
         break;
       }
   }
 }
 
-rf_status rf_whole_open(const rf_plan *plan, rf_whole **out, rf_error *error) {
+rf_status rf_whole_open(const rf_plan *plan, rf_device *device, rf_whole **out, rf_error *error) {
   rf_graph *unsharded = NULL;
   size_t tensors = (size_t)plan->graph->tensor_count + 1;
   int64_t room = 0;
@@ -93,10 +98,13 @@ rf_status rf_whole_open(const rf_plan *plan, rf_whole **out, rf_error *error) {
   if (!w || !(w->pool = rf_pool_new()))
     RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while binding the plan"));
   w->plan = plan;
+  w->device = device;
   w->chips = (int)rf_mesh_chips(&plan->graph->mesh);
+  w->local = w->chips / device->hosts;
+  w->first = device->host * w->local;
   w->tensor = rf_pool_alloc(w->pool, tensors * sizeof *w->tensor);
   w->part = rf_pool_alloc(w->pool, tensors * sizeof *w->part);
-  w->again = rf_pool_alloc(w->pool, tensors * sizeof *w->again);
+  w->twin = rf_pool_alloc(w->pool, tensors * sizeof *w->twin);
   for (int t = 0; t < plan->graph->tensor_count; t++) {
     w->tensor[t] = plan->graph->tensor[t];
     if (!is_visible(plan, t)) continue;
@@ -127,6 +135,7 @@ typedef struct transfer {
   int64_t first;    /* element of the whole tensor at `data` */
   unsigned char *data;
   uint32_t word;
+  unsigned char *fetched; /* a part from another host */
 } transfer;
 
 static rf_status write_piece(void *context, int64_t mine, int64_t whole, int64_t count, rf_error *error) {
@@ -147,44 +156,108 @@ static rf_status fill_piece(void *context, int64_t mine, int64_t whole, int64_t 
   return rf_memory_fill(x->memory, x->at + mine * x->size, x->word, count * x->size, error);
 }
 
-/* Visits the pieces of bytes [at, at + bytes) on all chips, or on the first chip that has them. */
-static rf_status on_chips(const rf_whole *w, transfer *x, int tensor, int64_t at, int64_t bytes, bool once,
-                          rf_place_visit visit, rf_error *error) {
+/* Begins a transfer of bytes [at, at + bytes) of a whole tensor. Returns the number of elements. */
+static int64_t begin(const rf_whole *w, transfer *x, int tensor, int64_t at, int64_t bytes) {
   x->size = rf_dtype_bytes(w->tensor[tensor].dtype);
   x->first = at / x->size;
-  for (int chip = 0; chip < w->chips; chip++) {
-    x->at = rf_memory_at(x->memory, chip, w->plan->tensor[tensor].offset);
-    if (!w->part[tensor]) {
-      if (chip == 0 || !once) RF_TRY(visit(x, x->first, x->first, bytes / x->size, error));
-    } else if (!once || !w->again[tensor][chip]) {
-      RF_TRY(rf_place_pieces(&w->part[tensor][chip], x->first, bytes / x->size, visit, x, error));
-    }
-  }
+  return bytes / x->size;
+}
+
+/* Visits the pieces on one chip of this host. */
+static rf_status on_chip(const rf_whole *w, transfer *x, int tensor, int chip, int64_t count,
+                         rf_place_visit visit, rf_error *error) {
+  x->at = rf_memory_at(x->memory, chip - w->first, w->plan->tensor[tensor].offset);
+  if (!w->part[tensor]) return visit(x, x->first, x->first, count, error);
+  return rf_place_pieces(&w->part[tensor][chip], x->first, count, visit, x, error);
+}
+
+static rf_status on_chips(const rf_whole *w, transfer *x, int tensor, int64_t count, rf_place_visit visit,
+                          rf_error *error) {
+  for (int chip = w->first; chip < w->first + w->local; chip++)
+    RF_TRY(on_chip(w, x, tensor, chip, count, visit, error));
   return RAFTER_OK;
+}
+
+/* The first chip of this host that has the part of `chip`, or RF_NONE. */
+static int near_chip(const rf_whole *w, int tensor, int chip) {
+  for (int c = w->first; c < w->first + w->local; c++)
+    if (w->twin[tensor][c] == chip) return c;
+  return RF_NONE;
+}
+
+/* The elements of a part that a transfer covers. */
+typedef struct range {
+  int64_t low, high;
+} range;
+
+static rf_status widen(void *context, int64_t mine, int64_t whole, int64_t count, rf_error *error) {
+  range *r = context;
+  (void)whole;
+  (void)error;
+  if (r->high == 0 || mine < r->low) r->low = mine;
+  if (mine + count > r->high) r->high = mine + count;
+  return RAFTER_OK;
+}
+
+/* Elements of a part that came from another host: `at` is the first of them. */
+static rf_status take_piece(void *context, int64_t mine, int64_t whole, int64_t count, rf_error *error) {
+  const transfer *x = context;
+  (void)error;
+  memcpy(x->data + (whole - x->first) * x->size, x->fetched + (mine - x->at) * x->size,
+         (size_t)(count * x->size));
+  return RAFTER_OK;
+}
+
+/* Reads a part that another host has, with one message for all its pieces. */
+static rf_status read_remote(const rf_whole *w, transfer *x, int tensor, int chip, int64_t count,
+                             rf_error *error) {
+  const rf_place_part *part = &w->part[tensor][chip];
+  range r = {0};
+  RF_TRY(rf_place_pieces(part, x->first, count, widen, &r, error));
+  if (r.high == 0) return RAFTER_OK;
+  int64_t bytes = (r.high - r.low) * x->size;
+  int64_t from = rf_memory_at(x->memory, chip % w->local, w->plan->tensor[tensor].offset) + r.low * x->size;
+  x->at = r.low;
+  x->fetched = malloc((size_t)bytes);
+  rf_status status = RAFTER_OK;
+  if (!x->fetched) status = RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while reading a tensor");
+  if (status == RAFTER_OK)
+    status = rf_hosts_fetch(w->device, chip / w->local, from, x->fetched, bytes, error);
+  if (status == RAFTER_OK) status = rf_place_pieces(part, x->first, count, take_piece, x, error);
+  free(x->fetched);
+  return status;
 }
 
 rf_status rf_whole_write(const rf_whole *w, rf_memory *memory, int tensor, int64_t at, const void *from,
                          int64_t bytes, rf_error *error) {
   transfer x = {.memory = memory, .data = (unsigned char *)(uintptr_t)from};
-  return on_chips(w, &x, tensor, at, bytes, false, write_piece, error);
+  return on_chips(w, &x, tensor, begin(w, &x, tensor, at, bytes), write_piece, error);
 }
 
 rf_status rf_whole_read(const rf_whole *w, rf_memory *memory, int tensor, int64_t at, void *to, int64_t bytes,
                         rf_error *error) {
   transfer x = {.memory = memory, .data = to};
-  return on_chips(w, &x, tensor, at, bytes, true, read_piece, error);
+  int64_t count = begin(w, &x, tensor, at, bytes);
+  if (!w->part[tensor]) return on_chip(w, &x, tensor, w->first, count, read_piece, error);
+  for (int chip = 0; chip < w->chips; chip++) {
+    if (w->twin[tensor][chip] != chip) continue;
+    int near = near_chip(w, tensor, chip);
+    if (near == RF_NONE) RF_TRY(read_remote(w, &x, tensor, chip, count, error));
+    else RF_TRY(on_chip(w, &x, tensor, near, count, read_piece, error));
+  }
+  return RAFTER_OK;
 }
 
 rf_status rf_whole_fill(const rf_whole *w, rf_memory *memory, int tensor, int64_t at, uint32_t word,
                         int64_t bytes, rf_error *error) {
   transfer x = {.memory = memory, .word = word};
-  return on_chips(w, &x, tensor, at, bytes, false, fill_piece, error);
+  return on_chips(w, &x, tensor, begin(w, &x, tensor, at, bytes), fill_piece, error);
 }
 
 rf_status rf_whole_copy(const rf_whole *w, rf_memory *memory, int tensor, int64_t to, int64_t from,
                         int64_t bytes, rf_error *error) {
   unsigned char block[BLOCK_BYTES];
-  for (int chip = 0; chip < w->chips; chip++) {
+  for (int chip = 0; chip < w->local; chip++) {
     int64_t base = rf_memory_at(memory, chip, w->plan->tensor[tensor].offset);
     for (int64_t done = 0, n; done < bytes; done += n) {
       n = bytes - done < BLOCK_BYTES ? bytes - done : BLOCK_BYTES;
@@ -233,14 +306,14 @@ static void take_starts(const rf_whole *w, int tensor, int chip, const int32_t *
 
 rf_status rf_whole_push(const rf_whole *w, rf_memory *memory, int tensor, const void *from, rf_error *error) {
   const rf_tensor *mine = &w->plan->graph->tensor[tensor];
-  for (int chip = 0; chip < w->chips; chip++) {
+  for (int chip = w->first; chip < w->first + w->local; chip++) {
     staged s = {w->room, (unsigned char *)(uintptr_t)from, rf_dtype_bytes(mine->dtype), false};
     if (is_list_of_starts(w, tensor)) take_starts(w, tensor, chip, from);
     else
       RF_TRY(rf_place_pieces(&w->part[tensor][chip], 0, rf_tensor_count(&w->tensor[tensor]), copy_piece, &s,
                              error));
-    RF_TRY(rf_memory_write(memory, rf_memory_at(memory, chip, w->plan->tensor[tensor].offset), w->room,
-                           rf_tensor_bytes(mine), error));
+    int64_t at = rf_memory_at(memory, chip - w->first, w->plan->tensor[tensor].offset);
+    RF_TRY(rf_memory_write(memory, at, w->room, rf_tensor_bytes(mine), error));
   }
   return RAFTER_OK;
 }
@@ -248,10 +321,14 @@ rf_status rf_whole_push(const rf_whole *w, rf_memory *memory, int tensor, const 
 rf_status rf_whole_pull(const rf_whole *w, rf_memory *memory, int tensor, void *to, rf_error *error) {
   const rf_tensor *mine = &w->plan->graph->tensor[tensor];
   for (int chip = 0; chip < w->chips; chip++) {
-    if (w->again[tensor][chip]) continue;
+    if (w->twin[tensor][chip] != chip) continue;
     staged s = {w->room, to, rf_dtype_bytes(mine->dtype), true};
-    RF_TRY(rf_memory_read(memory, rf_memory_at(memory, chip, w->plan->tensor[tensor].offset), w->room,
-                          rf_tensor_bytes(mine), error));
+    int near = near_chip(w, tensor, chip);
+    if (near == RF_NONE)
+      return RF_FAIL(error, RAFTER_INVALID, "use a --mesh whose outputs are the same on every chip",
+                     "a part of an output is on another host (%s)", mine->name);
+    int64_t at = rf_memory_at(memory, near - w->first, w->plan->tensor[tensor].offset);
+    RF_TRY(rf_memory_read(memory, at, w->room, rf_tensor_bytes(mine), error));
     RF_TRY(rf_place_pieces(&w->part[tensor][chip], 0, rf_tensor_count(&w->tensor[tensor]), copy_piece, &s,
                            error));
   }

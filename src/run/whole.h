@@ -1,6 +1,10 @@
 /* whole.h - whole tensors of a plan for several chips. Callers of a run see a tensor as it is
  * without the mesh, and these functions find its parts in the memory of the chips. Private to
- * src/run. */
+ * src/run.
+ *
+ * With several hosts, each has the memory of its own chips. Writes go to these chips. Parts that no
+ * chip of this host has come from other hosts: only host 0 can read them, while the other hosts
+ * serve (hosts.h). */
 #ifndef RF_RUN_WHOLE_H
 #define RF_RUN_WHOLE_H
 
@@ -9,7 +13,7 @@
 
 typedef struct rf_whole rf_whole;
 /* *out is NULL for a plan of one chip. The plan must outlive the result. */
-rf_status rf_whole_open(const rf_plan *plan, rf_whole **out, rf_error *error);
+rf_status rf_whole_open(const rf_plan *plan, rf_device *device, rf_whole **out, rf_error *error);
 void rf_whole_close(rf_whole *whole);
 /* The whole tensor of an input, an output or a persistent tensor: name, dtype, rank and shape. A KV
  * cache is that of one chip: all chips have the same pages, with other heads or other positions. */

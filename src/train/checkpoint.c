@@ -207,7 +207,9 @@ rf_status rf_checkpoint_save(rf_trainer *t, const char *folder, rf_error *error)
     return RF_FAIL(error, RAFTER_INVALID, "choose --backend cpu or reference",
                    "the null backend has no weights to save");
   int64_t began = rf_phase_begin();
-  RF_TRY(rf_make_sibling_folder(folder, part, sizeof part, error));
+  if (rf_run_host(t->run) > 0) return rf_run_serve(t->run, error);
+  *part = 0;
+  RF_GO(rf_make_sibling_folder(folder, part, sizeof part, error));
   RF_GO(save_weights(t, part, error));
   RF_GO(save_tokenizer(t, part, error));
   RF_GO(save_moments(t, part, error));
@@ -220,9 +222,9 @@ rf_status rf_checkpoint_save(rf_trainer *t, const char *folder, rf_error *error)
   sync_folder(dirname(path));
 done:
   rf_phase_end(RF_PHASE_CHECKPOINT, began);
-  if (status != RAFTER_OK) remove_folder(part);
-  rf_partial_done_folder(part);
-  return status;
+  if (status != RAFTER_OK && *part) remove_folder(part);
+  if (*part) rf_partial_done_folder(part);
+  return rf_run_served(t->run, status, error);
 }
 
 rf_status rf_checkpoint_newest(const char *run_folder, char folder[4096], rf_error *error) {

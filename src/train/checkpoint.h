@@ -12,7 +12,8 @@
 #include "train/train.h"
 
 /* Writes a temporary folder and renames it to `folder`. RAFTER_FAILED: an I/O error, such as a full
- * disk. Then the temporary folder is removed. */
+ * disk. Then the temporary folder is removed. With several hosts, all call this function, and host 0
+ * writes. */
 rf_status rf_checkpoint_save(rf_trainer *trainer, const char *folder, rf_error *error);
 /* Before the first step, checks that checkpoints can be written. RAFTER_FAILED: an adapter's base
  * path cannot be stored in JSON. */

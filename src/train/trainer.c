@@ -113,6 +113,24 @@ int rf_trainer_plans(const rf_trainer *trainer, const rf_plan *plans[2]) {
   return trainer->val_plan ? 2 : 1;
 }
 
+static uint64_t mixed(uint64_t hash, const void *data, size_t bytes) {
+  for (size_t i = 0; i < bytes; i++) hash = (hash ^ ((const unsigned char *)data)[i]) * 1099511628211u;
+  return hash;
+}
+
+/* The hosts of a run must train on the same data, from the same step, with the same rates. */
+static rf_status check_hosts(const rf_trainer *trainer, rf_error *error) {
+  const rf_train_settings *settings = &trainer->settings;
+  const rf_schedule *s = &settings->schedule;
+  const double rates[] = {s->peak, s->floor, (double)s->kind};
+  const int64_t counts[] = {s->steps, s->warmup, s->decay, trainer->step, (int64_t)settings->seed};
+  uint64_t data = 1, rest = mixed(mixed(1, rates, sizeof rates), counts, sizeof counts);
+  for (int i = 0; i < trainer->loader.count; i++)
+    data = mixed(data, &trainer->loader.source[i].digest, sizeof trainer->loader.source[i].digest);
+  RF_TRY(rf_run_same(trainer->run, "other data", data, error));
+  return rf_run_same(trainer->run, "another step, seed or schedule", rest, error);
+}
+
 rf_status rf_trainer_bind(rf_trainer *trainer, rf_run *run, rf_error *error) {
   const rf_train_settings *settings = &trainer->settings;
   trainer->run = run;
@@ -130,7 +148,7 @@ rf_status rf_trainer_bind(rf_trainer *trainer, rf_run *run, rf_error *error) {
     RF_TRY(rf_fill_weights(run, 0, trainer->plan, settings->weights_folder, settings->seed,
                            settings->progress, error));
   rf_phase_end(RF_PHASE_LOAD, began);
-  return RAFTER_OK;
+  return check_hosts(trainer, error);
 }
 
 rf_status rf_trainer_open(const rf_train_settings *settings, rf_trainer **out, rf_error *error) {
@@ -164,7 +182,8 @@ static rf_run_inputs inputs_of(const rf_trainer *trainer, int64_t valid) {
                          .loss_scale = valid ? 1.0f / (float)valid : 0.0f,
                          .lr = (float)rf_schedule_lr(&trainer->settings.schedule, step),
                          .rows = trainer->plan->graph->rows,
-                         .stop = trainer->settings.progress.stop};
+                         /* several hosts agree between steps (rf_run_agree) */
+                         .stop = rf_run_hosts(trainer->run) > 1 ? NULL : trainer->settings.progress.stop};
 }
 
 static rf_status lost_data(rf_trainer *trainer, rf_status status) {

@@ -10,12 +10,16 @@
 /* Address space after the arena, for data of programs. Only touched pages use memory. */
 static const int64_t EXTRA_BYTES = (int64_t)1 << 32;
 
-/* Opens the plugin with `chips` devices. CPU plugins have as many as the client's option says. */
+/* Opens the plugin with `chips` devices on this host. CPU plugins have as many as the client's
+ * option says. */
 static rf_status open_client(rf_xla_device *d, int chips, rf_error *error) {
-  rf_xla_settings of = {.plugin = d->settings.plugin, .stop = d->settings.stop};
+  const rf_hosts *hosts = &d->settings.hosts;
+  rf_xla_settings of = {.plugin = d->settings.plugin,
+                        .hosts = {hosts->host, hosts->hosts, hosts->address, hosts->port},
+                        .stop = d->settings.stop};
   RF_TRY(rf_xla_open(&of, &d->client, error));
   const rf_xla_facts *facts = rf_xla_facts_of(d->client);
-  if (facts->devices < chips && !strcmp(facts->platform, "cpu")) {
+  if (facts->devices < chips && d->device.hosts == 1 && !strcmp(facts->platform, "cpu")) {
     const rf_xla_option count = {.name = "cpu_device_count", .number = chips};
     rf_xla_close(d->client);
     d->client = NULL;
@@ -28,6 +32,10 @@ static rf_status open_client(rf_xla_device *d, int chips, rf_error *error) {
   int have = facts->devices;
   rf_xla_close(d->client);
   d->client = NULL;
+  if (d->device.hosts > 1)
+    return RF_FAIL(error, RAFTER_INVALID, "use a --mesh of fewer chips, or more hosts",
+                   "each host has too few devices for its part of the mesh (%s: expected %d, got %d)",
+                   d->settings.plugin, chips, have);
   return RF_FAIL(error, RAFTER_INVALID, "use a --mesh of fewer chips, or a plugin with more devices",
                  "the plugin has too few devices for the mesh (%s: expected %d, got %d)", d->settings.plugin,
                  chips, have);
@@ -41,7 +49,14 @@ static rf_status open_device(rf_device **out, const rf_device_settings *settings
   if (!d) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while opening a device");
   d->settings = *settings;
   d->device.chips = settings->chips > 1 ? settings->chips : 1;
-  rf_status status = open_client(d, d->device.chips, error);
+  d->device.hosts = settings->hosts.hosts > 1 ? settings->hosts.hosts : 1;
+  d->device.host = d->device.hosts > 1 ? settings->hosts.host : 0;
+  rf_status status = RAFTER_OK;
+  if (d->device.chips % d->device.hosts)
+    status = RF_FAIL(error, RAFTER_INVALID, "make the number of chips in --mesh a multiple of the hosts",
+                     "%d chips cannot be shared equally among %d hosts (--mesh)", d->device.chips,
+                     d->device.hosts);
+  if (status == RAFTER_OK) status = open_client(d, d->device.chips / d->device.hosts, error);
   if (status == RAFTER_OK) *out = &d->device;
   else free(d);
   return status;
@@ -57,7 +72,7 @@ static rf_status allocate(rf_device *device, int64_t bytes, rf_memory **out, rf_
   rf_xla_memory *m = calloc(1, sizeof *m);
   if (!m) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while opening a device");
   enum { PAGE = 4096 };
-  int chips = device->chips;
+  int chips = device->chips / device->hosts;
   int64_t block = chips > 1 ? (bytes + PAGE - 1) / PAGE * PAGE : (bytes + 63) / 64 * 64;
   *m = (rf_xla_memory){.memory = {.device = device, .bytes = bytes, .chip_bytes = chips > 1 ? block : 0},
                        .device = (rf_xla_device *)device,
@@ -205,6 +220,16 @@ static rf_status download(rf_memory *memory, int64_t at, void *to, int64_t bytes
   return RAFTER_OK;
 }
 
+/* ---- other hosts ----------------------------------------------------------------------------- */
+
+static rf_status send_to(rf_device *device, int host, const void *data, int64_t bytes, rf_error *error) {
+  return rf_xla_send(((rf_xla_device *)device)->client, host, data, bytes, error);
+}
+
+static rf_status receive_from(rf_device *device, int host, void *data, int64_t bytes, rf_error *error) {
+  return rf_xla_receive(((rf_xla_device *)device)->client, host, data, bytes, error);
+}
+
 /* ---- the backend ----------------------------------------------------------------------------- */
 
 /* Plans show the compiler's name in place of a kernel. A program calls no kernel. */
@@ -217,6 +242,8 @@ static const rf_device_type DEVICE = {.open = open_device,
                                       .fill = fill,
                                       .upload = upload,
                                       .download = download,
+                                      .send = send_to,
+                                      .receive = receive_from,
                                       .compile = rf_xla_compile_plan};
 
 const rf_backend RF_BACKEND_XLA = {.name = "xla",

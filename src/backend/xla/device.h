@@ -1,7 +1,7 @@
 /* device.h - the device of the XLA backend: its memory, shared by device.c and program.c.
  *
  * The arena of a run is an image in shared memory, which the child process can read. On several
- * chips, the image has a block for each chip, one after the other. An offset of the plan is an
+ * chips, the image has a block for each chip of this host, one after the other. An offset of the plan is an
  * offset of a block. Inputs and outputs stay in the image. A persistent tensor has a buffer on each
  * chip, and uses the image only while the host writes or reads the tensor. */
 #ifndef RF_XLA_DEVICE_H
@@ -28,14 +28,14 @@ typedef struct rf_xla_value {
 typedef struct rf_xla_slot {
   int64_t offset, bytes; /* in the block of each chip */
   rf_xla_shape shape;
-  rf_xla_value *on; /* (chips) */
+  rf_xla_value *on; /* (chips) of this host */
 } rf_xla_slot;
 
 typedef struct rf_xla_memory {
   rf_memory memory; /* first field; `host` is NULL */
   rf_xla_device *device;
   rf_xla_shared image;
-  int chips;
+  int chips;         /* of this host */
   int64_t extra;     /* first free byte of the image after the blocks, for data of programs */
   rf_xla_slot *slot; /* in ascending order of offsets */
   int slots;

@@ -73,7 +73,7 @@ static rf_status bind_arguments(xla_program *p, variant *v, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* Outputs that are the same on every chip come from chip 0 alone. */
+/* Outputs that are the same on every chip come from the host's first chip alone. */
 static bool differs(const rf_tensor *t) {
   for (int d = 0; d < t->rank; d++)
     if (t->spec.split[d]) return true;
@@ -160,7 +160,8 @@ static rf_status compile_variant(xla_program *p, int64_t rows, rf_error *error) 
  * use. */
 static int64_t rows_of_variant(const xla_program *p, int64_t rows) {
   int64_t all = p->graph->rows, power = 1;
-  if (p->graph->job == RF_JOB_TRAIN || p->memory->chips > 1 || rows <= 0 || rows >= all) return all;
+  if (p->graph->job == RF_JOB_TRAIN || p->memory->device->device.chips > 1 || rows <= 0 || rows >= all)
+    return all;
   while (power < rows) power *= 2;
   return power < all ? power : all;
 }

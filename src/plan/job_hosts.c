@@ -1,0 +1,39 @@
+/* job_hosts.c - the options of several hosts. */
+#include "plan/job.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+rf_status rf_hosts_of(const rf_options *options, rf_hosts *hosts, rf_error *error) {
+  rf_hosts_wish wish = {.hosts = 1, .host = -1};
+  *hosts = (rf_hosts){.hosts = 1};
+  if (!rf_options_knows(options, "hosts")) return RAFTER_OK;
+  const char *text = rf_options_text_or(options, "hosts", "1");
+  char *end = NULL;
+  long count = strtol(text, &end, 10);
+  bool automatic = !strcmp(text, "auto");
+  if (!automatic && (*end || end == text || count < 1 || count > RF_HOSTS_MOST))
+    return RF_FAIL(error, RAFTER_INVALID, "--hosts auto asks the launcher",
+                   "--hosts is neither auto nor a number of hosts (expected 1 to %d, got %.60s)",
+                   RF_HOSTS_MOST, text);
+  wish.hosts = automatic ? 0 : (int)count;
+  wish.host = (int)rf_options_int_or(options, "host-rank", -1);
+  wish.coordinator = rf_options_text(options, "coordinator");
+  if (wish.hosts == 1 && (wish.host > 0 || rf_options_given(options, "coordinator")))
+    return RF_FAIL(
+        error, RAFTER_INVALID, "give --hosts N too, or --hosts auto",
+        "--host-rank and --coordinator are for several hosts (--hosts: expected 2 or more, got 1)");
+  return rf_hosts_find(&wish, hosts, error);
+}
+
+const rf_option RF_HOST_OPTIONS[] = {
+    RF_WORDS("hosts", TEXT, "N|auto", "1", "Machine",
+             "hosts that share the chips of --mesh, each with a process of its own; auto: as mpirun, srun or "
+             "JobSet says\nNeeds --backend xla. docs/tpu.md has the commands."),
+    RF_NUMBER("host-rank", INT, NULL, 0, 4095, NULL, "Machine",
+              "number of this host, from 0; unset: as the launcher says"),
+    RF_WORDS("coordinator", TEXT, "HOST[:PORT]", NULL, "Machine",
+             "machine of host 0, which the other hosts reach at this TCP port (7643); unset: as the launcher "
+             "says"),
+    {.name = NULL},
+};

@@ -1,0 +1,88 @@
+/* hosts.c - see hosts.h. */
+#include "run/hosts.h"
+
+#include <stdlib.h>
+
+/* A request of host 0. `bytes` is 0 at the end, and `at` is then the status of host 0. */
+typedef struct request {
+  int64_t at, bytes;
+} request;
+
+enum { MOST_BYTES = 64 << 20 }; /* of a request */
+
+static rf_status to_all(rf_device *device, const void *data, int64_t bytes, rf_error *error) {
+  for (int host = 1; host < device->hosts; host++)
+    RF_TRY(device->type->send(device, host, data, bytes, error));
+  return RAFTER_OK;
+}
+
+rf_status rf_hosts_same(rf_device *device, const char *what, uint64_t value, rf_error *error) {
+  uint64_t first = value;
+  if (device->hosts == 1) return RAFTER_OK;
+  if (device->host == 0) return to_all(device, &value, sizeof value, error);
+  RF_TRY(device->type->receive(device, 0, &first, sizeof first, error));
+  if (first == value) return RAFTER_OK;
+  return RF_FAIL(error, RAFTER_FAILED, "use the same rafter, options and files on every host",
+                 "host %d has %s than host 0", device->host, what);
+}
+
+rf_status rf_hosts_agree(rf_device *device, uint32_t *flags, rf_error *error) {
+  const rf_device_type *type = device->type;
+  if (device->hosts == 1) return RAFTER_OK;
+  if (device->host > 0) {
+    RF_TRY(type->send(device, 0, flags, sizeof *flags, error));
+    return type->receive(device, 0, flags, sizeof *flags, error);
+  }
+  for (int host = 1; host < device->hosts; host++) {
+    uint32_t more = 0;
+    RF_TRY(type->receive(device, host, &more, sizeof more, error));
+    *flags |= more;
+  }
+  return to_all(device, flags, sizeof *flags, error);
+}
+
+rf_status rf_hosts_fetch(rf_device *device, int host, int64_t at, void *to, int64_t bytes, rf_error *error) {
+  if (device->host > 0)
+    return RF_FAIL(error, RAFTER_FAILED, "this is a bug; please report it",
+                   "only host 0 reads tensors whose parts are on other hosts (this is host %d)",
+                   device->host);
+  for (int64_t done = 0, n; done < bytes; done += n) {
+    n = bytes - done < MOST_BYTES ? bytes - done : MOST_BYTES;
+    const request ask = {at + done, n};
+    RF_TRY(device->type->send(device, host, &ask, sizeof ask, error));
+    RF_TRY(device->type->receive(device, host, (char *)to + done, n, error));
+  }
+  return RAFTER_OK;
+}
+
+static rf_status answer(rf_memory *memory, const request *of, rf_error *error) {
+  rf_device *device = memory->device;
+  int64_t chips = device->chips / device->hosts;
+  int64_t all = memory->chip_bytes ? chips * memory->chip_bytes : memory->bytes;
+  if (of->at < 0 || of->bytes < 0 || of->bytes > MOST_BYTES || of->at > all - of->bytes)
+    return RF_FAIL(error, RAFTER_FAILED, "run the same rafter on every host",
+                   "host 0 asks for bytes that this host lacks (%lld bytes at %lld of %lld)",
+                   (long long)of->bytes, (long long)of->at, (long long)all);
+  void *data = malloc((size_t)of->bytes);
+  if (!data) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while sending a tensor to host 0");
+  rf_status status = rf_memory_read(memory, of->at, data, of->bytes, error);
+  if (status == RAFTER_OK) status = device->type->send(device, 0, data, of->bytes, error);
+  free(data);
+  return status;
+}
+
+rf_status rf_hosts_serve(rf_memory *memory, rf_error *error) {
+  for (;;) {
+    request of = {0};
+    RF_TRY(memory->device->type->receive(memory->device, 0, &of, sizeof of, error));
+    if (of.bytes) RF_TRY(answer(memory, &of, error));
+    else if (of.at == RAFTER_OK) return RAFTER_OK;
+    else return RF_FAIL(error, RAFTER_FAILED, NULL, "host 0 failed; its message says why");
+  }
+}
+
+rf_status rf_hosts_served(rf_device *device, rf_status status, rf_error *error) {
+  const request end = {.at = status};
+  rf_status sent = to_all(device, &end, sizeof end, status == RAFTER_OK ? error : NULL);
+  return status == RAFTER_OK ? sent : status;
+}
