@@ -108,7 +108,8 @@ static json_t *recorded_options(const rafter_trainer *t, const rf_options *o) {
   char run[4096];
   json_t *options = rf_options_json(o);
   if (!rf_trains_by_epochs(o)) json_object_del(options, "epochs");
-  json_object_del(options, "host-rank"); /* of host 0 only */
+  json_object_del(options, "host-rank"); /* other runs have other hosts */
+  json_object_del(options, "coordinator");
   const rf_build_options *build = &t->trainer->plan->options.build;
   json_object_set_new(options, "seq", json_integer((json_int_t)build->seq));
   json_object_set_new(options, "batch", json_integer((json_int_t)(build->microbatch * build->accumulate)));

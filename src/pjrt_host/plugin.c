@@ -66,10 +66,6 @@ static bool list_all_devices(host *h, host_fault *fault) {
   pjrt_list_of list = {.object = h->client};
   pjrt_number_of mine = {.object = h->client};
   int hosts = h->peers.hosts;
-  if (!HOST_CALL(h, PJRT_CLIENT_PROCESS_INDEX, &mine, "get this host's number", fault)) return false;
-  if (mine.number != h->peers.host)
-    return host_fail(fault, RF_WIRE_HOSTS, "the plugin numbers this host %d (expected %d of %d)", mine.number,
-                     h->peers.host, hosts);
   if (!HOST_CALL(h, PJRT_CLIENT_DEVICES, &list, "list the devices of all hosts", fault)) return false;
   if (list.count != (size_t)h->devices * (size_t)hosts || list.count > RF_WIRE_DEVICES)
     return host_fail(
@@ -77,6 +73,10 @@ static bool list_all_devices(host *h, host_fault *fault) {
         "the plugin has not joined the hosts: it has %zu devices in all (expected %d hosts with %d "
         "each, as this host)",
         list.count, hosts, h->devices);
+  if (!HOST_CALL(h, PJRT_CLIENT_PROCESS_INDEX, &mine, "get this host's number", fault)) return false;
+  if (mine.number != h->peers.host)
+    return host_fail(fault, RF_WIRE_HOSTS, "the plugin numbers this host %d (expected %d of %d)", mine.number,
+                     h->peers.host, hosts);
   h->all = calloc(list.count + 1, sizeof *h->all);
   int *count = calloc((size_t)hosts, sizeof *count);
   if (!h->all || !count) abort();

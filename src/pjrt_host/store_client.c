@@ -148,10 +148,12 @@ static void *read_answers(void *self) {
   while (take_frame(c)) continue;
   pthread_mutex_lock(&c->lock);
   bool expected = c->leaving || *c->why;
+  pthread_mutex_unlock(&c->lock);
+  if (!expected) c->ended(c->self, 0, true); /* may end the process, before waiting calls return */
+  pthread_mutex_lock(&c->lock);
   c->gone = true;
   pthread_cond_broadcast(&c->changed);
   pthread_mutex_unlock(&c->lock);
-  if (!expected) c->ended(c->self, 0, true);
   return NULL;
 }
 

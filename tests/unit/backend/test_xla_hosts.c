@@ -188,7 +188,6 @@ static void plugins_that_do_not_join_are_reported(void **state) {
     /* the host that fails first ends the other */
     bool first = hosts[0].status != RAFTER_OK && strstr(hosts[0].error.message, CASE[i][1]);
     bool second = hosts[1].status != RAFTER_OK && strstr(hosts[1].error.message, CASE[i][1]);
-    if (i == 1 && !first && !second) second = strstr(hosts[1].error.message, "numbers this host 0") != NULL;
     if (!first && !second) fail_msg("%s: %s; %s", CASE[i][0], hosts[0].error.message, hosts[1].error.message);
     close_all(2);
   }
