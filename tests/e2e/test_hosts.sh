@@ -169,9 +169,11 @@ case_failures() {
   [ -e lost-0/checkpoint-00000002/DONE ] || fail 'the checkpoint of step 2 is kept'
   FAKES=()
   RAFTER_JOIN_SECONDS=1 refuses 1 '1 of 2 hosts did not join within 1 s: 1' \
-    "${TRAIN[@]}" --steps 1 --mesh data=4 --out alone-0 --hosts 2 --host-rank 0 --coordinator "127.0.0.1:$(port)"
+    "${TRAIN[@]}" --steps 1 --mesh data=4 --out alone-0 --hosts 2 --host-rank 0 \
+    --coordinator "127.0.0.1:$(port)"
   RAFTER_JOIN_SECONDS=1 refuses 1 'cannot reach host 0' \
-    "${TRAIN[@]}" --steps 1 --mesh data=4 --out alone-1 --hosts 2 --host-rank 1 --coordinator "127.0.0.1:$(port)"
+    "${TRAIN[@]}" --steps 1 --mesh data=4 --out alone-1 --hosts 2 --host-rank 1 \
+    --coordinator "127.0.0.1:$(port)"
 }
 
 # A signal that reaches one host ends all after the same step, with a checkpoint.
