@@ -130,7 +130,10 @@ static bool take_frame(store_client *c) {
   }
   if (head.kind == STORE_ENDED) {
     free(value);
-    c->ended(c->self, (int)head.host, head.number != 0);
+    pthread_mutex_lock(&c->lock);
+    bool refused = *c->why; /* the first reason counts */
+    pthread_mutex_unlock(&c->lock);
+    if (!refused) c->ended(c->self, (int)head.host, head.number != 0);
     return true;
   }
   pthread_mutex_lock(&c->lock);
@@ -191,9 +194,10 @@ static bool ask(store_client *c, store_head head, const void *key, const void *v
   head.id = r->id;
   c->open = r;
   pthread_mutex_unlock(&c->lock);
-  bool sent = send_frame(c, head, key, value);
+  /* the reader notes the end of the connection, and says so before this call returns */
+  if (!send_frame(c, head, key, value)) shutdown(c->socket, SHUT_RDWR);
   pthread_mutex_lock(&c->lock);
-  while (sent && !r->answered && !c->gone) pthread_cond_wait(&c->changed, &c->lock);
+  while (!r->answered && !c->gone) pthread_cond_wait(&c->changed, &c->lock);
   request **at = &c->open;
   while (*at != r) at = &(*at)->next;
   *at = r->next;
