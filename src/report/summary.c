@@ -105,16 +105,14 @@ static json_t *change_json(const rf_change *change) {
 }
 
 /* A compiler decides what a compiled program allocates. */
-static bool is_compiled(const json_t *measured) {
-  const json_t *pass;
-  size_t i;
-  json_array_foreach (json_object_get(measured, "walks"), i, pass)
-    if (json_object_get(pass, "limit_seconds")) return true;
+static bool is_compiled(const rf_diagnosis *d) {
+  for (int i = 0; i < d->passes; i++)
+    if (d->pass[i].compiled) return true;
   return false;
 }
 
-static json_t *memory_json(const json_t *entry) {
-  const json_t *plan = json_object_get(json_object_get(entry, "plan"), "memory"),
+static json_t *memory_json(const rf_diagnosis *d) {
+  const json_t *entry = d->entry, *plan = json_object_get(json_object_get(entry, "plan"), "memory"),
                *measured = json_object_get(entry, "measured"), *start = json_object_get(entry, "start"),
                *arena = json_object_get(measured ? measured : start, "arena_bytes"),
                *outside = json_object_get(start, "outside_arena_bytes");
@@ -122,7 +120,7 @@ static json_t *memory_json(const json_t *entry) {
                            json_object_get(plan, "capacity_bytes"));
   if (!outside) outside = json_object_get(measured, "outside_arena_bytes");
   const json_t *total = json_object_get(outside, "total");
-  if (json && json_is_integer(arena) && !is_compiled(measured))
+  if (json && json_is_integer(arena) && !is_compiled(d))
     json_object_set(json, "measured_bytes", (json_t *)arena);
   if (json && json_is_integer(total)) json_object_set(json, "outside_bytes", (json_t *)total);
   return json;
@@ -133,7 +131,7 @@ static json_t *diagnosis_json(const rf_diagnosis *d) {
   for (int i = 0; i < d->passes; i++) json_array_append_new(passes, pass_json(&d->pass[i]));
   for (int i = 0; i < d->changes; i++) json_array_append_new(advice, change_json(&d->change[i]));
   json_t *summary =
-      json_pack("{sb so so}", "measured", d->measured, "memory", memory_json(d->entry), "walks", passes);
+      json_pack("{sb so so}", "measured", d->measured, "memory", memory_json(d), "walks", passes);
   if (d->threads.traced) json_object_set_new(summary, "threads", threads_json(&d->threads, d->most >= 0));
   json_object_set_new(summary, "advice", advice);
   if (d->best) json_object_set(summary, "best", json_array_get(advice, (size_t)(d->best - d->change)));

@@ -48,7 +48,10 @@ static int64_t draw_by_id(const row *r, double uniform) {
 
 /* Number of kept tokens, and the sum of their weights. */
 static int64_t kept(const row *r, const float *rules, double *sum) {
-  int64_t k = rules[RF_RULE_TOP_K] > 0 && rules[RF_RULE_TOP_K] < (float)r->vocab ? (int64_t)rules[RF_RULE_TOP_K] : r->vocab, count = 0;
+  int64_t k = rules[RF_RULE_TOP_K] > 0 && rules[RF_RULE_TOP_K] < (float)r->vocab
+                  ? (int64_t)rules[RF_RULE_TOP_K]
+                  : r->vocab,
+          count = 0;
   double total = 0;
   for (int64_t i = 0, v = -1; i < k; i++) total += weight(r, v = next(r, v));
   *sum = 0;
@@ -66,7 +69,8 @@ static int64_t choose(row *r, const float *rules) {
   if (!(rules[RF_RULE_TEMPERATURE] > 0)) return best;
   r->most = logit(r, best);
   r->temperature = (double)rules[RF_RULE_TEMPERATURE];
-  bool all = !(rules[RF_RULE_TOP_K] > 0 && rules[RF_RULE_TOP_K] < (float)r->vocab) && rules[RF_RULE_TOP_P] >= 1 && !(rules[RF_RULE_MIN_P] > 0);
+  bool all = !(rules[RF_RULE_TOP_K] > 0 && rules[RF_RULE_TOP_K] < (float)r->vocab) &&
+             rules[RF_RULE_TOP_P] >= 1 && !(rules[RF_RULE_MIN_P] > 0);
   if (all) return draw_by_id(r, (double)rules[RF_RULE_UNIFORM]);
   double sum, run = 0;
   int64_t count = kept(r, rules, &sum);

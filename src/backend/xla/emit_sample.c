@@ -44,7 +44,8 @@ static rf_val key_at(rf_hlo *h, const rows *r, rf_val v, rf_hlo_order order, rf_
   rf_hlo_loop loop;
   rf_hlo_loop_begin_to(h, &loop, rounds_if(h, needed, BITS), &key, 1);
   rf_val place = rf_hlo_subtract(h, rf_hlo_scalar(h, RF_HLO_I32, BITS - 1), loop.i),
-         bit = rf_hlo_shift_left(h, rf_hlo_scalar_u64(h, RF_HLO_U32, 1), rf_hlo_convert(h, place, RF_HLO_U32)),
+         bit =
+             rf_hlo_shift_left(h, rf_hlo_scalar_u64(h, RF_HLO_U32, 1), rf_hlo_convert(h, place, RF_HLO_U32)),
          tried = rf_hlo_or(h, key, bit), sum = sum_where(h, r, r->key, RF_HLO_GE, tried, v);
   key = rf_hlo_select(h, rf_hlo_compare(h, order, sum, target), tried, key);
   rf_hlo_loop_end(h, &loop, &key);
@@ -78,7 +79,8 @@ static rf_val in_lanes(rf_hlo *h, rf_val z) {
 /* The order of u32 keys is that of f32 values. The key of -0 is that of 0. */
 static rf_val keys_of(rf_hlo *h, rf_val z) {
   rf_val zero = rf_hlo_scalar(h, RF_HLO_F32, 0),
-         bits = rf_hlo_bitcast(h, rf_hlo_select(h, rf_hlo_compare(h, RF_HLO_EQ, z, zero), zero, z), RF_HLO_U32),
+         bits =
+             rf_hlo_bitcast(h, rf_hlo_select(h, rf_hlo_compare(h, RF_HLO_EQ, z, zero), zero, z), RF_HLO_U32),
          sign = rf_hlo_scalar_u64(h, RF_HLO_U32, 0x80000000u),
          all = rf_hlo_scalar_u64(h, RF_HLO_U32, 0xffffffffu);
   return rf_hlo_select(h, rf_hlo_compare(h, RF_HLO_LT, z, zero), rf_hlo_xor(h, bits, all),
@@ -151,7 +153,8 @@ static rf_val keep_p(rf_hlo *h, const rows *r, rf_val kept, rf_val p, rf_val fil
          some = round_up(h, tokens_in(h, rf_hlo_subtract(h, need, above), c.weight)),
          before = tokens_in(h, sum_where(h, r, r->key, RF_HLO_EQ, c.key, kept), c.weight);
   some = rf_hlo_minimum(h, at_least_one(h, some), before);
-  return rf_hlo_select(h, everywhere(h, r, filtered), before_cut(h, r, r->weight, c.key, some, c.count), kept);
+  return rf_hlo_select(h, everywhere(h, r, filtered), before_cut(h, r, r->weight, c.key, some, c.count),
+                       kept);
 }
 
 static rf_val keep_min(rf_hlo *h, const rows *r, rf_val kept, rf_val least) {
@@ -195,11 +198,12 @@ static rf_val draw(rf_hlo *h, const rows *r, rf_val rules, rf_val sampled) {
   rf_val kept = keep_k(h, r, rf_hlo_select(h, by_k, k, all), by_k);
   kept = keep_min(h, r, keep_p(h, r, kept, p, by_p), least);
   /* The target stays below the sum, so that a token of weight 0 is never drawn. */
-  rf_val sum = total(h, kept), target = rf_hlo_minimum(h, rf_hlo_multiply(h, uniform, sum),
-                                                       rf_hlo_multiply_c(h, sum, 1 - 0x1p-23));
+  rf_val sum = total(h, kept),
+         target = rf_hlo_minimum(h, rf_hlo_multiply(h, uniform, sum), rf_hlo_multiply_c(h, sum, 1 - 0x1p-23));
   rf_val key, which, one = rf_hlo_full_like(h, r->weight, 1), zero = rf_hlo_scalar(h, RF_HLO_F32, 0);
   draw_ordered(h, r, kept, target, filtered, &key, &which);
-  rf_val equal = rf_hlo_compare(h, RF_HLO_EQ, r->key, everywhere(h, r, key)), ordered = everywhere(h, r, filtered),
+  rf_val equal = rf_hlo_compare(h, RF_HLO_EQ, r->key, everywhere(h, r, key)),
+         ordered = everywhere(h, r, filtered),
          v = rf_hlo_select(h, ordered, rf_hlo_select(h, equal, one, zero), r->weight);
   return token_at(h, r, v, rf_hlo_select(h, filtered, which, target), sampled);
 }
@@ -212,7 +216,8 @@ static void emit_sample(rf_emit *e, const rf_op *op) {
   rf_val chunk = rf_hlo_multiply_c(h, rf_hlo_iota(h, RF_HLO_I32, 1, z.rank, z.dim), LANES);
   r.number = rf_hlo_add(h, chunk, rf_hlo_iota(h, RF_HLO_I32, 2, z.rank, z.dim));
   /* keys of the lanes that fill up a row */
-  rf_val real = rf_hlo_compare_c(h, RF_HLO_LT, r.number, (double)r.vocab), none = rf_hlo_scalar(h, RF_HLO_U32, 0);
+  rf_val real = rf_hlo_compare_c(h, RF_HLO_LT, r.number, (double)r.vocab),
+         none = rf_hlo_scalar(h, RF_HLO_U32, 0);
   r.key = rf_hlo_select(h, real, r.key, none);
   rf_val temperature = rule(h, rules, RF_RULE_TEMPERATURE), sampled = is_more(h, temperature, 0),
          most = rf_hlo_reduce(h, RF_HLO_MAX, rf_hlo_reduce(h, RF_HLO_MAX, z, 1), 1),

@@ -27,13 +27,14 @@ static rf_status sample_shard(rf_sharding *s) {
 const rf_op_def RF_OP_SAMPLE = {
     .name = "sample",
     .kind = RF_KIND_HEAD,
-    .formula = "z[v] = logits[r,v], -inf for the tokens barred[r,:] (-1: none); {T, k, p, q, u} = rules[r,:]; "
-               "if T = 0, chosen[r] = the smallest v with the largest z; otherwise w[v] = exp((z[v] - max "
-               "z)/T), and tokens are kept in descending order of z, the lower v first among equals: the "
-               "first k (0: all), of these the first whose w sum to p times the sum of all, and of these "
-               "w >= q; chosen[r] = the first kept token, in this order, up to which the sum of w exceeds "
-               "u times the sum of all kept w (in the order of v if all tokens are kept by k = 0, p = 1, "
-               "q = 0); logprobs[r] = logits[r,chosen[r]] - lse[r]; in f32",
+    .formula =
+        "z[v] = logits[r,v], -inf for the tokens barred[r,:] (-1: none); {T, k, p, q, u} = rules[r,:]; "
+        "if T = 0, chosen[r] = the smallest v with the largest z; otherwise w[v] = exp((z[v] - max "
+        "z)/T), and tokens are kept in descending order of z, the lower v first among equals: the "
+        "first k (0: all), of these the first whose w sum to p times the sum of all, and of these "
+        "w >= q; chosen[r] = the first kept token, in this order, up to which the sum of w exceeds "
+        "u times the sum of all kept w (in the order of v if all tokens are kept by k = 0, p = 1, "
+        "q = 0); logprobs[r] = logits[r,chosen[r]] - lse[r]; in f32",
     .inputs = {"logits (R,V)", "lse (R)", "rules f32 (R,5)", "barred i32 (R,E)"},
     .outputs = {"chosen i32 (R)", "logprobs (R)"},
     .shape = sample_shape,

@@ -62,7 +62,7 @@ static void a_stream_may_be_split_anywhere(void **state) {
                 "mark|"},
                {"data:no blank\n\ndata:  two blanks\n\ndata\n\n", "no blank| two blanks||"},
                {"data: a\ndata: b\n\n", "a\nb|"},
-      {"data: a\r\ndata: b\r\n\r\n", "a\nb|"},
+               {"data: a\r\ndata: b\r\n\r\n", "a\nb|"},
                {": comment\nevent: x\nid: 1\nretry: 5\nunknown\n\ndata: y\n\n", "y|"},
                {"data: \xc3\xa9\xe6\x97\xa5\xf0\x9f\x98\x80\n\n", "\xc3\xa9\xe6\x97\xa5\xf0\x9f\x98\x80|"},
                {"data: [DONE]", "[DONE]|"},
