@@ -1,6 +1,6 @@
 /* Reads any bytes as the stream of an answer. Either an error says why, or each event becomes a
- * chunk with sensible counts. The split of the bytes into pieces never changes the events. The first
- * byte chooses the size of the pieces. */
+ * chunk with sensible counts. The split of the bytes into pieces never changes the events. The
+ * first byte chooses the size of the pieces. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

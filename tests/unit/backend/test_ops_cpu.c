@@ -378,8 +378,8 @@ static void test_null_chooses_what_cpu_chooses(void **state) {
       }
 }
 
-/* Latent attention and its routers still use the reference kernels. Only programs of XLA have the op
- * `sample`. Ops and forms of ops that only programs of several chips have run only in tests. */
+/* Latent attention and its routers still use the reference kernels. Only programs of XLA have the
+ * op `sample`. Ops and forms of ops that only programs of several chips have run only in tests. */
 static bool is_the_references(const op_case *of) {
   if (of->flags & OP_GROUP) return true;
   bool router = !strncmp(of->op, "route", 5) && strcmp(of->name, "plain"),
