@@ -165,11 +165,11 @@ void rafter_trainer_close(rafter_trainer *trainer);
 typedef struct rafter_generator rafter_generator;
 typedef struct rafter_tokenizer rafter_tokenizer;
 
-/* Opens a model to answer requests, from a job of command "generate". The option batch is the
- * number of answers generated at once (unset: 8). The option seq is the context in tokens (unset:
- * 4096, or the model's limit). Options for prompts and sampling are ignored. RAFTER_NO_FIT: the
- * plan does not fit, and nothing was allocated. RAFTER_FAILED: a file cannot be read, or memory
- * is short. */
+/* Opens a model to answer requests, from a job of command "generate" or "serve". The option batch
+ * is the number of answers generated at once (unset: 8). The option seq is the context in tokens
+ * (unset: 4096, or the model's limit). Options for prompts are ignored, and those for sampling are
+ * only for rafter_generator_sampling(). RAFTER_NO_FIT: the plan does not fit, and nothing was
+ * allocated. RAFTER_FAILED: a file cannot be read, or memory is short. */
 rafter_status rafter_generator_open(const rafter_job *job, rafter_generator **generator, rafter_error *error);
 void rafter_generator_close(rafter_generator *generator);
 /* The generator's tokenizer, valid as long as the generator. NULL: the model has no tokenizer. */
@@ -252,6 +252,32 @@ bool rafter_generator_next(rafter_generator *generator, rafter_event *event);
 void rafter_generator_cancel(rafter_generator *generator, int64_t request, int32_t sample);
 /* Bytes of the generator's arena. They equal the plan's peak. */
 int64_t rafter_generator_arena_bytes(const rafter_generator *generator);
+/* Sets the sampling numbers of a request (temperature to presence_penalty) to the job's options. If
+ * an option is not given, its number comes from the model's generation_config.json. RAFTER_FAILED:
+ * this file cannot be read. */
+rafter_status rafter_generator_sampling(const rafter_generator *generator, rafter_request *request,
+                                        rafter_error *error);
+
+/* The sizes of a generator, its state after the last step, and totals since it was opened. */
+typedef struct rafter_counts {
+  size_t size;
+  int64_t context;          /* maximum tokens of a prompt and its answer */
+  int64_t vocab;            /* every token id is below this number */
+  int32_t slots;            /* number of answers generated at once */
+  int32_t running, waiting; /* answers that are being generated, or that wait for a slot */
+  /* Bytes of the KV cache, and of the pages that running answers hold. Other pages may keep prompts
+   * for later requests. */
+  int64_t kv_bytes, kv_used_bytes;
+  int64_t passes;                       /* forward passes */
+  int64_t prompt_tokens, reused_tokens; /* prompt tokens, and those that were found in the cache */
+  int64_t answers, tokens;              /* answers that have begun, and their tokens */
+  /* Measured seconds of all passes, their predicted seconds, and their seconds at the machine's
+   * peak rates. */
+  double seconds, predicted_seconds, limit_seconds;
+} rafter_counts;
+/* Gets the counts. Takes as long as planning a few steps, so do not call it after every step. */
+rafter_status rafter_generator_counts(const rafter_generator *generator, rafter_counts *counts,
+                                      rafter_error *error);
 
 /* ---- scoring --------------------------------------------------------------------------------- */
 typedef struct rafter_scorer rafter_scorer;
@@ -297,6 +323,13 @@ rafter_status rafter_tokenizer_encode(const rafter_tokenizer *tokenizer, const c
  * an id is out of range. */
 rafter_status rafter_tokenizer_decode(const rafter_tokenizer *tokenizer, const int32_t *ids, int64_t count,
                                       char **text, size_t *bytes, rafter_error *error);
+/* Gets the bytes that one id adds to a text, which may be part of a character. A special token
+ * gives its name. The bytes are valid as long as the tokenizer. RAFTER_INVALID: the id is out of
+ * range. */
+rafter_status rafter_tokenizer_piece(const rafter_tokenizer *tokenizer, int32_t id, const char **text,
+                                     size_t *bytes, rafter_error *error);
+/* True if the tokenizer has a chat template for rafter_tokenizer_chat. */
+bool rafter_tokenizer_chats(const rafter_tokenizer *tokenizer);
 /* Gets the token ids of a conversation in the model's chat template. `messages` is a JSON list of
  * {"role", "content"}. If `opens_answer` is true, adds the beginning of the assistant's turn.
  * RAFTER_FAILED: the model has no template. */

@@ -68,6 +68,8 @@ static rf_infer_settings infer_of(const rf_settings *s, const rf_options *o, con
                              .weights_folder = s->weights_folder,
                              .seed = (uint64_t)rf_options_int(o, "seed"),
                              .debug = rf_debug_of(o),
+                             .no_sharing = rf_options_knows(o, "no-prefix-cache") &&
+                                           rf_options_flag(o, "no-prefix-cache"),
                              .progress = sink ? rf_load_bar(sink) : (rf_progress){0}};
 }
 

@@ -18,6 +18,7 @@ struct rafter_generator {
   rf_settings settings;
   rafter_tokenizer *tokenizer; /* NULL: the model has none */
   rf_prompt_reader reader;     /* borrows the tokenizer */
+  rf_sampler_options sampling; /* numbers of requests that give none */
   rf_generator *g;
   entry *first, *spent; /* spent: ended requests; their texts are valid until the next step */
   rafter_event *event;  /* (rf_generator_events) events of the last step */
@@ -52,6 +53,8 @@ static rf_status open_model(rafter_generator *h, const rf_options *o, rf_error *
   RF_TRY(rf_end_ids_of(&h->settings.model, h->settings.weights_folder, h->reader.tokenizer, &h->reader.ends,
                        error));
   RF_TRY(rf_open_generator(&h->settings, o, NULL, &h->g, error));
+  h->sampling = (rf_sampler_options){.temperature = 1};
+  RF_TRY(rf_sampling_of(o, &h->settings, &(rafter_sink){0}, &h->sampling, error));
   size_t events = (size_t)rf_generator_events(h->g);
   h->event = calloc(events, sizeof *h->event);
   h->why = calloc(events, sizeof *h->why);
@@ -89,6 +92,60 @@ int64_t rafter_generator_arena_bytes(const rafter_generator *h) { return rf_gene
 
 void rafter_generator_cancel(rafter_generator *h, int64_t request, int32_t sample) {
   rf_generator_cancel(h->g, request, sample);
+}
+
+rafter_status rafter_generator_sampling(const rafter_generator *h, rafter_request *request,
+                                        rafter_error *error) {
+  const rf_sampler_options *s = &h->sampling;
+  rafter_request own = {0};
+  RF_TRY(rf_sized_copy(&own, sizeof own, request, request->size, "rafter_request", error));
+  own.top_k = s->top_k;
+  own.temperature = s->temperature;
+  own.top_p = s->top_p;
+  own.min_p = s->min_p;
+  own.repetition_penalty = s->repetition_penalty;
+  own.frequency_penalty = s->frequency_penalty;
+  own.presence_penalty = s->presence_penalty;
+  rf_sized_give(request, &own, sizeof own);
+  return RAFTER_OK;
+}
+
+/* ---- counts ---------------------------------------------------------------------------------- */
+
+static rf_status take_seconds(const rf_generator *g, rafter_counts *c, rf_error *error) {
+  for (int plan = RF_PREFILL; plan <= RF_DECODE; plan++) {
+    int ops = rf_generator_plan(g, plan)->graph->op_count;
+    double measured, *seconds = calloc(2 * (size_t)ops, sizeof *seconds);
+    int64_t passes, rows;
+    if (!seconds) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
+    rf_status status = rf_generator_predicted(g, plan, seconds, seconds + ops, error);
+    rf_generator_passes(g, plan, &passes, &rows, &measured);
+    c->seconds += measured;
+    for (int i = 0; i < ops; i++) {
+      c->predicted_seconds += seconds[i];
+      c->limit_seconds += seconds[ops + i];
+    }
+    free(seconds);
+    RF_TRY(status);
+  }
+  return RAFTER_OK;
+}
+
+rafter_status rafter_generator_counts(const rafter_generator *h, rafter_counts *counts, rafter_error *error) {
+  const rf_generate_counts c = rf_generator_counts(h->g);
+  const rf_build_options *b = &h->g->settings.plan.build;
+  rafter_counts own = {.context = b->seq,
+                       .vocab = h->settings.model.vocab,
+                       .slots = (int32_t)b->microbatch,
+                       .passes = c.passes,
+                       .prompt_tokens = c.prompt_tokens,
+                       .reused_tokens = c.reused,
+                       .answers = c.answers,
+                       .tokens = c.tokens};
+  RF_TRY(take_seconds(h->g, &own, error));
+  rf_generator_held(h->g, &own.running, &own.waiting, &own.kv_bytes, &own.kv_used_bytes);
+  rf_sized_give(counts, &own, sizeof own);
+  return RAFTER_OK;
 }
 
 /* ---- requests -------------------------------------------------------------------------------- */

@@ -24,7 +24,8 @@ void rf_sized_give(void *to, const void *own, size_t size) {
 
 rf_status rf_handle_options(const rafter_job *job, const char *command, rf_options **o, rf_error *error) {
   const char *is = rf_options_command(job->options);
-  if (command && strcmp(is, command))
+  bool generates = command && !strcmp(command, "generate") && !strcmp(is, "serve");
+  if (command && !generates && strcmp(is, command))
     return RF_FAIL(error, RAFTER_INVALID, NULL, "the job was made for another command (expected %s, got %s)",
                    command, is);
   rf_status status = rf_options_with_model(job->options, rf_options_argument(job->options, 0), o, error);
@@ -99,6 +100,20 @@ rafter_status rafter_tokenizer_decode(const rafter_tokenizer *t, const int32_t *
                      (long long)vocab, ids[i]);
   return rf_tokenizer_decode(t->tokenizer, ids, count, 0, text, bytes, error);
 }
+
+rafter_status rafter_tokenizer_piece(const rafter_tokenizer *t, int32_t id, const char **text, size_t *bytes,
+                                     rafter_error *error) {
+  int64_t vocab = rf_tokenizer_vocab(t->tokenizer);
+  if (id < 0 || id >= vocab)
+    return RF_FAIL(error, RAFTER_INVALID, "the ids belong to another tokenizer",
+                   "token out of range (expected an id below %lld, got %d)", (long long)vocab, id);
+  rf_span span = rf_tokenizer_text_of(t->tokenizer, id);
+  *text = span.at ? span.at : "";
+  *bytes = span.bytes;
+  return RAFTER_OK;
+}
+
+bool rafter_tokenizer_chats(const rafter_tokenizer *t) { return t->chat != NULL; }
 
 rafter_status rafter_tokenizer_chat(const rafter_tokenizer *t, const char *messages, bool opens_answer,
                                     int32_t **ids, int64_t *count, rafter_error *error) {

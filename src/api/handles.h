@@ -12,7 +12,8 @@ struct rafter_tokenizer {
 };
 
 /* Copies the job's options. If an option names a run, the copy names the run's folder.
- * RAFTER_INVALID: the job is for another command. Free with rf_options_free(). */
+ * RAFTER_INVALID: the job is for another command; a job of serve is also one of generate. Free with
+ * rf_options_free(). */
 rf_status rf_handle_options(const rafter_job *job, const char *command, rf_options **options,
                             rf_error *error);
 rf_status rf_tokenizer_handle(const rf_options *options, const rf_model *model, const char *folder,

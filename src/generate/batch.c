@@ -170,6 +170,41 @@ rf_status rf_generator_submit(rf_generator *g, const rf_request *request, int64_
 bool rf_generator_busy(const rf_generator *g) { return g->batch->first != NULL; }
 rf_generate_counts rf_generator_counts(const rf_generator *g) { return g->batch->counts; }
 
+/* True if an answer in an earlier slot has this page of the class too. */
+static bool counted(const rf_batch *b, int slot, int class, int32_t page) {
+  for (int i = 0; i < slot; i++) {
+    if (!b->slot[i].to) continue;
+    const struct rf_page_table *t = &b->slot[i].cached->sequence.of[class];
+    for (int64_t c = t->first; c < t->end; c++)
+      if (t->page[c] == page) return true;
+  }
+  return false;
+}
+
+void rf_generator_held(const rf_generator *g, int32_t *running, int32_t *waiting, int64_t *kv_bytes,
+                       int64_t *used_bytes) {
+  const rf_batch *b = g->batch;
+  *running = *waiting = 0;
+  *kv_bytes = *used_bytes = 0;
+  for (const rf_pending *p = b->first; p; p = p->next)
+    for (int s = 0; s < p->of.samples; s++) {
+      *running += p->state[s] == RF_SAMPLE_RUNS;
+      *waiting += p->state[s] == RF_SAMPLE_WAITS;
+    }
+  for (int k = 0; k < RF_KV_CLASSES; k++) {
+    const struct rf_kv_layers *of = &b->pages.kv.of[k];
+    *kv_bytes += of->pool * of->page_bytes;
+    for (int i = 0; i < b->slots; i++) {
+      if (!b->slot[i].to) continue;
+      const struct rf_page_table *t = &b->slot[i].cached->sequence.of[k];
+      for (int64_t c = t->first; c < t->end; c++) {
+        bool shared = b->pages.pool[k].holders[t->page[c]] > 1;
+        if (!shared || !counted(b, i, k, t->page[c])) *used_bytes += of->page_bytes;
+      }
+    }
+  }
+}
+
 /* Marks an answer as ended, after its last event. With its last answer, the request ends too. */
 static void retire(rf_generator *g, rf_pending *p, int sample) {
   rf_batch *b = g->batch;

@@ -71,6 +71,9 @@ static void generate(void) {
   OK(rafter_generator_open(job, &g, &error));
   rafter_job_free(job);
   CHECK(rafter_generator_arena_bytes(g) > 0 && rafter_generator_tokenizer(g));
+  rafter_request numbers = {.size = sizeof numbers, .max_tokens = 7};
+  OK(rafter_generator_sampling(g, &numbers, &error));
+  CHECK(numbers.temperature == 1 && numbers.max_tokens == 7); /* The model has no file of defaults. */
   for (int i = 0; i < REQUESTS; i++) {
     rafter_request request = {.size = sizeof request,
                               .tokens = prompt,
@@ -87,8 +90,20 @@ static void generate(void) {
   none.size = 0;
   CHECK(rafter_generator_submit(g, &none, NULL, &error) == RAFTER_INVALID);
   while (answers[1].count < 3) step(g);
+  rafter_counts counts = {.size = sizeof counts};
+  OK(rafter_generator_counts(g, &counts, &error));
+  CHECK(counts.context == 64 && counts.vocab == VOCAB && counts.slots == 3);
+  CHECK(counts.running == 3 && !counts.waiting); /* One of the four requests has failed. */
+  CHECK(counts.kv_used_bytes > 0 && counts.kv_used_bytes <= counts.kv_bytes);
+  CHECK(counts.kv_bytes < rafter_generator_arena_bytes(g));
+  CHECK(counts.passes > 0 && counts.seconds > 0 && counts.predicted_seconds > counts.limit_seconds);
   rafter_generator_cancel(g, answers[1].id, -1);
+  int64_t used = counts.kv_used_bytes;
+  OK(rafter_generator_counts(g, &counts, &error));
+  CHECK(counts.running == 2 && counts.kv_used_bytes < used); /* The pages are free at once. */
   while (rafter_generator_busy(g)) step(g);
+  OK(rafter_generator_counts(g, &counts, &error));
+  CHECK(!counts.running && !counts.kv_used_bytes && counts.answers == REQUESTS);
   for (int i = 0; i < REQUESTS; i++) CHECK(answers[i].ends == 1);
   CHECK(answers[0].finish == RAFTER_FINISH_LENGTH && answers[0].count == 12);
   CHECK(answers[1].finish == RAFTER_FINISH_CANCELLED && answers[1].count == 3);
@@ -159,6 +174,11 @@ static void tokenize(void) {
   OK(rafter_tokenizer_decode(t, ids, count, &text, &bytes, &error));
   CHECK(bytes == 6 && !strcmp(text, "a text"));
   rafter_text_free(text);
+  const char *piece = NULL;
+  OK(rafter_tokenizer_piece(t, ids[2], &piece, &bytes, &error));
+  CHECK(bytes == 1 && *piece == 't' && !rafter_tokenizer_chats(t));
+  CHECK(rafter_tokenizer_piece(t, 1 << 20, &piece, &bytes, &error) == RAFTER_INVALID);
+  CHECK(rafter_tokenizer_piece(t, -1, &piece, &bytes, &error) == RAFTER_INVALID);
   ids[0] = 1 << 20;
   CHECK(rafter_tokenizer_decode(t, ids, count, &text, &bytes, &error) == RAFTER_INVALID);
   /* the model has no template */
