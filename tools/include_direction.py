@@ -9,7 +9,7 @@ import re
 import sys
 
 ROOMS = ("base hub formats text model graph machine study backend plan run train generate report advise "
-         "traffic journal api cli").split()
+         "traffic journal serve api cli").split()
 # A program of its own, which shares the messages with the room backend.
 PROGRAM, PROGRAM_INCLUDES = "pjrt_host", ("pjrt_host/", "backend/xla/wire.h")
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"')
@@ -32,6 +32,8 @@ def faults_of(path, text):
                 yield f'src/{path}:{number}: {room} includes "{target}" (expected one of {PROGRAM_INCLUDES})'
         elif target == "rafter.h":
             continue
+        elif room == "serve" and other not in ("base", "serve"):
+            yield f'src/{path}:{number}: serve includes "{target}" (expected rafter.h or headers of base and serve)'
         elif other not in ROOMS:
             yield f'src/{path}:{number}: "{target}" does not name its room'
         elif ROOMS.index(other) > ROOMS.index(room):
@@ -76,7 +78,7 @@ PLANTED = [("base/a.c", '#include "model/model.h"'), ("plan/a.c", '#include "run
            ("graph/a.c", '  #  include "plan/plan.h"'), ("model/a.c", '#include "tokenizer.h"'),
            ("run/a.c", '#include "backend/cpu/peaks.h"'),
            ("backend/null/a.c", '#include "backend/cpu/cpu.h"'), ("backend/a.c", '#include "pjrt_host/host.h"'),
-           ("pjrt_host/a.c", '#include "base/base.h"')]
+           ("pjrt_host/a.c", '#include "base/base.h"'), ("serve/a.c", '#include "generate/generate.h"')]
 
 
 def main():

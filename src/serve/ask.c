@@ -1,0 +1,131 @@
+/* ask.c - reads a request's body: the JSON, its names, and the rules between fields. */
+#include "serve/ask.h"
+
+#include "base/json.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+bool rf_ask_type(rf_wrong *wrong, const char *field, const char *what, const json_t *value) {
+  return rf_wrong_set(wrong, 400, "invalid_type", field, "%s has the wrong type (expected %s, got %s)", field,
+                      what, rf_json_type(value));
+}
+
+static bool read_json(const char *body, size_t bytes, json_t **json, rf_wrong *wrong) {
+  json_error_t fault = {0};
+  size_t i = 0;
+  while (i < bytes && strchr(" \t\r\n", body[i]) && body[i]) i++;
+  if (i == bytes)
+    return rf_wrong_set(wrong, 400, "invalid_json", NULL, "the body is empty (expected a JSON object)");
+  *json = json_loadb(body, bytes, JSON_REJECT_DUPLICATES, &fault);
+  if (!*json) {
+    const char *what = json_error_code(&fault) == json_error_duplicate_key    ? "has a name twice"
+                       : json_error_code(&fault) == json_error_invalid_utf8   ? "is not UTF-8 text"
+                       : json_error_code(&fault) == json_error_stack_overflow ? "has too many levels"
+                       : json_error_code(&fault) == json_error_null_character ? "has a character U+0000"
+                                                                              : "is not valid JSON";
+    return rf_wrong_set(wrong, 400, "invalid_json", NULL, "the body %s (line %d, column %d: %s)", what,
+                        fault.line, fault.column, fault.text);
+  }
+  if (json_is_object(*json)) return true;
+  return rf_wrong_set(wrong, 400, "invalid_type", NULL, "the body is %s (expected a JSON object)",
+                      rf_json_type(*json));
+}
+
+static const rf_ask_field *field_of(const char *name, rf_ask_kind kind) {
+  for (const rf_ask_field *f = RF_ASK_FIELDS; f->name; f++)
+    if (f->kinds & kind && !strcmp(f->name, name)) return f;
+  return NULL;
+}
+
+/* Adds the name of an unknown field to ask->ignored. The list becomes a header, so other characters
+ * than those of names become '?'. */
+static void note_unknown(rf_ask *ask, const char *name) {
+  size_t used = strlen(ask->ignored), room = sizeof ask->ignored;
+  if (used + 80 > room) return;
+  int n = snprintf(ask->ignored + used, room - used, "%s%.60s", used ? ", " : "", name);
+  for (char *c = ask->ignored + used; n-- > 0; c++)
+    if (*c < ' ' || *c > '~' || *c == '"' || *c == '\\') *c = '?';
+}
+
+static bool read_fields(const rf_ask_rules *rules, rf_ask *ask, rf_wrong *wrong) {
+  const char *name;
+  json_t *value;
+  json_object_foreach (ask->body, name, value) {
+    const rf_ask_field *field = field_of(name, ask->kind);
+    if (!field) note_unknown(ask, name);
+    else if (!json_is_null(value) && !field->read(rules, field, value, ask, wrong)) return false;
+  }
+  if (rules->strict && *ask->ignored)
+    return rf_wrong_set(wrong, 400, "unknown_field", NULL, "unknown fields, which this server refuses: %s",
+                        ask->ignored);
+  return true;
+}
+
+/* True if the body has the field, and it is not null. */
+static bool has(const rf_ask *ask, const char *name) {
+  const json_t *value = json_object_get(ask->body, name);
+  return value && !json_is_null(value);
+}
+
+static bool missing(rf_wrong *wrong, const char *field, const char *what) {
+  return rf_wrong_set(wrong, 400, "missing_field", field, "%s is missing (expected %s)", field, what);
+}
+
+static bool check_answers(const rf_ask_rules *rules, const rf_ask *ask, rf_wrong *wrong) {
+  int64_t answers = ask->prompts * ask->request.samples;
+  const json_t *best = json_object_get(ask->body, "best_of");
+  if (answers > rules->answers)
+    return rf_wrong_set(wrong, 400, "too_many_answers", ask->request.samples > 1 ? "n" : "prompt",
+                        "the request asks for %lld answers (expected at most %lld: prompts x n)",
+                        (long long)answers, (long long)rules->answers);
+  if (json_is_integer(best) && json_integer_value(best) != ask->request.samples)
+    return rf_wrong_set(wrong, 400, "unsupported_field", "best_of",
+                        "best_of is not supported (expected the value of n)");
+  if (ask->echo && ask->logprobs)
+    return rf_wrong_set(
+        wrong, 400, "unsupported_field", "echo",
+        "echo with logprobs is not supported: the server has no log-probabilities of prompts");
+  return true;
+}
+
+/* Rules between the fields of a request for answers. */
+static bool check_answer(const rf_ask_rules *rules, rf_ask *ask, rf_wrong *wrong) {
+  bool chat = ask->kind == RF_ASK_CHAT;
+  if (chat && !ask->messages) return missing(wrong, "messages", "a list of messages");
+  if (!chat && !ask->prompts) return missing(wrong, "prompt", "a text or a list of token ids");
+  if (chat && has(ask, "top_logprobs") && !ask->logprobs)
+    return rf_wrong_set(wrong, 400, "invalid_value", "top_logprobs", "top_logprobs needs logprobs: true");
+  if (has(ask, "stream_options") && !ask->stream)
+    return rf_wrong_set(wrong, 400, "invalid_value", "stream_options", "stream_options needs stream: true");
+  return check_answers(rules, ask, wrong);
+}
+
+static bool check_tokens(rf_ask *ask, rf_wrong *wrong) {
+  if (ask->kind == RF_ASK_DETOKENIZE)
+    return ask->prompts == 1 || missing(wrong, "tokens", "a list of token ids");
+  if (ask->prompts && ask->messages)
+    return rf_wrong_set(wrong, 400, "invalid_value", "messages", "the body has both prompt and messages");
+  return ask->prompts || ask->messages || missing(wrong, "prompt", "a text, or messages");
+}
+
+bool rf_ask_read(const rf_ask_rules *rules, rf_ask_kind kind, const char *body, size_t bytes, rf_ask *ask,
+                 rf_wrong *wrong) {
+  *ask = (rf_ask){.kind = kind, .request = rules->defaults, .add_special = true, .opens_answer = true};
+  ask->request.size = sizeof ask->request;
+  ask->request.samples = 1;
+  ask->request.max_tokens = rules->max_tokens;
+  if (!read_json(body, bytes, &ask->body, wrong) || !read_fields(rules, ask, wrong)) return false;
+  bool answers = kind == RF_ASK_COMPLETION || kind == RF_ASK_CHAT;
+  if (!(answers ? check_answer(rules, ask, wrong) : check_tokens(ask, wrong))) return false;
+  if (ask->messages) ask->prompts = 1;
+  return true;
+}
+
+void rf_ask_free(rf_ask *ask) {
+  json_decref(ask->body);
+  json_decref(ask->messages);
+  free(ask->bias);
+  *ask = (rf_ask){0};
+}

@@ -1,0 +1,84 @@
+/* ask.h - a request's JSON body, checked. Bodies are hostile: every field has a type and bounds. */
+#ifndef RF_ASK_H
+#define RF_ASK_H
+
+#include "serve/wrong.h"
+
+#include <jansson.h>
+
+/* Bounds of a request. docs/serve.md lists them. */
+enum {
+  RF_ASK_STOPS = 16,
+  RF_ASK_STOP_BYTES = 256,
+  RF_ASK_TOP = 20, /* top_logprobs */
+  RF_ASK_BIASES = 1024,
+  RF_ASK_SAMPLES = 128 /* n */
+};
+
+typedef enum rf_ask_kind {
+  RF_ASK_COMPLETION = 1,
+  RF_ASK_CHAT = 2,
+  RF_ASK_TOKENIZE = 4,
+  RF_ASK_DETOKENIZE = 8
+} rf_ask_kind;
+
+/* The rules of one server. Texts are borrowed. */
+typedef struct rf_ask_rules {
+  const char *model, *alias; /* names of the model; the alias may be NULL */
+  int64_t vocab, context;
+  int64_t max_tokens;      /* of requests that give none */
+  int64_t answers;         /* maximum answers of one request: its prompts x n */
+  bool strict;             /* refuse unknown fields */
+  rafter_request defaults; /* sampling numbers of requests that give none */
+} rf_ask_rules;
+
+typedef struct rf_ask {
+  rf_ask_kind kind;
+  json_t *body;           /* owns all texts of the request */
+  rafter_request request; /* all but tokens, stop, bias and owner */
+  int64_t prompts;        /* number of prompts of a completion: texts or lists of ids; otherwise 1 */
+  json_t *messages;       /* owned: messages of plain texts; NULL: none */
+  bool seeded;            /* the request gives a seed */
+  bool stream, usage, usage_always; /* stream_options: include_usage, continuous_usage_stats */
+  bool logprobs, echo, token_ids;
+  bool add_special, pieces, opens_answer; /* of /tokenize */
+  const char *stop[RF_ASK_STOPS];
+  rafter_logit_bias *bias;
+  char ignored[400]; /* names of unknown fields, joined by ", " */
+} rf_ask;
+
+/* Reads a body. Returns false and fills `wrong` if the body cannot be answered. Free the ask in any
+ * case. */
+bool rf_ask_read(const rf_ask_rules *rules, rf_ask_kind kind, const char *body, size_t bytes, rf_ask *ask,
+                 rf_wrong *wrong);
+void rf_ask_free(rf_ask *ask); /* {0} is allowed */
+
+/* Prompt `index` of a completion as ids. *ids is NULL if the prompt is a text, which belongs to the
+ * body. Free *ids with free(). */
+bool rf_ask_prompt(const rf_ask_rules *rules, const rf_ask *ask, int64_t index, const char **text,
+                   size_t *bytes, int32_t **ids, int64_t *count, rf_wrong *wrong);
+
+/* One row of the table of fields: its name, the kinds of requests that have it, and its reader.
+ * `at`, `least` and `most` are for readers of numbers and flags. */
+typedef struct rf_ask_field rf_ask_field;
+struct rf_ask_field {
+  const char *name;
+  unsigned kinds;
+  bool (*read)(const rf_ask_rules *rules, const rf_ask_field *field, const json_t *value, rf_ask *ask,
+               rf_wrong *wrong);
+  size_t at;
+  double least, most;
+};
+extern const rf_ask_field RF_ASK_FIELDS[]; /* ends with a row without a name */
+
+/* ---- for the files ask*.c -------------------------------------------------------------------- */
+
+/* Fills `wrong` with "FIELD has the wrong type (expected WHAT, got TYPE)" and returns false. */
+bool rf_ask_type(rf_wrong *wrong, const char *field, const char *what, const json_t *value);
+/* Reads messages into ask->messages, as texts with a role. */
+bool rf_ask_messages(const json_t *value, rf_ask *ask, rf_wrong *wrong);
+/* Checks a completion's prompt, or the ids of /detokenize, and counts its prompts. */
+bool rf_ask_prompts(const rf_ask_rules *rules, const char *field, const json_t *value, rf_ask *ask,
+                    rf_wrong *wrong);
+
+#endif

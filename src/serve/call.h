@@ -1,0 +1,163 @@
+/* call.h - one HTTP request, from its first byte to its last, and its answers. Shared by the files
+ * of this folder. The HTTP threads and the engine's thread share calls under rf_server.lock. */
+#ifndef RF_CALL_H
+#define RF_CALL_H
+
+#include "serve/ask.h"
+#include "serve/late.h"
+#include "serve/metrics.h"
+#include "serve/serve.h"
+
+#include <pthread.h>
+#include <stdio.h>
+
+/* An answer that is this many tokens ahead of its reader is ended: the client does not read. */
+enum { RF_SERVE_AHEAD = 1024 };
+
+typedef struct rf_answer {
+  struct rf_answer_token {
+    int32_t id;
+    float logprob;
+    uint32_t text_end; /* bytes of the text after this token */
+    int32_t top;       /* first of its alternatives in `top` */
+    int32_t tops;
+  } * token;
+  int64_t count, room, sent; /* sent: tokens that the stream has written */
+  struct rf_answer_top {
+    int32_t id;
+    float logprob;
+  } * top;
+  int64_t tops, top_room;
+  rf_body text;
+  rafter_finish finish;
+  bool opened, closed; /* the stream has written the first and the last part of this answer */
+  size_t offset;       /* characters before the next token, for text_offset */
+  double first, last;  /* times of the first and the latest token */
+} rf_answer;
+
+struct rf_call;
+/* One prompt of a call: a request of the generator. */
+typedef struct rf_part {
+  struct rf_call *call;
+  int index;
+  int64_t request; /* of the generator; -1: not submitted */
+  int32_t *ids;
+  int64_t count;
+  const char *text; /* of the body, for echo; NULL: the prompt was given as ids */
+  size_t text_bytes;
+} rf_part;
+
+typedef struct rf_call {
+  struct rf_server *server;
+  struct MHD_Connection *connection;
+  int fd;
+  int refs; /* one of the HTTP side, one of the engine; the last one frees the call */
+  uint64_t number;
+  char id[48], request_id[132]; /* id of the answer; X-Request-Id */
+  char method[16], path[128], from[64];
+  const struct rf_route *route;
+  rf_body body;
+  size_t received;
+  bool keeps_body; /* false: the body is dropped, because the request is refused */
+  rf_wrong wrong;  /* status 0: no error */
+  rf_ask ask;
+  double arrived, deadline;
+  int64_t created; /* seconds since 1970 */
+  /* After submission: */
+  rf_part *part;                        /* (ask.prompts) */
+  rf_answer *answer;                    /* (answers) in the order of choices */
+  int64_t answers, left, prompt_tokens; /* left: answers that have not ended */
+  bool responded, submitted, suspended, gone, cancel, cancelled;
+  struct rf_call *next, *before; /* in the list of the engine */
+  /* The stream: bytes that wait for the connection. */
+  rf_body out;
+  size_t out_sent;
+  bool begun, closed;
+  int status; /* of the HTTP answer */
+} rf_call;
+
+typedef struct rf_server {
+  const rf_serve_settings *settings;
+  rafter_generator *generator;
+  const rafter_tokenizer *tokenizer; /* NULL: the model has none */
+  const rafter_sink *sink;
+  struct rf_keys *keys;
+  FILE *log;
+  char fingerprint[32];
+  int64_t started; /* seconds since 1970 */
+  rf_ask_rules rules;
+  struct MHD_Daemon *daemon;
+  struct rf_watch *watch;
+  int slots;
+  pthread_mutex_t lock;
+  pthread_cond_t wake;
+  /* Under the lock: */
+  rf_call *inbox, *inbox_last; /* waiting for the engine */
+  rf_call *active;             /* submitted to the generator */
+  int64_t open_answers;        /* accepted answers that have not ended */
+  int64_t running;             /* of these, answers with a token */
+  int64_t open_calls;          /* calls whose HTTP side is open */
+  uint64_t next_number;
+  bool draining, stopping, broken;
+  double mean_seconds; /* of a whole answer, lately */
+  rf_metrics metrics;
+  rafter_counts counts; /* of a recent step */
+} rf_server;
+
+/* ---- call.c: all under the lock -------------------------------------------------------------- */
+
+/* Puts a call into the engine's inbox. Its parts have ids. */
+void rf_call_submit(rf_call *call);
+/* Puts a call that left the inbox into the list of the generator's calls. */
+void rf_call_activate(rf_call *call);
+/* Adds an event of the generator to an answer, and wakes the connection. */
+void rf_call_take(rf_call *call, const rf_part *part, const rafter_event *event, double now);
+/* Ends the answers with an error, and asks the engine to cancel them. */
+void rf_call_fail(rf_call *call, const rf_wrong *wrong);
+/* The client has left: cancels the answers, and lets the connection end. */
+void rf_call_leave(rf_call *call);
+void rf_call_release(rf_call *call);
+
+/* ---- shape.c: JSON of answers ---------------------------------------------------------------- */
+
+void rf_shape_whole(const rf_call *call, rf_body *out);
+/* Appends the events that are due to call->out. Sets call->closed after the last one. */
+void rf_shape_stream(rf_call *call);
+
+/* ---- engine.c -------------------------------------------------------------------------------- */
+
+/* Runs steps until the server has drained after a signal. */
+rf_status rf_engine_run(rf_server *server, rf_error *error);
+
+/* ---- http.c, route.c, watch.c, keys.c, log.c ------------------------------------------------- */
+
+typedef struct rf_route {
+  const char *path;
+  bool post;
+  bool open;    /* needs no key */
+  unsigned ask; /* rf_ask_kind of its body; 0: no body */
+  /* Writes the body of an answer, with its type. False: `wrong` of the call is set. */
+  bool (*answer)(rf_call *call, rf_body *out, const char **type);
+} rf_route;
+/* Finds a route. NULL: none; *other is a route with this path and another method. */
+const rf_route *rf_route_find(const char *path, const char *method, const rf_route **other);
+/* Checks the body and submits the call. False: `wrong` of the call is set. */
+bool rf_route_submit(rf_call *call);
+
+rf_status rf_http_start(rf_server *server, int fd, rf_error *error);
+void rf_http_stop(rf_server *server);
+
+/* Watches the connections of suspended calls: MHD does not notice that their clients leave. */
+rf_status rf_watch_start(rf_server *server, rf_error *error);
+void rf_watch_stop(rf_server *server);
+void rf_watch_add(rf_call *call);
+void rf_watch_remove(rf_call *call);
+
+rf_status rf_keys_read(const char *path, struct rf_keys **keys, rf_error *error);
+bool rf_keys_match(const struct rf_keys *keys, const char *authorization);
+void rf_keys_free(struct rf_keys *keys);
+
+void rf_log_call(const rf_call *call, double seconds);
+void rf_random_hex(char *hex, size_t bytes); /* 2 x bytes digits and a NUL */
+
+#endif

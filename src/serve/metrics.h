@@ -1,0 +1,36 @@
+/* metrics.h - counters and histograms, as Prometheus reads them. Names and buckets are those of
+ * vLLM, so that its dashboards work. The caller locks. */
+#ifndef RF_METRICS_H
+#define RF_METRICS_H
+
+#include "serve/body.h"
+
+enum { RF_METRIC_BUCKETS = 24, RF_METRIC_CODES = 600 };
+
+typedef enum rf_histogram_kind {
+  RF_HISTOGRAM_FIRST,     /* seconds to the first token */
+  RF_HISTOGRAM_BETWEEN,   /* seconds between tokens */
+  RF_HISTOGRAM_PER_TOKEN, /* an answer's seconds per token after the first */
+  RF_HISTOGRAM_WHOLE,     /* seconds of a request */
+  RF_HISTOGRAM_PROMPT,    /* tokens of a prompt */
+  RF_HISTOGRAM_ANSWER,    /* tokens of an answer */
+  RF_HISTOGRAMS
+} rf_histogram_kind;
+
+typedef struct rf_metrics {
+  struct rf_histogram {
+    int64_t count[RF_METRIC_BUCKETS], total;
+    double sum;
+  } histogram[RF_HISTOGRAMS];
+  int64_t finished[5];           /* answers by rafter_finish */
+  int64_t code[RF_METRIC_CODES]; /* HTTP answers by status */
+  int64_t prompt_tokens, tokens;
+  double busy_seconds; /* in steps, with everything around the forward passes */
+} rf_metrics;
+
+void rf_metrics_observe(rf_metrics *metrics, rf_histogram_kind kind, double value);
+/* `running` and `waiting` are requests. */
+void rf_metrics_text(const rf_metrics *metrics, const rafter_counts *counts, int64_t running, int64_t waiting,
+                     const char *prefix, const char *model, rf_body *out);
+
+#endif

@@ -1,0 +1,249 @@
+/* route.c - the table of paths, and the answers of each. */
+#include "serve/call.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+static const char JSON[] = "application/json";
+
+/* ---- facts ----------------------------------------------------------------------------------- */
+
+static void put_model(const rf_server *s, rf_body *out) {
+  rf_body_text(out, "{\"id\":");
+  rf_body_string(out, s->rules.model, strlen(s->rules.model));
+  rf_body_format(out,
+                 ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"rafter\",\"max_model_len\":%lld}",
+                 (long long)s->started, (long long)s->rules.context);
+}
+
+static bool answer_models(rf_call *c, rf_body *out, const char **type) {
+  *type = JSON;
+  rf_body_text(out, "{\"object\":\"list\",\"data\":[");
+  put_model(c->server, out);
+  rf_body_text(out, "]}");
+  return true;
+}
+
+static bool answer_model(rf_call *c, rf_body *out, const char **type) {
+  const char *name = c->path + strlen(c->route->path);
+  const rf_ask_rules *r = &c->server->rules;
+  *type = JSON;
+  if (strcmp(name, r->model) && (!r->alias || strcmp(name, r->alias)))
+    return rf_wrong_set(&c->wrong, 404, "model_not_found", "model",
+                        "the model %.200s does not exist; this server has %.200s", name, r->model);
+  put_model(c->server, out);
+  return true;
+}
+
+static bool answer_health(rf_call *c, rf_body *out, const char **type) {
+  (void)c;
+  *type = JSON;
+  rf_body_text(out, "{\"status\":\"ok\"}");
+  return true;
+}
+
+static bool answer_ready(rf_call *c, rf_body *out, const char **type) {
+  rf_server *s = c->server;
+  *type = JSON;
+  pthread_mutex_lock(&s->lock);
+  bool draining = s->draining;
+  pthread_mutex_unlock(&s->lock);
+  if (draining) return rf_wrong_set(&c->wrong, 503, "shutting_down", NULL, "the server stops");
+  rf_body_text(out, "{\"status\":\"ready\"}");
+  return true;
+}
+
+static bool answer_version(rf_call *c, rf_body *out, const char **type) {
+  (void)c;
+  *type = JSON;
+  rf_body_format(out, "{\"version\":\"%s\"}", rafter_version());
+  return true;
+}
+
+static bool answer_metrics(rf_call *c, rf_body *out, const char **type) {
+  rf_server *s = c->server;
+  *type = "text/plain; version=0.0.4; charset=utf-8";
+  pthread_mutex_lock(&s->lock);
+  rf_metrics_text(&s->metrics, &s->counts, s->running, s->open_answers - s->running, s->settings->prefix,
+                  s->rules.model, out);
+  pthread_mutex_unlock(&s->lock);
+  return true;
+}
+
+static bool answer_embeddings(rf_call *c, rf_body *out, const char **type) {
+  (void)out;
+  (void)type;
+  return rf_wrong_set(&c->wrong, 400, "unsupported_endpoint", NULL,
+                      "%.200s generates text and has no embeddings", c->server->rules.model);
+}
+
+/* ---- prompts to ids -------------------------------------------------------------------------- */
+
+static bool need_tokenizer(rf_call *c) {
+  return c->server->tokenizer || rf_wrong_set(&c->wrong, 400, "no_tokenizer", NULL,
+                                              "the model has no tokenizer: give prompts as token ids");
+}
+
+static bool encode_chat(rf_call *c, rf_part *p) {
+  const rf_server *s = c->server;
+  rafter_error error = {0};
+  if (!need_tokenizer(c)) return false;
+  if (!rafter_tokenizer_chats(s->tokenizer))
+    return rf_wrong_set(
+        &c->wrong, 400, "no_chat_template", "messages",
+        "the model has no chat template; use /v1/completions, or start the server with --template");
+  char *text = json_dumps(c->ask.messages, JSON_COMPACT);
+  if (!text) return rf_wrong_set(&c->wrong, 500, NULL, NULL, "out of memory");
+  rafter_status status =
+      rafter_tokenizer_chat(s->tokenizer, text, c->ask.opens_answer, &p->ids, &p->count, &error);
+  free(text);
+  return status == RAFTER_OK || rf_wrong_from(&c->wrong, 400, "chat_template", "messages", &error);
+}
+
+static bool encode_text(rf_call *c, rf_part *p) {
+  rafter_error error = {0};
+  return need_tokenizer(c) &&
+         (rafter_tokenizer_encode(c->server->tokenizer, p->text, p->text_bytes, c->ask.add_special, &p->ids,
+                                  &p->count, &error) == RAFTER_OK ||
+          rf_wrong_from(&c->wrong, 400, NULL, "prompt", &error));
+}
+
+/* Makes the ids of all prompts. */
+static bool encode(rf_call *c) {
+  c->part = rf_must(calloc((size_t)c->ask.prompts, sizeof *c->part));
+  for (int64_t i = 0; i < c->ask.prompts; i++) {
+    rf_part *p = &c->part[i];
+    p->call = c;
+    p->index = (int)i;
+    p->request = -1;
+    if (c->ask.messages) {
+      if (!encode_chat(c, p)) return false;
+    } else {
+      if (!rf_ask_prompt(&c->server->rules, &c->ask, i, &p->text, &p->text_bytes, &p->ids, &p->count,
+                         &c->wrong))
+        return false;
+      if (!p->ids && !encode_text(c, p)) return false;
+    }
+    c->prompt_tokens += p->count;
+  }
+  return true;
+}
+
+static bool read_ask(rf_call *c) {
+  return rf_ask_read(&c->server->rules, (rf_ask_kind)c->route->ask, c->body.at ? c->body.at : "",
+                     c->body.bytes, &c->ask, &c->wrong);
+}
+
+/* ---- answers of the generator ---------------------------------------------------------------- */
+
+static bool check_lengths(rf_call *c) {
+  int64_t most = c->server->rules.context;
+  const char *param = c->ask.messages ? "messages" : "prompt";
+  for (int64_t i = 0; i < c->ask.prompts; i++) {
+    if (c->part[i].count < 1)
+      return rf_wrong_set(&c->wrong, 400, "invalid_value", param, "the prompt is empty");
+    if (c->part[i].count > most)
+      return rf_wrong_set(&c->wrong, 400, "context_length_exceeded", param,
+                          "the prompt has %lld tokens (expected at most %lld, the context of this server)",
+                          (long long)c->part[i].count, (long long)most);
+  }
+  return true;
+}
+
+static void choose_seed(rf_call *c) {
+  rafter_request *r = &c->ask.request;
+  if (c->ask.seeded) return;
+  if (c->server->settings->seed) r->seed = *c->server->settings->seed;
+  else if (getrandom(&r->seed, sizeof r->seed, 0) != sizeof r->seed) r->seed = (uint64_t)rf_now_ns();
+  r->seed >>= 2;
+}
+
+bool rf_route_submit(rf_call *c) {
+  rf_server *s = c->server;
+  if (!read_ask(c) || !encode(c) || !check_lengths(c)) return false;
+  choose_seed(c);
+  c->answers = c->ask.prompts * c->ask.request.samples;
+  c->answer = rf_must(calloc((size_t)c->answers, sizeof *c->answer));
+  if (s->settings->request_seconds > 0) c->deadline = c->arrived + s->settings->request_seconds;
+  pthread_mutex_lock(&s->lock);
+  bool full = s->open_answers + c->answers > s->rules.answers, draining = s->draining;
+  if (!full && !draining) {
+    rf_call_submit(c);
+    rf_watch_add(c);
+  }
+  pthread_mutex_unlock(&s->lock);
+  if (draining) return rf_wrong_set(&c->wrong, 503, "shutting_down", NULL, "the server stops");
+  return !full || rf_wrong_set(&c->wrong, 429, "queue_full", NULL,
+                               "the queue is full (%lld answers run or wait at most); try again later",
+                               (long long)s->rules.answers);
+}
+
+/* ---- /tokenize and /detokenize --------------------------------------------------------------- */
+
+static bool answer_tokenize(rf_call *c, rf_body *out, const char **type) {
+  const rafter_tokenizer *t = c->server->tokenizer;
+  *type = JSON;
+  if (!read_ask(c) || !need_tokenizer(c) || !encode(c)) return false;
+  const rf_part *p = c->part;
+  rf_body_format(out, "{\"count\":%lld,\"max_model_len\":%lld,\"tokens\":[", (long long)p->count,
+                 (long long)c->server->rules.context);
+  for (int64_t i = 0; i < p->count; i++) rf_body_format(out, i ? ",%d" : "%d", p->ids[i]);
+  rf_body_text(out, c->ask.pieces ? "],\"token_strs\":[" : "]}");
+  for (int64_t i = 0; i < p->count && c->ask.pieces; i++) {
+    const char *text = "";
+    size_t bytes = 0;
+    rafter_tokenizer_piece(t, p->ids[i], &text, &bytes, NULL);
+    rf_body_text(out, i ? "," : "");
+    rf_body_string(out, text, bytes);
+  }
+  if (c->ask.pieces) rf_body_text(out, "]}");
+  return true;
+}
+
+static bool answer_detokenize(rf_call *c, rf_body *out, const char **type) {
+  rafter_error error = {0};
+  char *text = NULL;
+  size_t bytes = 0;
+  *type = JSON;
+  if (!read_ask(c) || !need_tokenizer(c) || !encode(c)) return false;
+  if (rafter_tokenizer_decode(c->server->tokenizer, c->part->ids, c->part->count, &text, &bytes, &error) !=
+      RAFTER_OK)
+    return rf_wrong_from(&c->wrong, 400, "invalid_token", "tokens", &error);
+  rf_body_text(out, "{\"prompt\":");
+  rf_body_string(out, text, bytes);
+  rf_body_text(out, "}");
+  rafter_text_free(text);
+  return true;
+}
+
+/* ---- the table ------------------------------------------------------------------------------- */
+
+/* A path that ends with '/' is the beginning of longer paths. */
+static const rf_route ROUTES[] = {
+    {"/v1/models", false, false, 0, answer_models},
+    {"/v1/models/", false, false, 0, answer_model},
+    {"/v1/completions", true, false, RF_ASK_COMPLETION, NULL},
+    {"/v1/chat/completions", true, false, RF_ASK_CHAT, NULL},
+    {"/v1/embeddings", true, false, 0, answer_embeddings},
+    {"/tokenize", true, false, RF_ASK_TOKENIZE, answer_tokenize},
+    {"/detokenize", true, false, RF_ASK_DETOKENIZE, answer_detokenize},
+    {"/health", false, true, 0, answer_health},
+    {"/ready", false, true, 0, answer_ready},
+    {"/metrics", false, true, 0, answer_metrics},
+    {"/version", false, false, 0, answer_version},
+};
+
+const rf_route *rf_route_find(const char *path, const char *method, const rf_route **other) {
+  bool get = !strcmp(method, "GET") || !strcmp(method, "HEAD"), post = !strcmp(method, "POST");
+  *other = NULL;
+  for (size_t i = 0; i < sizeof ROUTES / sizeof *ROUTES; i++) {
+    const rf_route *r = &ROUTES[i];
+    size_t bytes = strlen(r->path);
+    bool folder = r->path[bytes - 1] == '/';
+    if (folder ? strncmp(path, r->path, bytes) || !path[bytes] : strcmp(path, r->path)) continue;
+    if (r->post ? post : get) return r;
+    *other = r;
+  }
+  return NULL;
+}

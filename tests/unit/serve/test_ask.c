@@ -1,0 +1,273 @@
+/* Bodies of requests: fields, bounds, and bodies that nobody should send. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "serve/ask.h"
+
+static const rf_ask_rules RULES = {.model = "tiny",
+                                   .alias = "models/tiny",
+                                   .vocab = 100,
+                                   .context = 64,
+                                   .max_tokens = 16,
+                                   .answers = 40,
+                                   .defaults = {.temperature = 0.7f, .top_k = 5}};
+
+static rf_ask ask;
+static rf_wrong wrong;
+
+static bool read_kind(rf_ask_kind kind, const char *body) {
+  rf_ask_free(&ask);
+  wrong = (rf_wrong){0};
+  return rf_ask_read(&RULES, kind, body, strlen(body), &ask, &wrong);
+}
+static bool completion(const char *body) { return read_kind(RF_ASK_COMPLETION, body); }
+static bool chat(const char *body) { return read_kind(RF_ASK_CHAT, body); }
+
+static int forget(void **state) {
+  (void)state;
+  rf_ask_free(&ask);
+  return 0;
+}
+
+/* Every number and flag reaches its place. A field without a value has that of the server. */
+static void test_fields(void **state) {
+  (void)state;
+  assert_true(completion("{\"model\":\"tiny\",\"prompt\":\"Hi\"}"));
+  assert_int_equal(ask.request.max_tokens, 16);
+  assert_int_equal(ask.request.samples, 1);
+  assert_int_equal(ask.request.top_k, 5);
+  assert_true(ask.request.temperature == 0.7f);
+  assert_false(ask.seeded || ask.stream || ask.logprobs);
+  assert_true(completion(
+      "{\"model\":\"models/"
+      "tiny\",\"prompt\":\"Hi\",\"max_tokens\":3,\"temperature\":0,\"top_p\":0.5,\"top_k\":-1,"
+      "\"min_p\":0.1,\"presence_penalty\":1,\"frequency_penalty\":-1,\"repetition_penalty\":1.5,\"seed\":-7,"
+      "\"n\":2,\"best_of\":2,\"stop\":[\"a\",\"bc\"],\"logit_bias\":{\"7\":-100,\"8\":2.5},\"logprobs\":4,"
+      "\"ignore_eos\":true,\"stream\":true,\"stream_options\":{\"include_usage\":true},\"min_tokens\":2,"
+      "\"echo\":false,\"return_token_ids\":true,\"user\":\"me\",\"suffix\":null,\"response_format\":"
+      "{\"type\":\"text\"},\"prompt_logprobs\":null}"));
+  const rafter_request *r = &ask.request;
+  assert_int_equal(r->max_tokens, 3);
+  assert_true(r->temperature == 0 && r->top_p == 0.5f && r->min_p == 0.1f);
+  assert_true(r->presence_penalty == 1 && r->frequency_penalty == -1 && r->repetition_penalty == 1.5f);
+  assert_int_equal(r->top_k, 0);
+  assert_true(ask.seeded && r->seed == (uint64_t)-7);
+  assert_int_equal(r->samples, 2);
+  assert_int_equal(r->stop_count, 2);
+  assert_string_equal(ask.stop[1], "bc");
+  assert_int_equal(r->bias_count, 2);
+  assert_int_equal(ask.bias[1].id, 8);
+  assert_true(ask.bias[1].bias == 2.5f);
+  assert_int_equal(r->top_logprobs, 4);
+  assert_int_equal(r->min_tokens, 2);
+  assert_true(ask.logprobs && r->ignore_eos && ask.stream && ask.usage && ask.token_ids && !ask.usage_always);
+  assert_string_equal(ask.ignored, "");
+}
+
+/* The newer name of max_tokens counts, in any order. A whole number may be written with a point. */
+static void test_max_tokens(void **state) {
+  (void)state;
+  assert_true(completion("{\"prompt\":\"a\",\"max_tokens\":3,\"max_completion_tokens\":4}"));
+  assert_int_equal(ask.request.max_tokens, 4);
+  assert_true(completion("{\"prompt\":\"a\",\"max_completion_tokens\":4,\"max_tokens\":3}"));
+  assert_int_equal(ask.request.max_tokens, 4);
+  assert_true(completion("{\"prompt\":\"a\",\"max_completion_tokens\":null,\"max_tokens\":3.0}"));
+  assert_int_equal(ask.request.max_tokens, 3);
+}
+
+static void test_prompts(void **state) {
+  static const struct {
+    const char *prompt;
+    int64_t prompts, ids; /* ids of the last prompt; 0: a text */
+  } good[] = {{"\"a\"", 1, 0},       {"[1,2,3]", 1, 3}, {"[\"a\",\"b\"]", 2, 0},
+              {"[[1],[2,3]]", 2, 2}, {"[99]", 1, 1},    {"\"\"", 1, 0}};
+  static const char *const bad[] = {"[]",    "[[]]",         "[1,\"a\"]", "[\"a\",1]", "[[1],\"a\"]",
+                                    "[100]", "[-1]",         "[1.5]",     "{}",        "7",
+                                    "true",  "[[1],[true]]", "[[[1]]]",   "[1e30]",    "[null]"};
+  char body[80];
+  (void)state;
+  for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+    const char *text = NULL;
+    size_t bytes = 0;
+    int32_t *ids = NULL;
+    int64_t count = 0;
+    snprintf(body, sizeof body, "{\"prompt\":%s}", good[i].prompt);
+    assert_true(completion(body));
+    assert_int_equal(ask.prompts, good[i].prompts);
+    assert_true(rf_ask_prompt(&RULES, &ask, good[i].prompts - 1, &text, &bytes, &ids, &count, &wrong));
+    assert_int_equal(count, good[i].ids);
+    assert_int_equal(ids != NULL, good[i].ids > 0);
+    free(ids);
+  }
+  for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+    snprintf(body, sizeof body, "{\"prompt\":%s}", bad[i]);
+    if (completion(body)) fail_msg("accepted: %s", body);
+    assert_int_equal(wrong.status, 400);
+    assert_string_equal(wrong.param, "prompt");
+  }
+}
+
+static void test_messages(void **state) {
+  (void)state;
+  assert_true(chat("{\"messages\":[{\"role\":\"developer\",\"content\":\"s\"},{\"role\":\"user\",\"content\":"
+                   "[{\"type\":\"text\",\"text\":\"a\"},{\"type\":\"text\",\"text\":\"b\"}],\"name\":\"me\"},"
+                   "{\"role\":\"assistant\",\"content\":\"c\",\"refusal\":null,\"tool_calls\":[]}],"
+                   "\"logprobs\":true,\"top_logprobs\":20,\"max_completion_tokens\":2}"));
+  char *text = json_dumps(ask.messages, JSON_COMPACT);
+  assert_string_equal(text,
+                      "[{\"role\":\"system\",\"content\":\"s\"},{\"role\":\"user\",\"content\":\"a\\nb\","
+                      "\"name\":\"me\"},{\"role\":\"assistant\",\"content\":\"c\"}]");
+  free(text);
+  assert_int_equal(ask.request.top_logprobs, 20);
+}
+
+/* Each body gets one error, with the status and the field that a client needs. */
+static void test_faults(void **state) {
+  static const struct {
+    rf_ask_kind kind;
+    const char *body, *param, *says;
+    int status;
+  } rows[] = {
+      {1, "", "", "empty", 400},
+      {1, " \n", "", "empty", 400},
+      {1, "{\"prompt\":", "", "not valid JSON", 400},
+      {1, "[1]", "", "is a list", 400},
+      {1, "7", "", "not valid JSON", 400},
+      {1, "{\"prompt\":\"a\",\"prompt\":\"b\"}", "", "a name twice", 400},
+      {1, "{\"prompt\":\"\xff\"}", "", "not UTF-8", 400},
+      {1, "{\"prompt\":\"\\u0000\"}", "", "U+0000", 400},
+      {1, "{\"prompt\":\"a\"} x", "", "not valid JSON", 400},
+      {1, "{\"prompt\":\"a\",\"seed\":99999999999999999999}", "", "not valid JSON", 400},
+      {1, "{}", "prompt", "missing", 400},
+      {1, "{\"prompt\":null}", "prompt", "missing", 400},
+      {1, "{\"model\":\"other\",\"prompt\":\"a\"}", "model", "does not exist", 404},
+      {1, "{\"model\":7,\"prompt\":\"a\"}", "model", "wrong type", 400},
+      {1, "{\"prompt\":\"a\",\"max_tokens\":0}", "max_tokens", "out of range", 400},
+      {1, "{\"prompt\":\"a\",\"max_tokens\":-5}", "max_tokens", "out of range", 400},
+      {1, "{\"prompt\":\"a\",\"max_tokens\":2.5}", "max_tokens", "wrong type", 400},
+      {1, "{\"prompt\":\"a\",\"max_tokens\":\"ten\"}", "max_tokens", "wrong type", 400},
+      {1, "{\"prompt\":\"a\",\"max_tokens\":1e300}", "max_tokens", "wrong type", 400},
+      {1, "{\"prompt\":\"a\",\"max_tokens\":true}", "max_tokens", "wrong type", 400},
+      {1, "{\"prompt\":\"a\",\"temperature\":-1}", "temperature", "out of range", 400},
+      {1, "{\"prompt\":\"a\",\"top_p\":7}", "top_p", "out of range", 400},
+      {1, "{\"prompt\":\"a\",\"n\":129}", "n", "out of range", 400},
+      {1, "{\"prompt\":\"a\",\"n\":41}", "n", "asks for 41 answers", 400},
+      {1, "{\"prompt\":[\"a\",\"b\"],\"n\":30}", "n", "asks for 60 answers", 400},
+      {1, "{\"prompt\":\"a\",\"n\":2,\"best_of\":3}", "best_of", "not supported", 400},
+      {1, "{\"prompt\":\"a\",\"logprobs\":21}", "logprobs", "out of range", 400},
+      {1, "{\"prompt\":\"a\",\"stop\":[\"\"]}", "stop", "1 to 256 bytes", 400},
+      {1, "{\"prompt\":\"a\",\"stop\":[1]}", "stop", "wrong type", 400},
+      {1, "{\"prompt\":\"a\",\"stop\":\"\"}", "stop", "1 to 256 bytes", 400},
+      {1, "{\"prompt\":\"a\",\"logit_bias\":{\"x\":1}}", "logit_bias", "not a token id", 400},
+      {1, "{\"prompt\":\"a\",\"logit_bias\":{\"100\":1}}", "logit_bias", "0 to 99", 400},
+      {1, "{\"prompt\":\"a\",\"logit_bias\":{\"1\":\"x\"}}", "logit_bias", "wrong type", 400},
+      {1, "{\"prompt\":\"a\",\"logit_bias\":[1]}", "logit_bias", "wrong type", 400},
+      {1, "{\"prompt\":\"a\",\"stream\":1}", "stream", "true or false", 400},
+      {1, "{\"prompt\":\"a\",\"stream_options\":{}}", "stream_options", "needs stream", 400},
+      {1, "{\"prompt\":\"a\",\"echo\":true,\"logprobs\":0}", "echo", "not supported", 400},
+      {1, "{\"prompt\":\"a\",\"prompt_logprobs\":0}", "prompt_logprobs", "not supported", 400},
+      {1, "{\"prompt\":\"a\",\"suffix\":\"b\"}", "suffix", "not supported", 400},
+      {1, "{\"prompt\":\"a\",\"structured_outputs\":{\"regex\":\"a\"}}", "structured_outputs",
+       "not supported", 400},
+      {2, "{\"messages\":[]}", "messages", "empty", 400},
+      {2, "{\"messages\":\"hello\"}", "messages", "wrong type", 400},
+      {2, "{\"messages\":[7]}", "messages[0]", "expected an object", 400},
+      {2, "{\"messages\":[{\"role\":\"robot\",\"content\":\"x\"}]}", "messages[0].role", "expected system",
+       400},
+      {2, "{\"messages\":[{\"role\":\"tool\",\"content\":\"x\"}]}", "messages[0].role", "tool calls", 400},
+      {2, "{\"messages\":[{\"role\":\"user\"}]}", "messages[0].content", "expected a text", 400},
+      {2, "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\"}]}]}",
+       "messages[0].content", "only text", 400},
+      {2, "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"top_logprobs\":2}", "top_logprobs",
+       "needs logprobs", 400},
+      {2, "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"logprobs\":5}", "logprobs",
+       "true or false", 400},
+      {2, "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"tools\":[{}]}", "tools", "not supported",
+       400},
+      {2,
+       "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"response_format\":{\"type\":\"json_object\"}"
+       "}",
+       "response_format", "not supported", 400},
+      {4, "{}", "prompt", "missing", 400},
+      {4, "{\"prompt\":[1]}", "prompt", "wrong type", 400},
+      {4, "{\"prompt\":\"a\",\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]}", "messages", "both", 400},
+      {8, "{\"tokens\":\"a\"}", "tokens", "wrong type", 400},
+      {8, "{\"tokens\":[100]}", "tokens", "out of range", 400},
+      {8, "{}", "tokens", "missing", 400},
+  };
+  (void)state;
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    if (read_kind(rows[i].kind, rows[i].body)) fail_msg("accepted: %s", rows[i].body);
+    if (wrong.status != rows[i].status || strcmp(wrong.param, rows[i].param) ||
+        !strstr(wrong.message, rows[i].says))
+      fail_msg("%s: %d '%s' %s", rows[i].body, wrong.status, wrong.param, wrong.message);
+  }
+}
+
+/* Levels of nesting are bounded, so a body cannot exhaust the stack. */
+static void test_deep(void **state) {
+  enum { LEVELS = 50000 };
+  char *body = calloc(1, 2 * LEVELS + 32);
+  (void)state;
+  strcpy(body, "{\"prompt\":");
+  memset(body + 10, '[', LEVELS);
+  memset(body + 10 + LEVELS, ']', LEVELS);
+  strcpy(body + 10 + 2 * LEVELS, "}");
+  assert_false(completion(body));
+  assert_non_null(strstr(wrong.message, "too many levels"));
+  free(body);
+}
+
+/* Unknown fields are named, in characters that a header may have. --strict refuses them. */
+static void test_unknown(void **state) {
+  rf_ask_rules strict = RULES;
+  const char *body = "{\"prompt\":\"a\",\"fro\\nb\\\"\":1,\"tokens\":2}";
+  (void)state;
+  assert_true(completion(body));
+  assert_string_equal(ask.ignored, "fro?b?, tokens");
+  rf_ask_free(&ask);
+  strict.strict = true;
+  assert_false(rf_ask_read(&strict, RF_ASK_COMPLETION, body, strlen(body), &ask, &wrong));
+  assert_string_equal(wrong.code, "unknown_field");
+}
+
+static void test_error_json(void **state) {
+  rf_body out = {0};
+  (void)state;
+  rf_wrong_set(&wrong, 400, "a_code", "n", "say \"%s\"", "\xff\n");
+  rf_wrong_json(&wrong, &out);
+  assert_string_equal(out.at, "{\"error\":{\"message\":\"say \\\"\xef\xbf\xbd\\n\\\"\",\"type\":"
+                              "\"invalid_request_error\",\"param\":\"n\",\"code\":\"a_code\"}}");
+  rf_body_free(&out);
+}
+
+/* Strings of any bytes become JSON that jansson reads back. */
+static void test_strings(void **state) {
+  (void)state;
+  for (int first = 0; first < 256; first++)
+    for (int second = 0; second < 256; second += 5) {
+      const char text[] = {'a', (char)first, (char)second, (char)0x80, 'z'};
+      rf_body out = {0};
+      rf_body_text(&out, "[");
+      rf_body_string(&out, text, sizeof text);
+      rf_body_text(&out, "]");
+      json_t *json = json_loadb(out.at, out.bytes, JSON_ALLOW_NUL, NULL);
+      if (!json) fail_msg("not JSON: %02x %02x: %s", (unsigned)first, (unsigned)second, out.at);
+      json_decref(json);
+      rf_body_free(&out);
+    }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_fields),   cmocka_unit_test(test_max_tokens), cmocka_unit_test(test_prompts),
+      cmocka_unit_test(test_messages), cmocka_unit_test(test_faults),     cmocka_unit_test(test_deep),
+      cmocka_unit_test(test_unknown),  cmocka_unit_test(test_error_json), cmocka_unit_test(test_strings),
+  };
+  return cmocka_run_group_tests(tests, NULL, forget);
+}
