@@ -250,6 +250,7 @@ FUZZ_RUNS = {
     "fuzz_tokenizer_model": (MILLION, ["text/tokenizer_sentencepiece.c", "text/tokenizer_llama2c.c"]),
     "fuzz_template": (MILLION, ["text/template_lex.c", "text/template_expression.c", "text/template_parse.c", "text/template_render.c", "text/template_eval.c",
                                 "text/template_filters.c", "text/template_methods.c"]),
+    "fuzz_serve": (MILLION, ["serve/ask.c", "serve/ask_fields.c", "serve/ask_prompt.c"]),
     "fuzz_gguf": (10 * MILLION, ["formats/gguf.c", "formats/gguf_values.c", "formats/gguf_facts.c", "formats/gguf_vocab.c"]),
     "fuzz_safetensors": (10 * MILLION, ["formats/safetensors.c:read_header", "formats/safetensors.c:read_entry", "formats/safetensors.c:check_places", "formats/safetensors.c:by_place"]),
 }
@@ -258,6 +259,7 @@ FUZZ_ROOMS = {  # prefixes of the source paths that a target executes
     "fuzz_tokenizer_json": ["text/tokenizer"],
     "fuzz_tokenizer_model": ["text/tokenizer"],
     "fuzz_template": ["text/template", "text/chat"],
+    "fuzz_serve": ["serve/ask", "serve/body", "serve/wrong"],
     "fuzz_gguf": ["formats/gguf", "formats/llama2c", "formats/quant"],
     "fuzz_safetensors": ["formats/safetensors", "formats/quant"],
 }
