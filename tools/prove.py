@@ -10,6 +10,8 @@
   xla     compiled programs through a PJRT plugin for CPUs (./dev setup --xla, or RAFTER_PJRT_PLUGIN):
           every op in all sizes, steps and goldens of the model families, devices in meshes, collectives
           left out, real models
+  serve   the client of OpenAI's API passes tools/serve_clients.py with a real model (./dev models smollm2), and
+          a soak of 20 minutes, with clients that leave and send nonsense, loses no answer
   bare    a new Debian made by debootstrap, with only git and ca-certificates, runs ./dev demo and
           ./dev check (needs root). It has terminals and a name for localhost
 
@@ -33,6 +35,7 @@ import tempfile
 import time
 
 import bench as benches  # tools/bench.py
+import prove_serve  # tools/prove_serve.py
 
 RAFTER = os.path.abspath("build/rafter")
 STATE = "build/prove"
@@ -526,7 +529,30 @@ def bare(piece, _):
         subprocess.run([*root, "rm", "-rf", "--one-file-system", there], check=False)
 
 
-PIECES = {"resume": resume, "soak": soak, "fuzz": fuzz, "bench": bench, "xla": xla, "bare": bare}
+def serve(piece, hours):
+    models = os.environ.get("RAFTER_MODELS") or os.path.expanduser("~/.cache/rafter-models")
+    found = sorted(glob.glob(f"{models}/smollm2*.gguf"))
+    if not found:
+        raise Failure("no smollm2*.gguf in the folder of models: run ./dev models smollm2")
+    try:
+        piece.data["clients"] = prove_serve.clients(RAFTER, found[0], f"{STATE}/clients")
+        piece.save()
+        piece.data["soak"] = prove_serve.soak(RAFTER, max(60, min(1200, hours * 3600)))
+    except (RuntimeError, subprocess.SubprocessError) as error:
+        raise Failure(str(error)) from error
+    piece.data["trials"] += 2
+    print(json.dumps({k: piece.data[k] for k in ("clients", "soak")}))
+
+
+PIECES = {
+    "resume": resume,
+    "soak": soak,
+    "fuzz": fuzz,
+    "bench": bench,
+    "xla": xla,
+    "serve": serve,
+    "bare": bare,
+}
 
 
 def main():

@@ -1,0 +1,175 @@
+#!/usr/bin/env python3
+"""serve_clients.py URL: the official client of OpenAI's API against a running `rafter serve`.
+
+It needs the package openai (`./dev prove serve` installs it into a folder of its own). The model must have a
+chat template. The last line is JSON with the number of checks and those that failed.
+"""
+
+import asyncio
+import json
+import sys
+
+import openai
+
+URL = sys.argv[1].rstrip("/") + "/v1"
+CLIENT = openai.OpenAI(base_url=URL, api_key="none", max_retries=0, timeout=120)
+CHAT = [
+    {"role": "system", "content": "Answer in one sentence."},
+    {"role": "user", "content": "What is the capital of France?"},
+]
+DONE, FAILED = [], []
+
+
+def check(holds, what):
+    DONE.append(what)
+    if not holds:
+        FAILED.append(what)
+        print("FAIL:", what)
+
+
+def refused(kind, what, call, **options):
+    try:
+        call(**options)
+        check(False, f"{what}: no error")
+    except kind as error:
+        check(error.body["message"] and "param" in error.body, f"{what}: {error.body}")
+
+
+def models():
+    listed = CLIENT.models.list().data
+    check(len(listed) == 1 and listed[0].owned_by == "rafter", "one model is listed")
+    check(CLIENT.models.retrieve(listed[0].id).id == listed[0].id, "and can be retrieved")
+    refused(openai.NotFoundError, "an unknown model", CLIENT.models.retrieve, model="none")
+    return listed[0].id
+
+
+def chats(model):
+    ask = {"model": model, "messages": CHAT, "max_completion_tokens": 24, "temperature": 0, "seed": 7}
+    one = CLIENT.chat.completions.create(**ask)
+    text = one.choices[0].message.content
+    check(text and one.choices[0].message.role == "assistant" and one.model == model, "a chat")
+    check(one.usage.total_tokens == one.usage.prompt_tokens + one.usage.completion_tokens, "its usage")
+    check(one.choices[0].finish_reason in ("stop", "length") and one.object == "chat.completion", "its end")
+    parts = list(CLIENT.chat.completions.create(**ask, stream=True, stream_options={"include_usage": True}))
+    check(
+        "".join(p.choices[0].delta.content or "" for p in parts if p.choices) == text,
+        "the same as a stream",
+    )
+    check(parts[-1].usage == one.usage and not parts[-1].choices, "usage of the stream")
+    with CLIENT.chat.completions.stream(**ask) as stream:
+        final = stream.get_final_completion()
+    check(final.choices[0].message.content == text, "the helper that joins a stream")
+    several = CLIENT.chat.completions.create(**{**ask, "temperature": 1, "n": 3})
+    check([c.index for c in several.choices] == [0, 1, 2], "three answers")
+    check(len({c.message.content for c in several.choices}) > 1, "that differ")
+    again = CLIENT.chat.completions.create(**{**ask, "temperature": 1, "n": 3})
+    check(
+        [c.message for c in again.choices] == [c.message for c in several.choices], "and are the same again"
+    )
+    lists = [{"role": m["role"], "content": [{"type": "text", "text": m["content"]}]} for m in CHAT]
+    check(
+        CLIENT.chat.completions.create(**{**ask, "messages": lists}).choices[0].message.content == text,
+        "parts",
+    )
+    longer = CHAT + [one.choices[0].message, {"role": "user", "content": "And at night?"}]
+    check(CLIENT.chat.completions.create(**{**ask, "messages": longer}).choices, "the answer as a message")
+    scored = (
+        CLIENT.chat.completions.create(**ask, logprobs=True, top_logprobs=5).choices[0].logprobs.content
+    )
+    check(
+        len(scored) == one.usage.completion_tokens and all(len(t.top_logprobs) == 5 for t in scored),
+        "logprobs",
+    )
+    check(
+        all(t.top_logprobs[0].token == t.token and t.logprob <= 0 for t in scored),
+        "the likeliest token is chosen",
+    )
+    word = text.split()[2]
+    stopped = CLIENT.chat.completions.create(**ask, stop=[word]).choices[0]
+    check(stopped.finish_reason == "stop" and stopped.message.content == text.split(word)[0], "a stop text")
+    raw = CLIENT.chat.completions.with_raw_response.create(**ask, extra_body={"frobnicate": 1})
+    check("frobnicate" in raw.headers["warning"] and raw.parse().choices, "an unknown field is named")
+
+
+def completions(model):
+    ask = {"model": model, "prompt": "Once upon a time", "max_tokens": 16, "temperature": 0}
+    one = CLIENT.completions.create(**ask, logprobs=3)
+    scored = one.choices[0].logprobs
+    check(
+        one.object == "text_completion" and len(scored.tokens) == one.usage.completion_tokens,
+        "a completion",
+    )
+    check(
+        "".join(scored.tokens) == one.choices[0].text and len(scored.top_logprobs[0]) == 3,
+        "its log-probabilities",
+    )
+    parts = list(CLIENT.completions.create(**ask, stream=True))
+    check("".join(p.choices[0].text for p in parts) == one.choices[0].text, "the same as a stream")
+    both = CLIENT.completions.create(**{**ask, "prompt": [ask["prompt"], "Paris is"]})
+    check(
+        [c.index for c in both.choices] == [0, 1] and both.choices[0].text == one.choices[0].text,
+        "two prompts",
+    )
+    echo = CLIENT.completions.create(**ask, echo=True).choices[0].text
+    check(echo == ask["prompt"] + one.choices[0].text, "echo")
+    biased = CLIENT.completions.create(
+        **ask, logit_bias={"5": 100}, extra_body={"return_token_ids": True}
+    ).choices[0]
+    check(set(biased.token_ids) == {5}, "a bias, and token ids")
+    check(
+        CLIENT.completions.create(
+            **ask,
+            presence_penalty=1.5,
+            frequency_penalty=0.5,
+            top_p=0.9,
+            user="me",
+            extra_body={"top_k": 5, "min_p": 0.1, "ignore_eos": True},
+        ).choices,
+        "sampling",
+    )
+
+
+def errors(model):
+    chat, text = CLIENT.chat.completions.create, CLIENT.completions.create
+    bad = openai.BadRequestError
+    refused(openai.NotFoundError, "another model", chat, model="none", messages=CHAT)
+    refused(bad, "temperature -1", chat, model=model, messages=CHAT, temperature=-1)
+    refused(bad, "max_tokens 0", text, model=model, prompt="a", max_tokens=0)
+    refused(bad, "the role robot", chat, model=model, messages=[{"role": "robot", "content": "x"}])
+    refused(bad, "n 10000", chat, model=model, messages=CHAT, n=10000)
+    refused(bad, "a long prompt", text, model=model, prompt="word " * 100000)
+    refused(bad, "a JSON schema", chat, model=model, messages=CHAT, response_format={"type": "json_object"})
+    refused(bad, "embeddings", CLIENT.embeddings.create, model=model, input="x")
+
+
+async def at_once(model):
+    client = openai.AsyncOpenAI(base_url=URL, api_key="none", max_retries=0, timeout=300)
+    asks = [
+        {"model": model, "prompt": f"Number {i % 8}", "max_tokens": 12, "seed": i % 8} for i in range(64)
+    ]
+    answers = await asyncio.gather(*(client.completions.create(**a) for a in asks))
+    texts = [a.choices[0].text for a in answers]
+    check(
+        all(texts[i] == texts[i % 8] for i in range(64)),
+        "64 requests at once: equal requests, equal answers",
+    )
+    alone = [(await client.completions.create(**a)).choices[0].text for a in asks[:8]]
+    check(alone == texts[:8], "and the same as alone")
+    stream = await client.completions.create(model=model, prompt="Count:", max_tokens=500, stream=True)
+    async for _ in stream:
+        break
+    await stream.close()
+    check(True, "a client leaves a stream")
+
+
+def main():
+    model = models()
+    chats(model)
+    completions(model)
+    errors(model)
+    asyncio.run(at_once(model))
+    print(json.dumps({"client": f"openai {openai.__version__}", "checks": len(DONE), "failed": FAILED}))
+    sys.exit(1 if FAILED else 0)
+
+
+main()
