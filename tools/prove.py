@@ -10,8 +10,8 @@
   xla     compiled programs through a PJRT plugin for CPUs (./dev setup --xla, or RAFTER_PJRT_PLUGIN):
           every op in all sizes, steps and goldens of the model families, devices in meshes, collectives
           left out, real models
-  serve   the client of OpenAI's API passes tools/serve_clients.py with a real model (./dev models smollm2), and
-          a soak of 20 minutes, with clients that leave and send nonsense, loses no answer
+  serve   the client of OpenAI's API passes tools/serve_clients.py with a real model (./dev models smollm2).
+          A soak of 20 minutes, with clients that leave and send nonsense, loses no answer
   bare    a new Debian made by debootstrap, with only git and ca-certificates, runs ./dev demo and
           ./dev check (needs root). It has terminals and a name for localhost
 

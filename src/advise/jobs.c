@@ -261,6 +261,7 @@ static rf_status check_effect(const rf_options *o, const char *job, rf_error *er
        "generate rollout",
        "only --job generate and --job rollout plan drafts"},
       {{"prefill-chunk"}, "generate prefill rollout serve rl", "only jobs that generate have prompts"},
+      {{"step-growth"}, "serve", "only services read prompts between the tokens of other answers"},
       {{"optimizer"}, "train rl", "only training steps have an optimizer"},
       {{"pipeline"}, "train rl", "only training steps have pipeline stages"},
       {{"accumulate"}, "train rl", "only training steps have microbatches"},

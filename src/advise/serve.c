@@ -37,6 +37,7 @@ typedef struct service {
 static rf_status simulate(const service *s, const rf_arrival *list, int64_t count, rf_serve_stats *served,
                           rf_error *error) {
   rf_infer_settings g = rf_job_infer_settings(s->p);
+  g.step_growth = rf_options_float_or(s->o, "step-growth", 0);
   if (s->prefill_on && s->copies > 1)
     return RF_FAIL(
         error, RAFTER_INVALID, "plan one copy of the model",

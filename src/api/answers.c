@@ -62,6 +62,7 @@ static void note_random(const rf_settings *s, const rafter_sink *sink) {
 
 static rf_infer_settings infer_of(const rf_settings *s, const rf_options *o, const rafter_sink *sink) {
   rf_plan_options plan = s->plan;
+  bool xla = !strcmp(rf_options_text_or(o, "backend", ""), "xla"); /* a pass there always has all its rows */
   rf_device_listen(&plan.device, sink);
   return (rf_infer_settings){.model = s->model,
                              .plan = plan,
@@ -70,6 +71,7 @@ static rf_infer_settings infer_of(const rf_settings *s, const rf_options *o, con
                              .debug = rf_debug_of(o),
                              .no_sharing = rf_options_knows(o, "no-prefix-cache") &&
                                            rf_options_flag(o, "no-prefix-cache"),
+                             .step_growth = xla ? 0 : rf_options_float_or(o, "step-growth", 0),
                              .progress = sink ? rf_load_bar(sink) : (rf_progress){0}};
 }
 

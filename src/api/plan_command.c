@@ -212,7 +212,7 @@ const rf_command RF_COMMAND_PLAN = {
                     "Predict whether a model fits, how fast it runs and what it costs, without running it."),
     .options = {RF_TABLE(PLAN), RF_TABLE(RF_STEP_OPTIONS), RF_TABLE(RF_LAYOUT_OPTIONS),
                 RF_TABLE(RF_OFFLOAD_OPTIONS), RF_INFERENCE_TABLES, RF_TABLE(RF_CACHE_OPTIONS),
-                RF_TABLE(RF_SERVING_OPTIONS), RF_TABLE(RF_SPECULATION_OPTIONS),
+                RF_TABLE(RF_SERVING_OPTIONS), RF_TABLE(RF_SERVICE_OPTIONS), RF_TABLE(RF_SPECULATION_OPTIONS),
                 RF_TABLE(RF_ACCEPTANCE_OPTIONS), RF_TABLE(RF_EVERY_OPTIONS)},
     .common = "job batch seq tokens on mesh remat accumulate dtype weights lora fit sweep compare json",
     .examples = {"plan llama3-8b --on h100-sxm:8 --dtype bf16 # memory, time and cost of a training step",

@@ -100,7 +100,7 @@ const rf_command RF_COMMAND_SERVE = {
     .options = {RF_TABLE(SERVE),
                 {RF_CHAT_OPTIONS, "template"},
                 RF_INFERENCE_TABLES,
-                RF_TABLE(RF_CACHE_OPTIONS),
+                RF_TABLE(RF_CACHE_OPTIONS), RF_TABLE(RF_SERVICE_OPTIONS),
                 RF_TABLE(RF_SPECULATION_OPTIONS),
                 RF_TABLE(RF_DEBUG_OPTIONS),
                 RF_TABLE(RF_EVERY_OPTIONS)},

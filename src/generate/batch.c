@@ -58,6 +58,8 @@ rf_status rf_batch_open(rf_generator *g, rf_error *error) {
   }
   if (b->draft)
     RF_TRY(rf_draft_plan_open(g->decode, b->slots, b->draft, g->settings.drafts_all, &b->when, error));
+  if (g->settings.step_growth > 0)
+    RF_TRY(rf_budget_open(g->prefill, g->decode, g->settings.step_growth, b->slots, &b->budget, error));
   return open_cache(g, b, error);
 }
 
@@ -73,6 +75,7 @@ void rf_batch_close(rf_generator *g) {
   rf_batch *b = g->batch;
   if (!b) return;
   if (b->engine.close) b->engine.close(b->engine.self);
+  rf_budget_close(b->budget);
   free_list(b->first);
   free_list(b->spent);
   for (int i = 0; b->cached && i < b->cached_count; i++) rf_sequence_close(&b->cached[i].sequence);
@@ -303,22 +306,35 @@ static rf_status draft(rf_generator *g, rf_batch *b, rf_error *error) {
                     : RAFTER_OK;
 }
 
+/* The slot of the oldest answer after `before` whose prompt needs more than one row; -1: none. */
+static int next_prompt(const rf_batch *b, int64_t before) {
+  int next = -1;
+  for (int i = 0; i < b->slots; i++)
+    if (b->slot[i].to && rows_left(&b->slot[i]) > 1 && b->slot[i].serial > before &&
+        (next < 0 || b->slot[i].serial < b->slot[next].serial))
+      next = i;
+  return next;
+}
+
+/* Rows of a pass for chunks of prompts, if the answers in b->part have their rows. */
+static int64_t rows_for_prompts(rf_batch *b) {
+  int64_t rows = b->engine.rows - b->parts;
+  int next = next_prompt(b, -1);
+  if (next < 0 || !b->budget) return rows;
+  rf_budget_begin(b->budget);
+  for (int i = 0; i < b->parts; i++) rf_budget_add(b->budget, b->part[i].sequence->length + 1);
+  return rf_budget_rows(b->budget, rows, b->slot[next].cached->sequence.length);
+}
+
 /* Composes a forward pass. Every answer that needs only one row gets this row. The other rows get
  * chunks of prompts, oldest first. */
 static void compose(rf_batch *b) {
-  int64_t rows = b->engine.rows;
   b->parts = 0;
   for (int i = 0; i < b->slots; i++)
-    if (b->slot[i].to && rows_left(&b->slot[i]) == 1) {
-      add_part(b, i, 1);
-      rows--;
-    }
+    if (b->slot[i].to && rows_left(&b->slot[i]) == 1) add_part(b, i, 1);
+  int64_t rows = rows_for_prompts(b);
   for (int64_t before = -1; rows > 0;) {
-    int next = -1;
-    for (int i = 0; i < b->slots; i++)
-      if (b->slot[i].to && rows_left(&b->slot[i]) > 1 && b->slot[i].serial > before &&
-          (next < 0 || b->slot[i].serial < b->slot[next].serial))
-        next = i;
+    int next = next_prompt(b, before);
     if (next < 0) break;
     int64_t count = rows_left(&b->slot[next]);
     if (count > b->engine.chunk) count = b->engine.chunk;

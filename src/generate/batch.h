@@ -3,6 +3,7 @@
 #ifndef RF_BATCH_H
 #define RF_BATCH_H
 
+#include "generate/budget.h"
 #include "generate/draft.h"
 #include "generate/drafter.h"
 #include "generate/generate.h"
@@ -109,6 +110,7 @@ typedef struct rf_batch {
   rf_choice *choice;     /* Memory of all slots' `choice`. */
   rf_drafter_text *text; /* (slots): the texts of answers that a model drafts for. */
   rf_draft_plan *when;   /* Decides how many tokens each answer drafts; NULL: none. */
+  rf_budget *budget;     /* Decides how many tokens of prompts a pass reads; NULL: all that fit. */
   rf_event *event;       /* (rf_generator_events): events of cancelled and of running answers. */
   int events;
   const rf_sequence **live; /* (cached_count + 1): scratch memory for a list of sequences. */

@@ -20,7 +20,10 @@ typedef struct rf_infer_settings {
   const rf_plan *drafter_plan; /* for rf_simulate: the decode plan of the model that drafts; NULL: none */
   double acceptance;           /* rf_simulate with drafts: probability that a drafted token is right. */
   bool no_sharing;             /* true: prompts do not reuse cached prefixes. The answers are the same. */
-  rf_progress progress;        /* Reports the loading of weights; may be {0}. */
+  /* A pass that also reads prompts may take this many times the predicted seconds of the pass
+   * without them; 0: no limit. */
+  double step_growth;
+  rf_progress progress; /* Reports the loading of weights; may be {0}. */
 } rf_infer_settings;
 
 /* Allocates one arena for the plans and loads the weights of plan 0, which must fit. The null

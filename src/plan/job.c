@@ -599,6 +599,14 @@ const rf_option RF_CACHE_OPTIONS[] = {
     {.name = NULL},
 };
 
+const rf_option RF_SERVICE_OPTIONS[] = {
+    RF_NUMBER("step-growth", FLOAT, "FACTOR", 0, 1e6, "2", "Speed",
+              "maximum of the predicted time of a step that also reads prompts / that of the step without "
+              "them; 0: no limit\nSmaller factors give a steadier stream of tokens, and a later first token. "
+              "A step reads at least 16 tokens of prompts."),
+    {.name = NULL},
+};
+
 const rf_option RF_SPECULATION_OPTIONS[] = {
     RF_WORDS("speculate", TEXT, "none|ngram|MODEL", "none", "Speed",
              "draft the next tokens, and verify several of them in one forward pass: ngram copies what "

@@ -45,6 +45,7 @@ rf_status rf_settings_resolve_drafter(const rf_options *options, const rf_settin
 extern const rf_option RF_MODEL_OPTIONS[];       /* all commands that plan a model */
 extern const rf_option RF_INFERENCE_OPTIONS[];   /* commands that run a model without training it */
 extern const rf_option RF_CACHE_OPTIONS[];       /* commands that can generate */
+extern const rf_option RF_SERVICE_OPTIONS[];     /* commands that serve or plan a service */
 extern const rf_option RF_SPECULATION_OPTIONS[]; /* commands that generate */
 extern const rf_option RF_STEP_OPTIONS[];        /* commands that can train */
 extern const rf_option RF_HOST_OPTIONS[];        /* commands that run on several hosts */

@@ -71,6 +71,7 @@ static void it_runs_what_the_generator_runs(void **state) {
     for (int samples = 1; samples < 6; samples += 4) {
       rf_infer_settings s = settings_of(windowed ? WINDOWED : TINY, 4, 96);
       s.plan.build.sequences = 8;
+      s.step_growth = samples > 1 ? 1 : 0;
       rf_arrival list[REQUESTS];
       for (int i = 0; i < REQUESTS; i++)
         list[i] = (rf_arrival){

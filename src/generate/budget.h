@@ -1,0 +1,26 @@
+/* budget.h - decides how many tokens of prompts a forward pass reads while answers wait for their
+ * next token. A long prompt then takes more passes, and no pass takes much longer than others. */
+#ifndef RF_BUDGET_H
+#define RF_BUDGET_H
+
+#include "plan/plan.h"
+
+enum { RF_BUDGET_ROWS = 16 }; /* a pass reads at least this many tokens, so that prompts end */
+
+/* The prices of both plans, and the answers of the next pass. */
+typedef struct rf_budget rf_budget;
+
+/* A pass with prompts may take `growth` times the predicted seconds of the pass without them. The
+ * plans must outlive the budget. */
+rf_status rf_budget_open(const rf_plan *prefill, const rf_plan *decode, double growth, int slots,
+                         rf_budget **budget, rf_error *error);
+void rf_budget_close(rf_budget *budget); /* NULL is allowed */
+
+void rf_budget_begin(rf_budget *budget); /* begins a pass without answers */
+/* Adds an answer with one row, whose token attends to `context` tokens. */
+void rf_budget_add(rf_budget *budget, int64_t context);
+/* Returns how many tokens of prompts the pass reads: at most `most`. The first prompt has `length`
+ * tokens in the cache. Allocates nothing. */
+int64_t rf_budget_rows(rf_budget *budget, int64_t most, int64_t length);
+
+#endif
