@@ -53,10 +53,10 @@ rf_run_debug rf_debug_of(const rf_options *o) {
 }
 
 /* A shape such as gpt:layers=4 asks for random weights. The name of a preset may not. */
-static void note_random(const rf_settings *s, const rafter_sink *sink) {
-  if (!sink || *s->weights_folder || !rf_model_preset_source(s->model.name)) return;
-  const char *hub = rf_model_preset_hub(s->model.name);
-  rf_note(sink, "%s is a preset without weights: random weights%s%s%s\n", s->model.name,
+void rf_note_random(const rf_model *model, const char *weights_folder, const rafter_sink *sink) {
+  if (!sink || *weights_folder || !rf_model_preset_source(model->name)) return;
+  const char *hub = rf_model_preset_hub(model->name);
+  rf_note(sink, "%s is a preset without weights: random weights%s%s%s\n", model->name,
           hub ? "; `rafter pull " : "", hub ? hub : "", hub ? "` fetches some" : "");
 }
 
@@ -113,7 +113,7 @@ static rf_status open_with_drafter(const rf_settings *s, const rf_options *o, co
   rf_status status = rf_settings_resolve_drafter(o, s, &d->resolved, error);
   if (status == RAFTER_OK) status = same_tokens(s, &d->resolved, error);
   if (status == RAFTER_OK) {
-    note_random(&d->resolved, sink);
+    rf_note_random(&d->resolved.model, d->resolved.weights_folder, sink);
     d->infer = infer_of(&d->resolved, o, sink);
     settings->drafter = &d->infer;
     status = rf_generator_open(settings, g, error);
@@ -126,7 +126,7 @@ static rf_status open_with_drafter(const rf_settings *s, const rf_options *o, co
 rf_status rf_open_generator(const rf_settings *s, const rf_options *o, const rafter_sink *sink,
                             rf_generator **g, rf_error *error) {
   rf_infer_settings settings = infer_of(s, o, sink);
-  note_random(s, sink);
+  rf_note_random(&s->model, s->weights_folder, sink);
   if (rf_drafter_given(o)) RF_TRY(open_with_drafter(s, o, sink, &settings, g, error));
   else RF_TRY(rf_generator_open(&settings, g, error));
   rf_status status = rf_generator_require_numbers(*g, error);
@@ -139,7 +139,7 @@ rf_status rf_open_generator(const rf_settings *s, const rf_options *o, const raf
 rf_status rf_open_scorer(const rf_settings *s, const rf_options *o, const rafter_sink *sink,
                          rf_scorer **scorer, rf_error *error) {
   const rf_infer_settings settings = infer_of(s, o, sink);
-  note_random(s, sink);
+  rf_note_random(&s->model, s->weights_folder, sink);
   RF_TRY(rf_scorer_open(&settings, scorer, error));
   if ((*scorer)->tokens) return RAFTER_OK;
   rf_scorer_close(*scorer);

@@ -33,6 +33,8 @@ rf_status rf_open_generator(const rf_settings *settings, const rf_options *optio
 rf_status rf_open_scorer(const rf_settings *settings, const rf_options *options, const rafter_sink *sink,
                          rf_scorer **scorer, rf_error *error);
 rf_run_debug rf_debug_of(const rf_options *options);
+/* Prints a note if the model is a preset without files, whose weights are random. */
+void rf_note_random(const rf_model *model, const char *weights_folder, const rafter_sink *sink);
 /* Begins the journal of a command that writes a run folder only if --out or --trace is set. Call
  * this function after all checks of the input. */
 rf_status rf_begin_journal(rf_journal *journal, const rafter_sink *sink, const rf_options *options,

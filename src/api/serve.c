@@ -22,6 +22,17 @@ static const char *name_of(const char *model) {
   return slash && slash[1] ? slash + 1 : model;
 }
 
+/* Says what nobody typed: random weights, and a backend whose bits depend on the batch. */
+static rf_status say_notes(const rf_options *o, const rafter_sink *sink, rf_error *error) {
+  rf_model model;
+  char folder[4096];
+  RF_TRY(rf_model_resolve(rf_options_argument(o, 0), &model, folder, error));
+  rf_note_random(&model, folder, sink);
+  if (!strcmp(rf_options_text_or(o, "backend", "auto"), "xla"))
+    rf_note(sink, "notice: on the backend xla, the bits of an answer may depend on other requests\n");
+  return RAFTER_OK;
+}
+
 static rf_status serve(const rafter_job *job, const rf_options *o, const rafter_sink *sink, rf_error *error) {
   const char *model = rf_options_argument(o, 0), *typed = rf_options_argument(job->options, 0);
   uint64_t seed = (uint64_t)rf_options_int(o, "seed");
@@ -46,8 +57,7 @@ static rf_status serve(const rafter_job *job, const rf_options *o, const rafter_
   RF_TRY(check_backend(o, error));
   RF_TRY(rf_serve_bind(settings.host, settings.port, &socket, error));
   rf_status status = rafter_generator_open(job, &generator, error);
-  if (status == RAFTER_OK && !strcmp(rf_options_text_or(o, "backend", "auto"), "xla"))
-    rf_note(sink, "notice: on the backend xla, the bits of an answer may depend on other requests\n");
+  if (status == RAFTER_OK) status = say_notes(o, sink, error);
   if (status == RAFTER_OK) status = rf_serve(&settings, &socket, generator, sink, error);
   else close(socket.fd);
   rafter_generator_close(generator);
@@ -100,7 +110,8 @@ const rf_command RF_COMMAND_SERVE = {
     .options = {RF_TABLE(SERVE),
                 {RF_CHAT_OPTIONS, "template"},
                 RF_INFERENCE_TABLES,
-                RF_TABLE(RF_CACHE_OPTIONS), RF_TABLE(RF_SERVICE_OPTIONS),
+                RF_TABLE(RF_CACHE_OPTIONS),
+                RF_TABLE(RF_SERVICE_OPTIONS),
                 RF_TABLE(RF_SPECULATION_OPTIONS),
                 RF_TABLE(RF_DEBUG_OPTIONS),
                 RF_TABLE(RF_EVERY_OPTIONS)},

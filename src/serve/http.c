@@ -239,15 +239,15 @@ static enum MHD_Result finish(rf_call *c) {
   rf_server *s = c->server;
   rf_body body = {0};
   pthread_mutex_lock(&s->lock);
-  bool gone = c->gone, wrong = c->wrong.status != 0, complete = !c->left;
-  if (!gone && !wrong && !complete && !s->stopping) {
+  bool gone = c->gone, wrong = c->wrong.status != 0, complete = !c->left, stopping = s->stopping;
+  if (!gone && !wrong && !complete && !stopping) {
     c->suspended = true;
     rf_mhd.suspend_connection(c->connection);
   }
   pthread_mutex_unlock(&s->lock);
   if (gone) return MHD_NO;
   if (wrong) return respond_wrong(c);
-  if (!complete) return s->stopping ? MHD_NO : MHD_YES;
+  if (!complete) return stopping ? MHD_NO : MHD_YES;
   rf_shape_whole(c, &body);
   return respond(c, 200, "application/json", &body);
 }

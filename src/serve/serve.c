@@ -16,6 +16,15 @@ static rf_status open_files(rf_server *s, rf_error *error) {
                           "cannot write %s (%m)", of->log);
 }
 
+/* Says which numbers of generation_config.json requests get that give none. */
+static void say_sampling(const rf_server *s, const rafter_request *r) {
+  bool plain = r->temperature == 1 && r->top_k <= 0 && (r->top_p <= 0 || r->top_p >= 1) && r->min_p <= 0;
+  if (plain) return;
+  rf_note(s->sink,
+          "generation_config.json: requests without other numbers have temperature %g, top_k %d, top_p %g\n",
+          (double)r->temperature, r->top_k, r->top_p > 0 ? (double)r->top_p : 1);
+}
+
 static rf_status open_model(rf_server *s, rf_error *error) {
   const rf_serve_settings *of = s->settings;
   rafter_request defaults = {.size = sizeof defaults};
@@ -23,6 +32,7 @@ static rf_status open_model(rf_server *s, rf_error *error) {
   s->tokenizer = rafter_generator_tokenizer(s->generator);
   RF_TRY(rafter_generator_counts(s->generator, &s->counts, error));
   RF_TRY(rafter_generator_sampling(s->generator, &defaults, error));
+  say_sampling(s, &defaults);
   s->slots = s->counts.slots;
   s->started = (int64_t)time(NULL);
   s->rules = (rf_ask_rules){.model = of->model,
