@@ -56,6 +56,7 @@ typedef struct rf_call {
   char id[48], request_id[132]; /* id of the answer; X-Request-Id */
   char method[16], path[128], from[64];
   const struct rf_route *route;
+  const struct rf_page_file *page; /* a file of the page is the answer */
   rf_body body;
   size_t received;
   bool keeps_body; /* false: the body is dropped, because the request is refused */
@@ -136,7 +137,8 @@ typedef struct rf_route {
   bool post;
   bool open;    /* needs no key */
   unsigned ask; /* rf_ask_kind of its body; 0: no body */
-  /* Writes the body of an answer, with its type. False: `wrong` of the call is set. */
+  /* Writes the body of an answer, with its type. False: `wrong` of the call is set. NULL: the path
+   * takes an `ask`, or is a file of the page. */
   bool (*answer)(rf_call *call, rf_body *out, const char **type);
 } rf_route;
 /* Finds a route. NULL: none; *other is a route with this path and another method. */

@@ -1,6 +1,7 @@
 /* http.c - the HTTP side: libmicrohttpd calls `handle` with the pieces of each request. Threads of
  * the library check requests and write answers. A connection is suspended while it waits. */
 #include "serve/call.h"
+#include "serve/page.h"
 
 #include <arpa/inet.h>
 #include <math.h>
@@ -42,10 +43,23 @@ static int retry_after(rf_server *s) {
   return draining || !(seconds > 1) ? 1 : seconds > 60 ? 60 : (int)ceil(seconds);
 }
 
+/* A browser asks each time whether its copy of the page is that of this program. */
+static void add_page_headers(const rf_page_file *page, struct MHD_Response *response) {
+  char tag[24];
+  rf_page_tag(page, tag);
+  add_header(response, "Cache-Control", "no-cache");
+  add_header(response, "ETag", tag);
+  add_header(response, "Content-Security-Policy", RF_PAGE_POLICY);
+  add_header(response, "Referrer-Policy", "no-referrer");
+  add_header(response, "Cross-Origin-Opener-Policy", "same-origin");
+  add_header(response, "Cross-Origin-Resource-Policy", "same-origin");
+}
+
 static void add_headers(const rf_call *c, int status, struct MHD_Response *response) {
   char text[480];
   add_header(response, "X-Request-Id", c->request_id);
-  add_header(response, "Cache-Control", "no-store");
+  if (c->page) add_page_headers(c->page, response);
+  else add_header(response, "Cache-Control", "no-store");
   add_header(response, "X-Content-Type-Options", "nosniff");
   add_cors(c, response);
   if (*c->ask.ignored) {
@@ -140,6 +154,23 @@ static enum MHD_Result respond_stream(rf_call *c) {
     add_header(response, "X-Accel-Buffering", "no"); /* nginx passes events on at once */
   }
   return queue(c, 200, response);
+}
+
+/* ---- the page -------------------------------------------------------------------------------- */
+
+static enum MHD_Result respond_page(rf_call *c) {
+  const char *known =
+      rf_mhd.lookup_connection_value(c->connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_IF_NONE_MATCH);
+  const rf_page_file *page = rf_page_find(c->route->path);
+  char tag[24];
+  rf_page_tag(page, tag);
+  bool same = known && strstr(known, tag);
+  struct MHD_Response *response = rf_mhd.create_response_from_buffer(
+      same ? 0 : (size_t)(page->end - page->at), (char *)(uintptr_t)page->at, MHD_RESPMEM_PERSISTENT);
+  if (!response) return MHD_NO;
+  c->page = page;
+  add_header(response, "Content-Type", page->type);
+  return queue(c, same ? 304 : 200, response);
 }
 
 /* ---- requests -------------------------------------------------------------------------------- */
@@ -264,7 +295,7 @@ static enum MHD_Result answer(rf_call *c) {
   if (c->submitted) return finish(c);
   if (c->wrong.status) return respond_wrong(c);
   if (c->server->settings->cors && !strcmp(c->method, "OPTIONS")) return respond_preflight(c);
-  if (!c->route->answer) return submit(c);
+  if (!c->route->answer) return c->route->ask ? submit(c) : respond_page(c);
   if (c->route->answer(c, &body, &type)) return respond(c, 200, type, &body);
   rf_body_free(&body);
   return respond_wrong(c);

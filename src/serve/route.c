@@ -219,8 +219,12 @@ static bool answer_detokenize(rf_call *c, rf_body *out, const char **type) {
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
-/* A path that ends with '/' is the beginning of longer paths. */
+/* A path that ends with '/' is the beginning of longer paths, apart from / itself. Paths without
+ * `ask` and `answer` are files of the page. */
 static const rf_route ROUTES[] = {
+    {"/", false, true, 0, NULL},
+    {"/page.css", false, true, 0, NULL},
+    {"/page.js", false, true, 0, NULL},
     {"/v1/models", false, false, 0, answer_models},
     {"/v1/models/", false, false, 0, answer_model},
     {"/v1/completions", true, false, RF_ASK_COMPLETION, NULL},
@@ -240,7 +244,7 @@ const rf_route *rf_route_find(const char *path, const char *method, const rf_rou
   for (size_t i = 0; i < sizeof ROUTES / sizeof *ROUTES; i++) {
     const rf_route *r = &ROUTES[i];
     size_t bytes = strlen(r->path);
-    bool folder = r->path[bytes - 1] == '/';
+    bool folder = bytes > 1 && r->path[bytes - 1] == '/';
     if (folder ? strncmp(path, r->path, bytes) || !path[bytes] : strcmp(path, r->path)) continue;
     if (r->post ? post : get) return r;
     *other = r;

@@ -351,6 +351,33 @@ def case_facts():
     check(len(types) > 15, "there are metrics")
 
 
+def case_page():
+    """The page is the files of the sources, with a strict policy, and needs no key."""
+    folder = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../src/serve/page")
+    for path, kind in (("/", "html"), ("/page.css", "css"), ("/page.js", "javascript")):
+        status, headers, text = request("GET", path)
+        check(status == 200 and headers["content-type"] == f"text/{kind}; charset=utf-8", f"{path}: {status}")
+        policy = headers["content-security-policy"]
+        check("default-src 'none'" in policy and "unsafe" not in policy, f"{path}: {policy}")
+        check(headers["x-content-type-options"] == "nosniff", f"{path}: no guessing of types")
+        check(headers["cache-control"] == "no-cache", f"{path}: a browser asks again")
+        if path != "/page.js":
+            with open(os.path.join(folder, "page." + kind), "rb") as file:
+                check(file.read() == text, f"{path} is the source's file")
+        tag = headers["etag"]
+        status, again, text = request("GET", path, headers={"If-None-Match": f'"other", {tag}'})
+        check(status == 304 and not text and again["etag"] == tag, f"{path}: unchanged, {status}")
+        status, again, _ = request("GET", path, headers={"If-None-Match": '"other"'})
+        check(status == 200, f"{path}: changed, {status}")
+        status, again, text = request("HEAD", path)
+        check(status == 200 and not text and again["etag"] == tag, f"{path}: HEAD, {status}")
+        status, again, _ = request("POST", path, {}, {"Authorization": "Bearer first"})
+        check(status == 405 and again["allow"] == "GET, HEAD", f"{path}: POST, {status}")
+    check(request("GET", "/v1/models")[0] == 401, "the rest needs a key")
+    check(request("GET", "/page.html", headers={"Authorization": "Bearer first"})[0] == 404, "other paths")
+    check(request("GET", "//", headers={"Authorization": "Bearer first"})[0] == 404, "other paths")
+
+
 def case_disconnects():
     """A client that leaves frees its memory, whether it streams or not, and whether it runs or waits."""
 

@@ -57,6 +57,12 @@ assert any(r["status"] == 200 and r.get("completion_tokens") == 24 for r in rows
     fail 'the access log'
 }
 
+case_page() {
+  echo first >keys
+  serve --batch 1 --api-key-file keys
+  client page
+}
+
 # Equal bits at 1, 7 and 28 requests at once, with and without cached prefixes.
 case_determinism() {
   local first=
