@@ -50,14 +50,15 @@ def check_localhost():
 class Browser:
     """One browser for many pages. Failed expectations are counted and printed."""
 
-    def __init__(self, width=1400, height=900, scale=1, dark=False):
+    def __init__(self, width=1400, height=900, scale=1, dark=False, local=False):
+        """local: pages may come from a server at 127.0.0.1. Other hosts are never found."""
         check_localhost()
         self.folder, self.driver = tempfile.mkdtemp(prefix="rafter-browser-"), None
         atexit.register(self.close)
         options = webdriver.ChromeOptions()
         options.binary_location = CHROMIUM
         for argument in ("--headless=new", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--hide-scrollbars", f"--user-data-dir={self.folder}/profile",
-                         f"--window-size={width},{height}", f"--force-device-scale-factor={scale}", "--host-resolver-rules=MAP * ~NOTFOUND"):
+                         f"--window-size={width},{height}", f"--force-device-scale-factor={scale}", "--host-resolver-rules=MAP * ~NOTFOUND" + (", EXCLUDE 127.0.0.1" if local else "")):
             options.add_argument(argument)
         if os.geteuid() == 0:
             options.add_argument("--no-sandbox")
