@@ -6,19 +6,35 @@ import threading
 import time
 import urllib.request
 
-BROKEN = "window.broken = 1"
-HOSTILE = (
-    f"<script>{BROKEN}</script>\n\n<img src=x onerror='{BROKEN}'> <svg"
-    f" onload={BROKEN}>\n\n[click](javascript:{BROKEN})"
-    f" [data](data:text/html,<script>{BROKEN}</script>)"
-    f" [path](/health)\n[tab](java\tscript:{BROKEN}) [upper](JAVASCRIPT:{BROKEN})"
-    f" <javascript:{BROKEN}>\n\n![pixel](https://evil.example/pixel.png)"
-    " [good](https://good.example/a?b=c) <https://angle.example/>\n[mail](mailto:a@b.example)"
-    " https://bare.example/path.\n\n# Head <b>line</b>\n\n- one\n  - two `<i>code</i>`\n- **bold"
-    " <u>x</u>**\n\n> quoted <iframe src=/></iframe>\n\n| a | b |\n|---|--:|\n|"
-    f" <script>{BROKEN}</script> | 2 |\n\n```html\n<script>{BROKEN}</script>\n```\n\u202eevil"
-    f" \u2028 \x00 </script><!-- --> ${{{BROKEN}}} *em* _em_ ~~gone~~ snake_case_name 2 * 3 * 4\n"
-)
+BROKEN = "window.broken=1"
+HOSTILE = f"""<script>{BROKEN}</script>
+
+<img src=x onerror='{BROKEN}'> <svg onload={BROKEN}>
+
+[click](javascript:{BROKEN}) [data](data:text/html,{BROKEN}) [path](/health) [file](file:///etc/passwd)
+[tab](java\tscript:{BROKEN}) [upper](JAVASCRIPT:{BROKEN}) <javascript:{BROKEN}> [angle](<javascript:{BROKEN}>)
+[old](vbscript:{BROKEN}) [blob](blob:https://a.example/1) ![image](javascript:{BROKEN})
+
+![pixel](https://evil.example/pixel.png) [good](https://good.example/a?b=c) <https://angle.example/>
+[mail](mailto:a@b.example) https://bare.example/path.
+
+# Head <b>line</b>
+
+- one
+  - two `<i>code</i>`
+- **bold <u>x</u>**
+
+> quoted <iframe src=/></iframe>
+
+| a | b |
+|---|--:|
+| <script>{BROKEN}</script> | 2 |
+
+```html
+<script>{BROKEN}</script>
+```
+\u202eevil \u2028 \x00 </script><!-- --> ${{{BROKEN}}} *em* _em_ ~~gone~~ snake_case_name 2 * 3 * 4
+"""
 # Texts that grow a lot of work in readers that look ahead for each mark.
 LADEN = [
     "*a " * 20000,
