@@ -1,0 +1,41 @@
+/* trie.h - the texts of a vocabulary as a tree of bytes. */
+#ifndef RF_TRIE_H
+#define RF_TRIE_H
+
+#include "text/tokenizer.h"
+
+#include <stdatomic.h>
+
+enum { RF_TRIE_BYTES = 256 }; /* Longer tokens are never chosen. */
+
+/* Tokens of whole characters that JSON strings do not escape have their own groups: in most states
+ * inside a string, all of them are allowed. */
+typedef enum rf_trie_group { RF_TRIE_SHORT, RF_TRIE_LONG, RF_TRIE_OTHER, RF_TRIE_GROUPS } rf_trie_group;
+enum { RF_TRIE_SHORT_CHARS = 8 };
+
+typedef struct rf_trie {
+  int64_t vocab, words; /* words: of 64 tokens, in a mask */
+  struct rf_trie_node {
+    uint8_t byte;
+    uint8_t depth;  /* bytes of its text - 1 */
+    int32_t skip;   /* the next node that is not below this one */
+    int32_t tokens; /* its first token in `token`; the next node has those after its own */
+  } * node;         /* (nodes + 1), in the order of texts */
+  int32_t *token;
+  int32_t nodes, tokens;
+  struct rf_trie_part {
+    int32_t first, end; /* nodes */
+    int chars;          /* maximum characters of a token */
+    uint64_t *mask;     /* (words) its tokens */
+  } part[RF_TRIE_GROUPS];
+  rf_span *text; /* (vocab) the bytes of each token; empty: never chosen */
+  bool has[256]; /* bytes that are a token of their own */
+  /* Totals of all constraints. */
+  _Atomic int64_t masks, mask_hits, mask_ns;
+} rf_trie;
+
+/* The tokenizer must outlive the trie. Special tokens are left out. */
+rf_status rf_trie_open(const rf_tokenizer *tokenizer, int64_t vocab, rf_trie **trie, rf_error *error);
+void rf_trie_close(rf_trie *trie); /* NULL is allowed. */
+
+#endif
