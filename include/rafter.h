@@ -175,6 +175,27 @@ void rafter_generator_close(rafter_generator *generator);
 /* The generator's tokenizer, valid as long as the generator. NULL: the model has no tokenizer. */
 const rafter_tokenizer *rafter_generator_tokenizer(const rafter_generator *generator);
 
+/* The form that the text of an answer must have. An answer that ends with RAFTER_FINISH_STOP has
+ * this form, unless a stop text has cut it. */
+typedef struct rafter_constraint rafter_constraint;
+
+typedef enum rafter_form {
+  RAFTER_FORM_JSON_OBJECT = 0, /* any JSON object */
+  RAFTER_FORM_JSON_SCHEMA = 1, /* the JSON values of a schema */
+  RAFTER_FORM_REGEX = 2,       /* the texts that a regular expression matches as a whole */
+  RAFTER_FORM_CHOICE = 3,      /* one text of a JSON list of texts */
+} rafter_form;
+
+/* Makes a constraint, or finds an equal one that was made before. `text` is the schema, the
+ * expression or the list in UTF-8, and is not used for RAFTER_FORM_JSON_OBJECT. docs/serve.md lists
+ * the supported keywords. Any number of threads may call this function, also while another thread
+ * runs a step. RAFTER_INVALID: the text is wrong, has an unsupported part (which the error names),
+ * or exceeds a limit; or the model has no tokenizer or no end-of-text token. */
+rafter_status rafter_constraint_open(const rafter_generator *generator, rafter_form form, const char *text,
+                                     size_t bytes, rafter_constraint **constraint, rafter_error *error);
+/* Requests that were submitted keep what they need. Close all constraints before the generator. */
+void rafter_constraint_close(rafter_constraint *constraint);
+
 typedef struct rafter_logit_bias {
   int32_t id;
   float bias; /* added to the logit; -INFINITY excludes the token */
@@ -202,6 +223,9 @@ typedef struct rafter_request {
   bool ignore_eos;      /* exclude the model's end-of-text tokens; if false, they end an answer */
   bool keep;            /* keep the answer cached for the next turn of its conversation */
   void *owner;          /* the caller's pointer, returned with every event */
+  /* The form of the answer; NULL: any. An end-of-text token is allowed where the text may end. It
+   * is also allowed if nothing else may follow, even with ignore_eos or before min_tokens. */
+  const rafter_constraint *constraint;
 } rafter_request;
 
 typedef enum rafter_finish {
@@ -274,6 +298,11 @@ typedef struct rafter_counts {
   /* Measured seconds of all passes, their predicted seconds, and their seconds at the machine's
    * peak rates. */
   double seconds, predicted_seconds, limit_seconds;
+  /* Constraints that were made, those that were found again, and seconds to make them. */
+  int64_t constraints, constraints_found;
+  double constraint_seconds;
+  int64_t masks, masks_found; /* token masks of constrained answers, and those that were in memory */
+  double mask_seconds;        /* time of all masks; it is not part of `seconds` */
 } rafter_counts;
 /* Gets the counts. Takes as long as planning a few steps, so do not call it after every step. */
 rafter_status rafter_generator_counts(const rafter_generator *generator, rafter_counts *counts,

@@ -141,7 +141,8 @@ def errors(model):
     refused(bad, "the role robot", chat, model=model, messages=[{"role": "robot", "content": "x"}])
     refused(bad, "n 10000", chat, model=model, messages=CHAT, n=10000)
     refused(bad, "a long prompt", text, model=model, prompt="word " * 100000)
-    refused(bad, "a JSON schema", chat, model=model, messages=CHAT, response_format={"type": "json_object"})
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"not": {}}}}
+    refused(bad, "an unsupported JSON schema", chat, model=model, messages=CHAT, response_format=form)
     refused(bad, "embeddings", CLIENT.embeddings.create, model=model, input="x")
 
 

@@ -12,7 +12,12 @@ typedef struct entry {
   struct entry *next, *before;
   void *owner;
   rf_logit_bias *bias;
+  rf_constraint *constraint; /* NULL: none */
 } entry;
+
+struct rafter_constraint {
+  rf_constraint *of;
+};
 
 struct rafter_generator {
   rf_settings settings;
@@ -20,6 +25,7 @@ struct rafter_generator {
   rf_prompt_reader reader;     /* borrows the tokenizer */
   rf_sampler_options sampling; /* numbers of requests that give none */
   rf_generator *g;
+  rf_constraints *constraints;
   entry *first, *spent; /* spent: ended requests; their texts are valid until the next step */
   rafter_event *event;  /* (rf_generator_events) events of the last step */
   rf_error *why;        /* (2 x batch) error of each event */
@@ -28,6 +34,7 @@ struct rafter_generator {
 
 static void free_entry(entry *e) {
   rf_prompt_free(&e->of);
+  rf_constraint_release(e->constraint);
   free(e->bias);
   free(e);
 }
@@ -52,6 +59,7 @@ static rf_status open_model(rafter_generator *h, const rf_options *o, rf_error *
   h->reader.tokenizer = h->tokenizer ? h->tokenizer->tokenizer : NULL;
   RF_TRY(rf_end_ids_of(&h->settings.model, h->settings.weights_folder, h->reader.tokenizer, &h->reader.ends,
                        error));
+  h->constraints = rf_constraints_open(h->reader.tokenizer, h->settings.model.vocab);
   RF_TRY(rf_open_generator(&h->settings, o, NULL, &h->g, error));
   h->sampling = (rf_sampler_options){.temperature = 1};
   RF_TRY(rf_sampling_of(o, &h->settings, &(rafter_sink){0}, &h->sampling, error));
@@ -80,6 +88,7 @@ void rafter_generator_close(rafter_generator *h) {
   rf_generator_close(h->g);
   free_entries(&h->first);
   free_entries(&h->spent);
+  rf_constraints_close(h->constraints);
   rafter_tokenizer_close(h->tokenizer);
   free(h->event);
   free(h->why);
@@ -108,6 +117,33 @@ rafter_status rafter_generator_sampling(const rafter_generator *h, rafter_reques
   own.presence_penalty = s->presence_penalty;
   rf_sized_give(request, &own, sizeof own);
   return RAFTER_OK;
+}
+
+/* ---- constraints ----------------------------------------------------------------------------- */
+
+rafter_status rafter_constraint_open(const rafter_generator *h, rafter_form form, const char *text,
+                                     size_t bytes, rafter_constraint **constraint, rafter_error *error) {
+  static const rf_text_form FORMS[] = {[RAFTER_FORM_JSON_OBJECT] = RF_TEXT_OBJECT,
+                                       [RAFTER_FORM_JSON_SCHEMA] = RF_TEXT_SCHEMA,
+                                       [RAFTER_FORM_REGEX] = RF_TEXT_REGEX,
+                                       [RAFTER_FORM_CHOICE] = RF_TEXT_CHOICE};
+  if ((unsigned)form >= sizeof FORMS / sizeof *FORMS)
+    return RF_FAIL(error, RAFTER_INVALID, NULL, "the form is unknown (expected 0 to 3, got %d)", (int)form);
+  if (!h->reader.ends.count)
+    return RF_FAIL(error, RAFTER_INVALID, NULL,
+                   "the model has no end-of-text token, so answers cannot have a form");
+  rf_constraint *of = NULL;
+  RF_TRY(rf_constraints_get(h->constraints, FORMS[form], form == RAFTER_FORM_JSON_OBJECT ? "" : text,
+                            form == RAFTER_FORM_JSON_OBJECT ? 0 : bytes, &of, error));
+  *constraint = rf_must(malloc(sizeof **constraint));
+  (*constraint)->of = of;
+  return RAFTER_OK;
+}
+
+void rafter_constraint_close(rafter_constraint *constraint) {
+  if (!constraint) return;
+  rf_constraint_release(constraint->of);
+  free(constraint);
 }
 
 /* ---- counts ---------------------------------------------------------------------------------- */
@@ -142,6 +178,13 @@ rafter_status rafter_generator_counts(const rafter_generator *h, rafter_counts *
                        .reused_tokens = c.reused,
                        .answers = c.answers,
                        .tokens = c.tokens};
+  const rf_constraint_counts forms = rf_constraints_counts(h->constraints);
+  own.constraints = forms.compiled;
+  own.constraints_found = forms.found;
+  own.constraint_seconds = forms.compile_seconds;
+  own.masks = forms.masks;
+  own.masks_found = forms.mask_hits;
+  own.mask_seconds = forms.mask_seconds;
   RF_TRY(take_seconds(h->g, &own, error));
   rf_generator_held(h->g, &own.running, &own.waiting, &own.kv_bytes, &own.kv_used_bytes);
   rf_sized_give(counts, &own, sizeof own);
@@ -156,6 +199,7 @@ static rf_status submit(rafter_generator *h, const rafter_request *r, entry *e, 
   e->bias = calloc((size_t)r->bias_count + 1, sizeof *e->bias);
   if (!e->bias) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while queueing a request");
   for (int64_t i = 0; i < r->bias_count; i++) e->bias[i] = (rf_logit_bias){r->bias[i].id, r->bias[i].bias};
+  if (r->constraint) e->constraint = rf_constraint_hold(r->constraint->of);
   RF_TRY(rf_stop_of(r->stop, r->stop_count, &e->of.stop, error));
   e->of.request = (rf_request){.max_tokens = r->max_tokens,
                                .samples = r->samples,
@@ -170,7 +214,8 @@ static rf_status submit(rafter_generator *h, const rafter_request *r, entry *e, 
                                            .bias = e->bias,
                                            .bias_count = r->bias_count,
                                            .min_tokens = r->min_tokens,
-                                           .ignore_eos = r->ignore_eos},
+                                           .ignore_eos = r->ignore_eos,
+                                           .constraint = e->constraint},
                                .top = r->top_logprobs,
                                .keep = r->keep};
   e->of.tokens = (rf_ids){.at = (int32_t *)(uintptr_t)r->tokens, .count = r->count};

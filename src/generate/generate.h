@@ -74,7 +74,8 @@ typedef struct rf_request {
   /* Number of answers to this prompt; 0 means 1. The prompt is computed only once. Answer s uses
    * the seed rf_sample_seed(sampler.seed, s). */
   int samples;
-  rf_sampler_options sampler; /* The caller keeps the lists in `sampler` until the last event. */
+  /* The caller keeps the lists and the constraint in `sampler` until the last event. */
+  rf_sampler_options sampler;
   /* (stop_count): token ids that end an answer. The generator copies them. The answer includes the
    * id that ends it. */
   const int32_t *stop;

@@ -189,7 +189,8 @@ rf_status rf_prompt_submit(const rf_prompt_reader *p, rf_prompt *row, rf_generat
   r->count = row->tokens.count;
   r->stop = r->sampler.eos = p->ends.id;
   r->sampler.eos_count = p->ends.count;
-  r->stop_count = p->ignores_ends || r->sampler.ignore_eos ? 0 : p->ends.count;
+  bool ends = r->sampler.constraint || (!p->ignores_ends && !r->sampler.ignore_eos);
+  r->stop_count = ends ? p->ends.count : 0;
   row->replies.owner = row;
   return rf_replies_submit(g, r, p->tokenizer, row->stop.string_count ? &row->stop : &p->common.stop,
                            &row->replies, error);

@@ -14,6 +14,7 @@ enum {
   /* Number of most likely tokens that are tried before buckets are used. In language models, these
    * few tokens often reach top-p. */
   GUESS = 256,
+  ENDS = 32, /* end ids that are allowed with a constraint */
 };
 
 struct rf_sampler_work {
@@ -391,17 +392,41 @@ static bool penalizes(const rf_sampler_options *o) {
          o->presence_penalty != 0;
 }
 
-bool rf_sampler_adjusts(const rf_sampler_options *o) { return penalizes(o) || o->bias_count > 0; }
+bool rf_sampler_adjusts(const rf_sampler_options *o) {
+  return penalizes(o) || o->bias_count > 0 || o->constraint;
+}
 
 bool rf_sampler_bars_eos(const rf_sampler_options *o, int64_t generated) {
   return o->eos_count > 0 && (o->ignore_eos || generated < o->min_tokens);
 }
 
-/* Returns the row with biases, penalties and barred ids, or the row itself if there are none. */
-static const float *adjust(const rf_sampler *sampler, const float *logits) {
+/* Sets the logits of all tokens that the constraint bars to -INFINITY. End ids keep theirs if the
+ * text may end here. */
+static rf_status apply_constraint(rf_sampler *sampler, float *row, bool bars, rf_error *error) {
+  const rf_sampler_options *o = &sampler->options;
+  bool ends, only;
+  float end[ENDS];
+  int64_t count = o->eos_count < ENDS ? o->eos_count : ENDS;
+  RF_TRY(rf_constrained_mask(&sampler->form, sampler->allowed, &ends, &only, error));
+  for (int64_t i = 0; i < count; i++) end[i] = row[o->eos[i]];
+  for (int64_t w = 0; w * 64 < sampler->vocab; w++) {
+    uint64_t word = sampler->allowed[w];
+    int64_t first = w * 64, here = sampler->vocab - first < 64 ? sampler->vocab - first : 64;
+    if (word == ~(uint64_t)0) continue;
+    for (int64_t i = 0; i < here && !word; i++) row[first + i] = -INFINITY;
+    for (int64_t i = 0; i < here && word; i++) row[first + i] = word >> i & 1 ? row[first + i] : -INFINITY;
+  }
+  for (int64_t i = 0; i < count && ends; i++)
+    if (only || !bars) row[o->eos[i]] = end[i];
+  return RAFTER_OK;
+}
+
+/* Gets the row with biases, penalties and barred ids, or the row itself if there are none. */
+static rf_status adjust(rf_sampler *sampler, const float *logits, const float **adjusted, rf_error *error) {
   const rf_sampler_options *o = &sampler->options;
   bool penalties = penalizes(o) && sampler->touched_count, bars = rf_sampler_bars_eos(o, sampler->generated);
-  if (!penalties && !bars && !o->bias_count) return logits;
+  *adjusted = logits;
+  if (!penalties && !bars && !o->bias_count && !o->constraint) return RAFTER_OK;
   float *row = sampler->work->adjusted, repetition = o->repetition_penalty > 0 ? o->repetition_penalty : 1;
   memcpy(row, logits, (size_t)sampler->vocab * sizeof *row);
   for (int64_t i = 0; i < o->bias_count; i++)
@@ -414,8 +439,10 @@ static const float *adjust(const rf_sampler *sampler, const float *logits) {
     if (times) x = within(within(x - o->frequency_penalty * (float)times) - o->presence_penalty);
     row[id] = x;
   }
+  *adjusted = row;
+  if (o->constraint) return apply_constraint(sampler, row, bars, error);
   for (int64_t i = 0; bars && i < o->eos_count; i++) row[o->eos[i]] = -INFINITY;
-  return row;
+  return RAFTER_OK;
 }
 
 rf_status rf_sampler_work_open(int64_t vocab, rf_sampler_work **out, rf_error *error) {
@@ -488,6 +515,9 @@ rf_status rf_sampler_check(const rf_sampler_options *o, int64_t vocab, rf_error 
                      "the logit bias of token %d is out of range (expected -inf or a finite number, got %g)",
                      o->bias[i].id, (double)o->bias[i].bias);
   }
+  if (o->constraint && (!o->eos_count || rf_constraint_vocab(o->constraint) != vocab))
+    return RF_FAIL(error, RAFTER_INVALID, "give the model's end ids",
+                   "an answer with a form needs end ids and a form of the model's vocabulary");
   for (int64_t i = 0; i < o->eos_count; i++)
     if (o->eos[i] < 0 || o->eos[i] >= vocab)
       return RF_FAIL(error, RAFTER_INVALID, NULL, "a stop id is out of range (expected 0 to %lld, got %d)",
@@ -508,7 +538,11 @@ rf_status rf_sampler_open_with(const rf_sampler_options *options, rf_sampler_wor
   RF_TRY(rf_sampler_check(options, work->vocab, error));
   sampler->seen = calloc((size_t)work->vocab, sizeof *sampler->seen);
   sampler->touched = malloc((size_t)work->vocab * sizeof *sampler->touched);
-  if (sampler->seen && sampler->touched) return RAFTER_OK;
+  sampler->allowed = malloc((size_t)(work->vocab / 64 + 1) * sizeof *sampler->allowed);
+  if (sampler->seen && sampler->touched && sampler->allowed) {
+    rf_constrained_begin(&sampler->form, options->constraint);
+    return RAFTER_OK;
+  }
   rf_sampler_close(sampler);
   return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while opening a sampler of %lld tokens",
                  (long long)work->vocab);
@@ -531,6 +565,8 @@ void rf_sampler_close(rf_sampler *sampler) {
   if (sampler->owns_work) rf_sampler_work_close(sampler->work);
   free(sampler->seen);
   free(sampler->touched);
+  free(sampler->allowed);
+  rf_constrained_begin(&sampler->form, NULL);
   *sampler = (rf_sampler){0};
 }
 
@@ -544,6 +580,8 @@ rf_status rf_sampler_reset(rf_sampler *sampler, const rf_sampler_options *option
   for (int64_t i = 0; i < sampler->touched_count; i++) sampler->seen[sampler->touched[i]] = 0;
   sampler->touched_count = sampler->generated = 0;
   sampler->options = with_defaults(options);
+  sampler->form_ended = false;
+  rf_constrained_begin(&sampler->form, options->constraint);
   return RAFTER_OK;
 }
 
@@ -562,12 +600,19 @@ rf_status rf_sampler_prompt(rf_sampler *sampler, const int32_t *tokens, int64_t 
   return RAFTER_OK;
 }
 
+/* An end id adds no text. */
+static rf_status follow_form(rf_sampler *sampler, int32_t id, rf_error *error) {
+  const rf_sampler_options *o = &sampler->options;
+  for (int64_t i = 0; i < o->eos_count; i++) sampler->form_ended |= o->eos[i] == id;
+  return sampler->form_ended ? RAFTER_OK : rf_constrained_accept(&sampler->form, id, error);
+}
+
 rf_status rf_sampler_accept(rf_sampler *sampler, int32_t id, rf_error *error) {
   RF_TRY(check_id(sampler->vocab, id, error));
   if (!sampler->seen[id]) sampler->touched[sampler->touched_count++] = id;
   if ((sampler->seen[id] & ~RF_SEEN_PROMPT) < ~RF_SEEN_PROMPT) sampler->seen[id]++;
   sampler->generated++;
-  return RAFTER_OK;
+  return sampler->form.of ? follow_form(sampler, id, error) : RAFTER_OK;
 }
 
 rf_status rf_sampler_check_sum(double log_sum, rf_error *error) {
@@ -604,7 +649,8 @@ rf_status rf_sampler_choose(rf_sampler *sampler, const float *logits, int64_t po
   const rf_sampler_options *o = &sampler->options;
   double log_sum, total;
   RF_TRY(read_row(sampler->work, logits, logprobs, id, &log_sum, &total, error));
-  const float *row = adjust(sampler, logits);
+  const float *row;
+  RF_TRY(adjust(sampler, logits, &row, error));
   int32_t likeliest = row == logits ? *id : find_peaks(sampler->work, row);
   softmax s = {row, sampler->vocab, (double)row[likeliest],
                o->temperature > 0 ? LOG2E / (double)o->temperature : LOG2E};

@@ -1,13 +1,15 @@
 /* sampler.h - chooses one token from one row of logits.
  *
  * Adjustments have the order of Hugging Face's transformers (vLLM applies min-p before top-k):
- *   logit bias, repetition penalty, frequency penalty, presence penalty, barred stop ids,
- *     temperature, top-k, top-p, min-p.
+ *   logit bias, repetition penalty, frequency penalty, presence penalty, barred stop ids, tokens
+ *     that the constraint bars, temperature, top-k, top-p, min-p.
+ * With a constraint, an end id is allowed where the text may end. If no other token may follow, it
+ * is allowed even with ignore_eos or before min_tokens.
  * Log-probabilities are computed from the model's logits before any adjustment. */
 #ifndef RF_SAMPLER_H
 #define RF_SAMPLER_H
 
-#include "base/base.h"
+#include "constrain/constrain.h"
 
 typedef struct rf_logit_bias {
   int32_t id;
@@ -36,6 +38,9 @@ typedef struct rf_sampler_options {
   int64_t eos_count;
   int64_t min_tokens;
   bool ignore_eos;
+  /* The form of the answer; NULL: any. The sampler holds it until it is reset or closed. It needs
+   * end ids. */
+  rf_constraint *constraint;
 } rf_sampler_options;
 
 /* Scratch memory of 15 bytes per token of the vocabulary. Samplers that never run at the same time
@@ -44,7 +49,8 @@ typedef struct rf_sampler_work rf_sampler_work;
 rf_status rf_sampler_work_open(int64_t vocab, rf_sampler_work **work, rf_error *error);
 void rf_sampler_work_close(rf_sampler_work *work); /* NULL is allowed. */
 
-/* The state of one answer: options and seen tokens. 8 bytes per token of the vocabulary. */
+/* The state of one answer: options, seen and allowed tokens. 8.1 bytes per token of the vocabulary.
+ * It must not move. */
 typedef struct rf_sampler {
   rf_sampler_options options;
   int64_t vocab;
@@ -56,6 +62,9 @@ typedef struct rf_sampler {
   uint32_t *seen;   /* (V): number of occurrences in the answer, and the flag RF_SEEN_PROMPT. */
   int32_t *touched; /* (touched_count): ids whose `seen` is not 0, in order of appearance. */
   int64_t touched_count, generated;
+  rf_constrained form; /* the answer's place in the constraint */
+  uint64_t *allowed;   /* (V / 64, rounded up): the tokens that the constraint allows next */
+  bool form_ended;     /* an end id was accepted */
   rf_sampler_work *work;
   bool owns_work;
 } rf_sampler;
@@ -83,7 +92,8 @@ rf_status rf_sampler_check_sum(double log_sum, rf_error *error);
 /* True if the ids in options.eos are barred for the token after `generated` tokens. */
 bool rf_sampler_bars_eos(const rf_sampler_options *options, int64_t generated);
 
-/* True if penalties or biases change logits. Then each choice needs a copy of the row. */
+/* True if penalties, biases or a constraint change logits. Then each choice needs a copy of the
+ * row. */
 bool rf_sampler_adjusts(const rf_sampler_options *options);
 /* RAFTER_INVALID: a number is NaN, a penalty is negative, or an id is outside the vocabulary. */
 rf_status rf_sampler_check(const rf_sampler_options *options, int64_t vocab, rf_error *error);

@@ -127,5 +127,6 @@ void rf_ask_free(rf_ask *ask) {
   json_decref(ask->body);
   json_decref(ask->messages);
   free(ask->bias);
+  free(ask->form_text);
   *ask = (rf_ask){0};
 }

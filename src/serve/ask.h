@@ -44,6 +44,11 @@ typedef struct rf_ask {
   bool add_special, pieces, opens_answer; /* of /tokenize */
   const char *stop[RF_ASK_STOPS];
   rafter_logit_bias *bias;
+  /* The form of the answer, and the field that gives it. NULL: any form. */
+  const char *form_field;
+  rafter_form form;
+  char *form_text; /* owned */
+  size_t form_bytes;
   char ignored[400]; /* names of unknown fields, joined by ", " */
 } rf_ask;
 
@@ -77,6 +82,11 @@ extern const rf_ask_field RF_ASK_FIELDS[]; /* ends with a row without a name */
 bool rf_ask_type(rf_wrong *wrong, const char *field, const char *what, const json_t *value);
 /* Reads messages into ask->messages, as texts with a role. */
 bool rf_ask_messages(const json_t *value, rf_ask *ask, rf_wrong *wrong);
+/* Read response_format and structured_outputs. */
+bool rf_ask_response_format(const rf_ask_rules *rules, const rf_ask_field *field, const json_t *value,
+                            rf_ask *ask, rf_wrong *wrong);
+bool rf_ask_structured(const rf_ask_rules *rules, const rf_ask_field *field, const json_t *value, rf_ask *ask,
+                       rf_wrong *wrong);
 /* Checks a completion's prompt, or the ids of /detokenize, and counts its prompts. */
 bool rf_ask_prompts(const rf_ask_rules *rules, const char *field, const json_t *value, rf_ask *ask,
                     rf_wrong *wrong);

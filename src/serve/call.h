@@ -62,6 +62,7 @@ typedef struct rf_call {
   bool keeps_body; /* false: the body is dropped, because the request is refused */
   rf_wrong wrong;  /* status 0: no error */
   rf_ask ask;
+  rafter_constraint *constraint; /* the form of the answers; NULL: any */
   double arrived, deadline;
   int64_t created; /* seconds since 1970 */
   /* After submission: */

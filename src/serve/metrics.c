@@ -110,6 +110,17 @@ void rf_metrics_text(const rf_metrics *m, const rafter_counts *c, int64_t runnin
         c->predicted_seconds);
   value(&l, "step_limit_fraction", "gauge", "Seconds at the machine's peak rates / measured seconds.",
         c->seconds > 0 ? c->limit_seconds / c->seconds : 0);
+  value(&l, "constraints_compiled_total", "counter", "Forms of answers that were compiled.",
+        (double)c->constraints);
+  value(&l, "constraint_cache_hits_total", "counter", "Forms of answers that were found in the cache.",
+        (double)c->constraints_found);
+  value(&l, "constraint_compile_seconds_total", "counter", "Seconds to compile forms, on HTTP threads.",
+        c->constraint_seconds);
+  value(&l, "constraint_masks_total", "counter", "Token masks of answers with a form.", (double)c->masks);
+  value(&l, "constraint_mask_hits_total", "counter", "Token masks that were found in memory.",
+        (double)c->masks_found);
+  value(&l, "constraint_mask_seconds_total", "counter", "Seconds for token masks, within the steps.",
+        c->mask_seconds);
   value(&l, "engine_busy_seconds_total", "counter", "Seconds of steps, with sampling and bookkeeping.",
         m->busy_seconds);
   rf_body_free(&l.model);

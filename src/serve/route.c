@@ -151,6 +151,19 @@ static bool check_lengths(rf_call *c) {
   return true;
 }
 
+/* Makes the constraint on this HTTP thread, so that steps of other requests do not wait for it. */
+static bool make_constraint(rf_call *c) {
+  const rf_ask *a = &c->ask;
+  rafter_error error = {0};
+  if (!a->form_field) return true;
+  if (rafter_constraint_open(c->server->generator, a->form, a->form_text, a->form_bytes, &c->constraint,
+                             &error) != RAFTER_OK)
+    return rf_wrong_from(&c->wrong, error.status == RAFTER_INVALID ? 400 : 500, "invalid_form", a->form_field,
+                         &error);
+  c->ask.request.constraint = c->constraint;
+  return true;
+}
+
 static void choose_seed(rf_call *c) {
   rafter_request *r = &c->ask.request;
   if (c->ask.seeded) return;
@@ -161,7 +174,7 @@ static void choose_seed(rf_call *c) {
 
 bool rf_route_submit(rf_call *c) {
   rf_server *s = c->server;
-  if (!read_ask(c) || !encode(c) || !check_lengths(c)) return false;
+  if (!read_ask(c) || !encode(c) || !check_lengths(c) || !make_constraint(c)) return false;
   choose_seed(c);
   c->answers = c->ask.prompts * c->ask.request.samples;
   c->answer = rf_must(calloc((size_t)c->answers, sizeof *c->answer));

@@ -270,9 +270,9 @@ def case_errors():
         (
             "POST",
             "/v1/chat/completions",
-            {**chat, "response_format": {"type": "json_object"}},
+            {**chat, "response_format": {"type": "xml"}},
             400,
-            "unsupported_field",
+            "invalid_value",
         ),
         ("POST", "/v1/embeddings", {"input": "x"}, 400, "unsupported_endpoint"),
         ("GET", "/v1/completions", None, 405, "method_not_allowed"),

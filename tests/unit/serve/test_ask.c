@@ -172,8 +172,11 @@ static void test_faults(void **state) {
       {1, "{\"prompt\":\"a\",\"echo\":true,\"logprobs\":0}", "echo", "not supported", 400},
       {1, "{\"prompt\":\"a\",\"prompt_logprobs\":0}", "prompt_logprobs", "not supported", 400},
       {1, "{\"prompt\":\"a\",\"suffix\":\"b\"}", "suffix", "not supported", 400},
-      {1, "{\"prompt\":\"a\",\"structured_outputs\":{\"regex\":\"a\"}}", "structured_outputs",
-       "not supported", 400},
+      {1, "{\"prompt\":\"a\",\"structured_outputs\":{\"grammar\":\"a\"}}", "structured_outputs",
+       "grammar is not supported", 400},
+      {1, "{\"prompt\":\"a\",\"structured_outputs\":{\"regex\":\"a\",\"choice\":[\"a\"]}}",
+       "structured_outputs", "two forms", 400},
+      {1, "{\"prompt\":\"a\",\"guided_regex\":\"a\"}", "guided_regex", "not supported", 400},
       {2, "{\"messages\":[]}", "messages", "empty", 400},
       {2, "{\"messages\":\"hello\"}", "messages", "wrong type", 400},
       {2, "{\"messages\":[7]}", "messages[0]", "expected an object", 400},
@@ -190,7 +193,7 @@ static void test_faults(void **state) {
       {2, "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"tools\":[{}]}", "tools", "not supported",
        400},
       {2,
-       "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"response_format\":{\"type\":\"json_object\"}"
+       "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"response_format\":{\"type\":\"xml\"}"
        "}",
        "response_format", "not supported", 400},
       {4, "{}", "prompt", "missing", 400},
