@@ -88,13 +88,13 @@ static void keep(rf_constraints *c, rf_text_form form, const char *text, size_t 
 rf_status rf_constraints_get(rf_constraints *c, rf_text_form form, const char *text, size_t bytes,
                              rf_constraint **out, rf_error *error) {
   rf_constraint *made = NULL;
+  double start = rf_now_seconds();
   pthread_mutex_lock(&c->lock);
   rf_status status = read_vocabulary(c, error);
   *out = status == RAFTER_OK ? find(c, form, text, bytes) : NULL;
   c->found += *out != NULL;
   pthread_mutex_unlock(&c->lock);
   if (status != RAFTER_OK || *out) return status;
-  double start = rf_now_seconds();
   status = rf_constraint_open(c->trie, form, text, bytes, &made, error);
   pthread_mutex_lock(&c->lock);
   c->compiled += status == RAFTER_OK;

@@ -55,8 +55,8 @@ rf_status rf_constrained_accept(rf_constrained *answer, int32_t token, rf_error 
  * vocabulary is read when the first constraint is made. */
 typedef struct rf_constraints rf_constraints;
 typedef struct rf_constraint_counts {
-  int64_t compiled, found; /* constraints that were made, and that were found in the cache */
-  double compile_seconds;
+  int64_t compiled, found;  /* constraints that were made, and that were found in the cache */
+  double compile_seconds;   /* with the time to read the vocabulary */
   int64_t masks, mask_hits; /* token masks, and those that were found in memory */
   double mask_seconds;      /* of all masks and accepted tokens */
 } rf_constraint_counts;

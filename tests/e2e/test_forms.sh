@@ -14,6 +14,7 @@ trap 'stop_server; rm -rf "$WORK"' EXIT
 # serve [OPTIONS]: starts a server at a free port.
 serve() {
   stop_server
+  rm -f served served.err # the next server has another port
   "$RAFTER" serve $MODEL --port 0 --threads 2 --served-name tiny --template "$DATA/templates/zephyr.jinja" \
     "$@" >served 2>served.err &
   server=$!
