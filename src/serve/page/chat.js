@@ -127,7 +127,7 @@
       answer.failure = 'The server needs an API key. Enter it at the top, then retry.';
     } else if (chat.showFault(failure.param, failure.message)) {
       chat.showSettings(true);
-      answer.failure = `${failure.message} Correct the setting, then retry.`;
+      answer.failure = `${failure.message.replace(/\.$/, '')}. Correct the setting, then retry.`;
     } else answer.failure = failure.message || 'This page had a fault.';
   };
 
@@ -170,6 +170,7 @@
     const answer = {role: 'assistant', content: '', tokens: [], finish: '', failure: '', count: 0,
       seconds: 0, first: 0, pieces: 0, open: true};
     add(answer);
+    if (!chat.isWide()) chat.showSettings(false); // they cover the answer
     follows = true;
     chat.follow();
     chat.save();
@@ -182,7 +183,6 @@
     stopEdit();
     add({role: 'user', content: ask.value});
     setAsk('');
-    if (!chat.isWide()) chat.showSettings(false); // they cover the answer
     answerNow();
   };
 
