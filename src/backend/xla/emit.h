@@ -12,6 +12,7 @@ enum { RF_EMIT_KEPT = 16, RF_EMIT_KEPT_VALUES = 6 };
 typedef struct rf_emit_target {
   bool bf16_products; /* products of bf16 are much faster than those of f32 */
   bool ragged_dot;    /* has chlo.ragged_dot: products of consecutive groups of rows */
+  bool tiles;         /* f32 arrays lie in tiles of 8 rows and 128 columns */
 } rf_emit_target;
 
 /* State while a graph is written. Emitters of ops use the functions below. */

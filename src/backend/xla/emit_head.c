@@ -52,9 +52,9 @@ static head head_of(rf_emit *e, const rf_op *op) {
 
 static rf_val plus(rf_hlo *h, rf_val sum, rf_val v) { return rf_has(sum) ? rf_hlo_add(h, sum, v) : v; }
 
-/* sum + a b in f32, maybe with transposed operands; without a sum: a b. If the types differ, the
- * f32 operand becomes a sum of two bf16 numbers where products of bf16 are faster, so that it keeps
- * 16 bits. */
+/* sum + a b in f32, maybe with transposed operands, but not both; without a sum: a b. If the types
+ * differ, the f32 operand becomes a sum of two bf16 numbers where products of bf16 are faster, so
+ * that it keeps 16 bits. If the product sums over rows, the rows of both numbers follow each other. */
 static rf_val product(rf_emit *e, rf_val sum, rf_val a, bool a_transposed, rf_val b, bool b_transposed) {
   rf_hlo *h = e->h;
   if (b.type == RF_HLO_I8) b = rf_hlo_convert(h, b, a.type);
@@ -67,6 +67,11 @@ static rf_val product(rf_emit *e, rf_val sum, rf_val a, bool a_transposed, rf_va
   rf_val wide = left ? a : b, other = left ? b : a, high = rf_hlo_round_bf16(h, wide), part[2];
   part[0] = rf_hlo_convert(h, high, other.type);
   part[1] = rf_hlo_convert(h, rf_hlo_subtract(h, wide, high), other.type);
+  if (a_transposed) { /* two products would need two sums: a product does not add to its own input */
+    rf_val twice[2] = {other, other}, both = rf_hlo_concatenate(h, 0, 2, part);
+    other = rf_hlo_concatenate(h, 0, 2, twice);
+    return plus(h, sum, rf_hlo_matmul(h, left ? both : other, true, left ? other : both, false, RF_HLO_F32));
+  }
   for (int i = 0; i < 2; i++)
     sum = plus(
         h, sum,
@@ -95,7 +100,7 @@ static rf_val logits(rf_emit *e, const head *of, rf_val x) {
 
 /* ---- results of rows of logits --------------------------------------------------------------- */
 
-enum { LANES = 128 };
+enum { SUBLANES = 8, LANES = 128 }; /* of a tile of f32 */
 
 /* Rows of V logits are treated as G groups of L neighbours, so that the maximum is found in one
  * pass: only the group with the maximum is searched for its position. About sqrt(V/k) is best. */
@@ -112,16 +117,32 @@ static int64_t group_length(const rf_emit *e, int64_t vocab, int64_t k) {
 typedef struct rows {
   rf_val z;       /* (c,V) */
   rf_val grouped; /* (c,G,L), the same; (c,V) for groups of 1 */
+  rf_val tiles;   /* (c/8,G,8,L), the same; no value: the compiler's arrays have no tiles */
   rf_val tops;    /* (c,G): largest of each group */
   rf_val most;    /* (c): largest of the row, at least -1e30 */
   rf_val sum;     /* (c): sum of exp(z - most) */
 } rows;
 
+/* Sets the groups and their largest elements. In memory with tiles of 8 rows and 128 columns, z already
+ * has the order of r->tiles, and (c,G,L) would be a copy. */
+static void group_rows(rf_emit *e, rows *r, int64_t k) {
+  rf_hlo *h = e->h;
+  int64_t c = r->z.dim[0], l = group_length(e, r->z.dim[1], k), g = r->z.dim[1] / l;
+  if (!e->target.tiles || l != LANES || c % SUBLANES) {
+    r->grouped = l == 1 ? r->z : rf_hlo_reshape(h, r->z, RF_DIMS(c, g, l));
+    r->tops = l == 1 ? r->z : rf_hlo_reduce(h, RF_HLO_MAX, r->grouped, 2);
+    return;
+  }
+  r->tiles = rf_hlo_transpose(h, rf_hlo_reshape(h, r->z, RF_DIMS(c / SUBLANES, SUBLANES, g, l)),
+                              (const int[]){0, 2, 1, 3});
+  rf_val tops = rf_hlo_transpose(h, rf_hlo_reduce(h, RF_HLO_MAX, r->tiles, 3), (const int[]){0, 2, 1});
+  r->tops = rf_hlo_reshape(h, tops, RF_DIMS(c, g));
+}
+
 static rows rows_of(rf_emit *e, rf_val z, int64_t k) {
   rf_hlo *h = e->h;
-  int64_t c = z.dim[0], l = group_length(e, z.dim[1], k), g = z.dim[1] / l;
-  rows r = {.z = z, .grouped = l == 1 ? z : rf_hlo_reshape(h, z, RF_DIMS(c, g, l))};
-  r.tops = l == 1 ? z : rf_hlo_reduce(h, RF_HLO_MAX, r.grouped, 2);
+  rows r = {.z = z, .grouped = z, .tiles = RF_NO_VAL};
+  group_rows(e, &r, k);
   r.most = rf_hlo_maximum_c(h, rf_hlo_reduce(h, RF_HLO_MAX, r.tops, 1), -1e30);
   rf_val all = rf_hlo_broadcast(h, r.most, (const int[]){0}, r.grouped.rank, r.grouped.dim);
   r.sum = rf_hlo_exponential(h, rf_hlo_subtract(h, r.grouped, all));
@@ -143,6 +164,22 @@ static rf_val first_equal(rf_hlo *h, rf_val a, rf_val most) {
   rf_val same = rf_hlo_compare(h, RF_HLO_EQ, a, rf_hlo_broadcast(h, most, (const int[]){0}, 2, a.dim)),
          last = rf_hlo_scalar(h, RF_HLO_I32, (double)(a.dim[1] - 1));
   return rf_hlo_reduce(h, RF_HLO_MIN, rf_hlo_select(h, same, columns(h, a), last), 1);
+}
+
+/* Groups group[r,..] (c,k) of each row r, as (c,k,L). */
+static rf_val groups_at(rf_hlo *h, const rows *r, rf_val group) {
+  int64_t c = group.dim[0], k = group.dim[1];
+  rf_val row = rf_hlo_iota(h, RF_HLO_I32, 0, RF_DIMS(c, k)), one[2] = {row, group};
+  if (!rf_has(r->tiles)) {
+    for (int i = 0; i < 2; i++) one[i] = rf_hlo_reshape(h, one[i], RF_DIMS(c, k, 1));
+    return rf_hlo_gather(h, r->grouped, rf_hlo_concatenate(h, 2, 2, one), 2, (const int[]){0, 1});
+  }
+  int64_t g = r->tiles.dim[1], l = r->tiles.dim[3];
+  rf_val lines = rf_hlo_reshape(h, r->tiles, RF_DIMS(c * g, l)),
+         within = rf_hlo_remainder(h, row, rf_hlo_scalar(h, RF_HLO_I32, SUBLANES)),
+         line = rf_hlo_multiply_c(h, rf_hlo_subtract(h, row, within), (double)g);
+  line = rf_hlo_add(h, rf_hlo_add(h, line, rf_hlo_multiply_c(h, group, SUBLANES)), within);
+  return rf_hlo_gather(h, lines, rf_hlo_reshape(h, line, RF_DIMS(c, k, 1)), 1, (const int[]){0});
 }
 
 /* The smallest v with z[r,v] = most, i32 (c). */
@@ -180,7 +217,8 @@ static int64_t rows_of_chunk(const rf_emit *e, const chunk *c) {
     else if (adds && bytes < 2 * gradient) bytes = 2 * gradient;
   }
   int64_t most = bytes / (4 * vocab) > fewest ? bytes / (4 * vocab) : fewest, count = (n + most - 1) / most;
-  return (n + count - 1) / count;
+  int64_t each = (n + count - 1) / count;
+  return count > 1 && e->target.tiles ? rf_ceil_div(each, SUBLANES) * SUBLANES : each;
 }
 
 /* Rows from `start` (i32 scalar) of an array whose other dimensions stay whole. */
@@ -401,7 +439,7 @@ static void emit_head_logits(rf_emit *e, const rf_op *op) {
 /* The k largest logits of each row, descending, the lower token first among equals. They are in the
  * k groups with the largest maxima, the lower group first among equals. */
 static void likeliest(rf_hlo *h, const rows *r, int64_t k, rf_val *values, rf_val *ids) {
-  int64_t c = r->z.dim[0], g = r->tops.dim[1], l = r->grouped.rank == 3 ? r->grouped.dim[2] : 1;
+  int64_t c = r->z.dim[0], g = r->tops.dim[1], l = r->z.dim[1] / g;
   if (k >= g || l == 1) {
     rf_hlo_top_k(h, r->z, k, values, ids);
     return;
@@ -409,9 +447,7 @@ static void likeliest(rf_hlo *h, const rows *r, int64_t k, rf_val *values, rf_va
   rf_val largest, group, none = RF_NO_VAL;
   rf_hlo_top_k(h, r->tops, k, &largest, &group);
   rf_hlo_sort(h, 1, &group, &none); /* ascending groups: candidates in the order of tokens */
-  rf_val index[2] = {rf_hlo_iota(h, RF_HLO_I32, 0, RF_DIMS(c, k, 1)),
-                     rf_hlo_reshape(h, group, RF_DIMS(c, k, 1))};
-  rf_val some = rf_hlo_gather(h, r->grouped, rf_hlo_concatenate(h, 2, 2, index), 2, (const int[]){0, 1}), at;
+  rf_val some = groups_at(h, r, group), at;
   rf_hlo_top_k(h, rf_hlo_reshape(h, some, RF_DIMS(c, k * l)), k, values, &at);
   rf_val token =
       rf_hlo_broadcast(h, rf_hlo_multiply_c(h, group, (double)l), (const int[]){0, 1}, RF_DIMS(c, k, l));

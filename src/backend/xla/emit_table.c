@@ -10,8 +10,8 @@ static const rf_emitter *const TABLES[] = {
 };
 
 rf_emit_target rf_emit_target_of(const char *platform) {
-  bool cpu = strcmp(platform, "cpu") == 0;
-  return (rf_emit_target){.bf16_products = !cpu, .ragged_dot = strcmp(platform, "tpu") == 0};
+  bool cpu = strcmp(platform, "cpu") == 0, tpu = strcmp(platform, "tpu") == 0;
+  return (rf_emit_target){.bf16_products = !cpu, .ragged_dot = tpu, .tiles = tpu};
 }
 
 const rf_emitter *rf_emitter_of(const rf_op_def *def) {

@@ -170,32 +170,41 @@ static void test_programs_agree_with_the_reference(void **state) {
 }
 
 /* Tokens with equal logits are in ascending order, and the first of the largest is the best. */
+static void try_equal_logits(const op_case *of, const op_size *size, const rf_emit_options *options) {
+  op_harness *h = op_case_build(of, size, RF_F32);
+  const rf_op *op = &h->graph->op[h->subject];
+  rf_error error = {0};
+  rf_emitted module;
+  for (int64_t v = 0; v < size->columns; v++) /* weights of tokens v, v + 37, v + 74 .. are equal */
+    for (int64_t d = 0; d < size->width; d++) {
+      int64_t at = op->attr.head.transpose ? v * size->width + d : d * size->columns + v;
+      op_set(h, op->input[1], at, sin((double)(v % 37 * size->width + d + 1)));
+    }
+  op_run_range(h, 0, h->subject + 1, &RF_BACKEND_REFERENCE, RF_ISA_BASE, 1);
+  int32_t *want = op_copy(h, op->output[1]);
+  op_reset(h, h->subject);
+  assert_int_equal(rf_emit_ops(h->graph, options, h->subject, 1, 0, &module, &error), RAFTER_OK);
+  if (execute(h, &module, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  assert_memory_equal(op_data(h, op->output[1]), want, (size_t)op_count(h, op->output[1]) * sizeof *want);
+  rf_emitted_free(&module);
+  free(want);
+  op_harness_free(h);
+}
+
+/* The form for tiles has groups of 128 tokens, and needs more groups than likeliest tokens. */
 static void test_equal_logits_are_in_the_order_of_tokens(void **state) {
   (void)state;
-  static const char *const OPS[] = {"head_score", "head_loss"};
-  static const op_size SIZE = {5, 16, 1536, 0, 0, 0};
+  static const op_size SIZE = {5, 16, 1536, 0, 0, 0}, WIDE = {20, 16, 2816, 0, 0, 0},
+                       WHOLE = {16, 16, 2816, 0, 0, 0};
+  const rf_emit_options tiles = {.head_bytes = 8 * 4 * WIDE.columns, .target = rf_emit_target_of("tpu")};
+  const rf_emit_options whole = {.target = rf_emit_target_of("tpu")};
   if (!client) skip();
   for (const op_case *of = OP_CASES; of->op; of++) {
-    bool scores = !strcmp(of->op, OPS[0]) && !strcmp(of->name, "likeliest");
-    if (!scores && (strcmp(of->op, OPS[1]) != 0 || of->flags != 0)) continue;
-    op_harness *h = op_case_build(of, &SIZE, RF_F32);
-    const rf_op *op = &h->graph->op[h->subject];
-    rf_error error = {0};
-    rf_emitted module;
-    for (int64_t v = 0; v < SIZE.columns; v++) /* weights of tokens v, v + 37, v + 74 .. are equal */
-      for (int64_t d = 0; d < SIZE.width; d++) {
-        int64_t at = op->attr.head.transpose ? v * SIZE.width + d : d * SIZE.columns + v;
-        op_set(h, op->input[1], at, sin((double)(v % 37 * SIZE.width + d + 1)));
-      }
-    op_run_range(h, 0, h->subject + 1, &RF_BACKEND_REFERENCE, RF_ISA_BASE, 1);
-    int32_t *want = op_copy(h, op->output[1]);
-    op_reset(h, h->subject);
-    assert_int_equal(rf_emit_ops(h->graph, NULL, h->subject, 1, 0, &module, &error), RAFTER_OK);
-    if (execute(h, &module, &error) != RAFTER_OK) fail_msg("%s", error.message);
-    assert_memory_equal(op_data(h, op->output[1]), want, (size_t)op_count(h, op->output[1]) * sizeof *want);
-    rf_emitted_free(&module);
-    free(want);
-    op_harness_free(h);
+    bool scores = !strcmp(of->op, "head_score") && !strcmp(of->name, "likeliest");
+    if (!scores && (strcmp(of->op, "head_loss") != 0 || of->flags != 0)) continue;
+    try_equal_logits(of, &SIZE, NULL);
+    try_equal_logits(of, &WIDE, &tiles);
+    try_equal_logits(of, &WHOLE, &whole);
   }
 }
 
