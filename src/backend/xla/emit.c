@@ -15,6 +15,7 @@ typedef struct writer {
   bool *changed;        /* for each tensor: an op has written it */
   rf_val newest;        /* newest result that is no gathered weight */
   rf_val tie;           /* newest result of a backward op: recomputation starts after it */
+  rf_val late;          /* whether gradients that the next result of backward waits for have a NaN */
   struct {
     int32_t layer;
     bool backward;
@@ -162,10 +163,29 @@ static rf_val after_earlier_layers(writer *w, const rf_op *op, rf_val x) {
   return rf_hlo_select(h, rf_emit_is_nan(h, w->gathers.wait_for), rf_hlo_scalar(h, x.type, (double)NAN), x);
 }
 
+/* On a mesh, the TPU compiler computes and exchanges the gradients of adapters at the end of the
+ * step, and keeps the rows that they sum over until then. So the next result of backward depends
+ * on exchanged gradients. If one of them is not a number, neither is that result. The gradient
+ * before the exchange would not do: the compiler computes one element of a product alone. */
+static void wait_for_adapters(writer *w, const rf_op *op) {
+  rf_hlo *h = w->e.h;
+  if (!w->e.target.tiles || w->e.graph->model.lora.rank == 0 || !op->backward || !rf_emit_wants(op, 0))
+    return;
+  rf_val *v = &w->e.value[op->output[0]];
+  rf_class class = tensor_of(w, op->output[0])->class;
+  if (class == RF_CLASS_GRADIENT && rf_op_is_exchange(op->def)) {
+    rf_val nan = rf_emit_is_nan(h, *v);
+    w->late = rf_has(w->late) ? rf_hlo_or(h, w->late, nan) : nan;
+  } else if (class == RF_CLASS_ACTIVATION && rf_has(w->late)) {
+    *v = rf_hlo_select(h, w->late, rf_hlo_scalar(h, v->type, (double)NAN), *v);
+    w->late = RF_NO_VAL;
+  }
+}
+
 /* At both ends of a loop: values of the other side cannot be read. */
 static void forget(writer *w) {
   w->e.kept_count = 0;
-  w->tie = w->newest = w->gathers.wait_for = w->gathers.start = RF_NO_VAL;
+  w->late = w->tie = w->newest = w->gathers.wait_for = w->gathers.start = RF_NO_VAL;
 }
 
 static void write_op(writer *w, const rf_op *op) {
@@ -193,6 +213,7 @@ static void write_op(writer *w, const rf_op *op) {
     w->e.value[op->input[0]] = after_earlier_layers(w, op, saved[0]);
   } else if (again) fence(w, op, saved);
   row->emit(&w->e, op);
+  wait_for_adapters(w, op);
   for (int i = 0; i < op->input_count; i++)
     if (rf_has(saved[i])) w->e.value[op->input[i]] = saved[i];
   for (int i = 0; i < op->output_count; i++)
@@ -317,6 +338,7 @@ static bool start(writer *w, const rf_graph *graph, const rf_emit_options *optio
                 .options = options,
                 .newest = RF_NO_VAL,
                 .tie = RF_NO_VAL,
+                .late = RF_NO_VAL,
                 .gathers = {RF_NONE, false, RF_NO_VAL, RF_NO_VAL}};
   out->probe = calloc(ops, sizeof *out->probe);
   if (!w->e.h || !w->e.pool || !out->probe) return false;

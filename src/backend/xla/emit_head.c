@@ -52,9 +52,10 @@ static head head_of(rf_emit *e, const rf_op *op) {
 
 static rf_val plus(rf_hlo *h, rf_val sum, rf_val v) { return rf_has(sum) ? rf_hlo_add(h, sum, v) : v; }
 
-/* sum + a b in f32, maybe with transposed operands, but not both; without a sum: a b. If the types
- * differ, the f32 operand becomes a sum of two bf16 numbers where products of bf16 are faster, so
- * that it keeps 16 bits. If the product sums over rows, the rows of both numbers follow each other. */
+/* sum + a b in f32, maybe with transposed operands, but not both; without a sum: a b. If the
+ * types differ, the f32 operand becomes a sum of two bf16 numbers where products of bf16 are
+ * faster, so that it keeps 16 bits. If the product sums over rows, the rows of both numbers
+ * follow each other. */
 static rf_val product(rf_emit *e, rf_val sum, rf_val a, bool a_transposed, rf_val b, bool b_transposed) {
   rf_hlo *h = e->h;
   if (b.type == RF_HLO_I8) b = rf_hlo_convert(h, b, a.type);
@@ -67,7 +68,7 @@ static rf_val product(rf_emit *e, rf_val sum, rf_val a, bool a_transposed, rf_va
   rf_val wide = left ? a : b, other = left ? b : a, high = rf_hlo_round_bf16(h, wide), part[2];
   part[0] = rf_hlo_convert(h, high, other.type);
   part[1] = rf_hlo_convert(h, rf_hlo_subtract(h, wide, high), other.type);
-  if (a_transposed) { /* two products would need two sums: a product does not add to its own input */
+  if (a_transposed) { /* with two products, the sum would exist twice */
     rf_val twice[2] = {other, other}, both = rf_hlo_concatenate(h, 0, 2, part);
     other = rf_hlo_concatenate(h, 0, 2, twice);
     return plus(h, sum, rf_hlo_matmul(h, left ? both : other, true, left ? other : both, false, RF_HLO_F32));
@@ -123,8 +124,8 @@ typedef struct rows {
   rf_val sum;     /* (c): sum of exp(z - most) */
 } rows;
 
-/* Sets the groups and their largest elements. In memory with tiles of 8 rows and 128 columns, z already
- * has the order of r->tiles, and (c,G,L) would be a copy. */
+/* Sets the groups and their largest elements. In memory with tiles of 8 rows and 128 columns, z
+ * already has the order of r->tiles, and (c,G,L) would be a copy. */
 static void group_rows(rf_emit *e, rows *r, int64_t k) {
   rf_hlo *h = e->h;
   int64_t c = r->z.dim[0], l = group_length(e, r->z.dim[1], k), g = r->z.dim[1] / l;

@@ -10,28 +10,37 @@
 #define GPT2 "gpt2:layers=2"
 enum { SEQUENCES = 2, SEQ = 1024, VOCAB = 50257 };
 
-/* The step of a model on a mesh ("": one chip) with ZeRO-3. */
-static rf_graph *step_of(const char *model, rf_dtype dtype, int accumulate, float dropout, const char *mesh) {
+/* The step of a model on a mesh ("": one chip) with ZeRO-3. `lora` "": without adapters. */
+static rf_graph *tuning_of(const char *model, const char *lora, rf_dtype dtype, int accumulate, float dropout,
+                           const char *mesh) {
   rf_model of = fixture_model(model);
+  if (lora[0]) fixture_lora(&of, lora);
   rf_build_options options = fixture_train(dtype, accumulate, dropout, 1);
   rf_error error = {0};
   if (rf_mesh_parse(mesh, 3, &options.mesh, &error) != RAFTER_OK) fail_msg("%s", error.message);
   options.microbatch = SEQUENCES;
   options.seq = SEQ;
   options.softmax = RF_F32;
+  options.plain = true;
   return fixture_graph(&of, &options, NULL);
+}
+
+static rf_graph *step_of(const char *model, rf_dtype dtype, int accumulate, float dropout, const char *mesh) {
+  return tuning_of(model, "", dtype, accumulate, dropout, mesh);
 }
 
 static rf_graph *graph_of(const char *model, rf_dtype dtype, int accumulate) {
   return step_of(model, dtype, accumulate, 0, "");
 }
 
-static rf_emitted emit(const rf_graph *graph) {
+static rf_emitted emit_for(const rf_graph *graph, const char *platform) {
+  const rf_emit_options options = {.target = rf_emit_target_of(platform)};
   rf_emitted m;
   rf_error error = {0};
-  if (rf_emit_graph(graph, &(rf_emit_options){0}, &m, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  if (rf_emit_graph(graph, &options, &m, &error) != RAFTER_OK) fail_msg("%s", error.message);
   return m;
 }
+static rf_emitted emit(const rf_graph *graph) { return emit_for(graph, "cpu"); }
 
 /* Extents of the type after `at`, "tensor<2x8xf32>"; returns their number. */
 static int extents_of(const char *at, int64_t dim[8]) {
@@ -180,6 +189,54 @@ static void test_gathers_wait_for_earlier_layers(void **state) {
   rf_graph_free(graph);
 }
 
+/* Number of gradients of activations, in one layer, that wait for a gradient. */
+static int waiting_in(const rf_graph *graph, const char *text, int layer) {
+  int count = 0;
+  for (int i = 0; i < graph->op_count; i++) {
+    const rf_op *op = &graph->op[i];
+    count += op->def == &RF_OP_MATMUL_DX && op->at.layer == layer && has(text, "stablehlo.select", op->name);
+  }
+  return count;
+}
+
+/* On a mesh of TPUs, backward waits for the exchanged gradients of adapters. */
+static void test_backward_waits_for_adapters(void **state) {
+  (void)state;
+  rf_graph *graph = tuning_of("gpt2:layers=4", "rank=4", RF_BF16, 1, 0, "fsdp=2"),
+           *one = tuning_of("gpt2:layers=4", "rank=4", RF_BF16, 1, 0, "");
+  rf_emitted tpu = emit_for(graph, "tpu"), cpu = emit(graph), alone = emit_for(one, "tpu");
+  for (int layer = 0; layer < 4; layer++) {
+    assert_true(waiting_in(graph, tpu.text, layer) >= 3);
+    assert_int_equal(waiting_in(graph, cpu.text, layer), 0);
+    assert_int_equal(waiting_in(one, alone.text, layer), 0);
+  }
+  rf_emitted_free(&tpu);
+  rf_emitted_free(&cpu);
+  rf_emitted_free(&alone);
+  rf_graph_free(graph);
+  rf_graph_free(one);
+}
+
+/* On a TPU, the search for the likeliest tokens reads the logits in the order of their tiles. */
+static void test_likeliest_tokens_are_found_in_tiles(void **state) {
+  (void)state;
+  rf_model of = fixture_model("gemma3-1b:layers=1");
+  rf_build_options options = fixture_train(RF_BF16, 1, 0, 0);
+  options.job = RF_JOB_SCORE;
+  options.microbatch = 1;
+  options.seq = SEQ;
+  options.top = 20;
+  options.plain = true;
+  rf_graph *graph = fixture_graph(&of, &options, NULL);
+  rf_emitted tpu = emit_for(graph, "tpu"), gpu = emit_for(graph, "cuda");
+  assert_true(count_of(tpu.text, "tensor<32x2048x8x128xf32>") > 0);
+  assert_int_equal(count_of(tpu.text, "tensor<256x2048x128xf32>"), 0);
+  assert_true(count_of(gpu.text, "tensor<256x2048x128xf32>") > 0);
+  rf_emitted_free(&tpu);
+  rf_emitted_free(&gpu);
+  rf_graph_free(graph);
+}
+
 /* Each draw of a dropout mask depends on the op's input. */
 static void test_masks_are_drawn_late(void **state) {
   (void)state;
@@ -201,6 +258,8 @@ int main(void) {
       cmocka_unit_test(test_every_op_is_a_location),
       cmocka_unit_test(test_products_read_their_operands_as_stored),
       cmocka_unit_test(test_gathers_wait_for_earlier_layers),
+      cmocka_unit_test(test_backward_waits_for_adapters),
+      cmocka_unit_test(test_likeliest_tokens_are_found_in_tiles),
       cmocka_unit_test(test_masks_are_drawn_late),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
