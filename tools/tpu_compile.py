@@ -262,9 +262,11 @@ def place_job(job, plugin):
     """
     name, words, jax, published = job
     plan = [RAFTER, "plan", *words.split()]
-    run = subprocess.run([*plan, "--json"], capture_output=True, text=True, check=False)
-    planned = json.loads(run.stdout)["memory"]["peak_bytes"]  # exit status 3: it does not fit
     with tempfile.TemporaryDirectory() as folder:
+        # as with --compile, this is the plan of the emitted program; exit status 3: it does not fit
+        emit = [*plan, "--stablehlo", f"{folder}/programs", "--json"]
+        run = subprocess.run(emit, capture_output=True, text=True, check=False)
+        planned = json.loads(run.stdout)["memory"]["peak_bytes"]
         start = time.monotonic()
         flags = f"--xla_dump_to={folder} --xla_dump_hlo_as_text"
         with subprocess.Popen(

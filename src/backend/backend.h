@@ -195,8 +195,9 @@ struct rf_backend {
 };
 
 extern const rf_backend RF_BACKEND_REFERENCE, RF_BACKEND_CPU, RF_BACKEND_NULL, RF_BACKEND_XLA;
-/* The backend for machines that are known only by a data sheet. Users cannot name this backend. */
-extern const rf_backend RF_BACKEND_SHEET;
+/* Backends for machines that are known only by a data sheet. Users cannot name them. On a TPU, a
+ * plan has the arrays that the TPU compiler adds to the program of backend/xla. */
+extern const rf_backend RF_BACKEND_SHEET, RF_BACKEND_SHEET_TPU;
 const rf_backend *rf_backend_find(const char *name); /* "auto" finds cpu; an unknown name gives NULL */
 
 #endif

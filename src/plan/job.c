@@ -130,10 +130,11 @@ static rf_status resolve_backend(const rf_options *options, const rf_machine *ma
                                  rf_error *error) {
   /* programs that XLA compiles have no packed matrices, and choose tokens themselves */
   plan->build.plain = plan->build.sampled = given(options, "compile") || given(options, "stablehlo");
+  plan->gathers_ahead = plan->build.plain && machine->kind == RF_MACHINE_TPU;
   if (plans_by_sheet(options, machine)) {
     plan->isa = RF_ISA_BASE;
     plan->threads = 1;
-    plan->backend = &RF_BACKEND_SHEET;
+    plan->backend = machine->kind == RF_MACHINE_TPU ? &RF_BACKEND_SHEET_TPU : &RF_BACKEND_SHEET;
     return RAFTER_OK;
   }
   RF_TRY(rf_isa_resolve(rf_options_text_or(options, "cpu", "auto"), &plan->isa, error));

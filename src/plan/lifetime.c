@@ -70,6 +70,31 @@ static void extend(pass *w, int t) {
   if (tensor->output) p->last = flow->ops;
 }
 
+/* The TPU compiler gathers the weights of a layer while the layer before it computes. See the
+ * function after_earlier_layers of backend/xla/emit.c: the gathers depend on the newest result
+ * at the first gather of the layer before. */
+static void gather_ahead(rf_flow *flow) {
+  int start = 0, wait_for = 0, newest = 0;
+  const rf_flow_op *before = NULL;
+  for (int i = 0; i < flow->ops; i++) {
+    const rf_flow_op *op = &flow->op[i];
+    bool gathers = op->def == &RF_OP_ALL_GATHER && op->input[0] >= 0 && flow->tensor[op->input[0]].persistent;
+    if (i > 0 && flow->microbatches > 1 && op->section != flow->op[i - 1].section)
+      start = wait_for = newest = i;
+    if (!gathers) {
+      newest = i;
+      continue;
+    }
+    if (!before || op->layer != before->layer || op->backward != before->backward) {
+      wait_for = start;
+      start = newest;
+    }
+    before = op;
+    rf_plan_tensor *p = &flow->at[op->output[0]];
+    if (wait_for < p->first) p->first = wait_for;
+  }
+}
+
 static int uses_as_input(const rf_flow_op *op, int t) {
   int count = 0;
   for (int i = 0; i < op->inputs; i++) count += op->input[i] == t;
@@ -110,6 +135,7 @@ void rf_flow_lifetimes(rf_flow *flow) {
                                    .last = RF_NONE,
                                    .shares = RF_NONE};
   for (w.op = 0; w.op < flow->ops; w.op++) touch_op(&w);
+  if (flow->gathers_ahead) gather_ahead(flow);
   for (int t = 0; t < flow->tensors; t++) {
     rf_plan_tensor *p = &flow->at[t];
     if (flow->tensor[t].persistent) {
@@ -141,6 +167,8 @@ rf_flow_op rf_flow_op_of(const rf_op *op, int workspace) {
                       .accumulate = op->attr.accumulate,
                       .def = op->def,
                       .workspace = workspace,
+                      .layer = op->at.layer,
+                      .backward = op->backward,
                       .inputs = (int8_t)op->input_count,
                       .outputs = (int8_t)op->output_count,
                       .section = (int8_t)op->section};
@@ -154,6 +182,7 @@ void rf_plan_lifetimes(rf_plan *plan) {
                 .tensors = plan->tensor_count,
                 .microbatches = graph->accumulate,
                 .guard_bytes = plan->options.guard_bytes,
+                .gathers_ahead = plan->options.gathers_ahead,
                 .op = rf_pool_raw(graph->pool, ((size_t)graph->op_count + 1) * sizeof *flow->op),
                 .tensor = rf_pool_raw(graph->pool, ((size_t)plan->tensor_count + 1) * sizeof *flow->tensor),
                 .at = plan->tensor};

@@ -27,7 +27,9 @@ typedef struct rf_flow_op {
   const rf_accumulate *accumulate; /* one entry per output; NULL: the op overwrites every output */
   const rf_op_def *def;
   int workspace; /* index of a tensor, or RF_NONE */
+  int32_t layer;
   int8_t inputs, outputs, section;
+  bool backward;
 } rf_flow_op;
 typedef struct rf_flow_tensor {
   int64_t bytes;                        /* on the plan's machine */
@@ -36,6 +38,7 @@ typedef struct rf_flow_tensor {
 } rf_flow_tensor;
 typedef struct rf_flow {
   int ops, tensors, microbatches, guard_bytes;
+  bool gathers_ahead; /* as in rf_plan_options */
   rf_flow_op *op;
   rf_flow_tensor *tensor;
   rf_plan_tensor *at; /* result of the passes: one entry per tensor */

@@ -69,7 +69,10 @@ typedef struct rf_plan_options {
   int64_t draft_bytes;        /* arena of a draft model; the budget leaves it free; for reports only */
   int64_t taken_bytes;        /* part of the budget that remat=auto must leave free */
   bool searched;              /* the search of --fit chose these settings, not the user */
-  int guard_bytes;            /* gap after each tensor; debug runs check that nothing writes there */
+  /* true: the weights of a layer are gathered from other chips while the layer before it
+   * computes, as in programs that the TPU compiler makes */
+  bool gathers_ahead;
+  int guard_bytes; /* gap after each tensor; debug runs check that nothing writes there */
   /* Plan in whose arena this plan runs too, as validation and generation run in the arena of
    * training; NULL: none. Must outlive this plan. Both plans then have the same persistent tensors
    * at the same offsets, and this plan's own KV cache after them. */

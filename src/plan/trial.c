@@ -56,6 +56,7 @@ rf_trial *rf_trial_open(const rf_graph *base, const rf_plan_options *options, rf
                   .op = rf_pool_raw(pool, ops * sizeof *t->op),
                   .again = rf_pool_alloc(pool, FORMS * ops * sizeof *t->again)};
   t->flow = (rf_flow){.microbatches = base->accumulate,
+                      .gathers_ahead = options->gathers_ahead,
                       .guard_bytes = options->guard_bytes,
                       .op = rf_pool_raw(pool, 2 * ops * sizeof *t->flow.op),
                       .tensor = rf_pool_raw(pool, most * sizeof *t->flow.tensor),

@@ -2,6 +2,7 @@
  * names and workspace sizes. Names and sizes depend only on shapes. */
 #include "backend/kernel.h"
 #include "machine/isa.h"
+#include "machine/tiles.h"
 
 /* As on the CPU, a training step computes logits for one block of rows (a panel) at a time. With
  * 256 rows, the product has about 250 FLOPs per byte of the table, so that reading the table does
@@ -35,6 +36,35 @@ static size_t lora_between(const rf_graph *graph, const rf_op *op, rf_tiling by)
   return (size_t)rf_tensor_count(&graph->tensor[op->input[1]]) * sizeof(float);
 }
 
+/* ---- programs of the TPU compiler ------------------------------------------------------------ */
+
+/* Bytes of a copy of an array (n, columns) whose heads follow each other: (sequences, heads, T,
+ * D). The compiler's products take such copies of queries, keys and values. */
+static size_t by_head(const rf_graph *graph, const rf_op *op, const rf_tensor *rows) {
+  int64_t n = rows->shape[0], dim = op->attr.attention.head_dim;
+  int64_t seq = graph->seq > 0 && n % graph->seq == 0 ? graph->seq : n;
+  const int64_t dims[] = {n / seq, rows->shape[1] / dim, seq, dim};
+  return (size_t)rf_tiled_bytes((int)rf_dtype_bits(rows->dtype), 4, dims);
+}
+
+static size_t attention_copies(const rf_graph *graph, const rf_op *op, rf_tiling by) {
+  (void)by;
+  return by_head(graph, op, &graph->tensor[op->input[0]]);
+}
+
+/* The copies of queries, keys, values and the gradient of the result, and the sums. */
+static size_t attention_copies_and_sums(const rf_graph *graph, const rf_op *op, rf_tiling by) {
+  return by_head(graph, op, &graph->tensor[op->input[0]]) + by_head(graph, op, &graph->tensor[op->input[3]]) +
+         attention_sums(graph, op, by);
+}
+
+/* The result is another array than the operand, so that both exist for a time. */
+static size_t operand_of(const rf_graph *graph, const rf_op *op, rf_tiling by) {
+  (void)by;
+  const rf_tensor *of = &graph->tensor[op->input[0]];
+  return (size_t)rf_tiled_bytes((int)rf_dtype_bits(of->dtype), of->rank, of->shape);
+}
+
 static void run(const rf_call *call) { (void)call; }
 
 static const rf_kernel ROWS[] = {
@@ -47,6 +77,16 @@ static const rf_kernel ROWS[] = {
     {.op = RF_ANY_OP, .name = "sheet", .run = run},
     {0},
 };
-static const rf_kernel *const TABLES[] = {ROWS, NULL};
+static const rf_kernel TPU_ROWS[] = {
+    {.op = "attention", .name = "sheet_attention", .workspace_bytes = attention_copies, .run = run},
+    {.op = "attention_bwd",
+     .name = "sheet_attention_bwd",
+     .workspace_bytes = attention_copies_and_sums,
+     .run = run},
+    {.op = "all_reduce", .name = "sheet_all_reduce", .workspace_bytes = operand_of, .run = run},
+    {0},
+};
+static const rf_kernel *const TABLES[] = {ROWS, NULL}, *const TPU_TABLES[] = {TPU_ROWS, ROWS, NULL};
 
 const rf_backend RF_BACKEND_SHEET = {.name = "sheet", .tables = TABLES};
+const rf_backend RF_BACKEND_SHEET_TPU = {.name = "sheet", .tables = TPU_TABLES};

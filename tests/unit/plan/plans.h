@@ -41,11 +41,11 @@ static inline rf_plan_options train_options(const rf_machine *machine, rf_dtype 
 }
 
 static inline const rf_machine *machine_named(const char *name) {
-  static rf_machine machines[4];
+  static rf_machine machines[5];
   static int count;
   for (int i = 0; i < count; i++)
     if (!strcmp(machines[i].name, name)) return &machines[i];
-  assert_in_range(count, 0, 3);
+  assert_in_range(count, 0, 4);
   assert_int_equal(rf_machine_find(name, &machines[count], NULL), RAFTER_OK);
   return &machines[count++];
 }

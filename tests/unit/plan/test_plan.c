@@ -114,6 +114,60 @@ static void sheets_know_no_threads(void **state) {
   }
 }
 
+static rf_plan *llama_on(const rf_backend *backend, const char *mesh) {
+  rf_model model = model_named("llama3.2-1b:layers=4");
+  rf_plan_options options = train_options(machine_named("tpu-v5e:2x2"), RF_BF16, 4, 1, 1024, RF_REMAT_BLOCK);
+  rf_error error = {0};
+  options.backend = backend;
+  options.gathers_ahead = backend == &RF_BACKEND_SHEET_TPU;
+  if (rf_mesh_parse(mesh, 3, &options.build.mesh, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  return plan_of(&model, &options);
+}
+
+/* The newest op before op i that gathers no weight. */
+static int worked_before(const rf_plan *plan, int i) {
+  const rf_graph *graph = plan->graph;
+  while (--i > 0)
+    if (graph->op[i].def != &RF_OP_ALL_GATHER || !graph->tensor[graph->op[i].input[0]].persistent) return i;
+  return 0;
+}
+
+/* A plan for a TPU has the arrays that the TPU compiler adds: copies of queries, keys, values
+ * and the gradient of the result by heads, operands of all_reduce, and weights gathered one
+ * layer ahead. */
+static void tpu_programs_keep_more_arrays(void **state) {
+  (void)state;
+  rf_plan *tpu = llama_on(&RF_BACKEND_SHEET_TPU, "data=2,fsdp=2"),
+          *sheet = llama_on(&RF_BACKEND_SHEET, "data=2,fsdp=2");
+  const rf_graph *graph = tpu->graph;
+  const rf_op *before = NULL;
+  int copies = 0, reduced = 0, ahead = 0, start = 0, wait_for = 0;
+  for (int i = 0; i < graph->op_count; i++) {
+    const rf_op *op = &graph->op[i];
+    int own = tpu->op[i].workspace, other = sheet->op[i].workspace;
+    int64_t bytes = own < 0 ? 0 : rf_tensor_bytes(rf_plan_content(tpu, own)),
+            more = bytes - (other < 0 ? 0 : rf_tensor_bytes(rf_plan_content(sheet, other)));
+    if (op->def == &RF_OP_ATTENTION) assert_int_equal(more, 1024 * (32 + 2 * 8) * 64 * 2);
+    else if (op->def == &RF_OP_ATTENTION_BWD) assert_int_equal(more, 1024 * (32 + 2 * 8 + 32) * 64 * 2);
+    else if (op->def == &RF_OP_ALL_REDUCE) assert_true(more >= rf_tensor_bytes(&graph->tensor[op->input[0]]));
+    else assert_int_equal(more, 0);
+    copies += op->def == &RF_OP_ATTENTION_BWD;
+    reduced += op->def == &RF_OP_ALL_REDUCE;
+    if (op->def != &RF_OP_ALL_GATHER || !graph->tensor[op->input[0]].persistent) continue;
+    if (!before || op->at.layer != before->at.layer || op->backward != before->backward) {
+      wait_for = start;
+      start = worked_before(tpu, i);
+    }
+    before = op;
+    assert_int_equal(tpu->tensor[op->output[0]].first, wait_for);
+    assert_int_equal(sheet->tensor[op->output[0]].first, i);
+    ahead++;
+  }
+  assert_true(copies == 4 && reduced > 0 && ahead >= 16);
+  rf_plan_free(tpu);
+  rf_plan_free(sheet);
+}
+
 static void orderings_hold(void **state) {
   (void)state;
   static const rf_remat remats[] = {RF_REMAT_NONE, RF_REMAT_MLP, RF_REMAT_ATTN, RF_REMAT_MLP_ATTN,
@@ -573,6 +627,7 @@ int main(void) {
       cmocka_unit_test(uva_without_remat_keeps_little),
       cmocka_unit_test(uva_stays_below_every_published_row),
       cmocka_unit_test(sheets_know_no_threads),
+      cmocka_unit_test(tpu_programs_keep_more_arrays),
       cmocka_unit_test(orderings_hold),
       cmocka_unit_test(the_memory_curve_is_that_of_the_tensors),
       cmocka_unit_test(a_405b_model_plans_in_milliseconds),
