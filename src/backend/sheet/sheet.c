@@ -1,6 +1,7 @@
 /* sheet.c - kernels of accelerators that are known only by their data sheet. A plan gets kernel
  * names and workspace sizes. Names and sizes depend only on shapes. */
 #include "backend/kernel.h"
+#include "backend/xla/emit_attention.h"
 #include "machine/isa.h"
 #include "machine/tiles.h"
 
@@ -38,24 +39,39 @@ static size_t lora_between(const rf_graph *graph, const rf_op *op, rf_tiling by)
 
 /* ---- programs of the TPU compiler ------------------------------------------------------------ */
 
+/* Tokens of a sequence of n rows, as in rf_attend_of. */
+static int64_t tokens_of(const rf_graph *graph, int64_t n) {
+  return graph->job != RF_JOB_SCORE && graph->seq > 0 && n % graph->seq == 0 ? graph->seq : n;
+}
+
 /* Bytes of a copy of an array (n, columns) whose heads follow each other: (sequences, heads, T,
  * D). The compiler's products take such copies of queries, keys and values. */
 static size_t by_head(const rf_graph *graph, const rf_op *op, const rf_tensor *rows) {
-  int64_t n = rows->shape[0], dim = op->attr.attention.head_dim;
-  int64_t seq = graph->seq > 0 && n % graph->seq == 0 ? graph->seq : n;
+  int64_t n = rows->shape[0], dim = op->attr.attention.head_dim, seq = tokens_of(graph, n);
   const int64_t dims[] = {n / seq, rows->shape[1] / dim, seq, dim};
   return (size_t)rf_tiled_bytes((int)rf_dtype_bits(rows->dtype), 4, dims);
 }
 
-static size_t attention_copies(const rf_graph *graph, const rf_op *op, rf_tiling by) {
-  (void)by;
-  return by_head(graph, op, &graph->tensor[op->input[0]]);
+/* Bytes of the largest f32 array of scores: one block of all sequences and heads. 0: the blocks are
+ * a loop. */
+static size_t block_of_scores(const rf_graph *graph, const rf_op *op) {
+  int64_t n = graph->tensor[op->input[0]].shape[0], seq = tokens_of(graph, n),
+          block = rf_attend_block(seq, 0);
+  int64_t window = op->attr.attention.window, seen = window && window + block < seq ? window + block : seq;
+  const int64_t dims[] = {n / seq, op->attr.attention.heads, block, seen};
+  return rf_ceil_div(seq, block) > RF_ATTEND_BLOCKS ? 0 : (size_t)rf_tiled_bytes(32, 4, dims);
 }
 
-/* The copies of queries, keys, values and the gradient of the result, and the sums. */
-static size_t attention_copies_and_sums(const rf_graph *graph, const rf_op *op, rf_tiling by) {
+static size_t attention_blocks(const rf_graph *graph, const rf_op *op, rf_tiling by) {
+  (void)by;
+  return by_head(graph, op, &graph->tensor[op->input[0]]) + block_of_scores(graph, op);
+}
+
+/* The copies include the gradient of the result. A loop over blocks adds to the sums of dQ. */
+static size_t attention_blocks_bwd(const rf_graph *graph, const rf_op *op, rf_tiling by) {
+  size_t scores = block_of_scores(graph, op);
   return by_head(graph, op, &graph->tensor[op->input[0]]) + by_head(graph, op, &graph->tensor[op->input[3]]) +
-         attention_sums(graph, op, by);
+         (scores ? scores : attention_sums(graph, op, by));
 }
 
 /* The result is another array than the operand, so that both exist for a time. */
@@ -78,10 +94,10 @@ static const rf_kernel ROWS[] = {
     {0},
 };
 static const rf_kernel TPU_ROWS[] = {
-    {.op = "attention", .name = "sheet_attention", .workspace_bytes = attention_copies, .run = run},
+    {.op = "attention", .name = "sheet_attention", .workspace_bytes = attention_blocks, .run = run},
     {.op = "attention_bwd",
      .name = "sheet_attention_bwd",
-     .workspace_bytes = attention_copies_and_sums,
+     .workspace_bytes = attention_blocks_bwd,
      .run = run},
     {.op = "all_reduce", .name = "sheet_all_reduce", .workspace_bytes = operand_of, .run = run},
     {0},

@@ -10,20 +10,18 @@
 
 #include <math.h>
 
-enum { LIMIT = 8 };
+enum { LIMIT = RF_ATTEND_BLOCKS };
 static const double MASKED = -1e30; /* a score that no exponential sees, but finite: no NaN from inf - inf */
 
 static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
-/* Size of blocks: equal blocks of 256 tokens or less. Blocks of 128 skip more of short
- * sequences. */
-static int64_t block_of(const rf_attend *a, int64_t tokens) {
-  int64_t chosen = tokens <= 512 ? 128 : 256, most = a->block > 0 ? a->block : chosen,
-          count = rf_ceil_div(tokens, most);
-  int64_t size = rf_ceil_div(rf_ceil_div(tokens, count), 16) * 16;
+int64_t rf_attend_block(int64_t tokens, int64_t most) {
+  if (most <= 0) most = tokens <= 512 ? 128 : 256;
+  int64_t count = rf_ceil_div(tokens, most), size = rf_ceil_div(rf_ceil_div(tokens, count), 16) * 16;
   return count == 1 ? tokens : smaller(size, most);
 }
+static int64_t block_of(const rf_attend *a, int64_t tokens) { return rf_attend_block(tokens, a->block); }
 
 static rf_val i32(rf_hlo *h, int64_t value) { return rf_hlo_scalar(h, RF_HLO_I32, (double)value); }
 

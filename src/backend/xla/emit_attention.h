@@ -17,6 +17,11 @@ typedef struct rf_attend {
   rf_val low;                    /* i32 (B,Q): the first key of its sequence that a query sees */
 } rf_attend;
 
+/* Size of the blocks of a sequence: equal blocks of `most` tokens or less; 0: of 256 or less. Blocks
+ * of 128 skip more of short sequences. More than RF_ATTEND_BLOCKS blocks are a loop. */
+enum { RF_ATTEND_BLOCKS = 8 };
+int64_t rf_attend_block(int64_t tokens, int64_t most);
+
 /* Sequences of an op with `rows` queries and `stride` times as many keys. `segments`: slot of
  * the starts of segments. Rows of a training batch are whole sequences. Other rows are one
  * sequence. */

@@ -170,13 +170,14 @@ static rf_val first_equal(rf_hlo *h, rf_val a, rf_val most) {
 /* Groups group[r,..] (c,k) of each row r, as (c,k,L). */
 static rf_val groups_at(rf_hlo *h, const rows *r, rf_val group) {
   int64_t c = group.dim[0], k = group.dim[1];
-  rf_val row = rf_hlo_iota(h, RF_HLO_I32, 0, RF_DIMS(c, k)), one[2] = {row, group};
   if (!rf_has(r->tiles)) {
-    for (int i = 0; i < 2; i++) one[i] = rf_hlo_reshape(h, one[i], RF_DIMS(c, k, 1));
-    return rf_hlo_gather(h, r->grouped, rf_hlo_concatenate(h, 2, 2, one), 2, (const int[]){0, 1});
+    rf_val index[2] = {rf_hlo_iota(h, RF_HLO_I32, 0, RF_DIMS(c, k, 1)),
+                       rf_hlo_reshape(h, group, RF_DIMS(c, k, 1))};
+    return rf_hlo_gather(h, r->grouped, rf_hlo_concatenate(h, 2, 2, index), 2, (const int[]){0, 1});
   }
   int64_t g = r->tiles.dim[1], l = r->tiles.dim[3];
   rf_val lines = rf_hlo_reshape(h, r->tiles, RF_DIMS(c * g, l)),
+         row = rf_hlo_iota(h, RF_HLO_I32, 0, RF_DIMS(c, k)),
          within = rf_hlo_remainder(h, row, rf_hlo_scalar(h, RF_HLO_I32, SUBLANES)),
          line = rf_hlo_multiply_c(h, rf_hlo_subtract(h, row, within), (double)g);
   line = rf_hlo_add(h, rf_hlo_add(h, line, rf_hlo_multiply_c(h, group, SUBLANES)), within);
