@@ -1,5 +1,6 @@
-/* Reads any bytes as a schema, a regular expression or a list of texts. Either there is one error, or
- * every text that the form allows can be continued or may end. The first byte chooses the form. */
+/* Reads any bytes as a schema, a regular expression or a list of texts. Either there is one error,
+ * or every text that the form allows can be continued or may end. The first byte chooses the
+ * form. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

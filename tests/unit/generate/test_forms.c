@@ -1,5 +1,5 @@
-/* test_forms.c - answers with a form: valid, the same in every batch and with drafts, and without an
- * allocation in a step. */
+/* test_forms.c - answers with a form: valid, the same in every batch and with drafts, and without
+ * an allocation in a step. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
