@@ -83,7 +83,7 @@ case_chat() {
   in_pass
   ends TERM 130 'an answering chat'
   # SIGINT ends the first answer only; the chat continues with the second line.
-  "$RAFTER" chat ${SLOW/layers=400/layers=40} "${REFERENCE[@]}" "${JSON_CHAT[@]}" --debug --max-tokens 2 \
+  "$RAFTER" chat ${SLOW/layers=400/layers=10} "${REFERENCE[@]}" "${JSON_CHAT[@]}" --debug --max-tokens 2 \
     < <(head -c 400 book.txt; echo; echo a) >log 2>&1 &
     pid=$!
   in_pass
