@@ -192,6 +192,7 @@ struct rf_backend {
   /* A compiler places the tensors inside a step, so the device allocates other bytes than the plan. */
   bool compiles;
   bool many_chips; /* the device runs programs of a mesh on several chips */
+  bool sheet;      /* only plans: a machine that is known by its data sheet, and has no threads */
 };
 
 extern const rf_backend RF_BACKEND_REFERENCE, RF_BACKEND_CPU, RF_BACKEND_NULL, RF_BACKEND_XLA;

@@ -14,12 +14,6 @@
 /* Time that a request may take after another host has ended, and for the other hosts to leave. */
 enum { GRACE_MS = 5000, LEAVE_MS = 10000, JOIN_SECONDS = 300 };
 
-static int64_t now_ms(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
-
 /* The client of this process reports the last line of the log. */
 static _Noreturn void end_with(int number, const char *how) {
   char line[120];
@@ -33,7 +27,7 @@ static void on_end(void *self, int number, bool lost) {
   if (atomic_load(&p->closing)) return;
   if (lost) end_with(number, "has failed or cannot be reached");
   int none = -1;
-  if (atomic_compare_exchange_strong(&p->ended, &none, number)) atomic_store(&p->ended_ms, now_ms());
+  if (atomic_compare_exchange_strong(&p->ended, &none, number)) atomic_store(&p->ended_ms, store_now_ms());
 }
 
 /* A program that waits for a host which has ended would wait forever. */
@@ -41,14 +35,14 @@ static void *watch_peers(void *self) {
   host_peers *p = self;
   const struct timespec pause = {.tv_nsec = 200000000};
   for (;; nanosleep(&pause, NULL)) {
-    int64_t busy = atomic_load(&p->busy_ms), ended = atomic_load(&p->ended_ms), now = now_ms();
+    int64_t busy = atomic_load(&p->busy_ms), ended = atomic_load(&p->ended_ms), now = store_now_ms();
     if (busy && ended && now - busy > GRACE_MS && now - ended > GRACE_MS)
       end_with(atomic_load(&p->ended), "has ended");
   }
   return NULL;
 }
 
-void host_busy(host *h, bool busy) { atomic_store(&h->peers.busy_ms, busy ? now_ms() : 0); }
+void host_busy(host *h, bool busy) { atomic_store(&h->peers.busy_ms, busy ? store_now_ms() : 0); }
 
 bool host_join(host *h, const rf_wire_open *open, host_text address, host_fault *fault) {
   host_peers *p = &h->peers;

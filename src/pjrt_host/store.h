@@ -55,6 +55,7 @@ typedef struct store_frame {
 /* Reads a frame at the start of `data`. Returns its bytes, 0 if more bytes are needed, or -1 if
  * the bytes cannot be a frame. `stranger`: only STORE_HELLO is a frame. */
 int64_t store_parse(const char *data, size_t bytes, bool stranger, store_frame *frame);
+int64_t store_now_ms(void); /* of the monotonic clock */
 bool store_nonblocking(int socket);
 /* Finds out within about 30 s if the other machine is gone. */
 void store_watch_peer(int socket);

@@ -38,12 +38,6 @@ struct store_client {
   void *self;
 };
 
-static int64_t now_ms(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
-
 /* ---- connecting ------------------------------------------------------------------------------ */
 
 static int connect_to(const struct addrinfo *at, int64_t until) {
@@ -51,7 +45,7 @@ static int connect_to(const struct addrinfo *at, int64_t until) {
   int made = socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), failed = 0;
   socklen_t size = sizeof failed;
   if (made < 0) return -1;
-  int64_t left = until - now_ms();
+  int64_t left = until - store_now_ms();
   struct pollfd wait = {.fd = made, .events = POLLOUT};
   bool connected = !connect(made, at->ai_addr, at->ai_addrlen);
   if (!connected && errno == EINPROGRESS && left > 0 &&
@@ -79,7 +73,7 @@ static int connect_until(const store_place *place, int64_t until, char *why, siz
     snprintf(why, size, "cannot reach host 0 at %s, port %s, within %d s (%s)", place->address, place->port,
              place->join_ms / 1000, reason);
     nanosleep(&pause, NULL);
-  } while (now_ms() < until);
+  } while (store_now_ms() < until);
   return -1;
 }
 
@@ -243,12 +237,12 @@ store_result store_get(store_client *c, store_kind kind, const char *key, size_t
 static bool wait_ready(store_client *c, const store_place *place, char *why, size_t size) {
   enum { MORE_MS = 5000 }; /* for the server's own message */
   struct timespec until;
-  clock_gettime(CLOCK_REALTIME, &until);
+  clock_gettime(CLOCK_MONOTONIC, &until);
   until.tv_sec += (place->join_ms + MORE_MS) / 1000;
   pthread_mutex_lock(&c->lock);
   int late = 0;
   while (!c->ready && !c->gone && !*c->why && !late)
-    late = pthread_cond_timedwait(&c->changed, &c->lock, &until);
+    late = pthread_cond_clockwait(&c->changed, &c->lock, CLOCK_MONOTONIC, &until);
   bool ready = c->ready && !*c->why;
   if (*c->why) snprintf(why, size, "%s", c->why);
   else if (!ready)
@@ -259,7 +253,7 @@ static bool wait_ready(store_client *c, const store_place *place, char *why, siz
 }
 
 store_client *store_join(const store_place *place, store_on_end ended, void *self, char *why, size_t size) {
-  int socket = connect_until(place, now_ms() + place->join_ms, why, size);
+  int socket = connect_until(place, store_now_ms() + place->join_ms, why, size);
   if (socket < 0) return NULL;
   store_watch_peer(socket);
   store_client *c = calloc(1, sizeof *c);

@@ -1,10 +1,11 @@
-/* store_frame.c - see store.h: frames, and settings of sockets. */
+/* store_frame.c - see store.h: frames, settings of sockets, the clock. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <time.h>
 
 #include "pjrt_host/store.h"
 
@@ -26,6 +27,12 @@ int64_t store_parse(const char *data, size_t bytes, bool stranger, store_frame *
   frame->key = data + sizeof *head;
   frame->value = frame->key + head->key_bytes;
   return (int64_t)all;
+}
+
+int64_t store_now_ms(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
 bool store_nonblocking(int socket) {

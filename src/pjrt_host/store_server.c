@@ -51,12 +51,6 @@ struct store_server {
   int waits, wait_room;
 };
 
-static int64_t now_ms(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
-
 static void *grown(void *memory, size_t bytes) {
   memory = realloc(memory, bytes);
   if (!memory) abort(); /* the client of rafter-pjrt reports it */
@@ -231,7 +225,7 @@ static void serve_get(store_server *s, connection *c, const store_frame *frame) 
     s->wait = grown(s->wait, (size_t)s->wait_room * sizeof *s->wait);
   }
   waiting *w = &s->wait[s->waits++];
-  *w = (waiting){.of = c, .head = head, .until = head.number < 0 ? 0 : now_ms() + head.number};
+  *w = (waiting){.of = c, .head = head, .until = head.number < 0 ? 0 : store_now_ms() + head.number};
   w->key = grown(NULL, head.key_bytes + 1);
   memcpy(w->key, frame->key, head.key_bytes);
 }
@@ -296,7 +290,7 @@ static void accept_one(store_server *s) {
     s->all = grown(s->all, (size_t)s->room * sizeof *s->all);
   }
   connection *c = grown(NULL, sizeof *c);
-  *c = (connection){.socket = socket, .host = -1, .until = now_ms() + STORE_STRANGER_MS};
+  *c = (connection){.socket = socket, .host = -1, .until = store_now_ms() + STORE_STRANGER_MS};
   s->all[s->count++] = c;
 }
 
@@ -336,7 +330,7 @@ static void refuse_late(store_server *s) {
 
 /* Ends what is too late. Returns the milliseconds until the next end. */
 static int serve_time(store_server *s) {
-  int64_t now = now_ms(), next = now + 60000;
+  int64_t now = store_now_ms(), next = now + 60000;
   if (s->joined < s->hosts && !s->late) {
     if (now >= s->join_until) refuse_late(s);
     else if (s->join_until < next) next = s->join_until;
@@ -453,18 +447,14 @@ store_server *store_serve(const store_place *place, char *why, size_t size) {
                       .port = port,
                       .hosts = place->hosts,
                       .join_ms = place->join_ms,
-                      .join_until = now_ms() + place->join_ms,
+                      .join_until = store_now_ms() + place->join_ms,
                       .table = store_table_new(),
                       .host = calloc((size_t)place->hosts, sizeof *s->host)};
   if (!s->table || !s->host) abort();
   s->secret_bytes = strnlen(place->secret, STORE_SECRET_BYTES);
   memcpy(s->secret, place->secret, s->secret_bytes);
-  pthread_condattr_t monotonic;
-  pthread_condattr_init(&monotonic);
-  pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
   pthread_mutex_init(&s->lock, NULL);
-  pthread_cond_init(&s->changed, &monotonic);
-  pthread_condattr_destroy(&monotonic);
+  pthread_cond_init(&s->changed, NULL);
   if (pthread_create(&s->thread, NULL, serve, s)) abort();
   return s;
 }
@@ -483,7 +473,7 @@ void store_server_end(store_server *s, int ms) {
     until.tv_nsec -= 1000000000L;
   }
   pthread_mutex_lock(&s->lock);
-  while (s->present > 0 && !pthread_cond_timedwait(&s->changed, &s->lock, &until)) continue;
+  while (s->present > 0 && !pthread_cond_clockwait(&s->changed, &s->lock, CLOCK_MONOTONIC, &until)) continue;
   s->ending = true;
   pthread_mutex_unlock(&s->lock);
   if (write(s->wake, &one, sizeof one) < 0) abort();

@@ -57,15 +57,13 @@ static json_t *offload_json(unsigned what) {
 
 static json_t *settings_json(const rf_plan *plan) {
   const rf_build_options *b = &plan->options.build;
-  /* a data-sheet machine has no threads */
   const rf_backend *backend = plan->options.backend;
-  bool host = backend != &RF_BACKEND_SHEET && backend != &RF_BACKEND_SHEET_TPU;
   json_t *json =
       json_pack("{sI sI sI si ss ss ss ss so sf so so}", "batch", (json_int_t)(b->microbatch * b->accumulate),
                 "seq", (json_int_t)b->seq, "microbatch", (json_int_t)b->microbatch, "accumulate",
                 b->accumulate, "dtype", rf_dtype_name(b->dtype), "softmax", rf_dtype_name(b->softmax),
                 "remat", rf_remat_name(plan->options.remat), "backend", backend->name, "threads",
-                host ? json_integer(plan->options.threads) : json_null(), "dropout",
+                backend->sheet ? json_null() : json_integer(plan->options.threads), "dropout",
                 b->dropout < 0 ? (double)plan->graph->model.dropout : (double)b->dropout, "mesh",
                 mesh_json(&b->mesh), "offload", offload_json(b->offload));
   if (b->job == RF_JOB_GENERATE)

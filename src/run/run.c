@@ -216,12 +216,6 @@ void rf_run_set_debug(rf_run *run, rf_run_debug debug) {
   }
 }
 
-/* FNV-1a, continued over a text. */
-static uint64_t hash_more(uint64_t hash, const char *text) {
-  for (; *text; text++) hash = (hash ^ (unsigned char)*text) * 1099511628211u;
-  return hash;
-}
-
 static rf_status no_memory(rf_error *error) {
   return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while binding the plan");
 }
@@ -420,7 +414,8 @@ rf_status rf_run_open(const rf_plan *const *plans, int count, rf_run_debug debug
   if (plans[0]->options.backend->device) RF_GO(open_memory(run, plans[0], error));
   for (int i = 0; i < count; i++) RF_GO(check_mesh(&plans[i]->graph->mesh, run->device, error));
   for (int i = 0; i < count; i++)
-    RF_GO(rf_run_same(run, "another plan", hash_more(hash_more(0, plans[i]->digest), RF_VERSION), error));
+    RF_GO(rf_run_same(run, "another plan", rf_key(0, rf_name_key(plans[i]->digest), rf_name_key(RF_VERSION)),
+                      error));
   for (int i = 0; i < count; i++) RF_GO(bind(run, i, plans[i], error));
   rf_run_set_debug(run, debug);
 done:

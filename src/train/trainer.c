@@ -113,20 +113,24 @@ int rf_trainer_plans(const rf_trainer *trainer, const rf_plan *plans[2]) {
   return trainer->val_plan ? 2 : 1;
 }
 
-static uint64_t mixed(uint64_t hash, const void *data, size_t bytes) {
-  for (size_t i = 0; i < bytes; i++) hash = (hash ^ ((const unsigned char *)data)[i]) * 1099511628211u;
-  return hash;
-}
-
 /* The hosts of a run must train on the same data, from the same step, with the same rates. */
 static rf_status check_hosts(const rf_trainer *trainer, rf_error *error) {
   const rf_train_settings *settings = &trainer->settings;
   const rf_schedule *s = &settings->schedule;
-  const double rates[] = {s->peak, s->floor, (double)s->kind};
-  const int64_t counts[] = {s->steps, s->warmup, s->decay, trainer->step, (int64_t)settings->seed};
-  uint64_t data = 1, rest = mixed(mixed(1, rates, sizeof rates), counts, sizeof counts);
-  for (int i = 0; i < trainer->loader.count; i++)
-    data = mixed(data, &trainer->loader.source[i].digest, sizeof trainer->loader.source[i].digest);
+  uint64_t peak, lowest, data = 0;
+  memcpy(&peak, &s->peak, sizeof peak);
+  memcpy(&lowest, &s->floor, sizeof lowest);
+  const uint64_t settled[] = {peak,
+                              lowest,
+                              (uint64_t)s->kind,
+                              (uint64_t)s->steps,
+                              (uint64_t)s->warmup,
+                              (uint64_t)s->decay,
+                              (uint64_t)trainer->step,
+                              settings->seed};
+  uint64_t rest = 0;
+  for (size_t i = 0; i < sizeof settled / sizeof *settled; i++) rest = rf_key(rest, settled[i], 0);
+  for (int i = 0; i < trainer->loader.count; i++) data = rf_key(data, trainer->loader.source[i].digest, 0);
   RF_TRY(rf_run_same(trainer->run, "other data", data, error));
   return rf_run_same(trainer->run, "another step, seed or schedule", rest, error);
 }

@@ -200,7 +200,7 @@ def keys(b, _):
     b.expect("only the tab", b.js("localStorage.length") == 0 and b.js("document.cookie") == "")
     b.find("#forget").click()
     b.wait("!document.getElementById('key-form').hidden", 20)
-    b.expect("until it is told to forget", not b.js("sessionStorage.getItem('rafter.key')"))
+    b.expect("until the page forgets it", not b.js("sessionStorage.getItem('rafter.key')"))
     say(b, "Hi again")
     b.expect(
         "without a key the answer says what to do",

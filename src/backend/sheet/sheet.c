@@ -39,15 +39,10 @@ static size_t lora_between(const rf_graph *graph, const rf_op *op, rf_tiling by)
 
 /* ---- programs of the TPU compiler ------------------------------------------------------------ */
 
-/* Tokens of a sequence of n rows, as in rf_attend_of. */
-static int64_t tokens_of(const rf_graph *graph, int64_t n) {
-  return graph->job != RF_JOB_SCORE && graph->seq > 0 && n % graph->seq == 0 ? graph->seq : n;
-}
-
 /* Bytes of a copy of an array (n, columns) whose heads follow each other: (sequences, heads, T,
  * D). The compiler's products take such copies of queries, keys and values. */
 static size_t by_head(const rf_graph *graph, const rf_op *op, const rf_tensor *rows) {
-  int64_t n = rows->shape[0], dim = op->attr.attention.head_dim, seq = tokens_of(graph, n);
+  int64_t n = rows->shape[0], dim = op->attr.attention.head_dim, seq = rf_attend_tokens(graph, n, 1);
   const int64_t dims[] = {n / seq, rows->shape[1] / dim, seq, dim};
   return (size_t)rf_tiled_bytes((int)rf_dtype_bits(rows->dtype), 4, dims);
 }
@@ -55,7 +50,7 @@ static size_t by_head(const rf_graph *graph, const rf_op *op, const rf_tensor *r
 /* Bytes of the largest f32 array of scores: one block of all sequences and heads. 0: the blocks are
  * a loop. */
 static size_t block_of_scores(const rf_graph *graph, const rf_op *op) {
-  int64_t n = graph->tensor[op->input[0]].shape[0], seq = tokens_of(graph, n),
+  int64_t n = graph->tensor[op->input[0]].shape[0], seq = rf_attend_tokens(graph, n, 1),
           block = rf_attend_block(seq, 0);
   int64_t window = op->attr.attention.window, seen = window && window + block < seq ? window + block : seq;
   const int64_t dims[] = {n / seq, op->attr.attention.heads, block, seen};
@@ -104,5 +99,5 @@ static const rf_kernel TPU_ROWS[] = {
 };
 static const rf_kernel *const TABLES[] = {ROWS, NULL}, *const TPU_TABLES[] = {TPU_ROWS, ROWS, NULL};
 
-const rf_backend RF_BACKEND_SHEET = {.name = "sheet", .tables = TABLES};
-const rf_backend RF_BACKEND_SHEET_TPU = {.name = "sheet", .tables = TPU_TABLES};
+const rf_backend RF_BACKEND_SHEET = {.name = "sheet", .tables = TABLES, .sheet = true};
+const rf_backend RF_BACKEND_SHEET_TPU = {.name = "sheet", .tables = TPU_TABLES, .sheet = true};

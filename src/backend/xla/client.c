@@ -38,10 +38,8 @@ static rf_status fill_shape(const rf_xla_shape *shape, rf_wire_shape *out, rf_er
   return RAFTER_OK;
 }
 
-/* Sends a request under the client's lock. Copies up to `size` bytes of the answer, which must have
- * this size, to `to`. */
-static rf_status ask(rf_xla_client *client, const rf_xla_message *message, void *to, size_t size,
-                     rf_error *error) {
+rf_status rf_xla_ask_for(rf_xla_client *client, const rf_xla_message *message, void *to, size_t size,
+                         rf_error *error) {
   const void *answer = NULL;
   size_t bytes = 0;
   pthread_mutex_lock(&client->lock);
@@ -211,7 +209,7 @@ static rf_status compile(rf_xla_client *client, const rf_xla_compile *of, void *
                                      {(void *)(uintptr_t)of->text, of->bytes},
                                      {options, options_bytes},
                                      {(void *)(uintptr_t)topology, strlen(topology)}}};
-  return ask(client, &message, program, sizeof *program, error);
+  return rf_xla_ask_for(client, &message, program, sizeof *program, error);
 }
 
 /* Loads a program from the cache. If it has to be compiled, returns RAFTER_OK and *found stays
@@ -233,7 +231,7 @@ static rf_status load(rf_xla_client *client, const rf_xla_compile *of, const cha
                               .parts = 1,
                               .stoppable = true,
                               .part = {{data, bytes}}};
-    status = ask(client, &message, made, sizeof *made, &refused);
+    status = rf_xla_ask_for(client, &message, made, sizeof *made, &refused);
     *found = status == RAFTER_OK && made->replicas == of->replicas / client->hosts &&
              made->results == stored.results;
     if (*found) { /* a program that was loaded may not know its statistics */
@@ -339,7 +337,7 @@ rf_status rf_xla_share(rf_xla_client *client, int64_t bytes, rf_xla_shared *shar
                               .parts = 1,
                               .part = {{&share, sizeof share}},
                               .descriptor = file};
-    status = ask(client, &message, NULL, 0, error);
+    status = rf_xla_ask_for(client, &message, NULL, 0, error);
   }
   if (file >= 0) close(file);
   if (status == RAFTER_OK) {
@@ -359,7 +357,7 @@ void rf_xla_unshare(rf_xla_client *client, rf_xla_shared *shared) {
   rf_wire_share share = {shared->id, shared->bytes};
   rf_xla_message message = {
       .kind = RF_WIRE_UNSHARE, .what = "unshare memory", .parts = 1, .part = {{&share, sizeof share}}};
-  if (ask(client, &message, NULL, 0, &unused) == RAFTER_OK) {
+  if (rf_xla_ask_for(client, &message, NULL, 0, &unused) == RAFTER_OK) {
     pthread_mutex_lock(&client->lock);
     client->shared[shared->id] = false;
     pthread_mutex_unlock(&client->lock);
@@ -374,7 +372,7 @@ rf_status rf_xla_put(rf_xla_client *client, int device, const rf_xla_shape *shap
   RF_TRY(fill_shape(shape, &put.shape, error));
   rf_xla_message message = {
       .kind = RF_WIRE_PUT, .what = "copy to the device", .parts = 1, .part = {{&put, sizeof put}}};
-  return ask(client, &message, buffer, sizeof *buffer, error);
+  return rf_xla_ask_for(client, &message, buffer, sizeof *buffer, error);
 }
 
 rf_status rf_xla_get(rf_xla_client *client, rf_xla_id buffer, const rf_xla_shared *to, int64_t at,
@@ -382,7 +380,7 @@ rf_status rf_xla_get(rf_xla_client *client, rf_xla_id buffer, const rf_xla_share
   rf_wire_get get = {buffer, to->id, at, bytes};
   rf_xla_message message = {
       .kind = RF_WIRE_GET, .what = "copy from the device", .parts = 1, .part = {{&get, sizeof get}}};
-  return ask(client, &message, NULL, 0, error);
+  return rf_xla_ask_for(client, &message, NULL, 0, error);
 }
 
 void rf_xla_free(rf_xla_client *client, const rf_xla_id *buffer, int count) {
@@ -392,7 +390,7 @@ void rf_xla_free(rf_xla_client *client, const rf_xla_id *buffer, int count) {
                             .what = "free buffers",
                             .parts = 1,
                             .part = {{(void *)(uintptr_t)buffer, (size_t)count * sizeof *buffer}}};
-  ask(client, &message, NULL, 0, &unused);
+  rf_xla_ask_for(client, &message, NULL, 0, &unused);
 }
 
 /* ---- execution ------------------------------------------------------------------------------- */
@@ -432,7 +430,7 @@ rf_status rf_xla_execute(rf_xla_client *client, const rf_xla_call *call, const b
                             .what = "execute",
                             .parts = 3,
                             .part = {{&head, sizeof head}, {room, bytes}, {flag, (size_t)call->arguments}}};
-  RF_GO(ask(client, &message, made, results * sizeof *made, error));
+  RF_GO(rf_xla_ask_for(client, &message, made, results * sizeof *made, error));
   for (size_t i = 0; i < results; i++) call->result[i].buffer = made[i];
   pthread_mutex_lock(&client->lock);
   client->times.calls++;

@@ -1,8 +1,7 @@
 /* client_hosts.c - see client.h: programs and messages of several hosts. */
-#include <stdlib.h>
-#include <string.h>
-
 #include "backend/xla/client_parts.h"
+
+#include <stdlib.h>
 
 static rf_status check_replicas(const rf_xla_client *client, const rf_xla_compile *of, rf_error *error) {
   int devices = client->facts.devices * client->hosts;
@@ -29,21 +28,6 @@ rf_status rf_xla_compile_options(const rf_xla_client *client, const rf_xla_compi
   return status;
 }
 
-/* Sends a request under the client's lock. Copies the answer, which must have `size` bytes. */
-static rf_status ask(rf_xla_client *client, const rf_xla_message *message, void *to, size_t size,
-                     rf_error *error) {
-  const void *answer = NULL;
-  size_t bytes = 0;
-  pthread_mutex_lock(&client->lock);
-  rf_status status = rf_xla_ask(client, message, &answer, &bytes, error);
-  if (status == RAFTER_OK && bytes != size)
-    status = RF_FAIL(error, RAFTER_FAILED, "run the same rafter with the same options on every host",
-                     "%s: the message has %zu bytes (expected %zu)", message->what, bytes, size);
-  if (status == RAFTER_OK && size) memcpy(to, answer, size);
-  pthread_mutex_unlock(&client->lock);
-  return status;
-}
-
 rf_status rf_xla_send(rf_xla_client *client, int host, const void *data, int64_t bytes, rf_error *error) {
   int64_t to = host;
   for (int64_t at = 0, n = 0; at < bytes; at += n) {
@@ -52,7 +36,7 @@ rf_status rf_xla_send(rf_xla_client *client, int host, const void *data, int64_t
                               .what = "send to another host",
                               .parts = 2,
                               .part = {{&to, sizeof to}, {(char *)(uintptr_t)data + at, (size_t)n}}};
-    RF_TRY(ask(client, &message, NULL, 0, error));
+    RF_TRY(rf_xla_ask_for(client, &message, NULL, 0, error));
   }
   return RAFTER_OK;
 }
@@ -63,7 +47,7 @@ rf_status rf_xla_receive(rf_xla_client *client, int host, void *data, int64_t by
     n = bytes - at < RF_WIRE_PIECE ? bytes - at : RF_WIRE_PIECE;
     rf_xla_message message = {
         .kind = RF_WIRE_RECEIVE, .what = "wait for another host", .parts = 1, .part = {{&from, sizeof from}}};
-    RF_TRY(ask(client, &message, (char *)data + at, (size_t)n, error));
+    RF_TRY(rf_xla_ask_for(client, &message, (char *)data + at, (size_t)n, error));
   }
   return RAFTER_OK;
 }

@@ -51,6 +51,10 @@ typedef struct rf_xla_message {
 rf_status rf_xla_ask(rf_xla_client *client, const rf_xla_message *message, const void **answer, size_t *bytes,
                      rf_error *error);
 
+/* The same, under the client's lock. Copies the answer, which must have `size` bytes, to `to`. */
+rf_status rf_xla_ask_for(rf_xla_client *client, const rf_xla_message *message, void *to, size_t size,
+                         rf_error *error);
+
 /* client_options.c: encodes a CompileOptionsProto. Returns malloc'ed memory. */
 rf_status rf_xla_options(int replicas, const int32_t *device, const char *flags, void **options,
                          size_t *bytes, rf_error *error);

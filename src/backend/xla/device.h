@@ -1,9 +1,9 @@
 /* device.h - the device of the XLA backend: its memory, shared by device.c and program.c.
  *
  * The arena of a run is an image in shared memory, which the child process can read. On several
- * chips, the image has a block for each chip of this host, one after the other. An offset of the plan is an
- * offset of a block. Inputs and outputs stay in the image. A persistent tensor has a buffer on each
- * chip, and uses the image only while the host writes or reads the tensor. */
+ * chips, the image has a block for each chip of this host, one after the other. An offset of the
+ * plan is an offset of a block. Inputs and outputs stay in the image. A persistent tensor has a
+ * buffer on each chip, and uses the image only while the host writes or reads the tensor. */
 #ifndef RF_XLA_DEVICE_H
 #define RF_XLA_DEVICE_H
 

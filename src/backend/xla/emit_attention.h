@@ -21,6 +21,9 @@ typedef struct rf_attend {
  * of 128 skip more of short sequences. More than RF_ATTEND_BLOCKS blocks are a loop. */
 enum { RF_ATTEND_BLOCKS = 8 };
 int64_t rf_attend_block(int64_t tokens, int64_t most);
+/* Tokens of one sequence of an op that sees `keys` keys, with `stride` times as many keys as queries:
+ * those of a row of the batch if the keys are whole rows, otherwise all. */
+int64_t rf_attend_tokens(const rf_graph *graph, int64_t keys, int64_t stride);
 
 /* Sequences of an op with `rows` queries and `stride` times as many keys. `segments`: slot of
  * the starts of segments. Rows of a training batch are whole sequences. Other rows are one

@@ -112,7 +112,7 @@ static rf_val before_cut(rf_hlo *h, const rows *r, rf_val v, rf_val cut, rf_val 
                        rf_hlo_select(h, rf_hlo_compare(h, RF_HLO_EQ, r->key, key), part, zero));
 }
 
-/* The weights after top-k. `all` (R) is the number of tokens. */
+/* The weights after top-k, which keeps the k (R) likeliest tokens of a filtered row. */
 static rf_val keep_k(rf_hlo *h, const rows *r, rf_val k, rf_val filtered) {
   rf_val one = rf_hlo_full_like(h, r->weight, 1), real = rf_hlo_compare_c(h, RF_HLO_GT, r->key, 0);
   one = rf_hlo_select(h, real, one, rf_hlo_scalar(h, RF_HLO_F32, 0));

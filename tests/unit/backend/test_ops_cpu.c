@@ -384,14 +384,14 @@ static bool is_the_references(const op_case *of) {
   if (of->flags & OP_GROUP) return true;
   bool router = !strncmp(of->op, "route", 5) && strcmp(of->name, "plain"),
        tail = !strcmp(of->op, "rope") && !strcmp(of->name, "tail");
-  static const char *const many_chips[] = {"head_part",       "head_merge", "attention_part", "kv_",
-                                           "take_run",        "all_",       "reduce_scatter", "permute",
-                                           "offload_",        "send",       "recv",           "norm_total",
-                                           "attention_merge", "sample"};
-  bool chips = false;
-  for (size_t i = 0; i < sizeof many_chips / sizeof *many_chips; i++)
-    chips |= !strncmp(of->op, many_chips[i], strlen(many_chips[i]));
-  return strstr(of->op, "latent") || router || tail || chips;
+  static const char *const without[] = {"head_part",       "head_merge", "attention_part", "kv_",
+                                        "take_run",        "all_",       "reduce_scatter", "permute",
+                                        "offload_",        "send",       "recv",           "norm_total",
+                                        "attention_merge", "sample"};
+  bool none = false;
+  for (size_t i = 0; i < sizeof without / sizeof *without; i++)
+    none |= !strncmp(of->op, without[i], strlen(without[i]));
+  return strstr(of->op, "latent") || router || tail || none;
 }
 
 /* Every other op of a training step has a kernel of the CPU's own, and none uses the plain loops of
