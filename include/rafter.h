@@ -277,8 +277,8 @@ void rafter_generator_cancel(rafter_generator *generator, int64_t request, int32
 /* Bytes of the generator's arena. They equal the plan's peak. */
 int64_t rafter_generator_arena_bytes(const rafter_generator *generator);
 /* Sets the sampling numbers of a request (temperature to presence_penalty) to the job's options. If
- * an option is not given, its number comes from the model's generation_config.json. RAFTER_FAILED:
- * this file cannot be read. */
+ * an option is not given, its number comes from the model's generation_config.json. RAFTER_INVALID:
+ * the request's field `size` is not set. */
 rafter_status rafter_generator_sampling(const rafter_generator *generator, rafter_request *request,
                                         rafter_error *error);
 

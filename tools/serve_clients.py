@@ -163,7 +163,8 @@ async def at_once(model):
     async for _ in stream:
         break
     await stream.close()
-    check(True, "a client leaves a stream")
+    again = await client.completions.create(**asks[0])
+    check(again.choices[0].text == texts[0], "an answer after a client has left a stream")
 
 
 def main():

@@ -81,15 +81,33 @@ static void predict(rf_serve_bench *b, const rf_traffic_record *record, rf_traff
   rf_error error = {0};
   rf_arrival *list = b->plan ? calloc((size_t)row->requests, sizeof *list) : NULL;
   if (!list) return;
-  free(b->shape.list);
-  b->shape =
-      (rf_traffic_shape){.list = list, .closed = !(row->rate > 0) && !b->arrivals, .clients = row->clients};
-  rf_traffic_shape_measured(record, row->requests, &b->shape);
-  if (!b->shape.count || !row->measured.completed) return;
-  rf_status status =
-      rf_traffic_predict(b->plan, &b->shape, &b->r.percentiles, &b->r.slo, &row->predicted, &error);
-  row->has_plan = status == RAFTER_OK;
-  if (!row->has_plan) rf_note(b->sink, "notice: no prediction: %s\n", error.message);
+  rf_traffic_shape shape = {
+      .list = list, .closed = !(row->rate > 0) && !b->arrivals, .clients = row->clients};
+  rf_traffic_shape_measured(record, row->requests, &shape);
+  if (shape.count && row->measured.completed) {
+    rf_status status =
+        rf_traffic_predict(b->plan, &shape, &b->r.percentiles, &b->r.slo, &row->predicted, &error);
+    row->has_plan = status == RAFTER_OK;
+    if (!row->has_plan) rf_note(b->sink, "notice: no prediction: %s\n", error.message);
+  }
+  if (row->has_plan) {
+    free(b->shape.list);
+    b->shape = shape;
+  } else free(list);
+}
+
+/* Sends the requests of a run, and shows progress. */
+static rf_status send_run(rf_serve_bench *b, rf_traffic_run run, rf_traffic_record *record,
+                          rf_traffic_outcome *outcome, rf_error *error) {
+  b->list = run.list;
+  b->count = run.count;
+  run.until = b->until;
+  run.body = body_of;
+  run.progress = show_progress;
+  run.self = b;
+  rf_status status = rf_traffic_send(b->client, &run, record, outcome, error);
+  rf_put_bar(b->sink, "%s", "");
+  return status;
 }
 
 rf_status rf_bench_run_row(rf_serve_bench *b, double rate, bool searched, rf_error *error) {
@@ -103,8 +121,6 @@ rf_status rf_bench_run_row(rf_serve_bench *b, double rate, bool searched, rf_err
   if (!list || !record) RF_GO(rf_bench_no_memory(error));
   *row = (rf_traffic_row){.rate = rate, .requests = count, .searched = searched};
   row->clients = rf_options_int_or(b->o, "concurrency", closed);
-  b->list = list;
-  b->count = count;
   b->prompts.part = (uint64_t)b->r.rows + 1;
   b->now[0] = 0;
   if (rate > 0) snprintf(b->now, sizeof b->now, "%.4g requests/s: ", rate);
@@ -112,14 +128,8 @@ rf_status rf_bench_run_row(rf_serve_bench *b, double rate, bool searched, rf_err
                               .count = count,
                               .closed = closed,
                               .clients = row->clients ? row->clients : most,
-                              .until = b->until,
-                              .watch = true,
-                              .body = body_of,
-                              .progress = show_progress,
-                              .self = b};
-  status = rf_traffic_send(b->client, &run, record, &outcome, error);
-  rf_put_bar(b->sink, "%s", "");
-  RF_GO(status);
+                              .watch = true};
+  RF_GO(send_run(b, run, record, &outcome, error));
   b->stopped = outcome.stopped;
   b->expired = outcome.expired;
   row->watched = outcome.watched;
@@ -147,21 +157,10 @@ rf_status rf_bench_warm_up(rf_serve_bench *b, rf_error *error) {
   if (!list || !record) RF_GO(rf_bench_no_memory(error));
   for (int64_t i = 0; i < count; i++) list[i] = rf_bench_like(b);
   rf_traffic_lengths(&b->prompts, 0, list, count);
-  b->list = list;
-  b->count = count;
   b->prompts.part = UINT64_MAX;
   snprintf(b->now, sizeof b->now, "warm-up: ");
-  const rf_traffic_run run = {.list = list,
-                              .count = count,
-                              .closed = true,
-                              .clients = clients,
-                              .until = b->until,
-                              .body = body_of,
-                              .progress = show_progress,
-                              .self = b};
-  status = rf_traffic_send(b->client, &run, record, &outcome, error);
-  rf_put_bar(b->sink, "%s", "");
-  RF_GO(status);
+  const rf_traffic_run run = {.list = list, .count = count, .closed = true, .clients = clients};
+  RF_GO(send_run(b, run, record, &outcome, error));
   if (outcome.stopped) RF_GO(RF_FAIL(error, RAFTER_INTERRUPTED, NULL, "stopped during the warm-up"));
   int64_t failed = 0;
   while (failed < count && record[failed].state != RF_TRAFFIC_COMPLETED) failed++;

@@ -22,12 +22,13 @@ static const char *name_of(const char *model) {
   return slash && slash[1] ? slash + 1 : model;
 }
 
-/* Says what nobody typed: random weights, and a backend whose bits depend on the batch. */
+/* Notes at the start: random weights, and a backend whose bits depend on the batch. */
 static rf_status say_notes(const rf_options *o, const rafter_sink *sink, rf_error *error) {
-  rf_model model;
-  char folder[4096];
-  RF_TRY(rf_model_resolve(rf_options_argument(o, 0), &model, folder, error));
-  rf_note_random(&model, folder, sink);
+  rf_settings of;
+  rf_sampler_options sampling = {0};
+  RF_TRY(rf_model_resolve(rf_options_argument(o, 0), &of.model, of.weights_folder, error));
+  rf_note_random(&of.model, of.weights_folder, sink);
+  RF_TRY(rf_sampling_of(o, &of, sink, &sampling, error));
   if (!strcmp(rf_options_text_or(o, "backend", "auto"), "xla"))
     rf_note(sink, "notice: on the backend xla, the bits of an answer may depend on other requests\n");
   return RAFTER_OK;

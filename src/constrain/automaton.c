@@ -193,18 +193,16 @@ rf_automaton_result rf_automaton_step(rf_automaton *a, int32_t state, int class,
 
 /* ---- generations ----------------------------------------------------------------------------- */
 
+static tables *other_tables(rf_automaton *a) { return a->now == &a->table[0] ? &a->table[1] : &a->table[0]; }
+
 void rf_automaton_move(rf_automaton *a) {
-  tables *to = a->now == &a->table[0] ? &a->table[1] : &a->table[0];
+  tables *to = other_tables(a);
   memset(to->state_hash, 0, 2 * STATES * sizeof *to->state_hash);
   memset(to->stack_hash, 0, 2 * STACKS * sizeof *to->stack_hash);
   to->states = to->stacks = 1;
   to->places = 0;
   a->now = to;
   rf_automaton_keep(a, &a->start);
-}
-
-static const tables *other_tables(const rf_automaton *a) {
-  return a->now == &a->table[0] ? &a->table[1] : &a->table[0];
 }
 
 /* Copies a stack of the last generation; -1: no memory is left. */

@@ -52,20 +52,32 @@ static rf_status add_form(rf_grammar *g, rf_text_form form, const char *text, si
   return status;
 }
 
-/* Computes the first mask, and refuses forms of which a state within reach is too ambiguous. */
+/* The error of a form that exceeds the memory of the automaton. `when`: " during the answer" or "". */
+static rf_status too_large(rf_automaton_result result, const char *when, rf_error *error) {
+  static const char *const HINT = "use fewer alternatives or smaller counts";
+  if (result == RF_AUTOMATON_FULL)
+    return RF_FAIL(error, RAFTER_INVALID, HINT,
+                   "the form needs too many states%s (expected at most %d for one token)", when,
+                   RF_AUTOMATON_STATES);
+  return RF_FAIL(error, RAFTER_INVALID, HINT,
+                 "the form is too ambiguous%s (expected at most %d ways to read a text)", when,
+                 RF_AUTOMATON_WIDTH);
+}
+
+/* Computes the first mask, and refuses forms of which a state within reach is too ambiguous. Masks
+ * begin with empty memory if it is full, so the first mask must fit into it. */
 static rf_status try_out(rf_constraint *c, rf_error *error) {
   enum { STATES = 256 };
   rf_automaton *a = &c->automaton;
   int slot;
   rf_automaton_result result = rf_mask_of(c, &a->start, &slot);
+  if (result) return too_large(result, "", error);
   for (int32_t s = 1; s < STATES && s < a->now->states && !result; s++)
     for (int class = 0; class < a->grammar.classes && !result; class ++) {
       int32_t next;
       result = rf_automaton_step(a, s, class, &next);
     }
-  if (result == RF_AUTOMATON_OK || result == RF_AUTOMATON_FULL) return RAFTER_OK;
-  return RF_FAIL(error, RAFTER_INVALID, "use fewer alternatives or smaller counts",
-                 "the form is too ambiguous (expected at most %d ways to read a text)", RF_AUTOMATON_WIDTH);
+  return result == RF_AUTOMATON_WIDE ? too_large(result, "", error) : RAFTER_OK;
 }
 
 static rf_status open_masks(rf_constraint *c, rf_error *error) {
@@ -142,12 +154,6 @@ void rf_constrained_begin(rf_constrained *answer, rf_constraint *c) {
   pthread_mutex_unlock(&c->lock);
 }
 
-static rf_status too_ambiguous(rf_error *error) {
-  return RF_FAIL(error, RAFTER_INVALID, "use fewer alternatives or smaller counts",
-                 "the form became too ambiguous during the answer (expected at most %d ways to read it)",
-                 RF_AUTOMATON_WIDTH);
-}
-
 rf_status rf_constrained_mask(rf_constrained *answer, uint64_t *mask, bool *ends, bool *only,
                               rf_error *error) {
   rf_constraint *c = answer->of;
@@ -163,7 +169,7 @@ rf_status rf_constrained_mask(rf_constrained *answer, uint64_t *mask, bool *ends
   }
   pthread_mutex_unlock(&c->lock);
   c->trie->mask_ns += rf_now_ns() - began;
-  return result ? too_ambiguous(error) : RAFTER_OK;
+  return result ? too_large(result, " during the answer", error) : RAFTER_OK;
 }
 
 /* Follows one byte. If the memory is full, moves to a new generation and tries once more. */
@@ -190,7 +196,7 @@ rf_status rf_constrained_accept(rf_constrained *answer, int32_t token, rf_error 
   bool dead = !text.bytes || answer->state < 0;
   pthread_mutex_unlock(&c->lock);
   c->trie->mask_ns += rf_now_ns() - began;
-  if (result) return too_ambiguous(error);
+  if (result) return too_large(result, " during the answer", error);
   return dead ? RF_FAIL(error, RAFTER_INVALID, NULL, "the form of the answer bars token %d", token)
               : RAFTER_OK;
 }

@@ -11,7 +11,6 @@ typedef enum rf_text_form {
   RF_TEXT_SCHEMA, /* a JSON schema */
   RF_TEXT_REGEX,
   RF_TEXT_CHOICE, /* a JSON list of texts */
-  RF_TEXT_FORMS
 } rf_text_form;
 
 enum {

@@ -184,12 +184,11 @@ static unsigned type_named(const json_t *name) {
   return 0;
 }
 
-unsigned rf_schema_types(rf_schema *s, const json_t *schema) {
+unsigned rf_schema_types(const json_t *schema) {
   const json_t *type = json_object_get(schema, "type"), *one;
   const char *name;
   unsigned types = 0;
   size_t i;
-  (void)s;
   if (json_is_string(type)) return type_named(type);
   json_array_foreach ((json_t *)type, i, one) {
     if (!type_named(one)) return 0;
@@ -226,7 +225,7 @@ void rf_schema_literal(rf_schema *s, const json_t *value, int32_t from, int32_t 
 
 static rf_status add_enum(rf_schema *s, const json_t *schema, int32_t from, int32_t to) {
   const json_t *list = json_object_get(schema, "enum"), *value;
-  unsigned types = json_object_get(schema, "type") ? rf_schema_types(s, schema) : RF_TYPE_ANY;
+  unsigned types = json_object_get(schema, "type") ? rf_schema_types(schema) : RF_TYPE_ANY;
   size_t i;
   if (!json_is_array(list) || !json_array_size(list))
     return rf_schema_wrong(s, "enum", "is not a list of values");
@@ -284,7 +283,7 @@ static rf_status add_types(rf_schema *s, const json_t *schema, unsigned types, i
 static rf_status add_keywords(rf_schema *s, const json_t *schema, int32_t from, int32_t to) {
   const char *whole;
   RF_TRY(check_keywords(s, schema, &whole));
-  unsigned types = rf_schema_types(s, schema);
+  unsigned types = rf_schema_types(schema);
   if (!types)
     return rf_schema_wrong(s, "type",
                            "is unknown (expected null, boolean, integer, number, string, "

@@ -72,6 +72,8 @@ rf_status rf_schema_add_properties(rf_schema *s, const json_t *schema, int32_t f
 rf_status rf_schema_alternatives(rf_schema *s, const json_t *schema, const char *keyword, int32_t from,
                                  int32_t to);
 /* The types that a schema allows, in bits. */
-unsigned rf_schema_types(rf_schema *s, const json_t *schema);
+unsigned rf_schema_types(const json_t *schema);
+/* Whether the list `required` of a schema has the name. NULL: an empty list. */
+bool rf_schema_requires(const json_t *required, const char *name);
 
 #endif

@@ -99,7 +99,7 @@ static unsigned types_within(rf_schema *s, const json_t *schema, int depth) {
   list = json_object_get(schema, "anyOf");
   if (!list) list = json_object_get(schema, "oneOf");
   if (!list) {
-    types = json_object_get(schema, "type") || !json_object_get(schema, "enum") ? rf_schema_types(s, schema)
+    types = json_object_get(schema, "type") || !json_object_get(schema, "enum") ? rf_schema_types(schema)
                                                                                 : RF_TYPE_ANY;
     return types & RF_TYPE_NUMBER ? types | RF_TYPE_INTEGER : types;
   }
@@ -135,10 +135,10 @@ static bool lists_differ(rf_schema *s, const json_t *a, const json_t *b) {
   return differ;
 }
 
-static bool requires(const json_t *schema, const char *name) {
+bool rf_schema_requires(const json_t *required, const char *name) {
   const json_t *one;
   size_t i;
-  json_array_foreach (json_object_get(schema, "required"), i, one)
+  json_array_foreach ((json_t *)(uintptr_t)required, i, one)
     if (json_is_string(one) && !strcmp(json_string_value(one), name)) return true;
   return false;
 }
@@ -151,10 +151,12 @@ static bool are_disjoint(rf_schema *s, const json_t *a, const json_t *b) {
   if (!(types_within(s, a, 0) & types_within(s, b, 0)) || lists_differ(s, a, b)) return true;
   a = resolve(s, a);
   b = resolve(s, b);
-  if (rf_schema_types(s, a) != RF_TYPE_OBJECT || rf_schema_types(s, b) != RF_TYPE_OBJECT) return false;
+  if (rf_schema_types(a) != RF_TYPE_OBJECT || rf_schema_types(b) != RF_TYPE_OBJECT) return false;
   json_object_foreach (json_object_get(a, "properties"), name, value) {
     const json_t *other = json_object_get(json_object_get(b, "properties"), name);
-    if (other && requires(a, name) && requires(b, name) && lists_differ(s, value, other)) return true;
+    bool both = rf_schema_requires(json_object_get(a, "required"), name) &&
+                rf_schema_requires(json_object_get(b, "required"), name);
+    if (other && both && lists_differ(s, value, other)) return true;
   }
   return false;
 }

@@ -19,15 +19,20 @@ static int compare_names(const void *a, const void *b) {
   return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
+/* The characters that a JSON string writes with an escape. */
+static void add_escaped(rf_chars *chars) {
+  rf_chars_add(chars, 0, 0x1f);
+  rf_chars_add(chars, '"', '"');
+  rf_chars_add(chars, '\\', '\\');
+}
+
 /* Adds names that are not in the sorted list: all its names begin with the same `done` bytes. Other
  * names are written without escapes, so no name has two spellings. */
 static void add_other_names(rf_grammar *g, const char *const *name, size_t names, size_t done, int32_t from,
                             int32_t other, int32_t to) {
   rf_chars rest = {0};
   bool taken = false;
-  rf_chars_add(&rest, 0, 0x1f);
-  rf_chars_add(&rest, '"', '"');
-  rf_chars_add(&rest, '\\', '\\');
+  add_escaped(&rest);
   for (size_t i = 0, end; i < names && !g->full; i = end) {
     const char *at = name[i] + done;
     int bytes = rf_utf8_length(at, at + strlen(at));
@@ -59,9 +64,7 @@ static int32_t other_member(rf_schema *s, const json_t *properties, int32_t valu
   json_object_foreach ((json_t *)properties, key, of) name[names++] = key;
   qsort(name, names, sizeof *name, compare_names);
   rf_chars plain = {0};
-  rf_chars_add(&plain, 0, 0x1f);
-  rf_chars_add(&plain, '"', '"');
-  rf_chars_add(&plain, '\\', '\\');
+  add_escaped(&plain);
   rf_chars_invert(&plain);
   int32_t end = rf_grammar_end(g), start = rf_grammar_state(g), other = rf_grammar_state(g),
           colon = rf_grammar_state(g);
@@ -93,14 +96,6 @@ static void add_braces(rf_schema *s, int32_t from, int32_t to, int32_t *begin, i
   rf_schema_blank(s, rf_grammar_text(s->g, from, "{", 1), *begin);
   rf_schema_blank(s, *end, close);
   rf_grammar_bytes(s->g, close, '}', '}', to);
-}
-
-static bool is_required(const json_t *required, const char *name) {
-  const json_t *one;
-  size_t i;
-  json_array_foreach ((json_t *)required, i, one)
-    if (!strcmp(json_string_value(one), name)) return true;
-  return false;
 }
 
 static rf_status check_required(rf_schema *s, const json_t *properties, const json_t *required) {
@@ -161,7 +156,7 @@ rf_status rf_schema_add_properties(rf_schema *s, const json_t *schema, int32_t f
   RF_TRY(check_required(s, properties, required));
   add_braces(s, from, to, &none, &end);
   json_object_foreach ((json_t *)properties, name, value)
-    RF_TRY(add_property(s, name, value, is_required(required, name), &none, &some));
+    RF_TRY(add_property(s, name, value, rf_schema_requires(required, name), &none, &some));
   bool open = additional ? !json_is_false(additional) : !json_object_size(properties);
   if (open) {
     size_t up = rf_schema_down(s, "additionalProperties");

@@ -14,7 +14,6 @@ enum {
   /* Number of most likely tokens that are tried before buckets are used. In language models, these
    * few tokens often reach top-p. */
   GUESS = 256,
-  ENDS = 32, /* end ids that are allowed with a constraint */
 };
 
 struct rf_sampler_work {
@@ -400,15 +399,17 @@ bool rf_sampler_bars_eos(const rf_sampler_options *o, int64_t generated) {
   return o->eos_count > 0 && (o->ignore_eos || generated < o->min_tokens);
 }
 
-/* Sets the logits of all tokens that the constraint bars to -INFINITY. End ids keep theirs if the
- * text may end here. */
+/* Sets the logits of all tokens that the constraint bars to -INFINITY. An end id is never text of
+ * the form: it is allowed exactly where the text may end. */
 static rf_status apply_constraint(rf_sampler *sampler, float *row, bool bars, rf_error *error) {
   const rf_sampler_options *o = &sampler->options;
   bool ends, only;
-  float end[ENDS];
-  int64_t count = o->eos_count < ENDS ? o->eos_count : ENDS;
   RF_TRY(rf_constrained_mask(&sampler->form, sampler->allowed, &ends, &only, error));
-  for (int64_t i = 0; i < count; i++) end[i] = row[o->eos[i]];
+  bool may = ends && (only || !bars);
+  for (int64_t i = 0; i < o->eos_count; i++) {
+    uint64_t bit = (uint64_t)1 << (o->eos[i] & 63), *word = &sampler->allowed[o->eos[i] >> 6];
+    *word = may ? *word | bit : *word & ~bit;
+  }
   for (int64_t w = 0; w * 64 < sampler->vocab; w++) {
     uint64_t word = sampler->allowed[w];
     int64_t first = w * 64, here = sampler->vocab - first < 64 ? sampler->vocab - first : 64;
@@ -416,8 +417,6 @@ static rf_status apply_constraint(rf_sampler *sampler, float *row, bool bars, rf
     for (int64_t i = 0; i < here && !word; i++) row[first + i] = -INFINITY;
     for (int64_t i = 0; i < here && word; i++) row[first + i] = word >> i & 1 ? row[first + i] : -INFINITY;
   }
-  for (int64_t i = 0; i < count && ends; i++)
-    if (only || !bars) row[o->eos[i]] = end[i];
   return RAFTER_OK;
 }
 

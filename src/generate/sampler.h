@@ -1,8 +1,8 @@
 /* sampler.h - chooses one token from one row of logits.
  *
  * Adjustments have the order of Hugging Face's transformers (vLLM applies min-p before top-k):
- *   logit bias, repetition penalty, frequency penalty, presence penalty, barred stop ids, tokens
- *     that the constraint bars, temperature, top-k, top-p, min-p.
+ *   logit bias, repetition penalty, frequency penalty, presence penalty, tokens that the
+ *     constraint bars, barred stop ids, temperature, top-k, top-p, min-p.
  * With a constraint, an end id is allowed where the text may end. If no other token may follow, it
  * is allowed even with ignore_eos or before min_tokens.
  * Log-probabilities are computed from the model's logits before any adjustment. */

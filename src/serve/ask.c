@@ -80,7 +80,7 @@ static bool check_answers(const rf_ask_rules *rules, const rf_ask *ask, rf_wrong
     return rf_wrong_set(wrong, 400, "too_many_answers", ask->request.samples > 1 ? "n" : "prompt",
                         "the request asks for %lld answers (expected at most %lld: prompts x n)",
                         (long long)answers, (long long)rules->answers);
-  if (json_is_integer(best) && json_integer_value(best) != ask->request.samples)
+  if (json_is_number(best) && json_number_value(best) != ask->request.samples)
     return rf_wrong_set(wrong, 400, "unsupported_field", "best_of",
                         "best_of is not supported (expected the value of n)");
   if (ask->echo && ask->logprobs)

@@ -56,6 +56,8 @@ typedef struct rf_ask {
  * case. */
 bool rf_ask_read(const rf_ask_rules *rules, rf_ask_kind kind, const char *body, size_t bytes, rf_ask *ask,
                  rf_wrong *wrong);
+/* Whether `name` names the server's model; otherwise fills `wrong`. */
+bool rf_ask_model(const rf_ask_rules *rules, const char *param, const char *name, rf_wrong *wrong);
 void rf_ask_free(rf_ask *ask); /* {0} is allowed */
 
 /* Prompt `index` of a completion as ids. *ids is NULL if the prompt is a text, which belongs to the

@@ -148,13 +148,17 @@ static bool logit_bias(const rules *r, const field *f, const json_t *value, rf_a
   return true;
 }
 
+bool rf_ask_model(const rf_ask_rules *r, const char *param, const char *name, rf_wrong *wrong) {
+  if (!strcmp(name, r->model) || (r->alias && !strcmp(name, r->alias))) return true;
+  return rf_wrong_set(wrong, 404, "model_not_found", param,
+                      "the model %.200s does not exist; this server has %.200s", name, r->model);
+}
+
 static bool model(const rules *r, const field *f, const json_t *value, rf_ask *ask, rf_wrong *wrong) {
   const char *name = json_string_value(value);
   (void)ask;
   if (!name) return rf_ask_type(wrong, f->name, "a text", value);
-  if (!strcmp(name, r->model) || (r->alias && !strcmp(name, r->alias))) return true;
-  return rf_wrong_set(wrong, 404, "model_not_found", f->name,
-                      "the model %.200s does not exist; this server has %.200s", name, r->model);
+  return rf_ask_model(r, f->name, name, wrong);
 }
 
 static bool stream_options(const rules *r, const field *f, const json_t *value, rf_ask *ask,

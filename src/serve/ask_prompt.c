@@ -128,7 +128,8 @@ bool rf_ask_prompt(const rf_ask_rules *rules, const rf_ask *ask, int64_t index, 
   json_t *id;
   *ids = NULL;
   *count = 0;
-  if (!value) value = json_object_get(ask->body, "content"); /* llama-server's name in /tokenize */
+  if (!value || json_is_null(value))
+    value = json_object_get(ask->body, "content"); /* llama-server's name in /tokenize */
   if (json_is_string(first) || json_is_array(first)) value = json_array_get(value, (size_t)index);
   if (json_is_string(value)) {
     *text = json_string_value(value);

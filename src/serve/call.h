@@ -160,7 +160,10 @@ rf_status rf_keys_read(const char *path, struct rf_keys **keys, rf_error *error)
 bool rf_keys_match(const struct rf_keys *keys, const char *authorization);
 void rf_keys_free(struct rf_keys *keys);
 
-void rf_log_call(const rf_call *call, double seconds);
+/* Makes the call's line of the access log, under the lock, and writes it, without the lock, since a
+ * file can be slow. Without a log, the line is empty. */
+void rf_log_call(const rf_call *call, double seconds, rf_body *line);
+void rf_log_write(const rf_server *server, const rf_body *line);
 void rf_random_hex(char *hex, size_t bytes); /* 2 x bytes digits and a NUL */
 
 #endif

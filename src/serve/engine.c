@@ -100,13 +100,17 @@ static void refresh(rf_server *s, double now, double *last) {
   if (status == RAFTER_OK) s->counts = counts;
 }
 
+static void fail_calls(rf_server *s, const rf_wrong *wrong) {
+  for (rf_call *c = s->inbox; c; c = c->next) rf_call_fail(c, wrong);
+  for (rf_call *c = s->active; c; c = c->next) rf_call_fail(c, wrong);
+}
+
 /* After a failed pass the generator cannot continue: every call ends with the error. */
 static void break_down(rf_server *s, const rf_error *error) {
   rf_wrong wrong;
   rf_wrong_set(&wrong, 500, NULL, NULL, "the server has failed: %s", error->message);
   s->broken = s->draining = true;
-  for (rf_call *c = s->inbox; c; c = c->next) rf_call_fail(c, &wrong);
-  for (rf_call *c = s->active; c; c = c->next) rf_call_fail(c, &wrong);
+  fail_calls(s, &wrong);
 }
 
 /* Ends the calls that have not ended within the time for draining. */
@@ -114,8 +118,7 @@ static void end_drain(rf_server *s) {
   rf_wrong wrong;
   rf_wrong_set(&wrong, 503, "shutting_down", NULL,
                "the server stops, and the answer was not complete in time");
-  for (rf_call *c = s->inbox; c; c = c->next) rf_call_fail(c, &wrong);
-  for (rf_call *c = s->active; c; c = c->next) rf_call_fail(c, &wrong);
+  fail_calls(s, &wrong);
 }
 
 typedef struct drain {

@@ -71,8 +71,7 @@ static void add_headers(const rf_call *c, int status, struct MHD_Response *respo
     add_header(response, "Retry-After", text);
   }
   if (status == 401) add_header(response, "WWW-Authenticate", "Bearer");
-  if (status == 405)
-    add_header(response, "Allow", c->route ? c->route->post ? "POST" : "GET, HEAD" : "GET, HEAD");
+  if (status == 405) add_header(response, "Allow", c->route->post ? "POST" : "GET, HEAD");
   if (status == 503 || status == 413) add_header(response, "Connection", "close");
 }
 
@@ -202,7 +201,7 @@ static void name_client(rf_call *c) {
 }
 
 /* Finds faults that need no body. */
-static void check_head(rf_call *c, const char *path, const char *method) {
+static void check_head(rf_call *c, const char *path, const char *method, bool draining) {
   const rf_server *s = c->server;
   const rf_route *other = NULL;
   const char *length = header(c, "Content-Length");
@@ -223,8 +222,7 @@ static void check_head(rf_call *c, const char *path, const char *method) {
     rf_wrong_set(&c->wrong, 413, "body_too_large", NULL,
                  "the body is too large (expected at most %zu bytes, got %.20s)", s->settings->max_body,
                  length);
-  else if (s->draining && c->route->ask)
-    rf_wrong_set(&c->wrong, 503, "shutting_down", NULL, "the server stops");
+  else if (draining && c->route->ask) rf_wrong_stopping(&c->wrong);
 }
 
 static rf_call *open_call(rf_server *s, struct MHD_Connection *connection, const char *path,
@@ -244,8 +242,9 @@ static rf_call *open_call(rf_server *s, struct MHD_Connection *connection, const
   pthread_mutex_lock(&s->lock);
   c->number = s->next_number++;
   s->open_calls++;
-  check_head(c, path, method);
+  bool draining = s->draining;
   pthread_mutex_unlock(&s->lock);
+  check_head(c, path, method, draining);
   c->keeps_body = !c->wrong.status;
   name_request(c);
   name_client(c);
@@ -311,7 +310,7 @@ static enum MHD_Result handle(void *self, struct MHD_Connection *connection, con
     if (!c) return MHD_NO;
     const char *length = header(c, "Content-Length");
     bool hopeless = length && strtoull(length, NULL, 10) > c->server->settings->max_body + DISCARD;
-    return hopeless ? respond_wrong(c) : MHD_YES;
+    return hopeless && c->wrong.status ? respond_wrong(c) : MHD_YES;
   }
   if (*bytes) {
     add_body(c, data, *bytes);
@@ -325,17 +324,21 @@ static void completed(void *self, struct MHD_Connection *connection, void **stat
                       enum MHD_RequestTerminationCode code) {
   rf_server *s = self;
   rf_call *c = *state;
+  rf_body line = {0};
   (void)connection;
   if (!c) return;
   *state = NULL;
   pthread_mutex_lock(&s->lock);
   if (c->submitted) rf_watch_remove(c);
-  if (code != MHD_REQUEST_TERMINATED_COMPLETED_OK || c->left > 0) rf_call_leave(c);
+  c->gone |= code != MHD_REQUEST_TERMINATED_COMPLETED_OK;
+  rf_log_call(c, rf_now_seconds() - c->arrived, &line);
+  if (c->left > 0) rf_call_leave(c);
   c->connection = NULL;
-  rf_log_call(c, rf_now_seconds() - c->arrived);
   s->open_calls--;
   rf_call_release(c);
   pthread_mutex_unlock(&s->lock);
+  rf_log_write(s, &line);
+  rf_body_free(&line);
 }
 
 /* ---- the daemon ------------------------------------------------------------------------------ */

@@ -21,19 +21,18 @@ static void put(rf_body *line, const char *name, const char *text) {
   rf_body_string(line, text, strlen(text));
 }
 
-void rf_log_call(const rf_call *c, double seconds) {
-  rf_body line = {0};
+void rf_log_call(const rf_call *c, double seconds, rf_body *line) {
   char time_text[40];
   struct tm utc;
   time_t now = time(NULL);
   if (!c->server->log) return;
   strftime(time_text, sizeof time_text, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &utc));
-  rf_body_format(&line, "{\"time\":\"%s\"", time_text);
-  put(&line, "request_id", c->request_id);
-  put(&line, "from", c->from);
-  put(&line, "method", c->method);
-  put(&line, "path", c->path);
-  rf_body_format(&line, ",\"status\":%d,\"seconds\":%.6f", c->gone ? 499 : c->status, seconds);
+  rf_body_format(line, "{\"time\":\"%s\"", time_text);
+  put(line, "request_id", c->request_id);
+  put(line, "from", c->from);
+  put(line, "method", c->method);
+  put(line, "path", c->path);
+  rf_body_format(line, ",\"status\":%d,\"seconds\":%.6f", c->gone ? 499 : c->status, seconds);
   if (c->submitted) {
     int64_t tokens = 0;
     double first = 0;
@@ -42,13 +41,16 @@ void rf_log_call(const rf_call *c, double seconds) {
       tokens += a->count;
       if (a->count && (first <= 0 || a->first < first)) first = a->first;
     }
-    rf_body_format(&line, ",\"id\":\"%s\",\"stream\":%s,\"prompt_tokens\":%lld,\"completion_tokens\":%lld",
+    rf_body_format(line, ",\"id\":\"%s\",\"stream\":%s,\"prompt_tokens\":%lld,\"completion_tokens\":%lld",
                    c->id, c->ask.stream ? "true" : "false", (long long)c->prompt_tokens, (long long)tokens);
-    if (first > 0) rf_body_format(&line, ",\"seconds_to_first_token\":%.6f", first - c->arrived);
+    if (first > 0) rf_body_format(line, ",\"seconds_to_first_token\":%.6f", first - c->arrived);
   }
-  if (c->wrong.status) put(&line, "error", c->wrong.message);
-  rf_body_text(&line, "}\n");
-  fwrite(line.at, 1, line.bytes, c->server->log);
-  fflush(c->server->log);
-  rf_body_free(&line);
+  if (c->wrong.status) put(line, "error", c->wrong.message);
+  rf_body_text(line, "}\n");
+}
+
+void rf_log_write(const rf_server *s, const rf_body *line) {
+  if (!line->bytes) return;
+  fwrite(line->at, 1, line->bytes, s->log);
+  fflush(s->log);
 }

@@ -35,7 +35,6 @@ void rf_metrics_observe(rf_metrics *m, rf_histogram_kind kind, double value) {
   int i = 0;
   while (HISTOGRAMS[kind].bound[i] > 0 && value > HISTOGRAMS[kind].bound[i]) i++;
   h->count[i]++;
-  h->total++;
   h->sum += value;
 }
 
@@ -59,15 +58,17 @@ static void histogram(const lines *l, const rf_metrics *m, int kind) {
   const struct rf_histogram *h = &m->histogram[kind];
   const char *name = HISTOGRAMS[kind].name, *p = l->prefix, *model = l->model.at;
   int64_t sum = 0;
+  int i = 0;
   head(l, name, "histogram", HISTOGRAMS[kind].help);
-  for (int i = 0; HISTOGRAMS[kind].bound[i] > 0; i++) {
+  for (; HISTOGRAMS[kind].bound[i] > 0; i++) {
     sum += h->count[i];
     rf_body_format(l->out, "%s:%s_bucket{%s,le=\"%g\"} %lld\n", p, name, model, HISTOGRAMS[kind].bound[i],
                    (long long)sum);
   }
-  rf_body_format(l->out, "%s:%s_bucket{%s,le=\"+Inf\"} %lld\n", p, name, model, (long long)h->total);
+  sum += h->count[i]; /* those above all bounds */
+  rf_body_format(l->out, "%s:%s_bucket{%s,le=\"+Inf\"} %lld\n", p, name, model, (long long)sum);
   rf_body_format(l->out, "%s:%s_sum{%s} %.9g\n", p, name, model, h->sum);
-  rf_body_format(l->out, "%s:%s_count{%s} %lld\n", p, name, model, (long long)h->total);
+  rf_body_format(l->out, "%s:%s_count{%s} %lld\n", p, name, model, (long long)sum);
 }
 
 static void totals(const lines *l, const rf_metrics *m) {
@@ -91,8 +92,8 @@ void rf_metrics_text(const rf_metrics *m, const rafter_counts *c, int64_t runnin
   double kv = c->kv_bytes > 0 ? (double)c->kv_used_bytes / (double)c->kv_bytes : 0;
   rf_body_text(&l.model, "model_name=");
   rf_body_string(&l.model, model, strlen(model));
-  value(&l, "num_requests_running", "gauge", "Answers that are being generated.", (double)running);
-  value(&l, "num_requests_waiting", "gauge", "Answers that wait for a slot.", (double)waiting);
+  value(&l, "num_requests_running", "gauge", "Answers that have a token.", (double)running);
+  value(&l, "num_requests_waiting", "gauge", "Answers that wait for their first token.", (double)waiting);
   value(&l, "kv_cache_usage_perc", "gauge", "Fraction of the KV cache that running answers hold.", kv);
   value(&l, "prefix_cache_queries_total", "counter", "Prompt tokens that were looked up in the cache.",
         (double)c->prompt_tokens);

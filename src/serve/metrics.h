@@ -19,7 +19,7 @@ typedef enum rf_histogram_kind {
 
 typedef struct rf_metrics {
   struct rf_histogram {
-    int64_t count[RF_METRIC_BUCKETS], total;
+    int64_t count[RF_METRIC_BUCKETS];
     double sum;
   } histogram[RF_HISTOGRAMS];
   int64_t finished[5];           /* answers by rafter_finish */
@@ -29,7 +29,7 @@ typedef struct rf_metrics {
 } rf_metrics;
 
 void rf_metrics_observe(rf_metrics *metrics, rf_histogram_kind kind, double value);
-/* `running` and `waiting` are requests. */
+/* `running` answers have a token, and `waiting` answers wait for their first. */
 void rf_metrics_text(const rf_metrics *metrics, const rafter_counts *counts, int64_t running, int64_t waiting,
                      const char *prefix, const char *model, rf_body *out);
 

@@ -27,11 +27,8 @@ static bool answer_models(rf_call *c, rf_body *out, const char **type) {
 
 static bool answer_model(rf_call *c, rf_body *out, const char **type) {
   const char *name = c->path + strlen(c->route->path);
-  const rf_ask_rules *r = &c->server->rules;
   *type = JSON;
-  if (strcmp(name, r->model) && (!r->alias || strcmp(name, r->alias)))
-    return rf_wrong_set(&c->wrong, 404, "model_not_found", "model",
-                        "the model %.200s does not exist; this server has %.200s", name, r->model);
+  if (!rf_ask_model(&c->server->rules, "model", name, &c->wrong)) return false;
   put_model(c->server, out);
   return true;
 }
@@ -49,7 +46,7 @@ static bool answer_ready(rf_call *c, rf_body *out, const char **type) {
   pthread_mutex_lock(&s->lock);
   bool draining = s->draining;
   pthread_mutex_unlock(&s->lock);
-  if (draining) return rf_wrong_set(&c->wrong, 503, "shutting_down", NULL, "the server stops");
+  if (draining) return rf_wrong_stopping(&c->wrong);
   rf_body_text(out, "{\"status\":\"ready\"}");
   return true;
 }
@@ -167,29 +164,47 @@ static bool make_constraint(rf_call *c) {
 static void choose_seed(rf_call *c) {
   rafter_request *r = &c->ask.request;
   if (c->ask.seeded) return;
-  if (c->server->settings->seed) r->seed = *c->server->settings->seed;
-  else if (getrandom(&r->seed, sizeof r->seed, 0) != sizeof r->seed) r->seed = (uint64_t)rf_now_ns();
+  if (c->server->settings->seed) {
+    r->seed = *c->server->settings->seed;
+    return;
+  }
+  if (getrandom(&r->seed, sizeof r->seed, 0) != sizeof r->seed) r->seed = (uint64_t)rf_now_ns();
   r->seed >>= 2;
+}
+
+/* Whether the server can take the call's answers; under the lock. */
+static bool has_room(rf_call *c) {
+  const rf_server *s = c->server;
+  if (s->draining) return rf_wrong_stopping(&c->wrong);
+  if (s->open_answers + c->answers <= s->rules.answers) return true;
+  return rf_wrong_set(&c->wrong, 429, "queue_full", NULL,
+                      "the queue is full (%lld answers run or wait at most); try again later",
+                      (long long)s->rules.answers);
+}
+
+/* A full queue refuses a request before its prompt and its form are read, which may take long. */
+static bool check_room(rf_call *c) {
+  c->answers = c->ask.prompts * c->ask.request.samples;
+  pthread_mutex_lock(&c->server->lock);
+  bool has = has_room(c);
+  pthread_mutex_unlock(&c->server->lock);
+  return has;
 }
 
 bool rf_route_submit(rf_call *c) {
   rf_server *s = c->server;
-  if (!read_ask(c) || !encode(c) || !check_lengths(c) || !make_constraint(c)) return false;
+  if (!read_ask(c) || !check_room(c) || !encode(c) || !check_lengths(c) || !make_constraint(c)) return false;
   choose_seed(c);
-  c->answers = c->ask.prompts * c->ask.request.samples;
   c->answer = rf_must(calloc((size_t)c->answers, sizeof *c->answer));
   if (s->settings->request_seconds > 0) c->deadline = c->arrived + s->settings->request_seconds;
   pthread_mutex_lock(&s->lock);
-  bool full = s->open_answers + c->answers > s->rules.answers, draining = s->draining;
-  if (!full && !draining) {
+  bool has = has_room(c);
+  if (has) {
     rf_call_submit(c);
     rf_watch_add(c);
   }
   pthread_mutex_unlock(&s->lock);
-  if (draining) return rf_wrong_set(&c->wrong, 503, "shutting_down", NULL, "the server stops");
-  return !full || rf_wrong_set(&c->wrong, 429, "queue_full", NULL,
-                               "the queue is full (%lld answers run or wait at most); try again later",
-                               (long long)s->rules.answers);
+  return has;
 }
 
 /* ---- /tokenize and /detokenize --------------------------------------------------------------- */

@@ -16,15 +16,6 @@ static rf_status open_files(rf_server *s, rf_error *error) {
                           "cannot write %s (%m)", of->log);
 }
 
-/* Says which numbers of generation_config.json requests get that give none. */
-static void say_sampling(const rf_server *s, const rafter_request *r) {
-  bool plain = r->temperature == 1 && r->top_k <= 0 && (r->top_p <= 0 || r->top_p >= 1) && r->min_p <= 0;
-  if (plain) return;
-  rf_note(s->sink,
-          "generation_config.json: requests without other numbers have temperature %g, top_k %d, top_p %g\n",
-          (double)r->temperature, r->top_k, r->top_p > 0 ? (double)r->top_p : 1);
-}
-
 static rf_status open_model(rf_server *s, rf_error *error) {
   const rf_serve_settings *of = s->settings;
   rafter_request defaults = {.size = sizeof defaults};
@@ -32,7 +23,6 @@ static rf_status open_model(rf_server *s, rf_error *error) {
   s->tokenizer = rafter_generator_tokenizer(s->generator);
   RF_TRY(rafter_generator_counts(s->generator, &s->counts, error));
   RF_TRY(rafter_generator_sampling(s->generator, &defaults, error));
-  say_sampling(s, &defaults);
   s->slots = s->counts.slots;
   s->started = (int64_t)time(NULL);
   s->rules = (rf_ask_rules){.model = of->model,
@@ -68,14 +58,12 @@ static void say_ready(const rf_server *s, const rf_serve_socket *socket) {
 
 /* Ends calls that the engine has left, after all connections are closed. */
 static void release_calls(rf_server *s) {
-  for (rf_call *c = s->active, *next; c; c = next) {
-    next = c->next;
-    rf_call_release(c);
-  }
-  for (rf_call *c = s->inbox, *next; c; c = next) {
-    next = c->next;
-    rf_call_release(c);
-  }
+  rf_call *const lists[] = {s->active, s->inbox};
+  for (int i = 0; i < 2; i++)
+    for (rf_call *c = lists[i], *next; c; c = next) {
+      next = c->next;
+      rf_call_release(c);
+    }
 }
 
 rf_status rf_serve(const rf_serve_settings *settings, const rf_serve_socket *socket,

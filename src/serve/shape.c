@@ -87,16 +87,17 @@ static void put_chat_logprobs(const rf_call *c, const rf_answer *a, int64_t from
 /* One object of alternatives: {" the": -0.5}. Tokens with the same text have one entry. */
 static void put_alternatives(const rf_call *c, const rf_answer *a, const struct rf_answer_token *t,
                              rf_body *out) {
-  rf_body seen = {0};
+  rf_body seen = {0}; /* names, each after a newline, which no JSON string has */
   int written = 0;
   rf_body_text(out, "{");
   for (int32_t k = 0; k < t->tops; k++) {
     rf_body name = {0};
+    rf_body_text(&name, "\n");
     put_piece(c, a->top[t->top + k].id, &name);
     rf_body_text(&name, ":");
     if (!seen.at || !strstr(seen.at, name.at)) {
       rf_body_text(out, written++ ? "," : "");
-      rf_body_text(out, name.at);
+      rf_body_text(out, name.at + 1);
       rf_body_logprob(out, a->top[t->top + k].logprob);
       rf_body_text(&seen, name.at);
     }

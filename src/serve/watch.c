@@ -4,6 +4,7 @@
 #define _GNU_SOURCE
 #include "serve/call.h"
 
+#include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdlib.h>
@@ -42,7 +43,7 @@ rf_status rf_watch_start(rf_server *s, rf_error *error) {
   struct rf_watch *w = rf_must(calloc(1, sizeof *w));
   s->watch = w;
   w->epoll = epoll_create1(EPOLL_CLOEXEC);
-  if (w->epoll >= 0 && !pthread_create(&w->thread, NULL, run, s)) return RAFTER_OK;
+  if (w->epoll >= 0 && !(errno = pthread_create(&w->thread, NULL, run, s))) return RAFTER_OK;
   if (w->epoll >= 0) close(w->epoll);
   free(w);
   s->watch = NULL;

@@ -32,6 +32,10 @@ static const char *type_of(int status) {
   }
 }
 
+bool rf_wrong_stopping(rf_wrong *wrong) {
+  return rf_wrong_set(wrong, 503, "shutting_down", NULL, "the server stops");
+}
+
 void rf_wrong_json(const rf_wrong *wrong, rf_body *out) {
   rf_body_text(out, "{\"error\":{\"message\":");
   rf_body_string(out, wrong->message, strlen(wrong->message));

@@ -176,7 +176,8 @@ rf_status rf_traffic_open(const rf_traffic_settings *settings, rf_traffic_client
   /* Without this line, libcurl waits for the server's consent before it sends a long body. */
   struct curl_slist *more = rf_curl.slist_append(c->headers, "Expect:");
   c->token = settings->token && *settings->token ? strdup(settings->token) : NULL;
-  if (!c->multi || !c->headers || !more) {
+  bool lost = settings->token && *settings->token && !c->token;
+  if (!c->multi || !c->headers || !more || lost) {
     rf_traffic_close(c);
     return rf_traffic_no_memory(error);
   }

@@ -28,7 +28,7 @@ typedef struct rf_traffic_results {
   /* The highest rate that is sustained; 0: none of the rates. `bounded`: a higher rate is not
    * sustained. If it is false, the critical rate may be higher. */
   double critical, planned_critical;
-  bool bounded, planned_bounded;
+  bool bounded;
   const char *server, *model, *plan; /* URL, model of the requests, the plan in words (or NULL) */
   const char *load;                  /* how requests arrive, in words */
 } rf_traffic_results;

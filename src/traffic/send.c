@@ -191,7 +191,10 @@ static rf_status send_request(rf_traffic_client *c, const rf_traffic_run *run, i
   r->sent = now_of(c);
   r->from = run->closed ? r->sent : run->list[index].at;
   if (!rf_curl.multi_add_handle(c->multi, t->curl)) return RAFTER_OK;
+  free(t->body);
+  t->body = NULL;
   t->record = NULL;
+  r->state = RF_TRAFFIC_CANCELLED;
   return rf_traffic_no_memory(error);
 }
 

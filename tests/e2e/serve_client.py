@@ -329,10 +329,12 @@ def case_facts():
     tokens = post("/tokenize", {"prompt": "a\u00e9", "return_token_strs": True})[1]
     check(tokens["tokens"] == list("a\u00e9".encode()) and tokens["token_strs"][0] == "a", f"{tokens}")
     check(post("/detokenize", {"tokens": tokens["tokens"]})[1] == {"prompt": "a\u00e9"}, "detokenize")
+    nothing = post("/tokenize", {"prompt": None, "content": "a"})[1]
+    check(nothing["tokens"] == [97], f"null is unset: {nothing}")
     before = metric("generation_tokens_total")
     post("/v1/completions", ASK)
     check(metric("generation_tokens_total") == before + 24, "tokens are counted")
-    check(metric("kv_cache_bytes") > 0 and metric("num_preemptions_total") == 0, "bytes of the cache")
+    check(metric("kv_cache_bytes") > 0, "bytes of the cache")
     check(wait_for("counts of steps", lambda: metric("step_seconds_total") > 0), "measured seconds")
     check(
         metric("step_predicted_seconds_total") > 0 and 0 < metric("step_limit_fraction"),
@@ -466,6 +468,14 @@ def case_queue():
     check(post("/v1/completions", {**ASK, "n": 4})[0] == 400, "more answers than the server ever accepts")
     wait_for("idle", idle)
     check(post("/v1/completions", ASK)[0] == 200, "the server still answers")
+
+
+def case_seeded():
+    """Prints an answer at temperature 1 of a request with the fields of the next argument."""
+    fields = json.loads(sys.argv[2]) if sys.argv[2:] else {}
+    status, answer = post("/v1/completions", {"prompt": "a", "max_tokens": 24, "temperature": 1, **fields})
+    check(status == 200, f"{status} {answer}")
+    print(answer["choices"][0]["text"].encode())
 
 
 def case_deadline():

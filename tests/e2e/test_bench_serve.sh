@@ -270,7 +270,7 @@ case_options() {
   URL=http://127.0.0.1:1
   refuses 2 'rate.*cannot be combined' load --rate 1 --rates 1,2
   refuses 2 'cannot be combined' load --rates 1,2 --arrivals x.jsonl
-  refuses 2 '.--plot has no effect|--plot has no effect' load --plot x.svg
+  refuses 2 '--plot has no effect' load --plot x.svg
   refuses 2 '--search has no effect' load --rate 4 --search
   refuses 2 '--batch has no effect' load --batch 4
   refuses 2 'cannot be combined' load --duration 2s --rate 1 --requests 5

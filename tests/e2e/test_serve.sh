@@ -2,26 +2,10 @@
 # serve: requests and answers in OpenAI's shape, errors, clients that leave or do not read, limits,
 # keys, signals, and equal bits under load. serve_client.py has the requests.
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
-export no_proxy=127.0.0.1,localhost
 # Random weights and the byte tokenizer. Its long answers take seconds.
 MODEL=llama:layers=4,width=128,heads=4,ff=256,vocab=300,seq=4096
-server=
+. "$(dirname "${BASH_SOURCE[0]}")/lib_serve.sh"
 
-stop_server() { [ -z "$server" ] || { kill -9 "$server"; wait "$server"; } 2>/dev/null; server=; }
-trap 'stop_server; rm -rf "$WORK"' EXIT
-
-# serve [OPTIONS]: starts a server at a free port.
-serve() {
-  stop_server
-  rm -f served served.err # the next server has another port
-  "$RAFTER" serve $MODEL --port 0 --threads 2 --served-name tiny --template "$DATA/templates/zephyr.jinja" \
-    "$@" >served 2>served.err &
-  server=$!
-  for _ in $(seq 200); do [ -s served ] && break; kill -0 $server 2>/dev/null || break; sleep 0.05; done
-  SERVE_URL=$(grep -ohE -m 1 'http://[0-9.:]+' served) ||
-    { echo "the server did not start: $(cat served.err)"; exit 1; }
-  export SERVE_URL SERVE_PID=$server
-}
 client() { python3 "$HERE/serve_client.py" "$@" >said 2>&1 || fail "$1: $(head -c 1500 said)"; }
 # ends STATUS: expects the server to end with this status.
 ends() {
@@ -42,7 +26,22 @@ case_disconnects() { serve --batch 2; client disconnects; }
 case_slow_readers() { serve --batch 2; client slow_readers; }
 case_idle() { serve --batch 1 --idle-timeout 1s; client idle; }
 case_queue() { serve --batch 2 --max-queue 1; client queue; }
-case_deadline() { serve --batch 2 --request-timeout 0.3s; client deadline; }
+case_deadline() {
+  serve --batch 2 --request-timeout 0.3s --access-log log
+  client deadline
+  grep -q '"status":504' log || fail "the access log has no 504: $(cat log)"
+  ! grep -q '"status":499' log || fail 'the access log says that a client left'
+}
+
+# The seed of the command line is that of requests without a seed.
+case_seed() {
+  local typed
+  serve --batch 2 --seed 11
+  client seeded
+  typed=$(cat said)
+  client seeded '{"seed": 11}'
+  [ "$(cat said)" = "$typed" ] || fail '--seed 11 and "seed": 11 differ'
+}
 
 case_keys() {
   printf '# keys\nfirst\nsecond key\n\n' >keys

@@ -165,7 +165,7 @@
     chat.save();
   };
 
-  // Asks for the answer to the messages so far. An empty answer before it is replaced.
+  // Asks for the answer to the messages so far.
   const answerNow = () => {
     const answer = {role: 'assistant', content: '', tokens: [], finish: '', failure: '', count: 0,
       seconds: 0, first: 0, pieces: 0, open: true};

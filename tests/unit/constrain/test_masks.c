@@ -153,6 +153,40 @@ static void choices_and_special_tokens(void **state) {
   rf_constraint_release(c);
 }
 
+/* Words that are tokens: the first mask reads all their letters, and needs more states than fit. */
+static void a_mask_that_does_not_fit_is_refused(void **state) {
+  enum { WORDS = 4096, LETTERS = 6 };
+  (void)state;
+  char *text = malloc(2 * WORDS * (LETTERS + 1)), *list = malloc(WORDS * (LETTERS + 4) + 2), *at = list;
+  assert_true(text && list);
+  uint64_t random = 1;
+  for (int w = 0; w < WORDS; w++) {
+    char *word = text + w * (LETTERS + 1);
+    for (int i = 0; i < LETTERS; i++) {
+      random = random * 6364136223846793005u + 1442695040888963407u;
+      word[i] = (char)('a' + (random >> 40) % 26);
+    }
+    word[LETTERS] = ' ';
+    at += sprintf(at, "%s\" %.*s\"", w ? "," : "[", LETTERS, word); /* tokens begin with the space */
+  }
+  strcpy(at, "]");
+  memcpy(text + WORDS * (LETTERS + 1), text, WORDS * (LETTERS + 1)); /* a token occurs twice */
+  rf_tokenizer *words = NULL;
+  rf_trie *tokens = NULL;
+  rf_constraint *c = NULL;
+  rf_error error = {0};
+  assert_int_equal(rf_tokenizer_train(text, 2 * WORDS * (LETTERS + 1), 24000, NULL, &words, &error),
+                   RAFTER_OK);
+  assert_int_equal(rf_trie_open(words, 24000, &tokens, &error), RAFTER_OK);
+  assert_int_equal(rf_constraint_open(tokens, RF_TEXT_CHOICE, list, strlen(list), &c, &error),
+                   RAFTER_INVALID);
+  assert_non_null(strstr(error.message, "too many states (expected at most 8192 for one token)"));
+  rf_trie_close(tokens);
+  rf_tokenizer_close(words);
+  free(text);
+  free(list);
+}
+
 /* Answers with a long text need more states than fit; another answer waits and stays valid. */
 static void answers_survive_a_new_generation(void **state) {
   rf_constraint *c = NULL;
@@ -215,6 +249,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(random_answers_are_valid),
       cmocka_unit_test(choices_and_special_tokens),
+      cmocka_unit_test(a_mask_that_does_not_fit_is_refused),
       cmocka_unit_test(answers_survive_a_new_generation),
       cmocka_unit_test(the_cache_finds_equal_forms),
   };

@@ -159,6 +159,7 @@ static void test_faults(void **state) {
       {1, "{\"prompt\":\"a\",\"n\":41}", "n", "asks for 41 answers", 400},
       {1, "{\"prompt\":[\"a\",\"b\"],\"n\":30}", "n", "asks for 60 answers", 400},
       {1, "{\"prompt\":\"a\",\"n\":2,\"best_of\":3}", "best_of", "not supported", 400},
+      {1, "{\"prompt\":\"a\",\"n\":2,\"best_of\":3.0}", "best_of", "not supported", 400},
       {1, "{\"prompt\":\"a\",\"logprobs\":21}", "logprobs", "out of range", 400},
       {1, "{\"prompt\":\"a\",\"stop\":[\"\"]}", "stop", "1 to 256 bytes", 400},
       {1, "{\"prompt\":\"a\",\"stop\":[1]}", "stop", "wrong type", 400},

@@ -62,7 +62,6 @@ static void test_buckets(void **state) {
   for (int kind = 0; kind < RF_HISTOGRAMS; kind++) {
     int64_t sum = 0;
     for (int i = 0; i < RF_METRIC_BUCKETS; i++) sum += metrics.histogram[kind].count[i];
-    assert_int_equal(sum, metrics.histogram[kind].total);
     assert_int_equal(sum, sizeof values / sizeof *values);
   }
 }

@@ -1,5 +1,5 @@
 /* test_predict.c - a prediction is the planner's simulation of the same requests: equal tokens and
- * times, and a critical rate that the plan sustains while a rate just above is too high. */
+ * times, and a critical rate that the plan sustains while a rate 30 % above is too high. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
