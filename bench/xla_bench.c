@@ -38,9 +38,9 @@ static void must(rf_status status, const rf_error *error) {
 
 static const struct {
   const char *name;
-  rf_dtype dtype;
+  int dtype;
 } TYPES[] = {{"f32", RF_F32}, {"bf16", RF_BF16}, {"i32", RF_I32}, {"ui32", RF_DTYPES},
-             {"i8", RF_I8},   {"ui8", RF_U8},    {"f64", RF_F64}};
+             {"i8", RF_I8},   {"ui8", RF_U8},    {"f64", RF_F64}, {"ui16", RF_XLA_U16}};
 
 /* Reads "tensor<4x8xf32>"; returns the end. */
 static const char *read_type(const char *at, rf_xla_shape *shape) {
@@ -185,7 +185,7 @@ int main(int argc, char **argv) {
   for (int i = 0; i < count; i++) {
     module *m = &list[i];
     qsort(m->ms, (size_t)rounds, sizeof *m->ms, ascending);
-    printf("%-40s %6.1f s %6.1f MiB %6.1f MiB %6.1f MiB   %.1f [%.1f..%.1f]\n", m->name, m->stats.seconds,
+    printf("%-40s %6.1f s %6.1f MiB %6.1f MiB %6.1f MiB   %.2f [%.2f..%.2f]\n", m->name, m->stats.seconds,
            (double)m->stats.argument / 1048576, (double)m->stats.temporary / 1048576,
            (double)m->stats.total / 1048576, m->ms[rounds / 2], m->ms[0], m->ms[rounds - 1]);
   }

@@ -333,6 +333,7 @@ static bool start(writer *w, const rf_graph *graph, const rf_emit_options *optio
                       .attention_block = options->attention_block,
                       .left_out = options->left_out,
                       .codes = options->codes,
+                      .known = options->known,
                       .rows = options->rows > 0 ? options->rows : graph->rows},
                 .out = out,
                 .options = options,

@@ -13,7 +13,24 @@ typedef struct rf_emit_target {
   bool bf16_products; /* products of bf16 are much faster than those of f32 */
   bool ragged_dot;    /* has chlo.ragged_dot: products of consecutive groups of rows */
   bool tiles;         /* f32 arrays lie in tiles of 8 rows and 128 columns */
+  bool cudnn;         /* has cuDNN's attention as one call */
+  bool known;         /* a program for known inputs (rf_emit_known) is faster than one for all */
+  /* Gradients of logits are rounded to bf16 before a product whose result is bf16. Otherwise they
+   * become two bf16 numbers and keep 16 bits, at twice the work. */
+  bool one_bf16;
+  bool narrow_bias;   /* adds a bias in bf16 to a product of bf16 */
+  int columns;        /* products are much faster with a multiple of this many columns; 0: any */
+  int64_t head_bytes; /* logits of a chunk in f32, where larger chunks are faster; 0: small ones */
+  const char *flags;  /* options that its compiler needs for the arithmetic of the formulas; NULL */
 } rf_emit_target;
+
+/* Facts that the host knows about the inputs of a run. A program for these facts has wrong results
+ * for other inputs. All fields 0: a program for all inputs. */
+typedef struct rf_emit_known {
+  bool whole_rows; /* each row of a training batch is one segment */
+  bool greedy;     /* `sample` draws no token */
+  int64_t reach;   /* all keys that a row sees in a cache are at positions below; 0: unknown */
+} rf_emit_known;
 
 /* State while a graph is written. Emitters of ops use the functions below. */
 typedef struct rf_emit {
@@ -27,11 +44,12 @@ typedef struct rf_emit {
   int64_t head_bytes;      /* maximum bytes of a chunk of logits in f32; 0: the emitter chooses */
   int64_t attention_block; /* see rf_emit_options */
   bool codes;              /* see rf_emit_options */
-  rf_val ok;               /* bool scalar: all probes so far are finite; no value: no probe so far */
-  bool ok_everywhere;      /* `ok` is about the probes of all chips */
-  rf_val probed;           /* element that the op's probe checks (f32 scalar), if the emitter has it */
-  const rf_op *left_out;   /* see rf_emit_options */
-  rf_status status;        /* the first failure, with `error` */
+  rf_emit_known known;
+  rf_val ok;             /* bool scalar: all probes so far are finite; no value: no probe so far */
+  bool ok_everywhere;    /* `ok` is about the probes of all chips */
+  rf_val probed;         /* element that the op's probe checks (f32 scalar), if the emitter has it */
+  const rf_op *left_out; /* see rf_emit_options */
+  rf_status status;      /* the first failure, with `error` */
   rf_error *error;
   struct {
     int what, tensor;
@@ -153,6 +171,7 @@ typedef struct rf_emitted {
 typedef struct rf_emit_options {
   int64_t rows;     /* 0: all rows of the graph */
   bool no_donation; /* arguments keep their buffers */
+  rf_emit_known known;
   rf_emit_target target;
   int64_t head_bytes;      /* maximum bytes of a chunk of logits in f32, rounded up to one row; 0: chosen */
   int64_t attention_block; /* maximum tokens of a block of attention, a multiple of 16; 0: chosen */
@@ -165,6 +184,10 @@ typedef struct rf_emit_options {
 } rf_emit_options;
 /* Abilities of the compiler of a platform: "cpu", "tpu", "cuda", as a plugin names it. */
 rf_emit_target rf_emit_target_of(const char *platform);
+/* The facts of usual inputs: whole rows when training, greedy decoding over the whole context. */
+rf_emit_known rf_emit_usual(const rf_graph *graph);
+/* The target's flags and `more` (may be NULL), for rf_xla_compile. free() */
+char *rf_emit_flags(const rf_emit_target *target, const char *more);
 /* RAFTER_INVALID: the graph has an op without an emitter; the error has the reason. */
 rf_status rf_emit_graph(const rf_graph *graph, const rf_emit_options *options, rf_emitted *out,
                         rf_error *error);

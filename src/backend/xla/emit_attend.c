@@ -70,6 +70,10 @@ rf_attend rf_attend_of(rf_emit *e, const rf_op *op, int segments, int64_t rows, 
                  .window = window < seq ? window : 0,
                  .rank = rank,
                  .block = e->attention_block};
+  if (e->known.whole_rows && a.window == 0) {
+    a.low = rf_hlo_full(h, RF_HLO_I32, 0, RF_DIMS(a.batch, a.queries));
+    return a;
+  }
   rf_val *kept = rf_emit_keep(e, RF_KEEP_SEGMENTS, op->input[segments], window * 4096 + stride);
   if (!rf_has(*kept)) {
     rf_val first = of_rank(h, &a, starts_of(h, rf_emit_in(e, op, segments), keys));

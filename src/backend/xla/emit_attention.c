@@ -14,6 +14,10 @@ static void heads_of(rf_emit *e, const rf_attend *a, rf_val rows, rf_val qkv[3])
 
 static void emit_attention(rf_emit *e, const rf_op *op) {
   rf_hlo *h = e->h;
+  if (rf_cudnn_allows(e, op)) {
+    rf_cudnn_attention(e, op);
+    return;
+  }
   rf_val rows = rf_emit_in(e, op, 0), qkv[3], ctx, lse;
   rf_attend a = rf_attend_of(e, op, 1, rows.dim[0], 1, rf_hlo_scalar(h, RF_HLO_I32, 0));
   heads_of(e, &a, rows, qkv);
@@ -28,6 +32,10 @@ static void emit_attention_bwd(rf_emit *e, const rf_op *op) {
   /* After the barrier the compiler cannot keep the heads of forward in memory until backward. */
   rf_val in[2] = {rf_emit_in(e, op, 0), rf_emit_in(e, op, 3)}, qkv[3], grad[3];
   rf_hlo_barrier(h, in, 2);
+  if (rf_cudnn_allows(e, op)) {
+    rf_cudnn_attention_bwd(e, op, in[0], in[1]);
+    return;
+  }
   const rf_attr_attention *of = &op->attr.attention;
   int64_t kv = of->kv_heads, group = of->heads / kv, dim = of->head_dim;
   rf_attend a = rf_attend_of(e, op, 4, in[0].dim[0], 1, rf_hlo_scalar(h, RF_HLO_I32, 0));

@@ -49,4 +49,10 @@ rf_val rf_attend_delta(rf_emit *e, const rf_attend *a, rf_val ctx, rf_val dctx, 
 rf_val rf_attend_lse_in(rf_hlo *h, const rf_attend *a, rf_val lse, int64_t heads, int64_t group);
 rf_val rf_attend_lse_out(rf_hlo *h, rf_val lse);
 
+/* Attention and its backward op as one call of cuDNN: whether the op, the batch and the target allow
+ * it, and the calls. `qkv` and `dctx` are inputs 0 and 3. See emit_cudnn.c. */
+bool rf_cudnn_allows(const rf_emit *e, const rf_op *op);
+void rf_cudnn_attention(rf_emit *e, const rf_op *op);
+void rf_cudnn_attention_bwd(rf_emit *e, const rf_op *op, rf_val qkv, rf_val dctx);
+
 #endif

@@ -9,8 +9,12 @@
 
 #include <math.h>
 
-enum { STEP = 256 };                /* positions of a step, at least a page */
-enum { CHUNK_ROWS = 256 };          /* query rows of a chunk, counting each head of a key head */
+enum { STEP = 256 };       /* positions of a step, at least a page */
+enum { CHUNK_ROWS = 256 }; /* query rows of a chunk, counting each head of a key head */
+/* Each round of a loop costs a GPU's host a wait, so steps and chunks are larger there. */
+enum { WIDE_STEP = 1024, WIDE_CHUNK_ROWS = 4096 };
+/* Positions of all rows that one step may take where the reach is known: then no loop is needed. */
+enum { ONE_STEP = 1 << 20 };
 static const double MASKED = -1e30; /* finite, so that no difference is inf - inf */
 
 static rf_val i32(rf_hlo *h, int64_t value) { return rf_hlo_scalar(h, RF_HLO_I32, (double)value); }
@@ -191,9 +195,16 @@ static void attend(rf_hlo *h, const rf_pages *p, const step *of, rf_val state[3]
   state[2] = rf_hlo_add(h, rf_hlo_multiply(h, state[2], along(h, shrink, o)), o);
 }
 
+/* Columns of the page table that a row can need. */
+static int64_t columns_seen(const rf_emit *e, const rf_pages *p, int64_t columns) {
+  int64_t page = p->cache.dim[2] * chips_of(p), seen = rf_ceil_div(e->known.reach, page);
+  return seen > 0 && seen < columns ? seen : columns;
+}
+
 /* The page table with whole runs of `run` columns. */
 static rf_val table_of(rf_emit *e, const rf_pages *p, int64_t run) {
   rf_val table = rf_emit_in(e, p->op, p->table);
+  table = rf_hlo_slice(e->h, table, 1, 0, columns_seen(e, p, table.dim[1]));
   return rf_hlo_pad(e->h, table, 1, 0, rf_round_up(table.dim[1], run) - table.dim[1], 0);
 }
 
@@ -222,6 +233,16 @@ static void attend_rows(rf_emit *e, const rf_pages *p, rf_val q, int64_t run, rf
   rf_val to = quotient(h, rf_hlo_add_c(h, most, (double)positions), positions);
   rf_hlo_loop loop;
   start(h, state, n, q.dim[1], group, p->value);
+  if (table.dim[1] == run) {
+    step all = {.q = q,
+                .pages = table,
+                .key = i32(h, 0),
+                .first = many(h, r.first, group),
+                .last = many(h, r.last, group),
+                .end = r.last};
+    attend(h, p, &all, state);
+    return;
+  }
   rf_hlo_loop_begin_to(h, &loop, rf_hlo_subtract(h, to, from), state, 3);
   rf_val at = rf_hlo_add(h, loop.i, from), column = rf_hlo_multiply_c(h, at, (double)run);
   step s = {
@@ -376,12 +397,16 @@ void rf_pages_attend(rf_emit *e, const rf_pages *p, rf_val q, rf_val *ctx, rf_va
   rf_hlo *h = e->h;
   rf_val table = rf_emit_in(e, p->op, p->table), state[3];
   int64_t n = q.dim[0], heads = q.dim[1] * q.dim[2], group = q.dim[2], page = p->cache.dim[2],
-          run = page >= STEP ? 1 : rf_ceil_div(STEP, page);
-  if (run > table.dim[1]) run = table.dim[1];
-  if (e->graph->rows <= table.dim[0]) {
+          run = rf_ceil_div(e->target.known ? WIDE_STEP : STEP, page),
+          columns = columns_seen(e, p, table.dim[1]);
+  bool single = e->graph->rows <= table.dim[0];
+  if (run > columns || (single && e->known.reach && n * columns * page <= ONE_STEP)) run = columns;
+  if (single) {
     attend_rows(e, p, q, run, state);
   } else {
-    int64_t rows = group >= CHUNK_ROWS / 32 ? 32 : group <= 2 ? CHUNK_ROWS / 2 : CHUNK_ROWS / group;
+    int64_t all = e->target.known ? WIDE_CHUNK_ROWS : CHUNK_ROWS, rows = group >= all / 32 ? 32
+                                                                         : group <= 2      ? all / 2
+                                                                                           : all / group;
     attend_items(e, p, in_chunks(h, q, rows < n ? rows : n), group, run, state);
   }
   for (int i = 0; i < 3; i++) state[i] = from_chunks(h, state[i], n, group);

@@ -14,8 +14,9 @@ typedef struct head {
   int64_t width, vocab;
   bool transpose;
   float cap;
-  rf_val first; /* i32 scalar: this chip's first token; no value: 0 */
-  rf_val words; /* i32 scalar: this chip's tokens without padding; no value: all columns */
+  rf_val first;    /* i32 scalar: this chip's first token; no value: 0 */
+  rf_val words;    /* i32 scalar: this chip's tokens without padding; no value: all columns */
+  int64_t padding; /* columns that pad_vocabulary added */
 } head;
 
 /* A chunk of rows, or all rows. The function `body` computes out[] and adds to sum[]. */
@@ -46,6 +47,19 @@ static head head_of(rf_emit *e, const rf_op *op) {
   rf_val left = rf_hlo_subtract(h, rf_hlo_scalar(h, RF_HLO_I32, (double)attr->vocab), of.first);
   of.words = rf_hlo_minimum(h, rf_hlo_maximum_c(h, left, 0), rf_hlo_scalar(h, RF_HLO_I32, (double)of.vocab));
   return of;
+}
+
+/* Adds empty tokens, so that the number of columns is one that the target multiplies fast. Without
+ * them, the compiler pads the weight in each chunk. */
+static void pad_vocabulary(rf_emit *e, head *of) {
+  rf_hlo *h = e->h;
+  int64_t step = e->target.columns, more = step ? rf_ceil_div(of->vocab, step) * step - of->vocab : 0;
+  if (!more || rf_has(of->words)) return;
+  of->w = rf_hlo_pad(h, of->w, of->transpose ? 0 : 1, 0, more, 0);
+  if (rf_has(of->bias)) of->bias = rf_hlo_pad(h, of->bias, 0, 0, more, 0);
+  of->words = rf_hlo_scalar(h, RF_HLO_I32, (double)of->vocab);
+  of->padding = more;
+  of->vocab += more;
 }
 
 /* ---- products -------------------------------------------------------------------------------- */
@@ -215,6 +229,7 @@ static int64_t rows_of_chunk(const rf_emit *e, const chunk *c) {
   if (bytes == 0) {
     bytes = 64 << 20;
     int64_t gradient = 4 * c->of.width * vocab;
+    if (e->target.head_bytes) bytes = e->target.head_bytes;
     if (e->target.bf16_products) fewest = adds ? BALANCED_ROWS_WITH_GRADIENT : BALANCED_ROWS;
     else if (adds && bytes < 2 * gradient) bytes = 2 * gradient;
   }
@@ -308,6 +323,7 @@ static rf_val out_of(rf_emit *e, const rf_op *op, int slot, int64_t columns) {
 
 static chunk chunk_of(rf_emit *e, const rf_op *op, void (*body)(rf_emit *, const rf_op *, chunk *)) {
   chunk c = {.of = head_of(e, op), .body = body};
+  pad_vocabulary(e, &c.of);
   for (int i = 0; i < PARTS; i++) c.in[i] = c.out[i] = RF_NO_VAL;
   for (int i = 0; i < 2; i++) c.sum[i] = c.sum_of[i] = RF_NO_VAL;
   c.in[0] = rf_emit_in(e, op, 0);
@@ -362,12 +378,19 @@ static rf_val logits_gradient(rf_emit *e, const chunk *c, rf_val z, rf_val lse) 
 static void gradients(rf_emit *e, chunk *c, rf_val dz, int at) {
   bool transpose = c->of.transpose;
   rf_val x = c->in[0];
-  if (rf_has(c->out[at])) c->out[at] = product(e, RF_NO_VAL, dz, false, c->of.w, !transpose);
+  if (rf_has(c->out[at])) {
+    bool narrow = e->target.one_bf16 && c->out[at].type == c->of.w.type;
+    rf_val slope = narrow ? rf_hlo_convert(e->h, dz, c->of.w.type) : dz;
+    c->out[at] = product(e, RF_NO_VAL, slope, false, c->of.w, !transpose);
+  }
   if (rf_has(c->sum_of[0]))
     c->sum[0] =
         transpose ? product(e, c->sum[0], dz, true, x, false) : product(e, c->sum[0], x, true, dz, false);
   if (rf_has(c->sum_of[1])) c->sum[1] = plus(e->h, c->sum[1], rf_hlo_reduce(e->h, RF_HLO_SUM, dz, 0));
 }
+
+/* The dimension of the tokens in sum i: dw or dbias. */
+static int words_axis(const chunk *c, int i) { return i == 0 && !c->of.transpose ? 1 : 0; }
 
 /* Output `slot` + i is the sum i. */
 static void begin_sums(rf_emit *e, const rf_op *op, chunk *c, int slot) {
@@ -377,15 +400,22 @@ static void begin_sums(rf_emit *e, const rf_op *op, chunk *c, int slot) {
     c->sum_of[i] = shape[i];
     c->sum_of[i].type = RF_HLO_F32;
     rf_val start = rf_emit_start(e, op, slot + i);
-    if (rf_has(start)) c->sum[i] = rf_hlo_convert(e->h, start, RF_HLO_F32);
+    if (!rf_has(start)) continue;
+    c->sum[i] = rf_hlo_convert(e->h, start, RF_HLO_F32);
+    if (c->of.padding) c->sum[i] = rf_hlo_pad(e->h, c->sum[i], words_axis(c, i), 0, c->of.padding, 0);
   }
 }
 /* Sets the outputs before `slot`, which never accumulate, and the sums. */
 static void end_sums(rf_emit *e, const rf_op *op, const chunk *c, int slot) {
   for (int i = 0; i < slot; i++)
     if (rf_emit_wants(op, i)) rf_emit_set(e, op, i, c->out[i]);
-  for (int i = 0; i < 2; i++)
-    if (rf_emit_wants(op, slot + i)) rf_emit_set(e, op, slot + i, c->sum[i]);
+  for (int i = 0; i < 2; i++) {
+    if (!rf_emit_wants(op, slot + i)) continue;
+    rf_val sum = c->sum[i];
+    if (c->of.padding)
+      sum = rf_hlo_slice(e->h, sum, words_axis(c, i), 0, sum.dim[words_axis(c, i)] - c->of.padding);
+    rf_emit_set(e, op, slot + i, sum);
+  }
 }
 
 static void loss_bwd_body(rf_emit *e, const rf_op *op, chunk *c) {

@@ -25,10 +25,16 @@ static void emit_matmul(rf_emit *e, const rf_op *op) {
   rf_val x = rf_emit_in(e, op, 0), w = rf_emit_in(e, op, 1);
   int result = rf_emit_wants(op, 0) ? 0 : 1;
   bool plain = attr->epilogue == RF_EPILOGUE_NONE && !rf_has(rf_emit_in(e, op, 2));
-  /* The product is rounded once, here if nothing is added to it. */
-  rf_hlo_type type = plain ? rf_emit_out_type(e, op, result) : RF_HLO_F32;
+  /* The product is rounded once, here if nothing is added to it. Libraries for GPUs add a bias of the
+   * result's type before they round, and return half the bytes. */
+  bool narrow = e->target.narrow_bias && x.type == RF_HLO_BF16 && w.type == RF_HLO_BF16 &&
+                rf_has(rf_emit_in(e, op, 2)) && rf_mesh_size(&e->graph->mesh, op->attr.axes) == 1;
+  rf_hlo_type type = plain ? rf_emit_out_type(e, op, result) : narrow ? RF_HLO_BF16 : RF_HLO_F32;
   rf_val u = rf_emit_product(h, x, false, w, attr->transpose, type);
-  if (rf_has(rf_emit_in(e, op, 2))) u = rf_hlo_add(h, u, bias_of(e, op, x.dim[0]));
+  if (narrow) {
+    rf_val bias = rf_hlo_convert(h, rf_emit_wide(e, op, 2), RF_HLO_BF16);
+    u = rf_hlo_convert(h, rf_hlo_add(h, u, rf_emit_across_rows(e, bias, x.dim[0])), RF_HLO_F32);
+  } else if (rf_has(rf_emit_in(e, op, 2))) u = rf_hlo_add(h, u, bias_of(e, op, x.dim[0]));
   if (!plain) u = rf_emit_rounded(e, op, result, u);
   rf_emit_out(e, op, 0, u);
   if (attr->epilogue == RF_EPILOGUE_GELU) rf_emit_out(e, op, 1, rf_emit_gelu(h, u));

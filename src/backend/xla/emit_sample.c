@@ -222,11 +222,14 @@ static void emit_sample(rf_emit *e, const rf_op *op) {
   rf_val temperature = rule(h, rules, RF_RULE_TEMPERATURE), sampled = is_more(h, temperature, 0),
          most = rf_hlo_reduce(h, RF_HLO_MAX, rf_hlo_reduce(h, RF_HLO_MAX, z, 1), 1),
          finite = rf_hlo_maximum_c(h, most, -1e30);
-  temperature = rf_hlo_select(h, sampled, temperature, rf_hlo_scalar(h, RF_HLO_F32, 1));
-  r.weight = rf_hlo_exponential(
-      h, rf_hlo_divide(h, rf_hlo_subtract(h, z, everywhere(h, &r, finite)), everywhere(h, &r, temperature)));
-  rf_val chosen = rf_hlo_select(h, sampled, draw(h, &r, rules, sampled), best_token(h, &r, z, most)),
-         pair[2] = {rf_hlo_iota(h, RF_HLO_I32, 0, RF_DIMS(r.count, 1)),
+  rf_val chosen = best_token(h, &r, z, most);
+  if (!e->known.greedy) {
+    temperature = rf_hlo_select(h, sampled, temperature, rf_hlo_scalar(h, RF_HLO_F32, 1));
+    r.weight = rf_hlo_exponential(h, rf_hlo_divide(h, rf_hlo_subtract(h, z, everywhere(h, &r, finite)),
+                                                   everywhere(h, &r, temperature)));
+    chosen = rf_hlo_select(h, sampled, draw(h, &r, rules, sampled), chosen);
+  }
+  rf_val pair[2] = {rf_hlo_iota(h, RF_HLO_I32, 0, RF_DIMS(r.count, 1)),
                     rf_hlo_reshape(h, chosen, RF_DIMS(r.count, 1))},
          value = rf_hlo_gather(h, logits, rf_hlo_concatenate(h, 1, 2, pair), 2, (const int[]){0, 1});
   rf_emit_out(e, op, 0, chosen);

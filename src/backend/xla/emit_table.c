@@ -1,6 +1,8 @@
 /* emit_table.c - finds the emitter of an op in the tables of the files emit_*.c. */
 #include "backend/xla/emit.h"
 
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const rf_emitter *const TABLES[] = {
@@ -11,7 +13,31 @@ static const rf_emitter *const TABLES[] = {
 
 rf_emit_target rf_emit_target_of(const char *platform) {
   bool cpu = strcmp(platform, "cpu") == 0, tpu = strcmp(platform, "tpu") == 0;
+  if (strcmp(platform, "cuda") == 0)
+    return (rf_emit_target){.bf16_products = true,
+                            .cudnn = true,
+                            .known = true,
+                            .one_bf16 = true,
+                            .narrow_bias = true,
+                            .columns = 64,
+                            .head_bytes = (int64_t)512 << 20,
+                            /* otherwise activations stay f32 in memory */
+                            .flags = "--xla_allow_excess_precision=false"};
   return (rf_emit_target){.bf16_products = !cpu, .ragged_dot = tpu, .tiles = tpu};
+}
+
+rf_emit_known rf_emit_usual(const rf_graph *graph) {
+  return (rf_emit_known){.whole_rows = graph->job == RF_JOB_TRAIN,
+                         .greedy = true,
+                         .reach = graph->job == RF_JOB_TRAIN ? 0 : graph->seq};
+}
+
+char *rf_emit_flags(const rf_emit_target *target, const char *more) {
+  const char *first = target->flags ? target->flags : "", *second = more ? more : "";
+  size_t room = strlen(first) + strlen(second) + 2;
+  char *all = rf_must(malloc(room));
+  snprintf(all, room, "%s %s", first, second); /* a later flag replaces an earlier one */
+  return all;
 }
 
 const rf_emitter *rf_emitter_of(const rf_op_def *def) {

@@ -74,17 +74,21 @@ const char *rf_hlo_fault(const rf_hlo *h, const char **name) {
   return h->fault;
 }
 
-/* Names pass through MLIR's string syntax, in which quotes, backslashes and bytes that cannot be
- * printed are escaped. */
+void rf_hlo_quote(rf_hlo *h, rf_hlo_buffer *to, const char *text) {
+  rf_hlo_print(h, to, "\"");
+  for (const char *c = text; *c; c++)
+    if (*c == '"' || *c == '\\' || (unsigned char)*c < ' ' || (unsigned char)*c > '~')
+      rf_hlo_print(h, to, "\\%02X", (unsigned char)*c);
+    else rf_hlo_print(h, to, "%c", *c);
+  rf_hlo_print(h, to, "\"");
+}
+
 void rf_hlo_name(rf_hlo *h, const char *name) {
   h->name = name;
   if (!name) return;
-  rf_hlo_print(h, &h->names, "#op%d = loc(\"", h->name_count++);
-  for (const char *c = name; *c; c++)
-    if (*c == '"' || *c == '\\' || (unsigned char)*c < ' ' || (unsigned char)*c > '~')
-      rf_hlo_print(h, &h->names, "\\%02X", (unsigned char)*c);
-    else rf_hlo_print(h, &h->names, "%c", *c);
-  rf_hlo_print(h, &h->names, "\")\n");
+  rf_hlo_print(h, &h->names, "#op%d = loc(", h->name_count++);
+  rf_hlo_quote(h, &h->names, name);
+  rf_hlo_print(h, &h->names, ")\n");
 }
 
 rf_hlo_typed rf_hlo_typed_of(rf_val v) {

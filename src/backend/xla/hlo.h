@@ -159,6 +159,19 @@ void rf_hlo_top_k(rf_hlo *h, rf_val a, int64_t k, rf_val *values, rf_val *indice
 /* Sorts along `axis`, stable, ascending by `key`; `other` (may have no value) follows the key. */
 void rf_hlo_sort(rf_hlo *h, int axis, rf_val *key, rf_val *other);
 
+/* Calls a function that the compiler knows by the name `target`. `config` is its JSON text. Results
+ * are result[0..results), before the call only types and shapes. order[i] lists the dimensions of
+ * result i from the innermost one in memory to the outermost; NULL: the last dimension is the
+ * innermost. */
+typedef struct rf_hlo_callee {
+  const char *target, *config;
+  int operands, results;
+  const rf_val *operand;
+  rf_val *result;
+  const int *const *order;
+} rf_hlo_callee;
+void rf_hlo_call(rf_hlo *h, const rf_hlo_callee *of);
+
 /* ---- control --------------------------------------------------------------------------------- */
 
 enum { RF_HLO_CARRIED = 1024 };

@@ -310,6 +310,46 @@ void rf_hlo_sort(rf_hlo *h, int axis, rf_val *key, rf_val *other) {
 }
 
 /* The operation of the dialect chlo is faster than a sort where the compiler knows it. */
+static void put_order(rf_hlo *h, rf_val v, const int *order) {
+  int plain[RF_HLO_RANK];
+  for (int i = 0; i < v.rank; i++) plain[i] = v.rank - 1 - i;
+  RF_PUT("dense<%s> : tensor<%dxindex>", rf_hlo_ints(v.rank, order ? order : plain).text, v.rank);
+}
+
+void rf_hlo_call(rf_hlo *h, const rf_hlo_callee *of) {
+  int32_t id = h->next++;
+  for (int i = 0; i < of->results; i++)
+    of->result[i] = rf_hlo_new_value(h, of->result[i].type, of->result[i].rank, of->result[i].dim);
+  RF_PUT("%*s%%%d:%d = \"stablehlo.custom_call\"(", 2 * h->depth, "", id, of->results);
+  for (int i = 0; i < of->operands; i++) RF_PUT("%s%%%d", i ? ", " : "", of->operand[i].id);
+  RF_PUT(") {call_target_name = ");
+  rf_hlo_quote(h, &h->body, of->target);
+  RF_PUT(", backend_config = ");
+  rf_hlo_quote(h, &h->body, of->config);
+  RF_PUT(", api_version = 2 : i32, has_side_effect = false, operand_layouts = [");
+  for (int i = 0; i < of->operands; i++) {
+    RF_PUT(i ? ", " : "");
+    put_order(h, of->operand[i], NULL);
+  }
+  RF_PUT("], result_layouts = [");
+  for (int i = 0; i < of->results; i++) {
+    RF_PUT(i ? ", " : "");
+    put_order(h, of->result[i], of->order[i]);
+  }
+  RF_PUT("]} : (");
+  for (int i = 0; i < of->operands; i++) RF_PUT("%s%s", i ? ", " : "", RF_TYPE(of->operand[i]));
+  RF_PUT(") -> (");
+  for (int i = 0; i < of->results; i++) RF_PUT("%s%s", i ? ", " : "", RF_TYPE(of->result[i]));
+  RF_PUT(")");
+  rf_hlo_end(h);
+  for (int i = 0; i < of->results; i++) {
+    rf_hlo_begin(h, of->result[i]);
+    RF_PUT("\"stablehlo.reshape\"(%%%d#%d) : (%s) -> %s", id, i, RF_TYPE(of->result[i]),
+           RF_TYPE(of->result[i]));
+    rf_hlo_end(h);
+  }
+}
+
 void rf_hlo_top_k(rf_hlo *h, rf_val a, int64_t k, rf_val *values, rf_val *indices) {
   int last = a.rank - 1;
   rf_val out[2] = {rf_hlo_new_value(h, a.type, a.rank, a.dim),

@@ -36,6 +36,8 @@ struct rf_hlo {
 
 void rf_hlo_print(rf_hlo *h, rf_hlo_buffer *to, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+/* A string of MLIR, in which quotes, backslashes and bytes that cannot be printed are escaped. */
+void rf_hlo_quote(rf_hlo *h, rf_hlo_buffer *to, const char *text);
 #define RF_PUT(...) rf_hlo_print(h, &h->body, __VA_ARGS__)
 
 /* Text of a type, as "tensor<4x8xf32>". */

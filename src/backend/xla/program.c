@@ -3,6 +3,7 @@
  * generation and scoring, where the number of rows varies, there is one module for each power of
  * two. */
 #include "backend/xla/device.h"
+#include "backend/xla/known.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -11,6 +12,7 @@
 /* A module for a number of rows. */
 typedef struct variant {
   int64_t rows;
+  rf_emit_known known;
   rf_emitted module;
   rf_xla_id program;
   rf_xla_argument *argument; /* (chips * arguments), chip by chip, as in rf_xla_call */
@@ -21,7 +23,6 @@ typedef struct variant {
   int64_t *sums; /* for each result: bytes of the image for f32 values of an f64 tensor, or -1 */
 } variant;
 
-enum { VARIANTS = 40 };
 typedef struct xla_program {
   rf_program program; /* first field, because the interface is a pointer to it */
   rf_xla_memory *memory;
@@ -29,8 +30,9 @@ typedef struct xla_program {
   int64_t *offset; /* of each tensor */
   int64_t *stack;  /* with several microbatches: bytes of the image that hold the inputs of all of them */
   rf_watch watch;
-  rf_section last; /* the last section that has ops */
-  variant variant[VARIANTS];
+  rf_known_inputs inputs; /* on which the choice of a program depends */
+  rf_section last;        /* the last section that has ops */
+  variant *variant;
   int variants;
 } xla_program;
 
@@ -120,12 +122,15 @@ static void free_variant(variant *v) {
   free(v->sums);
 }
 
-static rf_status compile_variant(xla_program *p, int64_t rows, rf_error *error) {
+static rf_status compile_variant(xla_program *p, int64_t rows, rf_emit_known known, rf_error *error) {
   const rf_xla_device *d = p->memory->device;
+  variant *more = realloc(p->variant, (size_t)(p->variants + 1) * sizeof *more);
+  if (!more) return no_memory(error);
+  p->variant = more;
   variant *v = &p->variant[p->variants];
-  const rf_emit_options options = {.rows = rows,
-                                   .target = rf_emit_target_of(rf_xla_facts_of(d->client)->platform)};
-  *v = (variant){.rows = rows};
+  const rf_emit_options options = {
+      .rows = rows, .known = known, .target = rf_emit_target_of(rf_xla_facts_of(d->client)->platform)};
+  *v = (variant){.rows = rows, .known = known};
   RF_TRY(rf_emit_graph(p->graph, &options, &v->module, error));
   size_t arguments = (size_t)v->module.arguments + 1, results = (size_t)v->module.results + 1,
          chips = (size_t)p->memory->chips;
@@ -136,10 +141,11 @@ static rf_status compile_variant(xla_program *p, int64_t rows, rf_error *error) 
   rf_status status = v->argument && v->result && v->donated && v->sums ? RAFTER_OK : no_memory(error);
   if (status == RAFTER_OK) status = bind_arguments(p, v, error);
   if (status == RAFTER_OK) status = bind_results(p, v, error);
+  char *flags = rf_emit_flags(&options.target, d->settings.flags);
   const rf_xla_compile of = {.text = v->module.text,
                              .bytes = v->module.bytes,
                              .replicas = v->module.replicas,
-                             .flags = d->settings.flags,
+                             .flags = flags,
                              .cache = d->settings.cache};
   rf_xla_stats stats = {0};
   if (status == RAFTER_OK) {
@@ -149,6 +155,7 @@ static rf_status compile_variant(xla_program *p, int64_t rows, rf_error *error) 
     if (d->settings.compiling)
       d->settings.compiling(d->settings.self, rows, rf_now_seconds() - start, stats.total);
   }
+  free(flags);
   free(v->module.text); /* only the ports are needed from here on */
   v->module.text = NULL;
   if (status == RAFTER_OK) p->variants++;
@@ -166,11 +173,35 @@ static int64_t rows_of_variant(const xla_program *p, int64_t rows) {
   return power < all ? power : all;
 }
 
+/* The bytes of an input of the next run, and how many chips or microbatches follow each other. */
+static const void *input_at(const xla_program *p, int chip, int tensor, int64_t *bytes) {
+  int64_t each = rf_tensor_bytes(&p->graph->tensor[tensor]);
+  bool stacked = p->stack[tensor] >= 0;
+  *bytes = stacked ? each * p->graph->accumulate : each;
+  return rf_xla_at(p->memory, stacked ? p->stack[tensor] + chip * stack_bytes(p, tensor)
+                                      : at_chip(p, chip, p->offset[tensor]));
+}
+
+static rf_emit_known known_of(const xla_program *p, int64_t rows) {
+  rf_emit_known all = {0};
+  for (int chip = 0; chip < p->memory->chips; chip++) {
+    rf_known_values v = {.rows = rows};
+    for (int i = 0; i < RF_KNOWN_INPUTS; i++)
+      if (p->inputs.tensor[i] != RF_NONE) v.data[i] = input_at(p, chip, p->inputs.tensor[i], &v.bytes[i]);
+    rf_emit_known one = rf_known_of(p->graph, &v);
+    if (chip == 0) all = one;
+    all.whole_rows = all.whole_rows && one.whole_rows;
+  }
+  return all;
+}
+
 static rf_status variant_for(xla_program *p, int64_t rows, variant **v, rf_error *error) {
   int64_t wanted = rows_of_variant(p, rows);
+  rf_emit_known known = known_of(p, wanted);
   for (int i = 0; i < p->variants; i++)
-    if (p->variant[i].rows == wanted) return *v = &p->variant[i], RAFTER_OK;
-  RF_TRY(compile_variant(p, wanted, error));
+    if (p->variant[i].rows == wanted && rf_known_equal(&p->variant[i].known, &known))
+      return *v = &p->variant[i], RAFTER_OK;
+  RF_TRY(compile_variant(p, wanted, known, error));
   *v = &p->variant[p->variants - 1];
   return RAFTER_OK;
 }
@@ -294,6 +325,7 @@ static void release(rf_program *program) {
     rf_xla_free(p->memory->device->client, &p->variant[i].program, 1);
     free_variant(&p->variant[i]);
   }
+  free(p->variant);
   free(p->offset);
   free(p->stack);
   free(p);
@@ -312,6 +344,9 @@ rf_status rf_xla_compile_plan(rf_device *device, const rf_program_source *source
                               rf_error *error) {
   (void)device;
   const rf_graph *graph = source->graph;
+  const rf_xla_memory *memory = (rf_xla_memory *)source->memory;
+  const rf_xla_facts *facts = rf_xla_facts_of(memory->device->client);
+  int chips = memory->device->device.chips;
   size_t tensors = (size_t)graph->tensor_count + 1;
   xla_program *p = calloc(1, sizeof *p);
   if (!p) return no_memory(error);
@@ -327,8 +362,12 @@ rf_status rf_xla_compile_plan(rf_device *device, const rf_program_source *source
     for (int i = 0; i < graph->op_count; i++)
       if (graph->op[i].section > p->last) p->last = graph->op[i].section;
     status = reserve_stacks(p, error);
+    p->inputs = rf_known_find(graph, p->offset, rf_emit_target_of(facts->platform).known, chips);
   }
-  if (status == RAFTER_OK) status = compile_variant(p, graph->rows, error);
+  /* Programs of generation are made when it is known what they are for. */
+  if (status == RAFTER_OK && (!p->inputs.any || graph->job == RF_JOB_TRAIN))
+    status =
+        compile_variant(p, graph->rows, p->inputs.any ? rf_emit_usual(graph) : (rf_emit_known){0}, error);
   if (status == RAFTER_OK) *program = &p->program;
   else release(&p->program);
   return status;

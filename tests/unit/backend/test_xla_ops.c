@@ -54,7 +54,8 @@ static void read_result(op_harness *h, int tensor, const void *from) {
 static rf_status execute(op_harness *h, const rf_emitted *m, rf_error *error) {
   rf_xla_id program = 0;
   rf_xla_stats stats;
-  const rf_xla_compile of = {.text = m->text, .bytes = m->bytes, .replicas = 1};
+  const rf_emit_target target = rf_emit_target_of(rf_xla_facts_of(client)->platform);
+  const rf_xla_compile of = {.text = m->text, .bytes = m->bytes, .replicas = 1, .flags = target.flags};
   RF_TRY(rf_xla_program(client, &of, &program, &stats, error));
   compiled++;
   rf_xla_argument argument[64] = {{0}};
@@ -111,6 +112,7 @@ static void try_op(const op_case *of, const op_size *size, rf_dtype dtype, const
            (long long)size->rows, (long long)size->width, (long long)size->columns, rf_dtype_name(dtype),
            options->head_bytes        ? ", in chunks"
            : options->attention_block ? ", in short blocks"
+           : options->known.reach     ? ", for GPUs"
                                       : "");
   op_run_range(h, 0, h->subject + 1, &RF_BACKEND_REFERENCE, RF_ISA_BASE, 1);
   void *want[RF_MAX_OUTPUTS] = {0};
@@ -142,10 +144,22 @@ static void try_op(const op_case *of, const op_size *size, rf_dtype dtype, const
   op_harness_free(h);
 }
 
+/* The form for GPUs: padded vocabularies, one rounding of the logits' gradient, bias in bf16, and
+ * one step over all pages. cuDNN's attention runs on GPUs alone. */
+static void try_form_for_gpus(const op_case *of, const op_size *size, rf_dtype dtype) {
+  rf_kind kind = rf_op_find(of->op)->kind;
+  if (dtype != RF_BF16 || (kind != RF_KIND_HEAD && kind != RF_KIND_MATMUL && kind != RF_KIND_ATTENTION))
+    return;
+  rf_emit_options options = {.target = rf_emit_target_of("cuda"), .known.reach = 512};
+  options.target.cudnn = false;
+  try_op(of, size, dtype, &options);
+}
+
 /* Ops of the head also run in chunks of three rows, with products in halves of bf16. Attention over
  * long sequences also runs in short blocks: the module then has a loop over them. */
 static void try_forms(const op_case *of, const op_size *size, rf_dtype dtype) {
   try_op(of, size, dtype, &(rf_emit_options){0});
+  try_form_for_gpus(of, size, dtype);
   if (rf_op_find(of->op)->kind == RF_KIND_ATTENTION && size->rows > 128)
     try_op(of, size, dtype, &(rf_emit_options){.attention_block = 16});
   if (rf_op_find(of->op)->kind != RF_KIND_HEAD || size->rows <= 3) return;

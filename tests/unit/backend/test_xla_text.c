@@ -94,6 +94,92 @@ static void test_no_array_of_all_scores_or_logits(void **state) {
   }
 }
 
+static int count_of(const char *text, const char *word) {
+  int count = 0;
+  for (const char *at = strstr(text, word); at; at = strstr(at + 1, word)) count++;
+  return count;
+}
+
+static rf_emitted emit_known(const rf_graph *graph, const char *platform, rf_emit_known known) {
+  const rf_emit_options options = {.target = rf_emit_target_of(platform), .known = known};
+  rf_emitted m;
+  rf_error error = {0};
+  if (rf_emit_graph(graph, &options, &m, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  return m;
+}
+
+/* On GPUs, attention over whole rows is one call forward and one backward in each layer. Other
+ * rows, f32 and other targets get blocks. */
+static void test_whole_rows_call_cudnn(void **state) {
+  (void)state;
+  static const struct {
+    const char *platform;
+    rf_dtype dtype;
+    bool whole;
+    int calls;
+  } CASES[] = {{"cuda", RF_BF16, true, 2},
+               {"cuda", RF_BF16, false, 0},
+               {"cuda", RF_F32, true, 0},
+               {"tpu", RF_BF16, true, 0},
+               {"cpu", RF_BF16, true, 0}};
+  for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+    rf_graph *graph = graph_of(GPT2, CASES[i].dtype, 1);
+    rf_emitted m = emit_known(graph, CASES[i].platform, (rf_emit_known){.whole_rows = CASES[i].whole});
+    assert_int_equal(count_of(m.text, "\"__cudnn$fmhaSoftmax\""), CASES[i].calls);
+    assert_int_equal(count_of(m.text, "\"__cudnn$fmhaSoftmaxBackward\""), CASES[i].calls);
+    rf_emitted_free(&m);
+    rf_graph_free(graph);
+  }
+}
+
+/* The configuration of a call is JSON with the sizes of the graph. */
+static void test_calls_of_cudnn_have_their_sizes(void **state) {
+  (void)state;
+  rf_graph *graph = graph_of(GPT2, RF_BF16, 1);
+  rf_emitted m = emit_known(graph, "cuda", (rf_emit_known){.whole_rows = true});
+  const char *call = strstr(m.text, "\"__cudnn$fmhaSoftmaxBackward\"");
+  assert_non_null(call);
+  assert_non_null(strstr(call, "\\22fmha_scale\\22: 0.125,"));
+  assert_non_null(strstr(call, "\\22dimensions\\22: [\\222\\22, \\2212\\22, \\221024\\22, \\221024\\22]"));
+  assert_non_null(strstr(call, "dense<[3, 1, 2, 0]> : tensor<4xindex>"));
+  rf_emitted_free(&m);
+  rf_graph_free(graph);
+}
+
+/* GPUs multiply logits in columns of a multiple of 64. */
+static bool is_narrow_product(int rank, const int64_t *dim) {
+  return rank == 2 && dim[1] == VOCAB && dim[0] > 1;
+}
+static bool is_wide_product(int rank, const int64_t *dim) { return rank == 2 && dim[1] == 50304; }
+static void test_vocabularies_are_padded_for_gpus(void **state) {
+  (void)state;
+  rf_graph *graph = graph_of(GPT2, RF_BF16, 1);
+  rf_emitted m = emit_for(graph, "cuda"), cpu = emit(graph);
+  assert_null(find_array(m.text, is_narrow_product));
+  assert_non_null(find_array(m.text, is_wide_product));
+  assert_non_null(find_array(cpu.text, is_narrow_product));
+  rf_emitted_free(&m);
+  rf_emitted_free(&cpu);
+  rf_graph_free(graph);
+}
+
+/* A GPU's host waits for each round of a loop. */
+static void test_known_decoding_has_no_loop(void **state) {
+  (void)state;
+  rf_model of = fixture_model("llama:layers=2,width=64,heads=4,kv_heads=2,vocab=512,seq=4096");
+  rf_build_options options = fixture_generate(RF_BF16, 3, 3);
+  options.seq = 4096;
+  options.plain = options.sampled = true;
+  rf_graph *graph = fixture_graph(&of, &options, NULL);
+  rf_emitted known = emit_known(graph, "cuda", (rf_emit_known){.greedy = true, .reach = 2048}),
+             unknown = emit_for(graph, "cuda");
+  assert_int_equal(count_of(known.text, "stablehlo.while"), 0);
+  assert_true(count_of(unknown.text, "stablehlo.while") > 2);
+  rf_emitted_free(&known);
+  rf_emitted_free(&unknown);
+  rf_graph_free(graph);
+}
+
 static bool is_written(const rf_graph *graph, int tensor) {
   for (int i = 0; i < graph->op_count; i++)
     for (int k = 0; k < graph->op[i].output_count; k++)
@@ -138,12 +224,6 @@ static void test_every_op_is_a_location(void **state) {
   }
   rf_emitted_free(&m);
   rf_graph_free(graph);
-}
-
-static int count_of(const char *text, const char *word) {
-  int count = 0;
-  for (const char *at = strstr(text, word); at; at = strstr(at + 1, word)) count++;
-  return count;
 }
 
 /* Products of bf16 weights read bf16: no operand is widened first. */
@@ -231,7 +311,7 @@ static void test_likeliest_tokens_are_found_in_tiles(void **state) {
   rf_emitted tpu = emit_for(graph, "tpu"), gpu = emit_for(graph, "cuda");
   assert_true(count_of(tpu.text, "tensor<32x2048x8x128xf32>") > 0);
   assert_int_equal(count_of(tpu.text, "tensor<256x2048x128xf32>"), 0);
-  assert_true(count_of(gpu.text, "tensor<256x2048x128xf32>") > 0);
+  assert_true(count_of(gpu.text, "tensor<512x2048x128xf32>") > 0);
   rf_emitted_free(&tpu);
   rf_emitted_free(&gpu);
   rf_graph_free(graph);
@@ -254,6 +334,10 @@ static void test_masks_are_drawn_late(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_no_array_of_all_scores_or_logits),
+      cmocka_unit_test(test_whole_rows_call_cudnn),
+      cmocka_unit_test(test_calls_of_cudnn_have_their_sizes),
+      cmocka_unit_test(test_vocabularies_are_padded_for_gpus),
+      cmocka_unit_test(test_known_decoding_has_no_loop),
       cmocka_unit_test(test_changed_tensors_are_donated),
       cmocka_unit_test(test_every_op_is_a_location),
       cmocka_unit_test(test_products_read_their_operands_as_stored),

@@ -1,0 +1,69 @@
+/* known.c - see known.h. */
+#include "backend/xla/known.h"
+
+rf_known_inputs rf_known_find(const rf_graph *graph, const int64_t *offset, bool allowed, int chips) {
+  rf_known_inputs found = {.tensor = {RF_NONE, RF_NONE, RF_NONE, RF_NONE}};
+  const struct {
+    const rf_op_def *def;
+    int slot, which;
+    bool one_chip; /* chips have different parts of these inputs */
+  } INPUTS[] = {{&RF_OP_ATTENTION, 1, RF_KNOWN_SEGMENTS, false},
+                {&RF_OP_ATTENTION_KV, 3, RF_KNOWN_SLOTS, true},
+                {&RF_OP_ATTENTION_KV, 4, RF_KNOWN_POSITIONS, true},
+                {&RF_OP_SAMPLE, 2, RF_KNOWN_RULES, true}};
+  for (size_t k = 0; allowed && k < sizeof INPUTS / sizeof *INPUTS; k++)
+    for (int i = 0; i < graph->op_count; i++) {
+      int tensor = graph->op[i].def == INPUTS[k].def ? graph->op[i].input[INPUTS[k].slot] : RF_NONE;
+      if (tensor == RF_NONE || offset[tensor] < 0 || (INPUTS[k].one_chip && chips > 1)) continue;
+      if (INPUTS[k].which == RF_KNOWN_SEGMENTS && graph->job != RF_JOB_TRAIN) continue;
+      found.tensor[INPUTS[k].which] = tensor;
+      found.any = true;
+    }
+  return found;
+}
+
+/* Segment i is row i of the batch. `count`: rows of the microbatch and 1. Starts after the last
+ * segment are its end. */
+static bool are_whole(const int32_t *start, int64_t count, int64_t seq) {
+  for (int64_t i = 0; i < count; i++)
+    if (start[i] != (i * seq < count - 1 ? i * seq : count - 1)) return false;
+  return true;
+}
+
+/* A bound of the positions that rows in use have: few different ones, since each is a program. */
+static int64_t reach_of(const int32_t *slot, const int32_t *position, int64_t rows) {
+  enum { FIRST = 512, TIMES = 4 };
+  int64_t end = 1, reach = FIRST;
+  for (int64_t i = 0; i < rows; i++)
+    if (slot[i] >= 0 && position[i] >= end) end = position[i] + 1;
+  while (reach < end) reach *= TIMES;
+  return reach;
+}
+
+static bool are_greedy(const float *rules, int64_t count) {
+  for (int64_t i = 0; i < count; i++)
+    if (rules[i * RF_RULES + RF_RULE_TEMPERATURE] > 0) return false;
+  return true;
+}
+
+rf_emit_known rf_known_of(const rf_graph *graph, const rf_known_values *of) {
+  rf_emit_known known = {0};
+  const void *const *data = of->data;
+  if (data[RF_KNOWN_SEGMENTS] && graph->seq > 0) {
+    int64_t parts = graph->accumulate > 1 ? graph->accumulate : 1,
+            count = of->bytes[RF_KNOWN_SEGMENTS] / 4 / parts;
+    const int32_t *start = data[RF_KNOWN_SEGMENTS];
+    known.whole_rows = true;
+    for (int64_t i = 0; i < parts; i++)
+      known.whole_rows = known.whole_rows && are_whole(start + i * count, count, graph->seq);
+  }
+  if (data[RF_KNOWN_SLOTS] && data[RF_KNOWN_POSITIONS])
+    known.reach = reach_of(data[RF_KNOWN_SLOTS], data[RF_KNOWN_POSITIONS], of->rows);
+  if (data[RF_KNOWN_RULES])
+    known.greedy = are_greedy(data[RF_KNOWN_RULES], of->bytes[RF_KNOWN_RULES] / (4 * RF_RULES));
+  return known;
+}
+
+bool rf_known_equal(const rf_emit_known *a, const rf_emit_known *b) {
+  return a->whole_rows == b->whole_rows && a->greedy == b->greedy && a->reach == b->reach;
+}

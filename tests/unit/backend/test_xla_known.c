@@ -1,0 +1,69 @@
+/* test_xla_known.c - what the inputs of a run allow a program to leave out. */
+#include "backend/xla/known.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static rf_emit_known known(const rf_graph *graph, int which, const void *data, int64_t bytes) {
+  rf_known_values v = {0};
+  v.data[which] = data;
+  v.bytes[which] = bytes;
+  return rf_known_of(graph, &v);
+}
+
+static void test_rows_are_whole_if_all_segments_start_with_them(void **state) {
+  (void)state;
+  const rf_graph graph = {.seq = 4};
+  const int32_t whole[] = {0, 4, 8, 8, 8, 8, 8, 8, 8}, split[] = {0, 4, 6, 8, 8, 8, 8, 8, 8},
+                long_one[] = {0, 8, 8, 8, 8, 8, 8, 8, 8}, late[] = {1, 4, 8, 8, 8, 8, 8, 8, 8};
+  assert_true(known(&graph, RF_KNOWN_SEGMENTS, whole, sizeof whole).whole_rows);
+  assert_false(known(&graph, RF_KNOWN_SEGMENTS, split, sizeof split).whole_rows);
+  assert_false(known(&graph, RF_KNOWN_SEGMENTS, long_one, sizeof long_one).whole_rows);
+  assert_false(known(&graph, RF_KNOWN_SEGMENTS, late, sizeof late).whole_rows);
+  assert_false(known(&(rf_graph){0}, RF_KNOWN_SEGMENTS, whole, sizeof whole).whole_rows);
+  int32_t twice[18];
+  memcpy(twice, whole, sizeof whole);
+  memcpy(twice + 9, whole, sizeof whole);
+  const rf_graph two = {.seq = 4, .accumulate = 2};
+  assert_true(known(&two, RF_KNOWN_SEGMENTS, twice, sizeof twice).whole_rows);
+  twice[10] = 3; /* in the second microbatch */
+  assert_false(known(&two, RF_KNOWN_SEGMENTS, twice, sizeof twice).whole_rows);
+}
+
+static int64_t reach(int32_t slot, int32_t position) {
+  const int32_t slots[] = {0, slot, -1}, positions[] = {3, position, 1 << 20};
+  rf_known_values v = {.rows = 3};
+  v.data[RF_KNOWN_SLOTS] = slots;
+  v.data[RF_KNOWN_POSITIONS] = positions;
+  return rf_known_of(&(rf_graph){0}, &v).reach;
+}
+
+/* Rows that are not in use do not count, and few bounds are possible. */
+static void test_reach_is_a_bound_of_used_rows(void **state) {
+  (void)state;
+  assert_int_equal(reach(1, 0), 512);
+  assert_int_equal(reach(1, 511), 512);
+  assert_int_equal(reach(1, 512), 2048);
+  assert_int_equal(reach(1, 100000), 131072);
+  assert_int_equal(reach(-1, 100000), 512);
+}
+
+static void test_one_sampled_row_is_not_greedy(void **state) {
+  (void)state;
+  float rules[3 * RF_RULES] = {0};
+  assert_true(known(NULL, RF_KNOWN_RULES, rules, sizeof rules).greedy);
+  rules[2 * RF_RULES + RF_RULE_TEMPERATURE] = 0.5F;
+  assert_false(known(NULL, RF_KNOWN_RULES, rules, sizeof rules).greedy);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_rows_are_whole_if_all_segments_start_with_them),
+      cmocka_unit_test(test_reach_is_a_bound_of_used_rows),
+      cmocka_unit_test(test_one_sampled_row_is_not_greedy),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
