@@ -1,6 +1,7 @@
 /* compiled.c - see compiled.h. */
 #include "advise/compiled.h"
 
+#include "advise/compiled_target.h"
 #include "backend/xla/client.h"
 #include "backend/xla/emit.h"
 #include "base/file.h"
@@ -9,33 +10,6 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <sys/stat.h>
-
-/* Generations of chips: the part of a machine's name, the plugin's word, and the number of axes. */
-static const struct {
-  const char *machine, *word;
-  int axes;
-} CHIPS[] = {{"tpu-v4", "v4", 3},
-             {"tpu-v5e", "v5e", 2},
-             {"tpu-v5p", "v5p", 3},
-             {"tpu-v6e", "v6e", 2},
-             {"tpu-v7x", "tpu7x", 3}};
-
-static rf_status topology_of(const rf_machine *machine, char text[64], rf_error *error) {
-  for (size_t i = 0; i < sizeof CHIPS / sizeof *CHIPS; i++) {
-    size_t length = strlen(CHIPS[i].machine);
-    if (strncmp(machine->name, CHIPS[i].machine, length) != 0 || !strchr(":@*", machine->name[length]))
-      continue;
-    if (machine->slices > 1) break;
-    int at = snprintf(text, 64, "%s:", CHIPS[i].word);
-    for (int a = 0; a < CHIPS[i].axes; a++)
-      at += snprintf(text + at, (size_t)(64 - at), "%s%d", a ? "x" : "",
-                     a < machine->shape_rank ? machine->shape[a] : 1);
-    return RAFTER_OK;
-  }
-  return RF_FAIL(error, RAFTER_INVALID,
-                 "for example --on tpu-v5e:2x4, one slice of tpu-v4, v5e, v5p, v6e or v7x",
-                 "--compile knows no topology for this machine (--on: got %s)", machine->name);
-}
 
 typedef struct program {
   const char *name;
@@ -92,19 +66,23 @@ static void print(FILE *out, const program *p, const rf_xla_stats *s) {
             rf_text_bytes(s->bytes_accessed, c));
 }
 
-static rf_status compile(rf_xla_client *client, const program *p, const char *topology, const char *flags,
-                         rf_xla_stats *stats, rf_error *error) {
-  const rf_emit_options options = {.target = rf_emit_target_of("tpu"), .codes = true};
+static rf_status compile(rf_xla_client *client, const program *p, const rf_compiled_target *target,
+                         const char *flags, rf_xla_stats *stats, rf_error *error) {
+  const rf_emit_options options = {
+      .target = rf_emit_target_of(target->platform), .codes = true, .known = rf_emit_usual(p->plan->graph)};
   rf_emitted module;
   RF_TRY(rf_emit_graph(p->plan->graph, &options, &module, error));
+  char *all = rf_emit_flags(&options.target, flags);
   const rf_xla_compile of = {.text = module.text,
                              .bytes = module.bytes,
                              .replicas = module.replicas,
-                             .topology = topology,
-                             .flags = flags};
+                             .topology = target->topology,
+                             .target = target->config[0] ? target->config : NULL,
+                             .flags = all};
   rf_xla_id none;
   rf_status status = rf_xla_program(client, &of, &none, stats, error);
   rf_emitted_free(&module);
+  free(all);
   return status;
 }
 
@@ -117,21 +95,21 @@ static void name_compiler(const rf_xla_facts *facts, const char *plugin, char te
 }
 
 static rf_status compile_all(rafter_plan *plan, const rf_xla_settings *settings, rf_xla_client *client,
-                             const char *topology, const char *flags, rf_error *error) {
+                             const rf_compiled_target *target, const char *flags, rf_error *error) {
   program list[2];
   int count = programs_of(plan, list);
   json_t *all = json_array();
   FILE *out = plan->extra_text;
   char compiler[192];
   name_compiler(rf_xla_facts_of(client), settings->plugin, compiler);
-  fprintf(out, "\ncompiled  by %s for %s, without a device\n", compiler, topology);
+  fprintf(out, "\ncompiled  by %s for %s, without a device\n", compiler, target->name);
   json_object_set_new(
       plan->extra, "compiled",
-      json_pack("{s:s, s:s, s:o}", "topology", topology, "version", compiler, "programs", all));
+      json_pack("{s:s, s:s, s:o}", "topology", target->name, "version", compiler, "programs", all));
   for (int i = 0; i < count; i++) {
     rf_xla_stats stats = {0};
     rf_error why = {0};
-    rf_status status = compile(client, &list[i], topology, flags, &stats, &why);
+    rf_status status = compile(client, &list[i], target, flags, &stats, &why);
     if (status != RAFTER_OK && status != RAFTER_NO_FIT) {
       if (error) *error = why;
       return status;
@@ -148,14 +126,14 @@ static rf_status compile_all(rafter_plan *plan, const rf_xla_settings *settings,
 
 rf_status rf_plan_compile(rafter_plan *plan, const rf_options *options, const volatile int *stop,
                           rf_error *error) {
-  char topology[64];
+  rf_compiled_target target;
   rf_xla_client *client = NULL;
-  RF_TRY(topology_of(plan->plan->options.machine, topology, error));
+  RF_TRY(rf_compiled_target_of(plan->plan->options.machine, &target, error));
   const rf_xla_settings settings = {
       .plugin = rf_options_text(options, "compile"), .compile_only = true, .stop = stop};
   RF_TRY(rf_xla_open(&settings, &client, error));
   rf_status status =
-      compile_all(plan, &settings, client, topology, rf_options_text(options, "xla-flags"), error);
+      compile_all(plan, &settings, client, &target, rf_options_text(options, "xla-flags"), error);
   rf_xla_close(client);
   return status;
 }

@@ -76,12 +76,42 @@ static bool add_program(host *h, void *loaded, rf_wire_program *out, host_fault 
   return true;
 }
 
-static bool compile_for(host *h, pjrt_program *program, host_text options, host_text topology,
-                        rf_wire_program *out, host_fault *fault) {
+static pjrt_program program_of(host_text text) {
+  return (pjrt_program){.struct_size = sizeof(pjrt_program),
+                        .code = (char *)text.data,
+                        .code_bytes = text.bytes,
+                        .format = "mlir",
+                        .format_bytes = 4};
+}
+
+/* The topology as two options, for plugins that need a description of the devices. */
+static void describe(pjrt_named option[2], host_text topology, host_text target) {
+  const char *const name[] = {"topology", "target_config"};
+  const host_text value[] = {topology, target};
+  for (int i = 0; i < 2; i++) {
+    option[i] = (pjrt_named){.struct_size = sizeof *option,
+                             .name = name[i],
+                             .name_bytes = strlen(name[i]),
+                             .type = PJRT_STRING,
+                             .count = value[i].bytes};
+    option[i].value.text = value[i].data;
+  }
+}
+
+bool host_compile_for(host *h, host_text text, host_text options, host_text topology, host_text target,
+                      rf_wire_program *out, host_fault *fault) {
+  *out = (rf_wire_program){0};
+  pjrt_program program = program_of(text);
+  pjrt_named described[2];
   pjrt_topology_create create = {.name = topology.data, .name_bytes = topology.bytes};
+  describe(described, topology, target);
+  if (target.bytes) {
+    create.option = described;
+    create.options = 2;
+  }
   if (!HOST_CALL(h, PJRT_TOPOLOGY_CREATE, &create, "describe the topology", fault)) return false;
   pjrt_compile compile = {.topology = create.topology,
-                          .program = program,
+                          .program = &program,
                           .options = options.data,
                           .options_bytes = options.bytes};
   bool done = HOST_CALL(h, PJRT_COMPILE, &compile, "compile", fault);
@@ -97,15 +127,9 @@ static bool compile_for(host *h, pjrt_program *program, host_text options, host_
   return done;
 }
 
-bool host_compile(host *h, host_text text, host_text options, host_text topology, rf_wire_program *out,
-                  host_fault *fault) {
+bool host_compile(host *h, host_text text, host_text options, rf_wire_program *out, host_fault *fault) {
   *out = (rf_wire_program){0};
-  pjrt_program program = {.struct_size = sizeof program,
-                          .code = (char *)text.data,
-                          .code_bytes = text.bytes,
-                          .format = "mlir",
-                          .format_bytes = 4};
-  if (topology.bytes) return compile_for(h, &program, options, topology, out, fault);
+  pjrt_program program = program_of(text);
   if (!h->client) return host_fail(fault, RF_WIRE_BAD_REQUEST, "compile: the devices are not open");
   pjrt_client_compile compile = {
       .client = h->client, .program = &program, .options = options.data, .options_bytes = options.bytes};

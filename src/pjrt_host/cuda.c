@@ -41,16 +41,40 @@ static void load_packages(const char *packages) {
   }
 }
 
+static bool is_cuda(const char *plugin) {
+  const char *slash = strrchr(plugin, '/');
+  return strstr(slash ? slash : plugin, "cuda");
+}
+
 /* PACKAGES/jax_plugins/xla_cuda13/xla_cuda_plugin.so: the packages are two folders above the file's
  * folder, in older packages one. */
 void host_load_cuda(const char *plugin) {
   char folder[PATH_MAX];
   snprintf(folder, sizeof folder, "%s", plugin);
   char *slash = strrchr(folder, '/');
-  if (!slash || !strstr(slash, "cuda")) return;
+  if (!is_cuda(plugin)) return;
   for (int up = 0; up < 3 && slash && slash != folder; up++) {
     *slash = 0;
     if (up) load_packages(folder);
     slash = strrchr(folder, '/');
   }
+}
+
+/* By default, the plugin takes three quarters of the memory when it starts. Then a larger plan does not
+ * fit, and no second process can use the GPU. */
+size_t host_cuda_options(const char *plugin, pjrt_named *option) {
+  if (!is_cuda(plugin)) return 0;
+  option[0] = (pjrt_named){.struct_size = sizeof *option,
+                           .name = "preallocate",
+                           .name_bytes = strlen("preallocate"),
+                           .type = PJRT_BOOL,
+                           .count = 1};
+  option[0].value.flag = false;
+  option[1] = (pjrt_named){.struct_size = sizeof *option,
+                           .name = "memory_fraction",
+                           .name_bytes = strlen("memory_fraction"),
+                           .type = PJRT_FLOAT,
+                           .count = 1};
+  option[1].value.real = 0.95F;
+  return HOST_CUDA_OPTIONS;
 }

@@ -103,10 +103,15 @@ void host_leave(host *h, bool good);
 /* cuda.c: loads NVIDIA's libraries that are installed next to a plugin for CUDA. Other plugins need
  * none. */
 void host_load_cuda(const char *plugin);
+/* Options of the client of a plugin for CUDA; returns how many. Others get none. */
+enum { HOST_CUDA_OPTIONS = 2 };
+size_t host_cuda_options(const char *plugin, pjrt_named *option);
 
 /* compile.c */
-bool host_compile(host *h, host_text program, host_text options, host_text topology, rf_wire_program *out,
-                  host_fault *fault);
+bool host_compile(host *h, host_text program, host_text options, rf_wire_program *out, host_fault *fault);
+/* `target` describes the devices of the topology; empty: the plugin knows the topology's name. */
+bool host_compile_for(host *h, host_text program, host_text options, host_text topology, host_text target,
+                      rf_wire_program *out, host_fault *fault);
 bool host_load_program(host *h, host_text stored, rf_wire_program *out, host_fault *fault);
 /* `result` gets malloc'ed memory. */
 bool host_store_program(const host *h, int64_t program, char **result, size_t *bytes, host_fault *fault);

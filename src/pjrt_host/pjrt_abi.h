@@ -76,7 +76,13 @@ enum {
   PJRT_UNIMPLEMENTED = 12,
   PJRT_UNAVAILABLE = 14
 };
-enum { PJRT_STRING = 0, PJRT_INT64 = 1, PJRT_INT64_LIST = 2, PJRT_FLOAT = 3 }; /* types of named values */
+enum {
+  PJRT_STRING = 0,
+  PJRT_INT64 = 1,
+  PJRT_INT64_LIST = 2,
+  PJRT_FLOAT = 3,
+  PJRT_BOOL = 4
+}; /* types of named values */
 enum { PJRT_ONLY_DURING_CALL = 0, PJRT_UNTIL_TRANSFER_COMPLETES = 1, PJRT_ZERO_COPY = 2 };
 
 /* PJRT_STRUCT(name, void *a; int b;) makes a struct with size, extension, a, b and spare bytes. */
@@ -187,6 +193,7 @@ typedef struct pjrt_named {
     int64_t number;
     const int64_t *list;
     float real;
+    bool flag;
   } value;
   size_t count; /* of a text or list; 1 for a number */
 } pjrt_named;

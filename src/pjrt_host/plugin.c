@@ -96,8 +96,9 @@ static bool list_all_devices(host *h, host_fault *fault) {
 }
 
 bool host_open(host *h, const char *path, const pjrt_named *option, size_t options, host_fault *fault) {
-  pjrt_named all[RF_WIRE_OPTIONS + 2];
+  pjrt_named all[RF_WIRE_OPTIONS + 2 + HOST_CUDA_OPTIONS];
   memcpy(all, option, options * sizeof *option);
+  options += host_cuda_options(path, all + options);
   if (h->peers.client && !reads_environment(path)) {
     all[options++] = number_option("node_id", h->peers.host);
     all[options++] = number_option("num_nodes", h->peers.hosts);

@@ -152,14 +152,17 @@ static bool serve_open(session *s, reply *out, host_fault *fault) {
 
 static bool serve_compile(session *s, reply *out, host_fault *fault) {
   rf_wire_compile compile;
-  host_text rest, text, options, topology;
+  host_text rest, text, options, topology, target;
   rf_wire_program program;
   if (!take_struct(s, &compile, sizeof compile, &rest, fault) ||
       !take_text(&rest, compile.text_bytes, &text, fault) ||
       !take_text(&rest, compile.options_bytes, &options, fault) ||
-      !take_text(&rest, compile.topology_bytes, &topology, fault))
+      !take_text(&rest, compile.topology_bytes, &topology, fault) ||
+      !take_text(&rest, compile.target_bytes, &target, fault))
     return false;
-  if (!host_compile(s->h, text, options, topology, &program, fault)) return false;
+  bool done = topology.bytes ? host_compile_for(s->h, text, options, topology, target, &program, fault)
+                             : host_compile(s->h, text, options, &program, fault);
+  if (!done) return false;
   return answer_with(out, &program, sizeof program);
 }
 

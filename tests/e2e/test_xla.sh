@@ -34,7 +34,8 @@ case_faults() {
   refuses 2 'needs a PJRT plugin' "${TRAIN[@]}" --steps 1 --backend xla
   refuses 2 'none.so' "${TRAIN[@]}" --steps 1 --backend xla --plugin none.so
   refuses 2 'book.txt' "${TRAIN[@]}" --steps 1 --backend xla --plugin book.txt
-  refuses 2 'knows no topology' "$RAFTER" plan gpt2 --on h100-sxm --compile none.so
+  refuses 2 'knows no topology' "$RAFTER" plan gpt2 --on local --compile none.so
+  refuses 2 'none.so' "$RAFTER" plan gpt2 --on h100-sxm:2x8 --mesh data=16 --batch 16 --compile none.so
   refuses 2 'none.so' "$RAFTER" plan gpt2 --on tpu-v5e --compile none.so
   refuses 2 'plain matrices' \
     "$RAFTER" generate "$TINY" --prompt a --weights int8 --backend xla --plugin none.so

@@ -199,16 +199,17 @@ static void copy_stats(const rf_wire_program *from, rf_xla_stats *to) {
 
 static rf_status compile(rf_xla_client *client, const rf_xla_compile *of, void *options, size_t options_bytes,
                          rf_wire_program *program, rf_error *error) {
-  const char *topology = of->topology ? of->topology : "";
-  rf_wire_compile compile = {of->bytes, options_bytes, strlen(topology)};
+  const char *topology = of->topology ? of->topology : "", *target = of->target ? of->target : "";
+  rf_wire_compile compile = {of->bytes, options_bytes, strlen(topology), strlen(target)};
   rf_xla_message message = {.kind = RF_WIRE_COMPILE,
                             .what = "compile",
-                            .parts = 4,
+                            .parts = 5,
                             .stoppable = true,
                             .part = {{&compile, sizeof compile},
                                      {(void *)(uintptr_t)of->text, of->bytes},
                                      {options, options_bytes},
-                                     {(void *)(uintptr_t)topology, strlen(topology)}}};
+                                     {(void *)(uintptr_t)topology, strlen(topology)},
+                                     {(void *)(uintptr_t)target, strlen(target)}}};
   return rf_xla_ask_for(client, &message, program, sizeof *program, error);
 }
 

@@ -73,8 +73,11 @@ typedef struct rf_xla_compile {
    * are numbered host by host. */
   int replicas;
   const char *topology; /* "v5e:2x2": compile without devices, and only return the statistics; NULL */
-  const char *flags;    /* XLA flags, "--xla_a=1 --xla_b=true"; NULL: none */
-  const char *cache;    /* folder of the compile cache; NULL: none. Programs of several hosts are not kept */
+  /* The devices of the topology in the plugin's words, for plugins that know none by name; NULL. A
+   * plugin for CUDA reads a GpuTargetConfigProto as text. */
+  const char *target;
+  const char *flags; /* XLA flags, "--xla_a=1 --xla_b=true"; NULL: none */
+  const char *cache; /* folder of the compile cache; NULL: none. Programs of several hosts are not kept */
 } rf_xla_compile;
 /* Compiles a program. With a topology, *program is 0. RAFTER_NO_FIT: the program does not fit the
  * device's memory. Errors of the compiler become RAFTER_FAILED with its message. */

@@ -73,6 +73,7 @@ void rf_xla_cache_path(const rf_xla_client *client, const rf_xla_compile *of, co
   for (size_t i = 0; i < sizeof VARIABLE / sizeof *VARIABLE; i++) add_text(state, getenv(VARIABLE[i]));
   if (!of->topology) add_features(state);
   add_text(state, of->topology);
+  add_text(state, of->target);
   add(state, options, options_bytes);
   add(state, of->text, of->bytes);
   XXH128_hash_t hash = XXH3_128bits_digest(state);

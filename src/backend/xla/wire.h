@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 enum {
-  RF_WIRE_VERSION = 2, /* of this header */
+  RF_WIRE_VERSION = 3, /* of this header */
   RF_WIRE_SOCKET = 3,  /* descriptor of the socket in the child */
   RF_WIRE_RANK = 6,    /* dimensions of an array */
   RF_WIRE_DEVICES = 4096,
@@ -76,9 +76,10 @@ typedef struct rf_wire_facts {
   char platform[64], version[128], kind[64];
 } rf_wire_facts;
 
-/* Texts follow: program, compile options (a CompileOptionsProto), topology (may be empty). */
+/* Texts follow: program, compile options (a CompileOptionsProto), topology (may be empty), and a
+ * description of the topology's devices for plugins that do not know them by name (may be empty). */
 typedef struct rf_wire_compile {
-  uint64_t text_bytes, options_bytes, topology_bytes;
+  uint64_t text_bytes, options_bytes, topology_bytes, target_bytes;
 } rf_wire_compile;
 typedef struct rf_wire_program {
   int64_t program; /* 0 with a topology */

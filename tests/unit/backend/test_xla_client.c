@@ -607,7 +607,7 @@ static void the_child_ends_with_the_parent(void **state) {
   rf_xla_client *client = open_fake("");
   pid_t child = client->child;
   rf_wire_head head = {RF_WIRE_MAGIC, RF_WIRE_COMPILE, sizeof(rf_wire_compile) + 9 + 6};
-  rf_wire_compile compile = {9, 6, 0};
+  rf_wire_compile compile = {9, 6, 0, 0};
   char body[sizeof compile + 15];
   memcpy(body, &compile, sizeof compile);
   memcpy(body + sizeof compile, "fake.hang\x1a\4\x20\1\x28\1", 15);
