@@ -1,0 +1,71 @@
+"""The models of the comparison on a GPU, in the shapes of rafter's presets, and the printed results."""
+
+import argparse
+import json
+import statistics
+import time
+
+MODELS = {
+    "gpt2": {
+        "llama": False,
+        "layers": 12,
+        "width": 768,
+        "heads": 12,
+        "kv": 12,
+        "ff": 3072,
+        "vocab": 50257,
+        "dim": 64,
+        "context": 1024,
+    },
+    "llama3.2-1b": {
+        "llama": True,
+        "layers": 16,
+        "width": 2048,
+        "heads": 32,
+        "kv": 8,
+        "ff": 8192,
+        "vocab": 128256,
+        "dim": 64,
+        "context": 131072,
+    },
+}
+
+
+def options(description):
+    p = argparse.ArgumentParser(description=description)
+    p.add_argument("work", choices=["train", "decode"])
+    p.add_argument("--model", choices=MODELS, required=True)
+    p.add_argument("--batch", type=int, required=True)
+    p.add_argument(
+        "--seq", type=int, required=True, help="tokens of a training row, or the length of the cache"
+    )
+    p.add_argument("--attention", choices=["plain", "fused"], default="fused")
+    p.add_argument("--steps", type=int, default=20)
+    return p.parse_args()
+
+
+def measure(step, warm, steps):
+    """Seconds of each step after the first `warm` ones. `step` returns when its result is known."""
+    for _ in range(warm):
+        step()
+    seconds = []
+    for _ in range(steps):
+        start = time.perf_counter()
+        step()
+        seconds.append(time.perf_counter() - start)
+    return seconds
+
+
+def report(tool, a, tokens, seconds, **more):
+    median = statistics.median(seconds)
+    row = {
+        "tool": tool,
+        **vars(a),
+        "milliseconds": {
+            "median": 1e3 * median,
+            "min": 1e3 * min(seconds),
+            "max": 1e3 * max(seconds),
+            "n": len(seconds),
+        },
+    }
+    print(json.dumps({**row, "tokens_per_second": tokens / median, **more}), flush=True)
