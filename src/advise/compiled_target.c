@@ -23,16 +23,12 @@ typedef struct gpu {
   int capability, cores, units, shared_kib, threads, cache_kib;
   double clock;
 } gpu;
-static const gpu GPUS[] = {{"a5000", 86, 64, 128, 100, 1536, 6144, 1.695},
-                           {"a100-80g", 80, 108, 64, 164, 2048, 40960, 1.41},
-                           {"h100-sxm", 90, 132, 128, 228, 2048, 51200, 1.98},
-                           {"h100-pcie", 90, 114, 128, 228, 2048, 51200, 1.755},
-                           {"h200", 90, 132, 128, 228, 2048, 61440, 1.98},
-                           {"b200", 100, 148, 128, 228, 2048, 129024, 1.965},
-                           {"gb200", 100, 152, 128, 228, 2048, 129024, 2.062},
-                           {"rtx-4090", 89, 128, 128, 100, 1536, 73728, 2.52},
-                           {"l4", 89, 58, 128, 100, 1536, 49152, 2.04},
-                           {"a10", 86, 72, 128, 100, 1536, 6144, 1.695}};
+static const gpu GPUS[] = {
+    {"a5000", 86, 64, 128, 100, 1536, 6144, 1.695},     {"a100-80g", 80, 108, 64, 164, 2048, 40960, 1.41},
+    {"h100-sxm", 90, 132, 128, 228, 2048, 51200, 1.98}, {"h100-pcie", 90, 114, 128, 228, 2048, 51200, 1.755},
+    {"h200", 90, 132, 128, 228, 2048, 61440, 1.98},     {"b200", 100, 148, 128, 228, 2048, 129024, 1.965},
+    {"gb200", 100, 152, 128, 228, 2048, 129024, 2.062}, {"rtx-4090", 89, 128, 128, 100, 1536, 73728, 2.52},
+    {"l4", 89, 58, 128, 100, 1536, 49152, 2.04},        {"a10", 86, 72, 128, 100, 1536, 6144, 1.695}};
 
 /* Whether the machine is `name`, on one chip or several. */
 static bool is(const rf_machine *machine, const char *name) {
@@ -46,20 +42,21 @@ static int extent(const rf_machine *machine, int axis) {
 
 static void describe(const gpu *of, const rf_machine *machine, rf_compiled_target *target) {
   const int kib = 1024;
-  snprintf(target->config, sizeof target->config,
-           "gpu_device_info { threads_per_block_limit: 1024 threads_per_warp: 32 shared_memory_per_block: 49152 "
-           "shared_memory_per_core: %d threads_per_core_limit: %d core_count: %d fpus_per_core: %d "
-           "block_dim_limit_x: 2147483647 block_dim_limit_y: 65535 block_dim_limit_z: 65535 "
-           "memory_bandwidth: %.0f l2_cache_size: %d clock_rate_ghz: %g device_memory_size: %lld "
-           "shared_memory_per_block_optin: %d cuda_compute_capability { major: %d minor: %d } "
-           "registers_per_core_limit: 65536 registers_per_block_limit: 65536 thread_dim_limit_x: 1024 "
-           "thread_dim_limit_y: 1024 thread_dim_limit_z: 64 device_vendor: \"NVIDIA Corporation\" "
-           "device_address_bits: 64 name: \"%s\" driver_version: \"13.0.0\" runtime_version: \"12.8.0\" "
-           "compile_time_toolkit_version: \"12.8.0\" dnn_version: \"9.10.0\" } platform_name: \"CUDA\" "
-           "dnn_version_info { major: 9 minor: 10 patch: 0 } device_description_str: \"%s\"",
-           of->shared_kib * kib, of->threads, of->cores, of->units, machine->read_bps, of->cache_kib * kib,
-           of->clock, (long long)machine->memory_bytes, (of->shared_kib - 1) * kib, of->capability / 10,
-           of->capability % 10, machine->name, machine->name);
+  snprintf(
+      target->config, sizeof target->config,
+      "gpu_device_info { threads_per_block_limit: 1024 threads_per_warp: 32 shared_memory_per_block: 49152 "
+      "shared_memory_per_core: %d threads_per_core_limit: %d core_count: %d fpus_per_core: %d "
+      "block_dim_limit_x: 2147483647 block_dim_limit_y: 65535 block_dim_limit_z: 65535 "
+      "memory_bandwidth: %.0f l2_cache_size: %d clock_rate_ghz: %g device_memory_size: %lld "
+      "shared_memory_per_block_optin: %d cuda_compute_capability { major: %d minor: %d } "
+      "registers_per_core_limit: 65536 registers_per_block_limit: 65536 thread_dim_limit_x: 1024 "
+      "thread_dim_limit_y: 1024 thread_dim_limit_z: 64 device_vendor: \"NVIDIA Corporation\" "
+      "device_address_bits: 64 name: \"%s\" driver_version: \"13.0.0\" runtime_version: \"12.8.0\" "
+      "compile_time_toolkit_version: \"12.8.0\" dnn_version: \"9.10.0\" } platform_name: \"CUDA\" "
+      "dnn_version_info { major: 9 minor: 10 patch: 0 } device_description_str: \"%s\"",
+      of->shared_kib * kib, of->threads, of->cores, of->units, machine->read_bps, of->cache_kib * kib,
+      of->clock, (long long)machine->memory_bytes, (of->shared_kib - 1) * kib, of->capability / 10,
+      of->capability % 10, machine->name, machine->name);
 }
 
 rf_status rf_compiled_target_of(const rf_machine *machine, rf_compiled_target *target, rf_error *error) {
