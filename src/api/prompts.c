@@ -91,24 +91,24 @@ static rf_status resolve_context(const rf_options *o, const rf_prompts *p, rf_se
   return RAFTER_OK;
 }
 
-/* Checks that options give the prompt in one form only. Chat options need --chat. */
+/* Checks that options give the prompt in one form only. Without a file, chat options need --chat. */
 static rf_status check_typed(const rf_options *o, rf_error *error) {
   static const char *const FORMS[] = {"input", "prompt", "tokens"};
   static const char *const OF_CHAT[] = {"system", "template"};
   const char *first = NULL;
   for (int i = 0; i < 3; i++) {
-    if (!rf_options_is_set(o, FORMS[i])) continue;
+    if (!rf_options_knows(o, FORMS[i]) || !rf_options_is_set(o, FORMS[i])) continue;
     if (first)
       return RF_FAIL(error, RAFTER_INVALID, "give the prompt in one way only",
                      "--%s and --%s both give a prompt", first, FORMS[i]);
     first = FORMS[i];
   }
   bool chat = rf_options_flag(o, "chat"), file = rf_options_is_set(o, "input");
-  if (chat && rf_options_is_set(o, "tokens"))
+  if (chat && !file && rf_options_is_set(o, "tokens"))
     return RF_FAIL(error, RAFTER_INVALID, "give --prompt TEXT, or leave --chat out",
                    "--chat needs text, but --tokens gives token ids");
   for (int i = 0; i < 2; i++)
-    if (rf_options_is_set(o, OF_CHAT[i]) && !chat && !(i == 1 && file))
+    if (rf_options_is_set(o, OF_CHAT[i]) && !chat && !file)
       return RF_FAIL(error, RAFTER_INVALID, "add --chat", "--%s needs --chat", OF_CHAT[i]);
   return RAFTER_OK;
 }
@@ -119,9 +119,10 @@ rf_status rf_prompts_given(const rf_options *o, const rafter_sink *sink, rf_sett
   RF_TRY(rf_settings_resolve(o, "generate", settings, error));
   const char *path = rf_options_text(o, "input");
   *reader = rf_reader_of(o, settings);
-  reader->chats = rf_options_flag(o, "chat");
+  bool conversations = rf_options_is_set(o, "system") || rf_options_is_set(o, "template");
+  reader->chats = rf_options_flag(o, "chat") || (path && conversations);
   reader->ignores_ends = rf_options_flag(o, "ignore-eos");
-  if (!rf_options_is_set(o, "tokens") && !path) RF_TRY(rf_prompt_reader_open(reader, false, error));
+  if (!path && !rf_options_is_set(o, "tokens")) RF_TRY(rf_prompt_reader_open(reader, false, error));
   RF_TRY(rf_sampling_of(o, settings, sink, &reader->common.request.sampler, error));
   RF_TRY(read_common(o, reader, error));
   RF_TRY(path ? rf_prompts_read(p, reader, path, error) : read_typed(o, reader, p, error));

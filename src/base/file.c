@@ -142,6 +142,8 @@ struct rf_out_file {
   int64_t bytes, started; /* bytes written, and bytes that the kernel was asked to write to the disk */
   char *path, *temporary;
   rf_partial *partial; /* NULL: no temporary file */
+  bool appends, made;  /* rf_out_append opened the file; it did not exist before */
+  int64_t kept;        /* bytes of the parts that are complete, with `appends` */
   unsigned char buffer[OUT_BUFFER];
 };
 
@@ -214,6 +216,11 @@ rf_status rf_out_open(const char *path, int64_t expected_bytes, rf_out_file **re
   return status;
 }
 
+bool rf_out_is_stream(const char *path) {
+  struct stat info;
+  return stat(path, &info) == 0 && !S_ISREG(info.st_mode) && !S_ISDIR(info.st_mode);
+}
+
 double rf_out_room(const char *path) {
   struct statvfs disk;
   char *copy = strdup(path);
@@ -258,6 +265,46 @@ rf_status rf_out_write(rf_out_file *out, const void *data, size_t bytes, rf_erro
   return RAFTER_OK;
 }
 
+rf_status rf_out_append(const char *path, rf_out_file **result, rf_error *error) {
+  struct stat info;
+  rf_out_file *out = calloc(1, sizeof *out);
+  if (!out) return RF_FAIL(error, RAFTER_FAILED, NULL, "cannot write %s (out of memory)", path);
+  out->appends = true;
+  out->made = stat(path, &info) != 0;
+  out->path = strdup(path);
+  out->temporary = calloc(1, 1);
+  out->fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0666);
+  rf_status status = RAFTER_OK;
+  if (out->fd < 0 || !out->path || !out->temporary)
+    RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "cannot write %s (%s)", path, strerror(errno)));
+  if (fstat(out->fd, &info) != 0 || !S_ISREG(info.st_mode))
+    RF_GO(RF_FAIL(error, RAFTER_FAILED, "give the name of a file", "%s is not a regular file", path));
+  if (flock(out->fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    out->made = false;
+    RF_GO(RF_FAIL(error, RAFTER_FAILED, "wait until that program has ended, or choose another file",
+                  "%s is in use: another program appends to it", path));
+  }
+  out->bytes = out->kept = info.st_size;
+  *result = out;
+done:
+  if (status != RAFTER_OK) rf_out_discard(out);
+  return status;
+}
+
+rf_status rf_out_keep(rf_out_file *out, int64_t bytes, rf_error *error) {
+  if (ftruncate(out->fd, bytes) != 0 || lseek(out->fd, bytes, SEEK_SET) != bytes)
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "cannot write %s (%s)", out->path, strerror(errno));
+  out->bytes = out->kept = bytes;
+  return RAFTER_OK;
+}
+
+rf_status rf_out_flush(rf_out_file *out, rf_error *error) {
+  RF_TRY(write_all(out, out->buffer, out->used, error));
+  out->used = 0;
+  out->kept = out->bytes;
+  return RAFTER_OK;
+}
+
 int64_t rf_out_bytes(const rf_out_file *out) { return out->bytes + (int64_t)out->used; }
 
 /* Syncs the folder of a renamed file, so that the rename survives a power failure. If this sync
@@ -292,6 +339,9 @@ rf_status rf_out_commit(rf_out_file *out, rf_error *error) {
 
 void rf_out_discard(rf_out_file *out) {
   if (!out) return;
+  if (out->fd >= 0 && out->appends && out->bytes != out->kept && ftruncate(out->fd, out->kept) != 0)
+    out->made = false; /* the next rf_out_append finds an incomplete part */
+  if (out->fd >= 0 && out->made && !out->kept) unlink(out->path);
   if (out->fd >= 0) close(out->fd);
   if (out->temporary && out->temporary[0]) unlink(out->temporary);
   rf_partial_done(out->partial);

@@ -41,6 +41,9 @@ void rf_map_unneeded(const void *at, size_t bytes);
  * file in the folder `in`. Links are followed. */
 rf_status rf_out_is_not_input(const char *out, const char *in, rf_error *error);
 
+/* True for a pipe or a device, such as /dev/stdout. */
+bool rf_out_is_stream(const char *path);
+
 /* Free bytes on the disk of a new file or folder `path`; infinity: unknown. */
 double rf_out_room(const char *path);
 
@@ -55,6 +58,16 @@ int64_t rf_out_bytes(const rf_out_file *out);
 rf_status rf_out_commit(rf_out_file *out, rf_error *error);
 /* Removes the temporary file and frees `out`, which may be NULL. */
 void rf_out_discard(rf_out_file *out);
+
+/* Opens a file to which parts are appended in its place, so that a program that is killed loses
+ * only the part that it was writing. Keeps the content, and locks the file. RAFTER_FAILED: it
+ * cannot be written, is not a regular file, or another process appends to it. */
+rf_status rf_out_append(const char *path, rf_out_file **out, rf_error *error);
+/* Shortens the file of rf_out_append to its first `bytes` bytes, before the first write. */
+rf_status rf_out_keep(rf_out_file *out, int64_t bytes, rf_error *error);
+/* Ends a part: writes all bytes so far to the file of rf_out_append. rf_out_discard keeps them and
+ * removes what came later. It removes the file if rf_out_append made it and it has no part. */
+rf_status rf_out_flush(rf_out_file *out, rf_error *error);
 
 /* Opens a file, writes the given bytes and commits the file. */
 rf_status rf_file_write(const char *path, const void *data, size_t bytes, rf_error *error);

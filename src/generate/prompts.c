@@ -144,13 +144,28 @@ static rf_status check_row(rf_prompt_reader *p, const json_t *json, const char *
   return RAFTER_OK;
 }
 
+/* A conversation with the reader's system message, unless it begins with one. */
+static rf_status read_messages(rf_prompt_reader *p, const json_t *messages, rf_prompt *row, rf_error *error) {
+  const char *role = rf_json_text_at(json_array_get(messages, 0), "role");
+  if (!p->system || !strcmp(role, "system")) return rf_prompt_of_messages(p, messages, row, error);
+  json_t *whole = json_copy((json_t *)messages);
+  if (!whole ||
+      json_array_insert_new(whole, 0, json_pack("{ss ss}", "role", "system", "content", p->system))) {
+    json_decref(whole);
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
+  }
+  rf_status status = rf_prompt_of_messages(p, whole, row, error);
+  json_decref(whole);
+  return status;
+}
+
 static rf_status read_prompt(rf_prompt_reader *p, const json_t *json, const char *where, rf_prompt *row,
                              rf_error *error) {
   const json_t *prompt = json_object_get(json, "prompt"), *messages = json_object_get(json, "messages");
   rf_error why = {0};
   rf_status status = json_is_string(prompt) ? rf_prompt_of_text(p, json_string_value(prompt),
                                                                 json_string_length(prompt), row, &why)
-                                            : rf_prompt_of_messages(p, messages, row, &why);
+                                            : read_messages(p, messages, row, &why);
   return status == RAFTER_OK
              ? status
              : RF_FAIL(error, status, *why.hint ? why.hint : NULL, "%s (%s)", why.message, where);

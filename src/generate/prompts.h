@@ -24,7 +24,7 @@ typedef struct rf_prompt_reader {
   const rf_model *model;
   const char *folder;        /* The path that rf_model_resolve returns. */
   const char *chat_template; /* File of the chat template; NULL: the model's own. */
-  const char *system;        /* System message of prompts with `chats`; NULL: none. */
+  const char *system;        /* System message of conversations without one; NULL: none. */
   bool chats;                /* Put each text into the chat template as the user's message. */
   bool ignores_ends;         /* Answers continue after an end id. */
   rf_prompt common;          /* Settings and stop texts of prompts that set none. */

@@ -96,17 +96,65 @@ static void a_disk_that_is_full_leaves_no_file(void **state) {
   assert_int_equal(rf_out_open("/nowhere/at/all", 0, &out, &error), RAFTER_FAILED);
 }
 
-static bool is_link(const char *path) {
-  struct stat info;
-  return !lstat(path, &info) && S_ISLNK(info.st_mode);
-}
-
 static void reads(const char *path, const char *text) {
   char *back;
   size_t bytes;
   assert_int_equal(rf_file_read(path, 100, &back, &bytes, NULL), RAFTER_OK);
   assert_string_equal(back, text);
   free(back);
+}
+
+static int64_t size_of(const char *path) {
+  struct stat info;
+  return stat(path, &info) ? -1 : (int64_t)info.st_size;
+}
+
+/* An appended file keeps its complete parts, also when the disk is full. */
+static void parts_are_appended(void **state) {
+  (void)state;
+  rf_error error = {0};
+  rf_out_file *out, *other;
+  struct rlimit old, small;
+  char block[100000] = {0};
+  assert_int_equal(rf_out_append(at("rows"), &out, NULL), RAFTER_OK);
+  assert_int_equal(rf_out_append(at("rows"), &other, &error), RAFTER_FAILED);
+  assert_non_null(strstr(error.message, "in use"));
+  rf_out_discard(out);
+  assert_int_equal(size_of(at("rows")), -1); /* no part, no file */
+  assert_int_equal(rf_out_append(at("rows"), &out, NULL), RAFTER_OK);
+  assert_int_equal(rf_out_write(out, "one ", 4, NULL), RAFTER_OK);
+  assert_int_equal(rf_out_flush(out, NULL), RAFTER_OK);
+  assert_int_equal(size_of(at("rows")), 4);
+  assert_int_equal(rf_out_write(out, block, sizeof block, NULL), RAFTER_OK);
+  assert_int_equal(size_of(at("rows")), 4 + sizeof block);
+  rf_out_discard(out); /* the second part is not complete */
+  reads(at("rows"), "one ");
+  assert_int_equal(rf_out_append(at("rows"), &out, NULL), RAFTER_OK);
+  assert_int_equal(rf_out_bytes(out), 4);
+  assert_int_equal(rf_out_keep(out, 2, NULL), RAFTER_OK);
+  assert_int_equal(rf_out_write(out, "ly", 2, NULL), RAFTER_OK);
+  assert_int_equal(rf_out_commit(out, NULL), RAFTER_OK);
+  reads(at("rows"), "only");
+  getrlimit(RLIMIT_FSIZE, &old);
+  small = old;
+  small.rlim_cur = 5000;
+  signal(SIGXFSZ, SIG_IGN);
+  setrlimit(RLIMIT_FSIZE, &small);
+  assert_int_equal(rf_out_append(at("rows"), &out, NULL), RAFTER_OK);
+  assert_int_equal(rf_out_keep(out, 4, NULL), RAFTER_OK);
+  rf_status status = rf_out_write(out, block, 10000, &error);
+  if (status == RAFTER_OK) status = rf_out_flush(out, &error);
+  setrlimit(RLIMIT_FSIZE, &old);
+  assert_int_equal(status, RAFTER_FAILED);
+  rf_out_discard(out);
+  reads(at("rows"), "only");
+  assert_int_equal(rf_out_append(folder, &out, NULL), RAFTER_FAILED);
+  assert_int_equal(rf_out_append("/dev/null", &out, NULL), RAFTER_FAILED);
+}
+
+static bool is_link(const char *path) {
+  struct stat info;
+  return !lstat(path, &info) && S_ISLNK(info.st_mode);
 }
 
 static void links_stay_and_pipes_are_written(void **state) {
@@ -327,6 +375,7 @@ int main(void) {
       cmocka_unit_test(what_is_written_is_read),
       cmocka_unit_test(a_disk_that_is_full_leaves_no_file),
       cmocka_unit_test(any_bytes_are_a_text),
+      cmocka_unit_test(parts_are_appended),
       cmocka_unit_test(links_stay_and_pipes_are_written),
       cmocka_unit_test(folders_are_made),
       cmocka_unit_test(left_files_are_removed),

@@ -174,13 +174,14 @@ static void files(void **state) {
   rf_prompt_reader_close(&reader);
 }
 
-/* The chat template and the system message apply to texts; messages bring their own. */
+/* The chat template and the system message apply to texts, and to messages without a system
+ * message. */
 static void conversations(void **state) {
   (void)state;
   static const char TEMPLATE[] = "{% for m in messages %}[{{ m['role'] }}]{{ m['content'] }}{% endfor %}"
                                  "{% if add_generation_prompt %}[assistant]{% endif %}";
   rf_prompt_reader reader = reader_of();
-  rf_prompt text = reader.common, messages = reader.common;
+  rf_prompt text = reader.common, messages = reader.common, own = reader.common;
   rf_error error = {0};
   reader.chats = true;
   reader.system = "s";
@@ -189,7 +190,13 @@ static void conversations(void **state) {
   assert_string_equal(text.text, "[system]s[user]a[assistant]");
   assert_int_equal(text.tokens.count, strlen(text.text));
   read_or_fail(&reader, "{\"messages\": [{\"role\": \"user\", \"content\": \"b\"}]}", &messages);
-  assert_string_equal(messages.text, "[user]b[assistant]");
+  assert_string_equal(messages.text, "[system]s[user]b[assistant]");
+  read_or_fail(&reader,
+               "{\"messages\": [{\"role\": \"system\", \"content\": \"o\"}, {\"role\": \"user\", "
+               "\"content\": \"b\"}]}",
+               &own);
+  assert_string_equal(own.text, "[system]o[user]b[assistant]");
+  rf_prompt_free(&own);
   rf_prompt_free(&text);
   rf_prompt_free(&messages);
   rf_prompt_reader_close(&reader);

@@ -15,7 +15,7 @@ page=$share/man/man1/rafter.1
 completions=("$share/bash-completion/completions/rafter" "$share/zsh/site-functions/_rafter"
   "$share/fish/vendor_completions.d/rafter.fish")
 for command in plan train generate calibrate bench roofline inspect tokenize models machines doctor pull \
-  eval chat serve; do
+  eval chat serve rollout; do
   grep -q "$command" "$page" || { echo "the man page does not know $command"; exit 1; }
   for completion in "${completions[@]}"; do
     grep -q "$command" "$completion" || { echo "$completion does not know $command"; exit 1; }
