@@ -1,7 +1,9 @@
 /* bench.c - `rafter bench`: measures prefill, decoding and training. During the same run, it also
  * measures the machine's highest rates (ceilings). */
 #define _GNU_SOURCE
-#include "api/api.h"
+#include "api/bench.h"
+
+#include "advise/gnuplot.h"
 #include "journal/traced.h"
 #include "journal/executed.h"
 
@@ -23,49 +25,35 @@ static const peak PEAKS[] = {{"f32", "f32 FMA", "GFLOP/s", RF_F32, RF_ALU_VECTOR
                              {"bf16_tiles", "bf16 in tiles", "GFLOP/s", RF_BF16, RF_ALU_MATRIX},
                              {"i8_vectors", "int8 in vectors", "GOP/s", RF_I8, RF_ALU_VECTOR},
                              {"i8_tiles", "int8 in tiles", "GOP/s", RF_I8, RF_ALU_MATRIX}};
-enum { PEAK_COUNT = sizeof PEAKS / sizeof *PEAKS, MAX_BURSTS = 512, MAX_TESTS = 32, MAX_REPS = 10000 };
+enum { PEAK_COUNT = RF_BENCH_PEAKS, MAX_BURSTS = RF_BENCH_BURSTS, MAX_TESTS = 32 };
+_Static_assert(sizeof PEAKS / sizeof *PEAKS == PEAK_COUNT, "one row for each kind of arithmetic");
 
-typedef struct bursts {
-  double rate[MAX_BURSTS];
-  int count;
-} bursts;
-/* The machine's highest rates (ceilings). They are sampled between the measurements of a test. In
- * this way, other programs slow the ceilings and the test equally. */
-typedef struct ceilings {
-  bursts peak[PEAK_COUNT], read;
-  rf_device *device; /* may have a lower instruction set than the CPU (--cpu) */
-  rf_memory *memory;
-  rf_dtype product;          /* dtype that the matrix products of the test use */
-  const char *sweep, *value; /* option and value of --sweep; NULL: no sweep */
-} ceilings;
-
-static bool has_alu(const ceilings *c, rf_dtype dtype, rf_alu alu) {
+static bool has_alu(const rf_ceilings *c, rf_dtype dtype, rf_alu alu) {
   return c->device->type->has_alu(c->device, dtype, alu);
 }
-static bool has_peak(const ceilings *c, int i) { return has_alu(c, PEAKS[i].dtype, PEAKS[i].in); }
+static bool has_peak(const rf_ceilings *c, int i) { return has_alu(c, PEAKS[i].dtype, PEAKS[i].in); }
 
-static void sample_peak(ceilings *c, int i, int count) {
+static void sample_peak(rf_ceilings *c, int i, int count) {
   rf_record_pause();
-  for (bursts *b = &c->peak[i]; count-- > 0 && b->count < MAX_BURSTS; b->count++)
+  for (rf_bursts *b = &c->peak[i]; count-- > 0 && b->count < MAX_BURSTS; b->count++)
     b->rate[b->count] = c->device->type->flops(c->device, PEAKS[i].dtype, PEAKS[i].in, 0.025);
 }
-static void sample_flops(ceilings *c, int count) {
+void rf_bench_sample_flops(rf_ceilings *c, int count) {
   for (int i = 0; i < PEAK_COUNT; i++)
     if (PEAKS[i].dtype == c->product && has_peak(c, i)) sample_peak(c, i, count);
 }
-static void sample_read(ceilings *c, int count) {
+void rf_bench_sample_read(rf_ceilings *c, int count) {
   rf_record_pause();
-  for (bursts *b = &c->read; count-- > 0 && b->count < MAX_BURSTS; b->count++)
+  for (rf_bursts *b = &c->read; count-- > 0 && b->count < MAX_BURSTS; b->count++)
     b->rate[b->count] = rf_bandwidth_median(c->device, c->memory, RF_TRAFFIC_READ, 1);
 }
-static rf_ceiling ceiling_of(const bursts *b) {
+static rf_ceiling ceiling_of(const rf_bursts *b) {
   double copy[MAX_BURSTS];
   memcpy(copy, b->rate, sizeof copy);
   return rf_ceiling_of(copy, b->count);
 }
 
-/* Sets the dtype of the matrix products: int8 with --compute fast, bf16 on tiles, else f32. */
-static void choose_product(ceilings *c, const rf_plan *plan) {
+void rf_bench_choose_product(rf_ceilings *c, const rf_plan *plan) {
   bool fast = false;
   for (int i = 0; i < plan->graph->op_count; i++) fast |= rf_op_is_fast(&plan->graph->op[i]);
   /* A sweep may change the instruction-set level (--cpu) and the number of threads. */
@@ -80,7 +68,7 @@ static void choose_product(ceilings *c, const rf_plan *plan) {
   c->product = fast && bytes ? RF_I8 : tiles ? RF_BF16 : RF_F32;
 }
 /* Index in PEAKS of the highest peak rate for the dtype of the matrix products. */
-static int product_peak(const ceilings *c) {
+static int product_peak(const rf_ceilings *c) {
   int best = 0;
   for (int i = 0; i < PEAK_COUNT; i++)
     if (PEAKS[i].dtype == c->product && has_peak(c, i)) best = i;
@@ -91,13 +79,40 @@ static json_t *spread_json(rf_ceiling s) {
   return json_pack("{sf sf sf}", "median", s.median, "min", s.least, "max", s.most);
 }
 
-typedef struct test {
-  char name[64];
-  char kind;
-  int64_t tokens, depth;
-} test; /* kind: p = prefill, t = decode, b = decode `tokens` answers at once, s = score, T = train */
+/* Reads a name such as pp512. Returns false for an unknown name. */
+static bool read_test(const char *name, rf_bench_test *t) {
+  static const struct {
+    const char *name;
+    char kind;
+  } WORDS[] = {{"train", 'T'}, {"rollout", 'R'}, {"forward", 'F'}, {"topk", 'K'}};
+  static const struct {
+    const char *format;
+    char kind;
+    int numbers;
+  } FORMS[] = {{"pp%lld%n", 'p', 1},
+               {"tg%lld@d%lld%n", 't', 2},
+               {"tg%lld%n", 't', 1},
+               {"batch%lld%n", 'b', 1},
+               {"score%lld%n", 's', 1}};
+  *t = (rf_bench_test){.kind = 0};
+  snprintf(t->name, sizeof t->name, "%s", name);
+  for (size_t i = 0; i < sizeof WORDS / sizeof *WORDS; i++)
+    if (!strcmp(name, WORDS[i].name)) t->kind = WORDS[i].kind;
+  if (t->kind) return true;
+  for (size_t i = 0; i < sizeof FORMS / sizeof *FORMS; i++) {
+    long long tokens = 0, depth = 0;
+    int used = 0, got = FORMS[i].numbers == 2 ? sscanf(name, FORMS[i].format, &tokens, &depth, &used)
+                                              : sscanf(name, FORMS[i].format, &tokens, &used);
+    if (got != FORMS[i].numbers || !used || name[used]) continue;
+    t->kind = FORMS[i].kind;
+    t->tokens = tokens;
+    t->depth = depth;
+    return tokens >= 1 && depth >= 0 && (t->kind != 'b' || tokens <= 4096);
+  }
+  return false;
+}
 
-static rf_status parse_tests(const char *text, test tests[MAX_TESTS], int *count, rf_error *error) {
+static rf_status parse_tests(const char *text, rf_bench_test tests[MAX_TESTS], int *count, rf_error *error) {
   char copy[MAX_TESTS * sizeof tests->name], *rest = copy;
   *count = 0;
   if (strlen(text) >= sizeof copy)
@@ -109,44 +124,17 @@ static rf_status parse_tests(const char *text, test tests[MAX_TESTS], int *count
     if (*count == MAX_TESTS)
       return RF_FAIL(error, RAFTER_INVALID, "split the tests over several calls",
                      "too many tests (--test: expected %d at most; the next is %s)", MAX_TESTS, name);
-    test t = {.kind = 0};
-    long long tokens = 0, depth = 0;
-    int used = 0;
-    snprintf(t.name, sizeof t.name, "%s", name);
-    if (!strcmp(name, "train")) t.kind = 'T';
-    else if (sscanf(name, "pp%lld%n", &tokens, &used) == 1 && !name[used]) t.kind = 'p';
-    else if (sscanf(name, "tg%lld@d%lld%n", &tokens, &depth, &used) == 2 && !name[used]) t.kind = 't';
-    else if ((used = 0, sscanf(name, "tg%lld%n", &tokens, &used) == 1) && !name[used]) {
-      t.kind = 't';
-      depth = 0;
-    } else if ((used = 0, sscanf(name, "batch%lld%n", &tokens, &used) == 1) && !name[used] &&
-               tokens <= 4096) {
-      t.kind = 'b';
-      depth = 0;
-    } else if ((used = 0, sscanf(name, "score%lld%n", &tokens, &used) == 1) && !name[used]) {
-      t.kind = 's';
-      depth = 0;
-    }
-    if (!t.kind || tokens < 0 || depth < 0 || (t.kind != 'T' && tokens < 1))
+    if (!read_test(name, &tests[(*count)++]))
       return RF_FAIL(error, RAFTER_INVALID, "for example --test pp512,tg128,tg128@d256,train",
-                     "unknown test (--test: expected ppN, tgN, tgN@dN, batchN, scoreN or train, got %s)",
+                     "unknown test (--test: expected ppN, tgN, tgN@dN, batchN, scoreN, train, rollout, "
+                     "forward or topk, got %s)",
                      name);
-    t.tokens = tokens;
-    t.depth = depth;
-    tests[(*count)++] = t;
   }
   return RAFTER_OK;
 }
 
-/* The work of a test. Work divided by a ceiling is the shortest possible time. A field of 0 is not
- * used. `causal`: FLOPs without masked attention scores. */
-typedef struct limits {
-  double flops, causal, bytes;
-  const char *counted; /* formula of the FLOPs, for the output */
-} limits;
-
 /* Adds all ceilings to `rates`, and the fraction of each that the test reached to `fractions`. */
-static void put_fractions(const ceilings *c, const limits *l, double seconds, json_t *rates,
+static void put_fractions(const rf_ceilings *c, const rf_bench_limits *l, double seconds, json_t *rates,
                           json_t *fractions) {
   for (int i = 0; i < PEAK_COUNT; i++) {
     double rate = c->peak[i].count ? ceiling_of(&c->peak[i]).median : 0;
@@ -159,21 +147,19 @@ static void put_fractions(const ceilings *c, const limits *l, double seconds, js
   if (rate > 0 && l->bytes > 0) json_object_set_new(fractions, "read", json_real(l->bytes / rate / seconds));
 }
 
-typedef struct bench {
-  const rafter_job *job;
-  const rafter_sink *sink;
-  const test *t;
-  ceilings *c;
-  rf_settings settings; /* resolved settings of the test's job */
-  rf_record *record;    /* --trace */
-  int reps;
-  double seconds[MAX_REPS]; /* seconds of each repetition */
-} bench;
+/* Adds the figures of a test with --batch sequences. */
+static void put_point(const rf_bench_point *p, double seconds, double predicted, json_t *row) {
+  json_t *more = json_pack("{sI sb sf sf sf sI sI sI}", "batch", (json_int_t)p->batch, "adapter", p->adapter,
+                           "elapsed_seconds", seconds, "seconds_per_token", seconds / p->tokens,
+                           "predicted_seconds_per_token", predicted / p->tokens, "arena_bytes",
+                           (json_int_t)p->arena_bytes, "planned_bytes", (json_int_t)p->planned_bytes,
+                           "resident_bytes", (json_int_t)p->resident_bytes);
+  json_object_update(row, more);
+  json_decref(more);
+}
 
-/* Prints the results of a test. Also returns the results for the history; the caller owns them. The
- * shortest possible time is the longer of compute time and memory time. */
-static json_t *report_row(bench *b, double tokens, double predicted, const limits *l) {
-  const ceilings *c = b->c;
+json_t *rf_bench_report(rf_bench *b, double tokens, double predicted, const rf_bench_limits *l) {
+  const rf_ceilings *c = b->c;
   const rf_settings *s = &b->settings;
   const char *name = b->t->name;
   int n = b->reps;
@@ -198,25 +184,26 @@ static json_t *report_row(bench *b, double tokens, double predicted, const limit
   if (computes) snprintf(text + used, sizeof text - (size_t)used, " (%s)", l->counted);
   if (computes) snprintf(limit, sizeof limit, "%s (%s)", PEAKS[best].name, l->counted);
   else snprintf(limit, sizeof limit, "read bandwidth (weights)");
-  rf_say(b->sink, "%-14s %12s tok/s   %10s (planned %s)   %s\n", name, rf_text_count(rate, shown[0]),
+  char head[80];
+  snprintf(head, sizeof head, "%s%s", name, b->point && b->point->adapter ? "+adapter" : "");
+  rf_say(b->sink, "%-14s %12s tok/s   %10s (planned %s)   %s\n", head, rf_text_count(rate, shown[0]),
          rf_text_seconds(spread.median, shown[1]), rf_text_seconds(predicted, shown[2]), text);
-  rf_put_json(b->sink,
-              json_pack("{ss ss* ss* ss ss si sf sf so so sf sf sf sf sf ss so so si}", "test", name, "sweep",
-                        c->sweep, "value", c->value, "model", s->model.name, "dtype",
-                        rf_dtype_name(s->plan.build.dtype), "threads", s->plan.threads, "tokens_per_second",
-                        rate, "predicted_tokens_per_second", predicted > 0 ? tokens / predicted : 0,
-                        "seconds", spread_json(spread), "samples", samples, "predicted_seconds", predicted,
-                        "limit_fraction", fraction, "limit_fraction_causal",
-                        computes ? l->causal / arithmetic / spread.median : fraction, "limit_work", work,
-                        "limit_rate", computes ? arithmetic : read, "limit", limit, "rates", rates,
-                        "fractions", fractions, "n", n));
+  json_t *row = json_pack(
+      "{ss ss* ss* ss ss si sf sf so so sf sf sf sf sf ss so so si}", "test", name, "sweep", c->sweep,
+      "value", c->value, "model", s->model.name, "dtype", rf_dtype_name(s->plan.build.dtype), "threads",
+      s->plan.threads, "tokens_per_second", rate, "predicted_tokens_per_second",
+      predicted > 0 ? tokens / predicted : 0, "seconds", spread_json(spread), "samples", samples,
+      "predicted_seconds", predicted, "limit_fraction", fraction, "limit_fraction_causal",
+      computes ? l->causal / arithmetic / spread.median : fraction, "limit_work", work, "limit_rate",
+      computes ? arithmetic : read, "limit", limit, "rates", rates, "fractions", fractions, "n", n);
+  if (b->point) put_point(b->point, spread.median, predicted, row);
+  rf_put_json(b->sink, row);
   return json_pack("{ss sf sf sf sf sf}", "test", name, "tokens_per_second", rate, "seconds", spread.median,
                    "predicted_seconds", predicted, "predicted_tokens_per_second",
                    predicted > 0 ? tokens / predicted : 0, "limit_fraction", fraction);
 }
 
-/* Adds a test that has no run folder to the history. Takes ownership of `results`. */
-static void list_test(const bench *b, const rf_plan *plan, json_t *results) {
+void rf_bench_list(const rf_bench *b, const rf_plan *plan, json_t *results) {
   rf_journal journal = {.as_note = true};
   rf_report_pass pass = {.name = "bench", .plan = plan};
   rf_error error = {0};
@@ -229,29 +216,29 @@ static void list_test(const bench *b, const rf_plan *plan, json_t *results) {
 
 /* Measures a training step. The limit counts `6 P + 12 L T D` FLOPs per token at the measured peak,
  * for P matmul weights, L layers, T tokens and width D. `12 L T D` includes masked scores. */
-static rf_status bench_train(bench *b, rf_error *error) {
+static rf_status bench_train(rf_bench *b, rf_error *error) {
   rf_status status = RAFTER_OK;
   rafter_trainer *trainer = NULL;
   const rf_build_options *build = &b->settings.plan.build;
   rafter_step step = {.size = sizeof step};
   RF_GO(rafter_trainer_open(b->job, &trainer, error));
   const rf_plan *plan = rf_plan_of_trainer(trainer);
-  choose_product(b->c, plan);
+  rf_bench_choose_product(b->c, plan);
   RF_GO(rafter_trainer_step(trainer, &step, error)); /* warm-up */
   for (int i = 0; i < b->reps; i++) {
-    sample_flops(b->c, 20 / b->reps + 1);
+    rf_bench_sample_flops(b->c, 20 / b->reps + 1);
     RF_GO(rafter_trainer_step(trainer, &step, error));
     b->seconds[i] = step.seconds;
   }
-  sample_flops(b->c, 5);
+  rf_bench_sample_flops(b->c, 5);
   double tokens = (double)build->microbatch * build->accumulate * (double)build->seq;
-  const limits l = {
+  const rf_bench_limits l = {
       .flops = plan->flops_full_square, .causal = plan->model_flops, .counted = "6 P + 12 L T D"};
-  json_t *results = report_row(b, tokens, step.predicted_seconds, &l);
+  json_t *results = rf_bench_report(b, tokens, step.predicted_seconds, &l);
   if (b->record) {
     status = rf_trainer_leave_trace(trainer, b->record, b->job->options, b->t->name, results, b->sink, error);
     json_decref(results);
-  } else list_test(b, plan, results);
+  } else rf_bench_list(b, plan, results);
   RF_GO(status);
   if (rf_options_flag(b->job->options, "verbose")) {
     char *report = NULL;
@@ -265,10 +252,10 @@ done:
 }
 
 /* Writes the test's trace, or else adds the test to the history. Takes ownership of `results`. */
-static rf_status leave(const bench *b, const rf_generator *g, const rf_plan *plan, json_t *results,
+static rf_status leave(const rf_bench *b, const rf_generator *g, const rf_plan *plan, json_t *results,
                        rf_error *error) {
   rf_executed w;
-  if (!b->record) return list_test(b, plan, results), RAFTER_OK;
+  if (!b->record) return rf_bench_list(b, plan, results), RAFTER_OK;
   rf_status status = rf_executed_of(g, &w, error);
   const rf_report_pass in_order[] = {w.pass[1], w.pass[0]};
   if (status == RAFTER_OK) {
@@ -291,18 +278,19 @@ static rf_status feed_random(rf_generator *g, int64_t count, const float **logit
 
 /* Positions that a prefill or decoding test needs. 0 for other tests, which check this
  * themselves. */
-static int64_t positions_of(const test *t) {
+static int64_t positions_of(const rf_bench_test *t) {
   return t->kind == 'p' || t->kind == 't' ? t->tokens + t->depth + (t->kind == 't') : 0;
 }
 
-static rf_status check_positions(const rf_settings *s, const test *t, int64_t needed, rf_error *error) {
+rf_status rf_bench_check_positions(const rf_settings *s, const rf_bench_test *t, int64_t needed,
+                                   rf_error *error) {
   if (needed <= s->model.max_seq || s->model.position != RF_POSITION_LEARNED) return RAFTER_OK;
   return RF_FAIL(error, RAFTER_INVALID, "shorten the test",
                  "%s has positions for fewer tokens (%s: expected at most %lld, got %lld)", s->model.name,
                  t->name, (long long)s->model.max_seq, (long long)needed);
 }
 
-static double weight_bytes(const rf_plan *plan) {
+double rf_bench_weight_bytes(const rf_plan *plan) {
   double sum = 0;
   for (int t = 0; t < plan->graph->tensor_count; t++) {
     const rf_tensor *tensor = &plan->graph->tensor[t];
@@ -313,9 +301,7 @@ static double weight_bytes(const rf_plan *plan) {
   return sum;
 }
 
-/* FLOPs that a prompt needs: 2 P per token for the P parameters of the blocks, and the head once,
- * for the last token. */
-static double prompt_flops(const rf_params *params, int64_t tokens) {
+double rf_bench_prompt_flops(const rf_params *params, int64_t tokens) {
   return 2 * ((double)(params->matmul - params->head) * (double)tokens + (double)params->head);
 }
 
@@ -336,27 +322,27 @@ static double passes_seconds(const rf_plan *plan, int64_t sequences, int64_t dep
   return sum;
 }
 
-static rf_status bench_generate(bench *b, rf_error *error) {
+static rf_status bench_generate(rf_bench *b, rf_error *error) {
   rf_status status = RAFTER_OK;
-  const test *t = b->t;
+  const rf_bench_test *t = b->t;
   rf_settings *s = &b->settings;
   rf_generator *g = NULL;
   const float *logits = NULL;
   s->plan.build.microbatch = 1;
   s->plan.build.seq = positions_of(t);
-  RF_TRY(check_positions(s, t, s->plan.build.seq, error));
+  RF_TRY(rf_bench_check_positions(s, t, s->plan.build.seq, error));
   rf_infer_settings settings = {.model = s->model,
                                 .plan = s->plan,
                                 .weights_folder = s->weights_folder,
                                 .progress.stop = b->sink->stop};
   RF_TRY(rf_generator_open(&settings, &g, error));
   const rf_plan *plan = t->kind == 'p' ? g->prefill : g->decode;
-  choose_product(b->c, plan);
+  rf_bench_choose_product(b->c, plan);
   for (int i = -1; i < b->reps; i++) {
     rf_generator_reset(g);
     if (t->depth || t->kind == 't') RF_GO(feed_random(g, t->depth ? t->depth : 1, &logits, error));
-    if (t->kind == 'p') sample_flops(b->c, 4);
-    else sample_read(b->c, 2);
+    if (t->kind == 'p') rf_bench_sample_flops(b->c, 4);
+    else rf_bench_sample_read(b->c, 2);
     double start = rf_now_seconds();
     if (t->kind == 'p') RF_GO(feed_random(g, t->tokens, &logits, error));
     for (int64_t k = 0; t->kind == 't' && k < t->tokens; k++) {
@@ -367,12 +353,13 @@ static rf_status bench_generate(bench *b, rf_error *error) {
   }
   int64_t depth = t->kind == 'p' || t->depth ? t->depth : 1,
           rows = t->kind == 'p' ? plan->options.build.chunk : 1;
-  double flops = t->kind == 'p' ? prompt_flops(&plan->graph->params, t->tokens) : 0;
-  const limits l = {.flops = flops,
-                    .causal = flops,
-                    .bytes = t->kind == 'p' ? 0 : weight_bytes(plan) * (double)t->tokens,
-                    .counted = "2 P per token, head once"};
-  json_t *results = report_row(b, (double)t->tokens, passes_seconds(plan, 1, depth, t->tokens, rows), &l);
+  double flops = t->kind == 'p' ? rf_bench_prompt_flops(&plan->graph->params, t->tokens) : 0;
+  const rf_bench_limits l = {.flops = flops,
+                             .causal = flops,
+                             .bytes = t->kind == 'p' ? 0 : rf_bench_weight_bytes(plan) * (double)t->tokens,
+                             .counted = "2 P per token, head once"};
+  json_t *results =
+      rf_bench_report(b, (double)t->tokens, passes_seconds(plan, 1, depth, t->tokens, rows), &l);
   status = leave(b, g, plan, results, error);
 done:
   rf_generator_close(g);
@@ -392,10 +379,10 @@ static int64_t passes_to_start(int64_t answers, int64_t prompt, int64_t rows) {
 
 /* Measures steps that decode one token of every answer. Each answer has its own prompt. Calls
  * rf_generator_step, because rf_replies_step would add the time of collecting replies. */
-static rf_status bench_batch(bench *b, rf_error *error) {
+static rf_status bench_batch(rf_bench *b, rf_error *error) {
   enum { PROMPT = 32, STEPS = 16 };
   rf_status status = RAFTER_OK;
-  const test *t = b->t;
+  const rf_bench_test *t = b->t;
   rf_settings *s = &b->settings;
   rf_generator *g = NULL;
   const rf_event *event;
@@ -413,14 +400,14 @@ static rf_status bench_batch(bench *b, rf_error *error) {
   } while (length > 1 && length + most > room);
   s->plan.build.microbatch = t->tokens;
   s->plan.build.seq = length + most;
-  RF_TRY(check_positions(s, t, s->plan.build.seq, error));
+  RF_TRY(rf_bench_check_positions(s, t, s->plan.build.seq, error));
   rf_infer_settings settings = {.model = s->model,
                                 .plan = s->plan,
                                 .weights_folder = s->weights_folder,
                                 .no_sharing = true,
                                 .progress.stop = b->sink->stop};
   RF_TRY(rf_generator_open(&settings, &g, error));
-  choose_product(b->c, g->decode);
+  rf_bench_choose_product(b->c, g->decode);
   for (int i = -1; i < b->reps; i++) {
     int32_t prompt[PROMPT];
     for (int64_t a = 0; a < t->tokens; a++) {
@@ -440,8 +427,8 @@ static rf_status bench_batch(bench *b, rf_error *error) {
         goto done;
       }
     }
-    sample_flops(b->c, 4);
-    sample_read(b->c, 2);
+    rf_bench_sample_flops(b->c, 4);
+    rf_bench_sample_read(b->c, 2);
     double start = rf_now_seconds();
     for (int k = 0; k < STEPS; k++) RF_GO(rf_generator_step(g, &event, &events, error));
     if (i >= 0) b->seconds[i] = rf_now_seconds() - start;
@@ -449,15 +436,17 @@ static rf_status bench_batch(bench *b, rf_error *error) {
     while (rf_generator_busy(g)) RF_GO(rf_generator_step(g, &event, &events, error));
   }
   double flops = 2 * (double)g->decode->graph->params.matmul * (double)t->tokens * STEPS;
-  const limits l = {
-      .flops = flops, .causal = flops, .bytes = weight_bytes(g->decode) * STEPS, .counted = "2 P per token"};
+  const rf_bench_limits l = {.flops = flops,
+                             .causal = flops,
+                             .bytes = rf_bench_weight_bytes(g->decode) * STEPS,
+                             .counted = "2 P per token"};
   /* Context length of the median answer. Context lengths differ, because the first answers begin
    * before all prompts are read. */
   int64_t depth = length + (most - STEPS) / 2;
   const rf_sampler_options greedy = {.temperature = 0};
   double predicted = passes_seconds(g->decode, t->tokens, depth, STEPS, 1) +
                      STEPS * rf_pace_seconds(&g->decode->machine, &greedy, s->model.vocab, t->tokens);
-  json_t *results = report_row(b, (double)t->tokens * STEPS, predicted, &l);
+  json_t *results = rf_bench_report(b, (double)t->tokens * STEPS, predicted, &l);
   status = leave(b, g, g->decode, results, error);
 done:
   rf_generator_close(g);
@@ -465,10 +454,10 @@ done:
 }
 
 /* Scores t->tokens tokens in texts of 1,024 tokens, or of as many as the model has positions. */
-static rf_status bench_score(bench *b, rf_error *error) {
+static rf_status bench_score(rf_bench *b, rf_error *error) {
   enum { TEXT = 1024 };
   rf_status status = RAFTER_OK;
-  const test *t = b->t;
+  const rf_bench_test *t = b->t;
   rf_settings *s = &b->settings;
   rf_scorer *scorer = NULL;
   int32_t ids[TEXT], *top_ids = NULL;
@@ -485,9 +474,9 @@ static rf_status bench_score(bench *b, rf_error *error) {
   rf_infer_settings settings = {
       .model = s->model, .plan = s->plan, .weights_folder = s->weights_folder, .seed = 1};
   RF_GO(rf_scorer_open(&settings, &scorer, error));
-  choose_product(b->c, scorer->plan);
+  rf_bench_choose_product(b->c, scorer->plan);
   for (int i = -1; i < b->reps; i++) {
-    sample_flops(b->c, 4);
+    rf_bench_sample_flops(b->c, 4);
     double start = rf_now_seconds();
     for (int64_t at = 0; at < t->tokens; at += length, passes++) {
       rf_scored text = {ids, t->tokens - at < length ? t->tokens - at : length, logprobs, top_ids,
@@ -499,10 +488,10 @@ static rf_status bench_score(bench *b, rf_error *error) {
     all += rf_now_seconds() - start;
   }
   double part = (double)t->tokens / (double)length;
-  const limits l = {.flops = part * scorer->plan->flops_full_square,
-                    .causal = part * scorer->plan->model_flops,
-                    .counted = "2 P + 4 L T D"};
-  json_t *results = report_row(b, (double)t->tokens, part * scorer->plan->step_seconds, &l);
+  const rf_bench_limits l = {.flops = part * scorer->plan->flops_full_square,
+                             .causal = part * scorer->plan->model_flops,
+                             .counted = "2 P + 4 L T D"};
+  json_t *results = rf_bench_report(b, (double)t->tokens, part * scorer->plan->step_seconds, &l);
   if (b->record) {
     rf_executed w;
     status = rf_executed_of_scores(scorer, passes, t->tokens * (b->reps + 1), all, &w, error);
@@ -512,7 +501,7 @@ static rf_status bench_score(bench *b, rf_error *error) {
       rf_executed_free(&w);
     }
     json_decref(results);
-  } else list_test(b, scorer->plan, results);
+  } else rf_bench_list(b, scorer->plan, results);
 done:
   rf_scorer_close(scorer);
   free(top_ids);
@@ -520,16 +509,15 @@ done:
   return status;
 }
 
-static rf_status bench_test(bench *b, rf_error *error) {
+static rf_status bench_test(rf_bench *b, rf_error *error) {
   static const struct {
     char kind;
     const char *job;
-    rf_status (*run)(bench *b, rf_error *error);
-  } kinds[] = {{'T', "train", bench_train},
-               {'b', "generate", bench_batch},
-               {'s', "score", bench_score},
-               {'p', "generate", bench_generate},
-               {'t', "generate", bench_generate}};
+    rf_status (*run)(rf_bench *b, rf_error *error);
+  } kinds[] = {{'T', "train", bench_train},       {'b', "generate", bench_batch},
+               {'s', "score", bench_score},       {'p', "generate", bench_generate},
+               {'t', "generate", bench_generate}, {'R', "generate", rf_bench_sized},
+               {'F', "score", rf_bench_sized},    {'K', "score", rf_bench_sized}};
   int k = 0;
   while (kinds[k].kind != b->t->kind) k++;
   RF_TRY(rf_settings_resolve(b->job->options, kinds[k].job, &b->settings, error));
@@ -540,13 +528,13 @@ static rf_status bench_test(bench *b, rf_error *error) {
   return status;
 }
 
-static rf_status bench_once(const rafter_job *job, const rafter_sink *sink, ceilings *c, rf_error *error) {
+static rf_status bench_once(const rafter_job *job, const rafter_sink *sink, rf_ceilings *c, rf_error *error) {
   const rf_options *o = job->options;
-  test tests[MAX_TESTS];
+  rf_bench_test tests[MAX_TESTS];
   int count = 0;
   rf_status status = RAFTER_OK;
   RF_TRY(parse_tests(rf_options_text(o, "test"), tests, &count, error));
-  bench *b = calloc(1, sizeof *b);
+  rf_bench *b = calloc(1, sizeof *b);
   if (!b) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
   b->job = job;
   b->sink = sink;
@@ -563,7 +551,7 @@ static rf_status bench_once(const rafter_job *job, const rafter_sink *sink, ceil
 }
 
 /* Measures and prints all ceilings once before the tests. Each test samples the ceilings again. */
-static void say_ceilings(const rafter_sink *sink, ceilings *c, const rf_settings *s) {
+static void say_ceilings(const rafter_sink *sink, rf_ceilings *c, const rf_settings *s) {
   char text[200] = "";
   json_t *peaks = json_object();
   for (int i = 0, used = 0; i < PEAK_COUNT; i++) {
@@ -575,7 +563,7 @@ static void say_ceilings(const rafter_sink *sink, ceilings *c, const rf_settings
       used += snprintf(text + used, sizeof text - (size_t)used, "; %s %.0f %s", PEAKS[i].name, rate * 1e-9,
                        PEAKS[i].unit);
   }
-  sample_read(c, 5);
+  rf_bench_sample_read(c, 5);
   rf_ceiling f = ceiling_of(&c->peak[0]), r = ceiling_of(&c->read);
   f.sustained = c->device->type->flops(c->device, RF_F32, RF_ALU_VECTOR, 3.0);
   const char *isa = rf_isa_name((rf_isa)c->device->level);
@@ -589,20 +577,35 @@ static void say_ceilings(const rafter_sink *sink, ceilings *c, const rf_settings
                               "sustained_flops", f.sustained, "peaks", peaks, "read_bps", spread_json(r)));
 }
 
+/* --plot draws tests with --batch sequences. */
+static rf_status check_plot(const rf_options *o, const rf_bench_test *tests, int count, rf_error *error) {
+  bool sized = false;
+  const char *path = rf_options_text(o, "plot");
+  if (!path) return RAFTER_OK;
+  for (int i = 0; i < count; i++) sized |= strchr("RFK", tests[i].kind) != NULL;
+  if (!sized)
+    return RF_FAIL(error, RAFTER_INVALID,
+                   "for example --test rollout,forward --sweep batch=1..64 --plot b.svg",
+                   "--plot needs a test of --batch sequences (--test: expected rollout, forward or topk)");
+  return rf_gnuplot_check(path, error);
+}
+
 static rf_status rf_command_bench(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
   rf_status status = RAFTER_OK;
   rf_settings *s = malloc(sizeof *s);
-  ceilings *c = calloc(1, sizeof *c);
+  rf_ceilings *c = calloc(1, sizeof *c);
   if (!s || !c) {
     status = RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
     goto done;
   }
-  test tests[MAX_TESTS];
+  rf_bench_test tests[MAX_TESTS];
   int tests_count;
   /* Check the tests first, because measuring the ceilings takes seconds. */
   RF_GO(parse_tests(rf_options_text(job->options, "test"), tests, &tests_count, error));
+  RF_GO(check_plot(job->options, tests, tests_count, error));
   RF_GO(rf_settings_resolve(job->options, "generate", s, error));
-  for (int i = 0; i < tests_count; i++) RF_GO(check_positions(s, &tests[i], positions_of(&tests[i]), error));
+  for (int i = 0; i < tests_count; i++)
+    RF_GO(rf_bench_check_positions(s, &tests[i], positions_of(&tests[i]), error));
   RF_GO(rf_device_open(&RF_BACKEND_CPU, (int)s->plan.isa, s->plan.threads, NULL, &c->device, error));
   RF_GO(rf_bandwidth_memory(c->device, (int64_t)rf_bandwidth_buffer_bytes(), &c->memory, error));
   say_ceilings(sink, c, s);
@@ -620,7 +623,10 @@ static rf_status rf_command_bench(const rafter_job *job, const rafter_sink *sink
     if (status == RAFTER_OK) status = bench_once(&one, sink, c, error);
     rf_options_free(one.options);
   }
+  const char *plot = rf_options_text(job->options, "plot");
+  if (status == RAFTER_OK && plot) status = rf_bench_plot(plot, s->model.name, &c->points, error);
 done:
+  if (c) free(c->points.at);
   if (c && c->memory) c->device->type->release(c->memory);
   if (c && c->device) c->device->type->close(c->device);
   free(c);
@@ -631,9 +637,16 @@ done:
 static const rf_option BENCH[] = {
     RF_WORDS("test", TEXT, "TESTS", "pp512,tg128,train", "Tests",
              "tests to run, separated by commas: pp512 (prefill), tg128 and tg128@d4096 (decoding, at a "
-             "depth), batch16 (decoding 16 answers at once), score8192 (log-probabilities), train"),
+             "depth), batch16 (decoding 16 answers at once), score8192 (log-probabilities), train\n"
+             "With --batch sequences: rollout (prompts and all their answers), forward (a forward pass with "
+             "log-probabilities), topk (also the likeliest tokens)"),
     RF_NUMBER("reps", INT, NULL, 1, 10000, "3", "Tests", "repetitions of each test"),
-    RF_NUMBER("batch", INT, "SEQUENCES", 1, 1 << 20, "4", "Tests", "sequences in a training step"),
+    RF_NUMBER("batch", INT, "SEQUENCES", 1, 1 << 20, "4", "Tests",
+              "sequences in a training step, a rollout or a forward pass"),
+    RF_NUMBER("prompt-tokens", TOKENS, NULL, 1, 1 << 24, "32", "Tests", "tokens of a prompt of rollout"),
+    RF_NUMBER("max-tokens", TOKENS, NULL, 1, 1 << 24, "64", "Tests", "tokens of an answer of rollout"),
+    RF_WORDS("plot", PATH, "FILE", NULL, "Output",
+             "picture (.png or .svg) of rollout, forward and topk by batch, measured and planned"),
     RF_WORDS("sweep", SWEEP, "OPTION=LIST", NULL, "Tests",
              "measure once for each value: batch=1..64, threads=1,2,4, dtype=f32,bf16"),
     RF_FLAG("ops", "Output", "list every operation with its time"),
@@ -646,7 +659,8 @@ const rf_command RF_COMMAND_BENCH = {
     .options = {RF_TABLE(BENCH), RF_TABLE(RF_TOP_OPTIONS), RF_TABLE(RF_STEP_OPTIONS), RF_INFERENCE_TABLES,
                 RF_TABLE(RF_CACHE_OPTIONS), RF_TABLE(RF_RUN_FOLDER_OPTIONS), RF_TABLE(RF_TRACE_OPTIONS),
                 RF_TABLE(RF_EVERY_OPTIONS)},
-    .common = "test reps sweep batch seq dtype weights compute kv-dtype threads ops json",
+    .common = "test reps sweep plot batch seq adapter dtype weights compute kv-dtype threads ops json",
     .examples = {"bench gpt2 --test pp512,tg128 --dtype bf16",
-                 "bench model.gguf --compute fast --test tg128@d4096,batch16 # depth and batch"},
+                 "bench model.gguf --compute fast --test tg128@d4096,batch16 # depth and batch",
+                 "bench runs/3 --test rollout,topk --sweep batch=1..64 --plot batch.svg # by batch"},
     .run = rf_command_bench};

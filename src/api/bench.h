@@ -1,0 +1,94 @@
+/* bench.h - declarations shared by the files of `rafter bench`. */
+#ifndef RF_BENCH_H
+#define RF_BENCH_H
+
+#include "api/api.h"
+#include "run/calibrate.h"
+#include "run/record.h"
+
+enum {
+  RF_BENCH_PEAKS = 5, /* kinds of arithmetic whose rate is measured */
+  RF_BENCH_BURSTS = 512,
+  RF_BENCH_REPS = 10000
+};
+
+typedef struct rf_bursts {
+  double rate[RF_BENCH_BURSTS];
+  int count;
+} rf_bursts;
+
+/* One measurement of a test whose work depends on --batch. */
+typedef struct rf_bench_point {
+  char test[16];
+  bool adapter; /* false: the base model */
+  int64_t batch;
+  double tokens, seconds, predicted_seconds; /* of a repetition; the median */
+  double arena_bytes, planned_bytes;
+  double resident_bytes; /* growth of the process's resident memory from before the test */
+} rf_bench_point;
+typedef struct rf_bench_points {
+  rf_bench_point *at;
+  int count;
+} rf_bench_points;
+
+/* The machine's highest rates (ceilings). They are sampled between the measurements of a test. In
+ * this way, other programs slow the ceilings and the test equally. */
+typedef struct rf_ceilings {
+  rf_bursts peak[RF_BENCH_PEAKS], read;
+  rf_device *device; /* may have a lower instruction set than the CPU (--cpu) */
+  rf_memory *memory;
+  rf_dtype product;          /* dtype that the matrix products of the test use */
+  const char *sweep, *value; /* option and value of --sweep; NULL: no sweep */
+  rf_bench_points points;
+} rf_ceilings;
+
+/* kind: p = prefill, t = decode, b = decode `tokens` answers at once, s = score, T = train. With
+ * --batch sequences: R = rollout, F = forward pass, K = forward pass with the likeliest tokens. */
+typedef struct rf_bench_test {
+  char name[64];
+  char kind;
+  int64_t tokens, depth;
+} rf_bench_test;
+
+typedef struct rf_bench {
+  const rafter_job *job;
+  const rafter_sink *sink;
+  const rf_bench_test *t;
+  rf_ceilings *c;
+  rf_settings settings; /* resolved settings of the test's job */
+  rf_record *record;    /* --trace */
+  int reps;
+  const rf_bench_point *point;   /* NULL: the test does not depend on --batch */
+  double seconds[RF_BENCH_REPS]; /* seconds of each repetition */
+} rf_bench;
+
+/* The work of a test. Work divided by a ceiling is the shortest possible time. A field of 0 is not
+ * used. `causal`: FLOPs without masked attention scores. */
+typedef struct rf_bench_limits {
+  double flops, causal, bytes;
+  const char *counted; /* formula of the FLOPs, for the output */
+} rf_bench_limits;
+
+void rf_bench_sample_flops(rf_ceilings *c, int count);
+void rf_bench_sample_read(rf_ceilings *c, int count);
+/* Sets the dtype of the matrix products: int8 with --compute fast, bf16 on tiles, else f32. */
+void rf_bench_choose_product(rf_ceilings *c, const rf_plan *plan);
+/* Prints the results of a test. Also returns the results for the history; the caller owns them. The
+ * shortest possible time is the longer of compute time and memory time. */
+json_t *rf_bench_report(rf_bench *b, double tokens, double predicted, const rf_bench_limits *l);
+/* Adds a test that has no run folder to the history. Takes ownership of `results`. */
+void rf_bench_list(const rf_bench *b, const rf_plan *plan, json_t *results);
+rf_status rf_bench_check_positions(const rf_settings *s, const rf_bench_test *t, int64_t needed,
+                                   rf_error *error);
+double rf_bench_weight_bytes(const rf_plan *plan);
+/* FLOPs that a prompt needs: 2 P per token for the P parameters of the blocks, and the head once,
+ * for the last token. */
+double rf_bench_prompt_flops(const rf_params *params, int64_t tokens);
+
+/* A test with --batch sequences (bench_sized.c): with the base model, and then with the adapter if
+ * there is one. In a sweep, a batch that does not fit is only noted. */
+rf_status rf_bench_sized(rf_bench *b, rf_error *error);
+/* Draws elapsed time, seconds per token and memory by batch, measured and planned. */
+rf_status rf_bench_plot(const char *path, const char *model, const rf_bench_points *points, rf_error *error);
+
+#endif
