@@ -78,6 +78,20 @@ static void choose_batch(const rf_options *o, rf_answering *a) {
 
 /* ---- the command ----------------------------------------------------------------------------- */
 
+/* Each run of a continued rollout has a record of its own: the folder --out, then --out-2, ... */
+static rf_status name_folder(rf_options *o, rf_error *error) {
+  char path[4300], folder[4200];
+  const char *out = rf_options_text(o, "out");
+  if (!out || !rf_options_given(o, "out")) return RAFTER_OK;
+  snprintf(folder, sizeof folder, "%.4000s", out);
+  for (int n = 2;; n++) {
+    snprintf(path, sizeof path, "%s/run.json", folder);
+    if (!rf_file_stamp_at(path).inode) break;
+    snprintf(folder, sizeof folder, "%.4000s-%d", out, n);
+  }
+  return rf_options_set(o, "out", folder, error);
+}
+
 /* Ends the file. */
 static rf_status end_file(rf_answering *a, rf_error *error) {
   rf_out_file *out = a->out;
@@ -124,7 +138,7 @@ static void say_end(const rf_answering *a, const char *path) {
            (long long)a->done, (long long)a->answers, path);
 }
 
-static rf_status rollout(const rf_options *o, rf_answering *a, rf_rollout_file *file, rf_error *error) {
+static rf_status rollout(rf_options *o, rf_answering *a, rf_rollout_file *file, rf_error *error) {
   const char *path = rf_options_text(o, "output");
   rf_report_pass pass[2];
   RF_TRY(check(o, error));
@@ -139,6 +153,7 @@ static rf_status rollout(const rf_options *o, rf_answering *a, rf_rollout_file *
   if (a->appends) RF_TRY(rf_rollout_open(a, o, path, rf_options_flag(o, "overwrite"), file, error));
   else RF_TRY(rf_out_open(path, 0, &a->out, error));
   if (a->written == a->prompts.rows) return say_complete(a, file, error);
+  if (file->continues) RF_TRY(name_folder(o, error));
   choose_batch(o, a);
   RF_TRY(rf_traced_open(o, &a->record, error));
   RF_TRY(rf_open_generator(&a->settings, o, a->sink, &a->generator, error));

@@ -216,6 +216,15 @@ static void name_settings(const char *path, char name[4200]) {
   snprintf(name, 4200, "%.4096s.settings.json", path);
 }
 
+/* True if the file of settings has these settings. A killed run may have left no row. */
+static bool has_settings(const char *path, const json_t *settings) {
+  json_t *was = NULL;
+  bool same = rf_file_stamp_at(path).inode && rf_json_read(path, SETTINGS_MAX, &was, NULL) == RAFTER_OK &&
+              json_equal(was, (json_t *)settings);
+  json_decref(was);
+  return same;
+}
+
 rf_status rf_rollout_open(rf_answering *a, const rf_options *o, const char *path, bool overwrite,
                           rf_rollout_file *file, rf_error *error) {
   char settings[4200];
@@ -224,6 +233,7 @@ rf_status rf_rollout_open(rf_answering *a, const rf_options *o, const char *path
   RF_TRY(rf_out_is_not_input(path, a->path, error));
   RF_TRY(settings_of(a, o, &file->settings, error));
   RF_TRY(rf_out_append(path, &a->out, error));
+  file->continues = has_settings(settings, file->settings);
   if (!rf_out_bytes(a->out) || overwrite) return RAFTER_OK;
   RF_TRY(compare(a, settings, file->settings, path, error));
   return read_rows(a, path, &file->keep, &file->repairs, error);

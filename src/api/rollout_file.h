@@ -13,6 +13,7 @@ typedef struct rf_rollout_file {
   json_t *settings; /* of this run */
   int64_t keep;     /* bytes of the rows of earlier runs */
   bool repairs;     /* an incomplete line follows these rows */
+  bool continues;   /* an earlier run had the same settings */
 } rf_rollout_file;
 
 /* Opens `path` for the answers to the prompts of `answering`, which are not queued yet. Sets its

@@ -69,6 +69,17 @@ case_half_lines() {
     same whole.jsonl out.jsonl 'a file of 20 rows'
 }
 
+# A run of a continued rollout has a record of its own. A first run does not write into a record.
+case_records() {
+  status 0 "${FEW[@]}" --output out.jsonl --out run && cp out.jsonl kept
+  head -2 kept >out.jsonl
+  status 0 "${FEW[@]}" --output out.jsonl --out run && same kept out.jsonl 'a rollout with a record'
+  : >out.jsonl
+  status 0 "${FEW[@]}" --output out.jsonl --out run && same kept out.jsonl 'an empty file'
+  for folder in run run-2 run-3; do holds $folder/run.json 'd["options"]["output"] == "out.jsonl"'; done
+  refuses 1 'run holds a run already' "${FEW[@]}" --output other.jsonl --out run
+}
+
 # Other settings than those of the first run are refused, and the file does not change.
 case_refused() {
   cp whole.jsonl few.out
