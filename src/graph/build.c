@@ -456,6 +456,7 @@ static rf_status build_generate(builder *b) {
   b->positions = io_tensor(b, "positions", RF_I32, true, 1, rows);
   b->slots = io_tensor(b, "slots", RF_I32, true, 1, rows);
   b->rows = io_tensor(b, "rows", RF_I32, true, 1, picked);
+  if (b->options->adapter_slots > 0) io_tensor(b, "adapters", RF_I32, true, 1, rows);
   b->kv = rf_kv_of(b->model, b->options);
   for (int c = 0; c < RF_KV_CLASSES; c++) {
     int64_t table[] = {b->options->microbatch, b->kv.columns};
@@ -607,7 +608,7 @@ rf_status rf_graph_build(const rf_model *model, const rf_build_options *options,
   rf_build_options local = *options;
   if (options->job == RF_JOB_GENERATE) share_out_slots(&local);
   RF_TRY(build_forward(model, &local, &graph, error));
-  if (last >= 1) RF_GO(rf_pass_adapt(graph, options->dtype, learns, error));
+  if (last >= 1) RF_GO(rf_pass_adapt(graph, options, learns, error));
   if (learns && last >= 2) RF_GO(rf_pass_differentiate(graph, error));
   if (learns && last >= 3) RF_GO(rf_pass_optimize(graph, options, error));
   if (last >= 4 && rf_pipeline_stages(&options->mesh) > 1) {

@@ -425,7 +425,10 @@ typedef struct rf_build_options {
   /* generate: maximum drafted tokens that one sequence verifies in a forward pass. Each drafted
    * token has a row of logits, and so has the token before the first. */
   int draft;
-  bool sampled;    /* generate: the program chooses tokens (op `sample`) */
+  bool sampled; /* generate: the program chooses tokens (op `sample`) */
+  /* generate: number of adapters that the program can have at once, and their largest rank. Each
+   * row chooses its adapter. 0: none; then model.lora names the only adapter, if there is one. */
+  int adapter_slots, adapter_rank;
   int64_t kv_page; /* generate: tokens in a page of the cache; 0: RF_KV_PAGE */
   /* generate, score: products with packed matrices round their activations to 8 bits */
   bool fast;
@@ -468,9 +471,12 @@ rf_status rf_graph_build(const rf_model *model, const rf_build_options *options,
  * and fuse. `whole` is the graph that rf_graph_build makes with `after` = "optimize". */
 rf_status rf_graph_stage(const rf_graph *whole, const rf_build_options *options, rf_graph **graph,
                          rf_error *error);
-/* Adds the model's LoRA adapters to its linear layers; other weights are then not trained. `dtype`
- * is the dtype of activations. If `learns`, the adapters get their dropout. */
-rf_status rf_pass_adapt(rf_graph *graph, rf_dtype dtype, bool learns, rf_error *error);
+/* Adds the model's LoRA adapters to its linear layers; other weights are then not trained. If
+ * `learns`, the adapters get their dropout. With options->adapter_slots, adds slots for adapters
+ * (rf_lora_all): the tensors of a weight "block.0/attn/qkv/weight" are block.0/attn/qkv/slots_a
+ * (L,K,P r), .../slots_b (L,r,S) and .../slots_ranks i32 (L,P). The input "adapters" i32 (rows) has
+ * the slot of each row, or -1. */
+rf_status rf_pass_adapt(rf_graph *graph, const rf_build_options *options, bool learns, rf_error *error);
 rf_status rf_pass_differentiate(rf_graph *graph, rf_error *error);
 /* Emits the backward ops of one op, as `gradient` or `backward` in the op's definition says.
  * rf_op_def.backward explains grad_out and grad_in. */

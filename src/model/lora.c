@@ -312,3 +312,9 @@ done:
   for (int i = 0; i < count; ++i) rf_name_pattern_free(targets[i].pattern);
   return status;
 }
+
+rf_status rf_lora_all(const rf_model *model, int rank, rf_lora *lora, rf_error *error) {
+  char text[64];
+  snprintf(text, sizeof text, "rank=%d,alpha=%d,targets=all", rank, rank);
+  return rf_lora_parse(text, model, lora, error);
+}

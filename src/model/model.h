@@ -70,7 +70,7 @@ double rf_rope_frequency(const rf_rope *rope, int64_t i);
  * site is a range of a weight's columns with its own A and B. For example, q, k and v of a fused
  * weight are three sites. One parameter (K, sites*rank) holds the A matrices of all sites of a
  * weight, side by side. Another parameter holds the B matrices. */
-enum { RF_LORA_LAYERS = 256, RF_LORA_PARTS = 3 };
+enum { RF_LORA_LAYERS = 256, RF_LORA_PARTS = 3, RF_LORA_MAX_RANK = 1024 };
 typedef struct rf_lora {
   int32_t rank; /* r; 0: no adapters */
   float alpha;  /* scale = alpha / r, or alpha / sqrt(r) when rank_stabilized */
@@ -329,6 +329,8 @@ rf_lora_module_name rf_lora_module(const rf_model *model, const rf_param *param,
  * name of Hugging Face (q_proj, c_attn, ...), "all", or ~REGEX over full names of sites
  * ("block.3/attn/q") or parameters. RAFTER_INVALID: the error names the unknown key or target. */
 rf_status rf_lora_parse(const char *text, const rf_model *model, rf_lora *lora, rf_error *error);
+/* Adapters of this rank at every linear layer that an adapter's file can name, with scale 1. */
+rf_status rf_lora_all(const rf_model *model, int rank, rf_lora *lora, rf_error *error);
 
 /* The parameter table has one row for each kind of parameter. A row's name: "attn/qkv/weight". */
 int rf_param_rows(void);

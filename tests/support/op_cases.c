@@ -158,6 +158,28 @@ static void build_lora(op_harness *h, const op_case *of, const op_size *size) {
   int u = case_activation(h, "u", 1, size->rows, size->columns), x = lora_inputs(h, &attr, size, joined, &b);
   op_apply(h, "lora", OP_IDS(u, x, b), OP_IDS(RF_WANTED), &attr);
 }
+/* Three slots, whose parts have different ranks; some rows and some parts have no adapter. */
+static void build_lora_slots(op_harness *h, const op_case *of, const op_size *size) {
+  enum { SLOTS = 3 };
+  int64_t joined;
+  rf_attr attr = lora_attributes(h, of, size, &joined);
+  const rf_lora_parts *parts = &attr.lora.parts;
+  int32_t ranks[SLOTS * RF_LORA_PARTS], *slot = malloc((size_t)size->rows * sizeof *slot);
+  assert_non_null(slot);
+  for (int i = 0; i < SLOTS * parts->count; i++) ranks[i] = (int32_t)((3 * i + 1) % (parts->rank + 1));
+  ranks[parts->count] = parts->rank;
+  for (int64_t m = 0; m < size->rows; m++) slot[m] = (int32_t)(case_draw(7, m / 2) % (SLOTS + 1)) - 1;
+  int u = case_activation(h, "u", 1, size->rows, size->columns),
+      x = case_activation(h, "x", 1, size->rows, size->width);
+  int a = op_tensor(h, "a", RF_CLASS_ADAPTER, h->wide, (op_fill){1 / sqrt((double)size->width), 0},
+                    OP_SHAPE(SLOTS, size->width, (int64_t)parts->count * parts->rank));
+  int b =
+      op_tensor(h, "b", RF_CLASS_ADAPTER, h->wide, (op_fill){0.3, 0}, OP_SHAPE(SLOTS, parts->rank, joined));
+  int table = op_ids(h, "ranks", SLOTS * parts->count, ranks), rows = op_ids(h, "slot", size->rows, slot);
+  op_as_matrix(h, table, SLOTS, parts->count);
+  free(slot);
+  op_apply(h, "lora_slots", OP_IDS(u, x, a, b, table, rows), OP_IDS(RF_WANTED), &attr);
+}
 static void build_lora_bwd(op_harness *h, const op_case *of, const op_size *size) {
   int64_t joined;
   int b;
@@ -611,6 +633,7 @@ const op_case OP_CASES[] = {
     {"matmul_dw", "transposed, second microbatch", build_matmul_dw, DW_SIZES,
      OP_TRANSPOSE | OP_BIAS | OP_MICRO | OP_EXACT},
     {"lora", "two runs", build_lora, MATMUL_SIZES, OP_EXACT},
+    {"lora_slots", "three adapters", build_lora_slots, MATMUL_SIZES, OP_EXACT},
     {"lora_bwd", "write", build_lora_bwd, DW_SIZES, OP_EXACT},
     {"lora_bwd", "add", build_lora_bwd, MATMUL_SIZES, OP_ADD | OP_EXACT},
     {"lora_bwd", "first microbatch", build_lora_bwd, MATMUL_SIZES, OP_FIRST_MICRO | OP_EXACT},

@@ -11,6 +11,7 @@ static const rf_kernel *const TABLES[] = {
     RF_CPU_MATMUL,
     RF_CPU_EXPERTS,
     RF_CPU_LORA,
+    RF_CPU_LORA_SLOTS,
     RF_CPU_HEAD,
     RF_CPU_ATTENTION,
 #if defined(__x86_64__)

@@ -10,7 +10,8 @@
 
 /* An entry whose op is NULL ends each table. Kernels of stronger ISAs come first, in each table and
  * in the list of tables in cpu.c. */
-extern const rf_kernel RF_CPU_MATMUL[], RF_CPU_EXPERTS[], RF_CPU_LORA[], RF_CPU_HEAD[], RF_CPU_ATTENTION[];
+extern const rf_kernel RF_CPU_MATMUL[], RF_CPU_EXPERTS[], RF_CPU_LORA[], RF_CPU_LORA_SLOTS[], RF_CPU_HEAD[],
+    RF_CPU_ATTENTION[];
 extern const rf_kernel RF_CPU_ELEMENTWISE_AVX512[], RF_CPU_ELEMENTWISE_AVX2[], RF_CPU_ELEMENTWISE_BASE[];
 
 int64_t rf_l2_bytes(void); /* bytes of the L2 cache of one core; 0 if unknown */

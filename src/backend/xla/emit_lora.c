@@ -54,8 +54,67 @@ static void emit_lora_bwd(rf_emit *e, const rf_op *op) {
   rf_emit_out(e, op, 1, rf_hlo_multiply_c(h, all, (double)op->attr.lora.scale));
 }
 
+/* ---- slots ----------------------------------------------------------------------------------- */
+
+/* Matrix `l` of a list of matrices, in f32. */
+static rf_val of_slot(rf_emit *e, const rf_op *op, int input, int64_t l) {
+  rf_val all = rf_emit_wide(e, op, input), one = rf_hlo_slice(e->h, all, 0, l, l + 1);
+  return rf_hlo_reshape(e->h, one, RF_DIMS(all.dim[1], all.dim[2]));
+}
+
+/* Columns of h = x a whose rank is below that of the adapter's part; zeros elsewhere. */
+static rf_val h_of_slot(rf_emit *e, const rf_op *op, int64_t l) {
+  rf_hlo *h = e->h;
+  const rf_lora_parts *parts = &op->attr.lora.parts;
+  rf_val x = rf_emit_in(e, op, 1), run[RF_LORA_PARTS];
+  rf_val all = rf_emit_product(h, x, false, of_slot(e, op, 2, l), false, rf_emit_out_type(e, op, 0));
+  rf_val ranks = rf_hlo_slice(h, rf_emit_in(e, op, 4), 0, l, l + 1);
+  for (int p = 0; p < parts->count; p++) {
+    rf_val rank = rf_hlo_reshape(h, rf_hlo_slice(h, ranks, 1, p, p + 1), 0, NULL);
+    rf_val part = rf_hlo_slice(h, all, 1, (int64_t)p * parts->rank, (int64_t)(p + 1) * parts->rank);
+    rf_val column = rf_hlo_iota(h, RF_HLO_I32, 1, RF_DIMS(part.dim[0], part.dim[1]));
+    rf_val zero = rf_hlo_full(h, part.type, 0, RF_DIMS(part.dim[0], part.dim[1]));
+    run[p] = rf_hlo_select(h, rf_hlo_compare(h, RF_HLO_LT, column, rank), part, zero);
+  }
+  return rf_hlo_concatenate(h, 1, parts->count, run);
+}
+
+/* The columns that the adapter of slot l adds to u, in the type of u. */
+static rf_val sum_of_slot(rf_emit *e, const rf_op *op, int64_t l) {
+  rf_hlo *h = e->h;
+  const rf_lora_parts *parts = &op->attr.lora.parts;
+  rf_val u = rf_emit_in(e, op, 0), low = h_of_slot(e, op, l), b = of_slot(e, op, 3, l);
+  rf_val run[2 * RF_LORA_PARTS + 1];
+  rf_hlo_type type = rf_emit_out_type(e, op, 0);
+  int64_t rows = u.dim[0], at = 0, joined = 0;
+  int runs = 0;
+  for (int p = 0; p < parts->count; joined += parts->columns[p++]) {
+    if (parts->at[p] > at) run[runs++] = rf_hlo_full(h, type, 0, RF_DIMS(rows, parts->at[p] - at));
+    rf_val part = rf_hlo_slice(h, low, 1, (int64_t)p * parts->rank, (int64_t)(p + 1) * parts->rank);
+    rf_val of = rf_hlo_slice(h, b, 1, joined, joined + parts->columns[p]);
+    run[runs++] = rf_emit_product(h, part, false, of, false, type);
+    at = (int64_t)parts->at[p] + parts->columns[p];
+  }
+  if (at < u.dim[1]) run[runs++] = rf_hlo_full(h, type, 0, RF_DIMS(rows, u.dim[1] - at));
+  return rf_hlo_concatenate(h, 1, runs, run);
+}
+
+/* Every adapter is computed for every row, and a row selects one sum. */
+static void emit_lora_slots(rf_emit *e, const rf_op *op) {
+  rf_hlo *h = e->h;
+  rf_val u = rf_emit_wide(e, op, 0), y = u, slot = rf_emit_in(e, op, 5);
+  int64_t slots = rf_emit_in(e, op, 2).dim[0];
+  for (int64_t l = 0; l < slots; l++) {
+    rf_val chosen = rf_hlo_compare_c(h, RF_HLO_EQ, rf_emit_across_columns(e, slot, u.dim[1]), (double)l);
+    rf_val sum = rf_hlo_convert(h, sum_of_slot(e, op, l), RF_HLO_F32);
+    y = rf_hlo_select(h, chosen, rf_hlo_add(h, u, sum), y);
+  }
+  rf_emit_out(e, op, 0, y);
+}
+
 const rf_emitter RF_EMIT_LORA[] = {
     {&RF_OP_LORA, emit_lora, NULL},
+    {&RF_OP_LORA_SLOTS, emit_lora_slots, NULL},
     {&RF_OP_LORA_BWD, emit_lora_bwd, NULL},
     {0},
 };

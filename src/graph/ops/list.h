@@ -9,6 +9,7 @@
   X(LAYERNORM_BWD, layernorm_bwd) X(RMSNORM, rmsnorm) X(RMSNORM_BWD, rmsnorm_bwd) \
   X(HEAD_NORM, head_norm) X(HEAD_NORM_BWD, head_norm_bwd) X(ROPE, rope) X(MATMUL, matmul) \
   X(MATMUL_DX, matmul_dx) X(MATMUL_DW, matmul_dw) X(LORA, lora) X(LORA_BWD, lora_bwd) \
+  X(LORA_SLOTS, lora_slots) \
   X(GELU, gelu) X(GELU_BWD, gelu_bwd) X(GELU_ERF, gelu_erf) X(GELU_ERF_BWD, gelu_erf_bwd) \
   X(SWIGLU, swiglu) X(SWIGLU_BWD, swiglu_bwd) X(GEGLU, geglu) X(GEGLU_BWD, geglu_bwd) \
   X(ROUTE, route) X(ROUTE_BWD, route_bwd) X(DISPATCH, dispatch) X(DISPATCH_BWD, dispatch_bwd) \
