@@ -55,7 +55,7 @@ static rf_cached_seq *best_prefix(rf_generator *g, rf_batch *b, const rf_request
   if (g->settings.no_sharing) return NULL;
   for (int i = 0; i < b->cached_count; i++) {
     rf_cached_seq *c = &b->cached[i];
-    if (c->state == RF_CACHED_FREE) continue;
+    if (c->state == RF_CACHED_FREE || c->adapter != r->adapter) continue;
     int64_t n = common(r->tokens, r->count - 1, c->sequence.tokens, c->sequence.length);
     if (n < MIN_PREFIX && n < r->count - 1) continue;
     if (n > *length && rf_sequence_reaches(&b->pages, &c->sequence, n)) {
@@ -71,7 +71,8 @@ static bool worth_waiting(const rf_generator *g, const rf_batch *b, const rf_req
   if (g->settings.no_sharing) return false;
   for (int i = 0; i < b->slots; i++) {
     const rf_slot *a = &b->slot[i];
-    if (!a->to || a->cached->sequence.length >= a->to->of.count - 1) continue;
+    if (!a->to || a->to->of.adapter != r->adapter) continue;
+    if (a->cached->sequence.length >= a->to->of.count - 1) continue;
     int64_t n = common(r->tokens, r->count - 1, a->to->of.tokens, a->to->of.count);
     if (n > have && (n >= MIN_PREFIX || n == r->count - 1)) return true;
   }
@@ -109,6 +110,7 @@ static rf_cached_seq *begin_sequence(rf_batch *b, rf_cached_seq *from, int64_t *
 static void begin_answer(rf_batch *b, rf_slot *slot, rf_pending *p, rf_cached_seq *cached, int64_t reused) {
   slot->to = p;
   slot->cached = cached;
+  cached->adapter = p->of.adapter;
   slot->sample = p->started;
   slot->count = 0;
   slot->odds = (rf_draft_odds){0};
@@ -170,6 +172,7 @@ void rf_pin(rf_generator *g) {
     c->state = RF_CACHED_KEPT;
     c->used = b->clock;
     c->pin = a->to;
+    c->adapter = a->to->of.adapter;
     if (!has_room(b)) drop_sequence(b, c);
   }
 }

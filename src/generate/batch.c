@@ -1,5 +1,6 @@
 /* batch.c - queues requests, runs the steps of all running answers, and makes the events of a
  * step. */
+#include "generate/adapters.h"
 #include "generate/batch.h"
 #include "run/record.h"
 
@@ -118,6 +119,7 @@ static rf_status check_request(const rf_generator *g, const rf_request *r, rf_er
                    (long long)r->max_tokens, r->samples, (long long)r->stop_count, RF_TOP_LOGPROBS, r->top);
   RF_TRY(rf_check_ids(r->tokens, r->count, vocab, "prompt", error));
   RF_TRY(rf_check_ids(r->stop, r->stop_count, vocab, "stop ids", error));
+  RF_TRY(rf_adapters_check(g, r->adapter, error));
   return rf_sampler_check(&r->sampler, vocab, error);
 }
 
@@ -253,14 +255,22 @@ void rf_generator_cancel(rf_generator *g, int64_t request, int sample) {
   if (p->started == p->of.samples) rf_unpin(g, p);
 }
 
+static void forget(rf_batch *b, rf_cached_seq *c) {
+  if (c->state != RF_CACHED_KEPT) return;
+  rf_sequence_release(&b->pages, &c->sequence);
+  c->state = RF_CACHED_FREE;
+  c->pin = NULL;
+}
+
 void rf_batch_forget(rf_generator *g) {
-  rf_batch *b = g->batch;
-  for (int i = 0; i < b->cached_count; i++)
-    if (b->cached[i].state == RF_CACHED_KEPT) {
-      rf_sequence_release(&b->pages, &b->cached[i].sequence);
-      b->cached[i].state = RF_CACHED_FREE;
-      b->cached[i].pin = NULL;
-    }
+  for (int i = 0; i < g->batch->cached_count; i++) forget(g->batch, &g->batch->cached[i]);
+}
+
+/* A pinned sequence stays: requests that were submitted before still use it. */
+void rf_batch_forget_adapter(rf_generator *g, int64_t adapter) {
+  for (int i = 0; i < g->batch->cached_count; i++)
+    if (g->batch->cached[i].adapter == adapter && !g->batch->cached[i].pin)
+      forget(g->batch, &g->batch->cached[i]);
 }
 
 /* Rows that an answer needs next: the uncached tokens of its prompt, or its latest token. */
@@ -326,6 +336,20 @@ static int64_t rows_for_prompts(rf_batch *b) {
   return rf_budget_rows(b->budget, rows, b->slot[next].cached->sequence.length);
 }
 
+/* Sorts the parts by adapter, so that one product computes the rows of an adapter. */
+static void sort_by_adapter(rf_batch *b) {
+  for (int i = 1; i < b->parts; i++)
+    for (int k = i; k > 0 && b->slot[b->order[k]].to->of.adapter < b->slot[b->order[k - 1]].to->of.adapter;
+         k--) {
+      int order = b->order[k];
+      rf_forward_part part = b->part[k];
+      b->order[k] = b->order[k - 1];
+      b->part[k] = b->part[k - 1];
+      b->order[k - 1] = order;
+      b->part[k - 1] = part;
+    }
+}
+
 /* Composes a forward pass. Every answer that needs only one row gets this row. The other rows get
  * chunks of prompts, oldest first. */
 static void compose(rf_batch *b) {
@@ -343,6 +367,7 @@ static void compose(rf_batch *b) {
     rows -= count;
     add_part(b, next, count);
   }
+  sort_by_adapter(b);
 }
 
 static bool stops(const rf_request *r, int32_t id) {

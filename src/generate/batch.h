@@ -74,6 +74,7 @@ typedef struct rf_cached_seq {
   rf_cached_state state;
   int64_t used;          /* Clock value of the last use. The smallest is evicted first. */
   const rf_pending *pin; /* Request with waiting answers that need this prompt; NULL: none. */
+  int64_t adapter;       /* Adapter that computed the keys and values. Others cannot use them. */
 } rf_cached_seq;
 
 /* One slot of the batch. A slot holds a running answer or is free. */
@@ -134,6 +135,8 @@ rf_status rf_batch_open(rf_generator *generator, rf_error *error);
 void rf_batch_close(rf_generator *generator);
 /* Releases the pages of all kept sequences. */
 void rf_batch_forget(rf_generator *generator);
+/* Releases the pages of the kept sequences of an adapter. */
+void rf_batch_forget_adapter(rf_generator *generator, int64_t adapter);
 
 /* Runs one forward pass over the next tokens of at most build.microbatch sequences. The prefill
  * plan must have rows for all tokens. If each sequence has one row, the decode plan runs. */

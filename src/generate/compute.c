@@ -1,5 +1,6 @@
 /* compute.c - the engine that computes: writes the inputs of a forward pass, runs the plan, and
  * chooses tokens. The page tables are written for each pass: row i is for sequence i. */
+#include "generate/adapters.h"
 #include "generate/batch.h"
 #include "run/record.h"
 
@@ -15,6 +16,7 @@ typedef struct compute {
   struct inputs {
     int64_t count, wanted; /* Rows of the pass, on all chips that share them, and rows of logits. */
     int32_t *tokens, *positions, *slots, *rows;
+    int32_t *adapters; /* (rows): the slot of each row's adapter; NULL: the plan has no slots */
     float *logits, *lse;
     /* Rules and results of the op `sample`; NULL: the program does not choose tokens. */
     float *rules, *logprobs;
@@ -61,6 +63,8 @@ static void move_page(void *self, rf_kv_class class, int32_t from, int32_t to) {
 static void write_part(const compute *c, const struct inputs *io, const rf_forward_part *part, int slot,
                        int64_t row) {
   int64_t columns = c->g->batch->pages.kv.columns;
+  int adapter = rf_adapters_slot(c->g, part->answer ? part->answer->to->of.adapter : 0);
+  for (int64_t i = 0; i < part->count && io->adapters; i++) io->adapters[row + i] = adapter;
   for (int64_t i = 0; i < part->count; i++) {
     io->tokens[row + i] = part->tokens[i];
     io->positions[row + i] = (int32_t)(part->sequence->length + i);
@@ -84,6 +88,7 @@ static void write_inputs(const compute *c, int plan, const rf_forward_part *part
     io->tokens[row] = 0;
     io->positions[row] = 0;
     io->slots[row] = -1;
+    if (io->adapters) io->adapters[row] = -1;
   }
   for (int k = 0; k < RF_KV_CLASSES; k++)
     if (io->table[k])
@@ -255,6 +260,7 @@ static void find_inputs(const rf_generator *g, int plan, struct inputs *io) {
                         .positions = rf_run_named(run, p, "positions", NULL),
                         .slots = rf_run_named(run, p, "slots", NULL),
                         .rows = rf_run_named(run, p, "rows", NULL),
+                        .adapters = rf_run_named(run, p, "adapters", NULL),
                         .logits = rf_run_named(run, p, "logits", NULL),
                         .lse = rf_run_named(run, p, "lse", NULL),
                         .rules = rf_run_named(run, p, "rules", NULL),

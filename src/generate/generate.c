@@ -1,4 +1,5 @@
 /* generate.c - opens a generator (two plans, a run, weights). Feeds tokens without requests. */
+#include "generate/adapters.h"
 #include "generate/batch.h"
 #include "run/record.h"
 
@@ -77,6 +78,7 @@ rf_status rf_generator_bind(const rf_infer_settings *settings, rf_run *run, int 
   g->run = run;
   g->first = first;
   rf_status status = rf_compute_open(g, error);
+  if (status == RAFTER_OK) status = rf_adapters_open(g, error);
   if (status == RAFTER_OK) *out = g;
   else rf_generator_close(g);
   return status;
@@ -131,6 +133,7 @@ void rf_generator_close(rf_generator *g) {
   if (!g) return;
   rf_batch_close(g);
   rf_drafter_close(g->drafter);
+  rf_adapters_close(g);
   free(g->kept);
   if (g->owns) {
     rf_run_close(g->run);

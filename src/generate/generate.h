@@ -27,10 +27,11 @@ typedef struct rf_generator {
   int first;                  /* Index of the prefill plan in the run. The decode plan has the next index. */
   bool owns;                  /* true: rf_generator_close frees the plans and the run. */
   struct rf_drafter *drafter; /* The model that drafts; NULL: none. */
-  void *kept;                 /* (or NULL) Memory to free with the generator, such as its settings. */
-  int64_t others;             /* The value of rf_run_others when the cache was last valid. */
-  bool computes;              /* false: a simulation or the null backend computes no logits. */
-  struct rf_batch *batch;     /* Cache and requests, see batch.h. */
+  struct rf_adapters *adapters; /* Slots for adapters, see adapters.h; NULL: none. */
+  void *kept;                   /* (or NULL) Memory to free with the generator, such as its settings. */
+  int64_t others;               /* The value of rf_run_others when the cache was last valid. */
+  bool computes;                /* false: a simulation or the null backend computes no logits. */
+  struct rf_batch *batch;       /* Cache and requests, see batch.h. */
   /* For rf_generator_feed: number of tokens in the cache; the logits (V) of the last token. */
   int64_t length;
   const float *logits;
@@ -84,7 +85,8 @@ typedef struct rf_request {
   /* true: when the answer has ended, it stays in the cache until its pages are needed. Then the
    * next turn of the conversation can reuse its tokens. */
   bool keep;
-  void *owner; /* In every event of the request. */
+  int64_t adapter; /* Id from rf_generator_load; 0: the model as it is. */
+  void *owner;     /* In every event of the request. */
 } rf_request;
 
 /* If an answer ends with ERROR or CANCELLED, its last event has no token. */
