@@ -334,6 +334,57 @@ static rf_status resolve_lora(const rf_options *options, rf_settings *s, rf_erro
   return RAFTER_OK;
 }
 
+/* The largest rank of the adapters of --adapters, and how many there are. */
+static rf_status read_adapters(const rf_options *options, const rf_model *model, int *count, int *rank,
+                               rf_error *error) {
+  const char *const *texts = NULL;
+  *count = *rank = 0;
+  if (rf_options_knows(options, "adapters")) texts = rf_options_texts(options, "adapters", count);
+  for (int i = 0; i < *count; i++) {
+    const char *text = texts[i], *folder = strchr(text, '=');
+    rf_lora lora;
+    if (!folder || folder == text || !folder[1])
+      return RF_FAIL(error, RAFTER_INVALID, "for example --adapters sql=runs/4",
+                     "--adapters is not NAME=DIR (got '%.80s')", text);
+    RF_TRY(rf_adapter_open(folder + 1, model, &lora, error));
+    if (lora.rank > *rank) *rank = lora.rank;
+  }
+  return RAFTER_OK;
+}
+
+/* Resolves --adapter-slots and --adapter-rank. The default is room for the adapters of --adapters,
+ * and for RF_ADAPTER_SLOTS more if --adapter-folder lets clients load them. */
+static rf_status resolve_slots(const rf_options *options, rf_settings *s, rf_error *error) {
+  rf_build_options *b = &s->plan.build;
+  int named, largest;
+  if (!rf_options_knows(options, "adapter-slots")) return RAFTER_OK;
+  RF_TRY(read_adapters(options, &s->model, &named, &largest, error));
+  bool loads = rf_options_text_or(options, "adapter-folder", NULL) != NULL;
+  int64_t rank = largest > RF_ADAPTER_RANK || !loads ? largest : RF_ADAPTER_RANK,
+          slots = named + (loads ? RF_ADAPTER_SLOTS : 0);
+  b->adapter_slots = (int)rf_options_int_or(options, "adapter-slots", slots);
+  b->adapter_rank = (int)rf_options_int_or(options, "adapter-rank", rank ? rank : RF_ADAPTER_RANK);
+  if (b->adapter_slots < named)
+    return RF_FAIL(error, RAFTER_INVALID, "raise --adapter-slots, or leave it out",
+                   "there are more adapters than slots (--adapter-slots: expected at least %d, got %d)",
+                   named, b->adapter_slots);
+  if (b->adapter_rank < largest)
+    return RF_FAIL(
+        error, RAFTER_INVALID, "raise --adapter-rank, or leave it out",
+        "an adapter of --adapters has a larger rank (--adapter-rank: expected at least %d, got %d)", largest,
+        b->adapter_rank);
+  if (!b->adapter_slots) return RAFTER_OK;
+  if (s->model.lora.rank > 0)
+    return RF_FAIL(error, RAFTER_INVALID, "give the base as MODEL, and the adapter with --adapters NAME=DIR",
+                   "slots need a model without an adapter of its own (%s)", s->model.lora.folder);
+  if (rf_mesh_chips(&b->mesh) > 1)
+    return RF_FAIL(error, RAFTER_INVALID, "leave --adapter-slots out, or plan for one chip",
+                   "slots for adapters need one chip (--mesh: expected 1 chip, got %lld)",
+                   (long long)rf_mesh_chips(&b->mesh));
+  rf_lora all;
+  return rf_lora_all(&s->model, b->adapter_rank, &all, error);
+}
+
 static rf_status resolve_weights(const rf_options *options, rf_settings *s, rf_error *error) {
   rf_build_options *build = &s->plan.build;
   rf_weights_as as = (rf_weights_as)choice_or(options, "weights", RF_WEIGHTS_FILE);
@@ -449,6 +500,7 @@ rf_status rf_settings_resolve(const rf_options *options, const char *job, rf_set
   build->job = train ? RF_JOB_TRAIN : score ? RF_JOB_SCORE : RF_JOB_GENERATE;
   build->accumulate = 1;
   RF_TRY(resolve_mesh(options, s, error));
+  if (build->job == RF_JOB_GENERATE) RF_TRY(resolve_slots(options, s, error));
   build->microbatch = batch_of(options, s);
   if (train) RF_TRY(resolve_batch(options, build->microbatch, build, error));
   RF_TRY(resolve_weights(options, s, error));
@@ -605,6 +657,16 @@ const rf_option RF_SERVICE_OPTIONS[] = {
               "maximum of the predicted time of a step that also reads prompts / that of the step without "
               "them; 0: no limit\nSmaller factors give a steadier stream of tokens, and a later first token. "
               "A step reads at least 16 tokens of prompts."),
+    {.name = NULL},
+};
+
+const rf_option RF_ADAPTER_OPTIONS[] = {
+    RF_NUMBER("adapter-slots", INT, "N", 0, 1024, NULL, "Adapters",
+              "adapters that can be loaded at once; unset: as many as --adapters names, and 4 more with "
+              "--adapter-folder"),
+    RF_NUMBER("adapter-rank", INT, "R", 1, RF_LORA_MAX_RANK, NULL, "Adapters",
+              "largest rank of an adapter; unset: the largest of --adapters, but at least 16 with "
+              "--adapter-folder"),
     {.name = NULL},
 };
 

@@ -10,6 +10,7 @@
  * program's memory differs from the plan's. vLLM leaves the same fraction by default. */
 #define RF_PLAN_MARGIN 0.1
 enum { RF_PLAN_SEQ = 4096 }; /* default length of `rafter plan`, if the model takes longer ones */
+enum { RF_ADAPTER_SLOTS = 4, RF_ADAPTER_RANK = 16 }; /* defaults of slots that clients fill */
 
 typedef struct rf_settings {
   rf_model model;
@@ -46,6 +47,7 @@ extern const rf_option RF_MODEL_OPTIONS[];       /* all commands that plan a mod
 extern const rf_option RF_INFERENCE_OPTIONS[];   /* commands that run a model without training it */
 extern const rf_option RF_CACHE_OPTIONS[];       /* commands that can generate */
 extern const rf_option RF_SERVICE_OPTIONS[];     /* commands that serve or plan a service */
+extern const rf_option RF_ADAPTER_OPTIONS[];     /* the same: slots for adapters */
 extern const rf_option RF_SPECULATION_OPTIONS[]; /* commands that generate */
 extern const rf_option RF_STEP_OPTIONS[];        /* commands that can train */
 extern const rf_option RF_HOST_OPTIONS[];        /* commands that run on several hosts */
