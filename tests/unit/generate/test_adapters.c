@@ -139,14 +139,15 @@ typedef struct asked {
   rf_finish finish;
 } asked;
 
-static void submit(rf_generator *g, int prompt, int64_t adapter, asked *to) {
+static void submit_many(rf_generator *g, int prompt, int64_t adapter, int samples, asked *to) {
   int32_t ids[CONTEXT];
   int64_t count = prompt_of(prompt, ids);
-  *to = (asked){.count = 0};
+  memset(to, 0, (size_t)samples * sizeof *to);
   MUST(rf_generator_submit(g,
                            &(rf_request){.tokens = ids,
                                          .count = count,
                                          .max_tokens = ANSWER,
+                                         .samples = samples,
                                          .sampler = {.temperature = 0.9f, .top_p = 1, .seed = 4},
                                          .keep = true,
                                          .adapter = adapter,
@@ -154,12 +155,16 @@ static void submit(rf_generator *g, int prompt, int64_t adapter, asked *to) {
                            NULL, &error));
 }
 
+static void submit(rf_generator *g, int prompt, int64_t adapter, asked *to) {
+  submit_many(g, prompt, adapter, 1, to);
+}
+
 static void step(rf_generator *g) {
   const rf_event *event;
   int count;
   MUST(rf_generator_step(g, &event, &count, &error));
   for (int i = 0; i < count; i++) {
-    asked *a = event[i].owner;
+    asked *a = (asked *)event[i].owner + event[i].sample;
     a->finish = event[i].finish;
     if (event[i].error) fail_msg("%s", event[i].error->message);
     a->token[a->count] = event[i].token;
@@ -281,6 +286,25 @@ static void adapters_come_and_go(void **state) {
   rf_generator_close(g);
 }
 
+/* A request with more answers than slots keeps its prompt in the cache. No other adapter may use
+ * this prompt, and neither may the base. */
+static void a_kept_prompt_belongs_to_its_adapter(void **state) {
+  (void)state;
+  static answers expected;
+  variant v = PLAIN;
+  v.isa = rf_isa_detect();
+  answer_alone(&v, &expected);
+  rf_generator *g = open_slots(&v, SLOTS);
+  asked many[9], others[6];
+  int64_t first = load(g, adapter_of(1, 0)), second = load(g, adapter_of(1, 1));
+  submit_many(g, 1, first, 9, many);
+  for (int i = 0; i < 6; i++) submit(g, 1, i % 2 ? second : 0, &others[i]);
+  while (rf_generator_busy(g)) step(g);
+  same(&many[0], &expected, 1, 1, "the first of many");
+  for (int i = 0; i < 6; i++) same(&others[i], &expected, 1, i % 2 ? 2 : 0, "after many");
+  rf_generator_close(g);
+}
+
 static void cut_file(const char *path, long bytes) {
   char file[300];
   snprintf(file, sizeof file, "%s/adapter_model.safetensors", path);
@@ -346,6 +370,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(answers_have_the_bits_of_one_adapter),
       cmocka_unit_test(adapters_come_and_go),
+      cmocka_unit_test(a_kept_prompt_belongs_to_its_adapter),
       cmocka_unit_test(bad_adapters_change_nothing),
       cmocka_unit_test(slots_are_in_the_plan),
   };
