@@ -196,6 +196,27 @@ rafter_status rafter_constraint_open(const rafter_generator *generator, rafter_f
 /* Requests that were submitted keep what they need. Close all constraints before the generator. */
 void rafter_constraint_close(rafter_constraint *constraint);
 
+/* A LoRA adapter in the files of Hugging Face's PEFT, read and checked. A generator whose job has
+ * the option adapter-slots can have several adapters, and each request chooses one. Other requests
+ * get the same answers as without adapters. */
+typedef struct rafter_adapter rafter_adapter;
+
+/* Reads the adapter in `folder`, or in the newest checkpoint of a run. Any number of threads may
+ * call this function, also while another thread runs a step. RAFTER_INVALID: the generator has no
+ * slots. RAFTER_FAILED: the folder has no adapter, or one that does not fit the model or the slots.
+ */
+rafter_status rafter_adapter_open(const rafter_generator *generator, const char *folder,
+                                  rafter_adapter **adapter, rafter_error *error);
+void rafter_adapter_close(rafter_adapter *adapter);
+/* Copies an adapter into a free slot, between two steps. *id is for requests, and above 0. No later
+ * adapter of the generator gets the same id. The adapter may be closed afterwards. RAFTER_NO_FIT:
+ * no slot is free. On failure, the loaded adapters stay as they were. */
+rafter_status rafter_generator_load_adapter(rafter_generator *generator, const rafter_adapter *adapter,
+                                            int64_t *id, rafter_error *error);
+/* Later requests cannot use the adapter. Requests that were submitted before finish with it, and
+ * then its slot is free. RAFTER_INVALID: no adapter with this id is loaded. */
+rafter_status rafter_generator_unload_adapter(rafter_generator *generator, int64_t id, rafter_error *error);
+
 typedef struct rafter_logit_bias {
   int32_t id;
   float bias; /* added to the logit; -INFINITY excludes the token */
@@ -226,6 +247,7 @@ typedef struct rafter_request {
   /* The form of the answer; NULL: any. An end-of-text token is allowed where the text may end. It
    * is also allowed if nothing else may follow, even with ignore_eos or before min_tokens. */
   const rafter_constraint *constraint;
+  int64_t adapter; /* id from rafter_generator_load_adapter; 0: the model without an adapter */
 } rafter_request;
 
 typedef enum rafter_finish {
@@ -301,8 +323,9 @@ typedef struct rafter_counts {
   /* Constraints that were made, those that were found again, and seconds to make them. */
   int64_t constraints, constraints_found;
   double constraint_seconds;
-  int64_t masks, masks_found; /* token masks of constrained answers, and those that were in memory */
-  double mask_seconds;        /* time of all masks; it is not part of `seconds` */
+  int64_t masks, masks_found;      /* token masks of constrained answers, and those that were in memory */
+  double mask_seconds;             /* time of all masks; it is not part of `seconds` */
+  int32_t adapter_slots, adapters; /* adapters that fit, and those that requests can use */
 } rafter_counts;
 /* Gets the counts. Takes as long as planning a few steps, so do not call it after every step. */
 rafter_status rafter_generator_counts(const rafter_generator *generator, rafter_counts *counts,

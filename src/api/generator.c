@@ -1,6 +1,7 @@
 /* generator.c - the public generator of rafter.h: requests and their events. */
 #include "api/handles.h"
 #include "api/answers.h"
+#include "generate/adapters.h"
 
 #include <stdlib.h>
 
@@ -146,6 +147,36 @@ void rafter_constraint_close(rafter_constraint *constraint) {
   free(constraint);
 }
 
+/* ---- adapters -------------------------------------------------------------------------------- */
+
+struct rafter_adapter {
+  rf_adapter_values *values;
+};
+
+rafter_status rafter_adapter_open(const rafter_generator *h, const char *folder, rafter_adapter **adapter,
+                                  rafter_error *error) {
+  rf_adapter_values *values = NULL;
+  RF_TRY(rf_adapter_values_read(h->g, folder, &values, error));
+  *adapter = rf_must(malloc(sizeof **adapter));
+  (*adapter)->values = values;
+  return RAFTER_OK;
+}
+
+void rafter_adapter_close(rafter_adapter *adapter) {
+  if (!adapter) return;
+  rf_adapter_values_free(adapter->values);
+  free(adapter);
+}
+
+rafter_status rafter_generator_load_adapter(rafter_generator *h, const rafter_adapter *adapter, int64_t *id,
+                                            rafter_error *error) {
+  return rf_generator_load(h->g, adapter->values, id, error);
+}
+
+rafter_status rafter_generator_unload_adapter(rafter_generator *h, int64_t id, rafter_error *error) {
+  return rf_generator_unload(h->g, id, error);
+}
+
 /* ---- counts ---------------------------------------------------------------------------------- */
 
 static rf_status take_seconds(const rf_generator *g, rafter_counts *c, rf_error *error) {
@@ -185,6 +216,9 @@ rafter_status rafter_generator_counts(const rafter_generator *h, rafter_counts *
   own.masks = forms.masks;
   own.masks_found = forms.mask_hits;
   own.mask_seconds = forms.mask_seconds;
+  int slots;
+  own.adapters = rf_generator_adapters(h->g, &slots);
+  own.adapter_slots = slots;
   RF_TRY(take_seconds(h->g, &own, error));
   rf_generator_held(h->g, &own.running, &own.waiting, &own.kv_bytes, &own.kv_used_bytes);
   rf_sized_give(counts, &own, sizeof own);
@@ -217,7 +251,8 @@ static rf_status submit(rafter_generator *h, const rafter_request *r, entry *e, 
                                            .ignore_eos = r->ignore_eos,
                                            .constraint = e->constraint},
                                .top = r->top_logprobs,
-                               .keep = r->keep};
+                               .keep = r->keep,
+                               .adapter = r->adapter};
   e->of.tokens = (rf_ids){.at = (int32_t *)(uintptr_t)r->tokens, .count = r->count};
   rf_status status = rf_prompt_submit(&h->reader, &e->of, h->g, error);
   e->of.tokens = (rf_ids){0}; /* the ids belong to the caller; the generator has copied them */
