@@ -39,6 +39,8 @@ static rf_status serve(const rafter_job *job, const rf_options *o, const rafter_
   uint64_t seed = (uint64_t)rf_options_int(o, "seed");
   rafter_generator *generator = NULL;
   rf_serve_socket socket;
+  int count = 0;
+  const char *const *adapters = rf_options_texts(o, "adapters", &count);
   const rf_serve_settings settings = {.model = rf_options_text_or(o, "served-name", name_of(model)),
                                       .alias = typed,
                                       .host = rf_options_text(o, "host"),
@@ -54,6 +56,9 @@ static rf_status serve(const rafter_job *job, const rf_options *o, const rafter_
                                       .drain_seconds = rf_options_float(o, "drain-seconds"),
                                       .max_tokens = rf_options_int(o, "max-tokens"),
                                       .strict = rf_options_flag(o, "strict"),
+                                      .adapters = adapters,
+                                      .adapter_count = count,
+                                      .adapter_folder = rf_options_text(o, "adapter-folder"),
                                       .seed = rf_options_given(o, "seed") ? &seed : NULL};
   RF_TRY(check_backend(o, error));
   RF_TRY(rf_serve_bind(settings.host, settings.port, &socket, error));
@@ -102,6 +107,13 @@ static const rf_option SERVE[] = {
     RF_NUMBER("batch", INT, "ANSWERS", 1, 1024, NULL, "Memory", "answers generated at once; unset: 8"),
     RF_NUMBER("seq", TOKENS, NULL, 1, 1 << 24, NULL, "Memory",
               "maximum tokens of a prompt and its answer; unset: 4096, within the model's limit"),
+    RF_WORDS("adapters", TEXTS, "NAME=DIR", NULL, "Adapters",
+             "LoRA adapter that requests choose by its name as their model; may be repeated\nDIR is a PEFT "
+             "adapter or a run of `train --lora`. All requests share one batch. --adapter DIR instead "
+             "applies one adapter to all requests."),
+    RF_WORDS("adapter-folder", PATH, "DIR", NULL, "Adapters",
+             "let clients load adapters from DIR and unload them, at /v1/load_lora_adapter and "
+             "/v1/unload_lora_adapter"),
     RF_FLAG("no-prefix-cache", "Memory", "compute every token of each prompt; the answers are the same"),
     {.name = NULL},
 };
@@ -113,12 +125,13 @@ const rf_command RF_COMMAND_SERVE = {
                 RF_INFERENCE_TABLES,
                 RF_TABLE(RF_CACHE_OPTIONS),
                 RF_TABLE(RF_SERVICE_OPTIONS),
+                RF_TABLE(RF_ADAPTER_OPTIONS),
                 RF_TABLE(RF_SPECULATION_OPTIONS),
                 RF_TABLE(RF_DEBUG_OPTIONS),
                 RF_TABLE(RF_EVERY_OPTIONS)},
     .common =
         "host port batch seq max-queue max-tokens api-key-file served-name strict dtype weights compute "
-        "adapter",
+        "adapter adapters adapter-slots adapter-folder",
     .examples = {"serve model.gguf --compute fast # at http://127.0.0.1:8000/v1",
                  "serve models/org/name --host 0.0.0.0 --api-key-file keys.txt # for other machines",
                  "serve runs/3 --port 0 --batch 32 --seq 2k # a model of one's own, at a free port"},

@@ -20,7 +20,7 @@ void rf_adapter_values_free(rf_adapter_values *values); /* NULL is allowed */
 rf_status rf_generator_load(rf_generator *generator, const rf_adapter_values *values, int64_t *id,
                             rf_error *error);
 /* No later request may use the adapter. Submitted requests finish with it, and then its slot is
- * free. RAFTER_INVALID: there is no such adapter. */
+ * free. RAFTER_INVALID: the id names no adapter. */
 rf_status rf_generator_unload(rf_generator *generator, int64_t id, rf_error *error);
 
 /* How many adapters new requests can use, and how many fit. */
@@ -31,7 +31,8 @@ rf_status rf_adapters_open(rf_generator *generator, rf_error *error);
 void rf_adapters_close(rf_generator *generator);
 /* The slot of a submitted request's adapter; -1: none. */
 int rf_adapters_slot(const rf_generator *generator, int64_t id);
-/* RAFTER_INVALID: no adapter with this id can be used by new requests. Id 0 is no adapter. */
+/* RAFTER_INVALID: no adapter with this id can be used by new requests. Id 0, the model itself, is
+ * fine. */
 rf_status rf_adapters_check(const rf_generator *generator, int64_t id, rf_error *error);
 
 #endif

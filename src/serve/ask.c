@@ -110,6 +110,12 @@ static bool check_tokens(rf_ask *ask, rf_wrong *wrong) {
   return ask->prompts || ask->messages || missing(wrong, "prompt", "a text, or messages");
 }
 
+static bool check_adapter(rf_ask *ask, rf_wrong *wrong) {
+  if (!ask->lora_name) return missing(wrong, "lora_name", "the name of the adapter");
+  return ask->lora_path || ask->kind == RF_ASK_UNLOAD ||
+         missing(wrong, "lora_path", "the folder of the adapter");
+}
+
 bool rf_ask_read(const rf_ask_rules *rules, rf_ask_kind kind, const char *body, size_t bytes, rf_ask *ask,
                  rf_wrong *wrong) {
   *ask = (rf_ask){.kind = kind, .request = rules->defaults, .add_special = true, .opens_answer = true};
@@ -117,6 +123,7 @@ bool rf_ask_read(const rf_ask_rules *rules, rf_ask_kind kind, const char *body, 
   ask->request.samples = 1;
   ask->request.max_tokens = rules->max_tokens;
   if (!read_json(body, bytes, &ask->body, wrong) || !read_fields(rules, ask, wrong)) return false;
+  if (kind == RF_ASK_LOAD || kind == RF_ASK_UNLOAD) return check_adapter(ask, wrong);
   bool answers = kind == RF_ASK_COMPLETION || kind == RF_ASK_CHAT;
   if (!(answers ? check_answer(rules, ask, wrong) : check_tokens(ask, wrong))) return false;
   if (ask->messages) ask->prompts = 1;

@@ -19,17 +19,20 @@ typedef enum rf_ask_kind {
   RF_ASK_COMPLETION = 1,
   RF_ASK_CHAT = 2,
   RF_ASK_TOKENIZE = 4,
-  RF_ASK_DETOKENIZE = 8
+  RF_ASK_DETOKENIZE = 8,
+  RF_ASK_LOAD = 16, /* of an adapter */
+  RF_ASK_UNLOAD = 32
 } rf_ask_kind;
 
 /* The rules of one server. Texts are borrowed. */
 typedef struct rf_ask_rules {
   const char *model, *alias; /* names of the model; the alias may be NULL */
   int64_t vocab, context;
-  int64_t max_tokens;      /* of requests that give none */
-  int64_t answers;         /* maximum answers of one request: its prompts x n */
-  bool strict;             /* refuse unknown fields */
-  rafter_request defaults; /* sampling numbers of requests that give none */
+  int64_t max_tokens;                 /* of requests that give none */
+  int64_t answers;                    /* maximum answers of one request: its prompts x n */
+  bool strict;                        /* refuse unknown fields */
+  rafter_request defaults;            /* sampling numbers of requests that give none */
+  struct rf_named_adapters *adapters; /* models besides `model`; NULL: none */
 } rf_ask_rules;
 
 typedef struct rf_ask {
@@ -38,10 +41,12 @@ typedef struct rf_ask {
   rafter_request request; /* all but tokens, stop, bias and owner */
   int64_t prompts;        /* number of prompts of a completion: texts or lists of ids; otherwise 1 */
   json_t *messages;       /* owned: messages of plain texts; NULL: none */
+  const char *model;      /* name of the adapter that answers; NULL: the model without an adapter */
   bool seeded;            /* the request gives a seed */
   bool stream, usage, usage_always; /* stream_options: include_usage, continuous_usage_stats */
   bool logprobs, echo, token_ids;
   bool add_special, pieces, opens_answer; /* of /tokenize */
+  const char *lora_name, *lora_path;      /* of requests to load or unload an adapter */
   const char *stop[RF_ASK_STOPS];
   rafter_logit_bias *bias;
   /* The form of the answer, and the field that gives it. NULL: any form. */
@@ -56,8 +61,10 @@ typedef struct rf_ask {
  * case. */
 bool rf_ask_read(const rf_ask_rules *rules, rf_ask_kind kind, const char *body, size_t bytes, rf_ask *ask,
                  rf_wrong *wrong);
-/* Whether `name` names the server's model; otherwise fills `wrong`. */
-bool rf_ask_model(const rf_ask_rules *rules, const char *param, const char *name, rf_wrong *wrong);
+/* Whether `name` names the server's model or an adapter; otherwise fills `wrong`. *adapter gets the
+ * adapter's id; 0: the model. */
+bool rf_ask_model(const rf_ask_rules *rules, const char *param, const char *name, int64_t *adapter,
+                  rf_wrong *wrong);
 void rf_ask_free(rf_ask *ask); /* {0} is allowed */
 
 /* Prompt `index` of a completion as ids. *ids is NULL if the prompt is a text, which belongs to the

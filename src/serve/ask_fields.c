@@ -1,5 +1,6 @@
 /* ask_fields.c - the table of the fields of requests, and their readers. */
 #include "serve/ask.h"
+#include "serve/names.h"
 
 #include "base/json.h"
 
@@ -148,17 +149,29 @@ static bool logit_bias(const rules *r, const field *f, const json_t *value, rf_a
   return true;
 }
 
-bool rf_ask_model(const rf_ask_rules *r, const char *param, const char *name, rf_wrong *wrong) {
+bool rf_ask_model(const rf_ask_rules *r, const char *param, const char *name, int64_t *adapter,
+                  rf_wrong *wrong) {
+  *adapter = 0;
   if (!strcmp(name, r->model) || (r->alias && !strcmp(name, r->alias))) return true;
+  if (r->adapters) *adapter = rf_named_adapter(r->adapters, name, NULL);
+  if (*adapter) return true;
   return rf_wrong_set(wrong, 404, "model_not_found", param,
                       "the model %.200s does not exist; this server has %.200s", name, r->model);
 }
 
 static bool model(const rules *r, const field *f, const json_t *value, rf_ask *ask, rf_wrong *wrong) {
   const char *name = json_string_value(value);
-  (void)ask;
   if (!name) return rf_ask_type(wrong, f->name, "a text", value);
-  return rf_ask_model(r, f->name, name, wrong);
+  if (!rf_ask_model(r, f->name, name, &ask->request.adapter, wrong)) return false;
+  if (ask->request.adapter) ask->model = name;
+  return true;
+}
+
+static bool text(const rules *r, const field *f, const json_t *value, rf_ask *ask, rf_wrong *wrong) {
+  (void)r;
+  if (!json_is_string(value)) return rf_ask_type(wrong, f->name, "a text", value);
+  *(const char **)((char *)ask + f->at) = json_string_value(value);
+  return true;
 }
 
 static bool stream_options(const rules *r, const field *f, const json_t *value, rf_ask *ask,
@@ -263,6 +276,10 @@ const rf_ask_field RF_ASK_FIELDS[] = {
     {"add_generation_prompt", RF_ASK_TOKENIZE, flag, OF_ASK(opens_answer), 0, 0},
     {"return_token_strs", RF_ASK_TOKENIZE, flag, OF_ASK(pieces), 0, 0},
     {"with_pieces", RF_ASK_TOKENIZE, flag, OF_ASK(pieces), 0, 0},
+    {"lora_name", RF_ASK_LOAD | RF_ASK_UNLOAD, text, OF_ASK(lora_name), 0, 0},
+    {"lora_path", RF_ASK_LOAD, text, OF_ASK(lora_path), 0, 0},
+    {"lora_int_id", RF_ASK_UNLOAD, accept, 0, 0, 0},
+    {"load_inplace", RF_ASK_LOAD, refuse, 0, 0, 0},
     {"user", ANSWER, accept, 0, 0, 0},
     {"safety_identifier", ANSWER, accept, 0, 0, 0},
     {"prompt_cache_key", ANSWER, accept, 0, 0, 0},

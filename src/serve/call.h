@@ -3,6 +3,7 @@
 #ifndef RF_CALL_H
 #define RF_CALL_H
 
+#include "serve/adapters.h"
 #include "serve/ask.h"
 #include "serve/late.h"
 #include "serve/metrics.h"
@@ -88,6 +89,7 @@ typedef struct rf_server {
   char fingerprint[32];
   int64_t started; /* seconds since 1970 */
   rf_ask_rules rules;
+  rf_named_adapters *adapters;
   struct MHD_Daemon *daemon;
   struct rf_watch *watch;
   int slots;
@@ -103,7 +105,9 @@ typedef struct rf_server {
   bool draining, stopping, broken;
   double mean_seconds; /* of a whole answer, lately */
   rf_metrics metrics;
-  rafter_counts counts; /* of a recent step */
+  rafter_counts counts;          /* of a recent step */
+  struct rf_adapter_task *tasks; /* for the engine's thread, between two steps */
+  pthread_cond_t task_done;
 } rf_server;
 
 /* ---- call.c: all under the lock -------------------------------------------------------------- */

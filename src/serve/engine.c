@@ -164,6 +164,7 @@ rf_status rf_engine_run(rf_server *s, rf_error *error) {
     double now = rf_now_seconds();
     if (drained(s, &d, now)) break;
     take_calls(s, now);
+    rf_adapters_work(s);
     bool busy = !s->broken && rafter_generator_busy(s->generator);
     if (busy) {
       rf_error why = {0};
@@ -175,8 +176,10 @@ rf_status rf_engine_run(rf_server *s, rf_error *error) {
     }
     if (busy || !idle) refresh(s, now, &last);
     idle = !busy;
-    if (idle && !s->inbox) wait_for_calls(s);
+    if (idle && !s->inbox && !s->tasks) wait_for_calls(s);
   }
+  s->draining = true;
+  rf_adapters_refuse(s);
   pthread_mutex_unlock(&s->lock);
   return status;
 }

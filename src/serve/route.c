@@ -9,27 +9,42 @@ static const char JSON[] = "application/json";
 
 /* ---- facts ----------------------------------------------------------------------------------- */
 
-static void put_model(const rf_server *s, rf_body *out) {
+/* A model of the list; `parent` is the model of an adapter, or NULL. */
+static void put_model(const rf_server *s, const char *name, int64_t created, const char *parent,
+                      rf_body *out) {
   rf_body_text(out, "{\"id\":");
-  rf_body_string(out, s->rules.model, strlen(s->rules.model));
+  rf_body_string(out, name, strlen(name));
   rf_body_format(out,
-                 ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"rafter\",\"max_model_len\":%lld}",
-                 (long long)s->started, (long long)s->rules.context);
+                 ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"rafter\",\"max_model_len\":%lld"
+                 ",\"parent\":",
+                 (long long)created, (long long)s->rules.context);
+  if (parent) rf_body_string(out, parent, strlen(parent));
+  rf_body_text(out, parent ? "}" : "null}");
 }
 
 static bool answer_models(rf_call *c, rf_body *out, const char **type) {
   *type = JSON;
   rf_body_text(out, "{\"object\":\"list\",\"data\":[");
-  put_model(c->server, out);
+  const rf_server *s = c->server;
+  char name[RF_ADAPTER_NAME + 1];
+  int64_t created;
+  put_model(s, s->rules.model, s->started, NULL, out);
+  for (int i = 0; rf_named_adapter_at(s->adapters, i, name, &created); i++) {
+    rf_body_text(out, ",");
+    put_model(s, name, created, s->rules.model, out);
+  }
   rf_body_text(out, "]}");
   return true;
 }
 
 static bool answer_model(rf_call *c, rf_body *out, const char **type) {
+  const rf_server *s = c->server;
   const char *name = c->path + strlen(c->route->path);
+  int64_t adapter, created = s->started;
   *type = JSON;
-  if (!rf_ask_model(&c->server->rules, "model", name, &c->wrong)) return false;
-  put_model(c->server, out);
+  if (!rf_ask_model(&s->rules, "model", name, &adapter, &c->wrong)) return false;
+  if (adapter) rf_named_adapter(s->adapters, name, &created);
+  put_model(s, adapter ? name : s->rules.model, created, adapter ? s->rules.model : NULL, out);
   return true;
 }
 
@@ -258,6 +273,8 @@ static const rf_route ROUTES[] = {
     {"/v1/completions", true, false, RF_ASK_COMPLETION, NULL},
     {"/v1/chat/completions", true, false, RF_ASK_CHAT, NULL},
     {"/v1/embeddings", true, false, 0, answer_embeddings},
+    {"/v1/load_lora_adapter", true, false, RF_ASK_LOAD, rf_adapters_load},
+    {"/v1/unload_lora_adapter", true, false, RF_ASK_UNLOAD, rf_adapters_unload},
     {"/tokenize", true, false, RF_ASK_TOKENIZE, answer_tokenize},
     {"/detokenize", true, false, RF_ASK_DETOKENIZE, answer_detokenize},
     {"/health", false, true, 0, answer_health},

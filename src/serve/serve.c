@@ -21,6 +21,7 @@ static rf_status open_model(rf_server *s, rf_error *error) {
   rafter_request defaults = {.size = sizeof defaults};
   s->counts.size = sizeof s->counts;
   s->tokenizer = rafter_generator_tokenizer(s->generator);
+  RF_TRY(rf_adapters_start(s, error));
   RF_TRY(rafter_generator_counts(s->generator, &s->counts, error));
   RF_TRY(rafter_generator_sampling(s->generator, &defaults, error));
   s->slots = s->counts.slots;
@@ -32,6 +33,7 @@ static rf_status open_model(rf_server *s, rf_error *error) {
                             .max_tokens = of->max_tokens,
                             .answers = s->slots + of->max_queue,
                             .strict = of->strict,
+                            .adapters = s->adapters,
                             .defaults = defaults};
   uint64_t key = rf_key(rf_name_key(rafter_version()), rf_name_key(of->model),
                         (uint64_t)rafter_generator_arena_bytes(s->generator));
@@ -46,12 +48,15 @@ static void say_ready(const rf_server *s, const rf_serve_socket *socket) {
          "http://%s serves %s: %d answers at once, context %lld tokens, KV cache %.1f MiB of %.1f MiB\n",
          socket->shown, s->rules.model, s->slots, (long long)s->rules.context, (double)kv / 0x1p20,
          (double)arena / 0x1p20);
+  if (s->counts.adapter_slots)
+    rf_say(s->sink, "%d of %d adapters are loaded\n", s->counts.adapters, s->counts.adapter_slots);
   char url[160];
   snprintf(url, sizeof url, "http://%s", socket->shown);
-  rf_put_json(s->sink,
-              json_pack("{ss ss si ss si sI sI sI}", "command", "serve", "url", url, "port", socket->port,
-                        "model", s->rules.model, "slots", s->slots, "context", (json_int_t)s->rules.context,
-                        "kv_bytes", (json_int_t)kv, "arena_bytes", (json_int_t)arena));
+  rf_put_json(s->sink, json_pack("{ss ss si ss si sI sI sI si si}", "command", "serve", "url", url, "port",
+                                 socket->port, "model", s->rules.model, "slots", s->slots, "context",
+                                 (json_int_t)s->rules.context, "kv_bytes", (json_int_t)kv, "arena_bytes",
+                                 (json_int_t)arena, "adapter_slots", s->counts.adapter_slots, "adapters",
+                                 s->counts.adapters));
   if (!socket->loopback && !s->keys)
     rf_note(s->sink, "warning: other machines can use this server without a key; give --api-key-file FILE\n");
 }
@@ -72,7 +77,8 @@ rf_status rf_serve(const rf_serve_settings *settings, const rf_serve_socket *soc
                  .generator = generator,
                  .sink = sink,
                  .lock = PTHREAD_MUTEX_INITIALIZER,
-                 .wake = PTHREAD_COND_INITIALIZER};
+                 .wake = PTHREAD_COND_INITIALIZER,
+                 .task_done = PTHREAD_COND_INITIALIZER};
   rf_status status = RAFTER_OK;
   bool owns_socket = true; /* the HTTP server closes the socket that it got */
   RF_GO(rf_mhd_load(error));
@@ -93,5 +99,6 @@ done:
   if (owns_socket) close(socket->fd);
   if (s.log) fclose(s.log);
   rf_keys_free(s.keys);
+  rf_named_adapters_free(s.adapters);
   return status;
 }

@@ -8,19 +8,22 @@ typedef struct rf_serve_settings {
   const char *model; /* name in requests and answers */
   const char *alias; /* another name that requests may use; NULL: none */
   const char *host;
-  int port;               /* 0: any free port */
-  const char *keys;       /* file with one API key a line; NULL: none */
-  const char *cors;       /* origin that may use the server from a browser; NULL: none */
-  const char *log;        /* file to which each request appends a line of JSON; NULL: none */
-  const char *prefix;     /* of the names of metrics */
-  int max_queue;          /* answers that may wait, besides those that run */
-  size_t max_body;        /* bytes */
-  double request_seconds; /* until an answer must be complete; 0: no limit */
-  double idle_seconds;    /* until a connection without activity is closed */
-  double drain_seconds;   /* for running answers after a signal */
-  int64_t max_tokens;     /* of requests that give none */
-  bool strict;            /* refuse unknown fields */
-  const uint64_t *seed;   /* of requests without a seed; NULL: random */
+  int port;                    /* 0: any free port */
+  const char *keys;            /* file with one API key a line; NULL: none */
+  const char *cors;            /* origin that may use the server from a browser; NULL: none */
+  const char *log;             /* file to which each request appends a line of JSON; NULL: none */
+  const char *prefix;          /* of the names of metrics */
+  int max_queue;               /* answers that may wait, besides those that run */
+  size_t max_body;             /* bytes */
+  double request_seconds;      /* until an answer must be complete; 0: no limit */
+  double idle_seconds;         /* until a connection without activity is closed */
+  double drain_seconds;        /* for running answers after a signal */
+  int64_t max_tokens;          /* of requests that give none */
+  bool strict;                 /* refuse unknown fields */
+  const uint64_t *seed;        /* of requests without a seed; NULL: random */
+  const char *const *adapters; /* (adapter_count) NAME=DIR: adapters that the server starts with */
+  int adapter_count;
+  const char *adapter_folder; /* clients may load adapters from this folder; NULL: they may not */
 } rf_serve_settings;
 
 /* A socket that is bound and does not listen yet, so that a wrong --port fails before the model is

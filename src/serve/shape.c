@@ -12,9 +12,10 @@ static const char *finish_name(rafter_finish finish) {
 /* {"id": ..., "object": ..., ... without the closing brace */
 static void head(const rf_call *c, const char *object, rf_body *out) {
   const rf_server *s = c->server;
+  const char *model = c->ask.model ? c->ask.model : s->rules.model;
   rf_body_format(out, "{\"id\":\"%s\",\"object\":\"%s\",\"created\":%lld,\"model\":", c->id, object,
                  (long long)c->created);
-  rf_body_string(out, s->rules.model, strlen(s->rules.model));
+  rf_body_string(out, model, strlen(model));
   rf_body_format(out, ",\"system_fingerprint\":\"%s\"", s->fingerprint);
 }
 

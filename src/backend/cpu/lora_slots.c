@@ -142,7 +142,7 @@ static void lora_slots_run(const rf_call *call) { each_run(call, 1, compute); }
 
 /* ---- with AVX-512 vectors, as the kernel lora_rows_avx512 ------------------------------------ */
 
-/* There is no kernel with tiles: the op matmul multiplies bf16 and f32 with vectors. */
+/* None uses tiles: the op matmul multiplies bf16 and f32 with vectors too. */
 #if defined(__x86_64__)
 /* h in f32: itself, or a copy after it in the workspace. */
 static float *wide_h(const run *r) {

@@ -347,7 +347,8 @@ static void bad_adapters_change_nothing(void **state) {
   rf_generator_close(without);
 }
 
-/* The plan has the bytes of every slot: A (K, P r), B (r, S) and the ranks, for each adapted weight. */
+/* The plan has the bytes of every slot: A (K, P r), B (r, S) and the ranks, for each adapted
+ * weight. */
 static void slots_are_in_the_plan(void **state) {
   (void)state;
   variant v = PLAIN;

@@ -8,6 +8,7 @@
 #include <cmocka.h>
 
 #include "serve/ask.h"
+#include "serve/names.h"
 
 static const rf_ask_rules RULES = {.model = "tiny",
                                    .alias = "models/tiny",
@@ -214,6 +215,38 @@ static void test_faults(void **state) {
 }
 
 /* Levels of nesting are bounded, so a body cannot exhaust the stack. */
+/* A model may be an adapter. A name that is only reserved is unknown. */
+static void test_adapters(void **state) {
+  (void)state;
+  rf_ask_rules rules = RULES;
+  const char body[] = "{\"model\":\"sql\",\"prompt\":\"Hi\"}";
+  int64_t created = 0;
+  char name[RF_ADAPTER_NAME + 1];
+  rules.adapters = rf_named_adapters_new();
+  assert_true(rf_named_adapter_reserve(rules.adapters, "sql"));
+  assert_false(rf_named_adapter_reserve(rules.adapters, "sql"));
+  assert_false(rf_named_adapter_at(rules.adapters, 0, name, &created));
+  for (int loaded = 0; loaded < 3; loaded++) {
+    rf_ask_free(&ask);
+    bool good = rf_ask_read(&rules, RF_ASK_COMPLETION, body, sizeof body - 1, &ask, &wrong);
+    assert_int_equal(good, loaded == 1);
+    if (good) assert_int_equal(ask.request.adapter, 7);
+    if (good) assert_string_equal(ask.model, "sql");
+    else assert_int_equal(wrong.status, 404);
+    assert_int_equal(rf_named_adapter_settle(rules.adapters, "sql", loaded ? 0 : 7), loaded == 1 ? 7 : 0);
+    assert_int_equal(rf_named_adapter_at(rules.adapters, 0, name, &created), loaded == 0);
+  }
+  rf_named_adapters_free(rules.adapters);
+  assert_true(read_kind(RF_ASK_LOAD, "{\"lora_name\":\"a\",\"lora_path\":\"b\",\"load_inplace\":false}"));
+  assert_string_equal(ask.lora_name, "a");
+  assert_string_equal(ask.lora_path, "b");
+  assert_false(read_kind(RF_ASK_LOAD, "{\"lora_name\":\"a\",\"lora_path\":\"b\",\"load_inplace\":true}"));
+  assert_string_equal(wrong.code, "unsupported_field");
+  assert_false(read_kind(RF_ASK_LOAD, "{\"lora_name\":\"a\"}"));
+  assert_string_equal(wrong.code, "missing_field");
+  assert_true(read_kind(RF_ASK_UNLOAD, "{\"lora_name\":\"a\"}"));
+}
+
 static void test_deep(void **state) {
   enum { LEVELS = 50000 };
   char *body = calloc(1, 2 * LEVELS + 32);
@@ -272,6 +305,7 @@ int main(void) {
       cmocka_unit_test(test_fields),   cmocka_unit_test(test_max_tokens), cmocka_unit_test(test_prompts),
       cmocka_unit_test(test_messages), cmocka_unit_test(test_faults),     cmocka_unit_test(test_deep),
       cmocka_unit_test(test_unknown),  cmocka_unit_test(test_error_json), cmocka_unit_test(test_strings),
+      cmocka_unit_test(test_adapters),
   };
   return cmocka_run_group_tests(tests, NULL, forget);
 }
