@@ -28,8 +28,9 @@ struct rf_adapters {
 };
 
 struct rf_adapter_values {
-  float *value;   /* (values): A and B of each layer */
-  int32_t *ranks; /* (ranks): of the parts of each layer; 0: the adapter lacks the part */
+  const rf_generator *of; /* the generator whose slots have this layout */
+  float *value;           /* (values): A and B of each layer */
+  int32_t *ranks;         /* (ranks): of the parts of each layer; 0: the adapter lacks the part */
 };
 
 /* ---- slots ----------------------------------------------------------------------------------- */
@@ -201,6 +202,7 @@ rf_status rf_adapter_values_read(const rf_generator *g, const char *folder, rf_a
   rf_params params = rf_model_params(model, pool);
   reader r = {g, model, &params, v};
   if (v) {
+    v->of = g;
     v->value = calloc((size_t)g->adapters->values, sizeof *v->value);
     v->ranks = calloc((size_t)g->adapters->ranks, sizeof *v->ranks);
   }
@@ -260,6 +262,9 @@ static rf_status write_layer(rf_generator *g, const layer *l, int at, const rf_a
 
 rf_status rf_generator_load(rf_generator *g, const rf_adapter_values *v, int64_t *id, rf_error *error) {
   struct rf_adapters *s = g->adapters;
+  if (v->of != g)
+    return RF_FAIL(error, RAFTER_INVALID, "read the adapter for this generator",
+                   "the adapter was read for another generator");
   int at = free_slot(g);
   if (at < 0) return no_slot(s, error);
   RF_TRY(rf_generator_require_numbers(g, error));

@@ -16,7 +16,8 @@ rf_status rf_adapter_values_read(const rf_generator *generator, const char *fold
 void rf_adapter_values_free(rf_adapter_values *values); /* NULL is allowed */
 
 /* Copies an adapter into a free slot. *id is above 0, and no later adapter gets this id.
- * RAFTER_NO_FIT: no slot is free. On failure, the adapters stay as they were. */
+ * RAFTER_NO_FIT: no slot is free. RAFTER_INVALID: the values are for another generator. On failure,
+ * the adapters stay as they were. */
 rf_status rf_generator_load(rf_generator *generator, const rf_adapter_values *values, int64_t *id,
                             rf_error *error);
 /* No later request may use the adapter. Submitted requests finish with it, and then its slot is

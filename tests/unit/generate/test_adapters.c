@@ -327,6 +327,12 @@ static void bad_adapters_change_nothing(void **state) {
   rf_generator *g = open_slots(&v, 2), *without = open_slots(&v, 0);
   int64_t id = load(g, adapter_of(1, 0));
   refused(without, adapter_of(1, 0), "the generator has no slots for adapters");
+  rf_adapter_values *foreign = NULL;
+  int64_t none = 0;
+  MUST(rf_adapter_values_read(g, adapter_of(1, 0), &foreign, &error));
+  assert_int_equal(rf_generator_load(without, foreign, &none, &error), RAFTER_INVALID);
+  assert_non_null(strstr(error.message, "read for another generator"));
+  rf_adapter_values_free(foreign);
   refused(g, write_adapter(MODELS[1], "rank=9,targets=q", "large", 1),
           "rank is too large for the slots (expected at most 8, got 9)");
   refused(g, adapter_of(2, 0), "has the wrong shape");
