@@ -184,7 +184,15 @@ typedef enum rafter_form {
   RAFTER_FORM_JSON_SCHEMA = 1, /* the JSON values of a schema */
   RAFTER_FORM_REGEX = 2,       /* the texts that a regular expression matches as a whole */
   RAFTER_FORM_CHOICE = 3,      /* one text of a JSON list of texts */
+  RAFTER_FORM_PARTS = 4,       /* parts one after the other; see below */
 } rafter_form;
+
+/* RAFTER_FORM_PARTS is the JSON of a part. A part is a text, as it is; a list of parts, one
+ * after the other; or an object with one of these names:
+ *   "schema": the JSON values of a schema, whose references name parts of this schema
+ *   "regex": the texts that a regular expression matches
+ *   "any": a list of parts, of which the text has one
+ *   "repeat": a part that occurs once or more, with the text of "between" in between */
 
 /* Makes a constraint, or finds an equal one that was made before. `text` is the schema, the
  * expression or the list in UTF-8, and is not used for RAFTER_FORM_JSON_OBJECT. docs/serve.md lists
@@ -248,6 +256,7 @@ typedef struct rafter_request {
    * is also allowed if nothing else may follow, even with ignore_eos or before min_tokens. */
   const rafter_constraint *constraint;
   int64_t adapter; /* id from rafter_generator_load_adapter; 0: the model without an adapter */
+  bool specials; /* the text of the answers has the names of special tokens */
 } rafter_request;
 
 typedef enum rafter_finish {
@@ -387,6 +396,25 @@ bool rafter_tokenizer_chats(const rafter_tokenizer *tokenizer);
  * RAFTER_FAILED: the model has no template. */
 rafter_status rafter_tokenizer_chat(const rafter_tokenizer *tokenizer, const char *messages,
                                     bool opens_answer, int32_t **ids, int64_t *count, rafter_error *error);
+
+/* The model's chat template; NULL: none. Valid as long as the tokenizer. */
+const char *rafter_tokenizer_template(const rafter_tokenizer *tokenizer);
+
+/* A conversation with tools. The texts are JSON. */
+typedef struct rafter_conversation {
+  size_t size;
+  const char *messages;  /* list of objects, which the template gets as they are */
+  const char *tools;     /* list of tools; NULL: none */
+  const char *variables; /* object with further variables of the template; NULL: none */
+  const char *begin;     /* text with which the assistant's turn begins, not JSON; NULL: none */
+  bool opens_answer;     /* add the beginning of the assistant's turn */
+} rafter_conversation;
+/* Gets the token ids of a conversation in the model's chat template. RAFTER_INVALID: a text is not
+ * JSON of the right type. RAFTER_FAILED: the model has no template, or the template refuses the
+ * conversation. */
+rafter_status rafter_tokenizer_conversation(const rafter_tokenizer *tokenizer,
+                                            const rafter_conversation *conversation, int32_t **ids,
+                                            int64_t *count, rafter_error *error);
 
 /* ---- whole commands -------------------------------------------------------------------------- */
 

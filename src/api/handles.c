@@ -115,20 +115,46 @@ rafter_status rafter_tokenizer_piece(const rafter_tokenizer *t, int32_t id, cons
 
 bool rafter_tokenizer_chats(const rafter_tokenizer *t) { return t->chat != NULL; }
 
+const char *rafter_tokenizer_template(const rafter_tokenizer *t) {
+  return t->chat ? rf_chat_text(t->chat) : NULL;
+}
+
+/* Reads a text of a conversation. NULL gives NULL. */
+static rf_status read_part(const char *text, json_type type, const char *what, const char *hint,
+                           json_t **json, rf_error *error) {
+  json_error_t fault;
+  *json = text ? json_loads(text, JSON_DECODE_ANY, &fault) : NULL;
+  if (!text || (*json && json_typeof(*json) == type)) return RAFTER_OK;
+  return RF_FAIL(error, RAFTER_INVALID, hint, "%s", what);
+}
+
+rafter_status rafter_tokenizer_conversation(const rafter_tokenizer *t, const rafter_conversation *of,
+                                            int32_t **ids, int64_t *count, rafter_error *error) {
+  rafter_conversation own = {0};
+  json_t *messages = NULL, *tools = NULL, *variables = NULL;
+  rf_ids list = {0};
+  rf_status status;
+  RF_TRY(rf_sized_copy(&own, sizeof own, of, of->size, "rafter_conversation", error));
+  if (!t->chat) return RF_FAIL(error, RAFTER_FAILED, NULL, "the model has no chat template");
+  RF_GO(read_part(own.messages ? own.messages : "", JSON_ARRAY, "messages are not a JSON list",
+                  "for example [{\"role\": \"user\", \"content\": \"Hello\"}]", &messages, error));
+  RF_GO(read_part(own.tools, JSON_ARRAY, "tools are not a JSON list", NULL, &tools, error));
+  RF_GO(
+      read_part(own.variables, JSON_OBJECT, "the variables are not a JSON object", NULL, &variables, error));
+  const rf_chat_options options = {
+      .add_generation_prompt = own.opens_answer, .tools = tools, .variables = variables, .begin = own.begin};
+  status = rf_chat_encode(t->chat, t->tokenizer, messages, &options, &list, NULL, error);
+done:
+  json_decref(messages);
+  json_decref(tools);
+  json_decref(variables);
+  return give_ids(status, &list, ids, count);
+}
+
 rafter_status rafter_tokenizer_chat(const rafter_tokenizer *t, const char *messages, bool opens_answer,
                                     int32_t **ids, int64_t *count, rafter_error *error) {
-  rf_ids list = {0};
-  json_error_t fault;
-  if (!t->chat) return RF_FAIL(error, RAFTER_FAILED, NULL, "the model has no chat template");
-  json_t *json = json_loads(messages, 0, &fault);
-  if (!json_is_array(json)) {
-    json_decref(json);
-    return RF_FAIL(error, RAFTER_INVALID, "for example [{\"role\": \"user\", \"content\": \"Hello\"}]",
-                   "messages are not a JSON list");
-  }
-  rf_status status = rf_chat_encode(t->chat, t->tokenizer, json, opens_answer, &list, NULL, error);
-  json_decref(json);
-  return give_ids(status, &list, ids, count);
+  const rafter_conversation of = {.size = sizeof of, .messages = messages, .opens_answer = opens_answer};
+  return rafter_tokenizer_conversation(t, &of, ids, count, error);
 }
 
 /* ---- scorer ---------------------------------------------------------------------------------- */

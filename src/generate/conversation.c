@@ -63,7 +63,7 @@ static rf_status encode(rf_conversation *c, rf_error *error) {
   rf_ids whole = {0};
   char *text = NULL;
   rf_status status = RAFTER_OK;
-  RF_GO(rf_chat_encode(c->reader->chat, c->reader->tokenizer, c->messages, true, &whole, &text, error));
+  RF_GO(rf_chat_encode(c->reader->chat, c->reader->tokenizer, c->messages, NULL, &whole, &text, error));
   int64_t from = c->text && !strncmp(text, c->text, strlen(c->text)) ? seam(c, &whole) : -1;
   if (from < 0) c->ids.count = from = 0;
   for (int64_t i = from; i < whole.count; i++) RF_GO(rf_ids_add(&c->ids, whole.at[i], error));

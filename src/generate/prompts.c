@@ -36,7 +36,7 @@ void rf_prompt_reader_close(rf_prompt_reader *p) {
 rf_status rf_prompt_of_messages(rf_prompt_reader *p, const json_t *messages, rf_prompt *row,
                                 rf_error *error) {
   RF_TRY(rf_prompt_reader_open(p, true, error));
-  return rf_chat_encode(p->chat, p->tokenizer, messages, true, &row->tokens, &row->text, error);
+  return rf_chat_encode(p->chat, p->tokenizer, messages, NULL, &row->tokens, &row->text, error);
 }
 
 rf_status rf_prompt_of_text(rf_prompt_reader *p, const char *text, size_t bytes, rf_prompt *row,

@@ -12,8 +12,11 @@ rf_status rf_replies_submit(rf_generator *g, const rf_request *request, const rf
   a->samples = a->left = request->samples > 0 ? request->samples : 1;
   a->reply = calloc((size_t)a->samples, sizeof *a->reply);
   if (!a->reply) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while queueing a request");
-  for (int s = 0; s < a->samples; s++)
+  for (int s = 0; s < a->samples; s++) {
     RF_TRY(rf_reply_start(&a->reply[s], tokenizer, stop, request->top, error));
+    if (request->specials && tokenizer)
+      rf_decoder_start(&a->reply[s].decoder, tokenizer, RF_DECODE_CONTINUES | RF_DECODE_SPECIALS);
+  }
   return rf_generator_submit(g, &own, &a->request, error);
 }
 

@@ -1,4 +1,5 @@
 /* chat.c - converts conversations to text with a model's chat template. */
+#define _GNU_SOURCE
 #include "text/chat.h"
 
 #include <dirent.h>
@@ -17,6 +18,7 @@ enum { TEMPLATE_MAX = 1 << 20, MESSAGES_MAX = 10000 }; /* bytes of a template; n
 
 struct rf_chat {
   rf_template *parsed;
+  char *text;     /* of the template */
   json_t *tokens; /* spellings of the special tokens, by name (bos_token, ...) */
 };
 
@@ -45,6 +47,7 @@ rf_status rf_chat_new(const char *text, size_t bytes, const char *where, const j
   rf_status status;
   RF_GO(take_tokens(tokens, where, &made->tokens, error));
   RF_GO(rf_template_parse(text, bytes, where, &made->parsed, error));
+  made->text = rf_must(strndup(text, bytes));
 done:
   if (status == RAFTER_OK) *chat = made;
   else rf_chat_free(made);
@@ -54,9 +57,12 @@ done:
 void rf_chat_free(rf_chat *chat) {
   if (!chat) return;
   rf_template_free(chat->parsed);
+  free(chat->text);
   json_decref(chat->tokens);
   free(chat);
 }
+
+const char *rf_chat_text(const rf_chat *chat) { return chat->text; }
 
 /* Returns the template in a tokenizer_config.json or chat_template.json, or NULL. */
 static rf_status config_template(const json_t *config, const char *where, const json_t **text,
@@ -296,12 +302,19 @@ rf_status rf_chat_render(const rf_chat *chat, const json_t *messages, const rf_c
 }
 
 rf_status rf_chat_encode(const rf_chat *chat, const rf_tokenizer *tokenizer, const json_t *messages,
-                         bool opens_answer, rf_ids *ids, char **text, rf_error *error) {
+                         const rf_chat_options *options, rf_ids *ids, char **text, rf_error *error) {
   rf_rendered rendered = {0};
   time_t seconds = time(NULL);
   struct tm now;
-  rf_chat_options options = {.add_generation_prompt = opens_answer, .now = localtime_r(&seconds, &now)};
-  rf_status status = rf_chat_render(chat, messages, &options, &rendered, error);
+  rf_chat_options own = options ? *options : (rf_chat_options){.add_generation_prompt = true};
+  own.now = localtime_r(&seconds, &now);
+  rf_status status = rf_chat_render(chat, messages, &own, &rendered, error);
+  if (status == RAFTER_OK && own.begin) {
+    size_t more = strlen(own.begin);
+    rendered.text = rf_must(realloc(rendered.text, rendered.bytes + more + 1));
+    memcpy(rendered.text + rendered.bytes, own.begin, more + 1);
+    rendered.bytes += more;
+  }
   if (status == RAFTER_OK) /* the template has already added the special tokens */
     status = rf_tokenizer_encode(tokenizer, rendered.text, rendered.bytes, RF_ENCODE_PARSE, ids, error);
   if (status == RAFTER_OK && text) {

@@ -12,6 +12,7 @@ typedef struct rf_chat_options {
   const json_t *tools;        /* a list of tool descriptions, or NULL */
   const json_t *variables;    /* object with template variables ({"enable_thinking": false}), or NULL */
   const struct tm *now;       /* the result of strftime_now(); NULL: a call of strftime_now() is an error */
+  const char *begin;          /* for rf_chat_encode: text with which the answer begins, or NULL */
 } rf_chat_options;
 
 /* Reads the template of a .gguf file or a folder. In a folder, the first of these is the template:
@@ -39,10 +40,13 @@ void rf_chat_free(rf_chat *chat);
  * may be NULL. Free the result with rf_rendered_free(). Only {% generation %} blocks give spans. */
 rf_status rf_chat_render(const rf_chat *chat, const json_t *messages, const rf_chat_options *options,
                          rf_rendered *rendered, rf_error *error);
-/* Renders messages at the current time and appends their token ids. `opens_answer`: as
- * add_generation_prompt. `text` (may be NULL) gets the rendered text, malloc'ed. */
+/* Renders messages at the current time and appends their token ids. If `options` is NULL,
+ * the text ends with the header of the assistant's turn. The field `now` is not used. `text` (may be NULL)
+ * gets the rendered text, malloc'ed. */
 rf_status rf_chat_encode(const rf_chat *chat, const rf_tokenizer *tokenizer, const json_t *messages,
-                         bool opens_answer, rf_ids *ids, char **text, rf_error *error);
+                         const rf_chat_options *options, rf_ids *ids, char **text, rf_error *error);
+/* The text of the template, with a NUL at its end. */
+const char *rf_chat_text(const rf_chat *chat);
 
 /* Renders messages for training. rendered->generated has one span for each assistant turn. The span
  * begins after the generation prompt and includes what the template adds after the turn (usually

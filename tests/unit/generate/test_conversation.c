@@ -89,7 +89,7 @@ static rf_prompt answer(rf_generator *g, const rf_ids *ids, bool ends_early) {
 static void expect_whole(const rf_conversation *c) {
   rf_ids whole = {0};
   rf_error error = {0};
-  assert_int_equal(rf_chat_encode(reader.chat, reader.tokenizer, c->messages, true, &whole, NULL, &error),
+  assert_int_equal(rf_chat_encode(reader.chat, reader.tokenizer, c->messages, NULL, &whole, NULL, &error),
                    RAFTER_OK);
   assert_int_equal(c->ids.count, whole.count);
   assert_memory_equal(c->ids.at, whole.at, (size_t)whole.count * sizeof *whole.at);

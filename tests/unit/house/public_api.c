@@ -181,6 +181,10 @@ static void tokenize(void) {
   CHECK(rafter_tokenizer_piece(t, -1, &piece, &bytes, &error) == RAFTER_INVALID);
   ids[0] = 1 << 20;
   CHECK(rafter_tokenizer_decode(t, ids, count, &text, &bytes, &error) == RAFTER_INVALID);
+  const rafter_conversation none = {.messages = "[]"}, chat = {.size = sizeof chat, .messages = "[]"};
+  CHECK(rafter_tokenizer_conversation(t, &none, &ids, &count, &error) == RAFTER_INVALID); /* no size */
+  CHECK(rafter_tokenizer_conversation(t, &chat, &ids, &count, &error) == RAFTER_FAILED);
+  CHECK(!rafter_tokenizer_template(t));
   /* the model has no template */
   CHECK(rafter_tokenizer_chat(t, "[]", true, &ids, &count, &error) == RAFTER_FAILED);
   rafter_ids_free(ids);
