@@ -127,9 +127,10 @@ rafter_status rafter_constraint_open(const rafter_generator *h, rafter_form form
   static const rf_text_form FORMS[] = {[RAFTER_FORM_JSON_OBJECT] = RF_TEXT_OBJECT,
                                        [RAFTER_FORM_JSON_SCHEMA] = RF_TEXT_SCHEMA,
                                        [RAFTER_FORM_REGEX] = RF_TEXT_REGEX,
-                                       [RAFTER_FORM_CHOICE] = RF_TEXT_CHOICE};
+                                       [RAFTER_FORM_CHOICE] = RF_TEXT_CHOICE,
+                                       [RAFTER_FORM_PARTS] = RF_TEXT_PARTS};
   if ((unsigned)form >= sizeof FORMS / sizeof *FORMS)
-    return RF_FAIL(error, RAFTER_INVALID, NULL, "the form is unknown (expected 0 to 3, got %d)", (int)form);
+    return RF_FAIL(error, RAFTER_INVALID, NULL, "the form is unknown (expected 0 to 4, got %d)", (int)form);
   if (!h->reader.ends.count)
     return RF_FAIL(error, RAFTER_INVALID, NULL,
                    "the model has no end-of-text token, so answers cannot have a form");
@@ -252,7 +253,8 @@ static rf_status submit(rafter_generator *h, const rafter_request *r, entry *e, 
                                            .constraint = e->constraint},
                                .top = r->top_logprobs,
                                .keep = r->keep,
-                               .adapter = r->adapter};
+                                .adapter = r->adapter,
+                                .specials = r->specials};
   e->of.tokens = (rf_ids){.at = (int32_t *)(uintptr_t)r->tokens, .count = r->count};
   rf_status status = rf_prompt_submit(&h->reader, &e->of, h->g, error);
   e->of.tokens = (rf_ids){0}; /* the ids belong to the caller; the generator has copied them */

@@ -46,8 +46,10 @@ static rf_status add_form(rf_grammar *g, rf_text_form form, const char *text, si
   case RF_TEXT_CHOICE: return add_choices(g, text, bytes, from, to, error);
   default: break;
   }
-  RF_TRY(read_json(text, bytes, "the schema", &schema, error));
-  rf_status status = rf_schema_add(g, schema, from, to, error);
+  bool parts = form == RF_TEXT_PARTS;
+  RF_TRY(read_json(text, bytes, parts ? "the form" : "the schema", &schema, error));
+  rf_status status =
+      parts ? rf_parts_add(g, schema, from, to, error) : rf_schema_add(g, schema, from, to, error);
   json_decref(schema);
   return status;
 }

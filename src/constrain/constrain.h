@@ -11,6 +11,7 @@ typedef enum rf_text_form {
   RF_TEXT_SCHEMA, /* a JSON schema */
   RF_TEXT_REGEX,
   RF_TEXT_CHOICE, /* a JSON list of texts */
+  RF_TEXT_PARTS,  /* parts one after the other; see RAFTER_FORM_PARTS */
 } rf_text_form;
 
 enum {

@@ -108,4 +108,11 @@ rf_status rf_schema_add(rf_grammar *grammar, const struct json_t *schema, int32_
 /* Adds any JSON object. */
 void rf_schema_add_object(rf_grammar *grammar, int32_t from, int32_t to);
 
+/* ---- parts.c --------------------------------------------------------------------------------- */
+
+/* Adds the texts of a part, as rafter.h describes RAFTER_FORM_PARTS. RAFTER_INVALID: the part is
+ * wrong, or a schema or an expression in it. */
+rf_status rf_parts_add(rf_grammar *grammar, const struct json_t *part, int32_t from, int32_t to,
+                       rf_error *error);
+
 #endif

@@ -1,0 +1,87 @@
+/* parts.c - forms of several parts: texts, schemas and expressions, in sequence or as alternatives. */
+#include "constrain/grammar.h"
+
+#include <jansson.h>
+#include <string.h>
+
+enum { NESTED = 32 };
+
+typedef struct adder {
+  rf_grammar *g;
+  rf_error *error;
+  int nested;
+} adder;
+
+static rf_status add_part(adder *a, const json_t *part, int32_t from, int32_t to);
+
+static rf_status wrong(const adder *a, const char *what) {
+  return RF_FAIL(a->error, RAFTER_INVALID, "rafter.h describes the parts", "a part of the form is %s", what);
+}
+
+static rf_status add_sequence(adder *a, const json_t *parts, int32_t from, int32_t to) {
+  const json_t *part;
+  size_t i;
+  json_array_foreach ((json_t *)parts, i, part) {
+    int32_t next = rf_grammar_state(a->g);
+    RF_TRY(add_part(a, part, from, next));
+    from = next;
+  }
+  rf_grammar_skip(a->g, from, to);
+  return RAFTER_OK;
+}
+
+static rf_status add_any(adder *a, const json_t *parts, int32_t from, int32_t to) {
+  const json_t *part;
+  size_t i;
+  if (!json_is_array(parts) || !json_array_size(parts)) return wrong(a, "not a list of alternatives");
+  json_array_foreach ((json_t *)parts, i, part) {
+    int32_t first = rf_grammar_state(a->g);
+    rf_grammar_skip(a->g, from, first);
+    RF_TRY(add_part(a, part, first, to));
+  }
+  return RAFTER_OK;
+}
+
+static rf_status add_repeat(adder *a, const json_t *object, int32_t from, int32_t to) {
+  const json_t *between = json_object_get(object, "between");
+  if (between && !json_is_string(between)) return wrong(a, "not a text (between)");
+  int32_t first = rf_grammar_state(a->g), after = rf_grammar_state(a->g);
+  rf_grammar_skip(a->g, from, first);
+  RF_TRY(add_part(a, json_object_get(object, "repeat"), first, after));
+  if (between) RF_TRY(add_part(a, between, after, first));
+  else rf_grammar_skip(a->g, after, first);
+  rf_grammar_skip(a->g, after, to);
+  return RAFTER_OK;
+}
+
+static rf_status add_object(adder *a, const json_t *object, int32_t from, int32_t to) {
+  const json_t *schema = json_object_get(object, "schema"), *regex = json_object_get(object, "regex"),
+               *any = json_object_get(object, "any");
+  if (json_object_size(object) > 1 + (json_object_get(object, "between") != NULL))
+    return wrong(a, "an object with several names");
+  if (schema) return rf_schema_add(a->g, schema, from, to, a->error);
+  if (any) return add_any(a, any, from, to);
+  if (json_object_get(object, "repeat")) return add_repeat(a, object, from, to);
+  if (!json_is_string(regex)) return wrong(a, "an object without schema, regex, any or repeat");
+  return rf_regex_add(a->g, json_string_value(regex), json_string_length(regex), RF_REGEX_PLAIN, "regex",
+                      from, to, a->error);
+}
+
+static rf_status add_part(adder *a, const json_t *part, int32_t from, int32_t to) {
+  if (a->g->full) return RAFTER_OK; /* rf_grammar_finish reports it */
+  if (json_is_string(part)) {
+    rf_grammar_skip(a->g, rf_grammar_text(a->g, from, json_string_value(part), json_string_length(part)), to);
+    return RAFTER_OK;
+  }
+  if (!json_is_array(part) && !json_is_object(part)) return wrong(a, "not a text, a list or an object");
+  if (a->nested == NESTED) return wrong(a, "nested too deeply (expected at most 32 levels)");
+  a->nested++;
+  rf_status status = json_is_array(part) ? add_sequence(a, part, from, to) : add_object(a, part, from, to);
+  a->nested--;
+  return status;
+}
+
+rf_status rf_parts_add(rf_grammar *g, const json_t *part, int32_t from, int32_t to, rf_error *error) {
+  adder a = {.g = g, .error = error};
+  return add_part(&a, part, from, to);
+}
