@@ -99,15 +99,16 @@ static bool check_answer(const rf_ask_rules *rules, rf_ask *ask, rf_wrong *wrong
     return rf_wrong_set(wrong, 400, "invalid_value", "top_logprobs", "top_logprobs needs logprobs: true");
   if (has(ask, "stream_options") && !ask->stream)
     return rf_wrong_set(wrong, 400, "invalid_value", "stream_options", "stream_options needs stream: true");
-  return check_answers(rules, ask, wrong);
+  return rf_ask_check_tools(rules, ask, wrong) && check_answers(rules, ask, wrong);
 }
 
-static bool check_tokens(rf_ask *ask, rf_wrong *wrong) {
+static bool check_tokens(const rf_ask_rules *rules, rf_ask *ask, rf_wrong *wrong) {
   if (ask->kind == RF_ASK_DETOKENIZE)
     return ask->prompts == 1 || missing(wrong, "tokens", "a list of token ids");
   if (ask->prompts && ask->messages)
     return rf_wrong_set(wrong, 400, "invalid_value", "messages", "the body has both prompt and messages");
-  return ask->prompts || ask->messages || missing(wrong, "prompt", "a text, or messages");
+  if (!ask->prompts && !ask->messages) return missing(wrong, "prompt", "a text, or messages");
+  return rf_ask_check_tools(rules, ask, wrong);
 }
 
 static bool check_adapter(rf_ask *ask, rf_wrong *wrong) {
@@ -118,14 +119,18 @@ static bool check_adapter(rf_ask *ask, rf_wrong *wrong) {
 
 bool rf_ask_read(const rf_ask_rules *rules, rf_ask_kind kind, const char *body, size_t bytes, rf_ask *ask,
                  rf_wrong *wrong) {
-  *ask = (rf_ask){.kind = kind, .request = rules->defaults, .add_special = true, .opens_answer = true};
+  *ask = (rf_ask){.kind = kind,
+                  .request = rules->defaults,
+                  .add_special = true,
+                  .opens_answer = true,
+                  .several_calls = true};
   ask->request.size = sizeof ask->request;
   ask->request.samples = 1;
   ask->request.max_tokens = rules->max_tokens;
   if (!read_json(body, bytes, &ask->body, wrong) || !read_fields(rules, ask, wrong)) return false;
   if (kind == RF_ASK_LOAD || kind == RF_ASK_UNLOAD) return check_adapter(ask, wrong);
   bool answers = kind == RF_ASK_COMPLETION || kind == RF_ASK_CHAT;
-  if (!(answers ? check_answer(rules, ask, wrong) : check_tokens(ask, wrong))) return false;
+  if (!(answers ? check_answer(rules, ask, wrong) : check_tokens(rules, ask, wrong))) return false;
   if (ask->messages) ask->prompts = 1;
   return true;
 }

@@ -2,6 +2,7 @@
 #ifndef RF_ASK_H
 #define RF_ASK_H
 
+#include "serve/tool_format.h"
 #include "serve/wrong.h"
 
 #include <jansson.h>
@@ -12,7 +13,9 @@ enum {
   RF_ASK_STOP_BYTES = 256,
   RF_ASK_TOP = 20, /* top_logprobs */
   RF_ASK_BIASES = 1024,
-  RF_ASK_SAMPLES = 128 /* n */
+  RF_ASK_SAMPLES = 128, /* n */
+  RF_ASK_TOOLS = 1024,
+  RF_ASK_TOOL_NAME = 64 /* bytes */
 };
 
 typedef enum rf_ask_kind {
@@ -33,7 +36,18 @@ typedef struct rf_ask_rules {
   bool strict;                        /* refuse unknown fields */
   rafter_request defaults;            /* sampling numbers of requests that give none */
   struct rf_named_adapters *adapters; /* models besides `model`; NULL: none */
+  /* The chat template, whether it renders tools, and its format of calls. NULL: none. */
+  const char *chat_template;
+  bool knows_tools;
+  const rf_tool_format *tool_format;
 } rf_ask_rules;
+
+typedef enum rf_tool_choice {
+  RF_TOOLS_AUTO, /* the model decides */
+  RF_TOOLS_NONE,
+  RF_TOOLS_REQUIRED,
+  RF_TOOLS_NAMED /* the tool rf_ask.tool_name */
+} rf_tool_choice;
 
 typedef struct rf_ask {
   rf_ask_kind kind;
@@ -54,7 +68,12 @@ typedef struct rf_ask {
   rafter_form form;
   char *form_text; /* owned */
   size_t form_bytes;
-  char ignored[400]; /* names of unknown fields, joined by ", " */
+  const json_t *tools; /* of the body; NULL: none, or tool_choice is "none" */
+  rf_tool_choice tool_choice;
+  const char *tool_name;
+  bool several_calls; /* parallel_tool_calls */
+  bool uses_tools;    /* a message has calls, or is the result of one */
+  char ignored[400];  /* names of unknown fields, joined by ", " */
 } rf_ask;
 
 /* Reads a body. Returns false and fills `wrong` if the body cannot be answered. Free the ask in any
@@ -89,8 +108,24 @@ extern const rf_ask_field RF_ASK_FIELDS[]; /* ends with a row without a name */
 
 /* Fills `wrong` with "FIELD has the wrong type (expected WHAT, got TYPE)" and returns false. */
 bool rf_ask_type(rf_wrong *wrong, const char *field, const char *what, const json_t *value);
-/* Reads messages into ask->messages, as texts with a role. */
-bool rf_ask_messages(const json_t *value, rf_ask *ask, rf_wrong *wrong);
+/* Reads messages into ask->messages, as templates take them. */
+bool rf_ask_messages(const rf_ask_rules *rules, const json_t *value, rf_ask *ask, rf_wrong *wrong);
+/* Reads the calls of an assistant's message. `ids` is an object that gets their ids. NULL: `wrong`
+ * is set. */
+json_t *rf_ask_calls(const rf_ask_rules *rules, const json_t *calls, size_t index, json_t *ids,
+                     rf_wrong *wrong);
+bool rf_ask_wrong_message(rf_wrong *wrong, size_t index, const char *field, const char *what);
+/* Read tools and tool_choice. */
+bool rf_ask_tools(const rf_ask_rules *rules, const rf_ask_field *field, const json_t *value, rf_ask *ask,
+                  rf_wrong *wrong);
+bool rf_ask_tool_choice(const rf_ask_rules *rules, const rf_ask_field *field, const json_t *value,
+                        rf_ask *ask, rf_wrong *wrong);
+/* Checks the fields about tools after all fields are read. If the answer must be a call, sets the
+ * form. */
+bool rf_ask_check_tools(const rf_ask_rules *rules, rf_ask *ask, rf_wrong *wrong);
+/* Takes the form of the answer, and its malloc'ed text. A request has at most one form. */
+bool rf_ask_take_form(rf_ask *ask, const char *field, rafter_form form, char *text, size_t bytes,
+                      rf_wrong *wrong);
 /* Read response_format and structured_outputs. */
 bool rf_ask_response_format(const rf_ask_rules *rules, const rf_ask_field *field, const json_t *value,
                             rf_ask *ask, rf_wrong *wrong);

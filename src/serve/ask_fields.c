@@ -202,9 +202,8 @@ static bool prompt(const rules *r, const field *f, const json_t *value, rf_ask *
 }
 
 static bool messages(const rules *r, const field *f, const json_t *value, rf_ask *ask, rf_wrong *wrong) {
-  (void)r;
   (void)f;
-  return rf_ask_messages(value, ask, wrong);
+  return rf_ask_messages(r, value, ask, wrong);
 }
 
 /* Fields that change no answer. */
@@ -286,9 +285,9 @@ const rf_ask_field RF_ASK_FIELDS[] = {
     {"service_tier", ANSWER, accept, 0, 0, 0},
     {"store", ANSWER, accept, 0, 0, 0},
     {"metadata", ANSWER, accept, 0, 0, 0},
-    {"parallel_tool_calls", RF_ASK_CHAT, accept, 0, 0, 0},
-    {"tools", RF_ASK_CHAT, refuse, 0, 0, 0},
-    {"tool_choice", RF_ASK_CHAT, refuse, 0, 0, 0},
+    {"parallel_tool_calls", RF_ASK_CHAT, flag, OF_ASK(several_calls), 0, 0},
+    {"tools", RF_ASK_CHAT | RF_ASK_TOKENIZE, rf_ask_tools, 0, 0, 0},
+    {"tool_choice", RF_ASK_CHAT, rf_ask_tool_choice, 0, 0, 0},
     {"functions", RF_ASK_CHAT, refuse, 0, 0, 0},
     {"function_call", RF_ASK_CHAT, refuse, 0, 0, 0},
     {"response_format", ANSWER, rf_ask_response_format, 0, 0, 0},

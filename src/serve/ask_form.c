@@ -5,9 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Takes a form. A request has at most one. */
-static bool take(rf_ask *ask, const char *field, rafter_form form, char *text, size_t bytes,
-                 rf_wrong *wrong) {
+bool rf_ask_take_form(rf_ask *ask, const char *field, rafter_form form, char *text, size_t bytes,
+                      rf_wrong *wrong) {
   if (ask->form_field) {
     free(text);
     return rf_wrong_set(wrong, 400, "invalid_value", field, "the request has two forms: %s and %s",
@@ -23,7 +22,7 @@ static bool take(rf_ask *ask, const char *field, rafter_form form, char *text, s
 static bool take_json(rf_ask *ask, const char *field, rafter_form form, const json_t *value,
                       rf_wrong *wrong) {
   char *text = rf_must(json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY));
-  return take(ask, field, form, text, strlen(text), wrong);
+  return rf_ask_take_form(ask, field, form, text, strlen(text), wrong);
 }
 
 static bool take_text(rf_ask *ask, const char *field, rafter_form form, const json_t *value,
@@ -31,7 +30,7 @@ static bool take_text(rf_ask *ask, const char *field, rafter_form form, const js
   size_t bytes = json_string_length(value);
   char *text = rf_must(malloc(bytes + 1));
   memcpy(text, json_string_value(value), bytes + 1);
-  return take(ask, field, form, text, bytes, wrong);
+  return rf_ask_take_form(ask, field, form, text, bytes, wrong);
 }
 
 /* Takes a schema, which is an object or a text with an object. */
@@ -53,7 +52,7 @@ bool rf_ask_response_format(const rf_ask_rules *r, const rf_ask_field *f, const 
   if (!json_is_object(value)) return rf_ask_type(wrong, f->name, "an object", value);
   if (type && !strcmp(type, "text")) return true;
   if (type && !strcmp(type, "json_object"))
-    return take(ask, f->name, RAFTER_FORM_JSON_OBJECT, NULL, 0, wrong);
+    return rf_ask_take_form(ask, f->name, RAFTER_FORM_JSON_OBJECT, NULL, 0, wrong);
   if (!type || strcmp(type, "json_schema"))
     return rf_wrong_set(wrong, 400, "invalid_value", f->name,
                         "the type of %s is not supported (expected \"text\", \"json_object\" or "
@@ -84,7 +83,7 @@ bool rf_ask_structured(const rf_ask_rules *r, const rf_ask_field *f, const json_
       if (!json_is_array(of)) return rf_ask_type(wrong, f->name, "a list of texts as the choice", of);
       if (!take_json(ask, f->name, RAFTER_FORM_CHOICE, of, wrong)) return false;
     } else if (!strcmp(name, "json_object")) {
-      if (!take(ask, f->name, RAFTER_FORM_JSON_OBJECT, NULL, 0, wrong)) return false;
+      if (!rf_ask_take_form(ask, f->name, RAFTER_FORM_JSON_OBJECT, NULL, 0, wrong)) return false;
     } else
       return rf_wrong_set(wrong, 400, "unsupported_field", f->name,
                           "%.60s is not supported in %s (expected json, regex, choice or json_object)", name,

@@ -9,7 +9,7 @@
 
 /* ---- messages -------------------------------------------------------------------------------- */
 
-static bool wrong_message(rf_wrong *wrong, size_t index, const char *field, const char *what) {
+bool rf_ask_wrong_message(rf_wrong *wrong, size_t index, const char *field, const char *what) {
   char param[64];
   snprintf(param, sizeof param, "messages[%zu]%s%s", index, *field ? "." : "", field);
   return rf_wrong_set(wrong, 400, "invalid_message", param, "%s: %s", param, what);
@@ -17,8 +17,11 @@ static bool wrong_message(rf_wrong *wrong, size_t index, const char *field, cons
 
 /* The role of a message as chat templates know it; NULL: not a role that the server takes. */
 static const char *role_of(const json_t *role) {
-  static const char *const ROLES[][2] = {
-      {"system", "system"}, {"developer", "system"}, {"user", "user"}, {"assistant", "assistant"}};
+  static const char *const ROLES[][2] = {{"system", "system"},
+                                         {"developer", "system"},
+                                         {"user", "user"},
+                                         {"assistant", "assistant"},
+                                         {"tool", "tool"}};
   for (size_t i = 0; json_is_string(role) && i < sizeof ROLES / sizeof *ROLES; i++)
     if (!strcmp(json_string_value(role), ROLES[i][0])) return ROLES[i][1];
   return NULL;
@@ -31,9 +34,9 @@ static bool join_parts(const json_t *parts, size_t index, rf_body *out, rf_wrong
   json_array_foreach ((json_t *)parts, i, part) {
     const json_t *type = json_object_get(part, "type"), *text = json_object_get(part, "text");
     if (!json_is_string(type) || (strcmp(json_string_value(type), "text") && json_is_object(part)))
-      return wrong_message(wrong, index, "content",
-                           "the model reads only text (expected parts of the type \"text\")");
-    if (!json_is_string(text)) return wrong_message(wrong, index, "content", "a part has no text");
+      return rf_ask_wrong_message(wrong, index, "content",
+                                  "the model reads only text (expected parts of the type \"text\")");
+    if (!json_is_string(text)) return rf_ask_wrong_message(wrong, index, "content", "a part has no text");
     if (i) rf_body_text(out, "\n");
     rf_body_bytes(out, json_string_value(text), json_string_length(text));
   }
@@ -45,44 +48,75 @@ static bool is_empty(const json_t *value) {
   return !value || json_is_null(value) || (json_is_array(value) && !json_array_size(value));
 }
 
-static bool add_message(const json_t *message, size_t index, rf_ask *ask, rf_wrong *wrong) {
-  const json_t *content = json_object_get(message, "content"), *name = json_object_get(message, "name"),
-               *given = json_object_get(message, "role");
-  const char *role = role_of(given);
+/* Reads the content of a message. Only an assistant's message with calls may have none. */
+static bool read_content(const json_t *message, size_t index, bool optional, json_t *to, rf_wrong *wrong) {
+  json_t *content = json_object_get(message, "content");
   rf_body joined = {0};
-  if (!json_is_object(message)) return wrong_message(wrong, index, "", "expected an object");
-  if (!is_empty(json_object_get(message, "tool_calls")) ||
-      !is_empty(json_object_get(message, "function_call")))
-    return wrong_message(wrong, index, "tool_calls", "tool calls are not supported");
-  if (json_is_string(given) &&
-      (!strcmp(json_string_value(given), "tool") || !strcmp(json_string_value(given), "function")))
-    return wrong_message(wrong, index, "role", "tool calls are not supported");
-  if (!role) return wrong_message(wrong, index, "role", "expected system, developer, user or assistant");
   bool ok = true;
+  if (optional && (!content || json_is_null(content))) {
+    if (content) json_object_set(to, "content", content);
+    return true;
+  }
   if (json_is_string(content))
     rf_body_bytes(&joined, json_string_value(content), json_string_length(content));
   else if (json_is_array(content)) ok = join_parts(content, index, &joined, wrong);
-  else ok = wrong_message(wrong, index, "content", "expected a text or a list of text parts");
-  if (ok) {
-    json_t *plain = json_pack("{ss ss%}", "role", role, "content", joined.at ? joined.at : "", joined.bytes);
-    if (json_is_string(name)) json_object_set(plain, "name", (json_t *)(uintptr_t)name);
-    ok = plain && !json_array_append_new(ask->messages, plain);
-    if (!ok) wrong_message(wrong, index, "content", "out of memory");
-  }
+  else ok = rf_ask_wrong_message(wrong, index, "content", "expected a text or a list of text parts");
+  if (ok) json_object_set_new(to, "content", json_stringn(joined.at ? joined.at : "", joined.bytes));
   rf_body_free(&joined);
   return ok;
 }
 
-bool rf_ask_messages(const json_t *value, rf_ask *ask, rf_wrong *wrong) {
+/* Reads the fields about calls: those of an assistant's message, or that of a result. */
+static bool read_calls(const rf_ask_rules *rules, const json_t *message, size_t index, json_t *ids,
+                       json_t *to, rf_wrong *wrong) {
+  const json_t *calls = json_object_get(message, "tool_calls"),
+               *id = json_object_get(message, "tool_call_id");
+  const char *role = json_string_value(json_object_get(to, "role"));
+  if (!is_empty(json_object_get(message, "function_call")))
+    return rf_ask_wrong_message(wrong, index, "function_call", "not supported (expected tool_calls)");
+  if (!strcmp(role, "tool")) {
+    if (!json_is_string(id) || !json_object_get(ids, json_string_value(id)))
+      return rf_ask_wrong_message(wrong, index, "tool_call_id",
+                                  "expected the id of a call in an earlier message of the assistant");
+    json_object_set(to, "tool_call_id", (json_t *)(uintptr_t)id);
+  }
+  if (is_empty(calls)) return true;
+  if (strcmp(role, "assistant"))
+    return rf_ask_wrong_message(wrong, index, "tool_calls", "only messages of the assistant have calls");
+  json_t *read = rf_ask_calls(rules, calls, index, ids, wrong);
+  return read && !json_object_set_new(to, "tool_calls", read);
+}
+
+static bool add_message(const rf_ask_rules *rules, const json_t *message, size_t index, json_t *ids,
+                        rf_ask *ask, rf_wrong *wrong) {
+  json_t *name = json_object_get(message, "name");
+  const char *role = role_of(json_object_get(message, "role"));
+  if (!json_is_object(message)) return rf_ask_wrong_message(wrong, index, "", "expected an object");
+  if (!role)
+    return rf_ask_wrong_message(wrong, index, "role", "expected system, developer, user, assistant or tool");
+  json_t *plain = rf_must(json_pack("{ss}", "role", role));
+  json_array_append_new(ask->messages, plain);
+  bool ok = read_calls(rules, message, index, ids, plain, wrong);
+  bool calls = ok && json_object_get(plain, "tool_calls");
+  ask->uses_tools |= calls || !strcmp(role, "tool");
+  ok = ok && read_content(message, index, calls, plain, wrong);
+  if (json_is_string(name)) json_object_set(plain, "name", name);
+  return ok;
+}
+
+bool rf_ask_messages(const rf_ask_rules *rules, const json_t *value, rf_ask *ask, rf_wrong *wrong) {
   size_t i;
   json_t *message;
+  bool ok = true;
   if (!json_is_array(value)) return rf_ask_type(wrong, "messages", "a list of messages", value);
   if (!json_array_size(value))
     return rf_wrong_set(wrong, 400, "invalid_value", "messages", "messages is empty");
-  ask->messages = json_array();
+  json_t *ids = rf_must(json_object());
+  ask->messages = rf_must(json_array());
   json_array_foreach ((json_t *)(uintptr_t)value, i, message)
-    if (!add_message(message, i, ask, wrong)) return false;
-  return true;
+    if (ok) ok = add_message(rules, message, i, ids, ask, wrong);
+  json_decref(ids);
+  return ok;
 }
 
 /* ---- prompts --------------------------------------------------------------------------------- */

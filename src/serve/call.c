@@ -57,6 +57,8 @@ void rf_call_release(rf_call *c) {
     free(c->answer[i].token);
     free(c->answer[i].top);
     rf_body_free(&c->answer[i].text);
+    if (c->answer[i].calls) rf_tool_calls_free(c->answer[i].calls);
+    free(c->answer[i].calls);
   }
   free(c->part);
   free(c->answer);
@@ -125,12 +127,16 @@ void rf_call_take(rf_call *c, const rf_part *part, const rafter_event *e, double
   rf_server *s = c->server;
   rf_answer *a = &c->answer[part->index * c->ask.request.samples + e->sample];
   rf_wrong wrong;
-  if (e->text_bytes) rf_body_bytes(&a->text, e->text, e->text_bytes);
+  if (a->calls) rf_tool_calls_add(a->calls, e->text, e->text_bytes);
+  else if (e->text_bytes) rf_body_bytes(&a->text, e->text, e->text_bytes);
   if (e->token >= 0) {
     add_token(a, e);
     observe_token(s, c, a, now);
   }
-  if (e->finish != RAFTER_FINISH_NONE) end_answer(c, a, e, now);
+  if (e->finish != RAFTER_FINISH_NONE) {
+    if (a->calls) rf_tool_calls_end(a->calls);
+    end_answer(c, a, e, now);
+  }
   if (e->finish == RAFTER_FINISH_ERROR) {
     rf_wrong_set(&wrong, e->status == RAFTER_INVALID ? 400 : 500, NULL, NULL, "%s", e->message);
     rf_call_fail(c, &wrong);

@@ -8,6 +8,7 @@
 #include "serve/late.h"
 #include "serve/metrics.h"
 #include "serve/serve.h"
+#include "serve/tool_calls.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -30,6 +31,7 @@ typedef struct rf_answer {
   } * top;
   int64_t tops, top_room;
   rf_body text;
+  rf_tool_calls *calls; /* has the text instead, if the request has tools; otherwise NULL */
   rafter_finish finish;
   bool opened, closed; /* the stream has written the first and the last part of this answer */
   size_t offset;       /* characters before the next token, for text_offset */

@@ -105,11 +105,18 @@ static bool encode_chat(rf_call *c, rf_part *p) {
     return rf_wrong_set(
         &c->wrong, 400, "no_chat_template", "messages",
         "the model has no chat template; use /v1/completions, or start the server with --template");
-  char *text = json_dumps(c->ask.messages, JSON_COMPACT);
-  if (!text) return rf_wrong_set(&c->wrong, 500, NULL, NULL, "out of memory");
-  rafter_status status =
-      rafter_tokenizer_chat(s->tokenizer, text, c->ask.opens_answer, &p->ids, &p->count, &error);
-  free(text);
+  const rf_ask *a = &c->ask;
+  bool forced = a->tools && a->kind == RF_ASK_CHAT && a->tool_choice != RF_TOOLS_AUTO;
+  char *messages = rf_must(json_dumps(a->messages, JSON_COMPACT)),
+       *tools = a->tools ? rf_must(json_dumps(a->tools, JSON_COMPACT)) : NULL;
+  const rafter_conversation of = {.size = sizeof of,
+                                  .messages = messages,
+                                  .tools = tools,
+                                  .begin = forced ? s->rules.tool_format->opening : NULL,
+                                  .opens_answer = a->opens_answer};
+  rafter_status status = rafter_tokenizer_conversation(s->tokenizer, &of, &p->ids, &p->count, &error);
+  free(messages);
+  free(tools);
   return status == RAFTER_OK || rf_wrong_from(&c->wrong, 400, "chat_template", "messages", &error);
 }
 
@@ -176,6 +183,17 @@ static bool make_constraint(rf_call *c) {
   return true;
 }
 
+/* Makes the empty answers. */
+static void open_answers(rf_call *c) {
+  const rf_ask *a = &c->ask;
+  c->answer = rf_must(calloc((size_t)c->answers, sizeof *c->answer));
+  for (int64_t i = 0; a->tools && i < c->answers; i++) {
+    rf_tool_calls *calls = c->answer[i].calls = rf_must(malloc(sizeof *calls));
+    rf_tool_calls_start(calls, c->server->rules.tool_format, a->tools, !a->several_calls || a->tool_name,
+                        a->tool_choice != RF_TOOLS_AUTO);
+  }
+}
+
 static void choose_seed(rf_call *c) {
   rafter_request *r = &c->ask.request;
   if (c->ask.seeded) return;
@@ -210,7 +228,7 @@ bool rf_route_submit(rf_call *c) {
   rf_server *s = c->server;
   if (!read_ask(c) || !check_room(c) || !encode(c) || !check_lengths(c) || !make_constraint(c)) return false;
   choose_seed(c);
-  c->answer = rf_must(calloc((size_t)c->answers, sizeof *c->answer));
+  open_answers(c);
   if (s->settings->request_seconds > 0) c->deadline = c->arrived + s->settings->request_seconds;
   pthread_mutex_lock(&s->lock);
   bool has = has_room(c);

@@ -5,8 +5,9 @@
 
 static bool is_chat(const rf_call *c) { return c->ask.kind == RF_ASK_CHAT; }
 
-static const char *finish_name(rafter_finish finish) {
-  return finish == RAFTER_FINISH_STOP ? "stop" : finish == RAFTER_FINISH_LENGTH ? "length" : "abort";
+static const char *finish_name(const rf_answer *a) {
+  if (a->finish == RAFTER_FINISH_STOP) return a->calls && a->calls->count ? "tool_calls" : "stop";
+  return a->finish == RAFTER_FINISH_LENGTH ? "length" : "abort";
 }
 
 /* {"id": ..., "object": ..., ... without the closing brace */
@@ -174,12 +175,15 @@ static void put_choice(const rf_call *c, int64_t index, rf_body *out) {
   rf_body_format(out, "{\"index\":%lld,", (long long)index);
   echo(c, index, &text);
   rf_body_bytes(&text, a->text.at ? a->text.at : "", a->text.bytes);
-  if (is_chat(c)) rf_body_text(out, "\"message\":{\"role\":\"assistant\",\"content\":");
-  else rf_body_text(out, "\"text\":");
-  rf_body_string(out, text.at, text.bytes);
+  if (is_chat(c)) rf_body_text(out, "\"message\":{\"role\":\"assistant\",");
+  if (a->calls) rf_tool_calls_message(a->calls, out);
+  else {
+    rf_body_text(out, is_chat(c) ? "\"content\":" : "\"text\":");
+    rf_body_string(out, text.at, text.bytes);
+  }
   if (is_chat(c)) rf_body_text(out, ",\"refusal\":null}");
   put_logprobs(c, a, 0, &offset, out);
-  rf_body_format(out, ",\"finish_reason\":\"%s\"", finish_name(a->finish));
+  rf_body_format(out, ",\"finish_reason\":\"%s\"", finish_name(a));
   if (c->ask.token_ids) {
     put_token_ids(a, 0, out);
     if (!is_chat(c)) {
@@ -251,25 +255,37 @@ static void open_answer(rf_call *c, int64_t index, rf_body *out) {
   end_event(c, is_chat(c) && c->ask.token_ids && index == 0, out);
 }
 
+/* "delta" or "text" of an event, with `bytes` bytes of text from byte `from`. */
+static void put_text(const rf_call *c, rf_answer *a, size_t from, size_t bytes, rf_body *out) {
+  rf_body_text(out, !is_chat(c) ? "\"text\":"
+                    : a->calls  ? "\"delta\":"
+                    : bytes     ? "\"delta\":{\"content\":"
+                                : "\"delta\":{");
+  if (a->calls) {
+    rf_tool_calls_delta(a->calls, out);
+    return;
+  }
+  if (bytes || !is_chat(c)) rf_body_string(out, bytes ? a->text.at + from : "", bytes);
+  if (is_chat(c)) rf_body_text(out, "}");
+}
+
 /* The tokens of an answer that the stream has not written, in one event. */
 static void put_news(rf_call *c, int64_t index, rf_body *out) {
   rf_answer *a = &c->answer[index];
   size_t from = a->sent ? a->token[a->sent - 1].text_end : 0, bytes = a->text.bytes - from;
-  bool ends = a->finish != RAFTER_FINISH_NONE,
-       news = bytes || ((c->ask.logprobs || c->ask.token_ids || c->ask.usage_always) && a->count > a->sent);
+  bool ends = a->finish != RAFTER_FINISH_NONE, more = a->count > a->sent,
+       said = a->calls ? rf_tool_calls_news(a->calls) : bytes > 0,
+       news = said || ((c->ask.logprobs || c->ask.token_ids || c->ask.usage_always) && more);
   if (!ends && !news) {
     a->sent = a->count;
     return;
   }
   begin_event(c, out);
   rf_body_format(out, "{\"index\":%lld,", (long long)index);
-  if (is_chat(c)) rf_body_text(out, bytes ? "\"delta\":{\"content\":" : "\"delta\":{");
-  else rf_body_text(out, "\"text\":");
-  if (bytes || !is_chat(c)) rf_body_string(out, bytes ? a->text.at + from : "", bytes);
-  if (is_chat(c)) rf_body_text(out, "}");
-  if (a->count > a->sent) put_logprobs(c, a, a->sent, &a->offset, out);
+  put_text(c, a, from, bytes, out);
+  if (more) put_logprobs(c, a, a->sent, &a->offset, out);
   else rf_body_text(out, ",\"logprobs\":null");
-  if (ends) rf_body_format(out, ",\"finish_reason\":\"%s\"", finish_name(a->finish));
+  if (ends) rf_body_format(out, ",\"finish_reason\":\"%s\"", finish_name(a));
   else rf_body_text(out, ",\"finish_reason\":null");
   if (c->ask.token_ids) put_token_ids(a, a->sent, out);
   rf_body_text(out, "}");

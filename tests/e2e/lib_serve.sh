@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # For tests of `rafter serve`: starts and stops a server of $MODEL. A test sets MODEL and sources this
-# file after lib.sh.
+# file after lib.sh. TEMPLATE is the chat template.
 export no_proxy=127.0.0.1,localhost
 server=
 
@@ -11,8 +11,8 @@ trap 'stop_server; rm -rf "$WORK"' EXIT
 serve() {
   stop_server
   rm -f served served.err # the next server has another port
-  "$RAFTER" serve $MODEL --port 0 --threads 2 --served-name tiny --template "$DATA/templates/zephyr.jinja" \
-    "$@" >served 2>served.err &
+  "$RAFTER" serve $MODEL --port 0 --threads 2 --served-name tiny \
+    --template "$DATA/templates/${TEMPLATE:-zephyr}.jinja" "$@" >served 2>served.err &
   server=$!
   for _ in $(seq 200); do [ -s served ] && break; kill -0 $server 2>/dev/null || break; sleep 0.05; done
   SERVE_URL=$(grep -ohE -m 1 'http://[0-9.:]+' served) ||

@@ -263,7 +263,7 @@ def case_errors():
         (
             "POST",
             "/v1/chat/completions",
-            {**chat, "tools": [{"type": "function"}]},
+            {**chat, "tools": [{"type": "function", "function": {"name": "f"}}]},
             400,
             "unsupported_field",
         ),

@@ -17,15 +17,19 @@ static const rf_ask_rules RULES = {.model = "tiny",
                                    .max_tokens = 16,
                                    .answers = 40,
                                    .defaults = {.temperature = 0.7f, .top_k = 5}};
+/* Rules of a server whose template renders tools, set by main. */
+static rf_ask_rules tool_rules;
+#define TOOL_TEMPLATE "tools <tool_call>"
 
 static rf_ask ask;
 static rf_wrong wrong;
 
-static bool read_kind(rf_ask_kind kind, const char *body) {
+static bool read_with(const rf_ask_rules *rules, rf_ask_kind kind, const char *body) {
   rf_ask_free(&ask);
   wrong = (rf_wrong){0};
-  return rf_ask_read(&RULES, kind, body, strlen(body), &ask, &wrong);
+  return rf_ask_read(rules, kind, body, strlen(body), &ask, &wrong);
 }
+static bool read_kind(rf_ask_kind kind, const char *body) { return read_with(&RULES, kind, body); }
 static bool completion(const char *body) { return read_kind(RF_ASK_COMPLETION, body); }
 static bool chat(const char *body) { return read_kind(RF_ASK_CHAT, body); }
 
@@ -127,6 +131,89 @@ static void test_messages(void **state) {
   assert_int_equal(ask.request.top_logprobs, 20);
 }
 
+#define HI "\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]"
+#define TOOL(name) "{\"type\":\"function\",\"function\":{\"name\":\"" name "\"}}"
+#define CALLED(arguments) \
+  "{\"messages\":[{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"id\":\"a\",\"type\":" \
+  "\"function\"," \
+  "\"function\":{\"name\":\"f\",\"arguments\":" arguments "}}]},{\"role\":\"tool\",\"tool_call_id\":\"a\"," \
+  "\"content\":\"r\"}]}"
+
+/* Tools and calls reach the template, and a call that must come has a form. */
+static void test_tools(void **state) {
+  (void)state;
+  assert_true(read_with(&tool_rules, RF_ASK_CHAT, "{" HI ",\"tools\":[" TOOL("f") "]}"));
+  assert_true(ask.tools && ask.tool_choice == RF_TOOLS_AUTO && ask.several_calls && !ask.form_field);
+  assert_true(ask.request.specials);
+  assert_true(read_with(&tool_rules, RF_ASK_CHAT,
+                        "{" HI ",\"tools\":[" TOOL("f") "," TOOL("g-2") "],\"tool_choice\":\"required\","
+                                                                        "\"parallel_tool_calls\":false}"));
+  assert_true(ask.form == RAFTER_FORM_PARTS && !ask.several_calls && strstr(ask.form_text, "g-2"));
+  assert_null(strstr(ask.form_text, "repeat"));
+  assert_true(read_with(&tool_rules, RF_ASK_CHAT,
+                        "{" HI ",\"tools\":[" TOOL("f") "," TOOL("g") "],\"tool_choice\":" TOOL("g") "}"));
+  assert_string_equal(ask.tool_name, "g");
+  assert_null(strstr(ask.form_text, "\\\"f\\\""));
+  assert_true(chat("{" HI ",\"tools\":[" TOOL("f") "],\"tool_choice\":\"none\"}"));
+  assert_null(ask.tools);
+  assert_true(chat("{" HI ",\"tools\":[]}"));
+  assert_true(read_with(&tool_rules, RF_ASK_CHAT, CALLED("\"{\\\"b\\\": 1, \\\"a\\\": [2.0]}\"")));
+  char *text = json_dumps(ask.messages, JSON_COMPACT);
+  assert_string_equal(text,
+                      "[{\"role\":\"assistant\",\"tool_calls\":[{\"id\":\"a\",\"type\":\"function\","
+                      "\"function\":{\"name\":\"f\",\"arguments\":{\"b\":1,\"a\":[2.0]}}}],\"content\":null},"
+                      "{\"role\":\"tool\",\"tool_call_id\":\"a\",\"content\":\"r\"}]");
+  free(text);
+}
+
+static void test_tool_faults(void **state) {
+  static const struct {
+    const char *body, *param, *says;
+  } rows[] = {
+      {"{" HI ",\"tools\":7}", "tools", "a list of tools"},
+      {"{" HI ",\"tools\":[7]}", "tools[0]", "expected an object"},
+      {"{" HI ",\"tools\":[{}]}", "tools[0].type", "expected \"function\""},
+      {"{" HI ",\"tools\":[{\"type\":\"function\"}]}", "tools[0].function", "expected an object"},
+      {"{" HI ",\"tools\":[" TOOL("a b") "]}", "tools[0].function.name", "letters"},
+      {"{" HI ",\"tools\":[" TOOL("f") "," TOOL("f") "]}", "tools[1].function.name", "same name"},
+      {"{" HI ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":[]}}]}",
+       "tools[0].function.parameters", "JSON schema"},
+      {"{" HI ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{\"type\":"
+       "\"array\"}}}]}",
+       "tools[0].function.parameters", "object"},
+      {"{" HI ",\"tool_choice\":\"required\"}", "tool_choice", "needs tools"},
+      {"{" HI ",\"tools\":[" TOOL("f") "],\"tool_choice\":\"maybe\"}", "tool_choice", "not supported"},
+      {"{" HI ",\"tools\":[" TOOL("f") "],\"tool_choice\":" TOOL("g") "}", "tool_choice", "no tool"},
+      {"{" HI ",\"tools\":[" TOOL("f") "],\"tool_choice\":\"required\",\"response_format\":{\"type\":"
+                                       "\"json_object\"}}",
+       "tool_choice", "two forms"},
+      {CALLED("\"{\""), "messages[0].tool_calls[0].function.arguments", "JSON object"},
+      {CALLED("7"), "messages[0].tool_calls[0].function.arguments", "JSON object"},
+      {"{\"messages\":[{\"role\":\"assistant\",\"tool_calls\":[{\"function\":{\"name\":\"f\"}}]}]}",
+       "messages[0].tool_calls[0].id", "expected a text"},
+      {"{\"messages\":[{\"role\":\"assistant\",\"tool_calls\":7}]}", "messages[0].tool_calls", "a list"},
+      {"{\"messages\":[{\"role\":\"user\",\"content\":\"x\",\"tool_calls\":[7]}]}", "messages[0].tool_calls",
+       "only messages of the assistant"},
+      {"{\"messages\":[{\"role\":\"assistant\",\"content\":\"x\",\"function_call\":{}}]}",
+       "messages[0].function_call", "not supported"},
+      {"{\"messages\":[{\"role\":\"tool\",\"tool_call_id\":\"b\",\"content\":\"x\"}]}",
+       "messages[0].tool_call_id", "id of a call"},
+  };
+  (void)state;
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    if (read_with(&tool_rules, RF_ASK_CHAT, rows[i].body)) fail_msg("accepted: %s", rows[i].body);
+    if (wrong.status != 400 || strcmp(wrong.param, rows[i].param) || !strstr(wrong.message, rows[i].says))
+      fail_msg("%s: %d '%s' %s", rows[i].body, wrong.status, wrong.param, wrong.message);
+  }
+  rf_ask_rules other = tool_rules;
+  other.tool_format = NULL;
+  assert_false(read_with(&other, RF_ASK_CHAT, "{" HI ",\"tools\":[" TOOL("f") "]}"));
+  assert_non_null(strstr(wrong.message, "unknown format"));
+  other.knows_tools = false;
+  assert_false(read_with(&other, RF_ASK_CHAT, CALLED("\"{}\"")));
+  assert_non_null(strstr(wrong.message, "knows no tools"));
+}
+
 /* Each body gets one error, with the status and the field that a client needs. */
 static void test_faults(void **state) {
   static const struct {
@@ -184,7 +271,8 @@ static void test_faults(void **state) {
       {2, "{\"messages\":[7]}", "messages[0]", "expected an object", 400},
       {2, "{\"messages\":[{\"role\":\"robot\",\"content\":\"x\"}]}", "messages[0].role", "expected system",
        400},
-      {2, "{\"messages\":[{\"role\":\"tool\",\"content\":\"x\"}]}", "messages[0].role", "tool calls", 400},
+      {2, "{\"messages\":[{\"role\":\"tool\",\"content\":\"x\"}]}", "messages[0].tool_call_id",
+       "id of a call", 400},
       {2, "{\"messages\":[{\"role\":\"user\"}]}", "messages[0].content", "expected a text", 400},
       {2, "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\"}]}]}",
        "messages[0].content", "only text", 400},
@@ -192,8 +280,6 @@ static void test_faults(void **state) {
        "needs logprobs", 400},
       {2, "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"logprobs\":5}", "logprobs",
        "true or false", 400},
-      {2, "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"tools\":[{}]}", "tools", "not supported",
-       400},
       {2,
        "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"response_format\":{\"type\":\"xml\"}"
        "}",
@@ -302,10 +388,15 @@ static void test_strings(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_fields),   cmocka_unit_test(test_max_tokens), cmocka_unit_test(test_prompts),
-      cmocka_unit_test(test_messages), cmocka_unit_test(test_faults),     cmocka_unit_test(test_deep),
-      cmocka_unit_test(test_unknown),  cmocka_unit_test(test_error_json), cmocka_unit_test(test_strings),
+      cmocka_unit_test(test_fields),   cmocka_unit_test(test_max_tokens),  cmocka_unit_test(test_prompts),
+      cmocka_unit_test(test_messages), cmocka_unit_test(test_faults),      cmocka_unit_test(test_deep),
+      cmocka_unit_test(test_unknown),  cmocka_unit_test(test_error_json),  cmocka_unit_test(test_strings),
+      cmocka_unit_test(test_tools),    cmocka_unit_test(test_tool_faults),
       cmocka_unit_test(test_adapters),
   };
+  tool_rules = RULES;
+  tool_rules.chat_template = TOOL_TEMPLATE;
+  tool_rules.knows_tools = rf_tool_template(TOOL_TEMPLATE);
+  tool_rules.tool_format = rf_tool_format_of(TOOL_TEMPLATE);
   return cmocka_run_group_tests(tests, NULL, forget);
 }

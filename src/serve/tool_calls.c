@@ -1,0 +1,399 @@
+/* tool_calls.c - see tool_calls.h. The text is read byte by byte. */
+#define _GNU_SOURCE /* memmem */
+#include "serve/call.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum state {
+  TEXT,      /* content, or the beginning of an opening */
+  HEAD,      /* after an opening: the name of the call */
+  OBJECT,    /* a JSON object that does not begin with the name: read it whole */
+  ARGUMENTS, /* of a call whose name is known */
+  REST,      /* the object of the call, after its arguments */
+  BETWEEN    /* after a call */
+};
+enum { HEAD_BYTES = 1024, NAME_BYTES = 256 };
+
+void rf_tool_calls_start(rf_tool_calls *c, const rf_tool_format *format, const json_t *tools, bool single,
+                         bool forced) {
+  *c = (rf_tool_calls){.format = format, .tools = tools, .single = single, .state = forced ? HEAD : TEXT};
+}
+
+void rf_tool_calls_free(rf_tool_calls *c) {
+  for (int i = 0; i < c->count; i++) {
+    free(c->call[i].name);
+    rf_body_free(&c->call[i].arguments);
+  }
+  free(c->call);
+  rf_body_free(&c->content);
+  rf_body_free(&c->held);
+  *c = (rf_tool_calls){0};
+}
+
+static bool is_blank(char c) { return c && strchr(" \t\r\n", c); }
+
+/* Number of blanks at the beginning of the text that is held. */
+static size_t held_blanks(const rf_tool_calls *c) {
+  size_t n = 0;
+  while (n < c->held.bytes && is_blank(c->held.at[n])) n++;
+  return n;
+}
+
+static void drop_held(rf_tool_calls *c) { c->held.bytes = 0; }
+
+/* The text that is held is content. */
+static void give_held(rf_tool_calls *c) {
+  rf_body_bytes(&c->content, c->held.at, c->held.bytes);
+  drop_held(c);
+  c->state = TEXT;
+}
+
+/* ---- calls ----------------------------------------------------------------------------------- */
+
+static bool known(const rf_tool_calls *c, const char *name, size_t bytes) {
+  const json_t *tool;
+  size_t i;
+  json_array_foreach ((json_t *)(uintptr_t)c->tools, i, tool) {
+    const char *of = rf_tool_name(tool);
+    if (strlen(of) == bytes && !memcmp(of, name, bytes)) return true;
+  }
+  return false;
+}
+
+/* Begins a call. Without an opening, any JSON object could look like a call, so its name must be
+ * that of a tool. Otherwise returns false. */
+static bool begin_call(rf_tool_calls *c, const char *name, size_t bytes) {
+  const rf_tool_format *f = c->format;
+  if (!*f->opening && c->head == 0 && !known(c, name, bytes)) return false;
+  c->dropped = c->single && c->count;
+  if (c->dropped) return true;
+  if (c->count == c->room) {
+    c->room = c->room ? 2 * c->room : 4;
+    c->call = rf_must(realloc(c->call, (size_t)c->room * sizeof *c->call));
+  }
+  rf_tool_call *call = &c->call[c->count++];
+  *call = (rf_tool_call){.name = rf_must(malloc(bytes + 1))};
+  memcpy(call->name, name, bytes);
+  call->name[bytes] = 0;
+  rf_body_text(&call->arguments, "");
+  char hex[25];
+  rf_random_hex(hex, 12);
+  if (f->short_ids) memcpy(call->id, hex, 9);
+  else snprintf(call->id, sizeof call->id, "call_%s", hex);
+  return true;
+}
+
+static void add_arguments(rf_tool_calls *c, const char *text, size_t bytes) {
+  if (!c->dropped) rf_body_bytes(&c->call[c->count - 1].arguments, text, bytes);
+}
+
+/* Reads one more byte of JSON. Returns true after the last brace. */
+static bool scan(rf_tool_calls *c, char byte) {
+  if (c->escaped) c->escaped = false;
+  else if (c->in_string) {
+    c->escaped = byte == '\\';
+    c->in_string = byte != '"';
+  } else if (byte == '"') c->in_string = true;
+  else if (byte == '{' || byte == '[') c->depth++;
+  else if (byte == '}' || byte == ']') return --c->depth <= 0;
+  return false;
+}
+
+static void begin_scan(rf_tool_calls *c, int depth) {
+  c->depth = depth;
+  c->in_string = c->escaped = false;
+}
+
+/* Takes an object that was read whole. */
+static void take_object(rf_tool_calls *c) {
+  json_t *object = json_loadb(c->held.at + c->object, c->held.bytes - c->object, 0, NULL);
+  const json_t *inner = json_object_get(object, "function"), *of = json_is_object(inner) ? inner : object,
+               *name = json_object_get(of, "name"), *given = json_object_get(of, "arguments");
+  if (!given) given = json_object_get(of, "parameters");
+  char *text = json_is_object(given) ? json_dumps(given, JSON_COMPACT) : NULL;
+  bool good = json_is_string(name) && (text || !given || json_is_string(given));
+  if (good && begin_call(c, json_string_value(name), json_string_length(name))) {
+    if (json_is_string(given)) add_arguments(c, json_string_value(given), json_string_length(given));
+    else add_arguments(c, text ? text : "{}", strlen(text ? text : "{}"));
+    drop_held(c);
+    c->state = BETWEEN;
+  } else give_held(c);
+  free(text);
+  json_decref(object);
+}
+
+static void begin_object(rf_tool_calls *c, size_t at) {
+  c->state = OBJECT;
+  c->object = at;
+  begin_scan(c, 0);
+  for (size_t i = at; i < c->held.bytes; i++)
+    if (scan(c, c->held.at[i])) {
+      take_object(c);
+      return;
+    }
+}
+
+/* ---- the head of a call ---------------------------------------------------------------------- */
+
+typedef struct cursor {
+  const char *at, *end;
+  bool more, bad; /* the text ends too early, or has another text */
+} cursor;
+
+static void blanks(cursor *r) {
+  while (r->at < r->end && is_blank(*r->at)) r->at++;
+}
+
+/* Reads a text after blanks. */
+static bool reads(cursor *r, const char *text) {
+  if (r->more || r->bad) return false;
+  blanks(r);
+  size_t bytes = strlen(text), left = (size_t)(r->end - r->at);
+  if (memcmp(r->at, text, left < bytes ? left : bytes)) r->bad = true;
+  else if (left < bytes) r->more = true;
+  else r->at += bytes;
+  return !r->more && !r->bad;
+}
+
+/* Reads text up to `end`. */
+static bool reads_until(cursor *r, const char *end, const char **name, size_t *bytes) {
+  size_t left = (size_t)(r->end - r->at);
+  const char *found = r->more || r->bad ? NULL : memmem(r->at, left, end, strlen(end));
+  if (found) {
+    *name = r->at;
+    *bytes = (size_t)(found - r->at);
+    r->at = found + strlen(end);
+  } else if (!r->bad) {
+    r->more = true;
+    r->bad = left > HEAD_BYTES;
+  }
+  return found;
+}
+
+static bool reads_key(cursor *r) {
+  cursor other = *r;
+  if (reads(r, "\"arguments\"")) return true;
+  if (reads(&other, "\"parameters\"") || (r->bad && other.more)) *r = other;
+  return !r->more && !r->bad;
+}
+
+/* {"name": "NAME", "arguments": { */
+static void read_json_head(rf_tool_calls *c) {
+  const char *name = NULL, *base = c->held.at;
+  size_t bytes = 0;
+  cursor r = {.at = base + c->head, .end = base + c->held.bytes}, list = r;
+  if (reads(&list, "[")) r = list;
+  blanks(&r);
+  size_t object = (size_t)(r.at - base);
+  bool is_object = reads(&r, "{");
+  if (r.bad || r.more) {
+    if (r.bad) give_held(c);
+    return;
+  }
+  if (reads(&r, "\"name\"") && reads(&r, ":") && reads(&r, "\"") && reads_until(&r, "\"", &name, &bytes) &&
+      reads(&r, ",") && reads_key(&r) && reads(&r, ":") && reads(&r, "{") && bytes <= NAME_BYTES &&
+      !memchr(name, '\\', bytes)) {
+    if (!begin_call(c, name, bytes)) {
+      give_held(c);
+      return;
+    }
+    drop_held(c);
+    c->state = ARGUMENTS;
+    begin_scan(c, 1);
+    add_arguments(c, "{", 1);
+  } else if (is_object && (r.bad || !r.more || c->held.bytes - c->head > HEAD_BYTES)) begin_object(c, object);
+}
+
+/* NAME and arguments, with marks before, between and after. */
+static void read_named_head(rf_tool_calls *c) {
+  const rf_tool_format *f = c->format;
+  const char *name = NULL;
+  size_t bytes = 0, prefix = strlen(f->prefix), repeated = f->again[0] ? strlen(f->again[0]) : 0;
+  cursor r = {.at = c->held.at + c->head, .end = c->held.at + c->held.bytes};
+  /* After the mark of a further call, the prefix lacks this mark. */
+  bool again = repeated && prefix >= repeated && c->head >= repeated &&
+               !memcmp(c->held.at + c->head - repeated, f->again[0], repeated);
+  reads(&r, f->prefix + (again ? repeated : 0));
+  blanks(&r);
+  if (reads_until(&r, f->name_end, &name, &bytes) && reads(&r, "{")) {
+    const char *mark = memmem(name, bytes, "[CALL_ID]", 9);
+    if (mark) bytes = (size_t)(mark - name);
+    while (bytes && is_blank(name[bytes - 1])) bytes--;
+    if (!bytes || bytes > NAME_BYTES || !begin_call(c, name, bytes)) {
+      give_held(c);
+      return;
+    }
+    drop_held(c);
+    c->state = ARGUMENTS;
+    begin_scan(c, 1);
+    add_arguments(c, "{", 1);
+  } else if (r.bad || c->held.bytes - c->head > HEAD_BYTES) give_held(c);
+}
+
+static void read_head(rf_tool_calls *c) {
+  if (c->format->json) read_json_head(c);
+  else read_named_head(c);
+}
+
+/* ---- text ------------------------------------------------------------------------------------ */
+
+/* 0: the text has not this mark. 1: it may become the mark. 2: it is the mark. */
+static int match(const char *text, size_t bytes, const char *mark) {
+  size_t whole = mark ? strlen(mark) : 0;
+  if (!whole || bytes > whole || memcmp(text, mark, bytes)) return 0;
+  return bytes == whole ? 2 : 1;
+}
+
+static void begin_head(rf_tool_calls *c) {
+  c->state = HEAD;
+  c->head = c->held.bytes;
+}
+
+/* Finds the mark of a first call in the text that is held, after its blanks; see match(). */
+static int find_opening(const rf_tool_calls *c, size_t blanks) {
+  const rf_tool_format *f = c->format;
+  const char *at = c->held.at + blanks;
+  size_t bytes = c->held.bytes - blanks;
+  if (*f->opening) return match(at, bytes, f->opening);
+  for (int i = 0; i < RF_TOOL_MARKS; i++)
+    if (f->again[i] && *f->again[i] == '<') return match(at, bytes, f->again[i]);
+  return 0;
+}
+
+/* Gives text that is not the beginning of an opening. Blanks before an opening are dropped. */
+static void read_text(rf_tool_calls *c) {
+  while (c->held.bytes) {
+    size_t blanks = held_blanks(c);
+    if (blanks == c->held.bytes) return;
+    bool starts = !c->content.bytes && !c->count && !*c->format->opening;
+    int found = find_opening(c, blanks);
+    if (found == 2) begin_head(c);
+    if (found) return;
+    if (starts && c->held.at[blanks] == '{') {
+      c->state = HEAD;
+      c->head = 0;
+      read_head(c);
+      return;
+    }
+    rf_body_bytes(&c->content, c->held.at, blanks + 1);
+    c->held.bytes -= blanks + 1;
+    memmove(c->held.at, c->held.at + blanks + 1, c->held.bytes);
+  }
+}
+
+static void read_between(rf_tool_calls *c) {
+  const rf_tool_format *f = c->format;
+  size_t blanks = held_blanks(c), bytes = c->held.bytes - blanks;
+  bool waits = !bytes;
+  for (int i = 0; i < RF_TOOL_MARKS && bytes; i++) {
+    int skips = match(c->held.at + blanks, bytes, f->skip[i]),
+        again = match(c->held.at + blanks, bytes, f->again[i]);
+    if (skips == 2) {
+      drop_held(c);
+      return;
+    }
+    if (again == 2) {
+      begin_head(c);
+      return;
+    }
+    waits |= skips || again;
+  }
+  if (waits) return;
+  c->state = TEXT;
+  read_text(c);
+}
+
+static void add_byte(rf_tool_calls *c, char byte) {
+  bool ends;
+  switch (c->state) {
+  case ARGUMENTS:
+    ends = scan(c, byte);
+    add_arguments(c, &byte, 1);
+    if (ends) c->state = c->format->json ? REST : BETWEEN;
+    if (ends) begin_scan(c, 1);
+    return;
+  case REST:
+    if (scan(c, byte)) c->state = BETWEEN;
+    return;
+  default: break;
+  }
+  rf_body_bytes(&c->held, &byte, 1);
+  if (c->state == TEXT) read_text(c);
+  else if (c->state == HEAD) read_head(c);
+  else if (c->state == BETWEEN) read_between(c);
+  else if (scan(c, byte)) take_object(c);
+}
+
+void rf_tool_calls_add(rf_tool_calls *c, const char *text, size_t bytes) {
+  for (size_t i = 0; i < bytes; i++) add_byte(c, text[i]);
+}
+
+void rf_tool_calls_end(rf_tool_calls *c) {
+  bool is_text = c->state == TEXT || c->state == HEAD || c->state == OBJECT;
+  if (is_text && (!c->count || held_blanks(c) < c->held.bytes)) give_held(c);
+}
+
+/* ---- JSON ------------------------------------------------------------------------------------ */
+
+/* One call, or the part that a stream has not written. */
+static void put_call(const rf_tool_call *call, int index, size_t from, bool begun, bool streams,
+                     rf_body *out) {
+  rf_body_text(out, "{");
+  if (streams) rf_body_format(out, "\"index\":%d,", index);
+  if (!begun) rf_body_format(out, "\"id\":\"%s\",\"type\":\"function\",", call->id);
+  rf_body_text(out, "\"function\":{");
+  if (!begun) {
+    rf_body_text(out, "\"name\":");
+    rf_body_string(out, call->name, strlen(call->name));
+    rf_body_text(out, ",");
+  }
+  rf_body_text(out, "\"arguments\":");
+  rf_body_string(out, call->arguments.at + from, call->arguments.bytes - from);
+  rf_body_text(out, "}}");
+}
+
+void rf_tool_calls_message(const rf_tool_calls *c, rf_body *out) {
+  rf_body_text(out, "\"content\":");
+  if (c->content.bytes || !c->count)
+    rf_body_string(out, c->content.at ? c->content.at : "", c->content.bytes);
+  else rf_body_text(out, "null");
+  for (int i = 0; i < c->count; i++) {
+    rf_body_text(out, i ? "," : ",\"tool_calls\":[");
+    put_call(&c->call[i], i, 0, false, false, out);
+  }
+  if (c->count) rf_body_text(out, "]");
+}
+
+static bool has_news(const rf_tool_call *call) { return !call->begun || call->sent < call->arguments.bytes; }
+
+/* The first call that can have news: a call ends before the next one begins. */
+static int first_new(const rf_tool_calls *c) {
+  int i = c->count;
+  while (i > 0 && has_news(&c->call[i - 1])) i--;
+  return i;
+}
+
+bool rf_tool_calls_news(const rf_tool_calls *c) {
+  return c->content.bytes > c->content_sent || first_new(c) < c->count;
+}
+
+void rf_tool_calls_delta(rf_tool_calls *c, rf_body *out) {
+  size_t bytes = c->content.bytes - c->content_sent;
+  int first = first_new(c);
+  rf_body_text(out, "{");
+  if (bytes) {
+    rf_body_text(out, "\"content\":");
+    rf_body_string(out, c->content.at + c->content_sent, bytes);
+    c->content_sent = c->content.bytes;
+  }
+  if (first < c->count) rf_body_text(out, bytes ? ",\"tool_calls\":[" : "\"tool_calls\":[");
+  for (int i = first; i < c->count; i++) {
+    rf_tool_call *call = &c->call[i];
+    rf_body_text(out, i > first ? "," : "");
+    put_call(call, i, call->sent, call->begun, true, out);
+    call->begun = true;
+    call->sent = call->arguments.bytes;
+  }
+  rf_body_text(out, first < c->count ? "]}" : "}");
+}

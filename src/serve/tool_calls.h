@@ -1,0 +1,46 @@
+/* tool_calls.h - finds the calls of tools in the text of an answer while the text grows. */
+#ifndef RF_TOOL_CALLS_H
+#define RF_TOOL_CALLS_H
+
+#include "serve/tool_format.h"
+
+typedef struct rf_tool_call {
+  char id[32];
+  char *name;
+  rf_body arguments; /* as the model writes them */
+  size_t sent;       /* bytes of the arguments that a stream has written */
+  bool begun;        /* a stream has written the name */
+} rf_tool_call;
+
+/* The calls of one answer. The same texts give the same calls, in any pieces. */
+typedef struct rf_tool_calls {
+  const rf_tool_format *format;
+  const json_t *tools; /* of the request, borrowed */
+  bool single;         /* calls after the first one are dropped */
+  rf_body content;     /* the text of the answer without calls */
+  size_t content_sent;
+  rf_tool_call *call;
+  int count, room;
+  /* The text that is read at the moment. */
+  int state;
+  rf_body held;  /* text of which it is not known whether it is content */
+  size_t head;   /* bytes of `held` before the head of the call */
+  size_t object; /* bytes of `held` before the call's JSON object */
+  int depth;     /* open braces and brackets */
+  bool in_string, escaped, dropped;
+} rf_tool_calls;
+
+/* `forced`: the prompt has the opening of the first call. */
+void rf_tool_calls_start(rf_tool_calls *calls, const rf_tool_format *format, const json_t *tools, bool single,
+                         bool forced);
+void rf_tool_calls_add(rf_tool_calls *calls, const char *text, size_t bytes);
+void rf_tool_calls_end(rf_tool_calls *calls); /* after the last text */
+void rf_tool_calls_free(rf_tool_calls *calls);
+
+/* Appends "content" and "tool_calls" of a message: members of a JSON object. */
+void rf_tool_calls_message(const rf_tool_calls *calls, rf_body *out);
+bool rf_tool_calls_news(const rf_tool_calls *calls);
+/* Appends a delta with what no delta had: an object. */
+void rf_tool_calls_delta(rf_tool_calls *calls, rf_body *out);
+
+#endif

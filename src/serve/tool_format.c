@@ -1,0 +1,156 @@
+/* tool_format.c - the table of formats, and the forms of answers that must be calls. */
+#include "serve/tool_format.h"
+
+#include <string.h>
+
+/* The first row whose texts the template has is its format. */
+static const rf_tool_format FORMATS[] = {
+    /* Qwen 2.5 and 3, Hermes, SmolLM 3. Templates of Qwen 3 Coder write XML and are not known. */
+    {.name = "hermes",
+     .has = {"<tool_call>"},
+     .lacks = "<function=",
+     .opening = "<tool_call>",
+     .first = "\n",
+     .last = "",
+     .prefix = "",
+     .name_head = "{\"name\": \"",
+     .name_end = "\", \"arguments\": ",
+     .call_end = "}\n</tool_call>",
+     .between = "\n<tool_call>\n",
+     .json = true,
+     .specials = true,
+     .skip = {"</tool_call>"},
+     .again = {"<tool_call>"}},
+    /* Mistral since Small 3.2, Devstral, Magistral */
+    {.name = "mistral (name and arguments)",
+     .has = {"[TOOL_CALLS]", "[ARGS]"},
+     .opening = "[TOOL_CALLS]",
+     .first = "",
+     .last = "",
+     .prefix = "",
+     .name_head = "",
+     .name_end = "[ARGS]",
+     .call_end = "",
+     .between = "[TOOL_CALLS]",
+     .specials = true,
+     .short_ids = true,
+     .again = {"[TOOL_CALLS]"}},
+    {.name = "mistral (list)",
+     .has = {"[TOOL_CALLS]"},
+     .opening = "[TOOL_CALLS]",
+     .first = "[",
+     .last = "]",
+     .prefix = "",
+     .name_head = "{\"name\": \"",
+     .name_end = "\", \"arguments\": ",
+     .call_end = "}",
+     .between = ", ",
+     .json = true,
+     .specials = true,
+     .short_ids = true,
+     .skip = {"]"},
+     .again = {",", "[TOOL_CALLS]"}},
+    /* DeepSeek V3 and R1 */
+    {.name = "deepseek (code block)",
+     .has = {"<｜tool▁calls▁begin｜>", "```json"},
+     .opening = "<｜tool▁calls▁begin｜>",
+     .first = "",
+     .last = "<｜tool▁calls▁end｜>",
+     .prefix = "<｜tool▁call▁begin｜>function<｜tool▁sep｜>",
+     .name_head = "",
+     .name_end = "\n```json\n",
+     .call_end = "\n```<｜tool▁call▁end｜>",
+     .between = "\n",
+     .specials = true,
+     .skip = {"```", "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>"},
+     .again = {"<｜tool▁call▁begin｜>"}},
+    /* DeepSeek V3.1 */
+    {.name = "deepseek",
+     .has = {"<｜tool▁calls▁begin｜>", "<｜tool▁sep｜>"},
+     .opening = "<｜tool▁calls▁begin｜>",
+     .first = "",
+     .last = "<｜tool▁calls▁end｜>",
+     .prefix = "<｜tool▁call▁begin｜>",
+     .name_head = "",
+     .name_end = "<｜tool▁sep｜>",
+     .call_end = "<｜tool▁call▁end｜>",
+     .between = "",
+     .specials = true,
+     .skip = {"<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>"},
+     .again = {"<｜tool▁call▁begin｜>"}},
+    /* Llama 3.1, 3.2 and 3.3 */
+    {.name = "llama 3",
+     .has = {"\"parameters\": ", "ipython"},
+     .opening = "",
+     .first = "",
+     .last = "",
+     .prefix = "",
+     .name_head = "{\"name\": \"",
+     .name_end = "\", \"parameters\": ",
+     .call_end = "}",
+     .json = true,
+     .specials = true,
+     .again = {";", "<|python_tag|>"}},
+};
+enum { FORMATS_COUNT = sizeof FORMATS / sizeof *FORMATS };
+
+static bool fits(const rf_tool_format *f, const char *text) {
+  for (int i = 0; i < 2; i++)
+    if (f->has[i] && !strstr(text, f->has[i])) return false;
+  return !f->lacks || !strstr(text, f->lacks);
+}
+
+const rf_tool_format *rf_tool_format_of(const char *text) {
+  for (int i = 0; text && i < FORMATS_COUNT; i++)
+    if (fits(&FORMATS[i], text)) return &FORMATS[i];
+  return NULL;
+}
+
+bool rf_tool_template(const char *text) { return text && strstr(text, "tools"); }
+
+const char *rf_tool_format_names(void) { return "Hermes and Qwen, Llama 3, Mistral, DeepSeek"; }
+
+bool rf_tool_text_arguments(const rf_tool_format *f, const char *text) {
+  return f && !strncmp(f->name, "deepseek", 8) && !strstr(text, "'arguments'] | tojson") &&
+         !strstr(text, "'arguments']|tojson");
+}
+
+/* ---- forms ----------------------------------------------------------------------------------- */
+
+const char *rf_tool_name(const json_t *tool) {
+  return json_string_value(json_object_get(json_object_get(tool, "function"), "name"));
+}
+
+/* The schema of a tool's arguments, which are an object. */
+static json_t *schema_of(const json_t *tool) {
+  static const char *const WHOLE[] = {"type", "$ref", "anyOf", "oneOf", "allOf", "enum", "const"};
+  const json_t *given = json_object_get(json_object_get(tool, "function"), "parameters");
+  if (!json_is_object(given))
+    return json_pack("{ss s{} sb}", "type", "object", "properties", "additionalProperties", 0);
+  json_t *schema = json_copy((json_t *)(uintptr_t)given);
+  for (size_t i = 0; i < sizeof WHOLE / sizeof *WHOLE; i++)
+    if (json_object_get(given, WHOLE[i])) return schema;
+  json_object_set_new(schema, "type", json_string("object"));
+  return schema;
+}
+
+static json_t *call_form(const rf_tool_format *f, const json_t *tool) {
+  rf_body head = {0};
+  rf_body_format(&head, "%s%s%s%s", f->prefix, f->name_head, rf_tool_name(tool), f->name_end);
+  json_t *form = json_pack("[s{so}s]", head.at, "schema", schema_of(tool), f->call_end);
+  rf_body_free(&head);
+  return form;
+}
+
+char *rf_tool_form(const rf_tool_format *f, const json_t *tools, const char *name, bool several) {
+  json_t *any = json_array(), *tool;
+  size_t i;
+  json_array_foreach ((json_t *)(uintptr_t)tools, i, tool)
+    if (!name || !strcmp(name, rf_tool_name(tool))) json_array_append_new(any, call_form(f, tool));
+  json_t *calls = json_pack("{so}", "any", any);
+  if (several && f->between) calls = json_pack("{so ss}", "repeat", calls, "between", f->between);
+  json_t *whole = rf_must(json_pack("[sos]", f->first, calls, f->last));
+  char *text = rf_must(json_dumps(whole, JSON_COMPACT));
+  json_decref(whole);
+  return text;
+}

@@ -1,0 +1,223 @@
+/* Calls of tools: formats of templates, calls in texts that come in any pieces, and forms. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "serve/tool_calls.h"
+
+/* Beginnings of templates, which have the marks of their formats. */
+#define HERMES "tools <tool_call>{\"name\""
+#define LLAMA "tools ipython '\"parameters\": '"
+#define MISTRAL "tools [TOOL_CALLS]["
+#define MISTRAL_ARGS "tools [TOOL_CALLS] [ARGS]"
+#define DEEPSEEK "tools <｜tool▁calls▁begin｜><｜tool▁sep｜>"
+#define DEEPSEEK_CODE "tools <｜tool▁calls▁begin｜><｜tool▁sep｜>\n```json"
+
+static json_t *tools;
+
+static int open_tools(void **state) {
+  (void)state;
+  tools =
+      json_loads("[{\"type\":\"function\",\"function\":{\"name\":\"sum\",\"parameters\":{\"type\":\"object\","
+                 "\"properties\":{\"a\":{\"type\":\"integer\"}},\"required\":[\"a\"]}}},"
+                 "{\"type\":\"function\",\"function\":{\"name\":\"now\"}}]",
+                 0, NULL);
+  return tools ? 0 : -1;
+}
+
+static int close_tools(void **state) {
+  (void)state;
+  json_decref(tools);
+  return 0;
+}
+
+/* The content and the calls as "content|name arguments|...". */
+static void describe(const rf_tool_calls *c, rf_body *out) {
+  rf_body_bytes(out, c->content.at, c->content.bytes);
+  for (int i = 0; i < c->count; i++) {
+    rf_body_format(out, "|%s ", c->call[i].name);
+    rf_body_bytes(out, c->call[i].arguments.at, c->call[i].arguments.bytes);
+  }
+}
+
+/* Joins the deltas of a stream. */
+static void add_delta(rf_tool_calls *c, json_t *content, json_t *calls) {
+  rf_body text = {0};
+  const json_t *call;
+  size_t i;
+  if (!rf_tool_calls_news(c)) return;
+  rf_tool_calls_delta(c, &text);
+  json_t *delta = json_loadb(text.at, text.bytes, 0, NULL);
+  if (!delta) fail_msg("a delta is not JSON: %s", text.at);
+  if (json_object_get(delta, "content")) json_array_append(content, json_object_get(delta, "content"));
+  json_array_foreach (json_object_get(delta, "tool_calls"), i, call) {
+    size_t index = (size_t)json_integer_value(json_object_get(call, "index"));
+    const json_t *function = json_object_get(call, "function");
+    const char *more = json_string_value(json_object_get(function, "arguments"));
+    char both[4096];
+    if (index == json_array_size(calls)) {
+      assert_true(json_string_length(json_object_get(call, "id")) >= 9);
+      assert_string_equal(json_string_value(json_object_get(call, "type")), "function");
+      snprintf(both, sizeof both, "|%s %s", json_string_value(json_object_get(function, "name")), more);
+      json_array_append_new(calls, json_string(both));
+      continue;
+    }
+    assert_null(json_object_get(call, "id"));
+    snprintf(both, sizeof both, "%s%s", json_string_value(json_array_get(calls, index)), more);
+    json_array_set_new(calls, index, json_string(both));
+  }
+  json_decref(delta);
+  rf_body_free(&text);
+}
+
+static void add_joined(json_t *list, rf_body *out) {
+  const json_t *text;
+  size_t i;
+  json_array_foreach (list, i, text) rf_body_text(out, json_string_value(text));
+  json_decref(list);
+}
+
+typedef struct row {
+  const char *chat_template, *text, *expected;
+  bool single, forced;
+} row;
+
+/* Reads the text of a row in pieces of `piece` bytes, and compares a whole answer and a stream. */
+static void check_row(const row *r, size_t piece) {
+  rf_tool_calls calls;
+  rf_body whole = {0}, streamed = {0};
+  json_t *content = json_array(), *list = json_array();
+  const rf_tool_format *format = rf_tool_format_of(r->chat_template);
+  size_t bytes = strlen(r->text);
+  assert_non_null(format);
+  rf_tool_calls_start(&calls, format, tools, r->single, r->forced);
+  for (size_t i = 0; i < bytes; i += piece) {
+    rf_tool_calls_add(&calls, r->text + i, bytes - i < piece ? bytes - i : piece);
+    add_delta(&calls, content, list);
+  }
+  rf_tool_calls_end(&calls);
+  add_delta(&calls, content, list);
+  assert_false(rf_tool_calls_news(&calls));
+  describe(&calls, &whole);
+  add_joined(content, &streamed);
+  add_joined(list, &streamed);
+  if (strcmp(whole.at ? whole.at : "", r->expected))
+    fail_msg("%s in pieces of %zu: %s, not %s", r->text, piece, whole.at, r->expected);
+  if (bytes) assert_string_equal(streamed.at ? streamed.at : "", r->expected);
+  rf_body_free(&whole);
+  rf_body_free(&streamed);
+  rf_tool_calls_free(&calls);
+}
+
+static const row ROWS[] = {
+    {HERMES, "No call. 1 <tool> 2 < 3\n", "No call. 1 <tool> 2 < 3\n", false, false},
+    {HERMES, "<tool_call>\n{\"name\": \"sum\", \"arguments\": {\"a\": 1}}\n</tool_call>", "|sum {\"a\": 1}",
+     false, false},
+    {HERMES,
+     "I add. \n<tool_call>\n{\"name\":\"sum\",\"arguments\":{\"a\":{\"}\":\"\\\"}\"}}}\n</tool_call>\n"
+     "<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>\n",
+     "I add.|sum {\"a\":{\"}\":\"\\\"}\"}}|now {}", false, false},
+    {HERMES, "<tool_call>{\"arguments\": {\"a\": [2]}, \"name\": \"sum\"}</tool_call> Done.",
+     " Done.|sum {\"a\":[2]}", false, false},
+    {HERMES, "<tool_call>{\"name\": \"now\"}</tool_call>", "|now {}", false, false},
+    {HERMES, "<tool_call>{\"name\": \"s\\u0075m\", \"arguments\": \"{}\"}</tool_call>", "|sum {}", false,
+     false},
+    {HERMES, "<tool_call>\n{\"name\": \"sum\", \"arguments\": {\"a\": 1", "|sum {\"a\": 1", false, false},
+    {HERMES, "x <tool_call>\n{\"name\": \"su", "x <tool_call>\n{\"name\": \"su", false, false},
+    {HERMES, "x <tool_call>\nsum(1)\n</tool_call>", "x <tool_call>\nsum(1)\n</tool_call>", false, false},
+    {HERMES, "<tool_call>{\"a\": {}} and <tool_ca", "<tool_call>{\"a\": {}} and <tool_ca", false, false},
+    {HERMES,
+     "<tool_call>{\"name\":\"sum\",\"arguments\":{}}</tool_call><tool_call>{\"name\":\"now\",\"arguments\":"
+     "{\"b\":1}}</tool_call>",
+     "|sum {}", true, false},
+    {HERMES, "\n{\"name\": \"sum\", \"arguments\": {\"a\": 1}}\n</tool_call>", "|sum {\"a\": 1}", false,
+     true},
+    {LLAMA, "{\"name\": \"sum\", \"parameters\": {\"a\": 7}}", "|sum {\"a\": 7}", false, false},
+    {LLAMA, " {\"type\": \"function\", \"name\": \"sum\", \"parameters\": {\"a\": 7}}", "|sum {\"a\":7}",
+     false, false},
+    {LLAMA, "<|python_tag|>{\"name\": \"other\", \"parameters\": {}}", "|other {}", false, false},
+    {LLAMA, "{\"name\": \"sum\", \"parameters\": {}}; {\"name\": \"now\", \"parameters\": {}}",
+     "|sum {}|now {}", false, false},
+    {LLAMA, "{\"name\": \"Ann\", \"parameters\": {}}", "{\"name\": \"Ann\", \"parameters\": {}}", false,
+     false},
+    {LLAMA, "Use {\"name\": \"sum\", \"parameters\": {}}", "Use {\"name\": \"sum\", \"parameters\": {}}",
+     false, false},
+    {LLAMA, "{ x }", "{ x }", false, false},
+    {LLAMA, "<|python_tag|>print(1)", "<|python_tag|>print(1)", false, false},
+    {MISTRAL,
+     "Sure.[TOOL_CALLS] [{\"name\": \"sum\", \"arguments\": {\"a\": 1}, \"id\": \"123456789\"}, {\"name\": "
+     "\"now\", \"arguments\": {}}]",
+     "Sure.|sum {\"a\": 1}|now {}", false, false},
+    {MISTRAL, "[TOOL_CALLS] []", "[TOOL_CALLS] []", false, false},
+    {MISTRAL_ARGS, "[TOOL_CALLS]sum[CALL_ID]123456789[ARGS]{\"a\": 1}[TOOL_CALLS]now[ARGS]{}",
+     "|sum {\"a\": 1}|now {}", false, false},
+    {MISTRAL_ARGS, "[TOOL_CALLS]sum(1)", "[TOOL_CALLS]sum(1)", false, false},
+    {DEEPSEEK,
+     "Let me.<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>sum<｜tool▁sep｜>{\"a\":1}<｜tool▁call▁end｜>"
+     "<｜tool▁call▁begin｜>now<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+     "Let me.|sum {\"a\":1}|now {}", false, false},
+    {DEEPSEEK_CODE,
+     "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>sum\n```json\n{\"a\":1}\n```"
+     "<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>function<｜tool▁sep｜>now\n```json\n{}\n```"
+     "<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+     "|sum {\"a\":1}|now {}", false, false},
+};
+
+static void test_texts(void **state) {
+  (void)state;
+  for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++)
+    for (size_t piece = 1; piece <= strlen(ROWS[i].text); piece++) check_row(&ROWS[i], piece);
+}
+
+/* Bytes that are not text, zeros among them, pass as content. */
+static void test_bytes(void **state) {
+  static const char BYTES[] = "\0<tool_call>\0{\"name\":\0\xff";
+  rf_tool_calls calls;
+  (void)state;
+  rf_tool_calls_start(&calls, rf_tool_format_of(HERMES), tools, false, false);
+  rf_tool_calls_add(&calls, BYTES, sizeof BYTES - 1);
+  rf_tool_calls_end(&calls);
+  assert_int_equal(calls.content.bytes, sizeof BYTES - 1);
+  assert_memory_equal(calls.content.at, BYTES, sizeof BYTES - 1);
+  rf_tool_calls_free(&calls);
+}
+
+static void test_formats(void **state) {
+  (void)state;
+  assert_null(rf_tool_format_of(NULL));
+  assert_null(rf_tool_format_of("{{ messages }}"));
+  assert_null(rf_tool_format_of("tools <tool_call>\n<function=x>"));
+  assert_false(rf_tool_template("{{ messages }}"));
+  assert_string_equal(rf_tool_format_of(MISTRAL_ARGS)->name_end, "[ARGS]");
+  assert_true(rf_tool_text_arguments(rf_tool_format_of(DEEPSEEK), DEEPSEEK));
+  assert_false(rf_tool_text_arguments(rf_tool_format_of(DEEPSEEK), DEEPSEEK " ['arguments'] | tojson"));
+  assert_false(rf_tool_text_arguments(rf_tool_format_of(HERMES), HERMES));
+}
+
+/* The form of a call is that of the texts above. */
+static void test_forms(void **state) {
+  (void)state;
+  char *form = rf_tool_form(rf_tool_format_of(HERMES), tools, "now", false);
+  assert_string_equal(form,
+                      "[\"\\n\",{\"any\":[[\"{\\\"name\\\": \\\"now\\\", \\\"arguments\\\": \",{\"schema\":{"
+                      "\"type\":\"object\",\"properties\":{},\"additionalProperties\":false}},"
+                      "\"}\\n</tool_call>\"]]},\"\"]");
+  free(form);
+  form = rf_tool_form(rf_tool_format_of(MISTRAL), tools, NULL, true);
+  assert_non_null(strstr(form, "\"between\":\", \""));
+  free(form);
+  form = rf_tool_form(rf_tool_format_of(LLAMA), tools, NULL, true); /* one call only */
+  assert_null(strstr(form, "between"));
+  free(form);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_texts), cmocka_unit_test(test_bytes),
+                                     cmocka_unit_test(test_formats), cmocka_unit_test(test_forms)};
+  return cmocka_run_group_tests(tests, open_tools, close_tools);
+}
