@@ -13,6 +13,7 @@ import threading
 import time
 
 CLIENT = "openai==3.57.0"
+TOOL_TEMPLATE = "tests/data/templates/qwen2_5.jinja"  # renders tools; the model's own template does not
 # A shape with random weights and short steps, so that the soak has many requests.
 SOAK_MODEL = "llama:layers=4,width=128,heads=4,ff=256,vocab=300,seq=1024"
 SLOTS, QUEUE, THREADS = 8, 24, 24
@@ -43,10 +44,17 @@ def clients(rafter, model, folder):
     if not os.path.exists(python):
         subprocess.run([sys.executable, "-m", "venv", folder], check=True)
     subprocess.run([python, "-m", "pip", "install", "--quiet", CLIENT], check=True)
-    with server(rafter, model, "--batch", 8, "--seq", "2k", "--served-name", "served") as (facts, _):
-        done = subprocess.run(
-            [python, "tools/serve_clients.py", facts["url"]], stdout=subprocess.PIPE, text=True, check=False
-        )
+    plain = run_client(rafter, python, model, [], [])
+    tools = run_client(rafter, python, model, ["--template", TOOL_TEMPLATE], ["tools"])
+    return {**plain, "tools": tools}
+
+
+def run_client(rafter, python, model, options, words):
+    """Runs serve_clients.py against a server with these options. Returns its last line."""
+    base = ("--batch", 8, "--seq", "2k", "--served-name", "served")
+    with server(rafter, model, *base, *options) as (facts, _):
+        command = [python, "tools/serve_clients.py", facts["url"], *words]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"serve_clients.py: status {done.returncode}\n{done.stdout[-2000:]}")
     return json.loads(done.stdout.splitlines()[-1])

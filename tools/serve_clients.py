@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""serve_clients.py URL: the official client of OpenAI's API against a running `rafter serve`.
+"""serve_clients.py URL [tools]: the official client of OpenAI's API against a running `rafter serve`.
 
 It needs the package openai (`./dev prove serve` installs it into a folder of its own). The model must have a
-chat template. The last line is JSON with the number of checks and those that failed.
+chat template. With `tools`, the template must render tools, and only they are tried. The last line is JSON
+with the number of checks and those that failed.
 """
 
 import asyncio
@@ -146,6 +147,73 @@ def errors(model):
     refused(bad, "embeddings", CLIENT.embeddings.create, model=model, input="x")
 
 
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "description": "The weather at a place",
+        "parameters": {
+            "type": "object",
+            "properties": {"place": {"type": "string", "maxLength": 20}, "days": {"enum": [1, 2]}},
+            "required": ["place", "days"],
+            "additionalProperties": False,
+        },
+    },
+}
+NAMED = {"type": "function", "function": {"name": "weather"}}
+
+
+def joined(parts):
+    """The text and the calls of a stream, joined as clients do."""
+    text, calls, finish = "", [], None
+    for part in parts:
+        for choice in part.choices:
+            text += choice.delta.content or ""
+            finish = choice.finish_reason or finish
+            for call in choice.delta.tool_calls or []:
+                if call.index == len(calls):
+                    calls.append([call.id, call.function.name, ""])
+                calls[call.index][2] += call.function.arguments
+    return text, calls, finish
+
+
+def tool_calls(model):
+    chat = CLIENT.chat.completions.create
+    ask = {"model": model, "messages": CHAT, "tools": [WEATHER], "temperature": 0, "max_tokens": 200}
+    one = chat(**ask, tool_choice=NAMED).choices[0]
+    call = one.message.tool_calls[0]
+    values = json.loads(call.function.arguments)
+    check(one.finish_reason == "tool_calls" and one.message.content is None, "a call")
+    check(call.type == "function" and call.id and call.function.name == "weather", "its name")
+    check(set(values) == {"place", "days"} and values["days"] in (1, 2), "its arguments")
+    text, calls, finish = joined(chat(**ask, tool_choice=NAMED, stream=True))
+    check(not text and finish == "tool_calls", "a call in a stream")
+    check([c[1:] for c in calls] == [["weather", call.function.arguments]], "which is the same")
+    with CLIENT.chat.completions.stream(**ask, tool_choice=NAMED) as stream:
+        final = stream.get_final_completion().choices[0].message
+    check(final.tool_calls[0].function.arguments == call.function.arguments, "the helper that joins a stream")
+    needed = chat(**ask, tool_choice="required", parallel_tool_calls=False).choices[0].message
+    check(len(needed.tool_calls) == 1, "a required call")
+    result = {"role": "tool", "tool_call_id": call.id, "content": "sunny"}
+    turns = CHAT + [one.message, result]
+    after = chat(**{**ask, "messages": turns, "max_tokens": 8}).choices[0]
+    check(after.message.content is not None or after.message.tool_calls, "an answer to a result")
+    spoken = 'Let me see.\n<tool_call>\n{"name": "weather", "arguments": {"place": "Bonn"}}\n</tool_call>'
+    form = {"structured_outputs": {"choice": [spoken]}}
+    auto = chat(**ask, extra_body=form).choices[0]
+    check(auto.message.content == "Let me see." and auto.finish_reason == "tool_calls", "text before a call")
+    text, calls, finish = joined(chat(**ask, extra_body=form, stream=True))
+    check(text == "Let me see." and calls[0][2] == '{"place": "Bonn"}', "and as a stream")
+    silent = chat(**ask, tool_choice="none", extra_body=form).choices[0].message
+    check(silent.content == spoken and not silent.tool_calls, "tool_choice none")
+    bad = openai.BadRequestError
+    twice = {**ask, "tools": [WEATHER, WEATHER]}
+    refused(bad, "two tools with one name", chat, **twice)
+    refused(bad, "a result without a call", chat, **{**ask, "messages": CHAT + [result]})
+    other = {"type": "function", "function": {"name": "gone"}}
+    refused(bad, "an unknown function", chat, **ask, tool_choice=other)
+
+
 async def at_once(model):
     client = openai.AsyncOpenAI(base_url=URL, api_key="none", max_retries=0, timeout=300)
     asks = [
@@ -169,10 +237,13 @@ async def at_once(model):
 
 def main():
     model = models()
-    chats(model)
-    completions(model)
-    errors(model)
-    asyncio.run(at_once(model))
+    if sys.argv[2:] == ["tools"]:
+        tool_calls(model)
+    else:
+        chats(model)
+        completions(model)
+        errors(model)
+        asyncio.run(at_once(model))
     print(json.dumps({"client": f"openai {openai.__version__}", "checks": len(DONE), "failed": FAILED}))
     sys.exit(1 if FAILED else 0)
 
