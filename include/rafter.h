@@ -257,6 +257,14 @@ typedef struct rafter_request {
   const rafter_constraint *constraint;
   int64_t adapter; /* id from rafter_generator_load_adapter; 0: the model without an adapter */
   bool specials; /* the text of the answers has the names of special tokens */
+  /* Log-probabilities of the prompt. The steps write row t for token t given the tokens before it;
+   * row 0 is not written. The rows are complete with the first event of answer 0. The caller keeps
+   * the arrays until the last event. If `prompt_logprobs` is NULL, they are not computed. */
+  float *prompt_logprobs;
+  int32_t *prompt_ranks;      /* (count) number of tokens that are as likely or likelier */
+  int32_t prompt_top;         /* number of likeliest tokens of a row, 0 to 32 */
+  int32_t *prompt_top_ids;    /* (count, prompt_top) likeliest first */
+  float *prompt_top_logprobs; /* (count, prompt_top) */
 } rafter_request;
 
 typedef enum rafter_finish {

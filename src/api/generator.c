@@ -254,7 +254,12 @@ static rf_status submit(rafter_generator *h, const rafter_request *r, entry *e, 
                                .top = r->top_logprobs,
                                .keep = r->keep,
                                 .adapter = r->adapter,
-                                .specials = r->specials};
+                               .specials = r->specials,
+                               .scores = {.logprobs = r->prompt_logprobs,
+                                          .ranks = r->prompt_ranks,
+                                          .top = r->prompt_top,
+                                          .top_ids = r->prompt_top_ids,
+                                          .top_logprobs = r->prompt_top_logprobs}};
   e->of.tokens = (rf_ids){.at = (int32_t *)(uintptr_t)r->tokens, .count = r->count};
   rf_status status = rf_prompt_submit(&h->reader, &e->of, h->g, error);
   e->of.tokens = (rf_ids){0}; /* the ids belong to the caller; the generator has copied them */
@@ -266,6 +271,9 @@ rafter_status rafter_generator_submit(rafter_generator *h, const rafter_request 
                                       rafter_error *error) {
   rafter_request own = {0};
   RF_TRY(rf_sized_copy(&own, sizeof own, request, request->size, "rafter_request", error));
+  if (own.prompt_logprobs && (!own.prompt_ranks || own.prompt_top < 0 || own.prompt_top > RF_TOP_LOGPROBS ||
+                              (own.prompt_top && (!own.prompt_top_ids || !own.prompt_top_logprobs))))
+    return RF_FAIL(error, RAFTER_INVALID, NULL, "the arrays for the log-probabilities of a prompt are wrong");
   if (own.stop_count < 0 || own.bias_count < 0)
     return RF_FAIL(error, RAFTER_INVALID, NULL, "a request has a list with a negative number of entries");
   entry *e = calloc(1, sizeof *e);

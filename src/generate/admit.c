@@ -138,8 +138,11 @@ void rf_admit(rf_generator *g) {
     }
     if (!slot) return;
     int64_t length;
-    rf_cached_seq *from = best_prefix(g, b, &p->of, &length);
-    if (worth_waiting(g, b, &p->of, length)) return;
+    /* A prompt that is scored needs the logits of all its rows. */
+    bool scored = p->of.scores.logprobs && p->started == 0;
+    rf_cached_seq *from = scored ? NULL : best_prefix(g, b, &p->of, &length);
+    if (scored) length = 0;
+    else if (worth_waiting(g, b, &p->of, length)) return;
     if (from) from->used = b->clock;
     rf_cached_seq *cached = begin_sequence(b, from, &length, p->of.count + p->of.max_tokens - 1);
     if (!cached) return;

@@ -279,6 +279,12 @@ static int64_t rows_left(const rf_slot *a) {
   return left > 0 ? left : 1;
 }
 
+/* Whether the rows of the answer's next part are scored: those of the prompt, for its first
+ * answer. */
+static bool scores_prompt(const rf_slot *a) {
+  return a->to->of.scores.logprobs && a->sample == 0 && a->cached->sequence.length < a->to->of.count;
+}
+
 static void add_part(rf_batch *b, int slot, int64_t count) {
   rf_slot *a = &b->slot[slot];
   int64_t length = a->cached->sequence.length, prompt = a->to->of.count;
@@ -288,6 +294,8 @@ static void add_part(rf_batch *b, int slot, int64_t count) {
                                           .tokens = length < prompt ? a->to->of.tokens + length : a->next,
                                           .count = count,
                                           .wanted = length + count >= prompt};
+  rf_forward_part *part = &b->part[b->parts - 1];
+  if (scores_prompt(a)) part->scored = (int)(count - part->wanted);
 }
 
 /* Drafts tokens after the latest token of each answer, if no part is a chunk of a prompt. Then the
@@ -351,11 +359,15 @@ static void sort_by_adapter(rf_batch *b) {
 }
 
 /* Composes a forward pass. Every answer that needs only one row gets this row. The other rows get
- * chunks of prompts, oldest first. */
+ * chunks of prompts, oldest first. A pass has logits for as many rows as there are slots. So a
+ * prompt that is scored gets its own row and those of free slots. */
 static void compose(rf_batch *b) {
+  int64_t spare = 0;
   b->parts = 0;
-  for (int i = 0; i < b->slots; i++)
+  for (int i = 0; i < b->slots; i++) {
+    spare += b->slot[i].to == NULL;
     if (b->slot[i].to && rows_left(&b->slot[i]) == 1) add_part(b, i, 1);
+  }
   int64_t rows = rows_for_prompts(b);
   for (int64_t before = -1; rows > 0;) {
     int next = next_prompt(b, before);
@@ -363,6 +375,10 @@ static void compose(rf_batch *b) {
     int64_t count = rows_left(&b->slot[next]);
     if (count > b->engine.chunk) count = b->engine.chunk;
     if (count > rows) count = rows;
+    if (scores_prompt(&b->slot[next])) {
+      if (count > 1 + spare) count = 1 + spare;
+      spare -= count - 1;
+    }
     before = b->slot[next].serial;
     rows -= count;
     add_part(b, next, count);
@@ -439,6 +455,7 @@ static void choose(rf_batch *b, int i, int worker) {
   const rf_forward_part *part = &b->part[i];
   const int32_t *drafted = part->tokens + part->count - part->wanted + 1;
   a->status = RAFTER_OK;
+  if (part->scored) b->engine.score(b->engine.self, part);
   for (a->chosen = 0; a->chosen < part->wanted;) {
     a->status = b->engine.choose(b->engine.self, a, part, a->chosen, worker, &a->error);
     if (a->status != RAFTER_OK) return;

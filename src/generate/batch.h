@@ -19,9 +19,11 @@ typedef struct rf_forward_part {
   const int32_t *tokens;        /* (count) */
   int64_t count;
   int wanted;       /* number of last rows whose logits are needed: 1 + drafted tokens, or 0 */
+  int scored;       /* number of rows before these whose logits are needed, for scores of the prompt */
   const float *lse; /* output, (wanted): natural log of the sum of exp(logits) of each row */
   /* Outputs, valid until the next forward pass: the logits, f32 (wanted, V), or the tokens that the
-   * program chose, with their log-probabilities (wanted). The others are NULL. */
+   * program chose, with their log-probabilities (wanted). The others are NULL. The logits and lse of
+   * the `scored` rows are before those of the wanted rows. */
   const float *logits;
   const int32_t *chosen;
   const float *logprobs;
@@ -50,6 +52,8 @@ typedef struct rf_engine {
    * sequences of a pass. Errors: see rf_sampler_choose. */
   rf_status (*choose)(void *self, rf_slot *answer, const rf_forward_part *part, int row, int worker,
                       rf_error *error);
+  /* Writes the scores of the prompt's tokens after the `scored` rows of a part. NULL: none. */
+  void (*score)(void *self, const rf_forward_part *part);
   void (*close)(void *self);
 } rf_engine;
 

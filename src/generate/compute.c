@@ -81,7 +81,8 @@ static void write_inputs(const compute *c, int plan, const rf_forward_part *part
   int64_t rows = io->count, slots = b->slots, row = 0, wanted = 0;
   for (int i = 0; i < count; row += part[i++].count) {
     write_part(c, io, &part[i], i, row);
-    for (int k = part[i].wanted; k > 0; k--) io->rows[wanted++] = (int32_t)(row + part[i].count - k);
+    for (int k = part[i].scored + part[i].wanted; k > 0; k--)
+      io->rows[wanted++] = (int32_t)(row + part[i].count - k);
   }
   while (wanted < io->wanted) io->rows[wanted++] = -1;
   for (; row < rows; row++) {
@@ -106,7 +107,7 @@ static bool is_plain(const rf_slot *a) {
 static bool program_chooses(const struct inputs *io, const rf_forward_part *part, int count) {
   if (!io->rules) return false;
   for (int i = 0; i < count; i++)
-    if (part[i].wanted && (!part[i].answer || !is_plain(part[i].answer))) return false;
+    if (part[i].scored || (part[i].wanted && (!part[i].answer || !is_plain(part[i].answer)))) return false;
   return true;
 }
 
@@ -180,7 +181,8 @@ static rf_status forward(void *self, int plan, rf_forward_part *part, int count,
   RF_TRY(run_plan(c, plan, rows, inside ? io->of_logits : NULL, error));
   count_pass(c, plan, count, rows, context, rf_now_seconds() - start);
   for (int i = 0; i < count && io->logits; i++) {
-    if (!part[i].wanted) continue;
+    if (!part[i].wanted && !part[i].scored) continue;
+    wanted += part[i].scored;
     part[i].logits = inside ? NULL : io->logits + wanted * c->g->settings.model.vocab;
     part[i].chosen = inside ? io->chosen + wanted : NULL;
     part[i].logprobs = inside ? io->logprobs + wanted : NULL;
@@ -231,6 +233,43 @@ static rf_status choose(void *self, rf_slot *a, const rf_forward_part *part, int
   if (part->chosen) RF_TRY(take_choice(c, part, row, choice, error));
   else RF_TRY(choose_from_logits(c, sampler, a, part, row, choice, error));
   return rf_sampler_accept(sampler, choice->id, error);
+}
+
+/* Adds a token to the `count` most likely of a row, in falling order. Ids come in rising order. */
+static int add_top(int32_t *ids, int count, int top, const float *logits, int32_t id) {
+  int at = count < top ? count : top - 1;
+  if (count == top && !(logits[id] > logits[ids[at]])) return count;
+  for (; at > 0 && logits[id] > logits[ids[at - 1]]; at--) ids[at] = ids[at - 1];
+  ids[at] = id;
+  return count < top ? count + 1 : count;
+}
+
+/* The scores of the token after one row; `t` is its position in the prompt. */
+static void score_row(const rf_prompt_scores *to, const float *logits, float lse, int64_t vocab, int64_t t,
+                      int32_t id) {
+  int32_t rank = 0, *ids = to->top ? to->top_ids + t * to->top : NULL;
+  int count = 0;
+  for (int32_t v = 0; v < vocab; v++) {
+    rank += logits[v] >= logits[id];
+    if (to->top) count = add_top(ids, count, to->top, logits, v);
+  }
+  to->logprobs[t] = logits[id] - lse;
+  to->ranks[t] = rank;
+  for (int k = 0; k < to->top; k++) {
+    to->top_logprobs[t * to->top + k] = k < count ? logits[ids[k]] - lse : 0;
+    if (k >= count) ids[k] = -1;
+  }
+}
+
+static void score(void *self, const rf_forward_part *part) {
+  const compute *c = self;
+  const rf_prompt_scores *to = &part->answer->to->of.scores;
+  int64_t vocab = c->g->settings.model.vocab, first = part->sequence->length - part->count;
+  for (int64_t k = 0; k < part->scored && part->logits; k++) {
+    int64_t before = part->scored - k;
+    score_row(to, part->logits - before * vocab, part->lse[-before], vocab, first + k + 1,
+              part->tokens[k + 1]);
+  }
 }
 
 static void find_layer(compute *c, int layer, const char *name) {
@@ -296,6 +335,7 @@ rf_status rf_compute_open(rf_generator *g, rf_error *error) {
                           .chunk = g->prefill->options.build.chunk,
                           .forward = forward,
                           .choose = choose,
+                          .score = score,
                           .close = close_compute};
   if (!c->bytes || !c->sampler || !c->work)
     return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while opening a generator");

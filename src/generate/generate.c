@@ -163,7 +163,8 @@ rf_status rf_forward(rf_generator *g, rf_forward_part *part, int count, rf_error
   bool decodes = true;
   for (int i = 0; i < count; i++) {
     RF_TRY(rf_sequence_extend(&b->pages, part[i].sequence, part[i].count, error));
-    decodes &= part[i].count == (part[i].wanted ? part[i].wanted : 1);
+    int wanted = part[i].scored + part[i].wanted;
+    decodes &= part[i].count == (wanted ? wanted : 1);
   }
   RF_TRY(b->engine.forward(b->engine.self, decodes ? RF_DECODE : RF_PREFILL, part, count, error));
   for (int i = 0; i < count; i++) {

@@ -67,6 +67,16 @@ int64_t rf_generator_arena_bytes(const rf_generator *generator);
 /* RAFTER_INVALID: the null backend computes no numbers, so the generator cannot answer. */
 rf_status rf_generator_require_numbers(const rf_generator *generator, rf_error *error);
 
+/* Where to write the log-probabilities of a prompt. `logprobs` NULL: they are not wanted. Row t is
+ * for token t after tokens 0 to t - 1, with the bits of rf_scorer_pass. Row 0 is not written. */
+typedef struct rf_prompt_scores {
+  float *logprobs;     /* (count) */
+  int32_t *ranks;      /* (count): number of tokens that are as likely or likelier, itself included */
+  int top;             /* Number of the most likely tokens of a row, 0 to RF_TOP_LOGPROBS. */
+  int32_t *top_ids;    /* (count, top), in falling order */
+  float *top_logprobs; /* (count, top) */
+} rf_prompt_scores;
+
 /* A prompt, and how to answer it. A field that is 0 is unset. */
 typedef struct rf_request {
   const int32_t *tokens; /* (count): the full prompt. The generator copies it. */
@@ -88,6 +98,7 @@ typedef struct rf_request {
   int64_t adapter; /* Id from rf_generator_load; 0: the model as it is. */
   void *owner;     /* In every event of the request. */
   bool specials; /* The text of the answers has the names of special tokens. */
+  rf_prompt_scores scores;
 } rf_request;
 
 /* If an answer ends with ERROR or CANCELLED, its last event has no token. */

@@ -61,6 +61,30 @@ static void step(rafter_generator *g) {
 
 static answer answers[REQUESTS];
 
+/* Scores of the prompt and the answer of request 0, which `score` compares. */
+static float prompt_logprobs[20], prompt_top_logprobs[40];
+static int32_t prompt_ranks[20], prompt_top_ids[40];
+
+static void score_prompt(rafter_generator *g) {
+  answer one = {0};
+  int32_t tokens[20] = {3, 1, 4, 1, 5, 9, 2, 6};
+  memcpy(tokens + 8, answers[0].token, 12 * sizeof *tokens);
+  rafter_request request = {.size = sizeof request,
+                            .tokens = tokens,
+                            .count = 20,
+                            .max_tokens = 1,
+                            .owner = &one,
+                            .prompt_logprobs = prompt_logprobs,
+                            .prompt_top = 2};
+  CHECK(rafter_generator_submit(g, &request, NULL, &error) == RAFTER_INVALID); /* arrays are missing */
+  request.prompt_ranks = prompt_ranks;
+  request.prompt_top_ids = prompt_top_ids;
+  request.prompt_top_logprobs = prompt_top_logprobs;
+  OK(rafter_generator_submit(g, &request, NULL, &error));
+  while (rafter_generator_busy(g)) step(g);
+  CHECK(one.ends == 1);
+}
+
 static void generate(void) {
   static const char *const options[][2] = {{"batch", "3"}, {"seq", "64"}, {0}};
   rafter_job *job = job_of("generate", options);
@@ -124,6 +148,7 @@ static void generate(void) {
   while (rafter_generator_busy(g)) step(g);
   CHECK(cut.finish == RAFTER_FINISH_STOP && cut.ends == 1);
   CHECK(strlen(cut.text) < strlen(text) && !strncmp(cut.text, text, strlen(cut.text)));
+  score_prompt(g);
   rafter_generator_close(g);
 }
 
@@ -152,7 +177,11 @@ static void score(void) {
   for (int i = 0; i < 12; i++) {
     CHECK(logprobs[0][8 + i] == answers[0].logprob[i]);
     CHECK(top_ids[2 * (8 + i)] == answers[0].token[i]); /* The answer was greedy. */
+    CHECK(prompt_ranks[8 + i] == 1);
   }
+  CHECK(!memcmp(prompt_logprobs + 1, logprobs[0] + 1, 19 * sizeof(float)));
+  CHECK(!memcmp(prompt_top_ids + 2, top_ids + 2, 38 * sizeof(int32_t)));
+  CHECK(!memcmp(prompt_top_logprobs + 2, top_logprobs + 2, 38 * sizeof(float)));
   text[0].count = 33;
   CHECK(rafter_scorer_score(s, text, 1, &error) == RAFTER_INVALID);
   rafter_scorer_close(s);
