@@ -83,10 +83,19 @@ static bool check_answers(const rf_ask_rules *rules, const rf_ask *ask, rf_wrong
   if (json_is_number(best) && json_number_value(best) != ask->request.samples)
     return rf_wrong_set(wrong, 400, "unsupported_field", "best_of",
                         "best_of is not supported (expected the value of n)");
-  if (ask->echo && ask->logprobs)
-    return rf_wrong_set(
-        wrong, 400, "unsupported_field", "echo",
-        "echo with logprobs is not supported: the server has no log-probabilities of prompts");
+  return true;
+}
+
+/* Whether log-probabilities of prompts are needed, and with how many alternatives. */
+static bool check_scores(rf_ask *ask, rf_wrong *wrong) {
+  bool echoed = ask->echo && ask->logprobs;
+  int32_t top = ask->prompt_logprobs ? ask->prompt_top : 0;
+  if (ask->prompt_logprobs && ask->stream)
+    return rf_wrong_set(wrong, 400, "invalid_value", "prompt_logprobs",
+                        "prompt_logprobs does not work with stream: true");
+  if (echoed && ask->request.top_logprobs > top) top = ask->request.top_logprobs;
+  ask->scores = echoed || ask->prompt_logprobs;
+  ask->request.prompt_top = top;
   return true;
 }
 
@@ -99,7 +108,8 @@ static bool check_answer(const rf_ask_rules *rules, rf_ask *ask, rf_wrong *wrong
     return rf_wrong_set(wrong, 400, "invalid_value", "top_logprobs", "top_logprobs needs logprobs: true");
   if (has(ask, "stream_options") && !ask->stream)
     return rf_wrong_set(wrong, 400, "invalid_value", "stream_options", "stream_options needs stream: true");
-  return rf_ask_check_tools(rules, ask, wrong) && check_answers(rules, ask, wrong);
+  return rf_ask_check_tools(rules, ask, wrong) && check_scores(ask, wrong) &&
+         check_answers(rules, ask, wrong);
 }
 
 static bool check_tokens(const rf_ask_rules *rules, rf_ask *ask, rf_wrong *wrong) {

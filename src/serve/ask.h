@@ -13,7 +13,8 @@ enum {
   RF_ASK_STOP_BYTES = 256,
   RF_ASK_TOP = 20, /* top_logprobs */
   RF_ASK_BIASES = 1024,
-  RF_ASK_SAMPLES = 128, /* n */
+  RF_ASK_SAMPLES = 128,    /* n */
+  RF_ASK_SCORES = 1 << 18, /* prompt tokens x (alternatives + 1) with prompt_logprobs, or echo and logprobs */
   RF_ASK_TOOLS = 1024,
   RF_ASK_TOOL_NAME = 64 /* bytes */
 };
@@ -59,6 +60,9 @@ typedef struct rf_ask {
   bool seeded;            /* the request gives a seed */
   bool stream, usage, usage_always; /* stream_options: include_usage, continuous_usage_stats */
   bool logprobs, echo, token_ids;
+  bool prompt_logprobs; /* with prompt_top alternatives for each token */
+  int32_t prompt_top;
+  bool scores; /* log-probabilities of the prompts are needed; request.prompt_top is set */
   bool add_special, pieces, opens_answer; /* of /tokenize */
   const char *lora_name, *lora_path;      /* of requests to load or unload an adapter */
   const char *stop[RF_ASK_STOPS];

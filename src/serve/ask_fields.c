@@ -106,6 +106,16 @@ static bool top_logprobs(const rules *r, const field *f, const json_t *value, rf
   return true;
 }
 
+static bool prompt_logprobs(const rules *r, const field *f, const json_t *value, rf_ask *ask,
+                            rf_wrong *wrong) {
+  int64_t top = 0;
+  (void)r;
+  if (!whole(f, value, &top, wrong)) return false;
+  ask->prompt_logprobs = true;
+  ask->prompt_top = (int32_t)top;
+  return true;
+}
+
 static bool stop(const rules *r, const field *f, const json_t *value, rf_ask *ask, rf_wrong *wrong) {
   size_t count = json_is_array(value) ? json_array_size(value) : 1;
   (void)r;
@@ -298,7 +308,7 @@ const rf_ask_field RF_ASK_FIELDS[] = {
     {"guided_grammar", ANSWER, refuse, 0, 0, 0},
     {"json_schema", ANSWER, refuse, 0, 0, 0},
     {"grammar", ANSWER, refuse, 0, 0, 0},
-    {"prompt_logprobs", ANSWER, refuse, 0, 0, 0},
+    {"prompt_logprobs", ANSWER, prompt_logprobs, 0, 0, RF_ASK_TOP},
     {"suffix", RF_ASK_COMPLETION, refuse, 0, 0, 0},
     {"audio", RF_ASK_CHAT, refuse, 0, 0, 0},
     {"modalities", RF_ASK_CHAT, refuse, 0, 0, 0},

@@ -52,7 +52,10 @@ void rf_call_fail(rf_call *c, const rf_wrong *wrong) {
 
 void rf_call_release(rf_call *c) {
   if (--c->refs > 0) return;
-  for (int64_t i = 0; c->part && i < c->ask.prompts; i++) free(c->part[i].ids);
+  for (int64_t i = 0; c->part && i < c->ask.prompts; i++) {
+    free(c->part[i].ids);
+    rf_scores_close(&c->part[i]);
+  }
   for (int64_t i = 0; c->answer && i < c->answers; i++) {
     free(c->answer[i].token);
     free(c->answer[i].top);
@@ -123,10 +126,11 @@ static void retire(rf_call *c) {
   rf_call_release(c);
 }
 
-void rf_call_take(rf_call *c, const rf_part *part, const rafter_event *e, double now) {
+void rf_call_take(rf_call *c, rf_part *part, const rafter_event *e, double now) {
   rf_server *s = c->server;
   rf_answer *a = &c->answer[part->index * c->ask.request.samples + e->sample];
   rf_wrong wrong;
+  part->scored |= e->sample == 0;
   if (a->calls) rf_tool_calls_add(a->calls, e->text, e->text_bytes);
   else if (e->text_bytes) rf_body_bytes(&a->text, e->text, e->text_bytes);
   if (e->token >= 0) {

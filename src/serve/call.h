@@ -48,6 +48,10 @@ typedef struct rf_part {
   int64_t count;
   const char *text; /* of the body, for echo; NULL: the prompt was given as ids */
   size_t text_bytes;
+  /* Log-probabilities of the prompt, as in rafter_request; NULL: not wanted. */
+  float *logprobs, *top_logprobs;
+  int32_t *ranks, *top_ids;
+  bool scored; /* they are complete */
 } rf_part;
 
 typedef struct rf_call {
@@ -119,7 +123,7 @@ void rf_call_submit(rf_call *call);
 /* Puts a call that left the inbox into the list of the generator's calls. */
 void rf_call_activate(rf_call *call);
 /* Adds an event of the generator to an answer, and wakes the connection. */
-void rf_call_take(rf_call *call, const rf_part *part, const rafter_event *event, double now);
+void rf_call_take(rf_call *call, rf_part *part, const rafter_event *event, double now);
 /* Ends the answers with an error, and asks the engine to cancel them. */
 void rf_call_fail(rf_call *call, const rf_wrong *wrong);
 /* The client has left: cancels the answers, and lets the connection end. */
@@ -129,8 +133,22 @@ void rf_call_release(rf_call *call);
 /* ---- shape.c: JSON of answers ---------------------------------------------------------------- */
 
 void rf_shape_whole(const rf_call *call, rf_body *out);
+/* Appends the text of a token as a JSON string. */
+void rf_shape_piece(const rf_call *call, int32_t id, rf_body *out);
 /* Appends the events that are due to call->out. Sets call->closed after the last one. */
 void rf_shape_stream(rf_call *call);
+
+/* ---- shape_prompt.c: log-probabilities of prompts -------------------------------------------- */
+
+/* Makes the arrays of a part. */
+void rf_scores_open(rf_call *call, rf_part *part);
+void rf_scores_close(rf_part *part);
+/* An answer whose tokens are those of the prompt, and then those of `answer` (NULL: none). Its first
+ * token has no log-probability (NAN). Free it with rf_scores_release. */
+rf_answer rf_scores_with(const rf_part *part, int32_t top, const rf_answer *answer);
+void rf_scores_release(rf_answer *answer);
+/* Appends a member "prompt_logprobs". */
+void rf_shape_prompt_logprobs(const rf_call *call, const rf_part *part, rf_body *out);
 
 /* ---- engine.c -------------------------------------------------------------------------------- */
 

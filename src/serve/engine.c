@@ -8,7 +8,7 @@
 static const double REFRESH = 0.25; /* seconds between two counts for the metrics */
 
 /* Ends an answer that the generator never got. */
-static void end_unsubmitted(rf_call *c, const rf_part *part, rafter_status status, const char *message) {
+static void end_unsubmitted(rf_call *c, rf_part *part, rafter_status status, const char *message) {
   rafter_finish finish = status == RAFTER_OK ? RAFTER_FINISH_CANCELLED : RAFTER_FINISH_ERROR;
   int samples = c->ask.request.samples;
   for (int i = 0; i < samples; i++) {
@@ -33,6 +33,10 @@ static void submit(rf_server *s, rf_call *c) {
     r.tokens = p->ids;
     r.count = p->count;
     r.owner = p;
+    r.prompt_logprobs = p->logprobs;
+    r.prompt_ranks = p->ranks;
+    r.prompt_top_ids = p->top_ids;
+    r.prompt_top_logprobs = p->top_logprobs;
     if (c->cancel) {
       end_unsubmitted(c, p, RAFTER_OK, "");
       continue;

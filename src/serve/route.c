@@ -170,6 +170,20 @@ static bool check_lengths(rf_call *c) {
   return true;
 }
 
+/* Makes the arrays for log-probabilities of prompts. */
+static bool make_scores(rf_call *c) {
+  int64_t entries = c->prompt_tokens * (1 + c->ask.request.prompt_top);
+  if (!c->ask.scores) return true;
+  if (entries > RF_ASK_SCORES)
+    return rf_wrong_set(
+        &c->wrong, 400, "too_many_logprobs", c->ask.prompt_logprobs ? "prompt_logprobs" : "echo",
+        "the request asks for %lld log-probabilities of its prompts (expected at most %d: tokens "
+        "x (alternatives + 1))",
+        (long long)entries, RF_ASK_SCORES);
+  for (int64_t i = 0; i < c->ask.prompts; i++) rf_scores_open(c, &c->part[i]);
+  return true;
+}
+
 /* Makes the constraint on this HTTP thread, so that steps of other requests do not wait for it. */
 static bool make_constraint(rf_call *c) {
   const rf_ask *a = &c->ask;
@@ -226,7 +240,9 @@ static bool check_room(rf_call *c) {
 
 bool rf_route_submit(rf_call *c) {
   rf_server *s = c->server;
-  if (!read_ask(c) || !check_room(c) || !encode(c) || !check_lengths(c) || !make_constraint(c)) return false;
+  if (!read_ask(c) || !check_room(c) || !encode(c) || !check_lengths(c) || !make_scores(c) ||
+      !make_constraint(c))
+    return false;
   choose_seed(c);
   open_answers(c);
   if (s->settings->request_seconds > 0) c->deadline = c->arrived + s->settings->request_seconds;

@@ -1,6 +1,7 @@
 /* shape.c - answers as JSON in the shape of OpenAI's API, whole or as a stream of events. */
 #include "serve/call.h"
 
+#include <math.h>
 #include <string.h>
 
 static bool is_chat(const rf_call *c) { return c->ask.kind == RF_ASK_CHAT; }
@@ -47,7 +48,7 @@ static void piece_of(const rf_call *c, int32_t id, const char **text, size_t *by
   if (c->server->tokenizer) rafter_tokenizer_piece(c->server->tokenizer, id, text, bytes, NULL);
 }
 
-static void put_piece(const rf_call *c, int32_t id, rf_body *out) {
+void rf_shape_piece(const rf_call *c, int32_t id, rf_body *out) {
   const char *text;
   size_t bytes;
   piece_of(c, id, &text, &bytes);
@@ -61,7 +62,7 @@ static void put_chat_token(const rf_call *c, int32_t id, float logprob, rf_body 
   size_t bytes;
   piece_of(c, id, &text, &bytes);
   rf_body_text(out, "\"token\":");
-  put_piece(c, id, out);
+  rf_shape_piece(c, id, out);
   rf_body_text(out, ",\"logprob\":");
   rf_body_logprob(out, logprob);
   rf_body_text(out, ",\"bytes\":[");
@@ -95,7 +96,7 @@ static void put_alternatives(const rf_call *c, const rf_answer *a, const struct 
   for (int32_t k = 0; k < t->tops; k++) {
     rf_body name = {0};
     rf_body_text(&name, "\n");
-    put_piece(c, a->top[t->top + k].id, &name);
+    rf_shape_piece(c, a->top[t->top + k].id, &name);
     rf_body_text(&name, ":");
     if (!seen.at || !strstr(seen.at, name.at)) {
       rf_body_text(out, written++ ? "," : "");
@@ -123,18 +124,20 @@ static void put_completion_logprobs(const rf_call *c, const rf_answer *a, int64_
   rf_body_text(out, "{\"tokens\":[");
   for (int64_t i = from; i < a->count; i++) {
     rf_body_text(out, i > from ? "," : "");
-    put_piece(c, a->token[i].id, out);
+    rf_shape_piece(c, a->token[i].id, out);
   }
   rf_body_text(out, "],\"token_logprobs\":[");
   for (int64_t i = from; i < a->count; i++) {
     rf_body_text(out, i > from ? "," : "");
-    rf_body_logprob(out, a->token[i].logprob);
+    if (isnan(a->token[i].logprob)) rf_body_text(out, "null"); /* the first token of a prompt */
+    else rf_body_logprob(out, a->token[i].logprob);
   }
   rf_body_text(out, "],\"top_logprobs\":");
   rf_body_text(out, c->ask.request.top_logprobs ? "[" : "null");
   for (int64_t i = from; i < a->count && c->ask.request.top_logprobs; i++) {
     rf_body_text(out, i > from ? "," : "");
-    put_alternatives(c, a, &a->token[i], out);
+    if (isnan(a->token[i].logprob)) rf_body_text(out, "null");
+    else put_alternatives(c, a, &a->token[i], out);
   }
   rf_body_text(out, c->ask.request.top_logprobs ? "],\"text_offset\":[" : ",\"text_offset\":[");
   for (int64_t i = from; i < a->count; i++) {
@@ -150,6 +153,13 @@ static void put_logprobs(const rf_call *c, const rf_answer *a, int64_t from, siz
   if (!c->ask.logprobs) rf_body_text(out, "null");
   else if (is_chat(c)) put_chat_logprobs(c, a, from, out);
   else put_completion_logprobs(c, a, from, offset, out);
+}
+
+/* Log-probabilities of an echo: of the prompt, and of `a` (NULL: only of the prompt). */
+static void put_echoed(const rf_call *c, const rf_part *p, const rf_answer *a, size_t *offset, rf_body *out) {
+  rf_answer both = rf_scores_with(p, c->ask.request.top_logprobs, a);
+  put_logprobs(c, &both, 0, offset, out);
+  rf_scores_release(&both);
 }
 
 /* ---- whole answers --------------------------------------------------------------------------- */
@@ -182,7 +192,9 @@ static void put_choice(const rf_call *c, int64_t index, rf_body *out) {
     rf_body_string(out, text.at, text.bytes);
   }
   if (is_chat(c)) rf_body_text(out, ",\"refusal\":null}");
-  put_logprobs(c, a, 0, &offset, out);
+  if (c->ask.echo && c->ask.logprobs) put_echoed(c, p, a, &offset, out);
+  else put_logprobs(c, a, 0, &offset, out);
+  if (c->ask.prompt_logprobs && !is_chat(c)) rf_shape_prompt_logprobs(c, p, out);
   rf_body_format(out, ",\"finish_reason\":\"%s\"", finish_name(a));
   if (c->ask.token_ids) {
     put_token_ids(a, 0, out);
@@ -204,6 +216,7 @@ void rf_shape_whole(const rf_call *c, rf_body *out) {
   }
   rf_body_text(out, "]");
   usage(c, out);
+  if (c->ask.prompt_logprobs && is_chat(c)) rf_shape_prompt_logprobs(c, c->part, out);
   if (c->ask.token_ids && is_chat(c)) {
     rf_body_text(out, ",\"prompt_token_ids\":");
     put_ids(c->part[0].ids, c->part[0].count, out);
@@ -246,7 +259,9 @@ static void open_answer(rf_call *c, int64_t index, rf_body *out) {
     rf_body_string(out, text.at, text.bytes);
     rf_body_free(&text);
   }
-  rf_body_text(out, ",\"logprobs\":null,\"finish_reason\":null");
+  if (c->ask.echo && c->ask.logprobs) put_echoed(c, p, NULL, &a->offset, out);
+  else rf_body_text(out, ",\"logprobs\":null");
+  rf_body_text(out, ",\"finish_reason\":null");
   if (!is_chat(c) && c->ask.token_ids) {
     rf_body_text(out, ",\"prompt_token_ids\":");
     put_ids(p->ids, p->count, out);
@@ -314,7 +329,8 @@ void rf_shape_stream(rf_call *c) {
   bool ended = true;
   for (int64_t i = 0; i < c->answers && !c->wrong.status; i++) {
     rf_answer *a = &c->answer[i];
-    if (!a->opened && (a->count || a->finish != RAFTER_FINISH_NONE)) open_answer(c, i, &c->out);
+    bool waits = c->ask.scores && !c->part[i / c->ask.request.samples].scored;
+    if (!a->opened && !waits && (a->count || a->finish != RAFTER_FINISH_NONE)) open_answer(c, i, &c->out);
     if (a->opened && !a->closed && (a->count > a->sent || a->finish != RAFTER_FINISH_NONE))
       put_news(c, i, &c->out);
     ended &= a->closed;

@@ -219,6 +219,7 @@ def case_logprobs():
         sum((c["logprobs"]["text_offset"] for c in chosen), []) == lp["text_offset"], "offsets of a stream"
     )
     check(sum((c["token_ids"] for c in chosen), []) == one["token_ids"], "token ids of a stream")
+    case_prompt_logprobs(one)
     chat = {
         "messages": [{"role": "user", "content": "Hi"}],
         "max_tokens": 3,
@@ -233,6 +234,41 @@ def case_logprobs():
         all(t["top_logprobs"][0] == {k: t[k] for k in ("token", "logprob", "bytes")} for t in content),
         "greedy",
     )
+
+
+def case_prompt_logprobs(one):
+    """The scores of a prompt are those of the same tokens as an answer: `one` has 2 alternatives."""
+    ids, lp = one["prompt_token_ids"] + one["token_ids"], one["logprobs"]
+    ask = {**ASK, "max_tokens": 2, "prompt": ids}
+    whole = post("/v1/completions", {**ask, "prompt_logprobs": 2, "n": 2})[1]["choices"]
+    rows = whole[0]["prompt_logprobs"]
+    check(rows[0] is None and len(rows) == len(ids), f"rows of a prompt: {len(rows)}")
+    check(whole[1]["prompt_logprobs"] == rows, "those of the second answer")
+    own = [row[str(i)]["logprob"] for row, i in zip(rows[-4:], ids[-4:])]
+    check(own == lp["token_logprobs"], f"the bits of an answer: {own} {lp['token_logprobs']}")
+    for row, i in zip(rows[1:], ids[1:]):
+        best = max(row.values(), key=lambda e: e["logprob"])
+        check(best["rank"] == 1 and len(row) in (2, 3) and str(i) in row, f"ranks: {row}")
+        higher = sum(e["logprob"] > row[str(i)]["logprob"] for e in row.values())
+        check(row[str(i)]["rank"] >= 1 + higher, f"the rank of the token: {row}")
+    bare = post("/v1/completions", {**ask, "prompt_logprobs": 0})[1]["choices"][0]["prompt_logprobs"]
+    check(all(bare[t] == {str(ids[t]): rows[t][str(ids[t])]} for t in range(1, len(ids))), "no alternatives")
+    check(text_of({"choices": whole})[0] == text_of(post("/v1/completions", ask)[1])[0], "the same answer")
+    echoed = {**ask, "prompt": ids, "echo": True, "logprobs": 2}
+    shown = post("/v1/completions", echoed)[1]["choices"][0]["logprobs"]
+    check(all(len(v) == len(ids) + 2 for v in shown.values()), f"echo with logprobs: {shown}")
+    check(shown["token_logprobs"][0] is None and shown["top_logprobs"][0] is None, "its first token")
+    check(shown["token_logprobs"][-6:-2] == lp["token_logprobs"], f"its numbers: {shown['token_logprobs']}")
+    check(shown["top_logprobs"][-6:-2] == lp["top_logprobs"], f"its alternatives: {shown['top_logprobs']}")
+    parts = [c["logprobs"] for r in stream("/v1/completions", echoed) for c in r["choices"] if c["logprobs"]]
+    joined = {k: sum((p[k] for p in parts), []) for k in shown}
+    check(joined == shown, f"those of a stream: {joined}")
+    turns = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1, "prompt_logprobs": 1}
+    status, chat = post("/v1/chat/completions", turns)
+    check(status == 200 and len(chat["prompt_logprobs"]) == chat["usage"]["prompt_tokens"], f"a chat: {chat}")
+    many = {"prompt": ["a" * 4000] * 4, "prompt_logprobs": 20, "max_tokens": 1}
+    status, refused = post("/v1/completions", many)
+    check(status == 400 and refused["error"]["code"] == "too_many_logprobs", f"too many: {refused}")
 
 
 def case_errors():

@@ -139,6 +139,17 @@ static void test_messages(void **state) {
   "\"function\":{\"name\":\"f\",\"arguments\":" arguments "}}]},{\"role\":\"tool\",\"tool_call_id\":\"a\"," \
   "\"content\":\"r\"}]}"
 
+/* The larger of two numbers of alternatives is computed. */
+static void test_scores(void **state) {
+  (void)state;
+  assert_true(completion("{\"prompt\":\"a\",\"echo\":true,\"logprobs\":3,\"prompt_logprobs\":2}"));
+  assert_true(ask.scores && ask.request.prompt_top == 3 && ask.prompt_top == 2);
+  assert_true(completion("{\"prompt\":\"a\",\"logprobs\":1,\"prompt_logprobs\":2}"));
+  assert_true(ask.scores && ask.request.prompt_top == 2);
+  assert_true(completion("{\"prompt\":\"a\",\"logprobs\":1,\"echo\":false}"));
+  assert_false(ask.scores);
+}
+
 /* Tools and calls reach the template, and a call that must come has a form. */
 static void test_tools(void **state) {
   (void)state;
@@ -258,8 +269,9 @@ static void test_faults(void **state) {
       {1, "{\"prompt\":\"a\",\"logit_bias\":[1]}", "logit_bias", "wrong type", 400},
       {1, "{\"prompt\":\"a\",\"stream\":1}", "stream", "true or false", 400},
       {1, "{\"prompt\":\"a\",\"stream_options\":{}}", "stream_options", "needs stream", 400},
-      {1, "{\"prompt\":\"a\",\"echo\":true,\"logprobs\":0}", "echo", "not supported", 400},
-      {1, "{\"prompt\":\"a\",\"prompt_logprobs\":0}", "prompt_logprobs", "not supported", 400},
+      {1, "{\"prompt\":\"a\",\"prompt_logprobs\":21}", "prompt_logprobs", "out of range", 400},
+      {1, "{\"prompt\":\"a\",\"prompt_logprobs\":-1}", "prompt_logprobs", "out of range", 400},
+      {1, "{\"prompt\":\"a\",\"prompt_logprobs\":0,\"stream\":true}", "prompt_logprobs", "stream", 400},
       {1, "{\"prompt\":\"a\",\"suffix\":\"b\"}", "suffix", "not supported", 400},
       {1, "{\"prompt\":\"a\",\"structured_outputs\":{\"grammar\":\"a\"}}", "structured_outputs",
        "grammar is not supported", 400},
@@ -388,10 +400,10 @@ static void test_strings(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_fields),   cmocka_unit_test(test_max_tokens),  cmocka_unit_test(test_prompts),
-      cmocka_unit_test(test_messages), cmocka_unit_test(test_faults),      cmocka_unit_test(test_deep),
-      cmocka_unit_test(test_unknown),  cmocka_unit_test(test_error_json),  cmocka_unit_test(test_strings),
-      cmocka_unit_test(test_tools),    cmocka_unit_test(test_tool_faults),
+      cmocka_unit_test(test_fields),   cmocka_unit_test(test_max_tokens), cmocka_unit_test(test_prompts),
+      cmocka_unit_test(test_messages), cmocka_unit_test(test_faults),     cmocka_unit_test(test_deep),
+      cmocka_unit_test(test_unknown),  cmocka_unit_test(test_error_json), cmocka_unit_test(test_strings),
+      cmocka_unit_test(test_scores),   cmocka_unit_test(test_tools),      cmocka_unit_test(test_tool_faults),
       cmocka_unit_test(test_adapters),
   };
   tool_rules = RULES;
