@@ -9,8 +9,13 @@
 
 enum { VOCAB = 300, CONTEXT = 64, ANSWERS = 40 };
 
-static const rf_ask_rules RULES = {
-    .model = "tiny", .vocab = VOCAB, .context = CONTEXT, .max_tokens = 16, .answers = ANSWERS};
+static const rf_ask_rules RULES = {.model = "tiny",
+                                   .vocab = VOCAB,
+                                   .context = CONTEXT,
+                                   .max_tokens = 16,
+                                   .answers = ANSWERS,
+                                   .chat_template = "tools <tool_call>",
+                                   .knows_tools = true};
 
 static void expect(bool holds) {
   if (!holds) abort();
@@ -25,6 +30,8 @@ static void check_request(const rf_ask *ask) {
   expect(r->top_logprobs <= RF_ASK_TOP && r->stop_count >= 0 && r->stop_count <= RF_ASK_STOPS);
   for (int i = 0; i < r->stop_count; i++)
     expect(strlen(ask->stop[i]) >= 1 && strlen(ask->stop[i]) <= RF_ASK_STOP_BYTES);
+  expect(!ask->tools || json_is_array(ask->tools));
+  expect((ask->tool_choice < RF_TOOLS_REQUIRED || ask->form_field) && (!ask->tool_name || ask->tools));
   for (int64_t i = 0; i < r->bias_count; i++) expect(ask->bias[i].id >= 0 && ask->bias[i].id < VOCAB);
 }
 
@@ -53,7 +60,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
   rf_body out = {0};
   if (bytes < 1) return 0;
   rf_ask_kind kind = kinds[data[0] & 3];
-  if (!rf_ask_read(&RULES, kind, (const char *)data + 1, bytes - 1, &ask, &wrong)) {
+  rf_ask_rules rules = RULES;
+  rules.tool_format = rf_tool_format_of(rules.chat_template);
+  if (!rf_ask_read(&rules, kind, (const char *)data + 1, bytes - 1, &ask, &wrong)) {
     expect(wrong.status == 400 || wrong.status == 404);
     expect(*wrong.message);
     rf_wrong_json(&wrong, &out);
