@@ -45,8 +45,19 @@ rf_status rf_ids_given(const rf_options *options, const char *option, int64_t vo
 /* The stop texts of --stop. Free with rf_stop_close(). */
 rf_status rf_stop_given(const rf_options *options, rf_stop *stop, rf_error *error);
 
-/* The options of chats (--system, --template), of stop texts (--stop, --ignore-eos) and of sampling
- * (--top-k and the other numbers of RF_SAMPLING). */
-extern const rf_option RF_CHAT_OPTIONS[], RF_STOP_OPTIONS[], RF_SAMPLING_OPTIONS[];
+/* The form that answers have, from --json-schema, --regex or --choice. {0}: any. */
+typedef struct rf_given_form {
+  struct rf_constraints *all;
+  struct rf_constraint *of; /* for rf_sampler_options.constraint; NULL: any form */
+} rf_given_form;
+/* Reads the form, and opens the reader's tokenizer for it. `reader` has its end ids. RAFTER_INVALID:
+ * there are several forms, or one that cannot be followed. Close the form after the generator. */
+rf_status rf_given_form_open(const rf_options *options, rf_prompt_reader *reader, rf_given_form *form,
+                             rf_error *error);
+void rf_given_form_close(rf_given_form *form);
+
+/* The options of chats (--system, --template), of stop texts (--stop, --ignore-eos), of sampling
+ * (--top-k and the other numbers of RF_SAMPLING) and of forms. */
+extern const rf_option RF_CHAT_OPTIONS[], RF_STOP_OPTIONS[], RF_SAMPLING_OPTIONS[], RF_FORM_OPTIONS[];
 
 #endif

@@ -14,6 +14,7 @@ typedef struct chat {
   const rafter_sink *sink;
   rf_settings settings;
   rf_prompt_reader reader;
+  rf_given_form form;
   rf_generator *g;
   rf_conversation of;
   bool stats, ended;
@@ -183,6 +184,8 @@ static rf_status open_model(const rf_options *o, chat *c, rf_error *error) {
   RF_TRY(rf_end_ids_of(r->model, r->folder, r->tokenizer, &r->ends, error));
   RF_TRY(rf_sampling_of(o, &c->settings, c->sink, &r->common.request.sampler, error));
   RF_TRY(rf_stop_given(o, &r->common.stop, error));
+  RF_TRY(rf_given_form_open(o, r, &c->form, error));
+  r->common.request.sampler.constraint = c->form.of;
   c->of.reader = r;
   rf_build_options *b = &c->settings.plan.build;
   if (!rf_options_given(o, "seq") && b->seq > CONTEXT) b->seq = CONTEXT;
@@ -220,6 +223,7 @@ static rf_status rf_command_chat(const rafter_job *job, const rafter_sink *sink,
   if (status == RAFTER_OK) status = talk(o, c, error);
   if (c) {
     rf_generator_close(c->g);
+    rf_given_form_close(&c->form);
     rf_conversation_close(&c->of);
     rf_prompt_reader_close(&c->reader);
   }
@@ -242,8 +246,9 @@ const rf_command RF_COMMAND_CHAT = {
     RF_COMMAND_HEAD("chat", "MODEL", 1, 1, "Run",
                     "Talk with a model in the terminal; type /help there for its commands."),
     .options = {RF_TABLE(RF_CHAT_OPTIONS), RF_TABLE(CHAT), RF_TABLE(RF_STOP_OPTIONS),
-                RF_TABLE(RF_SAMPLING_OPTIONS), RF_INFERENCE_TABLES, RF_TABLE(RF_CACHE_OPTIONS),
-                RF_TABLE(RF_SPECULATION_OPTIONS), RF_TABLE(RF_DEBUG_OPTIONS), RF_TABLE(RF_EVERY_OPTIONS)},
+                RF_TABLE(RF_FORM_OPTIONS), RF_TABLE(RF_SAMPLING_OPTIONS), RF_INFERENCE_TABLES,
+                RF_TABLE(RF_CACHE_OPTIONS), RF_TABLE(RF_SPECULATION_OPTIONS), RF_TABLE(RF_DEBUG_OPTIONS),
+                RF_TABLE(RF_EVERY_OPTIONS)},
     .common = "system max-tokens temperature top-k top-p seq dtype weights compute adapter",
     .examples = {"chat models/org/name --dtype bf16",
                  "chat model.gguf --compute fast --system 'Answer in one sentence.'"},

@@ -12,6 +12,7 @@
 
 typedef struct job {
   rf_answering a;
+  rf_given_form form;
   bool verbose, converts;
   double load_seconds; /* to open the model */
 } job;
@@ -143,6 +144,8 @@ static rf_status generate(const rf_options *o, job *j, rf_error *error) {
   rf_report_pass pass[2];
   j->a.path = rf_options_text(o, "input");
   RF_TRY(rf_prompts_given(o, j->a.sink, &j->a.settings, &j->a.reader, &j->a.prompts, error));
+  RF_TRY(rf_given_form_open(o, &j->a.reader, &j->form, error));
+  for (int64_t i = 0; i < p->rows; i++) p->row[i].request.sampler.constraint = j->form.of;
   if (rf_options_is_set(o, "output") && !j->a.path && p->row[0].request.samples == 1)
     return RF_FAIL(error, RAFTER_INVALID, "give --input FILE, or leave --output out",
                    "--output needs a file of prompts (--input) or several samples (--samples)");
@@ -186,6 +189,7 @@ static rf_status rf_command_generate(const rafter_job *asked, const rafter_sink 
   if (status == RAFTER_OK) status = take_input(o, sink, error);
   if (status == RAFTER_OK) status = generate(o, j, error);
   rf_answering_close(&j->a, status, error);
+  rf_given_form_close(&j->form);
   free(j);
   rf_options_free(o);
   return status;
@@ -209,7 +213,8 @@ static const rf_option GENERATE[] = {
 const rf_command RF_COMMAND_GENERATE = {
     RF_COMMAND_HEAD("generate", "MODEL", 1, 1, "Run", "Continue a text, or answer prompts from a file."),
     .options = {RF_TABLE(GENERATE), RF_TABLE(RF_ANSWERING_OPTIONS), RF_TABLE(RF_CHAT_OPTIONS),
-                RF_TABLE(RF_STOP_OPTIONS), RF_TABLE(RF_SAMPLING_OPTIONS), RF_INFERENCE_TABLES,
+                RF_TABLE(RF_STOP_OPTIONS), RF_TABLE(RF_FORM_OPTIONS), RF_TABLE(RF_SAMPLING_OPTIONS),
+                RF_INFERENCE_TABLES,
                 RF_TABLE(RF_CACHE_OPTIONS), RF_TABLE(RF_SPECULATION_OPTIONS), RF_LEFT_TABLES},
     .common = "prompt chat system input samples max-tokens temperature top-k top-p stop dtype weights "
               "compute adapter output json",
