@@ -116,6 +116,13 @@ def completions(model):
     )
     echo = CLIENT.completions.create(**ask, echo=True).choices[0].text
     check(echo == ask["prompt"] + one.choices[0].text, "echo")
+    both = CLIENT.completions.create(**ask, echo=True, logprobs=2, extra_body={"prompt_logprobs": 2})
+    shown, rows = both.choices[0].logprobs, both.choices[0].prompt_logprobs
+    check("".join(shown.tokens) == echo and shown.token_logprobs[0] is None, "echo with log-probabilities")
+    check(len(rows) == both.usage.prompt_tokens and rows[0] is None, "log-probabilities of the prompt")
+    best = [max(e["logprob"] for e in row.values()) for row in rows[1:]]
+    listed = [max(top.values()) for top in shown.top_logprobs[1 : len(rows)]]
+    check(best == listed, "which are the same numbers")
     biased = CLIENT.completions.create(
         **ask, logit_bias={"5": 100}, extra_body={"return_token_ids": True}
     ).choices[0]

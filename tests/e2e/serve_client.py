@@ -563,6 +563,8 @@ def case_determinism():
             ("A" * 701, 0.5, 3),
         )
     ]
+    asks[1] |= {"prompt_logprobs": 2}
+    asks[4] |= {"prompt_logprobs": 0, "echo": True, "n": 2}
     alone = [post("/v1/completions", a)[1]["choices"] for a in asks]
     for at_once in (7, 28):
         results = {}
