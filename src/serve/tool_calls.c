@@ -13,7 +13,8 @@ enum state {
   REST,      /* the object of the call, after its arguments */
   BETWEEN    /* after a call */
 };
-enum { HEAD_BYTES = 1024, NAME_BYTES = 256 };
+/* Bounds of the text that is held. A model may write blanks without end. */
+enum { HEAD_BYTES = 1024, NAME_BYTES = 256, BLANK_BYTES = 256 };
 
 void rf_tool_calls_start(rf_tool_calls *c, const rf_tool_format *format, const json_t *tools, bool single,
                          bool forced) {
@@ -188,7 +189,7 @@ static void read_json_head(rf_tool_calls *c) {
   size_t object = (size_t)(r.at - base);
   bool is_object = reads(&r, "{");
   if (r.bad || r.more) {
-    if (r.bad) give_held(c);
+    if (r.bad || c->held.bytes - c->head > HEAD_BYTES) give_held(c);
     return;
   }
   if (reads(&r, "\"name\"") && reads(&r, ":") && reads(&r, "\"") && reads_until(&r, "\"", &name, &bytes) &&
@@ -265,7 +266,11 @@ static int find_opening(const rf_tool_calls *c, size_t blanks) {
 static void read_text(rf_tool_calls *c) {
   while (c->held.bytes) {
     size_t blanks = held_blanks(c);
-    if (blanks == c->held.bytes) return;
+    if (blanks == c->held.bytes && blanks <= BLANK_BYTES) return;
+    if (blanks == c->held.bytes) {
+      give_held(c);
+      return;
+    }
     bool starts = !c->content.bytes && !c->count && !*c->format->opening;
     int found = find_opening(c, blanks);
     if (found == 2) begin_head(c);
@@ -299,6 +304,7 @@ static void read_between(rf_tool_calls *c) {
     }
     waits |= skips || again;
   }
+  if (!bytes && blanks > BLANK_BYTES) drop_held(c);
   if (waits) return;
   c->state = TEXT;
   read_text(c);

@@ -187,6 +187,25 @@ static void test_bytes(void **state) {
   rf_tool_calls_free(&calls);
 }
 
+/* Blanks without end are not held: each byte takes bounded time. */
+static void test_blanks(void **state) {
+  static const char *const BEFORE[] = {"", "a", "<tool_call>", "<tool_call>{",
+                                       "<tool_call>{\"name\":\"sum\",\"arguments\":{}}"};
+  (void)state;
+  for (size_t i = 0; i < sizeof BEFORE / sizeof *BEFORE; i++) {
+    rf_tool_calls calls;
+    rf_tool_calls_start(&calls, rf_tool_format_of(HERMES), tools, false, false);
+    rf_tool_calls_add(&calls, BEFORE[i], strlen(BEFORE[i]));
+    for (int k = 0; k < 200000; k++) {
+      rf_tool_calls_add(&calls, "\n", 1);
+      if (calls.state != 2) assert_true(calls.held.bytes <= 2048); /* an object is read whole */
+    }
+    rf_tool_calls_end(&calls);
+    assert_int_equal(calls.count, i == 4);
+    rf_tool_calls_free(&calls);
+  }
+}
+
 static void test_formats(void **state) {
   (void)state;
   assert_null(rf_tool_format_of(NULL));
@@ -218,6 +237,7 @@ static void test_forms(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_texts), cmocka_unit_test(test_bytes),
-                                     cmocka_unit_test(test_formats), cmocka_unit_test(test_forms)};
+                                     cmocka_unit_test(test_blanks), cmocka_unit_test(test_formats),
+                                     cmocka_unit_test(test_forms)};
   return cmocka_run_group_tests(tests, open_tools, close_tools);
 }
