@@ -60,7 +60,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
   enum { COMPARED = 4 };
   rf_body arguments[COMPARED] = {{0}};
   rf_tool_calls calls;
-  if (bytes < 1 || bytes > 4096) return 0;
+  if (bytes < 1 || bytes > 1024) return 0;
   json_t *tools = json_loads("[{\"function\":{\"name\":\"f\"}}]", 0, NULL);
   const rf_tool_format *format = rf_tool_format_of(TEMPLATES[data[0] % 6]);
   rf_tool_calls_start(&calls, format, tools, data[0] & 64, data[0] & 128);
