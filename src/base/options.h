@@ -63,7 +63,7 @@ typedef struct rf_command {
   int least, most;       /* minimum and maximum number of arguments */
   const char *group;     /* heading of the command in `rafter --help`: "Run" */
   const char *help;
-  rf_option_use options[14]; /* an entry whose `rows` is NULL ends the list; every option name occurs once */
+  rf_option_use options[18]; /* an entry whose `rows` is NULL ends the list; every option name occurs once */
   /* names of the options that --help prints, in this order, as "batch seq"; NULL: all options */
   const char *common;
   const char *examples[5]; /* as typed after `rafter`, with a comment after '#'; NULL ends the list */
