@@ -343,6 +343,8 @@ typedef struct rafter_counts {
   int64_t masks, masks_found;      /* token masks of constrained answers, and those that were in memory */
   double mask_seconds;             /* time of all masks; it is not part of `seconds` */
   int32_t adapter_slots, adapters; /* adapters that fit, and those that requests can use */
+  /* Tokens for which the KV cache has memory, and cached tokens of running answers. */
+  int64_t kv_tokens, kv_live_tokens;
 } rafter_counts;
 /* Gets the counts. Takes as long as planning a few steps, so do not call it after every step. */
 rafter_status rafter_generator_counts(const rafter_generator *generator, rafter_counts *counts,

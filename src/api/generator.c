@@ -54,7 +54,6 @@ static rf_status open_model(rafter_generator *h, const rf_options *o, rf_error *
   if (!rf_options_given(o, "seq") && b->seq > CONTEXT) b->seq = CONTEXT;
   if (!rf_options_given(o, "batch")) b->microbatch = AT_ONCE;
   b->accumulate = 1;
-  if (b->sequences < b->microbatch) b->sequences = b->microbatch;
   /* A model without a tokenizer accepts and returns only token ids. */
   rf_tokenizer_handle(o, &h->settings.model, h->settings.weights_folder, &h->tokenizer, NULL);
   h->reader.tokenizer = h->tokenizer ? h->tokenizer->tokenizer : NULL;
@@ -221,7 +220,13 @@ rafter_status rafter_generator_counts(const rafter_generator *h, rafter_counts *
   own.adapters = rf_generator_adapters(h->g, &slots);
   own.adapter_slots = slots;
   RF_TRY(take_seconds(h->g, &own, error));
-  rf_generator_held(h->g, &own.running, &own.waiting, &own.kv_bytes, &own.kv_used_bytes);
+  const rf_generator_use use = rf_generator_held(h->g);
+  own.running = use.running;
+  own.waiting = use.waiting;
+  own.kv_bytes = use.kv_bytes;
+  own.kv_used_bytes = use.used_bytes;
+  own.kv_tokens = use.kv_tokens;
+  own.kv_live_tokens = use.live_tokens;
   rf_sized_give(counts, &own, sizeof own);
   return RAFTER_OK;
 }

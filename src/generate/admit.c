@@ -1,9 +1,12 @@
-/* admit.c - decides when a waiting answer starts, and which cached prefix it uses. First come,
- * first served: no answer overtakes the first waiting answer. To start, an answer needs a slot and
- * enough pages for its maximum length. It uses the cached sequence with which it has the longest
- * common prefix. If a running answer is prefilling a longer common prefix, the waiting answer waits
- * for this prefix. If pages are missing, sequences that were kept for reuse are evicted, least
- * recently used first. */
+/* admit.c - decides when a waiting answer starts, and which cached prefix it uses. To start, an
+ * answer needs a slot, and pages until its end (reserve.h). It uses the cached sequence with which it
+ * has the longest common prefix. If a running answer is prefilling a longer common prefix, the waiting
+ * answer waits for this prefix. Sequences that were kept for reuse are evicted when a pass needs their
+ * pages, least recently used first.
+ *
+ * Answers start in the order of their requests, with one exception. If the first waiting answer does
+ * not fit, rf_promise gets the pass in which it fits at the latest: even if all running answers have
+ * their maximum length. Later requests start earlier if it still fits in this pass with them. */
 #include "generate/batch.h"
 
 #include <stdlib.h>
@@ -29,26 +32,75 @@ static void drop_sequence(rf_batch *b, rf_cached_seq *c) {
   c->pin = NULL;
 }
 
-/* Returns the least recently used kept sequence that is not pinned. Returns `other` only if no
- * other sequence qualifies. NULL: `other` is not kept either. */
-static rf_cached_seq *oldest(rf_batch *b, rf_cached_seq *other) {
+/* Returns the least recently used kept sequence that is neither pinned nor `other`; NULL: none. */
+static rf_cached_seq *oldest(rf_batch *b, const rf_cached_seq *other) {
   rf_cached_seq *best = NULL;
   for (int i = 0; i < b->cached_count; i++) {
     rf_cached_seq *c = &b->cached[i];
     if (c->state == RF_CACHED_KEPT && !c->pin && c != other && (!best || c->used < best->used)) best = c;
   }
-  return best ? best : other && other->state == RF_CACHED_KEPT ? other : NULL;
+  return best;
 }
 
-static bool has_room(const rf_batch *b) {
-  int count = 0;
+static void claim(rf_batch *b, rf_claim claim) { b->reserve.claim[b->reserve.count++] = claim; }
+
+static rf_claim claim_of(const rf_batch *b, const rf_request *r, const rf_sequence *s, int64_t start,
+                         int64_t length) {
+  return rf_claim_of(s, start, length, r->count, r->max_tokens, b->reserve.rows);
+}
+
+/* Lists the claims of all running answers and of pinned prompts except `except`. Returns the number
+ * of running answers, whose claims come first. */
+static int list_claims(rf_batch *b, const rf_cached_seq *except) {
+  b->reserve.count = 0;
+  for (int i = 0; i < b->slots; i++) {
+    const rf_slot *a = &b->slot[i];
+    if (a->to) claim(b, claim_of(b, &a->to->of, &a->cached->sequence, 0, a->cached->sequence.length));
+  }
+  const int running = b->reserve.count;
+  for (int i = 0; i < b->cached_count; i++) {
+    const rf_sequence *s = &b->cached[i].sequence;
+    if (b->cached[i].pin && &b->cached[i] != except)
+      claim(b, (rf_claim){s, 0, s->length, s->length, RF_STEPS_UNKNOWN});
+  }
+  return running;
+}
+
+/* Claims pages for the first waiting answer, as if it starts in step `start` without a prefix. */
+static void claim_later(rf_batch *b, const rf_pending *first, int64_t start) {
+  const rf_sequence *pinned = NULL;
   for (int i = 0; i < b->cached_count; i++)
-    if (b->cached[i].state != RF_CACHED_FREE) b->live[count++] = &b->cached[i].sequence;
-  return rf_pages_room(&b->pages, b->live, count);
+    if (b->cached[i].pin == first) pinned = &b->cached[i].sequence;
+  rf_claim later = claim_of(b, &first->of, pinned, start, 0);
+  if (later.steps < RF_STEPS_UNKNOWN) later.steps += start;
+  claim(b, later);
 }
 
-/* Returns the cached sequence that has the longest usable common prefix with the prompt. The last
- * token of the prompt is always computed, because its logits are needed. */
+/* True if in step `start` fewer answers than slots still run. The first `running` claims are theirs;
+ * `own` is the claim of one more answer. */
+static bool has_slot(const rf_batch *b, int running, const rf_claim *own, int64_t start) {
+  int used = own && own->steps > start;
+  for (int i = 0; i < running; i++) used += b->reserve.claim[i].steps > start;
+  return used < b->slots;
+}
+
+/* True if the pages last for all running answers and for `r`, if `r` starts with the first `length`
+ * tokens in `s`. `first`: (or NULL) the answer that `r` overtakes and that has a promise. `except`:
+ * (or NULL) a pin that ends then. */
+static bool has_room(rf_batch *b, const rf_request *r, const rf_sequence *s, int64_t length,
+                     const rf_pending *first, const rf_cached_seq *except) {
+  const rf_claim own = claim_of(b, r, s, 0, length);
+  const int64_t start = b->promise.pass - b->counts.passes;
+  const int running = list_claims(b, except);
+  if (first && !has_slot(b, running, &own, start)) return false;
+  claim(b, own);
+  if (first) claim_later(b, first, start);
+  return rf_reserve_fits(&b->reserve, &b->pages);
+}
+
+/* Returns the cached sequence that has the longest usable common prefix with the prompt, and of equal
+ * ones the pinned one, which holds pages. The last token of the prompt is always computed, because its
+ * logits are needed. */
 static rf_cached_seq *best_prefix(rf_generator *g, rf_batch *b, const rf_request *r, int64_t *length) {
   rf_cached_seq *best = NULL;
   *length = 0;
@@ -58,7 +110,7 @@ static rf_cached_seq *best_prefix(rf_generator *g, rf_batch *b, const rf_request
     if (c->state == RF_CACHED_FREE || c->adapter != r->adapter) continue;
     int64_t n = common(r->tokens, r->count - 1, c->sequence.tokens, c->sequence.length);
     if (n < MIN_PREFIX && n < r->count - 1) continue;
-    if (n > *length && rf_sequence_reaches(&b->pages, &c->sequence, n)) {
+    if ((n > *length || (n == *length && n && c->pin)) && rf_sequence_reaches(&b->pages, &c->sequence, n)) {
       best = c;
       *length = n;
     }
@@ -79,31 +131,40 @@ static bool worth_waiting(const rf_generator *g, const rf_batch *b, const rf_req
   return false;
 }
 
-/* Returns a sequence that begins with the first `length` tokens of `from`, with enough pages for
- * `total` tokens. Evicts kept sequences if needed. Returns NULL if the answer must wait. */
-static rf_cached_seq *begin_sequence(rf_batch *b, rf_cached_seq *from, int64_t *length, int64_t total) {
-  rf_pages *pages = &b->pages;
+/* Returns a sequence that begins with the first `length` tokens of `from`, if there are pages until
+ * the answer's end. Returns NULL if the answer must wait. */
+static rf_cached_seq *begin_sequence(rf_batch *b, const rf_request *r, const rf_pending *first,
+                                     rf_cached_seq *from, int64_t length) {
+  rf_cached_seq *c = free_sequence(b);
+  if (!c) { /* of RF_KEPT or more sequences that do not run, at most one is pinned */
+    c = oldest(b, from);
+    drop_sequence(b, c);
+  }
+  if (from) rf_sequence_share(&b->pages, &c->sequence, &from->sequence, length);
+  c->state = RF_CACHED_RUNS;
+  if (has_room(b, r, &c->sequence, length, first, NULL)) return c;
+  drop_sequence(b, c);
+  /* Continue in the pinned prompt itself: this needs no copy of its last page. */
+  if (!from || !from->pin || &from->pin->of != r || !has_room(b, r, &from->sequence, length, first, from))
+    return NULL;
+  rf_sequence_cut(&b->pages, &from->sequence, length);
+  from->state = RF_CACHED_RUNS;
+  from->pin = NULL;
+  return from;
+}
+
+void rf_make_room(rf_batch *b, const rf_forward_part *part, int count) {
   for (;;) {
-    rf_cached_seq *c = free_sequence(b);
-    if (c) {
-      if (from) rf_sequence_share(pages, &c->sequence, &from->sequence, *length);
-      c->state = RF_CACHED_RUNS;
-      rf_sequence_expect(pages, &c->sequence, total);
-      if (has_room(b)) return c;
-      drop_sequence(b, c);
+    bool enough = true;
+    for (int c = 0; c < RF_KV_CLASSES; c++) {
+      int64_t takes = 0;
+      for (int i = 0; i < count; i++)
+        takes += rf_sequence_takes(&b->pages, part[i].sequence, (rf_kv_class)c, part[i].count);
+      enough &= takes <= b->pages.pool[c].free_count;
     }
-    rf_cached_seq *victim = oldest(b, from);
-    if (!victim) return NULL;
-    if (victim == from) { /* nothing else can be evicted: continue in `from` itself */
-      rf_sequence_cut(pages, &from->sequence, *length);
-      from->state = RF_CACHED_RUNS;
-      from->pin = NULL;
-      rf_sequence_expect(pages, &from->sequence, total);
-      if (has_room(b)) return from;
-      drop_sequence(b, from);
-      from = NULL;
-      *length = 0;
-    } else drop_sequence(b, victim);
+    rf_cached_seq *victim = enough ? NULL : oldest(b, NULL);
+    if (!victim) return;
+    drop_sequence(b, victim);
   }
 }
 
@@ -128,28 +189,86 @@ static rf_slot *free_slot(rf_batch *b) {
   return NULL;
 }
 
+/* The first request from `p` on with an answer that has not started. */
+static rf_pending *waiting_from(rf_pending *p) {
+  while (p && p->started == p->of.samples) p = p->next;
+  return p;
+}
+
+static bool is_promised(const rf_batch *b, const rf_pending *p) {
+  return b->promise.request == p->id && b->promise.sample == p->started && b->promise.pass >= 0;
+}
+
+typedef enum start_result { STARTED, NO_ROOM, MUST_WAIT } start_result;
+
+/* Starts the next answer of `p`. `first`: (or NULL) the promised answer that it overtakes. */
+static start_result start(rf_generator *g, rf_pending *p, const rf_pending *first) {
+  rf_batch *b = g->batch;
+  rf_slot *slot = free_slot(b);
+  int64_t length;
+  if (!slot) return MUST_WAIT;
+  /* A prompt that is scored needs the logits of all its rows. */
+  const bool scored = p->of.scores.logprobs && p->started == 0;
+  rf_cached_seq *from = scored ? NULL : best_prefix(g, b, &p->of, &length);
+  const bool due = is_promised(b, p) && b->counts.passes >= b->promise.pass;
+  if (scored) length = 0;
+  else if (!due && worth_waiting(g, b, &p->of, length)) return MUST_WAIT;
+  if (from) from->used = b->clock;
+  rf_cached_seq *cached = begin_sequence(b, &p->of, first, from, length);
+  if (!cached) return NO_ROOM;
+  cached->used = b->clock;
+  begin_answer(b, slot, p, cached, length);
+  if (p->started == p->of.samples) rf_unpin(g, p);
+  return STARTED;
+}
+
+/* True if `p` can start in step `start`, even if no answer ends early. The reserve has `claims`
+ * claims of others, of which the first `running` are of answers. */
+static bool fits_at(rf_batch *b, const rf_pending *p, int running, int claims, int64_t start) {
+  b->reserve.count = claims;
+  claim_later(b, p, start);
+  return has_slot(b, running, NULL, start) && rf_reserve_fits(&b->reserve, &b->pages);
+}
+
+/* Finds the first step in which `p` can start. A later start never needs more pages in a step, so the
+ * search halves an interval. */
+static void promise(rf_batch *b, const rf_pending *p) {
+  int64_t no = 0, yes = 0;
+  const int running = list_claims(b, NULL), claims = b->reserve.count;
+  b->promise = (rf_promise){.request = p->id, .sample = p->started, .pass = -1};
+  for (int i = 0; i < running; i++) {
+    int64_t steps = b->reserve.claim[i].steps;
+    if (steps < RF_STEPS_UNKNOWN && steps > yes) yes = steps;
+  }
+  if (!yes || !fits_at(b, p, running, claims, yes)) return;
+  while (yes - no > 1) {
+    int64_t middle = no + (yes - no) / 2;
+    if (fits_at(b, p, running, claims, middle)) yes = middle;
+    else no = middle;
+  }
+  b->promise.pass = b->counts.passes + yes;
+}
+
+enum { LOOK = 16 }; /* requests that may overtake at a time: each costs a look at all claims */
+
+static void overtake(rf_generator *g, rf_pending *first) {
+  rf_batch *b = g->batch;
+  if (!b->promise.search || !free_slot(b)) return;
+  if (!is_promised(b, first)) promise(b, first);
+  rf_pending *p = waiting_from(first->next);
+  for (int i = 0; i < LOOK && p && b->promise.pass >= 0; i++) {
+    start_result result = start(g, p, first);
+    p = waiting_from(result == STARTED ? p : p->next);
+  }
+  b->promise.search = false;
+}
+
 void rf_admit(rf_generator *g) {
   rf_batch *b = g->batch;
-  for (rf_pending *p = b->first; p;) {
-    rf_slot *slot = free_slot(b);
-    if (p->started == p->of.samples) {
-      p = p->next;
-      continue;
-    }
-    if (!slot) return;
-    int64_t length;
-    /* A prompt that is scored needs the logits of all its rows. */
-    bool scored = p->of.scores.logprobs && p->started == 0;
-    rf_cached_seq *from = scored ? NULL : best_prefix(g, b, &p->of, &length);
-    if (scored) length = 0;
-    else if (worth_waiting(g, b, &p->of, length)) return;
-    if (from) from->used = b->clock;
-    rf_cached_seq *cached = begin_sequence(b, from, &length, p->of.count + p->of.max_tokens - 1);
-    if (!cached) return;
-    cached->used = b->clock;
-    begin_answer(b, slot, p, cached, length);
-    if (p->started == p->of.samples) rf_unpin(g, p);
-  }
+  rf_pending *first = waiting_from(b->first);
+  start_result result = STARTED;
+  while (first && (result = start(g, first, NULL)) == STARTED) first = waiting_from(first);
+  if (first && result == NO_ROOM) overtake(g, first);
 }
 
 static bool is_pinned(const rf_batch *b, const rf_pending *p) {
@@ -158,14 +277,15 @@ static bool is_pinned(const rf_batch *b, const rf_pending *p) {
   return false;
 }
 
-/* Pins the prompt of a request with more waiting answers than free slots, so that it is not
- * evicted. Does not pin the prompt's last token, because every answer computes that token. */
+/* Pins the prompt of the first waiting request, if it waits for slots, so that it is not evicted. Only
+ * one prompt is pinned at a time, so a pin never keeps the first request waiting. Does not pin the prompt's
+ * last token, because every answer computes that token. */
 void rf_pin(rf_generator *g) {
   rf_batch *b = g->batch;
   for (int i = 0; i < b->slots; i++) {
     rf_slot *a = &b->slot[i];
     if (!a->to || a->count || a->cached->sequence.length != a->to->of.count || g->settings.no_sharing ||
-        is_pinned(b, a->to))
+        a->to != waiting_from(b->first) || b->promise.request == a->to->id || is_pinned(b, a->to))
       continue;
     int waiting = a->to->of.samples - a->to->started, slots = 0;
     for (int k = 0; k < b->slots; k++) slots += !b->slot[k].to;
@@ -176,7 +296,8 @@ void rf_pin(rf_generator *g) {
     c->used = b->clock;
     c->pin = a->to;
     c->adapter = a->to->of.adapter;
-    if (!has_room(b)) drop_sequence(b, c);
+    list_claims(b, NULL);
+    if (!rf_reserve_fits(&b->reserve, &b->pages)) drop_sequence(b, c);
   }
 }
 

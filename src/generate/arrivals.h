@@ -9,6 +9,7 @@ typedef struct rf_arrival {
   int64_t prompt, answer; /* Number of tokens. */
   int64_t shared;         /* Number of first tokens of the prompt that are the same in all requests. */
   int samples;            /* Number of answers to the prompt. */
+  int64_t limit;          /* max_tokens of the request; if not above `answer`, it is `answer`. */
 } rf_arrival;
 
 enum { RF_MAX_ARRIVALS = 1 << 20 };

@@ -61,7 +61,9 @@ rf_status rf_batch_open(rf_generator *g, rf_error *error) {
     RF_TRY(rf_draft_plan_open(g->decode, b->slots, b->draft, g->settings.drafts_all, &b->when, error));
   if (g->settings.step_growth > 0)
     RF_TRY(rf_budget_open(g->prefill, g->decode, g->settings.step_growth, b->slots, &b->budget, error));
-  return open_cache(g, b, error);
+  RF_TRY(open_cache(g, b, error));
+  b->promise.request = -1;
+  return rf_reserve_open(&b->pages, b->cached_count + 1, 1 + b->draft, &b->reserve, error);
 }
 
 static void free_list(rf_pending *list) {
@@ -82,6 +84,7 @@ void rf_batch_close(rf_generator *g) {
   for (int i = 0; b->cached && i < b->cached_count; i++) rf_sequence_close(&b->cached[i].sequence);
   rf_sequence_close(&b->hand);
   rf_pages_close(&b->pages);
+  rf_reserve_close(&b->reserve);
   free(b->slot);
   free(b->cached);
   free(b->part);
@@ -168,6 +171,7 @@ rf_status rf_generator_submit(rf_generator *g, const rf_request *request, int64_
   if (b->newest) b->newest->next = p;
   else b->first = p;
   b->newest = p;
+  b->promise.search = true;
   if (id) *id = p->id;
   return RAFTER_OK;
 }
@@ -186,28 +190,47 @@ static bool counted(const rf_batch *b, int slot, int class, int32_t page) {
   return false;
 }
 
-void rf_generator_held(const rf_generator *g, int32_t *running, int32_t *waiting, int64_t *kv_bytes,
-                       int64_t *used_bytes) {
+/* Adds the pages of an answer that no earlier slot has, and their tokens. */
+static void add_held(const rf_batch *b, int slot, int class, int64_t *pages, int64_t *tokens) {
+  const rf_sequence *s = &b->slot[slot].cached->sequence;
+  const struct rf_page_table *t = &s->of[class];
+  const int64_t page = b->pages.kv.page;
+  for (int64_t c = t->first; c < t->end; c++) {
+    bool shared = b->pages.pool[class].holders[t->page[c]] > 1;
+    if (shared && counted(b, slot, class, t->page[c])) continue;
+    int64_t left = s->length - c * page;
+    *tokens += left < page ? left : page;
+    ++*pages;
+  }
+}
+
+int64_t rf_batch_live_tokens(const rf_batch *b, int64_t *capacity) {
+  const int class = b->pages.kv.of[RF_KV_GLOBAL].layers ? RF_KV_GLOBAL : RF_KV_LOCAL;
+  int64_t pages = 0, tokens = 0;
+  *capacity = b->pages.kv.of[class].pool * b->pages.kv.page;
+  for (int i = 0; i < b->slots; i++)
+    if (b->slot[i].to) add_held(b, i, class, &pages, &tokens);
+  return tokens;
+}
+
+rf_generator_use rf_generator_held(const rf_generator *g) {
   const rf_batch *b = g->batch;
-  *running = *waiting = 0;
-  *kv_bytes = *used_bytes = 0;
+  rf_generator_use use = {0};
   for (const rf_pending *p = b->first; p; p = p->next)
     for (int s = 0; s < p->of.samples; s++) {
-      *running += p->state[s] == RF_SAMPLE_RUNS;
-      *waiting += p->state[s] == RF_SAMPLE_WAITS;
+      use.running += p->state[s] == RF_SAMPLE_RUNS;
+      use.waiting += p->state[s] == RF_SAMPLE_WAITS;
     }
   for (int k = 0; k < RF_KV_CLASSES; k++) {
     const struct rf_kv_layers *of = &b->pages.kv.of[k];
-    *kv_bytes += of->pool * of->page_bytes;
-    for (int i = 0; i < b->slots; i++) {
-      if (!b->slot[i].to) continue;
-      const struct rf_page_table *t = &b->slot[i].cached->sequence.of[k];
-      for (int64_t c = t->first; c < t->end; c++) {
-        bool shared = b->pages.pool[k].holders[t->page[c]] > 1;
-        if (!shared || !counted(b, i, k, t->page[c])) *used_bytes += of->page_bytes;
-      }
-    }
+    int64_t pages = 0, tokens = 0;
+    for (int i = 0; i < b->slots; i++)
+      if (b->slot[i].to) add_held(b, i, k, &pages, &tokens);
+    use.kv_bytes += of->pool * of->page_bytes;
+    use.used_bytes += pages * of->page_bytes;
   }
+  use.live_tokens = rf_batch_live_tokens(b, &use.kv_tokens);
+  return use;
 }
 
 /* Marks an answer as ended, after its last event. With its last answer, the request ends too. */
@@ -229,7 +252,7 @@ static void free_slot(rf_generator *g, rf_slot *answer) {
   rf_cached_seq *c = answer->cached;
   c->state = answer->to->of.keep ? RF_CACHED_KEPT : RF_CACHED_FREE;
   if (c->state == RF_CACHED_FREE) rf_sequence_release(&b->pages, &c->sequence);
-  else rf_sequence_expect(&b->pages, &c->sequence, 0);
+  b->promise.search = true;
   answer->to = NULL;
   answer->cached = NULL;
 }
@@ -429,6 +452,7 @@ static void report(rf_generator *g, rf_batch *b, rf_slot *a) {
   for (int i = 0; i < a->chosen; i++) {
     const rf_choice *choice = &a->choice[i];
     event = add_event(b, a);
+    b->promise.search |= !a->count; /* the end of an answer is known once its prompt has been read */
     event->index = a->count++;
     event->token = a->next[0] = choice->id;
     event->logprob = choice->logprob;

@@ -7,7 +7,7 @@
 #include "generate/draft.h"
 #include "generate/drafter.h"
 #include "generate/generate.h"
-#include "generate/pages.h"
+#include "generate/reserve.h"
 
 /* Maximum number of cached sequences that do not run. They use spare pages. */
 enum { RF_KEPT = 32 };
@@ -96,6 +96,14 @@ struct rf_slot {
   rf_draft_odds odds;
 };
 
+/* When the first waiting answer starts at the latest, although others overtake it. */
+typedef struct rf_promise {
+  int64_t request; /* Its id; -1: no answer waits for pages. */
+  int sample;
+  int64_t pass; /* Number of the forward pass; -1: unknown, so nothing overtakes it. */
+  bool search;  /* true: an answer ended or a request came, so another answer may now fit. */
+} rf_promise;
+
 typedef struct rf_batch {
   rf_engine engine;
   rf_pages pages;
@@ -119,6 +127,8 @@ typedef struct rf_batch {
   rf_event *event;       /* (rf_generator_events): events of cancelled and of running answers. */
   int events;
   const rf_sequence **live; /* (cached_count + 1): scratch memory for a list of sequences. */
+  rf_reserve reserve;       /* Decides whether an answer may start. */
+  rf_promise promise;       /* To the first answer that waits. */
   rf_generate_counts counts;
 } rf_batch;
 
@@ -137,6 +147,8 @@ rf_status rf_generator_refresh(rf_generator *generator, rf_error *error);
 
 rf_status rf_batch_open(rf_generator *generator, rf_error *error);
 void rf_batch_close(rf_generator *generator);
+/* Cached tokens of running answers (see rf_generator_use); *capacity gets those that fit. */
+int64_t rf_batch_live_tokens(const rf_batch *batch, int64_t *capacity);
 /* Releases the pages of all kept sequences. */
 void rf_batch_forget(rf_generator *generator);
 /* Releases the pages of the kept sequences of an adapter. */
@@ -146,8 +158,10 @@ void rf_batch_forget_adapter(rf_generator *generator, int64_t adapter);
  * plan must have rows for all tokens. If each sequence has one row, the decode plan runs. */
 rf_status rf_forward(rf_generator *generator, rf_forward_part *part, int count, rf_error *error);
 
-/* Starts waiting answers in order, as long as there are free slots and pages. */
+/* Starts waiting answers, as long as there are free slots and pages. See admit.c. */
 void rf_admit(rf_generator *generator);
+/* Evicts kept sequences until there are free pages for the parts of a pass. */
+void rf_make_room(rf_batch *batch, const rf_forward_part *part, int count);
 /* Call this after a forward pass. Keeps a prompt cached while other answers to it wait for a
  * slot. */
 void rf_pin(rf_generator *generator);

@@ -99,7 +99,6 @@ static void take_slots(rf_build_options *b) {
   int64_t copies = rf_mesh_copies(mesh);
   b->microbatch = copies * rf_round_up(b->microbatch, rf_mesh_size(mesh, RF_AXES_OF_PASS));
   b->sequences *= copies;
-  if (b->sequences > 0 && b->sequences < b->microbatch) b->sequences = b->microbatch;
 }
 
 rf_status rf_generator_open(const rf_infer_settings *asked, rf_generator **out, rf_error *error) {
@@ -161,6 +160,7 @@ double rf_generator_prompt_seconds(const rf_generator *g, int64_t tokens) {
 rf_status rf_forward(rf_generator *g, rf_forward_part *part, int count, rf_error *error) {
   rf_batch *b = g->batch;
   bool decodes = true;
+  rf_make_room(b, part, count);
   for (int i = 0; i < count; i++) {
     RF_TRY(rf_sequence_extend(&b->pages, part[i].sequence, part[i].count, error));
     int wanted = part[i].scored + part[i].wanted;

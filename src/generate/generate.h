@@ -164,10 +164,14 @@ typedef struct rf_generate_counts {
   int64_t verified, compared;
 } rf_generate_counts;
 rf_generate_counts rf_generator_counts(const rf_generator *generator);
-/* The answers that run and that wait, the bytes of the KV cache, and the bytes of the pages that
- * running answers hold. */
-void rf_generator_held(const rf_generator *generator, int32_t *running, int32_t *waiting, int64_t *kv_bytes,
-                       int64_t *used_bytes);
+typedef struct rf_generator_use {
+  int32_t running, waiting;     /* Answers. */
+  int64_t kv_bytes, used_bytes; /* Bytes of the KV cache, and of the pages that running answers hold. */
+  /* Tokens for which the KV cache has memory, and cached tokens of running answers. A shared prefix
+   * counts once. */
+  int64_t kv_tokens, live_tokens;
+} rf_generator_use;
+rf_generator_use rf_generator_held(const rf_generator *generator);
 
 /* Totals of one plan: number of computed forward passes, number of their rows, measured seconds. */
 void rf_generator_passes(const rf_generator *generator, int plan, int64_t *passes, int64_t *rows,

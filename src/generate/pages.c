@@ -65,11 +65,6 @@ void rf_sequence_close(rf_sequence *s) {
   *s = (rf_sequence){0};
 }
 
-void rf_sequence_expect(const rf_pages *pages, rf_sequence *s, int64_t tokens) {
-  for (int c = 0; c < RF_KV_CLASSES; c++)
-    s->of[c].need = pages->kv.of[c].layers ? rf_kv_pages(&pages->kv, (rf_kv_class)c, tokens) : 0;
-}
-
 /* Column of the first key that a token at `position` reads. */
 static int64_t first_column(const rf_pages *pages, int class, int64_t position) {
   return rf_kv_first_key(&pages->kv, (rf_kv_class) class, position) / pages->kv.page;
@@ -184,26 +179,18 @@ void rf_sequence_retract(rf_pages *pages, rf_sequence *s, int64_t length) {
 void rf_sequence_release(rf_pages *pages, rf_sequence *s) {
   for (int c = 0; c < RF_KV_CLASSES; c++) {
     drop_columns(pages, c, &s->of[c], s->of[c].first, s->of[c].end);
-    s->of[c].first = s->of[c].end = s->of[c].need = 0;
+    s->of[c].first = s->of[c].end = 0;
   }
   s->length = 0;
 }
 
-/* A sequence keeps its pages of global layers until it ends. So there must be free pages for the
- * expected lengths of all sequences. Local layers release pages, but another sequence may still use
- * a shared page. So each sequence counts with its maximum number of local pages. */
-bool rf_pages_room(const rf_pages *pages, const rf_sequence *const *sequence, int count) {
-  int64_t global = 0, local = 0;
-  for (int i = 0; i < count; i++) {
-    const page_table *g = &sequence[i]->of[RF_KV_GLOBAL], *l = &sequence[i]->of[RF_KV_LOCAL];
-    int64_t held = g->end - g->first, held_local = l->end - l->first;
-    bool copies = sequence[i]->length % pages->kv.page && held && !g->writes &&
-                  pages->pool[RF_KV_GLOBAL].holders[g->page[g->end - 1]] > 1;
-    if (g->need > held) global += g->need - held;
-    if (g->need) global += copies;
-    local += l->need > held_local ? l->need : held_local;
-  }
-  return global <= pages->pool[RF_KV_GLOBAL].free_count && local <= pages->kv.of[RF_KV_LOCAL].pool;
+int64_t rf_sequence_takes(const rf_pages *pages, const rf_sequence *s, rf_kv_class class, int64_t count) {
+  const page_table *t = &s->of[class];
+  if (!pages->kv.of[class].layers) return 0;
+  int64_t more = columns_of(pages, s->length + count) - t->end;
+  bool copies = s->length % pages->kv.page && t->end > t->first && !t->writes &&
+                pages->pool[class].holders[t->page[t->end - 1]] > 1;
+  return (more > 0 ? more : 0) + copies;
 }
 
 static rf_status check_class(const rf_pages *pages, int c, const rf_sequence *const *sequence, int count,

@@ -26,7 +26,6 @@ typedef struct rf_sequence {
   struct rf_page_table {
     int32_t *page;      /* (columns): the page of each block of kv.page positions; -1: none. */
     int64_t first, end; /* The columns first to end - 1 have a page. */
-    int64_t need;       /* Maximum number of pages that the sequence may have at the same time. */
     /* true: the sequence may write to its last page, even if other sequences have this page too.
      * Other sequences read only the positions of the common prefix. */
     bool writes;
@@ -38,8 +37,6 @@ void rf_pages_close(rf_pages *pages);
 rf_status rf_sequence_open(const rf_pages *pages, int64_t context, rf_sequence *sequence, rf_error *error);
 void rf_sequence_close(rf_sequence *sequence); /* release the sequence's pages first */
 
-/* Sets the number of tokens that the sequence may reach. rf_pages_room reserves pages for them. */
-void rf_sequence_expect(const rf_pages *pages, rf_sequence *sequence, int64_t tokens);
 /* Makes the next `count` positions writable. Releases pages before the attention window, takes new
  * pages, and replaces a shared last page by a copy. RAFTER_FAILED: out of pages. The sequence then
  * keeps its pages and may be released. */
@@ -56,8 +53,9 @@ bool rf_sequence_cut(rf_pages *pages, rf_sequence *sequence, int64_t length);
 void rf_sequence_retract(rf_pages *pages, rf_sequence *sequence, int64_t length);
 void rf_sequence_release(rf_pages *pages, rf_sequence *sequence);
 
-/* True if there are enough pages for all `count` sequences at their expected lengths. */
-bool rf_pages_room(const rf_pages *pages, const rf_sequence *const *sequence, int count);
+/* The pages of a class that rf_sequence_extend would take for `count` positions. */
+int64_t rf_sequence_takes(const rf_pages *pages, const rf_sequence *sequence, rf_kv_class class,
+                          int64_t count);
 /* Checks that page tables, holder counts and free pages agree, and that each sequence has the pages
  * for its next token. This code is independent of the code that updates the tables. */
 rf_status rf_pages_check(const rf_pages *pages, const rf_sequence *const *sequence, int count,

@@ -9,7 +9,7 @@ typedef struct rf_infer_settings {
   const struct rf_infer_settings *drafter; /* model that drafts build.draft tokens; NULL: none */
   rf_model model;
   /* Generators. build.seq: context in tokens. build.microbatch: number of answers that run at the
-   * same time. build.sequences: number of running and kept sequences for which the cache has
+   * same time. build.sequences: number of sequences of full length for which the cache has
    * memory. Scorers. build.seq: tokens of the longest sequence. build.microbatch: rows of a forward
    * pass / build.seq. build.top: number of alternatives for each token. */
   rf_plan_options plan;

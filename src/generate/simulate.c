@@ -31,6 +31,7 @@ typedef struct simulation {
   bool remote_prefill;
   double seconds; /* Predicted seconds of all forward passes so far. */
   rf_plan_totals total;
+  double live; /* sum over all passes: seconds * fraction of the cache with tokens of running answers */
   const rf_arrival *list;
   int64_t clients; /* closed loop: maximum number of unfinished answers; 0: requests do not wait */
   int64_t count, next, reported, gaps;
@@ -72,13 +73,16 @@ static rf_status forward(void *self, int plan, rf_forward_part *part, int count,
   return RAFTER_OK;
 }
 
-/* Chooses an arbitrary token. It depends only on request, sample and position. */
+/* Chooses an arbitrary token. It depends only on request, sample and position. An answer that is
+ * shorter than its max_tokens ends with the stop token. */
 static rf_status choose(void *self, rf_slot *a, const rf_forward_part *part, int row, int worker,
                         rf_error *error) {
   const simulation *s = self;
+  const int64_t vocab = s->g->settings.model.vocab, ends = a->to->of.stop_count;
   (void)part, (void)worker, (void)error;
   a->choice[row].id = (int32_t)(rf_key((uint64_t)a->to->id, (uint64_t)a->sample, (uint64_t)(a->count + row)) %
-                                (uint64_t)s->g->settings.model.vocab);
+                                (uint64_t)(vocab - ends));
+  if (ends && a->count + row + 1 == s->list[a->to->id].answer) a->choice[row].id = (int32_t)vocab - 1;
   return RAFTER_OK;
 }
 
@@ -108,6 +112,7 @@ static rf_status open_engine(const rf_infer_settings *settings, simulation *s, r
   for (int p = 0; p < 2; p++) s->prices[p] = rf_pass_prices_open(s->plan[p]);
   RF_TRY(open_drafts(settings, s, error));
   s->g->batch->threads = 1;
+  s->g->batch->reserve.rows = 1 + settings->plan.build.draft;
   s->g->batch->engine =
       (rf_engine){.self = s,
                   .rows = s->remote_prefill ? INT64_MAX : s->plan[RF_PREFILL]->graph->rows,
@@ -173,9 +178,12 @@ static rf_status submit(simulation *s, int64_t i, rf_error *error) {
   for (int64_t t = 0; t < a->prompt; t++)
     s->tokens[t] =
         (int32_t)(rf_key(t < a->shared ? 0 : (uint64_t)i + 1, (uint64_t)t, rf_name_key("prompt")) % vocab);
+  const int32_t stop = (int32_t)vocab - 1;
   rf_request request = {.tokens = s->tokens,
                         .count = a->prompt,
-                        .max_tokens = a->answer,
+                        .max_tokens = a->limit > a->answer ? a->limit : a->answer,
+                        .stop = &stop,
+                        .stop_count = a->limit > a->answer,
                         .samples = a->samples,
                         .keep = a->shared > 0};
   return rf_generator_submit(s->g, &request, NULL, error);
@@ -221,6 +229,9 @@ static rf_status run(simulation *s, rf_serve_stats *served, rf_error *error) {
     int count;
     int64_t rows = rf_generator_counts(s->g).passes;
     RF_TRY(rf_generator_step(s->g, &event, &count, error));
+    int64_t capacity;
+    double live = (double)rf_batch_live_tokens(s->g->batch, &capacity);
+    s->live += (s->seconds - before) * live / (double)capacity;
     s->clock += s->seconds - before;
     before = s->seconds;
     if (rf_generator_counts(s->g).passes == rows)
@@ -258,6 +269,7 @@ static rf_status simulate(const rf_infer_settings *settings, const wanted *w, co
   double came = list[count - 1].at - list[0].at;
   served->arrivals_per_second = came > 0 ? (double)(count - 1) / came : 0;
   served->saturated = served->saturated && came > 0;
+  served->kv_live = s.seconds > 0 ? s.live / s.seconds : 0;
   served->slots_used =
       served->counts.passes ? (double)served->counts.parts / (double)served->counts.passes : 0;
   const size_t bytes = (size_t)count * sizeof *s.first;

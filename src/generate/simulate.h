@@ -22,6 +22,7 @@ typedef struct rf_serve_stats {
       latency[RF_PERCENTILES];
   double tokens_per_second;
   double slots_used; /* Mean number over all steps. */
+  double kv_live;    /* Mean fraction of the KV cache with tokens of running answers, over the busy time. */
   /* Maximum number of requests that waited for their first token at the same time. */
   int64_t waiting_most;
   /* rf_simulate_apart: mean seconds and mean bytes to send the cache of one prompt. */

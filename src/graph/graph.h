@@ -420,7 +420,7 @@ typedef struct rf_build_options {
   int64_t rows;
   /* generate: maximum tokens of one sequence in a forward pass; 0: RF_PREFILL_ROWS */
   int64_t chunk;
-  /* generate: full-length sequences that the cache can hold, >= the number of slots */
+  /* generate: full-length sequences that the cache can hold; 0: the number of slots */
   int64_t sequences;
   /* generate: maximum drafted tokens that one sequence verifies in a forward pass. Each drafted
    * token has a row of logits, and so has the token before the first. */

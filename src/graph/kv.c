@@ -23,7 +23,7 @@ rf_kv rf_kv_of(const rf_model *model, const rf_build_options *o) {
   int64_t chips = o->job == RF_JOB_GENERATE ? rf_mesh_extent(&o->mesh, RF_AXIS_CONTEXT) : 1;
   rf_kv kv = {.page = chips * (o->kv_page ? o->kv_page : RF_KV_PAGE),
               .chips = chips,
-              .sequences = o->sequences > o->microbatch ? o->sequences : o->microbatch,
+              .sequences = o->sequences > 0 ? o->sequences : o->microbatch,
               .dtype = o->kv_dtype_set ? o->kv_dtype : o->dtype};
   int64_t chunk = o->chunk > 0 ? o->chunk : RF_PREFILL_ROWS, scales,
           page_bytes = bytes_of_page(model, kv.page, kv.dtype, &scales);
@@ -39,7 +39,10 @@ rf_kv rf_kv_of(const rf_model *model, const rf_build_options *o) {
   struct rf_kv_layers *local = &kv.of[RF_KV_LOCAL];
   int64_t touched = pages_of(local->window + chunk - 1, kv.page) + 1;
   if (local->layers && touched < local->most) local->most = touched;
-  for (int c = 0; c < RF_KV_CLASSES; c++) kv.of[c].pool = kv.sequences * kv.of[c].most;
+  for (int c = 0; c < RF_KV_CLASSES; c++) {
+    const bool windows = kv.of[c].most < kv.columns;
+    kv.of[c].pool = kv.of[c].most * (windows && kv.sequences < o->microbatch ? o->microbatch : kv.sequences);
+  }
   return kv;
 }
 

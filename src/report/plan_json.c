@@ -69,7 +69,7 @@ static json_t *settings_json(const rf_plan *plan) {
   if (b->job == RF_JOB_GENERATE)
     json_object_set_new(
         json, "sequences",
-        json_integer((json_int_t)(b->sequences > b->microbatch ? b->sequences : b->microbatch)));
+        json_integer((json_int_t)(b->sequences > 0 ? b->sequences : b->microbatch)));
   return json;
 }
 

@@ -107,6 +107,8 @@ void rf_metrics_text(const rf_metrics *m, const rafter_counts *c, int64_t runnin
         (double)c->kv_used_bytes);
   value(&l, "lora_adapters", "gauge", "Adapters that requests can use.", c->adapters);
   value(&l, "lora_adapter_slots", "gauge", "Adapters that can be loaded at once.", c->adapter_slots);
+  value(&l, "kv_cache_tokens", "gauge", "Tokens for which the KV cache has memory.", (double)c->kv_tokens);
+  value(&l, "kv_cache_live_tokens", "gauge", "Cached tokens of running answers.", (double)c->kv_live_tokens);
   value(&l, "steps_total", "counter", "Forward passes.", (double)c->passes);
   value(&l, "step_seconds_total", "counter", "Measured seconds of forward passes.", c->seconds);
   value(&l, "step_predicted_seconds_total", "counter", "Seconds of the same passes as planned.",

@@ -293,18 +293,25 @@ static void faults_are_found(void **state) {
   }
 }
 
+/* rf_sequence_takes says what rf_sequence_extend takes from the free pages, copies included. */
 static void room_is_counted_before_it_is_needed(void **state) {
   (void)state;
   world w;
+  rf_error error = {0};
   open_world(&w);
   grow(&w, 0, 70, 1);
-  for (int i = 0; i < 3; i++) rf_sequence_expect(&w.pages, &w.s[i], CONTEXT);
-  assert_true(rf_pages_room(&w.pages, w.all, 3));
-  rf_sequence_expect(&w.pages, &w.s[0], 70);
   assert_true(rf_sequence_share(&w.pages, &w.s[1], &w.s[0], 70));
-  assert_true(rf_pages_room(&w.pages, w.all, 3));
-  grow(&w, 1, CONTEXT - 70, 2);
-  grow(&w, 2, CONTEXT, 3);
+  assert_int_equal(rf_sequence_takes(&w.pages, &w.s[0], RF_KV_GLOBAL, 26), 0);
+  assert_int_equal(rf_sequence_takes(&w.pages, &w.s[1], RF_KV_GLOBAL, 26), 1);
+  assert_int_equal(rf_sequence_takes(&w.pages, &w.s[1], RF_KV_GLOBAL, 27), 2);
+  for (int i = 0; i < 60; i++) {
+    rf_sequence *s = &w.s[i % TEXTS];
+    const int64_t count = 1 + i % 3, before = w.pages.pool[RF_KV_GLOBAL].free_count,
+                  takes = rf_sequence_takes(&w.pages, s, RF_KV_GLOBAL, count);
+    assert_int_equal(rf_sequence_extend(&w.pages, s, count, &error), RAFTER_OK);
+    assert_int_equal(before - w.pages.pool[RF_KV_GLOBAL].free_count, takes);
+    for (int64_t k = 0; k < count; k++) s->tokens[s->length++] = i;
+  }
   prove(&w);
   close_world(&w);
 }
