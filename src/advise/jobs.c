@@ -246,7 +246,7 @@ static rf_status check_effect(const rf_options *o, const char *job, rf_error *er
   static const struct {
     const char *options[6], *jobs, *why;
   } rows[] = {
-      {{"rate", "arrivals"}, "serve", "requests arrive only in --job serve"},
+      {{"rate", "arrivals", "answer-limit"}, "serve", "requests arrive only in --job serve"},
       {{"prefill-on", "kv-link"}, "serve", "only --job serve can compute prompts on another machine"},
       {{"samples", "prompt-tokens", "max-tokens", "shared-prefix", "requests"},
        "rollout serve rl",
@@ -255,8 +255,8 @@ static rf_status check_effect(const rf_options *o, const char *job, rf_error *er
       {{"remat"}, "train rl", "only training steps have a backward pass"},
       {{"kv-dtype"}, "generate prefill rollout serve rl", "only jobs that generate have a KV cache"},
       {{"sequences"},
-       "generate",
-       "--job generate sizes its cache by sequences; rollout and serve size theirs by their prompts"},
+       "generate serve",
+       "--job generate and serve size their cache by sequences; rollout sizes its own by its prompts"},
       {{"speculate", "draft-tokens", "acceptance"},
        "generate rollout",
        "only --job generate and --job rollout plan drafts"},
@@ -398,6 +398,9 @@ const rf_option RF_SERVING_OPTIONS[] = {
         "rate", FLOATS, "PER SECOND", 1e-6, 1e9, NULL, "Serving and rollouts",
         "requests that arrive per second (serve): a rate, or a list such as 1..256 or 0.5,1,2; unset: 1, and "
         "the highest rate that the plan sustains"),
+    RF_NUMBER("answer-limit", TOKENS, NULL, 1, 1 << 24, NULL, "Serving and rollouts",
+              "max_tokens of the requests, which the scheduler must expect (serve); unset: the length of the "
+              "answer, which is also the minimum"),
     RF_WORDS(
         "arrivals", PATH, "FILE", NULL, "Serving and rollouts",
         "requests to simulate in place of --rate: JSON Lines (at, prompt, answer, shared), or a CSV of the "

@@ -186,12 +186,12 @@ static json_t *percentiles_json(const double p[RF_PERCENTILES]) {
 static json_t *rate_json(const service *s, const served_rate *row) {
   const rf_serve_stats *v = &row->served;
   json_t *json = json_pack(
-      "{sf sf so so so sf sI sI sI sb so}", "requests_per_second", row->rate, "tokens_per_second",
+      "{sf sf so so so sf sI sI sI sb so sf}", "requests_per_second", row->rate, "tokens_per_second",
       v->tokens_per_second, "ttft_seconds", percentiles_json(v->ttft), "tpot_seconds",
       percentiles_json(v->tpot), "latency_seconds", percentiles_json(v->latency), "slots_used", v->slots_used,
       "slots_most", (json_int_t)v->counts.most_parts, "waiting_most", (json_int_t)v->waiting_most,
       "reused_tokens", (json_int_t)v->counts.reused, "saturated", v->saturated, "usd_per_million_tokens",
-      rf_job_usd_per_million(usd_of_service(s), v->tokens_per_second));
+      rf_job_usd_per_million(usd_of_service(s), v->tokens_per_second), "kv_live", v->kv_live);
   if (s->prefill_on) json_object_set_new(json, "transfer_seconds", json_real(v->transfer_seconds));
   return json;
 }
@@ -288,6 +288,10 @@ static void put_serving(const service *s) {
           "first p99", "token p50", "token p99", "slots", "$/Mtok", "keeps up");
   for (int i = 0; i < s->rows; i++) put_row(s, &s->row[i], "");
   put_notes(s);
+  if (p->settings.plan.build.sequences > 0)
+    fprintf(out,
+            "  tokens of running answers fill %.0f %% of the KV cache, averaged over the time of all steps\n",
+            100 * s->best.served.kv_live);
   hint_at_fit(s);
   if (s->prefill_on)
     fprintf(out,
@@ -308,7 +312,8 @@ rf_status rf_job_serve(rafter_plan *p, const rf_options *o, rf_error *error) {
   s.like = (rf_arrival){.prompt = s.l.prompt,
                         .answer = s.l.answer,
                         .shared = rf_options_int_or(o, "shared-prefix", 0),
-                        .samples = s.l.samples};
+                        .samples = s.l.samples,
+                        .limit = rf_options_int_or(o, "answer-limit", 0)};
   rf_job_say_copies(p, p->plan);
   RF_GO(resolve_prefill_on(&s, error));
   RF_GO(simulate_rates(&s, error));

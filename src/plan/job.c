@@ -653,6 +653,11 @@ const rf_option RF_CACHE_OPTIONS[] = {
 };
 
 const rf_option RF_SERVICE_OPTIONS[] = {
+    RF_NUMBER(
+        "sequences", INT, NULL, 1, 1 << 20, NULL, "Memory",
+        "size of the key and value cache, in sequences of --seq tokens; unset: --batch\nIf most requests "
+        "are shorter than --seq, a smaller cache still serves --batch answers at once. A request starts "
+        "when there is memory for it until its end."),
     RF_NUMBER("step-growth", FLOAT, "FACTOR", 0, 1e6, "2", "Speed",
               "maximum of the predicted time of a step that also reads prompts / that of the step without "
               "them; 0: no limit\nSmaller factors give a steadier stream of tokens, and a later first token. "
@@ -729,8 +734,6 @@ const rf_option RF_LAYOUT_OPTIONS[] = {
     RF_CHOICE("collectives", "core|offload|none", "core", "Chips",
               "what moves data between chips: the core while it computes (core), a separate engine "
               "(offload), or the core without overlap (none)"),
-    RF_NUMBER("sequences", INT, NULL, 1, 1 << 20, NULL, "Memory",
-              "size of the cache in full sequences, with --job generate; unset: --batch"),
     RF_CHOICE("matmul-dtype", "int8|fp8", NULL, "Precision",
               "dtype of products in linear layers and experts; attention and the head keep --dtype; unset: "
               "--dtype"),

@@ -245,6 +245,17 @@ case_serving() {
   cp out lines
   status 0 "$RAFTER" plan "${GEMMA[@]}" --job serve --arrivals azure.csv --json &&
     holds out 'd["serving"]["rates"] == json.load(open("lines"))["serving"]["rates"]' 'a CSV of Azure traces'
+  # A cache of two full sequences serves up to 32 answers at once. With max_tokens, fewer start.
+  for _ in {1..64}; do printf '{"at": 0, "prompt": 100, "answer": 50}\n'; done >many.jsonl
+  MANY=(plan "${GEMMA[@]}" --job serve --arrivals many.jsonl --seq 4k --batch 32 --sequences 2 --json)
+  status 0 "$RAFTER" "${MANY[@]}" && cp out exact
+  status 0 "$RAFTER" "${MANY[@]}" --answer-limit 2000 && {
+    holds out 'd["settings"]["sequences"] == 2' 'a cache of two sequences'
+    most=$(ask exact 'd["serving"]["rates"][0]["slots_most"]')
+    holds out "2 < d['serving']['rates'][0]['slots_most'] < $most <= 32" 'a higher limit admits fewer answers'
+    holds exact '0 < d["serving"]["rates"][0]["kv_live"] < 1' 'the cache is partly filled'
+  }
+  refuses 2 'no effect with --job rollout' "$RAFTER" plan "${GEMMA[@]}" --job rollout --answer-limit 9
   # Three arrivals on eight copies give three answers. The time is that of one copy's one request,
   # after the last of the three arrivals.
   printf '{"at": %s, "prompt": 512, "answer": 256}\n' 0 0.1 0.2 >three.jsonl
