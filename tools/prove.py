@@ -11,13 +11,15 @@
           every op in all sizes, steps and goldens of the model families, devices in meshes, collectives
           left out, real models
   serve   the client of OpenAI's API passes tools/serve_clients.py with a real model (./dev models smollm2).
-          A soak of 20 minutes, with clients that leave and send nonsense, loses no answer
+          A soak of 20 minutes at a full KV cache, with clients that leave and send nonsense, loses no answer.
+          For 20 minutes, tokens of the Azure trace's running answers fill 68 % of the cache or more
   bare    a new Debian made by debootstrap, with only git and ca-certificates, runs ./dev demo and
           ./dev check (needs root). It has terminals and a name for localhost
 
---hours limits resume, soak and fuzz, each (default 1). A stopped piece continues if the commit is the same (fuzz
---runs: if a target and its reader are the same). --again starts from the beginning. Each piece writes
-docs/proof/DATE-PIECE.json with the commit, the machine, its work, and its result.
+--hours limits resume, soak, fuzz and serve, each (default 1). --minutes does so too. A stopped piece
+continues if the commit is the same (fuzz --runs: if a target and its reader are the same). --again starts
+from the beginning. Each piece writes docs/proof/DATE-PIECE.json with the commit, the machine, its work, and
+its result.
 """
 import datetime
 import glob
@@ -537,11 +539,14 @@ def serve(piece, hours):
     try:
         piece.data["clients"] = prove_serve.clients(RAFTER, found[0], f"{STATE}/clients")
         piece.save()
-        piece.data["soak"] = prove_serve.soak(RAFTER, max(60, min(1200, hours * 3600)))
+        seconds = max(60, min(1200, hours * 3600))
+        piece.data["soak"] = prove_serve.soak(RAFTER, seconds)
+        piece.save()
+        piece.data["trace"] = prove_serve.replay(RAFTER, seconds)
     except (RuntimeError, subprocess.SubprocessError) as error:
         raise Failure(str(error)) from error
-    piece.data["trials"] += 2
-    print(json.dumps({k: piece.data[k] for k in ("clients", "soak")}))
+    piece.data["trials"] += 3
+    print(json.dumps({k: piece.data[k] for k in ("clients", "soak", "trace")}))
 
 
 PIECES = {
@@ -560,10 +565,11 @@ def main():
     if "--help" in words or "-h" in words:
         sys.exit(print(__doc__))
     hours, again = 1.0, "--again" in words
-    if "--hours" in words:
-        at = words.index("--hours")
-        hours = float(words[at + 1])
-        del words[at:at + 2]
+    for unit, each in (("--hours", 1), ("--minutes", 60)):
+        if unit in words:
+            at = words.index(unit)
+            hours = float(words[at + 1]) / each
+            del words[at:at + 2]
     by_runs = "--runs" in words
     names = [w for w in words if not w.startswith("-")] or list(PIECES)
     if by_runs and names != ["fuzz"]:

@@ -1,6 +1,10 @@
-"""prove_serve.py - the proof `serve`: OpenAI's client, and a soak, against `rafter serve` (see prove.py)."""
+"""prove_serve.py - the proof `serve`: OpenAI's client, a soak and a trace (see prove.py).
+
+python3 tools/prove_serve.py build/rafter [--minutes M]: only the soak and the trace, each for M minutes.
+"""
 
 import contextlib
+import csv
 import http.client
 import json
 import os
@@ -16,8 +20,15 @@ CLIENT = "openai==3.57.0"
 TOOL_TEMPLATE = "tests/data/templates/qwen2_5.jinja"  # renders tools; the model's own template does not
 # A shape with random weights and short steps, so that the soak has many requests.
 SOAK_MODEL = "llama:layers=4,width=128,heads=4,ff=256,vocab=300,seq=1024"
-SLOTS, QUEUE, THREADS = 8, 24, 24
+# The cache has memory for three sequences of full length, so that memory limits the answers that run.
+SLOTS, SEQUENCES, QUEUE, THREADS = 16, 3, 24, 32
 GROWTH_BYTES = 8 << 20  # of resident memory after the first minute: buffers of the longest answers
+TRACE = "../shared/data/traces/AzureLLMInferenceTrace_conv.csv"
+# Short steps with the long prompts of the trace.
+TRACE_MODEL = "llama:layers=2,width=64,heads=2,ff=128,vocab=300,seq=16384"
+TRACE_OPTIONS = {"--batch": 32, "--sequences": 2, "--seq": 16384, "--prefill-chunk": 512, "--step-growth": 0}
+TRACE_CLIENTS, TRACE_MOST = 40, 512  # clients; max_tokens, if no answer of the trace is longer
+FILLED = 0.68  # of the cache with tokens of running answers, on average
 
 
 @contextlib.contextmanager
@@ -140,37 +151,142 @@ def resident(pid):
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def metric(port, name):
+def metrics(port):
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     connection.request("GET", "/metrics")
     text = connection.getresponse().read().decode()
     connection.close()
-    return float(re.search(r"^rafter:" + name + r"\{[^}]*\} (\S+)", text, re.M)[1])
+    return {name: float(value) for name, value in re.findall(r"^rafter:(\w+)\{[^}]*\} (\S+)", text, re.M)}
+
+
+def filled(sample):
+    return sample["kv_cache_live_tokens"] / sample["kv_cache_tokens"]
+
+
+def check_arena(rafter, model, options, facts):
+    """The server's arena has the planned bytes."""
+    words = map(str, words_of(options))
+    asked = [rafter, "plan", model, "--job", "serve", "--prompt-tokens", "1", "--max-tokens", "1", *words]
+    planned = subprocess.run([*asked, "--json"], stdout=subprocess.PIPE, check=True)
+    peak = json.loads(planned.stdout)["memory"]["peak_bytes"]
+    if peak != facts["arena_bytes"]:
+        raise RuntimeError(f"the arena has {facts['arena_bytes']} bytes, the plan {peak}")
+
+
+def watch(run, threads, port, pid):
+    """Runs the threads to their end. Returns samples of time, resident bytes and metrics."""
+    samples, start = [], time.monotonic()
+    for t in threads:
+        t.start()
+    while any(t.is_alive() for t in threads):
+        time.sleep(0.5)
+        samples.append((time.monotonic() - start, resident(pid), metrics(port)))
+    if run.faults:
+        raise RuntimeError(f"{len(run.faults)} failed requests, for example {run.faults[0]}")
+    if samples[-1][2]["num_preemptions_total"]:
+        raise RuntimeError("an answer lost its memory")
+    return samples
+
+
+def words_of(options):
+    return [word for pair in options.items() for word in pair]
 
 
 def soak(rafter, seconds):
     """Random requests for `seconds` seconds. Raises RuntimeError for a failed answer, or if memory grows."""
-    options = ("--batch", SLOTS, "--seq", 1024, "--max-queue", QUEUE, "--threads", 2)
-    with server(rafter, SOAK_MODEL, *options) as (facts, process):
+    options = {"--batch": SLOTS, "--sequences": SEQUENCES, "--seq": 1024, "--threads": 2}
+    with server(rafter, SOAK_MODEL, *words_of(options), "--max-queue", QUEUE) as (facts, process):
+        check_arena(rafter, SOAK_MODEL, options, facts)
         run = Soak(facts["port"], seconds)
         threads = [threading.Thread(target=run.work, args=(i,)) for i in range(THREADS)]
-        sizes, start, full = [], time.monotonic(), []
-        for t in threads:
-            t.start()
-        while any(t.is_alive() for t in threads):
-            time.sleep(1)
-            sizes.append((time.monotonic() - start, resident(process.pid)))
-            full.append(metric(facts["port"], "num_requests_running") / SLOTS)
-        warm = [size for at, size in sizes if at > min(60, seconds / 2)]
-        if run.faults:
-            raise RuntimeError(f"{len(run.faults)} failed requests, for example {run.faults[0]}")
-        if warm[-1] - warm[0] > GROWTH_BYTES:
-            raise RuntimeError(f"resident memory grew from {warm[0]} to {warm[-1]} bytes")
+        samples = watch(run, threads, facts["port"], process.pid)
+        warm = [(size, m) for at, size, m in samples if min(60, seconds / 2) < at < seconds]
+        if warm[-1][0] - warm[0][0] > GROWTH_BYTES:
+            raise RuntimeError(f"resident memory grew from {warm[0][0]} to {warm[-1][0]} bytes")
         return {
             **run.counts,
             "seconds": round(seconds),
             "arena_bytes": facts["arena_bytes"],
-            "resident_bytes_after_warm_up": warm[0],
-            "resident_bytes_at_end": warm[-1],
-            "mean_fraction_of_slots": round(sum(full) / len(full), 3),
+            "resident_bytes_after_warm_up": warm[0][0],
+            "resident_bytes_at_end": warm[-1][0],
+            "mean_answers": round(sum(m["num_requests_running"] for _, m in warm) / len(warm), 1),
+            "mean_fraction_of_cache": round(sum(filled(m) for _, m in warm) / len(warm), 3),
         }
+
+
+class Replay:
+    """Clients that send the requests of a trace, each as soon as its last one has ended. A client leaves when
+    it has read as many tokens as in the trace."""
+
+    def __init__(self, port, seconds, rows):
+        self.port, self.until, self.rows = port, time.monotonic() + seconds, iter(rows)
+        self.answers, self.tokens, self.faults, self.lock = 0, 0, [], threading.Lock()
+
+    def request(self, prompt, answer):
+        body = {"prompt": [3 + i * i % 290 for i in range(prompt)], "max_tokens": max(TRACE_MOST, answer)}
+        body |= {"stream": True, "ignore_eos": True, "return_token_ids": True, "seed": prompt}
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=300)
+        connection.request("POST", "/v1/completions", json.dumps(body).encode())
+        reply, got = connection.getresponse(), 0
+        if reply.status != 200:
+            raise ValueError(f"{reply.status}: {reply.read()[:200]}")
+        while got < answer and time.monotonic() < self.until:
+            line = reply.readline()
+            if not line or b'"error"' in line:
+                raise ValueError(f"a stream ends after {got} of {answer} tokens: {line[:200]}")
+            if line.startswith(b"data: {"):
+                got += len(json.loads(line[6:])["choices"][0].get("token_ids", []))
+        connection.close()
+        return got
+
+    def work(self):
+        while time.monotonic() < self.until:
+            with self.lock:
+                row = next(self.rows, None)
+            if row is None:
+                return
+            try:
+                got = self.request(*row)
+                with self.lock:
+                    self.answers += 1
+                    self.tokens += got
+            except (OSError, http.client.HTTPException, ValueError) as error:
+                with self.lock:
+                    self.faults.append(repr(error))
+
+
+def replay(rafter, seconds):
+    """The Azure trace at saturation. Raises RuntimeError if tokens of running answers fill less than FILLED."""
+    with open(TRACE, encoding="utf-8") as file:
+        rows = [(int(row["ContextTokens"]), int(row["GeneratedTokens"])) for row in csv.DictReader(file)]
+    options = TRACE_OPTIONS | {"--threads": 2}
+    more = ("--max-queue", 2 * TRACE_CLIENTS, "--no-prefix-cache")
+    with server(rafter, TRACE_MODEL, *words_of(options), *more) as (facts, process):
+        check_arena(rafter, TRACE_MODEL, options, facts)
+        run = Replay(facts["port"], seconds, rows)
+        threads = [threading.Thread(target=run.work) for _ in range(TRACE_CLIENTS)]
+        samples = watch(run, threads, facts["port"], process.pid)
+    samples = [m for at, _, m in samples if seconds / 4 < at < seconds]
+    mean = sum(filled(m) for m in samples) / len(samples)
+    if mean < FILLED:
+        raise RuntimeError(f"running answers fill {mean:.3f} of the cache (expected {FILLED} or more)")
+    return {
+        "seconds": round(seconds),
+        "answers": run.answers,
+        "tokens": run.tokens,
+        "mean_answers": round(sum(m["num_requests_running"] for m in samples) / len(samples), 1),
+        "mean_waiting": round(sum(m["num_requests_waiting"] for m in samples) / len(samples), 1),
+        "cache_tokens": int(samples[-1]["kv_cache_tokens"]),
+        "mean_fraction_of_cache": round(mean, 3),
+    }
+
+
+def main():
+    words = sys.argv[1:]
+    minutes = float(words[words.index("--minutes") + 1]) if "--minutes" in words else 2
+    for piece in (soak, replay):
+        print(json.dumps({piece.__name__: piece(words[0], 60 * minutes)}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
