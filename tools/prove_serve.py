@@ -192,8 +192,17 @@ def words_of(options):
     return [word for pair in options.items() for word in pair]
 
 
+def guarded(rafter):
+    """Builds the program in which an allocation during a step is fatal. Returns its path."""
+    path = f"{os.path.dirname(rafter)}/rafter_guarded"
+    subprocess.run(["cmake", "--build", os.path.dirname(rafter), "--target", "rafter_guarded"], check=True)
+    return path
+
+
 def soak(rafter, seconds):
-    """Random requests for `seconds` seconds. Raises RuntimeError for a failed answer, or if memory grows."""
+    """Random requests for `seconds` seconds. A step must not allocate. Raises RuntimeError for a failed answer,
+    or if memory grows."""
+    rafter = guarded(rafter)
     options = {"--batch": SLOTS, "--sequences": SEQUENCES, "--seq": 1024, "--threads": 2}
     with server(rafter, SOAK_MODEL, *words_of(options), "--max-queue", QUEUE) as (facts, process):
         check_arena(rafter, SOAK_MODEL, options, facts)
@@ -256,7 +265,7 @@ class Replay:
 
 
 def replay(rafter, seconds):
-    """The Azure trace at saturation. Raises RuntimeError if tokens of running answers fill less than FILLED."""
+    """The Azure trace at saturation. Raises RuntimeError if running answers fill less than FILLED."""
     with open(TRACE, encoding="utf-8") as file:
         rows = [(int(row["ContextTokens"]), int(row["GeneratedTokens"])) for row in csv.DictReader(file)]
     options = TRACE_OPTIONS | {"--threads": 2}

@@ -35,7 +35,7 @@ def symbols(build):
     defined, used = {}, {}
     for folder, _, names in os.walk(os.path.join(build, "CMakeFiles")):
         room = re.search(r"/(?:rafter_(\w+)|rafter)\.dir(/|$)", folder)
-        if not room or "/src/" not in folder + "/" or room.group(1) in ("static", "shared"):
+        if not room or "/src/" not in folder + "/" or room.group(1) in ("static", "shared", "guarded"):
             continue
         for name in names:
             source = "src/" + os.path.join(folder, name[:-2]).rsplit("/src/", 1)[1]

@@ -7,6 +7,7 @@
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -41,9 +42,12 @@ static bool is_team(const void *p) {
   return false;
 }
 
+/* true: the thread takes no part in steps, like those that serve connections. */
+static _Thread_local bool apart;
+
 static void check(const char *call, const void *caller) {
   const char *phase = atomic_load_explicit(&phase_up, memory_order_relaxed);
-  if (!phase || is_openmp(caller)) return;
+  if (!phase || apart || is_openmp(caller)) return;
   atomic_store(&phase_up, NULL);
   const char *parts[] = {"rafter: ", call, " during ", phase,
                          " (expected: no allocation between the first and the last step)\n"};
@@ -94,7 +98,42 @@ int munmap(void *at, size_t n) {
   return (int)syscall(SYS_munmap, at, n);
 }
 
-void rf_guard_begin(const char *phase) { atomic_store(&phase_up, phase); }
+/* ---- threads --------------------------------------------------------------------------------- */
+
+typedef int (*thread_maker)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
+typedef struct thread_start {
+  void *(*run)(void *);
+  void *self;
+} thread_start;
+static thread_maker make_thread;
+
+__attribute__((constructor)) static void find_thread_maker(void) {
+  *(void **)&make_thread = dlsym(RTLD_NEXT, "pthread_create");
+}
+
+static void *run_apart(void *start) {
+  const thread_start own = *(thread_start *)start;
+  apart = true;
+  __libc_free(start);
+  return own.run(own.self);
+}
+
+/* Threads of OpenMP compute steps. All others are apart, until they begin a step themselves. */
+int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *self) {
+  if (!make_thread) find_thread_maker();
+  if (is_openmp(CALLER)) return make_thread(thread, attributes, run, self);
+  thread_start *start = __libc_malloc(sizeof *start);
+  if (!start) return EAGAIN;
+  *start = (thread_start){run, self};
+  int status = make_thread(thread, attributes, run_apart, start);
+  if (status) __libc_free(start);
+  return status;
+}
+
+void rf_guard_begin(const char *phase) {
+  apart = false;
+  atomic_store(&phase_up, phase);
+}
 void rf_guard_end(void) { atomic_store(&phase_up, NULL); }
 bool rf_guard_built(void) { return true; }
 

@@ -112,8 +112,8 @@ double rf_run_delayed(void);
 /* Seconds in which ops ran with fewer threads than planned, while other programs used the cores. */
 double rf_run_reduced_seconds(const rf_run *run);
 
-/* In builds with RF_DEBUG_GUARD, any malloc, free, mmap or munmap of this process between begin and
- * end is fatal. The message names `phase`. Other builds do nothing. Guards cannot be nested. */
+/* In builds with RF_DEBUG_GUARD, any malloc, free, mmap or munmap between begin and end is fatal, but
+ * not in threads apart from the step. The message names `phase`. Guards cannot be nested. */
 void rf_guard_begin(const char *phase);
 void rf_guard_end(void);
 bool rf_guard_built(void);

@@ -9,7 +9,9 @@
 
 #include "support/files.h"
 #include <math.h>
+#include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -215,8 +217,31 @@ static void guard_is_fatal(void **unused) {
   }
 }
 
+static atomic_int turn;
+
+static void *allocate_in_turn(void *self) {
+  while (atomic_load(&turn) != 1) usleep(100);
+  void *volatile held = malloc(100);
+  free(held);
+  atomic_store(&turn, 2);
+  return self;
+}
+
+/* Threads that take no part in a step may allocate during it, as those of a server do. */
+static void other_threads_may_allocate(void **unused) {
+  (void)unused;
+  if (!rf_guard_built()) skip_for("needs the allocation guard");
+  pthread_t thread;
+  assert_int_equal(pthread_create(&thread, NULL, allocate_in_turn, NULL), 0);
+  rf_guard_begin("a step of the main thread");
+  atomic_store(&turn, 1);
+  while (atomic_load(&turn) != 2) usleep(100);
+  rf_guard_end();
+  assert_int_equal(pthread_join(thread, NULL), 0);
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(planned_is_allocated),
-                                     cmocka_unit_test(guard_is_fatal)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(planned_is_allocated), cmocka_unit_test(guard_is_fatal),
+                                     cmocka_unit_test(other_threads_may_allocate)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
