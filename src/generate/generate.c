@@ -97,8 +97,10 @@ static rf_status open_drafter(rf_generator *g, rf_error *error) {
 static void take_slots(rf_build_options *b) {
   const rf_mesh *mesh = &b->mesh;
   int64_t copies = rf_mesh_copies(mesh);
+  const bool full = b->sequences >= b->microbatch; /* a draft model's cache always is */
   b->microbatch = copies * rf_round_up(b->microbatch, rf_mesh_size(mesh, RF_AXES_OF_PASS));
   b->sequences *= copies;
+  if (full && b->sequences < b->microbatch) b->sequences = b->microbatch;
 }
 
 rf_status rf_generator_open(const rf_infer_settings *asked, rf_generator **out, rf_error *error) {
