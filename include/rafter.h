@@ -256,7 +256,7 @@ typedef struct rafter_request {
    * is also allowed if nothing else may follow, even with ignore_eos or before min_tokens. */
   const rafter_constraint *constraint;
   int64_t adapter; /* id from rafter_generator_load_adapter; 0: the model without an adapter */
-  bool specials; /* the text of the answers has the names of special tokens */
+  bool specials;   /* the text of the answers has the names of special tokens */
   /* Log-probabilities of the prompt. The steps write row t for token t given the tokens before it;
    * row 0 is not written. The rows are complete with the first event of answer 0. The caller keeps
    * the arrays until the last event. If `prompt_logprobs` is NULL, they are not computed. */

@@ -14,10 +14,10 @@ static const struct {
             {"tpu-v6e", "v6e", 2},
             {"tpu-v7x", "tpu7x", 3}};
 
-/* Sizes of GPUs, which the compiler uses to choose tiles: compute capability times 10, multiprocessors,
- * f32 units of one, KiB of shared memory of one, its threads, KiB of L2, and the highest clock in
- * GHz. Sources: NVIDIA's architecture papers, and the tables of technical specifications of the CUDA
- * C++ Programming Guide. */
+/* Sizes of GPUs, which the compiler uses to choose tiles: compute capability times 10,
+ * multiprocessors, f32 units of one, KiB of shared memory of one, its threads, KiB of L2, and
+ * the highest clock in GHz. Sources: NVIDIA's architecture papers, and the tables of technical
+ * specifications of the CUDA C++ Programming Guide. */
 typedef struct gpu {
   const char *machine;
   int capability, cores, units, shared_kib, threads, cache_kib;
@@ -74,9 +74,11 @@ rf_status rf_compiled_target_of(const rf_machine *machine, rf_compiled_target *t
   for (size_t i = 0; i < sizeof GPUS / sizeof *GPUS; i++) {
     if (!is(machine, GPUS[i].machine)) continue;
     target->platform = "cuda";
-    snprintf(target->name, sizeof target->name, "%.63s", machine->name);
+    int chips = extent(machine, 0), nodes = extent(machine, 1);
+    if (chips * nodes == 1) snprintf(target->name, sizeof target->name, "%.40s", GPUS[i].machine);
+    else snprintf(target->name, sizeof target->name, "%.40s:%dx%d", GPUS[i].machine, nodes, chips);
     /* one network, its nodes, and the chips of a node */
-    snprintf(target->topology, sizeof target->topology, "1x%dx%d", extent(machine, 1), extent(machine, 0));
+    snprintf(target->topology, sizeof target->topology, "1x%dx%d", nodes, chips);
     describe(&GPUS[i], machine, target);
     return RAFTER_OK;
   }

@@ -1,4 +1,5 @@
-/* jobs.c - plans each job of `rafter plan --job`. Also simulates rollouts; serve.c simulates serving. */
+/* jobs.c - plans each job of `rafter plan --job`. Also simulates rollouts; serve.c simulates
+ * serving. */
 #include "advise/jobs.h"
 
 #include "advise/drafts.h"

@@ -113,8 +113,8 @@ static rf_status put_ready(rf_answering *a, rf_error *error) {
 
 /* ---- drafts ------------------------------------------------------------------------------------ */
 
-/* The drafts of the run. `predicted`: tokens of a pass by the formula of speculate.h; `gain`: tokens
- * per second / tokens per second without drafts, by the plan, if each pass drafts. */
+/* The drafts of the run. `predicted`: tokens of a pass by the formula of speculate.h; `gain`:
+ * tokens per second / tokens per second without drafts, by the plan, if each pass drafts. */
 typedef struct draft_figures {
   double acceptance, tokens, predicted, gain;
 } draft_figures;

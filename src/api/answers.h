@@ -50,8 +50,9 @@ typedef struct rf_given_form {
   struct rf_constraints *all;
   struct rf_constraint *of; /* for rf_sampler_options.constraint; NULL: any form */
 } rf_given_form;
-/* Reads the form, and opens the reader's tokenizer for it. `reader` has its end ids. RAFTER_INVALID:
- * there are several forms, or one that cannot be followed. Close the form after the generator. */
+/* Reads the form, and opens the reader's tokenizer for it. `reader` has its end ids.
+ * RAFTER_INVALID: there are several forms, or one that cannot be followed. Close the form after
+ * the generator. */
 rf_status rf_given_form_open(const rf_options *options, rf_prompt_reader *reader, rf_given_form *form,
                              rf_error *error);
 void rf_given_form_close(rf_given_form *form);

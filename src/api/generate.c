@@ -214,8 +214,8 @@ const rf_command RF_COMMAND_GENERATE = {
     RF_COMMAND_HEAD("generate", "MODEL", 1, 1, "Run", "Continue a text, or answer prompts from a file."),
     .options = {RF_TABLE(GENERATE), RF_TABLE(RF_ANSWERING_OPTIONS), RF_TABLE(RF_CHAT_OPTIONS),
                 RF_TABLE(RF_STOP_OPTIONS), RF_TABLE(RF_FORM_OPTIONS), RF_TABLE(RF_SAMPLING_OPTIONS),
-                RF_INFERENCE_TABLES,
-                RF_TABLE(RF_CACHE_OPTIONS), RF_TABLE(RF_SPECULATION_OPTIONS), RF_LEFT_TABLES},
+                RF_INFERENCE_TABLES, RF_TABLE(RF_CACHE_OPTIONS), RF_TABLE(RF_SPECULATION_OPTIONS),
+                RF_LEFT_TABLES},
     .common = "prompt chat system input samples max-tokens temperature top-k top-p stop dtype weights "
               "compute adapter output json",
     .examples =

@@ -91,7 +91,8 @@ static rf_status resolve_context(const rf_options *o, const rf_prompts *p, rf_se
   return RAFTER_OK;
 }
 
-/* Checks that options give the prompt in one form only. Without a file, chat options need --chat. */
+/* Checks that options give the prompt in one form only. Without a file, chat options need
+ * --chat. */
 static rf_status check_typed(const rf_options *o, rf_error *error) {
   static const char *const FORMS[] = {"input", "prompt", "tokens"};
   static const char *const OF_CHAT[] = {"system", "template"};

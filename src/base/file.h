@@ -14,8 +14,8 @@ rf_status rf_file_open(const char *path, const char *hint, int *file, rf_error *
  * RAFTER_FAILED: the file does not exist, is not a regular file, or has more than `most` bytes. */
 rf_status rf_file_read(const char *path, size_t most, char **text, size_t *bytes, rf_error *error);
 
-/* Size and time of the last write of a regular file. If two stamps of a file are equal, no program wrote to
- * the file in between. Other files have a stamp of zeros. */
+/* Size and time of the last write of a regular file. If two stamps of a file are equal, no
+ * program wrote to the file in between. Other files have a stamp of zeros. */
 typedef struct rf_file_stamp {
   int64_t device, inode, bytes, seconds, nanoseconds; /* the last two: time of the last write */
 } rf_file_stamp;

@@ -54,7 +54,8 @@ static rf_status add_form(rf_grammar *g, rf_text_form form, const char *text, si
   return status;
 }
 
-/* The error of a form that exceeds the memory of the automaton. `when`: " during the answer" or "". */
+/* The error of a form that exceeds the memory of the automaton. `when`: " during the answer" or
+ * "". */
 static rf_status too_large(rf_automaton_result result, const char *when, rf_error *error) {
   static const char *const HINT = "use fewer alternatives or smaller counts";
   if (result == RF_AUTOMATON_FULL)

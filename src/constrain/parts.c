@@ -1,4 +1,5 @@
-/* parts.c - forms of several parts: texts, schemas and expressions, in sequence or as alternatives. */
+/* parts.c - forms of several parts: texts, schemas and expressions, in sequence or as
+ * alternatives. */
 #include "constrain/grammar.h"
 
 #include <jansson.h>

@@ -143,8 +143,8 @@ static void copy_a(const layer *l, int q, const rf_lora_parts *from, int part, c
            (size_t)from->rank * sizeof *to);
 }
 
-/* Copies the columns of B (r, S) that belong to part q of the slots, times the scale. The kernels of
- * a plan with one adapter round these products in the same way. */
+/* Copies the columns of B (r, S) that belong to part q of the slots, times the scale. The
+ * kernels of a plan with one adapter round these products in the same way. */
 static void copy_b(const layer *l, int q, const rf_lora_parts *from, int part, float scale,
                    const float *values, float *to) {
   int64_t wide = columns_before(from, from->count),

@@ -1,12 +1,13 @@
 /* admit.c - decides when a waiting answer starts, and which cached prefix it uses. To start, an
- * answer needs a slot, and pages until its end (reserve.h). It uses the cached sequence with which it
- * has the longest common prefix. If a running answer is prefilling a longer common prefix, the waiting
- * answer waits for this prefix. Sequences that were kept for reuse are evicted when a pass needs their
- * pages, least recently used first.
+ * answer needs a slot, and pages until its end (reserve.h). It uses the cached sequence with
+ * which it has the longest common prefix. If a running answer is prefilling a longer common
+ * prefix, the waiting answer waits for this prefix. Sequences that were kept for reuse are
+ * evicted when a pass needs their pages, least recently used first.
  *
- * Answers start in the order of their requests, with one exception. If the first waiting answer does
- * not fit, rf_promise gets the pass in which it fits at the latest: even if all running answers have
- * their maximum length. Later requests start earlier if it still fits in this pass with them. */
+ * Answers start in the order of their requests, with one exception. If the first waiting answer
+ * does not fit, rf_promise gets the pass in which it fits at the latest: even if all running
+ * answers have their maximum length. Later requests start earlier if it still fits in this pass
+ * with them. */
 #include "generate/batch.h"
 
 #include <stdlib.h>
@@ -76,8 +77,8 @@ static void claim_later(rf_batch *b, const rf_pending *first, int64_t start) {
   claim(b, later);
 }
 
-/* True if in step `start` fewer answers than slots still run. The first `running` claims are theirs;
- * `own` is the claim of one more answer. */
+/* True if in step `start` fewer answers than slots still run. The first `running` claims are
+ * theirs; `own` is the claim of one more answer. */
 static bool has_slot(const rf_batch *b, int running, const rf_claim *own, int64_t start) {
   int used = own && own->steps > start;
   for (int i = 0; i < running; i++) used += b->reserve.claim[i].steps > start;
@@ -98,9 +99,9 @@ static bool has_room(rf_batch *b, const rf_request *r, const rf_sequence *s, int
   return rf_reserve_fits(&b->reserve, &b->pages);
 }
 
-/* Returns the cached sequence that has the longest usable common prefix with the prompt, and of equal
- * ones the pinned one, which holds pages. The last token of the prompt is always computed, because its
- * logits are needed. */
+/* Returns the cached sequence that has the longest usable common prefix with the prompt, and of
+ * equal ones the pinned one, which holds pages. The last token of the prompt is always computed,
+ * because its logits are needed. */
 static rf_cached_seq *best_prefix(rf_generator *g, rf_batch *b, const rf_request *r, int64_t *length) {
   rf_cached_seq *best = NULL;
   *length = 0;
@@ -230,8 +231,8 @@ static bool fits_at(rf_batch *b, const rf_pending *p, int running, int claims, i
   return has_slot(b, running, NULL, start) && rf_reserve_fits(&b->reserve, &b->pages);
 }
 
-/* Finds the first step in which `p` can start. A later start never needs more pages in a step, so the
- * search halves an interval. */
+/* Finds the first step in which `p` can start. A later start never needs more pages in a step,
+ * so the search halves an interval. */
 static void promise(rf_batch *b, const rf_pending *p) {
   int64_t no = 0, yes = 0;
   const int running = list_claims(b, NULL), claims = b->reserve.count;
@@ -277,9 +278,9 @@ static bool is_pinned(const rf_batch *b, const rf_pending *p) {
   return false;
 }
 
-/* Pins the prompt of the first waiting request, if it waits for slots, so that it is not evicted. Only
- * one prompt is pinned at a time, so a pin never keeps the first request waiting. Does not pin the prompt's
- * last token, because every answer computes that token. */
+/* Pins the prompt of the first waiting request, if it waits for slots, so that it is not
+ * evicted. Only one prompt is pinned at a time, so a pin never keeps the first request waiting.
+ * Does not pin the prompt's last token, because every answer computes that token. */
 void rf_pin(rf_generator *g) {
   rf_batch *b = g->batch;
   for (int i = 0; i < b->slots; i++) {

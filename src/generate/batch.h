@@ -21,9 +21,9 @@ typedef struct rf_forward_part {
   int wanted;       /* number of last rows whose logits are needed: 1 + drafted tokens, or 0 */
   int scored;       /* number of rows before these whose logits are needed, for scores of the prompt */
   const float *lse; /* output, (wanted): natural log of the sum of exp(logits) of each row */
-  /* Outputs, valid until the next forward pass: the logits, f32 (wanted, V), or the tokens that the
-   * program chose, with their log-probabilities (wanted). The others are NULL. The logits and lse of
-   * the `scored` rows are before those of the wanted rows. */
+  /* Outputs, valid until the next forward pass: the logits, f32 (wanted, V), or the tokens that
+   * the program chose, with their log-probabilities (wanted). The others are NULL. The logits
+   * and lse of the `scored` rows are before those of the wanted rows. */
   const float *logits;
   const int32_t *chosen;
   const float *logprobs;

@@ -97,7 +97,7 @@ typedef struct rf_request {
   bool keep;
   int64_t adapter; /* Id from rf_generator_load; 0: the model as it is. */
   void *owner;     /* In every event of the request. */
-  bool specials; /* The text of the answers has the names of special tokens. */
+  bool specials;   /* The text of the answers has the names of special tokens. */
   rf_prompt_scores scores;
 } rf_request;
 

@@ -39,7 +39,8 @@ typedef struct simulation {
   double *first, *last; /* (count): time of each request's first and last token. */
   double *from;         /* (count): times count from here: the arrival, or (closed loop) the sending */
   double *began;        /* (answers): time of each answer's first token, in order of request and sample. */
-  /* (answers): see rf_serve_stats. All arrays of doubles are one allocation, which begins at `first`. */
+  /* (answers): see rf_serve_stats. All arrays of doubles are one allocation, which begins at
+   * `first`. */
   double *ttft, *tpot, *latency;
   int64_t *base; /* (count): index in `began` of the request's first answer. */
   int32_t *tokens;

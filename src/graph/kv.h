@@ -35,7 +35,8 @@ typedef struct rf_kv {
         window;         /* in tokens; 0: all keys */
     int64_t most;       /* maximum pages that one sequence holds at a time */
     int64_t page_bytes; /* bytes of one page over all these layers: keys, values and int8 scales */
-    /* pages in the cache: sequences * most. If a window bounds `most`, there are pages for all slots. */
+    /* pages in the cache: sequences * most. If a window bounds `most`, there are pages for all
+     * slots. */
     int64_t pool;
   } of[RF_KV_CLASSES];
 } rf_kv;

@@ -17,8 +17,8 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-/* A file of at most WHOLE bytes is read whole, any other file at BLOCKS places. Training changes all
- * weights, so it also changes those at these places. */
+/* A file of at most WHOLE bytes is read whole, any other file at BLOCKS places. Training changes
+ * all weights, so it also changes those at these places. */
 enum { BLOCK = 1 << 14, BLOCKS = 128, WHOLE = BLOCK * BLOCKS };
 
 struct rf_fingerprint {

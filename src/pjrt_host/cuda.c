@@ -60,8 +60,8 @@ void host_load_cuda(const char *plugin) {
   }
 }
 
-/* By default, the plugin takes three quarters of the memory when it starts. Then a larger plan does not
- * fit, and no second process can use the GPU. */
+/* By default, the plugin takes three quarters of the memory when it starts. Then a larger plan
+ * does not fit, and no second process can use the GPU. */
 size_t host_cuda_options(const char *plugin, pjrt_named *option) {
   if (!is_cuda(plugin)) return 0;
   option[0] = (pjrt_named){.struct_size = sizeof *option,

@@ -142,8 +142,8 @@ PJRT_STRUCT(pjrt_costs, void *executable; size_t count; const void *value;);
 /* clang-format on */
 
 /* The plugin calls these functions of ours, for a store of keys and values that all hosts of a
- * program share. They return NULL, or an error that the plugin's `error` makes. The plugin makes the
- * structs, so they have no spare bytes. */
+ * program share. They return NULL, or an error that the plugin's `error` makes. The plugin makes
+ * the structs, so they have no spare bytes. */
 typedef void *(*pjrt_make_error)(int code, const char *text, size_t bytes);
 typedef struct pjrt_kv_get {
   size_t struct_size;

@@ -31,8 +31,8 @@ typedef struct rf_settings {
 rf_status rf_settings_resolve(const rf_options *options, const char *job, rf_settings *settings,
                               rf_error *error);
 
-/* The hosts of the run: options, and variables of the launcher. RAFTER_INVALID: they contradict each
- * other, or one is missing. */
+/* The hosts of the run: options, and variables of the launcher. RAFTER_INVALID: they contradict
+ * each other, or one is missing. */
 rf_status rf_hosts_of(const rf_options *options, rf_hosts *hosts, rf_error *error);
 
 /* The model that drafts: --speculate MODEL. NULL: there is none. */

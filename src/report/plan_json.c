@@ -67,9 +67,8 @@ static json_t *settings_json(const rf_plan *plan) {
                 b->dropout < 0 ? (double)plan->graph->model.dropout : (double)b->dropout, "mesh",
                 mesh_json(&b->mesh), "offload", offload_json(b->offload));
   if (b->job == RF_JOB_GENERATE)
-    json_object_set_new(
-        json, "sequences",
-        json_integer((json_int_t)(b->sequences > 0 ? b->sequences : b->microbatch)));
+    json_object_set_new(json, "sequences",
+                        json_integer((json_int_t)(b->sequences > 0 ? b->sequences : b->microbatch)));
   return json;
 }
 

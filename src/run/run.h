@@ -72,9 +72,9 @@ int rf_run_host(const rf_run *run);
 rf_status rf_run_same(rf_run *run, const char *what, uint64_t value, rf_error *error);
 /* Sets *flags to the flags of all hosts, combined by `or`. */
 rf_status rf_run_agree(rf_run *run, uint32_t *flags, rf_error *error);
-/* Host 0 can read whole tensors while the other hosts are in rf_run_serve, which returns when host 0
- * calls rf_run_served. If `status` is not RAFTER_OK, rf_run_serve fails. rf_run_served returns
- * `status`, or its own failure. */
+/* Host 0 can read whole tensors while the other hosts are in rf_run_serve, which returns when
+ * host 0 calls rf_run_served. If `status` is not RAFTER_OK, rf_run_serve fails. rf_run_served
+ * returns `status`, or its own failure. */
 rf_status rf_run_serve(rf_run *run, rf_error *error);
 rf_status rf_run_served(rf_run *run, rf_status status, rf_error *error);
 
@@ -112,8 +112,9 @@ double rf_run_delayed(void);
 /* Seconds in which ops ran with fewer threads than planned, while other programs used the cores. */
 double rf_run_reduced_seconds(const rf_run *run);
 
-/* In builds with RF_DEBUG_GUARD, any malloc, free, mmap or munmap between begin and end is fatal, but
- * not in threads apart from the step. The message names `phase`. Guards cannot be nested. */
+/* In builds with RF_DEBUG_GUARD, any malloc, free, mmap or munmap between begin and end is
+ * fatal, but not in threads apart from the step. The message names `phase`. Guards cannot be
+ * nested. */
 void rf_guard_begin(const char *phase);
 void rf_guard_end(void);
 bool rf_guard_built(void);

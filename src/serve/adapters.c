@@ -1,5 +1,6 @@
-/* adapters.c - see adapters.h. The HTTP threads read the files of adapters. Only the engine's thread
- * may change the generator, so an HTTP thread gives it a task and waits for the end of the step. */
+/* adapters.c - see adapters.h. The HTTP threads read the files of adapters. Only the engine's
+ * thread may change the generator, so an HTTP thread gives it a task and waits for the end of
+ * the step. */
 #include "serve/adapters.h"
 
 #include "serve/call.h"

@@ -10,7 +10,8 @@ struct rf_call;
 
 /* Loads the adapters that the server starts with. */
 rf_status rf_adapters_start(struct rf_server *server, rf_error *error);
-/* Answer POST /v1/load_lora_adapter and /v1/unload_lora_adapter. They wait for the end of a step. */
+/* Answer POST /v1/load_lora_adapter and /v1/unload_lora_adapter. They wait for the end of a
+ * step. */
 bool rf_adapters_load(struct rf_call *call, rf_body *out, const char **type);
 bool rf_adapters_unload(struct rf_call *call, rf_body *out, const char **type);
 

@@ -143,8 +143,8 @@ void rf_shape_stream(rf_call *call);
 /* Makes the arrays of a part. */
 void rf_scores_open(rf_call *call, rf_part *part);
 void rf_scores_close(rf_part *part);
-/* An answer whose tokens are those of the prompt, and then those of `answer` (NULL: none). Its first
- * token has no log-probability (NAN). Free it with rf_scores_release. */
+/* An answer whose tokens are those of the prompt, and then those of `answer` (NULL: none). Its
+ * first token has no log-probability (NAN). Free it with rf_scores_release. */
 rf_answer rf_scores_with(const rf_part *part, int32_t top, const rf_answer *answer);
 void rf_scores_release(rf_answer *answer);
 /* Appends a member "prompt_logprobs". */

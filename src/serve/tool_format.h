@@ -32,8 +32,9 @@ const char *rf_tool_format_names(void);
 /* Whether the templates of the format add the arguments of calls as a text. */
 bool rf_tool_text_arguments(const rf_tool_format *format, const char *chat_template);
 
-/* The form of an answer that calls one of the tools, or the tool `name` if it is not NULL, after the
- * opening. `several`: further calls may follow. The text is malloc'ed (see RAFTER_FORM_PARTS). */
+/* The form of an answer that calls one of the tools, or the tool `name` if it is not NULL, after
+ * the opening. `several`: further calls may follow. The text is malloc'ed (see
+ * RAFTER_FORM_PARTS). */
 char *rf_tool_form(const rf_tool_format *format, const json_t *tools, const char *name, bool several);
 /* The name of a tool of a request. */
 const char *rf_tool_name(const json_t *tool);

@@ -40,9 +40,9 @@ void rf_chat_free(rf_chat *chat);
  * may be NULL. Free the result with rf_rendered_free(). Only {% generation %} blocks give spans. */
 rf_status rf_chat_render(const rf_chat *chat, const json_t *messages, const rf_chat_options *options,
                          rf_rendered *rendered, rf_error *error);
-/* Renders messages at the current time and appends their token ids. If `options` is NULL,
- * the text ends with the header of the assistant's turn. The field `now` is not used. `text` (may be NULL)
- * gets the rendered text, malloc'ed. */
+/* Renders messages at the current time and appends their token ids. If `options` is NULL, the
+ * text ends with the header of the assistant's turn. The field `now` is not used. `text` (may be
+ * NULL) gets the rendered text, malloc'ed. */
 rf_status rf_chat_encode(const rf_chat *chat, const rf_tokenizer *tokenizer, const json_t *messages,
                          const rf_chat_options *options, rf_ids *ids, char **text, rf_error *error);
 /* The text of the template, with a NUL at its end. */

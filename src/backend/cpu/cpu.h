@@ -30,7 +30,8 @@ static inline size_t rf_larger(size_t a, size_t b) { return a > b ? a : b; }
 
 #define RF_KERNEL(of, title, lowest, takes, bytes, function) \
   RF_OUTER_KERNEL(of, title, lowest, takes, bytes, function, NULL)
-/* The row of a kernel whose op has inner products; the function `products` chooses their kernels. */
+/* The row of a kernel whose op has inner products; the function `products` chooses their
+ * kernels. */
 #define RF_OUTER_KERNEL(of, title, lowest, takes, bytes, function, products) \
   { \
     .op = of, .name = title, .level = lowest, .accepts = takes, .workspace_bytes = bytes, .inner = products, \

@@ -149,8 +149,9 @@ static bool gathers_weight(const writer *w, const rf_op *op) {
 }
 
 /* Gathers run one layer ahead. Those of a layer depend on the value that was the newest when the
- * gathers of the layer before it were written. Otherwise the compiler gathers all layers at once, or
- * copies all parts at the start. If that value is not a number, neither are the weights. */
+ * gathers of the layer before it were written. Otherwise the compiler gathers all layers at
+ * once, or copies all parts at the start. If that value is not a number, neither are the
+ * weights. */
 static rf_val after_earlier_layers(writer *w, const rf_op *op, rf_val x) {
   rf_hlo *h = w->e.h;
   if (op->at.layer != w->gathers.layer || op->backward != w->gathers.backward) {

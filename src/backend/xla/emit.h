@@ -126,9 +126,9 @@ rf_val rf_emit_softcap_slope(rf_hlo *h, rf_val capped, float cap); /* from the r
 /* drop(v) of the op's attr.dropout for an (n, D) value: the CPU's Philox draws. Rate 0: v. */
 rf_val rf_emit_drop(rf_emit *e, const rf_op *op, rf_val v);
 
-/* Whether the first element of x is not a number, bool scalar. What depends on this value can start
- * when x is known. A barrier does not ensure this: the TPU compiler removes barriers before it orders
- * the operations. */
+/* Whether the first element of x is not a number, bool scalar. What depends on this value can
+ * start when x is known. A barrier does not ensure this: the TPU compiler removes barriers
+ * before it orders the operations. */
 rf_val rf_emit_is_nan(rf_hlo *h, rf_val x);
 
 /* Mesh: groups of chips over `axes` by rank, and this chip's rank in its group (i32 scalar). */

@@ -17,12 +17,12 @@ typedef struct rf_attend {
   rf_val low;                    /* i32 (B,Q): the first key of its sequence that a query sees */
 } rf_attend;
 
-/* Size of the blocks of a sequence: equal blocks of `most` tokens or less; 0: of 256 or less. Blocks
- * of 128 skip more of short sequences. More than RF_ATTEND_BLOCKS blocks are a loop. */
+/* Size of the blocks of a sequence: equal blocks of `most` tokens or less; 0: of 256 or less.
+ * Blocks of 128 skip more of short sequences. More than RF_ATTEND_BLOCKS blocks are a loop. */
 enum { RF_ATTEND_BLOCKS = 8 };
 int64_t rf_attend_block(int64_t tokens, int64_t most);
-/* Tokens of one sequence of an op that sees `keys` keys, with `stride` times as many keys as queries:
- * those of a row of the batch if the keys are whole rows, otherwise all. */
+/* Tokens of one sequence of an op that sees `keys` keys, with `stride` times as many keys as
+ * queries: those of a row of the batch if the keys are whole rows, otherwise all. */
 int64_t rf_attend_tokens(const rf_graph *graph, int64_t keys, int64_t stride);
 
 /* Sequences of an op with `rows` queries and `stride` times as many keys. `segments`: slot of
@@ -49,8 +49,8 @@ rf_val rf_attend_delta(rf_emit *e, const rf_attend *a, rf_val ctx, rf_val dctx, 
 rf_val rf_attend_lse_in(rf_hlo *h, const rf_attend *a, rf_val lse, int64_t heads, int64_t group);
 rf_val rf_attend_lse_out(rf_hlo *h, rf_val lse);
 
-/* Attention and its backward op as one call of cuDNN: whether the op, the batch and the target allow
- * it, and the calls. `qkv` and `dctx` are inputs 0 and 3. See emit_cudnn.c. */
+/* Attention and its backward op as one call of cuDNN: whether the op, the batch and the target
+ * allow it, and the calls. `qkv` and `dctx` are inputs 0 and 3. See emit_cudnn.c. */
 bool rf_cudnn_allows(const rf_emit *e, const rf_op *op);
 void rf_cudnn_attention(rf_emit *e, const rf_op *op);
 void rf_cudnn_attention_bwd(rf_emit *e, const rf_op *op, rf_val qkv, rf_val dctx);

@@ -1,7 +1,8 @@
-/* emit_cudnn.c - attention and its backward op as one call of cuDNN each, which XLA's compiler for
- * NVIDIA GPUs turns into a fused kernel. The scores then never leave the chip, and the two products
- * run on tensor cores without a pass over the scores between them. The calls and the fields of their
- * configuration: xla/service/gpu/cublas_cudnn.h and backend_configs.proto of openxla/xla. */
+/* emit_cudnn.c - attention and its backward op as one call of cuDNN each, which XLA's compiler
+ * for NVIDIA GPUs turns into a fused kernel. The scores then never leave the chip, and the two
+ * products run on tensor cores without a pass over the scores between them. The calls and the
+ * fields of their configuration: xla/service/gpu/cublas_cudnn.h and backend_configs.proto of
+ * openxla/xla. */
 #include "backend/xla/emit_attention.h"
 
 #include <stdio.h>

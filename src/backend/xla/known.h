@@ -1,5 +1,5 @@
-/* known.h - what the inputs of a run allow a program to leave out (rf_emit_known). On GPUs, a program
- * without loops of unknown length and without branches is much faster. */
+/* known.h - what the inputs of a run allow a program to leave out (rf_emit_known). On GPUs, a
+ * program without loops of unknown length and without branches is much faster. */
 #ifndef RF_XLA_KNOWN_H
 #define RF_XLA_KNOWN_H
 
@@ -7,8 +7,8 @@
 
 enum { RF_KNOWN_SEGMENTS, RF_KNOWN_SLOTS, RF_KNOWN_POSITIONS, RF_KNOWN_RULES, RF_KNOWN_INPUTS };
 
-/* The tensors that hold these inputs; RF_NONE: the graph does not read them, or all inputs share one
- * program. */
+/* The tensors that hold these inputs; RF_NONE: the graph does not read them, or all inputs share
+ * one program. */
 typedef struct rf_known_inputs {
   bool any;
   int tensor[RF_KNOWN_INPUTS];

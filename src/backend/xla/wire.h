@@ -77,7 +77,8 @@ typedef struct rf_wire_facts {
 } rf_wire_facts;
 
 /* Texts follow: program, compile options (a CompileOptionsProto), topology (may be empty), and a
- * description of the topology's devices for plugins that do not know them by name (may be empty). */
+ * description of the topology's devices for plugins that do not know them by name (may be
+ * empty). */
 typedef struct rf_wire_compile {
   uint64_t text_bytes, options_bytes, topology_bytes, target_bytes;
 } rf_wire_compile;
