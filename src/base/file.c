@@ -277,12 +277,17 @@ rf_status rf_out_append(const char *path, rf_out_file **result, rf_error *error)
   rf_status status = RAFTER_OK;
   if (out->fd < 0 || !out->path || !out->temporary)
     RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "cannot write %s (%s)", path, strerror(errno)));
-  if (fstat(out->fd, &info) != 0 || !S_ISREG(info.st_mode))
-    RF_GO(RF_FAIL(error, RAFTER_FAILED, "give the name of a file", "%s is not a regular file", path));
   if (flock(out->fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
     out->made = false;
     RF_GO(RF_FAIL(error, RAFTER_FAILED, "wait until that program has ended, or choose another file",
                   "%s is in use: another program appends to it", path));
+  }
+  /* Before the lock, another program could still append to the file or remove it. */
+  if (fstat(out->fd, &info) != 0 || !S_ISREG(info.st_mode))
+    RF_GO(RF_FAIL(error, RAFTER_FAILED, "give the name of a file", "%s is not a regular file", path));
+  if (!info.st_nlink) {
+    out->made = false;
+    RF_GO(RF_FAIL(error, RAFTER_FAILED, "run the command again", "another program has removed %s", path));
   }
   out->bytes = out->kept = info.st_size;
   *result = out;
