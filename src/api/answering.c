@@ -214,6 +214,12 @@ void rf_answering_say_sum(const rf_answering *a) {
          rf_plan_compute_line(a->generator->decode, a->generator->prefill, compute));
 }
 
+int64_t rf_answering_rows(const rf_answering *a) {
+  int64_t count = a->sample;
+  for (int64_t i = 0; i < a->written; i++) count += a->prompts.row[i].request.samples;
+  return count;
+}
+
 /* ---- the run --------------------------------------------------------------------------------- */
 
 rf_status rf_answering_submit(rf_answering *a, rf_error *error) {
@@ -279,7 +285,7 @@ static bool stepped(void *self, int tokens) {
   double seconds = rf_now_seconds() - a->start;
   a->longest = fmax(a->longest, seconds - a->seconds);
   a->seconds = seconds;
-  if (a->appends && a->out) a->failed = rf_out_flush(a->out, &a->why);
+  if (a->flushes && a->out) a->failed = rf_out_flush(a->out, &a->why);
   if (a->failed != RAFTER_OK) return false;
   if (a->path && tokens) say_progress(a);
   if (!rf_generator_busy(a->generator)) return true;

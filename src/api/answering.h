@@ -17,8 +17,9 @@ typedef struct rf_answering {
   rf_journal journal;
   rf_record *record; /* --trace */
   /* json: rows of the sink are JSON. streams: text goes to the sink as it comes. echo: rows begin
-   * with the prompt. appends: each row is in the file when its step ends. */
-  bool json, streams, echo, appends;
+   * with the prompt. flushes: each row is in `out` when its step ends. appends: and stays there,
+   * however the run ends. */
+  bool json, streams, echo, flushes, appends;
   int64_t written;       /* index of the prompt whose answers are written next */
   int sample;            /* of this prompt, the sample that is written next */
   int64_t answers, done; /* number of all answers, and of those that have ended, also in earlier runs */
@@ -41,6 +42,8 @@ rf_status rf_answering_run(rf_answering *answering, rf_error *error);
 /* Adds the fields that each form of output has to `json`. */
 void rf_answering_put_answer(const rf_answering *answering, const rf_prompt *row, const rf_reply *reply,
                              json_t *json);
+/* The number of answers whose rows are written, in earlier runs too. */
+int64_t rf_answering_rows(const rf_answering *answering);
 /* The sum of a run: one object of JSON for `command`, and one line of text. */
 void rf_answering_put_sum(const rf_answering *answering, const char *command, const char *output);
 void rf_answering_say_sum(const rf_answering *answering);

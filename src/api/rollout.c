@@ -118,7 +118,7 @@ static rf_status run(rf_answering *a, const char *path, rf_error *error) {
   rf_error why = {0};
   rf_status status = rf_answering_run(a, &why);
   if (status == RAFTER_OK || status == RAFTER_INTERRUPTED) {
-    if (a->appends) {
+    if (a->out) {
       rf_status ended = end_file(a, error);
       if (ended != RAFTER_OK) return ended;
     }
@@ -134,8 +134,9 @@ static rf_status run(rf_answering *a, const char *path, rf_error *error) {
 static void say_end(const rf_answering *a, const char *path) {
   rf_answering_say_sum(a);
   if (a->done < a->answers)
-    rf_say(a->sink, "stopped with %lld of %lld answers in %s (--max-seconds); the same command continues\n",
-           (long long)a->done, (long long)a->answers, path);
+    rf_say(a->sink, "stopped with %lld of %lld answers in %s (--max-seconds)%s\n",
+           (long long)rf_answering_rows(a), (long long)a->answers, path,
+           a->appends ? "; the same command continues" : "");
 }
 
 static rf_status rollout(rf_options *o, rf_answering *a, rf_rollout_file *file, rf_error *error) {
@@ -149,6 +150,7 @@ static rf_status rollout(rf_options *o, rf_answering *a, rf_rollout_file *file, 
   RF_TRY(take_ends(o, &a->reader, error));
   a->json = rf_options_flag(o, "json");
   a->echo = rf_options_flag(o, "echo");
+  a->flushes = true;
   a->appends = !rf_out_is_stream(path);
   if (a->appends) RF_TRY(rf_rollout_open(a, o, path, rf_options_flag(o, "overwrite"), file, error));
   else RF_TRY(rf_out_open(path, 0, &a->out, error));
@@ -166,7 +168,6 @@ static rf_status rollout(rf_options *o, rf_answering *a, rf_rollout_file *file, 
   if (a->appends) RF_TRY(rf_rollout_begin(a, file, error));
   RF_TRY(run(a, path, error));
   say_end(a, path);
-  if (a->out) RF_TRY(end_file(a, error));
   rf_answering_put_sum(a, "rollout", path);
   return RAFTER_OK;
 }

@@ -16,6 +16,7 @@ with open("many.jsonl", "w") as f:
         row = {"id": f"p{i}", "prompt": "word " * (1 + i % 5)}
         if i % 7 == 3: row["samples"] = 1 + i % 4
         if i % 9 == 5: row["temperature"] = 0.7
+        if i % 5 == 2: row["max_tokens"] = 9
         print(json.dumps(row), file=f)
 PY
   printf '%s\n' '{"id": "one", "prompt": "the ", "samples": 3}' '{"tokens": [1, 2, 3], "temperature": 0}' \
@@ -140,12 +141,12 @@ case_signals() {
 # --max-seconds ends with status 0 and keeps what it has.
 case_max_seconds() {
   local runs=0
-  slow=("${MANY[@]}" --samples 3 --threads 1 --batch 1 --output out.jsonl --max-seconds 1 --json)
+  slow=("${MANY[@]}" --samples 3 --threads 1 --batch 7 --output out.jsonl --max-seconds 1 --json)
   while [ $runs -lt 200 ]; do
     status 0 "${slow[@]}" || return
     runs=$((runs + 1))
     [ "$(ask out 'd["complete"]')" = False ] || break
-    says 'stopped with [0-9]+ of 177 answers in out.jsonl .--max-seconds.; the same command continues'
+    says "stopped with $(wc -l <out.jsonl) of 177 answers in out.jsonl .--max-seconds.; the same command"
   done
   same whole.jsonl out.jsonl "$runs runs of a second"
   status 0 "${FEW[@]}" --output none.jsonl --max-seconds 0.001 --json && holds out 'not d["complete"]'
@@ -193,6 +194,24 @@ PY
   status 0 "${TINY_ROWS[@]}" --input chats.jsonl --template plain.jinja --output plain.out &&
     holds plain.out '[r["prompt"].strip() for r in rows] == ["<user>a", "<user>b", "<system>own<user>c"]'
   status 0 "${FEW[@]}" --output /dev/stdout --quiet --json && [ "$(grep -c '"sample"' out)" = 5 ]
+}
+
+# A pipe has each row when it is complete, also if a signal or the time ends the run.
+case_pipe() {
+  local reader run=("${MANY[@]}" --threads 1 --batch 1)
+  mkfifo pipe
+  cat pipe >read & reader=$!
+  "${run[@]}" --output pipe >out 2>err & pid=$!
+  grows read 5
+  kill -INT $pid 2>/dev/null || fail 'the first rows came after the run'
+  wait $pid
+  wait $reader
+  status 0 "${run[@]}" --output all.jsonl && head -"$(wc -l <read)" all.jsonl >first &&
+    same first read 'the rows of a pipe'
+  cat pipe >read & reader=$!
+  status 0 "${run[@]}" --samples 9 --output pipe --max-seconds 1
+  wait $reader
+  ! grep -q 'same command continues' err || fail 'a pipe cannot be continued'
 }
 
 # A file that cannot be written. Rows that were written stay.
@@ -246,6 +265,10 @@ case_hostile() {
   refuses 2 'input is missing' "$RAFTER" rollout "$TINY" --output x.jsonl
   refuses 2 'output is missing' "$RAFTER" rollout "$TINY" --input few.jsonl
   refuses 2 'same file' "${FEW[@]}" --output few.jsonl
+  status 0 "$RAFTER" train "$TINY" "${QUICK[@]}" --data "random:seed=0" --steps 1 --out a --val-every 0
+  mkdir m && cp a/checkpoint-*/* m && cp m/model.safetensors kept
+  refuses 2 'same file' "$RAFTER" rollout m --input few.jsonl --output m/model.safetensors --overwrite
+  same kept m/model.safetensors 'a model as the output'
 }
 
 # The progress line has the rate, the fraction of the machine's limit and the time left.
