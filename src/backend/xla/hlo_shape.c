@@ -309,7 +309,6 @@ void rf_hlo_sort(rf_hlo *h, int axis, rf_val *key, rf_val *other) {
   }
 }
 
-/* The operation of the dialect chlo is faster than a sort where the compiler knows it. */
 static void put_order(rf_hlo *h, rf_val v, const int *order) {
   int plain[RF_HLO_RANK];
   for (int i = 0; i < v.rank; i++) plain[i] = v.rank - 1 - i;
@@ -350,6 +349,7 @@ void rf_hlo_call(rf_hlo *h, const rf_hlo_callee *of) {
   }
 }
 
+/* The operation of the dialect chlo is faster than a sort where the compiler knows it. */
 void rf_hlo_top_k(rf_hlo *h, rf_val a, int64_t k, rf_val *values, rf_val *indices) {
   int last = a.rank - 1;
   rf_val out[2] = {rf_hlo_new_value(h, a.type, a.rank, a.dim),

@@ -1,6 +1,18 @@
 /* known.c - see known.h. */
 #include "backend/xla/known.h"
 
+/* The tensor that all ops of a kind read from this slot; RF_NONE: none, or they read different ones. */
+static int input_of(const rf_graph *graph, const rf_op_def *def, int slot) {
+  int found = RF_NONE;
+  for (int i = 0; i < graph->op_count; i++) {
+    if (graph->op[i].def != def) continue;
+    int tensor = graph->op[i].input[slot];
+    if (tensor == RF_NONE || (found != RF_NONE && tensor != found)) return RF_NONE;
+    found = tensor;
+  }
+  return found;
+}
+
 rf_known_inputs rf_known_find(const rf_graph *graph, const int64_t *offset, bool allowed, int chips) {
   rf_known_inputs found = {.tensor = {RF_NONE, RF_NONE, RF_NONE, RF_NONE}};
   const struct {
@@ -11,20 +23,20 @@ rf_known_inputs rf_known_find(const rf_graph *graph, const int64_t *offset, bool
                 {&RF_OP_ATTENTION_KV, 3, RF_KNOWN_SLOTS, true},
                 {&RF_OP_ATTENTION_KV, 4, RF_KNOWN_POSITIONS, true},
                 {&RF_OP_SAMPLE, 2, RF_KNOWN_RULES, true}};
-  for (size_t k = 0; allowed && k < sizeof INPUTS / sizeof *INPUTS; k++)
-    for (int i = 0; i < graph->op_count; i++) {
-      int tensor = graph->op[i].def == INPUTS[k].def ? graph->op[i].input[INPUTS[k].slot] : RF_NONE;
-      if (tensor == RF_NONE || offset[tensor] < 0 || (INPUTS[k].one_chip && chips > 1)) continue;
-      if (INPUTS[k].which == RF_KNOWN_SEGMENTS && graph->job != RF_JOB_TRAIN) continue;
-      found.tensor[INPUTS[k].which] = tensor;
-      found.any = true;
-    }
+  for (size_t k = 0; allowed && k < sizeof INPUTS / sizeof *INPUTS; k++) {
+    int tensor = input_of(graph, INPUTS[k].def, INPUTS[k].slot);
+    if (tensor == RF_NONE || offset[tensor] < 0 || (INPUTS[k].one_chip && chips > 1)) continue;
+    if (INPUTS[k].which == RF_KNOWN_SEGMENTS && graph->job != RF_JOB_TRAIN) continue;
+    found.tensor[INPUTS[k].which] = tensor;
+    found.any = true;
+  }
   return found;
 }
 
 /* Segment i is row i of the batch. `count`: rows of the microbatch and 1. Starts after the last
  * segment are its end. */
 static bool are_whole(const int32_t *start, int64_t count, int64_t seq) {
+  if ((count - 1) % seq) return false;
   for (int64_t i = 0; i < count; i++)
     if (start[i] != (i * seq < count - 1 ? i * seq : count - 1)) return false;
   return true;

@@ -347,6 +347,7 @@ rf_status rf_xla_compile_plan(rf_device *device, const rf_program_source *source
   const rf_xla_memory *memory = (rf_xla_memory *)source->memory;
   const rf_xla_facts *facts = rf_xla_facts_of(memory->device->client);
   int chips = memory->device->device.chips;
+  bool knows = rf_emit_target_of(facts->platform).known && memory->device->device.hosts == 1;
   size_t tensors = (size_t)graph->tensor_count + 1;
   xla_program *p = calloc(1, sizeof *p);
   if (!p) return no_memory(error);
@@ -362,7 +363,7 @@ rf_status rf_xla_compile_plan(rf_device *device, const rf_program_source *source
     for (int i = 0; i < graph->op_count; i++)
       if (graph->op[i].section > p->last) p->last = graph->op[i].section;
     status = reserve_stacks(p, error);
-    p->inputs = rf_known_find(graph, p->offset, rf_emit_target_of(facts->platform).known, chips);
+    p->inputs = rf_known_find(graph, p->offset, knows, chips);
   }
   /* Programs of generation are made when it is known what they are for. */
   if (status == RAFTER_OK && (!p->inputs.any || graph->job == RF_JOB_TRAIN))

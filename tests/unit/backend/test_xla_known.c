@@ -33,6 +33,31 @@ static void test_rows_are_whole_if_all_segments_start_with_them(void **state) {
   assert_false(known(&two, RF_KNOWN_SEGMENTS, twice, sizeof twice).whole_rows);
 }
 
+/* A batch that is not a number of whole rows is attended to as one sequence. */
+static void test_rows_in_part_are_not_whole(void **state) {
+  (void)state;
+  const rf_graph graph = {.seq = 4};
+  const int32_t part[] = {0, 4, 6, 6, 6, 6, 6}, less[] = {0, 2, 2};
+  assert_false(known(&graph, RF_KNOWN_SEGMENTS, part, sizeof part).whole_rows);
+  assert_false(known(&graph, RF_KNOWN_SEGMENTS, less, sizeof less).whole_rows);
+}
+
+/* All ops must read the tensor whose values choose the program. */
+static void test_inputs_that_differ_are_not_known(void **state) {
+  (void)state;
+  rf_op op[2] = {{.def = &RF_OP_ATTENTION_KV, .input = {0, 1, 2, 3, 4}},
+                 {.def = &RF_OP_ATTENTION_KV, .input = {5, 6, 7, 3, 4}}};
+  const rf_graph graph = {.op = op, .op_count = 2};
+  const int64_t offset[10] = {0};
+  rf_known_inputs same = rf_known_find(&graph, offset, true, 1);
+  assert_int_equal(same.tensor[RF_KNOWN_SLOTS], 3);
+  assert_int_equal(same.tensor[RF_KNOWN_POSITIONS], 4);
+  assert_false(rf_known_find(&graph, offset, true, 2).any);
+  assert_false(rf_known_find(&graph, offset, false, 1).any);
+  op[1].input[4] = 9;
+  assert_int_equal(rf_known_find(&graph, offset, true, 1).tensor[RF_KNOWN_POSITIONS], RF_NONE);
+}
+
 static int64_t reach(int32_t slot, int32_t position) {
   const int32_t slots[] = {0, slot, -1}, positions[] = {3, position, 1 << 20};
   rf_known_values v = {.rows = 3};
@@ -62,6 +87,8 @@ static void test_one_sampled_row_is_not_greedy(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_rows_are_whole_if_all_segments_start_with_them),
+      cmocka_unit_test(test_rows_in_part_are_not_whole),
+      cmocka_unit_test(test_inputs_that_differ_are_not_known),
       cmocka_unit_test(test_reach_is_a_bound_of_used_rows),
       cmocka_unit_test(test_one_sampled_row_is_not_greedy),
   };
