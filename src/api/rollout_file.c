@@ -107,7 +107,7 @@ static void value_text(const json_t *value, char text[80]) {
 
 static rf_status same_options(const json_t *was, const json_t *now, const char *path, rf_error *error) {
   const char *name;
-  json_t *value, *both = json_copy((json_t *)was);
+  json_t *value, *both = json_is_object(was) ? json_copy((json_t *)was) : json_object();
   rf_status status = RAFTER_OK;
   json_object_update_missing(both, (json_t *)now);
   json_object_foreach (both, name, value) {
@@ -245,6 +245,7 @@ rf_status rf_rollout_open(rf_answering *a, const rf_options *o, const char *path
   file->continues = has_settings(settings, file->settings);
   if (!rf_out_bytes(a->out) || overwrite) return RAFTER_OK;
   RF_TRY(compare(a, settings, file->settings, path, error));
+  file->continues = true; /* also if another version of rafter began it */
   return read_rows(a, path, &file->keep, &file->repairs, error);
 }
 

@@ -79,6 +79,9 @@ case_records() {
   status 0 "${FEW[@]}" --output out.jsonl --out run && same kept out.jsonl 'an empty file'
   for folder in run run-2 run-3; do holds $folder/run.json 'd["options"]["output"] == "out.jsonl"'; done
   refuses 1 'run holds a run already' "${FEW[@]}" --output other.jsonl --out run
+  head -2 kept >out.jsonl
+  sed -i 's/"rafter": "[^"]*"/"rafter": "0.1"/' out.jsonl.settings.json
+  status 0 "${FEW[@]}" --output out.jsonl --out run && same kept out.jsonl 'rows of another version'
 }
 
 # Other settings than those of the first run are refused, and the file does not change.
@@ -103,6 +106,11 @@ case_refused() {
   refuses 1 'few.out, line 2' "${FEW[@]}" --output few.out
   cat kept kept >few.out
   refuses 1 'line 6: expected the end' "${FEW[@]}" --output few.out
+  cp kept few.out
+  for options in '' '"options": [], ' '"options": {}, '; do
+    sed -zEi "s/\"options\": *(\{[^}]*\}|\[\]), *//; s/\{/{$options/" few.out.settings.json
+    refuses 1 'of other options' "${FEW[@]}" --output few.out
+  done
   echo '[' >few.out.settings.json
   refuses 1 'few.out.settings.json' "${FEW[@]}" --output few.out
   status 0 "${FEW[@]}" --output few.out --overwrite && same kept few.out '--overwrite starts again'
