@@ -79,6 +79,7 @@ static json_t *spread_json(rf_ceiling s) {
   return json_pack("{sf sf sf}", "median", s.median, "min", s.least, "max", s.most);
 }
 
+enum { TOKENS_MAX = 1 << 24 }; /* of a test, as of --seq */
 /* Reads a name such as pp512. Returns false for an unknown name. */
 static bool read_test(const char *name, rf_bench_test *t) {
   static const struct {
@@ -107,7 +108,8 @@ static bool read_test(const char *name, rf_bench_test *t) {
     t->kind = FORMS[i].kind;
     t->tokens = tokens;
     t->depth = depth;
-    return tokens >= 1 && depth >= 0 && (t->kind != 'b' || tokens <= 4096);
+    return tokens >= 1 && depth >= 0 && tokens <= TOKENS_MAX && depth <= TOKENS_MAX &&
+           (t->kind != 'b' || tokens <= 4096);
   }
   return false;
 }

@@ -45,6 +45,8 @@ case_limits() {
   refuses 2 'expected rollout, forward or topk' "${BENCH[@]}" --test tg4 --plot x.svg
   refuses 2 'svg or .png|\.svg' "${BENCH[@]}" --test topk --plot x.gif
   refuses 2 'expected ppN.*rollout, forward or topk, got rollouts' "${BENCH[@]}" --test rollouts
+  refuses 2 "expected ppN.*got tg99" "${BENCH[@]}" --test tg9999999999999999999999
+  refuses 2 "expected ppN.*got tg4@d92" "${BENCH[@]}" --test tg4@d9223372036854775807
   refuses 2 'positions for fewer tokens' "${BENCH[@]}" --test rollout
   refuses 2 'positions for fewer tokens' "${BENCH[@]}" --test forward --seq 64
   # A batch that does not fit ends a single test, and is noted in a sweep.
