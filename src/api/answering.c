@@ -220,6 +220,15 @@ int64_t rf_answering_rows(const rf_answering *a) {
   return count;
 }
 
+rf_status rf_answering_spares_inputs(const rf_answering *a, const rf_options *o, const char *path,
+                                     rf_error *error) {
+  const char *const inputs[] = {a->path, a->settings.weights_folder, rf_options_text_or(o, "adapter", NULL),
+                                rf_options_text_or(o, "template", NULL)};
+  for (size_t i = 0; i < sizeof inputs / sizeof *inputs; i++)
+    if (inputs[i]) RF_TRY(rf_out_is_not_input(path, inputs[i], error));
+  return RAFTER_OK;
+}
+
 /* ---- the run --------------------------------------------------------------------------------- */
 
 rf_status rf_answering_submit(rf_answering *a, rf_error *error) {

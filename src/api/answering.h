@@ -42,6 +42,9 @@ rf_status rf_answering_run(rf_answering *answering, rf_error *error);
 /* Adds the fields that each form of output has to `json`. */
 void rf_answering_put_answer(const rf_answering *answering, const rf_prompt *row, const rf_reply *reply,
                              json_t *json);
+/* RAFTER_INVALID: `path` is a file that the run reads, and would lose its content. */
+rf_status rf_answering_spares_inputs(const rf_answering *answering, const rf_options *options,
+                                     const char *path, rf_error *error);
 /* The number of answers whose rows are written, in earlier runs too. */
 int64_t rf_answering_rows(const rf_answering *answering);
 /* The sum of a run: one object of JSON for `command`, and one line of text. */

@@ -155,10 +155,12 @@ static rf_status generate(const rf_options *o, job *j, rf_error *error) {
   RF_TRY(rf_traced_open(o, &j->a.record, error));
   j->verbose = rf_options_flag(o, "verbose");
   j->converts = rf_options_given(o, "weights");
+  const char *output = rf_options_text_or(o, "output", NULL);
+  if (output) RF_TRY(rf_answering_spares_inputs(&j->a, o, output, error));
   double start = rf_now_seconds();
   RF_TRY(rf_open_generator(&j->a.settings, o, j->a.sink, &j->a.generator, error));
   j->load_seconds = rf_now_seconds() - start;
-  if (rf_options_is_set(o, "output")) RF_TRY(rf_out_open(rf_options_text(o, "output"), 0, &j->a.out, error));
+  if (output) RF_TRY(rf_out_open(output, 0, &j->a.out, error));
   RF_TRY(rf_answering_submit(&j->a, error));
   rf_executed_plans(j->a.generator, pass);
   RF_TRY(rf_begin_journal(&j->a.journal, j->a.sink, o, pass, 2, error));

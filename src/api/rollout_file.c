@@ -225,21 +225,12 @@ static bool has_settings(const char *path, const json_t *settings) {
   return same;
 }
 
-/* With --overwrite, the file loses its content. It must not be a file that the run reads. */
-static rf_status check_inputs(const rf_answering *a, const rf_options *o, const char *path, rf_error *error) {
-  const char *const inputs[] = {a->path, a->settings.weights_folder, rf_options_text_or(o, "adapter", NULL),
-                                rf_options_text_or(o, "template", NULL)};
-  for (size_t i = 0; i < sizeof inputs / sizeof *inputs; i++)
-    if (inputs[i]) RF_TRY(rf_out_is_not_input(path, inputs[i], error));
-  return RAFTER_OK;
-}
-
 rf_status rf_rollout_open(rf_answering *a, const rf_options *o, const char *path, bool overwrite,
                           rf_rollout_file *file, rf_error *error) {
   char settings[4200];
   *file = (rf_rollout_file){.path = path};
   name_settings(path, settings);
-  RF_TRY(check_inputs(a, o, path, error));
+  RF_TRY(rf_answering_spares_inputs(a, o, path, error));
   RF_TRY(settings_of(a, o, &file->settings, error));
   RF_TRY(rf_out_append(path, &a->out, error));
   file->continues = has_settings(settings, file->settings);

@@ -276,6 +276,7 @@ case_hostile() {
   status 0 "$RAFTER" train "$TINY" "${QUICK[@]}" --data "random:seed=0" --steps 1 --out a --val-every 0
   mkdir m && cp a/checkpoint-*/* m && cp m/model.safetensors kept
   refuses 2 'same file' "$RAFTER" rollout m --input few.jsonl --output m/model.safetensors --overwrite
+  refuses 2 'same file' "$RAFTER" generate m --input few.jsonl --output m/model.safetensors
   same kept m/model.safetensors 'a model as the output'
 }
 
