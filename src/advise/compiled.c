@@ -66,17 +66,10 @@ static void print(FILE *out, const program *p, const rf_xla_stats *s) {
             rf_text_bytes(s->bytes_accessed, c));
 }
 
-/* The program that the backend would run: facts are for targets that are faster with them, and
- * chips that generate have different inputs. */
-static rf_emit_known known_of(const rf_graph *graph, const rf_emit_target *target) {
-  bool known = target->known && (graph->job == RF_JOB_TRAIN || rf_mesh_chips(&graph->mesh) == 1);
-  return known ? rf_emit_usual(graph) : (rf_emit_known){0};
-}
-
 static rf_status compile(rf_xla_client *client, const program *p, const rf_compiled_target *target,
                          const char *flags, rf_xla_stats *stats, rf_error *error) {
   rf_emit_options options = {.target = rf_emit_target_of(target->platform), .codes = true};
-  options.known = known_of(p->plan->graph, &options.target);
+  options.known = rf_emit_usual(p->plan->graph, &options.target);
   rf_emitted module;
   RF_TRY(rf_emit_graph(p->plan->graph, &options, &module, error));
   char *all = rf_emit_flags(&options.target, flags);

@@ -184,8 +184,9 @@ typedef struct rf_emit_options {
 } rf_emit_options;
 /* Abilities of the compiler of a platform: "cpu", "tpu", "cuda", as a plugin names it. */
 rf_emit_target rf_emit_target_of(const char *platform);
-/* The facts of usual inputs: whole rows when training, greedy decoding over the whole context. */
-rf_emit_known rf_emit_usual(const rf_graph *graph);
+/* The facts of usual inputs, where the target has programs for them: whole rows when training,
+ * greedy decoding over the whole context. Chips that generate have different inputs: no facts. */
+rf_emit_known rf_emit_usual(const rf_graph *graph, const rf_emit_target *target);
 /* The target's flags and `more` (may be NULL), for rf_xla_compile. free() */
 char *rf_emit_flags(const rf_emit_target *target, const char *more);
 /* RAFTER_INVALID: the graph has an op without an emitter; the error has the reason. */

@@ -26,10 +26,11 @@ rf_emit_target rf_emit_target_of(const char *platform) {
   return (rf_emit_target){.bf16_products = !cpu, .ragged_dot = tpu, .tiles = tpu};
 }
 
-rf_emit_known rf_emit_usual(const rf_graph *graph) {
-  return (rf_emit_known){.whole_rows = graph->job == RF_JOB_TRAIN,
-                         .greedy = true,
-                         .reach = graph->job == RF_JOB_TRAIN ? 0 : graph->seq};
+rf_emit_known rf_emit_usual(const rf_graph *graph, const rf_emit_target *target) {
+  if (!target->known) return (rf_emit_known){0};
+  if (graph->job == RF_JOB_TRAIN) return (rf_emit_known){.whole_rows = true};
+  if (rf_mesh_chips(&graph->mesh) > 1) return (rf_emit_known){0};
+  return (rf_emit_known){.greedy = true, .reach = graph->seq};
 }
 
 char *rf_emit_flags(const rf_emit_target *target, const char *more) {

@@ -347,7 +347,8 @@ rf_status rf_xla_compile_plan(rf_device *device, const rf_program_source *source
   const rf_xla_memory *memory = (rf_xla_memory *)source->memory;
   const rf_xla_facts *facts = rf_xla_facts_of(memory->device->client);
   int chips = memory->device->device.chips;
-  bool knows = rf_emit_target_of(facts->platform).known && memory->device->device.hosts == 1;
+  const rf_emit_target target = rf_emit_target_of(facts->platform);
+  bool knows = target.known && memory->device->device.hosts == 1;
   size_t tensors = (size_t)graph->tensor_count + 1;
   xla_program *p = calloc(1, sizeof *p);
   if (!p) return no_memory(error);
@@ -366,9 +367,11 @@ rf_status rf_xla_compile_plan(rf_device *device, const rf_program_source *source
     p->inputs = rf_known_find(graph, p->offset, knows, chips);
   }
   /* Programs of generation are made when it is known what they are for. */
-  if (status == RAFTER_OK && (!p->inputs.any || graph->job == RF_JOB_TRAIN))
-    status =
-        compile_variant(p, graph->rows, p->inputs.any ? rf_emit_usual(graph) : (rf_emit_known){0}, error);
+  if (status == RAFTER_OK && (!p->inputs.any || graph->job == RF_JOB_TRAIN)) {
+    rf_emit_known usual = {0};
+    if (p->inputs.any) usual = rf_emit_usual(graph, &target);
+    status = compile_variant(p, graph->rows, usual, error);
+  }
   if (status == RAFTER_OK) *program = &p->program;
   else release(&p->program);
   return status;

@@ -84,6 +84,18 @@ static void test_one_sampled_row_is_not_greedy(void **state) {
   assert_false(known(NULL, RF_KNOWN_RULES, rules, sizeof rules).greedy);
 }
 
+/* The program that training compiles first is the one for usual batches. */
+static void test_usual_batches_have_the_usual_program(void **state) {
+  (void)state;
+  const rf_graph graph = {.seq = 4, .job = RF_JOB_TRAIN};
+  const int32_t whole[] = {0, 4, 8, 8, 8, 8, 8, 8, 8};
+  const rf_emit_target cuda = rf_emit_target_of("cuda"), tpu = rf_emit_target_of("tpu");
+  rf_emit_known of = known(&graph, RF_KNOWN_SEGMENTS, whole, sizeof whole),
+                usual = rf_emit_usual(&graph, &cuda), none = rf_emit_usual(&graph, &tpu);
+  assert_true(rf_known_equal(&of, &usual));
+  assert_true(rf_known_equal(&none, &(rf_emit_known){0}));
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_rows_are_whole_if_all_segments_start_with_them),
@@ -91,6 +103,7 @@ int main(void) {
       cmocka_unit_test(test_inputs_that_differ_are_not_known),
       cmocka_unit_test(test_reach_is_a_bound_of_used_rows),
       cmocka_unit_test(test_one_sampled_row_is_not_greedy),
+      cmocka_unit_test(test_usual_batches_have_the_usual_program),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
