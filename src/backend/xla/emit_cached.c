@@ -9,7 +9,7 @@
 
 #include <math.h>
 
-enum { STEP = 256 };       /* positions of a step, at least a page */
+enum { STEP = 256 };       /* positions of a step, rounded up to whole pages */
 enum { CHUNK_ROWS = 256 }; /* query rows of a chunk, counting each head of a key head */
 /* Each round of a loop costs a GPU's host a wait, so steps and chunks are larger there. */
 enum { WIDE_STEP = 1024, WIDE_CHUNK_ROWS = 4096 };
@@ -391,6 +391,13 @@ static rf_val from_chunks(rf_hlo *h, rf_val v, int64_t n, int64_t group) {
   return rf_hlo_slice(h, rf_hlo_reshape(h, v, RF_DIMS(chunks * rows, heads * group, dim)), 0, 0, n);
 }
 
+/* Rows of a chunk: 32 or more, and with few query heads per key head half of the maximum. */
+static int64_t rows_of_chunk(const rf_emit *e, int64_t group) {
+  int64_t most = e->target.known ? WIDE_CHUNK_ROWS : CHUNK_ROWS;
+  if (group >= most / 32) return 32;
+  return group <= 2 ? most / 2 : most / group;
+}
+
 /* ---- both ------------------------------------------------------------------------------------ */
 
 void rf_pages_attend(rf_emit *e, const rf_pages *p, rf_val q, rf_val *ctx, rf_val *lse) {
@@ -404,9 +411,7 @@ void rf_pages_attend(rf_emit *e, const rf_pages *p, rf_val q, rf_val *ctx, rf_va
   if (single) {
     attend_rows(e, p, q, run, state);
   } else {
-    int64_t all = e->target.known ? WIDE_CHUNK_ROWS : CHUNK_ROWS, rows = group >= all / 32 ? 32
-                                                                         : group <= 2      ? all / 2
-                                                                                           : all / group;
+    int64_t rows = rows_of_chunk(e, group);
     attend_items(e, p, in_chunks(h, q, rows < n ? rows : n), group, run, state);
   }
   for (int i = 0; i < 3; i++) state[i] = from_chunks(h, state[i], n, group);

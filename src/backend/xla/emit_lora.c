@@ -20,22 +20,30 @@ static rf_val part_of_rows(rf_emit *e, const rf_op *op, int p) {
   return rf_hlo_slice(e->h, rf_emit_in(e, op, 0), 1, parts->at[p], parts->at[p] + parts->columns[p]);
 }
 
-/* The parts and the zeros between them form one array, so that u is added in one pass. */
+/* The parts and the zeros between them as one array with the columns of u, in f32, so that u is added
+ * in one pass. */
+static rf_val in_columns(rf_hlo *h, const rf_lora_parts *parts, const rf_val *part, rf_val u) {
+  rf_val run[2 * RF_LORA_PARTS + 1];
+  int64_t at = 0;
+  int runs = 0;
+  for (int p = 0; p < parts->count; p++) {
+    if (parts->at[p] > at)
+      run[runs++] = rf_hlo_full(h, part[p].type, 0, RF_DIMS(u.dim[0], parts->at[p] - at));
+    run[runs++] = part[p];
+    at = (int64_t)parts->at[p] + parts->columns[p];
+  }
+  if (at < u.dim[1]) run[runs++] = rf_hlo_full(h, part[0].type, 0, RF_DIMS(u.dim[0], u.dim[1] - at));
+  return rf_hlo_convert(h, rf_hlo_concatenate(h, 1, runs, run), RF_HLO_F32);
+}
+
 static void emit_lora(rf_emit *e, const rf_op *op) {
   rf_hlo *h = e->h;
   const rf_lora_parts *parts = &op->attr.lora.parts;
-  rf_val u = rf_emit_in(e, op, 0), run[2 * RF_LORA_PARTS + 1];
+  rf_val u = rf_emit_wide(e, op, 0), part[RF_LORA_PARTS];
   rf_hlo_type type = rf_emit_out_type(e, op, 0);
-  int64_t rows = u.dim[0], at = 0;
-  int runs = 0;
-  for (int p = 0; p < parts->count; p++) {
-    if (parts->at[p] > at) run[runs++] = rf_hlo_full(h, type, 0, RF_DIMS(rows, parts->at[p] - at));
-    run[runs++] = rf_emit_product(h, part_of_h(e, op, p), false, part_of_b(e, op, p), false, type);
-    at = (int64_t)parts->at[p] + parts->columns[p];
-  }
-  if (at < u.dim[1]) run[runs++] = rf_hlo_full(h, type, 0, RF_DIMS(rows, u.dim[1] - at));
-  rf_val sum = rf_hlo_convert(h, rf_hlo_concatenate(h, 1, runs, run), RF_HLO_F32);
-  rf_emit_out(e, op, 0, rf_hlo_add(h, rf_hlo_convert(h, u, RF_HLO_F32), sum));
+  for (int p = 0; p < parts->count; p++)
+    part[p] = rf_emit_product(h, part_of_h(e, op, p), false, part_of_b(e, op, p), false, type);
+  rf_emit_out(e, op, 0, rf_hlo_add(h, u, in_columns(h, parts, part, u)));
 }
 
 static void emit_lora_bwd(rf_emit *e, const rf_op *op) {
@@ -62,7 +70,7 @@ static rf_val of_slot(rf_emit *e, const rf_op *op, int input, int64_t l) {
   return rf_hlo_reshape(e->h, one, RF_DIMS(all.dim[1], all.dim[2]));
 }
 
-/* Columns of h = x a whose rank is below that of the adapter's part; zeros elsewhere. */
+/* h = x a of slot l. Columns of a part from the adapter's rank on are zeros. */
 static rf_val h_of_slot(rf_emit *e, const rf_op *op, int64_t l) {
   rf_hlo *h = e->h;
   const rf_lora_parts *parts = &op->attr.lora.parts;
@@ -79,24 +87,19 @@ static rf_val h_of_slot(rf_emit *e, const rf_op *op, int64_t l) {
   return rf_hlo_concatenate(h, 1, parts->count, run);
 }
 
-/* The columns that the adapter of slot l adds to u, in the type of u. */
-static rf_val sum_of_slot(rf_emit *e, const rf_op *op, int64_t l) {
+/* The sum that the adapter of slot l adds to u, in f32. */
+static rf_val sum_of_slot(rf_emit *e, const rf_op *op, int64_t l, rf_val u) {
   rf_hlo *h = e->h;
   const rf_lora_parts *parts = &op->attr.lora.parts;
-  rf_val u = rf_emit_in(e, op, 0), low = h_of_slot(e, op, l), b = of_slot(e, op, 3, l);
-  rf_val run[2 * RF_LORA_PARTS + 1];
+  rf_val low = h_of_slot(e, op, l), b = of_slot(e, op, 3, l), part[RF_LORA_PARTS];
   rf_hlo_type type = rf_emit_out_type(e, op, 0);
-  int64_t rows = u.dim[0], at = 0, joined = 0;
-  int runs = 0;
+  int64_t joined = 0;
   for (int p = 0; p < parts->count; joined += parts->columns[p++]) {
-    if (parts->at[p] > at) run[runs++] = rf_hlo_full(h, type, 0, RF_DIMS(rows, parts->at[p] - at));
-    rf_val part = rf_hlo_slice(h, low, 1, (int64_t)p * parts->rank, (int64_t)(p + 1) * parts->rank);
+    rf_val rows = rf_hlo_slice(h, low, 1, (int64_t)p * parts->rank, (int64_t)(p + 1) * parts->rank);
     rf_val of = rf_hlo_slice(h, b, 1, joined, joined + parts->columns[p]);
-    run[runs++] = rf_emit_product(h, part, false, of, false, type);
-    at = (int64_t)parts->at[p] + parts->columns[p];
+    part[p] = rf_emit_product(h, rows, false, of, false, type);
   }
-  if (at < u.dim[1]) run[runs++] = rf_hlo_full(h, type, 0, RF_DIMS(rows, u.dim[1] - at));
-  return rf_hlo_concatenate(h, 1, runs, run);
+  return in_columns(h, parts, part, u);
 }
 
 /* Every adapter is computed for every row, and a row selects one sum. */
@@ -106,8 +109,7 @@ static void emit_lora_slots(rf_emit *e, const rf_op *op) {
   int64_t slots = rf_emit_in(e, op, 2).dim[0];
   for (int64_t l = 0; l < slots; l++) {
     rf_val chosen = rf_hlo_compare_c(h, RF_HLO_EQ, rf_emit_across_columns(e, slot, u.dim[1]), (double)l);
-    rf_val sum = rf_hlo_convert(h, sum_of_slot(e, op, l), RF_HLO_F32);
-    y = rf_hlo_select(h, chosen, rf_hlo_add(h, u, sum), y);
+    y = rf_hlo_select(h, chosen, rf_hlo_add(h, u, sum_of_slot(e, op, l, u)), y);
   }
   rf_emit_out(e, op, 0, y);
 }

@@ -309,6 +309,15 @@ void rf_hlo_sort(rf_hlo *h, int axis, rf_val *key, rf_val *other) {
   }
 }
 
+/* Gives each result of operation `id` its own number. */
+static void take_results(rf_hlo *h, int32_t id, int count, const rf_val *result) {
+  for (int i = 0; i < count; i++) {
+    rf_hlo_begin(h, result[i]);
+    RF_PUT("\"stablehlo.reshape\"(%%%d#%d) : (%s) -> %s", id, i, RF_TYPE(result[i]), RF_TYPE(result[i]));
+    rf_hlo_end(h);
+  }
+}
+
 static void put_order(rf_hlo *h, rf_val v, const int *order) {
   int plain[RF_HLO_RANK];
   for (int i = 0; i < v.rank; i++) plain[i] = v.rank - 1 - i;
@@ -341,12 +350,7 @@ void rf_hlo_call(rf_hlo *h, const rf_hlo_callee *of) {
   for (int i = 0; i < of->results; i++) RF_PUT("%s%s", i ? ", " : "", RF_TYPE(of->result[i]));
   RF_PUT(")");
   rf_hlo_end(h);
-  for (int i = 0; i < of->results; i++) {
-    rf_hlo_begin(h, of->result[i]);
-    RF_PUT("\"stablehlo.reshape\"(%%%d#%d) : (%s) -> %s", id, i, RF_TYPE(of->result[i]),
-           RF_TYPE(of->result[i]));
-    rf_hlo_end(h);
-  }
+  take_results(h, id, of->results, of->result);
 }
 
 /* The operation of the dialect chlo is faster than a sort where the compiler knows it. */
@@ -359,11 +363,7 @@ void rf_hlo_top_k(rf_hlo *h, rf_val a, int64_t k, rf_val *values, rf_val *indice
   RF_PUT("%*s%%%d:2 = \"chlo.top_k\"(%%%d) {k = %lld : i64} : (%s) -> (%s, %s)", 2 * h->depth, "", id, a.id,
          (long long)k, RF_TYPE(a), RF_TYPE(out[0]), RF_TYPE(out[1]));
   rf_hlo_end(h);
-  for (int i = 0; i < 2; i++) {
-    rf_hlo_begin(h, out[i]);
-    RF_PUT("\"stablehlo.reshape\"(%%%d#%d) : (%s) -> %s", id, i, RF_TYPE(out[i]), RF_TYPE(out[i]));
-    rf_hlo_end(h);
-  }
+  take_results(h, id, 2, out);
   *values = out[0];
   *indices = out[1];
 }

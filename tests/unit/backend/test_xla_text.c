@@ -33,12 +33,16 @@ static rf_graph *graph_of(const char *model, rf_dtype dtype, int accumulate) {
   return step_of(model, dtype, accumulate, 0, "");
 }
 
-static rf_emitted emit_for(const rf_graph *graph, const char *platform) {
-  const rf_emit_options options = {.target = rf_emit_target_of(platform)};
+static rf_emitted emit_known(const rf_graph *graph, const char *platform, rf_emit_known known) {
+  const rf_emit_options options = {.target = rf_emit_target_of(platform), .known = known};
   rf_emitted m;
   rf_error error = {0};
   if (rf_emit_graph(graph, &options, &m, &error) != RAFTER_OK) fail_msg("%s", error.message);
   return m;
+}
+
+static rf_emitted emit_for(const rf_graph *graph, const char *platform) {
+  return emit_known(graph, platform, (rf_emit_known){0});
 }
 static rf_emitted emit(const rf_graph *graph) { return emit_for(graph, "cpu"); }
 
@@ -98,14 +102,6 @@ static int count_of(const char *text, const char *word) {
   int count = 0;
   for (const char *at = strstr(text, word); at; at = strstr(at + 1, word)) count++;
   return count;
-}
-
-static rf_emitted emit_known(const rf_graph *graph, const char *platform, rf_emit_known known) {
-  const rf_emit_options options = {.target = rf_emit_target_of(platform), .known = known};
-  rf_emitted m;
-  rf_error error = {0};
-  if (rf_emit_graph(graph, &options, &m, &error) != RAFTER_OK) fail_msg("%s", error.message);
-  return m;
 }
 
 /* On GPUs, attention over whole rows is one call forward and one backward in each layer. Other
