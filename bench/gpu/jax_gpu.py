@@ -2,7 +2,7 @@
 
 import time
 
-from models import MODELS, measure, options, report
+from models import MODELS, TOKENS, measure, options, report
 
 a = options(__doc__)
 import jax
@@ -165,21 +165,17 @@ def step():
         state, loss = program(state, ids, ids)
         loss.block_until_ready()
     else:  # the next step does not wait for the host
-        for _ in range(32):
+        for _ in range(TOKENS):
             state = program(weights, state)
         state[1].block_until_ready()
 
 
 m = program.memory_analysis()
 total = m.argument_size_in_bytes + m.output_size_in_bytes - m.alias_size_in_bytes + m.temp_size_in_bytes
-seconds = measure(step, 3, a.steps)
-if a.work == "decode":
-    seconds = [x / 32 for x in seconds]
-tokens = a.batch * (a.seq if a.work == "train" else 1)
+seconds = measure(a, step, 3)
 report(
     f"JAX {jax.__version__}",
     a,
-    tokens,
     seconds,
     compile_seconds=compiled,
     program_bytes=total,

@@ -44,20 +44,24 @@ def options(description):
     return p.parse_args()
 
 
-def measure(step, warm, steps):
-    """Seconds of each step after the first `warm` ones. `step` returns when its result is known."""
+TOKENS = 32  # of each answer in a step of decoding: the host waits only after them
+
+
+def measure(a, step, warm):
+    """Seconds of each training step, or of each token, after `warm` steps. `step` waits for its result."""
     for _ in range(warm):
         step()
     seconds = []
-    for _ in range(steps):
+    for _ in range(a.steps):
         start = time.perf_counter()
         step()
-        seconds.append(time.perf_counter() - start)
+        seconds.append((time.perf_counter() - start) / (1 if a.work == "train" else TOKENS))
     return seconds
 
 
-def report(tool, a, tokens, seconds, **more):
+def report(tool, a, seconds, **more):
     median = statistics.median(seconds)
+    tokens = a.batch * (a.seq if a.work == "train" else 1)
     row = {
         "tool": tool,
         **vars(a),

@@ -2,7 +2,7 @@
 
 import time
 
-from models import MODELS, measure, options, report
+from models import MODELS, TOKENS, measure, options, report
 
 a = options(__doc__)
 import torch
@@ -118,7 +118,7 @@ else:
         return model(token, at, cache, (every <= at)[None, None, None]).argmax(-1)
 
     def step():
-        for _ in range(32):
+        for _ in range(TOKENS):
             token.copy_(next_of(token, at))
             at.add_(1)
         torch.cuda.synchronize()
@@ -126,14 +126,10 @@ else:
 
 step()
 compiled = time.perf_counter() - start
-seconds = measure(step, 2, a.steps)
-if a.work == "decode":
-    seconds = [x / 32 for x in seconds]
-tokens = a.batch * (a.seq if a.work == "train" else 1)
+seconds = measure(a, step, 2)
 report(
     f"PyTorch {torch.__version__}, torch.compile",
     a,
-    tokens,
     seconds,
     compile_seconds=compiled,
     peak_bytes=torch.cuda.max_memory_allocated(),
