@@ -89,11 +89,7 @@ static void describe(pjrt_named option[2], host_text topology, host_text target)
   const char *const name[] = {"topology", "target_config"};
   const host_text value[] = {topology, target};
   for (int i = 0; i < 2; i++) {
-    option[i] = (pjrt_named){.struct_size = sizeof *option,
-                             .name = name[i],
-                             .name_bytes = strlen(name[i]),
-                             .type = PJRT_STRING,
-                             .count = value[i].bytes};
+    option[i] = host_option(name[i], PJRT_STRING, value[i].bytes);
     option[i].value.text = value[i].data;
   }
 }

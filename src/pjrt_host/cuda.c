@@ -64,17 +64,9 @@ void host_load_cuda(const char *plugin) {
  * does not fit, and no second process can use the GPU. */
 size_t host_cuda_options(const char *plugin, pjrt_named *option) {
   if (!is_cuda(plugin)) return 0;
-  option[0] = (pjrt_named){.struct_size = sizeof *option,
-                           .name = "preallocate",
-                           .name_bytes = strlen("preallocate"),
-                           .type = PJRT_BOOL,
-                           .count = 1};
+  option[0] = host_option("preallocate", PJRT_BOOL, 1);
   option[0].value.flag = false;
-  option[1] = (pjrt_named){.struct_size = sizeof *option,
-                           .name = "memory_fraction",
-                           .name_bytes = strlen("memory_fraction"),
-                           .type = PJRT_FLOAT,
-                           .count = 1};
+  option[1] = host_option("memory_fraction", PJRT_FLOAT, 1);
   option[1].value.real = 0.95F;
   return HOST_CUDA_OPTIONS;
 }

@@ -74,6 +74,8 @@ bool host_call(const host *h, int slot, void *args, size_t bytes, const char *wh
 bool host_has(const host *h, int slot);
 /* True if the name of `value` is `name`. */
 bool host_is_named(const pjrt_named *value, const char *name);
+/* An option without a value yet. `count`: of a text; 1 for others. The name must stay valid. */
+pjrt_named host_option(const char *name, int type, size_t count);
 /* Waits for an event and destroys it. */
 bool host_await(const host *h, void *event, const char *what, host_fault *fault);
 void host_destroy(const host *h, int slot, void *object); /* `object` may be NULL */

@@ -43,13 +43,18 @@ static bool reads_environment(const char *path) {
   return strstr(slash ? slash : path, "libtpu");
 }
 
-static pjrt_named number_option(const char *name, int number) {
+pjrt_named host_option(const char *name, int type, size_t count) {
   return (pjrt_named){.struct_size = sizeof(pjrt_named),
                       .name = name,
                       .name_bytes = strlen(name),
-                      .type = PJRT_INT64,
-                      .value.number = number,
-                      .count = 1};
+                      .type = type,
+                      .count = count};
+}
+
+static pjrt_named number_option(const char *name, int number) {
+  pjrt_named option = host_option(name, PJRT_INT64, 1);
+  option.value.number = number;
+  return option;
 }
 
 static bool process_of(const host *h, void *device, int *process, host_fault *fault) {

@@ -173,7 +173,7 @@ static int64_t rows_of_variant(const xla_program *p, int64_t rows) {
   return power < all ? power : all;
 }
 
-/* The bytes of an input of the next run, and how many chips or microbatches follow each other. */
+/* An input of the next run on a chip, for all microbatches, and its bytes. */
 static const void *input_at(const xla_program *p, int chip, int tensor, int64_t *bytes) {
   int64_t each = rf_tensor_bytes(&p->graph->tensor[tensor]);
   bool stacked = p->stack[tensor] >= 0;
