@@ -1,33 +1,22 @@
-"""adapters_client.py CASE: requests to a server with adapters, for test_adapters.sh. SERVE_URL names
-the server. A failed expectation prints a line that begins with FAIL.
+"""adapters_client.py CASE: requests to a server with adapters, for test_adapters.sh. SERVE_URL
+names the server.
 """
 
 import concurrent.futures
 import http.client
 import json
-import os
 import struct
 import sys
-import urllib.parse
 
-URL = urllib.parse.urlparse(os.environ["SERVE_URL"])
-FAILED = []
+import lib_client
+from lib_client import FAILED, URL, check
+
 PROMPTS = ["Once upon a time", "Once upon a dime", "x", "A" * 90, "A" * 91]
 
 
-def check(holds, what):
-    if not holds:
-        FAILED.append(what)
-        print(f"FAIL: {what}")
-
-
 def request(method, path, body=None):
-    connection = http.client.HTTPConnection(URL.hostname, URL.port, timeout=60)
-    connection.request(method, path, None if body is None else json.dumps(body).encode())
-    answer = connection.getresponse()
-    text = answer.read().decode()
-    connection.close()
-    return answer.status, text
+    status, _, text = lib_client.request(method, path, body)
+    return status, text.decode()
 
 
 def ask(model, prompt=PROMPTS[0], **more):

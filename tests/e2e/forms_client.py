@@ -5,17 +5,15 @@ Answers are read with Python's json and checked with python3-jsonschema.
 
 import concurrent.futures
 import hashlib
-import http.client
 import json
 import os
 import re
 import sys
 import time
-import urllib.parse
 
 import jsonschema
+from lib_client import request
 
-URL = urllib.parse.urlparse(os.environ["SERVE_URL"])
 PERSON = {
     "type": "object",
     "title": "A person",
@@ -72,12 +70,8 @@ def check(holds, what):
 
 
 def post(body, path="/v1/completions"):
-    connection = http.client.HTTPConnection(URL.hostname, URL.port, timeout=120)
-    connection.request("POST", path, json.dumps(body).encode())
-    answer = connection.getresponse()
-    text = answer.read()
-    connection.close()
-    return answer.status, text
+    status, _, text = request("POST", path, body, timeout=120)
+    return status, text
 
 
 def texts(body):
@@ -219,9 +213,8 @@ def case_metrics():
     for _ in range(3):
         texts(ask)
     for _ in range(100):
-        page = http.client.HTTPConnection(URL.hostname, URL.port)
-        page.request("GET", "/metrics")
-        rows = dict(re.findall(r"^rafter:(\w+)\{[^}]*\} (\S+)$", page.getresponse().read().decode(), re.M))
+        page = request("GET", "/metrics")[2].decode()
+        rows = dict(re.findall(r"^rafter:(\w+)\{[^}]*\} (\S+)$", page, re.M))
         if float(rows["constraint_cache_hits_total"]) == 2:
             break
         time.sleep(0.1)

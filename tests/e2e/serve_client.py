@@ -1,6 +1,6 @@
 """serve_client.py CASE: one case of test_serve.sh. SERVE_URL and SERVE_PID name the server.
 
-It uses only Python's standard library. A failed expectation prints a line that begins with FAIL.
+It uses only Python's standard library.
 """
 
 import http.client
@@ -11,30 +11,12 @@ import socket
 import sys
 import threading
 import time
-import urllib.parse
 
-URL = urllib.parse.urlparse(os.environ["SERVE_URL"])
-FAILED = []
+from lib_client import FAILED, URL, check, request
+
 # The random model of test_serve.sh answers with arbitrary bytes, so requests compare whole answers.
 ASK = {"prompt": "Once upon a time", "max_tokens": 24, "seed": 11, "ignore_eos": True}
 LONG = {"prompt": "Count:", "max_tokens": 3000, "ignore_eos": True}
-
-
-def check(holds, what):
-    if not holds:
-        FAILED.append(what)
-        print(f"FAIL: {what}")
-
-
-def request(method, path, body=None, headers=None, timeout=60):
-    """Returns status, headers (a dict in lower case) and the body."""
-    connection = http.client.HTTPConnection(URL.hostname, URL.port, timeout=timeout)
-    data = body if isinstance(body, (bytes, type(None))) else json.dumps(body).encode()
-    connection.request(method, path, data, headers or {})
-    answer = connection.getresponse()
-    text = answer.read()
-    connection.close()
-    return answer.status, {k.lower(): v for k, v in answer.getheaders()}, text
 
 
 def post(path, body, headers=None):
