@@ -3,12 +3,15 @@
 #define RF_TEST_FORMS_H
 
 #include "constrain/automaton.h"
+#include "constrain/constrain.h"
 
 #include <jansson.h>
 #include <string.h>
 
-/* Makes the automaton of a regular expression, or of a schema if `schema` is true. */
-static inline rf_status form_open(const char *text, bool schema, rf_automaton *a, rf_error *error) {
+/* Makes the automaton of a regular expression, a schema or parts. */
+static inline rf_status form_open(const char *text, rf_text_form form, rf_automaton *a, rf_error *error) {
+  json_t *json = form == RF_TEXT_REGEX ? NULL : json_loads(text, JSON_DECODE_ANY, NULL);
+  if (form != RF_TEXT_REGEX && !json) return RAFTER_FAILED; /* the test is wrong */
   rf_grammar g = {0};
   bool has[256];
   memset(has, 1, sizeof has);
@@ -16,8 +19,8 @@ static inline rf_status form_open(const char *text, bool schema, rf_automaton *a
   rf_grammar_state(&g);
   g.start = rf_grammar_state(&g);
   int32_t end = rf_grammar_end(&g);
-  json_t *json = schema ? json_loads(text, JSON_DECODE_ANY, NULL) : NULL;
-  rf_status status = schema
+  rf_status status = form == RF_TEXT_PARTS ? rf_parts_add(&g, json, g.start, end, error)
+                     : form == RF_TEXT_SCHEMA
                          ? rf_schema_add(&g, json, g.start, end, error)
                          : rf_regex_add(&g, text, strlen(text), RF_REGEX_PLAIN, "regex", g.start, end, error);
   json_decref(json);

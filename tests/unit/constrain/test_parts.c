@@ -8,23 +8,6 @@
 
 #include <cmocka.h>
 
-static rf_status open_parts(const char *text, rf_automaton *a, rf_error *error) {
-  rf_grammar g = {0};
-  bool has[256];
-  memset(has, 1, sizeof has);
-  *a = (rf_automaton){0};
-  rf_grammar_state(&g);
-  g.start = rf_grammar_state(&g);
-  json_t *part = json_loads(text, JSON_DECODE_ANY, NULL);
-  assert_non_null(part);
-  rf_status status = rf_parts_add(&g, part, g.start, rf_grammar_end(&g), error);
-  json_decref(part);
-  if (status == RAFTER_OK) status = rf_grammar_finish(&g, has, error);
-  if (status == RAFTER_OK) status = rf_automaton_open(a, &g, error);
-  rf_grammar_free(&g);
-  return status;
-}
-
 /* Each schema has its own root for references. */
 #define LIST \
   "{\"$ref\":\"#/$defs/x\",\"$defs\":{\"x\":{\"type\":\"array\",\"items\":{\"$ref\":\"#/$defs/x\"}}}}"
@@ -49,7 +32,7 @@ static void texts_are_allowed_as_the_parts_say(void **state) {
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
     rf_automaton a;
     rf_error error = {0};
-    if (open_parts(rows[i].parts, &a, &error)) fail_msg("%s: %s", rows[i].parts, error.message);
+    if (form_open(rows[i].parts, RF_TEXT_PARTS, &a, &error)) fail_msg("%s: %s", rows[i].parts, error.message);
     for (int k = 0; k < 6 && rows[i].valid[k]; k++)
       if (!form_allows(&a, rows[i].valid[k])) fail_msg("%s refuses %s", rows[i].parts, rows[i].valid[k]);
     for (int k = 0; k < 6 && rows[i].invalid[k]; k++)
@@ -76,7 +59,7 @@ static void wrong_parts_are_refused(void **state) {
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
     rf_automaton a;
     rf_error error = {0};
-    assert_int_equal(open_parts(rows[i][0], &a, &error), RAFTER_INVALID);
+    assert_int_equal(form_open(rows[i][0], RF_TEXT_PARTS, &a, &error), RAFTER_INVALID);
     if (!strstr(error.message, rows[i][1])) fail_msg("%s: %s", rows[i][0], error.message);
     rf_automaton_close(&a);
   }
@@ -90,7 +73,7 @@ static void nesting_is_bounded(void **state) {
   for (int i = 0; i < 60; i++) strcat(text, "[");
   strcat(text, "\"a\"");
   for (int i = 0; i < 60; i++) strcat(text, "]");
-  assert_int_equal(open_parts(text, &a, &error), RAFTER_INVALID);
+  assert_int_equal(form_open(text, RF_TEXT_PARTS, &a, &error), RAFTER_INVALID);
   assert_non_null(strstr(error.message, "nested too deeply"));
   rf_automaton_close(&a);
 }

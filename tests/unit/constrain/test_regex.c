@@ -109,7 +109,7 @@ static void random_expressions_agree_with_pcre2(void **state) {
     write_either(&w, 0);
     pcre2_code *code = compile(w.text);
     assert_non_null(code);
-    if (form_open(w.text, false, &a, &error) != RAFTER_OK) fail_msg("%s: %s", w.text, error.message);
+    if (form_open(w.text, RF_TEXT_REGEX, &a, &error) != RAFTER_OK) fail_msg("%s: %s", w.text, error.message);
     compare(w.text, &a, code, &completed);
     rf_automaton_close(&a);
     pcre2_code_free(code);
@@ -146,7 +146,7 @@ static void classes_agree_with_pcre2(void **state) {
     rf_automaton a;
     pcre2_code *code = compile(CLASSES[i]);
     pcre2_match_data *data = pcre2_match_data_create(4, NULL);
-    assert_int_equal(form_open(CLASSES[i], false, &a, NULL), RAFTER_OK);
+    assert_int_equal(form_open(CLASSES[i], RF_TEXT_REGEX, &a, NULL), RAFTER_OK);
     for (uint32_t c = 1; c < 0x110000; c += c < 0x300 ? 1 : 0x1f7) {
       char text[5] = "";
       if (c >= 0xd800 && c < 0xe000) continue;
@@ -198,7 +198,8 @@ static void refused_parts_are_named(void **state) {
   for (size_t i = 0; i < sizeof WRONG / sizeof *WRONG; i++) {
     rf_automaton a;
     rf_error error = {0};
-    if (form_open(WRONG[i][0], false, &a, &error) != RAFTER_INVALID) fail_msg("%s was accepted", WRONG[i][0]);
+    if (form_open(WRONG[i][0], RF_TEXT_REGEX, &a, &error) != RAFTER_INVALID)
+      fail_msg("%s was accepted", WRONG[i][0]);
     if (!strstr(error.message, WRONG[i][1])) fail_msg("%s: %s", WRONG[i][0], error.message);
     rf_automaton_close(&a);
   }
@@ -211,15 +212,15 @@ static void explosions_are_refused(void **state) {
   rf_error error = {0};
   (void)state;
   for (size_t i = 0; i < sizeof LARGE / sizeof *LARGE; i++) {
-    assert_int_equal(form_open(LARGE[i], false, &a, &error), RAFTER_INVALID);
+    assert_int_equal(form_open(LARGE[i], RF_TEXT_REGEX, &a, &error), RAFTER_INVALID);
     assert_non_null(strstr(error.message, "too large"));
     rf_automaton_close(&a);
   }
   char deep[1001] = "";
   memset(deep, '(', 1000);
-  assert_int_equal(form_open(deep, false, &a, &error), RAFTER_INVALID);
+  assert_int_equal(form_open(deep, RF_TEXT_REGEX, &a, &error), RAFTER_INVALID);
   assert_non_null(strstr(error.message, "nested"));
-  assert_int_equal(form_open("[^\\x00-\\x{10ffff}]", false, &a, &error), RAFTER_INVALID);
+  assert_int_equal(form_open("[^\\x00-\\x{10ffff}]", RF_TEXT_REGEX, &a, &error), RAFTER_INVALID);
   assert_non_null(strstr(error.message, "no text"));
 }
 
@@ -230,7 +231,7 @@ static void states_move_to_a_new_generation(void **state) {
   int32_t at, other;
   int moves = 0;
   (void)state;
-  assert_int_equal(form_open("xa{1,20000}y", false, &a, NULL), RAFTER_OK);
+  assert_int_equal(form_open("xa{1,20000}y", RF_TEXT_REGEX, &a, NULL), RAFTER_OK);
   memset(text, 'a', 12000);
   text[0] = 'x';
   other = form_after(&a, "xaa", 3);

@@ -84,7 +84,7 @@ static void texts_are_allowed_as_the_schema_says(void **state) {
   for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
     rf_automaton a;
     rf_error error = {0};
-    if (form_open(CASES[i].schema, true, &a, &error) != RAFTER_OK)
+    if (form_open(CASES[i].schema, RF_TEXT_SCHEMA, &a, &error) != RAFTER_OK)
       fail_msg("%s: %s", CASES[i].schema, error.message);
     for (int k = 0; k < 8 && CASES[i].valid[k]; k++)
       if (!form_allows(&a, CASES[i].valid[k])) fail_msg("%s bars %s", CASES[i].schema, CASES[i].valid[k]);
@@ -106,7 +106,7 @@ static void bounds_of_integers_are_exact(void **state) {
       rf_automaton a;
       snprintf(schema, sizeof schema, "{\"type\":\"integer\",\"minimum\":%d,\"maximum\":%d}", BOUNDS[low],
                BOUNDS[high]);
-      assert_int_equal(form_open(schema, true, &a, NULL), RAFTER_OK);
+      assert_int_equal(form_open(schema, RF_TEXT_SCHEMA, &a, NULL), RAFTER_OK);
       for (int n = -1100; n <= 1100; n++) {
         snprintf(text, sizeof text, "%d", n);
         if (form_allows(&a, text) != (n >= BOUNDS[low] && n <= BOUNDS[high]))
@@ -132,7 +132,7 @@ static void bounds_of_numbers_are_exact(void **state) {
                  excluded ? "{\"type\":\"number\",\"exclusiveMinimum\":%s,\"exclusiveMaximum\":%s}"
                           : "{\"type\":\"number\",\"minimum\":%s,\"maximum\":%s}",
                  BOUNDS[low], BOUNDS[high]);
-        assert_int_equal(form_open(schema, true, &a, NULL), RAFTER_OK);
+        assert_int_equal(form_open(schema, RF_TEXT_SCHEMA, &a, NULL), RAFTER_OK);
         for (int n = -13000; n <= 121000; n += 1 + (n & 15)) {
           snprintf(text, sizeof text, "%s%d.%03d", n < 0 ? "-" : "", abs(n) / 1000, abs(n) % 1000);
           double x = strtod(text, NULL);
@@ -177,7 +177,8 @@ static void refused_keywords_are_named(void **state) {
   for (size_t i = 0; i < sizeof WRONG / sizeof *WRONG; i++) {
     rf_automaton a;
     rf_error error = {0};
-    if (form_open(WRONG[i][0], true, &a, &error) != RAFTER_INVALID) fail_msg("%s was accepted", WRONG[i][0]);
+    if (form_open(WRONG[i][0], RF_TEXT_SCHEMA, &a, &error) != RAFTER_INVALID)
+      fail_msg("%s was accepted", WRONG[i][0]);
     if (!strstr(error.message, WRONG[i][1])) fail_msg("%s: %s", WRONG[i][0], error.message);
     rf_automaton_close(&a);
   }
@@ -197,14 +198,14 @@ static void explosions_are_bounded(void **state) {
         "\"#/$defs/d%d\"}}},",
         i, i + 1, i + 1);
   snprintf(text + n, sizeof text - (size_t)n, "\"d30\":{\"type\":\"null\"}}}");
-  assert_int_equal(form_open(text, true, &a, &error), RAFTER_OK); /* rules are shared */
+  assert_int_equal(form_open(text, RF_TEXT_SCHEMA, &a, &error), RAFTER_OK); /* rules are shared */
   assert_true(a.grammar.states < 2000);
   rf_automaton_close(&a);
   static const char *const LARGE[] = {"{\"type\":\"string\",\"maxLength\":1000000000}",
                                       "{\"type\":\"array\",\"minItems\":1000000}",
                                       "{\"type\":\"string\",\"pattern\":\"((a{1,999}){1,999}){1,999}\"}"};
   for (size_t i = 0; i < sizeof LARGE / sizeof *LARGE; i++) {
-    assert_int_equal(form_open(LARGE[i], true, &a, &error), RAFTER_INVALID);
+    assert_int_equal(form_open(LARGE[i], RF_TEXT_SCHEMA, &a, &error), RAFTER_INVALID);
     assert_non_null(strstr(error.message, "too large"));
     rf_automaton_close(&a);
   }
@@ -213,7 +214,7 @@ static void explosions_are_bounded(void **state) {
     n += snprintf(text + n, sizeof text - (size_t)n, "{\"type\":\"array\",\"items\":");
   n += snprintf(text + n, sizeof text - (size_t)n, "true");
   for (int i = 0; i < 1000; i++) n += snprintf(text + n, sizeof text - (size_t)n, "}");
-  assert_int_equal(form_open(text, true, &a, &error), RAFTER_INVALID);
+  assert_int_equal(form_open(text, RF_TEXT_SCHEMA, &a, &error), RAFTER_INVALID);
   assert_non_null(strstr(error.message, "nested too deeply"));
   rf_automaton_close(&a);
 }
@@ -224,7 +225,8 @@ static void nesting_ends_before_the_limit(void **state) {
   int32_t at;
   int open = 0;
   (void)state;
-  assert_int_equal(form_open("{\"type\":\"array\",\"items\":{\"$ref\":\"#\"}}", true, &a, NULL), RAFTER_OK);
+  assert_int_equal(form_open("{\"type\":\"array\",\"items\":{\"$ref\":\"#\"}}", RF_TEXT_SCHEMA, &a, NULL),
+                   RAFTER_OK);
   at = a.start;
   while (at > 0 && open < 1000) {
     int32_t next;

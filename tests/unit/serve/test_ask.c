@@ -312,7 +312,6 @@ static void test_faults(void **state) {
   }
 }
 
-/* Levels of nesting are bounded, so a body cannot exhaust the stack. */
 /* A model may be an adapter. A name that is only reserved is unknown. */
 static void test_adapters(void **state) {
   (void)state;
@@ -345,6 +344,7 @@ static void test_adapters(void **state) {
   assert_true(read_kind(RF_ASK_UNLOAD, "{\"lora_name\":\"a\"}"));
 }
 
+/* Levels of nesting are bounded, so a body cannot exhaust the stack. */
 static void test_deep(void **state) {
   enum { LEVELS = 50000 };
   char *body = calloc(1, 2 * LEVELS + 32);

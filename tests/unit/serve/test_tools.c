@@ -108,7 +108,7 @@ static void check_row(const row *r, size_t piece) {
   add_joined(list, &streamed);
   if (strcmp(whole.at ? whole.at : "", r->expected))
     fail_msg("%s in pieces of %zu: %s, not %s", r->text, piece, whole.at, r->expected);
-  if (bytes) assert_string_equal(streamed.at ? streamed.at : "", r->expected);
+  assert_string_equal(streamed.at ? streamed.at : "", r->expected);
   rf_body_free(&whole);
   rf_body_free(&streamed);
   rf_tool_calls_free(&calls);
