@@ -92,19 +92,11 @@ bool rf_ask_tool_choice(const rf_ask_rules *r, const rf_ask_field *f, const json
 
 /* ---- rules between fields -------------------------------------------------------------------- */
 
-static bool has_tool(const json_t *tools, const char *name) {
-  json_t *tool;
-  size_t i;
-  json_array_foreach ((json_t *)(uintptr_t)tools, i, tool)
-    if (!strcmp(rf_tool_name(tool), name)) return true;
-  return false;
-}
-
 static bool check_choice(const rf_ask *ask, rf_wrong *wrong) {
   static const char FIELD[] = "tool_choice";
   bool forced = ask->tool_choice == RF_TOOLS_REQUIRED || ask->tool_choice == RF_TOOLS_NAMED;
   if (forced && !ask->tools) return rf_wrong_set(wrong, 400, "invalid_value", FIELD, "%s needs tools", FIELD);
-  if (ask->tool_name && !has_tool(ask->tools, ask->tool_name))
+  if (ask->tool_name && !rf_tool_known(ask->tools, ask->tool_name, strlen(ask->tool_name)))
     return rf_wrong_set(wrong, 400, "invalid_value", FIELD, "%s names no tool of the request (got \"%.64s\")",
                         FIELD, ask->tool_name);
   return true;
@@ -112,7 +104,8 @@ static bool check_choice(const rf_ask *ask, rf_wrong *wrong) {
 
 static bool check_template(const rf_ask_rules *rules, const rf_ask *ask, rf_wrong *wrong) {
   const char *field = ask->tools ? "tools" : "messages";
-  if (!rules->chat_template || (!ask->tools && !ask->uses_tools)) return true; /* route.c needs a template */
+  /* route.c refuses messages without a template. */
+  if (!rules->chat_template || (!ask->tools && !ask->uses_tools)) return true;
   if (!rules->knows_tools)
     return rf_wrong_set(wrong, 400, "unsupported_field", field,
                         "the chat template of %.200s knows no tools; use another model, or start the server "

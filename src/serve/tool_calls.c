@@ -52,21 +52,11 @@ static void give_held(rf_tool_calls *c) {
 
 /* ---- calls ----------------------------------------------------------------------------------- */
 
-static bool known(const rf_tool_calls *c, const char *name, size_t bytes) {
-  const json_t *tool;
-  size_t i;
-  json_array_foreach ((json_t *)(uintptr_t)c->tools, i, tool) {
-    const char *of = rf_tool_name(tool);
-    if (strlen(of) == bytes && !memcmp(of, name, bytes)) return true;
-  }
-  return false;
-}
-
 /* Begins a call. Without an opening, any JSON object could look like a call, so its name must be
  * that of a tool. Otherwise returns false. */
 static bool begin_call(rf_tool_calls *c, const char *name, size_t bytes) {
   const rf_tool_format *f = c->format;
-  if (!*f->opening && c->head == 0 && !known(c, name, bytes)) return false;
+  if (!*f->opening && c->head == 0 && !rf_tool_known(c->tools, name, bytes)) return false;
   c->dropped = c->single && c->count;
   if (c->dropped) return true;
   if (c->count == c->room) {
@@ -172,6 +162,18 @@ static bool reads_until(cursor *r, const char *end, const char **name, size_t *b
   return found;
 }
 
+/* Begins a call after its head, which ends with the first brace of the arguments. */
+static void end_head(rf_tool_calls *c, const char *name, size_t bytes) {
+  if (!begin_call(c, name, bytes)) {
+    give_held(c);
+    return;
+  }
+  drop_held(c);
+  c->state = ARGUMENTS;
+  begin_scan(c, 1);
+  add_arguments(c, "{", 1);
+}
+
 static bool reads_key(cursor *r) {
   cursor other = *r;
   if (reads(r, "\"arguments\"")) return true;
@@ -194,16 +196,9 @@ static void read_json_head(rf_tool_calls *c) {
   }
   if (reads(&r, "\"name\"") && reads(&r, ":") && reads(&r, "\"") && reads_until(&r, "\"", &name, &bytes) &&
       reads(&r, ",") && reads_key(&r) && reads(&r, ":") && reads(&r, "{") && bytes <= NAME_BYTES &&
-      !memchr(name, '\\', bytes)) {
-    if (!begin_call(c, name, bytes)) {
-      give_held(c);
-      return;
-    }
-    drop_held(c);
-    c->state = ARGUMENTS;
-    begin_scan(c, 1);
-    add_arguments(c, "{", 1);
-  } else if (is_object && (r.bad || !r.more || c->held.bytes - c->head > HEAD_BYTES)) begin_object(c, object);
+      !memchr(name, '\\', bytes))
+    end_head(c, name, bytes);
+  else if (is_object && (r.bad || !r.more || c->held.bytes - c->head > HEAD_BYTES)) begin_object(c, object);
 }
 
 /* NAME and arguments, with marks before, between and after. */
@@ -221,14 +216,8 @@ static void read_named_head(rf_tool_calls *c) {
     const char *mark = memmem(name, bytes, "[CALL_ID]", 9);
     if (mark) bytes = (size_t)(mark - name);
     while (bytes && is_blank(name[bytes - 1])) bytes--;
-    if (!bytes || bytes > NAME_BYTES || !begin_call(c, name, bytes)) {
-      give_held(c);
-      return;
-    }
-    drop_held(c);
-    c->state = ARGUMENTS;
-    begin_scan(c, 1);
-    add_arguments(c, "{", 1);
+    if (!bytes || bytes > NAME_BYTES) give_held(c);
+    else end_head(c, name, bytes);
   } else if (r.bad || c->held.bytes - c->head > HEAD_BYTES) give_held(c);
 }
 

@@ -117,8 +117,18 @@ bool rf_tool_text_arguments(const rf_tool_format *f, const char *text) {
 
 /* ---- forms ----------------------------------------------------------------------------------- */
 
-const char *rf_tool_name(const json_t *tool) {
+static const char *name_of(const json_t *tool) {
   return json_string_value(json_object_get(json_object_get(tool, "function"), "name"));
+}
+
+bool rf_tool_known(const json_t *tools, const char *name, size_t bytes) {
+  const json_t *tool;
+  size_t i;
+  json_array_foreach ((json_t *)(uintptr_t)tools, i, tool) {
+    const char *of = name_of(tool);
+    if (strlen(of) == bytes && !memcmp(of, name, bytes)) return true;
+  }
+  return false;
 }
 
 /* The schema of a tool's arguments, which are an object. */
@@ -136,7 +146,7 @@ static json_t *schema_of(const json_t *tool) {
 
 static json_t *call_form(const rf_tool_format *f, const json_t *tool) {
   rf_body head = {0};
-  rf_body_format(&head, "%s%s%s%s", f->prefix, f->name_head, rf_tool_name(tool), f->name_end);
+  rf_body_format(&head, "%s%s%s%s", f->prefix, f->name_head, name_of(tool), f->name_end);
   json_t *form = json_pack("[s{so}s]", head.at, "schema", schema_of(tool), f->call_end);
   rf_body_free(&head);
   return form;
@@ -146,7 +156,7 @@ char *rf_tool_form(const rf_tool_format *f, const json_t *tools, const char *nam
   json_t *any = json_array(), *tool;
   size_t i;
   json_array_foreach ((json_t *)(uintptr_t)tools, i, tool)
-    if (!name || !strcmp(name, rf_tool_name(tool))) json_array_append_new(any, call_form(f, tool));
+    if (!name || !strcmp(name, name_of(tool))) json_array_append_new(any, call_form(f, tool));
   json_t *calls = json_pack("{so}", "any", any);
   if (several && f->between) calls = json_pack("{so ss}", "repeat", calls, "between", f->between);
   json_t *whole = rf_must(json_pack("[sos]", f->first, calls, f->last));

@@ -15,7 +15,7 @@ typedef struct rf_tool_format {
   const char *opening;        /* before the first call; "": the call begins the answer */
   const char *first, *last;   /* after `opening`, and after the last call */
   const char *prefix, *name_head, *name_end, *call_end;
-  const char *between;              /* between two calls; NULL: an answer has at most one call */
+  const char *between;              /* between two calls; NULL: an answer has one call */
   bool json;                        /* a call is a JSON object with a name and arguments */
   bool specials;                    /* the marks may be special tokens */
   bool short_ids;                   /* ids of calls have 9 letters and digits */
@@ -36,7 +36,7 @@ bool rf_tool_text_arguments(const rf_tool_format *format, const char *chat_templ
  * the opening. `several`: further calls may follow. The text is malloc'ed (see
  * RAFTER_FORM_PARTS). */
 char *rf_tool_form(const rf_tool_format *format, const json_t *tools, const char *name, bool several);
-/* The name of a tool of a request. */
-const char *rf_tool_name(const json_t *tool);
+/* Whether one of a request's tools has the name. */
+bool rf_tool_known(const json_t *tools, const char *name, size_t bytes);
 
 #endif
