@@ -99,8 +99,7 @@ static bool read_body(rf_call *c) {
   if (!c->server->settings->adapter_folder)
     return rf_wrong_set(&c->wrong, 403, "adapter_loading_off", NULL,
                         "clients of this server cannot load adapters");
-  return rf_ask_read(&c->server->rules, (rf_ask_kind)c->route->ask, c->body.at ? c->body.at : "",
-                     c->body.bytes, &c->ask, &c->wrong);
+  return rf_route_read(c);
 }
 
 static bool is_inside(const char *path, const char *folder) {

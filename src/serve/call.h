@@ -168,6 +168,8 @@ typedef struct rf_route {
 } rf_route;
 /* Finds a route. NULL: none; *other is a route with this path and another method. */
 const rf_route *rf_route_find(const char *path, const char *method, const rf_route **other);
+/* Reads the body into the call's ask. False: `wrong` of the call is set. */
+bool rf_route_read(rf_call *call);
 /* Checks the body and submits the call. False: `wrong` of the call is set. */
 bool rf_route_submit(rf_call *call);
 

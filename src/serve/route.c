@@ -149,7 +149,7 @@ static bool encode(rf_call *c) {
   return true;
 }
 
-static bool read_ask(rf_call *c) {
+bool rf_route_read(rf_call *c) {
   return rf_ask_read(&c->server->rules, (rf_ask_kind)c->route->ask, c->body.at ? c->body.at : "",
                      c->body.bytes, &c->ask, &c->wrong);
 }
@@ -240,7 +240,7 @@ static bool check_room(rf_call *c) {
 
 bool rf_route_submit(rf_call *c) {
   rf_server *s = c->server;
-  if (!read_ask(c) || !check_room(c) || !encode(c) || !check_lengths(c) || !make_scores(c) ||
+  if (!rf_route_read(c) || !check_room(c) || !encode(c) || !check_lengths(c) || !make_scores(c) ||
       !make_constraint(c))
     return false;
   choose_seed(c);
@@ -261,7 +261,7 @@ bool rf_route_submit(rf_call *c) {
 static bool answer_tokenize(rf_call *c, rf_body *out, const char **type) {
   const rafter_tokenizer *t = c->server->tokenizer;
   *type = JSON;
-  if (!read_ask(c) || !need_tokenizer(c) || !encode(c)) return false;
+  if (!rf_route_read(c) || !need_tokenizer(c) || !encode(c)) return false;
   const rf_part *p = c->part;
   rf_body_format(out, "{\"count\":%lld,\"max_model_len\":%lld,\"tokens\":[", (long long)p->count,
                  (long long)c->server->rules.context);
@@ -283,7 +283,7 @@ static bool answer_detokenize(rf_call *c, rf_body *out, const char **type) {
   char *text = NULL;
   size_t bytes = 0;
   *type = JSON;
-  if (!read_ask(c) || !need_tokenizer(c) || !encode(c)) return false;
+  if (!rf_route_read(c) || !need_tokenizer(c) || !encode(c)) return false;
   if (rafter_tokenizer_decode(c->server->tokenizer, c->part->ids, c->part->count, &text, &bytes, &error) !=
       RAFTER_OK)
     return rf_wrong_from(&c->wrong, 400, "invalid_token", "tokens", &error);
