@@ -36,7 +36,7 @@ typedef struct rf_ask_rules {
   int64_t answers;                    /* maximum answers of one request: its prompts x n */
   bool strict;                        /* refuse unknown fields */
   rafter_request defaults;            /* sampling numbers of requests that give none */
-  struct rf_named_adapters *adapters; /* models besides `model`; NULL: none */
+  struct rf_named_adapters *adapters; /* further models; NULL: none */
   /* The chat template, whether it renders tools, and its format of calls. NULL: none. */
   const char *chat_template;
   bool knows_tools;
@@ -127,7 +127,7 @@ bool rf_ask_tool_choice(const rf_ask_rules *rules, const rf_ask_field *field, co
 /* Checks the fields about tools after all fields are read. If the answer must be a call, sets the
  * form. */
 bool rf_ask_check_tools(const rf_ask_rules *rules, rf_ask *ask, rf_wrong *wrong);
-/* Takes the form of the answer, and its malloc'ed text. A request has at most one form. */
+/* Takes the form of the answer, and its malloc'ed text. A request cannot have two forms. */
 bool rf_ask_take_form(rf_ask *ask, const char *field, rafter_form form, char *text, size_t bytes,
                       rf_wrong *wrong);
 /* Read response_format and structured_outputs. */
