@@ -16,9 +16,9 @@
   bare    a new Debian made by debootstrap, with only git and ca-certificates, runs ./dev demo and
           ./dev check (needs root). It has terminals and a name for localhost
 
---hours limits resume, soak, fuzz and serve, each (default 1). --minutes does so too. A stopped piece
-continues if the commit is the same (fuzz --runs: if a target and its reader are the same). --again starts
-from the beginning. Each piece writes docs/proof/DATE-PIECE.json with the commit, the machine, its work, and
+--hours or --minutes limits resume, soak, fuzz and serve, each (default 1 hour). A stopped piece continues
+if the commit is the same (fuzz --runs: if a target and its reader are the same). --again starts from the
+beginning. Each piece writes docs/proof/DATE-PIECE.json with the commit, the machine, its work, and
 its result.
 """
 import datetime
