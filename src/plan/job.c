@@ -670,7 +670,7 @@ const rf_option RF_ADAPTER_OPTIONS[] = {
               "adapters that can be loaded at once; unset: as many as --adapters names, and 4 more with "
               "--adapter-folder"),
     RF_NUMBER("adapter-rank", INT, "R", 1, RF_LORA_MAX_RANK, NULL, "Adapters",
-              "largest rank of an adapter; unset: the largest of --adapters, but at least 16 with "
+              "largest rank of an adapter; unset: the largest of --adapters; minimum 16 with "
               "--adapter-folder"),
     {.name = NULL},
 };
