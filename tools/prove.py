@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""./dev prove [PIECE ...] [--hours H] [--runs] [--again]: runs proofs that take hours; without a piece, all of them.
+"""./dev prove [PIECE ...] [--hours H | --minutes M] [--runs] [--again]: runs proofs that take hours.
+Without a piece, all of them run.
 
   resume  runs killed at random moments end with the bits of uninterrupted runs
   soak    random models: the arena is the planned one, threads and recomputation change no bit, and memory does not
