@@ -131,16 +131,16 @@ static rf_status same_text(const json_t *was, const json_t *now, const char *key
 }
 
 /* RAFTER_FAILED: the first run of the file `path` had other settings. */
-static rf_status compare(const rf_answering *a, const char *beside, const json_t *now, const char *path,
+static rf_status compare(const rf_answering *a, const char *record, const json_t *now, const char *path,
                          rf_error *error) {
   json_t *was = NULL;
   rf_status status = RAFTER_OK;
   char prompts[4200];
-  if (!rf_file_stamp_at(beside).inode)
+  if (!rf_file_stamp_at(record).inode)
     return RF_FAIL(error, RAFTER_FAILED, OVERWRITE_HINT,
                    "%s has a content that no rollout can finish (expected an empty or a new file, or %s)",
-                   path, beside);
-  RF_TRY(rf_json_read(beside, SETTINGS_MAX, &was, error));
+                   path, record);
+  RF_TRY(rf_json_read(record, SETTINGS_MAX, &was, error));
   snprintf(prompts, sizeof prompts, "other prompts or settings of rows than %s has", a->path);
   RF_GO(same_options(json_object_get(was, "options"), json_object_get(now, "options"), path, error));
   RF_GO(same_text(was, now, "model", "another model, or the model's files have changed", path, error));

@@ -1,8 +1,9 @@
 /* admit.c - decides when a waiting answer starts, and which cached prefix it uses. To start, an
  * answer needs a slot, and pages until its end (reserve.h). It uses the cached sequence with
  * which it has the longest common prefix. If a running answer is prefilling a longer common
- * prefix, the waiting answer waits for this prefix. Sequences that were kept for reuse are
- * evicted when a pass needs their pages, least recently used first.
+ * prefix, the waiting answer waits for this prefix. When a pass needs more pages, sequences that
+ * were kept for reuse are evicted. The sequence that has been unused for the longest time goes
+ * first.
  *
  * Answers start in the order of their requests, with one exception. If the first waiting answer
  * does not fit, rf_promise gets the pass in which it fits at the latest: even if all running
@@ -33,7 +34,8 @@ static void drop_sequence(rf_batch *b, rf_cached_seq *c) {
   c->pin = NULL;
 }
 
-/* Returns the least recently used kept sequence that is neither pinned nor `other`; NULL: none. */
+/* Returns the kept sequence that has been unused for the longest time. Skips pinned sequences and
+ * `other`. NULL: there is none. */
 static rf_cached_seq *oldest(rf_batch *b, const rf_cached_seq *other) {
   rf_cached_seq *best = NULL;
   for (int i = 0; i < b->cached_count; i++) {

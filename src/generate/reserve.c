@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
 rf_claim rf_claim_of(const rf_sequence *sequence, int64_t start, int64_t length, int64_t prompt,
                      int64_t max_tokens, int64_t rows) {
@@ -101,7 +101,7 @@ static int64_t pages_at(const rf_reserve *r, const rf_pages *pages, int running,
   for (int k = 0; k < running; k++) {
     const rf_claim *claim = &r->claim[r->order[k]];
     if (step < claim->start) continue;
-    int64_t tokens = least(claim->last, claim->from + (step - claim->start + 1) * r->rows),
+    int64_t tokens = smaller(claim->last, claim->from + (step - claim->start + 1) * r->rows),
             more = rf_ceil_div(tokens, pages->kv.page) - r->owned[k];
     if (more > 0) sum += more;
   }

@@ -5,8 +5,8 @@
  * Invariant: in each step from now on, step 0 being the next one, the pages in use are at most the
  * pages of the pool. It follows from the claims of all running answers, since for each of them
  *   - a step adds at most `rows` tokens of it to the cache: one token and its drafts;
- *   - if at most the last token of its prompt is not cached, each step adds at least one token. So
- *     it ends within last - length steps;
+ *   - if its whole prompt is cached, or all but the last token, each step adds one token or more.
+ *     So it ends within last - length steps;
  *   - otherwise its end is unknown. Its claim has the whole prompt at once, and never ends.
  * If all claims fit now, they fit after each step: a claim that has taken a step is nowhere larger
  * than the old claim, one step later. Ends and cancellations only remove claims. So only the start

@@ -366,13 +366,12 @@ static rf_status resolve_slots(const rf_options *options, rf_settings *s, rf_err
   b->adapter_rank = (int)rf_options_int_or(options, "adapter-rank", rank ? rank : RF_ADAPTER_RANK);
   if (b->adapter_slots < named)
     return RF_FAIL(error, RAFTER_INVALID, "raise --adapter-slots, or leave it out",
-                   "there are more adapters than slots (--adapter-slots: expected at least %d, got %d)",
-                   named, b->adapter_slots);
+                   "there are more adapters than slots (--adapter-slots: expected %d or more, got %d)", named,
+                   b->adapter_slots);
   if (b->adapter_rank < largest)
-    return RF_FAIL(
-        error, RAFTER_INVALID, "raise --adapter-rank, or leave it out",
-        "an adapter of --adapters has a larger rank (--adapter-rank: expected at least %d, got %d)", largest,
-        b->adapter_rank);
+    return RF_FAIL(error, RAFTER_INVALID, "raise --adapter-rank, or leave it out",
+                   "an adapter of --adapters has a larger rank (--adapter-rank: expected %d or more, got %d)",
+                   largest, b->adapter_rank);
   if (!b->adapter_slots) return RAFTER_OK;
   if (s->model.lora.rank > 0)
     return RF_FAIL(error, RAFTER_INVALID, "give the base as MODEL, and the adapter with --adapters NAME=DIR",

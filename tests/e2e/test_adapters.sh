@@ -95,7 +95,7 @@ case_start() {
   local start=("$RAFTER" serve base --port 0 --seq 64)
   refuses 2 '--adapters is not NAME=DIR' "${start[@]}" --adapters tuned/some
   refuses 2 'more adapters than slots' "${start[@]}" "${both[@]}" --adapter-slots 1
-  refuses 2 'a larger rank.*at least 8, got 4' "${start[@]}" "${both[@]}" --adapter-rank 4
+  refuses 2 'a larger rank.*expected 8 or more, got 4' "${start[@]}" "${both[@]}" --adapter-rank 4
   refuses 2 'two adapters have one name' "${start[@]}" --adapters x=tuned/some --adapters x=tuned/all
   refuses 2 'an adapter has the name of the model' "${start[@]}" --adapters base=tuned/some
   refuses 2 'without an adapter of its own' "${start[@]}" --adapter tuned/some --adapters x=tuned/all
