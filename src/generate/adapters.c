@@ -51,7 +51,7 @@ static void add_layer(struct rf_adapters *s, const rf_graph *graph, const rf_mod
   l->a = rf_graph_find(graph, name[0]);
   l->b = rf_graph_find(graph, name[1]);
   l->ranks = rf_graph_find(graph, name[2]);
-  for (int i = 0; i < l->parts.count; i++) l->joined += l->parts.columns[i];
+  l->joined = rf_lora_joined(&l->parts, l->parts.count);
   l->a_at = s->values;
   l->b_at = s->values + a_count(l);
   l->ranks_at = s->ranks;
@@ -128,12 +128,6 @@ static int part_with(const rf_lora_parts *adapter, const rf_lora_parts *slots, i
   return -1;
 }
 
-static int64_t columns_before(const rf_lora_parts *parts, int part) {
-  int64_t sum = 0;
-  for (int i = 0; i < part; i++) sum += parts->columns[i];
-  return sum;
-}
-
 /* Copies the columns of A (K, P r) that belong to part q of the slots. */
 static void copy_a(const layer *l, int q, const rf_lora_parts *from, int part, const float *values,
                    float *to) {
@@ -147,9 +141,9 @@ static void copy_a(const layer *l, int q, const rf_lora_parts *from, int part, c
  * kernels of a plan with one adapter round these products in the same way. */
 static void copy_b(const layer *l, int q, const rf_lora_parts *from, int part, float scale,
                    const float *values, float *to) {
-  int64_t wide = columns_before(from, from->count),
-          at = columns_before(from, part) + l->parts.at[q] - from->at[part],
-          first = columns_before(&l->parts, q);
+  int64_t wide = rf_lora_joined(from, from->count),
+          at = rf_lora_joined(from, part) + l->parts.at[q] - from->at[part],
+          first = rf_lora_joined(&l->parts, q);
   for (int64_t j = 0; j < from->rank; j++)
     for (int64_t c = 0; c < l->parts.columns[q]; c++)
       to[j * l->joined + first + c] = scale * values[j * wide + at + c];
@@ -172,7 +166,7 @@ static rf_status take_param(void *self, int param, int64_t first, int64_t count,
     if (side) copy_b(l, q, &from, part, rf_lora_scale(&r->model->lora), values, r->to->value + l->b_at);
     else copy_a(l, q, &from, part, values, r->to->value + l->a_at);
   }
-  return found == columns_before(&from, from.count)
+  return found == rf_lora_joined(&from, from.count)
              ? RAFTER_OK
              : RF_FAIL(error, RAFTER_FAILED, NULL, "%s: the slots have no place for an adapter of %s",
                        r->model->lora.folder, r->params->at[base].name);

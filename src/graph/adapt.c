@@ -57,10 +57,8 @@ static rf_status make_slots(rf_graph *graph, const rf_build_options *o, adapter 
     const rf_lora_parts parts = rf_lora_parts_of(model, param);
     at[p] = (adapter){.a = RF_NONE};
     if (!parts.count) continue;
-    int64_t joined = 0;
-    for (int i = 0; i < parts.count; i++) joined += parts.columns[i];
     int64_t a[] = {slots, param->shape[0], (int64_t)parts.count * parts.rank},
-            b[] = {slots, parts.rank, joined}, ranks[] = {slots, parts.count};
+            b[] = {slots, parts.rank, rf_lora_joined(&parts, parts.count)}, ranks[] = {slots, parts.count};
     at[p] = (adapter){slots_tensor(graph, param, "slots_a", dtype, 3, a),
                       slots_tensor(graph, param, "slots_b", dtype, 3, b),
                       slots_tensor(graph, param, "slots_ranks", RF_I32, 2, ranks), parts};

@@ -313,6 +313,12 @@ done:
   return status;
 }
 
+int64_t rf_lora_joined(const rf_lora_parts *parts, int part) {
+  int64_t sum = 0;
+  for (int i = 0; i < part; i++) sum += parts->columns[i];
+  return sum;
+}
+
 rf_status rf_lora_all(const rf_model *model, int rank, rf_lora *lora, rf_error *error) {
   char text[64];
   snprintf(text, sizeof text, "rank=%d,alpha=%d,targets=all", rank, rank);

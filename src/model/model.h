@@ -318,6 +318,8 @@ bool rf_lora_site_columns(const rf_model *model, const rf_param *param, int site
                           int64_t *columns);
 /* The sites of model->lora in `param`, in column order; count is 0 if `param` has no site. */
 rf_lora_parts rf_lora_parts_of(const rf_model *model, const rf_param *param);
+/* The first column of part `part` in the joined B matrices. With parts->count: all their columns. */
+int64_t rf_lora_joined(const rf_lora_parts *parts, int part);
 /* The name of a site's linear layer in Hugging Face's files, without the family's prefix:
  * "layers.3.self_attn.q_proj", or "" if these files have no such layer. */
 typedef struct rf_lora_module_name {

@@ -186,8 +186,7 @@ static void add_param(const rf_model *model, rf_pool *pool, int row_index, int l
 static void add_adapter(const rf_lora_parts *parts, rf_pool *pool, int adapts, rf_params *params,
                         rf_param *param) {
   const rf_param *base = &params->at[adapts];
-  int64_t columns = 0;
-  for (int i = 0; i < parts->count; ++i) columns += parts->columns[i];
+  const int64_t columns = rf_lora_joined(parts, parts->count);
   for (int side = 0; side < 2; ++side, ++param) {
     *param = (rf_param){
         .name = rf_pool_format(pool, "%.*s%s", (int)(strlen(base->name) - strlen("weight")), base->name,

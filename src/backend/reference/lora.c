@@ -1,13 +1,6 @@
 /* lora.c - the LoRA adapters of a linear layer. Each adapter (part) adds to a range of columns. */
 #include "backend/reference/kernels.h"
 
-/* First column of part p in the matrix b. */
-static int64_t joined_at(const rf_lora_parts *parts, int p) {
-  int64_t at = 0;
-  for (int i = 0; i < p; i++) at += parts->columns[i];
-  return at;
-}
-
 /* u (M,N), h (M,P r), b (r,S) -> y (M,N) */
 void rf_reference_lora(const rf_call *call) {
   const rf_lora_parts *parts = &call->op->attr.lora.parts;
@@ -24,7 +17,7 @@ void rf_reference_lora(const rf_call *call) {
         double sum = 0;
         for (int64_t j = 0; j < parts->rank; j++)
           sum = exact_fma(wide, load(h, m * ranks + p * parts->rank + j),
-                          exact_mul(wide, scale, load(b, j * joined + joined_at(parts, p) + c)), sum);
+                          exact_mul(wide, scale, load(b, j * joined + rf_lora_joined(parts, p) + c)), sum);
         int64_t at = m * columns + parts->at[p] + c;
         store(y, at, exact_add(wide, load(u, at), rounded(y.dtype, sum)));
       }
@@ -42,7 +35,7 @@ void rf_reference_lora_bwd(const rf_call *call) {
   double scale = (double)call->op->attr.lora.scale;
   for (int p = 0; p < parts->count; p++)
     for (int64_t j = 0; j < parts->rank; j++) {
-      int64_t rank = p * parts->rank + j, from = j * joined + joined_at(parts, p);
+      int64_t rank = p * parts->rank + j, from = j * joined + rf_lora_joined(parts, p);
       for (int64_t m = 0; m < rows && dh.data; m++) {
         double sum = 0;
         for (int64_t c = 0; c < parts->columns[p]; c++)
@@ -80,7 +73,8 @@ static void add_part(const rf_call *call, int64_t m, int64_t slot, int p) {
   for (int64_t c = 0; c < parts->columns[p] && rank > 0; c++) {
     double sum = 0;
     for (int64_t j = 0; j < rank; j++)
-      sum = exact_fma(wide, h[j], load(b, (slot * parts->rank + j) * joined + joined_at(parts, p) + c), sum);
+      sum = exact_fma(wide, h[j], load(b, (slot * parts->rank + j) * joined + rf_lora_joined(parts, p) + c),
+                      sum);
     int64_t at = m * columns + parts->at[p] + c;
     store(y, at, exact_add(wide, load(u, at), rounded(y.dtype, sum)));
   }
