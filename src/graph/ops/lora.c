@@ -9,17 +9,21 @@ typedef struct dims {
   rf_dtype dtype, wide;
 } dims;
 
+bool rf_lora_parts_fit(const rf_lora_parts *parts, int64_t columns, int64_t joined) {
+  int64_t end = 0, sum = 0;
+  if (parts->count < 1 || parts->count > RF_LORA_PARTS || parts->rank < 1) return false;
+  for (int i = 0; i < parts->count; i++) {
+    if (parts->at[i] < end || parts->columns[i] < 1) return false;
+    end = (int64_t)parts->at[i] + parts->columns[i];
+    sum += parts->columns[i];
+  }
+  return end <= columns && sum == joined;
+}
+
 static rf_status parts_check(const rf_op *op, const dims *d, rf_error *error) {
   const rf_lora_parts *parts = &op->attr.lora.parts;
-  int64_t end = 0, joined = 0;
-  bool good = parts->count >= 1 && parts->count <= RF_LORA_PARTS && parts->rank >= 1 &&
-              (int64_t)parts->count * parts->rank == d->ranks;
-  for (int i = 0; good && i < parts->count; i++) {
-    good = parts->at[i] >= end && parts->columns[i] >= 1;
-    end = (int64_t)parts->at[i] + parts->columns[i];
-    joined += parts->columns[i];
-  }
-  if (good && end <= d->columns && joined == d->joined) return RAFTER_OK;
+  if (rf_lora_parts_fit(parts, d->columns, d->joined) && (int64_t)parts->count * parts->rank == d->ranks)
+    return RAFTER_OK;
   return RF_FAIL(
       error, RAFTER_INVALID, NULL,
       "parts do not fit (%s %s: expected ranges of %lld columns, %lld in all, got %d ranges of rank %d)",

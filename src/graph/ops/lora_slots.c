@@ -2,19 +2,6 @@
  * adapter. The adapters are stored in slots of equal size. */
 #include "graph/ops/ops.h"
 
-/* Parts do not overlap, and have all columns of b. */
-static bool parts_fit(const rf_lora_parts *parts, int64_t columns, int64_t joined) {
-  int64_t end = 0, sum = 0;
-  if (parts->count < 1 || parts->count > RF_LORA_PARTS) return false;
-  if (parts->rank < 1 || parts->rank > RF_LORA_MAX_RANK) return false;
-  for (int i = 0; i < parts->count; i++) {
-    if (parts->at[i] < end || parts->columns[i] < 1) return false;
-    end = (int64_t)parts->at[i] + parts->columns[i];
-    sum += parts->columns[i];
-  }
-  return end <= columns && sum == joined;
-}
-
 static rf_status lora_slots_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   const rf_lora_parts *parts = &op->attr.lora.parts;
   int64_t rows = rf_input_dim(graph, op, 0, 0), columns = rf_input_dim(graph, op, 0, 1),
@@ -27,7 +14,7 @@ static rf_status lora_slots_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   RF_IN(3, wide, slots, parts->rank, joined);
   RF_IN(4, RF_I32, slots, parts->count);
   RF_IN(5, RF_I32, rows);
-  if (!parts_fit(parts, columns, joined))
+  if (!rf_lora_parts_fit(parts, columns, joined) || parts->rank > RF_LORA_MAX_RANK)
     return RF_FAIL(error, RAFTER_INVALID, NULL,
                    "parts do not fit (%s %s: expected ranges of %lld columns, %lld in all, got %d ranges)",
                    op->def->name, op->name, (long long)columns, (long long)joined, parts->count);

@@ -39,6 +39,8 @@ rf_status rf_shape_output(rf_graph *graph, rf_op *op, int slot, rf_class class, 
 /* Elementwise ops: inputs and output have the same shape (rows, width) and floating dtype. */
 #define RF_POINTWISE .shape = rf_shape_alike, .work = rf_work_bytes, .shard = rf_shard_pointwise
 rf_status rf_shape_alike(rf_graph *graph, rf_op *op, rf_error *error);
+/* True if the parts do not overlap, lie within `columns` columns and have `joined` of them. */
+bool rf_lora_parts_fit(const rf_lora_parts *parts, int64_t columns, int64_t joined);
 
 /* ---- work rules ------------------------------------------------------------------------------ */
 
