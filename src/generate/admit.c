@@ -28,12 +28,6 @@ static rf_cached_seq *free_sequence(rf_batch *b) {
   return NULL;
 }
 
-static void drop_sequence(rf_batch *b, rf_cached_seq *c) {
-  rf_sequence_release(&b->pages, &c->sequence);
-  c->state = RF_CACHED_FREE;
-  c->pin = NULL;
-}
-
 /* Returns the kept sequence that has been unused for the longest time. Skips pinned sequences and
  * `other`. NULL: there is none. */
 static rf_cached_seq *oldest(rf_batch *b, const rf_cached_seq *other) {
@@ -141,12 +135,12 @@ static rf_cached_seq *begin_sequence(rf_batch *b, const rf_request *r, const rf_
   rf_cached_seq *c = free_sequence(b);
   if (!c) { /* of RF_KEPT or more sequences that do not run, at most one is pinned */
     c = oldest(b, from);
-    drop_sequence(b, c);
+    rf_drop_sequence(b, c);
   }
   if (from) rf_sequence_share(&b->pages, &c->sequence, &from->sequence, length);
   c->state = RF_CACHED_RUNS;
   if (has_room(b, r, &c->sequence, length, first, NULL)) return c;
-  drop_sequence(b, c);
+  rf_drop_sequence(b, c);
   /* Continue in the pinned prompt itself: this needs no copy of its last page. */
   if (!from || !from->pin || &from->pin->of != r || !has_room(b, r, &from->sequence, length, first, from))
     return NULL;
@@ -167,7 +161,7 @@ void rf_make_room(rf_batch *b, const rf_forward_part *part, int count) {
     }
     rf_cached_seq *victim = enough ? NULL : oldest(b, NULL);
     if (!victim) return;
-    drop_sequence(b, victim);
+    rf_drop_sequence(b, victim);
   }
 }
 
@@ -300,12 +294,12 @@ void rf_pin(rf_generator *g) {
     c->pin = a->to;
     c->adapter = a->to->of.adapter;
     list_claims(b, NULL);
-    if (!rf_reserve_fits(&b->reserve, &b->pages)) drop_sequence(b, c);
+    if (!rf_reserve_fits(&b->reserve, &b->pages)) rf_drop_sequence(b, c);
   }
 }
 
 void rf_unpin(rf_generator *g, const rf_pending *p) {
   rf_batch *b = g->batch;
   for (int i = 0; i < b->cached_count; i++)
-    if (b->cached[i].pin == p) drop_sequence(b, &b->cached[i]);
+    if (b->cached[i].pin == p) rf_drop_sequence(b, &b->cached[i]);
 }

@@ -278,11 +278,14 @@ void rf_generator_cancel(rf_generator *g, int64_t request, int sample) {
   if (p->started == p->of.samples) rf_unpin(g, p);
 }
 
-static void forget(rf_batch *b, rf_cached_seq *c) {
-  if (c->state != RF_CACHED_KEPT) return;
+void rf_drop_sequence(rf_batch *b, rf_cached_seq *c) {
   rf_sequence_release(&b->pages, &c->sequence);
   c->state = RF_CACHED_FREE;
   c->pin = NULL;
+}
+
+static void forget(rf_batch *b, rf_cached_seq *c) {
+  if (c->state == RF_CACHED_KEPT) rf_drop_sequence(b, c);
 }
 
 void rf_batch_forget(rf_generator *g) {

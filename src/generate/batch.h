@@ -149,6 +149,8 @@ rf_status rf_batch_open(rf_generator *generator, rf_error *error);
 void rf_batch_close(rf_generator *generator);
 /* Cached tokens of running answers (see rf_generator_use); *capacity gets those that fit. */
 int64_t rf_batch_live_tokens(const rf_batch *batch, int64_t *capacity);
+/* Releases the pages of a sequence. Its entry is free then. */
+void rf_drop_sequence(rf_batch *batch, rf_cached_seq *cached);
 /* Releases the pages of all kept sequences. */
 void rf_batch_forget(rf_generator *generator);
 /* Releases the pages of the kept sequences of an adapter. */

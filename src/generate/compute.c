@@ -64,8 +64,8 @@ static void write_part(const compute *c, const struct inputs *io, const rf_forwa
                        int64_t row) {
   int64_t columns = c->g->batch->pages.kv.columns;
   int adapter = rf_adapters_slot(c->g, part->answer ? part->answer->to->of.adapter : 0);
-  for (int64_t i = 0; i < part->count && io->adapters; i++) io->adapters[row + i] = adapter;
   for (int64_t i = 0; i < part->count; i++) {
+    if (io->adapters) io->adapters[row + i] = adapter;
     io->tokens[row + i] = part->tokens[i];
     io->positions[row + i] = (int32_t)(part->sequence->length + i);
     io->slots[row + i] = slot;
