@@ -111,7 +111,7 @@ static rf_status put_ready(rf_answering *a, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* ---- drafts ------------------------------------------------------------------------------------ */
+/* ---- drafts ---------------------------------------------------------------------------------- */
 
 /* The drafts of the run. `predicted`: tokens of a pass by the formula of speculate.h; `gain`:
  * tokens per second / tokens per second without drafts, by the plan, if each pass drafts. */
@@ -323,6 +323,12 @@ rf_status rf_answering_run(rf_answering *a, rf_error *error) {
   if (a->path) rf_put_bar(a->sink, "%s", "");
   a->seconds = rf_now_seconds() - a->start;
   return RAFTER_OK;
+}
+
+rf_status rf_answering_end_file(rf_answering *a, rf_error *error) {
+  rf_out_file *out = a->out;
+  a->out = NULL;
+  return rf_out_commit(out, error);
 }
 
 /* ---- the record ------------------------------------------------------------------------------ */

@@ -53,6 +53,8 @@ void rf_answering_say_sum(const rf_answering *answering);
 /* Adds the figures of drafts to `json`; prints them into `text`. */
 void rf_answering_put_drafts(const rf_answering *answering, json_t *json);
 void rf_answering_say_drafts(const rf_answering *answering, char text[240]);
+/* Completes the file of rows. Then `out` is NULL. */
+rf_status rf_answering_end_file(rf_answering *answering, rf_error *error);
 /* Ends the record of the run. */
 rf_status rf_answering_leave(rf_answering *answering, rf_error *error);
 /* Frees everything that the fields own. `status` and `error` go to the journal. */

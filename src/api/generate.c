@@ -97,15 +97,7 @@ static void say_end(const job *j) {
   rf_chat_free(chat);
 }
 
-/* ---- the prompt -------------------------------------------------------------------------- */
-
-/* ---- the command --------------------------------------------------------------------------------- */
-
-static rf_status end_file(job *j, rf_error *error) {
-  rf_out_file *out = j->a.out;
-  j->a.out = NULL;
-  return rf_out_commit(out, error);
-}
+/* ---- the command ----------------------------------------------------------------------------- */
 
 /* Without an option that gives the prompt, and with --prompt -, the prompt is the caller's input.
  * The prompt becomes the value of --prompt, so run.json has it. */
@@ -167,7 +159,8 @@ static rf_status generate(const rf_options *o, job *j, rf_error *error) {
   if (j->a.streams && j->a.reader.tokenizer && !j->a.reader.chats && rf_options_is_set(o, "prompt"))
     rf_say_text(j->a.sink, strdup(rf_options_text(o, "prompt")));
   rf_status status = rf_answering_run(&j->a, error);
-  if (status == RAFTER_INTERRUPTED && j->a.out && (j->a.written || j->a.sample)) RF_TRY(end_file(j, error));
+  if (status == RAFTER_INTERRUPTED && j->a.out && (j->a.written || j->a.sample))
+    RF_TRY(rf_answering_end_file(&j->a, error));
   if (status == RAFTER_INTERRUPTED) RF_TRY(rf_answering_leave(&j->a, error));
   RF_TRY(status);
   if (j->a.streams) rf_say(j->a.sink, "\n");
@@ -177,7 +170,7 @@ static rf_status generate(const rf_options *o, job *j, rf_error *error) {
   } else rf_answering_say_sum(&j->a);
   RF_TRY(rf_answering_leave(&j->a, error));
   if (!j->a.out) return RAFTER_OK;
-  RF_TRY(end_file(j, error));
+  RF_TRY(rf_answering_end_file(&j->a, error));
   rf_answering_put_sum(&j->a, "generate", rf_options_text(o, "output"));
   return RAFTER_OK;
 }

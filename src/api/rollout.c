@@ -42,6 +42,12 @@ static rf_status take_ends(const rf_options *o, rf_prompt_reader *reader, rf_err
   return status;
 }
 
+static int64_t answers_to(const rf_prompts *p) {
+  int64_t count = 0;
+  for (int64_t i = 0; i < p->rows; i++) count += p->row[i].request.samples;
+  return count;
+}
+
 /* The planned answers per second of decode steps with `batch` answers; 0: this does not fit. */
 static double planned_rate(const rf_settings *s, int64_t batch, int64_t extra) {
   rf_infer_settings settings = {.model = s->model, .plan = s->plan};
@@ -61,9 +67,8 @@ static double planned_rate(const rf_settings *s, int64_t batch, int64_t extra) {
 static void choose_batch(const rf_options *o, rf_answering *a) {
   enum { FIRST = 8, MOST = 256 };
   rf_build_options *b = &a->settings.plan.build;
-  int64_t answers = 0, extra = b->sequences - b->microbatch;
+  int64_t answers = answers_to(&a->prompts), extra = b->sequences - b->microbatch;
   double best = 0;
-  for (int64_t i = 0; i < a->prompts.rows; i++) answers += a->prompts.row[i].request.samples;
   if (rf_options_is_set(o, "batch") || answers <= FIRST) return;
   for (int64_t batch = FIRST; batch <= MOST && batch < 2 * answers; batch *= 2) {
     int64_t now = batch < answers ? batch : answers;
@@ -92,20 +97,12 @@ static rf_status name_folder(rf_options *o, rf_error *error) {
   return rf_options_set(o, "out", folder, error);
 }
 
-/* Ends the file. */
-static rf_status end_file(rf_answering *a, rf_error *error) {
-  rf_out_file *out = a->out;
-  a->out = NULL;
-  return rf_out_commit(out, error);
-}
-
 /* Earlier runs have written all answers. */
 static rf_status say_complete(rf_answering *a, const rf_rollout_file *file, rf_error *error) {
   const char *path = file->path;
-  int64_t answers = 0;
+  const int64_t answers = answers_to(&a->prompts);
   RF_TRY(rf_rollout_begin(a, file, error));
-  RF_TRY(end_file(a, error));
-  for (int64_t i = 0; i < a->prompts.rows; i++) answers += a->prompts.row[i].request.samples;
+  RF_TRY(rf_answering_end_file(a, error));
   rf_say(a->sink, "%s has all %lld answers\n", path, (long long)answers);
   rf_put_json(a->sink, json_pack("{ss ss sI sI sI sI sb}", "command", "rollout", "output", path, "rows",
                                  (json_int_t)a->written, "answers", (json_int_t)0, "completion_tokens",
@@ -119,7 +116,7 @@ static rf_status run(rf_answering *a, const char *path, rf_error *error) {
   rf_status status = rf_answering_run(a, &why);
   if (status == RAFTER_OK || status == RAFTER_INTERRUPTED) {
     if (a->out) {
-      rf_status ended = end_file(a, error);
+      rf_status ended = rf_answering_end_file(a, error);
       if (ended != RAFTER_OK) return ended;
     }
     RF_TRY(rf_answering_leave(a, error));
