@@ -87,6 +87,16 @@ void rf_plot_put_area(rf_gnuplot *p, const rf_plot_area *a) {
           a->log_x ? "set logscale x\n" : "", a->log_y ? "set logscale y\n" : "", a->x0, a->x1, a->y0, a->y1);
 }
 
+void rf_plot_put_value(rf_gnuplot *p, double value, bool shown, double *low, double *high) {
+  if (!shown) {
+    fputs(" NaN", p->script);
+    return;
+  }
+  *low = fmin(*low, value);
+  *high = fmax(*high, value);
+  fprintf(p->script, " %.9g", value);
+}
+
 static double nearest(double at, double from, double length) { return fmin(fmax(at, from), from + length); }
 
 void rf_plot_put_labels(rf_gnuplot *p, const rf_plot_area *area, rf_plot_label *label, int count) {

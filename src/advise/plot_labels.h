@@ -29,6 +29,9 @@ enum { RF_PLOT_LABEL_HIGH = 14 };
 void rf_plot_place(const rf_plot_area *area, rf_plot_label *label, int count);
 /* Writes margins, ranges and scales of the axes. */
 void rf_plot_put_area(rf_gnuplot *plot, const rf_plot_area *area);
+/* Writes a column of a row of data, and widens the range that `low` and `high` give. A value that
+ * is not shown becomes NaN. */
+void rf_plot_put_value(rf_gnuplot *plot, double value, bool shown, double *low, double *high);
 /* Places the labels and writes them, with a line to each label that is far from its point. */
 void rf_plot_put_labels(rf_gnuplot *plot, const rf_plot_area *area, rf_plot_label *label, int count);
 /* Writes the ticks of an axis ('x' or 'y') with their texts, such as rf_text_count: 1, 2 and 5 in

@@ -63,13 +63,7 @@ static void put_panel(rf_gnuplot *p, const rf_bench_points *points, const series
       fprintf(p->script, "%lld", (long long)q->batch);
       for (int planned = 0; planned < 2; planned++) {
         double v = n->value(q, planned);
-        bool shown = isfinite(v) && v > 0;
-        if (shown) {
-          low = fmin(low, v);
-          high = fmax(high, v);
-        }
-        if (shown) fprintf(p->script, " %.9g", v);
-        else fputs(" NaN", p->script);
+        rf_plot_put_value(p, v, isfinite(v) && v > 0, &low, &high);
       }
       fputc('\n', p->script);
     }

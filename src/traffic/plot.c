@@ -79,12 +79,7 @@ static void put_values(rf_gnuplot *p, const rf_traffic_results *r, int k, const 
         double v =
             planned && !row->has_plan ? NAN : n->value[s](r, planned ? &row->predicted : &row->measured);
         const bool shown = isfinite(v) && !(n->log && !(v > 0)) && (planned || row->measured.completed);
-        if (shown) {
-          low = fmin(low, v);
-          high = fmax(high, v);
-        }
-        if (shown) fprintf(p->script, " %.9g", v);
-        else fputs(" NaN", p->script);
+        rf_plot_put_value(p, v, shown, &low, &high);
       }
     fputc('\n', p->script);
   }
