@@ -7,9 +7,7 @@
 #include "journal/traced.h"
 #include "journal/executed.h"
 
-#include "generate/generate.h"
 #include "generate/pace.h"
-#include "run/calibrate.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -205,7 +203,8 @@ json_t *rf_bench_report(rf_bench *b, double tokens, double predicted, const rf_b
                    predicted > 0 ? tokens / predicted : 0, "limit_fraction", fraction);
 }
 
-void rf_bench_list(const rf_bench *b, const rf_plan *plan, json_t *results) {
+/* Adds a test that has no run folder to the history. Takes ownership of `results`. */
+static void list(const rf_bench *b, const rf_plan *plan, json_t *results) {
   rf_journal journal = {.as_note = true};
   rf_report_pass pass = {.name = "bench", .plan = plan};
   rf_error error = {0};
@@ -240,7 +239,7 @@ static rf_status bench_train(rf_bench *b, rf_error *error) {
   if (b->record) {
     status = rf_trainer_leave_trace(trainer, b->record, b->job->options, b->t->name, results, b->sink, error);
     json_decref(results);
-  } else rf_bench_list(b, plan, results);
+  } else list(b, plan, results);
   RF_GO(status);
   if (rf_options_flag(b->job->options, "verbose")) {
     char *report = NULL;
@@ -253,14 +252,13 @@ done:
   return status;
 }
 
-/* Writes the test's trace, or else adds the test to the history. Takes ownership of `results`. */
-static rf_status leave(const rf_bench *b, const rf_generator *g, const rf_plan *plan, json_t *results,
-                       rf_error *error) {
+rf_status rf_bench_leave(const rf_bench *b, const rf_generator *g, const rf_plan *plan, json_t *results,
+                         rf_error *error) {
   rf_executed w;
-  if (!b->record) return rf_bench_list(b, plan, results), RAFTER_OK;
+  if (!b->record) return list(b, plan, results), RAFTER_OK;
   rf_status status = rf_executed_of(g, &w, error);
-  const rf_report_pass in_order[] = {w.pass[1], w.pass[0]};
   if (status == RAFTER_OK) {
+    const rf_report_pass in_order[] = {w.pass[1], w.pass[0]};
     const rf_traced_run traced = {b->record, g->run, in_order, 2};
     status = rf_traced_leave(&traced, b->job->options, b->t->name, results, b->sink, error);
     rf_executed_free(&w);
@@ -269,10 +267,12 @@ static rf_status leave(const rf_bench *b, const rf_generator *g, const rf_plan *
   return status;
 }
 
+int32_t rf_bench_id(int64_t i, int64_t vocab) { return (int32_t)(i * 7919 % vocab); }
+
 static rf_status feed_random(rf_generator *g, int64_t count, const float **logits, rf_error *error) {
   int32_t *ids = malloc((size_t)count * sizeof *ids);
   if (!ids) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
-  for (int64_t i = 0; i < count; i++) ids[i] = (int32_t)(i * 7919 % g->settings.model.vocab);
+  for (int64_t i = 0; i < count; i++) ids[i] = rf_bench_id(i, g->settings.model.vocab);
   rf_status status = rf_generator_feed(g, ids, count, logits, error);
   free(ids);
   return status;
@@ -305,6 +305,20 @@ double rf_bench_weight_bytes(const rf_plan *plan) {
 
 double rf_bench_prompt_flops(const rf_params *params, int64_t tokens) {
   return 2 * ((double)(params->matmul - params->head) * (double)tokens + (double)params->head);
+}
+
+rf_status rf_bench_leave_scores(const rf_bench *b, const rf_scorer *scorer, const rf_bench_scores *all,
+                                json_t *results, rf_error *error) {
+  rf_executed w;
+  if (!b->record) return list(b, scorer->plan, results), RAFTER_OK;
+  rf_status status = rf_executed_of_scores(scorer, all->passes, all->rows, all->seconds, &w, error);
+  if (status == RAFTER_OK) {
+    const rf_traced_run traced = {b->record, scorer->run, w.pass, 1};
+    status = rf_traced_leave(&traced, b->job->options, b->t->name, results, b->sink, error);
+    rf_executed_free(&w);
+  }
+  json_decref(results);
+  return status;
 }
 
 /* Predicted seconds to append `count` tokens to each of `sequences` sequences. Each sequence
@@ -362,7 +376,7 @@ static rf_status bench_generate(rf_bench *b, rf_error *error) {
                              .counted = "2 P per token, head once"};
   json_t *results =
       rf_bench_report(b, (double)t->tokens, passes_seconds(plan, 1, depth, t->tokens, rows), &l);
-  status = leave(b, g, plan, results, error);
+  status = rf_bench_leave(b, g, plan, results, error);
 done:
   rf_generator_close(g);
   return status;
@@ -449,7 +463,7 @@ static rf_status bench_batch(rf_bench *b, rf_error *error) {
   double predicted = passes_seconds(g->decode, t->tokens, depth, STEPS, 1) +
                      STEPS * rf_pace_seconds(&g->decode->machine, &greedy, s->model.vocab, t->tokens);
   json_t *results = rf_bench_report(b, (double)t->tokens * STEPS, predicted, &l);
-  status = leave(b, g, g->decode, results, error);
+  status = rf_bench_leave(b, g, g->decode, results, error);
 done:
   rf_generator_close(g);
   return status;
@@ -483,7 +497,7 @@ static rf_status bench_score(rf_bench *b, rf_error *error) {
     for (int64_t at = 0; at < t->tokens; at += length, passes++) {
       rf_scored text = {ids, t->tokens - at < length ? t->tokens - at : length, logprobs, top_ids,
                         top_logprobs};
-      for (int64_t k = 0; k < text.count; k++) ids[k] = (int32_t)((at + k) * 7919 % s->model.vocab);
+      for (int64_t k = 0; k < text.count; k++) ids[k] = rf_bench_id(at + k, s->model.vocab);
       RF_GO(rf_scorer_pass(scorer, &text, 1, error));
     }
     if (i >= 0) b->seconds[i] = rf_now_seconds() - start;
@@ -494,16 +508,8 @@ static rf_status bench_score(rf_bench *b, rf_error *error) {
                              .causal = part * scorer->plan->model_flops,
                              .counted = "2 P + 4 L T D"};
   json_t *results = rf_bench_report(b, (double)t->tokens, part * scorer->plan->step_seconds, &l);
-  if (b->record) {
-    rf_executed w;
-    status = rf_executed_of_scores(scorer, passes, t->tokens * (b->reps + 1), all, &w, error);
-    if (status == RAFTER_OK) {
-      const rf_traced_run traced = {b->record, scorer->run, w.pass, 1};
-      status = rf_traced_leave(&traced, b->job->options, b->t->name, results, b->sink, error);
-      rf_executed_free(&w);
-    }
-    json_decref(results);
-  } else rf_bench_list(b, scorer->plan, results);
+  const rf_bench_scores run = {passes, t->tokens * (b->reps + 1), all};
+  status = rf_bench_leave_scores(b, scorer, &run, results, error);
 done:
   rf_scorer_close(scorer);
   free(top_ids);

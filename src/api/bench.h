@@ -3,6 +3,8 @@
 #define RF_BENCH_H
 
 #include "api/api.h"
+#include "generate/generate.h"
+#include "generate/score.h"
 #include "run/calibrate.h"
 #include "run/record.h"
 
@@ -76,10 +78,21 @@ void rf_bench_choose_product(rf_ceilings *c, const rf_plan *plan);
 /* Prints the results of a test. Also returns the results for the history; the caller owns them. The
  * shortest possible time is the longer of compute time and memory time. */
 json_t *rf_bench_report(rf_bench *b, double tokens, double predicted, const rf_bench_limits *l);
-/* Adds a test that has no run folder to the history. Takes ownership of `results`. */
-void rf_bench_list(const rf_bench *b, const rf_plan *plan, json_t *results);
+/* Writes the trace of a test, or without --trace adds the test to the history. Takes ownership of
+ * `results`. */
+rf_status rf_bench_leave(const rf_bench *b, const rf_generator *generator, const rf_plan *plan,
+                         json_t *results, rf_error *error);
+/* The same for a test that scored: its passes, their rows and seconds. */
+typedef struct rf_bench_scores {
+  int64_t passes, rows;
+  double seconds;
+} rf_bench_scores;
+rf_status rf_bench_leave_scores(const rf_bench *b, const rf_scorer *scorer, const rf_bench_scores *all,
+                                json_t *results, rf_error *error);
 rf_status rf_bench_check_positions(const rf_settings *s, const rf_bench_test *t, int64_t needed,
                                    rf_error *error);
+/* A token id for position `i` of a text. */
+int32_t rf_bench_id(int64_t i, int64_t vocab);
 double rf_bench_weight_bytes(const rf_plan *plan);
 /* FLOPs that a prompt needs: 2 P per token for the P parameters of the blocks, and the head once,
  * for the last token. */

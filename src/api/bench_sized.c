@@ -4,10 +4,7 @@
 #include "api/bench.h"
 
 #include "generate/pace.h"
-#include "generate/score.h"
 #include "generate/simulate.h"
-#include "journal/executed.h"
-#include "journal/traced.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -23,8 +20,6 @@ typedef struct sized {
 
 /* ---- rollouts -------------------------------------------------------------------------------- */
 
-static int32_t id_of(int64_t i, int64_t vocab) { return (int32_t)(i * 7919 % vocab); }
-
 /* Answers all prompts, from the first pass to the last token. */
 static rf_status roll_out(const sized *w, const rf_sampler_options *sampler, int64_t prompt, int64_t answer,
                           rf_error *error) {
@@ -35,7 +30,7 @@ static rf_status roll_out(const sized *w, const rf_sampler_options *sampler, int
   int32_t *ids = malloc((size_t)prompt * sizeof *ids);
   if (!ids) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
   for (int64_t a = 0; a < w->point.batch && status == RAFTER_OK; a++) {
-    for (int64_t k = 0; k < prompt; k++) ids[k] = id_of(a * prompt + k, g->settings.model.vocab);
+    for (int64_t k = 0; k < prompt; k++) ids[k] = rf_bench_id(a * prompt + k, g->settings.model.vocab);
     rf_request request = {.tokens = ids, .count = prompt, .max_tokens = answer, .sampler = *sampler};
     request.sampler.seed = (uint64_t)a;
     status = rf_generator_submit(g, &request, NULL, error);
@@ -123,7 +118,7 @@ static rf_status fill_texts(const sized *w, int64_t length, int64_t top, rf_scor
   *values = malloc(rows * (size_t)(1 + top) * sizeof **values);
   if (!*text || !*ids || !*values)
     return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory for %zu tokens", rows);
-  for (size_t i = 0; i < rows; i++) (*ids)[i] = id_of((int64_t)i, w->b->settings.model.vocab);
+  for (size_t i = 0; i < rows; i++) (*ids)[i] = rf_bench_id((int64_t)i, w->b->settings.model.vocab);
   for (int64_t i = 0; i < w->point.batch; i++)
     (*text)[i] =
         (rf_scored){*ids + i * length, length, *values + i * length, *ids + (int64_t)rows + i * length * top,
@@ -187,22 +182,10 @@ static rf_status add_point(rf_bench_points *points, const rf_bench_point *point,
 /* Writes the trace of a test, or adds the test to the history. Takes ownership of `results`. */
 static rf_status leave(const sized *w, json_t *results, rf_error *error) {
   const rf_bench *b = w->b;
-  rf_executed e;
-  const rf_run *run = w->generator ? w->generator->run : w->scorer->run;
-  if (!b->record)
-    return rf_bench_list(b, w->generator ? w->generator->decode : w->scorer->plan, results), RAFTER_OK;
-  rf_status status =
-      w->generator ? rf_executed_of(w->generator, &e, error)
-                   : rf_executed_of_scores(w->scorer, b->reps + 1, (int64_t)w->point.tokens * (b->reps + 1),
-                                           b->seconds[0] * (b->reps + 1), &e, error);
-  if (status == RAFTER_OK) {
-    const rf_report_pass in_order[] = {w->generator ? e.pass[1] : e.pass[0], e.pass[0]};
-    const rf_traced_run traced = {b->record, run, in_order, w->generator ? 2 : 1};
-    status = rf_traced_leave(&traced, b->job->options, b->t->name, results, b->sink, error);
-    rf_executed_free(&e);
-  }
-  json_decref(results);
-  return status;
+  const int64_t runs = b->reps + 1;
+  if (w->generator) return rf_bench_leave(b, w->generator, w->generator->decode, results, error);
+  const rf_bench_scores all = {runs, (int64_t)w->point.tokens * runs, b->seconds[0] * (double)runs};
+  return rf_bench_leave_scores(b, w->scorer, &all, results, error);
 }
 
 /* Measures one batch, with or without the adapter. */
