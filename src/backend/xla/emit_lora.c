@@ -5,9 +5,8 @@
 /* Columns of part p in the matrix b, in f32, times the scale. */
 static rf_val part_of_b(rf_emit *e, const rf_op *op, int p) {
   const rf_lora_parts *parts = &op->attr.lora.parts;
-  int64_t at = 0;
-  for (int i = 0; i < p; i++) at += parts->columns[i];
-  rf_val b = rf_hlo_slice(e->h, rf_emit_wide(e, op, 2), 1, at, at + parts->columns[p]);
+  rf_val b =
+      rf_hlo_slice(e->h, rf_emit_wide(e, op, 2), 1, rf_lora_joined(parts, p), rf_lora_joined(parts, p + 1));
   return rf_hlo_multiply_c(e->h, b, (double)op->attr.lora.scale);
 }
 static rf_val part_of_h(rf_emit *e, const rf_op *op, int p) {
@@ -93,10 +92,9 @@ static rf_val sum_of_slot(rf_emit *e, const rf_op *op, int64_t l, rf_val u) {
   const rf_lora_parts *parts = &op->attr.lora.parts;
   rf_val low = h_of_slot(e, op, l), b = of_slot(e, op, 3, l), part[RF_LORA_PARTS];
   rf_hlo_type type = rf_emit_out_type(e, op, 0);
-  int64_t joined = 0;
-  for (int p = 0; p < parts->count; joined += parts->columns[p++]) {
+  for (int p = 0; p < parts->count; p++) {
     rf_val rows = rf_hlo_slice(h, low, 1, (int64_t)p * parts->rank, (int64_t)(p + 1) * parts->rank);
-    rf_val of = rf_hlo_slice(h, b, 1, joined, joined + parts->columns[p]);
+    rf_val of = rf_hlo_slice(h, b, 1, rf_lora_joined(parts, p), rf_lora_joined(parts, p + 1));
     part[p] = rf_emit_product(h, rows, false, of, false, type);
   }
   return in_columns(h, parts, part, u);
