@@ -83,6 +83,18 @@ done:
   return status;
 }
 
+void rf_loader_given(rf_loader *loader, const rf_given *given) {
+  rf_source *source = &loader->source[0];
+  *source = (rf_source){.weight = 1,
+                        .digest = given->digest,
+                        .shard = {.file = -1},
+                        .tokens = given->tokens,
+                        .documents = given->rows,
+                        .train = {.count = given->rows}};
+  snprintf(source->spec, sizeof source->spec, "%s", given->spec);
+  loader->count = 1;
+}
+
 void rf_loader_close(rf_loader *loader) {
   for (int i = 0; i < loader->count; i++) rf_source_close(&loader->source[i]);
   free(loader->draw);

@@ -30,6 +30,15 @@ typedef struct rf_loader {
  * supply rows in proportion to their weights. `step_rows`: rows of one optimizer step. */
 rf_status rf_loader_open(const char *data, const rf_source_options *options, uint64_t seed, int64_t step_rows,
                          rf_loader *loader, rf_error *error);
+/* Data that the caller reads itself, such as prompts. Checkpoints have its description, and the
+ * number of drawn rows in state.rows, which the caller advances. */
+typedef struct rf_given {
+  const char *spec; /* file */
+  int64_t rows, tokens;
+  uint64_t digest; /* hash of the rows */
+  bool validates;  /* the trainer needs a plan for validation */
+} rf_given;
+void rf_loader_given(rf_loader *loader, const rf_given *given);
 /* Checks the sources `data` without reading them: first that all files exist, then as
  * rf_source_check. *converted is the number of bytes that rf_loader_open would tokenize. */
 rf_status rf_loader_check(const char *data, const rf_source_options *options, int64_t *converted,

@@ -20,6 +20,8 @@ typedef struct rf_train_settings {
   rf_model model;
   rf_plan_options plan;
   const char *data; /* Sources, in the syntax of rf_loader_open. */
+  /* Data that the caller reads itself, for steps of sequences.h; NULL: `data` is read. */
+  const rf_given *given;
   bool pack;
   double val_fraction;
   rf_loss_on loss_on; /* loss_on, fields and template: as in rf_source_options. */

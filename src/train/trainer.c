@@ -1,6 +1,6 @@
 /* trainer.c - opens a training run, takes steps, validates. */
 #define _GNU_SOURCE
-#include "train/train.h"
+#include "train/step.h"
 #include "base/file.h"
 #include "run/load.h"
 #include "run/record.h"
@@ -72,6 +72,11 @@ static rf_status plan_and_data(rf_trainer *trainer, rf_error *error) {
   const rf_train_settings *settings = &trainer->settings;
   const rf_source_options options = data_options(settings);
   int64_t converted = 0;
+  if (settings->given) {
+    RF_TRY(rf_plan_make(&settings->model, &settings->plan, &trainer->plan, error));
+    rf_loader_given(&trainer->loader, settings->given);
+    return RAFTER_OK;
+  }
   RF_TRY(rf_loader_check(settings->data, &options, &converted, error));
   if (converted <= SMALL_DATA) RF_TRY(open_data(trainer, error));
   RF_TRY(rf_plan_make(&settings->model, &settings->plan, &trainer->plan, error));
@@ -91,7 +96,7 @@ rf_status rf_trainer_prepare(const rf_train_settings *settings, rf_trainer **out
   if (*template && strcmp(template, "none"))
     RF_GO(rf_file_read(template, (size_t)1 << 20, &trainer->template, &trainer->template_bytes, error));
   RF_GO(plan_and_data(trainer, error));
-  if (rf_loader_held_out(&trainer->loader) > 0) {
+  if (settings->given ? settings->given->validates : rf_loader_held_out(&trainer->loader) > 0) {
     rf_plan_options options = settings->plan;
     options.build.loss_only = true;
     options.build.accumulate = 1;
@@ -179,16 +184,18 @@ void rf_trainer_close(rf_trainer *trainer) {
   free(trainer);
 }
 
-static rf_run_inputs inputs_of(const rf_trainer *trainer, int64_t valid) {
+rf_run_inputs rf_step_inputs(const rf_trainer *trainer, float loss_scale) {
   int64_t step = trainer->step + 1;
   return (rf_run_inputs){.seed = trainer->settings.seed,
                          .step = step,
-                         .loss_scale = valid ? 1.0f / (float)valid : 0.0f,
+                         .loss_scale = loss_scale,
                          .lr = (float)rf_schedule_lr(&trainer->settings.schedule, step),
                          .rows = trainer->plan->graph->rows,
                          /* several hosts agree between steps (rf_run_agree) */
                          .stop = rf_run_hosts(trainer->run) > 1 ? NULL : trainer->settings.progress.stop};
 }
+
+static float scale_of(int64_t valid) { return valid ? 1.0f / (float)valid : 0.0f; }
 
 static rf_status lost_data(rf_trainer *trainer, rf_status status) {
   trainer->lost_data |= status != RAFTER_OK;
@@ -197,35 +204,34 @@ static rf_status lost_data(rf_trainer *trainer, rf_status status) {
 
 /* Fills the inputs of a microbatch. Fails if another program changed the data, so that a step with
  * changed data updates no weight. */
-static rf_status fill_micro(rf_trainer *trainer, int micro, rf_error *error) {
-  int rows = trainer->settings.plan.build.microbatch;
-  if (!trainer->batch.tokens) return RAFTER_OK;
+static rf_status fill_rows(void *self, int64_t micro, rf_error *error) {
+  rf_trainer *trainer = self;
+  int rows = (int)trainer->settings.plan.build.microbatch;
   RF_TRY(lost_data(trainer, rf_loader_fill(&trainer->loader, micro * rows, rows, trainer->batch, error)));
   return lost_data(trainer, rf_loader_unchanged(&trainer->loader, error));
 }
 
-static rf_status run_microbatches(rf_trainer *trainer, rf_run_inputs *inputs, rf_error *error) {
-  const rf_build_options *build = &trainer->settings.plan.build;
-  for (int micro = 0; micro < build->accumulate; micro++) {
-    inputs->micro = micro;
+static rf_status run_microbatches(rf_trainer *trainer, const rf_step_source *source, rf_run_inputs *inputs,
+                                  rf_error *error) {
+  for (int64_t micro = 0; micro < source->microbatches; micro++) {
+    inputs->micro = (int32_t)micro;
     inputs->first_token = micro * trainer->plan->graph->rows;
     int64_t began = rf_phase_begin();
-    RF_TRY(fill_micro(trainer, micro, error));
+    if (trainer->batch.tokens) RF_TRY(source->fill(source->self, micro, error));
     RF_TRY(rf_run_push(trainer->run, 0, error));
     rf_phase_end(RF_PHASE_DATA, began);
     RF_TRY(rf_run_section(trainer->run, 0, RF_SECTION_MICRO, inputs, error));
+    if (!source->take || !trainer->batch.tokens) continue;
+    RF_TRY(rf_run_pull(trainer->run, 0, error));
+    source->take(source->self, micro);
   }
   return RAFTER_OK;
 }
 
-static rf_status run_step(rf_trainer *trainer, int64_t *tokens, int64_t *valid, rf_run_inputs *inputs,
+static rf_status run_step(rf_trainer *trainer, const rf_step_source *source, rf_run_inputs *inputs,
                           rf_error *error) {
-  int64_t began = rf_phase_begin();
-  rf_loader_draw(&trainer->loader, tokens, valid);
-  rf_phase_end(RF_PHASE_DATA, began);
-  *inputs = inputs_of(trainer, *valid);
   RF_TRY(rf_run_section(trainer->run, 0, RF_SECTION_BEGIN, inputs, error));
-  RF_TRY(run_microbatches(trainer, inputs, error));
+  RF_TRY(run_microbatches(trainer, source, inputs, error));
   if (trainer->early_updates) inputs->stop = NULL; /* the other weights must be updated too */
   RF_TRY(rf_run_section(trainer->run, 0, RF_SECTION_END, inputs, error));
   return rf_run_pull(trainer->run, 0, error);
@@ -233,35 +239,31 @@ static rf_status run_step(rf_trainer *trainer, int64_t *tokens, int64_t *valid, 
 
 /* Called if a loss or gradient norm is not finite. Runs the microbatches again and checks every
  * output. So the error can name the first op with such an output. */
-static rf_status name_first_op(rf_trainer *trainer, rf_run_inputs *inputs, rf_error *error) {
+static rf_status name_first_op(rf_trainer *trainer, const rf_step_source *source, rf_run_inputs *inputs,
+                               rf_error *error) {
   rf_error first = {0};
   rf_run_set_debug(trainer->run, (rf_run_debug){.find_nan = true, .poison = trainer->settings.debug.poison});
-  rf_status status = run_microbatches(trainer, inputs, &first);
+  rf_status status = run_microbatches(trainer, source, inputs, &first);
   if (status == RAFTER_FAILED && error) *error = first;
   return RAFTER_FAILED; /* no such op was found: the first error remains */
 }
 
-rf_status rf_trainer_step(rf_trainer *trainer, rafter_step *out, rf_error *error) {
-  double start = rf_now_seconds();
-  int64_t tokens = 0, valid = 0;
-  rf_run_inputs inputs;
-  const rf_loader_state before = trainer->loader.state;
-  rf_record_step(trainer->step + 1);
-  rf_guard_begin("a training step");
-  rf_status status = run_step(trainer, &tokens, &valid, &inputs, error);
+rf_status rf_step_take(rf_trainer *trainer, const rf_step_source *source, double start, rafter_step *out,
+                       rf_error *error) {
+  rf_run_inputs inputs = rf_step_inputs(trainer, source->loss_scale);
+  rf_status status = run_step(trainer, source, &inputs, error);
   if (status == RAFTER_FAILED && trainer->metrics && !trainer->lost_data)
-    status = name_first_op(trainer, &inputs, error);
+    status = name_first_op(trainer, source, &inputs, error);
   rf_guard_end();
-  rf_record_step_end(tokens);
-  if (status == RAFTER_INTERRUPTED || trainer->lost_data) trainer->loader.state = before;
+  rf_record_step_end(source->tokens);
   if (status != RAFTER_OK) return status;
   trainer->step++;
-  trainer->tokens += tokens;
-  trainer->loss_tokens += valid;
-  double seconds = rf_now_seconds() - start, flops = rf_step_flops(&trainer->work, &trainer->loader, tokens);
-  trainer->flops += flops;
+  trainer->tokens += source->tokens;
+  trainer->loss_tokens += source->valid;
+  double seconds = rf_now_seconds() - start;
+  trainer->flops += source->flops;
   trainer->counted.steps++;
-  trainer->counted.tokens += tokens;
+  trainer->counted.tokens += source->tokens;
   trainer->counted.step_seconds += seconds;
   *out = (rafter_step){.step = trainer->step,
                        .tokens = trainer->tokens,
@@ -270,15 +272,32 @@ rf_status rf_trainer_step(rf_trainer *trainer, rafter_step *out, rf_error *error
                        .lr = (double)inputs.lr,
                        .seconds = seconds,
                        .predicted_seconds = trainer->plan->step_seconds,
-                       .tokens_per_second = (double)tokens / seconds};
+                       .tokens_per_second = (double)source->tokens / seconds};
   double peak = rf_plan_peak_flops(trainer->plan);
-  if (peak > 0) out->mfu = flops / (seconds * peak);
-  if (trainer->metrics && trainer->metrics[1] > 0) {
+  if (peak > 0) out->mfu = source->flops / (seconds * peak);
+  if (trainer->clip) out->grad_norm = (double)trainer->clip[0];
+  return RAFTER_OK;
+}
+
+rf_status rf_trainer_step(rf_trainer *trainer, rafter_step *out, rf_error *error) {
+  double start = rf_now_seconds();
+  const rf_loader_state before = trainer->loader.state;
+  rf_step_source source = {
+      .microbatches = trainer->settings.plan.build.accumulate, .self = trainer, .fill = fill_rows};
+  rf_record_step(trainer->step + 1);
+  rf_guard_begin("a training step");
+  int64_t began = rf_phase_begin();
+  rf_loader_draw(&trainer->loader, &source.tokens, &source.valid);
+  rf_phase_end(RF_PHASE_DATA, began);
+  source.loss_scale = scale_of(source.valid);
+  source.flops = rf_step_flops(&trainer->work, &trainer->loader, source.tokens);
+  rf_status status = rf_step_take(trainer, &source, start, out, error);
+  if (status == RAFTER_INTERRUPTED || trainer->lost_data) trainer->loader.state = before;
+  if (status == RAFTER_OK && trainer->metrics && trainer->metrics[1] > 0) {
     out->loss = trainer->metrics[0] / trainer->metrics[1];
     out->accuracy = trainer->metrics[2] / trainer->metrics[1];
   }
-  if (trainer->clip) out->grad_norm = (double)trainer->clip[0];
-  return RAFTER_OK;
+  return status;
 }
 
 rf_status rf_trainer_validate(rf_trainer *trainer, int64_t rows, double *loss, rf_error *error) {
@@ -294,7 +313,7 @@ rf_status rf_trainer_validate(rf_trainer *trainer, int64_t rows, double *loss, r
         trainer, rf_loader_fill_held_out(&trainer->loader, at, batch, trainer->val_batch, &valid, error)));
     RF_TRY(lost_data(trainer, rf_loader_unchanged(&trainer->loader, error)));
     rf_phase_end(RF_PHASE_DATA, fills);
-    rf_run_inputs inputs = inputs_of(trainer, valid);
+    rf_run_inputs inputs = rf_step_inputs(trainer, scale_of(valid));
     double start = rf_now_seconds();
     RF_TRY(rf_run_all(trainer->run, 1, &inputs, error));
     trainer->counted.validation_passes++;
