@@ -1,0 +1,39 @@
+/* prompts.h - the prompts of reinforcement learning: rows of a JSON Lines file, in an order that
+ * depends on the seed and the position only.
+ *
+ * A row has "prompt" (a text), "messages" (a conversation) or "tokens" (ids), and may have "id" and
+ * "answer" (the right answer). A reward command gets all fields of the row. */
+#ifndef RF_RL_PROMPTS_H
+#define RF_RL_PROMPTS_H
+
+#include "generate/prompts.h"
+#include "reward/reward.h"
+#include "train/loader.h"
+
+typedef struct rf_rl_prompt {
+  const char *id;        /* the row's "id" as text, or its line */
+  const char *text;      /* of the prompt, for people and rewards */
+  const int32_t *tokens; /* (count) */
+  int64_t count;
+  const char *answer; /* the right answer as text; NULL: none */
+  const json_t *row;
+} rf_rl_prompt;
+
+typedef struct rf_rl_prompts rf_rl_prompts;
+
+/* Reads all rows of the file. Skips and counts prompts with more than `longest` tokens.
+ * RAFTER_FAILED: a row is wrong, or lacks what `rewards` need; the error names file, line and
+ * field. RAFTER_FAILED: no prompt is left. `rewards` may be NULL: nothing is needed. */
+rf_status rf_rl_prompts_open(const char *path, rf_prompt_reader *reader, const rf_rewards *rewards,
+                             int64_t longest, rf_rl_prompts **prompts, rf_error *error);
+void rf_rl_prompts_close(rf_rl_prompts *prompts); /* NULL is allowed. */
+int64_t rf_rl_prompts_count(const rf_rl_prompts *prompts);
+int64_t rf_rl_prompts_skipped(const rf_rl_prompts *prompts);
+int64_t rf_rl_prompts_longest(const rf_rl_prompts *prompts); /* Tokens of the longest prompt. */
+const rf_rl_prompt *rf_rl_prompts_row(const rf_rl_prompts *prompts, int64_t row);
+/* The prompt at `position` (from 0) of the endless shuffled order: each epoch has every row once. */
+const rf_rl_prompt *rf_rl_prompts_draw(const rf_rl_prompts *prompts, uint64_t seed, int64_t position);
+/* For checkpoints: the file, its number of rows, and the hash of its rows. */
+rf_given rf_rl_prompts_given(const rf_rl_prompts *prompts);
+
+#endif
