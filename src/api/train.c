@@ -1,6 +1,6 @@
 /* train.c - `rafter train`: options, lines of output, metrics.jsonl, checkpoints. */
 #define _GNU_SOURCE
-#include "api/trainer.h"
+#include "api/run_files.h"
 
 #include "base/file.h"
 #include "base/partial.h"
@@ -22,6 +22,7 @@ typedef struct run_log {
   int64_t first_tokens; /* tokens read before this process started */
   int64_t saved_step;   /* step of the last checkpoint; -1: none */
   int keep;
+  bool validates;       /* the step before the first one validates */
   bool owes_validation; /* true if the last line of metrics.jsonl lacks its val_loss and its end */
   bool json, continued; /* continued: true if metrics.jsonl already has steps of this run */
   double step_seconds;  /* sum over all steps */
@@ -32,17 +33,6 @@ typedef struct run_log {
 
 /* JSON has no infinite numbers and no NaN. */
 static double or_zero(double x) { return isfinite(x) ? x : 0; }
-
-/* Number of steps between two lines of output: 1, 2, 5, 10 and so on. A run prints about twenty
- * lines. metrics.jsonl has every step. */
-static int64_t line_every(int64_t steps) {
-  static const int64_t factor[] = {2, 5};
-  for (int64_t unit = 1;; unit *= 10) {
-    if (steps / unit <= 25) return unit;
-    for (int i = 0; i < 2; i++)
-      if (steps / (unit * factor[i]) <= 25) return unit * factor[i];
-  }
-}
 
 static void log_step(run_log *log, const rafter_step *s, const double *val_loss) {
   char line[640], a[32], b[32], c[32];
@@ -60,7 +50,7 @@ static void log_step(run_log *log, const rafter_step *s, const double *val_loss)
     fflush(log->metrics);
   }
   if (log->json && log->sink->json) log->sink->json(log->sink->self, line);
-  int64_t done = s->step - log->first_step, every = line_every(log->steps);
+  int64_t done = s->step - log->first_step, every = rf_line_every(log->steps);
   if (s->step == 1 || s->step == log->steps || s->step % every == 0 || val_loss) {
     char val[48] = "";
     if (val_loss) snprintf(val, sizeof val, "  val %.4f", *val_loss);
@@ -88,17 +78,7 @@ static void log_step(run_log *log, const rafter_step *s, const double *val_loss)
 }
 
 static rf_status save_checkpoint(rafter_trainer *t, run_log *log, rf_error *error) {
-  char folder[4200];
-  /* The step is already saved, or the null backend has computed nothing. */
-  if (log->saved_step == t->trainer->step || !t->trainer->batch.tokens) return RAFTER_OK;
-  snprintf(folder, sizeof folder, "%s/checkpoint-%08lld", t->out, (long long)t->trainer->step);
-  RF_TRY(rf_checkpoint_save(t->trainer, folder, error));
-  int64_t prunes = rf_phase_begin();
-  RF_TRY(rf_checkpoint_prune(t->out, log->keep, t->trainer->step, error));
-  rf_phase_end(RF_PHASE_CHECKPOINT, prunes);
-  log->saved_step = t->trainer->step;
-  rf_say(log->sink, "saved %s\n", folder);
-  return RAFTER_OK;
+  return rf_save_run(t, log->sink, log->keep, &log->saved_step, error);
 }
 
 /* The options for run.json, with which the run can be repeated and planned: `plan` has another
@@ -119,17 +99,6 @@ static json_t *recorded_options(const rafter_trainer *t, const rf_options *o) {
   return options;
 }
 
-/* Bytes of metrics.jsonl that a run resumed at `step` keeps: complete lines of steps up to
- * `step`. */
-static size_t kept_bytes(const char *text, int64_t step) {
-  const char *at = text, *end;
-  for (; (end = strchr(at, '\n')) != NULL; at = end + 1) {
-    const char *found = strstr(at, "\"step\":");
-    if (found && found < end && strtoll(found + 7, NULL, 10) > step) break;
-  }
-  return (size_t)(at - text);
-}
-
 static bool validates_at(const rf_trainer *r, const run_log *log) {
   return r->val_batch.tokens && log->val_every > 0 &&
          (r->step % log->val_every == 0 || r->step == log->steps);
@@ -145,23 +114,19 @@ static bool lacks_validation(const char *text, size_t kept, int64_t step) {
          !memmem(text + at, bytes, "\"val_loss\"", 10);
 }
 
+static bool owes_validation(void *self, const char *text, size_t kept) {
+  run_log *log = self;
+  log->owes_validation = log->validates && lacks_validation(text, kept, log->first_step);
+  return log->owes_validation;
+}
+
 static rf_status open_metrics(const rafter_trainer *t, run_log *log, rf_error *error) {
-  char path[4200], *text = NULL;
-  size_t bytes = 0, kept = 0;
-  snprintf(path, sizeof path, "%s/metrics.jsonl", t->out);
-  if (log->first_step && !access(path, F_OK)) {
-    RF_TRY(rf_file_read(path, (size_t)1 << 32, &text, &bytes, error));
-    kept = kept_bytes(text, log->first_step);
-    log->owes_validation = validates_at(t->trainer, log) && lacks_validation(text, kept, log->first_step);
-    if (log->owes_validation) kept -= 2;
-    free(text);
-    if (kept < bytes && truncate(path, (off_t)kept)) kept = bytes + 1;
-  }
-  log->metrics = kept > bytes ? NULL : fopen(path, log->first_step ? "ae" : "we");
+  size_t kept;
+  log->validates = validates_at(t->trainer, log);
+  RF_TRY(rf_step_lines_open(t->out, "metrics.jsonl", log->first_step, owes_validation, log, &log->metrics,
+                            &kept, error));
   log->continued = kept > 0;
-  return log->metrics ? RAFTER_OK
-                      : RF_FAIL(error, RAFTER_FAILED, "choose another --out", "cannot write %s (%s)", path,
-                                strerror(errno));
+  return RAFTER_OK;
 }
 
 static rf_status say_start(const rafter_trainer *t, run_log *log, rf_error *error) {
@@ -298,37 +263,6 @@ static rf_status train_loop(rafter_trainer *t, run_log *log, bool *stopped, rf_e
   return RAFTER_OK;
 }
 
-/* The options of a resumed run: those of its run.json, and options on the command line, which take
- * precedence. The run continues in its folder, even if the folder was moved. */
-static rf_status with_recorded_options(const rafter_job *job, rafter_job *merged, rf_error *error) {
-  const rf_options *o = job->options;
-  char path[4200], checkpoint[4096], run[4096];
-  rf_status status = RAFTER_OK;
-  RF_TRY(rf_checkpoint_newest(rf_options_text(o, "resume"), checkpoint, error));
-  rf_run_folder_of_resume(rf_options_text(o, "resume"), run);
-  snprintf(path, sizeof path, "%s/run.json", run);
-  RF_TRY(rf_options_new(&RF_ALL_COMMANDS, "train", &merged->options, error));
-  RF_GO(rf_options_read_file(merged->options, path, error));
-  RF_GO(rf_options_set(merged->options, "out", run, error));
-  json_t *given = rf_options_json(o);
-  const char *name;
-  json_t *value;
-  json_object_foreach (given, name, value) {
-    bool typed = strcmp(name, "model") && rf_options_knows(o, name) && rf_options_given(o, name);
-    if (typed && status == RAFTER_OK)
-      status = rf_options_set(merged->options, name, rf_options_text(o, name), error);
-  }
-  json_decref(given);
-  if (status == RAFTER_OK && rf_options_argument(o, 0))
-    status = rf_options_set(merged->options, "MODEL", rf_options_argument(o, 0), error);
-done:
-  if (status != RAFTER_OK) {
-    rf_options_free(merged->options);
-    merged->options = NULL;
-  }
-  return status;
-}
-
 static void add_results(const run_log *log, json_t *results) {
   if (isfinite(log->val_loss)) json_object_set_new(results, "val_loss", json_real(log->val_loss));
   if (!log->last.step) {
@@ -412,7 +346,7 @@ static rf_status rf_command_train(const rafter_job *job, const rafter_sink *sink
   rf_note_machine(job->options, sink);
   if (!rf_options_is_set(job->options, "resume")) return train(job, sink, error);
   rafter_job merged = {0};
-  RF_TRY(with_recorded_options(job, &merged, error));
+  RF_TRY(rf_job_resumed(job, "train", &merged, error));
   rf_status status = train(&merged, sink, error);
   rf_options_free(merged.options);
   return status;

@@ -67,7 +67,7 @@ static rf_status take_folder(rafter_trainer *t, const rf_options *o, bool unname
 
 /* ---- settings -------------------------------------------------------------------------------- */
 
-static rf_status schedule_of(const rf_options *o, int64_t steps, rf_schedule *s, rf_error *error) {
+rf_status rf_schedule_of(const rf_options *o, int64_t steps, rf_schedule *s, rf_error *error) {
   s->kind = (rf_schedule_kind)rf_options_choice(o, "schedule");
   s->steps = steps;
   s->peak = rf_options_float(o, "lr");
@@ -128,7 +128,7 @@ static rf_status trainer_settings(rafter_trainer *t, const rf_options *o, rf_tra
   s->debug = rf_debug_of(o);
   if (s->debug.poison) s->plan.guard_bytes = 64;
   if (*t->resume) s->resume_folder = t->resume;
-  return schedule_of(o, rf_options_int(o, "steps"), &s->schedule, error);
+  return rf_schedule_of(o, rf_options_int(o, "steps"), &s->schedule, error);
 }
 
 /* True if the run records a trace. A resumed run records a trace only if --trace is given again. */
@@ -164,6 +164,28 @@ static rf_status make_hidden(rafter_trainer *t, int host, rf_error *error) {
                  "cannot make the folder %s (%s)", t->out, strerror(errno));
 }
 
+/* Sets t->out to the folder of the run. */
+static void name_folder(rafter_trainer *t, const rf_options *o, const char *resume, bool *unnamed) {
+  *unnamed = false;
+  if (rf_options_knows(o, "out") && rf_options_is_set(o, "out"))
+    snprintf(t->out, sizeof t->out, "%s", rf_options_text(o, "out"));
+  else if (resume) snprintf(t->out, sizeof t->out, "%s", resume);
+  else {
+    rf_journal_name_folder(o, t->out);
+    *unnamed = true;
+  }
+}
+
+rf_status rf_trainer_begin_folder(rafter_trainer *t, const rf_options *o, bool *ours, rf_error *error) {
+  const char *resume = rf_options_text(o, "resume");
+  bool unnamed;
+  name_folder(t, o, resume, &unnamed);
+  if (resume) RF_TRY(rf_checkpoint_newest(resume, t->resume, error));
+  if (!unnamed) RF_TRY(check_out(t, resume, error));
+  *ours = unnamed || is_bare(t->out);
+  return take_folder(t, o, unnamed, resume, error);
+}
+
 rf_status rf_trainer_of_job(const rafter_job *job, const rafter_sink *sink, rafter_trainer **out,
                             rf_error *error) {
   rf_status status = RAFTER_OK;
@@ -181,13 +203,7 @@ rf_status rf_trainer_of_job(const rafter_job *job, const rafter_sink *sink, raft
   rf_hosts hosts;
   RF_GO(rf_hosts_of(o, &hosts, error));
   if (hosts.host > 0) RF_GO(make_hidden(t, hosts.host, error));
-  else if (rf_options_knows(o, "out") && rf_options_is_set(o, "out"))
-    snprintf(t->out, sizeof t->out, "%s", rf_options_text(o, "out"));
-  else if (resume) snprintf(t->out, sizeof t->out, "%s", resume);
-  else {
-    rf_journal_name_folder(o, t->out);
-    unnamed = true;
-  }
+  else name_folder(t, o, resume, &unnamed);
   if (resume) RF_GO(rf_checkpoint_newest(resume, t->resume, error));
   RF_GO(trainer_settings(t, o, s, error));
   if (sink) s->progress = rf_load_bar(sink);
@@ -203,7 +219,7 @@ rf_status rf_trainer_of_job(const rafter_job *job, const rafter_sink *sink, raft
   if (status == RAFTER_OK && trains && rf_trains_by_epochs(o)) {
     int64_t steps = 0;
     status = rf_loader_steps(&t->trainer->loader, rf_options_float(o, "epochs"), &steps, error);
-    if (status == RAFTER_OK) status = schedule_of(o, steps, &t->trainer->settings.schedule, error);
+    if (status == RAFTER_OK) status = rf_schedule_of(o, steps, &t->trainer->settings.schedule, error);
   }
   if (status == RAFTER_OK && trains && rf_trains_with_trace(o))
     status = rf_traced_check(o, t->trainer->step + 1, t->trainer->settings.schedule.steps, error);

@@ -25,6 +25,12 @@ bool rf_trains_with_trace(const rf_options *o);
 /* Opens a trainer. `sink` is NULL for a trainer of rafter.h, whose caller runs the steps. */
 rf_status rf_trainer_of_job(const rafter_job *job, const rafter_sink *sink, rafter_trainer **out,
                             rf_error *error);
+/* For a command that makes its own trainer: names, makes and locks the run's folder t->out, and sets
+ * t->resume to the checkpoint of --resume. t->lock is -1 before. *ours: the folder is new, so the
+ * caller removes it if the run does not begin. */
+rf_status rf_trainer_begin_folder(rafter_trainer *t, const rf_options *o, bool *ours, rf_error *error);
+/* The learning rates of --lr, --schedule, --warmup, --decay and --min-lr. */
+rf_status rf_schedule_of(const rf_options *o, int64_t steps, rf_schedule *schedule, rf_error *error);
 /* Lists the trainer's plans (training, validation) with measurements. Returns their number. */
 int rf_trainer_passes(const rafter_trainer *t, rf_report_pass pass[2]);
 
