@@ -1,18 +1,16 @@
 /* eval_gsm8k.c - grade-school arithmetic (Cobbe et al., 2021). A row is {"question", "answer"}, and
  * the answer ends in "#### NUMBER". The model's answer is right if its final number equals NUMBER.
  * The prompt is plain text with worked examples, or uses the model's chat template. */
-#define PCRE2_CODE_UNIT_WIDTH 8
 #define _GNU_SOURCE
 #include "api/answers.h"
 #include "api/eval.h"
+#include "reward/number.h"
 
 #include <libgen.h>
-#include <pcre2.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static const char NUMBER[] = "(?:(?<![0-9])-)?[0-9][0-9,]*(?:\\.[0-9]+)?";
 enum { BATCH = 8, PLAIN_SHOTS = 5 };
 
 typedef struct problem {
@@ -28,13 +26,11 @@ typedef struct exam {
   int count, done, left; /* done: number of finished answers. left: number of answers to generate. */
   rf_generator *g;
   double start;
-  pcre2_code *number;
+  rf_numbers *numbers;
   int64_t longest;
 } exam;
 
 /* ---- the questions --------------------------------------------------------------------------- */
-
-static bool final_number(const exam *x, const char *text, bool *marked, char number[64]);
 
 static rf_status check_rows(const exam *x, const json_t *rows, const char *path, rf_error *error) {
   size_t i;
@@ -44,7 +40,7 @@ static rf_status check_rows(const exam *x, const json_t *rows, const char *path,
   json_array_foreach ((json_t *)rows, i, row) {
     const char *answer = json_string_value(json_object_get(row, "answer"));
     if (!json_is_string(json_object_get(row, "question")) || !answer ||
-        !final_number(x, answer, &marked, number) || !marked)
+        !rf_numbers_final(x->numbers, answer, strlen(answer), &marked, number) || !marked)
       return RF_FAIL(error, RAFTER_FAILED,
                      "rows are {\"question\": TEXT, \"answer\": TEXT that ends in \"#### NUMBER\"}",
                      "a row is not a question with its answer (%s, row %zu)", path, i + 1);
@@ -120,10 +116,7 @@ static rf_status prepare(exam *x, rf_error *error) {
   const rf_options *o = e->options;
   const char *path = rf_options_text(o, "data");
   static const char *const stop = "Question:";
-  int code;
-  PCRE2_SIZE at;
-  x->number = pcre2_compile((PCRE2_SPTR)NUMBER, PCRE2_ZERO_TERMINATED, 0, &code, &at, NULL);
-  if (!x->number) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
+  RF_TRY(rf_numbers_open(&x->numbers, error));
   RF_TRY(rf_eval_read_rows(path, rf_options_int(o, "limit"), &x->rows, error));
   RF_TRY(check_rows(x, x->rows, path, error));
   RF_TRY(rf_prompt_reader_open(r, rf_options_flag(o, "chat"), error));
@@ -223,38 +216,13 @@ done:
 
 /* ---- numbers --------------------------------------------------------------------------------- */
 
-/* Finds the first or last number in `text` without its commas. Returns false if there is none. */
-static bool number_in(const exam *x, const char *text, bool last, char number[64]) {
-  pcre2_match_data *match = pcre2_match_data_create_from_pattern(x->number, NULL);
-  size_t bytes = strlen(text), from = 0;
-  bool found = false;
-  while (match && pcre2_match(x->number, (PCRE2_SPTR)text, bytes, from, 0, match, NULL) > 0) {
-    const PCRE2_SIZE *span = pcre2_get_ovector_pointer(match);
-    size_t n = 0;
-    for (size_t i = span[0]; i < span[1] && n < 63; i++)
-      if (text[i] != ',') number[n++] = text[i];
-    number[n] = 0;
-    from = span[1];
-    found = true;
-    if (!last) break;
-  }
-  pcre2_match_data_free(match);
-  return found;
-}
-
-/* The first number after "####". Without "####", the last number of the text. */
-static bool final_number(const exam *x, const char *text, bool *marked, char number[64]) {
-  const char *mark = strstr(text, "####");
-  *marked = mark && number_in(x, mark + 4, false, number);
-  return *marked || number_in(x, text, true, number);
-}
-
 static json_t *mark(const exam *x, const problem *p, const json_t *given) {
   char expected[64] = "", number[64] = "";
   bool marked, ignored;
-  final_number(x, json_string_value(json_object_get(given, "answer")), &ignored, expected);
-  bool found = final_number(x, p->of.replies.reply->text, &marked, number),
-       same = found && strtod(number, NULL) == strtod(expected, NULL);
+  const char *answer = json_string_value(json_object_get(given, "answer")), *text = p->of.replies.reply->text;
+  rf_numbers_final(x->numbers, answer, strlen(answer), &ignored, expected);
+  bool found = rf_numbers_final(x->numbers, text, strlen(text), &marked, number),
+       same = found && rf_numbers_equal(number, expected);
   json_t *row =
       json_pack("{ss ss* ss sb sb}", "expected", expected, "number", found ? number : NULL, "finish_reason",
                 rf_finish_name(p->of.replies.reply->finish), "right", same, "marked", marked);
@@ -281,11 +249,12 @@ static void mark_all(exam *x) {
   rf_say(e->sink,
          "%d questions, %s, %zu worked examples; an answer's number is the first after \"####\", otherwise "
          "the last, matched by /%s/\n",
-         (int)n, x->e->reader.chat ? "chat template" : "plain text", json_array_size(x->shots), NUMBER);
+         (int)n, x->e->reader.chat ? "chat template" : "plain text", json_array_size(x->shots),
+         RF_NUMBER_PATTERN);
   if (cut) rf_say(e->sink, "%lld answers were cut by --max-tokens\n", (long long)cut);
-  json_t *numbers =
-      json_pack("{sI sI sb ss sI}", "n", (json_int_t)n, "shots", (json_int_t)json_array_size(x->shots),
-                "chat", x->e->reader.chat != NULL, "number", NUMBER, "answers_cut", (json_int_t)cut);
+  json_t *numbers = json_pack("{sI sI sb ss sI}", "n", (json_int_t)n, "shots",
+                              (json_int_t)json_array_size(x->shots), "chat", x->e->reader.chat != NULL,
+                              "number", RF_NUMBER_PATTERN, "answers_cut", (json_int_t)cut);
   json_object_update(e->result, numbers);
   json_decref(numbers);
   if (!n) return; /* the evaluation stopped before its first answer */
@@ -301,7 +270,7 @@ rf_status rf_eval_gsm8k(rf_evaluation *e, rf_error *error) {
   for (int i = 0; i < x.count && x.problem; i++) rf_prompt_free(&x.problem[i].of);
   json_decref(x.rows);
   json_decref(x.shots);
-  pcre2_code_free(x.number);
+  rf_numbers_close(x.numbers);
   free(x.problem);
   return status;
 }

@@ -1,0 +1,42 @@
+/* command.h - the program of --reward-command: its processes, and a thread that talks to them. */
+#ifndef RF_REWARD_COMMAND_H
+#define RF_REWARD_COMMAND_H
+
+#include "reward/reward.h"
+
+/* An answer for the program. The command and its owner each hold it at different times. */
+typedef struct rf_asked {
+  struct rf_asked *next;
+  int64_t number; /* "id" of the line, unique */
+  char *line;     /* (bytes) JSON and a newline, malloc'ed */
+  size_t bytes;
+  char id[64];           /* of the row, for errors */
+  int failures;          /* processes that failed with this answer */
+  double *total, *parts; /* of the owner */
+  double reward;         /* of the reply */
+  json_t *rewards;       /* "rewards" of the reply; NULL: none */
+} rf_asked;
+void rf_asked_free(rf_asked *asked);
+
+typedef struct rf_reward_command rf_reward_command;
+/* Starts the processes and the thread. The options must stay until rf_reward_command_close. */
+rf_status rf_reward_command_open(const rf_reward_options *options, rf_reward_command **command,
+                                 rf_error *error);
+void rf_reward_command_close(rf_reward_command *command); /* NULL is allowed */
+/* Queues an answer. The command owns it until rf_reward_command_take returns it. */
+void rf_reward_command_ask(rf_reward_command *command, rf_asked *asked);
+/* Waits up to `ms` milliseconds for replies. *list has the answered ones, in the order of their
+ * replies, and may be empty. RAFTER_FAILED: the program failed. */
+rf_status rf_reward_command_take(rf_reward_command *command, int ms, rf_asked **list, rf_error *error);
+/* Passes the lines that the program wrote to stderr so far to options.say. */
+void rf_reward_command_say(rf_reward_command *command);
+
+/* Reads a line that should answer the request `number`. On failure, `why` has "expected X, got Y",
+ * and `hint` has advice or NULL. The caller owns *rewards, which is NULL if the line has none. */
+bool rf_reward_reply_read(const char *text, size_t bytes, int64_t number, double *reward, json_t **rewards,
+                          char why[300], const char **hint);
+/* The start of a line for an error, without control characters. Returns `out`. */
+enum { RF_EXCERPT = 84 };
+const char *rf_excerpt(const char *text, size_t bytes, char out[RF_EXCERPT]);
+
+#endif

@@ -1,0 +1,53 @@
+/* number.c - see number.h. */
+#define PCRE2_CODE_UNIT_WIDTH 8
+#define _GNU_SOURCE
+#include "reward/number.h"
+
+#include <pcre2.h>
+#include <stdlib.h>
+#include <string.h>
+
+rf_status rf_numbers_open(rf_numbers **numbers, rf_error *error) {
+  int code;
+  PCRE2_SIZE at;
+  pcre2_code *pattern =
+      pcre2_compile((PCRE2_SPTR)RF_NUMBER_PATTERN, PCRE2_ZERO_TERMINATED, 0, &code, &at, NULL);
+  if (!pattern) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
+  *numbers = (rf_numbers *)pattern;
+  return RAFTER_OK;
+}
+
+void rf_numbers_close(rf_numbers *numbers) { pcre2_code_free((pcre2_code *)numbers); }
+
+/* Finds the first or last number in `text` without its commas. Returns false if there is none. */
+static bool number_in(const rf_numbers *numbers, const char *text, size_t bytes, bool last, char number[64]) {
+  const pcre2_code *pattern = (const pcre2_code *)numbers;
+  pcre2_match_data *match = pcre2_match_data_create_from_pattern(pattern, NULL);
+  size_t from = 0;
+  bool found = false;
+  while (match && pcre2_match(pattern, (PCRE2_SPTR)text, bytes, from, 0, match, NULL) > 0) {
+    const PCRE2_SIZE *span = pcre2_get_ovector_pointer(match);
+    size_t n = 0;
+    for (size_t i = span[0]; i < span[1] && n < 63; i++)
+      if (text[i] != ',') number[n++] = text[i];
+    number[n] = 0;
+    from = span[1];
+    found = true;
+    if (!last) break;
+  }
+  pcre2_match_data_free(match);
+  return found;
+}
+
+bool rf_numbers_last(const rf_numbers *numbers, const char *text, size_t bytes, char number[64]) {
+  return number_in(numbers, text, bytes, true, number);
+}
+
+bool rf_numbers_final(const rf_numbers *numbers, const char *text, size_t bytes, bool *marked,
+                      char number[64]) {
+  const char *mark = memmem(text, bytes, "####", 4);
+  *marked = mark && number_in(numbers, mark + 4, bytes - (size_t)(mark + 4 - text), false, number);
+  return *marked || number_in(numbers, text, bytes, true, number);
+}
+
+bool rf_numbers_equal(const char *a, const char *b) { return strtod(a, NULL) == strtod(b, NULL); }
