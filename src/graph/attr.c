@@ -20,6 +20,9 @@
 #define ROW_rf_dtype(of, name)    ROW_AS(DTYPE, of, name)
 #define ROW_rf_epilogue(of, name) ROW_AS(EPILOGUE, of, name)
 #define ROW_float(of, name)       ROW_AS(FLOAT, of, name)
+#define ROW_rf_policy_level(of, name) ROW_AS(NUMBER, of, name)
+#define ROW_rf_policy_clip(of, name)  ROW_AS(NUMBER, of, name)
+#define ROW_rf_pairs_kind(of, name)   ROW_AS(NUMBER, of, name)
 
 /* Entries of the field table for members that are structs. rope.divisor has no entry: the plan's
  * digest already covers it, as part of the model. */

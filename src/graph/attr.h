@@ -16,6 +16,20 @@ typedef enum rf_accumulate { RF_WRITE, RF_ACCUMULATE_MICRO, RF_ACCUMULATE_ADD } 
 
 typedef enum rf_epilogue { RF_EPILOGUE_NONE, RF_EPILOGUE_GELU, RF_EPILOGUE_RESIDUAL } rf_epilogue;
 
+/* Losses of reinforcement learning (op policy_loss) and of preferences (op pair_loss). The rows of
+ * both ops in ops/policy.c define them. */
+typedef enum rf_policy_level {
+  RF_POLICY_TOKEN,         /* each token has its own ratio */
+  RF_POLICY_SEQUENCE_MEAN, /* the tokens of a sequence share the geometric mean of their ratios */
+  RF_POLICY_SEQUENCE_SUM   /* the tokens of a sequence share the product of their ratios */
+} rf_policy_level;
+typedef enum rf_policy_clip {
+  RF_POLICY_CLIP_NONE,
+  RF_POLICY_CLIP_RATIO, /* min(ratio A, clip(ratio) A) */
+  RF_POLICY_CLIP_WEIGHT /* the clipped ratio is a constant factor of A logp */
+} rf_policy_clip;
+typedef enum rf_pairs_kind { RF_PAIRS_DPO, RF_PAIRS_IPO, RF_PAIRS_SIMPO } rf_pairs_kind;
+
 /* FIELD(of, type, name) becomes the struct member `type name;`. In the field table, it becomes an
  * entry, for example {"norm.eps", RF_FIELD_FLOAT, offsetof(rf_attr, norm.eps), 4}. */
 #define RF_ATTR_MEMBER(of, type, name) type name;
@@ -77,6 +91,20 @@ typedef enum rf_epilogue { RF_EPILOGUE_NONE, RF_EPILOGUE_GELU, RF_EPILOGUE_RESID
   FIELD(of, float, softcap)  /* logits become cap * tanh(logit / cap); 0: no cap */ \
   FIELD(of, int32_t, top)    /* head_score: number of most likely tokens returned */ \
   FIELD(of, int64_t, vocab)  /* for head_part: size of the vocabulary over all chips; 0: the head is not sharded */
+
+#define RF_ATTR_POLICY(FIELD, of) \
+  FIELD(of, rf_policy_level, level) \
+  FIELD(of, rf_policy_clip, clip) \
+  FIELD(of, float, clip_low)   /* a clipped ratio is at least 1 - clip_low */ \
+  FIELD(of, float, clip_high)  /* a clipped ratio is at most 1 + clip_high */ \
+  FIELD(of, float, cap)        /* larger ratios count as this constant; 0: no cap */ \
+  FIELD(of, float, beta)       /* factor of the KL divergence from the reference; 0: none */
+
+#define RF_ATTR_PAIRS(FIELD, of) \
+  FIELD(of, rf_pairs_kind, kind) \
+  FIELD(of, float, beta) \
+  FIELD(of, float, gamma)      /* margin of SimPO */ \
+  FIELD(of, float, smoothing)  /* probability that the label of a pair is wrong (not IPO) */
 
 /* How a router's logits become scores and weights: the router_* fields of rf_model. */
 #define RF_ATTR_ROUTER(FIELD, of) \
@@ -145,11 +173,13 @@ typedef struct rf_router { RF_ATTR_ROUTER(RF_ATTR_MEMBER, ) } rf_router;
   FAMILY(ATTENTION, attention) FAMILY(DROPOUT, dropout) FAMILY(MATMUL, matmul)   FAMILY(HEAD, head) \
   FAMILY(EXPERTS, experts) FAMILY(LORA, lora)       FAMILY(EMBED, embed)         FAMILY(SUMS, sums) \
   FAMILY(CLIP, clip)       FAMILY(ADAMW, adamw)     FAMILY(COLLECTIVE, collective) \
-  FAMILY(TRANSFER, transfer) FAMILY(OFFLOAD, offload)
+  FAMILY(TRANSFER, transfer) FAMILY(OFFLOAD, offload) FAMILY(POLICY, policy) FAMILY(PAIRS, pairs)
 #define RF_ATTR_STRUCT(NAME, name) \
   typedef struct rf_attr_##name { RF_ATTR_##NAME(RF_ATTR_MEMBER, ) } rf_attr_##name;
 RF_ATTR_FAMILIES(RF_ATTR_STRUCT)
 // clang-format on
+typedef rf_attr_policy rf_policy; /* settings of the op policy_loss */
+typedef rf_attr_pairs rf_pairs;   /* settings of the op pair_loss */
 
 /* Each op uses one family, which the op's definition names. Several structs begin with the fields
  * of `heads`, `dropout` or `sums`. All these structs begin with the same fields, so C lets code

@@ -400,6 +400,29 @@ static void text_inputs(builder *b) {
   b->segments = io_tensor(b, "segments", RF_I32, true, 1, ends);
 }
 
+/* An input or output with one number for each row. */
+static int row_tensor(builder *b, const char *name, bool input) {
+  return io_tensor(b, name, rf_wide_dtype(b->dtype), input, 1, (int64_t[]){b->graph->rows});
+}
+
+/* The losses of rows, from the nll of rows. */
+static int objective_loss(builder *b, int nll) {
+  const rf_build_options *o = b->options;
+  if (o->objective == RF_OBJECTIVE_NLL) return nll;
+  int weights = row_tensor(b, "loss_weights", true), gradient = o->loss_only ? RF_NONE : RF_WANTED;
+  int reference = rf_objective_has_reference(o) ? row_tensor(b, "reference_logprobs", true) : RF_NONE;
+  if (o->objective == RF_OBJECTIVE_PAIRS) {
+    rf_attr attr = {.pairs = o->pairs};
+    return emit_to(b, &RF_OP_PAIR_LOSS, "loss/pairs", RF_IDS(nll, b->labels, b->segments, weights, reference),
+                   RF_IDS(RF_WANTED, gradient, row_tensor(b, "margins", false)), &attr);
+  }
+  rf_attr attr = {.policy = o->policy};
+  int old = row_tensor(b, "old_logprobs", true), advantages = row_tensor(b, "advantages", true);
+  return emit_to(b, &RF_OP_POLICY_LOSS, "loss/policy",
+                 RF_IDS(nll, b->labels, b->segments, old, advantages, weights, reference),
+                 RF_IDS(RF_WANTED, gradient), &attr);
+}
+
 static rf_status build_train(builder *b) {
   rf_graph *graph = b->graph;
   int64_t four[] = {4};
@@ -409,11 +432,14 @@ static rf_status build_train(builder *b) {
   if (x == RF_NONE) return RAFTER_INVALID;
   rf_attr attr = {0};
   int w = head(b, &attr, &bias);
-  int nll = emit(b, &RF_OP_HEAD_LOSS, "head/loss", RF_IDS(x, w, bias, b->labels), &attr);
+  int nll = b->options->objective == RF_OBJECTIVE_NLL ? RF_WANTED : row_tensor(b, "nll", false);
+  nll = emit_to(b, &RF_OP_HEAD_LOSS, "head/loss", RF_IDS(x, w, bias, b->labels),
+                RF_IDS(nll, RF_WANTED, RF_WANTED), &attr);
   if (nll == RF_NONE) return RAFTER_INVALID;
-  int argmax = graph->op[graph->op_count - 1].output[1];
+  int argmax = graph->op[graph->op_count - 1].output[1], loss = objective_loss(b, nll);
+  if (loss == RF_NONE) return RAFTER_INVALID;
   rf_attr sum = {.accumulate = {graph->accumulate > 1 ? RF_ACCUMULATE_MICRO : RF_WRITE}};
-  int made = emit_to(b, &RF_OP_LOSS_SUM, "loss/sum", RF_IDS(nll, argmax, b->labels), RF_IDS(metrics), &sum);
+  int made = emit_to(b, &RF_OP_LOSS_SUM, "loss/sum", RF_IDS(loss, argmax, b->labels), RF_IDS(metrics), &sum);
   return made == RF_NONE ? RAFTER_INVALID : RAFTER_OK;
 }
 
@@ -478,6 +504,7 @@ static rf_status build_generate(builder *b) {
 }
 
 static rf_status options_check(const rf_model *model, const rf_build_options *o, rf_error *error) {
+  RF_TRY(rf_objective_check(o, error));
   if (o->dtype != RF_F32 && o->dtype != RF_BF16 && o->dtype != RF_F64)
     return RF_FAIL(error, RAFTER_INVALID, "use --dtype f32 or bf16",
                    "dtype not supported (dtype: expected f32, bf16 or f64, got %s)", rf_dtype_name(o->dtype));

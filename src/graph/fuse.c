@@ -95,7 +95,7 @@ static bool fuse_norm_bwd(fuser *f, rf_op *add) {
  * the loss. No backward op may be between the two ops. */
 static bool fuse_head(fuser *f, rf_op *bwd) {
   rf_op *loss = sole_source(f, bwd->input[4], &RF_OP_HEAD_LOSS);
-  if (!loss || loss->section != bwd->section) return false;
+  if (!loss || loss->section != bwd->section || bwd->input[5] != RF_NONE) return false;
   for (const rf_op *op = loss + 1; op < bwd; op++)
     if (op->backward && !f->gone[op - f->graph->op]) return false;
   for (int i = 0; i < 4; i++)

@@ -410,6 +410,20 @@ const char *rf_offload_name(int bit);
 /* Parses names of offloads, separated by commas. RAFTER_INVALID: the error names the bad entry. */
 rf_status rf_offload_parse(const char *text, unsigned *what, rf_error *error);
 
+/* Which loss a training step minimizes. All see the log-probability of each token of a text.
+ *
+ * POLICY (op policy_loss) and PAIRS (op pair_loss) graphs have these inputs, one number of dtype
+ * f32 for each row, aligned with `labels`: "loss_weights", "old_logprobs" (POLICY), "advantages"
+ * (POLICY), and "reference_logprobs" if the settings need a reference (rf_objective_has_reference).
+ * A row whose label is -1 or whose weight is 0 has no loss. Segments are sequences. For PAIRS,
+ * segment 2k is the preferred answer of pair k, and segment 2k + 1 the other one.
+ *
+ * Outputs: metrics[0] is the sum of the losses of all rows, metrics[1] the number of labels, "nll"
+ * (rows) has the negated log-probabilities of the microbatch, and "margins" (rows, PAIRS) has the
+ * margin of pair k in the first row of segment 2k. With rf_run_inputs.loss_scale = 1, the gradient
+ * is that of metrics[0]. */
+typedef enum rf_objective { RF_OBJECTIVE_NLL, RF_OBJECTIVE_POLICY, RF_OBJECTIVE_PAIRS } rf_objective;
+
 typedef struct rf_build_options {
   rf_job_kind job;
   rf_dtype dtype; /* dtype of weights and activations; with bf16, masters are f32 */
@@ -449,10 +463,13 @@ typedef struct rf_build_options {
   float dropout; /* dropout rate; negative: the model's own */
   rf_optimizer optimizer;
   float beta1, beta2, eps, weight_decay;
-  float clip;       /* maximum gradient norm; 0: no clipping */
-  bool loss_only;   /* validation: forward pass and loss only */
-  rf_mesh mesh;     /* all 0: one chip */
-  unsigned offload; /* RF_OFFLOAD_ bits: what the host's memory holds */
+  float clip;             /* maximum gradient norm; 0: no clipping */
+  bool loss_only;         /* validation: forward pass and loss only */
+  rf_objective objective; /* train */
+  rf_policy policy;       /* for RF_OBJECTIVE_POLICY */
+  rf_pairs pairs;         /* for RF_OBJECTIVE_PAIRS */
+  rf_mesh mesh;           /* all 0: one chip */
+  unsigned offload;       /* RF_OFFLOAD_ bits: what the host's memory holds */
   /* Types, in the model's file, of matrices that are not trained (generate, score, LoRA). If NULL,
    * these matrices have the type `dtype`. Read only while the graph is built. */
   const struct rf_weight_types *weights;
@@ -463,6 +480,10 @@ typedef struct rf_build_options {
   const rf_graph *stored_as;
 } rf_build_options;
 
+/* Checks the ranges of the settings of the objective. */
+rf_status rf_objective_check(const rf_build_options *options, rf_error *error);
+/* True if the graph has the input "reference_logprobs". */
+bool rf_objective_has_reference(const rf_build_options *options);
 /* Builds the graph of a job: runs the passes build, adapt, differentiate, optimize, stage, shard
  * and fuse. `after` names the pass to stop after, as in `plan --after`; NULL: run all. */
 rf_status rf_graph_build(const rf_model *model, const rf_build_options *options, const char *after,

@@ -394,6 +394,7 @@ static head_inputs head_of(op_harness *h, const op_case *of, const op_size *size
   return in;
 }
 
+/* OP_WEIGHT: a gradient of nll for each row, which replaces loss_scale. */
 static void build_head_loss(op_harness *h, const op_case *of, const op_size *size) {
   rf_attr attr = case_attributes(h, of);
   head_inputs in = head_of(h, of, size);
@@ -417,7 +418,10 @@ static void build_head_loss_bwd(op_harness *h, const op_case *of, const op_size 
                          OP_IDS(RF_WANTED, RF_WANTED, RF_WANTED), &attr);
   int dw = case_linear_gradient(h, of, size->width, size->columns),
       dbias = of->flags & OP_BIAS ? case_gradient(h, "dbias", OP_SHAPE(size->columns)) : RF_NONE;
-  op_apply(h, "head_loss_bwd", OP_IDS(in.x, in.w, in.bias, in.labels, op_output(h, forward, 2)),
+  int dnll = of->flags & OP_WEIGHT
+                 ? op_tensor(h, "dnll", RF_CLASS_ACTIVATION, h->wide, (op_fill){1, 0}, OP_SHAPE(size->rows))
+                 : RF_NONE;
+  op_apply(h, "head_loss_bwd", OP_IDS(in.x, in.w, in.bias, in.labels, op_output(h, forward, 2), dnll),
            OP_IDS(RF_WANTED, dw, dbias), &attr);
 }
 
@@ -738,6 +742,27 @@ const op_case OP_CASES[] = {
     {"head_loss_bwd", "write", build_head_loss_bwd, HEAD_SIZES, OP_BIAS},
     {"head_loss_bwd", "transposed, add, ignored labels", build_head_loss_bwd, HEAD_SIZES,
      OP_TRANSPOSE | OP_ADD | OP_IGNORED},
+    {"head_loss", "weighted rows", build_head_loss, HEAD_SIZES, OP_WEIGHT | OP_BIAS | OP_IGNORED},
+    {"head_loss_bwd", "weighted rows", build_head_loss_bwd, HEAD_SIZES, OP_WEIGHT | OP_BIAS | OP_IGNORED},
+    {"head_loss_bwd", "weighted rows, transposed, softcap", build_head_loss_bwd, HEAD_SIZES,
+     OP_WEIGHT | OP_TRANSPOSE | OP_SOFTCAP | OP_MICRO},
+    {"policy_loss", "tokens", build_policy_loss, ROW_SIZES, OP_IGNORED},
+    {"policy_loss", "tokens, clipped", build_policy_loss, ROW_SIZES, OP_CLIP | OP_SEGMENTS},
+    {"policy_loss", "tokens, clipped, reference", build_policy_loss, ROW_SIZES,
+     OP_CLIP | OP_RESIDUE | OP_SEGMENTS | OP_IGNORED},
+    {"policy_loss", "tokens, capped", build_policy_loss, ROW_SIZES, OP_SOFTCAP},
+    {"policy_loss", "tokens, ratio as weight", build_policy_loss, ROW_SIZES, OP_WEIGHT | OP_RESIDUE},
+    {"policy_loss", "mean, clipped", build_policy_loss, ROW_SIZES, OP_WINDOW | OP_CLIP | OP_SEGMENTS},
+    {"policy_loss", "mean, clipped, reference", build_policy_loss, ROW_SIZES,
+     OP_WINDOW | OP_CLIP | OP_RESIDUE | OP_SEGMENTS | OP_IGNORED},
+    {"policy_loss", "mean, ratio as weight", build_policy_loss, ROW_SIZES,
+     OP_WINDOW | OP_WEIGHT | OP_SEGMENTS},
+    {"policy_loss", "sum, capped", build_policy_loss, ROW_SIZES,
+     OP_PREFILL | OP_SOFTCAP | OP_SEGMENTS | OP_IGNORED},
+    {"pair_loss", "dpo", build_pair_loss, ROW_SIZES, OP_SEGMENTS},
+    {"pair_loss", "dpo, smoothed", build_pair_loss, ROW_SIZES, OP_SEGMENTS | OP_DECAY | OP_IGNORED},
+    {"pair_loss", "ipo", build_pair_loss, ROW_SIZES, OP_SEGMENTS | OP_INVERSE | OP_IGNORED},
+    {"pair_loss", "simpo", build_pair_loss, ROW_SIZES, OP_SEGMENTS | OP_SCALED},
     {"head_loss_grad", "first microbatch", build_head_loss_grad, HEAD_SIZES, OP_BIAS | OP_FIRST_MICRO},
     {"head_loss_grad", "transposed, second microbatch, ignored labels", build_head_loss_grad, HEAD_SIZES,
      OP_TRANSPOSE | OP_BIAS | OP_MICRO | OP_IGNORED},

@@ -39,4 +39,9 @@ void build_attention_latent_bwd(op_harness *h, const op_case *of, const op_size 
 void build_attention_latent_rows(op_harness *h, const op_case *of, const op_size *size);
 void build_attention_latent_kv(op_harness *h, const op_case *of, const op_size *size);
 
+/* ---- op_losses.c ---- */
+
+void build_policy_loss(op_harness *h, const op_case *of, const op_size *size);
+void build_pair_loss(op_harness *h, const op_case *of, const op_size *size);
+
 #endif

@@ -154,6 +154,7 @@ static void loss_chunks(const rf_head_isa *isa, const rf_call *call, float *nll,
         *dbias = gradient_slot < 0 ? NULL : call->out[gradient_slot + 2];
   int64_t rows = rf_rows_used(call, 0);
   float cap = op->attr.head.softcap;
+  const float *dnll = saved_lse ? call->in[5] : NULL;
   for (int64_t r0 = 0; r0 < rows; r0 += d.chunk) {
     int64_t count = rows - r0 < d.chunk ? rows - r0 : d.chunk;
     const void *x = rf_element(call->in[0], x_dtype, r0 * d.width);
@@ -172,7 +173,8 @@ static void loss_chunks(const rf_head_isa *isa, const rf_call *call, float *nll,
         if (nll) nll[r0 + i] = label < 0 ? 0.0f : chunk_lse[i] - row[label];
         if (argmax) argmax[r0 + i] = best;
         if (lse) lse[r0 + i] = chunk_lse[i];
-        if (gradient_slot >= 0) isa->gradient(row, d.vocab, label, chunk_lse[i], call->run->loss_scale, cap);
+        float scale = dnll ? dnll[r0 + i] : call->run->loss_scale;
+        if (gradient_slot >= 0) isa->gradient(row, d.vocab, label, chunk_lse[i], scale, cap);
       }
     }
     if (gradient_slot < 0) continue;

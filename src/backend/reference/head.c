@@ -88,9 +88,11 @@ size_t rf_reference_head_workspace(const rf_graph *graph, const rf_op *op, rf_ti
   return (size_t)(x->shape[0] * (x->shape[1] + 2)) * sizeof(double);
 }
 
-/* Computes dlogits = (softmax - onehot) * loss_scale for one token of the vocabulary at a time.
- * Then computes the outputs dx (index `slot`), dw (`slot` + 1) and dbias (`slot` + 2). */
-static void gradients(const rf_call *call, const head *of, const int32_t *labels, rf_view lse, int slot) {
+/* Computes dlogits = (softmax - onehot) * dnll (without dnll: loss_scale), one token of the
+ * vocabulary at a time. Then computes the outputs dx (index `slot`), dw (`slot` + 1) and dbias
+ * (`slot` + 2). */
+static void gradients(const rf_call *call, const head *of, const int32_t *labels, rf_view lse, rf_view dnll,
+                      int slot) {
   rf_view dx = out_view(call, slot), dw = out_view(call, slot + 1), dbias = out_view(call, slot + 2);
   double *column = call->workspace, *sums = column + of->rows;
   for (int64_t i = 0; i < of->rows * of->width; i++) sums[i] = 0;
@@ -98,8 +100,8 @@ static void gradients(const rf_call *call, const head *of, const int32_t *labels
     for (int64_t r = 0; r < of->rows; r++) {
       double z = labels[r] < 0 ? 0.0 : logit(of, r, v),
              p = exp(z - load(lse, r)) - (labels[r] == of->first + v ? 1.0 : 0.0);
-      column[r] =
-          labels[r] < 0 || v >= of->words ? 0.0 : p * (double)call->run->loss_scale * cap_slope(of->cap, z);
+      double scale = dnll.data ? load(dnll, r) : (double)call->run->loss_scale;
+      column[r] = labels[r] < 0 || v >= of->words ? 0.0 : p * scale * cap_slope(of->cap, z);
     }
     for (int64_t d = 0; d < of->width; d++) {
       int64_t at = weight_at(of, d, v);
@@ -166,10 +168,10 @@ void rf_reference_head_merge(const rf_call *call) {
   }
 }
 
-/* x, w, bias?, labels, lse -> dx (n,D), dw, dbias? */
+/* x, w, bias?, labels, lse, dnll? (n) -> dx (n,D), dw, dbias? */
 void rf_reference_head_loss_bwd(const rf_call *call) {
   head of = head_of(call);
-  gradients(call, &of, ids(call, 3), in_view(call, 4), 0);
+  gradients(call, &of, ids(call, 3), in_view(call, 4), in_view(call, 5), 0);
 }
 
 /* x, w, bias?, labels -> nll, argmax, dx, dw, dbias?: the results of head_loss, then of
@@ -179,7 +181,7 @@ void rf_reference_head_loss_grad(const rf_call *call) {
   double *space = call->workspace;
   rf_view lse = {space + of.rows * (of.width + 1), of.wide ? RF_F64 : RF_F32, NULL};
   loss_rows(call, &of, ids(call, 3), lse);
-  gradients(call, &of, ids(call, 3), lse, 2);
+  gradients(call, &of, ids(call, 3), lse, (rf_view){NULL, RF_F32, NULL}, 2);
 }
 
 /* nll, argmax, labels -> metrics (4): sum of nll, valid labels, correct predictions, 0 */

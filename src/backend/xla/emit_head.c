@@ -358,10 +358,12 @@ static void emit_head_loss(rf_emit *e, const rf_op *op) {
   for (int i = 0; i < 3; i++) rf_emit_out(e, op, i, c.out[i]);
 }
 
-/* dz (c,V) = (exp(z - lse) - [v is the label]) * loss_scale * slope of the softcap */
+/* dz (c,V) = (exp(z - lse) - [v is the label]) * dnll (without dnll: loss_scale) * slope of the
+ * softcap */
 static rf_val logits_gradient(rf_emit *e, const chunk *c, rf_val z, rf_val lse) {
   rf_hlo *h = e->h;
-  rf_val labels = c->in[1], scale = rf_hlo_broadcast(h, e->run.loss_scale, NULL, 1, labels.dim),
+  rf_val labels = c->in[1],
+         scale = rf_has(c->in[3]) ? c->in[3] : rf_hlo_broadcast(h, e->run.loss_scale, NULL, 1, labels.dim),
          mine = rf_has(c->of.first) ? rf_hlo_subtract(h, labels, c->of.first) : labels;
   rf_val p = rf_hlo_exponential(h, rf_hlo_subtract(h, z, rf_emit_across_columns(e, lse, z.dim[1]))),
          here = rf_hlo_compare(h, RF_HLO_EQ, columns(h, z), rf_emit_across_columns(e, mine, z.dim[1]));
@@ -424,10 +426,11 @@ static void loss_bwd_body(rf_emit *e, const rf_op *op, chunk *c) {
   gradients(e, c, logits_gradient(e, c, z, c->in[2]), 0);
 }
 
-/* x, w, bias?, labels, lse -> dx (n,D), dw, dbias? */
+/* x, w, bias?, labels, lse, dnll? (n) -> dx (n,D), dw, dbias? */
 static void emit_head_loss_bwd(rf_emit *e, const rf_op *op) {
   chunk c = chunk_of(e, op, loss_bwd_body);
   c.in[2] = rf_emit_wide(e, op, 4);
+  c.in[3] = rf_emit_wide(e, op, 5);
   c.out[0] = out_of(e, op, 0, c.of.width);
   begin_sums(e, op, &c, 1);
   run_chunks(e, op, &c);
@@ -562,8 +565,14 @@ static void emit_head_merge(rf_emit *e, const rf_op *op) {
 }
 
 const rf_emitter RF_EMIT_HEAD[] = {
-    {&RF_OP_HEAD_LOSS, emit_head_loss, NULL},           {&RF_OP_HEAD_LOSS_BWD, emit_head_loss_bwd, NULL},
-    {&RF_OP_HEAD_LOSS_GRAD, emit_head_loss_grad, NULL}, {&RF_OP_HEAD_LOGITS, emit_head_logits, NULL},
-    {&RF_OP_HEAD_SCORE, emit_head_score, NULL},         {&RF_OP_HEAD_PART, emit_head_part, NULL},
-    {&RF_OP_HEAD_MERGE, emit_head_merge, NULL},         {0},
+    {&RF_OP_HEAD_LOSS, emit_head_loss, NULL},
+    {&RF_OP_HEAD_LOSS_BWD, emit_head_loss_bwd, NULL},
+    {&RF_OP_HEAD_LOSS_GRAD, emit_head_loss_grad, NULL},
+    {&RF_OP_HEAD_LOGITS, emit_head_logits, NULL},
+    {&RF_OP_HEAD_SCORE, emit_head_score, NULL},
+    {&RF_OP_HEAD_PART, emit_head_part, NULL},
+    {&RF_OP_HEAD_MERGE, emit_head_merge, NULL},
+    {&RF_OP_POLICY_LOSS, NULL, "this version computes the losses of sequences on CPUs only"},
+    {&RF_OP_PAIR_LOSS, NULL, "this version computes the losses of sequences on CPUs only"},
+    {0},
 };

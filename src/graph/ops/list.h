@@ -21,7 +21,8 @@
   X(ATTENTION_LATENT_BWD, attention_latent_bwd) X(ATTENTION_LATENT_ROWS, attention_latent_rows) \
   X(ATTENTION_LATENT_KV, attention_latent_kv) \
   X(HEAD_LOSS, head_loss) X(HEAD_LOSS_BWD, head_loss_bwd) X(HEAD_LOSS_GRAD, head_loss_grad) \
-  X(LOSS_SUM, loss_sum) X(HEAD_LOGITS, head_logits) X(HEAD_SCORE, head_score) X(SAMPLE, sample) \
+  X(LOSS_SUM, loss_sum) X(POLICY_LOSS, policy_loss) X(PAIR_LOSS, pair_loss) \
+  X(HEAD_LOGITS, head_logits) X(HEAD_SCORE, head_score) X(SAMPLE, sample) \
   X(HEAD_PART, head_part) X(HEAD_MERGE, head_merge) X(KV_ROWS, kv_rows) X(KV_JOIN, kv_join) \
   X(ATTENTION_PART, attention_part) X(ATTENTION_PART_BWD, attention_part_bwd) \
   X(ATTENTION_MERGE, attention_merge) X(NORM_SQ, norm_sq) X(NORM_TOTAL, norm_total) \

@@ -379,8 +379,9 @@ static void test_null_chooses_what_cpu_chooses(void **state) {
       }
 }
 
-/* Latent attention and its routers still use the reference kernels. Only programs of XLA have the
- * op `sample`. Ops and forms of ops that only programs of several chips have run only in tests. */
+/* Latent attention and its routers still use the reference kernels, and so do the losses of
+ * sequences, which read a few numbers for each token. Only programs of XLA have the op `sample`.
+ * Ops and forms of ops that only programs of several chips have run only in tests. */
 static bool is_the_references(const op_case *of) {
   if (of->flags & OP_GROUP) return true;
   bool router = !strncmp(of->op, "route", 5) && strcmp(of->name, "plain"),
@@ -388,7 +389,7 @@ static bool is_the_references(const op_case *of) {
   static const char *const without[] = {"head_part",       "head_merge", "attention_part", "kv_",
                                         "take_run",        "all_",       "reduce_scatter", "permute",
                                         "offload_",        "send",       "recv",           "norm_total",
-                                        "attention_merge", "sample"};
+                                        "attention_merge", "sample",     "policy_loss",    "pair_loss"};
   bool none = false;
   for (size_t i = 0; i < sizeof without / sizeof *without; i++)
     none |= !strncmp(of->op, without[i], strlen(without[i]));

@@ -20,7 +20,7 @@ static void run(op_harness *h, int from, int to) {
 }
 
 /* A case of one op with its backward ops. The differentiated function is <weights, output 0>, or
- * the mean loss of a loss op. */
+ * the mean loss of a loss op without weights (OP_WEIGHT). */
 typedef struct gradient_case {
   op_harness *h;
   /* op: the forward op; the ops after it up to `end` are its backward ops */
@@ -41,7 +41,7 @@ static gradient_case prepare(const op_case *of, const op_size *size) {
   int grad_out[RF_MAX_OUTPUTS], grad_in[RF_MAX_INPUTS];
   for (int i = 0; i < RF_MAX_OUTPUTS; i++) grad_out[i] = RF_NONE;
   for (int i = 0; i < RF_MAX_INPUTS; i++) grad_in[i] = RF_NONE;
-  if (!op.def->loss) {
+  if (!op.def->loss || of->flags & OP_WEIGHT) {
     rf_tensor out = h->graph->tensor[op.output[0]];
     g.weights = grad_out[0] =
         op_tensor(h, "dout", RF_CLASS_ACTIVATION, RF_F64, (op_fill){1, 0}, out.rank, out.shape);
@@ -49,6 +49,7 @@ static gradient_case prepare(const op_case *of, const op_size *size) {
   for (int i = 0; i < op.input_count; i++) {
     if (op.input[i] < 0 || !is_float(h->graph->tensor[op.input[i]].dtype)) continue;
     rf_tensor in = h->graph->tensor[op.input[i]];
+    if (in.class == RF_CLASS_IO) continue; /* numbers of the caller have no gradient */
     /* Gradients of parameters are existing tensors; gradients of activations are made by the
      * rule. */
     grad_in[i] = in.class == RF_CLASS_WEIGHT || in.class == RF_CLASS_ADAPTER
@@ -138,6 +139,8 @@ static bool differentiable(const op_case *of) {
   if (of->flags & OP_BIAS && strcmp(of->op, "route") == 0) return false;
   /* These ops are fused after differentiation. */
   if (of->flags & (OP_GELU | OP_RESIDUAL) && strcmp(of->op, "matmul") == 0) return false;
+  /* The gradient treats this ratio as a constant. */
+  if (of->flags & OP_WEIGHT && strcmp(of->op, "policy_loss") == 0) return false;
   return !(of->flags & OP_BF16_SOFTMAX) && has_backward(rf_op_find(of->op));
 }
 

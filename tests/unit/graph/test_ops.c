@@ -57,6 +57,9 @@ static void test_every_row_occurs_and_works(void **state) {
       rf_build_options options = kind < 3 || kind == 5 ? fixture_train(RF_BF16, 1, kind == 2 ? 0 : 0.1f, 1)
                                                        : fixture_generate(RF_BF16, 3, 8);
       options.sampled = kind == 3;
+      if (kind == 1 && (m == 1 || m == 2))
+        options.objective = m == 1 ? RF_OBJECTIVE_POLICY : RF_OBJECTIVE_PAIRS;
+      options.pairs.beta = 0.1f;
       options.adapter_slots = kind == 3 && m == 1 ? 2 : 0;
       options.adapter_rank = 4;
       if (kind == 4) {

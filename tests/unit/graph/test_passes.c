@@ -56,9 +56,9 @@ static void evaluate_op(const rf_op *op, symbol *value) {
     for (int i = 0; i < op->output_count; i++) out[i] = apply(name, &attr, in, 4, i);
     if (op->input[4] >= 0) out[0] = sum_of(out[0], in[4]);
   } else if (strcmp(name, "head_loss_grad") == 0) {
-    symbol loss_in[] = {in[0], in[1], in[2], in[3], apply("head_loss", &product, in, 4, 2)};
+    symbol loss_in[] = {in[0], in[1], in[2], in[3], apply("head_loss", &product, in, 4, 2), 1};
     for (int i = 0; i < 2; i++) out[i] = apply("head_loss", &product, in, 4, i);
-    for (int i = 0; i < 3; i++) out[2 + i] = apply("head_loss_bwd", &product, loss_in, 5, i);
+    for (int i = 0; i < 3; i++) out[2 + i] = apply("head_loss_bwd", &product, loss_in, 6, i);
   } else if (strcmp(name, "add") == 0) {
     out[0] = sum_of(in[0], in[1]);
   } else if (strcmp(name, "norm_sq") == 0) {
