@@ -179,7 +179,7 @@ static void fail(rf_reward_command *c, worker *w, const char *what, const char *
 /* A pipe was closed, so the process should end now, and its exit status says why. */
 static void fail_at_end(rf_reward_command *c, worker *w, const char *pipe) {
   char what[200];
-  for (int ms = 0; ms < 300 && !rf_child_ended(&w->child); ms++) usleep(1000);
+  for (int ms = 0; ms < 1000 && !rf_child_ended(&w->child); ms++) usleep(1000);
   if (rf_child_ended(&w->child)) {
     fail(c, w, NULL, END_HINT);
     return;
@@ -248,15 +248,17 @@ static bool read_stdout(rf_reward_command *c, worker *w) {
   return false;
 }
 
-/* Sends bytes of the current line. SIGPIPE is blocked in this thread. A process that closed its
- * input gets a second to end, which its output shows. */
+/* The process closed its input. It gets a second to end, which its output shows. */
+static void close_input(worker *w) {
+  rf_child_close(&w->child.in);
+  w->end = rf_now_seconds() + 1;
+}
+
+/* Sends bytes of the current line. SIGPIPE is blocked in this thread. */
 static void send_line(worker *w) {
   ssize_t n = write(w->child.in, w->now->line + w->sent, w->now->bytes - w->sent);
   if (n > 0) w->sent += (size_t)n;
-  else if (n < 0 && errno != EAGAIN && errno != EINTR) {
-    rf_child_close(&w->child.in);
-    w->end = rf_now_seconds() + 1;
-  }
+  else if (n < 0 && errno != EAGAIN && errno != EINTR) close_input(w);
 }
 
 static void give_answer(rf_reward_command *c, worker *w) {
@@ -265,7 +267,7 @@ static void give_answer(rf_reward_command *c, worker *w) {
   w->now = take_first(&c->asked);
   pthread_mutex_unlock(&c->lock);
   w->sent = 0;
-  w->end = rf_now_seconds() + c->options->timeout_seconds;
+  w->end = rf_now_seconds() + (w->child.in < 0 ? 1 : c->options->timeout_seconds);
 }
 
 static void check_time(rf_reward_command *c, worker *w) {
@@ -304,7 +306,7 @@ static void serve(rf_reward_command *c, struct pollfd *polled) {
     bool sends = w->now && w->sent < w->now->bytes;
     polled[3 * i] = (struct pollfd){w->child.out, POLLIN, 0};
     polled[3 * i + 1] = (struct pollfd){w->child.err, POLLIN, 0};
-    polled[3 * i + 2] = (struct pollfd){sends ? w->child.in : -1, POLLOUT, 0};
+    polled[3 * i + 2] = (struct pollfd){w->child.in, sends ? POLLOUT : 0, 0};
   }
   polled[3 * workers] = (struct pollfd){c->wake, POLLIN, 0};
   if (poll(polled, 3 * (nfds_t)workers + 1, time_left(c)) < 0) return;
@@ -314,7 +316,8 @@ static void serve(rf_reward_command *c, struct pollfd *polled) {
     worker *w = &c->worker[i];
     if (polled[3 * i + 1].revents) read_stderr(c, w);
     if (polled[3 * i].revents && !read_stdout(c, w)) continue;
-    if (polled[3 * i + 2].revents && w->now) send_line(w);
+    if (polled[3 * i + 2].revents & POLLERR) close_input(w);
+    else if (polled[3 * i + 2].revents && w->now) send_line(w);
     check_time(c, w);
   }
 }

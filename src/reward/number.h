@@ -13,7 +13,7 @@ void rf_numbers_close(rf_numbers *numbers); /* NULL is allowed */
 
 /* The last number of a text, without commas. false: the text has none. */
 bool rf_numbers_last(const rf_numbers *numbers, const char *text, size_t bytes, char number[64]);
-/* The first number after "####" (then *marked is true). Without one, the last number of the text. */
+/* The first number after "####" (then *marked is true). Otherwise the last number of the text. */
 bool rf_numbers_final(const rf_numbers *numbers, const char *text, size_t bytes, bool *marked,
                       char number[64]);
 /* True for two texts of the same number, such as "7" and "7.00". */

@@ -1,5 +1,5 @@
-/* reward.h - gives answers their rewards. The reward of an answer is the weighted sum of components:
- * built-in rules (--reward) and a program of the user (--reward-command).
+/* reward.h - gives answers their rewards. The reward of an answer is the weighted sum of
+ * components: built-in rules (--reward) and a program of the user (--reward-command).
  *
  * The program is started with `/bin/sh -c` and lives until rf_rewards_close. It reads one JSON
  * object per line, {"id","prompt","answer","reference","row"}, and writes {"id","reward"} for it.
