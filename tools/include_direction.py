@@ -8,7 +8,7 @@ import os
 import re
 import sys
 
-ROOMS = ("base hub formats text constrain model graph machine study backend plan run train generate reward "
+ROOMS = ("base hub formats text constrain model graph machine study backend plan run train generate reward rl "
          "report advise traffic journal serve api cli").split()
 # A program of its own, which shares the messages with the room backend.
 PROGRAM, PROGRAM_INCLUDES = "pjrt_host", ("pjrt_host/", "backend/xla/wire.h")

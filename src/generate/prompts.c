@@ -129,12 +129,17 @@ static rf_status check_key(rf_prompt_reader *p, const char *key, const char *whe
 }
 
 static rf_status check_row(rf_prompt_reader *p, const json_t *json, const char *where, rf_error *error) {
-  static const char *const FORMS[] = {"prompt", "messages", "tokens"};
-  const char *key, *first = NULL;
+  const char *key;
   json_t *value;
   json_object_foreach ((json_t *)json, key, value) RF_TRY(check_key(p, key, where, error));
+  return RAFTER_OK;
+}
+
+static rf_status check_form(const json_t *json, const char *where, rf_error *error) {
+  static const char *const FORMS[] = {"prompt", "messages", "tokens"};
+  const char *first = NULL;
   for (int i = 0; i < 3; i++) {
-    value = json_object_get(json, FORMS[i]);
+    const json_t *value = json_object_get(json, FORMS[i]);
     if (!value || json_is_null(value)) continue;
     if (first)
       return RF_FAIL(error, RAFTER_FAILED, "give the prompt in one way only", "a row has both %s and %s (%s)",
@@ -171,14 +176,11 @@ static rf_status read_prompt(rf_prompt_reader *p, const json_t *json, const char
              : RF_FAIL(error, status, *why.hint ? why.hint : NULL, "%s (%s)", why.message, where);
 }
 
-rf_status rf_prompt_of_json(rf_prompt_reader *p, const json_t *json, const char *where, rf_prompt *row,
-                            rf_error *error) {
+rf_status rf_prompt_only_of_json(rf_prompt_reader *p, const json_t *json, const char *where, rf_prompt *row,
+                                 rf_error *error) {
   const json_t *prompt = json_object_get(json, "prompt"), *messages = json_object_get(json, "messages"),
                *tokens = json_object_get(json, "tokens");
-  row->id = json_incref(json_object_get(json, "id"));
-  RF_TRY(check_row(p, json, where, error));
-  RF_TRY(read_numbers(json, where, &row->request, error));
-  RF_TRY(read_stop(json, where, row, error));
+  RF_TRY(check_form(json, where, error));
   if (json_is_string(prompt) || json_is_array(messages)) RF_TRY(read_prompt(p, json, where, row, error));
   else if (json_is_array(tokens)) RF_TRY(rf_ids_of_json(tokens, p->model->vocab, where, &row->tokens, error));
   else
@@ -188,6 +190,15 @@ rf_status rf_prompt_of_json(rf_prompt_reader *p, const json_t *json, const char 
   return row->tokens.count ? RAFTER_OK
                            : RF_FAIL(error, RAFTER_FAILED, NULL,
                                      "a prompt is empty (%s: expected at least 1 token)", where);
+}
+
+rf_status rf_prompt_of_json(rf_prompt_reader *p, const json_t *json, const char *where, rf_prompt *row,
+                            rf_error *error) {
+  row->id = json_incref(json_object_get(json, "id"));
+  RF_TRY(check_row(p, json, where, error));
+  RF_TRY(read_numbers(json, where, &row->request, error));
+  RF_TRY(read_stop(json, where, row, error));
+  return rf_prompt_only_of_json(p, json, where, row, error);
 }
 
 void rf_prompt_free(rf_prompt *row) {

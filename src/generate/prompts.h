@@ -50,6 +50,9 @@ rf_status rf_prompt_of_messages(rf_prompt_reader *reader, const json_t *messages
  * the error names the field and `where`. Free the prompt in any case. */
 rf_status rf_prompt_of_json(rf_prompt_reader *reader, const json_t *json, const char *where,
                             rf_prompt *prompt, rf_error *error);
+/* Reads only "prompt", "messages" or "tokens" of an object. All other fields may have any value. */
+rf_status rf_prompt_only_of_json(rf_prompt_reader *reader, const json_t *json, const char *where,
+                                 rf_prompt *prompt, rf_error *error);
 void rf_prompt_free(rf_prompt *prompt); /* Accepts {0}. */
 /* Queues a prompt with its address as the owner of the replies. Reader and prompt must stay where
  * they are until the answers have ended. */

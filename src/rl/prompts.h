@@ -26,6 +26,11 @@ typedef struct rf_rl_prompts rf_rl_prompts;
  * field. RAFTER_FAILED: no prompt is left. `rewards` may be NULL: nothing is needed. */
 rf_status rf_rl_prompts_open(const char *path, rf_prompt_reader *reader, const rf_rewards *rewards,
                              int64_t longest, rf_rl_prompts **prompts, rf_error *error);
+/* The same, with another limit than RF_RL_PROMPT_BYTES for the memory of all rows. */
+#define RF_RL_PROMPT_BYTES ((int64_t)4 << 30)
+rf_status rf_rl_prompts_open_within(const char *path, rf_prompt_reader *reader, const rf_rewards *rewards,
+                                    int64_t longest, int64_t memory_bytes, rf_rl_prompts **prompts,
+                                    rf_error *error);
 void rf_rl_prompts_close(rf_rl_prompts *prompts); /* NULL is allowed. */
 int64_t rf_rl_prompts_count(const rf_rl_prompts *prompts);
 int64_t rf_rl_prompts_skipped(const rf_rl_prompts *prompts);
