@@ -17,7 +17,7 @@ struct rf_rl_prompts {
   uint64_t digest;
 };
 
-/* What rows are read with. */
+/* The settings for reading rows. */
 typedef struct reading {
   rf_prompt_reader *reader;
   const rf_rewards *rewards;

@@ -36,7 +36,7 @@ int64_t rf_rl_prompts_count(const rf_rl_prompts *prompts);
 int64_t rf_rl_prompts_skipped(const rf_rl_prompts *prompts);
 int64_t rf_rl_prompts_longest(const rf_rl_prompts *prompts); /* Tokens of the longest prompt. */
 const rf_rl_prompt *rf_rl_prompts_row(const rf_rl_prompts *prompts, int64_t row);
-/* The prompt at `position` (from 0) of the endless shuffled order: each epoch has every row once. */
+/* The prompt at `position` (from 0) of the endless shuffled order. Each epoch has each row once. */
 const rf_rl_prompt *rf_rl_prompts_draw(const rf_rl_prompts *prompts, uint64_t seed, int64_t position);
 /* For checkpoints: the file, its number of rows, and the hash of its rows. */
 rf_given rf_rl_prompts_given(const rf_rl_prompts *prompts);

@@ -14,6 +14,7 @@
 
 #include "reward/command.h"
 #include "reward/reward.h"
+#include "support/files.h"
 #include "support/scratch.h"
 
 /* A program whose reward is the answer, which is a number. */
@@ -130,6 +131,24 @@ static void components(void **state) {
   assert_true(rf_rewards_weight(r, 1) == 0);
   assert_true(parts[1] == 0.5 && parts[2] == -2 && isnan(parts[3]));
   assert_true(isnan(parts[RF_REWARDS + 1]) && parts[RF_REWARDS + 2] == 7 && parts[RF_REWARDS + 3] == 0);
+  close_all(r);
+}
+
+/* The program of the documentation. */
+static void documented(void **state) {
+  (void)state;
+  if (system("python3 -c pass 2>/dev/null")) skip_for("python3 is missing");
+  char command[600];
+  rf_error error = {0};
+  double total, parts[RF_REWARDS];
+  rf_reward_row row = row_of("It is 4.");
+  row.reference = "4";
+  snprintf(command, sizeof command,
+           "cat docs/rl*.md | sed -n '/^```python/,/^```/{/^```/!p}' >%s && exec python3 %s", at("reward.py"),
+           at("reward.py"));
+  rf_rewards *r = open_command((rf_reward_options){.command = command});
+  if (rf_rewards_score(r, &row, 1, &total, parts, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  assert_true(total == 1 + 0.1 * 0.25 && parts[1] == 1 && parts[2] == 0.25);
   close_all(r);
 }
 
@@ -318,12 +337,19 @@ static void unused(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(answers),     cmocka_unit_test(in_parts),
-                                     cmocka_unit_test(request),     cmocka_unit_test(components),
-                                     cmocka_unit_test(wrong_lines), cmocka_unit_test(ends),
-                                     cmocka_unit_test(hangs),       cmocka_unit_test(stderr_is_bounded),
-                                     cmocka_unit_test(restarts),    cmocka_unit_test(whole_group_ends),
-                                     cmocka_unit_test(last_words),  cmocka_unit_test(stops),
+  const struct CMUnitTest tests[] = {cmocka_unit_test(answers),
+                                     cmocka_unit_test(in_parts),
+                                     cmocka_unit_test(request),
+                                     cmocka_unit_test(components),
+                                     cmocka_unit_test(documented),
+                                     cmocka_unit_test(wrong_lines),
+                                     cmocka_unit_test(ends),
+                                     cmocka_unit_test(hangs),
+                                     cmocka_unit_test(stderr_is_bounded),
+                                     cmocka_unit_test(restarts),
+                                     cmocka_unit_test(whole_group_ends),
+                                     cmocka_unit_test(last_words),
+                                     cmocka_unit_test(stops),
                                      cmocka_unit_test(unused)};
   return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
