@@ -127,6 +127,13 @@ static void read_stderr(rf_reward_command *c, worker *w) {
   }
 }
 
+static bool is_closing(rf_reward_command *c) {
+  pthread_mutex_lock(&c->lock);
+  bool closing = c->closing;
+  pthread_mutex_unlock(&c->lock);
+  return closing;
+}
+
 /* ---- failures -------------------------------------------------------------------------------- */
 
 static void fail_for_ever(rf_reward_command *c, const rf_error *why) {
@@ -179,7 +186,7 @@ static void fail(rf_reward_command *c, worker *w, const char *what, const char *
 /* A pipe was closed, so the process should end now, and its exit status says why. */
 static void fail_at_end(rf_reward_command *c, worker *w, const char *pipe) {
   char what[200];
-  for (int ms = 0; ms < 1000 && !rf_child_ended(&w->child); ms++) usleep(1000);
+  for (int ms = 0; ms < 1000 && !rf_child_ended(&w->child) && !is_closing(c); ms++) usleep(1000);
   if (rf_child_ended(&w->child)) {
     fail(c, w, NULL, END_HINT);
     return;
@@ -277,6 +284,10 @@ static void check_time(rf_reward_command *c, worker *w) {
     fail_at_end(c, w, "input");
     return;
   }
+  if (rf_child_ended(&w->child)) { /* another process has its output */
+    fail(c, w, NULL, END_HINT);
+    return;
+  }
   snprintf(what, sizeof what, "%s in %g s",
            w->sent < w->now->bytes ? "did not read its input" : "gave no reward",
            c->options->timeout_seconds);
@@ -320,13 +331,6 @@ static void serve(rf_reward_command *c, struct pollfd *polled) {
     else if (polled[3 * i + 2].revents && w->now) send_line(w);
     check_time(c, w);
   }
-}
-
-static bool is_closing(rf_reward_command *c) {
-  pthread_mutex_lock(&c->lock);
-  bool closing = c->closing;
-  pthread_mutex_unlock(&c->lock);
-  return closing;
 }
 
 /* Ends all processes. They may end by themselves first, as their input has ended. */

@@ -205,7 +205,8 @@ static void say_steps(rf_rewards *r) {
     if (!c->over_steps) continue;
     r->said_steps = true;
     snprintf(line, sizeof line,
-             "reward %s: the search in an answer needed more than %d steps, so it counts as no match",
+             "reward %s: the search in an answer needed more than %d steps or too much memory, so it counts "
+             "as no match",
              c->name, RF_PATTERN_STEPS);
     if (r->options.say) r->options.say(r->options.self, line);
   }
