@@ -9,6 +9,7 @@
 #include "report/model.h"
 #include "report/page.h"
 #include "report/plans.h"
+#include "report/samples.h"
 #include "report/summary.h"
 #include "report/thin.h"
 #include "report/trace_file.h"
@@ -68,7 +69,18 @@ static void page_path(const rf_options *o, const json_t *model, char path[4200])
   else snprintf(path, 4200, "%.4000s%sreport%s.html", folder ? folder : "", folder ? "/" : "", others);
 }
 
-/* Makes the report model of the page: adds comparisons, and thins the metrics of long runs. */
+/* Thins the samples of all runs of the page, which share its bytes. */
+static void thin_samples(json_t *runs) {
+  json_t *entry, *samples;
+  size_t i, with = 0;
+  json_array_foreach (runs, i, entry) with += json_object_get(entry, "samples") != NULL;
+  json_array_foreach (runs, i, entry)
+    if ((samples = json_object_get(entry, "samples")) != NULL)
+      json_object_set_new(entry, "samples", rf_report_thin_samples(samples, RF_SAMPLES_PAGE / with));
+}
+
+/* Makes the report model of the page: adds comparisons, and thins the metrics and samples of long
+ * runs. */
 static json_t *page_model(const json_t *model) {
   json_t *shown = json_copy((json_t *)model), *runs = json_array(), *entry;
   size_t i;
@@ -77,6 +89,7 @@ static json_t *page_model(const json_t *model) {
                                             page_rows(json_array_size(json_object_get(model, "runs")))));
   json_array_foreach (json_object_get(model, "runs"), i, entry)
     json_array_append_new(runs, rf_report_thin(entry));
+  thin_samples(runs);
   json_object_set_new(shown, "runs", runs);
   return shown;
 }

@@ -10,13 +10,14 @@
 #include <unistd.h>
 
 #include "base/json.h"
-#include "formats/json_lines.h"
 #include "report/bench_rows.h"
+#include "report/metrics.h"
 #include "report/report.h"
+#include "report/samples.h"
 #include "report/trace_file.h"
 #include "report/trace_pack.h"
 
-enum { RUN_LIMIT = 1 << 20, METRICS_MAX = 1 << 22, OPS_MAX = 1 << 22 };
+enum { RUN_LIMIT = 1 << 20, OPS_MAX = 1 << 22 };
 static const size_t PLAN_MAX = (size_t)512 << 20;
 static const double MAX = 0x1p62;
 
@@ -315,44 +316,6 @@ static void base_of(const char *path, char base[256]) {
   free(real);
 }
 
-static rf_status read_metrics(const char *path, json_t *entry, rf_error *error) {
-  rf_json_lines lines;
-  rf_status status;
-  json_t *rows = json_array(), *row = NULL, *step;
-  RF_TRY(rf_json_lines_open(path, NULL, &lines, error));
-  while ((status = rf_json_lines_next(&lines, &row, error)) == RAFTER_OK && row) {
-    step = json_object_get(row, "step");
-    if (!step && !json_object_get(entry, "start")) json_object_set_new(entry, "start", row);
-    else if (json_is_integer(step) && json_array_size(rows) < METRICS_MAX) json_array_append_new(rows, row);
-    else {
-      status = RF_FAIL(error, RAFTER_FAILED, NULL,
-                       "a line is not a step (%s, line %lld: expected an integer \"step\")", path,
-                       (long long)lines.line);
-      json_decref(row);
-      break;
-    }
-  }
-  /* A run that is killed while it writes leaves an incomplete last line. This line is skipped. */
-  if (status != RAFTER_OK && json_array_size(rows) && lines.text && lines.bytes &&
-      lines.text[lines.bytes - 1] != '\n')
-    status = RAFTER_OK;
-  rf_json_lines_close(&lines);
-  json_object_set_new(entry, "metrics", rows);
-  return status;
-}
-
-static rf_status check_metrics(const json_t *entry, const char *where, rf_error *error) {
-  const json_t *row, *value;
-  const char *key;
-  size_t i;
-  json_array_foreach (json_object_get(entry, "metrics"), i, row)
-    json_object_foreach ((json_t *)row, key, value)
-      if (!json_is_number(value))
-        return RF_FAIL(error, RAFTER_FAILED, NULL,
-                       "a value of a step is not a number (%s, step %zu: \"%.60s\")", where, i + 1, key);
-  return RAFTER_OK;
-}
-
 /* Fails if a file in the folder has the digest of another run's plan. */
 static rf_status check_digest(const json_t *digest, const json_t *plan, const char *where, rf_error *error) {
   const char *given = json_string_value(digest),
@@ -413,9 +376,10 @@ static rf_status add_run(json_t *model, const char *folder, rf_error *error) {
       RF_GO(check_plan(pass, path, error));
     }
   }
-  if (there(folder, "metrics.jsonl", path)) {
-    RF_GO(read_metrics(path, entry, error));
-    RF_GO(check_metrics(entry, path, error));
+  if (there(folder, "metrics.jsonl", path)) RF_GO(rf_report_read_metrics(path, entry, error));
+  if (there(folder, "samples.jsonl", path)) {
+    RF_GO(rf_report_read_samples(path, &part, error));
+    json_object_set_new(entry, "samples", part);
   }
   if (there(folder, "report.json", path)) {
     RF_GO(rf_json_read(path, PLAN_MAX, &part, error));
@@ -453,8 +417,8 @@ static rf_status add_file(json_t *model, const char *path, rf_error *error) {
   json_t *json = NULL;
   char base[256];
   base_of(path, base);
-  static const char *const OF_RUNS[] = {"run.json", "report.json", "metrics.jsonl", "trace.bin",
-                                        "trace.json"};
+  static const char *const OF_RUNS[] = {"run.json",      "report.json", "metrics.jsonl",
+                                        "samples.jsonl", "trace.bin",   "trace.json"};
   const char *slash = strrchr(path, '/');
   int before = slash ? (int)(slash - path) : 1;
   char run[4400];

@@ -1,4 +1,5 @@
-/* Reads any JSON as the files of a run's folder ({"run", "plan", "report", "metrics"}). Either an
+/* Reads any JSON as the files of a run's folder ({"run", "plan", "report", "metrics",
+ * "samples"}). Either an
  * error names file and field, or the run is reported, summarised and compared. */
 #include "fuzz_file.h"
 
@@ -23,7 +24,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
   if (rf_json_parse((const char *)data, bytes, "parts", &parts, &error) == RAFTER_OK) {
     put("run.json", json_object_get(parts, "run")), put("plan.json", json_object_get(parts, "plan"));
     put("report.json", json_object_get(parts, "report")),
-        put("metrics.jsonl", json_object_get(parts, "metrics"));
+        put("metrics.jsonl", json_object_get(parts, "metrics")),
+        put("samples.jsonl", json_object_get(parts, "samples"));
     if (rf_report_add(model, NULL, fuzz_folder, &error) == RAFTER_OK) {
       json_t *entry = json_array_get(json_object_get(model, "runs"), 0), *summary = rf_report_summary(entry),
              *both = rf_report_compare(entry, entry),
