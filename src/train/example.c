@@ -1,6 +1,6 @@
 /* example.c - renders, tokenizes and masks the rows of a .jsonl file. */
 #define _GNU_SOURCE
-#include "train/example.h"
+#include "train/example_parts.h"
 
 #include "base/file.h"
 #include "formats/json_lines.h"
@@ -9,25 +9,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TEXT, TOKENS, MASK, MESSAGES, TOOLS, PROMPT, COMPLETION, FIELDS };
-static const char *const FIELD_NAMES[FIELDS] = {"text",  "tokens", "mask",      "messages",
-                                                "tools", "prompt", "completion"};
-
-struct rf_example_reader {
-  rf_example_options options;
-  char *names[FIELDS]; /* Names of the fields in the .jsonl file. */
-  rf_chat *chat;
-  bool chat_sought; /* true: `chat` was searched for, because a row needed it. */
-};
-
-typedef struct row_place {
-  const char *path;
-  int64_t line;
-} row_place;
+static const char *const FIELD_NAMES[RF_ROW_FIELDS] = {"text",   "tokens",     "mask",   "messages", "tools",
+                                                       "prompt", "completion", "chosen", "rejected"};
 
 static rf_status rename_field(rf_example_reader *reader, const char *pair, rf_error *error) {
   const char *equals = strchr(pair, '=');
-  for (int i = 0; equals && equals[1] && i < FIELDS; i++) {
+  for (int i = 0; equals && equals[1] && i < RF_ROW_FIELDS; i++) {
     if (strlen(FIELD_NAMES[i]) != (size_t)(equals - pair) ||
         strncmp(FIELD_NAMES[i], pair, (size_t)(equals - pair)) != 0)
       continue;
@@ -35,17 +22,18 @@ static rf_status rename_field(rf_example_reader *reader, const char *pair, rf_er
     reader->names[i] = rf_must(strdup(equals + 1));
     return RAFTER_OK;
   }
-  return RF_FAIL(error, RAFTER_INVALID, "for example --fields prompt=question,completion=answer",
-                 "bad field (--fields: expected text, tokens, mask, messages, tools, prompt or completion, "
-                 "'=' and the field's name in the rows, got %.100s)",
-                 pair);
+  return RF_FAIL(
+      error, RAFTER_INVALID, "for example --fields prompt=question,completion=answer",
+      "bad field (--fields: expected text, tokens, mask, messages, tools, prompt, completion, chosen "
+      "or rejected, '=' and the field's name in the rows, got %.100s)",
+      pair);
 }
 
 rf_status rf_example_open(const rf_example_options *options, rf_example_reader **out, rf_error *error) {
   rf_status status = RAFTER_OK;
   rf_example_reader *reader = rf_must(calloc(1, sizeof *reader));
   reader->options = *options;
-  for (int i = 0; i < FIELDS; i++) reader->names[i] = rf_must(strdup(FIELD_NAMES[i]));
+  for (int i = 0; i < RF_ROW_FIELDS; i++) reader->names[i] = rf_must(strdup(FIELD_NAMES[i]));
   char *copy = rf_must(strdup(options->fields ? options->fields : "")), *rest = copy;
   for (char *pair; status == RAFTER_OK && (pair = strsep(&rest, ",")) != NULL;)
     if (*pair) status = rename_field(reader, pair, error);
@@ -57,7 +45,7 @@ rf_status rf_example_open(const rf_example_options *options, rf_example_reader *
 
 void rf_example_close(rf_example_reader *reader) {
   if (!reader) return;
-  for (int i = 0; i < FIELDS; i++) free(reader->names[i]);
+  for (int i = 0; i < RF_ROW_FIELDS; i++) free(reader->names[i]);
   rf_chat_free(reader->chat);
   free(reader);
 }
@@ -69,7 +57,7 @@ void rf_example_free(rf_example *example) {
 }
 
 /* Opens reader->chat. If the model has no template, reader->chat stays NULL. */
-static rf_status seek_chat(rf_example_reader *reader, rf_error *error) {
+rf_status rf_row_seek_chat(rf_example_reader *reader, rf_error *error) {
   const char *template = reader->options.template ? reader->options.template : "",
              *folder = reader->options.model_folder;
   if (reader->chat_sought) return RAFTER_OK;
@@ -86,25 +74,25 @@ static const char *kind_of(const json_t *value) {
   return value ? names[json_typeof(value)] : "nothing";
 }
 
-static json_t *field(const rf_example_reader *reader, const json_t *row, int which) {
+json_t *rf_row_field(const rf_example_reader *reader, const json_t *row, int which) {
   json_t *value = json_object_get(row, reader->names[which]);
   return json_is_null(value) ? NULL : value;
 }
 
-static rf_status bad_field(const rf_example_reader *reader, row_place place, int which, const char *expected,
-                           const json_t *value, rf_error *error) {
+rf_status rf_row_bad_field(const rf_example_reader *reader, rf_row_place place, int which,
+                           const char *expected, const json_t *value, rf_error *error) {
   return RF_FAIL(error, RAFTER_FAILED, "correct the row; docs/formats.md describes the formats of rows",
                  "bad row (%s, line %lld, field \"%s\": expected %s, got %s)", place.path,
                  (long long)place.line, reader->names[which], expected, kind_of(value));
 }
 
-static rf_status in_row(row_place place, rf_error *error) {
+rf_status rf_row_located(rf_row_place place, rf_error *error) {
   if (!error) return RAFTER_FAILED;
   return RF_FAIL(error, RAFTER_FAILED, *error->hint ? error->hint : NULL, "%s (%s, line %lld)",
                  error->message, place.path, (long long)place.line);
 }
 
-static rf_status need_tokenizer(const rf_example_reader *reader, row_place place, rf_error *error) {
+rf_status rf_row_need_tokenizer(const rf_example_reader *reader, rf_row_place place, rf_error *error) {
   if (reader->options.tokenizer) return RAFTER_OK;
   return RF_FAIL(
       error, RAFTER_FAILED,
@@ -112,7 +100,7 @@ static rf_status need_tokenizer(const rf_example_reader *reader, row_place place
       "the model has no tokenizer (%s, line %lld)", place.path, (long long)place.line);
 }
 
-static void reserve_mask(rf_example *example) {
+void rf_row_reserve_mask(rf_example *example) {
   if (example->ids.count <= example->mask_capacity) return;
   example->mask_capacity = example->ids.count * 2;
   example->mask = rf_must(realloc(example->mask, (size_t)example->mask_capacity));
@@ -156,7 +144,7 @@ static rf_status tokens_before(const rf_tokenizer *tokenizer, const char *text, 
 
 static rf_status mask_ranges(const rf_tokenizer *tokenizer, const char *text, size_t bytes,
                              const rf_range *range, int64_t count, rf_example *example, rf_error *error) {
-  reserve_mask(example);
+  rf_row_reserve_mask(example);
   if (mask_by_running(tokenizer, text, bytes, range, count, example)) return RAFTER_OK;
   memset(example->mask, 0, (size_t)example->ids.count);
   for (int64_t r = 0; r < count; r++) {
@@ -217,28 +205,29 @@ done:
   return status;
 }
 
-static rf_status need_chat(rf_example_reader *reader, row_place place, rf_error *error) {
+static rf_status need_chat(rf_example_reader *reader, rf_row_place place, rf_error *error) {
   if (reader->chat) return RAFTER_OK;
   return RF_FAIL(
       error, RAFTER_FAILED, "give --template FILE, or rows with \"prompt\" and \"completion\" texts",
       "the model has no chat template for a conversation (%s, line %lld)", place.path, (long long)place.line);
 }
 
-static rf_status read_messages(rf_example_reader *reader, row_place place, const json_t *row,
+static rf_status read_messages(rf_example_reader *reader, rf_row_place place, const json_t *row,
                                const json_t *messages, int64_t given, rf_example *example, rf_error *error) {
-  json_t *tools = field(reader, row, TOOLS);
+  json_t *tools = rf_row_field(reader, row, RF_ROW_TOOLS);
   if (!json_is_array(messages))
-    return bad_field(reader, place, MESSAGES, "a list of messages", messages, error);
-  if (tools && !json_is_array(tools)) return bad_field(reader, place, TOOLS, "a list", tools, error);
-  RF_TRY(need_tokenizer(reader, place, error));
+    return rf_row_bad_field(reader, place, RF_ROW_MESSAGES, "a list of messages", messages, error);
+  if (tools && !json_is_array(tools))
+    return rf_row_bad_field(reader, place, RF_ROW_TOOLS, "a list", tools, error);
+  RF_TRY(rf_row_need_tokenizer(reader, place, error));
   RF_TRY(need_chat(reader, place, error));
   rf_status status = read_conversation(reader, messages, tools, given, example, error);
-  return status == RAFTER_OK ? status : in_row(place, error);
+  return status == RAFTER_OK ? status : rf_row_located(place, error);
 }
 
 /* Tokenizes prompt and completion as one text, as TRL does. The completion begins at the first
  * token that is not also a token of the prompt alone. */
-static rf_status join_texts(rf_example_reader *reader, const json_t *prompt, const json_t *completion,
+rf_status rf_row_join_texts(rf_example_reader *reader, const json_t *prompt, const json_t *completion,
                             rf_example *example, rf_error *error) {
   const rf_tokenizer *tokenizer = reader->options.tokenizer;
   size_t before = json_string_length(prompt), bytes = before + json_string_length(completion);
@@ -253,7 +242,7 @@ static rf_status join_texts(rf_example_reader *reader, const json_t *prompt, con
   int32_t eos = rf_tokenizer_eos(tokenizer);
   if (eos >= 0 && (!example->ids.count || example->ids.at[example->ids.count - 1] != eos))
     RF_GO(rf_ids_add(&example->ids, eos, error));
-  reserve_mask(example);
+  rf_row_reserve_mask(example);
   for (int64_t i = 0; i < example->ids.count; i++)
     example->mask[i] = i >= given || reader->options.loss_on == RF_LOSS_ON_ALL;
 done:
@@ -261,19 +250,20 @@ done:
   return status;
 }
 
-static rf_status read_pair(rf_example_reader *reader, row_place place, const json_t *row, json_t *prompt,
+rf_status rf_row_read_pair(rf_example_reader *reader, rf_row_place place, const json_t *row, json_t *prompt,
                            json_t *completion, rf_example *example, rf_error *error) {
   bool lists = json_is_array(prompt);
   if (!lists && !json_is_string(prompt))
-    return bad_field(reader, place, PROMPT, "a string or a list of messages", prompt, error);
+    return rf_row_bad_field(reader, place, RF_ROW_PROMPT, "a string or a list of messages", prompt, error);
   if (lists && !json_is_array(completion))
-    return bad_field(reader, place, COMPLETION, "a list of messages, like the prompt", completion, error);
+    return rf_row_bad_field(reader, place, RF_ROW_COMPLETION, "a list of messages, like the prompt",
+                            completion, error);
   if (!lists && !json_is_string(completion))
-    return bad_field(reader, place, COMPLETION, "a string", completion, error);
-  RF_TRY(need_tokenizer(reader, place, error));
+    return rf_row_bad_field(reader, place, RF_ROW_COMPLETION, "a string", completion, error);
+  RF_TRY(rf_row_need_tokenizer(reader, place, error));
   if (!lists && !reader->chat) {
-    rf_status status = join_texts(reader, prompt, completion, example, error);
-    return status == RAFTER_OK ? status : in_row(place, error);
+    rf_status status = rf_row_join_texts(reader, prompt, completion, example, error);
+    return status == RAFTER_OK ? status : rf_row_located(place, error);
   }
   json_t *messages = lists ? json_array()
                            : json_pack("[{s:s, s:O}, {s:s, s:O}]", "role", "user", "content", prompt, "role",
@@ -289,76 +279,87 @@ static rf_status read_pair(rf_example_reader *reader, row_place place, const jso
   return status;
 }
 
-static rf_status read_text(const rf_example_reader *reader, row_place place, const json_t *text,
+static rf_status read_text(const rf_example_reader *reader, rf_row_place place, const json_t *text,
                            rf_example *example, rf_error *error) {
   const rf_tokenizer *tokenizer = reader->options.tokenizer;
-  if (!json_is_string(text)) return bad_field(reader, place, TEXT, "a string", text, error);
-  RF_TRY(need_tokenizer(reader, place, error));
+  if (!json_is_string(text)) return rf_row_bad_field(reader, place, RF_ROW_TEXT, "a string", text, error);
+  RF_TRY(rf_row_need_tokenizer(reader, place, error));
   rf_status status = rf_tokenizer_encode(tokenizer, json_string_value(text), json_string_length(text), 0,
                                          &example->ids, error);
   if (status == RAFTER_OK && rf_tokenizer_eos(tokenizer) >= 0 && example->ids.count)
     status = rf_ids_add(&example->ids, rf_tokenizer_eos(tokenizer), error);
-  return status == RAFTER_OK ? status : in_row(place, error);
+  return status == RAFTER_OK ? status : rf_row_located(place, error);
 }
 
-static rf_status read_tokens(const rf_example_reader *reader, row_place place, const json_t *tokens,
-                             const json_t *mask, rf_example *example, rf_error *error) {
+/* Appends the ids of a field. */
+rf_status rf_row_add_ids(const rf_example_reader *reader, rf_row_place place, int which, const json_t *tokens,
+                         rf_ids *ids, rf_error *error) {
   size_t i;
   const json_t *value;
-  if (!json_is_array(tokens)) return bad_field(reader, place, TOKENS, "a list of ids", tokens, error);
+  if (!json_is_array(tokens)) return rf_row_bad_field(reader, place, which, "a list of ids", tokens, error);
   json_array_foreach (tokens, i, value) {
     if (!json_is_integer(value))
       return RF_FAIL(
           error, RAFTER_FAILED, "write the ids as whole numbers",
           "a token is not an id (%s, line %lld, field \"%s\", token %zu: expected an id below %lld, "
           "got %s)",
-          place.path, (long long)place.line, reader->names[TOKENS], i, (long long)reader->options.vocab,
+          place.path, (long long)place.line, reader->names[which], i, (long long)reader->options.vocab,
           rf_json_type(value));
     json_int_t id = json_integer_value(value);
     if (id < 0 || id >= reader->options.vocab)
       return RF_FAIL(
           error, RAFTER_FAILED, "use ids of the model's own tokenizer",
           "token out of range (%s, line %lld, field \"%s\", token %zu: expected an id below %lld, got %lld)",
-          place.path, (long long)place.line, reader->names[TOKENS], i, (long long)reader->options.vocab,
+          place.path, (long long)place.line, reader->names[which], i, (long long)reader->options.vocab,
           (long long)id);
-    RF_TRY(rf_ids_add(&example->ids, (int32_t)id, error));
+    RF_TRY(rf_ids_add(ids, (int32_t)id, error));
   }
+  return RAFTER_OK;
+}
+
+static rf_status read_tokens(const rf_example_reader *reader, rf_row_place place, const json_t *tokens,
+                             const json_t *mask, rf_example *example, rf_error *error) {
+  size_t i;
+  const json_t *value;
+  RF_TRY(rf_row_add_ids(reader, place, RF_ROW_TOKENS, tokens, &example->ids, error));
   if (!mask) return RAFTER_OK;
-  if (!json_is_array(mask)) return bad_field(reader, place, MASK, "a list of 0 and 1", mask, error);
+  if (!json_is_array(mask))
+    return rf_row_bad_field(reader, place, RF_ROW_MASK, "a list of 0 and 1", mask, error);
   if (json_array_size(mask) != json_array_size(tokens))
     return RF_FAIL(error, RAFTER_FAILED, "give a 0 or 1 for each token",
                    "bad row (%s, line %lld, field \"%s\": expected %zu values, got %zu)", place.path,
-                   (long long)place.line, reader->names[MASK], json_array_size(tokens),
+                   (long long)place.line, reader->names[RF_ROW_MASK], json_array_size(tokens),
                    json_array_size(mask));
-  reserve_mask(example);
+  rf_row_reserve_mask(example);
   json_array_foreach (mask, i, value) {
     bool one = json_is_true(value) || (json_is_integer(value) && json_integer_value(value) == 1);
     if (!one && !json_is_false(value) && !(json_is_integer(value) && json_integer_value(value) == 0))
       return RF_FAIL(error, RAFTER_FAILED, "write 1 for a token that the loss counts, otherwise 0",
                      "bad row (%s, line %lld, field \"%s\", token %zu: expected 0 or 1)", place.path,
-                     (long long)place.line, reader->names[MASK], i);
+                     (long long)place.line, reader->names[RF_ROW_MASK], i);
     example->mask[i] = one;
   }
   return RAFTER_OK;
 }
 
-static rf_status read_row(rf_example_reader *reader, row_place place, const json_t *row, rf_example *example,
-                          rf_error *error) {
-  json_t *messages = field(reader, row, MESSAGES), *prompt = field(reader, row, PROMPT),
-         *completion = field(reader, row, COMPLETION);
-  json_t *text = field(reader, row, TEXT), *tokens = field(reader, row, TOKENS),
-         *mask = field(reader, row, MASK);
+static rf_status read_row(rf_example_reader *reader, rf_row_place place, const json_t *row,
+                          rf_example *example, rf_error *error) {
+  json_t *messages = rf_row_field(reader, row, RF_ROW_MESSAGES),
+         *prompt = rf_row_field(reader, row, RF_ROW_PROMPT),
+         *completion = rf_row_field(reader, row, RF_ROW_COMPLETION);
+  json_t *text = rf_row_field(reader, row, RF_ROW_TEXT), *tokens = rf_row_field(reader, row, RF_ROW_TOKENS),
+         *mask = rf_row_field(reader, row, RF_ROW_MASK);
   example->is_example = messages || prompt || completion || (!text && mask);
-  if (messages || prompt || completion) RF_TRY(seek_chat(reader, error));
+  if (messages || prompt || completion) RF_TRY(rf_row_seek_chat(reader, error));
   if (messages) return read_messages(reader, place, row, messages, 0, example, error);
-  if (prompt || completion) return read_pair(reader, place, row, prompt, completion, example, error);
+  if (prompt || completion) return rf_row_read_pair(reader, place, row, prompt, completion, example, error);
   if (text) return read_text(reader, place, text, example, error);
   if (tokens) return read_tokens(reader, place, tokens, mask, example, error);
   return RF_FAIL(error, RAFTER_FAILED,
                  "name the fields of the rows, for example --fields prompt=question,completion=answer",
                  "a row has none of the fields \"%s\", \"%s\", \"%s\" and \"%s\" (%s, line %lld)",
-                 reader->names[MESSAGES], reader->names[PROMPT], reader->names[TEXT], reader->names[TOKENS],
-                 place.path, (long long)place.line);
+                 reader->names[RF_ROW_MESSAGES], reader->names[RF_ROW_PROMPT], reader->names[RF_ROW_TEXT],
+                 reader->names[RF_ROW_TOKENS], place.path, (long long)place.line);
 }
 
 rf_status rf_example_read(rf_example_reader *reader, const char *path, int64_t line, const char *text,
@@ -366,7 +367,7 @@ rf_status rf_example_read(rf_example_reader *reader, const char *path, int64_t l
   json_t *row = NULL;
   example->ids.count = 0;
   RF_TRY(rf_json_line(text, bytes, path, line, &row, error));
-  rf_status status = read_row(reader, (row_place){path, line}, row, example, error);
+  rf_status status = read_row(reader, (rf_row_place){path, line}, row, example, error);
   json_decref(row);
   return status;
 }

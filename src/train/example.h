@@ -8,7 +8,9 @@
  *   Form {"tokens":[...], "mask":[...]}:
  *       Token ids. The loss counts the tokens with mask 1.
  *   Forms {"text"} and {"tokens"}:
- *       Plain text. The loss counts every token. A long text continues in other rows. */
+ *       Plain text. The loss counts every token. A long text continues in other rows.
+ * A row of preferences has two answers, {"prompt" or "messages","chosen","rejected"}. Prompt and
+ * answers are texts, lists of messages, or lists of ids. */
 #ifndef RF_EXAMPLE_H
 #define RF_EXAMPLE_H
 
@@ -44,6 +46,12 @@ void rf_example_close(rf_example_reader *reader);
  * and `line`. An empty text has no ids. */
 rf_status rf_example_read(rf_example_reader *reader, const char *path, int64_t line, const char *text,
                           size_t bytes, rf_example *example, rf_error *error);
+/* Reads one line of preferences: two[0] is the prompt with the chosen answer, two[1] the prompt with
+ * the rejected one. The masks mark the answers. empty[i] is true if an answer has no text; then
+ * two[i] has no ids. Without a prompt, both answers are whole texts or conversations, and their
+ * common start is the prompt. */
+rf_status rf_example_read_two(rf_example_reader *reader, const char *path, int64_t line, const char *text,
+                              size_t bytes, rf_example two[2], bool empty[2], rf_error *error);
 void rf_example_free(rf_example *example);
 
 #endif

@@ -196,9 +196,8 @@ static rf_status large_vocab(const rf_model *model, rf_error *error) {
                  model->name, BYTES_MAX, (long long)model->vocab);
 }
 
-/* Opens the tokenizer for texts. If there is none, and `needed` is false, *tokenizer is NULL. */
-static rf_status open_tokenizer(const rf_source_options *options, bool needed, rf_tokenizer **tokenizer,
-                                rf_error *error) {
+rf_status rf_source_tokenizer(const rf_source_options *options, bool needed, rf_tokenizer **tokenizer,
+                              rf_error *error) {
   const char *folder = options->model_folder ? options->model_folder : "";
   rf_status status = rf_tokenizer_for(options->model->name, options->model->vocab, folder, tokenizer, error);
   if (status == RAFTER_OK && !*folder && options->model->vocab > BYTES_MAX) {
@@ -271,7 +270,7 @@ static rf_status convert_jsonl(const char *path, const rf_source_options *option
   const char *name = strrchr(path, '/');
   snprintf(shard_path, 1200, "%s/%s.shard", options->work_folder, name ? name + 1 : path);
   /* Without a tokenizer, only rows of token ids can be read. */
-  RF_TRY(open_tokenizer(options, false, &tokenizer, error));
+  RF_TRY(rf_source_tokenizer(options, false, &tokenizer, error));
   rf_example_options rows = {.tokenizer = tokenizer,
                              .model_folder = options->model_folder,
                              .template = options->template,
@@ -301,9 +300,7 @@ static rf_status open_random(const char *spec, int64_t vocab, rf_source *source,
   return RAFTER_OK;
 }
 
-/* Returns how many of `count` rows or documents are held out for validation. If `fraction` is above
- * 0, at least one is held out, but never all. */
-static int64_t held_out(int64_t count, double fraction) {
+int64_t rf_held_out(int64_t count, double fraction) {
   int64_t held = (int64_t)((double)count * fraction + 0.5);
   if (fraction > 0 && !held) held = 1;
   return held < count ? held : count > 1 ? count - 1 : 0;
@@ -344,7 +341,7 @@ rf_status rf_source_check(const char *spec, const rf_source_options *options, in
   rf_tokenizer *tokenizer = NULL;
   struct stat file;
   if (is_random(spec) || rf_text_ends_with(spec, ".shard")) return RAFTER_OK;
-  RF_TRY(open_tokenizer(options, !rf_text_ends_with(spec, ".jsonl"), &tokenizer, error));
+  RF_TRY(rf_source_tokenizer(options, !rf_text_ends_with(spec, ".jsonl"), &tokenizer, error));
   rf_tokenizer_close(tokenizer);
   if (stat(spec, &file) || !S_ISREG(file.st_mode)) return RAFTER_OK;
   *converted += file.st_size;
@@ -374,7 +371,7 @@ rf_status rf_source_open(const char *spec, double weight, const rf_source_option
   } else {
     rf_tokenizer *tokenizer = NULL;
     RF_TRY(rf_source_exists(spec, error));
-    RF_TRY(open_tokenizer(options, true, &tokenizer, error));
+    RF_TRY(rf_source_tokenizer(options, true, &tokenizer, error));
     char path[1200];
     bool bytes = rf_tokenizer_is_byte(tokenizer);
     source->tokenizer_vocab = rf_tokenizer_vocab(tokenizer);
@@ -392,13 +389,13 @@ rf_status rf_source_open(const char *spec, double weight, const rf_source_option
   source->scan_vocab = vocab;
   RF_GO(rf_shard_scan(&source->shard, vocab, &source->digest, error));
   if (source->documents) {
-    int64_t held = held_out(source->documents, options->val_fraction);
+    int64_t held = rf_held_out(source->documents, options->val_fraction);
     RF_GO(pack_documents(source, 0, source->documents - held, options->pack, &source->train, error));
     RF_GO(pack_documents(source, source->documents - held, source->documents, options->pack,
                          &source->held_out, error));
   } else {
     int64_t rows = source->tokens > 0 ? (source->tokens - 1) / source->seq : 0,
-            held = held_out(rows, options->val_fraction);
+            held = rf_held_out(rows, options->val_fraction);
     source->train = (rf_rows){.count = rows - held, .efficiency = 1};
     source->held_out = (rf_rows){.count = held, .stream_start = (rows - held) * source->seq, .efficiency = 1};
   }

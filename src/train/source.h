@@ -69,6 +69,12 @@ typedef struct rf_source_options {
   const char *work_folder;
 } rf_source_options;
 
+/* Opens the tokenizer for texts. If there is none, and `needed` is false, *tokenizer is NULL. */
+rf_status rf_source_tokenizer(const rf_source_options *options, bool needed, rf_tokenizer **tokenizer,
+                              rf_error *error);
+/* Returns how many of `count` rows or documents are held out for validation. If `fraction` is above
+ * 0, at least one is held out, but never all. */
+int64_t rf_held_out(int64_t count, double fraction);
 /* RAFTER_FAILED: the file `spec` does not exist or cannot be read. */
 rf_status rf_source_exists(const char *spec, rf_error *error);
 /* Checks without reading the data that rf_source_open may succeed: a text has a tokenizer, and a

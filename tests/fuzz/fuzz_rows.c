@@ -1,10 +1,10 @@
-/* Reads any bytes as JSON Lines of training rows. Either an error names the line, or the rows
- * become a shard with consistent counts. The first byte chooses the options. */
+/* Reads any bytes as JSON Lines of training rows, or of preferences. Either an error names the line,
+ * or the rows become a shard with consistent counts. The first byte chooses the options. */
 #include "fuzz_file.h"
 
 #include <string.h>
 
-#include "train/source.h"
+#include "train/pairs.h"
 
 enum { SEQ = 8 };
 
@@ -41,6 +41,23 @@ static int64_t check_rows(const rf_source *source, const rf_rows *rows) {
   return placed;
 }
 
+static void check_pairs(const char *path, const rf_source_options *options) {
+  rf_pair_set set;
+  rf_error error;
+  if (rf_pairs_open(path, options, &set, &error) != RAFTER_OK) return;
+  if (set.train < 1 || set.train + set.held_out + set.equal + set.empty + set.long_prompts != set.rows)
+    abort();
+  for (int64_t i = 0; i < set.train + set.held_out; i++) {
+    const rf_answer *answer[] = {&set.pair[i].chosen, &set.pair[i].rejected};
+    for (int k = 0; k < 2; k++) {
+      int32_t tokens[SEQ];
+      if (answer[k]->prompt < 1 || answer[k]->prompt >= answer[k]->count || answer[k]->count > SEQ) abort();
+      if (rf_pairs_read(&set, answer[k], tokens, &error) != RAFTER_OK) abort();
+    }
+  }
+  rf_pairs_close(&set);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
   static rf_source source;
@@ -56,6 +73,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
                                .fields = data[0] & 32 ? "prompt=question,completion=answer" : NULL,
                                .work_folder = fuzz_folder};
   const char *path = fuzz_file("fuzz.jsonl", data + 1, bytes - 1);
+  if (data[0] & 64) return check_pairs(path, &options), 0;
   if (rf_source_open(path, 1, &options, &source, &error) != RAFTER_OK) return 0;
   if (check_rows(&source, &source.train) + check_rows(&source, &source.held_out) > source.tokens) abort();
   rf_source_close(&source);
