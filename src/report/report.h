@@ -20,7 +20,7 @@ typedef struct rf_report_whole {
   const char *unit; /* "RL step" */
   const char *main; /* name of the phase whose plan is rf_report_plan.plan */
   rf_plan_totals totals;
-  rf_report_phase phase[3];
+  rf_report_phase phase[4];
   int phases; /* 0: the job runs one plan, `main` */
 } rf_report_whole;
 

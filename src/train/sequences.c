@@ -64,7 +64,8 @@ static void take_microbatch(packed *p, int64_t first) {
   int64_t rows = rows_of(p->trainer), row = 0;
   p->first = first;
   for (p->next = first; p->next < p->count; p->next += p->each) {
-    int64_t tokens = tokens_of(&p->sequence[p->next], p->each), at = first_row(graph_of(p), rows, row, tokens);
+    int64_t tokens = tokens_of(&p->sequence[p->next], p->each),
+            at = first_row(graph_of(p), rows, row, tokens);
     if (at + tokens > rows) break;
     row = at + tokens;
   }

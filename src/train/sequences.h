@@ -8,13 +8,13 @@
 /* A prompt and its answer. The loss counts the tokens `prompt` to count - 1, the A tokens of the
  * answer. Arrays may be NULL if the graph has no such input: see rf_objective in graph.h. */
 typedef struct rf_sequence {
-  const int32_t *tokens;             /* (count) */
-  int64_t count, prompt;             /* count: 2 to build.seq; prompt: 1 to count */
-  const float *old_logprobs;         /* (A): at the time of sampling */
-  const float *reference_logprobs;   /* (A): of the reference model */
-  const float *advantages;           /* (A) */
-  float weight;                      /* factor of each token's loss; 0: the sequence has no loss */
-  float *logprobs;                   /* (A) or NULL: receives those of this step's forward pass */
+  const int32_t *tokens;           /* (count) */
+  int64_t count, prompt;           /* count: 2 to build.seq; prompt: 1 to count */
+  const float *old_logprobs;       /* (A): at the time of sampling */
+  const float *reference_logprobs; /* (A): of the reference model */
+  const float *advantages;         /* (A) */
+  float weight;                    /* factor of each token's loss; 0: the sequence has no loss */
+  float *logprobs;                 /* (A) or NULL: receives those of this step's forward pass */
 } rf_sequence;
 
 /* The number of microbatches that a step over the sequences has, with `each` sequences that stay

@@ -1,0 +1,54 @@
+/* rl_shape.c - see rl_shape.h. */
+#include "advise/rl_shape.h"
+
+#include <string.h>
+
+rf_status rf_rl_shape_of(const rf_options *o, int64_t slots, rf_rl_shape *shape, rf_error *error) {
+  const char *name = rf_options_text_or(o, "loss", "grpo");
+  const rf_rl_loss *loss = RF_RL_LOSSES;
+  while (loss->name && strcmp(loss->name, name)) loss++;
+  if (!loss->name)
+    return RF_FAIL(error, RAFTER_INVALID, NULL, "unknown loss (--loss: expected %s, got %s)",
+                   RF_RL_LOSS_NAMES, name);
+  const int samples = (int)rf_options_int_or(o, "samples", 1);
+  *shape = (rf_rl_shape){.loss = loss,
+                         .beta = rf_options_float_or(o, "beta", loss->beta),
+                         .samples = samples,
+                         .iterations = (int)rf_options_int_or(o, "iterations", 1),
+                         .temperature = rf_options_float_or(o, "temperature", 1),
+                         .reward_seconds = rf_options_float_or(o, "reward-seconds", 0)};
+  shape->prompts = rf_options_int_or(o, "requests", (slots + samples - 1) / samples);
+  return RAFTER_OK;
+}
+
+void rf_rl_shape_policy(const rf_options *o, const rf_rl_shape *shape, rf_settings *policy) {
+  rf_build_options *b = &policy->plan.build;
+  const int64_t answers = shape->prompts * shape->samples;
+  b->objective = RF_OBJECTIVE_POLICY;
+  b->policy = shape->loss->policy;
+  b->policy.beta = shape->loss->kl_in_reward ? 0 : (float)shape->beta;
+  b->policy.clip_low = (float)rf_options_float_or(o, "clip-low", (double)b->policy.clip_low);
+  b->policy.clip_high = (float)rf_options_float_or(o, "clip-high", (double)b->policy.clip_high);
+  b->policy.cap = (float)rf_options_float_or(o, "ratio-cap", 0);
+  if (b->microbatch > answers) b->microbatch = answers;
+  b->accumulate = (int)((answers + b->microbatch - 1) / b->microbatch);
+}
+
+const rf_option RF_RL_OPTIONS[] = {
+    RF_NUMBER("beta", FLOAT, NULL, 0, 1e6, NULL, "Reinforcement learning",
+              "weight of the KL divergence from the model before training; 0: this model is not run, and no "
+              "memory is held for it; unset: 0.04 (grpo, rloo), 0.01 (reinforce++), otherwise 0"),
+    RF_NUMBER("iterations", INT, "N", 1, 1024, "1", "Reinforcement learning",
+              "optimizer steps over the answers of a step"),
+    RF_NUMBER("clip-low", FLOAT, NULL, 0, 1, NULL, "Reinforcement learning",
+              "ratios of new to old probability below 1 - this value are clipped; unset: 0.2 (gspo: 3e-4)"),
+    RF_NUMBER("clip-high", FLOAT, NULL, 0, 1e6, NULL, "Reinforcement learning",
+              "ratios above 1 + this value are clipped; unset: 0.2 (dapo: 0.28, gspo: 4e-4, cispo: 4)"),
+    RF_NUMBER("ratio-cap", FLOAT, NULL, 0, 1e6, "0", "Reinforcement learning",
+              "larger ratios count as this value, for backends whose sampler and trainer differ; 0: no cap"),
+    RF_NUMBER("temperature", FLOAT, NULL, 1e-3, 100, "1", "Reinforcement learning",
+              "divisor of the logits in sampling and in the loss"),
+    RF_NUMBER("reward-seconds", DURATION, NULL, 0, 1e9, "0", "Reinforcement learning",
+              "expected wait for the rewards of a step, for the planned time"),
+    {.name = NULL},
+};

@@ -1,0 +1,30 @@
+/* rl_shape.h - the settings of a step of reinforcement learning, from the options that `rafter rl`
+ * and `rafter plan --job rl` share. So the plan is what the run executes. */
+#ifndef RF_ADVISE_RL_SHAPE_H
+#define RF_ADVISE_RL_SHAPE_H
+
+#include "base/options.h"
+#include "plan/job.h"
+#include "rl/losses.h"
+
+typedef struct rf_rl_shape {
+  const rf_rl_loss *loss;
+  double beta;           /* weight of the KL divergence; 0: there is no reference */
+  int64_t prompts;       /* prompts of a step */
+  int samples;           /* answers to each prompt */
+  int iterations;        /* optimizer steps over the answers of a step */
+  double temperature;
+  double reward_seconds; /* expected wait for rewards in a step */
+} rf_rl_shape;
+
+/* Reads the shape. `slots`: answers that are sampled at once, for the default number of prompts.
+ * RAFTER_INVALID: the error names the option. */
+rf_status rf_rl_shape_of(const rf_options *options, int64_t slots, rf_rl_shape *shape, rf_error *error);
+/* Completes the settings of the policy, from rf_settings_resolve(.., "train", ..): its loss, and as
+ * many microbatches as all answers of a step need. */
+void rf_rl_shape_policy(const rf_options *options, const rf_rl_shape *shape, rf_settings *policy);
+
+/* The options, without --loss, --samples and --max-tokens. */
+extern const rf_option RF_RL_OPTIONS[];
+
+#endif

@@ -1,0 +1,157 @@
+/* measure.c - what a step reports: rewards, lengths, ratios, predicted seconds. */
+#include "rl/parts.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+static void spread_begin(rf_rl_spread *s) { *s = (rf_rl_spread){.least = INFINITY, .most = -INFINITY}; }
+
+static void spread_add(rf_rl_spread *s, double value) {
+  s->mean += value;
+  s->deviation += value * value;
+  if (value < s->least) s->least = value;
+  if (value > s->most) s->most = value;
+}
+
+static void spread_end(rf_rl_spread *s, double count) {
+  if (count <= 0) {
+    *s = (rf_rl_spread){0};
+    return;
+  }
+  s->mean /= count;
+  double square = s->deviation / count - s->mean * s->mean;
+  s->deviation = count > 1 && square > 0 ? sqrt(square * count / (count - 1)) : 0;
+}
+
+void rf_rl_measure_answers(const rf_rl *rl, rf_rl_report *report) {
+  double surprise = 0, counted[RF_RL_PARTS] = {0};
+  report->groups = rl->groups;
+  report->parts = rf_rewards_count(rl->settings.rewards) + (rl->settings.overlong > 0);
+  spread_begin(&report->reward);
+  for (int p = 0; p < report->parts; p++) spread_begin(&report->part[p]);
+  for (int64_t g = 0; g < rl->groups; g++)
+    for (int i = 0; i < rl->group[g].replies.samples; i++) {
+      const rf_rl_answer *a = &rl->group[g].answer[i];
+      int64_t tokens = a->reply->tokens.count;
+      report->answers++;
+      report->sampled_tokens += tokens;
+      if (tokens > report->longest) report->longest = tokens;
+      report->cut += a->reply->finish == RF_FINISH_LENGTH;
+      report->empty += tokens == 0;
+      for (int64_t t = 0; t < tokens; t++) surprise -= (double)a->reply->logprobs[t];
+      spread_add(&report->reward, a->reward);
+      for (int p = 0; p < report->parts; p++)
+        if (isfinite(a->part[p])) {
+          spread_add(&report->part[p], a->part[p]);
+          counted[p]++;
+        }
+    }
+  spread_end(&report->reward, (double)report->answers);
+  for (int p = 0; p < report->parts; p++) spread_end(&report->part[p], counted[p]);
+  report->entropy = report->sampled_tokens ? surprise / (double)report->sampled_tokens : 0;
+}
+
+/* ---- ratios ---------------------------------------------------------------------------------- */
+
+static bool is_clipped(const rf_policy *p, double ratio, double advantage) {
+  if (p->clip == RF_POLICY_CLIP_WEIGHT) return ratio > 1 + (double)p->clip_high;
+  if (p->clip != RF_POLICY_CLIP_RATIO) return false;
+  return advantage > 0 ? ratio > 1 + (double)p->clip_high
+                       : advantage < 0 && ratio < 1 - (double)p->clip_low;
+}
+
+static void add_ratio(rf_rl_ratios *sums, rf_rl_report *report, const rf_policy *policy, double log_ratio,
+                      double advantage) {
+  double ratio = exp(log_ratio);
+  if (sums->count == 0 || ratio < report->ratio_least) report->ratio_least = ratio;
+  if (sums->count == 0 || ratio > report->ratio_most) report->ratio_most = ratio;
+  sums->sum += ratio;
+  sums->clipped += is_clipped(policy, ratio, advantage);
+  sums->count++;
+}
+
+void rf_rl_measure_ratios(const rf_rl *rl, const rf_sequence *sequence, int64_t count, rf_rl_ratios *sums,
+                          rf_rl_report *report) {
+  const rf_policy *policy = &rl->settings.train.plan.build.policy;
+  for (int64_t i = 0; i < count; i++) {
+    const rf_sequence *s = &sequence[i];
+    int64_t tokens = s->count - s->prompt;
+    double whole = 0;
+    for (int64_t t = 0; t < tokens; t++) {
+      double d = (double)s->logprobs[t] - (double)s->old_logprobs[t];
+      whole += d;
+      if (policy->level == RF_POLICY_TOKEN) add_ratio(sums, report, policy, d, (double)s->advantages[t]);
+      if (!s->reference_logprobs) continue;
+      double k = (double)s->reference_logprobs[t] - (double)s->logprobs[t];
+      sums->kl += exp(k) - k - 1;
+      sums->kl_count++;
+    }
+    if (policy->level == RF_POLICY_SEQUENCE_MEAN) whole /= (double)(tokens ? tokens : 1);
+    if (policy->level != RF_POLICY_TOKEN)
+      add_ratio(sums, report, policy, whole, tokens ? (double)s->advantages[0] : 0);
+  }
+}
+
+void rf_rl_measure_end(const rf_rl *rl, const rf_rl_ratios *sums, rf_rl_report *report) {
+  (void)rl;
+  if (sums->count > 0) {
+    report->ratio_mean = sums->sum / sums->count;
+    report->clip_fraction = sums->clipped / sums->count;
+  }
+  if (sums->kl_count > 0) report->kl = sums->kl / sums->kl_count;
+}
+
+/* ---- predictions ----------------------------------------------------------------------------- */
+
+/* Attention is planned for whole rows of build.seq tokens; here, sequences are shorter. */
+static double share_of_pairs(const rf_trainer *t, const rf_op *op, const rf_sequence *sequence, int64_t count,
+                             int64_t microbatches) {
+  const rf_build_options *b = &t->settings.plan.build;
+  int window = op->attr.attention.window;
+  double planned = (double)(b->microbatch * microbatches) * rf_segment_pairs(b->seq, window), real = 0;
+  for (int64_t i = 0; i < count; i++) real += rf_segment_pairs(sequence[i].count, window);
+  return planned > 0 ? real / planned : 1;
+}
+
+double rf_rl_predict_step(const rf_trainer *t, const rf_sequence *sequence, int64_t count,
+                          int64_t microbatches) {
+  const rf_graph *graph = t->plan->graph;
+  double seconds = 0;
+  for (int i = 0; i < graph->op_count; i++) {
+    const rf_op *op = &graph->op[i];
+    double own = t->plan->op[i].seconds;
+    if (op->section == RF_SECTION_MICRO) own *= (double)microbatches;
+    if (op->def->timing == RF_TIMING_ATTENTION || op->def->timing == RF_TIMING_ATTENTION_BACKWARD)
+      own *= share_of_pairs(t, op, sequence, count, microbatches);
+    seconds += own;
+  }
+  return seconds;
+}
+
+rf_status rf_rl_measure_sampling(rf_rl *rl, rf_rl_report *report, rf_error *error) {
+  double sums[2] = {0};
+  rf_status status = RAFTER_OK;
+  double *seconds = NULL, *limit = NULL;
+  if (!rl->generator->computes) return RAFTER_OK;
+  for (int plan = 0; plan < 2; plan++) {
+    int ops = rf_generator_plan(rl->generator, plan)->graph->op_count;
+    free(seconds);
+    free(limit);
+    seconds = calloc((size_t)ops + 1, sizeof *seconds);
+    limit = calloc((size_t)ops + 1, sizeof *limit);
+    if (!seconds || !limit) RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while measuring"));
+    RF_GO(rf_generator_predicted(rl->generator, plan, seconds, limit, error));
+    for (int i = 0; i < ops; i++) {
+      sums[0] += seconds[i];
+      sums[1] += limit[i];
+    }
+  }
+  report->predicted_sample = sums[0] - rl->limit[0];
+  if (report->sample_seconds > 0) report->sample_limit = (sums[1] - rl->limit[1]) / report->sample_seconds;
+  rl->limit[0] = sums[0];
+  rl->limit[1] = sums[1];
+done:
+  free(seconds);
+  free(limit);
+  return status;
+}

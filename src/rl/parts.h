@@ -1,0 +1,31 @@
+/* parts.h - functions that the files of src/rl share. Private to src/rl. */
+#ifndef RF_RL_PARTS_H
+#define RF_RL_PARTS_H
+
+#include "rl/rl.h"
+
+/* Samples answers to the prompts of a step, and collects their rewards. Sets rl->group and the
+ * report's fields about answers. Advances the data's position. */
+rf_status rf_rl_sample(rf_rl *rl, rf_rl_report *report, rf_error *error);
+/* Answers all held-out prompts. */
+rf_status rf_rl_sample_held_out(rf_rl *rl, rf_rl_report *report, rf_error *error);
+void rf_rl_forget(rf_rl *rl); /* Frees the groups. */
+/* Scores the answers with the reference, judges them, and takes the optimizer steps. */
+rf_status rf_rl_learn(rf_rl *rl, rf_rl_report *report, rf_error *error);
+
+/* measure.c */
+void rf_rl_measure_answers(const rf_rl *rl, rf_rl_report *report);
+/* Adds the ratios of one pass of the trainer over `count` sequences to the report's sums, which
+ * rf_rl_measure_end turns into means. */
+typedef struct rf_rl_ratios {
+  double sum, clipped, count, kl, kl_count;
+} rf_rl_ratios;
+void rf_rl_measure_ratios(const rf_rl *rl, const rf_sequence *sequence, int64_t count, rf_rl_ratios *sums,
+                          rf_rl_report *report);
+void rf_rl_measure_end(const rf_rl *rl, const rf_rl_ratios *sums, rf_rl_report *report);
+/* Predicted seconds of an optimizer step over the sequences. */
+double rf_rl_predict_step(const rf_trainer *trainer, const rf_sequence *sequence, int64_t count,
+                          int64_t microbatches);
+rf_status rf_rl_measure_sampling(rf_rl *rl, rf_rl_report *report, rf_error *error);
+
+#endif

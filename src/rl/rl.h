@@ -1,0 +1,111 @@
+/* rl.h - reinforcement learning: samples answers to prompts, gives them rewards, and trains the
+ * policy on them. Sampler, reference and trainer share one arena with one copy of the weights.
+ * Example:
+ *   rf_rl_open(&settings, &rl, error);
+ *   while (!rf_rl_done(rl)) rf_rl_step(rl, &step, error);   // step.reward, step.kl, ...
+ *   rf_checkpoint_save(rl->trainer, folder, error);
+ *   rf_rl_close(rl);                                        // end of the example.
+ *
+ * The log-probability that the trainer computes for a sampled token has the bits of the sampler's,
+ * on backends whose results do not depend on the batch. So the ratio of both is 1 in the first pass
+ * over the answers. Steps depend on the seed and the step number only: batch sizes, the number of
+ * threads and interruptions do not change a bit. */
+#ifndef RF_RL_H
+#define RF_RL_H
+
+#include "generate/replies.h"
+#include "reward/reward.h"
+#include "rl/losses.h"
+#include "rl/plans.h"
+#include "rl/prompts.h"
+#include "train/sequences.h"
+
+enum { RF_RL_PARTS = RF_REWARDS + 1 }; /* components of a reward, with the one for overlong answers */
+
+typedef struct rf_rl_settings {
+  /* plan.build.objective is POLICY. `given` is not set: the prompts are the data. schedule.steps
+   * counts optimizer steps: steps * iterations. */
+  rf_train_settings train;
+  rf_build_options roll;        /* sizes of sampling: see rf_rl_guests_of */
+  const rf_rl_loss *loss;
+  double beta;                  /* weight of the KL divergence; 0: there is no reference */
+  int64_t prompts;              /* prompts of a step */
+  int samples;                  /* answers to each prompt */
+  int64_t max_tokens;           /* of an answer */
+  int iterations;               /* optimizer steps over the answers of a step */
+  bool masks_cut;               /* answers that reach max_tokens have no part in the loss */
+  bool drops_flat;              /* other prompts replace groups whose rewards are all equal */
+  int64_t overlong;             /* the last tokens before max_tokens lower the reward to -1; 0: none */
+  rf_sampler_options sampler;   /* filters and end ids; its temperature and seed are not used */
+  const rf_tokenizer *tokenizer;
+  rf_rl_prompts *data, *held_out; /* held_out: for rf_rl_evaluate; NULL: none */
+  rf_rewards *rewards;
+  void (*progress)(void *self, const char *phase, int64_t done, int64_t of); /* NULL: none */
+  void *self;
+} rf_rl_settings;
+
+/* One answer of the latest step. */
+typedef struct rf_rl_answer {
+  const rf_reply *reply; /* tokens, their log-probabilities, text, finish */
+  double reward, part[RF_RL_PARTS];
+  rf_judged judged;
+  float *logprobs; /* (A): by the trainer, in the first pass over the answers */
+} rf_rl_answer;
+
+/* All answers to one prompt. */
+typedef struct rf_rl_group {
+  const rf_rl_prompt *prompt;
+  rf_replies replies;
+  rf_rl_answer *answer; /* (samples) */
+} rf_rl_group;
+
+typedef struct rf_rl_spread {
+  double mean, deviation, least, most;
+} rf_rl_spread;
+
+/* Measurements of a step. Predicted seconds are for the lengths that the answers have. */
+typedef struct rf_rl_report {
+  int64_t step;         /* from 1 */
+  rafter_step train;    /* the last optimizer step; loss and gradient norm of the first */
+  int64_t groups, flat_groups, drawn; /* drawn: prompts, with those whose groups were dropped */
+  int64_t answers, sampled_tokens, trained_tokens, longest, cut, empty;
+  rf_rl_spread reward;
+  int parts;
+  rf_rl_spread part[RF_RL_PARTS];
+  double kl, entropy, clip_fraction, ratio_least, ratio_mean, ratio_most;
+  double sample_seconds, reward_seconds, score_seconds, train_seconds, seconds;
+  double predicted_sample, predicted_score, predicted_train;
+  double sample_limit, train_limit; /* fraction of the machine's limit */
+} rf_rl_report;
+
+typedef struct rf_rl {
+  rf_rl_settings settings;
+  rf_given given;
+  rf_trainer *trainer;
+  rf_rl_guests guests;
+  rf_rl_plans plans;
+  rf_run *run, *apart; /* apart: the run of a reference with its own weights; NULL: none */
+  rf_generator *generator;
+  rf_scorer *reference; /* NULL: none */
+  rf_rl_group *group;   /* (groups): of the latest step */
+  int64_t groups, room;
+  float *values;        /* arrays of all answers */
+  rf_sequence *sequence;
+  rf_judged *judged;
+  double limit[2];      /* predicted and limit seconds of sampling so far */
+} rf_rl;
+
+/* Reports errors of settings before it allocates the arena. */
+rf_status rf_rl_open(const rf_rl_settings *settings, rf_rl **rl, rf_error *error);
+void rf_rl_close(rf_rl *rl);
+int64_t rf_rl_steps_done(const rf_rl *rl);
+/* Runs one step. RAFTER_INTERRUPTED: progress.stop was set before the first optimizer step; the
+ * step has no effect, and a later call repeats it. RAFTER_FAILED: the reward failed, or numbers are
+ * not finite; the weights are those of the step before. */
+rf_status rf_rl_step(rf_rl *rl, rf_rl_report *report, rf_error *error);
+/* Answers the held-out prompts greedily. Sets reward, parts, answers, lengths and seconds. The
+ * groups are those of the evaluation until the next step. */
+rf_status rf_rl_evaluate(rf_rl *rl, rf_rl_report *report, rf_error *error);
+const char *rf_rl_part_name(const rf_rl *rl, int part);
+
+#endif

@@ -1,0 +1,221 @@
+/* sample.c - samples answers to prompts. Rewards of complete groups are computed while other
+ * answers are sampled. */
+#include "rl/parts.h"
+
+#include "run/record.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ROUNDS = 8 }; /* draws of prompts per step, at the most, to replace groups without signal */
+
+/* The answers that are being sampled. */
+typedef struct sampling {
+  rf_rl *rl;
+  int64_t ended, groups; /* of this round */
+  double waited;         /* seconds spent on rewards */
+  bool stopped;
+  rf_status status;      /* of the rewards */
+  rf_error why;
+} sampling;
+
+void rf_rl_forget(rf_rl *rl) {
+  for (int64_t i = 0; i < rl->groups; i++) {
+    rf_replies_free(&rl->group[i].replies);
+    free(rl->group[i].answer);
+  }
+  rl->groups = 0;
+}
+
+static rf_status add_group(rf_rl *rl, rf_rl_group **group, rf_error *error) {
+  if (rl->groups == rl->room) {
+    /* Replies must not move while they are sampled, so the room is made before a round. */
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "internal: too many groups in a step");
+  }
+  *group = &rl->group[rl->groups];
+  **group = (rf_rl_group){.answer = calloc((size_t)rl->settings.samples, sizeof(rf_rl_answer))};
+  if (!(*group)->answer) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while sampling");
+  rl->groups++;
+  return RAFTER_OK;
+}
+
+/* Reserves memory for `more` groups. */
+static rf_status make_room(rf_rl *rl, int64_t more, rf_error *error) {
+  if (rl->groups + more <= rl->room) return RAFTER_OK;
+  rf_rl_group *grown = realloc(rl->group, (size_t)(rl->groups + more) * sizeof *grown);
+  if (!grown) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while sampling");
+  rl->group = grown;
+  rl->room = rl->groups + more;
+  return RAFTER_OK;
+}
+
+/* Queues a prompt. `seed`: of its first answer; greedy answers need none. */
+static rf_status submit(rf_rl *rl, const rf_rl_prompt *prompt, uint64_t seed, bool greedy, rf_error *error) {
+  static const rf_stop NO_STOP;
+  const rf_rl_settings *s = &rl->settings;
+  rf_rl_group *group;
+  RF_TRY(add_group(rl, &group, error));
+  group->prompt = prompt;
+  group->replies.owner = group;
+  rf_request request = {.tokens = prompt->tokens,
+                        .count = prompt->count,
+                        .max_tokens = s->max_tokens,
+                        .samples = greedy ? 1 : s->samples,
+                        .sampler = s->sampler,
+                        .stop = s->sampler.eos,
+                        .stop_count = s->sampler.ignore_eos ? 0 : s->sampler.eos_count};
+  int64_t left = s->train.plan.build.seq - prompt->count;
+  if (request.max_tokens > left) request.max_tokens = left;
+  /* the graph divides logits by the temperature */
+  request.sampler.temperature = greedy ? 0 : 1;
+  request.sampler.seed = seed;
+  return rf_replies_submit(rl->generator, &request, s->tokenizer, &NO_STOP, &group->replies, error);
+}
+
+static rf_status reward_group(rf_rl *rl, rf_rl_group *group, rf_error *error) {
+  const rf_rl_prompt *p = group->prompt;
+  for (int i = 0; i < group->replies.samples; i++) {
+    rf_rl_answer *a = &group->answer[i];
+    a->reply = &group->replies.reply[i];
+    const rf_reward_row row = {.id = p->id,
+                               .prompt = p->text,
+                               .answer = a->reply->text ? a->reply->text : "",
+                               .bytes = a->reply->bytes,
+                               .tokens = a->reply->tokens.count,
+                               .reference = p->answer,
+                               .row = p->row};
+    RF_TRY(rf_rewards_submit(rl->settings.rewards, &row, &a->reward, a->part, error));
+  }
+  return RAFTER_OK;
+}
+
+static rf_status ended(void *self, rf_replies *replies, rf_error *error) {
+  sampling *s = self;
+  s->ended++;
+  double began = rf_now_seconds();
+  rf_status status = reward_group(s->rl, replies->owner, error);
+  s->waited += rf_now_seconds() - began;
+  return status;
+}
+
+static bool stepped(void *self, int tokens) {
+  sampling *s = self;
+  const rf_rl_settings *settings = &s->rl->settings;
+  (void)tokens;
+  double began = rf_now_seconds();
+  s->status = rf_rewards_collect(settings->rewards, false, &s->why);
+  s->waited += rf_now_seconds() - began;
+  s->stopped = rf_flag_is_set(settings->train.progress.stop);
+  if (settings->progress) settings->progress(settings->self, "sampling", s->ended, s->groups);
+  return s->status == RAFTER_OK && !s->stopped;
+}
+
+/* Cancels all answers, so that the generator is idle. */
+static rf_status cancel(rf_rl *rl, rf_error *error) {
+  for (int64_t i = 0; i < rl->groups; i++)
+    if (rl->group[i].replies.left) rf_generator_cancel(rl->generator, rl->group[i].replies.request, -1);
+  while (rf_generator_busy(rl->generator))
+    RF_TRY(rf_replies_step(rl->generator, &(rf_reply_loop){.survives = true}, error));
+  return RAFTER_OK;
+}
+
+/* Samples the queued answers and waits for their rewards. */
+static rf_status run(sampling *s, rf_rl_report *report, rf_error *error) {
+  rf_rl *rl = s->rl;
+  const rf_reply_loop loop = {.self = s, .ended = ended, .stepped = stepped};
+  double began = rf_now_seconds(), waited = s->waited;
+  bool stopped = false;
+  RF_TRY(rf_replies_run(rl->generator, &loop, &stopped, error));
+  double sampled = rf_now_seconds();
+  report->sample_seconds += sampled - began - (s->waited - waited);
+  rf_status status = s->status;
+  if (status != RAFTER_OK && error) *error = s->why;
+  if (status == RAFTER_OK && !s->stopped) status = rf_rewards_collect(rl->settings.rewards, true, error);
+  if (status == RAFTER_OK && s->stopped)
+    status = RF_FAIL(error, RAFTER_INTERRUPTED, NULL, "stopped by a signal");
+  report->reward_seconds += rf_now_seconds() - sampled + (s->waited - waited);
+  if (status != RAFTER_OK) RF_TRY(cancel(rl, error));
+  return status;
+}
+
+/* The reward of an answer falls from 0 to -1 over the last `overlong` tokens (DAPO, equation 13). */
+static double overlong(const rf_rl_settings *s, int64_t tokens) {
+  int64_t over = tokens - (s->max_tokens - s->overlong);
+  return s->overlong > 0 && over > 0 ? -(double)over / (double)s->overlong : 0;
+}
+
+static void add_overlong(rf_rl *rl, int64_t from) {
+  const rf_rl_settings *s = &rl->settings;
+  int part = rf_rewards_count(s->rewards);
+  for (int64_t i = from; i < rl->groups && s->overlong > 0; i++)
+    for (int k = 0; k < rl->group[i].replies.samples; k++) {
+      rf_rl_answer *a = &rl->group[i].answer[k];
+      a->part[part] = overlong(s, a->reply->tokens.count);
+      a->reward += a->part[part];
+    }
+}
+
+static bool is_flat(const rf_rl_group *group) {
+  for (int i = 1; i < group->replies.samples; i++)
+    if (group->answer[i].reward != group->answer[0].reward) return false;
+  return true;
+}
+
+/* Frees groups without signal from group `from` on, but keeps at least `keep` groups. */
+static void drop_flat(rf_rl *rl, int64_t from, int64_t keep) {
+  int64_t to = from, left = rl->groups;
+  for (int64_t i = from; i < rl->groups; i++) {
+    rf_rl_group *group = &rl->group[i];
+    if (is_flat(group) && left > keep) {
+      rf_replies_free(&group->replies);
+      free(group->answer);
+      left--;
+    } else rl->group[to++] = *group;
+  }
+  rl->groups = to;
+}
+
+static rf_status draw(rf_rl *rl, int64_t count, int64_t *position, rf_error *error) {
+  const rf_rl_settings *s = &rl->settings;
+  for (int64_t i = 0; i < count; i++, ++*position) {
+    uint64_t seed = rf_key(s->train.seed, rf_name_key("sample"), (uint64_t)*position) >> 2;
+    RF_TRY(submit(rl, rf_rl_prompts_draw(s->data, s->train.seed, *position), seed, false, error));
+  }
+  return RAFTER_OK;
+}
+
+rf_status rf_rl_sample(rf_rl *rl, rf_rl_report *report, rf_error *error) {
+  const rf_rl_settings *s = &rl->settings;
+  sampling now = {.rl = rl};
+  rf_loader_state *state = &rl->trainer->loader.state;
+  int64_t position = state->rows;
+  rf_rl_forget(rl);
+  for (int round = 0; round < ROUNDS && rl->groups < s->prompts; round++) {
+    int64_t first = rl->groups, missing = s->prompts - first;
+    RF_TRY(make_room(rl, missing, error));
+    now.groups = s->prompts;
+    now.ended = first;
+    RF_TRY(draw(rl, missing, &position, error));
+    RF_TRY(run(&now, report, error));
+    add_overlong(rl, first);
+    /* in the last round, groups without signal may stay, so that the step has answers */
+    if (s->drops_flat) drop_flat(rl, first, round + 1 < ROUNDS ? 0 : 1);
+    if (!s->drops_flat) break;
+  }
+  report->drawn = position - state->rows;
+  state->rows = state->drawn[0] = position;
+  return RAFTER_OK;
+}
+
+rf_status rf_rl_sample_held_out(rf_rl *rl, rf_rl_report *report, rf_error *error) {
+  rf_rl_prompts *prompts = rl->settings.held_out;
+  int64_t count = rf_rl_prompts_count(prompts);
+  sampling now = {.rl = rl, .groups = count};
+  rf_rl_forget(rl);
+  RF_TRY(make_room(rl, count, error));
+  for (int64_t i = 0; i < count; i++) RF_TRY(submit(rl, rf_rl_prompts_row(prompts, i), 0, true, error));
+  RF_TRY(run(&now, report, error));
+  add_overlong(rl, 0);
+  return RAFTER_OK;
+}
