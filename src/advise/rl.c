@@ -112,7 +112,7 @@ static json_t *rl_memory(rafter_plan *p, const phase *list, const rl_bytes bytes
 
 static void put_rl(rafter_plan *p, bool reference) {
   fprintf(p->extra_text, "\nRL step   %s\n          %s\n",
-          !reference ? "there is no reference model (beta is 0), so one copy of the weights is enough"
+          !reference ? "no reference model is needed (beta is 0), so one copy of the weights is enough"
           : p->settings.model.lora.rank
               ? "all phases share one copy of the base weights; only the adapters belong to the policy"
               : "without --lora the policy's weights change, so the reference model has its own copy",

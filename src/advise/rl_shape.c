@@ -17,7 +17,9 @@ rf_status rf_rl_shape_of(const rf_options *o, int64_t slots, rf_rl_shape *shape,
                          .iterations = (int)rf_options_int_or(o, "iterations", 1),
                          .temperature = rf_options_float_or(o, "temperature", 1),
                          .reward_seconds = rf_options_float_or(o, "reward-seconds", 0)};
-  shape->prompts = rf_options_int_or(o, "requests", (slots + samples - 1) / samples);
+  /* `rafter rl` has --prompts, `rafter plan` has --requests */
+  shape->prompts =
+      rf_options_int_or(o, "prompts", rf_options_int_or(o, "requests", (slots + samples - 1) / samples));
   return RAFTER_OK;
 }
 

@@ -9,10 +9,10 @@
 
 typedef struct rf_rl_shape {
   const rf_rl_loss *loss;
-  double beta;           /* weight of the KL divergence; 0: there is no reference */
-  int64_t prompts;       /* prompts of a step */
-  int samples;           /* answers to each prompt */
-  int iterations;        /* optimizer steps over the answers of a step */
+  double beta;     /* weight of the KL divergence; 0: without a reference */
+  int64_t prompts; /* prompts of a step */
+  int samples;     /* answers to each prompt */
+  int iterations;  /* optimizer steps over the answers of a step */
   double temperature;
   double reward_seconds; /* expected wait for rewards in a step */
 } rf_rl_shape;

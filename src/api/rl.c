@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* What the run owns. */
+/* All that a run owns. */
 typedef struct parts {
   rf_options *options; /* with the values that were chosen */
   rf_settings roll;    /* settings of sampling */
@@ -33,8 +33,9 @@ static rf_status set_int(rf_options *o, const char *name, int64_t value, rf_erro
 /* Chooses the sizes that the user left open, as options, so that the record of the run has them. */
 static rf_status choose_sizes(rf_options *o, rf_error *error) {
   enum { AT_ONCE = 64, MICROBATCH = 8 };
-  int64_t answers = rf_options_int(o, "requests") * rf_options_int(o, "samples");
-  if (!rf_options_given(o, "batch")) RF_TRY(set_int(o, "batch", answers < AT_ONCE ? answers : AT_ONCE, error));
+  int64_t answers = rf_options_int(o, "prompts") * rf_options_int(o, "samples");
+  if (!rf_options_given(o, "batch"))
+    RF_TRY(set_int(o, "batch", answers < AT_ONCE ? answers : AT_ONCE, error));
   if (rf_options_given(o, "microbatch") || rf_options_given(o, "accumulate")) return RAFTER_OK;
   int64_t batch = rf_options_int(o, "batch"), micro = batch < MICROBATCH ? batch : MICROBATCH;
   while (batch % micro) micro--;
@@ -73,11 +74,12 @@ static rf_status read_prompts(parts *p, rf_error *error) {
                    "an answer leaves no room for a prompt (--max-tokens: expected less than %lld, got %lld)",
                    (long long)most, (long long)answer);
   p->reader = rf_reader_of(o, &p->roll);
-  p->reader.chats = rf_options_flag(o, "chat") || rf_options_is_set(o, "system") ||
-                    rf_options_is_set(o, "template");
+  p->reader.chats =
+      rf_options_flag(o, "chat") || rf_options_is_set(o, "system") || rf_options_is_set(o, "template");
   p->reader.ignores_ends = rf_options_flag(o, "ignore-eos");
   RF_TRY(rf_prompt_reader_open(&p->reader, p->reader.chats, error));
-  RF_TRY(rf_rl_prompts_open(rf_options_text(o, "data"), &p->reader, p->rewards, most - answer, &p->data, error));
+  RF_TRY(
+      rf_rl_prompts_open(rf_options_text(o, "data"), &p->reader, p->rewards, most - answer, &p->data, error));
   if (held_out)
     RF_TRY(rf_rl_prompts_open(held_out, &p->reader, p->rewards, most - answer, &p->held_out, error));
   RF_TRY(rf_end_ids_of(&p->roll.model, p->roll.weights_folder, p->reader.tokenizer, &p->reader.ends, error));
@@ -139,10 +141,20 @@ static rf_status settings_of(parts *p, rafter_trainer *t, rf_error *error) {
   return rf_schedule_of(o, rf_options_int(o, "steps") * shape->iterations, &s->train.schedule, error);
 }
 
+/* Tokens of a prompt, rounded up. */
+static int64_t mean_prompt(const rf_rl_prompts *prompts) {
+  int64_t count = rf_rl_prompts_count(prompts), tokens = 0;
+  for (int64_t i = 0; i < count; i++) tokens += rf_rl_prompts_row(prompts, i)->count;
+  return (tokens + count - 1) / count;
+}
+
 /* The options for run.json, with which the run can be repeated and planned. */
 static json_t *recorded_options(const parts *p) {
   json_t *options = rf_options_json(p->options);
   char run[4096];
+  /* `rafter plan --job rl` has other names for these */
+  json_object_set_new(options, "requests", json_integer((json_int_t)p->run.shape.prompts));
+  json_object_set_new(options, "prompt-tokens", json_integer((json_int_t)mean_prompt(p->data)));
   if (!rf_options_is_set(p->options, "resume")) return options;
   rf_run_folder_of_resume(rf_options_text(p->options, "resume"), run);
   if (rf_same_folder(run, p->run.folder->out)) json_object_del(options, "resume");
@@ -184,7 +196,8 @@ static rf_status run(parts *p, bool *stopped, rf_error *error) {
   RF_TRY(rf_save_run(r->folder, r->sink, r->keep, &r->saved, error));
   int64_t done = rf_rl_steps_done(r->rl);
   if (!*stopped && done < r->steps)
-    rf_say(r->sink, "the time is up at step %lld of %lld (--max-seconds); `rafter rl --resume %s` continues\n",
+    rf_say(r->sink,
+           "the time is up at step %lld of %lld (--max-seconds); `rafter rl --resume %s` continues\n",
            (long long)done, (long long)r->steps, r->folder->out);
   passes = passes_of(p, pass);
   RF_TRY(rf_traced_write(p->traced, &p->journal, pass, passes, error));
@@ -233,7 +246,8 @@ static rf_status begin(parts *p, const rf_options *asked, bool *ours, rf_error *
   RF_TRY(rf_settings_resolve(o, "generate", &p->roll, error));
   RF_TRY(open_rewards(p, error));
   RF_TRY(read_prompts(p, error));
-  if (!(r->folder = calloc(1, sizeof *r->folder))) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
+  if (!(r->folder = calloc(1, sizeof *r->folder)))
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
   r->folder->lock = -1;
   RF_TRY(resolve(p, r->folder, error));
   rf_note_random(&p->roll.model, p->roll.weights_folder, r->sink);
@@ -265,22 +279,24 @@ static rf_status rf_command_rl(const rafter_job *job, const rafter_sink *sink, r
 }
 
 static const rf_option RL[] = {
-    RF_WORDS("data", PATH, "FILE", NULL, "Data",
-             "JSON Lines of prompts: \"prompt\", \"messages\" or \"tokens\", with \"id\", the right \"answer\", "
-             "and fields for the reward command"),
+    RF_WORDS(
+        "data", PATH, "FILE", NULL, "Data",
+        "JSON Lines of prompts: \"prompt\", \"messages\" or \"tokens\", with \"id\", the right \"answer\", "
+        "and fields for the reward command"),
     RF_FLAG("chat", "Data", "put each \"prompt\" into the chat template; --system and --template do too"),
     RF_WORDS("eval-data", PATH, "FILE", NULL, "Evaluation", "held-out prompts, in the form of --data"),
     RF_NUMBER("eval-every", INT, "STEPS", 0, 1e12, "10", "Evaluation",
               "steps between evaluations, which answer all held-out prompts greedily; 0: never"),
     RF_CHOICE("loss", RF_RL_LOSS_NAMES, "grpo", "Reinforcement learning",
               "how rewards become a loss; docs/rl.md has the formulas"),
-    RF_NUMBER("requests", INT, "PROMPTS", 1, 1 << 20, "8", "Reinforcement learning", "prompts of a step"),
+    RF_NUMBER("prompts", INT, "N", 1, 1 << 20, "8", "Reinforcement learning", "prompts of a step"),
     RF_NUMBER("samples", INT, "N", 1, 1 << 16, "8", "Reinforcement learning", "answers to each prompt"),
     RF_NUMBER("max-tokens", TOKENS, NULL, 1, 1 << 24, "256", "Reinforcement learning",
               "maximum tokens of an answer"),
     RF_FLAG("mask-cut", "Reinforcement learning", "leave answers that reach --max-tokens out of the loss"),
-    RF_NUMBER("overlong", TOKENS, NULL, 0, 1 << 24, "0", "Reinforcement learning",
-              "over this many tokens before --max-tokens, the reward of an answer falls by 1; 0: it does not"),
+    RF_NUMBER(
+        "overlong", TOKENS, NULL, 0, 1 << 24, "0", "Reinforcement learning",
+        "over this many tokens before --max-tokens, the reward of an answer falls by 1; 0: it does not"),
     RF_CHOICE("dynamic-sampling", "on|off", NULL, "Reinforcement learning",
               "replace prompts whose answers all have the same reward by other prompts; unset: on for dapo"),
     RF_NUMBER("batch", INT, "ANSWERS", 1, 1024, NULL, "Memory",
@@ -314,7 +330,7 @@ const rf_command RF_COMMAND_RL = {
                 RF_TABLE(RF_SAMPLING_OPTIONS), RF_TABLE(RF_STEP_OPTIONS), RF_INFERENCE_TABLES,
                 RF_TABLE(RF_CACHE_OPTIONS), RF_TABLE(RF_RUN_FOLDER_OPTIONS), RF_TABLE(RF_TRACE_OPTIONS),
                 RF_TABLE(RF_DEBUG_OPTIONS), RF_TABLE(RF_EVERY_OPTIONS)},
-    .common = "data reward reward-command loss requests samples max-tokens beta lora lr steps max-seconds "
+    .common = "data reward reward-command loss prompts samples max-tokens beta lora lr steps max-seconds "
               "eval-data eval-every temperature dtype resume out seed json",
     .examples =
         {"rl models/org/name --lora rank=16 --data prompts.jsonl --reward gsm8k:1,format:0.2 # GRPO",

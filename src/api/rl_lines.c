@@ -8,7 +8,9 @@
 /* JSON has no infinite numbers and no NaN. */
 static json_t *number(double x) { return isfinite(x) ? json_real(x) : json_null(); }
 
-static void put(json_t *line, const char *key, double value) { json_object_set_new(line, key, number(value)); }
+static void put(json_t *line, const char *key, double value) {
+  json_object_set_new(line, key, number(value));
+}
 static void put_int(json_t *line, const char *key, int64_t value) {
   json_object_set_new(line, key, json_integer((json_int_t)value));
 }
@@ -28,7 +30,8 @@ static json_t *text_of(const char *text, size_t bytes) {
 static json_t *parts_of(const rf_rl *rl, const rf_rl_report *r, bool spread) {
   json_t *parts = json_object();
   for (int p = 0; p < r->parts; p++)
-    json_object_set_new(parts, rf_rl_part_name(rl, p), number(spread ? r->part[p].deviation : r->part[p].mean));
+    json_object_set_new(parts, rf_rl_part_name(rl, p),
+                        number(spread ? r->part[p].deviation : r->part[p].mean));
   return parts;
 }
 

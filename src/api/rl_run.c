@@ -28,10 +28,10 @@ static rf_status say_start(rf_rl_run *run, rf_error *error) {
                 planned = rf_rl_plans_bytes(policy, &rl->plans);
   rf_outside o;
   RF_TRY(rf_run_outside(rl->run, &o, error));
-  json_t *line = json_pack("{sI sI s{sI sI sI}}", "arena_bytes", (json_int_t)bytes, "peak_bytes",
-                           (json_int_t)planned, "outside_arena_bytes", "total", (json_int_t)o.outside_bytes,
-                           "program_and_libraries", (json_int_t)o.file_bytes, "heap_and_stacks",
-                           (json_int_t)o.other_bytes);
+  json_t *line =
+      json_pack("{sI sI s{sI sI sI}}", "arena_bytes", (json_int_t)bytes, "peak_bytes", (json_int_t)planned,
+                "outside_arena_bytes", "total", (json_int_t)o.outside_bytes, "program_and_libraries",
+                (json_int_t)o.file_bytes, "heap_and_stacks", (json_int_t)o.other_bytes);
   if (!run->begun) put_line(run->metrics, line);
   if (run->json) rf_put_json(run->sink, json_incref(line));
   json_decref(line);
@@ -84,14 +84,14 @@ void rf_rl_run_progress(void *self, const char *phase, int64_t done, int64_t of)
   double now = rf_now_seconds();
   if (!run->rl || now - run->said < 0.2) return;
   run->said = now;
-  int64_t steps = rf_rl_steps_done(run->rl) - run->first_step, all = run->steps - run->first_step;
+  int64_t steps = rf_rl_steps_done(run->rl) - run->first_step,
+          step = run->first_step + steps + !run->evaluates, all = run->steps - run->first_step;
   double part = all > 0 ? (double)steps / (double)all : 1, spent = run->done_seconds;
   if (run->seconds_limit > 0 && (part <= 0 || spent * (1 - part) / part > run->seconds_limit - spent)) {
     part = spent < run->seconds_limit ? spent / run->seconds_limit : 1;
   }
-  rf_put_bar_left(run->sink, spent, part, "step %lld of %lld: %s %lld of %lld",
-                  (long long)(run->first_step + steps + 1), (long long)run->steps, phase, (long long)done,
-                  (long long)of);
+  rf_put_bar_left(run->sink, spent, part, "step %lld of %lld: %s %lld of %lld", (long long)step,
+                  (long long)run->steps, phase, (long long)done, (long long)of);
 }
 
 static rf_status save(rf_rl_run *run, rf_error *error) {
@@ -106,7 +106,10 @@ static bool evaluates_at(const rf_rl_run *run, int64_t step) {
 /* Answers the held-out prompts and adds the figures to `line`. */
 static rf_status evaluate(rf_rl_run *run, json_t *line, rf_error *error) {
   rf_rl_report report;
-  RF_TRY(rf_rl_evaluate(run->rl, &report, error));
+  run->evaluates = true;
+  rf_status status = rf_rl_evaluate(run->rl, &report, error);
+  run->evaluates = false;
+  RF_TRY(status);
   run->eval_reward = report.reward.mean;
   if (!(run->best_reward >= report.reward.mean)) run->best_reward = report.reward.mean;
   rf_rl_line_evaluation(run->rl, &report, line);
@@ -207,5 +210,6 @@ void rf_rl_run_results(const rf_rl_run *run, json_t *results) {
                                    "loss", isfinite(r->train.loss) ? r->train.loss : 0, "tokens",
                                    (json_int_t)r->train.tokens, "kl", r->kl));
   if (isfinite(run->eval_reward)) json_object_set_new(results, "eval_reward", json_real(run->eval_reward));
-  if (isfinite(run->best_reward)) json_object_set_new(results, "best_eval_reward", json_real(run->best_reward));
+  if (isfinite(run->best_reward))
+    json_object_set_new(results, "best_eval_reward", json_real(run->best_reward));
 }

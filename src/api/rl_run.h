@@ -16,7 +16,8 @@ typedef struct rf_rl_run {
   int64_t steps, first_step, saved; /* saved: optimizer step of the last checkpoint; -1: none */
   int64_t save_every, eval_every, show;
   int keep;
-  bool json, begun; /* begun: metrics.jsonl has the lines of earlier steps */
+  bool json, begun;            /* begun: metrics.jsonl has the lines of earlier steps */
+  bool evaluates;              /* an evaluation is in progress */
   double start, seconds_limit; /* seconds_limit: 0 means no limit */
   double said, done_seconds;   /* for the line of progress */
   rf_rl_report last;

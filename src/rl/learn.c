@@ -76,13 +76,13 @@ static void fill_answers(rf_rl *rl, answers *a) {
       if (own) memcpy(id + p->count, answer->reply->tokens.at, (size_t)own * sizeof *id);
       answer->logprobs = value + 2 * own;
       a->scored[n] = (rf_scored){.tokens = id, .count = count, .logprobs = score};
-      a->judged[n] = (rf_judged){.reward = answer->reward,
-                                 .tokens = own,
-                                 .masked = own == 0 || (rl->settings.masks_cut &&
-                                                        answer->reply->finish == RF_FINISH_LENGTH),
-                                 .old_logprobs = answer->reply->logprobs,
-                                 .reference_logprobs = rl->reference ? value + own : NULL,
-                                 .advantages = value};
+      a->judged[n] = (rf_judged){
+          .reward = answer->reward,
+          .tokens = own,
+          .masked = own == 0 || (rl->settings.masks_cut && answer->reply->finish == RF_FINISH_LENGTH),
+          .old_logprobs = answer->reply->logprobs,
+          .reference_logprobs = rl->reference ? value + own : NULL,
+          .advantages = value};
       id += count;
       score += count;
       value += 3 * own;

@@ -16,10 +16,14 @@ const rf_rl_loss RF_RL_LOSSES[] = {
      .policy = {.level = RF_POLICY_TOKEN, .clip = RF_POLICY_CLIP_RATIO, .clip_low = 0.2f, .clip_high = 0.28f},
      .drops_flat = true},
     {.name = "gspo",
-     .policy = {.level = RF_POLICY_SEQUENCE_MEAN, .clip = RF_POLICY_CLIP_RATIO, .clip_low = 3e-4f, .clip_high = 4e-4f}},
+     .policy = {.level = RF_POLICY_SEQUENCE_MEAN,
+                .clip = RF_POLICY_CLIP_RATIO,
+                .clip_low = 3e-4f,
+                .clip_high = 4e-4f}},
     {.name = "rloo",
      .advantage = RF_ADVANTAGE_OTHERS,
-     .policy = {.level = RF_POLICY_SEQUENCE_SUM, .clip = RF_POLICY_CLIP_RATIO, .clip_low = 0.2f, .clip_high = 0.2f},
+     .policy =
+         {.level = RF_POLICY_SEQUENCE_SUM, .clip = RF_POLICY_CLIP_RATIO, .clip_low = 0.2f, .clip_high = 0.2f},
      .beta = 0.04,
      .kl_in_reward = true},
     {.name = "reinforce++",
@@ -96,7 +100,8 @@ static void judge_tokens(const rf_rl_loss *loss, double beta, rf_judged *answer,
   for (int64_t i = 0; i < count; i++) {
     double own = 0;
     for (int64_t t = 0; t < answer[i].tokens; t++) {
-      answer[i].advantages[t] = (float)(((double)answer[i].advantages[t] - mean) / (spread + SMALLEST_SPREAD));
+      answer[i].advantages[t] =
+          (float)(((double)answer[i].advantages[t] - mean) / (spread + SMALLEST_SPREAD));
       own += (double)answer[i].advantages[t] / (double)answer[i].tokens;
     }
     answer[i].advantage = (float)own;

@@ -24,17 +24,22 @@
 
 #include "graph/graph.h"
 
-typedef enum rf_advantage { RF_ADVANTAGE_SCALED, RF_ADVANTAGE_CENTRED, RF_ADVANTAGE_OTHERS, RF_ADVANTAGE_TOKENS } rf_advantage;
+typedef enum rf_advantage {
+  RF_ADVANTAGE_SCALED,
+  RF_ADVANTAGE_CENTRED,
+  RF_ADVANTAGE_OTHERS,
+  RF_ADVANTAGE_TOKENS
+} rf_advantage;
 typedef enum rf_token_weight { RF_WEIGHT_OWN, RF_WEIGHT_LONGEST, RF_WEIGHT_STEP } rf_token_weight;
 
 typedef struct rf_rl_loss {
   const char *name;
   rf_advantage advantage;
   rf_token_weight weight;
-  rf_policy policy;   /* level, clip, and default values of clip_low and clip_high */
-  double beta;        /* default weight of the KL divergence */
-  bool kl_in_reward;  /* true: the graph's loss has no KL term */
-  bool drops_flat;    /* dynamic sampling is on by default: other prompts replace groups without signal */
+  rf_policy policy;  /* level, clip, and default values of clip_low and clip_high */
+  double beta;       /* default weight of the KL divergence */
+  bool kl_in_reward; /* true: the graph's loss has no KL term */
+  bool drops_flat;   /* dynamic sampling is on by default: other prompts replace groups without signal */
 } rf_rl_loss;
 
 extern const rf_rl_loss RF_RL_LOSSES[]; /* ends with a row without a name */
@@ -44,12 +49,12 @@ extern const rf_rl_loss RF_RL_LOSSES[]; /* ends with a row without a name */
 /* An answer, and what the loss makes of its reward. */
 typedef struct rf_judged {
   double reward;
-  int64_t tokens;      /* A */
-  bool masked;         /* the answer has no part in the loss, and in no sum over tokens */
+  int64_t tokens; /* A */
+  bool masked;    /* the answer has no part in the loss, and in no sum over tokens */
   const float *old_logprobs, *reference_logprobs; /* (A); reference NULL: there is none */
-  float advantage;     /* the mean over its tokens */
-  float *advantages;   /* (A) */
-  float weight;        /* of each token */
+  float advantage;                                /* the mean over its tokens */
+  float *advantages;                              /* (A) */
+  float weight;                                   /* of each token */
 } rf_judged;
 
 /* Sets advantages and weights of `count` answers, whose groups have `samples` answers each.

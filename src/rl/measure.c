@@ -56,8 +56,7 @@ void rf_rl_measure_answers(const rf_rl *rl, rf_rl_report *report) {
 static bool is_clipped(const rf_policy *p, double ratio, double advantage) {
   if (p->clip == RF_POLICY_CLIP_WEIGHT) return ratio > 1 + (double)p->clip_high;
   if (p->clip != RF_POLICY_CLIP_RATIO) return false;
-  return advantage > 0 ? ratio > 1 + (double)p->clip_high
-                       : advantage < 0 && ratio < 1 - (double)p->clip_low;
+  return advantage > 0 ? ratio > 1 + (double)p->clip_high : advantage < 0 && ratio < 1 - (double)p->clip_low;
 }
 
 static void add_ratio(rf_rl_ratios *sums, rf_rl_report *report, const rf_policy *policy, double log_ratio,

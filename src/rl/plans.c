@@ -63,9 +63,9 @@ rf_status rf_rl_require_fit(const rf_plan *policy, const rf_rl_plans *plans, rf_
   for (int i = 0; i < count; i++) RF_TRY(rf_plan_require_fit(list[i], error));
   int64_t room = rf_plan_room(&policy->options), bytes = rf_rl_plans_bytes(policy, plans);
   if (bytes <= room) return RAFTER_OK;
-  return RF_FAIL(error, RAFTER_NO_FIT, "train an adapter with --lora, or set --beta 0: then one copy is enough",
-                 "%s with a second copy of the base model does not fit %s (memory: expected at most %.2f "
-                 "GiB, got %.2f GiB)",
-                 policy->graph->model.name, policy->machine.name, (double)room / 0x1p30,
-                 (double)bytes / 0x1p30);
+  return RF_FAIL(
+      error, RAFTER_NO_FIT, "train an adapter with --lora, or set --beta 0: then one copy is enough",
+      "%s with a second copy of the base model does not fit %s (memory: expected at most %.2f "
+      "GiB, got %.2f GiB)",
+      policy->graph->model.name, policy->machine.name, (double)room / 0x1p30, (double)bytes / 0x1p30);
 }

@@ -6,7 +6,7 @@
 #include "generate/generate.h"
 #include "generate/score.h"
 
-/* What differs from the policy's settings. */
+/* The settings that differ from the policy's. */
 typedef struct rf_rl_guests {
   rf_infer_settings sample;    /* the generator of the policy */
   rf_infer_settings reference; /* scores with the base model */

@@ -26,17 +26,17 @@ typedef struct rf_rl_settings {
   /* plan.build.objective is POLICY. `given` is not set: the prompts are the data. schedule.steps
    * counts optimizer steps: steps * iterations. */
   rf_train_settings train;
-  rf_build_options roll;        /* sizes of sampling: see rf_rl_guests_of */
+  rf_build_options roll; /* sizes of sampling: see rf_rl_guests_of */
   const rf_rl_loss *loss;
-  double beta;                  /* weight of the KL divergence; 0: there is no reference */
-  int64_t prompts;              /* prompts of a step */
-  int samples;                  /* answers to each prompt */
-  int64_t max_tokens;           /* of an answer */
-  int iterations;               /* optimizer steps over the answers of a step */
-  bool masks_cut;               /* answers that reach max_tokens have no part in the loss */
-  bool drops_flat;              /* other prompts replace groups whose rewards are all equal */
-  int64_t overlong;             /* the last tokens before max_tokens lower the reward to -1; 0: none */
-  rf_sampler_options sampler;   /* filters and end ids; its temperature and seed are not used */
+  double beta;                /* weight of the KL divergence; 0: without a reference */
+  int64_t prompts;            /* prompts of a step */
+  int samples;                /* answers to each prompt */
+  int64_t max_tokens;         /* of an answer */
+  int iterations;             /* optimizer steps over the answers of a step */
+  bool masks_cut;             /* answers that reach max_tokens have no part in the loss */
+  bool drops_flat;            /* other prompts replace groups whose rewards are all equal */
+  int64_t overlong;           /* the last tokens before max_tokens lower the reward to -1; 0: none */
+  rf_sampler_options sampler; /* filters and end ids; its temperature and seed are not used */
   const rf_tokenizer *tokenizer;
   rf_rl_prompts *data, *held_out; /* held_out: for rf_rl_evaluate; NULL: none */
   rf_rewards *rewards;
@@ -65,8 +65,8 @@ typedef struct rf_rl_spread {
 
 /* Measurements of a step. Predicted seconds are for the lengths that the answers have. */
 typedef struct rf_rl_report {
-  int64_t step;         /* from 1 */
-  rafter_step train;    /* the last optimizer step; loss and gradient norm of the first */
+  int64_t step;                       /* from 1 */
+  rafter_step train;                  /* the last optimizer step; loss and gradient norm of the first */
   int64_t groups, flat_groups, drawn; /* drawn: prompts, with those whose groups were dropped */
   int64_t answers, sampled_tokens, trained_tokens, longest, cut, empty;
   rf_rl_spread reward;
@@ -89,10 +89,10 @@ typedef struct rf_rl {
   rf_scorer *reference; /* NULL: none */
   rf_rl_group *group;   /* (groups): of the latest step */
   int64_t groups, room;
-  float *values;        /* arrays of all answers */
+  float *values; /* arrays of all answers */
   rf_sequence *sequence;
   rf_judged *judged;
-  double limit[2];      /* predicted and limit seconds of sampling so far */
+  double limit[2]; /* predicted and limit seconds of sampling so far */
 } rf_rl;
 
 /* Reports errors of settings before it allocates the arena. */

@@ -14,9 +14,10 @@ enum { ROUNDS = 8 }; /* draws of prompts per step, at the most, to replace group
 typedef struct sampling {
   rf_rl *rl;
   int64_t ended, groups; /* of this round */
+  const char *what;      /* for the progress */
   double waited;         /* seconds spent on rewards */
   bool stopped;
-  rf_status status;      /* of the rewards */
+  rf_status status; /* of the rewards */
   rf_error why;
 } sampling;
 
@@ -107,7 +108,7 @@ static bool stepped(void *self, int tokens) {
   s->status = rf_rewards_collect(settings->rewards, false, &s->why);
   s->waited += rf_now_seconds() - began;
   s->stopped = rf_flag_is_set(settings->train.progress.stop);
-  if (settings->progress) settings->progress(settings->self, "sampling", s->ended, s->groups);
+  if (settings->progress) settings->progress(settings->self, s->what, s->ended, s->groups);
   return s->status == RAFTER_OK && !s->stopped;
 }
 
@@ -187,7 +188,7 @@ static rf_status draw(rf_rl *rl, int64_t count, int64_t *position, rf_error *err
 
 rf_status rf_rl_sample(rf_rl *rl, rf_rl_report *report, rf_error *error) {
   const rf_rl_settings *s = &rl->settings;
-  sampling now = {.rl = rl};
+  sampling now = {.rl = rl, .what = "sampling"};
   rf_loader_state *state = &rl->trainer->loader.state;
   int64_t position = state->rows;
   rf_rl_forget(rl);
@@ -211,7 +212,7 @@ rf_status rf_rl_sample(rf_rl *rl, rf_rl_report *report, rf_error *error) {
 rf_status rf_rl_sample_held_out(rf_rl *rl, rf_rl_report *report, rf_error *error) {
   rf_rl_prompts *prompts = rl->settings.held_out;
   int64_t count = rf_rl_prompts_count(prompts);
-  sampling now = {.rl = rl, .groups = count};
+  sampling now = {.rl = rl, .groups = count, .what = "evaluating"};
   rf_rl_forget(rl);
   RF_TRY(make_room(rl, count, error));
   for (int64_t i = 0; i < count; i++) RF_TRY(submit(rl, rf_rl_prompts_row(prompts, i), 0, true, error));

@@ -167,7 +167,8 @@ rf_status rf_sequences_microbatches(const rf_trainer *trainer, const rf_sequence
                                     int each, int64_t *microbatches, rf_error *error) {
   packed p = {.trainer = (rf_trainer *)trainer, .sequence = sequence, .count = count, .each = each};
   RF_TRY(check(trainer, sequence, count, each, error));
-  for (*microbatches = 0; p.next < count; ++*microbatches) take_microbatch(&p, p.next);
+  /* a step without sequences has one microbatch without labels, whose gradients are 0 */
+  for (*microbatches = 0; p.next < count || !*microbatches; ++*microbatches) take_microbatch(&p, p.next);
   return RAFTER_OK;
 }
 
