@@ -89,6 +89,7 @@ typedef enum rf_pairs_kind { RF_PAIRS_DPO, RF_PAIRS_IPO, RF_PAIRS_SIMPO } rf_pai
   FIELD(of, bool, transpose) \
   FIELD(of, bool, fast) \
   FIELD(of, float, softcap)  /* logits become cap * tanh(logit / cap); 0: no cap */ \
+  FIELD(of, float, temperature)  /* divides the logits, after the softcap; 0: 1 */ \
   FIELD(of, int32_t, top)    /* head_score: number of most likely tokens returned */ \
   FIELD(of, int64_t, vocab)  /* for head_part: size of the vocabulary over all chips; 0: the head is not sharded */
 

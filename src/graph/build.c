@@ -7,6 +7,7 @@
 #include "graph/mesh/pipeline.h"
 #include "model/weights.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -386,6 +387,7 @@ static int blocks(builder *b) {
 static int head(const builder *b, rf_attr *attr, int *bias) {
   int w = weight_of(b, "head", "/weight");
   attr->head.softcap = b->model->final_softcap;
+  attr->head.temperature = b->options->temperature == 1 ? 0 : b->options->temperature;
   attr->head.transpose = w == RF_NONE; /* the head uses the token table, stored as (V,D) */
   *bias = weight_of(b, "head", "/bias");
   return w == RF_NONE ? weight_of(b, "embed/token", "/weight") : w;
@@ -505,6 +507,10 @@ static rf_status build_generate(builder *b) {
 
 static rf_status options_check(const rf_model *model, const rf_build_options *o, rf_error *error) {
   RF_TRY(rf_objective_check(o, error));
+  if (!(o->temperature >= 0 && o->temperature < INFINITY))
+    return RF_FAIL(error, RAFTER_INVALID, NULL,
+                   "temperature out of range (temperature: expected a number above 0, or 0 for 1, got %g)",
+                   (double)o->temperature);
   if (o->dtype != RF_F32 && o->dtype != RF_BF16 && o->dtype != RF_F64)
     return RF_FAIL(error, RAFTER_INVALID, "use --dtype f32 or bf16",
                    "dtype not supported (dtype: expected f32, bf16 or f64, got %s)", rf_dtype_name(o->dtype));

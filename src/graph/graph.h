@@ -458,7 +458,8 @@ typedef struct rf_build_options {
    * in dtype `matmul` (i8, f8_e4m3) */
   bool matmul_set;
   rf_dtype matmul;
-  int top; /* score: number of most likely tokens returned per position, at most RF_TOP_MAX */
+  float temperature; /* divides all logits, after the softcap; 0: 1 */
+  int top;           /* score: number of most likely tokens returned per position, at most RF_TOP_MAX */
   int accumulate;
   float dropout; /* dropout rate; negative: the model's own */
   rf_optimizer optimizer;

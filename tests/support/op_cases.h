@@ -30,7 +30,7 @@ enum {
   OP_BF16_SOFTMAX = 1 << 12,
   OP_IGNORED = 1 << 13,   /* some labels are -1 */
   OP_POSITIONS = 1 << 14, /* embed with a position table */
-  OP_INVERSE = 1 << 15,
+  OP_INVERSE = 1 << 15,   /* head: temperature 0.7 */
   OP_CLIP = 1 << 16,
   OP_WEIGHT = 1 << 17,
   OP_DECAY = 1 << 18,

@@ -19,7 +19,8 @@ static rf_attr product_attributes(const op_fusion *of) {
   return (rf_attr){.matmul = {.transpose = (of->flags & OP_TRANSPOSE) != 0}};
 }
 static rf_attr head_attributes(const op_fusion *of) {
-  return (rf_attr){.head = {.transpose = (of->flags & OP_TRANSPOSE) != 0}};
+  return (rf_attr){.head = {.transpose = (of->flags & OP_TRANSPOSE) != 0,
+                            .temperature = of->flags & OP_INVERSE ? 0.7f : 0}};
 }
 
 static int linear(op_harness *h, const op_fusion *of, const op_size *size) {
@@ -202,6 +203,7 @@ const op_fusion OP_FUSIONS[] = {
     {"rmsnorm_bwd + add", build_norm_bwd, NORMS, 0},
     {"head_loss + head_loss_bwd", build_head, HEADS, 0},
     {"head_loss + head_loss_bwd, transposed", build_head, HEADS, OP_TRANSPOSE},
+    {"head_loss + head_loss_bwd, temperature", build_head, HEADS, OP_INVERSE},
     {"head_logits and matmul", build_logits, HEADS, 0},
     {"attention over a cache", build_cache, CACHES, 0},
     {"attention over a cache, window", build_cache, CACHES, OP_WINDOW},

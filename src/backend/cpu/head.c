@@ -126,7 +126,15 @@ SIZES(head_score, -1)
 
 /* ---- the loop over chunks -------------------------------------------------------------------- */
 
-/* Writes the logits of rows [r0, r0 + count) to z. `product` is workspace for the product. */
+/* Applies the softcap and the temperature to a row of products. */
+static void finish_row(const rf_head_isa *isa, const rf_op *op, float *row, int64_t vocab) {
+  const rf_attr_head *attr = &op->attr.head;
+  if (attr->softcap > 0) isa->cap(row, vocab, attr->softcap);
+  if (attr->temperature > 0) isa->divide(row, vocab, attr->temperature);
+}
+
+/* Writes the logits of rows [r0, r0 + count) to z, before finish_row. `product` is workspace for the product.
+ */
 static void chunk_logits(const rf_call *call, const dims *d, int64_t r0, int64_t count, float *z,
                          void *product) {
   rf_gemm g = logits_product(call->graph, call->op, d, d->chunk);
@@ -153,7 +161,8 @@ static void loss_chunks(const rf_head_isa *isa, const rf_call *call, float *nll,
   float *dw = gradient_slot < 0 ? NULL : call->out[gradient_slot + 1],
         *dbias = gradient_slot < 0 ? NULL : call->out[gradient_slot + 2];
   int64_t rows = rf_rows_used(call, 0);
-  float cap = op->attr.head.softcap;
+  float temperature = op->attr.head.temperature > 0 ? op->attr.head.temperature : 1,
+        cap = op->attr.head.softcap / temperature;
   const float *dnll = saved_lse ? call->in[5] : NULL;
   for (int64_t r0 = 0; r0 < rows; r0 += d.chunk) {
     int64_t count = rows - r0 < d.chunk ? rows - r0 : d.chunk;
@@ -167,13 +176,13 @@ static void loss_chunks(const rf_head_isa *isa, const rf_call *call, float *nll,
       for (int64_t i = 0; i < count; i++) {
         float *row = z + i * d.ld;
         int32_t label = labels[r0 + i], best = 0;
-        if (cap > 0) isa->cap(row, d.vocab, cap);
+        finish_row(isa, op, row, d.vocab);
         if (saved_lse) chunk_lse[i] = saved_lse[r0 + i];
         else chunk_lse[i] = isa->lse(row, d.vocab, &best);
         if (nll) nll[r0 + i] = label < 0 ? 0.0f : chunk_lse[i] - row[label];
         if (argmax) argmax[r0 + i] = best;
         if (lse) lse[r0 + i] = chunk_lse[i];
-        float scale = dnll ? dnll[r0 + i] : call->run->loss_scale;
+        float scale = (dnll ? dnll[r0 + i] : call->run->loss_scale) / temperature;
         if (gradient_slot >= 0) isa->gradient(row, d.vocab, label, chunk_lse[i], scale, cap);
       }
     }
@@ -219,7 +228,7 @@ static void head_loss_grad_run(const rf_head_isa *isa, const rf_call *call) {
 static void head_score_run(const rf_head_isa *isa, const rf_call *call) {
   dims d = dims_of(call->graph, call->op);
   const int32_t *labels = call->in[3];
-  float *z = call->workspace, *logprob = call->out[0], *top = call->out[2], cap = call->op->attr.head.softcap;
+  float *z = call->workspace, *logprob = call->out[0], *top = call->out[2];
   void *product = (char *)z + rf_whole_lines(d.chunk * d.ld) + rf_whole_lines(d.chunk);
   int32_t *top_ids = call->out[1];
   int most = call->op->attr.head.top;
@@ -234,7 +243,7 @@ static void head_score_run(const rf_head_isa *isa, const rf_call *call) {
       for (int64_t i = 0; i < count; i++) {
         float *row = z + i * d.ld, values[RF_TOP_MAX];
         int32_t label = labels[r0 + i], best, ids[RF_TOP_MAX];
-        if (cap > 0) isa->cap(row, d.vocab, cap);
+        finish_row(isa, call->op, row, d.vocab);
         float lse = isa->lse(row, d.vocab, &best);
         logprob[r0 + i] = label < 0 ? 0.0f : row[label] - lse;
         if (!top && !top_ids) continue;
@@ -270,7 +279,7 @@ static void head_logits_run(const rf_head_isa *isa, const rf_call *call) {
   const int32_t *rows = call->in[3];
   size_t row_bytes = (size_t)(d.width * rf_dtype_bytes(x_dtype));
   char *x = call->workspace;
-  float *lse = call->out[1], cap = call->op->attr.head.softcap;
+  float *lse = call->out[1];
   int64_t used = picked;
   while (used > 0 && rows[used - 1] < 0) used--;
   memset((float *)call->out[0] + used * d.vocab, 0, (size_t)((picked - used) * d.vocab) * sizeof(float));
@@ -296,7 +305,7 @@ static void head_logits_run(const rf_head_isa *isa, const rf_call *call) {
       float *row = (float *)call->out[0] + i * d.vocab;
       int32_t best;
       if (rows[i] < 0) memset(row, 0, (size_t)d.vocab * sizeof *row);
-      else if (cap > 0) isa->cap(row, d.vocab, cap);
+      else finish_row(isa, call->op, row, d.vocab);
       if (lse) lse[i] = rows[i] < 0 ? 0.0f : isa->lse(row, d.vocab, &best);
     }
   }

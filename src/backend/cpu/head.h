@@ -12,7 +12,8 @@ typedef struct rf_head_isa {
   float (*lse)(const float *z, int64_t vocab, int32_t *best);
   /* z = (exp(z - lse) - [v == label]) scale, times 1 - (z/cap)^2 if cap > 0; 0 if label < 0. */
   void (*gradient)(float *z, int64_t vocab, int32_t label, float lse, float scale, float cap);
-  void (*cap)(float *z, int64_t vocab, float cap); /* replaces z by cap tanh(z / cap) */
+  void (*cap)(float *z, int64_t vocab, float cap);            /* replaces z by cap tanh(z / cap) */
+  void (*divide)(float *z, int64_t vocab, float temperature); /* replaces z by z / temperature */
   /* Finds the `most` (<= vocab) largest entries, in descending order. Equal entries are in
    * ascending order of index. */
   void (*top)(const float *z, int64_t vocab, int most, int32_t *ids, float *values);

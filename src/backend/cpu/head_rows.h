@@ -1,4 +1,5 @@
-/* head_rows.h - log-sum-exp, gradient, softcap and top entries of a row of logits, for head_*.c. */
+/* head_rows.h - log-sum-exp, gradient, softcap, temperature and top entries of a row of logits, for head_*.c.
+ */
 #include "backend/cpu/head.h"
 #include "backend/cpu/simd.h"
 
@@ -44,6 +45,14 @@ static void row_cap(float *z, int64_t vocab, float cap) {
   for (int64_t v = 0; v < vocab; v += RF_LANES) {
     int n = vocab - v < RF_LANES ? (int)(vocab - v) : RF_LANES;
     rf_v16_store_n(z + v, rf_v16_mul(all, rf_v16_tanh(rf_v16_mul(rf_v16_load_n(z + v, n), by))), n);
+  }
+}
+
+static void row_divide(float *z, int64_t vocab, float temperature) {
+  rf_v16 by = rf_v16_set1(temperature);
+  for (int64_t v = 0; v < vocab; v += RF_LANES) {
+    int n = vocab - v < RF_LANES ? (int)(vocab - v) : RF_LANES;
+    rf_v16_store_n(z + v, rf_v16_div(rf_v16_load_n(z + v, n), by), n);
   }
 }
 

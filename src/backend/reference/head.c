@@ -10,7 +10,7 @@ typedef struct head {
   /* this chip's part of the vocabulary: first token, and number of tokens without padding */
   int64_t first, words;
   bool transpose, wide, fast;
-  float cap;
+  float cap, temperature; /* temperature 0: 1 */
 } head;
 
 static head head_of(const rf_call *call) {
@@ -29,7 +29,8 @@ static head head_of(const rf_call *call) {
                 .transpose = attr->transpose,
                 .wide = x->dtype == RF_F64,
                 .fast = attr->fast,
-                .cap = attr->softcap};
+                .cap = attr->softcap,
+                .temperature = attr->temperature};
 }
 
 static int64_t weight_at(const head *of, int64_t d, int64_t v) {
@@ -43,7 +44,16 @@ static double logit(const head *of, int64_t r, int64_t v) {
                       of->width);
   for (int64_t d = 0; d < of->width && !of->fast; d++)
     sum = exact_fma(of->wide, load(of->x, r * of->width + d), load(of->w, weight_at(of, d, v)), sum);
-  return capped(of->cap, of->bias.data ? exact_add(of->wide, sum, load(of->bias, v)) : sum);
+  if (of->bias.data) sum = exact_add(of->wide, sum, load(of->bias, v));
+  sum = capped(of->cap, sum);
+  if (!(of->temperature > 0)) return sum;
+  return rounded(of->wide ? RF_F64 : RF_F32, sum / (double)of->temperature);
+}
+
+/* Derivative of a logit by the sum of products, from the logit. */
+static double logit_slope(const head *of, double z) {
+  double by = of->temperature > 0 ? (double)of->temperature : 1;
+  return cap_slope(of->cap, z * by) / by;
 }
 
 /* Returns the sum of exp(logit - largest) over row r. Sets *most to the largest logit, and *best to
@@ -101,7 +111,7 @@ static void gradients(const rf_call *call, const head *of, const int32_t *labels
       double z = labels[r] < 0 ? 0.0 : logit(of, r, v),
              p = exp(z - load(lse, r)) - (labels[r] == of->first + v ? 1.0 : 0.0);
       double scale = dnll.data ? load(dnll, r) : (double)call->run->loss_scale;
-      column[r] = labels[r] < 0 || v >= of->words ? 0.0 : p * scale * cap_slope(of->cap, z);
+      column[r] = labels[r] < 0 || v >= of->words ? 0.0 : p * scale * logit_slope(of, z);
     }
     for (int64_t d = 0; d < of->width; d++) {
       int64_t at = weight_at(of, d, v);

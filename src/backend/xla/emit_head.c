@@ -13,10 +13,10 @@ typedef struct head {
   rf_val w, bias; /* w (D,V) or (V,D), bias f32 (V)? */
   int64_t width, vocab;
   bool transpose;
-  float cap;
-  rf_val first;    /* i32 scalar: this chip's first token; no value: 0 */
-  rf_val words;    /* i32 scalar: this chip's tokens without padding; no value: all columns */
-  int64_t padding; /* columns that pad_vocabulary added */
+  float cap, temperature; /* temperature 0: 1 */
+  rf_val first;           /* i32 scalar: this chip's first token; no value: 0 */
+  rf_val words;           /* i32 scalar: this chip's tokens without padding; no value: all columns */
+  int64_t padding;        /* columns that pad_vocabulary added */
 } head;
 
 /* A chunk of rows, or all rows. The function `body` computes out[] and adds to sum[]. */
@@ -36,6 +36,7 @@ static head head_of(rf_emit *e, const rf_op *op) {
              .bias = rf_emit_wide(e, op, 2),
              .transpose = attr->transpose,
              .cap = attr->softcap,
+             .temperature = attr->temperature,
              .first = RF_NO_VAL,
              .words = RF_NO_VAL};
   of.vocab = of.w.dim[attr->transpose ? 0 : 1];
@@ -103,7 +104,9 @@ static rf_val lowest(rf_hlo *h) { return rf_hlo_scalar(h, RF_HLO_F32, -(double)I
 static rf_val all_logits(rf_emit *e, const head *of, rf_val x) {
   rf_val z = product(e, RF_NO_VAL, x, false, of->w, of->transpose);
   if (rf_has(of->bias)) z = rf_hlo_add(e->h, z, rf_emit_across_rows(e, of->bias, z.dim[0]));
-  return rf_emit_softcap(e->h, z, of->cap);
+  z = rf_emit_softcap(e->h, z, of->cap);
+  if (!(of->temperature > 0)) return z;
+  return rf_hlo_divide(e->h, z, rf_hlo_scalar(e->h, RF_HLO_F32, (double)of->temperature));
 }
 
 /* Logits z (c,V); -inf in columns of padding. */
@@ -359,17 +362,19 @@ static void emit_head_loss(rf_emit *e, const rf_op *op) {
 }
 
 /* dz (c,V) = (exp(z - lse) - [v is the label]) * dnll (without dnll: loss_scale) * slope of the
- * softcap */
+ * softcap / temperature */
 static rf_val logits_gradient(rf_emit *e, const chunk *c, rf_val z, rf_val lse) {
   rf_hlo *h = e->h;
   rf_val labels = c->in[1],
          scale = rf_has(c->in[3]) ? c->in[3] : rf_hlo_broadcast(h, e->run.loss_scale, NULL, 1, labels.dim),
          mine = rf_has(c->of.first) ? rf_hlo_subtract(h, labels, c->of.first) : labels;
+  float by = c->of.temperature > 0 ? c->of.temperature : 1;
+  if (by != 1) scale = rf_hlo_divide(h, scale, rf_hlo_scalar(h, RF_HLO_F32, (double)by));
   rf_val p = rf_hlo_exponential(h, rf_hlo_subtract(h, z, rf_emit_across_columns(e, lse, z.dim[1]))),
          here = rf_hlo_compare(h, RF_HLO_EQ, columns(h, z), rf_emit_across_columns(e, mine, z.dim[1]));
   p = rf_hlo_subtract(h, p, rf_hlo_convert(h, here, RF_HLO_F32));
   p = rf_hlo_multiply(h, p, rf_emit_across_columns(e, scale, z.dim[1]));
-  if (c->of.cap > 0) p = rf_hlo_multiply(h, p, rf_emit_softcap_slope(h, z, c->of.cap));
+  if (c->of.cap > 0) p = rf_hlo_multiply(h, p, rf_emit_softcap_slope(h, z, c->of.cap / by));
   rf_val used = rf_emit_across_columns(e, is_label(h, labels), z.dim[1]);
   if (rf_has(c->of.words))
     used = rf_hlo_and(h, used, rf_hlo_compare(h, RF_HLO_LT, columns(h, z), c->of.words));

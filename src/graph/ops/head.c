@@ -228,8 +228,9 @@ const rf_op_def RF_OP_HEAD_LOSS = {
     .name = "head_loss",
     .kind = RF_KIND_HEAD,
     .formula = "z[r,v] = acc + bias[v] in f32, acc = fma(x[r,d], w[d,v], acc) for d ascending from acc = 0 "
-               "(w[v,d] if transpose); with a softcap z = softcap*tanh(z/softcap); m = max_v z[r,v]; lse[r] "
-               "= m + log(sum_v exp(z[r,v] - m)); nll[r] = lse[r] - z[r,labels[r]], 0 if labels[r] = -1; "
+               "(w[v,d] if transpose); with a softcap z = softcap*tanh(z/softcap); with a temperature z = "
+               "z/temperature, rounded to f32; m = max_v z[r,v]; lse[r] = m + log(sum_v exp(z[r,v] - m)); "
+               "nll[r] = lse[r] - z[r,labels[r]], 0 if labels[r] = -1; "
                "argmax[r] = the smallest v with z[r,v] = m",
     .inputs = {RF_HEAD_INPUTS, "labels i32 (n)"},
     .outputs = {"nll (n)", "argmax i32 (n)", "lse (n)"},
@@ -282,12 +283,13 @@ const rf_op_def RF_OP_HEAD_MERGE = {
 const rf_op_def RF_OP_HEAD_LOSS_BWD = {
     .name = "head_loss_bwd",
     .kind = RF_KIND_HEAD,
-    .formula = "dz[r,v] = (exp(z[r,v] - lse[r]) - [v == labels[r]]) * dnll[r] (without dnll: loss_scale), 0 "
-               "for rows with labels[r] = -1, with z as in head_loss, in f32 (with a softcap "
-               "times 1 - (z/softcap)^2); dx[r,d] = "
-               "round(sum_v fma(dz[r,v], w[d,v]) for v ascending); dw[d,v] = fma(x[r,d], dz[r,v], dw[d,v]) "
-               "for r ascending (dw[v,d] if transpose); dbias[v] = dbias[v] + dz[r,v] for r ascending; dw "
-               "and dbias start at 0 (write) or at the present value (add)",
+    .formula =
+        "dz[r,v] = (exp(z[r,v] - lse[r]) - [v == labels[r]]) * dnll[r] (without dnll: loss_scale), 0 "
+        "for rows with labels[r] = -1, with z as in head_loss, in f32 (with a temperature divided by it, "
+        "with a softcap times 1 - (z*temperature/softcap)^2); dx[r,d] = "
+        "round(sum_v fma(dz[r,v], w[d,v]) for v ascending); dw[d,v] = fma(x[r,d], dz[r,v], dw[d,v]) "
+        "for r ascending (dw[v,d] if transpose); dbias[v] = dbias[v] + dz[r,v] for r ascending; dw "
+        "and dbias start at 0 (write) or at the present value (add)",
     .inputs = {RF_HEAD_INPUTS, "labels i32 (n)", "lse (n)", "dnll (n)?"},
     .outputs = {"dx (n,D)", "dw (D,V)?", "dbias (V)?"},
     .fields = RF_FIELDS_HEAD,
@@ -335,7 +337,8 @@ const rf_op_def RF_OP_HEAD_LOGITS = {
     .name = "head_logits",
     .kind = RF_KIND_HEAD,
     .formula = "logits[i,v] = acc + bias[v] in f32, acc = fma(x[rows[i],d], w[d,v], acc) for d ascending "
-               "from acc = 0 (w[v,d] if transpose), softcap as in head_loss; lse[i] as in head_loss; "
+               "from acc = 0 (w[v,d] if transpose), softcap and temperature as in head_loss; lse[i] as in "
+               "head_loss; "
                "logits[i] = 0 and lse[i] = 0 if rows[i] = -1; fast: x as in matmul",
     .inputs = {RF_HEAD_INPUTS, "rows i32 (R)"},
     .outputs = {"logits (R,V)", "lse (R)?"},

@@ -23,6 +23,7 @@
 enum { CONTEXT = 64, TEXTS = 8, SAMPLES = 2, MAX_TOKENS = 24 };
 
 static rf_machine machine;
+static float temperature; /* of all plans */
 
 /* A prompt and its answer, with the log-probabilities of generation, scoring and training. */
 typedef struct text {
@@ -32,12 +33,16 @@ typedef struct text {
 } text;
 
 static rf_plan_options plan_of(rf_dtype dtype, int64_t microbatch) {
-  return (rf_plan_options){
-      .build = {.dtype = dtype, .softmax = RF_F32, .microbatch = microbatch, .seq = CONTEXT, .accumulate = 1},
-      .backend = &RF_BACKEND_CPU,
-      .isa = rf_isa_detect(),
-      .threads = 1,
-      .machine = &machine};
+  return (rf_plan_options){.build = {.dtype = dtype,
+                                     .softmax = RF_F32,
+                                     .temperature = temperature,
+                                     .microbatch = microbatch,
+                                     .seq = CONTEXT,
+                                     .accumulate = 1},
+                           .backend = &RF_BACKEND_CPU,
+                           .isa = rf_isa_detect(),
+                           .threads = 1,
+                           .machine = &machine};
 }
 
 static rf_model model_of(const char *folder) {
@@ -247,6 +252,31 @@ static void generate_score_and_train_agree(void **state) {
   }
 }
 
+/* The logits of all three are divided by the temperature. At temperature 1 they have the bits of
+ * logits that are not divided, and at 0.7 other tokens are drawn. */
+static void all_agree_at_a_temperature(void **state) {
+  (void)state;
+  static text texts[3][TEXTS][SAMPLES];
+  const float temperatures[] = {0, 1, 0.7f};
+  for (int f = 0; f < FAMILY_COUNT; f++) {
+    char folder[512], path[600];
+    snprintf(folder, sizeof folder, RF_TEST_DATA "/goldens/%s", FAMILIES[f]);
+    snprintf(path, sizeof path, "%s/model.safetensors", folder);
+    if (access(path, R_OK)) continue;
+    for (int i = 0; i < 3; i++) {
+      temperature = temperatures[i];
+      prompts_of(folder, texts[i]);
+      generate(folder, RF_F32, 3, texts[i]);
+      score(folder, RF_F32, texts[i]);
+      train(folder, RF_F32, texts[i]);
+      assert_true(largest(texts[i], false) == 0 && largest(texts[i], true) == 0);
+    }
+    assert_memory_equal(texts[1], texts[0], sizeof *texts);
+    assert_memory_not_equal(texts[2], texts[0], sizeof *texts);
+  }
+  temperature = 0;
+}
+
 static void generate_and_score_agree_over_latent_rows(void **state) {
   (void)state;
   static const char *const folders[] = {RF_TEST_DATA "/latent/deepseek_v2",
@@ -260,6 +290,7 @@ int main(void) {
   if (rf_machine_find("a5000", &machine, &error) != RAFTER_OK) return 1;
   machine.memory_bytes = 8e9;
   const struct CMUnitTest tests[] = {cmocka_unit_test(generate_score_and_train_agree),
+                                     cmocka_unit_test(all_agree_at_a_temperature),
                                      cmocka_unit_test(generate_and_score_agree_over_latent_rows)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
