@@ -7,11 +7,11 @@ const rf_option RF_REWARD_OPTIONS[] = {
         "rewards of an answer: NAME[=ARGUMENT][:WEIGHT],...; the weighted sum counts\n"
         "exact: the answer is the row's \"answer\", without blanks around it; number: the last number is "
         "that of \"answer\"; gsm8k: the same, but the first number after \"####\" counts if there is one; "
-        "contains[=TEXT]: the answer contains TEXT or \"answer\"; regex=PATTERN: a part of the answer "
-        "matches (PCRE2); format[=think+answer]: <think>...</think><answer>...</answer> and no other text; "
-        "length=TOKENS: 1 up to TOKENS, falls to 0 at twice as many; command: --reward-command. Each is "
-        "0 to 1, the weight is 1 if unset. The option may be repeated. In an argument, write \\, for a "
-        "comma"),
+        "contains[=TEXT]: the answer contains TEXT, or without TEXT the row's \"answer\"; regex=PATTERN: "
+        "a part of the answer matches (PCRE2); format[=think+answer]: "
+        "<think>...</think><answer>...</answer> and no other text; length=TOKENS: 1 up to TOKENS, falls "
+        "to 0 at twice as many; command: --reward-command. Each is 0 to 1, the weight is 1 if unset. The "
+        "option may be repeated. In an argument, write \\, for a comma"),
     RF_WORDS(
         "reward-command", TEXT, "COMMAND", NULL, "Rewards",
         "program that gives rewards: reads {\"id\",\"prompt\",\"answer\",...} and writes "
