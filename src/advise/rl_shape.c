@@ -32,6 +32,9 @@ void rf_rl_shape_policy(const rf_options *o, const rf_rl_shape *shape, rf_settin
   b->policy.clip_low = (float)rf_options_float_or(o, "clip-low", (double)b->policy.clip_low);
   b->policy.clip_high = (float)rf_options_float_or(o, "clip-high", (double)b->policy.clip_high);
   b->policy.cap = (float)rf_options_float_or(o, "ratio-cap", 0);
+  /* sampler and trainer must round alike */
+  b->fast = !strcmp(rf_options_text_or(o, "compute", "exact"), "fast") && policy->model.lora.rank > 0;
+  b->temperature = shape->temperature == 1 ? 0 : (float)shape->temperature;
   if (b->microbatch > answers) b->microbatch = answers;
   b->accumulate = (int)((answers + b->microbatch - 1) / b->microbatch);
 }

@@ -29,9 +29,11 @@ static json_t *text_of(const char *text, size_t bytes) {
 
 static json_t *parts_of(const rf_rl *rl, const rf_rl_report *r, bool spread) {
   json_t *parts = json_object();
-  for (int p = 0; p < r->parts; p++)
-    json_object_set_new(parts, rf_rl_part_name(rl, p),
-                        number(spread ? r->part[p].deviation : r->part[p].mean));
+  for (int p = 0; p < RF_RL_PARTS; p++) {
+    const char *name = rf_rl_part_name(rl, p);
+    if (!name) continue;
+    json_object_set_new(parts, name, number(spread ? r->part[p].deviation : r->part[p].mean));
+  }
   return parts;
 }
 
@@ -116,8 +118,8 @@ static json_t *floats_of(const float *values, int64_t count) {
 static json_t *answer_of(const rf_rl *rl, const rf_rl_answer *a, bool evaluation) {
   const rf_reply *r = a->reply;
   json_t *json = json_object(), *parts = json_object(), *ids = json_array();
-  int count = rf_rewards_count(rl->settings.rewards) + (rl->settings.overlong > 0);
-  for (int p = 0; p < count; p++) json_object_set_new(parts, rf_rl_part_name(rl, p), number(a->part[p]));
+  for (int p = 0; p < RF_RL_PARTS; p++)
+    if (rf_rl_part_name(rl, p)) json_object_set_new(parts, rf_rl_part_name(rl, p), number(a->part[p]));
   for (int64_t t = 0; t < r->tokens.count; t++) json_array_append_new(ids, json_integer(r->tokens.at[t]));
   json_object_set_new(json, "text", text_of(r->text ? r->text : "", r->bytes));
   json_object_set_new(json, "finish_reason", json_string(rf_finish_name(r->finish)));

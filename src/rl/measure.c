@@ -26,9 +26,8 @@ static void spread_end(rf_rl_spread *s, double count) {
 void rf_rl_measure_answers(const rf_rl *rl, rf_rl_report *report) {
   double surprise = 0, counted[RF_RL_PARTS] = {0};
   report->groups = rl->groups;
-  report->parts = rf_rewards_count(rl->settings.rewards) + (rl->settings.overlong > 0);
   spread_begin(&report->reward);
-  for (int p = 0; p < report->parts; p++) spread_begin(&report->part[p]);
+  for (int p = 0; p < RF_RL_PARTS; p++) spread_begin(&report->part[p]);
   for (int64_t g = 0; g < rl->groups; g++)
     for (int i = 0; i < rl->group[g].replies.samples; i++) {
       const rf_rl_answer *a = &rl->group[g].answer[i];
@@ -40,14 +39,14 @@ void rf_rl_measure_answers(const rf_rl *rl, rf_rl_report *report) {
       report->empty += tokens == 0;
       for (int64_t t = 0; t < tokens; t++) surprise -= (double)a->reply->logprobs[t];
       spread_add(&report->reward, a->reward);
-      for (int p = 0; p < report->parts; p++)
-        if (isfinite(a->part[p])) {
+      for (int p = 0; p < RF_RL_PARTS; p++)
+        if (rf_rl_part_name(rl, p) && isfinite(a->part[p])) {
           spread_add(&report->part[p], a->part[p]);
           counted[p]++;
         }
     }
   spread_end(&report->reward, (double)report->answers);
-  for (int p = 0; p < report->parts; p++) spread_end(&report->part[p], counted[p]);
+  for (int p = 0; p < RF_RL_PARTS; p++) spread_end(&report->part[p], counted[p]);
   report->entropy = report->sampled_tokens ? surprise / (double)report->sampled_tokens : 0;
 }
 

@@ -39,6 +39,7 @@ static rf_status open_run(rf_rl *rl, rf_error *error) {
   RF_TRY(rf_generator_bind(&rl->guests.sample, rl->run, first, rl->plans.prefill, rl->plans.decode,
                            &rl->generator, error));
   RF_TRY(rf_generator_require_numbers(rl->generator, error));
+  RF_TRY(rf_rewards_collect(s->rewards, false, error)); /* a program that ended at once is an error now */
   if (!rl->plans.reference) return RAFTER_OK;
   if (!rl->plans.apart)
     return rf_scorer_bind(&rl->guests.reference, rl->run, first + 2, rl->plans.reference, &rl->reference,
@@ -80,8 +81,8 @@ void rf_rl_close(rf_rl *rl) {
 int64_t rf_rl_steps_done(const rf_rl *rl) { return rl->trainer->step / rl->settings.iterations; }
 
 const char *rf_rl_part_name(const rf_rl *rl, int part) {
-  int rules = rf_rewards_count(rl->settings.rewards);
-  return part < rules ? rf_rewards_name(rl->settings.rewards, part) : "overlong";
+  if (part == RF_RL_OVERLONG) return rl->settings.overlong > 0 ? "overlong" : NULL;
+  return part < rf_rewards_count(rl->settings.rewards) ? rf_rewards_name(rl->settings.rewards, part) : NULL;
 }
 
 rf_status rf_rl_step(rf_rl *rl, rf_rl_report *report, rf_error *error) {

@@ -20,7 +20,9 @@
 #include "rl/prompts.h"
 #include "train/sequences.h"
 
-enum { RF_RL_PARTS = RF_REWARDS + 1 }; /* components of a reward, with the one for overlong answers */
+/* The components of a reward. The last one is for overlong answers: a program may add others while
+ * answers are sampled. */
+enum { RF_RL_OVERLONG = RF_REWARDS, RF_RL_PARTS };
 
 typedef struct rf_rl_settings {
   /* plan.build.objective is POLICY. `given` is not set: the prompts are the data. schedule.steps
@@ -70,7 +72,6 @@ typedef struct rf_rl_report {
   int64_t groups, flat_groups, drawn; /* drawn: prompts, with those whose groups were dropped */
   int64_t answers, sampled_tokens, trained_tokens, longest, cut, empty;
   rf_rl_spread reward;
-  int parts;
   rf_rl_spread part[RF_RL_PARTS];
   double kl, entropy, clip_fraction, ratio_least, ratio_mean, ratio_most;
   double sample_seconds, reward_seconds, score_seconds, train_seconds, seconds;
@@ -106,6 +107,7 @@ rf_status rf_rl_step(rf_rl *rl, rf_rl_report *report, rf_error *error);
 /* Answers the held-out prompts greedily. Sets reward, parts, answers, lengths and seconds. The
  * groups are those of the evaluation until the next step. */
 rf_status rf_rl_evaluate(rf_rl *rl, rf_rl_report *report, rf_error *error);
+/* The name of a component; NULL: there is no such component. */
 const char *rf_rl_part_name(const rf_rl *rl, int part);
 
 #endif

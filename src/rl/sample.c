@@ -148,12 +148,11 @@ static double overlong(const rf_rl_settings *s, int64_t tokens) {
 
 static void add_overlong(rf_rl *rl, int64_t from) {
   const rf_rl_settings *s = &rl->settings;
-  int part = rf_rewards_count(s->rewards);
   for (int64_t i = from; i < rl->groups && s->overlong > 0; i++)
     for (int k = 0; k < rl->group[i].replies.samples; k++) {
       rf_rl_answer *a = &rl->group[i].answer[k];
-      a->part[part] = overlong(s, a->reply->tokens.count);
-      a->reward += a->part[part];
+      a->part[RF_RL_OVERLONG] = overlong(s, a->reply->tokens.count);
+      a->reward += a->part[RF_RL_OVERLONG];
     }
 }
 

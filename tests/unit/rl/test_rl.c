@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "model/weights.h"
 #include "rl/rl.h"
 #include "support/scratch.h"
 #include "support/training.h"
