@@ -267,6 +267,9 @@ static rf_status check_effect(const rf_options *o, const char *job, rf_error *er
        "only jobs that generate have slots for adapters"},
       {{"step-growth"}, "serve", "only services read prompts between the tokens of other answers"},
       {{"optimizer"}, "train rl", "only training steps have an optimizer"},
+      {{"iterations", "clip-low", "clip-high", "ratio-cap", "temperature", "reward-seconds"},
+       "rl",
+       "only --job rl trains on answers"},
       {{"pipeline"}, "train rl", "only training steps have pipeline stages"},
       {{"accumulate"}, "train rl", "only training steps have microbatches"},
   };

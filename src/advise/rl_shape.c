@@ -40,9 +40,6 @@ void rf_rl_shape_policy(const rf_options *o, const rf_rl_shape *shape, rf_settin
 }
 
 const rf_option RF_RL_OPTIONS[] = {
-    RF_NUMBER("beta", FLOAT, NULL, 0, 1e6, NULL, "Reinforcement learning",
-              "weight of the KL divergence from the model before training; 0: this model is not run, and no "
-              "memory is held for it; unset: 0.04 (grpo, rloo), 0.01 (reinforce++), otherwise 0"),
     RF_NUMBER("iterations", INT, "N", 1, 1024, "1", "Reinforcement learning",
               "optimizer steps over the answers of a step"),
     RF_NUMBER("clip-low", FLOAT, NULL, 0, 1, NULL, "Reinforcement learning",

@@ -24,7 +24,7 @@ rf_status rf_rl_shape_of(const rf_options *options, int64_t slots, rf_rl_shape *
  * many microbatches as all answers of a step need. */
 void rf_rl_shape_policy(const rf_options *options, const rf_rl_shape *shape, rf_settings *policy);
 
-/* The options, without --loss, --samples and --max-tokens. */
+/* The options, without --loss, --beta, --samples and --max-tokens. */
 extern const rf_option RF_RL_OPTIONS[];
 
 #endif

@@ -4,6 +4,7 @@
 #include "advise/compiled.h"
 #include "advise/drafts.h"
 #include "advise/gnuplot.h"
+#include "advise/rl_shape.h"
 #include "advise/vary.h"
 
 #include <pthread.h>
@@ -212,7 +213,7 @@ const rf_command RF_COMMAND_PLAN = {
                     "Predict whether a model fits, how fast it runs and what it costs, without running it."),
     .options = {RF_TABLE(PLAN), RF_TABLE(RF_STEP_OPTIONS), RF_TABLE(RF_LAYOUT_OPTIONS),
                 RF_TABLE(RF_OFFLOAD_OPTIONS), RF_INFERENCE_TABLES, RF_TABLE(RF_CACHE_OPTIONS),
-                RF_TABLE(RF_SERVING_OPTIONS), RF_TABLE(RF_SERVICE_OPTIONS), RF_TABLE(RF_ADAPTER_OPTIONS),
+                RF_TABLE(RF_SERVING_OPTIONS), RF_TABLE(RF_RL_OPTIONS), RF_TABLE(RF_SERVICE_OPTIONS), RF_TABLE(RF_ADAPTER_OPTIONS),
                 RF_TABLE(RF_SPECULATION_OPTIONS), RF_TABLE(RF_ACCEPTANCE_OPTIONS),
                 RF_TABLE(RF_EVERY_OPTIONS)},
     .common = "job batch seq tokens on mesh remat accumulate dtype weights lora fit sweep compare json",

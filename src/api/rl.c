@@ -58,7 +58,7 @@ static rf_status check(const rf_options *o, rf_error *error) {
                    "for example rafter rl MODEL --lora rank=16 --data prompts.jsonl --reward gsm8k",
                    "--data is missing (expected a file of JSON Lines)");
   if (rf_options_int(o, "eval-every") > 0 && !rf_options_is_set(o, "eval-data") &&
-      rf_options_given(o, "eval-every"))
+      rf_options_is_typed(o, "eval-every"))
     return RF_FAIL(error, RAFTER_INVALID, "give --eval-data FILE", "--eval-every needs held-out prompts");
   return RAFTER_OK;
 }
@@ -289,6 +289,9 @@ static const rf_option RL[] = {
               "steps between evaluations, which answer all held-out prompts greedily; 0: never"),
     RF_CHOICE("loss", RF_RL_LOSS_NAMES, "grpo", "Reinforcement learning",
               "how rewards become a loss; docs/rl.md has the formulas"),
+    RF_NUMBER("beta", FLOAT, NULL, 0, 1e6, NULL, "Reinforcement learning",
+              "weight of the KL divergence from the model before training; 0: this model is not run, and no "
+              "memory is held for it; unset: 0.04 (grpo, rloo), 0.01 (reinforce++), otherwise 0"),
     RF_NUMBER("prompts", INT, "N", 1, 1 << 20, "8", "Reinforcement learning", "prompts of a step"),
     RF_NUMBER("samples", INT, "N", 1, 1 << 16, "8", "Reinforcement learning", "answers to each prompt"),
     RF_NUMBER("max-tokens", TOKENS, NULL, 1, 1 << 24, "256", "Reinforcement learning",

@@ -177,6 +177,7 @@ rf_status rf_rl_run_steps(rf_rl_run *run, bool *stopped, rf_error *error) {
     rf_status status = evaluate(run, line, error);
     if (status == RAFTER_OK) {
       put_line(run->metrics, line);
+      if (run->json) rf_put_json(run->sink, json_incref(line));
       rf_say(run->sink, "before training, the held-out reward is %.3f\n", run->eval_reward);
     }
     json_decref(line);

@@ -345,8 +345,7 @@ PY
     says '^64 sequences .*; 8 prompts x 8 samples$' out
 }
 
-# RL: one copy of the base model for adapters, and a second one if the policy itself changes. The
-# output says that RL cannot be run yet.
+# RL: one copy of the base model for adapters, and a second one if the policy itself changes.
 case_rl() {
   # A default batch is that of all phases.
   status 0 "$RAFTER" plan llama3.2-1b --on tpu-v5e:4x4 --job rl &&
@@ -355,11 +354,19 @@ case_rl() {
     {
     holds out '[p["name"] for p in d["rl"]["phases"]] == ["rollout", "reference", "policy"] and abs(sum(p["seconds"] for p in d["rl"]["phases"]) - d["rl"]["seconds"]) < 1e-9' 'three phases'
     holds out 'max(p["peak_bytes"] for p in d["rl"]["phases"]) == d["memory"]["peak_bytes"] and d["memory"]["by_class"]["weight"] < 2.1e9' 'one base copy'
-    holds out 'any("cannot be run yet" in a for a in d["assumptions"])' 'what is planned is not run'
+    holds out 'd["rl"]["loss"] == "grpo" and d["rl"]["beta"] == 0.04' 'the loss and its default'
   }
   whole_step
   refuses 3 'fit' "$RAFTER" plan "${GEMMA[@]}" --batch 16 --microbatch 1 --samples 8 --job rl --json &&
     holds out 'd["memory"]["by_class"]["weight"] > 3.9e9 and not d["memory"]["fits"]' 'the reference model has its own copy'
+  # Without a KL divergence there is no reference, and no copy of the base.
+  refuses 3 'fit' "$RAFTER" plan "${GEMMA[@]}" --batch 16 --microbatch 1 --samples 8 --job rl --beta 0 --json &&
+    holds out '[p["name"] for p in d["rl"]["phases"]] == ["rollout", "policy"] and d["memory"]["by_class"]["weight"] < 2.1e9' 'no reference'
+  status 0 "$RAFTER" plan "${GEMMA[@]}" --batch 16 --microbatch 1 --samples 8 --job rl --lora rank=16 --json &&
+    cp out once
+  status 0 "$RAFTER" plan "${GEMMA[@]}" --batch 16 --microbatch 1 --samples 8 --job rl --lora rank=16 --json \
+    --iterations 2 --reward-seconds 3s --loss dapo &&
+    holds out 'd["rl"]["phases"][-1] == {"name": "reward", "seconds": 3.0, "model_flops": 0.0} and len(d["rl"]["phases"]) == 3' 'the wait for rewards, and no reference'
 }
 
 # --report writes the page of the plan with all tensors and ops, next to the usual output.
