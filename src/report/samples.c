@@ -41,7 +41,8 @@ static size_t text_cost(const char *text, size_t bytes) {
   size_t cost = 3;
   for (size_t i = 0; i < bytes; i++) {
     unsigned char c = (unsigned char)text[i];
-    cost += c < 0x20 || strchr("<>&", c) ? 6 : c == '"' || c == '\\' || c == 0xe2 ? 2 : 1;
+    bool escaped = c < 0x20 || c == '<' || c == '>' || c == '&';
+    cost += escaped ? 6 : c == '"' || c == '\\' || c == 0xe2 ? 2 : 1;
   }
   return cost;
 }
@@ -166,12 +167,14 @@ static json_t *group_of(reading *r, const json_t *row, size_t room, size_t *byte
       continue;
     }
     json_t *sample = json_array_size(kept) < RF_SAMPLES_COUNT ? sample_of(r, one) : NULL;
-    if (sample && cost + cost_of(sample) > room) {
+    size_t own = cost_of(sample);
+    if (sample && cost + own > room) {
       for (int k = 0; k < LIST_COUNT; k++) json_object_del(sample, LISTS[k]);
       json_object_set_new(sample, "cut", json_true());
+      own = cost_of(sample);
     }
-    if (sample && cost + cost_of(sample) <= room) {
-      cost += cost_of(sample);
+    if (sample && cost + own <= room) {
+      cost += own;
       json_array_append(kept, sample);
     } else left_out++;
     json_decref(sample);

@@ -49,6 +49,8 @@
       (value >= 1e21 ? `${value.toExponential(2).replace('e+', 'e')} FLOP` : scaled(flops)(value));
   rafter.bandwidth = scaled([[1e12, 'TB/s'], [1e9, 'GB/s'], [1e6, 'MB/s'], [1e3, 'kB/s'], [1, 'B/s']]);
   rafter.percent = (fraction) => (!Number.isFinite(fraction) ? '–' : fraction > 0 && fraction < 0.0005 ? '< 0.1 %' : `${(100 * fraction).toFixed(Math.abs(fraction) < 0.1 ? 1 : 0).replace(/^-(0(\.0)?)$/, '$1')} %`);
+  /* Numbers without a unit: 0.1235, 12.35, 123. */
+  rafter.digits = (value) => (!Number.isFinite(value) ? '–' : value === 0 ? '0' : Math.abs(value) >= 100 ? value.toFixed(0) : String(Number(value.toPrecision(4))));
   /* Texts of ticks need no digits after the last one that counts: 10 M for 10.0 M. */
   rafter.tick = (text) => (value) =>
       text(value).replace(/(\.\d*?)0+(?=\D|$)/, '$1').replace(/\.(?=\D|$)/, '');

@@ -100,6 +100,12 @@
     return {frame, takes};
   };
 
+  /* The mean of a key over the rows that have it; NaN: no row has it. */
+  rafter.meanOf = (rows, key) => {
+    const values = rows.map((row) => row[key]).filter(Number.isFinite);
+    return values.length ? values.reduce((sum, value) => sum + value, 0) / values.length : NaN;
+  };
+
   rafter.empty = (...text) => el('p', {class: 'empty'}, ...text);
   rafter.code = (text) => el('code', {}, text);
   rafter.cards = (list) =>

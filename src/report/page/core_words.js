@@ -17,6 +17,14 @@
       ['phase', 'The purpose of a part of a step: forward, recompute, backward, accumulate (adding gradients of microbatches) and optimizer; outside ops: data, sample, validation, checkpoint and write.'],
       ['remat', 'Rematerialisation, or activation checkpointing: forward drops activations and backward recomputes them. remat=mlp drops the activations of the MLPs; remat=block keeps only the inputs of layers. It needs less memory and more time, and gives the same results.'],
     ]],
+    ['Reinforcement learning', [
+      ['reward, component', 'A number that says how good an answer is: a weighted sum of its components, such as the right result or the right form.'],
+      ['group', 'A prompt with all answers that were sampled for it in a step. A group without signal has equal rewards, so its answers do not train.'],
+      ['advantage', 'The reward of an answer, compared with the other answers of its group. The loss makes answers with a positive advantage more probable.'],
+      ['ratio, clipped', 'The probability of a token under the trained policy, divided by its probability when it was sampled. The loss clips ratios that are too far from 1.'],
+      ['KL, entropy', 'KL: how far the policy is from the reference, the model before the training. Entropy: how uncertain the policy is about the next token. Both in nats per token.'],
+      ['evaluation', 'The mean reward on prompts that are not trained.'],
+    ]],
     ['Names of ops and tensors', [
       ['block.3/mlp/up', 'The first matrix of the MLP in layer 3; layers are counted from 0. block.* means all layers together.'],
       ['step/micro/…', 'An op that runs once per microbatch; in generation and scoring, once per step. step/end/… runs once per step.'],

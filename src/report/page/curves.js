@@ -18,11 +18,13 @@
     tokens: ['tokens', (value) => rafter.count(value)],
     time: ['time trained', (value) => rafter.seconds(value)]
   };
+  /* Steps with rewards have the tokens of the step, other steps those since the start. */
   const across = (rows, by) => {
-    let elapsed = 0;
+    let elapsed = 0, trained = 0;
     return rows.map((row) => {
       elapsed += (row.seconds || 0) * (row.steps || 1);
-      return by === 'time' ? elapsed : row[by === 'step' ? 'step' : 'tokens'];
+      trained = Number.isFinite(row.reward) ? trained + (row.tokens || 0) * (row.steps || 1) : row.tokens;
+      return {time: elapsed, step: row.step, tokens: trained}[by];
     });
   };
 
@@ -163,8 +165,17 @@
     };
     const column = (run, xs, key) => run.metrics.map((row, i) => [xs[i], row[key]]).filter(([, y]) => Number.isFinite(y));
     const level = (run, xs, value) => (Number.isFinite(value) && value > 0 && xs.length ? [[xs[0], value], [xs[xs.length - 1], value]] : []);
-    const digits = (value) => (value === 0 ? '0' : Math.abs(value) >= 100 ? value.toFixed(0) : String(Number(value.toPrecision(4))));
+    const {digits} = rafter;
     const CHARTS = [
+      {
+        id: 'reward',
+        title: 'Reward',
+        tall: true,
+        text: digits,
+        lines: (run, xs) =>
+            [{label: 'training', values: column(run, xs, 'reward'), smooth: true, key: 'reward'},
+             {label: 'evaluation', values: column(run, xs, 'eval_reward'), marks: true, shift: 1}]
+      },
       {
         id: 'loss',
         title: 'Loss',

@@ -140,20 +140,20 @@ static size_t bytes_of(const json_t *json) {
 
 static void long_files_are_thinned(void **state) {
   (void)state;
-  json_t *samples = read_file(long_file(1001, 16, 4000)), *thin;
+  json_t *samples = read_file(long_file(401, 8, 8000)), *thin;
   const json_t *steps = json_object_get(samples, "steps"), *tests = json_object_get(samples, "evaluations");
-  assert_int_equal(count(samples, "all_steps"), 1001);
-  assert_int_equal(count(samples, "all_evaluations"), 100);
+  assert_int_equal(count(samples, "all_steps"), 401);
+  assert_int_equal(count(samples, "all_evaluations"), 40);
   assert_in_range(json_array_size(steps), 100, 300);
-  check_spread(steps, 1, 1001, 0);
-  check_spread(tests, 10, 1000, 0);
+  check_spread(steps, 1, 401, 0);
+  check_spread(tests, 10, 400, 0);
   assert_true(bytes_of(samples) <= RF_SAMPLES_MODEL);
   for (size_t bytes = RF_SAMPLES_PAGE; bytes > 1 << 20; bytes /= 2) {
     thin = rf_report_thin_samples(samples, bytes);
     steps = json_object_get(thin, "steps");
     assert_true(bytes_of(thin) <= bytes + 1000 && bytes_of(steps) > bytes / 2);
-    check_spread(steps, 1, 1001, 4);
-    assert_int_equal(count(thin, "all_steps"), 1001);
+    check_spread(steps, 1, 401, 4);
+    assert_int_equal(count(thin, "all_steps"), 401);
     json_decref(thin);
   }
   thin = rf_report_thin_samples(samples, 1);
@@ -173,11 +173,11 @@ static void large_steps_are_cut(void **state) {
   (void)state;
   FILE *file = fopen(at("large.jsonl"), "w");
   assert_non_null(file);
-  for (int group = 0; group < 200; group++) {
+  for (int group = 0; group < 70; group++) {
     fputs("{\"step\":5,\"prompt\":\"p\",\"samples\":[", file);
-    for (int i = 0; i < 100; i++) {
+    for (int i = 0; i < 66; i++) {
       fprintf(file, "%s{\"text\":\"x\",\"pieces\":[", i ? "," : "");
-      for (int k = 0; k < 300; k++) fprintf(file, "%s\"<<<<<<\"", k ? "," : "");
+      for (int k = 0; k < 100; k++) fprintf(file, "%s\"<<<<<<\"", k ? "," : "");
       fputs("]}", file);
     }
     fputs("]}\n", file);
@@ -192,9 +192,9 @@ static void large_steps_are_cut(void **state) {
   const json_t *step = json_array_get(json_object_get(samples, "steps"), 0),
                *groups = json_object_get(step, "groups");
   assert_true(bytes_of(step) < RF_SAMPLES_STEP);
-  assert_int_equal(json_array_size(groups) + (size_t)count(step, "left_out"), 200);
+  assert_int_equal(json_array_size(groups) + (size_t)count(step, "left_out"), 70);
   assert_int_equal(json_array_size(json_object_get(json_array_get(groups, 0), "samples")), RF_SAMPLES_COUNT);
-  assert_int_equal(count(json_array_get(groups, 0), "left_out"), 100 - RF_SAMPLES_COUNT);
+  assert_int_equal(count(json_array_get(groups, 0), "left_out"), 66 - RF_SAMPLES_COUNT);
   assert_null(json_object_get(sample_at(samples, 0, 0, 0), "cut"));
   const json_t *cut = sample_at(samples, 1, 0, 0);
   assert_true(json_is_true(json_object_get(cut, "cut")));
