@@ -60,6 +60,47 @@ PY
   holds model.json '{o["phase"] for o in d["runs"][1]["plan"]["ops"]} == {"forward", "recompute", "backward", "optimizer"}' 'remat=block recomputes'
 }
 
+# Reinforcement learning: the model and the page have the samples, and wrong parts of the files are
+# counted.
+case_samples() {
+  first
+  python3 "$HERE/../browser/rl_example.py" runs/first --steps 12
+  status 0 "${REPORT[@]}" runs/first --json --out page.html && cp out model.json &&
+    holds model.json 'd["runs"][0]["samples"]["all_steps"] == 12'
+  python3 - <<'PY' || fail 'samples of the model or page differ from the file'
+import json, re
+rows = [json.loads(line) for line in open("runs/first/samples.jsonl")]
+text = open("page.html").read()
+page = re.search(r'<script type="application/json" id="model">(.*?)</script>', text, re.S)
+for model in json.load(open("model.json")), json.loads(page.group(1)):
+    samples = model["runs"][0]["samples"]
+    for key, evaluation in ("steps", None), ("evaluations", True):
+        wanted = [row for row in rows if row.get("eval") == evaluation]
+        groups = [(one["step"], group) for one in samples[key] for group in one["groups"]]
+        assert [(step, g["id"]) for step, g in groups] == [(r["step"], r["id"]) for r in wanted]
+        for (_, group), row in zip(groups, wanted):
+            assert len(group["samples"]) == len(row["samples"])
+            for a, b in zip(group["samples"], row["samples"]):
+                assert all(a[k] == b[k] for k in ("text", "reward", "rewards", "pieces", "tokens"))
+                assert len(a["logprobs"]) == len(b["logprobs"])
+                assert all(abs(x - y) <= 1e-3 * abs(y) for x, y in zip(a["logprobs"], b["logprobs"]))
+PY
+  {
+    echo '{"step": 3, "samples": [{"text": NaN}]}'
+    echo '[]'
+    echo '{"step": 3, "samples": [4, {"text": "a", "reward": []}]}'
+    printf '{"step": 3, "sam'
+  } >>runs/first/samples.jsonl
+  {
+    echo '{"step": 13, "reward": NaN}'
+    echo '{"step": 14, "reward": 1, "rewards": {"a": "b"}, "kl": []}'
+  } >>runs/first/metrics.jsonl
+  status 0 "${REPORT[@]}" runs/first --json --out page.html && cp out model.json &&
+    holds model.json '{v for k, v in d["runs"][0]["samples"].items() if k.startswith("skipped")} == {3, 1}' &&
+    holds model.json 'd["runs"][0]["metrics_skipped"] == 3 and len(d["runs"][0]["metrics"]) == 13'
+  refuses 1 'belongs to the run' "${REPORT[@]}" runs/first/samples.jsonl --json
+}
+
 # --against plans the run again with a change, which gives the same plan as `plan`. Without a
 # change, the plan equals the run's.
 case_against() {
