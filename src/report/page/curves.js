@@ -201,9 +201,18 @@
         title: 'Tokens per second',
         text: rafter.count,
         from0: true,
-        lines: (run, xs) =>
-            [{label: 'measured', values: column(run, xs, 'tokens_per_second'), smooth: true, key: 'tokens_per_second'},
-             {label: 'predicted', values: level(run, xs, run.plan && run.plan.rate && run.plan.rate.tokens_per_second), dash: [6, 4], shift: 1}]
+        lines: (run, xs) => {
+          const measured = column(run, xs, 'tokens_per_second');
+          const plan = run.plan && run.plan.rate && run.plan.rate.tokens_per_second;
+          return [
+            {label: 'measured', values: measured, smooth: true, key: 'tokens_per_second'}, {
+              label: 'predicted',
+              values: measured.length ? level(run, xs, plan) : [],
+              dash: [6, 4],
+              shift: 1
+            }
+          ];
+        }
       },
       {id: 'lr', title: 'Learning rate', text: digits, lines: (run, xs) => [{label: 'learning rate', values: column(run, xs, 'lr')}]},
       {
