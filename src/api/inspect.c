@@ -151,6 +151,8 @@ static void say_run(const char *path, const rafter_sink *sink, json_t *json) {
   } FIGURES[] = {{"steps", "", " steps", rf_text_count},
                  {"loss", ", loss ", "", rf_text_number},
                  {"val_loss", ", validation loss ", "", rf_text_number},
+                 {"reward", ", reward ", "", rf_text_number},
+                 {"best_eval_reward", ", best evaluation ", "", rf_text_number},
                  {"tokens", ", ", " tokens", rf_text_count},
                  {"tokens_per_second", ", median ", " tokens/s", rf_text_count}};
   json_t *last = rf_runs_last_steps(path), *value;

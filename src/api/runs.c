@@ -92,29 +92,45 @@ static int name_columns(const json_t *rows, int64_t limit) {
 
 /* Whether the table of runs has a column of a result anyway. */
 static bool has_column(const char *metric) {
-  static const char *const COLUMNS[] = {"tokens_per_second", "predicted_tokens_per_second", "loss",
-                                        "peak_bytes"};
+  static const char *const COLUMNS[] = {
+      "tokens_per_second", "predicted_tokens_per_second", "loss", "peak_bytes", "reward", "best_eval_reward"};
   for (size_t i = 0; i < sizeof COLUMNS / sizeof *COLUMNS; i++)
     if (!strcmp(COLUMNS[i], metric)) return true;
   return false;
 }
 
-/* The loss without the digits that vary from run to run anyway. */
+/* A loss or reward without the digits that vary from run to run anyway. */
 static char *loss_text(double value, char text[32]) {
   snprintf(text, 32, "%.4g", value);
+  return text;
+}
+
+/* The columns of rewards, which only lists with a rewarded run have. row NULL: their titles. */
+static const char *reward_columns(const json_t *rows, int64_t limit, const json_t *row, char text[80]) {
+  char reward[32], best[32];
+  const json_t *one, *results = json_object_get(row, "results");
+  bool any = false;
+  size_t i;
+  json_array_foreach ((json_t *)rows, i, one)
+    any |= (!limit || (int64_t)i < limit) && json_object_get(json_object_get(one, "results"), "reward");
+  *text = 0;
+  if (any)
+    snprintf(text, 80, "%8.8s %9.9s ", row ? shown(results, "reward", loss_text, reward) : "reward",
+             row ? shown(results, "best_eval_reward", loss_text, best) : "best eval");
   return text;
 }
 
 static void say_rows(const rafter_sink *sink, const json_t *rows, int64_t limit, const char *metric) {
   const json_t *row;
   size_t i;
-  char when[32], a[32], b[32], c[32], d[32], model[NAME_MAX + 1], title[80] = "", command[512], name[512],
-                                                                  folder[512], note[64];
+  char when[32], a[32], b[32], c[32], d[32], model[NAME_MAX + 1], title[80] = "", rewards[80], command[512],
+                                                                  name[512], folder[512], note[64];
   int columns = name_columns(rows, limit);
   if (metric && has_column(metric)) metric = NULL;
   if (metric) snprintf(title, sizeof title, " %18.40s", metric);
-  rf_say(sink, "%5s  %-16s  %-8s  %-*s  %-12s%s %9s %9s %8s %10s  %s\n", "id", "started", "command", columns,
-         "model", "status", title, "tokens/s", "planned", "loss", "memory", "folder");
+  rf_say(sink, "%5s  %-16s  %-8s  %-*s  %-12s%s %9s %9s %8s %s%10s  %s\n", "id", "started", "command",
+         columns, "model", "status", title, "tokens/s", "planned", "loss",
+         reward_columns(rows, limit, NULL, rewards), "memory", "folder");
   json_array_foreach ((json_t *)rows, i, row) {
     const json_t *results = json_object_get(row, "results");
     const char *status = rf_json_text_at(row, "status");
@@ -128,79 +144,16 @@ static void say_rows(const rafter_sink *sink, const json_t *rows, int64_t limit,
                json_is_number(json_object_get(results, metric))
                    ? result_text(metric, rf_json_number_at(results, metric), a)
                    : "");
-    rf_say(sink, "%5lld  %-16s  %-8.8s  %-*s  %-12s%s %9s %9s %8s %10s  %s%s\n",
+    rf_say(sink, "%5lld  %-16s  %-8.8s  %-*s  %-12s%s %9s %9s %8s %s%10s  %s%s\n",
            (long long)json_integer_value(json_object_get(row, "id")), when, clean(row, "command", command),
            columns, short_name(clean(row, "model", name), model),
            strcmp(status, "ended without a word") ? status : "killed", title,
            shown(results, "tokens_per_second", rf_text_count, a),
            shown(results, "predicted_tokens_per_second", rf_text_count, b),
-           shown(results, "loss", loss_text, c), shown(results, "peak_bytes", rf_text_bytes, d),
-           clean(row, "folder", folder), folder_note(row, note));
+           shown(results, "loss", loss_text, c), reward_columns(rows, limit, row, rewards),
+           shown(results, "peak_bytes", rf_text_bytes, d), clean(row, "folder", folder),
+           folder_note(row, note));
   }
-}
-
-/* ---- runs without results -------------------------------------------------------------------- */
-
-enum { LEFT_BYTES = 1 << 16 };
-
-/* Returns the figures of the last step, and the median rate. `text` is the end of metrics.jsonl.
- * Only complete lines are read. Returns NULL if there is no step. */
-static json_t *last_steps(const char *text, size_t bytes) {
-  static const char *const taken[] = {"loss", "tokens", "mfu", "val_loss"};
-  double rate[LEFT_BYTES / 64];
-  size_t rates = 0;
-  json_t *left = NULL, *row, *step;
-  for (const char *at = text, *end; (end = memchr(at, '\n', bytes - (size_t)(at - text))) != NULL;
-       at = end + 1) {
-    row = json_loadb(at, (size_t)(end - at), 0, NULL);
-    step = json_object_get(row, "step");
-    if (json_is_integer(step)) {
-      if (!left) left = json_object();
-      json_object_set(left, "steps", step);
-      for (size_t i = 0; i < sizeof taken / sizeof *taken; i++)
-        if (json_is_number(json_object_get(row, taken[i])))
-          json_object_set(left, taken[i], json_object_get(row, taken[i]));
-      if (rf_json_number_at(row, "tokens_per_second") > 0 && rates < sizeof rate / sizeof *rate)
-        rate[rates++] = rf_json_number_at(row, "tokens_per_second");
-    }
-    json_decref(row);
-  }
-  if (rates) {
-    qsort(rate, rates, sizeof *rate, rf_compare_doubles);
-    json_object_set_new(left, "tokens_per_second", json_real(rate[rates / 2]));
-  }
-  return left;
-}
-
-json_t *rf_runs_last_steps(const char *folder) {
-  char path[4400], text[LEFT_BYTES + 1];
-  int opened;
-  snprintf(path, sizeof path, "%.4000s/metrics.jsonl", folder);
-  if (rf_file_open(path, NULL, &opened, NULL) != RAFTER_OK) return NULL;
-  FILE *file = fdopen(opened, "r");
-  if (!file) {
-    close(opened);
-    return NULL;
-  }
-  long size = fseek(file, 0, SEEK_END) ? 0 : ftell(file), from = size > LEFT_BYTES ? size - LEFT_BYTES : 0;
-  size_t bytes = fseek(file, from, SEEK_SET) ? 0 : fread(text, 1, LEFT_BYTES, file);
-  fclose(file);
-  char *begin = from ? memchr(text, '\n', bytes) : text; /* skip an incomplete first line */
-  return begin && bytes ? last_steps(begin, bytes - (size_t)(begin - text)) : NULL;
-}
-
-/* Adds results from metrics.jsonl to a training run that has not written its results: the run is
- * still running, failed, or was killed. */
-static void add_left(json_t *row) {
-  json_t *results = json_object_get(row, "results"), *left;
-  if (!json_is_true(json_object_get(row, "folder_is_there")) || json_object_get(results, "steps") ||
-      strcmp(rf_json_text_at(row, "command"), "train") != 0)
-    return;
-  left = rf_runs_last_steps(rf_json_text_at(row, "folder"));
-  if (!left) return;
-  json_object_update(results, left);
-  json_object_set_new(row, "results_from", json_string("metrics.jsonl"));
-  json_decref(left);
 }
 
 /* ---- finding a run --------------------------------------------------------------------------- */
@@ -228,7 +181,7 @@ rf_status rf_runs_find(rf_history *history, const char *which, json_t **row, rf_
   }
   *row = json_incref(json_array_get(rows, 0));
   json_decref(rows);
-  if (*row) add_left(*row);
+  if (*row) rf_runs_add_left(*row);
   return *row ? RAFTER_OK
               : RF_FAIL(error, RAFTER_FAILED, "`rafter runs list` lists the runs",
                         "there is no run %s in the history", which);
@@ -266,7 +219,7 @@ static rf_status list(rf_history *history, const rf_options *o, const rafter_sin
   RF_TRY(rf_history_rows(history, &filter, &rows, error));
   int64_t limit = rf_options_int(o, "limit");
   json_array_foreach (rows, i, row)
-    if (!limit || (int64_t)i < limit) add_left(row);
+    if (!limit || (int64_t)i < limit) rf_runs_add_left(row);
   if (!json_array_size(rows) && (filter.model || filter.machine || filter.command))
     rf_say(sink, "no runs%s%s%s%s%s%s in %s\n", filter.command ? " --of " : "",
            filter.command ? filter.command : "", filter.model ? " of --model " : "",

@@ -208,6 +208,49 @@ case_output() {
   refuses 2 'is not the name of a result' "${RUNS[@]}" best --metric 'a"b'
 }
 
+# Runs with rewards have columns of their own, from the history or from metrics.jsonl. Damaged lines
+# of metrics.jsonl are skipped.
+case_rewards() {
+  two_runs
+  status 0 "${RUNS[@]}" list &&
+    { ! grep -q reward out || fail 'runs without rewards have a column of rewards'; }
+  for run in a b; do
+    python3 "$HERE/../browser/rl_example.py" runs/$run --steps 30
+  done
+  python3 - <<'PY'
+import json, sqlite3
+rows = [json.loads(line) for line in open("runs/b/metrics.jsonl")]
+for row in rows:
+    if "eval_reward" in row: row["eval_reward"] = 2 if row["step"] == 10 else 0.5
+with open("runs/b/metrics.jsonl", "w") as out:
+    for row in rows: out.write(json.dumps(row) + "\n")
+    out.write('no json "eval_reward"\n{"step": 31, "reward": "x", "eval_reward": "y"}\n')
+    out.write('{"step": 32, "eval_reward": 7')
+db = sqlite3.connect("runs/history.db")
+db.execute("UPDATE runs SET command = 'rl', results = ?", ('{"peak_bytes": 4096}',))
+db.execute("UPDATE runs SET results = ? WHERE name = 'a'", ('{"steps": 30, "reward": 0.25}',))
+db.commit()
+PY
+  status 0 "${RUNS[@]}" list && says 'loss +reward +best eval +memory' out && says ' 0\.25 ' out
+  status 0 "${RUNS[@]}" list --json && cp out list.json && {
+    python3 - list.json <<'PY' || fail 'the rewards of runs are not those of their steps'
+import json, sys
+runs = {row["name"]: row for row in json.load(open(sys.argv[1]))["runs"]}
+rows = [json.loads(line) for line in open("runs/a/metrics.jsonl")]
+a, b = runs["a"]["results"], runs["b"]["results"]
+best = max(row["eval_reward"] for row in rows if "eval_reward" in row)
+assert a["reward"] == 0.25 and a["best_eval_reward"] == best, a
+assert b["steps"] == 31 and b["best_eval_reward"] == 2 and b["eval_reward"] == 0.5, b
+assert b["reward"] > 0 and b["peak_bytes"] == 4096 and "tokens" not in b, b
+assert runs["b"]["results_from"] == "metrics.jsonl" and "results_from" not in runs["a"]
+PY
+  }
+  status 0 "${RUNS[@]}" show b && says '^  reward +[0-9.]+$' out && says '^  best_eval_reward +2$' out
+  status 0 "${RUNS[@]}" compare a b && says '^reward +0\.25 +[0-9.]+$' out &&
+    says '^best_eval_reward +[0-9.]+ +2$' out
+  status 0 "$RAFTER" inspect runs/b && says ', reward [0-9.]+, best evaluation 2; ' out
+}
+
 # The memory of a run is that of its arena, which the larger pass of a generation determines. A
 # command that computes nothing is not a run.
 case_memory() {
