@@ -63,10 +63,14 @@ static double planned_rate(const rf_settings *s, int64_t batch, int64_t extra) {
 }
 
 /* Without --batch, takes the number of answers at once with the highest planned rate. A larger
- * number must be better by a twentieth, because it needs more memory. */
+ * number must be better by a twentieth, because it needs more memory. On a machine that was not
+ * measured, the plan does not know how much faster a row is among many rows. Then numbers up to
+ * UNMEASURED only must not be worse. */
 static void choose_batch(const rf_options *o, rf_answering *a) {
-  enum { FIRST = 8, MOST = 256 };
+  enum { FIRST = 8, UNMEASURED = 64, MOST = 256 };
   rf_build_options *b = &a->settings.plan.build;
+  const rf_machine *machine = a->settings.plan.machine;
+  const bool measured = machine && machine->curve_count;
   int64_t answers = answers_to(&a->prompts), extra = b->sequences - b->microbatch;
   double best = 0;
   if (rf_options_is_set(o, "batch") || answers <= FIRST) return;
@@ -74,7 +78,7 @@ static void choose_batch(const rf_options *o, rf_answering *a) {
     int64_t now = batch < answers ? batch : answers;
     double rate = planned_rate(&a->settings, now, extra);
     if (rate <= 0) break;
-    if (rate < 1.05 * best) continue;
+    if (rate < (measured || batch > UNMEASURED ? 1.05 : 0.99) * best) continue;
     best = rate;
     b->microbatch = now;
   }

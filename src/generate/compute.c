@@ -339,7 +339,10 @@ rf_status rf_compute_open(rf_generator *g, rf_error *error) {
                           .close = close_compute};
   if (!c->bytes || !c->sampler || !c->work)
     return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while opening a generator");
-  for (int i = 0; i < c->workers; i++) RF_TRY(rf_sampler_work_open(model->vocab, &c->work[i], error));
+  for (int i = 0; i < c->workers; i++) {
+    RF_TRY(rf_sampler_work_open(model->vocab, &c->work[i], error));
+    rf_sampler_work_limit(c->work[i], g->settings.plan.isa);
+  }
   for (int i = 0; i < b->slots; i++)
     RF_TRY(rf_sampler_open_with(&(rf_sampler_options){.temperature = 0}, c->work[0], &c->sampler[i], error));
   for (int layer = 0; layer < model->layers; layer++) {

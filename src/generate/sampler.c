@@ -1,4 +1,4 @@
-#include "generate/sampler.h"
+#include "generate/sampler_rows.h"
 
 #include <float.h>
 #include <math.h>
@@ -8,7 +8,7 @@
 typedef struct rf_candidate candidate;
 
 enum {
-  BLOCK = 32,     /* Logits per block. A block has one maximum and one total weight. */
+  BLOCK = RF_ROW_BLOCK, /* Logits per block. A block has one maximum and one total weight. */
   BUCKETS = 4096, /* Maximum number of buckets. A bucket is an interval of logits, for about 64 tokens. */
   SORTED = 1024,  /* If top-k is at most SORTED, the kept tokens are sorted. */
   /* Number of most likely tokens that are tried before buckets are used. In language models, these
@@ -27,116 +27,28 @@ struct rf_sampler_work {
   struct tally {
     double mass;
     int64_t count;
-  } * tally;      /* (buckets): total weight and number of the tokens of each bucket. */
+  } * tally; /* (buckets): total weight and number of the tokens of each bucket. */
+  const rf_row_functions *rows;
   int64_t opened; /* Index of the bucket whose tokens are in `candidate`; -1: none. */
 };
 
-typedef double lanes __attribute__((vector_size(16)));
-typedef uint64_t lane_bits __attribute__((vector_size(16)));
-typedef float halves __attribute__((vector_size(8)));
-typedef float quads __attribute__((vector_size(16)));
-typedef uint32_t quad_bits __attribute__((vector_size(16)));
-
 #define LOG2E 1.4426950408889634
-static const double TINY = -1022; /* Weights below 2^TINY are zero. */
 
-/* Computes 2^t for t <= 0 with a relative error below 1e-15. The result is exactly 1 for t = 0, 0
- * for t below TINY, and NaN for NaN. The polynomial is the Chebyshev fit of (2^f - 1)/f on [-1/2,
- * 1/2], with error 6e-16. Adding SHIFT rounds t to an integer n. The lowest bits of the sum are
- * then the exponent field of 2^n. */
-static inline __attribute__((always_inline)) lanes exp2_lanes(lanes t) {
-  const double SHIFT = 0x1.8p52 + 1023;
-  lanes z = t + SHIFT, f = t - (z - SHIFT);
-  lanes p = f * 0x1.e5e9f548e5725p-28 + 0x1.b6571de2f2351p-24;
-  p = p * f + 0x1.62bfe46117445p-20;
-  p = p * f + 0x1.ffcb76789860fp-17;
-  p = p * f + 0x1.4309130378460p-13;
-  p = p * f + 0x1.5d87fe908f88ap-10;
-  p = p * f + 0x1.3b2ab6fba385fp-7;
-  p = p * f + 0x1.c6b08d7044119p-5;
-  p = p * f + 0x1.ebfbdff82c590p-3;
-  p = p * f + 0x1.62e42fefa39f7p-1;
-  p = p * f + 1.0;
-  lanes w = p * (lanes)((lane_bits)z << 52);
-  return (lanes)((lane_bits)w & ~(lane_bits)(t <= TINY));
-}
-
-/* A row of logits and its softmax. Logit l has the weight 2^((l - top) * scale), at most 1. */
-typedef struct softmax {
-  const float *logits; /* (V) */
-  int64_t n;
-  double top, scale;
-} softmax;
-
-static double weight_of(const softmax *s, float logit) {
-  double t = ((double)logit - s->top) * s->scale;
-  return exp2_lanes((lanes){t, t})[0];
-}
-
-/* Returns BLOCK logits of the row. Copies an incomplete last block to `room`, padded with
- * -INFINITY. */
-static const float *block_at(const float *logits, int64_t n, int64_t block, float room[BLOCK]) {
-  const float *at = logits + block * BLOCK;
-  int64_t here = n - block * BLOCK;
-  if (here >= BLOCK) return at;
-  for (int64_t i = 0; i < BLOCK; i++) room[i] = i < here ? at[i] : -INFINITY;
-  return room;
-}
-
-/* Sums the weights of each block and of the row. The partial sums of the SIMD lanes are added in a
- * fixed order. So the result is bit-identical on every machine. */
-static double weigh(rf_sampler_work *work, const softmax *s) {
-  double total = 0;
-  float room[BLOCK];
-  for (int64_t b = 0; b < work->blocks; b++) {
-    const float *at = block_at(s->logits, s->n, b, room);
-    lanes even = {0, 0}, odd = {0, 0};
-    for (int i = 0; i < BLOCK; i += 4) {
-      halves first, second;
-      memcpy(&first, at + i, sizeof first);
-      memcpy(&second, at + i + 2, sizeof second);
-      even += exp2_lanes((__builtin_convertvector(first, lanes) - s->top) * s->scale);
-      odd += exp2_lanes((__builtin_convertvector(second, lanes) - s->top) * s->scale);
-    }
-    even += odd;
-    total += work->block_weight[b] = even[0] + even[1];
-  }
-  return total;
-}
-
-/* For each SIMD lane, returns x if x > m, otherwise m. So NaN in x gives m. m is never NaN. */
-static inline __attribute__((always_inline)) quads larger(quads x, quads m) {
-#if defined(__SSE__)
-  return __builtin_ia32_maxps(x, m);
-#else
-  quad_bits is = (quad_bits)(x > m);
-  return (quads)(((quad_bits)x & is) | ((quad_bits)m & ~is));
-#endif
+static double weigh(rf_sampler_work *work, const rf_row *s) {
+  return work->rows->weigh(s, work->block_weight);
 }
 
 /* Finds the maximum of each block, ignoring NaN. Returns the token with the row's maximum; of equal
  * ones, the lowest id. Returns 0 if every logit is -INFINITY or NaN. */
 static int32_t find_peaks(rf_sampler_work *work, const float *logits) {
-  float room[BLOCK], top = -INFINITY;
+  float top = -INFINITY;
   int64_t best = 0;
-  for (int64_t b = 0; b < work->blocks; b++) {
-    const float *at = block_at(logits, work->vocab, b, room);
-    const quads none = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};
-    quads of[4] = {none, none, none, none}; /* four independent chains of operations */
-    for (int i = 0; i < BLOCK; i += 16)
-      for (int j = 0; j < 4; j++) {
-        quads x;
-        memcpy(&x, at + i + 4 * j, sizeof x);
-        of[j] = larger(x, of[j]);
-      }
-    quads m = larger(larger(of[0], of[1]), larger(of[2], of[3]));
-    float left = m[0] > m[1] ? m[0] : m[1], right = m[2] > m[3] ? m[2] : m[3];
-    work->peak[b] = (candidate){left > right ? left : right, (int32_t)b};
+  work->rows->peaks(logits, work->vocab, work->peak);
+  for (int64_t b = 0; b < work->blocks; b++)
     if (work->peak[b].logit > top) {
       top = work->peak[b].logit;
       best = b;
     }
-  }
   if (!(top > -INFINITY)) return 0;
   int64_t id = best * BLOCK;
   while (logits[id] != top) id++;
@@ -178,6 +90,29 @@ static void order_first(candidate *c, int64_t n, int64_t k) {
   }
 }
 
+/* Copies to work->peak_order those peaks that can be among the k largest, and returns their number.
+ * The peaks of every EACH-th block, sorted, give a limit that about 2 k peaks reach. If fewer than k
+ * reach it, copies all. */
+static int64_t copy_largest_peaks(rf_sampler_work *work, int64_t k) {
+  enum { EACH = 16 };
+  const candidate *peak = work->peak;
+  candidate *p = work->peak_order;
+  int64_t blocks = work->blocks, count = 0, rank = 2 * k / EACH;
+  for (int64_t b = 0; b < blocks; b += EACH) p[count++] = peak[b];
+  if (rank > 0 && rank < count / 2) {
+    order_first(p, count, rank);
+    float least = p[rank - 1].logit;
+    count = 0;
+    for (int64_t b = 0; b < blocks; b++) {
+      p[count] = peak[b];
+      count += peak[b].logit >= least;
+    }
+    if (count >= k) return count;
+  }
+  memcpy(p, peak, (size_t)blocks * sizeof *p);
+  return blocks;
+}
+
 /* Sorts the k most likely tokens of the row into work->candidate. find_peaks was called before.
  * Only the k blocks with the largest maxima can have these tokens, and only logits that are not
  * below the smallest of these maxima. */
@@ -187,8 +122,7 @@ static void take_likeliest(rf_sampler_work *work, const float *logits, int64_t k
   if (k >= blocks) {
     for (; n < work->vocab; n++) c[n] = (candidate){logits[n], (int32_t)n};
   } else {
-    memcpy(p, work->peak, (size_t)blocks * sizeof *p);
-    order_first(p, blocks, k);
+    order_first(p, copy_largest_peaks(work, k), k);
     float least = p[k - 1].logit;
     for (int64_t j = 0; j < k; j++) {
       int64_t first = (int64_t)p[j].id * BLOCK,
@@ -201,12 +135,12 @@ static void take_likeliest(rf_sampler_work *work, const float *logits, int64_t k
 }
 
 /* Adds the weights in the order of ids. Returns the token where the sum first exceeds `target`. */
-static int32_t draw_by_id(const rf_sampler_work *work, const softmax *s, double target) {
+static int32_t draw_by_id(const rf_sampler_work *work, const rf_row *s, double target) {
   double run = 0;
   int64_t b = 0, chosen = 0;
   while (b + 1 < work->blocks && run + work->block_weight[b] <= target) run += work->block_weight[b++];
   for (int64_t i = b * BLOCK; i < s->n && i < (b + 1) * BLOCK; i++) {
-    double w = weight_of(s, s->logits[i]);
+    double w = rf_row_weight(s, s->logits[i]);
     run += w;
     if (w > 0) chosen = i;
     if (w > 0 && target < run) break;
@@ -225,18 +159,18 @@ static bool drops(const filters *f, double w) { return f->kept > 0 && (f->kept >
 
 /* Draws one of n sorted candidates. If all n candidates pass the filters and `all` is false,
  * returns false: other tokens may pass too. */
-static bool draw_ordered(const softmax *s, const candidate *c, int64_t n, filters f, double uniform, bool all,
+static bool draw_ordered(const rf_row *s, const candidate *c, int64_t n, filters f, double uniform, bool all,
                          int32_t *chosen) {
   int64_t keep = 0;
   for (; keep < n; keep++) {
-    double w = weight_of(s, c[keep].logit);
+    double w = rf_row_weight(s, c[keep].logit);
     if (drops(&f, w)) break;
     f.kept += w;
   }
   if (keep == n && !all) return false;
   double run = 0, target = uniform * f.kept;
   for (int64_t i = 0; i < keep; i++) {
-    double w = weight_of(s, c[i].logit);
+    double w = rf_row_weight(s, c[i].logit);
     run += w;
     if (w > 0) *chosen = c[i].id;
     if (target < run) break;
@@ -251,7 +185,7 @@ static int64_t bucket_of(const rf_sampler_work *work, double t, double per_bit) 
 
 /* Divides the row's logits into buckets, highest first. Sums the weights and counts the tokens of
  * each bucket. Returns the number of buckets in which the weight falls by a factor of 2. */
-static double fill_buckets(rf_sampler_work *work, const softmax *s) {
+static double fill_buckets(rf_sampler_work *work, const rf_row *s) {
   float lowest = (float)s->top;
   for (int64_t i = 0; i < s->n; i++)
     if (s->logits[i] < lowest && s->logits[i] > -INFINITY) lowest = s->logits[i];
@@ -260,21 +194,15 @@ static double fill_buckets(rf_sampler_work *work, const softmax *s) {
   double per_bit = (double)work->buckets / (bits > 0 ? (bits < 96 ? bits : 96) : 1);
   memset(work->tally, 0, (size_t)work->buckets * sizeof *work->tally);
   work->opened = -1;
-  float room[BLOCK];
   for (int64_t b = 0; b < work->blocks; b++) {
-    const float *at = block_at(s->logits, s->n, b, room);
-    lanes t[BLOCK / 2], w[BLOCK / 2];
-    for (int i = 0; i < BLOCK / 2; i++) {
-      halves x;
-      memcpy(&x, at + 2 * i, sizeof x);
-      t[i] = (__builtin_convertvector(x, lanes) - s->top) * s->scale;
-      w[i] = exp2_lanes(t[i]);
-    }
+    const float *at = s->logits + b * BLOCK;
+    double t[BLOCK], w[BLOCK];
+    work->rows->weights(s, b, t, w);
     for (int64_t i = 0; i < BLOCK && b * BLOCK + i < s->n; i++) {
       if (at[i] > -INFINITY) {
-        int64_t k = bucket_of(work, t[i / 2][i % 2], per_bit);
+        int64_t k = bucket_of(work, t[i], per_bit);
         work->bucket[b * BLOCK + i] = (uint16_t)k;
-        work->tally[k].mass += w[i / 2][i % 2];
+        work->tally[k].mass += w[i];
         work->tally[k].count++;
       } else {
         work->bucket[b * BLOCK + i] = BUCKETS;
@@ -285,7 +213,7 @@ static double fill_buckets(rf_sampler_work *work, const softmax *s) {
 }
 
 /* Sorts the tokens of one bucket into work->candidate and returns their number. */
-static int64_t open_bucket(rf_sampler_work *work, const softmax *s, int64_t bucket) {
+static int64_t open_bucket(rf_sampler_work *work, const rf_row *s, int64_t bucket) {
   int64_t n = 0;
   if (work->opened == bucket || !work->tally[bucket].count) return work->tally[bucket].count;
   work->opened = bucket;
@@ -297,7 +225,7 @@ static int64_t open_bucket(rf_sampler_work *work, const softmax *s, int64_t buck
 
 /* Draws the same token as draw_ordered, but does not sort the row. Sorts only the bucket with the
  * drawn token, and the buckets where a filter ends. `limit`: top-k, or the vocabulary size. */
-static int32_t draw_from_buckets(rf_sampler_work *work, const softmax *s, const rf_sampler_options *o,
+static int32_t draw_from_buckets(rf_sampler_work *work, const rf_row *s, const rf_sampler_options *o,
                                  int64_t limit, double uniform, int32_t best) {
   const candidate *c = work->candidate;
   double per_bit = fill_buckets(work, s), total = 0;
@@ -311,7 +239,7 @@ static int32_t draw_from_buckets(rf_sampler_work *work, const softmax *s, const 
   if (last_count < work->tally[last].count) open_bucket(work, s, last);
   else total += work->tally[last].mass;
   for (int64_t i = 0; last_count < work->tally[last].count && i < last_count; i++)
-    total += weight_of(s, c[i].logit);
+    total += rf_row_weight(s, c[i].logit);
 
   filters f = {o->top_p < 1 ? (double)o->top_p * total : INFINITY, (double)o->min_p, 0};
   int64_t floor_bucket =
@@ -327,7 +255,7 @@ static int32_t draw_from_buckets(rf_sampler_work *work, const softmax *s, const 
     int64_t n = open_bucket(work, s, end);
     if (end == last) n = last_count;
     for (end_count = 0; open && end_count < n; end_count += open) {
-      double w = weight_of(s, c[end_count].logit);
+      double w = rf_row_weight(s, c[end_count].logit);
       open = !drops(&f, w);
       if (open) f.kept += w;
     }
@@ -344,7 +272,7 @@ static int32_t draw_from_buckets(rf_sampler_work *work, const softmax *s, const 
     if (b == end) n = end_count;
     else if (b == last) n = last_count;
     for (int64_t i = 0; i < n; i++) {
-      double w = weight_of(s, c[i].logit);
+      double w = rf_row_weight(s, c[i].logit);
       run += w;
       if (w > 0) chosen = c[i].id;
       if (target < run) return chosen;
@@ -360,7 +288,7 @@ double rf_sampler_uniform(uint64_t seed, int64_t position) { /* 64 bits of Philo
 }
 
 /* `weighed` is the total weight of the row if work->block_weight is already filled, otherwise 0. */
-static int32_t draw(rf_sampler_work *work, const softmax *s, const rf_sampler_options *o, int64_t position,
+static int32_t draw(rf_sampler_work *work, const rf_row *s, const rf_sampler_options *o, int64_t position,
                     double weighed, int32_t best) {
   double uniform = rf_sampler_uniform(o->seed, position);
   int64_t limit = o->top_k > 0 && o->top_k < s->n ? o->top_k : s->n;
@@ -373,7 +301,7 @@ static int32_t draw(rf_sampler_work *work, const softmax *s, const rf_sampler_op
   take_likeliest(work, s->logits, n);
   if (o->top_p < 1) {
     if (!whole) total = 0;
-    for (int64_t i = 0; !whole && i < n; i++) total += weight_of(s, work->candidate[i].logit);
+    for (int64_t i = 0; !whole && i < n; i++) total += rf_row_weight(s, work->candidate[i].logit);
     f.need = (double)o->top_p * total;
   }
   int32_t chosen = best;
@@ -453,6 +381,7 @@ rf_status rf_sampler_work_open(int64_t vocab, rf_sampler_work **out, rf_error *e
   rf_sampler_work *work = calloc(1, sizeof *work);
   if (!work) goto failed;
   work->vocab = vocab;
+  work->rows = rf_row_functions_of(rf_isa_detect());
   work->blocks = (vocab + BLOCK - 1) / BLOCK;
   work->buckets = vocab / 64 < 64 ? 64 : vocab / 64 < BUCKETS ? vocab / 64 : BUCKETS;
   work->candidate = malloc((size_t)vocab * sizeof *work->candidate);
@@ -471,6 +400,10 @@ failed:
   rf_sampler_work_close(work);
   return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while opening a sampler of %lld tokens",
                  (long long)vocab);
+}
+
+void rf_sampler_work_limit(rf_sampler_work *work, rf_isa isa) {
+  if (rf_isa_runs(isa)) work->rows = rf_row_functions_of(isa);
 }
 
 void rf_sampler_work_close(rf_sampler_work *work) {
@@ -626,7 +559,7 @@ rf_status rf_sampler_check_sum(double log_sum, rf_error *error) {
 static rf_status read_row(rf_sampler_work *work, const float *logits, rf_logprobs *out, int32_t *best,
                           double *log_sum, double *total, rf_error *error) {
   *best = find_peaks(work, logits);
-  softmax plain = {logits, work->vocab, (double)logits[*best], LOG2E};
+  rf_row plain = {logits, work->vocab, (double)logits[*best], LOG2E};
   *total = out->lse ? 0 : weigh(work, &plain);
   *log_sum = out->lse ? (double)*out->lse : plain.top + log(*total);
   out->count = 0;
@@ -651,8 +584,8 @@ rf_status rf_sampler_choose(rf_sampler *sampler, const float *logits, int64_t po
   const float *row;
   RF_TRY(adjust(sampler, logits, &row, error));
   int32_t likeliest = row == logits ? *id : find_peaks(sampler->work, row);
-  softmax s = {row, sampler->vocab, (double)row[likeliest],
-               o->temperature > 0 ? LOG2E / (double)o->temperature : LOG2E};
+  rf_row s = {row, sampler->vocab, (double)row[likeliest],
+              o->temperature > 0 ? LOG2E / (double)o->temperature : LOG2E};
   if (!(row[likeliest] > -INFINITY)) {
     logprobs->logprob = NAN;
     return RF_FAIL(error, RAFTER_INVALID, "bar fewer tokens, or raise their logit bias",

@@ -10,6 +10,7 @@
 #define RF_SAMPLER_H
 
 #include "constrain/constrain.h"
+#include "machine/isa.h"
 
 typedef struct rf_logit_bias {
   int32_t id;
@@ -47,6 +48,9 @@ typedef struct rf_sampler_options {
  * may share it. */
 typedef struct rf_sampler_work rf_sampler_work;
 rf_status rf_sampler_work_open(int64_t vocab, rf_sampler_work **work, rf_error *error);
+/* Uses no vectors above a level. Without a call, the level is that of this CPU. Every level gives
+ * the same bits. */
+void rf_sampler_work_limit(rf_sampler_work *work, rf_isa isa);
 void rf_sampler_work_close(rf_sampler_work *work); /* NULL is allowed. */
 
 /* The state of one answer: options, seen and allowed tokens. 8.1 bytes per token of the vocabulary.

@@ -52,6 +52,24 @@ case_killed() {
   same whole.jsonl out.jsonl 'a complete file does not change'
 }
 
+# Sampled answers have the same bits with the vectors of every instruction set and with any number
+# of threads.
+case_levels() {
+  local cpu threads filters
+  for filters in '--top-p 0.9' '--temperature 0.7 --min-p 0.05' '--top-k 200 --top-p 0.8'; do
+    for cpu in base avx2 avx512; do
+      "$RAFTER" plan "$TINY" --cpu $cpu >/dev/null 2>&1 || continue # this CPU lacks it
+      for threads in 1 3; do
+        status 0 "$RAFTER" rollout "$TINY" --input few.jsonl --samples 20 --max-tokens 9 $filters --cpu $cpu \
+          --threads $threads --batch 11 --output $cpu.jsonl --overwrite
+        [ -e first.jsonl ] || cp $cpu.jsonl first.jsonl
+        same first.jsonl $cpu.jsonl "$filters at $cpu with $threads threads"
+      done
+    done
+    rm first.jsonl
+  done
+}
+
 # A half-written last line is removed, at each kind of place where it may end.
 case_half_lines() {
   local bytes

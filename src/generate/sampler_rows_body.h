@@ -1,0 +1,143 @@
+/* sampler_rows_body.h - the functions of sampler_rows.h. Each sampler_rows_*.c sets DOUBLES, the
+ * number of doubles of a vector (2, 4 or 8), and the name of its table, ROWS. */
+#include "generate/sampler_exp.h"
+#include "generate/sampler_rows.h"
+
+#include <math.h>
+#include <string.h>
+
+#if defined(__SSE__)
+#include <immintrin.h>
+#endif
+
+enum {
+  BLOCK = RF_ROW_BLOCK,
+  FLOATS = 2 * DOUBLES,                   /* of a vector */
+  TOGETHER = DOUBLES > 4 ? DOUBLES / 4 : 1, /* blocks whose four sums fill a vector */
+  PARTS = 4 / DOUBLES > 1 ? 4 / DOUBLES : 1 /* vectors with the four sums of a block */
+};
+typedef double lanes __attribute__((vector_size(8 * DOUBLES)));
+typedef uint64_t lane_bits __attribute__((vector_size(8 * DOUBLES)));
+typedef float halves __attribute__((vector_size(4 * DOUBLES)));
+typedef float wide __attribute__((vector_size(8 * DOUBLES)));
+typedef float quads __attribute__((vector_size(16)));
+typedef uint32_t quad_bits __attribute__((vector_size(16)));
+
+RF_EXP2(exp2_lanes, lanes, lane_bits)
+
+/* Returns the logits of a block. Copies an incomplete or missing block to `room`, padded with
+ * -INFINITY. */
+static const float *block_at(const float *logits, int64_t n, int64_t block, float room[BLOCK]) {
+  int64_t here = n - block * BLOCK;
+  if (here >= BLOCK) return logits + block * BLOCK;
+  for (int64_t i = 0; i < BLOCK; i++) room[i] = i < here ? logits[block * BLOCK + i] : -INFINITY;
+  return room;
+}
+
+/* ---- weights --------------------------------------------------------------------------------- */
+
+/* Elements i, i + 1, ... of each block of a group. */
+static inline __attribute__((always_inline)) lanes logits_at(const float *const at[TOGETHER], int i) {
+#if DOUBLES == 8
+  __m256 low = _mm256_castps128_ps256(_mm_loadu_ps(at[0] + i));
+  return (lanes)_mm512_cvtps_pd(_mm256_insertf128_ps(low, _mm_loadu_ps(at[1] + i), 1));
+#else
+  halves x;
+  memcpy(&x, at[0] + i, sizeof x);
+  return __builtin_convertvector(x, lanes);
+#endif
+}
+
+static double weigh(const rf_row *row, double *weight) {
+  const int64_t blocks = rf_row_blocks(row->n);
+  const double top = row->top, scale = row->scale;
+  float room[TOGETHER][BLOCK];
+  double total = 0;
+  for (int64_t first = 0; first < blocks; first += TOGETHER) {
+    const float *at[TOGETHER];
+    for (int b = 0; b < TOGETHER; b++) at[b] = block_at(row->logits, row->n, first + b, room[b]);
+    lanes sum[PARTS] = {{0}};
+#pragma GCC unroll 8
+    for (int i = 0; i < BLOCK; i += 4)
+      for (int p = 0; p < PARTS; p++)
+        sum[p] += exp2_lanes((logits_at(at, i + p * DOUBLES) - top) * scale);
+    double of[TOGETHER][4];
+    memcpy(of, sum, sizeof of);
+    for (int b = 0; b < TOGETHER && first + b < blocks; b++)
+      total += weight[first + b] = (of[b][0] + of[b][2]) + (of[b][1] + of[b][3]);
+  }
+  return total;
+}
+
+static void weights(const rf_row *row, int64_t block, double t[BLOCK], double w[BLOCK]) {
+  float room[BLOCK];
+  const float *at = block_at(row->logits, row->n, block, room);
+  for (int i = 0; i < BLOCK; i += DOUBLES) {
+    halves x;
+    memcpy(&x, at + i, sizeof x);
+    lanes exponent = (__builtin_convertvector(x, lanes) - row->top) * row->scale,
+          of = exp2_lanes(exponent);
+    memcpy(t + i, &exponent, sizeof exponent);
+    memcpy(w + i, &of, sizeof of);
+  }
+}
+
+/* ---- maxima ---------------------------------------------------------------------------------- */
+
+/* For each lane, x if x > m, otherwise m. So NaN in x gives m. m is never NaN. */
+static inline __attribute__((always_inline)) quads larger(quads x, quads m) {
+#if defined(__SSE__)
+  return (quads)_mm_max_ps((__m128)x, (__m128)m);
+#else
+  quad_bits is = (quad_bits)(x > m);
+  return (quads)(((quad_bits)x & is) | ((quad_bits)m & ~is));
+#endif
+}
+#if DOUBLES == 8
+static inline __attribute__((always_inline)) wide larger_wide(wide x, wide m) {
+  return (wide)_mm512_max_ps((__m512)x, (__m512)m);
+}
+#elif DOUBLES == 4
+static inline __attribute__((always_inline)) wide larger_wide(wide x, wide m) {
+  return (wide)_mm256_max_ps((__m256)x, (__m256)m);
+}
+#else
+#define larger_wide larger
+#endif
+
+/* The maximum of a block, in four lanes. */
+static inline __attribute__((always_inline)) quads block_peak(const float *at) {
+  enum { VECTORS = BLOCK / FLOATS, CHAINS = VECTORS < 4 ? VECTORS : 4 };
+  wide of[CHAINS];
+  for (int j = 0; j < CHAINS; j++) of[j] = (wide){0} - INFINITY;
+  for (int i = 0; i < VECTORS; i++) {
+    wide x;
+    memcpy(&x, at + i * FLOATS, sizeof x);
+    of[i % CHAINS] = larger_wide(x, of[i % CHAINS]);
+  }
+  for (int j = 1; j < CHAINS; j++) of[0] = larger_wide(of[j], of[0]);
+  quads part[FLOATS / 4];
+  memcpy(part, &of[0], sizeof part);
+  for (int j = 1; j < FLOATS / 4; j++) part[0] = larger(part[j], part[0]);
+  return part[0];
+}
+
+static void peaks(const float *logits, int64_t n, struct rf_candidate *peak) {
+  const int64_t blocks = rf_row_blocks(n);
+  float room[BLOCK];
+  for (int64_t first = 0; first < blocks; first += 4) {
+    quads of[4];
+    for (int b = 0; b < 4; b++) of[b] = block_peak(block_at(logits, n, first + b, room));
+    quads m01 = larger(__builtin_shufflevector(of[0], of[1], 0, 4, 1, 5),
+                       __builtin_shufflevector(of[0], of[1], 2, 6, 3, 7)),
+          m23 = larger(__builtin_shufflevector(of[2], of[3], 0, 4, 1, 5),
+                       __builtin_shufflevector(of[2], of[3], 2, 6, 3, 7)),
+          m = larger(__builtin_shufflevector(m01, m23, 0, 1, 4, 5),
+                     __builtin_shufflevector(m01, m23, 2, 3, 6, 7));
+    for (int b = 0; b < 4 && first + b < blocks; b++)
+      peak[first + b] = (struct rf_candidate){m[b], (int32_t)(first + b)};
+  }
+}
+
+const rf_row_functions ROWS;
+const rf_row_functions ROWS = {weigh, weights, peaks};
