@@ -12,7 +12,7 @@
 
 enum {
   BLOCK = RF_ROW_BLOCK,
-  FLOATS = 2 * DOUBLES,                   /* of a vector */
+  FLOATS = 2 * DOUBLES,                     /* of a vector */
   TOGETHER = DOUBLES > 4 ? DOUBLES / 4 : 1, /* blocks whose four sums fill a vector */
   PARTS = 4 / DOUBLES > 1 ? 4 / DOUBLES : 1 /* vectors with the four sums of a block */
 };
@@ -59,8 +59,7 @@ static double weigh(const rf_row *row, double *weight) {
     lanes sum[PARTS] = {{0}};
 #pragma GCC unroll 8
     for (int i = 0; i < BLOCK; i += 4)
-      for (int p = 0; p < PARTS; p++)
-        sum[p] += exp2_lanes((logits_at(at, i + p * DOUBLES) - top) * scale);
+      for (int p = 0; p < PARTS; p++) sum[p] += exp2_lanes((logits_at(at, i + p * DOUBLES) - top) * scale);
     double of[TOGETHER][4];
     memcpy(of, sum, sizeof of);
     for (int b = 0; b < TOGETHER && first + b < blocks; b++)
@@ -75,8 +74,7 @@ static void weights(const rf_row *row, int64_t block, double t[BLOCK], double w[
   for (int i = 0; i < BLOCK; i += DOUBLES) {
     halves x;
     memcpy(&x, at + i, sizeof x);
-    lanes exponent = (__builtin_convertvector(x, lanes) - row->top) * row->scale,
-          of = exp2_lanes(exponent);
+    lanes exponent = (__builtin_convertvector(x, lanes) - row->top) * row->scale, of = exp2_lanes(exponent);
     memcpy(t + i, &exponent, sizeof exponent);
     memcpy(w + i, &of, sizeof of);
   }

@@ -109,10 +109,12 @@ static layout layout_of(const rf_gemm_isa *isa, const rf_gemm *g, int threads) {
   return l;
 }
 
-/* Columns that a thread streams at a time: a multiple of 64 that leaves work for each thread. */
+/* Columns that a thread streams at a time: a multiple of 64 that leaves work for each thread. A
+ * narrow product, for instance with the A of an adapter, has multiples of one vector. */
 static int64_t stream_cols(int64_t n, int threads) {
-  int64_t chunks = rf_ceil_div(n, STREAM_COLS * (int64_t)threads) * threads;
-  return rf_ceil_div(rf_ceil_div(n, chunks), 64) * 64;
+  int64_t chunks = rf_ceil_div(n, STREAM_COLS * (int64_t)threads) * threads,
+          whole = n > 64 * (int64_t)(threads - 1) ? 64 : RF_LANES;
+  return rf_ceil_div(rf_ceil_div(n, chunks), whole) * whole;
 }
 
 bool rf_gemm_may_stream(const rf_gemm *g) { return !g->sums_columns && !g->transposed; }

@@ -151,21 +151,30 @@ static size_t lora_wide_workspace(const rf_graph *graph, const rf_op *op, rf_til
   return rf_whole_lines(whole_ranks(&op->attr.lora.parts) * d.joined) + rf_whole_lines(d.rows * d.ranks);
 }
 
+/* With few rows, b is scaled while it is read. With more, a scaled copy is cheaper. */
 static void lora_wide_run(const rf_call *call) {
+  enum { FEW = 64 };
   const rf_lora_parts *parts = &call->op->attr.lora.parts;
   dims d = dims_of(call->graph, call->op);
   int64_t rows = rf_rows_used(call, 0), joined = 0;
-  float *b = call->workspace,
-        *h = (float *)(void *)((char *)call->workspace + rf_whole_lines(whole_ranks(parts) * d.joined));
-  scale_values(call->in[2], RF_F32, parts->rank * d.joined, call->op->attr.lora.scale, b, call->threads);
-  scale_values(call->in[1], d.dtype, rows * d.ranks, 1, h, call->threads);
+  float *scaled = call->workspace,
+        *wide = (float *)(void *)((char *)call->workspace + rf_whole_lines(whole_ranks(parts) * d.joined));
+  const float scale = call->op->attr.lora.scale, *b = call->in[2], *h = wide;
+  rf_lora_sum sum[RF_LORA_PARTS];
+  if (rows > FEW) {
+    scale_values(b, RF_F32, parts->rank * d.joined, scale, scaled, call->threads);
+    b = scaled;
+  }
+  if (d.dtype == RF_F32) h = call->in[1];
+  else scale_values(call->in[1], d.dtype, rows * d.ranks, 1, wide, call->threads);
   if (call->out[0] != call->in[0])
     memcpy(call->out[0], call->in[0], (size_t)(rows * d.columns * rf_dtype_bytes(d.dtype)));
   for (int p = 0; p < parts->count; joined += parts->columns[p++]) {
-    rf_lora_part part = part_of(&d, parts, p, rows, call->threads);
     void *y = (void *)(uintptr_t)rf_element(call->out[0], d.dtype, parts->at[p]);
-    rf_lora_forward_avx512(&part, y, h + (int64_t)p * parts->rank, b + joined, y);
+    sum[p] = (rf_lora_sum){part_of(&d, parts, p, rows, call->threads), y, h + (int64_t)p * parts->rank,
+                           b + joined, y};
   }
+  rf_lora_forward_avx512(sum, parts->count, rows > FEW ? 1 : scale, call->threads);
 }
 
 /* Copies b times the scale to an array [rank / 16][columns][16]. */

@@ -13,8 +13,15 @@ typedef struct rf_lora_part {
   int threads;
 } rf_lora_part;
 
-/* y = round(u + round(h b)); y may be u. */
-void rf_lora_forward_avx512(const rf_lora_part *part, const void *u, const float *h, const float *b, void *y);
+/* The operands of y = round(u + round(h (scale b))) of one part; y may be u. */
+typedef struct rf_lora_sum {
+  rf_lora_part part;
+  const void *u;
+  const float *h, *b;
+  void *y;
+} rf_lora_sum;
+/* Computes the sums of `count` parts of one layer, which have the same rows. */
+void rf_lora_forward_avx512(const rf_lora_sum *sum, int count, float scale, int threads);
 /* dh = round(dy b^T). b is [rank / 16][columns][16], padded with zeros. */
 void rf_lora_backward_h_avx512(const rf_lora_part *part, const void *dy, const float *ranks16, void *dh);
 /* db (+)= h^T dy */

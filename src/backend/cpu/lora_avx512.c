@@ -4,6 +4,8 @@
 #include "backend/cpu/simd.h"
 
 enum { ROWS = 8, VECTORS = 2, COLUMNS = VECTORS * RF_LANES, SIDE = 16, DEEP = 64, STRIP = 512 };
+/* Rows and columns of y that a thread takes at a time. */
+enum { GROUP = 64, TAKEN = 128 };
 
 RF_INLINE rf_v16 get_n(const void *p, rf_dtype dtype, int64_t i, int n) {
   return n == RF_LANES ? rf_v16_get(p, dtype, i) : rf_v16_get_n(p, dtype, i, n);
@@ -14,9 +16,11 @@ RF_INLINE void put_n(void *p, rf_dtype dtype, int64_t i, rf_v16 x, int n) {
 }
 static int least(int64_t a, int64_t b) { return (int)(a < b ? a : b); }
 
-/* Computes `rows` rows by `left` columns: COLUMNS, or fewer at the right edge. */
-RF_INLINE void forward_block(const rf_lora_part *p, int rows, int left, const void *u, const float *h,
-                             const float *b, void *y, int64_t at) {
+/* Computes `rows` rows by `left` columns: COLUMNS, or fewer at the right edge. `at` is the first
+ * element in u and y. */
+RF_INLINE void forward_block(const rf_lora_sum *sum, int rows, int left, rf_v16 scale, const float *h,
+                             const float *b, int64_t at) {
+  const rf_lora_part *p = &sum->part;
   rf_v16 acc[ROWS][VECTORS];
   int n[VECTORS];
   for (int v = 0; v < VECTORS; v++)
@@ -26,7 +30,8 @@ RF_INLINE void forward_block(const rf_lora_part *p, int rows, int left, const vo
   for (int64_t k = 0; k < p->rank; k++, b += p->joined) {
     rf_v16 column[VECTORS];
     for (int v = 0; v < VECTORS; v++)
-      column[v] = n[v] == RF_LANES ? rf_v16_load(b + v * RF_LANES) : rf_v16_load_n(b + v * RF_LANES, n[v]);
+      column[v] = rf_v16_mul(scale, n[v] == RF_LANES ? rf_v16_load(b + v * RF_LANES)
+                                                     : rf_v16_load_n(b + v * RF_LANES, n[v]));
     for (int r = 0; r < rows; r++)
       for (int v = 0; v < VECTORS; v++)
         acc[r][v] = rf_v16_fma(rf_v16_set1(h[r * p->ranks + k]), column[v], acc[r][v]);
@@ -34,26 +39,42 @@ RF_INLINE void forward_block(const rf_lora_part *p, int rows, int left, const vo
   for (int r = 0; r < rows; r++)
     for (int v = 0; v < VECTORS && n[v]; v++) {
       int64_t i = at + r * p->ld + v * RF_LANES;
-      put_n(y, p->dtype, i, rf_v16_add(get_n(u, p->dtype, i, n[v]), rf_v16_round(acc[r][v], p->dtype)), n[v]);
+      put_n(sum->y, p->dtype, i,
+            rf_v16_add(get_n(sum->u, p->dtype, i, n[v]), rf_v16_round(acc[r][v], p->dtype)), n[v]);
     }
 }
 
-void rf_lora_forward_avx512(const rf_lora_part *p, const void *u, const float *h, const float *b, void *y) {
-#pragma omp parallel num_threads(p->threads)
+/* Computes up to GROUP rows from row i, by up to TAKEN columns from column c. All rows read a few
+ * columns of b from L1, while the next columns are prefetched. */
+static void forward_strip(const rf_lora_sum *sum, float scale, int64_t i, int64_t c) {
+  const rf_lora_part *p = &sum->part;
+  const int64_t last = i + least(p->rows - i, GROUP), end = c + least(p->columns - c, TAKEN);
+  const rf_v16 by = rf_v16_set1(scale);
+  for (; c < end; c += COLUMNS) {
+    const float *b = sum->b + c;
+    const int left = least(end - c, COLUMNS);
+    for (int64_t k = 0; k < p->rank && c + 2 * COLUMNS <= p->columns; k++)
+      for (int v = 0; v < VECTORS; v++) __builtin_prefetch(b + k * p->joined + COLUMNS + v * RF_LANES, 0, 3);
+    int64_t r = i;
+    for (; r + ROWS <= last && left == COLUMNS; r += ROWS)
+      forward_block(sum, ROWS, COLUMNS, by, sum->h + r * p->ranks, b, r * p->ld + c);
+    for (; r < last; r++) forward_block(sum, 1, left, by, sum->h + r * p->ranks, b, r * p->ld + c);
+  }
+}
+
+void rf_lora_forward_avx512(const rf_lora_sum *sum, int count, float scale, int threads) {
+  const int64_t groups = (sum->part.rows + GROUP - 1) / GROUP;
+  int64_t strips[RF_LORA_PARTS], all = 0;
+  for (int p = 0; p < count; p++) all += strips[p] = (sum[p].part.columns + TAKEN - 1) / TAKEN;
+#pragma omp parallel num_threads(threads)
   {
     RF_STAMP_BUSY;
 #pragma omp for schedule(dynamic, 1) nowait
-    for (int64_t i = 0; i < p->rows; i += ROWS) {
-      int rows = least(p->rows - i, ROWS);
-      for (int64_t c = 0; c < p->columns; c += COLUMNS) {
-        int64_t at = i * p->ld + c;
-        if (rows == ROWS && p->columns - c >= COLUMNS)
-          forward_block(p, ROWS, COLUMNS, u, h + i * p->ranks, b + c, y, at);
-        else
-          for (int r = 0; r < rows; r++)
-            forward_block(p, 1, least(p->columns - c, COLUMNS), u, h + (i + r) * p->ranks, b + c, y,
-                          at + r * p->ld);
-      }
+    for (int64_t item = 0; item < groups * all; item++) {
+      int64_t strip = item % all;
+      int p = 0;
+      while (strip >= strips[p]) strip -= strips[p++];
+      forward_strip(&sum[p], scale, item / all * GROUP, strip * TAKEN);
     }
   }
 }

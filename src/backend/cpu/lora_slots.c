@@ -148,24 +148,28 @@ static void lora_slots_run(const rf_call *call) { each_run(call, 1, compute); }
 static float *wide_h(const run *r) {
   return (float *)(void *)((char *)r->h + (r->d.dtype == RF_F32 ? 0 : h_bytes(&r->d)));
 }
-static void add_part_avx512(const run *r, int p, int64_t rank, int64_t joined) {
-  const rf_lora_parts *parts = &r->call->op->attr.lora.parts;
-  const rf_lora_part part = {.dtype = r->d.dtype,
-                             .rows = r->rows,
-                             .columns = parts->columns[p],
-                             .rank = rank,
-                             .ld = r->d.columns,
-                             .ranks = r->d.ranks,
-                             .joined = r->d.joined,
-                             .threads = r->call->threads};
-  rf_lora_forward_avx512(&part, y_of(r, p), wide_h(r) + (int64_t)p * parts->rank, b_of(r, joined),
-                         y_of(r, p));
-}
 static void compute_avx512(const run *r) {
+  const rf_lora_parts *parts = &r->call->op->attr.lora.parts;
+  const int32_t *ranks = (const int32_t *)r->call->in[4] + r->slot * parts->count;
   float *h = wide_h(r);
+  rf_lora_sum sum[RF_LORA_PARTS];
+  int64_t joined = 0;
+  int count = 0;
   make_h(r);
   for (int64_t i = 0; i < r->rows * r->d.ranks && h != r->h; i++) h[i] = rf_f32_get(r->h, r->d.dtype, i);
-  add_parts(r, add_part_avx512);
+  for (int p = 0; p < parts->count; joined += parts->columns[p++]) {
+    const rf_lora_part part = {.dtype = r->d.dtype,
+                               .rows = r->rows,
+                               .columns = parts->columns[p],
+                               .rank = ranks[p],
+                               .ld = r->d.columns,
+                               .ranks = r->d.ranks,
+                               .joined = r->d.joined};
+    if (ranks[p] > 0)
+      sum[count++] =
+          (rf_lora_sum){part, y_of(r, p), h + (int64_t)p * parts->rank, b_of(r, joined), y_of(r, p)};
+  }
+  rf_lora_forward_avx512(sum, count, 1, r->call->threads);
 }
 static void lora_slots_wide_run(const rf_call *call) { each_run(call, 2, compute_avx512); }
 
