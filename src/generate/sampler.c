@@ -148,22 +148,68 @@ static int32_t draw_by_id(const rf_sampler_work *work, const rf_row *s, double t
   return (int32_t)chosen;
 }
 
+/* Like weigh, but estimates the weights of blocks without likely tokens. *error is the maximum error
+ * of each sum of blocks; 0: the weights are exact, because there are too many likely tokens. */
+static double guess_weights(rf_sampler_work *work, const rf_row *s, double *error) {
+  enum { LEAST = 12, MOST = 32 };
+  int64_t count[MOST + 1] = {0}, exact = 0;
+  int from = 0;
+  for (int64_t b = 0; b < work->blocks; b++) {
+    double t = (s->top - (double)work->peak[b].logit) * s->scale;
+    count[t < MOST ? (int)t : MOST]++;
+  }
+  while (from < MOST && (from < LEAST || exact + count[from] <= work->blocks / 16)) exact += count[from++];
+  *error = 0;
+  if (exact > work->blocks / 4) return weigh(work, s);
+  double low = work->rows->guess(s, work->peak, -from, work->block_weight, work->peak_order), total = 0;
+  for (int64_t b = 0; b < work->blocks; b++) total += work->block_weight[b];
+  /* The second term is for rounding in these sums and those of the definition, and tiny weights. */
+  *error = low * RF_ROW_ERROR + total * 0x1p-36;
+  return total;
+}
+
+/* Draws the token of draw_by_id from estimated weights. Returns -1 if their error may change it. */
+static int32_t draw_by_guess(const rf_sampler_work *work, const rf_row *s, double target, double error) {
+  double run = 0, next = 0;
+  const double unsure = 2 * error;
+  int64_t b = 0;
+  for (; b + 1 < work->blocks; b++) {
+    next = run + work->block_weight[b];
+    if (fabs(next - target) <= unsure) return -1;
+    if (next > target) break;
+    run = next;
+  }
+  for (int64_t i = b * BLOCK; i < s->n && i < (b + 1) * BLOCK; i++) {
+    double w = rf_row_weight(s, s->logits[i]);
+    run += w;
+    if (w <= 0) continue;
+    if (fabs(run - target) <= unsure) return -1;
+    if (target < run) return (int32_t)i;
+  }
+  return -1;
+}
+
 /* The filters top-p and min-p. Both apply after top-k, from the most likely token on. */
 typedef struct filters {
   double need;  /* Top-p keeps tokens until their weights sum to this. */
   double least; /* Min-p drops tokens with a smaller weight. */
   double kept;
+  double unsure; /* Maximum error of `need`. */
 } filters;
 
 static bool drops(const filters *f, double w) { return f->kept > 0 && (f->kept >= f->need || w < f->least); }
 
 /* Draws one of n sorted candidates. If all n candidates pass the filters and `all` is false,
- * returns false: other tokens may pass too. */
+ * returns false: other tokens may pass too. If the error of f->need may change the draw, also
+ * returns false, and sets *unsure. */
 static bool draw_ordered(const rf_row *s, const candidate *c, int64_t n, filters f, double uniform, bool all,
-                         int32_t *chosen) {
+                         int32_t *chosen, bool *unsure) {
   int64_t keep = 0;
+  *unsure = false;
   for (; keep < n; keep++) {
     double w = rf_row_weight(s, c[keep].logit);
+    *unsure = f.unsure > 0 && fabs(f.kept - f.need) <= f.unsure;
+    if (*unsure) return false;
     if (drops(&f, w)) break;
     f.kept += w;
   }
@@ -241,7 +287,7 @@ static int32_t draw_from_buckets(rf_sampler_work *work, const rf_row *s, const r
   for (int64_t i = 0; last_count < work->tally[last].count && i < last_count; i++)
     total += rf_row_weight(s, c[i].logit);
 
-  filters f = {o->top_p < 1 ? (double)o->top_p * total : INFINITY, (double)o->min_p, 0};
+  filters f = {.need = o->top_p < 1 ? (double)o->top_p * total : INFINITY, .least = (double)o->min_p};
   int64_t floor_bucket =
       o->min_p > 0 ? bucket_of(work, log2((double)o->min_p) + 1e-9, per_bit) : work->buckets;
   /* Last bucket with kept tokens; number of tokens that are kept in this bucket. */
@@ -287,27 +333,44 @@ double rf_sampler_uniform(uint64_t seed, int64_t position) { /* 64 bits of Philo
   return ((double)words[0] + (double)words[1] * 0x1p-32) * 0x1p-32;
 }
 
+/* Draws from all tokens. `weighed`: see draw. */
+static int32_t draw_unfiltered(rf_sampler_work *work, const rf_row *s, double uniform, double weighed) {
+  double error, total = weighed;
+  if (total <= 0) {
+    total = guess_weights(work, s, &error);
+    int32_t chosen = error > 0 ? draw_by_guess(work, s, uniform * total, error) : -1;
+    if (chosen >= 0) return chosen;
+    if (error > 0) total = weigh(work, s);
+  }
+  return draw_by_id(work, s, uniform * total);
+}
+
 /* `weighed` is the total weight of the row if work->block_weight is already filled, otherwise 0. */
 static int32_t draw(rf_sampler_work *work, const rf_row *s, const rf_sampler_options *o, int64_t position,
                     double weighed, int32_t best) {
-  double uniform = rf_sampler_uniform(o->seed, position);
+  double uniform = rf_sampler_uniform(o->seed, position), total = weighed, error = 0;
   int64_t limit = o->top_k > 0 && o->top_k < s->n ? o->top_k : s->n;
-  bool whole = limit == s->n, filtered = o->top_p < 1 || o->min_p > 0;
+  bool whole = limit == s->n, filtered = o->top_p < 1 || o->min_p > 0, unsure;
   filters f = {.need = INFINITY, .least = (double)o->min_p};
-  double total = weighed;
-  if (whole && total <= 0 && (!filtered || o->top_p < 1)) total = weigh(work, s);
-  if (whole && !filtered) return draw_by_id(work, s, uniform * total);
+  if (whole && !filtered) return draw_unfiltered(work, s, uniform, weighed);
+  if (whole && total <= 0 && o->top_p < 1) total = guess_weights(work, s, &error);
   int64_t n = limit <= SORTED ? limit : GUESS;
   take_likeliest(work, s->logits, n);
   if (o->top_p < 1) {
     if (!whole) total = 0;
     for (int64_t i = 0; !whole && i < n; i++) total += rf_row_weight(s, work->candidate[i].logit);
     f.need = (double)o->top_p * total;
+    f.unsure = 2 * error;
   }
   int32_t chosen = best;
   /* Top-p needs the total weight of all top-k tokens. The first GUESS tokens do not give it. */
-  bool guessed = limit > SORTED && !whole && o->top_p < 1;
-  if (!guessed && draw_ordered(s, work->candidate, n, f, uniform, n == limit, &chosen)) return chosen;
+  if (limit > SORTED && !whole && o->top_p < 1) return draw_from_buckets(work, s, o, limit, uniform, best);
+  if (draw_ordered(s, work->candidate, n, f, uniform, n == limit, &chosen, &unsure)) return chosen;
+  if (unsure) {
+    f.need = (double)o->top_p * weigh(work, s);
+    f.unsure = 0;
+    if (draw_ordered(s, work->candidate, n, f, uniform, n == limit, &chosen, &unsure)) return chosen;
+  }
   return draw_from_buckets(work, s, o, limit, uniform, best);
 }
 

@@ -7,6 +7,7 @@
 #include "generate/sampler.h"
 
 enum { RF_ROW_BLOCK = 32 }; /* logits per block */
+#define RF_ROW_ERROR 0x1p-15
 
 /* A row of logits and its softmax. Logit l has the weight 2^((l - top) * scale), at most 1. */
 typedef struct rf_row {
@@ -26,6 +27,12 @@ typedef struct rf_row_functions {
   void (*weights)(const rf_row *row, int64_t block, double t[RF_ROW_BLOCK], double w[RF_ROW_BLOCK]);
   /* Sets peak[b] to the maximum of block b and the number b, ignoring NaN. */
   void (*peaks)(const float *logits, int64_t n, struct rf_candidate *peak);
+  /* Like weigh, but the weights of blocks whose maximum has an exponent below `from` are estimates
+   * with a relative error below RF_ROW_ERROR (plus 2^-121, for tiny weights). Levels differ in these
+   * estimates. Returns the sum of the estimates. `exact` is scratch memory for the blocks. Every
+   * logit is a number or -INFINITY. */
+  double (*guess)(const rf_row *row, const struct rf_candidate *peak, double from, double *weight,
+                  struct rf_candidate *exact);
 } rf_row_functions;
 
 /* The functions of the best level that is at most `isa`. */

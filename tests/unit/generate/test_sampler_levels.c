@@ -153,12 +153,107 @@ static void the_likeliest_of_a_large_vocabulary(void **state) {
   }
 }
 
+/* ---- estimates ------------------------------------------------------------------------------- */
+
+/* A row with a few likely tokens; kind 1 has much weight in unlikely ones, and kind 2 some weights
+ * that are tiny, zero or barred. */
+static void fill_peaked(float *logits, int64_t n, int kind, uint64_t seed) {
+  random_logits(logits, n, seed, kind == 1 ? 0.1f : 2.5f);
+  for (int64_t i = 0; i < n; i++) {
+    if (kind == 1) logits[i] -= i % 5000 ? 9.5f : 0;
+    if (kind == 2 && i % 3 == 0) logits[i] = i % 2 ? -INFINITY : -70 - (float)(i % 997);
+  }
+}
+
+enum { LARGE_V = 70001, LARGE_BLOCKS = (LARGE_V + RF_ROW_BLOCK - 1) / RF_ROW_BLOCK, PEAKED = 3 };
+
+static void estimates_are_within_their_bound(void **state) {
+  (void)state;
+  static float logits[LARGE_V];
+  static double weight[LARGE_BLOCKS], slow[LARGE_BLOCKS];
+  static struct rf_candidate peak[LARGE_BLOCKS], room[LARGE_BLOCKS];
+  for (int l = 0; l < LEVEL_COUNT; l++)
+    for (int kind = 0; kind < PEAKED && rf_isa_runs(LEVELS[l]); kind++) {
+      const rf_row_functions *f = rf_row_functions_of(LEVELS[l]);
+      fill_peaked(logits, LARGE_V, kind, 5);
+      f->peaks(logits, LARGE_V, peak);
+      rf_row row = {logits, LARGE_V, -INFINITY, 1.4426950408889634};
+      for (int64_t b = 0; b < LARGE_BLOCKS; b++) row.top = fmax(row.top, (double)peak[b].logit);
+      slow_weigh(&row, slow);
+      double low = f->guess(&row, peak, -12, weight, room), sum = 0;
+      for (int64_t b = 0; b < LARGE_BLOCKS; b++) {
+        bool exact = ((double)peak[b].logit - row.top) * row.scale >= -12;
+        if (exact) assert_true(weight[b] == slow[b]);
+        else assert_true(fabs(weight[b] - slow[b]) <= RF_ROW_ERROR * slow[b] + 0x1p-121);
+        sum += exact ? 0 : weight[b];
+      }
+      assert_true(fabs(low - sum) <= 1e-9 * sum);
+    }
+}
+
+/* The definition of a draw from all tokens. */
+static int32_t slow_draw(const rf_row *row, double uniform) {
+  static double weight[LARGE_BLOCKS];
+  double target = uniform * slow_weigh(row, weight), run = 0;
+  int64_t b = 0, chosen = 0;
+  while (b + 1 < LARGE_BLOCKS && run + weight[b] <= target) run += weight[b++];
+  for (int64_t i = b * RF_ROW_BLOCK; i < row->n && i < (b + 1) * RF_ROW_BLOCK; i++) {
+    double w = rf_row_weight(row, row->logits[i]);
+    run += w;
+    if (w > 0) chosen = i;
+    if (w > 0 && target < run) break;
+  }
+  return (int32_t)chosen;
+}
+
+/* The definition of a draw with top-p. `order` has all tokens, most likely first. */
+static int32_t slow_top_p(const rf_row *row, const int32_t *order, double top_p, double uniform) {
+  static double weight[LARGE_BLOCKS];
+  double need = top_p * slow_weigh(row, weight), kept = 0, run = 0;
+  int64_t n = 0;
+  while (n < row->n && (n == 0 || kept < need)) kept += rf_row_weight(row, row->logits[order[n++]]);
+  for (int64_t i = 0; i < n; i++) {
+    run += rf_row_weight(row, row->logits[order[i]]);
+    if (uniform * kept < run) return order[i];
+  }
+  return order[n - 1];
+}
+
+static void estimates_change_no_draw(void **state) {
+  (void)state;
+  static float logits[LARGE_V];
+  static int32_t order[LARGE_V];
+  const float lse = 1, top_p = 0.5f;
+  for (int kind = 0; kind < PEAKED; kind++) {
+    rf_sampler all = open_or_fail((rf_sampler_options){.temperature = 1}, LARGE_V),
+               some = open_or_fail((rf_sampler_options){.temperature = 1, .top_p = top_p}, LARGE_V);
+    fill_peaked(logits, LARGE_V, kind, 11);
+    for (int32_t i = 0; i < LARGE_V; i++) order[i] = i;
+    sorted_by = logits;
+    qsort(order, LARGE_V, sizeof *order, by_likelihood);
+    const rf_row row = {logits, LARGE_V, (double)logits[order[0]], 1.4426950408889634};
+    for (int64_t position = 0; position < 200; position++) {
+      double uniform = rf_sampler_uniform(0, position);
+      int32_t id;
+      rf_logprobs none = {.lse = &lse};
+      assert_int_equal(rf_sampler_choose(&all, logits, position, &id, &none, NULL), RAFTER_OK);
+      assert_int_equal(id, slow_draw(&row, uniform));
+      assert_int_equal(rf_sampler_choose(&some, logits, position, &id, &none, NULL), RAFTER_OK);
+      assert_int_equal(id, slow_top_p(&row, order, (double)top_p, uniform));
+    }
+    rf_sampler_close(&all);
+    rf_sampler_close(&some);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(rows_have_the_bits_of_slow_loops),
       cmocka_unit_test(peaks_ignore_nan),
       cmocka_unit_test(choices_are_equal_at_every_level),
       cmocka_unit_test(the_likeliest_of_a_large_vocabulary),
+      cmocka_unit_test(estimates_are_within_their_bound),
+      cmocka_unit_test(estimates_change_no_draw),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
