@@ -214,6 +214,7 @@ rf_status rf_checkpoint_save(rf_trainer *t, const char *folder, rf_error *error)
   RF_GO(save_tokenizer(t, part, error));
   RF_GO(save_moments(t, part, error));
   RF_GO(save_state(t, part, error));
+  if (t->save_more) RF_GO(t->save_more(t->more, part, error));
   /* DONE is written last, because it means that all other files are on the disk. */
   RF_GO(rf_run_write_done(part, error));
   sync_folder(part);

@@ -68,6 +68,9 @@ typedef struct rf_trainer {
     int64_t steps, tokens, validation_passes;
     double step_seconds, validation_seconds;
   } counted; /* Counts since the trainer was opened. */
+  /* Writes further files of a checkpoint, in `folder`; NULL: there are none. */
+  rf_status (*save_more)(void *more, const char *folder, rf_error *error);
+  void *more;
   /* Text of the file settings.template, for checkpoints; NULL: the template of the model. */
   char *template;
   size_t template_bytes;
