@@ -9,6 +9,7 @@
 #include "advise/set.h"
 #include "base/text.h"
 #include "graph/mesh/pipeline.h"
+#include "plan/loss.h"
 
 enum { MAX_BATCH = 1 << 20, MAX_RAISES = 8 };
 
@@ -299,7 +300,7 @@ int64_t rf_fit_batch_step(const rf_settings *s) {
   const rf_build_options *b = &s->plan.build;
   int64_t copies = rf_mesh_copies(&b->mesh);
   if (b->job == RF_JOB_GENERATE) return copies * rf_mesh_size(&b->mesh, RF_AXES_OF_PASS);
-  return copies * (b->job == RF_JOB_TRAIN ? b->accumulate : 1);
+  return copies * (b->job == RF_JOB_TRAIN ? rf_loss_sequences(b) * b->accumulate : 1);
 }
 
 static json_t *largest_json(const search *s, const sample *half, json_t *raises) {
@@ -385,7 +386,7 @@ rf_status rf_fit_batch_chosen(const rf_options *options, const rafter_plan *plan
   rf_options *o = *chosen = rf_options_copy(options);
   *step = micro && !rl  ? 0
           : rl && !held ? b->microbatch
-                        : rf_mesh_copies(&b->mesh) * (held ? b->accumulate : 1);
+                        : rf_mesh_copies(&b->mesh) * rf_loss_sequences(b) * (held ? b->accumulate : 1);
   /* A search for single tensors per batch takes too long, so auto becomes block. */
   RF_TRY(rf_options_set(o, "remat", found->remat == RF_REMAT_AUTO ? "block" : rf_remat_name(found->remat),
                         error));

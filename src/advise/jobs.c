@@ -100,6 +100,11 @@ rf_status rf_job_generate(rafter_plan *p, const rf_options *o, rf_error *error) 
   return p->sized ? RAFTER_OK : rf_plan_drafts(p, o, error);
 }
 
+static rf_status make_train(rafter_plan *p, const rf_options *o, rf_error *error) {
+  RF_TRY(rf_job_train(p, o, error));
+  return rf_job_reference(p, error);
+}
+
 /* Plans one forward pass over the whole prompts of all sequences. */
 static rf_status make_prefill(rafter_plan *p, const rf_options *o, rf_error *error) {
   rf_infer_settings g = rf_job_infer_settings(p);
@@ -213,7 +218,8 @@ static void size_fit(rf_settings *s, const rf_options *o) {
 static rf_status size_train(rafter_plan *p, const rf_options *o, rf_error *error) {
   rf_settings *s = &p->settings;
   size_fit(s, o);
-  return rf_plan_make_size(&s->model, &s->plan, &p->plan, error);
+  RF_TRY(rf_plan_make_size(&s->model, &s->plan, &p->plan, error));
+  return rf_plan_fits(p->plan) ? rf_job_reference(p, error) : RAFTER_OK;
 }
 
 static rf_status size_answers(rafter_plan *p, const rf_options *o, rf_error *error) {
@@ -233,7 +239,7 @@ static const struct {
   const char *name, *settings; /* settings: the job name to pass to rf_settings_resolve */
   job_function make, size;
 } JOBS[] = {
-    {"train", "train", rf_job_train, size_train},
+    {"train", "train", make_train, size_train},
     {"generate", "generate", rf_job_generate, rf_job_generate},
     {"prefill", "generate", make_prefill, make_prefill},
     {"score", "score", make_score, make_score},
@@ -271,6 +277,8 @@ static rf_status check_effect(const rf_options *o, const char *job, rf_error *er
        "rl",
        "only --job rl trains on answers"},
       {{"pipeline"}, "train rl", "only training steps have pipeline stages"},
+      {{"loss", "beta"}, "train rl", "only training steps have a loss"},
+      {{"gamma", "label-smoothing"}, "train", "only --job train trains on preferences"},
       {{"accumulate"}, "train rl", "only training steps have microbatches"},
   };
   if (strcmp(rf_options_command(o), "plan")) return RAFTER_OK;

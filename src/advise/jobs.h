@@ -40,6 +40,8 @@ void rf_job_set_prompts(rafter_plan *plan, const rf_job_lengths *lengths, int64_
 rf_status rf_job_generate(rafter_plan *plan, const rf_options *options, rf_error *error);
 /* serve.c: simulates requests that arrive over time. */
 rf_status rf_job_serve(rafter_plan *plan, const rf_options *options, rf_error *error);
+/* preferences.c: the reference model of a planned training step, if its loss has one. */
+rf_status rf_job_reference(rafter_plan *plan, rf_error *error);
 rf_status rf_job_train(rafter_plan *plan, const rf_options *options, rf_error *error);
 /* Plans an RL step that trains on every sample of every prompt. The job's main plan is the plan
  * of the policy's training step. */

@@ -6,6 +6,8 @@
 #include "advise/gnuplot.h"
 #include "advise/rl_shape.h"
 #include "advise/vary.h"
+#include "plan/loss.h"
+#include "rl/losses.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -173,6 +175,11 @@ static const rf_option PLAN[] = {
         "batch", INT, "SEQUENCES", 1, 1 << 20, "8", "Job",
         "sequences in a training step, or answers generated at once\nA default is raised to a multiple of "
         "the chips that share it, --microbatch or --accumulate."),
+    RF_CHOICE("loss", RF_LOSS_NAMES "|" RF_RL_LOSS_NAMES, NULL, "Training",
+              "loss of --job train (nll, or one of preferences) or of --job rl; unset: nll, or grpo"),
+    RF_NUMBER("beta", FLOAT, NULL, 0, 1e6, NULL, "Training",
+              "strength of a loss of preferences, or weight of the KL divergence of --job rl; unset: that of "
+              "the loss"),
     RF_NUMBER("tokens", COUNT, NULL, 1, 0x1p62, NULL, "Job",
               "print the time and cost of this many tokens, trained or generated"),
     RF_NUMBER("top", INT, "K", 0, 256, "0", "Job",
@@ -211,11 +218,11 @@ static const rf_option PLAN[] = {
 const rf_command RF_COMMAND_PLAN = {
     RF_COMMAND_HEAD("plan", "MODEL", 1, 1, "Plan",
                     "Predict whether a model fits, how fast it runs and what it costs, without running it."),
-    .options = {RF_TABLE(PLAN), RF_TABLE(RF_STEP_OPTIONS), RF_TABLE(RF_LAYOUT_OPTIONS),
-                RF_TABLE(RF_OFFLOAD_OPTIONS), RF_INFERENCE_TABLES, RF_TABLE(RF_CACHE_OPTIONS),
-                RF_TABLE(RF_SERVING_OPTIONS), RF_TABLE(RF_RL_OPTIONS), RF_TABLE(RF_SERVICE_OPTIONS), RF_TABLE(RF_ADAPTER_OPTIONS),
-                RF_TABLE(RF_SPECULATION_OPTIONS), RF_TABLE(RF_ACCEPTANCE_OPTIONS),
-                RF_TABLE(RF_EVERY_OPTIONS)},
+    .options = {RF_TABLE(PLAN), RF_TABLE(RF_PREFERENCE_OPTIONS), RF_TABLE(RF_STEP_OPTIONS),
+                RF_TABLE(RF_LAYOUT_OPTIONS), RF_TABLE(RF_OFFLOAD_OPTIONS), RF_INFERENCE_TABLES,
+                RF_TABLE(RF_CACHE_OPTIONS), RF_TABLE(RF_SERVING_OPTIONS), RF_TABLE(RF_RL_OPTIONS),
+                RF_TABLE(RF_SERVICE_OPTIONS), RF_TABLE(RF_ADAPTER_OPTIONS), RF_TABLE(RF_SPECULATION_OPTIONS),
+                RF_TABLE(RF_ACCEPTANCE_OPTIONS), RF_TABLE(RF_EVERY_OPTIONS)},
     .common = "job batch seq tokens on mesh remat accumulate dtype weights lora fit sweep compare json",
     .examples = {"plan llama3-8b --on h100-sxm:8 --dtype bf16 # memory, time and cost of a training step",
                  "plan gpt2 --on a5000 --fit # the fastest settings that fit",

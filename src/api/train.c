@@ -1,10 +1,12 @@
 /* train.c - `rafter train`: options, lines of output, metrics.jsonl, checkpoints. */
 #define _GNU_SOURCE
+#include "api/preferences.h"
 #include "api/run_files.h"
 
 #include "base/file.h"
 #include "base/partial.h"
 #include "base/text.h"
+#include "plan/loss.h"
 #include "train/checkpoint.h"
 
 #include <errno.h>
@@ -28,23 +30,27 @@ typedef struct run_log {
   double step_seconds;  /* sum over all steps */
   double mfu_seconds;   /* sum of MFU x seconds of all steps */
   rafter_step last;
-  double val_loss; /* loss of the last validation; NaN: none */
+  double val_loss;                /* loss of the last validation; NaN: none */
+  rf_preference pairs, val_pairs; /* the last step and the last validation of a loss of preferences */
+  bool prefers;                   /* the loss is one of preferences */
 } run_log;
 
 /* JSON has no infinite numbers and no NaN. */
 static double or_zero(double x) { return isfinite(x) ? x : 0; }
 
 static void log_step(run_log *log, const rafter_step *s, const double *val_loss) {
-  char line[640], a[32], b[32], c[32];
-  int n = snprintf(line, sizeof line,
-                   "{\"step\":%lld,\"loss\":%.9g,\"lr\":%.6g,\"grad_norm\":%.6g,\"accuracy\":%.6g,\"tokens\":"
-                   "%lld,\"seconds\":%.6g,\"tokens_per_second\":%.6g,\"mfu\":%.5g,\"predicted_seconds\":%.6g,"
-                   "\"loss_tokens\":%lld,\"epoch\":%.6g",
-                   (long long)s->step, or_zero(s->loss), s->lr, or_zero(s->grad_norm), or_zero(s->accuracy),
-                   (long long)s->tokens, s->seconds, s->tokens_per_second, s->mfu, s->predicted_seconds,
-                   (long long)s->loss_tokens, s->epoch);
-  if (val_loss) n += snprintf(line + n, sizeof line - (size_t)n, ",\"val_loss\":%.9g", or_zero(*val_loss));
-  snprintf(line + n, sizeof line - (size_t)n, "}");
+  char line[1024], a[32], b[32], c[32];
+  snprintf(line, sizeof line,
+           "{\"step\":%lld,\"loss\":%.9g,\"lr\":%.6g,\"grad_norm\":%.6g,\"accuracy\":%.6g,\"tokens\":"
+           "%lld,\"seconds\":%.6g,\"tokens_per_second\":%.6g,\"mfu\":%.5g,\"predicted_seconds\":%.6g,"
+           "\"loss_tokens\":%lld,\"epoch\":%.6g",
+           (long long)s->step, or_zero(s->loss), s->lr, or_zero(s->grad_norm), or_zero(s->accuracy),
+           (long long)s->tokens, s->seconds, s->tokens_per_second, s->mfu, s->predicted_seconds,
+           (long long)s->loss_tokens, s->epoch);
+  if (log->prefers) rf_put_preference(&log->pairs, false, line, sizeof line);
+  if (val_loss) rf_text_append(line, sizeof line, ",\"val_loss\":%.9g", or_zero(*val_loss));
+  if (val_loss && log->prefers) rf_put_preference(&log->val_pairs, true, line, sizeof line);
+  rf_text_append(line, sizeof line, "}");
   if (log->metrics) {
     fprintf(log->metrics, "%s\n", line);
     fflush(log->metrics);
@@ -52,13 +58,16 @@ static void log_step(run_log *log, const rafter_step *s, const double *val_loss)
   if (log->json && log->sink->json) log->sink->json(log->sink->self, line);
   int64_t done = s->step - log->first_step, every = rf_line_every(log->steps);
   if (s->step == 1 || s->step == log->steps || s->step % every == 0 || val_loss) {
-    char val[48] = "";
+    char val[64] = "", margin[48] = "";
     if (val_loss) snprintf(val, sizeof val, "  val %.4f", *val_loss);
+    if (val_loss && log->prefers)
+      rf_text_append(val, sizeof val, " (%.1f %%)", 100 * log->val_pairs.accuracy);
+    if (log->prefers) snprintf(margin, sizeof margin, "  margin %.4f", log->pairs.margin);
     rf_say(log->sink,
-           "step %6lld/%lld  loss %.4f%s  lr %.2e  norm %.3f  acc %4.1f %%  %s (planned %s)  %s tok/s  MFU "
+           "step %6lld/%lld  loss %.4f%s  lr %.2e  norm %.3f  acc %4.1f %%%s  %s (planned %s)  %s tok/s  MFU "
            "%.1f %%\n",
            (long long)s->step, (long long)log->steps, s->loss, val, s->lr, s->grad_norm, 100 * s->accuracy,
-           rf_text_seconds(s->seconds, a), rf_text_seconds(s->predicted_seconds, b),
+           margin, rf_text_seconds(s->seconds, a), rf_text_seconds(s->predicted_seconds, b),
            rf_text_count(s->tokens_per_second, c), 100 * s->mfu);
   }
   double spent = rf_now_seconds() - log->start,
@@ -156,7 +165,8 @@ static rf_status say_start(const rafter_trainer *t, run_log *log, rf_error *erro
                                             : "predicted and allocated",
          rf_text_bytes((double)r->plan->arena_bytes, b), rf_text_bytes((double)o.outside_bytes, c),
          rf_text_bytes((double)o.file_bytes, d), rf_text_bytes((double)o.other_bytes, line));
-  for (int i = 0; i < r->loader.count; i++) {
+  if (t->preferences) rf_say_pairs(t, log->sink, log->val_every > log->steps);
+  for (int i = 0; i < r->loader.count && !t->preferences; i++) {
     const rf_source *s = &r->loader.source[i];
     if (s->random) rf_say(log->sink, "data %s\n", s->spec);
     else
@@ -192,10 +202,12 @@ static rf_status say_start(const rafter_trainer *t, run_log *log, rf_error *erro
  * line. */
 static rf_status validate_first(rafter_trainer *t, run_log *log, bool *stopped, rf_error *error) {
   double val_loss = 0;
-  rf_status status = rf_trainer_validate(t->trainer, log->val_rows, &val_loss, error);
+  rf_status status = rf_take_validation(t, log->val_rows, &val_loss, &log->val_pairs, error);
   if (status == RAFTER_OK) {
+    char more[128] = "";
     log->val_loss = val_loss;
-    fprintf(log->metrics, ",\"val_loss\":%.9g", or_zero(val_loss));
+    if (log->prefers) rf_put_preference(&log->val_pairs, true, more, sizeof more);
+    fprintf(log->metrics, ",\"val_loss\":%.9g%s", or_zero(val_loss), more);
   }
   fputs("}\n", log->metrics);
   fflush(log->metrics);
@@ -232,11 +244,17 @@ static rf_status ask_end(const rafter_trainer *t, const run_log *log, double ste
 static rf_status train_loop(rafter_trainer *t, run_log *log, bool *stopped, rf_error *error) {
   rf_trainer *r = t->trainer;
   double longest = 0;
+  bool time_is_up = false;
+  if (t->preferences)
+    RF_TRY(rf_begin_preferences(t, log->sink, log->val_every > 0 ? log->val_rows : 0,
+                                log->seconds_limit > 0 ? log->start + log->seconds_limit : 0, stopped,
+                                &time_is_up, error));
+  if (*stopped || time_is_up) return RAFTER_OK;
   if (log->owes_validation) RF_TRY(validate_first(t, log, stopped, error));
   while (r->step < log->steps && !*stopped) {
     rafter_step step;
     double val_loss = 0, began = rf_now_seconds();
-    rf_status status = rf_trainer_step(r, &step, error);
+    rf_status status = rf_take_step(t, &step, &log->pairs, error);
     if (status == RAFTER_INTERRUPTED) return *stopped = true, RAFTER_OK;
     if (r->lost_data) return save_without_data(t, log, error);
     RF_TRY(status);
@@ -244,7 +262,7 @@ static rf_status train_loop(rafter_trainer *t, run_log *log, bool *stopped, rf_e
     log->mfu_seconds += step.mfu * step.seconds;
     log->last = step;
     bool validates = validates_at(r, log);
-    if (validates) status = rf_trainer_validate(r, log->val_rows, &val_loss, error);
+    if (validates) status = rf_take_validation(t, log->val_rows, &val_loss, &log->val_pairs, error);
     if (status == RAFTER_INTERRUPTED || r->lost_data) validates = false; /* a resumed run validates first */
     else RF_TRY(status);
     if (validates) log->val_loss = val_loss;
@@ -255,7 +273,6 @@ static rf_status train_loop(rafter_trainer *t, run_log *log, bool *stopped, rf_e
     if (log->save_every > 0 && r->step % log->save_every == 0 && r->step < log->steps)
       RF_TRY(save_checkpoint(t, log, error));
     double took = rf_now_seconds() - began;
-    bool time_is_up = false;
     if (took > longest) longest = took;
     RF_TRY(ask_end(t, log, longest, stopped, &time_is_up, error));
     if (time_is_up) break;
@@ -315,7 +332,8 @@ static rf_status train(const rafter_job *job, const rafter_sink *sink, rf_error 
   log.first_step = t->trainer->step;
   log.first_tokens = t->trainer->tokens;
   log.steps = t->trainer->settings.schedule.steps;
-  rf_report_pass pass[2];
+  log.prefers = t->preferences != NULL;
+  rf_report_pass pass[RF_TRAINER_PASSES];
   int passes = rf_trainer_passes(t, pass);
   /* Write run.json and plan.json first, so that a killed run can be understood and repeated. */
   RF_GO(rf_journal_begin(&journal, sink, o, recorded_options(t, o), t->out, pass, passes, error));
@@ -365,9 +383,11 @@ const rf_option RF_EXAMPLE_OPTIONS[] = {
 };
 
 static const rf_option TRAIN[] = {
-    RF_WORDS("data", TEXTS, "SOURCE", NULL, "Data",
-             "a text, .jsonl or .shard file, or random:seed=0; .jsonl rows have text, tokens, messages, or "
-             "prompt and completion; may be repeated, and FILE:WEIGHT sets a file's weight in the mix"),
+    RF_WORDS(
+        "data", TEXTS, "SOURCE", NULL, "Data",
+        "a text, .jsonl or .shard file, or random:seed=0; .jsonl rows have text, tokens, messages, prompt "
+        "and completion, or preferences (--loss); may be repeated, and FILE:WEIGHT sets a file's weight "
+        "in the mix"),
     RF_WORDS("tokenizer", PATH, "DIR|FILE", NULL, "Data",
              "tokenizer.json, tokenizer.model or a folder with one, for a model without a tokenizer; unset: "
              "texts are read as bytes"),
@@ -401,15 +421,17 @@ static const rf_option TRAIN[] = {
 
 const rf_command RF_COMMAND_TRAIN = {
     RF_COMMAND_HEAD("train", "MODEL", 1, 1, "Run", "Train a model, or adapters for it, exactly as planned."),
-    .options = {RF_TABLE(TRAIN), RF_TABLE(RF_EXAMPLE_OPTIONS), RF_TABLE(RF_STEP_OPTIONS),
-                RF_TABLE(RF_OFFLOAD_OPTIONS), RF_TABLE(RF_MODEL_OPTIONS), RF_TABLE(RF_HOST_OPTIONS),
-                RF_TABLE(RF_RUN_FOLDER_OPTIONS), RF_TABLE(RF_TRACE_OPTIONS), RF_TABLE(RF_DEBUG_OPTIONS),
-                RF_TABLE(RF_EVERY_OPTIONS)},
-    .common = "data tokenizer batch steps max-seconds lr schedule lora seq accumulate remat dtype resume "
-              "save-every "
-              "out seed json",
+    .options = {RF_TABLE(TRAIN), RF_TABLE(RF_EXAMPLE_OPTIONS), RF_TABLE(RF_LOSS_OPTIONS),
+                RF_TABLE(RF_PREFERENCE_OPTIONS), RF_TABLE(RF_STEP_OPTIONS), RF_TABLE(RF_OFFLOAD_OPTIONS),
+                RF_TABLE(RF_MODEL_OPTIONS), RF_TABLE(RF_HOST_OPTIONS), RF_TABLE(RF_RUN_FOLDER_OPTIONS),
+                RF_TABLE(RF_TRACE_OPTIONS), RF_TABLE(RF_DEBUG_OPTIONS), RF_TABLE(RF_EVERY_OPTIONS)},
+    .common =
+        "data tokenizer batch steps max-seconds lr schedule loss lora seq accumulate remat dtype resume "
+        "save-every "
+        "out seed json",
     .examples =
         {"train gpt:layers=4,width=256,heads=4,vocab=256 --data notes.txt --steps 500 # a small GPT on bytes",
          "train models/org/name --data chats.jsonl --lora rank=16 --dtype bf16 # adapters only",
+         "train models/org/name --data pairs.jsonl --loss dpo --lora rank=16 # from preferences",
          "train gpt2 --resume runs/3 --max-seconds 1h # continue a run for an hour"},
     .run = rf_command_train};

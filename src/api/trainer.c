@@ -186,6 +186,21 @@ rf_status rf_trainer_begin_folder(rafter_trainer *t, const rf_options *o, bool *
   return take_folder(t, o, unnamed, resume, error);
 }
 
+static rf_status open_trainer(rafter_trainer *t, const rf_train_settings *s, rf_error *error) {
+  if (s->plan.build.objective == RF_OBJECTIVE_NLL) return rf_trainer_open(s, &t->trainer, error);
+  RF_TRY(rf_preferences_open(s, &t->preferences, error));
+  t->trainer = t->preferences->trainer;
+  return RAFTER_OK;
+}
+
+/* References before the first step of a trainer of rafter.h. */
+static rf_status begin_alone(rafter_trainer *t, const rf_options *o, rf_error *error) {
+  const bool validates = rf_options_int(o, "val-every") > 0;
+  bool all;
+  return rf_preferences_begin(t->preferences, t->trainer->settings.schedule.steps,
+                              validates ? rf_options_int(o, "val-rows") : 0, NULL, NULL, &all, error);
+}
+
 rf_status rf_trainer_of_job(const rafter_job *job, const rafter_sink *sink, rafter_trainer **out,
                             rf_error *error) {
   rf_status status = RAFTER_OK;
@@ -214,7 +229,7 @@ rf_status rf_trainer_of_job(const rafter_job *job, const rafter_sink *sink, raft
   bool ours = writes && (unnamed || is_bare(t->out));
   if (writes) RF_GO(take_folder(t, o, unnamed, resume, error));
   if (writes) status = take_tokenizer(t, o, s, error);
-  if (status == RAFTER_OK) status = rf_trainer_open(s, &t->trainer, error);
+  if (status == RAFTER_OK) status = open_trainer(t, s, error);
   /* the steps per epoch are known after loading the data */
   if (status == RAFTER_OK && trains && rf_trains_by_epochs(o)) {
     int64_t steps = 0;
@@ -223,6 +238,7 @@ rf_status rf_trainer_of_job(const rafter_job *job, const rafter_sink *sink, raft
   }
   if (status == RAFTER_OK && trains && rf_trains_with_trace(o))
     status = rf_traced_check(o, t->trainer->step + 1, t->trainer->settings.schedule.steps, error);
+  if (status == RAFTER_OK && t->preferences && !sink) status = begin_alone(t, o, error);
   if (ours && status != RAFTER_OK && *t->tokenizer) rf_remove_folder(t->tokenizer);
   if (ours && status != RAFTER_OK) rf_remove_folder(t->out); /* also removes token shards of the data */
 done:
@@ -249,12 +265,12 @@ void rafter_trainer_progress(const rafter_trainer *t, int64_t *done, int64_t *of
 rafter_status rafter_trainer_step(rafter_trainer *t, rafter_step *step, rafter_error *error) {
   rafter_step own = {0};
   RF_TRY(rf_sized_copy(&own, sizeof own, step, step->size, "rafter_step", error));
-  RF_TRY(rf_trainer_step(t->trainer, &own, error));
+  RF_TRY(rf_take_step(t, &own, NULL, error));
   rf_sized_give(step, &own, sizeof own);
   return RAFTER_OK;
 }
 rafter_status rafter_trainer_validate(rafter_trainer *t, int64_t rows, double *loss, rafter_error *error) {
-  return rf_trainer_validate(t->trainer, rows, loss, error);
+  return rf_take_validation(t, rows, loss, NULL, error);
 }
 rafter_status rafter_trainer_save(rafter_trainer *t, const char *folder, rafter_error *error) {
   return rf_checkpoint_save(t->trainer, folder, error);
@@ -269,23 +285,51 @@ rafter_status rafter_trainer_memory(const rafter_trainer *t, int64_t *arena_byte
   return RAFTER_OK;
 }
 
-int rf_trainer_passes(const rafter_trainer *t, rf_report_pass pass[2]) {
+rf_status rf_take_step(rafter_trainer *t, rafter_step *step, rf_preference *preference, rf_error *error) {
+  rf_preference own;
+  if (!t->preferences) return rf_trainer_step(t->trainer, step, error);
+  return rf_preferences_step(t->preferences, step, preference ? preference : &own, error);
+}
+
+rf_status rf_take_validation(rafter_trainer *t, int64_t rows, double *loss, rf_preference *preference,
+                             rf_error *error) {
+  rf_preference own;
+  if (!t->preferences) return rf_trainer_validate(t->trainer, rows, loss, error);
+  if (!preference) preference = &own;
+  RF_TRY(rf_preferences_validate(t->preferences, rows, preference, error));
+  *loss = preference->loss;
+  return RAFTER_OK;
+}
+
+static int add_reference(const rafter_trainer *t, rf_report_pass pass[RF_TRAINER_PASSES], int count) {
+  const rf_references *r = t->preferences ? t->preferences->references : NULL;
+  if (!r) return count;
+  pass[count] = (rf_report_pass){.name = "reference",
+                                 .plan = r->plan,
+                                 .measured = rf_run_measured(t->trainer->run, count),
+                                 .count = r->passes,
+                                 .tokens = (double)r->scored_tokens,
+                                 .seconds = r->seconds};
+  return count + 1;
+}
+
+int rf_trainer_passes(const rafter_trainer *t, rf_report_pass pass[RF_TRAINER_PASSES]) {
   const rf_trainer *r = t->trainer;
   pass[0] = (rf_report_pass){
       .name = "train", .plan = r->plan, .measured = rf_run_measured(r->run, 0), .count = r->counted.steps};
   pass[0].seconds = r->counted.step_seconds;
   pass[0].tokens = (double)r->counted.tokens;
-  if (!r->val_plan) return 1;
+  if (!r->val_plan) return add_reference(t, pass, 1);
   pass[1] = (rf_report_pass){.name = "validation",
                              .plan = r->val_plan,
                              .measured = rf_run_measured(r->run, 1),
                              .count = r->counted.validation_passes};
   pass[1].seconds = r->counted.validation_seconds;
-  return 2;
+  return add_reference(t, pass, 2);
 }
 
 static json_t *report_json(const rafter_trainer *t) {
-  rf_report_pass pass[2];
+  rf_report_pass pass[RF_TRAINER_PASSES];
   return rf_journal_report(t->trainer->run, pass, rf_trainer_passes(t, pass));
 }
 
@@ -300,14 +344,15 @@ const rf_plan *rf_plan_of_trainer(const rafter_trainer *t) { return t->trainer->
 rf_status rf_trainer_leave_trace(const rafter_trainer *t, const rf_record *record, const rf_options *options,
                                  const char *part, json_t *results, const rafter_sink *sink,
                                  rf_error *error) {
-  rf_report_pass pass[2];
+  rf_report_pass pass[RF_TRAINER_PASSES];
   const rf_traced_run traced = {record, t->trainer->run, pass, rf_trainer_passes(t, pass)};
   return rf_traced_leave(&traced, options, part, results, sink, error);
 }
 
 void rafter_trainer_close(rafter_trainer *t) {
   if (!t) return;
-  rf_trainer_close(t->trainer);
+  if (t->preferences) rf_preferences_close(t->preferences);
+  else rf_trainer_close(t->trainer);
   if (t->lock >= 0) close(t->lock);
   if (t->hidden) rf_remove_folder(t->out);
   free(t);

@@ -6,7 +6,7 @@
 #include "api/handles.h"
 #include "journal/journal.h"
 #include "journal/traced.h"
-#include "train/train.h"
+#include "rl/preferences.h"
 
 struct rafter_trainer {
   rf_settings settings;
@@ -14,6 +14,7 @@ struct rafter_trainer {
   bool hidden; /* this is not host 0: `out` is a temporary folder, which is removed at the end */
   int lock;    /* descriptor of the lock of `out`; -1: none */
   rf_trainer *trainer;
+  rf_preferences *preferences; /* owns `trainer`; NULL: the loss is that of single texts */
 };
 
 /* Sets `run` to the folder of the run `resume`, which may also name one of its checkpoints. */
@@ -31,7 +32,14 @@ rf_status rf_trainer_of_job(const rafter_job *job, const rafter_sink *sink, raft
 rf_status rf_trainer_begin_folder(rafter_trainer *t, const rf_options *o, bool *ours, rf_error *error);
 /* The learning rates of --lr, --schedule, --warmup, --decay and --min-lr. */
 rf_status rf_schedule_of(const rf_options *o, int64_t steps, rf_schedule *schedule, rf_error *error);
-/* Lists the trainer's plans (training, validation) with measurements. Returns their number. */
-int rf_trainer_passes(const rafter_trainer *t, rf_report_pass pass[2]);
+/* Takes a step, or validates `rows` rows or pairs. *preference (may be NULL) is set by a loss of
+ * preferences. */
+rf_status rf_take_step(rafter_trainer *t, rafter_step *step, rf_preference *preference, rf_error *error);
+rf_status rf_take_validation(rafter_trainer *t, int64_t rows, double *loss, rf_preference *preference,
+                             rf_error *error);
+/* Lists the trainer's plans (training, validation, reference) with measurements. Returns their
+ * number. */
+enum { RF_TRAINER_PASSES = 3 };
+int rf_trainer_passes(const rafter_trainer *t, rf_report_pass pass[RF_TRAINER_PASSES]);
 
 #endif

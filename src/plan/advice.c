@@ -2,6 +2,7 @@
 #include "plan/advice.h"
 
 #include "base/text.h"
+#include "plan/loss.h"
 #include "plan/parts.h"
 
 #include <pthread.h>
@@ -48,7 +49,7 @@ static void list_variants(rf_advice_ahead *a, const rf_plan_options *from) {
   }
   a->same = a->count;
   for (int up = 0; up < 2; up++) {
-    if (up ? b->accumulate % 2 != 0 : b->microbatch % 2 != 0) continue;
+    if (up ? b->accumulate % 2 != 0 : b->microbatch % (2 * rf_loss_sequences(b)) != 0) continue;
     variant *v = add(a, from);
     v->options.build.microbatch = up ? b->microbatch * 2 : b->microbatch / 2;
     v->options.build.accumulate = up ? b->accumulate / 2 : b->accumulate * 2;

@@ -1,6 +1,7 @@
 /* fit.c - searches for the fastest settings that fit (--fit). */
 #include "base/text.h"
 #include "graph/mesh/pipeline.h"
+#include "plan/loss.h"
 #include "plan/parts.h"
 
 #include <math.h>
@@ -120,7 +121,8 @@ static int list_settings(const rf_plan_options *options, rf_fit_vary vary, setti
   static const rf_dtype dtypes[] = {RF_F32, RF_BF16};
   bool train = options->build.job == RF_JOB_TRAIN, staged = rf_pipeline_stages(&options->build.mesh) > 1;
   int64_t batch = options->build.microbatch * options->build.accumulate,
-          chips = rf_mesh_size(&options->build.mesh, BATCH_AXES);
+          together = rf_loss_sequences(&options->build),
+          chips = together * rf_mesh_size(&options->build.mesh, BATCH_AXES);
   int count = 0;
   for (int d = 0; d < (vary.dtype ? 2 : 1); d++) {
     rf_dtype dtype = vary.dtype ? dtypes[d] : options->build.dtype;
@@ -130,7 +132,7 @@ static int list_settings(const rf_plan_options *options, rf_fit_vary vary, setti
     else
       for (int64_t micro = batch; micro >= 1 && tried < MAX_DIVISORS; micro--)
         if (batch % micro == 0 && ((micro % chips == 0 && fills(&options->build.mesh, batch / micro)) ||
-                                   (micro == batch && !staged))) {
+                                   (micro == batch && !staged && micro % together == 0))) {
           list[count++] = (setting){.dtype = dtype, .microbatch = micro};
           tried++;
         }
@@ -395,13 +397,14 @@ static rf_status try_meshes(fitter *f, rf_fit_vary vary, rf_error *error) {
   mesh_list *list = calloc(1, sizeof *list);
   rf_error last = {0};
   int cut = 0;
-  int64_t batch = f->from.build.microbatch * f->from.build.accumulate;
+  int64_t batch = f->from.build.microbatch * f->from.build.accumulate,
+          together = rf_loss_sequences(&f->from.build);
   if (!list) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while planning");
   for (int accumulate = vary.microbatch ? 1 : f->from.build.accumulate; accumulate <= batch;
        accumulate *= 4) {
     list->count = 0;
-    if (batch % accumulate) continue;
-    list_meshes(f->model, &f->from.build.mesh, batch / accumulate, list);
+    if (batch % accumulate || batch / accumulate % together) continue;
+    list_meshes(f->model, &f->from.build.mesh, batch / accumulate / together, list);
     for (int tried = 0, climbs = 0; tried < list->count && climbs <= CLIMBS; climbs++) {
       const rf_plan *before = f->best;
       for (; tried < list->count; tried++)

@@ -5,6 +5,7 @@
 #include "graph/mesh/pipeline.h"
 #include "model/adapter.h"
 #include "model/run_folder.h"
+#include "plan/loss.h"
 
 #include <omp.h>
 #include <stdio.h>
@@ -514,6 +515,7 @@ rf_status rf_settings_resolve(const rf_options *options, const char *job, rf_set
   build->dtype = resolve_dtype(options, &s->machine);
   build->softmax = is(options, "softmax", "bf16") ? RF_BF16 : RF_F32;
   build->dropout = (float)rf_options_float_or(options, "dropout", -1);
+  if (train) RF_TRY(rf_loss_resolve(options, build, error));
   RF_TRY(resolve_optimizer(options, build, error));
   RF_TRY(resolve_offload(options, job, &s->machine, build, error));
   RF_TRY(resolve_program(options, job, plan, error));

@@ -112,7 +112,7 @@ static rf_status part_row(const rf_example_reader *reader, rf_row_place place, c
       return RF_FAIL(error, RAFTER_FAILED,
                      "give rows with \"prompt\", \"chosen\" and \"rejected\", name them with --fields, or "
                      "leave --loss out to train on single texts",
-                     "a row is no pair of answers (%s, line %lld: expected the fields \"%s\" and \"%s\", got "
+                     "a row has no pair of answers (%s, line %lld: expected the fields \"%s\" and \"%s\", got "
                      "no \"%s\")",
                      place.path, (long long)place.line, reader->names[RF_ROW_CHOSEN],
                      reader->names[RF_ROW_REJECTED], reader->names[RF_ROW_CHOSEN + i]);

@@ -119,7 +119,7 @@ static rf_status check_files(const char *data, rf_error *error) {
   if (status == RAFTER_OK && !files)
     return RF_FAIL(error, RAFTER_INVALID,
                    "give --data FILE.jsonl, whose rows have prompt, chosen and rejected",
-                   "there is no training data (--data is empty)");
+                   "--data is empty (expected at least one file)");
   return status;
 }
 

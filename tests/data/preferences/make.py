@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Losses of preferences computed by TRL: make.py (trl 1.16.0, transformers 5.24.0, torch 2.15.0, peft 0.21.2).
+"""Losses of preferences computed by TRL: make.py (trl 1.16.0, transformers 5.24.0, torch 2.15.0,
+peft 0.21.2).
 
-The policy is ../goldens/llama with the adapter of ../peft/llama-regex, and the reference is the base without the
-adapter. DPOTrainer computes DPO and IPO, CPOTrainer computes SimPO (with and without label smoothing). golden.json
-has, for each loss: the settings, loss, chosen and rejected log-probabilities, rewards, and for each trained tensor of
-the adapter [l2 norm, probe] of its gradient, with the probe of ../hf_oracle.py. Everything is computed in f32 with
-eager attention, one thread and no dropout.
+The policy is ../goldens/llama with the adapter of ../peft/llama-regex, and the reference is the
+base without the adapter. DPOTrainer computes DPO and IPO, CPOTrainer computes SimPO (with and
+without label smoothing). golden.json has for each loss: the settings, the loss, the metrics of TRL,
+and for each trained tensor of the adapter [l2 norm, probe] of its gradient, with the probe of
+../hf_oracle.py. Everything is computed in f32 with eager attention, one thread and no dropout.
 """
 import json
 import math
@@ -55,18 +56,23 @@ def words(ids):
 def trainer_of(setting, data, folder):
     model = AutoModelForCausalLM.from_pretrained(BASE, attn_implementation="eager", dtype=torch.float32)
     config = json.load(open(os.path.join(ADAPTER, "adapter_config.json")))
-    kept = {k: config[k] for k in ("r", "lora_alpha", "target_modules", "rank_pattern", "alpha_pattern", "use_rslora")}
-    common = dict(output_dir=folder, per_device_train_batch_size=len(data), use_cpu=True, report_to=[], bf16=False, beta=setting["beta"],
-                  max_length=64, gradient_checkpointing=False, save_strategy="no", disable_dropout=True)
+    keys = ("r", "lora_alpha", "target_modules", "rank_pattern", "alpha_pattern", "use_rslora")
+    lora = LoraConfig(task_type="CAUSAL_LM", **{k: config[k] for k in keys})
+    common = dict(output_dir=folder, per_device_train_batch_size=len(data), use_cpu=True, report_to=[],
+                  bf16=False, beta=setting["beta"], max_length=64, gradient_checkpointing=False,
+                  save_strategy="no", disable_dropout=True)
     if setting["loss"] == "simpo":
-        args = CPOConfig(loss_type="simpo", cpo_alpha=0.0, simpo_gamma=setting["gamma"], label_smoothing=setting.get("smoothing", 0.0), **common)
+        args = CPOConfig(loss_type="simpo", cpo_alpha=0.0, simpo_gamma=setting["gamma"],
+                         label_smoothing=setting.get("smoothing", 0.0), **common)
         kind = CPOTrainer
     else:
         args = DPOConfig(loss_type=["sigmoid" if setting["loss"] == "dpo" else "ipo"], **common)
         kind = DPOTrainer
-    table = Dataset.from_list([{k: words(v).strip() if k == "prompt" else words(v) for k, v in row.items()} for row in data])
-    trainer = kind(model=model, args=args, train_dataset=table, processing_class=tokenizer(), peft_config=LoraConfig(task_type="CAUSAL_LM", **kept))
-    found = set_peft_model_state_dict(trainer.model, load_file(os.path.join(ADAPTER, "adapter_model.safetensors")))
+    texts = [{k: words(v).strip() if k == "prompt" else words(v) for k, v in row.items()} for row in data]
+    trainer = kind(model=model, args=args, train_dataset=Dataset.from_list(texts),
+                   processing_class=tokenizer(), peft_config=lora)
+    weights = load_file(os.path.join(ADAPTER, "adapter_model.safetensors"))
+    found = set_peft_model_state_dict(trainer.model, weights)
     assert not found.unexpected_keys, found
     return trainer
 
@@ -94,17 +100,19 @@ def golden_of(setting, data):
         assert ids_of(batch, setting) == expected, (ids_of(batch, setting), expected)
         loss = trainer.compute_loss(trainer.model, batch)
         loss.backward()
-        metrics = trainer._metrics["train"] if hasattr(trainer, "_metrics") else trainer._stored_metrics["train"]
+        stored = trainer._metrics if hasattr(trainer, "_metrics") else trainer._stored_metrics
         gradients = {name.replace(".default", ""): probe(p.grad)
                      for name, p in trainer.model.named_parameters() if p.requires_grad}
-        means = {k: sum(v) / len(v) for k, v in metrics.items() if k.startswith("rewards/") or k.startswith("logps/")}
+        means = {k: sum(v) / len(v) for k, v in stored["train"].items()
+                 if k.startswith(("rewards/", "logps/"))}
         return dict(setting, loss_value=loss.item(), gradients=gradients, metrics=means)
 
 
 def main():
     torch.set_num_threads(1)
     data = rows()
-    golden = {"rows": [dict(row, chosen=row["chosen"] + [EOS], rejected=row["rejected"] + [EOS]) for row in data],
+    ended = [dict(row, chosen=row["chosen"] + [EOS], rejected=row["rejected"] + [EOS]) for row in data]
+    golden = {"rows": ended,
               "losses": [golden_of(setting, data) for setting in LOSSES]}
     with open(os.path.join(HERE, "golden.json"), "w") as f:
         json.dump(golden, f, indent=1)

@@ -1,5 +1,5 @@
-/* test_pairs.c - rows of preferences: the forms of a row, the tokens that the loss counts, rows that
- * are left out, held-out pairs, the order of pairs, and bad rows. */
+/* test_pairs.c - rows of preferences: the forms of a row, the tokens that the loss counts, rows
+ * that are left out, held-out pairs, the order of pairs, and bad rows. */
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>
@@ -115,7 +115,7 @@ static void bad_rows_are_named(void **state) {
        "expected the fields \"chosen\" and \"rejected\", got no \"chosen\""},
       {"{\"prompt\":\"a\",\"chosen\":\"b\"}", "got no \"rejected\""},
       {"{\"prompt\":\"a\",\"chosen\":\"b\",\"rejected\":null}", "got no \"rejected\""},
-      {"{\"text\":\"abc\"}", "a row is no pair of answers"},
+      {"{\"text\":\"abc\"}", "a row has no pair of answers"},
       {"{\"prompt\":3,\"chosen\":\"b\",\"rejected\":\"c\"}", "field \"prompt\": expected a string or a list"},
       {"{\"prompt\":\"a\",\"chosen\":3,\"rejected\":\"c\"}", "field \"chosen\": expected a string or a list"},
       {"{\"prompt\":\"a\",\"chosen\":\"b\",\"rejected\":[]}",
