@@ -94,7 +94,7 @@ static json_t *rl_memory(rafter_plan *p, const phase *list, const rl_bytes bytes
   for (size_t i = 0; i < json_array_size(phases); i++) {
     json_t *row = json_array_get(phases, i);
     for (int k = 0; k < 3; k++)
-      if (!strcmp(list[k].name, json_string_value(json_object_get(row, "name"))))
+      if (list[k].name && !strcmp(list[k].name, json_string_value(json_object_get(row, "name"))))
         json_object_set_new(row, "peak_bytes", json_integer((json_int_t)bytes.phase[k]));
   }
   for (int c = 0; c < RF_CLASSES; c++)

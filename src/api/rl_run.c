@@ -47,6 +47,11 @@ static rf_status say_start(rf_rl_run *run, rf_error *error) {
          (long long)rf_rl_prompts_count(rl->settings.data), rl->settings.held_out ? ", others held out" : "",
          (long long)run->shape.prompts, run->shape.samples, (long long)rl->settings.max_tokens,
          run->shape.loss->name);
+  rf_say(run->sink, "rewards:");
+  for (int p = 0; p < rf_rewards_count(rl->settings.rewards); p++)
+    rf_say(run->sink, "%s %s x %g", p ? "," : "", rf_rewards_name(rl->settings.rewards, p),
+           rf_rewards_weight(rl->settings.rewards, p));
+  rf_say(run->sink, "\n");
   int64_t skipped = rf_rl_prompts_skipped(rl->settings.data);
   if (skipped)
     rf_say(run->sink, "left out %lld prompt%s with too many tokens for --seq\n", (long long)skipped,

@@ -83,12 +83,6 @@ double rf_rewards_weight(const rf_rewards *r, int i) { return i < r->count ? r->
 
 static bool needs_answer(const rf_component *c) { return c->rule->needs_answer && c->rule->needs_answer(c); }
 
-const char *rf_rewards_need_answer(const rf_rewards *r) {
-  for (int i = 0; i < r->count; i++)
-    if (needs_answer(&r->component[i])) return r->component[i].name;
-  return NULL;
-}
-
 rf_status rf_rewards_check(const rf_rewards *r, const char *reference, const char *where, rf_error *error) {
   char number[64];
   for (int i = 0; i < r->count; i++) {
@@ -236,10 +230,3 @@ rf_status rf_rewards_collect(rf_rewards *r, bool wait, rf_error *error) {
 }
 
 int64_t rf_rewards_pending(const rf_rewards *r) { return r->pending; }
-
-rf_status rf_rewards_score(rf_rewards *r, const rf_reward_row *rows, int64_t count, double *total,
-                           double *parts, rf_error *error) {
-  for (int64_t i = 0; i < count; i++)
-    RF_TRY(rf_rewards_submit(r, &rows[i], &total[i], parts + i * RF_REWARDS, error));
-  return rf_rewards_collect(r, true, error);
-}

@@ -56,8 +56,6 @@ int rf_rewards_count(const rf_rewards *rewards);
 const char *rf_rewards_name(const rf_rewards *rewards, int component);
 double rf_rewards_weight(const rf_rewards *rewards, int component);
 
-/* The first component that needs the right answer, as "gsm8k"; NULL: none does. */
-const char *rf_rewards_need_answer(const rf_rewards *rewards);
 /* RAFTER_FAILED: the right answer of a row is missing (NULL) or cannot be used, for example has no
  * number. `where` names the row in the error. */
 rf_status rf_rewards_check(const rf_rewards *rewards, const char *reference, const char *where,
@@ -73,8 +71,5 @@ rf_status rf_rewards_submit(rf_rewards *rewards, const rf_reward_row *row, doubl
  * options.stop was set while it waited. */
 rf_status rf_rewards_collect(rf_rewards *rewards, bool wait, rf_error *error);
 int64_t rf_rewards_pending(const rf_rewards *rewards); /* submitted and not collected */
-/* Submits all rows and waits: total (count), parts (count, RF_REWARDS). */
-rf_status rf_rewards_score(rf_rewards *rewards, const rf_reward_row *rows, int64_t count, double *total,
-                           double *parts, rf_error *error);
 
 #endif

@@ -40,7 +40,7 @@ const rf_rl_loss RF_RL_LOSSES[] = {
 
 static const double SMALLEST_SPREAD = 1e-4; /* added to the standard deviation, as in TRL */
 
-bool rf_rl_has_signal(const rf_judged *answer, int samples) {
+static bool has_signal(const rf_judged *answer, int samples) {
   for (int i = 1; i < samples; i++)
     if (answer[i].reward != answer[0].reward) return true;
   return false;
@@ -112,7 +112,7 @@ int64_t rf_rl_judge(const rf_rl_loss *loss, double beta, int64_t longest, rf_jud
                     int samples) {
   int64_t flat = 0, tokens = 0, answers = 0;
   for (int64_t i = 0; i < count; i += samples) {
-    flat += !rf_rl_has_signal(&answer[i], samples);
+    flat += !has_signal(&answer[i], samples);
     if (loss->advantage != RF_ADVANTAGE_TOKENS) judge_group(loss, beta, &answer[i], samples);
   }
   if (loss->advantage == RF_ADVANTAGE_TOKENS) judge_tokens(loss, beta, answer, count);

@@ -62,7 +62,5 @@ typedef struct rf_judged {
  * equal. */
 int64_t rf_rl_judge(const rf_rl_loss *loss, double beta, int64_t longest, rf_judged *answer, int64_t count,
                     int samples);
-/* Whether a group of `samples` answers has a signal: two of its rewards differ. */
-bool rf_rl_has_signal(const rf_judged *answer, int samples);
 
 #endif

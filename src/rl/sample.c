@@ -132,6 +132,8 @@ static rf_status run(sampling *s, rf_rl_report *report, rf_error *error) {
   report->sample_seconds += sampled - began - (s->waited - waited);
   rf_status status = s->status;
   if (status != RAFTER_OK && error) *error = s->why;
+  const int64_t pending = rf_rewards_pending(rl->settings.rewards);
+  if (pending && rl->settings.progress) rl->settings.progress(rl->settings.self, "rewards", 0, pending);
   if (status == RAFTER_OK && !s->stopped) status = rf_rewards_collect(rl->settings.rewards, true, error);
   if (status == RAFTER_OK && s->stopped)
     status = RF_FAIL(error, RAFTER_INTERRUPTED, NULL, "stopped by a signal");

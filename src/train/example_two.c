@@ -109,13 +109,14 @@ static rf_status part_row(const rf_example_reader *reader, rf_row_place place, c
                              rf_row_field(reader, row, RF_ROW_REJECTED)};
   for (int i = 0; i < 2; i++)
     if (!answer[i])
-      return RF_FAIL(error, RAFTER_FAILED,
-                     "give rows with \"prompt\", \"chosen\" and \"rejected\", name them with --fields, or "
-                     "leave --loss out to train on single texts",
-                     "a row has no pair of answers (%s, line %lld: expected the fields \"%s\" and \"%s\", got "
-                     "no \"%s\")",
-                     place.path, (long long)place.line, reader->names[RF_ROW_CHOSEN],
-                     reader->names[RF_ROW_REJECTED], reader->names[RF_ROW_CHOSEN + i]);
+      return RF_FAIL(
+          error, RAFTER_FAILED,
+          "give rows with \"prompt\", \"chosen\" and \"rejected\", name them with --fields, or "
+          "leave --loss out to train on single texts",
+          "a row has no pair of answers (%s, line %lld: expected the fields \"%s\" and \"%s\", got "
+          "no \"%s\")",
+          place.path, (long long)place.line, reader->names[RF_ROW_CHOSEN], reader->names[RF_ROW_REJECTED],
+          reader->names[RF_ROW_CHOSEN + i]);
   if (tokens || is_ids(prompt) || is_ids(answer[0]) || is_ids(answer[1])) {
     if (!tokens && !prompt) return no_prompt(reader, place, error);
     parts->prompt = json_incref(tokens ? tokens : prompt);

@@ -11,7 +11,8 @@ setup() {
 import json
 with open("prompts.jsonl", "w") as f:
     for i in range(10):
-        print(json.dumps({"id": f"p{i}", "prompt": "count " + "a" * (i % 4), "answer": str(i), "hard": i % 2}), file=f)
+        row = {"id": f"p{i}", "prompt": "count " + "a" * (i % 4), "answer": str(i), "hard": i % 2}
+        print(json.dumps(row), file=f)
 with open("held.jsonl", "w") as f:
     for i in range(3): print(json.dumps({"prompt": f"held {i}", "answer": str(i)}), file=f)
 PY
@@ -40,8 +41,10 @@ PY
 }
 same_run() { # same_run A B WHAT
   steps "$1" >a.txt && steps "$2" >b.txt && same a.txt b.txt "$3: metrics"
-  same "$1"/checkpoint-00000006/adapter_model.safetensors "$2"/checkpoint-00000006/adapter_model.safetensors "$3: adapter"
-  same "$1"/checkpoint-00000006/optimizer.safetensors "$2"/checkpoint-00000006/optimizer.safetensors "$3: moments"
+  local file last=checkpoint-00000006
+  for file in adapter_model optimizer; do
+    same "$1/$last/$file.safetensors" "$2/$last/$file.safetensors" "$3: $file"
+  done
 }
 
 case_files() {
@@ -52,21 +55,25 @@ run, bad = sys.argv[1], []
 lines = [json.loads(l) for l in open(run + "/metrics.jsonl")]
 first, steps = lines[0], [l for l in lines[1:] if l.get("step")]
 if first["arena_bytes"] != first["peak_bytes"] or first["arena_bytes"] < 1e5: bad.append(f"memory {first}")
-want = set("step loss lr grad_norm reward reward_std rewards kl entropy clip_fraction ratio_min ratio_max answer_tokens cut_fraction flat_groups groups samples tokens "
-           "sample_seconds reward_seconds score_seconds train_seconds predicted_sample_seconds predicted_score_seconds predicted_train_seconds sample_tokens_per_second".split())
+want = set("step loss lr grad_norm reward reward_std rewards kl entropy clip_fraction ratio_min ratio_max "
+           "answer_tokens cut_fraction flat_groups groups samples tokens sample_seconds reward_seconds "
+           "score_seconds train_seconds predicted_sample_seconds predicted_score_seconds "
+           "predicted_train_seconds sample_tokens_per_second".split())
 bad += [f"step {s['step']} lacks {want - s.keys()}" for s in steps if not want <= s.keys()]
 bad += [f"ratio of step {s['step']}" for s in steps if s["ratio_min"] != 1 or s["ratio_max"] != 1]
-if [("eval_reward" in s) for s in steps] != [False, True, False, True] or lines[1]["step"] != 0: bad.append("evaluations")
+if [("eval_reward" in s) for s in steps] != [False, True, False, True]: bad.append("evaluations")
+if lines[1]["step"] != 0: bad.append("no evaluation before the first step")
 if steps[0]["kl"] != 0 or not steps[-1]["kl"] > 0: bad.append("kl")
 if [s["samples"] for s in steps] != [12] * 4: bad.append("samples")
 groups = [json.loads(l) for l in open(run + "/samples.jsonl")]
-if len([g for g in groups if not g.get("eval")]) != 8 or len([g for g in groups if g.get("eval")]) != 6: bad.append(f"{len(groups)} groups")
+if sum(not g.get("eval") for g in groups) != 8 or len(groups) != 14: bad.append(f"{len(groups)} groups")
 for g in groups:
     for s in g["samples"]:
-        n = len(s["tokens"])
-        if not (n == len(s["logprobs"]) == len(s["pieces"]) and (g.get("eval") or n == len(s["kl"]))): bad.append("lengths")
-        if not g.get("eval") and abs(sum(x["advantage"] for x in g["samples"])) > 1e-4: bad.append("advantages")
-for name in "config adapter_config.json adapter_model.safetensors optimizer.safetensors state.json DONE".split()[1:]:
+        n, learns = len(s["tokens"]), not g.get("eval")
+        if n != len(s["logprobs"]) or n != len(s["pieces"]): bad.append("lengths")
+        if learns and n != len(s["kl"]): bad.append("kl of tokens")
+        if learns and abs(sum(x["advantage"] for x in g["samples"])) > 1e-4: bad.append("advantages")
+for name in "adapter_config.json adapter_model.safetensors optimizer.safetensors state.json DONE".split():
     if not os.path.exists(f"{run}/checkpoint-00000004/{name}"): bad.append(name)
 print(*bad, sep="\n") if bad else None
 sys.exit(bool(bad))
@@ -76,19 +83,21 @@ PY
   status 0 "$RAFTER" inspect run/checkpoint-00000004 && says 'adapter' out
 }
 
+arena() { ask "$1/metrics.jsonl" 'rows[0]["arena_bytes"]'; }
+
 # The plan is the program: the same options give the same bytes.
 case_plan() {
   local how
   for how in "--beta 0.04" "--beta 0" "--loss rloo --batch 5 --microbatch 1" "--dtype bf16 --remat block"; do
     # shellcheck disable=SC2086
-    status 0 "${RUN[@]}" --steps 1 --out "plan" $how && bytes=$(ask plan/metrics.jsonl 'rows[0]["arena_bytes"]')
+    status 0 "${RUN[@]}" --steps 1 --out "plan" $how && bytes=$(arena plan)
     status 0 "$RAFTER" plan --job rl --config plan/run.json --json &&
-      holds out "d['memory']['peak_bytes'] == $bytes and d['rl']['seconds'] > 0" "the plan of $how has the bytes of the run"
+      holds out "d['memory']['peak_bytes'] == $bytes and d['rl']['seconds'] > 0" "bytes of the plan of $how"
     rm -rf plan
   done
   # all weights are trained: the reference has a copy of its own
   status 0 "${RL[@]}" --data prompts.jsonl "${RULE[@]}" --steps 2 --out full && says 'its own copy' out &&
-    bytes=$(ask full/metrics.jsonl 'rows[0]["arena_bytes"]')
+    bytes=$(arena full)
   status 0 "$RAFTER" plan --job rl --config full/run.json --json &&
     holds out "d['memory']['peak_bytes'] == $bytes" 'the plan with two copies has the bytes of the run'
 }
@@ -106,7 +115,8 @@ case_resume() {
   done
   status 0 "${RUN[@]}" --steps 6 --out once --max-seconds 0.001s && says 'step 1 of 6 .--max-seconds' out &&
     status 0 "$RAFTER" rl --resume once --max-seconds 10m && same_run whole once 'stopped by time'
-  status 0 "${RUN[@]}" --steps 6 --threads 1 --batch 2 --out other && same_run whole other 'other threads and batch'
+  status 0 "${RUN[@]}" --steps 6 --threads 1 --batch 2 --out other &&
+    same_run whole other 'other threads and batch'
 }
 
 case_signals() {
@@ -121,15 +131,16 @@ case_signals() {
 
 case_reward_command() {
   local how message
-  status 0 "${RL[@]}" "${LORA[@]}" --data prompts.jsonl --reward-command "python3 reward.py" --steps 3 --out good &&
-    holds good/metrics.jsonl 'all("command.vowels" in r["rewards"] for r in rows[1:]) and rows[-1]["reward_seconds"] > 0'
+  local run=("${RL[@]}" "${LORA[@]}" --data prompts.jsonl)
+  status 0 "${run[@]}" --reward-command "python3 reward.py" --steps 3 --out good &&
+    holds good/metrics.jsonl 'all("command.vowels" in r["rewards"] for r in rows[1:])' 'parts of the command'
   for how in dies nan words; do
-    refuses 1 'reward' "${RL[@]}" "${LORA[@]}" --data prompts.jsonl --reward-command "python3 reward.py $how" --steps 5 \
-      --out "bad-$how" && says 'p[0-9]' # the row is named
+    refuses 1 'reward' "${run[@]}" --reward-command "python3 reward.py $how" --steps 5 --out "bad-$how" &&
+      says 'p[0-9]' # the row is named
     [ -e "bad-$how/checkpoint-00000001/DONE" ] || fail "a reward that $how loses the steps before"
     status 0 "$RAFTER" rl --resume "bad-$how" --reward-command 'python3 reward.py' --steps 2
   done
-  refuses 1 'reward' "${RL[@]}" "${LORA[@]}" --data prompts.jsonl --reward-command 'exit 3' --steps 5 --out none
+  refuses 1 'reward' "${run[@]}" --reward-command 'exit 3' --steps 5 --out none
   [ ! -e none/checkpoint-00000000 ] || fail 'a program that ends at once leaves a checkpoint'
 }
 
@@ -138,12 +149,13 @@ case_losses() {
   for loss in grpo dr-grpo dapo gspo rloo reinforce++ cispo; do
     status 0 "${RUN[@]}" --loss $loss --steps 2 --iterations 2 --mask-cut --out "loss-$loss" --overlong 2 ||
       continue
-    holds "loss-$loss/metrics.jsonl" 'all(math.isfinite(r["loss"]) and "overlong" in r["rewards"] for r in rows[1:])'
+    holds "loss-$loss/metrics.jsonl" 'all(math.isfinite(r["loss"]) for r in rows[1:])' "$loss" &&
+      holds "loss-$loss/metrics.jsonl" 'all("overlong" in r["rewards"] for r in rows[1:])' "$loss"
   done
 }
 
 case_bad_input() {
-  local base=("$RAFTER" rl "$TINY" "${LORA[@]}" --max-tokens 6)
+  local base=("$RAFTER" rl "$TINY" "${LORA[@]}" --max-tokens 6) wide=${TINY/32,heads/48,heads}
   refuses 2 'data is missing' "${base[@]}" "${RULE[@]}"
   refuses 2 'reward' "${base[@]}" --data prompts.jsonl
   refuses 2 'expected at least 2' "${base[@]}" --data prompts.jsonl "${RULE[@]}" --samples 1 --out x
@@ -155,8 +167,8 @@ case_bad_input() {
   refuses 1 'nothing.jsonl' "${base[@]}" --data nothing.jsonl "${RULE[@]}"
   refuses 2 'eval-data' "${base[@]}" --data prompts.jsonl "${RULE[@]}" --eval-every 5
   refuses 1 'holds a run already' "${RUN[@]}" --steps 1 --out whole
-  refuses 1 'adapter' "$RAFTER" rl gpt:layers=2,width=48,heads=2,ff=64,vocab=256,seq=32 --adapter whole/checkpoint-00000006 \
-    --data prompts.jsonl "${RULE[@]}" --out y
+  refuses 1 'adapter' "$RAFTER" rl "$wide" --adapter whole/checkpoint-00000006 --data prompts.jsonl \
+    "${RULE[@]}" --out y
   [ ! -e x ] && [ ! -e y ] || fail 'a run that did not begin leaves a folder'
 }
 

@@ -7,6 +7,7 @@
 
 #include "reward/command.h"
 #include "reward/reward.h"
+#include "support/rewards.h"
 
 static void expect(bool holds) {
   if (!holds) abort();
@@ -24,7 +25,7 @@ static void give(const char *list, const char *answer, size_t bytes) {
   }
   const rf_reward_row row = {
       .answer = answer, .bytes = bytes, .tokens = (int64_t)bytes, .reference = "#### 7"};
-  expect(rf_rewards_score(rewards, &row, 1, &total, parts, &error) == RAFTER_OK && isfinite(total));
+  expect(rewards_score(rewards, &row, 1, &total, parts, &error) == RAFTER_OK && isfinite(total));
   for (int i = 0; i < rf_rewards_count(rewards); i++) expect(parts[i] >= 0 && parts[i] <= 1);
   rf_rewards_close(rewards);
 }

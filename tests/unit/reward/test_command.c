@@ -14,6 +14,7 @@
 
 #include "reward/command.h"
 #include "reward/reward.h"
+#include "support/rewards.h"
 #include "support/files.h"
 #include "support/scratch.h"
 
@@ -65,7 +66,7 @@ static void answers(void **state) {
       snprintf(text[i], sizeof text[i], "%d.25", i);
       row[i] = row_of(text[i]);
     }
-    if (rf_rewards_score(r, row, ROWS, total, parts, &error) != RAFTER_OK) fail_msg("%s", error.message);
+    if (rewards_score(r, row, ROWS, total, parts, &error) != RAFTER_OK) fail_msg("%s", error.message);
     for (int i = 0; i < ROWS; i++) assert_true(total[i] == i + 0.25 && parts[i * RF_REWARDS] == i + 0.25);
     close_all(r);
     assert_string_equal(said, "");
@@ -105,7 +106,7 @@ static void request(void **state) {
   rf_rewards *r = open_command((rf_reward_options){.command = command});
   const rf_reward_row row = {
       .id = "q9", .prompt = "2+2?", .answer = answer, .bytes = sizeof answer, .reference = "4", .row = all};
-  assert_int_equal(rf_rewards_score(r, &row, 1, &total, parts, NULL), RAFTER_OK);
+  assert_int_equal(rewards_score(r, &row, 1, &total, parts, NULL), RAFTER_OK);
   close_all(r);
   FILE *file = fopen(at("request"), "r");
   text[fread(text, 1, sizeof text - 1, file)] = 0;
@@ -123,7 +124,7 @@ static void components(void **state) {
   rf_rewards *r = open_command((rf_reward_options){
       .command = "read x; echo '{\"id\":1,\"reward\":3,\"rewards\":{\"style\":0.5,\"facts\":-2}}'; "
                  "read x; echo '{\"id\":2,\"reward\":4,\"rewards\":{\"facts\":7,\"z\":0}}'; cat"});
-  assert_int_equal(rf_rewards_score(r, rows, 2, total, parts, NULL), RAFTER_OK);
+  assert_int_equal(rewards_score(r, rows, 2, total, parts, NULL), RAFTER_OK);
   assert_true(total[0] == 3 && total[1] == 4);
   assert_int_equal(rf_rewards_count(r), 4);
   assert_string_equal(rf_rewards_name(r, 1), "command.style");
@@ -147,7 +148,7 @@ static void documented(void **state) {
            "cat docs/rl*.md | sed -n '/^```python/,/^```/{/^```/!p}' >%s && exec python3 %s", at("reward.py"),
            at("reward.py"));
   rf_rewards *r = open_command((rf_reward_options){.command = command});
-  if (rf_rewards_score(r, &row, 1, &total, parts, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  if (rewards_score(r, &row, 1, &total, parts, &error) != RAFTER_OK) fail_msg("%s", error.message);
   assert_true(total == 1 + 0.1 * 0.25 && parts[1] == 1 && parts[2] == 0.25);
   close_all(r);
 }
@@ -159,7 +160,7 @@ static void expect_fault(const char *command, double seconds, const char *answer
   double total[2], parts[2 * RF_REWARDS];
   const rf_reward_row rows[] = {row_of(answer), row_of(answer)};
   rf_rewards *r = open_command((rf_reward_options){.command = command, .timeout_seconds = seconds});
-  rf_status status = rf_rewards_score(r, rows, 2, total, parts, &error);
+  rf_status status = rewards_score(r, rows, 2, total, parts, &error);
   if (status != RAFTER_FAILED || !strstr(error.message, message) || !*error.hint)
     fail_msg("%s: status %d, expected '%s', got '%s' (%s)", command, (int)status, message, error.message,
              error.hint);
@@ -233,7 +234,7 @@ static void stderr_is_bounded(void **state) {
   double total, parts[RF_REWARDS];
   const rf_reward_row row = row_of("5");
   rf_rewards *r = open_command((rf_reward_options){.command = "yes abc | head -c 1000000 >&2; " GOOD});
-  assert_int_equal(rf_rewards_score(r, &row, 1, &total, parts, NULL), RAFTER_OK);
+  assert_int_equal(rewards_score(r, &row, 1, &total, parts, NULL), RAFTER_OK);
   close_all(r);
   assert_true(strlen(said) < (1 << 16) + 200);
   assert_non_null(
@@ -251,18 +252,18 @@ static void restarts(void **state) {
            "if [ ! -e %s ]; then touch %s; head -n 1 | " GOOD "; read x; exit 1; fi; " GOOD, at("marker"),
            at("marker"));
   rf_rewards *r = open_command((rf_reward_options){.command = command, .retries = 1});
-  if (rf_rewards_score(r, rows, 3, total, parts, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  if (rewards_score(r, rows, 3, total, parts, &error) != RAFTER_OK) fail_msg("%s", error.message);
   assert_true(total[0] == 5 && total[1] == 6 && total[2] == 7);
   close_all(r);
   assert_non_null(strstr(said, "; it is started again\n"));
   /* an answer that always ends it */
   r = open_command((rf_reward_options){.command = "read x; exit 1", .retries = 2, .workers = 2});
-  assert_int_equal(rf_rewards_score(r, rows, 3, total, parts, &error), RAFTER_FAILED);
+  assert_int_equal(rewards_score(r, rows, 3, total, parts, &error), RAFTER_FAILED);
   assert_non_null(strstr(error.message, "ended with exit status 1 (row q1, answer "));
   close_all(r);
   /* late replies, too */
   r = open_command((rf_reward_options){.command = "sleep 1000", .retries = 1, .timeout_seconds = 0.05});
-  assert_int_equal(rf_rewards_score(r, rows, 1, total, parts, &error), RAFTER_FAILED);
+  assert_int_equal(rewards_score(r, rows, 1, total, parts, &error), RAFTER_FAILED);
   assert_non_null(strstr(said, "gave no reward in 0.05 s (row q1, answer 1); it is started again\n"));
   close_all(r);
 }
@@ -288,7 +289,7 @@ static void whole_group_ends(void **state) {
   snprintf(command, sizeof command, "trap '' TERM INT HUP; sleep 1000 & echo $! >%s; " GOOD "; sleep 1000",
            at("pid"));
   rf_rewards *r = open_command((rf_reward_options){.command = command});
-  assert_int_equal(rf_rewards_score(r, &row, 1, &total, parts, NULL), RAFTER_OK);
+  assert_int_equal(rewards_score(r, &row, 1, &total, parts, NULL), RAFTER_OK);
   FILE *file = fopen(at("pid"), "r");
   assert_int_equal(fscanf(file, "%d", &pid), 1);
   fclose(file);
@@ -306,7 +307,7 @@ static void last_words(void **state) {
   const rf_reward_row row = row_of("5");
   snprintf(command, sizeof command, GOOD "; echo bye >&2; echo saved >%s", at("saved"));
   rf_rewards *r = open_command((rf_reward_options){.command = command});
-  assert_int_equal(rf_rewards_score(r, &row, 1, &total, parts, NULL), RAFTER_OK);
+  assert_int_equal(rewards_score(r, &row, 1, &total, parts, NULL), RAFTER_OK);
   close_all(r);
   assert_string_equal(said, "bye\n");
   FILE *file = fopen(at("saved"), "r");
@@ -322,7 +323,7 @@ static void stops(void **state) {
   double total, parts[RF_REWARDS];
   const rf_reward_row row = row_of("5");
   rf_rewards *r = open_command((rf_reward_options){.command = "sleep 1000", .stop = &stop});
-  assert_int_equal(rf_rewards_score(r, &row, 1, &total, parts, &error), RAFTER_INTERRUPTED);
+  assert_int_equal(rewards_score(r, &row, 1, &total, parts, &error), RAFTER_INTERRUPTED);
   assert_true(isnan(total));
   close_all(r);
 }

@@ -11,6 +11,7 @@
 #include "reward/number.h"
 #include "reward/pattern.h"
 #include "reward/reward.h"
+#include "support/rewards.h"
 
 static rf_rewards *open_list(const char *list) {
   rf_rewards *rewards = NULL;
@@ -25,7 +26,7 @@ static double value_of(const char *list, const rf_reward_row *row) {
   double total, parts[RF_REWARDS];
   rf_error error = {0};
   rf_rewards *rewards = open_list(list);
-  if (rf_rewards_score(rewards, row, 1, &total, parts, &error) != RAFTER_OK)
+  if (rewards_score(rewards, row, 1, &total, parts, &error) != RAFTER_OK)
     fail_msg("%s: %s", list, error.message);
   rf_rewards_close(rewards);
   return total;
@@ -144,8 +145,7 @@ static void sums(void **state) {
   assert_string_equal(rf_rewards_name(r, 2), "regex");
   assert_string_equal(rf_rewards_name(r, 3), "regex-2");
   assert_true(rf_rewards_weight(r, 1) == -0.5);
-  assert_string_equal(rf_rewards_need_answer(r), "gsm8k");
-  assert_int_equal(rf_rewards_score(r, rows, 2, total, parts, NULL), RAFTER_OK);
+  assert_int_equal(rewards_score(r, rows, 2, total, parts, NULL), RAFTER_OK);
   assert_true(total[0] == 2 - 0.5 + 0.25);
   assert_true(total[1] == 1);
   assert_true(parts[0] == 1 && parts[1] == 1 && parts[2] == 1 && parts[3] == 0 && isnan(parts[4]));
@@ -199,7 +199,6 @@ static void checked_rows(void **state) {
   (void)state;
   rf_error error = {0};
   rf_rewards *r = open_list("format,contains,number");
-  assert_string_equal(rf_rewards_need_answer(r), "contains");
   assert_int_equal(rf_rewards_check(r, "it is 3", "f.jsonl, line 2", &error), RAFTER_OK);
   assert_int_equal(rf_rewards_check(r, NULL, "f.jsonl, line 2", &error), RAFTER_FAILED);
   assert_string_equal(error.message,
@@ -214,7 +213,6 @@ static void checked_rows(void **state) {
   assert_non_null(strstr(error.message, "(row q7: the reward contains"));
   rf_rewards_close(r);
   r = open_list("format,contains=x");
-  assert_null(rf_rewards_need_answer(r));
   assert_int_equal(rf_rewards_check(r, NULL, "f.jsonl, line 2", &error), RAFTER_OK);
   rf_rewards_close(r);
 }
@@ -235,14 +233,14 @@ static void long_searches(void **state) {
       RAFTER_OK);
   const rf_reward_row found = {.answer = answer, .bytes = 38}, endless = {.answer = answer, .bytes = 39};
   answer[38] = 'b';
-  assert_int_equal(rf_rewards_score(r, &found, 1, &total, parts, NULL), RAFTER_OK);
+  assert_int_equal(rewards_score(r, &found, 1, &total, parts, NULL), RAFTER_OK);
   assert_true(total == 1);
   assert_string_equal(line, "");
-  assert_int_equal(rf_rewards_score(r, &endless, 1, &total, parts, NULL), RAFTER_OK);
+  assert_int_equal(rewards_score(r, &endless, 1, &total, parts, NULL), RAFTER_OK);
   assert_true(total == 0);
   assert_non_null(strstr(line, "reward regex: the search in an answer needed more than 2000000 steps"));
   *line = 0;
-  assert_int_equal(rf_rewards_score(r, &endless, 1, &total, parts, NULL), RAFTER_OK);
+  assert_int_equal(rewards_score(r, &endless, 1, &total, parts, NULL), RAFTER_OK);
   assert_string_equal(line, "");
   rf_rewards_close(r);
 }
