@@ -444,7 +444,8 @@ typedef struct rf_build_options {
    * row chooses its adapter. 0: none; then model.lora names the only adapter, if there is one. */
   int adapter_slots, adapter_rank;
   int64_t kv_page; /* generate: tokens in a page of the cache; 0: RF_KV_PAGE */
-  /* generate, score: products with packed matrices round their activations to 8 bits */
+  /* Products with packed matrices round their activations to 8 bits. In training, only products of
+   * the forward pass do: gradients pass as if nothing were rounded. */
   bool fast;
   /* generate: true if the cache has dtype kv_dtype (f32, bf16, i8; for planning only: f8_e4m3, i4).
    * If false, the cache has the dtype of the activations. */

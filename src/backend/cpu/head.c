@@ -325,17 +325,18 @@ static void head_logits_run(const rf_head_isa *isa, const rf_call *call) {
 #define FAST_ROW(op, isa, level) \
   RF_OUTER_KERNEL(#op, "head_fast_" #isa, level, accepts_fast, op##_##isa##_workspace, op##_##isa##_run, \
                   op##_inner)
-#define FAST(isa, level) FAST_ROW(head_logits, isa, level), FAST_ROW(head_score, isa, level)
+#define FAST(isa, level) \
+  FAST_ROW(head_loss, isa, level), FAST_ROW(head_loss_bwd, isa, level), \
+      FAST_ROW(head_loss_grad, isa, level), FAST_ROW(head_logits, isa, level), \
+      FAST_ROW(head_score, isa, level)
 #define TILE_ROW(op) \
   RF_OUTER_KERNEL(#op, "head_rows_amx", RF_ISA_AMX, accepts_tiles, op##_amx_workspace, op##_amx_run, \
                   op##_inner)
 
 #if defined(__x86_64__)
 BIND_ALL(amx, RF_HEAD_AMX)
-RF_BIND(head_logits, avx512bf16, RF_HEAD_AVX512BF16)
-RF_BIND(head_score, avx512bf16, RF_HEAD_AVX512BF16)
-RF_BIND(head_logits, avxvnni, RF_HEAD_AVXVNNI)
-RF_BIND(head_score, avxvnni, RF_HEAD_AVXVNNI)
+BIND_ALL(avx512bf16, RF_HEAD_AVX512BF16)
+BIND_ALL(avxvnni, RF_HEAD_AVXVNNI)
 BIND_ALL(avx512, RF_HEAD_AVX512)
 BIND_ALL(avx2, RF_HEAD_AVX2)
 #endif

@@ -303,16 +303,18 @@ static rf_status matmul_experts_shape(rf_graph *graph, rf_op *op, rf_error *erro
 
 static rf_status matmul_experts_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in,
                                          rf_error *error) {
+  rf_attr attr = op->attr;
+  attr.experts.fast = false; /* gradients are not rounded */
   if (grad_in[1] != RF_NONE) {
     int id =
         rf_graph_emit(graph, &RF_OP_MATMUL_EXPERTS_DW, rf_backward_name(graph, op, "/weight"), op->section,
-                      RF_IDS(op->input[0], grad_out[0], op->input[2]), RF_IDS(grad_in[1]), &op->attr, error);
+                      RF_IDS(op->input[0], grad_out[0], op->input[2]), RF_IDS(grad_in[1]), &attr, error);
     if (id < 0) return RAFTER_INVALID;
     grad_in[1] = graph->op[id].output[0];
   }
   if (grad_in[0] == RF_NONE) return RAFTER_OK;
   grad_in[0] = rf_graph_make(graph, &RF_OP_MATMUL_EXPERTS_DX, rf_backward_name(graph, op, ""), op->section,
-                             RF_IDS(grad_out[0], op->input[1], op->input[2]), &op->attr, error);
+                             RF_IDS(grad_out[0], op->input[1], op->input[2]), &attr, error);
   return grad_in[0] == RF_NONE ? RAFTER_INVALID : RAFTER_OK;
 }
 

@@ -231,7 +231,7 @@ const rf_op_def RF_OP_HEAD_LOSS = {
                "(w[v,d] if transpose); with a softcap z = softcap*tanh(z/softcap); with a temperature z = "
                "z/temperature, rounded to f32; m = max_v z[r,v]; lse[r] = m + log(sum_v exp(z[r,v] - m)); "
                "nll[r] = lse[r] - z[r,labels[r]], 0 if labels[r] = -1; "
-               "argmax[r] = the smallest v with z[r,v] = m",
+               "argmax[r] = the smallest v with z[r,v] = m; fast: x as in matmul",
     .inputs = {RF_HEAD_INPUTS, "labels i32 (n)"},
     .outputs = {"nll (n)", "argmax i32 (n)", "lse (n)"},
     .fields = RF_FIELDS_HEAD,
@@ -289,7 +289,8 @@ const rf_op_def RF_OP_HEAD_LOSS_BWD = {
         "with a softcap times 1 - (z*temperature/softcap)^2); dx[r,d] = "
         "round(sum_v fma(dz[r,v], w[d,v]) for v ascending); dw[d,v] = fma(x[r,d], dz[r,v], dw[d,v]) "
         "for r ascending (dw[v,d] if transpose); dbias[v] = dbias[v] + dz[r,v] for r ascending; dw "
-        "and dbias start at 0 (write) or at the present value (add)",
+        "and dbias start at 0 (write) or at the present value (add); fast: z with x as in matmul, no other "
+        "product",
     .inputs = {RF_HEAD_INPUTS, "labels i32 (n)", "lse (n)", "dnll (n)?"},
     .outputs = {"dx (n,D)", "dw (D,V)?", "dbias (V)?"},
     .fields = RF_FIELDS_HEAD,

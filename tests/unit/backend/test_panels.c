@@ -329,11 +329,9 @@ static void rounded(const product *p, const rf_panels *panels, rf_dtype dtype, i
   rounded_with(p, panels, dtype, rows, NULL);
 }
 
-static const product ROUNDED[] = {{"matmul", false, true},
-                                  {"matmul", true, true},
-                                  {"head_logits", true, true},
-                                  {"head_score", true, true},
-                                  {"matmul_experts", false, true}};
+static const product ROUNDED[] = {{"matmul", false, true},     {"matmul", true, true},
+                                  {"head_logits", true, true}, {"head_score", true, true},
+                                  {"head_loss", true, true},   {"matmul_experts", false, true}};
 
 static void fast_products_round_their_rows_alone(void **state) {
   (void)state;
