@@ -247,13 +247,11 @@ def main():
             for who, list_ in runs.items()
         }
         for key in ("steps", "sampling"):
-            print(
-                f"{key}: rafter {of['rafter'][key]:.2f} s, TRL {of['trl'][key]:.2f} s: {of['trl'][key] / of['rafter'][key]:.2f} x"
-            )
+            mine, theirs = of["rafter"][key], of["trl"][key]
+            print(f"{key}: rafter {mine:.2f} s, TRL {theirs:.2f} s: {theirs / mine:.2f} x")
         peaks = {who: max(run["peak_bytes"] for run in list_) / 2**30 for who, list_ in runs.items()}
-        print(
-            f"peak memory: rafter {peaks['rafter']:.2f} GiB, TRL {peaks['trl']:.2f} GiB: {peaks['rafter'] / peaks['trl']:.2f} x"
-        )
+        less = peaks["rafter"] / peaks["trl"]
+        print(f"peak memory: rafter {peaks['rafter']:.2f} GiB, TRL {peaks['trl']:.2f} GiB: {less:.2f} x")
 
 
 if __name__ == "__main__":
