@@ -32,8 +32,6 @@ static json_t *last_steps(const char *text, size_t bytes) {
       for (size_t i = 0; i < sizeof taken / sizeof *taken; i++)
         if (json_is_number(json_object_get(row, taken[i])))
           json_object_set(left, taken[i], json_object_get(row, taken[i]));
-      /* In a step with rewards, the tokens are those of the step. */
-      if (json_object_get(left, "reward")) json_object_del(left, "tokens");
       if (rf_json_number_at(row, "tokens_per_second") > 0 && rates < sizeof rate / sizeof *rate)
         rate[rates++] = rf_json_number_at(row, "tokens_per_second");
     }

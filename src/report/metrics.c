@@ -84,7 +84,7 @@ rf_status rf_report_read_metrics(const char *path, json_t *entry, rf_error *erro
     if (status != RAFTER_OK || !more) break;
     bool last = lines.text[lines.bytes - 1] != '\n';
     /* Also finds the key in a line that is not JSON. */
-    rewards |= strstr(lines.text, "\"reward\"") != NULL;
+    rewards |= strstr(lines.text, "\"reward\"") || strstr(lines.text, "\"eval_reward\"");
     bool parsed = rf_json_line(lines.text, lines.bytes, path, lines.line, &row, error) == RAFTER_OK;
     /* A run that is killed while it writes leaves an incomplete last line. This line is skipped. */
     if (!parsed && last && json_array_size(rows)) break;

@@ -116,14 +116,16 @@ static json_t *row_of(const json_t *rows, size_t from, size_t to) {
   return row;
 }
 
-/* Leaves out the first step, because its caches are cold. */
+/* Leaves out the first measured step, because its caches are cold. */
 json_t *rf_report_step_seconds(const json_t *entry) {
   const json_t *rows = json_object_get(entry, "metrics");
   size_t count = 0, all = json_array_size(rows);
   double *seconds = malloc((all + 1) * sizeof *seconds);
-  for (size_t i = 1; seconds && i < all; i++) {
+  bool warm = false;
+  for (size_t i = 0; seconds && i < all; i++) {
     const json_t *value = json_object_get(json_array_get(rows, i), "seconds");
-    if (json_is_number(value)) seconds[count++] = json_number_value(value);
+    if (json_is_number(value) && warm) seconds[count++] = json_number_value(value);
+    warm |= json_is_number(value);
   }
   if (count) qsort(seconds, count, sizeof *seconds, rf_compare_doubles);
   json_t *json =

@@ -151,27 +151,33 @@ def metrics_of(rng, step, groups, skill):
     return row
 
 
+def evaluate(rng, step, skill, row):
+    """Adds the figures of an evaluation to a step, and returns two of its groups."""
+    held_out = [group(rng, step, 9000 + k, 0.95 * skill, True, 1) for k in range(24)]
+    answers = [one["samples"][0] for one in held_out]
+    row["eval_reward"], row["eval_rows"] = mean(one["reward"] for one in answers), len(answers)
+    row["eval_rewards"] = {
+        name: mean(one["rewards"][name] for one in answers) for name in ("gsm8k", "format")
+    }
+    return held_out[:2]
+
+
 def run(steps=60, groups=GROUPS, samples=SAMPLES, seed=1, kl=True):
     """(rows of metrics.jsonl, rows of samples.jsonl) of a run that learns."""
-    rng, rows, shown = random.Random(seed), [], []
+    rng, rows, trained = random.Random(seed), [{"step": 0}], 0
+    shown = evaluate(rng, 0, 0.01, rows[0])
     for step in range(1, steps + 1):
         skill = 1 / (1 + math.exp(-(step - 0.45 * steps) / (0.13 * steps)))
         own = [group(rng, step, GROUPS * step + k, skill, samples=samples) for k in range(groups)]
         row = metrics_of(rng, step, own, skill)
         shown += own
         if step % EVERY == 0 or step == steps:
-            held_out = [group(rng, step, 9000 + k, 0.95 * skill, True, 1) for k in range(24)]
-            answers = [one["samples"][0] for one in held_out]
-            row["eval_reward"], row["eval_rows"] = mean(one["reward"] for one in answers), len(
-                answers
-            )
-            row["eval_rewards"] = {
-                name: mean(one["rewards"][name] for one in answers) for name in ("gsm8k", "format")
-            }
-            shown += held_out[:2]
+            shown += evaluate(rng, step, skill, row)
+        trained += row["tokens"]
+        row["tokens"] = trained
         rows.append(row)
     if not kl:
-        for row in rows:
+        for row in rows[1:]:
             row.pop("kl")
         for one in (one for row in shown for one in row["samples"]):
             one.pop("kl")

@@ -97,7 +97,7 @@ PY
   } >>runs/first/metrics.jsonl
   status 0 "${REPORT[@]}" runs/first --json --out page.html && cp out model.json &&
     holds model.json '{v for k, v in d["runs"][0]["samples"].items() if k.startswith("skipped")} == {3, 1}' &&
-    holds model.json 'd["runs"][0]["metrics_skipped"] == 3 and len(d["runs"][0]["metrics"]) == 13'
+    holds model.json 'd["runs"][0]["metrics_skipped"] == 3 and len(d["runs"][0]["metrics"]) == 14'
   refuses 1 'belongs to the run' "${REPORT[@]}" runs/first/samples.jsonl --json
 }
 

@@ -241,14 +241,14 @@ a, b = runs["a"]["results"], runs["b"]["results"]
 best = max(row["eval_reward"] for row in rows if "eval_reward" in row)
 assert a["reward"] == 0.25 and a["best_eval_reward"] == best, a
 assert b["steps"] == 31 and b["best_eval_reward"] == 2 and b["eval_reward"] == 0.5, b
-assert b["reward"] > 0 and b["peak_bytes"] == 4096 and "tokens" not in b, b
+assert b["reward"] > 0 and b["peak_bytes"] == 4096 and b["tokens"] > 0, b
 assert runs["b"]["results_from"] == "metrics.jsonl" and "results_from" not in runs["a"]
 PY
   }
   status 0 "${RUNS[@]}" show b && says '^  reward +[0-9.]+$' out && says '^  best_eval_reward +2$' out
   status 0 "${RUNS[@]}" compare a b && says '^reward +0\.25 +[0-9.]+$' out &&
     says '^best_eval_reward +[0-9.]+ +2$' out
-  status 0 "$RAFTER" inspect runs/b && says ', reward [0-9.]+, best evaluation 2; ' out
+  status 0 "$RAFTER" inspect runs/b && says ', reward [0-9.]+, best evaluation 2, [0-9,]+ tokens; ' out
 }
 
 # The memory of a run is that of its arena, which the larger pass of a generation determines. A

@@ -18,13 +18,12 @@
     tokens: ['tokens', (value) => rafter.count(value)],
     time: ['time trained', (value) => rafter.seconds(value)]
   };
-  /* Steps with rewards have the tokens of the step, other steps those since the start. */
+  /* An evaluation before the first step has no tokens. */
   const across = (rows, by) => {
-    let elapsed = 0, trained = 0;
+    let elapsed = 0;
     return rows.map((row) => {
       elapsed += (row.seconds || 0) * (row.steps || 1);
-      trained = Number.isFinite(row.reward) ? trained + (row.tokens || 0) * (row.steps || 1) : row.tokens;
-      return {time: elapsed, step: row.step, tokens: trained}[by];
+      return {time: elapsed, step: row.step, tokens: row.tokens || 0}[by];
     });
   };
 
@@ -259,7 +258,7 @@
             validated = run.metrics.filter((row) => Number.isFinite(row.val_loss));
       return {
         name: rafter.runName(run),
-        steps: run.metrics.reduce((sum, row) => sum + (row.steps || 1), 0),
+        steps: run.metrics.reduce((sum, row) => sum + (row.step === 0 ? 0 : row.steps || 1), 0),
         loss: last.loss,
         validation: validated.length ? validated[validated.length - 1].val_loss : null,
         median: spread.median,

@@ -2,7 +2,7 @@
 (() => {
   const {el, digits} = rafter;
 
-  const LEFT = 66; /* pixels of the left axis: charts below each other have the same left edge */
+  const LEFT = 78; /* pixels of the left axis: charts below each other have the same left edge */
   const share = (value) => `${Number((100 * value).toPrecision(3))} %`;
   const hasRewards = (run) =>
       rafter.objects(run && run.metrics).some((row) => Number.isFinite(row.reward));
@@ -106,9 +106,12 @@
       id: 'flat',
       title: 'Groups without signal',
       left: ['Groups', digits, {beginAtZero: true}],
-      lines: () =>
+      lines: (rows) =>
           [{label: 'groups whose answers have equal rewards', key: 'flat_groups', colour: 'c5'},
-           {label: 'all groups (dashed)', key: 'groups', colour: 'c7', dash: [6, 3]}]
+           {label: 'all groups (dashed)', key: 'groups', colour: 'c7', dash: [6, 3]},
+           ...(rows.some((row) => row.prompts > row.groups) ?
+                   [{label: 'sampled prompts', key: 'prompts', colour: 'c4'}] :
+                   [])]
     },
     {
       id: 'rate',
@@ -266,7 +269,10 @@
           ],
       Number.isFinite(last.kl) && ['KL', `${digits(last.kl)} nats`, 'per token, last step'],
       groups > 0 && Number.isFinite(rafter.meanOf(rows, 'flat_groups')) &&
-          ['Without signal', rafter.percent(rafter.meanOf(rows, 'flat_groups') / groups), 'of all groups'],
+          [
+            'Without signal', rafter.percent(rafter.meanOf(rows, 'flat_groups') / groups),
+            'of all groups'
+          ],
       Number.isFinite(rafter.meanOf(rows, 'seconds')) &&
           [
             'Step', rafter.seconds(rafter.meanOf(rows, 'seconds')),
@@ -342,7 +348,7 @@
                })),
         top, grid);
     redraw();
-    rafter.rewardPhases(element, rows, state);
+    rafter.rewardPhases(element, rows.filter((row) => row.step > 0), state);
     if (run.metrics_skipped > 0)
       element.append(
           el('p', {class: 'note'},

@@ -188,7 +188,10 @@
                el('span', {class: 'advantage'},
                   `advantage ${
                       rafter.signed(
-                          digits, Math.abs(sample.advantage) < 1e-9 ? 0 : sample.advantage)}`)),
+                          digits, Math.abs(sample.advantage) < 1e-9 ? 0 : sample.advantage)}`),
+           el('span', {class: 'spring'}),
+           el('span', {class: cut ? 'cut' : 'muted'},
+              cut ? 'cut off' : nodesOf(textOf(sample.finish_reason)))),
         el('div', {class: 'answer-parts'},
            components(sample.rewards)
                .map(
@@ -196,8 +199,6 @@
                        el('span', {}, el('span', {class: 'muted'}, nodesOf(name)),
                           ` ${digits(value)}`)),
            el('span', {class: 'spring'}),
-           el('span', {class: cut ? 'cut' : 'muted'},
-              cut ? 'cut off' : nodesOf(textOf(sample.finish_reason))),
            count > 0 && el('span', {class: 'muted'}, `${rafter.whole(count)} tokens`)),
         textNode(sample, colour, `Text of answer ${number}`),
         sample.cut === true &&
@@ -330,8 +331,9 @@
         if (to !== state.at) state.group = 0;
         state.at = to;
         slider.value = to;
-        const reward =
-            row && Number.isFinite(row.reward) ? `, mean reward ${digits(row.reward)}` : '';
+        const figure = (title, key) =>
+            (row && Number.isFinite(row[key]) ? `, ${title} ${digits(row[key])}` : '');
+        const reward = figure('mean reward', 'reward') + figure('evaluation', 'eval_reward');
         said.textContent = `step ${rafter.whole(step().step)}${reward}`;
         slider.setAttribute('aria-valuetext', said.textContent);
         draw();

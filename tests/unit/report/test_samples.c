@@ -227,6 +227,8 @@ static void metrics_with_rewards_skip_and_count(void **state) {
   assert_int_equal(count(json_object_get(entry, "start"), "arena_bytes"), 1);
   json_decref(wanted);
   json_decref(entry);
+  /* An evaluation before the first step. */
+  json_decref(metrics_of("{\"step\":0,\"eval_reward\":0.5,\"eval_rewards\":{\"a\":0.5}}\n", RAFTER_OK));
   json_decref(metrics_of("{\"step\":1,\"loss\":\"low\"}\n", RAFTER_FAILED));
   json_decref(metrics_of("{\"step\":1,\"loss\":{\"a\":1}}\n", RAFTER_FAILED));
   json_decref(metrics_of("{\"step\":1,\"loss\":NaN}\n", RAFTER_FAILED));
