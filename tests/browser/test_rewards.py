@@ -460,7 +460,7 @@ def lacking(b, plain):
     runs = [
         {"id": "odd", "name": "odd", "metrics": odd, "samples": wrong},
         {"id": "none", "name": "none", "metrics": odd, "samples": {"skipped_lines": 4}},
-        {"id": "bare", "name": "bare"},
+        {"id": "bare", "name": "bare", "samples": {"steps": []}},
     ]
     b.open(b.page({"rafter": "0", "runs": runs, "sweeps": []}), "samples")
     b.clean("wrong samples")

@@ -410,7 +410,9 @@
       if (rafter.goToSamples) rafter.goToSamples(step);
   };
 
-  const hasAny = (run) => Boolean(run && run.samples && typeof run.samples === 'object');
+  /* An empty file has nothing to show; a file whose lines are all wrong has its counts. */
+  const hasAny = (run) => rafter.hasSamples(run) ||
+      Boolean(run && run.samples && run.samples.skipped_lines > 0);
   rafter.panel({
     id: 'samples',
     title: 'Samples',
