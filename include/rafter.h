@@ -121,8 +121,9 @@ rafter_status rafter_plan_number(const rafter_plan *plan, const char *pointer, d
 /* ---- training, step by step ------------------------------------------------------------------ */
 typedef struct rafter_trainer rafter_trainer;
 
-/* Results of one optimizer step. `loss` is in nats per token, the mean over all labels in the
- * loss. */
+/* Results of one optimizer step. `loss` is in nats per token, the mean over all labels in the loss.
+ * With --loss dpo, ipo or simpo it is the mean over pairs, and `accuracy` is the fraction of pairs
+ * whose chosen answer has the higher reward. */
 typedef struct rafter_step {
   size_t size;
   int64_t step;                      /* number of the step, from 1 */
@@ -146,7 +147,7 @@ void rafter_trainer_progress(const rafter_trainer *trainer, int64_t *done, int64
 /* Runs one optimizer step over the next batch. Allocates nothing. RAFTER_FAILED: the data cannot be
  * read, or a number is not finite (then the message names the op). */
 rafter_status rafter_trainer_step(rafter_trainer *trainer, rafter_step *step, rafter_error *error);
-/* Gets the mean loss (nats per token) over at most `rows` rows of the validation split.
+/* Gets the mean loss (nats per token) over at most `rows` rows or pairs of the validation split.
  * RAFTER_INVALID: the data has no validation split. */
 rafter_status rafter_trainer_validate(rafter_trainer *trainer, int64_t rows, double *loss,
                                       rafter_error *error);
