@@ -334,8 +334,8 @@ const rf_command RF_COMMAND_RL = {
                 RF_TABLE(RF_CACHE_OPTIONS), RF_TABLE(RF_RUN_FOLDER_OPTIONS), RF_TABLE(RF_TRACE_OPTIONS),
                 RF_TABLE(RF_DEBUG_OPTIONS), RF_TABLE(RF_EVERY_OPTIONS)},
     .common = "data reward reward-command loss prompts samples max-tokens beta lora lr steps max-seconds "
-              "eval-data eval-every temperature dtype resume out seed json",
+              "eval-data resume dtype out json",
     .examples =
         {"rl models/org/name --lora rank=16 --data prompts.jsonl --reward gsm8k:1,format:0.2 # GRPO",
-         "rl model.gguf --lora rank=16 --data prompts.jsonl --reward-command 'python3 reward.py' --beta 0"},
+         "rl model.gguf --lora rank=16 --data prompts.jsonl --reward-command ./reward --beta 0"},
     .run = rf_command_rl};

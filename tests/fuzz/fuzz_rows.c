@@ -1,4 +1,4 @@
-/* Reads any bytes as JSON Lines of training rows, or of preferences. Either an error names the line,
+/* Reads any bytes as JSON Lines of training rows or of preferences. Either an error names the line,
  * or the rows become a shard with consistent counts. The first byte chooses the options. */
 #include "fuzz_file.h"
 
