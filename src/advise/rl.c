@@ -282,7 +282,7 @@ static rf_status resolve(rl_step *s, rf_error *error) {
   const int64_t slots = b->microbatch * b->accumulate;
   RF_TRY(rf_job_lengths_resolve(p, s->o, &s->l, error));
   RF_TRY(rf_rl_shape_of(s->o, slots, &s->shape, error));
-  rf_rl_shape_policy(s->o, &s->shape, &p->settings);
+  RF_TRY(rf_rl_shape_policy(s->o, &s->shape, &p->settings, error));
   s->prompts = s->shape.prompts;
   s->joint = rf_mesh_chips(&b->mesh) == 1 && !b->offload && !p->settings.vary.mesh &&
              p->settings.plan.program.program == RF_PROGRAM_RAFTER;

@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+enum { MOST_ANSWERS = 1 << 20 };
+
 rf_status rf_rl_shape_of(const rf_options *o, int64_t slots, rf_rl_shape *shape, rf_error *error) {
   const char *name = rf_options_text_or(o, "loss", "grpo");
   const rf_rl_loss *loss = RF_RL_LOSSES;
@@ -17,26 +19,54 @@ rf_status rf_rl_shape_of(const rf_options *o, int64_t slots, rf_rl_shape *shape,
                          .iterations = (int)rf_options_int_or(o, "iterations", 1),
                          .temperature = rf_options_float_or(o, "temperature", 1),
                          .reward_seconds = rf_options_float_or(o, "reward-seconds", 0)};
+  const double cap = rf_options_float_or(o, "ratio-cap", 0), dropout = rf_options_float_or(o, "dropout", 0);
+  if (dropout > 0)
+    return RF_FAIL(
+        error, RAFTER_INVALID, "leave --dropout out",
+        "dropout would train other probabilities than those of the sampler (--dropout: expected 0, "
+        "got %g)",
+        dropout);
+  if (loss->policy.clip != RF_POLICY_CLIP_RATIO && rf_options_given(o, "clip-low"))
+    return RF_FAIL(error, RAFTER_INVALID, "leave --clip-low out", "%s clips only large ratios (--clip-low)",
+                   loss->name);
+  if (cap != 0 && cap < 1)
+    return RF_FAIL(error, RAFTER_INVALID, "raise --ratio-cap, or leave it out",
+                   "--ratio-cap is out of range (expected 0, or 1 or more, got %g)", cap);
   /* `rafter rl` has --prompts, `rafter plan` has --requests */
   shape->prompts =
       rf_options_int_or(o, "prompts", rf_options_int_or(o, "requests", (slots + samples - 1) / samples));
+  if (shape->prompts * samples > MOST_ANSWERS)
+    return RF_FAIL(error, RAFTER_INVALID, "lower the number of prompts or --samples",
+                   "a step has too many answers (expected at most %d, got %lld)", MOST_ANSWERS,
+                   (long long)(shape->prompts * samples));
   return RAFTER_OK;
 }
 
-void rf_rl_shape_policy(const rf_options *o, const rf_rl_shape *shape, rf_settings *policy) {
+rf_status rf_rl_shape_policy(const rf_options *o, const rf_rl_shape *shape, rf_settings *policy,
+                             rf_error *error) {
   rf_build_options *b = &policy->plan.build;
   const int64_t answers = shape->prompts * shape->samples;
+  const bool fast = !strcmp(rf_options_text_or(o, "compute", "exact"), "fast");
+  if (fast && policy->model.lora.rank == 0)
+    return RF_FAIL(error, RAFTER_INVALID, "train an adapter with --lora, or leave --compute out",
+                   "--compute fast needs frozen weights, but this job trains them");
+  if (policy->model.lora.dropout > 0)
+    return RF_FAIL(error, RAFTER_INVALID, "leave dropout out of --lora",
+                   "dropout would train other probabilities than those of the sampler (--lora dropout: "
+                   "expected 0, got %g)",
+                   (double)policy->model.lora.dropout);
+  b->dropout = 0;
   b->objective = RF_OBJECTIVE_POLICY;
   b->policy = shape->loss->policy;
   b->policy.beta = shape->loss->kl_in_reward ? 0 : (float)shape->beta;
   b->policy.clip_low = (float)rf_options_float_or(o, "clip-low", (double)b->policy.clip_low);
   b->policy.clip_high = (float)rf_options_float_or(o, "clip-high", (double)b->policy.clip_high);
   b->policy.cap = (float)rf_options_float_or(o, "ratio-cap", 0);
-  /* sampler and trainer must round alike */
-  b->fast = !strcmp(rf_options_text_or(o, "compute", "exact"), "fast") && policy->model.lora.rank > 0;
+  b->fast = fast; /* sampler and trainer must round alike */
   b->temperature = shape->temperature == 1 ? 0 : (float)shape->temperature;
   if (b->microbatch > answers) b->microbatch = answers;
   b->accumulate = (int)((answers + b->microbatch - 1) / b->microbatch);
+  return RAFTER_OK;
 }
 
 const rf_option RF_RL_OPTIONS[] = {

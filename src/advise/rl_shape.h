@@ -21,8 +21,10 @@ typedef struct rf_rl_shape {
  * RAFTER_INVALID: the error names the option. */
 rf_status rf_rl_shape_of(const rf_options *options, int64_t slots, rf_rl_shape *shape, rf_error *error);
 /* Completes the settings of the policy, from rf_settings_resolve(.., "train", ..): its loss, and as
- * many microbatches as all answers of a step need. */
-void rf_rl_shape_policy(const rf_options *options, const rf_rl_shape *shape, rf_settings *policy);
+ * many microbatches as all answers of a step need. Without dropout, also if the model has it: then
+ * trainer and sampler have equal probabilities. RAFTER_INVALID: the error names the option. */
+rf_status rf_rl_shape_policy(const rf_options *options, const rf_rl_shape *shape, rf_settings *policy,
+                             rf_error *error);
 
 /* The options, without --loss, --beta, --samples and --max-tokens. */
 extern const rf_option RF_RL_OPTIONS[];

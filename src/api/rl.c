@@ -95,8 +95,7 @@ static rf_status resolve(parts *p, rafter_trainer *t, rf_error *error) {
   RF_TRY(rf_settings_resolve(o, "generate", &p->roll, error));
   const rf_build_options *b = &t->settings.plan.build;
   RF_TRY(rf_rl_shape_of(o, b->microbatch * b->accumulate, &p->run.shape, error));
-  rf_rl_shape_policy(o, &p->run.shape, &t->settings);
-  return RAFTER_OK;
+  return rf_rl_shape_policy(o, &p->run.shape, &t->settings, error);
 }
 
 static bool drops_flat(const rf_options *o, const rf_rl_loss *loss) {
@@ -272,6 +271,9 @@ static rf_status rf_command_rl(const rafter_job *job, const rafter_sink *sink, r
   rf_note_machine(job->options, sink);
   if (!rf_options_is_set(job->options, "resume")) return rl(job, sink, error);
   rafter_job merged = {0};
+  if (rf_options_is_typed(job->options, "iterations"))
+    return RF_FAIL(error, RAFTER_INVALID, "leave --iterations out",
+                   "a resumed run keeps its number of iterations, which count its steps");
   RF_TRY(rf_job_resumed(job, "rl", &merged, error));
   rf_status status = rl(&merged, sink, error);
   rf_options_free(merged.options);
@@ -290,8 +292,8 @@ static const rf_option RL[] = {
     RF_CHOICE("loss", RF_RL_LOSS_NAMES, "grpo", "Reinforcement learning",
               "how rewards become a loss; docs/rl.md has the formulas"),
     RF_NUMBER("beta", FLOAT, NULL, 0, 1e6, NULL, "Reinforcement learning",
-              "weight of the KL divergence from the model before training; 0: this model is not run, and no "
-              "memory is held for it; unset: 0.04 (grpo, rloo), 0.01 (reinforce++), otherwise 0"),
+              "weight of the KL divergence from the base model; 0: the base model is not run, and no memory "
+              "is held for it; unset: 0.04 (grpo, rloo), 0.01 (reinforce++), otherwise 0"),
     RF_NUMBER("prompts", INT, "N", 1, 1 << 20, "8", "Reinforcement learning", "prompts of a step"),
     RF_NUMBER("samples", INT, "N", 1, 1 << 16, "8", "Reinforcement learning", "answers to each prompt"),
     RF_NUMBER("max-tokens", TOKENS, NULL, 1, 1 << 24, "256", "Reinforcement learning",
@@ -335,7 +337,6 @@ const rf_command RF_COMMAND_RL = {
                 RF_TABLE(RF_DEBUG_OPTIONS), RF_TABLE(RF_EVERY_OPTIONS)},
     .common = "data reward reward-command loss prompts samples max-tokens beta lora lr steps max-seconds "
               "eval-data resume dtype out json",
-    .examples =
-        {"rl models/org/name --lora rank=16 --data prompts.jsonl --reward gsm8k:1,format:0.2 # GRPO",
-         "rl model.gguf --lora rank=16 --data prompts.jsonl --reward-command ./reward --beta 0"},
+    .examples = {"rl models/org/name --lora rank=16 --data prompts.jsonl --reward gsm8k:1,format:0.2 # GRPO",
+                 "rl model.gguf --lora rank=16 --data prompts.jsonl --reward-command ./reward --beta 0"},
     .run = rf_command_rl};

@@ -67,15 +67,18 @@ json_t *rf_rl_line_step(const rf_rl *rl, const rf_rl_report *r) {
   json_object_set_new(line, "rewards_std", parts_of(rl, r, true));
   if (rl->reference) put(line, "kl", r->kl);
   put(line, "entropy", r->entropy);
-  put(line, "clip_fraction", r->clip_fraction);
-  put(line, "ratio_min", r->ratio_least);
-  put(line, "ratio_mean", r->ratio_mean);
-  put(line, "ratio_max", r->ratio_most);
+  if (r->trained_tokens) { /* without them there are no ratios */
+    put(line, "clip_fraction", r->clip_fraction);
+    put(line, "ratio_min", r->ratio_least);
+    put(line, "ratio_mean", r->ratio_mean);
+    put(line, "ratio_max", r->ratio_most);
+  }
   put(line, "answer_tokens", (double)r->sampled_tokens / (double)r->answers);
   put_int(line, "answer_tokens_max", r->longest);
   put(line, "cut_fraction", (double)r->cut / (double)r->answers);
   put_int(line, "flat_groups", r->flat_groups);
   put_int(line, "groups", r->groups);
+  put_int(line, "dropped_groups", r->dropped_groups);
   put_int(line, "prompts", r->drawn);
   put_int(line, "samples", r->answers);
   put_int(line, "empty_answers", r->empty);

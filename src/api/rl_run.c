@@ -5,19 +5,42 @@
 #include "api/rl_lines.h"
 #include "base/text.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* ---- the files ------------------------------------------------------------------------------- */
 
-static void put_line(FILE *file, json_t *line) {
-  char *text = line ? json_dumps(line, JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
-  if (file && text) {
-    fprintf(file, "%s\n", text);
-    fflush(file);
-  }
+static char *text_of(const json_t *line) { return json_dumps(line, JSON_COMPACT | JSON_REAL_PRECISION(9)); }
+
+static rf_status check_file(FILE *file, const char *name, rf_error *error) {
+  if (!fflush(file) && !ferror(file)) return RAFTER_OK;
+  return RF_FAIL(error, RAFTER_FAILED, "make room, then continue with --resume", "cannot write %s (%s)", name,
+                 strerror(errno));
+}
+
+static rf_status put_line(FILE *file, const char *name, const json_t *line, rf_error *error) {
+  char *text = text_of(line);
+  if (text) fprintf(file, "%s\n", text);
   free(text);
+  return check_file(file, name, error);
+}
+
+static rf_status put_metrics(rf_rl_run *run, json_t *line, rf_error *error) {
+  if (run->json) rf_put_json(run->sink, json_incref(line));
+  return put_line(run->metrics, "metrics.jsonl", line, error);
+}
+
+/* Writes the first groups of a step or of an evaluation. */
+static rf_status put_samples(rf_rl_run *run, int64_t step, bool evaluation, rf_error *error) {
+  rf_status status = RAFTER_OK;
+  for (int64_t g = 0; g < run->rl->groups && g < run->show && status == RAFTER_OK; g++) {
+    json_t *sample = rf_rl_line_group(run->rl, g, step, evaluation);
+    status = put_line(run->samples, "samples.jsonl", sample, error);
+    json_decref(sample);
+  }
+  return status;
 }
 
 static rf_status say_start(rf_rl_run *run, rf_error *error) {
@@ -32,9 +55,9 @@ static rf_status say_start(rf_rl_run *run, rf_error *error) {
       json_pack("{sI sI s{sI sI sI}}", "arena_bytes", (json_int_t)bytes, "peak_bytes", (json_int_t)planned,
                 "outside_arena_bytes", "total", (json_int_t)o.outside_bytes, "program_and_libraries",
                 (json_int_t)o.file_bytes, "heap_and_stacks", (json_int_t)o.other_bytes);
-  if (!run->begun) put_line(run->metrics, line);
-  if (run->json) rf_put_json(run->sink, json_incref(line));
+  rf_status status = run->begun ? RAFTER_OK : put_metrics(run, line, error);
   json_decref(line);
+  RF_TRY(status);
   if (policy->graph->params.adapter > 0)
     rf_say(run->sink, "adapters of rank %d: %s parameters are trained, the base model is frozen\n",
            rl->settings.train.model.lora.rank, rf_text_count((double)policy->graph->params.adapter, a));
@@ -53,6 +76,7 @@ static rf_status say_start(rf_rl_run *run, rf_error *error) {
            rf_rewards_weight(rl->settings.rewards, p));
   rf_say(run->sink, "\n");
   int64_t skipped = rf_rl_prompts_skipped(rl->settings.data);
+  if (rl->settings.held_out) skipped += rf_rl_prompts_skipped(rl->settings.held_out);
   if (skipped)
     rf_say(run->sink, "left out %lld prompt%s with too many tokens for --seq\n", (long long)skipped,
            rf_plural(skipped));
@@ -64,12 +88,30 @@ static rf_status say_start(rf_rl_run *run, rf_error *error) {
   return RAFTER_OK;
 }
 
+static bool evaluates_at(const rf_rl_run *run, int64_t step) {
+  return run->rl->settings.held_out && run->eval_every > 0 &&
+         (step % run->eval_every == 0 || step == run->steps);
+}
+
+/* True if the last kept line is that of the first step, and lacks its evaluation: a signal or a
+ * reward ended it. */
+static bool owes_evaluation(void *self, const char *text, size_t kept) {
+  rf_rl_run *run = self;
+  size_t at = kept ? kept - 1 : 0;
+  while (at && text[at - 1] != '\n') at--;
+  const char *found = kept ? memmem(text + at, kept - at, "\"step\":", 7) : NULL;
+  run->owes = found && evaluates_at(run, run->first_step) &&
+              strtoll(found + 7, NULL, 10) == run->first_step && text[kept - 2] == '}' &&
+              !memmem(text + at, kept - at, "\"eval_reward\"", 13);
+  return run->owes;
+}
+
 rf_status rf_rl_run_begin(rf_rl_run *run, rf_error *error) {
   size_t kept = 0, shown = 0;
   run->first_step = rf_rl_steps_done(run->rl);
   run->eval_reward = run->best_reward = NAN;
-  RF_TRY(rf_step_lines_open(run->folder->out, "metrics.jsonl", run->first_step, NULL, NULL, &run->metrics,
-                            &kept, error));
+  RF_TRY(rf_step_lines_open(run->folder->out, "metrics.jsonl", run->first_step, owes_evaluation, run,
+                            &run->metrics, &kept, error));
   RF_TRY(rf_step_lines_open(run->folder->out, "samples.jsonl", run->first_step, NULL, NULL, &run->samples,
                             &shown, error));
   run->begun = kept > 0;
@@ -100,12 +142,10 @@ void rf_rl_run_progress(void *self, const char *phase, int64_t done, int64_t of)
 }
 
 static rf_status save(rf_rl_run *run, rf_error *error) {
-  return rf_save_run(run->folder, run->sink, run->keep, &run->saved, error);
-}
-
-static bool evaluates_at(const rf_rl_run *run, int64_t step) {
-  return run->rl->settings.held_out && run->eval_every > 0 &&
-         (step % run->eval_every == 0 || step == run->steps);
+  double began = rf_now_seconds();
+  RF_TRY(rf_save_run(run->folder, run->sink, run->keep, &run->saved, error));
+  run->save_seconds = rf_now_seconds() - began;
+  return RAFTER_OK;
 }
 
 /* Answers the held-out prompts and adds the figures to `line`. */
@@ -115,15 +155,11 @@ static rf_status evaluate(rf_rl_run *run, json_t *line, rf_error *error) {
   rf_status status = rf_rl_evaluate(run->rl, &report, error);
   run->evaluates = false;
   RF_TRY(status);
+  if (report.seconds > run->eval_seconds) run->eval_seconds = report.seconds;
   run->eval_reward = report.reward.mean;
   if (!(run->best_reward >= report.reward.mean)) run->best_reward = report.reward.mean;
   rf_rl_line_evaluation(run->rl, &report, line);
-  for (int64_t g = 0; g < run->rl->groups && g < run->show; g++) {
-    json_t *sample = rf_rl_line_group(run->rl, g, report.step, true);
-    put_line(run->samples, sample);
-    json_decref(sample);
-  }
-  return RAFTER_OK;
+  return put_samples(run, report.step, true, error);
 }
 
 static void say_step(const rf_rl_run *run, const rf_rl_report *r, bool evaluated) {
@@ -150,15 +186,11 @@ static rf_status take_step(rf_rl_run *run, rf_error *error) {
   RF_TRY(rf_rl_step(run->rl, &report, error));
   run->last = report;
   json_t *line = rf_rl_line_step(run->rl, &report);
-  for (int64_t g = 0; g < run->rl->groups && g < run->show; g++) {
-    json_t *sample = rf_rl_line_group(run->rl, g, report.step, false);
-    put_line(run->samples, sample);
-    json_decref(sample);
-  }
+  status = put_samples(run, report.step, false, error);
   bool evaluates = evaluates_at(run, report.step);
-  if (evaluates) status = evaluate(run, line, error);
-  put_line(run->metrics, line);
-  if (run->json) rf_put_json(run->sink, json_incref(line));
+  if (status == RAFTER_OK && evaluates) status = evaluate(run, line, error);
+  rf_status written = put_metrics(run, line, status == RAFTER_OK ? error : NULL);
+  if (status == RAFTER_OK) status = written;
   json_decref(line);
   if (status == RAFTER_OK) say_step(run, &report, evaluates);
   return status;
@@ -167,22 +199,45 @@ static rf_status take_step(rf_rl_run *run, rf_error *error) {
 /* Saves the steps so far, because the reward failed or numbers are not finite. Returns the error. */
 static rf_status save_after(rf_rl_run *run, rf_status status, rf_error *error) {
   rf_error unsaved = {0};
-  if (status != RAFTER_FAILED || rf_rl_steps_done(run->rl) == 0) return status;
+  if (status != RAFTER_FAILED || rf_rl_steps_done(run->rl) == 0 || !rf_rl_is_between_steps(run->rl))
+    return status;
   if (save(run, &unsaved) == RAFTER_OK && error && !error->hint[0])
     snprintf(error->hint, sizeof error->hint, "the run is saved; continue with --resume %.200s",
              run->folder->out);
   return status;
 }
 
+/* Evaluates the step before the first one, and completes its line in metrics.jsonl, whose closing
+ * brace was removed. */
+static rf_status evaluate_owed(rf_rl_run *run, rf_error *error) {
+  json_t *line = json_object();
+  rf_status status = evaluate(run, line, error);
+  char *text = status == RAFTER_OK ? text_of(line) : NULL;
+  fprintf(run->metrics, text ? ",%s\n" : "%s}\n", text ? text + 1 : "");
+  free(text);
+  json_decref(line);
+  return status == RAFTER_OK ? check_file(run->metrics, "metrics.jsonl", error) : status;
+}
+
+/* Seconds that the next step may take, with its evaluation and a checkpoint. */
+static double next_seconds(const rf_rl_run *run, double longest) {
+  bool evaluates = evaluates_at(run, rf_rl_steps_done(run->rl) + 1);
+  return longest + (evaluates ? run->eval_seconds : 0) + run->save_seconds;
+}
+
 rf_status rf_rl_run_steps(rf_rl_run *run, bool *stopped, rf_error *error) {
   double longest = 0;
   *stopped = false;
+  if (run->owes) {
+    rf_status status = evaluate_owed(run, error);
+    if (status == RAFTER_INTERRUPTED) return *stopped = true, RAFTER_OK;
+    RF_TRY(status);
+  }
   if (evaluates_at(run, 0) && !run->first_step && run->steps > 0) {
     json_t *line = json_pack("{sI}", "step", (json_int_t)0);
     rf_status status = evaluate(run, line, error);
+    if (status == RAFTER_OK) status = put_metrics(run, line, error);
     if (status == RAFTER_OK) {
-      put_line(run->metrics, line);
-      if (run->json) rf_put_json(run->sink, json_incref(line));
       rf_say(run->sink, "before training, the held-out reward is %.3f\n", run->eval_reward);
     }
     json_decref(line);
@@ -195,12 +250,13 @@ rf_status rf_rl_run_steps(rf_rl_run *run, bool *stopped, rf_error *error) {
     if (status == RAFTER_INTERRUPTED) return *stopped = true, RAFTER_OK;
     if (status != RAFTER_OK) return save_after(run, status, error);
     double took = rf_now_seconds() - began;
+    if (evaluates_at(run, rf_rl_steps_done(run->rl))) took -= run->eval_seconds;
     if (took > longest) longest = took;
     run->done_seconds = rf_now_seconds() - run->start;
     int64_t step = rf_rl_steps_done(run->rl);
     if (run->save_every > 0 && step % run->save_every == 0 && step < run->steps) RF_TRY(save(run, error));
     if (rf_asked_to_stop(run->sink)) return *stopped = true, RAFTER_OK;
-    if (run->seconds_limit > 0 && run->done_seconds + longest > run->seconds_limit) break;
+    if (run->seconds_limit > 0 && run->done_seconds + next_seconds(run, longest) > run->seconds_limit) break;
   }
   return RAFTER_OK;
 }

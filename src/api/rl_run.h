@@ -16,10 +16,12 @@ typedef struct rf_rl_run {
   int64_t steps, first_step, saved; /* saved: optimizer step of the last checkpoint; -1: none */
   int64_t save_every, eval_every, show;
   int keep;
-  bool json, begun;            /* begun: metrics.jsonl has the lines of earlier steps */
-  bool evaluates;              /* an evaluation is in progress */
-  double start, seconds_limit; /* seconds_limit: 0 means no limit */
-  double said, done_seconds;   /* for the line of progress */
+  bool json, begun; /* begun: metrics.jsonl has the lines of earlier steps */
+  bool evaluates;   /* an evaluation is in progress */
+  bool owes;        /* the last line of metrics.jsonl lacks its evaluation and its closing brace */
+  double eval_seconds, save_seconds; /* of the longest evaluation and of the last checkpoint */
+  double start, seconds_limit;       /* seconds_limit: 0 means no limit */
+  double said, done_seconds;         /* for the line of progress */
   rf_rl_report last;
   double eval_reward, best_reward; /* of evaluations; NaN: none */
 } rf_rl_run;

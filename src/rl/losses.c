@@ -68,8 +68,10 @@ static void judge_group(const rf_rl_loss *loss, double beta, rf_judged *answer, 
     spread += distance * distance;
   }
   spread = samples > 1 ? sqrt(spread / (samples - 1)) : 0;
+  /* equal rewards have no signal, although their computed mean may be rounded */
+  bool flat = !has_signal(answer, samples) && !(loss->kl_in_reward && beta != 0);
   for (int i = 0; i < samples; i++) {
-    double distance = reward_from(loss, beta, &answer[i], 0) - mean;
+    double distance = flat ? 0 : reward_from(loss, beta, &answer[i], 0) - mean;
     if (loss->advantage == RF_ADVANTAGE_SCALED) distance /= spread + SMALLEST_SPREAD;
     if (loss->advantage == RF_ADVANTAGE_OTHERS) distance *= samples > 1 ? samples / (samples - 1.0) : 1;
     set_all(&answer[i], distance);

@@ -4,50 +4,42 @@
 #include <math.h>
 #include <stdlib.h>
 
-static void spread_begin(rf_rl_spread *s) { *s = (rf_rl_spread){.least = INFINITY, .most = -INFINITY}; }
-
+/* The mean and the sum of squared distances from it, one value at a time (Welford 1962). */
 static void spread_add(rf_rl_spread *s, double value) {
-  s->mean += value;
-  s->deviation += value * value;
-  if (value < s->least) s->least = value;
-  if (value > s->most) s->most = value;
+  if (!s->count || value < s->least) s->least = value;
+  if (!s->count || value > s->most) s->most = value;
+  double before = value - s->mean;
+  s->mean += before / (double)++s->count;
+  s->deviation += before * (value - s->mean);
 }
 
-static void spread_end(rf_rl_spread *s, double count) {
-  if (count <= 0) {
-    *s = (rf_rl_spread){0};
-    return;
-  }
-  s->mean /= count;
-  double square = s->deviation / count - s->mean * s->mean;
-  s->deviation = count > 1 && square > 0 ? sqrt(square * count / (count - 1)) : 0;
+static void spread_end(rf_rl_spread *s) {
+  s->deviation = s->count > 1 ? sqrt(s->deviation / (double)(s->count - 1)) : 0;
 }
 
-void rf_rl_measure_answers(const rf_rl *rl, rf_rl_report *report) {
-  double surprise = 0, counted[RF_RL_PARTS] = {0};
+static void add_answer(const rf_rl *rl, const rf_rl_answer *a, rf_rl_report *report) {
+  int64_t tokens = a->reply->tokens.count;
+  report->answers++;
+  report->sampled_tokens += tokens;
+  if (tokens > report->longest) report->longest = tokens;
+  report->cut += a->reply->finish == RF_FINISH_LENGTH;
+  report->empty += tokens == 0;
+  for (int64_t t = 0; t < tokens; t++) report->entropy -= (double)a->reply->logprobs[t];
+  spread_add(&report->reward, a->reward);
+  for (int p = 0; p < RF_RL_PARTS; p++)
+    if (rf_rl_part_name(rl, p) && isfinite(a->part[p])) spread_add(&report->part[p], a->part[p]);
+}
+
+void rf_rl_measure_answers(const rf_rl *rl, int64_t first, rf_rl_report *report) {
+  for (int64_t g = first; g < rl->groups; g++)
+    for (int i = 0; i < rl->group[g].replies.samples; i++) add_answer(rl, &rl->group[g].answer[i], report);
+}
+
+void rf_rl_measure_answers_end(const rf_rl *rl, rf_rl_report *report) {
   report->groups = rl->groups;
-  spread_begin(&report->reward);
-  for (int p = 0; p < RF_RL_PARTS; p++) spread_begin(&report->part[p]);
-  for (int64_t g = 0; g < rl->groups; g++)
-    for (int i = 0; i < rl->group[g].replies.samples; i++) {
-      const rf_rl_answer *a = &rl->group[g].answer[i];
-      int64_t tokens = a->reply->tokens.count;
-      report->answers++;
-      report->sampled_tokens += tokens;
-      if (tokens > report->longest) report->longest = tokens;
-      report->cut += a->reply->finish == RF_FINISH_LENGTH;
-      report->empty += tokens == 0;
-      for (int64_t t = 0; t < tokens; t++) surprise -= (double)a->reply->logprobs[t];
-      spread_add(&report->reward, a->reward);
-      for (int p = 0; p < RF_RL_PARTS; p++)
-        if (rf_rl_part_name(rl, p) && isfinite(a->part[p])) {
-          spread_add(&report->part[p], a->part[p]);
-          counted[p]++;
-        }
-    }
-  spread_end(&report->reward, (double)report->answers);
-  for (int p = 0; p < RF_RL_PARTS; p++) spread_end(&report->part[p], counted[p]);
-  report->entropy = report->sampled_tokens ? surprise / (double)report->sampled_tokens : 0;
+  spread_end(&report->reward);
+  for (int p = 0; p < RF_RL_PARTS; p++) spread_end(&report->part[p]);
+  report->entropy /= report->sampled_tokens ? (double)report->sampled_tokens : 1;
 }
 
 /* ---- ratios ---------------------------------------------------------------------------------- */

@@ -14,7 +14,9 @@ void rf_rl_forget(rf_rl *rl); /* Frees the groups. */
 rf_status rf_rl_learn(rf_rl *rl, rf_rl_report *report, rf_error *error);
 
 /* measure.c */
-void rf_rl_measure_answers(const rf_rl *rl, rf_rl_report *report);
+/* Adds the answers of the groups from `first` on, and at the end turns sums into means. */
+void rf_rl_measure_answers(const rf_rl *rl, int64_t first, rf_rl_report *report);
+void rf_rl_measure_answers_end(const rf_rl *rl, rf_rl_report *report);
 /* Adds the ratios of one pass of the trainer over `count` sequences to the report's sums, which
  * rf_rl_measure_end turns into means. */
 typedef struct rf_rl_ratios {

@@ -66,8 +66,8 @@ done:
 
 void rf_rl_close(rf_rl *rl) {
   if (!rl) return;
-  rf_rl_forget(rl);
   rf_generator_close(rl->generator);
+  rf_rl_forget(rl);
   rf_scorer_close(rl->reference);
   rf_run_close(rl->apart);
   rf_run_close(rl->run);
@@ -77,6 +77,8 @@ void rf_rl_close(rf_rl *rl) {
   free(rl->values);
   free(rl);
 }
+
+bool rf_rl_is_between_steps(const rf_rl *rl) { return rl->trainer->step % rl->settings.iterations == 0; }
 
 int64_t rf_rl_steps_done(const rf_rl *rl) { return rl->trainer->step / rl->settings.iterations; }
 
@@ -90,7 +92,7 @@ rf_status rf_rl_step(rf_rl *rl, rf_rl_report *report, rf_error *error) {
   double began = rf_now_seconds();
   *report = (rf_rl_report){.step = rf_rl_steps_done(rl) + 1};
   rf_status status = rf_rl_sample(rl, report, error);
-  if (status == RAFTER_OK) rf_rl_measure_answers(rl, report);
+  if (status == RAFTER_OK) rf_rl_measure_answers_end(rl, report);
   if (status == RAFTER_OK) status = rf_rl_measure_sampling(rl, report, error);
   if (status == RAFTER_OK) status = rf_rl_learn(rl, report, error);
   if (status != RAFTER_OK) rl->trainer->loader.state = before;
@@ -102,7 +104,7 @@ rf_status rf_rl_evaluate(rf_rl *rl, rf_rl_report *report, rf_error *error) {
   double began = rf_now_seconds();
   *report = (rf_rl_report){.step = rf_rl_steps_done(rl)};
   RF_TRY(rf_rl_sample_held_out(rl, report, error));
-  rf_rl_measure_answers(rl, report);
+  rf_rl_measure_answers_end(rl, report);
   RF_TRY(rf_rl_measure_sampling(rl, report, error));
   report->seconds = rf_now_seconds() - began;
   return RAFTER_OK;

@@ -62,14 +62,17 @@ typedef struct rf_rl_group {
 } rf_rl_group;
 
 typedef struct rf_rl_spread {
-  double mean, deviation, least, most;
+  int64_t count;
+  double mean, deviation, least, most; /* deviation: until the end of a step, the sum of squares */
 } rf_rl_spread;
 
 /* Measurements of a step. Predicted seconds are for the lengths that the answers have. */
 typedef struct rf_rl_report {
-  int64_t step;                       /* from 1 */
-  rafter_step train;                  /* the last optimizer step; loss and gradient norm of the first */
-  int64_t groups, flat_groups, drawn; /* drawn: prompts, with those whose groups were dropped */
+  int64_t step;      /* from 1 */
+  rafter_step train; /* the last optimizer step; loss and gradient norm of the first */
+  int64_t groups, dropped_groups, flat_groups,
+      drawn; /* drawn: prompts, with those whose groups were dropped */
+  /* Of all answers, also those of dropped groups: rewards, lengths and the next counts. */
   int64_t answers, sampled_tokens, trained_tokens, longest, cut, empty;
   rf_rl_spread reward;
   rf_rl_spread part[RF_RL_PARTS];
@@ -100,9 +103,12 @@ typedef struct rf_rl {
 rf_status rf_rl_open(const rf_rl_settings *settings, rf_rl **rl, rf_error *error);
 void rf_rl_close(rf_rl *rl);
 int64_t rf_rl_steps_done(const rf_rl *rl);
+/* False after an error between two optimizer steps over the same answers. */
+bool rf_rl_is_between_steps(const rf_rl *rl);
 /* Runs one step. RAFTER_INTERRUPTED: progress.stop was set before the first optimizer step; the
- * step has no effect, and a later call repeats it. RAFTER_FAILED: the reward failed, or numbers are
- * not finite; the weights are those of the step before. */
+ * step has no effect. RAFTER_FAILED: the reward failed, or numbers are not finite. Weights are those
+ * of the step before if rf_rl_is_between_steps. After a failure only a checkpoint and the two
+ * closes may follow: first of the rewards, which may still write to answers. */
 rf_status rf_rl_step(rf_rl *rl, rf_rl_report *report, rf_error *error);
 /* Answers the held-out prompts greedily. Sets reward, parts, answers, lengths and seconds. The
  * groups are those of the evaluation until the next step. */

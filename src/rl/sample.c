@@ -201,8 +201,11 @@ rf_status rf_rl_sample(rf_rl *rl, rf_rl_report *report, rf_error *error) {
     RF_TRY(draw(rl, missing, &position, error));
     RF_TRY(run(&now, report, error));
     add_overlong(rl, first);
+    rf_rl_measure_answers(rl, first, report);
     /* in the last round, groups without signal may stay, so that the step has answers */
+    int64_t before = rl->groups;
     if (s->drops_flat) drop_flat(rl, first, round + 1 < ROUNDS ? 0 : 1);
+    report->dropped_groups += before - rl->groups;
     if (!s->drops_flat) break;
   }
   report->drawn = position - state->rows;
@@ -219,5 +222,6 @@ rf_status rf_rl_sample_held_out(rf_rl *rl, rf_rl_report *report, rf_error *error
   for (int64_t i = 0; i < count; i++) RF_TRY(submit(rl, rf_rl_prompts_row(prompts, i), 0, true, error));
   RF_TRY(run(&now, report, error));
   add_overlong(rl, 0);
+  rf_rl_measure_answers(rl, 0, report);
   return RAFTER_OK;
 }
