@@ -67,7 +67,7 @@ json_t *rf_rl_line_step(const rf_rl *rl, const rf_rl_report *r) {
   json_object_set_new(line, "rewards_std", parts_of(rl, r, true));
   if (rl->reference) put(line, "kl", r->kl);
   put(line, "entropy", r->entropy);
-  if (r->trained_tokens) { /* without them there are no ratios */
+  if (r->trained_tokens) { /* ratios are those of trained tokens */
     put(line, "clip_fraction", r->clip_fraction);
     put(line, "ratio_min", r->ratio_least);
     put(line, "ratio_mean", r->ratio_mean);

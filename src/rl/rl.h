@@ -72,7 +72,7 @@ typedef struct rf_rl_report {
   rafter_step train; /* the last optimizer step; loss and gradient norm of the first */
   int64_t groups, dropped_groups, flat_groups,
       drawn; /* drawn: prompts, with those whose groups were dropped */
-  /* Of all answers, also those of dropped groups: rewards, lengths and the next counts. */
+  /* Rewards, lengths and the next counts are of all answers, also those of dropped groups. */
   int64_t answers, sampled_tokens, trained_tokens, longest, cut, empty;
   rf_rl_spread reward;
   rf_rl_spread part[RF_RL_PARTS];
@@ -113,7 +113,7 @@ rf_status rf_rl_step(rf_rl *rl, rf_rl_report *report, rf_error *error);
 /* Answers the held-out prompts greedily. Sets reward, parts, answers, lengths and seconds. The
  * groups are those of the evaluation until the next step. */
 rf_status rf_rl_evaluate(rf_rl *rl, rf_rl_report *report, rf_error *error);
-/* The name of a component; NULL: there is no such component. */
+/* The name of a component; NULL: this step has none. */
 const char *rf_rl_part_name(const rf_rl *rl, int part);
 
 #endif
