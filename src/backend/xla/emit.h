@@ -75,7 +75,7 @@ typedef struct rf_emitter {
 extern const rf_emitter RF_EMIT_POINTWISE[], RF_EMIT_NORM[], RF_EMIT_EMBED[], RF_EMIT_ROPE[],
     RF_EMIT_MATMUL[], RF_EMIT_LORA[], RF_EMIT_OPTIMIZER[], RF_EMIT_ATTENTION[], RF_EMIT_CACHE[],
     RF_EMIT_LATENT[], RF_EMIT_PART[], RF_EMIT_HEAD[], RF_EMIT_EXPERTS[], RF_EMIT_GROUPED[],
-    RF_EMIT_COLLECTIVE[], RF_EMIT_SAMPLE[];
+    RF_EMIT_COLLECTIVE[], RF_EMIT_SAMPLE[], RF_EMIT_LOSSES[];
 /* The row of an op; NULL: no row (a test fails for such an op). */
 const rf_emitter *rf_emitter_of(const rf_op_def *def);
 
@@ -117,6 +117,10 @@ rf_val rf_emit_across_columns(rf_emit *e, rf_val vector, int64_t columns);
 /* a b, with transposed operands as in rf_hlo_matmul. Operands of one type are multiplied as they
  * are; of two types, both in f32. */
 rf_val rf_emit_product(rf_hlo *h, rf_val a, bool a_transposed, rf_val b, bool b_transposed, rf_hlo_type type);
+
+/* The value of each row's segment, i32 (rows), from the starts of segments, i32 (rows + 1), and the
+ * value of each segment, i32 (rows + 1), not negative and ascending. */
+rf_val rf_emit_of_segments(rf_hlo *h, rf_val segments, rf_val values, int64_t rows);
 
 /* GELU (tanh form), its slope, and softcap, in f32. */
 rf_val rf_emit_gelu(rf_hlo *h, rf_val u);

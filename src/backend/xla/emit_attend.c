@@ -27,15 +27,10 @@ static rf_val i32(rf_hlo *h, int64_t value) { return rf_hlo_scalar(h, RF_HLO_I32
 
 /* ---- sequences ------------------------------------------------------------------------------- */
 
-/* The first row of the segment of each row, i32 (rows), from the starts of segments i32 (rows +
- * 1). */
-static rf_val starts_of(rf_hlo *h, rf_val segments, int64_t rows) {
-  rf_val zero = rf_hlo_full(h, RF_HLO_I32, 0, RF_DIMS(rows));
-  rf_val index = rf_hlo_reshape(h, segments, RF_DIMS(rows + 1, 1));
-  rf_val first = rf_hlo_scatter(h, zero, index, segments, 1, (const int[]){0}, false, false);
-  for (int64_t step = 1; step < rows; step *= 2)
-    first = rf_hlo_maximum(h, first, rf_hlo_pad(h, rf_hlo_slice(h, first, 0, 0, rows - step), 0, step, 0, 0));
-  return first;
+/* The first row of the segment of each row, i32 (rows). */
+static rf_val starts_of(rf_emit *e, const rf_op *op, int segments, int64_t rows) {
+  rf_val starts = rf_emit_in(e, op, segments);
+  return rf_emit_of_segments(e->h, starts, starts, rows);
 }
 
 /* Column `rank` of (B, Q, stride). */
@@ -76,7 +71,7 @@ rf_attend rf_attend_of(rf_emit *e, const rf_op *op, int segments, int64_t rows, 
   }
   rf_val *kept = rf_emit_keep(e, RF_KEEP_SEGMENTS, op->input[segments], window * 4096 + stride);
   if (!rf_has(*kept)) {
-    rf_val first = of_rank(h, &a, starts_of(h, rf_emit_in(e, op, segments), keys));
+    rf_val first = of_rank(h, &a, starts_of(e, op, segments, keys));
     rf_val begin =
         rf_hlo_multiply_c(h, rf_hlo_iota(h, RF_HLO_I32, 0, RF_DIMS(a.batch, a.queries)), (double)seq);
     *kept = rf_hlo_maximum_c(h, rf_hlo_subtract(h, first, begin), 0);

@@ -570,14 +570,8 @@ static void emit_head_merge(rf_emit *e, const rf_op *op) {
 }
 
 const rf_emitter RF_EMIT_HEAD[] = {
-    {&RF_OP_HEAD_LOSS, emit_head_loss, NULL},
-    {&RF_OP_HEAD_LOSS_BWD, emit_head_loss_bwd, NULL},
-    {&RF_OP_HEAD_LOSS_GRAD, emit_head_loss_grad, NULL},
-    {&RF_OP_HEAD_LOGITS, emit_head_logits, NULL},
-    {&RF_OP_HEAD_SCORE, emit_head_score, NULL},
-    {&RF_OP_HEAD_PART, emit_head_part, NULL},
-    {&RF_OP_HEAD_MERGE, emit_head_merge, NULL},
-    {&RF_OP_POLICY_LOSS, NULL, "this version computes the losses of sequences on CPUs only"},
-    {&RF_OP_PAIR_LOSS, NULL, "this version computes the losses of sequences on CPUs only"},
-    {0},
+    {&RF_OP_HEAD_LOSS, emit_head_loss, NULL},           {&RF_OP_HEAD_LOSS_BWD, emit_head_loss_bwd, NULL},
+    {&RF_OP_HEAD_LOSS_GRAD, emit_head_loss_grad, NULL}, {&RF_OP_HEAD_LOGITS, emit_head_logits, NULL},
+    {&RF_OP_HEAD_SCORE, emit_head_score, NULL},         {&RF_OP_HEAD_PART, emit_head_part, NULL},
+    {&RF_OP_HEAD_MERGE, emit_head_merge, NULL},         {0},
 };

@@ -120,6 +120,15 @@ rf_val rf_emit_product(rf_hlo *h, rf_val a, bool a_transposed, rf_val b, bool b_
   return rf_hlo_convert(h, product, type);
 }
 
+rf_val rf_emit_of_segments(rf_hlo *h, rf_val segments, rf_val values, int64_t rows) {
+  rf_val zero = rf_hlo_full(h, RF_HLO_I32, 0, RF_DIMS(rows));
+  rf_val index = rf_hlo_reshape(h, segments, RF_DIMS(rows + 1, 1));
+  rf_val of = rf_hlo_scatter(h, zero, index, values, 1, (const int[]){0}, false, false);
+  for (int64_t step = 1; step < rows; step *= 2)
+    of = rf_hlo_maximum(h, of, rf_hlo_pad(h, rf_hlo_slice(h, of, 0, 0, rows - step), 0, step, 0, 0));
+  return of;
+}
+
 /* ---- functions of numbers -------------------------------------------------------------------- */
 
 static const double GELU_C = 0.79788456080286535588, GELU_CUBE = 0.044715;
