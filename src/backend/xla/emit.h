@@ -172,6 +172,10 @@ typedef struct rf_emitted {
   int replicas;
 } rf_emitted;
 
+/* Whether sequences of a training step may lie across the rows of a batch: those of a policy and of
+ * pairs do. */
+bool rf_emit_packs(const rf_graph *graph);
+
 typedef struct rf_emit_options {
   int64_t rows;     /* 0: all rows of the graph */
   bool no_donation; /* arguments keep their buffers */

@@ -49,13 +49,17 @@ static rf_val positions(rf_hlo *h, const rf_attend *a, rf_val from, int64_t coun
 
 int64_t rf_attend_tokens(const rf_graph *graph, int64_t keys, int64_t stride) {
   int64_t seq = graph->seq;
-  return graph->job != RF_JOB_SCORE && seq > 0 && keys % seq == 0 && seq % stride == 0 ? seq : keys;
+  return graph->job != RF_JOB_SCORE && !rf_emit_packs(graph) && seq > 0 && keys % seq == 0 &&
+                 seq % stride == 0
+             ? seq
+             : keys;
 }
 
 rf_attend rf_attend_of(rf_emit *e, const rf_op *op, int segments, int64_t rows, int64_t stride, rf_val rank) {
   rf_hlo *h = e->h;
-  int64_t keys = rows * stride, seq = rf_attend_tokens(e->graph, keys, stride), context = e->graph->seq,
-          window = op->attr.attention.window;
+  int64_t keys = rows * stride, context = e->graph->seq, window = op->attr.attention.window;
+  bool whole = e->known.whole_rows && context > 0 && keys % context == 0 && context % stride == 0;
+  int64_t seq = whole ? context : rf_attend_tokens(e->graph, keys, stride);
   if (seq == keys && context > 0 && context < keys && (window == 0 || window > context)) window = context;
   rf_attend a = {.attr = &op->attr.attention,
                  .batch = keys / seq,

@@ -22,7 +22,8 @@ typedef struct rf_attend {
 enum { RF_ATTEND_BLOCKS = 8 };
 int64_t rf_attend_block(int64_t tokens, int64_t most);
 /* Tokens of one sequence of an op that sees `keys` keys, with `stride` times as many keys as
- * queries: those of a row of the batch if the keys are whole rows, otherwise all. */
+ * queries: those of a row of the batch if the keys are whole rows, otherwise all. Sequences with a
+ * loss of their own lie anywhere in a microbatch. */
 int64_t rf_attend_tokens(const rf_graph *graph, int64_t keys, int64_t stride);
 
 /* Sequences of an op with `rows` queries and `stride` times as many keys. `segments`: slot of

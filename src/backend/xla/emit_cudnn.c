@@ -22,7 +22,7 @@ typedef struct sizes {
 
 static sizes sizes_of(const rf_emit *e, const rf_op *op, int64_t rows) {
   const rf_attr_attention *a = &op->attr.attention;
-  int64_t tokens = rf_attend_tokens(e->graph, rows, 1);
+  int64_t tokens = e->graph->seq; /* known.whole_rows */
   return (sizes){.batch = rows / tokens,
                  .tokens = tokens,
                  .heads = a->heads,

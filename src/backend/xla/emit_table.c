@@ -26,8 +26,14 @@ rf_emit_target rf_emit_target_of(const char *platform) {
   return (rf_emit_target){.bf16_products = !cpu, .ragged_dot = tpu, .tiles = tpu};
 }
 
+bool rf_emit_packs(const rf_graph *graph) {
+  for (int i = graph->op_count - 1; i >= 0; i--)
+    if (graph->op[i].def == &RF_OP_POLICY_LOSS || graph->op[i].def == &RF_OP_PAIR_LOSS) return true;
+  return false;
+}
+
 rf_emit_known rf_emit_usual(const rf_graph *graph, const rf_emit_target *target) {
-  if (!target->known) return (rf_emit_known){0};
+  if (!target->known || rf_emit_packs(graph)) return (rf_emit_known){0};
   if (graph->job == RF_JOB_TRAIN) return (rf_emit_known){.whole_rows = true};
   if (rf_mesh_chips(&graph->mesh) > 1) return (rf_emit_known){0};
   return (rf_emit_known){.greedy = true, .reach = graph->seq};
