@@ -68,6 +68,9 @@ typedef struct rf_device_type {
   rf_status (*fill)(rf_memory *memory, int64_t at, uint32_t word, int64_t bytes, rf_error *error);
   rf_status (*upload)(rf_memory *memory, int64_t at, const void *from, int64_t bytes, rf_error *error);
   rf_status (*download)(rf_memory *memory, int64_t at, void *to, int64_t bytes, rf_error *error);
+  /* Plan `plan` of the run is used after another one, which has left its own bytes after the
+   * persistent region of the first plan. NULL if all bytes are those of the arena. */
+  void (*enter)(rf_memory *memory, int plan);
   /* Sends a message to another host, or receives the next one from it. Messages of a host arrive in
    * order. Both fail if a host ends. NULL if devices have one host. */
   rf_status (*send)(rf_device *device, int host, const void *data, int64_t bytes, rf_error *error);
@@ -171,6 +174,9 @@ struct rf_program {
   /* Runs one section once. `run` may return before the device is done (see synchronise). */
   rf_status (*run)(rf_program *program, rf_section section, const rf_run_inputs *inputs, rf_error *error);
   void (*release)(rf_program *program);
+  /* Puts the outputs of a microbatch where the graph has them, after the section END. NULL: they are
+   * there after each section MICRO. */
+  void (*show)(rf_program *program, int micro);
 };
 
 /* ---- backends -------------------------------------------------------------------------------- */

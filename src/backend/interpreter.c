@@ -114,7 +114,7 @@ rf_status rf_interpreter_compile(const rf_program_source *source, unsigned char 
     if (in) release(&in->program);
     return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while binding the plan");
   }
-  in->program = (rf_program){run, release};
+  in->program = (rf_program){.run = run, .release = release};
   in->number = source->number;
   in->measured = source->measured;
   in->watch = source->watch;

@@ -40,6 +40,7 @@ struct rf_run {
   int count;
   rf_bound_plan *bound;
   rf_run_debug debug;
+  int current;  /* The plan that was used last. */
   bool watched; /* true: opened with poison, so the arena was filled with UNTOUCHED and has slack. */
 };
 
@@ -397,6 +398,13 @@ static rf_status check_shared(const rf_plan *first, const rf_plan *plan, int num
   return RAFTER_OK;
 }
 
+/* Before a plan is used, the device learns which one it is. */
+static void enter(rf_run *run, int plan) {
+  if (run->current == plan || !run->memory) return;
+  run->current = plan;
+  if (run->device->type->enter) run->device->type->enter(run->memory, plan);
+}
+
 rf_status rf_run_open(const rf_plan *const *plans, int count, rf_run_debug debug, rf_run **out,
                       rf_error *error) {
   rf_status status = RAFTER_OK;
@@ -408,6 +416,7 @@ rf_status rf_run_open(const rf_plan *const *plans, int count, rf_run_debug debug
   run->count = count;
   run->debug = debug;
   run->watched = debug.poison;
+  run->current = RF_NONE;
   for (int i = 0; i < count; i++) RF_GO(rf_plan_require_runnable(plans[i], error));
   for (int i = 1; i < count; i++) RF_GO(check_shared(plans[0], plans[i], i, error));
   run->arena_bytes = rf_plan_joint_bytes(plans, count);
@@ -417,6 +426,7 @@ rf_status rf_run_open(const rf_plan *const *plans, int count, rf_run_debug debug
     RF_GO(rf_run_same(run, "another plan", rf_key(0, rf_name_key(plans[i]->digest), rf_name_key(RF_VERSION)),
                       error));
   for (int i = 0; i < count; i++) RF_GO(bind(run, i, plans[i], error));
+  enter(run, 0); /* now, because several threads may write weights at the same time */
   rf_run_set_debug(run, debug);
 done:
   if (status == RAFTER_OK) *out = run;
@@ -482,6 +492,7 @@ static rf_status move_view(const rf_bound_plan *b, int tensor, bool in, rf_error
 
 rf_status rf_run_push(rf_run *run, int plan, rf_error *error) {
   const rf_bound_plan *b = &run->bound[plan];
+  enter(run, plan);
   for (int i = 0; b->copies && i < b->io_count; i++)
     if (b->plan->graph->tensor[b->io[i]].input) RF_TRY(move_view(b, b->io[i], true, error));
   return RAFTER_OK;
@@ -498,9 +509,21 @@ static rf_status pull_except(rf_run *run, int plan, const rf_tensor *unread, rf_
 
 rf_status rf_run_pull(rf_run *run, int plan, rf_error *error) { return pull_except(run, plan, NULL, error); }
 
+bool rf_run_defers(const rf_run *run, int plan) {
+  const rf_program *program = run->bound[plan].program;
+  return program && program->show;
+}
+
+rf_status rf_run_pull_micro(rf_run *run, int plan, int micro, rf_error *error) {
+  rf_program *program = run->bound[plan].program;
+  program->show(program, micro);
+  return rf_run_pull(run, plan, error);
+}
+
 rf_status rf_run_write(rf_run *run, int plan, int tensor, int64_t at, const void *from, int64_t bytes,
                        rf_error *error) {
   const rf_bound_plan *b = &run->bound[plan];
+  enter(run, plan);
   if (b->whole) return rf_whole_write(b->whole, run->memory, tensor, at, from, bytes, error);
   return rf_memory_write(run->memory, offset_of(b->plan, tensor) + at, from, bytes, error);
 }
@@ -515,6 +538,7 @@ rf_status rf_run_read(const rf_run *run, int plan, int tensor, int64_t at, void 
 rf_status rf_run_fill(rf_run *run, int plan, int tensor, int64_t at, uint32_t word, int64_t bytes,
                       rf_error *error) {
   const rf_bound_plan *b = &run->bound[plan];
+  enter(run, plan);
   if (b->whole) return rf_whole_fill(b->whole, run->memory, tensor, at, word, bytes, error);
   return rf_memory_fill(run->memory, offset_of(b->plan, tensor) + at, word, bytes, error);
 }
@@ -537,6 +561,7 @@ rf_status rf_run_copy(rf_run *run, int plan, int tensor, int64_t to, int64_t fro
                       rf_error *error) {
   unsigned char block[BLOCK_BYTES];
   const rf_bound_plan *b = &run->bound[plan];
+  enter(run, plan);
   if (b->whole) return rf_whole_copy(b->whole, run->memory, tensor, to, from, bytes, error);
   for (int64_t done = 0, n; done < bytes; done += n) {
     n = bytes - done < BLOCK_BYTES ? bytes - done : BLOCK_BYTES;
@@ -551,6 +576,7 @@ rf_status rf_run_section(rf_run *run, int plan, rf_section section, const rf_run
   rf_program *program = run->bound[plan].program;
   run->bound[plan].sections++;
   if (!program) return RAFTER_OK;
+  enter(run, plan);
   RF_TRY(program->run(program, section, inputs, error));
   /* At the end of a step, wait for the device: its time and errors belong to this step. */
   if (section != RF_SECTION_END || !run->device->type->synchronise) return RAFTER_OK;

@@ -51,6 +51,10 @@ void *rf_run_named(rf_run *run, int plan, const char *name, const rf_tensor **te
  * the arena, neither function copies anything. */
 rf_status rf_run_push(rf_run *run, int plan, rf_error *error);
 rf_status rf_run_pull(rf_run *run, int plan, rf_error *error);
+/* true: outputs of microbatches exist only after the section END, for all microbatches of the graph.
+ * rf_run_pull_micro then copies those of one microbatch to the host. */
+bool rf_run_defers(const rf_run *run, int plan);
+rf_status rf_run_pull_micro(rf_run *run, int plan, int micro, rf_error *error);
 /* The next three functions access `bytes` bytes of a (whole) tensor, from byte `at` on. They work
  * on every device, and several threads may call them at the same time. */
 rf_status rf_run_write(rf_run *run, int plan, int tensor, int64_t at, const void *from, int64_t bytes,

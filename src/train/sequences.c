@@ -142,6 +142,13 @@ static void take_logprobs(void *self, int64_t micro) {
   }
 }
 
+/* The same after a whole step: packs the microbatch again. */
+static void take_later(void *self, int64_t micro) {
+  packed *p = self;
+  take_microbatch(p, micro ? p->next : 0);
+  take_logprobs(p, micro);
+}
+
 /* ---- the steps ------------------------------------------------------------------------------- */
 
 static rf_status check(const rf_trainer *t, const rf_sequence *sequence, int64_t count, int each,
@@ -187,6 +194,18 @@ static int64_t labels_of(const rf_sequence *sequence, int64_t count) {
   return labels;
 }
 
+/* One program computes all microbatches of the plan. Those that are left are empty. */
+static rf_status take_all_microbatches(const rf_trainer *t, rf_step_source *source, rf_error *error) {
+  int64_t all = t->plan->graph->accumulate;
+  source->take = take_later;
+  if (source->microbatches > all)
+    return RF_FAIL(error, RAFTER_INVALID, "raise --accumulate or --microbatch",
+                   "the program of a step has too few microbatches (expected at least %lld, got %lld)",
+                   (long long)source->microbatches, (long long)all);
+  source->microbatches = all;
+  return RAFTER_OK;
+}
+
 rf_status rf_sequences_step(rf_trainer *trainer, const rf_sequence *sequence, int64_t count, int each,
                             rafter_step *step, rf_error *error) {
   double start = rf_now_seconds();
@@ -197,6 +216,7 @@ rf_status rf_sequences_step(rf_trainer *trainer, const rf_sequence *sequence, in
     return RF_FAIL(error, RAFTER_INVALID, "raise --accumulate or --microbatch",
                    "the plan adds no gradients, but the step needs %lld microbatches",
                    (long long)source.microbatches);
+  if (rf_run_defers(trainer->run, 0)) RF_TRY(take_all_microbatches(trainer, &source, error));
   source.tokens = tokens_of(sequence, (int)count);
   source.valid = labels_of(sequence, count);
   source.flops = flops_of(trainer, sequence, count, source.tokens);

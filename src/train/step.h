@@ -12,7 +12,9 @@ typedef struct rf_step_source {
   void *self;
   /* Writes the inputs of a microbatch to trainer->batch. */
   rf_status (*fill)(void *self, int64_t micro, rf_error *error);
-  void (*take)(void *self, int64_t micro); /* reads the outputs of a microbatch; NULL: nothing */
+  /* Reads the outputs of a microbatch: before the next one is filled, or, if the run defers outputs,
+   * after the whole step. NULL: nothing. */
+  void (*take)(void *self, int64_t micro);
 } rf_step_source;
 
 rf_run_inputs rf_step_inputs(const rf_trainer *trainer, float loss_scale);

@@ -221,7 +221,7 @@ static rf_status run_microbatches(rf_trainer *trainer, const rf_step_source *sou
     RF_TRY(rf_run_push(trainer->run, 0, error));
     rf_phase_end(RF_PHASE_DATA, began);
     RF_TRY(rf_run_section(trainer->run, 0, RF_SECTION_MICRO, inputs, error));
-    if (!source->take || !trainer->batch.tokens) continue;
+    if (!source->take || !trainer->batch.tokens || rf_run_defers(trainer->run, 0)) continue;
     RF_TRY(rf_run_pull(trainer->run, 0, error));
     source->take(source->self, micro);
   }
@@ -234,7 +234,13 @@ static rf_status run_step(rf_trainer *trainer, const rf_step_source *source, rf_
   RF_TRY(run_microbatches(trainer, source, inputs, error));
   if (trainer->early_updates) inputs->stop = NULL; /* the other weights must be updated too */
   RF_TRY(rf_run_section(trainer->run, 0, RF_SECTION_END, inputs, error));
-  return rf_run_pull(trainer->run, 0, error);
+  if (!source->take || !trainer->batch.tokens || !rf_run_defers(trainer->run, 0))
+    return rf_run_pull(trainer->run, 0, error);
+  for (int64_t micro = 0; micro < source->microbatches; micro++) {
+    RF_TRY(rf_run_pull_micro(trainer->run, 0, (int)micro, error));
+    source->take(source->self, micro);
+  }
+  return RAFTER_OK;
 }
 
 /* Called if a loss or gradient norm is not finite. Runs the microbatches again and checks every

@@ -108,7 +108,8 @@ static rf_status compile(rf_device *device, const rf_program_source *source, rf_
   (void)device;
   far_program *p = calloc(1, sizeof *p);
   if (!p) return RF_FAIL(error, RAFTER_FAILED, NULL, "no memory for a program");
-  *p = (far_program){.program = {run, release_program}, .memory = (far_memory *)source->memory};
+  *p = (far_program){.program = {.run = run, .release = release_program},
+                     .memory = (far_memory *)source->memory};
   rf_status status = rf_interpreter_compile(source, p->memory->base, &p->kernels, error);
   if (status == RAFTER_OK) *program = &p->program;
   else release_program(&p->program);

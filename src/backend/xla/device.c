@@ -199,6 +199,24 @@ static rf_status use_host(rf_xla_memory *m, int64_t at, bool write, rf_error *er
   return status;
 }
 
+/* Tensors that neither this plan nor the first one has are lost. If they are used again, they begin
+ * as zeros: the arithmetic of masked elements is not defined for all bytes that others leave. */
+static void enter(rf_memory *memory, int plan) {
+  rf_xla_memory *m = (rf_xla_memory *)memory;
+  for (int i = 0; i < m->slots; i++) {
+    rf_xla_slot *slot = &m->slot[i];
+    bool has = slot->plans & (uint64_t)1 << plan % 64, clears = has && slot->lost;
+    if (slot->plans & 1 || (has && !clears)) continue;
+    for (int chip = 0; chip < m->chips; chip++) {
+      rf_xla_value *value = &slot->on[chip];
+      if (value->buffer) rf_xla_free(m->device->client, &value->buffer, 1);
+      *value = (rf_xla_value){.on_host = true};
+      if (clears) memset(rf_xla_at(m, rf_memory_at(memory, chip, slot->offset)), 0, (size_t)slot->bytes);
+    }
+    slot->lost = !clears;
+  }
+}
+
 static rf_status upload(rf_memory *memory, int64_t at, const void *from, int64_t bytes, rf_error *error) {
   rf_xla_memory *m = (rf_xla_memory *)memory;
   RF_TRY(use_host(m, at, true, error));
@@ -242,6 +260,7 @@ static const rf_device_type DEVICE = {.open = open_device,
                                       .fill = fill,
                                       .upload = upload,
                                       .download = download,
+                                      .enter = enter,
                                       .send = send_to,
                                       .receive = receive_from,
                                       .compile = rf_xla_compile_plan};

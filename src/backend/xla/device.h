@@ -28,6 +28,8 @@ typedef struct rf_xla_value {
 typedef struct rf_xla_slot {
   int64_t offset, bytes; /* in the block of each chip */
   rf_xla_shape shape;
+  uint64_t plans;   /* bit i: plan i of the run has the tensor */
+  bool lost;        /* another plan has used the bytes */
   rf_xla_value *on; /* (chips) of this host */
 } rf_xla_slot;
 

@@ -256,6 +256,34 @@ static int carried_of(const writer *w, int *list) {
   return count;
 }
 
+bool rf_emit_of_each(const rf_graph *g, int tensor) {
+  bool written = false;
+  if (g->accumulate <= 1 || !g->tensor[tensor].output || g->tensor[tensor].persistent) return false;
+  for (int i = 0; i < g->op_count; i++) {
+    const rf_op *op = &g->op[i];
+    bool micro = op->section == RF_SECTION_MICRO;
+    for (int k = 0; k < op->input_count; k++)
+      if (op->input[k] == tensor && !micro) return false;
+    for (int k = 0; k < op->output_count; k++) {
+      if (op->output[k] != tensor) continue;
+      if (!micro || op->attr.accumulate[k] != RF_WRITE) return false;
+      written = true;
+    }
+  }
+  return written;
+}
+
+/* Adds the microbatch's value of an output to those of all microbatches. */
+static rf_val put_of_each(writer *w, rf_val all, rf_val micro, rf_val value) {
+  rf_val start[RF_HLO_RANK], zero = rf_hlo_scalar(w->e.h, RF_HLO_I32, 0);
+  int64_t dim[RF_HLO_RANK] = {1};
+  for (int i = 0; i < all.rank; i++) {
+    start[i] = i ? zero : micro;
+    if (i) dim[i] = all.dim[i];
+  }
+  return rf_hlo_dynamic_update(w->e.h, all, rf_hlo_reshape(w->e.h, value, all.rank, dim), start);
+}
+
 /* In the loop, an input of the graph is the microbatch's part of an argument with one part for
  * each. */
 static void take_inputs(writer *w, rf_val micro) {
@@ -281,7 +309,7 @@ static void write_loop(writer *w, int64_t times) {
   rf_hlo_loop loop;
   for (int i = 0; i < count; i++) {
     int64_t dim[RF_HLO_RANK];
-    int t = list[i], rank = shape_of(w, t, 0, dim);
+    int t = list[i], rank = shape_of(w, t, rf_emit_of_each(g, t) ? times : 0, dim);
     value[i] = rf_has(w->e.value[t]) ? w->e.value[t] : rf_hlo_full(h, rf_emit_type(&w->e, t), 0, rank, dim);
   }
   /* The number of probes in the loop is known only after its ops are written. All of them pass
@@ -296,14 +324,18 @@ static void write_loop(writer *w, int64_t times) {
   }
   rf_hlo_loop_begin(h, &loop, times, value, count + 1);
   forget(w);
-  for (int i = 0; i < count; i++) w->e.value[list[i]] = value[i];
+  for (int i = 0; i < count; i++)
+    if (!rf_emit_of_each(g, list[i])) w->e.value[list[i]] = value[i];
   w->e.ok = RF_NO_VAL;
   set_microbatch(w, loop.i);
   take_inputs(w, loop.i);
   write_section(w, RF_SECTION_MICRO);
   for (int i = probed; i < w->out->probes; i++)
     value[count] = rf_hlo_add(h, value[count], rf_hlo_multiply_c(h, w->probe[i], 0));
-  for (int i = 0; i < count; i++) value[i] = w->e.value[list[i]];
+  for (int i = 0; i < count; i++) {
+    rf_val now = w->e.value[list[i]];
+    value[i] = rf_emit_of_each(g, list[i]) && rf_has(now) ? put_of_each(w, value[i], loop.i, now) : now;
+  }
   rf_hlo_loop_end(h, &loop, value);
   forget(w);
   for (int t = 0; t < g->tensor_count; t++)

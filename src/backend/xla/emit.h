@@ -175,6 +175,9 @@ typedef struct rf_emitted {
 /* Whether sequences of a training step may lie across the rows of a batch: those of a policy and of
  * pairs do. */
 bool rf_emit_packs(const rf_graph *graph);
+/* Whether each microbatch of a step has its own value of this output. The module then returns all
+ * of them: its result has a first dimension with the microbatches. */
+bool rf_emit_of_each(const rf_graph *graph, int tensor);
 
 typedef struct rf_emit_options {
   int64_t rows;     /* 0: all rows of the graph */

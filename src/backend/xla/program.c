@@ -28,8 +28,10 @@ typedef struct xla_program {
   rf_xla_memory *memory;
   const rf_graph *graph;
   int64_t *offset; /* of each tensor */
-  int64_t *stack;  /* with several microbatches: bytes of the image that hold the inputs of all of them */
+  int64_t *stack;  /* with several microbatches: bytes of the image that hold the inputs of all of
+                      them, and the outputs that each of them has */
   rf_watch watch;
+  int number;             /* of the plan in the run */
   rf_known_inputs inputs; /* on which the choice of a program depends */
   rf_section last;        /* the last section that has ops */
   variant *variant;
@@ -42,7 +44,7 @@ static rf_status no_memory(rf_error *error) {
 
 /* ---- compiling ------------------------------------------------------------------------------- */
 
-/* Bytes of one chip's inputs of all microbatches. */
+/* Bytes of a tensor of all microbatches, on one chip. */
 static int64_t stack_bytes(const xla_program *p, int t) {
   return rf_round_up(p->graph->accumulate * rf_tensor_bytes(&p->graph->tensor[t]), 64);
 }
@@ -62,6 +64,7 @@ static rf_status bind_arguments(xla_program *p, variant *v, rf_error *error) {
     v->donated[i] = port->alias >= 0;
     if (!t) RF_TRY(rf_xla_reserve(m, rf_xla_shape_bytes(&shape), &v->words, error));
     if (t && t->persistent) RF_TRY(rf_xla_slot_of(m, t, &shape, p->offset[port->tensor], &slot, error));
+    if (t && t->persistent) slot->plans |= (uint64_t)1 << p->number % 64;
     for (int chip = 0; chip < m->chips; chip++) {
       rf_xla_argument *a = &v->argument[chip * count + i];
       a->shape = shape;
@@ -109,6 +112,7 @@ static void place_results(const xla_program *p, variant *v) {
       rf_xla_result *r = &v->result[chip * count + i];
       if (!t) r->at = v->probes + chip * r->bytes;
       else if (t->persistent || (chip > 0 && !differs(t))) r->at = -1;
+      else if (p->stack[id] >= 0) r->at = p->stack[id] + chip * stack_bytes(p, id);
       else r->at = v->sums[i] >= 0 ? v->sums[i] : at_chip(p, chip, p->offset[id]);
     }
   }
@@ -303,11 +307,24 @@ static rf_status execute(xla_program *p, const rf_run_inputs *inputs, rf_error *
 /* Keeps the inputs of one of several microbatches. */
 static void keep_inputs(xla_program *p, int micro) {
   for (int t = 0; t < p->graph->tensor_count; t++) {
-    if (p->stack[t] < 0) continue;
+    if (p->stack[t] < 0 || !p->graph->tensor[t].input) continue;
     int64_t bytes = rf_tensor_bytes(&p->graph->tensor[t]);
     for (int chip = 0; chip < p->memory->chips; chip++)
       memcpy(rf_xla_at(p->memory, p->stack[t] + chip * stack_bytes(p, t) + micro * bytes),
              rf_xla_at(p->memory, at_chip(p, chip, p->offset[t])), (size_t)bytes);
+  }
+}
+
+/* Copies the outputs of a microbatch to where the graph has them. */
+static void show(rf_program *program, int micro) {
+  const xla_program *p = (const xla_program *)program;
+  for (int t = 0; t < p->graph->tensor_count; t++) {
+    if (p->stack[t] < 0 || !p->graph->tensor[t].output) continue;
+    int64_t bytes = rf_tensor_bytes(&p->graph->tensor[t]);
+    for (int chip = 0; chip < p->memory->chips; chip++)
+      if (chip == 0 || differs(&p->graph->tensor[t]))
+        memcpy(rf_xla_at(p->memory, at_chip(p, chip, p->offset[t])),
+               rf_xla_at(p->memory, p->stack[t] + chip * stack_bytes(p, t) + micro * bytes), (size_t)bytes);
   }
 }
 
@@ -334,7 +351,8 @@ static void release(rf_program *program) {
 static rf_status reserve_stacks(xla_program *p, rf_error *error) {
   for (int t = 0; t < p->graph->tensor_count; t++) {
     p->stack[t] = -1;
-    if (p->graph->accumulate > 1 && p->graph->tensor[t].input && p->offset[t] >= 0)
+    bool of_each = p->graph->tensor[t].input || rf_emit_of_each(p->graph, t);
+    if (p->graph->accumulate > 1 && of_each && p->offset[t] >= 0)
       RF_TRY(rf_xla_reserve(p->memory, p->memory->chips * stack_bytes(p, t), &p->stack[t], error));
   }
   return RAFTER_OK;
@@ -352,12 +370,13 @@ rf_status rf_xla_compile_plan(rf_device *device, const rf_program_source *source
   size_t tensors = (size_t)graph->tensor_count + 1;
   xla_program *p = calloc(1, sizeof *p);
   if (!p) return no_memory(error);
-  *p = (xla_program){.program = {run, release},
+  *p = (xla_program){.program = {run, release, show},
                      .memory = (rf_xla_memory *)source->memory,
                      .graph = graph,
                      .offset = calloc(tensors, sizeof *p->offset),
                      .stack = calloc(tensors, sizeof *p->stack),
-                     .watch = source->watch};
+                     .watch = source->watch,
+                     .number = source->number};
   rf_status status = p->offset && p->stack ? RAFTER_OK : no_memory(error);
   if (status == RAFTER_OK) {
     memcpy(p->offset, source->offset, (tensors - 1) * sizeof *p->offset);
