@@ -201,4 +201,43 @@ case_sampling() {
   done
 }
 
+# Sampler and trainer are programs with other bits, so the ratio is measured. Two prompts of unequal
+# length and dropped groups leave microbatches that are packed across rows, and empty ones.
+case_rl() {
+  plugin 'reinforcement learning with XLA' || return
+  local i run
+  for i in 0 1 2 3 4 5 6 7; do
+    printf '{"id": "p%d", "prompt": "count %s"}\n' "$i" "$(head -c $((i % 4 * 3)) /dev/zero | tr '\0' a)"
+  done >few.jsonl
+  run=("$RAFTER" rl "$TINY" --threads 2 --max-tokens 6 --prompts 3 --samples 4 --lr 1e-2 --ignore-eos
+    --lora 'rank=4' --data few.jsonl --reward 'regex=[a-p]' --seed 3 --steps 2 --eval-every 0)
+  status 0 "${run[@]}" --out cpu
+  status 0 "${run[@]}" "${XLA[@]}" --ratio-cap 2 --out xla &&
+    near cpu xla grad_norm,entropy,answer_tokens 1e-3 &&
+    python3 - xla/metrics.jsonl <<'PY' || fail 'the ratio of the first optimizer step is not near 1'
+import json, sys
+steps = [r for r in map(json.loads, open(sys.argv[1])) if "loss" in r]
+worst = max(abs(r[k] - 1) for r in steps for k in ("ratio_min", "ratio_mean", "ratio_max"))
+print(f"{len(steps)} steps, largest distance of a ratio from 1: {worst:.2e}; KL {steps[0]['kl']:.2e}")
+sys.exit(not (len(steps) == 2 and worst < 1e-3 and steps[0]["kl"] < 1e-6 and 0 < steps[1]["kl"] < 1))
+PY
+  status 0 "${run[@]}" --loss gspo --beta 0 --iterations 2 --out cpu2
+  status 0 "${run[@]}" --loss gspo --beta 0 --iterations 2 "${XLA[@]}" --out xla2 &&
+    near cpu2 xla2 grad_norm,ratio_mean,ratio_max,clip_fraction 2e-3
+}
+
+case_preferences() {
+  plugin 'preferences with XLA' || return
+  local i loss train
+  for i in 1 2 3 4 5 6 7 8 9 10; do
+    printf '{"prompt": "say %d", "chosen": " yes%s", "rejected": " no, %d"}\n' "$i" "${i//1/ please}" "$i"
+  done >pairs.jsonl
+  for loss in dpo ipo simpo; do
+    train=("$RAFTER" train "$TINY" --threads 2 --loss "$loss" --lora 'rank=4' --data pairs.jsonl
+      --lr 1e-2 --batch 8 --accumulate 2 --steps 3)
+    status 0 "${train[@]}" --out "cpu-$loss"
+    status 0 "${train[@]}" "${XLA[@]}" --out "xla-$loss" && near "cpu-$loss" "xla-$loss" loss,grad_norm 2e-3
+  done
+}
+
 cases "$@"
