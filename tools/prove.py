@@ -14,6 +14,8 @@ Without a piece, all of them run.
   serve   the client of OpenAI's API passes tools/serve_clients.py with a real model (./dev models smollm2).
           A soak of 20 minutes at a full KV cache, with clients that leave and send nonsense, loses no answer.
           For 20 minutes, tokens of the Azure trace's running answers fill 68 % of the cache or more
+  rl      SmolLM2 135M learns to add by GRPO: its held-out success rate rises by 30 points in 30 minutes,
+          for three seeds (./dev models smollm2)
   bare    a new Debian made by debootstrap, with only git and ca-certificates, runs ./dev demo and
           ./dev check (needs root). It has terminals and a name for localhost
 
@@ -38,6 +40,7 @@ import tempfile
 import time
 
 import bench as benches  # tools/bench.py
+import prove_rl  # tools/prove_rl.py
 import prove_serve  # tools/prove_serve.py
 
 RAFTER = os.path.abspath("build/rafter")
@@ -550,6 +553,19 @@ def serve(piece, hours):
     print(json.dumps({k: piece.data[k] for k in ("clients", "soak", "trace")}))
 
 
+def rl(piece, hours):
+    del hours  # the seeds and steps are fixed
+    models = os.environ.get("RAFTER_MODELS") or os.path.expanduser("~/.cache/rafter-models")
+    found = sorted(glob.glob(f"{models}/smollm2*.gguf"))
+    if not found:
+        raise Failure("no smollm2*.gguf in the folder of models: run ./dev models smollm2")
+    try:
+        piece.data["runs"] = prove_rl.prove(RAFTER, found[0], f"{STATE}/rl")
+    except RuntimeError as error:
+        raise Failure(str(error)) from error
+    piece.data["trials"] += len(piece.data["runs"])
+
+
 PIECES = {
     "resume": resume,
     "soak": soak,
@@ -557,6 +573,7 @@ PIECES = {
     "bench": bench,
     "xla": xla,
     "serve": serve,
+    "rl": rl,
     "bare": bare,
 }
 

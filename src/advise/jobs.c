@@ -251,7 +251,7 @@ static const struct {
 /* Refuses options that have no effect with this job. The value none is accepted everywhere. */
 static rf_status check_effect(const rf_options *o, const char *job, rf_error *error) {
   static const struct {
-    const char *options[6], *jobs, *why;
+    const char *options[8], *jobs, *why; /* options end with NULL */
   } rows[] = {
       {{"rate", "arrivals", "answer-limit"}, "serve", "requests arrive only in --job serve"},
       {{"prefill-on", "kv-link"}, "serve", "only --job serve can compute prompts on another machine"},

@@ -20,6 +20,11 @@ rf_status rf_rl_shape_of(const rf_options *o, int64_t slots, rf_rl_shape *shape,
                          .temperature = rf_options_float_or(o, "temperature", 1),
                          .reward_seconds = rf_options_float_or(o, "reward-seconds", 0)};
   const double cap = rf_options_float_or(o, "ratio-cap", 0), dropout = rf_options_float_or(o, "dropout", 0);
+  /* run.json of other commands may have 0, which is greedy */
+  if (!(shape->temperature >= 1e-3))
+    return RF_FAIL(error, RAFTER_INVALID, "raise --temperature",
+                   "greedy answers do not differ (--temperature: expected 0.001 or more, got %g)",
+                   shape->temperature);
   if (dropout > 0)
     return RF_FAIL(
         error, RAFTER_INVALID, "leave --dropout out",
@@ -78,8 +83,8 @@ const rf_option RF_RL_OPTIONS[] = {
               "ratios above 1 + this value are clipped; unset: 0.2 (dapo: 0.28, gspo: 4e-4, cispo: 4)"),
     RF_NUMBER("ratio-cap", FLOAT, NULL, 0, 1e6, "0", "Reinforcement learning",
               "larger ratios count as this value, for backends whose sampler and trainer differ; 0: no cap"),
-    RF_NUMBER("temperature", FLOAT, NULL, 1e-3, 100, "1", "Reinforcement learning",
-              "divisor of the logits in sampling and in the loss"),
+    RF_NUMBER("temperature", FLOAT, NULL, 0, 100, "1", "Reinforcement learning",
+              "divisor of the logits in sampling and in the loss; above 0"),
     RF_NUMBER("reward-seconds", DURATION, NULL, 0, 1e9, "0", "Reinforcement learning",
               "expected wait for the rewards of a step, for the planned time"),
     {.name = NULL},
