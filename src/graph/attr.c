@@ -69,7 +69,7 @@ bool rf_op_is_fast(const rf_op *op) {
 }
 bool rf_op_may_be_fast(const rf_graph *graph, const rf_op *op) {
   rf_attr attr = op->attr;
-  if (!rf_attr_fast(op->def, &attr)) return false;
+  if (!rf_attr_fast(op->def, &attr) || op->input_count < 2 || op->input[1] < 0) return false;
   const rf_tensor *w = &graph->tensor[op->input[1]];
   return w->dtype == RF_PACKED && rf_panels_have_codes(&w->panels);
 }
