@@ -43,6 +43,7 @@ p.add_argument(
     default="f32",
     help="of TRL; f32 is its faster one on most CPUs",
 )
+p.add_argument("--exported", action="store_true", help="rafter trains the exported model too")
 p.add_argument("--rafter", default="build/rafter")
 p.add_argument(
     "--python",
@@ -162,43 +163,14 @@ def ours(work, turn):
         for i in range(a.prompts):
             f.write(json.dumps({"id": f"p{i}", "tokens": tokens}) + "\n")
     out = f"{work}/run{turn}"
-    words = [
-        "/usr/bin/env",
-        "time",
-        "-v",
-        a.rafter,
-        "rl",
-        a.model,
-        "--lora",
-        f"rank={a.rank},alpha=16",
-        "--data",
-        f"{work}/prompts.jsonl",
-        "--reward",
-        "regex=a",
-        "--prompts",
-        str(a.prompts),
-        "--samples",
-        str(a.samples),
-        "--max-tokens",
-        str(a.answer_tokens),
-        "--ignore-eos",
-        "--beta",
-        str(a.beta),
-        "--dtype",
-        a.dtype,
-        "--threads",
-        str(a.threads),
-        "--steps",
-        str(a.steps),
-        "--eval-every",
-        "0",
-        "--show-samples",
-        "0",
-        "--seq",
-        str(a.prompt_tokens + a.answer_tokens),
-        "--out",
-        out,
-    ]
+    model = f"{work}/model" if a.exported else a.model
+    options = {"--lora": f"rank={a.rank},alpha=16", "--data": f"{work}/prompts.jsonl", "--reward": "regex=a"}
+    options |= {"--prompts": a.prompts, "--samples": a.samples, "--max-tokens": a.answer_tokens}
+    options |= {"--beta": a.beta, "--dtype": a.dtype, "--threads": a.threads, "--steps": a.steps}
+    options |= {"--eval-every": 0, "--show-samples": 0, "--seq": a.prompt_tokens + a.answer_tokens}
+    options |= {"--out": out}
+    words = ["/usr/bin/env", "time", "-v", a.rafter, "rl", model, "--ignore-eos"]
+    words += [str(word) for pair in options.items() for word in pair]
     done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
     if done.returncode:
         sys.exit(f"rafter failed: {done.stderr[-1500:]}")
