@@ -97,12 +97,8 @@ static bool evaluates_at(const rf_rl_run *run, int64_t step) {
  * reward ended it. */
 static bool owes_evaluation(void *self, const char *text, size_t kept) {
   rf_rl_run *run = self;
-  size_t at = kept ? kept - 1 : 0;
-  while (at && text[at - 1] != '\n') at--;
-  const char *found = kept ? memmem(text + at, kept - at, "\"step\":", 7) : NULL;
-  run->owes = found && evaluates_at(run, run->first_step) &&
-              strtoll(found + 7, NULL, 10) == run->first_step && text[kept - 2] == '}' &&
-              !memmem(text + at, kept - at, "\"eval_reward\"", 13);
+  run->owes = evaluates_at(run, run->first_step) &&
+              rf_step_line_lacks(text, kept, run->first_step, "\"eval_reward\"");
   return run->owes;
 }
 
@@ -134,9 +130,8 @@ void rf_rl_run_progress(void *self, const char *phase, int64_t done, int64_t of)
   int64_t steps = rf_rl_steps_done(run->rl) - run->first_step,
           step = run->first_step + steps + !run->evaluates, all = run->steps - run->first_step;
   double part = all > 0 ? (double)steps / (double)all : 1, spent = run->done_seconds;
-  if (run->seconds_limit > 0 && (part <= 0 || spent * (1 - part) / part > run->seconds_limit - spent)) {
+  if (run->seconds_limit > 0 && (part <= 0 || spent * (1 - part) / part > run->seconds_limit - spent))
     part = spent < run->seconds_limit ? spent / run->seconds_limit : 1;
-  }
   rf_put_bar_left(run->sink, spent, part, "step %lld of %lld: %s %lld of %lld", (long long)step,
                   (long long)run->steps, phase, (long long)done, (long long)of);
 }
@@ -237,9 +232,8 @@ rf_status rf_rl_run_steps(rf_rl_run *run, bool *stopped, rf_error *error) {
     json_t *line = json_pack("{sI}", "step", (json_int_t)0);
     rf_status status = evaluate(run, line, error);
     if (status == RAFTER_OK) status = put_metrics(run, line, error);
-    if (status == RAFTER_OK) {
+    if (status == RAFTER_OK)
       rf_say(run->sink, "before training, the held-out reward is %.3f\n", run->eval_reward);
-    }
     json_decref(line);
     if (status == RAFTER_INTERRUPTED) return *stopped = true, RAFTER_OK;
     RF_TRY(status);

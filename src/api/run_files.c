@@ -62,6 +62,15 @@ rf_status rf_step_lines_open(const char *folder, const char *name, int64_t step,
                          strerror(errno));
 }
 
+bool rf_step_line_lacks(const char *text, size_t kept, int64_t step, const char *key) {
+  size_t at = kept ? kept - 1 : 0;
+  while (at && text[at - 1] != '\n') at--;
+  size_t bytes = kept - at;
+  const char *found = memmem(text + at, bytes, "\"step\":", 7);
+  return found && strtoll(found + 7, NULL, 10) == step && text[kept - 2] == '}' &&
+         !memmem(text + at, bytes, key, strlen(key));
+}
+
 rf_status rf_job_resumed(const rafter_job *job, const char *command, rafter_job *merged, rf_error *error) {
   const rf_options *o = job->options;
   char path[4200], checkpoint[4096], run[4096];
@@ -90,3 +99,17 @@ done:
   }
   return status;
 }
+
+const rf_option RF_TRAINING_RUN_OPTIONS[] = {
+    RF_NUMBER("max-seconds", DURATION, NULL, 0.001, 1e9, NULL, "Training",
+              "maximum time; the run saves its state and ends within this time"),
+    RF_NUMBER("warmup", INT, "STEPS", 0, 1e12, NULL, "Training",
+              "optimizer steps of linear warm-up; unset: 5% of the steps"),
+    RF_NUMBER("decay", INT, "STEPS", 0, 1e12, NULL, "Training",
+              "optimizer steps of the final decay (wsd); unset: 20% of the steps"),
+    RF_NUMBER("min-lr", FLOAT, "RATE", 0, 100, NULL, "Training",
+              "learning rate at the end; unset: a tenth of --lr"),
+    RF_WORDS("resume", PATH, "RUN", NULL, "Checkpoints", "run to continue from its last complete checkpoint"),
+    RF_NUMBER("keep", INT, "N", 1, 1e6, "2", "Checkpoints", "checkpoints to keep"),
+    {.name = NULL},
+};

@@ -17,8 +17,12 @@ rf_status rf_save_run(rafter_trainer *t, const rafter_sink *sink, int keep, int6
 rf_status rf_step_lines_open(const char *folder, const char *name, int64_t step,
                              bool (*owed)(void *self, const char *text, size_t kept), void *self, FILE **file,
                              size_t *kept, rf_error *error);
+/* True if the last of the `kept` bytes' lines is that of `step` and has no key `key`, in quotes. */
+bool rf_step_line_lacks(const char *text, size_t kept, int64_t step, const char *key);
 /* The options of a resumed run of `command`: those of its run.json, and options on the command line,
  * which take precedence. The run continues in its folder, even if the folder was moved. */
 rf_status rf_job_resumed(const rafter_job *job, const char *command, rafter_job *merged, rf_error *error);
+/* The options of both commands: time limit, learning rates, --resume and --keep. */
+extern const rf_option RF_TRAINING_RUN_OPTIONS[];
 
 #endif

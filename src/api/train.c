@@ -113,19 +113,9 @@ static bool validates_at(const rf_trainer *r, const run_log *log) {
          (r->step % log->val_every == 0 || r->step == log->steps);
 }
 
-/* True if the last kept line is that of `step` and has no loss of a validation. */
-static bool lacks_validation(const char *text, size_t kept, int64_t step) {
-  size_t at = kept ? kept - 1 : 0;
-  while (at && text[at - 1] != '\n') at--;
-  size_t bytes = kept - at;
-  const char *found = memmem(text + at, bytes, "\"step\":", 7);
-  return found && strtoll(found + 7, NULL, 10) == step && text[kept - 2] == '}' &&
-         !memmem(text + at, bytes, "\"val_loss\"", 10);
-}
-
 static bool owes_validation(void *self, const char *text, size_t kept) {
   run_log *log = self;
-  log->owes_validation = log->validates && lacks_validation(text, kept, log->first_step);
+  log->owes_validation = log->validates && rf_step_line_lacks(text, kept, log->first_step, "\"val_loss\"");
   return log->owes_validation;
 }
 
@@ -401,30 +391,21 @@ static const rf_option TRAIN[] = {
               "--accumulate"),
     RF_NUMBER("steps", INT, NULL, 1, 1e12, "1000", "Training", "optimizer steps"),
     RF_NUMBER("epochs", FLOAT, "TIMES", 0, 1e9, NULL, "Training", "passes over the data, instead of --steps"),
-    RF_NUMBER("max-seconds", DURATION, NULL, 0.001, 1e9, NULL, "Training",
-              "maximum time; the run saves its state and ends within this time"),
     RF_NUMBER("lr", FLOAT, "RATE", 0, 100, "3e-4", "Training", "highest learning rate"),
     RF_CHOICE("schedule", "constant|warmup-cosine|warmup-exponential|wsd", "warmup-cosine", "Training",
               "shape of the learning rate over the steps"),
-    RF_NUMBER("warmup", INT, "STEPS", 0, 1e12, NULL, "Training",
-              "steps of linear warm-up; unset: 5% of the steps"),
-    RF_NUMBER("decay", INT, "STEPS", 0, 1e12, NULL, "Training",
-              "steps of the final decay (wsd); unset: 20% of the steps"),
-    RF_NUMBER("min-lr", FLOAT, "RATE", 0, 100, NULL, "Training",
-              "learning rate at the end; unset: a tenth of --lr"),
-    RF_WORDS("resume", PATH, "RUN", NULL, "Checkpoints", "run to continue from its last complete checkpoint"),
     RF_NUMBER("save-every", INT, "STEPS", 0, 1e12, "0", "Checkpoints",
               "steps between checkpoints; 0: only at the end"),
-    RF_NUMBER("keep", INT, "N", 1, 1e6, "2", "Checkpoints", "checkpoints to keep"),
     {.name = NULL},
 };
 
 const rf_command RF_COMMAND_TRAIN = {
     RF_COMMAND_HEAD("train", "MODEL", 1, 1, "Run", "Train a model, or adapters for it, exactly as planned."),
-    .options = {RF_TABLE(TRAIN), RF_TABLE(RF_EXAMPLE_OPTIONS), RF_TABLE(RF_LOSS_OPTIONS),
-                RF_TABLE(RF_PREFERENCE_OPTIONS), RF_TABLE(RF_STEP_OPTIONS), RF_TABLE(RF_OFFLOAD_OPTIONS),
-                RF_TABLE(RF_MODEL_OPTIONS), RF_TABLE(RF_HOST_OPTIONS), RF_TABLE(RF_RUN_FOLDER_OPTIONS),
-                RF_TABLE(RF_TRACE_OPTIONS), RF_TABLE(RF_DEBUG_OPTIONS), RF_TABLE(RF_EVERY_OPTIONS)},
+    .options = {RF_TABLE(TRAIN), RF_TABLE(RF_TRAINING_RUN_OPTIONS), RF_TABLE(RF_EXAMPLE_OPTIONS),
+                RF_TABLE(RF_LOSS_OPTIONS), RF_TABLE(RF_PREFERENCE_OPTIONS), RF_TABLE(RF_STEP_OPTIONS),
+                RF_TABLE(RF_OFFLOAD_OPTIONS), RF_TABLE(RF_MODEL_OPTIONS), RF_TABLE(RF_HOST_OPTIONS),
+                RF_TABLE(RF_RUN_FOLDER_OPTIONS), RF_TABLE(RF_TRACE_OPTIONS), RF_TABLE(RF_DEBUG_OPTIONS),
+                RF_TABLE(RF_EVERY_OPTIONS)},
     .common =
         "data tokenizer batch steps max-seconds lr schedule loss lora seq accumulate remat dtype resume "
         "save-every "

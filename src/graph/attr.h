@@ -96,8 +96,8 @@ typedef enum rf_pairs_kind { RF_PAIRS_DPO, RF_PAIRS_IPO, RF_PAIRS_SIMPO } rf_pai
 #define RF_ATTR_POLICY(FIELD, of) \
   FIELD(of, rf_policy_level, level) \
   FIELD(of, rf_policy_clip, clip) \
-  FIELD(of, float, clip_low)   /* a clipped ratio is at least 1 - clip_low */ \
-  FIELD(of, float, clip_high)  /* a clipped ratio is at most 1 + clip_high */ \
+  FIELD(of, float, clip_low)   /* lower bound of a clipped ratio: 1 - clip_low */ \
+  FIELD(of, float, clip_high)  /* upper bound: 1 + clip_high */ \
   FIELD(of, float, cap)        /* larger ratios count as this constant; 0: no cap */ \
   FIELD(of, float, beta)       /* factor of the KL divergence from the reference; 0: none */
 

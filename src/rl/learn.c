@@ -17,7 +17,6 @@ typedef struct answers {
   rf_judged *judged;
   rf_sequence *sequence;
   rf_scored *scored;
-  int64_t *order; /* (count): answer of each sequence */
 } answers;
 
 static void free_answers(answers *a) {
@@ -28,7 +27,6 @@ static void free_answers(answers *a) {
   free(a->judged);
   free(a->sequence);
   free(a->scored);
-  free(a->order);
 }
 
 /* Allocates the arrays. The values stay in rl->values until the next step, because the report of
@@ -52,9 +50,8 @@ static rf_status list_answers(rf_rl *rl, answers *a, rf_error *error) {
   a->judged = calloc(count, sizeof *a->judged);
   a->sequence = calloc(count, sizeof *a->sequence);
   a->scored = calloc(count, sizeof *a->scored);
-  a->order = calloc(count, sizeof *a->order);
   if (!rl->values || !a->answer || !a->group || !a->ids || !a->scores || !a->judged || !a->sequence ||
-      !a->scored || !a->order)
+      !a->scored)
     return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while training on answers");
   a->values = rl->values;
   return RAFTER_OK;
@@ -126,7 +123,6 @@ static int64_t list_sequences(const rf_rl *rl, answers *a) {
     rf_judged *j = &a->judged[n];
     a->answer[n]->judged = *j;
     if (!counts(rl, j)) continue;
-    a->order[count] = n;
     a->sequence[count++] = (rf_sequence){.tokens = a->scored[n].tokens,
                                          .count = a->scored[n].count,
                                          .prompt = a->group[n]->prompt->count,
@@ -169,7 +165,7 @@ static rf_status optimize(rf_rl *rl, answers *a, int64_t count, rf_rl_report *re
   }
   t->settings.progress.stop = stop;
   report->train_seconds += rf_now_seconds() - began;
-  rf_rl_measure_end(rl, &sums, report);
+  rf_rl_measure_end(&sums, report);
   double peak = rf_plan_peak_flops(t->plan);
   report->train_limit = peak > 0 ? (t->flops - flops) / (peak * report->train_seconds) : 0;
   return status;

@@ -112,19 +112,18 @@ static void judge_tokens(const rf_rl_loss *loss, double beta, rf_judged *answer,
 
 int64_t rf_rl_judge(const rf_rl_loss *loss, double beta, int64_t longest, rf_judged *answer, int64_t count,
                     int samples) {
-  int64_t flat = 0, tokens = 0, answers = 0;
+  int64_t flat = 0, tokens = 0;
   for (int64_t i = 0; i < count; i += samples) {
     flat += !has_signal(&answer[i], samples);
     if (loss->advantage != RF_ADVANTAGE_TOKENS) judge_group(loss, beta, &answer[i], samples);
   }
   if (loss->advantage == RF_ADVANTAGE_TOKENS) judge_tokens(loss, beta, answer, count);
-  for (int64_t i = 0; i < count; i++) {
-    answers++; /* a masked answer still counts here, as in TRL */
+  for (int64_t i = 0; i < count; i++)
     if (!answer[i].masked) tokens += answer[i].tokens;
-  }
+  const double answers = (double)count; /* masked answers count here, as in TRL */
   for (int64_t i = 0; i < count; i++) {
-    double of = loss->weight == RF_WEIGHT_OWN       ? (double)answers * (double)answer[i].tokens
-                : loss->weight == RF_WEIGHT_LONGEST ? (double)answers * (double)longest
+    double of = loss->weight == RF_WEIGHT_OWN       ? answers * (double)answer[i].tokens
+                : loss->weight == RF_WEIGHT_LONGEST ? answers * (double)longest
                                                     : (double)tokens;
     answer[i].weight = answer[i].masked || answer[i].tokens == 0 || of <= 0 ? 0 : (float)(1 / of);
   }

@@ -82,8 +82,7 @@ void rf_rl_measure_ratios(const rf_rl *rl, const rf_sequence *sequence, int64_t 
   }
 }
 
-void rf_rl_measure_end(const rf_rl *rl, const rf_rl_ratios *sums, rf_rl_report *report) {
-  (void)rl;
+void rf_rl_measure_end(const rf_rl_ratios *sums, rf_rl_report *report) {
   if (sums->count > 0) {
     report->ratio_mean = sums->sum / sums->count;
     report->clip_fraction = sums->clipped / sums->count;

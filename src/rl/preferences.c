@@ -258,7 +258,7 @@ rf_status rf_preferences_validate(rf_preferences *p, int64_t rows, rf_preference
   *result = (rf_preference){0};
   if (!p->trainer->val_plan)
     return RF_FAIL(error, RAFTER_INVALID, "hold pairs out with --val-fraction",
-                   "the data has no validation pairs (expected at least 1, got 0)");
+                   "the data has no validation pairs (expected 1 or more, got 0)");
   for (int64_t at = 0, now; at < have; at += now) {
     now = have - at < p->step_pairs ? have - at : p->step_pairs;
     for (int64_t i = 0; i < now; i++) p->drawn[i] = p->set.train + at + i;

@@ -9,7 +9,7 @@ static rf_status check(const rf_rl_settings *s, rf_error *error) {
   const rf_build_options *b = &s->train.plan.build;
   if (s->samples < 2 && s->loss->advantage != RF_ADVANTAGE_TOKENS)
     return RF_FAIL(error, RAFTER_INVALID, "raise --samples, or choose --loss reinforce++",
-                   "%s compares the answers to a prompt (--samples: expected at least 2, got %d)",
+                   "%s compares the answers to a prompt (--samples: expected 2 or more, got %d)",
                    s->loss->name, s->samples);
   if (s->overlong > s->max_tokens)
     return RF_FAIL(error, RAFTER_INVALID, NULL,

@@ -2,7 +2,7 @@
  * policy on them. Sampler, reference and trainer share one arena with one copy of the weights.
  * Example:
  *   rf_rl_open(&settings, &rl, error);
- *   while (!rf_rl_done(rl)) rf_rl_step(rl, &step, error);   // step.reward, step.kl, ...
+ *   while (rf_rl_steps_done(rl) < steps) rf_rl_step(rl, &report, error);   // report.reward, ...
  *   rf_checkpoint_save(rl->trainer, folder, error);
  *   rf_rl_close(rl);                                        // end of the example.
  *
@@ -51,7 +51,7 @@ typedef struct rf_rl_answer {
   const rf_reply *reply; /* tokens, their log-probabilities, text, finish */
   double reward, part[RF_RL_PARTS];
   rf_judged judged;
-  float *logprobs; /* (A): by the trainer, in the first pass over the answers */
+  float *logprobs; /* (A): by the trainer, in its latest pass over the answers */
 } rf_rl_answer;
 
 /* All answers to one prompt. */
@@ -63,7 +63,7 @@ typedef struct rf_rl_group {
 
 typedef struct rf_rl_spread {
   int64_t count;
-  double mean, deviation, least, most; /* deviation: until the end of a step, the sum of squares */
+  double mean, deviation, least, most; /* deviation: during a step, the sum of squared distances */
 } rf_rl_spread;
 
 /* Measurements of a step. Predicted seconds are for the lengths that the answers have. */
@@ -93,9 +93,7 @@ typedef struct rf_rl {
   rf_scorer *reference; /* NULL: none */
   rf_rl_group *group;   /* (groups): of the latest step */
   int64_t groups, room;
-  float *values; /* arrays of all answers */
-  rf_sequence *sequence;
-  rf_judged *judged;
+  float *values;   /* arrays of all answers */
   double limit[2]; /* predicted and limit seconds of sampling so far */
 } rf_rl;
 

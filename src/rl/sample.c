@@ -4,11 +4,12 @@
 
 #include "run/record.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROUNDS = 8 }; /* draws of prompts per step, at the most, to replace groups without signal */
+enum { ROUNDS = 8 }; /* maximum draws of prompts in a step, to replace groups without signal */
 
 /* The answers that are being sampled. */
 typedef struct sampling {
@@ -30,10 +31,7 @@ void rf_rl_forget(rf_rl *rl) {
 }
 
 static rf_status add_group(rf_rl *rl, rf_rl_group **group, rf_error *error) {
-  if (rl->groups == rl->room) {
-    /* Replies must not move while they are sampled, so the room is made before a round. */
-    return RF_FAIL(error, RAFTER_FAILED, NULL, "internal: too many groups in a step");
-  }
+  assert(rl->groups < rl->room); /* replies must not move, so the room is made before a round */
   *group = &rl->group[rl->groups];
   **group = (rf_rl_group){.answer = calloc((size_t)rl->settings.samples, sizeof(rf_rl_answer))};
   if (!(*group)->answer) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while sampling");
@@ -164,7 +162,7 @@ static bool is_flat(const rf_rl_group *group) {
   return true;
 }
 
-/* Frees groups without signal from group `from` on, but keeps at least `keep` groups. */
+/* Frees groups without signal from group `from` on, but keeps `keep` groups or more. */
 static void drop_flat(rf_rl *rl, int64_t from, int64_t keep) {
   int64_t to = from, left = rl->groups;
   for (int64_t i = from; i < rl->groups; i++) {

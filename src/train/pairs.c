@@ -119,7 +119,7 @@ static rf_status check_files(const char *data, rf_error *error) {
   if (status == RAFTER_OK && !files)
     return RF_FAIL(error, RAFTER_INVALID,
                    "give --data FILE.jsonl, whose rows have prompt, chosen and rejected",
-                   "--data is empty (expected at least one file)");
+                   "--data is empty (expected one file or more)");
   return status;
 }
 

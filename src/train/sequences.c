@@ -200,7 +200,7 @@ static rf_status take_all_microbatches(const rf_trainer *t, rf_step_source *sour
   source->take = take_later;
   if (source->microbatches > all)
     return RF_FAIL(error, RAFTER_INVALID, "raise --accumulate or --microbatch",
-                   "the program of a step has too few microbatches (expected at least %lld, got %lld)",
+                   "the program of a step has too few microbatches (expected %lld or more, got %lld)",
                    (long long)source->microbatches, (long long)all);
   source->microbatches = all;
   return RAFTER_OK;

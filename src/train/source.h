@@ -73,7 +73,7 @@ typedef struct rf_source_options {
 rf_status rf_source_tokenizer(const rf_source_options *options, bool needed, rf_tokenizer **tokenizer,
                               rf_error *error);
 /* Returns how many of `count` rows or documents are held out for validation. If `fraction` is above
- * 0, at least one is held out, but never all. */
+ * 0, one or more are held out, but never all. */
 int64_t rf_held_out(int64_t count, double fraction);
 /* RAFTER_FAILED: the file `spec` does not exist or cannot be read. */
 rf_status rf_source_exists(const char *spec, rf_error *error);

@@ -158,7 +158,7 @@ case_bad_input() {
   local base=("$RAFTER" rl "$TINY" "${LORA[@]}" --max-tokens 6) wide=${TINY/32,heads/48,heads}
   refuses 2 'data is missing' "${base[@]}" "${RULE[@]}"
   refuses 2 'reward' "${base[@]}" --data prompts.jsonl
-  refuses 2 'expected at least 2' "${base[@]}" --data prompts.jsonl "${RULE[@]}" --samples 1 --out x
+  refuses 2 'expected 2 or more' "${base[@]}" --data prompts.jsonl "${RULE[@]}" --samples 1 --out x
   refuses 2 'unknown|what' "${base[@]}" --data prompts.jsonl --reward nonsense
   echo '{"prompt": "no answer"}' >bare.jsonl
   refuses 1 'bare.jsonl, line 1' "${base[@]}" --data bare.jsonl --reward gsm8k --out x

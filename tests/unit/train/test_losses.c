@@ -13,7 +13,7 @@
 #include "run/load.h"
 #include "run/run.h"
 
-/* Relative to the norm of a gradient, to an nll of at least 1, and to the sum of |loss|. Both sides
+/* Relative to the norm of a gradient, to an nll of 1 or more, and to the sum of |loss|. Both sides
  * add in other orders; see tests/unit/train/test_golden.c for the sizes of such errors. */
 static const double BOUND = 1e-5;
 /* In f64, attributes of ops are still f32 numbers, such as the scale of attention: errors of 2^-25,
