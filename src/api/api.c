@@ -1,6 +1,7 @@
 /* api.c - the table of commands, jobs and help. */
 #define _GNU_SOURCE
 #include "api/handles.h"
+#include "backend/mpi/link.h"
 #include "base/file.h"
 #include "base/partial.h"
 #include "base/text.h"
@@ -127,10 +128,20 @@ rafter_status rafter_help(const char *command, const char *form, char **text, ra
   return *text ? RAFTER_OK : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
 }
 
+int rafter_rank(int *ranks) {
+  int rank, all;
+  bool launched = rf_link_launched(&rank, &all);
+  if (ranks) *ranks = launched ? all : 1;
+  return launched ? rank : 0;
+}
+
 rafter_status rafter_run(const rafter_job *job, const rafter_sink *sink, rafter_error *error) {
   const rf_command *command = rf_command_named(&RF_ALL_COMMANDS, rf_options_command(job->options));
   rafter_sink own = {0};
   if (sink) RF_TRY(rf_sized_copy(&own, sizeof own, sink, sink->size, "rafter_sink", error));
+  /* rank 0 speaks for all */
+  if (rf_options_knows(job->options, "hosts") && rafter_rank(NULL) > 0)
+    own = (rafter_sink){.size = sizeof own, .stop = own.stop};
   return command->run(job, &own, error);
 }
 

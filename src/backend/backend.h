@@ -94,11 +94,12 @@ typedef struct rf_device_type {
 /* An open device. A backend's own device struct has rf_device as its first field. */
 struct rf_device {
   const rf_device_type *type;
-  int chips;    /* chips that run each program, on all hosts; 1 unless `open` sets it */
-  int hosts;    /* 1 unless `open` sets it; the first chips are those of host 0, and so on */
-  int host;     /* number of this host */
-  int level;    /* instruction-set level of the backend: rf_isa on a CPU */
-  int workers;  /* number of workers (CPU: threads) that share an op; the same as in the plan */
+  int chips;            /* chips that run each program, on all hosts; 1 unless `open` sets it */
+  int hosts;            /* 1 unless `open` sets it; the first chips are those of host 0, and so on */
+  int host;             /* number of this host */
+  int level;            /* instruction-set level of the backend: rf_isa on a CPU */
+  int workers;          /* number of workers (CPU: threads) that share an op; the same as in the plan */
+  struct rf_link *link; /* of host devices: the other ranks (mpi/link.h); NULL: one process */
   rf_team team; /* how many of the workers execute the next op, if the host's threads are the workers */
 };
 
@@ -205,6 +206,10 @@ extern const rf_backend RF_BACKEND_REFERENCE, RF_BACKEND_CPU, RF_BACKEND_NULL, R
 /* Backends for machines that are known only by a data sheet. Users cannot name them. On a TPU, a
  * plan has the arrays that the TPU compiler adds to the program of backend/xla. */
 extern const rf_backend RF_BACKEND_SHEET, RF_BACKEND_SHEET_TPU;
+/* True if each chip of a mesh is a process of an MPI job (mpi/link.h). */
+static inline bool rf_backend_has_ranks(const rf_backend *backend) {
+  return backend && backend->many_chips && !backend->compiles && !backend->sheet;
+}
 const rf_backend *rf_backend_find(const char *name); /* "auto" finds cpu; an unknown name gives NULL */
 
 #endif

@@ -1,14 +1,39 @@
 /* host.c - see host.h. */
 #include "backend/host.h"
 #include "backend/interpreter.h"
+#include "backend/mpi/link.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
-rf_status rf_host_open(rf_device **device, const rf_device_settings *settings, rf_error *error) {
-  (void)settings;
-  *device = calloc(1, sizeof **device);
-  if (!*device) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while opening a device");
+static rf_status join_ranks(rf_device *device, int chips, rf_error *error) {
+  rf_link *link = rf_link_of_process();
+  int ranks = link ? link->ranks : 1;
+  char hint[80];
+  snprintf(hint, sizeof hint, "start the command with mpirun -n %d", chips);
+  if (ranks != chips)
+    return RF_FAIL(error, RAFTER_INVALID, hint, "each chip needs a process (expected %d, got %d)", chips,
+                   ranks);
+  device->link = link;
+  device->chips = device->hosts = chips;
+  device->host = link->rank;
   return RAFTER_OK;
+}
+
+rf_status rf_host_open(rf_device **out, const rf_device_settings *settings, rf_error *error) {
+  rf_device *device = calloc(1, sizeof *device);
+  if (!device) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while opening a device");
+  rf_status status = settings->chips > 1 ? join_ranks(device, settings->chips, error) : RAFTER_OK;
+  if (status == RAFTER_OK) *out = device;
+  else free(device);
+  return status;
+}
+
+rf_status rf_host_send(rf_device *device, int host, const void *data, int64_t bytes, rf_error *error) {
+  return rf_link_send(device->link, host, data, bytes, error);
+}
+rf_status rf_host_receive(rf_device *device, int host, void *data, int64_t bytes, rf_error *error) {
+  return rf_link_receive(device->link, host, data, bytes, error);
 }
 
 void rf_host_close(rf_device *device) { free(device); }

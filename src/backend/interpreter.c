@@ -1,6 +1,8 @@
 /* interpreter.c - see interpreter.h. Computes all addresses once, then calls and times kernels. */
 #include "backend/interpreter.h"
 #include "backend/lanes.h"
+#include "backend/mpi/link.h"
+#include "graph/mesh/place.h"
 
 #include <stdlib.h>
 
@@ -14,6 +16,12 @@ typedef struct interpreter {
   rf_measured *measured;
   rf_watch watch;
   int begin[RF_SECTIONS], end[RF_SECTIONS];
+  /* With several chips: the inputs of this chip, and for each op the row of the microbatch that is
+   * the op's first row here. */
+  const rf_graph *graph;
+  rf_link *link;
+  rf_run_inputs mine;
+  int64_t *first_row;
 } interpreter;
 
 /* Makes op `i` the recorded op and returns its start time in ns. The start time is `before`, the
@@ -40,6 +48,30 @@ static bool measure(rf_measured *m, rf_team *team, int64_t begin, int64_t end) {
   return rf_team_note(team, end, end - begin, shortest);
 }
 
+/* The inputs as op `i` of this chip sees them. */
+static const rf_run_inputs *inputs_of_chip(interpreter *in, const rf_run_inputs *inputs, int i) {
+  /* these axes do not split the rows of a microbatch */
+  const rf_axes others = RF_AXIS_BIT(RF_AXIS_TENSOR) | RF_AXIS_BIT(RF_AXIS_PIPELINE);
+  const rf_mesh *mesh = &in->graph->mesh;
+  rf_run_inputs *mine = &in->mine;
+  *mine = *inputs;
+  rf_place_of(mesh, in->link->rank, mine->place);
+  mine->first_token = inputs->first_token * rf_mesh_size(mesh, (rf_axes)~others) + in->first_row[i];
+  /* chips that share the rows of a forward pass compute all rows of the plan */
+  if (rf_mesh_live(mesh, RF_AXES_OF_PASS)) mine->rows = in->graph->rows;
+  return mine;
+}
+
+static int64_t first_row_of(const rf_graph *graph, const rf_op *op, int chip) {
+  int32_t place[RF_AXES];
+  rf_place_of(&graph->mesh, chip, place);
+  for (int k = 0; k < op->output_count; k++) {
+    const rf_tensor *t = op->output[k] == RF_NONE ? NULL : &graph->tensor[op->output[k]];
+    if (t && t->rank == 2) return rf_place_first_row(&graph->mesh, t->spec.split[0], place, t->shape[0]);
+  }
+  return 0;
+}
+
 static rf_status run_ops(interpreter *in, rf_section section, const rf_run_inputs *inputs, int64_t before,
                          rf_error *error) {
   rf_lanes *lanes = rf_lanes_on;
@@ -49,7 +81,7 @@ static rf_status run_ops(interpreter *in, rf_section section, const rf_run_input
     uint8_t watched = in->watch.op[i];
     if (rf_flag_is_set(stop)) return RF_FAIL(error, RAFTER_INTERRUPTED, NULL, "stopped by a signal");
     if (call->op->def->probe == RF_PROBE_UPDATE) stop = NULL;
-    call->run = inputs;
+    call->run = in->link ? inputs_of_chip(in, inputs, i) : inputs;
     call->threads = in->whole[i] ? in->team->planned : in->team->active;
     if (watched & RF_WATCH_BEFORE) {
       RF_TRY(in->watch.before(in->watch.self, i, error));
@@ -59,6 +91,7 @@ static rf_status run_ops(interpreter *in, rf_section section, const rf_run_input
     rf_kernel_of(&in->chosen[i], inputs->rows)->run(call);
     int64_t after = rf_now_ns();
     if (lanes) end_op(lanes, recorded, after, inputs);
+    if (in->link && rf_op_is_exchange(call->op->def)) RF_TRY(rf_link_status(in->link, call->op->name, error));
     if (measure(&in->measured[i], in->team, before, after)) rf_team_judge(in->team, after, rf_team_cpu_ns());
     before = after;
     if (watched & RF_WATCH_AFTER) RF_TRY(in->watch.after(in->watch.self, i, inputs, error));
@@ -82,6 +115,7 @@ static void release(rf_program *program) {
   free(in->call);
   free(in->chosen);
   free(in->whole);
+  free(in->first_row);
   free(in);
 }
 
@@ -110,7 +144,7 @@ rf_status rf_interpreter_compile(const rf_program_source *source, unsigned char 
   size_t ops = (size_t)graph->op_count + 1;
   interpreter *in = calloc(1, sizeof *in);
   if (!in || !(in->call = calloc(ops, sizeof *in->call)) || !(in->chosen = calloc(ops, sizeof *in->chosen)) ||
-      !(in->whole = calloc(ops, 1))) {
+      !(in->whole = calloc(ops, 1)) || !(in->first_row = calloc(ops, sizeof *in->first_row))) {
     if (in) release(&in->program);
     return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while binding the plan");
   }
@@ -119,6 +153,8 @@ rf_status rf_interpreter_compile(const rf_program_source *source, unsigned char 
   in->measured = source->measured;
   in->watch = source->watch;
   in->team = &source->memory->device->team;
+  in->graph = graph;
+  in->link = rf_mesh_chips(&graph->mesh) > 1 ? source->memory->device->link : NULL;
   for (int s = 0, i = 0; s < RF_SECTIONS; s++) {
     in->begin[s] = i;
     while (i < graph->op_count && graph->op[i].section == (rf_section)s) i++;
@@ -129,7 +165,8 @@ rf_status rf_interpreter_compile(const rf_program_source *source, unsigned char 
     rf_call *call = &in->call[i];
     in->chosen[i] = source->op[i];
     in->whole[i] = needs_all(graph, op, &source->op[i], source->workers);
-    *call = (rf_call){.graph = graph, .op = op};
+    *call = (rf_call){.graph = graph, .op = op, .link = in->link};
+    if (in->link) in->first_row[i] = first_row_of(graph, op, in->link->rank);
     call->blocks = source->op[i].blocks;
     call->inner = source->op[i].inner;
     for (int k = 0; k < op->input_count; k++) call->in[k] = address(source, base, op->input[k]);

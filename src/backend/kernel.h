@@ -35,6 +35,7 @@ typedef struct rf_call {
   rf_blocks blocks;      /* all zero: the default of the kernel */
   const rf_inner *inner; /* RF_MAX_INNER entries, for a kernel with a function `inner` */
   const rf_run_inputs *run;
+  struct rf_link *link; /* the other chips, for collectives (mpi/link.h); NULL: one chip */
 } rf_call;
 /* Rank of this chip among the chips that share the op. */
 static inline int64_t rf_rank_of(const rf_call *call) {

@@ -19,7 +19,22 @@
 #include "signals.h"
 #include "terminal.h"
 
+/* If mpirun started several processes, the first one speaks. If it has the same error, it ends while
+ * the others wait here, and mpirun ends them. */
+static bool speaks(const rafter_error *error) {
+  enum { SECONDS = 2 };
+  int rank = rafter_rank(NULL);
+  if (rank == 0) return true;
+  if (error->status == RAFTER_INTERRUPTED) return false;
+  sleep(SECONDS);
+  char host[256] = "";
+  gethostname(host, sizeof host - 1);
+  fprintf(stderr, "rank %d on %s: ", rank, host);
+  return true;
+}
+
 static int say_error(const rafter_error *error, bool verbose) {
+  if (!speaks(error)) return (int)error->status;
   const char *const lines[][2] = {
       {"rafter", error->message}, {"hint", error->hint}, {"source", verbose ? error->source : ""}};
   for (int i = 0; i < 3; i++) {
@@ -173,7 +188,7 @@ int main(int argc, char **argv) {
     signal(SIGXFSZ, SIG_IGN);
     static terminal t; /* static: show_life may outlive main */
     t = (terminal){.json = option_is_on(job, "json"),
-                   .quiet = option_is_on(job, "quiet"),
+                   .quiet = option_is_on(job, "quiet") || rafter_rank(NULL) > 0,
                    .is_terminal = isatty(2),
                    .lock = PTHREAD_MUTEX_INITIALIZER};
     t.people = t.json ? stderr : stdout;

@@ -1,6 +1,7 @@
 /* job.c - see job.h. */
 #include "plan/job.h"
 
+#include "backend/mpi/link.h"
 #include "base/text.h"
 #include "graph/mesh/pipeline.h"
 #include "model/adapter.h"
@@ -11,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static bool given(const rf_options *options, const char *name) {
   return rf_options_knows(options, name) && rf_options_given(options, name);
@@ -127,6 +129,20 @@ static bool plans_by_sheet(const rf_options *options, const rf_machine *machine)
          !strcmp(rf_options_text_or(options, "backend", "auto"), "auto");
 }
 
+/* Ranks on one machine share its cores, unless their launcher has given them cores. All ranks compute
+ * the same plan, so the smallest number of threads and the lowest instruction set count. */
+static rf_status agree_on_cores(rf_plan_options *plan, rf_error *error) {
+  rf_link *link = rf_link_of_process();
+  if (!link || link->ranks == 1) return RAFTER_OK;
+  rf_link_cores cores = {plan->isa, plan->threads};
+  if (!plan->threads_fixed && cores.threads == sysconf(_SC_NPROCESSORS_ONLN))
+    cores.threads = cores.threads > link->together ? cores.threads / link->together : 1;
+  RF_TRY(rf_link_agree(link, &cores, error));
+  plan->isa = (rf_isa)cores.isa;
+  plan->threads = (int)cores.threads;
+  return RAFTER_OK;
+}
+
 static rf_status resolve_backend(const rf_options *options, const rf_machine *machine, rf_plan_options *plan,
                                  rf_error *error) {
   /* programs that XLA compiles have no packed matrices, and choose tokens themselves */
@@ -147,6 +163,7 @@ static rf_status resolve_backend(const rf_options *options, const rf_machine *ma
   plan->build.plain |= plan->backend && plan->backend->plain_weights;
   plan->build.sampled |= plan->backend && plan->backend->compiles;
   RF_TRY(rf_hosts_of(options, &plan->device.hosts, error));
+  if (rf_backend_has_ranks(plan->backend)) RF_TRY(agree_on_cores(plan, error));
   if (plan->device.hosts.hosts > 1 && plan->backend &&
       !(plan->backend->device && plan->backend->device->send))
     return RF_FAIL(error, RAFTER_INVALID, "add --backend xla --plugin FILE, or leave --hosts out",
@@ -212,11 +229,34 @@ static int default_tensor(const rf_model *model, int chips) {
   return tensor;
 }
 
+/* Each chip of the mesh is one process. */
+static rf_status check_ranks(const rf_mesh *mesh, int ranks, rf_error *error) {
+  char text[160], hint[200];
+  int64_t chips = rf_mesh_chips(mesh);
+  if (chips == ranks) return RAFTER_OK;
+  if (ranks == 1) {
+    snprintf(hint, sizeof hint,
+             "start the command with mpirun -n %lld (docs/many-machines.md), or leave --mesh out",
+             (long long)chips);
+    return RF_FAIL(error, RAFTER_INVALID, hint, "each chip of --mesh is a process (expected %lld, got 1)",
+                   (long long)chips);
+  }
+  snprintf(hint, sizeof hint, "give a mesh of %d chips, for example --mesh data=%d", ranks, ranks);
+  return RF_FAIL(
+      error, RAFTER_INVALID, hint,
+      "the launcher started %d processes, but the mesh has another size (--mesh: expected %d chips, "
+      "got %s)",
+      ranks, ranks, rf_mesh_text(mesh, text));
+}
+
 /* Refuses meshes that can only be planned, except in `rafter plan`. */
-static rf_status check_runs(const rf_options *options, const rf_mesh *mesh, const rf_backend *backend,
+static rf_status check_runs(const rf_options *options, const rf_mesh *mesh, const rf_plan_options *plan,
                             rf_error *error) {
   char text[160];
-  if (plans(options) || rf_mesh_chips(mesh) == 1) return RAFTER_OK;
+  const rf_backend *backend = plan->backend;
+  if (plans(options)) return RAFTER_OK;
+  if (rf_backend_has_ranks(backend)) RF_TRY(check_ranks(mesh, plan->device.hosts.hosts, error));
+  if (rf_mesh_chips(mesh) == 1) return RAFTER_OK;
   if (!backend->many_chips)
     return RF_FAIL(
         error, RAFTER_INVALID, "run without --mesh, or with --backend xla and a plugin of several devices",
@@ -264,9 +304,11 @@ static rf_status resolve_mesh(const rf_options *options, rf_settings *s, rf_erro
                    "there is no axis to shard %s over (--zero %d: expected --mesh fsdp=N or data=N)",
                    zero > 2 ? "weights" : "gradients", zero);
   int64_t chips = rf_mesh_chips(mesh);
-  RF_TRY(check_runs(options, mesh, s->plan.backend, error));
+  RF_TRY(check_runs(options, mesh, &s->plan, error));
   if (s->plan.backend->many_chips && machine->kind == RF_MACHINE_CPU && machine->chips == 1 && chips > 1)
     rf_machine_as_chips(machine, (int)chips);
+  /* no kernel shares packed matrices between chips */
+  build->plain |= rf_backend_has_ranks(s->plan.backend) && chips > 1;
   if (mesh->pinned && machine->devices_per_chip != 2)
     return RF_FAIL(error, RAFTER_INVALID,
                    "leave @d2d out, or choose a machine with two devices per chip, such as tpu-v7x",
@@ -399,7 +441,8 @@ static rf_status resolve_weights(const rf_options *options, rf_settings *s, rf_e
   if (build->plain && (as == RF_WEIGHTS_INT8 || as == RF_WEIGHTS_Q4))
     return RF_FAIL(error, RAFTER_INVALID,
                    "choose --weights f32 or bf16; a file's matrices are widened to --dtype",
-                   "--backend xla computes with plain matrices (--weights: got %s)",
+                   "%s with plain matrices (--weights: got %s)",
+                   s->plan.backend->plain_weights ? "--backend xla computes" : "several chips compute",
                    rf_options_text(options, "weights"));
   build->weights = &s->weights;
   bool in_files = as != RF_WEIGHTS_FP8 && as != RF_WEIGHTS_INT4; /* no file stores these */
@@ -519,7 +562,10 @@ rf_status rf_settings_resolve(const rf_options *options, const char *job, rf_set
   RF_TRY(resolve_optimizer(options, build, error));
   RF_TRY(resolve_offload(options, job, &s->machine, build, error));
   RF_TRY(resolve_program(options, job, plan, error));
-  plan->collectives = (rf_collectives)choice_or(options, "collectives", RF_COLLECTIVES_CORE);
+  /* a rank waits in its collectives */
+  plan->collectives = (rf_collectives)choice_or(options, "collectives",
+                                                rf_backend_has_ranks(plan->backend) ? RF_COLLECTIVES_NONE
+                                                                                    : RF_COLLECTIVES_CORE);
   RF_TRY(rf_remat_parse(rf_options_text_or(options, "remat", "none"), &plan->remat, error));
   s->seq_default = plans(options) && !given(options, "seq");
   s->dtype_default = plans(options) && !given(options, "dtype");

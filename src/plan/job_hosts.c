@@ -1,13 +1,31 @@
 /* job_hosts.c - the options of several hosts. */
 #include "plan/job.h"
+#include "backend/mpi/link.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+/* On host devices, each rank of the MPI job is a host with one chip. */
+static rf_status ranks_of(const rf_options *options, rf_hosts *hosts, rf_error *error) {
+  rf_link *link;
+  const char *text = rf_options_text_or(options, "hosts", "1");
+  if (strcmp(text, "1") || rf_options_given(options, "host-rank") || rf_options_given(options, "coordinator"))
+    return RF_FAIL(
+        error, RAFTER_INVALID,
+        "leave --hosts, --host-rank and --coordinator out: mpirun gives the ranks of --backend cpu",
+        "several hosts need a backend with a plugin (--backend: expected xla, got %s)",
+        rf_options_text_or(options, "backend", "auto"));
+  RF_TRY(rf_link_open(&link, error));
+  if (link) *hosts = (rf_hosts){.host = link->rank, .hosts = link->ranks};
+  return RAFTER_OK;
+}
 
 rf_status rf_hosts_of(const rf_options *options, rf_hosts *hosts, rf_error *error) {
   rf_hosts_wish wish = {.hosts = 1, .host = -1};
   *hosts = (rf_hosts){.hosts = 1};
   if (!rf_options_knows(options, "hosts")) return RAFTER_OK;
+  if (rf_backend_has_ranks(rf_backend_find(rf_options_text_or(options, "backend", "auto"))))
+    return ranks_of(options, hosts, error);
   const char *text = rf_options_text_or(options, "hosts", "1");
   char *end = NULL;
   long count = strtol(text, &end, 10);
@@ -27,9 +45,11 @@ rf_status rf_hosts_of(const rf_options *options, rf_hosts *hosts, rf_error *erro
 }
 
 const rf_option RF_HOST_OPTIONS[] = {
-    RF_WORDS("hosts", TEXT, "N|auto", "1", "Machine",
-             "hosts that share the chips of --mesh, each with a process of its own; auto: as mpirun, srun or "
-             "JobSet says\nNeeds --backend xla. docs/tpu.md has the commands."),
+    RF_WORDS(
+        "hosts", TEXT, "N|auto", "1", "Machine",
+        "hosts that share the chips of --mesh, each with a process of its own; auto: as mpirun, srun or "
+        "JobSet says\nOnly for --backend xla (docs/tpu.md). With --backend cpu, each process of mpirun is "
+        "one chip (docs/many-machines.md)."),
     RF_NUMBER("host-rank", INT, NULL, 0, 4095, NULL, "Machine",
               "number of this host, from 0; unset: as the launcher says"),
     RF_WORDS("coordinator", TEXT, "HOST[:PORT]", NULL, "Machine",

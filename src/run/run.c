@@ -240,7 +240,7 @@ static rf_status bind_views(rf_bound_plan *b, rf_error *error) {
     b->io[b->io_count++] = t;
     bytes += view_bytes(b, t);
   }
-  if (b->run->memory->host) return RAFTER_OK;
+  if (b->run->memory->host && !b->whole) return RAFTER_OK;
   b->copies = calloc((size_t)bytes + 1, 1);
   if (!b->copies) return no_memory(error);
   for (int i = 0; i < b->io_count; i++) {
@@ -462,7 +462,7 @@ int64_t rf_run_arena_bytes(const rf_run *run) { return run->arena_bytes; }
 void *rf_run_tensor(rf_run *run, int plan, int tensor) {
   const rf_bound_plan *b = &run->bound[plan];
   if (!run->memory || !is_stored(b->plan, tensor)) return NULL;
-  return run->memory->host ? run->memory->host + offset_of(b->plan, tensor) : b->view[tensor];
+  return b->copies ? b->view[tensor] : run->memory->host + offset_of(b->plan, tensor);
 }
 
 int rf_run_find(const rf_run *run, int plan, const char *name) {

@@ -216,18 +216,6 @@ static void run_exchange(world *w, const rf_op *op) {
 
 /* ---- ops ------------------------------------------------------------------------------------- */
 
-/* Row of the whole tensor for a chip's first of `local` rows: distributed along the context axis
- * within the range of the axes outside it. */
-static int64_t first_row(const world *w, rf_axes axes, const int32_t *place, int64_t local) {
-  const rf_mesh *mesh = &w->graph->mesh;
-  rf_axes strided = axes & RF_AXIS_BIT(RF_AXIS_CONTEXT), outer = axes & (RF_AXIS_BIT(RF_AXIS_CONTEXT) - 1),
-          inner = axes & (rf_axes) ~(outer | strided);
-  int64_t run = rf_mesh_size(mesh, strided) * local;
-  return (rf_mesh_rank(mesh, outer, place) * rf_mesh_size(mesh, inner) + rf_mesh_rank(mesh, inner, place)) *
-             run +
-         rf_mesh_rank(mesh, strided, place);
-}
-
 static void run_op(world *w, const rf_op *op, int64_t chip) {
   const rf_kernel *kernel = rf_kernel_choose(&RF_BACKEND_REFERENCE, RF_ISA_BASE, w->graph, op);
   size_t bytes = rf_kernel_workspace(kernel, w->graph, op, (rf_tiling){.threads = 1});
@@ -243,7 +231,8 @@ static void run_op(world *w, const rf_op *op, int64_t chip) {
     if (op->output[i] < 0) continue;
     const rf_tensor *t = &w->graph->tensor[op->output[i]];
     if (t->rank == 2)
-      run.first_token = run.micro * w->whole_rows + first_row(w, t->spec.split[0], run.place, t->shape[0]);
+      run.first_token = run.micro * w->whole_rows +
+                        rf_place_first_row(&w->graph->mesh, t->spec.split[0], run.place, t->shape[0]);
   }
   kernel->run(&call);
   free(call.workspace);

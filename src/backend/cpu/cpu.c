@@ -3,6 +3,7 @@
 #include "backend/cpu/gemm.h"
 #include "backend/cpu/peaks.h"
 #include "backend/host.h"
+#include "backend/mpi/mpi.h"
 #include "backend/reference/reference.h"
 
 #include <unistd.h>
@@ -19,6 +20,7 @@ static const rf_kernel *const TABLES[] = {
     RF_CPU_ELEMENTWISE_AVX2,
 #endif
     RF_CPU_ELEMENTWISE_BASE,
+    RF_MPI_COLLECTIVES,
     RF_REFERENCE_KERNELS,
     NULL,
 };
@@ -65,4 +67,4 @@ static bool default_blocks(const rf_kernel *kernel, rf_blocks *blocks) {
 }
 
 const rf_backend RF_BACKEND_CPU = {
-    .name = "cpu", .tables = TABLES, .device = &DEVICE, .blocks = default_blocks};
+    .name = "cpu", .tables = TABLES, .device = &DEVICE, .blocks = default_blocks, .many_chips = true};

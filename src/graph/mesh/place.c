@@ -12,6 +12,14 @@ void rf_place_of(const rf_mesh *mesh, int64_t chip, int32_t place[RF_AXES]) {
   }
 }
 
+int64_t rf_place_first_row(const rf_mesh *mesh, rf_axes axes, const int32_t place[RF_AXES], int64_t rows) {
+  rf_axes strided = axes & RF_AXIS_BIT(RF_AXIS_CONTEXT), outer = axes & (RF_AXIS_BIT(RF_AXIS_CONTEXT) - 1),
+          inner = axes & (rf_axes) ~(outer | strided);
+  int64_t run =
+      rf_mesh_rank(mesh, outer, place) * rf_mesh_size(mesh, inner) + rf_mesh_rank(mesh, inner, place);
+  return run * rf_mesh_size(mesh, strided) * rows + rf_mesh_rank(mesh, strided, place);
+}
+
 /* A chip's part of a tensor, and the whole tensor. */
 typedef struct where {
   const rf_graph *graph;

@@ -1,0 +1,35 @@
+/* abi.h - the functions of an MPI library that rafter calls. MPI libraries have the same functions
+ * but different types, so each library has a shim, src/mpi_shim/shim.c, which is compiled with its
+ * headers. rafter loads the shim of the library that the launcher belongs to. Messages between two
+ * ranks arrive in the order in which they were sent with the same tag. */
+#ifndef RF_MPI_ABI_H
+#define RF_MPI_ABI_H
+
+#include <stdint.h>
+
+enum { RF_MPI_ABI = 1, RF_MPI_HOST_BYTES = 256 };
+
+/* Functions return 0, or an error code of the library, which `describe` puts into words. */
+typedef struct rf_mpi_abi {
+  int version; /* RF_MPI_ABI */
+  /* Starts the library. `together`: ranks on this machine. The calling thread makes all further
+   * calls. */
+  int (*open)(int *rank, int *ranks, int *together);
+  int (*close)(void);      /* waits for the other ranks */
+  void (*abort)(int code); /* ends all ranks, as far as the launcher can */
+  /* Names of the machines of all ranks, RF_MPI_HOST_BYTES bytes each. Every rank calls it. */
+  int (*hosts)(char *names);
+  /* These calls begin a message of at most 2^30 bytes. `data` belongs to the library until `test`
+   * says that *request is done. */
+  int (*send)(const void *data, int64_t bytes, int to, int tag, uint64_t *request);
+  int (*receive)(void *data, int64_t bytes, int from, int tag, uint64_t *request);
+  int (*test)(uint64_t *request, int *done);
+  void (*describe)(int code, char *text, int size);
+  void (*library)(char *text, int size); /* name and version */
+} rf_mpi_abi;
+
+/* The only symbol of a shim. */
+#define RF_MPI_SYMBOL "rafter_mpi_abi"
+const rf_mpi_abi *rafter_mpi_abi(void);
+
+#endif

@@ -1,0 +1,323 @@
+/* link.c - see link.h. */
+#define _GNU_SOURCE
+#include "backend/mpi/link.h"
+#include "backend/mpi/abi.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#ifndef RF_LIBEXEC
+#define RF_LIBEXEC "/usr/local/libexec"
+#endif
+
+enum { TAG_MESSAGE = 1, TAG_GROUP }; /* the tag of a group is TAG_GROUP + its number */
+
+typedef struct message {
+  uint64_t request;
+  int rank;
+  bool done, out;
+} message;
+
+typedef struct message_group {
+  message *message;
+  int count;
+} message_group;
+
+typedef struct link_state {
+  rf_link link; /* first, so that a link is a state */
+  const rf_mpi_abi *mpi;
+  char *hosts; /* RF_MPI_HOST_BYTES for each rank */
+  message_group group[RF_LINK_GROUPS];
+  int room; /* messages that a group can hold */
+  bool agreed;
+  rf_link_cores mine, lowest;
+} link_state;
+
+static link_state *process;
+
+static link_state *state_of(const rf_link *link) { return (link_state *)(uintptr_t)link; }
+
+/* ---- the launcher and its library ------------------------------------------------------------ */
+
+/* How each launcher numbers its processes, and the shim of the library that it starts. */
+static const struct {
+  const char *rank, *ranks, *shim;
+} LAUNCHER[] = {{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "openmpi"},
+                {"PMI_RANK", "PMI_SIZE", "mpich"},
+                {"PMIX_RANK", "SLURM_STEP_NUM_TASKS", "openmpi"}};
+enum { LAUNCHERS = sizeof LAUNCHER / sizeof *LAUNCHER };
+
+static int number_of(const char *name) {
+  const char *text = getenv(name);
+  char *end = NULL;
+  long number = text ? strtol(text, &end, 10) : -1;
+  return text && end != text && !*end && number >= 0 && number < 1 << 24 ? (int)number : -1;
+}
+
+static int launcher(void) {
+  for (int i = 0; i < LAUNCHERS; i++)
+    if (number_of(LAUNCHER[i].rank) >= 0) return i;
+  return -1;
+}
+
+bool rf_link_launched(int *rank, int *ranks) {
+  int by = launcher(), count = by < 0 ? 1 : number_of(LAUNCHER[by].ranks);
+  *rank = by < 0 ? 0 : number_of(LAUNCHER[by].rank);
+  *ranks = count < 0 ? 0 : count;
+  return by >= 0 && *ranks != 1;
+}
+
+static bool try_file(const char *folder, int length, const char *sub, const char *name, char path[4400]) {
+  snprintf(path, 4400, "%.*s/%srafter-mpi-%.100s.so", length, folder, sub, name);
+  return !access(path, R_OK);
+}
+
+/* The shim: named by the user, next to the program, next to this library, or installed. */
+static bool find_shim(const char *name, char path[4400]) {
+  char self[4096];
+  Dl_info library;
+  ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
+  self[length < 0 ? 0 : length] = 0;
+  const char *files[] = {self, dladdr((void *)(uintptr_t)find_shim, &library) ? library.dli_fname : NULL};
+  if (strchr(name, '/')) return snprintf(path, 4400, "%s", name), !access(path, R_OK);
+  for (int i = 0; i < 2; i++) {
+    const char *slash = files[i] ? strrchr(files[i], '/') : NULL;
+    if (!slash) continue;
+    int folder = (int)(slash - files[i]);
+    if (try_file(files[i], folder, "", name, path) || try_file(files[i], folder, "../libexec/", name, path))
+      return true;
+  }
+  return try_file(RF_LIBEXEC, (int)strlen(RF_LIBEXEC), "", name, path);
+}
+
+static rf_status load_shim(link_state *s, rf_error *error) {
+  static const char *const INSTALL =
+      "./dev setup --mpi installs MPI, and ./dev build makes the file; or name "
+      "another launcher's library: RAFTER_MPI=openmpi, mpich or a file";
+  const char *named = getenv("RAFTER_MPI"), *name = named && *named ? named : LAUNCHER[launcher()].shim;
+  char path[4400];
+  if (!find_shim(name, path))
+    return RF_FAIL(
+        error, RAFTER_FAILED, INSTALL,
+        "the file for this launcher's MPI library is missing (expected rafter-mpi-%.100s.so next to "
+        "the program)",
+        name);
+  /* Open MPI loads parts that look for its symbols */
+  void *library = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
+  if (!library)
+    return RF_FAIL(error, RAFTER_FAILED, INSTALL, "cannot load the MPI library (%.300s)", dlerror());
+  const rf_mpi_abi *(*table)(void);
+  *(void **)&table = dlsym(library, RF_MPI_SYMBOL);
+  s->mpi = table ? table() : NULL;
+  if (s->mpi && s->mpi->version == RF_MPI_ABI) return RAFTER_OK;
+  return RF_FAIL(error, RAFTER_FAILED, "build rafter again", "%.300s belongs to another version of rafter",
+                 path);
+}
+
+/* ---- beginning and end ----------------------------------------------------------------------- */
+
+/* If a rank ends with an error, the others would wait for it. So it ends them too. */
+static void end_process(int status, void *unused) {
+  enum { INTERRUPTED = 130 };
+  (void)unused;
+  link_state *s = process;
+  if (!s) return;
+  if (status != 0 && status != INTERRUPTED) s->mpi->abort(status);
+  else if (!s->link.failed) s->mpi->close();
+}
+
+static rf_status start(link_state *s, rf_error *error) {
+  char words[256] = "";
+  int said_rank, said_ranks, code;
+  rf_link *link = &s->link;
+  if ((code = s->mpi->open(&link->rank, &link->ranks, &link->together))) {
+    s->mpi->describe(code, words, sizeof words);
+    return RF_FAIL(error, RAFTER_FAILED, "try the launcher with another program first",
+                   "the MPI library does not start (%s)", words);
+  }
+  s->mpi->library(link->library, sizeof link->library);
+  rf_link_launched(&said_rank, &said_ranks);
+  if (link->ranks == 1 && said_ranks > 1)
+    return RF_FAIL(error, RAFTER_FAILED,
+                   "use the mpirun of this library, or set RAFTER_MPI to openmpi or mpich",
+                   "the launcher started %d processes, but %s sees one", said_ranks, link->library);
+  s->room = 2 * link->ranks + 2;
+  s->hosts = calloc((size_t)link->ranks, RF_MPI_HOST_BYTES);
+  for (int g = 0; g < RF_LINK_GROUPS; g++) {
+    s->group[g].message = calloc((size_t)s->room, sizeof *s->group[g].message);
+    if (!s->group[g].message || !s->hosts)
+      return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while opening MPI");
+  }
+  if ((code = s->mpi->hosts(s->hosts))) {
+    s->mpi->describe(code, words, sizeof words);
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "the ranks of MPI do not reach each other (%s)", words);
+  }
+  return RAFTER_OK;
+}
+
+rf_status rf_link_open(rf_link **link, rf_error *error) {
+  int rank, ranks;
+  *link = process ? &process->link : NULL;
+  if (process || !rf_link_launched(&rank, &ranks)) return RAFTER_OK;
+  link_state *s = calloc(1, sizeof *s);
+  if (!s) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while opening MPI");
+  int limit = number_of("RAFTER_MPI_SECONDS");
+  s->link.seconds = limit > 0 ? limit : RF_LINK_SECONDS;
+  rf_status status = load_shim(s, error);
+  if (status == RAFTER_OK) status = start(s, error);
+  if (status != RAFTER_OK) { /* a library that was started cannot be started again */
+    if (!s->mpi) free(s);
+    return status;
+  }
+  process = s;
+  on_exit(end_process, NULL);
+  *link = &s->link;
+  return RAFTER_OK;
+}
+
+rf_link *rf_link_of_process(void) { return process ? &process->link : NULL; }
+
+const char *rf_link_host(const rf_link *link, int rank) {
+  return state_of(link)->hosts + (size_t)rank * RF_MPI_HOST_BYTES;
+}
+
+/* ---- messages -------------------------------------------------------------------------------- */
+
+static bool fail_call(link_state *s, const message *m, int code) {
+  char words[200] = "";
+  s->mpi->describe(code, words, sizeof words);
+  s->link.failed = true;
+  RF_FAIL(&s->link.error, RAFTER_FAILED, "the last complete checkpoint is untouched; --resume continues",
+          "a message %s rank %d (%s) failed: %s", m->out ? "to" : "from", m->rank,
+          rf_link_host(&s->link, m->rank), words);
+  return false;
+}
+
+static bool fail_late(link_state *s, const message *m) {
+  s->link.failed = true;
+  RF_FAIL(&s->link.error, RAFTER_FAILED,
+          "look whether that process and its machine still run; RAFTER_MPI_SECONDS sets the limit; --resume "
+          "continues from the last checkpoint",
+          "rank %d (%s) did not %s a message within %.0f s", m->rank, rf_link_host(&s->link, m->rank),
+          m->out ? "take" : "send", s->link.seconds);
+  return false;
+}
+
+/* Other ranks may need this core, so after some polls the process yields, and then sleeps. */
+static void pause_between(int64_t polls) {
+  enum { SPINS = 200, YIELDS = 20000 };
+  if (polls < SPINS) return;
+  if (polls < YIELDS) sched_yield();
+  else nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
+}
+
+static bool wait_for(link_state *s, message *list, int count) {
+  int64_t begin = rf_now_ns(), polls = 0;
+  for (int left = count; left > 0 && !s->link.failed; polls++) {
+    int last = -1;
+    for (int i = 0; i < count; i++) {
+      message *m = &list[i];
+      int done = 0, code = m->done ? 0 : s->mpi->test(&m->request, &done);
+      if (code) return fail_call(s, m, code);
+      if (!m->done && !done) last = i;
+      if (m->done || !done) continue;
+      m->done = true;
+      left--;
+    }
+    if (last < 0) break;
+    pause_between(polls);
+    if (polls % 64 == 63 && 1e-9 * (double)(rf_now_ns() - begin) > s->link.seconds)
+      return fail_late(s, &list[last]);
+  }
+  s->link.waited_ns += rf_now_ns() - begin;
+  return !s->link.failed;
+}
+
+static bool begin(link_state *s, message *m, void *data, int64_t bytes, int tag) {
+  m->done = false;
+  int code = m->out ? s->mpi->send(data, bytes, m->rank, tag, &m->request)
+                    : s->mpi->receive(data, bytes, m->rank, tag, &m->request);
+  return code ? fail_call(s, m, code) : true;
+}
+
+static bool begin_in(rf_link *link, int number, bool out, int rank, void *data, int64_t bytes) {
+  link_state *s = state_of(link);
+  message_group *g = &s->group[number];
+  if (link->failed) return false;
+  if (g->count == s->room && !rf_link_wait(link, number)) return false;
+  message *m = &g->message[g->count++];
+  *m = (message){.rank = rank, .out = out};
+  return begin(s, m, data, bytes, TAG_GROUP + number);
+}
+
+bool rf_link_begin_send(rf_link *link, int group, int to, const void *data, int64_t bytes) {
+  return begin_in(link, group, true, to, (void *)(uintptr_t)data, bytes);
+}
+
+bool rf_link_begin_receive(rf_link *link, int group, int from, void *data, int64_t bytes) {
+  return begin_in(link, group, false, from, data, bytes);
+}
+
+bool rf_link_wait(rf_link *link, int number) {
+  link_state *s = state_of(link);
+  message_group *g = &s->group[number];
+  bool fine = !link->failed && wait_for(s, g->message, g->count);
+  g->count = 0;
+  return fine;
+}
+
+static rf_status pass(rf_link *link, bool out, int rank, void *data, int64_t bytes, rf_error *error) {
+  link_state *s = state_of(link);
+  for (int64_t at = 0, n; at < bytes && !link->failed; at += n) {
+    n = bytes - at < RF_LINK_BYTES ? bytes - at : RF_LINK_BYTES;
+    message m = {.rank = rank, .out = out};
+    if (begin(s, &m, (char *)data + at, n, TAG_MESSAGE)) wait_for(s, &m, 1);
+  }
+  return rf_link_status(link, NULL, error);
+}
+
+rf_status rf_link_send(rf_link *link, int to, const void *data, int64_t bytes, rf_error *error) {
+  return pass(link, true, to, (void *)(uintptr_t)data, bytes, error);
+}
+
+rf_status rf_link_receive(rf_link *link, int from, void *data, int64_t bytes, rf_error *error) {
+  return pass(link, false, from, data, bytes, error);
+}
+
+rf_status rf_link_status(const rf_link *link, const char *what, rf_error *error) {
+  if (!link->failed) return RAFTER_OK;
+  return RF_FAIL(error, RAFTER_FAILED, link->error.hint, "%s%s%s", what ? what : "", what ? ": " : "",
+                 link->error.message);
+}
+
+static rf_status find_lowest(rf_link *link, rf_link_cores *cores, rf_error *error) {
+  for (int rank = 1; rank < link->ranks && link->rank == 0; rank++) {
+    rf_link_cores other;
+    RF_TRY(rf_link_receive(link, rank, &other, sizeof other, error));
+    if (other.isa < cores->isa) cores->isa = other.isa;
+    if (other.threads < cores->threads) cores->threads = other.threads;
+  }
+  for (int rank = 1; rank < link->ranks && link->rank == 0; rank++)
+    RF_TRY(rf_link_send(link, rank, cores, sizeof *cores, error));
+  if (link->rank == 0) return RAFTER_OK;
+  RF_TRY(rf_link_send(link, 0, cores, sizeof *cores, error));
+  return rf_link_receive(link, 0, cores, sizeof *cores, error);
+}
+
+rf_status rf_link_agree(rf_link *link, rf_link_cores *cores, rf_error *error) {
+  link_state *s = state_of(link);
+  bool same = s->agreed && cores->isa == s->mine.isa && cores->threads == s->mine.threads;
+  if (!s->agreed) {
+    s->mine = s->lowest = *cores;
+    RF_TRY(find_lowest(link, &s->lowest, error));
+    s->agreed = same = true;
+  }
+  if (same) *cores = s->lowest;
+  return RAFTER_OK;
+}

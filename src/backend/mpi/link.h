@@ -1,0 +1,55 @@
+/* link.h - the ranks of an MPI job, and messages between them. A process has one link. It exists
+ * only if a launcher of MPI (mpirun, srun) started the process. Only the thread that opened the
+ * link sends and receives. Every wait has a time limit, so that a rank that is lost ends the run
+ * with an error. */
+#ifndef RF_LINK_H
+#define RF_LINK_H
+
+#include "base/base.h"
+
+enum { RF_LINK_SECONDS = 300 }; /* default limit of a wait; the variable RAFTER_MPI_SECONDS sets it */
+
+typedef struct rf_link {
+  int rank, ranks;
+  int together;      /* ranks on this machine */
+  double seconds;    /* limit of a wait */
+  char library[128]; /* name and version of the MPI library */
+  /* The first failure. Later calls do nothing and return false. */
+  bool failed;
+  rf_error error;
+  int64_t waited_ns; /* time in rf_link_wait and rf_link_send, rf_link_receive */
+} rf_link;
+
+/* True if the environment says that a launcher of MPI started several processes. `rank` and `ranks`
+ * are what it says; ranks is 0 if it does not say. */
+bool rf_link_launched(int *rank, int *ranks);
+/* Opens the link of this process at the first call. *link is NULL if no launcher started several
+ * processes. RAFTER_FAILED: the library of the launcher is missing, or does not start. */
+rf_status rf_link_open(rf_link **link, rf_error *error);
+rf_link *rf_link_of_process(void);                       /* NULL before rf_link_open */
+const char *rf_link_host(const rf_link *link, int rank); /* name of the rank's machine */
+
+/* Groups of messages in flight. A group can be in flight while another one is used. */
+enum { RF_LINK_GROUPS = 2, RF_LINK_BYTES = 1 << 30 };
+/* Begin a message of a group, of at most RF_LINK_BYTES bytes. `data` must not change (send) or be
+ * read (receive) until rf_link_wait. */
+bool rf_link_begin_send(rf_link *link, int group, int to, const void *data, int64_t bytes);
+bool rf_link_begin_receive(rf_link *link, int group, int from, void *data, int64_t bytes);
+/* Waits for all messages of the group. On failure, link->error says which rank is missing. */
+bool rf_link_wait(rf_link *link, int group);
+
+/* One message of any length. Ranks receive messages of a rank in the order in which it sent them. */
+rf_status rf_link_send(rf_link *link, int to, const void *data, int64_t bytes, rf_error *error);
+rf_status rf_link_receive(rf_link *link, int from, void *data, int64_t bytes, rf_error *error);
+/* RAFTER_OK, or the first failure. `what` was computed meanwhile: "step/end/norm". */
+rf_status rf_link_status(const rf_link *link, const char *what, rf_error *error);
+/* Ranks may differ in these values. All must use the lowest one. */
+typedef struct rf_link_cores {
+  int64_t isa, threads; /* instruction-set level and number of threads */
+} rf_link_cores;
+/* Replaces this rank's values by the lowest of all ranks. The ranks exchange them at the first call
+ * only. Later calls with the same values give the same result, and leave other values as they are:
+ * a rank may plan more than the others. */
+rf_status rf_link_agree(rf_link *link, rf_link_cores *cores, rf_error *error);
+
+#endif

@@ -1,0 +1,9 @@
+/* mpi.h - kernels of collectives whose chips are the ranks of an MPI job. A call needs rf_call.link. */
+#ifndef RF_MPI_H
+#define RF_MPI_H
+
+#include "backend/kernel.h"
+
+extern const rf_kernel RF_MPI_COLLECTIVES[];
+
+#endif
