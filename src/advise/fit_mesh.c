@@ -71,41 +71,98 @@ static rf_status try_mesh(mesh_search *s, candidate *c, rf_error *error) {
   return status;
 }
 
-static void say(const mesh_search *s, const candidate *best, const candidate *second, char line[240]) {
-  int fit = 0;
-  for (int i = 0; i < s->count; i++) fit += s->at[i].rate > 0;
-  snprintf(line, 240, "--fit compared %d meshes, of which %d fit, and took %s", s->count, fit, best->mesh);
-  if (second)
-    rf_text_append(line, 240, ": a step has %.2f x the rate of the next best, %s", best->rate / second->rate,
-                   second->mesh);
-}
-
-rf_status rf_fit_mesh(rf_options *options, const char *job, const rf_settings *settings, char line[240],
-                      rf_error *error) {
-  rf_status status = RAFTER_OK;
-  line[0] = 0;
-  if (rf_options_given(options, "mesh") || rf_mesh_chips(&settings->plan.build.mesh) < 2) return RAFTER_OK;
-  mesh_search *s = calloc(1, sizeof *s);
-  if (!s || !(s->settings = malloc(sizeof *s->settings)))
-    RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while planning"));
-  s->from = options;
-  s->job = job;
-  list_meshes(s, settings);
+/* Compares the meshes, and sets --mesh to the best one. *found is false if none fits. */
+typedef rf_status (*price_of)(mesh_search *s, candidate *c, rf_error *error);
+static rf_status compare(mesh_search *s, rf_options *options, const char *who, price_of price, char line[240],
+                         bool *found, rf_error *error) {
   const candidate *best = NULL, *second = NULL;
+  int fit = 0;
   for (int i = 0; i < s->count; i++) {
     candidate *c = &s->at[i];
-    RF_GO(try_mesh(s, c, error));
+    RF_TRY(price(s, c, error));
+    fit += c->rate > 0;
     if (c->rate > 0 && (!best || c->rate > best->rate)) {
       second = best;
       best = c;
     } else if (c->rate > 0 && (!second || c->rate > second->rate)) second = c;
   }
-  if (best) {
-    say(s, best, second, line);
-    RF_GO(rf_options_set(options, "mesh", best->mesh, error));
+  *found = best != NULL;
+  if (!best) return RAFTER_OK;
+  snprintf(line, 240, "%s compared %d mesh%s, of which %d fit%s, and took %s", who, s->count,
+           s->count == 1 ? "" : "es", fit, fit == 1 ? "s" : "", best->mesh);
+  if (second)
+    rf_text_append(line, 240, ": a step has %.2f x the rate of the next best, %s", best->rate / second->rate,
+                   second->mesh);
+  return rf_options_set(options, "mesh", best->mesh, error);
+}
+
+/* The rate of the job's steps as its options are. */
+static rf_status try_step(mesh_search *s, candidate *c, rf_error *error) {
+  rf_options *options = rf_options_copy(s->from);
+  rf_plan *plan = NULL;
+  rf_error refused = {0};
+  rf_status status = rf_options_set(options, "mesh", c->mesh, &refused);
+  if (status == RAFTER_OK)
+    status = rf_settings_resolve(options, rf_plan_settings_of(s->job), s->settings, &refused);
+  if (status == RAFTER_OK) status = rf_plan_make(&s->settings->model, &s->settings->plan, &plan, &refused);
+  if (status == RAFTER_OK && rf_plan_require_fit(plan, &refused) == RAFTER_OK)
+    c->rate = 1 / plan->step_seconds;
+  rf_plan_free(plan);
+  rf_options_free(options);
+  if (status != RAFTER_FAILED) return RAFTER_OK;
+  if (error) *error = refused;
+  return status;
+}
+
+static rf_status new_search(rf_options *options, const char *job, mesh_search **out, rf_error *error) {
+  mesh_search *s = calloc(1, sizeof *s);
+  if (!s || !(s->settings = malloc(sizeof *s->settings))) {
+    free(s);
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while planning");
   }
-done:
-  if (s) free(s->settings);
+  s->from = options;
+  s->job = job;
+  *out = s;
+  return RAFTER_OK;
+}
+
+static void drop_search(mesh_search *s) {
+  free(s->settings);
   free(s);
+}
+
+rf_status rf_fit_mesh(rf_options *options, const char *job, const rf_settings *settings, char line[240],
+                      rf_error *error) {
+  mesh_search *s;
+  bool found;
+  line[0] = 0;
+  if (rf_options_given(options, "mesh") || rf_mesh_chips(&settings->plan.build.mesh) < 2) return RAFTER_OK;
+  RF_TRY(new_search(options, job, &s, error));
+  list_meshes(s, settings);
+  rf_status status = compare(s, options, "--fit", try_mesh, line, &found, error);
+  drop_search(s);
+  return status;
+}
+
+rf_status rf_mesh_auto(rf_options *options, const char *job, int chips, bool compares, char line[240],
+                       rf_error *error) {
+  mesh_search *s;
+  bool found = false;
+  char text[32];
+  line[0] = 0;
+  snprintf(text, sizeof text, chips > 1 ? "data=%d" : "", chips);
+  RF_TRY(rf_options_set(options, "mesh", text, error));
+  if (chips == 1) return RAFTER_OK;
+  RF_TRY(new_search(options, job, &s, error));
+  rf_status status = rf_settings_resolve(options, rf_plan_settings_of(job), s->settings, error);
+  if (status == RAFTER_OK && compares) {
+    rf_settings first = *s->settings;
+    list_meshes(s, &first);
+    status = compare(s, options, "--mesh auto", try_step, line, &found, error);
+  }
+  if (status == RAFTER_OK && compares && !found)
+    status = RF_FAIL(error, RAFTER_NO_FIT, "`rafter plan` shows why a mesh does not fit: give it with --mesh",
+                     "no mesh of %d chips fits (--mesh auto compared %d)", chips, s->count);
+  drop_search(s);
   return status;
 }

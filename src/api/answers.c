@@ -153,6 +153,10 @@ rf_status rf_begin_journal(rf_journal *journal, const rafter_sink *sink, const r
   char folder[4096];
   RF_TRY(rf_journal_folder(o, folder, error));
   journal->as_note = true;
+  if (rf_runs_on_ranks(o) && rafter_rank(NULL) > 0) { /* rank 0 keeps the files */
+    journal->unlisted = true;
+    *folder = 0;
+  }
   return rf_journal_begin(journal, sink, o, rf_options_json(o), folder, pass, passes, error);
 }
 

@@ -1,10 +1,12 @@
 /* api.c - the table of commands, jobs and help. */
 #define _GNU_SOURCE
+#include "advise/fit_mesh.h"
 #include "api/handles.h"
 #include "backend/mpi/link.h"
 #include "base/file.h"
 #include "base/partial.h"
 #include "base/text.h"
+#include "plan/job.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -135,13 +137,35 @@ int rafter_rank(int *ranks) {
   return launched ? rank : 0;
 }
 
+/* --mesh auto: rank 0 chooses the mesh for all ranks. */
+static rf_status choose_mesh(rf_options *o, const rafter_sink *sink, rf_error *error) {
+  char line[240] = "", mesh[160] = "";
+  rf_hosts hosts;
+  if (!rf_runs_on_ranks(o) || strcmp(rf_options_text_or(o, "mesh", ""), "auto")) return RAFTER_OK;
+  RF_TRY(rf_hosts_of(o, &hosts, error));
+  const char *job = strcmp(rf_options_command(o), "eval") ? rf_options_command(o) : "score";
+  RF_TRY(rf_mesh_auto(o, job, hosts.hosts, hosts.host == 0, line, error));
+  snprintf(mesh, sizeof mesh, "%s", rf_options_text_or(o, "mesh", ""));
+  if (*line) rf_note(sink, "%s\n", line);
+  rf_link *link = rf_link_of_process();
+  for (int rank = 1; hosts.host == 0 && rank < hosts.hosts; rank++)
+    RF_TRY(rf_link_send(link, rank, mesh, sizeof mesh, error));
+  if (hosts.host == 0) return RAFTER_OK;
+  RF_TRY(rf_link_receive(link, 0, mesh, sizeof mesh, error));
+  return rf_options_set(o, "mesh", mesh, error);
+}
+
 rafter_status rafter_run(const rafter_job *job, const rafter_sink *sink, rafter_error *error) {
   const rf_command *command = rf_command_named(&RF_ALL_COMMANDS, rf_options_command(job->options));
   rafter_sink own = {0};
   if (sink) RF_TRY(rf_sized_copy(&own, sizeof own, sink, sink->size, "rafter_sink", error));
   /* rank 0 speaks for all */
-  if (rf_options_knows(job->options, "hosts") && rafter_rank(NULL) > 0)
+  if (rf_runs_on_ranks(job->options) && rafter_rank(NULL) > 0) {
     own = (rafter_sink){.size = sizeof own, .stop = own.stop};
+    if (rf_options_knows(job->options, "output") && rf_options_is_set(job->options, "output"))
+      RF_TRY(rf_options_set(job->options, "output", "/dev/null", error));
+  }
+  RF_TRY(choose_mesh(job->options, &own, error));
   return command->run(job, &own, error);
 }
 

@@ -140,10 +140,8 @@ static rf_status run_plan(const compute *c, int plan, int64_t rows, const rf_ten
   const rf_run_debug *debug = &c->g->settings.debug;
   /* The debug options poison and find_nan also check unused rows, so all rows must be computed. */
   bool all = debug->poison || debug->find_nan;
-  rf_run_inputs inputs = {.rows = all ? c->io[plan].count : rows,
-                          .step = 1,
-                          .unread = unread,
-                          .stop = c->g->settings.progress.stop};
+  rf_run_inputs inputs = {.rows = all ? c->io[plan].count : rows, .step = 1, .unread = unread};
+  RF_TRY(rf_run_stops(c->g->run, c->g->settings.progress.stop, &inputs.stop, error));
   return rf_run_all(c->g->run, c->g->first + plan, &inputs, error);
 }
 

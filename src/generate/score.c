@@ -159,8 +159,8 @@ static rf_status pass(rf_scorer *s, const rf_scored *text, int count, int *done,
   *done = count = write_inputs(s, text, count, &used);
   /* The debug options poison and find_nan also check unused rows, so all rows must be computed. */
   bool whole = s->settings.debug.poison || s->settings.debug.find_nan;
-  rf_run_inputs inputs = {
-      .rows = whole ? rf_scorer_rows(s) : used, .step = 1, .stop = s->settings.progress.stop};
+  rf_run_inputs inputs = {.rows = whole ? rf_scorer_rows(s) : used, .step = 1};
+  RF_TRY(rf_run_stops(s->run, s->settings.progress.stop, &inputs.stop, error));
   rf_phase_end(RF_PHASE_DATA, began);
   rf_record_extent(count, used, used);
   rf_status status = rf_run_all(s->run, s->number, &inputs, error);

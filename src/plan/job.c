@@ -241,7 +241,8 @@ static rf_status check_ranks(const rf_mesh *mesh, int ranks, rf_error *error) {
     return RF_FAIL(error, RAFTER_INVALID, hint, "each chip of --mesh is a process (expected %lld, got 1)",
                    (long long)chips);
   }
-  snprintf(hint, sizeof hint, "give a mesh of %d chips, for example --mesh data=%d", ranks, ranks);
+  snprintf(hint, sizeof hint, "give a mesh of %d chips, for example --mesh data=%d, or --mesh auto", ranks,
+           ranks);
   return RF_FAIL(
       error, RAFTER_INVALID, hint,
       "the launcher started %d processes, but the mesh has another size (--mesh: expected %d chips, "
@@ -255,6 +256,10 @@ static rf_status check_runs(const rf_options *options, const rf_mesh *mesh, cons
   char text[160];
   const rf_backend *backend = plan->backend;
   if (plans(options)) return RAFTER_OK;
+  if (rf_backend_has_ranks(backend) && !rf_runs_on_ranks(options) && rf_mesh_chips(mesh) > 1)
+    return RF_FAIL(error, RAFTER_INVALID, "leave --mesh out",
+                   "rafter %s runs on one chip (--mesh: expected one chip, got %s)",
+                   rf_options_command(options), rf_mesh_text(mesh, text));
   if (rf_backend_has_ranks(backend)) RF_TRY(check_ranks(mesh, plan->device.hosts.hosts, error));
   if (rf_mesh_chips(mesh) == 1) return RAFTER_OK;
   if (!backend->many_chips)
@@ -672,8 +677,9 @@ const rf_option RF_MODEL_OPTIONS[] = {
     RF_WORDS(
         "mesh", TEXT, "AXIS=CHIPS,..", NULL, "Chips",
         "chips along data, fsdp, tensor, sequence, context, pipeline, expert, slice: "
-        "data=2,fsdp=16,tensor=4\nRuns with --backend xla and a plugin that has as many devices; pipeline "
-        "and slice can only be planned."),
+        "data=2,fsdp=16,tensor=4; auto: the fastest mesh of all processes of mpirun\nA chip is a process "
+        "that mpirun starts (docs/many-machines.md), or a device of --backend xla; pipeline and slice can "
+        "only be planned."),
     RF_NUMBER("zero", INT, NULL, 0, 3, NULL, "Chips",
               "what the fsdp axis (or data without fsdp) shards: 1 optimizer states, 2 also gradients, 3 "
               "also weights; unset: 3 for fsdp, 0 for data"),

@@ -31,8 +31,11 @@ typedef struct rf_settings {
 rf_status rf_settings_resolve(const rf_options *options, const char *job, rf_settings *settings,
                               rf_error *error);
 
+/* True if the command can run on the ranks of an MPI job. */
+bool rf_runs_on_ranks(const rf_options *options);
 /* The hosts of the run: options, and variables of the launcher. RAFTER_INVALID: they contradict
- * each other, or one is missing. */
+ * each other, or one is missing. With --backend cpu, each rank of an MPI job is a host with one
+ * chip. */
 rf_status rf_hosts_of(const rf_options *options, rf_hosts *hosts, rf_error *error);
 
 /* The model that drafts: --speculate MODEL. NULL: there is none. */

@@ -5,11 +5,19 @@
 #include <stdlib.h>
 #include <string.h>
 
+bool rf_runs_on_ranks(const rf_options *options) {
+  static const char *const COMMANDS[] = {"train", "generate", "score", "rollout", "rl", "eval"};
+  for (size_t i = 0; i < sizeof COMMANDS / sizeof *COMMANDS; i++)
+    if (!strcmp(rf_options_command(options), COMMANDS[i])) return true;
+  return false;
+}
+
 /* On host devices, each rank of the MPI job is a host with one chip. */
 static rf_status ranks_of(const rf_options *options, rf_hosts *hosts, rf_error *error) {
   rf_link *link;
-  const char *text = rf_options_text_or(options, "hosts", "1");
-  if (strcmp(text, "1") || rf_options_given(options, "host-rank") || rf_options_given(options, "coordinator"))
+  if (rf_options_knows(options, "hosts") &&
+      (strcmp(rf_options_text_or(options, "hosts", "1"), "1") || rf_options_given(options, "host-rank") ||
+       rf_options_given(options, "coordinator")))
     return RF_FAIL(
         error, RAFTER_INVALID,
         "leave --hosts, --host-rank and --coordinator out: mpirun gives the ranks of --backend cpu",
@@ -23,9 +31,10 @@ static rf_status ranks_of(const rf_options *options, rf_hosts *hosts, rf_error *
 rf_status rf_hosts_of(const rf_options *options, rf_hosts *hosts, rf_error *error) {
   rf_hosts_wish wish = {.hosts = 1, .host = -1};
   *hosts = (rf_hosts){.hosts = 1};
-  if (!rf_options_knows(options, "hosts")) return RAFTER_OK;
-  if (rf_backend_has_ranks(rf_backend_find(rf_options_text_or(options, "backend", "auto"))))
+  if (rf_runs_on_ranks(options) &&
+      rf_backend_has_ranks(rf_backend_find(rf_options_text_or(options, "backend", "auto"))))
     return ranks_of(options, hosts, error);
+  if (!rf_options_knows(options, "hosts")) return RAFTER_OK;
   const char *text = rf_options_text_or(options, "hosts", "1");
   char *end = NULL;
   long count = strtol(text, &end, 10);

@@ -552,6 +552,14 @@ rf_status rf_run_same(rf_run *run, const char *what, uint64_t value, rf_error *e
 rf_status rf_run_agree(rf_run *run, uint32_t *flags, rf_error *error) {
   return run->device ? rf_hosts_agree(run->device, flags, error) : RAFTER_OK;
 }
+rf_status rf_run_stops(rf_run *run, const volatile int *stop, const volatile int **during, rf_error *error) {
+  uint32_t flags = rf_flag_is_set(stop);
+  *during = stop;
+  if (rf_run_hosts(run) == 1) return RAFTER_OK;
+  *during = NULL;
+  RF_TRY(rf_run_agree(run, &flags, error));
+  return flags ? RF_FAIL(error, RAFTER_INTERRUPTED, NULL, "stopped by a signal") : RAFTER_OK;
+}
 rf_status rf_run_serve(rf_run *run, rf_error *error) { return rf_hosts_serve(run->memory, error); }
 rf_status rf_run_served(rf_run *run, rf_status status, rf_error *error) {
   return rf_run_hosts(run) > 1 ? rf_hosts_served(run->device, status, error) : status;

@@ -76,6 +76,10 @@ int rf_run_host(const rf_run *run);
 rf_status rf_run_same(rf_run *run, const char *what, uint64_t value, rf_error *error);
 /* Sets *flags to the flags of all hosts, combined by `or`. */
 rf_status rf_run_agree(rf_run *run, uint32_t *flags, rf_error *error);
+/* Before a forward pass that *stop may end. Several hosts must stop together: then this function asks
+ * all of them, returns RAFTER_INTERRUPTED if one of them stops, and *during becomes NULL. With one
+ * host, *during becomes `stop`. */
+rf_status rf_run_stops(rf_run *run, const volatile int *stop, const volatile int **during, rf_error *error);
 /* Host 0 can read whole tensors while the other hosts are in rf_run_serve, which returns when
  * host 0 calls rf_run_served. If `status` is not RAFTER_OK, rf_run_serve fails. rf_run_served
  * returns `status`, or its own failure. */

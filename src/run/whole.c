@@ -318,17 +318,31 @@ rf_status rf_whole_push(const rf_whole *w, rf_memory *memory, int tensor, const 
   return RAFTER_OK;
 }
 
+/* Every host needs the part of `chip`: the host of the chip sends it to those that lack it. */
+static rf_status share_part(const rf_whole *w, int tensor, int chip, int64_t bytes, rf_error *error) {
+  const rf_device_type *type = w->device->type;
+  int owner = chip / w->local;
+  for (int host = 0; host < w->device->hosts; host++) {
+    bool has = false;
+    for (int c = host * w->local; c < (host + 1) * w->local; c++) has |= w->twin[tensor][c] == chip;
+    if (has) continue;
+    if (w->device->host == owner) RF_TRY(type->send(w->device, host, w->room, bytes, error));
+    if (w->device->host == host) RF_TRY(type->receive(w->device, owner, w->room, bytes, error));
+  }
+  return RAFTER_OK;
+}
+
 rf_status rf_whole_pull(const rf_whole *w, rf_memory *memory, int tensor, void *to, rf_error *error) {
   const rf_tensor *mine = &w->plan->graph->tensor[tensor];
   for (int chip = 0; chip < w->chips; chip++) {
     if (w->twin[tensor][chip] != chip) continue;
     staged s = {w->room, to, rf_dtype_bytes(mine->dtype), true};
     int near = near_chip(w, tensor, chip);
-    if (near == RF_NONE)
-      return RF_FAIL(error, RAFTER_INVALID, "use a --mesh whose outputs are the same on every chip",
-                     "a part of an output is on another host (%s)", mine->name);
-    int64_t at = rf_memory_at(memory, near - w->first, w->plan->tensor[tensor].offset);
-    RF_TRY(rf_memory_read(memory, at, w->room, rf_tensor_bytes(mine), error));
+    if (near != RF_NONE) {
+      int64_t at = rf_memory_at(memory, near - w->first, w->plan->tensor[tensor].offset);
+      RF_TRY(rf_memory_read(memory, at, w->room, rf_tensor_bytes(mine), error));
+    }
+    RF_TRY(share_part(w, tensor, chip, rf_tensor_bytes(mine), error));
     RF_TRY(rf_place_pieces(&w->part[tensor][chip], 0, rf_tensor_count(&w->tensor[tensor]), copy_piece, &s,
                            error));
   }

@@ -164,7 +164,7 @@ case_mesh_generate() {
 }
 
 case_mesh_faults() {
-  refuses 2 'planned but not run with --backend cpu' "${TRAIN[@]}" --steps 1 --mesh data=4
+  refuses 2 'each chip of --mesh is a process' "${TRAIN[@]}" --steps 1 --mesh data=4
   refuses 2 'pipeline and slice can be planned' \
     "${TRAIN[@]}" --steps 1 --accumulate 2 --mesh pipeline=2 --backend xla --plugin none.so
   refuses 2 'microbatch cannot be sharded' \

@@ -1,7 +1,7 @@
 /* boxes.h - which elements a collective moves from one rank of a group to another. The elements are
- * up to three boxes: for example the query, key and value heads of an all_to_all. A box has the same
- * extents in the sender's input and in the receiver's output, with other strides. A message has the
- * elements of its boxes in this order, without gaps. */
+ * up to three boxes: for example the query, key and value heads of an all_to_all. A box has the
+ * same extents in the sender's input and in the receiver's output, with other strides. A message
+ * has the elements of its boxes in this order, without gaps. */
 #ifndef RF_BOXES_H
 #define RF_BOXES_H
 
