@@ -290,6 +290,7 @@ static void say_progress(rf_answering *a) {
 }
 
 static bool stepped(void *self, int tokens) {
+  enum { STOP = 1, TIME = 2 };
   rf_answering *a = self;
   double seconds = rf_now_seconds() - a->start;
   a->longest = fmax(a->longest, seconds - a->seconds);
@@ -298,8 +299,11 @@ static bool stepped(void *self, int tokens) {
   if (a->failed != RAFTER_OK) return false;
   if (a->path && tokens) say_progress(a);
   if (!rf_generator_busy(a->generator)) return true;
-  a->time_is_up = a->limit > 0 && rf_now_seconds() - a->began + a->longest > a->limit;
-  return !a->time_is_up && !rf_asked_to_stop(a->sink);
+  uint32_t flags = rf_asked_to_stop(a->sink) ? STOP : 0;
+  if (a->limit > 0 && rf_now_seconds() - a->began + a->longest > a->limit) flags |= TIME;
+  a->failed = rf_run_agree(a->generator->run, &flags, &a->why); /* all hosts stop together */
+  a->time_is_up = flags & TIME;
+  return a->failed == RAFTER_OK && !flags;
 }
 
 rf_status rf_answering_run(rf_answering *a, rf_error *error) {

@@ -143,15 +143,10 @@ static rf_status choose_mesh(rf_options *o, const rafter_sink *sink, rf_error *e
   rf_hosts hosts;
   if (!rf_runs_on_ranks(o) || strcmp(rf_options_text_or(o, "mesh", ""), "auto")) return RAFTER_OK;
   RF_TRY(rf_hosts_of(o, &hosts, error));
-  const char *job = strcmp(rf_options_command(o), "eval") ? rf_options_command(o) : "score";
-  RF_TRY(rf_mesh_auto(o, job, hosts.hosts, hosts.host == 0, line, error));
+  RF_TRY(rf_mesh_auto(o, rf_options_command(o), hosts.hosts, hosts.host == 0, line, error));
   snprintf(mesh, sizeof mesh, "%s", rf_options_text_or(o, "mesh", ""));
   if (*line) rf_note(sink, "%s\n", line);
-  rf_link *link = rf_link_of_process();
-  for (int rank = 1; hosts.host == 0 && rank < hosts.hosts; rank++)
-    RF_TRY(rf_link_send(link, rank, mesh, sizeof mesh, error));
-  if (hosts.host == 0) return RAFTER_OK;
-  RF_TRY(rf_link_receive(link, 0, mesh, sizeof mesh, error));
+  RF_TRY(rf_link_share(rf_link_of_process(), mesh, sizeof mesh, error));
   return rf_options_set(o, "mesh", mesh, error);
 }
 

@@ -185,6 +185,7 @@ static rf_status run(parts *p, bool *stopped, rf_error *error) {
   RF_TRY(rf_rl_open(&p->settings, &r->rl, error));
   r->folder->trainer = r->rl->trainer;
   int passes = passes_of(p, pass);
+  p->journal.unlisted = r->folder->hidden;
   RF_TRY(rf_journal_begin(&p->journal, r->sink, p->options, recorded_options(p), r->folder->out, pass, passes,
                           error));
   RF_TRY(rf_rl_run_begin(r, error));
@@ -200,7 +201,7 @@ static rf_status run(parts *p, bool *stopped, rf_error *error) {
            (long long)done, (long long)r->steps, r->folder->out);
   passes = passes_of(p, pass);
   RF_TRY(rf_traced_write(p->traced, &p->journal, pass, passes, error));
-  if (done > r->first_step)
+  if (done > r->first_step && !r->folder->hidden)
     RF_TRY(rf_journal_sum_up(&p->journal, r->rl->run, pass, passes, rf_now_seconds() - r->start, error));
   if (!*stopped) return RAFTER_OK;
   return RF_FAIL(error, RAFTER_INTERRUPTED, NULL, "stopped at step %lld; continue with --resume %s",

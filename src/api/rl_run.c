@@ -249,8 +249,13 @@ rf_status rf_rl_run_steps(rf_rl_run *run, bool *stopped, rf_error *error) {
     run->done_seconds = rf_now_seconds() - run->start;
     int64_t step = rf_rl_steps_done(run->rl);
     if (run->save_every > 0 && step % run->save_every == 0 && step < run->steps) RF_TRY(save(run, error));
-    if (rf_asked_to_stop(run->sink)) return *stopped = true, RAFTER_OK;
-    if (run->seconds_limit > 0 && run->done_seconds + next_seconds(run, longest) > run->seconds_limit) break;
+    enum { STOP = 1, TIME = 2 };
+    uint32_t flags = rf_asked_to_stop(run->sink) ? STOP : 0;
+    if (run->seconds_limit > 0 && run->done_seconds + next_seconds(run, longest) > run->seconds_limit)
+      flags |= TIME;
+    RF_TRY(rf_run_agree(run->rl->run, &flags, error)); /* all hosts stop together */
+    if (flags & STOP) return *stopped = true, RAFTER_OK;
+    if (flags) break;
   }
   return RAFTER_OK;
 }

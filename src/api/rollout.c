@@ -2,6 +2,7 @@
  * that an earlier run has begun. */
 #define _GNU_SOURCE
 #include "api/rollout_file.h"
+#include "backend/mpi/link.h"
 
 #include "base/text.h"
 #include "journal/executed.h"
@@ -105,6 +106,7 @@ static rf_status name_folder(rf_options *o, rf_error *error) {
 static rf_status say_complete(rf_answering *a, const rf_rollout_file *file, rf_error *error) {
   const char *path = file->path;
   const int64_t answers = answers_to(&a->prompts);
+  if (!a->appends) return RAFTER_OK; /* not rank 0 */
   RF_TRY(rf_rollout_begin(a, file, error));
   RF_TRY(rf_answering_end_file(a, error));
   rf_say(a->sink, "%s has all %lld answers\n", path, (long long)answers);
@@ -140,6 +142,15 @@ static void say_end(const rf_answering *a, const char *path) {
            a->appends ? "; the same command continues" : "");
 }
 
+/* Of several ranks, rank 0 has the file, and knows how many answers it has. */
+static rf_status share_begin(rf_answering *a, rf_error *error) {
+  int64_t at[2] = {a->written, a->sample};
+  RF_TRY(rf_link_share(rf_link_of_process(), at, sizeof at, error));
+  a->written = at[0];
+  a->sample = (int)at[1];
+  return RAFTER_OK;
+}
+
 static rf_status rollout(rf_options *o, rf_answering *a, rf_rollout_file *file, rf_error *error) {
   const char *path = rf_options_text(o, "output");
   rf_report_pass pass[2];
@@ -155,6 +166,7 @@ static rf_status rollout(rf_options *o, rf_answering *a, rf_rollout_file *file, 
   a->appends = !rf_out_is_stream(path);
   if (a->appends) RF_TRY(rf_rollout_open(a, o, path, rf_options_flag(o, "overwrite"), file, error));
   else RF_TRY(rf_out_open(path, 0, &a->out, error));
+  RF_TRY(share_begin(a, error));
   if (a->written == a->prompts.rows) return say_complete(a, file, error);
   if (file->continues) RF_TRY(name_folder(o, error));
   choose_batch(o, a);

@@ -325,7 +325,9 @@ static rf_status pass_all(work *w, rf_scorer *scorer, const rafter_sink *sink, i
                     (long long)done, (long long)w->windows, (double)*executed / *seconds);
     if (status == RAFTER_OK)
       status = put_rows(w, done < w->windows ? w->window[done].row : w->rows, sink, error);
-    if (status == RAFTER_OK && done < w->windows && rf_asked_to_stop(sink)) status = RAFTER_INTERRUPTED;
+    uint32_t stops = done < w->windows && rf_asked_to_stop(sink);
+    if (status == RAFTER_OK) status = rf_run_agree(scorer->run, &stops, error); /* all hosts stop together */
+    if (status == RAFTER_OK && stops) status = RAFTER_INTERRUPTED;
   }
   rf_put_bar(sink, "%s", "");
   if (status == RAFTER_INTERRUPTED)

@@ -179,6 +179,13 @@ static void name_folder(rafter_trainer *t, const rf_options *o, const char *resu
 rf_status rf_trainer_begin_folder(rafter_trainer *t, const rf_options *o, bool *ours, rf_error *error) {
   const char *resume = rf_options_text(o, "resume");
   bool unnamed;
+  rf_hosts hosts;
+  RF_TRY(rf_hosts_of(o, &hosts, error));
+  if (hosts.host > 0) {
+    *ours = false;
+    if (resume) RF_TRY(rf_checkpoint_newest(resume, t->resume, error));
+    return make_hidden(t, hosts.host, error);
+  }
   name_folder(t, o, resume, &unnamed);
   if (resume) RF_TRY(rf_checkpoint_newest(resume, t->resume, error));
   if (!unnamed) RF_TRY(check_out(t, resume, error));

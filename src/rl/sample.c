@@ -77,6 +77,7 @@ static rf_status reward_group(rf_rl *rl, rf_rl_group *group, rf_error *error) {
   for (int i = 0; i < group->replies.samples; i++) {
     rf_rl_answer *a = &group->answer[i];
     a->reply = &group->replies.reply[i];
+    if (rf_run_host(rl->run) > 0) continue; /* host 0 asks for the rewards, and share_rewards sends them */
     const rf_reward_row row = {.id = p->id,
                                .prompt = p->text,
                                .answer = a->reply->text ? a->reply->text : "",
@@ -105,7 +106,8 @@ static bool stepped(void *self, int tokens) {
   double began = rf_now_seconds();
   s->status = rf_rewards_collect(settings->rewards, false, &s->why);
   s->waited += rf_now_seconds() - began;
-  s->stopped = rf_flag_is_set(settings->train.progress.stop);
+  /* several hosts agree before each forward pass */
+  s->stopped = rf_run_hosts(s->rl->run) == 1 && rf_flag_is_set(settings->train.progress.stop);
   if (settings->progress) settings->progress(settings->self, s->what, s->ended, s->groups);
   return s->status == RAFTER_OK && !s->stopped;
 }
@@ -116,6 +118,16 @@ static rf_status cancel(rf_rl *rl, rf_error *error) {
     if (rl->group[i].replies.left) rf_generator_cancel(rl->generator, rl->group[i].replies.request, -1);
   while (rf_generator_busy(rl->generator))
     RF_TRY(rf_replies_step(rl->generator, &(rf_reply_loop){.survives = true}, error));
+  return RAFTER_OK;
+}
+
+static rf_status share_rewards(rf_rl *rl, rf_error *error) {
+  for (int64_t g = 0; g < rl->groups; g++)
+    for (int i = 0; i < rl->group[g].replies.samples; i++) {
+      rf_rl_answer *a = &rl->group[g].answer[i];
+      RF_TRY(rf_run_share(rl->run, &a->reward, sizeof a->reward, error));
+      RF_TRY(rf_run_share(rl->run, a->part, sizeof a->part, error));
+    }
   return RAFTER_OK;
 }
 
@@ -135,6 +147,7 @@ static rf_status run(sampling *s, rf_rl_report *report, rf_error *error) {
   if (status == RAFTER_OK && !s->stopped) status = rf_rewards_collect(rl->settings.rewards, true, error);
   if (status == RAFTER_OK && s->stopped)
     status = RF_FAIL(error, RAFTER_INTERRUPTED, NULL, "stopped by a signal");
+  if (status == RAFTER_OK) status = share_rewards(rl, error);
   report->reward_seconds += rf_now_seconds() - sampled + (s->waited - waited);
   if (status != RAFTER_OK) RF_TRY(cancel(rl, error));
   return status;

@@ -26,6 +26,12 @@ rf_status rf_hosts_same(rf_device *device, const char *what, uint64_t value, rf_
                  "host %d has %s than host 0", device->host, what);
 }
 
+rf_status rf_hosts_share(rf_device *device, void *data, int64_t bytes, rf_error *error) {
+  if (device->hosts == 1) return RAFTER_OK;
+  return device->host == 0 ? to_all(device, data, bytes, error)
+                           : device->type->receive(device, 0, data, bytes, error);
+}
+
 rf_status rf_hosts_agree(rf_device *device, uint32_t *flags, rf_error *error) {
   const rf_device_type *type = device->type;
   if (device->hosts == 1) return RAFTER_OK;

@@ -10,6 +10,8 @@
 rf_status rf_hosts_same(rf_device *device, const char *what, uint64_t value, rf_error *error);
 /* Sets *flags to the flags of all hosts, combined by `or`. */
 rf_status rf_hosts_agree(rf_device *device, uint32_t *flags, rf_error *error);
+/* Gives the other hosts the bytes of host 0. */
+rf_status rf_hosts_share(rf_device *device, void *data, int64_t bytes, rf_error *error);
 /* In host 0, while the others serve: reads the bytes at offset `at` of the memory of `host`. */
 rf_status rf_hosts_fetch(rf_device *device, int host, int64_t at, void *to, int64_t bytes, rf_error *error);
 /* In the other hosts: answers host 0 until it calls rf_hosts_served. Returns RAFTER_FAILED if the

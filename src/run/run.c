@@ -552,6 +552,9 @@ rf_status rf_run_same(rf_run *run, const char *what, uint64_t value, rf_error *e
 rf_status rf_run_agree(rf_run *run, uint32_t *flags, rf_error *error) {
   return run->device ? rf_hosts_agree(run->device, flags, error) : RAFTER_OK;
 }
+rf_status rf_run_share(rf_run *run, void *data, int64_t bytes, rf_error *error) {
+  return run->device ? rf_hosts_share(run->device, data, bytes, error) : RAFTER_OK;
+}
 rf_status rf_run_stops(rf_run *run, const volatile int *stop, const volatile int **during, rf_error *error) {
   uint32_t flags = rf_flag_is_set(stop);
   *during = stop;

@@ -76,6 +76,8 @@ int rf_run_host(const rf_run *run);
 rf_status rf_run_same(rf_run *run, const char *what, uint64_t value, rf_error *error);
 /* Sets *flags to the flags of all hosts, combined by `or`. */
 rf_status rf_run_agree(rf_run *run, uint32_t *flags, rf_error *error);
+/* Gives the other hosts the bytes of host 0. */
+rf_status rf_run_share(rf_run *run, void *data, int64_t bytes, rf_error *error);
 /* Before a forward pass that *stop may end. Several hosts must stop together: then this function asks
  * all of them, returns RAFTER_INTERRUPTED if one of them stops, and *during becomes NULL. With one
  * host, *during becomes `stop`. */

@@ -68,6 +68,14 @@ static bool is_visible(const rf_plan *plan, int t) {
   return plan->tensor[t].offset >= 0 && (tensor->persistent || tensor->input || tensor->output);
 }
 
+/* A tensor of the plan's owner that this plan keeps and does not use, such as an adapter in the plan
+ * of the model without it. It is read and written through the owner's plan. */
+static bool is_of_owner(const rf_plan *plan, const rf_graph *unsharded, int t) {
+  const rf_tensor *mine = &plan->graph->tensor[t];
+  return mine->persistent && mine->param < 0 && mine->class != RF_CLASS_KV &&
+         rf_graph_find(unsharded, mine->name) == RF_NONE;
+}
+
 static void find_parts(rf_whole *w, int t) {
   const rf_graph *graph = w->plan->graph;
   if (graph->tensor[t].class == RF_CLASS_KV) return;
@@ -107,7 +115,7 @@ rf_status rf_whole_open(const rf_plan *plan, rf_device *device, rf_whole **out, 
   w->twin = rf_pool_alloc(w->pool, tensors * sizeof *w->twin);
   for (int t = 0; t < plan->graph->tensor_count; t++) {
     w->tensor[t] = plan->graph->tensor[t];
-    if (!is_visible(plan, t)) continue;
+    if (!is_visible(plan, t) || is_of_owner(plan, unsharded, t)) continue;
     RF_GO(find_shape(w, unsharded, t, error));
     find_parts(w, t);
     if (!plan->graph->tensor[t].persistent && plan->tensor[t].bytes > room) room = plan->tensor[t].bytes;

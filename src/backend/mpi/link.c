@@ -290,6 +290,13 @@ rf_status rf_link_receive(rf_link *link, int from, void *data, int64_t bytes, rf
   return pass(link, false, from, data, bytes, error);
 }
 
+rf_status rf_link_share(rf_link *link, void *data, int64_t bytes, rf_error *error) {
+  if (!link) return RAFTER_OK;
+  if (link->rank > 0) return rf_link_receive(link, 0, data, bytes, error);
+  for (int rank = 1; rank < link->ranks; rank++) RF_TRY(rf_link_send(link, rank, data, bytes, error));
+  return RAFTER_OK;
+}
+
 rf_status rf_link_status(const rf_link *link, const char *what, rf_error *error) {
   if (!link->failed) return RAFTER_OK;
   return RF_FAIL(error, RAFTER_FAILED, link->error.hint, "%s%s%s", what ? what : "", what ? ": " : "",

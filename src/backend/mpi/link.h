@@ -41,6 +41,8 @@ bool rf_link_wait(rf_link *link, int group);
 /* One message of any length. Ranks receive messages of a rank in the order in which it sent them. */
 rf_status rf_link_send(rf_link *link, int to, const void *data, int64_t bytes, rf_error *error);
 rf_status rf_link_receive(rf_link *link, int from, void *data, int64_t bytes, rf_error *error);
+/* Rank 0 sends its bytes to the others, which receive them. Does nothing if `link` is NULL. */
+rf_status rf_link_share(rf_link *link, void *data, int64_t bytes, rf_error *error);
 /* RAFTER_OK, or the first failure. `what` was computed meanwhile: "step/end/norm". */
 rf_status rf_link_status(const rf_link *link, const char *what, rf_error *error);
 /* Ranks may differ in these values. All must use the lowest one. */
