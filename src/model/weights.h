@@ -75,6 +75,7 @@ typedef struct rf_weights_form {
   bool bare;          /* omit the prefix "model.", "transformer.", ... */
   bool tied_as_head;  /* store a tied model's embedding under the head's name */
   int64_t file_bytes; /* start a new file beyond this size and write an index; 0: one file */
+  int shards;         /* share the tensors out over this many files of similar size; 0: by file_bytes */
 } rf_weights_form;
 typedef struct rf_weights_writer rf_weights_writer;
 rf_status rf_weights_writer_open(const char *folder, const rf_model *model, const rf_params *params,
@@ -85,8 +86,29 @@ rf_status rf_weights_writer_put(void *writer, int param, int64_t first, int64_t 
 rf_status rf_weights_writer_put_part(rf_weights_writer *writer, int param, int part, const void *data,
                                      int64_t bytes, rf_error *error);
 int rf_weights_writer_files(const rf_weights_writer *writer);
+rf_status rf_weights_writer_index(const rf_weights_writer *writer, rf_error *error); /* none for one file */
 rf_status rf_weights_writer_commit(rf_weights_writer *writer, rf_error *error); /* frees, also on failure */
 void rf_weights_writer_discard(rf_weights_writer *writer);                      /* NULL is allowed */
+
+/* Several processes can write a file each. All open a writer with the same form. A process lists
+ * the blocks of its file (and those of the others), and passes the values of its own blocks in this
+ * order. rf_weights_writer_index writes the index. */
+typedef struct rf_weights_block {
+  int param;
+  int64_t first, rows, stride, count; /* `rows` runs of `count` values, `stride` values apart */
+  bool transposed;                    /* the writer transposes the block */
+} rf_weights_block;
+typedef struct rf_weights_cursor {
+  int piece, part;
+  int64_t at;
+} rf_weights_cursor; /* all 0: before the first block */
+bool rf_weights_writer_next(const rf_weights_writer *writer, int file, rf_weights_cursor *cursor,
+                            rf_weights_block *block);
+int64_t rf_weights_writer_room(const rf_weights_writer *writer); /* values of the largest block */
+rf_status rf_weights_writer_begin_file(rf_weights_writer *writer, int file, rf_error *error);
+rf_status rf_weights_writer_put_block(rf_weights_writer *writer, const rf_weights_block *block,
+                                      const float *values, rf_error *error);
+rf_status rf_weights_writer_commit_file(rf_weights_writer *writer, rf_error *error);
 
 /* Finds the naming and the dtype of the weights at `path`. The dtype is BF16 or F16 if all tensors
  * have that type. Otherwise it is F32, which represents every value of all types but F64. */

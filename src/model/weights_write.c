@@ -2,14 +2,13 @@
  * to one file, or to several files with an index. */
 #include "model/weights.h"
 
-#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/json.h"
 #include "model/names.h"
 #include "formats/safetensors.h"
+#include "formats/shards.h"
 
 /* TILE columns are transposed at a time: this many values fill one cache line. A strip has STRIP
  * columns, or fewer if the matrix has many rows. All threads transpose the tiles of a strip. */
@@ -20,18 +19,6 @@ static int64_t strip_columns(int64_t height) {
   return columns < TILE ? TILE : columns < STRIP ? columns : STRIP;
 }
 
-/* Number of values in the buffers that write_part needs. */
-static int64_t writer_values(const rf_params *params) {
-  int64_t most = BLOCK_VALUES;
-  for (int i = 0; i < params->count; ++i) {
-    int64_t height = rf_param_height(&params->at[i]), columns = rf_param_width(&params->at[i]);
-    int64_t strip = strip_columns(height), transposed = height * (strip < columns ? strip : columns);
-    if (transposed > most) most = transposed;
-    if (columns > most) most = columns;
-  }
-  return most;
-}
-
 /* ---- files ----------------------------------------------------------------------------------- */
 
 /* A parameter or one expert's slice, which is written at once, with the names of its tensors. */
@@ -39,6 +26,7 @@ typedef struct piece {
   int param, file;
   rf_param slice;
   rf_name name;
+  int64_t bytes;
   int first_stored; /* the piece's first tensor in the writer's list */
 } piece;
 
@@ -50,6 +38,7 @@ struct rf_weights_writer {
   int64_t bytes,        /* of all tensors */
       held;             /* number of values of the current piece that have arrived */
   float *block, *strip; /* buffers for transposing */
+  int64_t room;         /* number of values of the largest block */
   float *values;        /* values of the current piece that rf_weights_writer_put received */
   int64_t capacity;     /* number of values for which `values` has memory */
   rf_tensor_writer *out;
@@ -57,35 +46,66 @@ struct rf_weights_writer {
 
 static void list_pieces(rf_weights_writer *w, const rf_model *model, const rf_params *params,
                         const rf_weights_form *form) {
-  int64_t in_file = 0;
   for (int i = 0; i < params->count; ++i)
     for (int e = 0; e < rf_param_slices(&params->at[i]); ++e) {
       piece *p = &w->piece[w->count++];
-      *p = (piece){.param = i, .slice = rf_param_slice(&params->at[i], e), .first_stored = w->stored_count};
+      *p = (piece){.param = i, .slice = rf_param_slice(&params->at[i], e)};
       p->name = rf_param_name(model, &p->slice, !form->bare);
       if (form->tied_as_head && strcmp(p->slice.name, "embed/token/weight") == 0)
         snprintf(p->name.part[0], sizeof p->name.part[0], "lm_head.weight");
-      int64_t bytes = p->slice.count * rf_dtype_bytes(form->dtype);
-      if (form->file_bytes > 0 && in_file > 0 && in_file + bytes > form->file_bytes) {
-        in_file = 0;
-        w->files++;
-      }
-      in_file += bytes;
-      w->bytes += bytes;
-      p->file = w->files;
-      for (int j = 0; j < p->name.count; ++j) {
-        rf_stored *tensor = &w->stored[w->stored_count++];
-        *tensor = (rf_stored){.name = p->name.part[j], .dtype = form->dtype, .rank = p->slice.rank};
-        if (p->slice.rank == 2) tensor->shape[p->name.transposed] = rf_param_height(&p->slice);
-        tensor->shape[p->slice.rank == 2 ? !p->name.transposed : 0] = p->name.columns[j];
-      }
+      p->bytes = p->slice.count * rf_dtype_bytes(form->dtype);
+      w->bytes += p->bytes;
     }
+}
+
+/* Starts a new file if the pieces of a file would take more than `file_bytes`. */
+static void fill_files(rf_weights_writer *w, int64_t file_bytes) {
+  int64_t in_file = 0;
+  for (int i = 0; i < w->count; ++i) {
+    if (file_bytes > 0 && in_file > 0 && in_file + w->piece[i].bytes > file_bytes) {
+      in_file = 0;
+      w->files++;
+    }
+    in_file += w->piece[i].bytes;
+    w->piece[i].file = w->files;
+  }
   w->files++;
 }
 
-static void file_name(const rf_weights_writer *w, int file, char name[64]) {
-  if (w->files == 1) snprintf(name, 64, "model.safetensors");
-  else snprintf(name, 64, "model-%05d-of-%05d.safetensors", file + 1, w->files);
+static int by_file(const void *a, const void *b) {
+  const piece *x = a, *y = b;
+  if (x->file != y->file) return x->file < y->file ? -1 : 1;
+  if (x->param != y->param) return x->param < y->param ? -1 : 1;
+  return (x->slice.expert > y->slice.expert) - (x->slice.expert < y->slice.expert);
+}
+
+/* Gives each piece to one of `shards` files, and sorts the pieces by file. */
+static bool share_files(rf_weights_writer *w, int shards) {
+  int64_t *bytes = calloc((size_t)w->count, sizeof *bytes);
+  int *file = calloc((size_t)w->count, sizeof *file);
+  if (bytes && file) {
+    for (int i = 0; i < w->count; ++i) bytes[i] = w->piece[i].bytes;
+    w->files = rf_shard_files(bytes, w->count, shards, file);
+    for (int i = 0; i < w->count; ++i) w->piece[i].file = file[i];
+    qsort(w->piece, (size_t)w->count, sizeof *w->piece, by_file);
+  }
+  bool fine = bytes && file;
+  free(bytes);
+  free(file);
+  return fine;
+}
+
+static void list_stored(rf_weights_writer *w, rf_dtype dtype) {
+  for (int i = 0; i < w->count; ++i) {
+    piece *p = &w->piece[i];
+    p->first_stored = w->stored_count;
+    for (int j = 0; j < p->name.count; ++j) {
+      rf_stored *tensor = &w->stored[w->stored_count++];
+      *tensor = (rf_stored){.name = p->name.part[j], .dtype = dtype, .rank = p->slice.rank};
+      if (p->slice.rank == 2) tensor->shape[p->name.transposed] = rf_param_height(&p->slice);
+      tensor->shape[p->slice.rank == 2 ? !p->name.transposed : 0] = p->name.columns[j];
+    }
+  }
 }
 
 static rf_status open_file_of_piece(rf_weights_writer *w, rf_error *error) {
@@ -98,29 +118,66 @@ static rf_status open_file_of_piece(rf_weights_writer *w, rf_error *error) {
   }
   int last = w->current;
   while (last + 1 < w->count && w->piece[last + 1].file == p->file) ++last;
-  char name[64], path[4400];
-  file_name(w, p->file, name);
+  char name[RF_SHARD_NAME], path[4400];
+  rf_shard_name("model", p->file, w->files, name);
   snprintf(path, sizeof path, "%s/%s", w->folder, name);
   int end = last + 1 < w->count ? w->piece[last + 1].first_stored : w->stored_count;
   return rf_tensor_writer_open(path, w->stored + p->first_stored, end - p->first_stored, NULL, &w->out,
                                error);
 }
 
-/* If a file stores q, k and v head by head, returns the parameter's column for its column f. */
-static int64_t own_column(const rf_name *name, int64_t f) {
-  int64_t size = name->head_dim, third = name->columns[0] / 3;
-  return f / size % 3 * third + f / (3 * size) * size + f % size;
+/* ---- blocks ---------------------------------------------------------------------------------- */
+
+/* Sets the block at a cursor within a piece, in the order of the file, and moves the cursor. Returns
+ * false at the end of the piece. */
+static bool next_in_piece(const piece *p, rf_weights_cursor *at, rf_weights_block *block) {
+  const rf_name *name = &p->name;
+  const rf_param *param = &p->slice;
+  int64_t all = rf_param_width(param), height = rf_param_height(param), column = 0;
+  if (at->part == name->count) return false;
+  for (int j = 0; j < at->part; ++j) column += name->columns[j];
+  int64_t columns = name->columns[at->part], left;
+  bool by_head = name->order[0] == RF_NAME_BY_HEAD;
+  if (by_head) columns = all;
+  *block = (rf_weights_block){.param = p->param, .stride = all, .transposed = name->transposed};
+  if (by_head) { /* the file has q, k and v of head 0, then of head 1, ... */
+    int64_t size = name->head_dim, third = name->columns[0] / 3, head = at->at / size;
+    column = head % 3 * third + head / 3 * size;
+    block->rows = height;
+    block->count = size;
+    at->at += size;
+    left = all - at->at;
+  } else if (name->transposed) {
+    left = columns - at->at;
+    block->rows = height;
+    block->count = left < strip_columns(height) ? left : strip_columns(height);
+    column += at->at;
+    at->at += block->count;
+    left -= block->count;
+  } else { /* rows of a matrix, of which adjacent ones are one run */
+    int64_t rows = BLOCK_VALUES / columns > 0 ? BLOCK_VALUES / columns : 1;
+    block->rows = height - at->at < rows ? height - at->at : rows;
+    block->count = columns;
+    column += at->at * all;
+    at->at += block->rows;
+    left = height - at->at;
+  }
+  block->first = param->expert * param->count + column;
+  if (!block->transposed && block->count == all) { /* adjacent rows are one run */
+    block->count *= block->rows;
+    block->rows = 1;
+  }
+  if (left == 0) *at = (rf_weights_cursor){.piece = at->piece, .part = by_head ? name->count : at->part + 1};
+  return true;
 }
 
-static rf_status write_by_head(const rf_weights_writer *w, const piece *p, rf_weights_source source,
-                               void *context, rf_error *error) {
-  int64_t all = rf_param_width(&p->slice), height = rf_param_height(&p->slice);
-  for (int64_t f = 0, run = p->name.transposed ? 1 : p->name.head_dim; f < all; f += run) {
-    for (int64_t r = 0; r < height; ++r)
-      RF_TRY(source(context, p->param, r * all + own_column(&p->name, f), run, w->block + r * run, error));
-    RF_TRY(rf_tensor_writer_put(w->out, w->block, height * run, error));
-  }
-  return RAFTER_OK;
+static int64_t largest_block(const rf_weights_writer *w) {
+  int64_t most = BLOCK_VALUES;
+  rf_weights_block block;
+  for (int i = 0; i < w->count; ++i)
+    for (rf_weights_cursor at = {0}; next_in_piece(&w->piece[i], &at, &block);)
+      if (block.rows * block.count > most) most = block.rows * block.count;
+  return most;
 }
 
 /* to[c][r] = from[r][c], with all threads. */
@@ -134,45 +191,24 @@ static void transpose(const float *from, int64_t rows, int64_t columns, float *t
   }
 }
 
-/* Writes columns [column, column + columns) of a piece, unchanged or transposed. Each call of
- * `source` asks for adjacent elements of a row. */
-static rf_status write_part(const rf_weights_writer *w, const piece *p, int64_t column, int64_t columns,
-                            rf_weights_source source, void *context, rf_error *error) {
-  const rf_param *param = &p->slice;
-  int64_t all = rf_param_width(param), height = rf_param_height(param), before = param->expert * param->count;
-  if (!p->name.transposed && columns == all) {
-    for (int64_t first = 0, count; first < param->count; first += count) {
-      count = param->count - first < BLOCK_VALUES ? param->count - first : BLOCK_VALUES;
-      RF_TRY(source(context, p->param, before + first, count, w->block, error));
-      RF_TRY(rf_tensor_writer_put(w->out, w->block, count, error));
-    }
-    return RAFTER_OK;
-  }
-  if (!p->name.transposed) {
-    for (int64_t r = 0; r < height; ++r) {
-      RF_TRY(source(context, p->param, before + r * all + column, columns, w->block, error));
-      RF_TRY(rf_tensor_writer_put(w->out, w->block, columns, error));
-    }
-    return RAFTER_OK;
-  }
-  for (int64_t c = 0, most = strip_columns(height), width; c < columns; c += width) {
-    width = columns - c < most ? columns - c : most;
-    for (int64_t r = 0; r < height; ++r)
-      RF_TRY(source(context, p->param, before + r * all + column + c, width, w->strip + r * width, error));
-    transpose(w->strip, height, width, w->block);
-    RF_TRY(rf_tensor_writer_put(w->out, w->block, width * height, error));
-  }
-  return RAFTER_OK;
+static rf_status put_block(const rf_weights_writer *w, const rf_weights_block *block, const float *values,
+                           rf_error *error) {
+  if (!block->transposed) return rf_tensor_writer_put(w->out, values, block->rows * block->count, error);
+  transpose(values, block->rows, block->count, w->block);
+  return rf_tensor_writer_put(w->out, w->block, block->rows * block->count, error);
 }
 
 static rf_status write_piece(rf_weights_writer *w, rf_weights_source source, void *context, rf_error *error) {
   const piece *p = &w->piece[w->current];
+  rf_weights_block block;
   RF_TRY(open_file_of_piece(w, error));
   w->current++;
-  if (p->name.order[0] == RF_NAME_BY_HEAD) return write_by_head(w, p, source, context, error);
-  int64_t column = 0;
-  for (int j = 0; j < p->name.count; column += p->name.columns[j++])
-    RF_TRY(write_part(w, p, column, p->name.columns[j], source, context, error));
+  for (rf_weights_cursor at = {0}; next_in_piece(p, &at, &block);) {
+    for (int64_t r = 0; r < block.rows; ++r)
+      RF_TRY(source(context, p->param, block.first + r * block.stride, block.count,
+                    w->strip + r * block.count, error));
+    RF_TRY(put_block(w, &block, w->strip, error));
+  }
   return RAFTER_OK;
 }
 
@@ -182,18 +218,21 @@ rf_status rf_weights_writer_open(const char *folder, const rf_model *model, cons
   for (int i = 0; i < params->count; ++i) count += (size_t)rf_param_slices(&params->at[i]);
   if (strlen(folder) > 4096) return RF_FAIL(error, RAFTER_INVALID, NULL, "the folder's path is too long");
   rf_weights_writer *w = calloc(1, sizeof *w);
-  if (w) {
-    w->folder = strdup(folder);
-    w->piece = calloc(count, sizeof *w->piece);
-    w->stored = calloc(count * RF_NAME_PARTS, sizeof *w->stored);
-    w->block = malloc((size_t)writer_values(params) * sizeof *w->block);
-    w->strip = malloc((size_t)writer_values(params) * sizeof *w->strip);
+  bool fine = w && (w->folder = strdup(folder)) && (w->piece = calloc(count, sizeof *w->piece)) &&
+              (w->stored = calloc(count * RF_NAME_PARTS, sizeof *w->stored));
+  if (fine) {
+    list_pieces(w, model, params, form);
+    if (form->shards > 0) fine = share_files(w, form->shards);
+    else fill_files(w, form->file_bytes);
+    list_stored(w, form->dtype);
+    w->room = largest_block(w);
+    w->block = malloc((size_t)w->room * sizeof *w->block);
+    w->strip = malloc((size_t)w->room * sizeof *w->strip);
   }
-  if (!w || !w->folder || !w->piece || !w->stored || !w->block || !w->strip) {
+  if (!fine || !w->block || !w->strip) {
     rf_weights_writer_discard(w);
     return RF_FAIL(error, RAFTER_FAILED, NULL, "no memory to write the weights into %s", folder);
   }
-  list_pieces(w, model, params, form);
   *result = w;
   return RAFTER_OK;
 }
@@ -252,20 +291,13 @@ rf_status rf_weights_writer_put_part(rf_weights_writer *w, int param, int part, 
   return RAFTER_OK;
 }
 
-/* Writes the index of tensors and files that Hugging Face's loaders read. */
-static rf_status write_index(const rf_weights_writer *w, rf_error *error) {
-  char path[4400], name[64];
-  json_t *map = json_object();
-  for (int i = 0; i < w->count; ++i) {
-    file_name(w, w->piece[i].file, name);
+rf_status rf_weights_writer_index(const rf_weights_writer *w, rf_error *error) {
+  if (w->files == 1) return RAFTER_OK;
+  rf_shard_index *index = rf_shard_index_new("model", w->files);
+  for (int i = 0; i < w->count; ++i)
     for (int j = 0; j < w->piece[i].name.count; ++j)
-      json_object_set_new(map, w->piece[i].name.part[j], json_string(name));
-  }
-  json_t *json = json_pack("{s{sI} so}", "metadata", "total_size", (json_int_t)w->bytes, "weight_map", map);
-  snprintf(path, sizeof path, "%s/model.safetensors.index.json", w->folder);
-  rf_status status = rf_json_write(path, json, 2, error);
-  json_decref(json);
-  return status;
+      rf_shard_index_add(index, w->piece[i].name.part[j], w->piece[i].file);
+  return rf_shard_index_write(index, w->folder, w->bytes, error);
 }
 
 rf_status rf_weights_writer_commit(rf_weights_writer *w, rf_error *error) {
@@ -278,7 +310,7 @@ rf_status rf_weights_writer_commit(rf_weights_writer *w, rf_error *error) {
   rf_tensor_writer *out = w->out;
   w->out = NULL;
   RF_GO(rf_tensor_writer_commit(out, error));
-  if (w->files > 1) RF_GO(write_index(w, error));
+  status = rf_weights_writer_index(w, error);
 done:
   rf_weights_writer_discard(w);
   return status;
@@ -297,6 +329,40 @@ void rf_weights_writer_discard(rf_weights_writer *w) {
 }
 
 int rf_weights_writer_files(const rf_weights_writer *w) { return w->files; }
+
+/* ---- one file of several --------------------------------------------------------------------- */
+
+int64_t rf_weights_writer_room(const rf_weights_writer *w) { return w->room; }
+
+bool rf_weights_writer_next(const rf_weights_writer *w, int file, rf_weights_cursor *at,
+                            rf_weights_block *block) {
+  while (at->piece < w->count) {
+    const piece *p = &w->piece[at->piece];
+    if (p->file == file && next_in_piece(p, at, block)) return true;
+    *at = (rf_weights_cursor){.piece = at->piece + 1};
+  }
+  return false;
+}
+
+rf_status rf_weights_writer_begin_file(rf_weights_writer *w, int file, rf_error *error) {
+  w->current = 0;
+  while (w->current < w->count && w->piece[w->current].file != file) w->current++;
+  if (w->current == w->count)
+    return RF_FAIL(error, RAFTER_FAILED, "this is a bug; please report it", "file %d of %d has no tensors",
+                   file, w->files);
+  return open_file_of_piece(w, error);
+}
+
+rf_status rf_weights_writer_put_block(rf_weights_writer *w, const rf_weights_block *block,
+                                      const float *values, rf_error *error) {
+  return put_block(w, block, values, error);
+}
+
+rf_status rf_weights_writer_commit_file(rf_weights_writer *w, rf_error *error) {
+  rf_tensor_writer *out = w->out;
+  w->out = NULL;
+  return rf_tensor_writer_commit(out, error);
+}
 
 rf_status rf_weights_write(const char *folder, const rf_model *model, const rf_params *params, rf_dtype dtype,
                            rf_weights_source source, void *context, rf_error *error) {

@@ -4,6 +4,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "formats/safetensors.h"
+#include "formats/shards.h"
 #include "model/weights.h"
 
 #include <fcntl.h>
@@ -273,6 +274,76 @@ static void every_kind_of_model_comes_back(void **state) {
     }
 }
 
+/* Writes one file of several, as the process that has this file does. */
+static void write_shard(const char *to, const store *s, int file, int shards) {
+  rf_weights_writer *w;
+  rf_weights_cursor at = {0};
+  rf_weights_block block;
+  int64_t blocks = 0;
+  rf_error error = {0};
+  const rf_weights_form form = {.dtype = RF_F32, .shards = shards};
+  assert_int_equal(rf_weights_writer_open(to, &s->model, &s->params, &form, &w, &error), RAFTER_OK);
+  float *values = malloc((size_t)rf_weights_writer_room(w) * sizeof *values);
+  if (rf_weights_writer_begin_file(w, file, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  for (; rf_weights_writer_next(w, file, &at, &block); blocks++) {
+    assert_true(block.rows * block.count <= rf_weights_writer_room(w));
+    for (int64_t r = 0; r < block.rows; r++)
+      memcpy(values + r * block.count, s->value[block.param] + block.first + r * block.stride,
+             (size_t)block.count * sizeof *values);
+    assert_int_equal(rf_weights_writer_put_block(w, &block, values, &error), RAFTER_OK);
+  }
+  assert_true(blocks > 0);
+  if (rf_weights_writer_commit_file(w, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  if (file == 0) assert_int_equal(rf_weights_writer_index(w, &error), RAFTER_OK);
+  rf_weights_writer_discard(w);
+  free(values);
+}
+
+/* Shards that several processes write have the tensors of the one file. */
+static void shards_have_the_same_tensors(void **state) {
+  (void)state;
+  static const char *const specs[] = {"gpt:layers=2,width=32,heads=2,vocab=70,seq=9",
+                                      "llama:layers=2,width=32,heads=4,kv_heads=2,ff=37,vocab=53",
+                                      "gpt:layers=1,width=512,vocab=9000,tied=0,seq=8",
+                                      RF_TEST_DATA "/goldens/gpt_neox", RF_TEST_DATA "/goldens/mixtral"};
+  for (size_t i = 0; i < sizeof specs / sizeof *specs; ++i)
+    for (int shards = 1; shards < 5; ++shards) {
+      char to[200], path[260];
+      rf_error error = {0};
+      snprintf(to, sizeof to, "%s/shards-%zu-%d", folder, i, shards);
+      store *s = i < 3 ? random_store(specs[i]) : read_folder(specs[i], &error);
+      assert_non_null(s);
+      assert_int_equal(mkdir(to, 0700), 0);
+      for (int file = shards - 1; file >= 0; --file) write_shard(to, s, file, shards);
+      snprintf(path, sizeof path, "%s/config.json", to);
+      assert_int_equal(rf_model_config_write(&s->model, RF_F32, path, NULL), RAFTER_OK);
+      assert_int_equal(rf_weights_write(folder, &s->model, &s->params, RF_F32, give, s, NULL), RAFTER_OK);
+      same_files(folder, to);
+      store *back = read_folder(to, &error);
+      if (!back) fail_msg("%s", error.message);
+      same_values(s, back);
+      store_free(back);
+      store_free(s);
+    }
+}
+
+static void tensors_are_shared_out(void **state) {
+  (void)state;
+  static const int64_t bytes[] = {100, 60, 10, 30, 20, 0};
+  int file[6];
+  assert_int_equal(rf_shard_files(bytes, 6, 2, file), 2);
+  assert_memory_equal(file, ((int[]){0, 1, 1, 1, 0, 1}), sizeof file);
+  assert_int_equal(rf_shard_files(bytes, 6, 9, file), 6); /* no file is empty */
+  for (int i = 0; i < 6; i++) assert_int_equal(file[i], i);
+  assert_int_equal(rf_shard_files(bytes, 6, 1, file), 1);
+  assert_int_equal(file[5], 0);
+  char name[RF_SHARD_NAME];
+  rf_shard_name("model", 0, 1, name);
+  assert_string_equal(name, "model.safetensors");
+  rf_shard_name("optimizer", 1, 12, name);
+  assert_string_equal(name, "optimizer-00002-of-00012.safetensors");
+}
+
 /* Writes the folder's model again with one change to its tensors. */
 enum { CUT_PREFIX, ADD_BUFFERS, DROP_ONE, RENAME_ONE, ADD_LAYER, TURN_ONE, INTEGERS };
 static void change_file(int change) {
@@ -446,6 +517,8 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(published_weights_are_read_and_written_back),
       cmocka_unit_test(every_kind_of_model_comes_back),
+      cmocka_unit_test(shards_have_the_same_tensors),
+      cmocka_unit_test(tensors_are_shared_out),
       cmocka_unit_test(files_that_do_not_fit_are_refused),
       cmocka_unit_test(files_that_change_while_they_are_read_are_refused),
       cmocka_unit_test(types_are_asked_for_only_where_they_differ),
