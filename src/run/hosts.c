@@ -1,7 +1,11 @@
 /* hosts.c - see hosts.h. */
 #include "run/hosts.h"
 
+#include "backend/mpi/link.h"
+
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* A request of host 0. `bytes` is 0 at the end, and `at` is then the status of host 0. */
 typedef struct request {
@@ -45,6 +49,46 @@ rf_status rf_hosts_agree(rf_device *device, uint32_t *flags, rf_error *error) {
     *flags |= more;
   }
   return to_all(device, flags, sizeof *flags, error);
+}
+
+rf_status rf_hosts_collect(rf_device *device, const void *mine, void *all, int64_t bytes, rf_error *error) {
+  if (device->host > 0) return device->type->send(device, 0, mine, bytes, error);
+  memcpy(all, mine, (size_t)bytes);
+  for (int host = 1; host < device->hosts; host++)
+    RF_TRY(device->type->receive(device, host, (char *)all + host * bytes, bytes, error));
+  return RAFTER_OK;
+}
+
+/* Puts the name of the host in front of its message. */
+static void name_host(const rf_device *device, int host, rf_error *error) {
+  char text[sizeof error->message];
+  snprintf(text, sizeof text, "%s", error->message);
+  if (device->link)
+    snprintf(error->message, sizeof error->message, "rank %d (%.100s): %.600s", host,
+             rf_link_host(device->link, host), text);
+  else snprintf(error->message, sizeof error->message, "host %d: %.700s", host, text);
+}
+
+rf_status rf_hosts_settle(rf_device *device, rf_status status, rf_error *error) {
+  rf_error first = {0}, other;
+  if (device->hosts == 1) return status;
+  if (status != RAFTER_OK && error) first = *error;
+  first.status = status;
+  if (device->host > 0) {
+    RF_TRY(device->type->send(device, 0, &first, sizeof first, error));
+    RF_TRY(device->type->receive(device, 0, &first, sizeof first, error));
+  } else {
+    if (first.status != RAFTER_OK) name_host(device, 0, &first);
+    for (int host = 1; host < device->hosts; host++) {
+      RF_TRY(device->type->receive(device, host, &other, sizeof other, error));
+      if (first.status != RAFTER_OK || other.status == RAFTER_OK) continue;
+      first = other;
+      name_host(device, host, &first);
+    }
+    RF_TRY(to_all(device, &first, sizeof first, error));
+  }
+  if (first.status != RAFTER_OK && error) *error = first;
+  return first.status;
 }
 
 rf_status rf_hosts_fetch(rf_device *device, int host, int64_t at, void *to, int64_t bytes, rf_error *error) {

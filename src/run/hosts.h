@@ -1,6 +1,6 @@
 /* hosts.h - what the hosts of a run tell each other between steps. Host 0 reads whole tensors, and
  * the others answer with their parts. All hosts run the same calls in the same order. Private to
- * src/run; callers use rf_run_agree, rf_run_serve and rf_run_served. */
+ * src/run; callers use rf_run_agree, rf_run_settle, rf_run_serve and so on. */
 #ifndef RF_RUN_HOSTS_H
 #define RF_RUN_HOSTS_H
 
@@ -12,6 +12,10 @@ rf_status rf_hosts_same(rf_device *device, const char *what, uint64_t value, rf_
 rf_status rf_hosts_agree(rf_device *device, uint32_t *flags, rf_error *error);
 /* Gives the other hosts the bytes of host 0. */
 rf_status rf_hosts_share(rf_device *device, void *data, int64_t bytes, rf_error *error);
+/* Host 0 gets the bytes of every host. */
+rf_status rf_hosts_collect(rf_device *device, const void *mine, void *all, int64_t bytes, rf_error *error);
+/* Returns the first status of a host that is not RAFTER_OK, with an error that names the host. */
+rf_status rf_hosts_settle(rf_device *device, rf_status status, rf_error *error);
 /* In host 0, while the others serve: reads the bytes at offset `at` of the memory of `host`. */
 rf_status rf_hosts_fetch(rf_device *device, int host, int64_t at, void *to, int64_t bytes, rf_error *error);
 /* In the other hosts: answers host 0 until it calls rf_hosts_served. Returns RAFTER_FAILED if the

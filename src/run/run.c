@@ -1,5 +1,6 @@
 /* run.c - opens a device, allocates the arena, compiles plans, runs sections, checks results. */
 #include "run/run.h"
+#include "run/gather.h"
 #include "run/hosts.h"
 #include "run/whole.h"
 
@@ -566,6 +567,19 @@ rf_status rf_run_stops(rf_run *run, const volatile int *stop, const volatile int
 rf_status rf_run_serve(rf_run *run, rf_error *error) { return rf_hosts_serve(run->memory, error); }
 rf_status rf_run_served(rf_run *run, rf_status status, rf_error *error) {
   return rf_run_hosts(run) > 1 ? rf_hosts_served(run->device, status, error) : status;
+}
+
+bool rf_run_gathers(const rf_run *run) { return run->device && run->device->hosts > 1 && run->device->link; }
+rf_status rf_run_gather(rf_run *run, int plan, const rf_run_block *block, void *to, rf_error *error) {
+  return rf_gather(run->bound[plan].whole, run->memory, block, to, error);
+}
+rf_status rf_run_collect(rf_run *run, const void *mine, void *all, int64_t bytes, rf_error *error) {
+  if (run->device) return rf_hosts_collect(run->device, mine, all, bytes, error);
+  memcpy(all, mine, (size_t)bytes);
+  return RAFTER_OK;
+}
+rf_status rf_run_settle(rf_run *run, rf_status status, rf_error *error) {
+  return run->device ? rf_hosts_settle(run->device, status, error) : status;
 }
 
 rf_status rf_run_copy(rf_run *run, int plan, int tensor, int64_t to, int64_t from, int64_t bytes,

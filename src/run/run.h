@@ -88,6 +88,22 @@ rf_status rf_run_stops(rf_run *run, const volatile int *stop, const volatile int
 rf_status rf_run_serve(rf_run *run, rf_error *error);
 rf_status rf_run_served(rf_run *run, rf_status status, rf_error *error);
 
+/* True if all hosts can read parts of whole tensors at the same time, with rf_run_gather. */
+bool rf_run_gathers(const rf_run *run);
+/* `rows` runs of `count` elements of a whole tensor: the first run begins at element `first`, and
+ * the next one `stride` elements further. rows 0: nothing. */
+typedef struct rf_run_block {
+  int tensor;
+  int64_t first, rows, stride, count;
+} rf_run_block;
+/* Host h reads block[h] into its `to`. All hosts pass the same list of blocks. */
+rf_status rf_run_gather(rf_run *run, int plan, const rf_run_block *block, void *to, rf_error *error);
+/* Host 0 gets the `bytes` bytes of every host, in their order. `all` is not used in the others. */
+rf_status rf_run_collect(rf_run *run, const void *mine, void *all, int64_t bytes, rf_error *error);
+/* Returns the status of the first host (in their order) whose status is not RAFTER_OK. Its error
+ * names it: "rank 1 (node7): cannot write ...". All hosts call this function, also after a failure. */
+rf_status rf_run_settle(rf_run *run, rf_status status, rf_error *error);
+
 /* Runs one section of a plan. RAFTER_FAILED: a loss or a gradient norm is not finite; with
  * find_nan, any output. The message names the op, and later ops do not run. */
 rf_status rf_run_section(rf_run *run, int plan, rf_section section, const rf_run_inputs *inputs,

@@ -186,11 +186,29 @@ static rf_status on_chips(const rf_whole *w, transfer *x, int tensor, int64_t co
   return RAFTER_OK;
 }
 
-/* The first chip of this host that has the part of `chip`, or RF_NONE. */
-static int near_chip(const rf_whole *w, int tensor, int chip) {
-  for (int c = w->first; c < w->first + w->local; c++)
+/* The first chip of a host that has the part of `chip`, or RF_NONE. */
+static int chip_of_host(const rf_whole *w, int tensor, int chip, int host) {
+  for (int c = host * w->local; c < (host + 1) * w->local; c++)
     if (w->twin[tensor][c] == chip) return c;
   return RF_NONE;
+}
+
+static int near_chip(const rf_whole *w, int tensor, int chip) {
+  return chip_of_host(w, tensor, chip, w->device->host);
+}
+
+int rf_whole_chips(const rf_whole *w) { return w->chips; }
+int rf_whole_host(const rf_whole *w, int chip) { return chip / w->local; }
+const rf_place_part *rf_whole_part(const rf_whole *w, int tensor, int chip) { return &w->part[tensor][chip]; }
+
+int rf_whole_giver(const rf_whole *w, int tensor, int chip, int to) {
+  if (w->twin[tensor][chip] != chip) return RF_NONE;
+  int near = chip_of_host(w, tensor, chip, to);
+  return near == RF_NONE ? chip : near;
+}
+
+int64_t rf_whole_base(const rf_whole *w, const rf_memory *memory, int tensor, int chip) {
+  return rf_memory_at(memory, chip % w->local, w->plan->tensor[tensor].offset);
 }
 
 /* The elements of a part that a transfer covers. */

@@ -35,4 +35,15 @@ rf_status rf_whole_push(const rf_whole *whole, rf_memory *memory, int tensor, co
                         rf_error *error);
 rf_status rf_whole_pull(const rf_whole *whole, rf_memory *memory, int tensor, void *to, rf_error *error);
 
+/* Chips and hosts, for gather.h. A persistent tensor has the part of each chip; several chips may
+ * have the same one. rf_whole_giver returns the chip from which host `to` takes the part of `chip`:
+ * one of its own if possible, otherwise the first that has the part. RF_NONE: an earlier chip has
+ * the same part. */
+int rf_whole_chips(const rf_whole *whole);
+int rf_whole_host(const rf_whole *whole, int chip);
+int rf_whole_giver(const rf_whole *whole, int tensor, int chip, int to);
+const rf_place_part *rf_whole_part(const rf_whole *whole, int tensor, int chip);
+/* Where the part of a chip begins in the memory of the chip's host. */
+int64_t rf_whole_base(const rf_whole *whole, const rf_memory *memory, int tensor, int chip);
+
 #endif
