@@ -104,26 +104,55 @@ done:
   return status;
 }
 
-rf_status rf_run_write_done(const char *folder, rf_error *error) {
+rf_status rf_run_hash_file(const char *folder, const char *name, rf_run_hash *hashed, rf_error *error) {
+  char path[PATH_BYTES + 300];
+  snprintf(path, sizeof path, "%s/%s", folder, name);
+  snprintf(hashed->name, sizeof hashed->name, "%s", name);
+  return hash_file(path, hashed->hash, error);
+}
+
+static const rf_run_hash *find_known(const rf_run_hash *known, int count, const char *name) {
+  for (int i = 0; i < count; i++)
+    if (!strcmp(known[i].name, name)) return &known[i];
+  return NULL;
+}
+
+/* Writes one line for each file. */
+static rf_status list_hashes(FILE *out, const char *folder, struct dirent **entry, int entries,
+                             const rf_run_hash *known, int count, int *met, rf_error *error) {
+  char path[PATH_BYTES + 300], hash[HASH_TEXT];
+  for (int i = 0; i < entries; i++) {
+    const char *name = entry[i]->d_name;
+    if (*name == '.' || !strcmp(name, "DONE")) continue;
+    const rf_run_hash *given = find_known(known, count, name);
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    if (given) snprintf(hash, sizeof hash, "%s", given->hash);
+    else RF_TRY(hash_file(path, hash, error));
+    *met += given != NULL;
+    fprintf(out, "%s  %s\n", hash, name);
+  }
+  return RAFTER_OK;
+}
+
+rf_status rf_run_write_done(const char *folder, const rf_run_hash *known, int count, rf_error *error) {
   rf_status status = RAFTER_OK;
   struct dirent **entry = NULL;
-  char path[PATH_BYTES + 300], hash[HASH_TEXT], *text = NULL;
+  char path[PATH_BYTES + 300], *text = NULL;
   size_t bytes = 0;
-  int count = scandir(folder, &entry, NULL, alphasort);
+  int met = 0, wanted = 0, entries = scandir(folder, &entry, NULL, alphasort);
   FILE *out = open_memstream(&text, &bytes);
-  if (count < 0 || !out)
+  if (entries < 0 || !out)
     RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "cannot list the files of %s (%s)", folder, strerror(errno)));
-  for (int i = 0; i < count; i++) {
-    snprintf(path, sizeof path, "%s/%s", folder, entry[i]->d_name);
-    if (entry[i]->d_name[0] == '.' || !strcmp(entry[i]->d_name, "DONE")) continue;
-    RF_GO(hash_file(path, hash, error));
-    fprintf(out, "%s  %s\n", hash, entry[i]->d_name);
-  }
+  RF_GO(list_hashes(out, folder, entry, entries, known, count, &met, error));
+  for (int i = 0; i < count; i++) wanted += *known[i].name != 0;
+  if (met != wanted)
+    RF_GO(RF_FAIL(error, RAFTER_FAILED, "write the run to a disk that all ranks share",
+                  "%s lacks files of other ranks (expected %d, got %d)", folder, wanted, met));
   if (fflush(out)) RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while saving %s", folder));
   snprintf(path, sizeof path, "%s/DONE", folder);
   status = rf_file_write(path, text, bytes, error);
 done:
-  for (int i = 0; i < count; i++) free(entry[i]);
+  for (int i = 0; i < entries; i++) free(entry[i]);
   free(entry);
   if (out) fclose(out);
   free(text);
@@ -132,7 +161,7 @@ done:
 
 /* Only --resume reads these files. */
 static bool is_training_state(const char *name) {
-  return !strcmp(name, "optimizer.safetensors") || !strcmp(name, "state.json");
+  return !strncmp(name, "optimizer", 9) || !strcmp(name, "state.json");
 }
 
 static rf_status check_line(const char *folder, const char *line, bool resumes, rf_error *error) {

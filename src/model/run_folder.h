@@ -14,8 +14,15 @@ bool rf_run_newest(const char *run_folder, char newest[4096]);
  * complete checkpoint. */
 rf_status rf_run_weights(const char *path, char folder[4096], rf_error *error);
 
-/* Writes DONE: the XXH128 hash of each file in the folder, as `xxh128sum` prints it. */
-rf_status rf_run_write_done(const char *folder, rf_error *error);
+/* A file of a checkpoint and its XXH128 hash in hexadecimal. */
+typedef struct rf_run_hash {
+  char name[64], hash[33];
+} rf_run_hash;
+/* Sets *hashed to the hash of a file. */
+rf_status rf_run_hash_file(const char *folder, const char *name, rf_run_hash *hashed, rf_error *error);
+/* Writes DONE: the hash of each file in the folder, as `xxh128sum` prints it. `known`: files whose
+ * hash is known (name "": none). RAFTER_FAILED: one of them is not in the folder. */
+rf_status rf_run_write_done(const char *folder, const rf_run_hash *known, int count, rf_error *error);
 /* Compares the files of a checkpoint with the hashes in DONE; without `resumes`, leaves out the
  * files that only --resume reads. A folder without DONE, and an empty DONE of an earlier version,
  * pass. RAFTER_FAILED: a file was damaged. The error names the file, and the newest whole

@@ -1,5 +1,6 @@
 /* checkpoint.c - saves, finds, loads and removes checkpoints. */
 #define _GNU_SOURCE
+#include "train/checkpoint_parts.h"
 #include "train/checkpoint.h"
 #include "run/record.h"
 
@@ -8,8 +9,6 @@
 #include "base/json.h"
 #include "base/text.h"
 #include "model/adapter.h"
-#include "model/run_folder.h"
-#include "formats/safetensors.h"
 #include "text/tokenizer.h"
 #include "model/weights.h"
 #include "run/load.h"
@@ -21,6 +20,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { PATH_BYTES = 4300 };
@@ -60,71 +60,6 @@ static rf_status master_values(void *context, int param, int64_t first, int64_t 
                                rf_error *error) {
   const rf_trainer *t = context;
   return rf_run_read(t->run, 0, t->state[param].master, first * 4, values, count * 4, error);
-}
-
-/* The moments m and v of all trained parameters: m, v of the first parameter, then of the next. */
-typedef struct moments {
-  rf_pool *pool; /* Memory of the arrays and names. */
-  rf_stored *stored;
-  int *tensor, count;
-  char path[PATH_BYTES + 32];
-} moments;
-
-static moments list_moments(const rf_trainer *t, const char *folder) {
-  const rf_params *params = &t->plan->graph->params;
-  moments m = {.pool = rf_pool_new()};
-  m.stored = rf_pool_alloc(m.pool, 2 * (size_t)params->count * sizeof *m.stored);
-  m.tensor = rf_pool_alloc(m.pool, 2 * (size_t)params->count * sizeof *m.tensor);
-  snprintf(m.path, sizeof m.path, "%s/optimizer.safetensors", folder);
-  for (int i = 0; i < 2 * params->count; i++) {
-    const rf_param *p = &params->at[i / 2];
-    if (t->state[i / 2].m == RF_NONE) continue;
-    m.tensor[m.count] = i % 2 ? t->state[i / 2].v : t->state[i / 2].m;
-    m.stored[m.count++] = (rf_stored){.name = rf_pool_format(m.pool, "%s/%s", i % 2 ? "v" : "m", p->name),
-                                      .dtype = RF_F32,
-                                      .rank = p->rank,
-                                      .shape = {p->shape[0], p->shape[1]},
-                                      .count = p->count,
-                                      .bytes = p->count * 4};
-  }
-  return m;
-}
-
-enum { BLOCK = 1 << 14 }; /* number of values that are copied at a time */
-
-static rf_status save_moment(const rf_trainer *t, int tensor, int64_t count, rf_tensor_writer *writer,
-                             rf_error *error) {
-  float block[BLOCK];
-  for (int64_t at = 0, n; at < count; at += n) {
-    n = count - at < BLOCK ? count - at : BLOCK;
-    RF_TRY(rf_run_read(t->run, 0, tensor, at * 4, block, n * 4, error));
-    RF_TRY(rf_tensor_writer_put(writer, block, n, error));
-  }
-  return RAFTER_OK;
-}
-
-static rf_status load_moment(const rf_trainer *t, int tensor, const rf_stored *stored, rf_error *error) {
-  float block[BLOCK];
-  for (int64_t at = 0, n; at < stored->count; at += n) {
-    n = stored->count - at < BLOCK ? stored->count - at : BLOCK;
-    RF_TRY(rf_stored_read(stored, at, n, block, error));
-    RF_TRY(rf_run_write(t->run, 0, tensor, at * 4, block, n * 4, error));
-  }
-  return RAFTER_OK;
-}
-
-static rf_status save_moments(const rf_trainer *t, const char *folder, rf_error *error) {
-  rf_status status = RAFTER_OK;
-  rf_tensor_writer *writer = NULL;
-  moments m = list_moments(t, folder);
-  RF_GO(rf_tensor_writer_open(m.path, m.stored, m.count, NULL, &writer, error));
-  for (int i = 0; i < m.count; i++) RF_GO(save_moment(t, m.tensor[i], m.stored[i].count, writer, error));
-  status = rf_tensor_writer_commit(writer, error);
-  writer = NULL;
-done:
-  rf_tensor_writer_discard(writer);
-  rf_pool_free(m.pool);
-  return status;
 }
 
 static const char *hex(uint64_t value, char text[17]) {
@@ -200,32 +135,106 @@ static rf_status save_weights(rf_trainer *t, const char *folder, rf_error *error
   return rf_adapter_write(folder, &t->settings.model, params, base, master_values, t, error);
 }
 
-rf_status rf_checkpoint_save(rf_trainer *t, const char *folder, rf_error *error) {
+/* The small files, which host 0 writes. */
+static rf_status save_small(rf_trainer *t, const char *part, rf_error *error) {
+  RF_TRY(save_tokenizer(t, part, error));
+  RF_TRY(save_state(t, part, error));
+  return t->save_more ? t->save_more(t->more, part, error) : RAFTER_OK;
+}
+
+/* DONE is written last, because it means that all other files are on the disk. */
+static rf_status complete(const char *part, const char *folder, const rf_run_hash *known, int count,
+                          rf_error *error) {
+  char path[PATH_BYTES + 32];
+  RF_TRY(rf_run_write_done(part, known, count, error));
+  sync_folder(part);
+  RF_TRY(take_name(part, folder, error));
+  snprintf(path, sizeof path, "%s", folder);
+  sync_folder(dirname(path));
+  return RAFTER_OK;
+}
+
+static rf_status end_part(const char *part, rf_status status) {
+  if (status != RAFTER_OK && *part) remove_folder(part);
+  if (*part) rf_partial_done_folder(part);
+  return status;
+}
+
+/* Host 0 writes all files, and the other hosts serve. */
+static rf_status save_alone(rf_trainer *t, const char *folder, rf_error *error) {
   rf_status status = RAFTER_OK;
-  char part[PATH_BYTES], path[PATH_BYTES + 32];
+  char part[PATH_BYTES] = "";
+  if (rf_run_host(t->run) > 0) return rf_run_serve(t->run, error);
+  RF_GO(rf_make_sibling_folder(folder, part, sizeof part, error));
+  RF_GO(save_weights(t, part, error));
+  RF_GO(rf_moments_save(t, part, error));
+  RF_GO(save_small(t, part, error));
+  status = complete(part, folder, NULL, 0, error);
+done:
+  return rf_run_served(t->run, end_part(part, status), error);
+}
+
+/* In host 0, makes the folder in which all ranks write. `path`: its absolute path. */
+static rf_status make_part(const char *folder, char part[PATH_BYTES], char path[PATH_BYTES],
+                           rf_error *error) {
+  RF_TRY(rf_make_sibling_folder(folder, part, PATH_BYTES, error));
+  if (realpath(part, path) && strlen(path) < 4096) return RAFTER_OK;
+  return RF_FAIL(error, RAFTER_FAILED, "choose another folder with --out", "cannot use the folder %s", part);
+}
+
+/* True if every rank can write to the folder of host 0: the ranks share a disk. A folder of another
+ * disk that has this name has another number. */
+static rf_status see_folder(rf_trainer *t, char path[PATH_BYTES], bool *shared, rf_error *error) {
+  struct stat info;
+  uint64_t number = stat(path, &info) ? 0 : (uint64_t)info.st_ino, mine;
+  RF_TRY(rf_run_share(t->run, path, PATH_BYTES, error));
+  mine = stat(path, &info) ? 0 : (uint64_t)info.st_ino;
+  RF_TRY(rf_run_share(t->run, &number, sizeof number, error));
+  uint32_t unseen = access(path, W_OK | X_OK) != 0 || mine != number;
+  RF_TRY(rf_run_agree(t->run, &unseen, error));
+  *shared = !unseen;
+  return RAFTER_OK;
+}
+
+/* Each rank writes its own shards, and host 0 the rest. */
+static rf_status save_shards(rf_trainer *t, const char *part, const char *folder, rf_error *error) {
+  const bool first = rf_run_host(t->run) == 0;
+  rf_run_hash hashed[RF_SHARD_KINDS] = {0};
+  rf_run_hash *all = NULL;
+  int count = RF_SHARD_KINDS * rf_run_hosts(t->run);
+  RF_TRY(rf_shards_save(t, part, hashed, error));
+  rf_status status = first ? save_small(t, part, error) : RAFTER_OK;
+  if (first && status == RAFTER_OK && !(all = calloc((size_t)count, sizeof *all)))
+    status = RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while saving %s", folder);
+  status = rf_run_settle(t->run, status, error);
+  if (status == RAFTER_OK) status = rf_run_collect(t->run, hashed, all, sizeof hashed, error);
+  if (status == RAFTER_OK && first) status = complete(part, folder, all, count, error);
+  free(all);
+  return rf_run_settle(t->run, status, error);
+}
+
+static rf_status save_together(rf_trainer *t, const char *folder, rf_error *error) {
+  char part[PATH_BYTES] = "", path[PATH_BYTES] = "";
+  bool shared = false;
+  rf_status status = RAFTER_OK;
+  if (rf_run_host(t->run) == 0) status = make_part(folder, part, path, error);
+  RF_GO(rf_run_settle(t->run, status, error));
+  RF_GO(see_folder(t, path, &shared, error));
+  if (shared) status = save_shards(t, path, folder, error);
+done:
+  status = end_part(part, status);
+  return status == RAFTER_OK && !shared ? save_alone(t, folder, error) : status;
+}
+
+rf_status rf_checkpoint_save(rf_trainer *t, const char *folder, rf_error *error) {
   if (!t->batch.tokens)
     return RF_FAIL(error, RAFTER_INVALID, "choose --backend cpu or reference",
                    "the null backend has no weights to save");
   int64_t began = rf_phase_begin();
-  if (rf_run_host(t->run) > 0) return rf_run_serve(t->run, error);
-  *part = 0;
-  RF_GO(rf_make_sibling_folder(folder, part, sizeof part, error));
-  RF_GO(save_weights(t, part, error));
-  RF_GO(save_tokenizer(t, part, error));
-  RF_GO(save_moments(t, part, error));
-  RF_GO(save_state(t, part, error));
-  if (t->save_more) RF_GO(t->save_more(t->more, part, error));
-  /* DONE is written last, because it means that all other files are on the disk. */
-  RF_GO(rf_run_write_done(part, error));
-  sync_folder(part);
-  RF_GO(take_name(part, folder, error));
-  snprintf(path, sizeof path, "%s", folder);
-  sync_folder(dirname(path));
-done:
+  bool together = rf_run_gathers(t->run) && t->plan->graph->params.adapter == 0;
+  rf_status status = together ? save_together(t, folder, error) : save_alone(t, folder, error);
   rf_phase_end(RF_PHASE_CHECKPOINT, began);
-  if (status != RAFTER_OK && *part) remove_folder(part);
-  if (*part) rf_partial_done_folder(part);
-  return rf_run_served(t->run, status, error);
+  return status;
 }
 
 rf_status rf_checkpoint_newest(const char *run_folder, char folder[4096], rf_error *error) {
@@ -273,26 +282,6 @@ rf_status rf_checkpoint_prune(const char *run_folder, int keep, int64_t saved, r
     if (keep <= 0 || complete <= keep || oldest < 0) return RAFTER_OK;
     remove_folder(oldest_path);
   }
-}
-
-static rf_status load_moments(const rf_trainer *t, const char *folder, rf_error *error) {
-  rf_status status = RAFTER_OK;
-  rf_tensor_file *file = NULL;
-  moments m = list_moments(t, folder);
-  RF_GO(rf_tensor_file_open(m.path, &file, error));
-  for (int i = 0; i < m.count; i++) {
-    const rf_stored *want = &m.stored[i], *stored = rf_tensor_file_find(file, want->name);
-    if (!stored || stored->count != want->count || stored->dtype != RF_F32)
-      RF_GO(RF_FAIL(error, RAFTER_FAILED, "resume with the model of the checkpoint",
-                    "%s does not hold %s (expected %lld values, got %lld)", m.path, want->name,
-                    (long long)want->count, stored ? (long long)stored->count : 0));
-    RF_GO(load_moment(t, m.tensor[i], stored, error));
-  }
-  status = rf_tensor_file_unchanged(file, error);
-done:
-  rf_tensor_file_close(file);
-  rf_pool_free(m.pool);
-  return status;
 }
 
 static rf_status load_state(rf_trainer *t, const char *folder, rf_error *error) {
@@ -364,5 +353,5 @@ rf_status rf_checkpoint_load(rf_trainer *t, const char *folder, rf_error *error)
   RF_TRY(rf_run_check(folder, true, error));
   RF_TRY(load_state(t, folder, error));
   RF_TRY(load_weights(t, folder, error));
-  return load_moments(t, folder, error);
+  return rf_moments_load(t, folder, error);
 }

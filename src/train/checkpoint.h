@@ -2,8 +2,9 @@
  * with bit-identical results.
  *
  *   `config.json`, `model.safetensors`: the f32 masters, with the published names of the model.
+ *   With several ranks that share a disk, each writes a shard, and there is an index.
  *   LoRA instead: `adapter_config.json`, `adapter_model.safetensors`, in PEFT's format.
- *   `optimizer.safetensors`: the moments m/NAME and v/NAME in f32.
+ *   `optimizer.safetensors`: the moments m/NAME and v/NAME in f32; with shards as for the weights.
  *   `state.json`: step, tokens, loader counters, digests of the data.
  *   `DONE`: the hash of each file, written last. A folder without `DONE` is not a checkpoint. */
 #ifndef RF_CHECKPOINT_H
@@ -12,8 +13,8 @@
 #include "train/train.h"
 
 /* Writes a temporary folder and renames it to `folder`. RAFTER_FAILED: an I/O error, such as a full
- * disk. Then the temporary folder is removed. With several hosts, all call this function, and host 0
- * writes. */
+ * disk. Then the temporary folder is removed. With several hosts, all call this function. Ranks
+ * that share a disk write their shards; otherwise host 0 writes. */
 rf_status rf_checkpoint_save(rf_trainer *trainer, const char *folder, rf_error *error);
 /* Before the first step, checks that checkpoints can be written. RAFTER_FAILED: an adapter's base
  * path cannot be stored in JSON. */

@@ -1,0 +1,28 @@
+/* checkpoint_parts.h - the large files of a checkpoint. Private to src/train. */
+#ifndef RF_CHECKPOINT_PARTS_H
+#define RF_CHECKPOINT_PARTS_H
+
+#include "formats/safetensors.h"
+#include "model/run_folder.h"
+#include "train/train.h"
+
+/* optimizer.safetensors: the moments of all trained parameters. */
+rf_status rf_moments_save(const rf_trainer *trainer, const char *folder, rf_error *error);
+rf_status rf_moments_load(const rf_trainer *trainer, const char *folder, rf_error *error);
+
+/* The moments m and v of all trained parameters: m, v of the first parameter, then of the next. */
+typedef struct rf_moments {
+  rf_pool *pool; /* memory of the arrays and names */
+  rf_stored *stored;
+  int *tensor, count;
+} rf_moments;
+rf_moments rf_moments_list(const rf_trainer *trainer); /* the caller frees the pool */
+
+/* Writes weights and moments as shards: every rank writes one file of each, which is on its disk
+ * when the function returns. All ranks call it, and all get the failure of any of them. hashed[0]
+ * and hashed[1] get the hashes of the files of this rank; their names are "" if it has none. */
+enum { RF_SHARD_KINDS = 2 };
+rf_status rf_shards_save(rf_trainer *trainer, const char *folder, rf_run_hash hashed[RF_SHARD_KINDS],
+                         rf_error *error);
+
+#endif
