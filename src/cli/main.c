@@ -20,13 +20,12 @@
 #include "terminal.h"
 
 /* If mpirun started several processes, the first one speaks. If it has the same error, it ends while
- * the others wait here, and mpirun ends them. */
+ * the others wait here, and mpirun ends them: with a signal first, which ends the wait. */
 static bool speaks(const rafter_error *error) {
   enum { SECONDS = 2 };
   int rank = rafter_rank(NULL);
   if (rank == 0) return true;
-  if (error->status == RAFTER_INTERRUPTED) return false;
-  sleep(SECONDS);
+  if (error->status == RAFTER_INTERRUPTED || sleep(SECONDS) > 0) return false;
   char host[256] = "";
   gethostname(host, sizeof host - 1);
   fprintf(stderr, "rank %d on %s: ", rank, host);
