@@ -24,12 +24,8 @@ static int close_library(void) { return MPI_Finalize(); }
 
 static void abort_all(int code) { MPI_Abort(MPI_COMM_WORLD, code); }
 
-static int hosts(char *names) {
-  char mine[MPI_MAX_PROCESSOR_NAME + 1] = "", cut[RF_MPI_HOST_BYTES] = "";
-  int length = 0, code = MPI_Get_processor_name(mine, &length);
-  if (code) return code;
-  snprintf(cut, sizeof cut, "%.*s", RF_MPI_HOST_BYTES - 1, mine);
-  return MPI_Allgather(cut, RF_MPI_HOST_BYTES, MPI_CHAR, names, RF_MPI_HOST_BYTES, MPI_CHAR, world);
+static int share(const void *mine, void *all, int bytes) {
+  return MPI_Allgather(mine, bytes, MPI_BYTE, all, bytes, MPI_BYTE, world);
 }
 
 /* A request is a pointer in some libraries and a number in others. */
@@ -82,7 +78,7 @@ static void library(char *text, int size) {
 }
 
 const rf_mpi_abi *rafter_mpi_abi(void) {
-  static const rf_mpi_abi table = {RF_MPI_ABI, open_library,  close_library, abort_all, hosts,
+  static const rf_mpi_abi table = {RF_MPI_ABI, open_library,  close_library, abort_all, share,
                                    begin_send, begin_receive, test,          describe,  library};
   return &table;
 }

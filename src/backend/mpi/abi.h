@@ -7,7 +7,7 @@
 
 #include <stdint.h>
 
-enum { RF_MPI_ABI = 1, RF_MPI_HOST_BYTES = 256 };
+enum { RF_MPI_ABI = 2 };
 
 /* Functions return 0, or an error code of the library, which `describe` puts into words. */
 typedef struct rf_mpi_abi {
@@ -17,8 +17,8 @@ typedef struct rf_mpi_abi {
   int (*open)(int *rank, int *ranks, int *together);
   int (*close)(void);      /* waits for the other ranks */
   void (*abort)(int code); /* ends all ranks, as far as the launcher can */
-  /* Names of the machines of all ranks, RF_MPI_HOST_BYTES bytes each. Every rank calls it. */
-  int (*hosts)(char *names);
+  /* Gives every rank the `bytes` bytes of all ranks, in their order. Every rank calls it. */
+  int (*share)(const void *mine, void *all, int bytes);
   /* These calls begin a message of at most 2^30 bytes. `data` belongs to the library until `test`
    * says that *request is done. */
   int (*send)(const void *data, int64_t bytes, int to, int tag, uint64_t *request);

@@ -6,9 +6,11 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -16,7 +18,8 @@
 #define RF_LIBEXEC "/usr/local/libexec"
 #endif
 
-enum { TAG_MESSAGE = 1, TAG_GROUP }; /* the tag of a group is TAG_GROUP + its number */
+/* The tag of a group is TAG_GROUP + its number. TAG_LATE: a rank tells rank 0 that it gives up. */
+enum { TAG_MESSAGE = 1, TAG_GROUP, TAG_LATE = TAG_GROUP + RF_LINK_GROUPS };
 
 typedef struct message {
   uint64_t request;
@@ -29,10 +32,18 @@ typedef struct message_group {
   int count;
 } message_group;
 
+/* Where a rank runs. A process number means something only to ranks that have the same kernel (boot)
+ * and the same list of processes (space). */
+typedef struct seat {
+  char host[200], boot[40];
+  uint64_t space;
+  int64_t process;
+} seat;
+
 typedef struct link_state {
   rf_link link; /* first, so that a link is a state */
   const rf_mpi_abi *mpi;
-  char *hosts; /* RF_MPI_HOST_BYTES for each rank */
+  seat *seat; /* (ranks) */
   message_group group[RF_LINK_GROUPS];
   int room; /* messages that a group can hold */
   bool agreed;
@@ -132,6 +143,17 @@ static void end_process(int status, void *unused) {
   else if (!s->link.failed) s->mpi->close();
 }
 
+static seat own_seat(void) {
+  seat mine = {.process = getpid()};
+  struct stat info;
+  gethostname(mine.host, sizeof mine.host - 1);
+  FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
+  if (file && !fgets(mine.boot, sizeof mine.boot, file)) mine.boot[0] = 0;
+  if (file) fclose(file);
+  if (!stat("/proc/self/ns/pid", &info)) mine.space = info.st_ino;
+  return mine;
+}
+
 static rf_status start(link_state *s, rf_error *error) {
   char words[256] = "";
   int said_rank, said_ranks, code;
@@ -148,13 +170,14 @@ static rf_status start(link_state *s, rf_error *error) {
                    "use the mpirun of this library, or set RAFTER_MPI to openmpi or mpich",
                    "the launcher started %d processes, but %s sees one", said_ranks, link->library);
   s->room = 2 * link->ranks + 2;
-  s->hosts = calloc((size_t)link->ranks, RF_MPI_HOST_BYTES);
+  s->seat = calloc((size_t)link->ranks, sizeof *s->seat);
   for (int g = 0; g < RF_LINK_GROUPS; g++) {
     s->group[g].message = calloc((size_t)s->room, sizeof *s->group[g].message);
-    if (!s->group[g].message || !s->hosts)
+    if (!s->group[g].message || !s->seat)
       return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while opening MPI");
   }
-  if ((code = s->mpi->hosts(s->hosts))) {
+  const seat mine = own_seat();
+  if ((code = s->mpi->share(&mine, s->seat, sizeof mine))) {
     s->mpi->describe(code, words, sizeof words);
     return RF_FAIL(error, RAFTER_FAILED, NULL, "the ranks of MPI do not reach each other (%s)", words);
   }
@@ -183,9 +206,7 @@ rf_status rf_link_open(rf_link **link, rf_error *error) {
 
 rf_link *rf_link_of_process(void) { return process ? &process->link : NULL; }
 
-const char *rf_link_host(const rf_link *link, int rank) {
-  return state_of(link)->hosts + (size_t)rank * RF_MPI_HOST_BYTES;
-}
+const char *rf_link_host(const rf_link *link, int rank) { return state_of(link)->seat[rank].host; }
 
 /* ---- messages -------------------------------------------------------------------------------- */
 
@@ -199,14 +220,88 @@ static bool fail_call(link_state *s, const message *m, int code) {
   return false;
 }
 
+/* Polls messages for some time. Returns whether all are done. */
+static bool poll_for(link_state *s, message *list, int count, double seconds) {
+  int64_t end = rf_now_ns() + (int64_t)(1e9 * seconds);
+  for (int left = 1; left > 0; nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL)) {
+    left = 0;
+    for (int i = 0; i < count; i++) {
+      int done = list[i].done;
+      if (!done && s->mpi->test(&list[i].request, &done)) done = 0;
+      list[i].done = done;
+      left += !done;
+    }
+    if (rf_now_ns() > end) return left == 0;
+  }
+  return true;
+}
+
+/* A rank for which this one waits may itself wait for another one. All of them give up at about the
+ * same time, and tell rank 0. So rank 0 finds the rank that is silent. The others speak only later
+ * (cli/main.c), and return the rank for which they wait. */
+static int find_silent(link_state *s, int rank) {
+  static char word; /* the library may use it until the process ends */
+  rf_link *link = &s->link;
+  message *list = calloc((size_t)link->ranks, sizeof *list);
+  char *words = calloc((size_t)link->ranks, 1); /* not freed: messages may still arrive */
+  if (!list || !words) return rank;
+  if (link->rank > 0) {
+    if (!s->mpi->send(&word, 1, 0, TAG_LATE, &list[0].request)) poll_for(s, list, 1, 0.5);
+    return rank;
+  }
+  for (int r = 1; r < link->ranks; r++)
+    if (s->mpi->receive(&words[r], 1, r, TAG_LATE, &list[r].request)) return rank;
+  poll_for(s, list + 1, link->ranks - 1, 1.5);
+  for (int r = 1; r < link->ranks && list[rank].done; r++)
+    if (!list[r].done) return r;
+  return rank;
+}
+
 static bool fail_late(link_state *s, const message *m) {
+  char more[80] = "";
   s->link.failed = true;
+  int silent = find_silent(s, m->rank);
+  if (silent != m->rank) snprintf(more, sizeof more, ", for which rank %d waits", m->rank);
   RF_FAIL(&s->link.error, RAFTER_FAILED,
           "look whether that process and its machine still run; RAFTER_MPI_SECONDS sets the limit; --resume "
           "continues from the last checkpoint",
-          "rank %d (%s) did not %s a message within %.0f s", m->rank, rf_link_host(&s->link, m->rank),
-          m->out ? "take" : "send", s->link.seconds);
+          "rank %d (%s) did not %s a message within %.0f s%s", silent, rf_link_host(&s->link, silent),
+          m->out && silent == m->rank ? "take" : "send", s->link.seconds, more);
   return false;
+}
+
+/* True if the process of a rank of this machine has ended, for example because it was killed. Not
+ * every MPI library reports this. */
+static bool has_ended(const link_state *s, int rank) {
+  const seat *mine = &s->seat[s->link.rank], *other = &s->seat[rank];
+  return *mine->boot && mine->space && !strcmp(mine->boot, other->boot) && mine->space == other->space &&
+         kill((pid_t)other->process, 0) && errno == ESRCH;
+}
+
+static bool fail_ended(link_state *s, const message *m) {
+  s->link.failed = true;
+  RF_FAIL(&s->link.error, RAFTER_FAILED,
+          "its error or the launcher may say why; --resume continues from the last checkpoint",
+          "rank %d (%s) has ended", m->rank, rf_link_host(&s->link, m->rank));
+  return false;
+}
+
+/* A rank that waits looks at the other one each PATIENCE seconds. An ended process may have sent its
+ * last messages, so only the second look counts. */
+typedef struct watch {
+  double next;
+  int ended; /* rank, or -1 */
+} watch;
+
+static bool look(link_state *s, const message *m, double waited, watch *w) {
+  enum { PATIENCE = 2 };
+  if (waited > s->link.seconds) return fail_late(s, m);
+  if (waited < w->next) return true;
+  w->next = waited + PATIENCE;
+  bool ended = has_ended(s, m->rank);
+  if (ended && w->ended == m->rank) return fail_ended(s, m);
+  w->ended = ended ? m->rank : -1;
+  return true;
 }
 
 /* Other ranks may need this core, so after some polls the process yields, and then sleeps. */
@@ -219,6 +314,7 @@ static void pause_between(int64_t polls) {
 
 static bool wait_for(link_state *s, message *list, int count) {
   int64_t begin = rf_now_ns(), polls = 0;
+  watch seen = {1, -1};
   for (int left = count; left > 0 && !s->link.failed; polls++) {
     int last = -1;
     for (int i = 0; i < count; i++) {
@@ -232,8 +328,7 @@ static bool wait_for(link_state *s, message *list, int count) {
     }
     if (last < 0) break;
     pause_between(polls);
-    if (polls % 64 == 63 && 1e-9 * (double)(rf_now_ns() - begin) > s->link.seconds)
-      return fail_late(s, &list[last]);
+    if (polls % 64 == 63 && !look(s, &list[last], 1e-9 * (double)(rf_now_ns() - begin), &seen)) return false;
   }
   s->link.waited_ns += rf_now_ns() - begin;
   return !s->link.failed;
