@@ -20,22 +20,6 @@ static rf_status to_all(rf_device *device, const void *data, int64_t bytes, rf_e
   return RAFTER_OK;
 }
 
-rf_status rf_hosts_same(rf_device *device, const char *what, uint64_t value, rf_error *error) {
-  uint64_t first = value;
-  if (device->hosts == 1) return RAFTER_OK;
-  if (device->host == 0) return to_all(device, &value, sizeof value, error);
-  RF_TRY(device->type->receive(device, 0, &first, sizeof first, error));
-  if (first == value) return RAFTER_OK;
-  return RF_FAIL(error, RAFTER_FAILED, "use the same rafter, options and files on every host",
-                 "host %d has %s than host 0", device->host, what);
-}
-
-rf_status rf_hosts_share(rf_device *device, void *data, int64_t bytes, rf_error *error) {
-  if (device->hosts == 1) return RAFTER_OK;
-  return device->host == 0 ? to_all(device, data, bytes, error)
-                           : device->type->receive(device, 0, data, bytes, error);
-}
-
 rf_status rf_hosts_agree(rf_device *device, uint32_t *flags, rf_error *error) {
   const rf_device_type *type = device->type;
   if (device->hosts == 1) return RAFTER_OK;
@@ -49,6 +33,12 @@ rf_status rf_hosts_agree(rf_device *device, uint32_t *flags, rf_error *error) {
     *flags |= more;
   }
   return to_all(device, flags, sizeof *flags, error);
+}
+
+rf_status rf_hosts_share(rf_device *device, void *data, int64_t bytes, rf_error *error) {
+  if (device->hosts == 1) return RAFTER_OK;
+  return device->host == 0 ? to_all(device, data, bytes, error)
+                           : device->type->receive(device, 0, data, bytes, error);
 }
 
 rf_status rf_hosts_collect(rf_device *device, const void *mine, void *all, int64_t bytes, rf_error *error) {
@@ -89,6 +79,22 @@ rf_status rf_hosts_settle(rf_device *device, rf_status status, rf_error *error) 
   }
   if (first.status != RAFTER_OK && error) *error = first;
   return first.status;
+}
+
+rf_status rf_hosts_same(rf_device *device, const char *what, uint64_t value, rf_error *error) {
+  static const char *const HINT = "use the same rafter, options and files on every host";
+  uint64_t first = value;
+  if (device->hosts == 1) return RAFTER_OK;
+  if (device->link) { /* rank 0 tells all */
+    RF_TRY(rf_hosts_share(device, &first, sizeof first, error));
+    rf_status status =
+        first == value ? RAFTER_OK : RF_FAIL(error, RAFTER_FAILED, HINT, "it has %s than rank 0", what);
+    return rf_hosts_settle(device, status, error);
+  }
+  if (device->host == 0) return to_all(device, &value, sizeof value, error);
+  RF_TRY(device->type->receive(device, 0, &first, sizeof first, error));
+  if (first == value) return RAFTER_OK;
+  return RF_FAIL(error, RAFTER_FAILED, HINT, "host %d has %s than host 0", device->host, what);
 }
 
 rf_status rf_hosts_fetch(rf_device *device, int host, int64_t at, void *to, int64_t bytes, rf_error *error) {

@@ -152,10 +152,12 @@ rf_status rf_trainer_bind(rf_trainer *trainer, rf_run *run, rf_error *error) {
   }
   if (!trainer->batch.tokens) return RAFTER_OK; /* `tokens` is NULL with the null backend. */
   int64_t began = rf_phase_begin();
-  if (settings->resume_folder) RF_TRY(rf_checkpoint_load(trainer, settings->resume_folder, error));
-  else
-    RF_TRY(rf_fill_weights(run, 0, trainer->plan, settings->weights_folder, settings->seed,
-                           settings->progress, error));
+  rf_status status = settings->resume_folder
+                         ? rf_checkpoint_load(trainer, settings->resume_folder, error)
+                         : rf_fill_weights(run, 0, trainer->plan, settings->weights_folder, settings->seed,
+                                           settings->progress, error);
+  if (rf_run_gathers(run)) status = rf_run_settle(run, status, error);
+  RF_TRY(status);
   rf_phase_end(RF_PHASE_LOAD, began);
   return check_hosts(trainer, error);
 }
