@@ -1,6 +1,7 @@
 /* calibrate.c - `rafter calibrate`: measures this machine and writes its machine file. */
 #define _GNU_SOURCE
 #include "api/api.h"
+#include "backend/mpi/link.h"
 #include "base/file.h"
 #include "generate/pace.h"
 #include "machine/tuned.h"
@@ -69,6 +70,50 @@ static void say_peak(const rafter_sink *sink, const rf_machine *m, rf_dtype dtyp
     rf_say(sink, " in tiles and %.0f in vectors", m->flops_vectors[dtype] * 1e-9);
 }
 
+/* With --network, all ranks calibrate at the same time, each with its share of the cores. */
+static rf_status join_ranks(const rf_options *o, rf_calibrate_options *options, rf_error *error) {
+  int rank, ranks;
+  if (!rf_options_flag(o, "network")) {
+    if (!rf_link_launched(&rank, &ranks)) return RAFTER_OK;
+    return RF_FAIL(error, RAFTER_INVALID, "add --network, or start the command without mpirun",
+                   "a launcher started several processes, which would disturb each other (--network is "
+                   "missing)");
+  }
+  RF_TRY(rf_link_open(&options->link, error));
+  if (!options->link || options->link->ranks < 2)
+    return RF_FAIL(error, RAFTER_INVALID, "mpirun -n 2 rafter calibrate --network",
+                   "--network needs several ranks of MPI (expected 2 or more, got 1)");
+  rf_link_cores cores = {options->isa, options->threads};
+  int together = options->link->together;
+  if (!rf_options_given(o, "threads") && cores.threads == sysconf(_SC_NPROCESSORS_ONLN))
+    cores.threads = cores.threads > together ? cores.threads / together : 1;
+  RF_TRY(rf_link_agree(options->link, &cores, error));
+  options->isa = (rf_isa)cores.isa;
+  options->threads = (int)cores.threads;
+  return rf_calibrate_check_ranks(options, error);
+}
+
+static rf_status measure(const rf_calibrate_options *options, rf_machine *m, rf_error *error) {
+  RF_TRY(rf_calibrate(options, m, error));
+  RF_TRY(rf_pace_calibrate(options, m, error));
+  if (!options->link) return RAFTER_OK;
+  RF_TRY(rf_calibrate_meet(options, error));
+  return rf_calibrate_network(options, m, error);
+}
+
+/* The ranks' latency and bytes/s, as the formulas have them. */
+static void say_network(const rafter_sink *sink, const rf_machine *m, const char *library) {
+  char chips[120];
+  const rf_topology *t = &m->topology;
+  if (!m->exchange_count) return;
+  rf_say(sink, "  network        %s, %s\n", rf_machine_chips_text(m, chips), library);
+  if (t->domain > 1)
+    rf_say(sink, "  in a node      %.1f us, %.2f GB/s out of a rank\n", t->hop_seconds * 1e6,
+           t->oneway_bps * 1e-9);
+  if (m->shape_rank > 1) rf_say(sink, "  between nodes  %.3f GB/s out of a node\n", t->node_bps * 1e-9);
+  rf_say(sink, "  collectives    %d curves\n", m->exchange_count);
+}
+
 static rf_status rf_command_calibrate(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
   const rf_options *o = job->options;
   double start = rf_now_seconds();
@@ -79,13 +124,20 @@ static rf_status rf_command_calibrate(const rafter_job *job, const rafter_sink *
                                   .self = (void *)sink,
                                   .stop = sink->stop};
   RF_TRY(rf_isa_resolve(rf_options_text(o, "cpu"), &options.isa, error));
+  RF_TRY(join_ranks(o, &options, error));
+  bool first = !options.link || options.link->rank == 0;
+  const rafter_sink silent = {.size = sizeof silent, .stop = sink->stop};
+  if (!first) options.self = (void *)(uintptr_t)(sink = &silent); /* rank 0 speaks for all */
   char path[4096], folder[4096];
-  if (rf_options_is_set(o, "out")) snprintf(path, sizeof path, "%s", rf_options_text(o, "out"));
+  if (options.link && !rf_options_is_set(o, "out"))
+    rf_machine_ranks_path(options.isa, options.link->ranks, path);
+  else if (rf_options_is_set(o, "out")) snprintf(path, sizeof path, "%s", rf_options_text(o, "out"));
   else rf_machine_local_path(options.isa, path);
   snprintf(folder, sizeof folder, "%s", path);
   char *slash = strrchr(folder, '/');
   if (slash) *slash = 0;
-  if (slash && *folder) RF_TRY(rf_make_folders(folder, error)); /* fail before measuring for minutes */
+  if (first && slash && *folder)
+    RF_TRY(rf_make_folders(folder, error)); /* fail before measuring for minutes */
   rf_machine *m = calloc(1, sizeof *m);
   if (!m) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while calibrating");
   rf_tuned tuned = {0};
@@ -93,11 +145,10 @@ static rf_status rf_command_calibrate(const rafter_job *job, const rafter_sink *
     tuned_before(path, &tuned);
     options.tuned = &tuned;
   }
-  rf_status status = rf_calibrate(&options, m, error);
-  if (status == RAFTER_OK) status = rf_pace_calibrate(&options, m, error);
+  rf_status status = measure(&options, m, error);
   rf_put_bar(sink, "%s", "");
-  if (status == RAFTER_OK) status = rf_machine_write(m, path, error);
-  if (status == RAFTER_OK) {
+  if (status == RAFTER_OK && first) status = rf_machine_write(m, path, error);
+  if (status == RAFTER_OK && first) {
     double seconds = rf_now_seconds() - start;
     rf_say(sink, "%s, %s, %d thread%s\n", m->name, m->isa, m->threads, rf_plural(m->threads));
     rf_say(sink, "  arithmetic     f32 %.0f GFLOP/s", m->flops[RF_F32] * 1e-9);
@@ -111,6 +162,7 @@ static rf_status rf_command_calibrate(const rafter_job *job, const rafter_sink *
              m->scaling[i].read_bps * 1e-9);
     rf_say(sink, "  kernels        %d curves, %.2f us to start an op\n", m->curve_count,
            m->launch_seconds * 1e6);
+    say_network(sink, m, options.link ? options.link->library : "");
     rf_say_tuned(sink, &m->tuned);
     bool lower = options.isa != rf_isa_detect();
     rf_say(sink, "written to %s in %.0f s; `--on %s%s%s` uses these figures\n", path, seconds,
@@ -123,6 +175,9 @@ static rf_status rf_command_calibrate(const rafter_job *job, const rafter_sink *
 
 static const rf_option CALIBRATE[] = {
     RF_FLAG("quick", "Calibration", "measure coarser curves, in less than half of the time"),
+    RF_FLAG("network", "Calibration",
+            "measure all ranks of mpirun at the same time, and the collectives between them\nPlans for as "
+            "many chips then predict steps on these ranks (docs/many-machines.md)."),
     RF_FLAG("tune", "Calibration",
             "first find faster block sizes for f32 and bf16 products, and save them for this CPU and number "
             "of threads; takes about two more minutes; results do not change"),

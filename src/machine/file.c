@@ -197,6 +197,7 @@ rf_status rf_machine_parse(const json_t *object, const char *where, rf_machine *
   RF_GO(rf_machine_number(object, "efficiency_compute", 0.01, 1, &machine->efficiency_compute, where, error));
   RF_GO(rf_machine_number(object, "efficiency_memory", 0.01, 1, &machine->efficiency_memory, where, error));
   RF_GO(rf_machine_parse_network(object, where, machine, error));
+  RF_GO(rf_machine_parse_exchanges(object, where, machine, error));
   RF_GO(parse_scaling(json_object_get(object, "scaling"), where, machine, error));
   note_of(object, machine);
   const json_t *origin = json_object_get(object, "origin"), *curves = json_object_get(object, "curves");
@@ -291,6 +292,7 @@ rf_status rf_machine_write(const rf_machine *machine, const char *path, rf_error
   if (root && machine->efficiency_eight_bits > 0)
     json_object_set_new(root, "efficiency_eight_bits", json_real(machine->efficiency_eight_bits));
   if (root) rf_machine_network_json(machine, root);
+  if (root) rf_machine_exchanges_json(machine, root);
   if (root && machine->tuned.cpu[0]) json_object_set_new(root, "tuned", rf_tuned_json(&machine->tuned));
   rf_status status = root ? rf_json_write(path, root, 1, error)
                           : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while writing %s", path);

@@ -36,6 +36,27 @@ typedef struct rf_scaling {
   double flops, read_bps;
 } rf_scaling;
 
+typedef enum rf_collective {
+  RF_ALL_GATHER,
+  RF_REDUCE_SCATTER,
+  RF_ALL_REDUCE,
+  RF_ALL_TO_ALL,
+  RF_PERMUTE, /* every chip sends to its neighbour */
+  RF_COLLECTIVES
+} rf_collective;
+
+/* Measured seconds of a collective in a group, by the bytes of rf_collective_seconds, in ascending
+ * order. Groups are known by their chips in one node and their nodes. `dtype` matters for sums only:
+ * other collectives have RF_F32, and their time depends on the bytes alone. */
+enum { RF_EXCHANGE_CURVES = 160, RF_EXCHANGE_POINTS = 12 };
+typedef struct rf_exchange_curve {
+  rf_collective kind;
+  rf_dtype dtype;
+  int inside, nodes;
+  int count;
+  double bytes[RF_EXCHANGE_POINTS], seconds[RF_EXCHANGE_POINTS];
+} rf_exchange_curve;
+
 /* TORUS: every chip has one link in each direction along each axis. SWITCH: a switch joins the
  * chips of a node, and a second network joins the nodes. */
 typedef enum rf_network_form { RF_NETWORK_NONE, RF_NETWORK_TORUS, RF_NETWORK_SWITCH } rf_network_form;
@@ -152,6 +173,10 @@ typedef struct rf_machine {
   rf_scaling scaling[RF_SCALING_POINTS];
   int curve_count;
   rf_curve curve[RF_MAX_CURVES];
+  /* collectives that `rafter calibrate --network` measured; 0: none */
+  int exchange_count;
+  rf_exchange_curve exchange[RF_EXCHANGE_CURVES];
+  bool guessed; /* rf_machine_as_chips made the chips: no link between them is measured */
   rf_tuned tuned;
 } rf_machine;
 
@@ -191,7 +216,8 @@ rf_status rf_machine_check_pod(const rf_machine *machine, const int *shape, int 
 void rf_machine_by_device(rf_machine *machine);
 /* Treats the machine, which is one chip, as `chips` chips that share its cores and its memory
  * equally. A compiler's plugin for CPUs has such devices. They are joined by the memory's
- * bandwidth, and no figure of the whole machine's ops (curves) holds for one of them. */
+ * bandwidth, which is a guess (`guessed`), and no figure of the whole machine's ops (curves) holds
+ * for one of them. */
 void rf_machine_as_chips(rf_machine *machine, int chips);
 /* Bytes/s of one chip into the data-centre network. On a GPU, this is the chip's part of its
  * node's bytes/s. 0: unknown. */
@@ -220,15 +246,8 @@ void rf_machine_cpu(char cpu[128]);
  * $XDG_CACHE_HOME/rafter/HOST.json or ~/.cache/rafter/HOST.json. A lower level of `--cpu` has a
  * file of its own, such as HOST.avx2.json. */
 void rf_machine_local_path(rf_isa isa, char path[4096]);
-
-typedef enum rf_collective {
-  RF_ALL_GATHER,
-  RF_REDUCE_SCATTER,
-  RF_ALL_REDUCE,
-  RF_ALL_TO_ALL,
-  RF_PERMUTE, /* every chip sends to its neighbour */
-  RF_COLLECTIVES
-} rf_collective;
+/* The same for `rafter calibrate --network` with this many ranks of MPI: HOST.8-ranks.json. */
+void rf_machine_ranks_path(rf_isa isa, int ranks, char path[4096]);
 
 /* One dimension of a group of chips on a torus: `extent` chips that are `stride` links apart. A
  * ring with `wraps` closes, so it uses both directions. */
@@ -274,5 +293,9 @@ rf_status rf_machine_axes(const rf_machine *machine, const int *extent, int coun
  * `latency`: gets the latency alone; may be NULL. */
 double rf_collective_seconds(const rf_group *group, rf_collective kind, double whole_bytes, bool literature,
                              double *latency);
+/* The same on this machine: by its measured curves if it has one for this collective and group
+ * (exchange.c), otherwise by the formulas and the fraction of the links that transfers reach. */
+double rf_machine_exchange_seconds(const rf_machine *machine, const rf_group *group, rf_collective kind,
+                                   rf_dtype dtype, double whole_bytes, double *latency);
 
 #endif

@@ -21,6 +21,11 @@ rf_status rf_machine_parse_network(const json_t *object, const char *where, rf_m
 /* Writes the fields that rf_machine_parse_network reads. */
 void rf_machine_network_json(const rf_machine *machine, json_t *object);
 
+/* exchange.c: reads and writes the field "collectives". */
+rf_status rf_machine_parse_exchanges(const json_t *object, const char *where, rf_machine *machine,
+                                     rf_error *error);
+void rf_machine_exchanges_json(const rf_machine *machine, json_t *object);
+
 extern const char RF_MACHINE_HINT[];
 
 #endif

@@ -117,17 +117,27 @@ done:
   return status;
 }
 
-void rf_machine_local_path(rf_isa isa, char path[4096]) {
+/* The file of this host, whose name ends with `suffix`. */
+static void path_of(rf_isa isa, const char *suffix, char path[4096]) {
   char host[256] = "", level[32] = "";
   if (isa != rf_isa_detect()) snprintf(level, sizeof level, ".%s", rf_isa_name(isa));
   if (gethostname(host, sizeof host - 1) != 0 || !host[0]) snprintf(host, sizeof host, "local");
   for (char *c = host; *c; c++)
     if (*c == '/') *c = '_';
   const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-  if (cache && cache[0] == '/') snprintf(path, 4096, "%.3800s/rafter/%s%s.json", cache, host, level);
+  if (cache && cache[0] == '/')
+    snprintf(path, 4096, "%.3700s/rafter/%s%s%s.json", cache, host, level, suffix);
   else
-    snprintf(path, 4096, "%.3800s/.cache/rafter/%s%s.json", home && home[0] == '/' ? home : "/tmp", host,
-             level);
+    snprintf(path, 4096, "%.3700s/.cache/rafter/%s%s%s.json", home && home[0] == '/' ? home : "/tmp", host,
+             level, suffix);
+}
+
+void rf_machine_local_path(rf_isa isa, char path[4096]) { path_of(isa, "", path); }
+
+void rf_machine_ranks_path(rf_isa isa, int ranks, char path[4096]) {
+  char suffix[32];
+  snprintf(suffix, sizeof suffix, ".%d-ranks", ranks);
+  path_of(isa, suffix, path);
 }
 
 static bool is_local(const char *spec) { return !spec || !*spec || !strcmp(spec, "local"); }

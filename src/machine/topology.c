@@ -454,6 +454,7 @@ void rf_machine_as_chips(rf_machine *m, int chips) {
   m->shape[0] = m->chips = chips;
   m->shape_rank = 1;
   m->curve_count = 0;
+  m->guessed = true;
 }
 
 /* ---- the shape for a number of chips --------------------------------------------------------- */

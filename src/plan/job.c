@@ -1,5 +1,6 @@
 /* job.c - see job.h. */
 #include "plan/job.h"
+#include "plan/job_parts.h"
 
 #include "backend/mpi/link.h"
 #include "base/text.h"
@@ -20,6 +21,10 @@ static bool given(const rf_options *options, const char *name) {
 
 static bool is(const rf_options *options, const char *name, const char *text) {
   return !strcmp(rf_options_text_or(options, name, "?"), text);
+}
+
+static bool on_local(const rf_options *options) {
+  return !strcmp(rf_options_text_or(options, "on", "local"), "local");
 }
 
 static int choice_or(const rf_options *options, const char *name, int otherwise) {
@@ -311,7 +316,10 @@ static rf_status resolve_mesh(const rf_options *options, rf_settings *s, rf_erro
   int64_t chips = rf_mesh_chips(mesh);
   RF_TRY(check_runs(options, mesh, &s->plan, error));
   if (s->plan.backend->many_chips && machine->kind == RF_MACHINE_CPU && machine->chips == 1 && chips > 1)
-    rf_machine_as_chips(machine, (int)chips);
+    RF_TRY(rf_ranks_machine(&s->plan, on_local(options), chips, machine, error));
+  /* a plan for measured ranks, made outside of them, has the threads of such a rank */
+  if (machine->exchange_count && !s->plan.threads_fixed && !rf_link_of_process())
+    s->plan.threads = machine->threads;
   /* no kernel shares packed matrices between chips */
   build->plain |= rf_backend_has_ranks(s->plan.backend) && chips > 1;
   if (mesh->pinned && machine->devices_per_chip != 2)
@@ -492,7 +500,7 @@ static rf_status resolve_program(const rf_options *options, const char *job, rf_
 static rf_status find_machine(const rf_options *options, rf_machine *machine, rf_error *error) {
   const char *on = rf_options_text_or(options, "on", "local");
   rf_isa isa;
-  if (strcmp(on, "local") != 0) return rf_machine_find(on, machine, error);
+  if (!on_local(options)) return rf_machine_find(on, machine, error);
   RF_TRY(rf_isa_resolve(rf_options_text_or(options, "cpu", "auto"), &isa, error));
   return rf_machine_find_at(on, isa, machine, error);
 }

@@ -93,8 +93,8 @@ void rf_plan_price_transfers(rf_plan *plan) {
     if (g->chips < 2) continue;
     p->lanes = (g->resources & ((1u << LINK_COUNT) - 1)) << LINKS;
     p->bound = RF_BOUND_NETWORK;
-    double seconds = rf_collective_seconds(g, (rf_collective)kind, p->work.sent_bytes, false, &p->wait);
-    p->seconds = p->wait + (seconds - p->wait) / (g->fraction > 0 ? g->fraction : 1);
+    rf_dtype dtype = graph->tensor[op->input[0]].dtype;
+    p->seconds = rf_machine_exchange_seconds(m, g, (rf_collective)kind, dtype, p->work.sent_bytes, &p->wait);
   }
 }
 

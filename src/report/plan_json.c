@@ -113,7 +113,7 @@ static json_t *time_json(const rf_plan *plan, const rf_step_time *t) {
                    "network_latency_seconds", t->network_latency, "bubble_seconds", t->bubble,
                    "bubble_fraction", t->seconds > 0 ? t->bubble / t->seconds : 0, "offload_seconds",
                    t->offload, "offload_exposed_seconds", t->offload_exposed, "confidence",
-                   !strcmp(plan->machine.source, "detected") ? "low" : "normal");
+                   !strcmp(plan->machine.source, "detected") || plan->machine.guessed ? "low" : "normal");
 }
 
 static json_t *rate_json(const rf_plan *plan, const rf_plan_totals *total) {
@@ -198,18 +198,31 @@ static bool whole_weights(const rf_graph *graph, char *line, size_t capacity) {
   return whole * 100 > all;
 }
 
+/* How the plan knows the times of collectives. */
+static const char *known_links(const rf_machine *m, char text[240]) {
+  if (m->exchange_count)
+    snprintf(text, 240, "collectives take the times that were measured between the ranks");
+  else if (m->guessed)
+    snprintf(text, 240,
+             "the time of collectives is a guess from the memory's bandwidth (mpirun -n %d rafter calibrate "
+             "--network measures it)",
+             m->chips);
+  else
+    snprintf(text, 240, "collectives reach %.0f %% of the links' rate",
+             100 * (m->topology.fraction > 0 ? m->topology.fraction : 1));
+  return text;
+}
+
 static void say_chips(json_t *list, const rf_plan *plan) {
   static const char *const movers[] = {"the core, in parallel with its work", "a separate engine",
                                        "the core, instead of its work"};
   const rf_machine *m = &plan->machine;
-  double reached = m->topology.fraction > 0 ? m->topology.fraction : 1;
-  char line[400], mesh[160];
+  char line[600], mesh[160], links[240];
   if (rf_machine_odd_node(m, line)) json_array_append_new(list, json_string(line));
   if (rf_mesh_chips(&plan->graph->mesh) > 1) {
-    snprintf(line, sizeof line,
-             "the chips form a mesh of %s; memory is per chip; collectives reach %.0f %% of the links' rate; "
-             "their data is moved by %s",
-             rf_mesh_text(&plan->graph->mesh, mesh), 100 * reached, movers[plan->options.collectives]);
+    snprintf(
+        line, sizeof line, "the chips form a mesh of %s; memory is per chip; %s; their data is moved by %s",
+        rf_mesh_text(&plan->graph->mesh, mesh), known_links(m, links), movers[plan->options.collectives]);
     json_array_append_new(list, json_string(line));
     json_array_append_new(
         list, json_string("every chip holds all norm gains and biases; a matrix that does not divide evenly "

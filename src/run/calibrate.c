@@ -540,6 +540,7 @@ rf_status rf_calibrate(const rf_calibrate_options *o, rf_machine *machine, rf_er
   if (o->say) o->say(o->self, "ceilings", 0);
   size_t bytes[TOUCHES] = {0};
   double touched[TOUCHES] = {0};
+  RF_TRY(rf_calibrate_meet(o, error));
   touch_fresh(o, bytes, touched);
   RF_TRY(rf_calibrate_goes_on(o, error));
   RF_TRY(measure_ceilings(o, machine, error));
@@ -550,13 +551,16 @@ rf_status rf_calibrate(const rf_calibrate_options *o, rf_machine *machine, rf_er
   for (int i = 0; i < SHAPE_COUNT; i++) shapes += !o->quick || SHAPES[i].quick;
   for (int i = 0; i < SHAPE_COUNT; i++) {
     if (o->quick && !SHAPES[i].quick) continue;
+    RF_TRY(rf_calibrate_meet(o, error));
     for (int d = 0; d < 2; d++)
       RF_TRY(measure_shape(o, &SHAPES[i], d ? RF_BF16 : RF_F32, &RF_BACKEND_CPU, machine, error));
     if (o->say) o->say(o->self, SHAPES[i].model, 0.2 + 0.8 * ++done / shapes);
   }
   RF_TRY(measure_shape(o, &REFERENCE, RF_F32, &RF_BACKEND_REFERENCE, machine, error));
+  RF_TRY(rf_calibrate_meet(o, error));
   RF_TRY(rf_calibrate_products(o, machine, error));
   RF_TRY(rf_calibrate_heads(o, machine, error));
+  RF_TRY(rf_calibrate_meet(o, error));
   RF_TRY(rf_calibrate_goes_on(o, error));
   touch_fresh(o, bytes, touched);
   int slowest = 0;

@@ -17,6 +17,8 @@ typedef struct rf_calibrate_options {
   /* If *stop is not 0, the calibration ends with RAFTER_INTERRUPTED. NULL: never. */
   const volatile int *stop;
   void *self;
+  /* The ranks of MPI that calibrate at the same time (calibrate_network.c); NULL: one process. */
+  struct rf_link *link;
 } rf_calibrate_options;
 
 typedef struct rf_ceiling {
@@ -50,5 +52,16 @@ void rf_calibrate_add(rf_machine *machine, const char *op, const char *kernel, d
  * tiles and in vectors, at level `isa`; read and copy bandwidth; thread scaling; launch time;
  * curves of ops by dtype and kernel; curves of packed products by storage type and rows. */
 rf_status rf_calibrate(const rf_calibrate_options *options, rf_machine *machine, rf_error *error);
+
+/* ---- ranks (calibrate_network.c): every rank calls these functions ---- */
+
+/* Checks before the measurements that the ranks are numbered node by node, with as many on each
+ * node. RAFTER_INVALID: not so. */
+rf_status rf_calibrate_check_ranks(const rf_calibrate_options *options, rf_error *error);
+/* Waits until all ranks are here. Does nothing without ranks. */
+rf_status rf_calibrate_meet(const rf_calibrate_options *options, rf_error *error);
+/* Makes of each rank's figures the machine of all ranks: a rank is a chip, with the figures of the
+ * slowest rank. Then measures the collectives between the ranks, as steps run them. */
+rf_status rf_calibrate_network(const rf_calibrate_options *options, rf_machine *machine, rf_error *error);
 
 #endif

@@ -1,0 +1,9 @@
+/* exchange.h - the ops of the collectives whose times a machine file can have. */
+#ifndef RF_MACHINE_EXCHANGE_H
+#define RF_MACHINE_EXCHANGE_H
+
+#include "machine/machine.h"
+
+extern const rf_op_def *const RF_COLLECTIVE_OPS[RF_COLLECTIVES];
+
+#endif
