@@ -7,6 +7,7 @@
 #include "base/partial.h"
 #include "base/text.h"
 #include "plan/loss.h"
+#include "run/waits.h"
 #include "train/checkpoint.h"
 
 #include <errno.h>
@@ -329,7 +330,9 @@ static rf_status train(const rafter_job *job, const rafter_sink *sink, rf_error 
   RF_GO(rf_journal_begin(&journal, sink, o, recorded_options(t, o), t->out, pass, passes, error));
   RF_GO(open_metrics(t, &log, error));
   RF_GO(say_start(t, &log, error));
+  rf_waits_begin();
   RF_GO(train_loop(t, &log, &stopped, error));
+  RF_GO(rf_waits_gather(error));
   rf_put_bar(sink, "%s", "");
   add_results(&log, journal.results);
   RF_GO(save_checkpoint(t, &log, error));

@@ -6,6 +6,7 @@
 #include "report/history.h"
 #include "report/plans.h"
 #include "report/summary.h"
+#include "run/waits.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -219,6 +220,25 @@ static void print_summary(const rf_journal *journal, const json_t *summary) {
   }
 }
 
+/* The time in exchanges, for a run on ranks of MPI. */
+static void add_ranks(json_t *report) {
+  int ranks;
+  double seconds;
+  const rf_rank_waits *waits = rf_waits_of_ranks(&ranks, &seconds);
+  json_t *list = json_array();
+  for (int i = 0; i < ranks; i++) {
+    json_array_append_new(list,
+                          json_pack("{ss sf sf sf sf}", "host", waits[i].host, "exchanges",
+                                    waits[i].exchanges, "exchange_seconds", waits[i].seconds,
+                                    "slow_rank_seconds", waits[i].late, "network_seconds", waits[i].network));
+    if (rf_guard_built())
+      json_object_set_new(json_array_get(list, (size_t)i), "library_allocations",
+                          json_real(waits[i].allocations));
+  }
+  if (ranks) json_object_set_new(report, "ranks", json_pack("{sf sO}", "seconds", seconds, "waits", list));
+  json_decref(list);
+}
+
 rf_status rf_journal_sum_up(rf_journal *journal, const rf_run *run, const rf_report_pass *pass, int passes,
                             double seconds, rf_error *error) {
   bool quiet = json_is_true(json_object_get(json_object_get(journal->run, "options"), "quiet"));
@@ -245,6 +265,7 @@ rf_status rf_journal_sum_up(rf_journal *journal, const rf_run *run, const rf_rep
                         json_pack("{sf sf sf si}", "seconds", rf_now_seconds() - journal->began,
                                   "delayed_seconds", delayed - journal->delayed, "reduced_seconds",
                                   rf_run_reduced_seconds(run), "threads", pass[0].plan->options.threads));
+  add_ranks(report);
   /* After a short run, advice gets little time: `rafter report` can compute all of it later. */
   double patience = 0.02 * seconds < 0.05 ? 0.05 : 0.02 * seconds < 2 ? 0.02 * seconds : 2;
   json_object_set_new(report, "advice", rf_advise_changes(journal->commands, entry, patience));

@@ -348,8 +348,36 @@ static void note_reduced(const rf_diagnosis *d, json_t *notes) {
                      100 * part, threads, threads));
 }
 
+/* Waits in exchanges by cause, as means over the ranks. The others wait for the slowest rank, so this
+ * rank waits for the others for the shortest time. */
+static void note_ranks(const rf_diagnosis *d, json_t *notes) {
+  const json_t *ranks = json_object_get(json_object_get(d->entry, "measured"), "ranks"),
+               *list = json_object_get(ranks, "waits"), *one, *slowest = NULL;
+  double seconds = rf_json_number_at(ranks, "seconds"), late = 0, network = 0, own = 0;
+  size_t i, number = 0, count = json_array_size(list);
+  char a[32], b[32], c[32];
+  if (!count || seconds <= 0) return;
+  json_array_foreach ((json_t *)list, i, one) {
+    double here = rf_json_number_at(one, "slow_rank_seconds"),
+           sent = rf_json_number_at(one, "network_seconds");
+    late += here / (double)count;
+    network += sent / (double)count;
+    own += (rf_json_number_at(one, "exchange_seconds") - here - sent) / (double)count;
+    if (slowest && here >= rf_json_number_at(slowest, "slow_rank_seconds")) continue;
+    slowest = one;
+    number = i;
+  }
+  append(notes,
+         join("exchanges, as means of %zu ranks: %s (%.1f %%) wait for slower ranks, %s (%.1f %%) wait "
+              "for the network, %s (%.1f %%) pack and sum; the slowest is rank %zu (%s)",
+              count, rf_text_seconds(late, a), 100 * late / seconds, rf_text_seconds(network, b),
+              100 * network / seconds, rf_text_seconds(own, c), 100 * own / seconds, number,
+              rf_json_text_at(slowest, "host")));
+}
+
 void rf_words_notes(const rf_diagnosis *d, json_t *notes) {
   if (d->most < 0) return;
+  note_ranks(d, notes);
   const rf_diagnosed_pass *pass = &d->pass[d->most];
   double stopped = d->stood ? d->outliers.part : 0;
   char a[32];

@@ -144,5 +144,7 @@ double rf_run_reduced_seconds(const rf_run *run);
 void rf_guard_begin(const char *phase);
 void rf_guard_end(void);
 bool rf_guard_built(void);
+/* Allocations of the MPI library while a guard was active, which are allowed; 0 without guards. */
+int64_t rf_guard_library_allocations(void);
 
 #endif

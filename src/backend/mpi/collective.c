@@ -254,14 +254,20 @@ static void log_sum(double *sum, const unsigned char *const *list, int64_t group
 
 enum { MOST_CHIPS = 4096 };
 
+/* The chunks of all chips for a part, in chip order. */
+static void chunks_of(const exchange *e, const rf_boxes *boxes, part p, int64_t k,
+                      const unsigned char *list[MOST_CHIPS]) {
+  for (int64_t r = 0; r < e->group; r++)
+    list[r] = r == e->rank ? packed(e, boxes, p, slot(e, k, r, true)) : slot(e, k, r, false);
+}
+
 /* Sums one part of all chips. Returns the chunk with the sums. */
 static rf_view sum_part(const exchange *e, const rf_boxes *boxes, part p, int64_t k) {
   const unsigned char *list[MOST_CHIPS];
   rf_dtype dtype = rf_in(e->call, 0)->dtype;
   bool logs = e->call->op->attr.collective.log_sum, wide = dtype == RF_F64 || logs;
   void *sum = sum_room(e);
-  for (int64_t r = 0; r < e->group; r++)
-    list[r] = r == e->rank ? packed(e, boxes, p, slot(e, k, r, true)) : slot(e, k, r, false);
+  chunks_of(e, boxes, p, k, list);
   if (logs) log_sum(sum, list, e->group, dtype, p.count);
   for (int64_t r = 0; r < e->group && !logs; r++) {
     if (wide) sum_f64(sum, (const double *)(const void *)list[r], r == 0, p.count);
@@ -322,7 +328,8 @@ static void post_sums(const exchange *e, share_of share, int64_t k) {
 static void finish_sums(const exchange *e, share_of share, int64_t k) {
   rf_boxes own = boxes_of(e, e->rank, e->rank);
   part p = chunk_at(share(&own, e->rank, e->group), k, e->chunk);
-  if (rf_link_wait(e->link, k & 1) && p.count > 0) store_sums(e, &own, p, sum_part(e, &own, p, k));
+  if (rf_link_wait(e->link, k & 1) && p.count > 0)
+    store_sums(e, &own, p, sum_part(e, &own, p, k));
 }
 
 static void sum_shares(const exchange *e, share_of share) {
@@ -413,10 +420,23 @@ static bool has_sums(const rf_graph *graph, const rf_op *op) {
   return has_group(graph, op) && (dtype == RF_F32 || dtype == RF_BF16 || dtype == RF_F64);
 }
 
-#define ROW(OP, ACCEPTS, RUN) \
-  { .op = OP, .name = "mpi", .accepts = ACCEPTS, .workspace_bytes = workspace_bytes, .run = RUN }
+/* A kernel as an exchange of the link, whose waits are recorded. */
+#define EXCHANGE(NAME, RUN) \
+  static void NAME(const rf_call *call) { \
+    rf_link_begin_exchange(call->link); \
+    RUN(call); \
+    rf_link_end_exchange(call->link); \
+  }
+EXCHANGE(run_move, move)
+EXCHANGE(run_reduce_scatter, reduce_scatter)
+EXCHANGE(run_all_reduce, all_reduce)
+
+#define MPI(ACCEPTS, RUN) .name = "mpi", .accepts = ACCEPTS, .workspace_bytes = workspace_bytes, .run = RUN
 const rf_kernel RF_MPI_COLLECTIVES[] = {
-    ROW("all_gather", has_group, move),      ROW("all_to_all", has_group, move),
-    ROW("permute", has_group, move),         ROW("reduce_scatter", has_sums, reduce_scatter),
-    ROW("all_reduce", has_sums, all_reduce), {.op = NULL},
+    {.op = "all_gather", MPI(has_group, run_move)},
+    {.op = "all_to_all", MPI(has_group, run_move)},
+    {.op = "permute", MPI(has_group, run_move)},
+    {.op = "reduce_scatter", MPI(has_sums, run_reduce_scatter)},
+    {.op = "all_reduce", MPI(has_sums, run_all_reduce)},
+    {.op = NULL},
 };

@@ -19,7 +19,7 @@
 #endif
 
 /* The tag of a group is TAG_GROUP + its number. TAG_LATE: a rank tells rank 0 that it gives up. */
-enum { TAG_MESSAGE = 1, TAG_GROUP, TAG_LATE = TAG_GROUP + RF_LINK_GROUPS };
+enum { TAG_MESSAGE = 1, TAG_BEGIN, TAG_GROUP, TAG_LATE = TAG_GROUP + RF_LINK_GROUPS };
 
 typedef struct message {
   uint64_t request;
@@ -40,11 +40,24 @@ typedef struct seat {
   int64_t process;
 } seat;
 
+/* The exchange in progress. With its first message to or from a rank, a rank sends one byte, and
+ * expects one. */
+typedef struct exchange {
+  bool open;
+  int64_t begin_ns;
+  int64_t number;   /* of this exchange */
+  int64_t *met;     /* for each rank: the last exchange in which a byte was sent to it */
+  message *message; /* the bytes sent and expected */
+  char *byte;       /* for each rank: the byte from it */
+  int count, missing;
+} exchange;
+
 typedef struct link_state {
   rf_link link; /* first, so that a link is a state */
   const rf_mpi_abi *mpi;
   seat *seat; /* (ranks) */
   message_group group[RF_LINK_GROUPS];
+  exchange exchange;
   int room; /* messages that a group can hold */
   bool agreed;
   rf_link_cores mine, lowest;
@@ -171,9 +184,12 @@ static rf_status start(link_state *s, rf_error *error) {
                    "the launcher started %d processes, but %s sees one", said_ranks, link->library);
   s->room = 2 * link->ranks + 2;
   s->seat = calloc((size_t)link->ranks, sizeof *s->seat);
+  s->exchange.met = calloc((size_t)link->ranks, sizeof *s->exchange.met);
+  s->exchange.byte = calloc((size_t)link->ranks, 1);
+  s->exchange.message = calloc(2 * (size_t)link->ranks, sizeof *s->exchange.message);
   for (int g = 0; g < RF_LINK_GROUPS; g++) {
     s->group[g].message = calloc((size_t)s->room, sizeof *s->group[g].message);
-    if (!s->group[g].message || !s->seat)
+    if (!s->group[g].message || !s->seat || !s->exchange.met || !s->exchange.message || !s->exchange.byte)
       return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while opening MPI");
   }
   const seat mine = own_seat();
@@ -312,14 +328,45 @@ static void pause_between(int64_t polls) {
   else nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
 }
 
+static int test(link_state *s, message *m, int *done) {
+  s->link.in_library = true;
+  int code = s->mpi->test(&m->request, done);
+  s->link.in_library = false;
+  return code;
+}
+
+/* Tests whether the other ranks have begun the exchange. Returns true when the last one has. */
+static bool all_began(link_state *s) {
+  exchange *e = &s->exchange;
+  for (int i = 0; i < e->count && e->missing > 0; i++) {
+    message *m = &e->message[i];
+    int done = 0, code = m->done ? 0 : test(s, m, &done);
+    if (code) return fail_call(s, m, code);
+    if (m->done || !done) continue;
+    m->done = true;
+    e->missing -= !m->out;
+  }
+  return e->missing == 0;
+}
+
+/* Adds the wait from `begin` on to its causes. `there`: when all ranks had begun; 0: before. */
+static void count_wait(link_state *s, int64_t begin, int64_t there) {
+  int64_t now = rf_now_ns(), late = there ? there - begin : 0;
+  s->link.waited_ns += now - begin;
+  if (!s->exchange.open) return;
+  s->link.times.late_ns += late;
+  s->link.times.network_ns += now - begin - late;
+}
+
 static bool wait_for(link_state *s, message *list, int count) {
-  int64_t begin = rf_now_ns(), polls = 0;
+  int64_t begin = rf_now_ns(), there = 0, polls = 0;
   watch seen = {1, -1};
   for (int left = count; left > 0 && !s->link.failed; polls++) {
     int last = -1;
+    if (s->exchange.missing > 0 && all_began(s)) there = rf_now_ns();
     for (int i = 0; i < count; i++) {
       message *m = &list[i];
-      int done = 0, code = m->done ? 0 : s->mpi->test(&m->request, &done);
+      int done = 0, code = m->done ? 0 : test(s, m, &done);
       if (code) return fail_call(s, m, code);
       if (!m->done && !done) last = i;
       if (m->done || !done) continue;
@@ -330,22 +377,58 @@ static bool wait_for(link_state *s, message *list, int count) {
     pause_between(polls);
     if (polls % 64 == 63 && !look(s, &list[last], 1e-9 * (double)(rf_now_ns() - begin), &seen)) return false;
   }
-  s->link.waited_ns += rf_now_ns() - begin;
+  count_wait(s, begin, there);
   return !s->link.failed;
 }
 
 static bool begin(link_state *s, message *m, void *data, int64_t bytes, int tag) {
   m->done = false;
+  s->link.in_library = true;
   int code = m->out ? s->mpi->send(data, bytes, m->rank, tag, &m->request)
                     : s->mpi->receive(data, bytes, m->rank, tag, &m->request);
+  s->link.in_library = false;
   return code ? fail_call(s, m, code) : true;
+}
+
+/* Tells a rank, at the first message to or from it, that this rank has begun the exchange. */
+static bool meet(link_state *s, int rank) {
+  static char out; /* the value says nothing */
+  exchange *e = &s->exchange;
+  if (!e->open || e->met[rank] == e->number) return true;
+  e->met[rank] = e->number;
+  message *m = &e->message[e->count];
+  m[0] = (message){.rank = rank};
+  m[1] = (message){.rank = rank, .out = true};
+  if (!begin(s, &m[0], &e->byte[rank], 1, TAG_BEGIN) || !begin(s, &m[1], &out, 1, TAG_BEGIN)) return false;
+  e->count += 2;
+  e->missing++;
+  return true;
+}
+
+void rf_link_begin_exchange(rf_link *link) {
+  exchange *e = &state_of(link)->exchange;
+  if (link->failed) return;
+  e->open = true;
+  e->number++;
+  e->begin_ns = rf_now_ns();
+}
+
+void rf_link_end_exchange(rf_link *link) {
+  link_state *s = state_of(link);
+  exchange *e = &s->exchange;
+  if (!e->open) return;
+  if (!link->failed && e->count) wait_for(s, e->message, e->count);
+  link->times.exchanges++;
+  link->times.all_ns += rf_now_ns() - e->begin_ns;
+  e->open = false;
+  e->count = e->missing = 0;
 }
 
 static bool begin_in(rf_link *link, int number, bool out, int rank, void *data, int64_t bytes) {
   link_state *s = state_of(link);
   message_group *g = &s->group[number];
   if (link->failed) return false;
-  if (g->count == s->room && !rf_link_wait(link, number)) return false;
+  if (!meet(s, rank) || (g->count == s->room && !rf_link_wait(link, number))) return false;
   message *m = &g->message[g->count++];
   *m = (message){.rank = rank, .out = out};
   return begin(s, m, data, bytes, TAG_GROUP + number);

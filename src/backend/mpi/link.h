@@ -9,6 +9,14 @@
 
 enum { RF_LINK_SECONDS = 300 }; /* default limit of a wait; the variable RAFTER_MPI_SECONDS sets it */
 
+/* Times in exchanges (rf_link_begin_exchange). The rest of `all_ns` is this rank's own work: it packs
+ * messages and sums. */
+typedef struct rf_link_times {
+  int64_t exchanges, all_ns;
+  int64_t late_ns;    /* waits until all ranks of an exchange had begun it: a rank is slow */
+  int64_t network_ns; /* waits for messages after that */
+} rf_link_times;
+
 typedef struct rf_link {
   int rank, ranks;
   int together;      /* ranks on this machine */
@@ -18,6 +26,8 @@ typedef struct rf_link {
   bool failed;
   rf_error error;
   int64_t waited_ns; /* time in rf_link_wait and rf_link_send, rf_link_receive */
+  rf_link_times times;
+  bool in_library; /* in a call of the MPI library for messages, which may allocate */
 } rf_link;
 
 /* True if the environment says that a launcher of MPI started several processes. `rank` and `ranks`
@@ -37,6 +47,10 @@ bool rf_link_begin_send(rf_link *link, int group, int to, const void *data, int6
 bool rf_link_begin_receive(rf_link *link, int group, int from, void *data, int64_t bytes);
 /* Waits for all messages of the group. On failure, link->error says which rank is missing. */
 bool rf_link_wait(rf_link *link, int group);
+
+/* The messages between these two calls are an exchange. Its ranks tell each other when they begin. */
+void rf_link_begin_exchange(rf_link *link);
+void rf_link_end_exchange(rf_link *link);
 
 /* One message of any length. Ranks receive messages of a rank in the order in which it sent them. */
 rf_status rf_link_send(rf_link *link, int to, const void *data, int64_t bytes, rf_error *error);
