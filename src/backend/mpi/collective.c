@@ -276,6 +276,30 @@ static rf_view sum_part(const exchange *e, const rf_boxes *boxes, part p, int64_
   return (rf_view){.data = sum, .dtype = wide ? RF_F64 : RF_F32};
 }
 
+/* The same sums with few passes over memory, if the output is contiguous and f32, or bf16 that does
+ * not accumulate: blocks that fit in the L1 cache are summed and stored. False: it is not. */
+static bool sum_into_output(const exchange *e, const rf_boxes *boxes, part p, int64_t k) {
+  enum { BLOCK = 1024 };
+  const unsigned char *list[MOST_CHIPS];
+  float sum[BLOCK];
+  rf_dtype dtype = rf_in(e->call, 0)->dtype, to = rf_out(e->call, 0)->dtype;
+  int64_t at;
+  bool half = to == RF_BF16 && !e->adds;
+  if (e->call->op->attr.collective.log_sum || dtype == RF_F64 || !(to == RF_F32 || half) ||
+      !rf_boxes_direct(boxes, true, &at))
+    return false;
+  float *y = (float *)(void *)e->out + at + p.from;
+  rf_bf16 *z = (rf_bf16 *)(void *)e->out + at + p.from;
+  chunks_of(e, boxes, p, k, list);
+  for (int64_t i = 0; i < p.count; i += BLOCK) {
+    int64_t n = p.count - i < BLOCK ? p.count - i : BLOCK;
+    for (int64_t r = 0; r < e->group; r++) sum_f32(sum, list[r] + i * e->size, dtype, r == 0, n);
+    for (int64_t j = 0; j < n && half; j++) z[i + j] = rf_f32_to_bf16(sum[j]);
+    for (int64_t j = 0; j < n && !half; j++) y[i + j] = e->adds ? y[i + j] + sum[j] : sum[j];
+  }
+  return true;
+}
+
 typedef struct stored {
   rf_view out, sum;
   bool adds;
@@ -328,7 +352,7 @@ static void post_sums(const exchange *e, share_of share, int64_t k) {
 static void finish_sums(const exchange *e, share_of share, int64_t k) {
   rf_boxes own = boxes_of(e, e->rank, e->rank);
   part p = chunk_at(share(&own, e->rank, e->group), k, e->chunk);
-  if (rf_link_wait(e->link, k & 1) && p.count > 0)
+  if (rf_link_wait(e->link, k & 1) && p.count > 0 && !sum_into_output(e, &own, p, k))
     store_sums(e, &own, p, sum_part(e, &own, p, k));
 }
 
