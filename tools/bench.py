@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""./dev bench [kernels|train|decode|predict|predictions|xla|plan ...] [--save] [--on FILE] [--only REGEX]
+"""./dev bench [kernels|train|decode|predict|predictions|xla|plan|many ...]
+
+Options: [--save] [--on FILE] [--only REGEX] [--turns N]
 
 Measures this machine's speed and prints each figure next to the ceiling of the same run.
 
@@ -11,11 +13,13 @@ Measures this machine's speed and prints each figure next to the ceiling of the 
                answers at once, training, LoRA (runs only if it is named)
   xla          steps through a PJRT plugin: rafter's programs and JAX's, in turns (runs only if it is named;
                needs ./dev setup --xla; JAX's programs need bench/peers/environment.sh jax)
+  many         ranks of MPI: GPT-2 124M next to one process and PyTorch, and links of limited rates
+               (runs only if it is named; needs ./dev setup --mpi; tools/bench_many.py describes its rows)
   plan         seconds of planning: every preset on one chip, --fit on one chip, 405B on thousands of chips (whole
                processes; nothing is calibrated)
 
 The machine is calibrated first. --on FILE takes the calibration in FILE instead (`rafter calibrate --out FILE`).
---only selects rows of predictions. --save writes docs/proof/bench-DATE.json.
+--only selects rows of predictions and many. --save writes docs/proof/bench-DATE.json.
 """
 import datetime
 import glob
@@ -31,7 +35,9 @@ import sys
 import tempfile
 import time
 
-RAFTER = "build/rafter"
+import bench_many
+
+RAFTER = os.environ.get("RAFTER", "build/rafter")
 
 TRAIN = [("gpt2", 4, 256), ("uva", 1, 512)]
 
@@ -285,6 +291,10 @@ def xla(env):
     return out
 
 
+def many(env):
+    return bench_many.many(env, option("--only") or "", int(option("--turns") or 3))
+
+
 PARTS = {
     "kernels": kernels,
     "train": steps,
@@ -293,13 +303,15 @@ PARTS = {
     "predictions": predictions,
     "xla": xla,
     "plan": plan,
+    "many": many,
 }
-NAMED_ONLY = ("predictions", "xla")
-UNCALIBRATED = {"plan", "xla"}
+NAMED_ONLY = ("predictions", "xla", "many")
+UNCALIBRATED = {"plan", "xla", "many"}
 
 
 def main():
-    words = [w for i, w in enumerate(sys.argv[1:]) if not w.startswith("--") and sys.argv[i] not in ("--on", "--only")]
+    valued = ("--on", "--only", "--turns")
+    words = [w for i, w in enumerate(sys.argv[1:]) if not w.startswith("--") and sys.argv[i] not in valued]
     for word in words:
         if word not in PARTS:
             sys.exit(f"bench: unknown part {word} (expected {', '.join(PARTS)})")
