@@ -559,6 +559,10 @@ static const op_size DW_SIZES[] = {{3, 5, 4, 0, 0, 0},     {5, 3, 7, 0, 0, 0},  
 static const op_size ATTENTION_SIZES[] = {{4, 0, 0, 2, 1, 4},   {7, 0, 0, 2, 2, 2},   {1, 0, 0, 1, 1, 2},
                                           {37, 0, 0, 6, 2, 10}, {33, 0, 0, 3, 3, 64}, {70, 0, 0, 2, 1, 80},
                                           {0, 0, 0, 0, 0, 0}};
+/* The gradients of queries have no other gradients in their tensor, so none may be zero. */
+static const op_size PART_SIZES[] = {{4, 0, 0, 2, 1, 4},   {7, 0, 0, 2, 2, 2},   {3, 0, 0, 1, 1, 2},
+                                     {37, 0, 0, 6, 2, 10}, {33, 0, 0, 3, 3, 64}, {70, 0, 0, 2, 1, 80},
+                                     {0, 0, 0, 0, 0, 0}};
 static const op_size HEAD_NORM_SIZES[] = {{4, 0, 0, 2, 1, 4},   {7, 0, 0, 2, 2, 6},   {1, 0, 0, 1, 1, 5},
                                           {37, 0, 0, 6, 2, 10}, {33, 0, 0, 3, 3, 64}, {70, 0, 0, 2, 1, 80},
                                           {0, 0, 0, 0, 0, 0}};
@@ -704,13 +708,11 @@ const op_case OP_CASES[] = {
     {"kv_join", "plain", build_attention_part, ATTENTION_SIZES, OP_EXACT},
     {"attention_part", "segments, window", build_attention_part, ATTENTION_SIZES, OP_SEGMENTS | OP_WINDOW},
     {"attention_part", "softcap", build_attention_part, ATTENTION_SIZES, OP_SOFTCAP},
-    {"attention_part_bwd", "segments, window", build_attention_part, ATTENTION_SIZES,
-     OP_SEGMENTS | OP_WINDOW},
+    {"attention_part_bwd", "segments, window", build_attention_part, PART_SIZES, OP_SEGMENTS | OP_WINDOW},
     {"attention_part", "group", build_attention_part, ATTENTION_SIZES, OP_SEGMENTS | OP_WINDOW | OP_GROUP},
-    {"attention_part_bwd", "group", build_attention_part, ATTENTION_SIZES,
-     OP_SEGMENTS | OP_WINDOW | OP_GROUP},
+    {"attention_part_bwd", "group", build_attention_part, PART_SIZES, OP_SEGMENTS | OP_WINDOW | OP_GROUP},
     {"attention_merge", "two parts", build_attention_merge, ATTENTION_SIZES, 0},
-    {"attention_part_bwd", "softcap", build_attention_part, ATTENTION_SIZES, OP_SOFTCAP},
+    {"attention_part_bwd", "softcap", build_attention_part, PART_SIZES, OP_SOFTCAP},
     {"attention_kv", "decode", build_attention_kv, DECODE_SIZES, 0},
     {"attention_kv", "decode, window", build_attention_kv, DECODE_SIZES, OP_WINDOW},
     {"attention_kv", "decode, softcap", build_attention_kv, DECODE_SIZES, OP_SOFTCAP},

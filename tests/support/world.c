@@ -234,7 +234,8 @@ static void run_op(world *w, const rf_op *op, int64_t chip) {
       run.first_token = run.micro * w->whole_rows +
                         rf_place_first_row(&w->graph->mesh, t->spec.split[0], run.place, t->shape[0]);
   }
-  kernel->run(&call);
+  if (w->kernel) w->kernel(kernel, &call, w->context);
+  else kernel->run(&call);
   free(call.workspace);
 }
 

@@ -10,6 +10,8 @@
 struct world;
 /* A send or a recv of a pipeline stage: op `op` on one chip. */
 typedef void (*world_transfer)(struct world *w, const rf_op *op, int64_t chip, void *context);
+/* Runs an op on one chip. `call` has the operands, and the workspace of the reference kernel. */
+typedef void (*world_kernel)(const rf_kernel *reference, const rf_call *call, void *context);
 
 typedef struct world {
   const rf_graph *graph;
@@ -19,8 +21,9 @@ typedef struct world {
   /* The op whose exchange is left out: each chip takes its own values for those of others. -1:
    * none. */
   int broken;
+  world_kernel kernel; /* NULL: the reference kernel runs */
   world_transfer transfer;
-  void *context;
+  void *context; /* of `kernel` and `transfer` */
 } world;
 
 /* Makes a world. `whole_rows`: rows of a microbatch of the unsharded graph. All bytes are NaN,

@@ -11,21 +11,32 @@
 static_assert((int)RF_KV_PAGE == (int)RF_ATTENTION_BLOCK, "a page of the cache is a softmax block");
 static_assert((int)RF_KV_UNIT == (int)RF_ATTENTION_PANEL, "a page holds whole panels of keys");
 
+static bool has_parts(const rf_op *op) {
+  return op->def == &RF_OP_ATTENTION_PART || op->def == &RF_OP_ATTENTION_PART_BWD;
+}
+
 /* Input 0 of each attention op is qkv. A segment has at most graph->seq rows. A cached context is
  * at most as long as the cache of one slot. */
 rf_attention rf_attention_of(const rf_graph *graph, const rf_op *op) {
   const rf_tensor *qkv = &graph->tensor[op->input[0]];
   const rf_attr_attention *attr = &op->attr.attention;
+  const bool parts = has_parts(op);
+  const int64_t q = (int64_t)attr->heads * attr->head_dim,
+                ld = q + 2 * (int64_t)attr->kv_heads * attr->head_dim;
   rf_attention a = {
       .rows = qkv->shape[0],
-      .longest = qkv->shape[0],
       .heads = attr->heads,
       .kv_heads = attr->kv_heads,
       .group = attr->heads / attr->kv_heads,
       .dim = attr->head_dim,
       .width = (int)rf_round_up(attr->head_dim, 16),
       .scale = attr->scale,
-      .ld = (int64_t)(attr->heads + 2 * attr->kv_heads) * attr->head_dim,
+      .ld = ld,
+      .step = parts && op->attr.group > 1 ? op->attr.group : 1,
+      .key_input = parts ? 1 : 0,
+      .key_ld = parts ? ld - q : ld,
+      .key_at = parts ? 0 : q,
+      .dq_ld = parts ? q : ld,
       .window = attr->window > 0 ? attr->window : INT64_MAX / 2,
       .dtype = qkv->dtype,
       .softcap = attr->softcap,
@@ -33,10 +44,16 @@ rf_attention rf_attention_of(const rf_graph *graph, const rf_op *op) {
       .scaled = attr->softmax == RF_BF16 || attr->softcap > 0,
   };
   /* the op attention_kv has six inputs: qkv, cache, table, slots, positions, scale */
-  bool cached = op->input_count == 6;
+  bool cached = op->input_count == 6 && !parts;
+  a.longest = a.rows * a.step;
   if (cached) a.longest = graph->tensor[op->input[2]].shape[1] * graph->tensor[op->input[1]].shape[2];
   if (cached) a.narrow = graph->tensor[op->input[1]].dtype == RF_I8;
-  else if (graph->seq > 0 && graph->seq < a.rows) a.longest = graph->seq;
+  else if (graph->seq > 0 && graph->seq < a.longest) a.longest = graph->seq;
+  return a;
+}
+rf_attention rf_attention_here(const rf_call *call) {
+  rf_attention a = rf_attention_of(call->graph, call->op);
+  a.rank = a.step > 1 ? rf_rank_of(call) : 0;
   return a;
 }
 
@@ -59,9 +76,9 @@ static rf_attention_unit unit_at(const rf_attention *a, const int32_t *segment, 
   return (rf_attention_unit){segment[s], segment[s + 1] - segment[s], (int)(i % a->kv_heads)};
 }
 void rf_attention_units(const rf_attention *a, const int32_t *segment, rf_attention_unit_fn *run, void *job) {
-  int64_t segments = 0;
+  int64_t segments = 0, rows = a->rows * a->step;
   double total = 0;
-  for (; segments < a->rows && segment[segments] < a->rows; segments++)
+  for (; segments < rows && segment[segments] < rows; segments++)
     total += unit_work(a, segment[segments + 1] - segment[segments]) * a->kv_heads;
   for (int64_t i = 0; i < segments * a->kv_heads; i++) {
     rf_attention_unit unit = unit_at(a, segment, i);
@@ -165,6 +182,8 @@ const rf_kernel RF_CPU_ATTENTION[] = {
               rf_attention_bwd_amx),
 #endif
     RF_ATTENTION_ROWS(attention_bwd, rf_attention_bwd, accepts, backward_bytes),
+    RF_ATTENTION_ROWS(attention_part, rf_attention, accepts, forward_bytes),
+    RF_ATTENTION_ROWS(attention_part_bwd, rf_attention_bwd, accepts, backward_bytes),
     RF_ATTENTION_ROWS(attention_kv, rf_attention_kv, accepts_cache, cached_bytes),
     {0},
 };

@@ -68,6 +68,13 @@ typedef struct rf_attention {
   int64_t longest;                        /* T: maximum length of a segment or cached context */
   int heads, kv_heads, group, dim, width; /* N, K, N/K, H, and H rounded up to a multiple of 16 */
   int64_t ld;                             /* (N + 2K) H: elements of a row of qkv */
+  /* Row r of qkv is row r step + rank of the segments. step > 1: attention_part, whose input
+   * `key_input` has the keys and values of all rows. */
+  int64_t step, rank;
+  int key_input;
+  /* elements of a row of keys and values, and of those before the first key head; and elements of a
+   * row of query gradients */
+  int64_t key_ld, key_at, dq_ld;
   float scale;
   int64_t window; /* maximum number of keys that a query sees; INT64_MAX/2 without a window */
   rf_dtype dtype; /* type of qkv and ctx */
@@ -76,7 +83,8 @@ typedef struct rf_attention {
   bool scaled;    /* s_ij includes the scale, because of a softcap or because s_ij is rounded to bf16 */
   bool narrow;    /* the cache is i8 */
 } rf_attention;
-rf_attention rf_attention_of(const rf_graph *graph, const rf_op *op);
+rf_attention rf_attention_of(const rf_graph *graph, const rf_op *op); /* with rank 0 */
+rf_attention rf_attention_here(const rf_call *call);
 
 /* A strip is up to MAX_HEIGHT query rows that one register tile computes. The rows may belong to
  * different heads of a group. */
@@ -126,6 +134,10 @@ extern const rf_kernel RF_CPU_ATTENTION[];
 
 static inline const void *rf_at(const void *p, rf_dtype dtype, int64_t i) {
   return (const char *)p + i * (dtype == RF_F32 ? 4 : dtype == RF_BF16 ? 2 : 1);
+}
+/* The first row of qkv that is row `at` of the segments, or a later one. */
+static inline int64_t rf_attention_row(const rf_attention *a, int64_t at) {
+  return (at - a->rank + a->step - 1) / a->step;
 }
 static inline int64_t rf_min64(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t rf_max64(int64_t a, int64_t b) { return a > b ? a : b; }

@@ -27,7 +27,8 @@ typedef struct query_side {
   float *q_rows, *g_rows;     /* panels of 32 columns (panel, TILE, 32) */
   float *dq;                  /* (TILE, width) */
   float *less, *minus_d;      /* -lse log2(e) and -D of each query */
-  int64_t first, count;       /* position of the first query in the segment; number of queries */
+  /* row of the first query in qkv, its position in the segment, and number of queries */
+  int64_t row, first, count;
 } query_side;
 
 typedef struct tiles {
@@ -57,27 +58,34 @@ static float *query_side_at(const rf_attention *a, float *memory, query_side *q)
   return q->minus_d + TILE;
 }
 
+/* The block of queries from row `row` on. `end` is the row after the queries of the segment. */
+static void start_queries(const rf_attention *a, query_side *q, int64_t origin, int64_t row, int64_t end) {
+  q->row = row;
+  q->first = row * a->step + a->rank - origin;
+  q->count = rf_min64(TILE, end - row);
+}
+
 /* Packs keys [first, last) of the unit. `last` is a multiple of TILE or the end of the unit. */
-static void pack_keys(const rf_attention *a, key_side *k, const void *qkv, int64_t origin, int64_t first,
+static void pack_keys(const rf_attention *a, key_side *k, const rf_call *call, int64_t origin, int64_t first,
                       int64_t last, int kv_head) {
-  int64_t at = (origin + first) * a->ld + (int64_t)(a->heads + kv_head) * a->dim, keys = last - first,
-          step = k->padded * PANEL;
-  pack_columns(rf_at(qkv, a->dtype, at), a->dtype, a->ld, keys, a->dim, k->k_columns + first * a->dim, NULL);
-  pack_rows(rf_at(qkv, a->dtype, at), a->dtype, a->ld, keys, a->dim, k->k_rows + first * PANEL, step);
+  const void *from = call->in[a->key_input];
+  int64_t at = (origin + first) * a->key_ld + a->key_at + (int64_t)kv_head * a->dim, keys = last - first,
+          step = k->padded * PANEL, ld = a->key_ld;
+  pack_columns(rf_at(from, a->dtype, at), a->dtype, ld, keys, a->dim, k->k_columns + first * a->dim, NULL);
+  pack_rows(rf_at(from, a->dtype, at), a->dtype, ld, keys, a->dim, k->k_rows + first * PANEL, step);
   at += (int64_t)a->kv_heads * a->dim;
-  pack_columns(rf_at(qkv, a->dtype, at), a->dtype, a->ld, keys, a->dim, k->v_columns + first * a->dim, NULL);
+  pack_columns(rf_at(from, a->dtype, at), a->dtype, ld, keys, a->dim, k->v_columns + first * a->dim, NULL);
   int64_t end = rf_round_up(last, TILE);
   memset(k->dk + first * a->width, 0, sizeof(float) * (size_t)((end - first) * a->width));
   memset(k->dv + first * a->width, 0, sizeof(float) * (size_t)((end - first) * a->width));
 }
 
 /* Packs strip `i` of the block of queries, and computes -lse log2(e) and -D of its queries. */
-static void pack_query_strip(const rf_attention *a, query_side *q, const rf_call *call, int64_t origin,
-                             int head, int i) {
-  const void *qkv = call->in[0], *ctx = call->in[1], *dctx = call->in[3], *rows[RF_LANES] = {0},
-             *grads[RF_LANES] = {0};
-  const float *lse = call->in[2];
-  int64_t first = (int64_t)i * MR, count = rf_min64(MR, q->count - first), row = origin + q->first + first,
+static void pack_query_strip(const rf_attention *a, query_side *q, const rf_call *call, int head, int i) {
+  const void *const *in = call->in + a->key_input; /* ctx, lse and dctx follow the keys */
+  const void *qkv = call->in[0], *ctx = in[1], *dctx = in[3], *rows[RF_LANES] = {0}, *grads[RF_LANES] = {0};
+  const float *lse = in[2];
+  int64_t first = (int64_t)i * MR, count = rf_min64(MR, q->count - first), row = q->row + first,
           ldc = (int64_t)a->heads * a->dim;
   for (int64_t r = 0; r < count; r++) {
     rows[r] = rf_at(qkv, a->dtype, (row + r) * a->ld + (int64_t)head * a->dim);
@@ -100,10 +108,10 @@ static void pack_query_strip(const rf_attention *a, query_side *q, const rf_call
 
 /* The queries of strip `i` see no keys outside [strip_first_key, strip_last_key). */
 static int64_t strip_first_key(const rf_attention *a, const query_side *q, int64_t i) {
-  return rf_max64(0, q->first + i * MR + 1 - a->window);
+  return rf_max64(0, q->first + i * MR * a->step + 1 - a->window);
 }
-static int64_t strip_last_key(const query_side *q, int64_t i) {
-  return q->first + rf_min64(q->count, (i + 1) * MR);
+static int64_t strip_last_key(const rf_attention *a, const query_side *q, int64_t i) {
+  return q->first + (rf_min64(q->count, (i + 1) * MR) - 1) * a->step + 1;
 }
 
 /* Computes p and t of strip `i` against the block of keys at `block`. Returns false if the strip
@@ -111,7 +119,7 @@ static int64_t strip_last_key(const query_side *q, int64_t i) {
 static bool strip_probabilities(const rf_attention *a, const query_side *q, const key_side *k, int64_t i,
                                 int64_t block, tiles *tile) {
   int64_t first = rf_max64(block, strip_first_key(a, q, i)),
-          last = rf_min64(block + TILE, strip_last_key(q, i));
+          last = rf_min64(block + TILE, strip_last_key(a, q, i));
   if (first >= last) return false;
   int64_t v0 = (first - block) / RF_LANES, v1 = (last - block + RF_LANES - 1) / RF_LANES;
   int rows = (int)rf_min64(MR, q->count - i * MR), height = tile_height(rows);
@@ -124,7 +132,7 @@ static bool strip_probabilities(const rf_attention *a, const query_side *q, cons
          shrink = rf_v16_set1(a->softcap > 0 ? 1.0f / a->softcap : 0.0f);
   for (int r = 0; r < rows; r++) {
     float *pr = p + r * LDT, *tr = t + r * LDT;
-    int64_t position = q->first + i * MR + r;
+    int64_t position = q->first + (i * MR + r) * a->step;
     ready_row(a, pr, v0, v1, position + 1 - a->window - block, position + 1 - block);
     rf_v16 shift = rf_v16_set1(q->less[i * MR + r]), minus_d = rf_v16_set1(q->minus_d[i * MR + r]);
     for (int64_t v = v0; v < v1; v++) {
@@ -148,7 +156,7 @@ static bool strip_probabilities(const rf_attention *a, const query_side *q, cons
 static void strip_dq(const rf_attention *a, const query_side *q, const key_side *k, int64_t i, int64_t block,
                      const float *t) {
   int64_t first = rf_max64(block, strip_first_key(a, q, i)),
-          last = rf_min64(block + TILE, strip_last_key(q, i));
+          last = rf_min64(block + TILE, strip_last_key(a, q, i));
   if (first >= last) return;
   int rows = (int)rf_min64(MR, q->count - i * MR);
   context(tile_height(rows), &(weighted){.p = t + i * MR * LDT + first - block,
@@ -182,7 +190,7 @@ static void block_dkdv(const rf_attention *a, const query_side *q, key_side *k, 
   int64_t strips = (q->count + MR - 1) / MR;
   for (int64_t key = 0; key < TILE; key += MR) {
     int64_t from = 0, to = strips; /* strips [from, to) of queries see keys of this strip */
-    while (from < to && strip_last_key(q, from) <= block + key) from++;
+    while (from < to && strip_last_key(a, q, from) <= block + key) from++;
     while (to > from && strip_first_key(a, q, to - 1) >= block + key + MR) to--;
     int64_t begin = from * MR, queries = rf_min64(q->count, to * MR) - begin;
     if (queries <= 0) continue;
@@ -193,30 +201,30 @@ static void block_dkdv(const rf_attention *a, const query_side *q, key_side *k, 
   }
 }
 
-/* Writes round(factor * x) to `rows` rows of dqkv. Adding +0 turns a result of -0 into +0. */
-static void write_rows(const rf_attention *a, const float *x, float factor, int64_t rows, void *dqkv,
-                       int64_t at) {
+/* Writes round(factor * x) to `rows` rows of `to`. Adding +0 makes a result of -0 +0. */
+static void write_rows(const rf_attention *a, const float *x, float factor, int64_t rows, void *to,
+                       int64_t at, int64_t ld) {
   for (int64_t r = 0; r < rows; r++) {
     for (int64_t d = 0; d < a->dim; d += RF_LANES) {
       rf_v16 y = rf_v16_fma(rf_v16_load(x + r * a->width + d), rf_v16_set1(factor), rf_v16_zero());
-      if (a->dim - d >= RF_LANES) rf_v16_put(dqkv, a->dtype, at + r * a->ld + d, y);
-      else rf_v16_put_n(dqkv, a->dtype, at + r * a->ld + d, y, (int)(a->dim - d));
+      if (a->dim - d >= RF_LANES) rf_v16_put(to, a->dtype, at + r * ld + d, y);
+      else rf_v16_put_n(to, a->dtype, at + r * ld + d, y, (int)(a->dim - d));
     }
   }
 }
 
-static void write_keys(const rf_attention *a, const key_side *k, void *dqkv, int64_t origin, int64_t first,
-                       int64_t last, int kv_head) {
-  int64_t at = (origin + first) * a->ld + (int64_t)(a->heads + kv_head) * a->dim;
-  write_rows(a, k->dk + first * a->width, a->scale, last - first, dqkv, at);
-  write_rows(a, k->dv + first * a->width, 1.0f, last - first, dqkv, at + (int64_t)a->kv_heads * a->dim);
+static void write_keys(const rf_attention *a, const key_side *k, const rf_call *call, int64_t origin,
+                       int64_t first, int64_t last, int kv_head) {
+  void *to = call->out[a->key_input];
+  int64_t at = (origin + first) * a->key_ld + a->key_at + (int64_t)kv_head * a->dim, rows = last - first;
+  write_rows(a, k->dk + first * a->width, a->scale, rows, to, at, a->key_ld);
+  write_rows(a, k->dv + first * a->width, 1.0f, rows, to, at + (int64_t)a->kv_heads * a->dim, a->key_ld);
 }
 
-static void write_queries(const rf_attention *a, const query_side *q, int64_t strip, void *dqkv,
-                          int64_t origin, int head) {
+static void write_queries(const rf_attention *a, const query_side *q, int64_t strip, void *dq, int head) {
   int64_t first = strip * MR, rows = rf_min64(MR, q->count - first);
-  write_rows(a, q->dq + first * a->width, a->scale, rows, dqkv,
-             (origin + q->first + first) * a->ld + (int64_t)head * a->dim);
+  write_rows(a, q->dq + first * a->width, a->scale, rows, dq,
+             (q->row + first) * a->dq_ld + (int64_t)head * a->dim, a->dq_ld);
 }
 
 /* `shared_keys`, `team` and `shared_t` are for a unit that all threads run. */
@@ -234,24 +242,24 @@ static void unit_alone(backward_job *j, const rf_attention_unit *u) {
   const rf_call *call = j->call;
   key_side *k = &j->keys;
   query_side *q = &j->queries;
+  int64_t begin = rf_attention_row(a, u->origin), end = rf_attention_row(a, u->origin + u->length);
   k->padded = rf_round_up(u->length, TILE);
-  pack_keys(a, k, call->in[0], u->origin, 0, u->length, u->kv_head);
+  pack_keys(a, k, call, u->origin, 0, u->length, u->kv_head);
   for (int head = u->kv_head * a->group; head < (u->kv_head + 1) * a->group; head++) {
-    for (q->first = 0; q->first < u->length; q->first += TILE) {
-      q->count = rf_min64(TILE, u->length - q->first);
-      int64_t strips = (q->count + MR - 1) / MR;
-      for (int i = 0; i < strips; i++) pack_query_strip(a, q, call, u->origin, head, i);
-      for (int64_t block = strip_first_key(a, q, 0) / TILE * TILE; block < q->first + q->count;
-           block += TILE) {
+    for (int64_t row = begin; row < end; row += TILE) {
+      start_queries(a, q, u->origin, row, end);
+      int64_t strips = (q->count + MR - 1) / MR, last = strip_last_key(a, q, strips - 1);
+      for (int i = 0; i < strips; i++) pack_query_strip(a, q, call, head, i);
+      for (int64_t block = strip_first_key(a, q, 0) / TILE * TILE; block < last; block += TILE) {
         for (int64_t i = 0; i < strips; i++) {
           if (strip_probabilities(a, q, k, i, block, &j->tile)) strip_dq(a, q, k, i, block, j->tile.t);
         }
         block_dkdv(a, q, k, block, &j->tile);
       }
-      for (int64_t i = 0; i < strips; i++) write_queries(a, q, i, call->out[0], u->origin, head);
+      for (int64_t i = 0; i < strips; i++) write_queries(a, q, i, call->out[0], head);
     }
   }
-  write_keys(a, k, call->out[0], u->origin, 0, u->length, u->kv_head);
+  write_keys(a, k, call, u->origin, 0, u->length, u->kv_head);
 }
 
 /* Runs one unit on all threads. RF_ATTENTION_TEAM blocks of queries, of one or several heads, take
@@ -264,25 +272,26 @@ static void unit_together(backward_job *j, const rf_attention_unit *u) {
   key_side *k = &j->shared_keys;
   query_side *q = j->team;
   k->padded = rf_round_up(u->length, TILE);
-  int64_t blocks = k->padded / TILE, all = blocks * a->group, step = k->padded * LDT;
+  int64_t row = rf_attention_row(a, u->origin), end = rf_attention_row(a, u->origin + u->length);
+  int64_t blocks = k->padded / TILE, parts = (end - row + TILE - 1) / TILE, all = parts * a->group,
+          step = k->padded * LDT;
   enum { STRIPS = TILE / MR };
 #pragma omp for schedule(static) nowait
   for (int64_t i = 0; i < blocks; i++)
-    pack_keys(a, k, call->in[0], u->origin, i * TILE, rf_min64(u->length, (i + 1) * TILE), u->kv_head);
+    pack_keys(a, k, call, u->origin, i * TILE, rf_min64(u->length, (i + 1) * TILE), u->kv_head);
   RF_STAMP_BARRIER;
   for (int64_t begin = 0; begin < all; begin += RF_ATTENTION_TEAM) {
     int64_t taken = rf_min64(RF_ATTENTION_TEAM, all - begin);
     int head[RF_ATTENTION_TEAM];
     for (int64_t i = 0; i < taken; i++) { /* every thread has its own copy */
-      head[i] = u->kv_head * a->group + (int)((begin + i) / blocks);
-      q[i].first = (begin + i) % blocks * TILE;
-      q[i].count = rf_min64(TILE, u->length - q[i].first);
+      head[i] = u->kv_head * a->group + (int)((begin + i) / parts);
+      start_queries(a, &q[i], u->origin, row + (begin + i) % parts * TILE, end);
     }
 #pragma omp for schedule(static) nowait
     for (int64_t i = 0; i < taken * STRIPS; i++) {
       query_side *block = &q[i / STRIPS];
       if (i % STRIPS * MR < block->count)
-        pack_query_strip(a, block, call, u->origin, head[i / STRIPS], (int)(i % STRIPS));
+        pack_query_strip(a, block, call, head[i / STRIPS], (int)(i % STRIPS));
     }
     RF_STAMP_BARRIER;
 #pragma omp for schedule(dynamic) nowait
@@ -303,13 +312,13 @@ static void unit_together(backward_job *j, const rf_attention_unit *u) {
       if (strip * MR >= block->count) continue;
       for (int64_t b = 0; b < blocks; b++)
         strip_dq(a, block, k, strip, b * TILE, j->shared_t + i / STRIPS * step + b * TILE * LDT);
-      write_queries(a, block, strip, call->out[0], u->origin, head[i / STRIPS]);
+      write_queries(a, block, strip, call->out[0], head[i / STRIPS]);
     }
     RF_STAMP_BARRIER;
   }
 #pragma omp for schedule(static) nowait
   for (int64_t i = 0; i < blocks; i++)
-    write_keys(a, k, call->out[0], u->origin, i * TILE, rf_min64(u->length, (i + 1) * TILE), u->kv_head);
+    write_keys(a, k, call, u->origin, i * TILE, rf_min64(u->length, (i + 1) * TILE), u->kv_head);
   RF_STAMP_BARRIER;
 }
 
@@ -318,7 +327,7 @@ static void backward_unit(void *job, const rf_attention_unit *unit, bool togethe
 }
 
 static void attention_bwd_run(const rf_call *call) {
-  rf_attention a = rf_attention_of(call->graph, call->op);
+  rf_attention a = rf_attention_here(call);
   int64_t floats = (int64_t)rf_attention_backward_floats(&a);
   float *memory = call->workspace;
 #pragma omp parallel num_threads(call->threads)
@@ -330,7 +339,7 @@ static void attention_bwd_run(const rf_call *call) {
     job.tile.t = job.tile.p + TILE * LDT;
     key_side_at(&a, memory, &job.shared_keys);
     for (int i = 0; i < RF_ATTENTION_TEAM; i++) job.shared_t = query_side_at(&a, job.shared_t, &job.team[i]);
-    rf_attention_units(&a, call->in[4], backward_unit, &job);
+    rf_attention_units(&a, call->in[4 + a.key_input], backward_unit, &job);
   }
 }
 

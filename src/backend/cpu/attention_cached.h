@@ -164,8 +164,7 @@ static void attention_kv_run(const rf_call *call) {
                    .positions = call->in[4],
                    .start = call->workspace,
                    .memory = (float *)call->workspace + rf_round_up(a.rows + 1, RF_LANES),
-                   .rows = call->run && call->run->rows > 0 && call->run->rows < a.rows ? call->run->rows
-                                                                                        : a.rows,
+                   .rows = call->run ? rf_rows_of_pass(call->graph, a.rows, call->run->rows) : a.rows,
                    .floats = (int64_t)rf_attention_cached_floats(&a),
                    .heads = a.group < RF_ATTENTION_DECODE ? a.group : RF_ATTENTION_DECODE,
                    .threads = call->threads};

@@ -70,7 +70,7 @@ static void pass_row(strip *s, const rf_attention *a, int64_t row, int64_t posit
 }
 
 /* Appends query rows [first, first + count) of one head to the last strip if all of them fit there,
- * otherwise to new strips of equal height. Row r has position r - origin in its segment. */
+ * otherwise to new strips of equal height. `origin` is the first row of the segment. */
 static void pass_add(pass *w, const rf_attention *a, int64_t first, int64_t count, int64_t origin, int head) {
   int64_t pieces = (count + MR - 1) / MR;
   strip *s = w->strips > 0 ? &w->strip[w->strips - 1] : NULL;
@@ -78,7 +78,7 @@ static void pass_add(pass *w, const rf_attention *a, int64_t first, int64_t coun
   for (int64_t i = 0; i < pieces; i++) {
     if (!join) s = pass_open(w, a);
     for (int64_t row = first + count * i / pieces; row < first + count * (i + 1) / pieces; row++)
-      pass_row(s, a, row, row - origin, head);
+      pass_row(s, a, row, row * a->step + a->rank - origin, head);
   }
 }
 
@@ -206,13 +206,14 @@ static void attend_queries(pass *w, const rf_attention *a, const rf_call *call, 
 
 /* Packs keys [first, last) of the segment that starts at row `origin`. first and last are multiples
  * of 32, except at the end of the segment. */
-static void pack_segment(pass *w, const rf_attention *a, const void *qkv, int64_t origin, int64_t first,
+static void pack_segment(pass *w, const rf_attention *a, const rf_call *call, int64_t origin, int64_t first,
                          int64_t last, int kv_head, int64_t value_step) {
-  int64_t at = (origin + first) * a->ld + (int64_t)(a->heads + kv_head) * a->dim;
-  pack_columns(rf_at(qkv, a->dtype, at), a->dtype, a->ld, last - first, a->dim, w->columns + first * a->dim,
-               NULL);
+  const void *keys = call->in[a->key_input];
+  int64_t at = (origin + first) * a->key_ld + a->key_at + (int64_t)kv_head * a->dim;
+  pack_columns(rf_at(keys, a->dtype, at), a->dtype, a->key_ld, last - first, a->dim,
+               w->columns + first * a->dim, NULL);
   at += (int64_t)a->kv_heads * a->dim;
-  pack_rows(rf_at(qkv, a->dtype, at), a->dtype, a->ld, last - first, a->dim, w->values + first * PANEL,
+  pack_rows(rf_at(keys, a->dtype, at), a->dtype, a->key_ld, last - first, a->dim, w->values + first * PANEL,
             value_step);
 }
 
@@ -231,19 +232,19 @@ static void unit_of_all(const forward_job *j, const rf_attention_unit *u) {
   w.columns = shared.columns;
   w.values = shared.values;
   int64_t step = rf_round_up(u->length, PANEL) * PANEL, chunks = (u->length + 127) / 128;
-  int64_t rows = rf_round_up(u->length * a->group / (4 * omp_get_num_threads()) + 1, MR);
-  int64_t group = rf_min64(RF_ATTENTION_QUERIES, rows), groups = (u->length + group - 1) / group;
+  int64_t begin = rf_attention_row(a, u->origin), end = rf_attention_row(a, u->origin + u->length);
+  int64_t rows = rf_round_up((end - begin) * a->group / (4 * omp_get_num_threads()) + 1, MR);
+  int64_t group = rf_min64(RF_ATTENTION_QUERIES, rows), groups = (end - begin + group - 1) / group;
 #pragma omp for schedule(static) nowait
   for (int64_t i = 0; i < chunks; i++)
-    pack_segment(&shared, a, j->call->in[0], u->origin, i * 128, rf_min64(u->length, i * 128 + 128),
-                 u->kv_head, step);
+    pack_segment(&shared, a, j->call, u->origin, i * 128, rf_min64(u->length, i * 128 + 128), u->kv_head,
+                 step);
   RF_STAMP_BARRIER;
 #pragma omp for schedule(dynamic) nowait
   for (int64_t i = 0; i < groups * a->group; i++) {
     /* The last queries of a segment come first, because they see more keys and take longer. */
-    int64_t first = (groups - 1 - i / a->group) * group;
-    attend_queries(&w, a, j->call, u->origin, u->origin + first,
-                   u->origin + rf_min64(u->length, first + group),
+    int64_t first = begin + (groups - 1 - i / a->group) * group;
+    attend_queries(&w, a, j->call, u->origin, first, rf_min64(end, first + group),
                    u->kv_head * a->group + (int)(i % a->group), step);
   }
   RF_STAMP_BARRIER;
@@ -254,16 +255,17 @@ static void forward_unit(void *job, const rf_attention_unit *u, bool together) {
     unit_of_all(j, u);
     return;
   }
-  int64_t step = rf_round_up(u->length, PANEL) * PANEL, end = u->origin + u->length;
-  pack_segment(&j->own, j->a, j->call->in[0], u->origin, 0, u->length, u->kv_head, step);
+  int64_t step = rf_round_up(u->length, PANEL) * PANEL, begin = rf_attention_row(j->a, u->origin),
+          end = rf_attention_row(j->a, u->origin + u->length);
+  pack_segment(&j->own, j->a, j->call, u->origin, 0, u->length, u->kv_head, step);
   for (int head = u->kv_head * j->a->group; head < (u->kv_head + 1) * j->a->group; head++)
-    for (int64_t first = u->origin; first < end; first += RF_ATTENTION_QUERIES)
+    for (int64_t first = begin; first < end; first += RF_ATTENTION_QUERIES)
       attend_queries(&j->own, j->a, j->call, u->origin, first, rf_min64(end, first + RF_ATTENTION_QUERIES),
                      head, step);
 }
 
 static void attention_run(const rf_call *call) {
-  rf_attention a = rf_attention_of(call->graph, call->op);
+  rf_attention a = rf_attention_here(call);
   int64_t floats = (int64_t)rf_attention_forward_floats(&a), bound = rf_round_up(a.longest, PANEL);
   float *memory = call->workspace;
 #pragma omp parallel num_threads(call->threads)
@@ -272,7 +274,7 @@ static void attention_run(const rf_call *call) {
     float *own = memory + floats * omp_get_thread_num();
     forward_job job = {&a, call, pass_at(&a, own, bound, RF_ATTENTION_MAX_HEIGHT),
                        pass_at(&a, memory, bound, RF_ATTENTION_MAX_HEIGHT)};
-    rf_attention_units(&a, call->in[1], forward_unit, &job);
+    rf_attention_units(&a, call->in[1 + a.key_input], forward_unit, &job);
   }
 }
 

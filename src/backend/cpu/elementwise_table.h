@@ -13,6 +13,7 @@
 #include "backend/cpu/experts_body.h"
 #include "backend/cpu/head_norm_body.h"
 #include "backend/cpu/optimizer_body.h"
+#include "backend/cpu/parts_body.h"
 
 static rf_dtype dtype_in(const rf_graph *graph, const rf_op *op, int slot) {
   return graph->tensor[op->input[slot]].dtype;
@@ -50,6 +51,9 @@ static bool accepts_route(const rf_graph *graph, const rf_op *op) {
   return accepts_activations(graph, op) && !choice && !r->sigmoid && !r->as_is && r->groups == 0 &&
          (r->scale == 0 || r->scale == 1);
 }
+static bool accepts_attention_merge(const rf_graph *graph, const rf_op *op) {
+  return accepts_activations(graph, op) && merged_parts(graph, op) <= RF_MERGED_PARTS;
+}
 static bool accepts_rope(const rf_graph *graph, const rf_op *op) {
   return accepts_activations(graph, op) && op->attr.rope.rotation.dim <= 2 * RF_ROPE_PAIRS &&
          !op->attr.rope.rotation.tail;
@@ -85,6 +89,10 @@ const rf_kernel RF_TABLE[] = {
     RF_ROW(dispatch_bwd, accepts_activations, NULL),
     RF_ROW(combine, accepts_activations, NULL),
     RF_ROW(combine_bwd, accepts_activations, NULL),
+    RF_ROW(head_merge, accepts_f32, NULL),
+    RF_ROW(attention_merge, accepts_attention_merge, NULL),
+    RF_ROW(kv_rows, accepts_activations, NULL),
+    RF_ROW(kv_join, accepts_activations, NULL),
     RF_ROW(loss_sum, accepts_f32, NULL),
     RF_ROW(norm_sq, accepts_f32, norm_sq_workspace),
     RF_ROW(clip, NULL, NULL),

@@ -1,8 +1,16 @@
 /* embed_body.h - lookup in the token and position tables, the gradients of both tables, and the sum
- * of the losses. Included once per ISA (elementwise_*.c). */
+ * of the losses. Included once per ISA (elementwise_*.c). If chips share the token table, each chip
+ * has consecutive rows of it, and only the first chip adds positions. */
 
 static float token_scale(const rf_call *call) {
   return call->op->attr.embed.scale == 0 ? 1.0f : call->op->attr.embed.scale;
+}
+
+/* This chip's row of the token table. -1: another chip has the row. */
+RF_INLINE int64_t token_row(const rf_call *call, int32_t token) {
+  if (!call->op->attr.axes) return token;
+  int64_t words = rf_in(call, 2)->shape[0], row = token - rf_rank_of(call) * words;
+  return row < 0 || row >= words ? -1 : row;
 }
 
 RF_INLINE void embed_rows(const rf_call *call, int64_t begin, int64_t end, bool positional, rf_dtype dtype,
@@ -11,12 +19,13 @@ RF_INLINE void embed_rows(const rf_call *call, int64_t begin, int64_t end, bool 
   int64_t width = rf_in(call, 2)->shape[1];
   rf_v16 by = rf_v16_set1(token_scale(call));
   for (int64_t r = begin; r < end; r++) {
-    const void *token = at_row(call->in[2], table_dtype, tokens[r], width);
+    int64_t row = token_row(call, tokens[r]);
+    const void *token = row < 0 ? NULL : at_row(call->in[2], table_dtype, row, width);
     const void *position = positional ? at_row(call->in[3], table_dtype, positions[r], width) : NULL;
     void *x = (void *)at_row(call->out[0], dtype, r, width);
     for (int64_t i = 0; i < width; i += RF_LANES) {
       int n = piece(width, i);
-      rf_v16 v = rf_v16_mul(get(token, table_dtype, i, n), by);
+      rf_v16 v = token ? rf_v16_mul(get(token, table_dtype, i, n), by) : rf_v16_zero();
       put(x, dtype, i, positional ? rf_v16_add(v, get(position, table_dtype, i, n)) : v, n);
     }
   }
@@ -30,12 +39,14 @@ RF_INLINE void embed_packed_rows(const rf_call *call, int64_t begin, int64_t end
   int64_t width = rf_in(call, 2)->shape[1];
   rf_v16 by = rf_v16_set1(token_scale(call));
   for (int64_t r = begin; r < end; r++) {
+    int64_t row = token_row(call, tokens[r]);
     const void *position = positional ? at_row(call->in[3], dtype, positions[r], width) : NULL;
     void *x = (void *)at_row(call->out[0], dtype, r, width);
     for (int64_t from = 0; from < width; from += PIECE) {
       float token[PIECE];
       int64_t count = width - from < PIECE ? width - from : PIECE;
-      rf_panels_read(panels, call->in[2], tokens[r], from, count, token);
+      if (row < 0) memset(token, 0, sizeof token);
+      else rf_panels_read(panels, call->in[2], row, from, count, token);
       for (int64_t i = 0; i < count; i += RF_LANES) {
         int n = piece(count, i);
         rf_v16 v = rf_v16_mul(get(token, RF_F32, i, n), by);
@@ -46,26 +57,33 @@ RF_INLINE void embed_packed_rows(const rf_call *call, int64_t begin, int64_t end
 }
 static void embed_range(const rf_call *call, int64_t begin, int64_t end) {
   rf_dtype dtype = rf_out(call, 0)->dtype, table_dtype = rf_in(call, 2)->dtype;
+  bool positional = call->in[3] && rf_rank_of(call) == 0;
   if (table_dtype == RF_PACKED) {
-    if (call->in[3]) RF_FOR_DTYPE(embed_packed_rows, dtype, call, begin, end, true);
+    if (positional) RF_FOR_DTYPE(embed_packed_rows, dtype, call, begin, end, true);
     else RF_FOR_DTYPE(embed_packed_rows, dtype, call, begin, end, false);
     return;
   }
-  if (call->in[3]) RF_BY_DTYPE(embed_rows, dtype, table_dtype, call, begin, end, true);
+  if (positional) RF_BY_DTYPE(embed_rows, dtype, table_dtype, call, begin, end, true);
   else RF_BY_DTYPE(embed_rows, dtype, table_dtype, call, begin, end, false);
 }
 static void embed_run(const rf_call *call) {
   rf_split(call, rf_rows_used(call, 0), 1, 12 * rf_in(call, 2)->shape[1], embed_range);
 }
 
-/* table[index[r]] += scale * dx[r] for ascending rows r of dx (n, D), in channels [from, to). */
-RF_INLINE void scatter_add(const rf_call *call, float *table, const int32_t *index, float scale, int64_t from,
+/* table[index[r] - first] += scale * dx[r] for ascending rows r of dx (n, D), in channels
+ * [from, to). The table is output `slot`. */
+RF_INLINE void scatter_add(const rf_call *call, int slot, float scale, int64_t first, int64_t from,
                            int64_t to, rf_dtype dtype) {
-  int64_t width = rf_in(call, 2)->shape[1], rows = rf_rows_used(call, 0);
+  const int32_t *index = call->in[slot];
+  float *table = call->out[slot];
+  int64_t count = rf_out(call, slot)->shape[0], width = rf_in(call, 2)->shape[1],
+          rows = rf_rows_used(call, 0);
   rf_v16 by = rf_v16_set1(scale);
   for (int64_t r = 0; r < rows; r++) {
+    int64_t at = index[r] - first;
+    if (at < 0 || at >= count) continue; /* another chip has this row */
     const void *dx = at_row(call->in[2], dtype, r, width);
-    float *row = table + index[r] * width;
+    float *row = table + at * width;
     for (int64_t i = from; i < to; i += RF_LANES) {
       int n = piece(to, i);
       put(row, RF_F32, i, rf_v16_add(get(row, RF_F32, i, n), rf_v16_mul(get(dx, dtype, i, n), by)), n);
@@ -76,9 +94,9 @@ RF_INLINE void scatter_add(const rf_call *call, float *table, const int32_t *ind
 static void embed_bwd_columns(const rf_call *call, int64_t from, int64_t to) {
   for (int slot = 0; slot < 2; slot++) {
     float scale = slot == 0 ? token_scale(call) : 1.0f;
-    if (call->out[slot])
-      RF_FOR_DTYPE(scatter_add, rf_in(call, 2)->dtype, call, call->out[slot], call->in[slot], scale, from,
-                   to);
+    if (!call->out[slot]) continue;
+    int64_t first = slot == 0 ? rf_rank_of(call) * rf_out(call, 0)->shape[0] : 0;
+    RF_FOR_DTYPE(scatter_add, rf_in(call, 2)->dtype, call, slot, scale, first, from, to);
   }
 }
 static void embed_bwd_zero(const rf_call *call, int64_t begin, int64_t end) {

@@ -1,5 +1,6 @@
 /* experts.c - linear layers of experts. The rows of an expert are consecutive, so each expert takes
- * one product of gemm.h. The workspace is large enough for an expert that all tokens choose. */
+ * one product of gemm.h. If rows come from several chips, an expert has a run of rows, and so a
+ * product, for each chip. The workspace is large enough for an expert that all tokens choose. */
 #include "backend/cpu/product.h"
 
 #include <string.h>
@@ -34,18 +35,24 @@ static rf_gemm matmul_experts_dw_product(const rf_graph *graph, const rf_op *op)
                     rf_row_major(dy->dtype, n), RF_F32, n);
 }
 
+/* Number of runs of rows. Run r has rows of expert r % experts. */
+static int runs_of(const rf_op *op) {
+  return op->attr.experts.experts * (op->attr.group > 1 ? op->attr.group : 1);
+}
+
 /* Multiplies the rows of each expert by its matrix. */
 static void each_expert(rf_gemm_path *path, const rf_gemm_isa *isa, const rf_call *call, rf_gemm g) {
   const int32_t *starts = call->in[2];
   const void *x = call->in[0], *w = call->in[1];
   int64_t packed_bytes = g.panels ? rf_panels_bytes(g.panels) / rf_panels_experts(g.panels) : 0;
   g.inner = call->inner;
-  for (int e = 0; e < call->op->attr.experts.experts; e++) {
-    g.m = starts[e + 1] - starts[e];
+  for (int run = 0; run < runs_of(call->op); run++) {
+    int e = run % call->op->attr.experts.experts;
+    g.m = starts[run + 1] - starts[run];
     if (g.m == 0) continue;
-    g.a = rf_element(x, g.a_dtype, starts[e] * g.k);
+    g.a = rf_element(x, g.a_dtype, starts[run] * g.k);
     g.b = g.panels ? (const char *)w + e * packed_bytes : rf_element(w, g.b_dtype, e * g.n * g.k);
-    g.u = (void *)(uintptr_t)rf_element(call->out[0], g.dtype, starts[e] * g.n);
+    g.u = (void *)(uintptr_t)rf_element(call->out[0], g.dtype, starts[run] * g.n);
     path(isa, &g, call->threads, call->workspace);
   }
 }
@@ -61,17 +68,18 @@ static void matmul_experts_dx_call(rf_gemm_path *path, const rf_gemm_isa *isa, c
 static void matmul_experts_dw_call(rf_gemm_path *path, const rf_gemm_isa *isa, const rf_call *call) {
   const int32_t *starts = call->in[2];
   rf_gemm g = matmul_experts_dw_product(call->graph, call->op);
-  g.accumulate = rf_accumulates(call, 0);
   g.inner = call->inner;
-  for (int e = 0; e < call->op->attr.experts.experts; e++) {
+  for (int run = 0; run < runs_of(call->op); run++) {
+    int e = run % call->op->attr.experts.experts;
     float *dw = (float *)call->out[0] + e * g.m * g.n;
-    g.k = starts[e + 1] - starts[e];
+    g.accumulate = run >= call->op->attr.experts.experts || rf_accumulates(call, 0);
+    g.k = starts[run + 1] - starts[run];
     if (g.k == 0) {
       if (!g.accumulate) memset(dw, 0, (size_t)(g.m * g.n) * sizeof *dw);
       continue;
     }
-    g.a = rf_element(call->in[0], g.a_dtype, starts[e] * g.m);
-    g.b = rf_element(call->in[1], g.b_dtype, starts[e] * g.n);
+    g.a = rf_element(call->in[0], g.a_dtype, starts[run] * g.m);
+    g.b = rf_element(call->in[1], g.b_dtype, starts[run] * g.n);
     g.u = dw;
     path(isa, &g, call->threads, call->workspace);
   }

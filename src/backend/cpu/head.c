@@ -6,12 +6,15 @@
 #include "backend/cpu/head.h"
 #include "backend/cpu/product.h"
 
+#include <math.h>
 #include <string.h>
 
 enum { CHUNK_BYTES = 128 << 20, CHUNK_MIN_ROWS = 64 };
 
 typedef struct dims {
   int64_t rows, width, vocab, chunk, ld; /* ld: floats of a row of logits, including padding */
+  /* of this chip's part of the vocabulary: first token, and number of tokens without padding */
+  int64_t first, words;
 } dims;
 
 int64_t rf_head_chunk_rows(int64_t rows, int64_t vocab) {
@@ -27,7 +30,21 @@ static dims dims_of(const rf_graph *graph, const rf_op *op) {
   dims d = {.rows = x->shape[0], .width = x->shape[1], .vocab = w->shape[op->attr.head.transpose ? 0 : 1]};
   d.chunk = rf_head_chunk_rows(d.rows, d.vocab);
   d.ld = (d.vocab + 31) / 32 * 32;
+  d.words = d.vocab;
   return d;
+}
+static dims dims_of_chip(const rf_call *call) {
+  dims d = dims_of(call->graph, call->op);
+  if (!call->op->attr.axes) return d;
+  d.first = rf_rank_of(call) * d.vocab;
+  int64_t left = call->op->attr.head.vocab - d.first;
+  d.words = left < 0 ? 0 : left < d.vocab ? left : d.vocab;
+  return d;
+}
+/* The label as an index of this chip's tokens. */
+static int32_t label_here(const dims *d, int32_t label) {
+  if (label < 0) return RF_LABEL_NONE;
+  return label < d->first || label >= d->first + d->words ? RF_LABEL_ELSEWHERE : label - (int32_t)d->first;
 }
 static bool accepts_any(const rf_graph *graph, const rf_op *op) { /* f64 runs on the reference */
   int bias = op->input[2];
@@ -123,6 +140,7 @@ SIZES(head_loss, -1)
 SIZES(head_loss_bwd, 0)
 SIZES(head_loss_grad, 2)
 SIZES(head_score, -1)
+SIZES(head_part, -1)
 
 /* ---- the loop over chunks -------------------------------------------------------------------- */
 
@@ -133,8 +151,8 @@ static void finish_row(const rf_head_isa *isa, const rf_op *op, float *row, int6
   if (attr->temperature > 0) isa->divide(row, vocab, attr->temperature);
 }
 
-/* Writes the logits of rows [r0, r0 + count) to z, before finish_row. `product` is workspace for the product.
- */
+/* Writes the logits of rows [r0, r0 + count) to z, before finish_row. `product` is workspace for the
+ * product. */
 static void chunk_logits(const rf_call *call, const dims *d, int64_t r0, int64_t count, float *z,
                          void *product) {
   rf_gemm g = logits_product(call->graph, call->op, d, d->chunk);
@@ -153,7 +171,7 @@ static void loss_chunks(const rf_head_isa *isa, const rf_call *call, float *nll,
                         const float *saved_lse, int gradient_slot) {
   const rf_graph *graph = call->graph;
   const rf_op *op = call->op;
-  dims d = dims_of(graph, op);
+  dims d = dims_of_chip(call);
   const int32_t *labels = call->in[3];
   rf_dtype x_dtype = rf_in(call, 0)->dtype;
   float *z = call->workspace, *chunk_lse = (float *)((char *)z + rf_whole_lines(d.chunk * d.ld));
@@ -175,7 +193,7 @@ static void loss_chunks(const rf_head_isa *isa, const rf_call *call, float *nll,
 #pragma omp for schedule(dynamic, 1) nowait
       for (int64_t i = 0; i < count; i++) {
         float *row = z + i * d.ld;
-        int32_t label = labels[r0 + i], best = 0;
+        int32_t label = label_here(&d, labels[r0 + i]), best = 0;
         finish_row(isa, op, row, d.vocab);
         if (saved_lse) chunk_lse[i] = saved_lse[r0 + i];
         else chunk_lse[i] = isa->lse(row, d.vocab, &best);
@@ -183,7 +201,9 @@ static void loss_chunks(const rf_head_isa *isa, const rf_call *call, float *nll,
         if (argmax) argmax[r0 + i] = best;
         if (lse) lse[r0 + i] = chunk_lse[i];
         float scale = (dnll ? dnll[r0 + i] : call->run->loss_scale) / temperature;
-        if (gradient_slot >= 0) isa->gradient(row, d.vocab, label, chunk_lse[i], scale, cap);
+        if (gradient_slot < 0) continue;
+        isa->gradient(row, d.words, label, chunk_lse[i], scale, cap);
+        memset(row + d.words, 0, (size_t)(d.vocab - d.words) * sizeof *row);
       }
     }
     if (gradient_slot < 0) continue;
@@ -223,6 +243,34 @@ static void head_loss_bwd_run(const rf_head_isa *isa, const rf_call *call) {
 
 static void head_loss_grad_run(const rf_head_isa *isa, const rf_call *call) {
   loss_chunks(isa, call, call->out[0], call->out[1], NULL, NULL, 2);
+}
+
+/* Writes {m, sum of exp(z - m), z of the label, token of m} of every row. */
+static void head_part_run(const rf_head_isa *isa, const rf_call *call) {
+  dims d = dims_of_chip(call);
+  const int32_t *labels = call->in[3];
+  float *z = call->workspace, *part = call->out[0];
+  void *product = (char *)z + rf_whole_lines(d.chunk * d.ld) + rf_whole_lines(d.chunk);
+  int64_t rows = rf_rows_used(call, 0);
+  for (int64_t r0 = 0; r0 < rows; r0 += d.chunk) {
+    int64_t count = rows - r0 < d.chunk ? rows - r0 : d.chunk;
+    chunk_logits(call, &d, r0, count, z, product);
+#pragma omp parallel num_threads(call->threads)
+    {
+      RF_STAMP_BUSY;
+#pragma omp for schedule(dynamic, 1) nowait
+      for (int64_t i = 0; i < count; i++) {
+        float *row = z + i * d.ld, *to = part + (r0 + i) * 4, most = -1e30f, sum = 0;
+        int32_t label = label_here(&d, labels[r0 + i]), best = 0;
+        finish_row(isa, call->op, row, d.vocab);
+        if (d.words) sum = isa->sum(row, d.words, &best, &most);
+        to[0] = most;
+        to[1] = sum;
+        to[2] = label < 0 ? 0 : row[label];
+        to[3] = (float)(d.first + best);
+      }
+    }
+  }
 }
 
 static void head_score_run(const rf_head_isa *isa, const rf_call *call) {
@@ -273,7 +321,7 @@ static void head_logits_inner(int level, const rf_graph *graph, const rf_op *op,
   inner[LOGITS] = rf_product_inner(level, "logits", &g, 1);
 }
 static void head_logits_run(const rf_head_isa *isa, const rf_call *call) {
-  dims d = dims_of(call->graph, call->op);
+  dims d = dims_of_chip(call);
   int64_t picked = rf_in(call, 3)->shape[0];
   rf_dtype x_dtype = rf_in(call, 0)->dtype;
   const int32_t *rows = call->in[3];
@@ -306,7 +354,8 @@ static void head_logits_run(const rf_head_isa *isa, const rf_call *call) {
       int32_t best;
       if (rows[i] < 0) memset(row, 0, (size_t)d.vocab * sizeof *row);
       else finish_row(isa, call->op, row, d.vocab);
-      if (lse) lse[i] = rows[i] < 0 ? 0.0f : isa->lse(row, d.vocab, &best);
+      if (lse && rows[i] < 0) lse[i] = 0;
+      else if (lse) lse[i] = d.words ? isa->lse(row, d.words, &best) : -INFINITY;
     }
   }
 }
@@ -314,13 +363,15 @@ static void head_logits_run(const rf_head_isa *isa, const rf_call *call) {
 #define BIND_ALL(isa, head) \
   RF_BIND(head_loss, isa, head) \
   RF_BIND(head_loss_bwd, isa, head) \
-  RF_BIND(head_loss_grad, isa, head) RF_BIND(head_logits, isa, head) RF_BIND(head_score, isa, head)
+  RF_BIND(head_loss_grad, isa, head) \
+  RF_BIND(head_logits, isa, head) RF_BIND(head_score, isa, head) RF_BIND(head_part, isa, head)
 #define ROWS(isa, level) \
   RF_BOUND_ROW(head_loss, isa, "head_rows_" #isa, level), \
       RF_BOUND_ROW(head_loss_bwd, isa, "head_rows_" #isa, level), \
       RF_BOUND_ROW(head_loss_grad, isa, "head_rows_" #isa, level), \
       RF_BOUND_ROW(head_logits, isa, "head_rows_" #isa, level), \
-      RF_BOUND_ROW(head_score, isa, "head_rows_" #isa, level)
+      RF_BOUND_ROW(head_score, isa, "head_rows_" #isa, level), \
+      RF_BOUND_ROW(head_part, isa, "head_rows_" #isa, level)
 
 #define FAST_ROW(op, isa, level) \
   RF_OUTER_KERNEL(#op, "head_fast_" #isa, level, accepts_fast, op##_##isa##_workspace, op##_##isa##_run, \
@@ -328,7 +379,7 @@ static void head_logits_run(const rf_head_isa *isa, const rf_call *call) {
 #define FAST(isa, level) \
   FAST_ROW(head_loss, isa, level), FAST_ROW(head_loss_bwd, isa, level), \
       FAST_ROW(head_loss_grad, isa, level), FAST_ROW(head_logits, isa, level), \
-      FAST_ROW(head_score, isa, level)
+      FAST_ROW(head_score, isa, level), FAST_ROW(head_part, isa, level)
 #define TILE_ROW(op) \
   RF_OUTER_KERNEL(#op, "head_rows_amx", RF_ISA_AMX, accepts_tiles, op##_amx_workspace, op##_amx_run, \
                   op##_inner)
@@ -349,7 +400,8 @@ const rf_kernel RF_CPU_HEAD[] = {
     FAST(avx2, RF_ISA_AVX2),     TILE_ROW(head_loss),
     TILE_ROW(head_loss_bwd),     TILE_ROW(head_loss_grad),
     TILE_ROW(head_logits),       TILE_ROW(head_score),
-    ROWS(avx512, RF_ISA_AVX512), ROWS(avx2, RF_ISA_AVX2),
+    TILE_ROW(head_part),         ROWS(avx512, RF_ISA_AVX512),
+    ROWS(avx2, RF_ISA_AVX2),
 #endif
     ROWS(base, RF_ISA_BASE),     {.op = NULL},
 };

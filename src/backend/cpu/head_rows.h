@@ -1,5 +1,5 @@
-/* head_rows.h - log-sum-exp, gradient, softcap, temperature and top entries of a row of logits, for head_*.c.
- */
+/* head_rows.h - sums of exponentials, gradient, softcap, temperature and top entries of a row of
+ * logits, for head_*.c. */
 #include "backend/cpu/head.h"
 #include "backend/cpu/simd.h"
 
@@ -24,8 +24,8 @@ static int32_t first_equal(const float *z, int64_t vocab, float x) {
   }
   return 0; /* all NaN */
 }
-static float row_lse(const float *z, int64_t vocab, int32_t *best) {
-  float m = row_max(z, vocab);
+static float row_sum(const float *z, int64_t vocab, int32_t *best, float *most) {
+  float m = *most = row_max(z, vocab);
   rf_v16 s = rf_v16_zero(), all = rf_v16_set1(m);
   *best = first_equal(z, vocab, m);
   int64_t v = 0;
@@ -36,9 +36,12 @@ static float row_lse(const float *z, int64_t vocab, int32_t *best) {
     rf_v16 e = rf_v16_exp(rf_v16_sub(rf_v16_load_n(z + v, left), all));
     s = rf_v16_add(s, rf_v16_select(rf_m16_first(left), e, rf_v16_zero()));
   }
-  float lane[RF_LANES];
-  rf_v16_store(lane, rf_v16_log(rf_v16_set1(rf_v16_fold_sum(s))));
-  return m + lane[0];
+  return rf_v16_fold_sum(s);
+}
+static float row_lse(const float *z, int64_t vocab, int32_t *best) {
+  float lane[RF_LANES], most, sum = row_sum(z, vocab, best, &most);
+  rf_v16_store(lane, rf_v16_log(rf_v16_set1(sum)));
+  return most + lane[0];
 }
 static void row_cap(float *z, int64_t vocab, float cap) {
   rf_v16 by = rf_v16_set1(1.0f / cap), all = rf_v16_set1(cap);
@@ -66,7 +69,7 @@ RF_INLINE rf_v16 logit_gradient(rf_v16 z, rf_v16 lse, rf_v16 less, rf_v16 scale,
 RF_INLINE void row_gradient_of(float *z, int64_t vocab, int32_t label, float lse, float scale, float shrink,
                                bool caps) {
   rf_v16 all = rf_v16_set1(lse), by = rf_v16_set1(scale), small = rf_v16_set1(shrink), zero = rf_v16_zero();
-  float x[RF_LANES] = {0}, at_label = z[label];
+  float x[RF_LANES] = {0}, at_label = label < 0 ? 0 : z[label];
   int64_t v = 0;
   for (; v + RF_LANES <= vocab; v += RF_LANES)
     rf_v16_store(z + v, logit_gradient(rf_v16_load(z + v), all, zero, by, small, caps));
@@ -74,11 +77,12 @@ RF_INLINE void row_gradient_of(float *z, int64_t vocab, int32_t label, float lse
     int left = (int)(vocab - v);
     rf_v16_store_n(z + v, logit_gradient(rf_v16_load_n(z + v, left), all, zero, by, small, caps), left);
   }
+  if (label < 0) return;
   rf_v16_store(x, logit_gradient(rf_v16_set1(at_label), all, rf_v16_set1(1.0f), by, small, caps));
   z[label] = x[0];
 }
 static void row_gradient(float *z, int64_t vocab, int32_t label, float lse, float scale, float cap) {
-  if (label < 0) memset(z, 0, (size_t)vocab * sizeof *z);
+  if (label == RF_LABEL_NONE) memset(z, 0, (size_t)vocab * sizeof *z);
   else if (cap > 0) row_gradient_of(z, vocab, label, lse, scale, 1.0f / cap, true);
   else row_gradient_of(z, vocab, label, lse, scale, 0.0f, false);
 }

@@ -386,10 +386,9 @@ static bool is_the_references(const op_case *of) {
   if (of->flags & OP_GROUP) return true;
   bool router = !strncmp(of->op, "route", 5) && strcmp(of->name, "plain"),
        tail = !strcmp(of->op, "rope") && !strcmp(of->name, "tail");
-  static const char *const without[] = {"head_part",       "head_merge", "attention_part", "kv_",
-                                        "take_run",        "all_",       "reduce_scatter", "permute",
-                                        "offload_",        "send",       "recv",           "norm_total",
-                                        "attention_merge", "sample",     "policy_loss",    "pair_loss"};
+  static const char *const without[] = {"take_run", "all_",        "reduce_scatter", "permute",
+                                        "offload_", "send",        "recv",           "norm_total",
+                                        "sample",   "policy_loss", "pair_loss"};
   bool none = false;
   for (size_t i = 0; i < sizeof without / sizeof *without; i++)
     none |= !strncmp(of->op, without[i], strlen(without[i]));

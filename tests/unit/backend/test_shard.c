@@ -3,60 +3,12 @@
  * optimizer's first moments) and updated weights are compared with those of one chip. */
 #include <math.h>
 
-#include "support/stages.h"
 #include "graph/mesh/place.h"
-#include "support/world.h"
-#include "unit/graph/fixture.h"
 #include "support/graph/verify.h"
-#include "graph/mesh/place.h"
+#include "support/shard_cases.h"
+#include "support/stages.h"
 
-#define MIN_GPT "gpt:layers=2,width=16,heads=4,ff=32,vocab=37,seq=16"
-#define MIN_LLAMA "llama:layers=2,width=16,heads=4,kv_heads=4,head_dim=8,ff=24,vocab=40,seq=16"
-#define MIN_GEMMA "gemma3:layers=2,width=16,heads=4,kv_heads=2,head_dim=8,ff=24,vocab=40,seq=16"
-#define MIN_WINDOW "gemma3:layers=2,width=16,heads=4,kv_heads=2,head_dim=8,ff=24,vocab=40,seq=16,window=24"
-#define MIN_NEOX "pythia-70m:layers=2,width=16,heads=4,ff=32,vocab=40,seq=16"
-
-#define MIN_MIXTRAL \
-  "mixtral:layers=2,width=16,heads=4,kv_heads=4,head_dim=8,ff=24,vocab=40,seq=16,experts=5,experts_used=2"
-#define MIN_EXPERTS \
-  "mixtral:layers=2,width=16,heads=4,kv_heads=4,head_dim=8,ff=24,vocab=40,seq=16,experts=4,experts_used=2"
-#define MIN_DEEPSEEK \
-  "deepseek:layers=3,width=16,heads=2,head_dim=10,rope_dim=4,value_dim=6,kv_rank=12,q_rank=8,ff=24,expert_" \
-  "ff=8,experts=4,vocab=40,seq=16"
-
-/* with biases of queries and keys, and one key head for four query heads */
-#define MIN_QWEN "qwen2.5-0.5b:layers=2,width=16,heads=8,kv_heads=2,head_dim=8,ff=24,vocab=40,seq=16"
-#define MIN_LATENT \
-  "deepseek:layers=3,width=16,heads=4,head_dim=10,rope_dim=4,value_dim=6,kv_rank=12,q_rank=8,ff=24,expert_" \
-  "ff=8,experts=4,vocab=40,seq=16"
-
-enum { SEQUENCES = 12, SEQ = WORLD_SEQ };
-
-typedef struct setting {
-  const char *model, *mesh;
-  int zero, accumulate;
-  float clip, dropout;
-  const char *lora, *after;
-} setting;
-
-static rf_build_options options_of(const setting *s) {
-  rf_build_options options = fixture_train(RF_F64, s->accumulate, s->dropout, s->clip);
-  options.microbatch = SEQUENCES;
-  options.seq = SEQ;
-  return options;
-}
-
-static void step(world *w, const rf_graph *whole) {
-  w->run = (rf_run_inputs){.seed = 3, .step = 1, .loss_scale = 1.0f / 64, .lr = 1e-2f};
-  world_fill(w, whole, 0, false);
-  world_run(w, RF_SECTION_BEGIN);
-  for (int m = 0; m < whole->accumulate; m++) {
-    w->run.micro = m;
-    world_fill(w, whole, m, true);
-    world_run(w, RF_SECTION_MICRO);
-  }
-  world_run(w, RF_SECTION_END);
-}
+static rf_build_options options_of(const setting *s) { return shard_training(s, RF_F64); }
 
 static bool compared(const rf_tensor *t) { return t->output || t->persistent; }
 
@@ -119,80 +71,14 @@ static void drop(pair *p) {
   rf_graph_free(p->cut);
 }
 
-static const setting SETTINGS[] = {
-    {MIN_LLAMA, "data=2", 0, 1, 1, 0, NULL, NULL},
-    {MIN_LLAMA, "data=2", 0, 2, 1, 0, NULL, NULL},
-    {MIN_LLAMA, "data=2", 1, 2, 1, 0, NULL, NULL},
-    {MIN_LLAMA, "fsdp=2", 3, 1, 0, 0, NULL, NULL},
-    {MIN_LLAMA, "fsdp=4", 3, 2, 1, 0, NULL, NULL},
-    {MIN_LLAMA, "fsdp=2", 2, 2, 1, 0, NULL, NULL},
-    {MIN_LLAMA, "fsdp=2", 1, 1, 0, 0, NULL, NULL},
-    {MIN_LLAMA, "tensor=2", 3, 1, 1, 0, NULL, NULL},
-    {MIN_LLAMA, "tensor=4", 3, 2, 0.1f, 0, NULL, NULL},
-    {MIN_LLAMA, "data=2,fsdp=2,tensor=2", 3, 2, 1, 0, NULL, NULL},
-    {MIN_LLAMA, "slice=2,data=2,tensor=2", 0, 1, 1, 0, NULL, NULL},
-    {MIN_LLAMA, "slice=2,fsdp=2", 3, 2, 1, 0, NULL, NULL},
-    {MIN_GPT, "tensor=2", 3, 2, 1, 0, NULL, NULL},
-    {MIN_GPT, "fsdp=2,tensor=4", 3, 1, 0, 0, NULL, NULL},
-    {MIN_GPT, "data=2,tensor=2", 0, 2, 1, 0.2f, NULL, NULL},
-    {MIN_GPT, "fsdp=3,tensor=2", 3, 1, 1, 0, NULL, NULL},
-    {MIN_GEMMA, "fsdp=2,tensor=2", 3, 1, 1, 0, NULL, NULL},
-    {MIN_NEOX, "data=2,tensor=2", 0, 1, 1, 0, NULL, NULL},
-    {MIN_LLAMA, "fsdp=2,tensor=2", 3, 2, 1, 0, "rank=4,targets=all", NULL},
-    {MIN_GEMMA, "data=2,tensor=2", 0, 1, 1, 0, "rank=2,targets=q,v,down", NULL},
-    {MIN_MIXTRAL, "fsdp=2", 3, 1, 1, 0, NULL, NULL},
-    {MIN_MIXTRAL, "tensor=2", 0, 1, 1, 0, NULL, NULL},
-    {MIN_MIXTRAL, "data=2,fsdp=2,tensor=2", 3, 2, 1, 0, NULL, NULL},
-    {MIN_MIXTRAL, "context=2,tensor=2", 0, 1, 1, 0, NULL, NULL},
-    {MIN_EXPERTS, "expert=2", 0, 1, 1, 0, NULL, NULL},
-    {MIN_EXPERTS, "expert=4", 3, 2, 1, 0, NULL, NULL},
-    {MIN_EXPERTS, "expert=2,fsdp=2", 3, 2, 1, 0, NULL, NULL},
-    {MIN_EXPERTS, "data=2,expert=2", 1, 1, 0, 0, NULL, NULL},
-    {MIN_DEEPSEEK, "expert=2,fsdp=2", 3, 1, 1, 0, NULL, NULL},
-    {MIN_EXPERTS, "expert=2,tensor=2", 0, 1, 1, 0, NULL, NULL},
-    {MIN_EXPERTS, "expert=2,fsdp=2,tensor=2", 3, 2, 1, 0, NULL, NULL},
-    {MIN_EXPERTS, "slice=2,expert=2,sequence=2", 1, 1, 1, 0, NULL, NULL},
-    {MIN_EXPERTS, "expert=2,context=2,tensor=2", 3, 1, 1, 0, NULL, NULL},
-    {MIN_EXPERTS, "data=3,expert=4,sequence=2", 1, 1, 1, 0, NULL, NULL},
-    {MIN_GEMMA, "tensor=4", 0, 2, 1, 0, NULL, NULL},
-    {MIN_GEMMA, "fsdp=2,tensor=4", 3, 1, 1, 0, "rank=2,targets=all", NULL},
-    {MIN_QWEN, "data=3,tensor=4", 1, 1, 1, 0, NULL, NULL},
-    {MIN_QWEN, "slice=2,tensor=8", 0, 1, 1, 0, "rank=2,targets=k,v", NULL},
-    {MIN_QWEN, "fsdp=2,context=2,tensor=4", 3, 2, 1, 0, NULL, NULL},
-    {MIN_LATENT, "tensor=2", 0, 2, 1, 0, NULL, NULL},
-    {MIN_LATENT, "fsdp=2,tensor=4", 3, 1, 1, 0, NULL, NULL},
-    {MIN_LATENT, "sequence=2,tensor=2", 0, 1, 1, 0, NULL, NULL},
-    {MIN_LATENT, "expert=2,fsdp=2,tensor=2", 3, 2, 1, 0, NULL, NULL},
-    {MIN_LATENT, "fsdp=2,tensor=2", 3, 1, 1, 0, "rank=2,targets=out", NULL},
-    {MIN_LATENT, "expert=4,fsdp=3", 3, 1, 1, 0, NULL, NULL},
-    {MIN_DEEPSEEK, "data=2,fsdp=2", 3, 1, 1, 0, NULL, NULL},
-    {MIN_LLAMA, "context=2", 0, 1, 1, 0, NULL, NULL},
-    {MIN_LLAMA, "context=2,tensor=2", 0, 2, 1, 0, NULL, NULL},
-    {MIN_GEMMA, "fsdp=2,context=4,tensor=2", 3, 1, 1, 0, NULL, NULL},
-    {MIN_GPT, "data=2,context=2", 1, 1, 0, 0, NULL, NULL},
-    {MIN_LLAMA, "context=2,sequence=2", 0, 1, 1, 0, NULL, NULL},
-    {MIN_GPT, "data=2,context=2,sequence=2,tensor=2", 1, 2, 1, 0.2f, NULL, NULL},
-    {MIN_GPT, "context=4", 3, 1, 1, 0.2f, "rank=2,targets=all,dropout=0.3", NULL},
-    {MIN_GPT, "fsdp=2,sequence=2,tensor=2", 3, 1, 1, 0.2f, "rank=2,targets=all,dropout=0.3", NULL},
-    {MIN_GEMMA, "sequence=2", 0, 1, 1, 0, "rank=2,targets=all", NULL},
-    {MIN_LLAMA, "sequence=2", 0, 1, 1, 0, NULL, NULL},
-    {MIN_LLAMA, "sequence=2,tensor=2", 0, 2, 1, 0, NULL, NULL},
-    {MIN_GPT, "fsdp=2,sequence=2,tensor=2", 3, 1, 1, 0.2f, NULL, NULL},
-    {MIN_MIXTRAL, "data=2", 0, 1, 1, 0, NULL, NULL},
-    {MIN_MIXTRAL, "data=2,fsdp=2", 3, 2, 1, 0, NULL, NULL},
-    {MIN_DEEPSEEK, "data=3", 1, 1, 1, 0, NULL, NULL},
-    {MIN_DEEPSEEK, "slice=2,fsdp=2", 3, 2, 1, 0, NULL, NULL},
-    {MIN_DEEPSEEK, "fsdp=4", 3, 1, 0, 0, "rank=2,targets=out", NULL},
-};
-
 static void test_cut_graphs_compute_the_same(void **state) {
   (void)state;
-  for (size_t i = 0; i < sizeof SETTINGS / sizeof *SETTINGS; i++) {
+  for (size_t i = 0; i < sizeof SHARD_SETTINGS / sizeof *SHARD_SETTINGS; i++) {
     char text[300];
-    setting s = SETTINGS[i];
+    setting s = SHARD_SETTINGS[i];
     pair p = make(&s);
-    step(p.one, p.whole);
-    step(p.many, p.whole);
+    shard_step(p.one, p.whole);
+    shard_step(p.many, p.whole);
     const char *wrong = difference(p.many, p.one, text);
     if (wrong)
       fail_msg("%s over %s, zero %d, accumulate %d: %s", s.model, s.mesh, s.zero, s.accumulate, wrong);
@@ -203,48 +89,19 @@ static void test_cut_graphs_compute_the_same(void **state) {
 static void same_results(const setting *s, rf_build_options options, const char *job) {
   char text[300];
   pair p = make_job(s, options);
-  step(p.one, p.whole);
-  step(p.many, p.whole);
+  shard_step(p.one, p.whole);
+  shard_step(p.many, p.whole);
   const char *wrong = difference(p.many, p.one, text);
   if (wrong) fail_msg("%s of %s over %s: %s", job, s->model, s->mesh, wrong);
   drop(&p);
-}
-
-/* Options of four slots, with several pages each if the mesh distributes their positions. */
-static rf_build_options pass_of(const setting *s) {
-  rf_build_options options = fixture_generate(RF_F64, 4, 4);
-  bool strided = strstr(s->mesh, "context") != NULL;
-  options.seq = strided ? 96 : 16;
-  options.kv_page = strided ? 32 : 0;
-  return options;
 }
 
 /* A forward pass of a generator over a cache with contents. Key heads are distributed, or shared if
  * there are fewer than chips. */
 static void test_passes_of_a_generator(void **state) {
   (void)state;
-  static const setting settings[] = {{MIN_LLAMA, "tensor=2", 0, 1, 0, 0, NULL, NULL},
-                                     {MIN_GEMMA, "tensor=2", 0, 1, 0, 0, NULL, NULL},
-                                     {MIN_GEMMA, "tensor=4", 0, 1, 0, 0, NULL, NULL},
-                                     {MIN_GPT, "tensor=4", 0, 1, 0, 0, NULL, NULL},
-                                     {MIN_MIXTRAL, "tensor=2", 0, 1, 0, 0, NULL, NULL},
-                                     {MIN_LATENT, "tensor=2", 0, 1, 0, 0, NULL, NULL},
-                                     {MIN_LATENT, "tensor=4", 0, 1, 0, 0, NULL, NULL},
-                                     {MIN_GEMMA, "data=2,fsdp=2,tensor=4", 3, 1, 0, 0, NULL, NULL},
-                                     {MIN_LLAMA, "sequence=2,tensor=2", 0, 1, 0, 0, NULL, NULL},
-                                     {MIN_LATENT, "sequence=2,tensor=2", 0, 1, 0, 0, NULL, NULL},
-                                     {MIN_EXPERTS, "expert=4", 0, 1, 0, 0, NULL, NULL},
-                                     {MIN_LATENT, "expert=2,sequence=2,tensor=2", 0, 1, 0, 0, NULL, NULL},
-                                     {MIN_LLAMA, "context=2", 0, 1, 0, 0, NULL, NULL},
-                                     {MIN_GEMMA, "context=4,tensor=4", 0, 1, 0, 0, NULL, NULL},
-                                     {MIN_WINDOW, "data=2,context=2,tensor=2", 0, 1, 0, 0, NULL, NULL},
-                                     {MIN_LLAMA, "context=2,sequence=2,tensor=2", 0, 1, 0, 0, NULL, NULL},
-                                     {MIN_LATENT, "context=2,tensor=2", 0, 1, 0, 0, NULL, NULL},
-                                     {MIN_LATENT, "expert=2,context=2", 0, 1, 0, 0, NULL, NULL}};
-  for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
-    rf_build_options options = pass_of(&settings[i]);
-    same_results(&settings[i], options, "decoding");
-  }
+  for (size_t i = 0; i < sizeof SHARD_PASSES / sizeof *SHARD_PASSES; i++)
+    same_results(&SHARD_PASSES[i], shard_pass(&SHARD_PASSES[i], RF_F64), "decoding");
 }
 
 static void test_scores(void **state) {
@@ -287,8 +144,8 @@ static void test_recomputation(void **state) {
       if (rf_pass_remat(p.cut, gone, &error) != RAFTER_OK || rf_graph_verify(p.cut, &error) != RAFTER_OK)
         fail_msg("%s", error.message);
       p.many = world_new(p.cut, p.whole->rows);
-      step(p.one, p.whole);
-      step(p.many, p.whole);
+      shard_step(p.one, p.whole);
+      shard_step(p.many, p.whole);
       const char *wrong = difference(p.many, p.one, text);
       /* A weight is gathered for the forward and the backward pass, and not a third time. */
       for (int o = 0, seen = 0; o < p.cut->op_count; o++) {
@@ -308,13 +165,13 @@ static void test_recomputation(void **state) {
 
 static void each_exchange_is_needed(const setting *s, rf_build_options options) {
   pair p = make_job(s, options);
-  step(p.one, p.whole);
+  shard_step(p.one, p.whole);
   for (int o = 0; o < p.cut->op_count; o++) {
     char text[300];
     if (!rf_op_is_exchange(p.cut->op[o].def) || p.cut->op[o].attr.group == 1) continue;
     world *w = world_new(p.cut, p.whole->rows);
     w->broken = o;
-    step(w, p.whole);
+    shard_step(w, p.whole);
     if (!difference(w, p.one, text))
       fail_msg("%s over %s: nothing differs without %s", s->model, s->mesh, p.cut->op[o].name);
     world_free(w);
@@ -336,7 +193,7 @@ static void test_a_missing_exchange_is_found(void **state) {
   for (size_t i = 0; i < sizeof settings / sizeof *settings; i++)
     each_exchange_is_needed(&settings[i], options_of(&settings[i]));
   for (size_t i = 0; i < sizeof passes / sizeof *passes; i++) {
-    each_exchange_is_needed(&passes[i], pass_of(&passes[i]));
+    each_exchange_is_needed(&passes[i], shard_pass(&passes[i], RF_F64));
   }
 }
 
@@ -386,8 +243,8 @@ static void test_sums_follow_their_gradients(void **state) {
       *op = op[-1];
       op[-1] = sum;
       world *w = world_new(p.cut, p.whole->rows);
-      step(p.one, p.whole);
-      step(w, p.whole);
+      shard_step(p.one, p.whole);
+      shard_step(w, p.whole);
       if (!difference(w, p.one, text))
         fail_msg("nothing differs where %s goes before its gradient", sum.name);
       world_free(w);
@@ -524,7 +381,7 @@ static void test_stages_compute_the_same(void **state) {
     char text[300];
     const staged *s = &PIPELINES[i];
     line l = make_line(s);
-    step(l.one, l.whole);
+    shard_step(l.one, l.whole);
     step_line(&l);
     const char *wrong = line_difference(&l, text);
     if (wrong)
@@ -543,7 +400,7 @@ static void test_a_missing_transfer_is_found(void **state) {
   for (size_t k = 0; k < sizeof settings / sizeof *settings; k++) {
     line l = make_line(&settings[k]);
     char text[300];
-    step(l.one, l.whole);
+    shard_step(l.one, l.whole);
     for (int i = 0; i < l.many->count; i++)
       for (int o = 0; o < l.stage[i]->op_count; o++) {
         const char *op = l.stage[i]->op[o].def->name;
