@@ -12,6 +12,8 @@ Without a piece, all of them run.
           every op in all sizes, steps and goldens of the model families, devices in meshes, collectives
           left out, real models
   serve   the client of OpenAI's API passes tools/serve_clients.py with a real model (./dev models smollm2).
+          guidellm and inference-perf load the server without an error (about 7 GB of packages from PyPI;
+          if one cannot be installed, it is skipped by name).
           A soak of 20 minutes at a full KV cache, with clients that leave and send nonsense, loses no answer.
           For 20 minutes, tokens of the Azure trace's running answers fill 68 % of the cache or more
   rl      SmolLM2 135M learns to add by GRPO: its held-out success rate rises by 30 points in 30 minutes,
@@ -40,6 +42,7 @@ import tempfile
 import time
 
 import bench as benches  # tools/bench.py
+import prove_load  # tools/prove_load.py
 import prove_rl  # tools/prove_rl.py
 import prove_serve  # tools/prove_serve.py
 
@@ -543,14 +546,16 @@ def serve(piece, hours):
     try:
         piece.data["clients"] = prove_serve.clients(RAFTER, found[0], f"{STATE}/clients")
         piece.save()
+        piece.data["loads"] = prove_load.prove(RAFTER, found[0], STATE)
+        piece.save()
         seconds = max(60, min(1200, hours * 3600))
         piece.data["soak"] = prove_serve.soak(RAFTER, seconds)
         piece.save()
         piece.data["trace"] = prove_serve.replay(RAFTER, seconds)
     except (RuntimeError, subprocess.SubprocessError) as error:
         raise Failure(str(error)) from error
-    piece.data["trials"] += 3
-    print(json.dumps({k: piece.data[k] for k in ("clients", "soak", "trace")}))
+    piece.data["trials"] += 4
+    print(json.dumps({k: piece.data[k] for k in ("clients", "loads", "soak", "trace")}))
 
 
 def rl(piece, hours):
