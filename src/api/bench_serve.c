@@ -13,6 +13,9 @@
 
 /* ---- options --------------------------------------------------------------------------------- */
 
+/* The argument is the address of a server, not a model that the test serves itself. */
+static bool is_remote(const rf_options *o) { return rf_bench_is_address(rf_options_argument(o, 0)); }
+
 /* Refuses options that have no effect together. */
 static rf_status check_options(const rf_options *o, rf_error *error) {
   static const struct {
@@ -27,6 +30,8 @@ static rf_status check_options(const rf_options *o, rf_error *error) {
                {"plot", "rates", "--plot draws the values for each rate: add --rates 1..64", true},
                {"batch", "model", "--batch is a setting of the plan: add --model MODEL", true},
                {"seq", "model", "--seq is a setting of the plan: add --model MODEL", true},
+               {"sequences", "model", "--sequences is a setting of the plan: add --model MODEL", true},
+               {"step-growth", "model", "--step-growth is a setting of the plan: add --model MODEL", true},
                {"token-ids", "chat data", "token ids are prompts of /v1/completions", false},
                {"spread", "data arrivals", "the file has the lengths of the requests", false},
                {"shared-prefix", "data", "the file has the prompts", false}};
@@ -34,6 +39,7 @@ static rf_status check_options(const rf_options *o, rf_error *error) {
     char names[64], *rest = names;
     bool met = false;
     if (!rf_options_given(o, RULES[i].option)) continue;
+    if (!strcmp(RULES[i].other, "model") && !is_remote(o)) continue;
     snprintf(names, sizeof names, "%s", RULES[i].other);
     for (char *name; (name = strsep(&rest, " "));) {
       const bool given = rf_options_given(o, name);
@@ -45,6 +51,9 @@ static rf_status check_options(const rf_options *o, rf_error *error) {
     if (RULES[i].needs && !met)
       return RF_FAIL(error, RAFTER_INVALID, RULES[i].why, "--%s has no effect here", RULES[i].option);
   }
+  if (rf_options_given(o, "model") && !is_remote(o))
+    return RF_FAIL(error, RAFTER_INVALID, "leave out --model, or give the address of a server",
+                   "--model and a model to serve cannot be combined");
   return RAFTER_OK;
 }
 
@@ -149,7 +158,7 @@ static void describe(rf_serve_bench *b) {
 }
 
 static rf_status open_plan(rf_serve_bench *b, rf_error *error) {
-  const char *model = rf_options_text(b->o, "model");
+  const char *model = is_remote(b->o) ? rf_options_text(b->o, "model") : rf_options_argument(b->o, 0);
   rf_arrival like = rf_bench_like(b);
   int64_t longest = like.prompt + like.answer;
   if (!model) return RAFTER_OK;
@@ -182,14 +191,15 @@ static rf_status prepare(rf_serve_bench *b, rf_error *error) {
   if (!b->r.row) return rf_bench_no_memory(error);
   b->r.usd_per_hour = rf_options_float_or(o, "price", 0);
   b->r.rates = rf_options_is_set(o, "rates");
-  const rf_traffic_settings settings = {.url = rf_options_argument(o, 0),
+  const char *url = rf_options_argument(o, 0);
+  if (rf_options_is_set(o, "output")) RF_TRY(rf_out_open(rf_options_text(o, "output"), 0, &b->out, error));
+  if (!is_remote(o)) RF_TRY(rf_bench_own_start(o, b->sink, &b->own, &url, error));
+  const rf_traffic_settings settings = {.url = url,
                                         .token = b->token,
                                         .chat = b->prompts.chat,
                                         .timeout_seconds = rf_options_float(o, "timeout"),
                                         .stop = b->sink->stop};
-  RF_TRY(rf_traffic_open(&settings, &b->client, error));
-  if (rf_options_is_set(o, "output")) RF_TRY(rf_out_open(rf_options_text(o, "output"), 0, &b->out, error));
-  return RAFTER_OK;
+  return rf_traffic_open(&settings, &b->client, error);
 }
 
 static rf_status name_model(rf_serve_bench *b, rf_error *error) {
@@ -248,6 +258,8 @@ static rf_status rf_command_bench_serve(const rafter_job *job, const rafter_sink
   if (status == RAFTER_OK) status = run_test(&b, error);
   if (status == RAFTER_OK) status = finish(&b, error);
   rf_traffic_close(b.client);
+  const rf_status served = rf_bench_own_stop(b.own, status == RAFTER_OK ? error : NULL);
+  if (status == RAFTER_OK) status = served;
   rf_traffic_prompts_free(&b.prompts);
   rf_out_discard(b.out);
   for (int i = 0; b.r.row && i < RF_BENCH_ROWS; i++) json_decref(b.r.row[i].faults);
@@ -320,8 +332,8 @@ static const rf_option BENCH_SERVE[] = {
     RF_WORDS("output", PATH, "FILE", NULL, "Results", "write each request as a line of JSON"),
     RF_WORDS(
         "model", TEXT, "MODEL", NULL, "Plan",
-        "model that the server runs: predicts the same requests with its plan\nThe options of the machine "
-        "and of precision describe the server."),
+        "model that the server at URL runs: predicts the same requests with its plan\nThe options of the "
+        "machine and of precision describe the server. For the server of MODEL, they set it."),
     RF_NUMBER("batch", INT, "SEQUENCES", 1, 1 << 20, "8", "Plan",
               "answers that the server generates at once"),
     RF_NUMBER("seq", TOKENS, NULL, 1, 1 << 24, NULL, "Plan",
@@ -330,14 +342,15 @@ static const rf_option BENCH_SERVE[] = {
 };
 
 const rf_command RF_COMMAND_BENCH_SERVE = {
-    RF_COMMAND_HEAD("bench-serve", "URL", 1, 1, "Run",
+    RF_COMMAND_HEAD("bench-serve", "URL|MODEL", 1, 1, "Run",
                     "Measure an OpenAI-compatible server under load, next to the plan's prediction."),
     .options = {RF_TABLE(BENCH_SERVE), RF_TABLE(RF_MODEL_OPTIONS), RF_TABLE(RF_INFERENCE_OPTIONS),
-                RF_TABLE(RF_CACHE_OPTIONS), RF_TABLE(RF_EVERY_OPTIONS)},
+                RF_TABLE(RF_CACHE_OPTIONS), RF_TABLE(RF_SERVICE_OPTIONS), RF_TABLE(RF_EVERY_OPTIONS)},
     .common =
         "concurrency rate rates arrivals requests duration prompt-tokens max-tokens chat ignore-eos goodput "
         "price plot model on batch json",
     .examples = {"bench-serve http://127.0.0.1:8000 --concurrency 16 # a closed loop",
                  "bench-serve http://127.0.0.1:8000 --rates 1..64 --search --price 2.5 --plot load.svg",
-                 "bench-serve http://127.0.0.1:8000 --rate 4 --goodput ttft:500,tpot:50 --model gpt2", NULL},
+                 "bench-serve http://127.0.0.1:8000 --rate 4 --goodput ttft:500,tpot:50 --model gpt2",
+                 "bench-serve model.gguf --compute fast --batch 16 --concurrency 16 # its own server"},
     .run = rf_command_bench_serve};

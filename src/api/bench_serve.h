@@ -1,5 +1,5 @@
-/* bench_serve.h - the state of `rafter bench-serve`: bench_serve.c reads the options and prints, and
- * bench_serve_run.c sends the requests. */
+/* bench_serve.h - the state of `rafter bench-serve`: bench_serve.c reads the options and prints,
+ * bench_serve_run.c sends the requests, and bench_serve_own.c serves a model. */
 #ifndef RF_BENCH_SERVE_H
 #define RF_BENCH_SERVE_H
 
@@ -10,9 +10,11 @@
 
 enum { RF_BENCH_ROWS = 128, RF_BENCH_CLIENTS = 1 << 16 };
 
+typedef struct rf_bench_own rf_bench_own;
 typedef struct rf_serve_bench {
   const rf_options *o;
   const rafter_sink *sink;
+  rf_bench_own *own; /* the server of MODEL; NULL: the server is at URL */
   rf_traffic_client *client;
   rf_traffic_prompts prompts;
   rf_traffic_plan *plan; /* NULL: no --model */
@@ -42,5 +44,13 @@ rf_status rf_bench_run_row(rf_serve_bench *bench, double rate, bool searched, rf
 /* --rates and --search: all rows, sorted by their rates, and the critical rates. */
 rf_status rf_bench_run_rates(rf_serve_bench *bench, rf_error *error);
 rf_status rf_bench_no_memory(rf_error *error);
+
+bool rf_bench_is_address(const char *text); /* an address, not a model */
+/* Serves the model that `from` names, with the options of both commands, at a free port of this
+ * machine. Waits until it answers at *url. After an error too, the caller stops it if *own is set. */
+rf_status rf_bench_own_start(const rf_options *from, const rafter_sink *sink, rf_bench_own **own,
+                             const char **url, rf_error *error);
+/* Stops the server, and returns its error. NULL: nothing to stop. */
+rf_status rf_bench_own_stop(rf_bench_own *own, rf_error *error);
 
 #endif

@@ -28,7 +28,9 @@ static rf_status plan_options(const rf_options *from, const char *model, rf_opti
 }
 
 static rf_infer_settings infer_of(const rf_traffic_plan *plan, const rf_traffic_shape *shape) {
-  rf_infer_settings g = {.model = plan->settings.model, .plan = plan->settings.plan};
+  rf_infer_settings g = {.model = plan->settings.model,
+                         .plan = plan->settings.plan,
+                         .step_growth = plan->step_growth};
   int64_t longest = 1;
   for (int64_t i = 0; i < shape->count; i++)
     if (shape->list[i].prompt + shape->list[i].answer > longest)
@@ -44,7 +46,10 @@ rf_status rf_traffic_plan_open(const rf_options *from, const char *model, int64_
   if (!plan) return no_memory(error);
   rf_status status = plan_options(from, model, &o, error);
   if (status == RAFTER_OK) status = rf_settings_resolve(o, "generate", &plan->settings, error);
-  plan->seq_given = status == RAFTER_OK && rf_options_given(o, "seq");
+  if (status == RAFTER_OK) {
+    plan->seq_given = rf_options_given(o, "seq");
+    plan->step_growth = rf_options_float(o, "step-growth");
+  }
   rf_options_free(o);
   rf_arrival one = {.prompt = longest > 1 ? longest - 1 : 1, .answer = 1, .samples = 1};
   const rf_traffic_shape shape = {.list = &one, .count = 1};

@@ -10,6 +10,7 @@
 typedef struct rf_traffic_plan {
   rf_settings settings;
   bool seq_given; /* otherwise the context is as long as the longest request */
+  double step_growth;
 } rf_traffic_plan;
 
 /* How the requests of a run arrive. */

@@ -265,6 +265,23 @@ case_stopped() {
   says 'stopped during the warm-up'
 }
 
+# A model in place of an address: the test serves it, and measures this server next to its plan.
+case_model() {
+  local own=("$RAFTER" bench-serve "$TINY" --prompt-tokens 6 --max-tokens 8 --token-ids 256 --threads 1)
+  status 0 "${own[@]}" --ignore-eos --concurrency 3 --requests 12 --batch 2 --step-growth 0 --json \
+    --output each.jsonl && {
+    each out 'd["completed"] == 12 and d["failed"] == 0 and d["total_output_tokens"] == 96' \
+      'd["predicted"]["completed"] == 12 and "2 answers at once" in d["plan"]'
+    holds each.jsonl 'len(rows) == 12'
+  }
+  status 0 "${own[@]}" --rates 20,40 --requests 5 --json &&
+    holds out 'd["rates"][0]["predicted"]["completed"] == 5'
+  refuses 2 'cannot be combined' "${own[@]}" --model "$TINY"
+  refuses 2 'nowhere-9b' "$RAFTER" bench-serve nowhere-9b
+  refuses 3 'fit' "$RAFTER" bench-serve llama3-70b --batch 4
+  refuses 1 'cannot open nowhere' "${own[@]}" --adapter nowhere
+}
+
 # Options that make no sense together, before any request.
 case_options() {
   URL=http://127.0.0.1:1
@@ -273,6 +290,7 @@ case_options() {
   refuses 2 '--plot has no effect' load --plot x.svg
   refuses 2 '--search has no effect' load --rate 4 --search
   refuses 2 '--batch has no effect' load --batch 4
+  refuses 2 '--step-growth has no effect' load --step-growth 4
   refuses 2 'cannot be combined' load --duration 2s --rate 1 --requests 5
   refuses 2 'name that ends in .svg' load --rates 1,2 --plot x.pdf
   refuses 2 'not a JSON object' load --extra-body '[1]'
