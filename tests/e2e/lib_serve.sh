@@ -14,7 +14,7 @@ serve() {
   "$RAFTER" serve $MODEL --port 0 --threads 2 --served-name tiny \
     --template "$DATA/templates/${TEMPLATE:-zephyr}.jinja" "$@" >served 2>served.err &
   server=$!
-  for _ in $(seq 200); do [ -s served ] && break; kill -0 $server 2>/dev/null || break; sleep 0.05; done
+  for _ in $(seq 1200); do [ -s served ] && break; kill -0 $server 2>/dev/null || break; sleep 0.05; done
   SERVE_URL=$(grep -ohE -m 1 'http://[0-9.:]+' served) ||
     { echo "the server did not start: $(cat served.err)"; exit 1; }
   export SERVE_URL SERVE_PID=$server

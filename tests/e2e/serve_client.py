@@ -612,5 +612,39 @@ def case_cut():
     check(events(results[0][2])[-1]["error"]["code"] == "shutting_down", "the stream ends with the error")
 
 
+def case_xla():
+    """What every backend must do. Equal bits are not promised, so only the shapes of answers are compared."""
+    for path, ask in (
+        ("/v1/completions", ASK),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 24}),
+    ):
+        ask = {**ask, "ignore_eos": True, "logprobs": 2 if "prompt" in ask else True}
+        status, one = post(path, ask)
+        check(status == 200 and one["usage"]["completion_tokens"] == 24, f"{path}: {status} {one}")
+        parts = stream(path, {**ask, "stream_options": {"include_usage": True}})
+        check(parts[-1]["usage"]["completion_tokens"] == 24, f"a stream of {path}")
+    form = {"structured_outputs": {"choice": ["France", "Spain"]}}
+    status, one = post("/v1/completions", {"prompt": "Paris is in", **form})
+    check(status == 200 and one["choices"][0]["text"] in ("France", "Spain"), f"a form: {one}")
+    status, one = post("/v1/completions", {**ASK, "prompt_logprobs": 1})
+    check(len(one["choices"][0]["prompt_logprobs"]) == one["usage"]["prompt_tokens"], "logprobs of a prompt")
+    several = [{**ASK, "prompt": "ab" * (1 + i), "n": 1 + i % 2, "max_tokens": 8} for i in range(8)]
+    results, threads = {}, []
+    for i, body in enumerate(several):
+        threads.append(threading.Thread(target=lambda i=i, b=body: results.update({i: post(ASKED, b)})))
+        threads[-1].start()
+    for t in threads:
+        t.join()
+    tokens = [results[i][1]["usage"]["completion_tokens"] for i in range(8)]
+    check(tokens == [8, 16] * 4, f"eight requests at once: {tokens}")
+    connection = http.client.HTTPConnection(URL.hostname, URL.port, timeout=60)
+    connection.request("POST", ASKED, json.dumps({**ASK, "max_tokens": 200, "stream": True}))
+    connection.getresponse().readline()
+    connection.close()
+    wait_for("a client that left is noticed", lambda: metric("num_requests_running") == 0)
+    check(metric("request_success_total", finished_reason="abort") == 1, "an aborted answer is counted")
+
+
+ASKED = "/v1/completions"
 globals()["case_" + sys.argv[1]]()
 sys.exit(1 if FAILED else 0)

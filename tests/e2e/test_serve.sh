@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # serve: requests and answers in OpenAI's shape, errors, clients that leave or do not read, limits,
 # keys, signals, and equal bits under load. serve_client.py has the requests.
+INSTALLED=${RAFTER_PLUGINS:-$HOME/.cache/rafter-plugins} # lib.sh sets another HOME
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 # Random weights and the byte tokenizer. Its long answers take seconds.
 MODEL=llama:layers=4,width=128,heads=4,ff=256,vocab=300,seq=4096
@@ -108,6 +109,21 @@ case_start() {
   serve --host 0.0.0.0
   says 'warning: other machines can use this server without a key' served.err
   refuses 1 'cannot serve at 127.0.0.1, port' "$RAFTER" serve $MODEL --port "${SERVE_URL##*:}"
+}
+
+# The same server, if a plugin for CPUs is here.
+case_xla() {
+  local plugin=${RAFTER_PJRT_PLUGIN:-$(find "$INSTALLED" -name xla_cpu_pjrt.so 2>/dev/null | head -1)}
+  [ -n "$plugin" ] || {
+    echo 'skip: serving with --backend xla needs a PJRT plugin (./dev setup --xla)' >&3
+    return 0
+  }
+  MODEL=llama:layers=2,width=32,heads=2,ff=64,vocab=300,seq=256
+  serve --batch 2 --backend xla --plugin "$plugin"
+  says 'on the backend xla, the bits of an answer may depend on other requests' served.err
+  client xla
+  kill -TERM $server
+  ends 0
 }
 
 cases "$@"
