@@ -58,6 +58,15 @@ static size_t character(const char *at, size_t bytes) {
   return b[1] >= least && b[1] <= most ? length : 0;
 }
 
+/* Characters that JSON allows, but at which many clients end a line: U+0085, U+2028 and U+2029. An
+ * event of a stream is one line. */
+static const char *line_end(const char *at, size_t length) {
+  if (length == 2 && !memcmp(at, "\xc2\x85", 2)) return "\\u0085";
+  if (length == 3 && !memcmp(at, "\xe2\x80\xa8", 3)) return "\\u2028";
+  if (length == 3 && !memcmp(at, "\xe2\x80\xa9", 3)) return "\\u2029";
+  return NULL;
+}
+
 void rf_body_string(rf_body *out, const char *at, size_t bytes) {
   rf_body_text(out, "\"");
   for (size_t i = 0; i < bytes;) {
@@ -68,7 +77,9 @@ void rf_body_string(rf_body *out, const char *at, size_t bytes) {
     if (plain == bytes) break;
     i = plain;
     size_t length = character(at + i, bytes - i);
-    if (length > 1) rf_body_bytes(out, at + i, length);
+    const char *escaped = line_end(at + i, length);
+    if (escaped) rf_body_text(out, escaped);
+    else if (length > 1) rf_body_bytes(out, at + i, length);
     else if (!length) rf_body_text(out, "\xef\xbf\xbd");
     else if (at[i] == '"' || at[i] == '\\') rf_body_format(out, "\\%c", at[i]);
     else if (at[i] == '\n') rf_body_text(out, "\\n");

@@ -398,13 +398,23 @@ static void test_strings(void **state) {
     }
 }
 
+/* Characters at which clients end a line are escaped, and their neighbours are not. */
+static void test_line_ends(void **state) {
+  static const char TEXT[] = "\xc2\x84\xc2\x85\xe2\x80\xa7\xe2\x80\xa8\xe2\x80\xa9\xe2\x80\xaa\v\x1c";
+  rf_body out = {0};
+  (void)state;
+  rf_body_string(&out, TEXT, sizeof TEXT - 1);
+  assert_string_equal(out.at, "\"\xc2\x84\\u0085\xe2\x80\xa7\\u2028\\u2029\xe2\x80\xaa\\u000b\\u001c\"");
+  rf_body_free(&out);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_fields),   cmocka_unit_test(test_max_tokens), cmocka_unit_test(test_prompts),
-      cmocka_unit_test(test_messages), cmocka_unit_test(test_faults),     cmocka_unit_test(test_deep),
-      cmocka_unit_test(test_unknown),  cmocka_unit_test(test_error_json), cmocka_unit_test(test_strings),
-      cmocka_unit_test(test_scores),   cmocka_unit_test(test_tools),      cmocka_unit_test(test_tool_faults),
-      cmocka_unit_test(test_adapters),
+      cmocka_unit_test(test_line_ends),   cmocka_unit_test(test_fields),   cmocka_unit_test(test_max_tokens),
+      cmocka_unit_test(test_prompts),     cmocka_unit_test(test_messages), cmocka_unit_test(test_faults),
+      cmocka_unit_test(test_deep),        cmocka_unit_test(test_unknown),  cmocka_unit_test(test_error_json),
+      cmocka_unit_test(test_strings),     cmocka_unit_test(test_scores),   cmocka_unit_test(test_tools),
+      cmocka_unit_test(test_tool_faults), cmocka_unit_test(test_adapters),
   };
   tool_rules = RULES;
   tool_rules.chat_template = TOOL_TEMPLATE;
