@@ -27,8 +27,7 @@ bool rf_bench_is_address(const char *text) {
 
 /* Options that both commands have, and that mean something else for the server. */
 static bool is_of_requests(const char *name) {
-  static const char *const OTHER[] = {"json",       "config",       "seed",
-                                      "max-tokens", "api-key-file", "max-seconds"};
+  static const char *const OTHER[] = {"json", "config", "seed", "max-tokens", "api-key-file", "max-seconds"};
   for (size_t i = 0; i < sizeof OTHER / sizeof *OTHER; i++)
     if (!strcmp(name, OTHER[i])) return true;
   return false;

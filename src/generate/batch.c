@@ -364,9 +364,10 @@ static int next_prompt(const rf_batch *b, int64_t before) {
 static int64_t rows_for_prompts(rf_batch *b) {
   int64_t rows = b->engine.rows - b->parts;
   int next = next_prompt(b, -1);
-  if (next < 0 || !b->budget) return rows;
+  if (!b->budget) return rows;
   rf_budget_begin(b->budget);
   for (int i = 0; i < b->parts; i++) rf_budget_add(b->budget, b->part[i].sequence->length + 1);
+  if (next < 0) return rows;
   return rf_budget_rows(b->budget, rows, b->slot[next].cached->sequence.length);
 }
 
@@ -540,6 +541,13 @@ static void count_all(const rf_batch *b) {
   rf_count(RF_COUNTER_PAGES, (double)pages);
 }
 
+/* Tells the budget how long the pass took. Parts of one row were counted as answers. */
+static void measured(const rf_batch *b, double seconds) {
+  int64_t rows = 0;
+  for (int i = 0; i < b->parts; i++) rows += b->part[i].count > 1 ? b->part[i].count : 0;
+  rf_budget_measured(b->budget, rows, seconds);
+}
+
 static rf_status take_step(rf_generator *g, rf_batch *b, rf_error *error) {
   RF_TRY(rf_generator_refresh(g, error));
   report_cancelled(g, b);
@@ -555,6 +563,7 @@ static rf_status take_step(rf_generator *g, rf_batch *b, rf_error *error) {
   double start = rf_now_seconds();
   RF_TRY(rf_forward(g, b->part, b->parts, error));
   if (b->when) rf_draft_measured(b->when, rf_now_seconds() - start);
+  else if (b->budget && b->engine.timed) measured(b, rf_now_seconds() - start);
   if (rf_lanes_on) count_all(b);
   b->counts.passes++;
   b->counts.parts += b->parts;

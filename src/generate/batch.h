@@ -55,6 +55,7 @@ typedef struct rf_engine {
   /* Writes the scores of the prompt's tokens after the `scored` rows of a part. NULL: none. */
   void (*score)(void *self, const rf_forward_part *part);
   void (*close)(void *self);
+  bool timed; /* passes take the time of this machine; false: a simulation */
 } rf_engine;
 
 enum { RF_SAMPLE_WAITS, RF_SAMPLE_RUNS, RF_SAMPLE_CANCELLED, RF_SAMPLE_ENDED };

@@ -3,11 +3,25 @@
 
 #include <stdlib.h>
 
+/* Sizes of passes are classes of half octaves: 16, 24, 32, 48, ... A measured value moves the mean
+ * of its class by the part NEWS, and counts as at most UNSURE times the mean, because other
+ * programs slow some passes down. Larger classes that were slower follow by the part FADE, so that
+ * a budget tries them again. */
+enum { SIZES = 48 };
+static const double NEWS = 0.125, UNSURE = 3, LEAST = 0.01, FADE = 1.0 / 256;
+
+typedef struct pace {
+  double ratio; /* measured / predicted */
+  int64_t passes;
+} pace;
+
 struct rf_budget {
   rf_pass_prices *prefill, *decode;
   double growth;
   rf_extent *part; /* (slots + 1): the answers of the pass, then the prompt */
   int parts;
+  int64_t length;                   /* of the pass's first prompt */
+  pace answers[SIZES], rows[SIZES]; /* of passes without prompts; of what prompts add to a pass */
 };
 
 rf_status rf_budget_open(const rf_plan *prefill, const rf_plan *decode, double growth, int slots,
@@ -37,15 +51,61 @@ void rf_budget_begin(rf_budget *b) { b->parts = 0; }
 
 void rf_budget_add(rf_budget *b, int64_t context) { b->part[b->parts++] = (rf_extent){1, context}; }
 
-/* Tries halves of `most`, in multiples of RF_BUDGET_ROWS. */
+static int size_of(int64_t rows) {
+  int size = 0;
+  for (; rows > 3 && size < SIZES - 2; rows /= 2) size += 2;
+  return size + (rows == 3);
+}
+
+/* Measured / predicted of a size. If none was measured, the closest smaller size counts, or else the
+ * closest larger one. */
+static double ratio_of(const pace at[SIZES], int64_t rows) {
+  const int size = size_of(rows);
+  double ratio = 0;
+  for (int i = 0; i < SIZES && (i <= size || ratio <= 0); i++)
+    if (at[i].passes) ratio = at[i].ratio;
+  return ratio > 0 ? ratio : 1;
+}
+
+static void learn(pace at[SIZES], int64_t rows, double ratio) {
+  pace *a = &at[size_of(rows)];
+  if (a->passes++ && ratio > UNSURE * a->ratio) ratio = UNSURE * a->ratio;
+  a->ratio = a->passes == 1 ? ratio : a->ratio + NEWS * (ratio - a->ratio);
+  for (pace *larger = a + 1; larger < at + SIZES; larger++)
+    if (larger->ratio > a->ratio) larger->ratio += FADE * (a->ratio - larger->ratio);
+}
+
+/* Predicted seconds that `rows` tokens of prompts add to a pass, which takes `alone` without them. */
+static double added(rf_budget *b, int64_t rows, double alone) {
+  b->part[b->parts] = (rf_extent){rows, b->length + rows};
+  const double more = rf_pass_price(b->prefill, b->part, b->parts + 1, NULL) - alone;
+  return more > 0 ? more : 0;
+}
+
+/* Tries `most`, then multiples of RF_BUDGET_ROWS. */
 int64_t rf_budget_rows(rf_budget *b, int64_t most, int64_t length) {
-  if (!b->parts) return most;
-  double limit = b->growth * rf_pass_price(b->decode, b->part, b->parts, NULL);
-  int64_t rows = most;
-  while (rows > RF_BUDGET_ROWS) {
-    b->part[b->parts] = (rf_extent){rows, length + rows};
-    if (rf_pass_price(b->prefill, b->part, b->parts + 1, NULL) <= limit) return rows;
-    rows = rows / 2 / RF_BUDGET_ROWS * RF_BUDGET_ROWS;
+  b->length = length;
+  if (!b->parts || most <= RF_BUDGET_ROWS) return most;
+  const double alone = rf_pass_price(b->decode, b->part, b->parts, NULL),
+               room = (b->growth - 1) * alone * ratio_of(b->answers, b->parts);
+  if (added(b, most, alone) * ratio_of(b->rows, most) <= room) return most;
+  int64_t few = 1, many = (most + RF_BUDGET_ROWS - 1) / RF_BUDGET_ROWS; /* few fits; many does not */
+  while (many - few > 1) {
+    const int64_t middle = (few + many) / 2, rows = middle * RF_BUDGET_ROWS;
+    if (added(b, rows, alone) * ratio_of(b->rows, rows) <= room) few = middle;
+    else many = middle;
   }
-  return most < RF_BUDGET_ROWS ? most : RF_BUDGET_ROWS;
+  return few * RF_BUDGET_ROWS;
+}
+
+void rf_budget_measured(rf_budget *b, int64_t rows, double seconds) {
+  if (!b->parts) return;
+  const double alone = rf_pass_price(b->decode, b->part, b->parts, NULL);
+  if (!rows) {
+    learn(b->answers, b->parts, seconds / alone);
+    return;
+  }
+  const double more = added(b, rows, alone), spent = seconds - alone * ratio_of(b->answers, b->parts),
+               ratio = more > LEAST * alone ? spent / more : 1; /* of almost no time, no ratio is known */
+  learn(b->rows, rows, ratio > LEAST ? ratio : LEAST);
 }

@@ -334,7 +334,8 @@ rf_status rf_compute_open(rf_generator *g, rf_error *error) {
                           .forward = forward,
                           .choose = choose,
                           .score = score,
-                          .close = close_compute};
+                          .close = close_compute,
+                          .timed = true};
   if (!c->bytes || !c->sampler || !c->work)
     return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while opening a generator");
   for (int i = 0; i < c->workers; i++) {

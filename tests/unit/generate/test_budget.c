@@ -58,6 +58,50 @@ static void test_rows(void **state) {
   rf_plan_free(decode);
 }
 
+/* Passes are measured whose prompts take `factor` times the predicted seconds. Returns the rows of
+ * the next pass. */
+static int64_t rows_after(rf_budget *budget, const rf_plan *prefill, double alone, double factor) {
+  for (int i = 0; i < 4000; i++) {
+    rf_budget_begin(budget);
+    rf_budget_add(budget, 300);
+    const int64_t rows = i % 2 ? rf_budget_rows(budget, CHUNK - 1, 64) : 0;
+    const rf_extent part[] = {{1, 300}, {rows, 64 + rows}};
+    const double more = rows ? rf_plan_pass_seconds(prefill, part, 2) - alone : 0;
+    rf_budget_measured(budget, rows, alone + factor * more);
+  }
+  rf_budget_begin(budget);
+  rf_budget_add(budget, 300);
+  return rf_budget_rows(budget, CHUNK - 1, 64);
+}
+
+/* A budget follows the machine: if prompts take less time than planned, passes read more of them,
+ * and otherwise fewer. */
+static void test_measured(void **state) {
+  const rf_infer_settings s = settings(0);
+  rf_plan *prefill, *decode;
+  rf_budget *budget;
+  const rf_extent answer = {1, 300};
+  double growth = 1;
+  int64_t rows = 0;
+  (void)state;
+  assert_int_equal(rf_generate_plans(&s, &prefill, &decode, &error), RAFTER_OK);
+  const double alone = rf_plan_pass_seconds(decode, &answer, 1);
+  for (; rows <= 2 * RF_BUDGET_ROWS; growth *= 1.02) {
+    assert_int_equal(rf_budget_open(prefill, decode, growth, SLOTS, &budget, &error), RAFTER_OK);
+    rf_budget_begin(budget);
+    rf_budget_add(budget, 300);
+    rows = rf_budget_rows(budget, CHUNK - 1, 64);
+    if (rows <= 2 * RF_BUDGET_ROWS) rf_budget_close(budget);
+  }
+  assert_int_equal(rows_after(budget, prefill, alone, 1), rows);
+  assert_true(rows_after(budget, prefill, alone, 100) <= 2 * RF_BUDGET_ROWS);
+  assert_true(rows_after(budget, prefill, alone, 0.9) >= rows);
+  assert_int_equal(rows_after(budget, prefill, alone, 0.01), CHUNK - 1);
+  rf_budget_close(budget);
+  rf_plan_free(prefill);
+  rf_plan_free(decode);
+}
+
 /* An answer runs, and a long prompt comes. Returns the most tokens of a prompt in one pass with the
  * answer. */
 static int64_t run(double growth, int32_t answers[2][TOKENS]) {
@@ -100,6 +144,7 @@ static int find_machine(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_rows), cmocka_unit_test(test_answers)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_rows), cmocka_unit_test(test_measured),
+                                     cmocka_unit_test(test_answers)};
   return cmocka_run_group_tests(tests, find_machine, NULL);
 }
