@@ -22,6 +22,7 @@ TOOL_TEMPLATE = "tests/data/templates/qwen2_5.jinja"  # renders tools; the model
 SOAK_MODEL = "llama:layers=4,width=128,heads=4,ff=256,vocab=300,seq=1024"
 # The cache has memory for three sequences of full length, so that memory limits the answers that run.
 SLOTS, SEQUENCES, QUEUE, THREADS = 16, 3, 24, 32
+PATIENCE = 900  # seconds: other programs may take most of the cores
 GROWTH_BYTES = 8 << 20  # of resident memory after the first minute: buffers of the longest answers
 TRACE = "../shared/data/traces/AzureLLMInferenceTrace_conv.csv"
 # Short steps with the long prompts of the trace.
@@ -86,7 +87,7 @@ class Soak:
                 self.faults.append(fault)
 
     def request(self, body):
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=300)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
         connection.request("POST", "/v1/completions", body)
         answer = connection.getresponse()
         text = answer.read()
@@ -204,7 +205,8 @@ def soak(rafter, seconds):
     or if memory grows."""
     rafter = guarded(rafter)
     options = {"--batch": SLOTS, "--sequences": SEQUENCES, "--seq": 1024, "--threads": 2}
-    with server(rafter, SOAK_MODEL, *words_of(options), "--max-queue", QUEUE) as (facts, process):
+    more = ("--max-queue", QUEUE, "--request-timeout", 0)
+    with server(rafter, SOAK_MODEL, *words_of(options), *more) as (facts, process):
         check_arena(rafter, SOAK_MODEL, options, facts)
         run = Soak(facts["port"], seconds)
         threads = [threading.Thread(target=run.work, args=(i,)) for i in range(THREADS)]
@@ -234,7 +236,7 @@ class Replay:
     def request(self, prompt, answer):
         body = {"prompt": [3 + i * i % 290 for i in range(prompt)], "max_tokens": max(TRACE_MOST, answer)}
         body |= {"stream": True, "ignore_eos": True, "return_token_ids": True, "seed": prompt}
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=300)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
         connection.request("POST", "/v1/completions", json.dumps(body).encode())
         reply, got = connection.getresponse(), 0
         if reply.status != 200:
