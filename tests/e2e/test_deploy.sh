@@ -243,4 +243,16 @@ case_docker() {
   [ ! -s missing ] || fail "the image lacks $(tr '\n' ' ' <missing)"
   grep -q '^STOPSIGNAL SIGTERM' "$file" && grep -q '^USER rafter' "$file" || fail 'the image runs as root'
 }
+# The files of training on clusters: syntax only.
+case_training() {
+  bash -n "$DEPLOY/slurm/train.sbatch" || fail 'train.sbatch is no script'
+  python3 - "$DEPLOY/kubernetes/train.yaml" <<'PY' || fail 'train.yaml'
+import sys, yaml
+job = yaml.safe_load(open(sys.argv[1]))
+specs = job["spec"]["mpiReplicaSpecs"]
+command = specs["Launcher"]["template"]["spec"]["containers"][0]["args"][0]
+assert job["kind"] == "MPIJob" and f'mpirun -n {specs["Worker"]["replicas"]} ' in command
+PY
+}
+
 cases "$@"
