@@ -78,7 +78,8 @@ PLANTED = [("base/a.c", '#include "model/model.h"'), ("plan/a.c", '#include "run
            ("graph/a.c", '  #  include "plan/plan.h"'), ("model/a.c", '#include "tokenizer.h"'),
            ("run/a.c", '#include "backend/cpu/peaks.h"'),
            ("backend/null/a.c", '#include "backend/cpu/cpu.h"'), ("backend/a.c", '#include "pjrt_host/host.h"'),
-           ("pjrt_host/a.c", '#include "base/base.h"'), ("mpi_shim/a.c", '#include "backend/backend.h"'), ("serve/a.c", '#include "generate/generate.h"')]
+           ("pjrt_host/a.c", '#include "base/base.h"'), ("mpi_shim/a.c", '#include "backend/backend.h"'),
+           ("serve/a.c", '#include "generate/generate.h"')]
 
 
 def main():

@@ -47,7 +47,8 @@ rf_status rf_bench_no_memory(rf_error *error);
 
 bool rf_bench_is_address(const char *text); /* an address, not a model */
 /* Serves the model that `from` names, with the options of both commands, at a free port of this
- * machine. Waits until it answers at *url. After an error too, the caller stops it if *own is set. */
+ * machine. Waits until it answers at *url. After an error too, the caller stops it if *own is
+ * set. */
 rf_status rf_bench_own_start(const rf_options *from, const rafter_sink *sink, rf_bench_own **own,
                              const char **url, rf_error *error);
 /* Stops the server, and returns its error. NULL: nothing to stop. */

@@ -1,4 +1,5 @@
-/* bench_serve_own.c - see bench_serve.h: a server of the test's own, in a thread of this process. */
+/* bench_serve_own.c - see bench_serve.h: a server of the test's own, in a thread of this
+ * process. */
 #define _GNU_SOURCE
 #include "api/bench_serve.h"
 

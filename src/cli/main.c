@@ -19,8 +19,8 @@
 #include "signals.h"
 #include "terminal.h"
 
-/* If mpirun started several processes, the first one speaks. If it has the same error, it ends while
- * the others wait here, and mpirun ends them: with a signal first, which ends the wait. */
+/* If mpirun started several processes, the first one speaks. If it has the same error, it ends
+ * while the others wait here, and mpirun ends them: with a signal first, which ends the wait. */
 static bool speaks(const rafter_error *error) {
   enum { SECONDS = 2 };
   int rank = rafter_rank(NULL);

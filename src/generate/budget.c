@@ -57,8 +57,8 @@ static int size_of(int64_t rows) {
   return size + (rows == 3);
 }
 
-/* Measured / predicted of a size. If none was measured, the closest smaller size counts, or else the
- * closest larger one. */
+/* Measured / predicted of a size. If none was measured, the closest smaller size counts, or else
+ * the closest larger one. */
 static double ratio_of(const pace at[SIZES], int64_t rows) {
   const int size = size_of(rows);
   double ratio = 0;
@@ -75,7 +75,8 @@ static void learn(pace at[SIZES], int64_t rows, double ratio) {
     if (larger->ratio > a->ratio) larger->ratio += FADE * (a->ratio - larger->ratio);
 }
 
-/* Predicted seconds that `rows` tokens of prompts add to a pass, which takes `alone` without them. */
+/* Predicted seconds that `rows` tokens of prompts add to a pass, which takes `alone` without
+ * them. */
 static double added(rf_budget *b, int64_t rows, double alone) {
   b->part[b->parts] = (rf_extent){rows, b->length + rows};
   const double more = rf_pass_price(b->prefill, b->part, b->parts + 1, NULL) - alone;

@@ -46,8 +46,8 @@ typedef enum rf_collective {
 } rf_collective;
 
 /* Measured seconds of a collective in a group, by the bytes of rf_collective_seconds, in ascending
- * order. Groups are known by their chips in one node and their nodes. `dtype` matters for sums only:
- * other collectives have RF_F32, and their time depends on the bytes alone. */
+ * order. Groups are known by their chips in one node and their nodes. `dtype` matters for sums
+ * only: other collectives have RF_F32, and their time depends on the bytes alone. */
 enum { RF_EXCHANGE_CURVES = 160, RF_EXCHANGE_POINTS = 12 };
 typedef struct rf_exchange_curve {
   rf_collective kind;

@@ -128,8 +128,8 @@ static rf_status open_file_of_piece(rf_weights_writer *w, rf_error *error) {
 
 /* ---- blocks ---------------------------------------------------------------------------------- */
 
-/* Sets the block at a cursor within a piece, in the order of the file, and moves the cursor. Returns
- * false at the end of the piece. */
+/* Sets the block at a cursor within a piece, in the order of the file, and moves the cursor.
+ * Returns false at the end of the piece. */
 static bool next_in_piece(const piece *p, rf_weights_cursor *at, rf_weights_block *block) {
   const rf_name *name = &p->name;
   const rf_param *param = &p->slice;

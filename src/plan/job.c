@@ -134,8 +134,8 @@ static bool plans_by_sheet(const rf_options *options, const rf_machine *machine)
          !strcmp(rf_options_text_or(options, "backend", "auto"), "auto");
 }
 
-/* Ranks on one machine share its cores, unless their launcher has given them cores. All ranks compute
- * the same plan, so the smallest number of threads and the lowest instruction set count. */
+/* Ranks on one machine share its cores, unless their launcher has given them cores. All ranks
+ * compute the same plan, so the smallest number of threads and the lowest instruction set count. */
 static rf_status agree_on_cores(rf_plan_options *plan, rf_error *error) {
   rf_link *link = rf_link_of_process();
   if (!link || link->ranks == 1) return RAFTER_OK;

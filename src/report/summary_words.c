@@ -348,8 +348,8 @@ static void note_reduced(const rf_diagnosis *d, json_t *notes) {
                      100 * part, threads, threads));
 }
 
-/* Waits in exchanges by cause, as means over the ranks. The others wait for the slowest rank, so this
- * rank waits for the others for the shortest time. */
+/* Waits in exchanges by cause, as means over the ranks. The others wait for the slowest rank, so
+ * this rank waits for the others for the shortest time. */
 static void note_ranks(const rf_diagnosis *d, json_t *notes) {
   const json_t *ranks = json_object_get(json_object_get(d->entry, "measured"), "ranks"),
                *list = json_object_get(ranks, "waits"), *one, *slowest = NULL;

@@ -78,9 +78,9 @@ rf_status rf_run_same(rf_run *run, const char *what, uint64_t value, rf_error *e
 rf_status rf_run_agree(rf_run *run, uint32_t *flags, rf_error *error);
 /* Gives the other hosts the bytes of host 0. */
 rf_status rf_run_share(rf_run *run, void *data, int64_t bytes, rf_error *error);
-/* Before a forward pass that *stop may end. Several hosts must stop together: then this function asks
- * all of them, returns RAFTER_INTERRUPTED if one of them stops, and *during becomes NULL. With one
- * host, *during becomes `stop`. */
+/* Before a forward pass that *stop may end. Several hosts must stop together: then this function
+ * asks all of them, returns RAFTER_INTERRUPTED if one of them stops, and *during becomes NULL. With
+ * one host, *during becomes `stop`. */
 rf_status rf_run_stops(rf_run *run, const volatile int *stop, const volatile int **during, rf_error *error);
 /* Host 0 can read whole tensors while the other hosts are in rf_run_serve, which returns when
  * host 0 calls rf_run_served. If `status` is not RAFTER_OK, rf_run_serve fails. rf_run_served
@@ -101,7 +101,8 @@ rf_status rf_run_gather(rf_run *run, int plan, const rf_run_block *block, void *
 /* Host 0 gets the `bytes` bytes of every host, in their order. `all` is not used in the others. */
 rf_status rf_run_collect(rf_run *run, const void *mine, void *all, int64_t bytes, rf_error *error);
 /* Returns the status of the first host (in their order) whose status is not RAFTER_OK. Its error
- * names it: "rank 1 (node7): cannot write ...". All hosts call this function, also after a failure. */
+ * names it: "rank 1 (node7): cannot write ...". All hosts call this function, also after a
+ * failure. */
 rf_status rf_run_settle(rf_run *run, rf_status status, rf_error *error);
 
 /* Runs one section of a plan. RAFTER_FAILED: a loss or a gradient norm is not finite; with

@@ -68,8 +68,8 @@ static bool is_visible(const rf_plan *plan, int t) {
   return plan->tensor[t].offset >= 0 && (tensor->persistent || tensor->input || tensor->output);
 }
 
-/* A tensor of the plan's owner that this plan keeps and does not use, such as an adapter in the plan
- * of the model without it. It is read and written through the owner's plan. */
+/* A tensor of the plan's owner that this plan keeps and does not use, such as an adapter in the
+ * plan of the model without it. It is read and written through the owner's plan. */
 static bool is_of_owner(const rf_plan *plan, const rf_graph *unsharded, int t) {
   const rf_tensor *mine = &plan->graph->tensor[t];
   return mine->persistent && mine->param < 0 && mine->class != RF_CLASS_KV &&

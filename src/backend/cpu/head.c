@@ -151,8 +151,8 @@ static void finish_row(const rf_head_isa *isa, const rf_op *op, float *row, int6
   if (attr->temperature > 0) isa->divide(row, vocab, attr->temperature);
 }
 
-/* Writes the logits of rows [r0, r0 + count) to z, before finish_row. `product` is workspace for the
- * product. */
+/* Writes the logits of rows [r0, r0 + count) to z, before finish_row. `product` is workspace for
+ * the product. */
 static void chunk_logits(const rf_call *call, const dims *d, int64_t r0, int64_t count, float *z,
                          void *product) {
   rf_gemm g = logits_product(call->graph, call->op, d, d->chunk);

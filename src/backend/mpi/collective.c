@@ -1,6 +1,6 @@
-/* collective.c - collectives of the backends cpu and reference: one rank of MPI is one chip. All are
- * made of messages between two ranks, and sums are in chip order. So the bits of a result depend on
- * the mesh, and not on the MPI library.
+/* collective.c - collectives of the backends cpu and reference: one rank of MPI is one chip. All
+ * are made of messages between two ranks, and sums are in chip order. So the bits of a result
+ * depend on the mesh, and not on the MPI library.
  *
  * Messages are cut into chunks. While the chunks of one round are on their way, the chunks of the
  * round before are unpacked or summed. A chunk that is contiguous in its tensor needs no copy. */
@@ -176,7 +176,8 @@ static rf_boxes boxes_of(const exchange *e, int64_t from, int64_t to) {
 
 /* ---- moving: all_gather, all_to_all, permute ------------------------------------------------- */
 
-/* The address in the output at which a message of `member` can arrive; NULL: it must be unpacked. */
+/* The address in the output at which a message of `member` can arrive; NULL: it must be
+ * unpacked. */
 static unsigned char *landing(const exchange *e, const rf_boxes *boxes, part p) {
   int64_t at;
   return !e->adds && rf_boxes_direct(boxes, true, &at) ? e->out + (at + p.from) * e->size : NULL;

@@ -32,8 +32,8 @@ typedef struct message_group {
   int count;
 } message_group;
 
-/* Where a rank runs. A process number means something only to ranks that have the same kernel (boot)
- * and the same list of processes (space). */
+/* Where a rank runs. A process number means something only to ranks that have the same kernel
+ * (boot) and the same list of processes (space). */
 typedef struct seat {
   char host[200], boot[40];
   uint64_t space;
@@ -302,8 +302,8 @@ static bool fail_ended(link_state *s, const message *m) {
   return false;
 }
 
-/* A rank that waits looks at the other one each PATIENCE seconds. An ended process may have sent its
- * last messages, so only the second look counts. */
+/* A rank that waits looks at the other one each PATIENCE seconds. An ended process may have sent
+ * its last messages, so only the second look counts. */
 typedef struct watch {
   double next;
   int ended; /* rank, or -1 */

@@ -9,8 +9,8 @@
 
 enum { RF_LINK_SECONDS = 300 }; /* default limit of a wait; the variable RAFTER_MPI_SECONDS sets it */
 
-/* Times in exchanges (rf_link_begin_exchange). The rest of `all_ns` is this rank's own work: it packs
- * messages and sums. */
+/* Times in exchanges (rf_link_begin_exchange). The rest of `all_ns` is this rank's own work: it
+ * packs messages and sums. */
 typedef struct rf_link_times {
   int64_t exchanges, all_ns;
   int64_t late_ns;    /* waits until all ranks of an exchange had begun it: a rank is slow */
@@ -48,11 +48,13 @@ bool rf_link_begin_receive(rf_link *link, int group, int from, void *data, int64
 /* Waits for all messages of the group. On failure, link->error says which rank is missing. */
 bool rf_link_wait(rf_link *link, int group);
 
-/* The messages between these two calls are an exchange. Its ranks tell each other when they begin. */
+/* The messages between these two calls are an exchange. Its ranks tell each other when they
+ * begin. */
 void rf_link_begin_exchange(rf_link *link);
 void rf_link_end_exchange(rf_link *link);
 
-/* One message of any length. Ranks receive messages of a rank in the order in which it sent them. */
+/* One message of any length. Ranks receive messages of a rank in the order in which it sent
+ * them. */
 rf_status rf_link_send(rf_link *link, int to, const void *data, int64_t bytes, rf_error *error);
 rf_status rf_link_receive(rf_link *link, int from, void *data, int64_t bytes, rf_error *error);
 /* Rank 0 sends its bytes to the others, which receive them. Does nothing if `link` is NULL. */
