@@ -19,8 +19,9 @@
 enum {
   LINE_BYTES = 1 << 20, /* longest reply */
   READ_BYTES = 1 << 16,
-  SHOWN_BYTES = 64 << 10, /* output to stderr that is shown, for each process */
-  NOTED_BYTES = 256 << 10 /* lines that wait for the caller */
+  SHOWN_BYTES = 64 << 10,  /* output to stderr that is shown, for each process */
+  NOTED_BYTES = 256 << 10, /* lines that wait for the caller */
+  LOOK_MS = 200            /* time after which a process that works is looked at */
 };
 
 typedef struct worker {
@@ -28,6 +29,7 @@ typedef struct worker {
   rf_asked *now; /* the answer that the process works on; NULL: none */
   size_t sent;   /* bytes of its line */
   double end;    /* time when its reply is late */
+  bool ended;    /* the process ended, but another one still has its output */
   char *text;    /* (LINE_BYTES) unread output */
   size_t got;
   char said[1024]; /* unfinished line of stderr */
@@ -147,6 +149,7 @@ static void fail_for_ever(rf_reward_command *c, const rf_error *why) {
 static void start(rf_reward_command *c, worker *w) {
   rf_error error = {0};
   w->got = w->said_bytes = 0;
+  w->ended = false;
   *w->last = 0;
   if (rf_child_start(c->options->command, &w->child, &error) != RAFTER_OK) fail_for_ever(c, &error);
 }
@@ -277,8 +280,18 @@ static void give_answer(rf_reward_command *c, worker *w) {
   w->end = rf_now_seconds() + (w->child.in < 0 ? 1 : c->options->timeout_seconds);
 }
 
+/* A process that ended gives no reply, even if another process keeps its output open. Its last lines
+ * may be in the pipe, so they are read first. */
+static void check_end(worker *w) {
+  if (!w->now || w->ended || !rf_child_ended(&w->child)) return;
+  double soon = rf_now_seconds() + LOOK_MS * 1e-3;
+  w->ended = true;
+  if (soon < w->end) w->end = soon;
+}
+
 static void check_time(rf_reward_command *c, worker *w) {
   char what[200];
+  check_end(w);
   if (!w->now || rf_now_seconds() < w->end) return;
   if (w->child.in < 0) {
     fail_at_end(c, w, "input");
@@ -297,7 +310,7 @@ static void check_time(rf_reward_command *c, worker *w) {
 
 /* ---- the thread ------------------------------------------------------------------------------ */
 
-/* Milliseconds until the first reply is late; -1: none is expected. */
+/* Milliseconds until the first reply is late, at most LOOK_MS; -1: none is expected. */
 static int time_left(const rf_reward_command *c) {
   double first = 0;
   for (int i = 0; i < c->options->workers; i++) {
@@ -306,7 +319,7 @@ static int time_left(const rf_reward_command *c) {
   }
   if (!first) return -1;
   double ms = (first - rf_now_seconds()) * 1000;
-  return ms < 0 ? 0 : ms > 1e6 ? 1000000 : (int)ms + 1;
+  return ms < 0 ? 0 : ms > LOOK_MS ? LOOK_MS : (int)ms + 1;
 }
 
 static void serve(rf_reward_command *c, struct pollfd *polled) {

@@ -210,7 +210,9 @@ static void ends(void **state) {
   expect_fault("read x; printf 'no newline' >&2; exit 1", 60, "5", "its last line on stderr: no newline)");
   expect_fault("read x; printf '{\"id\":1'", 60, "5", "expected a JSON object, got '{\"id\":1'");
   expect_fault("read x; echo '{\"id\":1,\"reward\":1}'", 60, "5", "ended with exit status 0 (");
-  expect_fault("sleep 1000 & exit 0", 0.1, "5", "ended with exit status 0 (row q1, answer 1)");
+  expect_fault("sleep 1000 & exit 0", 60, "5", "ended with exit status 0 (row q1, answer 1)");
+  expect_fault("read x; sleep 1000 & echo '{\"id\":1,\"reward\":1}'", 60, "5",
+               "ended with exit status 0 (row q1, answer 2)");
   expect_fault("exec >&-; sleep 1000", 60, "5", "closed its standard output, but did not end (");
   expect_fault("exec <&-; sleep 1000", 60, "5",
                "closed its standard input, but did not end (row q1, answer 1)");
