@@ -2,6 +2,7 @@
  * chooses tokens. The page tables are written for each pass: row i is for sequence i. */
 #include "generate/adapters.h"
 #include "generate/batch.h"
+#include "generate/pace.h"
 #include "run/record.h"
 
 #include <math.h>
@@ -40,7 +41,7 @@ typedef struct compute {
   struct shape {
     int64_t passes, rows, parts, context; /* context: keys of all sequences */
   } shape[2][SHAPES];
-  double seconds[2];
+  double seconds[2], choosing; /* choosing: predicted seconds to choose tokens from logits */
 } compute;
 
 /* Copies page `from` to page `to` in every layer of the class. If `from` is -1, poisons page
@@ -158,6 +159,18 @@ static void count_pass(compute *c, int plan, int parts, int64_t rows, int64_t co
   c->seconds[plan] += seconds;
 }
 
+/* The answers of a pass mostly have equal sampling options. */
+static void count_choices(compute *c, const rf_forward_part *part, int count) {
+  const rf_sampler_options *options = NULL;
+  int64_t rows = 0;
+  for (int i = 0; i < count; i++) {
+    if (!part[i].wanted || !part[i].answer) continue;
+    rows += part[i].wanted;
+    options = &part[i].answer->to->of.sampler;
+  }
+  if (rows) c->choosing += rf_pace_seconds(&c->g->decode->machine, options, c->g->settings.model.vocab, rows);
+}
+
 static rf_status forward(void *self, int plan, rf_forward_part *part, int count, rf_error *error) {
   compute *c = self;
   const struct inputs *io = &c->io[plan];
@@ -178,6 +191,7 @@ static rf_status forward(void *self, int plan, rf_forward_part *part, int count,
   double start = rf_now_seconds();
   RF_TRY(run_plan(c, plan, rows, inside ? io->of_logits : NULL, error));
   count_pass(c, plan, count, rows, context, rf_now_seconds() - start);
+  if (!inside) count_choices(c, part, count);
   for (int i = 0; i < count && io->logits; i++) {
     if (!part[i].wanted && !part[i].scored) continue;
     wanted += part[i].scored;
@@ -382,4 +396,9 @@ rf_status rf_generator_predicted(const rf_generator *g, int plan, double *second
                           seconds, limit, error));
   }
   return RAFTER_OK;
+}
+
+double rf_generator_choosing(const rf_generator *g) {
+  const compute *c = g->batch->engine.self;
+  return g->computes ? c->choosing : 0;
 }

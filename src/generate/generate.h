@@ -181,6 +181,9 @@ void rf_generator_passes(const rf_generator *generator, int plan, int64_t *passe
  * `limit` (op_count). */
 rf_status rf_generator_predicted(const rf_generator *generator, int plan, double *seconds, double *limit,
                                  rf_error *error);
+/* Predicted seconds to choose the tokens of all forward passes so far. 0 if this machine is not
+ * calibrated, or if the program chooses them, whose ops have these seconds. */
+double rf_generator_choosing(const rf_generator *generator);
 
 /* Seed of answer `sample` of a request: `seed` for sample 0, otherwise a derived seed below 2^62. A
  * request for one sample with the derived seed gives the same answer. */

@@ -1,5 +1,5 @@
 /* pass.c - predicted seconds of a forward pass of a generate plan with fewer rows or shorter
- * contexts than the plan's maximum. */
+ * contexts than the plan's maximum, and of a training step over shorter sequences. */
 #include "plan/parts.h"
 
 #include <stdlib.h>
@@ -217,6 +217,25 @@ rf_status rf_plan_pass_ops(const rf_plan *plan, const rf_extent *part, int parts
   }
   free(graph.tensor);
   return RAFTER_OK;
+}
+
+double rf_plan_sequences_seconds(const rf_plan *plan, const int64_t *tokens, int64_t count,
+                                 int64_t microbatches) {
+  const rf_graph *graph = plan->graph;
+  const double rows = (double)(plan->options.build.microbatch * microbatches), seq = (double)graph->seq;
+  double seconds = 0;
+  for (int i = 0; i < graph->op_count; i++) {
+    const rf_op *op = &graph->op[i];
+    double own = plan->op[i].seconds;
+    if (op->section == RF_SECTION_MICRO) own *= (double)microbatches;
+    if (op->def->timing == RF_TIMING_ATTENTION || op->def->timing == RF_TIMING_ATTENTION_BACKWARD) {
+      double window = op->attr.attention.window, real = 0;
+      for (int64_t k = 0; k < count; k++) real += sum_of_keys((double)tokens[k], (double)tokens[k], window);
+      own *= rows > 0 ? real / (rows * sum_of_keys(seq, seq, window)) : 1;
+    }
+    seconds += own;
+  }
+  return seconds;
 }
 
 /* ---- many forward passes of one plan --------------------------------------------------------- */

@@ -304,6 +304,10 @@ rf_work rf_plan_pass_work(const rf_plan *plan, int op, const rf_extent *part, in
 /* Predicted seconds of a forward pass of a prefill or decode plan over `parts` sequences, with one
  * row of logits for each sequence. The plan's own step_seconds assumes full rows and contexts. */
 double rf_plan_pass_seconds(const rf_plan *plan, const rf_extent *part, int parts);
+/* Predicted seconds of a training step whose `microbatches` microbatches hold `count` sequences of
+ * these numbers of tokens. The plan's own step_seconds assumes full sequences. */
+double rf_plan_sequences_seconds(const rf_plan *plan, const int64_t *tokens, int64_t count,
+                                 int64_t microbatches);
 /* For `times` equal forward passes, adds each op's predicted time to `seconds`, and the op's lower
  * bound (rf_plan_limit) to `limit`. Both arrays have op_count entries. RAFTER_FAILED: no memory. */
 rf_status rf_plan_pass_ops(const rf_plan *plan, const rf_extent *part, int parts, double times,

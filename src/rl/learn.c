@@ -17,6 +17,7 @@ typedef struct answers {
   rf_judged *judged;
   rf_sequence *sequence;
   rf_scored *scored;
+  int64_t *length; /* tokens of each sequence */
 } answers;
 
 static void free_answers(answers *a) {
@@ -27,6 +28,7 @@ static void free_answers(answers *a) {
   free(a->judged);
   free(a->sequence);
   free(a->scored);
+  free(a->length);
 }
 
 /* Allocates the arrays. The values stay in rl->values until the next step, because the report of
@@ -50,8 +52,9 @@ static rf_status list_answers(rf_rl *rl, answers *a, rf_error *error) {
   a->judged = calloc(count, sizeof *a->judged);
   a->sequence = calloc(count, sizeof *a->sequence);
   a->scored = calloc(count, sizeof *a->scored);
+  a->length = calloc(count, sizeof *a->length);
   if (!rl->values || !a->answer || !a->group || !a->ids || !a->scores || !a->judged || !a->sequence ||
-      !a->scored)
+      !a->scored || !a->length)
     return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while training on answers");
   a->values = rl->values;
   return RAFTER_OK;
@@ -123,6 +126,7 @@ static int64_t list_sequences(const rf_rl *rl, answers *a) {
     rf_judged *j = &a->judged[n];
     a->answer[n]->judged = *j;
     if (!counts(rl, j)) continue;
+    a->length[count] = a->scored[n].count;
     a->sequence[count++] = (rf_sequence){.tokens = a->scored[n].tokens,
                                          .count = a->scored[n].count,
                                          .prompt = a->group[n]->prompt->count,
@@ -156,7 +160,7 @@ static rf_status optimize(rf_rl *rl, answers *a, int64_t count, rf_rl_report *re
       report->train.tokens = step.tokens;
       report->train.loss_tokens = step.loss_tokens;
     }
-    report->predicted_train += rf_rl_predict_step(t, a->sequence, count, microbatches);
+    report->predicted_train += rf_plan_sequences_seconds(t->plan, a->length, count, microbatches);
     for (int64_t n = 0; n < count; n++)
       report->trained_tokens += a->sequence[n].count - a->sequence[n].prompt;
     rf_rl_measure_ratios(rl, a->sequence, count, &sums, report);

@@ -92,31 +92,6 @@ void rf_rl_measure_end(const rf_rl_ratios *sums, rf_rl_report *report) {
 
 /* ---- predictions ----------------------------------------------------------------------------- */
 
-/* Attention is planned for whole rows of build.seq tokens; here, sequences are shorter. */
-static double share_of_pairs(const rf_trainer *t, const rf_op *op, const rf_sequence *sequence, int64_t count,
-                             int64_t microbatches) {
-  const rf_build_options *b = &t->settings.plan.build;
-  int window = op->attr.attention.window;
-  double planned = (double)(b->microbatch * microbatches) * rf_segment_pairs(b->seq, window), real = 0;
-  for (int64_t i = 0; i < count; i++) real += rf_segment_pairs(sequence[i].count, window);
-  return planned > 0 ? real / planned : 1;
-}
-
-double rf_rl_predict_step(const rf_trainer *t, const rf_sequence *sequence, int64_t count,
-                          int64_t microbatches) {
-  const rf_graph *graph = t->plan->graph;
-  double seconds = 0;
-  for (int i = 0; i < graph->op_count; i++) {
-    const rf_op *op = &graph->op[i];
-    double own = t->plan->op[i].seconds;
-    if (op->section == RF_SECTION_MICRO) own *= (double)microbatches;
-    if (op->def->timing == RF_TIMING_ATTENTION || op->def->timing == RF_TIMING_ATTENTION_BACKWARD)
-      own *= share_of_pairs(t, op, sequence, count, microbatches);
-    seconds += own;
-  }
-  return seconds;
-}
-
 rf_status rf_rl_measure_sampling(rf_rl *rl, rf_rl_report *report, rf_error *error) {
   double sums[2] = {0};
   rf_status status = RAFTER_OK;
@@ -135,6 +110,7 @@ rf_status rf_rl_measure_sampling(rf_rl *rl, rf_rl_report *report, rf_error *erro
       sums[1] += limit[i];
     }
   }
+  sums[0] += rf_generator_choosing(rl->generator);
   report->predicted_sample = sums[0] - rl->limit[0];
   if (report->sample_seconds > 0) report->sample_limit = (sums[1] - rl->limit[1]) / report->sample_seconds;
   rl->limit[0] = sums[0];

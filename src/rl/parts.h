@@ -25,9 +25,6 @@ typedef struct rf_rl_ratios {
 void rf_rl_measure_ratios(const rf_rl *rl, const rf_sequence *sequence, int64_t count, rf_rl_ratios *sums,
                           rf_rl_report *report);
 void rf_rl_measure_end(const rf_rl_ratios *sums, rf_rl_report *report);
-/* Predicted seconds of an optimizer step over the sequences. */
-double rf_rl_predict_step(const rf_trainer *trainer, const rf_sequence *sequence, int64_t count,
-                          int64_t microbatches);
 rf_status rf_rl_measure_sampling(rf_rl *rl, rf_rl_report *report, rf_error *error);
 
 #endif

@@ -209,11 +209,32 @@ static void planted(void **state) {
   rf_plan_free(plan);
 }
 
+/* A step over sequences that fill all rows takes the seconds of the step. Shorter sequences save
+ * attention, and fewer microbatches all of their ops. */
+static void sequences(void **state) {
+  (void)state;
+  enum { ALL = 8 };
+  const rf_model model = model_named("gpt2:layers=2,width=64,heads=2,ff=128,vocab=300,seq=64");
+  const rf_plan_options options = train_options(machine_named("a5000"), RF_F32, 2, 4, 64, RF_REMAT_NONE);
+  rf_plan *plan = plan_of(&model, &options);
+  int64_t full[ALL], half[2 * ALL];
+  for (int i = 0; i < ALL; i++) full[i] = 64;
+  for (int i = 0; i < 2 * ALL; i++) half[i] = 32;
+  double whole = rf_plan_sequences_seconds(plan, full, ALL, 4),
+         shorter = rf_plan_sequences_seconds(plan, half, 2 * ALL, 4),
+         fewer = rf_plan_sequences_seconds(plan, full, ALL / 2, 2);
+  assert_true(fabs(whole / plan->step_seconds - 1) < 1e-9);
+  assert_true(shorter < whole && shorter > 0.5 * whole);
+  assert_true(fewer < whole && fewer > 0.5 * whole);
+  rf_plan_free(plan);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(every_preset_and_job),
       cmocka_unit_test(the_other_ways_of_a_job),
       cmocka_unit_test(planted),
+      cmocka_unit_test(sequences),
   };
   return cmocka_run_group_tests_name("priced", tests, NULL, NULL);
 }
