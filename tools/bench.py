@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""./dev bench [kernels|train|decode|predict|predictions|xla|plan|many ...]
+"""./dev bench [kernels|train|decode|predict|predictions|rl|xla|plan|many ...]
 
 Options: [--save] [--on FILE] [--only REGEX] [--turns N]
 
@@ -11,6 +11,8 @@ Measures this machine's speed and prints each figure next to the ceiling of the 
   predict      predicted against measured step time over 24 shapes of training
   predictions  predicted against measured seconds of the work that bench --peers compares: prompts, answers, many
                answers at once, training, LoRA (runs only if it is named)
+  rl           predicted against measured seconds of reinforcement learning (runs only if it is named;
+               needs ./dev models)
   xla          steps through a PJRT plugin: rafter's programs and JAX's, in turns (runs only if it is named;
                needs ./dev setup --xla; JAX's programs need bench/peers/environment.sh jax)
   many         ranks of MPI: GPT-2 124M next to one process and PyTorch, and links of limited rates
@@ -36,6 +38,7 @@ import tempfile
 import time
 
 import bench_many
+import bench_rl
 
 RAFTER = os.environ.get("RAFTER", "build/rafter")
 
@@ -165,6 +168,11 @@ def predictions(env):
     errors = [abs(row["error"]) for row in out] or [0]
     print(f"median error {100 * statistics.median(errors):.1f} %, largest {100 * max(errors):.1f} %, {len(out)} rows")
     return {"median_error": statistics.median(errors), "largest_error": max(errors), "rows": out}
+
+
+def learn(env):
+    with tempfile.TemporaryDirectory() as folder:
+        return bench_rl.measure(RAFTER, env, folder, option("--only") or "")
 
 
 # Questions to the planner: a name, the command, and the maximum seconds for the answer.
@@ -301,11 +309,12 @@ PARTS = {
     "decode": decode,
     "predict": predict,
     "predictions": predictions,
+    "rl": learn,
     "xla": xla,
     "plan": plan,
     "many": many,
 }
-NAMED_ONLY = ("predictions", "xla", "many")
+NAMED_ONLY = ("predictions", "rl", "xla", "many")
 UNCALIBRATED = {"plan", "xla", "many"}
 
 
