@@ -150,8 +150,8 @@ rf_status rf_mesh_auto(rf_options *options, const char *job, int chips, bool com
   bool found = false;
   char text[32];
   line[0] = 0;
-  snprintf(text, sizeof text, chips > 1 ? "data=%d" : "", chips);
-  RF_TRY(rf_options_set(options, "mesh", text, error));
+  snprintf(text, sizeof text, "data=%d", chips);
+  RF_TRY(rf_options_set(options, "mesh", chips > 1 ? text : "", error));
   if (chips == 1) return RAFTER_OK;
   RF_TRY(new_search(options, job, &s, error));
   rf_status status = rf_settings_resolve(options, rf_plan_settings_of(job), s->settings, error);

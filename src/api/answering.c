@@ -310,7 +310,9 @@ rf_status rf_answering_run(rf_answering *a, rf_error *error) {
   bool stopped;
   a->start = rf_now_seconds();
   rf_run_measured_reset(a->generator->run);
-  if (a->limit > 0 && a->start - a->began > a->limit) a->time_is_up = true;
+  uint32_t late = a->limit > 0 && a->start - a->began > a->limit;
+  RF_TRY(rf_run_agree(a->generator->run, &late, error));
+  a->time_is_up |= late != 0;
   if (a->time_is_up) return RAFTER_OK;
   RF_TRY(rf_replies_run(a->generator,
                         &(rf_reply_loop){.self = a, .taken = taken, .ended = ended, .stepped = stepped},

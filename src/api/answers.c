@@ -153,7 +153,7 @@ rf_status rf_begin_journal(rf_journal *journal, const rafter_sink *sink, const r
   char folder[4096];
   RF_TRY(rf_journal_folder(o, folder, error));
   journal->as_note = true;
-  if (rf_runs_on_ranks(o) && rafter_rank(NULL) > 0) { /* rank 0 keeps the files */
+  if (rf_rank_of_job(o) > 0) { /* rank 0 keeps the files */
     journal->unlisted = true;
     *folder = 0;
   }

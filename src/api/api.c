@@ -1,6 +1,7 @@
 /* api.c - the table of commands, jobs and help. */
 #define _GNU_SOURCE
 #include "advise/fit_mesh.h"
+#include "api/answers.h"
 #include "api/handles.h"
 #include "backend/mpi/link.h"
 #include "base/file.h"
@@ -130,11 +131,10 @@ rafter_status rafter_help(const char *command, const char *form, char **text, ra
   return *text ? RAFTER_OK : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
 }
 
-int rafter_rank(int *ranks) {
+int rafter_rank(const rafter_job *job) {
   int rank, all;
-  bool launched = rf_link_launched(&rank, &all);
-  if (ranks) *ranks = launched ? all : 1;
-  return launched ? rank : 0;
+  if (job) return rf_rank_of_job(job->options);
+  return rf_link_launched(&rank, &all) ? rank : 0;
 }
 
 /* --mesh auto: rank 0 chooses the mesh for all ranks. */
@@ -142,9 +142,21 @@ static rf_status choose_mesh(rf_options *o, const rafter_sink *sink, rf_error *e
   char line[240] = "", mesh[160] = "";
   rf_hosts hosts;
   if (!rf_runs_on_ranks(o) || strcmp(rf_options_text_or(o, "mesh", ""), "auto")) return RAFTER_OK;
+  const char *backend = rf_options_text_or(o, "backend", "auto");
+  if (!rf_backend_has_ranks(rf_backend_find(backend)))
+    return RF_FAIL(error, RAFTER_INVALID, "give the axes, as --mesh data=2",
+                   "--mesh auto counts the processes of mpirun (--backend: expected cpu, got %s)", backend);
+  if (rf_options_knows(o, "resume") && rf_options_is_set(o, "resume"))
+    return RF_FAIL(error, RAFTER_INVALID, "leave --mesh out to keep the mesh of the run, or give the axes",
+                   "--mesh auto is for a new run (--resume %s)", rf_options_text(o, "resume"));
   RF_TRY(rf_hosts_of(o, &hosts, error));
-  RF_TRY(rf_mesh_auto(o, rf_options_command(o), hosts.hosts, hosts.host == 0, line, error));
-  snprintf(mesh, sizeof mesh, "%s", rf_options_text_or(o, "mesh", ""));
+  rf_options *whole = NULL; /* MODEL may be a run folder */
+  rf_status status = rf_options_with_model(o, rf_options_argument(o, 0), &whole, error);
+  if (status == RAFTER_OK)
+    status = rf_mesh_auto(whole, rf_options_command(o), hosts.hosts, hosts.host == 0, line, error);
+  if (status == RAFTER_OK) snprintf(mesh, sizeof mesh, "%s", rf_options_text_or(whole, "mesh", ""));
+  rf_options_free(whole);
+  RF_TRY(status);
   if (*line) rf_note(sink, "%s\n", line);
   RF_TRY(rf_link_share(rf_link_of_process(), mesh, sizeof mesh, error));
   return rf_options_set(o, "mesh", mesh, error);
@@ -155,7 +167,7 @@ rafter_status rafter_run(const rafter_job *job, const rafter_sink *sink, rafter_
   rafter_sink own = {0};
   if (sink) RF_TRY(rf_sized_copy(&own, sizeof own, sink, sink->size, "rafter_sink", error));
   /* rank 0 speaks for all */
-  if (rf_runs_on_ranks(job->options) && rafter_rank(NULL) > 0) {
+  if (rafter_rank(job) > 0) {
     own = (rafter_sink){.size = sizeof own, .stop = own.stop};
     if (rf_options_knows(job->options, "output") && rf_options_is_set(job->options, "output"))
       RF_TRY(rf_options_set(job->options, "output", "/dev/null", error));

@@ -194,6 +194,7 @@ static rf_status take_step(rf_rl_run *run, rf_error *error) {
 /* Saves the steps so far, because the reward failed or numbers are not finite. Returns the error. */
 static rf_status save_after(rf_rl_run *run, rf_status status, rf_error *error) {
   rf_error unsaved = {0};
+  if (rf_run_hosts(run->rl->run) > 1) return status; /* the other hosts would not help to save */
   if (status != RAFTER_FAILED || rf_rl_steps_done(run->rl) == 0 || !rf_rl_is_between_steps(run->rl))
     return status;
   if (save(run, &unsaved) == RAFTER_OK && error && !error->hint[0])
@@ -222,8 +223,10 @@ static double next_seconds(const rf_rl_run *run, double longest) {
 
 rf_status rf_rl_run_steps(rf_rl_run *run, bool *stopped, rf_error *error) {
   double longest = 0;
+  uint32_t owes = run->owes; /* host 0 has the file that says so */
   *stopped = false;
-  if (run->owes) {
+  RF_TRY(rf_run_agree(run->rl->run, &owes, error));
+  if (owes) {
     rf_status status = evaluate_owed(run, error);
     if (status == RAFTER_INTERRUPTED) return *stopped = true, RAFTER_OK;
     RF_TRY(status);

@@ -241,7 +241,9 @@ static rf_status train_loop(rafter_trainer *t, run_log *log, bool *stopped, rf_e
                                 log->seconds_limit > 0 ? log->start + log->seconds_limit : 0, stopped,
                                 &time_is_up, error));
   if (*stopped || time_is_up) return RAFTER_OK;
-  if (log->owes_validation) RF_TRY(validate_first(t, log, stopped, error));
+  uint32_t owes = log->owes_validation; /* host 0 has the file that says so */
+  RF_TRY(rf_run_agree(r->run, &owes, error));
+  if (owes) RF_TRY(validate_first(t, log, stopped, error));
   while (r->step < log->steps && !*stopped) {
     rafter_step step;
     double val_loss = 0, began = rf_now_seconds();

@@ -187,7 +187,7 @@ int main(int argc, char **argv) {
     signal(SIGXFSZ, SIG_IGN);
     static terminal t; /* static: show_life may outlive main */
     t = (terminal){.json = option_is_on(job, "json"),
-                   .quiet = option_is_on(job, "quiet") || rafter_rank(NULL) > 0,
+                   .quiet = option_is_on(job, "quiet") || rafter_rank(job) > 0,
                    .is_terminal = isatty(2),
                    .lock = PTHREAD_MUTEX_INITIALIZER};
     t.people = t.json ? stderr : stdout;

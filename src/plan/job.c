@@ -266,6 +266,13 @@ static rf_status check_runs(const rf_options *options, const rf_mesh *mesh, cons
                    "rafter %s runs on one chip (--mesh: expected one chip, got %s)",
                    rf_options_command(options), rf_mesh_text(mesh, text));
   if (rf_backend_has_ranks(backend)) RF_TRY(check_ranks(mesh, plan->device.hosts.hosts, error));
+  if (rf_backend_has_ranks(backend) && rf_mesh_chips(mesh) > 1 &&
+      strcmp(rf_options_text_or(options, "speculate", "none"), "none"))
+    return RF_FAIL(
+        error, RAFTER_INVALID, "leave --speculate out",
+        "the number of drafts depends on the clock of a process, so the chips of a mesh cannot draft "
+        "(--speculate: expected none, got %s)",
+        rf_options_text(options, "speculate"));
   if (rf_mesh_chips(mesh) == 1) return RAFTER_OK;
   if (!backend->many_chips)
     return RF_FAIL(
@@ -318,7 +325,7 @@ static rf_status resolve_mesh(const rf_options *options, rf_settings *s, rf_erro
   if (s->plan.backend->many_chips && machine->kind == RF_MACHINE_CPU && machine->chips == 1 && chips > 1)
     RF_TRY(rf_ranks_machine(&s->plan, on_local(options), chips, machine, error));
   /* a plan for measured ranks, made outside of them, has the threads of such a rank */
-  if (machine->exchange_count && !s->plan.threads_fixed && !rf_link_of_process())
+  if (chips > 1 && machine->exchange_count && !s->plan.threads_fixed && !rf_link_of_process())
     s->plan.threads = machine->threads;
   /* no kernel shares packed matrices between chips */
   build->plain |= rf_backend_has_ranks(s->plan.backend) && chips > 1;

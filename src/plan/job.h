@@ -33,6 +33,8 @@ rf_status rf_settings_resolve(const rf_options *options, const char *job, rf_set
 
 /* True if the command can run on the ranks of an MPI job. */
 bool rf_runs_on_ranks(const rf_options *options);
+/* The rank of this process among those of the job; 0: the job runs in this process alone. */
+int rf_rank_of_job(const rf_options *options);
 /* The hosts of the run: options, and variables of the launcher. RAFTER_INVALID: they contradict
  * each other, or one is missing. With --backend cpu, each rank of an MPI job is a host with one
  * chip. */

@@ -12,6 +12,14 @@ bool rf_runs_on_ranks(const rf_options *options) {
   return false;
 }
 
+int rf_rank_of_job(const rf_options *options) {
+  int rank, ranks;
+  const rf_backend *backend = rf_backend_find(rf_options_text_or(options, "backend", "auto"));
+  bool launched =
+      rf_runs_on_ranks(options) && rf_backend_has_ranks(backend) && rf_link_launched(&rank, &ranks);
+  return launched ? rank : 0;
+}
+
 /* On host devices, each rank of the MPI job is a host with one chip. */
 static rf_status ranks_of(const rf_options *options, rf_hosts *hosts, rf_error *error) {
   rf_link *link;

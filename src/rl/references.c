@@ -115,7 +115,9 @@ rf_status rf_references_compute(rf_references *r, const rf_pair_set *set, const 
     if (!isnan(r->sum[id]) || waits(r, waiting, id)) continue;
     if (rows + answer->count > rows_of(r)) {
       RF_TRY(score_waiting(r, set, &waiting, &rows, error));
-      if (each && !each(self, i / 2, count)) return *all = false, RAFTER_OK;
+      uint32_t stops = each && !each(self, i / 2, count);
+      RF_TRY(rf_run_agree(r->scorer->run, &stops, error)); /* all hosts stop together */
+      if (stops) return *all = false, RAFTER_OK;
     }
     RF_TRY(rf_pairs_read(set, answer, r->tokens + rows, error));
     r->answer[waiting] = id;

@@ -149,7 +149,8 @@ static rf_status run(sampling *s, rf_rl_report *report, rf_error *error) {
     status = RF_FAIL(error, RAFTER_INTERRUPTED, NULL, "stopped by a signal");
   if (status == RAFTER_OK) status = share_rewards(rl, error);
   report->reward_seconds += rf_now_seconds() - sampled + (s->waited - waited);
-  if (status != RAFTER_OK) RF_TRY(cancel(rl, error));
+  /* with several hosts, this process ends, and the launcher ends the others */
+  if (status != RAFTER_OK && rf_run_hosts(rl->run) == 1) RF_TRY(cancel(rl, error));
   return status;
 }
 

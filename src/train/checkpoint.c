@@ -207,10 +207,13 @@ static rf_status save_shards(rf_trainer *t, const char *part, const char *folder
   if (first && status == RAFTER_OK && !(all = calloc((size_t)count, sizeof *all)))
     status = RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while saving %s", folder);
   status = rf_run_settle(t->run, status, error);
-  if (status == RAFTER_OK) status = rf_run_collect(t->run, hashed, all, sizeof hashed, error);
-  if (status == RAFTER_OK && first) status = complete(part, folder, all, count, error);
+  if (status == RAFTER_OK) {
+    status = rf_run_collect(t->run, hashed, all, sizeof hashed, error);
+    if (status == RAFTER_OK && first) status = complete(part, folder, all, count, error);
+    status = rf_run_settle(t->run, status, error);
+  }
   free(all);
-  return rf_run_settle(t->run, status, error);
+  return status;
 }
 
 static rf_status save_together(rf_trainer *t, const char *folder, rf_error *error) {

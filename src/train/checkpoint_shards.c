@@ -80,10 +80,12 @@ static rf_status exchange(shards *s, rf_status status, bool *complete, rf_error 
 static rf_status write_files(shards *s, rf_status status, rf_run_hash *hashed, rf_error *error) {
   bool complete;
   if (status == RAFTER_OK) status = make_room(s, error);
-  RF_TRY(rf_run_settle(s->trainer->run, status, error));
-  status = exchange(s, status, &complete, error);
-  if (status == RAFTER_OK && complete) status = s->end(s, hashed, error);
   status = rf_run_settle(s->trainer->run, status, error);
+  if (status == RAFTER_OK) {
+    status = exchange(s, status, &complete, error);
+    if (status == RAFTER_OK && complete) status = s->end(s, hashed, error);
+    status = rf_run_settle(s->trainer->run, status, error);
+  }
   free(s->block);
   free(s->values);
   return status;
