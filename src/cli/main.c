@@ -25,7 +25,8 @@ static bool speaks(const rafter_error *error) {
   enum { SECONDS = 2 };
   int rank = rafter_rank(NULL);
   if (rank == 0) return true;
-  if (error->status == RAFTER_INTERRUPTED || sleep(SECONDS) > 0) return false;
+  if (error->status == RAFTER_INTERRUPTED) return false;
+  if (sleep(SECONDS) > 0) _exit((int)error->status); /* not exit(): it would ask mpirun to end the job */
   char host[256] = "";
   gethostname(host, sizeof host - 1);
   fprintf(stderr, "rank %d on %s: ", rank, host);

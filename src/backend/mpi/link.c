@@ -58,7 +58,8 @@ typedef struct link_state {
   seat *seat; /* (ranks) */
   message_group group[RF_LINK_GROUPS];
   exchange exchange;
-  int room; /* messages that a group can hold */
+  int room;   /* messages that a group can hold */
+  bool ended; /* another rank has ended, so the launcher ends this one */
   bool agreed;
   rf_link_cores mine, lowest;
 } link_state;
@@ -152,8 +153,14 @@ static void end_process(int status, void *unused) {
   (void)unused;
   link_state *s = process;
   if (!s) return;
-  if (status != 0 && status != INTERRUPTED) s->mpi->abort(status);
-  else if (!s->link.failed) s->mpi->close();
+  if (status == 0 || status == INTERRUPTED) {
+    if (!s->link.failed) s->mpi->close();
+    return;
+  }
+  if (s->ended) return; /* MPI_Abort may wait until the launcher ends this process */
+  /* MPICH's launcher would drop the message that it has not read yet */
+  nanosleep(&(struct timespec){.tv_nsec = 300000000}, NULL);
+  s->mpi->abort(status);
 }
 
 static seat own_seat(void) {
@@ -171,6 +178,8 @@ static rf_status start(link_state *s, rf_error *error) {
   char words[256] = "";
   int said_rank, said_ranks, code;
   rf_link *link = &s->link;
+  /* If a process ends before this call, the others would wait for it. Then SIGALRM ends them. */
+  alarm((unsigned)link->seconds);
   if ((code = s->mpi->open(&link->rank, &link->ranks, &link->together))) {
     s->mpi->describe(code, words, sizeof words);
     return RF_FAIL(error, RAFTER_FAILED, "try the launcher with another program first",
@@ -197,6 +206,7 @@ static rf_status start(link_state *s, rf_error *error) {
     s->mpi->describe(code, words, sizeof words);
     return RF_FAIL(error, RAFTER_FAILED, NULL, "the ranks of MPI do not reach each other (%s)", words);
   }
+  alarm(0);
   return RAFTER_OK;
 }
 
@@ -295,7 +305,7 @@ static bool has_ended(const link_state *s, int rank) {
 }
 
 static bool fail_ended(link_state *s, const message *m) {
-  s->link.failed = true;
+  s->link.failed = s->ended = true;
   RF_FAIL(&s->link.error, RAFTER_FAILED,
           "its error or the launcher may say why; --resume continues from the last checkpoint",
           "rank %d (%s) has ended", m->rank, rf_link_host(&s->link, m->rank));

@@ -1,0 +1,411 @@
+#!/usr/bin/env bash
+# rafter train with mpirun: each process is a chip of --mesh. The cases run with every MPI library
+# that is installed and whose file was built (Open MPI and MPICH).
+. "$(dirname "$0")/lib.sh"
+
+for name in $(compgen -e | grep -E '^(OMPI_|PMIX?_|SLURM_|RAFTER_MPI|MPIR?_|HYDRA)'); do unset "$name"; done
+# Open MPI needs leave to run as root, and to start more processes than cores
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
+export OMPI_MCA_hwloc_base_binding_policy=none
+export RAFTER_MPI_SECONDS=60
+
+# launcher LIBRARY: prints the launcher of a library.
+launcher() {
+  local pattern='Open MPI'
+  [ "$1" = openmpi ] || pattern='HYDRA|MPICH'
+  command -v "mpirun.$1" && return
+  command -v mpirun >/dev/null && mpirun --version 2>&1 | grep -qE "$pattern" && command -v mpirun
+}
+LIBRARIES=()
+for library in openmpi mpich; do
+  [ ! -f "$(dirname "$RAFTER")/rafter-mpi-$library.so" ] || [ -z "$(launcher $library)" ] ||
+    LIBRARIES+=("$library")
+done
+if [ ${#LIBRARIES[@]} = 0 ]; then
+  echo "skip: ranks need mpirun and rafter-mpi-openmpi.so or rafter-mpi-mpich.so (./dev setup --mpi)" >&3
+  finish
+  exit
+fi
+LIBRARY=${LIBRARIES[0]}
+RUN=(--threads 1 --batch 4 --data book.txt --lr 1e-3 --val-every 0)
+TRAIN=("$RAFTER" train "$TINY" "${RUN[@]}")
+
+setup() { text book.txt 20000; }
+
+# ranks N COMMAND...: runs the command with the launcher of $LIBRARY. A second command for the last
+# rank follows the word `last:`. A hang ends after two minutes.
+ranks() {
+  local count=$1 all=() last=() word part=all
+  shift
+  for word; do
+    [ "$word" != last: ] || { part=last; continue; }
+    [ $part = all ] && all+=("$word") || last+=("$word")
+  done
+  [ ${#last[@]} = 0 ] || { count=$((count - 1)); last=(: -n 1 "${last[@]}"); }
+  timeout -k 10 120 "$(launcher "$LIBRARY")" -n "$count" "${all[@]}" "${last[@]}"
+}
+# near A B [LOSS NORM]: the losses of two runs agree within LOSS, the gradient norms within NORM.
+near() {
+  python3 - "$1" "$2" "${3:-1e-5}" "${4:-1e-4}" <<'PY' || fail "$1 and $2 differ"
+import json, sys
+def rows(run):
+    all = {}
+    for line in open(run + "/metrics.jsonl"):
+        d = json.loads(line)
+        if "step" in d: all[d["step"]] = d
+    return all
+a, b = rows(sys.argv[1]), rows(sys.argv[2])
+assert a and a.keys() == b.keys(), (sorted(a), sorted(b))
+for step in a:
+    for key, limit in (("loss", float(sys.argv[3])), ("grad_norm", float(sys.argv[4]))):
+        off = abs(a[step][key] - b[step][key])
+        assert off <= limit, f"step {step}: {key} {a[step][key]} and {b[step][key]} differ by {off}"
+PY
+}
+# newest RUN: prints the newest complete checkpoint of a run.
+newest() { find "$1" -name DONE -printf '%h\n' | sort | tail -1; }
+# tensors FOLDER STEM: prints name, shape and a hash of each tensor of a file, or of all its shards.
+tensors() {
+  python3 - "$1" "$2" <<'PY'
+import hashlib, json, os, struct, sys
+folder, stem = sys.argv[1:]
+index = f"{folder}/{stem}.safetensors.index.json"
+homes = json.load(open(index))["weight_map"] if os.path.exists(index) else None
+found = {}
+for file in sorted(set(homes.values())) if homes else [stem + ".safetensors"]:
+    data = open(f"{folder}/{file}", "rb").read()
+    size = struct.unpack("<Q", data[:8])[0]
+    for name, t in json.loads(data[8:8 + size]).items():
+        if name == "__metadata__": continue
+        assert homes is None or homes[name] == file, name
+        a, b = t["data_offsets"]
+        found[name] = (t["dtype"], t["shape"], hashlib.md5(data[8 + size + a:8 + size + b]).hexdigest())
+assert homes is None or homes.keys() == found.keys()
+for name in sorted(found): print(name, *found[name])
+PY
+}
+# alike A B: the newest checkpoints of two runs have the same tensors and the same state.
+alike() {
+  local a b
+  a=$(newest "$1") b=$(newest "$2")
+  [ "$(basename "$a")" = "$(basename "$b")" ] || fail "$1 ends with ${a:-nothing}, $2 with ${b:-nothing}"
+  same <(tensors "$a" model) <(tensors "$b" model) "the weights of $1 and $2"
+  same <(tensors "$a" optimizer) <(tensors "$b" optimizer) "the moments of $1 and $2"
+  same "$a/state.json" "$b/state.json" "state.json of $1 and $2"
+}
+# whole RUN: its newest checkpoint is undamaged, and no remains of an interrupted save are in the run.
+whole() {
+  local folder
+  folder=$(newest "$1")
+  [ -n "$folder" ] || { fail "$1 has no checkpoint"; return; }
+  [ -z "$(find "$1" -name '*.part-*')" ] || fail "$1 has remains: $(find "$1" -name '*.part-*' | head -3)"
+  ! command -v xxh128sum >/dev/null || (cd "$folder" && xxh128sum --quiet -c DONE) ||
+    fail "$folder is damaged"
+  same <(cut -c35- "$folder/DONE") <(cd "$folder" && find . -type f ! -name DONE -printf '%P\n' | sort) \
+    "the names in DONE of $folder"
+}
+
+# ---- the same training ---------------------------------------------------------------------------
+
+# on_mesh N MESH [OPTION...]: N ranks train as one process does, and every library gives the same bits.
+on_mesh() {
+  local count=$1 mesh=$2 name=${2//[=,]/-} first=
+  shift 2
+  for LIBRARY in "${LIBRARIES[@]}"; do
+    status 0 ranks "$count" "${TRAIN[@]}" "$@" --steps 6 --mesh "$mesh" --out "$LIBRARY-$name" || return
+    near one "$LIBRARY-$name"
+    [ -z "$first" ] || { same <(losses "$first") <(losses "$LIBRARY-$name") "losses of $first and $LIBRARY"
+      alike "$first" "$LIBRARY-$name"; }
+    first=${first:-$LIBRARY-$name}
+    whole "$LIBRARY-$name"
+  done
+  LIBRARY=${LIBRARIES[0]}
+  status 0 ranks "$count" "${TRAIN[@]}" "$@" --steps 6 --mesh "$mesh" --out "again-$name" || return
+  same <(losses "$first") <(losses "again-$name") "losses of $mesh, repeated"
+  alike "$first" "again-$name"
+}
+
+case_meshes() {
+  status 0 "${TRAIN[@]}" --steps 6 --out one || return
+  on_mesh 2 data=2
+  on_mesh 2 fsdp=2
+  on_mesh 2 context=2
+}
+
+case_four_ranks() {
+  status 0 "${TRAIN[@]}" --steps 6 --out one || return
+  on_mesh 4 data=2,fsdp=2
+}
+
+# Only rank 0 speaks, and there is one folder.
+case_one_voice() {
+  status 0 ranks 2 "${TRAIN[@]}" --steps 3 --mesh data=2 --out spoken || return
+  [ "$(grep -c 'saved spoken/' out)" = 1 ] || fail "saved is said $(grep -c 'saved spoken/' out) times"
+  [ ! -s err ] || fail "something is said on stderr: $(head -c 300 err)"
+  holds spoken/metrics.jsonl 'len([r for r in rows if "step" in r]) == 3'
+  [ "$(find . -name metrics.jsonl | wc -l)" = 1 ] || fail 'there are several run folders'
+}
+
+# ---- checkpoints ---------------------------------------------------------------------------------
+
+case_shards() {
+  local folder name
+  for LIBRARY in "${LIBRARIES[@]}"; do
+    name=shards-$LIBRARY
+    status 0 ranks 2 "${TRAIN[@]}" --steps 4 --mesh fsdp=2 --out "$name" || return
+    whole "$name"
+    folder=$(newest "$name")
+    for file in model-0000{1,2}-of-00002.safetensors model.safetensors.index.json \
+      optimizer-0000{1,2}-of-00002.safetensors optimizer.safetensors.index.json config.json state.json; do
+      [ -s "$folder/$file" ] || fail "$folder has no $file"
+    done
+    [ ! -e "$folder/model.safetensors" ] || fail 'the weights are written twice'
+  done
+  # a single process loads the shards, and writes the same values into one file
+  cp -r "$name" alone
+  status 0 "$RAFTER" train --resume alone --mesh '' || return
+  says 'already at step 4' out
+  whole alone
+  [ -e "$(newest alone)/model.safetensors" ] || fail 'one process writes one file'
+  alike "$name" alone
+  status 0 "$RAFTER" export "$name" exported || return
+  status 0 "$RAFTER" export alone exported-alone || return
+  same exported/model.safetensors exported-alone/model.safetensors 'the exported weights'
+  status 0 "$RAFTER" score "$name" --text 'the of and to in that' &&
+    grep -v ' tokens in ' out >scored
+  status 0 "$RAFTER" score exported --text 'the of and to in that' &&
+    same <(grep -v ' tokens in ' out) scored 'scores of the shards'
+}
+
+# Transposed and split matrices, tied embeddings, grouped heads.
+case_shapes() {
+  local model name=0
+  for model in llama:layers=1,width=32,heads=2,ff=48,vocab=256,seq=32 \
+    llama:layers=1,width=32,heads=2,kv_heads=1,ff=37,vocab=257,seq=32,tied=1; do
+    name=$((name + 1))
+    status 0 ranks 2 "$RAFTER" train "$model" "${RUN[@]}" --steps 2 --mesh data=2 --out "shape-$name" ||
+      return
+    whole "shape-$name"
+    cp -r "shape-$name" "one-$name"
+    status 0 "$RAFTER" train --resume "one-$name" --mesh '' || return
+    alike "shape-$name" "one-$name"
+  done
+}
+
+case_other_meshes() {
+  local run
+  status 0 "${TRAIN[@]}" --steps 6 --out one || return
+  status 0 ranks 2 "${TRAIN[@]}" --steps 6 --save-every 3 --keep 9 --mesh fsdp=2 --out two || return
+  rm -r two/checkpoint-00000006
+  for run in same more other; do cp -r two $run; done
+  status 0 ranks 2 "$RAFTER" train --resume same || return
+  status 0 ranks 2 "${TRAIN[@]}" --steps 6 --mesh fsdp=2 --out never-stopped || return
+  alike never-stopped same
+  same <(losses never-stopped) <(losses same) 'losses with and without a restart'
+  status 0 ranks 4 "$RAFTER" train --resume more --mesh data=2,fsdp=2 || return
+  near one more
+  whole more
+  status 0 ranks 2 "$RAFTER" train --resume other --mesh data=2 || return
+  near one other
+  status 0 "$RAFTER" train --resume two --mesh '' || return
+  near one two
+  whole two
+}
+
+case_adapters() {
+  status 0 ranks 2 "${TRAIN[@]}" --steps 3 --lora rank=4 --mesh fsdp=2 --out adapters || return
+  whole adapters
+  [ -s "$(newest adapters)/adapter_model.safetensors" ] || fail 'the adapter is in one file'
+}
+
+# ---- refused -------------------------------------------------------------------------------------
+
+case_refused() {
+  for LIBRARY in "${LIBRARIES[@]}"; do
+    refuses 2 'started 2 processes, but the mesh has another size.*expected 2 chips' \
+      ranks 2 "${TRAIN[@]}" --steps 1 --mesh data=4 --out refused-1
+    refuses 2 'started 2 processes' ranks 2 "${TRAIN[@]}" --steps 1 --out refused-2
+    refuses 2 'give a mesh of 2 chips' ranks 2 "${TRAIN[@]}" --steps 1 --out refused-2
+  done
+  refuses 2 'each chip of --mesh is a process \(expected 2, got 1\)' \
+    "${TRAIN[@]}" --steps 1 --mesh data=2 --out refused-3
+  says 'mpirun -n 2'
+  [ -z "$(find . -name 'refused-*')" ] || fail 'a refused run leaves a folder'
+}
+
+case_differences() {
+  text other.txt 21000
+  for LIBRARY in "${LIBRARIES[@]}"; do
+    differ 'another step, seed or schedule' --seed 5
+    differ 'another step, seed or schedule' --min-lr 1e-5
+    differ 'another plan' --dropout 0.1
+    differ 'other data' --data other.txt
+  done
+}
+differ() {
+  local pattern=$1
+  shift
+  local same=("$RAFTER" train "$TINY" --threads 1 --batch 4 --val-every 0 --steps 2 --mesh data=2
+    --out differs)
+  [ "$1" = --data ] || same+=(--data book.txt)
+  local first=("${same[@]}")
+  [ "$1" != --data ] || first+=(--data book.txt)
+  refuses 1 "^rafter: rank 1 \\($(hostname)\\): it has $pattern than rank 0" \
+    ranks 2 "${first[@]}" last: "${same[@]}" "$@"
+  rm -rf differs
+}
+
+# ---- faults --------------------------------------------------------------------------------------
+
+# begin RUN OPTION...: starts two ranks in the background. $! is the launcher.
+begin() {
+  local run=$1
+  shift
+  # the shell makes commands in the background ignore SIGINT
+  setsid env --default-signal=INT timeout -k 10 120 "$(launcher "$LIBRARY")" -n 2 "$@" --out "$run" \
+    >out 2>err &
+}
+# until_step RUN STEP: waits until the run has done this step.
+until_step() {
+  for _ in $(seq 1200); do
+    ! grep -qs "\"step\":$2," "$1/metrics.jsonl" || return 0
+    sleep 0.05
+  done
+  fail "$1 does not reach step $2: $(head -c 300 err)"
+}
+# process_of RUN RANK: prints the process of a rank.
+process_of() {
+  local at
+  for at in /proc/[0-9]*; do
+    tr "\\0" "\\n" 2>/dev/null <"$at/cmdline" | grep -qx -- "$1" || continue
+    tr '\0' '\n' <"$at/environ" 2>/dev/null | grep -qxE "(OMPI_COMM_WORLD_RANK|PMI_RANK)=$2" || continue
+    echo "${at#/proc/}"
+    return
+  done
+}
+# gone RUN: expects that no rank of the run is left after a few seconds.
+gone() {
+  for _ in $(seq 100); do
+    [ -n "$(process_of "$1" 0)$(process_of "$1" 1)" ] || return 0
+    sleep 0.1
+  done
+  fail "a rank of $1 is left"
+}
+
+# A killed rank ends the run. It continues from its last checkpoint, and has the same bits as a run
+# that was not killed.
+case_killed() {
+  local steps=60 rank step code name=0
+  local killed=("${TRAIN[@]}" --steps $steps --save-every 5 --mesh fsdp=2)
+  for LIBRARY in "${LIBRARIES[@]}"; do
+    status 0 ranks 2 "${killed[@]}" --out "whole-$LIBRARY" || return
+    for rank in 0 1 1; do
+      name=$((name + 1)) step=$((RANDOM % 40 + 10)) code=0
+      begin "killed-$name" "${killed[@]}"
+      until_step "killed-$name" "$step"
+      sleep "0.00$((RANDOM % 10))"
+      kill -9 "$(process_of "killed-$name" $rank)" 2>/dev/null
+      wait $! || code=$?
+      [ "$code" != 0 ] && [ "$code" != 124 ] || fail "rank $rank killed: exit $code"
+      says '[Ss]ignal 9|SIGNAL: 9' <(cat out err) # Open MPI says it on stderr, MPICH on stdout
+      gone "killed-$name"
+      [ -n "$(newest "killed-$name")" ] || { fail "killed-$name has no checkpoint (step $step)"; continue; }
+      [ $name != 2 ] || cp -r killed-2 moved
+      status 0 ranks 2 "$RAFTER" train --resume "killed-$name" || return
+      alike "whole-$LIBRARY" "killed-$name"
+      same <(losses "whole-$LIBRARY") <(losses "killed-$name") "losses after rank $rank was killed at $step"
+      whole "killed-$name"
+    done
+  done
+  # on another mesh, and on one process
+  status 0 "${TRAIN[@]}" --steps $steps --out one
+  cp -r moved alone
+  status 0 ranks 4 "$RAFTER" train --resume moved --mesh data=2,fsdp=2 && near one moved
+  status 0 "$RAFTER" train --resume alone --mesh '' && near one alone
+}
+
+case_stopped_rank() {
+  local rank pid
+  export RAFTER_MPI_SECONDS=3
+  for LIBRARY in "${LIBRARIES[@]}"; do
+    for rank in 0 1; do
+      begin "hangs-$LIBRARY-$rank" "${TRAIN[@]}" --steps 100000000 --save-every 5 --keep 2 --mesh data=2
+      until_step "hangs-$LIBRARY-$rank" 12
+      pid=$(process_of "hangs-$LIBRARY-$rank" $rank)
+      kill -STOP "$pid"
+      wait $! && fail 'a run with a stopped rank ends with status 0'
+      says "rank $rank \\($(hostname).*did not (send|take) a message within 3 s"
+      says 'RAFTER_MPI_SECONDS'
+      kill -KILL "$pid" 2>/dev/null
+      gone "hangs-$LIBRARY-$rank"
+      [ -n "$(newest "hangs-$LIBRARY-$rank")" ] || fail 'the last checkpoint is lost'
+    done
+  done
+}
+
+# Ranks that wait for a rank that waits for a third one: the error names the third.
+case_silent_rank() {
+  local pid
+  export RAFTER_MPI_SECONDS=3
+  for LIBRARY in "${LIBRARIES[@]}"; do
+    setsid timeout -k 10 120 "$(launcher "$LIBRARY")" -n 4 "${TRAIN[@]}" --steps 100000000 \
+      --mesh data=2,fsdp=2 --out "silent-$LIBRARY" >out 2>err &
+    until_step "silent-$LIBRARY" 3
+    pid=$(process_of "silent-$LIBRARY" 3)
+    kill -STOP "$pid"
+    wait $! && fail 'a run with a stopped rank ends with status 0'
+    says "^rafter: .*rank 3 \\($(hostname)\\) did not send a message within 3 s"
+    kill -KILL "$pid" 2>/dev/null
+    gone "silent-$LIBRARY"
+  done
+}
+
+# A signal to the launcher ends the ranks after the same step, with one checkpoint.
+case_signal() {
+  local code name
+  export OMPI_MCA_odls_base_sigkill_timeout=5 # a slow machine needs more than a second
+  for LIBRARY in "${LIBRARIES[@]}"; do
+    for name in TERM INT; do
+      code=0
+      begin "$name-$LIBRARY" "${TRAIN[@]}" --steps 100000000 --mesh fsdp=2
+      until_step "$name-$LIBRARY" 3
+      kill -$name "$(pgrep -P $! | head -1)"
+      wait $! || code=$?
+      [ "$code" != 0 ] && [ "$code" != 124 ] || fail "$LIBRARY exits $code after SIG$name"
+      gone "$name-$LIBRARY"
+      whole "$name-$LIBRARY"
+      [ "$(grep -c 'stopped at step' err)" = 1 ] || fail "$LIBRARY says after SIG$name: $(head -c 400 err)"
+      [ "$(find "$name-$LIBRARY" -name DONE | wc -l)" = 1 ] || fail 'more than one checkpoint is saved'
+    done
+  done
+}
+
+# A rank can no longer write files of more than 1 MB, so its shard fails. The checkpoint before it
+# stays.
+case_full_disk() {
+  local rank run last code wide=("$RAFTER" train "${TINY/width=32/width=256}" "${RUN[@]}" --mesh fsdp=2)
+  for LIBRARY in "${LIBRARIES[@]}"; do
+    for rank in 0 1; do
+      run=full-$LIBRARY-$rank code=0
+      begin "$run" "${wide[@]}" --steps 100000000 --save-every 5
+      until_step "$run" 7
+      prlimit --fsize=1000000 --pid "$(process_of "$run" $rank)"
+      wait $! || code=$?
+      [ $code = 1 ] || fail "$run exits $code"
+      says "^rafter: rank $rank \\($(hostname)\\): .*checkpoint-.*(large|space)"
+      [ "$(grep -c 'rafter: ' err)" = 1 ] || fail "several errors: $(head -c 500 err)"
+      gone "$run"
+      whole "$run"
+      last=$(newest "$run")
+      status 0 ranks 2 "$RAFTER" train --resume "$run" --steps $((10#${last##*-} + 1))
+      whole "$run"
+    done
+  done
+  mkdir disk
+  mount -t tmpfs -o size=9m none disk 2>/dev/null || { echo 'skip: no tmpfs can be mounted' >&3; return; }
+  refuses 1 'rank . .*space' ranks 2 "${wide[@]}" --steps 9 --save-every 3 --out disk/run
+  whole disk/run
+  umount disk
+}
+
+cases "$@"
