@@ -458,9 +458,9 @@ typedef struct rafter_sink {
 /* Runs a job's command in the same way as the program `rafter` does. May return any status. */
 rafter_status rafter_run(const rafter_job *job, const rafter_sink *sink, rafter_error *error);
 
-/* Number of this process among those that a launcher of MPI (mpirun, srun) started for the job: each
- * is one chip of --mesh, and rank 0 speaks for all. 0: the job runs in this process alone. Without a
- * job (NULL), the number that the launcher gives. */
+/* Number of this process among those that a launcher of MPI (mpirun, srun) started for the job:
+ * each is one chip of --mesh, and rank 0 speaks for all. 0: the job runs in this process alone.
+ * Without a job (NULL), the number that the launcher gives. */
 int rafter_rank(const rafter_job *job);
 
 /* For a handler of SIGBUS, which the library does not install. If another program shortens a model
