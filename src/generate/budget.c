@@ -83,20 +83,16 @@ static double added(rf_budget *b, int64_t rows, double alone) {
   return more > 0 ? more : 0;
 }
 
-/* Tries `most`, then multiples of RF_BUDGET_ROWS. */
+/* Tries halves of `most`, in multiples of RF_BUDGET_ROWS. */
 int64_t rf_budget_rows(rf_budget *b, int64_t most, int64_t length) {
   b->length = length;
   if (!b->parts || most <= RF_BUDGET_ROWS) return most;
   const double alone = rf_pass_price(b->decode, b->part, b->parts, NULL),
                room = (b->growth - 1) * alone * ratio_of(b->answers, b->parts);
-  if (added(b, most, alone) * ratio_of(b->rows, most) <= room) return most;
-  int64_t few = 1, many = (most + RF_BUDGET_ROWS - 1) / RF_BUDGET_ROWS; /* few fits; many does not */
-  while (many - few > 1) {
-    const int64_t middle = (few + many) / 2, rows = middle * RF_BUDGET_ROWS;
-    if (added(b, rows, alone) * ratio_of(b->rows, rows) <= room) few = middle;
-    else many = middle;
-  }
-  return few * RF_BUDGET_ROWS;
+  int64_t rows = most;
+  while (rows > RF_BUDGET_ROWS && added(b, rows, alone) * ratio_of(b->rows, rows) > room)
+    rows = rows / 2 / RF_BUDGET_ROWS * RF_BUDGET_ROWS;
+  return rows > RF_BUDGET_ROWS ? rows : RF_BUDGET_ROWS;
 }
 
 void rf_budget_measured(rf_budget *b, int64_t rows, double seconds) {

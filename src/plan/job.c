@@ -692,9 +692,8 @@ const rf_option RF_MODEL_OPTIONS[] = {
     RF_WORDS(
         "mesh", TEXT, "AXIS=CHIPS,..", NULL, "Chips",
         "chips along data, fsdp, tensor, sequence, context, pipeline, expert, slice: "
-        "data=2,fsdp=16,tensor=4; auto: the fastest mesh of all processes of mpirun\nA chip is a process "
-        "that mpirun starts (docs/many-machines.md), or a device of --backend xla; pipeline and slice can "
-        "only be planned."),
+        "data=2,fsdp=16,tensor=4\nA chip is a process of mpirun (docs/many-machines.md; auto: the fastest "
+        "mesh) or a device of --backend xla; pipeline and slice can only be planned."),
     RF_NUMBER("zero", INT, NULL, 0, 3, NULL, "Chips",
               "what the fsdp axis (or data without fsdp) shards: 1 optimizer states, 2 also gradients, 3 "
               "also weights; unset: 3 for fsdp, 0 for data"),

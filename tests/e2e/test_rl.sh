@@ -110,7 +110,7 @@ case_resume() {
     sleep $at
     kill -9 $pid 2>/dev/null
     wait $pid 2>/dev/null
-    ls -d killed/checkpoint-*/DONE >found 2>/dev/null || { rm -rf killed; continue; }
+    ls -d killed/checkpoint-????????/DONE >found 2>/dev/null || { rm -rf killed; continue; }
     status 0 "$RAFTER" rl --resume killed && same_run whole killed "killed after $at s"
   done
   status 0 "${RUN[@]}" --steps 6 --out once --max-seconds 0.001s && says 'step 1 of 6 .--max-seconds' out &&
