@@ -53,17 +53,24 @@ static void places_matter(const kernel_check *check, const char *const *ops) {
   }
 }
 
+/* Under the sanitizers, which make kernels slow, every EACHth setting runs. */
+#ifdef __SANITIZE_ADDRESS__
+enum { EACH = 8 };
+#else
+enum { EACH = 1 };
+#endif
+
 static void test_steps(void **state) {
   (void)state;
   static const char *const placed[] = {"embed",         "embed_bwd", "matmul",         "head_part",
                                        "head_loss_bwd", "dropout",   "attention_part", NULL};
   kernel_check check = {0};
   failures = 0;
-  for (size_t i = 0; i < sizeof SHARD_SETTINGS / sizeof *SHARD_SETTINGS; i++)
+  for (size_t i = 0; i < sizeof SHARD_SETTINGS / sizeof *SHARD_SETTINGS; i += EACH)
     for (int d = 0; d < 2; d++)
       check_kernels(&SHARD_SETTINGS[i], shard_training(&SHARD_SETTINGS[i], DTYPES[d]), &check);
   if (failures) fail_msg("%d settings differ", failures);
-  places_matter(&check, placed);
+  if (EACH == 1) places_matter(&check, placed);
 }
 
 static void test_passes_of_a_generator(void **state) {
@@ -71,11 +78,11 @@ static void test_passes_of_a_generator(void **state) {
   static const char *const placed[] = {"embed", "matmul", "head_logits", NULL};
   kernel_check check = {0};
   failures = 0;
-  for (size_t i = 0; i < sizeof SHARD_PASSES / sizeof *SHARD_PASSES; i++)
+  for (size_t i = 0; i < sizeof SHARD_PASSES / sizeof *SHARD_PASSES; i += EACH)
     for (int d = 0; d < 2; d++)
       check_kernels(&SHARD_PASSES[i], shard_pass(&SHARD_PASSES[i], DTYPES[d]), &check);
   if (failures) fail_msg("%d settings differ", failures);
-  places_matter(&check, placed);
+  if (EACH == 1) places_matter(&check, placed);
 }
 
 /* The second of two chips, with rows for several tiles of queries and blocks of keys. */
