@@ -144,8 +144,7 @@ rf_status rf_fit_mesh(rf_options *options, const char *job, const rf_settings *s
   return status;
 }
 
-rf_status rf_mesh_auto(rf_options *options, const char *job, int chips, bool compares, char line[240],
-                       rf_error *error) {
+rf_status rf_mesh_auto(rf_options *options, const char *job, int chips, char line[240], rf_error *error) {
   mesh_search *s;
   bool found = false;
   char text[32];
@@ -155,12 +154,12 @@ rf_status rf_mesh_auto(rf_options *options, const char *job, int chips, bool com
   if (chips == 1) return RAFTER_OK;
   RF_TRY(new_search(options, job, &s, error));
   rf_status status = rf_settings_resolve(options, rf_plan_settings_of(job), s->settings, error);
-  if (status == RAFTER_OK && compares) {
+  if (status == RAFTER_OK) {
     rf_settings first = *s->settings;
     list_meshes(s, &first);
     status = compare(s, options, "--mesh auto", try_step, line, &found, error);
   }
-  if (status == RAFTER_OK && compares && !found)
+  if (status == RAFTER_OK && !found)
     status = RF_FAIL(error, RAFTER_NO_FIT, "`rafter plan` shows why a mesh does not fit: give it with --mesh",
                      "no mesh of %d chips fits (--mesh auto compared %d)", chips, s->count);
   drop_search(s);

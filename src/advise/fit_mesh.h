@@ -11,9 +11,7 @@
 rf_status rf_fit_mesh(rf_options *options, const char *job, const rf_settings *settings, char line[240],
                       rf_error *error);
 /* --mesh auto: sets --mesh to the mesh of `chips` chips with the highest predicted rate among those
- * that fit. `line` as above. With `compares` false, only makes the plan that every rank makes
- * first. RAFTER_NO_FIT: no mesh fits. */
-rf_status rf_mesh_auto(rf_options *options, const char *job, int chips, bool compares, char line[240],
-                       rf_error *error);
+ * that fit. `line` as above. RAFTER_NO_FIT: no mesh fits. */
+rf_status rf_mesh_auto(rf_options *options, const char *job, int chips, char line[240], rf_error *error);
 
 #endif

@@ -137,7 +137,7 @@ int rafter_rank(const rafter_job *job) {
   return rf_link_launched(&rank, &all) ? rank : 0;
 }
 
-/* --mesh auto: rank 0 chooses the mesh for all ranks. */
+/* --mesh auto: all ranks compare the meshes, and take the choice of rank 0. */
 static rf_status choose_mesh(rf_options *o, const rafter_sink *sink, rf_error *error) {
   char line[240] = "", mesh[160] = "";
   rf_hosts hosts;
@@ -152,8 +152,7 @@ static rf_status choose_mesh(rf_options *o, const rafter_sink *sink, rf_error *e
   RF_TRY(rf_hosts_of(o, &hosts, error));
   rf_options *whole = NULL; /* MODEL may be a run folder */
   rf_status status = rf_options_with_model(o, rf_options_argument(o, 0), &whole, error);
-  if (status == RAFTER_OK)
-    status = rf_mesh_auto(whole, rf_options_command(o), hosts.hosts, hosts.host == 0, line, error);
+  if (status == RAFTER_OK) status = rf_mesh_auto(whole, rf_options_command(o), hosts.hosts, line, error);
   if (status == RAFTER_OK) snprintf(mesh, sizeof mesh, "%s", rf_options_text_or(whole, "mesh", ""));
   rf_options_free(whole);
   RF_TRY(status);
