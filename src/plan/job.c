@@ -13,7 +13,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 static bool given(const rf_options *options, const char *name) {
   return rf_options_knows(options, name) && rf_options_given(options, name);
@@ -134,20 +133,6 @@ static bool plans_by_sheet(const rf_options *options, const rf_machine *machine)
          !strcmp(rf_options_text_or(options, "backend", "auto"), "auto");
 }
 
-/* Ranks on one machine share its cores, unless their launcher has given them cores. All ranks
- * compute the same plan, so the smallest number of threads and the lowest instruction set count. */
-static rf_status agree_on_cores(rf_plan_options *plan, rf_error *error) {
-  rf_link *link = rf_link_of_process();
-  if (!link || link->ranks == 1) return RAFTER_OK;
-  rf_link_cores cores = {plan->isa, plan->threads};
-  if (!plan->threads_fixed && cores.threads == sysconf(_SC_NPROCESSORS_ONLN))
-    cores.threads = cores.threads > link->together ? cores.threads / link->together : 1;
-  RF_TRY(rf_link_agree(link, &cores, error));
-  plan->isa = (rf_isa)cores.isa;
-  plan->threads = (int)cores.threads;
-  return RAFTER_OK;
-}
-
 static rf_status resolve_backend(const rf_options *options, const rf_machine *machine, rf_plan_options *plan,
                                  rf_error *error) {
   /* programs that XLA compiles have no packed matrices, and choose tokens themselves */
@@ -168,7 +153,7 @@ static rf_status resolve_backend(const rf_options *options, const rf_machine *ma
   plan->build.plain |= plan->backend && plan->backend->plain_weights;
   plan->build.sampled |= plan->backend && plan->backend->compiles;
   RF_TRY(rf_hosts_of(options, &plan->device.hosts, error));
-  if (rf_backend_has_ranks(plan->backend)) RF_TRY(agree_on_cores(plan, error));
+  if (rf_backend_has_ranks(plan->backend)) RF_TRY(rf_ranks_agree(plan, error));
   if (plan->device.hosts.hosts > 1 && plan->backend &&
       !(plan->backend->device && plan->backend->device->send))
     return RF_FAIL(error, RAFTER_INVALID, "add --backend xla --plugin FILE, or leave --hosts out",
@@ -234,27 +219,6 @@ static int default_tensor(const rf_model *model, int chips) {
   return tensor;
 }
 
-/* Each chip of the mesh is one process. */
-static rf_status check_ranks(const rf_mesh *mesh, int ranks, rf_error *error) {
-  char text[160], hint[200];
-  int64_t chips = rf_mesh_chips(mesh);
-  if (chips == ranks) return RAFTER_OK;
-  if (ranks == 1) {
-    snprintf(hint, sizeof hint,
-             "start the command with mpirun -n %lld (docs/many-machines.md), or leave --mesh out",
-             (long long)chips);
-    return RF_FAIL(error, RAFTER_INVALID, hint, "each chip of --mesh is a process (expected %lld, got 1)",
-                   (long long)chips);
-  }
-  snprintf(hint, sizeof hint, "give a mesh of %d chips, for example --mesh data=%d, or --mesh auto", ranks,
-           ranks);
-  return RF_FAIL(
-      error, RAFTER_INVALID, hint,
-      "the launcher started %d processes, but the mesh has another size (--mesh: expected %d chips, "
-      "got %s)",
-      ranks, ranks, rf_mesh_text(mesh, text));
-}
-
 /* Refuses meshes that can only be planned, except in `rafter plan`. */
 static rf_status check_runs(const rf_options *options, const rf_mesh *mesh, const rf_plan_options *plan,
                             rf_error *error) {
@@ -265,7 +229,7 @@ static rf_status check_runs(const rf_options *options, const rf_mesh *mesh, cons
     return RF_FAIL(error, RAFTER_INVALID, "leave --mesh out",
                    "rafter %s runs on one chip (--mesh: expected one chip, got %s)",
                    rf_options_command(options), rf_mesh_text(mesh, text));
-  if (rf_backend_has_ranks(backend)) RF_TRY(check_ranks(mesh, plan->device.hosts.hosts, error));
+  if (rf_backend_has_ranks(backend)) RF_TRY(rf_ranks_check(mesh, plan->device.hosts.hosts, error));
   if (rf_backend_has_ranks(backend) && rf_mesh_chips(mesh) > 1 &&
       strcmp(rf_options_text_or(options, "speculate", "none"), "none"))
     return RF_FAIL(

@@ -4,7 +4,14 @@
 
 #include "plan/job.h"
 
-/* job_ranks.c: makes of a machine with one chip the machine of `chips` chips that share it.
+/* ---- job_ranks.c ---- */
+
+/* Ranks on one machine share its cores, unless their launcher has given them cores. All ranks
+ * compute the same plan, so the smallest number of threads and the lowest instruction set count. */
+rf_status rf_ranks_agree(rf_plan_options *plan, rf_error *error);
+/* Each chip of the mesh is one process. RAFTER_INVALID: the mesh has another number of chips. */
+rf_status rf_ranks_check(const rf_mesh *mesh, int ranks, rf_error *error);
+/* Makes of a machine with one chip the machine of `chips` chips that share it.
  * `local`: the machine is --on local, so the file of `rafter calibrate --network` is used if there
  * is one. */
 rf_status rf_ranks_machine(const rf_plan_options *plan, bool local, int64_t chips, rf_machine *machine,

@@ -1,10 +1,44 @@
-/* job_ranks.c - the machine of a mesh whose chips are ranks of MPI on `--on local`. */
+/* job_ranks.c - jobs whose chips are ranks of MPI: their number, their cores, and the machine of a
+ * mesh on `--on local`. */
 #include "backend/mpi/link.h"
 #include "plan/job_parts.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+rf_status rf_ranks_agree(rf_plan_options *plan, rf_error *error) {
+  rf_link *link = rf_link_of_process();
+  if (!link || link->ranks == 1) return RAFTER_OK;
+  rf_link_cores cores = {plan->isa, plan->threads};
+  if (!plan->threads_fixed && cores.threads == sysconf(_SC_NPROCESSORS_ONLN))
+    cores.threads = cores.threads > link->together ? cores.threads / link->together : 1;
+  RF_TRY(rf_link_agree(link, &cores, error));
+  plan->isa = (rf_isa)cores.isa;
+  plan->threads = (int)cores.threads;
+  return RAFTER_OK;
+}
+
+rf_status rf_ranks_check(const rf_mesh *mesh, int ranks, rf_error *error) {
+  char text[160], hint[200];
+  int64_t chips = rf_mesh_chips(mesh);
+  if (chips == ranks) return RAFTER_OK;
+  if (ranks == 1) {
+    snprintf(hint, sizeof hint,
+             "start the command with mpirun -n %lld (docs/many-machines.md), or leave --mesh out",
+             (long long)chips);
+    return RF_FAIL(error, RAFTER_INVALID, hint, "each chip of --mesh is a process (expected %lld, got 1)",
+                   (long long)chips);
+  }
+  snprintf(hint, sizeof hint, "give a mesh of %d chips, for example --mesh data=%d, or --mesh auto", ranks,
+           ranks);
+  return RF_FAIL(
+      error, RAFTER_INVALID, hint,
+      "the launcher started %d processes, but the mesh has another size (--mesh: expected %d chips, "
+      "got %s)",
+      ranks, ranks, rf_mesh_text(mesh, text));
+}
 
 /* The file of `rafter calibrate --network` with this many ranks, if there is one. */
 static rf_status read_own(rf_isa isa, int ranks, rf_machine *machine, bool *found, rf_error *error) {
