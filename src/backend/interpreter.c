@@ -5,6 +5,7 @@
 #include "graph/mesh/place.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 typedef struct interpreter {
   rf_program program;
@@ -21,6 +22,8 @@ typedef struct interpreter {
   const rf_graph *graph;
   rf_link *link;
   rf_run_inputs mine;
+  int32_t place[RF_AXES];
+  int64_t row_chips; /* chips that have different rows of a microbatch */
   int64_t *first_row;
 } interpreter;
 
@@ -50,21 +53,16 @@ static bool measure(rf_measured *m, rf_team *team, int64_t begin, int64_t end) {
 
 /* The inputs as op `i` of this chip sees them. */
 static const rf_run_inputs *inputs_of_chip(interpreter *in, const rf_run_inputs *inputs, int i) {
-  /* these axes do not split the rows of a microbatch */
-  const rf_axes others = RF_AXIS_BIT(RF_AXIS_TENSOR) | RF_AXIS_BIT(RF_AXIS_PIPELINE);
-  const rf_mesh *mesh = &in->graph->mesh;
   rf_run_inputs *mine = &in->mine;
   *mine = *inputs;
-  rf_place_of(mesh, in->link->rank, mine->place);
-  mine->first_token = inputs->first_token * rf_mesh_size(mesh, (rf_axes)~others) + in->first_row[i];
+  memcpy(mine->place, in->place, sizeof mine->place);
+  mine->first_token = inputs->first_token * in->row_chips + in->first_row[i];
   /* chips that share the rows of a forward pass compute all rows of the plan */
-  if (rf_mesh_live(mesh, RF_AXES_OF_PASS)) mine->rows = in->graph->rows;
+  if (rf_mesh_live(&in->graph->mesh, RF_AXES_OF_PASS)) mine->rows = in->graph->rows;
   return mine;
 }
 
-static int64_t first_row_of(const rf_graph *graph, const rf_op *op, int chip) {
-  int32_t place[RF_AXES];
-  rf_place_of(&graph->mesh, chip, place);
+static int64_t first_row_of(const rf_graph *graph, const rf_op *op, const int32_t place[RF_AXES]) {
   for (int k = 0; k < op->output_count; k++) {
     const rf_tensor *t = op->output[k] == RF_NONE ? NULL : &graph->tensor[op->output[k]];
     if (t && t->rank == 2) return rf_place_first_row(&graph->mesh, t->spec.split[0], place, t->shape[0]);
@@ -155,6 +153,12 @@ rf_status rf_interpreter_compile(const rf_program_source *source, unsigned char 
   in->team = &source->memory->device->team;
   in->graph = graph;
   in->link = rf_mesh_chips(&graph->mesh) > 1 ? source->memory->device->link : NULL;
+  if (in->link) {
+    /* these axes do not split the rows of a microbatch */
+    const rf_axes others = RF_AXIS_BIT(RF_AXIS_TENSOR) | RF_AXIS_BIT(RF_AXIS_PIPELINE);
+    in->row_chips = rf_mesh_size(&graph->mesh, (rf_axes)~others);
+    rf_place_of(&graph->mesh, in->link->rank, in->place);
+  }
   for (int s = 0, i = 0; s < RF_SECTIONS; s++) {
     in->begin[s] = i;
     while (i < graph->op_count && graph->op[i].section == (rf_section)s) i++;
@@ -166,7 +170,7 @@ rf_status rf_interpreter_compile(const rf_program_source *source, unsigned char 
     in->chosen[i] = source->op[i];
     in->whole[i] = needs_all(graph, op, &source->op[i], source->workers);
     *call = (rf_call){.graph = graph, .op = op, .link = in->link};
-    if (in->link) in->first_row[i] = first_row_of(graph, op, in->link->rank);
+    if (in->link) in->first_row[i] = first_row_of(graph, op, in->place);
     call->blocks = source->op[i].blocks;
     call->inner = source->op[i].inner;
     for (int k = 0; k < op->input_count; k++) call->in[k] = address(source, base, op->input[k]);
