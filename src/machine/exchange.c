@@ -32,7 +32,7 @@ static rf_status parse_one(const json_t *object, const char *where, rf_exchange_
                    where);
   RF_TRY(parse_kind(object, where, &c->kind, error));
   RF_TRY(rf_machine_text(object, "dtype", false, dtype, sizeof dtype, where, error));
-  if (rf_dtype_parse(dtype, &c->dtype, NULL) != RAFTER_OK)
+  if (rf_dtype_parse(dtype, &c->dtype, NULL) != RAFTER_OK || (c->dtype != RF_F32 && c->dtype != RF_BF16))
     return RF_FAIL(error, RAFTER_FAILED, RF_MACHINE_HINT, "%s: '%s' is not a dtype (expected f32 or bf16)",
                    where, dtype);
   RF_TRY(rf_json_float(object, "inside", where, 1, RF_NETWORK_AXES_MAX, &inside, error));

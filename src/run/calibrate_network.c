@@ -33,19 +33,20 @@ rf_status rf_calibrate_meet(const rf_calibrate_options *o, rf_error *error) {
 
 rf_status rf_calibrate_check_ranks(const rf_calibrate_options *o, rf_error *error) {
   const rf_link *link = o->link;
-  int each = link->together;
-  bool regular = link->ranks % each == 0;
-  for (int rank = 0; rank < link->ranks && regular; rank++) {
-    int first = rank / each * each;
-    regular = !strcmp(rf_link_host(link, rank), rf_link_host(link, first));
-  }
-  double uneven = !regular;
+  int each = link->together, wrong = 0;
+  while (wrong < link->ranks && !strcmp(rf_link_host(link, wrong), rf_link_host(link, wrong / each * each)))
+    wrong++;
+  double uneven = wrong < link->ranks || link->ranks % each;
   RF_TRY(largest(o->link, &uneven, error));
   if (uneven == 0) return RAFTER_OK;
-  return RF_FAIL(error, RAFTER_INVALID,
-                 "start as many ranks on each node, node by node (Open MPI: --map-by slot; MPICH: -ppn N)",
-                 "the ranks are not numbered node by node (expected ranks 0 to %d on %s, got rank 1 on %s)",
-                 each - 1, rf_link_host(link, 0), rf_link_host(link, link->ranks > 1 ? 1 : 0));
+  static const char *const HINT =
+      "start as many ranks on each node, node by node (Open MPI: --map-by slot; MPICH: -ppn N)";
+  if (wrong == link->ranks)
+    return RF_FAIL(error, RAFTER_INVALID, HINT, "the nodes have different numbers of ranks (%s has %d of %d)",
+                   rf_link_host(link, link->rank), each, link->ranks);
+  return RF_FAIL(error, RAFTER_INVALID, HINT,
+                 "the ranks are not numbered node by node (rank %d: expected on %s, got %s)", wrong,
+                 rf_link_host(link, wrong / each * each), rf_link_host(link, wrong));
 }
 
 /* ---- the figures of a rank ------------------------------------------------------------------- */
@@ -167,10 +168,11 @@ static rf_status measure_curve(bench *b, const groups *g, rf_collective kind, rf
     double bytes = wanted, seconds = 0;
     if (before * factor > LONGEST && c->count > 1) break;
     RF_TRY(build(b, g, kind, dtype, &bytes, &graph, error));
-    rf_status status = bytes > before ? time_calls(b, graph, &seconds, error) : RAFTER_OK;
+    bool known = c->count && bytes <= c->bytes[c->count - 1]; /* many chips have few small sizes */
+    rf_status status = known ? RAFTER_OK : time_calls(b, graph, &seconds, error);
     rf_graph_free(graph);
     RF_TRY(status);
-    if (c->count && bytes <= c->bytes[c->count - 1]) continue; /* many chips have few small sizes */
+    if (known) continue;
     c->bytes[c->count] = bytes;
     c->seconds[c->count++] = before = seconds;
   }
