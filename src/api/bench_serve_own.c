@@ -97,7 +97,8 @@ static rf_status wait_ready(rf_bench_own *own, const rafter_sink *sink, rf_error
     *error = own->error;
     return own->status;
   }
-  return rf_bench_no_memory(error);
+  return RF_FAIL(error, RAFTER_FAILED, "this is a bug; please report it",
+                 "the server did not say its address");
 }
 
 rf_status rf_bench_own_start(const rf_options *from, const rafter_sink *sink, rf_bench_own **out,
