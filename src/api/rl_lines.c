@@ -61,17 +61,17 @@ json_t *rf_rl_line_step(const rf_rl *rl, const rf_rl_report *r) {
   put(line, "grad_norm", r->train.grad_norm);
   put(line, "reward", r->reward.mean);
   put(line, "reward_std", r->reward.deviation);
-  put(line, "reward_min", r->reward.least);
-  put(line, "reward_max", r->reward.most);
+  put(line, "reward_min", r->reward.min);
+  put(line, "reward_max", r->reward.max);
   json_object_set_new(line, "rewards", parts_of(rl, r, false));
   json_object_set_new(line, "rewards_std", parts_of(rl, r, true));
   if (rl->reference) put(line, "kl", r->kl);
   put(line, "entropy", r->entropy);
   if (r->trained_tokens) { /* ratios are those of trained tokens */
     put(line, "clip_fraction", r->clip_fraction);
-    put(line, "ratio_min", r->ratio_least);
+    put(line, "ratio_min", r->ratio_min);
     put(line, "ratio_mean", r->ratio_mean);
-    put(line, "ratio_max", r->ratio_most);
+    put(line, "ratio_max", r->ratio_max);
   }
   put(line, "answer_tokens", (double)r->sampled_tokens / (double)r->answers);
   put_int(line, "answer_tokens_max", r->longest);

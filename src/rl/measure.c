@@ -6,8 +6,8 @@
 
 /* The mean and the sum of squared distances from it, one value at a time (Welford 1962). */
 static void spread_add(rf_rl_spread *s, double value) {
-  if (!s->count || value < s->least) s->least = value;
-  if (!s->count || value > s->most) s->most = value;
+  if (!s->count || value < s->min) s->min = value;
+  if (!s->count || value > s->max) s->max = value;
   double before = value - s->mean;
   s->mean += before / (double)++s->count;
   s->deviation += before * (value - s->mean);
@@ -53,8 +53,8 @@ static bool is_clipped(const rf_policy *p, double ratio, double advantage) {
 static void add_ratio(rf_rl_ratios *sums, rf_rl_report *report, const rf_policy *policy, double log_ratio,
                       double advantage) {
   double ratio = exp(log_ratio);
-  if (sums->count == 0 || ratio < report->ratio_least) report->ratio_least = ratio;
-  if (sums->count == 0 || ratio > report->ratio_most) report->ratio_most = ratio;
+  if (sums->count == 0 || ratio < report->ratio_min) report->ratio_min = ratio;
+  if (sums->count == 0 || ratio > report->ratio_max) report->ratio_max = ratio;
   sums->sum += ratio;
   sums->clipped += is_clipped(policy, ratio, advantage);
   sums->count++;

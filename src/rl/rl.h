@@ -63,7 +63,7 @@ typedef struct rf_rl_group {
 
 typedef struct rf_rl_spread {
   int64_t count;
-  double mean, deviation, least, most; /* deviation: during a step, the sum of squared distances */
+  double mean, deviation, min, max; /* deviation: during a step, the sum of squared distances */
 } rf_rl_spread;
 
 /* Measurements of a step. Predicted seconds are for the lengths that the answers have. */
@@ -76,7 +76,7 @@ typedef struct rf_rl_report {
   int64_t answers, sampled_tokens, trained_tokens, longest, cut, empty;
   rf_rl_spread reward;
   rf_rl_spread part[RF_RL_PARTS];
-  double kl, entropy, clip_fraction, ratio_least, ratio_mean, ratio_most;
+  double kl, entropy, clip_fraction, ratio_min, ratio_mean, ratio_max;
   double sample_seconds, reward_seconds, score_seconds, train_seconds, seconds;
   double predicted_sample, predicted_score, predicted_train;
   double sample_limit, train_limit; /* fraction of the machine's limit */

@@ -176,9 +176,8 @@ static void the_first_ratio_is_one(void **state) {
     open_policy(&p, &VARIANTS[n]);
     for (int s = 0; s < STEPS; s++) {
       step(&p, &report);
-      if (report.ratio_least != 1 || report.ratio_most != 1 || report.clip_fraction != 0)
-        fail_msg("variant %d, step %d: ratios from %.17g to %.17g", n, s, report.ratio_least,
-                 report.ratio_most);
+      if (report.ratio_min != 1 || report.ratio_max != 1 || report.clip_fraction != 0)
+        fail_msg("variant %d, step %d: ratios from %.17g to %.17g", n, s, report.ratio_min, report.ratio_max);
       if (s == 0) assert_true(report.kl == 0);
       if (s == 2 && VARIANTS[n].beta > 0 && !p.settings.loss->kl_in_reward) assert_true(report.kl > 0);
       assert_true(isfinite(report.train.loss) &&
@@ -197,7 +196,7 @@ static void later_iterations_have_ratios(void **state) {
   v.iterations = 3;
   open_policy(&p, &v);
   step(&p, &report);
-  assert_true(report.ratio_least < 1 && report.ratio_most > 1);
+  assert_true(report.ratio_min < 1 && report.ratio_max > 1);
   assert_int_equal(p.rl->trainer->step, 3);
   assert_int_equal(rf_rl_steps_done(p.rl), 1);
   close_policy(&p);
