@@ -538,15 +538,21 @@ def bare(piece, _):
         subprocess.run([*root, "rm", "-rf", "--one-file-system", there], check=False)
 
 
-def serve(piece, hours):
+def small_model():
+    """The file of SmolLM2 that ./dev models fetches."""
     models = os.environ.get("RAFTER_MODELS") or os.path.expanduser("~/.cache/rafter-models")
     found = sorted(glob.glob(f"{models}/smollm2*.gguf"))
     if not found:
         raise Failure("no smollm2*.gguf in the folder of models: run ./dev models smollm2")
+    return found[0]
+
+
+def serve(piece, hours):
+    model = small_model()
     try:
-        piece.data["clients"] = prove_serve.clients(RAFTER, found[0], f"{STATE}/clients")
+        piece.data["clients"] = prove_serve.clients(RAFTER, model, f"{STATE}/clients")
         piece.save()
-        piece.data["loads"] = prove_load.prove(RAFTER, found[0], STATE)
+        piece.data["loads"] = prove_load.prove(RAFTER, model, STATE)
         piece.save()
         seconds = max(60, min(1200, hours * 3600))
         piece.data["soak"] = prove_serve.soak(RAFTER, seconds)
@@ -560,12 +566,9 @@ def serve(piece, hours):
 
 def rl(piece, hours):
     del hours  # the seeds and steps are fixed
-    models = os.environ.get("RAFTER_MODELS") or os.path.expanduser("~/.cache/rafter-models")
-    found = sorted(glob.glob(f"{models}/smollm2*.gguf"))
-    if not found:
-        raise Failure("no smollm2*.gguf in the folder of models: run ./dev models smollm2")
+    model = small_model()
     try:
-        piece.data["runs"] = prove_rl.prove(RAFTER, found[0], f"{STATE}/rl")
+        piece.data["runs"] = prove_rl.prove(RAFTER, model, f"{STATE}/rl")
     except RuntimeError as error:
         raise Failure(str(error)) from error
     piece.data["trials"] += len(piece.data["runs"])

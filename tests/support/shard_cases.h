@@ -44,13 +44,7 @@ typedef struct setting {
 static inline void shard_step(world *w, const rf_graph *whole) {
   w->run = (rf_run_inputs){.seed = 3, .step = 1, .loss_scale = 1.0f / 64, .lr = 1e-2f};
   world_fill(w, whole, 0, false);
-  world_run(w, RF_SECTION_BEGIN);
-  for (int m = 0; m < whole->accumulate; m++) {
-    w->run.micro = m;
-    world_fill(w, whole, m, true);
-    world_run(w, RF_SECTION_MICRO);
-  }
-  world_run(w, RF_SECTION_END);
+  world_step(w, whole);
 }
 
 static inline rf_build_options shard_training(const setting *s, rf_dtype dtype) {

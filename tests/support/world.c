@@ -259,3 +259,13 @@ void world_run(world *w, rf_section section) {
     world_run_op(w, o);
   }
 }
+
+void world_step(world *w, const rf_graph *whole) {
+  world_run(w, RF_SECTION_BEGIN);
+  for (int m = 0; m < whole->accumulate; m++) {
+    w->run.micro = m;
+    world_fill(w, whole, m, true);
+    world_run(w, RF_SECTION_MICRO);
+  }
+  world_run(w, RF_SECTION_END);
+}

@@ -44,5 +44,7 @@ void world_fill(world *w, const rf_graph *whole, int micro, bool inputs);
 void world_run_op(world *w, int op); /* on all chips */
 /* Runs all ops of a section on all chips, in lockstep. */
 void world_run(world *w, rf_section section);
+/* Runs a whole step, with the inputs that world_fill gives for each microbatch. */
+void world_step(world *w, const rf_graph *whole);
 
 #endif

@@ -23,16 +23,6 @@ world *step_world(const rf_graph *graph, const rf_graph *whole, const rf_run_inp
   return w;
 }
 
-void reference_step(world *w, const rf_graph *whole) {
-  world_run(w, RF_SECTION_BEGIN);
-  for (int m = 0; m < whole->accumulate; m++) {
-    w->run.micro = m;
-    world_fill(w, whole, m, true);
-    world_run(w, RF_SECTION_MICRO);
-  }
-  world_run(w, RF_SECTION_END);
-}
-
 /* ---- the compiled step ----------------------------------------------------------------------- */
 
 /* Inputs of the graph have one part for each microbatch. Sums are f64 in the graph and f32 here. */

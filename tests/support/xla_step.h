@@ -11,8 +11,6 @@
  * microbatch. `flags`: options for the compiler, or NULL. Fails the test on an error. */
 void xla_step(rf_xla_client *client, world *w, const rf_graph *whole, const rf_emit_options *options,
               const char *flags);
-/* The same step with the reference kernels. */
-void reference_step(world *w, const rf_graph *whole);
 /* A new world with the first values of a step, and these inputs of the run. */
 world *step_world(const rf_graph *graph, const rf_graph *whole, const rf_run_inputs *run);
 

@@ -54,8 +54,8 @@ static steps begin(const setting *s) {
   steps of = {.whole = graph_of(s, RF_F64, ""), .graph = graph_of(s, RF_F32, s->mesh)};
   of.exact = step_world(of.whole, of.whole, &RUN);
   of.reference = step_world(of.graph, of.whole, &RUN);
-  reference_step(of.exact, of.whole);
-  reference_step(of.reference, of.whole);
+  world_step(of.exact, of.whole);
+  world_step(of.reference, of.whole);
   return of;
 }
 

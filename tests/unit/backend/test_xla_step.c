@@ -64,8 +64,8 @@ static void try_step(const setting *s, bool faults) {
   world *exact = step_world(whole, whole, &RUN), *reference = step_world(graph, whole, &RUN),
         *got = step_world(graph, whole, &RUN), *before = step_world(graph, whole, &RUN);
   char text[400];
-  reference_step(exact, whole);
-  reference_step(reference, whole);
+  world_step(exact, whole);
+  world_step(reference, whole);
   xla_step(client, got, whole, &(rf_emit_options){0}, NULL);
   const char *wrong = step_difference(got, reference, exact, s->dtype, text);
   if (wrong)
