@@ -75,6 +75,10 @@ typedef struct rf_tensor {
    * tensor at the same time. Microbatch i uses slot i % slots. Each slot has the shape `shape`. 0
    * means 1. */
   int32_t slots;
+  /* In the plan of one pipeline stage that runs: a bit for each stage that stores the tensor. 0
+   * means all stages. A tensor that only other stages store has no bytes here
+   * (rf_tensor_is_elsewhere). */
+  uint64_t stages;
 } rf_tensor;
 
 typedef enum rf_section { RF_SECTION_BEGIN, RF_SECTION_MICRO, RF_SECTION_END, RF_SECTIONS } rf_section;

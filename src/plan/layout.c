@@ -4,6 +4,8 @@
  * greedily in several orders, and the lowest result is kept. */
 #include "plan/parts.h"
 
+#include "graph/mesh/pipeline.h"
+
 #include <stdlib.h>
 #include <string.h>
 #ifdef __SSE2__
@@ -552,7 +554,7 @@ static void place_persistent(rf_plan *plan, rf_pool *scratch, bool host) {
   int count = 0;
   for (int t = 0; t < graph->tensor_count; t++) {
     const rf_tensor *tensor = &graph->tensor[t];
-    if (!tensor->persistent || tensor->host != host) continue;
+    if (!tensor->persistent || tensor->host != host || rf_tensor_is_elsewhere(tensor, &graph->mesh)) continue;
     int place = tensor->class == RF_CLASS_WEIGHT ? 0
                 : place_of[tensor->class]        ? place_of[tensor->class]
                                                  : RF_CLASSES;

@@ -126,13 +126,18 @@ rf_status rf_plan_auto_remat(const rf_graph *base, const rf_plan_options *option
 /* overlap.c: sum of the seconds of ops i with part[i] == which, without sends and receives. */
 double rf_plan_seconds_of(const rf_plan *plan, const int *part, int which);
 
-/* pipeline.c: plans all stages and returns the plan of the stage with the largest peak. */
+/* pipeline.c: plans all stages. Returns the plan of the stage with the largest peak, or with
+ * options->own_stage that of the stage options->build.mesh.stage. */
 rf_status rf_plan_make_stages(const rf_model *model, const rf_plan_options *options, rf_plan_depth depth,
                               rf_plan **plan, rf_error *error);
 
 /* plan.c: applies remat and offload to a graph and plans it. Takes ownership of the graph. */
 rf_status rf_plan_finish(rf_graph *graph, const rf_plan_options *options, rf_plan_depth depth, rf_plan **plan,
                          rf_error *error);
+/* plan.c: adds the owner's persistent tensors that a graph lacks, in the order of their offsets, so
+ * that the layout gives the persistent tensors of both plans the same offsets. No op uses an added
+ * tensor. RAFTER_INVALID: a tensor of the graph is stored in another way than the owner's. */
+rf_status rf_plan_adopt(rf_graph *graph, const rf_plan *owner, rf_error *error);
 /* plan.c: the graph of a plan before recomputation and offload. If remat or offload has changed
  * plan->graph, builds a new graph; the caller frees *built. Returns NULL for pipeline stages. */
 const rf_graph *rf_plan_graph_before(const rf_plan *plan, rf_graph **built);

@@ -1,9 +1,10 @@
-/* pipeline.c - plans every stage of a pipeline as the program of its own chips. Returns the plan of
- * the stage with the largest peak. A simulation of all stages gives the step time of this plan. */
+/* pipeline.c - plans every stage of a pipeline as the program of its own chips. A simulation of all
+ * stages gives the step time. */
 #include "plan/pipeline.h"
 
 #include "plan/parts.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -242,53 +243,112 @@ static bool join(rf_plan *plan, const rf_piece_times *piece, rf_plan_stage *stag
   return true;
 }
 
+/* The digest of a stage's plan becomes that of the plans of all stages, which is the same on all
+ * ranks. */
+static void join_digests(rf_plan *plan) {
+  uint64_t key = 0;
+  for (int i = 0; i < plan->stages; i++) key = rf_key(key, rf_name_key(rf_plan_of_stage(plan, i)->digest), 0);
+  snprintf(plan->digest, sizeof plan->digest, "%016llx", (unsigned long long)key);
+}
+
+/* All stages of a job. `plan` has the finished plans. */
+typedef struct line_up {
+  const rf_plan_options *options;
+  int stages;
+  rf_graph **graph; /* until rf_plan_finish takes them */
+  rf_plan **plan;
+  rf_plan_stage *stage;
+  rf_piece_times *piece;
+  sums sum;
+} line_up;
+
+static rf_status no_memory(rf_error *error) {
+  return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while planning");
+}
+
+static rf_status build_stages(line_up *l, const rf_model *model, rf_error *error) {
+  rf_graph *whole = NULL;
+  rf_build_options build = l->options->build;
+  rf_status status = rf_graph_build(model, &build, "optimize", &whole, error);
+  for (build.mesh.stage = 0; build.mesh.stage < l->stages && status == RAFTER_OK; build.mesh.stage++)
+    status = rf_graph_stage(whole, &build, &l->graph[build.mesh.stage], error);
+  rf_graph_free(whole);
+  return status;
+}
+
+static rf_status plan_stage(line_up *l, int number, rf_plan_depth depth, rf_error *error) {
+  rf_plan_options of_stage = *l->options;
+  bool own = of_stage.own_stage && number == l->options->build.mesh.stage;
+  rf_graph *graph = l->graph[number];
+  if (own) rf_pass_elsewhere(graph, l->graph);
+  if (of_stage.owner) {
+    of_stage.owner = rf_plan_of_stage(of_stage.owner, number);
+    RF_TRY(rf_plan_adopt(graph, of_stage.owner, error));
+  }
+  of_stage.build.mesh.stage = number;
+  l->graph[number] = NULL;
+  RF_TRY(rf_plan_finish(graph, &of_stage, depth, &l->plan[number], error));
+  /* the user's stage; graph->mesh.stage names the stage of the plan */
+  l->plan[number]->options.build.mesh.stage = l->options->build.mesh.stage;
+  if (depth < RF_PLAN_PRICES) return RAFTER_OK;
+  describe(l->plan[number], &l->stage[number]);
+  add_work(&l->sum, l->plan[number], 1.0 / l->stages);
+  return time_pieces(l->plan[number], l->piece, &l->stage[number]) ? RAFTER_OK : no_memory(error);
+}
+
+/* Takes the plan that is returned out of the list. The other plans remain there. */
+static rf_plan *take_plan(line_up *l) {
+  int chosen = l->options->own_stage ? l->options->build.mesh.stage : 0;
+  for (int i = 0; i < l->stages && !l->options->own_stage; i++)
+    if (l->plan[i]->arena_bytes > l->plan[chosen]->arena_bytes) chosen = i;
+  rf_plan *plan = l->plan[chosen];
+  l->plan[chosen] = NULL;
+  return plan;
+}
+
 rf_status rf_plan_make_stages(const rf_model *model, const rf_plan_options *options, rf_plan_depth depth,
                               rf_plan **out, rf_error *error) {
-  int stages = rf_pipeline_stages(&options->build.mesh), pieces = rf_pipeline_pieces(&options->build.mesh);
-  rf_graph *whole = NULL, *graph = NULL;
-  rf_plan *plan = NULL, *most = NULL;
-  rf_plan_stage *stage = calloc((size_t)stages, sizeof *stage);
-  rf_piece_times *piece = calloc((size_t)pieces, sizeof *piece);
-  sums sum = {0};
+  int stages = rf_pipeline_stages(&options->build.mesh);
   rf_status status = RAFTER_OK;
-  if (!stage || !piece) RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while planning"));
+  rf_plan *plan = NULL;
+  line_up l = {.options = options,
+               .stages = stages,
+               .graph = calloc((size_t)stages, sizeof *l.graph),
+               .plan = calloc((size_t)stages, sizeof *l.plan),
+               .stage = calloc((size_t)stages, sizeof *l.stage),
+               .piece = calloc((size_t)rf_pipeline_pieces(&options->build.mesh), sizeof *l.piece)};
+  if (!l.graph || !l.plan || !l.stage || !l.piece) RF_GO(no_memory(error));
   if (options->program.program != RF_PROGRAM_RAFTER)
     RF_GO(
         RF_FAIL(error, RAFTER_INVALID, "leave --program out, or use data, fsdp and tensor",
                 "a JAX program cannot be planned with pipeline stages (--mesh pipeline: expected 1, got %d)",
                 stages));
-  RF_GO(rf_graph_build(model, &options->build, "optimize", &whole, error));
-  for (int i = 0; i < stages; i++) {
-    rf_plan_options of_stage = *options;
-    of_stage.build.mesh.stage = i;
-    RF_GO(rf_graph_stage(whole, &of_stage.build, &graph, error));
-    status = rf_plan_finish(graph, &of_stage, depth, &plan, error); /* takes the graph */
-    if (status != RAFTER_OK) goto done;
-    if (depth >= RF_PLAN_PRICES) {
-      describe(plan, &stage[i]);
-      if (!time_pieces(plan, piece, &stage[i]))
-        RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while planning"));
-      add_work(&sum, plan, 1.0 / stages);
-    }
-    rf_plan *less = most && most->arena_bytes >= plan->arena_bytes ? plan : most;
-    most = less == plan ? most : plan;
-    plan = NULL;
-    rf_plan_free(less);
-  }
+  RF_GO(build_stages(&l, model, error));
+  /* this process's own stage first: it reads the graphs of the others */
+  if (options->own_stage) RF_GO(plan_stage(&l, options->build.mesh.stage, depth, error));
+  for (int i = 0; i < stages; i++)
+    if (!l.plan[i]) RF_GO(plan_stage(&l, i, depth, error));
+  plan = take_plan(&l);
   if (depth >= RF_PLAN_PRICES) {
-    if (!join(most, piece, stage, stages, &sum))
-      RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while planning"));
-    stage = NULL; /* the plan owns it */
+    if (!join(plan, l.piece, l.stage, stages, &l.sum)) RF_GO(no_memory(error));
+    l.stage = NULL; /* the plan owns it */
+    if (options->own_stage) {
+      plan->stage_plan = l.plan;
+      l.plan = NULL;
+      if (depth == RF_PLAN_WHOLE) join_digests(plan);
+    }
   }
-  /* the options get the user's stage back; graph->mesh.stage names the stage of the plan */
-  most->options.build.mesh.stage = options->build.mesh.stage;
-  *out = most;
-  most = NULL;
+  *out = plan;
+  plan = NULL;
 done:
-  rf_graph_free(whole);
+  for (int i = 0; i < stages; i++) {
+    if (l.graph) rf_graph_free(l.graph[i]);
+    if (l.plan) rf_plan_free(l.plan[i]);
+  }
   rf_plan_free(plan);
-  rf_plan_free(most);
-  free(stage);
-  free(piece);
+  free(l.graph);
+  free(l.plan);
+  free(l.stage);
+  free(l.piece);
   return status;
 }

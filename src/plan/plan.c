@@ -87,7 +87,7 @@ static rf_status check_options(const rf_plan_options *o, rf_error *error) {
     return RF_FAIL(error, RAFTER_INVALID, NULL,
                    "bad sizes in bytes (budget %lld, guard %d: expected at least 0)",
                    (long long)o->budget_bytes, o->guard_bytes);
-  if (o->owner && rf_pipeline_stages(&o->build.mesh) > 1)
+  if (o->owner && !o->own_stage && rf_pipeline_stages(&o->build.mesh) > 1)
     return RF_FAIL(error, RAFTER_INVALID, "leave pipeline out of --mesh",
                    "the jobs of a pipeline cannot share an arena (--mesh: expected pipeline=1, got %d)",
                    rf_pipeline_stages(&o->build.mesh));
@@ -145,15 +145,13 @@ static int compare_kept(const void *a, const void *b) {
   return (x->offset > y->offset) - (x->offset < y->offset);
 }
 
-/* Adds the owner's persistent tensors that a graph lacks, in the order of their offsets, so that
- * the layout gives the persistent tensors of both plans the same offsets. No op uses an added
- * tensor. RAFTER_INVALID: a tensor of the graph is stored in another way than the owner's. */
-static rf_status adopt(rf_graph *graph, const rf_plan *owner, rf_error *error) {
+rf_status rf_plan_adopt(rf_graph *graph, const rf_plan *owner, rf_error *error) {
   const rf_graph *from = owner->graph;
   kept *list = rf_pool_alloc(graph->pool, ((size_t)from->tensor_count + 1) * sizeof *list);
   int count = 0;
   for (int t = 0; t < from->tensor_count; t++)
-    if (from->tensor[t].persistent) list[count++] = (kept){owner->tensor[t].offset, t};
+    if (from->tensor[t].persistent && owner->tensor[t].offset >= 0)
+      list[count++] = (kept){owner->tensor[t].offset, t};
   qsort(list, (size_t)count, sizeof *list, compare_kept);
   for (int i = 0; i < count; i++) {
     const rf_tensor *tensor = &from->tensor[list[i].tensor];
@@ -198,7 +196,7 @@ rf_status rf_plan_make_to(rf_plan_depth depth, const rf_model *model, const rf_p
       RF_TRY(rf_machine_group(options->machine, &options->build.mesh, 0, &group, error));
     if (base) graph = rf_graph_borrow(base);
     else RF_TRY(rf_graph_build(model, &options->build, NULL, &graph, error));
-    rf_status status = options->owner ? adopt(graph, options->owner, error) : RAFTER_OK;
+    rf_status status = options->owner ? rf_plan_adopt(graph, options->owner, error) : RAFTER_OK;
     if (status != RAFTER_OK) {
       rf_graph_free(graph);
       return status;
@@ -232,6 +230,8 @@ rf_status rf_plan_make_size(const rf_model *model, const rf_plan_options *option
 
 void rf_plan_free(rf_plan *plan) {
   if (!plan) return;
+  for (int i = 0; plan->stage_plan && i < plan->stages; i++) rf_plan_free(plan->stage_plan[i]);
+  free(plan->stage_plan);
   rf_graph_free(plan->graph);
   free(plan->stage);
   free(plan);

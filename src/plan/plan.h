@@ -72,6 +72,9 @@ typedef struct rf_plan_options {
   /* true: the weights of a layer are gathered from other chips while the layer before it
    * computes, as in programs that the TPU compiler makes */
   bool gathers_ahead;
+  /* With pipeline stages. true: the plan is that of stage build.mesh.stage, which this process
+   * runs. false: that of the stage with the largest peak. */
+  bool own_stage;
   int guard_bytes; /* gap after each tensor; debug runs check that nothing writes there */
   /* Plan in whose arena this plan runs too, as validation and generation run in the arena of
    * training; NULL: none. Must outlive this plan. Both plans then have the same persistent tensors
@@ -144,10 +147,12 @@ typedef struct rf_plan {
   double sent_bytes; /* in collectives of a step, on one chip; whole arrays count */
   double step_seconds, model_flops, hardware_flops, flops_full_square, bytes; /* of a step, all chips */
   double build_seconds;                                                       /* time that planning took */
-  /* One entry per stage of a pipeline. The plan has the graph and the memory of the stage with the
-   * largest peak (graph->mesh.stage), but the time, FLOPs and bytes of all stages. */
+  /* One entry per stage of a pipeline. The plan has the graph and the memory of one stage
+   * (graph->mesh.stage), but the time, FLOPs and bytes of all stages. */
   rf_plan_stage *stage;
-  int stages;                        /* 0: no pipeline */
+  int stages; /* 0: no pipeline */
+  /* With options.own_stage: the plans of all stages by number, but NULL for this one. Owned. */
+  struct rf_plan **stage_plan;
   rf_part_work stage_work[RF_PARTS]; /* sums over all stages of a pipeline */
   /* Memory of a JAX program. For such a program, arena_bytes and by_class describe the JAX program,
    * but the offsets belong to rafter's own program. */
@@ -155,6 +160,10 @@ typedef struct rf_plan {
   char digest[17]; /* hex XXH3 of everything that the results of a run depend on */
 } rf_plan;
 
+/* The plan of a stage, if options.own_stage is set. */
+static inline const rf_plan *rf_plan_of_stage(const rf_plan *plan, int stage) {
+  return stage == plan->graph->mesh.stage ? plan : plan->stage_plan[stage];
+}
 /* Description of plan->tensor[t]: a tensor of the graph or a workspace. */
 static inline const rf_tensor *rf_plan_content(const rf_plan *plan, int t) {
   const int own = plan->graph->tensor_count;

@@ -95,12 +95,10 @@ static rf_status check_pipeline(const rf_mesh *mesh, const rf_model *model, cons
         "interleaving needs several pipeline stages (--pipeline interleaved:%d: expected --mesh pipeline=P)",
         chunks);
   if (stages == 1) return RAFTER_OK;
-  if (options->job != RF_JOB_TRAIN || options->loss_only)
+  if (options->job != RF_JOB_TRAIN)
     return RF_FAIL(error, RAFTER_INVALID,
                    "use the axis tensor instead, and data or slice for more throughput",
-                   "pipelines can be planned for training only (--mesh pipeline: expected 1, "
-                   "got %d)",
-                   stages);
+                   "pipelines are for training only (--mesh pipeline: expected 1, got %d)", stages);
   if (pieces > model->layers) {
     snprintf(hint, sizeof hint, "use at most %lld stages%s", (long long)(model->layers / chunks),
              chunks > 1 ? ", or a smaller V in --pipeline interleaved:V" : "");
@@ -109,6 +107,7 @@ static rf_status check_pipeline(const rf_mesh *mesh, const rf_model *model, cons
                    (long long)(model->layers / chunks),
                    chunks > 1 ? " with this number of layer groups per stage" : "", model->name, stages);
   }
+  if (options->loss_only) return RAFTER_OK; /* a validation pass has one microbatch */
   if (options->accumulate < stages) {
     snprintf(hint, sizeof hint, "set --accumulate to %d or more: the bubble is (P-1)/(m+P-1) of the time",
              stages);

@@ -57,10 +57,10 @@ int rf_pipeline_piece_of_layer(const rf_mesh *mesh, int64_t layers, int64_t laye
 /* ---- schedules ------------------------------------------------------------------------------- */
 
 /* The k-th forward (or backward) pass of an interleaved stage. A group of `stages` microbatches
- * runs through all chunks before the next group starts. */
-static rf_half turn(const rf_mesh *mesh, int64_t k, bool backward) {
-  int64_t stages = rf_pipeline_stages(mesh), chunks = rf_pipeline_chunks(mesh), group = k / (stages * chunks),
-          inside = k % (stages * chunks);
+ * runs through all chunks before the next group starts. A validation pass has one microbatch. */
+static rf_half turn(const rf_mesh *mesh, int micros, int64_t k, bool backward) {
+  int64_t stages = micros == 1 ? 1 : rf_pipeline_stages(mesh), chunks = rf_pipeline_chunks(mesh),
+          group = k / (stages * chunks), inside = k % (stages * chunks);
   int64_t chunk = inside / stages;
   return (rf_half){.chunk = (int32_t)(backward ? chunks - 1 - chunk : chunk),
                    .micro = (int32_t)(group * stages + inside % stages),
@@ -75,9 +75,9 @@ void rf_pipeline_order(const rf_mesh *mesh, int stage, int micros, rf_half *orde
   if (ahead > halves) ahead = halves;
   for (int64_t k = 0; k < halves + ahead; k++) {
     bool several = chunks > 1;
-    if (k < halves) order[at++] = several ? turn(mesh, k, false) : (rf_half){0, (int32_t)k, false};
+    if (k < halves) order[at++] = several ? turn(mesh, micros, k, false) : (rf_half){0, (int32_t)k, false};
     if (k >= ahead)
-      order[at++] = several ? turn(mesh, k - ahead, true) : (rf_half){0, (int32_t)(k - ahead), true};
+      order[at++] = several ? turn(mesh, micros, k - ahead, true) : (rf_half){0, (int32_t)(k - ahead), true};
   }
 }
 

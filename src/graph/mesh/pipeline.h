@@ -51,6 +51,19 @@ void rf_pipeline_halves(const rf_graph *graph, int *half);
 /* Sets rf_tensor.slots of every tensor. Runs after all passes that move ops. */
 void rf_pass_slots(rf_graph *graph);
 
+/* Bytes from one slot of a tensor to the next. */
+static inline int64_t rf_slot_bytes(const rf_tensor *tensor) {
+  return rf_round_up(rf_tensor_bytes(tensor), 64);
+}
+enum { RF_MAX_RUN_STAGES = 64 }; /* of a pipeline that runs */
+static inline bool rf_tensor_is_elsewhere(const rf_tensor *tensor, const rf_mesh *mesh) {
+  return tensor->stages && !(tensor->stages >> mesh->stage & 1);
+}
+/* Gives the program of one stage a description of each tensor that only other stages store: weights
+ * and their moments, inputs and outputs. So callers find them all on every stage. Sets
+ * rf_tensor.stages. `stage` has the programs of all stages, and `graph` is one of them. */
+void rf_pass_elsewhere(rf_graph *graph, rf_graph *const *stage);
+
 /* Makes the program of stage mesh->stage. The program has the ops of the stage's pieces, and sends
  * and receives the tensors that other stages read or make. */
 rf_status rf_pass_stage(const rf_graph *whole, const rf_mesh *mesh, rf_graph **out, rf_error *error);
