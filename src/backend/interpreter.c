@@ -2,6 +2,7 @@
 #include "backend/interpreter.h"
 #include "backend/lanes.h"
 #include "backend/mpi/link.h"
+#include "backend/mpi/pipe.h"
 #include "graph/mesh/place.h"
 
 #include <stdlib.h>
@@ -25,6 +26,12 @@ typedef struct interpreter {
   int32_t place[RF_AXES];
   int64_t row_chips; /* chips that have different rows of a microbatch */
   int64_t *first_row;
+  /* With pipeline stages: the passes of this stage in their order, and the next one. */
+  rf_pipe *pipe;
+  int *half;      /* for each op: its pass, as in rf_pipeline_halves */
+  void **address; /* for each tensor: its first slot */
+  rf_half *order;
+  int halves, next;
 } interpreter;
 
 /* Makes op `i` the recorded op and returns its start time in ns. The start time is `before`, the
@@ -70,12 +77,33 @@ static int64_t first_row_of(const rf_graph *graph, const rf_op *op, const int32_
   return 0;
 }
 
-static rf_status run_ops(interpreter *in, rf_section section, const rf_run_inputs *inputs, int64_t before,
+static void *slot_address(const interpreter *in, int tensor, int micro) {
+  const rf_tensor *t = &in->graph->tensor[tensor];
+  return in->address[tensor] ? (char *)in->address[tensor] + micro % t->slots * rf_slot_bytes(t) : NULL;
+}
+
+/* Gives a call the slots of a microbatch. */
+static void take_slots(const interpreter *in, rf_call *call, int micro) {
+  const rf_op *op = call->op;
+  for (int k = 0; k < op->input_count; k++)
+    if (op->input[k] >= 0 && in->graph->tensor[op->input[k]].slots > 1)
+      call->in[k] = slot_address(in, op->input[k], micro);
+  for (int k = 0; k < op->output_count; k++)
+    if (op->output[k] >= 0 && in->graph->tensor[op->output[k]].slots > 1)
+      call->out[k] = slot_address(in, op->output[k], micro);
+}
+
+/* Runs the ops of a section; half >= 0: only those of one pass. */
+static rf_status run_ops(interpreter *in, rf_section section, int half, const rf_run_inputs *inputs,
                          rf_error *error) {
   rf_lanes *lanes = rf_lanes_on;
   const volatile int *stop = inputs->stop;
+  int64_t before = rf_now_ns();
   for (int i = in->begin[section]; i < in->end[section]; i++) {
     rf_call *call = &in->call[i];
+    if (half >= 0 && in->half[i] != half) continue;
+    if (in->pipe) rf_link_poll(in->link);
+    if (half >= 0) take_slots(in, call, inputs->micro);
     uint8_t watched = in->watch.op[i];
     if (rf_flag_is_set(stop)) return RF_FAIL(error, RAFTER_INTERRUPTED, NULL, "stopped by a signal");
     if (call->op->def->probe == RF_PROBE_UPDATE) stop = NULL;
@@ -97,12 +125,30 @@ static rf_status run_ops(interpreter *in, rf_section section, const rf_run_input
   return RAFTER_OK;
 }
 
+/* The caller has written the inputs of microbatch inputs->micro. Runs the passes of the schedule
+ * before the first one that needs the inputs of a later microbatch. */
+static rf_status run_passes(interpreter *in, const rf_run_inputs *inputs, rf_error *error) {
+  rf_run_inputs of = *inputs;
+  if (inputs->micro == 0) {
+    in->next = 0;
+    rf_pipe_begin(in->pipe);
+  }
+  for (; in->next < in->halves && in->order[in->next].micro <= inputs->micro; in->next++) {
+    const rf_half *h = &in->order[in->next];
+    of.micro = h->micro;
+    of.first_token = h->micro * in->graph->rows;
+    RF_TRY(run_ops(in, RF_SECTION_MICRO, 2 * h->chunk + h->backward, &of, error));
+    rf_pipe_free_slots(in->pipe, h);
+  }
+  return rf_link_status(in->link, NULL, error);
+}
+
 static rf_status run(rf_program *program, rf_section section, const rf_run_inputs *inputs, rf_error *error) {
   interpreter *in = (interpreter *)program;
   if (in->begin[section] == in->end[section]) return RAFTER_OK;
-  int64_t begin = rf_now_ns();
-  rf_team_enter(in->team, begin, rf_team_cpu_ns());
-  rf_status status = run_ops(in, section, inputs, begin, error);
+  rf_team_enter(in->team, rf_now_ns(), rf_team_cpu_ns());
+  rf_status status = in->pipe && section == RF_SECTION_MICRO ? run_passes(in, inputs, error)
+                                                             : run_ops(in, section, RF_NONE, inputs, error);
   rf_team_leave(in->team, rf_now_ns(), rf_team_cpu_ns());
   if (rf_lanes_on) rf_lanes_on->op = RF_NONE;
   return status;
@@ -114,6 +160,10 @@ static void release(rf_program *program) {
   free(in->chosen);
   free(in->whole);
   free(in->first_row);
+  rf_pipe_close(in->pipe);
+  free(in->half);
+  free(in->address);
+  free(in->order);
   free(in);
 }
 
@@ -134,6 +184,26 @@ static bool needs_all(const rf_graph *graph, const rf_op *op, const rf_chosen *c
     }
   }
   return false;
+}
+
+/* Makes the schedule of a pipeline stage. */
+static rf_status open_pipe(interpreter *in, const rf_program_source *source, unsigned char *base,
+                           rf_error *error) {
+  const rf_graph *graph = in->graph;
+  int micros = graph->accumulate;
+  in->halves = 2 * rf_pipeline_chunks(&graph->mesh) * micros;
+  in->half = malloc(((size_t)graph->op_count + 1) * sizeof *in->half);
+  in->address = calloc((size_t)graph->tensor_count + 1, sizeof *in->address);
+  in->order = malloc((size_t)in->halves * sizeof *in->order);
+  if (!in->half || !in->address || !in->order)
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while binding the plan");
+  rf_pipeline_halves(graph, in->half);
+  rf_pipeline_order(&graph->mesh, graph->mesh.stage, micros, in->order);
+  for (int t = 0; t < graph->tensor_count; t++) in->address[t] = address(source, base, t);
+  const rf_pipe_source of = {graph, in->link, in->address, in->half, in->order, in->halves};
+  RF_TRY(rf_pipe_open(&of, &in->pipe, error));
+  for (int i = 0; i < graph->op_count; i++) in->call[i].pipe = in->pipe;
+  return RAFTER_OK;
 }
 
 rf_status rf_interpreter_compile(const rf_program_source *source, unsigned char *base, rf_program **program,
@@ -177,6 +247,9 @@ rf_status rf_interpreter_compile(const rf_program_source *source, unsigned char 
     for (int k = 0; k < op->output_count; k++) call->out[k] = address(source, base, op->output[k]);
     call->workspace = address(source, base, source->op[i].workspace);
   }
-  *program = &in->program;
-  return RAFTER_OK;
+  rf_status status =
+      in->link && rf_pipeline_stages(&graph->mesh) > 1 ? open_pipe(in, source, base, error) : RAFTER_OK;
+  if (status == RAFTER_OK) *program = &in->program;
+  else release(&in->program);
+  return status;
 }

@@ -4,6 +4,7 @@
 #include "backend/cpu/peaks.h"
 #include "backend/host.h"
 #include "backend/mpi/mpi.h"
+#include "backend/mpi/pipe.h"
 #include "backend/reference/reference.h"
 
 #include <unistd.h>
@@ -21,6 +22,7 @@ static const rf_kernel *const TABLES[] = {
 #endif
     RF_CPU_ELEMENTWISE_BASE,
     RF_MPI_COLLECTIVES,
+    RF_MPI_TRANSFERS,
     RF_REFERENCE_KERNELS,
     NULL,
 };

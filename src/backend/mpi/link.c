@@ -18,8 +18,9 @@
 #define RF_LIBEXEC "/usr/local/libexec"
 #endif
 
-/* The tag of a group is TAG_GROUP + its number. TAG_LATE: a rank tells rank 0 that it gives up. */
-enum { TAG_MESSAGE = 1, TAG_BEGIN, TAG_GROUP, TAG_LATE = TAG_GROUP + RF_LINK_GROUPS };
+/* The tag of a group is TAG_GROUP + its number, and that of a channel TAG_CHANNEL + its number.
+ * TAG_LATE: a rank tells rank 0 that it gives up. */
+enum { TAG_MESSAGE = 1, TAG_BEGIN, TAG_GROUP, TAG_LATE = TAG_GROUP + RF_LINK_GROUPS, TAG_CHANNEL };
 
 typedef struct message {
   uint64_t request;
@@ -58,6 +59,8 @@ typedef struct link_state {
   seat *seat; /* (ranks) */
   message_group group[RF_LINK_GROUPS];
   exchange exchange;
+  message *posted; /* messages with a number; `done` if one is not in flight */
+  int posts;
   int room;   /* messages that a group can hold */
   bool ended; /* another rank has ended, so the launcher ends this one */
   bool agreed;
@@ -458,6 +461,41 @@ bool rf_link_wait(rf_link *link, int number) {
   bool fine = !link->failed && wait_for(s, g->message, g->count);
   g->count = 0;
   return fine;
+}
+
+rf_status rf_link_reserve(rf_link *link, int count, rf_error *error) {
+  link_state *s = state_of(link);
+  if (count <= s->posts) return RAFTER_OK;
+  message *more = realloc(s->posted, (size_t)count * sizeof *more);
+  if (!more) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while binding the plan");
+  for (int i = s->posts; i < count; i++) more[i] = (message){.done = true};
+  s->posted = more;
+  s->posts = count;
+  return RAFTER_OK;
+}
+
+bool rf_link_post_message(rf_link *link, int number, const rf_link_post *post) {
+  link_state *s = state_of(link);
+  if (link->failed) return false;
+  message *m = &s->posted[number];
+  *m = (message){.rank = post->rank, .out = post->out};
+  return begin(s, m, post->data, post->bytes, TAG_CHANNEL + post->channel);
+}
+
+bool rf_link_finish(rf_link *link, int number) {
+  link_state *s = state_of(link);
+  message *m = &s->posted[number];
+  return !link->failed && (m->done || wait_for(s, m, 1));
+}
+
+void rf_link_poll(rf_link *link) {
+  link_state *s = state_of(link);
+  for (int i = 0; i < s->posts && !link->failed; i++) {
+    message *m = &s->posted[i];
+    int done = 0, code = m->done ? 0 : test(s, m, &done);
+    if (code) fail_call(s, m, code);
+    m->done |= done != 0;
+  }
 }
 
 static rf_status pass(rf_link *link, bool out, int rank, void *data, int64_t bytes, rf_error *error) {

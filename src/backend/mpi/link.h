@@ -48,6 +48,21 @@ bool rf_link_begin_receive(rf_link *link, int group, int from, void *data, int64
 /* Waits for all messages of the group. On failure, link->error says which rank is missing. */
 bool rf_link_wait(rf_link *link, int group);
 
+/* Messages that stay in flight while others are exchanged. Each has a number below `count`.
+ * Messages of one channel, from one rank to another, arrive in the order in which both ranks post
+ * them. rf_link_post begins message `number`, which is not in flight. rf_link_finish waits until it
+ * is done. rf_link_poll gives the library the chance to move them, and does not wait. */
+rf_status rf_link_reserve(rf_link *link, int count, rf_error *error);
+typedef struct rf_link_post {
+  int rank, channel;
+  bool out; /* to the rank; false: from it */
+  void *data;
+  int64_t bytes; /* at most RF_LINK_BYTES */
+} rf_link_post;
+bool rf_link_post_message(rf_link *link, int number, const rf_link_post *post);
+bool rf_link_finish(rf_link *link, int number);
+void rf_link_poll(rf_link *link);
+
 /* The messages between these two calls are an exchange. Its ranks tell each other when they
  * begin. */
 void rf_link_begin_exchange(rf_link *link);
