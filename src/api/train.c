@@ -408,9 +408,9 @@ const rf_command RF_COMMAND_TRAIN = {
     RF_COMMAND_HEAD("train", "MODEL", 1, 1, "Run", "Train a model, or adapters for it, exactly as planned."),
     .options = {RF_TABLE(TRAIN), RF_TABLE(RF_TRAINING_RUN_OPTIONS), RF_TABLE(RF_EXAMPLE_OPTIONS),
                 RF_TABLE(RF_LOSS_OPTIONS), RF_TABLE(RF_PREFERENCE_OPTIONS), RF_TABLE(RF_STEP_OPTIONS),
-                RF_TABLE(RF_OFFLOAD_OPTIONS), RF_TABLE(RF_MODEL_OPTIONS), RF_TABLE(RF_HOST_OPTIONS),
-                RF_TABLE(RF_RUN_FOLDER_OPTIONS), RF_TABLE(RF_TRACE_OPTIONS), RF_TABLE(RF_DEBUG_OPTIONS),
-                RF_TABLE(RF_EVERY_OPTIONS)},
+                RF_TABLE(RF_OFFLOAD_OPTIONS), RF_TABLE(RF_PIPELINE_OPTIONS), RF_TABLE(RF_MODEL_OPTIONS),
+                RF_TABLE(RF_HOST_OPTIONS), RF_TABLE(RF_RUN_FOLDER_OPTIONS), RF_TABLE(RF_TRACE_OPTIONS),
+                RF_TABLE(RF_DEBUG_OPTIONS), RF_TABLE(RF_EVERY_OPTIONS)},
     .common =
         "data tokenizer batch steps max-seconds lr schedule loss lora seq accumulate remat dtype resume "
         "save-every "

@@ -219,6 +219,25 @@ static int default_tensor(const rf_model *model, int chips) {
   return tensor;
 }
 
+/* Refuses axes that no backend runs, or that the backend does not run. */
+static rf_status check_axes(const rf_mesh *mesh, bool ranks, rf_error *error) {
+  char text[160];
+  if (rf_mesh_extent(mesh, RF_AXIS_SLICE) > 1)
+    return RF_FAIL(error, RAFTER_INVALID,
+                   "use the axis data; `rafter plan` predicts memory and time of this mesh",
+                   "the axis slice can be planned but not run (--mesh: got %s)", rf_mesh_text(mesh, text));
+  int64_t stages = rf_mesh_extent(mesh, RF_AXIS_PIPELINE);
+  if (stages > 1 && !ranks)
+    return RF_FAIL(error, RAFTER_INVALID,
+                   "use other axes, or --backend cpu and one process for each chip (docs/many-machines.md)",
+                   "this backend does not run pipeline stages (--mesh: got %s)", rf_mesh_text(mesh, text));
+  if (stages > RF_MAX_RUN_STAGES)
+    return RF_FAIL(error, RAFTER_INVALID, "use fewer stages; `rafter plan` plans more",
+                   "too many pipeline stages to run (--mesh pipeline: expected at most %d, got %lld)",
+                   RF_MAX_RUN_STAGES, (long long)stages);
+  return RAFTER_OK;
+}
+
 /* Refuses meshes that can only be planned, except in `rafter plan`. */
 static rf_status check_runs(const rf_options *options, const rf_mesh *mesh, const rf_plan_options *plan,
                             rf_error *error) {
@@ -243,10 +262,7 @@ static rf_status check_runs(const rf_options *options, const rf_mesh *mesh, cons
         error, RAFTER_INVALID, "run without --mesh, or with --backend xla and a plugin of several devices",
         "several chips can be planned but not run with --backend %s (--mesh: expected one chip, got %s)",
         backend->name, rf_mesh_text(mesh, text));
-  if (!rf_mesh_live(mesh, RF_AXIS_BIT(RF_AXIS_SLICE) | RF_AXIS_BIT(RF_AXIS_PIPELINE))) return RAFTER_OK;
-  return RF_FAIL(error, RAFTER_INVALID, "use other axes; `rafter plan` predicts memory and time of this mesh",
-                 "the axes pipeline and slice can be planned but not run (--mesh: got %s)",
-                 rf_mesh_text(mesh, text));
+  return check_axes(mesh, rf_backend_has_ranks(backend), error);
 }
 
 /* Resolves --mesh, which must have as many chips as the machine. The default mesh has the fsdp axis
@@ -288,6 +304,7 @@ static rf_status resolve_mesh(const rf_options *options, rf_settings *s, rf_erro
   RF_TRY(check_runs(options, mesh, &s->plan, error));
   if (s->plan.backend->many_chips && machine->kind == RF_MACHINE_CPU && machine->chips == 1 && chips > 1)
     RF_TRY(rf_ranks_machine(&s->plan, on_local(options), chips, machine, error));
+  rf_ranks_choose_stage(&s->plan);
   /* a plan for measured ranks, made outside of them, has the threads of such a rank */
   if (chips > 1 && machine->exchange_count && !s->plan.threads_fixed && !rf_link_of_process())
     s->plan.threads = machine->threads;
@@ -657,7 +674,7 @@ const rf_option RF_MODEL_OPTIONS[] = {
         "mesh", TEXT, "AXIS=CHIPS,..", NULL, "Chips",
         "chips along data, fsdp, tensor, sequence, context, pipeline, expert, slice: "
         "data=2,fsdp=16,tensor=4\nA chip is a process of mpirun (docs/many-machines.md; auto: the fastest "
-        "mesh) or a device of --backend xla; pipeline and slice can only be planned."),
+        "mesh) or a device of --backend xla, which has no pipeline; slice can only be planned."),
     RF_NUMBER("zero", INT, NULL, 0, 3, NULL, "Chips",
               "what the fsdp axis (or data without fsdp) shards: 1 optimizer states, 2 also gradients, 3 "
               "also weights; unset: 3 for fsdp, 0 for data"),
@@ -748,6 +765,13 @@ const rf_option RF_STEP_OPTIONS[] = {
     {.name = NULL},
 };
 
+const rf_option RF_PIPELINE_OPTIONS[] = {
+    RF_WORDS("pipeline", TEXT, "SCHEDULE", "1f1b", "Chips",
+             "order of microbatches along the pipeline axis: 1f1b, gpipe, or interleaved:V with V groups of "
+             "layers on every stage"),
+    {.name = NULL},
+};
+
 const rf_option RF_OFFLOAD_OPTIONS[] = {
     RF_WORDS("offload", TEXT, "LIST", NULL, "Memory",
              "tensors to keep in host memory and copy when needed: optimizer, activations, kv, weights (of "
@@ -759,9 +783,6 @@ const rf_option RF_LAYOUT_OPTIONS[] = {
     RF_WORDS("price", TEXT, "TIER|USD", NULL, "Machine",
              "price of a chip per hour: a tier of the machine (list, committed, flex-start, ...) or an "
              "amount in USD, also for --prefill-on; unset: the list price"),
-    RF_WORDS("pipeline", TEXT, "SCHEDULE", "1f1b", "Chips",
-             "order of microbatches along the pipeline axis: 1f1b, gpipe, or interleaved:V with V groups of "
-             "layers on every stage"),
     RF_CHOICE("collectives", "core|offload|none", "core", "Chips",
               "what moves data between chips: the core while it computes (core), a separate engine "
               "(offload), or the core without overlap (none)"),

@@ -56,6 +56,7 @@ extern const rf_option RF_ADAPTER_OPTIONS[];     /* the same: slots for adapters
 extern const rf_option RF_SPECULATION_OPTIONS[]; /* commands that generate */
 extern const rf_option RF_STEP_OPTIONS[];        /* commands that can train */
 extern const rf_option RF_HOST_OPTIONS[];        /* commands that run on several hosts */
+extern const rf_option RF_PIPELINE_OPTIONS[];    /* commands that can train on a pipeline */
 extern const rf_option RF_OFFLOAD_OPTIONS[];
 extern const rf_option RF_LAYOUT_OPTIONS[]; /* options that only `rafter plan` has, and --fit */
 

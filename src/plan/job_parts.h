@@ -9,6 +9,8 @@
 /* Ranks on one machine share its cores, unless their launcher has given them cores. All ranks
  * compute the same plan, so the smallest number of threads and the lowest instruction set count. */
 rf_status rf_ranks_agree(rf_plan_options *plan, rf_error *error);
+/* If the ranks of this job are the chips of a pipeline, the plan is that of this rank's stage. */
+void rf_ranks_choose_stage(rf_plan_options *plan);
 /* Each chip of the mesh is one process. RAFTER_INVALID: the mesh has another number of chips. */
 rf_status rf_ranks_check(const rf_mesh *mesh, int ranks, rf_error *error);
 /* Makes of a machine with one chip the machine of `chips` chips that share it.

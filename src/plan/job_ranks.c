@@ -1,6 +1,8 @@
 /* job_ranks.c - jobs whose chips are ranks of MPI: their number, their cores, and the machine of a
  * mesh on `--on local`. */
 #include "backend/mpi/link.h"
+#include "graph/mesh/pipeline.h"
+#include "graph/mesh/place.h"
 #include "plan/job_parts.h"
 
 #include <stdio.h>
@@ -18,6 +20,16 @@ rf_status rf_ranks_agree(rf_plan_options *plan, rf_error *error) {
   plan->isa = (rf_isa)cores.isa;
   plan->threads = (int)cores.threads;
   return RAFTER_OK;
+}
+
+void rf_ranks_choose_stage(rf_plan_options *plan) {
+  int32_t place[RF_AXES];
+  rf_mesh *mesh = &plan->build.mesh;
+  if (!rf_backend_has_ranks(plan->backend) || plan->device.hosts.hosts < 2 || rf_pipeline_stages(mesh) < 2)
+    return;
+  rf_place_of(mesh, plan->device.hosts.host, place);
+  mesh->stage = place[RF_AXIS_PIPELINE];
+  plan->own_stage = true;
 }
 
 rf_status rf_ranks_check(const rf_mesh *mesh, int ranks, rf_error *error) {

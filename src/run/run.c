@@ -1,5 +1,6 @@
 /* run.c - opens a device, allocates the arena, compiles plans, runs sections, checks results. */
 #include "run/run.h"
+#include "graph/mesh/pipeline.h"
 #include "run/gather.h"
 #include "run/hosts.h"
 #include "run/whole.h"
@@ -160,6 +161,12 @@ static bool is_stored(const rf_plan *plan, int tensor) {
   return tensor != RF_NONE && offset_of(plan, tensor) >= 0;
 }
 
+/* Stored here, or on another stage of the pipeline. */
+static bool is_known(const rf_plan *plan, int tensor) {
+  return is_stored(plan, tensor) ||
+         (tensor != RF_NONE && rf_tensor_is_elsewhere(&plan->graph->tensor[tensor], &plan->graph->mesh));
+}
+
 /* The KV cache is not checked, because its unused pages contain no numbers. Keys and values are
  * checked as outputs of other ops. */
 static rf_status check_finite(const rf_bound_plan *b, int op, const rf_run_inputs *inputs, rf_error *error) {
@@ -222,9 +229,20 @@ static rf_status no_memory(rf_error *error) {
   return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while binding the plan");
 }
 
+/* The programs of pipeline stages number their tensors differently. All ranks must exchange inputs
+ * and outputs in the same order. */
+static void sort_by_name(const rf_graph *graph, int *list, int count) {
+  for (int i = 1; i < count; i++)
+    for (int k = i; k > 0 && strcmp(graph->tensor[list[k]].name, graph->tensor[list[k - 1]].name) < 0; k--) {
+      int before = list[k - 1];
+      list[k - 1] = list[k];
+      list[k] = before;
+    }
+}
+
 /* Bytes of the host copy of an input or output, which is a whole tensor. */
 static int64_t view_bytes(const rf_bound_plan *b, int tensor) {
-  int64_t bytes = b->plan->tensor[tensor].bytes;
+  int64_t bytes = rf_round_up(rf_tensor_bytes(&b->plan->graph->tensor[tensor]), 64);
   if (!b->whole) return bytes;
   int64_t whole = rf_round_up(rf_tensor_bytes(rf_whole_tensor(b->whole, tensor)), 64);
   return whole > bytes ? whole : bytes;
@@ -237,10 +255,11 @@ static rf_status bind_views(rf_bound_plan *b, rf_error *error) {
   b->view = calloc((size_t)graph->tensor_count + 1, sizeof *b->view);
   if (!b->io || !b->view) return no_memory(error);
   for (int t = 0; t < graph->tensor_count; t++) {
-    if ((!graph->tensor[t].input && !graph->tensor[t].output) || !is_stored(b->plan, t)) continue;
+    if ((!graph->tensor[t].input && !graph->tensor[t].output) || !is_known(b->plan, t)) continue;
     b->io[b->io_count++] = t;
     bytes += view_bytes(b, t);
   }
+  if (b->plan->stages) sort_by_name(graph, b->io, b->io_count);
   if (b->run->memory->host && !b->whole) return RAFTER_OK;
   b->copies = calloc((size_t)bytes + 1, 1);
   if (!b->copies) return no_memory(error);
@@ -326,26 +345,28 @@ static rf_status reserve(const rf_run *run, const rf_plan *plan, rf_error *error
   return RAFTER_OK;
 }
 
-static rf_status refuse_mesh(const rf_mesh *mesh, int chips, rf_error *error) {
-  char text[160];
-  if (chips < 2)
-    return RF_FAIL(error, RAFTER_INVALID,
-                   "run without --mesh, or with --backend xla and a plugin of several devices",
-                   "several chips can be planned but not run (mesh: expected one chip, got %s)",
-                   rf_mesh_text(mesh, text));
-  return RF_FAIL(error, RAFTER_INVALID, "leave these axes out of --mesh; `rafter plan` supports them",
-                 "pipelines and slices can be planned but not run (mesh: expected other axes, got %s)",
-                 rf_mesh_text(mesh, text));
-}
-
 static rf_status check_mesh(const rf_mesh *mesh, const rf_device *device, rf_error *error) {
+  char text[160];
   int64_t chips = rf_mesh_chips(mesh);
   int have = device ? device->chips : 1;
   if (chips == 1 && have == 1) return RAFTER_OK;
-  if (chips > have || have == 1) return refuse_mesh(mesh, 1, error);
-  if (rf_mesh_live(mesh, RF_AXIS_BIT(RF_AXIS_SLICE) | RF_AXIS_BIT(RF_AXIS_PIPELINE)))
-    return refuse_mesh(mesh, have, error);
-  return RAFTER_OK;
+  if (chips <= have && have > 1) return RAFTER_OK;
+  return RF_FAIL(
+      error, RAFTER_INVALID, "run without --mesh, or with --backend xla and a plugin of several devices",
+      "several chips can be planned but not run (mesh: expected one chip, got %s)", rf_mesh_text(mesh, text));
+}
+
+/* Refuses meshes that can only be planned, before a device is opened. */
+static rf_status check_axes(const rf_plan *plan, rf_error *error) {
+  char text[160];
+  const rf_mesh *mesh = &plan->graph->mesh;
+  bool ranks = rf_backend_has_ranks(plan->options.backend);
+  rf_axes planned = RF_AXIS_BIT(RF_AXIS_SLICE);
+  if (!ranks || !plan->stage_plan) planned |= RF_AXIS_BIT(RF_AXIS_PIPELINE);
+  if (!rf_mesh_live(mesh, planned)) return RAFTER_OK;
+  return RF_FAIL(error, RAFTER_INVALID, "leave these axes out of --mesh; `rafter plan` supports them",
+                 "%s can be planned but not run (mesh: expected other axes, got %s)",
+                 ranks ? "slices" : "pipelines and slices", rf_mesh_text(mesh, text));
 }
 
 static rf_status open_memory(rf_run *run, const rf_plan *plan, rf_error *error) {
@@ -353,8 +374,7 @@ static rf_status open_memory(rf_run *run, const rf_plan *plan, rf_error *error) 
   const rf_plan_options *o = &plan->options;
   rf_device_settings settings = o->device;
   settings.chips = (int)rf_mesh_chips(&plan->graph->mesh);
-  if (rf_mesh_live(&plan->graph->mesh, RF_AXIS_BIT(RF_AXIS_SLICE) | RF_AXIS_BIT(RF_AXIS_PIPELINE)))
-    return refuse_mesh(&plan->graph->mesh, settings.chips, error);
+  RF_TRY(check_axes(plan, error));
   RF_TRY(rf_device_open(o->backend, (int)o->isa, o->threads, &settings, &run->device, error));
   RF_TRY(check_mesh(&plan->graph->mesh, run->device, error));
   /* A change of the number of threads allocates memory, which rf_guard_begin forbids. */
@@ -462,14 +482,14 @@ int64_t rf_run_arena_bytes(const rf_run *run) { return run->arena_bytes; }
 
 void *rf_run_tensor(rf_run *run, int plan, int tensor) {
   const rf_bound_plan *b = &run->bound[plan];
-  if (!run->memory || !is_stored(b->plan, tensor)) return NULL;
+  if (!run->memory || !is_known(b->plan, tensor)) return NULL;
   return b->copies ? b->view[tensor] : run->memory->host + offset_of(b->plan, tensor);
 }
 
 int rf_run_find(const rf_run *run, int plan, const char *name) {
   const rf_plan *of = run->bound[plan].plan;
   int t = rf_graph_find(of->graph, name);
-  return run->memory && is_stored(of, t) ? t : RF_NONE;
+  return run->memory && is_known(of, t) ? t : RF_NONE;
 }
 
 void *rf_run_named(rf_run *run, int plan, const char *name, const rf_tensor **tensor) {
@@ -480,30 +500,33 @@ void *rf_run_named(rf_run *run, int plan, const char *name, const rf_tensor **te
   return rf_run_tensor(run, plan, id);
 }
 
-/* Copies an input to the device, or an output from it. */
-static rf_status move_view(const rf_bound_plan *b, int tensor, bool in, rf_error *error) {
-  rf_memory *memory = b->run->memory;
-  int64_t at = offset_of(b->plan, tensor), bytes = rf_tensor_bytes(&b->plan->graph->tensor[tensor]);
-  if (b->whole)
-    return in ? rf_whole_push(b->whole, memory, tensor, b->view[tensor], error)
-              : rf_whole_pull(b->whole, memory, tensor, b->view[tensor], error);
-  return in ? rf_memory_write(memory, at, b->view[tensor], bytes, error)
-            : rf_memory_read(memory, at, b->view[tensor], bytes, error);
+rf_status rf_run_push(rf_run *run, int plan, int micro, rf_error *error) {
+  const rf_bound_plan *b = &run->bound[plan];
+  rf_memory *memory = run->memory;
+  enter(run, plan);
+  for (int i = 0; b->copies && i < b->io_count; i++) {
+    int t = b->io[i];
+    const rf_tensor *tensor = &b->plan->graph->tensor[t];
+    if (!tensor->input) continue;
+    if (b->whole) RF_TRY(rf_whole_push(b->whole, memory, t, micro, b->view[t], error));
+    else RF_TRY(rf_memory_write(memory, offset_of(b->plan, t), b->view[t], rf_tensor_bytes(tensor), error));
+  }
+  return RAFTER_OK;
 }
 
-rf_status rf_run_push(rf_run *run, int plan, rf_error *error) {
-  const rf_bound_plan *b = &run->bound[plan];
-  enter(run, plan);
-  for (int i = 0; b->copies && i < b->io_count; i++)
-    if (b->plan->graph->tensor[b->io[i]].input) RF_TRY(move_view(b, b->io[i], true, error));
-  return RAFTER_OK;
+/* Copies an output to the host. */
+static rf_status pull_output(const rf_bound_plan *b, int t, rf_error *error) {
+  rf_memory *memory = b->run->memory;
+  int64_t bytes = rf_tensor_bytes(&b->plan->graph->tensor[t]);
+  return b->whole ? rf_whole_pull(b->whole, memory, t, b->view[t], error)
+                  : rf_memory_read(memory, offset_of(b->plan, t), b->view[t], bytes, error);
 }
 
 static rf_status pull_except(rf_run *run, int plan, const rf_tensor *unread, rf_error *error) {
   const rf_bound_plan *b = &run->bound[plan];
   for (int i = 0; b->copies && i < b->io_count; i++) {
     const rf_tensor *t = &b->plan->graph->tensor[b->io[i]];
-    if (t->output && t != unread) RF_TRY(move_view(b, b->io[i], false, error));
+    if (t->output && t != unread) RF_TRY(pull_output(b, b->io[i], error));
   }
   return RAFTER_OK;
 }
@@ -609,7 +632,7 @@ rf_status rf_run_section(rf_run *run, int plan, rf_section section, const rf_run
 }
 
 rf_status rf_run_all(rf_run *run, int plan, const rf_run_inputs *inputs, rf_error *error) {
-  RF_TRY(rf_run_push(run, plan, error));
+  RF_TRY(rf_run_push(run, plan, 0, error));
   for (int s = 0; s < RF_SECTIONS; s++) RF_TRY(rf_run_section(run, plan, (rf_section)s, inputs, error));
   return pull_except(run, plan, inputs->unread, error);
 }

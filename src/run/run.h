@@ -46,10 +46,11 @@ int rf_run_find(const rf_run *run, int plan, const char *name);
 /* Like rf_run_tensor, by name. If the tensor exists, sets *tensor (`tensor` may be NULL). */
 void *rf_run_named(rf_run *run, int plan, const char *name, const rf_tensor **tensor);
 
-/* rf_run_push copies inputs to the device. Call it after writing inputs and before a section.
+/* rf_run_push copies the inputs of microbatch `micro` to the device. Call it after writing inputs
+ * and before a section.
  * rf_run_pull copies outputs to the host. Call it before reading outputs. If the host can address
  * the arena, neither function copies anything. */
-rf_status rf_run_push(rf_run *run, int plan, rf_error *error);
+rf_status rf_run_push(rf_run *run, int plan, int micro, rf_error *error);
 rf_status rf_run_pull(rf_run *run, int plan, rf_error *error);
 /* true: outputs of microbatches exist only after the section END, for all microbatches of the graph.
  * rf_run_pull_micro then copies those of one microbatch to the host. */

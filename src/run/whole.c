@@ -1,6 +1,7 @@
 /* whole.c - see whole.h. */
 #include "run/whole.h"
 
+#include "graph/mesh/pipeline.h"
 #include "run/hosts.h"
 
 #include <stdlib.h>
@@ -16,8 +17,9 @@ struct rf_whole {
   int first, local;     /* the first chip of this host, and its number of chips */
   rf_tensor *tensor;    /* (tensors) */
   rf_place_part **part; /* (tensors): the parts of the chips; NULL: every chip has the same bytes */
-  int **twin;           /* (tensors): the first chip that has the same part */
-  unsigned char *room;  /* the part of one chip, for inputs and outputs */
+  /* (tensors): for each chip, the first chip that has the same part; RF_NONE: it has no part */
+  int **twin;
+  unsigned char *room; /* the part of one chip, for inputs and outputs */
 };
 
 const rf_tensor *rf_whole_tensor(const rf_whole *w, int tensor) { return &w->tensor[tensor]; }
@@ -63,9 +65,14 @@ static rf_status find_shape(rf_whole *w, const rf_graph *unsharded, int t, rf_er
   return RAFTER_OK;
 }
 
+static bool is_elsewhere(const rf_plan *plan, int t) {
+  return rf_tensor_is_elsewhere(&plan->graph->tensor[t], &plan->graph->mesh);
+}
+
 static bool is_visible(const rf_plan *plan, int t) {
   const rf_tensor *tensor = &plan->graph->tensor[t];
-  return plan->tensor[t].offset >= 0 && (tensor->persistent || tensor->input || tensor->output);
+  return (plan->tensor[t].offset >= 0 || is_elsewhere(plan, t)) &&
+         (tensor->persistent || tensor->input || tensor->output);
 }
 
 /* A tensor of the plan's owner that this plan keeps and does not use, such as an adapter in the
@@ -76,6 +83,13 @@ static bool is_of_owner(const rf_plan *plan, const rf_graph *unsharded, int t) {
          rf_graph_find(unsharded, mine->name) == RF_NONE;
 }
 
+/* True if the stage of this chip stores the tensor. */
+static bool is_on(const rf_graph *graph, int chip, int t) {
+  int32_t place[RF_AXES];
+  rf_place_of(&graph->mesh, chip, place);
+  return !graph->tensor[t].stages || graph->tensor[t].stages >> place[RF_AXIS_PIPELINE] & 1;
+}
+
 static void find_parts(rf_whole *w, int t) {
   const rf_graph *graph = w->plan->graph;
   if (graph->tensor[t].class == RF_CLASS_KV) return;
@@ -83,6 +97,8 @@ static void find_parts(rf_whole *w, int t) {
   w->twin[t] = rf_pool_alloc(w->pool, (size_t)w->chips * sizeof **w->twin);
   for (int chip = 0; chip < w->chips; chip++) {
     rf_place_part *part = &w->part[t][chip];
+    w->twin[t][chip] = RF_NONE;
+    if (!is_on(graph, chip, t)) continue; /* an empty part */
     *part = rf_place_part_of(graph, chip, t, &w->tensor[t], w->pool);
     w->twin[t][chip] = chip;
     for (int other = 0; other < chip; other++)
@@ -118,7 +134,9 @@ rf_status rf_whole_open(const rf_plan *plan, rf_device *device, rf_whole **out, 
     if (!is_visible(plan, t) || is_of_owner(plan, unsharded, t)) continue;
     RF_GO(find_shape(w, unsharded, t, error));
     find_parts(w, t);
-    if (!plan->graph->tensor[t].persistent && plan->tensor[t].bytes > room) room = plan->tensor[t].bytes;
+    if (plan->graph->tensor[t].persistent) continue;
+    int64_t bytes = rf_tensor_bytes(&plan->graph->tensor[t]);
+    if (bytes > room) room = bytes;
   }
   w->room = rf_pool_alloc(w->pool, (size_t)room + 1);
 done:
@@ -132,6 +150,16 @@ void rf_whole_close(rf_whole *w) {
   if (!w) return;
   if (w->pool) rf_pool_free(w->pool);
   free(w);
+}
+
+/* Where the part of any chip begins in the memory of that chip. Stages have other offsets. */
+static int64_t offset_on(const rf_whole *w, int tensor, int chip) {
+  const rf_plan *plan = w->plan;
+  int32_t place[RF_AXES];
+  if (!plan->stage_plan) return plan->tensor[tensor].offset;
+  rf_place_of(&plan->graph->mesh, chip, place);
+  const rf_plan *of = rf_plan_of_stage(plan, place[RF_AXIS_PIPELINE]);
+  return of->tensor[rf_graph_find(of->graph, plan->graph->tensor[tensor].name)].offset;
 }
 
 /* ---- ranges ---------------------------------------------------------------------------------- */
@@ -242,7 +270,7 @@ static rf_status read_remote(const rf_whole *w, transfer *x, int tensor, int chi
   RF_TRY(rf_place_pieces(part, x->first, count, widen, &r, error));
   if (r.high == 0) return RAFTER_OK;
   int64_t bytes = (r.high - r.low) * x->size;
-  int64_t from = rf_memory_at(x->memory, chip % w->local, w->plan->tensor[tensor].offset) + r.low * x->size;
+  int64_t from = rf_memory_at(x->memory, chip % w->local, offset_on(w, tensor, chip)) + r.low * x->size;
   x->at = r.low;
   x->fetched = malloc((size_t)bytes);
   rf_status status = RAFTER_OK;
@@ -330,8 +358,11 @@ static void take_starts(const rf_whole *w, int tensor, int chip, const int32_t *
   while (count <= rows) mine[count++] = (int32_t)rows;
 }
 
-rf_status rf_whole_push(const rf_whole *w, rf_memory *memory, int tensor, const void *from, rf_error *error) {
+rf_status rf_whole_push(const rf_whole *w, rf_memory *memory, int tensor, int micro, const void *from,
+                        rf_error *error) {
   const rf_tensor *mine = &w->plan->graph->tensor[tensor];
+  if (is_elsewhere(w->plan, tensor)) return RAFTER_OK;
+  int64_t slot = mine->slots > 1 ? micro % mine->slots * rf_slot_bytes(mine) : 0;
   for (int chip = w->first; chip < w->first + w->local; chip++) {
     staged s = {w->room, (unsigned char *)(uintptr_t)from, rf_dtype_bytes(mine->dtype), false};
     if (is_list_of_starts(w, tensor)) take_starts(w, tensor, chip, from);
@@ -339,7 +370,7 @@ rf_status rf_whole_push(const rf_whole *w, rf_memory *memory, int tensor, const 
       RF_TRY(rf_place_pieces(&w->part[tensor][chip], 0, rf_tensor_count(&w->tensor[tensor]), copy_piece, &s,
                              error));
     int64_t at = rf_memory_at(memory, chip - w->first, w->plan->tensor[tensor].offset);
-    RF_TRY(rf_memory_write(memory, at, w->room, rf_tensor_bytes(mine), error));
+    RF_TRY(rf_memory_write(memory, at + slot, w->room, rf_tensor_bytes(mine), error));
   }
   return RAFTER_OK;
 }

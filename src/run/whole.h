@@ -30,15 +30,16 @@ rf_status rf_whole_fill(const rf_whole *whole, rf_memory *memory, int tensor, in
 rf_status rf_whole_copy(const rf_whole *whole, rf_memory *memory, int tensor, int64_t to, int64_t from,
                         int64_t bytes, rf_error *error);
 /* Writes a complete input, or reads a complete output, with one transfer for each chip. In the list
- * "segments" of a chip, rows are numbered from the chip's first row on. */
-rf_status rf_whole_push(const rf_whole *whole, rf_memory *memory, int tensor, const void *from,
+ * "segments" of a chip, rows are numbered from the chip's first row on. With slots for several
+ * microbatches, the input goes to the slot of microbatch `micro`. */
+rf_status rf_whole_push(const rf_whole *whole, rf_memory *memory, int tensor, int micro, const void *from,
                         rf_error *error);
 rf_status rf_whole_pull(const rf_whole *whole, rf_memory *memory, int tensor, void *to, rf_error *error);
 
 /* Chips and hosts, for gather.h. A persistent tensor has the part of each chip; several chips may
  * have the same one. rf_whole_giver returns the chip from which host `to` takes the part of `chip`:
  * one of its own if possible, otherwise the first that has the part. RF_NONE: an earlier chip has
- * the same part. */
+ * the same part, or the stage of the chip does not store the tensor. */
 int rf_whole_chips(const rf_whole *whole);
 int rf_whole_host(const rf_whole *whole, int chip);
 int rf_whole_giver(const rf_whole *whole, int tensor, int chip, int to);

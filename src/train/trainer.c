@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "train/step.h"
 #include "base/file.h"
+#include "graph/mesh/pipeline.h"
 #include "run/load.h"
 #include "run/record.h"
 #include "train/checkpoint.h"
@@ -91,6 +92,10 @@ rf_status rf_trainer_prepare(const rf_train_settings *settings, rf_trainer **out
   trainer->settings = *settings;
   RF_GO(rf_model_require_runnable(&settings->model, error));
   RF_GO(rf_model_require_trainable(&settings->model, error));
+  int stages = rf_pipeline_stages(&settings->plan.build.mesh);
+  if (settings->given && stages > 1) /* its steps have different numbers of microbatches */
+    RF_GO(RF_FAIL(error, RAFTER_INVALID, "use other axes of --mesh",
+                  "pipelines compute plain losses only (--mesh pipeline: expected 1, got %d)", stages));
   RF_GO(rf_checkpoint_can_save(settings, error));
   const char *template = settings->template ? settings->template : "";
   if (*template && strcmp(template, "none"))
@@ -220,7 +225,7 @@ static rf_status run_microbatches(rf_trainer *trainer, const rf_step_source *sou
     inputs->first_token = micro * trainer->plan->graph->rows;
     int64_t began = rf_phase_begin();
     if (trainer->batch.tokens) RF_TRY(source->fill(source->self, micro, error));
-    RF_TRY(rf_run_push(trainer->run, 0, error));
+    RF_TRY(rf_run_push(trainer->run, 0, (int)micro, error));
     rf_phase_end(RF_PHASE_DATA, began);
     RF_TRY(rf_run_section(trainer->run, 0, RF_SECTION_MICRO, inputs, error));
     if (!source->take || !trainer->batch.tokens || rf_run_defers(trainer->run, 0)) continue;
@@ -260,7 +265,8 @@ rf_status rf_step_take(rf_trainer *trainer, const rf_step_source *source, double
                        rf_error *error) {
   rf_run_inputs inputs = rf_step_inputs(trainer, source->loss_scale);
   rf_status status = run_step(trainer, source, &inputs, error);
-  if (status == RAFTER_FAILED && trainer->metrics && !trainer->lost_data)
+  /* the stages of a pipeline do not know of each other's failure */
+  if (status == RAFTER_FAILED && trainer->metrics && !trainer->lost_data && !trainer->plan->stages)
     status = name_first_op(trainer, source, &inputs, error);
   rf_guard_end();
   rf_record_step_end(source->tokens);

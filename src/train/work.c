@@ -9,11 +9,10 @@ static void add_pairs(rf_step_work *work, int window, double per_pair) {
   work->at[i].per_pair += per_pair;
 }
 
-rf_step_work rf_step_work_of(const rf_plan *plan) {
-  rf_step_work work = {0};
+/* Adds the work of a plan, whose graph is the program of one of `chips` chips. */
+static void add_work(rf_step_work *sum, const rf_plan *plan, double chips) {
   const rf_graph *graph = plan->graph;
   const rf_build_options *build = &plan->options.build;
-  const double chips = (double)rf_mesh_chips(&graph->mesh); /* the graph is the program of one of them */
   double tokens = (double)(build->microbatch * build->seq) * build->accumulate;
   for (int i = 0; i < graph->op_count; i++) {
     const rf_op *op = &graph->op[i];
@@ -23,10 +22,18 @@ rf_step_work rf_step_work_of(const rf_plan *plan) {
     if (timing == RF_TIMING_ATTENTION || timing == RF_TIMING_ATTENTION_BACKWARD) {
       int window = op->attr.attention.window;
       double segments = (double)build->microbatch;
-      add_pairs(&work, window, flops / (segments * rf_segment_pairs(graph->seq, window)));
-    } else if (op->section == RF_SECTION_MICRO) work.per_token += flops * plan->op[i].calls / tokens;
-    else work.fixed += flops * plan->op[i].calls;
+      add_pairs(sum, window, flops / (segments * rf_segment_pairs(graph->seq, window)));
+    } else if (op->section == RF_SECTION_MICRO) sum->per_token += flops * plan->op[i].calls / tokens;
+    else sum->fixed += flops * plan->op[i].calls;
   }
+}
+
+rf_step_work rf_step_work_of(const rf_plan *plan) {
+  rf_step_work work = {0};
+  double chips = (double)rf_mesh_chips(&plan->graph->mesh);
+  for (int i = 0; plan->stage_plan && i < plan->stages; i++)
+    add_work(&work, rf_plan_of_stage(plan, i), chips / plan->stages);
+  if (!plan->stage_plan) add_work(&work, plan, chips);
   return work;
 }
 

@@ -27,7 +27,8 @@ if [ ${#LIBRARIES[@]} = 0 ]; then
   exit
 fi
 LIBRARY=${LIBRARIES[0]}
-RUN=(--threads 1 --batch 4 --data book.txt --lr 1e-3 --val-every 0)
+MORE=(--threads 1 --data book.txt --lr 1e-3)
+RUN=("${MORE[@]}" --batch 4 --val-every 0)
 TRAIN=("$RAFTER" train "$TINY" "${RUN[@]}")
 
 setup() { text book.txt 20000; }
@@ -135,6 +136,55 @@ case_meshes() {
 case_four_ranks() {
   status 0 "${TRAIN[@]}" --steps 6 --out one || return
   on_mesh 4 data=2,fsdp=2
+}
+
+# Stages of a pipeline in each schedule, alone and with other axes.
+case_pipelines() {
+  local deep=("$RAFTER" train "${TINY/layers=2/layers=5}" "${MORE[@]}" --val-every 0 --accumulate 4)
+  local TRAIN=("${deep[@]}" --batch 4)
+  status 0 "${TRAIN[@]}" --steps 6 --out one || return
+  for schedule in 1f1b gpipe interleaved:2; do
+    on_mesh 2 pipeline=2 --pipeline $schedule
+    rm -r -- *-pipeline-2
+  done
+  on_mesh 4 pipeline=4
+  TRAIN=("${deep[@]}" --batch 8)
+  rm -r one
+  status 0 "${TRAIN[@]}" --steps 6 --out one || return
+  on_mesh 4 pipeline=2,data=2
+  on_mesh 4 pipeline=2,tensor=2
+  on_mesh 4 pipeline=2,fsdp=2 --remat block
+}
+
+# A pipeline validates, and its checkpoints go to other meshes.
+case_pipeline_runs() {
+  local TRAIN=("$RAFTER" train "${TINY/layers=2/layers=4}" "${MORE[@]}" --batch 4 --val-every 3
+    --val-fraction 0.2 --dropout 0.1)
+  refuses 2 'fewer microbatches than pipeline stages' \
+    ranks 2 "${TRAIN[@]}" --steps 1 --mesh pipeline=2 --out refused
+  TRAIN+=(--accumulate 2)
+  status 0 "${TRAIN[@]}" --steps 6 --out one || return
+  status 0 ranks 2 "${TRAIN[@]}" --steps 6 --save-every 3 --keep 9 --mesh pipeline=2 --out two || return
+  near one two
+  same <(validated one) <(validated two) 'validation losses'
+  whole two
+  rm -r two/checkpoint-00000006
+  for run in same other alone; do cp -r two $run; done
+  status 0 ranks 2 "$RAFTER" train --resume same || return
+  same <(losses two) <(losses same) 'losses with and without a restart'
+  status 0 ranks 2 "$RAFTER" train --resume other --mesh data=2 && near one other
+  status 0 "$RAFTER" train --resume alone --mesh '' && near one alone
+  refuses 2 'pipelines are for training only' \
+    ranks 2 "$RAFTER" generate two --prompt a --max-tokens 2 --mesh pipeline=2
+  refuses 2 'the axis slice can be planned but not run' ranks 2 "${TRAIN[@]}" --mesh slice=2 --out refused
+}
+# validated RUN: prints the validation losses with five digits.
+validated() {
+  python3 -c '
+import json, sys
+for line in open(sys.argv[1]):
+    row = json.loads(line)
+    if "val_loss" in row: print(row["step"], f"{row[\"val_loss\"]:.5f}")' "$1/metrics.jsonl"
 }
 
 # Only rank 0 speaks, and there is one folder.
