@@ -52,6 +52,15 @@ static void list_meshes(mesh_search *s, const rf_settings *settings) {
   }
 }
 
+/* Pipelines of ranks, with copies. A stage needs a microbatch and a layer. */
+static void list_pipelines(mesh_search *s, const rf_settings *settings, int chips) {
+  const rf_build_options *build = &settings->plan.build;
+  for (int stages = 2; stages <= chips; stages++)
+    if (build->job == RF_JOB_TRAIN && build->objective == RF_OBJECTIVE_NLL && chips % stages == 0 &&
+        stages <= build->accumulate && stages <= settings->model.layers)
+      add(s, 1, "pipeline", stages, chips / stages, 1);
+}
+
 /* Finds the rate with one mesh. A mesh that cannot be planned has none. */
 static rf_status try_mesh(mesh_search *s, candidate *c, rf_error *error) {
   rf_options *options = rf_options_copy(s->from);
@@ -157,6 +166,7 @@ rf_status rf_mesh_auto(rf_options *options, const char *job, int chips, char lin
   if (status == RAFTER_OK) {
     rf_settings first = *s->settings;
     list_meshes(s, &first);
+    list_pipelines(s, &first, chips);
     status = compare(s, options, "--mesh auto", try_step, line, &found, error);
   }
   if (status == RAFTER_OK && !found)

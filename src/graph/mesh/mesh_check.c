@@ -33,7 +33,8 @@ static rf_status divides(int64_t number, const char *what, const rf_mesh *mesh, 
   for (int a = 0; a < RF_AXES; a++)
     if (live & RF_AXIS_BIT(a))
       rf_text_append(name, sizeof name, "%s%s", *name ? " x " : "", rf_axis_name((rf_axis)a));
-  snprintf(hint, sizeof hint, "choose %s of %s", name, divisors(number, list));
+  if (number == 1) snprintf(hint, sizeof hint, "leave %s out of --mesh", name);
+  else snprintf(hint, sizeof hint, "choose %s of %s", name, divisors(number, list));
   return RF_FAIL(error, RAFTER_INVALID, hint,
                  "%s cannot be sharded over the mesh (%s: expected a divisor of %lld, got %lld)", what, name,
                  (long long)number, (long long)chips);
