@@ -144,7 +144,7 @@ def gradient_difference(one, many):
 
 
 def compare(one, many, dtype):
-    """The largest relative differences of losses, gradient norms and gradients; whether they are in bounds."""
+    """The largest relative differences of losses, norms and gradients; whether they are in bounds."""
     a, b = steps(one), steps(many)
     if len(a) != len(b) or not a:
         return [0, 0, 0], False
