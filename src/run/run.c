@@ -167,15 +167,19 @@ static bool is_known(const rf_plan *plan, int tensor) {
          (tensor != RF_NONE && rf_tensor_is_elsewhere(&plan->graph->tensor[tensor], &plan->graph->mesh));
 }
 
-/* The KV cache is not checked, because its unused pages contain no numbers. Keys and values are
- * checked as outputs of other ops. */
+/* The KV cache and logits are not checked, because unused pages and rows contain no numbers. Keys
+ * and values are checked as outputs of other ops, and logits by their log-sum. */
+static bool may_be_unused(const rf_tensor *t) {
+  return t->class == RF_CLASS_KV || (t->class == RF_CLASS_LOGITS && t->rank == 2);
+}
+
 static rf_status check_finite(const rf_bound_plan *b, int op, const rf_run_inputs *inputs, rf_error *error) {
   const rf_op *o = &b->plan->graph->op[op];
   for (int k = 0; k < o->output_count; k++) {
     if (!is_stored(b->plan, o->output[k])) continue;
     const rf_tensor *t = &b->plan->graph->tensor[o->output[k]];
     int64_t at = -1;
-    if (t->class != RF_CLASS_KV) RF_TRY(first_not_finite(b, o->output[k], &at, error));
+    if (!may_be_unused(t)) RF_TRY(first_not_finite(b, o->output[k], &at, error));
     if (at >= 0)
       return RF_FAIL(
           error, RAFTER_FAILED, finite_hint(b->plan),

@@ -225,6 +225,11 @@ static void run_recv(const rf_call *call) {
   finish(call->pipe, p, call->run->micro);
 }
 
+static bool has_stages(const rf_graph *graph, const rf_op *op) {
+  (void)graph;
+  return op->attr.group > 1;
+}
+
 static size_t recv_workspace(const rf_graph *graph, const rf_op *op, rf_tiling by) {
   (void)by;
   if (op->attr.accumulate[0] == RF_WRITE) return 0;
@@ -232,7 +237,7 @@ static size_t recv_workspace(const rf_graph *graph, const rf_op *op, rf_tiling b
 }
 
 const rf_kernel RF_MPI_TRANSFERS[] = {
-    {.op = "send", .name = "mpi", .run = run_send},
-    {.op = "recv", .name = "mpi", .workspace_bytes = recv_workspace, .run = run_recv},
+    {.op = "send", .name = "mpi", .accepts = has_stages, .run = run_send},
+    {.op = "recv", .name = "mpi", .accepts = has_stages, .workspace_bytes = recv_workspace, .run = run_recv},
     {.op = NULL},
 };

@@ -337,10 +337,12 @@ const rf_op_def RF_OP_LOSS_SUM = {
 const rf_op_def RF_OP_HEAD_LOGITS = {
     .name = "head_logits",
     .kind = RF_KIND_HEAD,
-    .formula = "logits[i,v] = acc + bias[v] in f32, acc = fma(x[rows[i],d], w[d,v], acc) for d ascending "
-               "from acc = 0 (w[v,d] if transpose), softcap and temperature as in head_loss; lse[i] as in "
-               "head_loss; "
-               "logits[i] = 0 and lse[i] = 0 if rows[i] = -1; fast: x as in matmul",
+    .formula =
+        "logits[i,v] = acc + bias[v] in f32, acc = fma(x[rows[i],d], w[d,v], acc) for d ascending "
+        "from acc = 0 (w[v,d] if transpose), softcap and temperature as in head_loss; lse[i] as in "
+        "head_loss; "
+        "logits[i] = 0 and lse[i] = 0 if rows[i] = -1, but a kernel may leave logits as they are after "
+        "the last row that is not -1; fast: x as in matmul",
     .inputs = {RF_HEAD_INPUTS, "rows i32 (R)"},
     .outputs = {"logits (R,V)", "lse (R)?"},
     .fields = RF_FIELDS_HEAD,

@@ -266,6 +266,32 @@ static void test_writes_outside_are_caught(void **state) {
   }
 }
 
+/* The kernels of head_logits do not touch logits after the last row that is wanted, since zeros for
+ * all idle slots would cost more than the head. The log-sum of idle rows is 0. */
+static void test_idle_rows_have_no_logits(void **state) {
+  (void)state;
+  const op_case *of = OP_CASES;
+  while (strcmp(of->op, "head_logits") != 0 || !(of->flags & OP_KEEP_U)) of++;
+  for (int isa = RF_ISA_BASE; isa <= (int)rf_isa_detect(); isa++) {
+    op_harness *h = op_case_build(of, &of->sizes[1], RF_F32);
+    const rf_op *op = &h->graph->op[h->subject];
+    int logits = op->output[0], lse = op->output[1];
+    op_fill_all(h, 1);
+    int32_t *rows = op_data(h, op->input[3]);
+    int64_t count = h->graph->tensor[logits].shape[0], vocab = h->graph->tensor[logits].shape[1];
+    assert_true(count >= 3);
+    rows[0] = 0;
+    for (int64_t i = 1; i < count; i++) rows[i] = -1;
+    op_run(h, h->subject, rf_kernel_choose(&RF_BACKEND_CPU, isa, h->graph, op), 1, NULL);
+    assert_true(op_get(h, lse, 0) != 0);
+    for (int64_t i = 1; i < count; i++) assert_true(op_get(h, lse, i) == 0);
+    for (int64_t v = 0; v < vocab; v++) assert_true(isfinite(op_get(h, logits, v)));
+    /* outputs begin as NaN */
+    for (int64_t v = vocab; v < count * vocab; v++) assert_true(isnan(op_get(h, logits, v)));
+    op_harness_free(h);
+  }
+}
+
 /* An i8 cache shows every value that is not finite. Heads of almost only zeros do not become large
  * numbers. The bits are those of the reference. */
 static void test_narrow_caches_tell_what_is_not_finite(void **state) {
@@ -427,6 +453,7 @@ int main(int argc, char **argv) {
       cmocka_unit_test(test_cpu_has_its_own_kernels),
       cmocka_unit_test(test_kernels_agree_with_the_reference),
       cmocka_unit_test(test_fewer_rows_give_the_same_rows),
+      cmocka_unit_test(test_idle_rows_have_no_logits),
       cmocka_unit_test(test_narrow_caches_tell_what_is_not_finite),
       cmocka_unit_test(test_heads_take_room_for_what_they_compute),
       cmocka_unit_test(test_fused_kernels_give_the_bits_of_their_parts),
