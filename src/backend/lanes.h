@@ -33,8 +33,17 @@ typedef enum rf_stamp_kind {
   RF_SPAN_LOST,      /* id: an rf_lost. value: change of a system counter between `begin` and `end` */
   RF_SPAN_GAP,       /* computed when a trace is collected. id: an rf_gap */
   RF_SPAN_PREDICTED, /* computed like RF_SPAN_GAP. id: op. value: ns that the op takes at peak rates */
-  RF_SPAN_KINDS
+  RF_SPAN_KINDS,
+  /* a wait for another rank, in lane 0; it becomes a gap when a trace is collected. id: an
+   * rf_remote. value: the rank */
+  RF_SPAN_REMOTE = RF_SPAN_KINDS
 } rf_stamp_kind;
+
+/* Why a rank waits for another one. */
+typedef enum rf_remote {
+  RF_REMOTE_LATE,   /* the other rank has not begun the exchange, or has not sent a word */
+  RF_REMOTE_NETWORK /* its messages are on their way */
+} rf_remote;
 
 /* Counters that the system keeps for each thread. A span records the change between two samples. */
 typedef enum rf_lost {

@@ -9,6 +9,7 @@
 #include "report/model.h"
 #include "report/summary.h"
 #include "report/thin.h"
+#include "run/record.h"
 
 /* If outlier steps take more than this fraction of the time, mean times are useless. */
 static const double STOOD = 0.1;
@@ -86,11 +87,15 @@ static bool is_others(const char *bound) {
 }
 
 /* A gap is time in which threads are idle, with a cause. Returns the largest gap. If it is not
- * larger than `bound * threads->work`, the time under the first bound, returns NULL. */
+ * larger than `bound * threads->work`, the time under the first bound, returns NULL. Waits for
+ * messages are a part of ops, whose bound is the network. */
 static const rf_share *bound_by_gap(const rf_diagnosed_threads *threads, double bound) {
   const rf_share *largest = NULL;
-  for (int i = 0; i < threads->gaps.count; i++)
-    if (threads->gaps.at[i].part > (largest ? largest->part : 0)) largest = &threads->gaps.at[i];
+  for (int i = 0; i < threads->gaps.count; i++) {
+    bool part_of_ops = !strcmp(threads->gaps.at[i].name, rf_gap_name(RF_GAP_NETWORK));
+    if (!part_of_ops && threads->gaps.at[i].part > (largest ? largest->part : 0))
+      largest = &threads->gaps.at[i];
+  }
   return largest && largest->part > bound * threads->work ? largest : NULL;
 }
 

@@ -5,7 +5,8 @@
  * counts mapped pages, the time in a core's queue, and the time asleep (RF_SPAN_LOST). If a launch
  * is longer than a bound, these counts must explain the rest; otherwise the cause is UNEXPLAINED.
  * Counts that are left explain time inside the bodies of ops. If all threads slept at the same
- * time, the process was stopped. Then all gaps get the cause STOPPED. */
+ * time, the process was stopped. Then all gaps get the cause STOPPED. A rank records its waits for
+ * other ranks (RF_SPAN_REMOTE) with their cause: SLOW_RANK or NETWORK. */
 #include "run/trace.h"
 
 #include <stdlib.h>
@@ -45,6 +46,7 @@ typedef struct work {
   int64_t *lane_at; /* (lanes + 1): lane l has the spans lane_at[l] to lane_at[l + 1] - 1. */
   rf_stamps gap;    /* New spans: one for each gap. */
   bool failed;      /* true: out of memory. */
+  bool remote;      /* true: there are waits for other ranks. */
   region *region;   /* Regions of the current piece. */
   int64_t regions;
   look *look;
@@ -186,13 +188,65 @@ static void give_launch(thread *t, int64_t bound, int64_t begin, int64_t end) {
   give(t, RF_GAP_UNEXPLAINED, at, end);
 }
 
+/* ---- waits for other ranks ------------------------------------------------------------------- */
+
+/* Returns the first wait of the main thread for another rank that begins at `from` or later and
+ * ends by `end`, or NULL. */
+static const rf_stamp *next_remote(const work *w, int64_t from, int64_t end) {
+  const rf_stamp *last = w->spans->at + w->lane_at[1];
+  for (const rf_stamp *s = w->remote ? first_from(w, 0, from) : last; s < last && s->begin < end; s++)
+    if (s->kind == RF_SPAN_REMOTE && s->end <= end) return s;
+  return NULL;
+}
+
+/* Gives [begin, end) the cause of the wait `s`. The gap's value is the other rank. */
+static void give_remote(thread *t, const rf_stamp *s, int64_t begin, int64_t end) {
+  int64_t before = t->w->gap.count;
+  take(t, RF_LOST_DELAY, 1, begin, end, end - begin); /* the wait is longer than a wait for the core */
+  give(t, s->id == RF_REMOTE_LATE ? RF_GAP_SLOW_RANK : RF_GAP_NETWORK, begin, end);
+  if (t->w->gap.count > before) t->w->gap.at[before].value = s->value;
+}
+
+/* The main thread has neither an op nor a phase. */
+static void give_pause(thread *t, int64_t begin, int64_t end) {
+  int64_t at = begin;
+  for (const rf_stamp *s; (s = next_remote(t->w, at, end)); at = s->end) {
+    give_launch(t, DISPATCH_NS, at, s->begin);
+    give_remote(t, s, s->begin, s->end);
+  }
+  give_launch(t, DISPATCH_NS, at, end);
+}
+
+/* Another thread has no work. If the main thread waits for a rank, this is also the cause here. */
+static void give_serial(thread *t, int64_t begin, int64_t end) {
+  int64_t at = begin;
+  for (const rf_stamp *s; (s = next_remote(t->w, at, end)); at = s->end) {
+    give(t, RF_GAP_SERIAL, at, s->begin);
+    give_remote(t, s, s->begin, s->end);
+  }
+  give(t, RF_GAP_SERIAL, at, end);
+}
+
+/* Returns the ns of [begin, end) in which the main thread waited for other ranks. */
+static double remote_in(const work *w, int64_t begin, int64_t end) {
+  const rf_stamp *first = w->spans->at, *last = w->spans->at + w->lane_at[1], *s = first_from(w, 0, begin);
+  double sum = 0;
+  if (!w->remote) return 0;
+  while (s > first && (s == last || s->kind != RF_SPAN_REMOTE || s->begin >= begin)) s--;
+  for (; s < last && s->begin < end; s++)
+    if (s->kind == RF_SPAN_REMOTE) sum += (double)overlap(s, begin, end);
+  return sum;
+}
+
+/* ---- causes ---------------------------------------------------------------------------------- */
+
 /* Explains the main thread's time between two ops: phases, and launches between them. */
 static void between_ops(thread *t, int64_t begin, int64_t end) {
   thread phases = phases_of(t->w, t->piece, begin, end);
   int64_t at = begin;
   for (const rf_stamp *s = phases.first; s < phases.end; s++) {
     if (!is_outside_ops(s) || s->end <= at || s->end > end) continue;
-    give_launch(t, DISPATCH_NS, at, s->begin);
+    give_pause(t, at, s->begin);
     int64_t from = larger(at, s->begin);
     if (s->id == RF_PHASE_WRITE || s->id == RF_PHASE_CHECKPOINT) give(t, RF_GAP_IO, from, s->end);
     else {
@@ -201,7 +255,7 @@ static void between_ops(thread *t, int64_t begin, int64_t end) {
     }
     at = s->end;
   }
-  give_launch(t, DISPATCH_NS, at, end);
+  give_pause(t, at, end);
 }
 
 static void main_thread(thread *t) {
@@ -211,6 +265,7 @@ static void main_thread(thread *t) {
       between_ops(t, at, s->begin);
       at = larger(at, s->end);
     } else if (s->kind == RF_SPAN_WAIT) give(t, RF_GAP_WAIT, s->begin, s->end);
+    else if (s->kind == RF_SPAN_REMOTE && s->end <= at) give_remote(t, s, s->begin, s->end);
     else if (s->kind == RF_SPAN_BUSY && r < t->w->regions) {
       give(t, RF_GAP_WAIT, t->w->region[r].own_end, t->w->region[r].end);
       r++;
@@ -236,18 +291,18 @@ static void other_thread(thread *t) {
     index = region_of(w, s, index);
     const region *r = w->regions ? &w->region[index] : NULL;
     if (entered && entered != r) at = wait_in(t, entered, at, s->begin);
-    if (!r) give(t, RF_GAP_SERIAL, at, s->begin);
+    if (!r) give_serial(t, at, s->begin);
     else if (entered == r) give(t, RF_GAP_WAIT, at, s->begin);
     else {
       int64_t forked = smaller(larger(at, r->begin), s->begin);
-      give(t, RF_GAP_SERIAL, at, forked);
+      give_serial(t, at, forked);
       give_launch(t, WAKE_NS, forked, s->begin);
     }
     entered = r;
     at = s->end;
   }
   if (entered) at = wait_in(t, entered, at, t->piece->end);
-  give(t, RF_GAP_SERIAL, at, t->piece->end);
+  give_serial(t, at, t->piece->end);
 }
 
 static void outside_bodies(work *w, piece *p) {
@@ -386,7 +441,7 @@ static void stop_lane(work *w, piece *p, int lane, int64_t begin, int64_t end) {
   }
   for (int64_t k = 0; k < gaps; k++) {
     const rf_stamp *gap = &w->gap.at[k];
-    bool keeps = gap->id == RF_GAP_IO || gap->id == RF_GAP_OTHERS || gap->id == RF_GAP_STOPPED;
+    bool keeps = gap->id == RF_GAP_IO || gap->id == RF_GAP_OTHERS || gap->id >= RF_GAP_STOPPED;
     if (gap->lane == lane && overlap(gap, begin, end) > 0 && !keeps) stop_gap(w, p, k, begin, end);
   }
   free(near.at);
@@ -415,7 +470,8 @@ static void find_stops(work *w) {
   for (look *l = w->look; threads && l < w->look + w->look_at[1]; l++) {
     double asleep = l->counted[RF_LOST_OFF] - l->counted[RF_LOST_DELAY], length = (double)(l->end - l->begin);
     if (asleep < STOPPED_NS || l->counted[RF_LOST_READ_FAULTS] > 0) continue;
-    asleep = (asleep < length ? asleep : length) - phases_in(w, l->begin, l->end);
+    asleep =
+        (asleep < length ? asleep : length) - phases_in(w, l->begin, l->end) - remote_in(w, l->begin, l->end);
     for (int lane = 1; lane < threads && asleep >= STOPPED_NS; lane++)
       if (w->lane_at[lane] < w->lane_at[lane + 1]) asleep -= awake_in(w, lane, l->begin, l->end);
     if (asleep < STOPPED_NS) continue;
@@ -510,6 +566,7 @@ rf_status rf_trace_find_gaps(rf_trace *trace, rf_stamps *spans, rf_error *error)
   for (int64_t i = 0; i < spans->count; i++) {
     w.lane_at[spans->at[i].lane + 1]++;
     lost += spans->at[i].kind == RF_SPAN_LOST;
+    w.remote |= spans->at[i].kind == RF_SPAN_REMOTE;
   }
   for (size_t lane = 0; lane < lanes; lane++) w.lane_at[lane + 1] += w.lane_at[lane];
   w.look = calloc(lost, sizeof *w.look);
@@ -519,6 +576,10 @@ rf_status rf_trace_find_gaps(rf_trace *trace, rf_stamps *spans, rf_error *error)
   take_looks(&w);
   explain(&w);
   if (w.failed) RF_GO(rf_trace_no_memory(error));
+  int64_t kept = 0;
+  for (int64_t i = 0; i < spans->count; i++)
+    if (spans->at[i].kind != RF_SPAN_REMOTE) spans->at[kept++] = spans->at[i];
+  spans->count = kept;
   for (int64_t i = 0; i < w.gap.count; i++) RF_GO(rf_stamps_add(spans, w.gap.at[i], error));
 done:
   free(w.piece);

@@ -57,6 +57,9 @@ typedef enum rf_gap {
   RF_GAP_OTHERS,     /* Ready to run, but the core ran another thread or process. */
   RF_GAP_UNEXPLAINED,
   RF_GAP_STOPPED, /* All threads slept at the same time, because the process was stopped. */
+  /* A rank waits for a rank that has not begun an exchange, and for messages. */
+  RF_GAP_SLOW_RANK,
+  RF_GAP_NETWORK,
   RF_GAPS
 } rf_gap;
 const char *rf_gap_name(rf_gap gap);

@@ -71,7 +71,7 @@ static uint16_t shown_in(const rf_trace *trace, const rf_stamp *span) {
 static rf_status take_rings(const rf_record *record, rf_trace *trace, rf_stamps *spans, int64_t *kept_from,
                             rf_error *error) {
   *kept_from = record->origin;
-  for (int l = 0; l < record->lanes.count; l++) {
+  for (int l = 0; l < trace->threads; l++) {
     const rf_lane *lane = &record->lanes.lane[l];
     int64_t first = lane->count > lane->capacity ? lane->count - lane->capacity : 0;
     trace->dropped += first;
@@ -273,6 +273,15 @@ done:
   return status;
 }
 
+/* A record is opened before the plan is made, and ranks of one machine share its cores. So the
+ * plans may have fewer threads than the record. */
+static int threads_of(const rf_record *record, const rf_trace *trace) {
+  int most = trace->plans ? 1 : record->lanes.count;
+  for (int p = 0; p < trace->plans; p++)
+    if (trace->plan[p]->options.threads > most) most = trace->plan[p]->options.threads;
+  return most < record->lanes.count ? most : record->lanes.count;
+}
+
 rf_status rf_trace_collect(const rf_record *record, const rf_plan *const *plans, const char *const *names,
                            int count, rf_trace **out, rf_error *error) {
   rf_status status = RAFTER_OK;
@@ -280,7 +289,6 @@ rf_status rf_trace_collect(const rf_record *record, const rf_plan *const *plans,
   int64_t kept_from;
   rf_trace *trace = calloc(1, sizeof *trace);
   if (!trace) return rf_trace_no_memory(error);
-  trace->threads = record->lanes.count;
   trace->origin = record->origin;
   trace->wall = record->wall;
   trace->fault_ns = record->fault_ns;
@@ -288,6 +296,7 @@ rf_status rf_trace_collect(const rf_record *record, const rf_plan *const *plans,
     trace->plan[trace->plans] = plans[p];
     strncpy(trace->plan_name[trace->plans++], names[p], sizeof trace->plan_name[0] - 1);
   }
+  trace->threads = threads_of(record, trace);
   if (record->in_step || record->after) { /* after a pause, the counters were read before */
     rf_lanes lanes = record->lanes;
     rf_lane_look_at(&lanes, 0, rf_now_ns());

@@ -1,6 +1,7 @@
 /* link.c - see link.h. */
 #define _GNU_SOURCE
 #include "backend/mpi/link.h"
+#include "backend/lanes.h"
 #include "backend/mpi/abi.h"
 
 #include <dlfcn.h>
@@ -24,6 +25,7 @@ enum { TAG_MESSAGE = 1, TAG_BEGIN, TAG_GROUP, TAG_LATE = TAG_GROUP + RF_LINK_GRO
 
 typedef struct message {
   uint64_t request;
+  int64_t bytes;
   int rank;
   bool done, out;
 } message;
@@ -51,6 +53,7 @@ typedef struct exchange {
   message *message; /* the bytes sent and expected */
   char *byte;       /* for each rank: the byte from it */
   int count, missing;
+  int last; /* the rank that began last, as far as is known */
 } exchange;
 
 typedef struct link_state {
@@ -358,21 +361,39 @@ static bool all_began(link_state *s) {
     if (m->done || !done) continue;
     m->done = true;
     e->missing -= !m->out;
+    if (!m->out) e->last = m->rank;
   }
   return e->missing == 0;
 }
 
-/* Adds the wait from `begin` on to its causes. `there`: when all ranks had begun; 0: before. */
-static void count_wait(link_state *s, int64_t begin, int64_t there) {
+/* Records a wait in the trace, if steps are recorded. */
+static void record_wait(rf_remote cause, int rank, int64_t begin, int64_t end) {
+  enum { SHOWN_NS = 500 }; /* run/gaps.c */
+  rf_lanes *lanes = rf_lanes_on;
+  if (!lanes || end - begin < SHOWN_NS) return;
+  rf_lane_put(&lanes->lane[0], (rf_stamp){begin, end, rank, cause, 0, RF_SPAN_REMOTE, lanes->plan});
+}
+
+/* Adds the wait from `begin` on to its causes. `there`: when all ranks had begun; 0: before. `last`
+ * is the message that came last. */
+static void count_wait(link_state *s, int64_t begin, int64_t there, const message *last) {
+  enum { WORD = 4096 }; /* a message of more bytes takes time on the network */
   int64_t now = rf_now_ns(), late = there ? there - begin : 0;
   s->link.waited_ns += now - begin;
-  if (!s->exchange.open) return;
+  if (!s->exchange.open) {
+    s->link.times.between_ns += now - begin;
+    record_wait(last->bytes > WORD ? RF_REMOTE_NETWORK : RF_REMOTE_LATE, last->rank, begin, now);
+    return;
+  }
   s->link.times.late_ns += late;
   s->link.times.network_ns += now - begin - late;
+  record_wait(RF_REMOTE_LATE, s->exchange.last, begin, begin + late);
+  record_wait(RF_REMOTE_NETWORK, last->rank, begin + late, now);
 }
 
 static bool wait_for(link_state *s, message *list, int count) {
   int64_t begin = rf_now_ns(), there = 0, polls = 0;
+  const message *came = list;
   watch seen = {1, -1};
   for (int left = count; left > 0 && !s->link.failed; polls++) {
     int last = -1;
@@ -384,18 +405,22 @@ static bool wait_for(link_state *s, message *list, int count) {
       if (!m->done && !done) last = i;
       if (m->done || !done) continue;
       m->done = true;
+      came = m;
       left--;
     }
     if (last < 0) break;
     pause_between(polls);
     if (polls % 64 == 63 && !look(s, &list[last], 1e-9 * (double)(rf_now_ns() - begin), &seen)) return false;
   }
-  count_wait(s, begin, there);
+  /* the last message may have come together with the byte that says that its rank has begun */
+  if (!there && s->exchange.missing > 0 && !s->link.failed && all_began(s)) there = rf_now_ns();
+  if (count > 0) count_wait(s, begin, there, came);
   return !s->link.failed;
 }
 
 static bool begin(link_state *s, message *m, void *data, int64_t bytes, int tag) {
   m->done = false;
+  m->bytes = bytes;
   s->link.in_library = true;
   int code = m->out ? s->mpi->send(data, bytes, m->rank, tag, &m->request)
                     : s->mpi->receive(data, bytes, m->rank, tag, &m->request);

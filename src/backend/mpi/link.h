@@ -15,6 +15,7 @@ typedef struct rf_link_times {
   int64_t exchanges, all_ns;
   int64_t late_ns;    /* waits until all ranks of an exchange had begun it: a rank is slow */
   int64_t network_ns; /* waits for messages after that */
+  int64_t between_ns; /* waits for messages outside exchanges; not a part of all_ns */
 } rf_link_times;
 
 typedef struct rf_link {

@@ -84,6 +84,13 @@ static void is_stopped(void) {
   }
   while (other > 0 && waitpid(other, NULL, WNOHANG) == 0) {} /* work */
 }
+/* A collective waits for another rank: longer than a process that is stopped. */
+static void waits_for_a_rank(void) {
+  int64_t begin = rf_now_ns();
+  for (int i = 0; i < 4; i++) sleeps();
+  rf_lane_put(&rf_lanes_on->lane[0],
+              (rf_stamp){begin, rf_now_ns(), 3, RF_REMOTE_LATE, 0, RF_SPAN_REMOTE, rf_lanes_on->plan});
+}
 static void reads(void) {
   for (int i = 0; i < PAGES; i += 7) (void)*(volatile unsigned char *)(mapped + (size_t)i * PAGE);
 }
@@ -131,6 +138,15 @@ static void test_sleep_is_waiting(void **state) {
   /* The other thread had no work in the meantime. */
   assert_true(s.gaps[0][RF_GAP_SERIAL] >= 0.95e-9 * SLEEP_NS);
   assert_true(s.gaps[1][RF_GAP_IO] == 0);
+}
+
+/* The wait is also the cause of the other thread, and the process is not stopped. */
+static void test_a_slow_rank_is_waited_for(void **state) {
+  (void)state;
+  rf_traced_step s = step_with(waits_for_a_rank, NULL);
+  assert_true(s.gaps[0][RF_GAP_SLOW_RANK] >= 4 * 1.9e-9 * SLEEP_NS);
+  assert_true(s.gaps[0][RF_GAP_STOPPED] == 0 && s.gaps[0][RF_GAP_NETWORK] == 0);
+  assert_true(s.gaps[1][RF_GAP_WAIT] < 1e-9 * SLEEP_NS);
 }
 
 static void test_a_late_thread_is_waited_for(void **state) {
@@ -440,6 +456,7 @@ int main(void) {
   set_machine();
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_sleep_is_waiting),
+      cmocka_unit_test(test_a_slow_rank_is_waited_for),
       cmocka_unit_test(test_a_late_thread_is_waited_for),
       cmocka_unit_test(test_a_late_begin_is_waited_for),
       cmocka_unit_test(test_fresh_pages_are_faults),
