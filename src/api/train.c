@@ -251,6 +251,7 @@ static rf_status train_loop(rafter_trainer *t, run_log *log, bool *stopped, rf_e
     if (status == RAFTER_INTERRUPTED) return *stopped = true, RAFTER_OK;
     if (r->lost_data) return save_without_data(t, log, error);
     RF_TRY(status);
+    rf_waits_step();
     log->step_seconds += step.seconds;
     log->mfu_seconds += step.mfu * step.seconds;
     log->last = step;
@@ -334,7 +335,8 @@ static rf_status train(const rafter_job *job, const rafter_sink *sink, rf_error 
   RF_GO(say_start(t, &log, error));
   rf_waits_begin();
   RF_GO(train_loop(t, &log, &stopped, error));
-  RF_GO(rf_waits_gather(error));
+  RF_GO(rf_waits_gather(t->trainer->plan->arena_bytes, rf_run_arena_bytes(t->trainer->run),
+                        t->trainer->plan->options.threads, error));
   rf_put_bar(sink, "%s", "");
   add_results(&log, journal.results);
   RF_GO(save_checkpoint(t, &log, error));

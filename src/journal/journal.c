@@ -220,23 +220,31 @@ static void print_summary(const rf_journal *journal, const json_t *summary) {
   }
 }
 
-/* The time in exchanges, for a run on ranks of MPI. */
+static json_t *rank_json(const rf_rank_waits *w) {
+  json_t *rank = json_pack("{ss sf sf sf sf sf sf sf sI sI si}", "host", w->host, "exchanges", w->exchanges,
+                           "exchange_seconds", w->seconds, "slow_rank_seconds", w->late, "network_seconds",
+                           w->network, "between_seconds", w->between, "work_seconds", w->work,
+                           "step_work_seconds", w->steps.mean, "planned_bytes", (json_int_t)w->planned_bytes,
+                           "allocated_bytes", (json_int_t)w->allocated_bytes, "threads", (int)w->threads);
+  if (rf_guard_built()) json_object_set_new(rank, "library_allocations", json_real(w->allocations));
+  return rank;
+}
+
+/* The table of ranks, for a run on ranks of MPI. */
 static void add_ranks(json_t *report) {
   int ranks;
-  double seconds;
+  double seconds, excess, noise;
   const rf_rank_waits *waits = rf_waits_of_ranks(&ranks, &seconds);
+  if (!ranks) return;
   json_t *list = json_array();
-  for (int i = 0; i < ranks; i++) {
-    json_array_append_new(list,
-                          json_pack("{ss sf sf sf sf}", "host", waits[i].host, "exchanges",
-                                    waits[i].exchanges, "exchange_seconds", waits[i].seconds,
-                                    "slow_rank_seconds", waits[i].late, "network_seconds", waits[i].network));
-    if (rf_guard_built())
-      json_object_set_new(json_array_get(list, (size_t)i), "library_allocations",
-                          json_real(waits[i].allocations));
-  }
-  if (ranks) json_object_set_new(report, "ranks", json_pack("{sf sO}", "seconds", seconds, "waits", list));
-  json_decref(list);
+  for (int i = 0; i < ranks; i++) json_array_append_new(list, rank_json(&waits[i]));
+  json_t *table = json_pack("{sf so}", "seconds", seconds, "waits", list);
+  int slowest = rf_waits_slowest(waits, ranks, &excess, &noise);
+  if (slowest >= 0)
+    json_object_set_new(
+        table, "slowest",
+        json_pack("{si sf sf}", "rank", slowest, "excess_seconds", excess, "noise_seconds", noise));
+  json_object_set_new(report, "ranks", table);
 }
 
 rf_status rf_journal_sum_up(rf_journal *journal, const rf_run *run, const rf_report_pass *pass, int passes,

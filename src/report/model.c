@@ -219,12 +219,33 @@ static rf_status check_plan(const json_t *plan, const char *where, rf_error *err
   return check_ops(plan, where, most_id, error);
 }
 
+/* Checks the table of ranks of a run on several ranks. */
+static rf_status check_ranks(const json_t *ranks, const char *where, rf_error *error) {
+  static const field rank[] = {{"host", false},
+                               {"exchange_seconds", true},
+                               {"slow_rank_seconds", true},
+                               {"network_seconds", true},
+                               {"between_seconds", true},
+                               {"work_seconds", true},
+                               {"planned_bytes", true},
+                               {"allocated_bytes", true},
+                               {"threads", true},
+                               {"step_work_seconds", true}},
+                     slowest[] = {{"rank", true}, {"excess_seconds", true}, {"noise_seconds", true}};
+  const json_t *slow = json_object_get(ranks, "slowest");
+  if (!ranks) return RAFTER_OK;
+  RF_TRY(check_number(ranks, "seconds", where, error));
+  RF_TRY(check_rows(ranks, "waits", rank, sizeof rank / sizeof *rank, where, error));
+  return check_fields(slow, slowest, 3, where, error);
+}
+
 /* Checks report.json. Its ops refer to the plan's ops by id, so every id must be in the plan. */
 static rf_status check_measured(const json_t *run, const json_t *report, const char *where, rf_error *error) {
   static const char *const numbers[] = {"calls", "seconds", "least_seconds", "predicted_seconds",
                                         "limit_seconds"};
   const json_t *passes = json_object_get(report, "walks"), *pass, *ops, *op;
   size_t w, i;
+  RF_TRY(check_ranks(json_object_get(report, "ranks"), where, error));
   if (!passes) return RAFTER_OK; /* the file is from an older version of rafter */
   RF_TRY(list_at(report, "walks", where, &passes, error));
   json_array_foreach ((json_t *)passes, w, pass) {

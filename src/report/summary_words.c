@@ -12,6 +12,7 @@
 #include "base/text.h"
 #include "report/model.h"
 #include "report/report.h"
+#include "run/record.h"
 
 enum { NOTES = 4 };
 /* If an op reaches less than this fraction of its roofline, its kernel limits it. */
@@ -169,7 +170,8 @@ static char *bound_sentence(const rf_diagnosis *d, const rf_diagnosed_pass *pass
     return join("The process was stopped for %.0f %% of the recorded time, so the measured times are not "
                 "reliable. Please run it again.",
                 100 * d->gap_part);
-  const char *whom = gap || d->taken ? "it" : of;
+  bool slow = gap && !strcmp(d->bound, rf_gap_name(RF_GAP_SLOW_RANK));
+  const char *whom = (gap && !slow) || d->taken ? "it" : of;
   char *inside = alone == RF_ALONE_KNOWN     ? alone_sentence(pass)
                  : alone != RF_ALONE_UNKNOWN ? held_sentence(pass)
                  : d->measured               ? measured_sentence(pass, whom)
@@ -177,7 +179,10 @@ static char *bound_sentence(const rf_diagnosis *d, const rf_diagnosed_pass *pass
        *text = NULL;
   const char *rest = alone != RF_ALONE_UNKNOWN ? "" : "In the remaining time, ";
   if (!gap && !d->taken) return inside;
-  if (gap)
+  if (slow) /* the wait is a part of exchanges, so the rest is not without it */
+    text = join("%s waits for slower ranks for %.0f %% of its threads' recorded time. %s", of,
+                100 * d->gap_part, or_empty(inside));
+  else if (gap)
     text = join("%s is bound by %s: %.0f %% of its threads' recorded time. %s%s", of, d->bound,
                 100 * d->gap_part, rest, or_empty(inside));
   else
@@ -348,36 +353,61 @@ static void note_reduced(const rf_diagnosis *d, json_t *notes) {
                      100 * part, threads, threads));
 }
 
-/* Waits in exchanges by cause, as means over the ranks. The others wait for the slowest rank, so
- * this rank waits for the others for the shortest time. */
+/* Waits for other ranks by cause, as means over the ranks, and the slow rank if there is one. */
 static void note_ranks(const rf_diagnosis *d, json_t *notes) {
   const json_t *ranks = json_object_get(json_object_get(d->entry, "measured"), "ranks"),
-               *list = json_object_get(ranks, "waits"), *one, *slowest = NULL;
+               *list = json_object_get(ranks, "waits"), *slowest = json_object_get(ranks, "slowest"), *one;
   double seconds = rf_json_number_at(ranks, "seconds"), late = 0, network = 0, own = 0;
-  size_t i, number = 0, count = json_array_size(list);
+  size_t i, count = json_array_size(list);
   char a[32], b[32], c[32];
   if (!count || seconds <= 0) return;
   json_array_foreach ((json_t *)list, i, one) {
     double here = rf_json_number_at(one, "slow_rank_seconds"),
            sent = rf_json_number_at(one, "network_seconds");
-    late += here / (double)count;
+    late += (here + rf_json_number_at(one, "between_seconds")) / (double)count;
     network += sent / (double)count;
     own += (rf_json_number_at(one, "exchange_seconds") - here - sent) / (double)count;
-    if (slowest && here >= rf_json_number_at(slowest, "slow_rank_seconds")) continue;
-    slowest = one;
-    number = i;
   }
+  append(notes, join("ranks, as means of %zu: %s (%.1f %%) wait for slower ranks, %s (%.1f %%) wait for the "
+                     "network, %s (%.1f %%) pack and sum in exchanges",
+                     count, rf_text_seconds(late, a), 100 * late / seconds, rf_text_seconds(network, b),
+                     100 * network / seconds, rf_text_seconds(own, c), 100 * own / seconds));
+  double number = rf_json_number_at(slowest, "rank"), excess = rf_json_number_at(slowest, "excess_seconds");
+  one = number >= 0 && number < (double)count ? json_array_get(list, (size_t)number) : NULL;
+  double others = rf_json_number_at(one, "step_work_seconds") - excess;
+  if (!slowest || others <= 0) return;
   append(notes,
-         join("exchanges, as means of %zu ranks: %s (%.1f %%) wait for slower ranks, %s (%.1f %%) wait "
-              "for the network, %s (%.1f %%) pack and sum; the slowest is rank %zu (%s)",
-              count, rf_text_seconds(late, a), 100 * late / seconds, rf_text_seconds(network, b),
-              100 * network / seconds, rf_text_seconds(own, c), 100 * own / seconds, number,
-              rf_json_text_at(slowest, "host")));
+         join("rank %.0f (%s) is slow: its own work takes %s longer in a step than that of the other "
+              "ranks (%.0f %% more)",
+              number, rf_json_text_at(one, "host"), rf_text_seconds(excess, a), 100 * excess / others));
+}
+
+/* The measured idle time of each pipeline stage, next to the predicted one. */
+static void note_bubble(const rf_diagnosis *d, json_t *notes) {
+  const json_t *ranks =
+                   json_object_get(json_object_get(json_object_get(d->entry, "trace"), "header"), "ranks"),
+               *stages = json_object_get(json_object_get(d->plan, "pipeline"), "stage"), *stage, *rank;
+  size_t s, r;
+  char a[32], b[32];
+  json_array_foreach ((json_t *)stages, s, stage) {
+    double idle = 0, seconds = 0, count = 0, planned = rf_json_number_at(stage, "idle_seconds");
+    json_array_foreach ((json_t *)ranks, r, rank) {
+      const json_t *bubble = json_object_get(rank, "bubble");
+      if (!bubble || rf_json_number_at(rank, "stage") != (double)s) continue;
+      idle += rf_json_number_at(bubble, "idle_seconds");
+      seconds += rf_json_number_at(bubble, "seconds");
+      count++;
+    }
+    if (seconds <= 0) continue;
+    append(notes, join("pipeline stage %zu was idle for %s of a step (%.0f %%); predicted %s", s,
+                       rf_text_seconds(idle / count, a), 100 * idle / seconds, rf_text_seconds(planned, b)));
+  }
 }
 
 void rf_words_notes(const rf_diagnosis *d, json_t *notes) {
   if (d->most < 0) return;
   note_ranks(d, notes);
+  note_bubble(d, notes);
   const rf_diagnosed_pass *pass = &d->pass[d->most];
   double stopped = d->stood ? d->outliers.part : 0;
   char a[32];

@@ -4,6 +4,7 @@
 #include "backend/mpi/link.h"
 #include "run/run.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -11,13 +12,44 @@ static rf_link_times before;
 static double began, took;
 static rf_rank_waits *gathered;
 
-void rf_waits_begin(void) {
-  const rf_link *link = rf_link_of_process();
-  if (link) before = link->times;
-  began = rf_now_seconds();
+/* The step in progress. */
+static struct {
+  double begin, waited; /* seconds; waits since the link was opened */
+  int64_t number;
+  rf_rank_steps own;
+} step;
+
+static double waited_seconds(const rf_link *link) {
+  return 1e-9 * (double)(link->times.late_ns + link->times.network_ns + link->times.between_ns);
 }
 
-rf_status rf_waits_gather(rf_error *error) {
+void rf_rank_steps_add(rf_rank_steps *steps, double seconds) {
+  double off = seconds - steps->mean;
+  steps->mean += off / ++steps->count;
+  steps->squares += off * (seconds - steps->mean);
+}
+
+void rf_waits_begin(void) {
+  const rf_link *link = rf_link_of_process();
+  began = rf_now_seconds();
+  if (!link) return;
+  before = link->times;
+  step.begin = began;
+  step.waited = waited_seconds(link);
+  step.number = 0;
+  step.own = (rf_rank_steps){0};
+}
+
+void rf_waits_step(void) {
+  const rf_link *link = rf_link_of_process();
+  if (!link) return;
+  double now = rf_now_seconds(), waited = waited_seconds(link);
+  if (step.number++ > 0) rf_rank_steps_add(&step.own, fmax(0, now - step.begin - (waited - step.waited)));
+  step.begin = now;
+  step.waited = waited;
+}
+
+rf_status rf_waits_gather(int64_t planned_bytes, int64_t allocated_bytes, int threads, rf_error *error) {
   rf_link *link = rf_link_of_process();
   if (!link || link->ranks == 1) return RAFTER_OK;
   const rf_link_times *now = &link->times;
@@ -25,8 +57,14 @@ rf_status rf_waits_gather(rf_error *error) {
                        .seconds = 1e-9 * (double)(now->all_ns - before.all_ns),
                        .late = 1e-9 * (double)(now->late_ns - before.late_ns),
                        .network = 1e-9 * (double)(now->network_ns - before.network_ns),
-                       .allocations = (double)rf_guard_library_allocations()};
+                       .between = 1e-9 * (double)(now->between_ns - before.between_ns),
+                       .allocations = (double)rf_guard_library_allocations(),
+                       .planned_bytes = (double)planned_bytes,
+                       .allocated_bytes = (double)allocated_bytes,
+                       .threads = threads,
+                       .steps = step.own};
   took = rf_now_seconds() - began;
+  own.work = fmax(0, took - own.late - own.network - own.between);
   snprintf(own.host, sizeof own.host, "%s", rf_link_host(link, link->rank));
   if (link->rank > 0) return rf_link_send(link, 0, &own, sizeof own, error);
   free(gathered);
@@ -44,4 +82,28 @@ const rf_rank_waits *rf_waits_of_ranks(int *ranks, double *seconds) {
   *ranks = gathered && link ? link->ranks : 0;
   *seconds = took;
   return *ranks ? gathered : NULL;
+}
+
+/* The squared standard error of the mean of a rank's steps. */
+static double error_squared(const rf_rank_steps *s) { return s->squares / (s->count - 1) / s->count; }
+
+int rf_waits_slowest(const rf_rank_waits *waits, int ranks, double *excess, double *noise) {
+  enum { LEAST_STEPS = 3, ERRORS = 4 };
+  const double part = 0.01;
+  int slowest = 0;
+  double others = 0, squared = 0;
+  *excess = *noise = 0;
+  for (int r = 0; r < ranks; r++) {
+    if (waits[r].steps.count < LEAST_STEPS) return -1;
+    if (waits[r].steps.mean > waits[slowest].steps.mean) slowest = r;
+  }
+  if (ranks < 2) return -1;
+  for (int r = 0; r < ranks; r++) {
+    if (r == slowest) continue;
+    others += waits[r].steps.mean / (ranks - 1);
+    squared += error_squared(&waits[r].steps) / ((ranks - 1) * (ranks - 1));
+  }
+  *excess = waits[slowest].steps.mean - others;
+  *noise = sqrt(squared + error_squared(&waits[slowest].steps));
+  return *excess > ERRORS * *noise && *excess > part * waits[slowest].steps.mean ? slowest : -1;
 }
