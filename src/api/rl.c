@@ -188,6 +188,7 @@ static rf_status run(parts *p, bool *stopped, rf_error *error) {
   p->journal.unlisted = r->folder->hidden;
   RF_TRY(rf_journal_begin(&p->journal, r->sink, p->options, recorded_options(p), r->folder->out, pass, passes,
                           error));
+  RF_TRY(rf_traced_begin(p->options, p->traced, r->rl->run, error));
   RF_TRY(rf_rl_run_begin(r, error));
   rf_status status = rf_rl_run_steps(r, stopped, error);
   rf_put_bar(r->sink, "%s", "");

@@ -333,6 +333,7 @@ static rf_status train(const rafter_job *job, const rafter_sink *sink, rf_error 
   RF_GO(rf_journal_begin(&journal, sink, o, recorded_options(t, o), t->out, pass, passes, error));
   RF_GO(open_metrics(t, &log, error));
   RF_GO(say_start(t, &log, error));
+  RF_GO(rf_traced_begin(o, traced, t->trainer->run, error));
   rf_waits_begin();
   RF_GO(train_loop(t, &log, &stopped, error));
   RF_GO(rf_waits_gather(t->trainer->plan->arena_bytes, rf_run_arena_bytes(t->trainer->run),

@@ -1,6 +1,8 @@
 /* traced.c - see traced.h. */
 #include "journal/traced.h"
 
+#include "backend/mpi/link.h"
+#include "journal/traced_ranks.h"
 #include "report/trace_file.h"
 
 #include <stdio.h>
@@ -25,6 +27,14 @@ rf_status rf_traced_check(const rf_options *options, int64_t first, int64_t last
   return RF_FAIL(error, RAFTER_INVALID, "steps are counted from 1; a resumed run continues the count",
                  "--trace %s names none of the run's steps (expected some of %lld to %lld)",
                  rf_options_text(options, "trace"), (long long)first, (long long)last);
+}
+
+rf_status rf_traced_begin(const rf_options *options, const rf_record *record, rf_run *run, rf_error *error) {
+  const rf_link *link = rf_link_of_process();
+  const char *steps = record ? rf_options_text(options, "trace") : "";
+  if (!link || link->ranks == 1) return RAFTER_OK;
+  RF_TRY(rf_run_same(run, "another --trace", rf_name_key(steps), error));
+  return record ? rf_clock_begin(error) : RAFTER_OK;
 }
 
 typedef void (*say_fn)(const rafter_sink *sink, const char *format, ...);
@@ -60,6 +70,30 @@ static void say_gaps(const rf_trace *trace, const char *of, const rafter_sink *s
   say(sink, "\n");
 }
 
+/* Says where the trace is, and what it lacks. Several ranks say how well their clocks agree. */
+static void say_trace(const rf_journal *journal, const rf_trace *trace, int in_json, say_fn say) {
+  const rafter_sink *sink = journal->sink;
+  const json_t *ranks = json_object_get(journal->traced, "ranks"), *rank;
+  double error = 0;
+  size_t r;
+  char text[32];
+  json_int_t dropped = json_integer_value(json_object_get(journal->traced, "dropped"));
+  json_array_foreach ((json_t *)ranks, r, rank) {
+    double own = rf_json_number_at(rank, "clock_error_seconds");
+    if (own > error) error = own;
+  }
+  say(sink, "trace    %d steps, %lld spans in %s/trace.bin; trace.json there opens in Perfetto", trace->steps,
+      (long long)json_integer_value(json_object_get(journal->traced, "count")), journal->folder);
+  if (in_json < trace->steps)
+    say(sink, ", with the first %d steps; `rafter report %s --perfetto FILE` writes all", in_json,
+        journal->folder);
+  if (dropped) say(sink, "; %lld older spans did not fit and were dropped", (long long)dropped);
+  if (ranks)
+    say(sink, "; it has %zu ranks, whose clocks agree within %s", json_array_size(ranks),
+        rf_text_seconds(error, text));
+  say(sink, "\n");
+}
+
 rf_status rf_traced_write(const rf_record *record, rf_journal *journal, const rf_report_pass *pass,
                           int passes, rf_error *error) {
   const rafter_sink *sink = journal->sink;
@@ -74,28 +108,20 @@ rf_status rf_traced_write(const rf_record *record, rf_journal *journal, const rf
     names[i] = pass[i].name;
   }
   RF_TRY(rf_trace_collect(record, plans, names, passes, &trace, error));
-  if (!trace->steps) { /* keep the old trace if there is one */
-    say(sink, "hint: no step of --trace was reached; steps are counted from 1\n");
-    rf_trace_free(trace);
-    return RAFTER_OK;
-  }
+  bool trains = passes && plans[0]->options.build.job == RF_JOB_TRAIN, several = rf_clock_began();
   json_t *about = json_pack("{sO ss}", "command", json_object_get(journal->run, "command"), "model",
                             passes ? plans[0]->graph->model.name : "");
-  bool trains = passes && plans[0]->options.build.job == RF_JOB_TRAIN;
   int in_json = 0;
-  rf_status status = rf_trace_write(trace, about, journal->folder, &journal->traced, &in_json, error);
+  rf_status status = RAFTER_OK;
+  if (several) status = rf_traced_join(trace, about, journal->folder, &journal->traced, &in_json, error);
+  else if (trace->steps) /* otherwise keep the old trace if there is one */
+    status = rf_trace_write(trace, about, journal->folder, &journal->traced, &in_json, error);
   json_decref(about);
-  if (status == RAFTER_OK) {
+  if (status == RAFTER_OK && journal->traced) {
     say_gaps(trace, trains ? "steps" : "walks", sink, say);
-    say(sink, "trace    %d steps, %lld spans in %s/trace.bin; trace.json there opens in Perfetto",
-        trace->steps, (long long)trace->count, journal->folder);
-    if (in_json < trace->steps)
-      say(sink, ", with the first %d steps; `rafter report %s --perfetto FILE` writes all", in_json,
-          journal->folder);
-    if (trace->dropped)
-      say(sink, "; %lld older spans did not fit and were dropped", (long long)trace->dropped);
-    say(sink, "\n");
-  }
+    say_trace(journal, trace, in_json, say);
+  } else if (status == RAFTER_OK)
+    say(sink, "hint: no step of --trace was reached; steps are counted from 1\n");
   rf_trace_free(trace);
   return status;
 }

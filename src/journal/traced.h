@@ -7,10 +7,13 @@
 
 /* If --trace is given, opens a record, else *record is NULL. Call this before the first phase. */
 rf_status rf_traced_open(const rf_options *options, rf_record **record, rf_error *error);
+/* Call this after the run was opened, and before its first step. Ranks of MPI must all record the
+ * same steps, and compare their clocks. rf_traced_write then writes one trace of all ranks. */
+rf_status rf_traced_begin(const rf_options *options, const rf_record *record, rf_run *run, rf_error *error);
 /* Fails if the run, which has the steps first .. last, has none of the steps of --trace. */
 rf_status rf_traced_check(const rf_options *options, int64_t first, int64_t last, rf_error *error);
-/* Writes the trace into the journal's folder. Call this before rf_journal_sum_up, because the
- * summary uses the trace. `pass`: the plans in the order of the run. NULL as `record`: no trace. */
+/* Writes the trace into the journal's folder. All ranks call it. Call this before rf_journal_sum_up, because
+ * the summary uses the trace. `pass`: the plans in the order of the run. NULL as `record`: no trace. */
 rf_status rf_traced_write(const rf_record *record, rf_journal *journal, const rf_report_pass *pass,
                           int passes, rf_error *error);
 

@@ -4,6 +4,7 @@
 #include "report/trace_file.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "report/trace_parts.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -69,6 +70,7 @@ typedef struct op_text {
 typedef struct ops {
   op_text **of; /* ops by plan */
   size_t plans, *count;
+  int *rank; /* rank of each lane */
 } ops;
 
 static void ops_free(ops *o) {
@@ -81,6 +83,7 @@ static void ops_free(ops *o) {
   }
   free(o->of);
   free(o->count);
+  free(o->rank);
 }
 
 static rf_status op_text_of(const json_t *op, op_text *text, rf_error *error) {
@@ -107,7 +110,9 @@ static rf_status ops_of(const rf_trace_file *file, ops *o, rf_error *error) {
   o->plans = json_array_size(plans);
   o->of = calloc(o->plans + 1, sizeof *o->of);
   o->count = calloc(o->plans + 1, sizeof *o->count);
-  if (!o->of || !o->count) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while writing a trace");
+  o->rank = rf_trace_lane_ranks(file);
+  if (!o->of || !o->count || !o->rank)
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while writing a trace");
   for (size_t p = 0; p < o->plans; p++) {
     const json_t *list = json_array_get(plans, p);
     o->of[p] = calloc(json_array_size(list) + 1, sizeof **o->of);
@@ -133,29 +138,45 @@ static int order_of(const char *kind, size_t lane) {
   return 10 + (int)lane;
 }
 
-static void put_lanes(pen *p, const rf_trace_file *file) {
+/* The process of a rank. In Perfetto, the number of a process is the number of its rank plus 1. */
+static void put_process(pen *p, const rf_trace_file *file, size_t rank, bool several) {
   const json_t *about = json_object_get(file->header, "about"),
-               *lanes = json_object_get(file->header, "lanes");
+               *one = json_array_get(json_object_get(file->header, "ranks"), rank);
   const char *command = json_string_value(json_object_get(about, "command"));
-  json_t *process = json_sprintf("rafter %s", command ? command : "");
-  char *text = json_dumps(process, JSON_ENCODE_ANY);
-  put(p, "{\"ph\":\"M\",\"pid\":1,\"tid\":0,\"name\":\"process_name\",\"args\":{\"name\":");
+  json_t *name = several ? json_sprintf("rank %zu (%s)", rank, rf_json_text_at(one, "host"))
+                         : json_sprintf("rafter %s", command ? command : "");
+  char *text = json_dumps(name, JSON_ENCODE_ANY);
+  putf(p, "%s{\"ph\":\"M\",\"pid\":%zu,\"tid\":0,\"name\":\"process_name\",\"args\":{\"name\":",
+       rank ? ",\n" : "", rank + 1);
   put(p, text ? text : "\"rafter\"");
   put(p, "}}");
+  if (several)
+    putf(p,
+         ",\n{\"ph\":\"M\",\"pid\":%zu,\"tid\":0,\"name\":\"process_sort_index\",\"args\":{\"sort_index\":%"
+         "zu}}",
+         rank + 1, rank);
   free(text);
-  json_decref(process);
+  json_decref(name);
+}
+
+static void put_lanes(pen *p, const rf_trace_file *file, const ops *o) {
+  const json_t *lanes = json_object_get(file->header, "lanes");
+  size_t ranks = json_array_size(json_object_get(file->header, "ranks"));
+  for (size_t r = 0; r < (ranks ? ranks : 1); r++) put_process(p, file, r, ranks > 0);
   for (size_t l = 0; l < json_array_size(lanes); l++) {
     const json_t *lane = json_array_get(lanes, l);
     const char *kind = json_string_value(json_object_get(lane, "kind"));
     char *name = json_dumps(json_object_get(lane, "name"), JSON_ENCODE_ANY);
+    int pid = o->rank[l] + 1;
     if (strcmp(kind, "counters")) {
-      putf(p, ",\n{\"ph\":\"M\",\"pid\":1,\"tid\":%zu,\"name\":\"thread_name\",\"args\":{\"name\":", l + 1);
+      putf(p, ",\n{\"ph\":\"M\",\"pid\":%d,\"tid\":%zu,\"name\":\"thread_name\",\"args\":{\"name\":", pid,
+           l + 1);
       put(p, name ? name : "\"lane\"");
       put(p, "}}");
       putf(p,
-           ",\n{\"ph\":\"M\",\"pid\":1,\"tid\":%zu,\"name\":\"thread_sort_index\",\"args\":{\"sort_index\":%"
+           ",\n{\"ph\":\"M\",\"pid\":%d,\"tid\":%zu,\"name\":\"thread_sort_index\",\"args\":{\"sort_index\":%"
            "d}}",
-           l + 1, order_of(kind, l));
+           pid, l + 1, order_of(kind, l));
     }
     free(name);
   }
@@ -170,15 +191,18 @@ static int64_t end_on_track(const rf_trace_file *file, int64_t i) {
 }
 
 /* Writes the fields of an event before "args". Times are in microseconds. */
-static void put_head(pen *p, const rf_trace_file *file, int64_t i, const char *category) {
-  putf(p, "\"ph\":\"X\",\"pid\":1,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,\"cat\":\"%s\"", file->lane[i] + 1,
-       1e-3 * (double)file->begin[i], 1e-3 * (double)(end_on_track(file, i) - file->begin[i]), category);
+static void put_head(pen *p, const rf_trace_file *file, const ops *o, int64_t i, const char *category) {
+  putf(p, "\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,\"cat\":\"%s\"",
+       o->rank[file->lane[i]] + 1, file->lane[i] + 1, 1e-3 * (double)file->begin[i],
+       1e-3 * (double)(end_on_track(file, i) - file->begin[i]), category);
 }
 
-/* Finds the predicted span of the next measured op. Both kinds of spans are in execution order.
- * Returns -1 if the file has no such span. */
-static int64_t prediction_of(const rf_trace_file *file, int64_t op, int64_t *next) {
-  while (*next < file->count && file->kind[*next] != RF_SPAN_PREDICTED) ++*next;
+/* Finds the predicted span of the next measured op. Both kinds of spans of a rank are in execution
+ * order. Returns -1 if the file has no such span. */
+static int64_t prediction_of(const rf_trace_file *file, const ops *o, int64_t op, int64_t *next) {
+  int rank = o->rank[file->lane[op]];
+  while (*next < file->count && (file->kind[*next] != RF_SPAN_PREDICTED || o->rank[file->lane[*next]] < rank))
+    ++*next;
   bool fits = *next < file->count && file->id[*next] == file->id[op] && file->plan[*next] == file->plan[op];
   return fits ? (*next)++ : -1;
 }
@@ -203,14 +227,14 @@ static void put_event(pen *p, const rf_trace_file *file, const ops *o, int64_t i
     if (file->kind[i] == RF_SPAN_WAIT) put(p, "\"barrier\"");
     else put(p, op->name);
     put(p, ",");
-    put_head(p, file, i, kind);
+    put_head(p, file, o, i, kind);
     if (file->kind[i] == RF_SPAN_OP) {
       put(p, ",\"args\":");
       size_t length = strlen(op->args);
       for (size_t at = 0; at + 1 < length; at += 400)
         putf(p, "%.*s", (int)(length - 1 - at < 400 ? length - 1 - at : 400), op->args + at);
       double predicted, limit;
-      price_of(file, op, prediction_of(file, i, next), &predicted, &limit);
+      price_of(file, op, prediction_of(file, o, i, next), &predicted, &limit);
       if (seconds > 0) putf(p, ",\"percent_of_limit\":%.2f", 100 * limit / seconds);
       putf(p, ",\"predicted_us\":%.3f,\"limit_us\":%.3f,\"microbatch\":%.0f}", 1e6 * predicted, 1e6 * limit,
            file->value[i]);
@@ -228,20 +252,23 @@ static void put_event(pen *p, const rf_trace_file *file, const ops *o, int64_t i
   case RF_SPAN_GAP:
     putf(p, ",\n{\"name\":\"%s\",",
          list_name(file, file->kind[i] == RF_SPAN_GAP ? "gaps" : "phases", (size_t)file->id[i]));
-    put_head(p, file, i, kind);
+    put_head(p, file, o, i, kind);
+    if (file->kind[i] == RF_SPAN_GAP && file->id[i] >= RF_GAP_SLOW_RANK)
+      putf(p, ",\"args\":{\"rank\":%.0f}", file->value[i]);
     put(p, "}");
     break;
   case RF_SPAN_STEP:
     putf(p, ",\n{\"name\":\"step %.0f\",", file->value[i]);
-    put_head(p, file, i, kind);
+    put_head(p, file, o, i, kind);
     put(p, "}");
     break;
   case RF_SPAN_COUNTER: {
     const json_t *counter = json_array_get(json_object_get(file->header, "counters"), (size_t)file->id[i]);
     const char *name = json_string_value(json_object_get(counter, "name")),
                *unit = json_string_value(json_object_get(counter, "unit"));
-    putf(p, ",\n{\"ph\":\"C\",\"pid\":1,\"name\":\"%s\",\"ts\":%.3f,\"args\":{\"%s\":%.17g}}",
-         name ? name : "count", 1e-3 * (double)file->begin[i], unit ? unit : "count", file->value[i]);
+    putf(p, ",\n{\"ph\":\"C\",\"pid\":%d,\"name\":\"%s\",\"ts\":%.3f,\"args\":{\"%s\":%.17g}}",
+         o->rank[file->lane[i]] + 1, name ? name : "count", 1e-3 * (double)file->begin[i],
+         unit ? unit : "count", file->value[i]);
     break;
   }
   default: /* Spans of lost time overlap other spans, so only trace.bin has them. */ break;
@@ -260,7 +287,7 @@ rf_status rf_trace_file_chrome_until(const rf_trace_file *file, int64_t until, c
   RF_GO(ops_of(file, &o, error));
   RF_GO(pen_open(path, &p, error));
   put(p, "{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n");
-  put_lanes(p, file);
+  put_lanes(p, file, &o);
   for (int64_t i = 0, next = 0; i < file->count && p->status == RAFTER_OK; i++)
     if (file->begin[i] < until) put_event(p, file, &o, i, &next);
   json_t *other =
@@ -308,6 +335,13 @@ static const char *span_name(const rf_trace_file *file, int64_t i, char step[32]
   return name ? name : "";
 }
 
+static void put_lane(pen *p, const rf_trace_file *file, const ops *o, size_t lane) {
+  char name[160];
+  bool several = json_object_get(file->header, "ranks");
+  snprintf(name, sizeof name, "rank %d %.100s", o->rank[lane], list_name(file, "lanes", lane));
+  put_quoted(p, several ? name : list_name(file, "lanes", lane));
+}
+
 rf_status rf_trace_file_csv(const rf_trace_file *file, const char *path, rf_error *error) {
   rf_status status = RAFTER_OK;
   pen *p = NULL;
@@ -317,14 +351,14 @@ rf_status rf_trace_file_csv(const rf_trace_file *file, const char *path, rf_erro
   RF_GO(pen_open(path, &p, error));
   put(p, "lane,kind,name,plan,id,begin_us,duration_us,value,predicted_us,limit_us,flops,bytes\r\n");
   for (int64_t i = 0, next = 0; i < file->count && p->status == RAFTER_OK; i++) {
-    put_quoted(p, list_name(file, "lanes", file->lane[i]));
+    put_lane(p, file, &o, file->lane[i]);
     putf(p, ",%s,", list_name(file, "kinds", file->kind[i]));
     put_quoted(p, span_name(file, i, step));
     putf(p, ",%u,%d,%.3f,%.3f,%.17g", file->plan[i], file->id[i], 1e-3 * (double)file->begin[i],
          1e-3 * (double)(file->end[i] - file->begin[i]), file->value[i]);
     if (file->kind[i] <= RF_SPAN_WAIT || file->kind[i] == RF_SPAN_PREDICTED) {
       const op_text *op = &o.of[file->plan[i]][file->id[i]];
-      int64_t of = file->kind[i] == RF_SPAN_OP          ? prediction_of(file, i, &next)
+      int64_t of = file->kind[i] == RF_SPAN_OP          ? prediction_of(file, &o, i, &next)
                    : file->kind[i] == RF_SPAN_PREDICTED ? i
                                                         : -1;
       double predicted, limit;

@@ -4,6 +4,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "report/parts.h"
+#include "report/trace_parts.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -14,24 +15,20 @@ enum { VERSION = 1, ALIGN = 8 };
 static const size_t MAX_FILE = (size_t)1 << 33, MAX_HEADER = (size_t)1 << 28;
 static const int64_t MAX_NS = (int64_t)1 << 53; /* a double represents every integer up to this one */
 
-/* The columns in file order. Wider types come first, so that each column is aligned. */
-static const struct {
-  const char *name, *type;
-  size_t bytes;
-} COLUMNS[] = {{"begin", "i64", 8}, {"end", "i64", 8}, {"value", "f64", 8}, {"id", "i32", 4},
-               {"lane", "u16", 2},  {"kind", "u8", 1}, {"plan", "u8", 1}};
-enum { COLUMN_COUNT = sizeof COLUMNS / sizeof COLUMNS[0] };
+const rf_trace_column RF_TRACE_COLUMN[RF_TRACE_COLUMNS] = {
+    {"begin", "i64", 8}, {"end", "i64", 8}, {"value", "f64", 8}, {"id", "i32", 4},
+    {"lane", "u16", 2},  {"kind", "u8", 1}, {"plan", "u8", 1}};
 
 static const char *const KINDS[RF_SPAN_KINDS] = {"op",      "busy", "wait", "phase",    "step",
                                                  "counter", "lost", "gap",  "predicted"};
 
-static size_t span_bytes(void) {
+size_t rf_trace_span_bytes(void) {
   size_t sum = 0;
-  for (int c = 0; c < COLUMN_COUNT; c++) sum += COLUMNS[c].bytes;
+  for (int c = 0; c < RF_TRACE_COLUMNS; c++) sum += RF_TRACE_COLUMN[c].bytes;
   return sum;
 }
 
-static void point_into(rf_trace_file *file) {
+void rf_trace_file_point(rf_trace_file *file) {
   const char *at = file->columns;
   size_t n = (size_t)file->count;
   file->begin = (const int64_t *)at;
@@ -41,7 +38,7 @@ static void point_into(rf_trace_file *file) {
   file->lane = (const uint16_t *)(file->id + n);
   file->kind = (const uint8_t *)(file->lane + n);
   file->plan = file->kind + n;
-  file->column_bytes = n * span_bytes();
+  file->column_bytes = n * rf_trace_span_bytes();
 }
 
 /* ---- the header ------------------------------------------------------------------------------ */
@@ -170,8 +167,9 @@ static rf_status make_header(const rf_trace *trace, json_t *about, json_t **head
   for (int c = 0; c < RF_COUNTERS; c++)
     json_array_append_new(counters, json_pack("{ss ss}", "name", rf_counter_name((rf_counter)c), "unit",
                                               rf_counter_unit((rf_counter)c)));
-  for (int c = 0; c < COLUMN_COUNT; c++)
-    json_array_append_new(columns, json_pack("{ss ss}", "name", COLUMNS[c].name, "type", COLUMNS[c].type));
+  for (int c = 0; c < RF_TRACE_COLUMNS; c++)
+    json_array_append_new(
+        columns, json_pack("{ss ss}", "name", RF_TRACE_COLUMN[c].name, "type", RF_TRACE_COLUMN[c].type));
   json_t *machine = json_object();
   if (trace->plans) {
     const rf_plan *plan = trace->plan[0];
@@ -191,13 +189,13 @@ static rf_status make_header(const rf_trace *trace, json_t *about, json_t **head
   return *header ? RAFTER_OK : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while writing a trace");
 }
 
-static rf_status make_file(const rf_trace *trace, json_t *about, rf_trace_file *file, rf_error *error) {
+rf_status rf_trace_file_of(const rf_trace *trace, json_t *about, rf_trace_file *file, rf_error *error) {
   size_t n = (size_t)trace->count;
-  *file = (rf_trace_file){.count = trace->count, .memory = malloc(n * span_bytes() + 1)};
+  *file = (rf_trace_file){.count = trace->count, .memory = malloc(n * rf_trace_span_bytes() + 1)};
   if (!file->memory)
     return RF_FAIL(error, RAFTER_FAILED, "trace fewer steps", "out of memory while writing a trace");
   file->columns = file->memory;
-  point_into(file);
+  rf_trace_file_point(file);
   for (size_t i = 0; i < n; i++) {
     const rf_stamp *s = &trace->span[i];
     ((int64_t *)file->begin)[i] = s->begin;
@@ -219,53 +217,75 @@ void rf_trace_file_free(rf_trace_file *file) {
   *file = (rf_trace_file){0};
 }
 
-static rf_status write_file(const rf_trace_file *file, const char *path, rf_error *error) {
-  rf_out_file *out = NULL;
+rf_status rf_trace_file_begin(const json_t *header, int64_t count, const char *path, rf_out_file **out,
+                              rf_error *error) {
   rf_status status = RAFTER_OK;
-  char *text = rf_json_text(file->header, 0);
+  char *text = rf_json_text(header, 0);
   if (!text) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while writing a trace");
   /* The padding lets the columns start at a multiple of 8 bytes. */
   size_t bytes = strlen(text), padding = (ALIGN - (bytes + 1) % ALIGN) % ALIGN;
-  RF_GO(rf_out_open(path, (int64_t)(bytes + padding + 1 + file->column_bytes), &out, error));
-  RF_GO(rf_out_write(out, text, bytes, error));
-  RF_GO(rf_out_write(out, "        ", padding, error));
-  RF_GO(rf_out_write(out, "\n", 1, error));
+  int64_t all = (int64_t)(bytes + padding + 1) + count * (int64_t)rf_trace_span_bytes();
+  RF_GO(rf_out_open(path, all, out, error));
+  RF_GO(rf_out_write(*out, text, bytes, error));
+  RF_GO(rf_out_write(*out, "        ", padding, error));
+  status = rf_out_write(*out, "\n", 1, error);
+done:
+  free(text);
+  return status;
+}
+
+static rf_status write_file(const rf_trace_file *file, const char *path, rf_error *error) {
+  rf_out_file *out = NULL, *whole;
+  rf_status status = RAFTER_OK;
+  RF_GO(rf_trace_file_begin(file->header, file->count, path, &out, error));
   RF_GO(rf_out_write(out, file->columns, file->column_bytes, error));
-  rf_out_file *whole = out;
+  whole = out;
   out = NULL;
   status = rf_out_commit(whole, error);
 done:
-  free(text);
   rf_out_discard(out);
   return status;
 }
 
+/* The time after a number of steps (of rank 0). */
+static int64_t end_of_steps(const rf_trace_file *file, int steps) {
+  const json_t *list = json_object_get(file->header, "steps"),
+               *step = json_array_get(list, (size_t)steps - 1), *after = json_object_get(step, "after");
+  return steps == (int)json_array_size(list)
+             ? INT64_MAX
+             : json_integer_value(json_object_get(after ? after : step, "end"));
+}
+
 /* How many of the first steps have at most `most` spans together; at least 1. */
-static int steps_within(const rf_trace *trace, int64_t most) {
-  int low = 1, high = trace->steps;
-  while (trace->count > most && low < high) {
+static int steps_within(const rf_trace_file *file, int64_t most) {
+  int low = 1, high = (int)json_array_size(json_object_get(file->header, "steps"));
+  if (!high) return 0;
+  while (file->count > most && low < high) {
     int middle = low + (high - low + 1) / 2;
-    int64_t spans = 0;
-    for (int64_t i = 0; i < trace->count; i++)
-      spans += trace->span[i].begin < trace->step[middle - 1].after.end;
+    int64_t spans = 0, end = end_of_steps(file, middle);
+    for (int64_t i = 0; i < file->count; i++) spans += file->begin[i] < end;
     if (spans <= most) low = middle;
     else high = middle - 1;
   }
-  return trace->count > most ? low : trace->steps;
+  return file->count > most ? low : high;
+}
+
+rf_status rf_trace_file_json(const rf_trace_file *file, const char *folder, int *steps, rf_error *error) {
+  char path[4200];
+  int shown = steps_within(file, RF_TRACE_JSON_SPANS);
+  snprintf(path, sizeof path, "%s/trace.json", folder);
+  if (steps) *steps = shown;
+  return rf_trace_file_chrome_until(file, shown ? end_of_steps(file, shown) : INT64_MAX, path, error);
 }
 
 rf_status rf_trace_write(const rf_trace *trace, json_t *about, const char *folder, json_t **header,
                          int *in_json, rf_error *error) {
-  int steps = steps_within(trace, RF_TRACE_JSON_SPANS);
   char path[4200];
   rf_trace_file file;
-  RF_TRY(make_file(trace, about, &file, error));
+  RF_TRY(rf_trace_file_of(trace, about, &file, error));
   snprintf(path, sizeof path, "%s/trace.bin", folder);
   rf_status status = write_file(&file, path, error);
-  snprintf(path, sizeof path, "%s/trace.json", folder);
-  int64_t until = steps && steps < trace->steps ? trace->step[steps - 1].after.end : INT64_MAX;
-  if (status == RAFTER_OK) status = rf_trace_file_chrome_until(&file, until, path, error);
-  if (in_json) *in_json = steps;
+  if (status == RAFTER_OK) status = rf_trace_file_json(&file, folder, in_json, error);
   if (status == RAFTER_OK && header) *header = json_incref(file.header);
   rf_trace_file_free(&file);
   return status;
@@ -273,8 +293,7 @@ rf_status rf_trace_write(const rf_trace *trace, json_t *about, const char *folde
 
 /* ---- reading and checking -------------------------------------------------------------------- */
 
-static const char *const HINT =
-    "the file is damaged or not a trace.bin of this version: record the trace again";
+static const char *const HINT = RF_TRACE_HINT;
 
 static rf_status read_array(const json_t *header, const char *path, const char *key, size_t least,
                             size_t most, json_t **list, rf_error *error) {
@@ -311,13 +330,13 @@ static rf_status check_counters(const json_t *list, const char *path, rf_error *
 }
 
 static rf_status check_columns(const json_t *list, const char *path, rf_error *error) {
-  for (int c = 0; c < COLUMN_COUNT; c++) {
+  for (int c = 0; c < RF_TRACE_COLUMNS; c++) {
     const json_t *row = json_array_get(list, (size_t)c);
     const char *name = json_string_value(json_object_get(row, "name")),
                *type = json_string_value(json_object_get(row, "type"));
-    if (!name || !type || strcmp(name, COLUMNS[c].name) || strcmp(type, COLUMNS[c].type))
+    if (!name || !type || strcmp(name, RF_TRACE_COLUMN[c].name) || strcmp(type, RF_TRACE_COLUMN[c].type))
       return RF_FAIL(error, RAFTER_FAILED, HINT, "columns differ (%s: expected %s of %s at %d, got %s of %s)",
-                     path, COLUMNS[c].name, COLUMNS[c].type, c, name ? name : "nothing",
+                     path, RF_TRACE_COLUMN[c].name, RF_TRACE_COLUMN[c].type, c, name ? name : "nothing",
                      type ? type : "nothing");
   }
   return RAFTER_OK;
@@ -379,7 +398,7 @@ static rf_status check_seconds(const json_t *went, size_t gap_count, const char 
 }
 
 /* Checks the fields of steps that other code reads. */
-static rf_status check_steps(const json_t *steps, size_t gap_count, const char *path, rf_error *error) {
+rf_status rf_trace_check_steps(const json_t *steps, size_t gap_count, const char *path, rf_error *error) {
   static const char *const numbers[] = {"step", "begin", "end", "tokens"};
   size_t i;
   json_t *step;
@@ -414,14 +433,31 @@ static rf_status check_lanes(const json_t *lanes, const char *path, rf_error *er
   return RAFTER_OK;
 }
 
-static rf_status check_spans(const rf_trace_file *file, const char *path, rf_error *error) {
-  const json_t *plans = json_object_get(file->header, "ops");
+/* The number of steps that spans of each lane may name, malloc'ed. NULL: out of memory. */
+static size_t *steps_of_lanes(const rf_trace_file *file) {
+  const json_t *ranks = json_object_get(file->header, "ranks");
   size_t lanes = json_array_size(json_object_get(file->header, "lanes")),
-         steps = json_array_size(json_object_get(file->header, "steps"));
+         *steps = calloc(lanes + 1, sizeof *steps);
+  int *rank = rf_trace_lane_ranks(file);
+  for (size_t l = 0; steps && rank && l < lanes; l++) {
+    const json_t *of = ranks ? json_array_get(ranks, (size_t)rank[l]) : file->header;
+    steps[l] = json_array_size(json_object_get(of, "steps"));
+  }
+  if (!rank) {
+    free(steps);
+    steps = NULL;
+  }
+  free(rank);
+  return steps;
+}
+
+static rf_status check_spans(const rf_trace_file *file, const size_t *steps, const char *path,
+                             rf_error *error) {
+  const json_t *plans = json_object_get(file->header, "ops");
+  size_t lanes = json_array_size(json_object_get(file->header, "lanes"));
   size_t gaps = json_array_size(json_object_get(file->header, "gaps")),
          phases = json_array_size(json_object_get(file->header, "phases"));
   const size_t ids[RF_SPAN_KINDS] = {[RF_SPAN_PHASE] = phases,
-                                     [RF_SPAN_STEP] = steps,
                                      [RF_SPAN_COUNTER] = RF_COUNTERS,
                                      [RF_SPAN_LOST] = RF_LOSTS,
                                      [RF_SPAN_GAP] = gaps};
@@ -438,7 +474,9 @@ static rf_status check_spans(const rf_trace_file *file, const char *path, rf_err
     else {
       bool is_op = file->kind[i] <= RF_SPAN_WAIT || file->kind[i] == RF_SPAN_PREDICTED;
       const json_t *ops = is_op ? json_array_get(plans, file->plan[i]) : NULL;
-      size_t most = is_op ? json_array_size(ops) : ids[file->kind[i]];
+      size_t most = is_op                           ? json_array_size(ops)
+                    : file->kind[i] == RF_SPAN_STEP ? steps[file->lane[i]]
+                                                    : ids[file->kind[i]];
       if (is_op && !ops) what = "plan";
       else if (file->id[i] < 0 || (size_t)file->id[i] >= most) what = "id";
     }
@@ -473,20 +511,22 @@ static rf_status check_header(const rf_trace_file *file, const char *path, rf_er
     RF_TRY(read_array(file->header, path, names[i].key, names[i].least, names[i].count, &list, error));
     RF_TRY(check_names(list, path, names[i].key, names[i].name, error));
   }
-  RF_TRY(read_array(file->header, path, "columns", COLUMN_COUNT, COLUMN_COUNT, &list, error));
+  RF_TRY(read_array(file->header, path, "columns", RF_TRACE_COLUMNS, RF_TRACE_COLUMNS, &list, error));
   RF_TRY(check_columns(list, path, error));
   RF_TRY(read_array(file->header, path, "counters", RF_COUNTERS, RF_COUNTERS, &list, error));
   RF_TRY(check_counters(list, path, error));
   RF_TRY(read_array(file->header, path, "steps", 0, 1 << 24, &list, error));
-  RF_TRY(check_steps(list, json_array_size(json_object_get(file->header, "gaps")), path, error));
+  RF_TRY(rf_trace_check_steps(list, json_array_size(json_object_get(file->header, "gaps")), path, error));
   RF_TRY(read_array(file->header, path, "lanes", RF_TRACE_LANES, UINT16_MAX, &list, error));
   RF_TRY(check_lanes(list, path, error));
+  RF_TRY(rf_trace_check_ranks(file->header, path, error));
   return check_plans(file->header, path, error);
 }
 
 rf_status rf_trace_file_parse(const char *path, char *text, size_t bytes, rf_trace_file *file,
                               rf_error *error) {
   rf_status status = RAFTER_OK;
+  size_t *steps = NULL;
   *file = (rf_trace_file){.memory = text};
   char *end = memchr(text, '\n', bytes < MAX_HEADER ? bytes : MAX_HEADER);
   size_t header = end ? (size_t)(end - text) + 1 : 0;
@@ -497,18 +537,23 @@ rf_status rf_trace_file_parse(const char *path, char *text, size_t bytes, rf_tra
     goto done;
   }
   RF_GO(rf_json_parse(text, header - 1, path, &file->header, error));
-  RF_GO(rf_json_int(file->header, "count", path, 0, (int64_t)(MAX_FILE / span_bytes()), &file->count, error));
-  if ((size_t)file->count * span_bytes() != bytes - header) {
-    status = RF_FAIL(error, RAFTER_FAILED, HINT,
-                     "the columns have a wrong size (%s: expected %lld spans in %zu bytes, got %zu bytes)",
-                     path, (long long)file->count, (size_t)file->count * span_bytes(), bytes - header);
+  RF_GO(rf_json_int(file->header, "count", path, 0, (int64_t)(MAX_FILE / rf_trace_span_bytes()), &file->count,
+                    error));
+  if ((size_t)file->count * rf_trace_span_bytes() != bytes - header) {
+    status =
+        RF_FAIL(error, RAFTER_FAILED, HINT,
+                "the columns have a wrong size (%s: expected %lld spans in %zu bytes, got %zu bytes)", path,
+                (long long)file->count, (size_t)file->count * rf_trace_span_bytes(), bytes - header);
     goto done;
   }
   file->columns = text + header;
-  point_into(file);
+  rf_trace_file_point(file);
   RF_GO(check_header(file, path, error));
-  status = check_spans(file, path, error);
+  steps = steps_of_lanes(file);
+  status = steps ? check_spans(file, steps, path, error)
+                 : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while reading %s", path);
 done:
+  free(steps);
   if (status != RAFTER_OK) rf_trace_file_free(file);
   return status;
 }

@@ -196,6 +196,65 @@ case_one_voice() {
   [ "$(find . -name metrics.jsonl | wc -l)" = 1 ] || fail 'there are several run folders'
 }
 
+# ---- the trace ---------------------------------------------------------------------------------
+
+# traced RUN RANKS: its trace has all ranks, and report.json has a table of them.
+traced() {
+  python3 "$HERE/trace_events.py" "$1" >checked 2>&1 || { fail "$(cat checked)"; return; }
+  python3 - "$1" "$2" <<'PY' || fail "$1: the table of ranks"
+import json, socket, sys
+run, count = sys.argv[1], int(sys.argv[2])
+ranks, plan = json.load(open(f"{run}/report.json"))["ranks"], json.load(open(f"{run}/plan.json"))
+header = json.loads(open(f"{run}/trace.bin", "rb").readline())
+assert len(ranks["waits"]) == len(header["ranks"]) == count
+for row in ranks["waits"]:
+    assert row["planned_bytes"] == row["allocated_bytes"] == plan["memory"]["peak_bytes"], row
+    assert row["threads"] == 1 and row["host"] == socket.gethostname(), row
+    parts = row["work_seconds"] + row["slow_rank_seconds"] + row["network_seconds"] + row["between_seconds"]
+    assert abs(parts - ranks["seconds"]) < 0.1 * ranks["seconds"] + 0.05, (parts, ranks)
+for rank in header["ranks"]:  # one machine has one clock
+    assert rank["threads"] == 1 and rank["clock_ahead_seconds"] == 0, rank
+    assert rank["clock_error_seconds"] < 0.1, rank
+PY
+}
+
+# All ranks record. The results are those of a run that does not record.
+case_traced() {
+  for LIBRARY in "${LIBRARIES[@]}"; do
+    status 0 ranks 2 "${TRAIN[@]}" --steps 5 --mesh data=2 --trace steps=3..4 --out "traced-$LIBRARY" ||
+      return
+    says '2 ranks, whose clocks agree within' out
+    traced "traced-$LIBRARY" 2
+    status 0 ranks 4 "${TRAIN[@]}" --steps 4 --mesh data=2,fsdp=2 --trace all --out "traced-4-$LIBRARY" ||
+      return
+    traced "traced-4-$LIBRARY" 4
+  done
+  LIBRARY=${LIBRARIES[0]}
+  status 0 ranks 2 "${TRAIN[@]}" --steps 5 --mesh data=2 --out untraced || return
+  same <(losses untraced) <(losses "traced-$LIBRARY") 'losses with and without --trace'
+  status 0 "$RAFTER" report "traced-$LIBRARY" --csv rows.csv --perfetto again.json &&
+    same again.json "traced-$LIBRARY/trace.json" '--perfetto is not what the run wrote'
+  says '"rank 1 thread 0",op' rows.csv
+  # a rank that is stopped for a while is a wait of the other one
+  begin stopped "${TRAIN[@]}" --steps 400 --mesh data=2 --trace all
+  until_step stopped 20
+  local pid
+  pid=$(process_of stopped 1)
+  kill -STOP "$pid" && sleep 0.5 && kill -CONT "$pid"
+  wait $! || fail "a run with a rank that was stopped for a while: $(head -c 300 err)"
+  python3 - "$HERE" <<'PY' || fail 'the wait for a stopped rank'
+import sys
+sys.path.insert(0, sys.argv[1])
+import trace_events
+header, columns = trace_events.columns_of("stopped/trace.bin")
+kind, slow = header["kinds"].index("gap"), header["gaps"].index("slow rank")
+of = lambda name, i: columns[name][i]
+waits = [of("end", i) - of("begin", i) for i in range(header["count"])
+         if (of("kind", i), of("id", i), of("lane", i), of("value", i)) == (kind, slow, 0, 1)]
+assert max(waits) > 3e8, max(waits)
+PY
+}
+
 # ---- checkpoints ---------------------------------------------------------------------------------
 
 case_shards() {
@@ -289,6 +348,7 @@ case_differences() {
     differ 'another step, seed or schedule' --seed 5
     differ 'another step, seed or schedule' --min-lr 1e-5
     differ 'another plan' --dropout 0.1
+    differ 'another --trace' --trace steps=1..2
     differ 'other data' --data other.txt
   done
 }

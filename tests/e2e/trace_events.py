@@ -3,6 +3,8 @@ import array
 import json
 import sys
 
+import trace_ranks
+
 TYPES = {"i64": "q", "f64": "d", "i32": "i", "u16": "H", "u8": "B"}
 NUMBER = (int, float)
 
@@ -94,7 +96,8 @@ def check(folder):
     predicted, after = iter(predictions), dict(zip(predictions, predictions[1:]))
     for i, event in zip(shown, complete):
         begin, end = columns["begin"][i], columns["end"][i]
-        if i in after:  # one track: ends at the latest where the next span begins
+        # one track: ends at the latest where the next span begins
+        if i in after and columns["lane"][i] == columns["lane"][after[i]]:
             end = min(end, columns["begin"][after[i]])
         if abs(event["ts"] * 1e3 - begin) > 1 or abs(event["dur"] * 1e3 - (end - begin)) > 1 or event["tid"] != columns["lane"][i] + 1:
             fail(f"{folder}: span {i} is not its event")
@@ -120,19 +123,21 @@ def check(folder):
                 fail(f"{folder}: {event['name']} is not predicted as planned")
     if not header["steps"]:
         fail(f"{folder}: no step was recorded")
-    for step in header["steps"]:
-        whole = (step["end"] - step["begin"]) * 1e-9 * header["threads"]
+    ranks = header.get("ranks", [{"rank": 0, **header}])
+    for rank, threads, step in ((one["rank"], one["threads"], step) for one in ranks for step in one["steps"]):
+        whole = (step["end"] - step["begin"]) * 1e-9 * threads
         told = step["work"] + step["phases"] + sum(map(sum, step["gaps"]))
         if abs(told - whole) > 1e-6 * whole:
-            fail(f"{folder}: step {step['step']}: {told} of {whole} thread-seconds have a cause")
+            fail(f"{folder}: rank {rank}, step {step['step']}: {told} of {whole} thread-seconds have a cause")
         after = step["after"]
-        whole = (after["end"] - step["end"]) * 1e-9 * header["threads"]
+        whole = (after["end"] - step["end"]) * 1e-9 * threads
         told = after["work"] + after["phases"] + sum(map(sum, after["gaps"]))
         if after["end"] < step["end"] or abs(told - whole) > 1e-6 * whole + 1e-12 or sum(after["by_phase"].values()) > whole:
             fail(f"{folder}: behind step {step['step']}: {told} of {whole} thread-seconds have a cause")
     for one, next_one in zip(header["steps"], header["steps"][1:]):
         if one["after"]["end"] > next_one["begin"] or (one["step"] + 1 == next_one["step"] and not header["about"]["command"] == "bench" and one["after"]["end"] != next_one["begin"]):
             fail(f"{folder}: between steps {one['step']} and {next_one['step']} lies time of none")
+    trace_ranks.check(folder, header, columns, trace, fail)
     return header
 
 
